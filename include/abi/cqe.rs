@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Completion queue entries. Device specification, "Completion queues".
+//!
+//! Entry `i` of the free-running index lies at `i % size`. Its last word carries the phase: the device writes the rest
+//! of the entry, then this word with release order; the consumer loads it with acquire order and takes the entry when
+//! the phase is the one of its pass ([`phase`]). Rings start zeroed and the first pass has phase 1.
+
+use super::{Le16, Le32, Le64};
+
+codes! {
+    /// Completion statuses, with the numbers of `enum ib_wc_status`.
+    pub enum WcStatus: u8 {
+        /// The operation is done.
+        Success = 0,
+        /// Local length error.
+        LocLenErr = 1,
+        /// Local queue pair operation error.
+        LocQpOpErr = 2,
+        /// Local EE context operation error (reliable datagram only).
+        LocEecOpErr = 3,
+        /// Local protection error.
+        LocProtErr = 4,
+        /// Work request flushed.
+        WrFlushErr = 5,
+        /// Memory management operation error.
+        MwBindErr = 6,
+        /// Bad response.
+        BadRespErr = 7,
+        /// Local access error.
+        LocAccessErr = 8,
+        /// Remote invalid request error.
+        RemInvReqErr = 9,
+        /// Remote access error.
+        RemAccessErr = 10,
+        /// Remote operation error.
+        RemOpErr = 11,
+        /// Transport retry counter exceeded.
+        RetryExcErr = 12,
+        /// RNR retry counter exceeded.
+        RnrRetryExcErr = 13,
+        /// Local RDD violation (reliable datagram only).
+        LocRddViolErr = 14,
+        /// Remote invalid RD request (reliable datagram only).
+        RemInvRdReqErr = 15,
+        /// Remote aborted.
+        RemAbortErr = 16,
+        /// Invalid EE context number (reliable datagram only).
+        InvEecnErr = 17,
+        /// Invalid EE context state (reliable datagram only).
+        InvEecStateErr = 18,
+        /// Fatal error.
+        FatalErr = 19,
+        /// Response timeout.
+        RespTimeoutErr = 20,
+        /// General error.
+        GeneralErr = 21,
+    }
+}
+
+codes! {
+    /// What completed, with the numbers of `enum ibv_wc_opcode`.
+    pub enum WcOpcode: u8 {
+        /// SEND of any kind.
+        Send = 0,
+        /// RDMA WRITE of any kind.
+        RdmaWrite = 1,
+        /// RDMA READ.
+        RdmaRead = 2,
+        /// Compare and swap.
+        CompSwap = 3,
+        /// Fetch and add.
+        FetchAdd = 4,
+        /// Bind of a memory window.
+        BindMw = 5,
+        /// Local invalidate.
+        LocalInv = 6,
+        /// Fast registration.
+        FastReg = 7,
+        /// Receive.
+        Recv = 128,
+        /// Receive that an RDMA WRITE with immediate took.
+        RecvRdmaWithImm = 129,
+    }
+}
+
+/// The bit of [`WcOpcode`] that tells receives.
+pub const WC_OPCODE_RECV: u8 = 128;
+
+/// [`Cqe::wc_flags`], with the bits of `enum ibv_wc_flags`.
+pub mod wc_flags {
+    /// A GRH precedes the payload (UD).
+    pub const GRH: u8 = 1 << 0;
+    /// Immediate data is valid.
+    pub const WITH_IMM: u8 = 1 << 1;
+    /// The invalidated key is valid.
+    pub const WITH_INV: u8 = 1 << 3;
+}
+
+layout! {
+    /// A completion.
+    pub struct Cqe: 64 {
+        /// The WR's `wr_id`, echoed from the WQE. Not to be trusted by the kernel.
+        0 => wr_id: Le64,
+        /// Free-running index of the WQE in its ring; of an SRQ's WQE, in the SRQ's.
+        8 => wqe_index: Le32,
+        /// Bytes received, or returned to the requester.
+        12 => byte_len: Le32,
+        /// Immediate data in network order, or the invalidated key (little endian).
+        16 => imm: [u8; 4],
+        20 => qpn: Le32,
+        /// UD: QPN of the sender.
+        24 => src_qp: Le32,
+        /// [`super::syndrome::Syndrome`]; 0 on success only.
+        28 => vendor_err: Le32,
+        /// Device clock, nanoseconds.
+        32 => timestamp: Le64,
+        /// Queue pairs on an SRQ: the SRQN, else 0.
+        40 => srqn: Le32,
+        44 => pkey_index: Le16,
+        /// UD: MAC address of the sender.
+        46 => smac: [u8; 6],
+        /// UD: VLAN id, or [`super::cmd::NO_VLAN`].
+        52 => vlan: Le16,
+        54 => sl: u8,
+        /// UD: [`network_type`].
+        55 => network_type: u8,
+        56 => reserved: Le32,
+        /// Status, opcode, flags and phase in one word, see [`Tail`].
+        60 => tail: Le32,
+    }
+}
+
+/// [`Cqe::network_type`], with the numbers of `enum rdma_network_type`.
+pub mod network_type {
+    /// RoCE v2 over IPv4.
+    pub const IPV4: u8 = 2;
+    /// RoCE v2 over IPv6.
+    pub const IPV6: u8 = 3;
+}
+
+/// Size of an entry in bytes.
+pub const CQE_SIZE: usize = 64;
+/// Offset of [`Cqe::tail`].
+pub const TAIL_OFFSET: usize = 60;
+
+/// The last word of a CQE: status in bits 7:0, opcode in 15:8, `wc_flags` in 23:16, phase in 31.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tail {
+    /// [`WcStatus`].
+    pub status: u8,
+    /// [`WcOpcode`]; of an error CQE too: which queue it came from must be known.
+    pub opcode: u8,
+    /// [`wc_flags`].
+    pub wc_flags: u8,
+    /// [`phase`] of the entry's index.
+    pub phase: bool,
+}
+
+impl Tail {
+    /// Packs the word.
+    #[inline]
+    pub const fn pack(self) -> u32 {
+        (self.status as u32)
+            | (self.opcode as u32) << 8
+            | (self.wc_flags as u32) << 16
+            | (self.phase as u32) << 31
+    }
+
+    /// Unpacks the word.
+    #[inline]
+    pub const fn unpack(word: u32) -> Self {
+        Self {
+            status: word as u8,
+            opcode: (word >> 8) as u8,
+            wc_flags: (word >> 16) as u8,
+            phase: word >> 31 != 0,
+        }
+    }
+}
+
+/// The phase of the entry with a free-running index, in a ring of 2^log_size entries.
+#[inline]
+pub const fn phase(index: u32, log_size: u8) -> bool {
+    (index >> log_size) & 1 == 0
+}
+
+layouts! {
+    structs: [Cqe],
+    codes: [WcStatus, WcOpcode]
+}
