@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Counters of one queue pair. The NIC adds them up for the port; a packet that reaches no queue pair is the NIC's to
+//! count.
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What a queue pair has sent, received, dropped and repeated since it was created.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters {
+            $( $(#[$doc])* pub $name: u64, )*
+        }
+
+        impl Counters {
+            /// Names and values, in order.
+            pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$( (stringify!($name), self.$name), )*].into_iter()
+            }
+
+            /// Adds another's values.
+            pub fn add(&mut self, other: &Counters) {
+                $( self.$name = self.$name.wrapping_add(other.$name); )*
+            }
+        }
+    };
+}
+
+counters! {
+    /// Packets sent; a super-packet counts as the packets it stands for.
+    tx_packets,
+    /// Payload bytes sent.
+    tx_bytes,
+    /// Packets received.
+    rx_packets,
+    /// Payload bytes received.
+    rx_bytes,
+    /// Acknowledgements sent, positive.
+    acks_sent,
+    /// Packets sent again.
+    retransmitted,
+    /// Times that the local ACK timer expired.
+    timeouts,
+    /// NAKs sent for a gap in the sequence.
+    sequence_naks_sent,
+    /// NAKs received for a gap in the sequence.
+    sequence_naks_received,
+    /// NAKs of other kinds sent.
+    naks_sent,
+    /// NAKs of other kinds received.
+    naks_received,
+    /// RNR NAKs sent.
+    rnr_naks_sent,
+    /// RNR NAKs received.
+    rnr_naks_received,
+    /// Responses found missing by a later one.
+    implied_naks,
+    /// Requests that had been executed before.
+    duplicates,
+    /// Requests ahead of the sequence, dropped.
+    out_of_sequence,
+    /// Responses and acknowledgements that answer nothing outstanding, dropped.
+    stale_responses,
+    /// Packets whose payload died on the way (the sender's work request had ended), dropped.
+    dead_payloads,
+    /// Packets that the queue pair's state does not process, dropped.
+    dropped_state,
+    /// Packets of another transport service, dropped.
+    dropped_transport,
+    /// Packets with another partition key, dropped.
+    dropped_pkey,
+    /// Datagrams with another Q_Key, dropped.
+    dropped_qkey,
+    /// UC, UD: messages that no receive was posted for, dropped.
+    dropped_no_receive,
+    /// UC, UD: messages longer than the receive, dropped.
+    dropped_too_long,
+    /// UC, UD: messages that failed a check, dropped.
+    dropped_invalid,
+    /// UC: messages abandoned in the middle.
+    aborted_messages,
+    /// UD: messages over the MTU, of which nothing was sent.
+    over_mtu,
+    /// Work requests completed, of both queues, without those flushed.
+    completed,
+    /// Work requests flushed.
+    flushed,
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The transport: RoCEv2 queue pairs as deterministic state machines.
+//!
+//! Packets, work and time go in; packets, completions, events and the next deadline come out. There is no clock, no
+//! socket, no thread and no guest memory in here: all of that belongs to the [`Host`] that each call is given. So every
+//! rule of the protocol, and every accident of a network, is tested on a virtual clock in milliseconds.
+//!
+//! # One RDMA WRITE
+//!
+//! 1. The program rings its doorbell; the NIC sees the producer index move and calls [`Qp::post_send`], then
+//!    [`Qp::run`].
+//! 2. `qp/requester.rs` has the host decode the WQE into a snapshot (a header and a [`Gather`], the list of places
+//!    where the bytes are), checks its keys, gives it its range of PSNs and hands the host packets. To a peer in the
+//!    same engine, up to 256 KiB of a message travel as one *super-packet*, and no byte is copied: the packet refers to
+//!    the gather. For a wire, [`Packet::split`] and [`wire::frame`] make ordinary frames.
+//! 3. The NIC delivers the packet to the peer with [`Qp::receive`]. `qp/responder.rs` checks sequence, operation, key
+//!    and bounds, and has the host copy: from the sender's memory to the receiver's, once.
+//! 4. The last packet of a run asks for an acknowledgement, which goes back as a packet. `qp/completer.rs` completes
+//!    the work requests that it covers, in order, and their gathers are dead from then on: a copy of the packet that
+//!    is still under way counts as lost.
+//! 5. If the acknowledgement does not come, [`Qp::deadline`] passes and the requester goes back to the oldest PSN
+//!    that is not acknowledged.
+//!
+//! # Where to look
+//!
+//! | file | what |
+//! | --- | --- |
+//! | `host.rs` | what a queue pair needs from the NIC: [`Host`] and the types of its calls |
+//! | `packet.rs` | [`Packet`], payloads by reference, super-packets |
+//! | `qp/mod.rs` | [`Qp`] and the order of calls; `qp/state.rs` its states, `qp/timers.rs` its timers |
+//! | `qp/requester.rs`, `qp/completer.rs` | requests out, responses in |
+//! | `qp/responder.rs` | requests in, responses out |
+//! | `qp/ud.rs` | datagrams |
+//! | `wire/` | the headers to the bit, ICRC, whole frames |
+//! | `testing/` | a virtual clock, a bad link, a host over plain memory that checks every rule |
+//!
+//! `Documentation/transport.md` lists the rules by clause and what is deliberately not met.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod counters;
+pub mod host;
+pub mod packet;
+pub mod psn;
+pub mod qp;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+pub mod wire;
+
+pub use counters::Counters;
+pub use host::{Gather, Host};
+pub use packet::{Packet, Payload};
+pub use qp::{Attr, Budget, Config, Qp, QpState, QpType, Snapshot};

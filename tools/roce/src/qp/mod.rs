@@ -1,0 +1,473 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A queue pair: attributes, state, and the calls that drive it.
+//!
+//! One call order serves all. When something happened (a producer index moved, a packet came, a deadline passed, the
+//! state changed) the owner makes the call that tells so, then calls [`Qp::run`] until it returns false, then sleeps
+//! until the next thing happens or [`Qp::deadline`] passes.
+//!
+//! | call | says |
+//! | --- | --- |
+//! | [`Qp::modify`], [`Qp::fail`] | the driver, or a dead CQ or SRQ, changes the state |
+//! | [`Qp::post_send`] | the producer index of the send queue moved |
+//! | [`Qp::receive`] | a packet came for this queue pair |
+//! | [`Qp::source_fault`] | a packet could not be turned into a frame: the sender's memory is gone |
+//! | [`Qp::run`] | time goes on: send, answer, flush, expire timers |
+
+mod completer;
+mod requester;
+mod responder;
+pub mod state;
+pub mod timers;
+mod ud;
+
+use crate::counters::Counters;
+use crate::host::{Completion, EventType, Host, Syndrome, WcOpcode, WcStatus};
+use crate::packet::{Packet, Transport};
+use requester::Requester;
+use responder::Responder;
+pub use state::QpState;
+pub use verbena_abi::cmd::QpType;
+
+/// What a queue pair is from its creation on.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Number.
+    pub qpn: u32,
+    /// Transport service.
+    pub qp_type: QpType,
+    /// Protection domain.
+    pub pd: u32,
+    /// Takes receives from an SRQ.
+    pub has_srq: bool,
+    /// Longest message in bytes, at most 2^31.
+    pub max_msg_size: u32,
+    /// Packets that may be unacknowledged.
+    pub window: u32,
+    /// Work requests that may be unacknowledged.
+    pub max_outstanding: u32,
+    /// Most bytes of a super-packet to a local peer.
+    pub super_bytes: u32,
+    /// The local ACK timer is not shorter than this, whatever the attribute says, as hardware has it too: IBTA 9.7.6.1.3
+    /// lets it be up to four times the attribute, and a busy host must not look like a dead one.
+    pub min_timeout_ns: u64,
+}
+
+impl Config {
+    /// The usual configuration.
+    pub fn new(qpn: u32, qp_type: QpType, pd: u32) -> Self {
+        Self {
+            qpn,
+            qp_type,
+            pd,
+            has_srq: false,
+            max_msg_size: 1 << 31,
+            window: 2048,
+            max_outstanding: 512,
+            super_bytes: 256 << 10,
+            min_timeout_ns: 4_000_000,
+        }
+    }
+}
+
+/// Attributes, as the driver has set them. The owner changes a copy and hands it to [`Qp::modify`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attr {
+    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
+    pub path_mtu: u32,
+    /// The peer's QPN.
+    pub dest_qpn: u32,
+    /// First PSN to send; taken on RTR to RTS.
+    pub sq_psn: u32,
+    /// First PSN to expect; taken on INIT to RTR.
+    pub rq_psn: u32,
+    /// `verbena_abi::ctx::access`: what the peer may do.
+    pub access_flags: u32,
+    /// Q_Key.
+    pub qkey: u32,
+    /// Partition key, from the port's table.
+    pub pkey: u16,
+    /// READs and atomics that may be outstanding as requester.
+    pub max_rd_atomic: u8,
+    /// READs and atomics that are accepted at once as responder.
+    pub max_dest_rd_atomic: u8,
+    /// Code of the RNR timer to ask for.
+    pub min_rnr_timer: u8,
+    /// Code of the local ACK timeout; 0: none.
+    pub timeout: u8,
+    /// Retries after timeouts and sequence errors, 0 to 7.
+    pub retry_cnt: u8,
+    /// Retries after RNR NAKs, 7: for ever.
+    pub rnr_retry: u8,
+    /// Report SQ_DRAINED when SQD is reached.
+    pub sqd_notify: bool,
+    /// The peer is a queue pair of the same engine, reached without a wire: messages go as super-packets.
+    pub local_peer: bool,
+}
+
+impl Default for Attr {
+    fn default() -> Self {
+        Self {
+            path_mtu: 1024,
+            dest_qpn: 0,
+            sq_psn: 0,
+            rq_psn: 0,
+            access_flags: 0,
+            qkey: 0,
+            pkey: 0xffff,
+            max_rd_atomic: 0,
+            max_dest_rd_atomic: 0,
+            min_rnr_timer: 0,
+            timeout: 0,
+            retry_cnt: 0,
+            rnr_retry: 0,
+            sqd_notify: false,
+            local_peer: false,
+        }
+    }
+}
+
+/// How much one call of [`Qp::run`] may do, so that one queue pair does not starve the others. Shared over several
+/// calls if the owner likes.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// Packets (a super-packet is one), and completions of flushed work requests.
+    pub packets: u32,
+    /// Payload bytes.
+    pub bytes: u64,
+}
+
+impl Budget {
+    /// A budget.
+    pub const fn new(packets: u32, bytes: u64) -> Self {
+        Self { packets, bytes }
+    }
+
+    pub(crate) fn is_spent(&self) -> bool {
+        self.packets == 0 || self.bytes == 0
+    }
+
+    pub(crate) fn spend(&mut self, bytes: u32) {
+        self.packets = self.packets.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(u64::from(bytes));
+    }
+}
+
+/// Live figures for the queue pair context (QPC).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// State.
+    pub state: QpState,
+    /// Sends drain: SQD is not reached yet.
+    pub sq_draining: bool,
+    /// What brought it to ERR or SQE.
+    pub syndrome: Option<Syndrome>,
+    /// Producer index of the send queue as last told.
+    pub sq_producer: u32,
+    /// Send WQEs started.
+    pub sq_next: u32,
+    /// Send WQEs completed.
+    pub sq_consumer: u32,
+    /// Next PSN to send.
+    pub next_psn: u32,
+    /// Oldest PSN that is not acknowledged.
+    pub una_psn: u32,
+    /// PSN expected.
+    pub expected_psn: u32,
+    /// Message sequence number of the responder.
+    pub msn: u32,
+    /// Retries left.
+    pub retry_left: u8,
+    /// RNR retries left.
+    pub rnr_left: u8,
+}
+
+/// What requester and responder share.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) config: Config,
+    pub(crate) attr: Attr,
+    pub(crate) state: QpState,
+    pub(crate) counters: Counters,
+    /// First cause of ERR or SQE.
+    pub(crate) syndrome: Option<Syndrome>,
+}
+
+impl Core {
+    pub(crate) fn transport(&self) -> Transport {
+        match self.config.qp_type {
+            QpType::Rc => Transport::Rc,
+            QpType::Uc => Transport::Uc,
+            QpType::Ud | QpType::Gsi => Transport::Ud,
+        }
+    }
+
+    /// Packets of a super-packet.
+    pub(crate) fn super_packets(&self) -> u32 {
+        if self.attr.local_peer {
+            (self.config.super_bytes / self.attr.path_mtu).max(1)
+        } else {
+            1
+        }
+    }
+
+    pub(crate) fn complete<H: Host>(&mut self, host: &mut H, completion: &Completion) {
+        if completion.status == WcStatus::WrFlushErr {
+            self.counters.flushed += 1;
+        } else {
+            self.counters.completed += 1;
+        }
+        host.complete(completion);
+    }
+
+    pub(crate) fn transmit<H: Host>(&mut self, host: &mut H, packet: Packet) {
+        self.counters.tx_packets += u64::from(packet.psns);
+        self.counters.tx_bytes += u64::from(packet.payload.len());
+        host.transmit(packet);
+    }
+}
+
+/// A completion in error: status, queue and cause, all else empty.
+pub(crate) fn failed(
+    wr_id: u64,
+    wqe_index: u32,
+    opcode: WcOpcode,
+    status: WcStatus,
+    cause: Syndrome,
+) -> Completion {
+    Completion {
+        wr_id,
+        wqe_index,
+        status,
+        syndrome: Some(cause),
+        opcode,
+        byte_len: 0,
+        imm: None,
+        invalidated: None,
+        solicited: true,
+        source: None,
+    }
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub struct Qp {
+    core: Core,
+    req: Requester,
+    resp: Responder,
+}
+
+impl Qp {
+    /// A queue pair in RESET.
+    pub fn new(config: Config) -> Self {
+        Self {
+            core: Core {
+                config,
+                attr: Attr::default(),
+                state: QpState::Reset,
+                counters: Counters::default(),
+                syndrome: None,
+            },
+            req: Requester::new(),
+            resp: Responder::new(),
+        }
+    }
+
+    /// What it was created as.
+    pub fn config(&self) -> &Config {
+        &self.core.config
+    }
+
+    /// Present attributes.
+    pub fn attr(&self) -> &Attr {
+        &self.core.attr
+    }
+
+    /// Present state.
+    pub fn state(&self) -> QpState {
+        self.core.state
+    }
+
+    /// Counters since creation.
+    pub fn counters(&self) -> &Counters {
+        &self.core.counters
+    }
+
+    /// Live figures for the QPC.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            state: self.core.state,
+            sq_draining: self.core.state == QpState::Sqd && !self.req.is_drained(),
+            syndrome: self.core.syndrome,
+            sq_producer: self.req.producer(),
+            sq_next: self.req.next_index(),
+            sq_consumer: self.req.oldest_index(),
+            next_psn: self.req.next_psn(),
+            una_psn: self.req.una_psn(),
+            expected_psn: self.resp.expected_psn(),
+            msn: self.resp.msn(),
+            retry_left: self.req.retry_left(),
+            rnr_left: self.req.rnr_left(),
+        }
+    }
+
+    /// Moves the queue pair to state `to` (which may be the present one) with new attributes. On an error nothing has
+    /// changed. Which attributes a transition must and may set is checked by the owner; their ranges are checked here.
+    ///
+    /// Entering RESET drops everything without a completion, and no buffer is touched any more when this returns.
+    /// Entering ERR stops all use of buffers at once too; the completions follow in [`Qp::run`].
+    pub fn modify<H: Host>(
+        &mut self,
+        host: &mut H,
+        now: u64,
+        to: QpState,
+        attr: &Attr,
+    ) -> Result<(), Syndrome> {
+        let from = self.core.state;
+        if !state::is_allowed(self.core.config.qp_type, from, to) {
+            return Err(Syndrome::CmdTransition);
+        }
+        if !matches!(to, QpState::Reset | QpState::Err) {
+            state::check_attr(attr)?;
+        }
+        match to {
+            QpState::Reset => {
+                self.core.attr = *attr;
+                self.core.state = to;
+                self.core.syndrome = None;
+                self.req.reset();
+                self.resp.reset();
+                return Ok(());
+            }
+            QpState::Err => {
+                self.enter_error(host, Syndrome::ModifiedToErr);
+                return Ok(());
+            }
+            _ => {}
+        }
+        self.core.attr = *attr;
+        self.core.state = to;
+        match (from, to) {
+            (QpState::Init, QpState::Rtr) => self.resp.start(&self.core),
+            (QpState::Rtr, QpState::Rts) => self.req.start(&self.core),
+            (QpState::Rts, QpState::Sqd) => self.req.drain(),
+            (QpState::Sqe, QpState::Rts) => self.core.syndrome = None,
+            _ => {}
+        }
+        let _ = now;
+        Ok(())
+    }
+
+    /// Moves the queue pair to ERR for no work request's fault: its CQ or SRQ died, its ring is corrupt. `event` is
+    /// reported once (QP_FATAL), or not at all if the queue pair was in ERR or RESET already.
+    pub fn fail<H: Host>(&mut self, host: &mut H, event: Option<EventType>, cause: Syndrome) {
+        if matches!(self.core.state, QpState::Reset | QpState::Err) {
+            return;
+        }
+        self.enter_error(host, cause);
+        if let Some(event) = event {
+            host.event(event, Some(cause));
+        }
+    }
+
+    /// Tells the producer index of the send queue (free-running; the owner has checked that it is at most the ring's
+    /// size ahead of [`Snapshot::sq_consumer`]).
+    pub fn post_send(&mut self, producer: u32) {
+        self.req.set_producer(producer);
+    }
+
+    /// Handles a packet for this queue pair. Answers, completions and events go to the host at once, except READ
+    /// responses, which [`Qp::run`] sends.
+    pub fn receive<H: Host>(&mut self, host: &mut H, now: u64, packet: Packet) {
+        let core = &mut self.core;
+        core.counters.rx_packets += u64::from(packet.psns);
+        core.counters.rx_bytes += u64::from(packet.payload.len());
+        if packet.transport != core.transport() {
+            core.counters.dropped_transport += 1;
+            return;
+        }
+        if !pkey_matches(packet.pkey, core.attr.pkey) {
+            core.counters.dropped_pkey += 1;
+            return;
+        }
+        if packet.transport == Transport::Ud {
+            ud::receive(core, &mut self.resp, host, packet);
+        } else if packet.kind.is_request() {
+            if let Some(cause) = self.resp.receive(core, host, packet) {
+                self.enter_error(host, cause);
+            }
+        } else if let Some(cause) = self.req.receive(core, host, now, packet) {
+            self.enter_error(host, cause);
+        }
+    }
+
+    /// Tells that the payload of this queue pair's own packet `psn` could not be read when it was turned into a frame:
+    /// its work request will fail with LOC_PROT_ERR once those before it are done.
+    pub fn source_fault<H: Host>(&mut self, host: &mut H, now: u64, psn: u32, cause: Syndrome) {
+        let _ = (now, psn);
+        self.req.source_fault(psn, cause);
+        if let Some(cause) = self.req.fail_oldest_fault(&mut self.core, host) {
+            self.enter_error(host, cause);
+        }
+    }
+
+    /// Does what can be done now within the budget. True: there is more to do at once.
+    pub fn run<H: Host>(&mut self, host: &mut H, now: u64, budget: &mut Budget) -> bool {
+        match self.core.state {
+            QpState::Reset | QpState::Init => return false,
+            QpState::Err => return self.flush(host, budget),
+            QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe => {}
+        }
+        let mut more = false;
+        if self.core.transport() == Transport::Ud {
+            more |= ud::run(&mut self.core, &mut self.req, host, budget);
+        } else {
+            match self.resp.run(&mut self.core, host, budget) {
+                Ok(busy) => more |= busy,
+                Err(cause) => {
+                    self.enter_error(host, cause);
+                    return true;
+                }
+            }
+            match self.req.run(&mut self.core, host, now, budget) {
+                Ok(busy) => more |= busy,
+                Err(cause) => {
+                    self.enter_error(host, cause);
+                    return true;
+                }
+            }
+        }
+        self.req.report_drained(&self.core, host);
+        more
+    }
+
+    /// When [`Qp::run`] has to be called again if nothing else happens.
+    pub fn deadline(&self) -> Option<u64> {
+        match self.core.state {
+            QpState::Rts | QpState::Sqd => self.req.deadline(),
+            _ => None,
+        }
+    }
+
+    fn enter_error<H: Host>(&mut self, _host: &mut H, cause: Syndrome) {
+        if self.core.state == QpState::Err {
+            return;
+        }
+        self.core.state = QpState::Err;
+        self.core.syndrome = Some(cause);
+        self.req.abandon();
+        self.resp.abandon();
+    }
+
+    /// In ERR: completes everything outstanding, each once and in order. Called again for what is posted later.
+    fn flush<H: Host>(&mut self, host: &mut H, budget: &mut Budget) -> bool {
+        let sends = self.req.flush(&mut self.core, host, budget);
+        let receives = self.resp.flush(&mut self.core, host, budget);
+        sends || receives
+    }
+}
+
+/// Partition keys match when their lower 15 bits do and at least one side is a full member (IBTA 10.9.3).
+fn pkey_matches(a: u16, b: u16) -> bool {
+    a & 0x7fff == b & 0x7fff && (a | b) & 0x8000 != 0
+}

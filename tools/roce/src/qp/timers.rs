@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The two timers of a requester, in nanoseconds.
+
+/// The RNR NAK timer of a code, in steps of 10 us (IBTA table 45; code 0 is the longest).
+const RNR_10US: [u32; 32] = [
+    65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
+    2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+];
+
+/// How long a requester waits after an RNR NAK with this timer code.
+pub fn rnr_delay_ns(code: u8) -> u64 {
+    u64::from(RNR_10US[usize::from(code & 31)]) * 10_000
+}
+
+/// Local ACK timeout of a code: 4.096 us * 2^code; 0 is no timeout (IBTA 9.7.6.1.3).
+pub fn ack_timeout_ns(code: u8) -> Option<u64> {
+    match code & 31 {
+        0 => None,
+        code => Some(4_096 << code),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rnr_table_has_the_values_of_the_specification() {
+        assert_eq!(rnr_delay_ns(0), 655_360_000);
+        assert_eq!(rnr_delay_ns(1), 10_000);
+        assert_eq!(rnr_delay_ns(12), 640_000);
+        assert_eq!(rnr_delay_ns(31), 491_520_000);
+    }
+
+    #[test]
+    fn rnr_table_grows_after_its_first_entry() {
+        for code in 2..32 {
+            assert!(rnr_delay_ns(code) > rnr_delay_ns(code - 1));
+        }
+    }
+
+    #[test]
+    fn ack_timeout_is_a_power_of_two() {
+        assert_eq!(ack_timeout_ns(0), None);
+        assert_eq!(ack_timeout_ns(1), Some(8_192));
+        assert_eq!(ack_timeout_ns(14), Some(67_108_864));
+        assert_eq!(ack_timeout_ns(31), Some(8_796_093_022_208));
+    }
+}
