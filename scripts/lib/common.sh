@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+# shellcheck shell=bash
+#
+# What every script here shares: where things are, how progress and failures are told, locks. Source it; it does nothing
+# by itself. Artifacts that are costly to make live in the cache, named by the hash of what they were made from:
+#
+#   $cache/toolchain-HASH/      a Debian root: toolchain and QEMU          (scripts/rootfs toolchain)
+#   $cache/linux-DEB-HASH/      the prepared kernel tree                   (scripts/kernel)
+#   $cache/guest-HASH/          guest disk, kernel, module tree            (scripts/rootfs guest)
+#   $cache/cargo/               Cargo's registry
+#
+# What belongs to this checkout lives in $top/build.
+
+top=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
+cache=$(realpath -m "${VERBENA_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/verbena}")
+build=$top/build
+logs=$build/log
+started=${VERBENA_STARTED:-$(date +%s)}
+export VERBENA_STARTED=$started VERBENA_CACHE=$cache
+
+# A line of progress, with the seconds since the command began.
+say() { printf '[%4ds] %s\n' $(($(date +%s) - started)) "$*" >&2; }
+die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+# usage: print the comment block at the head of the calling script, after the licence line.
+usage() { sed -n '3,/^[^#]/{/^#/!d;s/^# \{0,1\}//;p}' "$0"; }
+
+need_root() { [ "$(id -u)" = 0 ] || die "$(basename "$0") needs root: it makes Debian roots and mounts"; }
+
+# step NAME TEXT COMMAND...: run COMMAND with its output in a log; every 10 seconds say that it is still at it, and what it
+# said last. When it fails: which step, the end of the log, and where the log is.
+step() {
+	local name=$1 text=$2 log pid rc=0 n=0 t0 last
+	shift 2
+	mkdir -p "$logs"
+	log=$logs/$name.log
+	t0=$(date +%s)
+	say "$text ..."
+	"$@" >"$log" 2>&1 </dev/null &
+	pid=$!
+	# A step that is interrupted must not go on in the background.
+	trap 'kill "$pid" 2>/dev/null || true; exit 130' INT TERM
+	while kill -0 "$pid" 2>/dev/null; do
+		sleep 0.2
+		n=$((n + 1))
+		if [ $((n % 50)) = 0 ]; then
+			last=$(tail -c 300 "$log" | tr '\r' '\n' | grep -v '^ *$' | tail -n 1 | cut -c 1-100 || true)
+			say "  $text: $(($(date +%s) - t0)) s so far${last:+: $last}"
+		fi
+	done
+	wait "$pid" || rc=$?
+	trap - INT TERM
+	if [ "$rc" != 0 ]; then
+		{
+			printf '\nFAILED: %s (exit status %d). The end of its log:\n' "$text" "$rc"
+			tail -n 25 "$log" | sed 's/^/  | /'
+			printf 'The whole log: %s\n' "$log"
+		} >&2
+		return "$rc"
+	fi
+}
+
+# with_lock NAME COMMAND...: one at a time, for everybody who shares the cache.
+with_lock() {
+	local lock=$cache/.lock-$1
+	shift
+	mkdir -p "$cache"
+	(
+		if ! flock -n 9; then
+			say "waiting for another run that holds $lock"
+			flock 9
+		fi
+		"$@"
+	) 9>"$lock"
+}
+
+# host_tools PACKAGE...: install what is missing, with the host's own apt.
+host_tools() {
+	local missing=() p
+	for p; do
+		[ "$(dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null)" = installed ] || missing+=("$p")
+	done
+	[ ${#missing[@]} = 0 ] && return 0
+	command -v apt-get >/dev/null || die "missing on this host, and there is no apt-get to install it: ${missing[*]}"
+	step host-tools "installing on the host: ${missing[*]}" _apt_install "${missing[@]}"
+}
+_apt_install() {
+	export DEBIAN_FRONTEND=noninteractive
+	# One broken third-party source must not matter; a missing package shows in the install itself.
+	apt-get -o DPkg::Lock::Timeout=300 update || true
+	apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@"
+}
+
+# The archive that the host's own apt uses for its own release.
+debian_mirror() {
+	local codename uri
+	codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+	uri=$(apt-get indextargets --format '$(RELEASE) $(COMPONENT) $(REPO_URI)' 2>/dev/null |
+		awk -v c="$codename" '$1 == c && $2 == "main" { print $3; exit }')
+	[ -n "$uri" ] || die "apt on this host names no archive for '$codename main': scripts take the mirror from there"
+	printf '%s\n' "${uri%/}"
+}
+
+# Options with which apt reaches that archive (proxies and such), one `Name "value";` a line.
+apt_transport() {
+	apt-config dump 2>/dev/null | grep -E '^Acquire::(https?|ftp|Retries|ForceIPv)' | grep -v ' "";$' || true
+}
+
+hash_of() { sha256sum | cut -c 1-12; }
