@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What the NIC is told when it starts, and what it tells the driver that it can do.
+
+use verbena_abi::cmd::{self, DeviceCaps};
+use verbena_abi::wqe;
+
+/// What the NIC is told when it starts.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The port's MAC address.
+    pub mac: [u8; 6],
+    /// Forces every packet between local queue pairs through the bytes of a frame.
+    pub wire_local: bool,
+    /// So many percent of the local packets are lost.
+    pub drop_percent: u8,
+    /// Seed of everything that is drawn by lot.
+    pub seed: u64,
+    /// Answers that look right and are wrong, drawn with this seed (only with the feature `hostile`).
+    pub hostile: Option<u64>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            mac: [0x52, 0x54, 0x00, 0x12, 0x34, 0x56],
+            wire_local: false,
+            drop_percent: 0,
+            seed: 1,
+            hostile: None,
+        }
+    }
+}
+
+/// The reserved key with which privileged queue pairs reach all DMA addresses: index 0, which no region has.
+pub const LOCAL_DMA_LKEY: u32 = 0x5a;
+
+/// QPNs are below this.
+pub const MAX_QP: u32 = 16 << 10;
+/// CQNs are below this.
+pub const MAX_CQ: u32 = 16 << 10;
+/// SRQNs are below this.
+pub const MAX_SRQ: u32 = 4 << 10;
+/// Key indexes are below this.
+pub const MAX_MR: u32 = 64 << 10;
+/// EQNs are below this.
+pub const MAX_EQ: u32 = 64;
+/// GID table entries.
+pub const MAX_GID: u32 = 256;
+/// Work requests of a queue.
+pub const MAX_WR: u32 = 16 << 10;
+/// Entries of a CQ.
+pub const MAX_CQE: u32 = 128 << 10;
+/// Entries of an EQ.
+pub const MAX_EQE: u32 = 128 << 10;
+/// Longest message in bytes.
+pub const MAX_MSG: u32 = 1 << 31;
+/// Outstanding READs and atomics of a queue pair, either way.
+pub const MAX_RD_ATOMIC: u32 = 16;
+
+/// Node GUID of a MAC address (EUI-64).
+pub fn node_guid(mac: [u8; 6]) -> [u8; 8] {
+    [
+        mac[0] ^ 2,
+        mac[1],
+        mac[2],
+        0xff,
+        0xfe,
+        mac[3],
+        mac[4],
+        mac[5],
+    ]
+}
+
+/// The answer to QUERY_DEVICE.
+pub fn caps(config: &Config) -> DeviceCaps {
+    let mut mac = [0; 8];
+    mac[..6].copy_from_slice(&config.mac);
+    DeviceCaps {
+        mac,
+        node_guid: node_guid(config.mac),
+        fw_ver: (1u64 << 16).into(),
+        max_mr_size: (1u64 << 47).into(),
+        page_size_cap: ((1u64 << 31) - (1 << 12)).into(),
+        features: (cmd::FEATURE_RC
+            | cmd::FEATURE_UC
+            | cmd::FEATURE_UD
+            | cmd::FEATURE_SRQ
+            | cmd::FEATURE_ATOMIC
+            | cmd::FEATURE_FAST_REG
+            | cmd::FEATURE_RESIZE_CQ
+            | cmd::FEATURE_MODERATION)
+            .into(),
+        max_qp: MAX_QP.into(),
+        max_cq: MAX_CQ.into(),
+        max_srq: MAX_SRQ.into(),
+        max_mr: MAX_MR.into(),
+        max_pd: (64 << 10).into(),
+        max_eq: MAX_EQ.into(),
+        max_uar: verbena_abi::regs::NUM_UARS.into(),
+        max_gid: MAX_GID.into(),
+        max_qp_wr: MAX_WR.into(),
+        max_srq_wr: MAX_WR.into(),
+        max_cqe: MAX_CQE.into(),
+        max_eqe: MAX_EQE.into(),
+        max_send_sge: wqe::MAX_SGE.into(),
+        max_recv_sge: wqe::MAX_SGE.into(),
+        max_srq_sge: wqe::MAX_SGE.into(),
+        max_inline_data: wqe::MAX_INLINE.into(),
+        max_msg_size: MAX_MSG.into(),
+        max_qp_init_rd_atom: MAX_RD_ATOMIC.into(),
+        max_qp_rd_atom: MAX_RD_ATOMIC.into(),
+        num_comp_vectors: (verbena_abi::regs::NUM_VECTORS - 1).into(),
+        local_dma_lkey: LOCAL_DMA_LKEY.into(),
+        clock_ns_q16: (1u32 << 16).into(),
+        max_mcast_grp: 0.into(),
+        ..Default::default()
+    }
+}

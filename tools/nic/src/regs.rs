@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The registers of BAR 0, shared by the front (which answers the guest's reads at once) and the engine.
+//!
+//! Nothing here waits: a write that needs the engine becomes an [`Action`] that the front sends to it.
+
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use verbena_abi::regs::*;
+use verbena_abi::syndrome::Syndrome;
+use verbena_abi::{ABI_VERSION, ABI_VERSION_MIN};
+
+/// What the engine has to do because of a register write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Nothing: the register itself was all.
+    None,
+    /// [`CONTROL_RESET`]: [`STATUS_RESETTING`] is set already.
+    Reset,
+    /// Start the command queue.
+    EnableCmdq,
+    /// A command slot holds a request.
+    Command(u32),
+}
+
+/// The registers.
+#[derive(Debug, Default)]
+pub struct Registers {
+    status: AtomicU32,
+    version_select: AtomicU32,
+    fatal: AtomicU32,
+    base_lo: AtomicU32,
+    base_hi: AtomicU32,
+    slots: AtomicU32,
+    heartbeat: AtomicU32,
+}
+
+impl Registers {
+    /// What a read returns. Unknown offsets read as 0.
+    pub fn read(&self, offset: usize) -> u32 {
+        match offset {
+            MAGIC => MAGIC_VALUE,
+            VERSION => u32::from(ABI_VERSION_MIN) << 16 | u32::from(ABI_VERSION),
+            STATUS => self.status.load(SeqCst),
+            VERSION_SELECT => self.version_select.load(SeqCst),
+            VECTORS => NUM_VECTORS,
+            FATAL_SYNDROME => self.fatal.load(SeqCst),
+            CMDQ_BASE_LO => self.base_lo.load(SeqCst),
+            CMDQ_BASE_HI => self.base_hi.load(SeqCst),
+            CMDQ_SLOTS => self.slots.load(SeqCst),
+            HEARTBEAT => self.heartbeat.load(SeqCst),
+            _ => 0,
+        }
+    }
+
+    /// What a write does. Unknown offsets ignore it.
+    pub fn write(&self, offset: usize, value: u32) -> Action {
+        match offset {
+            CONTROL if value == CONTROL_RESET => {
+                self.status.fetch_or(STATUS_RESETTING, SeqCst);
+                return Action::Reset;
+            }
+            VERSION_SELECT => self.version_select.store(value, SeqCst),
+            CMDQ_BASE_LO => self.base_lo.store(value, SeqCst),
+            CMDQ_BASE_HI => self.base_hi.store(value, SeqCst),
+            CMDQ_SLOTS => self.slots.store(value, SeqCst),
+            CMDQ_ENABLE if value == 1 => return Action::EnableCmdq,
+            CMDQ_DOORBELL => return Action::Command(value),
+            _ => {}
+        }
+        Action::None
+    }
+
+    /// Address and number of the command slots, as the driver wrote them.
+    pub fn cmdq(&self) -> (u64, u32) {
+        let base =
+            u64::from(self.base_hi.load(SeqCst)) << 32 | u64::from(self.base_lo.load(SeqCst));
+        (base, self.slots.load(SeqCst))
+    }
+
+    /// Whether the driver chose a version that the device speaks.
+    pub fn version_ok(&self) -> bool {
+        let chosen = self.version_select.load(SeqCst);
+        (u32::from(ABI_VERSION_MIN)..=u32::from(ABI_VERSION)).contains(&chosen)
+    }
+
+    /// The command queue runs.
+    pub fn set_ready(&self) {
+        self.status.fetch_or(STATUS_READY, SeqCst);
+    }
+
+    /// The device is dead until reset. The first cause stays.
+    pub fn set_fatal(&self, cause: Syndrome) {
+        let raw = u32::from(cause.to_raw());
+        let _ = self.fatal.compare_exchange(0, raw, SeqCst, SeqCst);
+        self.status.fetch_or(STATUS_FATAL, SeqCst);
+    }
+
+    /// Whether it is.
+    pub fn is_fatal(&self) -> bool {
+        self.status.load(SeqCst) & STATUS_FATAL != 0
+    }
+
+    /// Back to the state after power-on; ends with [`STATUS`] 0, as the driver waits for that.
+    pub fn reset(&self) {
+        self.version_select.store(0, SeqCst);
+        self.base_lo.store(0, SeqCst);
+        self.base_hi.store(0, SeqCst);
+        self.slots.store(0, SeqCst);
+        self.fatal.store(0, SeqCst);
+        self.status.store(0, SeqCst);
+    }
+
+    /// A reset that did not come through [`CONTROL`] begins.
+    pub fn reset_pending(&self) {
+        self.status.fetch_or(STATUS_RESETTING, SeqCst);
+    }
+
+    /// A sign of life.
+    pub fn beat(&self) {
+        self.heartbeat.fetch_add(1, SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reset_shows_resetting_until_the_engine_is_done() {
+        let regs = Registers::default();
+        regs.set_fatal(Syndrome::EngineFailure);
+        assert_eq!(regs.write(CONTROL, CONTROL_RESET), Action::Reset);
+        assert_ne!(regs.read(STATUS) & STATUS_RESETTING, 0);
+        regs.reset();
+        assert_eq!(regs.read(STATUS), 0);
+        assert_eq!(regs.read(FATAL_SYNDROME), 0);
+    }
+
+    #[test]
+    fn the_first_fatal_cause_stays() {
+        let regs = Registers::default();
+        regs.set_fatal(Syndrome::EqUnwritable);
+        regs.set_fatal(Syndrome::EngineFailure);
+        assert_eq!(
+            regs.read(FATAL_SYNDROME),
+            u32::from(Syndrome::EqUnwritable.to_raw())
+        );
+    }
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Translations, and rings of entries in guest memory.
+
+use crate::cmd::{bad, CmdError};
+use crate::mem::GuestMemory;
+use verbena_abi::cmd::CmdStatus;
+use verbena_abi::ctx::{Translation, TRANSLATION_LEAF};
+use verbena_abi::syndrome::Syndrome;
+
+/// Page sizes that a translation may use.
+pub const LOG_PAGE: std::ops::RangeInclusive<u8> = 12..=30;
+
+/// Largest level-1 table: what fits a chunk that a driver can allocate at once.
+pub const MAX_TABLE_PAGES: u32 = 1 << 20;
+
+/// A translation that has been checked for form; the pages it names are looked up when they are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pages {
+    /// As the driver gave it, for contexts.
+    pub raw: Translation,
+    addr: u64,
+    num_pages: u32,
+    log_page: u8,
+    levels: u8,
+}
+
+impl Pages {
+    /// Checks a translation of at least `bytes` bytes.
+    pub fn new(raw: &Translation, bytes: u64) -> Result<Self, CmdError> {
+        let malformed = bad(CmdStatus::Invalid, Syndrome::CmdTranslation);
+        let addr = raw.addr.get();
+        let num_pages = raw.num_pages.get();
+        match raw.levels {
+            0 => {
+                if num_pages != 1 || addr.checked_add(bytes).is_none() {
+                    return Err(malformed);
+                }
+            }
+            1 | 2 => {
+                let align = if raw.levels == 1 { 8 } else { 4096 };
+                let limit = MAX_TABLE_PAGES * raw.levels as u32;
+                if !LOG_PAGE.contains(&raw.log_page_size)
+                    || num_pages == 0
+                    || num_pages > limit
+                    || addr % 8 != 0
+                    || (raw.levels == 2 && addr % 8 != 0)
+                    || u64::from(num_pages) << raw.log_page_size < bytes
+                    || addr.checked_add(u64::from(num_pages) * 8 + align).is_none()
+                {
+                    return Err(malformed);
+                }
+            }
+            _ => return Err(malformed),
+        }
+        Ok(Self {
+            raw: *raw,
+            addr,
+            num_pages,
+            log_page: raw.log_page_size,
+            levels: raw.levels,
+        })
+    }
+
+    /// The DMA address of a byte position, and how many bytes from there on are contiguous, at most `want`.
+    ///
+    /// Neighbouring pages are merged, so that a copy is as long as it can be.
+    pub fn run<M: GuestMemory>(&self, mem: &M, position: u64, want: u64) -> Option<(u64, u64)> {
+        if self.levels == 0 {
+            return Some((self.addr.checked_add(position)?, want));
+        }
+        let size = 1u64 << self.log_page;
+        let mut page = u32::try_from(position >> self.log_page).ok()?;
+        let inside = position & (size - 1);
+        let first = self.page(mem, page)?;
+        let mut got = size - inside;
+        while got < want {
+            page += 1;
+            let Some(next) = self.page(mem, page) else {
+                break;
+            };
+            if next.wrapping_sub(first) != got + inside {
+                break;
+            }
+            got += size;
+        }
+        Some((first.checked_add(inside)?, got.min(want)))
+    }
+
+    /// The DMA address of a page.
+    #[inline]
+    fn page<M: GuestMemory>(&self, mem: &M, page: u32) -> Option<u64> {
+        if page >= self.num_pages {
+            return None;
+        }
+        let entry = if self.levels == 1 {
+            self.addr.checked_add(u64::from(page) * 8)?
+        } else {
+            let leaf = u64::from(page) / TRANSLATION_LEAF as u64;
+            let table = mem.load64(self.addr.checked_add(leaf * 8)?).ok()?;
+            table.checked_add(u64::from(page) % TRANSLATION_LEAF as u64 * 8)?
+        };
+        let addr = mem.load64(entry).ok()?;
+        (addr & ((1u64 << self.log_page) - 1) == 0).then_some(addr)
+    }
+}
+
+/// A ring of 2^n entries, whose pages were looked up when it was created.
+#[derive(Debug)]
+pub struct Ring {
+    pages: Vec<u64>,
+    log_page: u8,
+    log_stride: u8,
+    log_size: u8,
+    /// As the driver gave it, for contexts.
+    pub raw: Translation,
+}
+
+impl Ring {
+    /// Looks a ring up and checks that all of it can be reached.
+    pub fn new<M: GuestMemory>(
+        mem: &M,
+        raw: &Translation,
+        log_size: u8,
+        log_stride: u8,
+    ) -> Result<Self, CmdError> {
+        let bytes = 1u64 << (log_size + log_stride);
+        let pages = Pages::new(raw, bytes)?;
+        let unreachable = bad(CmdStatus::BadAddress, Syndrome::CmdTranslation);
+        let (list, log_page) = if raw.levels == 0 {
+            (vec![pages.addr], 63)
+        } else {
+            let count = bytes.div_ceil(1 << pages.log_page) as u32;
+            let list: Option<Vec<u64>> = (0..count).map(|i| pages.page(mem, i)).collect();
+            (list.ok_or(unreachable)?, pages.log_page)
+        };
+        let piece = bytes.min(1 << log_page);
+        if list.iter().any(|a| a % 64 != 0) {
+            return Err(bad(CmdStatus::Invalid, Syndrome::CmdTranslation));
+        }
+        if !list.iter().all(|&a| mem.contains(a, piece)) {
+            return Err(unreachable);
+        }
+        Ok(Self {
+            pages: list,
+            log_page,
+            log_stride,
+            log_size,
+            raw: *raw,
+        })
+    }
+
+    /// DMA address of the entry with a free-running index. Entries do not cross pages: both are powers of two.
+    #[inline]
+    pub fn entry(&self, index: u32) -> u64 {
+        let offset = (u64::from(index) & ((1 << self.log_size) - 1)) << self.log_stride;
+        let page = (offset >> self.log_page) as usize;
+        self.pages[page] + (offset & ((1u64 << self.log_page) - 1))
+    }
+
+    /// Number of entries.
+    #[inline]
+    pub fn size(&self) -> u32 {
+        1 << self.log_size
+    }
+
+    /// Log of the number of entries.
+    #[inline]
+    pub fn log_size(&self) -> u8 {
+        self.log_size
+    }
+
+    /// Log of the bytes of an entry.
+    #[inline]
+    pub fn log_stride(&self) -> u8 {
+        self.log_stride
+    }
+}

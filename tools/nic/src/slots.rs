@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A table of objects by number, which grows as numbers are used and never beyond its limit.
+
+/// Objects by number.
+#[derive(Debug)]
+pub struct Slots<T> {
+    entries: Vec<Option<Box<T>>>,
+    limit: u32,
+    count: u32,
+}
+
+impl<T> Slots<T> {
+    /// An empty table for numbers below `limit`.
+    pub fn new(limit: u32) -> Self {
+        Self {
+            entries: Vec::new(),
+            limit,
+            count: 0,
+        }
+    }
+
+    /// The object of a number.
+    #[inline]
+    pub fn get(&self, number: u32) -> Option<&T> {
+        self.entries.get(number as usize)?.as_deref()
+    }
+
+    /// The object of a number.
+    #[inline]
+    pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
+        self.entries.get_mut(number as usize)?.as_deref_mut()
+    }
+
+    /// Whether the number can name an object.
+    pub fn in_range(&self, number: u32) -> bool {
+        number < self.limit
+    }
+
+    /// Puts an object in, or back. Numbers out of range are ignored.
+    #[inline]
+    pub fn put(&mut self, number: u32, object: Box<T>) {
+        if number >= self.limit {
+            return;
+        }
+        let index = number as usize;
+        if index >= self.entries.len() {
+            self.entries.resize_with(index + 1, || None);
+        }
+        if self.entries[index].replace(object).is_none() {
+            self.count += 1;
+        }
+    }
+
+    /// Takes an object out.
+    #[inline]
+    pub fn take(&mut self, number: u32) -> Option<Box<T>> {
+        let object = self.entries.get_mut(number as usize)?.take()?;
+        self.count -= 1;
+        Some(object)
+    }
+
+    /// Objects with their numbers, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.entries
+            .iter()
+            .enumerate()
+            .filter_map(|(i, e)| Some((i as u32, e.as_deref()?)))
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+}
