@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+"""bench.py BUILD [guest] [engine]: from the lines of scripts/bench to tables, bench.json, bench-engine.json and bench.svg."""
+import json
+import math
+import statistics
+import sys
+from html import escape
+
+
+def lines(path):
+    with open(path) as f:
+        return [json.loads(line) for line in f if line.startswith("{")]
+
+
+def size_name(size):
+    for unit, factor in (("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= factor and size % factor == 0:
+            return f"{size // factor} {unit}"
+    return f"{size} B"
+
+
+def spread(values):
+    """Half the range, in percent of the median."""
+    return 50 * (max(values) - min(values)) / statistics.median(values)
+
+
+def summarise(samples):
+    """One row for each test and size, in the order of the run."""
+    groups = {}
+    for s in samples:
+        groups.setdefault((s["test"], s["size"]), {}).setdefault(s["device"].rstrip("0123456789"), []).append(s["value"])
+    rows = []
+    for (test, size), by_device in groups.items():
+        latency = test.endswith("_lat")
+        verbena, rxe = statistics.median(by_device["verbena"]), statistics.median(by_device["rxe"])
+        rows.append({
+            "row": {
+                "test": test, "size": size, "unit": "us" if latency else "MiB/s", "verbena": verbena, "rxe": rxe,
+                "ratio": round(rxe / verbena if latency else verbena / rxe, 3),
+            },
+            "spread": (spread(by_device["verbena"]), spread(by_device["rxe"])),
+            "rounds": min(len(v) for v in by_device.values()),
+        })
+    return rows
+
+
+def picture(rows):
+    """Horizontal bars of the ratios, logarithmic."""
+    height, left, width, top = 26, 250, 560, 60
+    high = max(10.0, max(r["ratio"] for r in rows)) * 1.3
+    low = min(1.0, min(r["ratio"] for r in rows)) / 1.05
+    x = lambda v: left + width * math.log(v / low) / math.log(high / low)
+    total = top + height * len(rows) + 40
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 170}" height="{total}" font-family="sans-serif" font-size="13">',
+        '<rect width="100%" height="100%" fill="white"/>',
+        '<text x="16" y="26" font-size="17">Verbena against rxe in one guest: how many times better (median)</text>',
+        '<text x="16" y="45" fill="#666">latency: rxe / Verbena; bandwidth: Verbena / rxe; logarithmic</text>',
+    ]
+    tick = 10 ** math.floor(math.log10(low))
+    while tick <= high:
+        for m in (1, 2, 5):
+            v = tick * m
+            if low <= v <= high:
+                colour = "#000" if v == 1 else "#ddd"
+                out.append(f'<line x1="{x(v):.1f}" x2="{x(v):.1f}" y1="{top - 4}" y2="{total - 34}" stroke="{colour}"/>')
+                out.append(f'<text x="{x(v):.1f}" y="{total - 16}" text-anchor="middle" fill="#666">{v:g}</text>')
+        tick *= 10
+    for i, r in enumerate(rows):
+        y = top + i * height
+        a, b = sorted((x(1.0), x(r["ratio"])))
+        colour = "#3a7d44" if r["ratio"] >= 1 else "#b3433a"
+        label = f'{r["test"]}, {size_name(r["size"])}'
+        out.append(f'<text x="{left - 10}" y="{y + 17}" text-anchor="end">{escape(label)}</text>')
+        out.append(f'<rect x="{a:.1f}" y="{y + 4}" width="{max(b - a, 1):.1f}" height="{height - 8}" fill="{colour}"/>')
+        figures = f'{r["ratio"]:.1f}x  ({r["verbena"]:.4g} / {r["rxe"]:.4g} {r["unit"]})'
+        out.append(f'<text x="{b + 6:.1f}" y="{y + 17}">{escape(figures)}</text>')
+    out.append("</svg>")
+    return "\n".join(out) + "\n"
+
+
+def main():
+    build, parts = sys.argv[1], sys.argv[2:]
+    if "guest" in parts:
+        rows = summarise(lines(f"{build}/bench.jsonl"))
+        print(f"\nperftest, RC, medians of {min(r['rounds'] for r in rows)} rounds (± half the range); ratio above 1: Verbena is better\n")
+        print(f"  {'test':16}{'size':>9}{'unit':>8}{'verbena':>20}{'rxe':>20}{'ratio':>9}")
+        for r in rows:
+            row, (a, b) = r["row"], r["spread"]
+            print(f"  {row['test']:16}{size_name(row['size']):>9}{row['unit']:>8}"
+                  f"{f'''{row['verbena']:.5g} ±{a:.0f}%''':>20}{f'''{row['rxe']:.5g} ±{b:.0f}%''':>20}{row['ratio']:>9.1f}")
+        result = [r["row"] for r in rows]
+        with open(f"{build}/bench.json", "w") as f:
+            json.dump(result, f, indent=1)
+            f.write("\n")
+        with open(f"{build}/bench.svg", "w") as f:
+            f.write(picture(result))
+        print(f"\nwritten: {build}/bench.json, {build}/bench.svg")
+    if "engine" in parts:
+        engine = lines(f"{build}/bench-engine.jsonl")
+        with open(f"{build}/bench-engine.json", "w") as f:
+            json.dump(engine, f, indent=1)
+            f.write("\n")
+        print("\nthe engine alone\n")
+        for e in engine:
+            print("  " + "  ".join(f"{k}={v:.5g}" if isinstance(v, float) else f"{k}={v}" for k, v in e.items()))
+        print(f"\nwritten: {build}/bench-engine.json")
+
+
+main()

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+"""The checks of scripts/check-style that only read files: `check.py NAME`, in the top directory. Prints what is wrong."""
+import os
+import re
+import subprocess
+import sys
+
+
+def tracked(*suffixes):
+    """Files that are or would be in the repository."""
+    out = subprocess.run(
+        ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        stdout=subprocess.PIPE, check=True, text=True).stdout
+    return sorted(f for f in out.split("\0") if f and os.path.isfile(f) and (not suffixes or f.endswith(suffixes)))
+
+
+def read(path):
+    with open(path, encoding="utf-8", errors="replace") as f:
+        return f.read()
+
+
+def spdx():
+    """Every source file names its licence in its first lines: GPL-2.0 for the module, GPL-2.0 OR MIT for the rest."""
+    source = (".rs", ".c", ".h", ".py", ".sh", ".toml")
+    for f in tracked():
+        name = os.path.basename(f)
+        text = read(f)
+        if f.startswith("LICENSES/") or not (f.endswith(source) or name in ("Kbuild", "Makefile") or text.startswith("#!")):
+            continue
+        m = re.search(r"SPDX-License-Identifier: (.*?)(?: \*/)?$", "\n".join(text.split("\n")[:3]), re.M)
+        if not m:
+            yield f"{f}: no SPDX-License-Identifier in its first three lines"
+            continue
+        kernel = f.startswith(("rust/", "selftest/")) or f == "Kbuild"
+        wanted = "GPL-2.0" if kernel else "GPL-2.0 OR MIT"
+        if m[1].strip() != wanted:
+            yield f"{f}: licence is '{m[1].strip()}', here it is '{wanted}'"
+
+
+TOKEN = re.compile(
+    r"""//[^\n]*|/\*.*?\*/|b?r(?P<h>\#*)".*?"(?P=h)|b?c?"(?:\\.|[^"\\])*"|b?'(?:\\[^\n]{1,8}?|[^\\'\n])'""", re.S)
+
+
+def code(text):
+    """Rust source without comments, strings and characters; line numbers stay."""
+    return TOKEN.sub(lambda m: "\n" * m[0].count("\n") + " ", text)
+
+
+def walls():
+    """`unsafe` only where CONTRIBUTING.md says, each block with its SAFETY comment."""
+    listed = re.search(r"<!-- walls:begin -->(.*?)<!-- walls:end -->", read("CONTRIBUTING.md"), re.S)
+    if not listed:
+        yield "CONTRIBUTING.md: no list between walls:begin and walls:end"
+        return
+    allowed = re.findall(r"^\| `([^`]+)` \|", listed[1], re.M)
+    if not allowed:
+        yield "CONTRIBUTING.md: the list of walls is empty"
+    for wall in allowed:
+        if not os.path.exists(wall):
+            yield f"CONTRIBUTING.md: the wall {wall} does not exist"
+    for f in tracked(".rs"):
+        text = read(f)
+        if re.search(r"enerated by (scripts/|rust-bindgen)", text[:300]) and any(f.startswith(w) for w in allowed):
+            continue
+        inside = any(f == w or (w.endswith("/") and f.startswith(w)) for w in allowed)
+        lines = text.split("\n")
+        for n, line in enumerate(code(text).split("\n")):
+            if not inside and re.search(r"allow\([^)]*\bunsafe_code\b", line):
+                yield f"{f}:{n + 1}: allows unsafe_code and is no wall that CONTRIBUTING.md lists"
+            if not re.search(r"\bunsafe\b", line):
+                continue
+            if not inside:
+                yield f"{f}:{n + 1}: unsafe outside the walls that CONTRIBUTING.md lists"
+            elif re.search(r"\bunsafe\s*(\{|impl\b)", line):
+                above, i = lines[n], n - 1
+                # The comment stands above the statement, which may have begun some lines earlier.
+                while i >= 0 and n - i <= 24 and lines[i].strip():
+                    above += lines[i]
+                    i -= 1
+                if "SAFETY" not in above:
+                    yield f"{f}:{n + 1}: unsafe without a SAFETY comment"
+
+
+def dependencies():
+    """Each dependency is used by its crate and justified by a comment above it (one comment may cover a group)."""
+    for manifest in tracked("Cargo.toml"):
+        folder = os.path.dirname(manifest) or "."
+        sources = ""
+        for base, dirs, files in os.walk(folder):
+            dirs[:] = [d for d in dirs if d not in ("build", ".git", "target")]
+            for f in files:
+                if not f.endswith(".rs"):
+                    continue
+                text = read(os.path.join(base, f))
+                sources += code(text)
+                # A module from outside the crate's folder (the ABI) is a folder of its own.
+                for outside in re.findall(r'#\[path = "((?:\.\./)+[^"]+)"\]', text):
+                    beside = os.path.dirname(os.path.normpath(os.path.join(base, outside)))
+                    sources += "".join(code(read(os.path.join(beside, g))) for g in os.listdir(beside) if g.endswith(".rs"))
+        section, commented = "", False
+        for line in read(manifest).split("\n"):
+            if line.startswith("["):
+                section, commented = line.strip("[] "), False
+                named = re.fullmatch(r"(?:.*\.)?(?:dev-|build-)?dependencies\.([\w-]+)", section)
+                name = named[1] if named else None
+            else:
+                entry = re.match(r"([\w-]+)\s*(?:\.\w+\s*)?=", line)
+                name = entry[1] if entry and re.search(r"(^|\.)(dev-|build-)?dependencies$", section) else None
+            if line.startswith("#"):
+                commented = True
+            elif not line.strip():
+                commented = False
+            if name and not section.startswith("workspace"):
+                if not re.search(rf"\b{name.replace('-', '_')}\b", sources):
+                    yield f"{manifest}: {name} is not used"
+                if not commented and not line.startswith("[") and "path =" not in line:
+                    yield f"{manifest}: {name} has no comment that says what for"
+
+
+def anchor(heading):
+    text = re.sub(r"[`*]|\[|\]\([^)]*\)", "", heading.strip()).lower()
+    return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+
+
+def links():
+    """Relative links in Markdown lead to files, and their anchors to headings."""
+    for f in tracked(".md"):
+        text = re.sub(r"^(```|~~~).*?^\1", "", read(f), flags=re.S | re.M)
+        for target in re.findall(r"(?<!`)\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "``", text)):
+            if re.match(r"[a-z]+:", target):
+                continue
+            path, _, fragment = target.partition("#")
+            path = os.path.normpath(os.path.join(os.path.dirname(f), path)) if path else f
+            if not os.path.exists(path):
+                yield f"{f}: link to {target}: no such file"
+            elif fragment and path.endswith(".md"):
+                headings = re.findall(r"^#+ (.*)$", read(path), re.M)
+                if fragment not in [anchor(h) for h in headings]:
+                    yield f"{f}: link to {target}: no such heading"
+
+
+def hosts():
+    """No names of package hosts: mirrors come from the package manager's own configuration."""
+    for f in tracked():
+        if f.endswith("Cargo.lock"):
+            continue
+        for n, line in enumerate(read(f).split("\n")):
+            if re.search(r"https?://[a-z0-9.-]*(debian|pypi|npmjs|crates)[a-z0-9.-]*", line):
+                yield f"{f}:{n + 1}: names a package host"
+
+
+def shell():
+    """Shell scripts parse, stop at the first error, and explain themselves."""
+    for f in tracked():
+        text = read(f)
+        if not text.startswith("#!/bin/bash"):
+            continue
+        result = subprocess.run(["bash", "-n", f], stderr=subprocess.PIPE, text=True)
+        if result.returncode:
+            yield f"{f}: {result.stderr.strip()}"
+        if f.startswith("scripts/") and not f.startswith("scripts/guest/"):
+            if "set -euo pipefail" not in text:
+                yield f"{f}: no `set -euo pipefail`"
+            if "--help" not in text:
+                yield f"{f}: no --help"
+
+
+CHECKS = {c.__name__: c for c in (spdx, walls, dependencies, links, hosts, shell)}
+
+if __name__ == "__main__":
+    problems = list(CHECKS[sys.argv[1]]())
+    print("\n".join(problems))
+    sys.exit(1 if problems else 0)
