@@ -4,7 +4,7 @@
 //!
 //! Entry `i` of the free-running index lies at `i % size`. Its last word carries the phase: the device writes the rest
 //! of the entry, then this word with release order; the consumer loads it with acquire order and takes the entry when
-//! the phase is the one of its pass ([`phase`]). Rings start zeroed and the first pass has phase 1.
+//! [`Tail::unpack`] finds the phase of its pass in it ([`phase`]). Rings start zeroed and the first pass has phase 1.
 
 use super::{Le16, Le32, Le64};
 
@@ -144,7 +144,10 @@ pub const CQE_SIZE: usize = 64;
 /// Offset of [`Cqe::tail`].
 pub const TAIL_OFFSET: usize = 60;
 
-/// The last word of a CQE: status in bits 7:0, opcode in 15:8, `wc_flags` in 23:16, phase in 31.
+/// The last word of a CQE: status in bits 7:0, opcode in 15:8, `wc_flags` in 23:16, 1 in bit 30, [`phase`] in bit 31.
+///
+/// Bit 30 is never 0 in an entry: a ring whose mapping the kernel has replaced by the zero page (the process's context
+/// was disassociated) shows no entries, whatever phase is expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tail {
     /// [`WcStatus`].
@@ -153,29 +156,38 @@ pub struct Tail {
     pub opcode: u8,
     /// [`wc_flags`].
     pub wc_flags: u8,
-    /// [`phase`] of the entry's index.
-    pub phase: bool,
 }
 
+const TAIL_PHASE: u32 = 1 << 31;
+const TAIL_VALID: u32 = 1 << 30;
+
 impl Tail {
-    /// Packs the word.
+    /// Packs the word of the entry with a free-running index, in a ring of 2^log_size entries.
     #[inline]
-    pub const fn pack(self) -> u32 {
+    pub const fn pack(self, index: u32, log_size: u8) -> u32 {
         (self.status as u32)
             | (self.opcode as u32) << 8
             | (self.wc_flags as u32) << 16
-            | (self.phase as u32) << 31
+            | TAIL_VALID
+            | (phase(index, log_size) as u32) << 31
     }
 
-    /// Unpacks the word.
+    /// Unpacks the word, if it is one of the entry with this index: `None` while the entry was not written yet.
     #[inline]
-    pub const fn unpack(word: u32) -> Self {
-        Self {
+    pub const fn unpack(word: u32, index: u32, log_size: u8) -> Option<Self> {
+        let expected = if phase(index, log_size) {
+            TAIL_PHASE | TAIL_VALID
+        } else {
+            TAIL_VALID
+        };
+        if word & (TAIL_PHASE | TAIL_VALID) != expected {
+            return None;
+        }
+        Some(Self {
             status: word as u8,
             opcode: (word >> 8) as u8,
             wc_flags: (word >> 16) as u8,
-            phase: word >> 31 != 0,
-        }
+        })
     }
 }
 

@@ -10,26 +10,37 @@
 //! | offset | words | writer | meaning |
 //! | --- | --- | --- | --- |
 //! | [`SLEEP`] | 1 x 32 | device | even: awake; odd: asleep, ring to be noticed |
-//! | [`ALIVE`] | 1 x 32 | device | 1 while the device serves the area; the kernel's disassociation shows 0 instead |
+//! | [`ALIVE`] | 1 x 32 | device | 1 while the device serves the area, see below |
 //! | [`RUNG`] | 1 x 32 | guest | the odd sleep word that was rung for last |
-//! | [`qp_generation`] | 4 x 32 | guest | counts posts to a group of [`GROUP_SLOTS`] queue pair slots |
-//! | [`cq_generation`] | 4 x 32 | guest | counts arms of a group of CQ slots |
-//! | [`qp_error`] | 256 x 32 | device | 1 while the queue pair is in ERR: posted receives must be noticed, to be flushed |
-//! | [`cq_served`] | 256 x 32 | device | sequence number of the last arm that was served with an event |
-//! | [`sq_producer`] | 256 x 32 | guest | producer index of the send queue |
-//! | [`rq_producer`] | 256 x 32 | guest | producer index of the receive queue or SRQ |
-//! | [`cq_consumer`] | 256 x 32 | guest | consumer index of the CQ |
-//! | [`cq_arm`] | 256 x 64 | guest | arm word, see [`Arm`] |
+//! | [`qp_generation`] | 2 x 32 | guest | counts posts to a group of [`GROUP_SLOTS`] queue pair slots |
+//! | [`cq_generation`] | 2 x 32 | guest | counts arms of a group of CQ slots |
+//! | [`qp_error`] | 128 x 32 | device | 1 while the queue pair is in ERR: posted receives must be noticed, to be flushed |
+//! | [`cq_served`] | 128 x 32 | device | sequence number of the last arm that was served with an event |
+//! | [`sq_producer`] | 128 x 32 | guest | producer index of the send queue |
+//! | [`rq_producer`] | 128 x 32 | guest | producer index of the receive queue or SRQ |
+//! | [`cq_consumer`] | 128 x 32 | guest | consumer index of the CQ |
+//! | [`cq_arm`] | 128 x 64 | guest | arm word, see [`Arm`] |
 //!
-//! Posting is [`post`]: publish the index, count the generation, full fence, read the sleep word, ring if need be. The
+//! The device's words are in a part of their own, which processes map for reading only. When a context is disassociated
+//! (unbind, fatal error) the device is stopped first, then the driver, its only heir, stores 0 in [`ALIVE`], then the
+//! kernel replaces the mappings: read-only ones by the zero page, all writable ones of the process by one common page.
+//! So [`ALIVE`] reads 0 from then on, whereas what is read through a writable mapping means nothing any more.
+//!
+//! Posting is [`post_send`]: publish the index, count the generation, full fence, read the sleep word, ring if need be. The
 //! device sleeps by [`fall_asleep`] and wakes by [`wake_up`], and must scan the area after either. The fences pair:
 //! either the guest sees the odd word and rings, or the device's last scan sees the generation. Both sides run this
 //! very code, and a loom model checks it.
 
 /// Size of an area in bytes; its DMA address is aligned to 4096.
 pub const AREA_SIZE: usize = 0x2000;
+/// Offset of the part that the device writes, and that processes map for reading only; [`PART_SIZE`] bytes.
+pub const DEVICE_PART: usize = 0x0000;
+/// Offset of the part that the guest writes; [`PART_SIZE`] bytes.
+pub const GUEST_PART: usize = 0x1000;
+/// Size of either part in bytes.
+pub const PART_SIZE: usize = 0x1000;
 /// Slots for queue pairs, and slots for CQs, in an area.
-pub const AREA_SLOTS: usize = 256;
+pub const AREA_SLOTS: usize = 128;
 /// Slots that share a generation counter.
 pub const GROUP_SLOTS: usize = 64;
 /// Generation counters of each kind in an area.
@@ -40,16 +51,16 @@ pub const SLEEP: usize = 0x0000;
 /// Offset of the alive word.
 pub const ALIVE: usize = 0x0004;
 /// Offset of the rung word.
-pub const RUNG: usize = 0x0040;
+pub const RUNG: usize = GUEST_PART;
 
-const QP_GENERATIONS: usize = 0x0080;
-const CQ_GENERATIONS: usize = 0x0180;
-const QP_ERRORS: usize = 0x0400;
-const CQ_SERVED: usize = 0x0800;
-const CQ_ARMS: usize = 0x0c00;
-const SQ_PRODUCERS: usize = 0x1400;
-const RQ_PRODUCERS: usize = 0x1800;
-const CQ_CONSUMERS: usize = 0x1c00;
+const QP_GENERATIONS: usize = GUEST_PART + 0x0040;
+const CQ_GENERATIONS: usize = GUEST_PART + 0x00c0;
+const CQ_CONSUMERS: usize = GUEST_PART + 0x0200;
+const CQ_ARMS: usize = GUEST_PART + 0x0400;
+const SQ_PRODUCERS: usize = GUEST_PART + 0x0800;
+const RQ_PRODUCERS: usize = GUEST_PART + 0x0a00;
+const QP_ERRORS: usize = DEVICE_PART + 0x0200;
+const CQ_SERVED: usize = DEVICE_PART + 0x0400;
 const LINE: usize = 64;
 
 /// Offset of the generation counter of a group of queue pair slots (each on a cache line of its own).

@@ -16,12 +16,12 @@ layout! {
         /// Index of the area (UAR); the same index is the same area, and is mapped once.
         0 => uar: Le32,
         4 => reserved: Le32,
-        /// The area's memory, [`super::doorbell::AREA_SIZE`] bytes, read and write.
-        8 => area_offset: Le64,
-        /// The area's page in the doorbell BAR, one page, write only.
-        16 => ring_offset: Le64,
-        /// Length of the mapping of the area in bytes (the area's size, rounded up to pages).
-        24 => area_length: Le64,
+        /// The part of the area that the device writes: [`super::doorbell::PART_SIZE`] bytes, for reading only.
+        8 => device_offset: Le64,
+        /// The part that the guest writes: as many bytes, for reading and writing.
+        16 => guest_offset: Le64,
+        /// The area's page in the doorbell BAR: one page, for writing only.
+        24 => ring_offset: Le64,
     }
 }
 
@@ -70,7 +70,7 @@ layout! {
         6 => log_size: u8,
         7 => reserved0: u8,
         8 => area: AreaInfo,
-        /// The ring.
+        /// The ring, for reading only.
         40 => ring_offset: Le64,
         48 => ring_length: Le64,
         56 => reserved1: Le64,
