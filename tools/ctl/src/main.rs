@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! `verbenactl`: asks a running NIC through its control socket, and explains error codes without one.
+//!
+//! [`client`] speaks the protocol, [`table`] prints for people. With `--json` the NIC's answer is printed as it is.
+
+mod client;
+mod table;
+
+use clap::{Parser, Subcommand};
+use serde_json::{json, Value};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use verbena_abi::syndrome::Syndrome;
+
+/// Ask a running Verbena NIC, or explain its error codes.
+#[derive(Parser, Debug)]
+#[command(version)]
+struct Args {
+    /// Control socket of the NIC (what was given to `verbena-nic --control`)
+    #[arg(long, value_name = "PATH", global = true)]
+    socket: Option<PathBuf>,
+
+    /// Print JSON instead of tables
+    #[arg(long, global = true)]
+    json: bool,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// The port's and the NIC's counters, since the last reset of the device
+    Stats,
+    /// The queue pairs, completion queues, memory regions, ... that exist now
+    Contexts {
+        /// Only this kind: qp, cq, mr, ...
+        #[arg(long)]
+        kind: Option<String>,
+        /// Only this number
+        #[arg(long)]
+        number: Option<u32>,
+    },
+    /// Whether the device runs
+    Status,
+    /// What a `vendor_err` or syndrome means
+    Explain {
+        /// The code: 1025, 0x401 or LkeyUnknown; `all` lists every code
+        code: String,
+    },
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match run(&args) {
+        Ok(text) => {
+            // The reader may close the pipe early; that is no failure.
+            let _ = std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes());
+            ExitCode::SUCCESS
+        }
+        Err(e) => {
+            eprintln!("verbenactl: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<String, String> {
+    if let Command::Explain { code } = &args.command {
+        return explain(code, args.json);
+    }
+    let socket = args
+        .socket
+        .as_deref()
+        .ok_or("--socket PATH says which NIC to ask")?;
+    let command = match args.command {
+        Command::Stats => "stats",
+        Command::Contexts { .. } => "contexts",
+        _ => "status",
+    };
+    let mut answer = client::ask(socket, command)?;
+    if let Command::Contexts { kind, number } = &args.command {
+        keep(&mut answer, kind.as_deref(), *number);
+    }
+    if args.json {
+        return Ok(format!("{answer:#}\n"));
+    }
+    Ok(match args.command {
+        Command::Stats => table::pairs(&answer["stats"]),
+        Command::Contexts { .. } => table::contexts(&answer["contexts"]),
+        _ => table::pairs(&answer),
+    })
+}
+
+/// Drops the contexts that were not asked for.
+fn keep(answer: &mut Value, kind: Option<&str>, number: Option<u32>) {
+    if let Some(list) = answer["contexts"].as_array_mut() {
+        list.retain(|c| {
+            kind.is_none_or(|kind| c["kind"] == kind) && number.is_none_or(|n| c["number"] == n)
+        });
+    }
+}
+
+fn explain(code: &str, json: bool) -> Result<String, String> {
+    let chosen: Vec<Syndrome> = match code {
+        "all" => Syndrome::ALL.to_vec(),
+        _ => vec![find(code)
+            .ok_or_else(|| format!("no such code: {code} (verbenactl explain all lists them)"))?],
+    };
+    if json {
+        let list: Vec<Value> = chosen
+            .iter()
+            .map(|s| {
+                json!({ "code": s.to_raw(), "name": s.name(), "explanation": s.explain().trim() })
+            })
+            .collect();
+        return Ok(format!(
+            "{:#}\n",
+            if code == "all" {
+                list.into()
+            } else {
+                list[0].clone()
+            }
+        ));
+    }
+    Ok(chosen
+        .iter()
+        .map(|s| format!("{:#06x} {}: {}\n", s.to_raw(), s.name(), s.explain().trim()))
+        .collect())
+}
+
+/// A code by number, in decimal or hexadecimal, or by name.
+fn find(code: &str) -> Option<Syndrome> {
+    let digits = code.strip_prefix("0x").or_else(|| code.strip_prefix("0X"));
+    let number = match digits {
+        Some(hex) => u16::from_str_radix(hex, 16).ok(),
+        None => code.parse().ok(),
+    };
+    match number {
+        Some(number) => Syndrome::from_raw(number),
+        None => Syndrome::ALL
+            .iter()
+            .copied()
+            .find(|s| s.name().eq_ignore_ascii_case(code)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn codes_are_found_by_number_and_name() {
+        for code in ["1025", "0x401", "0X0401", "LkeyUnknown", "lkeyunknown"] {
+            assert_eq!(find(code), Some(Syndrome::LkeyUnknown), "{code}");
+        }
+        for code in ["0", "0x", "99999", "-1", "Unknown", ""] {
+            assert_eq!(find(code), None, "{code}");
+        }
+        assert!(explain("0x3001", false)
+            .unwrap()
+            .contains("The CQ was full."));
+        assert_eq!(
+            explain("all", false).unwrap().lines().count(),
+            Syndrome::ALL.len()
+        );
+    }
+
+    #[test]
+    fn contexts_are_chosen_by_kind_and_number() {
+        let all = json!({ "contexts": [
+            { "kind": "qp", "number": 2 }, { "kind": "qp", "number": 3 }, { "kind": "cq", "number": 2 },
+        ]});
+        let mut answer = all.clone();
+        keep(&mut answer, Some("qp"), None);
+        assert_eq!(answer["contexts"].as_array().unwrap().len(), 2);
+        let mut answer = all;
+        keep(&mut answer, Some("qp"), Some(3));
+        assert_eq!(answer["contexts"], json!([{ "kind": "qp", "number": 3 }]));
+    }
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The command line.
+
+use clap::Parser;
+use std::path::PathBuf;
+
+/// An emulated RDMA NIC, served to QEMU over vfio-user.
+///
+/// QEMU attaches it with `-device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"SOCKET"}}'`, and the
+/// guest's Ethernet with `-netdev stream,server=off,addr.type=unix,addr.path=NETDEV_SOCKET`. Guest RAM must be shared
+/// (`share=on`). The NIC serves one guest and ends when QEMU goes away.
+#[derive(Parser, Debug)]
+#[command(version)]
+pub struct Args {
+    /// Socket on which QEMU finds the PCI function
+    #[arg(long, value_name = "PATH")]
+    pub socket: PathBuf,
+
+    /// Socket on which QEMU's `-netdev stream` finds the port
+    #[arg(long, value_name = "PATH")]
+    pub netdev_socket: Option<PathBuf>,
+
+    /// Socket for verbenactl
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+
+    /// MAC address of the port: that of the guest's network card
+    #[arg(long, value_name = "MAC", default_value = "52:54:00:12:34:56", value_parser = parse_mac)]
+    pub mac: [u8; 6],
+
+    /// What to log: error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    pub log_level: log::LevelFilter,
+
+    /// Force packets between local queue pairs through the bytes of a frame
+    #[arg(long)]
+    pub wire_local: bool,
+
+    /// Lose so many percent of the packets between local queue pairs (implies --wire-local)
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub drop: u8,
+
+    /// Seed of all chance
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+
+    /// Lie to the driver, drawn with this seed, to test the driver
+    #[cfg(feature = "hostile")]
+    #[arg(long, value_name = "SEED")]
+    pub hostile: Option<u64>,
+}
+
+impl Args {
+    /// What the device model is told.
+    pub fn device_config(&self) -> verbena_device::Config {
+        verbena_device::Config {
+            mac: self.mac,
+            wire_local: self.wire_local || self.drop != 0,
+            drop_percent: self.drop,
+            seed: self.seed,
+            #[cfg(feature = "hostile")]
+            hostile: self.hostile,
+            #[cfg(not(feature = "hostile"))]
+            hostile: None,
+        }
+    }
+}
+
+/// Six bytes in hexadecimal, separated by colons; not a group address.
+fn parse_mac(text: &str) -> Result<[u8; 6], String> {
+    let form = || format!("{text:?} is no MAC address like 52:54:00:12:34:56");
+    let mut mac = [0; 6];
+    let mut parts = text.split(':');
+    for byte in &mut mac {
+        let part = parts.next().filter(|p| p.len() == 2).ok_or_else(form)?;
+        if !part.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err(form());
+        }
+        *byte = u8::from_str_radix(part, 16).map_err(|_| form())?;
+    }
+    if parts.next().is_some() {
+        return Err(form());
+    }
+    if mac[0] & 1 != 0 {
+        return Err(format!(
+            "{text} is a multicast address, a port needs one of its own"
+        ));
+    }
+    if mac == [0; 6] {
+        return Err(String::from("the MAC address must not be zero"));
+    }
+    Ok(mac)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn mac_addresses() {
+        assert_eq!(
+            parse_mac("52:54:00:aB:34:56"),
+            Ok([0x52, 0x54, 0, 0xab, 0x34, 0x56])
+        );
+        for bad in [
+            "",
+            "52:54:00:12:34",
+            "52:54:00:12:34:56:78",
+            "5:54:00:12:34:56",
+            "+2:54:00:12:34:56",
+            "53:54:00:12:34:56",
+            "00:00:00:00:00:00",
+            "52-54-00-12-34-56",
+        ] {
+            assert!(parse_mac(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn losing_packets_needs_packets() {
+        let args = Args::parse_from(["verbena-nic", "--socket", "s", "--drop", "5"]);
+        let config = args.device_config();
+        assert!(config.wire_local && config.drop_percent == 5);
+        assert!(Args::try_parse_from(["verbena-nic", "--socket", "s", "--drop", "101"]).is_err());
+        assert!(Args::try_parse_from(["verbena-nic"]).is_err());
+    }
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The control socket, for `verbenactl`: one JSON object a line in, one a line out.
+//!
+//! `{"command": "stats"}`, `"contexts"` or `"status"`; the answer has `"ok": true` and what was asked for, or
+//! `"ok": false` and an `"error"`. Whoever can connect may ask; there is nothing here yet that changes anything.
+
+use crate::shared::{Message, Question, Shared};
+use serde_json::{json, Map, Value};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{mpsc, Arc};
+use std::time::Duration;
+use verbena_abi::stats::Counter;
+use verbena_abi::syndrome::Syndrome;
+use verbena_abi::{regs, ABI_VERSION};
+
+/// The longest request.
+const MAX_LINE: u64 = 4096;
+/// So long the engine may take for an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Serves connections one after the other, for ever.
+pub fn serve(listener: &UnixListener, shared: &Arc<Shared>) {
+    for stream in listener.incoming() {
+        let shared = shared.clone();
+        let result = stream.and_then(|stream| {
+            let name = String::from("control");
+            std::thread::Builder::new().name(name).spawn(move || {
+                if let Err(e) = converse(&stream, &shared) {
+                    log::debug!("control: {e}");
+                }
+            })
+        });
+        if let Err(e) = result {
+            log::warn!("control: {e}");
+        }
+    }
+}
+
+fn converse(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
+    let mut reader = BufReader::new(stream);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let length = (&mut reader).take(MAX_LINE).read_until(b'\n', &mut line)?;
+        if length == 0 {
+            return Ok(());
+        }
+        let mut reply = answer(&line, shared).to_string();
+        reply.push('\n');
+        (&mut &*stream).write_all(reply.as_bytes())?;
+        if line.last() != Some(&b'\n') {
+            return Ok(());
+        }
+    }
+}
+
+fn answer(line: &[u8], shared: &Shared) -> Value {
+    let result = match serde_json::from_slice::<Value>(line) {
+        Err(e) => Err(format!("not JSON: {e}")),
+        Ok(request) => match request["command"].as_str() {
+            Some("stats") => stats(shared),
+            Some("contexts") => contexts(shared),
+            Some("status") => Ok(status(shared)),
+            _ => Err(String::from(
+                "\"command\" must be \"stats\", \"contexts\" or \"status\"",
+            )),
+        },
+    };
+    match result {
+        Ok(mut value) => {
+            value["ok"] = true.into();
+            value
+        }
+        Err(error) => json!({ "ok": false, "error": error }),
+    }
+}
+
+fn ask<T>(
+    shared: &Shared,
+    question: impl FnOnce(mpsc::Sender<T>) -> Question,
+) -> Result<T, String> {
+    let (to, from) = mpsc::channel();
+    shared.send(Message::Ask(question(to)));
+    from.recv_timeout(PATIENCE)
+        .map_err(|_| String::from("the engine gives no answer"))
+}
+
+/// A counter's name: its description begins with it.
+fn name(counter: Counter) -> &'static str {
+    let text = counter.explain().trim_start();
+    text.split_once(':').map_or(text, |(name, _)| name)
+}
+
+fn stats(shared: &Shared) -> Result<Value, String> {
+    let values = ask(shared, Question::Stats)?;
+    let mut stats = Map::new();
+    for (&counter, value) in Counter::ALL.iter().zip(values) {
+        stats.insert(name(counter).into(), value.into());
+    }
+    let counts = &shared.counts;
+    let own: [(&str, &AtomicU64); 6] = [
+        ("ethernet_frames", &counts.ethernet_frames),
+        ("uplink_dropped", &counts.uplink_dropped),
+        ("inbox_dropped", &counts.inbox_dropped),
+        ("interrupts_lost", &counts.interrupts_lost),
+        ("engine_slices", &counts.slices),
+        ("engine_sleeps", &counts.sleeps),
+    ];
+    for (name, value) in own {
+        stats.insert(name.into(), value.load(Ordering::Relaxed).into());
+    }
+    Ok(json!({ "stats": stats }))
+}
+
+fn contexts(shared: &Shared) -> Result<Value, String> {
+    let contexts = ask(shared, Question::Contexts)?;
+    let list: Vec<Value> = contexts
+        .into_iter()
+        .map(|context| {
+            let fields: Map<String, Value> = context
+                .fields
+                .into_iter()
+                .map(|(k, v)| (k.into(), v.into()))
+                .collect();
+            json!({ "kind": context.kind, "number": context.number, "fields": fields })
+        })
+        .collect();
+    Ok(json!({ "contexts": list }))
+}
+
+fn status(shared: &Shared) -> Value {
+    let status = shared.regs.read(regs::STATUS);
+    let fatal = shared.regs.read(regs::FATAL_SYNDROME);
+    let cause = u16::try_from(fatal).ok().and_then(Syndrome::from_raw);
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "abi_version": ABI_VERSION,
+        "ready": status & regs::STATUS_READY != 0,
+        "fatal": status & regs::STATUS_FATAL != 0,
+        "resetting": status & regs::STATUS_RESETTING != 0,
+        "fatal_syndrome": cause.map(Syndrome::name),
+        "bus_master": shared.gate_open(),
+        "guest_ram": shared.ram().size(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_counter_has_a_plain_name() {
+        for &counter in Counter::ALL {
+            let name = name(counter);
+            let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
+            assert!(name.len() > 3 && name.bytes().all(plain), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn requests_are_answered_line_by_line() {
+        let shared = Arc::new(Shared::new().unwrap());
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (&theirs)
+            .write_all(b"{\"command\":\"status\"}\nnonsense\n{\"command\":1}\n")
+            .unwrap();
+        theirs.shutdown(std::net::Shutdown::Write).unwrap();
+        converse(&ours, &shared).unwrap();
+        drop(ours);
+        let replies: Vec<Value> = BufReader::new(theirs)
+            .lines()
+            .map(|line| serde_json::from_str(&line.unwrap()).unwrap())
+            .collect();
+        assert_eq!(replies.len(), 3);
+        assert_eq!(
+            (&replies[0]["ok"], &replies[0]["ready"]),
+            (&json!(true), &json!(false))
+        );
+        assert_eq!(
+            (&replies[1]["ok"], &replies[2]["ok"]),
+            (&json!(false), &json!(false))
+        );
+    }
+
+    #[test]
+    fn the_engine_is_asked_for_counters() {
+        let shared = Arc::new(Shared::new().unwrap());
+        let engine = std::thread::spawn({
+            let shared = shared.clone();
+            move || loop {
+                for message in shared.messages() {
+                    if let Message::Ask(Question::Stats(to)) = message {
+                        to.send((0..Counter::ALL.len() as u64).collect()).unwrap();
+                        return;
+                    }
+                }
+                shared.park(None);
+            }
+        });
+        let reply = answer(b"{\"command\":\"stats\"}", &shared);
+        assert_eq!(reply["stats"]["rx_packets"], 1);
+        assert_eq!(reply["stats"]["posts"], Counter::Posts as u8);
+        engine.join().unwrap();
+    }
+}

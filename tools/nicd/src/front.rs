@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The front: the PCI function as QEMU sees it. It runs on its own thread and answers at once, whatever the engine does,
+//! because QEMU blocks a virtual CPU on each answer and gives up when none comes.
+
+use crate::pci;
+use crate::shared::{Message, Shared};
+use crate::vfio_user::{DmaMap, PciDevice, REGION_CONFIG};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use verbena_abi::regs;
+use verbena_abi::syndrome::Syndrome;
+use verbena_device::Action;
+
+/// The PCI function.
+pub struct Front {
+    shared: Arc<Shared>,
+    config: pci::Config,
+    /// Ranges that are surely guest RAM but came without a file: the device cannot work.
+    unshared: Vec<(u64, u64)>,
+}
+
+impl Front {
+    /// The function after power-on.
+    pub fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            config: pci::Config::new(),
+            unshared: Vec::new(),
+        }
+    }
+
+    fn read_register(&self, offset: usize) -> u32 {
+        let value = self.shared.regs.read(offset);
+        match offset {
+            // Of two resets in a row the first one's end is not the end.
+            regs::STATUS if self.shared.resetting() => value | regs::STATUS_RESETTING,
+            regs::STATUS if !self.unshared.is_empty() => value | regs::STATUS_FATAL,
+            regs::FATAL_SYNDROME if !self.unshared.is_empty() => {
+                u32::from(Syndrome::CmdQueueUnreachable.to_raw())
+            }
+            _ => value,
+        }
+    }
+
+    fn write_register(&self, offset: usize, value: u32) {
+        if offset == regs::CONTROL {
+            if value == regs::CONTROL_RESET {
+                self.shared.reset();
+            }
+            return;
+        }
+        match self.shared.regs.write(offset, value) {
+            Action::None => {}
+            action => self.shared.send(Message::Register(action)),
+        }
+    }
+}
+
+/// Whether a range without a file must be guest RAM: it is writable and holds the start of low, extended or high
+/// memory. ROMs and the video memory of an emulated card come without a file too, and need none.
+fn is_main_memory(map: &DmaMap) -> bool {
+    const STARTS: [u64; 3] = [0, 1 << 20, 1 << 32];
+    map.writable
+        && STARTS
+            .iter()
+            .any(|s| s.checked_sub(map.addr).is_some_and(|o| o < map.len))
+}
+
+impl PciDevice for Front {
+    fn region_size(&self, region: u32) -> u64 {
+        (match region {
+            regs::BAR_REGS => regs::BAR_REGS_SIZE,
+            regs::BAR_DOORBELL => regs::BAR_DOORBELL_SIZE,
+            regs::BAR_MSIX => regs::BAR_MSIX_SIZE,
+            REGION_CONFIG => pci::CONFIG_SIZE,
+            _ => 0,
+        }) as u64
+    }
+
+    fn vectors(&self) -> u32 {
+        regs::NUM_VECTORS
+    }
+
+    fn read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        match region {
+            REGION_CONFIG => self.config.read(offset as usize, data),
+            // Registers are words; what is no aligned word reads as 0.
+            regs::BAR_REGS if data.len() == 4 && offset % 4 == 0 => {
+                data.copy_from_slice(&self.read_register(offset as usize).to_le_bytes());
+            }
+            // The doorbells read as 0, and QEMU keeps the MSI-X table itself.
+            _ => data.fill(0),
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, region: u32, offset: u64, data: &[u8]) -> io::Result<()> {
+        match region {
+            regs::BAR_DOORBELL => self
+                .shared
+                .ring((offset / regs::DOORBELL_STRIDE as u64) as u32),
+            regs::BAR_REGS => {
+                if let (Ok(word), true) = (<[u8; 4]>::try_from(data), offset % 4 == 0) {
+                    self.write_register(offset as usize, u32::from_le_bytes(word));
+                }
+            }
+            REGION_CONFIG => {
+                let effects = self.config.write(offset as usize, data);
+                if let Some(on) = effects.bus_master {
+                    log::debug!("bus mastering {}", if on { "on" } else { "off" });
+                    self.shared.set_bus_master(on);
+                }
+                if effects.reset {
+                    log::debug!("function-level reset");
+                    self.shared.reset();
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn dma_map(&mut self, map: DmaMap) -> io::Result<()> {
+        let (addr, len) = (map.addr, map.len);
+        let Some(fd) = &map.fd else {
+            if is_main_memory(&map) {
+                log::error!(
+                    "guest RAM at {addr:#x} came without a file descriptor, so the NIC cannot reach it: give QEMU \
+                     shared memory: -object memory-backend-memfd,id=m,size=SIZE,share=on -machine memory-backend=m. \
+                     The device stays in a fatal error until then"
+                );
+                self.unshared.push((addr, len));
+            } else {
+                log::debug!("{len:#x} bytes at {addr:#x} without a file: no RAM, ignored");
+            }
+            return Ok(());
+        };
+        log::debug!("{len:#x} bytes of RAM at {addr:#x}");
+        let result = self
+            .shared
+            .ram_mut()
+            .map(addr, len, fd, map.offset, map.writable);
+        if let Err(e) = &result {
+            log::error!("cannot map {len:#x} bytes of guest RAM at {addr:#x}: {e}");
+        }
+        result
+    }
+
+    fn dma_unmap(&mut self, range: Option<(u64, u64)>) -> io::Result<()> {
+        // The lock is granted between two slices, so nothing is in flight.
+        let mut ram = self.shared.ram_mut();
+        let Some((addr, len)) = range else {
+            ram.clear();
+            self.unshared.clear();
+            return Ok(());
+        };
+        let count = ram.unmap(addr, len);
+        drop(ram);
+        log::debug!("{len:#x} bytes at {addr:#x} gone ({count} of RAM)");
+        self.unshared.retain(|r| *r != (addr, len));
+        Ok(())
+    }
+
+    fn set_vector(&mut self, vector: u32, eventfd: Option<OwnedFd>) {
+        self.shared.set_vector(vector, eventfd);
+    }
+
+    fn reset(&mut self) -> io::Result<()> {
+        log::debug!("reset of the function");
+        self.config.reset();
+        self.shared.set_bus_master(false);
+        self.shared.reset();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn front() -> Front {
+        Front::new(Arc::new(Shared::new().unwrap()))
+    }
+
+    fn register(front: &mut Front, offset: usize) -> u32 {
+        let mut data = [0; 4];
+        front
+            .read(regs::BAR_REGS, offset as u64, &mut data)
+            .unwrap();
+        u32::from_le_bytes(data)
+    }
+
+    fn map(addr: u64, len: u64, writable: bool) -> DmaMap {
+        DmaMap {
+            addr,
+            len,
+            offset: 0,
+            writable,
+            fd: None,
+        }
+    }
+
+    #[test]
+    fn memory_that_is_not_shared_is_a_fatal_error_until_it_goes() {
+        let mut front = front();
+        front.dma_map(map(0xc_0000, 0x2_0000, false)).unwrap();
+        front.dma_map(map(0xfd00_0000, 0x100_0000, true)).unwrap();
+        assert_eq!(register(&mut front, regs::STATUS), 0);
+        front.dma_map(map(0, 0xa_0000, true)).unwrap();
+        assert_eq!(register(&mut front, regs::STATUS), regs::STATUS_FATAL);
+        assert_ne!(register(&mut front, regs::FATAL_SYNDROME), 0);
+        front.dma_unmap(Some((0, 0xa_0000))).unwrap();
+        assert_eq!(register(&mut front, regs::STATUS), 0);
+    }
+
+    #[test]
+    fn accesses_that_are_no_words_do_nothing() {
+        let mut front = front();
+        front
+            .write(regs::BAR_REGS, regs::CMDQ_BASE_LO as u64, &[1; 8])
+            .unwrap();
+        front
+            .write(regs::BAR_REGS, regs::CMDQ_BASE_LO as u64 + 1, &[1; 4])
+            .unwrap();
+        assert_eq!(register(&mut front, regs::CMDQ_BASE_LO), 0);
+        let mut wide = [1; 8];
+        front.read(regs::BAR_REGS, 0, &mut wide).unwrap();
+        assert_eq!(wide, [0; 8]);
+    }
+
+    #[test]
+    fn writes_reach_the_engine() {
+        let mut front = front();
+        front
+            .write(regs::BAR_DOORBELL, 5 * 0x1_0000 + 8, &[0; 4])
+            .unwrap();
+        front
+            .write(regs::BAR_REGS, regs::CMDQ_DOORBELL as u64, &[3, 0, 0, 0])
+            .unwrap();
+        front.write(REGION_CONFIG, 4, &[6, 0]).unwrap();
+        assert!(front.shared.gate_open());
+        let mut seen = vec![];
+        front.shared.take_rings(|uar| seen.push(uar));
+        assert_eq!(seen, [5]);
+        let messages = front.shared.messages();
+        assert!(matches!(messages[0], Message::Register(Action::Command(3))));
+        front
+            .write(regs::BAR_REGS, regs::CONTROL as u64, &[1, 0, 0, 0])
+            .unwrap();
+        assert!(!front.shared.gate_open());
+        assert_eq!(register(&mut front, regs::STATUS), regs::STATUS_RESETTING);
+    }
+}

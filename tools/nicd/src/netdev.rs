@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The Ethernet side: the guest's ordinary network card, which shares the port and the MAC address.
+//!
+//! QEMU connects its `-netdev stream` to our UNIX socket; each frame is preceded by its length, 4 bytes, big endian.
+//! RoCEv2 frames go to the engine, which takes those for its own GIDs; everything else leaves through the uplink.
+
+use crate::shared::{Message, Shared};
+use crate::uplink::Uplink;
+use std::io::{self, BufReader, Read};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+/// The longest frame that QEMU sends (a segment that the guest's card was to cut).
+const MAX_FRAME: usize = 68 << 10;
+
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
+const PROTOCOL_UDP: u8 = 17;
+/// UDP port of RoCEv2 (IBTA annex A17).
+const ROCE_V2_PORT: u16 = 4791;
+
+/// Serves one connection after the other, for ever.
+pub fn serve(listener: &UnixListener, shared: &Arc<Shared>, uplink: &Uplink) {
+    for stream in listener.incoming() {
+        let result = stream.and_then(|stream| receive(stream, shared, uplink));
+        match result {
+            Ok(()) => log::debug!("netdev: the guest's Ethernet is gone"),
+            Err(e) => log::warn!("netdev: {e}"),
+        }
+    }
+}
+
+fn receive(stream: UnixStream, shared: &Shared, uplink: &Uplink) -> io::Result<()> {
+    log::debug!("netdev: the guest's Ethernet is connected");
+    let mut stream = BufReader::with_capacity(MAX_FRAME, stream);
+    let mut frame = Vec::new();
+    loop {
+        let mut length = [0; 4];
+        match stream.read_exact(&mut length) {
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            other => other?,
+        }
+        let length = u32::from_be_bytes(length) as usize;
+        if length > MAX_FRAME {
+            return Err(io::Error::other(format!("a frame of {length} bytes")));
+        }
+        frame.resize(length, 0);
+        stream.read_exact(&mut frame)?;
+        shared
+            .counts
+            .ethernet_frames
+            .fetch_add(1, Ordering::Relaxed);
+        if is_roce_v2(&frame) {
+            shared.send(Message::Frame(frame.clone()));
+        } else {
+            uplink.send(&frame);
+        }
+    }
+}
+
+/// Whether a frame is RoCEv2: UDP to its port over IPv4 (the first fragment or none) or IPv6.
+fn is_roce_v2(frame: &[u8]) -> bool {
+    let be16 = |at: usize| Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]));
+    let port = match be16(12) {
+        Some(ETHERTYPE_IPV4) if frame.get(23) == Some(&PROTOCOL_UDP) => {
+            let header = frame.get(14).map_or(0, |b| usize::from(b & 0xf) * 4);
+            let fragment = be16(20).unwrap_or(0) & 0x1fff;
+            if fragment != 0 {
+                return false;
+            }
+            be16(14 + header + 2)
+        }
+        Some(ETHERTYPE_IPV6) if frame.get(20) == Some(&PROTOCOL_UDP) => be16(14 + 40 + 2),
+        _ => None,
+    };
+    port == Some(ROCE_V2_PORT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn ipv4(port: u16) -> Vec<u8> {
+        let mut frame = vec![0; 60];
+        frame[12] = 8;
+        frame[14] = 0x45;
+        frame[23] = PROTOCOL_UDP;
+        frame[36..38].copy_from_slice(&port.to_be_bytes());
+        frame
+    }
+
+    #[test]
+    fn roce_is_told_from_the_rest() {
+        assert!(is_roce_v2(&ipv4(4791)));
+        assert!(!is_roce_v2(&ipv4(4790)));
+        let mut fragment = ipv4(4791);
+        fragment[21] = 1;
+        assert!(!is_roce_v2(&fragment));
+        let mut v6 = vec![0; 80];
+        v6[12..14].copy_from_slice(&ETHERTYPE_IPV6.to_be_bytes());
+        v6[20] = PROTOCOL_UDP;
+        v6[56..58].copy_from_slice(&ROCE_V2_PORT.to_be_bytes());
+        assert!(is_roce_v2(&v6));
+        for cut in 0..38 {
+            assert!(!is_roce_v2(&ipv4(4791)[..cut]));
+        }
+    }
+
+    #[test]
+    fn frames_go_to_the_engine_or_to_the_uplink() {
+        let shared = Arc::new(Shared::new().unwrap());
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        for frame in [ipv4(4791), ipv4(53)] {
+            theirs
+                .write_all(&(frame.len() as u32).to_be_bytes())
+                .unwrap();
+            theirs.write_all(&frame).unwrap();
+        }
+        drop(theirs);
+        receive(ours, &shared, &Uplink::new(shared.clone())).unwrap();
+        assert_eq!(shared.messages().len(), 1);
+        assert_eq!(shared.counts.uplink_dropped.load(Ordering::Relaxed), 1);
+        assert_eq!(shared.counts.ethernet_frames.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn a_length_out_of_range_ends_the_connection() {
+        let shared = Arc::new(Shared::new().unwrap());
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(&[0xff; 8]).unwrap();
+        assert!(receive(ours, &shared, &Uplink::new(shared.clone())).is_err());
+    }
+}
