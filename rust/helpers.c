@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * C functions for what the kernel's headers offer only as a macro or an inline function. Each
+ * does one thing; what it is for, and when it may be called, is said in rust/rdma/.
+ */
+#include <linux/cpumask.h>
+#include <linux/delay.h>
+#include <linux/dma-mapping.h>
+#include <linux/etherdevice.h>
+#include <linux/interrupt.h>
+#include <linux/if_macvlan.h>
+#include <linux/if_vlan.h>
+#include <linux/mm.h>
+#include <linux/rtnetlink.h>
+#include <linux/slab.h>
+#include <rdma/ib_cache.h>
+#include <helpers.h>
+
+/* Devices and objects. */
+
+struct ib_device *verbena_ib_alloc_device(size_t size)
+{
+	return _ib_alloc_device(size, &init_net);
+}
+
+struct device *verbena_ib_device_dev(struct ib_device *device)
+{
+	return &device->dev;
+}
+
+void verbena_ib_device_set_parent(struct ib_device *device, struct device *parent)
+{
+	device->dev.parent = parent;
+}
+
+bool verbena_ib_device_try_get(struct ib_device *device)
+{
+	return ib_device_try_get(device);
+}
+
+struct ib_ucontext *verbena_udata_context(struct ib_udata *udata)
+{
+	return container_of(udata, struct uverbs_attr_bundle, driver_udata)->context;
+}
+
+struct ib_udata *verbena_attrs_udata(struct uverbs_attr_bundle *attrs)
+{
+	return &attrs->driver_udata;
+}
+
+int verbena_udata_in_empty(struct ib_udata *udata)
+{
+	return ib_is_udata_in_empty(udata);
+}
+
+int verbena_respond_empty(struct ib_udata *udata)
+{
+	return ib_respond_empty_udata(udata);
+}
+
+void verbena_ah_dmac(const struct rdma_ah_attr *attr, u8 *dmac)
+{
+	if (attr->type == RDMA_AH_ATTR_TYPE_ROCE)
+		ether_addr_copy(dmac, attr->roce.dmac);
+	else
+		eth_zero_addr(dmac);
+}
+
+void verbena_ah_set(struct rdma_ah_attr *attr, const union ib_gid *dgid, u32 flow_label,
+		    u8 sgid_index, u8 hop_limit, u8 traffic_class, u8 sl, u32 port_num,
+		    const u8 *dmac)
+{
+	attr->type = RDMA_AH_ATTR_TYPE_ROCE;
+	rdma_ah_set_sl(attr, sl);
+	rdma_ah_set_port_num(attr, port_num);
+	rdma_ah_set_ah_flags(attr, IB_AH_GRH);
+	attr->grh.dgid = *dgid;
+	attr->grh.flow_label = flow_label;
+	attr->grh.sgid_index = sgid_index;
+	attr->grh.hop_limit = hop_limit;
+	attr->grh.traffic_class = traffic_class;
+	attr->grh.sgid_attr = NULL;
+	ether_addr_copy(attr->roce.dmac, dmac);
+}
+
+/* MAC and interface index of the net device of a GID. Any context. */
+int verbena_gid_ndev(const struct ib_gid_attr *attr, u8 *mac, u32 *ifindex)
+{
+	struct net_device *ndev;
+	int ret = -ENODEV;
+
+	rcu_read_lock();
+	ndev = rcu_dereference(attr->ndev);
+	if (ndev) {
+		ether_addr_copy(mac, ndev->dev_addr);
+		*ifindex = ndev->ifindex;
+		ret = 0;
+	}
+	rcu_read_unlock();
+	return ret;
+}
+
+/* User mappings. */
+
+u64 verbena_mmap_offset(const struct rdma_user_mmap_entry *entry)
+{
+	return rdma_user_mmap_get_offset(entry);
+}
+
+/* Page frame of coherent memory in the linear map, 0 if it is not there (remapped by an IOMMU). */
+unsigned long verbena_coherent_pfn(const void *cpu_addr)
+{
+	if (is_vmalloc_addr(cpu_addr) || !virt_addr_valid(cpu_addr))
+		return 0;
+	return page_to_pfn(virt_to_page(cpu_addr));
+}
+
+unsigned long verbena_vma_len(struct vm_area_struct *vma)
+{
+	return vma->vm_end - vma->vm_start;
+}
+
+/*
+ * Lets a mapping be shared only, and read only for @read_only, for ever. For @device memory also
+ * sets the protection bits.
+ */
+int verbena_vma_prepare(struct vm_area_struct *vma, bool read_only, bool device)
+{
+	if (!(vma->vm_flags & VM_SHARED) || (vma->vm_flags & VM_EXEC))
+		return -EINVAL;
+	if (read_only) {
+		if (vma->vm_flags & VM_WRITE)
+			return -EPERM;
+		vm_flags_clear(vma, VM_MAYWRITE);
+	}
+	vm_flags_clear(vma, VM_MAYEXEC);
+	if (device)
+		vma->vm_page_prot = pgprot_device(vma->vm_page_prot);
+	return 0;
+}
+
+int verbena_vma_map(struct vm_area_struct *vma, unsigned long offset, unsigned long pfn,
+		    unsigned long len)
+{
+	return remap_pfn_range(vma, vma->vm_start + offset, pfn, len, vma->vm_page_prot);
+}
+
+/*
+ * rdma_user_mmap_io() maps one range only, so what it does around the mapping is done here: the
+ * core's record of a mapping, by which it zaps it on disassociation and puts the entry when it is
+ * closed. The record's layout is the core's own (drivers/infiniband/core/core_priv.h: three words
+ * and a list head); it allocates and fills them in the same way, and frees ours with kfree().
+ */
+struct rdma_umap_priv;
+void rdma_umap_priv_init(struct rdma_umap_priv *priv, struct vm_area_struct *vma,
+			 struct rdma_user_mmap_entry *entry);
+#define VERBENA_UMAP_PRIV_SIZE 128
+
+void *verbena_umap_alloc(void)
+{
+	return kzalloc(VERBENA_UMAP_PRIV_SIZE, GFP_KERNEL);
+}
+
+void verbena_umap_free(void *priv)
+{
+	kfree(priv);
+}
+
+void verbena_umap_commit(void *priv, struct vm_area_struct *vma,
+			 struct rdma_user_mmap_entry *entry)
+{
+	rdma_umap_priv_init(priv, vma, entry);
+}
+
+/* Memory of processes. */
+
+struct ib_umem *verbena_umem_get_va(struct ib_device *device, u64 addr, u64 size, int access)
+{
+	return ib_umem_get_va(device, addr, size, access);
+}
+
+size_t verbena_umem_num_blocks(struct ib_umem *umem, unsigned long pgsz)
+{
+	return ib_umem_num_dma_blocks(umem, pgsz);
+}
+
+void verbena_umem_iter_start(struct ib_block_iter *biter, struct ib_umem *umem,
+			     unsigned long pgsz)
+{
+	__rdma_umem_block_iter_start(biter, umem, pgsz);
+}
+
+bool verbena_umem_iter_next(struct ib_block_iter *biter)
+{
+	return __rdma_umem_block_iter_next(biter);
+}
+
+dma_addr_t verbena_umem_iter_addr(struct ib_block_iter *biter)
+{
+	return rdma_block_iter_dma_address(biter);
+}
+
+/* Net devices. */
+
+/* The net device of the initial namespace whose permanent address is @mac, held. May sleep. */
+struct net_device *verbena_netdev_by_mac(const u8 *mac)
+{
+	struct net_device *ndev, *found = NULL;
+
+	rtnl_lock();
+	for_each_netdev(&init_net, ndev) {
+		if (ndev->addr_len != ETH_ALEN || ndev->reg_state != NETREG_REGISTERED)
+			continue;
+		/* A VLAN, bridge or bond inherits the address, but is not the port itself. */
+		if (netif_is_bond_master(ndev) || is_vlan_dev(ndev) || netif_is_bridge_master(ndev) ||
+		    netif_is_macvlan(ndev))
+			continue;
+		if (!ether_addr_equal_unaligned(ndev->perm_addr, mac) &&
+		    !ether_addr_equal_unaligned(ndev->dev_addr, mac))
+			continue;
+		dev_hold(ndev);
+		found = ndev;
+		break;
+	}
+	rtnl_unlock();
+	return found;
+}
+
+void verbena_netdev_put(struct net_device *ndev)
+{
+	dev_put(ndev);
+}
+
+void verbena_netdev_info(struct net_device *ndev, u8 *mac, u32 *mtu, bool *running, bool *carrier)
+{
+	ether_addr_copy(mac, ndev->dev_addr);
+	*mtu = READ_ONCE(ndev->mtu);
+	*running = netif_running(ndev);
+	*carrier = netif_carrier_ok(ndev);
+}
+
+struct net_device *verbena_notifier_netdev(void *info)
+{
+	return netdev_notifier_info_to_dev(info);
+}
+
+/* Restrack. */
+
+struct nlattr *verbena_nl_driver_start(struct sk_buff *msg)
+{
+	return nla_nest_start(msg, RDMA_NLDEV_ATTR_DRIVER);
+}
+
+void verbena_nl_end(struct sk_buff *msg, struct nlattr *attr)
+{
+	nla_nest_end(msg, attr);
+}
+
+void verbena_nl_cancel(struct sk_buff *msg, struct nlattr *attr)
+{
+	nla_nest_cancel(msg, attr);
+}
+
+int verbena_nl_put_raw(struct sk_buff *msg, int len, const void *data)
+{
+	return nla_put(msg, RDMA_NLDEV_ATTR_RES_RAW, len, data);
+}
+
+/* Locks, tables, waiting. */
+
+unsigned long verbena_spin_lock_irqsave(spinlock_t *lock)
+{
+	unsigned long flags;
+
+	spin_lock_irqsave(lock, flags);
+	return flags;
+}
+
+bool verbena_spin_trylock_irqsave(spinlock_t *lock, unsigned long *flags)
+{
+	unsigned long f;
+	bool ok = spin_trylock_irqsave(lock, f);
+
+	*flags = f;
+	return ok;
+}
+
+void verbena_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags)
+{
+	spin_unlock_irqrestore(lock, flags);
+}
+
+void verbena_xa_init(struct xarray *xa)
+{
+	xa_init_flags(xa, XA_FLAGS_LOCK_IRQ);
+}
+
+int verbena_xa_insert(struct xarray *xa, unsigned long index, void *entry)
+{
+	return xa_insert_irq(xa, index, entry, GFP_KERNEL);
+}
+
+void *verbena_xa_erase(struct xarray *xa, unsigned long index)
+{
+	unsigned long flags;
+	void *entry;
+
+	xa_lock_irqsave(xa, flags);
+	entry = __xa_erase(xa, index);
+	xa_unlock_irqrestore(xa, flags);
+	return entry;
+}
+
+unsigned long verbena_xa_lock_irqsave(struct xarray *xa)
+{
+	unsigned long flags;
+
+	xa_lock_irqsave(xa, flags);
+	return flags;
+}
+
+void verbena_xa_unlock_irqrestore(struct xarray *xa, unsigned long flags)
+{
+	xa_unlock_irqrestore(xa, flags);
+}
+
+void verbena_init_work(struct work_struct *work, work_func_t func)
+{
+	INIT_WORK(work, func);
+}
+
+/* Unbound: the work of this driver waits (commands, resets), so it belongs on no CPU's own queue. */
+bool verbena_queue_work(struct work_struct *work)
+{
+	return queue_work(system_dfl_wq, work);
+}
+
+void verbena_reinit_completion(struct completion *c)
+{
+	reinit_completion(c);
+}
+
+bool verbena_wait_ms(struct completion *c, unsigned int ms)
+{
+	return wait_for_completion_timeout(c, msecs_to_jiffies(ms)) != 0;
+}
+
+void verbena_dma_rmb(void)
+{
+	dma_rmb();
+}
+
+void verbena_dma_wmb(void)
+{
+	dma_wmb();
+}
+
+void verbena_msleep(unsigned int ms)
+{
+	msleep(ms);
+}
+
+/* PCI. */
+
+int verbena_dma_set_mask64(struct device *dev)
+{
+	return dma_set_mask_and_coherent(dev, DMA_BIT_MASK(64));
+}
+
+/* Interrupts. */
+
+int verbena_irq_spread(unsigned int irq, unsigned int index)
+{
+	return irq_set_affinity_and_hint(irq, cpumask_of(cpumask_local_spread(index, NUMA_NO_NODE)));
+}
+
+void verbena_irq_unspread(unsigned int irq)
+{
+	irq_update_affinity_hint(irq, NULL);
+}
+
+unsigned int verbena_num_online_cpus(void)
+{
+	return num_online_cpus();
+}

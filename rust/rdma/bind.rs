@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The time in which a driver is bound to its PCI device.
+//!
+//! DMA memory, interrupt vectors and the registration of an RDMA device are made at other times
+//! than `probe` too, by verbs and by a recovery work, where no `&Device<Bound>` is at hand. A
+//! [`Binding`] is the proof instead: it is revoked when the device is unbound, by a device resource
+//! that is released after the driver's data. What needs the device takes the binding's lock and
+//! fails when it is revoked. What still exists then is leaked, with a message, rather than freed
+//! through a device that may be somebody else's.
+
+use crate::bindings;
+use kernel::{
+    bindings as kbindings,
+    device::{
+        self,
+        Core, //
+    },
+    devres,
+    error::to_result,
+    new_mutex,
+    pci,
+    prelude::*,
+    sync::{
+        aref::ARef,
+        Arc,
+        Mutex, //
+    }, //
+};
+
+#[pin_data]
+struct State {
+    pdev: ARef<pci::Device>,
+    #[pin]
+    bound: Mutex<bool>,
+}
+
+/// See the [module](self).
+#[derive(Clone)]
+pub struct Binding {
+    state: Arc<State>,
+}
+
+/// Revokes a binding when the device is unbound.
+struct Revoke(Arc<State>);
+
+impl Drop for Revoke {
+    fn drop(&mut self) {
+        *self.0.bound.lock() = false;
+    }
+}
+
+impl Binding {
+    /// For `probe`: before anything is allocated. Also allows 64 bits of DMA address.
+    pub fn new(pdev: &pci::Device<Core<'_>>) -> Result<Self> {
+        let state = Arc::pin_init(
+            pin_init!(State {
+                pdev: pdev.into(),
+                bound <- new_mutex!(true),
+            }),
+            GFP_KERNEL,
+        )?;
+        let this = Self { state };
+        // SAFETY: The device is bound, and `probe` has allocated no DMA memory yet.
+        to_result(unsafe { bindings::verbena_dma_set_mask64(this.dev()) })?;
+        devres::register(pdev.as_ref(), Revoke(this.state.clone()), GFP_KERNEL)?;
+        Ok(this)
+    }
+
+    /// The PCI device.
+    pub fn pci(&self) -> &pci::Device {
+        &self.state.pdev
+    }
+
+    /// The device, for messages.
+    pub fn device(&self) -> &device::Device {
+        (*self.state.pdev).as_ref()
+    }
+
+    pub(crate) fn raw_pci(&self) -> *mut kbindings::pci_dev {
+        // `pci::Device` is a transparent wrapper; `as_raw()` is private to `kernel`.
+        core::ptr::from_ref::<pci::Device>(&self.state.pdev)
+            .cast_mut()
+            .cast()
+    }
+
+    pub(crate) fn dev(&self) -> *mut kbindings::device {
+        // SAFETY: A valid device; only the address of a field is computed.
+        unsafe { &raw mut (*self.raw_pci()).dev }
+    }
+
+    /// Runs `f` while the device is bound for sure; `None` if it no longer is. May sleep.
+    ///
+    /// `f` must not call this again.
+    pub(crate) fn with<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
+        let bound = self.state.bound.lock();
+        bound.then(f)
+    }
+}

@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! RDMA devices.
+//!
+//! C: `struct ib_device`. A driver's [`Operations`] type is also the data of its device: the core
+//! allocates both together, drops the data when the last reference is gone (`dealloc_driver`).
+//!
+//! Registering makes the device visible, and the core calls the first verbs at once. Unregistering
+//! (dropping the [`Registration`]) waits for kernel users to let go, disassociates processes,
+//! destroys all their objects, and drops the data; nothing of the device is used afterwards.
+
+use crate::{
+    ah::AddressHandle,
+    attr::{
+        DeviceAttr,
+        PortAttr,
+        PortImmutable, //
+    },
+    bind::Binding,
+    bindings,
+    cq::CompletionQueue,
+    enums::PortEvent,
+    gid::Gid,
+    mr::MemoryRegion,
+    netdev::Netdev,
+    new_irq_lock,
+    object::init_slot,
+    ops::Adapter,
+    pd::ProtectionDomain,
+    qp::QueuePair,
+    srq::SharedReceiveQueue,
+    stats::StatDesc,
+    sync::IrqLock,
+    ucontext::UserContext, //
+};
+use core::{
+    mem::ManuallyDrop,
+    ptr::NonNull, //
+};
+use kernel::{
+    device,
+    error::{
+        to_result,
+        VTABLE_DEFAULT_ERROR, //
+    },
+    prelude::*,
+    sync::Arc,
+    types::Opaque, //
+};
+
+/// A driver of RDMA devices, and its data of one device.
+///
+/// The device's calls; those of its objects are in the traits of the associated types. For objects
+/// that are not offered: [`Unsupported`](crate::Unsupported).
+#[vtable]
+pub trait Operations: Sized + Send + Sync + 'static {
+    /// Version of the user ABI.
+    const ABI_VERSION: u32;
+
+    /// The port's counters. Empty: none.
+    const PORT_STATS: &'static [StatDesc] = &[];
+
+    /// Data of contexts of processes.
+    type Ucontext: UserContext<Self>;
+    /// Data of protection domains.
+    type Pd: ProtectionDomain<Self>;
+    /// Data of completion queues.
+    type Cq: CompletionQueue<Self>;
+    /// Data of queue pairs.
+    type Qp: QueuePair<Self>;
+    /// Data of shared receive queues.
+    type Srq: SharedReceiveQueue<Self>;
+    /// Data of address handles.
+    type Ah: AddressHandle<Self>;
+    /// Data of memory regions.
+    type Mr: MemoryRegion<Self>;
+
+    /// Describes the device.
+    fn query_device(dev: &Device<Self>, attr: &mut DeviceAttr) -> Result;
+
+    /// Describes a port as it is now.
+    fn query_port(dev: &Device<Self>, port: u32, attr: &mut PortAttr) -> Result;
+
+    /// Describes what of a port never changes.
+    fn port_immutable(dev: &Device<Self>, port: u32, imm: &mut PortImmutable) -> Result;
+
+    /// Returns a P_Key.
+    fn query_pkey(dev: &Device<Self>, port: u32, index: u16) -> Result<u16>;
+
+    /// A GID was added. May sleep.
+    fn add_gid(_dev: &Device<Self>, _gid: &Gid) -> Result {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// A GID was deleted. May sleep. The core goes on as if it succeeded.
+    fn del_gid(_dev: &Device<Self>, _gid: &Gid) -> Result {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// Reads the port's counters into `values`, in the order of [`PORT_STATS`](Self::PORT_STATS).
+    fn port_stats(_dev: &Device<Self>, _port: u32, _values: &mut [u64]) -> Result {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// The device's firmware version as text, for `/sys/class/infiniband/*/fw_ver`: four numbers.
+    fn fw_version(_dev: &Device<Self>) -> [u16; 4] {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+}
+
+/// An RDMA device with the data of its driver.
+///
+/// # Invariants
+///
+/// `data` is initialized.
+#[repr(C)]
+pub struct Device<D: Operations> {
+    raw: Opaque<bindings::ib_device>,
+    data: D,
+}
+
+// SAFETY: An `ib_device` may be used from any thread; the data is `Send`.
+unsafe impl<D: Operations> Send for Device<D> {}
+// SAFETY: As above; the data is `Sync`.
+unsafe impl<D: Operations> Sync for Device<D> {}
+
+impl<D: Operations> core::ops::Deref for Device<D> {
+    type Target = D;
+
+    fn deref(&self) -> &D {
+        &self.data
+    }
+}
+
+impl<D: Operations> Device<D> {
+    /// # Safety
+    ///
+    /// `raw` must be a device of `D`, alive for `'a`.
+    pub(crate) unsafe fn from_raw<'a>(raw: *mut bindings::ib_device) -> &'a Self {
+        // SAFETY: `repr(C)` with the `ib_device` first; see above.
+        unsafe { &*raw.cast() }
+    }
+
+    pub(crate) fn as_raw(&self) -> *mut bindings::ib_device {
+        self.raw.get()
+    }
+
+    /// The device, for messages: `dev_info!(dev.as_dev(), ...)`.
+    pub fn as_dev(&self) -> &device::Device {
+        // SAFETY: The address of a field of the device, which is initialized.
+        unsafe { device::Device::from_raw(bindings::verbena_ib_device_dev(self.raw.get())) }
+    }
+
+    /// Its name, `verbena0` for example.
+    pub fn name(&self) -> &CStr {
+        self.as_dev().name()
+    }
+
+    fn dispatch(&self, mut event: bindings::ib_event) {
+        event.device = self.raw.get();
+        // SAFETY: The event is copied.
+        unsafe { bindings::ib_dispatch_event(&event) };
+    }
+
+    /// Reports an event of a port. Any context.
+    pub fn port_event(&self, port: u32, event: PortEvent) {
+        let mut raw = bindings::ib_event {
+            event: event.as_raw(),
+            ..Default::default()
+        };
+        raw.element.port_num = ManuallyDrop::new(port);
+        self.dispatch(raw);
+    }
+
+    /// Reports a fatal error of the device to everybody. Any context.
+    ///
+    /// Not before unregistering it: then the core reports it to processes by itself.
+    pub fn fatal_event(&self) {
+        self.dispatch(bindings::ib_event {
+            event: bindings::ib_event_type_IB_EVENT_DEVICE_FATAL,
+            ..Default::default()
+        });
+    }
+}
+
+/// What a device is registered with.
+pub struct Settings<'a> {
+    /// Node GUID, as on the wire.
+    pub node_guid: [u8; 8],
+    /// Completion vectors.
+    pub num_comp_vectors: u32,
+    /// Net device of port 1.
+    pub netdev: Option<&'a Netdev>,
+    /// A key of all DMA addresses; announced with
+    /// [`KernelCaps::LOCAL_DMA_LKEY`](crate::attr::KernelCaps::LOCAL_DMA_LKEY).
+    pub local_dma_lkey: u32,
+}
+
+/// A registered [`Device`]; unregistered when dropped.
+///
+/// Not to be dropped from a verb, nor with a lock held that a verb takes.
+pub struct Registration<D: Operations> {
+    dev: NonNull<Device<D>>,
+    handle: Option<Arc<DeviceHandle<D>>>,
+    _binding: Binding,
+}
+
+// SAFETY: A device may be unregistered from any thread, and `D` is `Send`.
+unsafe impl<D: Operations> Send for Registration<D> {}
+// SAFETY: `&Registration` gives access to `&Device` at most, and `D` is `Sync`.
+unsafe impl<D: Operations> Sync for Registration<D> {}
+
+/// A device name pattern must be harmless as a format: one `%d`, at the end.
+fn is_name_pattern(name: &CStr) -> bool {
+    match name.to_bytes().split_last_chunk::<2>() {
+        Some((prefix, b"%d")) => !prefix.contains(&b'%'),
+        _ => false,
+    }
+}
+
+impl<D: Operations> Registration<D> {
+    /// Allocates a device, initializes its data and registers it as `name`, which is like
+    /// `verbena%d`. The PCI device must be bound.
+    ///
+    /// `handle`, if any, gives access to the device while it is registered.
+    pub fn new(
+        module: &'static ThisModule,
+        binding: &Binding,
+        name: &CStr,
+        settings: &Settings<'_>,
+        handle: Option<Arc<DeviceHandle<D>>>,
+        data: impl PinInit<D, Error>,
+    ) -> Result<Self> {
+        if !is_name_pattern(name) {
+            return Err(EINVAL);
+        }
+        // SAFETY: `Device<D>` is `repr(C)` and starts with `ib_device`.
+        let ibdev = unsafe { bindings::verbena_ib_alloc_device(size_of::<Device<D>>()) };
+        let dev = NonNull::new(ibdev.cast::<Device<D>>()).ok_or(ENOMEM)?;
+
+        // SAFETY: The memory is ours, and does not move.
+        unsafe { init_slot(&raw mut (*dev.as_ptr()).data, data) }.inspect_err(|_| {
+            // SAFETY: Not registered, and no `dealloc_driver` set yet.
+            unsafe { bindings::ib_dealloc_device(ibdev) }
+        })?;
+
+        let mut ops = const { Adapter::<D>::OPS };
+        ops.owner = module.as_ptr();
+        // Every verb of this crate checks its request and fills its response: see `udata`.
+        ops.set_uverbs_robust_udata(1);
+        let parent = binding.dev();
+        // SAFETY: `ibdev` is not registered, so nobody else uses it; `ops` is copied. The parent and
+        // the net device are valid; the core holds its own reference to the latter.
+        let prepared = unsafe {
+            // CAST: A small constant.
+            (*ibdev).node_type = bindings::RDMA_NODE_IB_CA as u8;
+            (*ibdev).phys_port_cnt = 1;
+            (*ibdev).num_comp_vectors = settings.num_comp_vectors.try_into().unwrap_or(1);
+            (*ibdev).local_dma_lkey = settings.local_dma_lkey;
+            (*ibdev).node_guid = u64::from_ne_bytes(settings.node_guid);
+            bindings::verbena_ib_device_set_parent(ibdev, parent);
+            bindings::ib_set_device_ops(ibdev, &ops);
+            match settings.netdev {
+                Some(netdev) => {
+                    to_result(bindings::ib_device_set_netdev(ibdev, netdev.as_raw(), 1))
+                }
+                None => Ok(()),
+            }
+        };
+        prepared
+            .and_then(|()| {
+                let register = || {
+                    // SAFETY: Prepared; the PCI device is bound, which the binding's lock keeps.
+                    // The name is a harmless format.
+                    to_result(unsafe {
+                        bindings::ib_register_device(ibdev, name.as_char_ptr(), parent)
+                    })
+                };
+                register()
+            })
+            .inspect_err(|_| {
+                // SAFETY: Not registered; drops the data through `dealloc_driver`.
+                unsafe { bindings::ib_dealloc_device(ibdev) }
+            })?;
+
+        if let Some(handle) = &handle {
+            *handle.current.lock() = Some(Slot(dev));
+        }
+        Ok(Self {
+            dev,
+            handle,
+            _binding: binding.clone(),
+        })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device<D> {
+        // SAFETY: Alive until unregistered.
+        unsafe { self.dev.as_ref() }
+    }
+}
+
+impl<D: Operations> Drop for Registration<D> {
+    fn drop(&mut self) {
+        if let Some(handle) = &self.handle {
+            *handle.current.lock() = None;
+        }
+        // SAFETY: Registered; with `dealloc_driver` set, the core also deallocates it.
+        unsafe { bindings::ib_unregister_device(self.dev.as_ptr().cast()) };
+    }
+}
+
+struct Slot<D: Operations>(NonNull<Device<D>>);
+
+// SAFETY: Only a pointer; what it points to is `Sync`.
+unsafe impl<D: Operations> Send for Slot<D> {}
+
+/// The way from an interrupt handler or a work to the device, while it is registered.
+#[pin_data]
+pub struct DeviceHandle<D: Operations> {
+    #[pin]
+    current: IrqLock<Option<Slot<D>>>,
+}
+
+impl<D: Operations> DeviceHandle<D> {
+    /// A handle of no device yet.
+    pub fn new() -> Result<Arc<Self>> {
+        Ok(Arc::pin_init(
+            pin_init!(Self {
+                current <- new_irq_lock!(None),
+            }),
+            GFP_KERNEL,
+        )?)
+    }
+
+    /// The device, if it is registered. Any context. Unregistering waits until the guard is gone.
+    pub fn get(&self) -> Option<DeviceGuard<'_, D>> {
+        let slot = self.current.lock();
+        let dev = slot.as_ref()?.0;
+        // SAFETY: The device is not unregistered before the slot is cleared.
+        unsafe { bindings::verbena_ib_device_try_get(dev.as_ptr().cast()) }.then(|| DeviceGuard {
+            dev,
+            _handle: core::marker::PhantomData,
+        })
+    }
+}
+
+/// A device that stays registered.
+pub struct DeviceGuard<'a, D: Operations> {
+    dev: NonNull<Device<D>>,
+    _handle: core::marker::PhantomData<&'a DeviceHandle<D>>,
+}
+
+impl<D: Operations> core::ops::Deref for DeviceGuard<'_, D> {
+    type Target = Device<D>;
+
+    fn deref(&self) -> &Device<D> {
+        // SAFETY: Not unregistered while we hold a reference.
+        unsafe { self.dev.as_ref() }
+    }
+}
+
+impl<D: Operations> Drop for DeviceGuard<'_, D> {
+    fn drop(&mut self) {
+        // SAFETY: The reference from `get`.
+        unsafe { bindings::ib_device_put(self.dev.as_ptr().cast()) };
+    }
+}

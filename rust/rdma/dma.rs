@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Coherent memory that the device, and maybe a process, also reads and writes.
+//!
+//! Every access is one volatile access or copy, bounds-checked, to or from a value of the caller's:
+//! no reference to the memory ever exists. Words that both sides look at while they work (owner
+//! words, indexes) are accessed with an explicit ordering, by [`load32`](Chunk::load32) and the
+//! like; [`read`](Chunk::read) takes a snapshot of an entry, which is then validated and never read
+//! again. An offset out of bounds or not aligned is `EINVAL`.
+//!
+//! All is little endian on the wire; the types of the ABI take care of that, and the words here are
+//! plain integers of the ABI's value.
+
+use crate::{
+    bind::Binding,
+    bindings,
+    count::{
+        Chunks,
+        Counted, //
+    },
+    errno::eopnotsupp, //
+};
+use core::{
+    mem::MaybeUninit,
+    ptr::NonNull, //
+};
+use kernel::{
+    bindings as kbindings,
+    prelude::*,
+    sync::atomic::{
+        Acquire,
+        Atomic,
+        Relaxed,
+        Release, //
+    }, //
+};
+use zerocopy::{
+    FromBytes,
+    Immutable,
+    IntoBytes, //
+};
+
+/// A piece of coherent memory, zeroed when allocated, of whole pages.
+///
+/// # Invariants
+///
+/// `cpu` points to `size` bytes that live until this is dropped.
+pub struct Chunk {
+    binding: Binding,
+    cpu: NonNull<u8>,
+    dma: u64,
+    size: usize,
+    _count: Counted<Chunks>,
+}
+
+// SAFETY: Coherent memory may be used and freed from any thread.
+unsafe impl Send for Chunk {}
+// SAFETY: All accesses are volatile or atomic.
+unsafe impl Sync for Chunk {}
+
+impl Chunk {
+    /// Allocates `size` bytes, rounded up to whole pages. May sleep.
+    pub fn alloc(binding: &Binding, size: usize) -> Result<Self> {
+        let size = size
+            .checked_next_multiple_of(kernel::page::PAGE_SIZE)
+            .filter(|&size| size != 0)
+            .ok_or(EINVAL)?;
+        let mut dma = 0;
+        let cpu = binding
+            .with(|| {
+                // SAFETY: The device is bound.
+                unsafe {
+                    kbindings::dma_alloc_attrs(
+                        binding.dev(),
+                        size,
+                        &mut dma,
+                        kbindings::GFP_KERNEL | kbindings::__GFP_ZERO | kbindings::__GFP_NOWARN,
+                        0,
+                    )
+                }
+            })
+            .ok_or(ENODEV)?;
+        Ok(Self {
+            binding: binding.clone(),
+            cpu: NonNull::new(cpu.cast()).ok_or(ENOMEM)?,
+            dma,
+            size,
+            _count: Counted::new(),
+        })
+    }
+
+    /// Address for the device.
+    pub fn dma_addr(&self) -> u64 {
+        self.dma
+    }
+
+    /// Size in bytes.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Page frame, if the memory can be mapped into a process.
+    pub(crate) fn pfn(&self) -> Result<c_ulong> {
+        // SAFETY: Memory of ours.
+        match unsafe { bindings::verbena_coherent_pfn(self.cpu.as_ptr().cast()) } {
+            0 => Err(eopnotsupp()),
+            pfn => Ok(pfn),
+        }
+    }
+
+    /// Address of a `T` at `offset`.
+    #[inline]
+    fn at<T>(&self, offset: usize) -> Result<*mut T> {
+        let end = offset.checked_add(size_of::<T>()).ok_or(EINVAL)?;
+        // The memory starts on a page, so the offset's alignment is that of the address.
+        if end > self.size || offset % align_of::<T>() != 0 {
+            return Err(EINVAL);
+        }
+        // SAFETY: Within the memory.
+        Ok(unsafe { self.cpu.as_ptr().add(offset) }.cast())
+    }
+
+    #[inline]
+    fn word<T: kernel::sync::atomic::AtomicType>(&self, offset: usize) -> Result<&Atomic<T>> {
+        let ptr = self.at::<T>(offset)?;
+        // SAFETY: Aligned and within the memory; this side accesses words atomically or volatile.
+        Ok(unsafe { Atomic::from_ptr(ptr) })
+    }
+
+    /// A word, without ordering.
+    #[inline]
+    pub fn load32(&self, offset: usize) -> Result<u32> {
+        Ok(self.word::<u32>(offset)?.load(Relaxed))
+    }
+
+    /// A word; what is read afterwards was written by the other side before it wrote the word.
+    #[inline]
+    pub fn load32_acquire(&self, offset: usize) -> Result<u32> {
+        Ok(self.word::<u32>(offset)?.load(Acquire))
+    }
+
+    /// Writes a word, without ordering.
+    #[inline]
+    pub fn store32(&self, offset: usize, value: u32) -> Result {
+        self.word::<u32>(offset)?.store(value, Relaxed);
+        Ok(())
+    }
+
+    /// Writes a word; the other side sees it after all that was written before.
+    #[inline]
+    pub fn store32_release(&self, offset: usize, value: u32) -> Result {
+        self.word::<u32>(offset)?.store(value, Release);
+        Ok(())
+    }
+
+    /// Adds 1 to a word that only this side writes, atomically. Returns the old value.
+    #[inline]
+    pub fn increment32(&self, offset: usize) -> Result<u32> {
+        Ok(self.word::<u32>(offset)?.fetch_add(1, Relaxed))
+    }
+
+    /// A double word, without ordering.
+    #[inline]
+    pub fn load64(&self, offset: usize) -> Result<u64> {
+        Ok(self.word::<u64>(offset)?.load(Relaxed))
+    }
+
+    /// A double word; see [`load32_acquire`](Self::load32_acquire).
+    #[inline]
+    pub fn load64_acquire(&self, offset: usize) -> Result<u64> {
+        Ok(self.word::<u64>(offset)?.load(Acquire))
+    }
+
+    /// Writes a double word, without ordering.
+    #[inline]
+    pub fn store64(&self, offset: usize, value: u64) -> Result {
+        self.word::<u64>(offset)?.store(value, Relaxed);
+        Ok(())
+    }
+
+    /// Writes a double word; see [`store32_release`](Self::store32_release).
+    #[inline]
+    pub fn store64_release(&self, offset: usize, value: u64) -> Result {
+        self.word::<u64>(offset)?.store(value, Release);
+        Ok(())
+    }
+
+    /// A snapshot of a value.
+    #[inline]
+    pub fn read<T: FromBytes>(&self, offset: usize) -> Result<T> {
+        let ptr = self.at::<T>(offset)?;
+        // SAFETY: Aligned and within the memory; any bytes are a `T`. Volatile, so it is read once
+        // and may change meanwhile.
+        Ok(unsafe { ptr.read_volatile() })
+    }
+
+    /// Writes a value.
+    #[inline]
+    pub fn write<T: IntoBytes + Immutable>(&self, offset: usize, value: &T) -> Result {
+        let ptr = self.at::<MaybeUninit<T>>(offset)?;
+        // SAFETY: Aligned and within the memory; the bytes of `value` are initialized, and copied.
+        unsafe { ptr.write_volatile(core::ptr::from_ref(value).cast::<MaybeUninit<T>>().read()) };
+        Ok(())
+    }
+
+    /// Writes bytes.
+    pub fn write_bytes(&self, offset: usize, bytes: &[u8]) -> Result {
+        let end = offset.checked_add(bytes.len()).ok_or(EINVAL)?;
+        if end > self.size {
+            return Err(EINVAL);
+        }
+        // SAFETY: Within the memory, which `bytes` cannot overlap: nobody has a reference to it.
+        unsafe {
+            core::ptr::copy_nonoverlapping(
+                bytes.as_ptr(),
+                self.cpu.as_ptr().add(offset),
+                bytes.len(),
+            )
+        };
+        Ok(())
+    }
+
+    /// Reads bytes.
+    pub fn read_bytes(&self, offset: usize, bytes: &mut [u8]) -> Result {
+        let end = offset.checked_add(bytes.len()).ok_or(EINVAL)?;
+        if end > self.size {
+            return Err(EINVAL);
+        }
+        // SAFETY: As in `write_bytes`.
+        unsafe {
+            core::ptr::copy_nonoverlapping(
+                self.cpu.as_ptr().add(offset),
+                bytes.as_mut_ptr(),
+                bytes.len(),
+            )
+        };
+        Ok(())
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        let freed = self.binding.with(|| {
+            // SAFETY: Allocated with these arguments from this device, which is bound; nobody uses
+            // the memory any more.
+            unsafe {
+                kbindings::dma_free_attrs(
+                    self.binding.dev(),
+                    self.size,
+                    self.cpu.as_ptr().cast(),
+                    self.dma,
+                    0,
+                )
+            }
+        });
+        if freed.is_none() {
+            pr_err!("{} bytes of DMA memory outlived the driver's binding\n", self.size);
+        }
+    }
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! GIDs of a port, as the core manages them for RoCE.
+
+use crate::{
+    bindings,
+    enums::GidType, //
+};
+use kernel::error::to_result;
+
+/// An entry of the GID table.
+#[derive(Clone, Copy)]
+pub struct Gid {
+    /// Port.
+    pub port_num: u32,
+    /// Index in the port's table.
+    pub index: u16,
+    /// The GID, as on the wire.
+    pub gid: [u8; 16],
+    /// Its kind.
+    pub gid_type: GidType,
+    /// MAC of its net device, if that is there.
+    pub mac: Option<[u8; 6]>,
+    /// VLAN of its net device.
+    pub vlan_id: Option<u16>,
+}
+
+impl Gid {
+    /// # Safety
+    ///
+    /// `raw` must be valid.
+    pub(crate) unsafe fn from_raw(raw: *const bindings::ib_gid_attr) -> Self {
+        let mut mac = [0u8; 6];
+        let mut vlan = 0xffff;
+        // SAFETY: `raw` is valid; the function writes 6 bytes and a `u16`.
+        let l2 = to_result(unsafe {
+            bindings::rdma_read_gid_l2_fields(raw, &mut vlan, mac.as_mut_ptr())
+        });
+        // SAFETY: `raw` is valid; any 16 bytes are a GID.
+        unsafe {
+            Self {
+                port_num: (*raw).port_num,
+                index: (*raw).index,
+                gid: *(*raw).gid.raw,
+                gid_type: GidType::from_raw((*raw).gid_type).unwrap_or(GidType::Ib),
+                mac: l2.is_ok().then_some(mac),
+                vlan_id: (l2.is_ok() && vlan < 4096).then_some(vlan),
+            }
+        }
+    }
+}

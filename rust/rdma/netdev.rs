@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The net device whose addresses a RoCE port uses.
+
+use crate::bindings;
+use core::ptr::NonNull;
+use kernel::{
+    bindings as kbindings,
+    container_of,
+    error::to_result,
+    prelude::*,
+    sync::Arc,
+    types::Opaque, //
+};
+
+/// A net device, held.
+pub struct Netdev {
+    raw: NonNull<kbindings::net_device>,
+}
+
+// SAFETY: A net device may be used from any thread.
+unsafe impl Send for Netdev {}
+// SAFETY: As above.
+unsafe impl Sync for Netdev {}
+
+/// State of a net device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NetdevInfo {
+    /// Its MAC.
+    pub mac: [u8; 6],
+    /// Its MTU.
+    pub mtu: u32,
+    /// It is up.
+    pub running: bool,
+    /// It has a link.
+    pub carrier: bool,
+}
+
+impl Netdev {
+    /// The net device of the initial namespace with that MAC. May sleep.
+    ///
+    /// It is held until this is dropped, and cannot go away meanwhile: drop this when it wants to
+    /// ([`Change::Unregister`]).
+    pub fn by_mac(mac: &[u8; 6]) -> Option<Self> {
+        // SAFETY: Six bytes are read.
+        let raw = unsafe { bindings::verbena_netdev_by_mac(mac.as_ptr()) };
+        Some(Self {
+            raw: NonNull::new(raw)?,
+        })
+    }
+
+    pub(crate) fn as_raw(&self) -> *mut kbindings::net_device {
+        self.raw.as_ptr()
+    }
+
+    /// Its state now. Any context.
+    pub fn info(&self) -> NetdevInfo {
+        let mut info = NetdevInfo {
+            mac: [0; 6],
+            mtu: 0,
+            running: false,
+            carrier: false,
+        };
+        // SAFETY: The device is held; six bytes are written, and the rest.
+        unsafe {
+            bindings::verbena_netdev_info(
+                self.raw.as_ptr(),
+                info.mac.as_mut_ptr(),
+                &mut info.mtu,
+                &mut info.running,
+                &mut info.carrier,
+            )
+        };
+        info
+    }
+}
+
+impl Drop for Netdev {
+    fn drop(&mut self) {
+        // SAFETY: Held by `by_mac`.
+        unsafe { bindings::verbena_netdev_put(self.raw.as_ptr()) };
+    }
+}
+
+/// What happened to a net device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Up, down, carrier.
+    State,
+    /// MTU.
+    Mtu,
+    /// MAC.
+    Address,
+    /// It goes away.
+    Unregister,
+}
+
+/// Is told of changes.
+pub trait Handler: Send + Sync + 'static {
+    /// Called with the RTNL held, so nothing may be waited for that needs it: queue a
+    /// [`Work`](crate::work::Work).
+    fn changed(&self, change: Change);
+}
+
+#[repr(C)]
+struct Inner<H: Handler> {
+    block: Opaque<kbindings::notifier_block>,
+    /// Only compared.
+    netdev: usize,
+    handler: Arc<H>,
+}
+
+/// Tells a handler of changes of one net device, until dropped.
+pub struct Notifier<H: Handler> {
+    inner: Pin<KBox<Inner<H>>>,
+}
+
+// SAFETY: A notifier may be unregistered from any thread.
+unsafe impl<H: Handler> Send for Notifier<H> {}
+// SAFETY: By shared reference there is nothing to do with it.
+unsafe impl<H: Handler> Sync for Notifier<H> {}
+
+impl<H: Handler> Notifier<H> {
+    /// Starts to tell. `handler` may be called before this returns. Must be called, and dropped,
+    /// without the RTNL.
+    pub fn new(netdev: &Netdev, handler: Arc<H>) -> Result<Self> {
+        let inner = KBox::pin(
+            Inner {
+                block: Opaque::new(kbindings::notifier_block {
+                    notifier_call: Some(Self::call),
+                    next: core::ptr::null_mut(),
+                    priority: 0,
+                }),
+                netdev: netdev.as_raw() as usize,
+                handler,
+            },
+            GFP_KERNEL,
+        )?;
+        // SAFETY: The block lives until it is unregistered.
+        to_result(unsafe { bindings::register_netdevice_notifier(inner.block.get()) })?;
+        Ok(Self { inner })
+    }
+
+    /// # Safety
+    ///
+    /// Only for the notifier chain.
+    unsafe extern "C" fn call(
+        block: *mut kbindings::notifier_block,
+        event: c_ulong,
+        info: *mut c_void,
+    ) -> c_int {
+        // SAFETY: The block is in an `Inner`, which lives until it is unregistered.
+        let inner = unsafe { &*container_of!(Opaque::cast_from(block), Inner<H>, block) };
+        // SAFETY: What the chain passes.
+        let netdev = unsafe { bindings::verbena_notifier_netdev(info) };
+        if netdev as usize == inner.netdev {
+            let change = match c_uint::try_from(event).unwrap_or(0) {
+                bindings::netdev_cmd_NETDEV_UP
+                | bindings::netdev_cmd_NETDEV_DOWN
+                | bindings::netdev_cmd_NETDEV_CHANGE => Some(Change::State),
+                bindings::netdev_cmd_NETDEV_CHANGEMTU => Some(Change::Mtu),
+                bindings::netdev_cmd_NETDEV_CHANGEADDR => Some(Change::Address),
+                bindings::netdev_cmd_NETDEV_UNREGISTER => Some(Change::Unregister),
+                _ => None,
+            };
+            if let Some(change) = change {
+                inner.handler.changed(change);
+            }
+        }
+        // NOTIFY_DONE.
+        0
+    }
+}
+
+impl<H: Handler> Drop for Notifier<H> {
+    fn drop(&mut self) {
+        // SAFETY: Registered. Afterwards the chain does not call it any more. The result says only
+        // whether it was registered.
+        unsafe { bindings::unregister_netdevice_notifier(self.inner.block.get()) };
+    }
+}

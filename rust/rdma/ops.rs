@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The table of operations, `struct ib_device_ops`, of a driver.
+
+use crate::{
+    ah::Ah,
+    bindings,
+    cq::Cq,
+    device::{
+        Device,
+        Operations, //
+    },
+    gid::Gid,
+    mr::Mr,
+    object::no_udata,
+    pd::Pd,
+    qp::Qp,
+    srq::Srq,
+    ucontext::Ucontext, //
+};
+use core::marker::PhantomData;
+use kernel::{
+    error::from_result,
+    prelude::*, //
+};
+
+/// Operations of a device; those of its objects are with the objects.
+pub(crate) struct Adapter<D: Operations>(PhantomData<D>);
+
+impl<D: Operations> Adapter<D> {
+    pub(crate) const OPS: bindings::ib_device_ops = {
+        let mut ops: bindings::ib_device_ops = pin_init::zeroed();
+        ops.driver_id = bindings::rdma_driver_id_RDMA_DRIVER_UNKNOWN;
+        ops.uverbs_abi_ver = D::ABI_VERSION;
+        ops.query_device = Some(Self::query_device);
+        ops.query_port = Some(Self::query_port);
+        ops.get_port_immutable = Some(Self::get_port_immutable);
+        ops.get_link_layer = Some(Self::get_link_layer);
+        ops.query_pkey = Some(Self::query_pkey);
+        ops.dealloc_driver = Some(Self::dealloc_driver);
+        if D::HAS_ADD_GID {
+            ops.add_gid = Some(Self::add_gid);
+        }
+        if D::HAS_DEL_GID {
+            ops.del_gid = Some(Self::del_gid);
+        }
+        if D::HAS_PORT_STATS {
+            ops.alloc_hw_port_stats = Some(Self::alloc_hw_port_stats);
+            ops.get_hw_stats = Some(Self::get_hw_stats);
+        }
+        if D::HAS_FW_VERSION {
+            ops.get_dev_fw_str = Some(Self::get_dev_fw_str);
+        }
+        Ucontext::<D>::fill_ops(&mut ops);
+        Pd::<D>::fill_ops(&mut ops);
+        Cq::<D>::fill_ops(&mut ops);
+        Qp::<D>::fill_ops(&mut ops);
+        Srq::<D>::fill_ops(&mut ops);
+        Ah::<D>::fill_ops(&mut ops);
+        Mr::<D>::fill_ops(&mut ops);
+        ops
+    };
+
+    /// # Safety
+    ///
+    /// Only for the core.
+    unsafe extern "C" fn query_device(
+        dev: *mut bindings::ib_device,
+        attr: *mut bindings::ib_device_attr,
+        udata: *mut bindings::ib_udata,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: `NULL` or valid; a device of ours; `attr` is ours to fill, and may be zero.
+            unsafe {
+                no_udata(udata)?;
+                attr.write_bytes(0, 1);
+                D::query_device(Device::from_raw(dev), &mut *attr.cast())?;
+            }
+            Ok(0)
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Only for the core.
+    unsafe extern "C" fn query_port(
+        dev: *mut bindings::ib_device,
+        port: u32,
+        attr: *mut bindings::ib_port_attr,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: A device of ours; `attr` is initialized, and ours to fill.
+            unsafe { D::query_port(Device::from_raw(dev), port, &mut *attr.cast()) }?;
+            Ok(0)
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Only for the core.
+    unsafe extern "C" fn get_port_immutable(
+        dev: *mut bindings::ib_device,
+        port: u32,
+        imm: *mut bindings::ib_port_immutable,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: A device of ours; `imm` is initialized, and ours to fill.
+            unsafe { D::port_immutable(Device::from_raw(dev), port, &mut *imm.cast()) }?;
+            Ok(0)
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Only for the core.
+    unsafe extern "C" fn get_link_layer(
+        _dev: *mut bindings::ib_device,
+        _port: u32,
+    ) -> bindings::rdma_link_layer {
+        bindings::rdma_link_layer_IB_LINK_LAYER_ETHERNET
+    }
+
+    /// # Safety
+    ///
+    /// Only for the core.
+    unsafe extern "C" fn query_pkey(
+        dev: *mut bindings::ib_device,
+        port: u32,
+        index: u16,
+        pkey: *mut u16,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: A device of ours; `pkey` is ours to fill.
+            unsafe { *pkey = D::query_pkey(Device::from_raw(dev), port, index)? };
+            Ok(0)
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Only for the core.
+    unsafe extern "C" fn add_gid(
+        attr: *const bindings::ib_gid_attr,
+        _context: *mut *mut c_void,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: A valid entry of a device of ours.
+            unsafe { D::add_gid(Device::from_raw((*attr).device), &Gid::from_raw(attr)) }?;
+            Ok(0)
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Only for the core.
+    unsafe extern "C" fn del_gid(
+        attr: *const bindings::ib_gid_attr,
+        _context: *mut *mut c_void,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: A valid entry of a device of ours.
+            unsafe { D::del_gid(Device::from_raw((*attr).device), &Gid::from_raw(attr)) }?;
+            Ok(0)
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Only for the core.
+    unsafe extern "C" fn alloc_hw_port_stats(
+        _dev: *mut bindings::ib_device,
+        _port: u32,
+    ) -> *mut bindings::rdma_hw_stats {
+        let Ok(num) = c_int::try_from(D::PORT_STATS.len()) else {
+            return core::ptr::null_mut();
+        };
+        // SAFETY: `StatDesc` is transparent, and the names are constants.
+        unsafe {
+            bindings::rdma_alloc_hw_stats_struct(
+                D::PORT_STATS.as_ptr().cast(),
+                num,
+                // CAST: A small constant.
+                bindings::RDMA_HW_STATS_DEFAULT_LIFESPAN as c_ulong,
+            )
+        }
+    }
+
+    /// # Safety
+    ///
+    /// Only for the core, which holds the lock of `stats`.
+    unsafe extern "C" fn get_hw_stats(
+        dev: *mut bindings::ib_device,
+        stats: *mut bindings::rdma_hw_stats,
+        port: u32,
+        _index: c_int,
+    ) -> c_int {
+        from_result(|| {
+            if port == 0 {
+                return Err(EINVAL);
+            }
+            // SAFETY: A device of ours; `stats` is from `alloc_hw_port_stats`, so it has that many
+            // values.
+            let (dev, values, num) = unsafe {
+                let num = (*stats).num_counters;
+                let values = (&raw mut (*stats).value).cast::<u64>();
+                let len = usize::try_from(num)?;
+                (
+                    Device::from_raw(dev),
+                    core::slice::from_raw_parts_mut(values, len),
+                    num,
+                )
+            };
+            D::port_stats(dev, port, values)?;
+            Ok(num)
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Only for the core.
+    unsafe extern "C" fn get_dev_fw_str(dev: *mut bindings::ib_device, text: *mut c_char) {
+        // SAFETY: A device of ours.
+        let version = D::fw_version(unsafe { Device::from_raw(dev) });
+        // The buffer has IB_FW_VERSION_NAME_MAX bytes: four numbers of five digits, three points
+        // and the end fit into 24.
+        let mut at = 0usize;
+        let mut put = |byte: u8| {
+            // SAFETY: At most 24 bytes are written.
+            unsafe { text.add(at).write(byte as c_char) };
+            at += 1;
+        };
+        for (i, number) in version.into_iter().enumerate() {
+            if i != 0 {
+                put(b'.');
+            }
+            let mut rest = number;
+            let mut scale = 10000u16;
+            while scale > 1 && number < scale {
+                scale /= 10;
+            }
+            while scale > 0 {
+                // CAST: A digit.
+                put(b'0' + (rest / scale) as u8);
+                rest %= scale;
+                scale /= 10;
+            }
+        }
+        put(0);
+    }
+
+    /// # Safety
+    ///
+    /// Only for the core; at most once for a device.
+    unsafe extern "C" fn dealloc_driver(dev: *mut bindings::ib_device) {
+        // SAFETY: The data is initialized, and the core calls no other op from here on. The C
+        // struct, which is `Opaque`, is not dropped by this.
+        unsafe { core::ptr::drop_in_place(dev.cast::<Device<D>>()) };
+    }
+}

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Attributes of queue pairs: what is asked of a new one, what `modify_qp` sets, what `query_qp`
+//! tells.
+
+use crate::{
+    ah::AhAttr,
+    bindings,
+    cq::Cq,
+    device::Operations,
+    enums::{
+        Access,
+        MigState,
+        Mtu,
+        QpAttrMask,
+        QpState,
+        QpType,
+        SigType, //
+    },
+    srq::Srq, //
+};
+use core::marker::PhantomData;
+use kernel::prelude::*;
+
+/// Sizes of a queue pair.
+#[derive(Clone, Copy, Default)]
+pub struct QpCap {
+    /// Work requests in the send queue.
+    pub max_send_wr: u32,
+    /// Work requests in the receive queue.
+    pub max_recv_wr: u32,
+    /// Scatter/gather entries of a send.
+    pub max_send_sge: u32,
+    /// Scatter/gather entries of a receive.
+    pub max_recv_sge: u32,
+    /// Bytes of inline data.
+    pub max_inline_data: u32,
+    /// For `rdma_rw`.
+    pub max_rdma_ctxs: u32,
+}
+
+impl QpCap {
+    fn from_raw(raw: &bindings::ib_qp_cap) -> Self {
+        Self {
+            max_send_wr: raw.max_send_wr,
+            max_recv_wr: raw.max_recv_wr,
+            max_send_sge: raw.max_send_sge,
+            max_recv_sge: raw.max_recv_sge,
+            max_inline_data: raw.max_inline_data,
+            max_rdma_ctxs: raw.max_rdma_ctxs,
+        }
+    }
+
+    fn write(&self, raw: &mut bindings::ib_qp_cap) {
+        raw.max_send_wr = self.max_send_wr;
+        raw.max_recv_wr = self.max_recv_wr;
+        raw.max_send_sge = self.max_send_sge;
+        raw.max_recv_sge = self.max_recv_sge;
+        raw.max_inline_data = self.max_inline_data;
+    }
+}
+
+/// What is asked of a new queue pair.
+pub struct QpInitAttr<'a, D: Operations> {
+    raw: &'a mut bindings::ib_qp_init_attr,
+    _driver: PhantomData<fn(&D)>,
+}
+
+impl<'a, D: Operations> QpInitAttr<'a, D> {
+    /// # Safety
+    ///
+    /// The queues of `raw` must be those of a device of `D`, or `NULL`, and live for `'a`.
+    pub(crate) unsafe fn from_raw(raw: &'a mut bindings::ib_qp_init_attr) -> Self {
+        Self {
+            raw,
+            _driver: PhantomData,
+        }
+    }
+
+    /// Its type; `EINVAL` if it is none.
+    pub fn qp_type(&self) -> Result<QpType> {
+        QpType::from_raw(self.raw.qp_type).ok_or(EINVAL)
+    }
+
+    /// Which sends complete with a CQE.
+    pub fn sig_type(&self) -> SigType {
+        SigType::from_raw(self.raw.sq_sig_type).unwrap_or(SigType::ReqWr)
+    }
+
+    /// `enum ib_qp_create_flags`.
+    pub fn create_flags(&self) -> u32 {
+        self.raw.create_flags
+    }
+
+    /// Sizes asked for.
+    pub fn cap(&self) -> QpCap {
+        QpCap::from_raw(&self.raw.cap)
+    }
+
+    /// Sizes that the queue pair really has.
+    pub fn set_cap(&mut self, cap: &QpCap) {
+        cap.write(&mut self.raw.cap);
+    }
+
+    /// Port, for QP0 and QP1.
+    pub fn port_num(&self) -> u32 {
+        self.raw.port_num
+    }
+
+    /// QPN to send from, with `IB_QP_CREATE_SOURCE_QPN`.
+    pub fn source_qpn(&self) -> u32 {
+        self.raw.source_qpn
+    }
+
+    /// Completion queue of the send queue.
+    pub fn send_cq(&self) -> Option<&Cq<D>> {
+        // SAFETY: A queue of our device, which outlives the queue pair.
+        (!self.raw.send_cq.is_null()).then(|| unsafe { Cq::from_raw(self.raw.send_cq) })
+    }
+
+    /// Completion queue of the receive queue.
+    pub fn recv_cq(&self) -> Option<&Cq<D>> {
+        // SAFETY: As above.
+        (!self.raw.recv_cq.is_null()).then(|| unsafe { Cq::from_raw(self.raw.recv_cq) })
+    }
+
+    /// Shared receive queue.
+    pub fn srq(&self) -> Option<&Srq<D>> {
+        // SAFETY: As above.
+        (!self.raw.srq.is_null()).then(|| unsafe { Srq::from_raw(self.raw.srq) })
+    }
+}
+
+/// What `query_qp` tells of the creation of a queue pair.
+#[repr(transparent)]
+pub struct QpInitReply(bindings::ib_qp_init_attr);
+
+impl QpInitReply {
+    /// Sizes.
+    pub fn set_cap(&mut self, cap: &QpCap) {
+        cap.write(&mut self.0.cap);
+    }
+
+    /// Which sends complete with a CQE.
+    pub fn set_sig_type(&mut self, sig_type: SigType) {
+        self.0.sq_sig_type = sig_type.as_raw();
+    }
+
+    /// The type.
+    pub fn set_qp_type(&mut self, qp_type: QpType) {
+        self.0.qp_type = qp_type.as_raw();
+    }
+}
+
+/// Attributes of a queue pair. What of them is valid is said by a [`QpAttrMask`].
+#[repr(transparent)]
+pub struct QpAttr(bindings::ib_qp_attr);
+
+macro_rules! plain {
+    ($($(#[$m:meta])* $get:ident, $set:ident: $t:ty),* $(,)?) => {
+        $(
+            $(#[$m])*
+            pub fn $get(&self) -> $t {
+                self.0.$get
+            }
+
+            $(#[$m])*
+            pub fn $set(&mut self, value: $t) {
+                self.0.$get = value;
+            }
+        )*
+    };
+}
+
+impl QpAttr {
+    plain! {
+        /// Queue key.
+        qkey, set_qkey: u32,
+        /// First PSN of the receive side.
+        rq_psn, set_rq_psn: u32,
+        /// First PSN of the send side.
+        sq_psn, set_sq_psn: u32,
+        /// Peer's QPN.
+        dest_qp_num, set_dest_qp_num: u32,
+        /// Index of the P_Key.
+        pkey_index, set_pkey_index: u16,
+        /// An event when the send queue is drained.
+        en_sqd_async_notify, set_en_sqd_async_notify: u8,
+        /// The send queue is draining.
+        sq_draining, set_sq_draining: u8,
+        /// Outstanding READs and atomics as requester.
+        max_rd_atomic, set_max_rd_atomic: u8,
+        /// Outstanding READs and atomics as responder.
+        max_dest_rd_atomic, set_max_dest_rd_atomic: u8,
+        /// Code of the RNR timer.
+        min_rnr_timer, set_min_rnr_timer: u8,
+        /// Port.
+        port_num, set_port_num: u32,
+        /// Code of the ACK timeout.
+        timeout, set_timeout: u8,
+        /// Retries.
+        retry_cnt, set_retry_cnt: u8,
+        /// Retries after RNR; 7: for ever.
+        rnr_retry, set_rnr_retry: u8,
+        /// Rate limit.
+        rate_limit, set_rate_limit: u32,
+    }
+
+    /// The state to go to.
+    pub fn state(&self) -> Result<QpState> {
+        QpState::from_raw(self.0.qp_state).ok_or(EINVAL)
+    }
+
+    /// The state.
+    pub fn set_state(&mut self, state: QpState) {
+        self.0.qp_state = state.as_raw();
+    }
+
+    /// The state that the caller believes the queue pair is in.
+    pub fn cur_state(&self) -> Result<QpState> {
+        QpState::from_raw(self.0.cur_qp_state).ok_or(EINVAL)
+    }
+
+    /// The state.
+    pub fn set_cur_state(&mut self, state: QpState) {
+        self.0.cur_qp_state = state.as_raw();
+    }
+
+    /// Path MTU.
+    pub fn path_mtu(&self) -> Result<Mtu> {
+        Mtu::from_raw(self.0.path_mtu).ok_or(EINVAL)
+    }
+
+    /// Path MTU.
+    pub fn set_path_mtu(&mut self, mtu: Mtu) {
+        self.0.path_mtu = mtu.as_raw();
+    }
+
+    /// Path migration state.
+    pub fn path_mig_state(&self) -> Result<MigState> {
+        MigState::from_raw(self.0.path_mig_state).ok_or(EINVAL)
+    }
+
+    /// Path migration state.
+    pub fn set_path_mig_state(&mut self, state: MigState) {
+        self.0.path_mig_state = state.as_raw();
+    }
+
+    /// What the peer may do.
+    pub fn access(&self) -> Access {
+        // CAST: Bit flags.
+        Access::from_raw(self.0.qp_access_flags as u32)
+    }
+
+    /// What the peer may do.
+    pub fn set_access(&mut self, access: Access) {
+        // CAST: Bit flags.
+        self.0.qp_access_flags = access.as_raw() as i32;
+    }
+
+    /// Sizes.
+    pub fn cap(&self) -> QpCap {
+        QpCap::from_raw(&self.0.cap)
+    }
+
+    /// Sizes.
+    pub fn set_cap(&mut self, cap: &QpCap) {
+        cap.write(&mut self.0.cap);
+    }
+
+    /// The peer's address vector.
+    pub fn ah(&self) -> AhAttr {
+        // SAFETY: Valid; the core holds a reference to its GID attribute.
+        unsafe { AhAttr::from_raw(&self.0.ah_attr) }
+    }
+
+    /// The peer's address vector.
+    pub fn set_ah(&mut self, ah: &AhAttr) {
+        ah.write(&mut self.0.ah_attr);
+    }
+}
+
+/// Whether the specification's state machine (IBTA 10.3.1, as the core tabulates it) allows the
+/// transition with these attributes: all required ones, none that is not allowed.
+pub fn modify_is_ok(from: QpState, to: QpState, qp_type: QpType, mask: QpAttrMask) -> bool {
+    // SAFETY: A pure function of valid values.
+    unsafe {
+        bindings::ib_modify_qp_is_ok(
+            from.as_raw(),
+            to.as_raw(),
+            qp_type.as_raw(),
+            mask.as_raw(),
+        )
+    }
+}

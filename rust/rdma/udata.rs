@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Request and response data of a verb that a process called.
+//!
+//! The rules are those of `struct ib_udata` (include/rdma/ib_verbs.h): a longer request is fine if
+//! its tail is zero, a shorter response buffer truncates, a longer one is zero-filled. A `create`
+//! reads its request while it builds the object and responds in `start`; whoever does not read has
+//! the request checked for zeroes, whoever does not respond has the response zeroed. So every verb
+//! keeps the rules, and the device may promise `uverbs_robust_udata`.
+
+use crate::{
+    bindings,
+    device::Operations,
+    ucontext::Ucontext, //
+};
+use core::{
+    cell::Cell,
+    marker::PhantomData,
+    mem::MaybeUninit,
+    ptr::NonNull, //
+};
+use kernel::{
+    error::to_result,
+    prelude::*, //
+};
+use zerocopy::{
+    FromBytes,
+    Immutable,
+    IntoBytes, //
+};
+
+/// Request and response data.
+pub struct Udata<'a> {
+    raw: NonNull<bindings::ib_udata>,
+    read: Cell<bool>,
+    responded: Cell<bool>,
+    _life: PhantomData<&'a bindings::ib_udata>,
+}
+
+impl Udata<'_> {
+    /// # Safety
+    ///
+    /// `raw` must be valid for the lifetime.
+    pub(crate) unsafe fn from_raw(raw: NonNull<bindings::ib_udata>) -> Self {
+        Self {
+            raw,
+            read: Cell::new(false),
+            responded: Cell::new(false),
+            _life: PhantomData,
+        }
+    }
+
+    /// Copies the request, once. `EINVAL` if it is shorter than `T`, `EOPNOTSUPP` if what follows
+    /// `T` is not zero.
+    pub fn read<T: FromBytes>(&self) -> Result<T> {
+        self.read_min(size_of::<T>())
+    }
+
+    /// As [`read`](Self::read), but a request of `min` bytes is enough: the rest of `T` is zero.
+    pub fn read_min<T: FromBytes>(&self, min: usize) -> Result<T> {
+        self.read.set(true);
+        let mut value = MaybeUninit::<T>::zeroed();
+        // SAFETY: `raw` is valid; `value` has room for `size_of::<T>()` bytes.
+        to_result(unsafe {
+            bindings::_ib_copy_validate_udata_in(
+                self.raw.as_ptr(),
+                value.as_mut_ptr().cast(),
+                size_of::<T>(),
+                min.min(size_of::<T>()),
+            )
+        })?;
+        // SAFETY: All bytes are initialized, and any bytes are a `T`.
+        Ok(unsafe { value.assume_init() })
+    }
+
+    /// Length of the request.
+    pub fn request_len(&self) -> usize {
+        // SAFETY: `raw` is valid.
+        unsafe { (*self.raw.as_ptr()).inlen }
+    }
+
+    /// Writes the response.
+    pub fn respond<T: IntoBytes + Immutable>(&self, value: &T) -> Result {
+        self.responded.set(true);
+        let bytes = value.as_bytes();
+        // SAFETY: `raw` is valid; `bytes` are initialized.
+        to_result(unsafe {
+            bindings::_ib_respond_udata(self.raw.as_ptr(), bytes.as_ptr().cast(), bytes.len())
+        })
+    }
+
+    /// A request that nobody read must be empty or zero.
+    pub(crate) fn finish_input(&self) -> Result {
+        if self.read.get() {
+            return Ok(());
+        }
+        // SAFETY: `raw` is valid.
+        to_result(unsafe { bindings::verbena_udata_in_empty(self.raw.as_ptr()) })
+    }
+
+    /// A response that nobody wrote is zero.
+    pub(crate) fn finish_output(&self) -> Result {
+        if self.responded.get() {
+            return Ok(());
+        }
+        // SAFETY: `raw` is valid.
+        to_result(unsafe { bindings::verbena_respond_empty(self.raw.as_ptr()) })
+    }
+}
+
+/// A process that called a verb.
+pub struct User<'a, D: Operations> {
+    ctx: &'a Ucontext<D>,
+    udata: Udata<'a>,
+}
+
+impl<'a, D: Operations> User<'a, D> {
+    pub(crate) fn new(ctx: &'a Ucontext<D>, udata: Udata<'a>) -> Self {
+        Self { ctx, udata }
+    }
+
+    /// Its context.
+    pub fn context(&self) -> &'a Ucontext<D> {
+        self.ctx
+    }
+
+    /// Its request and response data.
+    pub fn udata(&self) -> &Udata<'a> {
+        &self.udata
+    }
+}
+
+/// [`Udata::finish_input`] of a requester, if it is a process.
+pub(crate) fn finish_input<D: Operations>(user: &Option<User<'_, D>>) -> Result {
+    user.as_ref().map_or(Ok(()), |u| u.udata.finish_input())
+}
+
+/// [`Udata::finish_output`] of a requester, if it is a process.
+pub(crate) fn finish_output<D: Operations>(user: &Option<User<'_, D>>) -> Result {
+    user.as_ref().map_or(Ok(()), |u| u.udata.finish_output())
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Pinned memory of a process.
+
+use crate::{
+    bindings,
+    device::{
+        Device,
+        Operations, //
+    },
+    enums::Access, //
+};
+use core::{
+    marker::PhantomData,
+    ptr::NonNull, //
+};
+use kernel::{
+    error::from_err_ptr,
+    prelude::*, //
+};
+
+/// Memory of the calling process, pinned and mapped for DMA until dropped.
+pub struct Umem {
+    raw: NonNull<bindings::ib_umem>,
+}
+
+// SAFETY: A umem may be released from any thread.
+unsafe impl Send for Umem {}
+// SAFETY: By shared reference it is only read.
+unsafe impl Sync for Umem {}
+
+impl Umem {
+    /// Pins memory. Must be dropped before the device is unregistered, as the driver's objects are.
+    pub fn pin<D: Operations>(
+        dev: &Device<D>,
+        start: u64,
+        length: u64,
+        access: Access,
+    ) -> Result<Self> {
+        // CAST: Bit flags.
+        let access = access.as_raw() as c_int;
+        // SAFETY: A registered device; the function checks the rest.
+        let raw = from_err_ptr(unsafe {
+            bindings::verbena_umem_get_va(dev.as_raw(), start, length, access)
+        })?;
+        Ok(Self {
+            raw: NonNull::new(raw).ok_or(EINVAL)?,
+        })
+    }
+
+    /// The largest of the page sizes in `pgsz_bitmap` that can describe the memory at `virt_addr`.
+    /// `None` if there is none.
+    pub fn find_best_pgsz(&self, pgsz_bitmap: u64, virt_addr: u64) -> Option<u64> {
+        let bitmap = c_ulong::try_from(pgsz_bitmap).ok()?;
+        // SAFETY: Pinned.
+        match unsafe { bindings::ib_umem_find_best_pgsz(self.raw.as_ptr(), bitmap, virt_addr) } {
+            0 => None,
+            // CAST: `unsigned long` has at most 64 bits.
+            pgsz => Some(pgsz as u64),
+        }
+    }
+
+    /// Number of pages of size `pgsz`, which must be from
+    /// [`find_best_pgsz`](Self::find_best_pgsz).
+    pub fn num_blocks(&self, pgsz: u64) -> usize {
+        if !pgsz.is_power_of_two() {
+            return 0;
+        }
+        let Ok(pgsz) = c_ulong::try_from(pgsz) else {
+            return 0;
+        };
+        // SAFETY: Pinned; a power of two.
+        unsafe { bindings::verbena_umem_num_blocks(self.raw.as_ptr(), pgsz) }
+    }
+
+    /// DMA addresses of the pages of size `pgsz`, which must be from
+    /// [`find_best_pgsz`](Self::find_best_pgsz).
+    pub fn blocks(&self, pgsz: u64) -> Blocks<'_> {
+        let mut iter = bindings::ib_block_iter::default();
+        if let (true, Ok(pgsz)) = (pgsz.is_power_of_two(), c_ulong::try_from(pgsz)) {
+            // SAFETY: Pinned; a power of two. An iterator that was not started is at its end.
+            unsafe { bindings::verbena_umem_iter_start(&mut iter, self.raw.as_ptr(), pgsz) };
+        }
+        Blocks {
+            iter,
+            _umem: PhantomData,
+        }
+    }
+}
+
+impl Drop for Umem {
+    fn drop(&mut self) {
+        // SAFETY: Pinned by `pin`; the device has let go of it.
+        unsafe { bindings::ib_umem_release(self.raw.as_ptr()) };
+    }
+}
+
+/// See [`Umem::blocks`].
+pub struct Blocks<'a> {
+    iter: bindings::ib_block_iter,
+    _umem: PhantomData<&'a Umem>,
+}
+
+impl Iterator for Blocks<'_> {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        // SAFETY: The scatter list lives as long as the umem.
+        unsafe {
+            bindings::verbena_umem_iter_next(&mut self.iter)
+                .then(|| bindings::verbena_umem_iter_addr(&mut self.iter))
+        }
+    }
+}

@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Work requests of kernel users, as `post_send` and `post_recv` get them.
+
+use crate::{
+    ah::Ah,
+    bindings,
+    device::Operations,
+    enums::{
+        Access,
+        QpType,
+        SendFlags, //
+    },
+    mr::Mr, //
+};
+use core::{
+    marker::PhantomData,
+    ptr::NonNull, //
+};
+use kernel::prelude::*;
+
+/// A scatter/gather entry.
+#[repr(transparent)]
+pub struct Sge(bindings::ib_sge);
+
+impl Sge {
+    /// DMA address; with [`SendFlags::INLINE`], the data's address in the kernel.
+    pub fn addr(&self) -> u64 {
+        self.0.addr
+    }
+
+    /// Length.
+    pub fn length(&self) -> u32 {
+        self.0.length
+    }
+
+    /// Key.
+    pub fn lkey(&self) -> u32 {
+        self.0.lkey
+    }
+}
+
+/// # Safety
+///
+/// `list` must be valid for `num` entries for `'a`.
+unsafe fn sges<'a>(list: *const bindings::ib_sge, num: c_int) -> &'a [Sge] {
+    match usize::try_from(num) {
+        Ok(num) if num > 0 && !list.is_null() => {
+            // SAFETY: The caller says that it is valid; `Sge` is transparent.
+            unsafe { core::slice::from_raw_parts(list.cast(), num) }
+        }
+        _ => &[],
+    }
+}
+
+/// Destination of a datagram.
+pub struct Datagram<'a, D: Operations> {
+    /// Address handle.
+    pub ah: &'a Ah<D>,
+    /// QPN.
+    pub remote_qpn: u32,
+    /// Q_Key.
+    pub remote_qkey: u32,
+    /// Index of the P_Key (GSI).
+    pub pkey_index: u16,
+    /// Port.
+    pub port_num: u32,
+}
+
+/// What a send work request does.
+pub enum SendOp<'a, D: Operations> {
+    /// SEND.
+    Send,
+    /// SEND with immediate data: four bytes, as on the wire.
+    SendWithImm([u8; 4]),
+    /// SEND that invalidates the peer's key.
+    SendWithInv(u32),
+    /// RDMA WRITE.
+    RdmaWrite {
+        /// Address.
+        remote_addr: u64,
+        /// Key.
+        rkey: u32,
+    },
+    /// RDMA WRITE with immediate data: four bytes, as on the wire.
+    RdmaWriteWithImm {
+        /// Address.
+        remote_addr: u64,
+        /// Key.
+        rkey: u32,
+        /// Immediate data.
+        imm: [u8; 4],
+    },
+    /// RDMA READ.
+    RdmaRead {
+        /// Address.
+        remote_addr: u64,
+        /// Key.
+        rkey: u32,
+        /// Invalidate the local key afterwards.
+        invalidate: bool,
+    },
+    /// Compare and swap.
+    AtomicCmpAndSwp {
+        /// Address.
+        remote_addr: u64,
+        /// Key.
+        rkey: u32,
+        /// Value to compare with.
+        compare: u64,
+        /// Value to write.
+        swap: u64,
+    },
+    /// Fetch and add.
+    AtomicFetchAndAdd {
+        /// Address.
+        remote_addr: u64,
+        /// Key.
+        rkey: u32,
+        /// Value to add.
+        add: u64,
+    },
+    /// Local invalidate of a key.
+    LocalInv(u32),
+    /// Fast registration.
+    RegMr {
+        /// The region.
+        mr: &'a Mr<D>,
+        /// Its new key.
+        key: u32,
+        /// Its access flags.
+        access: Access,
+    },
+}
+
+/// A send work request.
+pub struct SendWr<'a, D: Operations> {
+    raw: &'a bindings::ib_send_wr,
+    qp_type: Option<QpType>,
+    _driver: PhantomData<fn(&D)>,
+}
+
+impl<'a, D: Operations> SendWr<'a, D> {
+    /// `wr_id`.
+    pub fn wr_id(&self) -> u64 {
+        // SAFETY: Either variant is 64 bits without padding.
+        unsafe { *self.raw.__bindgen_anon_1.wr_id }
+    }
+
+    /// Flags.
+    pub fn flags(&self) -> SendFlags {
+        // CAST: Bit flags.
+        SendFlags::from_raw(self.raw.send_flags as u32)
+    }
+
+    /// Scatter/gather list.
+    pub fn sges(&self) -> &'a [Sge] {
+        // SAFETY: The caller of the verb promises a valid list.
+        unsafe { sges(self.raw.sg_list, self.raw.num_sge) }
+    }
+
+    /// Length of the message. `EINVAL` if it does not fit into 32 bits.
+    pub fn length(&self) -> Result<u32> {
+        self.sges()
+            .iter()
+            .try_fold(0u32, |sum, sge| sum.checked_add(sge.length()))
+            .ok_or(EINVAL)
+    }
+
+    fn is_datagram(&self) -> bool {
+        matches!(
+            self.qp_type,
+            Some(QpType::Ud | QpType::Gsi | QpType::Smi)
+        )
+    }
+
+    /// Destination of a datagram; `None` for other queue pairs and without an address handle.
+    pub fn datagram(&self) -> Option<Datagram<'a, D>> {
+        if !self.is_datagram() {
+            return None;
+        }
+        // SAFETY: A SEND on these queue pairs is in an `ib_ud_wr`, whose first member it is.
+        let ud = unsafe { &*core::ptr::from_ref(self.raw).cast::<bindings::ib_ud_wr>() };
+        let ah = NonNull::new(ud.ah)?;
+        Some(Datagram {
+            // SAFETY: A handle of our device, which the caller keeps until the request completes.
+            ah: unsafe { Ah::from_raw(ah.as_ptr()) },
+            remote_qpn: ud.remote_qpn,
+            remote_qkey: ud.remote_qkey,
+            pkey_index: ud.pkey_index,
+            port_num: ud.port_num,
+        })
+    }
+
+    /// What it does; `EINVAL` if that is unknown, or nothing for this type of queue pair.
+    pub fn op(&self) -> Result<SendOp<'a, D>> {
+        let raw: *const bindings::ib_send_wr = self.raw;
+        // SAFETY: Either variant is 32 bits; `__be32` is kept in its byte order.
+        let (imm, invalidate) = unsafe {
+            (
+                self.raw.ex.imm_data.to_ne_bytes(),
+                *self.raw.ex.invalidate_rkey,
+            )
+        };
+        match self.raw.opcode {
+            bindings::ib_wr_opcode_IB_WR_SEND => return Ok(SendOp::Send),
+            bindings::ib_wr_opcode_IB_WR_SEND_WITH_IMM => return Ok(SendOp::SendWithImm(imm)),
+            // Datagrams can do no more, and are in another struct than the following.
+            _ if self.is_datagram() => return Err(EINVAL),
+            bindings::ib_wr_opcode_IB_WR_SEND_WITH_INV => {
+                return Ok(SendOp::SendWithInv(invalidate))
+            }
+            bindings::ib_wr_opcode_IB_WR_LOCAL_INV => return Ok(SendOp::LocalInv(invalidate)),
+            _ => {}
+        }
+        // SAFETY: The caller of the verb embeds the request in the struct of its opcode, whose
+        // first member it is; each arm reads only that of its own.
+        unsafe {
+            let rdma = raw.cast::<bindings::ib_rdma_wr>();
+            let atomic = raw.cast::<bindings::ib_atomic_wr>();
+            let reg = raw.cast::<bindings::ib_reg_wr>();
+            Ok(match self.raw.opcode {
+                bindings::ib_wr_opcode_IB_WR_RDMA_WRITE => SendOp::RdmaWrite {
+                    remote_addr: (*rdma).remote_addr,
+                    rkey: (*rdma).rkey,
+                },
+                bindings::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM => SendOp::RdmaWriteWithImm {
+                    remote_addr: (*rdma).remote_addr,
+                    rkey: (*rdma).rkey,
+                    imm,
+                },
+                bindings::ib_wr_opcode_IB_WR_RDMA_READ => SendOp::RdmaRead {
+                    remote_addr: (*rdma).remote_addr,
+                    rkey: (*rdma).rkey,
+                    invalidate: false,
+                },
+                bindings::ib_wr_opcode_IB_WR_RDMA_READ_WITH_INV => SendOp::RdmaRead {
+                    remote_addr: (*rdma).remote_addr,
+                    rkey: (*rdma).rkey,
+                    invalidate: true,
+                },
+                bindings::ib_wr_opcode_IB_WR_ATOMIC_CMP_AND_SWP => SendOp::AtomicCmpAndSwp {
+                    remote_addr: (*atomic).remote_addr,
+                    rkey: (*atomic).rkey,
+                    compare: (*atomic).compare_add,
+                    swap: (*atomic).swap,
+                },
+                bindings::ib_wr_opcode_IB_WR_ATOMIC_FETCH_AND_ADD => SendOp::AtomicFetchAndAdd {
+                    remote_addr: (*atomic).remote_addr,
+                    rkey: (*atomic).rkey,
+                    add: (*atomic).compare_add,
+                },
+                bindings::ib_wr_opcode_IB_WR_REG_MR => SendOp::RegMr {
+                    mr: Mr::from_raw(NonNull::new((*reg).mr).ok_or(EINVAL)?.as_ptr()),
+                    key: (*reg).key,
+                    // CAST: Bit flags.
+                    access: Access::from_raw((*reg).access as u32),
+                },
+                _ => return Err(EINVAL),
+            })
+        }
+    }
+
+    /// Copies the data of a request with [`SendFlags::INLINE`]; returns its length. `EINVAL` if the
+    /// request has not that flag or the data is longer than `to`.
+    pub fn copy_inline(&self, to: &mut [u8]) -> Result<usize> {
+        if !self.flags().contains(SendFlags::INLINE) {
+            return Err(EINVAL);
+        }
+        let mut at = 0usize;
+        for sge in self.sges() {
+            let len = sge.length() as usize;
+            let end = at.checked_add(len).ok_or(EINVAL)?;
+            let to = to.get_mut(at..end).ok_or(EINVAL)?;
+            if len != 0 {
+                // SAFETY: With this flag the caller of the verb passes addresses of memory that it
+                // can read (include/rdma/ib_verbs.h, IB_SEND_INLINE).
+                unsafe {
+                    core::ptr::copy_nonoverlapping(sge.addr() as *const u8, to.as_mut_ptr(), len)
+                };
+            }
+            at = end;
+        }
+        Ok(at)
+    }
+}
+
+/// Send work requests to post.
+pub struct SendWrs<'a, D: Operations> {
+    next: *const bindings::ib_send_wr,
+    /// The last one taken, or the first.
+    last: *const bindings::ib_send_wr,
+    qp_type: Option<QpType>,
+    _driver: PhantomData<(&'a (), fn(&D))>,
+}
+
+impl<'a, D: Operations> SendWrs<'a, D> {
+    /// # Safety
+    ///
+    /// `wr` must be a list of requests for a queue pair of that type, valid for `'a`.
+    pub(crate) unsafe fn new(wr: *const bindings::ib_send_wr, qp_type: Option<QpType>) -> Self {
+        Self {
+            next: wr,
+            last: wr,
+            qp_type,
+            _driver: PhantomData,
+        }
+    }
+
+    pub(crate) fn bad(&self) -> *const bindings::ib_send_wr {
+        self.last
+    }
+}
+
+impl<'a, D: Operations> Iterator for SendWrs<'a, D> {
+    type Item = SendWr<'a, D>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.next.is_null() {
+            return None;
+        }
+        self.last = self.next;
+        // SAFETY: A request of the list.
+        let raw = unsafe { &*self.next };
+        self.next = raw.next;
+        Some(SendWr {
+            raw,
+            qp_type: self.qp_type,
+            _driver: PhantomData,
+        })
+    }
+}
+
+/// A receive work request.
+pub struct RecvWr<'a> {
+    raw: &'a bindings::ib_recv_wr,
+}
+
+impl<'a> RecvWr<'a> {
+    /// `wr_id`.
+    pub fn wr_id(&self) -> u64 {
+        // SAFETY: Either variant is 64 bits without padding.
+        unsafe { *self.raw.__bindgen_anon_1.wr_id }
+    }
+
+    /// Scatter/gather list.
+    pub fn sges(&self) -> &'a [Sge] {
+        // SAFETY: The caller of the verb promises a valid list.
+        unsafe { sges(self.raw.sg_list, self.raw.num_sge) }
+    }
+}
+
+/// Receive work requests to post.
+pub struct RecvWrs<'a> {
+    next: *const bindings::ib_recv_wr,
+    last: *const bindings::ib_recv_wr,
+    _list: PhantomData<&'a ()>,
+}
+
+impl RecvWrs<'_> {
+    /// # Safety
+    ///
+    /// `wr` must be a list of requests, valid for the lifetime.
+    pub(crate) unsafe fn new(wr: *const bindings::ib_recv_wr) -> Self {
+        Self {
+            next: wr,
+            last: wr,
+            _list: PhantomData,
+        }
+    }
+
+    pub(crate) fn bad(&self) -> *const bindings::ib_recv_wr {
+        self.last
+    }
+}
+
+impl<'a> Iterator for RecvWrs<'a> {
+    type Item = RecvWr<'a>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.next.is_null() {
+            return None;
+        }
+        self.last = self.next;
+        // SAFETY: A request of the list.
+        let raw = unsafe { &*self.next };
+        self.next = raw.next;
+        Some(RecvWr { raw })
+    }
+}
