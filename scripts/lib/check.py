@@ -9,7 +9,7 @@ import sys
 def tracked(*suffixes):
     """Files that are or would be in the repository."""
     out = subprocess.run(
-        ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         stdout=subprocess.PIPE, check=True, text=True).stdout
     return sorted(f for f in out.split("\0") if f and os.path.isfile(f) and (not suffixes or f.endswith(suffixes)))
 
