@@ -6,6 +6,7 @@
 //! methods name no queue pair. Nothing here reads guest memory twice: a WQE is decoded into a snapshot once.
 
 use crate::packet::Packet;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::Cell;
 pub use verbena_abi::cqe::{WcOpcode, WcStatus};
@@ -25,7 +26,7 @@ pub struct Sge {
 }
 
 /// Header of a decoded send WQE; its data is a [`Gather`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct SendWqe {
     /// Comes back in the completion.
     pub wr_id: u64,
@@ -48,7 +49,7 @@ pub struct SendWqe {
     /// Atomics: value to store.
     pub swap: u64,
     /// Datagrams: where to.
-    pub datagram: Option<DatagramDest>,
+    pub datagram: Option<Box<DatagramDest>>,
 }
 
 impl Default for SendWqe {
@@ -195,7 +196,7 @@ pub struct KeyUse {
     pub key: u32,
     /// First address.
     pub addr: u64,
-    /// Bytes; never 0 (IBTA 9.7.4.1.? zero-length accesses need no valid key).
+    /// Bytes; never 0: an access of zero length needs no valid key (IBTA 9.7.4.1.5).
     pub length: u64,
     /// What it is to be used for.
     pub access: Access,

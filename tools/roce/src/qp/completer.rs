@@ -1,1 +1,280 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The requester's other half: responses and acknowledgements complete work requests.
+//!
+//! The responder answers in PSN order. So whatever answers PSN n also acknowledges every SEND and WRITE before n, and
+//! tells that a READ or atomic before n whose response has not come was lost on the way ("implied NAK", IBTA 9.7.5.2.6).
+
+use super::requester::Requester;
+use super::timers::rnr_delay_ns;
+use super::{Core, QpState};
+use crate::host::{CopyFault, Host, Source, Syndrome, WcStatus, WqeOpcode};
+use crate::packet::{AethSyndrome, Kind, NakCode, Packet};
+use crate::psn;
+
+impl Requester {
+    /// Handles a response. A cause returned takes the queue pair to ERR; its work request has been completed.
+    pub(crate) fn receive<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        now: u64,
+        packet: Packet,
+    ) -> Option<Syndrome> {
+        if !matches!(core.state, QpState::Rts | QpState::Sqd) {
+            core.counters.dropped_state += 1;
+            return None;
+        }
+        let una = self.una_psn;
+        let result = match packet.kind {
+            Kind::Ack(aeth) => self.acknowledgement(core, host, now, packet.psn, aeth.syndrome),
+            Kind::ReadResponse(_) | Kind::AtomicResponse(..) => self.response(core, host, packet),
+            _ => Ok(()),
+        };
+        if let Err(cause) = result {
+            return Some(cause);
+        }
+        self.complete_local(core, host);
+        self.arm(core, now, self.una_psn != una);
+        None
+    }
+
+    /// Whether a PSN was sent and is not acknowledged.
+    fn is_outstanding(&self, psn: u32) -> bool {
+        psn::ahead(psn, self.una_psn) < psn::ahead(self.sent_psn, self.una_psn)
+    }
+
+    /// Everything before `end` is done at the peer. Completes work requests; false: a READ or atomic before `end` has
+    /// not had its response, and acknowledgement ends there.
+    fn acknowledge<H: Host>(&mut self, core: &mut Core, host: &mut H, end: u32) -> bool {
+        let una = self.una_psn;
+        let all = self.acknowledge_slots(core, host, end);
+        if self.una_psn != una {
+            self.reload_retries(core);
+        }
+        all
+    }
+
+    fn acknowledge_slots<H: Host>(&mut self, core: &mut Core, host: &mut H, end: u32) -> bool {
+        self.complete_local(core, host);
+        while self.oldest != self.next && self.una_psn != end {
+            let slot = self.slot(self.oldest);
+            if !slot.started {
+                break;
+            }
+            let (first, psns) = (slot.first_psn, slot.psns);
+            let base = psn::add(first, slot.progress);
+            if slot.awaits_response() {
+                // The oldest PSN not acknowledged lies in this READ: `end` is beyond it.
+                self.una_psn = base;
+                return end == base;
+            }
+            let passed = psn::ahead(end, first);
+            if passed < psns {
+                self.una_psn = end;
+                break;
+            }
+            self.una_psn = psn::add(first, psns);
+            self.complete_oldest(core, host);
+            self.complete_local(core, host);
+        }
+        true
+    }
+
+    fn acknowledgement<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        now: u64,
+        psn: u32,
+        syndrome: AethSyndrome,
+    ) -> Result<(), Syndrome> {
+        if !self.is_outstanding(psn) {
+            core.counters.stale_responses += 1;
+            return Ok(());
+        }
+        let end = match syndrome {
+            AethSyndrome::Ack { .. } => psn::add(psn, 1),
+            _ => psn,
+        };
+        if !self.acknowledge(core, host, end) {
+            return self.imply_nak(core, host);
+        }
+        match syndrome {
+            AethSyndrome::Ack { .. } => Ok(()),
+            AethSyndrome::Rnr { timer } => {
+                core.counters.rnr_naks_received += 1;
+                if self.rnr_left == 0 {
+                    let cause = Syndrome::RnrRetryExceeded;
+                    return Err(self.fail_oldest(core, host, WcStatus::RnrRetryExcErr, cause));
+                }
+                // 7 is for ever (IBTA 9.7.5.2.8).
+                if core.attr.rnr_retry != 7 {
+                    self.rnr_left -= 1;
+                }
+                self.rewind();
+                self.rnr_until = Some(now.saturating_add(rnr_delay_ns(timer)));
+                Ok(())
+            }
+            AethSyndrome::Nak(NakCode::Sequence) => {
+                core.counters.sequence_naks_received += 1;
+                // What it asks for is about to be sent again already.
+                if self.rewound || self.rnr_until.is_some() {
+                    return Ok(());
+                }
+                self.retry(core, host, Syndrome::SequenceRetryExceeded)
+            }
+            AethSyndrome::Nak(code) => {
+                core.counters.naks_received += 1;
+                let (status, cause) = match code {
+                    NakCode::InvalidRequest => {
+                        (WcStatus::RemInvReqErr, Syndrome::NakInvalidRequest)
+                    }
+                    NakCode::RemoteAccess => (WcStatus::RemAccessErr, Syndrome::NakRemoteAccess),
+                    NakCode::RemoteOperational => {
+                        (WcStatus::RemOpErr, Syndrome::NakRemoteOperational)
+                    }
+                    NakCode::InvalidRd | NakCode::Sequence => {
+                        (WcStatus::BadRespErr, Syndrome::ResponseOpcode)
+                    }
+                    NakCode::SourceFault => {
+                        let fault = (self.oldest != self.next)
+                            .then(|| self.slot(self.oldest).gather.fault.get());
+                        (
+                            WcStatus::LocProtErr,
+                            fault.flatten().unwrap_or(Syndrome::LkeyUnknown),
+                        )
+                    }
+                };
+                Err(self.fail_oldest(core, host, status, cause))
+            }
+        }
+    }
+
+    /// A response was lost: asks for it again, once for each gap.
+    fn imply_nak<H: Host>(&mut self, core: &mut Core, host: &mut H) -> Result<(), Syndrome> {
+        if self.implied_nak_at == Some(self.una_psn) || self.rnr_until.is_some() {
+            return Ok(());
+        }
+        self.implied_nak_at = Some(self.una_psn);
+        core.counters.implied_naks += 1;
+        self.retry(core, host, Syndrome::RetryExceeded)
+    }
+
+    fn bad_response<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        cause: Syndrome,
+    ) -> Result<(), Syndrome> {
+        Err(self.fail_oldest(core, host, WcStatus::BadRespErr, cause))
+    }
+
+    /// Handles a READ or atomic response.
+    fn response<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        mut packet: Packet,
+    ) -> Result<(), Syndrome> {
+        let mtu = core.attr.path_mtu;
+        let last_psn = psn::add(packet.psn, packet.psns.saturating_sub(1));
+        if !self.is_outstanding(last_psn) {
+            core.counters.stale_responses += 1;
+            return Ok(());
+        }
+        // The oldest work request that waits for a response; all before it are done, since this came.
+        let mut index = self.oldest;
+        while index != self.next && self.slot(index).started && !self.slot(index).awaits_response()
+        {
+            index = index.wrapping_add(1);
+        }
+        if index == self.next || !self.slot(index).started {
+            return self.bad_response(core, host, Syndrome::ResponseOpcode);
+        }
+        let slot = self.slot(index);
+        let (first, psns, progress) = (slot.first_psn, slot.psns, slot.progress);
+        let expected = psn::add(first, progress);
+        let ahead = psn::ahead(packet.psn, expected);
+        if psn::is_behind(packet.psn, expected) {
+            // Begins with what came before; a super-packet may go on with what is new.
+            let old = psn::ahead(expected, packet.psn);
+            if old >= packet.psns {
+                if psn::is_behind(packet.psn, first) {
+                    // Answers the PSN of a SEND or WRITE.
+                    return self.bad_response(core, host, Syndrome::ResponseOpcode);
+                }
+                core.counters.stale_responses += 1;
+                return Ok(());
+            }
+            packet.trim_front(old, mtu);
+        } else if ahead > 0 {
+            if ahead < psns - progress || self.answers_response(packet.psn) {
+                self.acknowledge(core, host, expected);
+                return self.imply_nak(core, host);
+            }
+            return self.bad_response(core, host, Syndrome::ResponseOpcode);
+        }
+        if !packet.payload.is_alive() {
+            core.counters.dead_payloads += 1;
+            return Ok(());
+        }
+        self.acknowledge(core, host, expected);
+        self.una_psn = expected;
+        let slot = self.slot(index);
+        let is_read = slot.wqe.opcode == WqeOpcode::RdmaRead;
+        let copied = match packet.kind {
+            Kind::ReadResponse(_) if is_read => {
+                let offset = progress * mtu;
+                let due = (slot.length() - offset).min(packet.psns.saturating_mul(mtu));
+                let ends = progress + packet.psns == psns;
+                if packet.psns > psns - progress
+                    || packet.last != ends
+                    || packet.payload.len() != due
+                {
+                    return self.bad_response(core, host, Syndrome::ResponseLength);
+                }
+                if due == 0 {
+                    Ok(())
+                } else {
+                    host.copy(Self::gather_target(slot, offset), packet.payload.source())
+                }
+            }
+            Kind::AtomicResponse(_, value) if !is_read => host.copy(
+                Self::gather_target(slot, 0),
+                Source::Bytes(&value.to_ne_bytes()),
+            ),
+            _ => return self.bad_response(core, host, Syndrome::ResponseOpcode),
+        };
+        match copied {
+            Ok(()) => {}
+            Err(CopyFault::Target(cause)) => {
+                return Err(self.fail_oldest(core, host, WcStatus::LocProtErr, cause));
+            }
+            // The peer's memory went away between its check and the copy. Asked again, the peer will say so itself.
+            Err(CopyFault::Source(_)) => return self.imply_nak(core, host),
+        }
+        let count = packet.psns;
+        self.reload_retries(core);
+        self.una_psn = psn::add(expected, count);
+        let slot = self.slot_mut(index);
+        slot.progress += count;
+        if slot.progress == slot.psns {
+            self.complete_oldest(core, host);
+        }
+        Ok(())
+    }
+
+    /// Whether a PSN belongs to a work request that waits for a response.
+    fn answers_response(&self, psn: u32) -> bool {
+        let mut index = self.oldest;
+        while index != self.next {
+            let slot = self.slot(index);
+            if slot.started && psn::ahead(psn, slot.first_psn) < slot.psns {
+                return slot.awaits_response();
+            }
+            index = index.wrapping_add(1);
+        }
+        false
+    }
+}

@@ -319,7 +319,6 @@ impl Qp {
     pub fn modify<H: Host>(
         &mut self,
         host: &mut H,
-        now: u64,
         to: QpState,
         attr: &Attr,
     ) -> Result<(), Syndrome> {
@@ -351,10 +350,15 @@ impl Qp {
             (QpState::Init, QpState::Rtr) => self.resp.start(&self.core),
             (QpState::Rtr, QpState::Rts) => self.req.start(&self.core),
             (QpState::Rts, QpState::Sqd) => self.req.drain(),
-            (QpState::Sqe, QpState::Rts) => self.core.syndrome = None,
+            (QpState::Sqe, QpState::Rts) => {
+                self.core.syndrome = None;
+                // Nothing of before may be taken for what is posted from now on.
+                let mut all = Budget::new(u32::MAX, u64::MAX);
+                self.req.flush(&mut self.core, host, &mut all);
+                self.req.resume();
+            }
             _ => {}
         }
-        let _ = now;
         Ok(())
     }
 
@@ -391,7 +395,9 @@ impl Qp {
             return;
         }
         if packet.transport == Transport::Ud {
-            ud::receive(core, &mut self.resp, host, packet);
+            if let Some(cause) = ud::receive(core, &mut self.resp, host, packet) {
+                self.enter_error(host, cause);
+            }
         } else if packet.kind.is_request() {
             if let Some(cause) = self.resp.receive(core, host, packet) {
                 self.enter_error(host, cause);
@@ -401,12 +407,16 @@ impl Qp {
         }
     }
 
-    /// Tells that the payload of this queue pair's own packet `psn` could not be read when it was turned into a frame:
-    /// its work request will fail with LOC_PROT_ERR once those before it are done.
-    pub fn source_fault<H: Host>(&mut self, host: &mut H, now: u64, psn: u32, cause: Syndrome) {
-        let _ = (now, psn);
-        self.req.source_fault(psn, cause);
-        if let Some(cause) = self.req.fail_oldest_fault(&mut self.core, host) {
+    /// Tells that the payload of a packet that this queue pair sent could not be read when a frame was made of it. A
+    /// work request of its own fails with LOC_PROT_ERR once those before it are done; of a READ response, the peer is
+    /// told that its access failed.
+    pub fn source_fault<H: Host>(&mut self, host: &mut H, packet: &Packet, cause: Syndrome) {
+        if packet.kind.is_request() {
+            self.req.source_fault(packet.psn, cause);
+        } else if let Some(cause) = self
+            .resp
+            .source_fault(&mut self.core, host, packet.psn, cause)
+        {
             self.enter_error(host, cause);
         }
     }
@@ -419,22 +429,25 @@ impl Qp {
             QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe => {}
         }
         let mut more = false;
-        if self.core.transport() == Transport::Ud {
-            more |= ud::run(&mut self.core, &mut self.req, host, budget);
-        } else {
-            match self.resp.run(&mut self.core, host, budget) {
-                Ok(busy) => more |= busy,
-                Err(cause) => {
-                    self.enter_error(host, cause);
-                    return true;
-                }
+        match self.resp.run(&mut self.core, host, budget) {
+            Ok(busy) => more |= busy,
+            Err(cause) => {
+                self.enter_error(host, cause);
+                return true;
             }
-            match self.req.run(&mut self.core, host, now, budget) {
-                Ok(busy) => more |= busy,
-                Err(cause) => {
-                    self.enter_error(host, cause);
-                    return true;
-                }
+        }
+        if self.core.state == QpState::Sqe {
+            return self.req.flush(&mut self.core, host, budget);
+        }
+        let sent = match self.core.transport() {
+            Transport::Ud => ud::run(&mut self.core, &mut self.req, host, budget),
+            Transport::Rc | Transport::Uc => self.req.run(&mut self.core, host, now, budget),
+        };
+        match sent {
+            Ok(busy) => more |= busy,
+            Err(cause) => {
+                self.send_error(host, cause);
+                return true;
             }
         }
         self.req.report_drained(&self.core, host);
@@ -446,6 +459,17 @@ impl Qp {
         match self.core.state {
             QpState::Rts | QpState::Sqd => self.req.deadline(),
             _ => None,
+        }
+    }
+
+    /// A work request failed. On unreliable services only the send queue is in error: SQE (IBTA 10.3.1.8).
+    fn send_error<H: Host>(&mut self, host: &mut H, cause: Syndrome) {
+        if self.core.transport() == Transport::Rc {
+            self.enter_error(host, cause);
+        } else {
+            self.core.state = QpState::Sqe;
+            self.core.syndrome = Some(cause);
+            self.req.abandon();
         }
     }
 
