@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Registration with libibverbs, opening a device, and the table of operations.
+#![allow(unsafe_code)]
+
+use super::memory::Area;
+use super::v34::*;
+use super::{data, queues, verbs};
+use crate::errno::Errno;
+use core::ffi::{c_int, c_void};
+use core::mem::{offset_of, size_of};
+use core::ptr::{null, null_mut};
+use std::sync::{Arc, Mutex, PoisonError};
+use verbena_abi::uverbs::{AllocUcontextReq, AllocUcontextResp, AreaInfo, UVERBS_ABI_VERSION};
+use verbena_abi::{regs, Le16, ABI_VERSION, ABI_VERSION_MIN};
+use zerocopy::FromZeros;
+
+// The symbols have the version node of the libibverbs that is linked against, which binds the file to it.
+#[link(name = "ibverbs")]
+extern "C" {}
+
+extern "C" {
+    fn calloc(count: usize, size: usize) -> *mut c_void;
+    fn free(memory: *mut c_void);
+}
+
+/// A command or response: the core's part, then the driver's.
+#[repr(C)]
+pub struct Message<C, D> {
+    pub core: C,
+    pub driver: D,
+}
+
+impl<C, D: FromZeros> Message<C, D> {
+    /// Zeroes, and the driver's part.
+    pub fn new(driver: D) -> Self {
+        // The kernel looks for the driver's part right behind the core's.
+        const { assert!(offset_of!(Self, driver) == size_of::<C>()) };
+        Self {
+            // SAFETY: the core's parts are integers and arrays of them.
+            core: unsafe { core::mem::zeroed() },
+            driver,
+        }
+    }
+
+    /// Zeroes.
+    pub fn zeroed() -> Self {
+        Self::new(D::new_zeroed())
+    }
+}
+
+/// Turns what an `ibv_cmd_*` function returned into a result.
+pub fn check(returned: c_int) -> Result<(), Errno> {
+    match returned {
+        0 => Ok(()),
+        // Old ones return -1 and set errno.
+        -1 => Err(std::io::Error::last_os_error().into()),
+        errno => Err(Errno(errno.abs())),
+    }
+}
+
+/// An open device: libibverbs' part, then the provider's.
+#[repr(C)]
+pub struct Context {
+    verbs: verbs_context,
+    inner: Inner,
+}
+
+/// The provider's part of a context.
+pub struct Inner {
+    fd: c_int,
+    /// Each area is mapped once; this list keeps it mapped until the context is closed.
+    areas: Mutex<Vec<Arc<Area>>>,
+}
+
+impl Inner {
+    /// The provider's part of what C calls a context.
+    ///
+    /// # Safety
+    ///
+    /// `context` is an open context of this provider.
+    pub unsafe fn of<'a>(context: *mut ibv_context) -> &'a Self {
+        let verbs = context
+            .cast::<u8>()
+            .wrapping_sub(offset_of!(verbs_context, context));
+        // SAFETY: the caller vouches for it; `alloc_context` has initialised it.
+        unsafe { &(*verbs.cast::<Context>()).inner }
+    }
+
+    /// File descriptor for mappings.
+    pub fn fd(&self) -> c_int {
+        self.fd
+    }
+
+    /// The doorbell area that a response describes.
+    pub fn area(&self, info: &AreaInfo) -> Result<Arc<Area>, Errno> {
+        let mut areas = self.areas.lock().unwrap_or_else(PoisonError::into_inner);
+        let uar = info.uar.get();
+        if let Some(area) = areas.iter().find(|area| area.uar == uar) {
+            return Ok(area.clone());
+        }
+        let area = Arc::new(Area::map(self.fd, info)?);
+        areas.push(area.clone());
+        Ok(area)
+    }
+
+    /// The device is dead: no mapping is to be believed any more.
+    pub fn bury(&self) {
+        let areas = self.areas.lock().unwrap_or_else(PoisonError::into_inner);
+        for area in areas.iter() {
+            area.bury();
+        }
+    }
+}
+
+unsafe extern "C" fn alloc_context(
+    device: *mut ibv_device,
+    fd: c_int,
+    _private: *mut c_void,
+) -> *mut verbs_context {
+    const UNKNOWN_DRIVER: u32 = 0;
+    let offset = offset_of!(Context, verbs) as *mut verbs_context;
+    // SAFETY: libibverbs hands over a valid device; it allocates zeroed memory for a whole `Context`.
+    let context = unsafe {
+        _verbs_init_and_alloc_context(device, fd, size_of::<Context>(), offset, UNKNOWN_DRIVER)
+    }
+    .cast::<Context>();
+    if context.is_null() {
+        return null_mut();
+    }
+    let verbs = context.cast::<verbs_context>();
+    // SAFETY: just allocated.
+    match unsafe { start(verbs, fd) } {
+        Ok(inner) => {
+            // SAFETY: just allocated, and not initialised yet.
+            unsafe { (&raw mut (*context).inner).write(inner) };
+            // SAFETY: a valid context; the table lives for ever.
+            unsafe { verbs_set_ops(verbs, &OPS) };
+            verbs
+        }
+        Err(errno) => {
+            // SAFETY: initialised by libibverbs, of which nothing is left after this.
+            unsafe { verbs_uninit_context(verbs) };
+            // SAFETY: allocated by libibverbs with calloc.
+            unsafe { free(context.cast()) };
+            super::object::set_errno(errno);
+            null_mut()
+        }
+    }
+}
+
+/// # Safety
+///
+/// `verbs` is a context that libibverbs has initialised.
+unsafe fn start(verbs: *mut verbs_context, fd: c_int) -> Result<Inner, Errno> {
+    let mut request = Message::<ibv_get_context, _>::new(AllocUcontextReq {
+        abi_version: Le16::new(ABI_VERSION),
+        abi_version_min: Le16::new(ABI_VERSION_MIN),
+        ..AllocUcontextReq::default()
+    });
+    let mut response = Message::<ib_uverbs_get_context_resp, AllocUcontextResp>::zeroed();
+    // SAFETY: sizes are those of the structures; the caller vouches for the context.
+    check(unsafe {
+        ibv_cmd_get_context(
+            verbs,
+            &mut request.core,
+            size_of_val(&request),
+            &mut response.core,
+            size_of_val(&response),
+        )
+    })?;
+    let version = response.driver.abi_version.get();
+    if !(ABI_VERSION_MIN..=ABI_VERSION).contains(&version) {
+        return Err(Errno::OPNOTSUPP);
+    }
+    let inner = Inner {
+        fd,
+        areas: Mutex::new(Vec::new()),
+    };
+    inner.area(&response.driver.area)?;
+    Ok(inner)
+}
+
+unsafe extern "C" fn free_context(context: *mut ibv_context) {
+    let verbs = context
+        .cast::<u8>()
+        .wrapping_sub(offset_of!(verbs_context, context))
+        .cast::<Context>();
+    // SAFETY: a context of `alloc_context`, which libibverbs closes now.
+    unsafe { core::ptr::drop_in_place(&raw mut (*verbs).inner) };
+    // SAFETY: as above.
+    unsafe { verbs_uninit_context(verbs.cast()) };
+    // SAFETY: allocated by libibverbs with calloc.
+    unsafe { free(verbs.cast()) };
+}
+
+unsafe extern "C" fn alloc_device(_sysfs: *mut verbs_sysfs_dev) -> *mut verbs_device {
+    // SAFETY: no preconditions. libibverbs fills it.
+    unsafe { calloc(1, size_of::<verbs_device>()) }.cast()
+}
+
+unsafe extern "C" fn uninit_device(device: *mut verbs_device) {
+    // SAFETY: from `alloc_device`.
+    unsafe { free(device.cast()) };
+}
+
+static OPS: verbs_context_ops = {
+    // SAFETY: null function pointers are `None`.
+    let mut ops: verbs_context_ops = unsafe { core::mem::zeroed() };
+    ops.alloc_pd = Some(verbs::alloc_pd);
+    ops.async_event = Some(verbs::async_event);
+    ops.attach_mcast = Some(ibv_cmd_attach_mcast);
+    ops.create_ah = Some(verbs::create_ah);
+    ops.create_cq = Some(queues::create_cq);
+    ops.create_qp = Some(queues::create_qp);
+    ops.create_qp_ex = Some(queues::create_qp_ex);
+    ops.create_srq = Some(queues::create_srq);
+    ops.dealloc_pd = Some(verbs::dealloc_pd);
+    ops.dereg_mr = Some(verbs::dereg_mr);
+    ops.destroy_ah = Some(verbs::destroy_ah);
+    ops.destroy_cq = Some(queues::destroy_cq);
+    ops.destroy_qp = Some(queues::destroy_qp);
+    ops.destroy_srq = Some(queues::destroy_srq);
+    ops.detach_mcast = Some(ibv_cmd_detach_mcast);
+    ops.free_context = Some(free_context);
+    ops.get_srq_num = Some(queues::get_srq_num);
+    ops.modify_qp = Some(queues::modify_qp);
+    ops.modify_srq = Some(queues::modify_srq);
+    ops.poll_cq = Some(data::poll_cq);
+    ops.post_recv = Some(data::post_recv);
+    ops.post_send = Some(data::post_send);
+    ops.post_srq_recv = Some(data::post_srq_recv);
+    ops.query_device_ex = Some(verbs::query_device_ex);
+    ops.query_port = Some(verbs::query_port);
+    ops.query_qp = Some(queues::query_qp);
+    ops.query_srq = Some(queues::query_srq);
+    ops.reg_dmabuf_mr = Some(verbs::reg_dmabuf_mr);
+    ops.reg_mr = Some(verbs::reg_mr);
+    ops.req_notify_cq = Some(data::req_notify_cq);
+    ops.rereg_mr = Some(verbs::rereg_mr);
+    ops
+};
+
+/// Structures with pointers that are never written.
+#[repr(transparent)]
+struct Constant<T>(T);
+
+// SAFETY: constant, and what it points to is constant too.
+unsafe impl<T> Sync for Constant<T> {}
+
+static MATCHES: Constant<[verbs_match_ent; 2]> = Constant([
+    verbs_match_ent {
+        driver_data: null_mut(),
+        u: verbs_match_ent__bindgen_ty_1 { driver_id: 0 },
+        vendor: regs::PCI_VENDOR_ID,
+        device: regs::PCI_DEVICE_ID,
+        kind: VERBS_MATCH_PCI as u8,
+    },
+    verbs_match_ent {
+        driver_data: null_mut(),
+        u: verbs_match_ent__bindgen_ty_1 { driver_id: 0 },
+        vendor: 0,
+        device: 0,
+        kind: VERBS_MATCH_SENTINEL as u8,
+    },
+]);
+
+static DEVICE_OPS: Constant<verbs_device_ops> = Constant(verbs_device_ops {
+    name: c"verbena".as_ptr(),
+    match_min_abi_version: UVERBS_ABI_VERSION,
+    match_max_abi_version: UVERBS_ABI_VERSION,
+    match_table: (&raw const MATCHES).cast(),
+    static_providers: null::<*const verbs_device_ops>().cast_mut(),
+    match_device: None,
+    alloc_context: Some(alloc_context),
+    import_context: None,
+    alloc_device: Some(alloc_device),
+    uninit_device: Some(uninit_device),
+});
+
+extern "C" fn register() {
+    // SAFETY: the structure lives for ever.
+    unsafe { verbs_register_driver_34(&DEVICE_OPS.0) };
+}
+
+/// libibverbs opens this file and expects that it registers by itself.
+#[used]
+#[link_section = ".init_array"]
+static REGISTER: extern "C" fn() = register;

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The lock of a queue: a spinlock that yields, and costs next to nothing while the process has one thread.
+//!
+//! A wall. Held for a few dozen instructions, never across a syscall of ours.
+#![allow(unsafe_code)]
+
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+extern "C" {
+    /// glibc: nonzero while the process certainly has one thread only.
+    static __libc_single_threaded: AtomicU8;
+}
+
+#[inline(always)]
+fn single_threaded() -> bool {
+    // SAFETY: glibc (2.32 and later) defines this byte; it is only read here.
+    unsafe { __libc_single_threaded.load(Ordering::Relaxed) != 0 }
+}
+
+/// A value that one thread at a time can reach.
+pub struct Lock<T> {
+    held: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value moves between threads only through the lock.
+unsafe impl<T: Send> Sync for Lock<T> {}
+
+impl<T> Lock<T> {
+    /// A free lock.
+    pub const fn new(value: T) -> Self {
+        Self {
+            held: AtomicBool::new(false),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Waits for the lock. With one thread there is nobody to wait for, and nobody can appear before it is released:
+    /// what runs under it creates no thread.
+    #[inline(always)]
+    pub fn lock(&self) -> Guard<'_, T> {
+        if !single_threaded() && self.held.swap(true, Ordering::Acquire) {
+            self.wait();
+        }
+        Guard { lock: self }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait(&self) {
+        let mut turns = 0u32;
+        loop {
+            while self.held.load(Ordering::Relaxed) {
+                turns += 1;
+                if turns % 64 == 0 {
+                    // The holder may be preempted, and there may be one CPU only.
+                    std::thread::yield_now();
+                } else {
+                    core::hint::spin_loop();
+                }
+            }
+            if !self.held.swap(true, Ordering::Acquire) {
+                return;
+            }
+        }
+    }
+}
+
+impl<T> Lock<T> {
+    /// Takes over from a guard that was forgotten, when a lock spans several calls from C.
+    ///
+    /// # Safety
+    ///
+    /// This thread holds the lock through a [`Guard`] that went to [`core::mem::forget`], and no other guard of it lives.
+    #[inline(always)]
+    pub unsafe fn resume(&self) -> Guard<'_, T> {
+        Guard { lock: self }
+    }
+}
+
+/// Shows that the lock is held.
+pub struct Guard<'a, T> {
+    lock: &'a Lock<T>,
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: the lock is held, by this thread.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the lock is held, by this thread.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.lock.held.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,455 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Memory that the device sees: doorbell areas and rings.
+//!
+//! A wall. Memory comes from `mmap(2)` of the uverbs file or, in unit tests, from the heap; everything above reaches it
+//! through the accessors here. They mask or check each offset, so that a wrong index hits another entry of the same
+//! ring, never other memory. Ordering is what the device specification asks for: an entry is written with plain stores
+//! and published by a release store of the producer index; a CQE is read after an acquire load of its tail. What the device writes is
+//! mapped for reading only: when the kernel takes it away it reads as zeroes, whereas what is read through a writable
+//! mapping means nothing any more (device specification, "Doorbell areas").
+#![allow(unsafe_code)]
+
+use core::ffi::{c_int, c_long, c_void};
+use core::ptr::NonNull;
+use core::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::io;
+use verbena_abi::doorbell::{self, Words};
+use verbena_abi::uverbs::AreaInfo;
+
+const PROT_READ: c_int = 1;
+const PROT_WRITE: c_int = 2;
+const PROT_NONE: c_int = 0;
+const MAP_SHARED: c_int = 1;
+const MAP_PRIVATE: c_int = 2;
+const MAP_FIXED: c_int = 0x10;
+const MAP_ANONYMOUS: c_int = 0x20;
+
+extern "C" {
+    fn mmap(
+        addr: *mut c_void,
+        length: usize,
+        prot: c_int,
+        flags: c_int,
+        fd: c_int,
+        offset: c_long,
+    ) -> *mut c_void;
+    fn munmap(addr: *mut c_void, length: usize) -> c_int;
+}
+
+/// # Safety
+///
+/// If `flags` has `MAP_FIXED`, nothing refers to what was mapped there.
+unsafe fn map(
+    at: Option<NonNull<u8>>,
+    length: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: u64,
+) -> io::Result<NonNull<u8>> {
+    let at = at.map_or(core::ptr::null_mut(), NonNull::as_ptr);
+    let offset = c_long::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: the caller vouches for `MAP_FIXED`; otherwise a new mapping disturbs nothing.
+    let base = unsafe { mmap(at.cast(), length, protection, flags, fd, offset) };
+    // MAP_FAILED is all ones.
+    if base as isize == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    NonNull::new(base.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+}
+
+/// How a mapping is used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Protection {
+    /// The device writes, the process reads.
+    Read,
+    /// The process writes, the device reads; the process may read again what it wrote.
+    ReadWrite,
+    /// A doorbell page.
+    Write,
+}
+
+impl Protection {
+    fn bits(self) -> c_int {
+        match self {
+            Self::Read => PROT_READ,
+            Self::ReadWrite => PROT_READ | PROT_WRITE,
+            Self::Write => PROT_WRITE,
+        }
+    }
+}
+
+enum Source {
+    Mapped,
+    #[cfg(test)]
+    Heap(std::alloc::Layout),
+}
+
+/// A piece of memory of its own, at least 64-byte aligned, that lives as long as this value.
+pub struct Memory {
+    base: NonNull<u8>,
+    length: usize,
+    source: Source,
+}
+
+// SAFETY: the memory belongs to the process, not to a thread; every access goes through the accessors below, whose
+// callers hold the queue's lock or use atomic words.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Maps `length` bytes of the uverbs file `fd` at `offset`, as the kernel handed them out.
+    pub fn map(fd: c_int, offset: u64, length: usize, protection: Protection) -> io::Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
+        let base = unsafe { map(None, length, protection.bits(), MAP_SHARED, fd, offset) }?;
+        Ok(Self {
+            base,
+            length,
+            source: Source::Mapped,
+        })
+    }
+
+    /// Maps pieces of `piece` bytes (whole pages) side by side.
+    fn map_side_by_side<const N: usize>(
+        fd: c_int,
+        piece: usize,
+        offsets: [(u64, Protection); N],
+    ) -> io::Result<Self> {
+        let flags = MAP_PRIVATE | MAP_ANONYMOUS;
+        // SAFETY: as above. It reserves the addresses.
+        let base = unsafe { map(None, piece * N, PROT_NONE, flags, -1, 0) }?;
+        let whole = Self {
+            base,
+            length: piece * N,
+            source: Source::Mapped,
+        };
+        for (number, (offset, protection)) in offsets.into_iter().enumerate() {
+            // SAFETY: within the reservation.
+            let at = unsafe { base.add(piece * number) };
+            let flags = MAP_SHARED | MAP_FIXED;
+            // SAFETY: it replaces a part of the reservation, which nothing has used yet.
+            unsafe { map(Some(at), piece, protection.bits(), flags, fd, offset) }?;
+        }
+        Ok(whole)
+    }
+
+    /// Zeroed memory of the process's own, in place of a mapping.
+    #[cfg(test)]
+    pub fn heap(length: usize) -> Self {
+        let layout = std::alloc::Layout::from_size_align(length, 4096).expect("a valid layout");
+        assert!(length > 0);
+        // SAFETY: the layout's size is not zero.
+        let base = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).expect("memory");
+        Self {
+            base,
+            length,
+            source: Source::Heap(layout),
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        match self.source {
+            Source::Mapped => {
+                // SAFETY: the mapping is this value's own and nothing refers to it any more.
+                unsafe { munmap(self.base.as_ptr().cast(), self.length) };
+            }
+            #[cfg(test)]
+            // SAFETY: allocated with this very layout.
+            Source::Heap(layout) => unsafe { std::alloc::dealloc(self.base.as_ptr(), layout) },
+        }
+    }
+}
+
+/// A doorbell area with its page in the doorbell BAR.
+pub struct Area {
+    words: Memory,
+    page: Memory,
+    /// Index of the area.
+    pub uar: u32,
+    /// Latched once the alive word was found to be 0.
+    dead: AtomicBool,
+}
+
+impl Area {
+    /// Maps what a response describes.
+    pub fn map(fd: c_int, info: &AreaInfo) -> io::Result<Self> {
+        // The two parts lie side by side, so that one base address serves all offsets.
+        const { assert!(doorbell::DEVICE_PART == 0) };
+        const { assert!(doorbell::GUEST_PART == doorbell::PART_SIZE) };
+        const { assert!(doorbell::AREA_SIZE == 2 * doorbell::PART_SIZE) };
+        let words = Memory::map_side_by_side(
+            fd,
+            doorbell::PART_SIZE,
+            [
+                (info.device_offset.get(), Protection::Read),
+                (info.guest_offset.get(), Protection::ReadWrite),
+            ],
+        )?;
+        let offset = info.ring_offset.get();
+        let page = Memory::map(fd, offset, doorbell::PART_SIZE, Protection::Write)?;
+        Self::new(words, page, info.uar.get()).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    fn new(words: Memory, page: Memory, uar: u32) -> Option<Self> {
+        (words.length >= doorbell::AREA_SIZE && page.length >= 4).then_some(Self {
+            words,
+            page,
+            uar,
+            dead: AtomicBool::new(false),
+        })
+    }
+
+    /// An area in plain memory that says it is alive and awake.
+    #[cfg(test)]
+    pub fn mock() -> Self {
+        let area = Self::new(
+            Memory::heap(doorbell::AREA_SIZE),
+            Memory::heap(4096),
+            0,
+        )
+        .expect("big enough");
+        area.store(doorbell::ALIVE, 1);
+        area
+    }
+
+    /// Whether the doorbell was ever rung.
+    #[cfg(test)]
+    pub fn rung(&self) -> bool {
+        // SAFETY: the page has at least 4 bytes and is aligned.
+        unsafe { self.page.base.cast::<u32>().read_volatile() != 0 }
+    }
+
+    /// Whether the device serves this area. Once it does not, it never does again.
+    #[inline(always)]
+    pub fn alive(&self) -> bool {
+        !self.dead.load(Ordering::Relaxed) && (self.load(doorbell::ALIVE) != 0 || self.bury())
+    }
+
+    /// Latches death; returns false.
+    #[cold]
+    #[inline(never)]
+    pub fn bury(&self) -> bool {
+        self.dead.store(true, Ordering::Relaxed);
+        false
+    }
+
+    /// Writes to the doorbell page: a VM exit, needed only when the device sleeps.
+    #[cold]
+    #[inline(never)]
+    pub fn ring(&self) {
+        // SAFETY: the page has at least 4 bytes and is aligned; the device ignores the value.
+        unsafe { self.page.base.cast::<u32>().write_volatile(1) };
+    }
+
+    #[inline(always)]
+    fn word(&self, offset: usize) -> &AtomicU32 {
+        let offset = offset & (doorbell::AREA_SIZE - 4);
+        // SAFETY: the offset is a multiple of 4 below the area's size, which `new` has checked against the memory's;
+        // shared words are only ever accessed as atomics.
+        unsafe { AtomicU32::from_ptr(self.words.base.as_ptr().add(offset).cast()) }
+    }
+
+    #[inline(always)]
+    fn word64(&self, offset: usize) -> &AtomicU64 {
+        let offset = offset & (doorbell::AREA_SIZE - 8);
+        // SAFETY: as in `word`, with multiples of 8.
+        unsafe { AtomicU64::from_ptr(self.words.base.as_ptr().add(offset).cast()) }
+    }
+}
+
+impl Words for Area {
+    #[inline(always)]
+    fn load(&self, offset: usize) -> u32 {
+        self.word(offset).load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    fn load_acquire(&self, offset: usize) -> u32 {
+        self.word(offset).load(Ordering::Acquire)
+    }
+
+    #[inline(always)]
+    fn store(&self, offset: usize, value: u32) {
+        self.word(offset).store(value, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    fn store_release(&self, offset: usize, value: u32) {
+        self.word(offset).store(value, Ordering::Release);
+    }
+
+    #[inline(always)]
+    fn store64_release(&self, offset: usize, value: u64) {
+        self.word64(offset).store(value, Ordering::Release);
+    }
+
+    #[inline(always)]
+    fn load64_acquire(&self, offset: usize) -> u64 {
+        self.word64(offset).load(Ordering::Acquire)
+    }
+
+    #[inline(always)]
+    fn increment(&self, offset: usize) {
+        self.word(offset).fetch_add(1, Ordering::Release);
+    }
+
+    #[inline(always)]
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// A ring of 2^n entries whose stride is a power of two and at least `MIN` bytes.
+pub struct Ring<const MIN: usize> {
+    base: NonNull<u8>,
+    mask: u32,
+    log_stride: u32,
+    _memory: Memory,
+}
+
+// SAFETY: see `Memory`.
+unsafe impl<const MIN: usize> Send for Ring<MIN> {}
+// SAFETY: see `Memory`.
+unsafe impl<const MIN: usize> Sync for Ring<MIN> {}
+
+impl<const MIN: usize> Ring<MIN> {
+    /// A ring in `memory`, if it is big enough for it.
+    pub fn new(memory: Memory, log_size: u8, log_stride: u8) -> Option<Self> {
+        const { assert!(MIN % 8 == 0) };
+        if log_size > 24 || log_stride > 16 || (1usize << log_stride) < MIN {
+            return None;
+        }
+        if (1usize << log_size) << log_stride > memory.length {
+            return None;
+        }
+        Some(Self {
+            base: memory.base,
+            mask: (1 << log_size) - 1,
+            log_stride: log_stride.into(),
+            _memory: memory,
+        })
+    }
+
+    /// Number of entries.
+    pub fn size(&self) -> u32 {
+        self.mask + 1
+    }
+
+    /// The entry of a free-running index.
+    #[inline(always)]
+    pub fn entry(&self, index: u32) -> Entry<'_, MIN> {
+        let offset = ((index & self.mask) as usize) << self.log_stride;
+        Entry {
+            // SAFETY: entry number `mask` still ends within the memory, which `new` has checked.
+            base: unsafe { self.base.add(offset) },
+            stride: 1 << self.log_stride,
+            ring: core::marker::PhantomData,
+        }
+    }
+}
+
+/// One entry of a ring.
+#[derive(Clone, Copy)]
+pub struct Entry<'a, const MIN: usize> {
+    base: NonNull<u8>,
+    stride: usize,
+    ring: core::marker::PhantomData<&'a Ring<MIN>>,
+}
+
+impl<const MIN: usize> Entry<'_, MIN> {
+    /// Stores 8 bytes at a fixed offset, little endian.
+    #[inline(always)]
+    pub fn put<const OFFSET: usize>(self, value: u64) {
+        const { assert!(OFFSET % 8 == 0 && OFFSET + 8 <= MIN) };
+        // SAFETY: within the entry, which is at least `MIN` bytes long and so aligned.
+        unsafe { self.base.add(OFFSET).cast::<u64>().write(value.to_le()) };
+    }
+
+    /// Stores two words at an offset that is known only when it runs; beyond the entry's end, nothing.
+    #[inline(always)]
+    pub fn put_pair(self, offset: usize, low: u64, high: u64) {
+        if offset % 8 == 0 && offset < self.stride && self.stride - offset >= 16 {
+            // SAFETY: checked just now.
+            let at = unsafe { self.base.add(offset) }.cast::<u64>();
+            // SAFETY: as above.
+            unsafe { at.write(low.to_le()) };
+            // SAFETY: as above.
+            unsafe { at.add(1).write(high.to_le()) };
+        }
+    }
+
+    /// Bytes that fit at `offset`.
+    #[inline(always)]
+    pub fn room(self, offset: usize) -> usize {
+        self.stride.saturating_sub(offset)
+    }
+
+    /// Copies inline data to `offset`; false, with nothing written, if it does not fit.
+    ///
+    /// Short data is what inline is for: whole words first, so that no call of memcpy is made for it.
+    ///
+    /// # Safety
+    ///
+    /// `from` has `length` readable bytes.
+    #[inline(always)]
+    pub unsafe fn copy_in(self, offset: usize, from: *const u8, length: usize) -> bool {
+        if offset > self.stride || length > self.stride - offset {
+            return false;
+        }
+        // SAFETY: `offset` is at most the stride.
+        let to = unsafe { self.base.as_ptr().add(offset) };
+        if length > 128 {
+            // SAFETY: the caller vouches for `from`, the check above for `to`; a ring is no user buffer.
+            unsafe { core::ptr::copy_nonoverlapping(from, to, length) };
+            return true;
+        }
+        let mut done = 0;
+        while done + 8 <= length {
+            // SAFETY: as above.
+            let word = unsafe { from.add(done).cast::<u64>().read_unaligned() };
+            // SAFETY: as above.
+            unsafe { to.add(done).cast::<u64>().write_unaligned(word) };
+            done += 8;
+        }
+        while done < length {
+            // SAFETY: as above.
+            let byte = unsafe { from.add(done).read() };
+            // SAFETY: as above.
+            unsafe { to.add(done).write(byte) };
+            done += 1;
+        }
+        true
+    }
+
+    /// Loads 8 bytes at a fixed offset.
+    #[inline(always)]
+    pub fn get<const OFFSET: usize>(self) -> u64 {
+        const { assert!(OFFSET % 8 == 0 && OFFSET + 8 <= MIN) };
+        // SAFETY: within the entry, which is at least `MIN` bytes long and so aligned.
+        u64::from_le(unsafe { self.base.add(OFFSET).cast::<u64>().read_volatile() })
+    }
+
+    /// Loads 4 bytes at a fixed offset with acquire order.
+    #[inline(always)]
+    pub fn get32_acquire<const OFFSET: usize>(self) -> u32 {
+        const { assert!(OFFSET % 4 == 0 && OFFSET + 4 <= MIN) };
+        // SAFETY: within the entry and aligned; this word is only accessed as an atomic while the device may write it.
+        let word = unsafe { AtomicU32::from_ptr(self.base.add(OFFSET).cast().as_ptr()) };
+        u32::from_le(word.load(Ordering::Acquire))
+    }
+}
+
+#[cfg(test)]
+impl<const MIN: usize> Ring<MIN> {
+    /// Reads `length` bytes of an entry, as the device would.
+    pub fn bytes(&self, index: u32, offset: usize, length: usize) -> Vec<u8> {
+        let entry = self.entry(index);
+        assert!(length <= entry.room(offset));
+        // SAFETY: checked just now; no other thread writes in a unit test.
+        unsafe { core::slice::from_raw_parts(entry.base.as_ptr().add(offset), length) }.to_vec()
+    }
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The wall between C and the safe part of the provider. All of the provider's `unsafe` is in this folder.
+//!
+//! | file | what it holds |
+//! | --- | --- |
+//! | `v34` | generated: libibverbs' private structures and functions, private ABI 34 |
+//! | [`memory`] | mappings, doorbell areas, rings |
+//! | [`lock`] | the lock of a queue |
+//! | [`wr`] | work requests as C passes them |
+//! | [`object`] | objects that C holds by pointer |
+//! | `device` | registration with libibverbs, opening a device, the table of operations |
+//! | `verbs`, `queues` | verbs that create, change and destroy |
+//! | `data` | post, poll, arm |
+//! | `poll_ex`, `post_ex` | the extended interfaces to the same |
+
+pub mod lock;
+pub mod memory;
+pub mod object;
+pub mod wr;
+
+// Unit tests run without libibverbs, so nothing in them may refer to its functions.
+#[cfg(not(test))]
+mod data;
+#[cfg(not(test))]
+mod device;
+#[cfg(not(test))]
+mod queues;
+#[cfg(not(test))]
+mod verbs;
+
+#[allow(
+    unsafe_code,
+    unsafe_op_in_unsafe_fn,
+    non_camel_case_types,
+    non_snake_case,
+    non_upper_case_globals,
+    dead_code,
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    clippy::multiple_unsafe_ops_per_block
+)]
+pub mod v34;

@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Verbs that create, change and destroy CQs, SRQs and queue pairs. The preconditions are those of `verbs`.
+#![allow(unsafe_code)]
+
+use super::device::{check, Inner, Message};
+use super::memory::{Memory, Protection, Ring};
+use super::object::{or_null, Draft, Object};
+use super::v34::*;
+use super::verbs::only;
+use crate::cq::{self, Cq};
+use crate::errno::Errno;
+use crate::qp::{Qp, Receives, Srq};
+use crate::recv::{RecvConfig, RecvQueue};
+use crate::send::{SendConfig, SendQueue};
+use core::ffi::c_int;
+use core::mem::{size_of, size_of_val};
+use std::sync::Arc;
+use verbena_abi::ctx::QpState;
+use verbena_abi::uverbs::{CreateCqResp, CreateQpResp, CreateSrqResp};
+use verbena_abi::{Le64, wqe};
+
+/// A CQ of ours as C sees it.
+pub type CqObject = Object<verbs_cq, Arc<Cq>>;
+/// A queue pair of ours as C sees it.
+pub type QpObject = Object<verbs_qp, Arc<Qp>>;
+/// An SRQ of ours as C sees it.
+pub type SrqObject = Object<verbs_srq, Arc<Srq>>;
+
+fn map_ring<const MIN: usize>(
+    context: &Inner,
+    offset: Le64,
+    length: Le64,
+    log_size: u8,
+    log_stride: u8,
+    protection: Protection,
+) -> Result<Ring<MIN>, Errno> {
+    let length = usize::try_from(length.get()).map_err(|_| Errno::IO)?;
+    let memory = Memory::map(context.fd(), offset.get(), length, protection)?;
+    Ring::new(memory, log_size, log_stride).ok_or(Errno::IO)
+}
+
+pub unsafe extern "C" fn create_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    channel: *mut ibv_comp_channel,
+    comp_vector: c_int,
+) -> *mut ibv_cq {
+    // SAFETY: integers and pointers.
+    let mut attr: ibv_cq_init_attr_ex = unsafe { core::mem::zeroed() };
+    attr.cqe = cqe as u32;
+    attr.channel = channel;
+    attr.comp_vector = comp_vector as u32;
+    // SAFETY: see the head of this file.
+    or_null(unsafe { new_cq(context, &attr) }).cast()
+}
+
+/// Creates a CQ from what the program asked for, already checked.
+///
+/// # Safety
+///
+/// As `create_cq`.
+pub unsafe fn new_cq(
+    context: *mut ibv_context,
+    attr: &ibv_cq_init_attr_ex,
+) -> Result<*mut verbs_cq, Errno> {
+    if attr.cqe == 0 || attr.cqe > i32::MAX as u32 {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: see the head of this file.
+    let inner = unsafe { Inner::of(context) };
+    // SAFETY: integers.
+    let mut request: ibv_create_cq_ex = unsafe { core::mem::zeroed() };
+    let mut response = Message::<ib_uverbs_ex_create_cq_resp, CreateCqResp>::zeroed();
+    let mut cq = Draft::<verbs_cq, Arc<Cq>>::new();
+    // SAFETY: see the head of this file.
+    check(unsafe {
+        ibv_cmd_create_cq_ex(
+            context,
+            attr,
+            cq.verbs(),
+            &mut request,
+            size_of_val(&request),
+            &mut response.core,
+            size_of_val(&response),
+            0,
+        )
+    })?;
+    let driver = &response.driver;
+    let made = inner.area(&driver.area).and_then(|area| {
+        let (offset, length) = (driver.ring_offset, driver.ring_length);
+        let ring = map_ring(
+            inner,
+            offset,
+            length,
+            driver.log_size,
+            cq::LOG_STRIDE,
+            Protection::Read,
+        )?;
+        Ok(Arc::new(Cq::new(
+            ring,
+            driver.log_size,
+            area,
+            driver.slot.get().into(),
+        )))
+    });
+    match made {
+        Ok(made) => Ok(cq.finish(made)),
+        Err(errno) => {
+            // SAFETY: the kernel has just created it, and nobody else knows it.
+            unsafe { ibv_cmd_destroy_cq(cq.verbs().cast()) };
+            Err(errno)
+        }
+    }
+}
+
+pub unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
+    // SAFETY: see the head of this file.
+    let returned = unsafe { ibv_cmd_destroy_cq(cq) };
+    if returned == 0 {
+        // SAFETY: from `new_cq`, and gone for the kernel.
+        drop(unsafe { CqObject::take(cq) });
+    }
+    returned
+}
+
+pub unsafe extern "C" fn create_srq(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_srq_init_attr,
+) -> *mut ibv_srq {
+    // SAFETY: see the head of this file.
+    or_null(unsafe { new_srq(pd, attr) }).cast()
+}
+
+/// # Safety
+///
+/// As `create_srq`.
+unsafe fn new_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> Result<*mut verbs_srq, Errno> {
+    // SAFETY: see the head of this file.
+    let inner = unsafe { Inner::of((*pd).context) };
+    // SAFETY: integers.
+    let mut request: ibv_create_srq = unsafe { core::mem::zeroed() };
+    let mut response = Message::<ib_uverbs_create_srq_resp, CreateSrqResp>::zeroed();
+    let mut srq = Draft::<verbs_srq, Arc<Srq>>::new();
+    // SAFETY: see the head of this file.
+    check(unsafe {
+        ibv_cmd_create_srq(
+            pd,
+            srq.verbs().cast(),
+            attr,
+            &mut request,
+            size_of_val(&request),
+            &mut response.core,
+            size_of_val(&response),
+        )
+    })?;
+    // What the kernel has made of the attributes is in its response.
+    let (max_wr, max_sge) = (response.core.max_wr, response.core.max_sge);
+    let driver = &response.driver;
+    let made = inner.area(&driver.area).and_then(|area| {
+        let ring = map_ring(
+            inner,
+            driver.ring_offset,
+            driver.ring_length,
+            driver.log_size,
+            driver.log_stride,
+            Protection::ReadWrite,
+        )?;
+        let config = RecvConfig {
+            max_wr,
+            max_sge,
+            slot: driver.slot.get().into(),
+        };
+        Ok(Arc::new(Srq {
+            srqn: driver.srqn.get(),
+            queue: RecvQueue::new(ring, area, config),
+        }))
+    });
+    match made {
+        Ok(made) => Ok(srq.finish(made)),
+        Err(errno) => {
+            // SAFETY: the kernel has just created it, and nobody else knows it.
+            unsafe { ibv_cmd_destroy_srq(srq.verbs().cast()) };
+            Err(errno)
+        }
+    }
+}
+
+pub unsafe extern "C" fn modify_srq(
+    srq: *mut ibv_srq,
+    attr: *mut ibv_srq_attr,
+    mask: c_int,
+) -> c_int {
+    // SAFETY: integers.
+    let mut request: ibv_modify_srq = unsafe { core::mem::zeroed() };
+    // SAFETY: see the head of this file.
+    unsafe { ibv_cmd_modify_srq(srq, attr, mask, &mut request, size_of::<ibv_modify_srq>()) }
+}
+
+pub unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
+    // SAFETY: integers.
+    let mut request: ibv_query_srq = unsafe { core::mem::zeroed() };
+    // SAFETY: see the head of this file.
+    unsafe { ibv_cmd_query_srq(srq, attr, &mut request, size_of::<ibv_query_srq>()) }
+}
+
+pub unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
+    // SAFETY: see the head of this file.
+    unsafe { number.write(SrqObject::inner(srq).srqn) };
+    0
+}
+
+pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
+    // SAFETY: see the head of this file.
+    let returned = unsafe { ibv_cmd_destroy_srq(srq) };
+    if returned == 0 {
+        // SAFETY: from `new_srq`, and gone for the kernel.
+        drop(unsafe { SrqObject::take(srq) });
+    }
+    returned
+}
+
+pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    // SAFETY: see the head of this file.
+    let asked = unsafe { &mut *attr };
+    // SAFETY: integers and pointers.
+    let mut extended: ibv_qp_init_attr_ex = unsafe { core::mem::zeroed() };
+    extended.qp_context = asked.qp_context;
+    extended.send_cq = asked.send_cq;
+    extended.recv_cq = asked.recv_cq;
+    extended.srq = asked.srq;
+    extended.cap = asked.cap;
+    extended.qp_type = asked.qp_type;
+    extended.sq_sig_all = asked.sq_sig_all;
+    extended.comp_mask = IBV_QP_INIT_ATTR_PD;
+    extended.pd = pd;
+    // SAFETY: see the head of this file.
+    let result = unsafe { new_qp((*pd).context, &mut extended) };
+    asked.cap = extended.cap;
+    or_null(result).cast()
+}
+
+pub unsafe extern "C" fn create_qp_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    // SAFETY: see the head of this file.
+    or_null(unsafe { new_qp(context, &mut *attr) }).cast()
+}
+
+/// # Safety
+///
+/// As `create_qp_ex`.
+unsafe fn new_qp(
+    context: *mut ibv_context,
+    attr: &mut ibv_qp_init_attr_ex,
+) -> Result<*mut verbs_qp, Errno> {
+    only(attr.comp_mask, IBV_QP_INIT_ATTR_PD)?;
+    let datagram = match attr.qp_type {
+        IBV_QPT_RC | IBV_QPT_UC => false,
+        IBV_QPT_UD => true,
+        _ => return Err(Errno::OPNOTSUPP),
+    };
+    if attr.send_cq.is_null() || attr.recv_cq.is_null() {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: see the head of this file.
+    let inner = unsafe { Inner::of(context) };
+    // SAFETY: see the head of this file.
+    let send_cq = unsafe { CqObject::inner(attr.send_cq) }.clone();
+    // SAFETY: see the head of this file.
+    let recv_cq = unsafe { CqObject::inner(attr.recv_cq) }.clone();
+    // SAFETY: integers.
+    let mut request: ibv_create_qp_ex = unsafe { core::mem::zeroed() };
+    let mut response = Message::<ib_uverbs_ex_create_qp_resp, CreateQpResp>::zeroed();
+    let mut qp = Draft::<verbs_qp, Arc<Qp>>::new();
+    // SAFETY: see the head of this file.
+    check(unsafe {
+        ibv_cmd_create_qp_ex2(
+            context,
+            qp.verbs(),
+            attr,
+            &mut request,
+            size_of_val(&request),
+            &mut response.core,
+            size_of_val(&response),
+        )
+    })?;
+    // SAFETY: see the head of this file.
+    let made = unsafe { make_qp(inner, attr, &response.driver, datagram, send_cq, recv_cq) };
+    match made {
+        Ok(made) => {
+            made.attach();
+            Ok(qp.finish(made))
+        }
+        Err(errno) => {
+            // SAFETY: the kernel has just created it, and nobody else knows it.
+            unsafe { ibv_cmd_destroy_qp(qp.verbs().cast()) };
+            Err(errno)
+        }
+    }
+}
+
+/// # Safety
+///
+/// As `create_qp_ex`.
+unsafe fn make_qp(
+    inner: &Inner,
+    attr: &ibv_qp_init_attr_ex,
+    driver: &CreateQpResp,
+    datagram: bool,
+    send_cq: Arc<Cq>,
+    recv_cq: Arc<Cq>,
+) -> Result<Arc<Qp>, Errno> {
+    let area = inner.area(&driver.area)?;
+    let slot = driver.slot.get().into();
+    let ring = map_ring(
+        inner,
+        driver.sq_offset,
+        driver.sq_length,
+        driver.log_sq_size,
+        driver.log_sq_stride,
+        Protection::ReadWrite,
+    )?;
+    let sends = SendQueue::new(
+        ring,
+        area.clone(),
+        SendConfig {
+            max_wr: attr.cap.max_send_wr,
+            max_sge: attr.cap.max_send_sge.min(wqe::MAX_SGE),
+            max_inline: attr.cap.max_inline_data.min(wqe::MAX_INLINE),
+            datagram,
+            signal_all: attr.sq_sig_all != 0,
+            slot,
+        },
+    );
+    let receives = if !attr.srq.is_null() {
+        // SAFETY: see the head of this file.
+        Receives::Shared(unsafe { SrqObject::inner(attr.srq) }.clone())
+    } else if driver.rq_length.get() != 0 {
+        let ring = map_ring(
+            inner,
+            driver.rq_offset,
+            driver.rq_length,
+            driver.log_rq_size,
+            driver.log_rq_stride,
+            Protection::ReadWrite,
+        )?;
+        let config = RecvConfig {
+            max_wr: attr.cap.max_recv_wr,
+            max_sge: attr.cap.max_recv_sge.min(wqe::MAX_SGE),
+            slot,
+        };
+        Receives::Own(RecvQueue::new(ring, area, config))
+    } else {
+        Receives::None
+    };
+    let qpn = driver.qpn.get();
+    Ok(Arc::new(Qp::new(qpn, sends, receives, send_cq, recv_cq)))
+}
+
+pub unsafe extern "C" fn modify_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
+    // SAFETY: integers.
+    let mut request: ibv_modify_qp = unsafe { core::mem::zeroed() };
+    // SAFETY: see the head of this file.
+    let returned =
+        unsafe { ibv_cmd_modify_qp(qp, attr, mask, &mut request, size_of::<ibv_modify_qp>()) };
+    if returned == 0 && mask as u32 & IBV_QP_STATE != 0 {
+        // SAFETY: see the head of this file.
+        let state = unsafe { (*attr).qp_state };
+        // SAFETY: see the head of this file.
+        let qp = unsafe { QpObject::inner(qp) };
+        match u8::try_from(state).ok().and_then(QpState::from_raw) {
+            Some(QpState::Reset) => qp.reset(),
+            Some(state) => qp.set_state(state),
+            None => {}
+        }
+    }
+    returned
+}
+
+pub unsafe extern "C" fn query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    mask: c_int,
+    init_attr: *mut ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: integers.
+    let mut request: ibv_query_qp = unsafe { core::mem::zeroed() };
+    // SAFETY: see the head of this file.
+    unsafe {
+        ibv_cmd_query_qp(
+            qp,
+            attr,
+            mask,
+            init_attr,
+            &mut request,
+            size_of::<ibv_query_qp>(),
+        )
+    }
+}
+
+pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+    // SAFETY: see the head of this file.
+    let returned = unsafe { ibv_cmd_destroy_qp(qp) };
+    if returned == 0 {
+        // SAFETY: from `new_qp`, and gone for the kernel.
+        let object = unsafe { QpObject::take(qp) };
+        object.inner.detach();
+    }
+    returned
+}

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Verbs on device, port, protection domains, memory regions and address handles.
+//!
+//! Every function is called by libibverbs with arguments that the program passed to the public verb: objects are of
+//! this provider and alive, structures are readable or writable as the man pages say. That is the precondition of all
+//! of them.
+#![allow(unsafe_code)]
+
+use super::device::{check, Inner, Message};
+use super::object::{or_null, set_errno, Ah, Draft, Object};
+use super::v34::*;
+use crate::errno::Errno;
+use core::ffi::{c_char, c_int, c_uint, c_void};
+use core::mem::{size_of, size_of_val};
+use verbena_abi::ctx::AddressVector;
+use verbena_abi::uverbs::{AllocPdResp, CreateAhResp};
+use verbena_abi::{Le16, Le32};
+
+/// The provider's part of a protection domain.
+pub struct Pd {
+    pdn: u32,
+}
+
+/// The provider's part of a memory region: nothing.
+struct Mr;
+
+pub unsafe extern "C" fn query_device_ex(
+    context: *mut ibv_context,
+    input: *const ibv_query_device_ex_input,
+    attr: *mut ibv_device_attr_ex,
+    attr_size: usize,
+) -> c_int {
+    // SAFETY: integers.
+    let mut response: ib_uverbs_ex_query_device_resp = unsafe { core::mem::zeroed() };
+    let mut size = size_of_val(&response);
+    // SAFETY: see the head of this file.
+    let returned = unsafe {
+        ibv_cmd_query_device_any(context, input, attr, attr_size, &mut response, &mut size)
+    };
+    if returned != 0 {
+        return returned;
+    }
+    let version = response.base.fw_ver;
+    let text = format!(
+        "{}.{}.{}",
+        version >> 32,
+        version >> 16 & 0xffff,
+        version & 0xffff
+    );
+    // SAFETY: libibverbs has filled the structure; `orig_attr` is always there.
+    let target = unsafe { &mut (*attr).orig_attr.fw_ver };
+    for (to, from) in target.iter_mut().zip(text.bytes().chain(core::iter::once(0))) {
+        *to = from as c_char;
+    }
+    0
+}
+
+pub unsafe extern "C" fn query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut ibv_port_attr,
+) -> c_int {
+    // SAFETY: integers.
+    let mut request: ibv_query_port = unsafe { core::mem::zeroed() };
+    // SAFETY: see the head of this file.
+    unsafe { ibv_cmd_query_port(context, port, attr, &mut request, size_of::<ibv_query_port>()) }
+}
+
+pub unsafe extern "C" fn async_event(context: *mut ibv_context, event: *mut ibv_async_event) {
+    // SAFETY: see the head of this file.
+    let event = unsafe { &*event };
+    if event.event_type == IBV_EVENT_DEVICE_FATAL {
+        // SAFETY: see the head of this file.
+        unsafe { Inner::of(context) }.bury();
+    }
+}
+
+pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    // SAFETY: integers.
+    let mut request: ibv_alloc_pd = unsafe { core::mem::zeroed() };
+    let mut response = Message::<ib_uverbs_alloc_pd_resp, AllocPdResp>::zeroed();
+    let mut pd = Draft::<ibv_pd, Pd>::new();
+    // SAFETY: see the head of this file.
+    let result = check(unsafe {
+        ibv_cmd_alloc_pd(
+            context,
+            pd.verbs(),
+            &mut request,
+            size_of_val(&request),
+            &mut response.core,
+            size_of_val(&response),
+        )
+    });
+    or_null(result.map(|()| {
+        let pdn = response.driver.pdn.get();
+        pd.finish(Pd { pdn })
+    }))
+}
+
+pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    // SAFETY: see the head of this file.
+    let returned = unsafe { ibv_cmd_dealloc_pd(pd) };
+    if returned == 0 {
+        // SAFETY: from `alloc_pd`, and gone for the kernel.
+        drop(unsafe { Object::<ibv_pd, Pd>::take(pd) });
+    }
+    returned
+}
+
+pub unsafe extern "C" fn reg_mr(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: integers.
+    let mut request: ibv_reg_mr = unsafe { core::mem::zeroed() };
+    // SAFETY: integers.
+    let mut response: ib_uverbs_reg_mr_resp = unsafe { core::mem::zeroed() };
+    let mut mr = Draft::<verbs_mr, Mr>::new();
+    // SAFETY: see the head of this file.
+    let result = check(unsafe {
+        ibv_cmd_reg_mr(
+            pd,
+            addr,
+            length,
+            iova,
+            access,
+            mr.verbs(),
+            &mut request,
+            size_of_val(&request),
+            &mut response,
+            size_of_val(&response),
+        )
+    });
+    or_null(result.map(|()| mr.finish(Mr).cast()))
+}
+
+pub unsafe extern "C" fn reg_dmabuf_mr(
+    pd: *mut ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut ibv_mr {
+    let mut mr = Draft::<verbs_mr, Mr>::new();
+    // SAFETY: see the head of this file.
+    let result = check(unsafe {
+        ibv_cmd_reg_dmabuf_mr(
+            pd,
+            offset,
+            length,
+            iova,
+            fd,
+            access,
+            mr.verbs(),
+            core::ptr::null_mut(),
+        )
+    });
+    or_null(result.map(|()| mr.finish(Mr).cast()))
+}
+
+pub unsafe extern "C" fn rereg_mr(
+    mr: *mut verbs_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    // SAFETY: integers.
+    let mut request: ibv_rereg_mr = unsafe { core::mem::zeroed() };
+    // SAFETY: integers.
+    let mut response: ib_uverbs_rereg_mr_resp = unsafe { core::mem::zeroed() };
+    // SAFETY: see the head of this file.
+    unsafe {
+        ibv_cmd_rereg_mr(
+            mr,
+            flags as u32,
+            addr,
+            length,
+            addr as u64,
+            access,
+            pd,
+            &mut request,
+            size_of_val(&request),
+            &mut response,
+            size_of_val(&response),
+        )
+    }
+}
+
+pub unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
+    // SAFETY: see the head of this file.
+    let returned = unsafe { ibv_cmd_dereg_mr(mr) };
+    if returned == 0 {
+        // SAFETY: from `reg_mr`, and gone for the kernel.
+        drop(unsafe { Object::<verbs_mr, Mr>::take(mr) });
+    }
+    returned
+}
+
+pub unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
+    // SAFETY: see the head of this file.
+    or_null(unsafe { new_ah(pd, attr) })
+}
+
+/// # Safety
+///
+/// As `create_ah`.
+unsafe fn new_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> Result<*mut ibv_ah, Errno> {
+    // SAFETY: see the head of this file.
+    let values = unsafe { &*attr };
+    if values.is_global == 0 {
+        // RoCE has nothing but global addresses.
+        return Err(Errno::INVAL);
+    }
+    let mut response = Message::<ib_uverbs_create_ah_resp, CreateAhResp>::zeroed();
+    let mut ah = Draft::<ibv_ah, Ah>::new();
+    // SAFETY: see the head of this file.
+    check(unsafe {
+        ibv_cmd_create_ah(
+            pd,
+            ah.verbs(),
+            attr,
+            &mut response.core,
+            size_of_val(&response),
+        )
+    })?;
+    let grh = &values.grh;
+    let vector = AddressVector {
+        // SAFETY: sixteen bytes, whichever way they were set.
+        dgid: unsafe { grh.dgid.raw },
+        dmac: response.driver.dmac,
+        sgid_index: Le16::new(grh.sgid_index.into()),
+        flow_label: Le32::new(grh.flow_label & 0xf_ffff),
+        hop_limit: grh.hop_limit,
+        traffic_class: grh.traffic_class,
+        sl: values.sl,
+        port_num: values.port_num,
+        // SAFETY: see the head of this file.
+        pdn: Le32::new(unsafe { Object::<ibv_pd, Pd>::inner(pd) }.pdn),
+        ..AddressVector::default()
+    };
+    let words: [u64; size_of::<AddressVector>() / 8] = zerocopy::transmute!(vector);
+    let [gid_high, gid_low, macs, flow, _destination, pdn] = words.map(u64::from_le);
+    Ok(ah.finish(Ah::new([gid_high, gid_low, macs, flow, pdn])))
+}
+
+pub unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
+    // SAFETY: see the head of this file.
+    let returned = unsafe { ibv_cmd_destroy_ah(ah) };
+    if returned == 0 {
+        // SAFETY: from `create_ah`, and gone for the kernel.
+        drop(unsafe { Object::<ibv_ah, Ah>::take(ah) });
+    }
+    returned
+}
+
+/// For verbs with an `unsigned int` of flags: those bits that are not in `known`, as an error.
+pub fn only(flags: c_uint, known: c_uint) -> Result<(), Errno> {
+    if flags & !known != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    Ok(())
+}
+
+/// Fails a verb that creates.
+pub fn refuse<T>(errno: Errno) -> *mut T {
+    set_errno(errno);
+    core::ptr::null_mut()
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Work requests as `ibv_post_*` passes them: lists in C memory, with unions that the opcode selects.
+//!
+//! A wall. Whoever makes a [`SendWr`] or [`RecvWr`] vouches for the whole list behind it, as the verbs' callers do; then
+//! the accessors are safe.
+#![allow(unsafe_code)]
+
+use super::memory::Entry;
+use super::object::Ah;
+use super::v34::{ibv_recv_wr, ibv_send_wr, ibv_sge};
+use core::slice;
+
+/// A send work request.
+#[derive(Clone, Copy)]
+pub struct SendWr<'a>(&'a ibv_send_wr);
+
+impl<'a> SendWr<'a> {
+    /// Takes the head of a list.
+    ///
+    /// # Safety
+    ///
+    /// `wr` points to a valid list: each entry has `num_sge` SGEs if that is positive, the union member of its opcode
+    /// is set, an address handle is one of this provider's, and inline data is readable. Nothing changes it during `'a`.
+    #[inline(always)]
+    pub unsafe fn new(wr: *const ibv_send_wr) -> Option<Self> {
+        // SAFETY: the caller vouches for it.
+        unsafe { wr.as_ref() }.map(Self)
+    }
+
+    /// The request itself, for `bad_wr`.
+    #[inline(always)]
+    pub fn as_ptr(self) -> *mut ibv_send_wr {
+        core::ptr::from_ref(self.0).cast_mut()
+    }
+
+    /// The next one of the list.
+    #[inline(always)]
+    pub fn next(self) -> Option<Self> {
+        // SAFETY: `new`'s caller vouched for the list.
+        unsafe { Self::new(self.0.next) }
+    }
+
+    #[inline(always)]
+    pub fn wr_id(self) -> u64 {
+        self.0.wr_id
+    }
+
+    /// `enum ibv_wr_opcode`.
+    #[inline(always)]
+    pub fn opcode(self) -> u32 {
+        self.0.opcode
+    }
+
+    /// `enum ibv_send_flags`.
+    #[inline(always)]
+    pub fn flags(self) -> u32 {
+        self.0.send_flags
+    }
+
+    /// Number of SGEs; a negative one is huge.
+    #[inline(always)]
+    pub fn num_sge(self) -> u32 {
+        self.0.num_sge as u32
+    }
+
+    /// The SGEs.
+    #[inline(always)]
+    pub fn sges(self) -> &'a [ibv_sge] {
+        sges(self.0.sg_list, self.0.num_sge)
+    }
+
+    /// Immediate data or the key to invalidate, as it lies in memory.
+    #[inline(always)]
+    pub fn imm(self) -> u32 {
+        // SAFETY: both members are four bytes that may hold anything.
+        unsafe { self.0.__bindgen_anon_1.imm_data }
+    }
+
+    /// Address and key at the peer, of RDMA.
+    #[inline(always)]
+    pub fn rdma(self) -> (u64, u32) {
+        // SAFETY: plain integers, set for this opcode.
+        let rdma = unsafe { self.0.wr.rdma };
+        (rdma.remote_addr, rdma.rkey)
+    }
+
+    /// Address, key, compare or add, swap, of atomics.
+    #[inline(always)]
+    pub fn atomic(self) -> (u64, u32, u64, u64) {
+        // SAFETY: plain integers, set for this opcode.
+        let atomic = unsafe { self.0.wr.atomic };
+        (
+            atomic.remote_addr,
+            atomic.rkey,
+            atomic.compare_add,
+            atomic.swap,
+        )
+    }
+
+    /// Address handle, QPN and Q_Key, of datagrams.
+    #[inline(always)]
+    pub fn datagram(self) -> Option<(&'a Ah, u32, u32)> {
+        // SAFETY: plain integers and a pointer, set for this type of queue pair.
+        let ud = unsafe { self.0.wr.ud };
+        // SAFETY: `new`'s caller vouched for the handle.
+        let ah = unsafe { Ah::from_ptr(ud.ah) }?;
+        Some((ah, ud.remote_qpn, ud.remote_qkey))
+    }
+
+    /// Copies inline data to `offset` of `entry`: its length, or nothing if it is longer than `most`.
+    #[inline(always)]
+    pub fn copy_inline<const MIN: usize>(
+        self,
+        entry: Entry<'_, MIN>,
+        offset: usize,
+        most: u32,
+    ) -> Option<u32> {
+        let mut total = 0u32;
+        for sge in self.sges() {
+            if sge.length > most - total {
+                return None;
+            }
+            let at = offset + total as usize;
+            // SAFETY: `new`'s caller vouched that inline data is readable.
+            if !unsafe { entry.copy_in(at, sge.addr as *const u8, sge.length as usize) } {
+                return None;
+            }
+            total += sge.length;
+        }
+        Some(total)
+    }
+}
+
+/// A receive work request.
+#[derive(Clone, Copy)]
+pub struct RecvWr<'a>(&'a ibv_recv_wr);
+
+impl<'a> RecvWr<'a> {
+    /// Takes the head of a list.
+    ///
+    /// # Safety
+    ///
+    /// `wr` points to a valid list: each entry has `num_sge` SGEs if that is positive. Nothing changes it during `'a`.
+    #[inline(always)]
+    pub unsafe fn new(wr: *const ibv_recv_wr) -> Option<Self> {
+        // SAFETY: the caller vouches for it.
+        unsafe { wr.as_ref() }.map(Self)
+    }
+
+    /// The request itself, for `bad_wr`.
+    #[inline(always)]
+    pub fn as_ptr(self) -> *mut ibv_recv_wr {
+        core::ptr::from_ref(self.0).cast_mut()
+    }
+
+    /// The next one of the list.
+    #[inline(always)]
+    pub fn next(self) -> Option<Self> {
+        // SAFETY: `new`'s caller vouched for the list.
+        unsafe { Self::new(self.0.next) }
+    }
+
+    #[inline(always)]
+    pub fn wr_id(self) -> u64 {
+        self.0.wr_id
+    }
+
+    /// Number of SGEs; a negative one is huge.
+    #[inline(always)]
+    pub fn num_sge(self) -> u32 {
+        self.0.num_sge as u32
+    }
+
+    /// The SGEs.
+    #[inline(always)]
+    pub fn sges(self) -> &'a [ibv_sge] {
+        sges(self.0.sg_list, self.0.num_sge)
+    }
+}
+
+#[inline(always)]
+fn sges<'a>(list: *const ibv_sge, count: i32) -> &'a [ibv_sge] {
+    if count <= 0 || list.is_null() {
+        return &[];
+    }
+    // SAFETY: whoever made the work request vouched for `count` SGEs that do not change.
+    unsafe { slice::from_raw_parts(list, count as usize) }
+}

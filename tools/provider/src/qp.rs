@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A queue pair as the data path knows it.
+
+use crate::cq::Cq;
+use crate::errno::Errno;
+use crate::ffi::wr::{RecvWr, SendWr};
+use crate::recv::RecvQueue;
+use crate::send::SendQueue;
+use core::sync::atomic::{AtomicU8, Ordering};
+use std::sync::Arc;
+use verbena_abi::ctx::QpState;
+
+/// Where a queue pair takes its receives from.
+pub enum Receives {
+    /// It cannot receive.
+    None,
+    /// Its own queue.
+    Own(RecvQueue),
+    /// An SRQ.
+    Shared(Arc<Srq>),
+}
+
+/// A shared receive queue.
+pub struct Srq {
+    pub srqn: u32,
+    pub queue: RecvQueue,
+}
+
+/// A queue pair.
+pub struct Qp {
+    pub qpn: u32,
+    /// As the program has moved it. The device may have moved it to SQE or ERR since, where posting stays accepted.
+    state: AtomicU8,
+    pub sends: SendQueue,
+    pub receives: Receives,
+    pub send_cq: Arc<Cq>,
+    pub recv_cq: Arc<Cq>,
+}
+
+impl Qp {
+    /// A queue pair in RESET.
+    pub fn new(
+        qpn: u32,
+        sends: SendQueue,
+        receives: Receives,
+        send_cq: Arc<Cq>,
+        recv_cq: Arc<Cq>,
+    ) -> Self {
+        Self {
+            qpn,
+            state: AtomicU8::new(QpState::Reset.to_raw()),
+            sends,
+            receives,
+            send_cq,
+            recv_cq,
+        }
+    }
+
+    /// The program has moved it.
+    pub fn set_state(&self, state: QpState) {
+        self.state.store(state.to_raw(), Ordering::Release);
+    }
+
+    #[inline(always)]
+    pub fn post_send<'a>(&self, first: SendWr<'a>) -> Result<(), (Errno, SendWr<'a>)> {
+        if self.state.load(Ordering::Relaxed) < QpState::Rts.to_raw() {
+            return Err((Errno::INVAL, first));
+        }
+        self.sends.post(first)
+    }
+
+    #[inline(always)]
+    pub fn post_recv<'a>(&self, first: RecvWr<'a>) -> Result<(), (Errno, RecvWr<'a>)> {
+        if self.state.load(Ordering::Relaxed) == QpState::Reset.to_raw() {
+            return Err((Errno::INVAL, first));
+        }
+        match &self.receives {
+            Receives::Own(queue) => queue.post(first),
+            Receives::None => Err((Errno::NOMEM, first)),
+            Receives::Shared(_) => Err((Errno::INVAL, first)),
+        }
+    }
+
+    /// A completion of a send, or of a receive, with this WQE index was polled.
+    #[inline(always)]
+    pub fn retire(&self, receive: bool, wqe_index: u32) {
+        if !receive {
+            self.sends.window().retire(wqe_index);
+            return;
+        }
+        match &self.receives {
+            Receives::Own(queue) => queue.window().retire(wqe_index),
+            Receives::Shared(srq) => srq.queue.window().retire_shared(wqe_index),
+            Receives::None => {}
+        }
+    }
+
+    /// Takes its CQEs out of its CQs.
+    pub fn clean(&self) {
+        self.send_cq.clean(self);
+        if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
+            self.recv_cq.clean(self);
+        }
+    }
+
+    /// Makes its CQs know it.
+    pub fn attach(self: &Arc<Self>) {
+        self.send_cq.attach(self);
+        if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
+            self.recv_cq.attach(self);
+        }
+    }
+
+    /// Takes its CQEs out of its CQs and makes them forget it.
+    pub fn detach(&self) {
+        self.send_cq.detach(self);
+        if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
+            self.recv_cq.detach(self);
+        }
+    }
+
+    /// It has moved to RESET: nothing of its old life appears any more.
+    pub fn reset(&self) {
+        self.set_state(QpState::Reset);
+        self.clean();
+        self.sends.reset();
+        if let Receives::Own(queue) = &self.receives {
+            queue.reset();
+        }
+    }
+}

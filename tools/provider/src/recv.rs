@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Posting receives, to a queue pair's own queue or to an SRQ.
+
+use crate::errno::Errno;
+use crate::ffi::lock::Lock;
+use crate::ffi::memory::{Area, Ring};
+use crate::ffi::wr::RecvWr;
+use crate::window::Window;
+use core::mem::size_of;
+use std::sync::Arc;
+use verbena_abi::doorbell::{self, Words};
+use verbena_abi::wqe::{self, RecvWqe};
+
+/// Smallest stride of a receive ring.
+const MIN: usize = 1 << wqe::LOG_RQ_STRIDE.0;
+
+/// What a receive queue is made with.
+pub struct RecvConfig {
+    pub max_wr: u32,
+    pub max_sge: u32,
+    /// Slot in the doorbell area.
+    pub slot: usize,
+}
+
+/// A receive queue.
+pub struct RecvQueue {
+    ring: Ring<MIN>,
+    area: Arc<Area>,
+    config: RecvConfig,
+    window: Window,
+    producer: Lock<u32>,
+}
+
+impl RecvQueue {
+    pub fn new(ring: Ring<MIN>, area: Arc<Area>, config: RecvConfig) -> Self {
+        let window = Window::new(ring.size(), config.max_wr);
+        Self {
+            ring,
+            area,
+            config,
+            window,
+            producer: Lock::new(0),
+        }
+    }
+
+    /// What is outstanding.
+    #[inline(always)]
+    pub fn window(&self) -> &Window {
+        &self.window
+    }
+
+    /// Posts a list. On an error, the request that caused it: nothing was posted from there on, all before it was.
+    #[inline(always)]
+    pub fn post<'a>(&self, first: RecvWr<'a>) -> Result<(), (Errno, RecvWr<'a>)> {
+        let mut guard = self.producer.lock();
+        let start = *guard;
+        let mut producer = start;
+        let alive = self.area.alive();
+        let mut wr = first;
+        let result = loop {
+            if !self.window.has_room(producer) {
+                break Err((Errno::NOMEM, wr));
+            }
+            if wr.num_sge() > self.config.max_sge {
+                break Err((Errno::INVAL, wr));
+            }
+            if alive {
+                let entry = self.ring.entry(producer);
+                let mut offset = size_of::<RecvWqe>();
+                for sge in wr.sges() {
+                    entry.put_pair(offset, sge.addr, u64::from(sge.length) | u64::from(sge.lkey) << 32);
+                    offset += 16;
+                }
+                entry.put::<0>(wr.wr_id());
+                entry.put::<8>(wr.num_sge().into());
+            }
+            self.window.remember(producer, wr.wr_id());
+            producer = producer.wrapping_add(1);
+            match wr.next() {
+                Some(next) => wr = next,
+                None => break Ok(()),
+            }
+        };
+        if producer != start {
+            *guard = producer;
+            if alive {
+                doorbell::post_recv(&*self.area, self.config.slot, producer, || self.area.ring());
+            }
+        }
+        result
+    }
+
+    /// Takes the oldest outstanding receive, to flush it in software.
+    pub fn flush_one(&self) -> Option<u64> {
+        let producer = *self.producer.lock();
+        self.window.take(producer)
+    }
+
+    /// Back to the beginning, when the queue pair is in RESET.
+    pub fn reset(&self) {
+        let mut producer = self.producer.lock();
+        *producer = 0;
+        self.window.reset();
+        if self.area.alive() {
+            self.area.store_release(doorbell::rq_producer(self.config.slot), 0);
+        }
+    }
+}

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Posting sends: checks, the WQE, one publication for the whole list.
+//!
+//! What is checked here is what semantics calls an immediate error; everything else is accepted and comes back as a
+//! completion. A WQE is written with as few wide stores as it needs: words that the operation does not use keep what an
+//! earlier entry left there, the device ignores them. Reserved words are never written: rings start zeroed.
+
+use crate::errno::Errno;
+use crate::ffi::lock::Lock;
+use crate::ffi::memory::{Area, Entry, Ring};
+use crate::ffi::wr::SendWr;
+use crate::window::Window;
+use std::sync::Arc;
+use verbena_abi::doorbell::{self, Words};
+use verbena_abi::wqe::{self, send_flags, WqeOpcode};
+
+/// Smallest stride of a send ring.
+const MIN: usize = 1 << wqe::LOG_SQ_STRIDE.0;
+
+/// What follows the header's first three words.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// Unknown: refused.
+    Invalid,
+    /// Nothing but data.
+    Send,
+    /// A key to invalidate, no data.
+    Key,
+    /// Remote address and key.
+    Write,
+    /// The same; data flows the other way, so nothing can be inline.
+    Read,
+    /// The same, and operands.
+    Atomic,
+}
+
+/// `enum ibv_wr_opcode` to [`WqeOpcode`] and [`Form`].
+const OPCODES: [(WqeOpcode, Form); 16] = {
+    let mut table = [(WqeOpcode::Send, Form::Invalid); 16];
+    table[0] = (WqeOpcode::RdmaWrite, Form::Write);
+    table[1] = (WqeOpcode::RdmaWriteImm, Form::Write);
+    table[2] = (WqeOpcode::Send, Form::Send);
+    table[3] = (WqeOpcode::SendImm, Form::Send);
+    table[4] = (WqeOpcode::RdmaRead, Form::Read);
+    table[5] = (WqeOpcode::CompareSwap, Form::Atomic);
+    table[6] = (WqeOpcode::FetchAdd, Form::Atomic);
+    table[7] = (WqeOpcode::LocalInv, Form::Key);
+    table[9] = (WqeOpcode::SendInv, Form::Send);
+    table
+};
+
+/// What a send queue is made with.
+pub struct SendConfig {
+    pub max_wr: u32,
+    pub max_sge: u32,
+    pub max_inline: u32,
+    /// UD: each WQE has an address vector.
+    pub datagram: bool,
+    /// `sq_sig_all`.
+    pub signal_all: bool,
+    /// Slot in the doorbell area.
+    pub slot: usize,
+}
+
+/// A send queue.
+pub struct SendQueue {
+    ring: Ring<MIN>,
+    area: Arc<Area>,
+    config: SendConfig,
+    /// Or-ed into each WQE's flags.
+    flags: u32,
+    /// Where SGEs and inline data begin.
+    data: usize,
+    window: Window,
+    /// The producer index.
+    producer: Lock<u32>,
+}
+
+impl SendQueue {
+    pub fn new(ring: Ring<MIN>, area: Arc<Area>, config: SendConfig) -> Self {
+        let window = Window::new(ring.size(), config.max_wr);
+        Self {
+            flags: if config.signal_all {
+                send_flags::SIGNALED.into()
+            } else {
+                0
+            },
+            data: wqe::data_offset(config.datagram, false),
+            ring,
+            area,
+            config,
+            window,
+            producer: Lock::new(0),
+        }
+    }
+
+    /// What is outstanding.
+    #[inline(always)]
+    pub fn window(&self) -> &Window {
+        &self.window
+    }
+
+    /// Posts a list. On an error, the request that caused it: nothing was posted from there on, all before it was.
+    #[inline(always)]
+    pub fn post<'a>(&self, first: SendWr<'a>) -> Result<(), (Errno, SendWr<'a>)> {
+        let mut guard = self.producer.lock();
+        let start = *guard;
+        let mut producer = start;
+        let alive = self.area.alive();
+        let mut wr = first;
+        let result = loop {
+            if !self.window.has_room(producer) {
+                break Err((Errno::NOMEM, wr));
+            }
+            // On a dead device posting stays accepted: its flush is the poll's business.
+            if alive {
+                if let Err(errno) = self.write(producer, wr) {
+                    break Err((errno, wr));
+                }
+            }
+            self.window.remember(producer, wr.wr_id());
+            producer = producer.wrapping_add(1);
+            match wr.next() {
+                Some(next) => wr = next,
+                None => break Ok(()),
+            }
+        };
+        if producer != start {
+            *guard = producer;
+            if alive {
+                doorbell::post_send(&*self.area, self.config.slot, producer, || self.area.ring());
+            }
+        }
+        result
+    }
+
+    #[inline(always)]
+    fn write(&self, index: u32, wr: SendWr<'_>) -> Result<(), Errno> {
+        let Some(&(opcode, form)) = OPCODES.get(wr.opcode() as usize) else {
+            return Err(Errno::INVAL);
+        };
+        let num_sge = wr.num_sge();
+        if num_sge > self.config.max_sge {
+            return Err(Errno::INVAL);
+        }
+        let entry = self.ring.entry(index);
+        let flags = (wr.flags() | self.flags) & u32::from(send_flags::ALL);
+        let mut data = self.data;
+        match form {
+            Form::Send => {}
+            Form::Invalid => return Err(Errno::INVAL),
+            Form::Key => {
+                entry.put::<16>(wr.imm().into());
+                entry.put::<8>(wr.wr_id());
+                let flags = flags & !u32::from(send_flags::INLINE);
+                entry.put::<0>(u64::from(opcode.to_raw()) | u64::from(flags) << 8);
+                return Ok(());
+            }
+            Form::Write | Form::Read => {
+                let (remote_addr, rkey) = wr.rdma();
+                entry.put::<24>(remote_addr);
+                entry.put::<32>(rkey.into());
+            }
+            Form::Atomic => {
+                let (remote_addr, rkey, compare_add, swap) = wr.atomic();
+                entry.put::<24>(remote_addr);
+                entry.put::<32>(rkey.into());
+                // On a datagram queue pair this is an error that the device reports; there is no place for operands.
+                if !self.config.datagram {
+                    entry.put_pair(wqe::DATA_OFFSET, compare_add, swap);
+                    data = wqe::DATA_OFFSET_ATOMIC;
+                }
+            }
+        }
+        if self.config.datagram {
+            write_address(entry, wr)?;
+        }
+        entry.put::<16>(wr.imm().into());
+        entry.put::<8>(wr.wr_id());
+        let mut head = u64::from(opcode.to_raw()) | u64::from(flags) << 8;
+        if flags & u32::from(send_flags::INLINE) != 0 {
+            if matches!(form, Form::Read | Form::Atomic) {
+                return Err(Errno::INVAL);
+            }
+            let length = wr
+                .copy_inline(entry, data, self.config.max_inline)
+                .ok_or(Errno::INVAL)?;
+            head |= u64::from(length) << 32;
+        } else {
+            for sge in wr.sges() {
+                entry.put_pair(data, sge.addr, u64::from(sge.length) | u64::from(sge.lkey) << 32);
+                data += 16;
+            }
+            head |= u64::from(num_sge) << 16;
+        }
+        entry.put::<0>(head);
+        Ok(())
+    }
+
+    /// Takes the oldest outstanding send, to flush it in software.
+    pub fn flush_one(&self) -> Option<u64> {
+        let producer = *self.producer.lock();
+        self.window.take(producer)
+    }
+
+    /// Back to the beginning, when the queue pair is in RESET.
+    pub fn reset(&self) {
+        let mut producer = self.producer.lock();
+        *producer = 0;
+        self.window.reset();
+        if self.area.alive() {
+            self.area.store_release(doorbell::sq_producer(self.config.slot), 0);
+        }
+    }
+}
+
+fn write_address(entry: Entry<'_, MIN>, wr: SendWr<'_>) -> Result<(), Errno> {
+    let (ah, qpn, qkey) = wr.datagram().ok_or(Errno::INVAL)?;
+    let [dgid_high, dgid_low, macs, flow, pdn] = *ah.words();
+    entry.put_pair(wqe::DATA_OFFSET, dgid_high, dgid_low);
+    entry.put_pair(wqe::DATA_OFFSET + 16, macs, flow);
+    entry.put_pair(
+        wqe::DATA_OFFSET + 32,
+        u64::from(qpn) | u64::from(qkey) << 32,
+        pdn,
+    );
+    Ok(())
+}
