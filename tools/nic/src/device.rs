@@ -1,16 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The device.
+//! The device: life cycle, and what the daemon around it calls.
 
-use crate::mem::GuestMemory;
-use crate::{Config, Registers};
+use crate::cmd::CommandQueue;
+use crate::mem::{Area, GuestMemory};
+use crate::qp::Qp;
+use crate::shared::Shared;
+use crate::slots::Slots;
+use crate::{config, Config, Registers};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
+use verbena_abi::doorbell::{self, Words};
+use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 
 /// What is to be done after a slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Next {
-    /// There is more to do: call again at once.
+    /// There is more to do, or there was: call again at once.
     pub busy: bool,
     /// Call again at this time at the latest.
     pub deadline: Option<u64>,
@@ -30,62 +38,180 @@ pub struct ContextInfo {
 /// The device.
 #[derive(Debug)]
 pub struct Device {
-    config: Config,
-    regs: Arc<Registers>,
+    pub(crate) shared: Shared,
+    pub(crate) qps: Slots<Qp>,
+    pub(crate) cmdq: Option<CommandQueue>,
+    /// Command slots that were rung, in order.
+    pub(crate) commands: VecDeque<u32>,
+    /// Areas that are scanned.
+    pub(crate) awake: Vec<u32>,
+    /// Areas that were rung since the last slice.
+    pub(crate) rung: Vec<u32>,
+    /// Areas whose queue pairs have work, in turn.
+    pub(crate) ready_uars: VecDeque<u32>,
+    /// Deadlines of queue pairs. An entry that is not its queue pair's present one is void.
+    pub(crate) timers: BinaryHeap<Reverse<(u64, u32)>>,
+    /// Frames for the uplink.
+    pub(crate) frames: VecDeque<Vec<u8>>,
 }
+
+/// Frames that wait for the uplink; more are dropped, as a full port queue would.
+pub(crate) const MAX_FRAMES: usize = 4096;
 
 impl Device {
     /// A device as after power-on.
     pub fn new(config: Config, regs: Arc<Registers>) -> Self {
-        Self { config, regs }
+        Self {
+            shared: Shared::new(config, regs),
+            qps: Slots::new(config::MAX_QP),
+            cmdq: None,
+            commands: VecDeque::new(),
+            awake: Vec::new(),
+            rung: Vec::new(),
+            ready_uars: VecDeque::new(),
+            timers: BinaryHeap::new(),
+            frames: VecDeque::new(),
+        }
     }
-    /// Drops everything; the state after power-on.
+
+    /// Drops everything; the state after power-on. Guest memory is not touched: its owner may have reused it.
     pub fn reset(&mut self) {
-        self.regs.reset();
+        let regs = self.shared.regs.clone();
+        *self = Self::new(self.shared.config.clone(), regs.clone());
+        regs.reset();
     }
-    /// CMDQ_ENABLE was written.
-    pub fn enable_cmdq<M: GuestMemory>(&mut self, _mem: &M) {}
-    /// A slot was rung.
-    pub fn command(&mut self, _slot: u32) {}
+
+    /// A command slot was rung.
+    pub fn command(&mut self, slot: u32) {
+        // One entry for each slot is enough: a driver that rings a slot twice has it executed once or twice.
+        if slot < verbena_abi::regs::CMDQ_MAX_SLOTS && self.commands.len() < 256 {
+            self.commands.push_back(slot);
+        }
+    }
+
     /// The page of an area in the doorbell BAR was written.
-    pub fn ring(&mut self, _uar: u32) {}
+    pub fn ring(&mut self, uar: u32) {
+        self.shared.counters.add(Counter::Doorbells, 1);
+        if let Some(area) = self.shared.uars.get_mut(uar) {
+            if !area.rung {
+                area.rung = true;
+                self.rung.push(uar);
+            }
+        }
+    }
+
     /// Counts writes to the doorbell BAR that were collapsed into one call of [`Device::ring`].
-    pub fn count_doorbells(&mut self, _more: u64) {}
-    /// Works for a bounded time.
-    pub fn run_slice<M: GuestMemory>(&mut self, _mem: &M, _now: u64) -> Next {
-        Next::default()
+    pub fn count_doorbells(&mut self, more: u64) {
+        self.shared.counters.add(Counter::Doorbells, more);
     }
-    /// Declares itself asleep for all areas. False: something came up, go on.
-    pub fn fall_asleep<M: GuestMemory>(&mut self, _mem: &M) -> bool {
-        true
-    }
-    /// Wakes all areas at the next slice.
-    pub fn wake(&mut self) {}
-    /// The vectors to raise since the last call.
+
+    /// The vectors to raise since the last call, a bit each.
     pub fn take_interrupts(&mut self) -> u32 {
-        0
+        std::mem::take(&mut self.shared.interrupts)
     }
+
     /// The next frame for the uplink.
     pub fn next_frame(&mut self) -> Option<Vec<u8>> {
-        None
+        self.frames.pop_front()
     }
-    /// Whether a frame is for the RDMA engine.
-    pub fn wants_frame(&self, _frame: &[u8]) -> bool {
-        let _ = self.config.mac;
-        false
+
+    /// The engine failed: dead until reset. The driver is told if anything of it still works.
+    pub fn fail<M: GuestMemory>(&mut self, mem: &M, cause: Syndrome) {
+        for (_, uar) in self.shared.uars.iter() {
+            Area::new(mem, uar.base).store_release(doorbell::ALIVE, 0);
+        }
+        self.shared.fatal(mem, cause);
     }
-    /// A frame from the uplink.
-    pub fn receive_frame<M: GuestMemory>(&mut self, _mem: &M, _frame: &[u8], _now: u64) {}
-    /// The engine failed: dead until reset.
-    pub fn fail<M: GuestMemory>(&mut self, _mem: &M, cause: Syndrome) {
-        self.regs.set_fatal(cause);
-    }
+
     /// Counters by `stats::Counter`.
     pub fn stats(&self) -> [u64; 30] {
-        [0; 30]
+        self.shared.counters.all()
     }
+
     /// All contexts.
-    pub fn contexts(&self) -> Vec<ContextInfo> {
-        Vec::new()
+    pub fn contexts<M: GuestMemory>(&self, mem: &M) -> Vec<ContextInfo> {
+        let mut all = Vec::new();
+        for (number, qp) in self.qps.iter() {
+            let c = qp.context(mem);
+            let live = qp.transport.snapshot();
+            all.push(ContextInfo {
+                kind: "qp",
+                number,
+                fields: vec![
+                    ("state", live.state.name().into()),
+                    ("type", qp.env.qp_type.name().into()),
+                    ("dest_qpn", c.attr.dest_qpn.get().to_string()),
+                    ("syndrome", format!("{:#x}", c.syndrome.get())),
+                    ("pdn", c.pdn.get().to_string()),
+                    ("send_cqn", c.send_cqn.get().to_string()),
+                    ("recv_cqn", c.recv_cqn.get().to_string()),
+                    ("sq_pi", c.sq_pi.get().to_string()),
+                    ("sq_next", c.sq_next.get().to_string()),
+                    ("sq_ci", c.sq_ci.get().to_string()),
+                    ("rq_pi", c.rq_pi.get().to_string()),
+                    ("rq_ci", c.rq_ci.get().to_string()),
+                    ("next_psn", c.next_psn.get().to_string()),
+                    ("una_psn", c.una_psn.get().to_string()),
+                    ("expected_psn", c.expected_psn.get().to_string()),
+                ],
+            });
+        }
+        for (number, cq) in self.shared.cqs.iter() {
+            let c = cq.context(mem);
+            all.push(ContextInfo {
+                kind: "cq",
+                number,
+                fields: vec![
+                    ("state", c.state.to_string()),
+                    ("entries", cq.ring.size().to_string()),
+                    ("producer_index", c.producer_index.get().to_string()),
+                    ("consumer_index", c.consumer_index.get().to_string()),
+                    ("syndrome", format!("{:#x}", c.syndrome.get())),
+                    ("eqn", c.eqn.get().to_string()),
+                    ("users", c.users.get().to_string()),
+                ],
+            });
+        }
+        for (number, srq) in self.shared.srqs.iter() {
+            let c = srq.context(mem);
+            all.push(ContextInfo {
+                kind: "srq",
+                number,
+                fields: vec![
+                    ("state", c.state.to_string()),
+                    ("producer_index", c.producer_index.get().to_string()),
+                    ("consumer_index", c.consumer_index.get().to_string()),
+                    ("limit", c.limit.get().to_string()),
+                ],
+            });
+        }
+        for (number, mr) in self.shared.mrs.iter() {
+            all.push(ContextInfo {
+                kind: "mr",
+                number,
+                fields: vec![
+                    ("key", format!("{:#x}", mr.key)),
+                    ("state", mr.state.name().into()),
+                    ("pdn", mr.pdn.to_string()),
+                    ("access", format!("{:#x}", mr.access)),
+                    ("iova", format!("{:#x}", mr.iova)),
+                    ("length", mr.length.to_string()),
+                ],
+            });
+        }
+        for (number, eq) in self.shared.eqs.iter() {
+            let c = eq.context();
+            all.push(ContextInfo {
+                kind: "eq",
+                number,
+                fields: vec![
+                    ("vector", eq.vector.to_string()),
+                    ("producer_index", c.producer_index.get().to_string()),
+                    ("consumer_index", c.consumer_index.get().to_string()),
+                    ("waiting", c.waiting.get().to_string()),
+                ],
+            });
+        }
+        all
     }
 }

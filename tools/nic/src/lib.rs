@@ -3,11 +3,25 @@
 //! The device model of Verbena's NIC.
 #![forbid(unsafe_code)]
 
+pub mod cmd;
 pub mod config;
+mod copy;
+pub mod cq;
 pub mod device;
+pub mod eq;
 pub mod mem;
+pub mod mr;
+mod net;
+pub mod port;
+pub mod qp;
 pub mod regs;
+pub mod ring;
+mod sched;
+pub mod shared;
 pub mod slots;
+pub mod srq;
+pub mod tables;
+pub mod uar;
 
 pub use config::Config;
 pub use device::{ContextInfo, Device, Next};

@@ -176,3 +176,16 @@ impl Ring {
         self.log_stride
     }
 }
+
+impl Pages {
+    /// No pages at all.
+    pub fn none() -> Self {
+        Self {
+            raw: Translation::default(),
+            addr: 0,
+            num_pages: 0,
+            log_page: 12,
+            levels: 1,
+        }
+    }
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The command queue: takes a request out of its slot, executes it, writes the reply.
+//!
+//! A command is validated in full before it changes anything, so that one that fails has changed nothing.
+
+mod cq;
+mod eq;
+mod misc;
+mod mr;
+mod qp;
+mod qp_attr;
+mod srq;
+
+use crate::device::Device;
+use crate::mem::GuestMemory;
+use verbena_abi::cmd::*;
+use verbena_abi::stats::Counter;
+use verbena_abi::syndrome::Syndrome;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// How a command failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CmdError {
+    /// Kind of failure, for the errno.
+    pub status: CmdStatus,
+    /// Cause.
+    pub syndrome: Syndrome,
+}
+
+/// A failure.
+pub const fn bad(status: CmdStatus, syndrome: Syndrome) -> CmdError {
+    CmdError { status, syndrome }
+}
+
+/// A number out of range.
+pub(crate) const NUMBER: CmdError = bad(CmdStatus::Invalid, Syndrome::CmdNumber);
+/// A size out of range.
+pub(crate) const SIZE: CmdError = bad(CmdStatus::Invalid, Syndrome::CmdSize);
+/// An attribute out of range.
+pub(crate) const ATTRIBUTE: CmdError = bad(CmdStatus::Invalid, Syndrome::CmdAttribute);
+/// No such object.
+pub(crate) const NO_OBJECT: CmdError = bad(CmdStatus::NotFound, Syndrome::CmdNoObject);
+/// The number or slot is taken.
+pub(crate) const IN_USE: CmdError = bad(CmdStatus::Exists, Syndrome::CmdInUse);
+/// Another object needs it.
+pub(crate) const BUSY: CmdError = bad(CmdStatus::Busy, Syndrome::CmdBusy);
+
+/// A reply's payload.
+type Reply = [u8; PAYLOAD_SIZE];
+
+/// The payload of a reply.
+fn reply_of<T: IntoBytes + Immutable>(value: &T) -> Reply {
+    let mut reply = [0; PAYLOAD_SIZE];
+    let bytes = value.as_bytes();
+    reply[..bytes.len()].copy_from_slice(bytes);
+    reply
+}
+
+/// Slots of commands that run.
+#[derive(Clone, Copy, Debug)]
+pub struct CommandQueue {
+    base: u64,
+    slots: u32,
+}
+
+impl Device {
+    /// CMDQ_ENABLE was written: checks what the driver set up, and runs or says why not.
+    pub fn enable_cmdq<M: GuestMemory>(&mut self, mem: &M) {
+        let regs = &self.shared.regs;
+        if regs.is_fatal() || self.cmdq.is_some() {
+            return;
+        }
+        let (base, slots) = regs.cmdq();
+        if !regs.version_ok() {
+            regs.set_fatal(Syndrome::CmdVersion);
+        } else if !(1..=CMDQ_LIMIT).contains(&slots)
+            || base % 4096 != 0
+            || !mem.contains(base, u64::from(slots) * SLOT_SIZE as u64)
+        {
+            regs.set_fatal(Syndrome::CmdQueueUnreachable);
+        } else {
+            self.cmdq = Some(CommandQueue { base, slots });
+            regs.set_ready();
+        }
+    }
+
+    /// Executes the request of a slot.
+    pub(crate) fn execute<M: GuestMemory>(&mut self, mem: &M, slot: u32) {
+        let Some(queue) = self.cmdq.filter(|q| slot < q.slots) else {
+            return;
+        };
+        let at = queue.base + u64::from(slot) * SLOT_SIZE as u64;
+        let mut request = [0; REQUEST_SIZE];
+        if mem.read(at, &mut request).is_err() {
+            self.shared.fatal(mem, Syndrome::CmdQueueUnreachable);
+            return;
+        }
+        let Ok((header, payload)) = RequestHeader::read_from_prefix(&request) else {
+            return;
+        };
+        self.shared.counters.add(Counter::Commands, 1);
+        let outcome = if self.shared.regs.is_fatal() {
+            Err(bad(CmdStatus::Fatal, Syndrome::DeviceFatal))
+        } else {
+            self.dispatch(mem, header.opcode.get(), payload)
+        };
+        #[cfg(feature = "hostile")]
+        let outcome = self.shared.config.hostile_dice.outcome(outcome);
+        let (status, syndrome, reply) = match outcome {
+            Ok(reply) => (CmdStatus::Ok, 0, reply),
+            Err(e) => (e.status, e.syndrome.to_raw().into(), [0; PAYLOAD_SIZE]),
+        };
+        let answer = ReplyHeader {
+            status: status.to_raw().into(),
+            syndrome: syndrome.into(),
+            ..Default::default()
+        };
+        let to = at + REQUEST_SIZE as u64;
+        let token = to + std::mem::offset_of!(ReplyHeader, token) as u64;
+        let written = mem
+            .write(to + HEADER_SIZE as u64, &reply)
+            .and_then(|()| mem.write(to, &answer.as_bytes()[..HEADER_SIZE - 4]))
+            .and_then(|()| mem.store32(token, header.token.to_raw()));
+        if written.is_err() {
+            self.shared.fatal(mem, Syndrome::CmdQueueUnreachable);
+        }
+        // What the command caused is told before its own interrupt lets the driver go on.
+        self.settle(mem);
+        self.shared.flush_events(mem);
+        self.shared.interrupt(0);
+        self.shared.regs.beat();
+    }
+
+    fn dispatch<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        opcode: u16,
+        payload: &[u8],
+    ) -> Result<Reply, CmdError> {
+        let opcode =
+            Opcode::from_raw(opcode).ok_or(bad(CmdStatus::Unsupported, Syndrome::CmdOpcode))?;
+        match opcode {
+            Opcode::QueryDevice => Ok(reply_of(&crate::config::caps(&self.shared.config))),
+            Opcode::SetTableChunk => run(payload, |r| self.shared.tables.set_chunk(mem, r)),
+            Opcode::QueryStats => Ok(reply_of(&self.query_stats())),
+            Opcode::SetGid => run(payload, |r| self.set_gid(r)),
+            Opcode::SetPort => run(payload, |r| self.set_port(r)),
+            Opcode::CreateUar => run(payload, |r| self.create_uar(mem, r)),
+            Opcode::DestroyUar => run(payload, |r| self.destroy_uar(mem, r)),
+            Opcode::CreateEq => run(payload, |r| self.create_eq(mem, r)),
+            Opcode::DestroyEq => run(payload, |r| self.destroy_eq(mem, r)),
+            Opcode::CreateMr => run(payload, |r| self.create_mr(mem, r)),
+            Opcode::DestroyMr => run(payload, |r| self.destroy_mr(mem, r)),
+            Opcode::ModifyMr => run(payload, |r| self.modify_mr(mem, r)),
+            Opcode::CreateCq => run(payload, |r| self.create_cq(mem, r)),
+            Opcode::DestroyCq => run(payload, |r| self.destroy_cq(mem, r)),
+            Opcode::ModifyCq => run(payload, |r| self.modify_cq(mem, r)),
+            Opcode::QueryCq => run(payload, |r| self.query_cq(mem, r)),
+            Opcode::ResizeCq => run(payload, |r| self.resize_cq(mem, r)),
+            Opcode::CreateSrq => run(payload, |r| self.create_srq(mem, r)),
+            Opcode::DestroySrq => run(payload, |r| self.destroy_srq(mem, r)),
+            Opcode::ModifySrq => run(payload, |r| self.modify_srq(mem, r)),
+            Opcode::QuerySrq => run(payload, |r| self.query_srq(mem, r)),
+            Opcode::CreateQp => run(payload, |r| self.create_qp(mem, r)),
+            Opcode::DestroyQp => run(payload, |r| self.destroy_qp(mem, r)),
+            Opcode::ModifyQp => run(payload, |r| self.modify_qp(mem, r)),
+            Opcode::QueryQp => run(payload, |r| self.query_qp(mem, r)),
+            Opcode::AttachMcast | Opcode::DetachMcast => {
+                Err(bad(CmdStatus::Unsupported, Syndrome::CmdOpcode))
+            }
+        }
+    }
+
+    /// The producer indexes that a driver drains its event queues to.
+    pub(crate) fn quiesced(&self, comp_eqn: Option<u32>) -> Quiesced {
+        Quiesced {
+            async_pi: self.shared.producer_of(ASYNC_EQN).into(),
+            comp_pi: comp_eqn
+                .map_or(0, |eqn| self.shared.producer_of(eqn))
+                .into(),
+            ..Default::default()
+        }
+    }
+}
+
+/// The most command slots.
+const CMDQ_LIMIT: u32 = verbena_abi::regs::CMDQ_MAX_SLOTS;
+
+/// Runs a command with its request.
+fn run<C: Command, R: Into<Answer<C>>>(
+    payload: &[u8],
+    execute: impl FnOnce(&C) -> Result<R, CmdError>,
+) -> Result<Reply, CmdError> {
+    let request = C::read_from_prefix(payload).map_err(|_| SIZE)?.0;
+    execute(&request).map(|reply| reply_of(&reply.into().0))
+}
+
+/// A reply of a command's type; `()` stands for an empty one.
+struct Answer<C: Command>(C::Reply);
+
+impl<C: Command<Reply = Empty>> From<()> for Answer<C> {
+    fn from((): ()) -> Self {
+        Self(Empty::default())
+    }
+}
+
+impl<C: Command<Reply = Quiesced>> From<Quiesced> for Answer<C> {
+    fn from(reply: Quiesced) -> Self {
+        Self(reply)
+    }
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Commands of memory regions.
+
+use super::*;
+use crate::mr::{index, Mr};
+use crate::ring::Pages;
+use crate::tables::ContextSlot;
+use verbena_abi::ctx::{access, mr_flags, MemoryEntry, MrState};
+
+/// Checks everything that a request says of a region.
+fn describe(request: &ModifyMr, context_slot: ContextSlot) -> Result<Mr, CmdError> {
+    let (flags, rights) = (request.flags.get(), request.access.get());
+    if flags & !(mr_flags::FAST_REG | mr_flags::PRIVILEGED) != 0 || rights & !access::ALL != 0 {
+        return Err(ATTRIBUTE);
+    }
+    let (iova, length) = (request.iova.get(), request.length.get());
+    let bytes = request
+        .page_offset
+        .get()
+        .checked_add(length)
+        .filter(|_| iova.checked_add(length).is_some())
+        .ok_or(SIZE)?;
+    let state = if flags & mr_flags::FAST_REG != 0 {
+        MrState::Free
+    } else {
+        MrState::Valid
+    };
+    Ok(Mr {
+        key: request.key.get(),
+        pdn: request.pdn.get(),
+        access: rights,
+        flags,
+        iova,
+        length,
+        page_offset: request.page_offset.get(),
+        // A key for fast registration gets its pages then.
+        pages: if state == MrState::Valid {
+            Pages::new(&request.pages, bytes)?
+        } else {
+            Pages::none()
+        },
+        state,
+        context_slot,
+    })
+}
+
+impl Device {
+    pub(super) fn create_mr<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        request: &CreateMr,
+    ) -> Result<(), CmdError> {
+        let number = index(request.key.get());
+        if number == 0 || !self.shared.mrs.in_range(number) {
+            return Err(NUMBER);
+        }
+        if self.shared.mrs.get(number).is_some() {
+            return Err(IN_USE);
+        }
+        let request = ModifyMr {
+            key: request.key,
+            pdn: request.pdn,
+            access: request.access,
+            flags: request.flags,
+            iova: request.iova,
+            length: request.length,
+            page_offset: request.page_offset,
+            pages: request.pages,
+        };
+        let slot = self.shared.tables.slot(mem, Table::Mpt, number)?;
+        let mut region = Box::new(describe(&request, slot)?);
+        region.publish(mem);
+        self.shared.mrs.put(number, region);
+        Ok(())
+    }
+
+    pub(super) fn destroy_mr<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        request: &DestroyMr,
+    ) -> Result<(), CmdError> {
+        // The tag may be another by now: fast registration sets it.
+        let number = index(request.id.get());
+        let mut region = self.shared.mrs.take(number).ok_or(NO_OBJECT)?;
+        region.context_slot.publish(mem, &MemoryEntry::default());
+        Ok(())
+    }
+
+    pub(super) fn modify_mr<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        request: &ModifyMr,
+    ) -> Result<(), CmdError> {
+        let number = index(request.key.get());
+        if self.shared.mrs.get(number).is_none() {
+            return Err(NO_OBJECT);
+        }
+        let slot = self.shared.tables.slot(mem, Table::Mpt, number)?;
+        let mut region = Box::new(describe(request, slot)?);
+        region.publish(mem);
+        self.shared.mrs.put(number, region);
+        Ok(())
+    }
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Commands of queue pairs.
+
+use super::qp_attr;
+use super::*;
+use crate::config;
+use crate::qp::{Env, Qp};
+use crate::ring::Ring;
+use crate::uar::Owner;
+use verbena_abi::ctx::{qp_mask, QpContext};
+use verbena_abi::eqe::EventType;
+use verbena_abi::wqe::{self, LOG_RQ_STRIDE, LOG_SQ_STRIDE};
+use verbena_roce::QpState;
+
+/// Events of queue pairs.
+const QP_EVENTS: [EventType; 6] = [
+    EventType::QpFatal,
+    EventType::QpReqErr,
+    EventType::QpAccessErr,
+    EventType::CommEst,
+    EventType::SqDrained,
+    EventType::QpLastWqeReached,
+];
+
+fn check_ring(log_size: u8, log_stride: u8, strides: (u8, u8)) -> Result<(), CmdError> {
+    let entries = 1u64 << log_size.min(63);
+    if entries > config::MAX_WR.into() || !(strides.0..=strides.1).contains(&log_stride) {
+        return Err(SIZE);
+    }
+    Ok(())
+}
+
+impl Device {
+    pub(super) fn create_qp<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        request: &CreateQp,
+    ) -> Result<(), CmdError> {
+        let qpn = request.qpn.get();
+        let qp_type = QpType::from_raw(request.qp_type)
+            .ok_or(bad(CmdStatus::Unsupported, Syndrome::CmdAttribute))?;
+        // QPN 0 is reserved, QPN 1 is the GSI queue pair and no other is.
+        if !self.qps.in_range(qpn) || qpn == 0 || (qpn == 1) != (qp_type == QpType::Gsi) {
+            return Err(NUMBER);
+        }
+        if self.qps.get(qpn).is_some() {
+            return Err(IN_USE);
+        }
+        let flags = request.flags;
+        if flags & !(QP_PRIVILEGED | QP_SIGNAL_ALL | QP_HAS_SRQ) != 0 {
+            return Err(ATTRIBUTE);
+        }
+        let has_srq = flags & QP_HAS_SRQ != 0;
+        check_ring(request.log_sq_size, request.log_sq_stride, LOG_SQ_STRIDE)?;
+        if !has_srq {
+            check_ring(request.log_rq_size, request.log_rq_stride, LOG_RQ_STRIDE)?;
+        }
+        let most_sges = u32::from(request.max_send_sge.max(request.max_recv_sge));
+        if most_sges > wqe::MAX_SGE || u32::from(request.max_inline.get()) > wqe::MAX_INLINE {
+            return Err(SIZE);
+        }
+        let (send, recv) = (request.send_cqn.get(), request.recv_cqn.get());
+        self.shared.cqs.get(send).ok_or(NO_OBJECT)?;
+        self.shared.cqs.get(recv).ok_or(NO_OBJECT)?;
+        if has_srq {
+            self.shared.srqs.get(request.srqn.get()).ok_or(NO_OBJECT)?;
+        }
+        let (number, slot) = (request.uar.get(), request.slot.get());
+        let uar = self.shared.uars.get(number).ok_or(NO_OBJECT)?;
+        if !uar.qp_slot_free(slot) {
+            return Err(IN_USE);
+        }
+        let area = uar.base;
+        let context_slot = self.shared.tables.slot(mem, Table::Qpc, qpn)?;
+        let sq = Ring::new(mem, &request.sq, request.log_sq_size, request.log_sq_stride)?;
+        let rq = if has_srq {
+            None
+        } else {
+            let (size, stride) = (request.log_rq_size, request.log_rq_stride);
+            Some(Ring::new(mem, &request.rq, size, stride)?)
+        };
+        let config = verbena_roce::Config {
+            has_srq,
+            max_msg_size: config::MAX_MSG,
+            ..verbena_roce::Config::new(qpn, qp_type, request.pdn.get())
+        };
+        let mut qp = Box::new(Qp {
+            transport: verbena_roce::Qp::new(config),
+            env: Env {
+                create: *request,
+                qp_type,
+                area,
+                sq,
+                rq,
+                sq_pi: 0,
+                rq_ci: 0,
+                attr: Default::default(),
+                av: Default::default(),
+                path: None,
+                shown: QpState::Reset,
+                ready: false,
+                timer: None,
+                context_slot,
+                counted: Default::default(),
+            },
+        });
+        qp.env.show_error(mem, false);
+        qp.publish(mem);
+        self.qps.put(qpn, qp);
+        for cqn in [send, recv] {
+            if let Some(cq) = self.shared.cqs.get_mut(cqn) {
+                cq.users += 1;
+            }
+        }
+        if let Some(srq) = self.shared.srqs.get_mut(request.srqn.get()) {
+            srq.users += u32::from(has_srq);
+        }
+        if let Some(uar) = self.shared.uars.get_mut(number) {
+            uar.set_qp_slot(slot, Some(Owner::Qp(qpn)));
+        }
+        Ok(())
+    }
+
+    pub(super) fn destroy_qp<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        request: &DestroyQp,
+    ) -> Result<Quiesced, CmdError> {
+        let qpn = request.id.get();
+        let mut qp = self.qps.take(qpn).ok_or(NO_OBJECT)?;
+        self.forget_qp(qpn);
+        self.count_transport(&mut qp);
+        let env = &mut qp.env;
+        env.show_error(mem, false);
+        env.context_slot.publish(mem, &QpContext::default());
+        for cqn in [env.create.send_cqn.get(), env.create.recv_cqn.get()] {
+            if let Some(cq) = self.shared.cqs.get_mut(cqn) {
+                cq.users -= 1;
+            }
+        }
+        if let Some(srq) = env.srqn().and_then(|n| self.shared.srqs.get_mut(n)) {
+            srq.users -= 1;
+        }
+        if let Some(uar) = self.shared.uars.get_mut(env.create.uar.get()) {
+            uar.set_qp_slot(env.create.slot.get(), None);
+            uar.ready.retain(|&q| q != qpn);
+        }
+        // The transport goes here, and with it every reference to its buffers.
+        drop(qp);
+        Ok(self.quiesced(None))
+    }
+
+    /// Drops packets and events of a queue pair's life that ends.
+    fn forget_qp(&mut self, qpn: u32) {
+        self.shared.outgoing.retain(|out| {
+            let to_it = out.local && out.packet.dst_qpn == qpn;
+            !to_it && out.packet.src_qpn != qpn
+        });
+        self.shared.forget_events(ASYNC_EQN, qpn, &QP_EVENTS);
+    }
+
+    pub(super) fn modify_qp<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        request: &ModifyQp,
+    ) -> Result<Quiesced, CmdError> {
+        let qpn = request.qpn.get();
+        let qp = self.qps.get(qpn).ok_or(NO_OBJECT)?;
+        let to = qp_attr::check(qp.env.qp_type, qp.transport.state(), request)?;
+        let mask = request.mask.get();
+        let (mut attr, mut av, mut path) = (qp.env.attr, qp.env.av, qp.env.path);
+        if to == QpState::Reset {
+            (attr, av, path) = Default::default();
+        } else if to != QpState::Err {
+            attr = qp_attr::merge(&attr, mask, &request.attr);
+            if mask & qp_mask::AV != 0 {
+                av = request.av;
+                path = Some(self.shared.port.path(&av, qpn).ok_or(ATTRIBUTE)?);
+            }
+        }
+        let local = !self.shared.config.wire_local
+            && path.is_some_and(|p| self.shared.port.is_own(&p.dgid));
+        let wanted = if to == QpState::Reset {
+            Default::default()
+        } else {
+            // Connected queue pairs have no MTU before RTR; the transport wants one always.
+            let mut shown = attr;
+            if shown.path_mtu == 0 {
+                shown.path_mtu = self.shared.port.mtu;
+            }
+            qp_attr::to_transport(&shown, local)
+        };
+        if to == QpState::Reset {
+            self.forget_qp(qpn);
+        }
+        let outcome = self.with_qp(mem, qpn, |transport, host| {
+            transport.modify(host, to, &wanted)?;
+            let env = &mut *host.env;
+            (env.attr, env.av, env.path) = (attr, av, path);
+            if to == QpState::Reset {
+                (env.sq_pi, env.rq_ci, env.timer) = (0, 0, None);
+            }
+            Ok(())
+        });
+        match outcome {
+            Some(Ok(())) => {}
+            Some(Err(syndrome)) => return Err(bad(CmdStatus::Invalid, syndrome)),
+            None => return Err(NO_OBJECT),
+        }
+        if let Some(qp) = self.qps.get_mut(qpn) {
+            qp.publish(mem);
+        }
+        // What was posted before the state allowed it, or has to be flushed now.
+        self.look_at_posts(mem, qpn);
+        Ok(self.quiesced(None))
+    }
+
+    pub(super) fn query_qp<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        request: &QueryQp,
+    ) -> Result<(), CmdError> {
+        let qp = self.qps.get_mut(request.id.get());
+        qp.ok_or(NO_OBJECT)?.publish(mem);
+        Ok(())
+    }
+}

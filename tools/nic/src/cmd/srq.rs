@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Commands of shared receive queues.
+
+use super::*;
+use crate::config;
+use crate::ring::Ring;
+use crate::srq::Srq;
+use crate::uar::Owner;
+use verbena_abi::ctx::SrqContext;
+use verbena_abi::eqe::EventType;
+use verbena_abi::wqe::LOG_RQ_STRIDE;
+
+impl Device {
+    pub(super) fn create_srq<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        request: &CreateSrq,
+    ) -> Result<(), CmdError> {
+        let srqn = request.srqn.get();
+        if !self.shared.srqs.in_range(srqn) {
+            return Err(NUMBER);
+        }
+        if self.shared.srqs.get(srqn).is_some() {
+            return Err(IN_USE);
+        }
+        if request.srq_type != 0 {
+            return Err(bad(CmdStatus::Unsupported, Syndrome::CmdAttribute));
+        }
+        let strides = LOG_RQ_STRIDE.0..=LOG_RQ_STRIDE.1;
+        let entries = 1u64 << request.log_size.min(63);
+        if !strides.contains(&request.log_stride)
+            || entries > config::MAX_WR.into()
+            || u64::from(request.limit.get()) > entries
+        {
+            return Err(SIZE);
+        }
+        let (number, slot) = (request.uar.get(), request.slot.get());
+        let uar = self.shared.uars.get(number).ok_or(NO_OBJECT)?;
+        if !uar.qp_slot_free(slot) {
+            return Err(IN_USE);
+        }
+        let area = uar.base;
+        let context_slot = self.shared.tables.slot(mem, Table::Srqc, srqn)?;
+        let ring = Ring::new(mem, &request.ring, request.log_size, request.log_stride)?;
+        let mut srq = Box::new(Srq {
+            srqn,
+            pdn: request.pdn.get(),
+            uar: number,
+            area,
+            slot,
+            ring,
+            ci: 0,
+            limit: request.limit.get(),
+            users: 0,
+            error: None,
+            context_slot,
+        });
+        srq.publish(mem);
+        self.shared.srqs.put(srqn, srq);
+        if let Some(uar) = self.shared.uars.get_mut(number) {
+            uar.set_qp_slot(slot, Some(Owner::Srq(srqn)));
+        }
+        Ok(())
+    }
+
+    pub(super) fn destroy_srq<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        request: &DestroySrq,
+    ) -> Result<Quiesced, CmdError> {
+        let srqn = request.id.get();
+        if self.shared.srqs.get(srqn).ok_or(NO_OBJECT)?.users != 0 {
+            return Err(BUSY);
+        }
+        let mut srq = self.shared.srqs.take(srqn).ok_or(NO_OBJECT)?;
+        srq.context_slot.publish(mem, &SrqContext::default());
+        let kinds = [EventType::SrqErr, EventType::SrqLimitReached];
+        self.shared.forget_events(ASYNC_EQN, srqn, &kinds);
+        if let Some(uar) = self.shared.uars.get_mut(srq.uar) {
+            uar.set_qp_slot(srq.slot, None);
+        }
+        Ok(self.quiesced(None))
+    }
+
+    pub(super) fn modify_srq<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        request: &ModifySrq,
+    ) -> Result<(), CmdError> {
+        let (srqn, limit) = (request.srqn.get(), request.limit.get());
+        let srq = self.shared.srqs.get_mut(srqn).ok_or(NO_OBJECT)?;
+        if limit > srq.ring.size() {
+            return Err(SIZE);
+        }
+        if srq.error.is_some() {
+            return Err(bad(CmdStatus::Invalid, Syndrome::SrqDied));
+        }
+        // Armed above what is there, it fires at once.
+        let posted = srq.producer(mem).wrapping_sub(srq.ci);
+        let fires = limit != 0 && posted < limit;
+        srq.limit = if fires { 0 } else { limit };
+        srq.publish(mem);
+        if fires {
+            self.shared
+                .async_event(mem, EventType::SrqLimitReached, srqn, None);
+        }
+        Ok(())
+    }
+
+    pub(super) fn query_srq<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        request: &QuerySrq,
+    ) -> Result<(), CmdError> {
+        let srq = self.shared.srqs.get_mut(request.id.get());
+        srq.ok_or(NO_OBJECT)?.publish(mem);
+        Ok(())
+    }
+}

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Completion queues: entries, overflow, arms.
+//!
+//! A CQ is full by the device's own account of the consumer index, which is read again before an overflow is declared.
+//! An overflow is latched: the entries that are there stay, none is added, one event tells (decision: errors stick).
+//!
+//! Arms follow semantics 1.7: an entry is written, then a full fence, then the arm word is read; the guest stores the
+//! arm, then a full fence, then counts the generation that makes the device look again. So no arm is lost.
+
+use crate::mem::{Access, Area, GuestMemory};
+use crate::ring::Ring;
+use crate::tables::ContextSlot;
+use std::sync::atomic::{fence, Ordering};
+use verbena_abi::cqe::{self, Cqe, Tail};
+use verbena_abi::ctx::{CqContext, QueueState};
+use verbena_abi::doorbell::{self, Arm, ArmMode, Words};
+use verbena_abi::syndrome::Syndrome;
+use zerocopy::IntoBytes;
+
+/// A completion queue.
+#[derive(Debug)]
+pub struct Cq {
+    /// Its number.
+    pub cqn: u32,
+    /// Event queue of its completion events.
+    pub eqn: u32,
+    /// Doorbell area ...
+    pub uar: u32,
+    /// ... its DMA address ...
+    pub area: u64,
+    /// ... and the slot in it.
+    pub slot: u16,
+    /// Entries.
+    pub ring: Ring,
+    /// Where the context is.
+    pub context_slot: ContextSlot,
+    /// Queue pairs that use it.
+    pub users: u32,
+    /// What brought it to ERR.
+    pub error: Option<Syndrome>,
+    /// Index of its last completion event's entry.
+    pub last_event: Option<u32>,
+    /// Collapse events until so many completions ...
+    pub moderation_count: u16,
+    /// ... or for so many microseconds.
+    pub moderation_period: u16,
+    /// When the collapsed event is due.
+    pub moderation_due: Option<u64>,
+    pi: u32,
+    ci: u32,
+    arm: u64,
+    /// Arms with this sequence number count from an earlier ring, whose index 0 lies so many entries before.
+    rebased: Option<(u32, u32)>,
+    served: u32,
+    notified: u32,
+    solicited: Option<u32>,
+}
+
+/// What writing an entry came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// It is there.
+    Yes,
+    /// The CQ was in error already.
+    Dead,
+    /// The CQ is in error now.
+    Died(Syndrome),
+}
+
+impl Cq {
+    /// An empty CQ.
+    pub fn new(
+        cqn: u32,
+        eqn: u32,
+        (uar, area, slot): (u32, u64, u16),
+        ring: Ring,
+        context_slot: ContextSlot,
+    ) -> Self {
+        Self {
+            cqn,
+            eqn,
+            uar,
+            area,
+            slot,
+            ring,
+            context_slot,
+            users: 0,
+            error: None,
+            last_event: None,
+            moderation_count: 0,
+            moderation_period: 0,
+            moderation_due: None,
+            pi: 0,
+            ci: 0,
+            arm: 0,
+            rebased: None,
+            served: 0,
+            notified: 0,
+            solicited: None,
+        }
+    }
+
+    /// Writes an entry.
+    pub fn write<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        body: &Cqe,
+        tail: Tail,
+        solicited: bool,
+    ) -> Written {
+        if self.error.is_some() {
+            return Written::Dead;
+        }
+        let size = self.ring.size();
+        if self.pi.wrapping_sub(self.ci) >= size {
+            self.ci = self.read_ci(mem);
+            if self.pi.wrapping_sub(self.ci) >= size {
+                self.error = Some(Syndrome::CqOverflow);
+                return Written::Died(Syndrome::CqOverflow);
+            }
+        }
+        if self.write_entry(mem, body, tail).is_err() {
+            self.error = Some(Syndrome::CqUnwritable);
+            return Written::Died(Syndrome::CqUnwritable);
+        }
+        if solicited {
+            self.solicited = Some(self.pi);
+        }
+        Written::Yes
+    }
+
+    fn write_entry<M: GuestMemory>(&mut self, mem: &M, body: &Cqe, tail: Tail) -> Access {
+        let entry = self.ring.entry(self.pi);
+        let tail = tail.pack(self.pi, self.ring.log_size());
+        mem.write(entry, &body.as_bytes()[..cqe::TAIL_OFFSET])?;
+        mem.store32(entry + cqe::TAIL_OFFSET as u64, tail)?;
+        self.pi = self.pi.wrapping_add(1);
+        Ok(())
+    }
+
+    fn read_ci<M: GuestMemory>(&self, mem: &M) -> u32 {
+        Area::new(mem, self.area).load_acquire(doorbell::cq_consumer(self.slot as usize))
+    }
+
+    /// Whether an arm waits that asks for an entry which is there; the number of such entries.
+    ///
+    /// The fence stands between the entry that was written and the arm that is read.
+    pub fn wants_event<M: GuestMemory>(&mut self, mem: &M) -> Option<u32> {
+        fence(Ordering::SeqCst);
+        let area = Area::new(mem, self.area);
+        self.arm = area.load64_acquire(doorbell::cq_arm(self.slot as usize));
+        let arm = Arm::unpack(self.arm);
+        if arm.mode == ArmMode::None || arm.seq == self.served {
+            return None;
+        }
+        let index = match self.rebased {
+            Some((seq, offset)) if seq == arm.seq => arm.index.wrapping_sub(offset),
+            _ => arm.index,
+        };
+        // Indexes wrap: the entries that count are those from the later of the two on.
+        let from = if (index.wrapping_sub(self.notified) as i32) > 0 {
+            index
+        } else {
+            self.notified
+        };
+        let until = match arm.mode {
+            ArmMode::Solicited => self.solicited?.wrapping_add(1),
+            _ => self.pi,
+        };
+        let count = until.wrapping_sub(from);
+        ((count as i32) > 0).then_some(count)
+    }
+
+    /// Marks the arm as served by an event.
+    pub fn serve<M: GuestMemory>(&mut self, mem: &M) {
+        self.served = Arm::unpack(self.arm).seq;
+        self.notified = self.pi;
+        self.solicited = None;
+        self.moderation_due = None;
+        Area::new(mem, self.area).store(doorbell::cq_served(self.slot as usize), self.served);
+    }
+
+    /// Moves the entries that were not polled to the start of another ring. Fails, changing nothing, if they do not
+    /// fit.
+    pub fn resize<M: GuestMemory>(&mut self, mem: &M, ring: Ring) -> Result<(), ResizeError> {
+        let ci = self.read_ci(mem);
+        let count = self.pi.wrapping_sub(ci);
+        if count > self.ring.size() || count > ring.size() {
+            return Err(ResizeError::TooSmall);
+        }
+        for i in 0..count {
+            let mut entry: Cqe = mem
+                .read_struct(self.ring.entry(ci.wrapping_add(i)))
+                .map_err(|_| ResizeError::Unreachable)?;
+            let from = ci.wrapping_add(i);
+            let tail = Tail::unpack(entry.tail.get(), from, self.ring.log_size())
+                .ok_or(ResizeError::Unreachable)?;
+            entry.tail = tail.pack(i, ring.log_size()).into();
+            mem.write_struct(ring.entry(i), &entry)
+                .map_err(|_| ResizeError::Unreachable)?;
+        }
+        let seq = Arm::unpack(self.arm).seq;
+        let earlier = match self.rebased {
+            Some((s, offset)) if s == seq => offset,
+            _ => 0,
+        };
+        self.rebased = Some((seq, earlier.wrapping_add(ci)));
+        self.notified = self.notified.wrapping_sub(ci);
+        self.solicited = self.solicited.map(|s| s.wrapping_sub(ci));
+        self.ring = ring;
+        self.pi = count;
+        self.ci = 0;
+        Ok(())
+    }
+
+    /// The context.
+    pub fn context<M: GuestMemory>(&self, mem: &M) -> CqContext {
+        CqContext {
+            cqn: self.cqn.into(),
+            state: if self.error.is_some() {
+                QueueState::Err
+            } else {
+                QueueState::Ok
+            }
+            .to_raw(),
+            log_size: self.ring.log_size(),
+            slot: self.slot.into(),
+            syndrome: self.error.map_or(0, |s| u32::from(s.to_raw())).into(),
+            uar: self.uar.into(),
+            eqn: self.eqn.into(),
+            producer_index: self.pi.into(),
+            consumer_index: self.read_ci(mem).into(),
+            arm: self.arm.into(),
+            notified_index: self.notified.into(),
+            served_seq: self.served.into(),
+            ring: self.ring.raw,
+            moderation_count: self.moderation_count.into(),
+            moderation_period: self.moderation_period.into(),
+            users: self.users.into(),
+            ..Default::default()
+        }
+    }
+
+    /// Publishes the context.
+    pub fn publish<M: GuestMemory>(&mut self, mem: &M) {
+        let context = self.context(mem);
+        self.context_slot.publish(mem, &context);
+    }
+
+    /// Publishes that the CQ is gone.
+    pub fn publish_free<M: GuestMemory>(&mut self, mem: &M) {
+        self.context_slot.publish(mem, &CqContext::default());
+    }
+}
+
+/// Why a CQ was not moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResizeError {
+    /// More entries wait than the new ring has.
+    TooSmall,
+    /// A ring cannot be reached.
+    Unreachable,
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Event queues: entries, the interrupt that tells of them, and events that wait for room.
+//!
+//! The driver takes an entry, stores its consumer index, executes a full fence and looks at the next entry; the device
+//! writes entries, executes a full fence and reads the consumer index. So one of the two sees the other, and the
+//! interrupt is needed only when the driver had consumed everything that was there before.
+
+use crate::mem::{Access, GuestMemory};
+use crate::ring::Ring;
+use crate::tables::ContextSlot;
+use std::collections::VecDeque;
+use std::sync::atomic::{fence, Ordering};
+use verbena_abi::cqe::phase;
+use verbena_abi::ctx::{EqContext, QueueState};
+use verbena_abi::eqe::{self, Eqe, EventType};
+
+/// An event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What happened.
+    pub kind: EventType,
+    /// To which object.
+    pub number: u32,
+    /// Cause, or 0.
+    pub syndrome: u32,
+}
+
+/// An event queue.
+#[derive(Debug)]
+pub struct Eq {
+    /// Its number.
+    pub eqn: u32,
+    /// MSI-X vector.
+    pub vector: u16,
+    /// Entries.
+    pub ring: Ring,
+    /// Where the driver stores its consumer index.
+    pub ci_addr: u64,
+    /// Where the context is.
+    pub slot: ContextSlot,
+    /// CQs that use it.
+    pub users: u32,
+    /// Latched in error: nothing can be written.
+    pub failed: bool,
+    /// It is on the list of those to flush.
+    pub dirty: bool,
+    pi: u32,
+    ci: u32,
+    raised: u32,
+    waiting: VecDeque<Event>,
+}
+
+impl Eq {
+    /// An empty queue.
+    pub fn new(eqn: u32, vector: u16, ring: Ring, ci_addr: u64, slot: ContextSlot) -> Self {
+        Self {
+            eqn,
+            vector,
+            ring,
+            ci_addr,
+            slot,
+            users: 0,
+            failed: false,
+            dirty: false,
+            pi: 0,
+            ci: 0,
+            raised: 0,
+            waiting: VecDeque::new(),
+        }
+    }
+
+    /// Producer index, for replies.
+    pub fn producer_index(&self) -> u32 {
+        self.pi.wrapping_add(self.waiting.len() as u32)
+    }
+
+    /// Whether events wait for room in the ring.
+    pub fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Whether the driver has yet to take the entry with this index.
+    pub fn is_unconsumed<M: GuestMemory>(&mut self, mem: &M, index: u32) -> bool {
+        fence(Ordering::SeqCst);
+        if self.read_ci(mem).is_err() {
+            return false;
+        }
+        index.wrapping_sub(self.ci) < self.pi.wrapping_sub(self.ci)
+    }
+
+    /// Adds an event; returns the index of its entry. At most one of a kind and object waits for room.
+    pub fn push<M: GuestMemory>(&mut self, mem: &M, event: Event) -> Access<u32> {
+        if self.waiting.is_empty() && self.has_room(mem)? {
+            let index = self.pi;
+            self.write(mem, event)?;
+            return Ok(index);
+        }
+        let twin = |e: &Event| e.kind == event.kind && e.number == event.number;
+        if let Some(at) = self.waiting.iter().position(twin) {
+            return Ok(self.pi.wrapping_add(at as u32));
+        }
+        self.waiting.push_back(event);
+        Ok(self.pi.wrapping_add(self.waiting.len() as u32 - 1))
+    }
+
+    /// Drops what waits for an object that is gone.
+    pub fn forget(&mut self, number: u32, kinds: &[EventType]) {
+        self.waiting
+            .retain(|e| e.number != number || !kinds.contains(&e.kind));
+    }
+
+    /// Moves waiting events into the ring; tells whether the interrupt is to be raised.
+    pub fn flush<M: GuestMemory>(&mut self, mem: &M) -> Access<bool> {
+        while !self.waiting.is_empty() && self.has_room(mem)? {
+            if let Some(event) = self.waiting.pop_front() {
+                self.write(mem, event)?;
+            }
+        }
+        if self.pi == self.raised {
+            return Ok(false);
+        }
+        fence(Ordering::SeqCst);
+        self.read_ci(mem)?;
+        // Everything before `raised` had its interrupt, or the driver was seen to be still at work on it.
+        let behind = self.raised.wrapping_sub(self.ci);
+        let busy = behind != 0 && behind <= self.ring.size();
+        self.raised = self.pi;
+        Ok(!busy && self.ci != self.pi)
+    }
+
+    /// The context.
+    pub fn context(&self) -> EqContext {
+        EqContext {
+            eqn: self.eqn.into(),
+            state: if self.failed {
+                QueueState::Err
+            } else {
+                QueueState::Ok
+            }
+            .to_raw(),
+            log_size: self.ring.log_size(),
+            vector: self.vector.into(),
+            producer_index: self.pi.into(),
+            consumer_index: self.ci.into(),
+            waiting: (self.waiting.len() as u32).into(),
+            ring: self.ring.raw,
+            ci_addr: self.ci_addr.into(),
+            ..Default::default()
+        }
+    }
+
+    fn read_ci<M: GuestMemory>(&mut self, mem: &M) -> Access {
+        self.ci = mem.load32(self.ci_addr)?;
+        Ok(())
+    }
+
+    fn has_room<M: GuestMemory>(&mut self, mem: &M) -> Access<bool> {
+        if self.pi.wrapping_sub(self.ci) >= self.ring.size() {
+            self.read_ci(mem)?;
+        }
+        Ok(self.pi.wrapping_sub(self.ci) < self.ring.size())
+    }
+
+    fn write<M: GuestMemory>(&mut self, mem: &M, event: Event) -> Access {
+        let entry = self.ring.entry(self.pi);
+        let tail = eqe::pack_tail(event.kind, phase(self.pi, self.ring.log_size()));
+        let body = Eqe {
+            number: event.number.into(),
+            syndrome: event.syndrome.into(),
+            ..Default::default()
+        };
+        use zerocopy::IntoBytes;
+        mem.write(entry, &body.as_bytes()[..eqe::TAIL_OFFSET])?;
+        mem.store32(entry + eqe::TAIL_OFFSET as u64, tail)?;
+        self.pi = self.pi.wrapping_add(1);
+        Ok(())
+    }
+}

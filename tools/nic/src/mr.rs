@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Memory regions: what a key allows, and where its bytes are.
+//!
+//! Bounds are checked by subtraction, so that nothing wraps. Translations are walked when they are used: a region may
+//! have terabytes, and its driver may change it in one step.
+
+use crate::config::LOCAL_DMA_LKEY;
+use crate::mem::GuestMemory;
+use crate::ring::Pages;
+use crate::slots::Slots;
+use crate::tables::ContextSlot;
+use verbena_abi::ctx::{access, mr_flags, MemoryEntry, MrState};
+use verbena_abi::syndrome::Syndrome;
+use verbena_roce::host::{Access, KeyUse};
+
+/// A memory region.
+#[derive(Debug)]
+pub struct Mr {
+    /// The key with its present tag.
+    pub key: u32,
+    /// Protection domain.
+    pub pdn: u32,
+    /// What it allows.
+    pub access: u32,
+    /// `mr_flags`.
+    pub flags: u32,
+    /// Address of the first byte.
+    pub iova: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Offset of the first byte in the translation.
+    pub page_offset: u64,
+    /// Where the bytes are.
+    pub pages: Pages,
+    /// Whether it can be used.
+    pub state: MrState,
+    /// Where the context is.
+    pub context_slot: ContextSlot,
+}
+
+/// The index of a key.
+#[inline]
+pub const fn index(key: u32) -> u32 {
+    key >> 8
+}
+
+/// Memory that a key was found good for.
+#[derive(Clone, Copy, Debug)]
+pub enum Span {
+    /// DMA addresses as they are.
+    Direct(u64),
+    /// A byte position in a translation.
+    Pages(Pages, u64),
+}
+
+impl Span {
+    /// The DMA address `offset` bytes on, and how many bytes from there are contiguous, at most `want`.
+    #[inline]
+    pub fn run<M: GuestMemory>(&self, mem: &M, offset: u64, want: u64) -> Option<(u64, u64)> {
+        let (addr, len) = match self {
+            Span::Direct(addr) => (addr.checked_add(offset)?, want),
+            Span::Pages(pages, at) => pages.run(mem, at.checked_add(offset)?, want)?,
+        };
+        mem.contains(addr, len).then_some((addr, len))
+    }
+}
+
+/// The names of what can be wrong: local and remote keys have syndromes of their own.
+struct Names {
+    unknown: Syndrome,
+    pd: Syndrome,
+    bounds: Syndrome,
+    access: Syndrome,
+}
+
+const LOCAL: Names = Names {
+    unknown: Syndrome::LkeyUnknown,
+    pd: Syndrome::LkeyPd,
+    bounds: Syndrome::LkeyBounds,
+    access: Syndrome::LkeyAccess,
+};
+
+const REMOTE: Names = Names {
+    unknown: Syndrome::RkeyUnknown,
+    pd: Syndrome::RkeyPd,
+    bounds: Syndrome::RkeyBounds,
+    access: Syndrome::RkeyAccess,
+};
+
+/// Whether an access is by a local key.
+#[inline]
+pub fn is_local(kind: Access) -> bool {
+    matches!(kind, Access::LocalRead | Access::LocalWrite)
+}
+
+/// The syndrome of memory that a key allows and that cannot be reached.
+#[inline]
+pub fn unreachable(kind: Access) -> Syndrome {
+    if is_local(kind) {
+        Syndrome::LkeyUnreachable
+    } else {
+        Syndrome::RkeyUnreachable
+    }
+}
+
+/// Checks a use of a key and finds the memory.
+pub fn resolve(regions: &Slots<Mr>, key: &KeyUse) -> Result<Span, Syndrome> {
+    let local = is_local(key.access);
+    if local && key.privileged && key.key == LOCAL_DMA_LKEY {
+        return Ok(Span::Direct(key.addr));
+    }
+    let names = if local { &LOCAL } else { &REMOTE };
+    let region = regions
+        .get(index(key.key))
+        .filter(|r| r.key == key.key && r.state == MrState::Valid)
+        .ok_or(names.unknown)?;
+    if region.pdn != key.pd {
+        return Err(names.pd);
+    }
+    let needed = match key.access {
+        Access::LocalRead => 0,
+        Access::LocalWrite => access::LOCAL_WRITE,
+        Access::RemoteRead => access::REMOTE_READ,
+        Access::RemoteWrite => access::REMOTE_WRITE,
+        Access::RemoteAtomic => access::REMOTE_ATOMIC,
+    };
+    let unprivileged = local && region.flags & mr_flags::PRIVILEGED != 0 && !key.privileged;
+    if region.access & needed != needed || unprivileged {
+        return Err(names.access);
+    }
+    let offset = key.addr.wrapping_sub(region.iova);
+    if key.addr < region.iova || offset > region.length || key.length > region.length - offset {
+        return Err(names.bounds);
+    }
+    // Both were checked to fit the translation when the region was made.
+    Ok(Span::Pages(region.pages, region.page_offset + offset))
+}
+
+impl Mr {
+    /// The context.
+    pub fn context(&self) -> MemoryEntry {
+        MemoryEntry {
+            key: self.key.into(),
+            state: self.state.to_raw(),
+            pdn: self.pdn.into(),
+            access: self.access.into(),
+            flags: self.flags.into(),
+            iova: self.iova.into(),
+            length: self.length.into(),
+            page_offset: self.page_offset.into(),
+            pages: self.pages.raw,
+            ..Default::default()
+        }
+    }
+
+    /// Publishes the context.
+    pub fn publish<M: GuestMemory>(&mut self, mem: &M) {
+        let context = self.context();
+        self.context_slot.publish(mem, &context);
+    }
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The port: GID table, netdev state, and where packets go.
+
+use crate::config::{Config, MAX_GID};
+use verbena_abi::cmd::{SetGid, NO_VLAN};
+use verbena_abi::ctx::AddressVector;
+use verbena_roce::wire::Path;
+use verbena_roce::Packet;
+
+/// An entry of the GID table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gid {
+    /// The GID in network order.
+    pub gid: [u8; 16],
+    /// Source MAC address of what is sent from it.
+    pub mac: [u8; 6],
+    /// VLAN id.
+    pub vlan: Option<u16>,
+}
+
+/// The port.
+#[derive(Debug)]
+pub struct Port {
+    /// The netdev is up.
+    pub up: bool,
+    /// Largest path MTU, as `enum ib_mtu`.
+    pub mtu: u8,
+    gids: Vec<Option<Gid>>,
+    dice: u64,
+    drop_percent: u8,
+}
+
+/// A packet under way.
+#[derive(Debug)]
+pub struct Outgoing {
+    /// The packet.
+    pub packet: Packet,
+    /// Where from and where to, as the sender names them.
+    pub path: Path,
+    /// Path MTU in bytes, by which a super-packet is split.
+    pub mtu: u32,
+    /// The destination is a GID of the own table.
+    pub local: bool,
+}
+
+impl Port {
+    /// As after power-on: down, no GIDs.
+    pub fn new(config: &Config) -> Self {
+        Self {
+            up: false,
+            mtu: 3,
+            gids: vec![None; MAX_GID as usize],
+            dice: config.seed,
+            drop_percent: config.drop_percent,
+        }
+    }
+
+    /// Sets or clears an entry; false if the index is out of range.
+    pub fn set_gid(&mut self, request: &SetGid) -> bool {
+        let Some(entry) = self.gids.get_mut(request.index.get() as usize) else {
+            return false;
+        };
+        let vlan = request.vlan.get();
+        *entry = (request.valid != 0).then_some(Gid {
+            gid: request.gid,
+            mac: request.mac,
+            vlan: (vlan != NO_VLAN).then_some(vlan),
+        });
+        true
+    }
+
+    /// An entry.
+    pub fn gid(&self, index: u16) -> Option<&Gid> {
+        self.gids.get(index as usize)?.as_ref()
+    }
+
+    /// Whether a GID is the port's own.
+    pub fn is_own(&self, gid: &[u8; 16]) -> bool {
+        self.gids.iter().flatten().any(|g| g.gid == *gid)
+    }
+
+    /// The path that an address vector describes, if its source GID is set.
+    pub fn path(&self, av: &AddressVector, qpn: u32) -> Option<Path> {
+        let own = self.gid(av.sgid_index.get())?;
+        Some(Path {
+            smac: own.mac,
+            dmac: av.dmac,
+            vlan: own.vlan,
+            sgid: own.gid,
+            dgid: av.dgid,
+            // One port for each queue pair, so that a network with several ways keeps its packets in order.
+            udp_sport: 0xc000 | (qpn ^ (qpn >> 14)) as u16 & 0x3fff,
+            flow_label: av.flow_label.get() & 0xf_ffff,
+            traffic_class: av.traffic_class,
+            hop_limit: if av.hop_limit == 0 { 64 } else { av.hop_limit },
+            sl: av.sl,
+        })
+    }
+
+    /// Draws by lot whether a local packet is lost.
+    pub fn loses(&mut self) -> bool {
+        if self.drop_percent == 0 {
+            return false;
+        }
+        // splitmix64: a fixed seed gives the same losses again.
+        self.dice = self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.dice;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % 100 < u64::from(self.drop_percent)
+    }
+}

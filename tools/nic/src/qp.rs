@@ -1,0 +1,616 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Queue pairs: rings, completion queues and paths around the transport's state machine.
+//!
+//! [`QpHost`] is what the transport sees of the device during one call. WQEs are copied out once, then the copy is
+//! validated: whatever a guest writes there becomes a status or an error of its own queue pair.
+
+use crate::copy;
+use crate::mem::{Area, GuestMemory};
+use crate::mr;
+use crate::port::Outgoing;
+use crate::ring::{Pages, Ring};
+use crate::shared::{Casualty, Shared};
+use crate::tables::ContextSlot;
+use verbena_abi::cmd::{self, QpType, NO_VLAN};
+use verbena_abi::cqe::{network_type, wc_flags, Cqe, Tail};
+use verbena_abi::ctx::{access, mr_flags, AddressVector, MrState, QpAttr, QpContext};
+use verbena_abi::doorbell::{self, Words};
+use verbena_abi::stats::Counter;
+use verbena_abi::wqe::{self, send_flags, AtomicSegment, FastRegSegment};
+use verbena_roce::host::{
+    AtomicOp, Completion, CopyFault, DatagramDest, EventType, Gather, Host, KeyUse, RecvWqe,
+    SendWqe, Sge, Source, Syndrome, Take, Target, WcOpcode, WcStatus, WqeError, WqeOpcode,
+};
+use verbena_roce::wire::Path;
+use verbena_roce::{Packet, QpState};
+use zerocopy::FromBytes;
+
+/// A queue pair.
+#[derive(Debug)]
+pub struct Qp {
+    /// The state machine.
+    pub transport: verbena_roce::Qp,
+    /// What is around it.
+    pub env: Env,
+}
+
+/// What is around a queue pair's state machine.
+#[derive(Debug)]
+pub struct Env {
+    /// As it was created.
+    pub create: cmd::CreateQp,
+    /// Its type.
+    pub qp_type: QpType,
+    /// DMA address of its doorbell area.
+    pub area: u64,
+    /// Send ring.
+    pub sq: Ring,
+    /// Receive ring, unless it takes from an SRQ.
+    pub rq: Option<Ring>,
+    /// Producer index of the send queue as last seen.
+    pub sq_pi: u32,
+    /// Receives taken from its own ring.
+    pub rq_ci: u32,
+    /// Attributes as the driver set them.
+    pub attr: QpAttr,
+    /// Path of a connected queue pair, as the driver set it.
+    pub av: AddressVector,
+    /// The same, looked up.
+    pub path: Option<Path>,
+    /// State that the context shows.
+    pub shown: QpState,
+    /// It is in its area's queue of those with work.
+    pub ready: bool,
+    /// The earliest entry that the timer queue has for it.
+    pub timer: Option<u64>,
+    /// Where the context is.
+    pub context_slot: ContextSlot,
+    /// Transport counters that the port has counted.
+    pub counted: verbena_roce::Counters,
+}
+
+impl Env {
+    /// Its number.
+    pub fn qpn(&self) -> u32 {
+        self.create.qpn.get()
+    }
+
+    /// Whether it takes receives from an SRQ.
+    pub fn srqn(&self) -> Option<u32> {
+        (self.create.flags & cmd::QP_HAS_SRQ != 0).then(|| self.create.srqn.get())
+    }
+
+    /// Whether it may use the local DMA key and what belongs to it.
+    pub fn is_privileged(&self) -> bool {
+        self.create.flags & cmd::QP_PRIVILEGED != 0
+    }
+
+    fn is_datagram(&self) -> bool {
+        matches!(self.qp_type, QpType::Ud | QpType::Gsi)
+    }
+
+    /// Producer index of the receive ring.
+    pub fn rq_producer<M: GuestMemory>(&self, mem: &M) -> u32 {
+        Area::new(mem, self.area)
+            .load_acquire(doorbell::rq_producer(self.create.slot.get() as usize))
+    }
+
+    /// Producer index of the send ring.
+    pub fn sq_producer<M: GuestMemory>(&self, mem: &M) -> u32 {
+        Area::new(mem, self.area)
+            .load_acquire(doorbell::sq_producer(self.create.slot.get() as usize))
+    }
+
+    /// Tells the guest whether receives have to be noticed because they are to be flushed.
+    pub fn show_error<M: GuestMemory>(&self, mem: &M, in_error: bool) {
+        let area = Area::new(mem, self.area);
+        area.store(
+            doorbell::qp_error(self.create.slot.get() as usize),
+            in_error.into(),
+        );
+        area.fence();
+    }
+}
+
+impl Qp {
+    /// The context.
+    pub fn context<M: GuestMemory>(&self, mem: &M) -> QpContext {
+        let live = self.transport.snapshot();
+        let env = &self.env;
+        let mut attr = env.attr;
+        attr.qp_state = live.state.to_raw();
+        attr.cur_qp_state = live.state.to_raw();
+        QpContext {
+            qpn: env.create.qpn,
+            qp_type: env.create.qp_type,
+            flags: env.create.flags,
+            valid: 1,
+            sq_draining: live.sq_draining.into(),
+            syndrome: live.syndrome.map_or(0, |s| u32::from(s.to_raw())).into(),
+            attr,
+            av: env.av,
+            pdn: env.create.pdn,
+            send_cqn: env.create.send_cqn,
+            recv_cqn: env.create.recv_cqn,
+            srqn: env.create.srqn,
+            uar: env.create.uar,
+            slot: env.create.slot,
+            log_sq_size: env.create.log_sq_size,
+            log_rq_size: env.create.log_rq_size,
+            sq_pi: env.sq_pi.into(),
+            sq_next: live.sq_next.into(),
+            sq_ci: live.sq_consumer.into(),
+            rq_pi: env.rq_producer(mem).into(),
+            rq_ci: env.rq_ci.into(),
+            next_psn: live.next_psn.into(),
+            una_psn: live.una_psn.into(),
+            expected_psn: live.expected_psn.into(),
+            msn: live.msn.into(),
+            retry_left: live.retry_left,
+            rnr_left: live.rnr_left,
+            sq_ring: env.create.sq,
+            rq_ring: env.create.rq,
+            ..Default::default()
+        }
+    }
+
+    /// Publishes the context.
+    pub fn publish<M: GuestMemory>(&mut self, mem: &M) {
+        let context = self.context(mem);
+        self.env.context_slot.publish(mem, &context);
+        self.env.shown = self.transport.state();
+    }
+}
+
+/// The surroundings of a queue pair during one call.
+pub struct QpHost<'a, M> {
+    /// Guest memory.
+    pub mem: &'a M,
+    /// The device.
+    pub shared: &'a mut Shared,
+    /// The queue pair.
+    pub env: &'a mut Env,
+}
+
+/// Largest stride of a ring.
+const MAX_STRIDE: usize = 1024;
+
+fn malformed(cause: Syndrome) -> WqeError {
+    WqeError::new(WcStatus::LocQpOpErr, cause)
+}
+
+fn read_at<T: FromBytes>(bytes: &[u8], offset: usize) -> Option<T> {
+    T::read_from_prefix(bytes.get(offset..)?)
+        .ok()
+        .map(|(value, _)| value)
+}
+
+fn decode_sges(bytes: &[u8], offset: usize, count: usize, sges: &mut Vec<Sge>) -> bool {
+    for i in 0..count {
+        let Some(sge) = read_at::<wqe::Sge>(bytes, offset + i * size_of::<wqe::Sge>()) else {
+            return false;
+        };
+        sges.push(Sge {
+            addr: sge.addr.get(),
+            length: sge.length.get(),
+            lkey: sge.lkey.get(),
+        });
+    }
+    true
+}
+
+/// What a completion of a send WQE is called.
+fn completes_as(opcode: WqeOpcode) -> WcOpcode {
+    match opcode {
+        WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm => WcOpcode::RdmaWrite,
+        WqeOpcode::Send | WqeOpcode::SendImm | WqeOpcode::SendInv => WcOpcode::Send,
+        WqeOpcode::RdmaRead => WcOpcode::RdmaRead,
+        WqeOpcode::CompareSwap => WcOpcode::CompSwap,
+        WqeOpcode::FetchAdd => WcOpcode::FetchAdd,
+        WqeOpcode::LocalInv => WcOpcode::LocalInv,
+        WqeOpcode::FastReg => WcOpcode::FastReg,
+    }
+}
+
+impl<M: GuestMemory> QpHost<'_, M> {
+    /// Reads a WQE's bytes once: the first part at once, the rest only if the header (of the copy) needs it.
+    fn read_wqe(&self, ring: &Ring, index: u32, buffer: &mut [u8; MAX_STRIDE]) -> Option<usize> {
+        let stride = (1usize << ring.log_stride()).min(MAX_STRIDE);
+        self.mem
+            .read(ring.entry(index), &mut buffer[..stride])
+            .ok()?;
+        Some(stride)
+    }
+
+    fn datagram(&self, av: &AddressVector) -> Result<DatagramDest, WqeError> {
+        if av.pdn.get() != self.env.create.pdn.get() {
+            return Err(malformed(Syndrome::AddressHandlePd));
+        }
+        let path = self
+            .shared
+            .port
+            .path(av, self.env.qpn())
+            .ok_or(malformed(Syndrome::AddressHandleGid))?;
+        Ok(DatagramDest {
+            path,
+            qpn: av.dest_qpn.get() & 0xff_ffff,
+            qkey: av.qkey.get(),
+        })
+    }
+
+    fn atomic_address(&mut self, key: &KeyUse) -> Result<u64, Syndrome> {
+        let span = mr::resolve(&self.shared.mrs, key)?;
+        match span.run(self.mem, 0, 8) {
+            Some((addr, 8)) if addr % 8 == 0 => Ok(addr),
+            _ => Err(mr::unreachable(key.access)),
+        }
+    }
+
+    /// The SRQ took its last blow: its queue pairs follow.
+    fn srq_dies(&mut self, srqn: u32, cause: Syndrome) -> Take {
+        if let Some(srq) = self.shared.srqs.get_mut(srqn) {
+            if srq.error.is_none() {
+                srq.error = Some(cause);
+                srq.publish(self.mem);
+                self.shared.casualties.push(Casualty::Srq(srqn));
+                self.shared
+                    .async_event(self.mem, EventType::SrqErr, srqn, Some(cause));
+            }
+        }
+        Take::Dead(cause)
+    }
+
+    fn take_from_srq(&mut self, srqn: u32, out: &mut RecvWqe) -> Take {
+        let mem = self.mem;
+        let Some(srq) = self.shared.srqs.get_mut(srqn) else {
+            return Take::Dead(Syndrome::SrqDied);
+        };
+        if srq.error.is_some() {
+            return Take::Dead(Syndrome::SrqDied);
+        }
+        let posted = srq.producer(mem).wrapping_sub(srq.ci);
+        if posted == 0 {
+            return Take::Empty;
+        }
+        if posted > srq.ring.size() {
+            return self.srq_dies(srqn, Syndrome::ProducerIndex);
+        }
+        let index = srq.ci;
+        let stride = 1usize << srq.ring.log_stride();
+        let mut buffer = [0; MAX_STRIDE];
+        let bytes = &mut buffer[..stride.min(MAX_STRIDE)];
+        if mem.read(srq.ring.entry(index), bytes).is_err() {
+            return self.srq_dies(srqn, Syndrome::SrqUnreadable);
+        }
+        out.pd = srq.pdn;
+        if !decode_recv(bytes, index, self.env.is_privileged(), out) {
+            return self.srq_dies(srqn, Syndrome::SrqWqeMalformed);
+        }
+        srq.ci = index.wrapping_add(1);
+        if srq.limit != 0 && posted - 1 < srq.limit {
+            srq.limit = 0;
+            srq.publish(mem);
+            self.shared
+                .async_event(mem, EventType::SrqLimitReached, srqn, None);
+        }
+        Take::Taken
+    }
+}
+
+/// Decodes a receive WQE from its copy; false if it is malformed (`wr_id` is set all the same).
+fn decode_recv(bytes: &[u8], index: u32, privileged: bool, out: &mut RecvWqe) -> bool {
+    let Some(header) = read_at::<wqe::RecvWqe>(bytes, 0) else {
+        return false;
+    };
+    out.wr_id = header.wr_id.get();
+    out.index = index;
+    out.privileged = privileged;
+    let count = header.num_sge as usize;
+    let header = size_of::<wqe::RecvWqe>();
+    header + count * size_of::<wqe::Sge>() <= bytes.len()
+        && decode_sges(bytes, header, count, &mut out.sges)
+}
+
+impl<M: GuestMemory> Host for QpHost<'_, M> {
+    fn fetch_send(
+        &mut self,
+        index: u32,
+        out: &mut SendWqe,
+        gather: &mut Gather,
+    ) -> Result<(), WqeError> {
+        self.shared.counters.add(Counter::Posts, 1);
+        let mut buffer = [0; MAX_STRIDE];
+        let length = self
+            .read_wqe(&self.env.sq, index, &mut buffer)
+            .ok_or(malformed(Syndrome::RingUnreadable))?;
+        let bytes = &buffer[..length];
+        let header: wqe::SendWqe =
+            read_at(bytes, 0).ok_or(malformed(Syndrome::RingUnreadable))?;
+        gather.pd = self.env.create.pdn.get();
+        gather.privileged = self.env.is_privileged();
+        out.wr_id = header.wr_id.get();
+        out.signaled = header.flags & send_flags::SIGNALED != 0
+            || self.env.create.flags & cmd::QP_SIGNAL_ALL != 0;
+        out.solicited = header.flags & send_flags::SOLICITED != 0;
+        out.fence = header.flags & send_flags::FENCE != 0;
+        out.imm = header.imm;
+        out.remote_addr = header.remote_addr.get();
+        out.rkey = header.rkey.get();
+        let opcode = WqeOpcode::from_raw(header.opcode)
+            .ok_or(malformed(Syndrome::WqeOpcodeUnknown))?;
+        out.opcode = opcode;
+        if header.flags & !send_flags::ALL != 0 {
+            return Err(malformed(Syndrome::WqeFlags));
+        }
+        let datagram = self.env.is_datagram();
+        let allowed = match opcode {
+            WqeOpcode::Send | WqeOpcode::SendImm => true,
+            WqeOpcode::RdmaWrite
+            | WqeOpcode::RdmaWriteImm
+            | WqeOpcode::SendInv
+            | WqeOpcode::LocalInv
+            | WqeOpcode::FastReg => !datagram,
+            WqeOpcode::RdmaRead | WqeOpcode::CompareSwap | WqeOpcode::FetchAdd => {
+                self.env.qp_type == QpType::Rc
+            }
+        };
+        if !allowed {
+            return Err(malformed(Syndrome::WqeOpcodeTransport));
+        }
+        if matches!(opcode, WqeOpcode::LocalInv | WqeOpcode::FastReg) {
+            return if self.env.is_privileged() {
+                Ok(())
+            } else {
+                Err(malformed(Syndrome::Privilege))
+            };
+        }
+        let atomic = matches!(opcode, WqeOpcode::CompareSwap | WqeOpcode::FetchAdd);
+        if atomic {
+            let operands: AtomicSegment = read_at(bytes, wqe::DATA_OFFSET)
+                .ok_or(malformed(Syndrome::WqeSgeCount))?;
+            out.compare_add = operands.compare_add.get();
+            out.swap = operands.swap.get();
+        }
+        if datagram {
+            let av: AddressVector =
+                read_at(bytes, wqe::DATA_OFFSET).ok_or(malformed(Syndrome::WqeSgeCount))?;
+            out.datagram = Some(self.datagram(&av)?.into());
+        }
+        let data = wqe::data_offset(datagram, atomic);
+        if header.flags & send_flags::INLINE != 0 {
+            let count = header.inline_length.get() as usize;
+            let fits = matches!(
+                opcode,
+                WqeOpcode::Send
+                    | WqeOpcode::SendImm
+                    | WqeOpcode::SendInv
+                    | WqeOpcode::RdmaWrite
+                    | WqeOpcode::RdmaWriteImm
+            ) && count <= self.env.create.max_inline.get() as usize
+                && header.num_sge == 0;
+            let inline = bytes.get(data..).and_then(|b| b.get(..count));
+            match inline {
+                Some(inline) if fits => gather.inline.extend_from_slice(inline),
+                _ => return Err(malformed(Syndrome::WqeInline)),
+            }
+            return Ok(());
+        }
+        let count = header.num_sge;
+        if count > self.env.create.max_send_sge
+            || !decode_sges(bytes, data, count.into(), &mut gather.sges)
+        {
+            gather.sges.clear();
+            return Err(malformed(Syndrome::WqeSgeCount));
+        }
+        Ok(())
+    }
+
+    fn send_wr_id(&mut self, index: u32) -> (u64, WcOpcode) {
+        let header: wqe::SendWqe = self
+            .mem
+            .read_struct(self.env.sq.entry(index))
+            .unwrap_or_default();
+        let opcode = WqeOpcode::from_raw(header.opcode).map_or(WcOpcode::Send, completes_as);
+        (header.wr_id.get(), opcode)
+    }
+
+    fn take_recv(&mut self, out: &mut RecvWqe) -> Take {
+        if let Some(srqn) = self.env.srqn() {
+            let take = self.take_from_srq(srqn, out);
+            if take == Take::Taken {
+                self.shared.counters.add(Counter::Recvs, 1);
+            }
+            return take;
+        }
+        let Some(rq) = &self.env.rq else {
+            return Take::Empty;
+        };
+        let index = self.env.rq_ci;
+        let posted = self.env.rq_producer(self.mem).wrapping_sub(index);
+        if posted == 0 {
+            return Take::Empty;
+        }
+        if posted > rq.size() {
+            return Take::Dead(Syndrome::ProducerIndex);
+        }
+        let mut buffer = [0; MAX_STRIDE];
+        let Some(length) = self.read_wqe(rq, index, &mut buffer) else {
+            return Take::Dead(Syndrome::RingUnreadable);
+        };
+        self.env.rq_ci = index.wrapping_add(1);
+        self.shared.counters.add(Counter::Recvs, 1);
+        out.pd = self.env.create.pdn.get();
+        let good = decode_recv(&buffer[..length], index, self.env.is_privileged(), out);
+        if !good || out.sges.len() > self.env.create.max_recv_sge as usize {
+            out.sges.clear();
+            return Take::Malformed(Syndrome::RecvWqeMalformed);
+        }
+        Take::Taken
+    }
+
+    fn check(&mut self, key: &KeyUse) -> Result<(), Syndrome> {
+        mr::resolve(&self.shared.mrs, key).map(|_| ())
+    }
+
+    fn copy(&mut self, target: Target<'_>, source: Source<'_>) -> Result<(), CopyFault> {
+        copy::copy(self.mem, &self.shared.mrs, target, source)
+    }
+
+    fn atomic(&mut self, key: &KeyUse, op: AtomicOp) -> Result<u64, Syndrome> {
+        let addr = self.atomic_address(key)?;
+        match op {
+            AtomicOp::CompareSwap { compare, swap } => {
+                self.mem.compare_swap64(addr, compare, swap)
+            }
+            AtomicOp::FetchAdd { add } => self.mem.fetch_add64(addr, add),
+        }
+        .map_err(|_| mr::unreachable(key.access))
+    }
+
+    fn invalidate(&mut self, key: u32, remote: bool) -> Result<(), Syndrome> {
+        let cause = if remote {
+            Syndrome::RemoteInvalidate
+        } else {
+            Syndrome::KeyManagement
+        };
+        let pdn = self.env.create.pdn.get();
+        let region = self
+            .shared
+            .mrs
+            .get_mut(mr::index(key))
+            .filter(|r| {
+                r.key == key
+                    && r.pdn == pdn
+                    && r.flags & mr_flags::FAST_REG != 0
+                    && r.state == MrState::Valid
+            })
+            .ok_or(cause)?;
+        region.state = MrState::Invalid;
+        region.publish(self.mem);
+        Ok(())
+    }
+
+    fn fast_register(&mut self, index: u32) -> Result<(), Syndrome> {
+        let bad = Syndrome::KeyManagement;
+        let entry = self.env.sq.entry(index);
+        let segment: FastRegSegment = self
+            .mem
+            .read_struct(entry + wqe::FAST_REG_OFFSET as u64)
+            .map_err(|_| Syndrome::RingUnreadable)?;
+        let key = segment.key.get();
+        let pdn = self.env.create.pdn.get();
+        let region = self
+            .shared
+            .mrs
+            .get_mut(mr::index(key))
+            .filter(|r| {
+                r.pdn == pdn && r.flags & mr_flags::FAST_REG != 0 && r.state != MrState::Valid
+            })
+            .ok_or(bad)?;
+        let (length, offset) = (segment.length.get(), segment.page_offset.get());
+        let bytes = offset.checked_add(length).ok_or(bad)?;
+        let in_range = segment.iova.get().checked_add(length).is_some();
+        if segment.access.get() & !access::ALL != 0 || !in_range {
+            return Err(bad);
+        }
+        region.pages = Pages::new(&segment.pages, bytes).map_err(|_| bad)?;
+        region.key = key;
+        region.access = segment.access.get();
+        region.iova = segment.iova.get();
+        region.length = length;
+        region.page_offset = offset;
+        region.state = MrState::Valid;
+        region.publish(self.mem);
+        Ok(())
+    }
+
+    fn complete(&mut self, completion: &Completion) {
+        let recv = completion.is_recv();
+        let env = &*self.env;
+        let cqn = if recv {
+            env.create.recv_cqn.get()
+        } else {
+            env.create.send_cqn.get()
+        };
+        let counter = match (completion.status, recv) {
+            (WcStatus::Success, _) => None,
+            (WcStatus::WrFlushErr, false) => Some(Counter::ReqCqeFlush),
+            (WcStatus::WrFlushErr, true) => Some(Counter::RespCqeFlush),
+            (_, false) => Some(Counter::ReqCqeError),
+            (_, true) => Some(Counter::RespCqeError),
+        };
+        if let Some(counter) = counter {
+            self.shared.counters.add(counter, 1);
+        }
+        let mut flags = 0;
+        let mut body = Cqe {
+            wr_id: completion.wr_id.into(),
+            wqe_index: completion.wqe_index.into(),
+            byte_len: completion.byte_len.into(),
+            qpn: env.create.qpn,
+            vendor_err: completion
+                .syndrome
+                .map_or(0, |s| u32::from(s.to_raw()))
+                .into(),
+            timestamp: self.shared.now.into(),
+            vlan: NO_VLAN.into(),
+            ..Default::default()
+        };
+        if recv {
+            body.srqn = env.srqn().unwrap_or(0).into();
+        }
+        if let Some(imm) = completion.imm {
+            flags |= wc_flags::WITH_IMM;
+            body.imm = imm;
+        }
+        if let Some(key) = completion.invalidated {
+            flags |= wc_flags::WITH_INV;
+            body.imm = key.to_le_bytes();
+        }
+        if let Some(source) = &completion.source {
+            flags |= wc_flags::GRH;
+            body.src_qp = source.qpn.into();
+            body.smac = source.path.smac;
+            body.vlan = source.path.vlan.unwrap_or(NO_VLAN).into();
+            body.sl = source.path.sl;
+            let v4 = source.path.dgid[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+            body.network_type = if v4 {
+                network_type::IPV4
+            } else {
+                network_type::IPV6
+            };
+        }
+        let tail = Tail {
+            status: completion.status.to_raw(),
+            opcode: completion.opcode.to_raw(),
+            wc_flags: flags,
+        };
+        let solicited = completion.solicited || completion.status != WcStatus::Success;
+        self.shared
+            .write_cqe(self.mem, cqn, &body, tail, solicited);
+    }
+
+    fn event(&mut self, event: EventType, syndrome: Option<Syndrome>) {
+        let qpn = self.env.qpn();
+        self.shared.async_event(self.mem, event, qpn, syndrome);
+    }
+
+    fn transmit(&mut self, packet: Packet) {
+        let path = match &packet.datagram {
+            Some(datagram) => Some(datagram.path),
+            None => self.env.path,
+        };
+        let Some(path) = path else {
+            return;
+        };
+        let mtu = 128u32 << self.env.attr.path_mtu.clamp(1, 5);
+        let local = self.shared.port.is_own(&path.dgid);
+        self.shared.outgoing.push_back(Outgoing {
+            packet,
+            path,
+            mtu,
+            local,
+        });
+    }
+}

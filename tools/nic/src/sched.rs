@@ -1,0 +1,426 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A slice of the engine's work: commands, doorbell areas, timers, queue pairs in turn, packets.
+//!
+//! Areas take turns, and the queue pairs of an area take turns within its turn, so that one context cannot starve
+//! another. A packet between local queue pairs is delivered as soon as the call that sent it has returned; what is
+//! copied is counted, and a slice ends after [`SLICE_BYTES`], because the daemon holds the memory map during it.
+
+use crate::device::{Device, Next};
+use crate::mem::{Area, GuestMemory};
+use crate::qp::{Qp, QpHost};
+use crate::shared::Casualty;
+use std::cmp::Reverse;
+use verbena_abi::doorbell::{self, Words, GROUPS, GROUP_SLOTS};
+use verbena_abi::eqe::EventType;
+use verbena_abi::stats::Counter;
+use verbena_abi::syndrome::Syndrome;
+use verbena_roce::{Budget, QpState};
+
+/// Bytes that a slice may copy before the memory map may change.
+pub const SLICE_BYTES: u64 = 256 << 10;
+/// Calls of queue pairs and deliveries of packets in a slice.
+const SLICE_STEPS: u32 = 256;
+/// Commands in a slice.
+const SLICE_COMMANDS: u32 = 16;
+/// Packets (super-packets) that a queue pair sends in its turn.
+const TURN_PACKETS: u32 = 16;
+
+impl Device {
+    /// Works for a bounded time.
+    pub fn run_slice<M: GuestMemory>(&mut self, mem: &M, now: u64) -> Next {
+        self.shared.now = now;
+        let mut busy = false;
+        for _ in 0..SLICE_COMMANDS {
+            let Some(slot) = self.commands.pop_front() else {
+                break;
+            };
+            self.execute(mem, slot);
+            busy = true;
+        }
+        if self.shared.regs.is_fatal() {
+            return Next {
+                busy: !self.commands.is_empty(),
+                deadline: None,
+            };
+        }
+        busy |= self.wake_rung(mem);
+        for i in 0..self.awake.len() {
+            busy |= self.scan(mem, self.awake[i]);
+        }
+        busy |= self.expire(mem);
+        let moderation = self.shared.run_moderation(mem);
+        busy |= self.work(mem);
+        let retry = self.shared.flush_events(mem);
+        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
+        let deadline = [moderation, retry, timer].into_iter().flatten().min();
+        let pending = !self.ready_uars.is_empty()
+            || !self.shared.outgoing.is_empty()
+            || !self.commands.is_empty();
+        Next {
+            busy: busy || pending,
+            deadline,
+        }
+    }
+
+    /// Declares itself asleep for all areas that are awake. False: something came up meanwhile, go on.
+    ///
+    /// An area that shows something in the scan after its sleep word was written is awake again at once.
+    pub fn fall_asleep<M: GuestMemory>(&mut self, mem: &M) -> bool {
+        let mut quiet = true;
+        for number in std::mem::take(&mut self.awake) {
+            let Some(uar) = self.shared.uars.get_mut(number) else {
+                continue;
+            };
+            uar.awake = false;
+            let base = uar.base;
+            doorbell::fall_asleep(&Area::new(mem, base), &mut uar.sleep);
+            if self.scan(mem, number) {
+                quiet = false;
+                self.wake_area(mem, number);
+            }
+        }
+        quiet && self.rung.is_empty() && self.ready_uars.is_empty() && self.commands.is_empty()
+    }
+
+    /// Wakes all areas at the next slice.
+    pub fn wake(&mut self) {
+        let sleeping: Vec<u32> = self
+            .shared
+            .uars
+            .iter()
+            .filter(|(_, u)| !u.awake && !u.rung)
+            .map(|(n, _)| n)
+            .collect();
+        for number in sleeping {
+            if let Some(uar) = self.shared.uars.get_mut(number) {
+                uar.rung = true;
+                self.rung.push(number);
+            }
+        }
+    }
+
+    fn wake_rung<M: GuestMemory>(&mut self, mem: &M) -> bool {
+        let rung = std::mem::take(&mut self.rung);
+        for &number in &rung {
+            if let Some(uar) = self.shared.uars.get_mut(number) {
+                uar.rung = false;
+                if !uar.awake {
+                    self.wake_area(mem, number);
+                }
+            }
+        }
+        !rung.is_empty()
+    }
+
+    fn wake_area<M: GuestMemory>(&mut self, mem: &M, number: u32) {
+        if let Some(uar) = self.shared.uars.get_mut(number) {
+            doorbell::wake_up(&Area::new(mem, uar.base), &mut uar.sleep);
+            uar.awake = true;
+            self.awake.push(number);
+        }
+    }
+
+    /// Looks at an area's generation counters, and at the slots of those groups that changed.
+    ///
+    /// The counter is read before the words that it counts: a post that comes later counts again.
+    fn scan<M: GuestMemory>(&mut self, mem: &M, number: u32) -> bool {
+        let mut found = false;
+        let Some(base) = self.shared.uars.get(number).map(|u| u.base) else {
+            return false;
+        };
+        let area = Area::new(mem, base);
+        for group in 0..GROUPS {
+            let qp = area.load_acquire(doorbell::qp_generation(group));
+            let cq = area.load_acquire(doorbell::cq_generation(group));
+            let Some(uar) = self.shared.uars.get_mut(number) else {
+                return found;
+            };
+            let qps = (qp != uar.qp_seen[group]).then(|| uar.qps_in(group));
+            let cqs = (cq != uar.cq_seen[group]).then(|| uar.cqs_in(group));
+            uar.qp_seen[group] = qp;
+            uar.cq_seen[group] = cq;
+            found |= qps.is_some() || cqs.is_some();
+            for slot in bits(qps.unwrap_or(0)) {
+                let uar = self.shared.uars.get(number);
+                let qpn = uar.and_then(|u| u.qp_at(group * GROUP_SLOTS + slot));
+                if let Some(qpn) = qpn {
+                    self.look_at_posts(mem, qpn);
+                }
+            }
+            for slot in bits(cqs.unwrap_or(0)) {
+                let uar = self.shared.uars.get(number);
+                let cqn = uar.and_then(|u| u.cq_at(group * GROUP_SLOTS + slot));
+                if let Some(cqn) = cqn {
+                    self.shared.notify(mem, cqn);
+                }
+            }
+        }
+        found
+    }
+
+    /// Takes note of what was posted to a queue pair, and gives it its turn if there is something to do.
+    pub(crate) fn look_at_posts<M: GuestMemory>(&mut self, mem: &M, qpn: u32) {
+        if self.note_posts(mem, qpn) {
+            self.make_ready(qpn);
+        }
+    }
+
+    /// Reads the producer index of the send queue; true if the queue pair has to run.
+    fn note_posts<M: GuestMemory>(&mut self, mem: &M, qpn: u32) -> bool {
+        let Some(qp) = self.qps.get_mut(qpn) else {
+            return false;
+        };
+        let in_error = match qp.transport.state() {
+            QpState::Reset | QpState::Init | QpState::Rtr => return false,
+            // Receives that were posted are found by taking them.
+            QpState::Err => true,
+            QpState::Rts | QpState::Sqd | QpState::Sqe => false,
+        };
+        let producer = qp.env.sq_producer(mem);
+        if producer == qp.env.sq_pi {
+            return in_error;
+        }
+        let done = qp.transport.snapshot().sq_consumer;
+        let ahead = producer.wrapping_sub(done);
+        if ahead > qp.env.sq.size() || ahead < qp.env.sq_pi.wrapping_sub(done) {
+            // In ERR already, there is nothing more to be done to it.
+            self.fail_qp(mem, qpn, Syndrome::ProducerIndex);
+            return in_error;
+        }
+        qp.env.sq_pi = producer;
+        qp.transport.post_send(producer);
+        true
+    }
+
+    /// Puts a queue pair among those with work.
+    pub(crate) fn make_ready(&mut self, qpn: u32) {
+        let Some(qp) = self.qps.get_mut(qpn) else {
+            return;
+        };
+        if qp.env.ready {
+            return;
+        }
+        let number = qp.env.create.uar.get();
+        if let Some(uar) = self.shared.uars.get_mut(number) {
+            qp.env.ready = true;
+            uar.ready.push_back(qpn);
+            if !uar.listed {
+                uar.listed = true;
+                self.ready_uars.push_back(number);
+            }
+        }
+    }
+
+    /// Moves a queue pair to ERR for no work request's fault.
+    pub(crate) fn fail_qp<M: GuestMemory>(&mut self, mem: &M, qpn: u32, cause: Syndrome) {
+        self.with_qp(mem, qpn, |transport, host| {
+            transport.fail(host, Some(EventType::QpFatal), cause);
+        });
+    }
+
+    /// Calls a queue pair's transport with its surroundings, then sees to what the call changed.
+    pub(crate) fn with_qp<M: GuestMemory, R>(
+        &mut self,
+        mem: &M,
+        qpn: u32,
+        call: impl FnOnce(&mut verbena_roce::Qp, &mut QpHost<'_, M>) -> R,
+    ) -> Option<R> {
+        let mut qp = self.qps.take(qpn)?;
+        let Qp { transport, env } = &mut *qp;
+        let result = call(
+            transport,
+            &mut QpHost {
+                mem,
+                shared: &mut self.shared,
+                env,
+            },
+        );
+        let state = qp.transport.state();
+        let changed = state != qp.env.shown;
+        if changed {
+            qp.publish(mem);
+            // Stored and fenced before the next flush looks at the receive ring: a receive posted meanwhile either
+            // is seen by that flush, or its post sees this word and rings.
+            qp.env.show_error(mem, state == QpState::Err);
+        }
+        if let Some(at) = qp.transport.deadline() {
+            if qp.env.timer.map_or(true, |queued| at < queued) {
+                qp.env.timer = Some(at);
+                self.timers.push(Reverse((at, qpn)));
+            }
+        }
+        self.qps.put(qpn, qp);
+        if changed && state == QpState::Err {
+            self.make_ready(qpn);
+        }
+        Some(result)
+    }
+
+    /// Wakes the queue pairs whose deadline has passed.
+    fn expire<M: GuestMemory>(&mut self, _mem: &M) -> bool {
+        let mut any = false;
+        while let Some(Reverse((at, qpn))) = self.timers.peek().copied() {
+            if at > self.shared.now {
+                break;
+            }
+            self.timers.pop();
+            let Some(qp) = self.qps.get_mut(qpn) else {
+                continue;
+            };
+            if qp.env.timer != Some(at) {
+                continue;
+            }
+            qp.env.timer = None;
+            match qp.transport.deadline() {
+                Some(due) if due > self.shared.now => {
+                    qp.env.timer = Some(due);
+                    self.timers.push(Reverse((due, qpn)));
+                }
+                Some(_) => {
+                    any = true;
+                    self.make_ready(qpn);
+                }
+                None => {}
+            }
+        }
+        any
+    }
+
+    /// Runs queue pairs in turn and delivers packets until the slice is used up or there is nothing left.
+    fn work<M: GuestMemory>(&mut self, mem: &M) -> bool {
+        let mut copied = 0;
+        let mut worked = false;
+        for _ in 0..SLICE_STEPS {
+            self.settle(mem);
+            if copied >= SLICE_BYTES {
+                break;
+            }
+            if let Some(out) = self.shared.outgoing.pop_front() {
+                copied += u64::from(out.packet.payload.len());
+                self.deliver(mem, out);
+                worked = true;
+                continue;
+            }
+            let Some(qpn) = self.next_ready() else {
+                break;
+            };
+            self.run_qp(mem, qpn);
+            worked = true;
+        }
+        self.settle(mem);
+        worked
+    }
+
+    /// The queue pair whose turn it is.
+    fn next_ready(&mut self) -> Option<u32> {
+        while let Some(number) = self.ready_uars.pop_front() {
+            let Some(uar) = self.shared.uars.get_mut(number) else {
+                continue;
+            };
+            let qpn = uar.ready.pop_front();
+            if uar.ready.is_empty() {
+                uar.listed = false;
+            } else {
+                self.ready_uars.push_back(number);
+            }
+            if let Some(qp) = qpn.and_then(|q| self.qps.get_mut(q)) {
+                qp.env.ready = false;
+                return qpn;
+            }
+        }
+        None
+    }
+
+    fn run_qp<M: GuestMemory>(&mut self, mem: &M, qpn: u32) {
+        let now = self.shared.now;
+        // What a program has posted since it was noticed is taken along.
+        self.note_posts(mem, qpn);
+        let more = self.with_qp(mem, qpn, |transport, host| {
+            let mut budget = Budget::new(TURN_PACKETS, SLICE_BYTES);
+            transport.run(host, now, &mut budget)
+        });
+        if more == Some(true) {
+            self.make_ready(qpn);
+        }
+    }
+
+    /// Queue pairs follow the CQs and SRQs that died.
+    pub(crate) fn settle<M: GuestMemory>(&mut self, mem: &M) {
+        while let Some(casualty) = self.shared.casualties.pop() {
+            let affected: Vec<u32> = self
+                .qps
+                .iter()
+                .filter(|(_, qp)| match casualty {
+                    Casualty::Cq(cqn) => {
+                        qp.env.create.send_cqn.get() == cqn || qp.env.create.recv_cqn.get() == cqn
+                    }
+                    Casualty::Srq(srqn) => qp.env.srqn() == Some(srqn),
+                })
+                .map(|(qpn, _)| qpn)
+                .collect();
+            let cause = match casualty {
+                Casualty::Cq(_) => Syndrome::CqDied,
+                Casualty::Srq(_) => Syndrome::SrqDied,
+            };
+            for qpn in affected {
+                self.fail_qp(mem, qpn, cause);
+            }
+        }
+    }
+
+    /// Adds what a queue pair's transport counted to the port's counters.
+    pub(crate) fn count_transport(&mut self, qp: &mut Qp) {
+        let now = *qp.transport.counters();
+        let before = std::mem::replace(&mut qp.env.counted, now);
+        let port = &mut self.shared.counters;
+        let mut add = |counter, now: u64, before: u64| port.add(counter, now.wrapping_sub(before));
+        add(Counter::TxPackets, now.tx_packets, before.tx_packets);
+        add(Counter::RxPackets, now.rx_packets, before.rx_packets);
+        add(Counter::TxBytes, now.tx_bytes, before.tx_bytes);
+        add(Counter::RxBytes, now.rx_bytes, before.rx_bytes);
+        add(Counter::DuplicateRequest, now.duplicates, before.duplicates);
+        add(
+            Counter::OutOfSequence,
+            now.out_of_sequence,
+            before.out_of_sequence,
+        );
+        add(
+            Counter::PacketSeqErr,
+            now.sequence_naks_received,
+            before.sequence_naks_received,
+        );
+        add(Counter::LocalAckTimeoutErr, now.timeouts, before.timeouts);
+        add(
+            Counter::RnrNakSent,
+            now.rnr_naks_sent,
+            before.rnr_naks_sent,
+        );
+        add(
+            Counter::RnrNakRcvd,
+            now.rnr_naks_received,
+            before.rnr_naks_received,
+        );
+        add(
+            Counter::Retransmits,
+            now.retransmitted,
+            before.retransmitted,
+        );
+        let drops = |c: &verbena_roce::Counters| {
+            c.dropped_qkey + c.dropped_no_receive + c.dropped_too_long + c.dropped_invalid
+        };
+        add(Counter::RxDropsUd, drops(&now), drops(&before));
+    }
+}
+
+/// The numbers of the bits that are set.
+fn bits(mut set: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        if set == 0 {
+            return None;
+        }
+        let bit = set.trailing_zeros() as usize;
+        set &= set - 1;
+        Some(bit)
+    })
+}

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Everything of the device but the queue pairs' transports: what a queue pair sees of the device while it runs.
+
+use crate::config::{self, Config};
+use crate::cq::{Cq, Written};
+use crate::eq::{Eq, Event};
+use crate::mem::GuestMemory;
+use crate::mr::Mr;
+use crate::port::{Outgoing, Port};
+use crate::regs::Registers;
+use crate::slots::Slots;
+use crate::srq::Srq;
+use crate::tables::Tables;
+use crate::uar::Uar;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use verbena_abi::cmd::ASYNC_EQN;
+use verbena_abi::cqe::{Cqe, Tail};
+use verbena_abi::eqe::EventType;
+use verbena_abi::regs::NUM_UARS;
+use verbena_abi::stats::Counter;
+use verbena_abi::syndrome::Syndrome;
+
+/// How long until events that wait for room in a ring are tried again, in nanoseconds.
+const EQ_RETRY_NS: u64 = 100_000;
+
+/// A queue whose death takes queue pairs along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Casualty {
+    /// A CQ.
+    Cq(u32),
+    /// A shared receive queue.
+    Srq(u32),
+}
+
+/// The port's counters.
+#[derive(Clone, Debug)]
+pub struct Counters([u64; 30]);
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self([0; 30])
+    }
+}
+
+impl Counters {
+    /// Adds to one.
+    #[inline]
+    pub fn add(&mut self, counter: Counter, count: u64) {
+        let value = &mut self.0[counter as usize];
+        *value = value.wrapping_add(count);
+    }
+
+    /// All of them, by number.
+    pub fn all(&self) -> [u64; 30] {
+        self.0
+    }
+}
+
+/// The device around the queue pairs.
+#[derive(Debug)]
+pub struct Shared {
+    /// What the NIC was started with.
+    pub config: Config,
+    /// BAR 0.
+    pub regs: Arc<Registers>,
+    /// Time of the present slice.
+    pub now: u64,
+    /// Context tables.
+    pub tables: Tables,
+    /// Doorbell areas.
+    pub uars: Slots<Uar>,
+    /// Event queues.
+    pub eqs: Slots<Eq>,
+    /// Completion queues.
+    pub cqs: Slots<Cq>,
+    /// Shared receive queues.
+    pub srqs: Slots<Srq>,
+    /// Memory regions, by key index.
+    pub mrs: Slots<Mr>,
+    /// GIDs, netdev state.
+    pub port: Port,
+    /// Counters.
+    pub counters: Counters,
+    /// Vectors to raise.
+    pub interrupts: u32,
+    /// Packets that were sent and not delivered yet.
+    pub outgoing: VecDeque<Outgoing>,
+    /// Queues that died since this was looked at.
+    pub casualties: Vec<Casualty>,
+    /// CQs with a collapsed event, to be told later.
+    pub moderated: Vec<u32>,
+    dirty_eqs: Vec<u32>,
+}
+
+impl Shared {
+    /// The state after power-on.
+    pub fn new(config: Config, regs: Arc<Registers>) -> Self {
+        let port = Port::new(&config);
+        Self {
+            config,
+            regs,
+            now: 0,
+            tables: Tables::default(),
+            uars: Slots::new(NUM_UARS),
+            eqs: Slots::new(config::MAX_EQ),
+            cqs: Slots::new(config::MAX_CQ),
+            srqs: Slots::new(config::MAX_SRQ),
+            mrs: Slots::new(config::MAX_MR),
+            port,
+            counters: Counters::default(),
+            interrupts: 0,
+            outgoing: VecDeque::new(),
+            casualties: Vec::new(),
+            moderated: Vec::new(),
+            dirty_eqs: Vec::new(),
+        }
+    }
+
+    /// Raises a vector.
+    pub fn interrupt(&mut self, vector: u16) {
+        self.interrupts |= 1u32.checked_shl(vector.into()).unwrap_or(0);
+        self.counters.add(Counter::Interrupts, 1);
+    }
+
+    /// The device is dead until reset.
+    pub fn fatal<M: GuestMemory>(&mut self, mem: &M, cause: Syndrome) {
+        if self.regs.is_fatal() {
+            return;
+        }
+        self.regs.set_fatal(cause);
+        self.push_event(mem, ASYNC_EQN, EventType::DeviceFatal, 0, Some(cause));
+        self.flush_events(mem);
+        self.interrupt(0);
+    }
+
+    /// Reports an asynchronous event.
+    pub fn async_event<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        kind: EventType,
+        number: u32,
+        cause: Option<Syndrome>,
+    ) {
+        self.push_event(mem, ASYNC_EQN, kind, number, cause);
+    }
+
+    /// Puts an event into a queue; returns the index of its entry.
+    fn push_event<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        eqn: u32,
+        kind: EventType,
+        number: u32,
+        cause: Option<Syndrome>,
+    ) -> Option<u32> {
+        let eq = self.eqs.get_mut(eqn).filter(|eq| !eq.failed)?;
+        let event = Event {
+            kind,
+            number,
+            syndrome: cause.map_or(0, |s| s.to_raw().into()),
+        };
+        #[cfg(feature = "hostile")]
+        let event = self.config.hostile_dice.event(event);
+        match eq.push(mem, event) {
+            Ok(index) => {
+                if !eq.dirty {
+                    eq.dirty = true;
+                    self.dirty_eqs.push(eqn);
+                }
+                Some(index)
+            }
+            Err(_) => {
+                eq.failed = true;
+                self.fatal(mem, Syndrome::EqUnwritable);
+                None
+            }
+        }
+    }
+
+    /// Raises the interrupts of the events since the last call. Returns when to call again, if events wait for room.
+    pub fn flush_events<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
+        let mut retry = None;
+        for eqn in std::mem::take(&mut self.dirty_eqs) {
+            let Some(eq) = self.eqs.get_mut(eqn) else {
+                continue;
+            };
+            eq.dirty = false;
+            let vector = eq.vector;
+            match eq.flush(mem) {
+                Ok(raise) => {
+                    if eq.has_waiting() {
+                        eq.dirty = true;
+                        self.dirty_eqs.push(eqn);
+                        retry = Some(self.now + EQ_RETRY_NS);
+                    }
+                    if raise {
+                        self.interrupt(vector);
+                    }
+                }
+                Err(_) => {
+                    eq.failed = true;
+                    self.fatal(mem, Syndrome::EqUnwritable);
+                }
+            }
+        }
+        retry
+    }
+
+    /// Writes an entry to a CQ, notifies if an arm asks for it, and sees to the consequences of an overflow.
+    pub fn write_cqe<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        cqn: u32,
+        body: &Cqe,
+        tail: Tail,
+        solicited: bool,
+    ) {
+        let Some(cq) = self.cqs.get_mut(cqn) else {
+            return;
+        };
+        #[cfg(feature = "hostile")]
+        let (body, tail) = &self.config.hostile_dice.cqe(*body, tail);
+        #[cfg(feature = "hostile")]
+        let tail = *tail;
+        match cq.write(mem, body, tail, solicited) {
+            Written::Yes => self.notify(mem, cqn),
+            Written::Dead => {}
+            Written::Died(cause) => {
+                cq.publish(mem);
+                if cause == Syndrome::CqOverflow {
+                    self.counters.add(Counter::CqOverflow, 1);
+                }
+                self.casualties.push(Casualty::Cq(cqn));
+                self.async_event(mem, EventType::CqErr, cqn, Some(cause));
+            }
+        }
+    }
+
+    /// Raises the completion event of a CQ if an arm asks for what is there (device specification, section 7).
+    pub fn notify<M: GuestMemory>(&mut self, mem: &M, cqn: u32) {
+        let now = self.now;
+        let Some(cq) = self.cqs.get_mut(cqn) else {
+            return;
+        };
+        let Some(count) = cq.wants_event(mem) else {
+            return;
+        };
+        if cq.moderation_period > 0 && count < u32::from(cq.moderation_count) {
+            let due = match cq.moderation_due {
+                None => {
+                    let due = now + u64::from(cq.moderation_period) * 1000;
+                    cq.moderation_due = Some(due);
+                    self.moderated.push(cqn);
+                    due
+                }
+                Some(due) => due,
+            };
+            if now < due {
+                return;
+            }
+        }
+        cq.serve(mem);
+        let (eqn, last) = (cq.eqn, cq.last_event);
+        // An event that the driver has yet to take tells of this entry too: its handler runs later than now.
+        let merged = match (last, self.eqs.get_mut(eqn)) {
+            (Some(index), Some(eq)) => eq.is_unconsumed(mem, index),
+            _ => false,
+        };
+        if merged {
+            return;
+        }
+        let index = self.push_event(mem, eqn, EventType::Completion, cqn, None);
+        if let Some(cq) = self.cqs.get_mut(cqn) {
+            cq.last_event = index;
+        }
+    }
+
+    /// Tells of collapsed events whose time has come; returns when the next one's comes.
+    pub fn run_moderation<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
+        let mut next: Option<u64> = None;
+        for cqn in std::mem::take(&mut self.moderated) {
+            let Some(due) = self.cqs.get(cqn).and_then(|cq| cq.moderation_due) else {
+                continue;
+            };
+            if due <= self.now {
+                self.notify(mem, cqn);
+            } else {
+                self.moderated.push(cqn);
+                next = Some(next.map_or(due, |n| n.min(due)));
+            }
+        }
+        next
+    }
+
+    /// Forgets events that wait for an object which is gone.
+    pub fn forget_events(&mut self, eqn: u32, number: u32, kinds: &[EventType]) {
+        if let Some(eq) = self.eqs.get_mut(eqn) {
+            eq.forget(number, kinds);
+        }
+    }
+
+    /// Producer index of an event queue.
+    pub fn producer_of(&self, eqn: u32) -> u32 {
+        self.eqs.get(eqn).map_or(0, Eq::producer_index)
+    }
+}

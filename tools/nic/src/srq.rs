@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Shared receive queues.
+
+use crate::mem::{Area, GuestMemory};
+use crate::ring::Ring;
+use crate::tables::ContextSlot;
+use verbena_abi::ctx::{QueueState, SrqContext};
+use verbena_abi::doorbell::{self, Words};
+use verbena_abi::syndrome::Syndrome;
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub struct Srq {
+    /// Its number.
+    pub srqn: u32,
+    /// Protection domain of its SGEs.
+    pub pdn: u32,
+    /// Doorbell area ...
+    pub uar: u32,
+    /// ... its DMA address ...
+    pub area: u64,
+    /// ... and the slot in it.
+    pub slot: u16,
+    /// WQEs.
+    pub ring: Ring,
+    /// Consumer index.
+    pub ci: u32,
+    /// Armed limit, or 0.
+    pub limit: u32,
+    /// Queue pairs that use it.
+    pub users: u32,
+    /// What brought it to ERR.
+    pub error: Option<Syndrome>,
+    /// Where the context is.
+    pub context_slot: ContextSlot,
+}
+
+impl Srq {
+    /// The producer index.
+    pub fn producer<M: GuestMemory>(&self, mem: &M) -> u32 {
+        Area::new(mem, self.area).load_acquire(doorbell::rq_producer(self.slot as usize))
+    }
+
+    /// The context.
+    pub fn context<M: GuestMemory>(&self, mem: &M) -> SrqContext {
+        SrqContext {
+            srqn: self.srqn.into(),
+            state: if self.error.is_some() {
+                QueueState::Err
+            } else {
+                QueueState::Ok
+            }
+            .to_raw(),
+            log_size: self.ring.log_size(),
+            slot: self.slot.into(),
+            syndrome: self.error.map_or(0, |s| u32::from(s.to_raw())).into(),
+            uar: self.uar.into(),
+            pdn: self.pdn.into(),
+            producer_index: self.producer(mem).into(),
+            consumer_index: self.ci.into(),
+            limit: self.limit.into(),
+            users: self.users.into(),
+            log_stride: self.ring.log_stride(),
+            ring: self.ring.raw,
+            ..Default::default()
+        }
+    }
+
+    /// Publishes the context.
+    pub fn publish<M: GuestMemory>(&mut self, mem: &M) {
+        let context = self.context(mem);
+        self.context_slot.publish(mem, &context);
+    }
+}

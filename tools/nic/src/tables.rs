@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The context tables in guest memory, and how a context is published there.
+//!
+//! The device is the only writer of a context slot. A reader takes a copy and takes it again if the sequence counter
+//! was odd or changed meanwhile (device specification, "Contexts").
+
+use crate::cmd::{bad, CmdError};
+use crate::config;
+use crate::mem::GuestMemory;
+use std::mem::size_of;
+use std::sync::atomic::{fence, Ordering};
+use verbena_abi::cmd::{CmdStatus, SetTableChunk, Table, TABLE_CHUNK_SIZE};
+use verbena_abi::ctx::{CqContext, EqContext, MemoryEntry, QpContext, SrqContext};
+use verbena_abi::syndrome::Syndrome;
+use zerocopy::{Immutable, IntoBytes};
+
+/// The chunks of each table.
+#[derive(Debug, Default)]
+pub struct Tables {
+    chunks: [Vec<Option<u64>>; 5],
+}
+
+/// Where a context is published, and the sequence counter there.
+#[derive(Debug)]
+pub struct ContextSlot {
+    addr: u64,
+    seq: u32,
+}
+
+const fn shape(table: Table) -> (usize, u32) {
+    match table {
+        Table::Qpc => (size_of::<QpContext>(), config::MAX_QP),
+        Table::Cqc => (size_of::<CqContext>(), config::MAX_CQ),
+        Table::Srqc => (size_of::<SrqContext>(), config::MAX_SRQ),
+        Table::Mpt => (size_of::<MemoryEntry>(), config::MAX_MR),
+        Table::Eqc => (size_of::<EqContext>(), config::MAX_EQ),
+    }
+}
+
+impl Tables {
+    /// Takes a chunk for contexts.
+    pub fn set_chunk<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        request: &SetTableChunk,
+    ) -> Result<(), CmdError> {
+        let table = Table::from_raw(request.table)
+            .ok_or(bad(CmdStatus::Invalid, Syndrome::CmdNumber))?;
+        let (size, limit) = shape(table);
+        let chunk = request.chunk.get() as usize;
+        if chunk >= (limit as usize * size).div_ceil(TABLE_CHUNK_SIZE) {
+            return Err(bad(CmdStatus::Invalid, Syndrome::CmdNumber));
+        }
+        let addr = request.addr.get();
+        if addr % 4096 != 0 {
+            return Err(bad(CmdStatus::Invalid, Syndrome::CmdTranslation));
+        }
+        if !mem.contains(addr, TABLE_CHUNK_SIZE as u64) {
+            return Err(bad(CmdStatus::BadAddress, Syndrome::CmdTranslation));
+        }
+        let chunks = &mut self.chunks[table.to_raw() as usize];
+        if chunk >= chunks.len() {
+            chunks.resize(chunk + 1, None);
+        }
+        if chunks[chunk].is_some() {
+            return Err(bad(CmdStatus::Exists, Syndrome::CmdInUse));
+        }
+        chunks[chunk] = Some(addr);
+        Ok(())
+    }
+
+    /// The slot of a number.
+    pub fn slot<M: GuestMemory>(
+        &self,
+        mem: &M,
+        table: Table,
+        number: u32,
+    ) -> Result<ContextSlot, CmdError> {
+        let none = bad(CmdStatus::Invalid, Syndrome::CmdTableSlot);
+        let per_chunk = TABLE_CHUNK_SIZE / shape(table).0;
+        let chunks = &self.chunks[table.to_raw() as usize];
+        let chunk = chunks
+            .get(number as usize / per_chunk)
+            .copied()
+            .flatten()
+            .ok_or(none)?;
+        let addr = chunk + (number as usize % per_chunk * shape(table).0) as u64;
+        // The counter goes on where the slot's last object left it, so that a slow reader notices the change.
+        let seq = mem
+            .load32(addr)
+            .map_err(|_| bad(CmdStatus::BadAddress, Syndrome::CmdTableSlot))?;
+        Ok(ContextSlot {
+            addr,
+            seq: seq.wrapping_add(1) & !1,
+        })
+    }
+}
+
+impl ContextSlot {
+    /// Publishes a context; its first word is the counter's.
+    pub fn publish<M: GuestMemory, T: IntoBytes + Immutable>(&mut self, mem: &M, context: &T) {
+        let bytes = context.as_bytes();
+        let _ = mem.store32(self.addr, self.seq.wrapping_add(1));
+        fence(Ordering::SeqCst);
+        let _ = mem.write(self.addr + 4, bytes.get(4..).unwrap_or(&[]));
+        self.seq = self.seq.wrapping_add(2);
+        let _ = mem.store32(self.addr, self.seq);
+    }
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Doorbell areas: who has which slot, what was seen last, and who has work.
+
+use std::collections::VecDeque;
+use verbena_abi::doorbell::{AREA_SLOTS, GROUPS, GROUP_SLOTS};
+
+/// The user of a queue pair slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// A queue pair.
+    Qp(u32),
+    /// A shared receive queue.
+    Srq(u32),
+}
+
+/// A doorbell area.
+#[derive(Debug)]
+pub struct Uar {
+    /// DMA address.
+    pub base: u64,
+    /// The sleep word.
+    pub sleep: u32,
+    /// Whether it is scanned.
+    pub awake: bool,
+    /// It was rung for since the last scan.
+    pub rung: bool,
+    /// Generation counters as seen last.
+    pub qp_seen: [u32; GROUPS],
+    /// Generation counters as seen last.
+    pub cq_seen: [u32; GROUPS],
+    /// Queue pairs with work, in turn.
+    pub ready: VecDeque<u32>,
+    /// It is on the list of areas with work.
+    pub listed: bool,
+    qp_slots: Vec<Option<Owner>>,
+    cq_slots: Vec<Option<u32>>,
+    qp_used: [u64; GROUPS],
+    cq_used: [u64; GROUPS],
+    users: u32,
+}
+
+impl Uar {
+    /// An area that nothing uses yet.
+    pub fn new(base: u64) -> Self {
+        Self {
+            base,
+            sleep: 0,
+            awake: true,
+            rung: false,
+            qp_seen: [0; GROUPS],
+            cq_seen: [0; GROUPS],
+            ready: VecDeque::new(),
+            listed: false,
+            qp_slots: vec![None; AREA_SLOTS],
+            cq_slots: vec![None; AREA_SLOTS],
+            qp_used: [0; GROUPS],
+            cq_used: [0; GROUPS],
+            users: 0,
+        }
+    }
+
+    /// Whether anything uses it.
+    pub fn is_used(&self) -> bool {
+        self.users != 0
+    }
+
+    /// Whether a queue pair slot exists and is free.
+    pub fn qp_slot_free(&self, slot: u16) -> bool {
+        self.qp_slots.get(slot as usize) == Some(&None)
+    }
+
+    /// Whether a CQ slot exists and is free.
+    pub fn cq_slot_free(&self, slot: u16) -> bool {
+        self.cq_slots.get(slot as usize) == Some(&None)
+    }
+
+    /// Gives a queue pair slot to an owner, or takes it back.
+    pub fn set_qp_slot(&mut self, slot: u16, owner: Option<Owner>) {
+        let Some(entry) = self.qp_slots.get_mut(slot as usize) else {
+            return;
+        };
+        self.users = self.users + u32::from(owner.is_some()) - u32::from(entry.is_some());
+        *entry = owner;
+        let bit = 1u64 << (slot as usize % GROUP_SLOTS);
+        let used = &mut self.qp_used[slot as usize / GROUP_SLOTS];
+        *used = if matches!(owner, Some(Owner::Qp(_))) {
+            *used | bit
+        } else {
+            *used & !bit
+        };
+    }
+
+    /// Gives a CQ slot to a CQ, or takes it back.
+    pub fn set_cq_slot(&mut self, slot: u16, cqn: Option<u32>) {
+        let Some(entry) = self.cq_slots.get_mut(slot as usize) else {
+            return;
+        };
+        self.users = self.users + u32::from(cqn.is_some()) - u32::from(entry.is_some());
+        *entry = cqn;
+        let bit = 1u64 << (slot as usize % GROUP_SLOTS);
+        let used = &mut self.cq_used[slot as usize / GROUP_SLOTS];
+        *used = if cqn.is_some() {
+            *used | bit
+        } else {
+            *used & !bit
+        };
+    }
+
+    /// Slots of queue pairs in a group, as bits.
+    pub fn qps_in(&self, group: usize) -> u64 {
+        self.qp_used[group]
+    }
+
+    /// Slots of CQs in a group, as bits.
+    pub fn cqs_in(&self, group: usize) -> u64 {
+        self.cq_used[group]
+    }
+
+    /// The queue pair of a slot.
+    pub fn qp_at(&self, slot: usize) -> Option<u32> {
+        match self.qp_slots.get(slot)? {
+            Some(Owner::Qp(qpn)) => Some(*qpn),
+            _ => None,
+        }
+    }
+
+    /// The CQ of a slot.
+    pub fn cq_at(&self, slot: usize) -> Option<u32> {
+        *self.cq_slots.get(slot)?
+    }
+}
