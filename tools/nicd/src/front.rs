@@ -5,6 +5,7 @@
 
 use crate::pci;
 use crate::shared::{Message, Shared};
+use crate::sharing;
 use crate::vfio_user::{DmaMap, PciDevice, REGION_CONFIG};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,17 +18,23 @@ use verbena_device::Action;
 pub struct Front {
     shared: Arc<Shared>,
     config: pci::Config,
-    /// Ranges that are surely guest RAM but came without a file: the device cannot work.
+    /// QEMU's process, if it is known.
+    qemu: Option<i32>,
+    /// Ranges that are surely guest RAM but not shared: the device cannot work.
     unshared: Vec<(u64, u64)>,
+    /// It was said already.
+    refused: bool,
 }
 
 impl Front {
     /// The function after power-on.
-    pub fn new(shared: Arc<Shared>) -> Self {
+    pub fn new(shared: Arc<Shared>, qemu: Option<i32>) -> Self {
         Self {
             shared,
             config: pci::Config::new(),
+            qemu,
             unshared: Vec::new(),
+            refused: false,
         }
     }
 
@@ -124,16 +131,25 @@ impl PciDevice for Front {
 
     fn dma_map(&mut self, map: DmaMap) -> io::Result<()> {
         let (addr, len) = (map.addr, map.len);
-        let Some(fd) = &map.fd else {
+        let private = |fd| self.qemu.is_some_and(|qemu| sharing::is_private(qemu, fd));
+        let Some(fd) = map.fd.as_ref().filter(|fd| !private(*fd)) else {
             if is_main_memory(&map) {
-                log::error!(
-                    "guest RAM at {addr:#x} came without a file descriptor, so the NIC cannot reach it: give QEMU \
-                     shared memory: -object memory-backend-memfd,id=m,size=SIZE,share=on -machine memory-backend=m. \
-                     The device stays in a fatal error until then"
+                // QEMU offers the same memory again and again while the firmware runs.
+                let level = if self.refused {
+                    log::Level::Debug
+                } else {
+                    log::Level::Error
+                };
+                self.refused = true;
+                log::log!(
+                    level,
+                    "guest RAM at {addr:#x} is not shared with the NIC, so it cannot work: start QEMU with \
+                     -object memory-backend-memfd,id=m,size=SIZE,share=on -machine memory-backend=m; \
+                     until then the device is in a fatal error"
                 );
                 self.unshared.push((addr, len));
             } else {
-                log::debug!("{len:#x} bytes at {addr:#x} without a file: no RAM, ignored");
+                log::debug!("{len:#x} bytes at {addr:#x} that are not shared and no RAM: ignored");
             }
             return Ok(());
         };
@@ -181,7 +197,7 @@ mod tests {
     use super::*;
 
     fn front() -> Front {
-        Front::new(Arc::new(Shared::new().unwrap()))
+        Front::new(Arc::new(Shared::new().unwrap()), None)
     }
 
     fn register(front: &mut Front, offset: usize) -> u32 {

@@ -29,5 +29,6 @@ pub mod guest_ram;
 pub mod netdev;
 pub mod pci;
 pub mod shared;
+pub mod sharing;
 pub mod uplink;
 pub mod vfio_user;

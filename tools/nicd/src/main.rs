@@ -14,7 +14,7 @@ use verbena_nic::engine::Engine;
 use verbena_nic::front::Front;
 use verbena_nic::shared::Shared;
 use verbena_nic::uplink::Uplink;
-use verbena_nic::{control, netdev, vfio_user};
+use verbena_nic::{control, netdev, sharing, vfio_user};
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -91,7 +91,8 @@ fn run(args: &Args) -> io::Result<()> {
     );
     let (stream, _) = listener.accept()?;
     log::info!("QEMU is connected");
-    vfio_user::serve(stream, &mut Front::new(shared))?;
+    let qemu = sharing::peer(&stream);
+    vfio_user::serve(stream, &mut Front::new(shared, qemu))?;
     log::info!("QEMU is gone");
     Ok(())
 }

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Whether guest RAM is really shared with QEMU.
+//!
+//! With `share=off` a file-backed memory backend still has a file, and QEMU sends it, but maps it privately: the guest's
+//! writes never reach the file, and the NIC would wait for ever for a guest that it cannot see. QEMU's memory map tells.
+
+use rustix::fd::AsFd;
+use rustix::net::sockopt::socket_peercred;
+use std::os::unix::net::UnixStream;
+
+/// The process at the other end of a socket.
+pub fn peer(stream: &UnixStream) -> Option<i32> {
+    let credentials = socket_peercred(stream).ok()?;
+    Some(credentials.pid.as_raw_nonzero().get())
+}
+
+/// Whether `process` has a private mapping of the file and no shared one. What cannot be found out is taken for
+/// shared.
+pub fn is_private(process: i32, file: impl AsFd) -> bool {
+    let Ok(stat) = rustix::fs::fstat(file) else {
+        return false;
+    };
+    let Ok(maps) = std::fs::read_to_string(format!("/proc/{process}/maps")) else {
+        return false;
+    };
+    let (major, minor) = (
+        rustix::fs::major(stat.st_dev),
+        rustix::fs::minor(stat.st_dev),
+    );
+    let device = format!("{major:02x}:{minor:02x}");
+    let inode = stat.st_ino.to_string();
+    let mut private = false;
+    for line in maps.lines() {
+        // Address range, permissions, offset, device, inode, path.
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        let Some(permissions) = fields.next() else {
+            continue;
+        };
+        if fields.nth(1) != Some(&device) || fields.next() != Some(&inode) {
+            continue;
+        }
+        if permissions.ends_with('s') {
+            return false;
+        }
+        private = true;
+    }
+    private
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guest_ram::GuestRam;
+    use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+
+    #[test]
+    fn a_shared_mapping_is_not_private() {
+        let fd = memfd_create("ram", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&fd, 4096).unwrap();
+        let me = std::process::id() as i32;
+        assert!(!is_private(me, &fd));
+        let mut ram = GuestRam::new();
+        ram.map(0, 4096, &fd, 0, true).unwrap();
+        assert!(!is_private(me, &fd));
+    }
+
+    #[test]
+    fn a_private_mapping_is_found() {
+        // The program's own file is mapped privately into this process.
+        let me = std::process::id() as i32;
+        let program = std::fs::File::open("/proc/self/exe").unwrap();
+        let listed = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let inode = rustix::fs::fstat(&program).unwrap().st_ino.to_string();
+        // Some file systems show another inode in the map than in stat; then nothing can be found out.
+        if listed.split_ascii_whitespace().any(|field| field == inode) {
+            assert!(is_private(me, &program));
+        }
+    }
+
+    #[test]
+    fn the_peer_of_a_pair_is_this_process() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        assert_eq!(peer(&ours), Some(std::process::id() as i32));
+    }
+}
