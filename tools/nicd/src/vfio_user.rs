@@ -164,7 +164,9 @@ pub fn serve(mut stream: UnixStream, device: &mut impl PciDevice) -> io::Result<
         };
         let result = dispatch(device, message, &mut reply);
         if let Err(e) = &result {
-            log::warn!("vfio-user: command {} failed: {e}", header.command);
+            let asks = header.command == GET_IRQ_INFO;
+            let level = if asks { log::Level::Debug } else { log::Level::Warn };
+            log::log!(level, "vfio-user: command {} failed: {e}", header.command);
             reply.truncate(HEADER);
         }
         if header.flags & FLAG_NO_REPLY != 0 {
