@@ -215,7 +215,7 @@ impl Cq {
     }
 
     /// The context.
-    pub fn context<M: GuestMemory>(&self, mem: &M) -> CqContext {
+    pub fn context(&self) -> CqContext {
         CqContext {
             cqn: self.cqn.into(),
             state: if self.error.is_some() {
@@ -230,7 +230,7 @@ impl Cq {
             uar: self.uar.into(),
             eqn: self.eqn.into(),
             producer_index: self.pi.into(),
-            consumer_index: self.read_ci(mem).into(),
+            consumer_index: self.ci.into(),
             arm: self.arm.into(),
             notified_index: self.notified.into(),
             served_seq: self.served.into(),
@@ -244,7 +244,10 @@ impl Cq {
 
     /// Publishes the context.
     pub fn publish<M: GuestMemory>(&mut self, mem: &M) {
-        let context = self.context(mem);
+        if self.error.is_none() {
+            self.ci = self.read_ci(mem);
+        }
+        let context = self.context();
         self.context_slot.publish(mem, &context);
     }
 

@@ -128,11 +128,11 @@ impl Device {
         self.shared.counters.all()
     }
 
-    /// All contexts.
-    pub fn contexts<M: GuestMemory>(&self, mem: &M) -> Vec<ContextInfo> {
+    /// All contexts, without a look at guest memory.
+    pub fn contexts(&self) -> Vec<ContextInfo> {
         let mut all = Vec::new();
         for (number, qp) in self.qps.iter() {
-            let c = qp.context(mem);
+            let c = qp.context(qp.env.rq_ci);
             let live = qp.transport.snapshot();
             all.push(ContextInfo {
                 kind: "qp",
@@ -148,7 +148,6 @@ impl Device {
                     ("sq_pi", c.sq_pi.get().to_string()),
                     ("sq_next", c.sq_next.get().to_string()),
                     ("sq_ci", c.sq_ci.get().to_string()),
-                    ("rq_pi", c.rq_pi.get().to_string()),
                     ("rq_ci", c.rq_ci.get().to_string()),
                     ("next_psn", c.next_psn.get().to_string()),
                     ("una_psn", c.una_psn.get().to_string()),
@@ -157,7 +156,7 @@ impl Device {
             });
         }
         for (number, cq) in self.shared.cqs.iter() {
-            let c = cq.context(mem);
+            let c = cq.context();
             all.push(ContextInfo {
                 kind: "cq",
                 number,
@@ -173,13 +172,12 @@ impl Device {
             });
         }
         for (number, srq) in self.shared.srqs.iter() {
-            let c = srq.context(mem);
+            let c = srq.context(srq.ci);
             all.push(ContextInfo {
                 kind: "srq",
                 number,
                 fields: vec![
                     ("state", c.state.to_string()),
-                    ("producer_index", c.producer_index.get().to_string()),
                     ("consumer_index", c.consumer_index.get().to_string()),
                     ("limit", c.limit.get().to_string()),
                 ],

@@ -2,46 +2,129 @@
 
 //! Delivery of packets: inside the device, through the bytes of a frame, or out.
 
-use crate::device::Device;
+use crate::copy;
+use crate::device::{Device, MAX_FRAMES};
 use crate::mem::GuestMemory;
 use crate::port::Outgoing;
 use verbena_abi::stats::Counter;
+use verbena_abi::syndrome::Syndrome;
+use verbena_roce::host::{CopyFault, Target};
+use verbena_roce::wire::{frame, Malformed, Path};
+use verbena_roce::Packet;
 
 impl Device {
     /// Delivers a packet that was sent.
     pub(crate) fn deliver<M: GuestMemory>(&mut self, mem: &M, out: Outgoing) {
-        if !self.shared.port.up || !out.local {
+        if !self.shared.port.up {
             return;
         }
-        if self.shared.port.loses() {
+        if out.local && !self.shared.config.wire_local {
+            if !self.shared.port.loses() {
+                self.hand_over(mem, &out.path, out.packet);
+            }
             return;
         }
+        for packet in out.packet.split(out.mtu) {
+            let Some(bytes) = self.frame(mem, &out.path, &packet) else {
+                return;
+            };
+            if out.local {
+                if !self.shared.port.loses() {
+                    self.parse_frame(mem, &bytes);
+                }
+            } else if self.frames.len() < MAX_FRAMES {
+                self.frames.push_back(bytes);
+            }
+        }
+    }
+
+    /// The frame of a packet. None: its payload is gone, which its sender is told if it does not know it.
+    fn frame<M: GuestMemory>(&mut self, mem: &M, path: &Path, packet: &Packet) -> Option<Vec<u8>> {
+        if !packet.payload.is_alive() {
+            return None;
+        }
+        let mut bytes = Vec::with_capacity(packet.payload.len() as usize + 128);
+        let regions = &self.shared.mrs;
+        let made = frame::emit(path, packet, &mut bytes, |buffer| {
+            copy::copy(mem, regions, Target::Buffer(buffer), packet.payload.source())
+        });
+        match made {
+            Ok(()) => Some(bytes),
+            Err(CopyFault::Source(cause) | CopyFault::Target(cause)) => {
+                self.source_fault(mem, packet, cause);
+                None
+            }
+        }
+    }
+
+    fn source_fault<M: GuestMemory>(&mut self, mem: &M, packet: &Packet, cause: Syndrome) {
+        let qpn = packet.src_qpn;
+        self.with_qp(mem, qpn, |transport, host| {
+            transport.source_fault(host, packet, cause);
+        });
+        self.make_ready(qpn);
+    }
+
+    /// Gives a packet to its queue pair.
+    fn hand_over<M: GuestMemory>(&mut self, mem: &M, path: &Path, packet: Packet) {
         let now = self.shared.now;
-        let qpn = out.packet.dst_qpn;
-        let expected = self
-            .qps
-            .get(qpn)
-            .is_some_and(|qp| match (&out.packet.datagram, &qp.env.path) {
+        let qpn = packet.dst_qpn;
+        let expected = self.qps.get(qpn).is_some_and(|qp| {
+            match (&packet.datagram, &qp.env.path) {
                 (Some(_), _) => true,
                 // A connected queue pair hears its peer only.
-                (None, Some(path)) => path.sgid == out.path.dgid && path.dgid == out.path.sgid,
+                (None, Some(own)) => own.sgid == path.dgid && own.dgid == path.sgid,
                 (None, None) => false,
-            });
+            }
+        });
         if !expected {
             self.shared.counters.add(Counter::RxMalformed, 1);
             return;
         }
         self.with_qp(mem, qpn, |transport, host| {
-            transport.receive(host, now, out.packet);
+            transport.receive(host, now, packet);
         });
         self.make_ready(qpn);
     }
 
-    /// Whether a frame is for the RDMA engine.
-    pub fn wants_frame(&self, _frame: &[u8]) -> bool {
-        false
+    fn parse_frame<M: GuestMemory>(&mut self, mem: &M, bytes: &[u8]) {
+        match frame::parse(bytes) {
+            Ok(frame) => self.hand_over(mem, &frame.path, frame.packet),
+            Err(Malformed::Icrc) => self.shared.counters.add(Counter::RxIcrcErrors, 1),
+            Err(_) => self.shared.counters.add(Counter::RxMalformed, 1),
+        }
     }
 
-    /// A frame from the uplink.
-    pub fn receive_frame<M: GuestMemory>(&mut self, _mem: &M, _frame: &[u8], _now: u64) {}
+    /// Whether a frame is for the RDMA engine: RoCE v2, for our MAC address and one of our GIDs.
+    pub fn wants_frame(&self, bytes: &[u8]) -> bool {
+        frame::is_rocev2(bytes)
+            && bytes.get(..6) == Some(&self.shared.config.mac)
+            && destination(bytes).is_some_and(|gid| self.shared.port.is_own(&gid))
+    }
+
+    /// A frame from the uplink, for which [`Device::wants_frame`] said yes.
+    pub fn receive_frame<M: GuestMemory>(&mut self, mem: &M, bytes: &[u8], now: u64) {
+        if self.shared.regs.is_fatal() || !self.shared.port.up {
+            return;
+        }
+        self.shared.now = now;
+        self.parse_frame(mem, bytes);
+        self.settle(mem);
+    }
+}
+
+/// The destination address of a frame as a GID.
+fn destination(bytes: &[u8]) -> Option<[u8; 16]> {
+    let tagged = bytes.get(12..14)? == [0x81, 0x00];
+    let at = if tagged { 18 } else { 14 };
+    let mut gid = [0; 16];
+    match bytes.get(at)? >> 4 {
+        4 => {
+            gid[10..12].fill(0xff);
+            gid[12..].copy_from_slice(bytes.get(at + 16..at + 20)?);
+        }
+        6 => gid.copy_from_slice(bytes.get(at + 24..at + 40)?),
+        _ => return None,
+    }
+    Some(gid)
 }

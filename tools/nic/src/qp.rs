@@ -114,8 +114,8 @@ impl Env {
 }
 
 impl Qp {
-    /// The context.
-    pub fn context<M: GuestMemory>(&self, mem: &M) -> QpContext {
+    /// The context, with the producer index of the receive ring as last read.
+    pub fn context(&self, rq_pi: u32) -> QpContext {
         let live = self.transport.snapshot();
         let env = &self.env;
         let mut attr = env.attr;
@@ -141,7 +141,7 @@ impl Qp {
             sq_pi: env.sq_pi.into(),
             sq_next: live.sq_next.into(),
             sq_ci: live.sq_consumer.into(),
-            rq_pi: env.rq_producer(mem).into(),
+            rq_pi: rq_pi.into(),
             rq_ci: env.rq_ci.into(),
             next_psn: live.next_psn.into(),
             una_psn: live.una_psn.into(),
@@ -157,7 +157,7 @@ impl Qp {
 
     /// Publishes the context.
     pub fn publish<M: GuestMemory>(&mut self, mem: &M) {
-        let context = self.context(mem);
+        let context = self.context(self.env.rq_producer(mem));
         self.env.context_slot.publish(mem, &context);
         self.env.shown = self.transport.state();
     }

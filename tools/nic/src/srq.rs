@@ -42,8 +42,8 @@ impl Srq {
         Area::new(mem, self.area).load_acquire(doorbell::rq_producer(self.slot as usize))
     }
 
-    /// The context.
-    pub fn context<M: GuestMemory>(&self, mem: &M) -> SrqContext {
+    /// The context, with the producer index as last read.
+    pub fn context(&self, producer: u32) -> SrqContext {
         SrqContext {
             srqn: self.srqn.into(),
             state: if self.error.is_some() {
@@ -57,7 +57,7 @@ impl Srq {
             syndrome: self.error.map_or(0, |s| u32::from(s.to_raw())).into(),
             uar: self.uar.into(),
             pdn: self.pdn.into(),
-            producer_index: self.producer(mem).into(),
+            producer_index: producer.into(),
             consumer_index: self.ci.into(),
             limit: self.limit.into(),
             users: self.users.into(),
@@ -69,7 +69,7 @@ impl Srq {
 
     /// Publishes the context.
     pub fn publish<M: GuestMemory>(&mut self, mem: &M) {
-        let context = self.context(mem);
+        let context = self.context(self.producer(mem));
         self.context_slot.publish(mem, &context);
     }
 }

@@ -184,9 +184,9 @@ impl Device {
         let wanted = if to == QpState::Reset {
             Default::default()
         } else {
-            // Connected queue pairs have no MTU before RTR; the transport wants one always.
+            // Datagrams go by the port's MTU; connected queue pairs have none before RTR.
             let mut shown = attr;
-            if shown.path_mtu == 0 {
+            if shown.path_mtu == 0 || mask & qp_mask::PATH_MTU == 0 && path.is_none() {
                 shown.path_mtu = self.shared.port.mtu;
             }
             qp_attr::to_transport(&shown, local)
