@@ -11,11 +11,11 @@ use crate::{
         Counted,
         Objects, //
     },
-    errno::eopnotsupp,
     device::{
         Device,
         Operations, //
     },
+    errno::eopnotsupp,
     gid::Gid,
     object::{
         object_size,
@@ -214,8 +214,7 @@ impl<D: Operations> Ah<D> {
                     Pd::<D>::from_raw((*ah).pd),
                 )
             };
-            let may_sleep =
-                flags & bindings::rdma_create_ah_flags_RDMA_CREATE_AH_SLEEPABLE != 0;
+            let may_sleep = flags & bindings::rdma_create_ah_flags_RDMA_CREATE_AH_SLEEPABLE != 0;
             let data = D::Ah::create(pd, &attr, may_sleep, user.as_ref())?;
             finish_input(&user)?;
             finish_output(&user)?;

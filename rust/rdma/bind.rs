@@ -5,9 +5,9 @@
 //! DMA memory, interrupt vectors and the registration of an RDMA device are made at other times
 //! than `probe` too, by verbs and by a recovery work, where no `&Device<Bound>` is at hand. A
 //! [`Binding`] is the proof instead: it is revoked when the device is unbound, by a device resource
-//! that is released after the driver's data. What needs the device takes the binding's lock and
-//! fails when it is revoked. What still exists then is leaked, with a message, rather than freed
-//! through a device that may be somebody else's.
+//! that is released after the driver's data and that waits for whoever uses the device right then.
+//! Later uses fail. What still exists then is leaked, with a message, rather than freed through a
+//! device that may be somebody else's.
 
 use crate::bindings;
 use kernel::{
@@ -18,21 +18,31 @@ use kernel::{
     },
     devres,
     error::to_result,
+    new_condvar,
     new_mutex,
     pci,
     prelude::*,
     sync::{
         aref::ARef,
         Arc,
+        CondVar,
         Mutex, //
     }, //
 };
+
+struct Users {
+    bound: bool,
+    count: usize,
+}
 
 #[pin_data]
 struct State {
     pdev: ARef<pci::Device>,
     #[pin]
-    bound: Mutex<bool>,
+    users: Mutex<Users>,
+    /// `count` became 0.
+    #[pin]
+    idle: CondVar,
 }
 
 /// See the [module](self).
@@ -46,7 +56,11 @@ struct Revoke(Arc<State>);
 
 impl Drop for Revoke {
     fn drop(&mut self) {
-        *self.0.bound.lock() = false;
+        let mut users = self.0.users.lock();
+        users.bound = false;
+        while users.count != 0 {
+            self.0.idle.wait(&mut users);
+        }
     }
 }
 
@@ -56,7 +70,11 @@ impl Binding {
         let state = Arc::pin_init(
             pin_init!(State {
                 pdev: pdev.into(),
-                bound <- new_mutex!(true),
+                users <- new_mutex!(Users {
+                    bound: true,
+                    count: 0,
+                }),
+                idle <- new_condvar!(),
             }),
             GFP_KERNEL,
         )?;
@@ -90,10 +108,20 @@ impl Binding {
     }
 
     /// Runs `f` while the device is bound for sure; `None` if it no longer is. May sleep.
-    ///
-    /// `f` must not call this again.
     pub(crate) fn with<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
-        let bound = self.state.bound.lock();
-        bound.then(f)
+        {
+            let mut users = self.state.users.lock();
+            if !users.bound {
+                return None;
+            }
+            users.count += 1;
+        }
+        let result = f();
+        let mut users = self.state.users.lock();
+        users.count -= 1;
+        if users.count == 0 {
+            self.state.idle.notify_all();
+        }
+        Some(result)
     }
 }

@@ -84,6 +84,15 @@ pub fn live() -> (i64, i64, i64) {
     )
 }
 
+/// Runs [`check`] when it is dropped: the last field of the module's type.
+pub struct CheckAtExit;
+
+impl Drop for CheckAtExit {
+    fn drop(&mut self) {
+        check();
+    }
+}
+
 /// For the end of the module: warns if anything is alive. Returns whether all is gone.
 pub fn check() -> bool {
     let (objects, chunks, mappings) = live();

@@ -13,6 +13,7 @@ use crate::{
     },
     enums::NotifyFlags,
     errno::eopnotsupp,
+    new_irq_lock,
     object::{
         init_slot,
         init_slot_infallible,
@@ -20,7 +21,6 @@ use crate::{
         user, //
     },
     restrack::ResEntry,
-    new_irq_lock,
     sync::IrqLock,
     table::{
         Link,
@@ -285,18 +285,34 @@ impl<D: Operations> Cq<D> {
                 // SAFETY: All fields are initialized.
                 D::Cq::start(unsafe { Self::from_raw(cq) }, user.as_ref())
             };
-            start()
-                .and_then(|()| finish_output(&user).inspect_err(|_| Self::undo(cq)))
+            if let Err(e) = start() {
                 // SAFETY: Not started; the core forgets it.
-                .inspect_err(|_| unsafe { Self::drop_parts(this) })?;
+                unsafe { Self::drop_parts(this) };
+                return Err(e);
+            }
+            if let Err(e) = finish_output(&user) {
+                // SAFETY: Started; the core forgets it.
+                unsafe { Self::undo(cq) };
+                return Err(e);
+            }
             Ok(0)
         })
     }
 
-    /// Destroys a started queue that its owner never got to know.
-    fn undo(cq: *mut bindings::ib_cq) {
+    /// Destroys a started completion queue that its owner never got to know.
+    ///
+    /// # Safety
+    ///
+    /// `cq` must be started; nobody uses it afterwards.
+    unsafe fn undo(cq: *mut bindings::ib_cq) {
         // SAFETY: Started.
-        if D::Cq::destroy(unsafe { Self::from_raw(cq) }).is_err() {
+        let this = unsafe { Self::from_raw(cq) };
+        if D::Cq::destroy(this).is_ok() {
+            // SAFETY: Destroyed.
+            unsafe { Self::drop_parts(cq.cast()) };
+        } else {
+            // The device may still use its memory, so that must stay.
+            this.link.unlink();
             pr_err!("cannot destroy a completion queue whose response failed\n");
         }
     }
@@ -389,11 +405,7 @@ impl<D: Operations> Cq<D> {
     /// # Safety
     ///
     /// Only for the core, with a started queue.
-    unsafe extern "C" fn op_modify(
-        cq: *mut bindings::ib_cq,
-        count: u16,
-        period: u16,
-    ) -> c_int {
+    unsafe extern "C" fn op_modify(cq: *mut bindings::ib_cq, count: u16, period: u16) -> c_int {
         from_result(|| {
             // SAFETY: Started.
             D::Cq::modify(unsafe { Self::from_raw(cq) }, count, period)?;

@@ -156,6 +156,13 @@ impl<D: Operations> Device<D> {
         self.as_dev().name()
     }
 
+    /// Sets or removes the net device of port 1. Removing lets go of it, when it goes away.
+    pub fn set_netdev(&self, netdev: Option<&Netdev>) -> Result {
+        let raw = netdev.map_or(core::ptr::null_mut(), Netdev::as_raw);
+        // SAFETY: A device with a port 1; the core holds its own reference to the net device.
+        to_result(unsafe { bindings::ib_device_set_netdev(self.raw.get(), raw, 1) })
+    }
+
     fn dispatch(&self, mut event: bindings::ib_event) {
         event.device = self.raw.get();
         // SAFETY: The event is copied.
@@ -270,13 +277,12 @@ impl<D: Operations> Registration<D> {
         prepared
             .and_then(|()| {
                 let register = || {
-                    // SAFETY: Prepared; the PCI device is bound, which the binding's lock keeps.
-                    // The name is a harmless format.
+                    // SAFETY: Prepared; the PCI device is bound. The name is a harmless format.
                     to_result(unsafe {
                         bindings::ib_register_device(ibdev, name.as_char_ptr(), parent)
                     })
                 };
-                register()
+                binding.with(register).unwrap_or(Err(ENODEV))
             })
             .inspect_err(|_| {
                 // SAFETY: Not registered; drops the data through `dealloc_driver`.
@@ -325,12 +331,12 @@ pub struct DeviceHandle<D: Operations> {
 impl<D: Operations> DeviceHandle<D> {
     /// A handle of no device yet.
     pub fn new() -> Result<Arc<Self>> {
-        Ok(Arc::pin_init(
+        Arc::pin_init(
             pin_init!(Self {
                 current <- new_irq_lock!(None),
             }),
             GFP_KERNEL,
-        )?)
+        )
     }
 
     /// The device, if it is registered. Any context. Unregistering waits until the guard is gone.

@@ -254,7 +254,10 @@ impl Drop for Chunk {
             }
         });
         if freed.is_none() {
-            pr_err!("{} bytes of DMA memory outlived the driver's binding\n", self.size);
+            pr_err!(
+                "{} bytes of DMA memory outlived the driver's binding\n",
+                self.size
+            );
         }
     }
 }

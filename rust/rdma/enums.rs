@@ -328,9 +328,7 @@ verbs_flags! {
 
 impl QpAttrMask {
     /// What an ordinary `modify_qp` may ask for.
-    pub const STANDARD: Self =
-        // CAST: bit flags.
-        Self(bindings::ib_qp_attr_mask_IB_QP_ATTR_STANDARD_BITS as u32);
+    pub const STANDARD: Self = Self(bindings::ib_qp_attr_mask_IB_QP_ATTR_STANDARD_BITS);
 }
 
 verbs_flags! {

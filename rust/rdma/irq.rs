@@ -134,10 +134,12 @@ impl<H: Handler> Irq<H> {
                 // SAFETY: The device is bound, and has the vector.
                 let irq = unsafe { kbindings::pci_irq_vector(vectors.binding.raw_pci(), index) };
                 let irq = c_uint::try_from(irq)?;
+                let run: unsafe extern "C" fn(c_int, *mut c_void) -> kbindings::irqreturn_t =
+                    Self::run;
                 let (hard, thread, flags) = if threaded {
-                    (None, Some(Self::run as _), c_ulong::try_from(kbindings::IRQF_ONESHOT)?)
+                    (None, Some(run), c_ulong::try_from(kbindings::IRQF_ONESHOT)?)
                 } else {
-                    (Some(Self::run as _), None, 0)
+                    (Some(run), None, 0)
                 };
                 // SAFETY: The cookie and the name live until the interrupt is freed.
                 to_result(unsafe {

@@ -43,6 +43,15 @@ use kernel::{
 pub enum Memory {
     /// Chunks, one after the other.
     Chunks(KVec<Arc<Chunk>>),
+    /// Whole pages of a chunk.
+    Part {
+        /// The chunk.
+        chunk: Arc<Chunk>,
+        /// Offset in it.
+        offset: usize,
+        /// Length.
+        len: usize,
+    },
     /// A part of a BAR, whole pages, uncached.
     Bar {
         /// The device.
@@ -96,6 +105,19 @@ impl Memory {
                         GFP_KERNEL,
                     )?;
                 }
+            }
+            Self::Part { chunk, offset, len } => {
+                let end = offset.checked_add(*len).ok_or(EINVAL)?;
+                if end > chunk.size() || offset % PAGE_SIZE != 0 || len % PAGE_SIZE != 0 {
+                    return Err(EINVAL);
+                }
+                ranges.push(
+                    Range {
+                        pfn: chunk.pfn()? + (offset >> PAGE_SHIFT),
+                        len: *len,
+                    },
+                    GFP_KERNEL,
+                )?;
             }
             Self::Bar {
                 pdev,
@@ -266,7 +288,8 @@ pub(crate) unsafe fn map(
     vma: *mut kbindings::vm_area_struct,
 ) -> Result {
     // SAFETY: See above. Also checks that the length is that of the entry.
-    let entry = NonNull::new(unsafe { bindings::rdma_user_mmap_entry_get(ctx, vma) }).ok_or(EINVAL)?;
+    let entry = unsafe { bindings::rdma_user_mmap_entry_get(ctx, vma) };
+    let entry = NonNull::new(entry).ok_or(EINVAL)?;
     // SAFETY: All entries of our contexts are in a `Mapping`, which lives while we hold a reference.
     let mapping = unsafe { &*entry.as_ptr().cast::<Mapping>() };
     // SAFETY: See above.

@@ -221,6 +221,8 @@ impl<D: Operations> Mr<D> {
             }
             if let Err(e) = finish() {
                 if D::Mr::dereg(&mr).is_err() {
+                    // The device may still use the pages, so they must stay pinned.
+                    core::mem::forget(mr);
                     pr_err!("cannot deregister a memory region whose response failed\n");
                 }
                 return Err(e);

@@ -9,7 +9,13 @@ use kernel::{
     container_of,
     error::to_result,
     prelude::*,
-    sync::Arc,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
     types::Opaque, //
 };
 
@@ -107,6 +113,8 @@ struct Inner<H: Handler> {
     block: Opaque<kbindings::notifier_block>,
     /// Only compared.
     netdev: usize,
+    /// Unregistering tells of every device that it goes away, which is not so.
+    ending: Atomic<bool>,
     handler: Arc<H>,
 }
 
@@ -121,7 +129,7 @@ unsafe impl<H: Handler> Send for Notifier<H> {}
 unsafe impl<H: Handler> Sync for Notifier<H> {}
 
 impl<H: Handler> Notifier<H> {
-    /// Starts to tell. `handler` may be called before this returns. Must be called, and dropped,
+    /// Starts to tell. `handler` is told of [`Change::State`] before this returns if the device is up. Must be called, and dropped,
     /// without the RTNL.
     pub fn new(netdev: &Netdev, handler: Arc<H>) -> Result<Self> {
         let inner = KBox::pin(
@@ -132,6 +140,7 @@ impl<H: Handler> Notifier<H> {
                     priority: 0,
                 }),
                 netdev: netdev.as_raw() as usize,
+                ending: Atomic::new(false),
                 handler,
             },
             GFP_KERNEL,
@@ -153,7 +162,7 @@ impl<H: Handler> Notifier<H> {
         let inner = unsafe { &*container_of!(Opaque::cast_from(block), Inner<H>, block) };
         // SAFETY: What the chain passes.
         let netdev = unsafe { bindings::verbena_notifier_netdev(info) };
-        if netdev as usize == inner.netdev {
+        if netdev as usize == inner.netdev && !inner.ending.load(Relaxed) {
             let change = match c_uint::try_from(event).unwrap_or(0) {
                 bindings::netdev_cmd_NETDEV_UP
                 | bindings::netdev_cmd_NETDEV_DOWN
@@ -174,6 +183,7 @@ impl<H: Handler> Notifier<H> {
 
 impl<H: Handler> Drop for Notifier<H> {
     fn drop(&mut self) {
+        self.inner.ending.store(true, Relaxed);
         // SAFETY: Registered. Afterwards the chain does not call it any more. The result says only
         // whether it was registered.
         unsafe { bindings::unregister_netdevice_notifier(self.inner.block.get()) };

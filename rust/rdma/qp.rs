@@ -73,11 +73,7 @@ pub trait QueuePair<D: Operations>: Sized + Send + Sync {
 
     /// Makes the queue pair known. Must call [`Qp::set_qp_num`], and [`QpInitAttr::set_cap`] with
     /// the real sizes.
-    fn start(
-        qp: &Qp<D>,
-        attr: &mut QpInitAttr<'_, D>,
-        user: Option<&User<'_, D>>,
-    ) -> Result;
+    fn start(qp: &Qp<D>, attr: &mut QpInitAttr<'_, D>, user: Option<&User<'_, D>>) -> Result;
 
     /// Modifies the queue pair. Illegal transitions and masks are the driver's to refuse, with
     /// [`modify_is_ok`](crate::qp_attr::modify_is_ok).
@@ -285,18 +281,34 @@ impl<D: Operations> Qp<D> {
                 // SAFETY: All fields are initialized.
                 D::Qp::start(unsafe { Self::from_raw(qp) }, &mut attr, user.as_ref())
             };
-            start()
-                .and_then(|()| finish_output(&user).inspect_err(|_| Self::undo(qp)))
+            if let Err(e) = start() {
                 // SAFETY: Not started; the core forgets it.
-                .inspect_err(|_| unsafe { Self::drop_parts(this) })?;
+                unsafe { Self::drop_parts(this) };
+                return Err(e);
+            }
+            if let Err(e) = finish_output(&user) {
+                // SAFETY: Started; the core forgets it.
+                unsafe { Self::undo(qp) };
+                return Err(e);
+            }
             Ok(0)
         })
     }
 
     /// Destroys a started queue pair that its owner never got to know.
-    fn undo(qp: *mut bindings::ib_qp) {
+    ///
+    /// # Safety
+    ///
+    /// `qp` must be started; nobody uses it afterwards.
+    unsafe fn undo(qp: *mut bindings::ib_qp) {
         // SAFETY: Started.
-        if D::Qp::destroy(unsafe { Self::from_raw(qp) }).is_err() {
+        let this = unsafe { Self::from_raw(qp) };
+        if D::Qp::destroy(this).is_ok() {
+            // SAFETY: Destroyed.
+            unsafe { Self::drop_parts(qp.cast()) };
+        } else {
+            // The device may still use its memory, so that must stay.
+            this.link.unlink();
             pr_err!("cannot destroy a queue pair whose response failed\n");
         }
     }
@@ -326,8 +338,10 @@ impl<D: Operations> Qp<D> {
             unsafe { no_udata(udata) }?;
             // CAST: Bit flags.
             let mask = QpAttrMask::from_raw(mask as u32);
-            // SAFETY: Started; the core passes what it was asked for.
-            unsafe { D::Qp::modify(Self::from_raw(qp), &*attr.cast(), mask) }?;
+            // SAFETY: What the mask says is initialized.
+            let attr = unsafe { QpAttr::masked(attr, mask) };
+            // SAFETY: Started.
+            D::Qp::modify(unsafe { Self::from_raw(qp) }, &attr, mask)?;
             Ok(0)
         })
     }
@@ -358,7 +372,14 @@ impl<D: Operations> Qp<D> {
                 (*init).qp_type = (*qp).qp_type;
             }
             // SAFETY: Started; both structs are initialized.
-            unsafe { D::Qp::query(Self::from_raw(qp), &mut *attr.cast(), mask, &mut *init.cast()) }?;
+            unsafe {
+                D::Qp::query(
+                    Self::from_raw(qp),
+                    &mut *attr.cast(),
+                    mask,
+                    &mut *init.cast(),
+                )
+            }?;
             Ok(0)
         })
     }

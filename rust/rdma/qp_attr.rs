@@ -152,7 +152,7 @@ impl QpInitReply {
     }
 }
 
-/// Attributes of a queue pair. What of them is valid is said by a [`QpAttrMask`].
+/// Attributes of a queue pair. What of them is valid is said by a [`QpAttrMask`]; the rest is zero.
 #[repr(transparent)]
 pub struct QpAttr(bindings::ib_qp_attr);
 
@@ -204,6 +204,50 @@ impl QpAttr {
         rnr_retry, set_rnr_retry: u8,
         /// Rate limit.
         rate_limit, set_rate_limit: u32,
+    }
+
+    /// A copy of what `mask` says is there: the caller need not have initialized the rest.
+    ///
+    /// # Safety
+    ///
+    /// `from` must be valid, and initialized where `mask` says so.
+    pub(crate) unsafe fn masked(from: *const bindings::ib_qp_attr, mask: QpAttrMask) -> Self {
+        let mut to = bindings::ib_qp_attr::default();
+        macro_rules! copy {
+            ($($bit:ident: $($field:ident),+;)*) => {
+                $(
+                    if mask.contains(QpAttrMask::$bit) {
+                        // SAFETY: Initialized; plain data.
+                        unsafe { $(to.$field = (&raw const (*from).$field).read();)+ }
+                    }
+                )*
+            };
+        }
+        copy! {
+            STATE: qp_state;
+            CUR_STATE: cur_qp_state;
+            EN_SQD_ASYNC_NOTIFY: en_sqd_async_notify;
+            ACCESS_FLAGS: qp_access_flags;
+            PKEY_INDEX: pkey_index;
+            PORT: port_num;
+            QKEY: qkey;
+            AV: ah_attr;
+            PATH_MTU: path_mtu;
+            TIMEOUT: timeout;
+            RETRY_CNT: retry_cnt;
+            RNR_RETRY: rnr_retry;
+            RQ_PSN: rq_psn;
+            MAX_QP_RD_ATOMIC: max_rd_atomic;
+            ALT_PATH: alt_ah_attr, alt_pkey_index, alt_port_num, alt_timeout;
+            MIN_RNR_TIMER: min_rnr_timer;
+            SQ_PSN: sq_psn;
+            MAX_DEST_RD_ATOMIC: max_dest_rd_atomic;
+            PATH_MIG_STATE: path_mig_state;
+            CAP: cap;
+            DEST_QPN: dest_qp_num;
+            RATE_LIMIT: rate_limit;
+        }
+        Self(to)
     }
 
     /// The state to go to.
@@ -285,11 +329,6 @@ impl QpAttr {
 pub fn modify_is_ok(from: QpState, to: QpState, qp_type: QpType, mask: QpAttrMask) -> bool {
     // SAFETY: A pure function of valid values.
     unsafe {
-        bindings::ib_modify_qp_is_ok(
-            from.as_raw(),
-            to.as_raw(),
-            qp_type.as_raw(),
-            mask.as_raw(),
-        )
+        bindings::ib_modify_qp_is_ok(from.as_raw(), to.as_raw(), qp_type.as_raw(), mask.as_raw())
     }
 }

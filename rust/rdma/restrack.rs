@@ -23,9 +23,7 @@ impl ResEntry<'_> {
     /// A decimal value.
     pub fn put_u32(&mut self, name: &CStr, value: u32) -> Result {
         // SAFETY: The message is ours for now; the name is copied.
-        to_result(unsafe {
-            bindings::rdma_nl_put_driver_u32(self.msg, name.as_char_ptr(), value)
-        })
+        to_result(unsafe { bindings::rdma_nl_put_driver_u32(self.msg, name.as_char_ptr(), value) })
     }
 
     /// A hexadecimal value.
@@ -39,9 +37,7 @@ impl ResEntry<'_> {
     /// A decimal value.
     pub fn put_u64(&mut self, name: &CStr, value: u64) -> Result {
         // SAFETY: As above.
-        to_result(unsafe {
-            bindings::rdma_nl_put_driver_u64(self.msg, name.as_char_ptr(), value)
-        })
+        to_result(unsafe { bindings::rdma_nl_put_driver_u64(self.msg, name.as_char_ptr(), value) })
     }
 
     /// A hexadecimal value.

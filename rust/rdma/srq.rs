@@ -246,19 +246,35 @@ impl<D: Operations> Srq<D> {
                 // SAFETY: All fields are initialized.
                 D::Srq::start(unsafe { Self::from_raw(srq) }, &mut attr, user.as_ref())
             };
-            start()
-                .and_then(|()| finish_output(&user).inspect_err(|_| Self::undo(srq)))
+            if let Err(e) = start() {
                 // SAFETY: Not started; the core forgets it.
-                .inspect_err(|_| unsafe { Self::drop_parts(this) })?;
+                unsafe { Self::drop_parts(this) };
+                return Err(e);
+            }
+            if let Err(e) = finish_output(&user) {
+                // SAFETY: Started; the core forgets it.
+                unsafe { Self::undo(srq) };
+                return Err(e);
+            }
             attr.write(&mut raw_attr.attr);
             Ok(0)
         })
     }
 
-    /// Destroys a started queue that its owner never got to know.
-    fn undo(srq: *mut bindings::ib_srq) {
+    /// Destroys a started shared receive queue that its owner never got to know.
+    ///
+    /// # Safety
+    ///
+    /// `srq` must be started; nobody uses it afterwards.
+    unsafe fn undo(srq: *mut bindings::ib_srq) {
         // SAFETY: Started.
-        if D::Srq::destroy(unsafe { Self::from_raw(srq) }).is_err() {
+        let this = unsafe { Self::from_raw(srq) };
+        if D::Srq::destroy(this).is_ok() {
+            // SAFETY: Destroyed.
+            unsafe { Self::drop_parts(srq.cast()) };
+        } else {
+            // The device may still use its memory, so that must stay.
+            this.link.unlink();
             pr_err!("cannot destroy a shared receive queue whose response failed\n");
         }
     }

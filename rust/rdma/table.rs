@@ -173,7 +173,8 @@ impl<T: Linked> Table<T> {
         // SAFETY: The array is initialized.
         let flags = unsafe { bindings::verbena_xa_lock_irqsave(xa) };
         // SAFETY: As above.
-        let link = NonNull::new(unsafe { kbindings::xa_load(xa, number as c_ulong) }.cast::<Link>());
+        let link = unsafe { kbindings::xa_load(xa, number as c_ulong) };
+        let link = NonNull::new(link.cast::<Link>());
         if let Some(link) = link {
             // SAFETY: What is in the array is the link of a live object, with a reference of the
             // table's own that is put only after the entry was erased under the lock we hold.

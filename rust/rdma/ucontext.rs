@@ -35,11 +35,7 @@ use kernel::{
 /// A driver's data of a context.
 pub trait UserContext<D: Operations>: Sized + Send + Sync {
     /// Builds the data, and responds. What is to be mapped is made with `mmap`.
-    fn create(
-        dev: &Device<D>,
-        mmap: &MmapContext,
-        udata: &Udata<'_>,
-    ) -> impl PinInit<Self, Error>;
+    fn create(dev: &Device<D>, mmap: &MmapContext, udata: &Udata<'_>) -> impl PinInit<Self, Error>;
 
     /// Destroys the context: every object of it is gone.
     fn destroy(ctx: &Ucontext<D>);

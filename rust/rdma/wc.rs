@@ -95,7 +95,8 @@ pub struct WcSink<'a, D: Operations> {
     base: *mut bindings::ib_wc,
     room: usize,
     len: usize,
-    _caller: PhantomData<(&'a mut bindings::ib_wc, fn(&D))>,
+    _caller: PhantomData<&'a mut bindings::ib_wc>,
+    _driver: PhantomData<fn(&D)>,
 }
 
 impl<D: Operations> WcSink<'_, D> {
@@ -108,6 +109,7 @@ impl<D: Operations> WcSink<'_, D> {
             room,
             len: 0,
             _caller: PhantomData,
+            _driver: PhantomData,
         }
     }
 

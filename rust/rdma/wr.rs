@@ -168,10 +168,7 @@ impl<'a, D: Operations> SendWr<'a, D> {
     }
 
     fn is_datagram(&self) -> bool {
-        matches!(
-            self.qp_type,
-            Some(QpType::Ud | QpType::Gsi | QpType::Smi)
-        )
+        matches!(self.qp_type, Some(QpType::Ud | QpType::Gsi | QpType::Smi))
     }
 
     /// Destination of a datagram; `None` for other queue pairs and without an address handle.
@@ -291,7 +288,8 @@ pub struct SendWrs<'a, D: Operations> {
     /// The last one taken, or the first.
     last: *const bindings::ib_send_wr,
     qp_type: Option<QpType>,
-    _driver: PhantomData<(&'a (), fn(&D))>,
+    _list: PhantomData<&'a ()>,
+    _driver: PhantomData<fn(&D)>,
 }
 
 impl<'a, D: Operations> SendWrs<'a, D> {
@@ -303,6 +301,7 @@ impl<'a, D: Operations> SendWrs<'a, D> {
             next: wr,
             last: wr,
             qp_type,
+            _list: PhantomData,
             _driver: PhantomData,
         }
     }
