@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Model of the doorbell protocol: no post and no arm is ever lost, in any interleaving and with any reordering that the
+//! memory model allows. What runs here is `include/abi/doorbell.rs` itself, over loom's atomics.
+//!
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p verbena-abi --release --test loom --target-dir build/cargo-loom`.
+//! A lost post shows as a deadlock: the device waits for a doorbell that nobody rings. The models without the device's
+//! fence have to fail, which shows that they can.
+#![cfg(loom)]
+
+use loom::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
+use loom::sync::{Condvar, Mutex, Notify};
+use loom::thread;
+use std::sync::Arc;
+use verbena_abi::doorbell::{self, Arm, ArmMode, Words};
+
+const CQ_SLOT: usize = 2;
+
+/// The words of an area that the models use.
+struct Area {
+    sleep: AtomicU32,
+    rung: AtomicU32,
+    qp_generation: AtomicU32,
+    cq_generation: AtomicU32,
+    producers: [AtomicU32; 2],
+    served: AtomicU32,
+    arm: AtomicU64,
+    /// In place of the ring of the CQ: CQEs written.
+    cqes: AtomicU32,
+    /// The doorbell: latched, as an eventfd. It orders nothing, which is less than the real one does.
+    doorbell: Notify,
+    /// The completion event: latched. Whoever gets it sees what came before it.
+    event: Mutex<bool>,
+    event_raised: Condvar,
+}
+
+impl Area {
+    /// The device sleeps, or is awake.
+    fn new(asleep: bool) -> Arc<Self> {
+        Arc::new(Self {
+            sleep: AtomicU32::new(asleep.into()),
+            rung: AtomicU32::new(0),
+            qp_generation: AtomicU32::new(0),
+            cq_generation: AtomicU32::new(0),
+            producers: [AtomicU32::new(0), AtomicU32::new(0)],
+            served: AtomicU32::new(0),
+            arm: AtomicU64::new(0),
+            cqes: AtomicU32::new(0),
+            doorbell: Notify::new(),
+            event: Mutex::new(false),
+            event_raised: Condvar::new(),
+        })
+    }
+}
+
+/// One side's view; `fences` false leaves its full fences out.
+struct View {
+    area: Arc<Area>,
+    fences: bool,
+}
+
+impl View {
+    fn word(&self, offset: usize) -> &AtomicU32 {
+        let area = &self.area;
+        if offset == doorbell::SLEEP {
+            &area.sleep
+        } else if offset == doorbell::RUNG {
+            &area.rung
+        } else if offset == doorbell::qp_generation(0) {
+            &area.qp_generation
+        } else if offset == doorbell::cq_generation(0) {
+            &area.cq_generation
+        } else if offset == doorbell::sq_producer(0) {
+            &area.producers[0]
+        } else if offset == doorbell::sq_producer(1) {
+            &area.producers[1]
+        } else if offset == doorbell::cq_served(CQ_SLOT) {
+            &area.served
+        } else {
+            panic!("the model has no word at {offset:#x}")
+        }
+    }
+}
+
+impl Words for View {
+    fn load(&self, offset: usize) -> u32 {
+        self.word(offset).load(Ordering::Relaxed)
+    }
+
+    fn load_acquire(&self, offset: usize) -> u32 {
+        self.word(offset).load(Ordering::Acquire)
+    }
+
+    fn store(&self, offset: usize, value: u32) {
+        self.word(offset).store(value, Ordering::Relaxed);
+    }
+
+    fn store_release(&self, offset: usize, value: u32) {
+        self.word(offset).store(value, Ordering::Release);
+    }
+
+    fn store64_release(&self, offset: usize, value: u64) {
+        assert_eq!(offset, doorbell::cq_arm(CQ_SLOT));
+        self.area.arm.store(value, Ordering::Release);
+    }
+
+    fn load64_acquire(&self, offset: usize) -> u64 {
+        assert_eq!(offset, doorbell::cq_arm(CQ_SLOT));
+        self.area.arm.load(Ordering::Acquire)
+    }
+
+    fn increment(&self, offset: usize) {
+        self.word(offset).fetch_add(1, Ordering::Release);
+    }
+
+    fn fence(&self) {
+        if self.fences {
+            fence(Ordering::SeqCst);
+        }
+    }
+}
+
+/// The device's side, as far as it matters here: what it saw last, and how it goes to sleep.
+struct Device {
+    view: View,
+    sleep: u32,
+    qp_generation: u32,
+    cq_generation: u32,
+    producers: [u32; 2],
+    notified: u32,
+    served: u32,
+    written: u32,
+}
+
+impl Device {
+    fn new(area: &Arc<Area>, asleep: bool, fences: bool) -> Self {
+        Self {
+            view: View {
+                area: area.clone(),
+                fences,
+            },
+            sleep: asleep.into(),
+            qp_generation: 0,
+            cq_generation: 0,
+            producers: [0; 2],
+            notified: 0,
+            served: 0,
+            written: 0,
+        }
+    }
+
+    /// Looks at what has changed; true if anything has.
+    fn scan(&mut self) -> bool {
+        let mut found = false;
+        let generation = self.view.load_acquire(doorbell::qp_generation(0));
+        if generation != self.qp_generation {
+            self.qp_generation = generation;
+            for slot in 0..2 {
+                self.producers[slot] = self.view.load_acquire(doorbell::sq_producer(slot));
+            }
+            found = true;
+        }
+        let generation = self.view.load_acquire(doorbell::cq_generation(0));
+        if generation != self.cq_generation {
+            self.cq_generation = generation;
+            self.serve();
+            found = true;
+        }
+        found
+    }
+
+    /// Device specification, "Notification".
+    fn serve(&mut self) {
+        let arm = Arm::unpack(self.view.load64_acquire(doorbell::cq_arm(CQ_SLOT)));
+        let beyond = |index: u32| 0 < self.written.wrapping_sub(index) as i32;
+        if arm.mode != ArmMode::None
+            && arm.seq != self.served
+            && beyond(arm.index)
+            && beyond(self.notified)
+        {
+            self.served = arm.seq;
+            self.notified = self.written;
+            self.view
+                .store_release(doorbell::cq_served(CQ_SLOT), arm.seq);
+            let area = &self.view.area;
+            *area.event.lock().unwrap() = true;
+            area.event_raised.notify_one();
+        }
+    }
+
+    /// Writes a CQE.
+    fn complete(&mut self) {
+        self.written += 1;
+        self.view.area.cqes.store(self.written, Ordering::Release);
+        self.view.fence();
+        self.serve();
+    }
+
+    /// Sleeps and wakes until `done`.
+    fn run(&mut self, done: impl Fn(&Self) -> bool) {
+        while !done(self) {
+            if self.sleep & 1 == 0 {
+                doorbell::fall_asleep(&self.view, &mut self.sleep);
+                if !self.scan() {
+                    self.view.area.doorbell.wait();
+                }
+            } else {
+                self.view.area.doorbell.wait();
+            }
+            doorbell::wake_up(&self.view, &mut self.sleep);
+            self.scan();
+        }
+    }
+}
+
+fn post(area: &Arc<Area>, slot: usize) {
+    let view = View {
+        area: area.clone(),
+        fences: true,
+    };
+    doorbell::post_send(&view, slot, 1, || area.doorbell.notify());
+}
+
+fn posts_are_noticed(asleep: bool, device_fences: bool) {
+    check(move || {
+        let area = Area::new(asleep);
+        let posters: Vec<_> = (0..2)
+            .map(|slot| {
+                let area = area.clone();
+                thread::spawn(move || post(&area, slot))
+            })
+            .collect();
+        let mut device = Device::new(&area, asleep, device_fences);
+        device.run(|device| device.producers == [1, 1]);
+        for poster in posters {
+            poster.join().unwrap();
+        }
+    });
+}
+
+fn arms_are_served(device_fences: bool) {
+    check(move || {
+        let area = Area::new(false);
+        let program = {
+            let area = area.clone();
+            thread::spawn(move || {
+                let view = View {
+                    area: area.clone(),
+                    fences: true,
+                };
+                let mut last = Arm {
+                    index: 0,
+                    seq: 0,
+                    mode: ArmMode::None,
+                };
+                // It arms before it has polled anything, and relies on the event alone.
+                doorbell::arm_cq(&view, CQ_SLOT, &mut last, 0, ArmMode::Next, || {
+                    area.doorbell.notify();
+                });
+                let mut raised = area.event.lock().unwrap();
+                while !*raised {
+                    raised = area.event_raised.wait(raised).unwrap();
+                }
+                assert_eq!(area.cqes.load(Ordering::Acquire), 1);
+            })
+        };
+        let mut device = Device::new(&area, false, device_fences);
+        device.complete();
+        device.run(|device| device.served != 0);
+        program.join().unwrap();
+    });
+}
+
+/// Explores with up to three preemptions: enough for every bug that the protocol had while it was designed, and quick.
+fn check(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
+
+#[test]
+fn posts_wake_a_sleeping_device() {
+    posts_are_noticed(true, true);
+}
+
+#[test]
+fn posts_are_not_lost_while_the_device_falls_asleep() {
+    posts_are_noticed(false, true);
+}
+
+#[test]
+#[should_panic]
+fn posts_are_lost_without_the_devices_fence() {
+    posts_are_noticed(false, false);
+}
+
+#[test]
+fn an_arm_is_served_by_an_event() {
+    arms_are_served(true);
+}
+
+#[test]
+#[should_panic]
+fn an_arm_is_lost_without_the_devices_fence() {
+    arms_are_served(false);
+}
