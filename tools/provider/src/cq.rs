@@ -98,7 +98,12 @@ impl Completion {
             qpn,
             vendor_err: Syndrome::DeviceFatal.to_raw().into(),
             status: WcStatus::WrFlushErr.to_raw(),
-            opcode: if receive { WcOpcode::Recv } else { WcOpcode::Send }.to_raw(),
+            opcode: if receive {
+                WcOpcode::Recv
+            } else {
+                WcOpcode::Send
+            }
+            .to_raw(),
             ..Self::default()
         }
     }

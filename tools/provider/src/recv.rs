@@ -44,6 +44,11 @@ impl RecvQueue {
         }
     }
 
+    #[cfg(test)]
+    pub fn ring(&self) -> &Ring<MIN> {
+        &self.ring
+    }
+
     /// What is outstanding.
     #[inline(always)]
     pub fn window(&self) -> &Window {
@@ -69,7 +74,11 @@ impl RecvQueue {
                 let entry = self.ring.entry(producer);
                 let mut offset = size_of::<RecvWqe>();
                 for sge in wr.sges() {
-                    entry.put_pair(offset, sge.addr, u64::from(sge.length) | u64::from(sge.lkey) << 32);
+                    entry.put_pair(
+                        offset,
+                        sge.addr,
+                        u64::from(sge.length) | u64::from(sge.lkey) << 32,
+                    );
                     offset += 16;
                 }
                 entry.put::<0>(wr.wr_id());
@@ -103,7 +112,8 @@ impl RecvQueue {
         *producer = 0;
         self.window.reset();
         if self.area.alive() {
-            self.area.store_release(doorbell::rq_producer(self.config.slot), 0);
+            self.area
+                .store_release(doorbell::rq_producer(self.config.slot), 0);
         }
     }
 }

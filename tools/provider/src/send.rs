@@ -95,6 +95,11 @@ impl SendQueue {
         }
     }
 
+    #[cfg(test)]
+    pub fn ring(&self) -> &Ring<MIN> {
+        &self.ring
+    }
+
     /// What is outstanding.
     #[inline(always)]
     pub fn window(&self) -> &Window {
@@ -189,7 +194,11 @@ impl SendQueue {
             head |= u64::from(length) << 32;
         } else {
             for sge in wr.sges() {
-                entry.put_pair(data, sge.addr, u64::from(sge.length) | u64::from(sge.lkey) << 32);
+                entry.put_pair(
+                    data,
+                    sge.addr,
+                    u64::from(sge.length) | u64::from(sge.lkey) << 32,
+                );
                 data += 16;
             }
             head |= u64::from(num_sge) << 16;
@@ -210,7 +219,8 @@ impl SendQueue {
         *producer = 0;
         self.window.reset();
         if self.area.alive() {
-            self.area.store_release(doorbell::sq_producer(self.config.slot), 0);
+            self.area
+                .store_release(doorbell::sq_producer(self.config.slot), 0);
         }
     }
 }

@@ -1,0 +1,472 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Posts and polls on plain memory instead of mappings; the tests play the device.
+
+use crate::cq::{Completion, Cq, LOG_STRIDE};
+use crate::errno::Errno;
+use crate::ffi::memory::{Area, Memory, Ring};
+use crate::ffi::mock;
+use crate::ffi::v34::{ibv_recv_wr, ibv_send_wr, ibv_sge};
+use crate::qp::{Qp, Receives, Srq};
+use crate::recv::{RecvConfig, RecvQueue};
+use crate::send::{SendConfig, SendQueue};
+use std::sync::Arc;
+use verbena_abi::cqe::{Cqe, Tail, WcOpcode, WcStatus};
+use verbena_abi::ctx::QpState;
+use verbena_abi::doorbell::{self, Arm, ArmMode, Words};
+use verbena_abi::syndrome::Syndrome;
+use verbena_abi::wqe::{RecvWqe, SendWqe, Sge, WqeOpcode};
+use verbena_abi::{Le32, Le64};
+use zerocopy::{FromBytes, IntoBytes};
+
+const LOG_SIZE: u8 = 2;
+const SIZE: u32 = 1 << LOG_SIZE;
+const SLOT: usize = 70;
+const CQ_SLOT: usize = 3;
+
+struct Fixture {
+    area: Arc<Area>,
+    cq: Arc<Cq>,
+    /// The device's index of the next CQE.
+    cq_producer: u32,
+    cq_memory: mock::Shared,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let area = Arc::new(Area::mock());
+        let cq_memory = mock::Shared::new((SIZE as usize) << LOG_STRIDE);
+        let ring = Ring::new(cq_memory.view(), LOG_SIZE, LOG_STRIDE).unwrap();
+        Self {
+            cq: Arc::new(Cq::new(ring, LOG_SIZE, area.clone(), CQ_SLOT)),
+            area,
+            cq_producer: 0,
+            cq_memory,
+        }
+    }
+
+    fn receive_queue(&self, slot: usize) -> RecvQueue {
+        let ring = Ring::new(Memory::heap(64 * SIZE as usize), LOG_SIZE, 6).unwrap();
+        let config = RecvConfig {
+            max_wr: SIZE,
+            max_sge: 3,
+            slot,
+        };
+        RecvQueue::new(ring, self.area.clone(), config)
+    }
+
+    fn qp(&self, qpn: u32, receives: Receives) -> Arc<Qp> {
+        let ring = Ring::new(Memory::heap(128 * SIZE as usize), LOG_SIZE, 7).unwrap();
+        let config = SendConfig {
+            max_wr: SIZE,
+            max_sge: 2,
+            max_inline: 40,
+            datagram: false,
+            signal_all: false,
+            slot: SLOT,
+        };
+        let sends = SendQueue::new(ring, self.area.clone(), config);
+        let qp = Qp::new(qpn, sends, receives, self.cq.clone(), self.cq.clone());
+        let qp = Arc::new(qp);
+        qp.attach();
+        qp
+    }
+
+    fn rts(&self, qpn: u32) -> Arc<Qp> {
+        let qp = self.qp(qpn, Receives::Own(self.receive_queue(SLOT)));
+        qp.set_state(QpState::Rts);
+        qp
+    }
+
+    /// The device writes a CQE.
+    fn complete(&mut self, qpn: u32, opcode: WcOpcode, wqe_index: u32, wr_id: u64) {
+        let tail = Tail {
+            status: WcStatus::Success.to_raw(),
+            opcode: opcode.to_raw(),
+            wc_flags: 0,
+        };
+        let cqe = Cqe {
+            wr_id: Le64::new(wr_id),
+            wqe_index: Le32::new(wqe_index),
+            byte_len: Le32::new(77),
+            qpn: Le32::new(qpn),
+            tail: Le32::new(tail.pack(self.cq_producer, LOG_SIZE)),
+            ..Cqe::default()
+        };
+        let at = ((self.cq_producer % SIZE) as usize) << LOG_STRIDE;
+        self.cq_memory.write(at, cqe.as_bytes());
+        self.cq_producer += 1;
+    }
+
+    fn poll(&self, most: usize) -> Vec<Completion> {
+        let mut all = Vec::new();
+        let count = self.cq.poll(most, |_, completion| all.push(*completion));
+        assert_eq!(count, all.len());
+        all
+    }
+
+    fn polled(&self, most: usize) -> Vec<u64> {
+        self.poll(most).iter().map(|one| one.wr_id).collect()
+    }
+
+    fn consumer(&self) -> u32 {
+        self.area.load(doorbell::cq_consumer(CQ_SLOT))
+    }
+
+    fn producer(&self) -> u32 {
+        self.area.load(doorbell::sq_producer(SLOT))
+    }
+
+    fn generation(&self) -> u32 {
+        self.area
+            .load(doorbell::qp_generation(SLOT / doorbell::GROUP_SLOTS))
+    }
+}
+
+fn sge(length: u32) -> ibv_sge {
+    ibv_sge {
+        addr: 0x1000,
+        length,
+        lkey: 0x55,
+    }
+}
+
+fn send(wr_id: u64, sges: &mut [ibv_sge]) -> ibv_send_wr {
+    let mut wr = mock::send_wr(sges);
+    wr.wr_id = wr_id;
+    wr.opcode = 2;
+    wr
+}
+
+fn post(qp: &Qp, wrs: &mut [ibv_send_wr]) -> Result<(), (Errno, usize)> {
+    mock::with_sends(wrs, |first| qp.post_send(first))
+}
+
+fn post_one(qp: &Qp, wr_id: u64) -> Result<(), (Errno, usize)> {
+    let mut sges = [sge(8)];
+    post(qp, &mut [send(wr_id, &mut sges)])
+}
+
+fn receive(qp: &Qp, wr_ids: &[u64]) -> Result<(), (Errno, usize)> {
+    let mut sges = [sge(16)];
+    let mut wrs: Vec<ibv_recv_wr> = wr_ids
+        .iter()
+        .map(|&wr_id| mock::recv_wr(wr_id, &mut sges))
+        .collect();
+    mock::with_recvs(&mut wrs, |first| qp.post_recv(first))
+}
+
+#[test]
+fn a_send_is_written_and_published() {
+    let f = Fixture::new();
+    let qp = f.rts(9);
+    let mut sges = [sge(8), sge(16)];
+    let mut wr = send(0xabcd, &mut sges);
+    wr.opcode = 1;
+    wr.send_flags = 2;
+    mock::set_rdma(&mut wr, 0x1122_3344_5566, 0x77, 0xdead_beef);
+    post(&qp, &mut [wr]).unwrap();
+
+    let bytes = qp.sends.ring().bytes(0, 0, 128);
+    let (header, rest) = SendWqe::read_from_prefix(&bytes).unwrap();
+    assert_eq!(header.opcode, WqeOpcode::RdmaWriteImm.to_raw());
+    assert_eq!((header.flags, header.num_sge), (2, 2));
+    assert_eq!(header.inline_length.get(), 0);
+    assert_eq!(header.wr_id.get(), 0xabcd);
+    assert_eq!(header.remote_addr.get(), 0x1122_3344_5566);
+    assert_eq!(header.rkey.get(), 0x77);
+    assert_eq!(header.imm, 0xdead_beef_u32.to_ne_bytes());
+    let (second, _) = Sge::read_from_prefix(&rest[16..]).unwrap();
+    assert_eq!(
+        (second.addr.get(), second.length.get(), second.lkey.get()),
+        (0x1000, 16, 0x55)
+    );
+    assert_eq!((f.producer(), f.generation()), (1, 1));
+    assert!(!f.area.rung());
+}
+
+#[test]
+fn inline_data_of_several_sges_is_joined() {
+    let f = Fixture::new();
+    let qp = f.rts(9);
+    let data: Vec<u8> = (0..40).collect();
+    let part = |range: core::ops::Range<usize>| ibv_sge {
+        addr: data[range.clone()].as_ptr() as u64,
+        length: range.len() as u32,
+        lkey: 0,
+    };
+    let mut sges = [part(0..13), part(13..40)];
+    let mut wr = send(1, &mut sges);
+    wr.send_flags = 8;
+    post(&qp, &mut [wr]).unwrap();
+    let bytes = qp.sends.ring().bytes(0, 0, 128);
+    let (header, rest) = SendWqe::read_from_prefix(&bytes).unwrap();
+    assert_eq!((header.num_sge, header.inline_length.get()), (0, 40));
+    assert_eq!(&rest[..40], &data[..]);
+
+    let long = vec![0u8; 41];
+    let mut sges = [ibv_sge {
+        addr: long.as_ptr() as u64,
+        length: 41,
+        lkey: 0,
+    }];
+    let mut wr = send(2, &mut sges);
+    wr.send_flags = 8;
+    assert_eq!(post(&qp, &mut [wr]), Err((Errno::INVAL, 0)));
+}
+
+#[test]
+fn a_list_is_published_once_and_stops_at_the_bad_request() {
+    let f = Fixture::new();
+    let qp = f.rts(9);
+    let mut sges = [sge(1), sge(2), sge(3)];
+    let mut bad = send(2, &mut sges);
+    bad.num_sge = 3;
+    let mut one = [sge(1)];
+    let mut list = [send(0, &mut one), send(1, &mut one), bad, send(3, &mut one)];
+    assert_eq!(post(&qp, &mut list), Err((Errno::INVAL, 2)));
+    assert_eq!((f.producer(), f.generation()), (2, 1));
+    list[2].num_sge = -1;
+    assert_eq!(post(&qp, &mut list[2..]), Err((Errno::INVAL, 0)));
+    list[2].num_sge = 1;
+    list[2].opcode = 99;
+    assert_eq!(post(&qp, &mut list[2..]), Err((Errno::INVAL, 0)));
+    assert_eq!((f.producer(), f.generation()), (2, 1));
+}
+
+#[test]
+fn a_full_queue_is_free_again_after_a_later_completion() {
+    let mut f = Fixture::new();
+    let qp = f.rts(9);
+    for wr_id in 0..u64::from(SIZE) {
+        post_one(&qp, wr_id).unwrap();
+    }
+    assert_eq!(post_one(&qp, 9), Err((Errno::NOMEM, 0)));
+    // Unsignaled ones before it are done too.
+    f.complete(9, WcOpcode::Send, 2, 2);
+    assert_eq!(f.polled(8), [2]);
+    for wr_id in 0..3 {
+        post_one(&qp, wr_id).unwrap();
+    }
+    assert_eq!(post_one(&qp, 9), Err((Errno::NOMEM, 0)));
+    assert_eq!(f.producer(), 7);
+}
+
+#[test]
+fn states_refuse_posts() {
+    let f = Fixture::new();
+    let qp = f.qp(9, Receives::Own(f.receive_queue(SLOT)));
+    assert_eq!(receive(&qp, &[1]), Err((Errno::INVAL, 0)));
+    for state in [QpState::Reset, QpState::Init, QpState::Rtr] {
+        qp.set_state(state);
+        assert_eq!(post_one(&qp, 1), Err((Errno::INVAL, 0)));
+    }
+    receive(&qp, &[1]).unwrap();
+    for state in [QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Err] {
+        qp.set_state(state);
+        post_one(&qp, 1).unwrap();
+    }
+}
+
+#[test]
+fn receives_are_written_and_rung_for_only_in_err() {
+    let f = Fixture::new();
+    let qp = f.rts(9);
+    receive(&qp, &[5, 6]).unwrap();
+    assert_eq!(f.area.load(doorbell::rq_producer(SLOT)), 2);
+    assert_eq!(f.generation(), 0);
+    let Receives::Own(queue) = &qp.receives else {
+        panic!("it has a queue of its own");
+    };
+    let bytes = queue.ring().bytes(1, 0, 64);
+    let (header, rest) = RecvWqe::read_from_prefix(&bytes).unwrap();
+    assert_eq!((header.wr_id.get(), header.num_sge), (6, 1));
+    assert_eq!(Sge::read_from_prefix(rest).unwrap().0.length.get(), 16);
+
+    f.area.store(doorbell::qp_error(SLOT), 1);
+    receive(&qp, &[7, 8]).unwrap();
+    assert_eq!(f.generation(), 1);
+    assert_eq!(receive(&qp, &[9]), Err((Errno::NOMEM, 0)));
+}
+
+#[test]
+fn a_sleeping_device_is_rung_once() {
+    let f = Fixture::new();
+    let qp = f.rts(9);
+    f.area.store(doorbell::SLEEP, 7);
+    post_one(&qp, 1).unwrap();
+    assert!(f.area.rung());
+    assert_eq!(f.area.load(doorbell::RUNG), 7);
+    f.area.forget_ring();
+    post_one(&qp, 2).unwrap();
+    assert!(!f.area.rung());
+}
+
+#[test]
+fn polls_follow_the_phase_for_many_passes() {
+    let mut f = Fixture::new();
+    let qp = f.rts(9);
+    let mut expected = 0;
+    for pass in 0..20u32 {
+        let count = 1 + pass % SIZE;
+        for wr_id in 0..count {
+            receive(&qp, &[wr_id.into()]).unwrap();
+            f.complete(
+                9,
+                WcOpcode::Recv,
+                expected + wr_id,
+                (expected + wr_id).into(),
+            );
+        }
+        let ids: Vec<u64> = (expected..expected + count).map(u64::from).collect();
+        assert_eq!(f.polled(1), ids[..1]);
+        assert_eq!(f.polled(SIZE as usize), ids[1..]);
+        assert_eq!(f.polled(1), []);
+        expected += count;
+        assert_eq!(f.consumer(), expected);
+    }
+    let _ = qp;
+}
+
+#[test]
+fn entries_of_nobody_are_skipped() {
+    let mut f = Fixture::new();
+    let _qp = f.rts(9);
+    f.complete(1234, WcOpcode::Send, 0, 1);
+    f.complete(9, WcOpcode::Send, 0, 2);
+    f.complete(1234, WcOpcode::Send, 0, 3);
+    assert_eq!(f.polled(4), [2]);
+    assert_eq!(f.consumer(), 3);
+}
+
+#[test]
+fn reset_takes_only_the_own_completions_out() {
+    let mut f = Fixture::new();
+    let first = f.rts(9);
+    let second = f.rts(10);
+    for (qp, wr_id) in [(&first, 1), (&second, 2), (&first, 3), (&second, 4)] {
+        post_one(qp, wr_id).unwrap();
+    }
+    f.complete(9, WcOpcode::Send, 0, 1);
+    f.complete(10, WcOpcode::Send, 0, 2);
+    f.complete(9, WcOpcode::Send, 1, 3);
+    first.reset();
+    // All places are free again, and what comes later comes later.
+    assert_eq!(f.consumer(), 3);
+    assert_eq!(f.producer(), 0);
+    assert_eq!(post_one(&first, 1), Err((Errno::INVAL, 0)));
+    f.complete(10, WcOpcode::Send, 1, 4);
+    // The arm stands where the program is, not where the ring is.
+    f.cq.arm(false);
+    let arm = Arm::unpack(f.area.load64_acquire(doorbell::cq_arm(CQ_SLOT)));
+    assert_eq!((arm.index, arm.mode), (1, ArmMode::Next));
+    assert_eq!(f.polled(1), [2]);
+    second.detach();
+    assert_eq!(f.polled(4), []);
+    assert_eq!(f.consumer(), 4);
+    first.set_state(QpState::Rts);
+    for wr_id in 0..4 {
+        post_one(&first, wr_id).unwrap();
+    }
+    assert_eq!(f.producer(), 4);
+}
+
+#[test]
+fn an_srq_is_retired_by_whatever_completes_or_is_taken_out() {
+    let mut f = Fixture::new();
+    let srq = Arc::new(Srq {
+        srqn: 1,
+        queue: f.receive_queue(5),
+    });
+    let qp = f.qp(9, Receives::Shared(srq.clone()));
+    qp.set_state(QpState::Rts);
+    assert_eq!(receive(&qp, &[1]), Err((Errno::INVAL, 0)));
+    let fill = |wr_ids: &[u64]| {
+        let mut sges = [sge(16)];
+        let mut wrs: Vec<_> = wr_ids
+            .iter()
+            .map(|&wr_id| mock::recv_wr(wr_id, &mut sges))
+            .collect();
+        mock::with_recvs(&mut wrs, |first| srq.queue.post(first))
+    };
+    fill(&[0, 1, 2, 3]).unwrap();
+    assert_eq!(fill(&[4]), Err((Errno::NOMEM, 0)));
+    f.complete(9, WcOpcode::Recv, 1, 1);
+    f.complete(9, WcOpcode::Recv, 0, 0);
+    assert_eq!(f.polled(2), [1, 0]);
+    f.complete(9, WcOpcode::Recv, 2, 2);
+    qp.detach();
+    assert_eq!(f.polled(2), []);
+    assert_eq!(fill(&[4, 5, 6, 7]), Err((Errno::NOMEM, 3)));
+}
+
+#[test]
+fn a_dead_device_flushes_everything_once_and_in_order() {
+    let mut f = Fixture::new();
+    let qp = f.rts(9);
+    for wr_id in [1, 2, 3] {
+        post_one(&qp, wr_id).unwrap();
+    }
+    receive(&qp, &[11, 12]).unwrap();
+    f.complete(9, WcOpcode::Send, 0, 1);
+    f.area.store(doorbell::ALIVE, 0);
+    f.cq_memory.clear();
+    // Even if the page shows something else again.
+    let all = f.poll(2);
+    f.area.store(doorbell::ALIVE, 1);
+    let all = [all, f.poll(100)].concat();
+    let ids: Vec<u64> = all.iter().map(|one| one.wr_id).collect();
+    assert_eq!(ids, [1, 2, 3, 11, 12]);
+    for one in &all {
+        assert_eq!(one.status, WcStatus::WrFlushErr.to_raw());
+        assert_eq!(one.vendor_err, u32::from(Syndrome::DeviceFatal.to_raw()));
+        assert_eq!(one.qpn, 9);
+    }
+    assert_eq!(f.polled(1), []);
+    // Posting stays accepted, and is flushed too; nothing is written any more.
+    for wr_id in 20..24 {
+        post_one(&qp, wr_id).unwrap();
+    }
+    assert_eq!(post_one(&qp, 24), Err((Errno::NOMEM, 0)));
+    assert_eq!(f.producer(), 3);
+    assert_eq!(f.polled(100), [20, 21, 22, 23]);
+}
+
+#[test]
+fn many_queue_pairs_are_told_apart() {
+    let mut f = Fixture::new();
+    // Numbers that collide in a small table.
+    let qps: Vec<_> = (0..20).map(|n| f.rts(5 + 8 * n)).collect();
+    for (n, qp) in qps.iter().enumerate() {
+        post_one(qp, n as u64).unwrap();
+        f.complete(qp.qpn, WcOpcode::Send, 0, n as u64);
+        assert_eq!(f.poll(2)[0].qpn, qp.qpn);
+        assert!(qp.sends.flush_one().is_none());
+    }
+    for qp in &qps[..10] {
+        qp.detach();
+    }
+    f.complete(qps[3].qpn, WcOpcode::Send, 0, 1);
+    f.complete(qps[12].qpn, WcOpcode::Send, 0, 2);
+    assert_eq!(f.polled(4), [2]);
+}
+
+#[test]
+fn an_arm_publishes_index_and_mode() {
+    let mut f = Fixture::new();
+    let _qp = f.rts(9);
+    f.complete(9, WcOpcode::Send, 0, 2);
+    assert_eq!(f.polled(4), [2]);
+    f.cq.arm(false);
+    // A solicited arm does not weaken a full one that is pending.
+    f.cq.arm(true);
+    let word = || Arm::unpack(f.area.load64_acquire(doorbell::cq_arm(CQ_SLOT)));
+    assert_eq!(
+        (word().index, word().seq, word().mode),
+        (1, 2, ArmMode::Next)
+    );
+    f.area.store(doorbell::cq_served(CQ_SLOT), 2);
+    f.cq.arm(true);
+    assert_eq!((word().seq, word().mode), (3, ArmMode::Solicited));
+    assert_eq!(f.area.load(doorbell::cq_generation(0)), 3);
+}

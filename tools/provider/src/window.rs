@@ -25,11 +25,6 @@ impl Window {
         }
     }
 
-    /// Most entries that may be outstanding.
-    pub fn limit(&self) -> u32 {
-        self.limit
-    }
-
     /// Whether there is room for one more entry at `producer`.
     #[inline(always)]
     pub fn has_room(&self, producer: u32) -> bool {

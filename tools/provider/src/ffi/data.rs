@@ -107,4 +107,3 @@ pub unsafe extern "C" fn post_srq_recv(
         }
     }
 }
-

@@ -84,6 +84,8 @@ enum Source {
     Mapped,
     #[cfg(test)]
     Heap(std::alloc::Layout),
+    #[cfg(test)]
+    Alias,
 }
 
 /// A piece of memory of its own, at least 64-byte aligned, that lives as long as this value.
@@ -150,6 +152,29 @@ impl Memory {
     }
 }
 
+#[cfg(test)]
+impl Memory {
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// A second view, for a test that keeps this one alive.
+    pub fn alias(&self) -> Self {
+        Self {
+            base: self.base,
+            length: self.length,
+            source: Source::Alias,
+        }
+    }
+
+    /// The address of `length` bytes at `offset`.
+    pub fn slice_at(&self, offset: usize, length: usize) -> *mut u8 {
+        assert!(offset <= self.length && length <= self.length - offset);
+        // SAFETY: checked just now.
+        unsafe { self.base.as_ptr().add(offset) }
+    }
+}
+
 impl Drop for Memory {
     fn drop(&mut self) {
         match self.source {
@@ -160,6 +185,8 @@ impl Drop for Memory {
             #[cfg(test)]
             // SAFETY: allocated with this very layout.
             Source::Heap(layout) => unsafe { std::alloc::dealloc(self.base.as_ptr(), layout) },
+            #[cfg(test)]
+            Source::Alias => {}
         }
     }
 }
@@ -206,12 +233,8 @@ impl Area {
     /// An area in plain memory that says it is alive and awake.
     #[cfg(test)]
     pub fn mock() -> Self {
-        let area = Self::new(
-            Memory::heap(doorbell::AREA_SIZE),
-            Memory::heap(4096),
-            0,
-        )
-        .expect("big enough");
+        let area = Self::new(Memory::heap(doorbell::AREA_SIZE), Memory::heap(4096), 0)
+            .expect("big enough");
         area.store(doorbell::ALIVE, 1);
         area
     }
@@ -221,6 +244,12 @@ impl Area {
     pub fn rung(&self) -> bool {
         // SAFETY: the page has at least 4 bytes and is aligned.
         unsafe { self.page.base.cast::<u32>().read_volatile() != 0 }
+    }
+
+    #[cfg(test)]
+    pub fn forget_ring(&self) {
+        // SAFETY: the page has at least 4 bytes and is aligned.
+        unsafe { self.page.base.cast::<u32>().write_volatile(0) };
     }
 
     /// Whether the device serves this area. Once it does not, it never does again.
@@ -382,12 +411,6 @@ impl<const MIN: usize> Entry<'_, MIN> {
         }
     }
 
-    /// Bytes that fit at `offset`.
-    #[inline(always)]
-    pub fn room(self, offset: usize) -> usize {
-        self.stride.saturating_sub(offset)
-    }
-
     /// Copies inline data to `offset`; false, with nothing written, if it does not fit.
     ///
     /// Short data is what inline is for: whole words first, so that no call of memcpy is made for it.
@@ -448,7 +471,7 @@ impl<const MIN: usize> Ring<MIN> {
     /// Reads `length` bytes of an entry, as the device would.
     pub fn bytes(&self, index: u32, offset: usize, length: usize) -> Vec<u8> {
         let entry = self.entry(index);
-        assert!(length <= entry.room(offset));
+        assert!(length <= entry.stride.saturating_sub(offset));
         // SAFETY: checked just now; no other thread writes in a unit test.
         unsafe { core::slice::from_raw_parts(entry.base.as_ptr().add(offset), length) }.to_vec()
     }

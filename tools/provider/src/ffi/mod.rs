@@ -16,6 +16,8 @@
 
 pub mod lock;
 pub mod memory;
+#[cfg(test)]
+pub mod mock;
 pub mod object;
 pub mod wr;
 

@@ -72,7 +72,8 @@ impl<V: Zeroed, T> Object<V, T> {
     #[inline(always)]
     pub unsafe fn inner<'a, P>(ptr: *mut P) -> &'a T
     where
-        V: 'a {
+        V: 'a,
+    {
         // SAFETY: the caller vouches for it; `repr(C)` puts the libibverbs part first.
         unsafe { &(*ptr.cast::<Self>()).inner }
     }

@@ -18,7 +18,7 @@ use core::mem::{size_of, size_of_val};
 use std::sync::Arc;
 use verbena_abi::ctx::QpState;
 use verbena_abi::uverbs::{CreateCqResp, CreateQpResp, CreateSrqResp};
-use verbena_abi::{Le64, wqe};
+use verbena_abi::{wqe, Le64};
 
 /// A CQ of ours as C sees it.
 pub type CqObject = Object<verbs_cq, Arc<Cq>>;
@@ -124,10 +124,7 @@ pub unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     returned
 }
 
-pub unsafe extern "C" fn create_srq(
-    pd: *mut ibv_pd,
-    attr: *mut ibv_srq_init_attr,
-) -> *mut ibv_srq {
+pub unsafe extern "C" fn create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     // SAFETY: see the head of this file.
     or_null(unsafe { new_srq(pd, attr) }).cast()
 }
@@ -359,11 +356,7 @@ unsafe fn make_qp(
     Ok(Arc::new(Qp::new(qpn, sends, receives, send_cq, recv_cq)))
 }
 
-pub unsafe extern "C" fn modify_qp(
-    qp: *mut ibv_qp,
-    attr: *mut ibv_qp_attr,
-    mask: c_int,
-) -> c_int {
+pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     // SAFETY: integers.
     let mut request: ibv_modify_qp = unsafe { core::mem::zeroed() };
     // SAFETY: see the head of this file.

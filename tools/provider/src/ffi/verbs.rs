@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use super::device::{check, Inner, Message};
-use super::object::{or_null, set_errno, Ah, Draft, Object};
+use super::object::{or_null, Ah, Draft, Object};
 use super::v34::*;
 use crate::errno::Errno;
 use core::ffi::{c_char, c_int, c_uint, c_void};
@@ -50,7 +50,10 @@ pub unsafe extern "C" fn query_device_ex(
     );
     // SAFETY: libibverbs has filled the structure; `orig_attr` is always there.
     let target = unsafe { &mut (*attr).orig_attr.fw_ver };
-    for (to, from) in target.iter_mut().zip(text.bytes().chain(core::iter::once(0))) {
+    for (to, from) in target
+        .iter_mut()
+        .zip(text.bytes().chain(core::iter::once(0)))
+    {
         *to = from as c_char;
     }
     0
@@ -64,7 +67,15 @@ pub unsafe extern "C" fn query_port(
     // SAFETY: integers.
     let mut request: ibv_query_port = unsafe { core::mem::zeroed() };
     // SAFETY: see the head of this file.
-    unsafe { ibv_cmd_query_port(context, port, attr, &mut request, size_of::<ibv_query_port>()) }
+    unsafe {
+        ibv_cmd_query_port(
+            context,
+            port,
+            attr,
+            &mut request,
+            size_of::<ibv_query_port>(),
+        )
+    }
 }
 
 pub unsafe extern "C" fn async_event(context: *mut ibv_context, event: *mut ibv_async_event) {
@@ -266,10 +277,4 @@ pub fn only(flags: c_uint, known: c_uint) -> Result<(), Errno> {
         return Err(Errno::OPNOTSUPP);
     }
     Ok(())
-}
-
-/// Fails a verb that creates.
-pub fn refuse<T>(errno: Errno) -> *mut T {
-    set_errno(errno);
-    core::ptr::null_mut()
 }

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! For unit tests: memory that the test writes as the device would, and lists of work requests as C builds them.
+#![allow(unsafe_code)]
+
+use super::memory::Memory;
+use super::v34::{ibv_recv_wr, ibv_send_wr, ibv_sge};
+use super::wr::{RecvWr, SendWr};
+use crate::errno::Errno;
+
+/// Memory that a test and a queue both see.
+pub struct Shared(Memory);
+
+impl Shared {
+    pub fn new(length: usize) -> Self {
+        Self(Memory::heap(length))
+    }
+
+    /// The queue's view. It must not outlive this value.
+    pub fn view(&self) -> Memory {
+        self.0.alias()
+    }
+
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        let target = self.0.slice_at(offset, bytes.len());
+        // SAFETY: `slice_at` has checked the range; tests have one thread.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) };
+    }
+
+    pub fn clear(&self) {
+        let length = self.0.length();
+        self.write(0, &vec![0; length]);
+    }
+}
+
+pub fn send_wr(sges: &mut [ibv_sge]) -> ibv_send_wr {
+    // SAFETY: integers, unions of them, and pointers that may be null.
+    let mut wr: ibv_send_wr = unsafe { core::mem::zeroed() };
+    wr.sg_list = sges.as_mut_ptr();
+    wr.num_sge = sges.len() as i32;
+    wr
+}
+
+pub fn set_rdma(wr: &mut ibv_send_wr, remote_addr: u64, rkey: u32, imm: u32) {
+    wr.wr.rdma.remote_addr = remote_addr;
+    wr.wr.rdma.rkey = rkey;
+    wr.__bindgen_anon_1.imm_data = imm;
+}
+
+pub fn recv_wr(wr_id: u64, sges: &mut [ibv_sge]) -> ibv_recv_wr {
+    ibv_recv_wr {
+        wr_id,
+        next: core::ptr::null_mut(),
+        sg_list: sges.as_mut_ptr(),
+        num_sge: sges.len() as i32,
+    }
+}
+
+/// Links the requests and posts them; an error comes with the index of the bad one.
+pub fn with_sends(
+    wrs: &mut [ibv_send_wr],
+    post: impl for<'a> FnOnce(SendWr<'a>) -> Result<(), (Errno, SendWr<'a>)>,
+) -> Result<(), (Errno, usize)> {
+    let base = wrs.as_mut_ptr();
+    for (index, wr) in wrs.iter_mut().enumerate().rev().skip(1) {
+        // SAFETY: the last one is skipped, so there is a next one.
+        wr.next = unsafe { base.add(index + 1) };
+    }
+    // SAFETY: a valid list, from here to the end of the slice.
+    let first = unsafe { SendWr::new(base) }.expect("not null");
+    post(first).map_err(|(errno, bad)| {
+        // SAFETY: both point into the slice.
+        (errno, unsafe { bad.as_ptr().offset_from(base) } as usize)
+    })
+}
+
+/// The same for receives.
+pub fn with_recvs(
+    wrs: &mut [ibv_recv_wr],
+    post: impl for<'a> FnOnce(RecvWr<'a>) -> Result<(), (Errno, RecvWr<'a>)>,
+) -> Result<(), (Errno, usize)> {
+    let base = wrs.as_mut_ptr();
+    for (index, wr) in wrs.iter_mut().enumerate().rev().skip(1) {
+        // SAFETY: the last one is skipped, so there is a next one.
+        wr.next = unsafe { base.add(index + 1) };
+    }
+    // SAFETY: a valid list, from here to the end of the slice.
+    let first = unsafe { RecvWr::new(base) }.expect("not null");
+    post(first).map_err(|(errno, bad)| {
+        // SAFETY: both point into the slice.
+        (errno, unsafe { bad.as_ptr().offset_from(base) } as usize)
+    })
+}
