@@ -11,8 +11,9 @@
 //! All is little endian on the wire; the types of the ABI take care of that, and the words here are
 //! plain integers of the ABI's value.
 
+pub use crate::bind::Binding;
+
 use crate::{
-    bind::Binding,
     bindings,
     count::{
         Chunks,

@@ -23,15 +23,20 @@ pub trait Handler: Send + Sync + 'static {
     fn handle(&self);
 }
 
-/// The vectors of a device.
-pub struct Vectors {
+struct Inner {
     binding: Binding,
     count: u32,
 }
 
+/// The vectors of a device. They are freed when this, its clones and all their [`Irq`]s are gone.
+#[derive(Clone)]
+pub struct Vectors {
+    inner: Arc<Inner>,
+}
+
 impl Vectors {
     /// Allocates between `min` and `max` vectors. Once at a time for a device.
-    pub fn alloc(binding: &Binding, min: u32, max: u32) -> Result<Arc<Self>> {
+    pub fn alloc(binding: &Binding, min: u32, max: u32) -> Result<Self> {
         let n = binding
             .with(|| {
                 // SAFETY: The device is bound.
@@ -46,41 +51,38 @@ impl Vectors {
             })
             .ok_or(ENODEV)?;
         to_result(n.min(0))?;
-        let this = Self {
+        let inner = Inner {
             binding: binding.clone(),
             count: n.try_into()?,
         };
-        Ok(Arc::new(this, GFP_KERNEL)?)
+        Ok(Self {
+            inner: Arc::new(inner, GFP_KERNEL)?,
+        })
     }
 
     /// Number of vectors.
     pub fn count(&self) -> u32 {
-        self.count
+        self.inner.count
     }
 
     /// Lets `handler` run in interrupt context when vector `index` fires. It runs on a CPU chosen by
     /// the index, so that vectors spread.
-    pub fn request<H: Handler>(
-        this: &Arc<Self>,
-        index: u32,
-        name: &CStr,
-        handler: Arc<H>,
-    ) -> Result<Irq<H>> {
-        Irq::new(this, index, name, handler, false)
+    pub fn request<H: Handler>(&self, index: u32, name: &CStr, handler: Arc<H>) -> Result<Irq> {
+        Irq::new(&self.inner, index, name, handler, false)
     }
 
     /// As [`request`](Self::request), but `handler` runs in a thread, where it may sleep.
     pub fn request_threaded<H: Handler>(
-        this: &Arc<Self>,
+        &self,
         index: u32,
         name: &CStr,
         handler: Arc<H>,
-    ) -> Result<Irq<H>> {
-        Irq::new(this, index, name, handler, true)
+    ) -> Result<Irq> {
+        Irq::new(&self.inner, index, name, handler, true)
     }
 }
 
-impl Drop for Vectors {
+impl Drop for Inner {
     fn drop(&mut self) {
         let freed = self.binding.with(|| {
             // SAFETY: The device is bound; each handler holds a reference to this, so none is left.
@@ -95,13 +97,20 @@ impl Drop for Vectors {
 /// A handler at work; dropping it waits until the handler does not run.
 ///
 /// Must not be dropped by the handler itself.
-pub struct Irq<H: Handler> {
+pub struct Irq {
     irq: c_uint,
     index: u32,
-    cookie: Pin<KBox<Cookie<H>>>,
+    cookie: *mut c_void,
+    /// Frees the cookie.
+    free: unsafe fn(*mut c_void),
     /// Keeps the vectors until the interrupt is freed.
-    _vectors: Arc<Vectors>,
+    _vectors: Arc<Inner>,
 }
+
+// SAFETY: An interrupt may be freed from any thread; the handler is `Send + Sync`.
+unsafe impl Send for Irq {}
+// SAFETY: By shared reference the cookie is not used.
+unsafe impl Sync for Irq {}
 
 struct Cookie<H> {
     handler: Arc<H>,
@@ -109,9 +118,29 @@ struct Cookie<H> {
     name: CString,
 }
 
-impl<H: Handler> Irq<H> {
-    fn new(
-        vectors: &Arc<Vectors>,
+impl<H: Handler> Cookie<H> {
+    /// # Safety
+    ///
+    /// Only for the interrupt core, with a cookie of this type.
+    unsafe extern "C" fn run(_irq: c_int, cookie: *mut c_void) -> kbindings::irqreturn_t {
+        // SAFETY: The cookie lives until the interrupt is freed.
+        let cookie = unsafe { &*cookie.cast::<Self>() };
+        cookie.handler.handle();
+        kbindings::irqreturn_IRQ_HANDLED
+    }
+
+    /// # Safety
+    ///
+    /// `cookie` must be one of this type from `KBox::into_raw`; nobody uses it afterwards.
+    unsafe fn free(cookie: *mut c_void) {
+        // SAFETY: See above.
+        drop(unsafe { KBox::from_raw(cookie.cast::<Self>()) });
+    }
+}
+
+impl Irq {
+    fn new<H: Handler>(
+        vectors: &Arc<Inner>,
         index: u32,
         name: &CStr,
         handler: Arc<H>,
@@ -120,7 +149,7 @@ impl<H: Handler> Irq<H> {
         if index >= vectors.count {
             return Err(EINVAL);
         }
-        let cookie = KBox::pin(
+        let cookie = KBox::new(
             Cookie {
                 handler,
                 name: CString::try_from(name)?,
@@ -128,33 +157,32 @@ impl<H: Handler> Irq<H> {
             GFP_KERNEL,
         )?;
         let raw: *const Cookie<H> = &*cookie;
-        let irq = vectors
-            .binding
-            .with(|| {
-                // SAFETY: The device is bound, and has the vector.
-                let irq = unsafe { kbindings::pci_irq_vector(vectors.binding.raw_pci(), index) };
-                let irq = c_uint::try_from(irq)?;
-                let run: unsafe extern "C" fn(c_int, *mut c_void) -> kbindings::irqreturn_t =
-                    Self::run;
-                let (hard, thread, flags) = if threaded {
-                    (None, Some(run), c_ulong::try_from(kbindings::IRQF_ONESHOT)?)
-                } else {
-                    (Some(run), None, 0)
-                };
-                // SAFETY: The cookie and the name live until the interrupt is freed.
-                to_result(unsafe {
-                    kbindings::request_threaded_irq(
-                        irq,
-                        hard,
-                        thread,
-                        flags,
-                        cookie.name.as_char_ptr(),
-                        raw.cast_mut().cast(),
-                    )
-                })?;
-                Ok::<_, Error>(irq)
-            })
-            .ok_or(ENODEV)??;
+        let request = || {
+            // SAFETY: The device is bound, and has the vector.
+            let irq = unsafe { kbindings::pci_irq_vector(vectors.binding.raw_pci(), index) };
+            let irq = c_uint::try_from(irq)?;
+            let run: unsafe extern "C" fn(c_int, *mut c_void) -> kbindings::irqreturn_t =
+                Cookie::<H>::run;
+            let (hard, thread, flags) = if threaded {
+                // CAST: A flag.
+                (None, Some(run), kbindings::IRQF_ONESHOT as c_ulong)
+            } else {
+                (Some(run), None, 0)
+            };
+            // SAFETY: The cookie and the name live until the interrupt is freed.
+            to_result(unsafe {
+                kbindings::request_threaded_irq(
+                    irq,
+                    hard,
+                    thread,
+                    flags,
+                    cookie.name.as_char_ptr(),
+                    raw.cast_mut().cast(),
+                )
+            })?;
+            Ok::<_, Error>(irq)
+        };
+        let irq = vectors.binding.with(request).ok_or(ENODEV)??;
         if !threaded {
             // Only a wish: it does not matter if it is not granted.
             //
@@ -164,19 +192,10 @@ impl<H: Handler> Irq<H> {
         Ok(Self {
             irq,
             index,
-            cookie,
+            cookie: KBox::into_raw(cookie).cast(),
+            free: Cookie::<H>::free,
             _vectors: vectors.clone(),
         })
-    }
-
-    /// # Safety
-    ///
-    /// Only for the interrupt core, with a cookie of this type.
-    unsafe extern "C" fn run(_irq: c_int, cookie: *mut c_void) -> kbindings::irqreturn_t {
-        // SAFETY: The cookie lives until the interrupt is freed.
-        let cookie = unsafe { &*cookie.cast::<Cookie<H>>() };
-        cookie.handler.handle();
-        kbindings::irqreturn_IRQ_HANDLED
     }
 
     /// Index of the vector.
@@ -191,14 +210,15 @@ impl<H: Handler> Irq<H> {
     }
 }
 
-impl<H: Handler> Drop for Irq<H> {
+impl Drop for Irq {
     fn drop(&mut self) {
-        let raw: *const Cookie<H> = &*self.cookie;
-        // SAFETY: Requested with this cookie; afterwards no handler runs any more. The vectors, and
-        // with them the number, are kept by `_vectors`.
+        // SAFETY: Requested with this cookie; afterwards no handler runs any more, so the cookie can
+        // go, by the function that goes with it. The vectors, and with them the number, are kept by
+        // `_vectors`.
         unsafe {
             bindings::verbena_irq_unspread(self.irq);
-            kbindings::free_irq(self.irq, raw.cast_mut().cast());
+            kbindings::free_irq(self.irq, self.cookie);
+            (self.free)(self.cookie);
         }
     }
 }
