@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! How fast the NIC's engine is by itself: RDMA WRITEs through the device model, without a virtual machine.
+//!
+//! Prints a line of JSON for each test: `{test, size, unit, value, memcpy, ratio}`. `memcpy` is the rate at which one
+//! thread copies the very same buffers in the same order, `ratio` is `value / memcpy` (or null where nothing is to be
+//! compared). The medians of [`ROUNDS`] rounds are printed, in which both take turns, because a busy machine slows both.
+
+mod driver;
+
+use driver::{Driver, Write, DEPTH, SOURCE, TARGET};
+use serde_json::json;
+use std::io;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use verbena_device::mem::GuestMemory;
+
+const ROUNDS: usize = 7;
+/// How long each side runs in a round.
+const ROUND: Duration = Duration::from_millis(200);
+const MESSAGE: u64 = 64 << 10;
+/// Both buffers together stay in any second-level cache or last-level cache.
+const WITHIN: u64 = 512 << 10;
+/// The last-level cache where the machine does not tell.
+const LLC_FALLBACK: u64 = 32 << 20;
+/// The most memory for either buffer.
+const BEYOND_MAX: u64 = 256 << 20;
+
+fn main() -> ExitCode {
+    let beyond = (llc() * 4).clamp(64 << 20, BEYOND_MAX);
+    let tests = [
+        ("engine_write_within_llc", WITHIN, false),
+        ("engine_write_beyond_llc", beyond, false),
+        ("engine_write_4k_pages", 8 << 20, true),
+    ];
+    let mut result = tests
+        .iter()
+        .try_for_each(|&(name, size, scatter)| bandwidth(name, size, scatter));
+    result = result.and_then(|()| rate());
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("verbena-bench: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Size of the last-level cache in bytes.
+fn llc() -> u64 {
+    let sizes = (0..8).filter_map(|i| {
+        let path = format!("/sys/devices/system/cpu/cpu0/cache/index{i}/size");
+        let text = std::fs::read_to_string(path).ok()?;
+        text.trim().strip_suffix('K')?.parse::<u64>().ok()
+    });
+    sizes.max().map_or(LLC_FALLBACK, |kib| kib << 10)
+}
+
+/// Calls `batch` until the round is over; returns bytes (or what it counts) a second.
+fn measure(mut batch: impl FnMut() -> io::Result<u64>) -> io::Result<f64> {
+    let start = Instant::now();
+    let mut total = 0;
+    loop {
+        total += batch()?;
+        let elapsed = start.elapsed();
+        if elapsed >= ROUND {
+            return Ok(total as f64 / elapsed.as_secs_f64());
+        }
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn bandwidth(name: &str, size: u64, scatter: bool) -> io::Result<()> {
+    let mut driver = Driver::new(size, scatter)?;
+    let count = size / MESSAGE;
+    let writes: Vec<_> = (0..count)
+        .map(|i| Write {
+            from: i * MESSAGE,
+            to: i * MESSAGE,
+            length: MESSAGE as u32,
+        })
+        .collect();
+    let (mut values, mut copies) = (vec![], vec![]);
+    for _ in 0..ROUNDS {
+        values.push(measure(|| driver.run(&writes).map(|()| size))?);
+        copies.push(measure(|| {
+            for write in &writes {
+                let (to, from) = (TARGET + write.to, SOURCE + write.from);
+                let copied = driver.ram.copy(to, from, MESSAGE as usize);
+                copied.map_err(|_| io::Error::other("a buffer cannot be reached"))?;
+            }
+            Ok(size)
+        })?);
+    }
+    let gib = f64::from(1 << 30);
+    let (value, memcpy) = (median(values) / gib, median(copies) / gib);
+    print(name, MESSAGE, "GiB/s", value, Some(memcpy));
+    Ok(())
+}
+
+fn rate() -> io::Result<()> {
+    let mut driver = Driver::new(1 << 20, false)?;
+    let writes: Vec<_> = (0..u64::from(DEPTH))
+        .map(|i| Write {
+            from: i * 64,
+            to: i * 64,
+            length: 8,
+        })
+        .collect();
+    let mut values = vec![];
+    for _ in 0..ROUNDS {
+        values.push(measure(|| driver.run(&writes).map(|()| u64::from(DEPTH)))?);
+    }
+    print("engine_write_rate", 8, "1/s", median(values), None);
+    Ok(())
+}
+
+fn print(test: &str, size: u64, unit: &str, value: f64, memcpy: Option<f64>) {
+    let round = |value: f64| (value * 1000.0).round() / 1000.0;
+    let line = json!({
+        "test": test,
+        "size": size,
+        "unit": unit,
+        "value": round(value),
+        "memcpy": memcpy.map(round),
+        "ratio": memcpy.map(|memcpy| round(value / memcpy)),
+    });
+    println!("{line}");
+}
