@@ -106,4 +106,14 @@ apt_transport() {
 	apt-config dump 2>/dev/null | grep -E '^Acquire::(https?|ftp|Retries|ForceIPv)' | grep -v ' "";$' || true
 }
 
+# used DIRECTORY: marks what the cache holds as used now; forget_unused: removes what no checkout has used for two weeks.
+used() { touch "$1/.used" 2>/dev/null || true; }
+forget_unused() {
+	local d
+	for d in "$cache"/{toolchain,linux,guest}-*/; do
+		[ -e "$d/.used" ] || continue
+		[ -z "$(find "$d/.used" -mtime +14)" ] || rm -rf "$d"
+	done
+}
+
 hash_of() { sha256sum | cut -c 1-12; }
