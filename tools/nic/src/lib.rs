@@ -10,6 +10,8 @@ pub mod cq;
 pub mod device;
 pub mod eq;
 pub mod mem;
+#[cfg(any(test, feature = "mock"))]
+pub mod mock;
 pub mod mr;
 mod net;
 pub mod port;
@@ -22,6 +24,9 @@ pub mod slots;
 pub mod srq;
 pub mod tables;
 pub mod uar;
+
+#[cfg(test)]
+mod tests;
 
 pub use config::Config;
 pub use device::{ContextInfo, Device, Next};

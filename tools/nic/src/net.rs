@@ -46,7 +46,12 @@ impl Device {
         let mut bytes = Vec::with_capacity(packet.payload.len() as usize + 128);
         let regions = &self.shared.mrs;
         let made = frame::emit(path, packet, &mut bytes, |buffer| {
-            copy::copy(mem, regions, Target::Buffer(buffer), packet.payload.source())
+            copy::copy(
+                mem,
+                regions,
+                Target::Buffer(buffer),
+                packet.payload.source(),
+            )
         });
         match made {
             Ok(()) => Some(bytes),

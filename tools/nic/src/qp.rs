@@ -325,8 +325,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
             .read_wqe(&self.env.sq, index, &mut buffer)
             .ok_or(malformed(Syndrome::RingUnreadable))?;
         let bytes = &buffer[..length];
-        let header: wqe::SendWqe =
-            read_at(bytes, 0).ok_or(malformed(Syndrome::RingUnreadable))?;
+        let header: wqe::SendWqe = read_at(bytes, 0).ok_or(malformed(Syndrome::RingUnreadable))?;
         gather.pd = self.env.create.pdn.get();
         gather.privileged = self.env.is_privileged();
         out.wr_id = header.wr_id.get();
@@ -337,8 +336,8 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         out.imm = header.imm;
         out.remote_addr = header.remote_addr.get();
         out.rkey = header.rkey.get();
-        let opcode = WqeOpcode::from_raw(header.opcode)
-            .ok_or(malformed(Syndrome::WqeOpcodeUnknown))?;
+        let opcode =
+            WqeOpcode::from_raw(header.opcode).ok_or(malformed(Syndrome::WqeOpcodeUnknown))?;
         out.opcode = opcode;
         if header.flags & !send_flags::ALL != 0 {
             return Err(malformed(Syndrome::WqeFlags));
@@ -367,8 +366,8 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         }
         let atomic = matches!(opcode, WqeOpcode::CompareSwap | WqeOpcode::FetchAdd);
         if atomic {
-            let operands: AtomicSegment = read_at(bytes, wqe::DATA_OFFSET)
-                .ok_or(malformed(Syndrome::WqeSgeCount))?;
+            let operands: AtomicSegment =
+                read_at(bytes, wqe::DATA_OFFSET).ok_or(malformed(Syndrome::WqeSgeCount))?;
             out.compare_add = operands.compare_add.get();
             out.swap = operands.swap.get();
         }
@@ -460,9 +459,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
     fn atomic(&mut self, key: &KeyUse, op: AtomicOp) -> Result<u64, Syndrome> {
         let addr = self.atomic_address(key)?;
         match op {
-            AtomicOp::CompareSwap { compare, swap } => {
-                self.mem.compare_swap64(addr, compare, swap)
-            }
+            AtomicOp::CompareSwap { compare, swap } => self.mem.compare_swap64(addr, compare, swap),
             AtomicOp::FetchAdd { add } => self.mem.fetch_add64(addr, add),
         }
         .map_err(|_| mr::unreachable(key.access))
@@ -587,8 +584,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
             wc_flags: flags,
         };
         let solicited = completion.solicited || completion.status != WcStatus::Success;
-        self.shared
-            .write_cqe(self.mem, cqn, &body, tail, solicited);
+        self.shared.write_cqe(self.mem, cqn, &body, tail, solicited);
     }
 
     fn event(&mut self, event: EventType, syndrome: Option<Syndrome>) {

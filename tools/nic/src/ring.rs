@@ -38,15 +38,13 @@ impl Pages {
                 }
             }
             1 | 2 => {
-                let align = if raw.levels == 1 { 8 } else { 4096 };
                 let limit = MAX_TABLE_PAGES * raw.levels as u32;
                 if !LOG_PAGE.contains(&raw.log_page_size)
                     || num_pages == 0
                     || num_pages > limit
                     || addr % 8 != 0
-                    || (raw.levels == 2 && addr % 8 != 0)
                     || u64::from(num_pages) << raw.log_page_size < bytes
-                    || addr.checked_add(u64::from(num_pages) * 8 + align).is_none()
+                    || addr.checked_add(u64::from(num_pages) * 8).is_none()
                 {
                     return Err(malformed);
                 }

@@ -245,7 +245,7 @@ impl Device {
             qp.env.show_error(mem, state == QpState::Err);
         }
         if let Some(at) = qp.transport.deadline() {
-            if qp.env.timer.map_or(true, |queued| at < queued) {
+            if qp.env.timer.is_none_or(|queued| at < queued) {
                 qp.env.timer = Some(at);
                 self.timers.push(Reverse((at, qpn)));
             }
@@ -391,11 +391,7 @@ impl Device {
             before.sequence_naks_received,
         );
         add(Counter::LocalAckTimeoutErr, now.timeouts, before.timeouts);
-        add(
-            Counter::RnrNakSent,
-            now.rnr_naks_sent,
-            before.rnr_naks_sent,
-        );
+        add(Counter::RnrNakSent, now.rnr_naks_sent, before.rnr_naks_sent);
         add(
             Counter::RnrNakRcvd,
             now.rnr_naks_received,

@@ -35,14 +35,8 @@ pub enum Casualty {
 }
 
 /// The port's counters.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Counters([u64; 30]);
-
-impl Default for Counters {
-    fn default() -> Self {
-        Self([0; 30])
-    }
-}
 
 impl Counters {
     /// Adds to one.

@@ -45,8 +45,8 @@ impl Tables {
         mem: &M,
         request: &SetTableChunk,
     ) -> Result<(), CmdError> {
-        let table = Table::from_raw(request.table)
-            .ok_or(bad(CmdStatus::Invalid, Syndrome::CmdNumber))?;
+        let table =
+            Table::from_raw(request.table).ok_or(bad(CmdStatus::Invalid, Syndrome::CmdNumber))?;
         let (size, limit) = shape(table);
         let chunk = request.chunk.get() as usize;
         if chunk >= (limit as usize * size).div_ceil(TABLE_CHUNK_SIZE) {

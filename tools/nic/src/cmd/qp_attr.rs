@@ -47,8 +47,7 @@ fn masks(qp_type: QpType, from: QpState, to: QpState) -> Option<(u32, u32)> {
         ),
         (Init, Rtr) => (0, m::PKEY_INDEX | m::QKEY),
         (Rtr, Rts) => (
-            m::SQ_PSN
-                | rc_only(m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC),
+            m::SQ_PSN | rc_only(m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC),
             running | rc_only(m::MIN_RNR_TIMER),
         ),
         (Rts, Rts) => (0, running | rc_only(m::MIN_RNR_TIMER)),
@@ -72,7 +71,10 @@ fn masks(qp_type: QpType, from: QpState, to: QpState) -> Option<(u32, u32)> {
                 ),
         ),
         (Sqd, Sqd) => (0, m::PKEY_INDEX | m::QKEY),
-        (Sqe, Rts) if !rc => (0, m::CUR_STATE | if connected { m::ACCESS_FLAGS } else { m::QKEY }),
+        (Sqe, Rts) if !rc => (
+            0,
+            m::CUR_STATE | if connected { m::ACCESS_FLAGS } else { m::QKEY },
+        ),
         _ => return None,
     })
 }
@@ -90,7 +92,12 @@ pub fn check(qp_type: QpType, now: QpState, request: &ModifyQp) -> Result<QpStat
         now
     };
     // A change of attributes alone is a transition of the state to itself.
-    if mask & m::STATE == 0 && matches!(now, QpState::Reset | QpState::Err | QpState::Rtr | QpState::Sqe) {
+    if mask & m::STATE == 0
+        && matches!(
+            now,
+            QpState::Reset | QpState::Err | QpState::Rtr | QpState::Sqe
+        )
+    {
         return Err(TRANSITION);
     }
     let (must, may) = masks(qp_type, now, to).ok_or(TRANSITION)?;

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Bringing the device up, commands, events.
+
+use super::ram::{GuestWords, Ram, BASE};
+use crate::cmd::CmdError;
+use crate::eq::Event;
+use crate::mem::GuestMemory;
+use crate::{Config, Device, Registers};
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::Arc;
+use verbena_abi::cmd::*;
+use verbena_abi::cqe::phase;
+use verbena_abi::ctx::Translation;
+use verbena_abi::eqe::{Eqe, EventType, EQE_SIZE};
+use verbena_abi::syndrome::Syndrome;
+use verbena_abi::{doorbell, regs};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Log of the entries of each event queue.
+pub const LOG_EQ: u8 = 4;
+
+/// The driver and its device.
+#[derive(Debug)]
+pub struct Driver {
+    /// Guest memory.
+    pub ram: Ram,
+    /// The device.
+    pub device: Device,
+    /// BAR 0.
+    pub regs: Arc<Registers>,
+    /// The clock.
+    pub now: u64,
+    /// DMA address of doorbell area 0.
+    pub area: u64,
+    /// Writes to the doorbell BAR.
+    pub rings: Cell<u32>,
+    /// Interrupts taken, by vector.
+    pub interrupts: HashMap<u32, u32>,
+    eqs: HashMap<u32, EqView>,
+    tables: HashMap<Table, u64>,
+    free: u64,
+    cmdq: u64,
+    token: u32,
+    numbers: u32,
+    slots: u16,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct EqView {
+    ring: u64,
+    ci_addr: u64,
+    ci: u32,
+}
+
+impl Driver {
+    /// A device that is up: area 0, event queues 0 and 1, GID 0 (10.0.0.1) and 1 (10.0.0.2), port up.
+    pub fn new() -> Self {
+        Self::with(Config::default())
+    }
+
+    /// The same with a configuration.
+    pub fn with(config: Config) -> Self {
+        let mut driver = Self::cold(config);
+        driver.bring_up();
+        driver
+    }
+
+    /// A device as after power-on.
+    pub fn cold(config: Config) -> Self {
+        let regs = Arc::new(Registers::default());
+        Self {
+            ram: Ram::new(32 << 20),
+            device: Device::new(config, regs.clone()),
+            regs,
+            now: 1_000_000,
+            area: 0,
+            rings: Cell::new(0),
+            interrupts: HashMap::new(),
+            eqs: HashMap::new(),
+            tables: HashMap::new(),
+            free: BASE,
+            cmdq: 0,
+            token: 0,
+            numbers: 1,
+            slots: 0,
+        }
+    }
+
+    /// Does what a driver's probe does.
+    pub fn bring_up(&mut self) {
+        self.cmdq = self.alloc(4096);
+        self.regs.write(regs::VERSION_SELECT, 1);
+        self.regs.write(regs::CMDQ_BASE_LO, self.cmdq as u32);
+        self.regs
+            .write(regs::CMDQ_BASE_HI, (self.cmdq >> 32) as u32);
+        self.regs.write(regs::CMDQ_SLOTS, 8);
+        self.regs.write(regs::CMDQ_ENABLE, 1);
+        self.device.enable_cmdq(&self.ram);
+        assert_eq!(self.regs.read(regs::STATUS), regs::STATUS_READY);
+        for table in Table::ALL {
+            let addr = self.alloc(TABLE_CHUNK_SIZE as u64);
+            self.tables.insert(*table, addr);
+            self.must(&SetTableChunk {
+                table: table.to_raw(),
+                addr: addr.into(),
+                ..Default::default()
+            });
+        }
+        self.area = self.alloc(doorbell::AREA_SIZE as u64);
+        self.must(&CreateUar {
+            addr: self.area.into(),
+            ..Default::default()
+        });
+        for eqn in 0..2 {
+            self.create_eq(eqn).unwrap();
+        }
+        for index in 0..2u16 {
+            self.set_gid(index, [10, 0, 0, 1 + index as u8]);
+        }
+        self.set_port(true);
+    }
+
+    /// Zeroed memory, page aligned.
+    pub fn alloc(&mut self, bytes: u64) -> u64 {
+        let at = self.free;
+        self.free += bytes.next_multiple_of(4096);
+        assert!(self.ram.contains(at, bytes), "the test needs more memory");
+        at
+    }
+
+    /// DMA address of the first chunk of a context table.
+    pub fn table(&self, table: Table) -> u64 {
+        self.tables.get(&table).copied().unwrap_or(0)
+    }
+
+    /// Issues a command, without a look at anything else.
+    pub fn cmd<C: Command>(&mut self, request: &C) -> Result<C::Reply, CmdError> {
+        self.raw_cmd(C::OPCODE.to_raw(), request.as_bytes())
+            .map(|reply| C::Reply::read_from_prefix(&reply).unwrap().0)
+    }
+
+    /// Issues a command of any bytes.
+    pub fn raw_cmd(&mut self, opcode: u16, payload: &[u8]) -> Result<Vec<u8>, CmdError> {
+        self.token += 1;
+        let mut slot = [0; REQUEST_SIZE];
+        let header = RequestHeader {
+            opcode: opcode.into(),
+            token: self.token.into(),
+            ..Default::default()
+        };
+        slot[..HEADER_SIZE].copy_from_slice(header.as_bytes());
+        slot[HEADER_SIZE..HEADER_SIZE + payload.len()].copy_from_slice(payload);
+        self.ram.write(self.cmdq, &slot).unwrap();
+        self.device.command(0);
+        self.device.run_slice(&self.ram, self.now);
+        let at = self.cmdq + REQUEST_SIZE as u64;
+        let reply: ReplyHeader = self.ram.read_struct(at).unwrap();
+        assert_eq!(reply.token.get(), self.token, "no reply");
+        let status = CmdStatus::from_raw(reply.status.get()).unwrap();
+        if status != CmdStatus::Ok {
+            let syndrome = Syndrome::from_raw(reply.syndrome.get() as u16).unwrap();
+            return Err(CmdError { status, syndrome });
+        }
+        let mut out = vec![0; PAYLOAD_SIZE];
+        self.ram.read(at + HEADER_SIZE as u64, &mut out).unwrap();
+        Ok(out)
+    }
+
+    /// Issues a command that has to succeed.
+    pub fn must<C: Command>(&mut self, request: &C) -> C::Reply {
+        match self.cmd(request) {
+            Ok(reply) => reply,
+            Err(e) => panic!("{:?}: {e:?}", C::OPCODE),
+        }
+    }
+
+    /// A number that no object has.
+    pub fn number(&mut self) -> u32 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    /// A doorbell slot that no object has.
+    pub fn slot(&mut self) -> u16 {
+        self.slots += 1;
+        self.slots - 1
+    }
+
+    /// Creates an event queue on the vector of its number.
+    pub fn create_eq(&mut self, eqn: u32) -> Result<(), CmdError> {
+        let ring = self.alloc((EQE_SIZE as u64) << LOG_EQ);
+        let ci_addr = self.alloc(4);
+        self.cmd(&CreateEq {
+            eqn: eqn.into(),
+            vector: (eqn as u16).into(),
+            log_size: LOG_EQ,
+            ring: flat(ring),
+            ci_addr: ci_addr.into(),
+            ..Default::default()
+        })?;
+        let view = EqView {
+            ring,
+            ci_addr,
+            ci: 0,
+        };
+        self.eqs.insert(eqn, view);
+        Ok(())
+    }
+
+    /// Sets a GID.
+    pub fn set_gid(&mut self, index: u16, ip: [u8; 4]) {
+        self.must(&SetGid {
+            index: index.into(),
+            valid: 1,
+            vlan: NO_VLAN.into(),
+            mac: [2, 0, 0, 0, 0, 1],
+            gid: gid(ip),
+            ..Default::default()
+        });
+    }
+
+    /// Sets the netdev's state.
+    pub fn set_port(&mut self, up: bool) {
+        self.must(&SetPort {
+            up: up.into(),
+            mtu: 3,
+            ..Default::default()
+        });
+    }
+
+    /// Area 0.
+    pub fn words(&self) -> GuestWords<'_> {
+        GuestWords {
+            ram: &self.ram,
+            base: self.area,
+        }
+    }
+
+    /// Runs the device until it has nothing to do at this time. Panics if it never ends.
+    pub fn run(&mut self) {
+        for _ in 0..100_000 {
+            let next = self.device.run_slice(&self.ram, self.now);
+            self.take_interrupts();
+            if self.rings.replace(0) > 0 {
+                self.device.ring(0);
+                continue;
+            }
+            if !next.busy {
+                return;
+            }
+        }
+        panic!("the device does not come to rest");
+    }
+
+    /// Lets time pass, deadline by deadline.
+    pub fn pass(&mut self, nanoseconds: u64) {
+        let end = self.now + nanoseconds;
+        for _ in 0..100_000 {
+            self.run();
+            let next = self.device.run_slice(&self.ram, self.now);
+            self.take_interrupts();
+            match next.deadline {
+                Some(at) if at <= end => self.now = self.now.max(at),
+                _ => {
+                    self.now = end;
+                    self.run();
+                    return;
+                }
+            }
+        }
+        panic!("the timers do not come to rest");
+    }
+
+    fn take_interrupts(&mut self) {
+        let raised = self.device.take_interrupts();
+        for vector in (0..32).filter(|v| raised & (1 << v) != 0) {
+            *self.interrupts.entry(vector).or_default() += 1;
+        }
+    }
+
+    /// The events of a queue since the last call.
+    pub fn events(&mut self, eqn: u32) -> Vec<Event> {
+        let mut all = Vec::new();
+        let Some(view) = self.eqs.get_mut(&eqn) else {
+            return all;
+        };
+        loop {
+            let at = view.ring + u64::from(view.ci % (1 << LOG_EQ)) * EQE_SIZE as u64;
+            let entry: Eqe = self.ram.read_struct(at).unwrap();
+            let tail = entry.tail.get();
+            let kind = EventType::from_raw(tail as u8);
+            let (Some(kind), true) = (kind, (tail >> 31 != 0) == phase(view.ci, LOG_EQ)) else {
+                return all;
+            };
+            view.ci += 1;
+            self.ram.store32(view.ci_addr, view.ci).unwrap();
+            all.push(Event {
+                kind,
+                number: entry.number.get(),
+                syndrome: entry.syndrome.get(),
+            });
+        }
+    }
+}
+
+impl Default for Driver {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Contiguous memory.
+pub fn flat(addr: u64) -> Translation {
+    Translation {
+        addr: addr.into(),
+        num_pages: 1.into(),
+        ..Default::default()
+    }
+}
+
+/// The GID of an IPv4 address.
+pub fn gid(ip: [u8; 4]) -> [u8; 16] {
+    let mut gid = [0; 16];
+    gid[10..12].fill(0xff);
+    gid[12..].copy_from_slice(&ip);
+    gid
+}

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A fake driver over plain memory, which speaks the ABI: it creates queues, posts and polls. With it the whole device
+//! is tested without a guest, on a clock of the test's own.
+
+mod driver;
+mod queues;
+mod ram;
+
+pub use driver::Driver;
+pub use queues::{CqHandle, Done, QpHandle, SendWr, SrqHandle, WqeBytes};
+pub use ram::{GuestWords, Ram};

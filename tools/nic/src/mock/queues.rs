@@ -1,0 +1,484 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Queues and memory regions of the fake driver: create, connect, post, poll.
+
+use super::driver::{flat, gid, Driver};
+use crate::cmd::CmdError;
+use crate::mem::GuestMemory;
+use verbena_abi::cmd::*;
+use verbena_abi::cqe::{Cqe, Tail, WcStatus, CQE_SIZE};
+use verbena_abi::ctx::{access, qp_mask as m, AddressVector, QpAttr, QpContext, QpState};
+use verbena_abi::doorbell::{self, Arm, ArmMode, Words};
+use verbena_abi::wqe::{self, send_flags, RecvWqe, SendWqe, Sge, WqeOpcode};
+use zerocopy::IntoBytes;
+
+/// Everything that a region can allow.
+pub const ALL_ACCESS: u32 =
+    access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+
+/// A CQ from the program's side.
+#[derive(Clone, Debug)]
+pub struct CqHandle {
+    /// Its number.
+    pub cqn: u32,
+    /// Its slot in area 0.
+    pub slot: u16,
+    /// Its ring.
+    pub ring: u64,
+    /// Log of its entries.
+    pub log_size: u8,
+    /// Consumer index.
+    pub ci: u32,
+    /// The last arm.
+    pub arm: Arm,
+}
+
+/// A queue pair from the program's side.
+#[derive(Clone, Debug)]
+pub struct QpHandle {
+    /// Its number.
+    pub qpn: u32,
+    /// Its slot in area 0.
+    pub slot: u16,
+    /// Send ring.
+    pub sq: u64,
+    /// Receive ring.
+    pub rq: u64,
+    /// Producer indexes.
+    pub sq_pi: u32,
+    /// Producer indexes.
+    pub rq_pi: u32,
+}
+
+/// A shared receive queue from the program's side.
+#[derive(Clone, Debug)]
+pub struct SrqHandle {
+    /// Its number.
+    pub srqn: u32,
+    /// Its slot in area 0.
+    pub slot: u16,
+    /// Its ring.
+    pub ring: u64,
+    /// Producer index.
+    pub pi: u32,
+}
+
+/// A completion.
+#[derive(Clone, Copy, Debug)]
+pub struct Done {
+    /// The entry.
+    pub cqe: Cqe,
+    /// Its last word.
+    pub tail: Tail,
+}
+
+impl Done {
+    /// Its status.
+    pub fn status(&self) -> WcStatus {
+        WcStatus::from_raw(self.tail.status).unwrap()
+    }
+}
+
+/// A send WQE as bytes.
+pub type WqeBytes = [u8; 1 << LOG_SQ_STRIDE];
+
+/// Log of the entries of send and receive rings.
+pub const LOG_WQ: u8 = 4;
+/// Log of the stride of send rings.
+pub const LOG_SQ_STRIDE: u8 = 8;
+/// Log of the stride of receive rings.
+pub const LOG_RQ_STRIDE: u8 = 6;
+
+/// A send work request.
+#[derive(Clone, Debug)]
+pub struct SendWr {
+    /// Operation.
+    pub opcode: WqeOpcode,
+    /// Comes back.
+    pub wr_id: u64,
+    /// `send_flags`.
+    pub flags: u8,
+    /// Places of the data: address, length, key.
+    pub sges: Vec<(u64, u32, u32)>,
+    /// Inline data instead.
+    pub inline: Vec<u8>,
+    /// Address and key at the peer.
+    pub remote: (u64, u32),
+    /// Immediate data, or key to invalidate.
+    pub imm: [u8; 4],
+}
+
+impl SendWr {
+    /// A signaled request.
+    pub fn new(opcode: WqeOpcode, wr_id: u64, sges: &[(u64, u32, u32)]) -> Self {
+        Self {
+            opcode,
+            wr_id,
+            flags: send_flags::SIGNALED,
+            sges: sges.to_vec(),
+            inline: Vec::new(),
+            remote: (0, 0),
+            imm: [0; 4],
+        }
+    }
+
+    /// The same to an address and key at the peer.
+    pub fn to(mut self, addr: u64, rkey: u32) -> Self {
+        self.remote = (addr, rkey);
+        self
+    }
+
+    /// The WQE of a connected queue pair.
+    pub fn encode(&self) -> WqeBytes {
+        let mut out = [0; 1 << LOG_SQ_STRIDE];
+        let inline = if self.inline.is_empty() {
+            0
+        } else {
+            send_flags::INLINE
+        };
+        let header = SendWqe {
+            opcode: self.opcode.to_raw(),
+            flags: self.flags | inline,
+            num_sge: self.sges.len() as u8,
+            inline_length: (self.inline.len() as u32).into(),
+            wr_id: self.wr_id.into(),
+            imm: self.imm,
+            remote_addr: self.remote.0.into(),
+            rkey: self.remote.1.into(),
+            ..Default::default()
+        };
+        out[..wqe::DATA_OFFSET].copy_from_slice(header.as_bytes());
+        let mut at = wqe::DATA_OFFSET;
+        for sge in &self.sges {
+            out[at..at + 16].copy_from_slice(encode_sge(sge).as_bytes());
+            at += 16;
+        }
+        out[at..at + self.inline.len()].copy_from_slice(&self.inline);
+        out
+    }
+}
+
+fn encode_sge(&(addr, length, lkey): &(u64, u32, u32)) -> Sge {
+    Sge {
+        addr: addr.into(),
+        length: length.into(),
+        lkey: lkey.into(),
+    }
+}
+
+impl Driver {
+    /// A CQ on event queue 1.
+    pub fn create_cq(&mut self, log_size: u8) -> CqHandle {
+        let (cqn, slot) = (self.number(), self.slot());
+        let ring = self.alloc((CQE_SIZE as u64) << log_size);
+        self.must(&CreateCq {
+            cqn: cqn.into(),
+            eqn: 1.into(),
+            slot: slot.into(),
+            log_size,
+            ring: flat(ring),
+            ..Default::default()
+        });
+        CqHandle {
+            cqn,
+            slot,
+            ring,
+            log_size,
+            ci: 0,
+            arm: Arm {
+                index: 0,
+                seq: 0,
+                mode: ArmMode::None,
+            },
+        }
+    }
+
+    /// What a queue pair with these CQs is created with.
+    pub fn qp_request(&mut self, send: &CqHandle, recv: &CqHandle) -> CreateQp {
+        let sq = self.alloc(1 << (LOG_WQ + LOG_SQ_STRIDE));
+        let rq = self.alloc(1 << (LOG_WQ + LOG_RQ_STRIDE));
+        CreateQp {
+            qpn: self.number().into(),
+            pdn: 7.into(),
+            send_cqn: send.cqn.into(),
+            recv_cqn: recv.cqn.into(),
+            slot: self.slot().into(),
+            qp_type: QpType::Rc.to_raw(),
+            log_sq_size: LOG_WQ,
+            log_sq_stride: LOG_SQ_STRIDE,
+            log_rq_size: LOG_WQ,
+            log_rq_stride: LOG_RQ_STRIDE,
+            sq: flat(sq),
+            rq: flat(rq),
+            max_send_sge: 4,
+            max_recv_sge: 3,
+            max_inline: 128.into(),
+            ..Default::default()
+        }
+    }
+
+    /// Creates it.
+    pub fn create_qp_by(&mut self, request: &CreateQp) -> Result<QpHandle, CmdError> {
+        self.cmd(request)?;
+        Ok(QpHandle {
+            qpn: request.qpn.get(),
+            slot: request.slot.get(),
+            sq: request.sq.addr.get(),
+            rq: request.rq.addr.get(),
+            sq_pi: 0,
+            rq_pi: 0,
+        })
+    }
+
+    /// A reliably connected queue pair in RESET.
+    pub fn create_qp(&mut self, send: &CqHandle, recv: &CqHandle) -> QpHandle {
+        let request = self.qp_request(send, recv);
+        self.create_qp_by(&request).unwrap()
+    }
+
+    /// A shared receive queue.
+    pub fn create_srq(&mut self) -> SrqHandle {
+        let ring = self.alloc(1 << (LOG_WQ + LOG_RQ_STRIDE));
+        let (srqn, slot) = (self.number(), self.slot());
+        self.must(&CreateSrq {
+            srqn: srqn.into(),
+            pdn: 7.into(),
+            slot: slot.into(),
+            log_size: LOG_WQ,
+            log_stride: LOG_RQ_STRIDE,
+            ring: flat(ring),
+            ..Default::default()
+        });
+        SrqHandle {
+            srqn,
+            slot,
+            ring,
+            pi: 0,
+        }
+    }
+
+    /// Changes a queue pair.
+    pub fn modify(&mut self, qpn: u32, mask: u32, attr: QpAttr) -> Result<Quiesced, CmdError> {
+        self.modify_av(qpn, mask, attr, AddressVector::default())
+    }
+
+    /// Changes a queue pair, its path too.
+    pub fn modify_av(
+        &mut self,
+        qpn: u32,
+        mask: u32,
+        attr: QpAttr,
+        av: AddressVector,
+    ) -> Result<Quiesced, CmdError> {
+        self.cmd(&ModifyQp {
+            qpn: qpn.into(),
+            mask: mask.into(),
+            attr,
+            av,
+            ..Default::default()
+        })
+    }
+
+    /// Moves a queue pair to a state with nothing else.
+    pub fn move_to(&mut self, qpn: u32, state: QpState) -> Result<Quiesced, CmdError> {
+        let attr = QpAttr {
+            qp_state: state.to_raw(),
+            ..Default::default()
+        };
+        self.modify(qpn, m::STATE, attr)
+    }
+
+    /// RESET to INIT.
+    pub fn to_init(&mut self, qpn: u32) -> Result<Quiesced, CmdError> {
+        let attr = QpAttr {
+            qp_state: QpState::Init.to_raw(),
+            port_num: 1,
+            qp_access_flags: ALL_ACCESS.into(),
+            ..Default::default()
+        };
+        let mask = m::STATE | m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS;
+        self.modify(qpn, mask, attr)
+    }
+
+    /// The path from a queue pair of GID `from` to GID `to`.
+    pub fn path(from: u16, to: u16) -> AddressVector {
+        AddressVector {
+            dgid: gid([10, 0, 0, 1 + to as u8]),
+            dmac: [2, 0, 0, 0, 0, 1],
+            sgid_index: from.into(),
+            hop_limit: 64,
+            port_num: 1,
+            ..Default::default()
+        }
+    }
+
+    /// INIT to RTR.
+    pub fn to_rtr(&mut self, qpn: u32, peer: u32, av: AddressVector) -> Result<Quiesced, CmdError> {
+        let attr = QpAttr {
+            qp_state: QpState::Rtr.to_raw(),
+            path_mtu: 3,
+            dest_qpn: peer.into(),
+            rq_psn: 0xff_fffe.into(),
+            max_dest_rd_atomic: 4,
+            min_rnr_timer: 1,
+            ..Default::default()
+        };
+        let mask = m::STATE
+            | m::AV
+            | m::PATH_MTU
+            | m::DEST_QPN
+            | m::RQ_PSN
+            | m::MAX_DEST_RD_ATOMIC
+            | m::MIN_RNR_TIMER;
+        self.modify_av(qpn, mask, attr, av)
+    }
+
+    /// RTR to RTS.
+    pub fn to_rts(&mut self, qpn: u32) -> Result<Quiesced, CmdError> {
+        let attr = QpAttr {
+            qp_state: QpState::Rts.to_raw(),
+            sq_psn: 0xff_fffe.into(),
+            timeout: 10,
+            retry_cnt: 7,
+            rnr_retry: 2,
+            max_rd_atomic: 4,
+            ..Default::default()
+        };
+        let mask =
+            m::STATE | m::SQ_PSN | m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC;
+        self.modify(qpn, mask, attr)
+    }
+
+    /// Connects two queue pairs, from GID 0 to GID 1.
+    pub fn connect(&mut self, a: &QpHandle, b: &QpHandle) {
+        for (me, peer, from, to) in [(a, b, 0, 1), (b, a, 1, 0)] {
+            self.to_init(me.qpn).unwrap();
+            self.to_rtr(me.qpn, peer.qpn, Self::path(from, to)).unwrap();
+            self.to_rts(me.qpn).unwrap();
+        }
+    }
+
+    /// Memory of a pattern, with a region for everything: address and key.
+    pub fn region(&mut self, bytes: u32, seed: u8) -> (u64, u32) {
+        let addr = self.alloc(bytes.into());
+        let pattern: Vec<u8> = (0..bytes)
+            .map(|i| (i as u8).wrapping_mul(31) ^ seed)
+            .collect();
+        self.ram.write(addr, &pattern).unwrap();
+        let key = self.number() << 8 | 0x11;
+        self.create_mr(key, addr, bytes.into(), ALL_ACCESS).unwrap();
+        (addr, key)
+    }
+
+    /// A region over contiguous memory, whose addresses are the DMA addresses.
+    pub fn create_mr(
+        &mut self,
+        key: u32,
+        addr: u64,
+        length: u64,
+        rights: u32,
+    ) -> Result<(), CmdError> {
+        self.cmd(&CreateMr {
+            key: key.into(),
+            pdn: 7.into(),
+            access: rights.into(),
+            iova: addr.into(),
+            length: length.into(),
+            pages: flat(addr),
+            ..Default::default()
+        })
+        .map(|_| ())
+    }
+
+    /// Bytes of memory.
+    pub fn bytes(&self, addr: u64, len: usize) -> Vec<u8> {
+        let mut out = vec![0; len];
+        self.ram.read(addr, &mut out).unwrap();
+        out
+    }
+
+    fn ring_bell(&self) {
+        self.rings.set(self.rings.get() + 1);
+    }
+
+    /// Posts a send.
+    pub fn post_send(&mut self, qp: &mut QpHandle, wr: &SendWr) {
+        self.post_raw(qp, &wr.encode());
+    }
+
+    /// Posts any bytes as a send.
+    pub fn post_raw(&mut self, qp: &mut QpHandle, wqe: &WqeBytes) {
+        let at = qp.sq + (u64::from(qp.sq_pi % (1 << LOG_WQ)) << LOG_SQ_STRIDE);
+        self.ram.write(at, wqe).unwrap();
+        qp.sq_pi = qp.sq_pi.wrapping_add(1);
+        doorbell::post_send(&self.words(), qp.slot.into(), qp.sq_pi, || self.ring_bell());
+    }
+
+    fn write_recv(&self, at: u64, wr_id: u64, sges: &[(u64, u32, u32)]) {
+        let header = RecvWqe {
+            wr_id: wr_id.into(),
+            num_sge: sges.len() as u8,
+            ..Default::default()
+        };
+        self.ram.write_struct(at, &header).unwrap();
+        for (i, sge) in sges.iter().enumerate() {
+            let to = at + 16 + i as u64 * 16;
+            self.ram.write_struct(to, &encode_sge(sge)).unwrap();
+        }
+    }
+
+    /// Posts a receive.
+    pub fn post_recv(&mut self, qp: &mut QpHandle, wr_id: u64, sges: &[(u64, u32, u32)]) {
+        let at = qp.rq + (u64::from(qp.rq_pi % (1 << LOG_WQ)) << LOG_RQ_STRIDE);
+        self.write_recv(at, wr_id, sges);
+        qp.rq_pi = qp.rq_pi.wrapping_add(1);
+        doorbell::post_recv(&self.words(), qp.slot.into(), qp.rq_pi, || self.ring_bell());
+    }
+
+    /// Posts a receive to a shared receive queue.
+    pub fn post_srq(&mut self, srq: &mut SrqHandle, wr_id: u64, sges: &[(u64, u32, u32)]) {
+        let at = srq.ring + (u64::from(srq.pi % (1 << LOG_WQ)) << LOG_RQ_STRIDE);
+        self.write_recv(at, wr_id, sges);
+        srq.pi = srq.pi.wrapping_add(1);
+        doorbell::post_recv(&self.words(), srq.slot.into(), srq.pi, || self.ring_bell());
+    }
+
+    /// Polls one completion.
+    pub fn poll(&mut self, cq: &mut CqHandle) -> Option<Done> {
+        let at = cq.ring + u64::from(cq.ci % (1 << cq.log_size)) * CQE_SIZE as u64;
+        let cqe: Cqe = self.ram.read_struct(at).unwrap();
+        let tail = Tail::unpack(cqe.tail.get(), cq.ci, cq.log_size)?;
+        cq.ci = cq.ci.wrapping_add(1);
+        self.words()
+            .store_release(doorbell::cq_consumer(cq.slot.into()), cq.ci);
+        Some(Done { cqe, tail })
+    }
+
+    /// Runs, then polls everything: `wr_id` and status of each.
+    pub fn drain(&mut self, cq: &mut CqHandle) -> Vec<(u64, WcStatus)> {
+        self.run();
+        std::iter::from_fn(|| self.poll(cq))
+            .map(|d| (d.cqe.wr_id.get(), d.status()))
+            .collect()
+    }
+
+    /// Arms a CQ.
+    pub fn arm(&mut self, cq: &mut CqHandle, mode: ArmMode) {
+        let (slot, index) = (cq.slot.into(), cq.ci);
+        let mut arm = cq.arm;
+        doorbell::arm_cq(&self.words(), slot, &mut arm, index, mode, || {
+            self.ring_bell();
+        });
+        cq.arm = arm;
+    }
+
+    /// The context that QUERY_QP publishes.
+    pub fn query_qp(&mut self, qpn: u32) -> QpContext {
+        self.must(&QueryQp {
+            id: qpn.into(),
+            ..Default::default()
+        });
+        let at = self.table(Table::Qpc) + u64::from(qpn) * size_of::<QpContext>() as u64;
+        self.ram.read_struct(at).unwrap()
+    }
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Completion queues: overflow, arms, moderation, resize.
+
+use super::Pair;
+use crate::mock::{CqHandle, SendWr};
+use verbena_abi::cmd::{CmdStatus, DestroyCq, ModifyCq, ResizeCq};
+use verbena_abi::cqe::{WcStatus, CQE_SIZE};
+use verbena_abi::ctx::{QpState, Translation};
+use verbena_abi::doorbell::ArmMode;
+use verbena_abi::eqe::EventType;
+use verbena_abi::syndrome::Syndrome;
+use verbena_abi::wqe::WqeOpcode;
+
+/// Posts signaled writes of no bytes: each is a completion and nothing else.
+fn complete(p: &mut Pair, count: u64) {
+    for i in 0..count {
+        p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::RdmaWrite, i, &[]));
+    }
+    p.d.run();
+}
+
+fn completions(p: &mut Pair) -> usize {
+    let cqn = p.cq_a.cqn;
+    let events = p.d.events(1);
+    assert!(events
+        .iter()
+        .all(|e| e.kind == EventType::Completion && e.number == cqn));
+    events.len()
+}
+
+/// A pair whose first queue pair sends to a CQ of 4 entries.
+fn small() -> (Pair, CqHandle) {
+    let mut p = Pair::new();
+    let tiny = p.d.create_cq(2);
+    let recv = p.cq_a.clone();
+    p.a = p.d.create_qp(&tiny, &recv);
+    p.b = p.d.create_qp(&p.cq_b, &p.cq_b);
+    p.d.connect(&p.a, &p.b);
+    (p, tiny)
+}
+
+#[test]
+fn every_entry_can_be_used() {
+    let (mut p, mut tiny) = small();
+    complete(&mut p, 4);
+    assert_eq!(p.d.events(0), []);
+    assert_eq!(p.d.drain(&mut tiny).len(), 4);
+}
+
+#[test]
+fn an_overflow_is_told_once_and_keeps_what_is_there() {
+    let (mut p, mut tiny) = small();
+    let (to, key) = p.d.region(64, 0);
+    p.d.post_recv(&mut p.a, 77, &[(to, 64, key)]);
+    complete(&mut p, 9);
+    p.d.pass(10_000_000);
+    let events = p.d.events(0);
+    let of = |kind| events.iter().filter(|e| e.kind == kind).count();
+    assert_eq!(of(EventType::CqErr), 1);
+    assert_eq!(of(EventType::QpFatal), 1);
+    assert_eq!(events.len(), 2);
+    assert_eq!(events[0].number, tiny.cqn);
+    assert_eq!(events[1].syndrome, Syndrome::CqDied.to_raw().into());
+    let there: Vec<u64> = p.d.drain(&mut tiny).iter().map(|d| d.0).collect();
+    assert_eq!(there, [0, 1, 2, 3]);
+    // Nothing comes after room was made, and the flush goes to the healthy CQ only.
+    assert_eq!(p.d.drain(&mut tiny), []);
+    let flushed = p.d.drain(&mut p.cq_a);
+    assert_eq!(flushed, [(77, WcStatus::WrFlushErr)]);
+    let qpc = p.d.query_qp(p.a.qpn);
+    assert_eq!(qpc.attr.qp_state, QpState::Err.to_raw());
+    assert_eq!(qpc.syndrome.get(), u32::from(Syndrome::CqDied.to_raw()));
+}
+
+#[test]
+fn room_made_in_time_is_no_overflow() {
+    let (mut p, mut tiny) = small();
+    for _ in 0..10 {
+        complete(&mut p, 3);
+        assert_eq!(p.d.drain(&mut tiny).len(), 3);
+    }
+    assert_eq!(p.d.events(0), []);
+}
+
+#[test]
+fn a_cq_in_use_is_not_destroyed() {
+    let mut p = Pair::new();
+    let request = DestroyCq {
+        id: p.cq_a.cqn.into(),
+        ..Default::default()
+    };
+    assert_eq!(p.d.cmd(&request).unwrap_err().status, CmdStatus::Busy);
+}
+
+#[test]
+fn an_arm_before_the_entry_notifies() {
+    let mut p = Pair::new();
+    p.d.arm(&mut p.cq_a, ArmMode::Next);
+    complete(&mut p, 2);
+    assert_eq!(completions(&mut p), 1);
+    assert_eq!(p.d.interrupts.get(&1), Some(&1));
+}
+
+#[test]
+fn an_arm_after_the_entry_notifies_too() {
+    let mut p = Pair::new();
+    complete(&mut p, 1);
+    p.d.arm(&mut p.cq_a, ArmMode::Next);
+    p.d.run();
+    assert_eq!(completions(&mut p), 1);
+}
+
+#[test]
+fn the_usual_loop_gets_no_second_event_for_an_entry() {
+    let mut p = Pair::new();
+    p.d.arm(&mut p.cq_a, ArmMode::Next);
+    complete(&mut p, 1);
+    assert_eq!(completions(&mut p), 1);
+    // Event, arm, drain: the arm names an index before the entry that was told of already.
+    p.d.arm(&mut p.cq_a, ArmMode::Next);
+    assert_eq!(p.d.drain(&mut p.cq_a).len(), 1);
+    assert_eq!(completions(&mut p), 0);
+    complete(&mut p, 1);
+    assert_eq!(completions(&mut p), 1);
+}
+
+#[test]
+fn a_solicited_arm_waits_for_errors_or_solicited_receives() {
+    let mut p = Pair::new();
+    p.d.arm(&mut p.cq_a, ArmMode::Solicited);
+    complete(&mut p, 3);
+    assert_eq!(completions(&mut p), 0);
+    p.d.move_to(p.a.qpn, QpState::Err).unwrap();
+    complete(&mut p, 1);
+    assert_eq!(completions(&mut p), 1);
+}
+
+#[test]
+fn a_solicited_arm_does_not_weaken_a_full_one() {
+    let mut p = Pair::new();
+    p.d.arm(&mut p.cq_a, ArmMode::Next);
+    p.d.arm(&mut p.cq_a, ArmMode::Solicited);
+    complete(&mut p, 1);
+    assert_eq!(completions(&mut p), 1);
+}
+
+#[test]
+fn events_of_a_cq_fall_into_one_that_waits() {
+    let mut p = Pair::new();
+    for _ in 0..100 {
+        p.d.arm(&mut p.cq_a, ArmMode::Next);
+        complete(&mut p, 1);
+        p.d.drain(&mut p.cq_a);
+    }
+    assert_eq!(completions(&mut p), 1);
+}
+
+#[test]
+fn moderation_waits_for_the_count_or_the_period() {
+    let mut p = Pair::new();
+    p.d.must(&ModifyCq {
+        cqn: p.cq_a.cqn.into(),
+        moderation_count: 3.into(),
+        moderation_period: 50.into(),
+        ..Default::default()
+    });
+    p.d.arm(&mut p.cq_a, ArmMode::Next);
+    complete(&mut p, 2);
+    assert_eq!(completions(&mut p), 0);
+    complete(&mut p, 1);
+    assert_eq!(completions(&mut p), 1);
+    p.d.drain(&mut p.cq_a);
+    p.d.arm(&mut p.cq_a, ArmMode::Next);
+    complete(&mut p, 1);
+    assert_eq!(completions(&mut p), 0);
+    p.d.pass(60_000);
+    assert_eq!(completions(&mut p), 1);
+}
+
+#[test]
+fn resize_keeps_what_was_not_polled() {
+    let mut p = Pair::new();
+    complete(&mut p, 5);
+    p.d.poll(&mut p.cq_a).unwrap();
+    let ring = p.d.alloc(CQE_SIZE as u64 * 8);
+    p.d.must(&ResizeCq {
+        cqn: p.cq_a.cqn.into(),
+        log_size: 3,
+        ring: Translation {
+            addr: ring.into(),
+            num_pages: 1.into(),
+            ..Default::default()
+        },
+        ..Default::default()
+    });
+    let mut moved = CqHandle {
+        ring,
+        log_size: 3,
+        ci: 0,
+        ..p.cq_a.clone()
+    };
+    p.d.run();
+    complete(&mut p, 3);
+    let ids: Vec<u64> = p.d.drain(&mut moved).iter().map(|d| d.0).collect();
+    assert_eq!(ids, [1, 2, 3, 4, 0, 1, 2]);
+}

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Data goes where it should, and completions tell.
+
+use super::Pair;
+use crate::mem::GuestMemory;
+use crate::mock::{Driver, SendWr};
+use crate::Config;
+use verbena_abi::cqe::WcStatus::Success;
+use verbena_abi::stats::Counter;
+use verbena_abi::wqe::WqeOpcode;
+
+/// As a pair of any kind: by reference, through frames, through frames of which some are lost.
+fn on_every_path(test: impl Fn(Pair)) {
+    test(Pair::new());
+    for drop_percent in [0, 5] {
+        let config = Config {
+            wire_local: true,
+            drop_percent,
+            ..Config::default()
+        };
+        test(Pair::on(Driver::with(config)));
+    }
+}
+
+impl Pair {
+    /// Lets it work, retransmissions included.
+    fn settle(&mut self) {
+        self.d.pass(2_000_000_000);
+    }
+}
+
+#[test]
+fn a_send_arrives_and_completes() {
+    on_every_path(|mut p| {
+        let (from, lkey) = p.d.region(5000, 1);
+        let (to, rkey) = p.d.region(5000, 2);
+        p.d.post_recv(&mut p.b, 21, &[(to, 5000, rkey)]);
+        let wr = SendWr::new(WqeOpcode::Send, 11, &[(from, 4999, lkey)]);
+        p.d.post_send(&mut p.a, &wr);
+        p.settle();
+        assert_eq!(p.d.drain(&mut p.cq_a), [(11, Success)]);
+        let done = p.d.poll(&mut p.cq_b).unwrap();
+        assert_eq!(done.cqe.byte_len.get(), 4999);
+        assert_eq!(done.cqe.qpn.get(), p.b.qpn);
+        assert_eq!(p.d.bytes(to, 4999), p.d.bytes(from, 4999));
+        assert_ne!(p.d.bytes(to + 4999, 1), p.d.bytes(from + 4999, 1));
+    });
+}
+
+#[test]
+fn a_write_lands_without_a_receive() {
+    on_every_path(|mut p| {
+        let (from, lkey) = p.d.region(300_000, 1);
+        let (to, rkey) = p.d.region(300_000, 2);
+        let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(from, 300_000, lkey)]).to(to, rkey);
+        p.d.post_send(&mut p.a, &wr);
+        p.settle();
+        assert_eq!(p.d.drain(&mut p.cq_a), [(1, Success)]);
+        assert_eq!(p.d.drain(&mut p.cq_b), []);
+        assert_eq!(p.d.bytes(to, 300_000), p.d.bytes(from, 300_000));
+    });
+}
+
+#[test]
+fn a_read_fetches() {
+    on_every_path(|mut p| {
+        let (to, lkey) = p.d.region(70_000, 1);
+        let (from, rkey) = p.d.region(70_000, 2);
+        let wr = SendWr::new(WqeOpcode::RdmaRead, 1, &[(to, 70_000, lkey)]).to(from, rkey);
+        p.d.post_send(&mut p.a, &wr);
+        p.settle();
+        let done = p.d.poll(&mut p.cq_a).unwrap();
+        assert_eq!((done.status(), done.cqe.byte_len.get()), (Success, 70_000));
+        assert_eq!(p.d.bytes(to, 70_000), p.d.bytes(from, 70_000));
+    });
+}
+
+#[test]
+fn sges_are_gathered_and_scattered_in_order() {
+    on_every_path(|mut p| {
+        let (from, lkey) = p.d.region(4096, 1);
+        let (to, rkey) = p.d.region(4096, 2);
+        p.d.post_recv(&mut p.b, 2, &[(to + 100, 10, rkey), (to, 100, rkey)]);
+        let sges = [(from, 7, lkey), (from + 50, 0, 0), (from + 7, 33, lkey)];
+        p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::Send, 1, &sges));
+        p.settle();
+        assert_eq!(p.d.drain(&mut p.cq_b), [(2, Success)]);
+        assert_eq!(p.d.bytes(to + 100, 10), p.d.bytes(from, 10));
+        assert_eq!(p.d.bytes(to, 30), p.d.bytes(from + 10, 30));
+    });
+}
+
+#[test]
+fn inline_data_is_the_wqes_own() {
+    on_every_path(|mut p| {
+        let (to, rkey) = p.d.region(4096, 2);
+        p.d.post_recv(&mut p.b, 2, &[(to, 100, rkey)]);
+        let mut wr = SendWr::new(WqeOpcode::SendImm, 1, &[]);
+        wr.inline = b"inline data".to_vec();
+        wr.imm = [1, 2, 3, 4];
+        p.d.post_send(&mut p.a, &wr);
+        p.settle();
+        let done = p.d.poll(&mut p.cq_b).unwrap();
+        assert_eq!(done.cqe.imm, [1, 2, 3, 4]);
+        assert_eq!(p.d.bytes(to, 11), b"inline data");
+    });
+}
+
+#[test]
+fn many_messages_arrive_in_order() {
+    on_every_path(|mut p| {
+        let (from, lkey) = p.d.region(4096, 1);
+        let (to, rkey) = p.d.region(4096, 2);
+        for round in 0..20u64 {
+            for i in 0..8 {
+                p.d.post_recv(&mut p.b, round * 8 + i, &[(to, 4096, rkey)]);
+            }
+            for i in 0..8 {
+                let wr = SendWr::new(WqeOpcode::Send, round * 8 + i, &[(from, 2000, lkey)]);
+                p.d.post_send(&mut p.a, &wr);
+            }
+            p.settle();
+            let expected: Vec<_> = (round * 8..round * 8 + 8).map(|i| (i, Success)).collect();
+            assert_eq!(p.d.drain(&mut p.cq_a), expected);
+            assert_eq!(p.d.drain(&mut p.cq_b), expected);
+        }
+    });
+}
+
+#[test]
+fn an_atomic_returns_what_was_there() {
+    let mut p = Pair::new();
+    let (to, lkey) = p.d.region(4096, 1);
+    let (at, rkey) = p.d.region(4096, 2);
+    p.d.ram.store64(at, 40).unwrap();
+    let mut wqe = SendWr::new(WqeOpcode::FetchAdd, 1, &[])
+        .to(at, rkey)
+        .encode();
+    wqe[2] = 1;
+    wqe[48..56].copy_from_slice(&2u64.to_le_bytes());
+    wqe[64..72].copy_from_slice(&to.to_le_bytes());
+    wqe[72..76].copy_from_slice(&8u32.to_le_bytes());
+    wqe[76..80].copy_from_slice(&lkey.to_le_bytes());
+    p.d.post_raw(&mut p.a, &wqe);
+    assert_eq!(p.d.drain(&mut p.cq_a), [(1, Success)]);
+    assert_eq!(p.d.ram.load64(at), Ok(42));
+    assert_eq!(p.d.ram.load64(to), Ok(40));
+}
+
+#[test]
+fn nothing_passes_a_port_that_is_down() {
+    let mut p = Pair::new();
+    p.d.set_port(false);
+    let (to, rkey) = p.d.region(4096, 2);
+    let (from, lkey) = p.d.region(4096, 1);
+    let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(from, 8, lkey)]).to(to, rkey);
+    p.d.post_send(&mut p.a, &wr);
+    p.d.run();
+    assert_eq!(p.d.drain(&mut p.cq_a), []);
+    p.d.set_port(true);
+    p.settle();
+    assert_eq!(p.d.drain(&mut p.cq_a), [(1, Success)]);
+}
+
+#[test]
+fn posts_to_an_awake_device_need_no_doorbell() {
+    let mut p = Pair::new();
+    let (to, rkey) = p.d.region(4096, 2);
+    let (from, lkey) = p.d.region(4096, 1);
+    for _ in 0..100 {
+        let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(from, 8, lkey)]).to(to, rkey);
+        p.d.post_send(&mut p.a, &wr);
+        p.d.run();
+        p.d.drain(&mut p.cq_a);
+    }
+    let stats = p.d.device.stats();
+    assert_eq!(stats[Counter::Doorbells as usize], 0);
+    assert_eq!(stats[Counter::Posts as usize], 100);
+}
+
+#[test]
+fn a_sleeping_device_is_rung_once() {
+    let mut p = Pair::new();
+    assert!(p.d.device.fall_asleep(&p.d.ram));
+    let (to, rkey) = p.d.region(4096, 2);
+    let (from, lkey) = p.d.region(4096, 1);
+    let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(from, 8, lkey)]).to(to, rkey);
+    p.d.post_send(&mut p.a, &wr);
+    p.d.post_send(&mut p.a, &wr);
+    assert_eq!(p.d.rings.get(), 1);
+    assert_eq!(p.d.drain(&mut p.cq_a).len(), 2);
+}
+
+#[test]
+fn a_post_between_the_sleep_word_and_the_last_scan_is_found() {
+    let mut p = Pair::new();
+    let (to, rkey) = p.d.region(4096, 2);
+    let (from, lkey) = p.d.region(4096, 1);
+    let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(from, 8, lkey)]).to(to, rkey);
+    // The guest still sees the device awake, the device has yet to look.
+    p.d.post_send(&mut p.a, &wr);
+    assert_eq!(p.d.rings.get(), 0);
+    assert!(!p.d.device.fall_asleep(&p.d.ram));
+    assert_eq!(p.d.drain(&mut p.cq_a), [(1, Success)]);
+}
+
+#[test]
+fn an_idle_connection_has_no_deadline() {
+    let mut p = Pair::new();
+    p.settle();
+    let next = p.d.device.run_slice(&p.d.ram, p.d.now);
+    assert_eq!((next.busy, next.deadline), (false, None));
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Errors: what a guest does wrong becomes a status, a syndrome or an event, and nothing else suffers.
+
+use super::Pair;
+use crate::mock::SendWr;
+use verbena_abi::cmd::*;
+use verbena_abi::cqe::WcStatus;
+use verbena_abi::ctx::QpState;
+use verbena_abi::doorbell::{self, Words};
+use verbena_abi::eqe::EventType;
+use verbena_abi::syndrome::Syndrome;
+use verbena_abi::wqe::WqeOpcode;
+
+/// Posts one send and returns status and syndrome of its completion.
+fn outcome(p: &mut Pair, wqe: &crate::mock::WqeBytes) -> (WcStatus, u32) {
+    p.d.post_raw(&mut p.a, wqe);
+    p.d.pass(3_000_000_000);
+    let done = p.d.poll(&mut p.cq_a).unwrap();
+    assert_eq!(p.d.query_qp(p.a.qpn).attr.qp_state, QpState::Err.to_raw());
+    (done.status(), done.cqe.vendor_err.get())
+}
+
+fn expect(wqe: &crate::mock::WqeBytes, status: WcStatus, cause: Syndrome) {
+    let got = outcome(&mut Pair::new(), wqe);
+    assert_eq!(got, (status, cause.to_raw().into()));
+}
+
+#[test]
+fn malformed_wqes_have_their_syndromes() {
+    let good = SendWr::new(WqeOpcode::RdmaWrite, 1, &[]).encode();
+    let with = |at: usize, value: u8| {
+        let mut wqe = good;
+        wqe[at] = value;
+        wqe
+    };
+    let op = WcStatus::LocQpOpErr;
+    expect(&with(0, 99), op, Syndrome::WqeOpcodeUnknown);
+    expect(&with(1, 0x82), op, Syndrome::WqeFlags);
+    expect(&with(2, 5), op, Syndrome::WqeSgeCount);
+    expect(
+        &with(0, WqeOpcode::FastReg.to_raw()),
+        op,
+        Syndrome::Privilege,
+    );
+    let mut inline = with(1, 0xa);
+    inline[4] = 129;
+    expect(&inline, op, Syndrome::WqeInline);
+}
+
+#[test]
+fn local_keys_are_checked() {
+    let mut p = Pair::new();
+    let (at, key) = p.d.region(4096, 1);
+    let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(at, 8, key ^ 1)]);
+    let got = outcome(&mut p, &wr.encode());
+    let unknown = Syndrome::LkeyUnknown.to_raw().into();
+    assert_eq!(got, (WcStatus::LocProtErr, unknown));
+    for (addr, len) in [
+        (at + 4090, 7),
+        (at - 1, 2),
+        (u64::MAX - 3, 8),
+        (at, u32::MAX >> 1),
+    ] {
+        let mut p = Pair::new();
+        let (_, key) = p.d.region(4096, 1);
+        let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(addr, len, key)]);
+        let got = outcome(&mut p, &wr.encode());
+        let bounds = Syndrome::LkeyBounds.to_raw().into();
+        assert_eq!(got, (WcStatus::LocProtErr, bounds), "{addr:#x} {len}");
+    }
+}
+
+#[test]
+fn a_bad_rkey_is_an_event_at_the_peer() {
+    let mut p = Pair::new();
+    let (at, key) = p.d.region(4096, 1);
+    let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(at, 8, key)]).to(at, key ^ 1);
+    let got = outcome(&mut p, &wr.encode());
+    let nak = Syndrome::NakRemoteAccess.to_raw().into();
+    assert_eq!(got, (WcStatus::RemAccessErr, nak));
+    let events = p.d.events(0);
+    assert_eq!(events.len(), 1);
+    assert_eq!(events[0].kind, EventType::QpAccessErr);
+    assert_eq!(events[0].number, p.b.qpn);
+}
+
+#[test]
+fn a_receive_that_is_too_small_fails_both_sides() {
+    let mut p = Pair::new();
+    let (at, key) = p.d.region(4096, 1);
+    p.d.post_recv(&mut p.b, 5, &[(at, 100, key)]);
+    let wr = SendWr::new(WqeOpcode::Send, 1, &[(at, 101, key)]);
+    let got = outcome(&mut p, &wr.encode());
+    assert_eq!(got.0, WcStatus::RemInvReqErr);
+    assert_eq!(p.d.drain(&mut p.cq_b), [(5, WcStatus::LocLenErr)]);
+}
+
+#[test]
+fn a_peer_without_receives_ends_in_rnr() {
+    let mut p = Pair::new();
+    let wr = SendWr::new(WqeOpcode::Send, 1, &[]);
+    let got = outcome(&mut p, &wr.encode());
+    let cause = Syndrome::RnrRetryExceeded.to_raw().into();
+    assert_eq!(got, (WcStatus::RnrRetryExcErr, cause));
+}
+
+#[test]
+fn a_peer_that_is_gone_ends_in_retry() {
+    let mut p = Pair::new();
+    p.d.must(&DestroyQp {
+        id: p.b.qpn.into(),
+        ..Default::default()
+    });
+    let wr = SendWr::new(WqeOpcode::Send, 1, &[]);
+    let got = outcome(&mut p, &wr.encode());
+    let cause = Syndrome::RetryExceeded.to_raw().into();
+    assert_eq!(got, (WcStatus::RetryExcErr, cause));
+}
+
+#[test]
+fn err_flushes_what_is_there_and_what_comes() {
+    let mut p = Pair::new();
+    let (at, key) = p.d.region(4096, 1);
+    for i in 0..3 {
+        p.d.post_recv(&mut p.a, 10 + i, &[(at, 8, key)]);
+    }
+    p.d.move_to(p.a.qpn, QpState::Err).unwrap();
+    let flushed =
+        |ids: &[u64]| -> Vec<_> { ids.iter().map(|&i| (i, WcStatus::WrFlushErr)).collect() };
+    assert_eq!(p.d.drain(&mut p.cq_a), flushed(&[10, 11, 12]));
+    p.d.post_recv(&mut p.a, 13, &[(at, 8, key)]);
+    assert_eq!(p.d.drain(&mut p.cq_a), flushed(&[13]));
+    p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::Send, 14, &[]));
+    assert_eq!(p.d.drain(&mut p.cq_a), flushed(&[14]));
+    // Asleep, a receive has to ring for its flush.
+    assert!(p.d.device.fall_asleep(&p.d.ram));
+    p.d.post_recv(&mut p.a, 15, &[(at, 8, key)]);
+    assert_eq!(p.d.rings.get(), 1);
+    assert_eq!(p.d.drain(&mut p.cq_a), flushed(&[15]));
+}
+
+#[test]
+fn a_producer_index_beyond_the_ring_is_fatal_for_the_queue_pair_only() {
+    let mut p = Pair::new();
+    let slot = p.a.slot.into();
+    doorbell::post_send(&p.d.words(), slot, 17, || {});
+    p.d.run();
+    let events = p.d.events(0);
+    assert_eq!(events.len(), 1);
+    assert_eq!(events[0].kind, EventType::QpFatal);
+    assert_eq!(events[0].syndrome, Syndrome::ProducerIndex.to_raw().into());
+    doorbell::post_send(&p.d.words(), slot, 0x8000_0000, || {});
+    p.d.run();
+    assert_eq!(p.d.events(0), []);
+}
+
+#[test]
+fn an_error_queue_pair_works_again_after_reset() {
+    let mut p = Pair::new();
+    let (at, key) = p.d.region(4096, 1);
+    let bad = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(at, 8, 0)]);
+    outcome(&mut p, &bad.encode());
+    p.d.move_to(p.a.qpn, QpState::Reset).unwrap();
+    p.d.move_to(p.b.qpn, QpState::Reset).unwrap();
+    for qp in [&mut p.a, &mut p.b] {
+        (qp.sq_pi, qp.rq_pi) = (0, 0);
+        p.d.words().store(doorbell::sq_producer(qp.slot.into()), 0);
+        p.d.words().store(doorbell::rq_producer(qp.slot.into()), 0);
+    }
+    let (a, b) = (p.a.clone(), p.b.clone());
+    p.d.connect(&a, &b);
+    let wr = SendWr::new(WqeOpcode::RdmaWrite, 2, &[(at, 8, key)]).to(at + 64, key);
+    p.d.post_send(&mut p.a, &wr);
+    assert_eq!(p.d.drain(&mut p.cq_a), [(2, WcStatus::Success)]);
+}
+
+#[test]
+fn commands_of_any_bytes_do_no_harm() {
+    let mut p = Pair::new();
+    let mut dice = 1u64;
+    for _ in 0..20_000 {
+        let mut payload = [0; PAYLOAD_SIZE];
+        for byte in &mut payload {
+            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            *byte = if dice >> 62 == 0 {
+                (dice >> 33) as u8
+            } else {
+                (dice >> 61) as u8
+            };
+        }
+        let opcode = (dice >> 40) as u16 % 0x80;
+        let _ = p.d.raw_cmd(opcode, &payload);
+    }
+    p.d.pass(1_000_000);
+}
