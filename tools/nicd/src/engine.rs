@@ -290,3 +290,52 @@ impl Engine {
             .unwrap_or(true)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use verbena_abi::regs;
+
+    fn engine() -> Engine {
+        let shared = Arc::new(Shared::new().unwrap());
+        let uplink = Uplink::new(shared.clone());
+        Engine::new(shared, Config::default(), uplink)
+    }
+
+    fn status(engine: &Engine) -> u32 {
+        engine.shared.regs.read(regs::STATUS)
+    }
+
+    #[test]
+    fn a_panic_of_the_model_is_a_fatal_error_until_reset() {
+        let mut engine = engine();
+        assert_eq!(
+            engine.guarded(|_| -> u32 { panic!("the first, on purpose") }),
+            None
+        );
+        assert_eq!(status(&engine), regs::STATUS_FATAL);
+        assert_eq!(engine.guarded(|_| 5), Some(5));
+        assert_eq!(
+            engine.guarded(|_| -> u32 { panic!("the second, on purpose") }),
+            None
+        );
+        assert_eq!(engine.guarded(|_| 5), None);
+        engine.shared.reset();
+        engine.take_messages();
+        assert_eq!(status(&engine), 0);
+        assert_eq!(engine.guarded(|_| 5), Some(5));
+    }
+
+    #[test]
+    fn of_two_resets_only_the_last_is_done_and_what_came_before_is_void() {
+        let mut engine = engine();
+        engine.shared.send(Message::Register(Action::EnableCmdq));
+        engine.shared.reset();
+        engine.shared.send(Message::Register(Action::EnableCmdq));
+        engine.shared.reset();
+        assert!(engine.take_messages());
+        // Enabling without a version would have been a fatal error.
+        assert_eq!(status(&engine), 0);
+        assert!(!engine.shared.resetting() && !engine.take_messages());
+    }
+}

@@ -165,7 +165,11 @@ pub fn serve(mut stream: UnixStream, device: &mut impl PciDevice) -> io::Result<
         let result = dispatch(device, message, &mut reply);
         if let Err(e) = &result {
             let asks = header.command == GET_IRQ_INFO;
-            let level = if asks { log::Level::Debug } else { log::Level::Warn };
+            let level = if asks {
+                log::Level::Debug
+            } else {
+                log::Level::Warn
+            };
             log::log!(level, "vfio-user: command {} failed: {e}", header.command);
             reply.truncate(HEADER);
         }

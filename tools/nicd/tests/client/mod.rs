@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A client of the vfio-user protocol, as small as the tests need it.
+
+use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+use rustix::net::{sendmsg, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use std::io::{self, IoSlice, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{mpsc, Arc};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+use verbena_abi::regs;
+use verbena_device::mem::GuestMemory;
+use verbena_device::Config;
+use verbena_nic::engine::Engine;
+use verbena_nic::front::Front;
+use verbena_nic::guest_ram::GuestRam;
+use verbena_nic::shared::{Message, Question, Shared};
+use verbena_nic::uplink::Uplink;
+use verbena_nic::vfio_user;
+
+pub const BAR_REGS: u32 = regs::BAR_REGS;
+pub const BAR_DOORBELL: u32 = regs::BAR_DOORBELL;
+pub const CONFIG: u32 = vfio_user::REGION_CONFIG;
+
+/// Far more than anything here takes; only a failure waits so long.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The client, with the server behind it.
+pub struct Client {
+    stream: UnixStream,
+    server: JoinHandle<io::Result<()>>,
+    shared: Arc<Shared>,
+    file: OwnedFd,
+    /// The guest's view of its memory.
+    pub ram: GuestRam,
+}
+
+impl Client {
+    /// Starts a NIC and connects to it.
+    pub fn start() -> Self {
+        let shared = Arc::new(Shared::new().unwrap());
+        let (stream, theirs) = UnixStream::pair().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        // The engine runs until the test program ends, as it does in the NIC.
+        thread::spawn({
+            let shared = shared.clone();
+            move || Engine::new(shared.clone(), Config::default(), Uplink::new(shared)).run()
+        });
+        let server = thread::spawn({
+            let shared = shared.clone();
+            move || vfio_user::serve(theirs, &mut Front::new(shared, None))
+        });
+        Self {
+            stream,
+            server,
+            shared,
+            file: memfd_create("guest", MemfdFlags::CLOEXEC).unwrap(),
+            ram: GuestRam::new(),
+        }
+    }
+
+    /// Goes away; returns how the server ended.
+    pub fn leave(self) -> io::Result<()> {
+        drop(self.stream);
+        self.server.join().unwrap()
+    }
+
+    fn send(&mut self, command: u16, flags: u32, payload: &[u8], fd: Option<BorrowedFd<'_>>) {
+        let mut header = Vec::new();
+        header.extend_from_slice(&7u16.to_le_bytes());
+        header.extend_from_slice(&command.to_le_bytes());
+        header.extend_from_slice(&(16 + payload.len() as u32).to_le_bytes());
+        header.extend_from_slice(&flags.to_le_bytes());
+        header.extend_from_slice(&[0; 4]);
+        header.extend_from_slice(payload);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let fds: Vec<_> = fd.into_iter().collect();
+        if !fds.is_empty() {
+            assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
+        }
+        let sent = sendmsg(
+            &self.stream,
+            &[IoSlice::new(&header)],
+            &mut ancillary,
+            SendFlags::empty(),
+        );
+        assert_eq!(sent, Ok(header.len()));
+    }
+
+    /// Sends a request; returns the reply's payload, or the error's number.
+    pub fn request(
+        &mut self,
+        command: u16,
+        payload: &[u8],
+        fd: Option<BorrowedFd<'_>>,
+    ) -> Result<Vec<u8>, u32> {
+        self.send(command, 0, payload, fd);
+        let mut header = [0; 16];
+        self.stream.read_exact(&mut header).unwrap();
+        let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().unwrap());
+        assert_eq!(word(0), 7 | u32::from(command) << 16);
+        let mut reply = vec![0; word(4) as usize - 16];
+        self.stream.read_exact(&mut reply).unwrap();
+        match word(8) {
+            1 => Ok(reply),
+            0x21 => Err(word(12)),
+            other => panic!("a reply with flags {other:#x}"),
+        }
+    }
+
+    fn words(
+        &mut self,
+        command: u16,
+        words: &[u32],
+        fd: Option<BorrowedFd<'_>>,
+    ) -> Result<Vec<u32>, u32> {
+        let payload: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        let reply = self.request(command, &payload, fd)?;
+        let word = |b: &[u8]| u32::from_le_bytes(b.try_into().unwrap());
+        Ok(reply.chunks_exact(4).map(word).collect())
+    }
+
+    pub fn version(&mut self) {
+        let reply = self
+            .request(1, b"\0\0\0\0{\"capabilities\":{}}\0", None)
+            .unwrap();
+        assert_eq!(reply[..4], [0; 4]);
+        assert_eq!(reply.last(), Some(&0));
+    }
+
+    pub fn info(&mut self) -> Vec<u32> {
+        self.words(4, &[16, 0, 0, 0], None).unwrap()
+    }
+
+    pub fn region_size(&mut self, region: u32) -> u64 {
+        let reply = self
+            .words(5, &[32, 0, region, 0, 0, 0, 0, 0], None)
+            .unwrap();
+        u64::from(reply[4]) | u64::from(reply[5]) << 32
+    }
+
+    pub fn irq_count(&mut self, index: u32) -> Result<u32, u32> {
+        Ok(self.words(7, &[16, 0, index, 0], None)?[3])
+    }
+
+    /// Shares memory with the device, and maps it here too.
+    pub fn dma_map(&mut self, addr: u64, len: u64) {
+        ftruncate(&self.file, len).unwrap();
+        self.ram.map(addr, len, &self.file, 0, true).unwrap();
+        self.remap(addr, len);
+    }
+
+    /// Shares the same memory again.
+    pub fn remap(&mut self, addr: u64, len: u64) {
+        let parts = [
+            addr as u32,
+            (addr >> 32) as u32,
+            len as u32,
+            (len >> 32) as u32,
+        ];
+        let words = [32, 3, 0, 0, parts[0], parts[1], parts[2], parts[3]];
+        let file = self.file.try_clone().unwrap();
+        assert_eq!(self.words(2, &words, Some(file.as_fd())), Ok(vec![]));
+    }
+
+    pub fn dma_unmap(&mut self, addr: u64, len: u64) {
+        let words = [
+            24,
+            0,
+            addr as u32,
+            (addr >> 32) as u32,
+            len as u32,
+            (len >> 32) as u32,
+        ];
+        assert_eq!(self.words(3, &words, None), Ok(words.to_vec()));
+    }
+
+    pub fn set_vector(&mut self, vector: u32, fd: &OwnedFd) {
+        let words = [20, 4 | 32, 2, vector, 1];
+        assert_eq!(self.words(8, &words, Some(fd.as_fd())), Ok(vec![]));
+    }
+
+    fn access(region: u32, offset: u64, count: usize) -> Vec<u8> {
+        let mut payload = offset.to_le_bytes().to_vec();
+        payload.extend_from_slice(&region.to_le_bytes());
+        payload.extend_from_slice(&(count as u32).to_le_bytes());
+        payload
+    }
+
+    pub fn read(&mut self, region: u32, offset: u64, out: &mut [u8]) -> Result<(), u32> {
+        let reply = self.request(9, &Self::access(region, offset, out.len()), None)?;
+        out.copy_from_slice(&reply[16..]);
+        Ok(())
+    }
+
+    pub fn write(&mut self, region: u32, offset: u64, data: &[u8]) -> Result<(), u32> {
+        let mut payload = Self::access(region, offset, data.len());
+        payload.extend_from_slice(data);
+        self.request(10, &payload, None).map(drop)
+    }
+
+    /// A write without a reply, as QEMU sends them to memory BARs.
+    pub fn post_write(&mut self, region: u32, offset: u64, data: &[u8]) {
+        let mut payload = Self::access(region, offset, data.len());
+        payload.extend_from_slice(data);
+        self.send(10, 1 << 4, &payload, None);
+    }
+
+    pub fn read_reg(&mut self, offset: usize) -> u32 {
+        let mut out = [0; 4];
+        self.read(BAR_REGS, offset as u64, &mut out).unwrap();
+        u32::from_le_bytes(out)
+    }
+
+    pub fn write_reg(&mut self, offset: usize, value: u32) {
+        self.post_write(BAR_REGS, offset as u64, &value.to_le_bytes());
+    }
+
+    pub fn wait_reg(&mut self, offset: usize, until: impl Fn(u32) -> bool) -> u32 {
+        let start = Instant::now();
+        loop {
+            let value = self.read_reg(offset);
+            if until(value) {
+                return value;
+            }
+            assert!(
+                start.elapsed() < PATIENCE,
+                "register {offset:#x} stays {value:#x}"
+            );
+            thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    pub fn wait_word(&mut self, addr: u64, until: impl Fn(u32) -> bool) -> u32 {
+        let start = Instant::now();
+        loop {
+            let value = self.ram.load32(addr).unwrap();
+            if until(value) {
+                return value;
+            }
+            assert!(
+                start.elapsed() < PATIENCE,
+                "the word at {addr:#x} stays {value:#x}"
+            );
+            thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    /// Returns when the engine has handled everything that was sent so far.
+    pub fn settle(&mut self) {
+        // The front serves its socket in order, so the answer says that it has passed on all before it.
+        self.read_reg(regs::MAGIC);
+        let (to, from) = mpsc::channel();
+        self.shared.send(Message::Ask(Question::Stats(to)));
+        from.recv_timeout(PATIENCE).unwrap();
+    }
+}
