@@ -18,6 +18,8 @@ mod completer;
 mod requester;
 mod responder;
 pub mod state;
+#[cfg(test)]
+mod tests;
 pub mod timers;
 mod ud;
 

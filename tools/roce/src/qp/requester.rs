@@ -121,6 +121,7 @@ impl Requester {
     /// To RESET: forgets everything, and counts WQEs from 0 again.
     pub(crate) fn reset(&mut self) {
         self.abandon();
+        self.oldest = self.next;
         let slots = mem::take(&mut self.slots);
         *self = Self::new();
         // Small rings keep their memory for the next life; a big one is given back.

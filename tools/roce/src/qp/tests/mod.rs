@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The rules, one by one and by name. Most run in every way that packets can travel.
+
+mod errors;
+mod flow;
+mod retry;
+mod simulation;
+mod states;
+mod unreliable;
+
+use crate::testing::Mode;
+
+const MODES: [Mode; 3] = [Mode::Local, Mode::Split, Mode::Wire];
+
+/// Bytes that differ from place to place.
+fn pattern(len: usize, seed: u8) -> std::vec::Vec<u8> {
+    (0..len)
+        .map(|i| (i as u8).wrapping_mul(31) ^ (i >> 8) as u8 ^ seed)
+        .collect()
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A link between two ends on a virtual clock: it delays, loses, doubles and reorders by seed.
+
+use super::rng::Rng;
+use super::world::Side;
+use crate::packet::Packet;
+use alloc::vec::Vec;
+
+/// How packets travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// As they are: super-packets by reference, as between queue pairs of one engine.
+    Local,
+    /// Split into single packets, by reference.
+    Split,
+    /// As frames.
+    Wire,
+}
+
+/// What is under way.
+#[derive(Clone, Debug)]
+pub enum Carried {
+    /// A packet.
+    Packet(Packet),
+    /// A frame.
+    Frame(Vec<u8>),
+}
+
+/// The link.
+#[derive(Debug)]
+pub struct Link {
+    /// How packets travel.
+    pub mode: Mode,
+    /// Time from end to end in nanoseconds.
+    pub delay_ns: u64,
+    /// More, up to this, at random: reorders when it is more than the distance of packets.
+    pub jitter_ns: u64,
+    /// Packets lost, of 100.
+    pub loss: u32,
+    /// Packets that arrive twice, of 100.
+    pub duplication: u32,
+    /// Loses the next packets that this says are to be lost.
+    pub drop_if: Option<fn(&Packet) -> bool>,
+    /// Packets that went in, by side, when `record` is set.
+    pub log: Vec<(Side, Packet)>,
+    /// Keeps a log.
+    pub record: bool,
+    rng: Rng,
+    number: u64,
+    queue: Vec<(u64, u64, Side, Carried)>,
+}
+
+impl Link {
+    /// A link without faults.
+    pub fn new(mode: Mode, seed: u64) -> Self {
+        Self {
+            mode,
+            delay_ns: 1_000,
+            jitter_ns: 0,
+            loss: 0,
+            duplication: 0,
+            drop_if: None,
+            log: Vec::new(),
+            record: false,
+            rng: Rng::new(seed),
+            number: 0,
+            queue: Vec::new(),
+        }
+    }
+
+    /// Whether a packet is to be lost, before it becomes a frame.
+    pub fn loses(&mut self, from: Side, packet: &Packet) -> bool {
+        if self.record {
+            self.log.push((from, packet.clone()));
+        }
+        self.drop_if.is_some_and(|drop| drop(packet)) || self.rng.chance(self.loss)
+    }
+
+    /// Sends something from one side.
+    pub fn push(&mut self, now: u64, from: Side, carried: Carried) {
+        let copies = if self.rng.chance(self.duplication) {
+            2
+        } else {
+            1
+        };
+        for _ in 0..copies {
+            let at = now + self.delay_ns + self.rng.below(self.jitter_ns + 1);
+            self.number += 1;
+            self.queue
+                .push((at, self.number, from.peer(), carried.clone()));
+        }
+    }
+
+    /// When the next arrival is.
+    pub fn next_arrival(&self) -> Option<u64> {
+        self.queue.iter().map(|(at, ..)| *at).min()
+    }
+
+    /// What arrives next, if that is not after `now`.
+    pub fn pop(&mut self, now: u64) -> Option<(Side, Carried)> {
+        let due = |(_, (at, ..)): &(usize, &(u64, u64, Side, Carried))| *at <= now;
+        let (index, _) = self
+            .queue
+            .iter()
+            .enumerate()
+            .filter(due)
+            .min_by_key(|(_, (at, number, ..))| (*at, *number))?;
+        let (_, _, side, carried) = self.queue.swap_remove(index);
+        Some((side, carried))
+    }
+}
