@@ -21,6 +21,7 @@ pub mod state;
 #[cfg(test)]
 mod tests;
 pub mod timers;
+mod uc;
 mod ud;
 
 use crate::counters::Counters;
@@ -401,7 +402,11 @@ impl Qp {
                 self.enter_error(host, cause);
             }
         } else if packet.kind.is_request() {
-            if let Some(cause) = self.resp.receive(core, host, packet) {
+            let cause = match packet.transport {
+                Transport::Uc => uc::receive(core, &mut self.resp, host, packet),
+                _ => self.resp.receive(core, host, packet),
+            };
+            if let Some(cause) = cause {
                 self.enter_error(host, cause);
             }
         } else if let Some(cause) = self.req.receive(core, host, now, packet) {

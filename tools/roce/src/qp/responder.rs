@@ -23,7 +23,7 @@ const MAX_LENGTH: u32 = 1 << 31;
 
 /// A message of which the last packet has not come.
 #[derive(Clone, Copy, Debug)]
-enum Message {
+pub(super) enum Message {
     Send,
     Write { reth: Reth },
 }
@@ -68,9 +68,9 @@ enum Stop {
 /// The responder's state.
 #[derive(Debug)]
 pub(crate) struct Responder {
-    expected_psn: u32,
+    pub(super) expected_psn: u32,
     msn: u32,
-    message: Option<Message>,
+    pub(super) message: Option<Message>,
     /// Bytes of the message that have come.
     pub(super) offset: u32,
     pub(super) recv: RecvWqe,
@@ -364,7 +364,7 @@ impl Responder {
     }
 
     /// Whether the payload has the size that its place in the message demands (IBTA 9.7.4.1.6).
-    fn fits(core: &Core, packet: &Packet) -> bool {
+    pub(super) fn fits(core: &Core, packet: &Packet) -> bool {
         let full = packet.psns.saturating_mul(core.attr.path_mtu);
         let length = packet.payload.len();
         if packet.last {
@@ -376,7 +376,7 @@ impl Responder {
     }
 
     /// Counts a packet as executed.
-    fn executed(&mut self, packet: &Packet) {
+    pub(super) fn executed(&mut self, packet: &Packet) {
         self.expected_psn = psn::add(packet.psn, packet.psns);
         self.offset = if packet.last {
             0
