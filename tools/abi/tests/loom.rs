@@ -279,28 +279,28 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
 }
 
 #[test]
-fn posts_wake_a_sleeping_device() {
+fn loom_posts_wake_a_sleeping_device() {
     posts_are_noticed(true, true);
 }
 
 #[test]
-fn posts_are_not_lost_while_the_device_falls_asleep() {
+fn loom_posts_are_not_lost_while_the_device_falls_asleep() {
     posts_are_noticed(false, true);
 }
 
 #[test]
 #[should_panic]
-fn posts_are_lost_without_the_devices_fence() {
+fn loom_posts_are_lost_without_the_devices_fence() {
     posts_are_noticed(false, false);
 }
 
 #[test]
-fn an_arm_is_served_by_an_event() {
+fn loom_an_arm_is_served_by_an_event() {
     arms_are_served(true);
 }
 
 #[test]
 #[should_panic]
-fn an_arm_is_lost_without_the_devices_fence() {
+fn loom_an_arm_is_lost_without_the_devices_fence() {
     arms_are_served(false);
 }
