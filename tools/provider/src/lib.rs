@@ -30,6 +30,7 @@
 // Unit tests run without libibverbs, so what only its glue uses is idle in them.
 #![cfg_attr(test, allow(dead_code))]
 
+mod builder;
 mod cq;
 mod errno;
 mod ffi;

@@ -62,9 +62,15 @@ impl Qp {
         self.state.store(state.to_raw(), Ordering::Release);
     }
 
+    /// Whether sends may be posted.
+    #[inline(always)]
+    pub fn may_send(&self) -> bool {
+        self.state.load(Ordering::Relaxed) >= QpState::Rts.to_raw()
+    }
+
     #[inline(always)]
     pub fn post_send<'a>(&self, first: SendWr<'a>) -> Result<(), (Errno, SendWr<'a>)> {
-        if self.state.load(Ordering::Relaxed) < QpState::Rts.to_raw() {
+        if !self.may_send() {
             return Err((Errno::INVAL, first));
         }
         self.sends.post(first)

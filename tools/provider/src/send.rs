@@ -6,9 +6,11 @@
 //! completion. A WQE is written with as few wide stores as it needs: words that the operation does not use keep what an
 //! earlier entry left there, the device ignores them. Reserved words are never written: rings start zeroed.
 
+use crate::builder::Build;
 use crate::errno::Errno;
 use crate::ffi::lock::Lock;
 use crate::ffi::memory::{Area, Entry, Ring};
+use crate::ffi::object::Ah;
 use crate::ffi::wr::SendWr;
 use crate::window::Window;
 use std::sync::Arc;
@@ -16,11 +18,11 @@ use verbena_abi::doorbell::{self, Words};
 use verbena_abi::wqe::{self, send_flags, WqeOpcode};
 
 /// Smallest stride of a send ring.
-const MIN: usize = 1 << wqe::LOG_SQ_STRIDE.0;
+pub const MIN: usize = 1 << wqe::LOG_SQ_STRIDE.0;
 
 /// What follows the header's first three words.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
     /// Unknown: refused.
     Invalid,
     /// Nothing but data.
@@ -36,7 +38,7 @@ enum Form {
 }
 
 /// `enum ibv_wr_opcode` to [`WqeOpcode`] and [`Form`].
-const OPCODES: [(WqeOpcode, Form); 16] = {
+pub const OPCODES: [(WqeOpcode, Form); 16] = {
     let mut table = [(WqeOpcode::Send, Form::Invalid); 16];
     table[0] = (WqeOpcode::RdmaWrite, Form::Write);
     table[1] = (WqeOpcode::RdmaWriteImm, Form::Write);
@@ -65,16 +67,23 @@ pub struct SendConfig {
 
 /// A send queue.
 pub struct SendQueue {
-    ring: Ring<MIN>,
-    area: Arc<Area>,
-    config: SendConfig,
+    pub(crate) ring: Ring<MIN>,
+    pub(crate) area: Arc<Area>,
+    pub(crate) config: SendConfig,
     /// Or-ed into each WQE's flags.
-    flags: u32,
+    pub(crate) flags: u32,
     /// Where SGEs and inline data begin.
-    data: usize,
+    pub(crate) data: usize,
     window: Window,
+    pub(crate) producer: Lock<Producer>,
+}
+
+/// What the poster changes.
+pub struct Producer {
     /// The producer index.
-    producer: Lock<u32>,
+    pub index: u32,
+    /// Requests that are being written piece by piece.
+    pub build: Build,
 }
 
 impl SendQueue {
@@ -91,7 +100,10 @@ impl SendQueue {
             area,
             config,
             window,
-            producer: Lock::new(0),
+            producer: Lock::new(Producer {
+                index: 0,
+                build: Build::default(),
+            }),
         }
     }
 
@@ -106,11 +118,16 @@ impl SendQueue {
         &self.window
     }
 
+    /// The lock, for posts that span several calls from C.
+    pub fn producer(&self) -> &Lock<Producer> {
+        &self.producer
+    }
+
     /// Posts a list. On an error, the request that caused it: nothing was posted from there on, all before it was.
     #[inline(always)]
     pub fn post<'a>(&self, first: SendWr<'a>) -> Result<(), (Errno, SendWr<'a>)> {
         let mut guard = self.producer.lock();
-        let start = *guard;
+        let start = guard.index;
         let mut producer = start;
         let alive = self.area.alive();
         let mut wr = first;
@@ -132,9 +149,9 @@ impl SendQueue {
             }
         };
         if producer != start {
-            *guard = producer;
+            guard.index = producer;
             if alive {
-                doorbell::post_send(&*self.area, self.config.slot, producer, || self.area.ring());
+                self.publish(producer);
             }
         }
         result
@@ -179,7 +196,8 @@ impl SendQueue {
             }
         }
         if self.config.datagram {
-            write_address(entry, wr)?;
+            let (ah, qpn, qkey) = wr.datagram().ok_or(Errno::INVAL)?;
+            put_address(entry, ah, qpn, qkey);
         }
         entry.put::<16>(wr.imm().into());
         entry.put::<8>(wr.wr_id());
@@ -209,14 +227,14 @@ impl SendQueue {
 
     /// Takes the oldest outstanding send, to flush it in software.
     pub fn flush_one(&self) -> Option<u64> {
-        let producer = *self.producer.lock();
+        let producer = self.producer.lock().index;
         self.window.take(producer)
     }
 
     /// Back to the beginning, when the queue pair is in RESET.
     pub fn reset(&self) {
         let mut producer = self.producer.lock();
-        *producer = 0;
+        producer.index = 0;
         self.window.reset();
         if self.area.alive() {
             self.area
@@ -225,15 +243,12 @@ impl SendQueue {
     }
 }
 
-fn write_address(entry: Entry<'_, MIN>, wr: SendWr<'_>) -> Result<(), Errno> {
-    let (ah, qpn, qkey) = wr.datagram().ok_or(Errno::INVAL)?;
+/// Writes the address vector of a datagram.
+#[inline(always)]
+pub fn put_address(entry: Entry<'_, MIN>, ah: &Ah, qpn: u32, qkey: u32) {
     let [dgid_high, dgid_low, macs, flow, pdn] = *ah.words();
+    let destination = u64::from(qpn) | u64::from(qkey) << 32;
     entry.put_pair(wqe::DATA_OFFSET, dgid_high, dgid_low);
     entry.put_pair(wqe::DATA_OFFSET + 16, macs, flow);
-    entry.put_pair(
-        wqe::DATA_OFFSET + 32,
-        u64::from(qpn) | u64::from(qkey) << 32,
-        pdn,
-    );
-    Ok(())
+    entry.put_pair(wqe::DATA_OFFSET + 32, destination, pdn);
 }

@@ -204,7 +204,7 @@ fn inline_data_of_several_sges_is_joined() {
     assert_eq!((header.num_sge, header.inline_length.get()), (0, 40));
     assert_eq!(&rest[..40], &data[..]);
 
-    let long = vec![0u8; 41];
+    let long = [0u8; 41];
     let mut sges = [ibv_sge {
         addr: long.as_ptr() as u64,
         length: 41,
@@ -469,4 +469,51 @@ fn an_arm_publishes_index_and_mode() {
     f.cq.arm(true);
     assert_eq!((word().seq, word().mode), (3, ArmMode::Solicited));
     assert_eq!(f.area.load(doorbell::cq_generation(0)), 3);
+}
+
+#[test]
+fn pieces_are_posted_together_or_not_at_all() {
+    let f = Fixture::new();
+    let qp = f.rts(9);
+    let sends = &qp.sends;
+    // Two requests, one publication.
+    let mut guard = sends.start(None);
+    let entry = sends.begin(&mut guard.build, 0, 71, 2).unwrap();
+    sends.set_remote(entry, 0x77, 0x9000);
+    sends.add_sge(&mut guard.build, 0x1000, 8, 0x55);
+    sends.begin(&mut guard.build, 2, 72, 0).unwrap();
+    sends.commit(guard).unwrap();
+    assert_eq!((f.producer(), f.generation()), (2, 1));
+    let bytes = sends.ring().bytes(0, 0, 128);
+    let (header, rest) = SendWqe::read_from_prefix(&bytes).unwrap();
+    assert_eq!(header.opcode, WqeOpcode::RdmaWrite.to_raw());
+    assert_eq!((header.flags, header.num_sge), (2, 1));
+    assert_eq!((header.wr_id.get(), header.rkey.get()), (71, 0x77));
+    assert_eq!(Sge::read_from_prefix(rest).unwrap().0.length.get(), 8);
+
+    // Too many SGEs: nothing of it, nor of what comes before or after.
+    let mut guard = sends.start(None);
+    sends.begin(&mut guard.build, 2, 1, 0).unwrap();
+    sends.begin(&mut guard.build, 2, 2, 0).unwrap();
+    for _ in 0..3 {
+        sends.add_sge(&mut guard.build, 0x1000, 8, 0x55);
+    }
+    assert!(sends.begin(&mut guard.build, 2, 3, 0).is_none());
+    assert_eq!(sends.commit(guard), Err(Errno::INVAL));
+    assert_eq!(f.producer(), 2);
+
+    // Full.
+    let mut guard = sends.start(None);
+    for wr_id in 0..2 {
+        sends.begin(&mut guard.build, 2, wr_id, 0).unwrap();
+    }
+    assert!(sends.begin(&mut guard.build, 2, 3, 0).is_none());
+    assert_eq!(sends.commit(guard), Err(Errno::NOMEM));
+    // An abort.
+    let mut guard = sends.start(None);
+    sends.begin(&mut guard.build, 2, 1, 0).unwrap();
+    drop(guard);
+    assert_eq!((f.producer(), f.generation()), (2, 1));
+    post_one(&qp, 5).unwrap();
+    assert_eq!(f.producer(), 3);
 }

@@ -2,10 +2,12 @@
 
 //! Registration with libibverbs, opening a device, and the table of operations.
 #![allow(unsafe_code)]
+// Said once, at the head of `verbs`.
+#![allow(clippy::missing_safety_doc)]
 
 use super::memory::Area;
 use super::v34::*;
-use super::{data, queues, verbs};
+use super::{data, poll_ex, queues, verbs};
 use crate::errno::Errno;
 use core::ffi::{c_int, c_void};
 use core::mem::{offset_of, size_of};
@@ -57,6 +59,14 @@ pub fn check(returned: c_int) -> Result<(), Errno> {
         -1 => Err(std::io::Error::last_os_error().into()),
         errno => Err(Errno(errno.abs())),
     }
+}
+
+/// Refuses flags that are not in `known`.
+pub fn check_flags(flags: u32, known: u32) -> Result<(), Errno> {
+    if flags & !known != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    Ok(())
 }
 
 /// An open device: libibverbs' part, then the provider's.
@@ -132,8 +142,10 @@ unsafe extern "C" fn alloc_context(
     // SAFETY: just allocated.
     match unsafe { start(verbs, fd) } {
         Ok(inner) => {
-            // SAFETY: just allocated, and not initialised yet.
-            unsafe { (&raw mut (*context).inner).write(inner) };
+            // SAFETY: just allocated.
+            let place = unsafe { &raw mut (*context).inner };
+            // SAFETY: as above, and not initialised yet.
+            unsafe { place.write(inner) };
             // SAFETY: a valid context; the table lives for ever.
             unsafe { verbs_set_ops(verbs, &OPS) };
             verbs
@@ -186,8 +198,10 @@ unsafe extern "C" fn free_context(context: *mut ibv_context) {
         .cast::<u8>()
         .wrapping_sub(offset_of!(verbs_context, context))
         .cast::<Context>();
-    // SAFETY: a context of `alloc_context`, which libibverbs closes now.
-    unsafe { core::ptr::drop_in_place(&raw mut (*verbs).inner) };
+    // SAFETY: a context of `alloc_context`.
+    let inner = unsafe { &raw mut (*verbs).inner };
+    // SAFETY: as above, and libibverbs closes it now.
+    unsafe { inner.drop_in_place() };
     // SAFETY: as above.
     unsafe { verbs_uninit_context(verbs.cast()) };
     // SAFETY: allocated by libibverbs with calloc.
@@ -212,6 +226,7 @@ static OPS: verbs_context_ops = {
     ops.attach_mcast = Some(ibv_cmd_attach_mcast);
     ops.create_ah = Some(verbs::create_ah);
     ops.create_cq = Some(queues::create_cq);
+    ops.create_cq_ex = Some(poll_ex::create_cq_ex);
     ops.create_qp = Some(queues::create_qp);
     ops.create_qp_ex = Some(queues::create_qp_ex);
     ops.create_srq = Some(queues::create_srq);

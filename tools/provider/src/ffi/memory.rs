@@ -279,14 +279,14 @@ impl Area {
         let offset = offset & (doorbell::AREA_SIZE - 4);
         // SAFETY: the offset is a multiple of 4 below the area's size, which `new` has checked against the memory's;
         // shared words are only ever accessed as atomics.
-        unsafe { AtomicU32::from_ptr(self.words.base.as_ptr().add(offset).cast()) }
+        unsafe { AtomicU32::from_ptr(self.words.base.as_ptr().wrapping_add(offset).cast()) }
     }
 
     #[inline(always)]
     fn word64(&self, offset: usize) -> &AtomicU64 {
         let offset = offset & (doorbell::AREA_SIZE - 8);
         // SAFETY: as in `word`, with multiples of 8.
-        unsafe { AtomicU64::from_ptr(self.words.base.as_ptr().add(offset).cast()) }
+        unsafe { AtomicU64::from_ptr(self.words.base.as_ptr().wrapping_add(offset).cast()) }
     }
 }
 
@@ -394,20 +394,18 @@ impl<const MIN: usize> Entry<'_, MIN> {
     #[inline(always)]
     pub fn put<const OFFSET: usize>(self, value: u64) {
         const { assert!(OFFSET % 8 == 0 && OFFSET + 8 <= MIN) };
+        let at = self.base.as_ptr().wrapping_add(OFFSET).cast::<u64>();
         // SAFETY: within the entry, which is at least `MIN` bytes long and so aligned.
-        unsafe { self.base.add(OFFSET).cast::<u64>().write(value.to_le()) };
+        unsafe { at.write(value.to_le()) };
     }
 
     /// Stores two words at an offset that is known only when it runs; beyond the entry's end, nothing.
     #[inline(always)]
     pub fn put_pair(self, offset: usize, low: u64, high: u64) {
         if offset % 8 == 0 && offset < self.stride && self.stride - offset >= 16 {
-            // SAFETY: checked just now.
-            let at = unsafe { self.base.add(offset) }.cast::<u64>();
-            // SAFETY: as above.
-            unsafe { at.write(low.to_le()) };
-            // SAFETY: as above.
-            unsafe { at.add(1).write(high.to_le()) };
+            let at = self.base.as_ptr().wrapping_add(offset).cast::<[u64; 2]>();
+            // SAFETY: checked just now; entries are aligned to their stride.
+            unsafe { at.write([low.to_le(), high.to_le()]) };
         }
     }
 
@@ -423,8 +421,7 @@ impl<const MIN: usize> Entry<'_, MIN> {
         if offset > self.stride || length > self.stride - offset {
             return false;
         }
-        // SAFETY: `offset` is at most the stride.
-        let to = unsafe { self.base.as_ptr().add(offset) };
+        let to = self.base.as_ptr().wrapping_add(offset);
         if length > 128 {
             // SAFETY: the caller vouches for `from`, the check above for `to`; a ring is no user buffer.
             unsafe { core::ptr::copy_nonoverlapping(from, to, length) };
@@ -432,17 +429,21 @@ impl<const MIN: usize> Entry<'_, MIN> {
         }
         let mut done = 0;
         while done + 8 <= length {
+            let source = from.wrapping_add(done).cast::<u64>();
             // SAFETY: as above.
-            let word = unsafe { from.add(done).cast::<u64>().read_unaligned() };
+            let word = unsafe { source.read_unaligned() };
+            let target = to.wrapping_add(done).cast::<u64>();
             // SAFETY: as above.
-            unsafe { to.add(done).cast::<u64>().write_unaligned(word) };
+            unsafe { target.write_unaligned(word) };
             done += 8;
         }
         while done < length {
+            let source = from.wrapping_add(done);
             // SAFETY: as above.
-            let byte = unsafe { from.add(done).read() };
+            let byte = unsafe { source.read() };
+            let target = to.wrapping_add(done);
             // SAFETY: as above.
-            unsafe { to.add(done).write(byte) };
+            unsafe { target.write(byte) };
             done += 1;
         }
         true
@@ -452,16 +453,18 @@ impl<const MIN: usize> Entry<'_, MIN> {
     #[inline(always)]
     pub fn get<const OFFSET: usize>(self) -> u64 {
         const { assert!(OFFSET % 8 == 0 && OFFSET + 8 <= MIN) };
+        let at = self.base.as_ptr().wrapping_add(OFFSET).cast::<u64>();
         // SAFETY: within the entry, which is at least `MIN` bytes long and so aligned.
-        u64::from_le(unsafe { self.base.add(OFFSET).cast::<u64>().read_volatile() })
+        u64::from_le(unsafe { at.read() })
     }
 
     /// Loads 4 bytes at a fixed offset with acquire order.
     #[inline(always)]
     pub fn get32_acquire<const OFFSET: usize>(self) -> u32 {
         const { assert!(OFFSET % 4 == 0 && OFFSET + 4 <= MIN) };
+        let at = self.base.as_ptr().wrapping_add(OFFSET).cast();
         // SAFETY: within the entry and aligned; this word is only accessed as an atomic while the device may write it.
-        let word = unsafe { AtomicU32::from_ptr(self.base.add(OFFSET).cast().as_ptr()) };
+        let word = unsafe { AtomicU32::from_ptr(at) };
         u32::from_le(word.load(Ordering::Acquire))
     }
 }
@@ -472,7 +475,8 @@ impl<const MIN: usize> Ring<MIN> {
     pub fn bytes(&self, index: u32, offset: usize, length: usize) -> Vec<u8> {
         let entry = self.entry(index);
         assert!(length <= entry.stride.saturating_sub(offset));
+        let at = entry.base.as_ptr().wrapping_add(offset);
         // SAFETY: checked just now; no other thread writes in a unit test.
-        unsafe { core::slice::from_raw_parts(entry.base.as_ptr().add(offset), length) }.to_vec()
+        unsafe { core::slice::from_raw_parts(at, length) }.to_vec()
     }
 }

@@ -27,6 +27,10 @@ mod data;
 #[cfg(not(test))]
 mod device;
 #[cfg(not(test))]
+mod poll_ex;
+#[cfg(not(test))]
+mod post_ex;
+#[cfg(not(test))]
 mod queues;
 #[cfg(not(test))]
 mod verbs;

@@ -126,8 +126,10 @@ extern "C" {
 
 /// Sets `errno`.
 pub fn set_errno(errno: crate::errno::Errno) {
+    // SAFETY: no preconditions.
+    let place = unsafe { __errno_location() };
     // SAFETY: glibc returns the address of the thread's own errno.
-    unsafe { *__errno_location() = errno.0 };
+    unsafe { *place = errno.0 };
 }
 
 /// What a verb that creates returns: the object, or null with `errno`.

@@ -2,12 +2,14 @@
 
 //! Verbs that create, change and destroy CQs, SRQs and queue pairs. The preconditions are those of `verbs`.
 #![allow(unsafe_code)]
+// Said once, at the head of `verbs`.
+#![allow(clippy::missing_safety_doc)]
 
-use super::device::{check, Inner, Message};
+use super::device::{check, check_flags, Inner, Message};
 use super::memory::{Memory, Protection, Ring};
 use super::object::{or_null, Draft, Object};
+use super::post_ex;
 use super::v34::*;
-use super::verbs::only;
 use crate::cq::{self, Cq};
 use crate::errno::Errno;
 use crate::qp::{Qp, Receives, Srq};
@@ -134,7 +136,9 @@ pub unsafe extern "C" fn create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_att
 /// As `create_srq`.
 unsafe fn new_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> Result<*mut verbs_srq, Errno> {
     // SAFETY: see the head of this file.
-    let inner = unsafe { Inner::of((*pd).context) };
+    let context = unsafe { (*pd).context };
+    // SAFETY: as above.
+    let inner = unsafe { Inner::of(context) };
     // SAFETY: integers.
     let mut request: ibv_create_srq = unsafe { core::mem::zeroed() };
     let mut response = Message::<ib_uverbs_create_srq_resp, CreateSrqResp>::zeroed();
@@ -203,7 +207,9 @@ pub unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -
 
 pub unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
     // SAFETY: see the head of this file.
-    unsafe { number.write(SrqObject::inner(srq).srqn) };
+    let srq = unsafe { SrqObject::inner(srq) };
+    // SAFETY: as above.
+    unsafe { number.write(srq.srqn) };
     0
 }
 
@@ -232,7 +238,9 @@ pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr)
     extended.comp_mask = IBV_QP_INIT_ATTR_PD;
     extended.pd = pd;
     // SAFETY: see the head of this file.
-    let result = unsafe { new_qp((*pd).context, &mut extended) };
+    let context = unsafe { (*pd).context };
+    // SAFETY: as above.
+    let result = unsafe { new_qp(context, &mut extended) };
     asked.cap = extended.cap;
     or_null(result).cast()
 }
@@ -242,7 +250,9 @@ pub unsafe extern "C" fn create_qp_ex(
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     // SAFETY: see the head of this file.
-    or_null(unsafe { new_qp(context, &mut *attr) }).cast()
+    let attr = unsafe { &mut *attr };
+    // SAFETY: as above.
+    or_null(unsafe { new_qp(context, attr) }).cast()
 }
 
 /// # Safety
@@ -252,12 +262,19 @@ unsafe fn new_qp(
     context: *mut ibv_context,
     attr: &mut ibv_qp_init_attr_ex,
 ) -> Result<*mut verbs_qp, Errno> {
-    only(attr.comp_mask, IBV_QP_INIT_ATTR_PD)?;
+    check_flags(
+        attr.comp_mask,
+        IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+    )?;
     let datagram = match attr.qp_type {
         IBV_QPT_RC | IBV_QPT_UC => false,
         IBV_QPT_UD => true,
         _ => return Err(Errno::OPNOTSUPP),
     };
+    let extended = attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
+    if extended {
+        post_ex::check_operations(attr.send_ops_flags, datagram)?;
+    }
     if attr.send_cq.is_null() || attr.recv_cq.is_null() {
         return Err(Errno::INVAL);
     }
@@ -288,6 +305,10 @@ unsafe fn new_qp(
     match made {
         Ok(made) => {
             made.attach();
+            if extended {
+                // SAFETY: just created.
+                unsafe { post_ex::set_functions(qp.verbs()) };
+            }
             Ok(qp.finish(made))
         }
         Err(errno) => {

@@ -6,12 +6,14 @@
 //! this provider and alive, structures are readable or writable as the man pages say. That is the precondition of all
 //! of them.
 #![allow(unsafe_code)]
+// Said once, above.
+#![allow(clippy::missing_safety_doc)]
 
 use super::device::{check, Inner, Message};
 use super::object::{or_null, Ah, Draft, Object};
 use super::v34::*;
 use crate::errno::Errno;
-use core::ffi::{c_char, c_int, c_uint, c_void};
+use core::ffi::{c_char, c_int, c_void};
 use core::mem::{size_of, size_of_val};
 use verbena_abi::ctx::AddressVector;
 use verbena_abi::uverbs::{AllocPdResp, CreateAhResp};
@@ -269,12 +271,4 @@ pub unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
         drop(unsafe { Object::<ibv_ah, Ah>::take(ah) });
     }
     returned
-}
-
-/// For verbs with an `unsigned int` of flags: those bits that are not in `known`, as an error.
-pub fn only(flags: c_uint, known: c_uint) -> Result<(), Errno> {
-    if flags & !known != 0 {
-        return Err(Errno::OPNOTSUPP);
-    }
-    Ok(())
 }

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The extended poll: `ibv_start_poll`, `ibv_next_poll`, `ibv_end_poll` and the readers of the current completion.
+//!
+//! The CQ's lock is held from a successful start to the end; `status` and `wr_id` lie in C's structure, the rest is read
+//! by functions.
+#![allow(unsafe_code)]
+// Said once, at the head of `verbs`.
+#![allow(clippy::missing_safety_doc)]
+
+use super::device::check_flags;
+use super::lock::Guard;
+use super::object::or_null;
+use super::queues::{new_cq, CqObject};
+use super::v34::*;
+use crate::cq::{Completion, CqState};
+use crate::errno::Errno;
+use core::ffi::c_int;
+use core::mem::ManuallyDrop;
+
+const ENOENT: c_int = 2;
+
+pub unsafe extern "C" fn create_cq_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_cq_init_attr_ex,
+) -> *mut ibv_cq_ex {
+    // SAFETY: see the head of `verbs`.
+    let attr = unsafe { &*attr };
+    // SAFETY: as above.
+    or_null(unsafe { create(context, attr) })
+}
+
+/// # Safety
+///
+/// As `create_cq_ex`.
+unsafe fn create(
+    context: *mut ibv_context,
+    attr: &ibv_cq_init_attr_ex,
+) -> Result<*mut ibv_cq_ex, Errno> {
+    check_flags(attr.comp_mask, IBV_CQ_INIT_ATTR_MASK_FLAGS)?;
+    // That one thread only uses it is no more than a hint.
+    check_flags(attr.flags, IBV_CREATE_CQ_ATTR_SINGLE_THREADED)?;
+    let readable = IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
+    let wanted = u32::try_from(attr.wc_flags).map_err(|_| Errno::OPNOTSUPP)?;
+    check_flags(wanted, readable)?;
+    // SAFETY: as the caller's.
+    let cq = unsafe { new_cq(context, attr) }?.cast::<ibv_cq_ex>();
+    // SAFETY: just created, and nobody else knows it.
+    let ex = unsafe { &mut *cq };
+    ex.start_poll = Some(start_poll);
+    ex.next_poll = Some(next_poll);
+    ex.end_poll = Some(end_poll);
+    ex.read_opcode = Some(read_opcode);
+    ex.read_vendor_err = Some(read_vendor_err);
+    ex.read_wc_flags = Some(read_wc_flags);
+    ex.read_byte_len = Some(read_byte_len);
+    ex.read_imm_data = Some(read_imm_data);
+    ex.read_qp_num = Some(read_qp_num);
+    ex.read_src_qp = Some(read_src_qp);
+    ex.read_slid = Some(read_slid);
+    ex.read_sl = Some(read_sl);
+    ex.read_dlid_path_bits = Some(read_dlid_path_bits);
+    ex.read_completion_ts = Some(read_completion_ts);
+    Ok(cq)
+}
+
+/// Shows the program the next completion.
+///
+/// # Safety
+///
+/// `cq` is a CQ of this provider.
+#[inline(always)]
+unsafe fn show(cq: *mut ibv_cq_ex, state: &mut CqState) -> bool {
+    // SAFETY: the caller vouches for it.
+    let Some(completion) = unsafe { CqObject::inner(cq) }.next(state) else {
+        return false;
+    };
+    // SAFETY: the program may only read these.
+    unsafe { (*cq).wr_id = completion.wr_id };
+    // SAFETY: as above.
+    unsafe { (*cq).status = completion.status.into() };
+    state.current = completion;
+    true
+}
+
+unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+    // SAFETY: the program passes attributes.
+    if unsafe { (*attr).comp_mask } != 0 {
+        return Errno::INVAL.0;
+    }
+    // SAFETY: see the head of `verbs`.
+    let mut guard = unsafe { CqObject::inner(cq) }.lock();
+    // SAFETY: see the head of `verbs`.
+    if !unsafe { show(cq, &mut guard) } {
+        return ENOENT;
+    }
+    core::mem::forget(guard);
+    0
+}
+
+/// The lock that `start_poll` took, without releasing it at the end.
+///
+/// # Safety
+///
+/// Between a successful start and the end of a poll.
+#[inline(always)]
+unsafe fn held<'a>(cq: *mut ibv_cq_ex) -> ManuallyDrop<Guard<'a, CqState>> {
+    // SAFETY: the caller vouches for it.
+    let lock = unsafe { CqObject::inner(cq) }.state();
+    // SAFETY: the caller vouches for it.
+    ManuallyDrop::new(unsafe { lock.resume() })
+}
+
+unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: the program calls it between start and end.
+    let mut guard = unsafe { held(cq) };
+    // SAFETY: see the head of `verbs`.
+    if unsafe { show(cq, &mut guard) } {
+        0
+    } else {
+        ENOENT
+    }
+}
+
+unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
+    // SAFETY: the program calls it after a successful start.
+    let guard = ManuallyDrop::into_inner(unsafe { held(cq) });
+    // SAFETY: see the head of `verbs`.
+    unsafe { CqObject::inner(cq) }.publish(&guard);
+}
+
+/// # Safety
+///
+/// As `held`.
+#[inline(always)]
+unsafe fn current(cq: *mut ibv_cq_ex) -> Completion {
+    // SAFETY: the caller vouches for it.
+    unsafe { held(cq) }.current
+}
+
+macro_rules! readers {
+    ($($name:ident -> $type:ty: $value:expr;)*) => {$(
+        unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $type {
+            let value: fn(Completion) -> $type = $value;
+            // SAFETY: the program calls it between start and end.
+            value(unsafe { current(cq) })
+        }
+    )*};
+}
+
+readers! {
+    read_opcode -> ibv_wc_opcode: |one| one.opcode.into();
+    read_vendor_err -> u32: |one| one.vendor_err;
+    read_wc_flags -> u32: |one| one.wc_flags.into();
+    read_byte_len -> u32: |one| one.byte_len;
+    read_imm_data -> __be32: |one| one.imm;
+    read_qp_num -> u32: |one| one.qpn;
+    read_src_qp -> u32: |one| one.src_qp;
+    read_slid -> u32: |_| 0;
+    read_sl -> u8: |one| one.sl;
+    read_dlid_path_bits -> u8: |_| 0;
+    read_completion_ts -> u64: |one| one.timestamp;
+}
