@@ -125,7 +125,11 @@ impl Device {
 
     /// Counters by `stats::Counter`.
     pub fn stats(&self) -> [u64; 30] {
-        self.shared.counters.all()
+        let mut counters = self.shared.counters.clone();
+        for (_, qp) in self.qps.iter() {
+            counters.add_transport(qp.transport.counters());
+        }
+        counters.all()
     }
 
     /// All contexts, without a look at guest memory.

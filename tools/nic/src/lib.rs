@@ -9,6 +9,8 @@ mod copy;
 pub mod cq;
 pub mod device;
 pub mod eq;
+#[cfg(feature = "hostile")]
+pub mod hostile;
 pub mod mem;
 #[cfg(any(test, feature = "mock"))]
 pub mod mock;

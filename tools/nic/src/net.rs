@@ -86,6 +86,7 @@ impl Device {
             self.shared.counters.add(Counter::RxMalformed, 1);
             return;
         }
+        self.shared.counters.add_request(&packet);
         self.with_qp(mem, qpn, |transport, host| {
             transport.receive(host, now, packet);
         });

@@ -27,6 +27,8 @@ pub struct Port {
     /// Largest path MTU, as `enum ib_mtu`.
     pub mtu: u8,
     gids: Vec<Option<Gid>>,
+    /// The GIDs that are set: few, and looked through for each packet.
+    own: Vec<[u8; 16]>,
     dice: u64,
     drop_percent: u8,
 }
@@ -51,6 +53,7 @@ impl Port {
             up: false,
             mtu: 3,
             gids: vec![None; MAX_GID as usize],
+            own: Vec::new(),
             dice: config.seed,
             drop_percent: config.drop_percent,
         }
@@ -67,6 +70,8 @@ impl Port {
             mac: request.mac,
             vlan: (vlan != NO_VLAN).then_some(vlan),
         });
+        self.own = self.gids.iter().flatten().map(|g| g.gid).collect();
+        self.own.dedup();
         true
     }
 
@@ -77,7 +82,7 @@ impl Port {
 
     /// Whether a GID is the port's own.
     pub fn is_own(&self, gid: &[u8; 16]) -> bool {
-        self.gids.iter().flatten().any(|g| g.gid == *gid)
+        self.own.contains(gid)
     }
 
     /// The path that an address vector describes, if its source GID is set.

@@ -66,8 +66,6 @@ pub struct Env {
     pub timer: Option<u64>,
     /// Where the context is.
     pub context_slot: ContextSlot,
-    /// Transport counters that the port has counted.
-    pub counted: verbena_roce::Counters,
 }
 
 impl Env {
@@ -537,7 +535,14 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
             (_, false) => Some(Counter::ReqCqeError),
             (_, true) => Some(Counter::RespCqeError),
         };
-        if let Some(counter) = counter {
+        let gave_up = match completion.syndrome {
+            Some(Syndrome::RetryExceeded | Syndrome::SequenceRetryExceeded) => {
+                Some(Counter::RetryExceeded)
+            }
+            Some(Syndrome::RnrRetryExceeded) => Some(Counter::RnrRetryExceeded),
+            _ => None,
+        };
+        for counter in [counter, gave_up].into_iter().flatten() {
             self.shared.counters.add(counter, 1);
         }
         let mut flags = 0;

@@ -13,7 +13,6 @@ use crate::shared::Casualty;
 use std::cmp::Reverse;
 use verbena_abi::doorbell::{self, Words, GROUPS, GROUP_SLOTS};
 use verbena_abi::eqe::EventType;
-use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_roce::{Budget, QpState};
 
@@ -140,7 +139,14 @@ impl Device {
             let cqs = (cq != uar.cq_seen[group]).then(|| uar.cqs_in(group));
             uar.qp_seen[group] = qp;
             uar.cq_seen[group] = cq;
-            found |= qps.is_some() || cqs.is_some();
+            if qps.is_none() && cqs.is_none() {
+                continue;
+            }
+            found = true;
+            if !mem.contains(base, doorbell::AREA_SIZE as u64) {
+                self.area_gone(mem, number);
+                return true;
+            }
             for slot in bits(qps.unwrap_or(0)) {
                 let uar = self.shared.uars.get(number);
                 let qpn = uar.and_then(|u| u.qp_at(group * GROUP_SLOTS + slot));
@@ -157,6 +163,19 @@ impl Device {
             }
         }
         found
+    }
+
+    /// The memory of an area has gone: no queue pair of it can be served.
+    fn area_gone<M: GuestMemory>(&mut self, mem: &M, number: u32) {
+        let lost: Vec<u32> = self
+            .qps
+            .iter()
+            .filter(|(_, qp)| qp.env.create.uar.get() == number)
+            .map(|(qpn, _)| qpn)
+            .collect();
+        for qpn in lost {
+            self.fail_qp(mem, qpn, Syndrome::DoorbellUnreachable);
+        }
     }
 
     /// Takes note of what was posted to a queue pair, and gives it its turn if there is something to do.
@@ -367,45 +386,6 @@ impl Device {
                 self.fail_qp(mem, qpn, cause);
             }
         }
-    }
-
-    /// Adds what a queue pair's transport counted to the port's counters.
-    pub(crate) fn count_transport(&mut self, qp: &mut Qp) {
-        let now = *qp.transport.counters();
-        let before = std::mem::replace(&mut qp.env.counted, now);
-        let port = &mut self.shared.counters;
-        let mut add = |counter, now: u64, before: u64| port.add(counter, now.wrapping_sub(before));
-        add(Counter::TxPackets, now.tx_packets, before.tx_packets);
-        add(Counter::RxPackets, now.rx_packets, before.rx_packets);
-        add(Counter::TxBytes, now.tx_bytes, before.tx_bytes);
-        add(Counter::RxBytes, now.rx_bytes, before.rx_bytes);
-        add(Counter::DuplicateRequest, now.duplicates, before.duplicates);
-        add(
-            Counter::OutOfSequence,
-            now.out_of_sequence,
-            before.out_of_sequence,
-        );
-        add(
-            Counter::PacketSeqErr,
-            now.sequence_naks_received,
-            before.sequence_naks_received,
-        );
-        add(Counter::LocalAckTimeoutErr, now.timeouts, before.timeouts);
-        add(Counter::RnrNakSent, now.rnr_naks_sent, before.rnr_naks_sent);
-        add(
-            Counter::RnrNakRcvd,
-            now.rnr_naks_received,
-            before.rnr_naks_received,
-        );
-        add(
-            Counter::Retransmits,
-            now.retransmitted,
-            before.retransmitted,
-        );
-        let drops = |c: &verbena_roce::Counters| {
-            c.dropped_qkey + c.dropped_no_receive + c.dropped_too_long + c.dropped_invalid
-        };
-        add(Counter::RxDropsUd, drops(&now), drops(&before));
     }
 }
 

@@ -21,6 +21,8 @@ use verbena_abi::eqe::EventType;
 use verbena_abi::regs::NUM_UARS;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
+use verbena_roce::packet::Kind;
+use verbena_roce::Packet;
 
 /// How long until events that wait for room in a ring are tried again, in nanoseconds.
 const EQ_RETRY_NS: u64 = 100_000;
@@ -44,6 +46,43 @@ impl Counters {
     pub fn add(&mut self, counter: Counter, count: u64) {
         let value = &mut self.0[counter as usize];
         *value = value.wrapping_add(count);
+    }
+
+    /// Adds what a queue pair's transport has counted.
+    pub fn add_transport(&mut self, qp: &verbena_roce::Counters) {
+        let dropped = qp.dropped_qkey
+            + qp.dropped_pkey
+            + qp.dropped_no_receive
+            + qp.dropped_too_long
+            + qp.dropped_invalid;
+        for (counter, count) in [
+            (Counter::TxPackets, qp.tx_packets),
+            (Counter::RxPackets, qp.rx_packets),
+            (Counter::TxBytes, qp.tx_bytes),
+            (Counter::RxBytes, qp.rx_bytes),
+            (Counter::DuplicateRequest, qp.duplicates),
+            (Counter::OutOfSequence, qp.out_of_sequence),
+            (Counter::PacketSeqErr, qp.sequence_naks_received),
+            (Counter::LocalAckTimeoutErr, qp.timeouts),
+            (Counter::RnrNakSent, qp.rnr_naks_sent),
+            (Counter::RnrNakRcvd, qp.rnr_naks_received),
+            (Counter::Retransmits, qp.retransmitted),
+            (Counter::RxDropsUd, dropped),
+        ] {
+            self.add(counter, count);
+        }
+    }
+
+    /// Counts a message that arrived.
+    pub fn add_request(&mut self, packet: &Packet) {
+        let counter = match packet.kind {
+            Kind::Send(_) if packet.last => Counter::RxSends,
+            Kind::Write { .. } if packet.last => Counter::RxWriteRequests,
+            Kind::ReadRequest(_) => Counter::RxReadRequests,
+            Kind::Atomic { .. } => Counter::RxAtomicRequests,
+            _ => return,
+        };
+        self.add(counter, 1);
     }
 
     /// All of them, by number.
@@ -85,6 +124,9 @@ pub struct Shared {
     pub casualties: Vec<Casualty>,
     /// CQs with a collapsed event, to be told later.
     pub moderated: Vec<u32>,
+    /// Draws what to lie about.
+    #[cfg(feature = "hostile")]
+    pub hostile: crate::hostile::Hostile,
     dirty_eqs: Vec<u32>,
 }
 
@@ -93,6 +135,8 @@ impl Shared {
     pub fn new(config: Config, regs: Arc<Registers>) -> Self {
         let port = Port::new(&config);
         Self {
+            #[cfg(feature = "hostile")]
+            hostile: crate::hostile::Hostile::new(config.hostile),
             config,
             regs,
             now: 0,
@@ -156,7 +200,13 @@ impl Shared {
             syndrome: cause.map_or(0, |s| s.to_raw().into()),
         };
         #[cfg(feature = "hostile")]
-        let event = self.config.hostile_dice.event(event);
+        let event = {
+            let (event, other) = self.hostile.event(event);
+            if let Some(other) = other {
+                let _ = eq.push(mem, other);
+            }
+            event
+        };
         match eq.push(mem, event) {
             Ok(index) => {
                 if !eq.dirty {
@@ -215,9 +265,11 @@ impl Shared {
             return;
         };
         #[cfg(feature = "hostile")]
-        let (body, tail) = &self.config.hostile_dice.cqe(*body, tail);
+        let (ref body, tail, twice) = self.hostile.cqe(*body, tail);
         #[cfg(feature = "hostile")]
-        let tail = *tail;
+        if twice {
+            cq.write(mem, body, tail, solicited);
+        }
         match cq.write(mem, body, tail, solicited) {
             Written::Yes => self.notify(mem, cqn),
             Written::Dead => {}

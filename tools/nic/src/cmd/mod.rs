@@ -106,7 +106,7 @@ impl Device {
             self.dispatch(mem, header.opcode.get(), payload)
         };
         #[cfg(feature = "hostile")]
-        let outcome = self.shared.config.hostile_dice.outcome(outcome);
+        let outcome = self.shared.hostile.outcome(outcome);
         let (status, syndrome, reply) = match outcome {
             Ok(reply) => (CmdStatus::Ok, 0, reply),
             Err(e) => (e.status, e.syndrome.to_raw().into(), [0; PAYLOAD_SIZE]),

@@ -61,8 +61,7 @@ impl Device {
             return Err(SIZE);
         }
         let (send, recv) = (request.send_cqn.get(), request.recv_cqn.get());
-        self.shared.cqs.get(send).ok_or(NO_OBJECT)?;
-        self.shared.cqs.get(recv).ok_or(NO_OBJECT)?;
+        self.check_queues(send, recv)?;
         if has_srq {
             self.shared.srqs.get(request.srqn.get()).ok_or(NO_OBJECT)?;
         }
@@ -102,7 +101,6 @@ impl Device {
                 ready: false,
                 timer: None,
                 context_slot,
-                counted: Default::default(),
             },
         });
         qp.env.show_error(mem, false);
@@ -130,7 +128,7 @@ impl Device {
         let qpn = request.id.get();
         let mut qp = self.qps.take(qpn).ok_or(NO_OBJECT)?;
         self.forget_qp(qpn);
-        self.count_transport(&mut qp);
+        self.shared.counters.add_transport(qp.transport.counters());
         let env = &mut qp.env;
         env.show_error(mem, false);
         env.context_slot.publish(mem, &QpContext::default());
@@ -151,6 +149,16 @@ impl Device {
         Ok(self.quiesced(None))
     }
 
+    /// A dead CQ takes no queue pair: nothing but its destruction revives it.
+    fn check_queues(&self, send: u32, recv: u32) -> Result<(), CmdError> {
+        for cqn in [send, recv] {
+            if self.shared.cqs.get(cqn).ok_or(NO_OBJECT)?.error.is_some() {
+                return Err(bad(CmdStatus::Invalid, Syndrome::CqDied));
+            }
+        }
+        Ok(())
+    }
+
     /// Drops packets and events of a queue pair's life that ends.
     fn forget_qp(&mut self, qpn: u32) {
         self.shared.outgoing.retain(|out| {
@@ -168,6 +176,10 @@ impl Device {
         let qpn = request.qpn.get();
         let qp = self.qps.get(qpn).ok_or(NO_OBJECT)?;
         let to = qp_attr::check(qp.env.qp_type, qp.transport.state(), request)?;
+        if !matches!(to, QpState::Reset | QpState::Err) {
+            let create = &qp.env.create;
+            self.check_queues(create.send_cqn.get(), create.recv_cqn.get())?;
+        }
         let mask = request.mask.get();
         let (mut attr, mut av, mut path) = (qp.env.attr, qp.env.av, qp.env.path);
         if to == QpState::Reset {

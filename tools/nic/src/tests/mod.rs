@@ -36,3 +36,36 @@ impl Pair {
         }
     }
 }
+
+#[cfg(feature = "hostile")]
+mod hostile {
+    use super::Pair;
+    use crate::mock::{Driver, SendWr};
+    use crate::Config;
+    use verbena_abi::cmd::{QueryStats, Stats};
+    use verbena_abi::wqe::WqeOpcode;
+
+    #[test]
+    fn a_lying_device_lies_about_completions_and_commands() {
+        let mut p = Pair::on(Driver::with(Config::default()));
+        p.d.device.shared.hostile = crate::hostile::Hostile::new(Some(3));
+        let (mut wrong_cqes, mut wrong_replies) = (0, 0);
+        for i in 0..2000u64 {
+            let wr = SendWr::new(WqeOpcode::RdmaWrite, i, &[]);
+            p.d.post_send(&mut p.a, &wr);
+            p.d.run();
+            let mut done = vec![];
+            while let Some(d) = p.d.poll(&mut p.cq_a) {
+                done.push(d);
+            }
+            let right = done.len() == 1
+                && done[0].cqe.wr_id.get() == i
+                && done[0].cqe.qpn.get() == p.a.qpn
+                && done[0].tail.status == 0;
+            wrong_cqes += u32::from(!right);
+            let reply: Result<Stats, _> = p.d.cmd(&QueryStats::default());
+            wrong_replies += u32::from(reply.is_err());
+        }
+        assert!(wrong_cqes > 10 && wrong_replies > 10);
+    }
+}
