@@ -2,19 +2,26 @@
 
 //! A driver of a few lines: two connected queue pairs of one device over memory files, as two guests would have them.
 //!
-//! Everything goes through the device's real interface: registers, command slots, doorbell area, rings.
+//! Everything goes through the device's real interface: registers, command slots, doorbell area, rings. The device is
+//! called directly ([`Direct`]), or runs in the NIC's own engine thread ([`Threaded`]).
 
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use verbena_abi::cmd::*;
 use verbena_abi::cqe::{self, Tail, CQE_SIZE};
 use verbena_abi::ctx::{access, qp_mask, AddressVector, QpAttr, QpState, Translation};
 use verbena_abi::wqe::{self, send_flags, SendWqe, Sge, WqeOpcode};
 use verbena_abi::{doorbell, regs, ABI_VERSION};
 use verbena_device::mem::{Access, GuestMemory};
-use verbena_device::{Config, Device, Registers};
+use verbena_device::{Action, Config, Device, Registers};
+use verbena_nic::engine::Engine;
 use verbena_nic::guest_ram::GuestRam;
+use verbena_nic::shared::{Message, Shared};
+use verbena_nic::uplink::Uplink;
 
 /// The driver's own memory: rings, tables, command slots.
 const OWN: u64 = 0;
@@ -24,11 +31,14 @@ pub const SOURCE: u64 = 1 << 40;
 pub const TARGET: u64 = 2 << 40;
 
 const PD: u32 = 7;
+const UAR: u32 = 1;
 const LKEY: u32 = 1 << 8;
 const RKEY: u32 = 2 << 8;
 const CQN: u32 = 1;
 const REQUESTER: u32 = 2;
 const RESPONDER: u32 = 3;
+/// Only a failure waits so long.
+const PATIENCE: Duration = Duration::from_secs(20);
 const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
 
 /// Entries of the send ring and of the CQ.
@@ -48,10 +58,117 @@ pub struct Write {
     pub length: u32,
 }
 
-/// The driver, its memory and the device.
-pub struct Driver {
-    pub ram: GuestRam,
+/// A device and what runs it.
+pub trait Backend {
+    /// Gives it memory.
+    fn map(&mut self, addr: u64, len: u64, fd: &OwnedFd) -> io::Result<()>;
+    /// A register is written.
+    fn write(&mut self, ram: &GuestRam, offset: usize, value: u32);
+    /// A register is read.
+    fn read(&self, offset: usize) -> u32;
+    /// The doorbell of an area is rung.
+    fn ring(&mut self, uar: u32);
+    /// Lets it work. False: it has nothing to do.
+    fn work(&mut self, ram: &GuestRam) -> bool;
+}
+
+/// The device model, called directly.
+pub struct Direct {
     device: Device,
+    registers: Arc<Registers>,
+    now: u64,
+}
+
+impl Direct {
+    pub fn new() -> Self {
+        let registers = Arc::<Registers>::default();
+        let device = Device::new(Config::default(), registers.clone());
+        Self {
+            device,
+            registers,
+            now: 0,
+        }
+    }
+}
+
+impl Backend for Direct {
+    fn map(&mut self, _addr: u64, _len: u64, _fd: &OwnedFd) -> io::Result<()> {
+        // It uses the driver's own map.
+        Ok(())
+    }
+
+    fn write(&mut self, ram: &GuestRam, offset: usize, value: u32) {
+        match self.registers.write(offset, value) {
+            Action::None => {}
+            Action::Reset => self.device.reset(),
+            Action::EnableCmdq => self.device.enable_cmdq(ram),
+            Action::Command(slot) => self.device.command(slot),
+        }
+    }
+
+    fn read(&self, offset: usize) -> u32 {
+        self.registers.read(offset)
+    }
+
+    fn ring(&mut self, uar: u32) {
+        self.device.ring(uar);
+    }
+
+    fn work(&mut self, ram: &GuestRam) -> bool {
+        self.now += 1000;
+        let next = self.device.run_slice(ram, self.now);
+        self.device.take_interrupts();
+        next.busy
+    }
+}
+
+/// The NIC's engine in a thread of its own, as behind QEMU.
+pub struct Threaded(Arc<Shared>);
+
+impl Threaded {
+    pub fn start() -> io::Result<Self> {
+        let shared = Arc::new(Shared::new()?);
+        shared.set_bus_master(true);
+        std::thread::Builder::new().spawn({
+            let shared = shared.clone();
+            move || Engine::new(shared.clone(), Config::default(), Uplink::new(shared)).run()
+        })?;
+        Ok(Self(shared))
+    }
+}
+
+impl Backend for Threaded {
+    fn map(&mut self, addr: u64, len: u64, fd: &OwnedFd) -> io::Result<()> {
+        self.0.ram_mut().map(addr, len, fd, 0, true)
+    }
+
+    fn write(&mut self, _ram: &GuestRam, offset: usize, value: u32) {
+        match self.0.regs.write(offset, value) {
+            Action::None => {}
+            action => self.0.send(Message::Register(action)),
+        }
+    }
+
+    fn read(&self, offset: usize) -> u32 {
+        self.0.regs.read(offset)
+    }
+
+    fn ring(&mut self, uar: u32) {
+        self.0.ring(uar);
+    }
+
+    fn work(&mut self, _ram: &GuestRam) -> bool {
+        std::hint::spin_loop();
+        true
+    }
+}
+
+/// The driver, its memory and the device.
+pub struct Driver<B> {
+    pub ram: GuestRam,
+    backend: B,
+    /// Doorbells that had to be rung.
+    pub rings: u64,
     free: u64,
     slots: u64,
     token: u32,
@@ -60,12 +177,12 @@ pub struct Driver {
     cq: u64,
     producer: u32,
     consumer: u32,
-    now: u64,
 }
 
-fn memory(ram: &mut GuestRam, addr: u64, len: u64) -> io::Result<()> {
+fn memory(ram: &mut GuestRam, backend: &mut impl Backend, addr: u64, len: u64) -> io::Result<()> {
     let fd = memfd_create("verbena-bench", MemfdFlags::CLOEXEC)?;
     ftruncate(&fd, len)?;
+    backend.map(addr, len, &fd)?;
     ram.map(addr, len, &fd, 0, true)?;
     // Memory that was never written is one zero page, which is not what is to be measured.
     let block = vec![0x5a; 1 << 20];
@@ -81,17 +198,17 @@ fn unreachable(_: verbena_device::mem::Unreachable) -> io::Error {
     io::Error::other("the driver's own memory cannot be reached")
 }
 
-impl Driver {
+impl<B: Backend> Driver<B> {
     /// A device with two connected queue pairs and a buffer of `size` bytes at each end. With `scatter` the buffers are
     /// registered in pages of 4 KiB, as a guest's are, else in one piece.
-    pub fn new(size: u64, scatter: bool) -> io::Result<Self> {
+    pub fn new(mut backend: B, size: u64, scatter: bool) -> io::Result<Self> {
         let mut ram = GuestRam::new();
-        memory(&mut ram, OWN, OWN_SIZE)?;
-        memory(&mut ram, SOURCE, size)?;
-        memory(&mut ram, TARGET, size)?;
-        let registers = Arc::<Registers>::default();
+        memory(&mut ram, &mut backend, OWN, OWN_SIZE)?;
+        memory(&mut ram, &mut backend, SOURCE, size)?;
+        memory(&mut ram, &mut backend, TARGET, size)?;
         let mut driver = Self {
-            device: Device::new(Config::default(), registers.clone()),
+            backend,
+            rings: 0,
             ram,
             free: 4096,
             slots: 0,
@@ -101,18 +218,24 @@ impl Driver {
             cq: 0,
             producer: 0,
             consumer: 0,
-            now: 0,
         };
         driver.slots = driver.alloc(4096)?;
-        registers.write(regs::VERSION_SELECT, ABI_VERSION.into());
-        registers.write(regs::CMDQ_BASE_LO, driver.slots as u32);
-        registers.write(regs::CMDQ_BASE_HI, (driver.slots >> 32) as u32);
-        registers.write(regs::CMDQ_SLOTS, 1);
-        driver.device.enable_cmdq(&driver.ram);
-        if registers.read(regs::STATUS) != regs::STATUS_READY {
-            return Err(io::Error::other(
-                "the device does not take the command queue",
-            ));
+        for (register, value) in [
+            (regs::VERSION_SELECT, ABI_VERSION.into()),
+            (regs::CMDQ_BASE_LO, driver.slots as u32),
+            (regs::CMDQ_BASE_HI, (driver.slots >> 32) as u32),
+            (regs::CMDQ_SLOTS, 1),
+            (regs::CMDQ_ENABLE, 1),
+        ] {
+            driver.backend.write(&driver.ram, register, value);
+        }
+        let start = Instant::now();
+        while driver.backend.read(regs::STATUS) != regs::STATUS_READY {
+            if start.elapsed() > PATIENCE {
+                return Err(io::Error::other(
+                    "the device does not take the command queue",
+                ));
+            }
         }
         driver.set_up(size, scatter)?;
         Ok(driver)
@@ -150,7 +273,7 @@ impl Driver {
         })?;
         self.area = self.alloc(doorbell::AREA_SIZE as u64)?;
         self.command(CreateUar {
-            uar: 1.into(),
+            uar: UAR.into(),
             addr: self.area.into(),
             ..Default::default()
         })?;
@@ -169,7 +292,7 @@ impl Driver {
         self.cq = self.alloc((CQE_SIZE as u64) << LOG_DEPTH)?;
         self.command(CreateCq {
             cqn: CQN.into(),
-            uar: 1.into(),
+            uar: UAR.into(),
             log_size: LOG_DEPTH,
             ring: contiguous(self.cq),
             ..Default::default()
@@ -194,7 +317,7 @@ impl Driver {
             pdn: PD.into(),
             send_cqn: CQN.into(),
             recv_cqn: CQN.into(),
-            uar: 1.into(),
+            uar: UAR.into(),
             slot: slot.into(),
             qp_type: QpType::Rc.to_raw(),
             log_sq_size: LOG_DEPTH,
@@ -301,16 +424,22 @@ impl Driver {
             ..Default::default()
         };
         let reply = self.slots + REQUEST_SIZE as u64;
-        let done = (|| -> Access<ReplyHeader> {
-            self.ram.write_struct(self.slots, &header)?;
-            self.ram
-                .write_struct(self.slots + HEADER_SIZE as u64, &request)?;
-            self.device.command(0);
-            self.slice();
-            self.ram.read_struct(reply)
-        })()
-        .map_err(unreachable)?;
-        if done.token.get() != self.token || done.status.get() != CmdStatus::Ok.to_raw() {
+        let at = self.slots;
+        self.ram.write_struct(at, &header).map_err(unreachable)?;
+        self.ram
+            .write_struct(at + HEADER_SIZE as u64, &request)
+            .map_err(unreachable)?;
+        self.backend.write(&self.ram, regs::CMDQ_DOORBELL, 0);
+        let start = Instant::now();
+        let token = reply + std::mem::offset_of!(ReplyHeader, token) as u64;
+        while self.ram.load32(token).map_err(unreachable)? != self.token {
+            self.backend.work(&self.ram);
+            if start.elapsed() > PATIENCE {
+                return Err(io::Error::other(format!("{}: no reply", C::OPCODE.name())));
+            }
+        }
+        let done: ReplyHeader = self.ram.read_struct(reply).map_err(unreachable)?;
+        if done.status.get() != CmdStatus::Ok.to_raw() {
             return Err(io::Error::other(format!(
                 "{}: status {}, syndrome {:#x}",
                 C::OPCODE.name(),
@@ -319,13 +448,6 @@ impl Driver {
             )));
         }
         Ok(())
-    }
-
-    fn slice(&mut self) -> bool {
-        self.now += 1000;
-        let next = self.device.run_slice(&self.ram, self.now);
-        self.device.take_interrupts();
-        next.busy
     }
 
     /// Posts `writes`, each signaled, and runs the device until all have completed.
@@ -337,7 +459,7 @@ impl Driver {
             self.post().map_err(unreachable)?;
             let until = self.producer;
             while self.consumer != until {
-                let busy = self.slice();
+                let busy = self.backend.work(&self.ram);
                 let polled = self.poll()?;
                 if !busy && polled == 0 {
                     return Err(io::Error::other(
@@ -371,12 +493,22 @@ impl Driver {
         Ok(())
     }
 
+    /// Device specification, section 5; `verbena_abi::doorbell` has it as code for those who map the area.
     fn post(&mut self) -> Access {
+        let word = |offset: usize| self.area + offset as u64;
         self.ram
-            .store32(self.area + doorbell::sq_producer(0) as u64, self.producer)?;
-        let generation = self.area + doorbell::qp_generation(0) as u64;
-        let count = self.ram.load32(generation)?;
-        self.ram.store32(generation, count.wrapping_add(1))
+            .store32(word(doorbell::sq_producer(0)), self.producer)?;
+        let count = self.ram.load32(word(doorbell::qp_generation(0)))?;
+        self.ram
+            .store32(word(doorbell::qp_generation(0)), count.wrapping_add(1))?;
+        fence(Ordering::SeqCst);
+        let sleep = self.ram.load32(word(doorbell::SLEEP))?;
+        if sleep & 1 != 0 && self.ram.load32(word(doorbell::RUNG))? != sleep {
+            self.backend.ring(UAR);
+            self.rings += 1;
+            self.ram.store32(word(doorbell::RUNG), sleep)?;
+        }
+        Ok(())
     }
 
     fn poll(&mut self) -> io::Result<u32> {
@@ -419,28 +551,32 @@ fn contiguous(addr: u64) -> Translation {
 mod tests {
     use super::*;
 
+    fn writes_arrive<B: Backend>(backend: B, scatter: bool) {
+        let size = 256 << 10;
+        let mut driver = Driver::new(backend, size, scatter).unwrap();
+        let data: Vec<u8> = (0..size).map(|i| (i * 7 + i / 251) as u8).collect();
+        driver.ram.write(SOURCE, &data).unwrap();
+        let step = 8 << 10;
+        let writes: Vec<_> = (0..size)
+            .step_by(step)
+            .map(|at| Write {
+                from: at,
+                to: at,
+                length: step as u32,
+            })
+            .collect();
+        for _ in 0..20 {
+            driver.run(&writes).unwrap();
+        }
+        let mut back = vec![0; size as usize];
+        driver.ram.read(TARGET, &mut back).unwrap();
+        assert!(back == data);
+    }
+
     #[test]
     fn writes_arrive_byte_for_byte() {
-        for scatter in [false, true] {
-            let size = 256 << 10;
-            let mut driver = Driver::new(size, scatter).unwrap();
-            let data: Vec<u8> = (0..size).map(|i| (i * 7 + i / 251) as u8).collect();
-            driver.ram.write(SOURCE, &data).unwrap();
-            let step = 8 << 10;
-            let writes: Vec<_> = (0..size)
-                .step_by(step)
-                .map(|at| Write {
-                    from: at,
-                    to: at,
-                    length: step as u32,
-                })
-                .collect();
-            for _ in 0..20 {
-                driver.run(&writes).unwrap();
-            }
-            let mut back = vec![0; size as usize];
-            driver.ram.read(TARGET, &mut back).unwrap();
-            assert!(back == data, "scatter {scatter}");
-        }
+        writes_arrive(Direct::new(), false);
+        writes_arrive(Direct::new(), true);
+        writes_arrive(Threaded::start().unwrap(), true);
     }
 }

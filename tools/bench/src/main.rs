@@ -8,10 +8,12 @@
 
 mod driver;
 
-use driver::{Driver, Write, DEPTH, SOURCE, TARGET};
+use driver::{Direct, Driver, Threaded, Write, DEPTH, SOURCE, TARGET};
 use serde_json::json;
 use std::io;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use verbena_device::mem::GuestMemory;
 
@@ -37,6 +39,8 @@ fn main() -> ExitCode {
         .iter()
         .try_for_each(|&(name, size, scatter)| bandwidth(name, size, scatter));
     result = result.and_then(|()| rate());
+    result = result.and_then(|()| latency("engine_write_latency", 0));
+    result = result.and_then(|()| latency("engine_write_latency_crowded", cores()));
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
@@ -75,7 +79,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 fn bandwidth(name: &str, size: u64, scatter: bool) -> io::Result<()> {
-    let mut driver = Driver::new(size, scatter)?;
+    let mut driver = Driver::new(Direct::new(), size, scatter)?;
     let count = size / MESSAGE;
     let writes: Vec<_> = (0..count)
         .map(|i| Write {
@@ -103,7 +107,7 @@ fn bandwidth(name: &str, size: u64, scatter: bool) -> io::Result<()> {
 }
 
 fn rate() -> io::Result<()> {
-    let mut driver = Driver::new(1 << 20, false)?;
+    let mut driver = Driver::new(Direct::new(), 1 << 20, false)?;
     let writes: Vec<_> = (0..u64::from(DEPTH))
         .map(|i| Write {
             from: i * 64,
@@ -116,6 +120,46 @@ fn rate() -> io::Result<()> {
         values.push(measure(|| driver.run(&writes).map(|()| u64::from(DEPTH)))?);
     }
     print("engine_write_rate", 8, "1/s", median(values), None);
+    Ok(())
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(2, usize::from)
+}
+
+/// From post to completion, with the engine in a thread of its own, while `rivals` other threads keep cores busy as
+/// virtual CPUs do.
+fn latency(name: &str, rivals: usize) -> io::Result<()> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let rivals: Vec<_> = (1..rivals)
+        .map(|_| {
+            let stop = stop.clone();
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            })
+        })
+        .collect();
+    let mut driver = Driver::new(Threaded::start()?, 1 << 20, false)?;
+    let write = [Write {
+        from: 0,
+        to: 0,
+        length: 8,
+    }];
+    let mut times = vec![];
+    let start = Instant::now();
+    while start.elapsed() < ROUND * ROUNDS as u32 {
+        let begin = Instant::now();
+        driver.run(&write)?;
+        times.push(begin.elapsed().as_secs_f64() * 1e6);
+    }
+    stop.store(true, Ordering::Relaxed);
+    for rival in rivals {
+        let _ = rival.join();
+    }
+    times.sort_by(f64::total_cmp);
+    print(name, 8, "us", times[times.len() / 2], None);
     Ok(())
 }
 
