@@ -5,6 +5,8 @@
 mod cqs;
 mod data;
 mod errors;
+mod objects;
+mod srq_ud;
 
 use crate::mock::{CqHandle, Driver, QpHandle};
 

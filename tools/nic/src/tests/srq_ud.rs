@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Shared receive queues, and datagrams.
+
+use super::Pair;
+use crate::mock::{Driver, QpHandle, SendWr, SrqHandle};
+use verbena_abi::cmd::*;
+use verbena_abi::cqe::{wc_flags, WcStatus};
+use verbena_abi::ctx::{qp_mask as m, AddressVector, QpAttr, QpState};
+use verbena_abi::doorbell;
+use verbena_abi::eqe::EventType;
+use verbena_abi::syndrome::Syndrome;
+use verbena_abi::wqe::{self, WqeOpcode};
+use zerocopy::IntoBytes;
+
+/// A pair whose second queue pair takes its receives from an SRQ.
+fn shared() -> (Pair, SrqHandle) {
+    let mut p = Pair::new();
+    let srq = p.d.create_srq();
+    let mut request = p.d.qp_request(&p.cq_b.clone(), &p.cq_b.clone());
+    request.flags = QP_HAS_SRQ;
+    request.srqn = srq.srqn.into();
+    p.b = p.d.create_qp_by(&request).unwrap();
+    p.a = p.d.create_qp(&p.cq_a.clone(), &p.cq_a.clone());
+    p.d.connect(&p.a.clone(), &p.b.clone());
+    (p, srq)
+}
+
+#[test]
+fn receives_come_from_the_shared_queue() {
+    let (mut p, mut srq) = shared();
+    let (at, key) = p.d.region(4096, 1);
+    p.d.post_srq(&mut srq, 9, &[(at, 64, key)]);
+    p.d.post_send(
+        &mut p.a,
+        &SendWr::new(WqeOpcode::Send, 1, &[(at + 64, 8, key)]),
+    );
+    p.d.run();
+    let done = p.d.poll(&mut p.cq_b).unwrap();
+    assert_eq!(
+        (done.status(), done.cqe.wr_id.get()),
+        (WcStatus::Success, 9)
+    );
+    assert_eq!(done.cqe.srqn.get(), srq.srqn);
+}
+
+#[test]
+fn the_limit_fires_once_and_is_gone() {
+    let (mut p, mut srq) = shared();
+    for i in 0..3 {
+        p.d.post_srq(&mut srq, i, &[]);
+    }
+    let arm = |limit: u32| ModifySrq {
+        srqn: srq.srqn.into(),
+        limit: limit.into(),
+        ..Default::default()
+    };
+    p.d.must(&arm(2));
+    p.d.run();
+    assert_eq!(p.d.events(0), []);
+    for i in 0..3 {
+        p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::Send, i, &[]));
+    }
+    p.d.run();
+    let events = p.d.events(0);
+    assert_eq!(events.len(), 1);
+    assert_eq!(events[0].kind, EventType::SrqLimitReached);
+    // Above what is there it fires at once.
+    p.d.must(&arm(1));
+    assert_eq!(p.d.events(0).len(), 1);
+}
+
+#[test]
+fn a_queue_pair_in_error_tells_of_its_last_wqe() {
+    let (mut p, _srq) = shared();
+    p.d.move_to(p.b.qpn, QpState::Err).unwrap();
+    p.d.run();
+    let events = p.d.events(0);
+    assert_eq!(events.len(), 1);
+    assert_eq!(events[0].kind, EventType::QpLastWqeReached);
+}
+
+#[test]
+fn a_corrupt_shared_queue_takes_its_queue_pairs_along() {
+    let (mut p, srq) = shared();
+    doorbell::post_recv(&p.d.words(), srq.slot.into(), 1000, || {});
+    p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::Send, 1, &[]));
+    p.d.run();
+    let kinds: Vec<_> = p.d.events(0).iter().map(|e| e.kind).collect();
+    assert!(kinds.contains(&EventType::SrqErr), "{kinds:?}");
+    let state = p.d.query_qp(p.b.qpn).attr.qp_state;
+    assert_eq!(state, QpState::Err.to_raw());
+}
+
+/// A datagram queue pair in RTS with Q_Key 0x1234.
+fn datagram(p: &mut Pair) -> QpHandle {
+    let mut request = p.d.qp_request(&p.cq_a.clone(), &p.cq_a.clone());
+    request.qp_type = QpType::Ud.to_raw();
+    let qp = p.d.create_qp_by(&request).unwrap();
+    let attr = |state: QpState| QpAttr {
+        qp_state: state.to_raw(),
+        port_num: 1,
+        qkey: 0x1234.into(),
+        ..Default::default()
+    };
+    let init = m::STATE | m::PKEY_INDEX | m::PORT | m::QKEY;
+    p.d.modify(qp.qpn, init, attr(QpState::Init)).unwrap();
+    p.d.modify(qp.qpn, m::STATE, attr(QpState::Rtr)).unwrap();
+    let rts = m::STATE | m::SQ_PSN;
+    p.d.modify(qp.qpn, rts, attr(QpState::Rts)).unwrap();
+    qp
+}
+
+fn datagram_wqe(wr: &SendWr, to: &QpHandle, pdn: u32) -> crate::mock::WqeBytes {
+    let flat = wr.encode();
+    let av = AddressVector {
+        dest_qpn: to.qpn.into(),
+        qkey: 0x1234.into(),
+        pdn: pdn.into(),
+        ..Driver::path(0, 1)
+    };
+    let mut out = flat;
+    out[wqe::DATA_OFFSET..wqe::DATA_OFFSET_UD].copy_from_slice(av.as_bytes());
+    let data = flat.len() - wqe::DATA_OFFSET_UD;
+    out[wqe::DATA_OFFSET_UD..].copy_from_slice(&flat[wqe::DATA_OFFSET..wqe::DATA_OFFSET + data]);
+    out
+}
+
+#[test]
+fn a_datagram_brings_its_grh_and_its_sender() {
+    let mut p = Pair::new();
+    let (mut x, mut y) = (datagram(&mut p), datagram(&mut p));
+    let (at, key) = p.d.region(4096, 1);
+    p.d.post_recv(&mut y, 5, &[(at, 200, key)]);
+    let wr = SendWr::new(WqeOpcode::Send, 6, &[(at + 1000, 100, key)]);
+    p.d.post_raw(&mut x, &datagram_wqe(&wr, &y, 7));
+    p.d.run();
+    let mut done: Vec<_> = std::iter::from_fn(|| p.d.poll(&mut p.cq_a)).collect();
+    done.sort_by_key(|d| d.cqe.wr_id.get());
+    assert_eq!(done.len(), 2);
+    let recv = &done[0];
+    assert_eq!(
+        (recv.status(), recv.cqe.wr_id.get()),
+        (WcStatus::Success, 5)
+    );
+    assert_eq!(recv.cqe.byte_len.get(), 140);
+    assert_eq!(recv.cqe.src_qp.get(), x.qpn);
+    assert_ne!(recv.tail.wc_flags & wc_flags::GRH, 0);
+    assert_eq!(p.d.bytes(at + 40, 100), p.d.bytes(at + 1000, 100));
+    // The IPv4 header lies in the last 20 bytes of the GRH.
+    assert_eq!(p.d.bytes(at + 32, 8), [10, 0, 0, 1, 10, 0, 0, 2]);
+}
+
+#[test]
+fn an_address_handle_of_another_pd_is_refused() {
+    let mut p = Pair::new();
+    let (mut x, y) = (datagram(&mut p), datagram(&mut p));
+    let wr = SendWr::new(WqeOpcode::Send, 6, &[]);
+    p.d.post_raw(&mut x, &datagram_wqe(&wr, &y, 8));
+    p.d.run();
+    let done = p.d.poll(&mut p.cq_a).unwrap();
+    assert_eq!(done.status(), WcStatus::LocQpOpErr);
+    let cause = Syndrome::AddressHandlePd.to_raw();
+    assert_eq!(done.cqe.vendor_err.get(), u32::from(cause));
+    assert_eq!(p.d.query_qp(x.qpn).attr.qp_state, QpState::Sqe.to_raw());
+}
