@@ -159,12 +159,12 @@ impl Device {
         Ok(())
     }
 
-    /// Drops packets and events of a queue pair's life that ends.
+    /// Drops packets to a queue pair and events of its life that ends. What it has sent itself goes on its way: its peer
+    /// needs the acknowledgements, and payload that it referred to is dead with the transport.
     fn forget_qp(&mut self, qpn: u32) {
-        self.shared.outgoing.retain(|out| {
-            let to_it = out.local && out.packet.dst_qpn == qpn;
-            !to_it && out.packet.src_qpn != qpn
-        });
+        self.shared
+            .outgoing
+            .retain(|out| !(out.local && out.packet.dst_qpn == qpn));
         self.shared.forget_events(ASYNC_EQN, qpn, &QP_EVENTS);
     }
 

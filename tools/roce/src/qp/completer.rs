@@ -252,7 +252,13 @@ impl Requester {
                 return Err(self.fail_oldest(core, host, WcStatus::LocProtErr, cause));
             }
             // The peer's memory went away between its check and the copy. Asked again, the peer will say so itself.
-            Err(CopyFault::Source(_)) => return self.imply_nak(core, host),
+            Err(CopyFault::Source(_)) => {
+                if self.implied_nak_at != Some(expected) {
+                    self.implied_nak_at = Some(expected);
+                    self.rewind();
+                }
+                return Ok(());
+            }
         }
         let count = packet.psns;
         self.reload_retries(core);

@@ -45,8 +45,10 @@ pub struct Config {
     pub has_srq: bool,
     /// Longest message in bytes, at most 2^31.
     pub max_msg_size: u32,
-    /// Packets that may be unacknowledged.
+    /// Packets to a local peer that may be unacknowledged.
     pub window: u32,
+    /// The same to a peer behind a wire, whose buffers and those on the way are small.
+    pub wire_window: u32,
     /// Work requests that may be unacknowledged.
     pub max_outstanding: u32,
     /// Most bytes of a super-packet to a local peer.
@@ -66,6 +68,7 @@ impl Config {
             has_srq: false,
             max_msg_size: 1 << 31,
             window: 2048,
+            wire_window: 128,
             max_outstanding: 512,
             super_bytes: 256 << 10,
             min_timeout_ns: 4_000_000,
@@ -202,6 +205,14 @@ impl Core {
             QpType::Rc => Transport::Rc,
             QpType::Uc => Transport::Uc,
             QpType::Ud | QpType::Gsi => Transport::Ud,
+        }
+    }
+
+    pub(crate) fn window(&self) -> u32 {
+        if self.attr.local_peer {
+            self.config.window
+        } else {
+            self.config.wire_window
         }
     }
 

@@ -263,6 +263,7 @@ impl Requester {
         if let Some(gather) = Rc::get_mut(&mut slot.gather) {
             gather.recycle();
             slot.wqe.datagram = None;
+            (slot.wqe.wr_id, slot.wqe.opcode) = (0, WqeOpcode::Send);
             slot.fault = match host.fetch_send(index, &mut slot.wqe, gather) {
                 Ok(()) => check(core, host, &slot.wqe, gather).err(),
                 Err(fault) => Some(fault),
@@ -574,7 +575,7 @@ impl Requester {
         let slot = self.slot(index);
         let from = psn::add(slot.first_psn, slot.progress);
         let rest = slot.psns - slot.progress;
-        if psn::ahead(from, self.una_psn) >= core.config.window {
+        if psn::ahead(from, self.una_psn) >= core.window() {
             return None;
         }
         let wqe = &slot.wqe;
@@ -621,10 +622,7 @@ impl Requester {
         let done = self.cursor_packets;
         let slot = self.slot(index);
         let from = psn::add(slot.first_psn, done);
-        let room = core
-            .config
-            .window
-            .saturating_sub(psn::ahead(from, self.una_psn));
+        let room = core.window().saturating_sub(psn::ahead(from, self.una_psn));
         if room == 0 {
             return Ok(None);
         }

@@ -109,6 +109,7 @@ impl Pair {
         let qp = |side: Side| {
             let mut config = Config::new(0x10 + side as u32, setup.qp_type, 100 + side as u32);
             config.window = setup.window;
+            config.wire_window = setup.window;
             config.has_srq = setup.has_srq;
             config.super_bytes = 4096;
             config.min_timeout_ns = 100_000;
