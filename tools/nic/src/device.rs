@@ -45,6 +45,8 @@ pub struct Device {
     pub(crate) commands: VecDeque<u32>,
     /// Areas that are scanned.
     pub(crate) awake: Vec<u32>,
+    /// When the silent ones among them are looked for next.
+    pub(crate) next_sweep: u64,
     /// Areas that were rung since the last slice.
     pub(crate) rung: Vec<u32>,
     /// Areas whose queue pairs have work, in turn.
@@ -67,6 +69,7 @@ impl Device {
             cmdq: None,
             commands: VecDeque::new(),
             awake: Vec::new(),
+            next_sweep: 0,
             rung: Vec::new(),
             ready_uars: VecDeque::new(),
             timers: BinaryHeap::new(),

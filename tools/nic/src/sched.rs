@@ -22,6 +22,10 @@ pub const SLICE_BYTES: u64 = 256 << 10;
 const SLICE_STEPS: u32 = 256;
 /// Commands in a slice.
 const SLICE_COMMANDS: u32 = 16;
+/// An area that was silent for so long is left to sleep although others are busy, so that a scan costs what is used.
+const AREA_AWAKE_NS: u64 = 2_000_000;
+/// So many areas are scanned without a thought.
+const FEW_AREAS: usize = 2;
 /// Packets (super-packets) that a queue pair sends in its turn.
 const TURN_PACKETS: u32 = 16;
 
@@ -47,6 +51,7 @@ impl Device {
         for i in 0..self.awake.len() {
             busy |= self.scan(mem, self.awake[i]);
         }
+        self.let_silent_sleep(mem);
         busy |= self.expire(mem);
         let moderation = self.shared.run_moderation(mem);
         busy |= self.work(mem);
@@ -68,18 +73,41 @@ impl Device {
     pub fn fall_asleep<M: GuestMemory>(&mut self, mem: &M) -> bool {
         let mut quiet = true;
         for number in std::mem::take(&mut self.awake) {
-            let Some(uar) = self.shared.uars.get_mut(number) else {
-                continue;
-            };
-            uar.awake = false;
-            let base = uar.base;
-            doorbell::fall_asleep(&Area::new(mem, base), &mut uar.sleep);
-            if self.scan(mem, number) {
-                quiet = false;
-                self.wake_area(mem, number);
-            }
+            quiet &= self.sleep_area(mem, number);
         }
         quiet && self.rung.is_empty() && self.ready_uars.is_empty() && self.commands.is_empty()
+    }
+
+    /// Declares itself asleep for an area that is not among those awake any more. False: it is awake again.
+    fn sleep_area<M: GuestMemory>(&mut self, mem: &M, number: u32) -> bool {
+        let Some(uar) = self.shared.uars.get_mut(number) else {
+            return true;
+        };
+        uar.awake = false;
+        let base = uar.base;
+        doorbell::fall_asleep(&Area::new(mem, base), &mut uar.sleep);
+        if self.scan(mem, number) {
+            self.wake_area(mem, number);
+            return false;
+        }
+        true
+    }
+
+    /// Lets those areas sleep that were silent for long. While few are awake, that is the daemon's decision alone.
+    fn let_silent_sleep<M: GuestMemory>(&mut self, mem: &M) {
+        let now = self.shared.now;
+        if self.awake.len() <= FEW_AREAS || now < self.next_sweep {
+            return;
+        }
+        self.next_sweep = now + AREA_AWAKE_NS / 2;
+        let (silent, busy): (Vec<u32>, Vec<u32>) = self.awake.iter().partition(|&&number| {
+            let uar = self.shared.uars.get(number);
+            uar.is_none_or(|u| now.saturating_sub(u.last_found) > AREA_AWAKE_NS)
+        });
+        self.awake = busy;
+        for number in silent {
+            self.sleep_area(mem, number);
+        }
     }
 
     /// Wakes all areas at the next slice.
@@ -116,6 +144,7 @@ impl Device {
         if let Some(uar) = self.shared.uars.get_mut(number) {
             doorbell::wake_up(&Area::new(mem, uar.base), &mut uar.sleep);
             uar.awake = true;
+            uar.last_found = self.shared.now;
             self.awake.push(number);
         }
     }
@@ -143,6 +172,7 @@ impl Device {
                 continue;
             }
             found = true;
+            uar.last_found = self.shared.now;
             if !mem.contains(base, doorbell::AREA_SIZE as u64) {
                 self.area_gone(mem, number);
                 return true;

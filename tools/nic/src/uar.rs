@@ -25,6 +25,8 @@ pub struct Uar {
     pub awake: bool,
     /// It was rung for since the last scan.
     pub rung: bool,
+    /// When something was found in it last.
+    pub last_found: u64,
     /// Generation counters as seen last.
     pub qp_seen: [u32; GROUPS],
     /// Generation counters as seen last.
@@ -48,6 +50,7 @@ impl Uar {
             sleep: 0,
             awake: true,
             rung: false,
+            last_found: 0,
             qp_seen: [0; GROUPS],
             cq_seen: [0; GROUPS],
             ready: VecDeque::new(),

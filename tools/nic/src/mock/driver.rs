@@ -45,6 +45,7 @@ pub struct Driver {
     token: u32,
     numbers: u32,
     slots: u16,
+    freed: Vec<u16>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +86,7 @@ impl Driver {
             token: 0,
             numbers: 1,
             slots: 0,
+            freed: Vec::new(),
         }
     }
 
@@ -184,8 +186,23 @@ impl Driver {
 
     /// A doorbell slot that no object has.
     pub fn slot(&mut self) -> u16 {
+        if let Some(slot) = self.freed.pop() {
+            return slot;
+        }
         self.slots += 1;
         self.slots - 1
+    }
+
+    /// Gives a doorbell slot back, whose words the next user finds zeroed.
+    pub fn free_slot(&mut self, slot: u16) {
+        use doorbell::Words;
+        let at = slot as usize;
+        let words = self.words();
+        words.store(doorbell::sq_producer(at), 0);
+        words.store(doorbell::rq_producer(at), 0);
+        words.store(doorbell::cq_consumer(at), 0);
+        words.store64_release(doorbell::cq_arm(at), 0);
+        self.freed.push(slot);
     }
 
     /// Creates an event queue on the vector of its number.

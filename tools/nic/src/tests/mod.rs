@@ -5,6 +5,7 @@
 mod cqs;
 mod data;
 mod errors;
+mod hostile_guest;
 mod objects;
 mod srq_ud;
 

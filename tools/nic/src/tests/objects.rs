@@ -294,3 +294,31 @@ fn translations_are_walked_at_each_level() {
         assert_eq!(landed, p.d.bytes(from, landed.len()));
     }
 }
+
+#[test]
+fn a_silent_area_sleeps_while_others_are_busy() {
+    use verbena_abi::doorbell::Words;
+    let mut p = Pair::new();
+    let mut bases = vec![];
+    for uar in 1..10 {
+        let addr = p.d.alloc(doorbell::AREA_SIZE as u64);
+        bases.push(addr);
+        p.d.must(&CreateUar {
+            uar: uar.into(),
+            addr: addr.into(),
+            ..Default::default()
+        });
+    }
+    for i in 0..100 {
+        p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::RdmaWrite, i, &[]));
+        p.d.pass(100_000);
+        assert_eq!(p.d.drain(&mut p.cq_a).len(), 1);
+    }
+    assert_eq!(p.d.words().load(doorbell::SLEEP), 0);
+    for base in bases {
+        assert_eq!(
+            p.d.ram.load32(base + doorbell::SLEEP as u64).unwrap() & 1,
+            1
+        );
+    }
+}

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A program that writes nonsense, most of it nearly right, into its own queues, beside one whose bytes are checked.
+
+use super::Pair;
+use crate::mem::GuestMemory;
+use crate::mock::{Driver, QpHandle, SendWr};
+use crate::Config;
+use std::collections::BTreeSet;
+use verbena_abi::cmd::*;
+use verbena_abi::cqe::WcStatus;
+use verbena_abi::ctx::QpState;
+use verbena_abi::doorbell::{self, Words};
+use verbena_abi::syndrome::Syndrome;
+use verbena_abi::wqe::WqeOpcode;
+
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % sides
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.roll(from.len() as u64) as usize]
+    }
+}
+
+/// Keys and addresses that the program has, or nearly has.
+struct Loot {
+    at: u64,
+    keys: Vec<u32>,
+}
+
+fn wqe(dice: &mut Dice, loot: &Loot) -> crate::mock::WqeBytes {
+    let opcode = dice.pick(WqeOpcode::ALL);
+    let addr =
+        |dice: &mut Dice| loot.at.wrapping_add(dice.roll(5000)).wrapping_sub(8) & !dice.roll(8);
+    let mut sges = vec![];
+    for _ in 0..dice.roll(4) {
+        let len = dice.pick(&[0, 1, 8, 8, 100, 3000, 1 << 20, u32::MAX]);
+        sges.push((addr(dice), len, dice.pick(&loot.keys)));
+    }
+    let mut wr = SendWr::new(opcode, dice.roll(1 << 32), &sges);
+    wr.flags = dice.roll(8) as u8;
+    wr.remote = (addr(dice), dice.pick(&loot.keys));
+    wr.imm = (dice.pick(&loot.keys)).to_le_bytes();
+    if dice.roll(5) == 0 {
+        wr.sges.clear();
+        wr.inline = vec![7; dice.roll(180) as usize];
+    }
+    let mut bytes = wr.encode();
+    for _ in 0..dice.roll(6).saturating_sub(3) {
+        let at = dice.roll(96) as usize;
+        bytes[at] = dice.roll(256) as u8;
+    }
+    bytes
+}
+
+/// Brings a pair of queue pairs back to where they can be used.
+fn revive(d: &mut Driver, a: &mut QpHandle, b: &mut QpHandle) {
+    for qp in [&mut *a, &mut *b] {
+        d.move_to(qp.qpn, QpState::Reset).unwrap();
+        (qp.sq_pi, qp.rq_pi) = (0, 0);
+        d.words().store(doorbell::sq_producer(qp.slot.into()), 0);
+        d.words().store(doorbell::rq_producer(qp.slot.into()), 0);
+    }
+    d.connect(a, b);
+}
+
+fn storm(config: Config, rounds: u64, seen: &mut BTreeSet<u16>) {
+    let mut p = Pair::on(Driver::with(config));
+    let dice = &mut Dice(config_seed());
+    // The bystander.
+    let (mut calm_cq, mut far_cq) = (p.d.create_cq(6), p.d.create_cq(6));
+    let mut calm = p.d.create_qp(&calm_cq, &calm_cq);
+    let far = p.d.create_qp(&far_cq, &far_cq);
+    p.d.connect(&calm, &far);
+    let (from, lkey) = p.d.region(3000, 5);
+    let (to, rkey) = p.d.region(3000, 6);
+    // What the program owns: a good region, one for reading only, one of another PD, keys that never were.
+    let (at, good) = p.d.region(4096, 1);
+    p.d.create_mr(0x6011, at, 4096, 0).unwrap();
+    p.d.must(&CreateMr {
+        key: 0x6111.into(),
+        pdn: 8.into(),
+        access: 0xf.into(),
+        iova: at.into(),
+        length: 4096.into(),
+        pages: crate::mock::flat(at),
+        ..Default::default()
+    });
+    let unreachable = 1u64 << 50;
+    p.d.must(&CreateMr {
+        key: 0x6211.into(),
+        pdn: 7.into(),
+        access: 0xf.into(),
+        iova: at.into(),
+        length: 4096.into(),
+        pages: crate::mock::flat(unreachable),
+        ..Default::default()
+    });
+    let loot = Loot {
+        at,
+        keys: vec![
+            good,
+            good,
+            good,
+            good ^ 1,
+            0x6011,
+            0x6111,
+            0x6211,
+            0,
+            0x5a,
+            u32::MAX,
+        ],
+    };
+    for round in 0..rounds {
+        for _ in 0..1 + dice.roll(3) {
+            let bytes = wqe(dice, &loot);
+            p.d.post_raw(&mut p.a, &bytes);
+            let sges: Vec<_> = (0..dice.roll(5))
+                .map(|_| {
+                    (
+                        at + dice.roll(4096),
+                        dice.pick(&[0, 8, 100, 4096]),
+                        dice.pick(&loot.keys),
+                    )
+                })
+                .collect();
+            if sges.len() < 4 {
+                p.d.post_recv(&mut p.b, round, &sges);
+            }
+        }
+        if dice.roll(20) == 0 {
+            let slot = p.a.slot as usize;
+            let word = dice.pick(&[
+                doorbell::sq_producer(slot),
+                doorbell::rq_producer(p.b.slot as usize),
+                doorbell::cq_consumer(p.cq_a.slot as usize),
+                doorbell::cq_arm(p.cq_a.slot as usize),
+                doorbell::RUNG,
+            ]);
+            let value = dice.pick(&[0, 1, 17, 1 << 31, u32::MAX, p.a.sq_pi + 1]);
+            p.d.words().store(word, value);
+            p.d.words()
+                .increment(doorbell::qp_generation(slot / doorbell::GROUP_SLOTS));
+        }
+        p.d.post_send(
+            &mut calm,
+            &SendWr::new(WqeOpcode::RdmaWrite, round, &[(from, 3000, lkey)]).to(to, rkey),
+        );
+        p.d.pass(20_000_000_000);
+        assert_eq!(p.d.drain(&mut calm_cq), [(round, WcStatus::Success)]);
+        assert_eq!(p.d.bytes(to, 3000), p.d.bytes(from, 3000));
+        p.d.ram.write(to, &[0; 3000]).unwrap();
+        for cq in [&mut p.cq_a, &mut p.cq_b] {
+            while let Some(done) = p.d.poll(cq) {
+                seen.insert(done.cqe.vendor_err.get() as u16);
+            }
+        }
+        for eqn in [0, 1] {
+            for event in p.d.events(eqn) {
+                seen.insert(event.syndrome as u16);
+            }
+        }
+        let dead = [p.a.qpn, p.b.qpn]
+            .map(|q| p.d.query_qp(q).attr.qp_state)
+            .contains(&QpState::Err.to_raw());
+        if dead {
+            let cq_died = [p.cq_a.cqn, p.cq_b.cqn]
+                .iter()
+                .any(|&c| p.d.device.shared.cqs.get(c).unwrap().error.is_some());
+            if cq_died {
+                // Its own fault; it goes on with new queues.
+                for qp in [p.a.clone(), p.b.clone()] {
+                    p.d.must(&DestroyQp {
+                        id: qp.qpn.into(),
+                        ..Default::default()
+                    });
+                    p.d.free_slot(qp.slot);
+                }
+                for cq in [p.cq_a.clone(), p.cq_b.clone()] {
+                    p.d.must(&DestroyCq {
+                        id: cq.cqn.into(),
+                        ..Default::default()
+                    });
+                    p.d.free_slot(cq.slot);
+                }
+                (p.cq_a, p.cq_b) = (p.d.create_cq(4), p.d.create_cq(4));
+                p.a = p.d.create_qp(&p.cq_a, &p.cq_a);
+                p.b = p.d.create_qp(&p.cq_b, &p.cq_b);
+                p.d.connect(&p.a.clone(), &p.b.clone());
+            } else {
+                revive(&mut p.d, &mut p.a, &mut p.b);
+            }
+        }
+    }
+    assert!(p.d.poll(&mut far_cq).is_none());
+}
+
+fn config_seed() -> u64 {
+    4711
+}
+
+#[test]
+fn nonsense_harms_nobody_else() {
+    let mut seen = BTreeSet::new();
+    storm(Config::default(), 3000, &mut seen);
+    let wire = Config {
+        wire_local: true,
+        ..Config::default()
+    };
+    storm(wire, 1000, &mut seen);
+    for cause in [
+        Syndrome::Flushed,
+        Syndrome::RecvTooSmall,
+        Syndrome::AtomicLength,
+        Syndrome::WqeOpcodeUnknown,
+        Syndrome::WqeFlags,
+        Syndrome::WqeSgeCount,
+        Syndrome::WqeInline,
+        Syndrome::Privilege,
+        Syndrome::LkeyUnknown,
+        Syndrome::LkeyPd,
+        Syndrome::LkeyBounds,
+        Syndrome::LkeyAccess,
+        Syndrome::LkeyUnreachable,
+        Syndrome::NakInvalidRequest,
+        Syndrome::NakRemoteAccess,
+        Syndrome::NakRemoteOperational,
+    ] {
+        assert!(seen.contains(&cause.to_raw()), "{cause:?} was not seen");
+    }
+}
