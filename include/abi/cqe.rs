@@ -172,15 +172,17 @@ impl Tail {
             | (phase(index, log_size) as u32) << 31
     }
 
+    /// Whether the word is one of the entry with this index: false while the entry was not written yet.
+    #[inline]
+    pub const fn is_valid(word: u32, index: u32, log_size: u8) -> bool {
+        let expected = TAIL_VALID | (phase(index, log_size) as u32) << 31;
+        word & (TAIL_PHASE | TAIL_VALID) == expected
+    }
+
     /// Unpacks the word, if it is one of the entry with this index: `None` while the entry was not written yet.
     #[inline]
     pub const fn unpack(word: u32, index: u32, log_size: u8) -> Option<Self> {
-        let expected = if phase(index, log_size) {
-            TAIL_PHASE | TAIL_VALID
-        } else {
-            TAIL_VALID
-        };
-        if word & (TAIL_PHASE | TAIL_VALID) != expected {
+        if !Self::is_valid(word, index, log_size) {
             return None;
         }
         Some(Self {

@@ -45,67 +45,112 @@ pub struct CqState {
     pub current: Completion,
 }
 
-/// A completion, in the order of the words of a CQE.
+/// A completion: the words of its CQE, which are turned into what C reads without taking them apart more than needed.
 #[derive(Clone, Copy, Default)]
 pub struct Completion {
     pub wr_id: u64,
-    pub wqe_index: u32,
-    pub byte_len: u32,
-    /// As it lies in memory.
-    pub imm: u32,
-    pub qpn: u32,
-    pub src_qp: u32,
-    pub vendor_err: u32,
+    /// Index of the WQE, then the length.
+    index_length: u64,
+    /// Immediate data as it lies in memory, then the QPN.
+    imm_qpn: u64,
+    /// QPN of the sender, then the syndrome.
+    source_error: u64,
     pub timestamp: u64,
-    pub pkey_index: u16,
-    pub sl: u8,
-    pub status: u8,
-    pub opcode: u8,
-    pub wc_flags: u8,
+    /// P_Key index, then the service level.
+    path: u64,
+    tail: u32,
 }
 
 impl Completion {
     #[inline(always)]
-    fn read(entry: Entry<'_, CQE_SIZE>, tail: Tail) -> Self {
-        let index = entry.get::<8>();
-        let target = entry.get::<16>();
-        let sender = entry.get::<24>();
+    fn read(entry: Entry<'_, CQE_SIZE>, imm_qpn: u64, tail: u32) -> Self {
         Self {
             wr_id: entry.get::<0>(),
-            wqe_index: index as u32,
-            byte_len: (index >> 32) as u32,
-            imm: target as u32,
-            qpn: (target >> 32) as u32,
-            src_qp: sender as u32,
-            vendor_err: (sender >> 32) as u32,
+            index_length: entry.get::<8>(),
+            imm_qpn,
+            source_error: entry.get::<24>(),
             timestamp: entry.get::<32>(),
-            pkey_index: (entry.get::<40>() >> 32) as u16,
-            sl: (entry.get::<48>() >> 48) as u8,
-            status: tail.status,
-            opcode: tail.opcode,
-            wc_flags: tail.wc_flags,
+            path: entry.get::<40>() >> 32 & 0xffff | (entry.get::<48>() >> 48 & 0xff) << 32,
+            tail,
         }
-    }
-
-    #[inline(always)]
-    fn is_receive(&self) -> bool {
-        self.opcode & WC_OPCODE_RECV != 0
     }
 
     fn flushed(qpn: u32, receive: bool, wr_id: u64) -> Self {
+        let opcode = if receive {
+            WcOpcode::Recv
+        } else {
+            WcOpcode::Send
+        };
         Self {
             wr_id,
-            qpn,
-            vendor_err: Syndrome::DeviceFatal.to_raw().into(),
-            status: WcStatus::WrFlushErr.to_raw(),
-            opcode: if receive {
-                WcOpcode::Recv
-            } else {
-                WcOpcode::Send
-            }
-            .to_raw(),
+            imm_qpn: u64::from(qpn) << 32,
+            source_error: u64::from(Syndrome::DeviceFatal.to_raw()) << 32,
+            tail: u32::from(WcStatus::WrFlushErr.to_raw()) | u32::from(opcode.to_raw()) << 8,
             ..Self::default()
         }
+    }
+
+    /// `struct ibv_wc`, which is six words: `wr_id`; status, opcode; syndrome, length; immediate data, QPN; QPN of the
+    /// sender, flags; P_Key index, and service level among fields that RoCE has no use for.
+    #[inline(always)]
+    pub fn wc_words(&self) -> [u64; 6] {
+        let tail = u64::from(self.tail);
+        [
+            self.wr_id,
+            tail & 0xff | (tail >> 8 & 0xff) << 32,
+            self.source_error >> 32 | self.index_length >> 32 << 32,
+            self.imm_qpn,
+            u64::from(self.source_error as u32) | (tail >> 16 & 0x3f) << 32,
+            self.path,
+        ]
+    }
+
+    #[inline(always)]
+    pub fn qpn(&self) -> u32 {
+        (self.imm_qpn >> 32) as u32
+    }
+
+    #[inline(always)]
+    pub fn is_receive(&self) -> bool {
+        self.opcode() & WC_OPCODE_RECV != 0
+    }
+
+    #[inline(always)]
+    pub fn wqe_index(&self) -> u32 {
+        self.index_length as u32
+    }
+
+    pub fn status(&self) -> u8 {
+        self.tail as u8
+    }
+
+    #[inline(always)]
+    pub fn opcode(&self) -> u8 {
+        (self.tail >> 8) as u8
+    }
+
+    pub fn wc_flags(&self) -> u8 {
+        (self.tail >> 16) as u8 & 0x3f
+    }
+
+    pub fn byte_len(&self) -> u32 {
+        (self.index_length >> 32) as u32
+    }
+
+    pub fn imm(&self) -> u32 {
+        self.imm_qpn as u32
+    }
+
+    pub fn src_qp(&self) -> u32 {
+        self.source_error as u32
+    }
+
+    pub fn vendor_err(&self) -> u32 {
+        (self.source_error >> 32) as u32
+    }
+
+    pub fn sl(&self) -> u8 {
+        (self.path >> 32) as u8
     }
 }
 
@@ -148,16 +193,39 @@ impl Cq {
         let before = state.consumer;
         let mut count = 0;
         while count < most {
-            let Some(completion) = self.next(&mut state) else {
+            // What is usual stays in registers; everything else goes the long way.
+            if let Some(completion) = self.take(&mut state) {
+                sink(count, &completion);
+            } else if self.is_empty(&state) {
                 break;
-            };
-            sink(count, &completion);
+            } else if let Some(completion) = self.next(&mut state) {
+                sink(count, &completion);
+            } else {
+                break;
+            }
             count += 1;
         }
         if state.consumer != before {
             self.publish(&state);
         }
         count
+    }
+
+    /// Takes the next entry if it is there and usual.
+    #[inline(always)]
+    fn take(&self, state: &mut CqState) -> Option<Completion> {
+        let consumer = state.consumer;
+        let entry = state.ring.entry(consumer);
+        let tail = entry.get32_acquire::<TAIL_OFFSET>();
+        if !Tail::is_valid(tail, consumer, state.log_size) || !state.saved.is_empty() {
+            return None;
+        }
+        let imm_qpn = entry.get::<16>();
+        let qp = state.qps.find((imm_qpn >> 32) as u32)?;
+        let completion = Completion::read(entry, imm_qpn, tail);
+        qp.retire(completion.is_receive(), completion.wqe_index());
+        state.consumer = consumer.wrapping_add(1);
+        Some(completion)
     }
 
     /// Tells the device how far the CQ was polled.
@@ -167,30 +235,43 @@ impl Cq {
             .store_release(doorbell::cq_consumer(self.slot), state.consumer);
     }
 
-    /// Takes the next completion.
+    /// Whether there is nothing to poll.
     #[inline(always)]
+    fn is_empty(&self, state: &CqState) -> bool {
+        let tail = state
+            .ring
+            .entry(state.consumer)
+            .get32_acquire::<TAIL_OFFSET>();
+        !Tail::is_valid(tail, state.consumer, state.log_size)
+            && state.saved.is_empty()
+            && self.area.alive()
+    }
+
+    /// Takes the next completion, whatever there is.
+    #[cold]
+    #[inline(never)]
     pub fn next(&self, state: &mut CqState) -> Option<Completion> {
         if !state.saved.is_empty() {
             return Some(state.take_saved());
         }
         loop {
-            let consumer = state.consumer;
-            let entry = state.ring.entry(consumer);
-            let word = entry.get32_acquire::<TAIL_OFFSET>();
-            let Some(tail) = Tail::unpack(word, consumer, state.log_size) else {
-                return if self.area.alive() {
-                    None
-                } else {
-                    self.flush(state)
-                };
-            };
-            state.consumer = consumer.wrapping_add(1);
-            let completion = Completion::read(entry, tail);
-            // An entry that names no queue pair of this CQ cannot be used; it does not end the poll.
-            if let Some(qp) = state.qps.find(completion.qpn) {
-                qp.retire(completion.is_receive(), completion.wqe_index);
+            if let Some(completion) = self.take(state) {
                 return Some(completion);
             }
+            let tail = state
+                .ring
+                .entry(state.consumer)
+                .get32_acquire::<TAIL_OFFSET>();
+            if !Tail::is_valid(tail, state.consumer, state.log_size) {
+                break;
+            }
+            // An entry that names no queue pair of this CQ cannot be used; it does not end the poll.
+            state.consumer = state.consumer.wrapping_add(1);
+        }
+        if self.area.alive() {
+            None
+        } else {
+            self.flush(state)
         }
     }
 
@@ -258,18 +339,19 @@ impl Cq {
         let mut kept = core::mem::take(&mut state.saved);
         loop {
             let entry = state.ring.entry(state.consumer);
-            let word = entry.get32_acquire::<TAIL_OFFSET>();
-            let Some(tail) = Tail::unpack(word, state.consumer, state.log_size) else {
+            let tail = entry.get32_acquire::<TAIL_OFFSET>();
+            if !Tail::is_valid(tail, state.consumer, state.log_size) {
                 break;
-            };
-            kept.push_back((state.consumer, Completion::read(entry, tail)));
+            }
+            let completion = Completion::read(entry, entry.get::<16>(), tail);
+            kept.push_back((state.consumer, completion));
             state.consumer = state.consumer.wrapping_add(1);
         }
         kept.retain(|(_, completion)| {
-            let own = completion.qpn == qp.qpn;
+            let own = completion.qpn() == qp.qpn;
             if own && completion.is_receive() {
                 if let Receives::Shared(srq) = &qp.receives {
-                    srq.queue.window().retire_shared(completion.wqe_index);
+                    srq.queue.window().retire_shared(completion.wqe_index());
                 }
             }
             !own
@@ -284,8 +366,8 @@ impl CqState {
     #[inline(never)]
     fn take_saved(&mut self) -> Completion {
         let (_, completion) = self.saved.pop_front().unwrap_or_default();
-        if let Some(qp) = self.qps.find(completion.qpn) {
-            qp.retire(completion.is_receive(), completion.wqe_index);
+        if let Some(qp) = self.qps.find(completion.qpn()) {
+            qp.retire(completion.is_receive(), completion.wqe_index());
         }
         completion
     }

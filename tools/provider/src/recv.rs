@@ -72,14 +72,8 @@ impl RecvQueue {
             }
             if alive {
                 let entry = self.ring.entry(producer);
-                let mut offset = size_of::<RecvWqe>();
-                for sge in wr.sges() {
-                    entry.put_pair(
-                        offset,
-                        sge.addr,
-                        u64::from(sge.length) | u64::from(sge.lkey) << 32,
-                    );
-                    offset += 16;
+                if !wr.copy_sges(entry, size_of::<RecvWqe>()) {
+                    break Err((Errno::INVAL, wr));
                 }
                 entry.put::<0>(wr.wr_id());
                 entry.put::<8>(wr.num_sge().into());

@@ -23,18 +23,18 @@ pub const MIN: usize = 1 << wqe::LOG_SQ_STRIDE.0;
 /// What follows the header's first three words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Unknown: refused.
-    Invalid,
     /// Nothing but data.
     Send,
-    /// A key to invalidate, no data.
-    Key,
     /// Remote address and key.
     Write,
     /// The same; data flows the other way, so nothing can be inline.
     Read,
     /// The same, and operands.
     Atomic,
+    /// A key to invalidate, no data.
+    Key,
+    /// Unknown: refused.
+    Invalid,
 }
 
 /// `enum ibv_wr_opcode` to [`WqeOpcode`] and [`Form`].
@@ -112,6 +112,11 @@ impl SendQueue {
         &self.ring
     }
 
+    #[cfg(test)]
+    pub fn posted(&self) -> u32 {
+        self.producer.lock().index
+    }
+
     /// What is outstanding.
     #[inline(always)]
     pub fn window(&self) -> &Window {
@@ -157,27 +162,55 @@ impl SendQueue {
         result
     }
 
+    /// Writes a WQE. The usual ones, of connected queue pairs with SGEs, are written here; a function of its own for the
+    /// others keeps this one short.
     #[inline(always)]
     fn write(&self, index: u32, wr: SendWr<'_>) -> Result<(), Errno> {
         let Some(&(opcode, form)) = OPCODES.get(wr.opcode() as usize) else {
             return Err(Errno::INVAL);
         };
+        let flags = (wr.flags() | self.flags) & u32::from(send_flags::ALL);
+        let entry = self.ring.entry(index);
         let num_sge = wr.num_sge();
         if num_sge > self.config.max_sge {
             return Err(Errno::INVAL);
         }
-        let entry = self.ring.entry(index);
-        let flags = (wr.flags() | self.flags) & u32::from(send_flags::ALL);
+        let head = u64::from(opcode.to_raw()) | u64::from(flags) << 8;
+        if form as u8 > Form::Read as u8
+            || flags & u32::from(send_flags::INLINE) != 0
+            || self.config.datagram
+        {
+            return self.write_unusual(entry, wr, form, head);
+        }
+        if form != Form::Send {
+            let (remote_addr, rkey) = wr.rdma();
+            entry.put::<24>(remote_addr);
+            entry.put::<32>(rkey.into());
+        }
+        entry.put::<16>(wr.imm().into());
+        entry.put::<8>(wr.wr_id());
+        entry.put::<0>(head | u64::from(num_sge) << 16);
+        wr.copy_sges(entry, wqe::DATA_OFFSET)
+            .then_some(())
+            .ok_or(Errno::INVAL)
+    }
+
+    #[inline(never)]
+    fn write_unusual(
+        &self,
+        entry: Entry<'_, MIN>,
+        wr: SendWr<'_>,
+        form: Form,
+        mut head: u64,
+    ) -> Result<(), Errno> {
         let mut data = self.data;
+        let mut inline = head & u64::from(send_flags::INLINE) << 8 != 0;
         match form {
             Form::Send => {}
             Form::Invalid => return Err(Errno::INVAL),
             Form::Key => {
-                entry.put::<16>(wr.imm().into());
-                entry.put::<8>(wr.wr_id());
-                let flags = flags & !u32::from(send_flags::INLINE);
-                entry.put::<0>(u64::from(opcode.to_raw()) | u64::from(flags) << 8);
-                return Ok(());
+                head &= !(u64::from(send_flags::INLINE) << 8);
+                inline = false;
             }
             Form::Write | Form::Read => {
                 let (remote_addr, rkey) = wr.rdma();
@@ -199,10 +232,7 @@ impl SendQueue {
             let (ah, qpn, qkey) = wr.datagram().ok_or(Errno::INVAL)?;
             put_address(entry, ah, qpn, qkey);
         }
-        entry.put::<16>(wr.imm().into());
-        entry.put::<8>(wr.wr_id());
-        let mut head = u64::from(opcode.to_raw()) | u64::from(flags) << 8;
-        if flags & u32::from(send_flags::INLINE) != 0 {
+        if inline {
             if matches!(form, Form::Read | Form::Atomic) {
                 return Err(Errno::INVAL);
             }
@@ -210,17 +240,14 @@ impl SendQueue {
                 .copy_inline(entry, data, self.config.max_inline)
                 .ok_or(Errno::INVAL)?;
             head |= u64::from(length) << 32;
-        } else {
-            for sge in wr.sges() {
-                entry.put_pair(
-                    data,
-                    sge.addr,
-                    u64::from(sge.length) | u64::from(sge.lkey) << 32,
-                );
-                data += 16;
+        } else if form != Form::Key {
+            if !wr.copy_sges(entry, data) {
+                return Err(Errno::INVAL);
             }
-            head |= u64::from(num_sge) << 16;
+            head |= u64::from(wr.num_sge()) << 16;
         }
+        entry.put::<16>(wr.imm().into());
+        entry.put::<8>(wr.wr_id());
         entry.put::<0>(head);
         Ok(())
     }

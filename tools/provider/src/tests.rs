@@ -418,9 +418,9 @@ fn a_dead_device_flushes_everything_once_and_in_order() {
     let ids: Vec<u64> = all.iter().map(|one| one.wr_id).collect();
     assert_eq!(ids, [1, 2, 3, 11, 12]);
     for one in &all {
-        assert_eq!(one.status, WcStatus::WrFlushErr.to_raw());
-        assert_eq!(one.vendor_err, u32::from(Syndrome::DeviceFatal.to_raw()));
-        assert_eq!(one.qpn, 9);
+        assert_eq!(one.status(), WcStatus::WrFlushErr.to_raw());
+        assert_eq!(one.vendor_err(), u32::from(Syndrome::DeviceFatal.to_raw()));
+        assert_eq!(one.qpn(), 9);
     }
     assert_eq!(f.polled(1), []);
     // Posting stays accepted, and is flushed too; nothing is written any more.
@@ -440,7 +440,7 @@ fn many_queue_pairs_are_told_apart() {
     for (n, qp) in qps.iter().enumerate() {
         post_one(qp, n as u64).unwrap();
         f.complete(qp.qpn, WcOpcode::Send, 0, n as u64);
-        assert_eq!(f.poll(2)[0].qpn, qp.qpn);
+        assert_eq!(f.poll(2)[0].qpn(), qp.qpn);
         assert!(qp.sends.flush_one().is_none());
     }
     for qp in &qps[..10] {
@@ -516,4 +516,48 @@ fn pieces_are_posted_together_or_not_at_all() {
     assert_eq!((f.producer(), f.generation()), (2, 1));
     post_one(&qp, 5).unwrap();
     assert_eq!(f.producer(), 3);
+}
+
+/// Not a test: prints what the provider's half of a message costs. `cargo test --release -p verbena-provider -- --ignored
+/// --nocapture speed`, here or in a guest.
+#[test]
+#[ignore = "a measurement"]
+fn speed() {
+    const ROUNDS: u32 = 500_000;
+    let mut f = Fixture::new();
+    let qp = f.rts(9);
+    let mut sges = [sge(64)];
+    let wr = send(7, &mut sges);
+    let mut wrs = [wr];
+    for threads in ["one thread", "two threads"] {
+        let mut spent = [std::time::Duration::ZERO; 3];
+        for index in 0..ROUNDS {
+            let start = std::time::Instant::now();
+            mock::with_sends(&mut wrs, |first| qp.post_send(first)).unwrap();
+            let posted = std::time::Instant::now();
+            f.complete(9, WcOpcode::Send, qp.sends.posted().wrapping_sub(1), 7);
+            let completed = std::time::Instant::now();
+            let mut sum = 0;
+            f.cq.poll(4, |_, one| sum += one.wc_words()[0]);
+            let polled = std::time::Instant::now();
+            f.cq.poll(4, |_, one| sum += one.wc_words()[0]);
+            assert_eq!((sum, index <= ROUNDS), (7, true));
+            spent[0] += posted - start;
+            spent[1] += polled - completed;
+            spent[2] += polled.elapsed();
+        }
+        let [post, poll, empty] = spent.map(|time| time.as_nanos() / u128::from(ROUNDS));
+        println!(
+            "{threads}: post {post} ns, poll {poll} ns, empty poll {empty} ns, with the clock"
+        );
+        let start = std::time::Instant::now();
+        for _ in 0..ROUNDS {
+            std::hint::black_box(std::time::Instant::now());
+        }
+        println!(
+            "clock {} ns",
+            start.elapsed().as_nanos() / u128::from(ROUNDS)
+        );
+        std::thread::spawn(|| std::thread::sleep(std::time::Duration::from_secs(100)));
+    }
 }

@@ -8,37 +8,27 @@
 use super::queues::{CqObject, QpObject, SrqObject};
 use super::v34::*;
 use super::wr::{RecvWr, SendWr};
-use crate::cq::Completion;
 use core::ffi::c_int;
+use core::mem::offset_of;
 
-/// A completion as C sees it.
-#[inline(always)]
-pub fn to_wc(from: &Completion) -> ibv_wc {
-    ibv_wc {
-        wr_id: from.wr_id,
-        status: from.status.into(),
-        opcode: from.opcode.into(),
-        vendor_err: from.vendor_err,
-        byte_len: from.byte_len,
-        __bindgen_anon_1: ibv_wc__bindgen_ty_1 { imm_data: from.imm },
-        qp_num: from.qpn,
-        src_qp: from.src_qp,
-        wc_flags: from.wc_flags.into(),
-        pkey_index: from.pkey_index,
-        slid: 0,
-        sl: from.sl,
-        dlid_path_bits: 0,
-    }
-}
+// What `Completion::wc_words` relies on.
+const _: () = {
+    assert!(size_of::<ibv_wc>() == 48 && align_of::<ibv_wc>() == 8);
+    assert!(offset_of!(ibv_wc, status) == 8 && offset_of!(ibv_wc, opcode) == 12);
+    assert!(offset_of!(ibv_wc, vendor_err) == 16 && offset_of!(ibv_wc, byte_len) == 20);
+    assert!(offset_of!(ibv_wc, __bindgen_anon_1) == 24 && offset_of!(ibv_wc, qp_num) == 28);
+    assert!(offset_of!(ibv_wc, src_qp) == 32 && offset_of!(ibv_wc, wc_flags) == 36);
+    assert!(offset_of!(ibv_wc, pkey_index) == 40 && offset_of!(ibv_wc, sl) == 44);
+};
 
 pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
     // SAFETY: libibverbs passes a CQ of this provider.
     let cq = unsafe { CqObject::inner(cq) };
     let most = usize::try_from(count).unwrap_or(0);
     cq.poll(most, |index, completion| {
-        let place = wc.wrapping_add(index);
+        let place = wc.wrapping_add(index).cast::<[u64; 6]>();
         // SAFETY: the program passed room for `count` entries, and `index` is below that.
-        unsafe { place.write(to_wc(completion)) };
+        unsafe { place.write(completion.wc_words()) };
     }) as c_int
 }
 

@@ -10,12 +10,15 @@
 //! mapping means nothing any more (device specification, "Doorbell areas").
 #![allow(unsafe_code)]
 
+use super::v34::ibv_sge;
 use core::ffi::{c_int, c_long, c_void};
+use core::mem::offset_of;
 use core::ptr::NonNull;
 use core::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::io;
 use verbena_abi::doorbell::{self, Words};
 use verbena_abi::uverbs::AreaInfo;
+use verbena_abi::wqe::Sge;
 
 const PROT_READ: c_int = 1;
 const PROT_WRITE: c_int = 2;
@@ -407,6 +410,28 @@ impl<const MIN: usize> Entry<'_, MIN> {
             // SAFETY: checked just now; entries are aligned to their stride.
             unsafe { at.write([low.to_le(), high.to_le()]) };
         }
+    }
+
+    /// Copies SGEs to `offset`; false, with nothing written, if they do not fit. C's structure and the contract's are the
+    /// same: an address, a length, a key.
+    #[inline(always)]
+    pub fn put_all(self, offset: usize, sges: &[ibv_sge]) -> bool {
+        const {
+            assert!(size_of::<ibv_sge>() == size_of::<Sge>());
+            assert!(offset_of!(ibv_sge, length) == offset_of!(Sge, length));
+            assert!(offset_of!(ibv_sge, lkey) == offset_of!(Sge, lkey));
+            assert!(cfg!(target_endian = "little"));
+        };
+        if offset % 8 != 0 || offset + size_of_val(sges) > self.stride {
+            return false;
+        }
+        let mut to = self.base.as_ptr().wrapping_add(offset).cast::<ibv_sge>();
+        for sge in sges {
+            // SAFETY: within the entry, which was checked for all of them, and aligned.
+            unsafe { to.write(*sge) };
+            to = to.wrapping_add(1);
+        }
+        true
     }
 
     /// Copies inline data to `offset`; false, with nothing written, if it does not fit.

@@ -78,7 +78,7 @@ unsafe fn show(cq: *mut ibv_cq_ex, state: &mut CqState) -> bool {
     // SAFETY: the program may only read these.
     unsafe { (*cq).wr_id = completion.wr_id };
     // SAFETY: as above.
-    unsafe { (*cq).status = completion.status.into() };
+    unsafe { (*cq).status = completion.status().into() };
     state.current = completion;
     true
 }
@@ -149,15 +149,15 @@ macro_rules! readers {
 }
 
 readers! {
-    read_opcode -> ibv_wc_opcode: |one| one.opcode.into();
-    read_vendor_err -> u32: |one| one.vendor_err;
-    read_wc_flags -> u32: |one| one.wc_flags.into();
-    read_byte_len -> u32: |one| one.byte_len;
-    read_imm_data -> __be32: |one| one.imm;
-    read_qp_num -> u32: |one| one.qpn;
-    read_src_qp -> u32: |one| one.src_qp;
+    read_opcode -> ibv_wc_opcode: |one| one.opcode().into();
+    read_vendor_err -> u32: |one| one.vendor_err();
+    read_wc_flags -> u32: |one| one.wc_flags().into();
+    read_byte_len -> u32: |one| one.byte_len();
+    read_imm_data -> __be32: |one| one.imm();
+    read_qp_num -> u32: |one| one.qpn();
+    read_src_qp -> u32: |one| one.src_qp();
     read_slid -> u32: |_| 0;
-    read_sl -> u8: |one| one.sl;
+    read_sl -> u8: |one| one.sl();
     read_dlid_path_bits -> u8: |_| 0;
     read_completion_ts -> u64: |one| one.timestamp;
 }

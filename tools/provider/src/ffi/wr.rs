@@ -64,10 +64,10 @@ impl<'a> SendWr<'a> {
         self.0.num_sge as u32
     }
 
-    /// The SGEs.
+    /// Copies the SGEs to `offset` of `entry`; false if there is no room for them.
     #[inline(always)]
-    pub fn sges(self) -> &'a [ibv_sge] {
-        sges(self.0.sg_list, self.0.num_sge)
+    pub fn copy_sges<const MIN: usize>(self, entry: Entry<'_, MIN>, offset: usize) -> bool {
+        entry.put_all(offset, sges(self.0.sg_list, self.0.num_sge))
     }
 
     /// Immediate data or the key to invalidate, as it lies in memory.
@@ -117,7 +117,7 @@ impl<'a> SendWr<'a> {
         most: u32,
     ) -> Option<u32> {
         let mut total = 0u32;
-        for sge in self.sges() {
+        for sge in sges(self.0.sg_list, self.0.num_sge) {
             if sge.length > most - total {
                 return None;
             }
@@ -172,10 +172,10 @@ impl<'a> RecvWr<'a> {
         self.0.num_sge as u32
     }
 
-    /// The SGEs.
+    /// Copies the SGEs to `offset` of `entry`; false if there is no room for them.
     #[inline(always)]
-    pub fn sges(self) -> &'a [ibv_sge] {
-        sges(self.0.sg_list, self.0.num_sge)
+    pub fn copy_sges<const MIN: usize>(self, entry: Entry<'_, MIN>, offset: usize) -> bool {
+        entry.put_all(offset, sges(self.0.sg_list, self.0.num_sge))
     }
 }
 
