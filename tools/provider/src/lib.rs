@@ -24,8 +24,8 @@
 //! of what was written to it since. The area's alive word then reads 0, which is latched; posting stays accepted, and
 //! polls flush everything outstanding from the windows, once and in order ([`cq`]).
 //!
-//! All `unsafe` is in [`ffi`]. `ffi::v34` is generated from rdma-core's private headers: another private ABI is another
-//! such file.
+//! All `unsafe` is in [`ffi`]. `ffi::v34` is generated from rdma-core's private headers; [`ffi::pabi`] says what another
+//! private ABI takes.
 
 // Unit tests run without libibverbs, so what only its glue uses is idle in them.
 #![cfg_attr(test, allow(dead_code))]

@@ -6,7 +6,7 @@ use crate::cq::{Completion, Cq, LOG_STRIDE};
 use crate::errno::Errno;
 use crate::ffi::memory::{Area, Memory, Ring};
 use crate::ffi::mock;
-use crate::ffi::v34::{ibv_recv_wr, ibv_send_wr, ibv_sge};
+use crate::ffi::pabi::{ibv_recv_wr, ibv_send_wr, ibv_sge};
 use crate::qp::{Qp, Receives, Srq};
 use crate::recv::{RecvConfig, RecvQueue};
 use crate::send::{SendConfig, SendQueue};

@@ -5,8 +5,8 @@
 // Said once, at the head of `verbs`.
 #![allow(clippy::missing_safety_doc)]
 
+use super::pabi::*;
 use super::queues::{CqObject, QpObject, SrqObject};
-use super::v34::*;
 use super::wr::{RecvWr, SendWr};
 use core::ffi::c_int;
 use core::mem::offset_of;

@@ -6,7 +6,7 @@
 #![allow(clippy::missing_safety_doc)]
 
 use super::memory::Area;
-use super::v34::*;
+use super::pabi::*;
 use super::{data, poll_ex, queues, verbs};
 use crate::errno::Errno;
 use core::ffi::{c_int, c_void};
@@ -295,7 +295,7 @@ static DEVICE_OPS: Constant<verbs_device_ops> = Constant(verbs_device_ops {
 
 extern "C" fn register() {
     // SAFETY: the structure lives for ever.
-    unsafe { verbs_register_driver_34(&DEVICE_OPS.0) };
+    unsafe { verbs_register_driver(&DEVICE_OPS.0) };
 }
 
 /// libibverbs opens this file and expects that it registers by itself.

@@ -10,7 +10,7 @@
 //! mapping means nothing any more (device specification, "Doorbell areas").
 #![allow(unsafe_code)]
 
-use super::v34::ibv_sge;
+use super::pabi::ibv_sge;
 use core::ffi::{c_int, c_long, c_void};
 use core::mem::offset_of;
 use core::ptr::NonNull;

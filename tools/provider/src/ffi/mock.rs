@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use super::memory::Memory;
-use super::v34::{ibv_recv_wr, ibv_send_wr, ibv_sge};
+use super::pabi::{ibv_recv_wr, ibv_send_wr, ibv_sge};
 use super::wr::{RecvWr, SendWr};
 use crate::errno::Errno;
 

@@ -5,6 +5,7 @@
 //! | file | what it holds |
 //! | --- | --- |
 //! | `v34` | generated: libibverbs' private structures and functions, private ABI 34 |
+//! | [`pabi`] | which private ABI that is |
 //! | [`memory`] | mappings, doorbell areas, rings |
 //! | [`lock`] | the lock of a queue |
 //! | [`wr`] | work requests as C passes them |
@@ -19,6 +20,7 @@ pub mod memory;
 #[cfg(test)]
 pub mod mock;
 pub mod object;
+pub mod pabi;
 pub mod wr;
 
 // Unit tests run without libibverbs, so nothing in them may refer to its functions.
@@ -46,4 +48,4 @@ mod verbs;
     clippy::undocumented_unsafe_blocks,
     clippy::multiple_unsafe_ops_per_block
 )]
-pub mod v34;
+mod v34;

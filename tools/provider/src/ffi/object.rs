@@ -6,7 +6,7 @@
 //! The provider's part is reached through shared references, so it keeps what changes behind locks or atomics.
 #![allow(unsafe_code)]
 
-use super::v34::{ibv_ah, ibv_pd, verbs_cq, verbs_mr, verbs_qp, verbs_srq};
+use super::pabi::{ibv_ah, ibv_pd, verbs_cq, verbs_mr, verbs_qp, verbs_srq};
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use core::mem::MaybeUninit;

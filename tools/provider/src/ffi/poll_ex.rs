@@ -11,8 +11,8 @@
 use super::device::check_flags;
 use super::lock::Guard;
 use super::object::or_null;
+use super::pabi::*;
 use super::queues::{new_cq, CqObject};
-use super::v34::*;
 use crate::cq::{Completion, CqState};
 use crate::errno::Errno;
 use core::ffi::c_int;

@@ -8,8 +8,8 @@
 use super::device::check_flags;
 use super::lock::Guard;
 use super::object::Ah;
+use super::pabi::*;
 use super::queues::QpObject;
-use super::v34::*;
 use crate::builder::Build;
 use crate::errno::Errno;
 use crate::qp::Qp;

@@ -8,8 +8,8 @@
 use super::device::{check, check_flags, Inner, Message};
 use super::memory::{Memory, Protection, Ring};
 use super::object::{or_null, Draft, Object};
+use super::pabi::*;
 use super::post_ex;
-use super::v34::*;
 use crate::cq::{self, Cq};
 use crate::errno::Errno;
 use crate::qp::{Qp, Receives, Srq};

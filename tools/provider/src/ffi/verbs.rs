@@ -11,7 +11,7 @@
 
 use super::device::{check, Inner, Message};
 use super::object::{or_null, Ah, Draft, Object};
-use super::v34::*;
+use super::pabi::*;
 use crate::errno::Errno;
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::{size_of, size_of_val};

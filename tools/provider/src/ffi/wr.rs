@@ -8,7 +8,7 @@
 
 use super::memory::Entry;
 use super::object::Ah;
-use super::v34::{ibv_recv_wr, ibv_send_wr, ibv_sge};
+use super::pabi::{ibv_recv_wr, ibv_send_wr, ibv_sge};
 use core::slice;
 
 /// A send work request.
