@@ -184,12 +184,22 @@ static int to_rtr(struct rig *rig, struct end *e, struct end *peer)
 		.max_dest_rd_atomic = 4,
 		.min_rnr_timer = 1,
 	};
-	union ib_gid gid;
+	const struct ib_gid_attr *gid;
+	u8 mac[ETH_ALEN];
+	int ret;
 
-	TRY(rdma_query_gid(rig->ibdev, 1, rig->gid_index, &gid));
+	/* The peer is this device. Kernel users bring the destination's MAC along. */
+	gid = rdma_get_gid_attr(rig->ibdev, 1, rig->gid_index);
+	if (IS_ERR(gid))
+		return PTR_ERR(gid);
 	attr.ah_attr.type = rdma_ah_find_type(rig->ibdev, 1);
 	rdma_ah_set_port_num(&attr.ah_attr, 1);
-	rdma_ah_set_grh(&attr.ah_attr, &gid, 0, rig->gid_index, 16, 0);
+	rdma_ah_set_grh(&attr.ah_attr, (union ib_gid *)&gid->gid, 0, rig->gid_index, 16, 0);
+	ret = rdma_read_gid_l2_fields(gid, NULL, mac);
+	rdma_put_gid_attr(gid);
+	if (ret)
+		return ret;
+	memcpy(attr.ah_attr.roce.dmac, mac, ETH_ALEN);
 	return ib_modify_qp(e->qp, &attr, IB_QP_STATE | IB_QP_AV | IB_QP_PATH_MTU | IB_QP_DEST_QPN |
 			    IB_QP_RQ_PSN | IB_QP_MAX_DEST_RD_ATOMIC | IB_QP_MIN_RNR_TIMER);
 }
