@@ -458,10 +458,11 @@ impl<B: Backend> Driver<B> {
             }
             self.post().map_err(unreachable)?;
             let until = self.producer;
+            let start = Instant::now();
             while self.consumer != until {
                 let busy = self.backend.work(&self.ram);
                 let polled = self.poll()?;
-                if !busy && polled == 0 {
+                if polled == 0 && (!busy || start.elapsed() > PATIENCE) {
                     return Err(io::Error::other(
                         "the device has stopped short of the last write",
                     ));
@@ -578,5 +579,27 @@ mod tests {
         writes_arrive(Direct::new(), false);
         writes_arrive(Direct::new(), true);
         writes_arrive(Threaded::start().unwrap(), true);
+    }
+
+    /// Gaps around the time after which the engine falls asleep: each post is noticed, by polling or by its doorbell.
+    #[test]
+    fn single_posts_with_gaps_are_noticed() {
+        let count = std::env::var("VERBENA_POSTS").map_or(300, |n| n.parse().unwrap());
+        let mut driver = Driver::new(Threaded::start().unwrap(), 4096, false).unwrap();
+        let write = [Write {
+            from: 0,
+            to: 0,
+            length: 8,
+        }];
+        let mut random: u64 = 1;
+        for _ in 0..count {
+            random = random
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            std::thread::sleep(Duration::from_micros((random >> 33) % 2000));
+            driver.run(&write).unwrap();
+        }
+        // Some gaps are longer than the engine stays awake.
+        assert!(driver.rings > 0);
     }
 }
