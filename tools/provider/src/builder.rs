@@ -33,7 +33,7 @@ pub struct Build {
 impl SendQueue {
     /// `ibv_wr_start`. The lock is kept until `commit` or an abort.
     pub fn start(&self, error: Option<Errno>) -> Guard<'_, Producer> {
-        let mut guard = self.producer.lock();
+        let mut guard = self.producer.lock_long();
         guard.build = Build {
             index: guard.index,
             alive: self.area.alive(),

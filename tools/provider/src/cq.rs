@@ -6,7 +6,7 @@
 //! queue behind what completed, and publishes its own consumer index once. When the device is dead the ring is not
 //! looked at any more: then everything outstanding in the queue pairs of this CQ is flushed from their windows.
 
-use crate::ffi::lock::{Guard, Lock};
+use crate::ffi::lock::Lock;
 use crate::ffi::memory::{Area, Entry, Ring};
 use crate::qp::{Qp, Receives};
 use crate::table::QpTable;
@@ -173,12 +173,6 @@ impl Cq {
                 current: Completion::default(),
             }),
         }
-    }
-
-    /// The lock, for a poll of several steps.
-    #[inline(always)]
-    pub fn lock(&self) -> Guard<'_, CqState> {
-        self.state.lock()
     }
 
     /// The lock itself, for a poll that spans several calls from C.

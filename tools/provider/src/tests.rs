@@ -518,6 +518,44 @@ fn pieces_are_posted_together_or_not_at_all() {
     assert_eq!(f.producer(), 3);
 }
 
+#[test]
+fn threads_post_and_poll_without_losing_anything() {
+    const EACH: u64 = 3000;
+    let f = Fixture::new();
+    let qp = f.rts(9);
+    std::thread::scope(|scope| {
+        for thread in 0..3u64 {
+            let qp = &qp;
+            scope.spawn(move || {
+                for number in 0..EACH {
+                    while post_one(qp, thread * EACH + number) == Err((Errno::NOMEM, 0)) {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+        }
+        // The device: takes what is posted, in order, and completes it.
+        let (mut f, qp) = (f, &qp);
+        scope.spawn(move || {
+            let mut next = 0;
+            let mut seen = vec![false; 3 * EACH as usize];
+            while (next as usize) < seen.len() {
+                if f.producer() == next {
+                    std::thread::yield_now();
+                    continue;
+                }
+                let bytes = qp.sends.ring().bytes(next, 0, 128);
+                let (header, _) = SendWqe::read_from_prefix(&bytes).unwrap();
+                f.complete(9, WcOpcode::Send, next, header.wr_id.get());
+                let polled = f.polled(2);
+                assert_eq!(polled.len(), 1);
+                assert!(!core::mem::replace(&mut seen[polled[0] as usize], true));
+                next += 1;
+            }
+        });
+    });
+}
+
 /// Not a test: prints what the provider's half of a message costs. `cargo test --release -p verbena-provider -- --ignored
 /// --nocapture speed`, here or in a guest.
 #[test]

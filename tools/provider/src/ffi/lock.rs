@@ -48,6 +48,14 @@ impl<T> Lock<T> {
         Guard { lock: self }
     }
 
+    /// Waits for the lock, to hold it across several calls from C: there a second thread can appear meanwhile.
+    pub fn lock_long(&self) -> Guard<'_, T> {
+        if self.held.swap(true, Ordering::Acquire) {
+            self.wait();
+        }
+        Guard { lock: self }
+    }
+
     #[cold]
     #[inline(never)]
     fn wait(&self) {

@@ -89,7 +89,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
         return Errno::INVAL.0;
     }
     // SAFETY: see the head of `verbs`.
-    let mut guard = unsafe { CqObject::inner(cq) }.lock();
+    let mut guard = unsafe { CqObject::inner(cq) }.state().lock_long();
     // SAFETY: see the head of `verbs`.
     if !unsafe { show(cq, &mut guard) } {
         return ENOENT;
