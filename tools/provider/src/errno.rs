@@ -11,6 +11,7 @@ pub struct Errno(pub c_int);
 impl Errno {
     pub const IO: Self = Self(5);
     pub const NOMEM: Self = Self(12);
+    pub const BUSY: Self = Self(16);
     pub const INVAL: Self = Self(22);
     pub const OPNOTSUPP: Self = Self(95);
 }

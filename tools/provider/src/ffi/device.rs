@@ -7,7 +7,7 @@
 
 use super::memory::Area;
 use super::pabi::*;
-use super::{data, poll_ex, queues, verbs};
+use super::{data, domains, poll_ex, queues, verbs};
 use crate::errno::Errno;
 use core::ffi::{c_int, c_void};
 use core::mem::{offset_of, size_of};
@@ -221,7 +221,9 @@ unsafe extern "C" fn uninit_device(device: *mut verbs_device) {
 static OPS: verbs_context_ops = {
     // SAFETY: null function pointers are `None`.
     let mut ops: verbs_context_ops = unsafe { core::mem::zeroed() };
-    ops.alloc_pd = Some(verbs::alloc_pd);
+    ops.alloc_parent_domain = Some(domains::alloc_parent_domain);
+    ops.alloc_pd = Some(domains::alloc_pd);
+    ops.alloc_td = Some(domains::alloc_td);
     ops.async_event = Some(verbs::async_event);
     ops.attach_mcast = Some(ibv_cmd_attach_mcast);
     ops.create_ah = Some(verbs::create_ah);
@@ -230,7 +232,8 @@ static OPS: verbs_context_ops = {
     ops.create_qp = Some(queues::create_qp);
     ops.create_qp_ex = Some(queues::create_qp_ex);
     ops.create_srq = Some(queues::create_srq);
-    ops.dealloc_pd = Some(verbs::dealloc_pd);
+    ops.dealloc_pd = Some(domains::dealloc_pd);
+    ops.dealloc_td = Some(domains::dealloc_td);
     ops.dereg_mr = Some(verbs::dereg_mr);
     ops.destroy_ah = Some(verbs::destroy_ah);
     ops.destroy_cq = Some(queues::destroy_cq);

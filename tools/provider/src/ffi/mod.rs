@@ -11,7 +11,7 @@
 //! | [`wr`] | work requests as C passes them |
 //! | [`object`] | objects that C holds by pointer |
 //! | `device` | registration with libibverbs, opening a device, the table of operations |
-//! | `verbs`, `queues` | verbs that create, change and destroy |
+//! | `verbs`, `domains`, `queues` | verbs that create, change and destroy |
 //! | `data` | post, poll, arm |
 //! | `poll_ex`, `post_ex` | the extended interfaces to the same |
 
@@ -28,6 +28,8 @@ pub mod wr;
 mod data;
 #[cfg(not(test))]
 mod device;
+#[cfg(not(test))]
+mod domains;
 #[cfg(not(test))]
 mod poll_ex;
 #[cfg(not(test))]

@@ -6,7 +6,7 @@
 //! The provider's part is reached through shared references, so it keeps what changes behind locks or atomics.
 #![allow(unsafe_code)]
 
-use super::pabi::{ibv_ah, ibv_pd, verbs_cq, verbs_mr, verbs_qp, verbs_srq};
+use super::pabi::{ibv_ah, ibv_pd, ibv_td, verbs_cq, verbs_mr, verbs_qp, verbs_srq};
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
@@ -20,6 +20,8 @@ pub unsafe trait Zeroed {}
 
 // SAFETY: integers, nullable pointers, and arrays and unions of them.
 unsafe impl Zeroed for ibv_pd {}
+// SAFETY: as above.
+unsafe impl Zeroed for ibv_td {}
 // SAFETY: as above.
 unsafe impl Zeroed for ibv_ah {}
 // SAFETY: as above.

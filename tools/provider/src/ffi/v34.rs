@@ -4228,6 +4228,9 @@ const _: () = {
     ["Offset of field: ibv_cq_init_attr_ex::parent_domain"]
         [::core::mem::offset_of!(ibv_cq_init_attr_ex, parent_domain) - 48usize];
 };
+pub const IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS: ibv_parent_domain_init_attr_mask = 1;
+pub const IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT: ibv_parent_domain_init_attr_mask = 2;
+pub type ibv_parent_domain_init_attr_mask = core::ffi::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ibv_parent_domain_init_attr {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Verbs on device, port, protection domains, memory regions and address handles.
+//! Verbs on device, port, memory regions and address handles.
 //!
 //! Every function is called by libibverbs with arguments that the program passed to the public verb: objects are of
 //! this provider and alive, structures are readable or writable as the man pages say. That is the precondition of all
@@ -10,19 +10,15 @@
 #![allow(clippy::missing_safety_doc)]
 
 use super::device::{check, Inner, Message};
+use super::domains::Pd;
 use super::object::{or_null, Ah, Draft, Object};
 use super::pabi::*;
 use crate::errno::Errno;
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::{size_of, size_of_val};
 use verbena_abi::ctx::AddressVector;
-use verbena_abi::uverbs::{AllocPdResp, CreateAhResp};
+use verbena_abi::uverbs::CreateAhResp;
 use verbena_abi::{Le16, Le32};
-
-/// The provider's part of a protection domain.
-pub struct Pd {
-    pdn: u32,
-}
 
 /// The provider's part of a memory region: nothing.
 struct Mr;
@@ -87,38 +83,6 @@ pub unsafe extern "C" fn async_event(context: *mut ibv_context, event: *mut ibv_
         // SAFETY: see the head of this file.
         unsafe { Inner::of(context) }.bury();
     }
-}
-
-pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    // SAFETY: integers.
-    let mut request: ibv_alloc_pd = unsafe { core::mem::zeroed() };
-    let mut response = Message::<ib_uverbs_alloc_pd_resp, AllocPdResp>::zeroed();
-    let mut pd = Draft::<ibv_pd, Pd>::new();
-    // SAFETY: see the head of this file.
-    let result = check(unsafe {
-        ibv_cmd_alloc_pd(
-            context,
-            pd.verbs(),
-            &mut request,
-            size_of_val(&request),
-            &mut response.core,
-            size_of_val(&response),
-        )
-    });
-    or_null(result.map(|()| {
-        let pdn = response.driver.pdn.get();
-        pd.finish(Pd { pdn })
-    }))
-}
-
-pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    // SAFETY: see the head of this file.
-    let returned = unsafe { ibv_cmd_dealloc_pd(pd) };
-    if returned == 0 {
-        // SAFETY: from `alloc_pd`, and gone for the kernel.
-        drop(unsafe { Object::<ibv_pd, Pd>::take(pd) });
-    }
-    returned
 }
 
 pub unsafe extern "C" fn reg_mr(

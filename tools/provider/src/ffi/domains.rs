@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Protection domains, thread domains, and parent domains, which join one of each. The preconditions are those of
+//! `verbs`. The latter two exist in the process only: a parent domain stands for its protection domain everywhere.
+#![allow(unsafe_code)]
+// Said once, at the head of `verbs`.
+#![allow(clippy::missing_safety_doc)]
+
+use super::device::{check, check_flags, Message};
+use super::object::{or_null, Draft, Object};
+use super::pabi::*;
+use crate::errno::Errno;
+use core::ffi::c_int;
+use core::mem::size_of_val;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use verbena_abi::uverbs::AllocPdResp;
+
+/// Counts the parent domains that stand on something.
+type Users = Arc<AtomicUsize>;
+
+/// The provider's part of a protection domain.
+pub struct Pd {
+    pub pdn: u32,
+    users: Users,
+    /// A parent domain's: the users' counts of what it stands on.
+    stands_on: Option<[Users; 2]>,
+}
+
+/// The provider's part of a thread domain.
+struct Td {
+    users: Users,
+}
+
+pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    // SAFETY: integers.
+    let mut request: ibv_alloc_pd = unsafe { core::mem::zeroed() };
+    let mut response = Message::<ib_uverbs_alloc_pd_resp, AllocPdResp>::zeroed();
+    let mut pd = Draft::<ibv_pd, Pd>::new();
+    // SAFETY: see the head of `verbs`.
+    let result = check(unsafe {
+        ibv_cmd_alloc_pd(
+            context,
+            pd.verbs(),
+            &mut request,
+            size_of_val(&request),
+            &mut response.core,
+            size_of_val(&response),
+        )
+    });
+    or_null(result.map(|()| {
+        pd.finish(Pd {
+            pdn: response.driver.pdn.get(),
+            users: Users::default(),
+            stands_on: None,
+        })
+    }))
+}
+
+pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    // SAFETY: see the head of `verbs`.
+    let inner = unsafe { Object::<ibv_pd, Pd>::inner(pd) };
+    if inner.users.load(Ordering::Acquire) != 0 {
+        return Errno::BUSY.0;
+    }
+    if let Some(users) = &inner.stands_on {
+        for count in users {
+            count.fetch_sub(1, Ordering::Release);
+        }
+    } else {
+        // SAFETY: see the head of `verbs`.
+        let returned = unsafe { ibv_cmd_dealloc_pd(pd) };
+        if returned != 0 {
+            return returned;
+        }
+    }
+    // SAFETY: from `alloc_pd` or `alloc_parent_domain`, and gone for the kernel.
+    drop(unsafe { Object::<ibv_pd, Pd>::take(pd) });
+    0
+}
+
+pub unsafe extern "C" fn alloc_td(
+    context: *mut ibv_context,
+    attr: *mut ibv_td_init_attr,
+) -> *mut ibv_td {
+    // SAFETY: see the head of `verbs`.
+    let known = check_flags(unsafe { (*attr).comp_mask }, 0);
+    or_null(known.map(|()| {
+        let mut td = Draft::<ibv_td, Td>::new();
+        // SAFETY: just allocated.
+        unsafe { (*td.verbs()).context = context };
+        td.finish(Td {
+            users: Users::default(),
+        })
+    }))
+}
+
+pub unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
+    // SAFETY: see the head of `verbs`.
+    let inner = unsafe { Object::<ibv_td, Td>::inner(td) };
+    if inner.users.load(Ordering::Acquire) != 0 {
+        return Errno::BUSY.0;
+    }
+    // SAFETY: from `alloc_td`.
+    drop(unsafe { Object::<ibv_td, Td>::take(td) });
+    0
+}
+
+pub unsafe extern "C" fn alloc_parent_domain(
+    _context: *mut ibv_context,
+    attr: *mut ibv_parent_domain_init_attr,
+) -> *mut ibv_pd {
+    // SAFETY: see the head of `verbs`.
+    let attr = unsafe { &*attr };
+    // SAFETY: as above.
+    or_null(unsafe { new_parent_domain(attr) })
+}
+
+/// # Safety
+///
+/// As `alloc_parent_domain`.
+unsafe fn new_parent_domain(attr: &ibv_parent_domain_init_attr) -> Result<*mut ibv_pd, Errno> {
+    // Queues lie in memory of the kernel module, so there is nothing for the program's allocator to allocate.
+    check_flags(attr.comp_mask, IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT)?;
+    if attr.pd.is_null() {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: see the head of `verbs`.
+    let inner = unsafe { Object::<ibv_pd, Pd>::inner(attr.pd) };
+    let td = if attr.td.is_null() {
+        Users::default()
+    } else {
+        // SAFETY: see the head of `verbs`.
+        unsafe { Object::<ibv_td, Td>::inner(attr.td) }
+            .users
+            .clone()
+    };
+    let stands_on = [inner.users.clone(), td];
+    for count in &stands_on {
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+    let mut parent = Draft::<ibv_pd, Pd>::new();
+    // SAFETY: see the head of `verbs`.
+    let contained = unsafe { &*attr.pd };
+    // SAFETY: just allocated.
+    let verbs = unsafe { &mut *parent.verbs() };
+    verbs.context = contained.context;
+    verbs.handle = contained.handle;
+    Ok(parent.finish(Pd {
+        pdn: inner.pdn,
+        users: Users::default(),
+        stands_on: Some(stands_on),
+    }))
+}
