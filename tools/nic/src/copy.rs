@@ -7,6 +7,7 @@
 
 use crate::mem::GuestMemory;
 use crate::mr::{self, Mr, Span};
+use crate::ring::PageCache;
 use crate::slots::Slots;
 use verbena_abi::syndrome::Syndrome;
 use verbena_roce::host::{Access, CopyFault, KeyUse, Sge, Source, Target};
@@ -23,6 +24,8 @@ struct Walk<'a> {
     left: u64,
     /// The region at hand: memory, bytes walked, bytes left of it.
     at: Option<(Span, u64, u64)>,
+    /// Page addresses of it that were looked up.
+    pages: PageCache,
 }
 
 impl Walk<'_> {
@@ -37,7 +40,7 @@ impl Walk<'_> {
             if let Some((span, done, left)) = self.at {
                 if left > 0 {
                     return span
-                        .run(mem, done, want.min(left))
+                        .run(mem, &mut self.pages, done, want.min(left))
                         .ok_or(mr::unreachable(self.access));
                 }
             }
@@ -68,6 +71,7 @@ impl Walk<'_> {
                 },
             )?;
             self.skip = 0;
+            self.pages = PageCache::default();
             self.at = Some((span, 0, part));
         }
     }
@@ -105,6 +109,7 @@ pub fn copy<M: GuestMemory>(
             skip: offset.into(),
             left: length.into(),
             at: None,
+            pages: PageCache::default(),
         },
         Source::Region {
             pd,
@@ -125,6 +130,7 @@ pub fn copy<M: GuestMemory>(
                 skip: 0,
                 left: length.into(),
                 at: None,
+                pages: PageCache::default(),
             }
         }
     };
@@ -147,8 +153,13 @@ pub fn copy<M: GuestMemory>(
         let want = from.left;
         let (src, have) = from.peek(mem, regions, want).map_err(CopyFault::Source)?;
         let (dst, room) = to.peek(mem, regions, have).map_err(CopyFault::Target)?;
-        mem.copy(dst, src, room as usize)
-            .map_err(|_| CopyFault::Target(mr::unreachable(to.access)))?;
+        if mem.copy(dst, src, room as usize).is_err() {
+            return Err(if mem.contains(src, room) {
+                CopyFault::Target(mr::unreachable(to.access))
+            } else {
+                CopyFault::Source(mr::unreachable(from.access))
+            });
+        }
         from.advance(room);
         to.advance(room);
     }
@@ -164,6 +175,7 @@ fn scatter(pd: u32, privileged: bool, sges: &[Sge], offset: u32, total: u64) -> 
         skip: offset.into(),
         left: total,
         at: None,
+        pages: PageCache::default(),
     }
 }
 
@@ -184,6 +196,7 @@ fn region(pd: u32, sges: &[Sge; 1], total: u64) -> Walk<'_> {
         skip: 0,
         left: total,
         at: None,
+        pages: PageCache::default(),
     }
 }
 

@@ -7,7 +7,7 @@
 
 use crate::config::LOCAL_DMA_LKEY;
 use crate::mem::GuestMemory;
-use crate::ring::Pages;
+use crate::ring::{PageCache, Pages};
 use crate::slots::Slots;
 use crate::tables::ContextSlot;
 use verbena_abi::ctx::{access, mr_flags, MemoryEntry, MrState};
@@ -55,14 +55,20 @@ pub enum Span {
 }
 
 impl Span {
-    /// The DMA address `offset` bytes on, and how many bytes from there are contiguous, at most `want`.
+    /// The DMA address `offset` bytes on, and how many bytes from there are contiguous, at most `want`. Whether there is
+    /// memory at that address is for the access to find out.
     #[inline]
-    pub fn run<M: GuestMemory>(&self, mem: &M, offset: u64, want: u64) -> Option<(u64, u64)> {
-        let (addr, len) = match self {
-            Span::Direct(addr) => (addr.checked_add(offset)?, want),
-            Span::Pages(pages, at) => pages.run(mem, at.checked_add(offset)?, want)?,
-        };
-        mem.contains(addr, len).then_some((addr, len))
+    pub fn run<M: GuestMemory>(
+        &self,
+        mem: &M,
+        cache: &mut PageCache,
+        offset: u64,
+        want: u64,
+    ) -> Option<(u64, u64)> {
+        match self {
+            Span::Direct(addr) => Some((addr.checked_add(offset)?, want)),
+            Span::Pages(pages, at) => pages.run(mem, cache, at.checked_add(offset)?, want),
+        }
     }
 }
 

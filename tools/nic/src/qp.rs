@@ -9,7 +9,7 @@ use crate::copy;
 use crate::mem::{Area, GuestMemory};
 use crate::mr;
 use crate::port::Outgoing;
-use crate::ring::{Pages, Ring};
+use crate::ring::{PageCache, Pages, Ring};
 use crate::shared::{Casualty, Shared};
 use crate::tables::ContextSlot;
 use verbena_abi::cmd::{self, QpType, NO_VLAN};
@@ -239,7 +239,7 @@ impl<M: GuestMemory> QpHost<'_, M> {
 
     fn atomic_address(&mut self, key: &KeyUse) -> Result<u64, Syndrome> {
         let span = mr::resolve(&self.shared.mrs, key)?;
-        match span.run(self.mem, 0, 8) {
+        match span.run(self.mem, &mut PageCache::default(), 0, 8) {
             Some((addr, 8)) if addr % 8 == 0 => Ok(addr),
             _ => Err(mr::unreachable(key.access)),
         }

@@ -7,12 +7,11 @@ use crate::mem::GuestMemory;
 use verbena_abi::cmd::CmdStatus;
 use verbena_abi::ctx::{Translation, TRANSLATION_LEAF};
 use verbena_abi::syndrome::Syndrome;
+use verbena_abi::Le64;
+use zerocopy::IntoBytes;
 
 /// Page sizes that a translation may use.
 pub const LOG_PAGE: std::ops::RangeInclusive<u8> = 12..=30;
-
-/// Largest level-1 table: what fits a chunk that a driver can allocate at once.
-pub const MAX_TABLE_PAGES: u32 = 1 << 20;
 
 /// A translation that has been checked for form; the pages it names are looked up when they are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,10 +37,8 @@ impl Pages {
                 }
             }
             1 | 2 => {
-                let limit = MAX_TABLE_PAGES * raw.levels as u32;
                 if !LOG_PAGE.contains(&raw.log_page_size)
                     || num_pages == 0
-                    || num_pages > limit
                     || addr % 8 != 0
                     || u64::from(num_pages) << raw.log_page_size < bytes
                     || addr.checked_add(u64::from(num_pages) * 8).is_none()
@@ -63,18 +60,26 @@ impl Pages {
     /// The DMA address of a byte position, and how many bytes from there on are contiguous, at most `want`.
     ///
     /// Neighbouring pages are merged, so that a copy is as long as it can be.
-    pub fn run<M: GuestMemory>(&self, mem: &M, position: u64, want: u64) -> Option<(u64, u64)> {
+    pub fn run<M: GuestMemory>(
+        &self,
+        mem: &M,
+        cache: &mut PageCache,
+        position: u64,
+        want: u64,
+    ) -> Option<(u64, u64)> {
         if self.levels == 0 {
             return Some((self.addr.checked_add(position)?, want));
         }
         let size = 1u64 << self.log_page;
         let mut page = u32::try_from(position >> self.log_page).ok()?;
         let inside = position & (size - 1);
-        let first = self.page(mem, page)?;
+        let mut ahead = (inside + want).div_ceil(size);
+        let first = self.cached(mem, cache, page, ahead)?;
         let mut got = size - inside;
         while got < want {
             page += 1;
-            let Some(next) = self.page(mem, page) else {
+            ahead -= 1;
+            let Some(next) = self.cached(mem, cache, page, ahead) else {
                 break;
             };
             if next.wrapping_sub(first) != got + inside {
@@ -85,21 +90,85 @@ impl Pages {
         Some((first.checked_add(inside)?, got.min(want)))
     }
 
-    /// The DMA address of a page.
+    /// The DMA address of a page, of which the next `ahead` will be wanted too.
     #[inline]
-    fn page<M: GuestMemory>(&self, mem: &M, page: u32) -> Option<u64> {
-        if page >= self.num_pages {
-            return None;
+    fn cached<M: GuestMemory>(
+        &self,
+        mem: &M,
+        cache: &mut PageCache,
+        page: u32,
+        ahead: u64,
+    ) -> Option<u64> {
+        let at = page.wrapping_sub(cache.first);
+        if at >= cache.count {
+            self.fill(mem, cache, page, ahead)?;
         }
-        let entry = if self.levels == 1 {
-            self.addr.checked_add(u64::from(page) * 8)?
-        } else {
-            let leaf = u64::from(page) / TRANSLATION_LEAF as u64;
-            let table = mem.load64(self.addr.checked_add(leaf * 8)?).ok()?;
-            table.checked_add(u64::from(page) % TRANSLATION_LEAF as u64 * 8)?
-        };
-        let addr = mem.load64(entry).ok()?;
+        let at = page.wrapping_sub(cache.first) as usize;
+        let addr = cache.addrs.get(at)?.get();
         (addr & ((1u64 << self.log_page) - 1) == 0).then_some(addr)
+    }
+
+    fn fill<M: GuestMemory>(
+        &self,
+        mem: &M,
+        cache: &mut PageCache,
+        page: u32,
+        ahead: u64,
+    ) -> Option<()> {
+        let left = self.num_pages.checked_sub(page).filter(|&l| l > 0)?;
+        // A run of entries does not leave its table.
+        let table = if self.levels == 1 {
+            left
+        } else {
+            left.min(TRANSLATION_LEAF as u32 - page % TRANSLATION_LEAF as u32)
+        };
+        let count = (CACHED as u32)
+            .min(table)
+            .min(u32::try_from(ahead).unwrap_or(u32::MAX))
+            .max(1);
+        let entry = self.entry(mem, page)?;
+        let addrs = cache.addrs.get_mut(..count as usize)?;
+        mem.read(entry, addrs.as_mut_bytes()).ok()?;
+        (cache.first, cache.count) = (page, count);
+        Some(())
+    }
+
+    /// The DMA address of a page.
+    fn page<M: GuestMemory>(&self, mem: &M, page: u32) -> Option<u64> {
+        self.cached(mem, &mut PageCache::default(), page, 1)
+    }
+
+    /// Where the address of a page is written.
+    #[inline]
+    fn entry<M: GuestMemory>(&self, mem: &M, page: u32) -> Option<u64> {
+        if self.levels == 1 {
+            return self.addr.checked_add(u64::from(page) * 8);
+        }
+        let leaf = u64::from(page) / TRANSLATION_LEAF as u64;
+        let table = mem.load64(self.addr.checked_add(leaf * 8)?).ok()?;
+        table.checked_add(u64::from(page) % TRANSLATION_LEAF as u64 * 8)
+    }
+}
+
+/// Page addresses that are read at once.
+const CACHED: usize = 32;
+
+/// Page addresses that were looked up a moment ago, for one walk over one region.
+#[derive(Debug)]
+pub struct PageCache {
+    first: u32,
+    count: u32,
+    addrs: [Le64; CACHED],
+}
+
+impl Default for PageCache {
+    #[inline]
+    fn default() -> Self {
+        Self {
+            first: 0,
+            count: 0,
+            addrs: [Le64::new(0); CACHED],
+        }
     }
 }
 

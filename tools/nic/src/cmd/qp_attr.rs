@@ -104,7 +104,10 @@ pub fn check(qp_type: QpType, now: QpState, request: &ModifyQp) -> Result<QpStat
     if matches!(to, QpState::Reset | QpState::Err) {
         return Ok(to);
     }
-    // The rate is advice; alternative paths and migration are refused by range below.
+    if mask & m::ALT_PATH != 0 {
+        return Err(bad(CmdStatus::Unsupported, Syndrome::CmdAttribute));
+    }
+    // The rate is advice.
     let known = must | may | m::STATE | m::RATE_LIMIT;
     if mask & must != must || mask & !known != 0 {
         return Err(ATTRIBUTE);
