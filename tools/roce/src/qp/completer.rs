@@ -51,6 +51,7 @@ impl Requester {
         let all = self.acknowledge_slots(core, host, end);
         if self.una_psn != una {
             self.reload_retries(core);
+            self.skip_acknowledged();
         }
         all
     }

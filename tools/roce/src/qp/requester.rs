@@ -366,6 +366,17 @@ impl Requester {
         }
     }
 
+    /// An acknowledgement overtook a cursor that had gone back: what it covers is not sent again.
+    pub(super) fn skip_acknowledged(&mut self) {
+        if self.cursor == self.oldest && self.oldest != self.next {
+            let slot = self.slot(self.oldest);
+            if slot.started && !slot.awaits_response() {
+                let done = psn::ahead(self.una_psn, slot.first_psn).min(slot.psns);
+                self.cursor_packets = self.cursor_packets.max(done);
+            }
+        }
+    }
+
     /// Completes the oldest work request in error. The caller takes the queue pair to ERR with what this returns.
     pub(super) fn fail_oldest<H: Host>(
         &mut self,

@@ -173,6 +173,14 @@ impl Pair {
         (end.sends_done, end.taken, end.recvs_done) = (0, 0, 0);
     }
 
+    /// RESET to RTS on both sides, with new first PSNs.
+    pub fn restart(&mut self, psns: [u32; 2]) {
+        self.setup.psns = psns;
+        for side in [Side::A, Side::B] {
+            self.connect(side);
+        }
+    }
+
     /// A buffer that everybody may use.
     pub fn buffer(&mut self, side: Side, bytes: &[u8]) -> Buffer {
         self.world.buffer(side, bytes.to_vec())

@@ -2,6 +2,7 @@
 
 //! The rules, one by one and by name. Most run in every way that packets can travel.
 
+mod chaos;
 mod errors;
 mod flow;
 mod retry;

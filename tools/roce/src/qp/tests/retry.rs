@@ -374,3 +374,34 @@ fn a_super_packet_that_begins_with_what_came_before_is_taken_from_where_it_is_ne
     assert_eq!(p.world.bytes(dst), pattern(2048, 1));
     assert_eq!(p.world.end(B).copied, 2048);
 }
+
+#[test]
+fn an_acknowledgement_overtakes_a_requester_that_went_back() {
+    // The first packets of a SEND, delayed, are executed after an RNR NAK had made the requester go back to them; the
+    // rest of the message was never sent.
+    let mut p = Pair::new(Setup {
+        mode: Mode::Split,
+        psns: [0, 0],
+        window: 2,
+        ..Setup::default()
+    });
+    let (src, dst) = (p.buffer(A, &pattern(700, 1)), p.zeros(B, 700));
+    p.link.record = true;
+    p.post(A, Post::send(1, &[src.sge()]));
+    p.run_until(2_500);
+    assert_eq!(p.qps[1].counters().rnr_naks_sent, 1);
+    let late: Vec<Packet> = p
+        .link
+        .log
+        .iter()
+        .filter(|(side, _)| *side == A)
+        .map(|(_, packet)| packet.clone())
+        .collect();
+    p.post_recv(B, 1, &[dst.sge()]);
+    for packet in late {
+        p.deliver(B, packet);
+    }
+    p.settle();
+    assert_eq!(p.statuses(A), [(1, Success)]);
+    assert_eq!(p.world.bytes(dst), pattern(700, 1));
+}
