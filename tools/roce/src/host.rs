@@ -196,7 +196,7 @@ pub struct KeyUse {
     pub key: u32,
     /// First address.
     pub addr: u64,
-    /// Bytes; never 0: an access of zero length needs no valid key (IBTA 9.7.4.1.5).
+    /// Bytes; never 0: an access of zero length needs no valid key (IBTA 9.7.4).
     pub length: u64,
     /// What it is to be used for.
     pub access: Access,
@@ -320,7 +320,7 @@ pub struct Completion {
     pub imm: Option<[u8; 4]>,
     /// Key that the peer's SEND invalidated.
     pub invalidated: Option<u32>,
-    /// The completion counts as solicited (IBTA 11.4.2.2; errors always do).
+    /// The completion counts as solicited (IBTA 11.4.2; errors always do).
     pub solicited: bool,
     /// Datagrams: the source.
     pub source: Option<DatagramSource>,

@@ -46,7 +46,7 @@ pub struct Reth {
     pub length: u32,
 }
 
-/// Code of a NAK (IBTA table 46).
+/// Code of a NAK (IBTA 9.7.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NakCode {
     /// 0: PSN sequence error.
@@ -63,7 +63,7 @@ pub enum NakCode {
     SourceFault,
 }
 
-/// Syndrome of an AETH (IBTA 9.7.5.1).
+/// Syndrome of an AETH (IBTA 9.7.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AethSyndrome {
     /// Positive, with a credit count code; 31 means that credits are not used.

@@ -6,7 +6,7 @@
 pub const PSN_COUNT: u32 = 1 << 24;
 /// The bits of a PSN.
 pub const PSN_MASK: u32 = PSN_COUNT - 1;
-/// Half of the PSN space: a PSN is ahead of another by less than this, or it is behind (IBTA 9.7.1.1: the duplicate
+/// Half of the PSN space: a PSN is ahead of another by less than this, or it is behind (IBTA 9.7.1: the duplicate
 /// region). Also the most PSNs a requester may have outstanding.
 pub const PSN_WINDOW: u32 = 1 << 23;
 

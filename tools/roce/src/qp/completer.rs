@@ -3,7 +3,7 @@
 //! The requester's other half: responses and acknowledgements complete work requests.
 //!
 //! The responder answers in PSN order. So whatever answers PSN n also acknowledges every SEND and WRITE before n, and
-//! tells that a READ or atomic before n whose response has not come was lost on the way ("implied NAK", IBTA 9.7.5.2.6).
+//! tells that a READ or atomic before n whose response has not come was lost on the way ("implied NAK", IBTA 9.7.5).
 
 use super::requester::Requester;
 use super::timers::rnr_delay_ns;
@@ -109,7 +109,7 @@ impl Requester {
                     let cause = Syndrome::RnrRetryExceeded;
                     return Err(self.fail_oldest(core, host, WcStatus::RnrRetryExcErr, cause));
                 }
-                // 7 is for ever (IBTA 9.7.5.2.8).
+                // 7 is for ever (IBTA 9.7.5).
                 if core.attr.rnr_retry != 7 {
                     self.rnr_left -= 1;
                 }

@@ -53,7 +53,7 @@ pub struct Config {
     pub max_outstanding: u32,
     /// Most bytes of a super-packet to a local peer.
     pub super_bytes: u32,
-    /// The local ACK timer is not shorter than this, whatever the attribute says, as hardware has it too: IBTA 9.7.6.1.3
+    /// The local ACK timer is not shorter than this, whatever the attribute says, as hardware has it too: IBTA 9.7.6
     /// lets it be up to four times the attribute, and a busy host must not look like a dead one.
     pub min_timeout_ns: u64,
 }
@@ -480,7 +480,7 @@ impl Qp {
         }
     }
 
-    /// A work request failed. On unreliable services only the send queue is in error: SQE (IBTA 10.3.1.8).
+    /// A work request failed. On unreliable services only the send queue is in error: SQE (IBTA 10.3.1).
     fn send_error<H: Host>(&mut self, host: &mut H, cause: Syndrome) {
         if self.core.transport() == Transport::Rc {
             self.enter_error(host, cause);

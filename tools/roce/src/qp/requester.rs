@@ -488,7 +488,7 @@ impl Requester {
         let (responses_due, next_psn, is_oldest) =
             (self.responses_due, self.next_psn, self.oldest == index);
         let slot = self.slot_mut(index);
-        // Fence: after all READs and atomics before it (IBTA 10.8.3.3).
+        // Fence: after all READs and atomics before it (IBTA 10.8.3).
         if slot.wqe.fence && responses_due > 0 {
             return false;
         }

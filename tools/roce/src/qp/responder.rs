@@ -18,7 +18,7 @@ use alloc::rc::Rc;
 use core::cell::Cell;
 use verbena_abi::ctx::access;
 
-/// Longest message of the protocol (IBTA 9.7.4.1.6).
+/// Longest message of the protocol (IBTA 9.7.4).
 const MAX_LENGTH: u32 = 1 << 31;
 
 /// A message of which the last packet has not come.
@@ -227,7 +227,7 @@ impl Responder {
         }
     }
 
-    /// A request that was executed before (IBTA 9.7.5.1.3).
+    /// A request that was executed before (IBTA 9.7.5).
     fn duplicate<H: Host>(
         &mut self,
         core: &mut Core,
@@ -363,7 +363,7 @@ impl Responder {
         }
     }
 
-    /// Whether the payload has the size that its place in the message demands (IBTA 9.7.4.1.6).
+    /// Whether the payload has the size that its place in the message demands (IBTA 9.7.4).
     pub(super) fn fits(core: &Core, packet: &Packet) -> bool {
         let full = packet.psns.saturating_mul(core.attr.path_mtu);
         let length = packet.payload.len();

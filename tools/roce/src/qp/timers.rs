@@ -13,7 +13,7 @@ pub fn rnr_delay_ns(code: u8) -> u64 {
     u64::from(RNR_10US[usize::from(code & 31)]) * 10_000
 }
 
-/// Local ACK timeout of a code: 4.096 us * 2^code; 0 is no timeout (IBTA 9.7.6.1.3).
+/// Local ACK timeout of a code: 4.096 us * 2^code; 0 is no timeout (IBTA 9.7.6).
 pub fn ack_timeout_ns(code: u8) -> Option<u64> {
     match code & 31 {
         0 => None,

@@ -38,7 +38,7 @@ pub(super) fn receive<H: Host>(
         core.counters.out_of_sequence += u64::from(packet.psns);
         abandon(core, resp, host);
     }
-    // The next packet is expected after this one, whatever becomes of it (IBTA 9.8.2.2.1).
+    // The next packet is expected after this one, whatever becomes of it (IBTA 9.8.2).
     resp.expected_psn = psn::add(packet.psn, packet.psns);
     if packet.first {
         abandon(core, resp, host);

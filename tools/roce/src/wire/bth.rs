@@ -23,7 +23,7 @@ mod at {
 const SOLICITED: u8 = 0x80;
 const MIG_REQ: u8 = 0x40;
 
-/// Operations: the lower five bits of an opcode (IBTA table 38).
+/// Operations: the lower five bits of an opcode (IBTA 9.2).
 #[allow(missing_docs)]
 pub mod op {
     pub const SEND_FIRST: u8 = 0x00;

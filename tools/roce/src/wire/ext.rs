@@ -81,7 +81,7 @@ pub fn write_atomic(writer: &mut Writer, addr: u64, rkey: u32, op: &AtomicOp) {
     writer.extend(compare.to_be_bytes());
 }
 
-/// Syndrome (1), MSN (3). The syndrome is 0, two bits of kind, and five of value (IBTA table 45).
+/// Syndrome (1), MSN (3). The syndrome is 0, two bits of kind, and five of value (IBTA 9.7.5).
 pub fn read_aeth(reader: &mut Reader<'_>) -> Result<Aeth, Malformed> {
     let word = reader.u32()?;
     let (syndrome, msn) = ((word >> 24) as u8, word & 0xff_ffff);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Invariant CRC (IBTA A17.3.3): CRC-32 over 8 bytes of ones (where InfiniBand has its LRH), IP, UDP, BTH and all after
+//! Invariant CRC (IBTA A17.3): CRC-32 over 8 bytes of ones (where InfiniBand has its LRH), IP, UDP, BTH and all after
 //! it, with ones in place of the fields that may change on the way. It is stored least significant byte first.
 
 use super::{bth, ipv4, ipv6, udp};

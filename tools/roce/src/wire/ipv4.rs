@@ -33,7 +33,7 @@ impl<'a> View<'a> {
         if bytes.len() < LEN {
             return Err(Malformed::Truncated);
         }
-        // RoCEv2 has no options: the ICRC's mask is defined for 20 bytes (IBTA A17.9.1).
+        // RoCEv2 has no options: the ICRC's mask is defined for 20 bytes (IBTA A17.3).
         if bytes[at::VERSION_IHL] != 0x45 {
             return Err(Malformed::Ip);
         }
@@ -137,7 +137,7 @@ impl Repr {
     }
 }
 
-/// The header with the fields that routers change set to ones, for the ICRC (IBTA A17.3.3).
+/// The header with the fields that routers change set to ones, for the ICRC (IBTA A17.3).
 pub(super) fn masked(header: &[u8]) -> [u8; LEN] {
     let mut masked: [u8; LEN] = field(header, 0);
     masked[at::TOS] = 0xff;
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn checksum_of_a_known_header() {
-        // From a captured frame: 10.0.17.1 to 10.0.18.1, UDP, checksum 0x9161.
+        // From a captured frame: 10.0.17 to 10.0.18, UDP, checksum 0x9161.
         let header = [
             0x45, 0xc2, 0x00, 0x3c, 0x71, 0x8c, 0x40, 0x00, 0x40, 0x11, 0x91, 0x61, 0x0a, 0x00,
             0x11, 0x01, 0x0a, 0x00, 0x12, 0x01,

@@ -120,7 +120,7 @@ impl Repr {
     }
 }
 
-/// The header with the fields that routers change set to ones, for the ICRC (IBTA A17.3.3).
+/// The header with the fields that routers change set to ones, for the ICRC (IBTA A17.3).
 pub(super) fn masked(header: &[u8]) -> [u8; LEN] {
     let mut masked: [u8; LEN] = field(header, 0);
     masked[0] |= 0x0f;

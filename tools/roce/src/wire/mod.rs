@@ -54,7 +54,7 @@ pub struct Path {
     pub sgid: [u8; 16],
     /// Destination GID; of the same kind.
     pub dgid: [u8; 16],
-    /// UDP source port: 0xc000 and above (IBTA A17.9.2).
+    /// UDP source port: 0xc000 and above (IBTA A17.3).
     pub udp_sport: u16,
     /// 20 bits, IPv6 only.
     pub flow_label: u32,
@@ -105,7 +105,7 @@ pub fn ipv4_to_gid(addr: [u8; 4]) -> [u8; 16] {
 }
 
 /// What a receiver stores before a datagram of `udp_length` bytes that came this way: the IPv6 header, or 20 bytes of
-/// zero and the IPv4 header (IBTA A17.4.5.1).
+/// zero and the IPv4 header (IBTA A17.4).
 pub fn stored_grh(path: &Path, udp_length: u32) -> [u8; 40] {
     let mut grh = [0; 40];
     let length = udp_length.min(0xffff - 20) as u16;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! UDP header. Its checksum is sent as 0 and not looked at: the ICRC covers more (IBTA A17.3.1.3).
+//! UDP header. Its checksum is sent as 0 and not looked at: the ICRC covers more (IBTA A17.3).
 
 use super::{field, put, Malformed};
 
