@@ -41,4 +41,6 @@ mod table;
 mod window;
 
 #[cfg(test)]
+mod device_tests;
+#[cfg(test)]
 mod tests;

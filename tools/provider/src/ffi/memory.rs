@@ -233,6 +233,12 @@ impl Area {
         })
     }
 
+    /// An area whose words a test sees too.
+    #[cfg(test)]
+    pub fn over(words: Memory) -> Self {
+        Self::new(words, Memory::heap(doorbell::PART_SIZE), 0).expect("big enough")
+    }
+
     /// An area in plain memory that says it is alive and awake.
     #[cfg(test)]
     pub fn mock() -> Self {

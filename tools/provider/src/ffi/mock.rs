@@ -21,10 +21,21 @@ impl Shared {
         self.0.alias()
     }
 
+    /// Another handle of the same memory. It must not outlive this value's origin.
+    pub fn again(&self) -> Self {
+        Self(self.0.alias())
+    }
+
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         let target = self.0.slice_at(offset, bytes.len());
         // SAFETY: `slice_at` has checked the range; tests have one thread.
         unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) };
+    }
+
+    pub fn read(&self, offset: usize, length: usize) -> Vec<u8> {
+        let source = self.0.slice_at(offset, length);
+        // SAFETY: `slice_at` has checked the range; tests have one thread.
+        unsafe { core::slice::from_raw_parts(source, length) }.to_vec()
     }
 
     pub fn clear(&self) {
@@ -45,6 +56,13 @@ pub fn set_rdma(wr: &mut ibv_send_wr, remote_addr: u64, rkey: u32, imm: u32) {
     wr.wr.rdma.remote_addr = remote_addr;
     wr.wr.rdma.rkey = rkey;
     wr.__bindgen_anon_1.imm_data = imm;
+}
+
+pub fn set_atomic(wr: &mut ibv_send_wr, remote_addr: u64, rkey: u32, compare_add: u64, swap: u64) {
+    wr.wr.atomic.remote_addr = remote_addr;
+    wr.wr.atomic.rkey = rkey;
+    wr.wr.atomic.compare_add = compare_add;
+    wr.wr.atomic.swap = swap;
 }
 
 pub fn recv_wr(wr_id: u64, sges: &mut [ibv_sge]) -> ibv_recv_wr {

@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The provider's data path against the device model itself: what one writes the other has to understand. The device's
+//! fake driver creates the objects; what either side has written is carried over before the other one runs.
+
+use crate::cq::{Completion, Cq, LOG_STRIDE};
+use crate::errno::Errno;
+use crate::ffi::memory::{Area, Ring};
+use crate::ffi::mock::{self, Shared};
+use crate::ffi::pabi::{ibv_send_wr, ibv_sge};
+use crate::qp::{Qp, Receives};
+use crate::recv::{RecvConfig, RecvQueue};
+use crate::send::{SendConfig, SendQueue};
+use std::sync::Arc;
+use verbena_abi::cqe::{WcOpcode, WcStatus};
+use verbena_abi::ctx::QpState;
+use verbena_abi::doorbell;
+use verbena_abi::eqe::EventType;
+use verbena_abi::syndrome::Syndrome;
+use verbena_device::mem::GuestMemory;
+use verbena_device::mock::{CqHandle, Driver, QpHandle};
+
+const LOG_CQ: u8 = 4;
+
+/// Memory on both sides, with the address that the device knows.
+struct Carried {
+    memory: Shared,
+    addr: u64,
+    offset: usize,
+    length: usize,
+}
+
+impl Carried {
+    fn to_device(&self, driver: &Driver) {
+        let bytes = self.memory.read(self.offset, self.length);
+        let at = self.addr + self.offset as u64;
+        driver.ram.write(at, &bytes).unwrap();
+    }
+
+    fn to_process(&self, driver: &Driver) {
+        let bytes = driver.bytes(self.addr + self.offset as u64, self.length);
+        self.memory.write(self.offset, &bytes);
+    }
+}
+
+struct Side {
+    qp: Arc<Qp>,
+    handle: QpHandle,
+    cq: Arc<Cq>,
+}
+
+struct Rig {
+    driver: Driver,
+    area: Arc<Area>,
+    sides: [Side; 2],
+    /// What the process writes, and what the device writes.
+    written: Vec<Carried>,
+    read: Vec<Carried>,
+    /// The area's memory, of which the others are views.
+    _words: Shared,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let mut driver = Driver::new();
+        let words = Shared::new(doorbell::AREA_SIZE);
+        let area = Arc::new(Area::over(words.view()));
+        let view = |offset| Carried {
+            memory: words.again(),
+            addr: driver.area,
+            offset,
+            length: doorbell::PART_SIZE,
+        };
+        let mut written = vec![view(doorbell::GUEST_PART)];
+        let mut read = vec![view(doorbell::DEVICE_PART)];
+        let mut halves = Vec::new();
+        for _ in 0..2 {
+            let cq_handle = driver.create_cq(LOG_CQ);
+            let cq = Self::cq(&cq_handle, &area, &mut read);
+            let request = driver.qp_request(&cq_handle, &cq_handle);
+            let handle = driver.create_qp_by(&request).unwrap();
+            let mut ring = |addr: u64, log_size: u8, log_stride: u8| {
+                let length = (1usize << log_size) << log_stride;
+                let memory = Shared::new(length);
+                let view = memory.view();
+                written.push(Carried {
+                    memory,
+                    addr,
+                    offset: 0,
+                    length,
+                });
+                view
+            };
+            let (log_size, log_stride) = (request.log_sq_size, request.log_sq_stride);
+            let sq = ring(handle.sq, log_size, log_stride);
+            let sends = SendQueue::new(
+                Ring::new(sq, log_size, log_stride).unwrap(),
+                area.clone(),
+                SendConfig {
+                    max_wr: 1 << log_size,
+                    max_sge: request.max_send_sge.into(),
+                    max_inline: request.max_inline.get().into(),
+                    datagram: false,
+                    signal_all: false,
+                    slot: handle.slot.into(),
+                },
+            );
+            let (log_size, log_stride) = (request.log_rq_size, request.log_rq_stride);
+            let rq = ring(handle.rq, log_size, log_stride);
+            let receives = RecvQueue::new(
+                Ring::new(rq, log_size, log_stride).unwrap(),
+                area.clone(),
+                RecvConfig {
+                    max_wr: 1 << log_size,
+                    max_sge: request.max_recv_sge.into(),
+                    slot: handle.slot.into(),
+                },
+            );
+            let receives = Receives::Own(receives);
+            let qp = Qp::new(handle.qpn, sends, receives, cq.clone(), cq.clone());
+            let qp = Arc::new(qp);
+            qp.attach();
+            halves.push(Side { qp, handle, cq });
+        }
+        let sides: [Side; 2] = halves.try_into().ok().unwrap();
+        let mut rig = Self {
+            driver,
+            area,
+            sides,
+            written,
+            read,
+            _words: words,
+        };
+        rig.connect();
+        rig
+    }
+
+    fn cq(handle: &CqHandle, area: &Arc<Area>, read: &mut Vec<Carried>) -> Arc<Cq> {
+        let length = (1usize << LOG_CQ) << LOG_STRIDE;
+        let memory = Shared::new(length);
+        let ring = Ring::new(memory.view(), LOG_CQ, LOG_STRIDE).unwrap();
+        read.push(Carried {
+            memory,
+            addr: handle.ring,
+            offset: 0,
+            length,
+        });
+        Arc::new(Cq::new(ring, LOG_CQ, area.clone(), handle.slot.into()))
+    }
+
+    fn connect(&mut self) {
+        self.carry_out();
+        let [a, b] = &self.sides;
+        self.driver.connect(&a.handle, &b.handle);
+        for side in &self.sides {
+            side.qp.set_state(QpState::Rts);
+        }
+        self.carry_in();
+    }
+
+    fn carry_out(&self) {
+        for one in &self.written {
+            one.to_device(&self.driver);
+        }
+    }
+
+    fn carry_in(&self) {
+        for one in &self.read {
+            one.to_process(&self.driver);
+        }
+    }
+
+    /// Lets the device see what was written, run for a while, and shows what it has written.
+    fn run(&mut self) {
+        self.carry_out();
+        if self.area.rung() {
+            self.area.forget_ring();
+            self.driver.device.ring(0);
+        }
+        self.driver.pass(1_000_000_000);
+        self.carry_in();
+    }
+
+    fn poll(&self, side: usize) -> Vec<Completion> {
+        let mut all = Vec::new();
+        self.sides[side].cq.poll(100, |_, one| all.push(*one));
+        all
+    }
+
+    fn send(&self, side: usize, wr: ibv_send_wr) {
+        let qp = &self.sides[side].qp;
+        mock::with_sends(&mut [wr], |first| qp.post_send(first)).unwrap();
+    }
+
+    fn receive(&self, side: usize, wr_id: u64, sges: &mut [ibv_sge]) {
+        let qp = &self.sides[side].qp;
+        let mut wrs = [mock::recv_wr(wr_id, sges)];
+        mock::with_recvs(&mut wrs, |first| qp.post_recv(first)).unwrap();
+    }
+}
+
+fn sge(addr: u64, length: u32, lkey: u32) -> ibv_sge {
+    ibv_sge { addr, length, lkey }
+}
+
+fn wr(wr_id: u64, opcode: u32, flags: u32, sges: &mut [ibv_sge]) -> ibv_send_wr {
+    let mut wr = mock::send_wr(sges);
+    wr.wr_id = wr_id;
+    wr.opcode = opcode;
+    wr.send_flags = flags;
+    wr
+}
+
+const SIGNALED: u32 = 2;
+
+#[test]
+fn a_send_with_immediate_reaches_its_receive() {
+    let mut rig = Rig::new();
+    let (from, from_key) = rig.driver.region(300, 1);
+    let (to, to_key) = rig.driver.region(400, 2);
+    rig.receive(
+        1,
+        11,
+        &mut [sge(to, 100, to_key), sge(to + 200, 200, to_key)],
+    );
+    let mut sges = [sge(from, 250, from_key), sge(from + 260, 5, from_key)];
+    let mut send = wr(7, 3, SIGNALED, &mut sges);
+    mock::set_rdma(&mut send, 0, 0, 0x1234_5678);
+    rig.send(0, send);
+    rig.run();
+    let [sent] = rig.poll(0)[..] else {
+        panic!("one completion of the send");
+    };
+    assert_eq!((sent.wr_id, sent.status(), sent.opcode()), (7, 0, 0));
+    assert_eq!(sent.qpn(), rig.sides[0].qp.qpn);
+    let [received] = rig.poll(1)[..] else {
+        panic!("one completion of the receive");
+    };
+    assert_eq!((received.wr_id, received.status()), (11, 0));
+    assert_eq!(received.opcode(), WcOpcode::Recv.to_raw());
+    assert_eq!((received.byte_len(), received.imm()), (255, 0x1234_5678));
+    assert_eq!(received.wc_flags(), 2);
+    let mut expected = rig.driver.bytes(from, 250);
+    expected.extend(rig.driver.bytes(from + 260, 5));
+    let mut found = rig.driver.bytes(to, 100);
+    found.extend(rig.driver.bytes(to + 200, 155));
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn writes_inline_writes_and_reads_move_the_bytes() {
+    let mut rig = Rig::new();
+    let (local, local_key) = rig.driver.region(4096, 1);
+    let (remote, rkey) = rig.driver.region(4096, 2);
+    let mut sges = [sge(local, 1000, local_key)];
+    let mut write = wr(1, 0, 0, &mut sges);
+    mock::set_rdma(&mut write, remote, rkey, 0);
+    rig.send(0, write);
+    let text = *b"these bytes lie in the process";
+    let mut inline_sges = [
+        sge(text.as_ptr() as u64, 5, 0),
+        sge(text.as_ptr() as u64 + 5, 25, 0),
+    ];
+    let mut inline = wr(2, 0, 8, &mut inline_sges);
+    mock::set_rdma(&mut inline, remote + 2000, rkey, 0);
+    rig.send(0, inline);
+    let mut read_sges = [
+        sge(local + 2000, 7, local_key),
+        sge(local + 3000, 23, local_key),
+    ];
+    let mut read = wr(3, 4, SIGNALED, &mut read_sges);
+    mock::set_rdma(&mut read, remote + 2000, rkey, 0);
+    rig.send(0, read);
+    rig.run();
+    let polled = rig.poll(0);
+    assert_eq!(polled.len(), 1, "the others are unsignaled");
+    assert_eq!((polled[0].wr_id, polled[0].status()), (3, 0));
+    assert_eq!(polled[0].opcode(), WcOpcode::RdmaRead.to_raw());
+    assert_eq!(polled[0].byte_len(), 30);
+    assert_eq!(
+        rig.driver.bytes(local, 1000),
+        rig.driver.bytes(remote, 1000)
+    );
+    assert_eq!(rig.driver.bytes(remote + 2000, 30), text);
+    assert_eq!(rig.driver.bytes(local + 2000, 7), text[..7]);
+    assert_eq!(rig.driver.bytes(local + 3000, 23), text[7..]);
+    // All three are done: the whole ring can be posted again.
+    assert!(rig.sides[0].qp.sends.flush_one().is_none());
+}
+
+#[test]
+fn queues_go_round_many_times() {
+    let mut rig = Rig::new();
+    let (from, from_key) = rig.driver.region(64, 1);
+    let (to, to_key) = rig.driver.region(64, 2);
+    for round in 0..100u64 {
+        for number in 0..3 {
+            rig.receive(1, round * 10 + number, &mut [sge(to, 64, to_key)]);
+        }
+        for number in 0..3 {
+            let mut sges = [sge(from, 64, from_key)];
+            rig.send(0, wr(round * 10 + number, 2, SIGNALED, &mut sges));
+        }
+        rig.run();
+        let expected: Vec<u64> = (0..3).map(|number| round * 10 + number).collect();
+        for side in 0..2 {
+            let ids: Vec<u64> = rig.poll(side).iter().map(|one| one.wr_id).collect();
+            assert_eq!(ids, expected);
+        }
+    }
+}
+
+#[test]
+fn an_error_flushes_and_reset_starts_afresh() {
+    let mut rig = Rig::new();
+    let (local, local_key) = rig.driver.region(64, 1);
+    rig.receive(0, 21, &mut [sge(local, 64, local_key)]);
+    let mut sges = [sge(local, 64, local_key)];
+    let mut write = wr(1, 0, 0, &mut sges);
+    mock::set_rdma(&mut write, 0x5000, 0xbad, 0);
+    rig.send(0, write);
+    let mut sges = [sge(local, 8, local_key)];
+    rig.send(0, wr(2, 2, 0, &mut sges));
+    rig.run();
+    let polled = rig.poll(0);
+    let ids: Vec<_> = polled.iter().map(|one| (one.wr_id, one.status())).collect();
+    let flushed = WcStatus::WrFlushErr.to_raw();
+    assert_eq!(
+        ids,
+        [
+            (1, WcStatus::RemAccessErr.to_raw()),
+            (2, flushed),
+            (21, flushed)
+        ]
+    );
+    assert_eq!(
+        polled[0].vendor_err(),
+        u32::from(Syndrome::NakRemoteAccess.to_raw())
+    );
+    // What is posted in ERR is flushed too, receives as well, which has to be noticed.
+    rig.receive(0, 22, &mut [sge(local, 64, local_key)]);
+    let mut sges = [sge(local, 8, local_key)];
+    rig.send(0, wr(3, 2, 0, &mut sges));
+    rig.run();
+    let mut ids: Vec<u64> = rig.poll(0).iter().map(|one| one.wr_id).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, [3, 22]);
+    // Flushed, but not polled before the RESET: never seen again.
+    rig.receive(0, 23, &mut [sge(local, 64, local_key)]);
+    rig.run();
+    for side in &rig.sides {
+        rig.driver.move_to(side.handle.qpn, QpState::Reset).unwrap();
+        side.qp.reset();
+    }
+    let mut sges = [sge(local, 8, local_key)];
+    let mut early = [wr(4, 2, 0, &mut sges)];
+    let qp = &rig.sides[0].qp;
+    let refused = mock::with_sends(&mut early, |first| qp.post_send(first));
+    assert_eq!(refused, Err((Errno::INVAL, 0)));
+    rig.connect();
+    let (remote, rkey) = rig.driver.region(64, 3);
+    let mut sges = [sge(local, 64, local_key)];
+    let mut write = wr(5, 0, SIGNALED, &mut sges);
+    mock::set_rdma(&mut write, remote, rkey, 0);
+    rig.send(0, write);
+    rig.run();
+    let polled = rig.poll(0);
+    assert_eq!(polled.len(), 1, "no stale completion");
+    assert_eq!((polled[0].wr_id, polled[0].status()), (5, 0));
+    assert!(rig.poll(1).iter().all(|one| one.status() == flushed));
+}
+
+#[test]
+fn arms_are_answered_once_and_solicited_ones_wait() {
+    let mut rig = Rig::new();
+    let (local, local_key) = rig.driver.region(64, 1);
+    let exchange = |rig: &mut Rig, flags: u32| {
+        rig.receive(1, 1, &mut [sge(local, 64, local_key)]);
+        let mut sges = [sge(local, 8, local_key)];
+        rig.send(0, wr(1, 2, flags, &mut sges));
+        rig.run();
+    };
+    let events = |rig: &mut Rig| {
+        let events = rig.driver.events(1);
+        assert!(events.iter().all(|one| one.kind == EventType::Completion));
+        events.len()
+    };
+    rig.sides[1].cq.arm(true);
+    rig.run();
+    exchange(&mut rig, 0);
+    assert_eq!(events(&mut rig), 0);
+    exchange(&mut rig, 4);
+    assert_eq!(events(&mut rig), 1);
+    exchange(&mut rig, 4);
+    assert_eq!(events(&mut rig), 0);
+    // The completion of which nobody was told lies beyond what was polled: the arm finds it.
+    rig.sides[1].cq.arm(false);
+    rig.run();
+    assert_eq!(events(&mut rig), 1);
+    assert_eq!(rig.poll(1).len(), 3);
+    rig.sides[1].cq.arm(false);
+    rig.run();
+    assert_eq!(events(&mut rig), 0);
+    exchange(&mut rig, 0);
+    assert_eq!(events(&mut rig), 1);
+}
