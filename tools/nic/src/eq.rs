@@ -45,6 +45,8 @@ pub struct Eq {
     pub failed: bool,
     /// It is on the list of those to flush.
     pub dirty: bool,
+    /// When it is looked at again because entries were left in it.
+    pub nag_due: Option<u64>,
     pi: u32,
     ci: u32,
     raised: u32,
@@ -63,6 +65,7 @@ impl Eq {
             users: 0,
             failed: false,
             dirty: false,
+            nag_due: None,
             pi: 0,
             ci: 0,
             raised: 0,
@@ -70,9 +73,24 @@ impl Eq {
         }
     }
 
-    /// Producer index, for replies.
+    /// Producer index, for replies: what the driver can drain to. Events that wait are not in the ring yet; those of an
+    /// object that is destroyed are dropped ([`Eq::forget`]).
     pub fn producer_index(&self) -> u32 {
-        self.pi.wrapping_add(self.waiting.len() as u32)
+        self.pi
+    }
+
+    /// Whether the driver has consumed everything, by the consumer index as last read.
+    pub fn is_drained(&self) -> bool {
+        self.ci == self.pi
+    }
+
+    /// The driver did not come for its entries: raises the interrupt again if nothing has moved since the last call.
+    ///
+    /// An interrupt can get lost where a vector is being set up, and a handler may stop early to be fair to others.
+    pub fn nag<M: GuestMemory>(&mut self, mem: &M) -> Access<bool> {
+        let before = self.ci;
+        self.read_ci(mem)?;
+        Ok(self.ci == before && !self.is_drained())
     }
 
     /// Whether events wait for room in the ring.

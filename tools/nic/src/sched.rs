@@ -56,8 +56,9 @@ impl Device {
         let moderation = self.shared.run_moderation(mem);
         busy |= self.work(mem);
         let retry = self.shared.flush_events(mem);
+        let nag = self.shared.nag_drivers(mem);
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
-        let deadline = [moderation, retry, timer].into_iter().flatten().min();
+        let deadline = [moderation, retry, nag, timer].into_iter().flatten().min();
         let pending = !self.ready_uars.is_empty()
             || !self.shared.outgoing.is_empty()
             || !self.commands.is_empty();

@@ -27,6 +27,9 @@ use verbena_roce::Packet;
 /// How long until events that wait for room in a ring are tried again, in nanoseconds.
 const EQ_RETRY_NS: u64 = 100_000;
 
+/// How long the driver may leave entries in an event queue until its interrupt is raised again, in nanoseconds.
+const EQ_NAG_NS: u64 = 50_000_000;
+
 /// A queue whose death takes queue pairs along.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Casualty {
@@ -128,6 +131,8 @@ pub struct Shared {
     #[cfg(feature = "hostile")]
     pub hostile: crate::hostile::Hostile,
     dirty_eqs: Vec<u32>,
+    /// Event queues with entries that the driver had not taken when it was looked last.
+    nagged_eqs: Vec<u32>,
 }
 
 impl Shared {
@@ -153,6 +158,7 @@ impl Shared {
             casualties: Vec::new(),
             moderated: Vec::new(),
             dirty_eqs: Vec::new(),
+            nagged_eqs: Vec::new(),
         }
     }
 
@@ -234,6 +240,10 @@ impl Shared {
             let vector = eq.vector;
             match eq.flush(mem) {
                 Ok(raise) => {
+                    if eq.nag_due.is_none() && !eq.is_drained() {
+                        eq.nag_due = Some(self.now + EQ_NAG_NS);
+                        self.nagged_eqs.push(eqn);
+                    }
                     if eq.has_waiting() {
                         eq.dirty = true;
                         self.dirty_eqs.push(eqn);
@@ -250,6 +260,31 @@ impl Shared {
             }
         }
         retry
+    }
+
+    /// Looks after event queues that the driver left entries in. Returns when to call again.
+    pub fn nag_drivers<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
+        let mut next: Option<u64> = None;
+        for eqn in std::mem::take(&mut self.nagged_eqs) {
+            let Some(eq) = self.eqs.get_mut(eqn) else {
+                continue;
+            };
+            let due = eq.nag_due.unwrap_or(0);
+            let mut raise = false;
+            if due <= self.now {
+                raise = eq.nag(mem).unwrap_or(false);
+                eq.nag_due = (!eq.is_drained()).then_some(self.now + EQ_NAG_NS);
+            }
+            let vector = eq.vector;
+            if let Some(due) = eq.nag_due {
+                self.nagged_eqs.push(eqn);
+                next = Some(next.map_or(due, |n| n.min(due)));
+            }
+            if raise {
+                self.interrupt(vector);
+            }
+        }
+        next
     }
 
     /// Writes an entry to a CQ, notifies if an arm asks for it, and sees to the consequences of an overflow.

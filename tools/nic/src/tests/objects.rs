@@ -322,3 +322,20 @@ fn a_silent_area_sleeps_while_others_are_busy() {
         );
     }
 }
+
+#[test]
+fn a_driver_that_leaves_entries_is_told_again() {
+    let mut p = Pair::new();
+    p.d.run();
+    let before = p.d.interrupts.get(&0).copied().unwrap_or(0);
+    doorbell::post_send(&p.d.words(), p.a.slot.into(), 1000, || {});
+    p.d.pass(40_000_000);
+    assert_eq!(p.d.interrupts.get(&0), Some(&(before + 1)));
+    p.d.pass(20_000_000);
+    assert_eq!(p.d.interrupts.get(&0), Some(&(before + 2)));
+    assert_eq!(p.d.events(0).len(), 1);
+    p.d.pass(500_000_000);
+    assert_eq!(p.d.interrupts.get(&0), Some(&(before + 2)));
+    let next = p.d.device.run_slice(&p.d.ram, p.d.now);
+    assert_eq!(next.deadline, None);
+}
