@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 #[derive(Debug)]
 pub struct Reader<'a>(pub &'a [u8]);
 
-impl<'a> Reader<'a> {
+impl Reader<'_> {
     /// The next `N` bytes.
     pub fn take<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let (head, rest) = self
