@@ -237,3 +237,172 @@ fn nonsense_harms_nobody_else() {
         assert!(seen.contains(&cause.to_raw()), "{cause:?} was not seen");
     }
 }
+
+/// A request that is right but for a byte or two.
+fn request(dice: &mut Dice, p: &mut Pair, pool: u64) -> (Opcode, Vec<u8>) {
+    use zerocopy::IntoBytes;
+    let number = 2 + dice.roll(6) as u32;
+    let page = pool + dice.roll(8) * 4096;
+    let id = ObjectId {
+        id: number.into(),
+        ..Default::default()
+    };
+    let opcode = dice.pick(Opcode::ALL);
+    let mut bytes = match opcode {
+        Opcode::SetTableChunk => SetTableChunk {
+            table: dice.roll(5) as u8,
+            chunk: (dice.roll(3) as u32).into(),
+            addr: page.into(),
+            ..Default::default()
+        }
+        .as_bytes()
+        .to_vec(),
+        Opcode::CreateUar => CreateUar {
+            uar: number.into(),
+            addr: page.into(),
+            ..Default::default()
+        }
+        .as_bytes()
+        .to_vec(),
+        Opcode::CreateEq => CreateEq {
+            eqn: number.into(),
+            vector: (dice.roll(32) as u16).into(),
+            log_size: dice.roll(6) as u8,
+            ring: crate::mock::flat(page),
+            ci_addr: (page + 4092).into(),
+            ..Default::default()
+        }
+        .as_bytes()
+        .to_vec(),
+        Opcode::CreateMr | Opcode::ModifyMr => CreateMr {
+            key: (number << 8 | 1).into(),
+            pdn: 7.into(),
+            access: 0xf.into(),
+            flags: (dice.roll(4) as u32).into(),
+            iova: page.into(),
+            length: dice.roll(20_000).into(),
+            page_offset: dice.roll(4096).into(),
+            pages: crate::mock::flat(page),
+        }
+        .as_bytes()
+        .to_vec(),
+        Opcode::CreateCq => CreateCq {
+            cqn: number.into(),
+            eqn: (dice.roll(3) as u32).into(),
+            slot: (20 + number as u16).into(),
+            log_size: dice.roll(8) as u8,
+            ring: crate::mock::flat(page),
+            ..Default::default()
+        }
+        .as_bytes()
+        .to_vec(),
+        Opcode::ResizeCq => ResizeCq {
+            cqn: number.into(),
+            log_size: dice.roll(8) as u8,
+            ring: crate::mock::flat(page),
+            ..Default::default()
+        }
+        .as_bytes()
+        .to_vec(),
+        Opcode::CreateSrq => CreateSrq {
+            srqn: number.into(),
+            pdn: 7.into(),
+            slot: (30 + number as u16).into(),
+            log_size: 4,
+            log_stride: 6,
+            ring: crate::mock::flat(page),
+            ..Default::default()
+        }
+        .as_bytes()
+        .to_vec(),
+        Opcode::CreateQp => {
+            let cq = p.cq_a.clone();
+            let mut qp = CreateQp {
+                qpn: number.into(),
+                slot: (40 + number as u16).into(),
+                send_cqn: cq.cqn.into(),
+                recv_cqn: number.into(),
+                srqn: number.into(),
+                flags: dice.roll(8) as u8,
+                qp_type: 1 + dice.roll(4) as u8,
+                log_sq_size: 4,
+                log_sq_stride: 6,
+                log_rq_size: 4,
+                log_rq_stride: 5,
+                sq: crate::mock::flat(page),
+                rq: crate::mock::flat(page),
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                ..Default::default()
+            };
+            if dice.roll(4) == 0 {
+                qp.qpn = 1.into();
+                qp.qp_type = 1;
+            }
+            qp.as_bytes().to_vec()
+        }
+        Opcode::ModifyQp => {
+            use verbena_abi::ctx::QpAttr;
+            ModifyQp {
+                qpn: number.into(),
+                mask: (dice.roll(1 << 21) as u32 | 1).into(),
+                attr: QpAttr {
+                    qp_state: dice.roll(7) as u8,
+                    path_mtu: 1 + dice.roll(5) as u8,
+                    port_num: 1,
+                    dest_qpn: number.into(),
+                    ..Default::default()
+                },
+                av: Driver::path(0, 1),
+                ..Default::default()
+            }
+            .as_bytes()
+            .to_vec()
+        }
+        _ => id.as_bytes().to_vec(),
+    };
+    if dice.roll(3) == 0 {
+        let at = dice.roll(bytes.len() as u64) as usize;
+        bytes[at] ^= 1 << dice.roll(8);
+    }
+    (opcode, bytes)
+}
+
+#[test]
+fn commands_that_are_nearly_right_harm_no_other_object() {
+    let mut p = Pair::new();
+    let dice = &mut Dice(config_seed());
+    let pool = p.d.alloc(32 * 4096);
+    // Numbers above those that the commands name.
+    for _ in 0..20 {
+        p.d.number();
+    }
+    for slot in 0..60 {
+        let _ = slot;
+        p.d.slot();
+    }
+    let (mut cq_x, cq_y) = (p.d.create_cq(6), p.d.create_cq(6));
+    let mut x = p.d.create_qp(&cq_x, &cq_x);
+    let y = p.d.create_qp(&cq_y, &cq_y);
+    p.d.connect(&x, &y);
+    let (from, lkey) = p.d.region(3000, 5);
+    let (to, rkey) = p.d.region(3000, 6);
+    let mut worked = 0;
+    for round in 0..30_000 {
+        let (opcode, bytes) = request(dice, &mut p, pool);
+        if matches!(opcode, Opcode::SetPort | Opcode::SetGid) {
+            continue;
+        }
+        worked += u32::from(p.d.raw_cmd(opcode.to_raw(), &bytes).is_ok());
+        p.d.events(0);
+        p.d.events(1);
+        if round % 16 == 0 {
+            p.d.ram.write(to, &[0; 3000]).unwrap();
+            let wr = SendWr::new(WqeOpcode::RdmaWrite, round, &[(from, 3000, lkey)]).to(to, rkey);
+            p.d.post_send(&mut x, &wr);
+            assert_eq!(p.d.drain(&mut cq_x), [(round, WcStatus::Success)]);
+            assert_eq!(p.d.bytes(to, 3000), p.d.bytes(from, 3000));
+        }
+    }
+    assert!(worked > 3000, "only {worked} commands got through");
+}
