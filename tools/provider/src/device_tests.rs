@@ -7,13 +7,15 @@ use crate::cq::{Completion, Cq, LOG_STRIDE};
 use crate::errno::Errno;
 use crate::ffi::memory::{Area, Ring};
 use crate::ffi::mock::{self, Shared};
-use crate::ffi::pabi::{ibv_send_wr, ibv_sge};
+use crate::ffi::object::{Ah, Draft};
+use crate::ffi::pabi::{ibv_ah, ibv_send_wr, ibv_sge};
 use crate::qp::{Qp, Receives};
 use crate::recv::{RecvConfig, RecvQueue};
 use crate::send::{SendConfig, SendQueue};
 use std::sync::Arc;
+use verbena_abi::cmd::QpType;
 use verbena_abi::cqe::{WcOpcode, WcStatus};
-use verbena_abi::ctx::QpState;
+use verbena_abi::ctx::{qp_mask, QpAttr, QpState};
 use verbena_abi::doorbell;
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
@@ -62,6 +64,10 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
+        Self::of(QpType::Rc)
+    }
+
+    fn of(qp_type: QpType) -> Self {
         let mut driver = Driver::new();
         let words = Shared::new(doorbell::AREA_SIZE);
         let area = Arc::new(Area::over(words.view()));
@@ -77,7 +83,8 @@ impl Rig {
         for _ in 0..2 {
             let cq_handle = driver.create_cq(LOG_CQ);
             let cq = Self::cq(&cq_handle, &area, &mut read);
-            let request = driver.qp_request(&cq_handle, &cq_handle);
+            let mut request = driver.qp_request(&cq_handle, &cq_handle);
+            request.qp_type = qp_type.to_raw();
             let handle = driver.create_qp_by(&request).unwrap();
             let mut ring = |addr: u64, log_size: u8, log_stride: u8| {
                 let length = (1usize << log_size) << log_stride;
@@ -100,7 +107,7 @@ impl Rig {
                     max_wr: 1 << log_size,
                     max_sge: request.max_send_sge.into(),
                     max_inline: request.max_inline.get().into(),
-                    datagram: false,
+                    datagram: qp_type == QpType::Ud,
                     signal_all: false,
                     slot: handle.slot.into(),
                 },
@@ -131,7 +138,11 @@ impl Rig {
             read,
             _words: words,
         };
-        rig.connect();
+        if qp_type == QpType::Rc {
+            rig.connect();
+        } else {
+            rig.open();
+        }
         rig
     }
 
@@ -153,6 +164,30 @@ impl Rig {
         let [a, b] = &self.sides;
         self.driver.connect(&a.handle, &b.handle);
         for side in &self.sides {
+            side.qp.set_state(QpState::Rts);
+        }
+        self.carry_in();
+    }
+
+    /// The way of datagram queue pairs to RTS.
+    fn open(&mut self) {
+        for side in &self.sides {
+            let qpn = side.handle.qpn;
+            let attr = |state: QpState| QpAttr {
+                qp_state: state.to_raw(),
+                port_num: 1,
+                qkey: QKEY.into(),
+                ..QpAttr::default()
+            };
+            let init = qp_mask::STATE | qp_mask::PKEY_INDEX | qp_mask::PORT | qp_mask::QKEY;
+            let rts = qp_mask::STATE | qp_mask::SQ_PSN;
+            for (mask, state) in [
+                (init, QpState::Init),
+                (qp_mask::STATE, QpState::Rtr),
+                (rts, QpState::Rts),
+            ] {
+                self.driver.modify(qpn, mask, attr(state)).unwrap();
+            }
             side.qp.set_state(QpState::Rts);
         }
         self.carry_in();
@@ -212,6 +247,7 @@ fn wr(wr_id: u64, opcode: u32, flags: u32, sges: &mut [ibv_sge]) -> ibv_send_wr 
 }
 
 const SIGNALED: u32 = 2;
+const QKEY: u32 = 0x1234;
 
 #[test]
 fn a_send_with_immediate_reaches_its_receive() {
@@ -403,4 +439,39 @@ fn arms_are_answered_once_and_solicited_ones_wait() {
     assert_eq!(events(&mut rig), 0);
     exchange(&mut rig, 0);
     assert_eq!(events(&mut rig), 1);
+}
+
+#[test]
+fn datagrams_carry_their_address() {
+    let mut rig = Rig::of(QpType::Ud);
+    let (from, from_key) = rig.driver.region(64, 1);
+    let (to, to_key) = rig.driver.region(128, 2);
+    for pdn in [7, 8] {
+        rig.receive(1, 31, &mut [sge(to, 128, to_key)]);
+        let mut vector = Driver::path(0, 1);
+        vector.pdn = pdn.into();
+        let handle = Draft::<ibv_ah, Ah>::new().finish(Ah::from_vector(vector));
+        let mut sges = [sge(from, 50, from_key)];
+        let mut send = wr(7, 3, SIGNALED, &mut sges);
+        mock::set_datagram(&mut send, handle, rig.sides[1].qp.qpn, QKEY, 0x55aa);
+        rig.send(0, send);
+        mock::free_ah(handle);
+        rig.run();
+        let [sent] = rig.poll(0)[..] else {
+            panic!("one completion of the send");
+        };
+        if pdn == 8 {
+            // A handle of another PD is found by the device, in the completion.
+            assert_eq!(sent.status(), WcStatus::LocQpOpErr.to_raw());
+            continue;
+        }
+        assert_eq!((sent.wr_id, sent.status()), (7, 0));
+        let [received] = rig.poll(1)[..] else {
+            panic!("one completion of the receive");
+        };
+        assert_eq!((received.wr_id, received.status()), (31, 0));
+        assert_eq!((received.byte_len(), received.imm()), (90, 0x55aa));
+        assert_eq!(received.src_qp(), rig.sides[0].qp.qpn);
+        assert_eq!(rig.driver.bytes(to + 40, 50), rig.driver.bytes(from, 50));
+    }
 }

@@ -4,7 +4,8 @@
 #![allow(unsafe_code)]
 
 use super::memory::Memory;
-use super::pabi::{ibv_recv_wr, ibv_send_wr, ibv_sge};
+use super::object::{Ah, Object};
+use super::pabi::{ibv_ah, ibv_recv_wr, ibv_send_wr, ibv_sge};
 use super::wr::{RecvWr, SendWr};
 use crate::errno::Errno;
 
@@ -63,6 +64,18 @@ pub fn set_atomic(wr: &mut ibv_send_wr, remote_addr: u64, rkey: u32, compare_add
     wr.wr.atomic.rkey = rkey;
     wr.wr.atomic.compare_add = compare_add;
     wr.wr.atomic.swap = swap;
+}
+
+pub fn set_datagram(wr: &mut ibv_send_wr, ah: *mut ibv_ah, qpn: u32, qkey: u32, imm: u32) {
+    wr.wr.ud.ah = ah;
+    wr.wr.ud.remote_qpn = qpn;
+    wr.wr.ud.remote_qkey = qkey;
+    wr.__bindgen_anon_1.imm_data = imm;
+}
+
+pub fn free_ah(ah: *mut ibv_ah) {
+    // SAFETY: from a draft of these types, and no work request refers to it any more.
+    drop(unsafe { Object::<ibv_ah, Ah>::take(ah) });
 }
 
 pub fn recv_wr(wr_id: u64, sges: &mut [ibv_sge]) -> ibv_recv_wr {

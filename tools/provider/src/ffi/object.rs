@@ -9,7 +9,8 @@
 use super::pabi::{ibv_ah, ibv_pd, ibv_td, verbs_cq, verbs_mr, verbs_qp, verbs_srq};
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
-use core::mem::MaybeUninit;
+use core::mem::{size_of, MaybeUninit};
+use verbena_abi::ctx::AddressVector;
 
 /// Structures of libibverbs that may start out as zeroes.
 ///
@@ -98,8 +99,13 @@ pub struct Ah {
 }
 
 impl Ah {
-    pub fn new(words: [u64; 5]) -> Self {
-        Self { words }
+    /// Keeps an address vector.
+    pub fn from_vector(vector: AddressVector) -> Self {
+        let words: [u64; size_of::<AddressVector>() / 8] = zerocopy::transmute!(vector);
+        let [gid_high, gid_low, macs, flow, _destination, pdn] = words.map(u64::from_le);
+        Self {
+            words: [gid_high, gid_low, macs, flow, pdn],
+        }
     }
 
     /// The address handle behind C's pointer.

@@ -222,9 +222,7 @@ unsafe fn new_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> Result<*mut ibv_ah,
         pdn: Le32::new(unsafe { Object::<ibv_pd, Pd>::inner(pd) }.pdn),
         ..AddressVector::default()
     };
-    let words: [u64; size_of::<AddressVector>() / 8] = zerocopy::transmute!(vector);
-    let [gid_high, gid_low, macs, flow, _destination, pdn] = words.map(u64::from_le);
-    Ok(ah.finish(Ah::new([gid_high, gid_low, macs, flow, pdn])))
+    Ok(ah.finish(Ah::from_vector(vector)))
 }
 
 pub unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
