@@ -223,8 +223,9 @@ impl Device {
         if let Some(qp) = self.qps.get_mut(qpn) {
             qp.publish(mem);
         }
-        // What was posted before the state allowed it, or has to be flushed now.
+        // What was posted before the state allowed it, has to be flushed now, or has drained already.
         self.look_at_posts(mem, qpn);
+        self.make_ready(qpn);
         Ok(self.quiesced(None))
     }
 

@@ -6,7 +6,10 @@ use super::Pair;
 use crate::mem::GuestMemory;
 use crate::mock::{Driver, SendWr};
 use crate::Config;
+use verbena_abi::cmd::QpType;
 use verbena_abi::cqe::WcStatus::Success;
+use verbena_abi::ctx::{qp_mask, QpAttr, QpState};
+use verbena_abi::eqe::EventType;
 use verbena_abi::stats::Counter;
 use verbena_abi::wqe::WqeOpcode;
 
@@ -211,4 +214,84 @@ fn an_idle_connection_has_no_deadline() {
     p.settle();
     let next = p.d.device.run_slice(&p.d.ram, p.d.now);
     assert_eq!((next.busy, next.deadline), (false, None));
+}
+
+#[test]
+fn sends_wait_in_sqd_and_its_event_comes_once() {
+    let mut p = Pair::new();
+    let attr = QpAttr {
+        qp_state: QpState::Sqd.to_raw(),
+        en_sqd_async_notify: 1,
+        ..Default::default()
+    };
+    let mask = qp_mask::STATE | qp_mask::EN_SQD_ASYNC_NOTIFY;
+    p.d.modify(p.a.qpn, mask, attr).unwrap();
+    p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
+    p.settle();
+    assert_eq!(p.d.drain(&mut p.cq_a), []);
+    let kinds: Vec<_> = p.d.events(0).iter().map(|e| e.kind).collect();
+    assert_eq!(kinds, [EventType::SqDrained]);
+    p.d.move_to(p.a.qpn, QpState::Rts).unwrap();
+    assert_eq!(p.d.drain(&mut p.cq_a), [(1, Success)]);
+    assert_eq!(p.d.events(0), []);
+}
+
+#[test]
+fn a_packet_in_rtr_establishes_the_connection_once() {
+    let mut d = Driver::new();
+    let (mut cq_a, cq_b) = (d.create_cq(6), d.create_cq(6));
+    let mut a = d.create_qp(&cq_a, &cq_a);
+    let b = d.create_qp(&cq_b, &cq_b);
+    d.to_init(a.qpn).unwrap();
+    d.to_rtr(a.qpn, b.qpn, Driver::path(0, 1)).unwrap();
+    d.to_rts(a.qpn).unwrap();
+    d.to_init(b.qpn).unwrap();
+    d.to_rtr(b.qpn, a.qpn, Driver::path(1, 0)).unwrap();
+    for i in 0..2 {
+        d.post_send(&mut a, &SendWr::new(WqeOpcode::RdmaWrite, i, &[]));
+        assert_eq!(d.drain(&mut cq_a), [(i, Success)]);
+    }
+    let kinds: Vec<_> = d.events(0).iter().map(|e| e.kind).collect();
+    assert_eq!(kinds, [EventType::CommEst]);
+}
+
+#[test]
+fn an_unreliable_connection_sends_and_writes() {
+    let mut d = Driver::new();
+    let (mut cq_a, mut cq_b) = (d.create_cq(6), d.create_cq(6));
+    let mut qps = vec![];
+    for cq in [&cq_a, &cq_b] {
+        let mut request = d.qp_request(&cq.clone(), &cq.clone());
+        request.qp_type = QpType::Uc.to_raw();
+        qps.push(d.create_qp_by(&request).unwrap());
+    }
+    for (me, peer, from, to) in [(0, 1, 0, 1), (1, 0, 1, 0)] {
+        let (qpn, peer): (u32, u32) = (qps[me].qpn, qps[peer].qpn);
+        d.to_init(qpn).unwrap();
+        let rtr = QpAttr {
+            qp_state: QpState::Rtr.to_raw(),
+            path_mtu: 3,
+            dest_qpn: peer.into(),
+            ..Default::default()
+        };
+        let mask =
+            qp_mask::STATE | qp_mask::AV | qp_mask::PATH_MTU | qp_mask::DEST_QPN | qp_mask::RQ_PSN;
+        d.modify_av(qpn, mask, rtr, Driver::path(from, to)).unwrap();
+        let rts = QpAttr {
+            qp_state: QpState::Rts.to_raw(),
+            ..Default::default()
+        };
+        let mask = qp_mask::STATE | qp_mask::SQ_PSN;
+        d.modify(qpn, mask, rts).unwrap();
+    }
+    let (from, lkey) = d.region(10_000, 1);
+    let (to, rkey) = d.region(10_000, 2);
+    d.post_recv(&mut qps[1], 9, &[(to, 5000, rkey)]);
+    let send = SendWr::new(WqeOpcode::Send, 1, &[(from, 5000, lkey)]);
+    let write = SendWr::new(WqeOpcode::RdmaWrite, 2, &[(from + 5000, 5000, lkey)]);
+    d.post_send(&mut qps[0], &send);
+    d.post_send(&mut qps[0], &write.to(to + 5000, rkey));
+    assert_eq!(d.drain(&mut cq_a), [(1, Success), (2, Success)]);
+    assert_eq!(d.drain(&mut cq_b), [(9, Success)]);
+    assert_eq!(d.bytes(to, 10_000), d.bytes(from, 10_000));
 }
