@@ -10,11 +10,11 @@
 //!
 //! 1. The program rings its doorbell; the NIC sees the producer index move and calls [`Qp::post_send`], then
 //!    [`Qp::run`].
-//! 2. `qp/requester.rs` has the host decode the WQE into a snapshot (a header and a [`Gather`], the list of places
+//! 2. `qp/requester/` has the host decode the WQE into a snapshot (a header and a [`Gather`], the list of places
 //!    where the bytes are), checks its keys, gives it its range of PSNs and hands the host packets. To a peer in the
 //!    same engine, up to 256 KiB of a message travel as one *super-packet*, and no byte is copied: the packet refers to
 //!    the gather. For a wire, [`Packet::split`] and [`wire::frame`] make ordinary frames.
-//! 3. The NIC delivers the packet to the peer with [`Qp::receive`]. `qp/responder.rs` checks sequence, operation, key
+//! 3. The NIC delivers the packet to the peer with [`Qp::receive`]. `qp/responder/` checks sequence, operation, key
 //!    and bounds, and has the host copy: from the sender's memory to the receiver's, once.
 //! 4. The last packet of a run asks for an acknowledgement, which goes back as a packet. `qp/completer.rs` completes
 //!    the work requests that it covers, in order, and their gathers are dead from then on: a copy of the packet that
@@ -29,9 +29,10 @@
 //! | `host.rs` | what a queue pair needs from the NIC: [`Host`] and the types of its calls |
 //! | `packet.rs` | [`Packet`], payloads by reference, super-packets |
 //! | `qp/mod.rs` | [`Qp`] and the order of calls; `qp/state.rs` its states, `qp/timers.rs` its timers |
-//! | `qp/requester.rs`, `qp/completer.rs` | requests out, responses in |
-//! | `qp/responder.rs` | requests in, responses out |
-//! | `qp/ud.rs` | datagrams |
+//! | `qp/requester.rs`, `qp/requester/sender.rs` | work requests, requests out |
+//! | `qp/completer.rs` | responses in, completions out |
+//! | `qp/responder.rs`, `qp/responder/` | requests in, responses out |
+//! | `qp/uc.rs`, `qp/ud.rs` | unreliable connections, datagrams |
 //! | `wire/` | the headers to the bit, ICRC, whole frames |
 //! | `testing/` | a virtual clock, a bad link, a host over plain memory that checks every rule |
 //!

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Requests that are in sequence are checked and executed.
+
+use super::{remote_use, Answer, Body, Message, Refusal, Responder, Stop, MAX_LENGTH};
+use crate::host::{
+    Access, AtomicOp, Completion, CopyFault, EventType, Host, Syndrome, Target, WcOpcode, WcStatus,
+};
+use crate::packet::{NakCode, Packet, Payload, Reth, SendTail};
+use crate::psn;
+use crate::qp::Core;
+use verbena_abi::ctx::access;
+
+impl Responder {
+    /// Whether the payload has the size that its place in the message demands (IBTA 9.7.4).
+    pub(in crate::qp) fn fits(core: &Core, packet: &Packet) -> bool {
+        let full = packet.psns.saturating_mul(core.attr.path_mtu);
+        let length = packet.payload.len();
+        if packet.last {
+            let least = full.saturating_sub(core.attr.path_mtu);
+            length <= full && (length > least || (packet.first && packet.psns == 1))
+        } else {
+            length == full
+        }
+    }
+
+    /// Counts a packet as executed.
+    pub(in crate::qp) fn executed(&mut self, packet: &Packet) {
+        self.expected_psn = psn::add(packet.psn, packet.psns);
+        self.offset = if packet.last {
+            0
+        } else {
+            self.offset + packet.payload.len()
+        };
+        if packet.last {
+            self.message = None;
+            self.msn = (self.msn + 1) & psn::PSN_MASK;
+        }
+    }
+
+    pub(super) fn send<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        packet: &Packet,
+        tail: SendTail,
+    ) -> Result<(), Stop> {
+        let in_order = match self.message {
+            None => packet.first,
+            Some(Message::Send) => !packet.first,
+            Some(Message::Write { .. }) => false,
+        };
+        if !in_order {
+            return Err(self.refuse_request(core, host, packet.psn, Syndrome::RequestOpcode));
+        }
+        if !Self::fits(core, packet) || packet.payload.len() > MAX_LENGTH - self.offset {
+            return Err(self.refuse_request(core, host, packet.psn, Syndrome::RequestLength));
+        }
+        if packet.first {
+            self.take(core, host, packet)?;
+        }
+        let mtu = core.attr.path_mtu;
+        let room = self.recv_capacity.saturating_sub(u64::from(self.offset));
+        if u64::from(packet.payload.len()) > room {
+            // The packets before the first that does not fit are good.
+            let good = (room / u64::from(mtu)) as u32;
+            if good > 0 {
+                let part = packet.payload.slice(0, good * mtu);
+                self.scatter(core, host, packet, &part)?;
+            }
+            return Err(self.refuse(
+                core,
+                host,
+                Refusal {
+                    psn: psn::add(packet.psn, good),
+                    nak: Some(NakCode::InvalidRequest),
+                    status: WcStatus::LocLenErr,
+                    event: EventType::QpReqErr,
+                    cause: Syndrome::RecvTooSmall,
+                },
+            ));
+        }
+        self.scatter(core, host, packet, &packet.payload)?;
+        let length = self.offset + packet.payload.len();
+        self.message = Some(Message::Send);
+        self.executed(packet);
+        if !packet.last {
+            return Ok(());
+        }
+        let (mut imm, mut invalidated) = (None, None);
+        match tail {
+            SendTail::None => {}
+            SendTail::Imm(data) => imm = Some(data),
+            SendTail::Invalidate(key) => {
+                if let Err(cause) = host.invalidate(key, true) {
+                    // The peer's SEND was good, so it gets no NAK.
+                    return Err(self.refuse(
+                        core,
+                        host,
+                        Refusal {
+                            psn: psn::add(packet.psn, packet.psns - 1),
+                            nak: None,
+                            status: WcStatus::MwBindErr,
+                            event: EventType::QpAccessErr,
+                            cause,
+                        },
+                    ));
+                }
+                invalidated = Some(key);
+            }
+        }
+        self.complete_recv(
+            core,
+            host,
+            WcOpcode::Recv,
+            length,
+            imm,
+            invalidated,
+            packet.solicited,
+        );
+        Ok(())
+    }
+
+    /// Copies a payload into the receive's buffers.
+    fn scatter<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        packet: &Packet,
+        payload: &Payload,
+    ) -> Result<(), Stop> {
+        if payload.is_empty() {
+            return Ok(());
+        }
+        let target = Target::Scatter {
+            pd: self.recv.pd,
+            privileged: self.recv.privileged,
+            sges: &self.recv.sges,
+            offset: self.offset,
+        };
+        match host.copy(target, payload.source()) {
+            Ok(()) => Ok(()),
+            Err(CopyFault::Source(cause)) => Err(self.sender_fault(core, host, packet, cause)),
+            Err(CopyFault::Target(cause)) => Err(self.refuse(
+                core,
+                host,
+                Refusal {
+                    psn: packet.psn,
+                    nak: Some(NakCode::RemoteOperational),
+                    status: WcStatus::LocProtErr,
+                    event: EventType::QpFatal,
+                    cause,
+                },
+            )),
+        }
+    }
+
+    /// A WRITE. Its immediate belongs to its last packet alone, so that packet is executed by itself.
+    pub(super) fn write_parts<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        mut packet: Packet,
+        reth: Option<Reth>,
+        imm: Option<[u8; 4]>,
+    ) -> Result<(), Stop> {
+        if imm.is_some() && packet.psns > 1 {
+            let front = packet.split_front(packet.psns - 1, core.attr.path_mtu);
+            self.write(core, host, &front, reth, None)?;
+            return self.write(core, host, &packet, None, imm);
+        }
+        self.write(core, host, &packet, reth, imm)
+    }
+
+    fn write<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        packet: &Packet,
+        reth: Option<Reth>,
+        imm: Option<[u8; 4]>,
+    ) -> Result<(), Stop> {
+        let psn = packet.psn;
+        let reth = match (self.message, reth) {
+            (None, Some(reth)) if packet.first => reth,
+            (Some(Message::Write { reth }), None) if !packet.first => reth,
+            _ => return Err(self.refuse_request(core, host, psn, Syndrome::RequestOpcode)),
+        };
+        if packet.first && core.attr.access_flags & access::REMOTE_WRITE == 0 {
+            return Err(self.refuse_request(core, host, psn, Syndrome::OperationDisabled));
+        }
+        let length = packet.payload.len();
+        let rest = reth.length.saturating_sub(self.offset);
+        let whole = if packet.last {
+            length == rest
+        } else {
+            length < rest
+        };
+        if reth.length > MAX_LENGTH || !whole || !Self::fits(core, packet) {
+            return Err(self.refuse_request(core, host, psn, Syndrome::RequestLength));
+        }
+        if imm.is_some() {
+            self.take(core, host, packet)?;
+        }
+        // A message of one part is checked by its copy.
+        if packet.first && !packet.last {
+            if let Err(cause) = host.check(&remote_use(core, &reth, Access::RemoteWrite)) {
+                return Err(self.refuse_access(core, host, psn, cause));
+            }
+        }
+        if length > 0 {
+            let target = Target::Region {
+                pd: core.config.pd,
+                key: reth.rkey,
+                addr: reth.addr.wrapping_add(u64::from(self.offset)),
+            };
+            match host.copy(target, packet.payload.source()) {
+                Ok(()) => {}
+                Err(CopyFault::Source(cause)) => {
+                    return Err(self.sender_fault(core, host, packet, cause))
+                }
+                Err(CopyFault::Target(cause)) => {
+                    return Err(self.refuse_access(core, host, psn, cause))
+                }
+            }
+        }
+        self.message = Some(Message::Write { reth });
+        self.executed(packet);
+        if imm.is_some() {
+            self.complete_recv(
+                core,
+                host,
+                WcOpcode::RecvRdmaWithImm,
+                reth.length,
+                imm,
+                None,
+                packet.solicited,
+            );
+        }
+        Ok(())
+    }
+
+    pub(super) fn read<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        packet: &Packet,
+        reth: Reth,
+    ) -> Result<(), Stop> {
+        self.check_response_request(core, host, packet, access::REMOTE_READ)?;
+        if reth.length > MAX_LENGTH {
+            return Err(self.refuse_request(core, host, packet.psn, Syndrome::RequestLength));
+        }
+        if reth.length > 0 {
+            if let Err(cause) = host.check(&remote_use(core, &reth, Access::RemoteRead)) {
+                return Err(self.refuse_access(core, host, packet.psn, cause));
+            }
+        }
+        let psns = reth.length.div_ceil(core.attr.path_mtu).max(1);
+        self.answers.push_back(Answer {
+            psn: packet.psn,
+            psns,
+            done: 0,
+            body: Body::Read(reth),
+        });
+        self.expected_psn = psn::add(packet.psn, psns);
+        self.msn = (self.msn + 1) & psn::PSN_MASK;
+        Ok(())
+    }
+
+    pub(super) fn atomic<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        packet: &Packet,
+        addr: u64,
+        rkey: u32,
+        op: AtomicOp,
+    ) -> Result<(), Stop> {
+        self.check_response_request(core, host, packet, access::REMOTE_ATOMIC)?;
+        if addr % 8 != 0 {
+            return Err(self.refuse_request(core, host, packet.psn, Syndrome::AtomicMisaligned));
+        }
+        let key = remote_use(
+            core,
+            &Reth {
+                addr,
+                rkey,
+                length: 8,
+            },
+            Access::RemoteAtomic,
+        );
+        let value = match host.atomic(&key, op) {
+            Ok(value) => value,
+            Err(cause) => return Err(self.refuse_access(core, host, packet.psn, cause)),
+        };
+        while self.atomics.len() >= usize::from(core.attr.max_dest_rd_atomic) {
+            self.atomics.pop_front();
+        }
+        self.atomics.push_back((packet.psn, value));
+        self.answers.push_back(Answer {
+            psn: packet.psn,
+            psns: 1,
+            done: 0,
+            body: Body::Atomic(value),
+        });
+        self.expected_psn = psn::add(packet.psn, 1);
+        self.msn = (self.msn + 1) & psn::PSN_MASK;
+        Ok(())
+    }
+
+    /// What READs and atomics are checked for alike.
+    fn check_response_request<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        packet: &Packet,
+        access: u32,
+    ) -> Result<(), Stop> {
+        if self.message.is_some() || !packet.payload.is_empty() {
+            return Err(self.refuse_request(core, host, packet.psn, Syndrome::RequestOpcode));
+        }
+        if core.attr.access_flags & access == 0 {
+            return Err(self.refuse_request(core, host, packet.psn, Syndrome::OperationDisabled));
+        }
+        if self.answers.len() >= usize::from(core.attr.max_dest_rd_atomic) {
+            return Err(self.refuse_request(core, host, packet.psn, Syndrome::TooManyReads));
+        }
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    pub(in crate::qp) fn complete_recv<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        opcode: WcOpcode,
+        byte_len: u32,
+        imm: Option<[u8; 4]>,
+        invalidated: Option<u32>,
+        solicited: bool,
+    ) {
+        self.recv_held = false;
+        let completion = Completion {
+            wr_id: self.recv.wr_id,
+            wqe_index: self.recv.index,
+            status: WcStatus::Success,
+            syndrome: None,
+            opcode,
+            byte_len,
+            imm,
+            invalidated,
+            solicited,
+            source: None,
+        };
+        core.complete(host, &completion);
+    }
+}

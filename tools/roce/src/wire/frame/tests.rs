@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Frames out and in, and every way in which they can be damaged.
+
+use super::*;
+use crate::host::AtomicOp;
+use crate::packet::{Aeth, AethSyndrome, NakCode, Reth};
+use crate::testing::rng::Rng;
+use crate::wire::ipv4_to_gid;
+use std::vec;
+
+fn path() -> Path {
+    Path {
+        smac: [2, 0, 0, 0, 0, 1],
+        dmac: [2, 0, 0, 0, 0, 2],
+        sgid: ipv4_to_gid([10, 0, 0, 1]),
+        dgid: ipv4_to_gid([10, 0, 0, 2]),
+        udp_sport: 0xc123,
+        ..Path::default()
+    }
+}
+
+fn packet(transport: Transport, kind: Kind, first: bool, last: bool, payload: &[u8]) -> Packet {
+    let datagram = (transport == Transport::Ud).then(|| {
+        Box::new(Datagram {
+            path: path(),
+            qkey: 0x8001_0000,
+            grh: [0; 40],
+        })
+    });
+    Packet {
+        transport,
+        kind,
+        first,
+        last,
+        solicited: last,
+        ack_req: last,
+        pkey: 0xffff,
+        dst_qpn: 0x12_3456,
+        src_qpn: if transport == Transport::Ud {
+            0x65_4321
+        } else {
+            0
+        },
+        psn: 0xab_cdef,
+        psns: 1,
+        datagram,
+        payload: Payload::from_bytes(payload),
+    }
+}
+
+fn samples() -> Vec<Packet> {
+    let reth = Reth {
+        addr: 0x1000,
+        rkey: 0x77,
+        length: 5,
+    };
+    let aeth = Aeth {
+        syndrome: AethSyndrome::Ack { credits: 31 },
+        msn: 9,
+    };
+    let nak = Aeth {
+        syndrome: AethSyndrome::Nak(NakCode::RemoteAccess),
+        msn: 9,
+    };
+    let add = AtomicOp::FetchAdd { add: 3 };
+    let swap = AtomicOp::CompareSwap {
+        compare: 1,
+        swap: 2,
+    };
+    let rc = |kind, first, last, payload: &[u8]| packet(Transport::Rc, kind, first, last, payload);
+    vec![
+        rc(Kind::Send(SendTail::None), true, false, &[7; 256]),
+        rc(Kind::Send(SendTail::None), false, false, &[7; 256]),
+        rc(Kind::Send(SendTail::None), false, true, &[1]),
+        rc(Kind::Send(SendTail::Imm([1, 2, 3, 4])), true, true, &[1, 2]),
+        rc(Kind::Send(SendTail::Invalidate(5)), true, true, &[1, 2, 3]),
+        rc(Kind::Send(SendTail::None), true, true, &[]),
+        rc(
+            Kind::Write {
+                reth: Some(reth),
+                imm: None,
+            },
+            true,
+            true,
+            &[1, 2, 3, 4, 5],
+        ),
+        rc(
+            Kind::Write {
+                reth: None,
+                imm: None,
+            },
+            false,
+            false,
+            &[9; 1024],
+        ),
+        rc(
+            Kind::Write {
+                reth: None,
+                imm: Some([9; 4]),
+            },
+            false,
+            true,
+            &[9; 1024],
+        ),
+        rc(
+            Kind::Write {
+                reth: Some(reth),
+                imm: Some([9; 4]),
+            },
+            true,
+            true,
+            &[1, 2, 3, 4, 5],
+        ),
+        rc(Kind::ReadRequest(reth), true, true, &[]),
+        rc(Kind::ReadResponse(Some(aeth)), true, false, &[4; 4096]),
+        rc(Kind::ReadResponse(None), false, false, &[4; 4096]),
+        rc(Kind::ReadResponse(Some(aeth)), false, true, &[4; 3]),
+        rc(Kind::Ack(nak), true, true, &[]),
+        rc(Kind::AtomicResponse(aeth, 77), true, true, &[]),
+        rc(
+            Kind::Atomic {
+                addr: 8,
+                rkey: 1,
+                op: add,
+            },
+            true,
+            true,
+            &[],
+        ),
+        rc(
+            Kind::Atomic {
+                addr: 8,
+                rkey: 1,
+                op: swap,
+            },
+            true,
+            true,
+            &[],
+        ),
+        packet(
+            Transport::Uc,
+            Kind::Send(SendTail::None),
+            true,
+            true,
+            &[1; 18],
+        ),
+        packet(
+            Transport::Ud,
+            Kind::Send(SendTail::None),
+            true,
+            true,
+            &[1; 18],
+        ),
+        packet(
+            Transport::Ud,
+            Kind::Send(SendTail::Imm([1; 4])),
+            true,
+            true,
+            &[1; 18],
+        ),
+    ]
+}
+
+fn bytes_of(path: &Path, packet: &Packet) -> Vec<u8> {
+    let mut out = vec![];
+    let crate::host::Source::Bytes(source) = packet.payload.source() else {
+        panic!("bytes")
+    };
+    emit::<()>(path, packet, &mut out, |place| {
+        place.copy_from_slice(source);
+        Ok(())
+    })
+    .unwrap();
+    out
+}
+
+fn payload_bytes(packet: &Packet) -> Vec<u8> {
+    match packet.payload.source() {
+        crate::host::Source::Bytes(bytes) => bytes.to_vec(),
+        _ => panic!("bytes"),
+    }
+}
+
+#[test]
+fn every_kind_of_packet_survives_the_wire() {
+    let ipv6 = Path {
+        sgid: [0xfe; 16],
+        dgid: [0xfd; 16],
+        vlan: Some(7),
+        sl: 3,
+        flow_label: 5,
+        ..path()
+    };
+    for path in [path(), ipv6] {
+        for sent in samples() {
+            let bytes = bytes_of(&path, &sent);
+            assert!(is_rocev2(&bytes));
+            let got = parse(&bytes).unwrap();
+            assert_eq!(got.path, path);
+            assert_eq!(
+                (got.packet.kind, got.packet.transport),
+                (sent.kind, sent.transport)
+            );
+            assert_eq!(
+                (got.packet.first, got.packet.last),
+                (sent.first, sent.last),
+                "{:?}",
+                sent.kind
+            );
+            assert_eq!(
+                (got.packet.psn, got.packet.dst_qpn),
+                (sent.psn, sent.dst_qpn)
+            );
+            assert_eq!(
+                (got.packet.solicited, got.packet.ack_req),
+                (sent.solicited, sent.ack_req)
+            );
+            assert_eq!(payload_bytes(&got.packet), payload_bytes(&sent));
+            assert_eq!(got.packet.src_qpn, sent.src_qpn);
+        }
+    }
+}
+
+#[test]
+fn grh_of_a_datagram_is_the_ip_header() {
+    let sent = packet(
+        Transport::Ud,
+        Kind::Send(SendTail::None),
+        true,
+        true,
+        &[1; 18],
+    );
+    let bytes = bytes_of(&path(), &sent);
+    let got = parse(&bytes).unwrap();
+    let grh = got.packet.datagram.unwrap().grh;
+    assert_eq!(grh[..20], [0; 20]);
+    assert_eq!(grh[20..], bytes[14..34]);
+    assert_eq!(
+        grh,
+        crate::wire::stored_grh(&path(), datagram_udp_length(18, false))
+    );
+}
+
+#[test]
+fn trailing_ethernet_padding_is_ignored() {
+    let mut bytes = bytes_of(&path(), &samples()[5]);
+    bytes.extend([0; 10]);
+    assert!(parse(&bytes).is_ok());
+}
+
+#[test]
+fn a_failed_fill_leaves_nothing() {
+    let mut out = vec![1, 2, 3];
+    assert_eq!(
+        emit(&path(), &samples()[0], &mut out, |_| Err("gone")),
+        Err("gone")
+    );
+    assert_eq!(out, [1, 2, 3]);
+}
+
+#[test]
+fn every_truncation_is_refused() {
+    for sent in samples() {
+        let bytes = bytes_of(&path(), &sent);
+        for length in 0..bytes.len() {
+            assert!(parse(&bytes[..length]).is_err());
+        }
+    }
+}
+
+#[test]
+fn every_flipped_bit_is_refused_or_harmless() {
+    for sent in samples().iter().filter(|sent| sent.payload.len() < 64) {
+        let good = bytes_of(&path(), sent);
+        for bit in 0..good.len() * 8 {
+            let mut bytes = good.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            if let Ok(frame) = parse(&bytes) {
+                // Only what the ICRC leaves out can have changed.
+                assert_eq!((frame.packet.kind, frame.packet.psn), (sent.kind, sent.psn));
+            }
+        }
+    }
+}
+
+#[test]
+fn mutated_frames_with_a_right_icrc_never_panic() {
+    let mut rng = Rng::new(0x1cfc);
+    for sent in samples() {
+        let good = bytes_of(&path(), &sent);
+        for _ in 0..400 {
+            let mut bytes = good.clone();
+            for _ in 0..=rng.below(4) {
+                let at = 34 + rng.below(bytes.len() as u64 - 34) as usize;
+                bytes[at] = rng.next() as u8;
+            }
+            if rng.below(4) == 0 {
+                let length = 38 + rng.below(bytes.len() as u64 - 38) as usize;
+                bytes.truncate(length);
+                let total = (length - 14) as u16;
+                bytes[16..18].copy_from_slice(&total.to_be_bytes());
+                bytes[38.min(length - 2)..][..2].copy_from_slice(&(total - 20).to_be_bytes());
+                let header: [u8; 20] = bytes[14..34].try_into().unwrap();
+                let mut repr = ipv4::Repr {
+                    tos: header[1],
+                    ttl: header[8],
+                    ..ipv4_of(&path())
+                };
+                repr.payload_len = total - 20;
+                repr.emit(&mut bytes[14..34]);
+            }
+            let body = bytes.len() - 4;
+            if body > 46 {
+                let crc = icrc::compute(&bytes[14..body]);
+                bytes[body..].copy_from_slice(&crc);
+            }
+            if let Ok(frame) = parse(&bytes) {
+                // What was accepted can be sent again.
+                bytes_of(&frame.path, &frame.packet);
+            }
+        }
+    }
+}
+
+fn ipv4_of(path: &Path) -> ipv4::Repr {
+    ipv4::Repr::from_path(path, 0)
+}
+
+#[test]
+fn random_bytes_never_panic() {
+    let mut rng = Rng::new(7);
+    for _ in 0..20_000 {
+        let bytes: Vec<u8> = (0..rng.below(128)).map(|_| rng.next() as u8).collect();
+        assert!(parse(&bytes).is_err());
+        is_rocev2(&bytes);
+    }
+}
