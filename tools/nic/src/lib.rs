@@ -9,9 +9,9 @@
 //! # One RDMA WRITE through the device
 //!
 //! 1. The guest stores its producer index and counts the group's generation. [`Device::run_slice`] (`sched.rs`) scans
-//!    the areas that are awake, finds the generation changed, reads the index, and gives the queue pair its turn.
-//! 2. The turn is a call of the transport (`verbena_roce::Qp::run`), which sees the device through `QpHost` (`qp.rs`):
-//!    it has the WQE decoded from one copy of its bytes, its keys checked (`mr.rs`), and hands over packets.
+//!    the areas that are awake (`areas.rs`), finds the generation changed, reads the index, and gives the queue pair its turn.
+//! 2. The turn is a call of the transport (`verbena_roce::Qp::run`), which sees the device through `QpHost` (`host.rs`):
+//!    it has the WQE decoded from one copy of its bytes (`wqe.rs`), its keys checked (`mr.rs`), and hands over packets.
 //! 3. `net.rs` delivers each packet: to a queue pair of this device at once, or through the bytes of a frame.
 //! 4. The receiver's transport has the payload copied (`copy.rs`), from guest memory to guest memory, once. A slice ends
 //!    after 256 KiB of that, so that the memory map can change.
@@ -25,8 +25,9 @@
 //! | `device.rs` | the device's life, and what the daemon calls |
 //! | `regs.rs` | BAR 0, shared with the front, which answers reads at once |
 //! | `cmd/` | commands, by kind of object; validated in full before anything changes |
-//! | `sched.rs` | a slice: commands, areas, timers, queue pairs in turn |
+//! | `sched.rs`, `areas.rs` | a slice: commands, doorbell areas, timers, queue pairs in turn |
 //! | `shared.rs` | everything but the transports: what a queue pair sees of the device while it runs |
+//! | `host.rs`, `wqe.rs` | what a transport's call sees of the device; work queue entries |
 //! | `qp.rs`, `cq.rs`, `eq.rs`, `srq.rs`, `mr.rs`, `uar.rs`, `port.rs` | the objects |
 //! | `ring.rs`, `tables.rs`, `mem.rs` | rings and translations, context tables, guest memory |
 //! | `copy.rs`, `net.rs` | the payload's one copy, and the ways of a packet |
@@ -39,12 +40,14 @@
 //! status, a syndrome or an event of the one who made it.
 #![forbid(unsafe_code)]
 
+mod areas;
 pub mod cmd;
 pub mod config;
 mod copy;
 pub mod cq;
 pub mod device;
 pub mod eq;
+mod host;
 #[cfg(feature = "hostile")]
 pub mod hostile;
 pub mod mem;
@@ -62,6 +65,7 @@ pub mod slots;
 pub mod srq;
 pub mod tables;
 pub mod uar;
+mod wqe;
 
 #[cfg(test)]
 mod tests;

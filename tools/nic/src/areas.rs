@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Doorbell areas: how posts and arms are noticed, and how areas fall asleep and wake.
+//!
+//! The device compares generation counters with what it saw last, and looks at the slots of a group only if its counter
+//! changed. The protocol of sleeping and waking is code of the contract (`verbena_abi::doorbell`), which a model checks.
+
+use crate::device::Device;
+use crate::mem::{Area, GuestMemory};
+use verbena_abi::doorbell::{self, Words, GROUPS, GROUP_SLOTS};
+use verbena_abi::syndrome::Syndrome;
+use verbena_roce::QpState;
+
+/// An area that was silent for so long is left to sleep although others are busy, so that a scan costs what is used.
+const AREA_AWAKE_NS: u64 = 2_000_000;
+/// So many areas are scanned without a thought.
+const FEW_AREAS: usize = 2;
+
+impl Device {
+    /// Declares itself asleep for all areas that are awake. False: something came up meanwhile, go on.
+    ///
+    /// An area that shows something in the scan after its sleep word was written is awake again at once.
+    pub fn fall_asleep<M: GuestMemory>(&mut self, mem: &M) -> bool {
+        let mut quiet = true;
+        for number in std::mem::take(&mut self.awake) {
+            quiet &= self.sleep_area(mem, number);
+        }
+        quiet && self.rung.is_empty() && self.ready_uars.is_empty() && self.commands.is_empty()
+    }
+
+    /// Declares itself asleep for an area that is not among those awake any more. False: it is awake again.
+    fn sleep_area<M: GuestMemory>(&mut self, mem: &M, number: u32) -> bool {
+        let Some(uar) = self.shared.uars.get_mut(number) else {
+            return true;
+        };
+        uar.awake = false;
+        let base = uar.base;
+        doorbell::fall_asleep(&Area::new(mem, base), &mut uar.sleep);
+        if self.scan(mem, number) {
+            self.wake_area(mem, number);
+            return false;
+        }
+        true
+    }
+
+    /// Lets those areas sleep that were silent for long. While few are awake, that is the daemon's decision alone.
+    pub(crate) fn let_silent_sleep<M: GuestMemory>(&mut self, mem: &M) {
+        let now = self.shared.now;
+        if self.awake.len() <= FEW_AREAS || now < self.next_sweep {
+            return;
+        }
+        self.next_sweep = now + AREA_AWAKE_NS / 2;
+        let (silent, busy): (Vec<u32>, Vec<u32>) = self.awake.iter().partition(|&&number| {
+            let uar = self.shared.uars.get(number);
+            uar.is_none_or(|u| now.saturating_sub(u.last_found) > AREA_AWAKE_NS)
+        });
+        self.awake = busy;
+        for number in silent {
+            self.sleep_area(mem, number);
+        }
+    }
+
+    /// Wakes all areas at the next slice.
+    pub fn wake(&mut self) {
+        let sleeping: Vec<u32> = self
+            .shared
+            .uars
+            .iter()
+            .filter(|(_, u)| !u.awake && !u.rung)
+            .map(|(n, _)| n)
+            .collect();
+        for number in sleeping {
+            if let Some(uar) = self.shared.uars.get_mut(number) {
+                uar.rung = true;
+                self.rung.push(number);
+            }
+        }
+    }
+
+    /// Wakes the areas that were rung; true if there were any.
+    pub(crate) fn wake_rung<M: GuestMemory>(&mut self, mem: &M) -> bool {
+        let rung = std::mem::take(&mut self.rung);
+        for &number in &rung {
+            if let Some(uar) = self.shared.uars.get_mut(number) {
+                uar.rung = false;
+                if !uar.awake {
+                    self.wake_area(mem, number);
+                }
+            }
+        }
+        !rung.is_empty()
+    }
+
+    fn wake_area<M: GuestMemory>(&mut self, mem: &M, number: u32) {
+        if let Some(uar) = self.shared.uars.get_mut(number) {
+            doorbell::wake_up(&Area::new(mem, uar.base), &mut uar.sleep);
+            uar.awake = true;
+            uar.last_found = self.shared.now;
+            self.awake.push(number);
+        }
+    }
+
+    /// Looks at an area's generation counters, and at the slots of those groups that changed.
+    ///
+    /// The counter is read before the words that it counts: a post that comes later counts again.
+    pub(crate) fn scan<M: GuestMemory>(&mut self, mem: &M, number: u32) -> bool {
+        let mut found = false;
+        let Some(base) = self.shared.uars.get(number).map(|u| u.base) else {
+            return false;
+        };
+        let area = Area::new(mem, base);
+        for group in 0..GROUPS {
+            let qp = area.load_acquire(doorbell::qp_generation(group));
+            let cq = area.load_acquire(doorbell::cq_generation(group));
+            let Some(uar) = self.shared.uars.get_mut(number) else {
+                return found;
+            };
+            let qps = (qp != uar.qp_seen[group]).then(|| uar.qps_in(group));
+            let cqs = (cq != uar.cq_seen[group]).then(|| uar.cqs_in(group));
+            uar.qp_seen[group] = qp;
+            uar.cq_seen[group] = cq;
+            if qps.is_none() && cqs.is_none() {
+                continue;
+            }
+            found = true;
+            uar.last_found = self.shared.now;
+            if !mem.contains(base, doorbell::AREA_SIZE as u64) {
+                self.area_gone(mem, number);
+                return true;
+            }
+            for slot in bits(qps.unwrap_or(0)) {
+                let uar = self.shared.uars.get(number);
+                let qpn = uar.and_then(|u| u.qp_at(group * GROUP_SLOTS + slot));
+                if let Some(qpn) = qpn {
+                    self.look_at_posts(mem, qpn);
+                }
+            }
+            for slot in bits(cqs.unwrap_or(0)) {
+                let uar = self.shared.uars.get(number);
+                let cqn = uar.and_then(|u| u.cq_at(group * GROUP_SLOTS + slot));
+                if let Some(cqn) = cqn {
+                    self.shared.notify(mem, cqn);
+                }
+            }
+        }
+        found
+    }
+
+    /// The memory of an area has gone: no queue pair of it can be served.
+    fn area_gone<M: GuestMemory>(&mut self, mem: &M, number: u32) {
+        let lost: Vec<u32> = self
+            .qps
+            .iter()
+            .filter(|(_, qp)| qp.env.create.uar.get() == number)
+            .map(|(qpn, _)| qpn)
+            .collect();
+        for qpn in lost {
+            self.fail_qp(mem, qpn, Syndrome::DoorbellUnreachable);
+        }
+    }
+
+    /// Takes note of what was posted to a queue pair, and gives it its turn if there is something to do.
+    pub(crate) fn look_at_posts<M: GuestMemory>(&mut self, mem: &M, qpn: u32) {
+        if self.note_posts(mem, qpn) {
+            self.make_ready(qpn);
+        }
+    }
+
+    /// Reads the producer index of the send queue; true if the queue pair has to run.
+    pub(crate) fn note_posts<M: GuestMemory>(&mut self, mem: &M, qpn: u32) -> bool {
+        let Some(qp) = self.qps.get_mut(qpn) else {
+            return false;
+        };
+        let in_error = match qp.transport.state() {
+            QpState::Reset | QpState::Init | QpState::Rtr => return false,
+            // Receives that were posted are found by taking them.
+            QpState::Err => true,
+            QpState::Rts | QpState::Sqd | QpState::Sqe => false,
+        };
+        let producer = qp.env.sq_producer(mem);
+        if producer == qp.env.sq_pi {
+            return in_error;
+        }
+        let done = qp.transport.snapshot().sq_consumer;
+        let ahead = producer.wrapping_sub(done);
+        if ahead > qp.env.sq.size() || ahead < qp.env.sq_pi.wrapping_sub(done) {
+            // In ERR already, there is nothing more to be done to it.
+            self.fail_qp(mem, qpn, Syndrome::ProducerIndex);
+            return in_error;
+        }
+        qp.env.sq_pi = producer;
+        qp.transport.post_send(producer);
+        true
+    }
+}
+
+/// The numbers of the bits that are set.
+fn bits(mut set: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        if set == 0 {
+            return None;
+        }
+        let bit = set.trailing_zeros() as usize;
+        set &= set - 1;
+        Some(bit)
+    })
+}

@@ -1,0 +1,426 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What the transport sees of the device during one call.
+//!
+//! WQEs are copied out once, then the copy is validated (`wqe.rs`): whatever a guest writes there becomes a status or an
+//! error of its own queue pair.
+
+use crate::copy;
+use crate::mem::GuestMemory;
+use crate::mr;
+use crate::port::Outgoing;
+use crate::qp::Env;
+use crate::ring::{PageCache, Pages, Ring};
+use crate::shared::{Casualty, Shared};
+use crate::wqe::{completes_as, decode_recv, decode_sges, malformed, read_at, MAX_STRIDE};
+use verbena_abi::cmd::{self, QpType, NO_VLAN};
+use verbena_abi::cqe::{network_type, wc_flags, Cqe, Tail};
+use verbena_abi::ctx::{access, mr_flags, AddressVector, MrState};
+use verbena_abi::stats::Counter;
+use verbena_abi::wqe::{self, send_flags, AtomicSegment, FastRegSegment};
+use verbena_roce::host::{
+    AtomicOp, Completion, CopyFault, DatagramDest, EventType, Gather, Host, KeyUse, RecvWqe,
+    SendWqe, Source, Syndrome, Take, Target, WcOpcode, WcStatus, WqeError, WqeOpcode,
+};
+use verbena_roce::Packet;
+
+/// The surroundings of a queue pair during one call.
+pub struct QpHost<'a, M> {
+    /// Guest memory.
+    pub mem: &'a M,
+    /// The device.
+    pub shared: &'a mut Shared,
+    /// The queue pair.
+    pub env: &'a mut Env,
+}
+
+impl<M: GuestMemory> QpHost<'_, M> {
+    /// Reads a WQE's bytes once: the first part at once, the rest only if the header (of the copy) needs it.
+    fn read_wqe(&self, ring: &Ring, index: u32, buffer: &mut [u8; MAX_STRIDE]) -> Option<usize> {
+        let stride = (1usize << ring.log_stride()).min(MAX_STRIDE);
+        self.mem
+            .read(ring.entry(index), &mut buffer[..stride])
+            .ok()?;
+        Some(stride)
+    }
+
+    fn datagram(&self, av: &AddressVector) -> Result<DatagramDest, WqeError> {
+        if av.pdn.get() != self.env.create.pdn.get() {
+            return Err(malformed(Syndrome::AddressHandlePd));
+        }
+        let path = self
+            .shared
+            .port
+            .path(av, self.env.qpn())
+            .ok_or(malformed(Syndrome::AddressHandleGid))?;
+        Ok(DatagramDest {
+            path,
+            qpn: av.dest_qpn.get() & 0xff_ffff,
+            qkey: av.qkey.get(),
+        })
+    }
+
+    fn atomic_address(&mut self, key: &KeyUse) -> Result<u64, Syndrome> {
+        let span = mr::resolve(&self.shared.mrs, key)?;
+        match span.run(self.mem, &mut PageCache::default(), 0, 8) {
+            Some((addr, 8)) if addr % 8 == 0 => Ok(addr),
+            _ => Err(mr::unreachable(key.access)),
+        }
+    }
+
+    /// The SRQ took its last blow: its queue pairs follow.
+    fn srq_dies(&mut self, srqn: u32, cause: Syndrome) -> Take {
+        if let Some(srq) = self.shared.srqs.get_mut(srqn) {
+            if srq.error.is_none() {
+                srq.error = Some(cause);
+                srq.publish(self.mem);
+                self.shared.casualties.push(Casualty::Srq(srqn));
+                self.shared
+                    .async_event(self.mem, EventType::SrqErr, srqn, Some(cause));
+            }
+        }
+        Take::Dead(cause)
+    }
+
+    fn take_from_srq(&mut self, srqn: u32, out: &mut RecvWqe) -> Take {
+        let mem = self.mem;
+        let Some(srq) = self.shared.srqs.get_mut(srqn) else {
+            return Take::Dead(Syndrome::SrqDied);
+        };
+        if srq.error.is_some() {
+            return Take::Dead(Syndrome::SrqDied);
+        }
+        let posted = srq.producer(mem).wrapping_sub(srq.ci);
+        if posted == 0 {
+            return Take::Empty;
+        }
+        if posted > srq.ring.size() {
+            return self.srq_dies(srqn, Syndrome::ProducerIndex);
+        }
+        let index = srq.ci;
+        let stride = 1usize << srq.ring.log_stride();
+        let mut buffer = [0; MAX_STRIDE];
+        let bytes = &mut buffer[..stride.min(MAX_STRIDE)];
+        if mem.read(srq.ring.entry(index), bytes).is_err() {
+            return self.srq_dies(srqn, Syndrome::SrqUnreadable);
+        }
+        out.pd = srq.pdn;
+        if !decode_recv(bytes, index, self.env.is_privileged(), out) {
+            return self.srq_dies(srqn, Syndrome::SrqWqeMalformed);
+        }
+        srq.ci = index.wrapping_add(1);
+        if srq.limit != 0 && posted - 1 < srq.limit {
+            srq.limit = 0;
+            srq.publish(mem);
+            self.shared
+                .async_event(mem, EventType::SrqLimitReached, srqn, None);
+        }
+        Take::Taken
+    }
+}
+
+impl<M: GuestMemory> Host for QpHost<'_, M> {
+    fn fetch_send(
+        &mut self,
+        index: u32,
+        out: &mut SendWqe,
+        gather: &mut Gather,
+    ) -> Result<(), WqeError> {
+        self.shared.counters.add(Counter::Posts, 1);
+        let mut buffer = [0; MAX_STRIDE];
+        let length = self
+            .read_wqe(&self.env.sq, index, &mut buffer)
+            .ok_or(malformed(Syndrome::RingUnreadable))?;
+        let bytes = &buffer[..length];
+        let header: wqe::SendWqe = read_at(bytes, 0).ok_or(malformed(Syndrome::RingUnreadable))?;
+        gather.pd = self.env.create.pdn.get();
+        gather.privileged = self.env.is_privileged();
+        out.wr_id = header.wr_id.get();
+        out.signaled = header.flags & send_flags::SIGNALED != 0
+            || self.env.create.flags & cmd::QP_SIGNAL_ALL != 0;
+        out.solicited = header.flags & send_flags::SOLICITED != 0;
+        out.fence = header.flags & send_flags::FENCE != 0;
+        out.imm = header.imm;
+        out.remote_addr = header.remote_addr.get();
+        out.rkey = header.rkey.get();
+        let opcode =
+            WqeOpcode::from_raw(header.opcode).ok_or(malformed(Syndrome::WqeOpcodeUnknown))?;
+        out.opcode = opcode;
+        if header.flags & !send_flags::ALL != 0 {
+            return Err(malformed(Syndrome::WqeFlags));
+        }
+        let datagram = self.env.is_datagram();
+        let allowed = match opcode {
+            WqeOpcode::Send | WqeOpcode::SendImm => true,
+            WqeOpcode::RdmaWrite
+            | WqeOpcode::RdmaWriteImm
+            | WqeOpcode::SendInv
+            | WqeOpcode::LocalInv
+            | WqeOpcode::FastReg => !datagram,
+            WqeOpcode::RdmaRead | WqeOpcode::CompareSwap | WqeOpcode::FetchAdd => {
+                self.env.qp_type == QpType::Rc
+            }
+        };
+        if !allowed {
+            return Err(malformed(Syndrome::WqeOpcodeTransport));
+        }
+        if matches!(opcode, WqeOpcode::LocalInv | WqeOpcode::FastReg) {
+            return if self.env.is_privileged() {
+                Ok(())
+            } else {
+                Err(malformed(Syndrome::Privilege))
+            };
+        }
+        let atomic = matches!(opcode, WqeOpcode::CompareSwap | WqeOpcode::FetchAdd);
+        if atomic {
+            let operands: AtomicSegment =
+                read_at(bytes, wqe::DATA_OFFSET).ok_or(malformed(Syndrome::WqeSgeCount))?;
+            out.compare_add = operands.compare_add.get();
+            out.swap = operands.swap.get();
+        }
+        if datagram {
+            let av: AddressVector =
+                read_at(bytes, wqe::DATA_OFFSET).ok_or(malformed(Syndrome::WqeSgeCount))?;
+            out.datagram = Some(self.datagram(&av)?.into());
+        }
+        let data = wqe::data_offset(datagram, atomic);
+        if header.flags & send_flags::INLINE != 0 {
+            let count = header.inline_length.get() as usize;
+            let fits = matches!(
+                opcode,
+                WqeOpcode::Send
+                    | WqeOpcode::SendImm
+                    | WqeOpcode::SendInv
+                    | WqeOpcode::RdmaWrite
+                    | WqeOpcode::RdmaWriteImm
+            ) && count <= self.env.create.max_inline.get() as usize
+                && header.num_sge == 0;
+            let inline = bytes.get(data..).and_then(|b| b.get(..count));
+            match inline {
+                Some(inline) if fits => gather.inline.extend_from_slice(inline),
+                _ => return Err(malformed(Syndrome::WqeInline)),
+            }
+            return Ok(());
+        }
+        let count = header.num_sge;
+        if count > self.env.create.max_send_sge
+            || !decode_sges(bytes, data, count.into(), &mut gather.sges)
+        {
+            gather.sges.clear();
+            return Err(malformed(Syndrome::WqeSgeCount));
+        }
+        Ok(())
+    }
+
+    fn send_wr_id(&mut self, index: u32) -> (u64, WcOpcode) {
+        let header: wqe::SendWqe = self
+            .mem
+            .read_struct(self.env.sq.entry(index))
+            .unwrap_or_default();
+        let opcode = WqeOpcode::from_raw(header.opcode).map_or(WcOpcode::Send, completes_as);
+        (header.wr_id.get(), opcode)
+    }
+
+    fn take_recv(&mut self, out: &mut RecvWqe) -> Take {
+        if let Some(srqn) = self.env.srqn() {
+            let take = self.take_from_srq(srqn, out);
+            if take == Take::Taken {
+                self.shared.counters.add(Counter::Recvs, 1);
+            }
+            return take;
+        }
+        let Some(rq) = &self.env.rq else {
+            return Take::Empty;
+        };
+        let index = self.env.rq_ci;
+        let posted = self.env.rq_producer(self.mem).wrapping_sub(index);
+        if posted == 0 {
+            return Take::Empty;
+        }
+        if posted > rq.size() {
+            return Take::Dead(Syndrome::ProducerIndex);
+        }
+        let mut buffer = [0; MAX_STRIDE];
+        let Some(length) = self.read_wqe(rq, index, &mut buffer) else {
+            return Take::Dead(Syndrome::RingUnreadable);
+        };
+        self.env.rq_ci = index.wrapping_add(1);
+        self.shared.counters.add(Counter::Recvs, 1);
+        out.pd = self.env.create.pdn.get();
+        let good = decode_recv(&buffer[..length], index, self.env.is_privileged(), out);
+        if !good || out.sges.len() > self.env.create.max_recv_sge as usize {
+            out.sges.clear();
+            return Take::Malformed(Syndrome::RecvWqeMalformed);
+        }
+        Take::Taken
+    }
+
+    fn check(&mut self, key: &KeyUse) -> Result<(), Syndrome> {
+        mr::resolve(&self.shared.mrs, key).map(|_| ())
+    }
+
+    fn copy(&mut self, target: Target<'_>, source: Source<'_>) -> Result<(), CopyFault> {
+        copy::copy(self.mem, &self.shared.mrs, target, source)
+    }
+
+    fn atomic(&mut self, key: &KeyUse, op: AtomicOp) -> Result<u64, Syndrome> {
+        let addr = self.atomic_address(key)?;
+        match op {
+            AtomicOp::CompareSwap { compare, swap } => self.mem.compare_swap64(addr, compare, swap),
+            AtomicOp::FetchAdd { add } => self.mem.fetch_add64(addr, add),
+        }
+        .map_err(|_| mr::unreachable(key.access))
+    }
+
+    fn invalidate(&mut self, key: u32, remote: bool) -> Result<(), Syndrome> {
+        let cause = if remote {
+            Syndrome::RemoteInvalidate
+        } else {
+            Syndrome::KeyManagement
+        };
+        let pdn = self.env.create.pdn.get();
+        let region = self
+            .shared
+            .mrs
+            .get_mut(mr::index(key))
+            .filter(|r| {
+                r.key == key
+                    && r.pdn == pdn
+                    && r.flags & mr_flags::FAST_REG != 0
+                    && r.state == MrState::Valid
+            })
+            .ok_or(cause)?;
+        region.state = MrState::Invalid;
+        region.publish(self.mem);
+        Ok(())
+    }
+
+    fn fast_register(&mut self, index: u32) -> Result<(), Syndrome> {
+        let bad = Syndrome::KeyManagement;
+        let entry = self.env.sq.entry(index);
+        let segment: FastRegSegment = self
+            .mem
+            .read_struct(entry + wqe::FAST_REG_OFFSET as u64)
+            .map_err(|_| Syndrome::RingUnreadable)?;
+        let key = segment.key.get();
+        let pdn = self.env.create.pdn.get();
+        let region = self
+            .shared
+            .mrs
+            .get_mut(mr::index(key))
+            .filter(|r| {
+                r.pdn == pdn && r.flags & mr_flags::FAST_REG != 0 && r.state != MrState::Valid
+            })
+            .ok_or(bad)?;
+        let (length, offset) = (segment.length.get(), segment.page_offset.get());
+        let bytes = offset.checked_add(length).ok_or(bad)?;
+        let in_range = segment.iova.get().checked_add(length).is_some();
+        if segment.access.get() & !access::ALL != 0 || !in_range {
+            return Err(bad);
+        }
+        region.pages = Pages::new(&segment.pages, bytes).map_err(|_| bad)?;
+        region.key = key;
+        region.access = segment.access.get();
+        region.iova = segment.iova.get();
+        region.length = length;
+        region.page_offset = offset;
+        region.state = MrState::Valid;
+        region.publish(self.mem);
+        Ok(())
+    }
+
+    fn complete(&mut self, completion: &Completion) {
+        let recv = completion.is_recv();
+        let env = &*self.env;
+        let cqn = if recv {
+            env.create.recv_cqn.get()
+        } else {
+            env.create.send_cqn.get()
+        };
+        let counter = match (completion.status, recv) {
+            (WcStatus::Success, _) => None,
+            (WcStatus::WrFlushErr, false) => Some(Counter::ReqCqeFlush),
+            (WcStatus::WrFlushErr, true) => Some(Counter::RespCqeFlush),
+            (_, false) => Some(Counter::ReqCqeError),
+            (_, true) => Some(Counter::RespCqeError),
+        };
+        let gave_up = match completion.syndrome {
+            Some(Syndrome::RetryExceeded | Syndrome::SequenceRetryExceeded) => {
+                Some(Counter::RetryExceeded)
+            }
+            Some(Syndrome::RnrRetryExceeded) => Some(Counter::RnrRetryExceeded),
+            _ => None,
+        };
+        for counter in [counter, gave_up].into_iter().flatten() {
+            self.shared.counters.add(counter, 1);
+        }
+        let mut flags = 0;
+        let mut body = Cqe {
+            wr_id: completion.wr_id.into(),
+            wqe_index: completion.wqe_index.into(),
+            byte_len: completion.byte_len.into(),
+            qpn: env.create.qpn,
+            vendor_err: completion
+                .syndrome
+                .map_or(0, |s| u32::from(s.to_raw()))
+                .into(),
+            timestamp: self.shared.now.into(),
+            vlan: NO_VLAN.into(),
+            ..Default::default()
+        };
+        if recv {
+            body.srqn = env.srqn().unwrap_or(0).into();
+        }
+        if let Some(imm) = completion.imm {
+            flags |= wc_flags::WITH_IMM;
+            body.imm = imm;
+        }
+        if let Some(key) = completion.invalidated {
+            flags |= wc_flags::WITH_INV;
+            body.imm = key.to_le_bytes();
+        }
+        if let Some(source) = &completion.source {
+            flags |= wc_flags::GRH;
+            body.src_qp = source.qpn.into();
+            body.smac = source.path.smac;
+            body.vlan = source.path.vlan.unwrap_or(NO_VLAN).into();
+            body.sl = source.path.sl;
+            let v4 = source.path.dgid[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+            body.network_type = if v4 {
+                network_type::IPV4
+            } else {
+                network_type::IPV6
+            };
+        }
+        let tail = Tail {
+            status: completion.status.to_raw(),
+            opcode: completion.opcode.to_raw(),
+            wc_flags: flags,
+        };
+        let solicited = completion.solicited || completion.status != WcStatus::Success;
+        self.shared.write_cqe(self.mem, cqn, &body, tail, solicited);
+    }
+
+    fn event(&mut self, event: EventType, syndrome: Option<Syndrome>) {
+        let qpn = self.env.qpn();
+        self.shared.async_event(self.mem, event, qpn, syndrome);
+    }
+
+    fn transmit(&mut self, packet: Packet) {
+        let path = match &packet.datagram {
+            Some(datagram) => Some(datagram.path),
+            None => self.env.path,
+        };
+        let Some(path) = path else {
+            return;
+        };
+        let mtu = 128u32 << self.env.attr.path_mtu.clamp(1, 5);
+        let local = self.shared.port.is_own(&path.dgid);
+        self.shared.outgoing.push_back(Outgoing {
+            packet,
+            path,
+            mtu,
+            local,
+        });
+    }
+}

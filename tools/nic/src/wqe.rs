@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Work queue entries out of a copy of their bytes.
+
+use verbena_abi::wqe;
+use verbena_roce::host::{RecvWqe, Sge, Syndrome, WcOpcode, WcStatus, WqeError, WqeOpcode};
+use zerocopy::FromBytes;
+
+/// Largest stride of a ring.
+pub const MAX_STRIDE: usize = 1024;
+
+/// An error of the WQE itself.
+pub fn malformed(cause: Syndrome) -> WqeError {
+    WqeError::new(WcStatus::LocQpOpErr, cause)
+}
+
+/// A structure at an offset of a copy.
+pub fn read_at<T: FromBytes>(bytes: &[u8], offset: usize) -> Option<T> {
+    T::read_from_prefix(bytes.get(offset..)?)
+        .ok()
+        .map(|(value, _)| value)
+}
+
+/// Decodes SGEs from a copy; false if there are fewer.
+pub fn decode_sges(bytes: &[u8], offset: usize, count: usize, sges: &mut Vec<Sge>) -> bool {
+    for i in 0..count {
+        let Some(sge) = read_at::<wqe::Sge>(bytes, offset + i * size_of::<wqe::Sge>()) else {
+            return false;
+        };
+        sges.push(Sge {
+            addr: sge.addr.get(),
+            length: sge.length.get(),
+            lkey: sge.lkey.get(),
+        });
+    }
+    true
+}
+
+/// What a completion of a send WQE is called.
+pub fn completes_as(opcode: WqeOpcode) -> WcOpcode {
+    match opcode {
+        WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm => WcOpcode::RdmaWrite,
+        WqeOpcode::Send | WqeOpcode::SendImm | WqeOpcode::SendInv => WcOpcode::Send,
+        WqeOpcode::RdmaRead => WcOpcode::RdmaRead,
+        WqeOpcode::CompareSwap => WcOpcode::CompSwap,
+        WqeOpcode::FetchAdd => WcOpcode::FetchAdd,
+        WqeOpcode::LocalInv => WcOpcode::LocalInv,
+        WqeOpcode::FastReg => WcOpcode::FastReg,
+    }
+}
+
+/// Decodes a receive WQE from its copy; false if it is malformed (`wr_id` is set all the same).
+pub fn decode_recv(bytes: &[u8], index: u32, privileged: bool, out: &mut RecvWqe) -> bool {
+    let Some(header) = read_at::<wqe::RecvWqe>(bytes, 0) else {
+        return false;
+    };
+    out.wr_id = header.wr_id.get();
+    out.index = index;
+    out.privileged = privileged;
+    let count = header.num_sge as usize;
+    let header = size_of::<wqe::RecvWqe>();
+    header + count * size_of::<wqe::Sge>() <= bytes.len()
+        && decode_sges(bytes, header, count, &mut out.sges)
+}
