@@ -69,7 +69,7 @@ impl Config {
             max_msg_size: 1 << 31,
             window: 2048,
             wire_window: 128,
-            max_outstanding: 512,
+            max_outstanding: 256,
             super_bytes: 256 << 10,
             min_timeout_ns: 4_000_000,
         }
