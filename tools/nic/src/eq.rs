@@ -9,7 +9,7 @@
 use crate::mem::{Access, GuestMemory};
 use crate::ring::Ring;
 use crate::tables::ContextSlot;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{fence, Ordering};
 use verbena_abi::cqe::phase;
 use verbena_abi::ctx::{EqContext, QueueState};
@@ -51,6 +51,7 @@ pub struct Eq {
     ci: u32,
     raised: u32,
     waiting: VecDeque<Event>,
+    waiting_set: HashSet<(EventType, u32)>,
 }
 
 impl Eq {
@@ -70,6 +71,7 @@ impl Eq {
             ci: 0,
             raised: 0,
             waiting: VecDeque::new(),
+            waiting_set: HashSet::new(),
         }
     }
 
@@ -114,16 +116,20 @@ impl Eq {
             self.write(mem, event)?;
             return Ok(index);
         }
-        let twin = |e: &Event| e.kind == event.kind && e.number == event.number;
-        if let Some(at) = self.waiting.iter().position(twin) {
-            return Ok(self.pi.wrapping_add(at as u32));
+        if self.waiting_set.insert((event.kind, event.number)) {
+            self.waiting.push_back(event);
         }
-        self.waiting.push_back(event);
         Ok(self.pi.wrapping_add(self.waiting.len() as u32 - 1))
     }
 
     /// Drops what waits for an object that is gone.
     pub fn forget(&mut self, number: u32, kinds: &[EventType]) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        for &kind in kinds {
+            self.waiting_set.remove(&(kind, number));
+        }
         self.waiting
             .retain(|e| e.number != number || !kinds.contains(&e.kind));
     }
@@ -132,6 +138,7 @@ impl Eq {
     pub fn flush<M: GuestMemory>(&mut self, mem: &M) -> Access<bool> {
         while !self.waiting.is_empty() && self.has_room(mem)? {
             if let Some(event) = self.waiting.pop_front() {
+                self.waiting_set.remove(&(event.kind, event.number));
                 self.write(mem, event)?;
             }
         }

@@ -6,11 +6,11 @@ use super::Pair;
 use crate::mock::SendWr;
 use verbena_abi::cmd::*;
 use verbena_abi::cqe::WcStatus;
-use verbena_abi::ctx::QpState;
+use verbena_abi::ctx::{access, mr_flags, qp_mask, QpAttr, QpState};
 use verbena_abi::doorbell::{self, Words};
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
-use verbena_abi::wqe::WqeOpcode;
+use verbena_abi::wqe::{FastRegSegment, WqeOpcode};
 
 /// Posts one send and returns status and syndrome of its completion.
 fn outcome(p: &mut Pair, wqe: &crate::mock::WqeBytes) -> (WcStatus, u32) {
@@ -193,4 +193,136 @@ fn commands_of_any_bytes_do_no_harm() {
         let _ = p.d.raw_cmd(opcode, &payload);
     }
     p.d.pass(1_000_000);
+}
+
+#[test]
+fn a_receive_that_cannot_be_written_fails_both_sides() {
+    for (rights, length, cause) in [
+        (0, 4096, Syndrome::LkeyAccess),
+        (1, 50, Syndrome::LkeyBounds),
+    ] {
+        let mut p = Pair::new();
+        let (at, key) = p.d.region(4096, 1);
+        p.d.create_mr(0x5011, at, length, rights).unwrap();
+        p.d.post_recv(&mut p.b, 5, &[(at, 100, 0x5011)]);
+        let wr = SendWr::new(WqeOpcode::Send, 1, &[(at, 100, key)]);
+        let got = outcome(&mut p, &wr.encode());
+        let nak = Syndrome::NakRemoteOperational.to_raw().into();
+        assert_eq!(got, (WcStatus::RemOpErr, nak));
+        let done = p.d.poll(&mut p.cq_b).unwrap();
+        assert_eq!(done.status(), WcStatus::LocProtErr);
+        assert_eq!(done.cqe.vendor_err.get(), u32::from(cause.to_raw()));
+        // The receive tells: no event.
+        assert_eq!(p.d.events(0), []);
+    }
+}
+
+#[test]
+fn an_operation_that_is_not_enabled_is_an_event_at_the_peer() {
+    let mut p = Pair::new();
+    let attr = QpAttr {
+        qp_access_flags: access::REMOTE_READ.into(),
+        ..Default::default()
+    };
+    p.d.modify(p.b.qpn, qp_mask::ACCESS_FLAGS, attr).unwrap();
+    let (at, key) = p.d.region(4096, 1);
+    let read = SendWr::new(WqeOpcode::RdmaRead, 7, &[(at, 8, key)]).to(at, key);
+    p.d.post_send(&mut p.a, &read);
+    assert_eq!(p.d.drain(&mut p.cq_a), [(7, WcStatus::Success)]);
+    let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(at, 8, key)]).to(at, key);
+    let got = outcome(&mut p, &wr.encode());
+    let nak = Syndrome::NakInvalidRequest.to_raw().into();
+    assert_eq!(got, (WcStatus::RemInvReqErr, nak));
+    let events = p.d.events(0);
+    assert_eq!(events.len(), 1);
+    assert_eq!(
+        (events[0].kind, events[0].number),
+        (EventType::QpReqErr, p.b.qpn)
+    );
+}
+
+#[test]
+fn a_write_whose_immediate_took_a_receive_fails_that_receive() {
+    let mut p = Pair::new();
+    let (at, key) = p.d.region(4096, 1);
+    p.d.post_recv(&mut p.b, 5, &[]);
+    let wr = SendWr::new(WqeOpcode::RdmaWriteImm, 1, &[(at, 8, key)]).to(at, key ^ 1);
+    let got = outcome(&mut p, &wr.encode());
+    assert_eq!(got.0, WcStatus::RemAccessErr);
+    assert_eq!(p.d.drain(&mut p.cq_b), [(5, WcStatus::LocAccessErr)]);
+    assert_eq!(p.d.events(0), []);
+}
+
+#[test]
+fn a_key_dies_with_its_region() {
+    let mut p = Pair::new();
+    let (at, key) = p.d.region(4096, 1);
+    p.d.must(&DestroyMr {
+        id: key.into(),
+        ..Default::default()
+    });
+    let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(at, 8, key)]);
+    let got = outcome(&mut p, &wr.encode());
+    let unknown = Syndrome::LkeyUnknown.to_raw().into();
+    assert_eq!(got, (WcStatus::LocProtErr, unknown));
+    // Its index with another tag is another key.
+    p.d.create_mr(key ^ 2, at, 4096, 0xf).unwrap();
+}
+
+#[test]
+fn fast_registration_lives_from_register_to_invalidate() {
+    let mut p = Pair::new();
+    let mut request = p.d.qp_request(&p.cq_a.clone(), &p.cq_a.clone());
+    request.flags = QP_PRIVILEGED;
+    p.a = p.d.create_qp_by(&request).unwrap();
+    p.b = p.d.create_qp(&p.cq_b.clone(), &p.cq_b.clone());
+    p.d.connect(&p.a.clone(), &p.b.clone());
+    let (at, good) = p.d.region(4096, 1);
+    let key = 0x60 << 8;
+    p.d.must(&CreateMr {
+        key: key.into(),
+        pdn: 7.into(),
+        flags: mr_flags::FAST_REG.into(),
+        ..Default::default()
+    });
+    let key = key | 0x42;
+    let segment = FastRegSegment {
+        key: key.into(),
+        access: 0xf.into(),
+        iova: 0x1000.into(),
+        length: 4096.into(),
+        pages: crate::mock::flat(at),
+        ..Default::default()
+    };
+    let mut register = SendWr::new(WqeOpcode::FastReg, 1, &[]).encode();
+    register[48..96].copy_from_slice(zerocopy::IntoBytes::as_bytes(&segment));
+    p.d.post_raw(&mut p.a, &register);
+    let write = SendWr::new(WqeOpcode::RdmaWrite, 2, &[(0x1000, 64, key)]).to(at + 64, good);
+    p.d.post_send(&mut p.a, &write);
+    let mut invalidate = SendWr::new(WqeOpcode::LocalInv, 3, &[]);
+    invalidate.imm = key.to_le_bytes();
+    p.d.post_send(&mut p.a, &invalidate);
+    let ok = WcStatus::Success;
+    assert_eq!(p.d.drain(&mut p.cq_a), [(1, ok), (2, ok), (3, ok)]);
+    assert_eq!(p.d.bytes(at, 64), p.d.bytes(at + 64, 64));
+    let got = outcome(&mut p, &write.encode());
+    assert_eq!(got.0, WcStatus::LocProtErr);
+}
+
+#[test]
+fn a_privileged_queue_pair_has_all_of_memory() {
+    let mut p = Pair::new();
+    let mut request = p.d.qp_request(&p.cq_a.clone(), &p.cq_a.clone());
+    request.flags = QP_PRIVILEGED;
+    p.a = p.d.create_qp_by(&request).unwrap();
+    p.b = p.d.create_qp(&p.cq_b.clone(), &p.cq_b.clone());
+    p.d.connect(&p.a.clone(), &p.b.clone());
+    let (at, key) = p.d.region(4096, 1);
+    let lkey = crate::config::LOCAL_DMA_LKEY;
+    let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(at, 64, lkey)]).to(at + 64, key);
+    p.d.post_send(&mut p.a, &wr);
+    assert_eq!(p.d.drain(&mut p.cq_a), [(1, WcStatus::Success)]);
+    // The others do not, and the key is no remote key.
+    let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(at, 64, key)]).to(at, lkey);
+    assert_eq!(outcome(&mut p, &wr.encode()).0, WcStatus::RemAccessErr);
 }
