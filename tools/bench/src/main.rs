@@ -41,6 +41,7 @@ fn main() -> ExitCode {
     result = result.and_then(|()| rate());
     result = result.and_then(|()| latency("engine_write_latency", 0));
     result = result.and_then(|()| latency("engine_write_latency_crowded", cores()));
+    result = result.and_then(|()| ping_pong());
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
@@ -160,6 +161,26 @@ fn latency(name: &str, rivals: usize) -> io::Result<()> {
     }
     times.sort_by(f64::total_cmp);
     print(name, 8, "us", times[times.len() / 2], None);
+    Ok(())
+}
+
+/// Half a round trip between two threads that never sleep: with the engine, one thread more than two cores can run.
+fn ping_pong() -> io::Result<()> {
+    let mut driver = Driver::new(Threaded::start()?, 1 << 20, false)?;
+    driver
+        .ram
+        .write(SOURCE, &[0; 128])
+        .and(driver.ram.write(TARGET, &[0; 128]))
+        .map_err(|_| io::ErrorKind::Other)?;
+    let mut times = driver.ping_pong(5_000, Duration::from_micros(3));
+    times.sort_by(f64::total_cmp);
+    print(
+        "engine_ping_pong",
+        4,
+        "us",
+        times[times.len() / 2] * 0.5e6,
+        None,
+    );
     Ok(())
 }
 

@@ -35,8 +35,10 @@ use verbena_device::{Action, Config, Device};
 const SPIN: u64 = 20_000;
 /// So long it stays awake, taking naps. Posts that come more often than this ring no doorbell.
 const AWAKE: u64 = 1_000_000;
-/// The first nap. The kernel adds a few microseconds for the switches of thread.
-const NAP_MIN: u64 = 2_000;
+/// The first nap. The kernel adds about 15 us. With shorter naps two virtual CPUs that play ping-pong on two cores do it
+/// in milliseconds, not in tens of microseconds: the one that this thread has preempted hardly gets to run before it is
+/// preempted again.
+const NAP_MIN: u64 = 15_000;
 /// The longest nap: what a post may wait at most while the engine is awake.
 const NAP_MAX: u64 = 30_000;
 /// Naps are a sixteenth of the silence so far: a post after a long silence can wait a little longer.
