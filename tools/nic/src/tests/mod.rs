@@ -6,6 +6,7 @@ mod cqs;
 mod data;
 mod errors;
 mod hostile_guest;
+mod load;
 mod objects;
 mod srq_ud;
 
