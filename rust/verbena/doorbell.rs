@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Doorbell areas. Device specification, "Doorbells"; the protocol itself is
+//! [`crate::abi::doorbell`].
+//!
+//! The kernel has areas of its own, and each context of a process has some: [`Areas`] grows by an
+//! area whenever all slots of a kind are taken. A [`Slot`] is a place for one queue.
+
+use crate::{
+    abi::{
+        cmd::{
+            CreateUar,
+            DestroyUar, //
+        },
+        doorbell::{
+            self,
+            Arm,
+            ArmMode,
+            Words,
+            AREA_SIZE,
+            AREA_SLOTS,
+            DEVICE_PART,
+            GUEST_PART,
+            PART_SIZE, //
+        },
+        regs,
+        uverbs::AreaInfo,
+        Le32,
+        Le64, //
+    },
+    hw::Hw,
+};
+use kernel::{
+    new_mutex,
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex, //
+    },
+};
+use rdma::{
+    dma::Chunk,
+    mmap::{
+        Entry,
+        Memory,
+        MmapContext,
+        Protection, //
+    },
+    sync::smp_mb, //
+};
+
+/// The words of an area, as the guest's side of the protocol sees them. The offsets are the
+/// contract's own, so no access is out of bounds.
+struct AreaWords<'a>(&'a Chunk);
+
+impl Words for AreaWords<'_> {
+    fn load(&self, offset: usize) -> u32 {
+        self.0.load32(offset).unwrap_or(0)
+    }
+
+    fn load_acquire(&self, offset: usize) -> u32 {
+        self.0.load32_acquire(offset).unwrap_or(0)
+    }
+
+    fn store(&self, offset: usize, value: u32) {
+        let _ = self.0.store32(offset, value);
+    }
+
+    fn store_release(&self, offset: usize, value: u32) {
+        let _ = self.0.store32_release(offset, value);
+    }
+
+    fn store64_release(&self, offset: usize, value: u64) {
+        let _ = self.0.store64_release(offset, value);
+    }
+
+    fn load64_acquire(&self, offset: usize) -> u64 {
+        self.0.load64_acquire(offset).unwrap_or(0)
+    }
+
+    fn increment(&self, offset: usize) {
+        let _ = self.0.increment32(offset);
+    }
+
+    fn fence(&self) {
+        smp_mb()
+    }
+}
+
+/// How a process maps an area: see [`AreaInfo`].
+struct Mappings {
+    device: Entry,
+    guest: Entry,
+    ring: Entry,
+}
+
+impl Mappings {
+    fn new(hw: &Hw, uar: u32, memory: &Arc<Chunk>, context: &MmapContext) -> Result<Self> {
+        let part = |offset| Memory::Part {
+            chunk: memory.clone(),
+            offset,
+            len: PART_SIZE,
+        };
+        Ok(Self {
+            device: context.insert(part(DEVICE_PART), Protection::ReadOnly)?,
+            guest: context.insert(part(GUEST_PART), Protection::ReadWrite)?,
+            ring: context.insert(
+                Memory::Bar {
+                    pdev: hw.pdev.clone(),
+                    bar: regs::BAR_DOORBELL,
+                    offset: u64::from(uar) * regs::DOORBELL_STRIDE as u64,
+                    len: PAGE_SIZE,
+                },
+                Protection::ReadWrite,
+            )?,
+        })
+    }
+}
+
+/// All areas that the device serves.
+#[pin_data]
+pub(crate) struct Served {
+    #[pin]
+    areas: Mutex<KVec<(u32, Arc<Chunk>)>>,
+}
+
+impl Served {
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            areas <- new_mutex!(KVec::new()),
+        })
+    }
+
+    fn add(&self, uar: u32, memory: Arc<Chunk>) -> Result {
+        Ok(self.areas.lock().push((uar, memory), GFP_KERNEL)?)
+    }
+
+    fn remove(&self, uar: u32) -> bool {
+        let mut areas = self.areas.lock();
+        let Some(at) = areas.iter().position(|area| area.0 == uar) else {
+            return false;
+        };
+        let removed = areas.remove(at);
+        drop(areas);
+        removed.is_ok()
+    }
+
+    /// Tells the owners of all areas that nobody serves them any more. The device must have been
+    /// silenced: the driver is its heir.
+    pub(crate) fn declare_dead(&self) {
+        for (_, memory) in self.areas.lock().iter() {
+            // Cannot fail: the offset is the contract's own.
+            let _ = memory.store32_release(doorbell::ALIVE, 0);
+        }
+    }
+}
+
+/// What a slot is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SlotKind {
+    /// A queue pair or SRQ.
+    Qp,
+    /// A CQ.
+    Cq,
+}
+
+const GROUPS: usize = AREA_SLOTS / 64;
+
+/// Slots that are taken, a bit each.
+struct Taken {
+    qp: [u64; GROUPS],
+    cq: [u64; GROUPS],
+}
+
+impl Taken {
+    fn of(&mut self, kind: SlotKind) -> &mut [u64; GROUPS] {
+        match kind {
+            SlotKind::Qp => &mut self.qp,
+            SlotKind::Cq => &mut self.cq,
+        }
+    }
+}
+
+/// A doorbell area.
+#[pin_data(PinnedDrop)]
+pub(crate) struct Area {
+    hw: Arc<Hw>,
+    uar: u32,
+    memory: Arc<Chunk>,
+    /// How a process maps the memory and the doorbell page; the kernel does not.
+    mappings: Option<Mappings>,
+    #[pin]
+    taken: Mutex<Taken>,
+}
+
+impl Area {
+    fn new(hw: &Arc<Hw>, context: Option<&MmapContext>) -> Result<Arc<Self>> {
+        let uar = hw.uars.alloc()?;
+        let area = Self::with_uar(hw, uar, context);
+        if area.is_err() {
+            hw.uars.free(uar);
+        }
+        area
+    }
+
+    fn with_uar(hw: &Arc<Hw>, uar: u32, context: Option<&MmapContext>) -> Result<Arc<Self>> {
+        let memory = Arc::new(Chunk::alloc(&hw.dma, AREA_SIZE)?, GFP_KERNEL)?;
+        let mappings = match context {
+            Some(context) => Some(Mappings::new(hw, uar, &memory, context)?),
+            None => None,
+        };
+        hw.cmdq.exec(&CreateUar {
+            uar: Le32::new(uar),
+            addr: Le64::new(memory.dma_addr()),
+            ..Default::default()
+        })?;
+        let kept = memory.clone();
+        let init = try_pin_init!(Self {
+            hw: hw.clone(),
+            uar,
+            memory: kept,
+            mappings,
+            taken <- new_mutex!(Taken { qp: [0; GROUPS], cq: [0; GROUPS] }),
+        }? Error);
+        let area = Arc::pin_init(init, GFP_KERNEL)
+            .and_then(|area| {
+                hw.served.add(uar, memory)?;
+                Ok(area)
+            })
+            .inspect_err(|_| {
+                let _ = hw.exec_destroy(&DestroyUar {
+                    id: Le32::new(uar),
+                    ..Default::default()
+                });
+            })?;
+        Ok(area)
+    }
+
+    fn take(&self, kind: SlotKind) -> Option<u16> {
+        let mut taken = self.taken.lock();
+        for (group, word) in (0u16..).zip(taken.of(kind).iter_mut()) {
+            let free = (!*word).trailing_zeros();
+            if free < u64::BITS {
+                *word |= 1 << free;
+                // CAST: below 64.
+                return Some(group * 64 + free as u16);
+            }
+        }
+        None
+    }
+
+    fn give_back(&self, kind: SlotKind, slot: u16) {
+        if let Some(word) = self.taken.lock().of(kind).get_mut(usize::from(slot) / 64) {
+            *word &= !(1 << (slot % 64));
+        }
+    }
+}
+
+#[pinned_drop]
+impl PinnedDrop for Area {
+    fn drop(self: Pin<&mut Self>) {
+        if self.hw.served.remove(self.uar) {
+            self.hw.exec_destroy(&DestroyUar {
+                id: Le32::new(self.uar),
+                ..Default::default()
+            });
+            self.hw.uars.free(self.uar);
+        }
+    }
+}
+
+/// The doorbell areas of one context.
+#[pin_data]
+pub(crate) struct Areas {
+    #[pin]
+    list: Mutex<KVec<Arc<Area>>>,
+}
+
+impl Areas {
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            list <- new_mutex!(KVec::new()),
+        })
+    }
+
+    /// Takes a slot; in a new area if need be.
+    pub(crate) fn take(
+        &self,
+        hw: &Arc<Hw>,
+        context: Option<&MmapContext>,
+        kind: SlotKind,
+    ) -> Result<Slot> {
+        let mut list = self.list.lock();
+        for area in list.iter() {
+            if let Some(index) = area.take(kind) {
+                return Ok(Slot {
+                    area: area.clone(),
+                    kind,
+                    index,
+                });
+            }
+        }
+        let area = Area::new(hw, context)?;
+        let index = area.take(kind).ok_or(ENOMEM)?;
+        list.push(area.clone(), GFP_KERNEL)?;
+        Ok(Slot { area, kind, index })
+    }
+
+    /// The first area, which every process has.
+    pub(crate) fn first(&self, hw: &Arc<Hw>, context: Option<&MmapContext>) -> Result<AreaInfo> {
+        let mut list = self.list.lock();
+        if list.is_empty() {
+            list.push(Area::new(hw, context)?, GFP_KERNEL)?;
+        }
+        Ok(list.first().map(|area| area.info()).unwrap_or_default())
+    }
+
+    /// Drops all areas. No queue of them may be left.
+    pub(crate) fn clear(&self) {
+        let list = core::mem::take(&mut *self.list.lock());
+        drop(list);
+    }
+}
+
+impl Area {
+    /// How a process maps the area.
+    fn info(&self) -> AreaInfo {
+        let offset = |entry: fn(&Mappings) -> &Entry| {
+            Le64::new(self.mappings.as_ref().map_or(0, |m| entry(m).offset()))
+        };
+        AreaInfo {
+            uar: Le32::new(self.uar),
+            device_offset: offset(|m| &m.device),
+            guest_offset: offset(|m| &m.guest),
+            ring_offset: offset(|m| &m.ring),
+            ..Default::default()
+        }
+    }
+}
+
+/// A queue's place in a doorbell area.
+pub(crate) struct Slot {
+    area: Arc<Area>,
+    kind: SlotKind,
+    index: u16,
+}
+
+impl Slot {
+    /// Index of the area.
+    pub(crate) fn uar(&self) -> u32 {
+        self.area.uar
+    }
+
+    /// Index in the area.
+    pub(crate) fn index(&self) -> u16 {
+        self.index
+    }
+
+    /// How a process maps the area.
+    pub(crate) fn info(&self) -> AreaInfo {
+        self.area.info()
+    }
+
+    fn words(&self) -> AreaWords<'_> {
+        AreaWords(&self.area.memory)
+    }
+
+    fn ring(&self) {
+        self.area.hw.bars.ring(self.area.uar);
+    }
+
+    /// Zeroes the guest's words of the slot, before a new queue uses it.
+    pub(crate) fn clear(&self) {
+        let (words, slot) = (self.words(), usize::from(self.index));
+        match self.kind {
+            SlotKind::Qp => {
+                words.store(doorbell::sq_producer(slot), 0);
+                words.store_release(doorbell::rq_producer(slot), 0);
+            }
+            SlotKind::Cq => {
+                words.store(doorbell::cq_consumer(slot), 0);
+                words.store64_release(doorbell::cq_arm(slot), 0);
+            }
+        }
+    }
+
+    /// Publishes the producer index of a send queue.
+    pub(crate) fn post_send(&self, producer: u32) {
+        doorbell::post_send(&self.words(), self.index.into(), producer, || self.ring());
+    }
+
+    /// Publishes the producer index of a receive queue.
+    pub(crate) fn post_recv(&self, producer: u32) {
+        doorbell::post_recv(&self.words(), self.index.into(), producer, || self.ring());
+    }
+
+    /// Arms a CQ.
+    pub(crate) fn arm_cq(&self, last: &mut Arm, index: u32, mode: ArmMode) {
+        doorbell::arm_cq(&self.words(), self.index.into(), last, index, mode, || {
+            self.ring()
+        });
+    }
+
+    /// Publishes the consumer index of a CQ.
+    pub(crate) fn consume(&self, index: u32) {
+        self.words()
+            .store_release(doorbell::cq_consumer(self.index.into()), index);
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.area.give_back(self.kind, self.index);
+    }
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Numbers of objects: QPN, CQN, SRQN, PDN, UAR, key indexes.
+//!
+//! Numbers are handed out cyclically, so that a freed one comes back as late as possible: a stale
+//! number in a packet or in a program then hits nothing instead of a stranger.
+
+use kernel::{
+    new_mutex,
+    prelude::*,
+    sync::Mutex, //
+};
+
+/// However many objects a device announces, the driver uses no more numbers than this: a device
+/// must not make it allocate without bound.
+const MOST: u32 = 1 << 20;
+
+struct Bits {
+    words: KVVec<u64>,
+    next: u32,
+}
+
+/// The numbers `first..end`.
+#[pin_data]
+pub(crate) struct Ids {
+    first: u32,
+    end: u32,
+    #[pin]
+    bits: Mutex<Bits>,
+}
+
+impl Ids {
+    /// All numbers from `first` on and below `end` are free.
+    pub(crate) fn new(first: u32, end: u32) -> impl PinInit<Self, Error> {
+        let end = end.min(MOST);
+        pin_init::pin_init_scope(move || {
+            let mut words = KVVec::new();
+            words.resize(end.div_ceil(u64::BITS) as usize, 0u64, GFP_KERNEL)?;
+            Ok::<_, Error>(try_pin_init!(Self {
+                first,
+                end,
+                bits <- new_mutex!(Bits { words, next: *first }),
+            }? Error))
+        })
+    }
+
+    /// All numbers are below this.
+    pub(crate) fn end(&self) -> u32 {
+        self.end
+    }
+
+    /// How many numbers there are.
+    pub(crate) fn count(&self) -> u32 {
+        self.end.saturating_sub(self.first)
+    }
+
+    /// Takes the next free number.
+    pub(crate) fn alloc(&self) -> Result<u32> {
+        let mut bits = self.bits.lock();
+        let from = bits.next;
+        let id = bits
+            .free_in(from, self.end)
+            .or_else(|| bits.free_in(self.first, from))
+            .ok_or(ENOMEM)?;
+        bits.set(id, true);
+        bits.next = if id + 1 < self.end {
+            id + 1
+        } else {
+            self.first
+        };
+        Ok(id)
+    }
+
+    /// Gives a number back.
+    pub(crate) fn free(&self, id: u32) {
+        self.bits.lock().set(id, false);
+    }
+}
+
+impl Bits {
+    fn set(&mut self, id: u32, used: bool) {
+        let mask = 1u64 << (id % u64::BITS);
+        if let Some(word) = self.words.get_mut((id / u64::BITS) as usize) {
+            *word = if used { *word | mask } else { *word & !mask };
+        }
+    }
+
+    /// The first free number in `from..to`.
+    fn free_in(&self, from: u32, to: u32) -> Option<u32> {
+        let mut id = from;
+        while id < to {
+            let base = id - id % u64::BITS;
+            let word = *self.words.get((base / u64::BITS) as usize)?;
+            // The numbers below `id` in this word count as used.
+            let free = !word & (u64::MAX << (id % u64::BITS));
+            if free != 0 {
+                let found = base + free.trailing_zeros();
+                return (found < to).then_some(found);
+            }
+            id = base + u64::BITS;
+        }
+        None
+    }
+}
+
+/// Memory keys: an index, and an 8-bit tag that is new each time the index is handed out.
+#[pin_data]
+pub(crate) struct Keys {
+    #[pin]
+    ids: Ids,
+    #[pin]
+    tags: Mutex<KVVec<u8>>,
+}
+
+impl Keys {
+    /// Keys with indexes from 1 on (index 0 is reserved) and below `end`.
+    pub(crate) fn new(end: u32) -> impl PinInit<Self, Error> {
+        pin_init::pin_init_scope(move || {
+            let mut tags = KVVec::new();
+            tags.resize(end.min(MOST) as usize, 0u8, GFP_KERNEL)?;
+            Ok::<_, Error>(try_pin_init!(Self {
+                ids <- Ids::new(1, end),
+                tags <- new_mutex!(tags),
+            }? Error))
+        })
+    }
+
+    /// How many keys there are.
+    pub(crate) fn count(&self) -> u32 {
+        self.ids.count()
+    }
+
+    /// Takes a key.
+    pub(crate) fn alloc(&self) -> Result<u32> {
+        let index = self.ids.alloc()?;
+        let mut tags = self.tags.lock();
+        let tag = tags.get_mut(index as usize).map_or(0, |tag| {
+            *tag = tag.wrapping_add(1);
+            *tag
+        });
+        Ok(index << 8 | u32::from(tag))
+    }
+
+    /// Gives a key back, whatever its tag is now.
+    pub(crate) fn free(&self, key: u32) {
+        self.ids.free(key >> 8);
+    }
+}

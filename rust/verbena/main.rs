@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Driver of the Verbena NIC, an RDMA network adapter for virtual machines.
+//!
+//! The device is specified in `Documentation/device.md`; everything that both sides see is defined in
+//! `include/abi`. This crate has no `unsafe` code: what talks to the kernel's C interfaces is in the
+//! crate `rdma`.
+//!
+//! # The way of one message
+//!
+//! A kernel user calls `ib_post_send()`. [`verbs::qp`] writes a WQE into the send ring
+//! ([`ring`]), remembers the `wr_id` ([`verbs::wq`]) and publishes the producer index in a doorbell
+//! area ([`doorbell`]). The device sends, writes a CQE, and if the CQ is armed an event into the
+//! event queue of the CQ's vector ([`eq`]), whose interrupt calls the CQ's handler. The user polls:
+//! [`verbs::cq`] checks the CQE and hands out the `wr_id` once. A process does the same without us,
+//! in its own mappings of the same memory; only creation, modification and destruction come here
+//! and go to the device as commands ([`cmdq`]).
+//!
+//! # Where to look
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`pci`] | probe, unbind, recovery |
+//! | [`hw`] | one life of the device, from reset to reset |
+//! | [`health`], [`undertaker`] | how a death is noticed, and what is done then |
+//! | [`cmdq`], [`eq`], [`ctx`] | commands, events, context tables |
+//! | [`doorbell`], [`ring`], [`bars`] | shared memory and registers |
+//! | [`ids`] | numbers of objects |
+//! | [`netdev`] | the port's net device |
+//! | [`verbs`] | the objects of the verbs |
+
+#[allow(dead_code, unreachable_pub, clippy::all)]
+#[path = "../../include/abi/mod.rs"]
+mod abi;
+mod bars;
+mod cmdq;
+mod ctx;
+mod doorbell;
+mod eq;
+mod health;
+mod hw;
+mod ids;
+mod netdev;
+mod pci;
+mod ring;
+mod undertaker;
+mod verbs;
+
+use kernel::prelude::*;
+
+/// The module: its PCI driver, and at the very end the check that nothing is left.
+struct Module {
+    _driver: Pin<KBox<kernel::driver::Registration<kernel::pci::Adapter<pci::Driver>>>>,
+    _check: rdma::count::CheckAtExit,
+}
+
+impl kernel::Module for Module {
+    fn init(module: &'static ThisModule) -> Result<Self> {
+        Ok(Self {
+            _driver: KBox::pin_init(
+                kernel::driver::Registration::new(<Self as kernel::ModuleMetadata>::NAME, module),
+                GFP_KERNEL,
+            )?,
+            _check: rdma::count::CheckAtExit,
+        })
+    }
+}
+
+module! {
+    type: Module,
+    name: "verbena",
+    authors: ["The Verbena authors"],
+    description: "Verbena RDMA NIC for virtual machines",
+    license: "GPL",
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Rings and other memory that the device reaches through a [`Translation`].
+//!
+//! The memory is coherent and allocated in chunks of at most [`CHUNK`] bytes, so that a big queue
+//! needs no big contiguous allocation. A single chunk is named directly (levels 0), more of them by
+//! a table of their addresses (levels 1). A process maps all chunks in order as one mapping.
+
+use crate::abi::{
+    ctx::Translation,
+    Le32,
+    Le64, //
+};
+use kernel::{
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::Arc, //
+};
+use rdma::{
+    bind::Binding,
+    dma::Chunk, //
+};
+
+/// Size of a chunk of a ring that has more than one.
+const CHUNK: usize = 0x1_0000;
+const LOG_CHUNK: u8 = 16;
+
+/// The memory of a ring.
+pub(crate) struct Ring {
+    chunks: KVVec<Arc<Chunk>>,
+    /// Keeps the table of chunk addresses; the device reads it as long as the ring is in use.
+    table: Option<Chunk>,
+    bytes: usize,
+}
+
+impl Ring {
+    /// Allocates a zeroed ring.
+    pub(crate) fn new(dma: &Binding, bytes: usize) -> Result<Self> {
+        let bytes = bytes.max(1).next_multiple_of(PAGE_SIZE);
+        let mut chunks = KVVec::new();
+        if bytes <= CHUNK {
+            chunks.push(Arc::new(Chunk::alloc(dma, bytes)?, GFP_KERNEL)?, GFP_KERNEL)?;
+            return Ok(Self {
+                chunks,
+                table: None,
+                bytes,
+            });
+        }
+        let bytes = bytes.next_multiple_of(CHUNK);
+        let count = bytes / CHUNK;
+        let table = Chunk::alloc(dma, count * size_of::<Le64>())?;
+        for i in 0..count {
+            let chunk = Chunk::alloc(dma, CHUNK)?;
+            table.write(i * size_of::<Le64>(), &Le64::new(chunk.dma_addr()))?;
+            chunks.push(Arc::new(chunk, GFP_KERNEL)?, GFP_KERNEL)?;
+        }
+        Ok(Self {
+            chunks,
+            table: Some(table),
+            bytes,
+        })
+    }
+
+    /// How the device finds the ring.
+    pub(crate) fn translation(&self) -> Translation {
+        let (addr, num_pages, levels) = match (&self.table, self.chunks.first()) {
+            (Some(table), _) => (table.dma_addr(), self.chunks.len(), 1),
+            (None, Some(chunk)) => (chunk.dma_addr(), 1, 0),
+            (None, None) => (0, 0, 0),
+        };
+        Translation {
+            addr: Le64::new(addr),
+            // CAST: the number of chunks is limited by the queue sizes, which are 32-bit numbers.
+            num_pages: Le32::new(num_pages as u32),
+            log_page_size: LOG_CHUNK,
+            levels,
+            ..Default::default()
+        }
+    }
+
+    /// The chunks, in order, for a mapping.
+    pub(crate) fn chunks(&self) -> &[Arc<Chunk>] {
+        &self.chunks
+    }
+
+    /// Length in bytes; whole pages.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// The chunk of an offset, and the offset in it. Entries never cross chunks: their strides are
+    /// powers of two not above a page.
+    #[inline]
+    pub(crate) fn at(&self, offset: usize) -> Result<(&Chunk, usize)> {
+        let chunk = self.chunks.get(offset / CHUNK).ok_or(EINVAL)?;
+        Ok((chunk, offset % CHUNK))
+    }
+}

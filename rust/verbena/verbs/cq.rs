@@ -1,0 +1,499 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Completion queues.
+//!
+//! A process polls its own ring. The kernel's polls are here: an entry is taken when its last word
+//! shows the phase, copied once, and believed only as far as it can be checked: its QPN must be one
+//! of ours, its index one that is outstanding there. What fails a check is skipped.
+//!
+//! When the device is dead, and its ring is empty, what is outstanding is flushed in software.
+
+use super::{
+    qp::Side,
+    Verbena, //
+};
+use crate::{
+    abi::{
+        cmd::{
+            CreateCq,
+            DestroyCq,
+            QueryCq, //
+        },
+        cqe::{
+            wc_flags,
+            Cqe,
+            Tail,
+            CQE_SIZE,
+            TAIL_OFFSET,
+            WC_OPCODE_RECV, //
+        },
+        ctx::CqContext,
+        doorbell::{
+            Arm,
+            ArmMode, //
+        },
+        syndrome::Syndrome,
+        uverbs::CreateCqResp,
+        Le16,
+        Le32,
+        Le64, //
+    },
+    doorbell::{
+        Slot,
+        SlotKind, //
+    },
+    eq::CompEq,
+    hw::Hw,
+    ring::Ring, //
+};
+use core::mem::offset_of;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use rdma::{
+    cq::{
+        CompletionQueue,
+        Cq,
+        CqInitAttr, //
+    },
+    device::Device,
+    enums::{
+        NetworkType,
+        NotifyFlags,
+        WcFlags,
+        WcOpcode,
+        WcStatus, //
+    },
+    errno::eopnotsupp,
+    mmap::{
+        Entry,
+        Memory,
+        Protection, //
+    },
+    new_irq_lock,
+    qp::Qp,
+    restrack::ResEntry,
+    sync::IrqLock,
+    udata::User,
+    wc::{
+        Wc,
+        WcEx,
+        WcSink, //
+    }, //
+};
+use zerocopy::IntoBytes;
+
+/// A CQN, given back when dropped.
+struct Number {
+    hw: Arc<Hw>,
+    cqn: u32,
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        if let Ok(known) = self.hw.known() {
+            known.ids.cqns.free(self.cqn);
+        }
+    }
+}
+
+/// What changes.
+struct State {
+    consumer: u32,
+    arm: Arm,
+    /// A handler waits for its call.
+    armed: bool,
+    /// The process has been woken because the device died.
+    woken: bool,
+    /// Kernel queue pairs that use this queue, by QPN; twice if they use it for both sides.
+    qps: KVec<(u32, Side)>,
+}
+
+/// Data of a completion queue.
+#[pin_data]
+pub(crate) struct CqData {
+    hw: Arc<Hw>,
+    number: Number,
+    log_size: u8,
+    ring: Ring,
+    slot: Slot,
+    eq: Arc<CompEq>,
+    /// How a process maps the ring.
+    mapping: Option<Entry>,
+    #[pin]
+    state: IrqLock<State>,
+}
+
+impl CqData {
+    /// CQN.
+    pub(crate) fn cqn(&self) -> u32 {
+        self.number.cqn
+    }
+
+    fn new(
+        hw: &Arc<Hw>,
+        attr: &CqInitAttr,
+        user: Option<&User<'_, Verbena>>,
+    ) -> Result<impl PinInit<Self, Error>> {
+        let known = hw.known()?;
+        // Timestamps and overrun rules are not for the asking.
+        if attr.flags() != 0 {
+            return Err(eopnotsupp());
+        }
+        let entries = attr
+            .cqe()
+            .checked_next_power_of_two()
+            .filter(|&entries| attr.cqe() != 0 && entries <= known.caps.max_cqe.get())
+            .ok_or(EINVAL)?;
+        // CAST: the logarithm of 32 bits.
+        let log_size = entries.trailing_zeros() as u8;
+        let eqs = hw.comp_eqs();
+        let eq = eqs
+            .get(attr.comp_vector() as usize % eqs.len().max(1))
+            .ok_or(EINVAL)?
+            .clone();
+        let number = Number {
+            hw: hw.clone(),
+            cqn: known.ids.cqns.alloc()?,
+        };
+        let ring = Ring::new(&hw.dma, (entries as usize) * CQE_SIZE)?;
+        let (slot, mapping) = match user {
+            None => (hw.areas.take(hw, None, SlotKind::Cq)?, None),
+            Some(user) => {
+                let context = user.context();
+                let mut chunks = KVec::new();
+                for chunk in ring.chunks() {
+                    chunks.push(chunk.clone(), GFP_KERNEL)?;
+                }
+                let entry = context
+                    .mmap()
+                    .insert(Memory::Chunks(chunks), Protection::ReadOnly)?;
+                (
+                    context.areas.take(hw, Some(context.mmap()), SlotKind::Cq)?,
+                    Some(entry),
+                )
+            }
+        };
+        slot.clear();
+        let hw = hw.clone();
+        Ok(try_pin_init!(Self {
+            hw,
+            number,
+            log_size,
+            ring,
+            slot,
+            eq,
+            mapping,
+            state <- new_irq_lock!(State {
+                consumer: 0,
+                arm: Arm { index: 0, seq: 0, mode: ArmMode::None },
+                armed: false,
+                woken: false,
+                qps: KVec::new(),
+            }),
+        }? Error))
+    }
+
+    fn command(&self) -> CreateCq {
+        CreateCq {
+            cqn: Le32::new(self.cqn()),
+            eqn: Le32::new(self.eq.eqn),
+            uar: Le32::new(self.slot.uar()),
+            slot: Le16::new(self.slot.index()),
+            log_size: self.log_size,
+            ring: self.ring.translation(),
+            ..Default::default()
+        }
+    }
+
+    fn respond(&self, user: &User<'_, Verbena>) -> Result {
+        user.udata().respond(&CreateCqResp {
+            cqn: Le32::new(self.cqn()),
+            slot: Le16::new(self.slot.index()),
+            log_size: self.log_size,
+            area: self.slot.info(),
+            ring_offset: Le64::new(self.mapping.as_ref().map_or(0, Entry::offset)),
+            ring_length: Le64::new(self.ring.len() as u64),
+            ..Default::default()
+        })
+    }
+
+    /// A queue pair's side begins to use this queue.
+    pub(crate) fn attach(&self, qpn: u32, side: Side) -> Result {
+        Ok(self.state.lock().qps.push((qpn, side), GFP_ATOMIC)?)
+    }
+
+    /// A queue pair is about to be destroyed or was reset: nothing of it is polled any more.
+    ///
+    /// The device is done with the queue pair, so no new entry of it can appear.
+    pub(crate) fn clean(&self, qpn: u32, detach: bool) {
+        let mut state = self.state.lock();
+        for ahead in 0..1u32 << self.log_size {
+            let index = state.consumer.wrapping_add(ahead);
+            let Ok((chunk, offset)) = self.entry(index) else {
+                break;
+            };
+            let tail = chunk.load32_acquire(offset + TAIL_OFFSET).unwrap_or(0);
+            if !Tail::is_valid(Le32::from_raw(tail).get(), index, self.log_size) {
+                break;
+            }
+            let at = offset + offset_of!(Cqe, qpn);
+            if chunk
+                .load32(at)
+                .is_ok_and(|raw| Le32::from_raw(raw).get() == qpn)
+            {
+                // The entry is the consumer's until it is consumed. QPN 0 is nobody's.
+                let _ = chunk.store32(at, 0);
+            }
+        }
+        if detach {
+            state.qps.retain(|(other, _)| *other != qpn);
+        }
+    }
+
+    fn entry(&self, index: u32) -> Result<(&rdma::dma::Chunk, usize)> {
+        let place = (index & ((1u32 << self.log_size) - 1)) as usize;
+        self.ring.at(place * CQE_SIZE)
+    }
+
+    /// Whether the ring has an entry at the consumer index.
+    fn has_entry(&self, state: &State) -> bool {
+        self.entry(state.consumer).is_ok_and(|(chunk, offset)| {
+            let tail = chunk.load32_acquire(offset + TAIL_OFFSET).unwrap_or(0);
+            Tail::is_valid(Le32::from_raw(tail).get(), state.consumer, self.log_size)
+        })
+    }
+
+    /// Whether software has something to flush.
+    fn has_flush(&self, state: &State) -> bool {
+        self.hw.health.is_dead()
+            && state.qps.iter().any(|(qpn, side)| {
+                self.hw
+                    .qps
+                    .get(*qpn)
+                    .is_some_and(|qp| qp.has_outstanding(*side))
+            })
+    }
+
+    /// The device notifies. Any context.
+    pub(crate) fn completion_event(&self, cq: &Cq<Verbena>) {
+        self.state.lock().armed = false;
+        cq.complete();
+    }
+
+    /// The device is dead: calls the handler that waits, if there is something to flush.
+    pub(crate) fn flush_event(&self, cq: &Cq<Verbena>) {
+        let call = {
+            let mut state = self.state.lock();
+            if cq.is_user() {
+                !core::mem::replace(&mut state.woken, true)
+            } else if state.armed && (self.has_entry(&state) || self.has_flush(&state)) {
+                state.armed = false;
+                true
+            } else {
+                false
+            }
+        };
+        if call {
+            cq.complete();
+        }
+    }
+
+    fn take(&self, cqe: &Cqe, tail: Tail, wcs: &mut WcSink<'_, Verbena>) {
+        let qpn = cqe.qpn.get();
+        if qpn == 0 {
+            return;
+        }
+        let Some(qp) = self.hw.qps.get(qpn) else {
+            return self.hw.complain("a completion of an unknown queue pair");
+        };
+        let side = if tail.opcode & WC_OPCODE_RECV != 0 {
+            Side::Recv
+        } else {
+            Side::Send
+        };
+        let wr_id = match (side, qp.srq()) {
+            (Side::Recv, Some(srq)) => srq.complete(cqe.wqe_index.get()),
+            _ => qp.complete(side, cqe.wqe_index.get()),
+        };
+        let Some(wr_id) = wr_id else {
+            return self.hw.complain("a completion of nothing outstanding");
+        };
+        let status = WcStatus::from_raw(tail.status.into()).unwrap_or(WcStatus::GeneralErr);
+        let opcode = opcode(tail.opcode).unwrap_or(WcOpcode::Send);
+        let mut wc = Wc::<Verbena>::new(&qp, wr_id, status, opcode);
+        wc.vendor_err = cqe.vendor_err.get();
+        wc.byte_len = cqe.byte_len.get();
+        wc.port_num = 1;
+        if status == WcStatus::Success {
+            if tail.wc_flags & wc_flags::WITH_IMM != 0 {
+                wc.ex = WcEx::Imm(cqe.imm);
+            } else if tail.wc_flags & wc_flags::WITH_INV != 0 {
+                wc.ex = WcEx::Invalidate(u32::from_le_bytes(cqe.imm));
+            }
+            if side == Side::Recv && qp.is_datagram() {
+                wc.src_qp = cqe.src_qp.get();
+                wc.pkey_index = cqe.pkey_index.get();
+                wc.sl = cqe.sl;
+                wc.smac = Some(cqe.smac);
+                wc.network_type = NetworkType::from_raw(cqe.network_type.into());
+                if tail.wc_flags & wc_flags::GRH != 0 {
+                    wc.flags |= WcFlags::GRH;
+                }
+                if cqe.vlan.get() < 4096 {
+                    wc.vlan_id = Some(cqe.vlan.get());
+                }
+            }
+        }
+        // There is room: the caller looked.
+        wcs.push(&wc);
+    }
+
+    fn flush(&self, state: &State, wcs: &mut WcSink<'_, Verbena>) {
+        for (qpn, side) in &state.qps {
+            let Some(qp) = self.hw.qps.get(*qpn) else {
+                continue;
+            };
+            while !wcs.is_full() {
+                let Some(wr_id) = qp.flush_one(*side) else {
+                    break;
+                };
+                let opcode = match side {
+                    Side::Send => WcOpcode::Send,
+                    Side::Recv => WcOpcode::Recv,
+                };
+                let mut wc = Wc::<Verbena>::new(&qp, wr_id, WcStatus::WrFlushErr, opcode);
+                wc.vendor_err = Syndrome::DeviceFatal.to_raw().into();
+                wcs.push(&wc);
+            }
+        }
+    }
+}
+
+fn opcode(raw: u8) -> Option<WcOpcode> {
+    use crate::abi::cqe::WcOpcode as Device;
+    Some(match Device::from_raw(raw)? {
+        Device::Send => WcOpcode::Send,
+        Device::RdmaWrite => WcOpcode::RdmaWrite,
+        Device::RdmaRead => WcOpcode::RdmaRead,
+        Device::CompSwap => WcOpcode::CompSwap,
+        Device::FetchAdd => WcOpcode::FetchAdd,
+        Device::BindMw => return None,
+        Device::LocalInv => WcOpcode::LocalInv,
+        Device::FastReg => WcOpcode::RegMr,
+        Device::Recv => WcOpcode::Recv,
+        Device::RecvRdmaWithImm => WcOpcode::RecvRdmaWithImm,
+    })
+}
+
+#[vtable]
+impl CompletionQueue<Verbena> for CqData {
+    fn create(
+        dev: &Device<Verbena>,
+        attr: &CqInitAttr,
+        user: Option<&User<'_, Verbena>>,
+    ) -> impl PinInit<Self, Error> {
+        pin_init::pin_init_scope(move || Self::new(&dev.hw, attr, user))
+    }
+
+    fn start(cq: &Cq<Verbena>, user: Option<&User<'_, Verbena>>) -> Result {
+        let hw = &cq.hw;
+        hw.tables.ensure::<CqContext>(&hw.cmdq, cq.cqn())?;
+        hw.cqs.insert(cq.cqn(), cq)?;
+        hw.cmdq.exec(&cq.command())?;
+        cq.set_cqe(1 << cq.log_size);
+        if let Some(user) = user {
+            cq.respond(user).inspect_err(|_| {
+                let _ = Self::destroy(cq);
+            })?;
+        }
+        Ok(())
+    }
+
+    fn destroy(cq: &Cq<Verbena>) -> Result {
+        let hw = &cq.hw;
+        let quiesced = hw.exec_destroy(&DestroyCq {
+            id: Le32::new(cq.cqn()),
+            ..Default::default()
+        })?;
+        if !hw.health.is_dead() {
+            if let Some(eq) = hw.async_eq() {
+                eq.drain(hw, quiesced.async_pi.get());
+            }
+            cq.eq.drain(hw, quiesced.comp_pi.get());
+        }
+        cq.unlink();
+        Ok(())
+    }
+
+    fn poll(cq: &Cq<Verbena>, wcs: &mut WcSink<'_, Verbena>) -> Result {
+        let mut state = cq.state.lock();
+        let before = state.consumer;
+        while !wcs.is_full() {
+            let (chunk, offset) = cq.entry(state.consumer)?;
+            let tail = Le32::from_raw(chunk.load32_acquire(offset + TAIL_OFFSET)?).get();
+            let Some(tail) = Tail::unpack(tail, state.consumer, cq.log_size) else {
+                break;
+            };
+            let cqe: Cqe = chunk.read(offset)?;
+            state.consumer = state.consumer.wrapping_add(1);
+            cq.take(&cqe, tail, wcs);
+        }
+        if state.consumer != before {
+            cq.slot.consume(state.consumer);
+        }
+        if cq.hw.health.is_dead() {
+            cq.flush(&state, wcs);
+        }
+        Ok(())
+    }
+
+    fn req_notify(cq: &Cq<Verbena>, flags: NotifyFlags) -> Result<bool> {
+        let mut guard = cq.state.lock();
+        let state = &mut *guard;
+        let mode = if flags.solicited_only() {
+            ArmMode::Solicited
+        } else {
+            ArmMode::Next
+        };
+        state.armed = true;
+        cq.slot.arm_cq(&mut state.arm, state.consumer, mode);
+        let missed = cq.has_entry(state) || cq.has_flush(state);
+        drop(guard);
+        if missed && cq.hw.health.is_dead() {
+            cq.hw.health.flush();
+        }
+        Ok(missed && flags.contains(NotifyFlags::REPORT_MISSED_EVENTS))
+    }
+
+    fn fill_res(cq: &Cq<Verbena>, entry: &mut ResEntry<'_>) -> Result {
+        let context: CqContext = cq.hw.tables.read(cq.cqn())?;
+        entry.put_u32(c"cqn", cq.cqn())?;
+        entry.put_u32(c"state", context.state.into())?;
+        entry.put_u32(c"eqn", context.eqn.get())?;
+        entry.put_u32(c"pi", context.producer_index.get())?;
+        entry.put_u32(c"ci", context.consumer_index.get())
+    }
+
+    fn fill_res_raw(cq: &Cq<Verbena>, put: &mut dyn FnMut(&[u8]) -> Result) -> Result {
+        let _ = cq.hw.cmdq.exec(&QueryCq {
+            id: Le32::new(cq.cqn()),
+            ..Default::default()
+        });
+        let context: CqContext = cq.hw.tables.read(cq.cqn())?;
+        put(context.as_bytes())
+    }
+}
+
+/// The data of a queue pair's queue.
+pub(crate) fn number(cq: Option<&Cq<Verbena>>) -> Result<u32> {
+    Ok(cq.ok_or(EINVAL)?.cqn())
+}
+
+/// [`CqData::clean`] of both queues of a queue pair.
+pub(crate) fn clean(qp: &Qp<Verbena>, detach: bool) {
+    for cq in [qp.send_cq(), qp.recv_cq()].into_iter().flatten() {
+        cq.clean(qp.qpn(), detach);
+    }
+}

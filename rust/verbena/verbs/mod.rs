@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The verbs, one file per object.
+
+pub(crate) mod ah;
+pub(crate) mod cq;
+pub(crate) mod mr;
+pub(crate) mod pages;
+pub(crate) mod pd;
+pub(crate) mod port;
+pub(crate) mod qp;
+pub(crate) mod srq;
+pub(crate) mod ucontext;
+pub(crate) mod wq;
+
+pub(crate) use port::Verbena;

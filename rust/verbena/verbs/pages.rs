@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Tables of page addresses, by which the device finds the pages of a memory region.
+
+use crate::abi::{
+    ctx::{
+        Translation,
+        TRANSLATION_LEAF, //
+    },
+    Le32,
+    Le64, //
+};
+use kernel::{
+    page::PAGE_SIZE,
+    prelude::*, //
+};
+use rdma::{
+    bind::Binding,
+    dma::Chunk, //
+};
+
+/// Pages that a table of one level names at most: 64 KiB of contiguous memory.
+const FLAT: usize = 0x1_0000 / size_of::<u64>();
+/// Leaves of a table of two levels in one chunk.
+const LEAVES: usize = 16;
+
+/// A table of page addresses.
+pub(crate) struct PageTable {
+    /// The leaves, or the only table.
+    chunks: KVVec<Chunk>,
+    /// The table of leaves.
+    top: Option<Chunk>,
+    capacity: usize,
+}
+
+impl PageTable {
+    /// A table with room for `pages` pages.
+    pub(crate) fn new(dma: &Binding, pages: usize) -> Result<Self> {
+        let mut chunks = KVVec::new();
+        if pages <= FLAT {
+            chunks.push(
+                Chunk::alloc(dma, pages.max(1) * size_of::<u64>())?,
+                GFP_KERNEL,
+            )?;
+            return Ok(Self {
+                chunks,
+                top: None,
+                capacity: pages,
+            });
+        }
+        let leaves = pages.div_ceil(TRANSLATION_LEAF);
+        let top = Chunk::alloc(dma, leaves * size_of::<u64>())?;
+        for leaf in 0..leaves {
+            if leaf % LEAVES == 0 {
+                let count = (leaves - leaf).min(LEAVES);
+                chunks.push(Chunk::alloc(dma, count * PAGE_SIZE)?, GFP_KERNEL)?;
+            }
+            let chunk = chunks.last().ok_or(EINVAL)?;
+            let addr = chunk.dma_addr() + ((leaf % LEAVES) * PAGE_SIZE) as u64;
+            top.write(leaf * size_of::<u64>(), &Le64::new(addr))?;
+        }
+        Ok(Self {
+            chunks,
+            top: Some(top),
+            capacity: pages,
+        })
+    }
+
+    /// Room for so many pages.
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Sets the address of page `index`.
+    pub(crate) fn set(&self, index: usize, addr: u64) -> Result {
+        if index >= self.capacity {
+            return Err(ENOMEM);
+        }
+        let (chunk, at) = match self.top {
+            None => (0, index),
+            Some(_) => {
+                let per_chunk = LEAVES * TRANSLATION_LEAF;
+                (index / per_chunk, index % per_chunk)
+            }
+        };
+        self.chunks
+            .get(chunk)
+            .ok_or(EINVAL)?
+            .write(at * size_of::<u64>(), &Le64::new(addr))
+    }
+
+    /// How the device walks it, for the first `pages` pages.
+    pub(crate) fn translation(&self, pages: usize, log_page_size: u8) -> Translation {
+        let (addr, levels) = match (&self.top, self.chunks.first()) {
+            (Some(top), _) => (top.dma_addr(), 2),
+            (None, Some(chunk)) => (chunk.dma_addr(), 1),
+            (None, None) => (0, 1),
+        };
+        Translation {
+            addr: Le64::new(addr),
+            // CAST: at most `capacity`, which is below 2^32: `MOST_PAGES` of the regions.
+            num_pages: Le32::new(pages as u32),
+            log_page_size,
+            levels,
+            ..Default::default()
+        }
+    }
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Protection domains: a number that the device compares.
+
+use super::Verbena;
+use crate::{
+    abi::{
+        uverbs::AllocPdResp,
+        Le32, //
+    },
+    hw::Hw, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use rdma::{
+    device::Device,
+    pd::{
+        Pd,
+        ProtectionDomain, //
+    },
+    udata::User, //
+};
+
+/// Data of a protection domain.
+pub(crate) struct PdData {
+    hw: Arc<Hw>,
+    pub(crate) pdn: u32,
+}
+
+impl ProtectionDomain<Verbena> for PdData {
+    fn create(
+        dev: &Device<Verbena>,
+        user: Option<&User<'_, Verbena>>,
+    ) -> impl PinInit<Self, Error> {
+        let create = || {
+            let hw = dev.hw.clone();
+            let pdn = hw.known()?.ids.pdns.alloc()?;
+            let this = Self { hw, pdn };
+            if let Some(user) = user {
+                user.udata().respond(&AllocPdResp {
+                    pdn: Le32::new(pdn),
+                    ..Default::default()
+                })?;
+            }
+            Ok(this)
+        };
+        create()
+    }
+
+    fn destroy(_pd: &Pd<Verbena>) -> Result {
+        Ok(())
+    }
+}
+
+impl Drop for PdData {
+    fn drop(&mut self) {
+        if let Ok(known) = self.hw.known() {
+            known.ids.pdns.free(self.pdn);
+        }
+    }
+}

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The device and its one port, which is a full RoCEv2 port.
+
+use super::{
+    ah::AhData,
+    cq::CqData,
+    mr::{
+        MrData,
+        MOST_FAST_REG, //
+    },
+    pd::PdData,
+    qp::QpData,
+    srq::SrqData,
+    ucontext::UcontextData, //
+};
+use crate::{
+    abi::{
+        cmd::{
+            QueryStats,
+            SetGid,
+            FEATURE_ATOMIC,
+            FEATURE_FAST_REG,
+            FEATURE_SRQ,
+            NO_VLAN, //
+        },
+        uverbs::UVERBS_ABI_VERSION,
+        Le16, //
+    },
+    hw::Hw,
+    netdev::Port, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use rdma::{
+    attr::{
+        DeviceAttr,
+        DeviceCaps,
+        KernelCaps,
+        PortAttr,
+        PortImmutable, //
+    },
+    device::{
+        Device,
+        Operations, //
+    },
+    enums::{
+        AtomicCap,
+        GidType,
+        Mtu,
+        PhysState,
+        PortSpeed,
+        PortState,
+        PortWidth, //
+    },
+    gid::Gid,
+    stats::StatDesc, //
+};
+
+/// The driver's data of an RDMA device.
+pub(crate) struct Verbena {
+    pub(crate) hw: Arc<Hw>,
+    pub(crate) port: Arc<Port>,
+}
+
+/// P_Keys of the port: the default one.
+const PKEYS: u16 = 1;
+const DEFAULT_PKEY: u16 = 0xffff;
+
+fn gids(hw: &Hw) -> Result<u16> {
+    Ok(u16::try_from(hw.caps()?.max_gid.get())
+        .unwrap_or(u16::MAX)
+        .min(1024))
+}
+
+#[vtable]
+impl Operations for Verbena {
+    const ABI_VERSION: u32 = UVERBS_ABI_VERSION;
+
+    const PORT_STATS: &'static [StatDesc] = &[
+        StatDesc::new(c"tx_packets"),
+        StatDesc::new(c"rx_packets"),
+        StatDesc::new(c"tx_bytes"),
+        StatDesc::new(c"rx_bytes"),
+        StatDesc::new(c"rx_write_requests"),
+        StatDesc::new(c"rx_read_requests"),
+        StatDesc::new(c"rx_atomic_requests"),
+        StatDesc::new(c"rx_sends"),
+        StatDesc::new(c"duplicate_request"),
+        StatDesc::new(c"out_of_sequence"),
+        StatDesc::new(c"packet_seq_err"),
+        StatDesc::new(c"local_ack_timeout_err"),
+        StatDesc::new(c"rnr_nak_sent"),
+        StatDesc::new(c"rnr_nak_rcvd"),
+        StatDesc::new(c"retransmits"),
+        StatDesc::new(c"retry_exceeded"),
+        StatDesc::new(c"rnr_retry_exceeded"),
+        StatDesc::new(c"req_cqe_error"),
+        StatDesc::new(c"resp_cqe_error"),
+        StatDesc::new(c"req_cqe_flush_error"),
+        StatDesc::new(c"resp_cqe_flush_error"),
+        StatDesc::new(c"rx_icrc_errors"),
+        StatDesc::new(c"rx_malformed"),
+        StatDesc::new(c"rx_drops_ud"),
+        StatDesc::new(c"cq_overflow"),
+        StatDesc::new(c"doorbells"),
+        StatDesc::new(c"posts"),
+        StatDesc::new(c"recvs"),
+        StatDesc::new(c"interrupts"),
+        StatDesc::new(c"commands"),
+    ];
+
+    type Ucontext = UcontextData;
+    type Pd = PdData;
+    type Cq = CqData;
+    type Qp = QpData;
+    type Srq = SrqData;
+    type Ah = AhData;
+    type Mr = MrData;
+
+    fn query_device(dev: &Device<Self>, attr: &mut DeviceAttr) -> Result {
+        let hw = &dev.hw;
+        let known = hw.known()?;
+        let caps = &known.caps;
+        let mut flags = DeviceCaps::CURR_QP_STATE_MOD
+            | DeviceCaps::PORT_ACTIVE_EVENT
+            | DeviceCaps::SYS_IMAGE_GUID
+            | DeviceCaps::RC_RNR_NAK_GEN;
+        if hw.has(FEATURE_FAST_REG) {
+            flags = flags | DeviceCaps::MEM_MGT_EXTENSIONS;
+            attr.set_max_fast_reg_page_list_len(MOST_FAST_REG);
+        }
+        if hw.has(FEATURE_SRQ) {
+            attr.set_max_srq(known.ids.srqns.count())
+                .set_max_srq_wr(caps.max_srq_wr.get())
+                .set_max_srq_sge(caps.max_srq_sge.get());
+        }
+        if hw.has(FEATURE_ATOMIC) {
+            attr.set_atomic_cap(AtomicCap::Hca);
+        }
+        attr.set_device_cap_flags(flags)
+            .set_kernel_cap_flags(KernelCaps::LOCAL_DMA_LKEY)
+            .set_fw_ver(caps.fw_ver.get())
+            .set_sys_image_guid(caps.node_guid)
+            .set_max_mr_size(caps.max_mr_size.get())
+            .set_page_size_cap(caps.page_size_cap.get())
+            .set_vendor_id(0x1af4)
+            .set_vendor_part_id(0x10f5)
+            .set_max_pkeys(PKEYS)
+            .set_local_ca_ack_delay(15)
+            .set_max_qp(known.ids.qpns.count())
+            .set_max_qp_wr(caps.max_qp_wr.get())
+            .set_max_send_sge(caps.max_send_sge.get())
+            .set_max_recv_sge(caps.max_recv_sge.get())
+            .set_max_sge_rd(caps.max_send_sge.get())
+            .set_max_cq(known.ids.cqns.count())
+            .set_max_cqe(caps.max_cqe.get())
+            .set_max_mr(known.ids.keys.count())
+            .set_max_pd(known.ids.pdns.count())
+            .set_max_ah(i32::MAX as u32)
+            .set_max_qp_rd_atom(caps.max_qp_rd_atom.get())
+            .set_max_qp_init_rd_atom(caps.max_qp_init_rd_atom.get())
+            .set_max_res_rd_atom(
+                caps.max_qp_rd_atom
+                    .get()
+                    .saturating_mul(known.ids.qpns.count()),
+            );
+        Ok(())
+    }
+
+    fn query_port(dev: &Device<Self>, _port: u32, attr: &mut PortAttr) -> Result {
+        let info = dev.port.info();
+        let up = info.running && info.carrier && !dev.hw.health.is_dead();
+        let (state, phys) = if up {
+            (PortState::Active, PhysState::LinkUp)
+        } else {
+            (PortState::Down, PhysState::Disabled)
+        };
+        attr.set_state(state)
+            .set_phys_state(phys)
+            .set_max_mtu(Mtu::Mtu4096)
+            .set_active_mtu(Mtu::from_netdev(info.mtu))
+            .set_phys_mtu(info.mtu)
+            .set_gid_tbl_len(gids(&dev.hw)?)
+            .set_pkey_tbl_len(PKEYS)
+            .set_max_msg_sz(dev.hw.caps()?.max_msg_size.get())
+            .set_max_vl_num(1)
+            .set_ip_gids(true)
+            .set_cm_supported()
+            .set_link(PortWidth::X4, PortSpeed::Edr);
+        Ok(())
+    }
+
+    fn port_immutable(dev: &Device<Self>, _port: u32, imm: &mut PortImmutable) -> Result {
+        imm.set_roce_v2(gids(&dev.hw)?, PKEYS);
+        Ok(())
+    }
+
+    fn query_pkey(_dev: &Device<Self>, _port: u32, index: u16) -> Result<u16> {
+        if index < PKEYS {
+            Ok(DEFAULT_PKEY)
+        } else {
+            Err(EINVAL)
+        }
+    }
+
+    fn add_gid(dev: &Device<Self>, gid: &Gid) -> Result {
+        if gid.gid_type != GidType::RoceUdpEncap {
+            return Err(EINVAL);
+        }
+        dev.hw.cmdq.exec(&SetGid {
+            index: Le16::new(gid.index),
+            valid: 1,
+            vlan: Le16::new(gid.vlan_id.unwrap_or(NO_VLAN)),
+            mac: gid.mac.unwrap_or(dev.port.info().mac),
+            gid: gid.gid,
+            ..Default::default()
+        })?;
+        Ok(())
+    }
+
+    fn del_gid(dev: &Device<Self>, gid: &Gid) -> Result {
+        dev.hw.exec_destroy(&SetGid {
+            index: Le16::new(gid.index),
+            vlan: Le16::new(NO_VLAN),
+            ..Default::default()
+        })?;
+        Ok(())
+    }
+
+    fn port_stats(dev: &Device<Self>, _port: u32, values: &mut [u64]) -> Result {
+        let stats = dev.hw.cmdq.exec(&QueryStats::default())?;
+        for (value, counter) in values.iter_mut().zip(stats.counters.iter()) {
+            *value = counter.get();
+        }
+        Ok(())
+    }
+
+    fn fw_version(dev: &Device<Self>) -> [u16; 4] {
+        let version = dev.hw.caps().map_or(0, |caps| caps.fw_ver.get());
+        // CAST: four numbers of 16 bits.
+        [48, 32, 16, 0].map(|shift| (version >> shift) as u16)
+    }
+}

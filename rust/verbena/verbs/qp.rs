@@ -1,0 +1,828 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Queue pairs.
+
+use super::{
+    ah,
+    cq,
+    mr::MrData,
+    wq::WorkQueue,
+    Verbena, //
+};
+use crate::{
+    abi::{
+        cmd::{
+            self,
+            CreateQp,
+            DestroyQp,
+            ModifyQp,
+            QueryQp, //
+            Quiesced,
+        },
+        ctx::{
+            access,
+            QpAttr as DeviceAttr,
+            QpContext, //
+        },
+        uverbs::CreateQpResp,
+        wqe::{
+            self,
+            AtomicSegment,
+            RecvWqe,
+            SendWqe,
+            Sge as DeviceSge,
+            WqeOpcode, //
+        },
+        Le16,
+        Le32,
+        Le64, //
+    },
+    doorbell::{
+        Slot,
+        SlotKind, //
+    },
+    hw::Hw,
+    ring::Ring, //
+};
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
+};
+use rdma::{
+    enums::{
+        Access,
+        MigState,
+        Mtu,
+        QpAttrMask,
+        QpState,
+        QpType,
+        SendFlags,
+        SigType, //
+    },
+    errno::eopnotsupp,
+    mmap::{
+        Entry,
+        Memory,
+        Protection, //
+    },
+    new_irq_lock,
+    pd::Pd,
+    qp::{
+        Qp,
+        QueuePair, //
+    },
+    qp_attr::{
+        modify_is_ok,
+        QpAttr,
+        QpCap,
+        QpInitAttr,
+        QpInitReply, //
+    },
+    restrack::ResEntry,
+    sync::IrqLock,
+    udata::User,
+    wr::{
+        RecvWr,
+        RecvWrs,
+        SendOp,
+        SendWr,
+        SendWrs,
+        Sge, //
+    }, //
+};
+use zerocopy::IntoBytes;
+
+/// A side of a queue pair.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// The send queue.
+    Send,
+    /// The receive queue.
+    Recv,
+}
+
+/// The QPN of the general services interface.
+const GSI_QPN: u32 = 1;
+
+/// A QPN, given back when dropped.
+struct Number {
+    hw: Arc<Hw>,
+    qpn: u32,
+}
+
+impl Number {
+    fn new(hw: &Arc<Hw>, qp_type: QpType) -> Result<Self> {
+        let qpn = match qp_type {
+            QpType::Gsi => GSI_QPN,
+            _ => hw.known()?.ids.qpns.alloc()?,
+        };
+        Ok(Self {
+            hw: hw.clone(),
+            qpn,
+        })
+    }
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        if self.qpn != GSI_QPN {
+            if let Ok(known) = self.hw.known() {
+                known.ids.qpns.free(self.qpn);
+            }
+        }
+    }
+}
+
+/// How a process maps the rings.
+struct Mappings {
+    sq: Entry,
+    rq: Option<Entry>,
+}
+
+/// Data of a queue pair.
+#[pin_data]
+pub(crate) struct QpData {
+    hw: Arc<Hw>,
+    number: Number,
+    sq: Ring,
+    /// None when receives come from an SRQ.
+    rq: Option<Ring>,
+    slot: Slot,
+    mappings: Option<Mappings>,
+    request: CreateQp,
+    cap: QpCap,
+    sig_type: SigType,
+    datagram: bool,
+    /// The state as the verbs left it; the device's own may be ERR by now.
+    state: Atomic<u32>,
+    qkey: Atomic<u32>,
+    #[pin]
+    send: IrqLock<WorkQueue>,
+    #[pin]
+    recv: IrqLock<WorkQueue>,
+}
+
+fn map(user: &User<'_, Verbena>, ring: &Ring) -> Result<Entry> {
+    let mut chunks = KVec::new();
+    for chunk in ring.chunks() {
+        chunks.push(chunk.clone(), GFP_KERNEL)?;
+    }
+    user.context()
+        .mmap()
+        .insert(Memory::Chunks(chunks), Protection::ReadWrite)
+}
+
+fn log_size(entries: u32, most: u32) -> Result<u8> {
+    let entries = entries.max(1).checked_next_power_of_two().ok_or(EINVAL)?;
+    if entries > most {
+        return Err(EINVAL);
+    }
+    // CAST: the logarithm of 32 bits.
+    Ok(entries.trailing_zeros() as u8)
+}
+
+impl QpData {
+    /// QPN.
+    pub(crate) fn qpn(&self) -> u32 {
+        self.number.qpn
+    }
+
+    /// Whether receives are datagrams.
+    pub(crate) fn is_datagram(&self) -> bool {
+        self.datagram
+    }
+
+    fn queue(&self, side: Side) -> &IrqLock<WorkQueue> {
+        match side {
+            Side::Send => &self.send,
+            Side::Recv => &self.recv,
+        }
+    }
+
+    /// Takes the request at `index`.
+    pub(crate) fn complete(&self, side: Side, index: u32) -> Option<u64> {
+        self.queue(side).lock().complete(index)
+    }
+
+    /// Takes the oldest request, to flush it.
+    pub(crate) fn flush_one(&self, side: Side) -> Option<u64> {
+        self.queue(side).lock().flush()
+    }
+
+    /// Whether a request is outstanding.
+    pub(crate) fn has_outstanding(&self, side: Side) -> bool {
+        !self.queue(side).lock().is_empty()
+    }
+
+    fn new(
+        pd: &Pd<Verbena>,
+        attr: &QpInitAttr<'_, Verbena>,
+        user: Option<&User<'_, Verbena>>,
+    ) -> Result<impl PinInit<Self, Error>> {
+        let hw = pd.device().hw.clone();
+        let caps = &hw.known()?.caps;
+        let qp_type = attr.qp_type()?;
+        let device_type = match qp_type {
+            QpType::Gsi if user.is_none() => cmd::QpType::Gsi,
+            QpType::Rc => cmd::QpType::Rc,
+            QpType::Uc if hw.has(cmd::FEATURE_UC) => cmd::QpType::Uc,
+            QpType::Ud if hw.has(cmd::FEATURE_UD) => cmd::QpType::Ud,
+            _ => return Err(eopnotsupp()),
+        };
+        if attr.create_flags() != 0 {
+            return Err(eopnotsupp());
+        }
+        let datagram = matches!(qp_type, QpType::Gsi | QpType::Ud);
+        let wanted = attr.cap();
+        if wanted.max_send_sge > caps.max_send_sge.get()
+            || wanted.max_recv_sge > caps.max_recv_sge.get()
+            || wanted.max_inline_data > caps.max_inline_data.get()
+        {
+            return Err(EINVAL);
+        }
+        let srq = attr.srq();
+        let most = caps.max_qp_wr.get();
+        let log_sq_size = log_size(wanted.max_send_wr, most)?;
+        let log_sq_stride =
+            wqe::log_sq_stride(datagram, wanted.max_send_sge.max(1), wanted.max_inline_data);
+        let (log_rq_size, log_rq_stride) = match srq {
+            None => (
+                log_size(wanted.max_recv_wr, most)?,
+                wqe::log_rq_stride(wanted.max_recv_sge.max(1)),
+            ),
+            Some(_) => (0, 0),
+        };
+        if log_sq_stride > wqe::LOG_SQ_STRIDE.1 || log_rq_stride > wqe::LOG_RQ_STRIDE.1 {
+            return Err(EINVAL);
+        }
+
+        let number = Number::new(&hw, qp_type)?;
+        let sq = Ring::new(&hw.dma, 1usize << (log_sq_size + log_sq_stride))?;
+        let rq = match srq {
+            None => Some(Ring::new(&hw.dma, 1usize << (log_rq_size + log_rq_stride))?),
+            Some(_) => None,
+        };
+        let (slot, mappings) = match user {
+            None => (hw.areas.take(&hw, None, SlotKind::Qp)?, None),
+            Some(user) => {
+                let context = user.context();
+                let mappings = Mappings {
+                    sq: map(user, &sq)?,
+                    rq: match &rq {
+                        Some(rq) => Some(map(user, rq)?),
+                        None => None,
+                    },
+                };
+                let slot = context
+                    .areas
+                    .take(&hw, Some(context.mmap()), SlotKind::Qp)?;
+                (slot, Some(mappings))
+            }
+        };
+        slot.clear();
+
+        let mut flags = 0;
+        if user.is_none() {
+            flags |= cmd::QP_PRIVILEGED;
+        }
+        if attr.sig_type() == SigType::AllWr {
+            flags |= cmd::QP_SIGNAL_ALL;
+        }
+        if srq.is_some() {
+            flags |= cmd::QP_HAS_SRQ;
+        }
+        let recv_sge = if srq.is_some() {
+            0
+        } else {
+            wanted.max_recv_sge.max(1)
+        };
+        let request = CreateQp {
+            qpn: Le32::new(number.qpn),
+            pdn: Le32::new(pd.pdn),
+            send_cqn: Le32::new(cq::number(attr.send_cq())?),
+            recv_cqn: Le32::new(cq::number(attr.recv_cq())?),
+            srqn: Le32::new(srq.map_or(0, |srq| srq.srqn())),
+            uar: Le32::new(slot.uar()),
+            slot: Le16::new(slot.index()),
+            qp_type: device_type.to_raw(),
+            flags,
+            log_sq_size,
+            log_sq_stride,
+            log_rq_size,
+            log_rq_stride,
+            sq: sq.translation(),
+            rq: rq.as_ref().map(Ring::translation).unwrap_or_default(),
+            // CAST: not above the device's limits, which are below 256 and 65536.
+            max_send_sge: wanted.max_send_sge.max(1) as u8,
+            max_recv_sge: recv_sge as u8,
+            max_inline: Le16::new(wanted.max_inline_data as u16),
+            ..Default::default()
+        };
+        let cap = QpCap {
+            max_send_wr: 1 << log_sq_size,
+            max_recv_wr: if rq.is_some() { 1 << log_rq_size } else { 0 },
+            max_send_sge: wanted.max_send_sge.max(1),
+            max_recv_sge: recv_sge,
+            max_inline_data: wanted.max_inline_data,
+            max_rdma_ctxs: 0,
+        };
+        let sig_type = attr.sig_type();
+        let send = WorkQueue::new(user.is_none(), log_sq_size)?;
+        let recv = WorkQueue::new(user.is_none() && rq.is_some(), log_rq_size)?;
+        Ok(try_pin_init!(Self {
+            hw,
+            number,
+            sq,
+            rq,
+            slot,
+            mappings,
+            request,
+            cap,
+            sig_type,
+            datagram,
+            state: Atomic::new(QpState::Reset.as_raw()),
+            qkey: Atomic::new(0),
+            send <- new_irq_lock!(send),
+            recv <- new_irq_lock!(recv),
+        }? Error))
+    }
+
+    fn respond(&self, user: &User<'_, Verbena>) -> Result {
+        let Some(mappings) = &self.mappings else {
+            return Ok(());
+        };
+        let (rq_offset, rq_length) = match (&mappings.rq, &self.rq) {
+            (Some(entry), Some(ring)) => (entry.offset(), ring.len() as u64),
+            _ => (0, 0),
+        };
+        user.udata().respond(&CreateQpResp {
+            qpn: Le32::new(self.qpn()),
+            slot: Le16::new(self.slot.index()),
+            log_sq_size: self.request.log_sq_size,
+            log_sq_stride: self.request.log_sq_stride,
+            log_rq_size: self.request.log_rq_size,
+            log_rq_stride: self.request.log_rq_stride,
+            area: self.slot.info(),
+            sq_offset: Le64::new(mappings.sq.offset()),
+            sq_length: Le64::new(self.sq.len() as u64),
+            rq_offset: Le64::new(rq_offset),
+            rq_length: Le64::new(rq_length),
+            ..Default::default()
+        })
+    }
+
+    fn context(&self) -> Result<QpContext> {
+        self.hw.tables.read(self.qpn())
+    }
+
+    /// Where the device is; a dead one has flushed everything.
+    fn live_state(&self) -> Result<QpState> {
+        if self.hw.health.is_dead() {
+            return Ok(QpState::Err);
+        }
+        QpState::from_raw(self.context()?.attr.qp_state.into()).ok_or(EIO)
+    }
+
+    fn verbs_state(&self) -> u32 {
+        self.state.load(Relaxed)
+    }
+
+    /// Nothing of the queue pair comes any more: takes its events and completions out of the way.
+    fn settle(qp: &Qp<Verbena>, quiesced: &Quiesced, destroy: bool) {
+        if !qp.hw.health.is_dead() {
+            if let Some(eq) = qp.hw.async_eq() {
+                eq.drain(&qp.hw, quiesced.async_pi.get());
+            }
+        }
+        if !qp.is_user() {
+            cq::clean(qp, destroy);
+        }
+    }
+
+    fn write_sges(ring: &Ring, mut offset: usize, sges: &[Sge]) -> Result {
+        for sge in sges {
+            let (chunk, at) = ring.at(offset)?;
+            chunk.write(
+                at,
+                &DeviceSge {
+                    addr: Le64::new(sge.addr()),
+                    length: Le32::new(sge.length()),
+                    lkey: Le32::new(sge.lkey()),
+                },
+            )?;
+            offset += size_of::<DeviceSge>();
+        }
+        Ok(())
+    }
+
+    /// Writes the WQE of a send at `offset`.
+    fn write_send(&self, offset: usize, wr: &SendWr<'_, Verbena>) -> Result {
+        let (chunk, at) = self.sq.at(offset)?;
+        let mut flags = wr.flags();
+        let mut header = SendWqe {
+            wr_id: Le64::new(wr.wr_id()),
+            ..Default::default()
+        };
+        let mut atomic = None;
+        let mut fast_reg = None;
+        let mut has_data = true;
+        let opcode = match wr.op()? {
+            SendOp::Send => WqeOpcode::Send,
+            SendOp::SendWithImm(imm) => {
+                header.imm = imm;
+                WqeOpcode::SendImm
+            }
+            SendOp::SendWithInv(key) => {
+                header.imm = key.to_le_bytes();
+                WqeOpcode::SendInv
+            }
+            SendOp::RdmaWrite { remote_addr, rkey } => {
+                header.remote_addr = Le64::new(remote_addr);
+                header.rkey = Le32::new(rkey);
+                WqeOpcode::RdmaWrite
+            }
+            SendOp::RdmaWriteWithImm {
+                remote_addr,
+                rkey,
+                imm,
+            } => {
+                header.remote_addr = Le64::new(remote_addr);
+                header.rkey = Le32::new(rkey);
+                header.imm = imm;
+                WqeOpcode::RdmaWriteImm
+            }
+            SendOp::RdmaRead {
+                remote_addr,
+                rkey,
+                invalidate: false,
+            } => {
+                header.remote_addr = Le64::new(remote_addr);
+                header.rkey = Le32::new(rkey);
+                WqeOpcode::RdmaRead
+            }
+            SendOp::RdmaRead { .. } => return Err(EINVAL),
+            SendOp::AtomicCmpAndSwp {
+                remote_addr,
+                rkey,
+                compare,
+                swap,
+            } => {
+                header.remote_addr = Le64::new(remote_addr);
+                header.rkey = Le32::new(rkey);
+                atomic = Some(AtomicSegment {
+                    compare_add: Le64::new(compare),
+                    swap: Le64::new(swap),
+                });
+                WqeOpcode::CompareSwap
+            }
+            SendOp::AtomicFetchAndAdd {
+                remote_addr,
+                rkey,
+                add,
+            } => {
+                header.remote_addr = Le64::new(remote_addr);
+                header.rkey = Le32::new(rkey);
+                atomic = Some(AtomicSegment {
+                    compare_add: Le64::new(add),
+                    swap: Le64::new(0),
+                });
+                WqeOpcode::FetchAdd
+            }
+            SendOp::LocalInv(key) => {
+                header.imm = key.to_le_bytes();
+                has_data = false;
+                WqeOpcode::LocalInv
+            }
+            SendOp::RegMr { mr, key, access } => {
+                fast_reg = Some(MrData::segment(mr, key, access)?);
+                has_data = false;
+                WqeOpcode::FastReg
+            }
+        };
+        if !has_data {
+            flags = flags.without(SendFlags::INLINE);
+        }
+        header.opcode = opcode.to_raw();
+        // CAST: the bits that the device knows.
+        header.flags = flags.as_raw() as u8 & wqe::send_flags::ALL;
+
+        let data = at + wqe::data_offset(self.datagram, atomic.is_some());
+        if let Some(atomic) = &atomic {
+            chunk.write(at + wqe::DATA_OFFSET, atomic)?;
+        }
+        if let Some(segment) = &fast_reg {
+            chunk.write(at + wqe::FAST_REG_OFFSET, segment)?;
+        }
+        if self.datagram {
+            let to = wr.datagram().ok_or(EINVAL)?;
+            let mut av = to.ah.av;
+            av.dest_qpn = Le32::new(to.remote_qpn);
+            // A Q_Key with the top bit set stands for the queue pair's own (IBTA 10.2.5).
+            av.qkey = Le32::new(if to.remote_qkey & 1 << 31 != 0 {
+                self.qkey.load(Relaxed)
+            } else {
+                to.remote_qkey
+            });
+            chunk.write(at + wqe::DATA_OFFSET, &av)?;
+        }
+        if has_data && flags.contains(SendFlags::INLINE) {
+            let mut bytes = [0u8; wqe::MAX_INLINE as usize];
+            let room = bytes
+                .get_mut(..self.cap.max_inline_data as usize)
+                .ok_or(EINVAL)?;
+            let len = wr.copy_inline(room)?;
+            header.inline_length = Le32::new(u32::try_from(len)?);
+            chunk.write_bytes(data, bytes.get(..len).ok_or(EINVAL)?)?;
+        } else if has_data {
+            let sges = wr.sges();
+            if sges.len() > self.cap.max_send_sge as usize {
+                return Err(EINVAL);
+            }
+            // CAST: at most `max_send_sge`.
+            header.num_sge = sges.len() as u8;
+            Self::write_sges(&self.sq, offset + (data - at), sges)?;
+        }
+        chunk.write(at, &header)
+    }
+
+    fn write_recv(&self, ring: &Ring, offset: usize, wr: &RecvWr<'_>) -> Result {
+        let sges = wr.sges();
+        if sges.len() > self.cap.max_recv_sge as usize {
+            return Err(EINVAL);
+        }
+        let (chunk, at) = ring.at(offset)?;
+        Self::write_sges(ring, offset + size_of::<RecvWqe>(), sges)?;
+        chunk.write(
+            at,
+            &RecvWqe {
+                wr_id: Le64::new(wr.wr_id()),
+                // CAST: at most `max_recv_sge`.
+                num_sge: sges.len() as u8,
+                ..Default::default()
+            },
+        )
+    }
+}
+
+/// The attributes that `mask` names, in the device's form.
+fn to_device(attr: &QpAttr, mask: QpAttrMask) -> Result<DeviceAttr> {
+    let mut to = DeviceAttr {
+        qkey: Le32::new(attr.qkey()),
+        rq_psn: Le32::new(attr.rq_psn() & 0xff_ffff),
+        sq_psn: Le32::new(attr.sq_psn() & 0xff_ffff),
+        dest_qpn: Le32::new(attr.dest_qp_num() & 0xff_ffff),
+        qp_access_flags: Le32::new(attr.access().as_raw() & access::ALL),
+        pkey_index: Le16::new(attr.pkey_index()),
+        max_rd_atomic: attr.max_rd_atomic(),
+        max_dest_rd_atomic: attr.max_dest_rd_atomic(),
+        min_rnr_timer: attr.min_rnr_timer(),
+        timeout: attr.timeout(),
+        retry_cnt: attr.retry_cnt(),
+        rnr_retry: attr.rnr_retry(),
+        en_sqd_async_notify: attr.en_sqd_async_notify(),
+        // CAST: one port.
+        port_num: attr.port_num() as u8,
+        ..Default::default()
+    };
+    // CAST: small enumerations.
+    if mask.contains(QpAttrMask::STATE) {
+        to.qp_state = attr.state()?.as_raw() as u8;
+    }
+    if mask.contains(QpAttrMask::CUR_STATE) {
+        to.cur_qp_state = attr.cur_state()?.as_raw() as u8;
+    }
+    if mask.contains(QpAttrMask::PATH_MTU) {
+        to.path_mtu = attr.path_mtu()?.as_raw() as u8;
+    }
+    Ok(to)
+}
+
+#[vtable]
+impl QueuePair<Verbena> for QpData {
+    fn create(
+        pd: &Pd<Verbena>,
+        attr: &QpInitAttr<'_, Verbena>,
+        user: Option<&User<'_, Verbena>>,
+    ) -> impl PinInit<Self, Error> {
+        pin_init::pin_init_scope(move || Self::new(pd, attr, user))
+    }
+
+    fn start(
+        qp: &Qp<Verbena>,
+        attr: &mut QpInitAttr<'_, Verbena>,
+        user: Option<&User<'_, Verbena>>,
+    ) -> Result {
+        let hw = &qp.hw;
+        hw.tables.ensure::<QpContext>(&hw.cmdq, qp.qpn())?;
+        hw.qps.insert(qp.qpn(), qp)?;
+        qp.set_qp_num(qp.qpn());
+        hw.cmdq.exec(&qp.request)?;
+        attr.set_cap(&qp.cap);
+        let known = || {
+            if !qp.is_user() {
+                for (cq, side) in [(qp.send_cq(), Side::Send), (qp.recv_cq(), Side::Recv)] {
+                    if let Some(cq) = cq {
+                        cq.attach(qp.qpn(), side)?;
+                    }
+                }
+            }
+            user.map_or(Ok(()), |user| qp.respond(user))
+        };
+        known().inspect_err(|_| {
+            let _ = Self::destroy(qp);
+        })
+    }
+
+    fn modify(qp: &Qp<Verbena>, attr: &QpAttr, mask: QpAttrMask) -> Result {
+        let hw = &qp.hw;
+        if mask.without(QpAttrMask::STANDARD) != QpAttrMask::empty() {
+            return Err(eopnotsupp());
+        }
+        let live = qp.live_state()?;
+        let from = if mask.contains(QpAttrMask::CUR_STATE) {
+            attr.cur_state()?
+        } else {
+            live
+        };
+        let to = if mask.contains(QpAttrMask::STATE) {
+            attr.state()?
+        } else {
+            from
+        };
+        let qp_type = qp.qp_type().ok_or(EINVAL)?;
+        if from != live || !modify_is_ok(from, to, qp_type, mask) {
+            return Err(EINVAL);
+        }
+        if mask.contains(QpAttrMask::PORT) && attr.port_num() != 1 {
+            return Err(EINVAL);
+        }
+        let mut request = ModifyQp {
+            qpn: Le32::new(qp.qpn()),
+            mask: Le32::new(mask.as_raw()),
+            attr: to_device(attr, mask)?,
+            ..Default::default()
+        };
+        if mask.contains(QpAttrMask::AV) {
+            request.av = ah::to_device(&attr.ah())?;
+        }
+        let quiesced = hw.exec_destroy(&request)?;
+        if mask.contains(QpAttrMask::QKEY) {
+            qp.qkey.store(attr.qkey(), Relaxed);
+        }
+        if mask.contains(QpAttrMask::STATE) {
+            if to == QpState::Reset {
+                // Nothing can be posted from here on, and nothing completes any more.
+                qp.state.store(to.as_raw(), Relaxed);
+                Self::settle(qp, &quiesced, false);
+                qp.send.lock().reset();
+                qp.recv.lock().reset();
+                qp.slot.clear();
+            } else {
+                qp.state.store(to.as_raw(), Relaxed);
+            }
+        }
+        if hw.health.is_dead() {
+            hw.health.flush();
+        }
+        Ok(())
+    }
+
+    fn query(
+        qp: &Qp<Verbena>,
+        attr: &mut QpAttr,
+        _mask: QpAttrMask,
+        init: &mut QpInitReply,
+    ) -> Result {
+        let hw = &qp.hw;
+        if !hw.health.is_dead() {
+            hw.exec_destroy(&QueryQp {
+                id: Le32::new(qp.qpn()),
+                ..Default::default()
+            })?;
+        }
+        let context = qp.context()?;
+        let from = &context.attr;
+        let state = qp.live_state()?;
+        attr.set_state(state);
+        attr.set_cur_state(state);
+        if let Some(mtu) = Mtu::from_raw(from.path_mtu.into()) {
+            attr.set_path_mtu(mtu);
+        }
+        attr.set_path_mig_state(MigState::Migrated);
+        attr.set_qkey(from.qkey.get());
+        attr.set_rq_psn(context.expected_psn.get());
+        attr.set_sq_psn(context.next_psn.get());
+        attr.set_dest_qp_num(from.dest_qpn.get());
+        attr.set_access(Access::from_raw(from.qp_access_flags.get()));
+        attr.set_cap(&qp.cap);
+        attr.set_pkey_index(from.pkey_index.get());
+        attr.set_en_sqd_async_notify(from.en_sqd_async_notify);
+        attr.set_sq_draining(context.sq_draining);
+        attr.set_max_rd_atomic(from.max_rd_atomic);
+        attr.set_max_dest_rd_atomic(from.max_dest_rd_atomic);
+        attr.set_min_rnr_timer(from.min_rnr_timer);
+        attr.set_port_num(1);
+        attr.set_timeout(from.timeout);
+        attr.set_retry_cnt(from.retry_cnt);
+        attr.set_rnr_retry(from.rnr_retry);
+        if !qp.datagram {
+            attr.set_ah(&ah::from_device(&context.av));
+        }
+        init.set_cap(&qp.cap);
+        init.set_sig_type(qp.sig_type);
+        Ok(())
+    }
+
+    fn destroy(qp: &Qp<Verbena>) -> Result {
+        let hw = &qp.hw;
+        let quiesced = hw.exec_destroy(&DestroyQp {
+            id: Le32::new(qp.qpn()),
+            ..Default::default()
+        })?;
+        Self::settle(qp, &quiesced, true);
+        qp.unlink();
+        Ok(())
+    }
+
+    fn post_send(qp: &Qp<Verbena>, wrs: &mut SendWrs<'_, Verbena>) -> Result {
+        let state = qp.verbs_state();
+        if [QpState::Reset, QpState::Init, QpState::Rtr]
+            .iter()
+            .any(|s| s.as_raw() == state)
+        {
+            return Err(EINVAL);
+        }
+        let mut queue = qp.send.lock();
+        let before = queue.producer();
+        let mut post = || {
+            for wr in wrs.by_ref() {
+                let index = queue.next().ok_or(ENOMEM)?;
+                let place = index & ((1 << qp.request.log_sq_size) - 1);
+                qp.write_send((place as usize) << qp.request.log_sq_stride, &wr)?;
+                queue.push(wr.wr_id());
+            }
+            Ok(())
+        };
+        let result = post();
+        if queue.producer() != before {
+            qp.slot.post_send(queue.producer());
+        }
+        drop(queue);
+        if qp.hw.health.is_dead() {
+            qp.hw.health.flush();
+        }
+        result
+    }
+
+    fn post_recv(qp: &Qp<Verbena>, wrs: &mut RecvWrs<'_>) -> Result {
+        let ring = qp.rq.as_ref().ok_or(EINVAL)?;
+        if qp.verbs_state() == QpState::Reset.as_raw() {
+            return Err(EINVAL);
+        }
+        let mut queue = qp.recv.lock();
+        let before = queue.producer();
+        let mut post = || {
+            for wr in wrs.by_ref() {
+                let index = queue.next().ok_or(ENOMEM)?;
+                let place = index & ((1 << qp.request.log_rq_size) - 1);
+                qp.write_recv(ring, (place as usize) << qp.request.log_rq_stride, &wr)?;
+                queue.push(wr.wr_id());
+            }
+            Ok(())
+        };
+        let result = post();
+        if queue.producer() != before {
+            qp.slot.post_recv(queue.producer());
+        }
+        drop(queue);
+        if qp.hw.health.is_dead() {
+            qp.hw.health.flush();
+        }
+        result
+    }
+
+    fn fill_res(qp: &Qp<Verbena>, entry: &mut ResEntry<'_>) -> Result {
+        let context = qp.context()?;
+        entry.put_u32(c"send_cqn", context.send_cqn.get())?;
+        entry.put_u32(c"recv_cqn", context.recv_cqn.get())?;
+        entry.put_u32(c"sq_pi", context.sq_pi.get())?;
+        entry.put_u32(c"sq_ci", context.sq_ci.get())?;
+        entry.put_u32(c"rq_pi", context.rq_pi.get())?;
+        entry.put_u32(c"rq_ci", context.rq_ci.get())?;
+        entry.put_u32_hex(c"syndrome", context.syndrome.get())
+    }
+
+    fn fill_res_raw(qp: &Qp<Verbena>, put: &mut dyn FnMut(&[u8]) -> Result) -> Result {
+        let _ = qp.hw.cmdq.exec(&QueryQp {
+            id: Le32::new(qp.qpn()),
+            ..Default::default()
+        });
+        put(qp.context()?.as_bytes())
+    }
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Contexts of processes: their doorbell areas.
+
+use super::Verbena;
+use crate::{
+    abi::{
+        uverbs::{
+            AllocUcontextReq,
+            AllocUcontextResp, //
+        },
+        Le16,
+        ABI_VERSION,
+        ABI_VERSION_MIN, //
+    },
+    doorbell::Areas, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use rdma::{
+    device::Device,
+    mmap::MmapContext,
+    ucontext::{
+        Ucontext,
+        UserContext, //
+    },
+    udata::Udata, //
+};
+
+/// Data of a context.
+pub(crate) struct UcontextData {
+    pub(crate) areas: Pin<KBox<Areas>>,
+}
+
+impl UserContext<Verbena> for UcontextData {
+    fn create(
+        dev: &Device<Verbena>,
+        mmap: &MmapContext,
+        udata: &Udata<'_>,
+    ) -> impl PinInit<Self, Error> {
+        let create = || {
+            let request: AllocUcontextReq = udata.read()?;
+            let (newest, oldest) = (request.abi_version.get(), request.abi_version_min.get());
+            let version = newest.min(ABI_VERSION);
+            if version < oldest || version < ABI_VERSION_MIN {
+                dev_info_once(dev, newest, oldest);
+                return Err(EINVAL);
+            }
+            let hw: &Arc<_> = &dev.hw;
+            let caps = hw.caps()?;
+            let areas = KBox::pin_init(Areas::new(), GFP_KERNEL)?;
+            let area = areas.first(hw, Some(mmap))?;
+            udata.respond(&AllocUcontextResp {
+                abi_version: Le16::new(version),
+                max_inline_data: caps.max_inline_data,
+                area,
+                max_send_sge: caps.max_send_sge,
+                max_recv_sge: caps.max_recv_sge,
+                max_qp_wr: caps.max_qp_wr,
+                max_cqe: caps.max_cqe,
+                max_srq_wr: caps.max_srq_wr,
+                ..Default::default()
+            })?;
+            Ok(Self { areas })
+        };
+        create()
+    }
+
+    fn destroy(ctx: &Ucontext<Verbena>) {
+        ctx.areas.clear();
+    }
+}
+
+/// Tells a process' user why its context is refused.
+fn dev_info_once(dev: &Device<Verbena>, newest: u16, oldest: u16) {
+    if dev.hw.health.may_log() {
+        pr_info!(
+            "a provider speaks versions {oldest} to {newest}, the module {ABI_VERSION_MIN} to {ABI_VERSION}\n"
+        );
+    }
+}
