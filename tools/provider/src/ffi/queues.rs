@@ -155,8 +155,10 @@ unsafe fn new_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> Result<*mut 
             size_of_val(&response),
         )
     })?;
-    // What the kernel has made of the attributes is in its response.
-    let (max_wr, max_sge) = (response.core.max_wr, response.core.max_sge);
+    // SAFETY: see the head of this file. The command has put there what the kernel made of the attributes.
+    let ibv_srq_attr {
+        max_wr, max_sge, ..
+    } = unsafe { (*attr).attr };
     let driver = &response.driver;
     let made = inner.area(&driver.area).and_then(|area| {
         let ring = map_ring(
