@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! Device, context, protection domain, asynchronous events, queries.
+#![allow(unsafe_code)]
+
+use super::bindings::*;
+use super::sys::{note_drop, readable, set_nonblocking, Errno};
+use core::ffi::{c_int, c_void, CStr};
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+
+/// An open device.
+pub struct Context {
+    raw: *mut ibv_context,
+    /// The device's name, `verbena0`.
+    pub name: String,
+}
+
+// SAFETY: libibverbs objects may be used from any thread.
+unsafe impl Send for Context {}
+// SAFETY: as above; the library and the provider lock what they share.
+unsafe impl Sync for Context {}
+
+/// The names of all devices that libibverbs has a provider for.
+pub fn device_names() -> Vec<String> {
+    with_devices(|devices| devices.iter().map(|d| d.0.clone()).collect())
+}
+
+fn with_devices<R>(f: impl FnOnce(&[(String, *mut ibv_device)]) -> R) -> R {
+    let mut num: c_int = 0;
+    // SAFETY: `num` is a valid out pointer.
+    let list = unsafe { ibv_get_device_list(&mut num) };
+    let mut devices = Vec::new();
+    if !list.is_null() {
+        for i in 0..usize::try_from(num).unwrap_or(0) {
+            // SAFETY: the list has `num` entries, so the pointer stays in it.
+            let entry = unsafe { list.add(i) };
+            // SAFETY: an entry of the list.
+            let device = unsafe { *entry };
+            // SAFETY: a device of the list.
+            let name = unsafe { ibv_get_device_name(device) };
+            // SAFETY: a C string that lives as long as the device.
+            let name = unsafe { CStr::from_ptr(name) };
+            devices.push((name.to_string_lossy().into_owned(), device));
+        }
+    }
+    let r = f(&devices);
+    if !list.is_null() {
+        // SAFETY: the list from above; opened devices keep their own reference.
+        unsafe { ibv_free_device_list(list) };
+    }
+    r
+}
+
+impl Context {
+    /// Opens the device of that name.
+    pub fn open(name: &str) -> Result<Arc<Context>, Errno> {
+        with_devices(|devices| {
+            let (_, device) = devices.iter().find(|d| d.0 == name).ok_or(Errno::ENODEV)?;
+            // SAFETY: a device of the list, which is freed only after this.
+            let raw = unsafe { ibv_open_device(*device) };
+            if raw.is_null() {
+                return Err(Errno::last());
+            }
+            let ctx = Context {
+                raw,
+                name: name.to_owned(),
+            };
+            set_nonblocking(ctx.async_fd());
+            Ok(Arc::new(ctx))
+        })
+    }
+
+    pub(super) fn raw(&self) -> *mut ibv_context {
+        self.raw
+    }
+
+    /// The descriptor that asynchronous events arrive at.
+    pub fn async_fd(&self) -> c_int {
+        // SAFETY: `raw` is valid while `self` lives; the field never changes.
+        unsafe { (*self.raw).async_fd }
+    }
+
+    pub fn num_comp_vectors(&self) -> c_int {
+        // SAFETY: as in `async_fd`.
+        unsafe { (*self.raw).num_comp_vectors }
+    }
+
+    pub fn query_device(&self) -> Result<ibv_device_attr, Errno> {
+        let mut attr = MaybeUninit::<ibv_device_attr>::zeroed();
+        // SAFETY: a valid context and out pointer.
+        Errno::check(unsafe { ibv_query_device(self.raw, attr.as_mut_ptr()) })?;
+        // SAFETY: all fields are integers; zeroed and then filled by the library.
+        Ok(unsafe { attr.assume_init() })
+    }
+
+    /// As the inline of verbs.h: the provider's extended method where the context has one.
+    pub fn query_port(&self, port: u8) -> Result<ibv_port_attr, Errno> {
+        let mut attr = ibv_port_attr::default();
+        // SAFETY: a valid context.
+        let extended = unsafe { (*self.raw).abi_compat } as usize == usize::MAX;
+        if extended {
+            let tail_off = core::mem::offset_of!(verbs_context_tail, context);
+            let tail = self
+                .raw
+                .cast::<u8>()
+                .wrapping_sub(tail_off)
+                .cast::<verbs_context_tail>();
+            // SAFETY: `abi_compat` says that the context is the end of a `verbs_context`, whose
+            // size is the word before it.
+            let size = unsafe { (*tail).sz };
+            if size >= VERBS_CONTEXT_SIZE_WITH_QUERY_PORT {
+                let head = VERBS_CONTEXT_SIZE_WITH_QUERY_PORT - core::mem::size_of::<ibv_context>();
+                let op = self
+                    .raw
+                    .cast::<u8>()
+                    .wrapping_sub(head)
+                    .cast::<Option<query_port_fn>>();
+                // SAFETY: the structure is long enough to have the method at that offset.
+                if let Some(op) = unsafe { *op } {
+                    // SAFETY: the method's own contract: context, port, attr and its size.
+                    let ret =
+                        unsafe { op(self.raw, port, &mut attr, core::mem::size_of_val(&attr)) };
+                    return Errno::check(ret).map(|()| attr);
+                }
+            }
+        }
+        // SAFETY: the exported function writes the older, shorter part of the structure.
+        Errno::check(unsafe { ibv_query_port(self.raw, port, &mut attr) })?;
+        Ok(attr)
+    }
+
+    pub fn query_gid(&self, port: u8, index: u32) -> Result<ibv_gid_entry, Errno> {
+        let mut entry = ibv_gid_entry::default();
+        let size = core::mem::size_of_val(&entry);
+        // SAFETY: a valid context and out pointer of the size given.
+        let ret = unsafe { _ibv_query_gid_ex(self.raw, port.into(), index, &mut entry, 0, size) };
+        Errno::check(ret).map(|()| entry)
+    }
+
+    pub fn query_pkey(&self, port: u8, index: i32) -> Result<u16, Errno> {
+        let mut pkey = 0u16;
+        // SAFETY: a valid context and out pointer.
+        Errno::check(unsafe { ibv_query_pkey(self.raw, port, index, &mut pkey) })?;
+        Ok(u16::from_be(pkey))
+    }
+
+    /// The next asynchronous event, or `None` after `ms` milliseconds without one.
+    pub fn async_event(self: &Arc<Self>, ms: i32) -> Option<AsyncEvent> {
+        if !readable(self.async_fd(), ms) {
+            return None;
+        }
+        let mut raw = ibv_async_event {
+            element: std::ptr::null_mut(),
+            event_type: 0,
+        };
+        // SAFETY: a valid context and out pointer.
+        let ret = unsafe { ibv_get_async_event(self.raw, &mut raw) };
+        (ret == 0).then(|| AsyncEvent {
+            raw,
+            _ctx: self.clone(),
+        })
+    }
+
+    pub fn alloc_pd(self: &Arc<Self>) -> Result<Arc<Pd>, Errno> {
+        // SAFETY: a valid context.
+        let raw = unsafe { ibv_alloc_pd(self.raw) };
+        if raw.is_null() {
+            return Err(Errno::last());
+        }
+        Ok(Arc::new(Pd {
+            raw,
+            ctx: self.clone(),
+        }))
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: every object of the context holds an `Arc` to it, so all are gone.
+        note_drop(
+            "context",
+            Errno::check(unsafe { ibv_close_device(self.raw) }),
+        );
+    }
+}
+
+/// An asynchronous event; acknowledged when dropped.
+pub struct AsyncEvent {
+    raw: ibv_async_event,
+    _ctx: Arc<Context>,
+}
+
+// SAFETY: an event may be acknowledged by any thread.
+unsafe impl Send for AsyncEvent {}
+
+impl AsyncEvent {
+    pub fn kind(&self) -> EventType {
+        EventType(self.raw.event_type)
+    }
+
+    /// The object: compare with `Cq::element`, `Qp::element`, or a port number.
+    pub fn element(&self) -> Element {
+        Element(self.raw.element as usize)
+    }
+}
+
+impl Drop for AsyncEvent {
+    fn drop(&mut self) {
+        // SAFETY: an event that `ibv_get_async_event` returned and nobody acknowledged yet; its
+        // object cannot be gone, as destroying it waits for this.
+        unsafe { ibv_ack_async_event(&mut self.raw) };
+    }
+}
+
+/// Identity of the object of an event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Element(usize);
+
+impl Element {
+    pub(super) fn of(ptr: *mut c_void) -> Element {
+        Element(ptr as usize)
+    }
+}
+
+/// `enum ibv_event_type`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct EventType(pub u32);
+
+impl EventType {
+    pub const CQ_ERR: EventType = EventType(0);
+    pub const QP_FATAL: EventType = EventType(1);
+    pub const QP_REQ_ERR: EventType = EventType(2);
+    pub const QP_ACCESS_ERR: EventType = EventType(3);
+    pub const COMM_EST: EventType = EventType(4);
+    pub const SQ_DRAINED: EventType = EventType(5);
+    pub const DEVICE_FATAL: EventType = EventType(8);
+    pub const PORT_ACTIVE: EventType = EventType(9);
+    pub const PORT_ERR: EventType = EventType(10);
+    pub const SRQ_LIMIT_REACHED: EventType = EventType(15);
+    pub const QP_LAST_WQE_REACHED: EventType = EventType(16);
+    pub const GID_CHANGE: EventType = EventType(18);
+}
+
+impl fmt::Debug for EventType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const NAMES: [&str; 20] = [
+            "CQ_ERR",
+            "QP_FATAL",
+            "QP_REQ_ERR",
+            "QP_ACCESS_ERR",
+            "COMM_EST",
+            "SQ_DRAINED",
+            "PATH_MIG",
+            "PATH_MIG_ERR",
+            "DEVICE_FATAL",
+            "PORT_ACTIVE",
+            "PORT_ERR",
+            "LID_CHANGE",
+            "PKEY_CHANGE",
+            "SM_CHANGE",
+            "SRQ_ERR",
+            "SRQ_LIMIT_REACHED",
+            "QP_LAST_WQE_REACHED",
+            "CLIENT_REREGISTER",
+            "GID_CHANGE",
+            "WQ_FATAL",
+        ];
+        match NAMES.get(self.0 as usize) {
+            Some(name) => f.write_str(name),
+            None => write!(f, "event {}", self.0),
+        }
+    }
+}
+
+/// A protection domain.
+pub struct Pd {
+    raw: *mut ibv_pd,
+    pub ctx: Arc<Context>,
+}
+
+// SAFETY: libibverbs objects may be used from any thread.
+unsafe impl Send for Pd {}
+// SAFETY: as above.
+unsafe impl Sync for Pd {}
+
+impl Pd {
+    pub(super) fn raw(&self) -> *mut ibv_pd {
+        self.raw
+    }
+}
+
+impl Drop for Pd {
+    fn drop(&mut self) {
+        // SAFETY: every object of the domain holds an `Arc` to it, so all are gone.
+        note_drop("PD", Errno::check(unsafe { ibv_dealloc_pd(self.raw) }));
+    }
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! Memory regions.
+#![allow(unsafe_code)]
+
+use super::bindings::*;
+use super::context::Pd;
+use super::sys::{note_drop, Buf, Errno};
+use std::sync::Arc;
+
+/// `enum ibv_access_flags`.
+pub mod access {
+    pub const NONE: u32 = 0;
+    pub const LOCAL_WRITE: u32 = 1;
+    pub const REMOTE_WRITE: u32 = 1 << 1;
+    pub const REMOTE_READ: u32 = 1 << 2;
+    pub const REMOTE_ATOMIC: u32 = 1 << 3;
+    pub const MW_BIND: u32 = 1 << 4;
+    pub const RELAXED_ORDERING: u32 = 1 << 20;
+    /// What an ordinary test buffer and QP allow.
+    pub const ALL: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ;
+}
+
+/// A registered buffer. The buffer outlives the registration.
+pub struct Mr {
+    raw: *mut ibv_mr,
+    pub buf: Arc<Buf>,
+    _pd: Arc<Pd>,
+}
+
+// SAFETY: libibverbs objects may be used from any thread.
+unsafe impl Send for Mr {}
+// SAFETY: as above.
+unsafe impl Sync for Mr {}
+
+impl Mr {
+    /// Registers a fresh zeroed buffer.
+    pub fn new(pd: &Arc<Pd>, len: usize, access: u32) -> Result<Mr, Errno> {
+        Mr::of(pd, &Arc::new(Buf::new(len)?), 0, len, access)
+    }
+
+    /// Registers a part of `buf`.
+    pub fn of(
+        pd: &Arc<Pd>,
+        buf: &Arc<Buf>,
+        off: usize,
+        len: usize,
+        access: u32,
+    ) -> Result<Mr, Errno> {
+        assert!(off <= buf.len() && len <= buf.len() - off);
+        let addr = buf.as_ptr().wrapping_add(off);
+        let raw = if access & access::RELAXED_ORDERING != 0 {
+            // SAFETY: the range is a live mapping that the `Arc` in the result keeps alive.
+            unsafe { ibv_reg_mr_iova2(pd.raw(), addr.cast(), len, addr as u64, access) }
+        } else {
+            let access = access as i32;
+            // SAFETY: as above.
+            unsafe { ibv_reg_mr(pd.raw(), addr.cast(), len, access) }
+        };
+        if raw.is_null() {
+            return Err(Errno::last());
+        }
+        Ok(Mr {
+            raw,
+            buf: buf.clone(),
+            _pd: pd.clone(),
+        })
+    }
+
+    pub fn lkey(&self) -> u32 {
+        // SAFETY: `raw` is valid while `self` lives; keys do not change.
+        unsafe { (*self.raw).lkey }
+    }
+
+    pub fn rkey(&self) -> u32 {
+        // SAFETY: as in `lkey`.
+        unsafe { (*self.raw).rkey }
+    }
+
+    /// Address of a byte of the buffer.
+    pub fn at(&self, off: usize) -> u64 {
+        self.buf.addr() + off as u64
+    }
+
+    /// An SGE over a part of the buffer. Not checked: a wrong one is the device's to refuse.
+    pub fn sge(&self, off: usize, len: usize) -> ibv_sge {
+        ibv_sge {
+            addr: self.at(off),
+            length: len as u32,
+            lkey: self.lkey(),
+        }
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        // SAFETY: `raw` came from registering and is deregistered once.
+        note_drop("MR", Errno::check(unsafe { ibv_dereg_mr(self.raw) }));
+    }
+}

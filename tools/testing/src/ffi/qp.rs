@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! Queue pairs, shared receive queues and work requests.
+#![allow(unsafe_code)]
+
+use super::bindings::*;
+use super::context::{Element, Pd};
+use super::cq::Cq;
+use super::sys::{note_drop, Errno};
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+
+/// `enum ibv_qp_attr_mask`.
+pub mod mask {
+    pub const STATE: u32 = 1 << 0;
+    pub const CUR_STATE: u32 = 1 << 1;
+    pub const EN_SQD_ASYNC_NOTIFY: u32 = 1 << 2;
+    pub const ACCESS_FLAGS: u32 = 1 << 3;
+    pub const PKEY_INDEX: u32 = 1 << 4;
+    pub const PORT: u32 = 1 << 5;
+    pub const QKEY: u32 = 1 << 6;
+    pub const AV: u32 = 1 << 7;
+    pub const PATH_MTU: u32 = 1 << 8;
+    pub const TIMEOUT: u32 = 1 << 9;
+    pub const RETRY_CNT: u32 = 1 << 10;
+    pub const RNR_RETRY: u32 = 1 << 11;
+    pub const RQ_PSN: u32 = 1 << 12;
+    pub const MAX_QP_RD_ATOMIC: u32 = 1 << 13;
+    pub const ALT_PATH: u32 = 1 << 14;
+    pub const MIN_RNR_TIMER: u32 = 1 << 15;
+    pub const SQ_PSN: u32 = 1 << 16;
+    pub const MAX_DEST_RD_ATOMIC: u32 = 1 << 17;
+    pub const PATH_MIG_STATE: u32 = 1 << 18;
+    pub const CAP: u32 = 1 << 19;
+    pub const DEST_QPN: u32 = 1 << 20;
+}
+
+/// `enum ibv_qp_state`.
+pub mod state {
+    pub const RESET: u32 = 0;
+    pub const INIT: u32 = 1;
+    pub const RTR: u32 = 2;
+    pub const RTS: u32 = 3;
+    pub const SQD: u32 = 4;
+    pub const SQE: u32 = 5;
+    pub const ERR: u32 = 6;
+    pub const NAMES: [&str; 7] = ["RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"];
+}
+
+/// `enum ibv_wr_opcode`.
+pub mod op {
+    pub const WRITE: u32 = 0;
+    pub const WRITE_IMM: u32 = 1;
+    pub const SEND: u32 = 2;
+    pub const SEND_IMM: u32 = 3;
+    pub const READ: u32 = 4;
+    pub const CMP_SWP: u32 = 5;
+    pub const FETCH_ADD: u32 = 6;
+}
+
+/// `enum ibv_send_flags`.
+pub mod flag {
+    pub const FENCE: u32 = 1 << 0;
+    pub const SIGNALED: u32 = 1 << 1;
+    pub const SOLICITED: u32 = 1 << 2;
+    pub const INLINE: u32 = 1 << 3;
+}
+
+/// A send work request in owned form.
+#[derive(Clone, Default)]
+pub struct SendWr {
+    pub wr_id: u64,
+    pub opcode: u32,
+    pub flags: u32,
+    pub sges: Vec<ibv_sge>,
+    /// With `Some` the pieces are sent inline and `sges` is not used.
+    pub inline: Option<Vec<Vec<u8>>>,
+    /// Network order, as the wire has it.
+    pub imm: u32,
+    pub remote_addr: u64,
+    pub rkey: u32,
+    /// Atomics only.
+    pub compare_add: u64,
+    pub swap: u64,
+}
+
+impl SendWr {
+    /// A signaled request.
+    pub fn new(opcode: u32, wr_id: u64, sges: &[ibv_sge]) -> SendWr {
+        SendWr {
+            wr_id,
+            opcode,
+            flags: flag::SIGNALED,
+            sges: sges.to_vec(),
+            ..SendWr::default()
+        }
+    }
+
+    pub fn remote(mut self, addr: u64, rkey: u32) -> SendWr {
+        self.remote_addr = addr;
+        self.rkey = rkey;
+        self
+    }
+
+    pub fn flags(mut self, flags: u32) -> SendWr {
+        self.flags = flags;
+        self
+    }
+
+    pub fn imm(mut self, imm: u32) -> SendWr {
+        self.imm = imm;
+        self
+    }
+
+    fn remote_part(&self) -> ibv_send_wr_op {
+        let &SendWr {
+            remote_addr,
+            rkey,
+            compare_add,
+            swap,
+            ..
+        } = self;
+        if self.opcode == op::CMP_SWP || self.opcode == op::FETCH_ADD {
+            return ibv_send_wr_op {
+                atomic: ibv_send_wr_atomic {
+                    remote_addr,
+                    compare_add,
+                    swap,
+                    rkey,
+                },
+            };
+        }
+        ibv_send_wr_op {
+            rdma: ibv_send_wr_rdma { remote_addr, rkey },
+        }
+    }
+
+    pub fn inline(mut self, pieces: &[&[u8]]) -> SendWr {
+        self.inline = Some(pieces.iter().map(|p| p.to_vec()).collect());
+        self
+    }
+}
+
+/// A receive work request in owned form.
+#[derive(Clone, Default)]
+pub struct RecvWr {
+    pub wr_id: u64,
+    pub sges: Vec<ibv_sge>,
+}
+
+impl RecvWr {
+    pub fn new(wr_id: u64, sges: &[ibv_sge]) -> RecvWr {
+        RecvWr {
+            wr_id,
+            sges: sges.to_vec(),
+        }
+    }
+}
+
+/// A post that was refused: how many of the list were queued before it, and the errno.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PostError {
+    pub errno: Errno,
+    /// Index of the request that `bad_wr` pointed to; `None` if it pointed to none of them.
+    pub bad_wr: Option<usize>,
+}
+
+/// Links receive requests into the list that the verb takes; the vectors own the memory.
+fn recv_list(wrs: &mut [RecvWr]) -> Vec<ibv_recv_wr> {
+    let mut list: Vec<ibv_recv_wr> = wrs
+        .iter_mut()
+        .map(|wr| ibv_recv_wr {
+            wr_id: wr.wr_id,
+            next: std::ptr::null_mut(),
+            sg_list: wr.sges.as_mut_ptr(),
+            num_sge: wr.sges.len() as i32,
+        })
+        .collect();
+    let base = list.as_mut_ptr();
+    for i in 1..list.len() {
+        list[i - 1].next = base.wrapping_add(i);
+    }
+    list
+}
+
+fn index_of<T>(list: &[T], bad: *mut T) -> Option<usize> {
+    let off = (bad as usize).checked_sub(list.as_ptr() as usize)?;
+    let index = off / std::mem::size_of::<T>();
+    (index < list.len()).then_some(index)
+}
+
+/// What a QP is made of.
+#[derive(Clone)]
+pub struct QpInit {
+    pub send_cq: Arc<Cq>,
+    pub recv_cq: Arc<Cq>,
+    pub srq: Option<Arc<Srq>>,
+    pub cap: ibv_qp_cap,
+    pub sq_sig_all: bool,
+    /// 2 RC, 3 UC, 4 UD.
+    pub qp_type: u32,
+}
+
+/// A queue pair.
+pub struct Qp {
+    raw: *mut ibv_qp,
+    /// What the provider granted.
+    pub cap: ibv_qp_cap,
+    pub init: QpInit,
+    pd: Arc<Pd>,
+}
+
+// SAFETY: libibverbs objects may be used from any thread.
+unsafe impl Send for Qp {}
+// SAFETY: as above; posting locks.
+unsafe impl Sync for Qp {}
+
+impl Qp {
+    pub fn new(pd: &Arc<Pd>, init: &QpInit) -> Result<Qp, Errno> {
+        let mut attr = ibv_qp_init_attr {
+            qp_context: std::ptr::null_mut(),
+            send_cq: init.send_cq.raw(),
+            recv_cq: init.recv_cq.raw(),
+            srq: init.srq.as_ref().map_or(std::ptr::null_mut(), |s| s.raw),
+            cap: init.cap,
+            qp_type: init.qp_type,
+            sq_sig_all: init.sq_sig_all.into(),
+        };
+        // SAFETY: all objects are valid and kept alive by the result.
+        let raw = unsafe { ibv_create_qp(pd.raw(), &mut attr) };
+        if raw.is_null() {
+            return Err(Errno::last());
+        }
+        Ok(Qp {
+            raw,
+            cap: attr.cap,
+            init: init.clone(),
+            pd: pd.clone(),
+        })
+    }
+
+    pub fn qpn(&self) -> u32 {
+        // SAFETY: valid while `self` lives; the number does not change.
+        unsafe { (*self.raw).qp_num }
+    }
+
+    pub fn element(&self) -> Element {
+        Element::of(self.raw.cast())
+    }
+
+    pub fn modify(&self, attr: &ibv_qp_attr, mask: u32) -> Result<(), Errno> {
+        let mut attr = *attr;
+        // SAFETY: a valid QP and attributes.
+        Errno::check(unsafe { ibv_modify_qp(self.raw, &mut attr, mask as i32) })
+    }
+
+    /// Live attributes, and the capacity that the device reports.
+    pub fn query(&self) -> Result<(ibv_qp_attr, ibv_qp_cap), Errno> {
+        let mut attr = ibv_qp_attr::default();
+        let mut init = MaybeUninit::<ibv_qp_init_attr>::zeroed();
+        let mask = mask::STATE | mask::CAP | mask::AV | mask::ACCESS_FLAGS;
+        // SAFETY: a valid QP and out pointers.
+        let ret = unsafe { ibv_query_qp(self.raw, &mut attr, mask as i32, init.as_mut_ptr()) };
+        Errno::check(ret)?;
+        // SAFETY: pointers and integers only; zero is valid for all of them.
+        let init = unsafe { init.assume_init() };
+        Ok((attr, init.cap))
+    }
+
+    /// The live state.
+    pub fn state(&self) -> Result<u32, Errno> {
+        Ok(self.query()?.0.qp_state)
+    }
+
+    pub fn post_send(&self, wrs: &[SendWr]) -> Result<(), PostError> {
+        let mut wrs = wrs.to_vec();
+        let mut list: Vec<ibv_send_wr> = Vec::with_capacity(wrs.len());
+        for wr in &mut wrs {
+            let mut flags = wr.flags;
+            if let Some(pieces) = &wr.inline {
+                flags |= flag::INLINE;
+                wr.sges = pieces
+                    .iter()
+                    .map(|p| ibv_sge {
+                        addr: p.as_ptr() as u64,
+                        length: p.len() as u32,
+                        lkey: 0,
+                    })
+                    .collect();
+            }
+            // Without `inline` the addresses are only read by the device, through a key.
+            assert!(wr.inline.is_some() || flags & flag::INLINE == 0);
+            list.push(ibv_send_wr {
+                wr_id: wr.wr_id,
+                next: std::ptr::null_mut(),
+                sg_list: wr.sges.as_mut_ptr(),
+                num_sge: wr.sges.len() as i32,
+                opcode: wr.opcode,
+                send_flags: flags,
+                imm_data: wr.imm,
+                wr: wr.remote_part(),
+                remote_srqn: 0,
+                bind_mw: [0; 6],
+            });
+        }
+        let base = list.as_mut_ptr();
+        for i in 1..list.len() {
+            list[i - 1].next = base.wrapping_add(i);
+        }
+        let mut bad = std::ptr::null_mut();
+        let unsupported = PostError {
+            errno: Errno::EOPNOTSUPP,
+            bad_wr: None,
+        };
+        // SAFETY: the context's method table is filled by the provider before it is handed out.
+        let post = unsafe { (*self.pd.ctx.raw()).ops.post_send }.ok_or(unsupported)?;
+        // SAFETY: a valid QP and a list that `list` and `wrs` own until after the call; inline
+        // data is read during the call, from `wrs`.
+        let ret = unsafe { post(self.raw, base, &mut bad) };
+        Errno::check(ret).map_err(|errno| PostError {
+            errno,
+            bad_wr: index_of(&list, bad),
+        })
+    }
+
+    pub fn post_recv(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
+        let mut wrs = wrs.to_vec();
+        let mut list = recv_list(&mut wrs);
+        let mut bad = std::ptr::null_mut();
+        let unsupported = PostError {
+            errno: Errno::EOPNOTSUPP,
+            bad_wr: None,
+        };
+        // SAFETY: as in `post_send`.
+        let post = unsafe { (*self.pd.ctx.raw()).ops.post_recv }.ok_or(unsupported)?;
+        // SAFETY: as in `post_send`.
+        let ret = unsafe { post(self.raw, list.as_mut_ptr(), &mut bad) };
+        Errno::check(ret).map_err(|errno| PostError {
+            errno,
+            bad_wr: index_of(&list, bad),
+        })
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        // SAFETY: `raw` came from creating and is destroyed once.
+        note_drop("QP", Errno::check(unsafe { ibv_destroy_qp(self.raw) }));
+    }
+}
+
+/// A shared receive queue.
+pub struct Srq {
+    raw: *mut ibv_srq,
+    pd: Arc<Pd>,
+}
+
+// SAFETY: libibverbs objects may be used from any thread.
+unsafe impl Send for Srq {}
+// SAFETY: as above.
+unsafe impl Sync for Srq {}
+
+impl Srq {
+    pub fn new(pd: &Arc<Pd>, max_wr: u32, max_sge: u32) -> Result<Arc<Srq>, Errno> {
+        let mut attr = ibv_srq_init_attr {
+            srq_context: std::ptr::null_mut(),
+            attr: ibv_srq_attr {
+                max_wr,
+                max_sge,
+                srq_limit: 0,
+            },
+        };
+        // SAFETY: a valid PD and attributes.
+        let raw = unsafe { ibv_create_srq(pd.raw(), &mut attr) };
+        if raw.is_null() {
+            return Err(Errno::last());
+        }
+        Ok(Arc::new(Srq {
+            raw,
+            pd: pd.clone(),
+        }))
+    }
+
+    pub fn post(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
+        let mut wrs = wrs.to_vec();
+        let mut list = recv_list(&mut wrs);
+        let mut bad = std::ptr::null_mut();
+        let unsupported = PostError {
+            errno: Errno::EOPNOTSUPP,
+            bad_wr: None,
+        };
+        // SAFETY: as in `Qp::post_send`.
+        let post = unsafe { (*self.pd.ctx.raw()).ops.post_srq_recv }.ok_or(unsupported)?;
+        // SAFETY: as in `Qp::post_send`.
+        let ret = unsafe { post(self.raw, list.as_mut_ptr(), &mut bad) };
+        Errno::check(ret).map_err(|errno| PostError {
+            errno,
+            bad_wr: index_of(&list, bad),
+        })
+    }
+}
+
+impl Drop for Srq {
+    fn drop(&mut self) {
+        // SAFETY: QPs hold an `Arc` to their SRQ, so none is left.
+        note_drop("SRQ", Errno::check(unsafe { ibv_destroy_srq(self.raw) }));
+    }
+}

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! The operating system's part of the wall: memory shared with a device, waiting, killing.
+#![allow(unsafe_code)]
+
+use core::ffi::c_int;
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A positive errno, as verbs return it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Errno(pub c_int);
+
+impl Errno {
+    pub const EAGAIN: Errno = Errno(libc::EAGAIN);
+    pub const EBUSY: Errno = Errno(libc::EBUSY);
+    pub const EFAULT: Errno = Errno(libc::EFAULT);
+    pub const EINVAL: Errno = Errno(libc::EINVAL);
+    pub const EIO: Errno = Errno(libc::EIO);
+    pub const ENODEV: Errno = Errno(libc::ENODEV);
+    pub const ENOMEM: Errno = Errno(libc::ENOMEM);
+    pub const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
+
+    /// The calling thread's errno.
+    pub fn last() -> Errno {
+        Errno(io::Error::last_os_error().raw_os_error().unwrap_or(0))
+    }
+
+    /// The result of a verb that returns 0, a positive errno, or -1 with errno set.
+    pub(super) fn check(ret: c_int) -> Result<(), Errno> {
+        match ret {
+            0 => Ok(()),
+            -1 => Err(Errno::last()),
+            n => Err(Errno(n.abs())),
+        }
+    }
+}
+
+impl fmt::Debug for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.0 {
+            libc::EPERM => "EPERM",
+            libc::ENOENT => "ENOENT",
+            libc::EIO => "EIO",
+            libc::EAGAIN => "EAGAIN",
+            libc::ENOMEM => "ENOMEM",
+            libc::EFAULT => "EFAULT",
+            libc::EBUSY => "EBUSY",
+            libc::ENODEV => "ENODEV",
+            libc::EINVAL => "EINVAL",
+            libc::ENOSPC => "ENOSPC",
+            libc::ENOSYS => "ENOSYS",
+            libc::EOPNOTSUPP => "EOPNOTSUPP",
+            libc::EMSGSIZE => "EMSGSIZE",
+            n => return write!(f, "errno {n}"),
+        };
+        f.write_str(name)
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+static DROP_FAILURES: AtomicUsize = AtomicUsize::new(0);
+
+/// Notes that an object could not be destroyed while it was dropped.
+pub(super) fn note_drop(what: &str, result: Result<(), Errno>) {
+    if let Err(errno) = result {
+        eprintln!("note: destroying a {what} failed: {errno}");
+        DROP_FAILURES.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// How many objects could not be destroyed in this process so far.
+pub fn drop_failures() -> usize {
+    DROP_FAILURES.load(Ordering::Relaxed)
+}
+
+/// Anonymous memory that a device may read and write at any time. No reference into it ever
+/// exists: it is copied in and out.
+pub struct Buf {
+    addr: *mut u8,
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread, and every access goes through the
+// copies below, which tolerate concurrent writers (bytes, no invariants).
+unsafe impl Send for Buf {}
+// SAFETY: as above.
+unsafe impl Sync for Buf {}
+
+impl Buf {
+    /// A zeroed, page-aligned mapping.
+    pub fn new(len: usize) -> Result<Buf, Errno> {
+        let len = len.max(1);
+        // SAFETY: an anonymous mapping at an address of the kernel's choice touches nothing else.
+        let addr = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if addr == libc::MAP_FAILED {
+            return Err(Errno::last());
+        }
+        Ok(Buf {
+            addr: addr.cast(),
+            len,
+        })
+    }
+
+    pub fn addr(&self) -> u64 {
+        self.addr as u64
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut u8 {
+        self.addr
+    }
+
+    fn check(&self, off: usize, len: usize) {
+        assert!(
+            off <= self.len && len <= self.len - off,
+            "outside of the buffer"
+        );
+    }
+
+    pub fn write(&self, off: usize, data: &[u8]) {
+        self.check(off, data.len());
+        // SAFETY: the range was just checked to lie in the mapping.
+        let to = unsafe { self.addr.add(off) };
+        // SAFETY: `to` is valid for the checked length and no reference to the mapping exists.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) };
+    }
+
+    pub fn read(&self, off: usize, len: usize) -> Vec<u8> {
+        self.check(off, len);
+        let mut out = vec![0; len];
+        // SAFETY: the range was just checked to lie in the mapping.
+        let from = unsafe { self.addr.add(off) };
+        // SAFETY: `from` is valid for the checked length, `out` is fresh memory of that length.
+        unsafe { std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), len) };
+        out
+    }
+
+    pub fn fill(&self, off: usize, len: usize, byte: u8) {
+        self.check(off, len);
+        // SAFETY: the range was just checked to lie in the mapping.
+        let to = unsafe { self.addr.add(off) };
+        // SAFETY: `to` is valid for the checked length and no reference to the mapping exists.
+        unsafe { std::ptr::write_bytes(to, byte, len) };
+    }
+}
+
+impl Drop for Buf {
+    fn drop(&mut self) {
+        // SAFETY: exactly the mapping that `new` made; whoever registered it holds an `Arc` to it.
+        unsafe { libc::munmap(self.addr.cast(), self.len) };
+    }
+}
+
+/// Waits until `fd` is readable; false after `ms` milliseconds without.
+pub fn readable(fd: c_int, ms: i32) -> bool {
+    let mut p = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one valid pollfd.
+    let n = unsafe { libc::poll(&mut p, 1, ms) };
+    n > 0 && p.revents & (libc::POLLIN | libc::POLLERR | libc::POLLHUP) != 0
+}
+
+/// Makes reads from `fd` return EAGAIN instead of waiting.
+pub(super) fn set_nonblocking(fd: c_int) {
+    // SAFETY: F_GETFL has no pointer argument.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    // SAFETY: F_SETFL has no pointer argument.
+    unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) };
+}
+
+/// Kills a process group that this program started.
+pub fn kill_group(pgid: u32) {
+    let Ok(pgid) = libc::pid_t::try_from(pgid) else {
+        return;
+    };
+    if pgid > 1 {
+        // SAFETY: no pointers; a negative pid means the group.
+        unsafe { libc::kill(-pgid, libc::SIGKILL) };
+    }
+}
+
+/// A range of this process that is mapped from a device file, found in `/proc/self/maps`.
+#[derive(Clone, Debug)]
+pub struct DeviceMapping {
+    start: usize,
+    len: usize,
+    /// Offset in the device file, which tells what the range is.
+    pub offset: u64,
+    pub writable: bool,
+}
+
+impl DeviceMapping {
+    /// All mappings of files whose path contains `name`, in address order.
+    pub fn find(name: &str) -> Vec<DeviceMapping> {
+        let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else {
+            return Vec::new();
+        };
+        maps.lines()
+            .filter_map(|line| {
+                let mut words = line.split_whitespace();
+                let (range, prot) = (words.next()?, words.next()?);
+                let offset = u64::from_str_radix(words.next()?, 16).ok()?;
+                let path = words.nth(2)?;
+                let (start, end) = range.split_once('-')?;
+                let start = usize::from_str_radix(start, 16).ok()?;
+                let end = usize::from_str_radix(end, 16).ok()?;
+                path.contains(name).then_some(DeviceMapping {
+                    start,
+                    len: end - start,
+                    offset,
+                    writable: prot.as_bytes().get(1) == Some(&b'w'),
+                })
+            })
+            .collect()
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn at<T>(&self, off: usize) -> *mut T {
+        let size = std::mem::size_of::<T>();
+        assert!(off % size == 0 && off < self.len && self.len - off >= size);
+        (self.start + off) as *mut T
+    }
+
+    /// One aligned 32-bit load.
+    pub fn read32(&self, off: usize) -> u32 {
+        // SAFETY: `at` checked bounds and alignment; the caller keeps the context whose mapping
+        // this is open, as `find` documents mappings of this very process.
+        unsafe { self.at::<u32>(off).read_volatile() }
+    }
+
+    /// One aligned 32-bit store.
+    pub fn write32(&self, off: usize, value: u32) {
+        assert!(self.writable);
+        // SAFETY: as in `read32`; what the device or the provider makes of the value is what the
+        // hostile tests are about: they hold no Rust object inside a device mapping.
+        unsafe { self.at::<u32>(off).write_volatile(value) }
+    }
+
+    /// One aligned 64-bit load.
+    pub fn read64(&self, off: usize) -> u64 {
+        // SAFETY: as in `read32`.
+        unsafe { self.at::<u64>(off).read_volatile() }
+    }
+
+    /// One aligned 64-bit store.
+    pub fn write64(&self, off: usize, value: u64) {
+        assert!(self.writable);
+        // SAFETY: as in `write32`.
+        unsafe { self.at::<u64>(off).write_volatile(value) }
+    }
+}

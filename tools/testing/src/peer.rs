@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! The other process of a test that needs two: this program again, in a role, talking lines over
+//! pipes. It stays in the process group of the test, so a hung test takes it along.
+use crate::rig::{self, Rig};
+use crate::{Fail, TestResult};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// A running peer. Killed when dropped.
+pub struct Peer {
+    child: Child,
+    to: Option<ChildStdin>,
+    from: BufReader<ChildStdout>,
+}
+
+impl Peer {
+    pub fn start(role: &str) -> Result<Peer, Fail> {
+        let env = rig::env();
+        let mut child = Command::new("/proc/self/exe")
+            .args(["--peer", role, "--device", &env.device])
+            .args(["--gid", &env.gid_index.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let to = child.stdin.take();
+        let from = child.stdout.take().ok_or("the peer has no output")?;
+        Ok(Peer {
+            child,
+            to,
+            from: BufReader::new(from),
+        })
+    }
+
+    pub fn say(&mut self, line: &str) -> TestResult {
+        let to = self.to.as_mut().ok_or("the peer's input is closed")?;
+        writeln!(to, "{line}")?;
+        to.flush()?;
+        Ok(())
+    }
+
+    pub fn hear(&mut self) -> Result<String, Fail> {
+        let mut line = String::new();
+        if self.from.read_line(&mut line)? == 0 {
+            return Err("the peer process ended early".into());
+        }
+        Ok(line.trim_end().to_owned())
+    }
+
+    /// A line of numbers.
+    pub fn hear_numbers(&mut self) -> Result<Vec<u64>, Fail> {
+        numbers(&self.hear()?)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends the peer the hard way: its queue pairs die without a word.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Closes the peer's input and takes its verdict.
+    pub fn finish(mut self) -> TestResult {
+        self.to = None;
+        let mut rest = String::new();
+        while self.from.read_line(&mut rest)? > 0 {}
+        let status = self.child.wait()?;
+        if status.success() {
+            return Ok(());
+        }
+        Err(format!("the peer process failed ({status}): {}", rest.trim()).into())
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Splits a line into numbers.
+pub fn numbers(line: &str) -> Result<Vec<u64>, Fail> {
+    line.split_whitespace()
+        .map(|w| {
+            w.parse()
+                .map_err(|_| Fail::Failed(format!("not a number from the peer: {line}")))
+        })
+        .collect()
+}
+
+/// The peer's side of the pipes.
+pub struct Parent {
+    from: std::io::StdinLock<'static>,
+}
+
+impl Parent {
+    pub fn say(&self, line: &str) -> TestResult {
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{line}")?;
+        out.flush()?;
+        Ok(())
+    }
+
+    /// The next line, or `None` when the parent is done.
+    pub fn hear(&mut self) -> Result<Option<String>, Fail> {
+        let mut line = String::new();
+        let n = self.from.read_line(&mut line)?;
+        Ok((n > 0).then(|| line.trim_end().to_owned()))
+    }
+}
+
+/// A role: a name and what the process does.
+pub struct Role {
+    pub name: &'static str,
+    pub run: fn(&Rig, &mut Parent) -> TestResult,
+}
+
+/// Runs a role in this process.
+pub fn run_role(role: &str) -> TestResult {
+    let role = crate::tests::ROLES
+        .iter()
+        .flat_map(|r| r.iter())
+        .find(|r| r.name == role)
+        .ok_or_else(|| Fail::Failed(format!("no role {role}")))?;
+    let rig = Rig::new()?;
+    let mut parent = Parent {
+        from: std::io::stdin().lock(),
+    };
+    (role.run)(&rig, &mut parent)
+}

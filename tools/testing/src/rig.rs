@@ -1,0 +1,525 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! What tests build on: an open device, connected pairs, waiting, checking completions.
+use crate::ffi::context::{AsyncEvent, Context, EventType, Pd};
+use crate::ffi::cq::{Channel, Cq};
+use crate::ffi::mr::{access, Mr};
+use crate::ffi::qp::{mask, state, Qp, QpInit, RecvWr, Srq};
+use crate::ffi::sys::Errno;
+use crate::ffi::{AhAttr, Gid, QpAttr, QpCap, Wc};
+use crate::outcome::Context as _;
+use crate::{Fail, TestResult};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// `enum ibv_wc_status`.
+pub mod status {
+    pub const SUCCESS: u32 = 0;
+    pub const LOC_LEN_ERR: u32 = 1;
+    pub const LOC_QP_OP_ERR: u32 = 2;
+    pub const LOC_PROT_ERR: u32 = 4;
+    pub const WR_FLUSH_ERR: u32 = 5;
+    pub const LOC_ACCESS_ERR: u32 = 8;
+    pub const REM_INV_REQ_ERR: u32 = 9;
+    pub const REM_ACCESS_ERR: u32 = 10;
+    pub const REM_OP_ERR: u32 = 11;
+    pub const RETRY_EXC_ERR: u32 = 12;
+    pub const RNR_RETRY_EXC_ERR: u32 = 13;
+
+    pub fn name(status: u32) -> String {
+        const NAMES: [&str; 22] = [
+            "SUCCESS",
+            "LOC_LEN_ERR",
+            "LOC_QP_OP_ERR",
+            "LOC_EEC_OP_ERR",
+            "LOC_PROT_ERR",
+            "WR_FLUSH_ERR",
+            "MW_BIND_ERR",
+            "BAD_RESP_ERR",
+            "LOC_ACCESS_ERR",
+            "REM_INV_REQ_ERR",
+            "REM_ACCESS_ERR",
+            "REM_OP_ERR",
+            "RETRY_EXC_ERR",
+            "RNR_RETRY_EXC_ERR",
+            "LOC_RDD_VIOL_ERR",
+            "REM_INV_RD_REQ_ERR",
+            "REM_ABORT_ERR",
+            "INV_EECN_ERR",
+            "INV_EEC_STATE_ERR",
+            "FATAL_ERR",
+            "RESP_TIMEOUT_ERR",
+            "GENERAL_ERR",
+        ];
+        NAMES
+            .get(status as usize)
+            .map_or(format!("status {status}"), |n| (*n).to_owned())
+    }
+}
+
+/// `enum ibv_wc_opcode` and `enum ibv_wc_flags`.
+pub mod wc {
+    pub const SEND: u32 = 0;
+    pub const RDMA_WRITE: u32 = 1;
+    pub const RDMA_READ: u32 = 2;
+    pub const RECV: u32 = 1 << 7;
+    pub const RECV_RDMA_WITH_IMM: u32 = RECV + 1;
+    pub const WITH_IMM: u32 = 1 << 1;
+}
+
+/// How long a test waits for what must come. Long, because a guest may be emulated on a loaded
+/// machine and the link may lose packets on purpose; nothing is ever concluded from waiting less.
+pub const PATIENCE: Duration = Duration::from_secs(25);
+
+/// How long a test watches for what must not come.
+pub const QUIET: Duration = Duration::from_millis(300);
+
+pub struct Env {
+    pub device: String,
+    pub gid_index: u32,
+}
+
+static ENV: OnceLock<Env> = OnceLock::new();
+
+pub fn set_env(env: Env) {
+    let _ = ENV.set(env);
+}
+
+/// Device and GID of this run.
+///
+/// # Panics
+///
+/// If the program did not call [`set_env`] at its start.
+pub fn env() -> &'static Env {
+    ENV.get().expect("set_env comes first")
+}
+
+/// An open device.
+pub struct Rig {
+    pub ctx: Arc<Context>,
+    pub pd: Arc<Pd>,
+    pub gid: Gid,
+}
+
+impl Rig {
+    pub fn new() -> Result<Rig, Fail> {
+        let ctx = Context::open(&env().device).at("opening the device")?;
+        let pd = ctx.alloc_pd().at("allocating a PD")?;
+        let gid = ctx
+            .query_gid(1, env().gid_index)
+            .at("querying the GID")?
+            .gid;
+        Ok(Rig { ctx, pd, gid })
+    }
+
+    /// A fresh connected pair.
+    pub fn pair(&self, opts: &PairOpts) -> Result<Pair, Fail> {
+        let a = self.end(opts).at("making end A")?;
+        let b = self.end(opts).at("making end B")?;
+        connect(&a.qp, self.gid, b.qp.qpn(), &opts.conn_a).at("connecting A")?;
+        connect(&b.qp, self.gid, a.qp.qpn(), &opts.conn_b).at("connecting B")?;
+        Ok(Pair { a, b })
+    }
+
+    /// One unconnected end: CQs, buffer and a QP in RESET.
+    pub fn end(&self, opts: &PairOpts) -> Result<End, Fail> {
+        let scq = match &opts.cq {
+            Some(cq) => cq.clone(),
+            None => Cq::new(&self.ctx, opts.cqe)?,
+        };
+        let rcq = match &opts.cq {
+            Some(cq) => cq.clone(),
+            None => Cq::new(&self.ctx, opts.cqe)?,
+        };
+        self.end_on(opts, scq, rcq)
+    }
+
+    /// One unconnected end on given CQs.
+    pub fn end_on(&self, opts: &PairOpts, scq: Arc<Cq>, rcq: Arc<Cq>) -> Result<End, Fail> {
+        let init = QpInit {
+            send_cq: scq.clone(),
+            recv_cq: rcq.clone(),
+            srq: opts.srq.clone(),
+            cap: opts.cap,
+            sq_sig_all: opts.sig_all,
+            qp_type: 2,
+        };
+        let qp = Qp::new(&self.pd, &init).at("creating a QP")?;
+        let mr = Arc::new(Mr::new(&self.pd, opts.buf, opts.mr_access).at("registering")?);
+        Ok(End { qp, scq, rcq, mr })
+    }
+
+    /// A CQ with a channel of its own.
+    pub fn cq_with_events(&self, cqe: i32) -> Result<(Arc<Cq>, Arc<Channel>), Fail> {
+        let channel = Channel::new(&self.ctx).at("creating a channel")?;
+        let cq = Cq::with_channel(&self.ctx, cqe, Some(&channel), 0).at("creating a CQ")?;
+        Ok((cq, channel))
+    }
+
+    /// Waits for an asynchronous event.
+    pub fn event(&self, what: &str) -> Result<AsyncEvent, Fail> {
+        let ms = PATIENCE.as_millis() as i32;
+        self.ctx
+            .async_event(ms)
+            .ok_or_else(|| format!("no asynchronous event: {what}").into())
+    }
+
+    /// Waits for an event of that kind and object.
+    pub fn expect_event(
+        &self,
+        kind: EventType,
+        element: crate::ffi::context::Element,
+    ) -> Result<AsyncEvent, Fail> {
+        let event = self.event(&format!("{kind:?}"))?;
+        ensure_eq!(event.kind(), kind, "kind of event");
+        ensure_eq!(event.element(), element, "object of {kind:?}");
+        Ok(event)
+    }
+
+    /// Nothing more arrives for `quiet`.
+    pub fn expect_no_event(&self, quiet: Duration) -> TestResult {
+        match self.ctx.async_event(quiet.as_millis() as i32) {
+            None => Ok(()),
+            Some(e) => Err(format!("an event too many: {:?}", e.kind()).into()),
+        }
+    }
+}
+
+/// How a QP is connected.
+#[derive(Clone)]
+pub struct Conn {
+    pub access: u32,
+    /// `enum ibv_mtu`; 3 is 1024.
+    pub mtu: u32,
+    pub timeout: u8,
+    pub retry_cnt: u8,
+    pub rnr_retry: u8,
+    pub min_rnr_timer: u8,
+    pub rd_atomic: u8,
+    pub sq_psn: u32,
+    pub rq_psn: u32,
+}
+
+impl Default for Conn {
+    fn default() -> Conn {
+        Conn {
+            access: access::ALL,
+            mtu: 3,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            min_rnr_timer: 6,
+            rd_atomic: 4,
+            sq_psn: 0x12_3456,
+            rq_psn: 0x12_3456,
+        }
+    }
+}
+
+/// What a pair is made of.
+#[derive(Clone)]
+pub struct PairOpts {
+    pub cqe: i32,
+    pub cap: QpCap,
+    pub buf: usize,
+    pub mr_access: u32,
+    pub sig_all: bool,
+    /// One CQ for all four queues instead of four CQs.
+    pub cq: Option<Arc<Cq>>,
+    pub srq: Option<Arc<Srq>>,
+    pub conn_a: Conn,
+    pub conn_b: Conn,
+}
+
+impl Default for PairOpts {
+    fn default() -> PairOpts {
+        PairOpts {
+            cqe: 64,
+            cap: QpCap {
+                max_send_wr: 16,
+                max_recv_wr: 16,
+                max_send_sge: 4,
+                max_recv_sge: 4,
+                max_inline_data: 0,
+            },
+            buf: 64 * 1024,
+            mr_access: access::ALL,
+            sig_all: false,
+            cq: None,
+            srq: None,
+            conn_a: Conn::default(),
+            conn_b: Conn::default(),
+        }
+    }
+}
+
+impl PairOpts {
+    /// The same change at both ends.
+    pub fn conn(mut self, f: impl Fn(&mut Conn)) -> PairOpts {
+        f(&mut self.conn_a);
+        f(&mut self.conn_b);
+        self
+    }
+
+    pub fn with(mut self, f: impl FnOnce(&mut PairOpts)) -> PairOpts {
+        f(&mut self);
+        self
+    }
+}
+
+/// One end of a connection. Fields are dropped in order: the QP goes first.
+pub struct End {
+    pub qp: Qp,
+    pub scq: Arc<Cq>,
+    pub rcq: Arc<Cq>,
+    pub mr: Arc<Mr>,
+}
+
+impl End {
+    /// Posts a receive over a part of the buffer.
+    pub fn recv(&self, wr_id: u64, off: usize, len: usize) -> TestResult {
+        self.qp
+            .post_recv(&[RecvWr::new(wr_id, &[self.mr.sge(off, len)])])
+            .at("posting a receive")
+    }
+}
+
+pub struct Pair {
+    pub a: End,
+    pub b: End,
+}
+
+pub const INIT_MASK: u32 = mask::STATE | mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS;
+pub const RTR_MASK: u32 = mask::STATE
+    | mask::AV
+    | mask::PATH_MTU
+    | mask::DEST_QPN
+    | mask::RQ_PSN
+    | mask::MAX_DEST_RD_ATOMIC
+    | mask::MIN_RNR_TIMER;
+pub const RTS_MASK: u32 = mask::STATE
+    | mask::TIMEOUT
+    | mask::RETRY_CNT
+    | mask::RNR_RETRY
+    | mask::SQ_PSN
+    | mask::MAX_QP_RD_ATOMIC;
+
+/// Attributes for all the transitions of an RC QP; the mask chooses.
+pub fn attrs(gid: Gid, dest_qpn: u32, conn: &Conn) -> QpAttr {
+    QpAttr {
+        qp_access_flags: conn.access,
+        port_num: 1,
+        path_mtu: conn.mtu,
+        dest_qp_num: dest_qpn,
+        rq_psn: conn.rq_psn,
+        sq_psn: conn.sq_psn,
+        max_rd_atomic: conn.rd_atomic,
+        max_dest_rd_atomic: conn.rd_atomic,
+        min_rnr_timer: conn.min_rnr_timer,
+        timeout: conn.timeout,
+        retry_cnt: conn.retry_cnt,
+        rnr_retry: conn.rnr_retry,
+        ah_attr: AhAttr {
+            grh: crate::ffi::GlobalRoute {
+                dgid: gid,
+                sgid_index: env().gid_index as u8,
+                hop_limit: 64,
+                ..Default::default()
+            },
+            is_global: 1,
+            port_num: 1,
+            ..AhAttr::default()
+        },
+        ..QpAttr::default()
+    }
+}
+
+/// The mask of the ordinary transition to a state.
+pub fn mask_to(state: u32) -> u32 {
+    match state {
+        state::INIT => INIT_MASK,
+        state::RTR => RTR_MASK,
+        state::RTS => RTS_MASK,
+        _ => mask::STATE,
+    }
+}
+
+/// Moves a QP to a state with exactly the attributes that belong to it.
+pub fn move_to(qp: &Qp, to: u32, gid: Gid, dest: u32, conn: &Conn) -> Result<(), Errno> {
+    let attr = QpAttr {
+        qp_state: to,
+        ..attrs(gid, dest, conn)
+    };
+    qp.modify(&attr, mask_to(to))
+}
+
+/// RESET to RTS.
+pub fn connect(qp: &Qp, gid: Gid, dest_qpn: u32, conn: &Conn) -> TestResult {
+    for to in [state::INIT, state::RTR, state::RTS] {
+        move_to(qp, to, gid, dest_qpn, conn).at(state::NAMES[to as usize])?;
+    }
+    Ok(())
+}
+
+/// To ERR or RESET.
+pub fn set_state(qp: &Qp, to: u32) -> Result<(), Errno> {
+    qp.modify(
+        &QpAttr {
+            qp_state: to,
+            ..QpAttr::default()
+        },
+        mask::STATE,
+    )
+}
+
+/// Gives the CPU away while polling: guests have few CPUs, and the device needs one too.
+pub fn relax(spins: &mut u32) {
+    *spins += 1;
+    if *spins < 200 {
+        std::thread::yield_now();
+    } else {
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// Polls until `n` completions came.
+pub fn wait(cq: &Cq, n: usize, what: &str) -> Result<Vec<Wc>, Fail> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut all = Vec::with_capacity(n);
+    let mut spins = 0;
+    while all.len() < n {
+        let got = cq.poll(n - all.len()).at("poll_cq")?;
+        if !got.is_empty() {
+            spins = 0;
+            all.extend(got);
+        } else if Instant::now() > deadline {
+            return Err(format!(
+                "{what}: only {} of {n} completions came: {}",
+                all.len(),
+                describe(&all)
+            )
+            .into());
+        } else {
+            relax(&mut spins);
+        }
+    }
+    Ok(all)
+}
+
+/// Waits for one completion.
+pub fn wait_one(cq: &Cq, what: &str) -> Result<Wc, Fail> {
+    Ok(wait(cq, 1, what)?[0])
+}
+
+/// Nothing completes for `quiet`.
+pub fn expect_quiet(cq: &Cq, quiet: Duration, what: &str) -> TestResult {
+    let deadline = Instant::now() + quiet;
+    loop {
+        let got = cq.poll(8).at("poll_cq")?;
+        ensure!(
+            got.is_empty(),
+            "{what}: a completion too many: {}",
+            describe(&got)
+        );
+        if Instant::now() > deadline {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Waits until a condition holds.
+pub fn wait_for(what: &str, mut cond: impl FnMut() -> Result<bool, Fail>) -> TestResult {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if cond()? {
+            return Ok(());
+        }
+        ensure!(Instant::now() < deadline, "this never came true: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The QP reaches a state by itself.
+pub fn wait_state(qp: &Qp, want: u32) -> TestResult {
+    wait_for(
+        &format!("the QP is in {}", state::NAMES[want as usize]),
+        || Ok(qp.state().at("query_qp")? == want),
+    )
+}
+
+pub fn describe(wcs: &[Wc]) -> String {
+    let mut s: Vec<String> = wcs
+        .iter()
+        .take(12)
+        .map(|w| {
+            format!(
+                "{{wr_id {} {} vendor_err {:#x}}}",
+                w.wr_id,
+                status::name(w.status),
+                w.vendor_err
+            )
+        })
+        .collect();
+    if wcs.len() > 12 {
+        s.push(format!("... {} more", wcs.len() - 12));
+    }
+    if s.is_empty() {
+        "none".into()
+    } else {
+        s.join(" ")
+    }
+}
+
+/// A completion in success, of that request.
+pub fn ok(w: &Wc, wr_id: u64, opcode: u32) -> TestResult {
+    ensure_eq!(
+        status::name(w.status),
+        status::name(status::SUCCESS),
+        "status of WR {wr_id} (vendor_err {:#x})",
+        w.vendor_err
+    );
+    ensure_eq!(w.wr_id, wr_id, "wr_id");
+    ensure_eq!(w.opcode, opcode, "opcode of WR {wr_id}");
+    Ok(())
+}
+
+/// Whether the link loses packets on purpose (`VERBENA_LOSSY` in the environment). A responder in
+/// ERR is silent, so when the NAK that named the error is lost the requester can only see that its
+/// retries were in vain.
+pub fn lossy() -> bool {
+    std::env::var_os("VERBENA_LOSSY").is_some()
+}
+
+/// A completion in error: what is valid then (rule 1.5) is all checked. Returns `vendor_err`.
+pub fn err(w: &Wc, wr_id: u64, want: u32, qp: &Qp) -> Result<u32, Fail> {
+    let from_nak = (status::REM_INV_REQ_ERR..=status::REM_OP_ERR).contains(&want);
+    let want = if from_nak && w.status == status::RETRY_EXC_ERR && lossy() {
+        status::RETRY_EXC_ERR
+    } else {
+        want
+    };
+    ensure_eq!(
+        status::name(w.status),
+        status::name(want),
+        "status of WR {wr_id} (vendor_err {:#x})",
+        w.vendor_err
+    );
+    ensure_eq!(
+        w.wr_id,
+        wr_id,
+        "wr_id of the {} completion",
+        status::name(want)
+    );
+    ensure_eq!(
+        w.qp_num,
+        qp.qpn(),
+        "qp_num of the {} completion",
+        status::name(want)
+    );
+    ensure!(
+        w.vendor_err != 0,
+        "vendor_err of {} is 0",
+        status::name(want)
+    );
+    Ok(w.vendor_err)
+}

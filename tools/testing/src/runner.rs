@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! Runs tests, each in its own process with a time limit, and counts.
+use crate::ffi::{context, sys};
+use crate::rig::{self, Env, Rig};
+use crate::{peer, tests, Fail, Test};
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+const EXIT_FAILED: u8 = 1;
+const EXIT_USAGE: u8 = 2;
+const EXIT_SKIPPED: u8 = 77;
+
+const HELP: &str = "\
+usage: verbena-guest-tests [options]
+
+  --list             print the names of the tests and end
+  --filter SUBSTR    only tests whose name contains SUBSTR (may be given several times)
+  --skip SUBSTR      not the tests whose name contains SUBSTR (may be given several times)
+  --long             also the tests that take minutes
+  --device NAME      RDMA device (default verbena0)
+  --gid N            GID index (default $VERBENA_GID, else the first RoCEv2 IPv4 entry)
+  --jobs N           run N tests at a time (default 1)
+  --times            print how long each test took
+
+Prints `ok NAME`, `FAILED NAME: reason` or `skipped NAME: reason`, and at the end the line
+`N passed, N failed[, N skipped]`. The exit status is 0 if nothing failed.";
+
+#[derive(Default)]
+struct Options {
+    list: bool,
+    filters: Vec<String>,
+    skips: Vec<String>,
+    long: bool,
+    device: Option<String>,
+    gid: Option<u32>,
+    jobs: usize,
+    times: bool,
+    one: Option<String>,
+    peer: Option<String>,
+}
+
+fn parse(args: impl Iterator<Item = String>) -> Result<Options, String> {
+    let mut o = Options {
+        jobs: 1,
+        ..Options::default()
+    };
+    let mut args = args;
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().ok_or(format!("{arg} needs a value"));
+        match arg.as_str() {
+            "--list" => o.list = true,
+            "--long" => o.long = true,
+            "--times" => o.times = true,
+            "--filter" => o.filters.push(value()?),
+            "--skip" => o.skips.push(value()?),
+            "--device" => o.device = Some(value()?),
+            "--gid" => o.gid = Some(value()?.parse().map_err(|_| "--gid needs a number")?),
+            "--jobs" => o.jobs = value()?.parse().map_err(|_| "--jobs needs a number")?,
+            "--one" => o.one = Some(value()?),
+            "--peer" => o.peer = Some(value()?),
+            "--help" | "-h" => return Err(String::new()),
+            _ => return Err(format!("unknown option {arg}")),
+        }
+    }
+    o.jobs = o.jobs.clamp(1, 64);
+    Ok(o)
+}
+
+/// The first RoCEv2 entry of port 1 that holds an IPv4 address.
+fn find_gid(device: &str) -> Option<u32> {
+    const ROCE_V2: u32 = 2;
+    let ctx = context::Context::open(device).ok()?;
+    (0..256).find(|&i| match ctx.query_gid(1, i) {
+        Ok(e) => {
+            e.gid_type == ROCE_V2 && e.gid.raw[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255]
+        }
+        Err(_) => false,
+    })
+}
+
+/// Resolves device and GID from options and environment and makes them known to all tests.
+fn set_env(device: Option<String>, gid: Option<u32>) -> Result<(), String> {
+    let device = device.unwrap_or_else(|| "verbena0".into());
+    let from_env = || {
+        std::env::var("VERBENA_GID")
+            .ok()
+            .and_then(|v| v.trim().parse().ok())
+    };
+    let gid = gid.or_else(from_env).or_else(|| find_gid(&device));
+    let Some(gid_index) = gid else {
+        return Err(format!(
+            "no RoCEv2 IPv4 GID on {device}; libibverbs sees: {:?}",
+            context::device_names()
+        ));
+    };
+    rig::set_env(Env { device, gid_index });
+    Ok(())
+}
+
+/// The program `verbena-guest-tests`.
+pub fn main() -> ExitCode {
+    let options = match parse(std::env::args().skip(1)) {
+        Ok(o) => o,
+        Err(why) => {
+            eprintln!("{why}\n{HELP}");
+            return ExitCode::from(if why.is_empty() { 0 } else { EXIT_USAGE });
+        }
+    };
+    if options.list {
+        tests::all().for_each(|t| println!("{}", t.name));
+        return ExitCode::SUCCESS;
+    }
+    if let Err(why) = set_env(options.device.clone(), options.gid) {
+        eprintln!("{why}");
+        println!("0 passed, 1 failed");
+        return ExitCode::from(EXIT_FAILED);
+    }
+    if let Some(role) = &options.peer {
+        return finish(peer::run_role(role));
+    }
+    if let Some(name) = &options.one {
+        return finish(run_here(name));
+    }
+    run_all(&options)
+}
+
+fn finish(result: crate::TestResult) -> ExitCode {
+    let (code, why) = match result {
+        Ok(()) => return ExitCode::SUCCESS,
+        Err(Fail::Failed(why)) => (EXIT_FAILED, why),
+        Err(Fail::Skipped(why)) => (EXIT_SKIPPED, why),
+    };
+    println!("reason: {}", why.replace('\n', " "));
+    let _ = std::io::stdout().flush();
+    ExitCode::from(code)
+}
+
+/// Runs one test in this process.
+fn run_here(name: &str) -> crate::TestResult {
+    let test = tests::all()
+        .find(|t| t.name == name)
+        .ok_or("no such test")?;
+    let rig = Rig::new()?;
+    (test.run)(&rig)?;
+    drop(rig);
+    match sys::drop_failures() {
+        0 => Ok(()),
+        n => Err(format!("{n} objects could not be destroyed afterwards").into()),
+    }
+}
+
+struct Running {
+    test: &'static Test,
+    child: Child,
+    log: PathBuf,
+    started: Instant,
+}
+
+fn start(test: &'static Test) -> std::io::Result<Running> {
+    let env = rig::env();
+    let log = std::env::temp_dir().join(format!(
+        "verbena-test-{}-{}.log",
+        std::process::id(),
+        test.name.replace('/', "_")
+    ));
+    let out = File::create(&log)?;
+    let child = Command::new("/proc/self/exe")
+        .args(["--one", test.name, "--device", &env.device])
+        .args(["--gid", &env.gid_index.to_string()])
+        .stdin(Stdio::null())
+        .stderr(out.try_clone()?)
+        .stdout(out)
+        .process_group(0)
+        .spawn()?;
+    Ok(Running {
+        test,
+        child,
+        log,
+        started: Instant::now(),
+    })
+}
+
+enum Outcome {
+    Passed,
+    Failed(String),
+    Skipped(String),
+}
+
+impl Running {
+    /// The outcome, once there is one.
+    fn poll(&mut self) -> Option<Outcome> {
+        match self.child.try_wait() {
+            Ok(Some(status)) => {
+                // Peers of a test that ended early must not live on.
+                sys::kill_group(self.child.id());
+                Some(self.judge(status))
+            }
+            Ok(None) if self.started.elapsed() < Duration::from_secs(self.test.limit) => None,
+            Ok(None) => {
+                sys::kill_group(self.child.id());
+                let deadline = Instant::now() + Duration::from_secs(10);
+                while Instant::now() < deadline && !matches!(self.child.try_wait(), Ok(Some(_))) {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                let dead = matches!(self.child.try_wait(), Ok(Some(_)));
+                let note = if dead {
+                    ""
+                } else {
+                    "; it cannot even be killed"
+                };
+                Some(Outcome::Failed(format!(
+                    "hangs: no end after {} s{note}",
+                    self.test.limit
+                )))
+            }
+            Err(e) => Some(Outcome::Failed(format!("cannot wait for the process: {e}"))),
+        }
+    }
+
+    fn judge(&self, status: ExitStatus) -> Outcome {
+        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let reason = text.lines().rev().find_map(|l| l.strip_prefix("reason: "));
+        match status.code() {
+            Some(0) => Outcome::Passed,
+            Some(code) if code == i32::from(EXIT_SKIPPED) => {
+                Outcome::Skipped(reason.unwrap_or("not supported").to_owned())
+            }
+            _ => {
+                let last = text.lines().rev().find(|l| !l.trim().is_empty());
+                let why = reason.or(last).unwrap_or("no reason printed").to_owned();
+                match reason {
+                    Some(_) => Outcome::Failed(why),
+                    None => Outcome::Failed(format!("{status}: {why}")),
+                }
+            }
+        }
+    }
+}
+
+fn selected(o: &Options) -> Vec<&'static Test> {
+    tests::all()
+        .filter(|t| o.filters.is_empty() || o.filters.iter().any(|f| t.name.contains(f.as_str())))
+        .filter(|t| !o.skips.iter().any(|f| t.name.contains(f.as_str())))
+        .filter(|t| !t.long || o.long || o.filters.iter().any(|f| f == t.name))
+        .collect()
+}
+
+fn run_all(options: &Options) -> ExitCode {
+    let mut queue = selected(options).into_iter();
+    let mut running: Vec<Running> = Vec::new();
+    let (mut passed, mut failed, mut skipped) = (0u32, 0u32, 0u32);
+    loop {
+        while running.len() < options.jobs {
+            let Some(test) = queue.next() else { break };
+            match start(test) {
+                Ok(r) => running.push(r),
+                Err(e) => {
+                    println!("FAILED {}: cannot start: {e}", test.name);
+                    failed += 1;
+                }
+            }
+        }
+        if running.is_empty() {
+            break;
+        }
+        let mut i = 0;
+        while i < running.len() {
+            let Some(outcome) = running[i].poll() else {
+                i += 1;
+                continue;
+            };
+            let done = running.swap_remove(i);
+            let name = done.test.name;
+            let took = if options.times {
+                format!(" ({:.1} s)", done.started.elapsed().as_secs_f64())
+            } else {
+                String::new()
+            };
+            match outcome {
+                Outcome::Passed => {
+                    println!("ok {name}{took}");
+                    passed += 1;
+                }
+                Outcome::Failed(why) => {
+                    println!("FAILED {name}: {why}{took}");
+                    failed += 1;
+                }
+                Outcome::Skipped(why) => {
+                    println!("skipped {name}: {why}");
+                    skipped += 1;
+                }
+            }
+            let _ = std::io::stdout().flush();
+            let _ = std::fs::remove_file(&done.log);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let tail = if skipped > 0 {
+        format!(", {skipped} skipped")
+    } else {
+        String::new()
+    };
+    println!("{passed} passed, {failed} failed{tail}");
+    ExitCode::from(if failed == 0 { 0 } else { EXIT_FAILED })
+}

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! Rule 1.7: an arm is never lost, and never answered twice.
+use crate::ffi::cq::{Channel, Cq};
+use crate::ffi::qp::{flag, op, state, SendWr};
+use crate::outcome::Context as _;
+use crate::rig::*;
+use crate::{Test, TestResult};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub static TESTS: &[Test] = &[
+    Test::new("1.7/no-event-without-arm", no_arm),
+    Test::new("1.7/arm-then-completion", arm_first),
+    Test::new("1.7/completion-slipped-in-before-arm", slipped_in),
+    Test::new("1.7/no-second-event-for-the-same-cqe", no_second),
+    Test::new("1.7/one-event-per-arm", one_per_arm),
+    Test::new("1.7/armed-then-polled-completion", armed_then_polled),
+    Test::new("1.7/solicited-arm-waits-for-solicited", solicited),
+    Test::new("1.7/solicited-arm-does-not-weaken-full-arm", not_weakened),
+    Test::new("1.7/error-counts-as-solicited", error_solicited),
+    Test::new("1.7/usual-loop-never-sleeps-through", usual_loop).limit(120),
+    Test::new("1.7/completion-vectors", vectors),
+];
+
+/// A pair whose end B receives into a CQ with events.
+fn rig_up(rig: &Rig) -> Result<(Pair, Arc<Cq>, Arc<Channel>), crate::Fail> {
+    let (cq, channel) = rig.cq_with_events(64)?;
+    let opts = PairOpts::default();
+    let a = rig.end(&opts)?;
+    let scq = Cq::new(&rig.ctx, 64)?;
+    let b = rig.end_on(&opts, scq, cq.clone())?;
+    connect(&a.qp, rig.gid, b.qp.qpn(), &opts.conn_a)?;
+    connect(&b.qp, rig.gid, a.qp.qpn(), &opts.conn_b)?;
+    Ok((Pair { a, b }, cq, channel))
+}
+
+/// Sends one message and waits until it is acknowledged: its receive has completed by then.
+fn send(p: &Pair, wr_id: u64, solicited: bool) -> TestResult {
+    p.b.recv(wr_id, 0, 64)?;
+    let f = flag::SIGNALED | if solicited { flag::SOLICITED } else { 0 };
+    p.a.qp
+        .post_send(&[SendWr::new(op::SEND, wr_id, &[p.a.mr.sge(0, 8)]).flags(f)])?;
+    ok(&wait_one(&p.a.scq, "send")?, wr_id, wc::SEND)
+}
+
+fn expect_event(channel: &Channel, cq: &Cq, what: &str) -> TestResult {
+    let ms = PATIENCE.as_millis() as i32;
+    let element = channel
+        .event(ms)
+        .ok_or_else(|| crate::Fail::Failed(format!("no event: {what}")))?;
+    ensure_eq!(element, cq.element(), "CQ of the event");
+    Ok(())
+}
+
+fn expect_no_event(channel: &Channel, what: &str) -> TestResult {
+    ensure!(
+        channel.event(QUIET.as_millis() as i32).is_none(),
+        "an event too many: {what}"
+    );
+    Ok(())
+}
+
+fn no_arm(rig: &Rig) -> TestResult {
+    let (p, cq, channel) = rig_up(rig)?;
+    send(&p, 1, true)?;
+    expect_no_event(&channel, "the CQ was never armed")?;
+    ok(&wait_one(&cq, "receive")?, 1, wc::RECV)
+}
+
+fn arm_first(rig: &Rig) -> TestResult {
+    let (p, cq, channel) = rig_up(rig)?;
+    cq.arm(false)?;
+    expect_no_event(&channel, "armed, but nothing completed yet")?;
+    send(&p, 1, false)?;
+    expect_event(&channel, &cq, "a completion after the arm")?;
+    ok(&wait_one(&cq, "receive")?, 1, wc::RECV)
+}
+
+fn slipped_in(rig: &Rig) -> TestResult {
+    let (p, cq, channel) = rig_up(rig)?;
+    // The CQE is there, unseen by the program, when it arms.
+    send(&p, 1, false)?;
+    cq.arm(false)?;
+    expect_event(&channel, &cq, "a completion that was there before the arm")?;
+    ok(&wait_one(&cq, "receive")?, 1, wc::RECV)
+}
+
+fn no_second(rig: &Rig) -> TestResult {
+    let (p, cq, channel) = rig_up(rig)?;
+    cq.arm(false)?;
+    for round in 0..20 {
+        send(&p, round, false)?;
+        expect_event(&channel, &cq, "a completion")?;
+        // The usual loop: arm again first, then drain. The CQE is still unpolled at the arm,
+        // but it has been notified.
+        cq.arm(false)?;
+        ok(&wait_one(&cq, "receive")?, round, wc::RECV)?;
+    }
+    expect_no_event(&channel, "for a CQE that was notified already")?;
+    send(&p, 99, false)?;
+    expect_event(&channel, &cq, "the arm is still pending")
+}
+
+fn one_per_arm(rig: &Rig) -> TestResult {
+    let (p, cq, channel) = rig_up(rig)?;
+    cq.arm(false)?;
+    for i in 0..5 {
+        send(&p, i, false)?;
+    }
+    expect_event(&channel, &cq, "five completions after one arm")?;
+    expect_no_event(&channel, "one arm gives one event")?;
+    ensure_eq!(wait(&cq, 5, "receives")?.len(), 5, "completions");
+    // Not armed any more.
+    send(&p, 9, false)?;
+    expect_no_event(&channel, "the arm was used up")
+}
+
+fn armed_then_polled(rig: &Rig) -> TestResult {
+    let (p, cq, channel) = rig_up(rig)?;
+    cq.arm(false)?;
+    send(&p, 1, false)?;
+    ok(
+        &wait_one(&cq, "receive polled without waiting for its event")?,
+        1,
+        wc::RECV,
+    )?;
+    expect_event(&channel, &cq, "the CQE that was polled early")?;
+    cq.arm(false)?;
+    expect_no_event(&channel, "the CQ is empty and all was notified")?;
+    send(&p, 2, false)?;
+    expect_event(&channel, &cq, "the next completion")
+}
+
+fn solicited(rig: &Rig) -> TestResult {
+    let (p, cq, channel) = rig_up(rig)?;
+    cq.arm(true)?;
+    send(&p, 1, false)?;
+    expect_no_event(&channel, "an unsolicited message on a solicited arm")?;
+    send(&p, 2, true)?;
+    expect_event(&channel, &cq, "a solicited message")?;
+    ensure_eq!(wait(&cq, 2, "receives")?.len(), 2, "completions");
+    // A full arm needs no solicitation.
+    cq.arm(false)?;
+    send(&p, 3, false)?;
+    expect_event(&channel, &cq, "an unsolicited message on a full arm")
+}
+
+fn not_weakened(rig: &Rig) -> TestResult {
+    let (p, cq, channel) = rig_up(rig)?;
+    cq.arm(false)?;
+    cq.arm(true)?;
+    send(&p, 1, false)?;
+    expect_event(&channel, &cq, "a full arm followed by a solicited one")
+}
+
+fn error_solicited(rig: &Rig) -> TestResult {
+    let (p, cq, channel) = rig_up(rig)?;
+    p.b.recv(1, 0, 64)?;
+    cq.arm(true)?;
+    set_state(&p.b.qp, state::ERR)?;
+    expect_event(&channel, &cq, "a flushed receive on a solicited arm")?;
+    err(
+        &wait_one(&cq, "flushed receive")?,
+        1,
+        status::WR_FLUSH_ERR,
+        &p.b.qp,
+    )?;
+    Ok(())
+}
+
+fn usual_loop(rig: &Rig) -> TestResult {
+    const TOTAL: u64 = 3000;
+    let (p, cq, channel) = rig_up(rig)?;
+    std::thread::scope(|s| {
+        let sender = s.spawn(|| -> TestResult {
+            let mut rng = crate::pattern::Rng::new(11);
+            for i in 0..TOTAL {
+                send(&p, i, false).at("in the sending thread")?;
+                if rng.below(8) == 0 {
+                    std::thread::sleep(Duration::from_micros(rng.below(800)));
+                }
+            }
+            Ok(())
+        });
+        let mut next = 0;
+        cq.arm(false)?;
+        while next < TOTAL {
+            expect_event(&channel, &cq, &format!("after {next} completions"))?;
+            cq.arm(false)?;
+            loop {
+                let got = cq.poll(4).at("poll_cq")?;
+                if got.is_empty() {
+                    break;
+                }
+                for w in got {
+                    ok(&w, next, wc::RECV)?;
+                    next += 1;
+                }
+            }
+        }
+        sender.join().map_err(|_| "the sending thread panicked")?
+    })
+}
+
+fn vectors(rig: &Rig) -> TestResult {
+    let n = rig.ctx.num_comp_vectors();
+    ensure!(n >= 1, "num_comp_vectors is {n}");
+    for v in 0..n.min(8) {
+        let channel = Channel::new(&rig.ctx)?;
+        let cq = Cq::with_channel(&rig.ctx, 16, Some(&channel), v).at("creating on a vector")?;
+        let p = rig.pair(&PairOpts {
+            cq: Some(cq.clone()),
+            ..PairOpts::default()
+        })?;
+        cq.arm(false)?;
+        let wr = SendWr::new(op::WRITE, 1, &[p.a.mr.sge(0, 8)]);
+        p.a.qp
+            .post_send(&[wr.remote(p.b.mr.at(0), p.b.mr.rkey())])?;
+        expect_event(&channel, &cq, &format!("on completion vector {v}"))?;
+        ok(&wait_one(&cq, "write")?, 1, wc::RDMA_WRITE)?;
+    }
+    Ok(())
+}

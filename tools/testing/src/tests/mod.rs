@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! All tests, by rule.
+use crate::peer::Role;
+use crate::Test;
+
+mod arm;
+mod completions;
+mod events;
+mod immediate;
+mod objects;
+mod operations;
+mod processes;
+mod recovery;
+mod states;
+mod statuses;
+mod stress;
+
+static GROUPS: &[&[Test]] = &[
+    completions::TESTS,
+    arm::TESTS,
+    immediate::TESTS,
+    statuses::TESTS,
+    events::TESTS,
+    recovery::TESTS,
+    states::TESTS,
+    operations::TESTS,
+    processes::TESTS,
+    objects::TESTS,
+    stress::TESTS,
+];
+
+/// What this program can be for another process of a test.
+pub static ROLES: &[&[Role]] = &[processes::ROLES];
+
+pub fn all() -> impl Iterator<Item = &'static Test> {
+    GROUPS.iter().flat_map(|g| g.iter())
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! Two processes: contexts, doorbell pages and protection domains of their own.
+use super::events::checked_exchange;
+use crate::ffi::mr::access;
+use crate::ffi::qp::{op, state, SendWr};
+use crate::outcome::Context as _;
+use crate::pattern;
+use crate::peer::{numbers, Parent, Peer, Role};
+use crate::rig::*;
+use crate::{Fail, Test, TestResult};
+
+pub static TESTS: &[Test] = &[
+    Test::new("ops/two-processes", two_processes).limit(120),
+    Test::new("3.10/rkey-of-another-process", foreign_process),
+    Test::new("3.12/peer-process-killed", killed).limit(90),
+    Test::new("res/killed-process-leaves-nothing", leaves_nothing).limit(120),
+];
+
+pub static ROLES: &[Role] = &[
+    Role {
+        name: "echo",
+        run: echo,
+    },
+    Role {
+        name: "region",
+        run: region,
+    },
+];
+
+/// Receives messages, inverts every byte and sends them back; answers `state` with its state.
+fn echo(rig: &Rig, parent: &mut Parent) -> TestResult {
+    let opts = PairOpts {
+        buf: 1 << 20,
+        ..PairOpts::default()
+    };
+    let e = rig.end(&opts)?;
+    parent.say(&format!("{} {} {}", e.qp.qpn(), e.mr.at(0), e.mr.rkey()))?;
+    let Some(line) = parent.hear()? else {
+        return Ok(());
+    };
+    let qpn = *numbers(&line)?.first().ok_or("no QPN")? as u32;
+    connect(&e.qp, rig.gid, qpn, &opts.conn_b)?;
+    parent.say("ready")?;
+    while let Some(line) = parent.hear()? {
+        let len = numbers(&line)?[0] as usize;
+        e.recv(1, 0, len)?;
+        parent.say("posted")?;
+        let w = wait_one(&e.rcq, "message from the other process")?;
+        ok(&w, 1, wc::RECV)?;
+        let data: Vec<u8> =
+            e.mr.buf
+                .read(0, w.byte_len as usize)
+                .iter()
+                .map(|b| !b)
+                .collect();
+        e.mr.buf.write(500_000, &data);
+        e.qp.post_send(&[SendWr::new(op::SEND, 2, &[e.mr.sge(500_000, data.len())])])?;
+        ok(&wait_one(&e.scq, "answer")?, 2, wc::SEND)?;
+    }
+    Ok(())
+}
+
+/// Only registers memory and names it.
+fn region(rig: &Rig, parent: &mut Parent) -> TestResult {
+    let mr = crate::ffi::mr::Mr::new(&rig.pd, 4096, access::ALL)?;
+    mr.buf.fill(0, 4096, 0x33);
+    parent.say(&format!("{} {}", mr.at(0), mr.rkey()))?;
+    while parent.hear()?.is_some() {}
+    ensure!(
+        mr.buf.read(0, 4096).iter().all(|&b| b == 0x33),
+        "another process wrote to us"
+    );
+    Ok(())
+}
+
+/// Starts an echo process and connects to it.
+fn connect_echo(rig: &Rig, conn: &Conn) -> Result<(Peer, End, u64, u32), Fail> {
+    let mut peer = Peer::start("echo")?;
+    let n = peer.hear_numbers()?;
+    ensure!(n.len() == 3, "the peer said {n:?}");
+    let e = rig.end(&PairOpts {
+        buf: 1 << 20,
+        ..PairOpts::default()
+    })?;
+    connect(&e.qp, rig.gid, n[0] as u32, conn)?;
+    peer.say(&e.qp.qpn().to_string())?;
+    ensure_eq!(peer.hear()?, "ready", "the peer's answer");
+    Ok((peer, e, n[1], n[2] as u32))
+}
+
+fn two_processes(rig: &Rig) -> TestResult {
+    let (mut peer, e, addr, rkey) = connect_echo(rig, &Conn::default())?;
+    for i in 0..30u64 {
+        let len = 1 + (i as usize * 7919) % 200_000;
+        let data = pattern::bytes(i, len);
+        e.mr.buf.write(0, &data);
+        peer.say(&len.to_string())?;
+        ensure_eq!(peer.hear()?, "posted", "the peer's answer");
+        e.recv(i, 500_000, len)?;
+        e.qp.post_send(&[SendWr::new(op::SEND, i, &[e.mr.sge(0, len)])])?;
+        ok(&wait_one(&e.scq, "send to another process")?, i, wc::SEND)?;
+        ok(&wait_one(&e.rcq, "answer of another process")?, i, wc::RECV)?;
+        let want: Vec<u8> = data.iter().map(|b| !b).collect();
+        pattern::compare("answer", &e.mr.buf.read(500_000, len), &want)?;
+        // One-sided, into the other process.
+        let wr = SendWr::new(op::READ, i, &[e.mr.sge(0, len)]).remote(addr + 500_000, rkey);
+        e.qp.post_send(&[wr])?;
+        ok(
+            &wait_one(&e.scq, "read from another process")?,
+            i,
+            wc::RDMA_READ,
+        )?;
+        pattern::compare("read", &e.mr.buf.read(0, len), &want)?;
+    }
+    peer.finish()
+}
+
+fn foreign_process(rig: &Rig) -> TestResult {
+    let mut peer = Peer::start("region")?;
+    let n = peer.hear_numbers()?;
+    let (addr, key) = (n[0], n[1] as u32);
+    // As an rkey: the responder QP is of another PD.
+    let p = rig.pair(&PairOpts::default())?;
+    let wr = SendWr::new(op::WRITE, 1, &[p.a.mr.sge(0, 8)]).remote(addr, key);
+    p.a.qp.post_send(&[wr])?;
+    err(
+        &wait_one(&p.a.scq, "write")?,
+        1,
+        status::REM_ACCESS_ERR,
+        &p.a.qp,
+    )?;
+    drop(rig.event("QP_ACCESS_ERR")?);
+    // As an lkey.
+    let p = rig.pair(&PairOpts::default())?;
+    let sge = crate::ffi::Sge {
+        addr,
+        length: 8,
+        lkey: key,
+    };
+    p.a.qp.post_send(&[SendWr::new(op::SEND, 2, &[sge])])?;
+    err(
+        &wait_one(&p.a.scq, "send")?,
+        2,
+        status::LOC_PROT_ERR,
+        &p.a.qp,
+    )?;
+    peer.finish()
+}
+
+fn killed(rig: &Rig) -> TestResult {
+    let conn = Conn {
+        retry_cnt: 2,
+        ..Conn::default()
+    };
+    let (mut peer, e, addr, rkey) = connect_echo(rig, &conn)?;
+    // Killed in the middle of a stream of writes.
+    for i in 0..8 {
+        let wr = SendWr::new(op::WRITE, i, &[e.mr.sge(0, 1 << 18)]).remote(addr, rkey);
+        e.qp.post_send(&[wr])?;
+    }
+    peer.kill();
+    let mut next = 0u64;
+    let mut failed = false;
+    while next < 8 {
+        let w = wait_one(&e.scq, "writes to a killed process")?;
+        if !failed && w.status == status::SUCCESS {
+            ok(&w, next, wc::RDMA_WRITE)?;
+        } else if !failed {
+            // The QP may go before or after its memory.
+            ensure!(
+                matches!(w.status, status::RETRY_EXC_ERR | status::REM_ACCESS_ERR),
+                "status {}",
+                status::name(w.status)
+            );
+            ensure_eq!(w.wr_id, next, "wr_id");
+            failed = true;
+        } else {
+            err(&w, next, status::WR_FLUSH_ERR, &e.qp)?;
+        }
+        next += 1;
+    }
+    if !failed {
+        e.qp.post_send(&[SendWr::new(op::SEND, 9, &[])])?;
+        err(
+            &wait_one(&e.scq, "send to a killed process")?,
+            9,
+            status::RETRY_EXC_ERR,
+            &e.qp,
+        )?;
+    }
+    wait_state(&e.qp, state::ERR)?;
+    // Everybody else goes on.
+    let p = rig.pair(&PairOpts {
+        buf: 1 << 17,
+        ..PairOpts::default()
+    })?;
+    checked_exchange(&p, 1)
+}
+
+fn leaves_nothing(rig: &Rig) -> TestResult {
+    let before = super::objects::counts(rig)?;
+    for _ in 0..15 {
+        let (mut peer, e, addr, rkey) = connect_echo(
+            rig,
+            &Conn {
+                retry_cnt: 1,
+                ..Conn::default()
+            },
+        )?;
+        let wr = SendWr::new(op::WRITE, 1, &[e.mr.sge(0, 1 << 18)]).remote(addr, rkey);
+        e.qp.post_send(&[wr]).at("write")?;
+        peer.kill();
+    }
+    super::objects::counts_return(rig, &before)
+}

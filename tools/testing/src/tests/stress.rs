@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! Tests that take minutes.
+use super::events::checked_exchange;
+use crate::ffi::qp::{op, SendWr};
+use crate::outcome::Context as _;
+use crate::pattern::Rng;
+use crate::rig::*;
+use crate::{Fail, Test, TestResult};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+pub static TESTS: &[Test] = &[
+    Test::new("1.7/single-posts-at-random-gaps-short", |r| {
+        single_posts(r, 3000)
+    })
+    .limit(120),
+    Test::new("long/single-posts-at-random-gaps", |r| {
+        single_posts(r, 100_000)
+    })
+    .limit(900)
+    .long(),
+    Test::new("long/byte-checked-load", load).limit(300).long(),
+];
+
+const THREADS: u64 = 4;
+
+/// Single posts, each on an idle queue, with gaps around the time in which a device decides to go
+/// to sleep. A post that is not noticed would wait until the next one of another thread; each
+/// thread waits for its own completion before it goes on, and the gaps are long, so a lost one is
+/// seen as a wait beyond all patience. The longest wait is printed.
+fn single_posts(rig: &Rig, total: u64) -> TestResult {
+    let longest = AtomicU64::new(0);
+    let slow = AtomicU64::new(0);
+    std::thread::scope(|s| {
+        let all: Vec<_> = (0..THREADS)
+            .map(|t| {
+                let (longest, slow) = (&longest, &slow);
+                s.spawn(move || -> TestResult {
+                    let p = rig.pair(&PairOpts::default())?;
+                    let mut rng = Rng::new(t);
+                    for i in 0..total / THREADS {
+                        let wr = SendWr::new(op::WRITE, i, &[p.a.mr.sge(0, 8)]);
+                        let start = Instant::now();
+                        p.a.qp
+                            .post_send(&[wr.remote(p.b.mr.at(0), p.b.mr.rkey())])?;
+                        let w = wait_one(&p.a.scq, "a single post").at(&format!("post {i}"))?;
+                        ok(&w, i, wc::RDMA_WRITE)?;
+                        let took = start.elapsed();
+                        longest.fetch_max(took.as_micros() as u64, Ordering::Relaxed);
+                        if took > Duration::from_secs(1) {
+                            slow.fetch_add(1, Ordering::Relaxed);
+                        }
+                        // Busy for short gaps, asleep for longer ones, as programs are.
+                        let gap = Duration::from_micros(rng.below(2000));
+                        if i % 2 == 0 {
+                            std::thread::sleep(gap);
+                        } else {
+                            let until = Instant::now() + gap;
+                            while Instant::now() < until {
+                                std::hint::spin_loop();
+                            }
+                        }
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        all.into_iter()
+            .try_for_each(|t| t.join().map_err(|_| Fail::from("a thread panicked"))?)
+    })?;
+    println!("longest wait {} us", longest.load(Ordering::Relaxed));
+    let slow = slow.load(Ordering::Relaxed);
+    ensure!(
+        slow == 0,
+        "{slow} posts waited for more than a second: noticed only by a retry?"
+    );
+    Ok(())
+}
+
+fn load(rig: &Rig) -> TestResult {
+    let until = Instant::now() + Duration::from_secs(60);
+    std::thread::scope(|s| {
+        let all: Vec<_> = (0..THREADS)
+            .map(|t| {
+                s.spawn(move || -> TestResult {
+                    let p = rig.pair(&PairOpts {
+                        buf: 1 << 17,
+                        ..PairOpts::default()
+                    })?;
+                    let mut i = 0;
+                    while Instant::now() < until {
+                        checked_exchange(&p, t << 40 | i).at(&format!("exchange {i}"))?;
+                        i += 1;
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        all.into_iter()
+            .try_for_each(|t| t.join().map_err(|_| Fail::from("a thread panicked"))?)
+    })
+}
