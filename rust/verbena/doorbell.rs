@@ -261,10 +261,16 @@ impl Area {
 impl PinnedDrop for Area {
     fn drop(self: Pin<&mut Self>) {
         if self.hw.served.remove(self.uar) {
-            self.hw.exec_destroy(&DestroyUar {
+            let destroyed = self.hw.exec_destroy(&DestroyUar {
                 id: Le32::new(self.uar),
                 ..Default::default()
             });
+            if destroyed.is_err() {
+                // The device still looks at the memory, so that must stay.
+                self.hw.complain("it does not let go of a doorbell area");
+                core::mem::forget(self.memory.clone());
+                return;
+            }
             self.hw.uars.free(self.uar);
         }
     }

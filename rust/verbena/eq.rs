@@ -149,6 +149,12 @@ impl CompEq {
                 _ => hw.complain("an unknown event on a completion event queue"),
             }
         }
+        drop(ring);
+        // The rest is for the undertaker's work: the device raises no interrupt as long as there
+        // are entries.
+        hw.health.flush();
+        // More may be there, for which no interrupt comes.
+        hw.health.flush();
     }
 
     /// Handles all entries up to the producer index `pi`, which the device has told.
@@ -187,6 +193,8 @@ impl AsyncEq {
             let Some(eqe) = ring.take() else { return };
             dispatch(hw, &eqe);
         }
+        // More may be there, for which no interrupt comes.
+        hw.health.flush();
     }
 
     /// Handles all entries up to the producer index `pi`, which the device has told.

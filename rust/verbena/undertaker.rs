@@ -14,17 +14,14 @@
 
 use crate::{
     hw::Hw,
-    pci::Recovery, //
+    recovery::Recovery, //
 };
-use kernel::{
-    prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Full, //
-        },
-        Arc, //
+use kernel::sync::{
+    atomic::{
+        Atomic,
+        Full, //
     },
+    Arc, //
 };
 use rdma::work::{
     Handler,

@@ -66,11 +66,6 @@ impl PageTable {
         })
     }
 
-    /// Room for so many pages.
-    pub(crate) fn capacity(&self) -> usize {
-        self.capacity
-    }
-
     /// Sets the address of page `index`.
     pub(crate) fn set(&self, index: usize, addr: u64) -> Result {
         if index >= self.capacity {
