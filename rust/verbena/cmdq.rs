@@ -228,7 +228,7 @@ impl CommandQueue {
                 return Err(EIO);
             }
             if !in_time {
-                dev_err!(self.health.pdev(), "command {} timed out\n", opcode.name());
+                pr_err!("command {} timed out\n", opcode.name());
                 self.health
                     .declare_dead(if self.bars.read(regs::STATUS) == crate::bars::GONE {
                         Cause::Gone
@@ -266,8 +266,7 @@ impl CommandQueue {
                     _ => EINVAL,
                 };
                 if self.health.may_log() {
-                    dev_info!(
-                        self.health.pdev(),
+                    pr_info!(
                         "command {} failed: {}, syndrome {:#06x}\n",
                         C::OPCODE.name(),
                         status.name(),
@@ -278,11 +277,7 @@ impl CommandQueue {
             }
             None => {
                 if self.health.may_log() {
-                    dev_err!(
-                        self.health.pdev(),
-                        "command {}: malformed reply\n",
-                        C::OPCODE.name()
-                    );
+                    pr_err!("command {}: malformed reply\n", C::OPCODE.name());
                 }
                 Err(EIO)
             }

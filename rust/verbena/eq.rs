@@ -149,10 +149,6 @@ impl CompEq {
                 _ => hw.complain("an unknown event on a completion event queue"),
             }
         }
-        drop(ring);
-        // The rest is for the undertaker's work: the device raises no interrupt as long as there
-        // are entries.
-        hw.health.flush();
         // More may be there, for which no interrupt comes.
         hw.health.flush();
     }

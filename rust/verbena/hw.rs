@@ -44,7 +44,7 @@ use crate::{
         Ids,
         Keys, //
     },
-    recovery::Recovery,
+    pci::Recovery,
     undertaker::Undertaker,
     verbs::Verbena,
 };
@@ -59,8 +59,8 @@ use kernel::{
     },
 };
 use rdma::{
-    bind::Binding,
     cq::Cq,
+    dma::Binding,
     irq::{
         Irq,
         Vectors, //
@@ -101,21 +101,11 @@ pub(crate) struct Hw {
     pub(crate) areas: Areas,
     #[pin]
     pub(crate) uars: Ids,
-    /// The doorbell areas of all contexts.
-    #[pin]
-    pub(crate) served: Served,
     known: SetOnce<Known>,
     async_eq: SetOnce<Arc<AsyncEq>>,
     comp_eqs: SetOnce<KVec<Arc<CompEq>>>,
     #[pin]
-    irqs: Mutex<Irqs>,
-}
-
-/// The interrupt handlers at work.
-#[derive(Default)]
-struct Irqs {
-    vector0: Option<Irq<Vector0>>,
-    comp: KVec<Irq<CompVector>>,
+    irqs: Mutex<KVec<Irq>>,
 }
 
 /// What is known once the device has told its capabilities.
@@ -144,12 +134,12 @@ pub(crate) struct Parts {
     pub(crate) pdev: ARef<pci::Device>,
     pub(crate) dma: Binding,
     pub(crate) bars: Arc<Bars>,
-    pub(crate) vectors: Arc<Vectors>,
+    pub(crate) vectors: Vectors,
 }
 
 impl Hw {
     /// Brings the device up.
-    pub(crate) fn bring_up(parts: &Parts, recovery: Arc<Work<Recovery>>) -> Result<Lease> {
+    pub(crate) fn bring_up(parts: &Parts, recovery: Arc<Work<Recovery>>) -> Result<Life> {
         let health = Arc::pin_init(Health::new(), GFP_KERNEL)?;
         reset(&parts.pdev, &parts.bars)?;
         negotiate(&parts.pdev, &parts.bars)?;
@@ -170,22 +160,21 @@ impl Hw {
                 served <- Served::new(),
                 areas <- Areas::new(),
                 uars <- Ids::new(0, parts.bars.num_uars()),
-                served <- Served::new(),
                 known: SetOnce::new(),
                 async_eq: SetOnce::new(),
                 comp_eqs: SetOnce::new(),
-                irqs <- new_mutex!(Irqs::default()),
+                irqs <- new_mutex!(KVec::new()),
             }? Error),
             GFP_KERNEL,
         )?;
-        // From here on a failure shuts down again, by the drop of the lease.
-        let lease = Lease { hw: hw.clone() };
+        // From here on a failure shuts down again, by the drop of `life`.
+        let life = Life { hw: hw.clone() };
         health.set_undertaker(Some(Arc::new(
             Work::new(Arc::new(Undertaker::new(hw.clone(), recovery), GFP_KERNEL)?)?,
             GFP_KERNEL,
         )?));
         hw.start(parts)?;
-        Ok(lease)
+        Ok(life)
     }
 
     fn start(self: &Arc<Self>, parts: &Parts) -> Result {
@@ -232,6 +221,14 @@ impl Hw {
             return Err(ENODEV);
         }
         self.comp_eqs.populate(eqs);
+        Ok(())
+    }
+
+    fn add_irq<H: rdma::irq::Handler>(&self, parts: &Parts, vector: u32, handler: H) -> Result {
+        let irq = parts
+            .vectors
+            .request(vector, c"verbena", Arc::new(handler, GFP_KERNEL)?)?;
+        self.irqs.lock().push(irq, GFP_KERNEL)?;
         Ok(())
     }
 
@@ -301,16 +298,16 @@ impl Hw {
         self.comp_eqs.as_ref().map_or(&[], |eqs| eqs)
     }
 
-    /// Executes a command that takes something back.
-    ///
-    /// It cannot fail: a device that refuses breaks the contract, since the driver only takes back
-    /// what is unused, and on a dead device the reset has taken back everything.
-    pub(crate) fn exec_destroy<C: Command>(&self, request: &C) -> C::Reply {
-        self.cmdq.exec(request).unwrap_or_else(|_| {
-            self.health
-                .declare_dead(Cause::Protocol("it refused to destroy an object"));
-            C::Reply::default()
-        })
+    /// Executes a command that takes something back. On a dead device it succeeds: the reset has
+    /// taken everything back.
+    pub(crate) fn exec_destroy<C: Command>(&self, request: &C) -> Result<C::Reply>
+    where
+        C::Reply: Default,
+    {
+        match self.cmdq.exec(request) {
+            Err(_) if self.health.is_dead() => Ok(C::Reply::default()),
+            result => result,
+        }
     }
 
     /// Logs a complaint about the device, unless it has had too many.
@@ -330,16 +327,6 @@ impl Hw {
         }
     }
 
-    /// Handles what is in the event queues.
-    pub(crate) fn handle_events(&self) {
-        if let Some(eq) = self.async_eq() {
-            eq.handle(self);
-        }
-        for eq in self.comp_eqs() {
-            eq.handle(self);
-        }
-    }
-
     /// Silences the device: when this returns there is no DMA and no interrupt of this life.
     pub(crate) fn silence(&self) {
         if reset(&self.pdev, &self.bars).is_err() {
@@ -349,7 +336,6 @@ impl Hw {
         let irqs = core::mem::take(&mut *self.irqs.lock());
         // Waits for handlers that run.
         drop(irqs);
-        self.served.declare_dead();
     }
 
     /// The driver is unbound: stops the device before its users learn of it.
@@ -381,26 +367,19 @@ impl Numbers {
 }
 
 /// Ends a life when it is dropped.
-pub(crate) struct Lease {
+pub(crate) struct Life {
     pub(crate) hw: Arc<Hw>,
 }
 
-impl Lease {
-    /// Ends the life, but keeps what the objects need that still are to be destroyed.
-    pub(crate) fn kill(&self) {
-        self.hw.health.declare_dead(Cause::Unbind);
-        self.hw.cmdq.abort();
-        self.hw.silence();
-    }
-}
-
-impl Drop for Lease {
+impl Drop for Life {
     fn drop(&mut self) {
-        self.kill();
-        // The undertaker, the kernel's areas and the interrupt handlers hold the device, and the
-        // device holds them.
-        self.hw.areas.clear();
-        self.hw.health.set_undertaker(None);
+        let hw = &self.hw;
+        // The areas are the last that need commands.
+        hw.areas.clear();
+        hw.health.declare_dead(Cause::Unbind);
+        hw.silence();
+        // The undertaker and the interrupt handlers hold the device, and the device them.
+        hw.health.set_undertaker(None);
     }
 }
 

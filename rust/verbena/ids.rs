@@ -54,11 +54,6 @@ impl Ids {
         self.end.saturating_sub(self.first)
     }
 
-    /// The end of the numbers.
-    pub(crate) fn end(&self) -> u32 {
-        self.end
-    }
-
     /// Takes the next free number.
     pub(crate) fn alloc(&self) -> Result<u32> {
         let mut bits = self.bits.lock();

@@ -1,67 +1,227 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The PCI driver.
+//! The PCI driver: from probe to unbind, and over the deaths of the device between.
+//!
+//! [`Running`] is one life with everything that was built on it, in the order in which it is taken
+//! down: the follower of the net device, the registration (which waits for users, disassociates
+//! processes and destroys all objects), the life itself. A [`Recovery`] replaces a dead life by a
+//! new one.
 
 use crate::{
     abi::regs,
     bars::Bars,
-    hw::Parts,
-    recovery::Recovery, //
+    hw::{
+        Hw,
+        Life,
+        Parts, //
+    },
+    netdev::{
+        Follower,
+        Port, //
+    },
+    verbs::Verbena, //
 };
 use kernel::{
     device::Core,
-    pci,
+    new_mutex, pci,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc,
+        Mutex, //
+    },
 };
 use rdma::{
     bind::Binding,
-    irq::Vectors, //
+    device::{
+        Registration,
+        Settings, //
+    },
+    irq::Vectors,
+    netdev::{
+        Netdev,
+        Notifier, //
+    },
+    work::{
+        self,
+        Work, //
+    }, //
 };
+
+/// One life, registered.
+struct Running {
+    _notifier: Notifier<Follower>,
+    _registration: Registration<Verbena>,
+    life: Life,
+}
+
+/// Lives that end early, before the driver gives up: a device that dies at once would be reset for
+/// ever.
+const MOST_RECOVERIES: u32 = 1000;
+
+/// Gives a dead device a new life.
+#[pin_data]
+pub(crate) struct Recovery {
+    parts: Parts,
+    /// The work that runs this; needed by each life.
+    #[pin]
+    work: Mutex<Option<Arc<Work<Recovery>>>>,
+    #[pin]
+    running: Mutex<Option<Running>>,
+    stopped: Atomic<bool>,
+    netdev_gone: Arc<Atomic<bool>>,
+    count: Atomic<u32>,
+}
+
+impl Recovery {
+    fn start(&self) -> Result<Running> {
+        let work = self.work.lock().clone().ok_or(ENODEV)?;
+        let life = Hw::bring_up(&self.parts, work.clone())?;
+        let hw = &life.hw;
+        let caps = hw.caps()?;
+        let [a, b, c, d, e, f, _, _] = caps.mac;
+        let netdev = Netdev::by_mac(&[a, b, c, d, e, f]).ok_or(EPROBE_DEFER)?;
+        let port = Arc::new(Port::new(hw.clone(), netdev), GFP_KERNEL)?;
+        port.tell()?;
+        let settings = Settings {
+            node_guid: caps.node_guid,
+            num_comp_vectors: u32::try_from(hw.comp_eqs().len())?,
+            netdev: Some(port.netdev()),
+            local_dma_lkey: caps.local_dma_lkey.get(),
+        };
+        let registration = Registration::new(
+            &crate::THIS_MODULE,
+            &self.parts.dma,
+            c"verbena%d",
+            &settings,
+            None,
+            Ok::<_, Error>(Verbena {
+                hw: hw.clone(),
+                port: port.clone(),
+            }),
+        )?;
+        let follower = Follower {
+            tell: Work::new(port.clone())?,
+            recovery: work.clone(),
+            gone: self.netdev_gone.clone(),
+        };
+        let notifier = Notifier::new(port.netdev(), Arc::new(follower, GFP_KERNEL)?)?;
+        Ok(Running {
+            _notifier: notifier,
+            _registration: registration,
+            life,
+        })
+    }
+}
+
+impl work::Handler for Recovery {
+    fn run(&self) {
+        let gone = self.netdev_gone.load(Relaxed);
+        {
+            let mut running = self.running.lock();
+            let dead = running
+                .as_ref()
+                .is_some_and(|running| running.life.hw.health.is_dead());
+            if !dead && !gone {
+                return;
+            }
+            // Unregisters: nothing of the old life is left afterwards.
+            *running = None;
+        }
+        if gone {
+            pr_info!("the port's net device is gone: bind again when it is back\n");
+            return;
+        }
+        if self.stopped.load(Relaxed) || self.count.fetch_add(1, Relaxed) >= MOST_RECOVERIES {
+            return;
+        }
+        match self.start() {
+            Ok(new) => {
+                *self.running.lock() = Some(new);
+                pr_info!("the device lives again\n");
+            }
+            Err(e) => pr_err!("the device cannot be revived: {e:?}\n"),
+        }
+    }
+}
+
+/// The driver's data of a bound PCI device.
+pub(crate) struct Data {
+    recovery: Arc<Recovery>,
+    work: Arc<Work<Recovery>>,
+}
+
+impl Drop for Data {
+    fn drop(&mut self) {
+        self.recovery.stopped.store(true, Relaxed);
+        self.work.cancel();
+        let running = self.recovery.running.lock().take();
+        if let Some(running) = &running {
+            // Before the registration goes: so nothing is flushed by a device that is going away.
+            running.life.hw.retire();
+        }
+        drop(running);
+        // The work holds the recovery, and the recovery the work.
+        self.recovery.work.lock().take();
+        self.work.cancel();
+    }
+}
+
+/// The PCI driver.
+pub(crate) struct Driver;
 
 kernel::pci_device_table!(
     PCI_TABLE,
     MODULE_PCI_TABLE,
-    <VerbenaPci as pci::Driver>::IdInfo,
+    <Driver as pci::Driver>::IdInfo,
     [(
-        pci::DeviceId::from_id(
-            pci::Vendor::REDHAT_QUMRANET,
-            regs::PCI_DEVICE_ID as u32
-        ),
+        pci::DeviceId::from_id(pci::Vendor::REDHAT_QUMRANET, regs::PCI_DEVICE_ID as u32),
         ()
     )]
 );
 
-/// The driver's data of a bound device.
-pub(crate) struct VerbenaPci {
-    recovery: Arc<Recovery>,
-}
-
-impl pci::Driver for VerbenaPci {
+impl pci::Driver for Driver {
     type IdInfo = ();
-    type Data<'bound> = Self;
+    type Data<'bound> = Data;
+
     const ID_TABLE: pci::IdTable<Self::IdInfo> = &PCI_TABLE;
 
     fn probe<'bound>(
         pdev: &'bound pci::Device<Core<'_>>,
         _info: &'bound Self::IdInfo,
     ) -> impl PinInit<Self::Data<'bound>, Error> + 'bound {
-        pdev.enable_device_mem()?;
-        pdev.set_master();
-        let dma = Binding::new(pdev)?;
-        let bars = Arc::new(Bars::new(pdev)?, GFP_KERNEL)?;
-        // One for commands and asynchronous events, and at least one for completions.
-        let vectors = Vectors::alloc(&dma, 2, regs::NUM_VECTORS)?;
-        let recovery = Recovery::start(Parts {
-            pdev: pdev.into(),
-            dma,
-            bars,
-            vectors,
-        })?;
-        Ok(Self { recovery })
-    }
-
-    fn unbind<'bound>(_pdev: &'bound pci::Device<Core<'_>>, this: Pin<&Self::Data<'bound>>) {
-        this.recovery.end();
+        let probe = move || {
+            pdev.enable_device_mem()?;
+            pdev.set_master();
+            let dma = Binding::new(pdev)?;
+            let bars = Arc::new(Bars::new(pdev)?, GFP_KERNEL)?;
+            let vectors = Vectors::alloc(&dma, 2, 32)?;
+            let recovery = Arc::pin_init(
+                try_pin_init!(Recovery {
+                    parts: Parts {
+                        pdev: pdev.into(),
+                        dma,
+                        bars,
+                        vectors,
+                    },
+                    work <- new_mutex!(None),
+                    running <- new_mutex!(None),
+                    stopped: Atomic::new(false),
+                    netdev_gone: Arc::new(Atomic::new(false), GFP_KERNEL)?,
+                    count: Atomic::new(0),
+                }? Error),
+                GFP_KERNEL,
+            )?;
+            let work = Arc::new(Work::new(recovery.clone())?, GFP_KERNEL)?;
+            *recovery.work.lock() = Some(work.clone());
+            let data = Data { recovery, work };
+            let running = data.recovery.start()?;
+            *data.recovery.running.lock() = Some(running);
+            Ok(data)
+        };
+        pin_init::pin_init_scope(move || Ok::<_, Error>(probe()))
     }
 }

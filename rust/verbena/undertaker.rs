@@ -14,14 +14,17 @@
 
 use crate::{
     hw::Hw,
-    recovery::Recovery, //
+    pci::Recovery, //
 };
-use kernel::sync::{
-    atomic::{
-        Atomic,
-        Full, //
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Full, //
+        },
+        Arc, //
     },
-    Arc, //
 };
 use rdma::work::{
     Handler,
