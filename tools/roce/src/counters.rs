@@ -40,6 +40,8 @@ counters! {
     retransmitted,
     /// Times that the local ACK timer expired.
     timeouts,
+    /// Times that everything was sent again before the local ACK timer expired.
+    probes,
     /// NAKs sent for a gap in the sequence.
     sequence_naks_sent,
     /// NAKs received for a gap in the sequence.

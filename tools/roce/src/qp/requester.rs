@@ -81,6 +81,10 @@ pub(crate) struct Requester {
     pub(super) retry_left: u8,
     pub(super) rnr_left: u8,
     pub(super) ack_deadline: Option<u64>,
+    /// Everything not acknowledged is sent again at this time without that it counts as a retry, and the time from then to
+    /// the next such attempt.
+    probe_at: Option<u64>,
+    probe_delay: u64,
     /// Nothing is sent until then: an RNR NAK came.
     pub(super) rnr_until: Option<u64>,
     /// The PSN from which lost responses were asked for again: asked once for each gap.
@@ -113,6 +117,8 @@ impl Requester {
             retry_left: 0,
             rnr_left: 0,
             ack_deadline: None,
+            probe_at: None,
+            probe_delay: 0,
             rnr_until: None,
             implied_nak_at: None,
             rewound: false,
@@ -161,6 +167,7 @@ impl Requester {
             index = index.wrapping_add(1);
         }
         self.ack_deadline = None;
+        self.probe_at = None;
         self.rnr_until = None;
     }
 
@@ -197,7 +204,7 @@ impl Requester {
     }
 
     pub(crate) fn deadline(&self) -> Option<u64> {
-        self.rnr_until.or(self.ack_deadline)
+        self.rnr_until.or(self.probe_at).or(self.ack_deadline)
     }
 
     /// Whether every work request that has started is complete.
@@ -296,6 +303,9 @@ impl Requester {
             core.counters.timeouts += 1;
             self.retry(core, host, Syndrome::RetryExceeded)?;
         }
+        if self.probe_at.is_some_and(|at| now >= at) {
+            self.probe(core, now);
+        }
         // One packet is held back, so that the last one of this call can ask for an acknowledgement: whatever stops
         // the sending (nothing posted, the window, a fence, a fault, SQD, the budget), what was sent gets acknowledged.
         let mut held: Option<Packet> = None;
@@ -328,10 +338,32 @@ impl Requester {
     pub(super) fn arm(&mut self, core: &Core, now: u64, progress: bool) {
         if self.sent_psn == self.una_psn {
             self.ack_deadline = None;
+            self.probe_at = None;
         } else if (progress || self.ack_deadline.is_none()) && self.rnr_until.is_none() {
+            let least = core.config.min_timeout_ns;
             self.ack_deadline = ack_timeout_ns(core.attr.timeout)
-                .map(|timeout| now.saturating_add(timeout.max(core.config.min_timeout_ns)));
+                .map(|timeout| now.saturating_add(timeout.max(least)));
+            self.probe_delay = least;
+            self.plan_probe(core, now);
         }
+    }
+
+    /// The next probe, if it comes before the ACK timer expires. Between local peers nothing is lost.
+    fn plan_probe(&mut self, core: &Core, now: u64) {
+        let at = now.saturating_add(self.probe_delay);
+        let in_time = self.ack_deadline.is_some_and(|deadline| at < deadline);
+        self.probe_at = (in_time && !core.attr.local_peer).then_some(at);
+    }
+
+    /// A responder reports each gap once, so a NAK that is lost, or a packet that is lost again, would cost the whole
+    /// ACK timeout. So before it expires, everything is sent again at growing distances.
+    fn probe(&mut self, core: &mut Core, now: u64) {
+        core.counters.probes += 1;
+        let deadline = self.ack_deadline;
+        self.rewind();
+        self.ack_deadline = deadline;
+        self.probe_delay = self.probe_delay.saturating_mul(2);
+        self.plan_probe(core, now);
     }
 
     pub(super) fn reload_retries(&mut self, core: &Core) {
@@ -357,6 +389,7 @@ impl Requester {
     /// Moves the cursor to the oldest PSN that is not acknowledged.
     pub(super) fn rewind(&mut self) {
         self.ack_deadline = None;
+        self.probe_at = None;
         self.rewound = true;
         self.cursor = self.oldest;
         self.cursor_packets = 0;

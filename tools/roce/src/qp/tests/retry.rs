@@ -405,3 +405,42 @@ fn an_acknowledgement_overtakes_a_requester_that_went_back() {
     assert_eq!(p.statuses(A), [(1, Success)]);
     assert_eq!(p.world.bytes(dst), pattern(700, 1));
 }
+
+#[test]
+fn a_packet_that_is_lost_twice_does_not_wait_for_the_ack_timer() {
+    let mut p = Pair::new(Setup {
+        mode: Mode::Wire,
+        psns: [0, 0],
+        ..Setup::default()
+    });
+    let (src, dst) = (p.buffer(A, &pattern(1000, 1)), p.zeros(B, 1000));
+    p.link.drop_if = Some(|packet| packet.psn == 1 && packet.kind.is_request());
+    p.post(A, Post::write(1, &[src.sge()], dst));
+    // Lost, reported, sent again, lost again.
+    p.run_until(50_000);
+    assert_eq!(p.qps[0].counters().sequence_naks_received, 1);
+    p.link.drop_if = None;
+    p.settle();
+    assert_eq!(p.statuses(A), [(1, Success)]);
+    assert_eq!(
+        (p.qps[0].counters().timeouts, p.qps[0].counters().probes),
+        (0, 1)
+    );
+    assert!(p.now < 200_000);
+}
+
+#[test]
+fn probes_are_no_retries() {
+    let mut p = Pair::rc(Mode::Wire);
+    p.link.loss = 100;
+    let (src, dst) = (p.buffer(A, &pattern(600, 1)), p.zeros(B, 600));
+    p.post(A, Post::write(1, &[src.sge()], dst));
+    p.settle();
+    assert_eq!(p.statuses(A), [(1, RetryExcErr)]);
+    let counters = p.qps[0].counters();
+    // Each of the 8 timeouts of 1.05 ms has probes after 0.1, 0.3 and 0.7 ms.
+    assert_eq!(
+        (counters.timeouts, counters.probes, p.now),
+        (8, 24, 8 * (4_096 << 8))
+    );
+}

@@ -258,23 +258,20 @@ fn everything_at_once_does_not_change_the_outcome() {
 #[test]
 fn bad_weather_reaches_every_way_of_recovery() {
     let mut all = Counters::default();
+    let weather = Weather {
+        loss: 5,
+        duplication: 5,
+        jitter_ns: 1_500,
+    };
     for seed in 0..20 {
-        all.add(
-            &run(
-                seed,
-                Mode::Wire,
-                Weather {
-                    loss: 5,
-                    duplication: 5,
-                    jitter_ns: 1_500,
-                },
-            )
-            .1,
-        );
+        for mode in [Mode::Local, Mode::Wire] {
+            all.add(&run(seed, mode, weather).1);
+        }
     }
     let seen = [
         all.retransmitted,
         all.timeouts,
+        all.probes,
         all.sequence_naks_sent,
         all.sequence_naks_received,
         all.rnr_naks_sent,
