@@ -67,7 +67,7 @@ fn illegal(rig: &Rig) -> TestResult {
     use state::*;
     let legal = |from, to| {
         to == RESET
-            || to == ERR
+            || (to == ERR && from != RESET)
             || matches!(
                 (from, to),
                 (RESET, INIT) | (INIT, INIT | RTR) | (RTR | RTS, RTS | SQD)
@@ -240,9 +240,11 @@ fn wrong_values(rig: &Rig) -> TestResult {
     let mut no_grh = good;
     no_grh.ah_attr.is_global = 0;
     refused(&e.qp, &no_grh, m, state::INIT, "RoCE without a GRH")?;
+    // Which errno says that a GID entry is empty is the core's choice.
     let mut gid = good;
     gid.ah_attr.grh.sgid_index = 250;
-    refused(&e.qp, &gid, m, state::INIT, "sgid_index 250")?;
+    ensure!(e.qp.modify(&gid, m).is_err(), "sgid_index 250 was taken");
+    ensure_eq!(e.qp.state()?, state::INIT, "state after sgid_index 250");
     e.qp.modify(&good, m).at("RTR")?;
 
     let good = full(rig, &e, state::RTS);
@@ -319,6 +321,10 @@ fn to_reset_and_err(rig: &Rig) -> TestResult {
         state::ERR,
     ] {
         for to in [state::RESET, state::ERR] {
+            if (from, to) == (state::RESET, state::ERR) {
+                // IBTA 10.3.1: the only state that has no way to ERR.
+                continue;
+            }
             let e = at_state(rig, from)?;
             let what = format!(
                 "{} to {}",
