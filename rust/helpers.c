@@ -355,6 +355,15 @@ void verbena_dma_wmb(void)
 	dma_wmb();
 }
 
+/*
+ * mb(), not smp_mb(): the other side is a device, which is there on a machine with one CPU too. An
+ * emulator that runs one CPU only executes the locked instruction of smp_mb() as a plain one.
+ */
+void verbena_mb(void)
+{
+	mb();
+}
+
 void verbena_msleep(unsigned int ms)
 {
 	msleep(ms);

@@ -79,6 +79,7 @@ void verbena_reinit_completion(struct completion *c);
 bool verbena_wait_ms(struct completion *c, unsigned int ms);
 void verbena_dma_rmb(void);
 void verbena_dma_wmb(void);
+void verbena_mb(void);
 void verbena_msleep(unsigned int ms);
 
 /* PCI and interrupts. */

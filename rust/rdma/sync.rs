@@ -96,6 +96,14 @@ pub fn dma_wmb() {
     unsafe { bindings::verbena_dma_wmb() }
 }
 
+/// Full fence towards a device: orders all earlier accesses before all later ones, stores before
+/// loads included. Also on a machine with one CPU, where `smp_mb` need not be one.
+#[inline]
+pub fn mb() {
+    // SAFETY: A barrier.
+    unsafe { bindings::verbena_mb() }
+}
+
 /// Sleeps. Process context only.
 pub fn msleep(ms: u32) {
     // SAFETY: No requirement but the context, whose violation the kernel reports.

@@ -47,7 +47,7 @@ use rdma::{
         MmapContext,
         Protection, //
     },
-    sync::smp_mb, //
+    sync::mb, //
 };
 
 /// The words of an area, as the guest's side of the protocol sees them. The offsets are the
@@ -84,7 +84,7 @@ impl Words for AreaWords<'_> {
     }
 
     fn fence(&self) {
-        smp_mb()
+        mb()
     }
 }
 
@@ -229,7 +229,7 @@ impl Area {
                 Ok(area)
             })
             .inspect_err(|_| {
-                let _ = hw.exec_destroy(&DestroyUar {
+                hw.exec_destroy(&DestroyUar {
                     id: Le32::new(uar),
                     ..Default::default()
                 });
@@ -261,16 +261,10 @@ impl Area {
 impl PinnedDrop for Area {
     fn drop(self: Pin<&mut Self>) {
         if self.hw.served.remove(self.uar) {
-            let destroyed = self.hw.exec_destroy(&DestroyUar {
+            self.hw.exec_destroy(&DestroyUar {
                 id: Le32::new(self.uar),
                 ..Default::default()
             });
-            if destroyed.is_err() {
-                // The device still looks at the memory, so that must stay.
-                self.hw.complain("it does not let go of a doorbell area");
-                core::mem::forget(self.memory.clone());
-                return;
-            }
             self.hw.uars.free(self.uar);
         }
     }

@@ -47,7 +47,7 @@ use rdma::{
     },
     irq, new_irq_lock,
     sync::{
-        smp_mb,
+        mb,
         IrqLock, //
     },
     work,
@@ -86,7 +86,7 @@ impl EventRing {
         self.consumer
             .store32_release(0, Le32::new(self.ci).to_raw())
             .ok()?;
-        smp_mb();
+        mb();
         Some(eqe)
     }
 

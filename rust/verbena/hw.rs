@@ -298,16 +298,24 @@ impl Hw {
         self.comp_eqs.as_ref().map_or(&[], |eqs| eqs)
     }
 
-    /// Executes a command that takes something back. On a dead device it succeeds: the reset has
-    /// taken everything back.
-    pub(crate) fn exec_destroy<C: Command>(&self, request: &C) -> Result<C::Reply>
-    where
-        C::Reply: Default,
-    {
+    /// Executes a command that a dead device need not execute any more: it succeeds then.
+    pub(crate) fn exec_unless_dead<C: Command>(&self, request: &C) -> Result<C::Reply> {
         match self.cmdq.exec(request) {
             Err(_) if self.health.is_dead() => Ok(C::Reply::default()),
             result => result,
         }
+    }
+
+    /// Executes a command that takes something back.
+    ///
+    /// It cannot fail: the driver takes back only what is unused, so a device that refuses breaks
+    /// the contract, and the reset that ends its life has taken back everything.
+    pub(crate) fn exec_destroy<C: Command>(&self, request: &C) -> C::Reply {
+        self.cmdq.exec(request).unwrap_or_else(|_| {
+            self.health
+                .declare_dead(Cause::Protocol("it refused to let go of an object"));
+            C::Reply::default()
+        })
     }
 
     /// Logs a complaint about the device, unless it has had too many.

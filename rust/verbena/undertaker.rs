@@ -16,15 +16,12 @@ use crate::{
     hw::Hw,
     pci::Recovery, //
 };
-use kernel::{
-    prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Full, //
-        },
-        Arc, //
+use kernel::sync::{
+    atomic::{
+        Atomic,
+        Full, //
     },
+    Arc, //
 };
 use rdma::work::{
     Handler,

@@ -23,6 +23,7 @@ use crate::{
             wc_flags,
             Cqe,
             Tail,
+            WcOpcode as CqeOpcode,
             CQE_SIZE,
             TAIL_OFFSET,
             WC_OPCODE_RECV, //
@@ -46,7 +47,6 @@ use crate::{
     hw::Hw,
     ring::Ring, //
 };
-use core::mem::offset_of;
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -226,30 +226,57 @@ impl CqData {
 
     /// A queue pair is about to be destroyed or was reset: nothing of it is polled any more.
     ///
-    /// The device is done with the queue pair, so no new entry of it can appear.
+    /// The device is done with the queue pair, so no new entry of it can appear. Its entries go, and
+    /// the others move up to the newest one, so that the room is free at once.
     pub(crate) fn clean(&self, qpn: u32, detach: bool) {
         let mut state = self.state.lock();
-        for ahead in 0..1u32 << self.log_size {
-            let index = state.consumer.wrapping_add(ahead);
-            let Ok((chunk, offset)) = self.entry(index) else {
-                break;
-            };
-            let tail = chunk.load32_acquire(offset + TAIL_OFFSET).unwrap_or(0);
-            if !Tail::is_valid(Le32::from_raw(tail).get(), index, self.log_size) {
+        let mut end = state.consumer;
+        while end.wrapping_sub(state.consumer) < 1 << self.log_size && self.is_entry(end) {
+            end = end.wrapping_add(1);
+        }
+        let mut to = end;
+        let mut from = end;
+        while from != state.consumer {
+            from = from.wrapping_sub(1);
+            let Ok(cqe) = self.read(from) else { break };
+            if cqe.qpn.get() == qpn {
+                continue;
+            }
+            to = to.wrapping_sub(1);
+            if to != from && self.rewrite(&cqe, from, to).is_err() {
                 break;
             }
-            let at = offset + offset_of!(Cqe, qpn);
-            if chunk
-                .load32(at)
-                .is_ok_and(|raw| Le32::from_raw(raw).get() == qpn)
-            {
-                // The entry is the consumer's until it is consumed. QPN 0 is nobody's.
-                let _ = chunk.store32(at, 0);
-            }
+        }
+        if to != state.consumer {
+            state.consumer = to;
+            self.slot.consume(to);
         }
         if detach {
             state.qps.retain(|(other, _)| *other != qpn);
         }
+    }
+
+    fn read(&self, index: u32) -> Result<Cqe> {
+        let (chunk, offset) = self.entry(index)?;
+        chunk.read(offset)
+    }
+
+    /// Writes the entry from index `from` as that of index `to`, with the phase that belongs there.
+    /// Between the consumer and the producer index the ring is the driver's.
+    fn rewrite(&self, cqe: &Cqe, from: u32, to: u32) -> Result {
+        let tail = Tail::unpack(cqe.tail.get(), from, self.log_size).ok_or(EINVAL)?;
+        let mut cqe = *cqe;
+        cqe.tail = Le32::new(tail.pack(to, self.log_size));
+        let (chunk, offset) = self.entry(to)?;
+        chunk.write(offset, &cqe)
+    }
+
+    /// Whether the ring has an entry with this index.
+    fn is_entry(&self, index: u32) -> bool {
+        self.entry(index).is_ok_and(|(chunk, offset)| {
+            let tail = chunk.load32_acquire(offset + TAIL_OFFSET).unwrap_or(0);
+            Tail::is_valid(Le32::from_raw(tail).get(), index, self.log_size)
+        })
     }
 
     fn entry(&self, index: u32) -> Result<(&rdma::dma::Chunk, usize)> {
@@ -259,10 +286,7 @@ impl CqData {
 
     /// Whether the ring has an entry at the consumer index.
     fn has_entry(&self, state: &State) -> bool {
-        self.entry(state.consumer).is_ok_and(|(chunk, offset)| {
-            let tail = chunk.load32_acquire(offset + TAIL_OFFSET).unwrap_or(0);
-            Tail::is_valid(Le32::from_raw(tail).get(), state.consumer, self.log_size)
-        })
+        self.is_entry(state.consumer)
     }
 
     /// Whether software has something to flush.
@@ -278,8 +302,12 @@ impl CqData {
 
     /// The device notifies. Any context.
     pub(crate) fn completion_event(&self, cq: &Cq<Verbena>) {
-        self.state.lock().armed = false;
-        cq.complete();
+        let armed = core::mem::replace(&mut self.state.lock().armed, false);
+        // Only a process arms by itself. A kernel user that did not arm must not be called,
+        // whatever the device says: some poll by themselves and take a call for a defect.
+        if armed || cq.is_user() {
+            cq.complete();
+        }
     }
 
     /// The device is dead: calls the handler that waits, if there is something to flush.
@@ -302,9 +330,6 @@ impl CqData {
 
     fn take(&self, cqe: &Cqe, tail: Tail, wcs: &mut WcSink<'_, Verbena>) {
         let qpn = cqe.qpn.get();
-        if qpn == 0 {
-            return;
-        }
         let Some(qp) = self.hw.qps.get(qpn) else {
             return self.hw.complain("a completion of an unknown queue pair");
         };
@@ -313,15 +338,32 @@ impl CqData {
         } else {
             Side::Send
         };
-        let wr_id = match (side, qp.srq()) {
+        let request = match (side, qp.srq()) {
             (Side::Recv, Some(srq)) => srq.complete(cqe.wqe_index.get()),
             _ => qp.complete(side, cqe.wqe_index.get()),
         };
-        let Some(wr_id) = wr_id else {
+        let Some(request) = request else {
             return self.hw.complain("a completion of nothing outstanding");
         };
-        let status = WcStatus::from_raw(tail.status.into()).unwrap_or(WcStatus::GeneralErr);
-        let opcode = opcode(tail.opcode).unwrap_or(WcOpcode::Send);
+        let mut status = WcStatus::from_raw(tail.status.into()).unwrap_or(WcStatus::GeneralErr);
+        let opcode = match side {
+            // What it was is known better here.
+            Side::Send => request.opcode,
+            Side::Recv if tail.opcode == CqeOpcode::RecvRdmaWithImm.to_raw() => {
+                WcOpcode::RecvRdmaWithImm
+            }
+            Side::Recv => WcOpcode::Recv,
+        };
+        if status == WcStatus::Success
+            && opcode == WcOpcode::Recv
+            && cqe.byte_len.get() > request.length
+        {
+            // Somebody would believe that so many bytes of his buffer were received.
+            self.hw
+                .complain("a completion of more bytes than there was room for");
+            status = WcStatus::GeneralErr;
+        }
+        let wr_id = request.wr_id;
         let mut wc = Wc::<Verbena>::new(&qp, wr_id, status, opcode);
         wc.vendor_err = cqe.vendor_err.get();
         wc.byte_len = cqe.byte_len.get();
@@ -356,35 +398,16 @@ impl CqData {
                 continue;
             };
             while !wcs.is_full() {
-                let Some(wr_id) = qp.flush_one(*side) else {
+                let Some(request) = qp.flush_one(*side) else {
                     break;
                 };
-                let opcode = match side {
-                    Side::Send => WcOpcode::Send,
-                    Side::Recv => WcOpcode::Recv,
-                };
-                let mut wc = Wc::<Verbena>::new(&qp, wr_id, WcStatus::WrFlushErr, opcode);
+                let mut wc =
+                    Wc::<Verbena>::new(&qp, request.wr_id, WcStatus::WrFlushErr, request.opcode);
                 wc.vendor_err = Syndrome::DeviceFatal.to_raw().into();
                 wcs.push(&wc);
             }
         }
     }
-}
-
-fn opcode(raw: u8) -> Option<WcOpcode> {
-    use crate::abi::cqe::WcOpcode as Device;
-    Some(match Device::from_raw(raw)? {
-        Device::Send => WcOpcode::Send,
-        Device::RdmaWrite => WcOpcode::RdmaWrite,
-        Device::RdmaRead => WcOpcode::RdmaRead,
-        Device::CompSwap => WcOpcode::CompSwap,
-        Device::FetchAdd => WcOpcode::FetchAdd,
-        Device::BindMw => return None,
-        Device::LocalInv => WcOpcode::LocalInv,
-        Device::FastReg => WcOpcode::RegMr,
-        Device::Recv => WcOpcode::Recv,
-        Device::RecvRdmaWithImm => WcOpcode::RecvRdmaWithImm,
-    })
 }
 
 #[vtable]
@@ -416,7 +439,7 @@ impl CompletionQueue<Verbena> for CqData {
         let quiesced = hw.exec_destroy(&DestroyCq {
             id: Le32::new(cq.cqn()),
             ..Default::default()
-        })?;
+        });
         if !hw.health.is_dead() {
             if let Some(eq) = hw.async_eq() {
                 eq.drain(hw, quiesced.async_pi.get());
@@ -430,7 +453,11 @@ impl CompletionQueue<Verbena> for CqData {
     fn poll(cq: &Cq<Verbena>, wcs: &mut WcSink<'_, Verbena>) -> Result {
         let mut state = cq.state.lock();
         let before = state.consumer;
-        while !wcs.is_full() {
+        // A device that writes nonsense as fast as it is skipped must not keep us here.
+        for _ in 0..2u32 << cq.log_size {
+            if wcs.is_full() {
+                break;
+            }
             let (chunk, offset) = cq.entry(state.consumer)?;
             let tail = Le32::from_raw(chunk.load32_acquire(offset + TAIL_OFFSET)?).get();
             let Some(tail) = Tail::unpack(tail, state.consumer, cq.log_size) else {

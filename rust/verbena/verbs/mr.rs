@@ -283,7 +283,7 @@ impl MemoryRegion<Verbena> for MrData {
                 // The tag may have changed since.
                 id: Le32::new(key.key),
                 ..Default::default()
-            })?;
+            });
         }
         Ok(())
     }

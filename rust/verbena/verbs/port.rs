@@ -222,7 +222,7 @@ impl Operations for Verbena {
     }
 
     fn del_gid(dev: &Device<Self>, gid: &Gid) -> Result {
-        dev.hw.exec_destroy(&SetGid {
+        dev.hw.exec_unless_dead(&SetGid {
             index: Le16::new(gid.index),
             vlan: Le16::new(NO_VLAN),
             ..Default::default()

@@ -6,7 +6,10 @@ use super::{
     ah,
     cq,
     mr::MrData,
-    wq::WorkQueue,
+    wq::{
+        Request,
+        WorkQueue, //
+    },
     Verbena, //
 };
 use crate::{
@@ -63,7 +66,8 @@ use rdma::{
         QpState,
         QpType,
         SendFlags,
-        SigType, //
+        SigType,
+        WcOpcode, //
     },
     errno::eopnotsupp,
     mmap::{
@@ -206,12 +210,12 @@ impl QpData {
     }
 
     /// Takes the request at `index`.
-    pub(crate) fn complete(&self, side: Side, index: u32) -> Option<u64> {
+    pub(crate) fn complete(&self, side: Side, index: u32) -> Option<Request> {
         self.queue(side).lock().complete(index)
     }
 
     /// Takes the oldest request, to flush it.
-    pub(crate) fn flush_one(&self, side: Side) -> Option<u64> {
+    pub(crate) fn flush_one(&self, side: Side) -> Option<Request> {
         self.queue(side).lock().flush()
     }
 
@@ -421,12 +425,13 @@ impl QpData {
         Ok(())
     }
 
-    /// Writes the WQE of a send at `offset`.
-    fn write_send(&self, offset: usize, wr: &SendWr<'_, Verbena>) -> Result {
+    /// Writes the WQE of a send at `offset`; returns what it completes as. The device gets `place`
+    /// for a `wr_id`: that of a kernel user is a pointer, which is nobody else's business.
+    fn write_send(&self, offset: usize, place: u32, wr: &SendWr<'_, Verbena>) -> Result<WcOpcode> {
         let (chunk, at) = self.sq.at(offset)?;
         let mut flags = wr.flags();
         let mut header = SendWqe {
-            wr_id: Le64::new(wr.wr_id()),
+            wr_id: Le64::new(place.into()),
             ..Default::default()
         };
         let mut atomic = None;
@@ -548,11 +553,16 @@ impl QpData {
             header.num_sge = sges.len() as u8;
             Self::write_sges(&self.sq, offset + (data - at), sges)?;
         }
-        chunk.write(at, &header)
+        chunk.write(at, &header)?;
+        Ok(completes_as(opcode))
     }
 
-    fn write_recv(&self, ring: &Ring, offset: usize, wr: &RecvWr<'_>) -> Result {
+    /// Writes the WQE of a receive at `offset`; returns the bytes that it has room for.
+    fn write_recv(&self, ring: &Ring, offset: usize, place: u32, wr: &RecvWr<'_>) -> Result<u32> {
         let sges = wr.sges();
+        let length = sges
+            .iter()
+            .fold(0u32, |sum, sge| sum.saturating_add(sge.length()));
         if sges.len() > self.cap.max_recv_sge as usize {
             return Err(EINVAL);
         }
@@ -561,12 +571,26 @@ impl QpData {
         chunk.write(
             at,
             &RecvWqe {
-                wr_id: Le64::new(wr.wr_id()),
+                wr_id: Le64::new(place.into()),
                 // CAST: at most `max_recv_sge`.
                 num_sge: sges.len() as u8,
                 ..Default::default()
             },
-        )
+        )?;
+        Ok(length)
+    }
+}
+
+/// What a send of this kind completes as.
+fn completes_as(opcode: WqeOpcode) -> WcOpcode {
+    match opcode {
+        WqeOpcode::Send | WqeOpcode::SendImm | WqeOpcode::SendInv => WcOpcode::Send,
+        WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm => WcOpcode::RdmaWrite,
+        WqeOpcode::RdmaRead => WcOpcode::RdmaRead,
+        WqeOpcode::CompareSwap => WcOpcode::CompSwap,
+        WqeOpcode::FetchAdd => WcOpcode::FetchAdd,
+        WqeOpcode::LocalInv => WcOpcode::LocalInv,
+        WqeOpcode::FastReg => WcOpcode::RegMr,
     }
 }
 
@@ -671,7 +695,12 @@ impl QueuePair<Verbena> for QpData {
         if mask.contains(QpAttrMask::AV) {
             request.av = ah::to_device(&attr.ah())?;
         }
-        let quiesced = hw.exec_destroy(&request)?;
+        let quiesced = if !qp.is_user() && matches!(to, QpState::Err | QpState::Reset) {
+            // Always allowed; and the kernel's way of letting go of its buffers.
+            hw.exec_destroy(&request)
+        } else {
+            hw.exec_unless_dead(&request)?
+        };
         if mask.contains(QpAttrMask::QKEY) {
             qp.qkey.store(attr.qkey(), Relaxed);
         }
@@ -701,7 +730,7 @@ impl QueuePair<Verbena> for QpData {
     ) -> Result {
         let hw = &qp.hw;
         if !hw.health.is_dead() {
-            hw.exec_destroy(&QueryQp {
+            hw.exec_unless_dead(&QueryQp {
                 id: Le32::new(qp.qpn()),
                 ..Default::default()
             })?;
@@ -744,7 +773,7 @@ impl QueuePair<Verbena> for QpData {
         let quiesced = hw.exec_destroy(&DestroyQp {
             id: Le32::new(qp.qpn()),
             ..Default::default()
-        })?;
+        });
         Self::settle(qp, &quiesced, true);
         qp.unlink();
         Ok(())
@@ -764,8 +793,13 @@ impl QueuePair<Verbena> for QpData {
             for wr in wrs.by_ref() {
                 let index = queue.next().ok_or(ENOMEM)?;
                 let place = index & ((1 << qp.request.log_sq_size) - 1);
-                qp.write_send((place as usize) << qp.request.log_sq_stride, &wr)?;
-                queue.push(wr.wr_id());
+                let opcode =
+                    qp.write_send((place as usize) << qp.request.log_sq_stride, place, &wr)?;
+                queue.push(Request {
+                    wr_id: wr.wr_id(),
+                    opcode,
+                    length: 0,
+                });
             }
             Ok(())
         };
@@ -791,8 +825,13 @@ impl QueuePair<Verbena> for QpData {
             for wr in wrs.by_ref() {
                 let index = queue.next().ok_or(ENOMEM)?;
                 let place = index & ((1 << qp.request.log_rq_size) - 1);
-                qp.write_recv(ring, (place as usize) << qp.request.log_rq_stride, &wr)?;
-                queue.push(wr.wr_id());
+                let offset = (place as usize) << qp.request.log_rq_stride;
+                let length = qp.write_recv(ring, offset, place, &wr)?;
+                queue.push(Request {
+                    wr_id: wr.wr_id(),
+                    opcode: WcOpcode::Recv,
+                    length,
+                });
             }
             Ok(())
         };

@@ -6,7 +6,10 @@
 //! and hands it out once: the index in a completion is checked against it, and a place is free again
 //! only when its own completion was polled, because those of an SRQ come in any order.
 
-use super::Verbena;
+use super::{
+    wq::Request,
+    Verbena, //
+};
 use crate::{
     abi::{
         cmd::{
@@ -43,7 +46,8 @@ use kernel::{
 use rdma::{
     enums::{
         SrqAttrMask,
-        SrqType, //
+        SrqType,
+        WcOpcode, //
     },
     errno::eopnotsupp,
     mmap::{
@@ -92,7 +96,7 @@ impl Drop for Srqn {
 #[derive(Clone, Copy)]
 struct Waiting {
     index: u32,
-    wr_id: u64,
+    request: Request,
 }
 
 /// What the kernel has posted.
@@ -128,13 +132,13 @@ impl SrqData {
 
     /// Kernel queues: a receive with this index was completed. Its `wr_id`, once; `None` if there is
     /// no such receive.
-    pub(crate) fn complete(&self, index: u32) -> Option<u64> {
+    pub(crate) fn complete(&self, index: u32) -> Option<Request> {
         let mut posted = self.posted.lock();
         let at = index as usize % posted.places.len().max(1);
         let place = posted.places.get_mut(at)?;
         let waiting = place.filter(|waiting| waiting.index == index)?;
         *place = None;
-        Some(waiting.wr_id)
+        Some(waiting.request)
     }
 
     fn context(&self) -> Result<SrqContext> {
@@ -228,7 +232,7 @@ impl SrqData {
         chunk.write(
             offset,
             &RecvWqe {
-                wr_id: Le64::new(wr.wr_id()),
+                wr_id: Le64::new(index.into()),
                 // CAST: checked against `max_sge`.
                 num_sge: sges.len() as u8,
                 ..Default::default()
@@ -321,7 +325,7 @@ impl SharedReceiveQueue<Verbena> for SrqData {
         let quiesced = hw.exec_destroy(&DestroySrq {
             id: Le32::new(srq.srqn()),
             ..Default::default()
-        })?;
+        });
         // Events of this queue reach it before it goes; those that come later find nobody.
         if let (Some(eq), false) = (hw.async_eq(), hw.health.is_dead()) {
             eq.drain(hw, quiesced.async_pi.get());
@@ -342,9 +346,17 @@ impl SharedReceiveQueue<Verbena> for SrqData {
                     return Err(ENOMEM);
                 }
                 srq.write(index, &wr)?;
+                let length = wr
+                    .sges()
+                    .iter()
+                    .fold(0u32, |sum, sge| sum.saturating_add(sge.length()));
                 *place = Some(Waiting {
                     index,
-                    wr_id: wr.wr_id(),
+                    request: Request {
+                        wr_id: wr.wr_id(),
+                        opcode: WcOpcode::Recv,
+                        length,
+                    },
                 });
                 posted.producer = index.wrapping_add(1);
             }

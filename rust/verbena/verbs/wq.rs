@@ -7,10 +7,29 @@
 //! each request is handed out at most once.
 
 use kernel::prelude::*;
+use rdma::enums::WcOpcode;
+
+/// A request that was posted.
+#[derive(Clone, Copy)]
+pub(crate) struct Request {
+    /// What its owner knows it by.
+    pub(crate) wr_id: u64,
+    /// What it completes as.
+    pub(crate) opcode: WcOpcode,
+    /// Bytes of its buffers.
+    pub(crate) length: u32,
+}
+
+/// Fills places that were not used yet.
+const NONE: Request = Request {
+    wr_id: 0,
+    opcode: WcOpcode::Send,
+    length: 0,
+};
 
 /// A send or receive queue.
 pub(crate) struct WorkQueue {
-    wr_ids: KVVec<u64>,
+    requests: KVVec<Request>,
     producer: u32,
     consumer: u32,
 }
@@ -18,12 +37,12 @@ pub(crate) struct WorkQueue {
 impl WorkQueue {
     /// A queue of 2^log_size entries; none of a process' queue, which keeps its own.
     pub(crate) fn new(kernel: bool, log_size: u8) -> Result<Self> {
-        let mut wr_ids = KVVec::new();
+        let mut requests = KVVec::new();
         if kernel {
-            wr_ids.resize(1 << log_size, 0u64, GFP_KERNEL)?;
+            requests.resize(1 << log_size, NONE, GFP_KERNEL)?;
         }
         Ok(Self {
-            wr_ids,
+            requests,
             producer: 0,
             consumer: 0,
         })
@@ -31,7 +50,7 @@ impl WorkQueue {
 
     fn place(&self, index: u32) -> usize {
         // The size is a power of two, or 0 and then nothing is found.
-        index as usize & self.wr_ids.len().wrapping_sub(1)
+        index as usize & self.requests.len().wrapping_sub(1)
     }
 
     fn outstanding(&self) -> u32 {
@@ -40,14 +59,14 @@ impl WorkQueue {
 
     /// Index of the next request, if there is room for it.
     pub(crate) fn next(&self) -> Option<u32> {
-        ((self.outstanding() as usize) < self.wr_ids.len()).then_some(self.producer)
+        ((self.outstanding() as usize) < self.requests.len()).then_some(self.producer)
     }
 
     /// Adds the request at [`next`](Self::next).
-    pub(crate) fn push(&mut self, wr_id: u64) {
+    pub(crate) fn push(&mut self, request: Request) {
         let place = self.place(self.producer);
-        if let Some(slot) = self.wr_ids.get_mut(place) {
-            *slot = wr_id;
+        if let Some(slot) = self.requests.get_mut(place) {
+            *slot = request;
             self.producer = self.producer.wrapping_add(1);
         }
     }
@@ -58,17 +77,17 @@ impl WorkQueue {
     }
 
     /// Takes the request at `index`, and all before it. `None` if it is not outstanding.
-    pub(crate) fn complete(&mut self, index: u32) -> Option<u64> {
+    pub(crate) fn complete(&mut self, index: u32) -> Option<Request> {
         if index.wrapping_sub(self.consumer) >= self.outstanding() {
             return None;
         }
-        let wr_id = *self.wr_ids.get(self.place(index))?;
+        let request = *self.requests.get(self.place(index))?;
         self.consumer = index.wrapping_add(1);
-        Some(wr_id)
+        Some(request)
     }
 
     /// Takes the oldest request, to flush it.
-    pub(crate) fn flush(&mut self) -> Option<u64> {
+    pub(crate) fn flush(&mut self) -> Option<Request> {
         self.complete(self.consumer)
     }
 
