@@ -23,6 +23,7 @@
 //!
 //! `unsafe` is only in [`ffi`].
 pub mod ffi;
+pub mod hostile;
 #[macro_use]
 mod outcome;
 pub mod pattern;

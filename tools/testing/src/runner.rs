@@ -83,7 +83,7 @@ fn find_gid(device: &str) -> Option<u32> {
 }
 
 /// Resolves device and GID from options and environment and makes them known to all tests.
-fn set_env(device: Option<String>, gid: Option<u32>) -> Result<(), String> {
+pub fn set_env(device: Option<String>, gid: Option<u32>) -> Result<(), String> {
     let device = device.unwrap_or_else(|| "verbena0".into());
     let from_env = || {
         std::env::var("VERBENA_GID")

@@ -211,6 +211,7 @@ pub struct DeviceMapping {
     len: usize,
     /// Offset in the device file, which tells what the range is.
     pub offset: u64,
+    pub readable: bool,
     pub writable: bool,
 }
 
@@ -233,10 +234,16 @@ impl DeviceMapping {
                     start,
                     len: end - start,
                     offset,
+                    readable: prot.as_bytes().first() == Some(&b'r'),
                     writable: prot.as_bytes().get(1) == Some(&b'w'),
                 })
             })
             .collect()
+    }
+
+    /// Where it is, which tells one mapping from another.
+    pub fn start(&self) -> usize {
+        self.start
     }
 
     pub fn len(&self) -> usize {

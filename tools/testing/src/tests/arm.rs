@@ -5,8 +5,9 @@ use crate::ffi::qp::{flag, op, state, SendWr};
 use crate::outcome::Context as _;
 use crate::rig::*;
 use crate::{Test, TestResult};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub static TESTS: &[Test] = &[
     Test::new("1.7/no-event-without-arm", no_arm),
@@ -171,27 +172,23 @@ fn error_solicited(rig: &Rig) -> TestResult {
 fn usual_loop(rig: &Rig) -> TestResult {
     const TOTAL: u64 = 3000;
     let (p, cq, channel) = rig_up(rig)?;
-    std::thread::scope(|s| {
-        let sender = s.spawn(|| -> TestResult {
-            let mut rng = crate::pattern::Rng::new(11);
-            for i in 0..TOTAL {
-                send(&p, i, false).at("in the sending thread")?;
-                if rng.below(8) == 0 {
-                    std::thread::sleep(Duration::from_micros(rng.below(800)));
-                }
-            }
-            Ok(())
-        });
+    // What the receiver has polled: the sender must not run away from the receive queue's depth.
+    let polled = AtomicU64::new(0);
+    let failed = AtomicBool::new(false);
+    let receive = || -> TestResult {
         let mut next = 0;
         cq.arm(false)?;
         while next < TOTAL {
-            if channel.event(PATIENCE.as_millis() as i32).is_none() {
-                let there = cq.poll(16).at("poll_cq")?;
-                return Err(format!(
-                    "no event after {next} completions; in the CQ without an event: {}",
-                    describe(&there)
-                )
-                .into());
+            let until = Instant::now() + PATIENCE;
+            while channel.event(100).is_none() {
+                ensure!(!failed.load(Ordering::Relaxed), "the sender stopped");
+                if Instant::now() > until {
+                    let there = describe(&cq.poll(16).at("poll_cq")?);
+                    return Err(format!(
+                        "no event after {next} completions; in the CQ without an event: {there}"
+                    )
+                    .into());
+                }
             }
             cq.arm(false)?;
             loop {
@@ -203,9 +200,39 @@ fn usual_loop(rig: &Rig) -> TestResult {
                     ok(&w, next, wc::RECV)?;
                     next += 1;
                 }
+                polled.store(next, Ordering::Relaxed);
             }
         }
-        sender.join().map_err(|_| "the sending thread panicked")?
+        Ok(())
+    };
+    let transmit = || -> TestResult {
+        let mut rng = crate::pattern::Rng::new(11);
+        for i in 0..TOTAL {
+            wait_for("the receiver keeps up", || {
+                let stop = failed.load(Ordering::Relaxed);
+                Ok(stop || i - polled.load(Ordering::Relaxed) < 8)
+            })?;
+            if failed.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            send(&p, i, false).at(&format!("message {i}"))?;
+            if rng.below(8) == 0 {
+                std::thread::sleep(Duration::from_micros(rng.below(800)));
+            }
+        }
+        Ok(())
+    };
+    std::thread::scope(|s| {
+        let sender = s.spawn(|| {
+            let r = transmit();
+            failed.fetch_or(r.is_err(), Ordering::Relaxed);
+            r
+        });
+        let received = receive();
+        failed.fetch_or(received.is_err(), Ordering::Relaxed);
+        // Whoever failed first is the cause.
+        sender.join().map_err(|_| "the sending thread panicked")??;
+        received
     })
 }
 

@@ -15,6 +15,8 @@ mod states;
 mod statuses;
 mod stress;
 
+pub use events::checked_exchange;
+
 static GROUPS: &[&[Test]] = &[
     completions::TESTS,
     arm::TESTS,

@@ -18,6 +18,10 @@ pub static TESTS: &[Test] = &[
 
 pub static ROLES: &[Role] = &[
     Role {
+        name: "bystander",
+        run: bystander,
+    },
+    Role {
         name: "echo",
         run: echo,
     },
@@ -58,6 +62,31 @@ fn echo(rig: &Rig, parent: &mut Parent) -> TestResult {
         ok(&wait_one(&e.scq, "answer")?, 2, wc::SEND)?;
     }
     Ok(())
+}
+
+/// Moves data between two queue pairs of its own until it is told to stop, every byte compared.
+fn bystander(rig: &Rig, parent: &mut Parent) -> TestResult {
+    let p = rig.pair(&PairOpts {
+        buf: 1 << 17,
+        ..PairOpts::default()
+    })?;
+    parent.say("ready")?;
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|s| {
+        let load = s.spawn(|| -> Result<u64, Fail> {
+            let mut round = 0;
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                checked_exchange(&p, round).at(&format!("bystander, round {round}"))?;
+                round += 1;
+            }
+            Ok(round)
+        });
+        parent.hear()?;
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        let rounds = load.join().map_err(|_| "the bystander panicked")??;
+        rig.expect_no_event(QUIET)?;
+        parent.say(&rounds.to_string())
+    })
 }
 
 /// Only registers memory and names it.

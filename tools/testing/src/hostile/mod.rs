@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! `verbena-hostile [SECONDS [SEED]]`: a process that lies to the device through its own queues.
+//!
+//! It makes queue pairs through the ordinary verbs, finds the mappings that the provider made of
+//! the device file, and then goes around the provider: it forges work queue entries that are valid
+//! but for one or two fields ([`forge`]), producer indexes, consumer indexes and arm words. Beside
+//! it a second process moves data and compares every byte. The run has failed if the bystander
+//! sees anything, if the device stops serving this process, or if a syndrome that a work queue
+//! entry can raise never came up (then the forging has become too blunt to test anything).
+//!
+//! What is wrong here may well confuse this process's own provider; that is its own affair.
+mod forge;
+mod queues;
+
+use crate::pattern::Rng;
+use crate::peer::Peer;
+use crate::rig::{self, Rig};
+use crate::tests::checked_exchange;
+use crate::{ensure, ensure_eq, runner, Fail};
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use verbena_abi::syndrome::Syndrome;
+
+/// What entries of a connected queue pair can raise in completions.
+const EXPECTED: &[Syndrome] = &[
+    Syndrome::Flushed,
+    Syndrome::RecvTooSmall,
+    Syndrome::MessageTooLong,
+    Syndrome::WqeOpcodeUnknown,
+    Syndrome::WqeFlags,
+    Syndrome::WqeSgeCount,
+    Syndrome::WqeInline,
+    Syndrome::Privilege,
+    Syndrome::LkeyUnknown,
+    Syndrome::LkeyPd,
+    Syndrome::LkeyBounds,
+    Syndrome::LkeyAccess,
+    Syndrome::NakInvalidRequest,
+    Syndrome::NakRemoteAccess,
+    Syndrome::NakRemoteOperational,
+    Syndrome::RnrRetryExceeded,
+    Syndrome::RecvWqeMalformed,
+];
+
+/// How often each syndrome was seen.
+pub type Seen = BTreeMap<u32, u64>;
+
+/// The program `verbena-hostile`.
+pub fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().collect();
+    if args.iter().any(|a| a == "--peer") {
+        return runner::main();
+    }
+    let number = |i: usize| args.get(i).and_then(|a| a.parse::<u64>().ok());
+    if args.get(1).is_some() && number(1).is_none() {
+        eprintln!("usage: verbena-hostile [SECONDS [SEED]]   device: $VERBENA_DEVICE or verbena0");
+        return ExitCode::from(2);
+    }
+    if let Err(why) = runner::set_env(std::env::var("VERBENA_DEVICE").ok(), None) {
+        eprintln!("{why}");
+        return ExitCode::FAILURE;
+    }
+    let (seconds, seed) = (number(1).unwrap_or(60), number(2).unwrap_or(1));
+    match run(Duration::from_secs(seconds), seed) {
+        Ok(()) => {
+            println!("1 passed, 0 failed");
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            println!("FAILED hostile: {why:?}\n0 passed, 1 failed");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(time: Duration, seed: u64) -> Result<(), Fail> {
+    let mut bystander = Peer::start("bystander")?;
+    ensure_eq!(bystander.hear()?, "ready", "the bystander's answer");
+    let mut seen = Seen::new();
+    let mut rng = Rng::new(seed);
+    let (mut episodes, mut forged) = (0u64, 0u64);
+    let until = Instant::now() + time;
+    let result = (|| -> Result<(), Fail> {
+        while Instant::now() < until {
+            // A context of its own for some episodes: its area is torn down in whatever state.
+            let rig = Rig::new()?;
+            for _ in 0..12 {
+                forged += queues::episode(&rig, &mut rng, &mut seen)?;
+                episodes += 1;
+                while rig.ctx.async_event(0).is_some() {}
+            }
+        }
+        Ok(())
+    })();
+    println!("{episodes} episodes, {forged} forged entries, seed {seed}");
+    report(&seen);
+    result?;
+    // An ordinary connection of this process still works.
+    let rig = Rig::new()?;
+    let p = rig.pair(&rig::PairOpts {
+        buf: 1 << 17,
+        ..Default::default()
+    })?;
+    checked_exchange(&p, seed)?;
+    bystander.say("stop")?;
+    println!(
+        "bystander: {} exchanges, every byte compared",
+        bystander.hear()?
+    );
+    bystander.finish()?;
+    let missing: Vec<&str> = EXPECTED
+        .iter()
+        .filter(|s| !seen.contains_key(&u32::from(s.to_raw())))
+        .map(|s| s.name())
+        .collect();
+    ensure!(missing.is_empty(), "never seen: {}", missing.join(", "));
+    Ok(())
+}
+
+fn report(seen: &Seen) {
+    println!("{:<24} {:>8}", "syndrome", "seen");
+    for (&code, &count) in seen {
+        let known = u16::try_from(code).ok().and_then(Syndrome::from_raw);
+        println!("{:<24} {count:>8}", known.map_or("(unknown)", |s| s.name()));
+    }
+}

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! The queues of this process behind the provider's back: where they are, and one episode of
+//! lying through them.
+use super::{forge, Seen};
+use crate::ffi::cq::Cq;
+use crate::ffi::mr::{access, Mr};
+use crate::ffi::qp::{op, RecvWr, SendWr};
+use crate::ffi::sys::DeviceMapping;
+use crate::outcome::Context as _;
+use crate::pattern::Rng;
+use crate::rig::{self, PairOpts, Rig};
+use crate::Fail;
+use std::mem::offset_of;
+use std::sync::atomic::{fence, Ordering};
+use std::time::{Duration, Instant};
+use verbena_abi::cqe::Cqe;
+use verbena_abi::doorbell as db;
+use verbena_abi::wqe::{RecvWqe, SendWqe};
+
+const DEVICE_FILE: &str = "/dev/infiniband/uverbs";
+
+/// A word of the guest's part of the doorbell area, as an offset in the mapping of that part.
+fn word(area_offset: usize) -> usize {
+    area_offset - db::GUEST_PART
+}
+
+/// The mappings that were not there before.
+fn new_since(before: &[DeviceMapping]) -> Vec<DeviceMapping> {
+    let mut now = DeviceMapping::find(DEVICE_FILE);
+    now.retain(|m| before.iter().all(|b| b.start() != m.start()));
+    now
+}
+
+/// A ring of entries, with the free-running index of the next one to forge.
+struct Ring {
+    map: DeviceMapping,
+    stride: usize,
+    size: usize,
+    next: u32,
+}
+
+impl Ring {
+    /// Finds the ring in which the provider wrote requests with ids `first` and `first + 1`, one
+    /// after the other. `id_at` is the offset of the id in an entry.
+    fn find(maps: &[DeviceMapping], first: u64, id_at: usize, entries: u32) -> Option<Ring> {
+        let at = |map: &DeviceMapping, id: u64| {
+            (id_at..map.len() - 7)
+                .step_by(8)
+                .find(|&off| map.read64(off) == id)
+        };
+        maps.iter()
+            .filter(|m| m.readable && m.writable)
+            .find_map(|map| {
+                let (a, b) = (at(map, first)?, at(map, first + 1)?);
+                let stride = b.checked_sub(a)?;
+                let size = (entries as usize).next_power_of_two();
+                (stride >= 16 && stride.is_power_of_two() && stride * size <= map.len()).then(
+                    || Ring {
+                        map: map.clone(),
+                        stride,
+                        size,
+                        next: 2,
+                    },
+                )
+            })
+    }
+
+    fn put(&mut self, entry: &forge::Entry) {
+        let base = (self.next as usize % self.size) * self.stride;
+        for (i, chunk) in entry.0.chunks_exact(4).enumerate() {
+            let value = u32::from_le_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]);
+            self.map.write32(base + i * 4, value);
+        }
+        self.next = self.next.wrapping_add(1);
+    }
+}
+
+/// Everything of this process that the device looks at.
+struct Area {
+    guest: DeviceMapping,
+    bell: DeviceMapping,
+}
+
+impl Area {
+    fn find() -> Option<Area> {
+        let maps = DeviceMapping::find(DEVICE_FILE);
+        let guest = maps
+            .iter()
+            .find(|m| m.readable && m.writable && m.len() == db::PART_SIZE)?
+            .clone();
+        let bell = maps.iter().find(|m| m.writable && !m.readable)?.clone();
+        Some(Area { guest, bell })
+    }
+
+    fn producers(&self, base: fn(usize) -> usize) -> Vec<u32> {
+        (0..db::AREA_SLOTS)
+            .map(|s| self.guest.read32(word(base(s))))
+            .collect()
+    }
+
+    /// Stores a producer index and makes the device look.
+    fn publish(&self, at: usize, slot: usize, index: u32) {
+        fence(Ordering::Release);
+        self.guest.write32(word(at), index);
+        self.nudge(db::qp_generation(slot / db::GROUP_SLOTS));
+    }
+
+    fn nudge(&self, generation: usize) {
+        let at = word(generation);
+        self.guest
+            .write32(at, self.guest.read32(at).wrapping_add(1));
+        fence(Ordering::SeqCst);
+        self.bell.write32(0, 0);
+    }
+}
+
+/// The slot whose producer index changed.
+fn changed(before: &[u32], after: &[u32]) -> Option<usize> {
+    before.iter().zip(after).position(|(a, b)| a != b)
+}
+
+/// Counts the causes in a completion ring, the entries being whatever the device wrote.
+fn harvest(maps: &[DeviceMapping], seen: &mut Seen) -> bool {
+    let mut any = false;
+    for map in maps.iter().filter(|m| m.readable && !m.writable) {
+        for entry in (0..map.len()).step_by(size_of::<Cqe>()) {
+            let cause = map.read32(entry + offset_of!(Cqe, vendor_err));
+            if cause != 0 {
+                *seen.entry(cause).or_default() += 1;
+                any = true;
+            }
+        }
+    }
+    any
+}
+
+/// One life of a queue pair. Returns the number of entries that were forged.
+pub fn episode(rig: &Rig, rng: &mut Rng, seen: &mut Seen) -> Result<u64, Fail> {
+    let opts = PairOpts::default()
+        .with(|o| o.cap.max_inline_data = 32)
+        .conn(|c| {
+            (c.timeout, c.retry_cnt, c.rnr_retry, c.min_rnr_timer) = (12, 1, 1, 1);
+        });
+    let before = DeviceMapping::find(DEVICE_FILE);
+    let (scq, rcq) = (Cq::new(&rig.ctx, 64)?, Cq::new(&rig.ctx, 64)?);
+    let cq_maps = new_since(&before);
+    let before = DeviceMapping::find(DEVICE_FILE);
+    let a = rig.end_on(&opts, scq, rcq)?;
+    let maps = new_since(&before);
+    let area = Area::find().ok_or("the doorbell area is not among the mappings")?;
+    let b = rig.end(&opts)?;
+    rig::connect(&a.qp, rig.gid, b.qp.qpn(), &opts.conn_a).at("connecting")?;
+    rig::connect(&b.qp, rig.gid, a.qp.qpn(), &opts.conn_b).at("connecting")?;
+
+    // Two honest requests in each queue tell where the queues are.
+    let tag = 0x7e57_0000_0000_0000 | rng.below(1 << 40) << 4;
+    let recvs = area.producers(db::rq_producer);
+    let sge = a.mr.sge(0, 4096);
+    a.qp.post_recv(&[RecvWr::new(tag, &[sge]), RecvWr::new(tag + 1, &[sge])])?;
+    let recv_slot = changed(&recvs, &area.producers(db::rq_producer));
+    let sends = area.producers(db::sq_producer);
+    let write = SendWr::new(op::WRITE, tag, &[a.mr.sge(0, 8)]).remote(b.mr.at(0), b.mr.rkey());
+    a.qp.post_send(&[
+        write.clone(),
+        SendWr {
+            wr_id: tag + 1,
+            ..write
+        },
+    ])?;
+    let send_slot = changed(&sends, &area.producers(db::sq_producer));
+    let (Some(send_slot), Some(recv_slot)) = (send_slot, recv_slot) else {
+        return Err("no producer index moved in the doorbell area".into());
+    };
+    let sq = Ring::find(&maps, tag, offset_of!(SendWqe, wr_id), a.qp.cap.max_send_wr);
+    let rq = Ring::find(&maps, tag, offset_of!(RecvWqe, wr_id), a.qp.cap.max_recv_wr);
+    let (Some(mut sq), Some(mut rq)) = (sq, rq) else {
+        return Err(format!("the rings are not among the mappings: {maps:?}").into());
+    };
+
+    let other_pd = rig.ctx.alloc_pd()?;
+    let read_only = Mr::new(&rig.pd, 4096, access::NONE)?;
+    let foreign = Mr::new(&other_pd, 4096, access::ALL)?;
+    let names = forge::Names {
+        mr: &a.mr,
+        remote: (b.mr.at(0), b.mr.rkey()),
+        read_only: &read_only,
+        foreign: &foreign,
+    };
+    let mut forged = 0;
+
+    // Receives first: what the peer sends lands in forged entries. Sometimes the peer has none.
+    for i in 0..4 {
+        rq.put(&forge::recv(rng, rq.stride, &names, tag + 100 + i));
+        forged += 1;
+    }
+    area.publish(db::rq_producer(recv_slot), recv_slot, rq.next);
+    if rng.below(3) != 0 {
+        let small = if rng.below(4) == 0 { 8 } else { 4096 };
+        let bad = crate::ffi::Sge {
+            lkey: 0xdead_beef,
+            ..b.mr.sge(0, 64)
+        };
+        let sges = if rng.below(5) == 0 {
+            bad
+        } else {
+            b.mr.sge(8192, small)
+        };
+        b.qp.post_recv(&vec![RecvWr::new(1, &[sges]); 8])?;
+    }
+    let by_recv = rng.below(3) == 0;
+    if by_recv {
+        for _ in 0..4 {
+            let _ =
+                b.qp.post_send(&[SendWr::new(op::SEND, 2, &[b.mr.sge(0, 64)])]);
+        }
+    } else {
+        for i in 0..1 + rng.below(6) {
+            sq.put(&forge::send(rng, sq.stride, &names, tag + 200 + i));
+            forged += 1;
+        }
+        let index = match rng.below(16) {
+            0 => sq.next.wrapping_add(rng.next_u64() as u32),
+            1 => sq.next.wrapping_sub(3),
+            _ => sq.next,
+        };
+        area.publish(db::sq_producer(send_slot), send_slot, index);
+    }
+    if rng.below(4) == 0 {
+        scribble(&area, rng);
+    }
+    // The device has its say: an error is likely, but some forgeries are harmless.
+    let until = Instant::now() + Duration::from_millis(40);
+    while Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+        let mut probe = Seen::new();
+        if harvest(&cq_maps, &mut probe) {
+            break;
+        }
+    }
+    harvest(&cq_maps, seen);
+    for cq in [&b.scq, &b.rcq] {
+        for w in cq.poll(64).at("polling the peer's CQ")? {
+            if w.vendor_err != 0 {
+                *seen.entry(w.vendor_err).or_default() += 1;
+            }
+        }
+    }
+    Ok(forged)
+}
+
+/// Arm words, consumer indexes, generations and the rung word of all own slots.
+fn scribble(area: &Area, rng: &mut Rng) {
+    for _ in 0..1 + rng.below(8) {
+        let slot = rng.below(16) as usize;
+        match rng.below(5) {
+            0 => area.guest.write64(word(db::cq_arm(slot)), rng.next_u64()),
+            1 => area
+                .guest
+                .write32(word(db::cq_consumer(slot)), rng.next_u64() as u32),
+            2 => area
+                .guest
+                .write32(word(db::rq_producer(slot)), rng.next_u64() as u32),
+            3 => area.guest.write32(word(db::RUNG), rng.next_u64() as u32),
+            _ => area
+                .guest
+                .write32(word(db::sq_producer(slot)), rng.next_u64() as u32),
+        }
+    }
+    area.nudge(db::cq_generation(0));
+    area.nudge(db::qp_generation(0));
+}
