@@ -31,5 +31,6 @@ pub mod peer;
 pub mod rig;
 pub mod runner;
 pub mod tests;
+pub mod unbind;
 
 pub use outcome::{Fail, Test, TestResult};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! `verbena-hostile [SECONDS [SEED]]`: a process that lies to the device through its own queues.
+//! `verbena-guest-hostile [SECONDS [SEED]]`: a process that lies to the device through its own queues.
 //!
 //! It makes queue pairs through the ordinary verbs, finds the mappings that the provider made of
 //! the device file, and then goes around the provider: it forges work queue entries that are valid
@@ -46,7 +46,7 @@ const EXPECTED: &[Syndrome] = &[
 /// How often each syndrome was seen.
 pub type Seen = BTreeMap<u32, u64>;
 
-/// The program `verbena-hostile`.
+/// The program `verbena-guest-hostile`.
 pub fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().collect();
     if args.iter().any(|a| a == "--peer") {
@@ -54,7 +54,9 @@ pub fn main() -> ExitCode {
     }
     let number = |i: usize| args.get(i).and_then(|a| a.parse::<u64>().ok());
     if args.get(1).is_some() && number(1).is_none() {
-        eprintln!("usage: verbena-hostile [SECONDS [SEED]]   device: $VERBENA_DEVICE or verbena0");
+        eprintln!(
+            "usage: verbena-guest-hostile [SECONDS [SEED]]   device: $VERBENA_DEVICE or verbena0"
+        );
         return ExitCode::from(2);
     }
     if let Err(why) = runner::set_env(std::env::var("VERBENA_DEVICE").ok(), None) {

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! `verbena-guest-unbind [CYCLES]`: the device goes away under a process that is at work.
+//!
+//! In each cycle this process has work posted, a thread that waits for asynchronous events, and
+//! its mappings; then the driver is unbound. DEVICE_FATAL must come exactly once, every posted
+//! request must be flushed, posting must stay accepted and flush too, and touching the mappings
+//! must not hurt. Then the driver is bound again while the old context is still open, and the new
+//! device must work at once. Slab memory is compared between an early cycle and the last.
+use crate::ffi::context::EventType;
+use crate::ffi::qp::{op, SendWr};
+use crate::outcome::Context as _;
+use crate::rig::{self, PairOpts, Rig};
+use crate::tests::checked_exchange;
+use crate::{runner, Fail, TestResult};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+const SLAB_LIMIT_KB: u64 = 1024;
+
+/// The program `verbena-guest-unbind`.
+pub fn main() -> ExitCode {
+    let cycles = match std::env::args().nth(1).map(|a| a.parse::<u64>()) {
+        None => 100,
+        Some(Ok(n)) => n,
+        Some(Err(_)) => {
+            eprintln!("usage: verbena-guest-unbind [CYCLES]");
+            return ExitCode::from(2);
+        }
+    };
+    if let Err(why) = runner::set_env(std::env::var("VERBENA_DEVICE").ok(), None) {
+        eprintln!("{why}");
+        return ExitCode::FAILURE;
+    }
+    match run(cycles) {
+        Ok(()) => {
+            println!("{cycles} passed, 0 failed");
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            println!("FAILED unbind: {why:?}\n0 passed, 1 failed");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cycles: u64) -> TestResult {
+    let device = Path::new("/sys/class/infiniband")
+        .join(&rig::env().device)
+        .join("device");
+    let device = fs::canonicalize(device)
+        .map_err(Fail::from)
+        .at("finding the PCI device")?;
+    let address = device
+        .file_name()
+        .and_then(|n| n.to_str())
+        .ok_or("no PCI address")?
+        .to_owned();
+    let driver = fs::canonicalize(device.join("driver"))?;
+    let early = cycles.div_ceil(10);
+    let mut slab_then = 0;
+    for i in 1..=cycles {
+        cycle(&driver, &address, i).at(&format!("cycle {i}"))?;
+        if i == early {
+            slab_then = slab()?;
+        }
+    }
+    let now = slab()?;
+    println!("slab after cycle {early}: {slab_then} kB, after cycle {cycles}: {now} kB");
+    ensure!(
+        now <= slab_then + SLAB_LIMIT_KB,
+        "slab grew from {slab_then} to {now} kB"
+    );
+    Ok(())
+}
+
+fn cycle(driver: &Path, address: &str, i: u64) -> TestResult {
+    let rig = Rig::new()?;
+    let p = rig.pair(&PairOpts {
+        buf: 1 << 17,
+        ..PairOpts::default()
+    })?;
+    checked_exchange(&p, i).at("before the unbind")?;
+    // Work that cannot finish by itself: sends without a receive, receives without a send.
+    for w in 0..6 {
+        p.b.qp
+            .post_send(&[SendWr::new(op::SEND, w, &[p.b.mr.sge(0, 64)]).flags(0)])?;
+        p.b.recv(100 + w, 0, 64)?;
+    }
+    let ctx = rig.ctx.clone();
+    let reader = std::thread::spawn(move || {
+        let ms = rig::PATIENCE.as_millis() as i32;
+        let first = ctx.async_event(ms).map(|e| e.kind());
+        let second = ctx.async_event(300).map(|e| e.kind());
+        (first, second)
+    });
+    std::thread::sleep(Duration::from_millis(5 * (i % 4)));
+    fs::write(driver.join("unbind"), address)
+        .map_err(Fail::from)
+        .at("unbind")?;
+
+    let (first, second) = reader.join().map_err(|_| "the event reader panicked")?;
+    ensure_eq!(
+        first,
+        Some(EventType::DEVICE_FATAL),
+        "first event after the unbind"
+    );
+    ensure_eq!(second, None, "second event after the unbind");
+    for (n, w) in rig::wait(&p.b.scq, 6, "sends of a dead device")?
+        .iter()
+        .enumerate()
+    {
+        rig::err(w, n as u64, rig::status::WR_FLUSH_ERR, &p.b.qp)?;
+    }
+    for (n, w) in rig::wait(&p.b.rcq, 6, "receives of a dead device")?
+        .iter()
+        .enumerate()
+    {
+        rig::err(w, 100 + n as u64, rig::status::WR_FLUSH_ERR, &p.b.qp)?;
+    }
+    // Posting, arming and polling touch rings and doorbells that are no longer the device's.
+    for w in 0..40 {
+        p.a.recv(w, 0, 64).at("posting to a dead device")?;
+        rig::err(
+            &rig::wait_one(&p.a.rcq, "a late receive")?,
+            w,
+            rig::status::WR_FLUSH_ERR,
+            &p.a.qp,
+        )?;
+        p.a.qp
+            .post_send(&[SendWr::new(op::SEND, w, &[p.a.mr.sge(0, 8)])])?;
+        rig::err(
+            &rig::wait_one(&p.a.scq, "a late send")?,
+            w,
+            rig::status::WR_FLUSH_ERR,
+            &p.a.qp,
+        )?;
+        p.a.scq.arm(false).at("arming on a dead device")?;
+    }
+    rig::expect_quiet(&p.a.scq, Duration::from_millis(20), "a dead device")?;
+
+    // Bound again at once, the old context still open; now and then it closes first.
+    let old = if i % 3 == 0 {
+        drop(p);
+        drop(rig);
+        None
+    } else {
+        Some((p, rig))
+    };
+    fs::write(driver.join("bind"), address)
+        .map_err(Fail::from)
+        .at("bind")?;
+    rig::wait_for("the device is back", || {
+        let device = PathBuf::from("/sys/class/infiniband").join(&rig::env().device);
+        Ok(device.exists() && Rig::new().is_ok_and(|r| r.gid.raw != [0; 16]))
+    })?;
+    let new = Rig::new()?;
+    let q = new.pair(&PairOpts {
+        buf: 1 << 17,
+        ..PairOpts::default()
+    })?;
+    checked_exchange(&q, i).at("after the rebind")?;
+    drop(old);
+    checked_exchange(&q, i).at("after the old context was closed")?;
+    drop((q, new));
+    match crate::ffi::sys::drop_failures() {
+        0 => Ok(()),
+        n => Err(format!("{n} objects could not be destroyed").into()),
+    }
+}
+
+/// Slab memory in kB, caches dropped.
+fn slab() -> Result<u64, Fail> {
+    fs::write("/proc/sys/vm/drop_caches", "3")?;
+    std::thread::sleep(Duration::from_secs(1));
+    let text = fs::read_to_string("/proc/meminfo")?;
+    let line = text
+        .lines()
+        .find(|l| l.starts_with("Slab:"))
+        .ok_or("no Slab in meminfo")?;
+    let kb = line.split_whitespace().nth(1).and_then(|w| w.parse().ok());
+    kb.ok_or_else(|| "no number in meminfo".into())
+}
