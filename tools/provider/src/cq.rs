@@ -229,16 +229,18 @@ impl Cq {
             .store_release(doorbell::cq_consumer(self.slot), state.consumer);
     }
 
+    /// Whether the next entry is there.
+    #[inline(always)]
+    fn is_written(&self, state: &CqState) -> bool {
+        let entry = state.ring.entry(state.consumer);
+        let tail = entry.get32_acquire::<TAIL_OFFSET>();
+        Tail::is_valid(tail, state.consumer, state.log_size)
+    }
+
     /// Whether there is nothing to poll.
     #[inline(always)]
     fn is_empty(&self, state: &CqState) -> bool {
-        let tail = state
-            .ring
-            .entry(state.consumer)
-            .get32_acquire::<TAIL_OFFSET>();
-        !Tail::is_valid(tail, state.consumer, state.log_size)
-            && state.saved.is_empty()
-            && self.area.alive()
+        !self.is_written(state) && state.saved.is_empty() && self.area.alive()
     }
 
     /// Takes the next completion, whatever there is.
@@ -248,16 +250,10 @@ impl Cq {
         if !state.saved.is_empty() {
             return Some(state.take_saved());
         }
-        loop {
+        // First whether the entry is there, then what it is: one that appears in between must not pass for unusable.
+        while self.is_written(state) {
             if let Some(completion) = self.take(state) {
                 return Some(completion);
-            }
-            let tail = state
-                .ring
-                .entry(state.consumer)
-                .get32_acquire::<TAIL_OFFSET>();
-            if !Tail::is_valid(tail, state.consumer, state.log_size) {
-                break;
             }
             // An entry that names no queue pair of this CQ cannot be used; it does not end the poll.
             state.consumer = state.consumer.wrapping_add(1);
