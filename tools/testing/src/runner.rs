@@ -157,6 +157,8 @@ struct Running {
     test: &'static Test,
     child: Child,
     log: PathBuf,
+    /// Seconds until it counts as hung: more where packets are lost on purpose.
+    limit: u64,
     started: Instant,
 }
 
@@ -180,6 +182,7 @@ fn start(test: &'static Test) -> std::io::Result<Running> {
         test,
         child,
         log,
+        limit: test.limit * if rig::lossy() { 3 } else { 1 },
         started: Instant::now(),
     })
 }
@@ -199,7 +202,7 @@ impl Running {
                 sys::kill_group(self.child.id());
                 Some(self.judge(status))
             }
-            Ok(None) if self.started.elapsed() < Duration::from_secs(self.test.limit) => None,
+            Ok(None) if self.started.elapsed() < Duration::from_secs(self.limit) => None,
             Ok(None) => {
                 sys::kill_group(self.child.id());
                 let deadline = Instant::now() + Duration::from_secs(10);
@@ -214,7 +217,7 @@ impl Running {
                 };
                 Some(Outcome::Failed(format!(
                     "hangs: no end after {} s{note}",
-                    self.test.limit
+                    self.limit
                 )))
             }
             Err(e) => Some(Outcome::Failed(format!("cannot wait for the process: {e}"))),

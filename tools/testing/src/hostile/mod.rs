@@ -87,8 +87,9 @@ fn run(time: Duration, seed: u64) -> Result<(), Fail> {
         while Instant::now() < until {
             // A context of its own for some episodes: its area is torn down in whatever state.
             let rig = Rig::new()?;
+            let area = queues::Area::find().ok_or("no doorbell area among the mappings")?;
             for _ in 0..12 {
-                forged += queues::episode(&rig, &mut rng, &mut seen)?;
+                forged += queues::episode(&rig, &area, &mut rng, &mut seen)?;
                 episodes += 1;
                 while rig.ctx.async_event(0).is_some() {}
             }

@@ -75,14 +75,15 @@ impl Ring {
     }
 }
 
-/// Everything of this process that the device looks at.
-struct Area {
+/// The doorbell area of this process: what the guest writes of it, and its page in the BAR.
+pub struct Area {
     guest: DeviceMapping,
     bell: DeviceMapping,
 }
 
 impl Area {
-    fn find() -> Option<Area> {
+    /// Looks in a context that has no queues yet, whose rings could be taken for an area.
+    pub fn find() -> Option<Area> {
         let maps = DeviceMapping::find(DEVICE_FILE);
         let guest = maps
             .iter()
@@ -135,7 +136,7 @@ fn harvest(maps: &[DeviceMapping], seen: &mut Seen) -> bool {
 }
 
 /// One life of a queue pair. Returns the number of entries that were forged.
-pub fn episode(rig: &Rig, rng: &mut Rng, seen: &mut Seen) -> Result<u64, Fail> {
+pub fn episode(rig: &Rig, area: &Area, rng: &mut Rng, seen: &mut Seen) -> Result<u64, Fail> {
     let opts = PairOpts::default()
         .with(|o| o.cap.max_inline_data = 32)
         .conn(|c| {
@@ -147,7 +148,6 @@ pub fn episode(rig: &Rig, rng: &mut Rng, seen: &mut Seen) -> Result<u64, Fail> {
     let before = DeviceMapping::find(DEVICE_FILE);
     let a = rig.end_on(&opts, scq, rcq)?;
     let maps = new_since(&before);
-    let area = Area::find().ok_or("the doorbell area is not among the mappings")?;
     let b = rig.end(&opts)?;
     rig::connect(&a.qp, rig.gid, b.qp.qpn(), &opts.conn_a).at("connecting")?;
     rig::connect(&b.qp, rig.gid, a.qp.qpn(), &opts.conn_b).at("connecting")?;
@@ -226,7 +226,7 @@ pub fn episode(rig: &Rig, rng: &mut Rng, seen: &mut Seen) -> Result<u64, Fail> {
         area.publish(db::sq_producer(send_slot), send_slot, index);
     }
     if rng.below(4) == 0 {
-        scribble(&area, rng);
+        scribble(area, rng);
     }
     // The device has its say: an error is likely, but some forgeries are harmless.
     let until = Instant::now() + Duration::from_millis(40);
