@@ -178,10 +178,8 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         // SAFETY: every object of the context holds an `Arc` to it, so all are gone.
-        note_drop(
-            "context",
-            Errno::check(unsafe { ibv_close_device(self.raw) }),
-        );
+        let code = unsafe { ibv_close_device(self.raw) };
+        note_drop("context", Errno::check(code));
     }
 }
 

@@ -62,10 +62,8 @@ impl Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         // SAFETY: CQs hold an `Arc` to their channel, so none is left.
-        note_drop(
-            "channel",
-            Errno::check(unsafe { ibv_destroy_comp_channel(self.raw) }),
-        );
+        let code = unsafe { ibv_destroy_comp_channel(self.raw) };
+        note_drop("channel", Errno::check(code));
         let _ = &self.ctx;
     }
 }
