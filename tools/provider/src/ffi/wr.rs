@@ -136,12 +136,13 @@ impl<'a> SendWr<'a> {
 #[derive(Clone, Copy)]
 pub struct RecvWr<'a>(&'a ibv_recv_wr);
 
-impl<'a> RecvWr<'a> {
+impl RecvWr<'_> {
     /// Takes the head of a list.
     ///
     /// # Safety
     ///
-    /// `wr` points to a valid list: each entry has `num_sge` SGEs if that is positive. Nothing changes it during `'a`.
+    /// `wr` points to a valid list: each entry has `num_sge` SGEs if that is positive. Nothing changes it as long
+    /// as this value lives.
     #[inline(always)]
     pub unsafe fn new(wr: *const ibv_recv_wr) -> Option<Self> {
         // SAFETY: the caller vouches for it.
