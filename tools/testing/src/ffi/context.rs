@@ -291,6 +291,7 @@ impl Pd {
 impl Drop for Pd {
     fn drop(&mut self) {
         // SAFETY: every object of the domain holds an `Arc` to it, so all are gone.
-        note_drop("PD", Errno::check(unsafe { ibv_dealloc_pd(self.raw) }));
+        let ret = unsafe { ibv_dealloc_pd(self.raw) };
+        note_drop("PD", Errno::check(ret));
     }
 }

@@ -188,6 +188,7 @@ impl Cq {
 impl Drop for Cq {
     fn drop(&mut self) {
         // SAFETY: QPs hold an `Arc` to their CQs, so none is left.
-        note_drop("CQ", Errno::check(unsafe { ibv_destroy_cq(self.raw) }));
+        let ret = unsafe { ibv_destroy_cq(self.raw) };
+        note_drop("CQ", Errno::check(ret));
     }
 }

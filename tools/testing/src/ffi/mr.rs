@@ -94,6 +94,7 @@ impl Mr {
 impl Drop for Mr {
     fn drop(&mut self) {
         // SAFETY: `raw` came from registering and is deregistered once.
-        note_drop("MR", Errno::check(unsafe { ibv_dereg_mr(self.raw) }));
+        let ret = unsafe { ibv_dereg_mr(self.raw) };
+        note_drop("MR", Errno::check(ret));
     }
 }

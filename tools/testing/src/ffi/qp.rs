@@ -344,7 +344,8 @@ impl Qp {
 impl Drop for Qp {
     fn drop(&mut self) {
         // SAFETY: `raw` came from creating and is destroyed once.
-        note_drop("QP", Errno::check(unsafe { ibv_destroy_qp(self.raw) }));
+        let ret = unsafe { ibv_destroy_qp(self.raw) };
+        note_drop("QP", Errno::check(ret));
     }
 }
 
@@ -402,6 +403,7 @@ impl Srq {
 impl Drop for Srq {
     fn drop(&mut self) {
         // SAFETY: QPs hold an `Arc` to their SRQ, so none is left.
-        note_drop("SRQ", Errno::check(unsafe { ibv_destroy_srq(self.raw) }));
+        let ret = unsafe { ibv_destroy_srq(self.raw) };
+        note_drop("SRQ", Errno::check(ret));
     }
 }
