@@ -124,10 +124,11 @@ fn explain(code: &str, json: bool) -> Result<String, String> {
             }
         ));
     }
-    Ok(chosen
+    let lines: Vec<String> = chosen
         .iter()
         .map(|s| format!("{:#06x} {}: {}\n", s.to_raw(), s.name(), s.explain().trim()))
-        .collect())
+        .collect();
+    Ok(lines.concat())
 }
 
 /// A code by number, in decimal or hexadecimal, or by name.
