@@ -16,16 +16,23 @@ use verbena_abi::syndrome::Syndrome;
 /// One answer in so many is wrong.
 const ODDS: u64 = 40;
 
+/// So many commands of a life are answered truly: a driver that cannot be brought up is not lied to at length.
+const TRUE_COMMANDS: u32 = 100;
+
 /// The dice.
 #[derive(Clone, Debug)]
 pub struct Hostile {
     state: Option<u64>,
+    commands: u32,
 }
 
 impl Hostile {
     /// Lies with this seed, or never.
     pub fn new(seed: Option<u64>) -> Self {
-        Self { state: seed }
+        Self {
+            state: seed,
+            commands: 0,
+        }
     }
 
     fn roll(&mut self, sides: u64) -> u64 {
@@ -105,7 +112,8 @@ impl Hostile {
         &mut self,
         outcome: Result<[u8; N], CmdError>,
     ) -> Result<[u8; N], CmdError> {
-        if !self.lies() {
+        self.commands = self.commands.saturating_add(1);
+        if self.commands <= TRUE_COMMANDS || !self.lies() {
             return outcome;
         }
         match (self.roll(3), outcome) {
