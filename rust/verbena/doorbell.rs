@@ -182,11 +182,34 @@ impl Taken {
     }
 }
 
-/// A doorbell area.
-#[pin_data(PinnedDrop)]
-pub(crate) struct Area {
+/// Index of an area; when it is dropped the device lets go of the area, if it has it, and the index
+/// is free again.
+struct Uar {
     hw: Arc<Hw>,
-    uar: u32,
+    index: u32,
+}
+
+impl Drop for Uar {
+    fn drop(&mut self) {
+        if self.hw.served.remove(self.index) {
+            self.hw.exec_destroy(&destroy(self.index));
+        }
+        self.hw.uars.free(self.index);
+    }
+}
+
+fn destroy(uar: u32) -> DestroyUar {
+    DestroyUar {
+        id: Le32::new(uar),
+        ..Default::default()
+    }
+}
+
+/// A doorbell area.
+#[pin_data]
+pub(crate) struct Area {
+    /// The first to go: the device looks at the memory until then.
+    uar: Uar,
     memory: Arc<Chunk>,
     /// How a process maps the memory and the doorbell page; the kernel does not.
     mappings: Option<Mappings>,
@@ -196,45 +219,33 @@ pub(crate) struct Area {
 
 impl Area {
     fn new(hw: &Arc<Hw>, context: Option<&MmapContext>) -> Result<Arc<Self>> {
-        let uar = hw.uars.alloc()?;
-        let area = Self::with_uar(hw, uar, context);
-        if area.is_err() {
-            hw.uars.free(uar);
-        }
-        area
-    }
-
-    fn with_uar(hw: &Arc<Hw>, uar: u32, context: Option<&MmapContext>) -> Result<Arc<Self>> {
+        let index = hw.uars.alloc()?;
+        let uar = Uar {
+            hw: hw.clone(),
+            index,
+        };
         let memory = Arc::new(Chunk::alloc(&hw.dma, AREA_SIZE)?, GFP_KERNEL)?;
         let mappings = match context {
-            Some(context) => Some(Mappings::new(hw, uar, &memory, context)?),
+            Some(context) => Some(Mappings::new(hw, index, &memory, context)?),
             None => None,
         };
         hw.cmdq.exec(&CreateUar {
-            uar: Le32::new(uar),
+            uar: Le32::new(index),
             addr: Le64::new(memory.dma_addr()),
             ..Default::default()
         })?;
-        let kept = memory.clone();
-        let init = try_pin_init!(Self {
-            hw: hw.clone(),
-            uar,
-            memory: kept,
-            mappings,
-            taken <- new_mutex!(Taken { qp: [0; GROUPS], cq: [0; GROUPS] }),
-        }? Error);
-        let area = Arc::pin_init(init, GFP_KERNEL)
-            .and_then(|area| {
-                hw.served.add(uar, memory)?;
-                Ok(area)
-            })
-            .inspect_err(|_| {
-                hw.exec_destroy(&DestroyUar {
-                    id: Le32::new(uar),
-                    ..Default::default()
-                });
-            })?;
-        Ok(area)
+        hw.served.add(index, memory.clone()).inspect_err(|_| {
+            hw.exec_destroy(&destroy(index));
+        })?;
+        Arc::pin_init(
+            try_pin_init!(Self {
+                uar,
+                memory,
+                mappings,
+                taken <- new_mutex!(Taken { qp: [0; GROUPS], cq: [0; GROUPS] }),
+            }? Error),
+            GFP_KERNEL,
+        )
     }
 
     fn take(&self, kind: SlotKind) -> Option<u16> {
@@ -253,19 +264,6 @@ impl Area {
     fn give_back(&self, kind: SlotKind, slot: u16) {
         if let Some(word) = self.taken.lock().of(kind).get_mut(usize::from(slot) / 64) {
             *word &= !(1 << (slot % 64));
-        }
-    }
-}
-
-#[pinned_drop]
-impl PinnedDrop for Area {
-    fn drop(self: Pin<&mut Self>) {
-        if self.hw.served.remove(self.uar) {
-            self.hw.exec_destroy(&DestroyUar {
-                id: Le32::new(self.uar),
-                ..Default::default()
-            });
-            self.hw.uars.free(self.uar);
         }
     }
 }
@@ -330,7 +328,7 @@ impl Area {
             Le64::new(self.mappings.as_ref().map_or(0, |m| entry(m).offset()))
         };
         AreaInfo {
-            uar: Le32::new(self.uar),
+            uar: Le32::new(self.uar.index),
             device_offset: offset(|m| &m.device),
             guest_offset: offset(|m| &m.guest),
             ring_offset: offset(|m| &m.ring),
@@ -349,7 +347,7 @@ pub(crate) struct Slot {
 impl Slot {
     /// Index of the area.
     pub(crate) fn uar(&self) -> u32 {
-        self.area.uar
+        self.area.uar.index
     }
 
     /// Index in the area.
@@ -367,7 +365,7 @@ impl Slot {
     }
 
     fn ring(&self) {
-        self.area.hw.bars.ring(self.area.uar);
+        self.area.uar.hw.bars.ring(self.area.uar.index);
     }
 
     /// Zeroes the guest's words of the slot, before a new queue uses it.

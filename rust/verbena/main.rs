@@ -32,18 +32,31 @@
 #[allow(dead_code, unreachable_pub, clippy::all)]
 #[path = "../../include/abi/mod.rs"]
 mod abi;
+#[forbid(unsafe_code)]
 mod bars;
+#[forbid(unsafe_code)]
 mod cmdq;
+#[forbid(unsafe_code)]
 mod ctx;
+#[forbid(unsafe_code)]
 mod doorbell;
+#[forbid(unsafe_code)]
 mod eq;
+#[forbid(unsafe_code)]
 mod health;
+#[forbid(unsafe_code)]
 mod hw;
+#[forbid(unsafe_code)]
 mod ids;
+#[forbid(unsafe_code)]
 mod netdev;
+#[forbid(unsafe_code)]
 mod pci;
+#[forbid(unsafe_code)]
 mod ring;
+#[forbid(unsafe_code)]
 mod undertaker;
+#[forbid(unsafe_code)]
 mod verbs;
 
 use kernel::prelude::*;
