@@ -80,7 +80,14 @@ impl Device {
     /// Drops everything; the state after power-on. Guest memory is not touched: its owner may have reused it.
     pub fn reset(&mut self) {
         let regs = self.shared.regs.clone();
+        // A new life is lied to otherwise than the last, or a driver that a seed stops early never gets further.
+        #[cfg(feature = "hostile")]
+        let hostile = self.shared.hostile.next_life();
         *self = Self::new(self.shared.config.clone(), regs.clone());
+        #[cfg(feature = "hostile")]
+        {
+            self.shared.hostile = hostile;
+        }
         regs.reset();
     }
 

@@ -35,6 +35,11 @@ impl Hostile {
         }
     }
 
+    /// The dice of the life after a reset: they roll on, and the driver may come up again.
+    pub fn next_life(&self) -> Self {
+        Self::new(self.state)
+    }
+
     fn roll(&mut self, sides: u64) -> u64 {
         let Some(state) = &mut self.state else {
             return 0;
