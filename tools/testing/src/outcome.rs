@@ -22,6 +22,8 @@ pub struct Test {
     pub limit: u64,
     /// Runs only with `--long` or when `--filter` names it exactly.
     pub long: bool,
+    /// Looks at the whole device, so no other test runs beside it.
+    pub alone: bool,
 }
 
 impl Test {
@@ -31,11 +33,17 @@ impl Test {
             run,
             limit: 60,
             long: false,
+            alone: false,
         }
     }
 
     pub const fn limit(mut self, seconds: u64) -> Test {
         self.limit = seconds;
+        self
+    }
+
+    pub const fn alone(mut self) -> Test {
+        self.alone = true;
         self
     }
 

@@ -253,11 +253,17 @@ fn selected(o: &Options) -> Vec<&'static Test> {
 }
 
 fn run_all(options: &Options) -> ExitCode {
-    let mut queue = selected(options).into_iter();
+    let mut queue = selected(options).into_iter().peekable();
     let mut running: Vec<Running> = Vec::new();
     let (mut passed, mut failed, mut skipped) = (0u32, 0u32, 0u32);
     loop {
         while running.len() < options.jobs {
+            let crowded = |t: &&Test| {
+                !running.is_empty() && (t.alone || running.iter().any(|r| r.test.alone))
+            };
+            if queue.peek().is_some_and(crowded) {
+                break;
+            }
             let Some(test) = queue.next() else { break };
             match start(test) {
                 Ok(r) => running.push(r),

@@ -18,12 +18,18 @@ pub static TESTS: &[Test] = &[
     Test::new("res/qp-limits", qp_limits),
     Test::new("res/cq-limits", cq_limits),
     Test::new("res/mr-limits", mr_limits),
-    Test::new("res/create-destroy-pd-cq-mr", create_destroy).limit(120),
-    Test::new("res/create-destroy-connected-qps", create_destroy_qps).limit(180),
-    Test::new("res/open-close", open_close).limit(120),
-    Test::new("res/rdma-resource-shows-our-objects", resource_shows),
+    Test::new("res/create-destroy-pd-cq-mr", create_destroy)
+        .alone()
+        .limit(120),
+    Test::new("res/create-destroy-connected-qps", create_destroy_qps)
+        .alone()
+        .limit(180),
+    Test::new("res/open-close", open_close).alone().limit(120),
+    Test::new("res/rdma-resource-shows-our-objects", resource_shows).alone(),
     Test::new("res/many-connected-qps", many_qps).limit(120),
-    Test::new("res/threads-create-and-destroy", threads).limit(120),
+    Test::new("res/threads-create-and-destroy", threads)
+        .alone()
+        .limit(120),
 ];
 
 fn query_device(rig: &Rig) -> TestResult {

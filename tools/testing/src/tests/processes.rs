@@ -13,7 +13,9 @@ pub static TESTS: &[Test] = &[
     Test::new("ops/two-processes", two_processes).limit(120),
     Test::new("3.10/rkey-of-another-process", foreign_process),
     Test::new("3.12/peer-process-killed", killed).limit(90),
-    Test::new("res/killed-process-leaves-nothing", leaves_nothing).limit(120),
+    Test::new("res/killed-process-leaves-nothing", leaves_nothing)
+        .alone()
+        .limit(120),
 ];
 
 pub static ROLES: &[Role] = &[
