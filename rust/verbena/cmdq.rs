@@ -228,7 +228,7 @@ impl CommandQueue {
                 return Err(EIO);
             }
             if !in_time {
-                pr_err!("command {} timed out\n", opcode.name());
+                dev_err!(self.health.pdev(), "command {} timed out\n", opcode.name());
                 self.health
                     .declare_dead(if self.bars.read(regs::STATUS) == crate::bars::GONE {
                         Cause::Gone
@@ -266,7 +266,8 @@ impl CommandQueue {
                     _ => EINVAL,
                 };
                 if self.health.may_log() {
-                    pr_info!(
+                    dev_info!(
+                        self.health.pdev(),
                         "command {} failed: {}, syndrome {:#06x}\n",
                         C::OPCODE.name(),
                         status.name(),
@@ -277,7 +278,11 @@ impl CommandQueue {
             }
             None => {
                 if self.health.may_log() {
-                    pr_err!("command {}: malformed reply\n", C::OPCODE.name());
+                    dev_err!(
+                        self.health.pdev(),
+                        "command {}: malformed reply\n",
+                        C::OPCODE.name()
+                    );
                 }
                 Err(EIO)
             }

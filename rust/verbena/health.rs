@@ -8,8 +8,10 @@
 
 use crate::undertaker::Undertaker;
 use kernel::{
+    pci,
     prelude::*,
     sync::{
+        aref::ARef,
         atomic::{
             Acquire,
             Atomic,
@@ -46,16 +48,17 @@ const COMPLAINTS: u32 = 32;
 /// Whether the device lives.
 #[pin_data]
 pub(crate) struct Health {
+    pdev: ARef<pci::Device>,
     dead: Atomic<bool>,
     logged: Atomic<u32>,
-    /// Software flushes that were asked for.
     #[pin]
     work: IrqLock<Option<Arc<Work<Undertaker>>>>,
 }
 
 impl Health {
-    pub(crate) fn new() -> impl PinInit<Self> {
+    pub(crate) fn new(pdev: ARef<pci::Device>) -> impl PinInit<Self> {
         pin_init!(Self {
+            pdev,
             dead: Atomic::new(false),
             logged: Atomic::new(0),
             work <- new_irq_lock!(None),
@@ -72,6 +75,11 @@ impl Health {
         }
     }
 
+    /// The device, for messages.
+    pub(crate) fn pdev(&self) -> &pci::Device {
+        &self.pdev
+    }
+
     /// Whether the device is dead.
     #[inline]
     pub(crate) fn is_dead(&self) -> bool {
@@ -85,11 +93,16 @@ impl Health {
         }
         match cause {
             Cause::Device(syndrome) => {
-                pr_err!("the device reports a fatal error, syndrome {syndrome:#06x}\n")
+                dev_err!(
+                    self.pdev,
+                    "the device reports a fatal error, syndrome {syndrome:#06x}\n"
+                )
             }
-            Cause::CommandTimeout => pr_err!("the device does not answer: it is given up\n"),
-            Cause::Gone => pr_err!("the device is gone\n"),
-            Cause::Protocol(what) => pr_err!("the device is given up: {what}\n"),
+            Cause::CommandTimeout => {
+                dev_err!(self.pdev, "the device does not answer: it is given up\n")
+            }
+            Cause::Gone => dev_err!(self.pdev, "the device is gone\n"),
+            Cause::Protocol(what) => dev_err!(self.pdev, "the device is given up: {what}\n"),
             Cause::Unbind => {}
         }
         self.flush();

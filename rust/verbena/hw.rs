@@ -53,6 +53,10 @@ use kernel::{
     prelude::*,
     sync::{
         aref::ARef,
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
         Arc,
         Mutex,
         SetOnce, //
@@ -101,6 +105,8 @@ pub(crate) struct Hw {
     pub(crate) areas: Areas,
     #[pin]
     pub(crate) uars: Ids,
+    /// A completion failed a check: see [`Hw::distrust`].
+    distrusted: Atomic<bool>,
     known: SetOnce<Known>,
     async_eq: SetOnce<Arc<AsyncEq>>,
     comp_eqs: SetOnce<KVec<Arc<CompEq>>>,
@@ -140,7 +146,7 @@ pub(crate) struct Parts {
 impl Hw {
     /// Brings the device up.
     pub(crate) fn bring_up(parts: &Parts, recovery: Arc<Work<Recovery>>) -> Result<Life> {
-        let health = Arc::pin_init(Health::new(), GFP_KERNEL)?;
+        let health = Arc::pin_init(Health::new(parts.pdev.clone()), GFP_KERNEL)?;
         reset(&parts.pdev, &parts.bars)?;
         negotiate(&parts.pdev, &parts.bars)?;
 
@@ -160,6 +166,7 @@ impl Hw {
                 served <- Served::new(),
                 areas <- Areas::new(),
                 uars <- Ids::new(0, parts.bars.num_uars()),
+                distrusted: Atomic::new(false),
                 known: SetOnce::new(),
                 async_eq: SetOnce::new(),
                 comp_eqs: SetOnce::new(),
@@ -323,6 +330,19 @@ impl Hw {
         if self.health.may_log() {
             dev_warn!(self.pdev, "device: {what}\n");
         }
+    }
+
+    /// A completion is wrong and skipped, so what it was for may never complete. From now on what a
+    /// queue pair in ERR has outstanding is flushed in software too, so that no drain waits for ever.
+    pub(crate) fn distrust(&self, what: &str) {
+        self.complain(what);
+        self.distrusted.store(true, Relaxed);
+        self.health.flush();
+    }
+
+    /// Whether software may have something to flush.
+    pub(crate) fn may_flush(&self) -> bool {
+        self.health.is_dead() || self.distrusted.load(Relaxed)
     }
 
     /// Handles the events that are there, on all event queues.

@@ -132,7 +132,10 @@ impl work::Handler for Recovery {
             *running = None;
         }
         if gone {
-            pr_info!("the port's net device is gone: bind again when it is back\n");
+            dev_info!(
+                self.parts.pdev,
+                "the port's net device is gone: bind again when it is back\n"
+            );
             return;
         }
         if self.stopped.load(Relaxed) || self.count.fetch_add(1, Relaxed) >= MOST_RECOVERIES {
@@ -141,9 +144,9 @@ impl work::Handler for Recovery {
         match self.start() {
             Ok(new) => {
                 *self.running.lock() = Some(new);
-                pr_info!("the device lives again\n");
+                dev_info!(self.parts.pdev, "the device lives again\n");
             }
-            Err(e) => pr_err!("the device cannot be revived: {e:?}\n"),
+            Err(e) => dev_err!(self.parts.pdev, "the device cannot be revived: {e:?}\n"),
         }
     }
 }

@@ -11,6 +11,7 @@
 //!    and tells processes of the fatal event exactly once, and starts a new life.
 //!
 //! While the device lives the work only looks at the event queues: an event storm hands over to it.
+//! If a completion has failed a check it also wakes those who drain queue pairs in ERR.
 
 use crate::{
     hw::Hw,
@@ -50,9 +51,10 @@ impl Handler for Undertaker {
         let hw = &self.hw;
         if !hw.health.is_dead() {
             hw.handle_events();
-            return;
-        }
-        if !self.silenced.xchg(true, Full) {
+            if !hw.may_flush() {
+                return;
+            }
+        } else if !self.silenced.xchg(true, Full) {
             // Commands that wait must not wait for their time to be over.
             hw.cmdq.abort();
             hw.silence();

@@ -291,12 +291,12 @@ impl CqData {
 
     /// Whether software has something to flush.
     fn has_flush(&self, state: &State) -> bool {
-        self.hw.health.is_dead()
+        self.hw.may_flush()
             && state.qps.iter().any(|(qpn, side)| {
                 self.hw
                     .qps
                     .get(*qpn)
-                    .is_some_and(|qp| qp.has_outstanding(*side))
+                    .is_some_and(|qp| qp.flushes() && qp.has_outstanding(*side))
             })
     }
 
@@ -315,7 +315,7 @@ impl CqData {
         let call = {
             let mut state = self.state.lock();
             if cq.is_user() {
-                !core::mem::replace(&mut state.woken, true)
+                self.hw.health.is_dead() && !core::mem::replace(&mut state.woken, true)
             } else if state.armed && (self.has_entry(&state) || self.has_flush(&state)) {
                 state.armed = false;
                 true
@@ -331,19 +331,26 @@ impl CqData {
     fn take(&self, cqe: &Cqe, tail: Tail, wcs: &mut WcSink<'_, Verbena>) {
         let qpn = cqe.qpn.get();
         let Some(qp) = self.hw.qps.get(qpn) else {
-            return self.hw.complain("a completion of an unknown queue pair");
+            return self.hw.distrust("a completion of an unknown queue pair");
         };
         let side = if tail.opcode & WC_OPCODE_RECV != 0 {
             Side::Recv
         } else {
             Side::Send
         };
+        let theirs = match side {
+            Side::Send => qp.send_cq(),
+            Side::Recv => qp.recv_cq(),
+        };
+        if theirs.is_none_or(|cq| cq.cqn() != self.cqn()) {
+            return self.hw.distrust("a completion on a stranger's queue");
+        }
         let request = match (side, qp.srq()) {
             (Side::Recv, Some(srq)) => srq.complete(cqe.wqe_index.get()),
             _ => qp.complete(side, cqe.wqe_index.get()),
         };
         let Some(request) = request else {
-            return self.hw.complain("a completion of nothing outstanding");
+            return self.hw.distrust("a completion of nothing outstanding");
         };
         let mut status = WcStatus::from_raw(tail.status.into()).unwrap_or(WcStatus::GeneralErr);
         let opcode = match side {
@@ -397,7 +404,7 @@ impl CqData {
             let Some(qp) = self.hw.qps.get(*qpn) else {
                 continue;
             };
-            while !wcs.is_full() {
+            while !wcs.is_full() && qp.flushes() {
                 let Some(request) = qp.flush_one(*side) else {
                     break;
                 };
@@ -470,7 +477,7 @@ impl CompletionQueue<Verbena> for CqData {
         if state.consumer != before {
             cq.slot.consume(state.consumer);
         }
-        if cq.hw.health.is_dead() {
+        if cq.hw.may_flush() {
             cq.flush(&state, wcs);
         }
         Ok(())
@@ -488,7 +495,7 @@ impl CompletionQueue<Verbena> for CqData {
         cq.slot.arm_cq(&mut state.arm, state.consumer, mode);
         let missed = cq.has_entry(state) || cq.has_flush(state);
         drop(guard);
-        if missed && cq.hw.health.is_dead() {
+        if missed && cq.hw.may_flush() {
             cq.hw.health.flush();
         }
         Ok(missed && flags.contains(NotifyFlags::REPORT_MISSED_EVENTS))

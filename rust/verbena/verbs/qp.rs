@@ -44,6 +44,7 @@ use crate::{
         Slot,
         SlotKind, //
     },
+    health::Cause,
     hw::Hw,
     ring::Ring, //
 };
@@ -386,11 +387,27 @@ impl QpData {
     }
 
     /// Where the device is; a dead one has flushed everything.
-    fn live_state(&self) -> Result<QpState> {
+    fn live_state(&self) -> QpState {
         if self.hw.health.is_dead() {
-            return Ok(QpState::Err);
+            return QpState::Err;
         }
-        QpState::from_raw(self.context()?.attr.qp_state.into()).ok_or(EIO)
+        let state = self
+            .context()
+            .ok()
+            .and_then(|context| QpState::from_raw(context.attr.qp_state.into()));
+        state.unwrap_or_else(|| {
+            // A kernel user cannot bear that its queue pair does not go to ERR.
+            self.hw
+                .health
+                .declare_dead(Cause::Protocol("it does not publish its contexts"));
+            QpState::Err
+        })
+    }
+
+    /// Whether software flushes what is outstanding.
+    pub(crate) fn flushes(&self) -> bool {
+        self.hw.health.is_dead()
+            || self.hw.may_flush() && self.verbs_state() == QpState::Err.as_raw()
     }
 
     fn verbs_state(&self) -> u32 {
@@ -668,7 +685,7 @@ impl QueuePair<Verbena> for QpData {
         if mask.without(QpAttrMask::STANDARD) != QpAttrMask::empty() {
             return Err(eopnotsupp());
         }
-        let live = qp.live_state()?;
+        let live = qp.live_state();
         let from = if mask.contains(QpAttrMask::CUR_STATE) {
             attr.cur_state()?
         } else {
@@ -716,7 +733,7 @@ impl QueuePair<Verbena> for QpData {
                 qp.state.store(to.as_raw(), Relaxed);
             }
         }
-        if hw.health.is_dead() {
+        if qp.flushes() {
             hw.health.flush();
         }
         Ok(())
@@ -737,7 +754,7 @@ impl QueuePair<Verbena> for QpData {
         }
         let context = qp.context()?;
         let from = &context.attr;
-        let state = qp.live_state()?;
+        let state = qp.live_state();
         attr.set_state(state);
         attr.set_cur_state(state);
         if let Some(mtu) = Mtu::from_raw(from.path_mtu.into()) {
@@ -808,7 +825,7 @@ impl QueuePair<Verbena> for QpData {
             qp.slot.post_send(queue.producer());
         }
         drop(queue);
-        if qp.hw.health.is_dead() {
+        if qp.flushes() {
             qp.hw.health.flush();
         }
         result
@@ -840,7 +857,7 @@ impl QueuePair<Verbena> for QpData {
             qp.slot.post_recv(queue.producer());
         }
         drop(queue);
-        if qp.hw.health.is_dead() {
+        if qp.flushes() {
             qp.hw.health.flush();
         }
         result
