@@ -11,7 +11,7 @@ use crate::qp::{Qp, Receives, Srq};
 use crate::recv::{RecvConfig, RecvQueue};
 use crate::send::{SendConfig, SendQueue};
 use std::sync::Arc;
-use verbena_abi::cqe::{Cqe, Tail, WcOpcode, WcStatus};
+use verbena_abi::cqe::{Cqe, Tail, WcOpcode, WcStatus, TAIL_OFFSET};
 use verbena_abi::ctx::QpState;
 use verbena_abi::doorbell::{self, Arm, ArmMode, Words};
 use verbena_abi::syndrome::Syndrome;
@@ -100,7 +100,9 @@ impl Fixture {
             ..Cqe::default()
         };
         let at = ((self.cq_producer % (1 << self.log_size)) as usize) << LOG_STRIDE;
-        self.cq_memory.write(at, cqe.as_bytes());
+        // The tail last, as the device does.
+        self.cq_memory.write(at, &cqe.as_bytes()[..TAIL_OFFSET]);
+        self.cq_memory.publish(at + TAIL_OFFSET, cqe.tail.to_raw());
         self.cq_producer += 1;
     }
 
@@ -116,7 +118,7 @@ impl Fixture {
     }
 
     fn consumer(&self) -> u32 {
-        self.area.load(doorbell::cq_consumer(CQ_SLOT))
+        self.area.load_acquire(doorbell::cq_consumer(CQ_SLOT))
     }
 
     fn producer(&self) -> u32 {
@@ -559,6 +561,36 @@ fn threads_post_and_poll_without_losing_anything() {
                 next += 1;
             }
         });
+    });
+}
+
+#[test]
+fn an_entry_that_appears_during_a_poll_is_not_lost() {
+    const COUNT: u64 = 100_000;
+    let mut f = Fixture::new();
+    let _qp = f.rts(9);
+    let cq = f.cq.clone();
+    std::thread::scope(|scope| {
+        // The way of an extended poll.
+        let poller = scope.spawn(move || {
+            for wr_id in 0..COUNT {
+                let completion = loop {
+                    let mut state = cq.state().lock_long();
+                    if let Some(completion) = cq.next(&mut state) {
+                        cq.publish(&state);
+                        break completion;
+                    }
+                };
+                assert_eq!(completion.wr_id, wr_id);
+            }
+        });
+        for wr_id in 0..COUNT {
+            while f.cq_producer.wrapping_sub(f.consumer()) >= SIZE {
+                assert!(!poller.is_finished(), "the poller is not done yet");
+                std::hint::spin_loop();
+            }
+            f.complete(9, WcOpcode::Send, 0, wr_id);
+        }
     });
 }
 

@@ -8,6 +8,7 @@ use super::object::{Ah, Object};
 use super::pabi::{ibv_ah, ibv_recv_wr, ibv_send_wr, ibv_sge};
 use super::wr::{RecvWr, SendWr};
 use crate::errno::Errno;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Memory that a test and a queue both see.
 pub struct Shared(Memory);
@@ -29,8 +30,15 @@ impl Shared {
 
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         let target = self.0.slice_at(offset, bytes.len());
-        // SAFETY: `slice_at` has checked the range; tests have one thread.
+        // SAFETY: `slice_at` has checked the range; nobody reads an entry that was not published.
         unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) };
+    }
+
+    /// Stores an aligned word with release order.
+    pub fn publish(&self, offset: usize, value: u32) {
+        let target = self.0.slice_at(offset, 4).cast();
+        // SAFETY: `slice_at` has checked the range; queues load this word as an atomic too.
+        unsafe { AtomicU32::from_ptr(target) }.store(value, Ordering::Release);
     }
 
     pub fn read(&self, offset: usize, length: usize) -> Vec<u8> {
