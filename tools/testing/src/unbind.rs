@@ -138,7 +138,9 @@ fn cycle(driver: &Path, address: &str, i: u64) -> TestResult {
         )?;
         p.a.scq.arm(false).at("arming on a dead device")?;
     }
-    rig::expect_quiet(&p.a.scq, Duration::from_millis(20), "a dead device")?;
+    for cq in [&p.a.scq, &p.a.rcq, &p.b.scq, &p.b.rcq] {
+        rig::expect_quiet(cq, Duration::from_millis(20), "everything was flushed once")?;
+    }
 
     // Bound again at once, the old context still open; now and then it closes first.
     let old = if i % 3 == 0 {
