@@ -189,7 +189,7 @@ impl Device {
             return in_error;
         }
         qp.env.sq_pi = producer;
-        qp.transport.post_send(producer);
+        qp.transport.handle_posts(producer);
         true
     }
 }

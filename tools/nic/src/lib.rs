@@ -10,7 +10,7 @@
 //!
 //! 1. The guest stores its producer index and counts the group's generation. [`Device::run_slice`] (`sched.rs`) scans
 //!    the areas that are awake (`areas.rs`), finds the generation changed, reads the index, and gives the queue pair its turn.
-//! 2. The turn is a call of the transport (`verbena_roce::Qp::run`), which sees the device through `QpHost` (`host.rs`):
+//! 2. The turn is a call of the transport (`verbena_roce::Qp::poll`), which sees the device through `QpHost` (`host.rs`):
 //!    it has the WQE decoded from one copy of its bytes (`wqe.rs`), its keys checked (`mr.rs`), and hands over packets.
 //! 3. `net.rs` delivers each packet: to a queue pair of this device at once, or through the bytes of a frame.
 //! 4. The receiver's transport has the payload copied (`copy.rs`), from guest memory to guest memory, once. A slice ends

@@ -65,7 +65,7 @@ impl Device {
     fn source_fault<M: GuestMemory>(&mut self, mem: &M, packet: &Packet, cause: Syndrome) {
         let qpn = packet.src_qpn;
         self.with_qp(mem, qpn, |transport, host| {
-            transport.source_fault(host, packet, cause);
+            transport.handle_source_fault(host, packet, cause);
         });
         self.make_ready(qpn);
     }
@@ -88,7 +88,7 @@ impl Device {
         }
         self.shared.counters.add_request(&packet);
         self.with_qp(mem, qpn, |transport, host| {
-            transport.receive(host, now, packet);
+            transport.handle_packet(host, now, packet);
         });
         self.make_ready(qpn);
     }

@@ -86,7 +86,7 @@ impl Device {
     /// Moves a queue pair to ERR for no work request's fault.
     pub(crate) fn fail_qp<M: GuestMemory>(&mut self, mem: &M, qpn: u32, cause: Syndrome) {
         self.with_qp(mem, qpn, |transport, host| {
-            transport.fail(host, Some(EventType::QpFatal), cause);
+            transport.handle_failure(host, Some(EventType::QpFatal), cause);
         });
     }
 
@@ -115,7 +115,7 @@ impl Device {
             // is seen by that flush, or its post sees this word and rings.
             qp.env.show_error(mem, state == QpState::Err);
         }
-        if let Some(at) = qp.transport.deadline() {
+        if let Some(at) = qp.transport.next_deadline() {
             if qp.env.timer.is_none_or(|queued| at < queued) {
                 qp.env.timer = Some(at);
                 self.timers.push(Reverse((at, qpn)));
@@ -143,7 +143,7 @@ impl Device {
                 continue;
             }
             qp.env.timer = None;
-            match qp.transport.deadline() {
+            match qp.transport.next_deadline() {
                 Some(due) if due > self.shared.now => {
                     qp.env.timer = Some(due);
                     self.timers.push(Reverse((due, qpn)));
@@ -209,7 +209,7 @@ impl Device {
         self.note_posts(mem, qpn);
         let more = self.with_qp(mem, qpn, |transport, host| {
             let mut budget = Budget::new(TURN_PACKETS, SLICE_BYTES);
-            transport.run(host, now, &mut budget)
+            transport.poll(host, now, &mut budget)
         });
         if more == Some(true) {
             self.make_ready(qpn);

@@ -8,18 +8,18 @@
 //!
 //! # One RDMA WRITE
 //!
-//! 1. The program rings its doorbell; the NIC sees the producer index move and calls [`Qp::post_send`], then
-//!    [`Qp::run`].
+//! 1. The program rings its doorbell; the NIC sees the producer index move and calls [`Qp::handle_posts`], then
+//!    [`Qp::poll`].
 //! 2. `qp/requester/` has the host decode the WQE into a snapshot (a header and a [`Gather`], the list of places
 //!    where the bytes are), checks its keys, gives it its range of PSNs and hands the host packets. To a peer in the
 //!    same engine, up to 256 KiB of a message travel as one *super-packet*, and no byte is copied: the packet refers to
 //!    the gather. For a wire, [`Packet::split`] and [`wire::frame`] make ordinary frames.
-//! 3. The NIC delivers the packet to the peer with [`Qp::receive`]. `qp/responder/` checks sequence, operation, key
+//! 3. The NIC delivers the packet to the peer with [`Qp::handle_packet`]. `qp/responder/` checks sequence, operation, key
 //!    and bounds, and has the host copy: from the sender's memory to the receiver's, once.
 //! 4. The last packet of a run asks for an acknowledgement, which goes back as a packet. `qp/completer.rs` completes
 //!    the work requests that it covers, in order, and their gathers are dead from then on: a copy of the packet that
 //!    is still under way counts as lost.
-//! 5. If the acknowledgement does not come, [`Qp::deadline`] passes and the requester goes back to the oldest PSN
+//! 5. If the acknowledgement does not come, [`Qp::next_deadline`] passes and the requester goes back to the oldest PSN
 //!    that is not acknowledged.
 //!
 //! # Where to look

@@ -207,7 +207,7 @@ impl Device {
             self.forget_qp(qpn);
         }
         let outcome = self.with_qp(mem, qpn, |transport, host| {
-            transport.modify(host, to, &wanted)?;
+            transport.handle_modify(host, to, &wanted)?;
             let env = &mut *host.env;
             (env.attr, env.av, env.path) = (attr, av, path);
             if to == QpState::Reset {

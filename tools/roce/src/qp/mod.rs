@@ -3,16 +3,16 @@
 //! A queue pair: attributes, state, and the calls that drive it.
 //!
 //! One call order serves all. When something happened (a producer index moved, a packet came, a deadline passed, the
-//! state changed) the owner makes the call that tells so, then calls [`Qp::run`] until it returns false, then sleeps
-//! until the next thing happens or [`Qp::deadline`] passes.
+//! state changed) the owner makes the call that tells so, then calls [`Qp::poll`] until it returns false, then sleeps
+//! until the next thing happens or [`Qp::next_deadline`] passes.
 //!
 //! | call | says |
 //! | --- | --- |
-//! | [`Qp::modify`], [`Qp::fail`] | the driver, or a dead CQ or SRQ, changes the state |
-//! | [`Qp::post_send`] | the producer index of the send queue moved |
-//! | [`Qp::receive`] | a packet came for this queue pair |
-//! | [`Qp::source_fault`] | a packet could not be turned into a frame: the sender's memory is gone |
-//! | [`Qp::run`] | time goes on: send, answer, flush, expire timers |
+//! | [`Qp::handle_modify`], [`Qp::handle_failure`] | the driver, or a dead CQ or SRQ, changes the state |
+//! | [`Qp::handle_posts`] | the producer index of the send queue moved |
+//! | [`Qp::handle_packet`] | a packet came for this queue pair |
+//! | [`Qp::handle_source_fault`] | a packet could not be turned into a frame: the sender's memory is gone |
+//! | [`Qp::poll`] | time goes on: send, answer, flush, expire timers |
 
 mod completer;
 mod requester;
@@ -76,7 +76,7 @@ impl Config {
     }
 }
 
-/// Attributes, as the driver has set them. The owner changes a copy and hands it to [`Qp::modify`].
+/// Attributes, as the driver has set them. The owner changes a copy and hands it to [`Qp::handle_modify`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
     /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
@@ -133,7 +133,7 @@ impl Default for Attr {
     }
 }
 
-/// How much one call of [`Qp::run`] may do, so that one queue pair does not starve the others. Shared over several
+/// How much one call of [`Qp::poll`] may do, so that one queue pair does not starve the others. Shared over several
 /// calls if the owner likes.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
@@ -329,8 +329,8 @@ impl Qp {
     /// changed. Which attributes a transition must and may set is checked by the owner; their ranges are checked here.
     ///
     /// Entering RESET drops everything without a completion, and no buffer is touched any more when this returns.
-    /// Entering ERR stops all use of buffers at once too; the completions follow in [`Qp::run`].
-    pub fn modify<H: Host>(
+    /// Entering ERR stops all use of buffers at once too; the completions follow in [`Qp::poll`].
+    pub fn handle_modify<H: Host>(
         &mut self,
         host: &mut H,
         to: QpState,
@@ -378,7 +378,12 @@ impl Qp {
 
     /// Moves the queue pair to ERR for no work request's fault: its CQ or SRQ died, its ring is corrupt. `event` is
     /// reported once (QP_FATAL), or not at all if the queue pair was in ERR or RESET already.
-    pub fn fail<H: Host>(&mut self, host: &mut H, event: Option<EventType>, cause: Syndrome) {
+    pub fn handle_failure<H: Host>(
+        &mut self,
+        host: &mut H,
+        event: Option<EventType>,
+        cause: Syndrome,
+    ) {
         if matches!(self.core.state, QpState::Reset | QpState::Err) {
             return;
         }
@@ -390,13 +395,13 @@ impl Qp {
 
     /// Tells the producer index of the send queue (free-running; the owner has checked that it is at most the ring's
     /// size ahead of [`Snapshot::sq_consumer`]).
-    pub fn post_send(&mut self, producer: u32) {
+    pub fn handle_posts(&mut self, producer: u32) {
         self.req.set_producer(producer);
     }
 
     /// Handles a packet for this queue pair. Answers, completions and events go to the host at once, except READ
-    /// responses, which [`Qp::run`] sends.
-    pub fn receive<H: Host>(&mut self, host: &mut H, now: u64, packet: Packet) {
+    /// responses, which [`Qp::poll`] sends.
+    pub fn handle_packet<H: Host>(&mut self, host: &mut H, now: u64, packet: Packet) {
         let core = &mut self.core;
         core.counters.rx_packets += u64::from(packet.psns);
         core.counters.rx_bytes += u64::from(packet.payload.len());
@@ -428,7 +433,7 @@ impl Qp {
     /// Tells that the payload of a packet that this queue pair sent could not be read when a frame was made of it. A
     /// work request of its own fails with LOC_PROT_ERR once those before it are done; of a READ response, the peer is
     /// told that its access failed.
-    pub fn source_fault<H: Host>(&mut self, host: &mut H, packet: &Packet, cause: Syndrome) {
+    pub fn handle_source_fault<H: Host>(&mut self, host: &mut H, packet: &Packet, cause: Syndrome) {
         if packet.kind.is_request() {
             self.req.source_fault(packet.psn, cause);
         } else if let Some(cause) = self
@@ -440,7 +445,7 @@ impl Qp {
     }
 
     /// Does what can be done now within the budget. True: there is more to do at once.
-    pub fn run<H: Host>(&mut self, host: &mut H, now: u64, budget: &mut Budget) -> bool {
+    pub fn poll<H: Host>(&mut self, host: &mut H, now: u64, budget: &mut Budget) -> bool {
         match self.core.state {
             QpState::Reset | QpState::Init => return false,
             QpState::Err => return self.flush(host, budget),
@@ -472,8 +477,8 @@ impl Qp {
         more
     }
 
-    /// When [`Qp::run`] has to be called again if nothing else happens.
-    pub fn deadline(&self) -> Option<u64> {
+    /// When [`Qp::poll`] has to be called again if nothing else happens.
+    pub fn next_deadline(&self) -> Option<u64> {
         match self.core.state {
             QpState::Rts | QpState::Sqd => self.req.deadline(),
             _ => None,

@@ -132,19 +132,19 @@ pub fn run(opcode: WqeOpcode, size: u32, inline: bool, count: u32) -> u64 {
             ..attr
         };
         for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
-            assert_eq!(qp.modify(&mut host, to, &attr), Ok(()));
+            assert_eq!(qp.handle_modify(&mut host, to, &attr), Ok(()));
         }
         qp
     });
-    qps[0].post_send(count);
+    qps[0].handle_posts(count);
     while qps[0].snapshot().sq_consumer != count {
         for (side, qp) in qps.iter_mut().enumerate() {
             host.side = side;
-            qp.run(&mut host, 0, &mut Budget::new(64, 1 << 20));
+            qp.poll(&mut host, 0, &mut Budget::new(64, 1 << 20));
         }
         while let Some((side, packet)) = host.queue.pop_front() {
             host.side = side;
-            qps[side].receive(&mut host, 0, packet);
+            qps[side].handle_packet(&mut host, 0, packet);
         }
     }
     host.completed

@@ -152,7 +152,7 @@ impl Pair {
 
     /// Moves a queue pair to a state with other attributes.
     pub fn modify_attr(&mut self, side: Side, to: QpState, attr: &Attr) -> Result<(), Syndrome> {
-        self.qps[side as usize].modify(&mut self.world.host(side), to, attr)
+        self.qps[side as usize].handle_modify(&mut self.world.host(side), to, attr)
     }
 
     /// RESET to RTS.
@@ -196,7 +196,7 @@ impl Pair {
         let end = self.world.end(side);
         end.sq.push(post);
         let producer = end.sq.len() as u32;
-        self.qp(side).post_send(producer);
+        self.qp(side).handle_posts(producer);
     }
 
     /// Posts a receive.
@@ -214,7 +214,7 @@ impl Pair {
             loop {
                 let mut budget = self.setup.budget;
                 let more =
-                    self.qps[side as usize].run(&mut self.world.host(side), self.now, &mut budget);
+                    self.qps[side as usize].poll(&mut self.world.host(side), self.now, &mut budget);
                 self.carry(side);
                 if !more {
                     break;
@@ -260,7 +260,11 @@ impl Pair {
         match emitted {
             Ok(()) => self.link.push(self.now, side, Carried::Frame(bytes)),
             Err(CopyFault::Source(cause) | CopyFault::Target(cause)) => {
-                self.qps[side as usize].source_fault(&mut self.world.host(side), &packet, cause);
+                self.qps[side as usize].handle_source_fault(
+                    &mut self.world.host(side),
+                    &packet,
+                    cause,
+                );
             }
         }
     }
@@ -279,7 +283,7 @@ impl Pair {
                 self.deliver(side, packet);
                 self.run();
             }
-            let deadline = self.qps.iter().filter_map(Qp::deadline).min();
+            let deadline = self.qps.iter().filter_map(Qp::next_deadline).min();
             let next = match (self.link.next_arrival(), deadline) {
                 (Some(a), Some(b)) => a.min(b),
                 (Some(at), None) | (None, Some(at)) => at,
@@ -301,7 +305,7 @@ impl Pair {
 
     /// Gives a packet to a queue pair.
     pub fn deliver(&mut self, side: Side, packet: Packet) {
-        self.qps[side as usize].receive(&mut self.world.host(side), self.now, packet);
+        self.qps[side as usize].handle_packet(&mut self.world.host(side), self.now, packet);
         self.carry(side);
     }
 

@@ -153,7 +153,7 @@ fn unsignaled_sends_complete_silently_and_in_order() {
     let got: Vec<u64> = p.completions(A).iter().map(|c| c.wr_id).collect();
     assert_eq!(got, [9, 19, 29, 39, 49, 59, 69, 79, 89, 99]);
     assert_eq!(p.qps[0].snapshot().sq_consumer, 100);
-    assert_eq!(p.qps[0].deadline(), None);
+    assert_eq!(p.qps[0].next_deadline(), None);
 }
 
 #[test]

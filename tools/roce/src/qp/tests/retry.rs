@@ -198,7 +198,7 @@ fn timeout_zero_waits_for_ever() {
     let (src, dst) = (p.zeros(A, 8), p.zeros(B, 8));
     p.post(A, Post::write(1, &[src.sge()], dst));
     p.settle();
-    assert_eq!((p.qps[0].deadline(), p.state(A)), (None, QpState::Rts));
+    assert_eq!((p.qps[0].next_deadline(), p.state(A)), (None, QpState::Rts));
 }
 
 #[test]

@@ -109,7 +109,7 @@ fn flushing_keeps_to_its_budget() {
         p.post_recv(A, i, &[]);
     }
     let mut budget = Budget::new(4, 1 << 20);
-    assert!(p.qps[0].run(&mut p.world.host(A), 0, &mut budget));
+    assert!(p.qps[0].poll(&mut p.world.host(A), 0, &mut budget));
     assert_eq!(p.completions(A).len(), 4);
     p.settle();
     assert_eq!(p.completions(A).len(), 16);
@@ -159,7 +159,7 @@ fn reset_drops_everything_silently() {
         p.modify(A, QpState::Reset).unwrap();
         p.settle();
         assert!(p.completions(A).is_empty() && p.events(A).is_empty());
-        assert_eq!(p.qps[0].deadline(), None);
+        assert_eq!(p.qps[0].next_deadline(), None);
     }
 }
 
@@ -257,7 +257,7 @@ fn a_dead_cq_takes_its_queue_pairs_along_once() {
     let mut p = Pair::rc(Mode::Local);
     p.post(A, Post::send(1, &[]));
     for _ in 0..2 {
-        p.qps[0].fail(
+        p.qps[0].handle_failure(
             &mut p.world.host(A),
             Some(EventType::QpFatal),
             Syndrome::CqDied,

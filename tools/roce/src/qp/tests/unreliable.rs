@@ -260,7 +260,7 @@ fn unreliable_connections_send_and_write() {
                 (p.world.bytes(dst), p.world.bytes(far)),
                 (&pattern(len, 1)[..], &pattern(len, 1)[..])
             );
-            assert_eq!(p.qps[0].deadline(), None);
+            assert_eq!(p.qps[0].next_deadline(), None);
         }
     }
 }
