@@ -40,6 +40,19 @@
 
 #![no_std]
 #![forbid(unsafe_code)]
+// Nothing that comes in, be it a packet, a work request or the time, may bring the engine to a panic.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::unreachable,
+        clippy::todo,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
 
 extern crate alloc;
 #[cfg(test)]
@@ -51,6 +64,12 @@ pub mod packet;
 pub mod psn;
 pub mod qp;
 #[cfg(any(test, feature = "testing"))]
+#[allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
 pub mod testing;
 pub mod wire;
 
