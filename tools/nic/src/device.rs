@@ -10,6 +10,7 @@ use crate::slots::Slots;
 use crate::{config, Config, Registers};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::rc::Rc;
 use std::sync::Arc;
 use verbena_abi::doorbell::{self, Words};
 use verbena_abi::stats::Counter;
@@ -54,7 +55,7 @@ pub struct Device {
     /// Deadlines of queue pairs. An entry that is not its queue pair's present one is void.
     pub(crate) timers: BinaryHeap<Reverse<(u64, u32)>>,
     /// Frames for the uplink.
-    pub(crate) frames: VecDeque<Vec<u8>>,
+    pub(crate) frames: VecDeque<Rc<Vec<u8>>>,
 }
 
 /// Frames that wait for the uplink; more are dropped, as a full port queue would.
@@ -121,7 +122,7 @@ impl Device {
     }
 
     /// The next frame for the uplink.
-    pub fn next_frame(&mut self) -> Option<Vec<u8>> {
+    pub fn next_frame(&mut self) -> Option<Rc<Vec<u8>>> {
         self.frames.pop_front()
     }
 

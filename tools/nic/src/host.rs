@@ -22,7 +22,7 @@ use verbena_roce::host::{
     AtomicOp, Completion, CopyFault, DatagramDest, EventType, Gather, Host, KeyUse, RecvWqe,
     SendWqe, Source, Syndrome, Take, Target, WcOpcode, WcStatus, WqeError, WqeOpcode,
 };
-use verbena_roce::Packet;
+use verbena_roce::{Packet, Pool};
 
 /// The surroundings of a queue pair during one call.
 pub struct QpHost<'a, M> {
@@ -181,7 +181,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         if datagram {
             let av: AddressVector =
                 read_at(bytes, wqe::DATA_OFFSET).ok_or(malformed(Syndrome::WqeSgeCount))?;
-            out.datagram = Some(self.datagram(&av)?.into());
+            out.set_datagram(self.datagram(&av)?);
         }
         let data = wqe::data_offset(datagram, atomic);
         if header.flags & send_flags::INLINE != 0 {
@@ -422,5 +422,9 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
             mtu,
             local,
         });
+    }
+
+    fn pool(&mut self) -> Option<&mut Pool> {
+        Some(&mut self.shared.pool)
     }
 }

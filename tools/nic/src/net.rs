@@ -6,6 +6,7 @@ use crate::copy;
 use crate::device::{Device, MAX_FRAMES};
 use crate::mem::GuestMemory;
 use crate::port::Outgoing;
+use std::rc::Rc;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_roce::host::{CopyFault, Target};
@@ -30,7 +31,7 @@ impl Device {
             };
             if out.local {
                 if !self.shared.port.loses() {
-                    self.parse_frame(mem, &bytes);
+                    self.parse_frame(mem, bytes);
                 }
             } else if self.frames.len() < MAX_FRAMES {
                 self.frames.push_back(bytes);
@@ -39,13 +40,20 @@ impl Device {
     }
 
     /// The frame of a packet. None: its payload is gone, which its sender is told if it does not know it.
-    fn frame<M: GuestMemory>(&mut self, mem: &M, path: &Path, packet: &Packet) -> Option<Vec<u8>> {
+    fn frame<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        path: &Path,
+        packet: &Packet,
+    ) -> Option<Rc<Vec<u8>>> {
         if !packet.payload.is_alive() {
             return None;
         }
-        let mut bytes = Vec::with_capacity(packet.payload.len() as usize + 128);
+        let mut bytes = self.shared.pool.buffer();
+        let room = Rc::get_mut(&mut bytes)?;
+        room.clear();
         let regions = &self.shared.mrs;
-        let made = frame::emit(path, packet, &mut bytes, |buffer| {
+        let made = frame::emit(path, packet, room, |buffer| {
             copy::copy(
                 mem,
                 regions,
@@ -54,7 +62,10 @@ impl Device {
             )
         });
         match made {
-            Ok(()) => Some(bytes),
+            Ok(()) => {
+                self.shared.pool.keep_buffer(&bytes);
+                Some(bytes)
+            }
             Err(CopyFault::Source(cause) | CopyFault::Target(cause)) => {
                 self.source_fault(mem, packet, cause);
                 None
@@ -93,8 +104,8 @@ impl Device {
         self.make_ready(qpn);
     }
 
-    fn parse_frame<M: GuestMemory>(&mut self, mem: &M, bytes: &[u8]) {
-        match frame::parse(bytes) {
+    fn parse_frame<M: GuestMemory>(&mut self, mem: &M, bytes: Rc<Vec<u8>>) {
+        match frame::parse_in(&bytes, &mut self.shared.pool) {
             Ok(frame) => self.hand_over(mem, &frame.path, frame.packet),
             Err(Malformed::Icrc) => self.shared.counters.add(Counter::RxIcrcErrors, 1),
             Err(_) => self.shared.counters.add(Counter::RxMalformed, 1),
@@ -114,7 +125,14 @@ impl Device {
             return;
         }
         self.shared.now = now;
-        self.parse_frame(mem, bytes);
+        // One short copy, so that the packet can outlive the caller's buffer.
+        let mut frame = self.shared.pool.buffer();
+        if let Some(room) = Rc::get_mut(&mut frame) {
+            room.clear();
+            room.extend_from_slice(bytes);
+        }
+        self.shared.pool.keep_buffer(&frame);
+        self.parse_frame(mem, frame);
         self.settle(mem);
     }
 }

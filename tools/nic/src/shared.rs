@@ -22,7 +22,7 @@ use verbena_abi::regs::NUM_UARS;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_roce::packet::Kind;
-use verbena_roce::Packet;
+use verbena_roce::{Packet, Pool};
 
 /// How long until events that wait for room in a ring are tried again, in nanoseconds.
 const EQ_RETRY_NS: u64 = 100_000;
@@ -123,6 +123,8 @@ pub struct Shared {
     pub interrupts: u32,
     /// Packets that were sent and not delivered yet.
     pub outgoing: VecDeque<Outgoing>,
+    /// Buffers of frames and of payloads that were copied.
+    pub pool: Pool,
     /// Queues that died since this was looked at.
     pub casualties: Vec<Casualty>,
     /// CQs with a collapsed event, to be told later.
@@ -155,6 +157,7 @@ impl Shared {
             counters: Counters::default(),
             interrupts: 0,
             outgoing: VecDeque::new(),
+            pool: Pool::default(),
             casualties: Vec::new(),
             moderated: Vec::new(),
             dirty_eqs: Vec::new(),

@@ -6,6 +6,7 @@
 //! methods name no queue pair. Nothing here reads guest memory twice: a WQE is decoded into a snapshot once.
 
 use crate::packet::Packet;
+use crate::pool::Pool;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::Cell;
@@ -48,8 +49,18 @@ pub struct SendWqe {
     pub compare_add: u64,
     /// Atomics: value to store.
     pub swap: u64,
-    /// Datagrams: where to.
+    /// Datagrams: where to. Set by [`SendWqe::set_datagram`].
     pub datagram: Option<Box<DatagramDest>>,
+}
+
+impl SendWqe {
+    /// Sets where a datagram goes, in the memory that an earlier one has left here.
+    pub fn set_datagram(&mut self, dest: DatagramDest) {
+        match &mut self.datagram {
+            Some(place) => **place = dest,
+            None => self.datagram = Some(Box::new(dest)),
+        }
+    }
 }
 
 impl Default for SendWqe {
@@ -127,11 +138,15 @@ impl Gather {
                 length,
             }
         } else {
-            let from = (offset as usize).min(self.inline.len());
-            let to = from.saturating_add(length as usize).min(self.inline.len());
-            Source::Bytes(&self.inline[from..to])
+            Source::Bytes(part(&self.inline, offset, length))
         }
     }
+}
+
+/// Bytes `offset..offset + length`, as far as there are any.
+pub(crate) fn part(bytes: &[u8], offset: u32, length: u32) -> &[u8] {
+    let rest = bytes.get(offset as usize..).unwrap_or(&[]);
+    rest.get(..length as usize).unwrap_or(rest)
 }
 
 /// A decoded receive WQE.
@@ -346,7 +361,8 @@ pub struct DatagramSource {
 pub trait Host {
     /// Decodes send WQE `index`, once, into `wqe` and `gather` (which come empty: `sges` and `inline` have length 0).
     /// Checks what is wrong in the WQE itself (opcode known, flags, SGE count, inline length, PD of the address
-    /// handle); keys are checked by [`Host::check`] later. On an error `wr_id` and `opcode` have to be as good as can be.
+    /// handle); keys are checked by [`Host::check`] later. Of a datagram, `wqe` may still have an earlier destination; it is to
+    /// be set anew. On an error `wr_id` and `opcode` have to be as good as can be.
     fn fetch_send(
         &mut self,
         index: u32,
@@ -385,4 +401,9 @@ pub trait Host {
 
     /// Sends a packet: to the queue of a local peer, or out. It must not be delivered before this call returns.
     fn transmit(&mut self, packet: Packet);
+
+    /// Where buffers for copies come from: payloads of unreliable services. Without one, each is allocated.
+    fn pool(&mut self) -> Option<&mut Pool> {
+        None
+    }
 }

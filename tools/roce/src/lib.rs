@@ -28,6 +28,7 @@
 //! | --- | --- |
 //! | `host.rs` | what a queue pair needs from the NIC: [`Host`] and the types of its calls |
 //! | `packet.rs` | [`Packet`], payloads by reference, super-packets |
+//! | `pool.rs` | [`Pool`]: buffers of payloads that are copies, used again and again |
 //! | `qp/mod.rs` | [`Qp`] and the order of calls; `qp/state.rs` its states, `qp/timers.rs` its timers |
 //! | `qp/requester.rs`, `qp/requester/sender.rs` | work requests, requests out |
 //! | `qp/completer.rs` | responses in, completions out |
@@ -61,6 +62,7 @@ extern crate std;
 pub mod counters;
 pub mod host;
 pub mod packet;
+pub mod pool;
 pub mod psn;
 pub mod qp;
 #[cfg(any(test, feature = "testing"))]
@@ -76,4 +78,5 @@ pub mod wire;
 pub use counters::Counters;
 pub use host::{Gather, Host};
 pub use packet::{Packet, Payload};
+pub use pool::Pool;
 pub use qp::{Attr, Budget, Config, Qp, QpState, QpType, Snapshot};

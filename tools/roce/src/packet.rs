@@ -6,11 +6,11 @@
 //! A *super-packet* stands for `psns` consecutive packets of one message. It has the effects of these packets one
 //! after the other, and [`Packet::split`] makes them out of it where a real wire needs them.
 
-use crate::host::{Gather, Source};
+use crate::host::{self, Gather, Source};
 use crate::psn;
 use crate::wire::{self, Path};
-use alloc::boxed::Box;
 use alloc::rc::Rc;
+use alloc::vec::Vec;
 use core::cell::Cell;
 
 /// Transport service, the top three bits of a BTH opcode.
@@ -142,6 +142,16 @@ pub struct Datagram {
     pub grh: [u8; 40],
 }
 
+impl Default for Datagram {
+    fn default() -> Self {
+        Self {
+            path: Path::default(),
+            qkey: 0,
+            grh: [0; 40],
+        }
+    }
+}
+
 /// Bytes of a packet.
 #[derive(Clone, Debug, Default)]
 pub enum Payload {
@@ -170,10 +180,10 @@ pub enum Payload {
         /// Number of bytes.
         length: u32,
     },
-    /// Bytes of a frame.
+    /// Bytes of a frame, or a copy of the sender's.
     Bytes {
-        /// All of them.
-        bytes: Rc<[u8]>,
+        /// The buffer that they are in.
+        bytes: Rc<Vec<u8>>,
         /// First byte.
         offset: u32,
         /// Number of bytes.
@@ -205,7 +215,7 @@ impl Payload {
             return Payload::None;
         }
         Payload::Bytes {
-            bytes: Rc::from(bytes),
+            bytes: Rc::new(bytes.to_vec()),
             offset: 0,
             length: bytes.len() as u32,
         }
@@ -247,18 +257,14 @@ impl Payload {
                 bytes,
                 offset,
                 length,
-            } => {
-                let from = (*offset as usize).min(bytes.len());
-                let to = from.saturating_add(*length as usize).min(bytes.len());
-                Source::Bytes(&bytes[from..to])
-            }
+            } => Source::Bytes(host::part(bytes, *offset, *length)),
         }
     }
 
     /// Bytes `offset..offset + length` of it.
     pub fn slice(&self, from: u32, count: u32) -> Payload {
         let from = from.min(self.len());
-        let count = count.min(self.len() - from);
+        let count = count.min(self.len().saturating_sub(from));
         if count == 0 {
             return Payload::None;
         }
@@ -266,7 +272,7 @@ impl Payload {
         match &mut part {
             Payload::None => {}
             Payload::Gather { offset, length, .. } | Payload::Bytes { offset, length, .. } => {
-                *offset += from;
+                *offset = offset.saturating_add(from);
                 *length = count;
             }
             Payload::Region { addr, length, .. } => {
@@ -304,7 +310,7 @@ pub struct Packet {
     /// Number of packets this stands for; 1 on a wire.
     pub psns: u32,
     /// Datagrams only.
-    pub datagram: Option<Box<Datagram>>,
+    pub datagram: Option<Rc<Datagram>>,
     /// The bytes.
     pub payload: Payload,
 }
@@ -320,7 +326,7 @@ impl Packet {
         let rest = self.payload.len().saturating_sub(bytes);
         self.payload = self.payload.slice(bytes, rest);
         self.psn = psn::add(self.psn, count);
-        self.psns -= count;
+        self.psns = self.psns.saturating_sub(count);
         self.first = false;
         match &mut self.kind {
             Kind::Write { reth, .. } => *reth = None,

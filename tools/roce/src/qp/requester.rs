@@ -271,7 +271,6 @@ impl Requester {
         }
         if let Some(gather) = Rc::get_mut(&mut slot.gather) {
             gather.recycle();
-            slot.wqe.datagram = None;
             (slot.wqe.wr_id, slot.wqe.opcode) = (0, WqeOpcode::Send);
             slot.fault = match host.fetch_send(index, &mut slot.wqe, gather) {
                 Ok(()) => check(core, host, &slot.wqe, gather).err(),

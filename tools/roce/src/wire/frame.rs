@@ -5,7 +5,8 @@
 use super::bth::{op, service};
 use super::{bth, ethernet, ext, icrc, ipv4, ipv6, udp, Malformed, Path};
 use crate::packet::{Datagram, Kind, Packet, Payload, SendTail, Transport};
-use alloc::boxed::Box;
+use crate::pool::Pool;
+use alloc::rc::Rc;
 use alloc::vec::Vec;
 
 /// Longest payload of a packet that is accepted: the largest path MTU.
@@ -16,7 +17,7 @@ pub const MAX_PAYLOAD: usize = 4096;
 pub struct Frame {
     /// The way it came, as the sender names it.
     pub path: Path,
-    /// The packet, with its payload in bytes of its own.
+    /// The packet.
     pub packet: Packet,
 }
 
@@ -65,8 +66,40 @@ fn layers(bytes: &[u8]) -> Result<(Path, &[u8], &[u8]), Malformed> {
     }
 }
 
-/// Reads a frame.
+/// Reads a frame. The packet has its payload in bytes of its own.
 pub fn parse(bytes: &[u8]) -> Result<Frame, Malformed> {
+    let parts = parse_parts(bytes)?;
+    let mut frame = parts.frame;
+    frame.packet.datagram = parts.datagram.map(Rc::new);
+    frame.packet.payload = Payload::from_bytes(parts.payload);
+    Ok(frame)
+}
+
+/// Reads a frame that fills a buffer. The packet refers to that buffer for its payload, so nothing is copied, and nothing is
+/// allocated if the pool has what a datagram needs.
+pub fn parse_in(buffer: &Rc<Vec<u8>>, pool: &mut Pool) -> Result<Frame, Malformed> {
+    let parts = parse_parts(buffer)?;
+    let mut frame = parts.frame;
+    frame.packet.datagram = parts.datagram.map(|datagram| pool.datagram(datagram));
+    if !parts.payload.is_empty() {
+        let offset = (parts.payload.as_ptr() as usize).wrapping_sub(buffer.as_ptr() as usize);
+        frame.packet.payload = Payload::Bytes {
+            bytes: Rc::clone(buffer),
+            offset: offset as u32,
+            length: parts.payload.len() as u32,
+        };
+    }
+    Ok(frame)
+}
+
+/// A frame of which the packet has neither payload nor datagram's headers yet.
+struct Parts<'a> {
+    frame: Frame,
+    datagram: Option<Datagram>,
+    payload: &'a [u8],
+}
+
+fn parse_parts(bytes: &[u8]) -> Result<Parts<'_>, Malformed> {
     let (mut path, ip, rest) = layers(bytes)?;
     let view = udp::View::new(rest)?;
     let udp = udp::Repr::parse(view);
@@ -88,17 +121,21 @@ pub fn parse(bytes: &[u8]) -> Result<Frame, Malformed> {
     if icrc::compute(covered) != crc {
         return Err(Malformed::Icrc);
     }
-    let mut packet = parse_transport(transport)?;
-    if let Some(datagram) = packet.datagram.as_mut() {
+    let (packet, mut datagram, payload) = parse_transport(transport)?;
+    if let Some(datagram) = datagram.as_mut() {
         let from = if path.is_ipv4() { 20 } else { 0 };
         let header = &ip[..40 - from];
         super::put(&mut datagram.grh, from, header);
         datagram.path = path;
     }
-    Ok(Frame { path, packet })
+    Ok(Parts {
+        frame: Frame { path, packet },
+        datagram,
+        payload,
+    })
 }
 
-fn parse_transport(view: bth::View<'_>) -> Result<Packet, Malformed> {
+fn parse_transport(view: bth::View<'_>) -> Result<(Packet, Option<Datagram>, &[u8]), Malformed> {
     let bth = bth::Repr::parse(view);
     let transport = match bth.opcode & 0xe0 {
         service::RC => Transport::Rc,
@@ -120,11 +157,10 @@ fn parse_transport(view: bth::View<'_>) -> Result<Packet, Malformed> {
     if transport == Transport::Ud {
         let (qkey, qpn) = ext::read_deth(&mut reader)?;
         src_qpn = qpn;
-        datagram = Some(Box::new(Datagram {
-            path: Path::default(),
+        datagram = Some(Datagram {
             qkey,
-            grh: [0; 40],
-        }));
+            ..Datagram::default()
+        });
     }
     let (kind, first, last) = parse_operation(operation, &mut reader)?;
     let length = reader
@@ -140,7 +176,7 @@ fn parse_transport(view: bth::View<'_>) -> Result<Packet, Malformed> {
     if reader.0.len() % 4 != 0 || length > MAX_PAYLOAD || (!carries && !reader.0.is_empty()) {
         return Err(Malformed::Length);
     }
-    Ok(Packet {
+    let packet = Packet {
         transport,
         kind,
         first,
@@ -152,9 +188,10 @@ fn parse_transport(view: bth::View<'_>) -> Result<Packet, Malformed> {
         src_qpn,
         psn: bth.psn,
         psns: 1,
-        datagram,
-        payload: Payload::from_bytes(&reader.0[..length]),
-    })
+        datagram: None,
+        payload: Payload::None,
+    };
+    Ok((packet, datagram, &reader.0[..length]))
 }
 
 /// Kind and place of an operation, with its extension headers.

@@ -5,10 +5,10 @@
 use super::Requester;
 use crate::host::{AtomicOp, CopyFault, Host, Syndrome, Target, WcStatus, WqeError, WqeOpcode};
 use crate::packet::{Datagram, Kind, Packet, Payload, Reth, SendTail, Transport};
+use crate::pool::Pool;
 use crate::psn;
 use crate::qp::{Core, QpState};
 use crate::wire;
-use alloc::boxed::Box;
 use alloc::rc::Rc;
 
 impl Requester {
@@ -289,7 +289,7 @@ impl Requester {
         let mut packet = self.packet(core, Kind::Send(tail), self.next_psn, 1);
         packet.solicited = slot.wqe.solicited;
         packet.dst_qpn = dest.qpn;
-        packet.datagram = Some(Box::new(Datagram {
+        let datagram = Datagram {
             path: dest.path,
             // With the top bit set the queue pair's own is sent (IBTA 10.2.5).
             qkey: if dest.qkey & 1 << 31 != 0 {
@@ -301,7 +301,11 @@ impl Requester {
                 &dest.path,
                 wire::frame::datagram_udp_length(length, matches!(tail, SendTail::Imm(_))),
             ),
-        }));
+        };
+        packet.datagram = Some(match host.pool() {
+            Some(pool) => pool.datagram(datagram),
+            None => Rc::new(datagram),
+        });
         // The work request is done when it has left, so the packet must not need its buffers any more.
         let payload = Payload::Gather {
             gather: Rc::clone(&slot.gather),
@@ -323,12 +327,29 @@ impl Requester {
 
 /// Copies a payload into bytes of its own.
 fn read_payload<H: Host>(host: &mut H, payload: &Payload) -> Result<Payload, Syndrome> {
-    let mut bytes = alloc::vec![0; payload.len() as usize];
-    if !bytes.is_empty() {
-        host.copy(Target::Buffer(&mut bytes), payload.source())
-            .map_err(|fault| match fault {
-                CopyFault::Source(cause) | CopyFault::Target(cause) => cause,
-            })?;
+    if payload.is_empty() {
+        return Ok(Payload::None);
     }
-    Ok(Payload::from_bytes(&bytes))
+    let length = payload.len() as usize;
+    let mut bytes = host.pool().map(Pool::buffer).unwrap_or_default();
+    if let Some(buffer) = Rc::get_mut(&mut bytes) {
+        // A longer one stays as long as it is: growing again would have to fill it.
+        if buffer.len() < length {
+            buffer.resize(length, 0);
+        }
+        if let Some(place) = buffer.get_mut(..length) {
+            host.copy(Target::Buffer(place), payload.source())
+                .map_err(|fault| match fault {
+                    CopyFault::Source(cause) | CopyFault::Target(cause) => cause,
+                })?;
+        }
+    }
+    if let Some(pool) = host.pool() {
+        pool.keep_buffer(&bytes);
+    }
+    Ok(Payload::Bytes {
+        bytes,
+        offset: 0,
+        length: payload.len(),
+    })
 }

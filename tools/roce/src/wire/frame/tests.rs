@@ -22,7 +22,7 @@ fn path() -> Path {
 
 fn packet(transport: Transport, kind: Kind, first: bool, last: bool, payload: &[u8]) -> Packet {
     let datagram = (transport == Transport::Ud).then(|| {
-        Box::new(Datagram {
+        Rc::new(Datagram {
             path: path(),
             qkey: 0x8001_0000,
             grh: [0; 40],
@@ -218,6 +218,22 @@ fn every_kind_of_packet_survives_the_wire() {
             );
             assert_eq!(payload_bytes(&got.packet), payload_bytes(&sent));
             assert_eq!(got.packet.src_qpn, sent.src_qpn);
+        }
+    }
+}
+
+#[test]
+fn a_frame_in_a_buffer_is_read_without_a_copy() {
+    let mut pool = Pool::default();
+    for packet in samples() {
+        let buffer = Rc::new(bytes_of(&path(), &packet));
+        let copied = parse(&buffer).unwrap().packet;
+        let referred = parse_in(&buffer, &mut pool).unwrap().packet;
+        assert_eq!(referred.kind, copied.kind);
+        assert_eq!(referred.datagram, copied.datagram);
+        assert_eq!(payload_bytes(&referred), payload_bytes(&copied));
+        if let Payload::Bytes { bytes, .. } = &referred.payload {
+            assert!(Rc::ptr_eq(bytes, &buffer));
         }
     }
 }
