@@ -25,7 +25,7 @@ impl Device {
         for number in std::mem::take(&mut self.awake) {
             quiet &= self.sleep_area(mem, number);
         }
-        quiet && self.rung.is_empty() && self.ready_uars.is_empty() && self.commands.is_empty()
+        quiet && self.rung.is_empty() && self.ready.is_empty() && self.commands.is_empty()
     }
 
     /// Declares itself asleep for an area that is not among those awake any more. False: it is awake again.

@@ -8,13 +8,13 @@ use crate::qp::Qp;
 use crate::shared::Shared;
 use crate::slots::Slots;
 use crate::{config, Config, Registers};
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use verbena_abi::doorbell::{self, Words};
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
+use verbena_roce::sched::{Ready, Wheel};
 
 /// What is to be done after a slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,10 +50,10 @@ pub struct Device {
     pub(crate) next_sweep: u64,
     /// Areas that were rung since the last slice.
     pub(crate) rung: Vec<u32>,
-    /// Areas whose queue pairs have work, in turn.
-    pub(crate) ready_uars: VecDeque<u32>,
-    /// Deadlines of queue pairs. An entry that is not its queue pair's present one is void.
-    pub(crate) timers: BinaryHeap<Reverse<(u64, u32)>>,
+    /// Queue pairs with work, in turn: by QPN, grouped by their areas.
+    pub(crate) ready: Ready,
+    /// Deadlines of queue pairs, by QPN: not later than what the transport says.
+    pub(crate) timers: Wheel,
     /// Frames for the uplink.
     pub(crate) frames: VecDeque<Rc<Vec<u8>>>,
 }
@@ -72,8 +72,8 @@ impl Device {
             awake: Vec::new(),
             next_sweep: 0,
             rung: Vec::new(),
-            ready_uars: VecDeque::new(),
-            timers: BinaryHeap::new(),
+            ready: Ready::new(),
+            timers: Wheel::new(),
             frames: VecDeque::new(),
         }
     }

@@ -45,10 +45,6 @@ pub struct Env {
     pub path: Option<Path>,
     /// State that the context shows.
     pub shown: QpState,
-    /// It is in its area's queue of those with work.
-    pub ready: bool,
-    /// The earliest entry that the timer queue has for it.
-    pub timer: Option<u64>,
     /// Where the context is.
     pub context_slot: ContextSlot,
 }

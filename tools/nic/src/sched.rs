@@ -3,7 +3,7 @@
 //! A slice of the engine's work: commands, doorbell areas (`areas.rs`), timers, queue pairs in turn, packets.
 //!
 //! Areas take turns, and the queue pairs of an area take turns within its turn, so that one context cannot starve
-//! another. A packet between local queue pairs is delivered as soon as the call that sent it has returned; what is
+//! another (`verbena_roce::sched`). A packet between local queue pairs is delivered as soon as the call that sent it has returned; what is
 //! copied is counted, and a slice ends after [`SLICE_BYTES`], because the daemon holds the memory map during it.
 
 use crate::device::{Device, Next};
@@ -11,19 +11,16 @@ use crate::host::QpHost;
 use crate::mem::GuestMemory;
 use crate::qp::Qp;
 use crate::shared::Casualty;
-use std::cmp::Reverse;
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
-use verbena_roce::{Budget, QpState};
+use verbena_roce::{sched, QpState};
 
 /// Bytes that a slice may copy before the memory map may change.
-pub const SLICE_BYTES: u64 = 256 << 10;
+pub const SLICE_BYTES: u64 = sched::TURN_BYTES;
 /// Calls of queue pairs and deliveries of packets in a slice.
 const SLICE_STEPS: u32 = 256;
 /// Commands in a slice.
 const SLICE_COMMANDS: u32 = 16;
-/// Packets (super-packets) that a queue pair sends in its turn.
-const TURN_PACKETS: u32 = 16;
 
 impl Device {
     /// Works for a bounded time.
@@ -53,11 +50,10 @@ impl Device {
         busy |= self.work(mem);
         let retry = self.shared.flush_events(mem);
         let nag = self.shared.nag_drivers(mem);
-        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
+        let timer = self.timers.next_deadline();
         let deadline = [moderation, retry, nag, timer].into_iter().flatten().min();
-        let pending = !self.ready_uars.is_empty()
-            || !self.shared.outgoing.is_empty()
-            || !self.commands.is_empty();
+        let pending =
+            !self.ready.is_empty() || !self.shared.outgoing.is_empty() || !self.commands.is_empty();
         Next {
             busy: busy || pending,
             deadline,
@@ -66,20 +62,8 @@ impl Device {
 
     /// Puts a queue pair among those with work.
     pub(crate) fn make_ready(&mut self, qpn: u32) {
-        let Some(qp) = self.qps.get_mut(qpn) else {
-            return;
-        };
-        if qp.env.ready {
-            return;
-        }
-        let number = qp.env.create.uar.get();
-        if let Some(uar) = self.shared.uars.get_mut(number) {
-            qp.env.ready = true;
-            uar.ready.push_back(qpn);
-            if !uar.listed {
-                uar.listed = true;
-                self.ready_uars.push_back(number);
-            }
+        if let Some(qp) = self.qps.get(qpn) {
+            self.ready.push(qp.env.create.uar.get(), qpn);
         }
     }
 
@@ -116,9 +100,9 @@ impl Device {
             qp.env.show_error(mem, state == QpState::Err);
         }
         if let Some(at) = qp.transport.next_deadline() {
-            if qp.env.timer.is_none_or(|queued| at < queued) {
-                qp.env.timer = Some(at);
-                self.timers.push(Reverse((at, qpn)));
+            // A deadline that has moved on is found to be later when the old one passes: most never do.
+            if self.timers.deadline(qpn).is_none_or(|set| at < set) {
+                self.timers.set(qpn, at);
             }
         }
         self.qps.put(qpn, qp);
@@ -131,23 +115,10 @@ impl Device {
     /// Wakes the queue pairs whose deadline has passed.
     fn expire<M: GuestMemory>(&mut self, _mem: &M) -> bool {
         let mut any = false;
-        while let Some(Reverse((at, qpn))) = self.timers.peek().copied() {
-            if at > self.shared.now {
-                break;
-            }
-            self.timers.pop();
-            let Some(qp) = self.qps.get_mut(qpn) else {
-                continue;
-            };
-            if qp.env.timer != Some(at) {
-                continue;
-            }
-            qp.env.timer = None;
-            match qp.transport.next_deadline() {
-                Some(due) if due > self.shared.now => {
-                    qp.env.timer = Some(due);
-                    self.timers.push(Reverse((due, qpn)));
-                }
+        while let Some(qpn) = self.timers.pop(self.shared.now) {
+            let due = self.qps.get(qpn).and_then(|q| q.transport.next_deadline());
+            match due {
+                Some(due) if due > self.shared.now => self.timers.set(qpn, due),
                 Some(_) => {
                     any = true;
                     self.make_ready(qpn);
@@ -173,7 +144,7 @@ impl Device {
                 worked = true;
                 continue;
             }
-            let Some(qpn) = self.next_ready() else {
+            let Some(qpn) = self.ready.pop() else {
                 break;
             };
             self.run_qp(mem, qpn);
@@ -183,33 +154,12 @@ impl Device {
         worked
     }
 
-    /// The queue pair whose turn it is.
-    fn next_ready(&mut self) -> Option<u32> {
-        while let Some(number) = self.ready_uars.pop_front() {
-            let Some(uar) = self.shared.uars.get_mut(number) else {
-                continue;
-            };
-            let qpn = uar.ready.pop_front();
-            if uar.ready.is_empty() {
-                uar.listed = false;
-            } else {
-                self.ready_uars.push_back(number);
-            }
-            if let Some(qp) = qpn.and_then(|q| self.qps.get_mut(q)) {
-                qp.env.ready = false;
-                return qpn;
-            }
-        }
-        None
-    }
-
     fn run_qp<M: GuestMemory>(&mut self, mem: &M, qpn: u32) {
         let now = self.shared.now;
         // What a program has posted since it was noticed is taken along.
         self.note_posts(mem, qpn);
         let more = self.with_qp(mem, qpn, |transport, host| {
-            let mut budget = Budget::new(TURN_PACKETS, SLICE_BYTES);
-            transport.poll(host, now, &mut budget)
+            transport.poll(host, now, &mut sched::turn())
         });
         if more == Some(true) {
             self.make_ready(qpn);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Doorbell areas: who has which slot, what was seen last, and who has work.
+//! Doorbell areas: who has which slot, what was seen last.
 
-use std::collections::VecDeque;
 use verbena_abi::doorbell::{AREA_SLOTS, GROUPS, GROUP_SLOTS};
 
 /// The user of a queue pair slot.
@@ -31,10 +30,6 @@ pub struct Uar {
     pub qp_seen: [u32; GROUPS],
     /// Generation counters as seen last.
     pub cq_seen: [u32; GROUPS],
-    /// Queue pairs with work, in turn.
-    pub ready: VecDeque<u32>,
-    /// It is on the list of areas with work.
-    pub listed: bool,
     qp_slots: Vec<Option<Owner>>,
     cq_slots: Vec<Option<u32>>,
     qp_used: [u64; GROUPS],
@@ -53,8 +48,6 @@ impl Uar {
             last_found: 0,
             qp_seen: [0; GROUPS],
             cq_seen: [0; GROUPS],
-            ready: VecDeque::new(),
-            listed: false,
             qp_slots: vec![None; AREA_SLOTS],
             cq_slots: vec![None; AREA_SLOTS],
             qp_used: [0; GROUPS],

@@ -34,6 +34,7 @@
 //! | `qp/completer.rs` | responses in, completions out |
 //! | `qp/responder.rs`, `qp/responder/` | requests in, responses out |
 //! | `qp/uc.rs`, `qp/ud.rs` | unreliable connections, datagrams |
+//! | `sched/` | whose turn it is, and whose time has come: [`sched::Ready`], [`sched::Wheel`] |
 //! | `wire/` | the headers to the bit, ICRC, whole frames |
 //! | `testing/` | a virtual clock, a bad link, a host over plain memory that checks every rule |
 //!
@@ -65,6 +66,7 @@ pub mod packet;
 pub mod pool;
 pub mod psn;
 pub mod qp;
+pub mod sched;
 #[cfg(any(test, feature = "testing"))]
 #[allow(
     clippy::unwrap_used,

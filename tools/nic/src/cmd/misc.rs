@@ -72,7 +72,6 @@ impl Device {
         Area::new(mem, uar.base).store_release(doorbell::ALIVE, 0);
         self.shared.uars.take(number);
         self.awake.retain(|&u| u != number);
-        self.ready_uars.retain(|&u| u != number);
         Ok(())
     }
 }

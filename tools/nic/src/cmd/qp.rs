@@ -98,8 +98,6 @@ impl Device {
                 av: Default::default(),
                 path: None,
                 shown: QpState::Reset,
-                ready: false,
-                timer: None,
                 context_slot,
             },
         });
@@ -128,6 +126,8 @@ impl Device {
         let qpn = request.id.get();
         let mut qp = self.qps.take(qpn).ok_or(NO_OBJECT)?;
         self.forget_qp(qpn);
+        self.ready.remove(qpn);
+        self.timers.cancel(qpn);
         self.shared.counters.add_transport(qp.transport.counters());
         let env = &mut qp.env;
         env.show_error(mem, false);
@@ -142,7 +142,6 @@ impl Device {
         }
         if let Some(uar) = self.shared.uars.get_mut(env.create.uar.get()) {
             uar.set_qp_slot(env.create.slot.get(), None);
-            uar.ready.retain(|&q| q != qpn);
         }
         // The transport goes here, and with it every reference to its buffers.
         drop(qp);
@@ -205,13 +204,14 @@ impl Device {
         };
         if to == QpState::Reset {
             self.forget_qp(qpn);
+            self.timers.cancel(qpn);
         }
         let outcome = self.with_qp(mem, qpn, |transport, host| {
             transport.handle_modify(host, to, &wanted)?;
             let env = &mut *host.env;
             (env.attr, env.av, env.path) = (attr, av, path);
             if to == QpState::Reset {
-                (env.sq_pi, env.rq_ci, env.timer) = (0, 0, None);
+                (env.sq_pi, env.rq_ci) = (0, 0);
             }
             Ok(())
         });

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A fair queue of what is ready: groups take turns, and the slots of a group take turns within the group's.
+
+use super::NONE;
+use alloc::vec::Vec;
+
+/// Place of a slot in its group's list.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    next: u32,
+    prev: u32,
+    /// Group whose list it is in, or [`NONE`].
+    group: u32,
+}
+
+/// A group: a list of slots, and its place in the ring of groups that have some.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    head: u32,
+    tail: u32,
+    next: u32,
+    /// It is in the ring. Its list may have become empty meanwhile.
+    listed: bool,
+}
+
+const NO_LINK: Link = Link {
+    next: NONE,
+    prev: NONE,
+    group: NONE,
+};
+
+const NO_GROUP: Group = Group {
+    head: NONE,
+    tail: NONE,
+    next: NONE,
+    listed: false,
+};
+
+/// The queue. Slots and groups are small numbers of the owner's; a slot is in it at most once.
+#[derive(Debug)]
+pub struct Ready {
+    links: Vec<Link>,
+    groups: Vec<Group>,
+    /// First and last group of the ring.
+    first: u32,
+    last: u32,
+    count: u32,
+}
+
+impl Default for Ready {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Ready {
+    /// An empty queue.
+    pub const fn new() -> Self {
+        Self {
+            links: Vec::new(),
+            groups: Vec::new(),
+            first: NONE,
+            last: NONE,
+            count: 0,
+        }
+    }
+
+    /// Makes room for the slots and groups below these numbers, so that no [`Ready::push`] of them allocates.
+    pub fn reserve(&mut self, slots: u32, groups: u32) {
+        if self.links.len() < slots as usize {
+            self.links.resize(slots as usize, NO_LINK);
+        }
+        if self.groups.len() < groups as usize {
+            self.groups.resize(groups as usize, NO_GROUP);
+        }
+    }
+
+    /// Number of slots in it.
+    pub fn len(&self) -> u32 {
+        self.count
+    }
+
+    /// Whether none is ready.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Whether a slot is in it.
+    pub fn contains(&self, slot: u32) -> bool {
+        self.link(slot).group != NONE
+    }
+
+    fn link(&self, slot: u32) -> Link {
+        self.links.get(slot as usize).copied().unwrap_or(NO_LINK)
+    }
+
+    /// Puts a slot at the end of its group's list. False: it is in the queue already, and stays where it is.
+    pub fn push(&mut self, group: u32, slot: u32) -> bool {
+        if group == NONE || slot == NONE || self.contains(slot) {
+            return false;
+        }
+        self.reserve(slot.saturating_add(1), group.saturating_add(1));
+        let Some(list) = self.groups.get_mut(group as usize) else {
+            return false;
+        };
+        let tail = list.tail;
+        list.tail = slot;
+        if tail == NONE {
+            list.head = slot;
+        }
+        let listed = list.listed;
+        list.listed = true;
+        if let Some(link) = self.links.get_mut(slot as usize) {
+            *link = Link {
+                next: NONE,
+                prev: tail,
+                group,
+            };
+        }
+        if let Some(before) = self.links.get_mut(tail as usize) {
+            before.next = slot;
+        }
+        if !listed {
+            self.push_group(group);
+        }
+        self.count = self.count.saturating_add(1);
+        true
+    }
+
+    /// Takes a slot out, wherever it is. False: it was not in the queue.
+    pub fn remove(&mut self, slot: u32) -> bool {
+        let link = self.link(slot);
+        let Some(list) = self.groups.get_mut(link.group as usize) else {
+            return false;
+        };
+        if list.head == slot {
+            list.head = link.next;
+        }
+        if list.tail == slot {
+            list.tail = link.prev;
+        }
+        if let Some(next) = self.links.get_mut(link.next as usize) {
+            next.prev = link.prev;
+        }
+        if let Some(prev) = self.links.get_mut(link.prev as usize) {
+            prev.next = link.next;
+        }
+        if let Some(own) = self.links.get_mut(slot as usize) {
+            *own = NO_LINK;
+        }
+        self.count = self.count.saturating_sub(1);
+        true
+    }
+
+    /// The slot whose turn it is, which leaves the queue; its group goes to the end of the ring.
+    pub fn pop(&mut self) -> Option<u32> {
+        while self.first != NONE {
+            let group = self.first;
+            let list = self.groups.get_mut(group as usize)?;
+            let slot = list.head;
+            self.first = list.next;
+            list.next = NONE;
+            list.listed = false;
+            if self.first == NONE {
+                self.last = NONE;
+            }
+            if slot == NONE {
+                continue;
+            }
+            self.remove(slot);
+            let list = self.groups.get_mut(group as usize)?;
+            if list.head != NONE {
+                list.listed = true;
+                self.push_group(group);
+            }
+            return Some(slot);
+        }
+        None
+    }
+
+    /// The slot whose turn is next, if it is known without a search: to have its memory fetched early.
+    pub fn peek(&self) -> Option<u32> {
+        let head = self.groups.get(self.first as usize)?.head;
+        (head != NONE).then_some(head)
+    }
+
+    fn push_group(&mut self, group: u32) {
+        let last = self.last;
+        self.last = group;
+        match self.groups.get_mut(last as usize) {
+            Some(before) => before.next = group,
+            None => self.first = group,
+        }
+    }
+}
