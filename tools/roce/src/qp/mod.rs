@@ -15,6 +15,7 @@
 //! | [`Qp::poll`] | time goes on: send, answer, flush, expire timers |
 
 mod completer;
+pub mod credits;
 mod requester;
 mod responder;
 pub mod state;
