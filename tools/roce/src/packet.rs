@@ -35,7 +35,7 @@ pub enum SendTail {
     Invalidate(u32),
 }
 
-/// RDMA extended transport header (IBTA 9.2.6).
+/// RDMA extended transport header (IBTA 9.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reth {
     /// Virtual address.
@@ -364,7 +364,7 @@ impl Packet {
 
     /// The BTH opcode.
     pub fn opcode(&self) -> u8 {
-        wire::bth::opcode_of(self)
+        wire::opcode::of(self)
     }
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Whole frames: [`parse`] and [`emit`].
+//! Whole frames: [`parse`] and [`emit`], over the table of [`opcode`]s.
 
-use super::bth::{op, service};
-use super::{bth, ethernet, ext, icrc, ipv4, ipv6, udp, Malformed, Path};
-use crate::packet::{Datagram, Kind, Packet, Payload, SendTail, Transport};
+use super::{bth, deth, ethernet, extensions, icrc, imm_dt, ipv4, ipv6, opcode, udp, vlan};
+use super::{put, split, Malformed, Path};
+use crate::packet::{Datagram, Packet, Payload};
 use crate::pool::Pool;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -24,46 +24,57 @@ pub struct Frame {
 /// Whether a frame is for the RoCEv2 port, so that it is to be parsed here rather than given to the Ethernet side.
 /// Anything malformed before the UDP header is not.
 pub fn is_rocev2(bytes: &[u8]) -> bool {
-    matches!(layers(bytes), Ok((_, _, udp)) if udp_port(udp) == Some(udp::PORT))
+    let port = layers(bytes)
+        .and_then(|layers| split(layers.segment))
+        .map(|([_, _, port @ ..], _): (&[u8; 4], _)| u16::from_be_bytes(*port));
+    port == Ok(udp::PORT)
 }
 
-fn udp_port(packet: &[u8]) -> Option<u16> {
-    packet
-        .get(2..4)
-        .map(|port| u16::from_be_bytes([port[0], port[1]]))
+/// Ethernet and IP of a frame.
+struct Layers<'a> {
+    /// The path so far.
+    path: Path,
+    /// The packet from its IP header on.
+    packet: &'a [u8],
+    /// The packet from its UDP header on.
+    segment: &'a [u8],
 }
 
-/// Ethernet and IP: the path so far, the packet from its IP header on, and the packet from its UDP header on.
-fn layers(bytes: &[u8]) -> Result<(Path, &[u8], &[u8]), Malformed> {
+fn layers(bytes: &[u8]) -> Result<Layers<'_>, Malformed> {
     let view = ethernet::View::new(bytes)?;
-    let ethernet = ethernet::Repr::parse(view);
+    let ethernet = ethernet::Repr::parse(view)?;
     let mut path = Path {
         smac: ethernet.source,
         dmac: ethernet.destination,
-        // Priority-tagged frames carry VLAN id 0 and belong to no VLAN.
-        vlan: ethernet.vlan.map(|(id, _)| id).filter(|id| *id != 0),
-        sl: ethernet.vlan.map_or(0, |(_, priority)| priority),
         ..Path::default()
     };
-    match ethernet.ether_type {
+    let (mut ether_type, mut bytes) = (ethernet.ether_type, view.payload());
+    if ether_type == ethernet::TYPE_VLAN {
+        let view = vlan::View::new(bytes)?;
+        let vlan = vlan::Repr::parse(view)?;
+        // Priority-tagged frames carry VLAN id 0 and belong to no VLAN.
+        path.vlan = Some(vlan.id).filter(|id| *id != 0);
+        path.sl = vlan.priority;
+        (ether_type, bytes) = (vlan.ether_type, view.payload());
+    }
+    let (packet, segment) = match ether_type {
         ethernet::TYPE_IPV4 => {
-            let view = ipv4::View::new(view.payload())?;
-            if view.protocol() != ipv4::PROTOCOL_UDP {
-                return Err(Malformed::Protocol);
-            }
-            ipv4::Repr::parse(view).to_path(&mut path);
-            Ok((path, view.bytes(), view.payload()))
+            let view = ipv4::View::new(bytes)?;
+            ipv4::Repr::parse(view)?.to_path(&mut path);
+            (view.packet(), view.payload())
         }
         ethernet::TYPE_IPV6 => {
-            let view = ipv6::View::new(view.payload())?;
-            if view.next_header() != ipv4::PROTOCOL_UDP {
-                return Err(Malformed::Protocol);
-            }
-            ipv6::Repr::parse(view).to_path(&mut path);
-            Ok((path, view.bytes(), view.payload()))
+            let view = ipv6::View::new(bytes)?;
+            ipv6::Repr::parse(view)?.to_path(&mut path);
+            (view.packet(), view.payload())
         }
-        _ => Err(Malformed::EtherType),
-    }
+        _ => return Err(Malformed::EtherType),
+    };
+    Ok(Layers {
+        path,
+        packet,
+        segment,
+    })
 }
 
 /// Reads a frame. The packet has its payload in bytes of its own.
@@ -100,32 +111,36 @@ struct Parts<'a> {
 }
 
 fn parse_parts(bytes: &[u8]) -> Result<Parts<'_>, Malformed> {
-    let (mut path, ip, rest) = layers(bytes)?;
-    let view = udp::View::new(rest)?;
-    let udp = udp::Repr::parse(view);
+    let Layers {
+        mut path,
+        packet: ip,
+        segment,
+    } = layers(bytes)?;
+    let view = udp::View::new(segment)?;
+    let udp = udp::Repr::parse(view)?;
     if udp.destination != udp::PORT {
         return Err(Malformed::Port);
     }
     // Nothing may hide between what UDP and what IP call the end: the ICRC is at both.
-    if view.payload().len() + udp::LEN != rest.len() {
+    if view.payload().len().saturating_add(udp::LEN) != segment.len() {
         return Err(Malformed::Length);
     }
     path.udp_sport = udp.source;
-    let body = view
-        .payload()
-        .len()
-        .checked_sub(icrc::LEN)
-        .ok_or(Malformed::Truncated)?;
-    let transport = bth::View::new(&view.payload()[..body])?;
-    let (covered, crc) = ip.split_at(ip.len() - icrc::LEN);
-    if icrc::compute(covered) != crc {
+    let (transport, _) = split_icrc(view.payload())?;
+    let (covered, crc) = split_icrc(ip)?;
+    let view = bth::View::new(transport)?;
+    // Before any field is believed (IBTA 9.6).
+    if icrc::compute(covered) != *crc {
         return Err(Malformed::Icrc);
     }
-    let (packet, mut datagram, payload) = parse_transport(transport)?;
+    let (packet, mut datagram, payload) = parse_transport(view)?;
     if let Some(datagram) = datagram.as_mut() {
-        let from = if path.is_ipv4() { 20 } else { 0 };
-        let header = &ip[..40 - from];
-        super::put(&mut datagram.grh, from, header);
+        let (from, length) = if path.is_ipv4() {
+            (ipv6::LEN - ipv4::LEN, ipv4::LEN)
+        } else {
+            (0, ipv6::LEN)
+        };
+        put(&mut datagram.grh, from, ip.get(..length).unwrap_or(&[]));
         datagram.path = path;
     }
     Ok(Parts {
@@ -135,171 +150,46 @@ fn parse_parts(bytes: &[u8]) -> Result<Parts<'_>, Malformed> {
     })
 }
 
+fn split_icrc(bytes: &[u8]) -> Result<(&[u8], &[u8; icrc::LEN]), Malformed> {
+    bytes.split_last_chunk().ok_or(Malformed::Truncated)
+}
+
 fn parse_transport(view: bth::View<'_>) -> Result<(Packet, Option<Datagram>, &[u8]), Malformed> {
-    let bth = bth::Repr::parse(view);
-    let transport = match bth.opcode & 0xe0 {
-        service::RC => Transport::Rc,
-        service::UC => Transport::Uc,
-        service::UD => Transport::Ud,
-        _ => return Err(Malformed::Opcode),
-    };
-    let operation = bth.opcode & 0x1f;
-    let served = match transport {
-        Transport::Rc => true,
-        Transport::Uc => operation <= op::WRITE_ONLY_IMM,
-        Transport::Ud => matches!(operation, op::SEND_ONLY | op::SEND_ONLY_IMM),
-    };
-    if !served {
-        return Err(Malformed::Opcode);
-    }
-    let mut reader = ext::Reader(view.payload());
-    let (mut src_qpn, mut datagram) = (0, None);
-    if transport == Transport::Ud {
-        let (qkey, qpn) = ext::read_deth(&mut reader)?;
-        src_qpn = qpn;
-        datagram = Some(Datagram {
-            qkey,
-            ..Datagram::default()
-        });
-    }
-    let (kind, first, last) = parse_operation(operation, &mut reader)?;
-    let length = reader
-        .0
+    let bth = bth::Repr::parse(view)?;
+    let (service, row) = opcode::lookup(bth.opcode).ok_or(Malformed::Opcode)?;
+    let transport = service.transport.ok_or(Malformed::Opcode)?;
+    let mut headers = extensions::Repr::default();
+    let rest = headers.parse(service.headers, view.payload())?;
+    let rest = headers.parse(row.headers, rest)?;
+    let kind = headers.kind(row)?;
+    let length = rest
         .len()
         .checked_sub(usize::from(bth.pad))
         .ok_or(Malformed::Length)?;
-    // Padding fills up to four bytes, no more (IBTA 9.2.4).
-    let carries = matches!(
-        kind,
-        Kind::Send(_) | Kind::Write { .. } | Kind::ReadResponse(_)
-    );
-    if reader.0.len() % 4 != 0 || length > MAX_PAYLOAD || (!carries && !reader.0.is_empty()) {
+    // Padding fills up to four bytes, no more (IBTA 9.2).
+    if rest.len() % 4 != 0 || length > MAX_PAYLOAD || !(row.payload || rest.is_empty()) {
         return Err(Malformed::Length);
     }
     let packet = Packet {
         transport,
         kind,
-        first,
-        last,
+        first: row.first,
+        last: row.last,
         solicited: bth.solicited,
         ack_req: bth.ack_req,
         pkey: bth.pkey,
         dst_qpn: bth.dest_qpn,
-        src_qpn,
+        src_qpn: headers.deth.map_or(0, |deth| deth.src_qpn),
         psn: bth.psn,
         psns: 1,
         datagram: None,
         payload: Payload::None,
     };
-    Ok((packet, datagram, &reader.0[..length]))
-}
-
-/// Kind and place of an operation, with its extension headers.
-fn parse_operation(
-    operation: u8,
-    reader: &mut ext::Reader<'_>,
-) -> Result<(Kind, bool, bool), Malformed> {
-    let send = |tail| Kind::Send(tail);
-    Ok(match operation {
-        op::SEND_FIRST => (send(SendTail::None), true, false),
-        op::SEND_MIDDLE => (send(SendTail::None), false, false),
-        op::SEND_LAST => (send(SendTail::None), false, true),
-        op::SEND_ONLY => (send(SendTail::None), true, true),
-        op::SEND_LAST_IMM => (send(SendTail::Imm(ext::read_imm(reader)?)), false, true),
-        op::SEND_ONLY_IMM => (send(SendTail::Imm(ext::read_imm(reader)?)), true, true),
-        op::SEND_LAST_INVALIDATE => (
-            send(SendTail::Invalidate(ext::read_ieth(reader)?)),
-            false,
-            true,
-        ),
-        op::SEND_ONLY_INVALIDATE => (
-            send(SendTail::Invalidate(ext::read_ieth(reader)?)),
-            true,
-            true,
-        ),
-        op::WRITE_FIRST => (
-            Kind::Write {
-                reth: Some(ext::read_reth(reader)?),
-                imm: None,
-            },
-            true,
-            false,
-        ),
-        op::WRITE_MIDDLE => (
-            Kind::Write {
-                reth: None,
-                imm: None,
-            },
-            false,
-            false,
-        ),
-        op::WRITE_LAST => (
-            Kind::Write {
-                reth: None,
-                imm: None,
-            },
-            false,
-            true,
-        ),
-        op::WRITE_LAST_IMM => (
-            Kind::Write {
-                reth: None,
-                imm: Some(ext::read_imm(reader)?),
-            },
-            false,
-            true,
-        ),
-        op::WRITE_ONLY => (
-            Kind::Write {
-                reth: Some(ext::read_reth(reader)?),
-                imm: None,
-            },
-            true,
-            true,
-        ),
-        op::WRITE_ONLY_IMM => {
-            let reth = ext::read_reth(reader)?;
-            (
-                Kind::Write {
-                    reth: Some(reth),
-                    imm: Some(ext::read_imm(reader)?),
-                },
-                true,
-                true,
-            )
-        }
-        op::READ_REQUEST => (Kind::ReadRequest(ext::read_reth(reader)?), true, true),
-        op::READ_RESPONSE_FIRST => (
-            Kind::ReadResponse(Some(ext::read_aeth(reader)?)),
-            true,
-            false,
-        ),
-        op::READ_RESPONSE_MIDDLE => (Kind::ReadResponse(None), false, false),
-        op::READ_RESPONSE_LAST => (
-            Kind::ReadResponse(Some(ext::read_aeth(reader)?)),
-            false,
-            true,
-        ),
-        op::READ_RESPONSE_ONLY => (
-            Kind::ReadResponse(Some(ext::read_aeth(reader)?)),
-            true,
-            true,
-        ),
-        op::ACKNOWLEDGE => (Kind::Ack(ext::read_aeth(reader)?), true, true),
-        op::ATOMIC_ACKNOWLEDGE => {
-            let aeth = ext::read_aeth(reader)?;
-            (
-                Kind::AtomicResponse(aeth, ext::read_atomic_ack(reader)?),
-                true,
-                true,
-            )
-        }
-        op::COMPARE_SWAP | op::FETCH_ADD => {
-            let (addr, rkey, op) = ext::read_atomic(reader, operation == op::COMPARE_SWAP)?;
-            (Kind::Atomic { addr, rkey, op }, true, true)
-        }
-        _ => return Err(Malformed::Opcode),
-    })
+    let datagram = headers.deth.map(|deth| Datagram {
+        qkey: deth.qkey,
+        ..Datagram::default()
+    });
+    Ok((packet, datagram, rest.get(..length).unwrap_or(&[])))
 }
 
 /// Appends the frame of a single packet to `out`. `fill` writes the payload, of `packet.payload.len()` bytes, into its
@@ -312,32 +202,30 @@ pub fn emit<E>(
 ) -> Result<(), E> {
     let start = out.len();
     let is_ipv4 = path.is_ipv4();
-    let ethernet = ethernet::Repr {
-        destination: path.dmac,
-        source: path.smac,
-        vlan: path.vlan.map(|id| (id, path.sl & 7)),
-        ether_type: if is_ipv4 {
-            ethernet::TYPE_IPV4
-        } else {
-            ethernet::TYPE_IPV6
-        },
-    };
-    let ip_at = start + ethernet.header_len();
-    let udp_at = ip_at + if is_ipv4 { ipv4::LEN } else { ipv6::LEN };
-    let bth_at = udp_at + udp::LEN;
+    let vlan_len = if path.vlan.is_some() { vlan::LEN } else { 0 };
+    let vlan_at = start.saturating_add(ethernet::LEN);
+    let ip_at = vlan_at.saturating_add(vlan_len);
+    let udp_at = ip_at.saturating_add(if is_ipv4 { ipv4::LEN } else { ipv6::LEN });
+    let bth_at = udp_at.saturating_add(udp::LEN);
     // Headers of fixed place are written last, when the length is known.
-    out.resize(bth_at + bth::LEN, 0);
-    emit_extensions(packet, out);
+    out.resize(bth_at.saturating_add(bth::LEN), 0);
+    let opcode = packet.opcode();
+    if let Some((service, row)) = opcode::lookup(opcode) {
+        let headers = extensions::Repr::of(packet);
+        headers.emit(service.headers, out);
+        headers.emit(row.headers, out);
+    }
     let payload_at = out.len();
     let length = packet.payload.len() as usize;
     let pad = length.wrapping_neg() & 3;
-    out.resize(payload_at + length + pad, 0);
-    if let Err(error) = fill(&mut out[payload_at..payload_at + length]) {
+    let payload_end = payload_at.saturating_add(length);
+    out.resize(payload_end.saturating_add(pad), 0);
+    if let Some(Err(error)) = out.get_mut(payload_at..payload_end).map(fill) {
         out.truncate(start);
         return Err(error);
     }
     let bth = bth::Repr {
-        opcode: packet.opcode(),
+        opcode,
         solicited: packet.solicited,
         pad: pad as u8,
         pkey: packet.pkey,
@@ -345,61 +233,61 @@ pub fn emit<E>(
         ack_req: packet.ack_req,
         psn: packet.psn,
     };
-    bth.emit(&mut out[bth_at..]);
-    let udp_payload = (out.len() - bth_at + icrc::LEN).min(0xffff) as u16;
+    let transport_len = out.len().saturating_sub(bth_at);
+    let udp_payload = transport_len.saturating_add(icrc::LEN).min(0xffff) as u16;
     let udp = udp::Repr {
         source: path.udp_sport,
         destination: udp::PORT,
         payload_len: udp_payload,
     };
-    udp.emit(&mut out[udp_at..]);
     let ip_payload = udp_payload.saturating_add(udp::LEN as u16);
-    if is_ipv4 {
-        ipv4::Repr::from_path(path, ip_payload).emit(&mut out[ip_at..]);
+    let ip_type = if is_ipv4 {
+        ethernet::TYPE_IPV4
     } else {
-        ipv6::Repr::from_path(path, ip_payload).emit(&mut out[ip_at..]);
+        ethernet::TYPE_IPV6
+    };
+    let vlan = path.vlan.map(|id| vlan::Repr {
+        id,
+        priority: path.sl,
+        drop_eligible: false,
+        ether_type: ip_type,
+    });
+    let ethernet = ethernet::Repr {
+        destination: path.dmac,
+        source: path.smac,
+        ether_type: vlan.map_or(ip_type, |_| ethernet::TYPE_VLAN),
+    };
+    let mut at = |at: usize, write: &dyn Fn(&mut [u8])| {
+        if let Some(place) = out.get_mut(at..) {
+            write(place);
+        }
+    };
+    at(start, &|place| ethernet.emit(place));
+    if let Some(vlan) = vlan {
+        at(vlan_at, &|place| vlan.emit(place));
     }
-    ethernet.emit(&mut out[start..]);
-    let crc = icrc::compute(&out[ip_at..]);
+    if is_ipv4 {
+        at(ip_at, &|place| {
+            ipv4::Repr::from_path(path, ip_payload).emit(place);
+        });
+    } else {
+        at(ip_at, &|place| {
+            ipv6::Repr::from_path(path, ip_payload).emit(place);
+        });
+    }
+    at(udp_at, &|place| udp.emit(place));
+    at(bth_at, &|place| bth.emit(place));
+    let crc = icrc::compute(out.get(ip_at..).unwrap_or(&[]));
     out.extend(crc);
     Ok(())
 }
 
 /// Bytes of a datagram from its UDP header on, for the length in its GRH.
 pub fn datagram_udp_length(payload: u32, has_imm: bool) -> u32 {
-    let headers = udp::LEN + bth::LEN + 8 + if has_imm { 4 } else { 0 } + icrc::LEN;
-    payload.next_multiple_of(4) + headers as u32
-}
-
-fn emit_extensions(packet: &Packet, out: &mut Vec<u8>) {
-    if let Some(datagram) = &packet.datagram {
-        ext::write_deth(out, datagram.qkey, packet.src_qpn);
-    }
-    match &packet.kind {
-        Kind::Send(SendTail::None) => {}
-        Kind::Send(SendTail::Imm(imm)) => out.extend(imm),
-        Kind::Send(SendTail::Invalidate(key)) => out.extend(key.to_be_bytes()),
-        Kind::Write { reth, imm } => {
-            if let Some(reth) = reth {
-                ext::write_reth(out, reth);
-            }
-            if let Some(imm) = imm {
-                out.extend(imm);
-            }
-        }
-        Kind::ReadRequest(reth) => ext::write_reth(out, reth),
-        Kind::ReadResponse(aeth) => {
-            if let Some(aeth) = aeth {
-                ext::write_aeth(out, aeth);
-            }
-        }
-        Kind::Ack(aeth) => ext::write_aeth(out, aeth),
-        Kind::AtomicResponse(aeth, value) => {
-            ext::write_aeth(out, aeth);
-            out.extend(value.to_be_bytes());
-        }
-        Kind::Atomic { addr, rkey, op } => ext::write_atomic(out, *addr, *rkey, op),
-    }
+    let imm = if has_imm { imm_dt::LEN } else { 0 };
+    let headers = udp::LEN + bth::LEN + deth::LEN + imm + icrc::LEN;
+    let padded = payload.checked_next_multiple_of(4).unwrap_or(u32::MAX);
+    padded.saturating_add(headers as u32)
 }
 
 #[cfg(test)]

@@ -3,31 +3,33 @@
 //! Invariant CRC (IBTA A17.3): CRC-32 over 8 bytes of ones (where InfiniBand has its LRH), IP, UDP, BTH and all after
 //! it, with ones in place of the fields that may change on the way. It is stored least significant byte first.
 
-use super::{bth, ipv4, ipv6, udp};
+use super::{bth, ipv4, ipv6, put, udp};
 use crc32fast::Hasher;
 
 /// Bytes.
 pub const LEN: usize = 4;
+/// Bytes of ones where InfiniBand has its local route header.
+const LRH: usize = 8;
 
 /// The ICRC of a packet from its IP header on, without the ICRC itself.
 pub fn compute(packet: &[u8]) -> [u8; LEN] {
+    // The headers that have masked fields are put together first, so that the CRC is given two long runs of bytes.
+    let mut head = [0xff; LRH + ipv6::LEN + udp::LEN + bth::LEN];
+    let is_ipv6 = packet.first().is_some_and(|version| version >> 4 == 6);
+    let ip_len = if is_ipv6 { ipv6::LEN } else { ipv4::LEN };
+    let (udp_at, bth_at) = (ip_len, ip_len + udp::LEN);
+    let end = bth_at + bth::LEN;
+    if is_ipv6 {
+        put(&mut head, LRH, &ipv6::masked(packet));
+    } else {
+        put(&mut head, LRH, &ipv4::masked(packet));
+    }
+    let from = |at| packet.get(at..).unwrap_or(&[]);
+    put(&mut head, LRH + udp_at, &udp::masked(from(udp_at)));
+    put(&mut head, LRH + bth_at, &bth::masked(from(bth_at)));
     let mut hasher = Hasher::new();
-    hasher.update(&[0xff; 8]);
-    let ip_len = match packet.first() {
-        Some(version) if version >> 4 == 6 => {
-            hasher.update(&ipv6::masked(packet));
-            ipv6::LEN
-        }
-        _ => {
-            hasher.update(&ipv4::masked(packet));
-            ipv4::LEN
-        }
-    };
-    let rest = packet.get(ip_len..).unwrap_or(&[]);
-    hasher.update(&udp::masked(rest));
-    let rest = rest.get(udp::LEN..).unwrap_or(&[]);
-    hasher.update(&bth::masked(rest));
-    hasher.update(rest.get(bth::LEN..).unwrap_or(&[]));
+    hasher.update(head.get(..LRH + end).unwrap_or(&[]));
+    hasher.update(from(end));
     hasher.finalize().to_le_bytes()
 }
 

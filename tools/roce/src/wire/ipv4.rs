@@ -2,7 +2,7 @@
 
 //! IPv4 header without options, as RoCEv2 uses it.
 
-use super::{field, gid_to_ipv4, ipv4_to_gid, put, Malformed, Path};
+use super::{field, gid_to_ipv4, ipv4_to_gid, put, split, Malformed, Path};
 
 /// Bytes.
 pub const LEN: usize = 20;
@@ -21,53 +21,91 @@ mod at {
     pub const DESTINATION: usize = 16;
 }
 
+/// Version 4 and five words. RoCEv2 has no options: the ICRC's mask is defined for 20 bytes (IBTA A17.3).
+const VERSION_IHL: u8 = 0x45;
 const DONT_FRAGMENT: u16 = 0x4000;
+/// More fragments, and the fragment's offset.
+const FRAGMENT: u16 = 0x3fff;
 
 /// A header and what its total length says belongs to it.
 #[derive(Clone, Copy, Debug)]
-pub struct View<'a>(&'a [u8]);
+pub struct View<'a> {
+    header: &'a [u8; LEN],
+    packet: &'a [u8],
+    payload: &'a [u8],
+}
 
 impl<'a> View<'a> {
-    /// Checks version, lengths, checksum, and that it is no fragment.
+    /// Checks the lengths.
     pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
-        if bytes.len() < LEN {
-            return Err(Malformed::Truncated);
-        }
-        // RoCEv2 has no options: the ICRC's mask is defined for 20 bytes (IBTA A17.3).
-        if bytes[at::VERSION_IHL] != 0x45 {
-            return Err(Malformed::Ip);
-        }
-        let total = usize::from(u16::from_be_bytes(field(bytes, at::TOTAL_LENGTH)));
-        let fragment = u16::from_be_bytes(field(bytes, at::FLAGS)) & !DONT_FRAGMENT;
-        if total < LEN || fragment != 0 {
-            return Err(Malformed::Ip);
-        }
-        if bytes.len() < total {
-            return Err(Malformed::Truncated);
-        }
-        if checksum(&bytes[..LEN]) != 0 {
-            return Err(Malformed::IpChecksum);
-        }
-        Ok(Self(&bytes[..total]))
+        let (header, _) = split::<LEN>(bytes)?;
+        let total = usize::from(u16::from_be_bytes(field(header, at::TOTAL_LENGTH)));
+        let packet = bytes.get(..total).ok_or(Malformed::Truncated)?;
+        let payload = packet.get(LEN..).ok_or(Malformed::Ip)?;
+        Ok(Self {
+            header,
+            packet,
+            payload,
+        })
+    }
+
+    fn byte(&self, at: usize) -> u8 {
+        let [byte] = field(self.header, at);
+        byte
+    }
+
+    /// Whether it is version 4 without options.
+    pub fn is_plain(&self) -> bool {
+        self.byte(at::VERSION_IHL) == VERSION_IHL
+    }
+
+    /// Whether it is a part of a packet.
+    pub fn is_fragment(&self) -> bool {
+        u16::from_be_bytes(field(self.header, at::FLAGS)) & FRAGMENT != 0
+    }
+
+    /// Whether its checksum is right.
+    pub fn checksum_ok(&self) -> bool {
+        checksum(self.header) == 0
+    }
+
+    /// DSCP and ECN.
+    pub fn tos(&self) -> u8 {
+        self.byte(at::TOS)
+    }
+
+    /// Time to live.
+    pub fn ttl(&self) -> u8 {
+        self.byte(at::TTL)
     }
 
     /// Protocol of the payload.
     pub fn protocol(&self) -> u8 {
-        self.0[at::PROTOCOL]
+        self.byte(at::PROTOCOL)
+    }
+
+    /// Source address.
+    pub fn source(&self) -> [u8; 4] {
+        field(self.header, at::SOURCE)
+    }
+
+    /// Destination address.
+    pub fn destination(&self) -> [u8; 4] {
+        field(self.header, at::DESTINATION)
     }
 
     /// All bytes that belong to the packet.
-    pub fn bytes(&self) -> &'a [u8] {
-        self.0
+    pub fn packet(&self) -> &'a [u8] {
+        self.packet
     }
 
     /// What follows the header.
     pub fn payload(&self) -> &'a [u8] {
-        &self.0[LEN..]
+        self.payload
     }
 }
 
-/// A header.
+/// The header of a whole UDP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
     /// DSCP and ECN.
@@ -102,60 +140,60 @@ impl Repr {
         path.dgid = ipv4_to_gid(self.destination);
     }
 
-    /// Reads it.
-    pub fn parse(view: View<'_>) -> Self {
-        let bytes = view.0;
-        Self {
-            tos: bytes[at::TOS],
-            ttl: bytes[at::TTL],
-            source: field(bytes, at::SOURCE),
-            destination: field(bytes, at::DESTINATION),
-            payload_len: (bytes.len() - LEN) as u16,
+    /// Reads it. Refuses options, fragments, wrong checksums and all but UDP.
+    pub fn parse(view: View<'_>) -> Result<Self, Malformed> {
+        if !view.is_plain() || view.is_fragment() {
+            return Err(Malformed::Ip);
         }
+        if !view.checksum_ok() {
+            return Err(Malformed::IpChecksum);
+        }
+        if view.protocol() != PROTOCOL_UDP {
+            return Err(Malformed::Protocol);
+        }
+        Ok(Self {
+            tos: view.tos(),
+            ttl: view.ttl(),
+            source: view.source(),
+            destination: view.destination(),
+            payload_len: view.payload.len() as u16,
+        })
     }
 
     /// Writes it, with its checksum.
     pub fn emit(&self, bytes: &mut [u8]) {
-        let Some(bytes) = bytes.get_mut(..LEN) else {
-            return;
-        };
-        bytes.fill(0);
-        bytes[at::VERSION_IHL] = 0x45;
-        bytes[at::TOS] = self.tos;
-        put(
-            bytes,
-            at::TOTAL_LENGTH,
-            &self.payload_len.saturating_add(LEN as u16).to_be_bytes(),
-        );
-        put(bytes, at::FLAGS, &DONT_FRAGMENT.to_be_bytes());
-        bytes[at::TTL] = self.ttl;
-        bytes[at::PROTOCOL] = PROTOCOL_UDP;
-        put(bytes, at::SOURCE, &self.source);
-        put(bytes, at::DESTINATION, &self.destination);
-        let sum = checksum(bytes);
-        put(bytes, at::CHECKSUM, &sum.to_be_bytes());
+        let mut header = [0; LEN];
+        let total = self.payload_len.saturating_add(LEN as u16);
+        put(&mut header, at::VERSION_IHL, &[VERSION_IHL, self.tos]);
+        put(&mut header, at::TOTAL_LENGTH, &total.to_be_bytes());
+        put(&mut header, at::FLAGS, &DONT_FRAGMENT.to_be_bytes());
+        put(&mut header, at::TTL, &[self.ttl, PROTOCOL_UDP]);
+        put(&mut header, at::SOURCE, &self.source);
+        put(&mut header, at::DESTINATION, &self.destination);
+        let sum = checksum(&header);
+        put(&mut header, at::CHECKSUM, &sum.to_be_bytes());
+        put(bytes, 0, &header);
     }
 }
 
 /// The header with the fields that routers change set to ones, for the ICRC (IBTA A17.3).
 pub(super) fn masked(header: &[u8]) -> [u8; LEN] {
     let mut masked: [u8; LEN] = field(header, 0);
-    masked[at::TOS] = 0xff;
-    masked[at::TTL] = 0xff;
-    masked[at::CHECKSUM] = 0xff;
-    masked[at::CHECKSUM + 1] = 0xff;
+    put(&mut masked, at::TOS, &[0xff]);
+    put(&mut masked, at::TTL, &[0xff]);
+    put(&mut masked, at::CHECKSUM, &[0xff; 2]);
     masked
 }
 
 /// Internet checksum; 0 over a header that holds its own.
-fn checksum(header: &[u8]) -> u16 {
-    let mut sum: u32 = header
+fn checksum(header: &[u8; LEN]) -> u16 {
+    let sum = header
         .chunks_exact(2)
-        .map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])))
-        .sum();
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
+        .map(|word| u32::from(u16::from_be_bytes(field(word, 0))))
+        .fold(0, u32::wrapping_add);
+    // Ten words: two folds take every carry.
+    let sum = (sum & 0xffff).wrapping_add(sum >> 16);
+    let sum = (sum & 0xffff).wrapping_add(sum >> 16);
     !(sum as u16)
 }
 
@@ -163,49 +201,70 @@ fn checksum(header: &[u8]) -> u16 {
 mod tests {
     use super::*;
 
-    #[test]
-    fn checksum_of_a_known_header() {
-        // From a captured frame: 10.0.17 to 10.0.18, UDP, checksum 0x9161.
-        let header = [
-            0x45, 0xc2, 0x00, 0x3c, 0x71, 0x8c, 0x40, 0x00, 0x40, 0x11, 0x91, 0x61, 0x0a, 0x00,
-            0x11, 0x01, 0x0a, 0x00, 0x12, 0x01,
-        ];
-        assert_eq!(checksum(&header), 0);
-    }
+    /// From a captured frame: 10.0.17.1 to 10.0.18.1, UDP, checksum 0x9161.
+    const CAPTURED: [u8; 20] = [
+        0x45, 0xc2, 0x00, 0x3c, 0x71, 0x8c, 0x40, 0x00, 0x40, 0x11, 0x91, 0x61, 0x0a, 0x00, 0x11,
+        0x01, 0x0a, 0x00, 0x12, 0x01,
+    ];
 
-    #[test]
-    fn what_is_emitted_parses() {
-        let repr = Repr {
+    fn repr() -> Repr {
+        Repr {
             tos: 2,
             ttl: 64,
             source: [10, 0, 0, 1],
             destination: [10, 0, 0, 2],
             payload_len: 4,
-        };
+        }
+    }
+
+    fn emitted() -> [u8; 24] {
         let mut bytes = [0; 24];
-        repr.emit(&mut bytes);
-        assert_eq!(View::new(&bytes).map(Repr::parse).unwrap(), repr);
-        bytes[15] ^= 1;
-        assert_eq!(View::new(&bytes).unwrap_err(), Malformed::IpChecksum);
+        repr().emit(&mut bytes);
+        bytes
+    }
+
+    /// Puts a byte in, makes the checksum right again, and parses.
+    fn with(at: usize, value: u8) -> Result<Repr, Malformed> {
+        let mut bytes = emitted();
+        bytes[at] = value;
+        put(&mut bytes, at::CHECKSUM, &[0, 0]);
+        let sum = checksum(&field(&bytes, 0));
+        put(&mut bytes, at::CHECKSUM, &sum.to_be_bytes());
+        View::new(&bytes).and_then(Repr::parse)
     }
 
     #[test]
-    fn fragments_and_options_are_refused() {
-        let repr = Repr {
-            tos: 0,
-            ttl: 1,
-            source: [1; 4],
-            destination: [2; 4],
-            payload_len: 0,
-        };
-        let mut good = [0; 20];
-        repr.emit(&mut good);
-        let mut bad = good;
-        bad[at::FLAGS] = 0x20;
-        assert_eq!(View::new(&bad).unwrap_err(), Malformed::Ip);
-        let mut bad = good;
-        bad[0] = 0x46;
-        assert_eq!(View::new(&bad).unwrap_err(), Malformed::Ip);
-        assert_eq!(View::new(&good[..19]).unwrap_err(), Malformed::Truncated);
+    fn checksum_of_a_known_header() {
+        assert_eq!(checksum(&CAPTURED), 0);
+        assert_eq!(checksum(&[0xff; LEN]), 0);
+        assert_eq!(checksum(&[0; LEN]), 0xffff);
+    }
+
+    #[test]
+    fn what_is_emitted_parses() {
+        let mut bytes = emitted();
+        assert_eq!(View::new(&bytes).and_then(Repr::parse), Ok(repr()));
+        bytes[15] ^= 1;
+        let wrong = View::new(&bytes).and_then(Repr::parse);
+        assert_eq!(wrong, Err(Malformed::IpChecksum));
+    }
+
+    #[test]
+    fn fragments_options_and_other_protocols_are_refused() {
+        assert_eq!(with(at::FLAGS, 0x00), Ok(repr()));
+        assert_eq!(with(at::FLAGS, 0x20), Err(Malformed::Ip));
+        assert_eq!(with(at::FLAGS + 1, 1), Err(Malformed::Ip));
+        assert_eq!(with(at::VERSION_IHL, 0x46), Err(Malformed::Ip));
+        assert_eq!(with(at::VERSION_IHL, 0x65), Err(Malformed::Ip));
+        assert_eq!(with(at::PROTOCOL, 6), Err(Malformed::Protocol));
+    }
+
+    #[test]
+    fn lengths_that_cannot_be_are_refused() {
+        let bytes = emitted();
+        assert_eq!(View::new(&bytes[..19]).unwrap_err(), Malformed::Truncated);
+        assert_eq!(View::new(&bytes[..23]).unwrap_err(), Malformed::Truncated);
+        assert_eq!(with(at::TOTAL_LENGTH + 1, 19), Err(Malformed::Ip));
+        assert_eq!(with(at::TOTAL_LENGTH + 1, 25), Err(Malformed::Truncated));
     }
 }

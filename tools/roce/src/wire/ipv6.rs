@@ -2,7 +2,8 @@
 
 //! IPv6 header without extension headers. It is the GRH to the bit.
 
-use super::{field, put, Malformed, Path};
+use super::ipv4::PROTOCOL_UDP;
+use super::{field, gid_to_ipv4, put, split, Malformed, Path};
 
 /// Bytes.
 pub const LEN: usize = 40;
@@ -16,43 +17,85 @@ mod at {
     pub const DESTINATION: usize = 24;
 }
 
+const FLOW_LABEL: u32 = 0xf_ffff;
+
 /// A header and what its payload length says belongs to it.
 #[derive(Clone, Copy, Debug)]
-pub struct View<'a>(&'a [u8]);
+pub struct View<'a> {
+    header: &'a [u8; LEN],
+    packet: &'a [u8],
+    payload: &'a [u8],
+}
 
 impl<'a> View<'a> {
-    /// Checks version and lengths.
+    /// Checks the lengths.
     pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
-        if bytes.len() < LEN {
-            return Err(Malformed::Truncated);
-        }
-        if bytes[at::VERSION_CLASS_FLOW] >> 4 != 6 {
-            return Err(Malformed::Ip);
-        }
-        let total = LEN + usize::from(u16::from_be_bytes(field(bytes, at::PAYLOAD_LENGTH)));
-        if bytes.len() < total {
-            return Err(Malformed::Truncated);
-        }
-        Ok(Self(&bytes[..total]))
+        let (header, rest) = split::<LEN>(bytes)?;
+        let length = usize::from(u16::from_be_bytes(field(header, at::PAYLOAD_LENGTH)));
+        let payload = rest.get(..length).ok_or(Malformed::Truncated)?;
+        let packet = bytes
+            .get(..length.saturating_add(LEN))
+            .ok_or(Malformed::Truncated)?;
+        Ok(Self {
+            header,
+            packet,
+            payload,
+        })
+    }
+
+    fn word(&self) -> u32 {
+        u32::from_be_bytes(field(self.header, at::VERSION_CLASS_FLOW))
+    }
+
+    /// Version.
+    pub fn version(&self) -> u8 {
+        (self.word() >> 28) as u8
+    }
+
+    /// DSCP and ECN.
+    pub fn traffic_class(&self) -> u8 {
+        (self.word() >> 20) as u8
+    }
+
+    /// 20 bits.
+    pub fn flow_label(&self) -> u32 {
+        self.word() & FLOW_LABEL
     }
 
     /// Protocol of the payload.
     pub fn next_header(&self) -> u8 {
-        self.0[at::NEXT_HEADER]
+        let [byte] = field(self.header, at::NEXT_HEADER);
+        byte
+    }
+
+    /// Hop limit.
+    pub fn hop_limit(&self) -> u8 {
+        let [byte] = field(self.header, at::HOP_LIMIT);
+        byte
+    }
+
+    /// Source address.
+    pub fn source(&self) -> [u8; 16] {
+        field(self.header, at::SOURCE)
+    }
+
+    /// Destination address.
+    pub fn destination(&self) -> [u8; 16] {
+        field(self.header, at::DESTINATION)
     }
 
     /// All bytes that belong to the packet.
-    pub fn bytes(&self) -> &'a [u8] {
-        self.0
+    pub fn packet(&self) -> &'a [u8] {
+        self.packet
     }
 
     /// What follows the header.
     pub fn payload(&self) -> &'a [u8] {
-        &self.0[LEN..]
+        self.payload
     }
 }
 
-/// A header.
+/// The header of a UDP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
     /// DSCP and ECN.
@@ -74,7 +117,7 @@ impl Repr {
     pub fn from_path(path: &Path, payload_len: u16) -> Self {
         Self {
             traffic_class: path.traffic_class,
-            flow_label: path.flow_label & 0xf_ffff,
+            flow_label: path.flow_label & FLOW_LABEL,
             hop_limit: path.hop_limit,
             source: path.sgid,
             destination: path.dgid,
@@ -91,30 +134,32 @@ impl Repr {
         path.dgid = self.destination;
     }
 
-    /// Reads it.
-    pub fn parse(view: View<'_>) -> Self {
-        let bytes = view.0;
-        let word = u32::from_be_bytes(field(bytes, at::VERSION_CLASS_FLOW));
-        Self {
-            traffic_class: (word >> 20) as u8,
-            flow_label: word & 0xf_ffff,
-            hop_limit: bytes[at::HOP_LIMIT],
-            source: field(bytes, at::SOURCE),
-            destination: field(bytes, at::DESTINATION),
-            payload_len: (bytes.len() - LEN) as u16,
+    /// Reads it. Refuses extension headers and all but UDP, and addresses that stand for IPv4: they are the GIDs of
+    /// IPv4 packets, which nobody may pass for by way of IPv6.
+    pub fn parse(view: View<'_>) -> Result<Self, Malformed> {
+        let is_mapped = |address| gid_to_ipv4(&address).is_some();
+        if view.version() != 6 || is_mapped(view.source()) || is_mapped(view.destination()) {
+            return Err(Malformed::Ip);
         }
+        if view.next_header() != PROTOCOL_UDP {
+            return Err(Malformed::Protocol);
+        }
+        Ok(Self {
+            traffic_class: view.traffic_class(),
+            flow_label: view.flow_label(),
+            hop_limit: view.hop_limit(),
+            source: view.source(),
+            destination: view.destination(),
+            payload_len: view.payload.len() as u16,
+        })
     }
 
     /// Writes it.
     pub fn emit(&self, bytes: &mut [u8]) {
-        let word = 6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & 0xf_ffff;
+        let word = 6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & FLOW_LABEL;
         put(bytes, at::VERSION_CLASS_FLOW, &word.to_be_bytes());
         put(bytes, at::PAYLOAD_LENGTH, &self.payload_len.to_be_bytes());
-        put(
-            bytes,
-            at::NEXT_HEADER,
-            &[super::ipv4::PROTOCOL_UDP, self.hop_limit],
-        );
+        put(bytes, at::NEXT_HEADER, &[PROTOCOL_UDP, self.hop_limit]);
         put(bytes, at::SOURCE, &self.source);
         put(bytes, at::DESTINATION, &self.destination);
     }
@@ -123,30 +168,68 @@ impl Repr {
 /// The header with the fields that routers change set to ones, for the ICRC (IBTA A17.3).
 pub(super) fn masked(header: &[u8]) -> [u8; LEN] {
     let mut masked: [u8; LEN] = field(header, 0);
-    masked[0] |= 0x0f;
-    masked[1..4].fill(0xff);
-    masked[at::HOP_LIMIT] = 0xff;
+    let word = u32::from_be_bytes(field(header, at::VERSION_CLASS_FLOW)) | 0x0fff_ffff;
+    put(&mut masked, at::VERSION_CLASS_FLOW, &word.to_be_bytes());
+    put(&mut masked, at::HOP_LIMIT, &[0xff]);
     masked
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::ipv4_to_gid;
 
-    #[test]
-    fn fields_are_where_rfc_8200_has_them() {
-        let repr = Repr {
+    fn repr() -> Repr {
+        Repr {
             traffic_class: 0xab,
             flow_label: 0x1_2345,
             hop_limit: 63,
             source: [1; 16],
             destination: [2; 16],
             payload_len: 2,
-        };
+        }
+    }
+
+    fn emitted(repr: Repr) -> [u8; 42] {
         let mut bytes = [0; 42];
         repr.emit(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn fields_are_where_rfc_8200_has_them() {
+        let bytes = emitted(repr());
         assert_eq!(bytes[..8], [0x6a, 0xb1, 0x23, 0x45, 0, 2, 17, 63]);
-        assert_eq!(View::new(&bytes).map(Repr::parse).unwrap(), repr);
+        assert_eq!(bytes[8..24], [1; 16]);
+        assert_eq!(bytes[24..40], [2; 16]);
+        assert_eq!(View::new(&bytes).and_then(Repr::parse), Ok(repr()));
         assert_eq!(View::new(&bytes[..41]).unwrap_err(), Malformed::Truncated);
+        assert_eq!(View::new(&bytes[..39]).unwrap_err(), Malformed::Truncated);
+    }
+
+    #[test]
+    fn other_versions_and_extension_headers_are_refused() {
+        let mut bytes = emitted(repr());
+        bytes[0] = 0x4a;
+        let wrong = View::new(&bytes).and_then(Repr::parse);
+        assert_eq!(wrong, Err(Malformed::Ip));
+        let mut bytes = emitted(repr());
+        bytes[at::NEXT_HEADER] = 44;
+        let wrong = View::new(&bytes).and_then(Repr::parse);
+        assert_eq!(wrong, Err(Malformed::Protocol));
+    }
+
+    #[test]
+    fn nobody_passes_for_an_ipv4_address() {
+        let mapped = ipv4_to_gid([10, 0, 0, 1]);
+        for (source, destination) in [(mapped, [2; 16]), ([1; 16], mapped), (mapped, mapped)] {
+            let bytes = emitted(Repr {
+                source,
+                destination,
+                ..repr()
+            });
+            let wrong = View::new(&bytes).and_then(Repr::parse);
+            assert_eq!(wrong, Err(Malformed::Ip));
+        }
     }
 }

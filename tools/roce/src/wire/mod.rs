@@ -2,17 +2,37 @@
 
 //! RoCEv2 frames to the bit: Ethernet, IPv4 or IPv6, UDP, BTH and its extension headers, payload, ICRC.
 //!
-//! Each header has the same form: its length, a `View` of bytes whose length was checked, a `Repr` that can only hold
-//! what is valid, `Repr::parse` from the one to the other and `Repr::emit` back. [`frame`] puts them together.
+//! Each header is a file of the same form, smoltcp's: its length `LEN`, where its fields are (`at`), a `View` of bytes whose
+//! length was checked with an accessor for each field, a `Repr` that can only hold what is valid, `Repr::parse` from the
+//! one to the other and `Repr::emit` back.
+//!
+//! | file | header |
+//! | --- | --- |
+//! | `ethernet.rs`, `vlan.rs` | Ethernet, 802.1Q |
+//! | `ipv4.rs`, `ipv6.rs`, `udp.rs` | IP without options, UDP |
+//! | `bth.rs` | base transport header |
+//! | `deth.rs`, `reth.rs`, `atomic_eth.rs`, `aeth.rs`, `atomic_ack_eth.rs`, `imm_dt.rs`, `ieth.rs` | extended transport headers |
+//! | `opcode.rs` | which of them follow, by opcode; `extensions.rs` reads and writes them together |
+//! | `icrc.rs` | the checksum over all that routers leave alone |
+//! | `frame.rs` | whole frames to and from [`Packet`](crate::Packet) |
 
+pub mod aeth;
+pub mod atomic_ack_eth;
+pub mod atomic_eth;
 pub mod bth;
+pub mod deth;
 pub mod ethernet;
-pub mod ext;
+pub mod extensions;
 pub mod frame;
 pub mod icrc;
+pub mod ieth;
+pub mod imm_dt;
 pub mod ipv4;
 pub mod ipv6;
+pub mod opcode;
+pub mod reth;
 pub mod udp;
+pub mod vlan;
 
 /// Why a frame is not a RoCEv2 packet that a queue pair can be given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,11 +130,18 @@ pub fn stored_grh(path: &Path, udp_length: u32) -> [u8; 40] {
     let mut grh = [0; 40];
     let length = udp_length.min(0xffff - 20) as u16;
     if path.is_ipv4() {
-        ipv4::Repr::from_path(path, length).emit(&mut grh[20..]);
+        if let Some(place) = grh.get_mut(ipv6::LEN - ipv4::LEN..) {
+            ipv4::Repr::from_path(path, length).emit(place);
+        }
     } else {
         ipv6::Repr::from_path(path, length).emit(&mut grh);
     }
     grh
+}
+
+/// The first `N` bytes and the rest.
+pub(crate) fn split<const N: usize>(bytes: &[u8]) -> Result<(&[u8; N], &[u8]), Malformed> {
+    bytes.split_first_chunk().ok_or(Malformed::Truncated)
 }
 
 /// The bytes `at..at + N`. Callers have checked the length; a mistake reads as zero rather than panics.
@@ -126,8 +153,10 @@ pub(crate) fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
         .unwrap_or([0; N])
 }
 
+/// Writes `value` to `at`, if it fits.
 pub(crate) fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
-    if let Some(place) = bytes.get_mut(at..at + value.len()) {
+    let end = at.saturating_add(value.len());
+    if let Some(place) = bytes.get_mut(at..end) {
         place.copy_from_slice(value);
     }
 }
@@ -138,6 +167,8 @@ pub(crate) fn field24(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([0, a, b, c])
 }
 
+/// The lower three bytes, big endian.
 pub(crate) fn put24(bytes: &mut [u8], at: usize, value: u32) {
-    put(bytes, at, &value.to_be_bytes()[1..]);
+    let [_, low @ ..] = value.to_be_bytes();
+    put(bytes, at, &low);
 }

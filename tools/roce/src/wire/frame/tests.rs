@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::host::AtomicOp;
-use crate::packet::{Aeth, AethSyndrome, NakCode, Reth};
+use crate::packet::{Aeth, AethSyndrome, Kind, NakCode, Reth, SendTail, Transport};
 use crate::testing::rng::Rng;
 use crate::wire::ipv4_to_gid;
 use std::vec;

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The headers between BTH and payload together, as the table of opcodes has them.
+
+use super::opcode::{Header, Operation, Row};
+use super::{aeth, atomic_ack_eth, atomic_eth, deth, ieth, imm_dt, reth, Malformed};
+use crate::host::AtomicOp;
+use crate::packet::{Kind, Packet, SendTail};
+use alloc::vec::Vec;
+
+/// Most bytes that they have together: DETH and ImmDt, RETH and ImmDt, AtomicETH, AETH and AtomicAckETH.
+pub const MAX_LEN: usize = 28;
+
+/// What was there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Repr {
+    /// DETH.
+    pub deth: Option<deth::Repr>,
+    /// RETH.
+    pub reth: Option<reth::Repr>,
+    /// AtomicETH.
+    pub atomic_eth: Option<atomic_eth::Repr>,
+    /// AETH.
+    pub aeth: Option<aeth::Repr>,
+    /// AtomicAckETH.
+    pub atomic_ack_eth: Option<atomic_ack_eth::Repr>,
+    /// ImmDt.
+    pub imm_dt: Option<imm_dt::Repr>,
+    /// IETH.
+    pub ieth: Option<ieth::Repr>,
+}
+
+impl Repr {
+    /// Reads these headers, which `bytes` begin with, and adds them. Returns what follows them.
+    pub fn parse<'a>(
+        &mut self,
+        headers: &[Header],
+        mut bytes: &'a [u8],
+    ) -> Result<&'a [u8], Malformed> {
+        macro_rules! read {
+            ($header:ident) => {{
+                let view = $header::View::new(bytes)?;
+                bytes = view.payload();
+                self.$header = Some($header::Repr::parse(view)?);
+            }};
+        }
+        for header in headers {
+            match header {
+                Header::Deth => read!(deth),
+                Header::Reth => read!(reth),
+                Header::AtomicEth => read!(atomic_eth),
+                Header::Aeth => read!(aeth),
+                Header::AtomicAckEth => read!(atomic_ack_eth),
+                Header::ImmDt => read!(imm_dt),
+                Header::Ieth => read!(ieth),
+                Header::Xrceth | Header::Feth => return Err(Malformed::Opcode),
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Appends these headers. One that is not there is zeros, so that a frame is always as long as its opcode says.
+    pub fn emit(&self, headers: &[Header], out: &mut Vec<u8>) {
+        for header in headers {
+            let start = out.len();
+            out.resize(start.saturating_add(header.length()), 0);
+            let Some(place) = out.get_mut(start..) else {
+                continue;
+            };
+            macro_rules! write {
+                ($header:ident) => {
+                    if let Some(header) = &self.$header {
+                        header.emit(place);
+                    }
+                };
+            }
+            match header {
+                Header::Deth => write!(deth),
+                Header::Reth => write!(reth),
+                Header::AtomicEth => write!(atomic_eth),
+                Header::Aeth => write!(aeth),
+                Header::AtomicAckEth => write!(atomic_ack_eth),
+                Header::ImmDt => write!(imm_dt),
+                Header::Ieth => write!(ieth),
+                Header::Xrceth | Header::Feth => {}
+            }
+        }
+    }
+
+    /// The headers of a packet.
+    pub fn of(packet: &Packet) -> Self {
+        let mut all = Self {
+            deth: packet.datagram.as_ref().map(|datagram| deth::Repr {
+                qkey: datagram.qkey,
+                src_qpn: packet.src_qpn,
+            }),
+            ..Self::default()
+        };
+        match packet.kind {
+            Kind::Send(SendTail::None) => {}
+            Kind::Send(SendTail::Imm(data)) => all.imm_dt = Some(imm_dt::Repr { data }),
+            Kind::Send(SendTail::Invalidate(rkey)) => all.ieth = Some(ieth::Repr { rkey }),
+            Kind::Write { reth, imm } => {
+                all.reth = reth;
+                all.imm_dt = imm.map(|data| imm_dt::Repr { data });
+            }
+            Kind::ReadRequest(reth) => all.reth = Some(reth),
+            Kind::ReadResponse(aeth) => all.aeth = aeth,
+            Kind::Ack(aeth) => all.aeth = Some(aeth),
+            Kind::AtomicResponse(aeth, original) => {
+                all.aeth = Some(aeth);
+                all.atomic_ack_eth = Some(atomic_ack_eth::Repr { original });
+            }
+            Kind::Atomic { addr, rkey, op } => {
+                all.atomic_eth = Some(atomic_eth::Repr::new(addr, rkey, op));
+            }
+        }
+        all
+    }
+
+    /// What a packet with this row's opcode and these headers is.
+    pub fn kind(&self, row: &Row) -> Result<Kind, Malformed> {
+        let atomic = |op: fn(&atomic_eth::Repr) -> AtomicOp| {
+            self.atomic_eth.as_ref().map(|header| Kind::Atomic {
+                addr: header.addr,
+                rkey: header.rkey,
+                op: op(header),
+            })
+        };
+        let imm = self.imm_dt.map(|header| header.data);
+        match row.operation {
+            Operation::Send => Some(Kind::Send(match (imm, self.ieth) {
+                (Some(imm), _) => SendTail::Imm(imm),
+                (None, Some(header)) => SendTail::Invalidate(header.rkey),
+                (None, None) => SendTail::None,
+            })),
+            Operation::Write => Some(Kind::Write {
+                reth: self.reth,
+                imm,
+            }),
+            Operation::ReadRequest => self.reth.map(Kind::ReadRequest),
+            Operation::ReadResponse => Some(Kind::ReadResponse(self.aeth)),
+            Operation::Acknowledge => self.aeth.map(Kind::Ack),
+            Operation::AtomicAcknowledge => match (self.aeth, self.atomic_ack_eth) {
+                (Some(aeth), Some(header)) => Some(Kind::AtomicResponse(aeth, header.original)),
+                _ => None,
+            },
+            Operation::CompareSwap => atomic(atomic_eth::Repr::compare_swap),
+            Operation::FetchAdd => atomic(atomic_eth::Repr::fetch_add),
+            Operation::NotServed => None,
+        }
+        .ok_or(Malformed::Opcode)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::opcode;
+
+    #[test]
+    fn no_opcode_has_more_than_the_most() {
+        let lengths = (0..=0xff)
+            .filter(|opcode| opcode::is_served(*opcode))
+            .filter_map(opcode::lookup)
+            .map(|(service, row)| {
+                let headers = service.headers.iter().chain(row.headers);
+                headers.map(|header| header.length()).sum::<usize>()
+            });
+        assert_eq!(lengths.max(), Some(MAX_LEN));
+    }
+
+    #[test]
+    fn headers_follow_each_other() {
+        let mut repr = Repr {
+            reth: Some(reth::Repr {
+                addr: 1,
+                rkey: 2,
+                length: 3,
+            }),
+            ..Repr::default()
+        };
+        let headers = [Header::Reth, Header::ImmDt];
+        let mut bytes = std::vec![];
+        repr.emit(&headers, &mut bytes);
+        // The immediate data is missing: it is zeros.
+        assert_eq!(bytes.len(), reth::LEN + imm_dt::LEN);
+        bytes.push(9);
+        let mut parsed = Repr::default();
+        assert_eq!(parsed.parse(&headers, &bytes), Ok(&[9][..]));
+        repr.imm_dt = Some(imm_dt::Repr { data: [0; 4] });
+        assert_eq!(parsed, repr);
+        let short = Repr::default().parse(&headers, &bytes[..19]);
+        assert_eq!(short, Err(Malformed::Truncated));
+    }
+}

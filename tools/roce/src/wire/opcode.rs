@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The table of opcodes: for each, which packet of which message it is and which headers follow the BTH (IBTA 9.2, tables of
+//! opcodes; 9.3). Both directions of [`frame`](super::frame) use it, and nothing else knows which header comes where.
+
+use crate::host::AtomicOp;
+use crate::packet::{Kind, Packet, SendTail, Transport};
+
+/// Operations: the lower five bits of an opcode.
+#[allow(missing_docs)]
+pub mod op {
+    pub const SEND_FIRST: u8 = 0x00;
+    pub const SEND_MIDDLE: u8 = 0x01;
+    pub const SEND_LAST: u8 = 0x02;
+    pub const SEND_LAST_IMM: u8 = 0x03;
+    pub const SEND_ONLY: u8 = 0x04;
+    pub const SEND_ONLY_IMM: u8 = 0x05;
+    pub const WRITE_FIRST: u8 = 0x06;
+    pub const WRITE_MIDDLE: u8 = 0x07;
+    pub const WRITE_LAST: u8 = 0x08;
+    pub const WRITE_LAST_IMM: u8 = 0x09;
+    pub const WRITE_ONLY: u8 = 0x0a;
+    pub const WRITE_ONLY_IMM: u8 = 0x0b;
+    pub const READ_REQUEST: u8 = 0x0c;
+    pub const READ_RESPONSE_FIRST: u8 = 0x0d;
+    pub const READ_RESPONSE_MIDDLE: u8 = 0x0e;
+    pub const READ_RESPONSE_LAST: u8 = 0x0f;
+    pub const READ_RESPONSE_ONLY: u8 = 0x10;
+    pub const ACKNOWLEDGE: u8 = 0x11;
+    pub const ATOMIC_ACKNOWLEDGE: u8 = 0x12;
+    pub const COMPARE_SWAP: u8 = 0x13;
+    pub const FETCH_ADD: u8 = 0x14;
+    /// RD only.
+    pub const RESYNC: u8 = 0x15;
+    pub const SEND_LAST_INVALIDATE: u8 = 0x16;
+    pub const SEND_ONLY_INVALIDATE: u8 = 0x17;
+    /// Memory placement extensions (annex A19).
+    pub const FLUSH: u8 = 0x1c;
+    /// Memory placement extensions (annex A19).
+    pub const ATOMIC_WRITE: u8 = 0x1d;
+}
+
+/// Transport services: the upper three bits of an opcode.
+#[allow(missing_docs)]
+pub mod service {
+    pub const RC: u8 = 0x00;
+    pub const UC: u8 = 0x20;
+    pub const RD: u8 = 0x40;
+    pub const UD: u8 = 0x60;
+    /// Congestion notifications of RoCEv2 (A17) only.
+    pub const CNP: u8 = 0x80;
+    /// Extended reliable connection (annex A14).
+    pub const XRC: u8 = 0xa0;
+}
+
+/// The congestion notification packet, an opcode on its own.
+pub const CNP: u8 = service::CNP | 0x01;
+
+/// Bits of the operation.
+pub const OPERATION: u8 = 0x1f;
+
+/// A header that may follow the BTH.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Header {
+    /// DETH.
+    Deth,
+    /// XRCETH: reserved (1), SRQN (3). Not served yet.
+    Xrceth,
+    /// RETH.
+    Reth,
+    /// AtomicETH.
+    AtomicEth,
+    /// AETH.
+    Aeth,
+    /// AtomicAckETH.
+    AtomicAckEth,
+    /// ImmDt.
+    ImmDt,
+    /// IETH.
+    Ieth,
+    /// FETH: placement type and selectivity (4). Not served yet.
+    Feth,
+}
+
+impl Header {
+    /// Bytes.
+    pub const fn length(self) -> usize {
+        match self {
+            Header::Deth => super::deth::LEN,
+            Header::Reth => super::reth::LEN,
+            Header::AtomicEth => super::atomic_eth::LEN,
+            Header::Aeth => super::aeth::LEN,
+            Header::AtomicAckEth => super::atomic_ack_eth::LEN,
+            Header::ImmDt => super::imm_dt::LEN,
+            Header::Ieth => super::ieth::LEN,
+            Header::Xrceth | Header::Feth => 4,
+        }
+    }
+}
+
+/// What a packet does; which part of its message it is tells the [`Row`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// SEND, of any kind.
+    Send,
+    /// RDMA WRITE, with immediate data or not.
+    Write,
+    /// RDMA READ request.
+    ReadRequest,
+    /// RDMA READ response.
+    ReadResponse,
+    /// Acknowledge.
+    Acknowledge,
+    /// ATOMIC Acknowledge.
+    AtomicAcknowledge,
+    /// CmpSwap.
+    CompareSwap,
+    /// FetchAdd.
+    FetchAdd,
+    /// Something that has its place in the table and is not served yet.
+    NotServed,
+}
+
+/// One operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// Name in the specification's words.
+    pub name: &'static str,
+    /// What it does.
+    pub operation: Operation,
+    /// Begins a message.
+    pub first: bool,
+    /// Ends a message.
+    pub last: bool,
+    /// Headers after the BTH and what the service puts there, in their order.
+    pub headers: &'static [Header],
+    /// Whether a payload may follow.
+    pub payload: bool,
+}
+
+/// One service.
+#[derive(Clone, Copy, Debug)]
+pub struct Service {
+    /// Name.
+    pub name: &'static str,
+    /// As packets name it; None: not served yet.
+    pub transport: Option<Transport>,
+    /// Headers before those of the operation.
+    pub headers: &'static [Header],
+    /// Operations that it has, a bit each.
+    operations: u32,
+}
+
+const fn row(
+    name: &'static str,
+    operation: Operation,
+    (first, last): (bool, bool),
+    headers: &'static [Header],
+    payload: bool,
+) -> Option<Row> {
+    Some(Row {
+        name,
+        operation,
+        first,
+        last,
+        headers,
+        payload,
+    })
+}
+
+const FIRST: (bool, bool) = (true, false);
+const MIDDLE: (bool, bool) = (false, false);
+const LAST: (bool, bool) = (false, true);
+const ONLY: (bool, bool) = (true, true);
+
+/// By operation.
+#[rustfmt::skip]
+static ROWS: [Option<Row>; 32] = {
+    use Header::*;
+    use Operation::*;
+    [
+        row("SEND First", Send, FIRST, &[], true),
+        row("SEND Middle", Send, MIDDLE, &[], true),
+        row("SEND Last", Send, LAST, &[], true),
+        row("SEND Last with Immediate", Send, LAST, &[ImmDt], true),
+        row("SEND Only", Send, ONLY, &[], true),
+        row("SEND Only with Immediate", Send, ONLY, &[ImmDt], true),
+        row("RDMA WRITE First", Write, FIRST, &[Reth], true),
+        row("RDMA WRITE Middle", Write, MIDDLE, &[], true),
+        row("RDMA WRITE Last", Write, LAST, &[], true),
+        row("RDMA WRITE Last with Immediate", Write, LAST, &[ImmDt], true),
+        row("RDMA WRITE Only", Write, ONLY, &[Reth], true),
+        row("RDMA WRITE Only with Immediate", Write, ONLY, &[Reth, ImmDt], true),
+        row("RDMA READ request", ReadRequest, ONLY, &[Reth], false),
+        row("RDMA READ response First", ReadResponse, FIRST, &[Aeth], true),
+        row("RDMA READ response Middle", ReadResponse, MIDDLE, &[], true),
+        row("RDMA READ response Last", ReadResponse, LAST, &[Aeth], true),
+        row("RDMA READ response Only", ReadResponse, ONLY, &[Aeth], true),
+        row("Acknowledge", Acknowledge, ONLY, &[Aeth], false),
+        row("ATOMIC Acknowledge", AtomicAcknowledge, ONLY, &[Aeth, AtomicAckEth], false),
+        row("CmpSwap", CompareSwap, ONLY, &[AtomicEth], false),
+        row("FetchAdd", FetchAdd, ONLY, &[AtomicEth], false),
+        row("RESYNC", NotServed, ONLY, &[], false),
+        row("SEND Last with Invalidate", Send, LAST, &[Ieth], true),
+        row("SEND Only with Invalidate", Send, ONLY, &[Ieth], true),
+        None,
+        None,
+        None,
+        None,
+        row("FLUSH", NotServed, ONLY, &[Feth, Reth], false),
+        row("ATOMIC WRITE", NotServed, ONLY, &[Reth], true),
+        None,
+        None,
+    ]
+};
+
+const fn bit(operation: u8) -> u32 {
+    1 << operation
+}
+
+/// All up to one.
+const fn up_to(operation: u8) -> u32 {
+    (2 << operation) - 1
+}
+
+const RELIABLE: u32 = up_to(op::FETCH_ADD)
+    | bit(op::SEND_LAST_INVALIDATE)
+    | bit(op::SEND_ONLY_INVALIDATE)
+    | bit(op::FLUSH)
+    | bit(op::ATOMIC_WRITE);
+
+/// By service.
+#[rustfmt::skip]
+static SERVICES: [Option<Service>; 8] = {
+    const fn service(
+        name: &'static str,
+        transport: Option<Transport>,
+        headers: &'static [Header],
+        operations: u32,
+    ) -> Option<Service> {
+        Some(Service { name, transport, headers, operations })
+    }
+    [
+        service("RC", Some(Transport::Rc), &[], RELIABLE),
+        service("UC", Some(Transport::Uc), &[], up_to(op::WRITE_ONLY_IMM)),
+        // Reliable datagrams: nothing is known to have them, and RoCE leaves them out.
+        None,
+        service("UD", Some(Transport::Ud), &[Header::Deth], bit(op::SEND_ONLY) | bit(op::SEND_ONLY_IMM)),
+        // The CNP's row, if it is ever served, is its own: its operation's number is that of SEND Middle.
+        None,
+        // Its responses have no XRCETH.
+        service("XRC", None, &[Header::Xrceth], RELIABLE),
+        None,
+        None,
+    ]
+};
+
+/// Service and row of an opcode that the specification has for RoCEv2's connections and datagrams. It is served if
+/// [`is_served`] says so.
+pub fn lookup(opcode: u8) -> Option<(&'static Service, &'static Row)> {
+    let service = SERVICES.get(usize::from(opcode >> 5))?.as_ref()?;
+    let operation = opcode & OPERATION;
+    if service.operations & bit(operation) == 0 {
+        return None;
+    }
+    let row = ROWS.get(usize::from(operation))?.as_ref()?;
+    Some((service, row))
+}
+
+/// Whether an opcode is served.
+pub fn is_served(opcode: u8) -> bool {
+    lookup(opcode).is_some_and(|(service, row)| {
+        service.transport.is_some() && row.operation != Operation::NotServed
+    })
+}
+
+/// The opcode of a single packet.
+pub fn of(packet: &Packet) -> u8 {
+    let service = match packet.transport {
+        Transport::Rc => service::RC,
+        Transport::Uc => service::UC,
+        Transport::Ud => service::UD,
+    };
+    let place = (packet.first, packet.last);
+    service
+        | match packet.kind {
+            Kind::Send(tail) => match (place, tail) {
+                (FIRST, _) => op::SEND_FIRST,
+                (MIDDLE, _) => op::SEND_MIDDLE,
+                (LAST, SendTail::None) => op::SEND_LAST,
+                (LAST, SendTail::Imm(_)) => op::SEND_LAST_IMM,
+                (LAST, SendTail::Invalidate(_)) => op::SEND_LAST_INVALIDATE,
+                (ONLY, SendTail::None) => op::SEND_ONLY,
+                (ONLY, SendTail::Imm(_)) => op::SEND_ONLY_IMM,
+                (ONLY, SendTail::Invalidate(_)) => op::SEND_ONLY_INVALIDATE,
+            },
+            Kind::Write { imm, .. } => match (place, imm) {
+                (FIRST, _) => op::WRITE_FIRST,
+                (MIDDLE, _) => op::WRITE_MIDDLE,
+                (LAST, None) => op::WRITE_LAST,
+                (LAST, Some(_)) => op::WRITE_LAST_IMM,
+                (ONLY, None) => op::WRITE_ONLY,
+                (ONLY, Some(_)) => op::WRITE_ONLY_IMM,
+            },
+            Kind::ReadRequest(_) => op::READ_REQUEST,
+            Kind::ReadResponse(_) => match place {
+                FIRST => op::READ_RESPONSE_FIRST,
+                MIDDLE => op::READ_RESPONSE_MIDDLE,
+                LAST => op::READ_RESPONSE_LAST,
+                ONLY => op::READ_RESPONSE_ONLY,
+            },
+            Kind::Ack(_) => op::ACKNOWLEDGE,
+            Kind::AtomicResponse(..) => op::ATOMIC_ACKNOWLEDGE,
+            Kind::Atomic {
+                op: AtomicOp::CompareSwap { .. },
+                ..
+            } => op::COMPARE_SWAP,
+            Kind::Atomic {
+                op: AtomicOp::FetchAdd { .. },
+                ..
+            } => op::FETCH_ADD,
+        }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    fn served() -> Vec<u8> {
+        (0..=0xff).filter(|opcode| is_served(*opcode)).collect()
+    }
+
+    #[test]
+    fn each_service_has_its_operations() {
+        let rc = (0x00..=0x14).chain(0x16..=0x17);
+        let uc = 0x20..=0x2b;
+        let ud = [0x64, 0x65];
+        let all: Vec<u8> = rc.chain(uc).chain(ud).collect();
+        assert_eq!(served(), all);
+    }
+
+    #[test]
+    fn what_is_to_come_has_its_place_and_is_not_served() {
+        let headers = |opcode| lookup(opcode).map(|(service, row)| (service.headers, row.headers));
+        let flush: &[Header] = &[Header::Feth, Header::Reth];
+        assert_eq!(headers(service::RC | op::FLUSH), Some((&[][..], flush)));
+        assert_eq!(
+            headers(service::XRC | op::SEND_ONLY),
+            Some((&[Header::Xrceth][..], &[][..]))
+        );
+        for opcode in [
+            service::RC | op::FLUSH,
+            service::RC | op::ATOMIC_WRITE,
+            service::XRC | op::SEND_ONLY,
+            service::RD | op::SEND_ONLY,
+            service::RD | op::RESYNC,
+            service::RC | op::RESYNC,
+            CNP,
+        ] {
+            assert!(!is_served(opcode), "{opcode:#x}");
+        }
+    }
+
+    #[test]
+    fn names_differ() {
+        let mut names: Vec<_> = ROWS.iter().flatten().map(|row| row.name).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}
