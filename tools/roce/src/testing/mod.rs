@@ -6,7 +6,7 @@
 //! hold in every run, whatever is tested: each work request completes at most once and in order, and no buffer is read
 //! or written for a work request that is not outstanding.
 
-pub mod bench;
+pub mod engine;
 pub mod link;
 pub mod pair;
 pub mod rng;

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Whole messages through the engine: rates of small ones, bandwidth of large ones beside memcpy of the same buffers, and
+//! what it costs to have many queue pairs.
+
+use criterion::{criterion_group, criterion_main, Criterion, Throughput};
+use verbena_roce::host::WqeOpcode;
+use verbena_roce::testing::engine::{Engine, Shape};
+use verbena_roce::QpType;
+
+const BATCH: u64 = 1024;
+
+fn rates(c: &mut Criterion) {
+    let mut group = c.benchmark_group("rate");
+    group.throughput(Throughput::Elements(BATCH));
+    let rc = |opcode, size| Shape::new(QpType::Rc, opcode, size).pipelined();
+    for (name, shape) in [
+        ("write-8", rc(WqeOpcode::RdmaWrite, 8)),
+        (
+            "write-8-inline",
+            Shape {
+                inline: true,
+                ..rc(WqeOpcode::RdmaWrite, 8)
+            },
+        ),
+        ("send-8", rc(WqeOpcode::Send, 8)),
+        ("read-8", rc(WqeOpcode::RdmaRead, 8)),
+        ("fetch-add", rc(WqeOpcode::FetchAdd, 8)),
+        (
+            "uc-write-8",
+            Shape::new(QpType::Uc, WqeOpcode::RdmaWrite, 8).pipelined(),
+        ),
+        (
+            "ud-send-8",
+            Shape::new(QpType::Ud, WqeOpcode::Send, 8).pipelined(),
+        ),
+        (
+            "write-8-wire",
+            Shape {
+                wire: true,
+                ..rc(WqeOpcode::RdmaWrite, 8)
+            },
+        ),
+    ] {
+        let mut engine = Engine::new(shape);
+        group.bench_function(name, |b| b.iter(|| engine.run(BATCH)));
+    }
+    group.finish();
+}
+
+fn bandwidth(c: &mut Criterion) {
+    for (size, name) in [(64 << 10, "64k"), (8 << 20, "8m")] {
+        let mut group = c.benchmark_group(format!("bandwidth-{name}"));
+        group.throughput(Throughput::Bytes(size.into()));
+        for (name, opcode, wire) in [
+            ("write", WqeOpcode::RdmaWrite, false),
+            ("read", WqeOpcode::RdmaRead, false),
+            ("send", WqeOpcode::Send, false),
+            ("write-wire", WqeOpcode::RdmaWrite, true),
+        ] {
+            let shape = Shape {
+                wire,
+                depth: 16,
+                signal_every: 1,
+                ..Shape::new(QpType::Rc, opcode, size)
+            };
+            let mut engine = Engine::new(shape);
+            group.bench_function(name, |b| b.iter(|| engine.run(1)));
+            if name == "write" {
+                group.bench_function("memcpy", |b| b.iter(|| engine.memcpy(1)));
+            }
+        }
+        group.finish();
+    }
+}
+
+fn many(c: &mut Criterion) {
+    let mut group = c.benchmark_group("queue-pairs");
+    group.throughput(Throughput::Elements(BATCH));
+    for (name, pairs, both, depth) in [
+        ("one-pair", 1, false, 1),
+        ("10000", 5_000, true, 1),
+        ("20000", 10_000, true, 1),
+        ("one-pair-pipelined", 1, false, 16),
+        ("10000-pipelined", 5_000, true, 16),
+    ] {
+        let shape = Shape {
+            pairs,
+            both,
+            depth,
+            signal_every: depth,
+            ..Shape::new(QpType::Rc, WqeOpcode::RdmaWrite, 8)
+        };
+        let mut engine = Engine::new(shape);
+        // All rings and slots have been used once.
+        engine.run(u64::from(2 * pairs * depth));
+        group.bench_function(name, |b| b.iter(|| engine.run(BATCH)));
+    }
+    group.finish();
+}
+
+criterion_group!(benches, rates, bandwidth, many);
+criterion_main!(benches);

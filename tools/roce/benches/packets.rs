@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Single frames: parse and emit, and the ICRC over them.
+
+use criterion::{criterion_group, criterion_main, BenchmarkId, Criterion, Throughput};
+use std::convert::Infallible;
+use std::hint::black_box;
+use std::rc::Rc;
+use verbena_roce::packet::{Kind, Reth, Transport};
+use verbena_roce::testing::pair::path;
+use verbena_roce::testing::Side;
+use verbena_roce::wire::{frame, icrc};
+use verbena_roce::{Packet, Payload, Pool};
+
+fn write(size: usize) -> Packet {
+    Packet {
+        transport: Transport::Rc,
+        kind: Kind::Write {
+            reth: Some(Reth {
+                addr: 0x1000,
+                rkey: 0x77,
+                length: size as u32,
+            }),
+            imm: None,
+        },
+        first: true,
+        last: true,
+        solicited: false,
+        ack_req: true,
+        pkey: 0xffff,
+        dst_qpn: 0x12,
+        src_qpn: 0x13,
+        psn: 1,
+        psns: 1,
+        datagram: None,
+        payload: Payload::from_bytes(&vec![0x5a; size]),
+    }
+}
+
+fn emit(packet: &Packet, out: &mut Vec<u8>) {
+    out.clear();
+    let made = frame::emit::<Infallible>(&path(Side::A), packet, out, |place| {
+        // What a NIC copies from guest memory comes on top of it.
+        black_box(place);
+        Ok(())
+    });
+    match made {
+        Ok(()) => {}
+        Err(never) => match never {},
+    }
+}
+
+fn frames(c: &mut Criterion) {
+    for size in [8usize, 1024, 4096] {
+        let packet = write(size);
+        let mut bytes = Vec::new();
+        emit(&packet, &mut bytes);
+        let mut group = c.benchmark_group("frame");
+        group.throughput(Throughput::Elements(1));
+        group.bench_function(BenchmarkId::new("emit", size), |b| {
+            b.iter(|| emit(black_box(&packet), &mut bytes));
+        });
+        let (buffer, mut pool) = (Rc::new(bytes), Pool::default());
+        group.bench_function(BenchmarkId::new("parse", size), |b| {
+            b.iter(|| frame::parse_in(black_box(&buffer), &mut pool).map(|f| f.packet.psn));
+        });
+        group.finish();
+    }
+}
+
+fn crc(c: &mut Criterion) {
+    let mut group = c.benchmark_group("icrc");
+    for size in [64usize, 1024, 4096] {
+        // A frame from its IP header on.
+        let mut bytes = Vec::new();
+        emit(&write(size), &mut bytes);
+        let packet = bytes[14..bytes.len() - icrc::LEN].to_vec();
+        group.throughput(Throughput::Bytes(packet.len() as u64));
+        group.bench_function(BenchmarkId::from_parameter(size), |b| {
+            b.iter(|| icrc::compute(black_box(&packet)));
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, frames, crc);
+criterion_main!(benches);

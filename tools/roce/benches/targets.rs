@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The figures that the engine has promised, each as a ratio to its target.
+//!
+//! What is compared is measured in turns, a few milliseconds each, so that a machine that is busy with something else disturbs
+//! both alike; the median of the rounds is taken. Prints a table, and writes JSON if `VERBENA_TARGETS` names a file.
+
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+use verbena_roce::host::WqeOpcode;
+use verbena_roce::testing::engine::{Engine, Shape};
+use verbena_roce::QpType;
+
+const ROUNDS: usize = 31;
+const SLICE: Duration = Duration::from_millis(5);
+
+/// Work that takes about [`SLICE`], repeated by number.
+struct Work<'a> {
+    run: Box<dyn FnMut(u64) + 'a>,
+    count: u64,
+}
+
+impl<'a> Work<'a> {
+    fn new(mut run: impl FnMut(u64) + 'a) -> Self {
+        let mut count = 1;
+        loop {
+            let start = Instant::now();
+            run(count);
+            if start.elapsed() >= SLICE {
+                return Self {
+                    run: Box::new(run),
+                    count,
+                };
+            }
+            count *= 2;
+        }
+    }
+
+    /// How many in a second.
+    fn rate(&mut self) -> f64 {
+        let start = Instant::now();
+        (self.run)(self.count);
+        self.count as f64 / start.elapsed().as_secs_f64()
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Rates of both, and the ratio of the first to the second.
+fn compare(mut a: Work<'_>, mut b: Work<'_>) -> (f64, f64, f64) {
+    let rounds: Vec<(f64, f64)> = (0..ROUNDS).map(|_| (a.rate(), b.rate())).collect();
+    (
+        median(rounds.iter().map(|r| r.0).collect()),
+        median(rounds.iter().map(|r| r.1).collect()),
+        median(rounds.iter().map(|r| r.0 / r.1).collect()),
+    )
+}
+
+fn rate(mut work: Work<'_>) -> f64 {
+    median((0..ROUNDS).map(|_| work.rate()).collect())
+}
+
+struct Report {
+    table: String,
+    json: Vec<String>,
+}
+
+impl Report {
+    /// `reached` in units of the target: 1 and more is good.
+    fn add(&mut self, name: &str, value: f64, unit: &str, target: f64) {
+        let reached = value / target;
+        let mark = if reached >= 1.0 { "" } else { "  not reached" };
+        let _ = writeln!(
+            self.table,
+            "{name:<46} {value:>8.2} {unit:<6} target {target:>5.2}  ratio {reached:>5.2}{mark}"
+        );
+        self.json.push(format!(
+            r#"{{"name": "{name}", "value": {value:.4}, "unit": "{unit}", "target": {target}, "ratio": {reached:.4}}}"#
+        ));
+    }
+
+    fn note(&mut self, name: &str, value: f64, unit: &str) {
+        let _ = writeln!(self.table, "{name:<46} {value:>8.2} {unit}");
+        self.json.push(format!(
+            r#"{{"name": "{name}", "value": {value:.4}, "unit": "{unit}"}}"#
+        ));
+    }
+}
+
+/// WRITEs of one size on one connection.
+fn write(size: u32) -> Shape {
+    Shape::new(QpType::Rc, WqeOpcode::RdmaWrite, size)
+}
+
+/// Every queue pair of this many pairs has `depth` work requests outstanding.
+fn many(pairs: u32, depth: u32) -> Engine {
+    let mut engine = Engine::new(Shape {
+        pairs,
+        both: pairs > 1,
+        depth,
+        signal_every: depth,
+        ..write(8)
+    });
+    engine.run(u64::from(2 * pairs * depth));
+    engine
+}
+
+fn main() {
+    // `cargo bench -- FILTER` and `cargo test --benches` mean the others.
+    if std::env::args().any(|arg| arg == "--test") {
+        return;
+    }
+    let mut report = Report {
+        table: String::new(),
+        json: Vec::new(),
+    };
+    let mut engine = Engine::new(write(8).pipelined());
+    let small = rate(Work::new(|n| engine.run(n)));
+    report.add("8 B WRITE", small / 1e6, "M/s", 3.0);
+    let mut engine = Engine::new(Shape::new(QpType::Rc, WqeOpcode::Send, 8).pipelined());
+    let small = rate(Work::new(|n| engine.run(n)));
+    report.note("8 B SEND", small / 1e6, "M/s");
+    for (size, name) in [(64 << 10, "64 KiB"), (8 << 20, "8 MiB")] {
+        let shape = Shape {
+            depth: 16,
+            signal_every: 1,
+            ..write(size)
+        };
+        let (mut engine, mut buffers) = (Engine::new(shape), Engine::new(shape));
+        let (wrote, copied, ratio) = compare(
+            Work::new(|n| engine.run(n)),
+            Work::new(|n| buffers.memcpy(n)),
+        );
+        let gigabytes = f64::from(size) / 1e9;
+        let title = format!("{name} WRITE, of memcpy");
+        if size == 64 << 10 {
+            report.add(&title, ratio, "", 0.75);
+        } else {
+            report.note(&title, ratio, "");
+        }
+        report.note(&format!("{name} WRITE"), wrote * gigabytes, "GB/s");
+        report.note(&format!("{name} memcpy"), copied * gigabytes, "GB/s");
+    }
+    for (title, pairs, depth, target) in [
+        ("10,000 QPs, one WR each, of one pair", 5_000, 1, Some(0.8)),
+        ("20,000 QPs, one WR each, of one pair", 10_000, 1, None),
+        ("10,000 QPs, 16 WRs each, of one pair", 5_000, 16, None),
+    ] {
+        let (mut all, mut one) = (many(pairs, depth), many(1, depth));
+        let (rate, single, ratio) = compare(Work::new(|n| all.run(n)), Work::new(|n| one.run(n)));
+        match target {
+            Some(target) => report.add(title, ratio, "", target),
+            None => report.note(title, ratio, ""),
+        }
+        report.note("  messages", rate / 1e6, "M/s");
+        report.note("  messages of one pair", single / 1e6, "M/s");
+    }
+    print!("{}", report.table);
+    if let Some(file) = std::env::var_os("VERBENA_TARGETS") {
+        let text = format!("[\n  {}\n]\n", report.json.join(",\n  "));
+        if let Err(error) = std::fs::write(&file, text) {
+            eprintln!("{}: {error}", file.display());
+            std::process::exit(1);
+        }
+    }
+}

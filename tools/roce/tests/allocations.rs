@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! In steady state nothing is allocated for a message, whatever it is and however its packets travel.
+
+use verbena_roce::host::WqeOpcode;
+use verbena_roce::testing::engine::{Engine, Shape};
+use verbena_roce::QpType;
+
+/// Allocations during 2000 messages, after as many.
+fn allocations(shape: Shape) -> u64 {
+    let mut engine = Engine::new(shape);
+    engine.run(2000);
+    allocation_counter::measure(|| engine.run(2000)).count_total
+}
+
+fn check(qp_type: QpType, opcode: WqeOpcode, sizes: &[u32]) {
+    for &size in sizes {
+        for wire in [false, true] {
+            for pipelined in [false, true] {
+                let shape = Shape {
+                    wire,
+                    pairs: 3,
+                    both: true,
+                    path_mtu: 1024,
+                    ..Shape::new(qp_type, opcode, size)
+                };
+                let shape = if pipelined { shape.pipelined() } else { shape };
+                assert_eq!(allocations(shape), 0, "{shape:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_counter_counts() {
+    let info = allocation_counter::measure(|| drop(std::hint::black_box(vec![1u8; 100])));
+    assert_eq!(info.count_total, 1);
+}
+
+#[test]
+fn rc_send() {
+    check(QpType::Rc, WqeOpcode::Send, &[0, 8, 5000]);
+}
+
+#[test]
+fn rc_write() {
+    check(QpType::Rc, WqeOpcode::RdmaWrite, &[0, 8, 5000]);
+}
+
+#[test]
+fn rc_inline() {
+    for wire in [false, true] {
+        let shape = Shape {
+            inline: true,
+            wire,
+            ..Shape::new(QpType::Rc, WqeOpcode::RdmaWrite, 64).pipelined()
+        };
+        assert_eq!(allocations(shape), 0, "{shape:?}");
+    }
+}
+
+#[test]
+fn rc_read() {
+    check(QpType::Rc, WqeOpcode::RdmaRead, &[0, 8, 5000]);
+}
+
+#[test]
+fn rc_atomics() {
+    check(QpType::Rc, WqeOpcode::FetchAdd, &[8]);
+    check(QpType::Rc, WqeOpcode::CompareSwap, &[8]);
+}
+
+#[test]
+fn uc() {
+    check(QpType::Uc, WqeOpcode::Send, &[0, 8, 5000]);
+    check(QpType::Uc, WqeOpcode::RdmaWrite, &[0, 8, 5000]);
+}
+
+#[test]
+fn ud() {
+    check(QpType::Ud, WqeOpcode::Send, &[0, 8, 1000]);
+}
