@@ -30,6 +30,8 @@ pub mod imm_dt;
 pub mod ipv4;
 pub mod ipv6;
 pub mod opcode;
+#[cfg(test)]
+mod properties;
 pub mod reth;
 pub mod udp;
 pub mod vlan;

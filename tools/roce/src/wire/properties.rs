@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What must hold for every header and every frame.
+
+use super::opcode::Header;
+use super::*;
+use crate::host::Source;
+use crate::packet::{
+    Aeth, AethSyndrome, Datagram, Kind, NakCode, Packet, Payload, Reth, SendTail, Transport,
+};
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngSeed};
+use std::{format, vec};
+
+fn config(cases: u32) -> Config {
+    Config {
+        cases,
+        failure_persistence: None,
+        rng_seed: RngSeed::Fixed(0x1b7a),
+        ..Config::default()
+    }
+}
+
+const QPN: core::ops::RangeInclusive<u32> = 0..=0xff_ffff;
+
+prop_compose! {
+    fn ethernets()(destination: [u8; 6], source: [u8; 6], ether_type: u16) -> ethernet::Repr {
+        ethernet::Repr { destination, source, ether_type }
+    }
+}
+prop_compose! {
+    fn vlans()(id in 0u16..0x1000, priority in 0u8..8, drop_eligible: bool, ether_type: u16) -> vlan::Repr {
+        vlan::Repr { id, priority, drop_eligible, ether_type }
+    }
+}
+prop_compose! {
+    fn ipv4s()(tos: u8, ttl: u8, source: [u8; 4], destination: [u8; 4], payload_len in 0u16..64) -> ipv4::Repr {
+        ipv4::Repr { tos, ttl, source, destination, payload_len }
+    }
+}
+prop_compose! {
+    fn ipv6s()(
+        traffic_class: u8,
+        flow_label in 0u32..0x10_0000,
+        hop_limit: u8,
+        source: [u8; 16],
+        destination: [u8; 16],
+        payload_len in 0u16..64,
+    ) -> ipv6::Repr {
+        ipv6::Repr { traffic_class, flow_label, hop_limit, source, destination, payload_len }
+    }
+}
+prop_compose! {
+    fn udps()(source: u16, destination: u16, payload_len in 0u16..64) -> udp::Repr {
+        udp::Repr { source, destination, payload_len }
+    }
+}
+prop_compose! {
+    fn bths()(
+        opcode: u8,
+        solicited: bool,
+        pad in 0u8..4,
+        pkey: u16,
+        dest_qpn in QPN,
+        ack_req: bool,
+        psn in QPN,
+    ) -> bth::Repr {
+        bth::Repr { opcode, solicited, pad, pkey, dest_qpn, ack_req, psn }
+    }
+}
+prop_compose! {
+    fn deths()(qkey: u32, src_qpn in QPN) -> deth::Repr {
+        deth::Repr { qkey, src_qpn }
+    }
+}
+prop_compose! {
+    fn reths()(addr: u64, rkey: u32, length: u32) -> Reth {
+        Reth { addr, rkey, length }
+    }
+}
+prop_compose! {
+    fn atomic_eths()(addr: u64, rkey: u32, swap_add: u64, compare: u64) -> atomic_eth::Repr {
+        atomic_eth::Repr { addr, rkey, swap_add, compare }
+    }
+}
+fn syndromes() -> impl Strategy<Value = AethSyndrome> {
+    prop_oneof![
+        (0u8..32).prop_map(|credits| AethSyndrome::Ack { credits }),
+        (0u8..32).prop_map(|timer| AethSyndrome::Rnr { timer }),
+        Just(AethSyndrome::Nak(NakCode::Sequence)),
+        Just(AethSyndrome::Nak(NakCode::InvalidRequest)),
+        Just(AethSyndrome::Nak(NakCode::RemoteAccess)),
+        Just(AethSyndrome::Nak(NakCode::RemoteOperational)),
+        Just(AethSyndrome::Nak(NakCode::InvalidRd)),
+    ]
+}
+prop_compose! {
+    fn aeths()(syndrome in syndromes(), msn in QPN) -> Aeth {
+        Aeth { syndrome, msn }
+    }
+}
+
+/// All headers that can follow a BTH.
+fn extensions() -> impl Strategy<Value = extensions::Repr> {
+    let headers = (
+        deths(),
+        reths(),
+        atomic_eths(),
+        aeths(),
+        any::<u64>(),
+        any::<[u8; 4]>(),
+        any::<u32>(),
+    );
+    headers.prop_map(
+        |(deth, reth, atomic_eth, aeth, original, data, rkey)| extensions::Repr {
+            deth: Some(deth),
+            reth: Some(reth),
+            atomic_eth: Some(atomic_eth),
+            aeth: Some(aeth),
+            atomic_ack_eth: Some(atomic_ack_eth::Repr { original }),
+            imm_dt: Some(imm_dt::Repr { data }),
+            ieth: Some(ieth::Repr { rkey }),
+        },
+    )
+}
+
+/// Those of them that an opcode has.
+fn only(headers: &[Header], all: &extensions::Repr) -> extensions::Repr {
+    let has = |header| headers.contains(&header);
+    extensions::Repr {
+        deth: all.deth.filter(|_| has(Header::Deth)),
+        reth: all.reth.filter(|_| has(Header::Reth)),
+        atomic_eth: all.atomic_eth.filter(|_| has(Header::AtomicEth)),
+        aeth: all.aeth.filter(|_| has(Header::Aeth)),
+        atomic_ack_eth: all.atomic_ack_eth.filter(|_| has(Header::AtomicAckEth)),
+        imm_dt: all.imm_dt.filter(|_| has(Header::ImmDt)),
+        ieth: all.ieth.filter(|_| has(Header::Ieth)),
+    }
+}
+
+fn paths() -> impl Strategy<Value = Path> {
+    let gids = prop_oneof![
+        any::<[[u8; 4]; 2]>().prop_map(|ends| ends.map(ipv4_to_gid)),
+        any::<[[u8; 16]; 2]>(),
+    ];
+    let vlan = prop_oneof![Just(None), (1u16..0x1000).prop_map(Some)];
+    let rest = (
+        any::<[[u8; 6]; 2]>(),
+        any::<u16>(),
+        0u32..0x10_0000,
+        any::<[u8; 2]>(),
+        0u8..8,
+    );
+    (gids, vlan, rest).prop_map(
+        |([sgid, dgid], vlan, ([smac, dmac], udp_sport, label, [class, hops], sl))| {
+            let mut path = Path {
+                smac,
+                dmac,
+                vlan,
+                sgid,
+                dgid,
+                udp_sport,
+                flow_label: label,
+                traffic_class: class,
+                hop_limit: hops,
+                sl: if vlan.is_some() { sl } else { 0 },
+            };
+            if path.is_ipv4() {
+                path.flow_label = 0;
+            }
+            path
+        },
+    )
+}
+
+/// A packet of any opcode that is served.
+fn packets() -> impl Strategy<Value = Packet> {
+    let served: Vec<u8> = (0..=0xff)
+        .filter(|opcode| opcode::is_served(*opcode))
+        .collect();
+    let opcodes = proptest::sample::select(served);
+    let payloads = proptest::collection::vec(any::<u8>(), 0..40);
+    (opcodes, bths(), extensions(), payloads).prop_map(|(opcode, bth, all, payload)| {
+        let (service, row) = opcode::lookup(opcode).unwrap();
+        let headers = only(row.headers, &all);
+        let deth = only(service.headers, &all).deth;
+        Packet {
+            transport: service.transport.unwrap(),
+            kind: headers.kind(row).unwrap(),
+            first: row.first,
+            last: row.last,
+            solicited: bth.solicited,
+            ack_req: bth.ack_req,
+            pkey: bth.pkey,
+            dst_qpn: bth.dest_qpn,
+            src_qpn: deth.map_or(0, |deth| deth.src_qpn),
+            psn: bth.psn,
+            psns: 1,
+            datagram: deth.map(|deth| {
+                Rc::new(Datagram {
+                    qkey: deth.qkey,
+                    ..Datagram::default()
+                })
+            }),
+            payload: if row.payload {
+                Payload::from_bytes(&payload)
+            } else {
+                Payload::None
+            },
+        }
+    })
+}
+
+fn payload_of(packet: &Packet) -> &[u8] {
+    match packet.payload.source() {
+        Source::Bytes(bytes) => bytes,
+        source => panic!("{source:?}"),
+    }
+}
+
+fn emitted(path: &Path, packet: &Packet) -> Vec<u8> {
+    let mut out = vec![];
+    let fill = |place: &mut [u8]| -> Result<(), ()> {
+        place.copy_from_slice(payload_of(packet));
+        Ok(())
+    };
+    frame::emit(path, packet, &mut out, fill).unwrap();
+    out
+}
+
+/// Whether the ICRC leaves a bit out, counted from the IP header on, most significant bit of a byte first: the list of
+/// A17.3 once more, independent of the code.
+fn is_masked(is_ipv4: bool, bit: usize) -> bool {
+    let (ip_bits, ip_len): (&[core::ops::Range<usize>], usize) = if is_ipv4 {
+        (&[8..16, 64..72, 80..96], 160)
+    } else {
+        (&[4..32, 56..64], 320)
+    };
+    let udp_checksum = ip_len + 48..ip_len + 64;
+    let resv8a = ip_len + 96..ip_len + 104;
+    ip_bits.iter().any(|bits| bits.contains(&bit))
+        || udp_checksum.contains(&bit)
+        || resv8a.contains(&bit)
+}
+
+/// What is emitted parses to the same, over whatever was in the buffer; less than a header is refused.
+macro_rules! round_trips {
+    ($($test:ident: $header:ident from $strategy:expr;)*) => {
+        proptest! {
+            #![proptest_config(config(128))]
+            $(#[test]
+            fn $test(repr in $strategy, garbage: u8) {
+                let mut bytes = vec![garbage; $header::LEN + 64];
+                repr.emit(&mut bytes);
+                prop_assert_eq!($header::View::new(&bytes).and_then($header::Repr::parse), Ok(repr));
+                for length in 0..$header::LEN {
+                    prop_assert_eq!($header::View::new(&bytes[..length]).unwrap_err(), Malformed::Truncated);
+                    let mut short = vec![garbage; length];
+                    repr.emit(&mut short);
+                }
+            })*
+        }
+    };
+}
+
+round_trips! {
+    ethernet_round_trip: ethernet from ethernets();
+    vlan_round_trip: vlan from vlans();
+    ipv4_round_trip: ipv4 from ipv4s();
+    ipv6_round_trip: ipv6 from ipv6s();
+    udp_round_trip: udp from udps();
+    bth_round_trip: bth from bths();
+    deth_round_trip: deth from deths();
+    reth_round_trip: reth from reths();
+    atomic_eth_round_trip: atomic_eth from atomic_eths();
+    aeth_round_trip: aeth from aeths();
+    atomic_ack_eth_round_trip: atomic_ack_eth from any::<u64>().prop_map(|original| atomic_ack_eth::Repr { original });
+    imm_dt_round_trip: imm_dt from any::<[u8; 4]>().prop_map(|data| imm_dt::Repr { data });
+    ieth_round_trip: ieth from any::<u32>().prop_map(|rkey| ieth::Repr { rkey });
+}
+
+proptest! {
+    #![proptest_config(config(1024))]
+
+    #[test]
+    fn frames_round_trip(path in paths(), packet in packets()) {
+        let bytes = emitted(&path, &packet);
+        prop_assert!(frame::is_rocev2(&bytes));
+        let parsed = frame::parse(&bytes).unwrap();
+        let mut expected = packet.clone();
+        expected.datagram = packet.datagram.as_ref().map(|datagram| {
+            let imm = matches!(packet.kind, Kind::Send(SendTail::Imm(_)));
+            Rc::new(Datagram {
+                path,
+                qkey: datagram.qkey,
+                grh: stored_grh(&path, frame::datagram_udp_length(packet.payload.len(), imm)),
+            })
+        });
+        prop_assert_eq!(parsed.path, path);
+        // The payload is a part of another buffer.
+        prop_assert_eq!(payload_of(&parsed.packet), payload_of(&packet));
+        let mut got = parsed.packet;
+        (got.payload, expected.payload) = (Payload::None, Payload::None);
+        prop_assert_eq!(format!("{got:?}"), format!("{expected:?}"));
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = frame::parse(&bytes);
+        let _ = frame::is_rocev2(&bytes);
+        let _ = icrc::compute(&bytes);
+    }
+
+    /// The headers before the BTH are right, and so is the ICRC: all that follows is anything.
+    #[test]
+    fn arbitrary_transport_never_panics(
+        path in paths(),
+        opcode: u8,
+        body in proptest::collection::vec(any::<u8>(), 0..100),
+        valid in packets(),
+    ) {
+        let mut bytes = emitted(&path, &Packet {
+            kind: Kind::Send(SendTail::None),
+            transport: Transport::Rc,
+            datagram: None,
+            payload: Payload::from_bytes(&body),
+            ..valid
+        });
+        let ip = ethernet::LEN + if path.vlan.is_some() { vlan::LEN } else { 0 };
+        let bth = ip + udp::LEN + if path.is_ipv4() { ipv4::LEN } else { ipv6::LEN };
+        bytes[bth] = opcode;
+        let end = bytes.len() - icrc::LEN;
+        let crc = icrc::compute(&bytes[ip..end]);
+        bytes[end..].copy_from_slice(&crc);
+        match frame::parse(&bytes) {
+            // What was accepted can be sent again, and is the same to the bit but for what is reserved.
+            Ok(frame) => prop_assert_eq!(emitted(&frame.path, &frame.packet).len(), bytes.len()),
+            Err(error) => {
+                let expected = matches!(error, Malformed::Opcode | Malformed::Length | Malformed::Truncated | Malformed::Syndrome);
+                prop_assert!(expected, "{:?}", error);
+                prop_assert!(error != Malformed::Opcode || !opcode::is_served(opcode));
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(config(48))]
+
+    #[test]
+    fn every_flip_of_a_covered_bit_is_refused_and_of_a_masked_one_is_not(path in paths(), packet in packets()) {
+        let good = emitted(&path, &packet);
+        let ip = ethernet::LEN + if path.vlan.is_some() { vlan::LEN } else { 0 };
+        let end = good.len() - icrc::LEN;
+        for bit in 0..(good.len() - ip) * 8 {
+            let mut bytes = good.clone();
+            bytes[ip + bit / 8] ^= 0x80 >> (bit % 8);
+            let right = icrc::compute(&bytes[ip..end]) == bytes[end..];
+            // The version decides which mask there is, so it is not the ICRC that refuses a wrong one.
+            if bit >= 4 {
+                prop_assert_eq!(right, is_masked(path.is_ipv4(), bit), "bit {}", bit);
+            }
+            let parsed = frame::parse(&bytes);
+            // IPv4's own checksum guards its header, and is right where both have changed.
+            let refused = !is_masked(path.is_ipv4(), bit) || (path.is_ipv4() && bit < 160);
+            prop_assert_eq!(parsed.is_err(), refused, "bit {}", bit);
+        }
+    }
+}
