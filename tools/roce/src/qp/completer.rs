@@ -58,11 +58,10 @@ impl Requester {
 
     fn acknowledge_slots<H: Host>(&mut self, core: &mut Core, host: &mut H, end: u32) -> bool {
         self.complete_local(core, host);
-        while self.oldest != self.next && self.una_psn != end {
-            let slot = self.slot(self.oldest);
-            if !slot.started {
+        while self.una_psn != end {
+            let Some(slot) = self.slots.front().filter(|slot| slot.started) else {
                 break;
-            }
+            };
             let (first, psns) = (slot.first_psn, slot.psns);
             let base = psn::add(first, slot.progress);
             if slot.awaits_response() {
@@ -139,12 +138,8 @@ impl Requester {
                         (WcStatus::BadRespErr, Syndrome::ResponseOpcode)
                     }
                     NakCode::SourceFault => {
-                        let fault = (self.oldest != self.next)
-                            .then(|| self.slot(self.oldest).gather.fault.get());
-                        (
-                            WcStatus::LocProtErr,
-                            fault.flatten().unwrap_or(Syndrome::LkeyUnknown),
-                        )
+                        let fault = self.slots.front().and_then(|slot| slot.gather.fault.get());
+                        (WcStatus::LocProtErr, fault.unwrap_or(Syndrome::LkeyUnknown))
                     }
                 };
                 Err(self.fail_oldest(core, host, status, cause))
@@ -185,15 +180,14 @@ impl Requester {
             return Ok(());
         }
         // The oldest work request that waits for a response; all before it are done, since this came.
-        let mut index = self.oldest;
-        while index != self.next && self.slot(index).started && !self.slot(index).awaits_response()
-        {
-            index = index.wrapping_add(1);
-        }
-        if index == self.next || !self.slot(index).started {
-            return self.bad_response(core, host, Syndrome::ResponseOpcode);
-        }
-        let slot = self.slot(index);
+        let mut index = self.slots.oldest();
+        let slot = loop {
+            match self.slots.get(index).filter(|slot| slot.started) {
+                None => return self.bad_response(core, host, Syndrome::ResponseOpcode),
+                Some(slot) if slot.awaits_response() => break slot,
+                Some(_) => index = index.wrapping_add(1),
+            }
+        };
         let (first, psns, progress) = (slot.first_psn, slot.psns, slot.progress);
         let expected = psn::add(first, progress);
         let ahead = psn::ahead(packet.psn, expected);
@@ -222,7 +216,9 @@ impl Requester {
         }
         self.acknowledge(core, host, expected);
         self.una_psn = expected;
-        let slot = self.slot(index);
+        let Some(slot) = self.slots.get(index) else {
+            return Ok(());
+        };
         let is_read = slot.wqe.opcode == WqeOpcode::RdmaRead;
         let copied = match packet.kind {
             Kind::ReadResponse(_) if is_read => {
@@ -238,13 +234,12 @@ impl Requester {
                 if due == 0 {
                     Ok(())
                 } else {
-                    host.copy(Self::gather_target(slot, offset), packet.payload.source())
+                    host.copy(slot.target(offset), packet.payload.source())
                 }
             }
-            Kind::AtomicResponse(_, value) if !is_read => host.copy(
-                Self::gather_target(slot, 0),
-                Source::Bytes(&value.to_ne_bytes()),
-            ),
+            Kind::AtomicResponse(_, value) if !is_read => {
+                host.copy(slot.target(0), Source::Bytes(&value.to_ne_bytes()))
+            }
             _ => return self.bad_response(core, host, Syndrome::ResponseOpcode),
         };
         match copied {
@@ -264,19 +259,19 @@ impl Requester {
         let count = packet.psns;
         self.reload_retries(core);
         self.una_psn = psn::add(expected, count);
-        let slot = self.slot_mut(index);
-        slot.progress += count;
-        if slot.progress == slot.psns {
-            self.complete_oldest(core, host);
+        if let Some(slot) = self.slots.get_mut(index) {
+            slot.progress = slot.progress.saturating_add(count);
+            if slot.progress >= slot.psns {
+                self.complete_oldest(core, host);
+            }
         }
         Ok(())
     }
 
     /// Whether a PSN belongs to a work request that waits for a response.
     fn answers_response(&self, psn: u32) -> bool {
-        let mut index = self.oldest;
-        while index != self.next {
-            let slot = self.slot(index);
+        let mut index = self.slots.oldest();
+        while let Some(slot) = self.slots.get(index) {
             if slot.started && psn::ahead(psn, slot.first_psn) < slot.psns {
                 return slot.awaits_response();
             }

@@ -10,7 +10,8 @@ const RNR_10US: [u32; 32] = [
 
 /// How long a requester waits after an RNR NAK with this timer code.
 pub fn rnr_delay_ns(code: u8) -> u64 {
-    u64::from(RNR_10US[usize::from(code & 31)]) * 10_000
+    let steps = RNR_10US.get(usize::from(code & 31)).copied();
+    u64::from(steps.unwrap_or(0)) * 10_000
 }
 
 /// Local ACK timeout of a code: 4.096 us * 2^code; 0 is no timeout (IBTA 9.7.6).

@@ -2,13 +2,12 @@
 
 //! Work requests become packets, as far as the window, fences and the number of READs allow.
 
+use super::datagram::read_payload;
 use super::Requester;
-use crate::host::{AtomicOp, CopyFault, Host, Syndrome, Target, WcStatus, WqeError, WqeOpcode};
-use crate::packet::{Datagram, Kind, Packet, Payload, Reth, SendTail, Transport};
-use crate::pool::Pool;
+use crate::host::{AtomicOp, Host, Syndrome, WcStatus, WqeError, WqeOpcode};
+use crate::packet::{Kind, Packet, Payload, Reth, SendTail, Transport};
 use crate::psn;
 use crate::qp::{Core, QpState};
-use crate::wire;
 use alloc::rc::Rc;
 
 impl Requester {
@@ -20,15 +19,14 @@ impl Requester {
     ) -> Result<Option<Packet>, Syndrome> {
         loop {
             let index = self.cursor;
-            if index == self.next {
+            let Some(slot) = self.slots.get(index) else {
                 if core.state != QpState::Rts || !self.fetch(core, host) {
                     return Ok(None);
                 }
                 continue;
-            }
-            let slot = self.slot(index);
+            };
             if let Some(fault) = slot.fault {
-                if index == self.oldest && (slot.started || core.state == QpState::Rts) {
+                if index == self.slots.oldest() && (slot.started || core.state == QpState::Rts) {
                     return Err(self.fail_oldest(core, host, fault.status, fault.syndrome));
                 }
                 return Ok(None);
@@ -45,16 +43,17 @@ impl Requester {
                 continue;
             }
             if slot.awaits_response() {
-                return Ok(self.response_request(core, index));
+                return Ok(self.response_request(core));
             }
-            return self.data_packet(core, host, index);
+            return self.data_packet(core, host);
         }
     }
 
     /// The cursor passes `packets` packets of its work request.
     fn advance(&mut self, packets: u32) {
-        self.cursor_packets += packets;
-        if self.cursor_packets >= self.slot(self.cursor).psns {
+        self.cursor_packets = self.cursor_packets.saturating_add(packets);
+        let psns = self.slots.get(self.cursor).map_or(0, |slot| slot.psns);
+        if self.cursor_packets >= psns {
             self.cursor = self.cursor.wrapping_add(1);
             self.cursor_packets = 0;
         }
@@ -63,9 +62,11 @@ impl Requester {
     /// Gives a work request its PSNs if nothing holds it back. True also when it got a fault instead.
     fn try_start<H: Host>(&mut self, core: &Core, host: &mut H, index: u32) -> bool {
         let outstanding = psn::ahead(self.next_psn, self.una_psn);
-        let (responses_due, next_psn, is_oldest) =
-            (self.responses_due, self.next_psn, self.oldest == index);
-        let slot = self.slot_mut(index);
+        let (responses_due, next_psn) = (self.responses_due, self.next_psn);
+        let is_oldest = self.slots.oldest() == index;
+        let Some(slot) = self.slots.get_mut(index) else {
+            return false;
+        };
         // Fence: after all READs and atomics before it (IBTA 10.8.3).
         if slot.wqe.fence && responses_due > 0 {
             return false;
@@ -118,7 +119,7 @@ impl Requester {
         true
     }
 
-    fn packet(&self, core: &Core, kind: Kind, psn: u32, psns: u32) -> Packet {
+    pub(super) fn packet(&self, core: &Core, kind: Kind, psn: u32, psns: u32) -> Packet {
         Packet {
             transport: core.transport(),
             kind,
@@ -149,8 +150,8 @@ impl Requester {
     }
 
     /// A READ or atomic request; of a READ whose first responses have come, for the rest.
-    fn response_request(&mut self, core: &mut Core, index: u32) -> Option<Packet> {
-        let slot = self.slot(index);
+    fn response_request(&mut self, core: &mut Core) -> Option<Packet> {
+        let slot = self.slots.get(self.cursor)?;
         let from = psn::add(slot.first_psn, slot.progress);
         let rest = slot.psns - slot.progress;
         if psn::ahead(from, self.una_psn) >= core.window() {
@@ -184,7 +185,7 @@ impl Requester {
         };
         let packet = self.packet(core, kind, from, 1);
         self.note_sent(core, from, rest);
-        self.cursor = index.wrapping_add(1);
+        self.cursor = self.cursor.wrapping_add(1);
         self.cursor_packets = 0;
         Some(packet)
     }
@@ -194,11 +195,12 @@ impl Requester {
         &mut self,
         core: &mut Core,
         host: &mut H,
-        index: u32,
     ) -> Result<Option<Packet>, Syndrome> {
         let mtu = core.attr.path_mtu;
         let done = self.cursor_packets;
-        let slot = self.slot(index);
+        let Some(slot) = self.slots.get(self.cursor) else {
+            return Ok(None);
+        };
         let from = psn::add(slot.first_psn, done);
         let room = core.window().saturating_sub(psn::ahead(from, self.una_psn));
         if room == 0 {
@@ -253,103 +255,4 @@ impl Requester {
         }
         Ok(Some(packet))
     }
-
-    /// Sends one datagram. None: nothing is posted.
-    pub(in crate::qp) fn datagram<H: Host>(
-        &mut self,
-        core: &mut Core,
-        host: &mut H,
-    ) -> Result<Option<u32>, Syndrome> {
-        if self.oldest == self.next && !self.fetch(core, host) {
-            return Ok(None);
-        }
-        let slot = self.slot(self.oldest);
-        if let Some(fault) = slot.fault {
-            return Err(self.fail_oldest(core, host, fault.status, fault.syndrome));
-        }
-        let length = slot.length();
-        let Some(dest) = slot.wqe.datagram.as_deref() else {
-            return Err(self.fail_oldest(
-                core,
-                host,
-                WcStatus::LocQpOpErr,
-                Syndrome::AddressHandleGid,
-            ));
-        };
-        if length > core.attr.path_mtu {
-            // Nothing is sent, and that is no error (IBTA C10-93.1.1).
-            core.counters.over_mtu += 1;
-            self.complete_oldest(core, host);
-            return Ok(Some(0));
-        }
-        let tail = match slot.wqe.opcode {
-            WqeOpcode::SendImm => SendTail::Imm(slot.wqe.imm),
-            _ => SendTail::None,
-        };
-        let mut packet = self.packet(core, Kind::Send(tail), self.next_psn, 1);
-        packet.solicited = slot.wqe.solicited;
-        packet.dst_qpn = dest.qpn;
-        let datagram = Datagram {
-            path: dest.path,
-            // With the top bit set the queue pair's own is sent (IBTA 10.2.5).
-            qkey: if dest.qkey & 1 << 31 != 0 {
-                core.attr.qkey
-            } else {
-                dest.qkey
-            },
-            grh: wire::stored_grh(
-                &dest.path,
-                wire::frame::datagram_udp_length(length, matches!(tail, SendTail::Imm(_))),
-            ),
-        };
-        packet.datagram = Some(match host.pool() {
-            Some(pool) => pool.datagram(datagram),
-            None => Rc::new(datagram),
-        });
-        // The work request is done when it has left, so the packet must not need its buffers any more.
-        let payload = Payload::Gather {
-            gather: Rc::clone(&slot.gather),
-            offset: 0,
-            length,
-        };
-        match read_payload(host, &payload) {
-            Ok(payload) => packet.payload = payload,
-            Err(cause) => return Err(self.fail_oldest(core, host, WcStatus::LocProtErr, cause)),
-        }
-        self.next_psn = psn::add(self.next_psn, 1);
-        self.una_psn = self.next_psn;
-        self.sent_psn = self.next_psn;
-        core.transmit(host, packet);
-        self.complete_oldest(core, host);
-        Ok(Some(length))
-    }
-}
-
-/// Copies a payload into bytes of its own.
-fn read_payload<H: Host>(host: &mut H, payload: &Payload) -> Result<Payload, Syndrome> {
-    if payload.is_empty() {
-        return Ok(Payload::None);
-    }
-    let length = payload.len() as usize;
-    let mut bytes = host.pool().map(Pool::buffer).unwrap_or_default();
-    if let Some(buffer) = Rc::get_mut(&mut bytes) {
-        // A longer one stays as long as it is: growing again would have to fill it.
-        if buffer.len() < length {
-            buffer.resize(length, 0);
-        }
-        if let Some(place) = buffer.get_mut(..length) {
-            host.copy(Target::Buffer(place), payload.source())
-                .map_err(|fault| match fault {
-                    CopyFault::Source(cause) | CopyFault::Target(cause) => cause,
-                })?;
-        }
-    }
-    if let Some(pool) = host.pool() {
-        pool.keep_buffer(&bytes);
-    }
-    Ok(Payload::Bytes {
-        bytes,
-        offset: 0,
-        length: payload.len(),
-    })
 }

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Work requests complete: oldest first, each once.
+
+use super::Requester;
+use crate::host::{Completion, Host, Syndrome, WcOpcode, WcStatus, WqeError, WqeOpcode};
+use crate::psn;
+use crate::qp::{failed, Budget, Core};
+
+impl Requester {
+    /// Completes the oldest work request in error. The caller takes the queue pair to ERR with what this returns.
+    pub(in crate::qp) fn fail_oldest<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        status: WcStatus,
+        cause: Syndrome,
+    ) -> Syndrome {
+        if let Some(slot) = self.slots.front() {
+            slot.gather.alive.set(false);
+            let completion = failed(
+                slot.wqe.wr_id,
+                self.slots.oldest(),
+                opcode_of(slot.wqe.opcode),
+                status,
+                cause,
+            );
+            self.slots.pop();
+            core.complete(host, &completion);
+        }
+        cause
+    }
+
+    /// Completes the oldest work request.
+    pub(in crate::qp) fn complete_oldest<H: Host>(&mut self, core: &mut Core, host: &mut H) {
+        let index = self.slots.oldest();
+        let Some(slot) = self.slots.front() else {
+            return;
+        };
+        slot.gather.alive.set(false);
+        let wqe = &slot.wqe;
+        let completion = wqe.signaled.then(|| Completion {
+            wr_id: wqe.wr_id,
+            wqe_index: index,
+            status: WcStatus::Success,
+            syndrome: None,
+            opcode: opcode_of(wqe.opcode),
+            byte_len: slot.length(),
+            imm: None,
+            invalidated: None,
+            solicited: false,
+            source: None,
+        });
+        if slot.awaits_response() {
+            self.responses_due = self.responses_due.saturating_sub(1);
+        }
+        self.slots.pop();
+        if self.cursor == index {
+            self.cursor = self.slots.oldest();
+            self.cursor_packets = 0;
+        }
+        match completion {
+            Some(completion) => core.complete(host, &completion),
+            None => core.counters.completed += 1,
+        }
+    }
+
+    /// Completes work requests that send nothing, as far as they are the oldest.
+    pub(in crate::qp) fn complete_local<H: Host>(&mut self, core: &mut Core, host: &mut H) {
+        while self
+            .slots
+            .front()
+            .is_some_and(|slot| slot.started && slot.psns == 0 && slot.fault.is_none())
+        {
+            self.complete_oldest(core, host);
+        }
+    }
+
+    /// The memory of the packet with this PSN could not be read: its work request fails when its turn comes.
+    pub(crate) fn source_fault(&mut self, psn: u32, cause: Syndrome) {
+        let mut index = self.slots.oldest();
+        while let Some(slot) = self.slots.get_mut(index) {
+            if slot.started && psn::ahead(psn, slot.first_psn) < slot.psns {
+                slot.fault = Some(WqeError::new(WcStatus::LocProtErr, cause));
+                self.rewind();
+                return;
+            }
+            index = index.wrapping_add(1);
+        }
+    }
+
+    /// In ERR: flushes what is outstanding and what is posted. True: there is more.
+    pub(crate) fn flush<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        budget: &mut Budget,
+    ) -> bool {
+        while self.slots.oldest() != self.producer {
+            if budget.is_spent() {
+                return true;
+            }
+            budget.spend(0);
+            let index = self.slots.oldest();
+            let (wr_id, opcode) = match self.slots.front() {
+                Some(slot) => {
+                    let names = (slot.wqe.wr_id, opcode_of(slot.wqe.opcode));
+                    self.slots.pop();
+                    names
+                }
+                None => {
+                    self.slots.pass();
+                    host.send_wr_id(index)
+                }
+            };
+            self.cursor = self.slots.oldest();
+            let completion = failed(
+                wr_id,
+                index,
+                opcode,
+                WcStatus::WrFlushErr,
+                Syndrome::Flushed,
+            );
+            core.complete(host, &completion);
+        }
+        false
+    }
+}
+
+/// What a work request completes as.
+fn opcode_of(opcode: WqeOpcode) -> WcOpcode {
+    match opcode {
+        WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm => WcOpcode::RdmaWrite,
+        WqeOpcode::Send | WqeOpcode::SendImm | WqeOpcode::SendInv => WcOpcode::Send,
+        WqeOpcode::RdmaRead => WcOpcode::RdmaRead,
+        WqeOpcode::CompareSwap => WcOpcode::CompSwap,
+        WqeOpcode::FetchAdd => WcOpcode::FetchAdd,
+        WqeOpcode::LocalInv => WcOpcode::LocalInv,
+        WqeOpcode::FastReg => WcOpcode::FastReg,
+    }
+}

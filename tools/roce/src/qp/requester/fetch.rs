@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A WQE becomes a work request: decoded once, and checked.
+
+use super::Requester;
+use crate::host::{Access, Gather, Host, KeyUse, SendWqe, Syndrome, WcStatus, WqeError, WqeOpcode};
+use crate::packet::Transport;
+use crate::qp::Core;
+use alloc::rc::Rc;
+
+impl Requester {
+    /// Decodes and checks the next work request. False: there is none, or no room.
+    pub(super) fn fetch<H: Host>(&mut self, core: &Core, host: &mut H) -> bool {
+        if self.slots.next() == self.producer || self.slots.len() >= core.config.max_outstanding {
+            return false;
+        }
+        let Some((index, slot)) = self.slots.push() else {
+            return false;
+        };
+        slot.started = false;
+        slot.psns = 0;
+        slot.progress = 0;
+        slot.fault = None;
+        // A packet of this slot's last life may still be under way; then it keeps that gather, which is dead.
+        if Rc::get_mut(&mut slot.gather).is_none() {
+            slot.gather = Rc::default();
+        }
+        if let Some(gather) = Rc::get_mut(&mut slot.gather) {
+            gather.recycle();
+            (slot.wqe.wr_id, slot.wqe.opcode) = (0, WqeOpcode::Send);
+            slot.fault = match host.fetch_send(index, &mut slot.wqe, gather) {
+                Ok(()) => check(core, host, &slot.wqe, gather).err(),
+                Err(fault) => Some(fault),
+            };
+            gather.alive.set(true);
+        }
+        true
+    }
+}
+
+/// Checks a decoded work request against the transport service, the longest message and its local keys, and notes its
+/// length.
+fn check<H: Host>(
+    core: &Core,
+    host: &mut H,
+    wqe: &SendWqe,
+    gather: &mut Gather,
+) -> Result<(), WqeError> {
+    let transport = core.transport();
+    let supported = match wqe.opcode {
+        WqeOpcode::Send | WqeOpcode::SendImm => true,
+        WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm => transport != Transport::Ud,
+        WqeOpcode::SendInv | WqeOpcode::RdmaRead | WqeOpcode::CompareSwap | WqeOpcode::FetchAdd => {
+            transport == Transport::Rc
+        }
+        WqeOpcode::LocalInv | WqeOpcode::FastReg => transport != Transport::Ud,
+    };
+    if !supported {
+        return Err(WqeError::new(
+            WcStatus::LocQpOpErr,
+            Syndrome::WqeOpcodeTransport,
+        ));
+    }
+    if matches!(wqe.opcode, WqeOpcode::LocalInv | WqeOpcode::FastReg) {
+        return Ok(());
+    }
+    let length = if gather.inline.is_empty() {
+        gather.sges.iter().map(|sge| u64::from(sge.length)).sum()
+    } else {
+        gather.inline.len() as u64
+    };
+    if length > u64::from(core.config.max_msg_size) {
+        return Err(WqeError::new(WcStatus::LocLenErr, Syndrome::MessageTooLong));
+    }
+    gather.length = length as u32;
+    let access = match wqe.opcode {
+        WqeOpcode::RdmaRead => Access::LocalWrite,
+        WqeOpcode::CompareSwap | WqeOpcode::FetchAdd => {
+            if length != 8 {
+                return Err(WqeError::new(WcStatus::LocLenErr, Syndrome::AtomicLength));
+            }
+            Access::LocalWrite
+        }
+        _ => Access::LocalRead,
+    };
+    for sge in gather.sges.iter().filter(|sge| sge.length > 0) {
+        let key = KeyUse {
+            pd: gather.pd,
+            privileged: gather.privileged,
+            key: sge.lkey,
+            addr: sge.addr,
+            length: u64::from(sge.length),
+            access,
+        };
+        host.check(&key)
+            .map_err(|cause| WqeError::new(WcStatus::LocProtErr, cause))?;
+    }
+    Ok(())
+}

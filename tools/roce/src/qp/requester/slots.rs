@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The work requests of a send queue that were decoded and are not complete: a ring of slots.
+
+use crate::host::{Gather, SendWqe, Target, WqeError, WqeOpcode};
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::mem;
+
+/// A work request that was decoded.
+#[derive(Debug, Default)]
+pub(in crate::qp) struct Slot {
+    pub(in crate::qp) wqe: SendWqe,
+    pub(in crate::qp) gather: Rc<Gather>,
+    /// First PSN, valid once started.
+    pub(in crate::qp) first_psn: u32,
+    /// Number of PSNs: packets of a SEND or WRITE, responses of a READ; 0 for what sends nothing.
+    pub(in crate::qp) psns: u32,
+    /// READ: responses that have come.
+    pub(in crate::qp) progress: u32,
+    pub(in crate::qp) started: bool,
+    /// Why it cannot be executed.
+    pub(in crate::qp) fault: Option<WqeError>,
+}
+
+impl Slot {
+    /// Whether it ends by a response rather than by an acknowledgement.
+    pub(in crate::qp) fn awaits_response(&self) -> bool {
+        matches!(
+            self.wqe.opcode,
+            WqeOpcode::RdmaRead | WqeOpcode::CompareSwap | WqeOpcode::FetchAdd
+        )
+    }
+
+    pub(in crate::qp) fn length(&self) -> u32 {
+        self.gather.length
+    }
+
+    /// Where a response goes whose first byte is the message's byte `offset`.
+    pub(in crate::qp) fn target(&self, offset: u32) -> Target<'_> {
+        Target::Scatter {
+            pd: self.gather.pd,
+            privileged: self.gather.privileged,
+            sges: &self.gather.sges,
+            offset,
+        }
+    }
+}
+
+/// Work requests `oldest..next`, by their free-running WQE index. Their number is bounded by
+/// [`Config::max_outstanding`](crate::qp::Config::max_outstanding).
+#[derive(Debug, Default)]
+pub(in crate::qp) struct Slots {
+    /// Its size is 0 or a power of two, and grows as needed.
+    ring: Vec<Slot>,
+    oldest: u32,
+    next: u32,
+}
+
+impl Slots {
+    /// Index of the oldest work request that is not complete.
+    #[inline]
+    pub(in crate::qp) fn oldest(&self) -> u32 {
+        self.oldest
+    }
+
+    /// Index of the next work request to decode.
+    #[inline]
+    pub(in crate::qp) fn next(&self) -> u32 {
+        self.next
+    }
+
+    /// How many there are.
+    #[inline]
+    pub(in crate::qp) fn len(&self) -> u32 {
+        self.next.wrapping_sub(self.oldest)
+    }
+
+    #[inline]
+    fn place(&self, index: u32) -> usize {
+        index as usize & self.ring.len().wrapping_sub(1)
+    }
+
+    /// The work request of an index, if it is one of those here.
+    #[inline]
+    pub(in crate::qp) fn get(&self, index: u32) -> Option<&Slot> {
+        if index.wrapping_sub(self.oldest) >= self.len() {
+            return None;
+        }
+        self.ring.get(self.place(index))
+    }
+
+    /// The same, to change it.
+    #[inline]
+    pub(in crate::qp) fn get_mut(&mut self, index: u32) -> Option<&mut Slot> {
+        if index.wrapping_sub(self.oldest) >= self.len() {
+            return None;
+        }
+        let place = self.place(index);
+        self.ring.get_mut(place)
+    }
+
+    /// The oldest work request.
+    #[inline]
+    pub(in crate::qp) fn front(&self) -> Option<&Slot> {
+        self.get(self.oldest)
+    }
+
+    /// A place for the next work request, with its index. What an earlier one has left there stays, for its memory.
+    pub(super) fn push(&mut self) -> Option<(u32, &mut Slot)> {
+        if self.len() as usize >= self.ring.len() {
+            self.grow();
+        }
+        let index = self.next;
+        self.next = index.wrapping_add(1);
+        self.get_mut(index).map(|slot| (index, slot))
+    }
+
+    fn grow(&mut self) {
+        let size = self.ring.len().saturating_mul(2).max(8);
+        let mut grown = Vec::new();
+        grown.resize_with(size, Slot::default);
+        let mut index = self.oldest;
+        while let Some(slot) = self.get_mut(index) {
+            if let Some(place) = grown.get_mut(index as usize & (size - 1)) {
+                *place = mem::take(slot);
+            }
+            index = index.wrapping_add(1);
+        }
+        self.ring = grown;
+    }
+
+    /// The oldest work request is complete.
+    #[inline]
+    pub(super) fn pop(&mut self) {
+        self.oldest = self.oldest.wrapping_add(1);
+    }
+
+    /// The next work request, which was never decoded, is complete; there is none before it.
+    pub(super) fn pass(&mut self) {
+        self.oldest = self.oldest.wrapping_add(1);
+        self.next = self.oldest;
+    }
+
+    /// Forgets all, and counts from 0 again. A small ring keeps its memory for the next life, a big one gives it back.
+    pub(super) fn reset(&mut self) {
+        (self.oldest, self.next) = (0, 0);
+        if self.ring.len() > 64 {
+            self.ring = Vec::new();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn push(slots: &mut Slots, wr_id: u64) {
+        let (_, slot) = slots.push().unwrap();
+        slot.wqe.wr_id = wr_id;
+    }
+
+    #[test]
+    fn growing_keeps_the_work_requests_in_their_order() {
+        let mut slots = Slots::default();
+        // Indexes wrap on the way.
+        (slots.oldest, slots.next) = (u32::MAX - 4, u32::MAX - 4);
+        for wr_id in 0..3 {
+            push(&mut slots, wr_id);
+        }
+        slots.pop();
+        for wr_id in 3..30 {
+            push(&mut slots, wr_id);
+        }
+        let mut index = slots.oldest();
+        for wr_id in 1..30 {
+            assert_eq!(slots.get(index).unwrap().wqe.wr_id, wr_id);
+            index = index.wrapping_add(1);
+        }
+        assert_eq!((index, slots.len()), (slots.next(), 29));
+    }
+
+    #[test]
+    fn only_what_is_outstanding_can_be_had() {
+        let mut slots = Slots::default();
+        assert!(slots.front().is_none() && slots.get(5).is_none());
+        push(&mut slots, 7);
+        assert_eq!(slots.front().unwrap().wqe.wr_id, 7);
+        assert!(slots.get(1).is_none() && slots.get(u32::MAX).is_none());
+        slots.pop();
+        assert!(slots.front().is_none() && slots.get_mut(0).is_none());
+        slots.pass();
+        assert_eq!((slots.oldest(), slots.next(), slots.len()), (2, 2, 0));
+    }
+
+    #[test]
+    fn a_reset_counts_from_0_again() {
+        let mut slots = Slots::default();
+        for wr_id in 0..100 {
+            push(&mut slots, wr_id);
+        }
+        slots.reset();
+        assert!(slots.front().is_none() && slots.ring.is_empty());
+        push(&mut slots, 3);
+        assert_eq!((slots.oldest(), slots.ring.len()), (0, 8));
+        slots.reset();
+        assert_eq!(slots.ring.len(), 8, "a small ring stays");
+    }
+}
