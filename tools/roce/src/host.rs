@@ -377,6 +377,12 @@ pub trait Host {
     /// pair's to complete, exactly once.
     fn take_recv(&mut self, wqe: &mut RecvWqe) -> Take;
 
+    /// How many receives are posted to the RQ and not taken. None: they are in an SRQ, or it is not known, and the peer is
+    /// told that credits are not used (IBTA 9.7.7.2).
+    fn recv_credits(&mut self) -> Option<u32> {
+        None
+    }
+
     /// Checks a key for a use.
     fn check(&mut self, key: &KeyUse) -> Result<(), Syndrome>;
 

@@ -10,6 +10,7 @@
 //! | --- | --- |
 //! | [`Qp::handle_modify`], [`Qp::handle_failure`] | the driver, or a dead CQ or SRQ, changes the state |
 //! | [`Qp::handle_posts`] | the producer index of the send queue moved |
+//! | [`Qp::handle_receives_posted`] | receives were posted |
 //! | [`Qp::handle_packet`] | a packet came for this queue pair |
 //! | [`Qp::handle_source_fault`] | a packet could not be turned into a frame: the sender's memory is gone |
 //! | [`Qp::poll`] | time goes on: send, answer, flush, expire timers |
@@ -57,6 +58,9 @@ pub struct Config {
     /// The local ACK timer is not shorter than this, whatever the attribute says, as hardware has it too: IBTA 9.7.6
     /// lets it be up to four times the attribute, and a busy host must not look like a dead one.
     pub min_timeout_ns: u64,
+    /// End-to-end credits (IBTA 9.7.7.2): acknowledgements tell how many receives are posted, and the requester keeps to
+    /// what the peer tells. A queue pair with an SRQ tells none.
+    pub credits: bool,
 }
 
 impl Config {
@@ -73,6 +77,7 @@ impl Config {
             max_outstanding: 256,
             super_bytes: 256 << 10,
             min_timeout_ns: 4_000_000,
+            credits: true,
         }
     }
 }
@@ -398,6 +403,12 @@ impl Qp {
     /// size ahead of [`Snapshot::sq_consumer`]).
     pub fn handle_posts(&mut self, producer: u32) {
         self.req.set_producer(producer);
+    }
+
+    /// Tells that receives may have been posted since the last call. Cheap when the peer is not waiting to hear of them.
+    /// An owner that never calls it costs a peer without credits the time of a request that is refused.
+    pub fn handle_receives_posted<H: Host>(&mut self, host: &mut H) {
+        self.resp.receives_posted(&mut self.core, host);
     }
 
     /// Handles a packet for this queue pair. Answers, completions and events go to the host at once, except READ

@@ -2,19 +2,25 @@
 
 //! The responder of a reliable connection: requests in, acknowledgements and responses out.
 //!
-//! A request is checked in the order of IBTA 9.7.4: sequence, opcode, operation enabled, resources (a receive, a READ
+//! A request is checked in the order of IBTA 9.7.4.1: sequence, opcode, operation enabled, resources (a receive, a READ
 //! slot), R_Key, length. Answers leave in PSN order: as long as READ responses are waiting, acknowledgements and NAKs
 //! wait behind them.
 //!
-//! This file places a request in the sequence, `execute.rs` executes it, `answer.rs` answers.
+//! This file places a request in the sequence, `execute.rs` and `execute/` execute it, `duplicate.rs` repeats what was
+//! executed before, `answer.rs` answers, `refuse.rs` ends the connection, `receives.rs` takes and flushes receives.
+//! Documentation/rules.md has the rules by clause.
 
 mod answer;
+mod duplicate;
 mod execute;
+mod receives;
+mod refuse;
 
-use super::{failed, Budget, Core, QpState};
-use crate::host::{Access, EventType, Host, KeyUse, RecvWqe, Syndrome, Take, WcOpcode, WcStatus};
+use super::{Core, QpState};
+use crate::host::{Access, AtomicOp, EventType, Host, KeyUse, RecvWqe, Syndrome, WcStatus};
 use crate::packet::{AethSyndrome, Kind, NakCode, Packet, Reth};
 use crate::psn;
+use crate::qp::credits;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use core::cell::Cell;
@@ -29,20 +35,34 @@ pub(super) enum Message {
     Write { reth: Reth },
 }
 
-/// A response to a READ or atomic that waits to be sent.
+/// A READ or atomic that was executed: for its response, and for duplicates.
 #[derive(Clone, Copy, Debug)]
-struct Answer {
+struct Executed {
     psn: u32,
     psns: u32,
-    /// Packets sent.
-    done: u32,
     body: Body,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Body {
     Read(Reth),
-    Atomic(u64),
+    Atomic {
+        addr: u64,
+        rkey: u32,
+        op: AtomicOp,
+        /// The value before the operation.
+        value: u64,
+    },
+}
+
+/// A response that waits to be sent.
+#[derive(Clone, Copy, Debug)]
+struct Answer {
+    to: Executed,
+    /// Packets sent.
+    done: u32,
+    /// To a duplicate.
+    again: bool,
 }
 
 /// What ends the connection, to be carried out when all answers before it are sent.
@@ -78,9 +98,10 @@ pub(crate) struct Responder {
     /// `recv` was taken and is not complete.
     pub(super) recv_held: bool,
     pub(super) recv_capacity: u64,
+    /// In PSN order.
     answers: VecDeque<Answer>,
-    /// Results of the last atomics by PSN, for duplicates.
-    atomics: VecDeque<(u32, u64)>,
+    /// The last `max_dest_rd_atomic` READs and atomics, the newest last, and whether they were repeated.
+    memory: VecDeque<(Executed, bool)>,
     /// An acknowledgement waits behind `answers`.
     ack_due: bool,
     /// So does a NAK for the PSN expected.
@@ -88,8 +109,10 @@ pub(crate) struct Responder {
     refusal: Option<Refusal>,
     /// A NAK was sent for the PSN expected: once for each gap.
     nak_sent: bool,
-    /// The NAK that brought the queue pair to ERR, to be repeated to a peer that did not get it.
-    last_nak: Option<(u32, NakCode)>,
+    /// The NAK that brought the queue pair to ERR, to be repeated to a peer that did not get it, and how often yet.
+    last_nak: Option<(u32, NakCode, u32)>,
+    /// The credit code told last, or the one for "not used".
+    credits_told: u8,
     /// READ responses under way may read memory. They may also in ERR: they were sent before.
     alive: Rc<Cell<bool>>,
     comm_est_due: bool,
@@ -113,12 +136,13 @@ impl Responder {
             recv_held: false,
             recv_capacity: 0,
             answers: VecDeque::new(),
-            atomics: VecDeque::new(),
+            memory: VecDeque::new(),
             ack_due: false,
             nak_due: None,
             refusal: None,
             nak_sent: false,
             last_nak: None,
+            credits_told: credits::INVALID,
             alive: Rc::new(Cell::new(true)),
             comm_est_due: false,
             last_wqe_due: false,
@@ -198,8 +222,7 @@ impl Responder {
                 return None;
             }
             let old = psn::ahead(self.expected_psn, packet.psn);
-            let data = matches!(packet.kind, Kind::Send(_) | Kind::Write { .. });
-            if !data || old >= packet.psns {
+            if !is_data(&packet) || old >= packet.psns {
                 core.counters.duplicates += u64::from(packet.psns);
                 return self.duplicate(core, host, &packet);
             }
@@ -208,7 +231,8 @@ impl Responder {
         }
         self.nak_sent = false;
         self.nak_due = None;
-        let ack_req = packet.ack_req;
+        // A READ or atomic is acknowledged by its response.
+        let ack_req = packet.ack_req && is_data(&packet);
         let result = match packet.kind {
             Kind::Send(tail) => self.send(core, host, &packet, tail),
             Kind::Write { reth, imm } => self.write_parts(core, host, packet, reth, imm),
@@ -227,185 +251,11 @@ impl Responder {
             Err(Stop::Error(cause)) => Some(cause),
         }
     }
+}
 
-    /// A request that was executed before (IBTA 9.7.5).
-    fn duplicate<H: Host>(
-        &mut self,
-        core: &mut Core,
-        host: &mut H,
-        packet: &Packet,
-    ) -> Option<Syndrome> {
-        match packet.kind {
-            Kind::Send(_) | Kind::Write { .. } if packet.ack_req => self.ack(core, host),
-            Kind::ReadRequest(reth) => {
-                let psns = reth.length.div_ceil(core.attr.path_mtu).max(1);
-                if reth.length > MAX_LENGTH || psn::ahead(self.expected_psn, packet.psn) < psns {
-                    return None;
-                }
-                if reth.length > 0 {
-                    if let Err(cause) = host.check(&remote_use(core, &reth, Access::RemoteRead)) {
-                        let stop = self.refuse_access(core, host, packet.psn, cause);
-                        return match stop {
-                            Stop::Error(cause) => Some(cause),
-                            Stop::Dropped => None,
-                        };
-                    }
-                }
-                self.answer_again(
-                    core,
-                    Answer {
-                        psn: packet.psn,
-                        psns,
-                        done: 0,
-                        body: Body::Read(reth),
-                    },
-                );
-            }
-            Kind::Atomic { .. } => {
-                // Never executed again: the result is replayed, or the request is too old and dropped.
-                if let Some(&(_, value)) = self.atomics.iter().find(|(psn, _)| *psn == packet.psn) {
-                    self.answer_again(
-                        core,
-                        Answer {
-                            psn: packet.psn,
-                            psns: 1,
-                            done: 0,
-                            body: Body::Atomic(value),
-                        },
-                    );
-                }
-            }
-            _ => {}
-        }
-        None
-    }
-
-    /// The requester has gone back to `answer`: it discards what it would get after it, and asks again for that.
-    fn answer_again(&mut self, core: &Core, answer: Answer) {
-        if let Some(at) = self
-            .answers
-            .iter()
-            .position(|a| psn::ahead(answer.psn, a.psn) < a.psns)
-        {
-            self.answers.truncate(at);
-        }
-        if self.answers.len() < usize::from(core.attr.max_dest_rd_atomic) {
-            self.answers.push_back(answer);
-        }
-    }
-
-    /// In ERR, the specification's responder is silent. One whose last word was lost would leave the peer without a
-    /// reason, so the NAK that ended the connection is repeated.
-    fn repeat_nak<H: Host>(&mut self, core: &mut Core, host: &mut H, packet: &Packet) {
-        core.counters.dropped_state += 1;
-        let data = matches!(packet.kind, Kind::Send(_) | Kind::Write { .. });
-        match self.last_nak {
-            Some((psn, code)) if packet.ack_req || !data => {
-                self.answer_aeth(core, host, psn, AethSyndrome::Nak(code));
-            }
-            _ => {}
-        }
-    }
-
-    /// Takes a receive, unless one is held already.
-    fn take<H: Host>(
-        &mut self,
-        core: &mut Core,
-        host: &mut H,
-        packet: &Packet,
-    ) -> Result<(), Stop> {
-        if self.recv_held {
-            return Ok(());
-        }
-        self.recv.sges.clear();
-        match host.take_recv(&mut self.recv) {
-            Take::Taken => {
-                self.recv_held = true;
-                self.recv_capacity = self.recv.capacity();
-                Ok(())
-            }
-            Take::Empty => {
-                self.nak_sent = true;
-                self.nak(
-                    core,
-                    host,
-                    AethSyndrome::Rnr {
-                        timer: core.attr.min_rnr_timer,
-                    },
-                );
-                Err(Stop::Dropped)
-            }
-            Take::Malformed(cause) => {
-                self.recv_held = true;
-                self.recv_capacity = 0;
-                Err(self.refuse(
-                    core,
-                    host,
-                    Refusal {
-                        psn: packet.psn,
-                        nak: Some(NakCode::RemoteOperational),
-                        status: WcStatus::LocQpOpErr,
-                        event: EventType::QpFatal,
-                        cause,
-                    },
-                ))
-            }
-            Take::Dead(cause) => Err(self.refuse(
-                core,
-                host,
-                Refusal {
-                    psn: packet.psn,
-                    nak: Some(NakCode::RemoteOperational),
-                    status: WcStatus::LocQpOpErr,
-                    event: EventType::QpFatal,
-                    cause,
-                },
-            )),
-        }
-    }
-
-    /// In ERR: flushes the receive that is held and those posted. True: there is more.
-    pub(crate) fn flush<H: Host>(
-        &mut self,
-        core: &mut Core,
-        host: &mut H,
-        budget: &mut Budget,
-    ) -> bool {
-        loop {
-            if budget.is_spent() {
-                return true;
-            }
-            if !self.recv_held {
-                // Receives in an SRQ belong to no queue pair yet.
-                if core.config.has_srq {
-                    break;
-                }
-                self.recv.sges.clear();
-                match host.take_recv(&mut self.recv) {
-                    Take::Taken | Take::Malformed(_) => {}
-                    Take::Empty | Take::Dead(_) => break,
-                }
-            }
-            self.recv_held = false;
-            budget.spend(0);
-            let (wr_id, index) = (self.recv.wr_id, self.recv.index);
-            let completion = failed(
-                wr_id,
-                index,
-                WcOpcode::Recv,
-                WcStatus::WrFlushErr,
-                Syndrome::Flushed,
-            );
-            core.complete(host, &completion);
-        }
-        if self.last_wqe_due {
-            self.last_wqe_due = false;
-            if core.config.has_srq {
-                host.event(EventType::QpLastWqeReached, None);
-            }
-        }
-        false
-    }
+/// Whether a request is a SEND or WRITE.
+fn is_data(packet: &Packet) -> bool {
+    matches!(packet.kind, Kind::Send(_) | Kind::Write { .. })
 }
 
 fn remote_use(core: &Core, reth: &Reth, access: Access) -> KeyUse {

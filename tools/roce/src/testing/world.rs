@@ -460,6 +460,11 @@ impl Host for MockHost<'_> {
         post.malformed.map_or(Take::Taken, Take::Malformed)
     }
 
+    fn recv_credits(&mut self) -> Option<u32> {
+        let end = self.world.end(self.side);
+        Some((end.rq.len() - end.taken) as u32)
+    }
+
     fn check(&mut self, key: &KeyUse) -> Result<(), Syndrome> {
         assert!(key.length > 0, "an access of zero length needs no key");
         self.world.find(key).map(|_| ())

@@ -1,133 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a responder sends: acknowledgements, NAKs and responses, in PSN order, and the NAK that ends the connection.
+//! What a responder sends: acknowledgements with credits, NAKs and responses, in PSN order.
 
-use super::{Body, Refusal, Responder, Stop};
-use crate::host::{EventType, Host, Syndrome, WcOpcode, WcStatus};
+use super::{Body, Responder};
+use crate::host::{Host, Syndrome};
 use crate::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Payload};
 use crate::psn;
-use crate::qp::{failed, Budget, Core, QpState};
+use crate::qp::{credits, Budget, Core, QpState};
 use alloc::rc::Rc;
 
 impl Responder {
-    /// The peer's request is not a valid one.
-    pub(super) fn refuse_request<H: Host>(
-        &mut self,
-        core: &mut Core,
-        host: &mut H,
-        psn: u32,
-        cause: Syndrome,
-    ) -> Stop {
-        let refusal = Refusal {
-            psn,
-            nak: Some(NakCode::InvalidRequest),
-            status: WcStatus::LocQpOpErr,
-            event: EventType::QpReqErr,
-            cause,
-        };
-        self.refuse(core, host, refusal)
-    }
-
-    /// The peer's request names memory that it may not access. A receive that was taken for its immediate tells so.
-    pub(super) fn refuse_access<H: Host>(
-        &mut self,
-        core: &mut Core,
-        host: &mut H,
-        psn: u32,
-        cause: Syndrome,
-    ) -> Stop {
-        let refusal = Refusal {
-            psn,
-            nak: Some(NakCode::RemoteAccess),
-            status: WcStatus::LocAccessErr,
-            event: EventType::QpAccessErr,
-            cause: if self.recv_held {
-                Syndrome::WriteImmAccess
-            } else {
-                cause
-            },
-        };
-        self.refuse(core, host, refusal)
-    }
-
-    /// Ends the connection: at once, or after the READ responses that wait.
-    pub(super) fn refuse<H: Host>(
-        &mut self,
-        core: &mut Core,
-        host: &mut H,
-        refusal: Refusal,
-    ) -> Stop {
-        if self.answers.is_empty() {
-            Stop::Error(self.carry_out(core, host, refusal))
-        } else {
-            self.refusal = Some(refusal);
-            Stop::Dropped
-        }
-    }
-
-    fn carry_out<H: Host>(&mut self, core: &mut Core, host: &mut H, refusal: Refusal) -> Syndrome {
-        if let Some(code) = refusal.nak {
-            core.counters.naks_sent += 1;
-            self.last_nak = Some((refusal.psn, code));
-            self.answer_aeth(core, host, refusal.psn, AethSyndrome::Nak(code));
-        } else {
-            self.answer_aeth(core, host, refusal.psn, AethSyndrome::Ack { credits: 31 });
-        }
-        if self.recv_held {
-            self.recv_held = false;
-            let (wr_id, index) = (self.recv.wr_id, self.recv.index);
-            core.complete(
-                host,
-                &failed(wr_id, index, WcOpcode::Recv, refusal.status, refusal.cause),
-            );
-        } else {
-            host.event(refusal.event, Some(refusal.cause));
-        }
-        refusal.cause
-    }
-
-    /// The memory of a local sender went away: it is told, and the packet counts as lost.
-    pub(super) fn sender_fault<H: Host>(
-        &mut self,
-        core: &mut Core,
-        host: &mut H,
-        packet: &Packet,
-        cause: Syndrome,
-    ) -> Stop {
-        if let Payload::Gather { gather, .. } = &packet.payload {
-            gather.fault.set(Some(cause));
-            self.nak(core, host, AethSyndrome::Nak(NakCode::SourceFault));
-        }
-        Stop::Dropped
-    }
-
-    /// Memory of a READ response could not be read when it was sent out.
-    pub(crate) fn source_fault<H: Host>(
-        &mut self,
-        core: &mut Core,
-        host: &mut H,
-        psn: u32,
-        cause: Syndrome,
-    ) -> Option<Syndrome> {
-        if !matches!(core.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
-            || self.refusal.is_some()
-        {
-            return None;
-        }
-        self.answers.clear();
-        match self.refuse_access(core, host, psn, cause) {
-            Stop::Error(cause) => Some(cause),
-            Stop::Dropped => None,
-        }
-    }
-
     /// Acknowledges all that was executed, or lets that wait behind READ responses.
     pub(super) fn ack<H: Host>(&mut self, core: &mut Core, host: &mut H) {
         if self.answers.is_empty() {
             self.ack_due = false;
             core.counters.acks_sent += 1;
             let psn = psn::add(self.expected_psn, psn::PSN_MASK);
-            self.answer_aeth(core, host, psn, AethSyndrome::Ack { credits: 31 });
+            let syndrome = self.positive(core, host);
+            self.answer_aeth(core, host, psn, syndrome);
         } else {
             self.ack_due = true;
         }
@@ -147,6 +37,13 @@ impl Responder {
         self.answer_aeth(core, host, self.expected_psn, syndrome);
     }
 
+    fn aeth<H: Host>(&mut self, core: &Core, host: &mut H) -> Aeth {
+        Aeth {
+            syndrome: self.positive(core, host),
+            msn: self.msn,
+        }
+    }
+
     pub(super) fn answer_aeth<H: Host>(
         &self,
         core: &mut Core,
@@ -162,6 +59,35 @@ impl Responder {
         core.transmit(host, packet);
     }
 
+    /// A positive syndrome with the credits of this moment: the receives posted and that of the message under way, which
+    /// the MSN does not count yet (IBTA 9.7.7.2).
+    pub(super) fn positive<H: Host>(&mut self, core: &Core, host: &mut H) -> AethSyndrome {
+        self.credits_told = self.credit_code(core, host);
+        AethSyndrome::Ack {
+            credits: self.credits_told,
+        }
+    }
+
+    fn credit_code<H: Host>(&self, core: &Core, host: &mut H) -> u8 {
+        if !core.config.credits || core.config.has_srq {
+            return credits::INVALID;
+        }
+        host.recv_credits().map_or(credits::INVALID, |posted| {
+            credits::encode(posted.saturating_add(self.recv_held.into()))
+        })
+    }
+
+    /// Receives were posted. A requester that was told that there are none hears it unasked, if it is so.
+    pub(crate) fn receives_posted<H: Host>(&mut self, core: &mut Core, host: &mut H) {
+        if self.credits_told == 0
+            && self.refusal.is_none()
+            && matches!(core.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
+            && self.credit_code(core, host) != 0
+        {
+            self.ack(core, host);
+        }
+    }
+
     /// Sends READ and atomic responses, then what waited behind them. True: there is more to send at once.
     pub(crate) fn run<H: Host>(
         &mut self,
@@ -169,25 +95,28 @@ impl Responder {
         host: &mut H,
         budget: &mut Budget,
     ) -> Result<bool, Syndrome> {
-        while let Some(front) = self.answers.front_mut() {
+        while let Some(front) = self.answers.front().copied() {
             if budget.is_spent() {
                 return Ok(true);
             }
-            let aeth = Aeth {
-                syndrome: AethSyndrome::Ack { credits: 31 },
-                msn: self.msn,
-            };
-            let psn = psn::add(front.psn, front.done);
-            let packet = match front.body {
-                Body::Atomic(value) => answer(core, Kind::AtomicResponse(aeth, value), psn, 1),
+            let psn = psn::add(front.to.psn, front.done);
+            let left = front.to.psns.saturating_sub(front.done);
+            let packet = match front.to.body {
+                Body::Atomic { value, .. } => {
+                    let aeth = self.aeth(core, host);
+                    answer(core, Kind::AtomicResponse(aeth, value), psn, 1)
+                }
                 Body::Read(reth) => {
-                    let count = (front.psns - front.done).min(core.super_packets());
-                    let offset = front.done * core.attr.path_mtu;
-                    let length =
-                        (reth.length - offset).min(count.saturating_mul(core.attr.path_mtu));
-                    let (first, last) = (front.done == 0, front.done + count == front.psns);
-                    let kind = Kind::ReadResponse((first || last).then_some(aeth));
-                    let mut packet = answer(core, kind, psn, count);
+                    let mtu = core.attr.path_mtu;
+                    let count = left.min(core.super_packets());
+                    let offset = front.done.saturating_mul(mtu);
+                    let length = reth
+                        .length
+                        .saturating_sub(offset)
+                        .min(count.saturating_mul(mtu));
+                    let (first, last) = (front.done == 0, count == left);
+                    let aeth = (first || last).then(|| self.aeth(core, host));
+                    let mut packet = answer(core, Kind::ReadResponse(aeth), psn, count);
                     packet.first = first;
                     packet.last = last;
                     if length > 0 {
@@ -202,12 +131,13 @@ impl Responder {
                     packet
                 }
             };
-            front.done += packet.psns;
-            let done = front.done == front.psns;
+            let sent = packet.psns;
             budget.spend(packet.payload.len());
             core.transmit(host, packet);
-            if done {
+            if sent >= left {
                 self.answers.pop_front();
+            } else if let Some(front) = self.answers.front_mut() {
+                front.done = front.done.saturating_add(sent);
             }
         }
         if self.ack_due {

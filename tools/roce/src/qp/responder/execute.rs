@@ -2,7 +2,7 @@
 
 //! Requests that are in sequence are checked and executed.
 
-use super::{remote_use, Answer, Body, Message, Refusal, Responder, Stop, MAX_LENGTH};
+use super::{remote_use, Answer, Body, Executed, Message, Refusal, Responder, Stop, MAX_LENGTH};
 use crate::host::{
     Access, AtomicOp, Completion, CopyFault, EventType, Host, Syndrome, Target, WcOpcode, WcStatus,
 };
@@ -12,7 +12,7 @@ use crate::qp::Core;
 use verbena_abi::ctx::access;
 
 impl Responder {
-    /// Whether the payload has the size that its place in the message demands (IBTA 9.7.4).
+    /// Whether the payload has the size that its place in the message demands (C9-92).
     pub(in crate::qp) fn fits(core: &Core, packet: &Packet) -> bool {
         let full = packet.psns.saturating_mul(core.attr.path_mtu);
         let length = packet.payload.len();
@@ -30,11 +30,11 @@ impl Responder {
         self.offset = if packet.last {
             0
         } else {
-            self.offset + packet.payload.len()
+            self.offset.saturating_add(packet.payload.len())
         };
         if packet.last {
             self.message = None;
-            self.msn = (self.msn + 1) & psn::PSN_MASK;
+            self.msn = psn::add(self.msn, 1);
         }
     }
 
@@ -53,19 +53,20 @@ impl Responder {
         if !in_order {
             return Err(self.refuse_request(core, host, packet.psn, Syndrome::RequestOpcode));
         }
-        if !Self::fits(core, packet) || packet.payload.len() > MAX_LENGTH - self.offset {
-            return Err(self.refuse_request(core, host, packet.psn, Syndrome::RequestLength));
-        }
         if packet.first {
             self.take(core, host, packet)?;
+        }
+        let left = MAX_LENGTH.saturating_sub(self.offset);
+        if !Self::fits(core, packet) || packet.payload.len() > left {
+            return Err(self.refuse_request(core, host, packet.psn, Syndrome::RequestLength));
         }
         let mtu = core.attr.path_mtu;
         let room = self.recv_capacity.saturating_sub(u64::from(self.offset));
         if u64::from(packet.payload.len()) > room {
             // The packets before the first that does not fit are good.
-            let good = (room / u64::from(mtu)) as u32;
+            let good = room.checked_div(u64::from(mtu)).unwrap_or(0) as u32;
             if good > 0 {
-                let part = packet.payload.slice(0, good * mtu);
+                let part = packet.payload.slice(0, good.saturating_mul(mtu));
                 self.scatter(core, host, packet, &part)?;
             }
             return Err(self.refuse(
@@ -81,7 +82,7 @@ impl Responder {
             ));
         }
         self.scatter(core, host, packet, &packet.payload)?;
-        let length = self.offset + packet.payload.len();
+        let length = self.offset.saturating_add(packet.payload.len());
         self.message = Some(Message::Send);
         self.executed(packet);
         if !packet.last {
@@ -98,7 +99,7 @@ impl Responder {
                         core,
                         host,
                         Refusal {
-                            psn: psn::add(packet.psn, packet.psns - 1),
+                            psn: psn::add(packet.psn, packet.psns.saturating_sub(1)),
                             nak: None,
                             status: WcStatus::MwBindErr,
                             event: EventType::QpAccessErr,
@@ -165,7 +166,7 @@ impl Responder {
         imm: Option<[u8; 4]>,
     ) -> Result<(), Stop> {
         if imm.is_some() && packet.psns > 1 {
-            let front = packet.split_front(packet.psns - 1, core.attr.path_mtu);
+            let front = packet.split_front(packet.psns.saturating_sub(1), core.attr.path_mtu);
             self.write(core, host, &front, reth, None)?;
             return self.write(core, host, &packet, None, imm);
         }
@@ -196,17 +197,21 @@ impl Responder {
         } else {
             length < rest
         };
-        if reth.length > MAX_LENGTH || !whole || !Self::fits(core, packet) {
-            return Err(self.refuse_request(core, host, psn, Syndrome::RequestLength));
-        }
         if imm.is_some() {
             self.take(core, host, packet)?;
         }
-        // A message of one part is checked by its copy.
-        if packet.first && !packet.last {
+        let wrong = !whole || !Self::fits(core, packet);
+        if reth.length > MAX_LENGTH {
+            return Err(self.refuse_request(core, host, psn, Syndrome::RequestLength));
+        }
+        // A good message of one part is checked by its copy.
+        if packet.first && reth.length > 0 && (wrong || !packet.last) {
             if let Err(cause) = host.check(&remote_use(core, &reth, Access::RemoteWrite)) {
                 return Err(self.refuse_access(core, host, psn, cause));
             }
+        }
+        if wrong {
+            return Err(self.refuse_request(core, host, psn, Syndrome::RequestLength));
         }
         if length > 0 {
             let target = Target::Region {
@@ -256,16 +261,29 @@ impl Responder {
                 return Err(self.refuse_access(core, host, packet.psn, cause));
             }
         }
-        let psns = reth.length.div_ceil(core.attr.path_mtu).max(1);
-        self.answers.push_back(Answer {
-            psn: packet.psn,
-            psns,
-            done: 0,
-            body: Body::Read(reth),
-        });
-        self.expected_psn = psn::add(packet.psn, psns);
-        self.msn = (self.msn + 1) & psn::PSN_MASK;
+        let psns = reth.length.div_ceil(core.attr.path_mtu.max(1)).max(1);
+        // The MSN counts a READ when its request is taken (C9-148).
+        self.answer_first(
+            core,
+            Executed {
+                psn: packet.psn,
+                psns,
+                body: Body::Read(reth),
+            },
+        );
         Ok(())
+    }
+
+    /// Counts a READ or atomic as executed; its answer waits to be sent.
+    fn answer_first(&mut self, core: &Core, to: Executed) {
+        self.remember(core, to);
+        self.answers.push_back(Answer {
+            to,
+            done: 0,
+            again: false,
+        });
+        self.expected_psn = psn::add(to.psn, to.psns);
+        self.msn = psn::add(self.msn, 1);
     }
 
     pub(super) fn atomic<H: Host>(
@@ -278,9 +296,6 @@ impl Responder {
         op: AtomicOp,
     ) -> Result<(), Stop> {
         self.check_response_request(core, host, packet, access::REMOTE_ATOMIC)?;
-        if addr % 8 != 0 {
-            return Err(self.refuse_request(core, host, packet.psn, Syndrome::AtomicMisaligned));
-        }
         let key = remote_use(
             core,
             &Reth {
@@ -290,22 +305,30 @@ impl Responder {
             },
             Access::RemoteAtomic,
         );
+        if addr % 8 != 0 {
+            return Err(match host.check(&key) {
+                Ok(()) => self.refuse_request(core, host, packet.psn, Syndrome::AtomicMisaligned),
+                Err(cause) => self.refuse_access(core, host, packet.psn, cause),
+            });
+        }
         let value = match host.atomic(&key, op) {
             Ok(value) => value,
             Err(cause) => return Err(self.refuse_access(core, host, packet.psn, cause)),
         };
-        while self.atomics.len() >= usize::from(core.attr.max_dest_rd_atomic) {
-            self.atomics.pop_front();
-        }
-        self.atomics.push_back((packet.psn, value));
-        self.answers.push_back(Answer {
-            psn: packet.psn,
-            psns: 1,
-            done: 0,
-            body: Body::Atomic(value),
-        });
-        self.expected_psn = psn::add(packet.psn, 1);
-        self.msn = (self.msn + 1) & psn::PSN_MASK;
+        let body = Body::Atomic {
+            addr,
+            rkey,
+            op,
+            value,
+        };
+        self.answer_first(
+            core,
+            Executed {
+                psn: packet.psn,
+                psns: 1,
+                body,
+            },
+        );
         Ok(())
     }
 
@@ -317,14 +340,19 @@ impl Responder {
         packet: &Packet,
         access: u32,
     ) -> Result<(), Stop> {
-        if self.message.is_some() || !packet.payload.is_empty() {
+        if self.message.is_some() {
             return Err(self.refuse_request(core, host, packet.psn, Syndrome::RequestOpcode));
         }
         if core.attr.access_flags & access == 0 {
             return Err(self.refuse_request(core, host, packet.psn, Syndrome::OperationDisabled));
         }
-        if self.answers.len() >= usize::from(core.attr.max_dest_rd_atomic) {
+        // Answers to duplicates do not count: their request was counted when it came first.
+        let waiting = self.answers.iter().filter(|answer| !answer.again).count();
+        if waiting >= usize::from(core.attr.max_dest_rd_atomic) {
             return Err(self.refuse_request(core, host, packet.psn, Syndrome::TooManyReads));
+        }
+        if !packet.payload.is_empty() {
+            return Err(self.refuse_request(core, host, packet.psn, Syndrome::RequestLength));
         }
         Ok(())
     }

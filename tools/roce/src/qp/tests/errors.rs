@@ -477,7 +477,6 @@ fn requests_out_of_order_of_their_message_are_refused() {
         (vec![], packet(send, false, false, &[0; 256])),
         (vec![], packet(send, false, true, &[0; 1])),
         (vec![], packet(write(None), false, true, &[0; 1])),
-        (vec![], packet(send, true, false, &[0; 255])),
         (
             vec![packet(send, true, false, &[0; 256])],
             packet(send, true, true, &[]),
@@ -494,7 +493,10 @@ fn requests_out_of_order_of_their_message_are_refused() {
             vec![packet(send, true, false, &[0; 256])],
             packet(Kind::ReadRequest(reth), true, true, &[]),
         ),
-        (vec![], packet(write(Some(reth)), true, true, &[0; 8])),
+        (
+            vec![],
+            packet(write(Some(Reth { length: 0, ..reth })), true, true, &[0; 8]),
+        ),
         (
             vec![],
             packet(

@@ -2,9 +2,12 @@
 
 //! The rules, one by one and by name. Most run in every way that packets can travel.
 
+mod by_hand;
 mod chaos;
 mod errors;
 mod flow;
+mod responder;
+mod responder_order;
 mod retry;
 mod simulation;
 mod states;

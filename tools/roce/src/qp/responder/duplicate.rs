@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Requests that were executed before: copies that the network made, or a requester that went back (IBTA 9.7.5).
+//!
+//! A SEND or WRITE is acknowledged again. For READs and atomics the last `max_dest_rd_atomic` are remembered, which is
+//! as many as a requester may have outstanding: a READ is executed again, an atomic gets its stored result. What is
+//! older, or not what was executed under its PSN, is dropped. So is a READ whose key is gone by now: the copy may have
+//! been late, and a request that was good once must not end the connection.
+
+use super::{remote_use, Answer, Body, Executed, Responder, Stop};
+use crate::host::{Access, Host, Syndrome};
+use crate::packet::{Kind, Packet, Reth};
+use crate::psn;
+use crate::qp::Core;
+
+impl Responder {
+    /// Handles a request that was executed before. A cause returned takes the queue pair to ERR.
+    pub(super) fn duplicate<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        packet: &Packet,
+    ) -> Option<Syndrome> {
+        let psn = packet.psn;
+        match packet.kind {
+            // C9-105.
+            Kind::Send(_) | Kind::Write { .. } => {
+                if packet.ack_req {
+                    self.ack(core, host);
+                }
+            }
+            Kind::ReadRequest(reth) => {
+                let again = self.remembered(psn, |first| {
+                    rest_of_read(first, psn, &reth, core.attr.path_mtu)
+                })?;
+                if reth.length > 0 {
+                    if let Err(cause) = host.check(&remote_use(core, &reth, Access::RemoteRead)) {
+                        // Between local peers no copy comes late: the peer found that the memory was gone when it
+                        // took the response, and asks why.
+                        if core.attr.local_peer {
+                            return match self.refuse_access(core, host, psn, cause) {
+                                Stop::Error(cause) => Some(cause),
+                                Stop::Dropped => None,
+                            };
+                        }
+                        return None;
+                    }
+                }
+                self.answer_again(core, again);
+            }
+            Kind::Atomic { addr, rkey, op } => {
+                let again = self.remembered(psn, |first| match first.body {
+                    Body::Atomic {
+                        addr: a,
+                        rkey: r,
+                        op: o,
+                        ..
+                    } if (a, r, o) == (addr, rkey, op) => Some(*first),
+                    _ => None,
+                })?;
+                self.answer_again(core, again);
+            }
+            Kind::ReadResponse(_) | Kind::Ack(_) | Kind::AtomicResponse(..) => {}
+        }
+        None
+    }
+
+    /// Remembers a READ or atomic that was executed.
+    pub(super) fn remember(&mut self, core: &Core, executed: Executed) {
+        while self.memory.len() >= usize::from(core.attr.max_dest_rd_atomic.max(1)) {
+            self.memory.pop_front();
+        }
+        self.memory.push_back((executed, false));
+    }
+
+    /// What `find` makes of the READ or atomic that was executed under a PSN. It counts as repeated from then on.
+    fn remembered(
+        &mut self,
+        psn: u32,
+        find: impl Fn(&Executed) -> Option<Executed>,
+    ) -> Option<Executed> {
+        // The newest first: PSNs come around again.
+        let (first, repeated) = self
+            .memory
+            .iter_mut()
+            .rev()
+            .find(|(first, _)| psn::ahead(psn, first.psn) < first.psns)?;
+        let found = find(first)?;
+        *repeated = true;
+        Some(found)
+    }
+
+    /// Whether the READ that a response belongs to was repeated.
+    pub(super) fn was_repeated(&self, psn: u32) -> bool {
+        self.memory
+            .iter()
+            .rev()
+            .find(|(first, _)| psn::ahead(psn, first.psn) < first.psns)
+            .is_some_and(|(_, repeated)| *repeated)
+    }
+
+    /// Answers once more, in PSN order. An answer that waits for the same PSN is not sent twice.
+    fn answer_again(&mut self, core: &Core, to: Executed) {
+        let again = Answer {
+            to,
+            done: 0,
+            again: true,
+        };
+        for waiting in &mut self.answers {
+            let skip = psn::ahead(to.psn, waiting.to.psn);
+            if skip < waiting.to.psns {
+                if skip < waiting.done {
+                    // Sent in part: begins again at what is asked for now.
+                    *waiting = Answer {
+                        again: waiting.again,
+                        ..again
+                    };
+                }
+                return;
+            }
+        }
+        let repeated = self.answers.iter().filter(|a| a.again).count();
+        if repeated >= usize::from(core.attr.max_dest_rd_atomic) {
+            return;
+        }
+        let age = psn::ahead(self.expected_psn, to.psn);
+        let newer = |a: &Answer| psn::ahead(self.expected_psn, a.to.psn) < age;
+        let at = self.answers.iter().position(newer);
+        let at = at.unwrap_or(self.answers.len());
+        // The peer drops what answers a later PSN, so one that has begun has to begin again behind this one.
+        if let Some(next) = self.answers.get_mut(at) {
+            next.done = 0;
+        }
+        self.answers.insert(at, again);
+    }
+}
+
+/// The READ that `reth` asks for, if it is `first` from one of its packets on, to its end.
+fn rest_of_read(first: &Executed, psn: u32, reth: &Reth, mtu: u32) -> Option<Executed> {
+    let Body::Read(whole) = first.body else {
+        return None;
+    };
+    let skip = psn::ahead(psn, first.psn);
+    let offset = skip.checked_mul(mtu)?;
+    let rest = Reth {
+        addr: whole.addr.wrapping_add(u64::from(offset)),
+        rkey: whole.rkey,
+        length: whole.length.checked_sub(offset)?,
+    };
+    (*reth == rest).then_some(Executed {
+        psn,
+        psns: first.psns.checked_sub(skip)?,
+        body: Body::Read(rest),
+    })
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Receives: taken for a request, kept for a message, flushed in ERR.
+
+use super::{Refusal, Responder, Stop};
+use crate::host::{EventType, Host, Syndrome, Take, WcOpcode, WcStatus};
+use crate::packet::{AethSyndrome, NakCode, Packet};
+use crate::qp::{failed, Budget, Core};
+
+impl Responder {
+    /// Takes a receive, unless one is held already.
+    pub(super) fn take<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        packet: &Packet,
+    ) -> Result<(), Stop> {
+        if self.recv_held {
+            return Ok(());
+        }
+        self.recv.sges.clear();
+        match host.take_recv(&mut self.recv) {
+            Take::Taken => {
+                self.recv_held = true;
+                self.recv_capacity = self.recv.capacity();
+                Ok(())
+            }
+            Take::Empty => {
+                self.nak_sent = true;
+                self.nak(
+                    core,
+                    host,
+                    AethSyndrome::Rnr {
+                        timer: core.attr.min_rnr_timer,
+                    },
+                );
+                Err(Stop::Dropped)
+            }
+            Take::Malformed(cause) => {
+                self.recv_held = true;
+                self.recv_capacity = 0;
+                Err(self.refuse(
+                    core,
+                    host,
+                    Refusal {
+                        psn: packet.psn,
+                        nak: Some(NakCode::RemoteOperational),
+                        status: WcStatus::LocQpOpErr,
+                        event: EventType::QpFatal,
+                        cause,
+                    },
+                ))
+            }
+            Take::Dead(cause) => Err(self.refuse(
+                core,
+                host,
+                Refusal {
+                    psn: packet.psn,
+                    nak: Some(NakCode::RemoteOperational),
+                    status: WcStatus::LocQpOpErr,
+                    event: EventType::QpFatal,
+                    cause,
+                },
+            )),
+        }
+    }
+
+    /// In ERR: flushes the receive that is held and those posted. True: there is more.
+    pub(crate) fn flush<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        budget: &mut Budget,
+    ) -> bool {
+        loop {
+            if budget.is_spent() {
+                return true;
+            }
+            if !self.recv_held {
+                // Receives in an SRQ belong to no queue pair yet.
+                if core.config.has_srq {
+                    break;
+                }
+                self.recv.sges.clear();
+                match host.take_recv(&mut self.recv) {
+                    Take::Taken | Take::Malformed(_) => {}
+                    Take::Empty | Take::Dead(_) => break,
+                }
+            }
+            self.recv_held = false;
+            budget.spend(0);
+            let (wr_id, index) = (self.recv.wr_id, self.recv.index);
+            let completion = failed(
+                wr_id,
+                index,
+                WcOpcode::Recv,
+                WcStatus::WrFlushErr,
+                Syndrome::Flushed,
+            );
+            core.complete(host, &completion);
+        }
+        if self.last_wqe_due {
+            self.last_wqe_due = false;
+            if core.config.has_srq {
+                host.event(EventType::QpLastWqeReached, None);
+            }
+        }
+        false
+    }
+}

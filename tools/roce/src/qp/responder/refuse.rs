@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The end of a connection: a request that is refused (IBTA 9.9.3, classes A, C and J), the NAK that says so, and what
+//! the responder's own side is told.
+
+use super::{is_data, Refusal, Responder, Stop};
+use crate::host::{EventType, Host, Syndrome, WcOpcode, WcStatus};
+use crate::packet::{AethSyndrome, NakCode, Packet, Payload};
+use crate::qp::{failed, Core, QpState};
+
+/// How often the last NAK is repeated in ERR: enough for all retries of a peer, and no more, since in ERR there is
+/// nothing to be heard according to the specification.
+const NAK_REPEATS: u32 = 16;
+
+impl Responder {
+    /// The peer's request is not a valid one.
+    pub(super) fn refuse_request<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        psn: u32,
+        cause: Syndrome,
+    ) -> Stop {
+        let refusal = Refusal {
+            psn,
+            nak: Some(NakCode::InvalidRequest),
+            status: WcStatus::LocQpOpErr,
+            event: EventType::QpReqErr,
+            cause,
+        };
+        self.refuse(core, host, refusal)
+    }
+
+    /// The peer's request names memory that it may not access. A receive that was taken for its immediate tells so.
+    pub(super) fn refuse_access<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        psn: u32,
+        cause: Syndrome,
+    ) -> Stop {
+        let refusal = Refusal {
+            psn,
+            nak: Some(NakCode::RemoteAccess),
+            status: WcStatus::LocAccessErr,
+            event: EventType::QpAccessErr,
+            cause: if self.recv_held {
+                Syndrome::WriteImmAccess
+            } else {
+                cause
+            },
+        };
+        self.refuse(core, host, refusal)
+    }
+
+    /// Ends the connection: at once, or after the READ responses that wait.
+    pub(super) fn refuse<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        refusal: Refusal,
+    ) -> Stop {
+        if self.answers.is_empty() {
+            Stop::Error(self.carry_out(core, host, refusal))
+        } else {
+            self.refusal = Some(refusal);
+            Stop::Dropped
+        }
+    }
+
+    pub(super) fn carry_out<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        refusal: Refusal,
+    ) -> Syndrome {
+        if let Some(code) = refusal.nak {
+            core.counters.naks_sent += 1;
+            self.last_nak = Some((refusal.psn, code, NAK_REPEATS));
+            self.answer_aeth(core, host, refusal.psn, AethSyndrome::Nak(code));
+        } else {
+            core.counters.acks_sent += 1;
+            let syndrome = self.positive(core, host);
+            self.answer_aeth(core, host, refusal.psn, syndrome);
+        }
+        if self.recv_held {
+            self.recv_held = false;
+            let (wr_id, index) = (self.recv.wr_id, self.recv.index);
+            core.complete(
+                host,
+                &failed(wr_id, index, WcOpcode::Recv, refusal.status, refusal.cause),
+            );
+        } else {
+            host.event(refusal.event, Some(refusal.cause));
+        }
+        refusal.cause
+    }
+
+    /// The memory of a local sender went away: it is told, and the packet counts as lost.
+    pub(super) fn sender_fault<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        packet: &Packet,
+        cause: Syndrome,
+    ) -> Stop {
+        if let Payload::Gather { gather, .. } = &packet.payload {
+            gather.fault.set(Some(cause));
+            self.nak(core, host, AethSyndrome::Nak(NakCode::SourceFault));
+        }
+        Stop::Dropped
+    }
+
+    /// Memory of a READ response could not be read when it was sent out.
+    pub(crate) fn source_fault<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        psn: u32,
+        cause: Syndrome,
+    ) -> Option<Syndrome> {
+        if !matches!(core.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
+            || self.refusal.is_some()
+        {
+            return None;
+        }
+        // Nobody may be waiting for this one any more.
+        if self.was_repeated(psn) && !core.attr.local_peer {
+            return None;
+        }
+        self.answers.clear();
+        match self.refuse_access(core, host, psn, cause) {
+            Stop::Error(cause) => Some(cause),
+            Stop::Dropped => None,
+        }
+    }
+
+    /// In ERR, the specification's responder is silent. One whose last word was lost would leave the peer without a
+    /// reason, so the NAK that ended the connection is repeated.
+    pub(super) fn repeat_nak<H: Host>(&mut self, core: &mut Core, host: &mut H, packet: &Packet) {
+        core.counters.dropped_state += 1;
+        let Some((psn, code, left)) = self.last_nak else {
+            return;
+        };
+        if left > 0 && (packet.ack_req || !is_data(packet)) {
+            self.last_nak = Some((psn, code, left.saturating_sub(1)));
+            self.answer_aeth(core, host, psn, AethSyndrome::Nak(code));
+        }
+    }
+}
