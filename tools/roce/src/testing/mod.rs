@@ -10,9 +10,11 @@ pub mod engine;
 pub mod link;
 pub mod pair;
 pub mod rng;
+pub mod tap;
 pub mod world;
 
 pub use link::{Link, Mode};
 pub use pair::{Pair, Setup};
 pub use rng::Rng;
+pub use tap::Tap;
 pub use world::{Buffer, Post, Side, World};

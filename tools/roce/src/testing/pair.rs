@@ -3,11 +3,14 @@
 //! Two connected queue pairs and the world between them.
 
 use super::link::{Carried, Link, Mode};
+use super::tap::{Fate, Sight, Tap, Work};
 use super::world::{Buffer, Post, RecvPost, Side, World};
-use crate::host::{Completion, CopyFault, EventType, Sge, Syndrome, Target, WcStatus};
+use crate::host::{Completion, CopyFault, EventType, Sge, Syndrome, Target, WcStatus, WqeOpcode};
 use crate::packet::Packet;
+use crate::psn;
 use crate::wire::{frame, ipv4_to_gid, Path};
 use crate::{Attr, Budget, Config, Host, Qp, QpState, QpType};
+use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 use verbena_abi::ctx::access;
@@ -31,6 +34,8 @@ pub struct Setup {
     pub budget: Budget,
     /// Both take receives from SRQs.
     pub has_srq: bool,
+    /// Paths of the frames from A and B.
+    pub paths: [Path; 2],
 }
 
 impl Default for Setup {
@@ -55,11 +60,12 @@ impl Default for Setup {
             window: 64,
             budget: Budget::new(16, 64 << 10),
             has_srq: false,
+            paths: [path(Side::A), path(Side::B)],
         }
     }
 }
 
-/// The path of frames from one side.
+/// The usual path of frames from one side.
 pub fn path(from: Side) -> Path {
     let (a, b) = (ipv4_to_gid([10, 0, 0, 1]), ipv4_to_gid([10, 0, 0, 2]));
     let (sgid, dgid) = if from == Side::A { (a, b) } else { (b, a) };
@@ -83,6 +89,8 @@ pub struct Pair {
     pub link: Link,
     /// Virtual time in nanoseconds.
     pub now: u64,
+    /// Who is shown each frame (mode [`Mode::Wire`]).
+    pub tap: Option<Box<dyn Tap>>,
     setup: Setup,
 }
 
@@ -124,6 +132,7 @@ impl Pair {
             world,
             link: Link::new(setup.mode, setup.seed),
             now: 0,
+            tap: None,
             setup,
         }
     }
@@ -239,26 +248,33 @@ impl Pair {
     }
 
     fn carry_one(&mut self, side: Side, packet: Packet) {
-        if self.link.loses(side, &packet) {
-            return;
-        }
+        let lost = self.link.loses(side, &packet);
         if self.link.mode != Mode::Wire {
-            self.link.push(self.now, side, Carried::Packet(packet));
+            if !lost {
+                self.link.push(self.now, side, Carried::Packet(packet));
+            }
             return;
         }
-        if !packet.payload.is_alive() {
+        if !packet.payload.is_alive() || (lost && self.tap.is_none()) {
             return;
         }
         let mut bytes = Vec::new();
+        let path = &self.setup.paths[side as usize];
         let mut host = self.world.host(side);
-        let emitted = frame::emit(&path(side), &packet, &mut bytes, |place| {
+        let emitted = frame::emit(path, &packet, &mut bytes, |place| {
             if place.is_empty() {
                 return Ok(());
             }
             host.copy(Target::Buffer(place), packet.payload.source())
         });
         match emitted {
-            Ok(()) => self.link.push(self.now, side, Carried::Frame(bytes)),
+            Ok(()) => {
+                self.show(side, &packet, &bytes, lost);
+                if !lost {
+                    self.link.push(self.now, side, Carried::Frame(bytes));
+                }
+            }
+            Err(CopyFault::Source(_) | CopyFault::Target(_)) if lost => {}
             Err(CopyFault::Source(cause) | CopyFault::Target(cause)) => {
                 self.qps[side as usize].handle_source_fault(
                     &mut self.world.host(side),
@@ -267,6 +283,53 @@ impl Pair {
                 );
             }
         }
+    }
+
+    fn show(&mut self, from: Side, packet: &Packet, frame: &[u8], lost: bool) {
+        let requester = if packet.kind.is_request() {
+            from
+        } else {
+            from.peer()
+        };
+        let work = self.work_at(requester, packet.psn);
+        if let Some(tap) = &mut self.tap {
+            tap.see(&Sight {
+                now: self.now,
+                frame,
+                packet,
+                work,
+                fate: if lost { Fate::Lost } else { Fate::Passes },
+            });
+        }
+    }
+
+    /// The work request of a side that has a PSN, counted from its first PSN over all that was posted.
+    pub fn work_at(&self, side: Side, at: u32) -> Option<Work> {
+        let mtu = self.setup.attr.path_mtu;
+        let mut first_psn = self.setup.psns[side as usize];
+        for post in &self.world.ends[side as usize].sq {
+            let length = if post.inline.is_empty() {
+                post.sges.iter().map(|sge| sge.length).sum()
+            } else {
+                post.inline.len() as u32
+            };
+            let psns = match post.wqe.opcode {
+                WqeOpcode::LocalInv | WqeOpcode::FastReg => 0,
+                WqeOpcode::CompareSwap | WqeOpcode::FetchAdd => 1,
+                _ if self.setup.qp_type == QpType::Ud && length > mtu => 0,
+                _ => length.div_ceil(mtu).max(1),
+            };
+            if psn::ahead(at, first_psn) < psns {
+                return Some(Work {
+                    wr_id: post.wqe.wr_id,
+                    opcode: post.wqe.opcode,
+                    first_psn,
+                    psns,
+                });
+            }
+            first_psn = psn::add(first_psn, psns);
+        }
+        None
     }
 
     /// Runs until nothing happens any more, or until a time.
