@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What is to be said of a packet: who sent it, for which work request, which part of it, and whether again.
+//!
+//! For example `QP 0x10 -> 0x11, WR 5 (RDMA WRITE), PSN 16777210, packet 2 of 3, retransmission`.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use verbena_roce::host::WqeOpcode;
+use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet};
+use verbena_roce::psn;
+use verbena_roce::testing::tap::{Fate, Sight, Work};
+
+/// Comments on packets, and remembers what was sent, to know what is sent again.
+#[derive(Debug, Default)]
+pub struct Commentator {
+    /// One after the highest PSN that a queue pair has sent requests with, and responses that carry data.
+    sent: HashMap<(u32, bool), u32>,
+}
+
+impl Commentator {
+    /// The comment on a packet. They have to be shown in the order in which they are sent.
+    pub fn comment(&mut self, sight: &Sight<'_>) -> String {
+        let packet = sight.packet;
+        let mut text = format!("QP {:#x} -> {:#x}, ", packet.src_qpn, packet.dst_qpn);
+        let work = sight.work.map_or_else(
+            || String::from("unknown WR"),
+            |work| format!("WR {} ({})", work.wr_id, name(work.opcode)),
+        );
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{}{work}, PSN {}", verb(packet), packet.psn);
+        if let Some(work) = sight.work.filter(|work| work.psns > 1) {
+            let _ = part(&mut text, packet, &work);
+        }
+        if self.is_again(packet, sight.work) {
+            text.push_str(", retransmission");
+        }
+        match sight.fate {
+            Fate::Passes => {}
+            Fate::Lost => text.push_str(", lost"),
+            Fate::Corrupted => text.push_str(", corrupted on its way"),
+        }
+        text
+    }
+
+    /// Whether a packet was sent before.
+    fn is_again(&mut self, packet: &Packet, work: Option<Work>) -> bool {
+        let is_request = packet.kind.is_request();
+        if matches!(packet.kind, Kind::Ack(_)) {
+            return false;
+        }
+        let next = match (packet.kind, work) {
+            // A READ request has the PSNs of all its responses.
+            (Kind::ReadRequest(_), Some(work)) => psn::add(work.first_psn, work.psns),
+            _ => psn::add(packet.psn, 1),
+        };
+        let sent = self.sent.entry((packet.src_qpn, is_request));
+        let sent = sent.or_insert(packet.psn);
+        let is_again = psn::is_behind(packet.psn, *sent);
+        if psn::is_behind(*sent, next) {
+            *sent = next;
+        }
+        is_again
+    }
+}
+
+fn part(text: &mut String, packet: &Packet, work: &Work) -> std::fmt::Result {
+    let number = psn::ahead(packet.psn, work.first_psn).saturating_add(1);
+    match packet.kind {
+        // It may cover any number of them.
+        Kind::Ack(_) => Ok(()),
+        Kind::ReadRequest(_) if number > 1 => {
+            write!(text, ", from response {number} of {}", work.psns)
+        }
+        Kind::ReadRequest(_) => write!(text, ", {} responses", work.psns),
+        Kind::ReadResponse(_) => write!(text, ", response {number} of {}", work.psns),
+        _ => write!(text, ", packet {number} of {}", work.psns),
+    }
+}
+
+/// What a packet does to its work request.
+fn verb(packet: &Packet) -> &'static str {
+    match packet.kind {
+        Kind::Ack(Aeth { syndrome, .. }) => match syndrome {
+            AethSyndrome::Ack { .. } => "acknowledges ",
+            AethSyndrome::Rnr { .. } => "is not ready for ",
+            AethSyndrome::Nak(code) => match code {
+                NakCode::Sequence => "misses ",
+                NakCode::InvalidRequest => "refuses (invalid request) ",
+                NakCode::RemoteAccess => "refuses (remote access) ",
+                NakCode::RemoteOperational => "fails (remote operational) ",
+                NakCode::InvalidRd => "refuses (invalid RD request) ",
+                NakCode::SourceFault => "cannot read ",
+            },
+        },
+        Kind::ReadResponse(_) | Kind::AtomicResponse(..) => "answers ",
+        _ => "",
+    }
+}
+
+/// A work request's operation in the specification's words.
+fn name(opcode: WqeOpcode) -> &'static str {
+    match opcode {
+        WqeOpcode::Send => "SEND",
+        WqeOpcode::SendImm => "SEND with immediate",
+        WqeOpcode::SendInv => "SEND with invalidate",
+        WqeOpcode::RdmaWrite => "RDMA WRITE",
+        WqeOpcode::RdmaWriteImm => "RDMA WRITE with immediate",
+        WqeOpcode::RdmaRead => "RDMA READ",
+        WqeOpcode::CompareSwap => "CmpSwap",
+        WqeOpcode::FetchAdd => "FetchAdd",
+        WqeOpcode::LocalInv => "local invalidate",
+        WqeOpcode::FastReg => "fast register",
+    }
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Captures in pcapng: what a link has carried, for Wireshark, with a comment on each packet that says which queue pair sent
+//! it for which work request.
+//!
+//! [`Capture`] takes frames with their times and comments, from whomever has them. It is also a [`Tap`]: set into a
+//! simulation, it is shown every frame that is sent, those that get lost too, and comments on them itself ([`comment`]).
+//! Times are nanoseconds of whatever clock the frames go by: a simulation's begins at 0, so its captures are of 1970.
+//!
+//! ```
+//! use std::{cell::RefCell, rc::Rc};
+//! use verbena_capture::Capture;
+//! use verbena_roce::testing::{Mode, Pair, Post, Side};
+//!
+//! let capture = Rc::new(RefCell::new(Capture::new(Vec::new(), "link")?));
+//! let mut pair = Pair::rc(Mode::Wire);
+//! pair.tap = Some(Box::new(Rc::clone(&capture)));
+//! let (from, to) = (pair.buffer(Side::A, &[7; 600]), pair.zeros(Side::B, 600));
+//! pair.post(Side::A, Post::write(5, &[from.sge()], to));
+//! pair.settle();
+//! drop(pair);
+//! let bytes = Rc::into_inner(capture).unwrap().into_inner().finish()?;
+//! # let text = String::from_utf8_lossy(&bytes).into_owned();
+//! # assert!(text.contains("QP 0x10 -> 0x11, WR 5 (RDMA WRITE), PSN 16777201, packet 2 of 3"), "{text}");
+//! # assert!(text.contains("QP 0x11 -> 0x10, acknowledges WR 5 (RDMA WRITE), PSN 16777202"), "{text}");
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod comment;
+
+use comment::Commentator;
+use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
+use pcap_file::pcapng::PcapNgWriter;
+use pcap_file::{DataLink, PcapError};
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::time::Duration;
+use verbena_roce::testing::tap::{Sight, Tap};
+
+/// `if_tsresol`: times are in units of 10^-9 s.
+const NANOSECONDS: u8 = 9;
+
+/// A capture under way: one section, one Ethernet interface.
+pub struct Capture<W: Write> {
+    writer: PcapNgWriter<W>,
+    commentator: Commentator,
+    /// The first failure of a write by the tap, which has nobody to tell.
+    failure: Option<io::Error>,
+}
+
+impl Capture<BufWriter<File>> {
+    /// A capture in a new file.
+    pub fn create(path: impl AsRef<Path>) -> io::Result<Self> {
+        Self::new(BufWriter::new(File::create(path)?), "verbena")
+    }
+}
+
+impl<W: Write> Capture<W> {
+    /// A capture of an interface with this name.
+    pub fn new(to: W, interface: &str) -> io::Result<Self> {
+        let mut writer = PcapNgWriter::new(to).map_err(io_error)?;
+        writer
+            .write_pcapng_block(InterfaceDescriptionBlock {
+                linktype: DataLink::ETHERNET,
+                snaplen: 0,
+                options: vec![
+                    InterfaceDescriptionOption::IfName(Cow::Borrowed(interface)),
+                    InterfaceDescriptionOption::IfTsResol(NANOSECONDS),
+                ],
+            })
+            .map_err(io_error)?;
+        Ok(Self {
+            writer,
+            commentator: Commentator::default(),
+            failure: None,
+        })
+    }
+
+    /// Writes a frame that was seen at a time, with a comment if there is one.
+    pub fn write(&mut self, time_ns: u64, frame: &[u8], comment: Option<&str>) -> io::Result<()> {
+        let options = comment
+            .map(|text| EnhancedPacketOption::Comment(Cow::Borrowed(text)))
+            .into_iter()
+            .collect();
+        self.writer
+            .write_pcapng_block(EnhancedPacketBlock {
+                interface_id: 0,
+                timestamp: Duration::from_nanos(time_ns),
+                original_len: u32::try_from(frame.len()).unwrap_or(u32::MAX),
+                data: Cow::Borrowed(frame),
+                options,
+            })
+            .map_err(io_error)?;
+        Ok(())
+    }
+
+    /// Ends the capture, and tells if anything could not be written.
+    pub fn finish(self) -> io::Result<W> {
+        if let Some(failure) = self.failure {
+            return Err(failure);
+        }
+        let mut to = self.writer.into_inner();
+        to.flush()?;
+        Ok(to)
+    }
+}
+
+impl<W: Write> std::fmt::Debug for Capture<W> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Capture").finish_non_exhaustive()
+    }
+}
+
+impl<W: Write> Tap for Capture<W> {
+    fn see(&mut self, sight: &Sight<'_>) {
+        let comment = self.commentator.comment(sight);
+        if let Err(failure) = self.write(sight.now, sight.frame, Some(&comment)) {
+            self.failure.get_or_insert(failure);
+        }
+    }
+}
+
+fn io_error(error: PcapError) -> io::Error {
+    match error {
+        PcapError::IoError(error) => error,
+        other => io::Error::other(other),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What is captured is read back by the same crate's reader; other programs judge it in `scripts/judges`.
+
+use super::*;
+use pcap_file::pcapng::{Block, PcapNgReader};
+use std::cell::RefCell;
+use std::rc::Rc;
+use verbena_roce::testing::{Mode, Pair, Post, Side};
+
+/// Time, bytes and comment of each packet.
+fn read(bytes: &[u8]) -> Vec<(u64, Vec<u8>, Option<String>)> {
+    let mut reader = PcapNgReader::new(bytes).unwrap();
+    let mut packets = vec![];
+    while let Some(block) = reader.next_block() {
+        if let Block::EnhancedPacket(packet) = block.unwrap() {
+            let comment = packet.options.iter().find_map(|option| match option {
+                EnhancedPacketOption::Comment(text) => Some(text.to_string()),
+                _ => None,
+            });
+            let time = packet.timestamp.as_nanos() as u64;
+            packets.push((time, packet.data.to_vec(), comment));
+        }
+    }
+    packets
+}
+
+/// The comments on what a pair does.
+fn comments(mut pair: Pair, act: impl FnOnce(&mut Pair)) -> Vec<String> {
+    let capture = Rc::new(RefCell::new(Capture::new(Vec::new(), "test").unwrap()));
+    pair.tap = Some(Box::new(Rc::clone(&capture)));
+    act(&mut pair);
+    pair.settle();
+    drop(pair);
+    let capture = Rc::into_inner(capture).unwrap().into_inner();
+    let packets = read(&capture.finish().unwrap());
+    packets.into_iter().filter_map(|(.., text)| text).collect()
+}
+
+#[test]
+fn frames_times_and_comments_come_back() {
+    let mut capture = Capture::new(Vec::new(), "test").unwrap();
+    let late = 0x1234_5678_9abc_def0;
+    capture.write(1, &[1, 2, 3], Some("one")).unwrap();
+    capture.write(late, &[4; 64], None).unwrap();
+    let packets = read(&capture.finish().unwrap());
+    let one = (1, vec![1, 2, 3], Some("one".into()));
+    assert_eq!(packets, [one, (late, vec![4; 64], None)]);
+}
+
+#[test]
+fn parts_of_a_message_are_numbered() {
+    let seen = comments(Pair::rc(Mode::Wire), |pair| {
+        let (from, to) = (pair.buffer(Side::A, &[7; 600]), pair.zeros(Side::B, 600));
+        pair.post(Side::A, Post::write(5, &[from.sge()], to));
+        pair.post(Side::A, Post::read(6, &[from.sge()], to));
+    });
+    let answers = |n| {
+        format!(
+            "QP 0x11 -> 0x10, answers WR 6 (RDMA READ), PSN {}, response {n} of 3",
+            16_777_202 + n
+        )
+    };
+    for expected in [
+        "QP 0x10 -> 0x11, WR 5 (RDMA WRITE), PSN 16777200, packet 1 of 3".into(),
+        "QP 0x10 -> 0x11, WR 5 (RDMA WRITE), PSN 16777202, packet 3 of 3".into(),
+        "QP 0x10 -> 0x11, WR 6 (RDMA READ), PSN 16777203, 3 responses".into(),
+        answers(1),
+        answers(3),
+    ] {
+        assert!(seen.contains(&expected), "{expected}: {seen:#?}");
+    }
+    assert!(!seen.iter().any(|text| text.contains("retransmission")));
+}
+
+#[test]
+fn what_is_lost_and_sent_again_is_named() {
+    let mut pair = Pair::rc(Mode::Wire);
+    pair.link.loss = 30;
+    let seen = comments(pair, |pair| {
+        let (from, to) = (pair.buffer(Side::A, &[7; 2000]), pair.zeros(Side::B, 2000));
+        pair.post(Side::A, Post::write(5, &[from.sge()], to));
+    });
+    let lost = |text: &&String| text.ends_with(", lost") && !text.contains("acknowledges");
+    let lost = seen.iter().find(lost).unwrap();
+    let again = format!("{}, retransmission", lost.strip_suffix(", lost").unwrap());
+    assert!(
+        seen.iter().any(|text| text.starts_with(&again)),
+        "{again}: {seen:#?}"
+    );
+}
+
+#[test]
+fn a_failed_write_is_told_at_the_end() {
+    #[derive(Debug)]
+    struct Full(usize);
+    impl Write for Full {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 = self
+                .0
+                .checked_sub(bytes.len())
+                .ok_or(io::ErrorKind::StorageFull)?;
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let capture = Rc::new(RefCell::new(Capture::new(Full(300), "test").unwrap()));
+    let mut pair = Pair::rc(Mode::Wire);
+    pair.tap = Some(Box::new(Rc::clone(&capture)));
+    let (from, to) = (pair.buffer(Side::A, &[7; 2000]), pair.zeros(Side::B, 2000));
+    pair.post(Side::A, Post::write(5, &[from.sge()], to));
+    pair.settle();
+    drop(pair);
+    let failure = Rc::into_inner(capture).unwrap().into_inner().finish();
+    assert_eq!(failure.unwrap_err().kind(), io::ErrorKind::StorageFull);
+}
