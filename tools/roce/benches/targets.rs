@@ -162,7 +162,7 @@ fn main() {
     if let Some(file) = std::env::var_os("VERBENA_TARGETS") {
         let text = format!("[\n  {}\n]\n", report.json.join(",\n  "));
         if let Err(error) = std::fs::write(&file, text) {
-            eprintln!("{}: {error}", file.display());
+            eprintln!("{file:?}: {error}");
             std::process::exit(1);
         }
     }

@@ -7,6 +7,7 @@ macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// What a queue pair has sent, received, dropped and repeated since it was created.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[repr(C)]
         pub struct Counters {
             $( $(#[$doc])* pub $name: u64, )*
         }
@@ -26,6 +27,7 @@ macro_rules! counters {
 }
 
 counters! {
+    // Those that count with every message come first: they share a cache line.
     /// Packets sent; a super-packet counts as the packets it stands for.
     tx_packets,
     /// Payload bytes sent.
@@ -36,6 +38,8 @@ counters! {
     rx_bytes,
     /// Acknowledgements sent, positive.
     acks_sent,
+    /// Work requests completed, of both queues, without those flushed.
+    completed,
     /// Packets sent again.
     retransmitted,
     /// Times that the local ACK timer expired.
@@ -82,8 +86,6 @@ counters! {
     aborted_messages,
     /// UD: messages over the MTU, of which nothing was sent.
     over_mtu,
-    /// Work requests completed, of both queues, without those flushed.
-    completed,
     /// Work requests flushed.
     flushed,
 }

@@ -64,6 +64,7 @@ pub mod counters;
 pub mod host;
 pub mod packet;
 pub mod pool;
+pub mod prefetch;
 pub mod psn;
 pub mod qp;
 pub mod sched;

@@ -29,6 +29,7 @@ mod ud;
 use crate::counters::Counters;
 use crate::host::{Completion, EventType, Host, Syndrome, WcOpcode, WcStatus};
 use crate::packet::{Packet, Transport};
+use crate::prefetch;
 use requester::Requester;
 use responder::Responder;
 pub use state::QpState;
@@ -194,15 +195,16 @@ pub struct Snapshot {
     pub rnr_left: u8,
 }
 
-/// What requester and responder share.
+/// What requester and responder share: what every packet needs in the first two cache lines, the rarer counters after it.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) attr: Attr,
     pub(crate) state: QpState,
-    pub(crate) counters: Counters,
     /// First cause of ERR or SQE.
     pub(crate) syndrome: Option<Syndrome>,
+    pub(crate) counters: Counters,
 }
 
 impl Core {
@@ -271,6 +273,7 @@ pub(crate) fn failed(
 
 /// A queue pair.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Qp {
     core: Core,
     req: Requester,
@@ -495,6 +498,29 @@ impl Qp {
             QpState::Rts | QpState::Sqd => self.req.deadline(),
             _ => None,
         }
+    }
+
+    /// Has the cache lines fetched that the next call needs. A NIC with thousands of queue pairs calls this some turns before
+    /// the queue pair's own, [`Qp::prefetch_work`] a turn later and [`Qp::prefetch_buffers`] after that: each goes by
+    /// addresses that the one before has brought.
+    #[inline]
+    pub fn prefetch(&self) {
+        prefetch::line(&self.core.config);
+        prefetch::line(&self.core.counters);
+        self.req.prefetch();
+        self.resp.prefetch();
+    }
+
+    /// The same for the work request that is next.
+    #[inline]
+    pub fn prefetch_work(&self) {
+        self.req.prefetch_work();
+    }
+
+    /// The same for its list of buffers.
+    #[inline]
+    pub fn prefetch_buffers(&self) {
+        self.req.prefetch_buffers();
     }
 
     /// A work request failed. On unreliable services only the send queue is in error: SQE (IBTA 10.3.1).

@@ -23,6 +23,7 @@
 mod complete;
 mod datagram;
 mod fetch;
+mod prefetch;
 mod retry;
 mod sender;
 mod slots;

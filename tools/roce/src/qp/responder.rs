@@ -13,6 +13,7 @@
 mod answer;
 mod duplicate;
 mod execute;
+mod prefetch;
 mod receives;
 mod refuse;
 

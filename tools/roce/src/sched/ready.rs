@@ -3,6 +3,7 @@
 //! A fair queue of what is ready: groups take turns, and the slots of a group take turns within the group's.
 
 use super::NONE;
+use crate::prefetch;
 use alloc::vec::Vec;
 
 /// Place of a slot in its group's list.
@@ -179,10 +180,29 @@ impl Ready {
         None
     }
 
-    /// The slot whose turn is next, if it is known without a search: to have its memory fetched early.
-    pub fn peek(&self) -> Option<u32> {
-        let head = self.groups.get(self.first as usize)?.head;
-        (head != NONE).then_some(head)
+    /// The slots whose turns come next, in order, as far as they are known without a search: to have their memory fetched
+    /// early ([`prefetch`](crate::prefetch)).
+    #[inline]
+    pub fn ahead<const N: usize>(&self) -> [Option<u32>; N] {
+        let mut ahead = [None; N];
+        let mut group = self.groups.get(self.first as usize);
+        let alone = group.is_none_or(|g| g.next == NONE);
+        let mut slot = group.map_or(NONE, |g| g.head);
+        for place in &mut ahead {
+            if slot == NONE {
+                break;
+            }
+            *place = Some(slot);
+            slot = if alone {
+                self.link(slot).next
+            } else {
+                group = group.and_then(|g| self.groups.get(g.next as usize));
+                group.map_or(NONE, |g| g.head)
+            };
+        }
+        // The walk of the next call goes one further.
+        prefetch::element(&self.links, slot as usize);
+        ahead
     }
 
     fn push_group(&mut self, group: u32) {

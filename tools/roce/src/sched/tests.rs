@@ -67,7 +67,7 @@ fn the_queue_does_what_its_model_does() {
                 0..=3 => assert_eq!(queue.push(group, slot), model.push(group, slot)),
                 4 => assert_eq!(queue.remove(slot), model.remove(slot)),
                 _ => {
-                    let next = queue.peek();
+                    let [next] = queue.ahead();
                     let popped = queue.pop();
                     assert_eq!(popped, model.pop());
                     assert!(next.is_none() || next == popped);
@@ -80,6 +80,20 @@ fn the_queue_does_what_its_model_does() {
             );
         }
     }
+}
+
+#[test]
+fn the_next_turns_are_known() {
+    for groups in [1, 4, 9] {
+        let mut queue = Ready::new();
+        for slot in 0..9 {
+            queue.push(slot % groups, slot);
+        }
+        let ahead = queue.ahead::<4>();
+        let turns = [(); 4].map(|()| queue.pop());
+        assert_eq!(ahead, turns, "{groups} groups");
+    }
+    assert_eq!(Ready::new().ahead(), [None; 3]);
 }
 
 #[test]

@@ -9,6 +9,7 @@
 //! down at most once for each level, and in practice the few levels between "now" and its distance.
 
 use super::NONE;
+use crate::prefetch;
 use alloc::vec::Vec;
 
 /// Nanoseconds of a tick. The shortest timer of the protocol is the RNR timer of 10 us.
@@ -81,6 +82,12 @@ impl Wheel {
     pub fn deadline(&self, slot: u32) -> Option<u64> {
         let entry = self.entries.get(slot as usize)?;
         (entry.place != NONE).then_some(entry.at)
+    }
+
+    /// Has the memory of a slot fetched.
+    #[inline]
+    pub fn prefetch(&self, slot: u32) {
+        prefetch::element(&self.entries, slot as usize);
     }
 
     /// Sets the deadline of a slot, in place of the one it had.

@@ -12,6 +12,7 @@ use super::{Rng, Side};
 use crate::host::*;
 use crate::packet::Packet;
 use crate::pool::Pool;
+use crate::prefetch;
 use crate::sched::{self, Ready, Wheel};
 use crate::wire::frame;
 use crate::{Attr, Config, Qp, QpState, QpType};
@@ -161,6 +162,19 @@ impl Nic {
     /// Bytes of a half of a region: for datagrams there is room for the GRH.
     fn half(shape: &Shape) -> usize {
         (shape.size as usize + 40).next_multiple_of(LINE)
+    }
+
+    /// The WQE that is next, the key, the buffers of both ends.
+    fn prefetch(&self, end: u32) {
+        let shape = &self.shape;
+        let half = Self::half(shape);
+        let posted = self.ends.get(end as usize).map_or(0, |e| e.posted);
+        let wqe = end * shape.depth + posted % shape.depth;
+        prefetch::element(&self.sq, wqe as usize);
+        prefetch::element(&self.regions, end as usize);
+        prefetch::element(&self.regions, end as usize ^ 1);
+        prefetch::element(&self.memory, 2 * end as usize * half);
+        prefetch::element(&self.memory, (2 * (end as usize ^ 1) + 1) * half);
     }
 
     fn resolve(&self, key: &KeyUse) -> Result<usize, Syndrome> {
@@ -603,11 +617,37 @@ impl Engine {
         let Some(end) = self.ready.pop() else {
             return false;
         };
+        self.prefetch();
         let now = self.now;
         if self.call(end, |qp, host| qp.poll(host, now, &mut sched::turn())) {
             self.ready.push(0, end);
         }
         true
+    }
+
+    /// Has memory fetched that the next turns need, of both ends of a connection.
+    fn prefetch(&self) {
+        let [_, buffers, work, own, far] = self.ready.ahead();
+        let qp = |end: Option<u32>| self.qps.get(end? as usize);
+        if let Some(end) = far {
+            prefetch::element(&self.nic.ends, end as usize);
+            self.timers.prefetch(end);
+        }
+        if let (Some(qp), Some(end)) = (qp(own), own) {
+            qp.prefetch();
+            self.nic.prefetch(end);
+        }
+        if let (Some(qp), Some(peer)) = (
+            qp(work),
+            qp(work).and_then(|q| self.qps.get(q.attr().dest_qpn as usize)),
+        ) {
+            qp.prefetch_work();
+            peer.prefetch();
+            self.timers.prefetch(qp.attr().dest_qpn);
+        }
+        if let Some(qp) = qp(buffers) {
+            qp.prefetch_buffers();
+        }
     }
 
     /// Runs until so many messages more are complete at their senders.

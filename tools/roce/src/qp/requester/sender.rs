@@ -143,7 +143,10 @@ impl Requester {
         let sent = psn::ahead(self.sent_psn, self.una_psn);
         let begin = psn::ahead(from, self.una_psn);
         let end = begin + count;
-        core.counters.retransmitted += u64::from(sent.min(end).saturating_sub(begin));
+        let again = sent.min(end).saturating_sub(begin);
+        if again > 0 {
+            core.counters.retransmitted += u64::from(again);
+        }
         if end > sent {
             self.sent_psn = psn::add(from, count);
         }

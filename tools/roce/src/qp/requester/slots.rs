@@ -51,7 +51,8 @@ impl Slot {
 /// [`Config::max_outstanding`](crate::qp::Config::max_outstanding).
 #[derive(Debug, Default)]
 pub(in crate::qp) struct Slots {
-    /// Its size is 0 or a power of two, and grows as needed.
+    /// Its size is 0 or a power of two, and grows as needed: a queue pair that never has more than one work request under
+    /// way uses the same memory again and again.
     ring: Vec<Slot>,
     oldest: u32,
     next: u32,
@@ -106,6 +107,12 @@ impl Slots {
         self.get(self.oldest)
     }
 
+    /// The place of the next work request, to have it fetched early.
+    #[inline]
+    pub(super) fn upcoming(&self) -> Option<&Slot> {
+        self.ring.get(self.place(self.next))
+    }
+
     /// A place for the next work request, with its index. What an earlier one has left there stays, for its memory.
     pub(super) fn push(&mut self) -> Option<(u32, &mut Slot)> {
         if self.len() as usize >= self.ring.len() {
@@ -117,7 +124,7 @@ impl Slots {
     }
 
     fn grow(&mut self) {
-        let size = self.ring.len().saturating_mul(2).max(8);
+        let size = self.ring.len().saturating_mul(2).max(1);
         let mut grown = Vec::new();
         grown.resize_with(size, Slot::default);
         let mut index = self.oldest;
@@ -202,8 +209,8 @@ mod tests {
         slots.reset();
         assert!(slots.front().is_none() && slots.ring.is_empty());
         push(&mut slots, 3);
-        assert_eq!((slots.oldest(), slots.ring.len()), (0, 8));
+        assert_eq!((slots.oldest(), slots.ring.len()), (0, 1));
         slots.reset();
-        assert_eq!(slots.ring.len(), 8, "a small ring stays");
+        assert_eq!(slots.ring.len(), 1, "a small ring stays");
     }
 }
