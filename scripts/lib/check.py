@@ -165,7 +165,39 @@ def shell():
                 yield f"{f}: no --help"
 
 
-CHECKS = {c.__name__: c for c in (spdx, walls, dependencies, links, hosts, shell)}
+def rules():
+    """Each test that Documentation/rules.md names exists: `a::b::test` below tools/roce/src, or a crate's `nic::...`."""
+    page, tests = "Documentation/rules.md", {}
+    for f in tracked(".rs"):
+        crate = re.match(r"tools/([^/]+)/(?:src|tests)/", f)
+        if crate:
+            for name in re.findall(r"#\[test\][^{;]*?\bfn (\w+)", code(read(f)), re.S):
+                tests.setdefault((crate[1], name), []).append(f)
+            for block in re.findall(r"\bproptest!\s*\{.*", code(read(f)), re.S):
+                for name in re.findall(r"\bfn (\w+)", block):
+                    tests.setdefault((crate[1], name), []).append(f)
+    named = 0
+    for n, line in enumerate(read(page).split("\n")):
+        if not line.startswith("|"):
+            continue
+        cells = re.split(r"(?<!\\)\|", line)
+        for path in re.findall(r"`((?:\w+::)+[a-z]\w*)`", cells[-2]):
+            parts = path.split("::")
+            crate = parts.pop(0) if os.path.isdir(f"tools/{parts[0]}") else "roce"
+            # A module that checks something in all its tests.
+            if os.path.exists(f"tools/{crate}/src/{'/'.join(parts)}.rs"):
+                continue
+            named += 1
+            # The file is a/b.rs or a/b/mod.rs; a module `tests` may be within a.rs.
+            want = [p for p in parts[:-1] if p != "tests"]
+            found = tests.get((crate, parts[-1]), [])
+            if not any(all(w in re.split(r"[/.]", f) for w in want) for f in found):
+                yield f"{page}:{n + 1}: no test {path}"
+    if named < 100:
+        yield f"{page}: names only {named} tests"
+
+
+CHECKS = {c.__name__: c for c in (spdx, walls, dependencies, links, hosts, shell, rules)}
 
 if __name__ == "__main__":
     problems = list(CHECKS[sys.argv[1]]())
