@@ -4,6 +4,8 @@
 
 mod by_hand;
 mod chaos;
+mod credits;
+mod duplicates;
 mod errors;
 mod flow;
 mod responder;
