@@ -11,9 +11,11 @@ mod flow;
 mod responder;
 mod responder_order;
 mod retry;
+mod rules;
 mod simulation;
 mod states;
 mod unreliable;
+mod unreliable_drops;
 
 use crate::testing::Mode;
 
