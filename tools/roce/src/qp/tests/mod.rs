@@ -11,7 +11,6 @@ mod flow;
 mod responder;
 mod responder_order;
 mod retry;
-mod rules;
 mod simulation;
 mod states;
 mod unreliable;
