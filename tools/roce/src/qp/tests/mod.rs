@@ -4,8 +4,6 @@
 
 mod by_hand;
 mod chaos;
-mod credits;
-mod duplicates;
 mod errors;
 mod flow;
 mod responder;
@@ -14,7 +12,6 @@ mod retry;
 mod simulation;
 mod states;
 mod unreliable;
-mod unreliable_drops;
 
 use crate::testing::Mode;
 
