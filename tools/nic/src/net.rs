@@ -114,9 +114,9 @@ impl Device {
 
     /// Whether a frame is for the RDMA engine: RoCE v2, for our MAC address and one of our GIDs.
     pub fn wants_frame(&self, bytes: &[u8]) -> bool {
-        frame::is_rocev2(bytes)
-            && bytes.get(..6) == Some(&self.shared.config.mac)
-            && destination(bytes).is_some_and(|gid| self.shared.port.is_own(&gid))
+        frame::peek(bytes).is_some_and(|path| {
+            path.dmac == self.shared.config.mac && self.shared.port.is_own(&path.dgid)
+        })
     }
 
     /// A frame from the uplink, for which [`Device::wants_frame`] said yes.
@@ -135,20 +135,4 @@ impl Device {
         self.parse_frame(mem, frame);
         self.settle(mem);
     }
-}
-
-/// The destination address of a frame as a GID.
-fn destination(bytes: &[u8]) -> Option<[u8; 16]> {
-    let tagged = bytes.get(12..14)? == [0x81, 0x00];
-    let at = if tagged { 18 } else { 14 };
-    let mut gid = [0; 16];
-    match bytes.get(at)? >> 4 {
-        4 => {
-            gid[10..12].fill(0xff);
-            gid[12..].copy_from_slice(bytes.get(at + 16..at + 20)?);
-        }
-        6 => gid.copy_from_slice(bytes.get(at + 24..at + 40)?),
-        _ => return None,
-    }
-    Some(gid)
 }

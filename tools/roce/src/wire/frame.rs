@@ -24,10 +24,14 @@ pub struct Frame {
 /// Whether a frame is for the RoCEv2 port, so that it is to be parsed here rather than given to the Ethernet side.
 /// Anything malformed before the UDP header is not.
 pub fn is_rocev2(bytes: &[u8]) -> bool {
-    let port = layers(bytes)
-        .and_then(|layers| split(layers.segment))
-        .map(|([_, _, port @ ..], _): (&[u8; 4], _)| u16::from_be_bytes(*port));
-    port == Ok(udp::PORT)
+    peek(bytes).is_some()
+}
+
+/// The path of a frame for the RoCEv2 port, but for its UDP source port. What follows the ports is not looked at.
+pub fn peek(bytes: &[u8]) -> Option<Path> {
+    let layers = layers(bytes).ok()?;
+    let ([_, _, port @ ..], _): (&[u8; 4], _) = split(layers.segment).ok()?;
+    (u16::from_be_bytes(*port) == udp::PORT).then_some(layers.path)
 }
 
 /// Ethernet and IP of a frame.

@@ -339,6 +339,99 @@ fn mutated_frames_with_a_right_icrc_never_panic() {
     }
 }
 
+/// A good frame that is changed from its BTH on, with lengths and checksums made right again.
+fn resealed(change: impl FnOnce(&mut Vec<u8>)) -> Result<Frame, Malformed> {
+    let bytes = bytes_of(&path(), &samples()[6]);
+    let mut transport = bytes[42..bytes.len() - 4].to_vec();
+    change(&mut transport);
+    let (mut bytes, length) = (bytes[..42].to_vec(), transport.len() as u16 + 4);
+    ipv4::Repr::from_path(&path(), length + 8).emit(&mut bytes[14..]);
+    bytes[38..40].copy_from_slice(&(length + 8).to_be_bytes());
+    bytes.extend(transport);
+    let crc = icrc::compute(&bytes[14..]);
+    bytes.extend(crc);
+    parse(&bytes)
+}
+
+#[test]
+fn what_contradicts_itself_is_refused() {
+    type Change = fn(&mut Vec<u8>);
+    // An RDMA WRITE ONLY of 5 bytes: 12 of BTH, 16 of RETH, 3 of padding.
+    let cases: [(Change, Malformed); 9] = [
+        (|bytes| bytes[1] |= 0x01, Malformed::TransportVersion),
+        (|bytes| bytes[0] = 0x15, Malformed::Opcode),
+        (|bytes| bytes[0] = opcode::CNP, Malformed::Opcode),
+        (|bytes| bytes.truncate(11), Malformed::Truncated),
+        (|bytes| bytes.truncate(27), Malformed::Truncated),
+        // Padding without a payload.
+        (|bytes| bytes.truncate(28), Malformed::Length),
+        // No multiple of four.
+        (|bytes| bytes.truncate(35), Malformed::Length),
+        // A payload behind an opcode that has none.
+        (
+            |bytes| bytes[0] = opcode::op::READ_REQUEST,
+            Malformed::Length,
+        ),
+        // More than the largest path MTU, by the least there is.
+        (|bytes| bytes.resize(28 + 4100, 0), Malformed::Length),
+    ];
+    for (change, error) in cases {
+        assert_eq!(resealed(change).unwrap_err(), error);
+    }
+    assert!(resealed(|_| {}).is_ok());
+    let largest = resealed(|bytes| bytes.resize(28 + 4096, 0)).unwrap();
+    assert_eq!(largest.packet.payload.len(), 4093);
+    let header_only = resealed(|bytes| {
+        bytes.truncate(28);
+        bytes[0] = opcode::op::READ_REQUEST;
+        bytes[1] &= !0x30;
+    });
+    assert!(header_only.is_ok());
+}
+
+#[test]
+fn a_udp_length_below_that_of_ip_is_refused() {
+    let mut bytes = bytes_of(&path(), &samples()[6]);
+    bytes.extend([0; 4]);
+    let length = bytes.len() as u16 - 34;
+    ipv4::Repr::from_path(&path(), length).emit(&mut bytes[14..34]);
+    let body = bytes.len() - 4;
+    let crc = icrc::compute(&bytes[14..body]);
+    bytes[body..].copy_from_slice(&crc);
+    assert_eq!(parse(&bytes).unwrap_err(), Malformed::Length);
+}
+
+#[test]
+fn tags_of_priority_belong_to_no_vlan_and_two_tags_are_none_of_ours() {
+    let tagged = Path {
+        vlan: Some(7),
+        sl: 3,
+        ..path()
+    };
+    let mut bytes = bytes_of(&tagged, &samples()[6]);
+    bytes[14..16].copy_from_slice(&[0x60, 0]);
+    let path = parse(&bytes).unwrap().path;
+    assert_eq!((path.vlan, path.sl), (None, 3));
+    bytes.splice(12..12, [0x81, 0, 0, 9]);
+    assert_eq!(parse(&bytes).unwrap_err(), Malformed::EtherType);
+    assert!(!is_rocev2(&bytes));
+}
+
+#[test]
+fn what_is_not_for_the_port_goes_to_the_ethernet_side() {
+    let good = bytes_of(&path(), &samples()[6]);
+    let seen = peek(&good).unwrap();
+    assert_eq!((seen.dmac, seen.dgid), (path().dmac, path().dgid));
+    assert_eq!(peek(&good[..good.len() - 1]), None);
+    // Another port, another type; what else the headers may have against it is tested beside them.
+    for (at, value) in [(37, 0xb8), (13, 6)] {
+        let mut bytes = good.clone();
+        bytes[at] = value;
+        assert_eq!(peek(&bytes), None, "byte {at}");
+        assert!(parse(&bytes).is_err());
+    }
+}
+
 fn ipv4_of(path: &Path) -> ipv4::Repr {
     ipv4::Repr::from_path(path, 0)
 }
