@@ -9,7 +9,7 @@ use super::requester::Requester;
 use super::timers::rnr_delay_ns;
 use super::{Core, QpState};
 use crate::host::{CopyFault, Host, Source, Syndrome, WcStatus, WqeOpcode};
-use crate::packet::{AethSyndrome, Kind, NakCode, Packet};
+use crate::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet};
 use crate::psn;
 
 impl Requester {
@@ -27,7 +27,7 @@ impl Requester {
         }
         let una = self.una_psn;
         let result = match packet.kind {
-            Kind::Ack(aeth) => self.acknowledgement(core, host, now, packet.psn, aeth.syndrome),
+            Kind::Ack(aeth) => self.acknowledgement(core, host, now, packet.psn, aeth),
             Kind::ReadResponse(_) | Kind::AtomicResponse(..) => self.response(core, host, packet),
             _ => Ok(()),
         };
@@ -50,10 +50,18 @@ impl Requester {
         let una = self.una_psn;
         let all = self.acknowledge_slots(core, host, end);
         if self.una_psn != una {
-            self.reload_retries(core);
-            self.skip_acknowledged();
+            self.note_progress(core);
         }
         all
+    }
+
+    /// Something was acknowledged: all retries are there again (IBTA 9.7.6), and what the peer had no receive for, it has
+    /// taken.
+    fn note_progress(&mut self, core: &Core) {
+        self.reload_retries(core);
+        self.rnr_until = None;
+        self.implied_nak_at = None;
+        self.skip_acknowledged();
     }
 
     fn acknowledge_slots<H: Host>(&mut self, core: &mut Core, host: &mut H, end: u32) -> bool {
@@ -87,12 +95,18 @@ impl Requester {
         host: &mut H,
         now: u64,
         psn: u32,
-        syndrome: AethSyndrome,
+        aeth: Aeth,
     ) -> Result<(), Syndrome> {
+        let syndrome = aeth.syndrome;
         if !self.is_outstanding(psn) {
             core.counters.stale_responses += 1;
+            // Unasked, when receives were posted: nothing new is acknowledged, and there are credits.
+            if psn::add(psn, 1) == self.una_psn {
+                self.take_credits(aeth);
+            }
             return Ok(());
         }
+        self.take_credits(aeth);
         let end = match syndrome {
             AethSyndrome::Ack { .. } => psn::add(psn, 1),
             _ => psn,
@@ -103,6 +117,11 @@ impl Requester {
         match syndrome {
             AethSyndrome::Ack { .. } => Ok(()),
             AethSyndrome::Rnr { timer } => {
+                // A copy of the one that it waits for already.
+                if self.rnr_until.is_some() {
+                    core.counters.stale_responses += 1;
+                    return Ok(());
+                }
                 core.counters.rnr_naks_received += 1;
                 if self.rnr_left == 0 {
                     let cause = Syndrome::RnrRetryExceeded;
@@ -144,6 +163,12 @@ impl Requester {
                 };
                 Err(self.fail_oldest(core, host, status, cause))
             }
+        }
+    }
+
+    fn take_credits(&mut self, aeth: Aeth) {
+        if let AethSyndrome::Ack { credits } = aeth.syndrome {
+            self.limit.told(aeth.msn, credits);
         }
     }
 
@@ -216,6 +241,21 @@ impl Requester {
         }
         self.acknowledge(core, host, expected);
         self.una_psn = expected;
+        let aeth = match packet.kind {
+            Kind::ReadResponse(aeth) => aeth,
+            Kind::AtomicResponse(aeth, _) => Some(aeth),
+            _ => None,
+        };
+        if let Some(aeth) = aeth {
+            if !matches!(aeth.syndrome, AethSyndrome::Ack { .. }) {
+                return self.bad_response(core, host, Syndrome::ResponseOpcode);
+            }
+            self.take_credits(aeth);
+        }
+        // A response begins with a FIRST or ONLY; asked for again, it may do so in the middle.
+        if progress == 0 && !packet.first {
+            return self.bad_response(core, host, Syndrome::ResponseOpcode);
+        }
         let Some(slot) = self.slots.get(index) else {
             return Ok(());
         };
@@ -257,7 +297,6 @@ impl Requester {
             }
         }
         let count = packet.psns;
-        self.reload_retries(core);
         self.una_psn = psn::add(expected, count);
         if let Some(slot) = self.slots.get_mut(index) {
             slot.progress = slot.progress.saturating_add(count);
@@ -265,6 +304,7 @@ impl Requester {
                 self.complete_oldest(core, host);
             }
         }
+        self.note_progress(core);
         Ok(())
     }
 

@@ -30,6 +30,7 @@ use crate::counters::Counters;
 use crate::host::{Completion, EventType, Host, Syndrome, WcOpcode, WcStatus};
 use crate::packet::{Packet, Transport};
 use crate::prefetch;
+use core::mem;
 use requester::Requester;
 use responder::Responder;
 pub use state::QpState;
@@ -368,8 +369,9 @@ impl Qp {
             }
             _ => {}
         }
-        self.core.attr = *attr;
+        let old = mem::replace(&mut self.core.attr, *attr);
         self.core.state = to;
+        self.req.change(&self.core, &old);
         match (from, to) {
             (QpState::Init, QpState::Rtr) => self.resp.start(&self.core),
             (QpState::Rtr, QpState::Rts) => self.req.start(&self.core),

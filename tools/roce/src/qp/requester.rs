@@ -13,6 +13,7 @@
 //! | `fetch.rs` | a WQE becomes a work request |
 //! | `sender.rs` | a work request becomes packets |
 //! | `datagram.rs` | the same without a connection |
+//! | `credits.rs` | which messages the peer has receives for |
 //! | `retry.rs` | timers, and going back |
 //! | `complete.rs` | work requests complete, in order |
 //! | `../completer.rs` | what comes back from the peer |
@@ -21,6 +22,7 @@
 //! it are done, so completions keep their order; nothing after it is sent.
 
 mod complete;
+mod credits;
 mod datagram;
 mod fetch;
 mod prefetch;
@@ -28,10 +30,11 @@ mod retry;
 mod sender;
 mod slots;
 
-use super::{Budget, Core, QpState};
+use super::{Attr, Budget, Core, QpState};
 use crate::host::{EventType, Host, Syndrome};
 use crate::packet::{Packet, Transport};
 use core::mem;
+use credits::Limit;
 use slots::Slots;
 
 /// The requester's state.
@@ -53,6 +56,8 @@ pub(crate) struct Requester {
     pub(super) sent_psn: u32,
     /// READs and atomics that have started and are not complete.
     pub(super) responses_due: u32,
+    /// What the peer has receives for.
+    pub(super) limit: Limit,
     pub(super) retry_left: u8,
     pub(super) rnr_left: u8,
     pub(super) ack_deadline: Option<u64>,
@@ -87,6 +92,7 @@ impl Requester {
             una_psn: 0,
             sent_psn: 0,
             responses_due: 0,
+            limit: Limit::new(true),
             retry_left: 0,
             rnr_left: 0,
             ack_deadline: None,
@@ -113,6 +119,7 @@ impl Requester {
         self.next_psn = core.attr.sq_psn;
         self.una_psn = core.attr.sq_psn;
         self.sent_psn = core.attr.sq_psn;
+        self.limit = Limit::new(!core.config.credits || core.transport() != Transport::Rc);
         self.reload_retries(core);
     }
 
@@ -141,8 +148,24 @@ impl Requester {
         self.rnr_until = None;
     }
 
+    /// The attributes changed: other retry counts hold from now on, and another timeout too.
+    pub(crate) fn change(&mut self, core: &Core, old: &Attr) {
+        let attr = &core.attr;
+        if (attr.retry_cnt, attr.rnr_retry) != (old.retry_cnt, old.rnr_retry) {
+            self.reload_retries(core);
+        }
+        if attr.timeout != old.timeout {
+            // The next round starts it anew, which knows the time.
+            self.ack_deadline = None;
+            self.probe_at = None;
+        }
+    }
+
+    /// One that would take back what is decoded already cannot be, and is ignored.
     pub(crate) fn set_producer(&mut self, producer: u32) {
-        self.producer = producer;
+        if producer.wrapping_sub(self.slots.oldest()) >= self.slots.len() {
+            self.producer = producer;
+        }
     }
 
     pub(crate) fn producer(&self) -> u32 {
@@ -219,13 +242,22 @@ impl Requester {
         // One packet is held back, so that the last one of this call can ask for an acknowledgement: whatever stops
         // the sending (nothing posted, the window, a fence, a fault, SQD, the budget), what was sent gets acknowledged.
         let mut held: Option<Packet> = None;
+        // Behind a wire it is asked for in each quarter of the window too, so that the window never runs empty before the
+        // answer is there, and a lost one costs no timeout.
+        let quarter = (core.window() / 4).max(1);
+        let mut unasked = 0u32;
         let result = loop {
             if budget.is_spent() {
                 break Ok(true);
             }
             match self.next_packet(core, host) {
-                Ok(Some(packet)) => {
+                Ok(Some(mut packet)) => {
                     budget.spend(packet.payload.len());
+                    unasked = unasked.saturating_add(packet.psns);
+                    if unasked >= quarter && !core.attr.local_peer {
+                        packet.ack_req = core.transport() == Transport::Rc;
+                        unasked = 0;
+                    }
                     if let Some(ready) = held.replace(packet) {
                         core.transmit(host, ready);
                     }

@@ -53,6 +53,8 @@ impl Requester {
         });
         if slot.awaits_response() {
             self.responses_due = self.responses_due.saturating_sub(1);
+        } else if slot.takes_receive() {
+            self.limit.complete();
         }
         self.slots.pop();
         if self.cursor == index {

@@ -8,6 +8,9 @@ use crate::packet::Transport;
 use crate::qp::Core;
 use alloc::rc::Rc;
 
+/// The longest message (IBTA 9.7.3): its packets have less than half of all PSNs, or exactly half.
+const MAX_LENGTH: u32 = 1 << 31;
+
 impl Requester {
     /// Decodes and checks the next work request. False: there is none, or no room.
     pub(super) fn fetch<H: Host>(&mut self, core: &Core, host: &mut H) -> bool {
@@ -69,7 +72,7 @@ fn check<H: Host>(
     } else {
         gather.inline.len() as u64
     };
-    if length > u64::from(core.config.max_msg_size) {
+    if length > u64::from(core.config.max_msg_size.min(MAX_LENGTH)) {
         return Err(WqeError::new(WcStatus::LocLenErr, Syndrome::MessageTooLong));
     }
     gather.length = length as u32;

@@ -110,6 +110,10 @@ impl Requester {
                 return false;
             }
         }
+        let Some(ssn) = self.limit.start(slot.takes_receive()) else {
+            return false;
+        };
+        slot.ssn = ssn;
         slot.first_psn = next_psn;
         slot.psns = psns;
         slot.started = true;
@@ -209,7 +213,17 @@ impl Requester {
         if room == 0 {
             return Ok(None);
         }
-        let count = (slot.psns - done).min(core.super_packets()).min(room);
+        let mut count = (slot.psns - done).min(core.super_packets()).min(room);
+        let is_beyond = slot.takes_receive() && self.limit.is_beyond(slot.ssn);
+        if is_beyond && slot.wqe.opcode != WqeOpcode::RdmaWriteImm {
+            // Without a credit, one packet of it. When that is acknowledged, there is a receive (IBTA 9.7.7.2).
+            let acknowledged = psn::ahead(self.una_psn, slot.first_psn);
+            if done == 0 {
+                count = 1;
+            } else if acknowledged == 0 || acknowledged > slot.psns {
+                return Ok(None);
+            }
+        }
         let offset = done * mtu;
         let length = (slot.length() - offset).min(count.saturating_mul(mtu));
         let (first, last) = (done == 0, done + count == slot.psns);
@@ -233,6 +247,7 @@ impl Requester {
         packet.first = first;
         packet.last = last;
         packet.solicited = last && wqe.solicited;
+        packet.ack_req = is_beyond;
         if length > 0 {
             packet.payload = Payload::Gather {
                 gather: Rc::clone(&slot.gather),

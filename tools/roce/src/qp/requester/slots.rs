@@ -16,6 +16,8 @@ pub(in crate::qp) struct Slot {
     pub(in crate::qp) first_psn: u32,
     /// Number of PSNs: packets of a SEND or WRITE, responses of a READ; 0 for what sends nothing.
     pub(in crate::qp) psns: u32,
+    /// Number among the messages of the connection, valid once started (IBTA 9.7.7.2).
+    pub(in crate::qp) ssn: u32,
     /// READ: responses that have come.
     pub(in crate::qp) progress: u32,
     pub(in crate::qp) started: bool,
@@ -29,6 +31,14 @@ impl Slot {
         matches!(
             self.wqe.opcode,
             WqeOpcode::RdmaRead | WqeOpcode::CompareSwap | WqeOpcode::FetchAdd
+        )
+    }
+
+    /// Whether it takes a receive at the peer.
+    pub(in crate::qp) fn takes_receive(&self) -> bool {
+        matches!(
+            self.wqe.opcode,
+            WqeOpcode::Send | WqeOpcode::SendImm | WqeOpcode::SendInv | WqeOpcode::RdmaWriteImm
         )
     }
 

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! End-to-end credits as the requester keeps them (IBTA 9.7.7.2): which of its messages the peer has receives for.
+//!
+//! Messages are numbered from 1 by their send sequence number (SSN), as the peer counts them in its MSN. An AETH with MSN
+//! m and c credits lets those up to m + c go: the limit sequence number (LSN). What takes no receive needs no credit,
+//! and moves the limit along.
+//!
+//! The message after the limit may go without a credit: the acknowledgement or RNR NAK that it brings tells more. So may
+//! any, when none that takes a receive is under way; whatever a peer counts, the queue never stands still for ever.
+
+use crate::psn;
+use crate::qp::credits;
+
+/// The limit of one connection.
+#[derive(Debug)]
+pub(in crate::qp) struct Limit {
+    /// SSN of the message that started last.
+    ssn: u32,
+    /// Messages up to this SSN may go.
+    lsn: u32,
+    /// Messages that take a receive, under way.
+    due: u32,
+    /// There is no limit: credits are not used here, or the peer does not use them.
+    lifted: bool,
+}
+
+/// Whether one number comes after another, on the shorter way round.
+fn is_after(a: u32, b: u32) -> bool {
+    a != b && !psn::is_behind(a, b)
+}
+
+impl Limit {
+    pub(super) fn new(lifted: bool) -> Self {
+        Self {
+            ssn: 0,
+            lsn: 0,
+            due: 0,
+            lifted,
+        }
+    }
+
+    /// The SSN of the next message. None: it has to wait for a credit.
+    #[inline]
+    pub(super) fn start(&mut self, takes_receive: bool) -> Option<u32> {
+        let ssn = psn::add(self.ssn, 1);
+        if !self.lifted {
+            let next = psn::add(self.lsn, 1);
+            let is_beyond = is_after(ssn, next);
+            if !takes_receive && !is_beyond {
+                self.lsn = next;
+            } else if takes_receive && is_beyond && self.due > 0 {
+                return None;
+            }
+        }
+        self.due = self.due.saturating_add(takes_receive.into());
+        self.ssn = ssn;
+        Some(ssn)
+    }
+
+    /// A message that takes a receive is complete.
+    #[inline]
+    pub(super) fn complete(&mut self) {
+        self.due = self.due.saturating_sub(1);
+    }
+
+    /// Whether a message that has started has no credit.
+    #[inline]
+    pub(super) fn is_beyond(&self, ssn: u32) -> bool {
+        !self.lifted && is_after(ssn, self.lsn)
+    }
+
+    /// An AETH told the MSN and a code of credits.
+    #[inline]
+    pub(in crate::qp) fn told(&mut self, msn: u32, code: u8) {
+        if self.lifted {
+            return;
+        }
+        match credits::decode(code) {
+            // Once without, for ever without.
+            None => self.lifted = true,
+            Some(count) => {
+                let lsn = psn::add(msn, count);
+                if is_after(lsn, self.lsn) {
+                    self.lsn = lsn;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn beyond(limit: &Limit) -> bool {
+        limit.is_beyond(limit.ssn)
+    }
+
+    #[test]
+    fn credits_count_from_the_msn() {
+        let mut limit = Limit::new(false);
+        assert_eq!(limit.start(true), Some(1));
+        assert!(beyond(&limit));
+        assert_eq!(limit.start(true), None);
+        // The first is executed, and there are 2 more receives.
+        limit.told(1, credits::encode(2));
+        limit.complete();
+        assert_eq!((limit.start(true), limit.start(true)), (Some(2), Some(3)));
+        assert!(!beyond(&limit));
+        assert_eq!(limit.start(true), Some(4));
+        assert!(beyond(&limit), "the one without a credit");
+        assert_eq!(limit.start(true), None);
+    }
+
+    #[test]
+    fn what_needs_no_credit_moves_the_limit() {
+        let mut limit = Limit::new(false);
+        for ssn in 1..=5 {
+            assert_eq!(limit.start(false), Some(ssn));
+        }
+        assert_eq!(limit.start(true), Some(6));
+        assert_eq!(limit.start(true), None);
+        // Behind the message without a credit it does not: that still has none.
+        assert_eq!(limit.start(false), Some(7));
+        assert!(limit.is_beyond(6) && limit.start(true).is_none());
+        // The peer counts them too: 7 done, 1 receive.
+        limit.told(7, 1);
+        assert_eq!(limit.start(true), Some(8));
+        assert!(!beyond(&limit));
+    }
+
+    #[test]
+    fn a_late_count_does_not_lower_the_limit() {
+        let mut limit = Limit::new(false);
+        limit.told(0, credits::encode(8));
+        limit.told(0, credits::encode(2));
+        for ssn in 1..=9 {
+            assert_eq!(limit.start(true), Some(ssn));
+        }
+        assert_eq!(limit.start(true), None);
+    }
+
+    #[test]
+    fn numbers_wrap_at_24_bits() {
+        let mut limit = Limit::new(false);
+        (limit.ssn, limit.lsn) = (0xff_fffe, 0xff_fffe);
+        limit.told(0xff_fffe, credits::encode(3));
+        let starts: [_; 5] = core::array::from_fn(|_| limit.start(true));
+        assert_eq!(starts, [Some(0xff_ffff), Some(0), Some(1), Some(2), None]);
+    }
+
+    #[test]
+    fn the_invalid_code_lifts_the_limit_for_good() {
+        let mut limit = Limit::new(false);
+        limit.told(0, credits::INVALID);
+        limit.told(0, 0);
+        for ssn in 1..100 {
+            assert_eq!(limit.start(true), Some(ssn));
+            assert!(!beyond(&limit));
+        }
+    }
+
+    #[test]
+    fn a_peer_that_counts_wrongly_cannot_stop_it() {
+        let mut limit = Limit::new(false);
+        for ssn in 1..100 {
+            assert_eq!(limit.start(true), Some(ssn));
+            limit.told(0, 0);
+            assert!(ssn == 1 || limit.start(true).is_none());
+            limit.complete();
+        }
+    }
+}
