@@ -43,6 +43,11 @@ impl Commentator {
         text
     }
 
+    /// A queue pair begins anew: nothing that it sends was sent before.
+    pub fn begins(&mut self, qpn: u32) {
+        self.sent.retain(|(sender, _), _| *sender != qpn);
+    }
+
     /// Whether a packet was sent before.
     fn is_again(&mut self, packet: &Packet, work: Option<Work>) -> bool {
         let is_request = packet.kind.is_request();

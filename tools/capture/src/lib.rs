@@ -125,6 +125,10 @@ impl<W: Write> Tap for Capture<W> {
             self.failure.get_or_insert(failure);
         }
     }
+
+    fn begins(&mut self, qpn: u32) {
+        self.commentator.begins(qpn);
+    }
 }
 
 fn io_error(error: PcapError) -> io::Error {

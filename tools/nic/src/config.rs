@@ -14,6 +14,8 @@ pub struct Config {
     pub wire_local: bool,
     /// So many percent of the local packets are lost.
     pub drop_percent: u8,
+    /// Acknowledgements carry end-to-end credits, and those of peers are kept to.
+    pub credits: bool,
     /// Seed of everything that is drawn by lot.
     pub seed: u64,
     /// Answers that look right and are wrong, drawn with this seed (only with the feature `hostile`).
@@ -26,6 +28,7 @@ impl Default for Config {
             mac: [0x52, 0x54, 0x00, 0x12, 0x34, 0x56],
             wire_local: false,
             drop_percent: 0,
+            credits: true,
             seed: 1,
             hostile: None,
         }

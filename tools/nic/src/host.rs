@@ -24,6 +24,9 @@ use verbena_roce::host::{
 };
 use verbena_roce::{Packet, Pool};
 
+/// So many receives known to be posted are told as credits without another look at the guest's memory.
+const ENOUGH_CREDITS: u32 = 32;
+
 /// The surroundings of a queue pair during one call.
 pub struct QpHost<'a, M> {
     /// Guest memory.
@@ -233,7 +236,8 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
             return Take::Empty;
         };
         let index = self.env.rq_ci;
-        let posted = self.env.rq_producer(self.mem).wrapping_sub(index);
+        self.env.rq_pi = self.env.rq_producer(self.mem);
+        let posted = self.env.rq_pi.wrapping_sub(index);
         if posted == 0 {
             return Take::Empty;
         }
@@ -253,6 +257,17 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
             return Take::Malformed(Syndrome::RecvWqeMalformed);
         }
         Take::Taken
+    }
+
+    fn recv_credits(&mut self) -> Option<u32> {
+        let size = self.env.rq.as_ref()?.size();
+        let index = self.env.rq_ci;
+        // What was read when the last receive was taken will do while it is enough.
+        if self.env.rq_pi.wrapping_sub(index) < ENOUGH_CREDITS {
+            self.env.rq_pi = self.env.rq_producer(self.mem);
+        }
+        let posted = self.env.rq_pi.wrapping_sub(index);
+        Some(if posted > size { 0 } else { posted })
     }
 
     fn check(&mut self, key: &KeyUse) -> Result<(), Syndrome> {

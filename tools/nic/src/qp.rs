@@ -37,6 +37,8 @@ pub struct Env {
     pub sq_pi: u32,
     /// Receives taken from its own ring.
     pub rq_ci: u32,
+    /// Producer index of that ring as last read.
+    pub rq_pi: u32,
     /// Attributes as the driver set them.
     pub attr: QpAttr,
     /// Path of a connected queue pair, as the driver set it.

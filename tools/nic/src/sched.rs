@@ -159,6 +159,7 @@ impl Device {
         // What a program has posted since it was noticed is taken along.
         self.note_posts(mem, qpn);
         let more = self.with_qp(mem, qpn, |transport, host| {
+            transport.handle_receives_posted(host);
             transport.poll(host, now, &mut sched::turn())
         });
         if more == Some(true) {

@@ -3,7 +3,9 @@
 //! Work queue entries out of a copy of their bytes.
 
 use verbena_abi::wqe;
-use verbena_roce::host::{RecvWqe, Sge, Syndrome, WcOpcode, WcStatus, WqeError, WqeOpcode};
+use verbena_roce::host::{
+    RecvWqe, Sge, SgeList, Syndrome, WcOpcode, WcStatus, WqeError, WqeOpcode,
+};
 use zerocopy::FromBytes;
 
 /// Largest stride of a ring.
@@ -22,7 +24,7 @@ pub fn read_at<T: FromBytes>(bytes: &[u8], offset: usize) -> Option<T> {
 }
 
 /// Decodes SGEs from a copy; false if there are fewer.
-pub fn decode_sges(bytes: &[u8], offset: usize, count: usize, sges: &mut Vec<Sge>) -> bool {
+pub fn decode_sges(bytes: &[u8], offset: usize, count: usize, sges: &mut SgeList) -> bool {
     for i in 0..count {
         let Some(sge) = read_at::<wqe::Sge>(bytes, offset + i * size_of::<wqe::Sge>()) else {
             return false;

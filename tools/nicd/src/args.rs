@@ -41,6 +41,10 @@ pub struct Args {
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub drop: u8,
 
+    /// Send and heed no end-to-end credits
+    #[arg(long)]
+    pub no_credits: bool,
+
     /// Seed of all chance
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
@@ -58,6 +62,7 @@ impl Args {
             mac: self.mac,
             wire_local: self.wire_local || self.drop != 0,
             drop_percent: self.drop,
+            credits: !self.no_credits,
             seed: self.seed,
             #[cfg(feature = "hostile")]
             hostile: self.hostile,

@@ -26,6 +26,57 @@ pub struct Sge {
     pub lkey: u32,
 }
 
+/// A list of SGEs. A single one, as most work requests have, is in the list itself, so that it needs no more memory to be
+/// allocated or fetched.
+#[derive(Clone, Debug, Default)]
+pub struct SgeList {
+    one: [Sge; 1],
+    count: u32,
+    /// All of them, if there are more.
+    many: Vec<Sge>,
+}
+
+impl SgeList {
+    /// Appends one.
+    #[inline]
+    pub fn push(&mut self, sge: Sge) {
+        match self.count {
+            0 => self.one = [sge],
+            1 => {
+                self.many.clear();
+                self.many.extend_from_slice(&self.one);
+                self.many.push(sge);
+            }
+            _ => self.many.push(sge),
+        }
+        self.count = self.count.saturating_add(1);
+    }
+
+    /// Appends several.
+    pub fn extend_from_slice(&mut self, sges: &[Sge]) {
+        sges.iter().for_each(|sge| self.push(*sge));
+    }
+
+    /// Empties it for reuse; memory stays.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.count = 0;
+    }
+}
+
+impl core::ops::Deref for SgeList {
+    type Target = [Sge];
+
+    #[inline]
+    fn deref(&self) -> &[Sge] {
+        match self.count {
+            0 => &[],
+            1 => &self.one,
+            _ => &self.many,
+        }
+    }
+}
+
 /// Header of a decoded send WQE; its data is a [`Gather`].
 #[derive(Clone, Debug)]
 pub struct SendWqe {
@@ -100,7 +151,7 @@ pub struct Gather {
     /// Protection domain that the SGEs are checked against.
     pub pd: u32,
     /// SGEs; empty when inline.
-    pub sges: Vec<Sge>,
+    pub sges: SgeList,
     /// Inline data.
     pub inline: Vec<u8>,
     /// The QP may use the reserved DMA key.
@@ -161,7 +212,7 @@ pub struct RecvWqe {
     /// The QP may use the reserved DMA key.
     pub privileged: bool,
     /// SGEs.
-    pub sges: Vec<Sge>,
+    pub sges: SgeList,
 }
 
 impl RecvWqe {
@@ -411,5 +462,26 @@ pub trait Host {
     /// Where buffers for copies come from: payloads of unreliable services. Without one, each is allocated.
     fn pool(&mut self) -> Option<&mut Pool> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_holds_what_was_pushed_whatever_it_held_before() {
+        let sge = |n: u32| Sge {
+            addr: n.into(),
+            length: n,
+            lkey: n,
+        };
+        let mut list = SgeList::default();
+        for count in [0, 1, 5, 1, 2, 0, 3] {
+            list.clear();
+            let all: Vec<Sge> = (0..count).map(sge).collect();
+            list.extend_from_slice(&all);
+            assert_eq!(list[..], all[..]);
+        }
     }
 }

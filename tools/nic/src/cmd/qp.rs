@@ -82,6 +82,7 @@ impl Device {
         let config = verbena_roce::Config {
             has_srq,
             max_msg_size: config::MAX_MSG,
+            credits: self.shared.config.credits,
             ..verbena_roce::Config::new(qpn, qp_type, request.pdn.get())
         };
         let mut qp = Box::new(Qp {
@@ -94,6 +95,7 @@ impl Device {
                 rq,
                 sq_pi: 0,
                 rq_ci: 0,
+                rq_pi: 0,
                 attr: Default::default(),
                 av: Default::default(),
                 path: None,
@@ -211,7 +213,7 @@ impl Device {
             let env = &mut *host.env;
             (env.attr, env.av, env.path) = (attr, av, path);
             if to == QpState::Reset {
-                (env.sq_pi, env.rq_ci) = (0, 0);
+                (env.sq_pi, env.rq_ci, env.rq_pi) = (0, 0, 0);
             }
             Ok(())
         });

@@ -87,6 +87,14 @@ enum Stop {
     Error(Syndrome),
 }
 
+/// Why a packet of a service that never answers was not executed.
+pub(super) enum Lost {
+    /// It was counted.
+    Counted,
+    /// The queue pair goes to ERR, and its own side was told.
+    Error(Syndrome),
+}
+
 /// The responder's state.
 #[derive(Debug)]
 pub(crate) struct Responder {
@@ -176,6 +184,14 @@ impl Responder {
         self.nak_due = None;
         self.refusal = None;
         self.last_wqe_due = true;
+    }
+
+    /// Whether an unreliable service takes packets in this state.
+    pub(super) fn is_receiving(state: QpState) -> bool {
+        matches!(
+            state,
+            QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe
+        )
     }
 
     /// Reports COMM_EST once, for a packet that comes in RTR.

@@ -1,35 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The responder of an unreliable connection. It never answers. A gap in the sequence, or anything that does not fit,
-//! abandons the message; its receive is used for the next one, or, since one of an SRQ cannot go back, completes as
-//! aborted. Whatever is wrong with a request is dropped and counted, and the queue pair stays up.
+//! The responder of an unreliable connection. It never answers (IBTA 9.8.2). A gap in the sequence, or anything that does
+//! not continue the message, abandons it; its receive is used for the next one (class D1), or, since one of an SRQ
+//! cannot go back, completes as aborted (class E). Whatever is wrong with a request is dropped and counted (class D), and
+//! the queue pair stays up. Only a receive that cannot be used takes it to ERR (class A).
 
-use super::responder::{Message, Responder};
-use super::{failed, Core, QpState};
-use crate::host::{Access, CopyFault, Host, KeyUse, Syndrome, Take, Target, WcOpcode, WcStatus};
-use crate::packet::{Kind, Packet, Reth, SendTail};
+use super::responder::{Lost, Message, Responder};
+use super::Core;
+use crate::host::{Access, CopyFault, Host, KeyUse, Syndrome, Target, WcOpcode, WcStatus};
+use crate::packet::{Kind, Packet, Payload, Reth, SendTail};
 use crate::psn;
 use verbena_abi::ctx::access;
 
-/// Why a packet was not executed.
-enum Drop {
-    /// A counter was counted; the message is over.
-    Message,
-    /// The receive is in error: the queue pair goes to ERR.
-    Error(Syndrome),
-}
+/// Longest message of the protocol (C9-94).
+const MAX_LENGTH: u32 = 1 << 31;
 
 /// Takes a request. A cause returned takes the queue pair to ERR.
 pub(super) fn receive<H: Host>(
     core: &mut Core,
     resp: &mut Responder,
     host: &mut H,
-    mut packet: Packet,
+    packet: Packet,
 ) -> Option<Syndrome> {
-    if !matches!(
-        core.state,
-        QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe
-    ) {
+    if !Responder::is_receiving(core.state) {
         core.counters.dropped_state += 1;
         return None;
     }
@@ -38,8 +31,9 @@ pub(super) fn receive<H: Host>(
         core.counters.out_of_sequence += u64::from(packet.psns);
         abandon(core, resp, host);
     }
-    // The next packet is expected after this one, whatever becomes of it (IBTA 9.8.2).
-    resp.expected_psn = psn::add(packet.psn, packet.psns);
+    // The next packet is expected after this one, whatever becomes of it (IBTA 9.8.2.2).
+    let next = psn::add(packet.psn, packet.psns);
+    resp.expected_psn = next;
     if packet.first {
         abandon(core, resp, host);
     } else if resp.message.is_none() {
@@ -47,30 +41,15 @@ pub(super) fn receive<H: Host>(
         core.counters.dropped_invalid += u64::from(packet.psns);
         return None;
     }
-    let mtu = core.attr.path_mtu;
-    let result = match packet.kind {
-        Kind::Send(tail) if !matches!(tail, SendTail::Invalidate(_)) => {
-            send(core, resp, host, &packet, tail)
-        }
-        Kind::Write { reth, imm } if imm.is_some() && packet.psns > 1 => {
-            let front = packet.split_front(packet.psns - 1, mtu);
-            write(core, resp, host, &front, reth, None)
-                .and_then(|()| write(core, resp, host, &packet, None, imm))
-        }
-        Kind::Write { reth, imm } => write(core, resp, host, &packet, reth, imm),
-        _ => {
-            core.counters.dropped_invalid += 1;
-            Err(Drop::Message)
-        }
-    };
+    let result = execute(core, resp, host, packet);
+    resp.expected_psn = next;
     match result {
         Ok(()) => None,
-        Err(Drop::Message) => {
-            resp.message = None;
-            resp.offset = 0;
+        Err(Lost::Counted) => {
+            abandon(core, resp, host);
             None
         }
-        Err(Drop::Error(cause)) => Some(cause),
+        Err(Lost::Error(cause)) => Some(cause),
     }
 }
 
@@ -79,57 +58,38 @@ fn abandon<H: Host>(core: &mut Core, resp: &mut Responder, host: &mut H) {
     resp.offset = 0;
     if resp.message.take().is_some() {
         core.counters.aborted_messages += 1;
-        if resp.recv_held && core.config.has_srq {
-            fail_recv(core, resp, host, WcStatus::RemAbortErr, Syndrome::Aborted);
-        }
+    }
+    if resp.recv_held && core.config.has_srq {
+        resp.fail_recv(core, host, WcStatus::RemAbortErr, Syndrome::Aborted);
     }
 }
 
-fn fail_recv<H: Host>(
+fn invalid(core: &mut Core) -> Lost {
+    core.counters.dropped_invalid += 1;
+    Lost::Counted
+}
+
+fn execute<H: Host>(
     core: &mut Core,
     resp: &mut Responder,
     host: &mut H,
-    status: WcStatus,
-    cause: Syndrome,
-) {
-    resp.recv_held = false;
-    core.complete(
-        host,
-        &failed(
-            resp.recv.wr_id,
-            resp.recv.index,
-            WcOpcode::Recv,
-            status,
-            cause,
-        ),
-    );
-}
-
-fn invalid(core: &mut Core) -> Drop {
-    core.counters.dropped_invalid += 1;
-    Drop::Message
-}
-
-fn take<H: Host>(core: &mut Core, resp: &mut Responder, host: &mut H) -> Result<(), Drop> {
-    if resp.recv_held {
-        return Ok(());
-    }
-    resp.recv.sges.clear();
-    match host.take_recv(&mut resp.recv) {
-        Take::Taken => {
-            resp.recv_held = true;
-            resp.recv_capacity = resp.recv.capacity();
-            Ok(())
+    mut packet: Packet,
+) -> Result<(), Lost> {
+    match packet.kind {
+        Kind::Send(tail) if !matches!(tail, SendTail::Invalidate(_)) => {
+            send(core, resp, host, &packet, tail)
         }
-        Take::Empty => {
-            core.counters.dropped_no_receive += 1;
-            Err(Drop::Message)
+        Kind::Write { reth, imm } => {
+            // The immediate belongs to the last packet alone.
+            if imm.is_some() && packet.psns > 1 {
+                let count = packet.psns.saturating_sub(1);
+                let front = packet.split_front(count, core.attr.path_mtu);
+                write(core, resp, host, &front, reth, None)?;
+                return write(core, resp, host, &packet, None, imm);
+            }
+            write(core, resp, host, &packet, reth, imm)
         }
-        Take::Malformed(cause) => {
-            fail_recv(core, resp, host, WcStatus::LocQpOpErr, cause);
-            Err(Drop::Error(cause))
-        }
-        Take::Dead(cause) => Err(Drop::Error(cause)),
+        _ => Err(invalid(core)),
     }
 }
 
@@ -139,42 +99,31 @@ fn send<H: Host>(
     host: &mut H,
     packet: &Packet,
     tail: SendTail,
-) -> Result<(), Drop> {
+) -> Result<(), Lost> {
     let in_order = packet.first || matches!(resp.message, Some(Message::Send));
     if !in_order || !Responder::fits(core, packet) {
         return Err(invalid(core));
     }
     if packet.first {
-        take(core, resp, host)?;
+        resp.take_silently(core, host)?;
     }
-    let length = u64::from(resp.offset) + u64::from(packet.payload.len());
-    if length > resp.recv_capacity || length > u64::from(u32::MAX) {
+    let room = resp.recv_capacity.min(MAX_LENGTH.into());
+    let room = room.saturating_sub(resp.offset.into());
+    if u64::from(packet.payload.len()) > room {
+        // The packets before the first that does not fit have left their bytes.
+        let mtu = core.attr.path_mtu;
+        let good = room.checked_div(mtu.into()).unwrap_or(0) as u32;
+        let part = packet.payload.slice(0, good.saturating_mul(mtu));
+        scatter(core, resp, host, &part)?;
         core.counters.dropped_too_long += 1;
+        // A receive of an SRQ cannot go back, so it tells; one of the RQ waits for the next message.
         if core.config.has_srq {
-            fail_recv(
-                core,
-                resp,
-                host,
-                WcStatus::LocLenErr,
-                Syndrome::RecvTooSmall,
-            );
+            resp.fail_recv(core, host, WcStatus::LocLenErr, Syndrome::RecvTooSmall);
         }
-        return Err(Drop::Message);
+        return Err(Lost::Counted);
     }
-    if !packet.payload.is_empty() {
-        let target = Target::Scatter {
-            pd: resp.recv.pd,
-            privileged: resp.recv.privileged,
-            sges: &resp.recv.sges,
-            offset: resp.offset,
-        };
-        if let Err(CopyFault::Target(cause) | CopyFault::Source(cause)) =
-            host.copy(target, packet.payload.source())
-        {
-            fail_recv(core, resp, host, WcStatus::LocProtErr, cause);
-            return Err(Drop::Error(cause));
-        }
-    }
+    scatter(core, resp, host, &packet.payload)?;
+    let length = resp.offset.saturating_add(packet.payload.len());
     resp.message = Some(Message::Send);
     resp.executed(packet);
     if packet.last {
@@ -186,13 +135,40 @@ fn send<H: Host>(
             core,
             host,
             WcOpcode::Recv,
-            length as u32,
+            length,
             imm,
             None,
             packet.solicited,
         );
     }
     Ok(())
+}
+
+/// Copies a payload into the receive's buffers. A fault of these is one of the queue pair.
+fn scatter<H: Host>(
+    core: &mut Core,
+    resp: &mut Responder,
+    host: &mut H,
+    payload: &Payload,
+) -> Result<(), Lost> {
+    if payload.is_empty() {
+        return Ok(());
+    }
+    let target = Target::Scatter {
+        pd: resp.recv.pd,
+        privileged: resp.recv.privileged,
+        sges: &resp.recv.sges,
+        offset: resp.offset,
+    };
+    match host.copy(target, payload.source()) {
+        Ok(()) => Ok(()),
+        Err(CopyFault::Target(cause)) => {
+            resp.fail_recv(core, host, WcStatus::LocProtErr, cause);
+            Err(Lost::Error(cause))
+        }
+        // What cannot be read counts as lost.
+        Err(CopyFault::Source(_)) => Err(invalid(core)),
+    }
 }
 
 fn write<H: Host>(
@@ -202,7 +178,7 @@ fn write<H: Host>(
     packet: &Packet,
     reth: Option<Reth>,
     imm: Option<[u8; 4]>,
-) -> Result<(), Drop> {
+) -> Result<(), Lost> {
     let reth = match (resp.message, reth) {
         (_, Some(reth)) if packet.first => reth,
         (Some(Message::Write { reth }), None) if !packet.first => reth,
@@ -216,13 +192,11 @@ fn write<H: Host>(
         length < rest
     };
     if !whole
+        || reth.length > MAX_LENGTH
         || !Responder::fits(core, packet)
         || core.attr.access_flags & access::REMOTE_WRITE == 0
     {
         return Err(invalid(core));
-    }
-    if imm.is_some() {
-        take(core, resp, host)?;
     }
     if packet.first && reth.length > 0 {
         let key = KeyUse {
@@ -237,12 +211,15 @@ fn write<H: Host>(
             return Err(invalid(core));
         }
     }
+    // Nobody is told to send again, so what is refused takes no receive.
+    if imm.is_some() {
+        resp.take_silently(core, host)?;
+    }
     if length > 0 {
-        let addr = reth.addr.wrapping_add(u64::from(resp.offset));
         let target = Target::Region {
             pd: core.config.pd,
             key: reth.rkey,
-            addr,
+            addr: reth.addr.wrapping_add(u64::from(resp.offset)),
         };
         if host.copy(target, packet.payload.source()).is_err() {
             return Err(invalid(core));

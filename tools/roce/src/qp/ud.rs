@@ -3,9 +3,11 @@
 //! Unreliable datagrams, for the GSI and for UD queue pairs. A sender is done when its datagram has left; a receiver
 //! never answers, and what it cannot take it drops and counts.
 
-use super::{failed, requester::Requester, responder::Responder, Budget, Core, QpState, QpType};
+use super::requester::Requester;
+use super::responder::{Lost, Responder};
+use super::{Budget, Core, QpState, QpType};
 use crate::host::{
-    Completion, CopyFault, DatagramSource, Host, Source, Syndrome, Take, Target, WcOpcode, WcStatus,
+    Completion, CopyFault, DatagramSource, Host, Source, Syndrome, Target, WcOpcode, WcStatus,
 };
 use crate::packet::{Kind, Packet, SendTail};
 
@@ -40,25 +42,22 @@ pub(crate) fn receive<H: Host>(
     host: &mut H,
     packet: Packet,
 ) -> Option<Syndrome> {
-    if !matches!(
-        core.state,
-        QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe
-    ) {
+    if !Responder::is_receiving(core.state) {
         core.counters.dropped_state += 1;
         return None;
     }
-    let (Some(datagram), Kind::Send(tail)) = (packet.datagram.as_deref(), packet.kind) else {
-        core.counters.dropped_invalid += 1;
-        return None;
+    // A datagram is a SEND of one packet, with or without immediate (IBTA 9.8.3).
+    let imm = match packet.kind {
+        Kind::Send(SendTail::None) => None,
+        Kind::Send(SendTail::Imm(imm)) => Some(imm),
+        _ => return invalid(core),
     };
-    let imm = match tail {
-        SendTail::None => None,
-        SendTail::Imm(imm) => Some(imm),
-        SendTail::Invalidate(_) => {
-            core.counters.dropped_invalid += 1;
-            return None;
-        }
+    let Some(datagram) = packet.datagram.as_deref() else {
+        return invalid(core);
     };
+    if !packet.first || !packet.last || packet.psns != 1 {
+        return invalid(core);
+    }
     let qkey = if core.config.qp_type == QpType::Gsi {
         GSI_QKEY
     } else {
@@ -69,33 +68,17 @@ pub(crate) fn receive<H: Host>(
         return None;
     }
     resp.note_arrival(core, host);
-    if !resp.recv_held {
-        resp.recv.sges.clear();
-        match host.take_recv(&mut resp.recv) {
-            Take::Taken => resp.recv_capacity = resp.recv.capacity(),
-            Take::Empty => {
-                core.counters.dropped_no_receive += 1;
-                return None;
-            }
-            Take::Malformed(cause) => {
-                return Some(fail_recv(core, resp, host, WcStatus::LocQpOpErr, cause));
-            }
-            Take::Dead(cause) => return Some(cause),
-        }
-        resp.recv_held = true;
+    match resp.take_silently(core, host) {
+        Ok(()) => {}
+        Err(Lost::Counted) => return None,
+        Err(Lost::Error(cause)) => return Some(cause),
     }
-    let length = packet.payload.len() + GRH_BYTES;
+    let length = packet.payload.len().saturating_add(GRH_BYTES);
     if u64::from(length) > resp.recv_capacity {
         core.counters.dropped_too_long += 1;
         // A receive of an SRQ cannot go back, so it tells; one of the RQ waits for the next datagram.
         if core.config.has_srq {
-            fail_recv(
-                core,
-                resp,
-                host,
-                WcStatus::LocLenErr,
-                Syndrome::RecvTooSmall,
-            );
+            resp.fail_recv(core, host, WcStatus::LocLenErr, Syndrome::RecvTooSmall);
         }
         return None;
     }
@@ -109,8 +92,19 @@ pub(crate) fn receive<H: Host>(
     if copied.is_ok() && !packet.payload.is_empty() {
         copied = host.copy(target(GRH_BYTES), packet.payload.source());
     }
-    if let Err(CopyFault::Source(cause) | CopyFault::Target(cause)) = copied {
-        return Some(fail_recv(core, resp, host, WcStatus::LocProtErr, cause));
+    match copied {
+        Ok(()) => {}
+        Err(CopyFault::Target(cause)) => {
+            resp.fail_recv(core, host, WcStatus::LocProtErr, cause);
+            return Some(cause);
+        }
+        // What cannot be read counts as lost; the receive waits for the next datagram.
+        Err(CopyFault::Source(_)) => {
+            if core.config.has_srq {
+                resp.fail_recv(core, host, WcStatus::RemAbortErr, Syndrome::Aborted);
+            }
+            return invalid(core);
+        }
     }
     resp.recv_held = false;
     let completion = Completion {
@@ -132,22 +126,7 @@ pub(crate) fn receive<H: Host>(
     None
 }
 
-/// Completes the receive that was taken in error.
-fn fail_recv<H: Host>(
-    core: &mut Core,
-    resp: &mut Responder,
-    host: &mut H,
-    status: WcStatus,
-    cause: Syndrome,
-) -> Syndrome {
-    resp.recv_held = false;
-    let completion = failed(
-        resp.recv.wr_id,
-        resp.recv.index,
-        WcOpcode::Recv,
-        status,
-        cause,
-    );
-    core.complete(host, &completion);
-    cause
+fn invalid(core: &mut Core) -> Option<Syndrome> {
+    core.counters.dropped_invalid += 1;
+    None
 }

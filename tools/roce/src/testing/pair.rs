@@ -166,6 +166,9 @@ impl Pair {
 
     /// RESET to RTS.
     pub fn connect(&mut self, side: Side) {
+        if let Some(tap) = &mut self.tap {
+            tap.begins(self.qps[side as usize].config().qpn);
+        }
         for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
             self.modify(side, to).unwrap();
         }

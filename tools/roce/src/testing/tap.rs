@@ -51,11 +51,20 @@ pub struct Sight<'a> {
 pub trait Tap: Debug {
     /// A frame was sent.
     fn see(&mut self, sight: &Sight<'_>);
+
+    /// A queue pair begins anew, with other PSNs.
+    fn begins(&mut self, qpn: u32) {
+        let _ = qpn;
+    }
 }
 
 /// A tap that its owner keeps hold of.
 impl<T: Tap> Tap for Rc<RefCell<T>> {
     fn see(&mut self, sight: &Sight<'_>) {
         self.borrow_mut().see(sight);
+    }
+
+    fn begins(&mut self, qpn: u32) {
+        self.borrow_mut().begins(qpn);
     }
 }

@@ -175,6 +175,8 @@ pub struct End {
     pub taken: usize,
     /// Receives completed.
     pub recvs_done: usize,
+    /// Why no receive can be taken any more.
+    pub dead: Option<Syndrome>,
     /// Completions of both queues.
     pub completions: Vec<Completion>,
     /// Events.
@@ -448,6 +450,9 @@ impl Host for MockHost<'_> {
 
     fn take_recv(&mut self, wqe: &mut RecvWqe) -> Take {
         let end = self.world.end(self.side);
+        if let Some(cause) = end.dead {
+            return Take::Dead(cause);
+        }
         let Some(post) = end.rq.get(end.taken) else {
             return Take::Empty;
         };

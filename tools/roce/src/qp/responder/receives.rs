@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Receives: taken for a request, kept for a message, flushed in ERR.
+//! Receives: taken for a request, kept for a message, completed in error, flushed in ERR.
 
-use super::{Refusal, Responder, Stop};
+use super::{Lost, Refusal, Responder, Stop};
 use crate::host::{EventType, Host, Syndrome, Take, WcOpcode, WcStatus};
 use crate::packet::{AethSyndrome, NakCode, Packet};
 use crate::qp::{failed, Budget, Core};
@@ -65,6 +65,50 @@ impl Responder {
         }
     }
 
+    /// The same for a service that never answers.
+    pub(in crate::qp) fn take_silently<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+    ) -> Result<(), Lost> {
+        if self.recv_held {
+            return Ok(());
+        }
+        self.recv.sges.clear();
+        match host.take_recv(&mut self.recv) {
+            Take::Taken => {
+                self.recv_held = true;
+                self.recv_capacity = self.recv.capacity();
+                Ok(())
+            }
+            Take::Empty => {
+                core.counters.dropped_no_receive += 1;
+                Err(Lost::Counted)
+            }
+            Take::Malformed(cause) => {
+                self.fail_recv(core, host, WcStatus::LocQpOpErr, cause);
+                Err(Lost::Error(cause))
+            }
+            Take::Dead(cause) => {
+                host.event(EventType::QpFatal, Some(cause));
+                Err(Lost::Error(cause))
+            }
+        }
+    }
+
+    /// Completes the receive that was taken in error.
+    pub(in crate::qp) fn fail_recv<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        status: WcStatus,
+        cause: Syndrome,
+    ) {
+        self.recv_held = false;
+        let (wr_id, index) = (self.recv.wr_id, self.recv.index);
+        core.complete(host, &failed(wr_id, index, WcOpcode::Recv, status, cause));
+    }
+
     /// In ERR: flushes the receive that is held and those posted. True: there is more.
     pub(crate) fn flush<H: Host>(
         &mut self,
@@ -87,17 +131,8 @@ impl Responder {
                     Take::Empty | Take::Dead(_) => break,
                 }
             }
-            self.recv_held = false;
             budget.spend(0);
-            let (wr_id, index) = (self.recv.wr_id, self.recv.index);
-            let completion = failed(
-                wr_id,
-                index,
-                WcOpcode::Recv,
-                WcStatus::WrFlushErr,
-                Syndrome::Flushed,
-            );
-            core.complete(host, &completion);
+            self.fail_recv(core, host, WcStatus::WrFlushErr, Syndrome::Flushed);
         }
         if self.last_wqe_due {
             self.last_wqe_due = false;

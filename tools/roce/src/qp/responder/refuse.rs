@@ -4,9 +4,9 @@
 //! the responder's own side is told.
 
 use super::{is_data, Refusal, Responder, Stop};
-use crate::host::{EventType, Host, Syndrome, WcOpcode, WcStatus};
+use crate::host::{EventType, Host, Syndrome, WcStatus};
 use crate::packet::{AethSyndrome, NakCode, Packet, Payload};
-use crate::qp::{failed, Core, QpState};
+use crate::qp::{Core, QpState};
 
 /// How often the last NAK is repeated in ERR: enough for all retries of a peer, and no more, since in ERR there is
 /// nothing to be heard according to the specification.
@@ -84,12 +84,7 @@ impl Responder {
             self.answer_aeth(core, host, refusal.psn, syndrome);
         }
         if self.recv_held {
-            self.recv_held = false;
-            let (wr_id, index) = (self.recv.wr_id, self.recv.index);
-            core.complete(
-                host,
-                &failed(wr_id, index, WcOpcode::Recv, refusal.status, refusal.cause),
-            );
+            self.fail_recv(core, host, refusal.status, refusal.cause);
         } else {
             host.event(refusal.event, Some(refusal.cause));
         }

@@ -147,6 +147,16 @@ pub fn write(buffer: Buffer) -> Kind {
     }
 }
 
+/// WRITE of no bytes.
+pub const WRITE_NOTHING: Kind = Kind::Write {
+    reth: Some(Reth {
+        addr: 0,
+        rkey: 0,
+        length: 0,
+    }),
+    imm: None,
+};
+
 /// A later packet of a WRITE.
 pub const WRITE_ON: Kind = Kind::Write {
     reth: None,

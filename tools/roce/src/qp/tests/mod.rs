@@ -4,6 +4,8 @@
 
 mod by_hand;
 mod chaos;
+mod credits;
+mod duplicates;
 mod errors;
 mod flow;
 mod responder;
@@ -12,6 +14,7 @@ mod retry;
 mod simulation;
 mod states;
 mod unreliable;
+mod unreliable_drops;
 
 use crate::testing::Mode;
 

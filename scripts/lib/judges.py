@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+"""What scripts/judges runs in the toolchain root: `judges.py DIR JUDGE`, DIR as `JUDGE generate DIR` has left it."""
+import ipaddress
+import json
+import logging
+import os
+import random
+import re
+import struct
+import subprocess
+import sys
+
+logging.getLogger("scapy.runtime").setLevel(logging.ERROR)
+from scapy.contrib.roce import AETH, BTH  # noqa: E402
+from scapy.layers.inet import IP, UDP  # noqa: E402
+from scapy.layers.inet6 import IPv6  # noqa: E402
+from scapy.layers.l2 import Dot1Q, Ether  # noqa: E402
+from scapy.packet import Raw  # noqa: E402
+from scapy.utils import RawPcapNgReader  # noqa: E402
+
+DIR, JUDGE = sys.argv[1:3]
+PATHS = ("ipv4", "ipv4-vlan", "ipv6", "ipv6-vlan")
+SERVICES = {"RC": "Reliable Connection (RC)", "UC": "Unreliable Connection (UC)", "UD": "Unreliable Datagram (UD)"}
+# RoCEv2 has no UDP checksum over IPv6 either (A17.3.2.4).
+TSHARK = ["tshark", "-o", "udp.ignore_ipv6_zero_checksum:TRUE"]
+
+
+def lines(name):
+    with open(os.path.join(DIR, name + ".jsonl"), encoding="ascii") as file:
+        return [json.loads(line) for line in file]
+
+
+def tshark(*arguments):
+    # Reports (-G) have to come first and take no options.
+    command = ["tshark"] if arguments[0] == "-G" else TSHARK
+    done = subprocess.run([*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True, text=True)
+    return done.stdout
+
+
+# What a test sends is not of another protocol, which tshark would guess.
+for words in map(str.split, tshark("-G", "heuristic-decodes").splitlines()):
+    if words[0] == "infiniband.payload":
+        TSHARK += ["--disable-heuristic", words[4]]
+
+
+def capture(path):
+    return os.path.join(DIR, path + ".pcapng")
+
+
+OPCODES = {row["opcode"]: row for row in lines("opcodes")}
+SERVED = [code for code, row in OPCODES.items() if row["served"]]
+
+
+def full_name(row):
+    return f"{SERVICES[row['service']]} - {row['name']}".lower()
+
+
+def differences(expected, got, what):
+    """Where two dictionaries are not the same."""
+    for key in sorted(expected.keys() | got.keys()):
+        if expected.get(key) != got.get(key):
+            yield f"{what}: {key} is {got.get(key)!r}, not {expected.get(key)!r}"
+
+
+# --- tshark on the engine's captures ---
+
+def table_is_tsharks():
+    """The opcodes that are served are all that tshark knows of these services, but for what is said to come."""
+    theirs = {}
+    for line in tshark("-G", "values").splitlines():
+        words = line.split("\t")
+        if words[:2] == ["V", "infiniband.bth.opcode"]:
+            theirs[int(words[2], 0)] = words[3].lower()
+    prefixes = tuple(f"{name.lower()} - " for name in SERVICES.values())
+    known = {code: name for code, name in theirs.items() if name.startswith(prefixes) and "reserved" not in name}
+    for code in sorted(known.keys() | set(SERVED)):
+        row = OPCODES.get(code)
+        if row is None or known.get(code) != full_name(row):
+            yield f"opcode {code:#x}: {row} is {known.get(code)!r}"
+        elif not row["served"] and row["name"] not in ("FLUSH", "ATOMIC WRITE"):
+            yield f"opcode {code:#x} is not served: {row}"
+
+
+def names(path):
+    """`tshark -V` names each opcode, all of them are there, and nothing is malformed or remarkable."""
+    text = tshark("-V", "-r", capture(path))
+    theirs = re.findall(r"^ {8}Opcode: (.*) \((\d+)\)$", text, re.M)
+    ours = [row["opcode"] for row in lines(path)]
+    if len(theirs) != len(ours):
+        yield f"{len(theirs)} packets of {len(ours)}"
+    for number, ((name, code), meant) in enumerate(zip(theirs, ours), 1):
+        if int(code) != meant or name.lower() != full_name(OPCODES[meant]):
+            yield f"packet {number}: {name} ({code}) is not {full_name(OPCODES[meant])} ({meant})"
+    if {int(code) for _, code in theirs} != set(SERVED):
+        yield f"not all opcodes: {sorted(set(SERVED) - {int(code) for _, code in theirs})}"
+    for line in text.splitlines():
+        if re.search(r"malformed|expert info|\[bad |unreassembled", line, re.I):
+            yield line.strip()
+
+
+def flag(text):
+    return {"True": 1, "False": 0, "1": 1, "0": 0}[text]
+
+
+def number(text):
+    return int(text, 0)
+
+
+def plain_hex(text):
+    return text.replace(":", "").removeprefix("0x")
+
+
+def nanoseconds(text):
+    seconds, fraction = text.split(".")
+    return int(seconds) * 10**9 + int(fraction.ljust(9, "0"))
+
+
+def mapped(text):
+    return (b"\0" * 10 + b"\xff\xff" + ipaddress.IPv4Address(text).packed).hex()
+
+
+def gid(text):
+    return ipaddress.IPv6Address(text).packed.hex()
+
+
+# Our name: tshark's name and how to read it. Where there are two, the frame has one of them.
+FIELDS = {
+    "time": [("frame.time_epoch", nanoseconds)],
+    "smac": [("eth.src", plain_hex)],
+    "dmac": [("eth.dst", plain_hex)],
+    "vlan": [("vlan.id", number)],
+    "priority": [("vlan.priority", number)],
+    "sgid": [("ip.src", mapped), ("ipv6.src", gid)],
+    "dgid": [("ip.dst", mapped), ("ipv6.dst", gid)],
+    "tclass": [("ip.dsfield", number), ("ipv6.tclass", number)],
+    "hops": [("ip.ttl", number), ("ipv6.hlim", number)],
+    "flow": [("ipv6.flow", number)],
+    "sport": [("udp.srcport", number)],
+    "opcode": [("infiniband.bth.opcode", number)],
+    "se": [("infiniband.bth.se", flag)],
+    "pad": [("infiniband.bth.padcnt", number)],
+    "pkey": [("infiniband.bth.p_key", number)],
+    "dqpn": [("infiniband.bth.destqp", number)],
+    "ackreq": [("infiniband.bth.a", flag)],
+    "psn": [("infiniband.bth.psn", number)],
+    "qkey": [("infiniband.deth.q_key", number)],
+    "srcqp": [("infiniband.deth.srcqp", number)],
+    "va": [("infiniband.reth.va", number)],
+    "rkey": [("infiniband.reth.r_key", number)],
+    "dmalen": [("infiniband.reth.dmalen", number)],
+    "swap_add": [("infiniband.atomiceth.swapdt", number)],
+    "compare": [("infiniband.atomiceth.cmpdt", number)],
+    "syndrome": [("infiniband.aeth.syndrome", number)],
+    "msn": [("infiniband.aeth.msn", number)],
+    "original": [("infiniband.atomicacketh.origremdt", number)],
+    "length": [("data.len", number)],
+    "imm": [("infiniband.immdt", plain_hex)],
+    "ieth": [("infiniband.ieth", lambda text: int(plain_hex(text), 16))],
+}
+
+
+def fields(path):
+    """tshark sees in each field what the engine meant."""
+    columns = [(ours, theirs, read) for ours, places in FIELDS.items() for theirs, read in places]
+    arguments = [word for _, theirs, _ in columns for word in ("-e", theirs)]
+    text = tshark("-r", capture(path), "-T", "fields", "-E", "occurrence=f", *arguments)
+    rows = [line.split("\t") for line in text.splitlines()]
+    meant = lines(path)
+    if len(rows) != len(meant):
+        yield f"{len(rows)} packets of {len(meant)}"
+    for index, (row, expected) in enumerate(zip(rows, meant), 1):
+        got = {"vlan": 0, "priority": 0, "flow": 0, "length": 0}
+        got |= {ours: read(value) for (ours, _, read), value in zip(columns, row) if value != ""}
+        # tshark counts the padding in, and who sent it is on no wire.
+        expected["length"] += expected["pad"]
+        del expected["from"]
+        yield from differences(expected, got, f"packet {index}")
+
+
+WORK = {"SEND": {"SEND", "SEND with immediate", "SEND with invalidate"},
+        "RDMA WRITE": {"RDMA WRITE", "RDMA WRITE with immediate"},
+        "RDMA READ": {"RDMA READ"}, "CmpSwap": {"CmpSwap"}, "FetchAdd": {"FetchAdd"},
+        "ATOMIC Acknowledge": {"CmpSwap", "FetchAdd"}}
+COMMENT = re.compile(
+    r"QP (0x[0-9a-f]+) -> (0x[0-9a-f]+), (?:([a-z]+(?: \([a-z ]+\))?|is not ready for) )?WR (\d+) \(([A-Za-z ]+)\), PSN (\d+)"
+    r"(?:, (?:from )?(packet|response) (\d+) of (\d+)|, (\d+) responses)?(, retransmission)?(, lost)?")
+
+
+def comments(path):
+    """tshark shows a comment on each packet, which names its queue pairs, its work request and what part it is."""
+    texts = tshark("-r", capture(path), "-T", "fields", "-e", "frame.comment").splitlines()
+    meant = lines(path)
+    if len(texts) != len(meant):
+        yield f"{len(texts)} packets of {len(meant)}"
+    again = lost = 0
+    for index, (text, packet) in enumerate(zip(texts, meant), 1):
+        found = COMMENT.fullmatch(text)
+        if not found:
+            yield f"packet {index}: {text!r}"
+            continue
+        source, target, _, _, work, psn, _, nth, count, *_ = found.groups()
+        name = OPCODES[packet["opcode"]]["name"]
+        kind = next((kind for kind in WORK if name.startswith(kind)), None)
+        right = (int(source, 16), int(target, 16), int(psn)) == (packet["from"], packet["dqpn"], packet["psn"])
+        right &= kind is None or work in WORK[kind]
+        if "First" in name and "READ" not in name:
+            right &= nth == "1" and int(count) > 1
+        if "Last" in name:
+            right &= nth == count is not None
+        if not right:
+            yield f"packet {index} ({name}): {text!r}"
+        again, lost = again + bool(found[11]), lost + bool(found[12])
+    if not (again and lost):
+        yield "no retransmission, or no loss"
+
+
+# --- scapy on the engine's captures ---
+
+def icrcs(path):
+    """scapy computes the ICRC of each packet as the engine did, and another one when any bit differs."""
+    total = 0
+    for index, (data, _) in enumerate(RawPcapNgReader(capture(path)), 1):
+        total += 1
+        bth = Ether(data)[BTH]
+        if bth.compute_icrc(None) != data[-4:]:
+            yield f"packet {index}: {data[-4:].hex()} is {bth.compute_icrc(None).hex()} for scapy"
+        broken = bytearray(data)
+        # A bit of the PSN: the judge has to see it.
+        broken[len(data) - len(bytes(bth)) + 11] ^= 1
+        if Ether(bytes(broken))[BTH].compute_icrc(None) == data[-4:]:
+            yield f"packet {index}: scapy does not see a flipped bit"
+    if total != len(lines(path)):
+        yield f"{total} packets of {len(lines(path))}"
+
+
+# --- the engine's parser on scapy's frames ---
+
+def parse(frames):
+    text = "".join(frame.hex() + "\n" for frame in frames)
+    done = subprocess.run([JUDGE, "parse"], input=text, stdout=subprocess.PIPE, check=True, text=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def extension(dice, name, expected):
+    """Bytes of the headers after the BTH, by the specification: what they are is told to `expected`."""
+    bits, out = dice.getrandbits, b""
+
+    def put(layout, **values):
+        nonlocal out
+        expected.update(values)
+        out += struct.pack(layout, *values.values())
+
+    if expected["service"] == "UD":
+        put("!II", qkey=bits(32), srcqp=bits(24))
+    if name.startswith("RDMA WRITE") and ("First" in name or "Only" in name) or name == "RDMA READ request":
+        put("!QII", va=bits(64), rkey=bits(32), dmalen=bits(32))
+    if name in ("CmpSwap", "FetchAdd"):
+        put("!QIQQ", va=bits(64), rkey=bits(32), swap_add=bits(64), compare=bits(64))
+        if name == "FetchAdd":
+            # The field is there and means nothing.
+            expected["compare"] = 0
+    if "cknowledge" in name or "READ response" in name and "Middle" not in name:
+        syndrome = dice.choice([dice.randrange(0x40), 0x60 + dice.randrange(5)])
+        msn = bits(24)
+        expected.update(syndrome=syndrome, msn=msn)
+        out += bytes(AETH(syndrome=syndrome, msn=msn))
+    if name == "ATOMIC Acknowledge":
+        put("!Q", original=bits(64))
+    if "Immediate" in name:
+        imm = dice.randbytes(4)
+        expected["imm"] = imm.hex()
+        out += imm
+    if "Invalidate" in name:
+        put("!I", ieth=bits(32))
+    return out
+
+
+def random_frame(dice, path, row, length):
+    """A frame that scapy built, and what is in it."""
+    bits, name = dice.getrandbits, row["name"]
+    carries = name.startswith(("SEND", "RDMA WRITE", "RDMA READ response"))
+    payload = dice.randbytes(length if carries else 0)
+    pad = -len(payload) % 4
+    smac, dmac = dice.randbytes(6), dice.randbytes(6)
+    want = {"service": row["service"], "smac": smac.hex(), "dmac": dmac.hex(), "vlan": 0, "priority": 0, "flow": 0,
+            "tclass": bits(8), "hops": bits(8), "sport": bits(16), "opcode": row["opcode"], "se": bits(1), "pad": pad,
+            "pkey": bits(16), "dqpn": bits(24), "ackreq": bits(1), "psn": bits(24), "length": len(payload),
+            "payload": payload.hex()}
+    frame = Ether(src=smac.hex(":"), dst=dmac.hex(":"))
+    if "vlan" in path:
+        want["vlan"], want["priority"] = dice.randrange(1, 4095), bits(3)
+        frame /= Dot1Q(vlan=want["vlan"], prio=want["priority"], dei=bits(1))
+    if "ipv4" in path:
+        ends = [ipaddress.IPv4Address(bits(32)) for _ in range(2)]
+        want["sgid"], want["dgid"] = (mapped(str(end)) for end in ends)
+        flags = dice.choice(["DF", 0])
+        frame /= IP(src=str(ends[0]), dst=str(ends[1]), tos=want["tclass"], ttl=want["hops"], id=bits(16), flags=flags)
+    else:
+        ends = [ipaddress.IPv6Address(bits(128)) for _ in range(2)]
+        want["sgid"], want["dgid"] = (end.packed.hex() for end in ends)
+        want["flow"] = bits(20)
+        frame /= IPv6(src=str(ends[0]), dst=str(ends[1]), tc=want["tclass"], fl=want["flow"], hlim=want["hops"])
+    # A UDP checksum may be 0 or not, here right or not: receivers do not look at it.
+    frame /= UDP(sport=want["sport"], dport=4791, chksum=dice.choice([0, bits(16)]))
+    headers = extension(dice, name, want)
+    del want["service"]
+    # What is reserved, and what routers change, may be anything.
+    frame /= BTH(opcode=row["opcode"], solicited=want["se"], migreq=bits(1), padcount=pad, pkey=want["pkey"], fecn=bits(1),
+                 becn=bits(1), resv6=bits(6), dqpn=want["dqpn"], ackreq=want["ackreq"], resv7=bits(7), psn=want["psn"])
+    frame /= Raw(headers + payload + dice.randbytes(pad))
+    return bytes(frame), want
+
+
+def frames(path):
+    """The engine's parser finds in frames that scapy built what was put in, and refuses them with a bit flipped."""
+    dice = random.Random("roce" + path)
+    built = [random_frame(dice, path, OPCODES[code], length)
+             for code in SERVED for length in (0, 1, 2, 3, 4, 61, 256, 4096)]
+    # The ICRC is not scapy's to add where it has dissected nothing: it did.
+    parsed = parse([frame for frame, _ in built])
+    if len(parsed) != len(built):
+        yield f"{len(parsed)} frames of {len(built)}"
+    for (_, want), got in zip(built, parsed):
+        yield from differences(want, got, f"{OPCODES[want['opcode']]['name']} of {want['length']} bytes")
+    broken = [frame[:-5] + bytes([frame[-5] ^ 1 << dice.randrange(8)]) + frame[-4:] for frame, _ in built]
+    for (_, want), got in zip(built, parse(broken)):
+        if got != {"error": "Icrc"}:
+            yield f"{OPCODES[want['opcode']]['name']}, broken: {got}"
+
+
+def refusals():
+    """Opcodes that are not served, from scapy's whole table too, are refused, and so are reserved syndromes."""
+    dice = random.Random("refusals")
+    others = [code for code in range(256) if code not in SERVED]
+    ends = IP(src="10.0.0.1", dst="10.0.0.2") / UDP(sport=0xc000, dport=4791, chksum=0)
+    built = [bytes(Ether() / ends / BTH(opcode=code) / Raw(dice.randbytes(64))) for code in others]
+    for code, got in zip(others, parse(built)):
+        if got != {"error": "Opcode"}:
+            yield f"opcode {code:#x}: {got}"
+    reserved = [code for code in range(256) if 0x40 <= code < 0x60 or code > 0x64]
+    built = [bytes(Ether() / ends / BTH(opcode=0x11) / AETH(syndrome=code, msn=1)) for code in reserved]
+    for code, got in zip(reserved, parse(built)):
+        if got != {"error": "Syndrome"}:
+            yield f"syndrome {code:#x}: {got}"
+
+
+def main():
+    tests = [("opcodes tshark knows", table_is_tsharks), ("refusals by the parser", refusals)]
+    for path in PATHS:
+        for name, test in (("tshark names opcodes", names), ("tshark sees fields", fields), ("tshark shows comments", comments),
+                           ("scapy computes ICRCs", icrcs), ("parser reads scapy's frames", frames)):
+            tests.append((f"{path}: {name}", lambda test=test, path=path: test(path)))
+    failed = 0
+    for name, test in tests:
+        wrong = list(test())
+        print(f"{'FAILED' if wrong else 'ok'} {name}", flush=True)
+        for line in wrong[:10]:
+            print(f"  | {line}")
+        failed += bool(wrong)
+    print(f"{sum(len(lines(path)) for path in PATHS)} packets of {len(SERVED)} opcodes")
+    print(f"{len(tests) - failed} passed, {failed} failed")
+    return failed != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

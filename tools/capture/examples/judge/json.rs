@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Packets as lines of JSON: flat, fields only where the packet has them.
+
+use std::fmt::Write;
+use verbena_roce::host::Source;
+use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, SendTail};
+use verbena_roce::wire::{atomic_eth, frame, Path};
+
+/// A line under way.
+struct Line(String);
+
+impl Line {
+    fn new() -> Self {
+        Self(String::from("{"))
+    }
+
+    fn key(&mut self, key: &str) {
+        if self.0.len() > 1 {
+            self.0.push_str(", ");
+        }
+        let _ = write!(self.0, "\"{key}\": ");
+    }
+
+    fn number(mut self, key: &str, value: impl Into<u64>) -> Self {
+        self.key(key);
+        let _ = write!(self.0, "{}", value.into());
+        self
+    }
+
+    /// Text that needs no escapes.
+    fn text(mut self, key: &str, value: &str) -> Self {
+        self.key(key);
+        let _ = write!(self.0, "\"{value}\"");
+        self
+    }
+
+    fn hex(self, key: &str, bytes: &[u8]) -> Self {
+        let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        self.text(key, &text)
+    }
+
+    fn aeth(self, aeth: &Aeth) -> Self {
+        self.number("syndrome", byte_of(aeth.syndrome))
+            .number("msn", aeth.msn)
+    }
+
+    fn reth(self, addr: u64, rkey: u32) -> Self {
+        self.number("va", addr).number("rkey", rkey)
+    }
+
+    fn path(self, path: &Path) -> Self {
+        self.hex("smac", &path.smac)
+            .hex("dmac", &path.dmac)
+            .number("vlan", path.vlan.unwrap_or(0))
+            .number("priority", path.sl)
+            .hex("sgid", &path.sgid)
+            .hex("dgid", &path.dgid)
+            .number("tclass", path.traffic_class)
+            .number("hops", path.hop_limit)
+            .number("flow", path.flow_label)
+            .number("sport", path.udp_sport)
+    }
+
+    fn packet(self, packet: &Packet) -> Self {
+        let mut line = self
+            .number("opcode", packet.opcode())
+            .number("se", packet.solicited)
+            .number("pad", packet.payload.len().wrapping_neg() & 3)
+            .number("pkey", packet.pkey)
+            .number("dqpn", packet.dst_qpn)
+            .number("ackreq", packet.ack_req)
+            .number("psn", packet.psn)
+            .number("length", packet.payload.len());
+        if let Some(datagram) = &packet.datagram {
+            line = line
+                .number("qkey", datagram.qkey)
+                .number("srcqp", packet.src_qpn);
+        }
+        match &packet.kind {
+            Kind::Send(SendTail::None) | Kind::ReadResponse(None) => line,
+            Kind::Send(SendTail::Imm(imm)) => line.hex("imm", imm),
+            Kind::Send(SendTail::Invalidate(key)) => line.number("ieth", *key),
+            Kind::Write { reth, imm } => {
+                if let Some(reth) = reth {
+                    line = line.reth(reth.addr, reth.rkey);
+                    line = line.number("dmalen", reth.length);
+                }
+                match imm {
+                    Some(imm) => line.hex("imm", imm),
+                    None => line,
+                }
+            }
+            Kind::ReadRequest(reth) => line
+                .reth(reth.addr, reth.rkey)
+                .number("dmalen", reth.length),
+            Kind::ReadResponse(Some(aeth)) | Kind::Ack(aeth) => line.aeth(aeth),
+            Kind::AtomicResponse(aeth, original) => line.aeth(aeth).number("original", *original),
+            Kind::Atomic { addr, rkey, op } => {
+                let header = atomic_eth::Repr::new(*addr, *rkey, *op);
+                line.reth(*addr, *rkey)
+                    .number("swap_add", header.swap_add)
+                    .number("compare", header.compare)
+            }
+        }
+    }
+
+    fn end(mut self) -> String {
+        self.0.push('}');
+        self.0
+    }
+}
+
+/// The numbers of the specification, not those of the code that is judged.
+fn byte_of(syndrome: AethSyndrome) -> u8 {
+    match syndrome {
+        AethSyndrome::Ack { credits } => credits,
+        AethSyndrome::Rnr { timer } => 0x20 + timer,
+        AethSyndrome::Nak(NakCode::Sequence) => 0x60,
+        AethSyndrome::Nak(NakCode::InvalidRequest) => 0x61,
+        AethSyndrome::Nak(NakCode::RemoteAccess) => 0x62,
+        AethSyndrome::Nak(NakCode::RemoteOperational) => 0x63,
+        AethSyndrome::Nak(NakCode::InvalidRd) => 0x64,
+        AethSyndrome::Nak(NakCode::SourceFault) => unreachable!("never on a wire"),
+    }
+}
+
+/// The kind of an acknowledgement: NAKs with their code, the others without their value.
+pub fn syndrome(packet: &Packet) -> Option<u8> {
+    let Kind::Ack(aeth) = packet.kind else {
+        return None;
+    };
+    let byte = byte_of(aeth.syndrome);
+    Some(if byte < 0x60 { byte & 0x60 } else { byte })
+}
+
+/// A packet that was sent.
+pub fn packet(path: &Path, packet: &Packet, now: u64) -> String {
+    let line = Line::new().number("time", now).path(path).packet(packet);
+    line.number("from", packet.src_qpn).end()
+}
+
+/// A frame that was parsed.
+pub fn frame(bytes: &[u8]) -> String {
+    match frame::parse(bytes) {
+        Ok(frame) => {
+            let Source::Bytes(payload) = frame.packet.payload.source() else {
+                unreachable!("a frame's payload is bytes");
+            };
+            let line = Line::new().path(&frame.path).packet(&frame.packet);
+            line.hex("payload", payload).end()
+        }
+        Err(error) => Line::new().text("error", &format!("{error:?}")).end(),
+    }
+}
+
+/// A row of the table of opcodes.
+pub fn opcode(code: u8, service: &str, name: &str, served: bool) -> String {
+    Line::new()
+        .number("opcode", code)
+        .text("service", service)
+        .text("name", name)
+        .number("served", served)
+        .end()
+}

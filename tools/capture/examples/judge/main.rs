@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What `scripts/judges` has judged.
+//!
+//! `judge generate DIR` has queue pairs send packets of every opcode and syndrome over each kind of path. For each path it
+//! writes `DIR/PATH.pcapng` and `DIR/PATH.jsonl`, a line for each packet: what the engine meant to send. `DIR/opcodes.jsonl`
+//! has the table of opcodes.
+//!
+//! `judge parse` reads frames in hexadecimal, a line each, and prints what the parser makes of each.
+
+mod json;
+mod scenes;
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::{self, BufRead, BufWriter, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::rc::Rc;
+use verbena_capture::Capture;
+use verbena_roce::testing::tap::{Sight, Tap};
+use verbena_roce::wire::opcode;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let result = match words[..] {
+        ["generate", dir] => generate(Path::new(dir)),
+        ["parse"] => parse(),
+        _ => Err(io::Error::other("usage: judge generate DIR | parse")),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("judge: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A capture, and beside it what was meant.
+#[derive(Debug)]
+pub struct Recorder {
+    capture: Capture<BufWriter<File>>,
+    meant: BufWriter<File>,
+    paths: [verbena_roce::wire::Path; 2],
+    /// Time of the last frame.
+    pub now: u64,
+    /// Opcodes and AETH syndromes that were sent.
+    pub seen: [Vec<u8>; 2],
+}
+
+impl Tap for Recorder {
+    fn see(&mut self, sight: &Sight<'_>) {
+        self.now = sight.now;
+        self.seen[0].push(sight.packet.opcode());
+        self.seen[1].extend(json::syndrome(sight.packet));
+        let [a, b] = &self.paths;
+        let path = if sight.packet.src_qpn == scenes::QPN_A {
+            a
+        } else {
+            b
+        };
+        let line = json::packet(path, sight.packet, sight.now);
+        writeln!(self.meant, "{line}").expect("writing what was meant");
+        self.capture.see(sight);
+    }
+
+    fn begins(&mut self, qpn: u32) {
+        self.capture.begins(qpn);
+    }
+}
+
+fn generate(dir: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(dir)?;
+    let mut table = BufWriter::new(File::create(dir.join("opcodes.jsonl"))?);
+    for code in 0..=0xff {
+        if let Some((service, row)) = opcode::lookup(code) {
+            let served = opcode::is_served(code);
+            let line = json::opcode(code, service.name, row.name, served);
+            writeln!(table, "{line}")?;
+        }
+    }
+    table.flush()?;
+    for (name, paths) in scenes::paths() {
+        let recorder = Rc::new(RefCell::new(Recorder {
+            capture: Capture::create(dir.join(format!("{name}.pcapng")))?,
+            meant: BufWriter::new(File::create(dir.join(format!("{name}.jsonl")))?),
+            paths,
+            now: 0,
+            seen: Default::default(),
+        }));
+        scenes::all(paths, &recorder);
+        let mut recorder = Rc::into_inner(recorder)
+            .ok_or_else(|| io::Error::other("somebody still holds the capture"))?
+            .into_inner();
+        for seen in &mut recorder.seen {
+            seen.sort_unstable();
+            seen.dedup();
+        }
+        let served: Vec<u8> = (0..=0xff).filter(|code| opcode::is_served(*code)).collect();
+        assert_eq!(recorder.seen[0], served, "opcodes that were sent");
+        recorder.capture.finish()?;
+        recorder.meant.flush()?;
+    }
+    Ok(())
+}
+
+fn parse() -> io::Result<()> {
+    for line in io::stdin().lock().lines() {
+        let line = line?;
+        let hex = line.as_bytes().chunks(2);
+        let bytes: Vec<u8> = hex
+            .filter_map(|pair| std::str::from_utf8(pair).ok())
+            .filter_map(|pair| u8::from_str_radix(pair, 16).ok())
+            .collect();
+        println!("{}", json::frame(&bytes));
+    }
+    Ok(())
+}

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What queue pairs do, so that there is every opcode, every syndrome that a responder of these services has, every padding.
+
+use crate::Recorder;
+use std::cell::RefCell;
+use std::rc::Rc;
+use verbena_roce::host::{DatagramDest, Sge, WcStatus, WqeOpcode};
+use verbena_roce::packet::Kind;
+use verbena_roce::testing::{Buffer, Mode, Pair, Post, Setup, Side};
+use verbena_roce::wire::{ipv4_to_gid, Path};
+use verbena_roce::{Attr, QpType};
+use Side::{A, B};
+
+/// Lengths of messages of one packet: each padding, nothing, a whole path MTU.
+const SHORT: [u32; 7] = [0, 1, 2, 3, 4, 17, 256];
+/// And of two packets and more, of 256 bytes.
+const LONG: [u32; 5] = [257, 512, 513, 770, 1027];
+const QKEY: u32 = 0x1234;
+/// Number of the queue pair A of each pair.
+pub const QPN_A: u32 = 0x10;
+const QPN_B: u32 = 0x11;
+
+/// Each kind of path, with a name: both ends of it.
+pub fn paths() -> Vec<(&'static str, [Path; 2])> {
+    let ipv4 = [1, 2].map(|n| ipv4_to_gid([10, 0, 0, n]));
+    let ipv6 = [1, 2].map(|n| {
+        let mut gid = [0; 16];
+        (gid[0], gid[1], gid[8], gid[15]) = (0xfe, 0x80, 0xaa, n);
+        gid
+    });
+    let both = |[a, b]: [[u8; 16]; 2], vlan: Option<u16>, flow_label| {
+        let path = |(sgid, smac), (dgid, dmac)| Path {
+            smac: [2, 0, 0, 0, 0, smac],
+            dmac: [2, 0, 0, 0, 0, dmac],
+            vlan,
+            sgid,
+            dgid,
+            udp_sport: 0xc123,
+            flow_label,
+            traffic_class: 0xb9,
+            hop_limit: 63,
+            sl: vlan.map_or(0, |_| 5),
+        };
+        [path((a, 1), (b, 2)), path((b, 2), (a, 1))]
+    };
+    vec![
+        ("ipv4", both(ipv4, None, 0)),
+        ("ipv4-vlan", both(ipv4, Some(0x123), 0)),
+        ("ipv6", both(ipv6, None, 0xa_bcde)),
+        ("ipv6-vlan", both(ipv6, Some(0x123), 0xa_bcde)),
+    ]
+}
+
+/// Makes pairs over a path, recorded one after the other.
+struct Stage<'a> {
+    paths: [Path; 2],
+    recorder: &'a Rc<RefCell<Recorder>>,
+}
+
+/// All scenes.
+pub fn all(paths: [Path; 2], recorder: &Rc<RefCell<Recorder>>) {
+    let stage = Stage { paths, recorder };
+    for qp_type in [QpType::Rc, QpType::Uc] {
+        stage.sends(qp_type);
+        stage.writes(qp_type);
+    }
+    stage.invalidates();
+    stage.reads();
+    stage.atomics();
+    stage.datagrams();
+    stage.big_packets();
+    stage.refusals();
+    stage.not_ready();
+    stage.losses();
+    // Code 4 is for reliable datagrams, which RoCE does not have.
+    let seen = &mut recorder.borrow_mut().seen[1];
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(*seen, [0, 0x20, 0x60, 0x61, 0x62, 0x63], "syndromes");
+}
+
+impl Stage<'_> {
+    fn pair_of(&self, setup: Setup) -> Pair {
+        let mut pair = Pair::in_reset(Setup {
+            mode: Mode::Wire,
+            paths: self.paths,
+            ..setup
+        });
+        pair.now = self.recorder.borrow().now + 1_000;
+        pair.tap = Some(Box::new(Rc::clone(self.recorder)));
+        pair.connect(A);
+        pair.connect(B);
+        pair
+    }
+
+    fn pair(&self, qp_type: QpType) -> Pair {
+        self.pair_of(Setup {
+            qp_type,
+            ..Setup::default()
+        })
+    }
+
+    fn sends(&self, qp_type: QpType) {
+        let mut pair = self.pair(qp_type);
+        let (from, to) = buffers(&mut pair, 2048);
+        for (wr, length) in SHORT.into_iter().chain(LONG).enumerate() {
+            let wr = 2 * wr as u64;
+            let mut plain = Post::send(wr, &part(from, length));
+            plain.wqe.solicited = wr % 4 == 0;
+            let imm = Post::send(wr + 1, &part(from, length)).imm([1, 2, 3, length as u8]);
+            pair.post_recv(B, wr, &[to.sge()]);
+            pair.post_recv(B, wr + 1, &[to.sge()]);
+            pair.post(A, plain);
+            pair.post(A, imm);
+        }
+        succeed(&mut pair);
+    }
+
+    fn writes(&self, qp_type: QpType) {
+        let mut pair = self.pair(qp_type);
+        let (from, to) = buffers(&mut pair, 2048);
+        for (wr, length) in SHORT.into_iter().chain(LONG).enumerate() {
+            let wr = 2 * wr as u64;
+            pair.post_recv(B, wr, &[]);
+            pair.post(A, Post::write(wr, &part(from, length), to));
+            let imm = Post::write(wr + 1, &part(from, length), to).imm([4, 3, 2, length as u8]);
+            pair.post(A, imm);
+        }
+        succeed(&mut pair);
+    }
+
+    fn invalidates(&self) {
+        let mut pair = self.pair(QpType::Rc);
+        let (from, to) = buffers(&mut pair, 2048);
+        for (wr, length) in [3, 256, 258, 1024].into_iter().enumerate() {
+            let wr = wr as u64;
+            let mut post = Post::new(wr, WqeOpcode::SendInv, &part(from, length));
+            post.wqe.imm = pair.zeros(B, 8).key.to_le_bytes();
+            pair.post_recv(B, wr, &[to.sge()]);
+            pair.post(A, post);
+        }
+        succeed(&mut pair);
+    }
+
+    fn reads(&self) {
+        let mut pair = self.pair(QpType::Rc);
+        let (to, from) = buffers(&mut pair, 2048);
+        for (wr, length) in SHORT.into_iter().chain(LONG).enumerate() {
+            pair.post(A, Post::read(wr as u64, &part(to, length), from));
+        }
+        succeed(&mut pair);
+    }
+
+    fn atomics(&self) {
+        let mut pair = self.pair(QpType::Rc);
+        let (to, from) = buffers(&mut pair, 8);
+        let (addr, key) = (from.addr, from.key);
+        let mut swap = Post::new(1, WqeOpcode::CompareSwap, &[to.sge()]).at(addr, key);
+        swap.wqe.compare_add = u64::from_ne_bytes([7; 8]);
+        swap.wqe.swap = 0x0102_0304_0506_0708;
+        let mut add = Post::new(2, WqeOpcode::FetchAdd, &[to.sge()]).at(addr, key);
+        add.wqe.compare_add = 0xfedc_ba98_7654_3210;
+        pair.post(A, swap);
+        pair.post(A, add);
+        succeed(&mut pair);
+    }
+
+    fn datagrams(&self) {
+        let mut pair = self.pair(QpType::Ud);
+        let (from, to) = buffers(&mut pair, 512);
+        for (wr, length) in SHORT.into_iter().enumerate() {
+            for imm in [false, true] {
+                let wr = 2 * wr as u64 + u64::from(imm);
+                let mut post = Post::send(wr, &part(from, length));
+                post.wqe.datagram = Some(Box::new(DatagramDest {
+                    path: self.paths[0],
+                    qpn: QPN_B,
+                    qkey: QKEY,
+                }));
+                if imm {
+                    post = post.imm([9, 8, 7, length as u8]);
+                }
+                pair.post_recv(B, wr, &[to.sge()]);
+                pair.post(A, post);
+            }
+        }
+        succeed(&mut pair);
+    }
+
+    /// The largest path MTU, and a message of one of them and a byte.
+    fn big_packets(&self) {
+        let mut pair = self.pair_of(Setup {
+            attr: Attr {
+                path_mtu: 4096,
+                ..Setup::default().attr
+            },
+            ..Setup::default()
+        });
+        let (from, to) = buffers(&mut pair, 4097);
+        pair.post(A, Post::write(1, &[from.sge()], to));
+        pair.post(A, Post::read(2, &[from.sge()], to));
+        succeed(&mut pair);
+    }
+
+    /// NAKs that end a connection.
+    fn refusals(&self) {
+        type Act = fn(&mut Pair, Buffer, Buffer);
+        let acts: [(WcStatus, Act); 3] = [
+            (WcStatus::RemInvReqErr, |pair, from, to| {
+                pair.post_recv(B, 1, &[to.part(0, 3)]);
+                pair.post(A, Post::send(1, &[from.part(0, 4)]));
+            }),
+            (WcStatus::RemAccessErr, |pair, from, to| {
+                pair.post(A, Post::write(1, &[from.sge()], to).at(to.addr, 0xbad));
+            }),
+            (WcStatus::RemOpErr, |pair, from, to| {
+                let sge = Sge {
+                    lkey: 0xbad,
+                    ..to.sge()
+                };
+                pair.post_recv(B, 1, &[sge]);
+                pair.post(A, Post::send(1, &[from.part(0, 4)]));
+            }),
+        ];
+        for (status, act) in acts {
+            let mut pair = self.pair(QpType::Rc);
+            let (from, to) = buffers(&mut pair, 64);
+            act(&mut pair, from, to);
+            pair.settle();
+            assert_eq!(pair.statuses(A), [(1, status)]);
+        }
+    }
+
+    /// RNR NAKs, until there is a receive.
+    fn not_ready(&self) {
+        let mut pair = self.pair(QpType::Rc);
+        let (from, to) = buffers(&mut pair, 64);
+        pair.post(A, Post::send(1, &[from.part(0, 4)]));
+        pair.run_until(pair.now + 30_000);
+        pair.post_recv(B, 1, &[to.sge()]);
+        succeed(&mut pair);
+    }
+
+    /// A gap in a SEND, and one in the responses of a READ.
+    fn losses(&self) {
+        let mut pair = self.pair(QpType::Rc);
+        let (from, to) = buffers(&mut pair, 1024);
+        pair.link.drop_if = Some(|packet| packet.psn == 0xff_fff1 && packet.kind.is_request());
+        pair.post_recv(B, 1, &[to.sge()]);
+        pair.post(A, Post::send(1, &[from.sge()]));
+        pair.run_until(pair.now + 20_000);
+        pair.link.drop_if = None;
+        pair.settle();
+        pair.link.drop_if = Some(|packet| matches!(packet.kind, Kind::ReadResponse(None)));
+        pair.post(A, Post::read(2, &[from.sge()], to));
+        pair.run_until(pair.now + 20_000);
+        pair.link.drop_if = None;
+        succeed(&mut pair);
+    }
+}
+
+fn buffers(pair: &mut Pair, length: usize) -> (Buffer, Buffer) {
+    let (from, to) = (vec![7; length], vec![7; length]);
+    (pair.buffer(A, &from), pair.buffer(B, &to))
+}
+
+/// The beginning of a buffer; of no bytes, no SGE.
+fn part(buffer: Buffer, length: u32) -> Vec<Sge> {
+    let sge = buffer.part(0, length);
+    Some(sge).filter(|_| length > 0).into_iter().collect()
+}
+
+fn succeed(pair: &mut Pair) {
+    pair.settle();
+    let posted = pair.world.ends[0].sq.len();
+    let statuses = pair.statuses(A);
+    assert_eq!(statuses.len(), posted);
+    assert!(
+        statuses
+            .iter()
+            .all(|(_, status)| *status == WcStatus::Success),
+        "{statuses:?}"
+    );
+}
