@@ -26,6 +26,51 @@ pub struct Sge {
     pub lkey: u32,
 }
 
+/// A vector that most of its owners never use: one word until then. Memory that it had stays for the next use.
+#[derive(Clone, Debug)]
+#[allow(clippy::box_collection, reason = "an empty vector has three words")]
+pub struct Rare<T>(Option<Box<Vec<T>>>);
+
+impl<T> Default for Rare<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T: Copy> Rare<T> {
+    /// Appends one.
+    pub fn push(&mut self, value: T) {
+        self.0.get_or_insert_default().push(value);
+    }
+
+    /// Appends several.
+    pub fn extend_from_slice(&mut self, values: &[T]) {
+        if !values.is_empty() {
+            self.0.get_or_insert_default().extend_from_slice(values);
+        }
+    }
+
+    /// Empties it for reuse.
+    #[inline]
+    pub fn clear(&mut self) {
+        if let Some(values) = &mut self.0 {
+            values.clear();
+        }
+    }
+}
+
+impl<T> core::ops::Deref for Rare<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        match &self.0 {
+            Some(values) => values,
+            None => &[],
+        }
+    }
+}
+
 /// A list of SGEs. A single one, as most work requests have, is in the list itself, so that it needs no more memory to be
 /// allocated or fetched.
 #[derive(Clone, Debug, Default)]
@@ -33,7 +78,7 @@ pub struct SgeList {
     one: [Sge; 1],
     count: u32,
     /// All of them, if there are more.
-    many: Vec<Sge>,
+    many: Rare<Sge>,
 }
 
 impl SgeList {
@@ -153,7 +198,7 @@ pub struct Gather {
     /// SGEs; empty when inline.
     pub sges: SgeList,
     /// Inline data.
-    pub inline: Vec<u8>,
+    pub inline: Rare<u8>,
     /// The QP may use the reserved DMA key.
     pub privileged: bool,
     /// Bytes of the message. Computed by the transport when the WQE starts.

@@ -97,35 +97,37 @@ pub(super) enum Lost {
 
 /// The responder's state.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Responder {
     pub(super) expected_psn: u32,
     msn: u32,
-    pub(super) message: Option<Message>,
     /// Bytes of the message that have come.
     pub(super) offset: u32,
-    pub(super) recv: RecvWqe,
-    /// `recv` was taken and is not complete.
-    pub(super) recv_held: bool,
-    pub(super) recv_capacity: u64,
-    /// In PSN order.
-    answers: VecDeque<Answer>,
-    /// The last `max_dest_rd_atomic` READs and atomics, the newest last, and whether they were repeated.
-    memory: VecDeque<(Executed, bool)>,
     /// An acknowledgement waits behind `answers`.
     ack_due: bool,
-    /// So does a NAK for the PSN expected.
-    nak_due: Option<AethSyndrome>,
-    refusal: Option<Refusal>,
     /// A NAK was sent for the PSN expected: once for each gap.
     nak_sent: bool,
-    /// The NAK that brought the queue pair to ERR, to be repeated to a peer that did not get it, and how often yet.
-    last_nak: Option<(u32, NakCode, u32)>,
+    /// `recv` was taken and is not complete.
+    pub(super) recv_held: bool,
     /// The credit code told last, or the one for "not used".
     credits_told: u8,
-    /// READ responses under way may read memory. They may also in ERR: they were sent before.
-    alive: Rc<Cell<bool>>,
+    pub(super) message: Option<Message>,
     comm_est_due: bool,
     last_wqe_due: bool,
+    /// A NAK for the PSN expected waits behind `answers`.
+    nak_due: Option<AethSyndrome>,
+    /// In PSN order.
+    answers: VecDeque<Answer>,
+    // What was above, every packet needs; this, some.
+    refusal: Option<Refusal>,
+    pub(super) recv_capacity: u64,
+    pub(super) recv: RecvWqe,
+    /// The last `max_dest_rd_atomic` READs and atomics, the newest last, and whether they were repeated.
+    memory: VecDeque<(Executed, bool)>,
+    /// The NAK that brought the queue pair to ERR, to be repeated to a peer that did not get it, and how often yet.
+    last_nak: Option<(u32, NakCode, u32)>,
+    /// READ responses under way may read memory. They may also in ERR: they were sent before.
+    alive: Rc<Cell<bool>>,
 }
 
 impl Drop for Responder {

@@ -10,8 +10,6 @@ impl Responder {
     #[inline]
     pub(crate) fn prefetch(&self) {
         prefetch::line(self);
-        prefetch::line(&self.answers);
-        prefetch::line(&self.expected_psn);
-        prefetch::line(&self.comm_est_due);
+        prefetch::line(&self.refusal);
     }
 }
