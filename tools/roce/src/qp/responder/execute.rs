@@ -66,8 +66,10 @@ impl Responder {
             // The packets before the first that does not fit are good.
             let good = room.checked_div(u64::from(mtu)).unwrap_or(0) as u32;
             if good > 0 {
-                let part = packet.payload.slice(0, good.saturating_mul(mtu));
-                self.scatter(core, host, packet, &part)?;
+                let front = packet.clone().split_front(good, mtu);
+                self.scatter(core, host, &front, &front.payload)?;
+                self.message = Some(Message::Send);
+                self.executed(&front);
             }
             return Err(self.refuse(
                 core,

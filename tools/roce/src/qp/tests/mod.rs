@@ -13,6 +13,7 @@ mod responder_order;
 mod retry;
 mod simulation;
 mod states;
+mod super_packets;
 mod unreliable;
 mod unreliable_drops;
 
