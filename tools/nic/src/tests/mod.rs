@@ -3,6 +3,7 @@
 //! The rules of the device, each a small test by the fake driver.
 
 mod cqs;
+mod credits;
 mod data;
 mod errors;
 mod hostile_guest;

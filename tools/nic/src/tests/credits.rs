@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! End-to-end credits: how many receives the transport is told of.
+
+use super::Pair;
+use crate::mock::{Driver, SendWr};
+use crate::Config;
+use verbena_abi::cmd::QP_HAS_SRQ;
+use verbena_abi::doorbell::{self, Words};
+use verbena_abi::wqe::WqeOpcode;
+use verbena_roce::Host;
+
+impl Pair {
+    fn credits(&mut self) -> Option<u32> {
+        let (device, ram) = (&mut self.d.device, &self.d.ram);
+        let told = device.with_qp(ram, self.b.qpn, |_, host| host.recv_credits());
+        told.flatten()
+    }
+}
+
+#[test]
+fn receives_posted_and_not_taken_are_credits() {
+    let mut p = Pair::new();
+    assert_eq!(p.credits(), Some(0));
+    for i in 0..5 {
+        p.d.post_recv(&mut p.b, i, &[]);
+        assert_eq!(p.credits(), Some(1 + i as u32));
+    }
+    for left in (0..5).rev() {
+        p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::Send, 1, &[]));
+        p.d.pass(1_000_000_000);
+        assert_eq!(p.credits(), Some(left));
+    }
+    assert_eq!(p.d.drain(&mut p.cq_b).len(), 5);
+}
+
+#[test]
+fn a_producer_index_beyond_the_ring_is_no_credit() {
+    let mut p = Pair::new();
+    let at = doorbell::rq_producer(p.b.slot.into());
+    p.d.words().store_release(at, 17);
+    assert_eq!(p.credits(), Some(0));
+    p.d.words().store_release(at, 16);
+    assert_eq!(p.credits(), Some(16));
+}
+
+#[test]
+fn a_shared_queue_gives_no_credits() {
+    let mut p = Pair::new();
+    let srq = p.d.create_srq();
+    let mut request = p.d.qp_request(&p.cq_b.clone(), &p.cq_b.clone());
+    request.flags = QP_HAS_SRQ;
+    request.srqn = srq.srqn.into();
+    p.b = p.d.create_qp_by(&request).unwrap();
+    assert_eq!(p.credits(), None);
+}
+
+#[test]
+fn credits_can_be_switched_off() {
+    for credits in [true, false] {
+        let config = Config {
+            credits,
+            ..Config::default()
+        };
+        let mut p = Pair::on(Driver::with(config));
+        let (device, ram) = (&mut p.d.device, &p.d.ram);
+        let set = device.with_qp(ram, p.b.qpn, |transport, _| transport.config().credits);
+        assert_eq!(set, Some(credits));
+    }
+}
