@@ -7,14 +7,15 @@
 //! or written for a work request that is not outstanding.
 
 pub mod engine;
-pub mod fuzz;
 pub mod link;
+pub mod network;
 pub mod pair;
 pub mod rng;
 pub mod tap;
 pub mod world;
 
 pub use link::{Link, Mode};
+pub use network::Network;
 pub use pair::{Pair, Setup};
 pub use rng::Rng;
 pub use tap::Tap;

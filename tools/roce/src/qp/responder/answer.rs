@@ -73,7 +73,9 @@ impl Responder {
             return credits::INVALID;
         }
         host.recv_credits().map_or(credits::INVALID, |posted| {
-            credits::encode(posted.saturating_add(self.recv_held.into()))
+            // The receive of a message that is executed, and refused for its key's sake, is not there any more.
+            let held = self.recv_held && self.message.is_some();
+            credits::encode(posted.saturating_add(held.into()))
         })
     }
 

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Threads that share out the seeds.
+
+use crate::replay;
+use crate::state::State;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{mpsc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+use verbena_roce::testing::network::cover::Coverage;
+use verbena_roce::testing::Network;
+
+/// Seeds that a thread takes at a time.
+const BLOCK: u64 = 200;
+/// Between two notes of what was done.
+const NOTE: Duration = Duration::from_secs(10);
+
+/// A seed that broke a rule.
+#[derive(Debug)]
+pub struct Failure {
+    /// The seed.
+    pub seed: u64,
+    /// The rule.
+    pub message: String,
+}
+
+struct Report {
+    first: u64,
+    end: u64,
+    coverage: Coverage,
+    failures: Vec<Failure>,
+}
+
+/// Runs the seeds below `seeds` that were not run yet, until all are done, one fails, or `stop` is set. Failures come in
+/// no order; the seeds behind one are run only if `all` is set.
+pub fn run(
+    state: &mut State,
+    seeds: u64,
+    jobs: usize,
+    all: bool,
+    stop: &AtomicBool,
+    mut note: impl FnMut(&State),
+) -> Vec<Failure> {
+    let blocks: VecDeque<(u64, u64)> = state.missing(seeds, BLOCK).into();
+    let blocks = Mutex::new(blocks);
+    let mut failures = Vec::new();
+    let mut noted = Instant::now();
+    let (sender, reports) = mpsc::channel();
+    thread::scope(|scope| {
+        for _ in 0..jobs.max(1) {
+            let (sender, blocks) = (sender.clone(), &blocks);
+            scope.spawn(move || work(blocks, all, stop, &sender));
+        }
+        drop(sender);
+        for report in reports {
+            state.add(report.first, report.end, &report.coverage);
+            if !all && !report.failures.is_empty() {
+                stop.store(true, Ordering::Relaxed);
+            }
+            failures.extend(report.failures);
+            if noted.elapsed() > NOTE {
+                noted = Instant::now();
+                note(state);
+            }
+        }
+    });
+    failures
+}
+
+fn work(
+    blocks: &Mutex<VecDeque<(u64, u64)>>,
+    all: bool,
+    stop: &AtomicBool,
+    sender: &mpsc::Sender<Report>,
+) {
+    let mut network = Network::new();
+    loop {
+        let block = blocks.lock().map(|mut blocks| blocks.pop_front());
+        let Ok(Some((first, last))) = block else {
+            return;
+        };
+        let mut failures = Vec::new();
+        let mut end = first;
+        while end < last && !stop.load(Ordering::Relaxed) && (all || failures.is_empty()) {
+            if let Err(message) = replay::catch(&mut network, end) {
+                failures.push(Failure { seed: end, message });
+                let coverage = network.take_coverage();
+                network = Network::new();
+                network.add_coverage(&coverage);
+            }
+            end += 1;
+        }
+        // A seed that failed is not done.
+        if let (false, Some(failure)) = (all, failures.first()) {
+            end = failure.seed;
+        }
+        let failed = !all && !failures.is_empty();
+        let report = Report {
+            first,
+            end,
+            coverage: network.take_coverage(),
+            failures,
+        };
+        if sender.send(report).is_err() || failed {
+            return;
+        }
+    }
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! `verbena-sim`: runs the transport's simulated network ([`verbena_roce::testing::Network`]), seed after seed, on all
+//! cores. It can be stopped at any time and goes on where it was. A seed that breaks a rule is printed with the command
+//! that replays it.
+
+use clap::Parser;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
+use std::time::Instant;
+use verbena_sim::{crew, replay, state::State};
+
+/// Runs the simulation of the transport.
+#[derive(Parser)]
+#[command(name = "verbena-sim")]
+struct Args {
+    /// Run seeds 0 to N - 1, without those that were run before with the same source.
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    seeds: u64,
+    /// Replay one seed with a trace.
+    #[arg(long, value_name = "K", conflicts_with = "seeds")]
+    seed: Option<u64>,
+    /// Only tell whether that seed keeps all rules.
+    #[arg(long, requires = "seed")]
+    quiet: bool,
+    /// Threads; as many as there are cores if not given.
+    #[arg(long, value_name = "J")]
+    jobs: Option<usize>,
+    /// Where to note what was done.
+    #[arg(long, value_name = "FILE", default_value = "build/sim/state")]
+    state: PathBuf,
+    /// What the source is known by; what was done with another is forgotten.
+    #[arg(long, value_name = "HASH", default_value = "unknown")]
+    source: String,
+    /// Do not stop at the first seed that breaks a rule.
+    #[arg(long)]
+    all: bool,
+    /// Print what was met, with counts.
+    #[arg(long)]
+    coverage: bool,
+    /// Append a line about all that was done with this source to a file.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if let Some(seed) = args.seed {
+        return match replay::one(seed, !args.quiet) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(message) => {
+                eprintln!("seed {seed} breaks a rule: {message}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    let mut state = State::load(&args.state, &args.source);
+    let jobs = args
+        .jobs
+        .or_else(|| std::thread::available_parallelism().ok().map(usize::from))
+        .unwrap_or(1);
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        if let Err(error) = signal_hook::flag::register(signal, Arc::clone(&stop)) {
+            eprintln!("warning: ^C will lose what was done since the last note: {error}");
+        }
+    }
+    let before = state.done();
+    let started = Instant::now();
+    let mut failures = crew::run(&mut state, args.seeds, jobs, args.all, &stop, |state| {
+        if let Err(error) = state.store(&args.state) {
+            eprintln!("warning: {}: {error}", args.state.display());
+        }
+        let seconds = started.elapsed().as_secs_f64();
+        let rate = (state.done() - before) as f64 / seconds.max(0.001);
+        eprintln!(
+            "[{seconds:4.0}s] {} seeds, {rate:.0} per second",
+            state.done()
+        );
+    });
+    if let Err(error) = state.store(&args.state) {
+        eprintln!("error: {}: {error}", args.state.display());
+        return ExitCode::FAILURE;
+    }
+    if args.coverage {
+        state.coverage.lines().for_each(|line| println!("{line}"));
+    }
+    failures.sort_by_key(|failure| failure.seed);
+    for failure in &failures {
+        println!("seed {} breaks a rule: {}", failure.seed, failure.message);
+        println!("replay: make sim SEED={}", failure.seed);
+    }
+    if !failures.is_empty() {
+        return ExitCode::FAILURE;
+    }
+    println!("{}", state.summary());
+    if let Some(record) = &args.record {
+        let line = format!("| {} | {} |\n", args.source, state.summary());
+        let file = OpenOptions::new().append(true).create(true).open(record);
+        if let Err(error) = file.and_then(|mut file| file.write_all(line.as_bytes())) {
+            eprintln!("error: {}: {error}", record.display());
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Runs seeds and catches the rules that they break.
+
+use std::cell::{Cell, RefCell};
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Once;
+use verbena_roce::testing::Network;
+
+thread_local! {
+    static CATCHING: Cell<bool> = const { Cell::new(false) };
+    static MESSAGE: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// From now on a panic is noted rather than printed, where it is caught.
+fn note_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let others = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !CATCHING.get() {
+                return others(info);
+            }
+            let place = info
+                .location()
+                .map(|at| format!(" ({}:{})", at.file(), at.line()));
+            let payload = info.payload();
+            let text = payload
+                .downcast_ref::<String>()
+                .cloned()
+                .or_else(|| {
+                    payload
+                        .downcast_ref::<&str>()
+                        .map(|text| String::from(*text))
+                })
+                .unwrap_or_default();
+            let message = text + &place.unwrap_or_default();
+            MESSAGE.with(|slot| *slot.borrow_mut() = Some(message));
+        }));
+    });
+}
+
+/// Runs a seed in a network. The error is the rule that was broken; the network is not to be used again.
+pub fn catch(network: &mut Network, seed: u64) -> Result<(), String> {
+    note_panics();
+    CATCHING.set(true);
+    let result = panic::catch_unwind(AssertUnwindSafe(|| network.run(seed)));
+    CATCHING.set(false);
+    result.map(|_| ()).map_err(|_| {
+        MESSAGE
+            .with(|slot| slot.borrow_mut().take())
+            .unwrap_or_default()
+    })
+}
+
+/// Runs one seed, with a trace if asked for.
+pub fn one(seed: u64, trace: bool) -> Result<(), String> {
+    let mut network = Network::new();
+    if trace {
+        network.trace(|line| println!("{line}"));
+    }
+    catch(&mut network, seed)
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What was done, in a text file: the source, the ranges of seeds, what was met.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::{fs, io};
+use verbena_roce::testing::network::cover::Coverage;
+
+/// What was done with one source.
+#[derive(Debug, Default)]
+pub struct State {
+    /// The source.
+    pub source: String,
+    /// What was met.
+    pub coverage: Coverage,
+    /// Seeds that were run, as ranges that do not touch, in order.
+    ranges: Vec<(u64, u64)>,
+}
+
+impl State {
+    /// Reads a file. What is of another source, or cannot be read, is forgotten.
+    pub fn load(path: &Path, source: &str) -> Self {
+        let mut state = Self {
+            source: source.into(),
+            ..Self::default()
+        };
+        let text = fs::read_to_string(path).unwrap_or_default();
+        let mut lines = text.lines();
+        if lines.next() != Some(&format!("source {source}")) {
+            return state;
+        }
+        for line in lines {
+            let words: Vec<&str> = line.split(' ').collect();
+            let number = |at: usize| words.get(at).and_then(|w| w.parse::<u64>().ok());
+            match (words.first().copied(), number(1), number(2)) {
+                (Some("seeds"), Some(first), Some(end)) => state.add_range(first, end),
+                (Some("time"), Some(time), _) => state.coverage.time = time,
+                (Some("met"), Some(topic), Some(a)) => {
+                    if let (Some(b), Some(count)) = (number(3), number(4)) {
+                        let key = [topic as u8, a as u8, b as u8];
+                        state.coverage.add_raw(key, count);
+                    }
+                }
+                _ => {}
+            }
+        }
+        state
+    }
+
+    /// Writes the file, all of it or nothing.
+    pub fn store(&self, path: &Path) -> io::Result<()> {
+        let mut text = format!("source {}\ntime {}\n", self.source, self.coverage.time);
+        for (first, end) in &self.ranges {
+            let _ = writeln!(text, "seeds {first} {end}");
+        }
+        for ([topic, a, b], count) in self.coverage.raw() {
+            let _ = writeln!(text, "met {topic} {a} {b} {count}");
+        }
+        if let Some(dir) = path.parent() {
+            fs::create_dir_all(dir)?;
+        }
+        let new = path.with_extension("new");
+        fs::write(&new, text)?;
+        fs::rename(&new, path)
+    }
+
+    /// Notes that `first..end` was run.
+    pub fn add(&mut self, first: u64, end: u64, coverage: &Coverage) {
+        self.coverage.merge(coverage);
+        self.add_range(first, end);
+    }
+
+    fn add_range(&mut self, first: u64, end: u64) {
+        if first >= end {
+            return;
+        }
+        self.ranges.push((first, end));
+        self.ranges.sort_unstable();
+        let mut merged: Vec<(u64, u64)> = Vec::new();
+        for (first, end) in self.ranges.drain(..) {
+            match merged.last_mut() {
+                Some(last) if last.1 >= first => last.1 = last.1.max(end),
+                _ => merged.push((first, end)),
+            }
+        }
+        self.ranges = merged;
+    }
+
+    /// Seeds that were run.
+    pub fn done(&self) -> u64 {
+        self.ranges.iter().map(|(first, end)| end - first).sum()
+    }
+
+    /// Seeds below `seeds` that were not run, in blocks.
+    pub fn missing(&self, seeds: u64, block: u64) -> Vec<(u64, u64)> {
+        let mut blocks = Vec::new();
+        let mut from = 0;
+        let limit = [(seeds, seeds)];
+        for (first, end) in self.ranges.iter().chain(&limit) {
+            let to = (*first).min(seeds);
+            while from < to {
+                let next = (from + block).min(to);
+                blocks.push((from, next));
+                from = next;
+            }
+            from = from.max(*end);
+        }
+        blocks
+    }
+
+    /// A line about it.
+    pub fn summary(&self) -> String {
+        format!(
+            "{} seeds, {:.1} hours of virtual time, {} features met, no broken rule",
+            self.done(),
+            self.coverage.time as f64 / 3.6e12,
+            self.coverage.raw().count()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_that_touch_become_one() {
+        let mut state = State::default();
+        for (first, end) in [(10, 20), (0, 5), (5, 10), (40, 50)] {
+            state.add(first, end, &Coverage::default());
+        }
+        assert_eq!(state.ranges, [(0, 20), (40, 50)]);
+        assert_eq!(state.done(), 30);
+    }
+
+    #[test]
+    fn what_is_missing_is_run() {
+        let mut state = State::default();
+        state.add(3, 5, &Coverage::default());
+        state.add(8, 9, &Coverage::default());
+        assert_eq!(
+            state.missing(12, 2),
+            [(0, 2), (2, 3), (5, 7), (7, 8), (9, 11), (11, 12)]
+        );
+        assert_eq!(state.missing(4, 10), [(0, 3)]);
+        assert_eq!(state.missing(5, 10), [(0, 3)]);
+    }
+
+    #[test]
+    fn what_is_stored_is_loaded() {
+        let dir = std::env::temp_dir().join(format!("verbena-sim-{}", std::process::id()));
+        let path = dir.join("state");
+        let mut state = State::load(&path, "abc");
+        let mut coverage = Coverage::default();
+        coverage.add_raw([1, 2, 3], 4);
+        coverage.time = 9;
+        state.add(0, 7, &coverage);
+        state.store(&path).unwrap();
+        let again = State::load(&path, "abc");
+        assert_eq!((again.done(), &again.coverage), (7, &coverage));
+        assert_eq!(State::load(&path, "other").done(), 0);
+        fs::remove_dir_all(dir).unwrap();
+    }
+}
