@@ -8,6 +8,7 @@ use crate::tables::ContextSlot;
 use verbena_abi::cmd::{self, QpType};
 use verbena_abi::ctx::{AddressVector, QpAttr, QpContext};
 use verbena_abi::doorbell::{self, Words};
+use verbena_roce::prefetch;
 use verbena_roce::wire::Path;
 use verbena_roce::QpState;
 
@@ -96,6 +97,16 @@ impl Env {
 }
 
 impl Qp {
+    /// Has its memory fetched for a turn that comes soon.
+    #[inline]
+    pub fn prefetch(&self) {
+        self.transport.prefetch();
+        prefetch::line(&self.env.create);
+        prefetch::line(&self.env.area);
+        prefetch::line(&self.env.sq);
+        prefetch::line(&self.env.path);
+    }
+
     /// The context, with the producer index of the receive ring as last read.
     pub fn context(&self, rq_pi: u32) -> QpContext {
         let live = self.transport.snapshot();

@@ -147,11 +147,37 @@ impl Device {
             let Some(qpn) = self.ready.pop() else {
                 break;
             };
+            self.prefetch();
             self.run_qp(mem, qpn);
             worked = true;
         }
         self.settle(mem);
         worked
+    }
+
+    /// Has memory fetched that the next turns need: with thousands of queue pairs none of it is near.
+    fn prefetch(&self) {
+        let [_, buffers, work, own, far] = self.ready.ahead();
+        let qp = |qpn: Option<u32>| self.qps.get(qpn?);
+        if let Some(qpn) = far {
+            self.qps.prefetch(qpn);
+            self.timers.prefetch(qpn);
+        }
+        if let Some(qp) = qp(own) {
+            qp.prefetch();
+        }
+        if let Some(qp) = qp(work) {
+            qp.transport.prefetch_work();
+            // The peer, if it is one of the device's own.
+            let peer = qp.transport.attr();
+            if let (true, Some(peer)) = (peer.local_peer, self.qps.get(peer.dest_qpn)) {
+                peer.prefetch();
+                self.timers.prefetch(peer.env.qpn());
+            }
+        }
+        if let Some(qp) = qp(buffers) {
+            qp.transport.prefetch_buffers();
+        }
     }
 
     fn run_qp<M: GuestMemory>(&mut self, mem: &M, qpn: u32) {

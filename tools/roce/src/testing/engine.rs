@@ -28,6 +28,10 @@ const QKEY: u32 = 0x1234;
 const SLICE_STEPS: u32 = 64;
 /// Bytes of a buffer are rounded up to this.
 const LINE: usize = 64;
+/// Bytes of a giant message.
+pub const GIANT: u32 = 1 << 30;
+/// Memory that a giant message's buffers really have: it repeats itself.
+const GIANT_MEMORY: usize = 256 << 10;
 
 /// What is run.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +56,8 @@ pub struct Shape {
     pub wire: bool,
     /// Path MTU.
     pub path_mtu: u32,
+    /// Queue pair 0 sends messages of [`GIANT`] bytes instead.
+    pub giant: bool,
 }
 
 impl Shape {
@@ -68,6 +74,7 @@ impl Shape {
             signal_every: 1,
             wire: false,
             path_mtu: 4096,
+            giant: false,
         }
     }
 
@@ -111,8 +118,9 @@ struct Region {
     access: u32,
     iova: u64,
     length: u64,
-    /// Where it is in the memory.
+    /// Where it is in the memory, and how much of it there is before it repeats itself.
     at: usize,
+    real: usize,
 }
 
 /// What a queue pair has outside of the transport.
@@ -120,6 +128,8 @@ struct Region {
 struct End {
     posted: u32,
     recvs_taken: u32,
+    /// Turns that there had been when it posted last.
+    posted_at: u64,
 }
 
 /// Everything but the transports.
@@ -150,6 +160,9 @@ pub struct Engine {
     now: u64,
     /// Messages completed at their senders.
     completed: u64,
+    /// Turns of queue pairs, and the most between a post and its completion.
+    turns: u64,
+    longest: u64,
 }
 
 /// The surroundings of one queue pair.
@@ -202,7 +215,11 @@ impl Nic {
         if offset > region.length || key.length > region.length - offset {
             return Err(pick(Syndrome::LkeyBounds, Syndrome::RkeyBounds));
         }
-        Ok(region.at + offset as usize)
+        let mut offset = offset as usize;
+        if offset >= region.real {
+            offset %= region.real;
+        }
+        Ok(region.at + offset)
     }
 
     /// Where a part of one SGE is; all lists here have one.
@@ -434,7 +451,7 @@ impl Engine {
             | access::REMOTE_WRITE
             | access::REMOTE_READ
             | access::REMOTE_ATOMIC;
-        let regions = (0..count)
+        let mut regions: Vec<Region> = (0..count)
             .map(|n| {
                 let at = n as usize * 2 * half;
                 Region {
@@ -445,15 +462,24 @@ impl Engine {
                     iova: 1 << 32 | at as u64,
                     length: 2 * half as u64,
                     at,
+                    real: 2 * half,
                 }
             })
             .collect();
+        let small = count as usize * 2 * half;
+        if shape.giant {
+            for (region, n) in regions.iter_mut().zip(0..2) {
+                region.length = 2 * u64::from(GIANT);
+                (region.at, region.real) = (small + n * GIANT_MEMORY, GIANT_MEMORY);
+            }
+        }
+        let memory = small + if shape.giant { 2 * GIANT_MEMORY } else { 0 };
         let completions = (count * (shape.depth + 1)).next_power_of_two().max(1024);
         let mut engine = Self {
             qps: Vec::new(),
             nic: Nic {
                 shape,
-                memory: vec![1; count as usize * 2 * half],
+                memory: vec![1; memory],
                 regions,
                 sq: vec![Wqe::default(); (count * shape.depth) as usize],
                 ends: vec![End::default(); count as usize],
@@ -469,6 +495,8 @@ impl Engine {
             timers: Wheel::new(),
             now: 0,
             completed: 0,
+            turns: 0,
+            longest: 0,
         };
         engine.ready.reserve(count, 1);
         engine.timers.reserve(count);
@@ -526,9 +554,11 @@ impl Engine {
         );
         // What is read comes from the peer's first half to the own second half; what is written goes the other way round.
         let (local, remote) = if reads { (half, 0) } else { (0, half) };
-        let posted = &mut self.nic.ends[end as usize].posted;
-        let first = *posted;
-        *posted = first.wrapping_add(count);
+        let place = &mut self.nic.ends[end as usize];
+        let first = place.posted;
+        place.posted = first.wrapping_add(count);
+        place.posted_at = self.turns;
+        let giant = shape.giant && end == 0;
         for index in first..first.wrapping_add(count) {
             let at = end * shape.depth + index % shape.depth;
             self.nic.sq[at as usize] = Wqe {
@@ -538,7 +568,7 @@ impl Engine {
                 signaled: index % shape.signal_every == shape.signal_every - 1,
                 sge: Sge {
                     addr: own.iova + local,
-                    length: shape.size,
+                    length: if giant { GIANT } else { shape.size },
                     lkey: own.key,
                 },
             };
@@ -557,6 +587,8 @@ impl Engine {
             if !cqe.recv {
                 let count = self.nic.shape.signal_every;
                 self.completed += u64::from(count);
+                let posted_at = self.nic.ends[cqe.qp as usize].posted_at;
+                self.longest = self.longest.max(self.turns - posted_at);
                 self.post(cqe.qp, count);
             }
         }
@@ -618,6 +650,7 @@ impl Engine {
             return false;
         };
         self.prefetch();
+        self.turns += 1;
         let now = self.now;
         if self.call(end, |qp, host| qp.poll(host, now, &mut sched::turn())) {
             self.ready.push(0, end);
@@ -676,6 +709,18 @@ impl Engine {
         self.completed
     }
 
+    /// The most turns of queue pairs that there were between a post and its completion.
+    pub fn longest_wait(&self) -> u64 {
+        self.longest
+    }
+
+    /// Packets that a queue pair has sent.
+    pub fn packets_sent(&self, end: u32) -> u64 {
+        self.qps
+            .get(end as usize)
+            .map_or(0, |qp| qp.counters().tx_packets)
+    }
+
     /// Receives completed.
     pub fn received(&self) -> u64 {
         self.nic.received
@@ -729,6 +774,29 @@ mod tests {
                     assert_eq!(engine.nic.events, 0);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_giant_message_holds_up_no_small_one() {
+        for (wire, turn) in [
+            (false, sched::TURN_BYTES / 4096),
+            (true, sched::TURN_PACKETS.into()),
+        ] {
+            let shape = Shape {
+                wire,
+                pairs: 8,
+                giant: true,
+                ..Shape::new(QpType::Rc, WqeOpcode::RdmaWrite, 8)
+            };
+            let mut engine = Engine::new(shape);
+            engine.run(700);
+            // In turn, each sends and is sent its acknowledgement: two turns of each of the 16 queue pairs at most.
+            assert!(engine.longest_wait() <= 32, "{}", engine.longest_wait());
+            // The giant went on meanwhile, by a turn's budget for each of the others' messages, and is far from its end.
+            let sent = engine.packets_sent(0);
+            assert!(sent >= 90 * turn, "{sent}");
+            assert!(sent < u64::from(GIANT / 4096) / 2, "{sent}");
         }
     }
 

@@ -135,7 +135,7 @@ impl Slots {
 
     fn grow(&mut self) {
         let size = self.ring.len().saturating_mul(2).max(1);
-        let mut grown = Vec::new();
+        let mut grown = Vec::with_capacity(size);
         grown.resize_with(size, Slot::default);
         let mut index = self.oldest;
         while let Some(slot) = self.get_mut(index) {

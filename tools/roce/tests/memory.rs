@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What a queue pair costs in memory, as Documentation/transport.md has it.
+
+use verbena_roce::host::WqeOpcode;
+use verbena_roce::testing::engine::{Engine, Shape};
+use verbena_roce::{Config, Qp, QpType};
+
+const PAIRS: u32 = 100;
+
+/// Heap bytes of each queue pair's transport once it has sent messages, `depth` of them under way at once.
+fn heap(opcode: WqeOpcode, depth: u32) -> u64 {
+    let mut engine = Engine::new(Shape {
+        pairs: PAIRS,
+        both: true,
+        depth,
+        ..Shape::new(QpType::Rc, opcode, 8)
+    });
+    let messages = u64::from(2 * PAIRS * depth * 4);
+    let grown = allocation_counter::measure(|| engine.run(messages)).bytes_current;
+    u64::try_from(grown).unwrap() / u64::from(2 * PAIRS)
+}
+
+#[test]
+fn a_queue_pair_is_twelve_cache_lines() {
+    assert!(size_of::<Qp>() <= 768, "{}", size_of::<Qp>());
+}
+
+#[test]
+fn an_idle_queue_pair_has_hardly_any_heap() {
+    let mut kept = None;
+    let info = allocation_counter::measure(|| {
+        kept = Some(Qp::new(Config::new(1, QpType::Rc, 1)));
+    });
+    assert!(info.bytes_current <= 32, "{}", info.bytes_current);
+    drop(kept);
+}
+
+#[test]
+fn a_work_request_under_way_costs_less_than_256_bytes() {
+    for depth in [1, 4, 64] {
+        let bytes = heap(WqeOpcode::RdmaWrite, depth);
+        assert!(bytes > 0, "nothing was sent");
+        assert!(bytes <= 256 * u64::from(depth), "{depth}: {bytes}");
+    }
+}
+
+#[test]
+fn reads_cost_the_responder_less_than_768_bytes_more() {
+    let bytes = heap(WqeOpcode::RdmaRead, 1);
+    assert!(bytes <= 256 + 768, "{bytes}");
+}
