@@ -2,6 +2,7 @@
 
 //! The rules, one by one and by name. Most run in every way that packets can travel.
 
+mod answered;
 mod by_hand;
 mod chaos;
 mod credits;
@@ -10,10 +11,12 @@ mod errors;
 mod flow;
 mod responder;
 mod responder_order;
+mod responses;
 mod retry;
 mod simulation;
 mod states;
 mod super_packets;
+mod timers;
 mod unreliable;
 mod unreliable_drops;
 
