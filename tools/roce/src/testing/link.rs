@@ -27,6 +27,17 @@ pub enum Carried {
     Frame(Vec<u8>),
 }
 
+impl Carried {
+    /// Bytes on the link, about.
+    fn len(&self) -> u64 {
+        match self {
+            // Preamble and gap, Ethernet, IPv4, UDP, BTH, ICRC, FCS.
+            Carried::Packet(packet) => u64::from(packet.payload.len()) + 82,
+            Carried::Frame(bytes) => bytes.len() as u64 + 24,
+        }
+    }
+}
+
 /// The link.
 #[derive(Debug)]
 pub struct Link {
@@ -36,6 +47,8 @@ pub struct Link {
     pub delay_ns: u64,
     /// More, up to this, at random: reorders when it is more than the distance of packets.
     pub jitter_ns: u64,
+    /// Bits per nanosecond in each direction; 0: any number.
+    pub rate: u64,
     /// Packets lost, of 100.
     pub loss: u32,
     /// Packets that arrive twice, of 100.
@@ -48,6 +61,8 @@ pub struct Link {
     pub record: bool,
     rng: Rng,
     number: u64,
+    /// When the last bit that a side has sent is on the link.
+    busy_until: [u64; 2],
     queue: Vec<(u64, u64, Side, Carried)>,
 }
 
@@ -58,6 +73,7 @@ impl Link {
             mode,
             delay_ns: 1_000,
             jitter_ns: 0,
+            rate: 0,
             loss: 0,
             duplication: 0,
             drop_if: None,
@@ -65,6 +81,7 @@ impl Link {
             record: false,
             rng: Rng::new(seed),
             number: 0,
+            busy_until: [0; 2],
             queue: Vec::new(),
         }
     }
@@ -85,7 +102,10 @@ impl Link {
             1
         };
         for _ in 0..copies {
-            let at = now + self.delay_ns + self.rng.below(self.jitter_ns + 1);
+            let begin = now.max(self.busy_until[from as usize]);
+            let sent = begin + (carried.len() * 8).checked_div(self.rate).unwrap_or(0);
+            self.busy_until[from as usize] = sent;
+            let at = sent + self.delay_ns + self.rng.below(self.jitter_ns + 1);
             self.number += 1;
             self.queue
                 .push((at, self.number, from.peer(), carried.clone()));

@@ -14,6 +14,9 @@ pub mod rng;
 pub mod tap;
 pub mod world;
 
+#[cfg(test)]
+mod goodput;
+
 pub use link::{Link, Mode};
 pub use network::Network;
 pub use pair::{Pair, Setup};

@@ -30,6 +30,8 @@ pub struct Setup {
     pub psns: [u32; 2],
     /// Packets that may be unacknowledged.
     pub window: u32,
+    /// The local ACK timer is not shorter.
+    pub min_timeout_ns: u64,
     /// What one call of `run` may send.
     pub budget: Budget,
     /// Both take receives from SRQs.
@@ -58,6 +60,7 @@ impl Default for Setup {
             },
             psns: [0xff_fff0, 5],
             window: 64,
+            min_timeout_ns: 100_000,
             budget: Budget::new(16, 64 << 10),
             has_srq: false,
             paths: [path(Side::A), path(Side::B)],
@@ -120,7 +123,7 @@ impl Pair {
             config.wire_window = setup.window;
             config.has_srq = setup.has_srq;
             config.super_bytes = 4096;
-            config.min_timeout_ns = 100_000;
+            config.min_timeout_ns = setup.min_timeout_ns;
             Qp::new(config)
         };
         let mut world = World::default();
