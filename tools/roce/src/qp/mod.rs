@@ -352,6 +352,7 @@ impl Qp {
         }
         if !matches!(to, QpState::Reset | QpState::Err) {
             state::check_attr(attr)?;
+            state::check_mtu(from, &self.core.attr, attr)?;
         }
         match to {
             QpState::Reset => {

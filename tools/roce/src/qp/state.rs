@@ -39,6 +39,17 @@ pub fn check_attr(attr: &Attr) -> Result<(), Syndrome> {
     }
 }
 
+/// Whether the path MTU stays as it is: it is set on the way to RTR (IBTA 11.2.5.2), and from then on work under way is
+/// counted in packets of it.
+pub fn check_mtu(from: QpState, present: &Attr, attr: &Attr) -> Result<(), Syndrome> {
+    let is_open = matches!(from, QpState::Reset | QpState::Init | QpState::Err);
+    if is_open || attr.path_mtu == present.path_mtu {
+        Ok(())
+    } else {
+        Err(Syndrome::CmdAttribute)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,6 +7,7 @@
 //! or written for a work request that is not outstanding.
 
 pub mod engine;
+pub mod fuzz;
 pub mod link;
 pub mod network;
 pub mod pair;

@@ -6,7 +6,7 @@ use super::{pattern, MODES};
 use crate::host::WcStatus::*;
 use crate::host::{EventType, Syndrome};
 use crate::testing::{Mode, Pair, Post, Setup, Side::*};
-use crate::{Budget, QpState};
+use crate::{Attr, Budget, QpState};
 use std::vec;
 
 #[test]
@@ -306,4 +306,19 @@ fn destroying_a_queue_pair_kills_what_is_under_way() {
     drop(core::mem::replace(&mut p.qps[0], fresh));
     p.settle();
     assert_eq!(p.world.bytes(dst), [0; 600]);
+}
+
+#[test]
+fn path_mtu_stays_once_it_is_used() {
+    let mut pair = Pair::rc(Mode::Local);
+    let attr = pair.attr(A);
+    for path_mtu in [512, 4096] {
+        let other = Attr { path_mtu, ..attr };
+        for to in [QpState::Rts, QpState::Sqd] {
+            let result = pair.modify_attr(A, to, &other);
+            assert_eq!(result, Err(Syndrome::CmdAttribute), "{to:?}");
+        }
+    }
+    assert_eq!(pair.qp(A).attr().path_mtu, attr.path_mtu);
+    assert_eq!(pair.state(A), QpState::Rts);
 }

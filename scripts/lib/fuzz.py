@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+"""The work of scripts/fuzz, inside of the toolchain root: builds the fuzz targets, runs them in turns, counts."""
+import argparse
+import glob
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+
+TOP = sys.argv[1]
+FUZZ = f"{TOP}/tools/roce/fuzz"
+SRC = f"{TOP}/tools/roce/src"
+WORK = f"{TOP}/build/fuzz"
+LOG = f"{FUZZ}/LOG.md"
+HEADERS = ["ethernet", "ipv4", "ipv6", "udp", "bth", "ext"]
+PARSERS = HEADERS + ["frame", "round_trip"]
+TARGETS = PARSERS + ["operations"]
+# Longest input: what a target can make use of.
+LENGTH = {"frame": 320, "round_trip": 320, "operations": 256}
+# Seconds of one turn, after which the count is written down.
+TURN = 20
+# Bytes of a target's committed corpus, as text.
+COMMITTED = {"operations": 150_000}
+# What libFuzzer needs of the compiler: counters of edges, a table of them, calls at comparisons.
+COVERAGE = ["-Cpasses=sancov-module"] + ["-Cllvm-args=-sanitizer-coverage-" + option for option in (
+    "level=4", "inline-8bit-counters", "pc-table", "trace-compares")]
+
+
+def files(*patterns):
+    found = []
+    for pattern in patterns:
+        found += glob.glob(f"{TOP}/{pattern}", recursive=True)
+    return sorted({f for f in found if not re.search(r"/tests(\.rs|/)", f)})
+
+
+def source_hash(target):
+    """Of everything that the target runs: a count is worth nothing for other code."""
+    ours = "tools/roce/src/testing/fuzz/"
+    if target == "operations":
+        used = [f for f in files("tools/roce/src/**/*.rs") if "/testing/" not in f]
+        used += files(ours + "mod.rs", ours + "node.rs", ours + "operations.rs")
+    else:
+        module = "headers.rs" if target in HEADERS else "frames.rs"
+        used = files("tools/roce/src/wire/**/*.rs", ours + "mod.rs", ours + module)
+        if target not in HEADERS:
+            used += files(*(f"tools/roce/src/{f}.rs" for f in ("packet", "pool", "psn")))
+    digest = hashlib.sha256()
+    for f in sorted(used):
+        with open(f, "rb") as text:
+            digest.update(os.path.relpath(f, TOP).encode() + b"\0" + text.read() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def build():
+    triple = re.search(r"^host: (.*)$", subprocess.run(
+        ["rustc", "-vV"], stdout=subprocess.PIPE, text=True, check=True).stdout, re.M)[1]
+    target_dir = f"{WORK}/cargo"
+    command = ["cargo", "build", "-q", "--release", "--manifest-path", f"{FUZZ}/Cargo.toml",
+               "--target", triple, "--target-dir", target_dir]
+    env = dict(os.environ, RUSTFLAGS=" ".join(["--cfg", "fuzzing"] + COVERAGE))
+    if subprocess.run(command, env=env, check=False).returncode:
+        sys.exit("error: the fuzz targets do not build, see above")
+    # A copy, so that building again does not disturb a campaign that is running.
+    built = f"{WORK}/bin"
+    os.makedirs(built, exist_ok=True)
+    for target in TARGETS:
+        shutil.copy2(f"{target_dir}/{triple}/release/{target}", f"{built}/{target}.new")
+        os.replace(f"{built}/{target}.new", f"{built}/{target}")
+
+
+def binary(target):
+    return f"{WORK}/bin/{target}"
+
+
+class State:
+    """Counts of one target: executions, corpus and features by source hash."""
+
+    def __init__(self, target):
+        self.target = target
+        self.path = f"{WORK}/state/{target}.json"
+        self.hash = source_hash(target)
+        self.all = {}
+        if os.path.exists(self.path):
+            with open(self.path, encoding="utf-8") as f:
+                self.all = json.load(f)
+        self.now = self.all.setdefault(self.hash, {"executions": 0, "corpus": 0, "features": 0, "seconds": 0})
+
+    def add(self, executions, seconds, corpus, features):
+        self.now["executions"] += executions
+        self.now["seconds"] += seconds
+        self.now["corpus"] = corpus or self.now["corpus"]
+        self.now["features"] = max(features, self.now["features"])
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        with open(self.path + ".new", "w", encoding="utf-8") as f:
+            json.dump(self.all, f, indent=1)
+        os.replace(self.path + ".new", self.path)
+
+
+def seed(target):
+    """The corpus to grow, with what is committed in it."""
+    folder = f"{WORK}/corpus/{target}"
+    os.makedirs(folder, exist_ok=True)
+    inputs = []
+    packed = f"{FUZZ}/corpus/{target}.hex"
+    if os.path.exists(packed):
+        with open(packed, encoding="utf-8") as f:
+            inputs += [bytes.fromhex(line) for line in f]
+    for crash in glob.glob(f"{FUZZ}/crashes/{target}/*"):
+        with open(crash, "rb") as f:
+            inputs.append(f.read())
+    for data in inputs:
+        # The name that libFuzzer gives it.
+        path = f"{folder}/{hashlib.sha1(data).hexdigest()}"
+        if not os.path.exists(path):
+            with open(path, "wb") as f:
+                f.write(data)
+    return folder
+
+
+def minimise(target, path):
+    small = f"{path}.min"
+    subprocess.run([binary(target), "-minimize_crash=1", "-max_total_time=30", "-timeout=10", f"-exact_artifact_path={small}", path],
+                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    return small if os.path.exists(small) else path
+
+
+class Campaign:
+    """Turns of targets, by so many workers."""
+
+    def __init__(self, targets, runs):
+        self.states = {target: State(target) for target in targets}
+        self.left = {t: max(0, runs - s.now["executions"]) for t, s in self.states.items()}
+        self.rate = {t: 20_000 if t == "operations" else 500_000 for t in targets}
+        self.lock = threading.Lock()
+        self.running = {}
+        self.failed = []
+        self.stopped = False
+
+    def take(self):
+        """A target with something left, and how much of it is to be run now."""
+        with self.lock:
+            if self.stopped or self.failed:
+                return None
+            # The one that will take longest goes first, so that no worker is left alone with it in the end.
+            target = max(self.left, key=lambda t: self.left[t] / self.rate[t])
+            runs = min(self.left[target], max(1000, int(self.rate[target] * TURN)))
+            self.left[target] -= runs
+            return (target, runs) if runs > 0 else None
+
+    def turn(self, target, runs, worker):
+        folder = f"{WORK}/corpus/{target}"
+        crashes = f"{WORK}/crashes/{target}/"
+        os.makedirs(crashes, exist_ok=True)
+        command = [binary(target), f"-runs={runs}", f"-max_len={LENGTH.get(target, 80)}", "-timeout=10", "-rss_limit_mb=1024",
+                   "-print_final_stats=1", "-detect_leaks=0", "-verbosity=1", f"-artifact_prefix={crashes}", folder]
+        began = time.time()
+        log = f"{WORK}/log-{target}-{worker}"
+        with open(log, "w+", encoding="utf-8", errors="replace") as out:
+            process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+            with self.lock:
+                self.running[worker] = process
+            code = process.wait()
+            out.seek(0)
+            text = out.read()
+        seconds = time.time() - began
+        number = re.search(r"^stat::number_of_executed_units: +(\d+)", text, re.M)
+        done = int(number[1]) if number else 0
+        shape = re.findall(r"cov: \d+ ft: (\d+) corp: (\d+)/", text)
+        features, corpus = map(int, shape[-1]) if shape else (0, 0)
+        with self.lock:
+            self.left[target] += runs - done if done < runs else 0
+            if seconds > 2 and done:
+                self.rate[target] = max(100, done / seconds)
+            state = self.states[target]
+            state.add(done, round(seconds, 1), corpus, features)
+            print(f"{target}: {done:,} more, {state.now['executions']:,} in all; {done / max(seconds, 0.001):,.0f}/s, "
+                  f"corpus {corpus:,}, features {features:,}", flush=True)
+            if code not in (0, 72) and not self.stopped:
+                wrote = re.search(r"Test unit written to (\S+)", text)
+                self.failed.append((target, wrote[1] if wrote else None, log, text))
+
+    def work(self, worker):
+        while (turn := self.take()) is not None:
+            self.turn(*turn, worker)
+
+    def run(self, jobs):
+        workers = [threading.Thread(target=self.work, args=(n,)) for n in range(jobs)]
+        for worker in workers:
+            worker.start()
+        try:
+            for worker in workers:
+                worker.join()
+        except KeyboardInterrupt:
+            # libFuzzer ends at this signal too, and tells how far it came.
+            self.stopped = True
+            with self.lock:
+                for process in self.running.values():
+                    process.terminate()
+            for worker in workers:
+                worker.join()
+            print("stopped; run it again to go on")
+        return not self.failed
+
+
+def report(failed):
+    for target, path, log, text in failed:
+        why = re.search(r"^thread .* panicked at .*\n.*", text, re.M) or re.search(r"^.*ERROR: libFuzzer: .*", text, re.M)
+        print(f"\nFAILED: {target}: {why[0] if why else 'no word from it, see ' + log}")
+        if path is None:
+            continue
+        kept = os.path.relpath(minimise(target, path), TOP)
+        print(f"  input:  {kept}\n  replay: scripts/fuzz --replay {target} {kept}\n"
+              f"  keep:   cp {kept} tools/roce/fuzz/crashes/{target}/ (once the fix is known, by its name)")
+
+
+HEAD = """# Fuzzing: what was run
+
+`scripts/fuzz --runs N --record` writes this list: executions of each target with one state of its source (a hash of all that
+the target runs), without a crash or a hang. A line is replaced when there is more of the same.
+
+| engine | source | target | executions | corpus | features |
+| --- | --- | --- | ---: | ---: | ---: |
+"""
+
+
+def record(states):
+    commit = subprocess.run(["git", "-C", TOP, "rev-parse", "--short=10", "HEAD"], stdout=subprocess.PIPE, text=True, check=True)
+    rows = []
+    if os.path.exists(LOG):
+        with open(LOG, encoding="utf-8") as f:
+            rows = [line.rstrip("\n") for line in f if re.match(r"\| [0-9a-f]{10} ", line)]
+    for target, state in states.items():
+        if state.now["executions"] == 0:
+            continue
+        rows = [row for row in rows if f"| {state.hash} | {target} |" not in row]
+        now = state.now
+        rows.append(f"| {commit.stdout.strip()} | {state.hash} | {target} | {now['executions']:,} | {now['corpus']:,} | {now['features']:,} |")
+    with open(LOG, "w", encoding="utf-8") as f:
+        f.write(HEAD + "\n".join(rows) + "\n")
+
+
+def pack(target):
+    """The committed corpus: the smallest inputs that reach everything, one a line."""
+    merged = f"{WORK}/merged/{target}"
+    shutil.rmtree(merged, ignore_errors=True)
+    os.makedirs(merged)
+    subprocess.run([binary(target), "-set_cover_merge=1", f"-max_len={LENGTH.get(target, 80)}", "-timeout=10", merged, seed(target)],
+                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    inputs = []
+    for path in glob.glob(f"{merged}/*"):
+        with open(path, "rb") as f:
+            inputs.append(f.read().hex())
+    inputs.sort(key=lambda text: (len(text), text))
+    kept, room = [], COMMITTED.get(target, 25_000)
+    for text in inputs:
+        room -= len(text) + 1
+        if room < 0:
+            break
+        kept.append(text)
+    with open(f"{FUZZ}/corpus/{target}.hex", "w", encoding="utf-8") as f:
+        f.write("".join(text + "\n" for text in kept if text))
+    print(f"{target}: {len(kept)} of {len(inputs)} inputs, {sum(map(len, kept)) // 2:,} bytes")
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="scripts/fuzz", add_help=False)
+    parser.add_argument("--runs", type=lambda text: int(float(text.replace(",", ""))), default=1_000_000)
+    parser.add_argument("--jobs", type=int, default=1)
+    for flag in ("--record", "--list", "--replay", "--corpus"):
+        parser.add_argument(flag, action="store_true")
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args(sys.argv[2:])
+    names = options.names or ["parsers", "operations"]
+    if options.replay:
+        build()
+        target, inputs = names[0], names[1:]
+        sys.exit(subprocess.run([binary(target)] + inputs, check=False).returncode)
+    targets = []
+    for name in names:
+        if name not in TARGETS + ["parsers"]:
+            sys.exit(f"error: no target is called {name}: {', '.join(TARGETS)}, or parsers")
+        targets += [t for t in (PARSERS if name == "parsers" else [name]) if t not in targets]
+    if options.list:
+        for target in targets:
+            state = State(target)
+            print(f"{target}: {state.now['executions']:,} executions of source {state.hash}")
+        return
+    build()
+    if options.corpus:
+        for target in targets:
+            pack(target)
+        return
+    for target in targets:
+        seed(target)
+    campaign = Campaign(targets, options.runs)
+    good = campaign.run(options.jobs)
+    if options.record and good:
+        record(campaign.states)
+    for target, state in campaign.states.items():
+        print(f"{target}: {state.now['executions']:,} executions of source {state.hash}, corpus {state.now['corpus']:,}, "
+              f"features {state.now['features']:,}")
+    report(campaign.failed)
+    sys.exit(130 if campaign.stopped else 0 if good else 1)
+
+
+main()
