@@ -174,7 +174,9 @@ impl Requester {
 
     /// A response was lost: asks for it again, once for each gap.
     fn imply_nak<H: Host>(&mut self, core: &mut Core, host: &mut H) -> Result<(), Syndrome> {
-        if self.implied_nak_at == Some(self.una_psn) || self.rnr_until.is_some() {
+        let asked = self.implied_nak_at == Some(self.una_psn);
+        // What it would ask for is about to be sent again already.
+        if asked || self.rewound || self.rnr_until.is_some() {
             return Ok(());
         }
         self.implied_nak_at = Some(self.una_psn);

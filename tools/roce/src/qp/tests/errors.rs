@@ -4,7 +4,9 @@
 
 use super::{pattern, MODES};
 use crate::host::{EventType, Syndrome, WcStatus, WqeError, WqeOpcode};
-use crate::packet::{Aeth, AethSyndrome, Kind, Packet, Payload, Reth, SendTail, Transport};
+use crate::packet::{
+    Aeth, AethSyndrome, Kind, NakCode, Packet, Payload, Reth, SendTail, Transport,
+};
 use crate::testing::{Mode, Pair, Post, Setup, Side, Side::*};
 use crate::QpState;
 use std::vec;
@@ -456,6 +458,33 @@ fn acknowledgements_of_what_was_not_sent_are_ignored() {
     assert_eq!(p.qps[0].counters().stale_responses, 5);
     assert!(p.statuses(A).is_empty());
     in_error(&p, [false, false]);
+}
+
+#[test]
+fn two_signs_of_one_loss_are_one_retry() {
+    let mut setup = Setup {
+        psns: [0, 0],
+        ..Setup::default()
+    };
+    setup.attr.retry_cnt = 1;
+    let mut p = Pair::new(setup);
+    p.link.loss = 100;
+    let (src, dst) = (p.zeros(A, 8), p.zeros(B, 8));
+    p.post(A, Post::write(1, &[src.sge()], dst));
+    p.post(A, Post::read(2, &[src.sge()], dst));
+    p.post(A, Post::write(3, &[src.sge()], dst));
+    p.run_until(1);
+    // A NAK, and before anything is sent again, another that says that a response was lost.
+    let nak = Kind::Ack(Aeth {
+        syndrome: AethSyndrome::Nak(NakCode::Sequence),
+        ..ACK
+    });
+    for psn in [1, 2] {
+        p.deliver(A, forged(nak, psn, &[]));
+    }
+    assert_eq!(p.statuses(A), [(1, Success)]);
+    in_error(&p, [false, false]);
+    assert_eq!(p.qps[0].snapshot().retry_left, 0);
 }
 
 /// Requests to A that no correct peer sends. `prepare` packets go before and are good.
