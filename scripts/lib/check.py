@@ -183,7 +183,8 @@ def rules():
         cells = re.split(r"(?<!\\)\|", line)
         for path in re.findall(r"`((?:\w+::)+[a-z]\w*)`", cells[-2]):
             parts = path.split("::")
-            crate = parts.pop(0) if os.path.isdir(f"tools/{parts[0]}") else "roce"
+            ours = any(os.path.exists(f"tools/roce/src/{parts[0]}{end}") for end in ("", ".rs"))
+            crate = parts.pop(0) if not ours and os.path.isdir(f"tools/{parts[0]}") else "roce"
             # A module that checks something in all its tests.
             if os.path.exists(f"tools/{crate}/src/{'/'.join(parts)}.rs"):
                 continue

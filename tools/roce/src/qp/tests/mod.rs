@@ -9,6 +9,9 @@ mod credits;
 mod duplicates;
 mod errors;
 mod flow;
+mod ordering;
+mod requester;
+mod requester_credits;
 mod responder;
 mod responder_order;
 mod responses;
@@ -19,6 +22,7 @@ mod super_packets;
 mod timers;
 mod unreliable;
 mod unreliable_drops;
+mod windows;
 
 use crate::testing::Mode;
 
