@@ -38,7 +38,8 @@
 //! | `wire/` | the headers to the bit, ICRC, whole frames |
 //! | `testing/` | a virtual clock, a bad link, a host over plain memory that checks every rule |
 //!
-//! `Documentation/transport.md` lists the rules by clause and what is deliberately not met.
+//! `Documentation/rules.md` lists the rules by clause with their tests, `Documentation/transport.md` what is deliberately
+//! not met.
 
 #![no_std]
 #![forbid(unsafe_code)]
