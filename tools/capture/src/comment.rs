@@ -40,6 +40,9 @@ impl Commentator {
             Fate::Lost => text.push_str(", lost"),
             Fate::Corrupted => text.push_str(", corrupted on its way"),
         }
+        if sight.is_hollow {
+            text.push_str(", payload not shown");
+        }
         text
     }
 

@@ -24,6 +24,9 @@ struct Args {
     /// Replay one seed with a trace.
     #[arg(long, value_name = "K", conflicts_with = "seeds")]
     seed: Option<u64>,
+    /// Capture what that seed sends, for Wireshark (pcapng).
+    #[arg(long, value_name = "FILE", requires = "seed")]
+    capture: Option<PathBuf>,
     /// Only tell whether that seed keeps all rules.
     #[arg(long, requires = "seed")]
     quiet: bool,
@@ -50,7 +53,7 @@ struct Args {
 fn main() -> ExitCode {
     let args = Args::parse();
     if let Some(seed) = args.seed {
-        return match replay::one(seed, !args.quiet) {
+        return match replay::one(seed, !args.quiet, args.capture.as_deref()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(message) => {
                 eprintln!("seed {seed} breaks a rule: {message}");

@@ -4,7 +4,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::panic::{self, AssertUnwindSafe};
+use std::path::Path;
+use std::rc::Rc;
 use std::sync::Once;
+use verbena_capture::Capture;
 use verbena_roce::testing::Network;
 
 thread_local! {
@@ -53,11 +56,23 @@ pub fn catch(network: &mut Network, seed: u64) -> Result<(), String> {
     })
 }
 
-/// Runs one seed, with a trace if asked for.
-pub fn one(seed: u64, trace: bool) -> Result<(), String> {
+/// Runs one seed, with a trace if asked for, and a capture of all that is sent.
+pub fn one(seed: u64, trace: bool, capture: Option<&Path>) -> Result<(), String> {
     let mut network = Network::new();
     if trace {
         network.trace(|line| println!("{line}"));
     }
-    catch(&mut network, seed)
+    let Some(path) = capture else {
+        return catch(&mut network, seed);
+    };
+    let told = |error| format!("{}: {error}", path.display());
+    let capture = Rc::new(RefCell::new(Capture::create(path).map_err(told)?));
+    network.tap = Some(Box::new(Rc::clone(&capture)));
+    let result = catch(&mut network, seed);
+    // A broken rule is what a capture is made for: it is ended in any case.
+    drop(network);
+    if let Some(capture) = Rc::into_inner(capture) {
+        capture.into_inner().finish().map_err(told)?;
+    }
+    result
 }

@@ -305,6 +305,7 @@ impl Pair {
                 packet,
                 work,
                 fate: if lost { Fate::Lost } else { Fate::Passes },
+                is_hollow: false,
             });
         }
     }

@@ -45,6 +45,8 @@ pub struct Sight<'a> {
     pub work: Option<Work>,
     /// What becomes of it.
     pub fate: Fate,
+    /// Its payload is zeros, as the simulation did not read it: the packet goes by reference, or is lost.
+    pub is_hollow: bool,
 }
 
 /// Whoever watches a link. What it does changes nothing in the simulation.

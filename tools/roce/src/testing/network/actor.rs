@@ -232,6 +232,11 @@ impl Network {
             self.reset(*end);
             let ours = &mut self.lab.ends[*end];
             ours.forget();
+            let qpn = ours.qpn;
+            if let Some(tap) = &mut self.tap {
+                tap.begins(qpn);
+            }
+            let ours = &mut self.lab.ends[*end];
             ours.alone = !self.air.weather[*end].bounded;
             ours.frozen = false;
             ours.disturbed = true;

@@ -8,6 +8,7 @@ use super::Network;
 use crate::host::CopyFault;
 use crate::packet::Packet;
 use crate::testing::link::Mode;
+use crate::testing::tap::Fate;
 use crate::testing::Rng;
 use crate::wire::frame;
 use crate::{Host, QpType};
@@ -190,11 +191,13 @@ impl Network {
         if now < weather.cut_until {
             self.upset(me, to, 5);
             self.lab.say(me, || "  cut off".into());
+            self.show(me, &packet, op, None, Fate::Lost);
             return;
         }
         if !calm && self.air.rng.chance(weather.loss) {
             self.upset(me, to, 1);
             self.lab.say(me, || "  lost".into());
+            self.show(me, &packet, op, None, Fate::Lost);
             return;
         }
         let mut arrival = Arrival {
@@ -209,7 +212,18 @@ impl Network {
         if mode == Mode::Wire && !self.make_frame(me, &mut arrival) {
             return;
         }
-        if !calm && mode == Mode::Wire && self.air.rng.chance(weather.corruption) {
+        let corrupts = !calm && mode == Mode::Wire && self.air.rng.chance(weather.corruption);
+        if self.tap.is_some() {
+            let fate = if corrupts {
+                Fate::Corrupted
+            } else {
+                Fate::Passes
+            };
+            let frame = arrival.frame.clone();
+            let frame = frame.as_deref().map(Vec::as_slice);
+            self.show(me, &arrival.packet, op, frame, fate);
+        }
+        if corrupts {
             self.upset(me, to, 3);
             self.lab.say(me, || "  corrupted".into());
             self.corrupt(&mut arrival);

@@ -17,6 +17,7 @@
 //! | `calls.rs` | the calls of a queue pair, and what must hold after each |
 //! | `air.rs` | the links: loss, doubling, reordering, delay, corruption, forgery |
 //! | `cover.rs` | what was met, counted |
+//! | `show.rs` | what a tap is shown |
 //!
 //! A broken rule is a panic. The same seed brings it again, with a trace if one is asked for.
 
@@ -32,11 +33,14 @@ mod lab;
 mod memory;
 mod observer;
 mod plan;
+mod show;
 mod work;
 
 use super::rng::Rng;
+use super::tap::Tap;
 use crate::Qp;
 use air::{Air, What};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use cover::{Coverage, Topic};
 use lab::Lab;
@@ -56,6 +60,8 @@ pub struct Network {
     whim: Rng,
     climate: Climate,
     mode: Option<Mode>,
+    /// Who is shown what is sent.
+    pub tap: Option<Box<dyn Tap>>,
 }
 
 /// What a run has left.
@@ -87,6 +93,7 @@ impl Network {
             whim: Rng::new(0),
             climate: Climate::Fair,
             mode: None,
+            tap: None,
         }
     }
 

@@ -3,6 +3,11 @@
 //! The first seeds of every climate. Many more run in `tools/sim`.
 
 use super::{Climate, Mode, Network};
+use crate::testing::tap::{Sight, Tap};
+use crate::wire::frame;
+use alloc::boxed::Box;
+use alloc::rc::Rc;
+use core::cell::RefCell;
 
 #[test]
 fn seeds_of_every_climate_keep_all_rules() {
@@ -32,4 +37,41 @@ fn a_seed_has_one_outcome() {
     for seed in 0..32 {
         assert_eq!(outcome(seed), outcome(seed));
     }
+}
+
+#[derive(Debug, Default)]
+struct Watcher {
+    frames: u32,
+    unknown: u32,
+}
+
+impl Tap for Watcher {
+    fn see(&mut self, sight: &Sight<'_>) {
+        self.frames += 1;
+        self.unknown += u32::from(sight.work.is_none());
+        let packet = frame::parse(sight.frame).unwrap().packet;
+        assert_eq!(
+            (packet.psn, packet.opcode(), packet.payload.len()),
+            (
+                sight.packet.psn,
+                sight.packet.opcode(),
+                sight.packet.payload.len()
+            )
+        );
+    }
+}
+
+#[test]
+fn a_tap_sees_every_packet_and_changes_nothing() {
+    let watcher = Rc::new(RefCell::new(Watcher::default()));
+    let mut watched = Network::new();
+    watched.tap = Some(Box::new(Rc::clone(&watcher)));
+    for seed in 0..32 {
+        assert_eq!(watched.run(seed), Network::new().run(seed));
+    }
+    let watcher = watcher.borrow();
+    assert!(
+        watcher.frames > 1000 && watcher.unknown < watcher.frames / 2,
+        "{watcher:?}"
+    );
 }
