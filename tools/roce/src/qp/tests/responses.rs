@@ -169,6 +169,24 @@ fn a_duplicate_response_changes_nothing() {
     assert_eq!(p.qps[0].counters().implied_naks, 0);
 }
 
+#[test]
+fn responses_of_before_and_after_a_retry_mix() {
+    let (mut p, back) = busy();
+    answer_part(&mut p, response(true, false), 3, &[1; 256], [true, false]);
+    // The timer expires, and the rest is asked for; then what had been under way all the time comes, then the new answer.
+    p.run_until(p.now + (4_096 << 8));
+    assert!(numbers(&mut p).ends_with(&[4, 6]));
+    answer_part(&mut p, response(false, false), 4, &[2; 256], [false, false]);
+    answer_part(&mut p, response(true, false), 4, &[9; 256], [true, false]);
+    answer_part(&mut p, response(false, true), 5, &[3; 88], [false, true]);
+    answer_part(&mut p, response(false, true), 5, &[9; 88], [false, true]);
+    assert_eq!(p.statuses(A), [(1, Success), (2, Success)]);
+    let bytes = p.world.bytes(back);
+    assert_eq!((bytes[255], bytes[256], bytes[599]), (1, 2, 3));
+    ack(&mut p, 6);
+    assert_eq!(p.statuses(A), [(3, Success)]);
+}
+
 /// A READ of 3 responses is answered by one, which is to end the connection.
 fn bad(kind: Kind, ends: [bool; 2], n: u32, len: usize) {
     let mut p = requester(Setup::default());
