@@ -4,10 +4,10 @@
 # Needs root on Debian 12 or 13; installs and fetches what it lacks.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench vm modules tools clean
+.PHONY: help run test check bench bench-engine sim mutants fuzz coverage judges vm modules tools clean
 
 help:    ## this list
-	@sed -nE 's/^([a-z]+): *[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+	@sed -nE 's/^([a-z-]+): *[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
 
 run:     ## build everything, boot a guest, show the device and a table of perftest results
 	@scripts/run
@@ -20,6 +20,24 @@ check:   ## formatting, clippy in both builds, ABI layout and version, SPDX, uns
 
 bench:   ## Verbena and rxe alternating in one guest, and the engine alone: build/bench.json, build/bench.svg
 	@scripts/bench
+
+bench-engine: ## the transport alone, on one core: message rates, bandwidth against memcpy, 1 and 10,000 QPs
+	@scripts/bench-engine
+
+sim:     ## the simulated network: `make sim SEEDS=N` runs N seeds and goes on where it stopped, `make sim SEED=K` shows one
+	@if [ -n "$(SEED)" ]; then exec scripts/sim --seed "$(SEED)"; else exec scripts/sim --seeds "$(or $(SEEDS),10000)"; fi
+
+mutants: ## deliberate bugs, each of which the simulation must find
+	@scripts/mutants
+
+fuzz:    ## `make fuzz RUNS=N` runs each fuzz target N times more
+	@scripts/fuzz --runs "$(or $(RUNS),1000000)"
+
+coverage: ## lines of the transport that its tests reach, per file
+	@scripts/coverage
+
+judges:  ## captures of every opcode, judged by tshark and scapy
+	@scripts/judges
 
 vm:      ## a shell in a guest; `make vm CMD='...'` runs a command (see scripts/vm --help)
 	@if [ -n "$$CMD" ]; then exec scripts/vm -- "$$CMD"; else exec scripts/vm; fi
