@@ -85,7 +85,10 @@ impl Network {
             0 | 1 if state == QpState::Rts => {
                 self.lab.cover.count(Topic::Turmoil, 0, 0);
                 self.lab.ends[me].drain = attr.sqd_notify;
-                self.lab.ends[me].may_start = true;
+                // One may have had its PSNs and been held back by the window.
+                let next = self.qps[me].snapshot().next_psn;
+                let end = &mut self.lab.ends[me];
+                end.may_start = next != (end.hi & 0xff_ffff) as u32;
                 self.modify(me, QpState::Sqd, &attr);
                 self.air.at(now + span / 8, What::Resume(me));
             }
@@ -374,7 +377,7 @@ impl Network {
             let queue = self.lab.ends[to].queue;
             self.lab.queues[queue].owed += 1;
             let finite = self.lab.ends[me].attr.rnr_retry < 7;
-            let prompt = finite && self.rng.chance(90);
+            let prompt = finite && self.rng.chance(70);
             let idle = self
                 .lab
                 .ends
@@ -538,6 +541,7 @@ impl Network {
         let has_sge = op.sges.iter().any(|sge| sge.length > 0);
         let remote = op.wqe.rkey != 0 && op.length > 0;
         let drawn = match self.rng.below(14) {
+            _ if qp_type == QpType::Ud && self.rng.chance(30) => Fault::Qkey,
             0 | 1 => Fault::RkeyUnknown,
             2 => Fault::RkeyBounds,
             3 => Fault::RkeyAccess,
@@ -554,7 +558,6 @@ impl Network {
                 _ => Fault::Malformed,
             },
             12 => Fault::Opcode,
-            _ if qp_type == QpType::Ud && self.rng.chance(50) => Fault::Qkey,
             _ if qp_type == QpType::Ud => Fault::OverMtu,
             _ => Fault::Malformed,
         };
@@ -574,7 +577,11 @@ impl Network {
         let memory = &mut self.lab.memory;
         match drawn {
             Fault::RkeyUnknown => op.wqe.rkey = BAD_KEY,
-            Fault::RkeyBounds => op.wqe.remote_addr += 0x1_0000,
+            Fault::RkeyBounds if op.is_atomic() || self.rng.chance(40) => {
+                op.wqe.remote_addr += 0x1_0000;
+            }
+            // It begins within the region: the first packets alone would be good.
+            Fault::RkeyBounds => op.wqe.remote_addr += 8 + self.rng.below(u64::from(op.length)),
             Fault::RkeyPd => {
                 let (pd, all) = (peer_pd + 1000, access::ALL);
                 let region = memory.register(pd, all, op.length, Owner::Remote);

@@ -117,7 +117,9 @@ impl Network {
                         }
                     }
                 } else if first == end.expected {
-                    end.gap_nak = None;
+                    (end.gap, end.gap_nak) = (None, None);
+                } else if end.hears() {
+                    end.gap = Some(end.expected);
                 }
                 None
             }
@@ -247,6 +249,15 @@ impl Network {
             }
         }
         let end = &self.lab.ends[me];
+        if end.qp_type == QpType::Rc && end.strict && end.hears() {
+            // IBTA 9.7.5.2: each gap is told once, and none is left to the peer's timer.
+            assert!(
+                end.gap
+                    .is_none_or(|gap| gap != end.expected || end.gap_nak == Some(gap)),
+                "a gap at {:#x} is not told",
+                end.expected
+            );
+        }
         let waits = end.hi > end.una && matches!(end.state, QpState::Rts | QpState::Sqd);
         if end.qp_type == QpType::Rc && waits && end.strict {
             if let Some(timeout) = end.timeout() {

@@ -139,6 +139,8 @@ pub struct End {
     pub answered: u64,
     /// Lowest PSN of the duplicates that may be answered again.
     pub again: Option<u64>,
+    /// The PSN expected when a packet came that was ahead of it.
+    pub gap: Option<u64>,
     /// PSN of the last NAK for a gap.
     pub gap_nak: Option<u64>,
     /// Receive taken and not complete.
@@ -197,7 +199,7 @@ impl End {
         self.msn = 0;
         self.pending.clear();
         self.again = None;
-        self.gap_nak = None;
+        (self.gap, self.gap_nak) = (None, None);
         self.held = None;
         self.message = None;
         self.comm_est = false;

@@ -228,6 +228,10 @@ impl Lab {
                     !op.is_send() && !op.responds() && op.wqe.rkey == *key,
                     "memory is written for {op:?}"
                 );
+                assert!(
+                    !op.fault.is_remote_access(),
+                    "a part of what may not be written is written: {op:?}"
+                );
                 let due = op.wqe.remote_addr + u64::from(done);
                 assert_eq!(*addr, due, "a WRITE goes on at a wrong place");
                 assert!(done + length <= op.length, "a WRITE is too long");
@@ -563,6 +567,7 @@ impl Lab {
                 assert!(
                     op.takes_recv()
                         && !op.executed
+                        && op.fault != Fault::Qkey
                         && (is_ud || done == op.length)
                         && c.byte_len == op.length + room
                         && c.opcode == opcode

@@ -115,7 +115,6 @@ impl Lab {
         let number = if psn == hi && packet.first {
             let end = &mut self.ends[me];
             if end.state == QpState::Sqd {
-                // One may have had its PSNs and been held back by the window.
                 assert!(end.may_start, "a send starts in SQD");
                 end.may_start = false;
             } else {
@@ -292,6 +291,8 @@ impl Lab {
                 self.check_msn(me, aeth, psn);
                 let peer = self.ends[me].peer;
                 self.ends[peer].disturbed = true;
+                // It tells a gap behind it too.
+                self.ends[me].gap_nak = Some(psn);
             }
             AethSyndrome::Nak(NakCode::Sequence) => {
                 assert_eq!(psn, expected, "a NAK of another PSN than the expected");

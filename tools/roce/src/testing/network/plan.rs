@@ -209,6 +209,10 @@ impl Network {
         }
         if self.climate == Climate::Hostile || turmoil && rng.chance(60) {
             attr.rnr_retry = rng.below(7) as u8;
+            // So short that a late receive costs several of them.
+            if rng.chance(70) {
+                attr.min_rnr_timer = 1 + rng.below(2) as u8;
+            }
         }
         attr
     }
@@ -347,6 +351,7 @@ impl Network {
             pending: VecDeque::new(),
             answered: 0,
             again: None,
+            gap: None,
             gap_nak: None,
             held: None,
             message: None,
