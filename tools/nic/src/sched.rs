@@ -83,6 +83,7 @@ impl Device {
     ) -> Option<R> {
         let mut qp = self.qps.take(qpn)?;
         let Qp { transport, env } = &mut *qp;
+        let before = transport.next_deadline();
         let result = call(
             transport,
             &mut QpHost {
@@ -99,7 +100,10 @@ impl Device {
             // is seen by that flush, or its post sees this word and rings.
             qp.env.show_error(mem, state == QpState::Err);
         }
-        if let Some(at) = qp.transport.next_deadline() {
+        let deadline = qp.transport.next_deadline();
+        // One that is to come and has not changed is in the wheel already.
+        let known = deadline == before && deadline > Some(self.shared.now);
+        if let (Some(at), false) = (deadline, known) {
             // A deadline that has moved on is found to be later when the old one passes: most never do.
             if self.timers.deadline(qpn).is_none_or(|set| at < set) {
                 self.timers.set(qpn, at);
@@ -172,7 +176,6 @@ impl Device {
             let peer = qp.transport.attr();
             if let (true, Some(peer)) = (peer.local_peer, self.qps.get(peer.dest_qpn)) {
                 peer.prefetch();
-                self.timers.prefetch(peer.env.qpn());
             }
         }
         if let Some(qp) = qp(buffers) {

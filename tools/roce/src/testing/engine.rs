@@ -112,6 +112,7 @@ struct Cqe {
 
 /// A memory region.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 struct Region {
     key: u32,
     pd: u32,
@@ -601,8 +602,12 @@ impl Engine {
             end,
         };
         let qp = &mut self.qps[end as usize];
+        let before = qp.next_deadline();
         let result = call(qp, &mut host);
-        if let Some(at) = qp.next_deadline() {
+        let deadline = qp.next_deadline();
+        // One that is to come and has not changed is in the wheel already.
+        let known = deadline == before && deadline > Some(self.now);
+        if let (Some(at), false) = (deadline, known) {
             if self.timers.deadline(end).is_none_or(|set| at < set) {
                 self.timers.set(end, at);
             }
@@ -676,7 +681,6 @@ impl Engine {
         ) {
             qp.prefetch_work();
             peer.prefetch();
-            self.timers.prefetch(qp.attr().dest_qpn);
         }
         if let Some(qp) = qp(buffers) {
             qp.prefetch_buffers();
