@@ -394,6 +394,12 @@ impl Host for NodeHost<'_> {
         post.malformed.map_or(Take::Taken, Take::Malformed)
     }
 
+    fn recv_credits(&mut self) -> Option<u32> {
+        let node = self.node();
+        let posted = node.recvs.posts.len() - node.recvs.taken;
+        (!node.has_srq && !node.recvs.dead).then_some(posted as u32)
+    }
+
     fn check(&mut self, key: &KeyUse) -> Result<(), Syndrome> {
         assert!(key.length > 0, "an access of zero length needs no key");
         self.world.find(key).map(|_| ())

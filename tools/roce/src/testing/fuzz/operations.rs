@@ -196,6 +196,7 @@ impl Lab {
             config.max_outstanding = if kind & 0x80 != 0 { 2 } else { 64 };
             config.max_msg_size = if shape & 0x80 != 0 { 1 << 31 } else { 4000 };
             config.min_timeout_ns = 100_000;
+            config.credits = (kind & 8 != 0) == (limits & 0x80 != 0);
             config
         };
         let mut lab = Self {
@@ -278,6 +279,12 @@ impl Lab {
             59 => self.revive(node),
             60 => self.replace(node),
             61 => self.kill_ring(node, input),
+            62 => {
+                self.tell_receives(node);
+                self.qps[node].prefetch();
+                self.qps[node].prefetch_work();
+                self.qps[node].prefetch_buffers();
+            }
             _ => self.settle_all(),
         }
     }
@@ -368,21 +375,29 @@ impl Lab {
         }
     }
 
-    fn post_recv(&mut self, node: usize, input: &mut Input<'_>) {
+    fn tell_receives(&mut self, node: usize) {
+        self.qps[node].handle_receives_posted(&mut self.world.host(node));
+        self.carry(node);
+    }
+
+    fn post_recv(&mut self, at: usize, input: &mut Input<'_>) {
         let flags = input.u8();
         let recv = Recv {
             wr_id: self.wr_id,
-            sges: sges(input, node & 1, flags),
+            sges: sges(input, at & 1, flags),
             malformed: (flags >> 3 == 0x1f).then_some(Syndrome::RecvWqeMalformed),
         };
         let World { nodes, srq, .. } = &mut self.world;
-        let node = &mut nodes[node];
+        let node = &mut nodes[at];
         let ring = if node.has_srq { srq } else { &mut node.recvs };
         if node.idle || ring.posts.len() >= MAX_POSTS {
             return;
         }
         ring.posts.push(recv);
         self.wr_id += 1;
+        if flags & 4 == 0 {
+            self.tell_receives(at);
+        }
     }
 
     fn take(&mut self, input: &mut Input<'_>) -> Option<(usize, Packet)> {
