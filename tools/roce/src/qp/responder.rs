@@ -72,7 +72,7 @@ struct Refusal {
     psn: u32,
     /// None: no NAK.
     nak: Option<NakCode>,
-    /// What the receive that was taken completes with, if one was.
+    /// What the receive that was taken completes with, if one was; WR_FLUSH_ERR if it is not to blame.
     status: WcStatus,
     /// Event if no receive carries the error.
     event: EventType,

@@ -38,7 +38,7 @@ impl Responder {
                         // Between local peers no copy comes late: the peer found that the memory was gone when it
                         // took the response, and asks why.
                         if core.attr.local_peer {
-                            return match self.refuse_access(core, host, psn, cause) {
+                            return match self.refuse_executed(core, host, psn, cause) {
                                 Stop::Error(cause) => Some(cause),
                                 Stop::Dropped => None,
                             };

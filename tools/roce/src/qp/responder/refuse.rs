@@ -53,6 +53,25 @@ impl Responder {
         self.refuse(core, host, refusal)
     }
 
+    /// Memory of a READ that was executed is gone. The receive of a message that is under way by now is not to blame: an
+    /// event tells so, and the receive is flushed.
+    pub(super) fn refuse_executed<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        psn: u32,
+        cause: Syndrome,
+    ) -> Stop {
+        let refusal = Refusal {
+            psn,
+            nak: Some(NakCode::RemoteAccess),
+            status: WcStatus::WrFlushErr,
+            event: EventType::QpAccessErr,
+            cause,
+        };
+        self.refuse(core, host, refusal)
+    }
+
     /// Ends the connection: at once, or after the READ responses that wait.
     pub(super) fn refuse<H: Host>(
         &mut self,
@@ -83,7 +102,7 @@ impl Responder {
             let syndrome = self.positive(core, host);
             self.answer_aeth(core, host, refusal.psn, syndrome);
         }
-        if self.recv_held {
+        if self.recv_held && refusal.status != WcStatus::WrFlushErr {
             self.fail_recv(core, host, refusal.status, refusal.cause);
         } else {
             host.event(refusal.event, Some(refusal.cause));
@@ -124,7 +143,7 @@ impl Responder {
             return None;
         }
         self.answers.clear();
-        match self.refuse_access(core, host, psn, cause) {
+        match self.refuse_executed(core, host, psn, cause) {
             Stop::Error(cause) => Some(cause),
             Stop::Dropped => None,
         }

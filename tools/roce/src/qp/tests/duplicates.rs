@@ -245,6 +245,20 @@ fn a_late_copy_whose_key_goes_before_it_is_sent_does_no_harm() {
 }
 
 #[test]
+fn a_receive_is_not_to_blame_for_a_read_whose_memory_is_gone() {
+    let mut p = rc();
+    let (far, buffer) = (p.zeros(A, 600), p.zeros(A, 600));
+    p.post_recv(A, 1, &[buffer.sge()]);
+    let responses = ask(&mut p, request(read(far), 0, &[]));
+    put(&mut p, part(true, false, request(SEND, 3, &[1; 256])));
+    let cause = crate::host::Syndrome::RkeyUnknown;
+    p.qps[0].handle_source_fault(&mut p.world.host(A), &responses[0], cause);
+    p.settle();
+    assert_eq!(p.events(A), [crate::host::EventType::QpAccessErr]);
+    assert_eq!(p.statuses(A), [(1, WrFlushErr)]);
+}
+
+#[test]
 fn a_late_copy_takes_no_place_from_a_new_read() {
     let mut p = with_depth(2);
     let far = p.zeros(A, 8);
