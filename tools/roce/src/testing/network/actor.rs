@@ -188,6 +188,7 @@ impl Network {
             end.progress_at = self.lab.now.max(end.rnr_until);
             // A timer may have expired before anything was sent again.
             end.rounds += 1;
+            end.thawed = true;
             self.poll(me);
         }
     }
@@ -202,6 +203,7 @@ impl Network {
             lab.ops[*op as usize].over = true;
         }
         end.done = end.sq.len();
+        end.checked = end.done;
         let lost = end.held.take();
         if let Some(recv) = lost {
             lab.recvs[recv as usize].over = true;

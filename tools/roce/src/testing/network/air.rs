@@ -4,9 +4,9 @@
 
 use super::calls::same_packet;
 use super::cover::Topic;
-use super::Network;
+use super::{Network, Sample};
 use crate::host::CopyFault;
-use crate::packet::Packet;
+use crate::packet::{Packet, Payload};
 use crate::testing::link::Mode;
 use crate::testing::tap::Fate;
 use crate::testing::Rng;
@@ -68,6 +68,8 @@ pub struct Weather {
     pub loss: u32,
     /// Packets doubled, of 100.
     pub doubling: u32,
+    /// Packets that come very late, of 100.
+    pub straggling: u32,
     /// Frames corrupted, of 100.
     pub corruption: u32,
     /// Packets forged, of 100.
@@ -172,6 +174,11 @@ impl Network {
             && (worn(end) || worn(&self.lab.ends[end.peer]))
     }
 
+    /// Whether neither end has had to go back since it last made progress.
+    fn is_fresh(&self, me: usize, to: usize) -> bool {
+        self.lab.ends[me].rounds == 0 && self.lab.ends[to].rounds == 0
+    }
+
     fn upset(&mut self, from: usize, to: usize, what: u8) {
         self.lab.ends[from].disturbed = true;
         self.lab.ends[to].disturbed = true;
@@ -188,6 +195,12 @@ impl Network {
         let now = self.lab.now;
         let calm = self.calms_down(me);
         let weather = self.air.weather[me];
+        if let Payload::Gather { gather, .. } = &packet.payload {
+            if self.air.rng.chance(2) {
+                let (op, gather) = (op.unwrap_or(u32::MAX), Rc::clone(gather));
+                self.samples.push(Sample { op, gather });
+            }
+        }
         if now < weather.cut_until {
             self.upset(me, to, 5);
             self.lab.say(me, || "  cut off".into());
@@ -243,12 +256,17 @@ impl Network {
                 at = at.max(last);
             } else {
                 at += self.air.rng.below(weather.jitter + 1);
+                if self.air.rng.chance(weather.straggling) && self.is_fresh(me, to) {
+                    at += self.air.rng.below(2_000_000);
+                }
                 if at < last {
                     self.lab.ends[me].disturbed = true;
                     self.lab.ends[to].disturbed = true;
                 }
             }
-            self.air.weather[me].last = at.max(last);
+            if at < now + 100_000 {
+                self.air.weather[me].last = at.max(last);
+            }
             self.air.at(at, What::Arrival(arrival.clone()));
         }
     }
@@ -308,7 +326,11 @@ impl Network {
             return;
         }
         let (from, life) = (&self.lab.ends[arrival.from], arrival.life);
-        if from.qp_type != QpType::Ud && (from.life != life || self.lab.ends[to].life != life) {
+        let strict = self.lab.ends[to].strict;
+        if from.qp_type != QpType::Ud
+            && strict
+            && (from.life != life || self.lab.ends[to].life != life)
+        {
             self.lab.cover.count(Topic::Turmoil, 11, 0);
             return;
         }

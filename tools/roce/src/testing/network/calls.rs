@@ -54,8 +54,12 @@ impl Network {
             let end = first + count;
             Call::Request { first, end, op }
         } else {
-            let end = extend(end.una, packet.psn) + count;
-            Call::Response { end }
+            let last = extend(end.una, packet.psn) + count;
+            // An acknowledgement makes nobody go back, unless a READ or atomic should have been answered before.
+            let ack = matches!(packet.kind, Kind::Ack(aeth) if matches!(aeth.syndrome, AethSyndrome::Ack { .. }));
+            let end = &mut self.lab.ends[me];
+            end.sign |= !ack || end.reads > 0;
+            Call::Response { end: last }
         };
         self.lab.call = call;
         let rnr = match packet.kind {
@@ -222,6 +226,7 @@ impl Network {
             let more = self.qps[me].poll(&mut self.lab.host(me), now, &mut budget);
             self.after(me, false);
             self.carry(me);
+            self.check_left(me);
             let upset = core::mem::take(&mut self.lab.ends[me].upset);
             if !more && !upset {
                 self.rest(me);
@@ -234,6 +239,25 @@ impl Network {
             }
         }
         panic!("poll never has enough");
+    }
+
+    /// What an unreliable service reports as done has left.
+    fn check_left(&mut self, me: usize) {
+        let end = &mut self.lab.ends[me];
+        if !end.strict || end.qp_type == QpType::Rc || end.failed_before {
+            end.checked = end.done;
+            return;
+        }
+        while end.checked < end.done {
+            let op = &self.lab.ops[end.sq[end.checked] as usize];
+            let over_mtu = end.qp_type == QpType::Ud && op.length > end.attr.path_mtu;
+            let left = op.psns > 0 && end.hi >= op.end();
+            assert!(
+                left || over_mtu || op.is_silent() || end.send_failed,
+                "complete, but it has not left: {op:?}"
+            );
+            end.checked += 1;
+        }
     }
 
     /// A queue pair has nothing more to do now.
@@ -322,6 +346,7 @@ impl Network {
         self.qps[me].handle_source_fault(&mut self.lab.host(me), packet, cause);
         self.after(me, false);
         self.lab.ends[me].upset = true;
+        self.lab.ends[me].sign = true;
         let at = self.lab.now;
         self.air.at(at, What::Poll(me));
     }
@@ -361,6 +386,7 @@ impl Network {
         self.check_change(me, before, asked);
         let lab = &mut self.lab;
         let end = &mut lab.ends[me];
+        end.failed_before |= end.send_failed;
         end.received = 0;
         end.failures = 0;
         end.flushes = 0;
@@ -451,6 +477,7 @@ impl Network {
         // Progress ends the wait for a receive.
         end.rnr_until = 0;
         end.waits = false;
+        end.thawed = false;
         end.progress_at = now;
     }
 

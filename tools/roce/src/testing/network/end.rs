@@ -92,6 +92,14 @@ pub struct End {
 
     /// It was in RTS.
     pub started: bool,
+    /// Sends of which it was checked that they have left.
+    pub checked: usize,
+    /// A send has failed in this life.
+    pub failed_before: bool,
+    /// Something came from the peer, or its memory faulted, since it last went back.
+    pub sign: bool,
+    /// It was frozen since the last progress: timers expire when it goes on.
+    pub thawed: bool,
     /// Something has happened since poll was called.
     pub upset: bool,
     /// One more may start in SQD.
@@ -186,6 +194,10 @@ impl End {
     pub fn forget(&mut self) {
         self.life += 1;
         self.started = false;
+        self.thawed = false;
+        self.sign = false;
+        self.checked = 0;
+        self.failed_before = false;
         self.sq.clear();
         self.done = 0;
         self.assign = 0;

@@ -35,12 +35,11 @@ fn aeth(rng: &mut Rng) -> Aeth {
 impl Network {
     /// Changes a packet before its ICRC is computed.
     pub(super) fn forge(&mut self, arrival: &mut Arrival) {
-        let Some(bytes) = arrival.frame.take() else {
+        let parsed = arrival.frame.as_ref().map(|bytes| frame::parse(bytes));
+        let Some(Ok(parsed)) = parsed else {
             return;
         };
-        let Ok(parsed) = frame::parse(&bytes) else {
-            return;
-        };
+        arrival.frame = None;
         let keys = self.lab.ops.len() as u64 * 3 + 4;
         let rng = &mut self.air.rng;
         let mut packet = parsed.packet;

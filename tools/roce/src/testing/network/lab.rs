@@ -202,6 +202,7 @@ impl Lab {
                 let is_ud = self.ends[me].qp_type == QpType::Ud;
                 if is_ud && *offset == 0 {
                     assert_eq!(length, 40, "a GRH has 40 bytes");
+                    self.check_grh(op, bytes);
                     let model = &mut self.memory;
                     parts(sges, 0, length, |sge, at| {
                         let to = (at + sge.length) as usize;
@@ -245,6 +246,22 @@ impl Lab {
                 panic!("a response writes to remote memory")
             }
         }
+    }
+
+    /// The GRH of a datagram names both ends (A17.4): over IPv4, in the last 20 bytes.
+    fn check_grh(&self, op: u32, grh: &[u8]) {
+        let datagram = self.ops[op as usize].wqe.datagram.as_deref();
+        let path = &datagram.expect("checked by the host").path;
+        let (from, to) = if path.is_ipv4() {
+            assert_eq!(grh[..20], [0; 20]);
+            (
+                &grh[32..36] == &path.sgid[12..],
+                &grh[36..] == &path.dgid[12..],
+            )
+        } else {
+            (grh[8..24] == path.sgid, grh[24..] == path.dgid)
+        };
+        assert!(from && to, "a wrong GRH {grh:x?} for {path:?}");
     }
 
     fn advance(&mut self, me: usize, length: u32) {

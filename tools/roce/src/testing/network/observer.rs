@@ -103,7 +103,16 @@ impl Lab {
             );
             let goes_back = psn < end.at;
             let end = &mut self.ends[me];
-            end.rounds += u32::from(goes_back);
+            if goes_back {
+                end.rounds += 1;
+                // The timer may have been started by what came just before the first was sent.
+                let due = (end.progress_at + end.min_timeout).saturating_sub(2_000);
+                assert!(
+                    end.sign || end.thawed || self.now >= due,
+                    "sent again before the timer expires at {due}"
+                );
+                end.sign = false;
+            }
             assert!(
                 end.disturbed,
                 "packets are sent again without a reason (una {una:#x}, at {:#x})",

@@ -241,6 +241,9 @@ impl Network {
             if rng.chance(40) {
                 weather.corruption = 1 + rng.below(15) as u32;
             }
+            if attr.retry_cnt == 7 && weather.jitter > 0 && rng.chance(30) {
+                weather.straggling = 1 + rng.below(3) as u32;
+            }
             weather.bounded = self.climate != Climate::Turmoil || rng.chance(50);
         }
         if self.climate == Climate::Hostile {
@@ -285,7 +288,7 @@ impl Network {
         let (mistakes, turmoil) = match self.climate {
             Climate::Mistakes => (2 + rng.below(20) as u32, 0),
             Climate::Turmoil => (rng.below(8) as u32, 5 + rng.below(25) as u32),
-            Climate::Hostile => (rng.below(6) as u32, 0),
+            Climate::Hostile => (rng.below(6) as u32, rng.below(20) as u32),
             _ => (0, 0),
         };
         let packets = 1 + rng.below(if attr.path_mtu > 1024 { 4 } else { 9 }) as u32;
@@ -329,6 +332,10 @@ impl Network {
             actor,
             started: false,
             upset: false,
+            thawed: false,
+            sign: false,
+            checked: 0,
+            failed_before: false,
             may_start: true,
             sq: Vec::new(),
             done: 0,
