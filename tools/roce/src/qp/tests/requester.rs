@@ -135,7 +135,7 @@ fn each_quarter_of_a_wire_window_asks_for_an_acknowledgement() {
 
 #[test]
 fn a_window_on_the_wire_never_runs_empty() {
-    // 10,000 packets of a message over a link of 1 us each way: with a window of 64, about 64 in each 2 us.
+    // 6400 packets of a message over a link of 1 us each way: with a window of 64, 64 in each 2 us.
     let mut p = Pair::new(Setup {
         mode: Mode::Split,
         budget: crate::Budget::new(16, 1 << 30),

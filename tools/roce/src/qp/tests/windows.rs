@@ -9,8 +9,7 @@ use crate::testing::{Mode, Pair, Post, Setup, Side::*};
 
 const HALF: u32 = crate::psn::PSN_WINDOW;
 
-/// A READ of any length into an inline work request of no bytes is not possible, so its SGEs name the same bytes again
-/// and again: 2^31 bytes are 2^11 SGEs of 1 MiB.
+/// A READ of any length: its SGEs name the same MiB again and again.
 fn read_of(p: &mut Pair, wr_id: u64, bytes: u64) -> Post {
     let back = p.zeros(A, 1 << 20);
     let there = p.zeros(B, 8);
