@@ -198,7 +198,20 @@ def rules():
         yield f"{page}: names only {named} tests"
 
 
-CHECKS = {c.__name__: c for c in (spdx, walls, dependencies, links, hosts, shell, rules)}
+def mutants():
+    """Each patch in tools/sim/mutants says in its first line what it breaks, and applies to the code as it is."""
+    patches = tracked(".patch")
+    for f in patches:
+        if not re.match(r"[A-Z][^\n]*\.\n\n--- a/", read(f)):
+            yield f"{f}: no line about the bug, or no patch below it"
+        result = subprocess.run(["git", "apply", "--check", f], stderr=subprocess.PIPE, text=True)
+        if result.returncode:
+            yield f"{f}: {result.stderr.strip()}"
+    if len(patches) < 20:
+        yield f"tools/sim/mutants: only {len(patches)} patches"
+
+
+CHECKS = {c.__name__: c for c in (spdx, walls, dependencies, links, hosts, shell, rules, mutants)}
 
 if __name__ == "__main__":
     problems = list(CHECKS[sys.argv[1]]())

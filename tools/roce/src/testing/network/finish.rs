@@ -73,8 +73,9 @@ impl Network {
         let counters = self.qps[me].counters();
         let orderly = matches!(self.climate, Climate::Fair | Climate::Weather);
         if orderly {
-            assert_eq!(end.state, QpState::Rts);
-            assert_eq!((counters.naks_sent, counters.flushed), (0, 0));
+            assert_eq!(end.state, QpState::Rts, "an end without a cause");
+            let refused = (counters.naks_sent, counters.flushed);
+            assert_eq!(refused, (0, 0), "refused or flushed without a cause");
             for op in &end.sq {
                 let op = &self.lab.ops[*op as usize];
                 let done = if op.responds() { op.got } else { op.done };

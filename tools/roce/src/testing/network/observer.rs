@@ -240,12 +240,24 @@ impl Lab {
                     }
                     _ => {
                         assert_eq!(op.wqe.opcode, WqeOpcode::RdmaRead);
-                        assert_eq!(packet.last, after == op.end(), "{packet:?}");
+                        assert_eq!(
+                            packet.last,
+                            after == op.end(),
+                            "a wrong end of a response {packet:?}"
+                        );
                         let due = (op.length - begin * mtu).min(packet.psns * mtu);
-                        assert_eq!(packet.payload.len(), due, "{packet:?} for {op:?}");
+                        assert_eq!(
+                            packet.payload.len(),
+                            due,
+                            "a wrong response {packet:?} for {op:?}"
+                        );
                         if let Payload::Region { key, addr, .. } = packet.payload {
                             let from = op.wqe.remote_addr + u64::from(begin * mtu);
-                            assert_eq!((key, addr), (op.wqe.rkey, from), "{op:?}");
+                            assert_eq!(
+                                (key, addr),
+                                (op.wqe.rkey, from),
+                                "a response from another place than {op:?}"
+                            );
                         }
                     }
                 }
@@ -378,7 +390,7 @@ fn check_request(packet: &Packet, op: &super::work::Op, begin: u32, mtu: u32) {
                 },
             },
         };
-        assert_eq!(packet.kind, kind, "{op:?}");
+        assert_eq!(packet.kind, kind, "a wrong request for {op:?}");
         return;
     }
     let (first, last) = (begin == 0, begin + packet.psns == op.psns);

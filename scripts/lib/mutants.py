@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+"""The work of scripts/mutants, in the top directory: `mutants.py SEEDS [NAME...]`."""
+import glob
+import os
+import re
+import subprocess
+import sys
+import time
+
+HERE = os.path.abspath("build/mutants")
+SOURCE = f"{HERE}/source"
+# A build that is quick to make and quick enough to run, with all assertions.
+PROFILE = {"OPT_LEVEL": "1", "DEBUG_ASSERTIONS": "true", "OVERFLOW_CHECKS": "true", "DEBUG": "0", "INCREMENTAL": "true",
+           "CODEGEN_UNITS": "16"}
+ENVIRONMENT = dict(
+    os.environ, CARGO_TARGET_DIR=f"{HERE}/target",
+    # The copy is no part of a repository, so that `git apply` takes it as it is.
+    GIT_CEILING_DIRECTORIES=HERE,
+    **{f"CARGO_PROFILE_RELEASE_{name}": value for name, value in PROFILE.items()})
+# A mutant that hangs is not caught: what waits for ever is to be found by an invariant.
+LONGEST = 600
+
+
+def run(*command, **more):
+    return subprocess.run(command, cwd=SOURCE, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, errors="replace", **more)
+
+
+def files():
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "Cargo.toml", "Cargo.lock", "tools", "include"],
+        stdout=subprocess.PIPE, check=True, text=True).stdout
+    return sorted(f for f in set(listed.split("\0")) if f and os.path.isfile(f))
+
+
+def read(path):
+    try:
+        with open(path, "rb") as f:
+            return f.read()
+    except FileNotFoundError:
+        return None
+
+
+def copy():
+    """Makes the copy like the working tree. What is the same is not touched, so that only what changed is built."""
+    wanted = {f: read(f) for f in files() if not f.endswith(".patch")}
+    for base, _, names in os.walk(SOURCE):
+        for name in names:
+            path = os.path.join(base, name)
+            if os.path.relpath(path, SOURCE) not in wanted:
+                os.remove(path)
+    for f, content in wanted.items():
+        path = f"{SOURCE}/{f}"
+        if read(path) != content:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as out:
+                out.write(content)
+
+
+def build():
+    return run("cargo", "build", "-q", "--release", "-p", "verbena-sim")
+
+
+def short(message):
+    """A rule without the work requests and packets that it was broken by, with the place where it stands."""
+    text = " ".join(message.split())
+    place = re.search(r"\((?:tools/roce/)?src/([\w/]+\.rs:\d+)\)$", text)
+    text = re.sub(r"^assertion `[^`]*` failed:? ?", "", re.sub(r" \([^()]*:\d+\)$", "", text))
+    text = re.split(r"[:;,]? (?:for |by |than |to |as )?\(?(?:Op|Packet|Completion|Some\(Pending) ?\{| left: ", text)[0]
+    return f"{text[:110]} ({place[1] if place else '?'})"
+
+
+def simulate(seeds):
+    """What the simulation says, and the first seed that breaks a rule with the rule, if one does."""
+    state = f"{HERE}/state"
+    if os.path.exists(state):
+        os.remove(state)
+    try:
+        result = run(f"{HERE}/target/release/verbena-sim", "--seeds", str(seeds), "--state", state, timeout=LONGEST)
+    except subprocess.TimeoutExpired:
+        return f"it did not end within {LONGEST} s", None
+    broken = re.search(r"^seed (\d+) breaks a rule: (.*?)^replay:", result.stdout, re.M | re.S)
+    if broken:
+        return result.stdout, (int(broken[1]), short(broken[2]))
+    if result.returncode:
+        return f"it ended with status {result.returncode} and named no rule: {result.stdout[-300:]}", None
+    return result.stdout, None
+
+
+def try_patch(patch, seeds):
+    """Whether a mutant is caught and at which seed, and a line about it."""
+    applied = run("git", "apply", os.path.abspath(patch))
+    if applied.returncode:
+        return None, f"does not apply: {applied.stdout.strip()}"
+    built = build()
+    if built.returncode:
+        return None, f"does not compile: {built.stdout.strip()[:600]}"
+    said, broken = simulate(seeds)
+    if broken:
+        return broken[0], f"caught at seed {broken[0]}: {broken[1]}"
+    return None, "NOT CAUGHT: " + (said.strip().split("\n") or [""])[-1]
+
+
+def main():
+    seeds, names = int(sys.argv[1]), sys.argv[2:]
+    patches = sorted(glob.glob("tools/sim/mutants/*.patch"))
+    chosen = [p for p in patches if not names or any(name in os.path.basename(p) for name in names)]
+    if not chosen:
+        sys.exit("error: no mutant is called " + ", ".join(names))
+    passed = failed = last = 0
+    for patch in chosen:
+        copy()
+        began = time.monotonic()
+        seed, line = try_patch(patch, seeds)
+        seconds = time.monotonic() - began
+        caught = seed is not None
+        passed, failed, last = passed + caught, failed + (not caught), max(last, seed or 0)
+        print(f"{'ok' if caught else 'FAILED'} {os.path.basename(patch)[:-6]} ({seconds:.0f} s): {line}", flush=True)
+    # The rules that they broke are kept by the engine itself.
+    copy()
+    built = build()
+    said, broken = simulate(last + 1) if built.returncode == 0 else (built.stdout, None)
+    sound = "no broken rule" in said and not broken
+    passed, failed = passed + sound, failed + (not sound)
+    print(f"{'ok' if sound else 'FAILED'} without a mutant, the same seeds: {said.strip().split(chr(10))[-1]}")
+    print(f"{passed} passed, {failed} failed")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
