@@ -5,6 +5,7 @@
 use super::rng::Rng;
 use super::world::Side;
 use crate::packet::Packet;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 /// How packets travel.
@@ -63,7 +64,8 @@ pub struct Link {
     number: u64,
     /// When the last bit that a side has sent is on the link.
     busy_until: [u64; 2],
-    queue: Vec<(u64, u64, Side, Carried)>,
+    /// What is under way, by arrival.
+    queue: BTreeMap<(u64, u64), (Side, Carried)>,
 }
 
 impl Link {
@@ -82,7 +84,7 @@ impl Link {
             rng: Rng::new(seed),
             number: 0,
             busy_until: [0; 2],
-            queue: Vec::new(),
+            queue: BTreeMap::new(),
         }
     }
 
@@ -108,25 +110,19 @@ impl Link {
             let at = sent + self.delay_ns + self.rng.below(self.jitter_ns + 1);
             self.number += 1;
             self.queue
-                .push((at, self.number, from.peer(), carried.clone()));
+                .insert((at, self.number), (from.peer(), carried.clone()));
         }
     }
 
     /// When the next arrival is.
     pub fn next_arrival(&self) -> Option<u64> {
-        self.queue.iter().map(|(at, ..)| *at).min()
+        self.queue.keys().next().map(|(at, _)| *at)
     }
 
     /// What arrives next, if that is not after `now`.
     pub fn pop(&mut self, now: u64) -> Option<(Side, Carried)> {
-        let due = |(_, (at, ..)): &(usize, &(u64, u64, Side, Carried))| *at <= now;
-        let (index, _) = self
-            .queue
-            .iter()
-            .enumerate()
-            .filter(due)
-            .min_by_key(|(_, (at, number, ..))| (*at, *number))?;
-        let (_, _, side, carried) = self.queue.swap_remove(index);
+        let first = self.queue.first_entry().filter(|e| e.key().0 <= now)?;
+        let (side, carried) = first.remove();
         Some((side, carried))
     }
 }

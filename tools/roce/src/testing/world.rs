@@ -248,10 +248,12 @@ impl World {
         use Access::*;
         let local = matches!(use_.access, LocalRead | LocalWrite);
         let pick = |l, r| if local { l } else { r };
+        // A region's key tells its place.
+        let place = (use_.key >> 8).wrapping_sub(1) as usize;
         let region = self
             .regions
-            .iter_mut()
-            .find(|r| r.key == use_.key && r.valid)
+            .get_mut(place)
+            .filter(|r| r.key == use_.key && r.valid)
             .ok_or(pick(Syndrome::LkeyUnknown, Syndrome::RkeyUnknown))?;
         if region.pd != use_.pd {
             return Err(pick(Syndrome::LkeyPd, Syndrome::RkeyPd));

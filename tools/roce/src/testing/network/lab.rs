@@ -254,10 +254,7 @@ impl Lab {
         let path = &datagram.expect("checked by the host").path;
         let (from, to) = if path.is_ipv4() {
             assert_eq!(grh[..20], [0; 20]);
-            (
-                &grh[32..36] == &path.sgid[12..],
-                &grh[36..] == &path.dgid[12..],
-            )
+            (grh[32..36] == path.sgid[12..], grh[36..] == path.dgid[12..])
         } else {
             (grh[8..24] == path.sgid, grh[24..] == path.dgid)
         };
