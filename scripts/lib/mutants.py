@@ -94,7 +94,7 @@ def try_patch(patch, seeds):
         return None, f"does not apply: {applied.stdout.strip()}"
     built = build()
     if built.returncode:
-        return None, f"does not compile: {built.stdout.strip()[:600]}"
+        return None, "does not compile: " + " ".join(built.stdout.split())[:600]
     said, broken = simulate(seeds)
     if broken:
         return broken[0], f"caught at seed {broken[0]}: {broken[1]}"

@@ -379,7 +379,7 @@ impl Network {
             let queue = self.lab.ends[to].queue;
             self.lab.queues[queue].owed += 1;
             let finite = self.lab.ends[me].attr.rnr_retry < 7;
-            let prompt = finite && self.rng.chance(70);
+            let prompt = finite && self.rng.chance(40);
             let idle = self
                 .lab
                 .ends

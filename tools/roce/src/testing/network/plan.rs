@@ -208,7 +208,8 @@ impl Network {
             attr.timeout = 0;
         }
         if self.climate == Climate::Hostile || turmoil && rng.chance(60) {
-            attr.rnr_retry = rng.below(7) as u8;
+            let most = if rng.chance(70) { 3 } else { 7 };
+            attr.rnr_retry = rng.below(most) as u8;
             // So short that a late receive costs several of them.
             if rng.chance(70) {
                 attr.min_rnr_timer = 1 + rng.below(2) as u8;
@@ -278,7 +279,8 @@ impl Network {
         let pd = 100 + me as u32;
         let mut config = Config::new(qpn(me), qp_type, pd);
         config.has_srq = shared;
-        config.credits = rng.chance(70);
+        // With credits nobody runs into an RNR NAK.
+        config.credits = rng.chance(if attr.rnr_retry < 7 { 25 } else { 70 });
         config.max_msg_size = LONGEST;
         config.window = 1 + rng.below(64) as u32;
         config.wire_window = config.window;
@@ -298,7 +300,9 @@ impl Network {
             longest: (attr.path_mtu * packets).min(LONGEST),
             faults: mistakes,
             turmoil,
-            late: if rng.chance(50) {
+            late: if attr.rnr_retry < 7 && rng.chance(60) {
+                70 + rng.below(30) as u32
+            } else if rng.chance(50) {
                 rng.below(70) as u32
             } else {
                 0
