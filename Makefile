@@ -30,7 +30,7 @@ sim:     ## the simulated network: `make sim SEEDS=N` runs N seeds and goes on w
 mutants: ## deliberate bugs, each of which the simulation must find
 	@scripts/mutants
 
-fuzz:    ## `make fuzz RUNS=N` runs each fuzz target N times more
+fuzz:    ## `make fuzz RUNS=N` runs each fuzz target until it has run N times with this source
 	@scripts/fuzz --runs "$(or $(RUNS),1000000)"
 
 coverage: ## lines of the transport that its tests reach, per file
