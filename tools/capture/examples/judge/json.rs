@@ -36,7 +36,10 @@ impl Line {
     }
 
     fn hex(self, key: &str, bytes: &[u8]) -> Self {
-        let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let text = bytes.iter().fold(String::new(), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        });
         self.text(key, &text)
     }
 
