@@ -119,6 +119,9 @@ impl Network {
                         while end.pending.back().is_some_and(|p| p.end > first) {
                             end.pending.pop_back();
                         }
+                    } else if first + u64::from(packet.psns) > end.expected {
+                        // A super-packet that goes on with what is new brings the packet expected, too.
+                        (end.gap, end.gap_nak) = (None, None);
                     }
                 } else if first == end.expected {
                     (end.gap, end.gap_nak) = (None, None);
