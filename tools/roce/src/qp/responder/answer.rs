@@ -73,8 +73,8 @@ impl Responder {
             return credits::INVALID;
         }
         host.recv_credits().map_or(credits::INVALID, |posted| {
-            // The receive of a message that is executed, and refused for its key's sake, is not there any more.
-            let held = self.recv_held && self.message.is_some();
+            // The receive of a message that is refused is not there any more, whether the whole of it was executed or a part.
+            let held = self.recv_held && self.message.is_some() && self.refusal.is_none();
             credits::encode(posted.saturating_add(held.into()))
         })
     }

@@ -67,6 +67,19 @@ fn the_message_under_way_keeps_its_credit() {
 }
 
 #[test]
+fn a_receive_that_is_refused_is_no_credit() {
+    let mut p = rc();
+    let (word, near) = (p.zeros(A, 8), p.zeros(A, 300));
+    p.post_recv(A, 1, &[near.sge()]);
+    // The refusal waits behind the atomic's response, and so does the acknowledgement of the first packet.
+    put(&mut p, request(fetch_add(word, 1), 0, &[]));
+    put(&mut p, part(true, false, request(SEND, 1, &[1; 256])));
+    put(&mut p, part(false, true, request(SEND, 2, &[1; 256])));
+    assert_eq!(codes(&answers(&mut p)), [0, 0]);
+    assert_eq!(p.statuses(A), [(1, LocLenErr)]);
+}
+
+#[test]
 fn an_srq_has_no_credits() {
     let mut p = responder(Setup {
         has_srq: true,
