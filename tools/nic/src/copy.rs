@@ -44,14 +44,11 @@ impl Walk<'_> {
                         .ok_or(mr::unreachable(self.access));
                 }
             }
-            let (sge, rest) = self
-                .sges
-                .split_first()
-                .ok_or(if mr::is_local(self.access) {
-                    Syndrome::LkeyBounds
-                } else {
-                    Syndrome::RkeyBounds
-                })?;
+            let (sge, rest) = self.sges.split_first().ok_or(if self.access.is_local() {
+                Syndrome::LkeyBounds
+            } else {
+                Syndrome::RkeyBounds
+            })?;
             self.sges = rest;
             let length = u64::from(sge.length);
             if length <= self.skip {

@@ -12,15 +12,15 @@ use crate::port::Outgoing;
 use crate::qp::Env;
 use crate::ring::{PageCache, Pages, Ring};
 use crate::shared::{Casualty, Shared};
-use crate::wqe::{completes_as, decode_recv, decode_sges, malformed, read_at, MAX_STRIDE};
+use crate::wqe::{decode_recv, decode_sges, malformed, read_at, MAX_STRIDE};
 use verbena_abi::cmd::{self, QpType, NO_VLAN};
 use verbena_abi::cqe::{network_type, wc_flags, Cqe, Tail};
 use verbena_abi::ctx::{access, mr_flags, AddressVector, MrState};
 use verbena_abi::stats::Counter;
 use verbena_abi::wqe::{self, send_flags, AtomicSegment, FastRegSegment};
 use verbena_roce::host::{
-    AtomicOp, Completion, CopyFault, DatagramDest, EventType, Gather, Host, KeyUse, RecvWqe,
-    SendWqe, Source, Syndrome, Take, Target, WcOpcode, WcStatus, WqeError, WqeOpcode,
+    completes_as, AtomicOp, Completion, CopyFault, DatagramDest, EventType, Gather, Host, KeyUse,
+    RecvWqe, SendWqe, Source, Syndrome, Take, Target, WcOpcode, WcStatus, WqeError, WqeOpcode,
 };
 use verbena_roce::{Packet, Pool};
 

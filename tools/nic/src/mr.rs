@@ -10,7 +10,7 @@ use crate::mem::GuestMemory;
 use crate::ring::{PageCache, Pages};
 use crate::slots::Slots;
 use crate::tables::ContextSlot;
-use verbena_abi::ctx::{access, mr_flags, MemoryEntry, MrState};
+use verbena_abi::ctx::{mr_flags, MemoryEntry, MrState};
 use verbena_abi::syndrome::Syndrome;
 use verbena_roce::host::{Access, KeyUse};
 
@@ -94,16 +94,10 @@ const REMOTE: Names = Names {
     access: Syndrome::RkeyAccess,
 };
 
-/// Whether an access is by a local key.
-#[inline]
-pub fn is_local(kind: Access) -> bool {
-    matches!(kind, Access::LocalRead | Access::LocalWrite)
-}
-
 /// The syndrome of memory that a key allows and that cannot be reached.
 #[inline]
 pub fn unreachable(kind: Access) -> Syndrome {
-    if is_local(kind) {
+    if kind.is_local() {
         Syndrome::LkeyUnreachable
     } else {
         Syndrome::RkeyUnreachable
@@ -112,7 +106,7 @@ pub fn unreachable(kind: Access) -> Syndrome {
 
 /// Checks a use of a key and finds the memory.
 pub fn resolve(regions: &Slots<Mr>, key: &KeyUse) -> Result<Span, Syndrome> {
-    let local = is_local(key.access);
+    let local = key.access.is_local();
     if local && key.privileged && key.key == LOCAL_DMA_LKEY {
         return Ok(Span::Direct(key.addr));
     }
@@ -124,13 +118,7 @@ pub fn resolve(regions: &Slots<Mr>, key: &KeyUse) -> Result<Span, Syndrome> {
     if region.pdn != key.pd {
         return Err(names.pd);
     }
-    let needed = match key.access {
-        Access::LocalRead => 0,
-        Access::LocalWrite => access::LOCAL_WRITE,
-        Access::RemoteRead => access::REMOTE_READ,
-        Access::RemoteWrite => access::REMOTE_WRITE,
-        Access::RemoteAtomic => access::REMOTE_ATOMIC,
-    };
+    let needed = key.access.permission();
     let unprivileged = local && region.flags & mr_flags::PRIVILEGED != 0 && !key.privileged;
     if region.access & needed != needed || unprivileged {
         return Err(names.access);

@@ -3,9 +3,7 @@
 //! Work queue entries out of a copy of their bytes.
 
 use verbena_abi::wqe;
-use verbena_roce::host::{
-    RecvWqe, Sge, SgeList, Syndrome, WcOpcode, WcStatus, WqeError, WqeOpcode,
-};
+use verbena_roce::host::{RecvWqe, Sge, SgeList, Syndrome, WcStatus, WqeError};
 use zerocopy::FromBytes;
 
 /// Largest stride of a ring.
@@ -36,19 +34,6 @@ pub fn decode_sges(bytes: &[u8], offset: usize, count: usize, sges: &mut SgeList
         });
     }
     true
-}
-
-/// What a completion of a send WQE is called.
-pub fn completes_as(opcode: WqeOpcode) -> WcOpcode {
-    match opcode {
-        WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm => WcOpcode::RdmaWrite,
-        WqeOpcode::Send | WqeOpcode::SendImm | WqeOpcode::SendInv => WcOpcode::Send,
-        WqeOpcode::RdmaRead => WcOpcode::RdmaRead,
-        WqeOpcode::CompareSwap => WcOpcode::CompSwap,
-        WqeOpcode::FetchAdd => WcOpcode::FetchAdd,
-        WqeOpcode::LocalInv => WcOpcode::LocalInv,
-        WqeOpcode::FastReg => WcOpcode::FastReg,
-    }
 }
 
 /// Decodes a receive WQE from its copy; false if it is malformed (`wr_id` is set all the same).

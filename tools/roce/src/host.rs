@@ -11,6 +11,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::Cell;
 pub use verbena_abi::cqe::{WcOpcode, WcStatus};
+use verbena_abi::ctx::access;
 pub use verbena_abi::eqe::EventType;
 pub use verbena_abi::syndrome::Syndrome;
 pub use verbena_abi::wqe::WqeOpcode;
@@ -328,6 +329,26 @@ pub enum Access {
     RemoteAtomic,
 }
 
+impl Access {
+    /// Whether it is by a local key.
+    #[inline]
+    pub fn is_local(self) -> bool {
+        matches!(self, Access::LocalRead | Access::LocalWrite)
+    }
+
+    /// The permission that it needs of the memory region: of `verbena_abi::ctx::access`; none to read locally.
+    #[inline]
+    pub fn permission(self) -> u32 {
+        match self {
+            Access::LocalRead => 0,
+            Access::LocalWrite => access::LOCAL_WRITE,
+            Access::RemoteRead => access::REMOTE_READ,
+            Access::RemoteWrite => access::REMOTE_WRITE,
+            Access::RemoteAtomic => access::REMOTE_ATOMIC,
+        }
+    }
+}
+
 /// Where bytes come from.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
@@ -410,6 +431,19 @@ pub enum AtomicOp {
         /// Addend.
         add: u64,
     },
+}
+
+/// What a completion of a send WQE is called.
+pub fn completes_as(opcode: WqeOpcode) -> WcOpcode {
+    match opcode {
+        WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm => WcOpcode::RdmaWrite,
+        WqeOpcode::Send | WqeOpcode::SendImm | WqeOpcode::SendInv => WcOpcode::Send,
+        WqeOpcode::RdmaRead => WcOpcode::RdmaRead,
+        WqeOpcode::CompareSwap => WcOpcode::CompSwap,
+        WqeOpcode::FetchAdd => WcOpcode::FetchAdd,
+        WqeOpcode::LocalInv => WcOpcode::LocalInv,
+        WqeOpcode::FastReg => WcOpcode::FastReg,
+    }
 }
 
 /// A completion, of the queue pair that the call was made on.

@@ -364,7 +364,7 @@ impl Qp {
                 return Ok(());
             }
             QpState::Err => {
-                self.enter_error(host, Syndrome::ModifiedToErr);
+                self.enter_error(Syndrome::ModifiedToErr);
                 return Ok(());
             }
             _ => {}
@@ -399,7 +399,7 @@ impl Qp {
         if matches!(self.core.state, QpState::Reset | QpState::Err) {
             return;
         }
-        self.enter_error(host, cause);
+        self.enter_error(cause);
         if let Some(event) = event {
             host.event(event, Some(cause));
         }
@@ -433,7 +433,7 @@ impl Qp {
         }
         if packet.transport == Transport::Ud {
             if let Some(cause) = ud::receive(core, &mut self.resp, host, packet) {
-                self.enter_error(host, cause);
+                self.enter_error(cause);
             }
         } else if packet.kind.is_request() {
             let cause = match packet.transport {
@@ -441,10 +441,10 @@ impl Qp {
                 _ => self.resp.receive(core, host, packet),
             };
             if let Some(cause) = cause {
-                self.enter_error(host, cause);
+                self.enter_error(cause);
             }
         } else if let Some(cause) = self.req.receive(core, host, now, packet) {
-            self.enter_error(host, cause);
+            self.enter_error(cause);
         }
     }
 
@@ -458,7 +458,7 @@ impl Qp {
             .resp
             .source_fault(&mut self.core, host, packet.psn, cause)
         {
-            self.enter_error(host, cause);
+            self.enter_error(cause);
         }
     }
 
@@ -473,7 +473,7 @@ impl Qp {
         match self.resp.run(&mut self.core, host, budget) {
             Ok(busy) => more |= busy,
             Err(cause) => {
-                self.enter_error(host, cause);
+                self.enter_error(cause);
                 return true;
             }
         }
@@ -487,7 +487,7 @@ impl Qp {
         match sent {
             Ok(busy) => more |= busy,
             Err(cause) => {
-                self.send_error(host, cause);
+                self.send_error(cause);
                 return true;
             }
         }
@@ -527,9 +527,9 @@ impl Qp {
     }
 
     /// A work request failed. On unreliable services only the send queue is in error: SQE (IBTA 10.3.1).
-    fn send_error<H: Host>(&mut self, host: &mut H, cause: Syndrome) {
+    fn send_error(&mut self, cause: Syndrome) {
         if self.core.transport() == Transport::Rc {
-            self.enter_error(host, cause);
+            self.enter_error(cause);
         } else {
             self.core.state = QpState::Sqe;
             self.core.syndrome = Some(cause);
@@ -537,7 +537,7 @@ impl Qp {
         }
     }
 
-    fn enter_error<H: Host>(&mut self, _host: &mut H, cause: Syndrome) {
+    fn enter_error(&mut self, cause: Syndrome) {
         if self.core.state == QpState::Err {
             return;
         }

@@ -7,6 +7,7 @@
 //! Queue pair 2n is connected with 2n + 1. Each has a memory region of its own, whose first half is what it sends from and
 //! whose second half is what it receives to.
 
+use super::keys::{self, admit, Grant};
 use super::pair::{path, Setup};
 use super::{Rng, Side};
 use crate::host::*;
@@ -192,35 +193,20 @@ impl Nic {
     }
 
     fn resolve(&self, key: &KeyUse) -> Result<usize, Syndrome> {
-        let local = matches!(key.access, Access::LocalRead | Access::LocalWrite);
-        let pick = |l, r| if local { l } else { r };
-        let region = self
-            .regions
-            .get(key.key as usize >> 8)
-            .filter(|r| r.key == key.key)
-            .ok_or(pick(Syndrome::LkeyUnknown, Syndrome::RkeyUnknown))?;
-        if region.pd != key.pd {
-            return Err(pick(Syndrome::LkeyPd, Syndrome::RkeyPd));
+        let region = self.regions.get(key.key as usize >> 8);
+        let region = region.filter(|r| r.key == key.key);
+        let grant = region.map(|r| Grant {
+            pd: r.pd,
+            access: r.access,
+            addr: r.iova,
+            length: r.length,
+        });
+        let mut offset = admit(key, grant)? as usize;
+        let (at, real) = region.map_or((0, 1), |r| (r.at, r.real));
+        if offset >= real {
+            offset %= real;
         }
-        let needed = match key.access {
-            Access::LocalRead => 0,
-            Access::LocalWrite => access::LOCAL_WRITE,
-            Access::RemoteRead => access::REMOTE_READ,
-            Access::RemoteWrite => access::REMOTE_WRITE,
-            Access::RemoteAtomic => access::REMOTE_ATOMIC,
-        };
-        if region.access & needed != needed {
-            return Err(pick(Syndrome::LkeyAccess, Syndrome::RkeyAccess));
-        }
-        let offset = key.addr.wrapping_sub(region.iova);
-        if offset > region.length || key.length > region.length - offset {
-            return Err(pick(Syndrome::LkeyBounds, Syndrome::RkeyBounds));
-        }
-        let mut offset = offset as usize;
-        if offset >= region.real {
-            offset %= region.real;
-        }
-        Ok(region.at + offset)
+        Ok(at + offset)
     }
 
     /// Where a part of one SGE is; all lists here have one.
@@ -398,11 +384,7 @@ impl Host for EndHost<'_> {
         let mut before = [0; 8];
         before.copy_from_slice(place);
         let before = u64::from_ne_bytes(before);
-        let after = match op {
-            AtomicOp::CompareSwap { compare, swap } if compare == before => swap,
-            AtomicOp::CompareSwap { .. } => before,
-            AtomicOp::FetchAdd { add } => before.wrapping_add(add),
-        };
+        let after = keys::atomic(op, before);
         place.copy_from_slice(&after.to_ne_bytes());
         Ok(before)
     }

@@ -8,6 +8,7 @@
 
 pub mod engine;
 pub mod fuzz;
+pub mod keys;
 pub mod link;
 pub mod network;
 pub mod pair;

@@ -3,6 +3,7 @@
 //! The surroundings of two queue pairs: memory regions, rings, completions, events. One engine's worth of memory, so
 //! that packets by reference work.
 
+use super::keys::{self, admit, Grant};
 use crate::host::*;
 use crate::packet::Packet;
 use alloc::boxed::Box;
@@ -245,38 +246,19 @@ impl World {
     }
 
     fn find(&mut self, use_: &KeyUse) -> Result<(&mut Region, usize), Syndrome> {
-        use Access::*;
-        let local = matches!(use_.access, LocalRead | LocalWrite);
-        let pick = |l, r| if local { l } else { r };
         // A region's key tells its place.
         let place = (use_.key >> 8).wrapping_sub(1) as usize;
-        let region = self
-            .regions
-            .get_mut(place)
+        let region = self.regions.get(place);
+        let grant = region
             .filter(|r| r.key == use_.key && r.valid)
-            .ok_or(pick(Syndrome::LkeyUnknown, Syndrome::RkeyUnknown))?;
-        if region.pd != use_.pd {
-            return Err(pick(Syndrome::LkeyPd, Syndrome::RkeyPd));
-        }
-        let needed = match use_.access {
-            LocalRead => 0,
-            LocalWrite => access::LOCAL_WRITE,
-            RemoteRead => access::REMOTE_READ,
-            RemoteWrite => access::REMOTE_WRITE,
-            RemoteAtomic => access::REMOTE_ATOMIC,
-        };
-        if region.access & needed != needed {
-            return Err(pick(Syndrome::LkeyAccess, Syndrome::RkeyAccess));
-        }
-        let bounds = pick(Syndrome::LkeyBounds, Syndrome::RkeyBounds);
-        let offset = use_.addr.checked_sub(region.addr).ok_or(bounds)?;
-        let room = (region.bytes.len() as u64)
-            .checked_sub(offset)
-            .ok_or(bounds)?;
-        if use_.length > room {
-            return Err(bounds);
-        }
-        Ok((region, offset as usize))
+            .map(|r| Grant {
+                pd: r.pd,
+                access: r.access,
+                addr: r.addr,
+                length: r.bytes.len() as u64,
+            });
+        let offset = admit(use_, grant)?;
+        Ok((&mut self.regions[place], offset as usize))
     }
 
     /// The parts of SGEs that `offset..offset + length` covers.
@@ -489,11 +471,7 @@ impl Host for MockHost<'_> {
         let (region, at) = self.world.find(key)?;
         let place: &mut [u8; 8] = (&mut region.bytes[at..at + 8]).try_into().unwrap();
         let before = u64::from_ne_bytes(*place);
-        let after = match op {
-            AtomicOp::CompareSwap { compare, swap } if before == compare => swap,
-            AtomicOp::CompareSwap { .. } => before,
-            AtomicOp::FetchAdd { add } => before.wrapping_add(add),
-        };
+        let after = keys::atomic(op, before);
         *place = after.to_ne_bytes();
         Ok(before)
     }

@@ -3,7 +3,7 @@
 //! Work requests complete: oldest first, each once.
 
 use super::Requester;
-use crate::host::{Completion, Host, Syndrome, WcOpcode, WcStatus, WqeError, WqeOpcode};
+use crate::host::{completes_as, Completion, Host, Syndrome, WcStatus, WqeError};
 use crate::psn;
 use crate::qp::{failed, Budget, Core};
 
@@ -21,7 +21,7 @@ impl Requester {
             let completion = failed(
                 slot.wqe.wr_id,
                 self.slots.oldest(),
-                opcode_of(slot.wqe.opcode),
+                completes_as(slot.wqe.opcode),
                 status,
                 cause,
             );
@@ -44,7 +44,7 @@ impl Requester {
             wqe_index: index,
             status: WcStatus::Success,
             syndrome: None,
-            opcode: opcode_of(wqe.opcode),
+            opcode: completes_as(wqe.opcode),
             byte_len: slot.length(),
             imm: None,
             invalidated: None,
@@ -106,7 +106,7 @@ impl Requester {
             let index = self.slots.oldest();
             let (wr_id, opcode) = match self.slots.front() {
                 Some(slot) => {
-                    let names = (slot.wqe.wr_id, opcode_of(slot.wqe.opcode));
+                    let names = (slot.wqe.wr_id, completes_as(slot.wqe.opcode));
                     self.slots.pop();
                     names
                 }
@@ -126,18 +126,5 @@ impl Requester {
             core.complete(host, &completion);
         }
         false
-    }
-}
-
-/// What a work request completes as.
-fn opcode_of(opcode: WqeOpcode) -> WcOpcode {
-    match opcode {
-        WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm => WcOpcode::RdmaWrite,
-        WqeOpcode::Send | WqeOpcode::SendImm | WqeOpcode::SendInv => WcOpcode::Send,
-        WqeOpcode::RdmaRead => WcOpcode::RdmaRead,
-        WqeOpcode::CompareSwap => WcOpcode::CompSwap,
-        WqeOpcode::FetchAdd => WcOpcode::FetchAdd,
-        WqeOpcode::LocalInv => WcOpcode::LocalInv,
-        WqeOpcode::FastReg => WcOpcode::FastReg,
     }
 }

@@ -144,17 +144,9 @@ impl Responder {
         match host.copy(target, payload.source()) {
             Ok(()) => Ok(()),
             Err(CopyFault::Source(cause)) => Err(self.sender_fault(core, host, packet, cause)),
-            Err(CopyFault::Target(cause)) => Err(self.refuse(
-                core,
-                host,
-                Refusal {
-                    psn: packet.psn,
-                    nak: Some(NakCode::RemoteOperational),
-                    status: WcStatus::LocProtErr,
-                    event: EventType::QpFatal,
-                    cause,
-                },
-            )),
+            Err(CopyFault::Target(cause)) => {
+                Err(self.refuse_operation(core, host, packet.psn, WcStatus::LocProtErr, cause))
+            }
         }
     }
 

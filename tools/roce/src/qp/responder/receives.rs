@@ -2,29 +2,35 @@
 
 //! Receives: taken for a request, kept for a message, completed in error, flushed in ERR.
 
-use super::{Lost, Refusal, Responder, Stop};
+use super::{Lost, Responder, Stop};
 use crate::host::{EventType, Host, Syndrome, Take, WcOpcode, WcStatus};
-use crate::packet::{AethSyndrome, NakCode, Packet};
+use crate::packet::{AethSyndrome, Packet};
 use crate::qp::{failed, Budget, Core};
 
 impl Responder {
     /// Takes a receive, unless one is held already.
+    fn hold<H: Host>(&mut self, host: &mut H) -> Take {
+        if self.recv_held {
+            return Take::Taken;
+        }
+        self.recv.sges.clear();
+        let take = host.take_recv(&mut self.recv);
+        if take == Take::Taken {
+            self.recv_held = true;
+            self.recv_capacity = self.recv.capacity();
+        }
+        take
+    }
+
+    /// Sees to it that a receive is held. The request that needs it is answered if there is none.
     pub(super) fn take<H: Host>(
         &mut self,
         core: &mut Core,
         host: &mut H,
         packet: &Packet,
     ) -> Result<(), Stop> {
-        if self.recv_held {
-            return Ok(());
-        }
-        self.recv.sges.clear();
-        match host.take_recv(&mut self.recv) {
-            Take::Taken => {
-                self.recv_held = true;
-                self.recv_capacity = self.recv.capacity();
-                Ok(())
-            }
+        match self.hold(host) {
+            Take::Taken => Ok(()),
             Take::Empty => {
                 self.nak_sent = true;
                 self.nak(
@@ -39,29 +45,11 @@ impl Responder {
             Take::Malformed(cause) => {
                 self.recv_held = true;
                 self.recv_capacity = 0;
-                Err(self.refuse(
-                    core,
-                    host,
-                    Refusal {
-                        psn: packet.psn,
-                        nak: Some(NakCode::RemoteOperational),
-                        status: WcStatus::LocQpOpErr,
-                        event: EventType::QpFatal,
-                        cause,
-                    },
-                ))
+                Err(self.refuse_operation(core, host, packet.psn, WcStatus::LocQpOpErr, cause))
             }
-            Take::Dead(cause) => Err(self.refuse(
-                core,
-                host,
-                Refusal {
-                    psn: packet.psn,
-                    nak: Some(NakCode::RemoteOperational),
-                    status: WcStatus::LocQpOpErr,
-                    event: EventType::QpFatal,
-                    cause,
-                },
-            )),
+            Take::Dead(cause) => {
+                Err(self.refuse_operation(core, host, packet.psn, WcStatus::LocQpOpErr, cause))
+            }
         }
     }
 
@@ -71,16 +59,8 @@ impl Responder {
         core: &mut Core,
         host: &mut H,
     ) -> Result<(), Lost> {
-        if self.recv_held {
-            return Ok(());
-        }
-        self.recv.sges.clear();
-        match host.take_recv(&mut self.recv) {
-            Take::Taken => {
-                self.recv_held = true;
-                self.recv_capacity = self.recv.capacity();
-                Ok(())
-            }
+        match self.hold(host) {
+            Take::Taken => Ok(()),
             Take::Empty => {
                 core.counters.dropped_no_receive += 1;
                 Err(Lost::Counted)

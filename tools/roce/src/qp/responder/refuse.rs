@@ -53,6 +53,25 @@ impl Responder {
         self.refuse(core, host, refusal)
     }
 
+    /// A fault of this side's own: the receive completes with `status`.
+    pub(super) fn refuse_operation<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        psn: u32,
+        status: WcStatus,
+        cause: Syndrome,
+    ) -> Stop {
+        let refusal = Refusal {
+            psn,
+            nak: Some(NakCode::RemoteOperational),
+            status,
+            event: EventType::QpFatal,
+            cause,
+        };
+        self.refuse(core, host, refusal)
+    }
+
     /// Memory of a READ that was executed is gone. The receive of a message that is under way by now is not to blame: an
     /// event tells so, and the receive is flushed.
     pub(super) fn refuse_executed<H: Host>(

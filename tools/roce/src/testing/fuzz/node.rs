@@ -7,6 +7,7 @@
 use crate::host::*;
 use crate::packet::Packet;
 use crate::pool::Pool;
+use crate::testing::keys::{self, admit, Grant};
 use alloc::vec;
 use alloc::vec::Vec;
 use verbena_abi::ctx::access;
@@ -164,32 +165,17 @@ impl World {
 
     /// Where the bytes of a use are in the memory, if it is allowed.
     fn find(&self, key: &KeyUse) -> Result<usize, Syndrome> {
-        use Access::*;
-        let local = matches!(key.access, LocalRead | LocalWrite);
-        let pick = |l, r| if local { l } else { r };
-        let unknown = pick(Syndrome::LkeyUnknown, Syndrome::RkeyUnknown);
         let index = ((key.key >> 8) as usize).wrapping_sub(1);
-        let region = self.regions.get(index).ok_or(unknown)?;
-        if !region.valid || key.key != Region::key(index) {
-            return Err(unknown);
-        }
-        if region.pd != key.pd {
-            return Err(pick(Syndrome::LkeyPd, Syndrome::RkeyPd));
-        }
-        let needed = match key.access {
-            LocalRead => 0,
-            LocalWrite => access::LOCAL_WRITE,
-            RemoteRead => access::REMOTE_READ,
-            RemoteWrite => access::REMOTE_WRITE,
-            RemoteAtomic => access::REMOTE_ATOMIC,
-        };
-        if region.access & needed != needed {
-            return Err(pick(Syndrome::LkeyAccess, Syndrome::RkeyAccess));
-        }
-        let offset = key.addr.wrapping_sub(Region::addr(index));
-        if offset > REGION || key.length > REGION - offset {
-            return Err(pick(Syndrome::LkeyBounds, Syndrome::RkeyBounds));
-        }
+        let region = self.regions.get(index);
+        let grant = region
+            .filter(|r| r.valid && key.key == Region::key(index))
+            .map(|r| Grant {
+                pd: r.pd,
+                access: r.access,
+                addr: Region::addr(index),
+                length: REGION,
+            });
+        let offset = admit(key, grant)?;
         Ok(index * REGION as usize + offset as usize)
     }
 
@@ -427,11 +413,7 @@ impl Host for NodeHost<'_> {
         let at = self.world.find(key)?;
         let place = &mut self.world.memory[at..at + 8];
         let before = u64::from_ne_bytes(core::array::from_fn(|byte| place[byte]));
-        let after = match op {
-            AtomicOp::CompareSwap { compare, swap } if before == compare => swap,
-            AtomicOp::CompareSwap { .. } => before,
-            AtomicOp::FetchAdd { add } => before.wrapping_add(add),
-        };
+        let after = keys::atomic(op, before);
         place.copy_from_slice(&after.to_ne_bytes());
         Ok(before)
     }

@@ -12,6 +12,7 @@ use super::work::{Fault, Op, Recv, RecvQueue};
 use crate::host::*;
 use crate::packet::Packet;
 use crate::pool::Pool;
+use crate::testing::keys;
 use crate::QpType;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -404,11 +405,7 @@ impl Lab {
         let mut word = [0; 8];
         word.copy_from_slice(self.memory.bytes(place.clone()));
         let before = u64::from_ne_bytes(word);
-        let after = match op {
-            AtomicOp::CompareSwap { compare, swap } if before == compare => swap,
-            AtomicOp::CompareSwap { .. } => before,
-            AtomicOp::FetchAdd { add } => before.wrapping_add(add),
-        };
+        let after = keys::atomic(op, before);
         if self.ends[me].strict {
             let (index, _) = self.cursor(me);
             let peer = self.ends[me].peer;

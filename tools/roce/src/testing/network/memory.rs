@@ -3,10 +3,10 @@
 //! Memory of the simulated network, twice: the bytes that the engine writes, and the bytes that the model says are
 //! there. Regions lie in one arena with guards between them, so that a byte that strays is found by a comparison.
 
-use crate::host::{Access, KeyUse, Sge, Syndrome};
+use crate::host::{KeyUse, Sge, Syndrome};
+use crate::testing::keys::{admit, Grant};
 use alloc::vec::Vec;
 use core::ops::Range;
-use verbena_abi::ctx::access;
 
 /// Bytes between two regions that belong to nobody.
 const GUARD: usize = 24;
@@ -142,31 +142,15 @@ impl Memory {
 
     /// The place of a use of a key, if it is allowed.
     pub fn find(&self, use_: &KeyUse) -> Result<usize, Syndrome> {
-        use Access::*;
-        let local = matches!(use_.access, LocalRead | LocalWrite);
-        let pick = |l, r| if local { l } else { r };
-        let unknown = pick(Syndrome::LkeyUnknown, Syndrome::RkeyUnknown);
-        let region = self.region(use_.key).filter(|r| r.valid).ok_or(unknown)?;
-        if region.pd != use_.pd {
-            return Err(pick(Syndrome::LkeyPd, Syndrome::RkeyPd));
-        }
-        let needed = match use_.access {
-            LocalRead => 0,
-            LocalWrite => access::LOCAL_WRITE,
-            RemoteRead => access::REMOTE_READ,
-            RemoteWrite => access::REMOTE_WRITE,
-            RemoteAtomic => access::REMOTE_ATOMIC,
-        };
-        if region.access & needed != needed {
-            return Err(pick(Syndrome::LkeyAccess, Syndrome::RkeyAccess));
-        }
-        let bounds = pick(Syndrome::LkeyBounds, Syndrome::RkeyBounds);
-        let offset = use_.addr.checked_sub(region.addr).ok_or(bounds)?;
-        let room = u64::from(region.len).checked_sub(offset).ok_or(bounds)?;
-        if use_.length > room {
-            return Err(bounds);
-        }
-        Ok(region.at + offset as usize)
+        let region = self.region(use_.key).filter(|r| r.valid);
+        let grant = region.map(|r| Grant {
+            pd: r.pd,
+            access: r.access,
+            addr: r.addr,
+            length: r.len.into(),
+        });
+        let offset = admit(use_, grant)?;
+        Ok(region.map_or(0, |r| r.at) + offset as usize)
     }
 
     /// The place of an address, whatever its key may do.

@@ -303,13 +303,13 @@ impl Lab {
                         credits_of(credits)
                     );
                 }
-                self.check_msn(me, aeth, psn + 1);
+                self.check_msn(me, aeth);
             }
             AethSyndrome::Rnr { timer } => {
                 assert_eq!(psn, expected, "an RNR NAK of another PSN than the expected");
                 assert_eq!(timer, self.ends[me].attr.min_rnr_timer);
                 self.check_pending(me, psn);
-                self.check_msn(me, aeth, psn);
+                self.check_msn(me, aeth);
                 let peer = self.ends[me].peer;
                 self.ends[peer].disturbed = true;
                 // It tells a gap behind it too.
@@ -318,7 +318,7 @@ impl Lab {
             AethSyndrome::Nak(NakCode::Sequence) => {
                 assert_eq!(psn, expected, "a NAK of another PSN than the expected");
                 self.check_pending(me, psn);
-                self.check_msn(me, aeth, psn);
+                self.check_msn(me, aeth);
                 let end = &mut self.ends[me];
                 assert_ne!(end.gap_nak, Some(psn), "a gap is reported twice");
                 end.gap_nak = Some(psn);
@@ -336,7 +336,7 @@ impl Lab {
         );
     }
 
-    fn check_msn(&self, me: usize, aeth: &Aeth, _end: u64) {
+    fn check_msn(&self, me: usize, aeth: &Aeth) {
         let msn = (self.ends[me].msn & 0xff_ffff) as u32;
         assert_eq!(aeth.msn, msn, "a wrong MSN");
     }
