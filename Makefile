@@ -12,8 +12,8 @@ help:    ## this list
 run:     ## build everything, boot a guest, show the device and a table of perftest results
 	@scripts/run
 
-test:    ## all tests: style, unit, simulation, loom, module build, guest suite; ends with `N passed, N failed`
-	@scripts/test
+test:    ## all tests, ending with `N passed, N failed`; `make test SUITES='unit guest'`: only those of scripts/test --list
+	@scripts/test $(SUITES)
 
 check:   ## formatting, clippy in both builds, ABI layout and version, SPDX, unsafe walls, dependencies, links
 	@scripts/check-style

@@ -14,9 +14,10 @@
 top=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
 cache=$(realpath -m "${VERBENA_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/verbena}")
 build=$top/build
-logs=$build/log
 started=${VERBENA_STARTED:-$(date +%s)}
-export VERBENA_STARTED=$started VERBENA_CACHE=$cache
+# Each run has its own logs, so that two at once do not write into each other's. Made by the first step.
+logs=${VERBENA_LOGS:-$build/log/$(date -d "@$started" +%m%d-%H%M%S).$$}
+export VERBENA_STARTED=$started VERBENA_CACHE=$cache VERBENA_LOGS=$logs
 
 # A line of progress, with the seconds since the command began.
 say() { printf '[%4ds] %s\n' $(($(date +%s) - started)) "$*" >&2; }
@@ -27,13 +28,25 @@ usage() { sed -n '3,/^[^#]/{/^#/!d;s/^# \{0,1\}//;p}' "$0"; }
 
 need_root() { [ "$(id -u)" = 0 ] || die "$(basename "$0") needs root: it makes Debian roots and mounts"; }
 
+# log_of NAME: the file for the log of a step in this run; build/log/NAME.log leads to the newest of that name.
+log_of() {
+	local d
+	if ! [ -d "$logs" ]; then
+		mkdir -p "$logs"
+		# The newest thirty runs are kept, and what may still be running.
+		find "$build/log" -mindepth 1 -maxdepth 1 -type d -printf '%T@ %p\n' | sort -rn | tail -n +31 | cut -d ' ' -f 2- |
+			while IFS= read -r d; do [ -z "$(find "$d" -maxdepth 0 -mmin +1440)" ] || rm -rf "$d"; done
+	fi
+	[[ $logs != "$build/log/"* ]] || ln -sfn "${logs##*/}/$1.log" "$build/log/$1.log"
+	printf '%s\n' "$logs/$1.log"
+}
+
 # step NAME TEXT COMMAND...: run COMMAND with its output in a log; every 10 seconds say that it is still at it, and what it
 # said last. When it fails: which step, the end of the log, and where the log is.
 step() {
 	local name=$1 text=$2 log pid rc=0 n=0 t0 last
 	shift 2
-	mkdir -p "$logs"
-	log=$logs/$name.log
+	log=$(log_of "$name")
 	t0=$(date +%s)
 	say "$text ..."
 	"$@" >"$log" 2>&1 </dev/null &
