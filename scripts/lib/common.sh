@@ -73,19 +73,37 @@ step() {
 	fi
 }
 
-# with_lock NAME COMMAND...: one at a time, for everybody who shares the cache.
-with_lock() {
-	local lock=$cache/.lock-$1
-	shift
-	mkdir -p "$cache"
+# with_lock NAME COMMAND...: one at a time, for everybody who shares the cache; a NAME with a slash is the file itself.
+# shared_lock: as many as like, while nobody has it by with_lock.
+with_lock() { _lock -x "$@"; }
+shared_lock() { _lock -s "$@"; }
+_lock() {
+	local how=$1 lock=$2
+	shift 2
+	case $lock in */*) ;; *) lock=$cache/.lock-$lock ;; esac
+	mkdir -p "${lock%/*}"
 	(
-		if ! flock -n 9; then
+		if ! flock -n "$how" 9; then
 			say "waiting for another run that holds $lock"
-			flock 9
+			flock "$how" 9
 		fi
 		"$@"
-	) 9>"$lock"
+	) 9>>"$lock"
 }
+
+# content_of FILE-OR-DIRECTORY...: a hash of the names and the contents of all files there
+content_of() { find "$@" -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | hash_of; }
+
+# made STAMP KEY: was it made with that key, and has nobody touched it since? note_made STAMP KEY OUTPUT...: it is made now.
+# What is up to date by its content is not built again, whatever the times of its sources say.
+made() {
+	[ -e "$1" ] && [ "$(head -n 1 "$1")" = "$2" ] || return 1
+	[ "$(tail -n +2 "$1")" = "$(tail -n +2 "$1" | cut -d ' ' -f 3- | tr '\n' '\0' | _stat 2>/dev/null)" ]
+}
+note_made() {
+	{ echo "$2" && printf '%s\0' "${@:3}" | _stat; } >"$1.new.$$" && mv "$1.new.$$" "$1"
+}
+_stat() { xargs -0 stat -c '%s %.9Y %n'; }
 
 # host_tools PACKAGE...: install what is missing, with the host's own apt.
 host_tools() {
