@@ -28,6 +28,39 @@ usage() { sed -n '3,/^[^#]/{/^#/!d;s/^# \{0,1\}//;p}' "$0"; }
 
 need_root() { [ "$(id -u)" = 0 ] || die "$(basename "$0") needs root: it makes Debian roots and mounts"; }
 
+# session "$@": what a command that starts others calls first. It goes on in PID and mount namespaces of its own, so that none of
+# its processes and mounts outlives it, however it ends; scripts that it calls are in the same session. A signal that would
+# end the command ends all of them, within three seconds.
+session() {
+	local child rc=0 stat rest i
+	if [ -n "${VERBENA_SESSION:-}" ] || [ "$(id -u)" != 0 ]; then return 0; fi
+	_ended_by=0
+	trap '_ended_by=130' INT
+	trap '_ended_by=143' TERM
+	trap '_ended_by=129' HUP
+	VERBENA_SESSION=$$ setpriv --pdeathsig KILL env --default-signal=INT,QUIT unshare --mount --pid --fork --kill-child --mount-proc \
+		bash "$top/scripts/lib/session.sh" "$0" "$@" <&0 &
+	child=$!
+	wait "$child" || rc=$?
+	if [ "$_ended_by" != 0 ]; then
+		for ((i = 0; i < 30; i++)); do
+			kill -0 "$child" 2>/dev/null || break
+			# To the first process in there, the child of unshare, which does not pass signals on.
+			for stat in /proc/[0-9]*/stat; do
+				read -r rest <"$stat" || continue
+				rest=${rest##*) }
+				rest=${rest#* }
+				if [ "${rest%% *}" = "$child" ]; then kill -TERM "${stat//[^0-9]/}" || true; fi
+			done
+			sleep 0.1
+		done 2>/dev/null
+		kill -KILL "$child" 2>/dev/null || true
+		wait "$child" 2>/dev/null || true
+		rc=$_ended_by
+	fi
+	exit "$rc"
+}
+
 # log_of NAME: the file for the log of a step in this run; build/log/NAME.log leads to the newest of that name.
 log_of() {
 	local d
