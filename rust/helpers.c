@@ -324,15 +324,24 @@ void verbena_xa_unlock_irqrestore(struct xarray *xa, unsigned long flags)
 	xa_unlock_irqrestore(xa, flags);
 }
 
-void verbena_init_work(struct work_struct *work, work_func_t func)
+struct workqueue_struct *verbena_alloc_workqueue(const char *name)
 {
-	INIT_WORK(work, func);
+	return alloc_workqueue("%s", WQ_MEM_RECLAIM | WQ_UNBOUND, 0, name);
+}
+
+void verbena_init_work(struct delayed_work *work, work_func_t func, const char *name,
+		       struct lock_class_key *key)
+{
+	INIT_DELAYED_WORK(work, func);
+	/* All works are initialized here, but each kind is a lock class of its own. */
+	lockdep_init_map(&work->work.lockdep_map, name, key, 0);
 }
 
 /* Unbound: the work of this driver waits (commands, resets), so it belongs on no CPU's own queue. */
-bool verbena_queue_work(struct work_struct *work)
+bool verbena_queue_work(struct workqueue_struct *queue, struct delayed_work *work,
+			unsigned int ms)
 {
-	return queue_work(system_dfl_wq, work);
+	return queue_delayed_work(queue ?: system_dfl_wq, work, msecs_to_jiffies(ms));
 }
 
 void verbena_reinit_completion(struct completion *c)

@@ -73,8 +73,11 @@ int verbena_xa_insert(struct xarray *xa, unsigned long index, void *entry);
 void *verbena_xa_erase(struct xarray *xa, unsigned long index);
 unsigned long verbena_xa_lock_irqsave(struct xarray *xa);
 void verbena_xa_unlock_irqrestore(struct xarray *xa, unsigned long flags);
-void verbena_init_work(struct work_struct *work, work_func_t func);
-bool verbena_queue_work(struct work_struct *work);
+struct workqueue_struct *verbena_alloc_workqueue(const char *name);
+void verbena_init_work(struct delayed_work *work, work_func_t func, const char *name,
+		       struct lock_class_key *key);
+bool verbena_queue_work(struct workqueue_struct *queue, struct delayed_work *work,
+			unsigned int ms);
 void verbena_reinit_completion(struct completion *c);
 bool verbena_wait_ms(struct completion *c, unsigned int ms);
 void verbena_dma_rmb(void);

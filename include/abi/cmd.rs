@@ -593,9 +593,18 @@ object_command!(
     /// Quiesces and destroys a queue pair: no DMA, no CQE and no event of it after the reply.
     DestroyQp, DestroyQp, Quiesced
 );
+layout! {
+    /// What QUERY_QP replies, besides publishing the context: a reader of the context may find it half written for as
+    /// long as the device's thread has no CPU.
+    pub struct QueriedQp: 8 {
+        /// [`super::ctx::QpAttr`]'s `qp_state`.
+        0 => qp_state: u8,
+        1 => reserved: [u8; 7],
+    }
+}
 object_command!(
     /// Publishes a queue pair's context.
-    QueryQp, QueryQp, Empty
+    QueryQp, QueryQp, QueriedQp
 );
 
 layout! {
@@ -625,7 +634,7 @@ layouts! {
     structs: [
         RequestHeader, ReplyHeader, Empty, ObjectId, QueryDevice, DeviceCaps, SetTableChunk, QueryStats, Stats, SetGid,
         SetPort, CreateUar, DestroyUar, CreateEq, DestroyEq, CreateMr, DestroyMr, ModifyMr, CreateCq, DestroyCq, QueryCq,
-        ModifyCq, ResizeCq, Quiesced, CreateSrq, DestroySrq, QuerySrq, ModifySrq, CreateQp, DestroyQp, QueryQp, ModifyQp,
+        ModifyCq, ResizeCq, Quiesced, CreateSrq, DestroySrq, QuerySrq, ModifySrq, CreateQp, DestroyQp, QueryQp, QueriedQp, ModifyQp,
         AttachMcast,
     ],
     codes: [Opcode, CmdStatus, Table, QpType]

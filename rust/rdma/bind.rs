@@ -95,6 +95,37 @@ impl Binding {
         (*self.state.pdev).as_ref()
     }
 
+    /// Lets the device do DMA and raise interrupts. Only when a reset has been confirmed, so that it
+    /// does nothing that it was asked in an earlier life. `ENODEV` if it is no longer bound.
+    pub fn set_master(&self) -> Result {
+        // SAFETY: The device is bound.
+        self.with(|| unsafe { kbindings::pci_set_master(self.raw_pci()) })
+            .ok_or(ENODEV)
+    }
+
+    /// Forbids the device DMA and interrupts. Whether it is forbidden for sure: the command register
+    /// was read back, and a device that cannot be read gives all ones. May sleep.
+    #[must_use]
+    pub fn clear_master(&self) -> bool {
+        let clear = || {
+            let mut command = u16::MAX;
+            // SAFETY: The device is bound; 16 bits are written.
+            let read = unsafe {
+                kbindings::pci_clear_master(self.raw_pci());
+                kbindings::pci_read_config_word(
+                    self.raw_pci(),
+                    // CAST: a small constant.
+                    kbindings::PCI_COMMAND as c_int,
+                    &mut command,
+                )
+            };
+            // CAST: a bit of 16.
+            read == 0 && command & kbindings::PCI_COMMAND_MASTER as u16 == 0
+        };
+        // When it is no longer bound the core has disabled it.
+        self.with(clear).unwrap_or(false)
+    }
+
     pub(crate) fn raw_pci(&self) -> *mut kbindings::pci_dev {
         // `pci::Device` is a transparent wrapper; `as_raw()` is private to `kernel`.
         core::ptr::from_ref::<pci::Device>(&self.state.pdev)

@@ -217,17 +217,16 @@ unsafe impl<D: Operations> Send for Registration<D> {}
 // SAFETY: `&Registration` gives access to `&Device` at most, and `D` is `Sync`.
 unsafe impl<D: Operations> Sync for Registration<D> {}
 
-/// A device name pattern must be harmless as a format: one `%d`, at the end.
-fn is_name_pattern(name: &CStr) -> bool {
-    match name.to_bytes().split_last_chunk::<2>() {
-        Some((prefix, b"%d")) => !prefix.contains(&b'%'),
-        _ => false,
-    }
+/// A device name must be harmless as a format: at most one `%d`, at the end.
+fn is_harmless(name: &CStr) -> bool {
+    let name = name.to_bytes();
+    let prefix = name.strip_suffix(b"%d").unwrap_or(name);
+    !prefix.is_empty() && !prefix.contains(&b'%')
 }
 
 impl<D: Operations> Registration<D> {
-    /// Allocates a device, initializes its data and registers it as `name`, which is like
-    /// `verbena%d`. The PCI device must be bound.
+    /// Allocates a device, initializes its data and registers it as `name`: one name, or a pattern
+    /// like `verbena%d` for the first that is free. The PCI device must be bound.
     ///
     /// `handle`, if any, gives access to the device while it is registered.
     pub fn new(
@@ -238,7 +237,7 @@ impl<D: Operations> Registration<D> {
         handle: Option<Arc<DeviceHandle<D>>>,
         data: impl PinInit<D, Error>,
     ) -> Result<Self> {
-        if !is_name_pattern(name) {
+        if !is_harmless(name) {
             return Err(EINVAL);
         }
         // SAFETY: `Device<D>` is `repr(C)` and starts with `ib_device`.

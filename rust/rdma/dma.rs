@@ -28,11 +28,14 @@ use core::{
 use kernel::{
     bindings as kbindings,
     prelude::*,
-    sync::atomic::{
-        Acquire,
-        Atomic,
-        Relaxed,
-        Release, //
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Relaxed,
+            Release, //
+        },
+        Arc, //
     }, //
 };
 use zerocopy::{
@@ -88,6 +91,12 @@ impl Chunk {
             size,
             _count: Counted::new(),
         })
+    }
+
+    /// Never frees the memory: a device may go on using it. No leak that is complained of.
+    pub fn abandon(this: &Arc<Self>) {
+        core::mem::forget(this.clone());
+        Counted::<Chunks>::forgive();
     }
 
     /// Address for the device.

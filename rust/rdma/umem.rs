@@ -16,7 +16,8 @@ use core::{
 };
 use kernel::{
     error::from_err_ptr,
-    prelude::*, //
+    prelude::*,
+    sync::Arc, //
 };
 
 /// Memory of the calling process, pinned and mapped for DMA until dropped.
@@ -46,6 +47,17 @@ impl Umem {
         Ok(Self {
             raw: NonNull::new(raw).ok_or(EINVAL)?,
         })
+    }
+
+    /// Length in bytes.
+    pub fn length(&self) -> usize {
+        // SAFETY: Pinned; the field is constant.
+        unsafe { (*self.raw.as_ptr()).length }
+    }
+
+    /// Never unpins the memory: a device may go on using it.
+    pub fn abandon(this: &Arc<Self>) {
+        core::mem::forget(this.clone());
     }
 
     /// The largest of the page sizes in `pgsz_bitmap` that can describe the memory at `virt_addr`.

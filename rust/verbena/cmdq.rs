@@ -4,8 +4,11 @@
 //!
 //! [`exec`](CommandQueue::exec) takes a free slot, writes the request, rings, and sleeps until the
 //! interrupt handler has seen the reply's token. Up to [`SLOTS`] commands are outstanding. A command
-//! that is not answered in time ends in `EIO` and the device is declared dead: its slot stays taken
-//! for the rest of this life, since the device may still write to it.
+//! that is not answered in time ends in [`Failure::Dead`] and the device is declared dead: its slot
+//! stays taken for the rest of this life, since the device may still write to it.
+//!
+//! Memory goes to the device by [`give`](CommandQueue::give), with the command that names it, and
+//! comes back by [`take_back`](CommandQueue::take_back); [`LetGo`] is made here only, from a reply.
 
 use crate::{
     abi::{
@@ -27,6 +30,10 @@ use crate::{
     health::{
         Cause,
         Health, //
+    },
+    lent::{
+        Borrowed,
+        Lent, //
     },
 };
 use core::mem::offset_of;
@@ -62,6 +69,29 @@ const SLOTS: u32 = 32;
 /// How long a command may take. Shorter than what the kernel takes for a hung task.
 const TIMEOUT_MS: u32 = 10_000;
 
+/// How often a waiter looks by itself: an interrupt may be missing.
+const LOOK_MS: u32 = 200;
+
+/// The device's word that it has let go of an object, or has never taken it.
+pub(crate) struct LetGo(());
+
+/// Why there is no reply.
+pub(crate) enum Failure {
+    /// The device refused, and a command that fails has changed nothing.
+    Refused(Error, LetGo),
+    /// The device is dead; what it has done of the command nobody knows.
+    Dead,
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Refused(e, _) => e,
+            Failure::Dead => EIO,
+        }
+    }
+}
+
 /// What the driver keeps of a slot.
 #[pin_data]
 struct Slot {
@@ -81,7 +111,7 @@ struct Free {
 pub(crate) struct CommandQueue {
     bars: Arc<Bars>,
     health: Arc<Health>,
-    memory: Chunk,
+    memory: Lent<Arc<Chunk>>,
     slots: KVec<Pin<KBox<Slot>>>,
     #[pin]
     free: Mutex<Free>,
@@ -98,6 +128,7 @@ impl CommandQueue {
         let dma = dma.clone();
         pin_init::pin_init_scope(move || {
             let memory = Chunk::alloc(&dma, SLOT_SIZE * SLOTS as usize)?;
+            let memory = Lent::new(Arc::new(memory, GFP_KERNEL)?, &health);
             let mut slots = KVec::with_capacity(SLOTS as usize, GFP_KERNEL)?;
             for _ in 0..SLOTS {
                 let slot = KBox::pin_init::<Error>(
@@ -122,17 +153,14 @@ impl CommandQueue {
 
     /// DMA address of the slots and their number, for the registers.
     pub(crate) fn place(&self) -> (u64, u32) {
-        (self.memory.dma_addr(), SLOTS)
+        (self.memory.lend().addr(), SLOTS)
     }
 
     /// Executes a command. Process context.
-    pub(crate) fn exec<C: Command>(&self, request: &C) -> Result<C::Reply> {
+    pub(crate) fn exec<C: Command>(&self, request: &C) -> Result<C::Reply, Failure> {
         let (index, token) = self.take_slot()?;
-        let result = self.exec_in(index, token, C::OPCODE, request.as_bytes());
-        let reply = match result {
-            Ok(()) => self.read_reply::<C>(index),
-            Err(e) => Err(e),
-        };
+        self.exec_in(index, token, C::OPCODE, request.as_bytes())?;
+        let reply = self.read_reply::<C>(index);
         if !self.health.is_dead() {
             self.free.lock().slots |= 1 << index;
             self.freed.notify_one();
@@ -140,29 +168,74 @@ impl CommandQueue {
         reply
     }
 
-    /// Handles vector 0: wakes those whose reply is there. Any context.
-    pub(crate) fn interrupt(&self) {
+    /// Executes a command that gives `memory` to the device. It comes back at once if the device
+    /// refuses.
+    pub(crate) fn give<C: Command>(
+        &self,
+        request: &C,
+        memory: &[&dyn Borrowed],
+    ) -> Result<C::Reply> {
+        self.exec(request).map_err(|failure| {
+            if let Failure::Refused(_, let_go) = &failure {
+                memory.iter().for_each(|lent| lent.returned(let_go));
+            }
+            failure.into()
+        })
+    }
+
+    /// Executes a command by which `memory` comes back. `None` if the device is dead: it is silent or
+    /// lost by then, and the memory knows what that means.
+    ///
+    /// It cannot fail otherwise: the driver takes back only what is unused, so a device that refuses
+    /// breaks the contract and is given up.
+    pub(crate) fn take_back<C: Command>(
+        &self,
+        request: &C,
+        memory: &[&dyn Borrowed],
+    ) -> Option<C::Reply> {
+        match self.exec(request) {
+            Ok(reply) => {
+                let let_go = LetGo(());
+                memory.iter().for_each(|lent| lent.returned(&let_go));
+                return Some(reply);
+            }
+            Err(Failure::Refused(..)) => self
+                .health
+                .declare_dead(Cause::Protocol("it refused to let go of an object")),
+            Err(Failure::Dead) => {}
+        }
+        self.health.wait_end();
+        None
+    }
+
+    /// Handles vector 0: wakes those whose reply is there. Whether there was one. Any context.
+    pub(crate) fn interrupt(&self) -> bool {
+        let mut any = false;
         for (index, slot) in (0u32..).zip(self.slots.iter()) {
             let token = slot.token.load(Acquire);
             if token != 0 && self.reply_token(index) == token {
                 slot.done.complete();
+                any = true;
             }
         }
+        any
     }
 
-    /// Wakes everybody: the device is dead. Any context.
+    /// Wakes everybody: the device is dead. Process context.
     pub(crate) fn abort(&self) {
         for slot in self.slots.iter() {
             slot.done.complete();
         }
+        // Under the lock: who has just seen that the device lives is not asleep yet.
+        let _free = self.free.lock();
         self.freed.notify_all();
     }
 
-    fn take_slot(&self) -> Result<(u32, u32)> {
+    fn take_slot(&self) -> Result<(u32, u32), Failure> {
         let mut free = self.free.lock();
         loop {
             if self.health.is_dead() {
-                return Err(EIO);
+                return Err(Failure::Dead);
             }
             if free.slots != 0 {
                 break;
@@ -190,22 +263,36 @@ impl CommandQueue {
     }
 
     /// Writes the request, and waits for the reply.
-    fn exec_in(&self, index: u32, token: u32, opcode: Opcode, request: &[u8]) -> Result {
-        let slot = self.slots.get(index as usize).ok_or(EIO)?;
+    fn exec_in(
+        &self,
+        index: u32,
+        token: u32,
+        opcode: Opcode,
+        request: &[u8],
+    ) -> Result<(), Failure> {
         let header = RequestHeader {
             opcode: Le16::new(opcode.to_raw()),
             token: Le32::new(token),
             ..Default::default()
         };
-        let offset = Self::request_offset(index);
         // Nothing of the slot's former request stays behind this one.
         let mut bytes = [0u8; REQUEST_SIZE];
         let (head, tail) = bytes.split_at_mut(HEADER_SIZE);
         head.copy_from_slice(header.as_bytes());
-        tail.get_mut(..request.len())
-            .ok_or(EINVAL)?
-            .copy_from_slice(request);
-        self.memory.write_bytes(offset, &bytes)?;
+        let (Some(slot), Some(payload)) = (
+            self.slots.get(index as usize),
+            tail.get_mut(..request.len()),
+        ) else {
+            return Err(self.broken("a command has no room in its slot"));
+        };
+        payload.copy_from_slice(request);
+        if self
+            .memory
+            .write_bytes(Self::request_offset(index), &bytes)
+            .is_err()
+        {
+            return Err(self.broken("a command has no slot"));
+        }
 
         slot.done.reinit();
         slot.token.store(token, Release);
@@ -217,75 +304,87 @@ impl CommandQueue {
         result
     }
 
-    fn wait(&self, slot: &Slot, index: u32, token: u32, opcode: Opcode) -> Result {
-        loop {
-            let in_time = slot.done.wait_ms(TIMEOUT_MS);
+    /// What cannot be, by the contract's own sizes.
+    fn broken(&self, what: &'static str) -> Failure {
+        self.health.declare_dead(Cause::Protocol(what));
+        Failure::Dead
+    }
+
+    fn wait(&self, slot: &Slot, index: u32, token: u32, opcode: Opcode) -> Result<(), Failure> {
+        for _ in 0..TIMEOUT_MS / LOOK_MS {
+            let woken = slot.done.wait_ms(LOOK_MS);
             // A late interrupt for the slot's former command may have woken us: look.
             if self.reply_token(index) == token {
+                if !woken && self.health.may_log() {
+                    dev_warn!(
+                        self.health.pdev(),
+                        "command {} was answered without an interrupt\n",
+                        opcode.name()
+                    );
+                }
                 return Ok(());
             }
             if self.health.is_dead() {
-                return Err(EIO);
+                return Err(Failure::Dead);
             }
-            if !in_time {
-                dev_err!(self.health.pdev(), "command {} timed out\n", opcode.name());
-                self.health
-                    .declare_dead(if self.bars.read(regs::STATUS) == crate::bars::GONE {
-                        Cause::Gone
-                    } else {
-                        Cause::CommandTimeout
-                    });
-                return Err(EIO);
+            if !woken {
+                self.look();
             }
+        }
+        if !self.health.is_dead() {
+            dev_err!(self.health.pdev(), "command {} timed out\n", opcode.name());
+            self.health.declare_dead(Cause::CommandTimeout);
+        }
+        Err(Failure::Dead)
+    }
+
+    /// Looks whether the device says that it is dead, or is gone.
+    pub(crate) fn look(&self) {
+        match self.bars.read(regs::STATUS) {
+            crate::bars::GONE => self.health.declare_dead(Cause::Gone),
+            status if status & regs::STATUS_FATAL != 0 => self
+                .health
+                .declare_dead(Cause::Device(self.bars.read(regs::FATAL_SYNDROME))),
+            _ => {}
         }
     }
 
     /// What the device replied; the token has been seen.
-    fn read_reply<C: Command>(&self, index: u32) -> Result<C::Reply> {
+    fn read_reply<C: Command>(&self, index: u32) -> Result<C::Reply, Failure> {
         let offset = Self::reply_offset(index);
-        let header: ReplyHeader = self.memory.read(offset)?;
+        let mut reply = C::Reply::new_zeroed();
+        let (Ok(header), Ok(())) = (
+            self.memory.read::<ReplyHeader>(offset),
+            self.memory
+                .read_bytes(offset + HEADER_SIZE, reply.as_mut_bytes()),
+        ) else {
+            return Err(self.broken("a reply has no room in its slot"));
+        };
         let syndrome = header.syndrome.get();
-        match CmdStatus::from_raw(header.status.get()) {
-            Some(CmdStatus::Ok) => {
-                let mut reply = C::Reply::new_zeroed();
-                self.memory
-                    .read_bytes(offset + HEADER_SIZE, reply.as_mut_bytes())?;
-                Ok(reply)
+        let error = match CmdStatus::from_raw(header.status.get()) {
+            Some(CmdStatus::Ok) => return Ok(reply),
+            Some(CmdStatus::Fatal) => {
+                self.health.declare_dead(Cause::Device(syndrome));
+                return Err(Failure::Dead);
             }
-            Some(status) => {
-                let error = match status {
-                    CmdStatus::Busy => EBUSY,
-                    CmdStatus::Exists => EEXIST,
-                    CmdStatus::NoResources => ENOMEM,
-                    CmdStatus::Unsupported => eopnotsupp(),
-                    CmdStatus::BadAddress => EFAULT,
-                    CmdStatus::Fatal => {
-                        self.health.declare_dead(Cause::Device(syndrome));
-                        EIO
-                    }
-                    _ => EINVAL,
-                };
-                if self.health.may_log() {
-                    dev_info!(
-                        self.health.pdev(),
-                        "command {} failed: {}, syndrome {:#06x}\n",
-                        C::OPCODE.name(),
-                        status.name(),
-                        syndrome
-                    );
-                }
-                Err(error)
-            }
-            None => {
-                if self.health.may_log() {
-                    dev_err!(
-                        self.health.pdev(),
-                        "command {}: malformed reply\n",
-                        C::OPCODE.name()
-                    );
-                }
-                Err(EIO)
-            }
+            Some(CmdStatus::Busy) => EBUSY,
+            Some(CmdStatus::Exists) => EEXIST,
+            Some(CmdStatus::NoResources) => ENOMEM,
+            Some(CmdStatus::Unsupported) => eopnotsupp(),
+            Some(CmdStatus::BadAddress) => EFAULT,
+            Some(_) => EINVAL,
+            // Whether it did what it was asked nobody knows.
+            None => return Err(self.broken("it replied with an unknown status")),
+        };
+        if self.health.may_log() {
+            dev_info!(
+                self.health.pdev(),
+                "command {} failed: {}, syndrome {:#06x}\n",
+                C::OPCODE.name(),
+                CmdStatus::from_raw(header.status.get()).map_or("?", |status| status.name()),
+                syndrome
+            );
         }
+        Err(Failure::Refused(error, LetGo(())))
     }
 }

@@ -22,7 +22,14 @@ use crate::abi::{
     Le32,
     Le64, //
 };
-use crate::cmdq::CommandQueue;
+use crate::{
+    cmdq::CommandQueue,
+    health::Health,
+    lent::{
+        Borrowed,
+        Lent, //
+    }, //
+};
 use kernel::{
     new_mutex,
     prelude::*,
@@ -34,7 +41,10 @@ use kernel::{
 use rdma::{
     bind::Binding,
     dma::Chunk,
-    sync::dma_rmb, //
+    sync::{
+        dma_rmb,
+        msleep, //
+    }, //
 };
 use zerocopy::FromBytes;
 
@@ -67,25 +77,30 @@ context! {
     EqContext in Eqc,
 }
 
-/// How often a reader tries to get a context between two updates.
-const TRIES: u32 = 1000;
+/// How often a reader tries to get a context between two updates without sleeping, and then with a
+/// sleep between: the device's thread may have lost its CPU in the middle of an update.
+const QUICK_TRIES: u32 = 100;
+const SLOW_TRIES: u32 = 200;
+const SLEEP_MS: u32 = 5;
 
 /// The chunks of one table; `None` where no number has been used yet.
-type Chunks = KVVec<Option<Arc<Chunk>>>;
+type Chunks = KVVec<Option<Lent<Arc<Chunk>>>>;
 
 /// All context tables.
 #[pin_data]
 pub(crate) struct Tables {
     dma: Binding,
+    health: Arc<Health>,
     #[pin]
     chunks: Mutex<[Chunks; Table::ALL.len()]>,
 }
 
 impl Tables {
-    pub(crate) fn new(dma: &Binding) -> impl PinInit<Self> {
-        let dma = dma.clone();
+    pub(crate) fn new(dma: &Binding, health: &Arc<Health>) -> impl PinInit<Self> {
+        let (dma, health) = (dma.clone(), health.clone());
         pin_init!(Self {
             dma,
+            health,
             chunks <- new_mutex!([const { KVVec::new() }; Table::ALL.len()]),
         })
     }
@@ -110,31 +125,51 @@ impl Tables {
                 table.push(None, GFP_KERNEL)?;
             }
         }
-        let memory = Arc::new(Chunk::alloc(&self.dma, TABLE_CHUNK_SIZE)?, GFP_KERNEL)?;
-        cmdq.exec(&SetTableChunk {
+        let memory = Chunk::alloc(&self.dma, TABLE_CHUNK_SIZE)?;
+        let memory = Lent::new(Arc::new(memory, GFP_KERNEL)?, &self.health);
+        let request = SetTableChunk {
             table: C::TABLE.to_raw(),
             chunk: Le32::new(chunk),
-            addr: Le64::new(memory.dma_addr()),
+            addr: Le64::new(memory.lend().addr()),
             ..Default::default()
-        })?;
+        };
+        cmdq.give(&request, &[&memory as &dyn Borrowed])?;
         if let Some(place) = table.get_mut(chunk as usize) {
             *place = Some(memory);
         }
         Ok(())
     }
 
-    /// Reads the context of `number` as the device published it last.
+    /// Reads the context of `number` as the device published it last. `EBUSY` if there is no moment
+    /// in which it is not being written. May sleep.
     pub(crate) fn read<C: Context>(&self, number: u32) -> Result<C> {
+        self.read_quickly(number).or_else(|e| {
+            if e != EBUSY {
+                return Err(e);
+            }
+            for _ in 0..SLOW_TRIES {
+                msleep(SLEEP_MS);
+                match self.read_quickly(number) {
+                    Err(e) if e == EBUSY => {}
+                    result => return result,
+                }
+            }
+            Err(EBUSY)
+        })
+    }
+
+    /// As [`read`](Self::read), without a sleep.
+    pub(crate) fn read_quickly<C: Context>(&self, number: u32) -> Result<C> {
         let chunk = {
             let tables = self.chunks.lock();
             tables
                 .get(C::TABLE as usize)
                 .and_then(|table| table.get((number / Self::per_chunk::<C>()) as usize))
-                .and_then(Clone::clone)
+                .and_then(|chunk| Some(Arc::clone(chunk.as_ref()?)))
                 .ok_or(ENOENT)?
         };
         let offset = (number % Self::per_chunk::<C>()) as usize * size_of::<C>();
-        for _ in 0..TRIES {
+        for _ in 0..QUICK_TRIES {
             let before = Le32::from_raw(chunk.load32_acquire(offset)?).get();
             if before % 2 == 0 {
                 let context: C = chunk.read(offset)?;

@@ -29,6 +29,10 @@ use crate::{
         Le64, //
     },
     hw::Hw,
+    lent::{
+        Borrowed,
+        Lent, //
+    },
 };
 use kernel::{
     new_mutex,
@@ -182,8 +186,7 @@ impl Taken {
     }
 }
 
-/// Index of an area; when it is dropped the device lets go of the area, if it has it, and the index
-/// is free again.
+/// Index of an area, given back when it is dropped.
 struct Uar {
     hw: Arc<Hw>,
     index: u32,
@@ -191,26 +194,36 @@ struct Uar {
 
 impl Drop for Uar {
     fn drop(&mut self) {
-        if self.hw.served.remove(self.index) {
-            self.hw.exec_destroy(&destroy(self.index));
-        }
         self.hw.uars.free(self.index);
     }
 }
 
-fn destroy(uar: u32) -> DestroyUar {
-    DestroyUar {
-        id: Le32::new(uar),
-        ..Default::default()
+/// The memory of an area, which the device has until this is dropped.
+struct AreaMemory {
+    memory: Lent<Arc<Chunk>>,
+    /// The last to go: until then nobody else gets the index.
+    uar: Uar,
+}
+
+impl Drop for AreaMemory {
+    fn drop(&mut self) {
+        let hw = &self.uar.hw;
+        // Only what the device was given is there.
+        if hw.served.remove(self.uar.index) {
+            let request = DestroyUar {
+                id: Le32::new(self.uar.index),
+                ..Default::default()
+            };
+            hw.cmdq
+                .take_back(&request, &[&self.memory as &dyn Borrowed]);
+        }
     }
 }
 
 /// A doorbell area.
 #[pin_data]
 pub(crate) struct Area {
-    /// The first to go: the device looks at the memory until then.
-    uar: Uar,
-    memory: Arc<Chunk>,
+    part: AreaMemory,
     /// How a process maps the memory and the doorbell page; the kernel does not.
     mappings: Option<Mappings>,
     #[pin]
@@ -229,18 +242,23 @@ impl Area {
             Some(context) => Some(Mappings::new(hw, index, &memory, context)?),
             None => None,
         };
-        hw.cmdq.exec(&CreateUar {
+        let part = AreaMemory {
+            memory: Lent::new(memory.clone(), &hw.health),
+            uar,
+        };
+        let request = CreateUar {
             uar: Le32::new(index),
-            addr: Le64::new(memory.dma_addr()),
+            addr: Le64::new(part.memory.lend().addr()),
             ..Default::default()
-        })?;
-        hw.served.add(index, memory.clone()).inspect_err(|_| {
-            hw.exec_destroy(&destroy(index));
+        };
+        let lent = [&part.memory as &dyn Borrowed];
+        hw.served.add(index, memory)?;
+        hw.cmdq.give(&request, &lent).inspect_err(|_| {
+            hw.served.remove(index);
         })?;
         Arc::pin_init(
             try_pin_init!(Self {
-                uar,
-                memory,
+                part,
                 mappings,
                 taken <- new_mutex!(Taken { qp: [0; GROUPS], cq: [0; GROUPS] }),
             }? Error),
@@ -328,7 +346,7 @@ impl Area {
             Le64::new(self.mappings.as_ref().map_or(0, |m| entry(m).offset()))
         };
         AreaInfo {
-            uar: Le32::new(self.uar.index),
+            uar: Le32::new(self.part.uar.index),
             device_offset: offset(|m| &m.device),
             guest_offset: offset(|m| &m.guest),
             ring_offset: offset(|m| &m.ring),
@@ -347,7 +365,7 @@ pub(crate) struct Slot {
 impl Slot {
     /// Index of the area.
     pub(crate) fn uar(&self) -> u32 {
-        self.area.uar.index
+        self.area.part.uar.index
     }
 
     /// Index in the area.
@@ -361,11 +379,11 @@ impl Slot {
     }
 
     fn words(&self) -> AreaWords<'_> {
-        AreaWords(&self.area.memory)
+        AreaWords(&self.area.part.memory)
     }
 
     fn ring(&self) {
-        self.area.uar.hw.bars.ring(self.area.uar.index);
+        self.area.part.uar.hw.bars.ring(self.area.part.uar.index);
     }
 
     /// Zeroes the guest's words of the slot, before a new queue uses it.

@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Whether the device lives, and what to do when it dies.
+//! How far the device's life has gone: alive, dead, silent, lost.
 //!
-//! Whoever finds out that the device is dead calls [`Health::declare_dead`], in any context; the
-//! first one wins and the [`Undertaker`](crate::undertaker) starts its work. From then on commands
-//! fail with `EIO` and queues are flushed in software.
+//! * *Alive*: it works.
+//! * *Dead*: something failed, and whoever found out called [`Health::declare_dead`], in any context;
+//!   the first one wins and the [`Undertaker`] starts its work. Commands
+//!   fail with `EIO` from then on, but the device may still read and write memory.
+//! * *Silent*: a reset was confirmed, or bus mastering was cleared and reads back as cleared. There
+//!   is no DMA any more: queues are flushed in software, and memory can be freed.
+//! * *Lost*: neither could be had. Queues are flushed in software all the same, because drains wait
+//!   without a timeout; but what the device was told of is never freed ([`crate::lent`]).
+//!
+//! Each life goes through them in this order, and ends in one of the last two.
 
 use crate::undertaker::Undertaker;
 use kernel::{
@@ -16,14 +23,18 @@ use kernel::{
             Acquire,
             Atomic,
             Full,
-            Relaxed, //
+            Relaxed,
+            Release, //
         },
         Arc, //
     },
 };
 use rdma::{
     new_irq_lock,
-    sync::IrqLock,
+    sync::{
+        Completion,
+        IrqLock, //
+    },
     work::Work, //
 };
 
@@ -42,15 +53,36 @@ pub(crate) enum Cause {
     Unbind,
 }
 
+/// How a life ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The device does no DMA any more.
+    Silent,
+    /// It may do DMA for ever.
+    Lost,
+}
+
+const ALIVE: u32 = 0;
+const DEAD: u32 = 1;
+const SILENT: u32 = 2;
+const LOST: u32 = 3;
+
 /// How many complaints about the device one life may log.
 const COMPLAINTS: u32 = 32;
+
+/// How long to wait at a stretch: less than what the kernel takes for a hung task.
+const WAIT_MS: u32 = 5_000;
 
 /// Whether the device lives.
 #[pin_data]
 pub(crate) struct Health {
     pdev: ARef<pci::Device>,
-    dead: Atomic<bool>,
+    stage: Atomic<u32>,
+    /// Completed when the life has ended.
+    #[pin]
+    ended: Completion,
     logged: Atomic<u32>,
+    abandoned: Atomic<usize>,
     #[pin]
     work: IrqLock<Option<Arc<Work<Undertaker>>>>,
 }
@@ -59,8 +91,10 @@ impl Health {
     pub(crate) fn new(pdev: ARef<pci::Device>) -> impl PinInit<Self> {
         pin_init!(Self {
             pdev,
-            dead: Atomic::new(false),
+            stage: Atomic::new(ALIVE),
+            ended <- Completion::new(),
             logged: Atomic::new(0),
+            abandoned: Atomic::new(0),
             work <- new_irq_lock!(None),
         })
     }
@@ -80,15 +114,21 @@ impl Health {
         &self.pdev
     }
 
-    /// Whether the device is dead.
+    /// Whether the device is no longer alive: no command is sent.
     #[inline]
     pub(crate) fn is_dead(&self) -> bool {
-        self.dead.load(Acquire)
+        self.stage.load(Acquire) != ALIVE
+    }
+
+    /// Whether the life has ended, silent or lost: queues are flushed in software.
+    #[inline]
+    pub(crate) fn has_ended(&self) -> bool {
+        self.stage.load(Acquire) >= SILENT
     }
 
     /// The device is dead. Any context.
     pub(crate) fn declare_dead(&self, cause: Cause) {
-        if self.dead.xchg(true, Full) {
+        if self.stage.cmpxchg(ALIVE, DEAD, Full).is_err() {
             return;
         }
         match cause {
@@ -103,9 +143,53 @@ impl Health {
             }
             Cause::Gone => dev_err!(self.pdev, "the device is gone\n"),
             Cause::Protocol(what) => dev_err!(self.pdev, "the device is given up: {what}\n"),
-            Cause::Unbind => {}
+            // Who unbinds silences the device himself.
+            Cause::Unbind => return,
         }
         self.flush();
+    }
+
+    /// The life ends. Once, by whoever silenced the device or could not.
+    pub(crate) fn end(&self, end: End) {
+        let stage = match end {
+            End::Silent => SILENT,
+            End::Lost => LOST,
+        };
+        self.stage.store(stage, Release);
+        self.ended.complete_all();
+        if end == End::Lost {
+            dev_err!(
+                self.pdev,
+                "the device can be neither reset nor kept from DMA: what it was given is not freed\n"
+            );
+        }
+    }
+
+    /// Waits until a device that is dead is silent or lost. Process context; at once while it lives.
+    pub(crate) fn wait_end(&self) {
+        while self.is_dead() && !self.has_ended() {
+            let _ = self.ended.wait_ms(WAIT_MS);
+        }
+    }
+
+    /// Waits for the end of a dead device; whether there is no DMA any more.
+    pub(crate) fn wait_silent(&self) -> bool {
+        self.wait_end();
+        self.stage.load(Acquire) == SILENT
+    }
+
+    /// So many bytes that the device was told of will never be freed.
+    pub(crate) fn abandoned(&self, bytes: usize) {
+        if !self.is_dead() {
+            // It was told of them, and nobody has asked it to let go.
+            dev_err!(self.pdev, "{bytes} bytes were never taken back\n");
+        }
+        self.abandoned.fetch_add(bytes, Relaxed);
+    }
+
+    /// Bytes that will never be freed.
+    pub(crate) fn total_abandoned(&self) -> usize {
+        self.abandoned.load(Relaxed)
     }
 
     /// Lets the undertaker look at the queues (again). Any context.

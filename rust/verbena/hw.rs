@@ -4,8 +4,8 @@
 //!
 //! [`Hw::bring_up`] resets the device, negotiates the version, starts the command queue, asks for
 //! capabilities and creates the event queues. Everything that the verbs need hangs on [`Hw`]; when
-//! the device dies or is unbound, [`Hw::shut_down`] resets it once more, so that no DMA of this life
-//! can reach memory that is given back.
+//! the device dies or is unbound, [`Hw::silence`] resets it once more and takes bus mastering from it,
+//! so that no DMA of this life can reach memory that is given back.
 
 use crate::{
     abi::{
@@ -13,6 +13,7 @@ use crate::{
             Command,
             DeviceCaps,
             QueryDevice,
+            Quiesced,
             ASYNC_EQN, //
         },
         regs,
@@ -23,21 +24,27 @@ use crate::{
         Bars,
         GONE, //
     },
-    cmdq::CommandQueue,
+    cmdq::{
+        CommandQueue,
+        Failure, //
+    },
     ctx::Tables,
     doorbell::{
         Areas,
         Served, //
     },
     eq::{
+        self,
         AsyncEq,
         AsyncWork,
         CompEq,
         CompVector,
-        Vector0, //
+        Vector0,
+        Works, //
     },
     health::{
         Cause,
+        End,
         Health, //
     },
     ids::{
@@ -45,6 +52,7 @@ use crate::{
         Keys, //
     },
     pci::Recovery,
+    pulse::Pulse,
     undertaker::Undertaker,
     verbs::Verbena,
 };
@@ -69,11 +77,15 @@ use rdma::{
         Irq,
         Vectors, //
     },
+    new_work,
     qp::Qp,
     srq::Srq,
     sync::msleep,
     table::Table,
-    work::Work, //
+    work::{
+        Queue,
+        Work, //
+    }, //
 };
 
 /// How long a reset, or enabling the command queue, may take.
@@ -112,6 +124,12 @@ pub(crate) struct Hw {
     comp_eqs: SetOnce<KVec<Arc<CompEq>>>,
     #[pin]
     irqs: Mutex<KVec<Irq>>,
+    #[pin]
+    works: Mutex<Option<Arc<Works>>>,
+    #[pin]
+    pub(crate) pulse: Mutex<Option<Arc<Work<Pulse>>>>,
+    #[pin]
+    silenced: Mutex<bool>,
 }
 
 /// What is known once the device has told its capabilities.
@@ -141,6 +159,10 @@ pub(crate) struct Parts {
     pub(crate) dma: Binding,
     pub(crate) bars: Arc<Bars>,
     pub(crate) vectors: Vectors,
+    /// Where events are handled.
+    pub(crate) events: Arc<Queue>,
+    /// Where the dead are buried: nothing else may keep this from running.
+    pub(crate) burials: Arc<Queue>,
 }
 
 impl Hw {
@@ -148,6 +170,8 @@ impl Hw {
     pub(crate) fn bring_up(parts: &Parts, recovery: Arc<Work<Recovery>>) -> Result<Life> {
         let health = Arc::pin_init(Health::new(parts.pdev.clone()), GFP_KERNEL)?;
         reset(&parts.pdev, &parts.bars)?;
+        // It has forgotten what it was asked in an earlier life.
+        parts.dma.set_master()?;
         negotiate(&parts.pdev, &parts.bars)?;
 
         let kept = health.clone();
@@ -159,7 +183,7 @@ impl Hw {
                 bars: parts.bars.clone(),
                 health: kept,
                 cmdq <- CommandQueue::new(&parts.dma, parts.bars.clone(), for_cmdq),
-                tables <- Tables::new(&parts.dma),
+                tables <- Tables::new(&parts.dma, health),
                 qps: Table::new()?,
                 cqs: Table::new()?,
                 srqs: Table::new()?,
@@ -171,31 +195,31 @@ impl Hw {
                 async_eq: SetOnce::new(),
                 comp_eqs: SetOnce::new(),
                 irqs <- new_mutex!(KVec::new()),
+                works <- new_mutex!(None),
+                pulse <- new_mutex!(None),
+                silenced <- new_mutex!(false),
             }? Error),
             GFP_KERNEL,
         )?;
         // From here on a failure shuts down again, by the drop of `life`.
         let life = Life { hw: hw.clone() };
+        let undertaker = Arc::new(Undertaker::new(hw.clone(), recovery), GFP_KERNEL)?;
         health.set_undertaker(Some(Arc::new(
-            Work::new(Arc::new(Undertaker::new(hw.clone(), recovery), GFP_KERNEL)?)?,
+            new_work!(undertaker, &parts.burials)?,
             GFP_KERNEL,
         )?));
         hw.start(parts)?;
+        Pulse::start(&hw)?;
         Ok(life)
     }
 
     fn start(self: &Arc<Self>, parts: &Parts) -> Result {
-        let events = Arc::new(
-            Work::new(Arc::new(AsyncWork(self.clone()), GFP_KERNEL)?)?,
-            GFP_KERNEL,
-        )?;
+        let events = Arc::new(AsyncWork(self.clone()), GFP_KERNEL)?;
+        let asynchronous = Arc::new(new_work!(events, &parts.events)?, GFP_KERNEL)?;
         self.add_irq(
             parts,
             0,
-            Vector0 {
-                hw: self.clone(),
-                events,
-            },
+            Arc::new(Vector0(asynchronous.clone(), self.clone()), GFP_KERNEL)?,
         )?;
         self.enable_cmdq()?;
         let caps = self.cmdq.exec(&QueryDevice::default())?;
@@ -211,16 +235,17 @@ impl Hw {
             .min(caps.max_eq.get().saturating_sub(1))
             .min(MAX_COMP_VECTORS);
         let mut eqs = KVec::with_capacity(count as usize, GFP_KERNEL)?;
+        let mut completions = KVec::with_capacity(count as usize, GFP_KERNEL)?;
         for vector in 1..=count {
             let eq = CompEq::new(self, ASYNC_EQN + vector, u16::try_from(vector)?)?;
-            self.add_irq(
-                parts,
-                vector,
-                CompVector {
-                    hw: self.clone(),
-                    eq: eq.clone(),
-                },
-            )?;
+            let handler = CompVector {
+                hw: self.clone(),
+                eq: eq.clone(),
+            };
+            let handler = Arc::new(handler, GFP_KERNEL)?;
+            self.add_irq(parts, vector, handler.clone())?;
+            let work = new_work!(handler, &parts.events)?;
+            completions.push(Arc::new(work, GFP_KERNEL)?, GFP_KERNEL)?;
             eqs.push(eq, GFP_KERNEL)?;
         }
         if eqs.is_empty() {
@@ -228,13 +253,21 @@ impl Hw {
             return Err(ENODEV);
         }
         self.comp_eqs.populate(eqs);
+        let works = Works {
+            asynchronous,
+            completions,
+        };
+        *self.works.lock() = Some(Arc::new(works, GFP_KERNEL)?);
         Ok(())
     }
 
-    fn add_irq<H: rdma::irq::Handler>(&self, parts: &Parts, vector: u32, handler: H) -> Result {
-        let irq = parts
-            .vectors
-            .request(vector, c"verbena", Arc::new(handler, GFP_KERNEL)?)?;
+    fn add_irq<H: rdma::irq::Handler>(
+        &self,
+        parts: &Parts,
+        vector: u32,
+        handler: Arc<H>,
+    ) -> Result {
+        let irq = parts.vectors.request(vector, c"verbena", handler)?;
         self.irqs.lock().push(irq, GFP_KERNEL)?;
         Ok(())
     }
@@ -305,24 +338,22 @@ impl Hw {
         self.comp_eqs.as_ref().map_or(&[], |eqs| eqs)
     }
 
-    /// Executes a command that a dead device need not execute any more: it succeeds then.
+    /// Executes a command that a dead device need not execute any more: it succeeds when the device is
+    /// silent or lost.
     pub(crate) fn exec_unless_dead<C: Command>(&self, request: &C) -> Result<C::Reply> {
         match self.cmdq.exec(request) {
-            Err(_) if self.health.is_dead() => Ok(C::Reply::default()),
-            result => result,
+            Ok(reply) => Ok(reply),
+            Err(Failure::Refused(e, _)) if !self.health.is_dead() => Err(e),
+            Err(_) => {
+                self.health.wait_end();
+                Ok(C::Reply::default())
+            }
         }
     }
 
-    /// Executes a command that takes something back.
-    ///
-    /// It cannot fail: the driver takes back only what is unused, so a device that refuses breaks
-    /// the contract, and the reset that ends its life has taken back everything.
-    pub(crate) fn exec_destroy<C: Command>(&self, request: &C) -> C::Reply {
-        self.cmdq.exec(request).unwrap_or_else(|_| {
-            self.health
-                .declare_dead(Cause::Protocol("it refused to let go of an object"));
-            C::Reply::default()
-        })
+    /// [`take_back`](CommandQueue::take_back) of what has no memory.
+    pub(crate) fn exec_destroy<C: Command>(&self, request: &C) -> Option<C::Reply> {
+        self.cmdq.take_back(request, &[])
     }
 
     /// Logs a complaint about the device, unless it has had too many.
@@ -342,35 +373,48 @@ impl Hw {
 
     /// Whether software may have something to flush.
     pub(crate) fn may_flush(&self) -> bool {
-        self.health.is_dead() || self.distrusted.load(Relaxed)
+        self.health.has_ended() || self.distrusted.load(Relaxed)
     }
 
-    /// Handles the events that are there, on all event queues.
-    pub(crate) fn handle_events(&self) {
-        if let Some(eq) = self.async_eq() {
-            eq.handle(self);
-        }
-        for eq in self.comp_eqs() {
-            eq.handle(self);
+    /// The works that handle events, while there are any.
+    pub(crate) fn works(&self) -> Option<Arc<Works>> {
+        self.works.lock().clone()
+    }
+
+    /// Waits until the asynchronous events of an object that was quiesced have been handled.
+    pub(crate) fn drain_events(&self, quiesced: &Quiesced) {
+        if let Some(works) = self.works() {
+            works.drain_async(self, quiesced.async_pi.get());
         }
     }
 
-    /// Silences the device: when this returns there is no DMA and no interrupt of this life.
+    /// Waits until the completion events of a CQ of `eq` that was quiesced have been handled.
+    pub(crate) fn drain_completions(&self, eq: &CompEq, quiesced: &Quiesced) {
+        if let Some(works) = self.works() {
+            works.drain(self, eq, quiesced.comp_pi.get());
+        }
+    }
+
+    /// Ends the life of a device that is dead: when this returns it is silent, or lost. Once; whoever
+    /// comes later waits.
     pub(crate) fn silence(&self) {
-        if reset(&self.pdev, &self.bars).is_err() {
-            dev_err!(self.pdev, "cannot reset the device\n");
+        let mut silenced = self.silenced.lock();
+        if *silenced {
+            return;
         }
+        // Whatever becomes of the reset, without bus mastering there is no DMA either.
+        let reset = reset(&self.pdev, &self.bars).is_ok();
+        let forbidden = self.dma.clear_master();
+        self.health.end(if reset || forbidden {
+            End::Silent
+        } else {
+            End::Lost
+        });
         self.served.declare_dead();
         let irqs = core::mem::take(&mut *self.irqs.lock());
         // Waits for handlers that run.
         drop(irqs);
-    }
-
-    /// The driver is unbound: stops the device before its users learn of it.
-    pub(crate) fn retire(&self) {
-        self.health.declare_dead(Cause::Unbind);
-        self.cmdq.abort();
-        self.silence();
+        *silenced = true;
     }
 }
 
@@ -402,12 +446,25 @@ pub(crate) struct Life {
 impl Drop for Life {
     fn drop(&mut self) {
         let hw = &self.hw;
-        // The areas are the last that need commands.
+        // The areas are the last that need commands, but for the event queues.
         hw.areas.clear();
+        if !hw.health.is_dead() {
+            eq::end(hw);
+        }
         hw.health.declare_dead(Cause::Unbind);
         hw.silence();
-        // The undertaker and the interrupt handlers hold the device, and the device them.
+        // The works and the interrupt handlers hold the device, and the device them.
         hw.health.set_undertaker(None);
+        let pulse = hw.pulse.lock().take();
+        let works = hw.works.lock().take();
+        drop((pulse, works));
+        let abandoned = hw.health.total_abandoned();
+        if abandoned != 0 {
+            dev_err!(
+                hw.pdev,
+                "{abandoned} bytes are left to the device for ever\n"
+            );
+        }
     }
 }
 

@@ -22,7 +22,8 @@
 //! | --- | --- |
 //! | [`pci`] | probe, unbind, recovery |
 //! | [`hw`] | one life of the device, from reset to reset |
-//! | [`health`], [`undertaker`] | how a death is noticed, and what is done then |
+//! | [`health`], [`undertaker`], [`pulse`] | alive, dead, silent, lost: how a death is noticed, and what is done then |
+//! | [`lent`] | memory that the device was told of, and when it may be freed |
 //! | [`cmdq`], [`eq`], [`ctx`] | commands, events, context tables |
 //! | [`doorbell`], [`ring`], [`bars`] | shared memory and registers |
 //! | [`ids`] | numbers of objects |
@@ -49,9 +50,13 @@ mod hw;
 #[forbid(unsafe_code)]
 mod ids;
 #[forbid(unsafe_code)]
+mod lent;
+#[forbid(unsafe_code)]
 mod netdev;
 #[forbid(unsafe_code)]
 mod pci;
+#[forbid(unsafe_code)]
+mod pulse;
 #[forbid(unsafe_code)]
 mod ring;
 #[forbid(unsafe_code)]

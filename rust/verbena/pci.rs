@@ -4,8 +4,8 @@
 //!
 //! [`Running`] is one life with everything that was built on it, in the order in which it is taken
 //! down: the follower of the net device, the registration (which waits for users, disassociates
-//! processes and destroys all objects), the life itself. A [`Recovery`] replaces a dead life by a
-//! new one.
+//! processes and destroys all objects), the life itself. The device lives while its users say
+//! goodbye; only then it is silenced. A [`Recovery`] replaces a dead life by a new one.
 
 use crate::{
     abi::regs,
@@ -25,6 +25,7 @@ use kernel::{
     device::Core,
     new_mutex, pci,
     prelude::*,
+    str::CString,
     sync::{
         atomic::{
             Atomic,
@@ -32,6 +33,11 @@ use kernel::{
         },
         Arc,
         Mutex, //
+    },
+    time::{
+        Delta,
+        Instant,
+        Monotonic, //
     },
 };
 use rdma::{
@@ -45,8 +51,10 @@ use rdma::{
         Netdev,
         Notifier, //
     },
+    new_work,
     work::{
         self,
+        Queue,
         Work, //
     }, //
 };
@@ -56,11 +64,17 @@ struct Running {
     _notifier: Notifier<Follower>,
     _registration: Registration<Verbena>,
     life: Life,
+    since: Instant<Monotonic>,
 }
 
-/// Lives that end early, before the driver gives up: a device that dies at once would be reset for
-/// ever.
-const MOST_RECOVERIES: u32 = 1000;
+/// How often in a row the driver tries to revive the device before it is left dead.
+const MOST_TRIES: u32 = 6;
+
+/// A life shorter than this was a try that failed.
+const SHORT_LIFE: Delta = Delta::from_millis(500);
+
+/// How long to wait before the first try that follows a failed one; each further waits twice as long.
+const PAUSE_MS: u32 = 250;
 
 /// Gives a dead device a new life.
 #[pin_data]
@@ -73,7 +87,11 @@ pub(crate) struct Recovery {
     running: Mutex<Option<Running>>,
     stopped: Atomic<bool>,
     netdev_gone: Arc<Atomic<bool>>,
-    count: Atomic<u32>,
+    /// Tries since the device last worked.
+    tries: Atomic<u32>,
+    /// What the RDMA device is called: the same in each life.
+    #[pin]
+    name: Mutex<Option<CString>>,
 }
 
 impl Recovery {
@@ -92,10 +110,11 @@ impl Recovery {
             netdev: Some(port.netdev()),
             local_dma_lkey: caps.local_dma_lkey.get(),
         };
+        let mut name = self.name.lock();
         let registration = Registration::new(
             &crate::THIS_MODULE,
             &self.parts.dma,
-            c"verbena%d",
+            name.as_ref().map_or(c"verbena%d", |name| name),
             &settings,
             None,
             Ok::<_, Error>(Verbena {
@@ -103,8 +122,12 @@ impl Recovery {
                 port: port.clone(),
             }),
         )?;
+        if name.is_none() {
+            *name = Some(CString::try_from(registration.device().name())?);
+        }
+        drop(name);
         let follower = Follower {
-            tell: Work::new(port.clone())?,
+            tell: new_work!(port.clone())?,
             recovery: work.clone(),
             gone: self.netdev_gone.clone(),
         };
@@ -113,6 +136,7 @@ impl Recovery {
             _notifier: notifier,
             _registration: registration,
             life,
+            since: Instant::now(),
         })
     }
 }
@@ -122,11 +146,13 @@ impl work::Handler for Recovery {
         let gone = self.netdev_gone.load(Relaxed);
         {
             let mut running = self.running.lock();
-            let dead = running
-                .as_ref()
-                .is_some_and(|running| running.life.hw.health.is_dead());
-            if !dead && !gone {
-                return;
+            if let Some(old) = running.as_ref() {
+                if !old.life.hw.health.is_dead() && !gone {
+                    return;
+                }
+                if old.since.elapsed() >= SHORT_LIFE {
+                    self.tries.store(0, Relaxed);
+                }
             }
             // Unregisters: nothing of the old life is left afterwards.
             *running = None;
@@ -138,15 +164,25 @@ impl work::Handler for Recovery {
             );
             return;
         }
-        if self.stopped.load(Relaxed) || self.count.fetch_add(1, Relaxed) >= MOST_RECOVERIES {
+        if self.stopped.load(Relaxed) {
             return;
         }
+        let tries = self.tries.fetch_add(1, Relaxed) + 1;
         match self.start() {
             Ok(new) => {
                 *self.running.lock() = Some(new);
                 dev_info!(self.parts.pdev, "the device lives again\n");
             }
-            Err(e) => dev_err!(self.parts.pdev, "the device cannot be revived: {e:?}\n"),
+            Err(e) if tries < MOST_TRIES => {
+                dev_info!(self.parts.pdev, "try {tries} to revive it failed: {e:?}\n");
+                if let Some(work) = &*self.work.lock() {
+                    work.queue_after(PAUSE_MS << tries);
+                }
+            }
+            Err(e) => dev_err!(
+                self.parts.pdev,
+                "the device cannot be revived ({e:?}) and is left dead: bind it again\n"
+            ),
         }
     }
 }
@@ -161,11 +197,8 @@ impl Drop for Data {
     fn drop(&mut self) {
         self.recovery.stopped.store(true, Relaxed);
         self.work.cancel();
+        // The device lives until its users are gone; see `Running`.
         let running = self.recovery.running.lock().take();
-        if let Some(running) = &running {
-            // Before the registration goes: so nothing is flushed by a device that is going away.
-            running.life.hw.retire();
-        }
         drop(running);
         // The work holds the recovery, and the recovery the work.
         self.recovery.work.lock().take();
@@ -197,8 +230,8 @@ impl pci::Driver for Driver {
         _info: &'bound Self::IdInfo,
     ) -> impl PinInit<Self::Data<'bound>, Error> + 'bound {
         let probe = move || {
+            // No bus mastering before a reset is confirmed: see `Hw::bring_up`.
             pdev.enable_device_mem()?;
-            pdev.set_master();
             let dma = Binding::new(pdev)?;
             let bars = Arc::new(Bars::new(pdev)?, GFP_KERNEL)?;
             let vectors = Vectors::alloc(&dma, 2, 32)?;
@@ -209,16 +242,19 @@ impl pci::Driver for Driver {
                         dma,
                         bars,
                         vectors,
+                        events: Queue::new(c"verbena-events")?,
+                        burials: Queue::new(c"verbena-burials")?,
                     },
                     work <- new_mutex!(None),
                     running <- new_mutex!(None),
                     stopped: Atomic::new(false),
                     netdev_gone: Arc::new(Atomic::new(false), GFP_KERNEL)?,
-                    count: Atomic::new(0),
+                    tries: Atomic::new(0),
+                    name <- new_mutex!(None),
                 }? Error),
                 GFP_KERNEL,
             )?;
-            let work = Arc::new(Work::new(recovery.clone())?, GFP_KERNEL)?;
+            let work = Arc::new(new_work!(recovery.clone())?, GFP_KERNEL)?;
             *recovery.work.lock() = Some(work.clone());
             let data = Data { recovery, work };
             let running = data.recovery.start()?;

@@ -6,10 +6,16 @@
 //! needs no big contiguous allocation. A single chunk is named directly (levels 0), more of them by
 //! a table of their addresses (levels 1). A process maps all chunks in order as one mapping.
 
-use crate::abi::{
-    ctx::Translation,
-    Le32,
-    Le64, //
+use crate::{
+    abi::{
+        ctx::Translation,
+        Le32,
+        Le64, //
+    },
+    lent::{
+        Abandon,
+        Loan, //
+    },
 };
 use kernel::{
     page::PAGE_SIZE,
@@ -29,7 +35,7 @@ const LOG_CHUNK: u8 = 16;
 pub(crate) struct Ring {
     chunks: KVVec<Arc<Chunk>>,
     /// Keeps the table of chunk addresses; the device reads it as long as the ring is in use.
-    table: Option<Chunk>,
+    table: Option<Arc<Chunk>>,
     bytes: usize,
 }
 
@@ -48,7 +54,7 @@ impl Ring {
         }
         let bytes = bytes.next_multiple_of(CHUNK);
         let count = bytes / CHUNK;
-        let table = Chunk::alloc(dma, count * size_of::<Le64>())?;
+        let table = Arc::new(Chunk::alloc(dma, count * size_of::<Le64>())?, GFP_KERNEL)?;
         for i in 0..count {
             let chunk = Chunk::alloc(dma, CHUNK)?;
             table.write(i * size_of::<Le64>(), &Le64::new(chunk.dma_addr()))?;
@@ -59,23 +65,6 @@ impl Ring {
             table: Some(table),
             bytes,
         })
-    }
-
-    /// How the device finds the ring.
-    pub(crate) fn translation(&self) -> Translation {
-        let (addr, num_pages, levels) = match (&self.table, self.chunks.first()) {
-            (Some(table), _) => (table.dma_addr(), self.chunks.len(), 1),
-            (None, Some(chunk)) => (chunk.dma_addr(), 1, 0),
-            (None, None) => (0, 0, 0),
-        };
-        Translation {
-            addr: Le64::new(addr),
-            // CAST: the number of chunks is limited by the queue sizes, which are 32-bit numbers.
-            num_pages: Le32::new(num_pages as u32),
-            log_page_size: LOG_CHUNK,
-            levels,
-            ..Default::default()
-        }
     }
 
     /// The chunks, in order, for a mapping.
@@ -94,5 +83,30 @@ impl Ring {
     pub(crate) fn at(&self, offset: usize) -> Result<(&Chunk, usize)> {
         let chunk = self.chunks.get(offset / CHUNK).ok_or(EINVAL)?;
         Ok((chunk, offset % CHUNK))
+    }
+}
+
+impl Abandon for Ring {
+    fn abandon(&self) -> usize {
+        self.table.abandon() + self.chunks.iter().map(Abandon::abandon).sum::<usize>()
+    }
+}
+
+impl Loan<'_, Ring> {
+    /// How the device finds the ring.
+    pub(crate) fn translation(&self) -> Translation {
+        let (addr, num_pages, levels) = match (&self.table, self.chunks.first()) {
+            (Some(table), _) => (table.dma_addr(), self.chunks.len(), 1),
+            (None, Some(chunk)) => (chunk.dma_addr(), 1, 0),
+            (None, None) => (0, 0, 0),
+        };
+        Translation {
+            addr: Le64::new(addr),
+            // CAST: the number of chunks is limited by the queue sizes, which are 32-bit numbers.
+            num_pages: Le32::new(num_pages as u32),
+            log_page_size: LOG_CHUNK,
+            levels,
+            ..Default::default()
+        }
     }
 }

@@ -45,6 +45,10 @@ use crate::{
     },
     eq::CompEq,
     hw::Hw,
+    lent::{
+        Borrowed,
+        Lent, //
+    },
     ring::Ring, //
 };
 use kernel::{
@@ -116,7 +120,7 @@ pub(crate) struct CqData {
     hw: Arc<Hw>,
     number: Number,
     log_size: u8,
-    ring: Ring,
+    ring: Lent<Ring>,
     slot: Slot,
     eq: Arc<CompEq>,
     /// How a process maps the ring.
@@ -157,7 +161,10 @@ impl CqData {
             hw: hw.clone(),
             cqn: known.ids.cqns.alloc()?,
         };
-        let ring = Ring::new(&hw.dma, (entries as usize) * CQE_SIZE)?;
+        let ring = Lent::new(
+            Ring::new(&hw.dma, (entries as usize) * CQE_SIZE)?,
+            &hw.health,
+        );
         let (slot, mapping) = match user {
             None => (hw.areas.take(hw, None, SlotKind::Cq)?, None),
             Some(user) => {
@@ -202,7 +209,7 @@ impl CqData {
             uar: Le32::new(self.slot.uar()),
             slot: Le16::new(self.slot.index()),
             log_size: self.log_size,
-            ring: self.ring.translation(),
+            ring: self.ring.lend().translation(),
             ..Default::default()
         }
     }
@@ -315,7 +322,7 @@ impl CqData {
         let call = {
             let mut state = self.state.lock();
             if cq.is_user() {
-                self.hw.health.is_dead() && !core::mem::replace(&mut state.woken, true)
+                self.hw.health.has_ended() && !core::mem::replace(&mut state.woken, true)
             } else if state.armed && (self.has_entry(&state) || self.has_flush(&state)) {
                 state.armed = false;
                 true
@@ -431,7 +438,7 @@ impl CompletionQueue<Verbena> for CqData {
         let hw = &cq.hw;
         hw.tables.ensure::<CqContext>(&hw.cmdq, cq.cqn())?;
         hw.cqs.insert(cq.cqn(), cq)?;
-        hw.cmdq.exec(&cq.command())?;
+        hw.cmdq.give(&cq.command(), &[&cq.ring as &dyn Borrowed])?;
         cq.set_cqe(1 << cq.log_size);
         if let Some(user) = user {
             cq.respond(user).inspect_err(|_| {
@@ -443,15 +450,14 @@ impl CompletionQueue<Verbena> for CqData {
 
     fn destroy(cq: &Cq<Verbena>) -> Result {
         let hw = &cq.hw;
-        let quiesced = hw.exec_destroy(&DestroyCq {
+        let request = DestroyCq {
             id: Le32::new(cq.cqn()),
             ..Default::default()
-        });
-        if !hw.health.is_dead() {
-            if let Some(eq) = hw.async_eq() {
-                eq.drain(hw, quiesced.async_pi.get());
-            }
-            cq.eq.drain(hw, quiesced.comp_pi.get());
+        };
+        let lent = [&cq.ring as &dyn Borrowed];
+        if let Some(quiesced) = hw.cmdq.take_back(&request, &lent) {
+            hw.drain_events(&quiesced);
+            hw.drain_completions(&cq.eq, &quiesced);
         }
         cq.unlink();
         Ok(())

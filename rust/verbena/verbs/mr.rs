@@ -23,7 +23,11 @@ use crate::{
         Le32,
         Le64, //
     },
-    hw::Hw, //
+    hw::Hw,
+    lent::{
+        Borrowed,
+        Lent, //
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -90,11 +94,11 @@ pub(crate) struct MrData {
     request: CreateMr,
     /// `None`: the device's own key of all memory.
     key: Option<Key>,
-    table: Option<PageTable>,
+    table: Option<Lent<PageTable>>,
     /// Pages of the last `map_sg`.
     mapped: Atomic<u32>,
     /// Pinned until the device has let go of it.
-    _umem: Option<Umem>,
+    umem: Option<Lent<Arc<Umem>>>,
 }
 
 fn device_access(wanted: Access) -> u32 {
@@ -121,7 +125,8 @@ impl MrData {
         }
         // CAST: a power of two below 2^64.
         let log_page_size = pgsz.trailing_zeros() as u8;
-        let table = PageTable::new(&hw.dma, pages)?;
+        let umem = Lent::new(Arc::new(umem, GFP_KERNEL)?, &hw.health);
+        let table = Lent::new(PageTable::new(&hw.dma, pages)?, &hw.health);
         for (index, addr) in umem.blocks(pgsz).take(pages).enumerate() {
             table.set(index, addr)?;
         }
@@ -139,14 +144,14 @@ impl MrData {
                 iova: Le64::new(iova),
                 length: Le64::new(range.length),
                 page_offset: Le64::new(range.virt_addr & (pgsz - 1)),
-                pages: table.translation(pages, log_page_size),
+                pages: table.lend().translation(pages, log_page_size),
                 ..Default::default()
             },
             hw,
             key: Some(key),
             table: Some(table),
             mapped: Atomic::new(0),
-            _umem: Some(umem),
+            umem: Some(umem),
         })
     }
 
@@ -177,7 +182,7 @@ impl MrData {
             key,
             table: None,
             mapped: Atomic::new(0),
-            _umem: None,
+            umem: None,
         })
     }
 
@@ -190,21 +195,26 @@ impl MrData {
             return Err(EINVAL);
         }
         let table = PageTable::new(&hw.dma, max_num_sg as usize)?;
+        let table = Lent::new(table, &hw.health);
         let key = Key::new(&hw)?;
         Ok(Self {
             request: CreateMr {
                 key: Le32::new(key.key),
                 pdn: Le32::new(pd.pdn),
                 flags: Le32::new(mr_flags::FAST_REG),
-                pages: table.translation(max_num_sg as usize, 12),
+                pages: table.lend().translation(max_num_sg as usize, 12),
                 ..Default::default()
             },
             hw,
             key: Some(key),
             table: Some(table),
             mapped: Atomic::new(0),
-            _umem: None,
+            umem: None,
         })
+    }
+
+    fn lent(&self) -> [&dyn Borrowed; 2] {
+        [&self.table, &self.umem]
     }
 
     /// The segment of a fast registration of this region.
@@ -222,7 +232,7 @@ impl MrData {
             iova: Le64::new(mr.iova()),
             length: Le64::new(mr.length()),
             page_offset: Le64::new(mr.iova() & (page_size - 1)),
-            pages: table.translation(
+            pages: table.lend().translation(
                 mr.mapped.load(Relaxed) as usize,
                 // CAST: a power of two below 2^32.
                 page_size.trailing_zeros() as u8,
@@ -254,7 +264,9 @@ impl MemoryRegion<Verbena> for MrData {
         let key = match &mr.key {
             Some(key) => {
                 hw.tables.ensure::<MemoryEntry>(&hw.cmdq, key.key >> 8)?;
-                hw.cmdq.exec(&mr.request)?;
+                // The command names the pages too.
+                mr.umem.as_ref().map(Lent::lend);
+                hw.cmdq.give(&mr.request, &mr.lent())?;
                 key.key
             }
             None => hw.caps()?.local_dma_lkey.get(),
@@ -279,11 +291,12 @@ impl MemoryRegion<Verbena> for MrData {
 
     fn dereg(mr: &Mr<Verbena>) -> Result {
         if let Some(key) = &mr.key {
-            mr.hw.exec_destroy(&DestroyMr {
+            let request = DestroyMr {
                 // The tag may have changed since.
                 id: Le32::new(key.key),
                 ..Default::default()
-            });
+            };
+            mr.hw.cmdq.take_back(&request, &mr.lent());
         }
         Ok(())
     }

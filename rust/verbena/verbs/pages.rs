@@ -2,17 +2,24 @@
 
 //! Tables of page addresses, by which the device finds the pages of a memory region.
 
-use crate::abi::{
-    ctx::{
-        Translation,
-        TRANSLATION_LEAF, //
+use crate::{
+    abi::{
+        ctx::{
+            Translation,
+            TRANSLATION_LEAF, //
+        },
+        Le32,
+        Le64, //
     },
-    Le32,
-    Le64, //
+    lent::{
+        Abandon,
+        Loan, //
+    },
 };
 use kernel::{
     page::PAGE_SIZE,
-    prelude::*, //
+    prelude::*,
+    sync::Arc, //
 };
 use rdma::{
     bind::Binding,
@@ -27,21 +34,19 @@ const LEAVES: usize = 16;
 /// A table of page addresses.
 pub(crate) struct PageTable {
     /// The leaves, or the only table.
-    chunks: KVVec<Chunk>,
+    chunks: KVVec<Arc<Chunk>>,
     /// The table of leaves.
-    top: Option<Chunk>,
+    top: Option<Arc<Chunk>>,
     capacity: usize,
 }
 
 impl PageTable {
     /// A table with room for `pages` pages.
     pub(crate) fn new(dma: &Binding, pages: usize) -> Result<Self> {
+        let alloc = |bytes| Ok::<_, Error>(Arc::new(Chunk::alloc(dma, bytes)?, GFP_KERNEL)?);
         let mut chunks = KVVec::new();
         if pages <= FLAT {
-            chunks.push(
-                Chunk::alloc(dma, pages.max(1) * size_of::<u64>())?,
-                GFP_KERNEL,
-            )?;
+            chunks.push(alloc(pages.max(1) * size_of::<u64>())?, GFP_KERNEL)?;
             return Ok(Self {
                 chunks,
                 top: None,
@@ -49,11 +54,11 @@ impl PageTable {
             });
         }
         let leaves = pages.div_ceil(TRANSLATION_LEAF);
-        let top = Chunk::alloc(dma, leaves * size_of::<u64>())?;
+        let top = alloc(leaves * size_of::<u64>())?;
         for leaf in 0..leaves {
             if leaf % LEAVES == 0 {
                 let count = (leaves - leaf).min(LEAVES);
-                chunks.push(Chunk::alloc(dma, count * PAGE_SIZE)?, GFP_KERNEL)?;
+                chunks.push(alloc(count * PAGE_SIZE)?, GFP_KERNEL)?;
             }
             let chunk = chunks.last().ok_or(EINVAL)?;
             let addr = chunk.dma_addr() + ((leaf % LEAVES) * PAGE_SIZE) as u64;
@@ -83,7 +88,15 @@ impl PageTable {
             .ok_or(EINVAL)?
             .write(at * size_of::<u64>(), &Le64::new(addr))
     }
+}
 
+impl Abandon for PageTable {
+    fn abandon(&self) -> usize {
+        self.top.abandon() + self.chunks.iter().map(Abandon::abandon).sum::<usize>()
+    }
+}
+
+impl Loan<'_, PageTable> {
     /// How the device walks it, for the first `pages` pages.
     pub(crate) fn translation(&self, pages: usize, log_page_size: u8) -> Translation {
         let (addr, levels) = match (&self.top, self.chunks.first()) {

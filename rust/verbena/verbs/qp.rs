@@ -46,6 +46,10 @@ use crate::{
     },
     health::Cause,
     hw::Hw,
+    lent::{
+        Borrowed,
+        Lent, //
+    },
     ring::Ring, //
 };
 use kernel::{
@@ -155,9 +159,9 @@ struct Mappings {
 pub(crate) struct QpData {
     hw: Arc<Hw>,
     number: Number,
-    sq: Ring,
+    sq: Lent<Ring>,
     /// None when receives come from an SRQ.
-    rq: Option<Ring>,
+    rq: Option<Lent<Ring>>,
     slot: Slot,
     mappings: Option<Mappings>,
     request: CreateQp,
@@ -268,9 +272,10 @@ impl QpData {
         }
 
         let number = Number::new(&hw, qp_type)?;
-        let sq = Ring::new(&hw.dma, 1usize << (log_sq_size + log_sq_stride))?;
+        let ring = |log| Ok::<_, Error>(Lent::new(Ring::new(&hw.dma, 1usize << log)?, &hw.health));
+        let sq = ring(log_sq_size + log_sq_stride)?;
         let rq = match srq {
-            None => Some(Ring::new(&hw.dma, 1usize << (log_rq_size + log_rq_stride))?),
+            None => Some(ring(log_rq_size + log_rq_stride)?),
             Some(_) => None,
         };
         let (slot, mappings) = match user {
@@ -321,8 +326,11 @@ impl QpData {
             log_sq_stride,
             log_rq_size,
             log_rq_stride,
-            sq: sq.translation(),
-            rq: rq.as_ref().map(Ring::translation).unwrap_or_default(),
+            sq: sq.lend().translation(),
+            rq: rq
+                .as_ref()
+                .map(|rq| rq.lend().translation())
+                .unwrap_or_default(),
             // CAST: not above the device's limits, which are below 256 and 65536.
             max_send_sge: wanted.max_send_sge.max(1) as u8,
             max_recv_sge: recv_sge as u8,
@@ -382,31 +390,48 @@ impl QpData {
         })
     }
 
+    fn lent(&self) -> [&dyn Borrowed; 2] {
+        [&self.sq, &self.rq]
+    }
+
     fn context(&self) -> Result<QpContext> {
         self.hw.tables.read(self.qpn())
     }
 
-    /// Where the device is; a dead one has flushed everything.
+    /// Where the device is; a dead one has flushed everything. May sleep.
     fn live_state(&self) -> QpState {
+        let published = self.hw.tables.read_quickly::<QpContext>(self.qpn());
+        let state = match published {
+            // It is being written, and may be for long: the device's thread has lost its CPU.
+            Err(_) => self.ask_state(),
+            Ok(context) => context.attr.qp_state,
+        };
         if self.hw.health.is_dead() {
             return QpState::Err;
         }
-        let state = self
-            .context()
-            .ok()
-            .and_then(|context| QpState::from_raw(context.attr.qp_state.into()));
-        state.unwrap_or_else(|| {
+        QpState::from_raw(state.into()).unwrap_or_else(|| {
             // A kernel user cannot bear that its queue pair does not go to ERR.
             self.hw
                 .health
-                .declare_dead(Cause::Protocol("it does not publish its contexts"));
+                .declare_dead(Cause::Protocol("it publishes an unknown state"));
             QpState::Err
         })
     }
 
+    /// The state by the device's own word. It answers, or it is dead.
+    fn ask_state(&self) -> u8 {
+        let request = QueryQp {
+            id: Le32::new(self.qpn()),
+            ..Default::default()
+        };
+        self.hw
+            .exec_destroy(&request)
+            .map_or(0, |queried| queried.qp_state)
+    }
+
     /// Whether software flushes what is outstanding.
     pub(crate) fn flushes(&self) -> bool {
-        self.hw.health.is_dead()
+        self.hw.health.has_ended()
             || self.hw.may_flush() && self.verbs_state() == QpState::Err.as_raw()
     }
 
@@ -415,11 +440,9 @@ impl QpData {
     }
 
     /// Nothing of the queue pair comes any more: takes its events and completions out of the way.
-    fn settle(qp: &Qp<Verbena>, quiesced: &Quiesced, destroy: bool) {
-        if !qp.hw.health.is_dead() {
-            if let Some(eq) = qp.hw.async_eq() {
-                eq.drain(&qp.hw, quiesced.async_pi.get());
-            }
+    fn settle(qp: &Qp<Verbena>, quiesced: Option<&Quiesced>, destroy: bool) {
+        if let Some(quiesced) = quiesced {
+            qp.hw.drain_events(quiesced);
         }
         if !qp.is_user() {
             cq::clean(qp, destroy);
@@ -663,7 +686,7 @@ impl QueuePair<Verbena> for QpData {
         hw.tables.ensure::<QpContext>(&hw.cmdq, qp.qpn())?;
         hw.qps.insert(qp.qpn(), qp)?;
         qp.set_qp_num(qp.qpn());
-        hw.cmdq.exec(&qp.request)?;
+        hw.cmdq.give(&qp.request, &qp.lent())?;
         attr.set_cap(&qp.cap);
         let known = || {
             if !qp.is_user() {
@@ -716,7 +739,7 @@ impl QueuePair<Verbena> for QpData {
             // Always allowed; and the kernel's way of letting go of its buffers.
             hw.exec_destroy(&request)
         } else {
-            hw.exec_unless_dead(&request)?
+            Some(hw.exec_unless_dead(&request)?)
         };
         if mask.contains(QpAttrMask::QKEY) {
             qp.qkey.store(attr.qkey(), Relaxed);
@@ -725,7 +748,7 @@ impl QueuePair<Verbena> for QpData {
             if to == QpState::Reset {
                 // Nothing can be posted from here on, and nothing completes any more.
                 qp.state.store(to.as_raw(), Relaxed);
-                Self::settle(qp, &quiesced, false);
+                Self::settle(qp, quiesced.as_ref(), false);
                 qp.send.lock().reset();
                 qp.recv.lock().reset();
                 qp.slot.clear();
@@ -787,11 +810,12 @@ impl QueuePair<Verbena> for QpData {
 
     fn destroy(qp: &Qp<Verbena>) -> Result {
         let hw = &qp.hw;
-        let quiesced = hw.exec_destroy(&DestroyQp {
+        let request = DestroyQp {
             id: Le32::new(qp.qpn()),
             ..Default::default()
-        });
-        Self::settle(qp, &quiesced, true);
+        };
+        let quiesced = hw.cmdq.take_back(&request, &qp.lent());
+        Self::settle(qp, quiesced.as_ref(), true);
         qp.unlink();
         Ok(())
     }

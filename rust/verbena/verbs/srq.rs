@@ -37,6 +37,10 @@ use crate::{
         SlotKind, //
     },
     hw::Hw,
+    lent::{
+        Borrowed,
+        Lent, //
+    },
     ring::Ring, //
 };
 use kernel::{
@@ -119,7 +123,7 @@ pub(crate) struct SrqData {
     posted: IrqLock<Posted>,
     /// How a process maps the ring.
     mapping: Option<Entry>,
-    ring: Ring,
+    ring: Lent<Ring>,
     place: Slot,
     number: Srqn,
 }
@@ -176,7 +180,10 @@ impl SrqData {
             return Err(EINVAL);
         }
         let number = Srqn::new(&hw)?;
-        let ring = Ring::new(&hw.dma, (max_wr as usize) << log_stride)?;
+        let ring = Lent::new(
+            Ring::new(&hw.dma, (max_wr as usize) << log_stride)?,
+            &hw.health,
+        );
         let mut places = KVVec::new();
         let (place, mapping) = match user {
             Some(user) => {
@@ -261,17 +268,18 @@ impl SharedReceiveQueue<Verbena> for SrqData {
         let hw = &srq.number.hw;
         hw.tables.ensure::<SrqContext>(&hw.cmdq, srq.srqn())?;
         srq.place.clear();
-        hw.cmdq.exec(&CreateSrq {
+        let request = CreateSrq {
             srqn: Le32::new(srq.srqn()),
             pdn: Le32::new(srq.pd().pdn),
             uar: Le32::new(srq.place.uar()),
             slot: Le16::new(srq.place.index()),
             log_size: srq.log_size,
             log_stride: srq.log_stride,
-            ring: srq.ring.translation(),
+            ring: srq.ring.lend().translation(),
             limit: Le32::new(attr.srq_limit),
             ..Default::default()
-        })?;
+        };
+        hw.cmdq.give(&request, &[&srq.ring as &dyn Borrowed])?;
         let finish = || {
             hw.srqs.insert(srq.srqn(), srq)?;
             let Some(user) = user else { return Ok(()) };
@@ -322,13 +330,14 @@ impl SharedReceiveQueue<Verbena> for SrqData {
 
     fn destroy(srq: &Srq<Verbena>) -> Result {
         let hw = &srq.number.hw;
-        let quiesced = hw.exec_destroy(&DestroySrq {
+        let request = DestroySrq {
             id: Le32::new(srq.srqn()),
             ..Default::default()
-        });
+        };
         // Events of this queue reach it before it goes; those that come later find nobody.
-        if let (Some(eq), false) = (hw.async_eq(), hw.health.is_dead()) {
-            eq.drain(hw, quiesced.async_pi.get());
+        let lent = [&srq.ring as &dyn Borrowed];
+        if let Some(quiesced) = hw.cmdq.take_back(&request, &lent) {
+            hw.drain_events(&quiesced);
         }
         srq.unlink();
         Ok(())

@@ -205,6 +205,12 @@ impl<C: Command<Reply = Empty>> From<()> for Answer<C> {
     }
 }
 
+impl<C: Command<Reply = QueriedQp>> From<QueriedQp> for Answer<C> {
+    fn from(reply: QueriedQp) -> Self {
+        Self(reply)
+    }
+}
+
 impl<C: Command<Reply = Quiesced>> From<Quiesced> for Answer<C> {
     fn from(reply: Quiesced) -> Self {
         Self(reply)

@@ -235,9 +235,12 @@ impl Device {
         &mut self,
         mem: &M,
         request: &QueryQp,
-    ) -> Result<(), CmdError> {
-        let qp = self.qps.get_mut(request.id.get());
-        qp.ok_or(NO_OBJECT)?.publish(mem);
-        Ok(())
+    ) -> Result<QueriedQp, CmdError> {
+        let qp = self.qps.get_mut(request.id.get()).ok_or(NO_OBJECT)?;
+        qp.publish(mem);
+        Ok(QueriedQp {
+            qp_state: qp.transport.state().to_raw(),
+            ..Default::default()
+        })
     }
 }

@@ -474,11 +474,13 @@ impl Driver {
 
     /// The context that QUERY_QP publishes.
     pub fn query_qp(&mut self, qpn: u32) -> QpContext {
-        self.must(&QueryQp {
+        let queried = self.must(&QueryQp {
             id: qpn.into(),
             ..Default::default()
         });
         let at = self.table(Table::Qpc) + u64::from(qpn) * size_of::<QpContext>() as u64;
-        self.ram.read_struct(at).unwrap()
+        let context: QpContext = self.ram.read_struct(at).unwrap();
+        assert_eq!(queried.qp_state, context.attr.qp_state);
+        context
     }
 }
