@@ -2,6 +2,7 @@
 
 //! What the NIC is told when it starts, and what it tells the driver that it can do.
 
+use crate::misbehave::Misbehaviour;
 use verbena_abi::cmd::{self, DeviceCaps};
 use verbena_abi::wqe;
 
@@ -20,6 +21,8 @@ pub struct Config {
     pub seed: u64,
     /// Answers that look right and are wrong, drawn with this seed (only with the feature `hostile`).
     pub hostile: Option<u64>,
+    /// What the device does wrong at present (only with the feature `misbehave`).
+    pub misbehave: Misbehaviour,
 }
 
 impl Default for Config {
@@ -31,6 +34,7 @@ impl Default for Config {
             credits: true,
             seed: 1,
             hostile: None,
+            misbehave: Misbehaviour::default(),
         }
     }
 }

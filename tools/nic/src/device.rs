@@ -44,6 +44,8 @@ pub struct Device {
     pub(crate) cmdq: Option<CommandQueue>,
     /// Command slots that were rung, in order.
     pub(crate) commands: VecDeque<u32>,
+    /// Commands that are executed late, and when; there are some only where the device misbehaves.
+    pub(crate) late: VecDeque<(u64, u32)>,
     /// Areas that are scanned.
     pub(crate) awake: Vec<u32>,
     /// When the silent ones among them are looked for next.
@@ -69,6 +71,7 @@ impl Device {
             qps: Slots::new(config::MAX_QP),
             cmdq: None,
             commands: VecDeque::new(),
+            late: VecDeque::new(),
             awake: Vec::new(),
             next_sweep: 0,
             rung: Vec::new(),

@@ -32,6 +32,7 @@
 //! | `ring.rs`, `tables.rs`, `mem.rs` | rings and translations, context tables, guest memory |
 //! | `copy.rs`, `net.rs` | the payload's one copy, and the ways of a packet |
 //! | `hostile.rs` | a device that lies, to try the driver with |
+//! | `misbehave.rs` | a device that is slow, silent or dead when a test wants it |
 //!
 //! # Trust
 //!
@@ -51,6 +52,7 @@ mod host;
 #[cfg(feature = "hostile")]
 pub mod hostile;
 pub mod mem;
+pub mod misbehave;
 #[cfg(any(test, feature = "mock"))]
 pub mod mock;
 pub mod mr;

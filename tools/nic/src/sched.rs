@@ -27,11 +27,14 @@ impl Device {
     pub fn run_slice<M: GuestMemory>(&mut self, mem: &M, now: u64) -> Next {
         self.shared.now = now;
         let mut busy = false;
+        let late = self.run_late(mem);
         for _ in 0..SLICE_COMMANDS {
             let Some(slot) = self.commands.pop_front() else {
                 break;
             };
-            self.execute(mem, slot);
+            if !self.withholds(mem, slot) {
+                self.execute(mem, slot);
+            }
             busy = true;
         }
         if self.shared.regs.is_fatal() {
@@ -51,7 +54,10 @@ impl Device {
         let retry = self.shared.flush_events(mem);
         let nag = self.shared.nag_drivers(mem);
         let timer = self.timers.next_deadline();
-        let deadline = [moderation, retry, nag, timer].into_iter().flatten().min();
+        let deadline = [moderation, retry, nag, timer, late]
+            .into_iter()
+            .flatten()
+            .min();
         let pending =
             !self.ready.is_empty() || !self.shared.outgoing.is_empty() || !self.commands.is_empty();
         Next {
@@ -137,6 +143,7 @@ impl Device {
     fn work<M: GuestMemory>(&mut self, mem: &M) -> bool {
         let mut copied = 0;
         let mut worked = false;
+        self.may_panic(false);
         for _ in 0..SLICE_STEPS {
             self.settle(mem);
             if copied >= SLICE_BYTES {
@@ -145,6 +152,7 @@ impl Device {
             if let Some(out) = self.shared.outgoing.pop_front() {
                 copied += u64::from(out.packet.payload.len());
                 self.deliver(mem, out);
+                self.may_panic(true);
                 worked = true;
                 continue;
             }
@@ -153,6 +161,7 @@ impl Device {
             };
             self.prefetch();
             self.run_qp(mem, qpn);
+            self.may_panic(true);
             worked = true;
         }
         self.settle(mem);

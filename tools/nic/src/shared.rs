@@ -144,10 +144,10 @@ impl Shared {
         Self {
             #[cfg(feature = "hostile")]
             hostile: crate::hostile::Hostile::new(config.hostile),
+            tables: Tables::new(config.misbehave.clone()),
             config,
             regs,
             now: 0,
-            tables: Tables::default(),
             uars: Slots::new(NUM_UARS),
             eqs: Slots::new(config::MAX_EQ),
             cqs: Slots::new(config::MAX_CQ),

@@ -8,6 +8,7 @@
 use crate::cmd::{bad, CmdError};
 use crate::config;
 use crate::mem::GuestMemory;
+use crate::misbehave::{Kind, Misbehaviour};
 use std::mem::size_of;
 use std::sync::atomic::{fence, Ordering};
 use verbena_abi::cmd::{CmdStatus, SetTableChunk, Table, TABLE_CHUNK_SIZE};
@@ -19,6 +20,7 @@ use zerocopy::{Immutable, IntoBytes};
 #[derive(Debug, Default)]
 pub struct Tables {
     chunks: [Vec<Option<u64>>; 5],
+    misbehave: Misbehaviour,
 }
 
 /// Where a context is published, and the sequence counter there.
@@ -26,6 +28,7 @@ pub struct Tables {
 pub struct ContextSlot {
     addr: u64,
     seq: u32,
+    misbehave: Misbehaviour,
 }
 
 const fn shape(table: Table) -> (usize, u32) {
@@ -39,6 +42,14 @@ const fn shape(table: Table) -> (usize, u32) {
 }
 
 impl Tables {
+    /// Tables without memory.
+    pub fn new(misbehave: Misbehaviour) -> Self {
+        Self {
+            misbehave,
+            ..Self::default()
+        }
+    }
+
     /// Takes a chunk for contexts.
     pub fn set_chunk<M: GuestMemory>(
         &mut self,
@@ -93,6 +104,7 @@ impl Tables {
         Ok(ContextSlot {
             addr,
             seq: seq.wrapping_add(1) & !1,
+            misbehave: self.misbehave.clone(),
         })
     }
 }
@@ -104,6 +116,7 @@ impl ContextSlot {
         let _ = mem.store32(self.addr, self.seq.wrapping_add(1));
         fence(Ordering::SeqCst);
         let _ = mem.write(self.addr + 4, bytes.get(4..).unwrap_or(&[]));
+        self.misbehave.sleep_us(Kind::SeqSleep);
         self.seq = self.seq.wrapping_add(2);
         let _ = mem.store32(self.addr, self.seq);
     }

@@ -4,6 +4,7 @@
 
 use clap::Parser;
 use std::path::PathBuf;
+use verbena_device::misbehave::Misbehaviour;
 
 /// An emulated RDMA NIC, served to QEMU over vfio-user.
 ///
@@ -53,6 +54,11 @@ pub struct Args {
     #[cfg(feature = "hostile")]
     #[arg(long, value_name = "SEED")]
     pub hostile: Option<u64>,
+
+    /// Misbehave: KIND, KIND=NUMBER or KIND=always; an unknown KIND lists them
+    #[cfg(feature = "misbehave")]
+    #[arg(long, value_name = "KIND=NUMBER", value_parser = verbena_device::misbehave::parse)]
+    pub misbehave: Vec<(verbena_device::misbehave::Kind, u32)>,
 }
 
 impl Args {
@@ -68,7 +74,24 @@ impl Args {
             hostile: self.hostile,
             #[cfg(not(feature = "hostile"))]
             hostile: None,
+            misbehave: self.misbehaviour(),
         }
+    }
+}
+
+impl Args {
+    #[cfg(feature = "misbehave")]
+    fn misbehaviour(&self) -> Misbehaviour {
+        let all = Misbehaviour::default();
+        for (kind, value) in &self.misbehave {
+            all.set(*kind, *value);
+        }
+        all
+    }
+
+    #[cfg(not(feature = "misbehave"))]
+    fn misbehaviour(&self) -> Misbehaviour {
+        Misbehaviour::default()
     }
 }
 

@@ -28,6 +28,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use verbena_abi::syndrome::Syndrome;
+use verbena_device::misbehave::Kind;
 use verbena_device::{Action, Config, Device};
 
 /// So long the engine looks again at once after something happened, where there are cores for it: about the time that a
@@ -78,11 +79,14 @@ pub struct Engine {
     /// When something happened last, and when the device wants its next slice.
     last_work: u64,
     deadline: Option<u64>,
+    /// Interrupts that a device which misbehaves keeps back.
+    withheld: u32,
 }
 
 impl Engine {
     /// An engine with a device as after power-on. To be made in the thread that will run it.
-    pub fn new(shared: Arc<Shared>, config: Config, uplink: Uplink) -> Self {
+    pub fn new(shared: Arc<Shared>, mut config: Config, uplink: Uplink) -> Self {
+        config.misbehave = shared.misbehave.clone();
         let cores = std::thread::available_parallelism().map_or(FEW_CORES, usize::from);
         Self {
             device: Device::new(config.clone(), shared.regs.clone()),
@@ -98,6 +102,7 @@ impl Engine {
             start: Instant::now(),
             last_work: 0,
             deadline: None,
+            withheld: 0,
         }
     }
 
@@ -112,13 +117,52 @@ impl Engine {
             log::debug!("the engine's priority stays normal: {e}");
         }
         loop {
-            let worked = self.take_messages() | self.slice();
+            let worked = self.misbehave() | self.take_messages() | self.slice();
             let now = self.now();
             if worked {
                 self.last_work = now;
             } else {
                 self.idle(now);
             }
+        }
+    }
+
+    /// Stalls or dies, if the NIC is to misbehave so. Returns whether it has stalled.
+    #[inline]
+    fn misbehave(&mut self) -> bool {
+        if self.shared.misbehave.take(Kind::EngineDies) != 0 {
+            std::panic::resume_unwind(Box::new("the engine ends on purpose"));
+        }
+        let stalled = self.shared.misbehave.is(Kind::Stall);
+        if stalled {
+            self.stall();
+        }
+        stalled
+    }
+
+    /// Does nothing, whatever comes, until the time is over or the stall is called off; then goes on with its DMA
+    /// before it looks at what has come, unless the gate was closed.
+    #[cold]
+    fn stall(&mut self) {
+        let start = Instant::now();
+        loop {
+            let time = Duration::from_millis(self.shared.misbehave.get(Kind::Stall).into());
+            if start.elapsed() >= time {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.shared.misbehave.set(Kind::Stall, 0);
+        self.slice();
+    }
+
+    /// Raises interrupts, unless they are to be withheld.
+    fn raise(&mut self, interrupts: u32) {
+        let wanted = interrupts | std::mem::take(&mut self.withheld);
+        if self.shared.misbehave.is(Kind::NoInterrupts) {
+            self.withheld = wanted;
+        } else if wanted != 0 {
+            self.shared.raise(wanted);
         }
     }
 
@@ -213,6 +257,7 @@ impl Engine {
                 self.device.reset();
             }
             self.deadline = None;
+            self.withheld = 0;
             log::debug!("the device is reset");
         }
         self.shared.reset_done();
@@ -252,9 +297,7 @@ impl Engine {
             .unwrap_or_default();
         let interrupts = self.guarded(Device::take_interrupts).unwrap_or(0);
         drop(ram);
-        if interrupts != 0 {
-            shared.raise(interrupts);
-        }
+        self.raise(interrupts);
         while let Some(Some(frame)) = self.guarded(Device::next_frame) {
             self.uplink.send(&frame);
         }

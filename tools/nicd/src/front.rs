@@ -12,6 +12,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use verbena_abi::regs;
 use verbena_abi::syndrome::Syndrome;
+use verbena_device::misbehave::Kind;
 use verbena_device::Action;
 
 /// The PCI function.
@@ -24,6 +25,8 @@ pub struct Front {
     unshared: Vec<(u64, u64)>,
     /// It was said already.
     refused: bool,
+    /// A reset was asked for that will not be done (only where the NIC misbehaves).
+    unconfirmed: bool,
 }
 
 impl Front {
@@ -35,6 +38,7 @@ impl Front {
             qemu,
             unshared: Vec::new(),
             refused: false,
+            unconfirmed: false,
         }
     }
 
@@ -42,7 +46,9 @@ impl Front {
         let value = self.shared.regs.read(offset);
         match offset {
             // Of two resets in a row the first one's end is not the end.
-            regs::STATUS if self.shared.resetting() => value | regs::STATUS_RESETTING,
+            regs::STATUS if self.shared.resetting() || self.unconfirmed => {
+                value | regs::STATUS_RESETTING
+            }
             regs::STATUS if !self.unshared.is_empty() => value | regs::STATUS_FATAL,
             regs::FATAL_SYNDROME if !self.unshared.is_empty() => {
                 u32::from(Syndrome::CmdQueueUnreachable.to_raw())
@@ -51,16 +57,33 @@ impl Front {
         }
     }
 
-    fn write_register(&self, offset: usize, value: u32) {
+    fn write_register(&mut self, offset: usize, value: u32) {
         if offset == regs::CONTROL {
             if value == regs::CONTROL_RESET {
-                self.shared.reset();
+                self.unconfirmed = self.shared.misbehave.is(Kind::ResetUnconfirmed);
+                if !self.unconfirmed {
+                    self.shared.reset();
+                }
             }
             return;
         }
         match self.shared.regs.write(offset, value) {
             Action::None => {}
             action => self.shared.send(Message::Register(action)),
+        }
+    }
+}
+
+impl Front {
+    /// Configuration space has words that tell the device to misbehave, if it was built so.
+    fn write_misbehaviour(&self, offset: usize, data: &[u8]) {
+        let Ok(word) = <[u8; 4]>::try_from(data) else {
+            return;
+        };
+        let value = u32::from_le_bytes(word);
+        if self.shared.misbehave.write_config(offset, value) {
+            log::info!("misbehaviour: word {offset:#x} is {value}");
+            self.shared.wake();
         }
     }
 }
@@ -92,7 +115,13 @@ impl PciDevice for Front {
 
     fn read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> io::Result<()> {
         match region {
-            REGION_CONFIG => self.config.read(offset as usize, data),
+            REGION_CONFIG => {
+                self.config.read(offset as usize, data);
+                if let Some(word) = self.shared.misbehave.read_config(offset as usize) {
+                    let count = data.len().min(4);
+                    data[..count].copy_from_slice(&word.to_le_bytes()[..count]);
+                }
+            }
             // Registers are words; what is no aligned word reads as 0.
             regs::BAR_REGS if data.len() == 4 && offset % 4 == 0 => {
                 data.copy_from_slice(&self.read_register(offset as usize).to_le_bytes());
@@ -114,13 +143,20 @@ impl PciDevice for Front {
                 }
             }
             REGION_CONFIG => {
-                let effects = self.config.write(offset as usize, data);
+                self.write_misbehaviour(offset as usize, data);
+                let mut effects = self.config.write(offset as usize, data);
+                let cleared = effects.bus_master == Some(false) && !effects.reset;
+                if cleared && self.shared.misbehave.is(Kind::BusMasterStuck) {
+                    self.config.set_bus_master();
+                    effects.bus_master = None;
+                }
                 if let Some(on) = effects.bus_master {
                     log::debug!("bus mastering {}", if on { "on" } else { "off" });
                     self.shared.set_bus_master(on);
                 }
                 if effects.reset {
                     log::debug!("function-level reset");
+                    self.unconfirmed = false;
                     self.shared.reset();
                 }
             }
@@ -185,6 +221,7 @@ impl PciDevice for Front {
 
     fn reset(&mut self) -> io::Result<()> {
         log::debug!("reset of the function");
+        self.unconfirmed = false;
         self.config.reset();
         self.shared.set_bus_master(false);
         self.shared.reset();

@@ -67,7 +67,8 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
 }
 
 fn run(args: &Args) -> io::Result<()> {
-    let shared = Arc::new(Shared::new()?);
+    let config = args.device_config();
+    let shared = Arc::new(Shared::misbehaving(config.misbehave.clone())?);
     let uplink = Uplink::new(shared.clone());
     if let Some(path) = &args.control {
         let (listener, shared) = (listen(path)?, shared.clone());
@@ -77,7 +78,6 @@ fn run(args: &Args) -> io::Result<()> {
         let (listener, shared, uplink) = (listen(path)?, shared.clone(), uplink.clone());
         spawn("netdev", move || netdev::serve(&listener, &shared, &uplink))?;
     }
-    let config = args.device_config();
     spawn("engine", {
         let shared = shared.clone();
         move || Engine::new(shared, config, uplink).run()

@@ -135,6 +135,12 @@ impl Config {
         self.get16(COMMAND) & COMMAND_BUS_MASTER != 0
     }
 
+    /// Sets the bus master bit: a device that misbehaves does not let it be cleared.
+    pub fn set_bus_master(&mut self) {
+        let command = self.get16(COMMAND);
+        self.put16(COMMAND, command | COMMAND_BUS_MASTER);
+    }
+
     fn get16(&self, offset: usize) -> u16 {
         u16::from_le_bytes([self.bytes[offset], self.bytes[offset + 1]])
     }

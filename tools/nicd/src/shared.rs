@@ -24,6 +24,7 @@ use std::sync::{
 };
 use std::time::Duration;
 use verbena_abi::regs;
+use verbena_device::misbehave::Misbehaviour;
 use verbena_device::{Action, ContextInfo, Registers};
 
 /// The most messages that wait for the engine. A guest that sends more than this in one slice loses some, which it
@@ -73,6 +74,8 @@ pub struct Shared {
     pub regs: Arc<Registers>,
     /// Counts.
     pub counts: Counts,
+    /// What the NIC does wrong at present: nothing, but in a build for tests.
+    pub misbehave: Misbehaviour,
     ram: RwLock<GuestRam>,
     bus_master: AtomicBool,
     resets: AtomicU32,
@@ -93,7 +96,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Shared {
     /// As after power-on.
     pub fn new() -> io::Result<Self> {
+        Self::misbehaving(Misbehaviour::default())
+    }
+
+    /// As after power-on, of a NIC that may misbehave.
+    pub fn misbehaving(misbehave: Misbehaviour) -> io::Result<Self> {
         Ok(Self {
+            misbehave,
             regs: Arc::default(),
             counts: Counts::default(),
             ram: RwLock::default(),
@@ -231,7 +240,8 @@ impl Shared {
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
     }
 
-    fn wake(&self) {
+    /// Has the engine look for what is new.
+    pub fn wake(&self) {
         fence(Ordering::SeqCst);
         if self.parked.swap(false, Ordering::SeqCst) {
             // It fails only if the counter is full, and then the engine wakes as well.

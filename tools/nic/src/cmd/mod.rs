@@ -107,6 +107,9 @@ impl Device {
         };
         #[cfg(feature = "hostile")]
         let outcome = self.shared.hostile.outcome(outcome);
+        if self.mutes(header.opcode.get()) {
+            return;
+        }
         let (status, syndrome, reply) = match outcome {
             Ok(reply) => (CmdStatus::Ok, 0, reply),
             Err(e) => (e.status, e.syndrome.to_raw().into(), [0; PAYLOAD_SIZE]),
@@ -130,6 +133,16 @@ impl Device {
         self.shared.flush_events(mem);
         self.shared.interrupt(0);
         self.shared.regs.beat();
+    }
+
+    /// The opcode in a slot; 0, which none has, if there is no such slot.
+    pub(crate) fn opcode<M: GuestMemory>(&self, mem: &M, slot: u32) -> u16 {
+        let queue = self.cmdq.filter(|q| slot < q.slots);
+        let header: Option<RequestHeader> = queue.and_then(|q| {
+            mem.read_struct(q.base + u64::from(slot) * SLOT_SIZE as u64)
+                .ok()
+        });
+        header.map_or(0, |h| h.opcode.get())
     }
 
     fn dispatch<M: GuestMemory>(

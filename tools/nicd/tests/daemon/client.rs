@@ -13,6 +13,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use verbena_abi::regs;
 use verbena_device::mem::GuestMemory;
+use verbena_device::misbehave::{self, Kind};
 use verbena_device::Config;
 use verbena_nic::engine::Engine;
 use verbena_nic::front::Front;
@@ -60,6 +61,21 @@ impl Client {
             file: memfd_create("guest", MemfdFlags::CLOEXEC).unwrap(),
             ram: GuestRam::new(),
         }
+    }
+
+    /// Makes the device misbehave, as a program in the guest does.
+    pub fn misbehave(&mut self, kind: Kind, value: u32) {
+        let offset = misbehave::CONFIG_BASE + 4 * kind as usize;
+        self.write(CONFIG, offset as u64, &value.to_le_bytes())
+            .unwrap();
+    }
+
+    /// What is left of a kind of misbehaviour.
+    pub fn misbehaves(&mut self, kind: Kind) -> u32 {
+        let mut out = [0; 4];
+        let offset = misbehave::CONFIG_BASE + 4 * kind as usize;
+        self.read(CONFIG, offset as u64, &mut out).unwrap();
+        u32::from_le_bytes(out)
     }
 
     /// Goes away; returns how the server ended.

@@ -4,6 +4,7 @@
 //! with the device, hands over eventfds and drives the device through its BARs.
 
 mod client;
+mod misbehave;
 
 use client::{Client, BAR_DOORBELL, BAR_REGS, CONFIG};
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};

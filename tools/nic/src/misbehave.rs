@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A device that misbehaves in time (only with the feature `misbehave`): it is slow, silent or dead at a moment that a
+//! test chooses, to show that the driver lets go of no memory that the device may still write.
+//!
+//! What it does is set by kind, each with a number: at start, or while the guest runs, from inside it, by words of
+//! configuration space (`Documentation/testing.md`). Without the feature a [`Misbehaviour`] has no size, every kind is
+//! off, and the hooks are nothing.
+
+use crate::device::Device;
+use crate::mem::GuestMemory;
+#[cfg(feature = "misbehave")]
+use std::sync::{
+    atomic::{AtomicU32, Ordering::SeqCst},
+    Arc,
+};
+
+/// Where the words begin in configuration space, far above all capabilities.
+pub const CONFIG_BASE: usize = 0xf00;
+/// What the first word reads as: "MISB". Writing 0 to it switches everything off.
+pub const CONFIG_MAGIC: u32 = 0x4253_494d;
+/// The number that stands for "from now on, always" where a number counts.
+pub const ALWAYS: u32 = u32::MAX;
+
+macro_rules! kinds {
+    ($($(#[doc = $doc:literal])+ $kind:ident = $word:literal $name:literal,)+) => {
+        /// How the device can misbehave. The word of a kind lies at [`CONFIG_BASE`] plus four times its number.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Kind {
+            $($(#[doc = $doc])+ $kind = $word,)+
+        }
+
+        impl Kind {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$kind),+];
+
+            /// The name that people use.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)+
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// So many commands are lost: neither executed nor answered.
+    SwallowCommands = 1 "swallow-commands",
+    /// So many commands are executed and not answered.
+    MuteCommands = 2 "mute-commands",
+    /// The next command is executed and answered so many milliseconds late; everything else goes on.
+    LateCommand = 3 "late-command",
+    /// The next command stalls the engine for so many milliseconds before it is executed.
+    StallAtCommand = 4 "stall-at-command",
+    /// The four kinds above apply to commands with this opcode only.
+    OnlyOpcode = 5 "only-opcode",
+    /// The engine does nothing at all for so many milliseconds, and then goes on as if nothing had happened.
+    Stall = 6 "stall",
+    /// Interrupts are withheld; those that were wanted meanwhile are raised when this is switched off.
+    NoInterrupts = 7 "no-interrupts",
+    /// So many microseconds pass between the odd and the even value of a context's sequence counter.
+    SeqSleep = 8 "seq-sleep",
+    /// The model panics in the middle of a slice, once so many turns and deliveries less one have passed.
+    Panic = 9 "panic",
+    /// The engine itself ends, outside of all that catches panics of the model.
+    EngineDies = 10 "engine-dies",
+    /// A reset by CONTROL does nothing and is never confirmed; only bus mastering stops the DMA.
+    ResetUnconfirmed = 11 "reset-unconfirmed",
+    /// Bus mastering cannot be switched off: the bit stays set and the DMA goes on.
+    BusMasterStuck = 12 "bus-master-stuck",
+}
+
+/// Words, by number of the kind; the first is the magic's.
+#[cfg(feature = "misbehave")]
+const WORDS: usize = 13;
+
+/// What the device does wrong at present; copies share it.
+#[derive(Clone, Debug, Default)]
+pub struct Misbehaviour {
+    #[cfg(feature = "misbehave")]
+    words: Arc<[AtomicU32; WORDS]>,
+}
+
+#[cfg(feature = "misbehave")]
+impl Misbehaviour {
+    fn word(&self, kind: Kind) -> &AtomicU32 {
+        &self.words[kind as usize]
+    }
+
+    /// The number of a kind; 0: it is off.
+    pub fn get(&self, kind: Kind) -> u32 {
+        self.word(kind).load(SeqCst)
+    }
+
+    /// Sets the number of a kind.
+    pub fn set(&self, kind: Kind, value: u32) {
+        self.word(kind).store(value, SeqCst);
+    }
+
+    /// Takes the number of a kind that applies once.
+    pub fn take(&self, kind: Kind) -> u32 {
+        self.word(kind).swap(0, SeqCst)
+    }
+
+    /// Counts one of the times that a kind applies. Whether it applies now.
+    pub fn count(&self, kind: Kind) -> bool {
+        let one_less = |n| match n {
+            0 => None,
+            ALWAYS => Some(ALWAYS),
+            n => Some(n - 1),
+        };
+        self.word(kind)
+            .fetch_update(SeqCst, SeqCst, one_less)
+            .is_ok()
+    }
+
+    /// Sleeps for the microseconds of a kind.
+    pub fn sleep_us(&self, kind: Kind) {
+        let us = self.get(kind);
+        if us != 0 {
+            std::thread::sleep(std::time::Duration::from_micros(us.into()));
+        }
+    }
+
+    /// The word at an offset of configuration space, if there is one.
+    pub fn read_config(&self, offset: usize) -> Option<u32> {
+        match offset.checked_sub(CONFIG_BASE)? {
+            0 => Some(CONFIG_MAGIC),
+            o if o % 4 == 0 => self.words.get(o / 4).map(|w| w.load(SeqCst)),
+            _ => None,
+        }
+    }
+
+    /// Sets the word at an offset of configuration space. Whether there is one.
+    pub fn write_config(&self, offset: usize, value: u32) -> bool {
+        if self.read_config(offset).is_none() {
+            return false;
+        }
+        match (offset - CONFIG_BASE) / 4 {
+            0 if value == 0 => self.words.iter().for_each(|w| w.store(0, SeqCst)),
+            0 => {}
+            n => self.words[n].store(value, SeqCst),
+        }
+        true
+    }
+}
+
+#[cfg(not(feature = "misbehave"))]
+impl Misbehaviour {
+    /// 0: it is off.
+    #[inline(always)]
+    pub fn get(&self, _kind: Kind) -> u32 {
+        0
+    }
+
+    /// Nothing.
+    #[inline(always)]
+    pub fn set(&self, _kind: Kind, _value: u32) {}
+
+    /// 0: it is off.
+    #[inline(always)]
+    pub fn take(&self, _kind: Kind) -> u32 {
+        0
+    }
+
+    /// It does not apply.
+    #[inline(always)]
+    pub fn count(&self, _kind: Kind) -> bool {
+        false
+    }
+
+    /// No time at all.
+    #[inline(always)]
+    pub fn sleep_us(&self, _kind: Kind) {}
+
+    /// There is none.
+    #[inline(always)]
+    pub fn read_config(&self, _offset: usize) -> Option<u32> {
+        None
+    }
+
+    /// There is none.
+    #[inline(always)]
+    pub fn write_config(&self, _offset: usize, _value: u32) -> bool {
+        false
+    }
+}
+
+impl Misbehaviour {
+    /// Whether a kind is on.
+    #[inline(always)]
+    pub fn is(&self, kind: Kind) -> bool {
+        self.get(kind) != 0
+    }
+
+    /// Whether misbehaviour of commands applies to this opcode.
+    #[inline(always)]
+    pub fn applies_to(&self, opcode: u16) -> bool {
+        match self.get(Kind::OnlyOpcode) {
+            0 => true,
+            only => only == u32::from(opcode),
+        }
+    }
+}
+
+impl Device {
+    /// Executes the commands that were put off until now; returns when the next one is due.
+    pub(crate) fn run_late<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
+        while let Some(&(due, slot)) = self.late.front() {
+            if due > self.shared.now {
+                return Some(due);
+            }
+            self.late.pop_front();
+            self.execute(mem, slot);
+        }
+        None
+    }
+
+    /// Whether a command is lost or put off.
+    #[inline]
+    pub(crate) fn withholds<M: GuestMemory>(&mut self, mem: &M, slot: u32) -> bool {
+        if !cfg!(feature = "misbehave") {
+            return false;
+        }
+        let m = self.shared.config.misbehave.clone();
+        if !m.applies_to(self.opcode(mem, slot)) {
+            return false;
+        }
+        if m.count(Kind::SwallowCommands) {
+            return true;
+        }
+        let (late, stall) = (m.take(Kind::LateCommand), m.take(Kind::StallAtCommand));
+        if stall != 0 {
+            // The engine sees it before the next slice.
+            m.set(Kind::Stall, stall);
+        }
+        let put_off = late != 0 || stall != 0;
+        if put_off {
+            let due = self.shared.now + u64::from(late) * 1_000_000;
+            self.late.push_back((due, slot));
+        }
+        put_off
+    }
+
+    /// Whether a command that was executed is not answered.
+    #[inline]
+    pub(crate) fn mutes(&self, opcode: u16) -> bool {
+        let m = &self.shared.config.misbehave;
+        m.applies_to(opcode) && m.count(Kind::MuteCommands)
+    }
+
+    /// Panics, without the message that tells of a defect, if it is time for that.
+    #[inline]
+    pub(crate) fn may_panic(&self, step: bool) {
+        let m = &self.shared.config.misbehave;
+        match m.get(Kind::Panic) {
+            0 => return,
+            ALWAYS => {}
+            1 => m.set(Kind::Panic, 0),
+            n if step => return m.set(Kind::Panic, n - 1),
+            _ => return,
+        }
+        std::panic::resume_unwind(Box::new("a panic on purpose"));
+    }
+}
+
+/// A kind and its number, as `KIND`, `KIND=NUMBER` or `KIND=always`.
+pub fn parse(text: &str) -> Result<(Kind, u32), String> {
+    let (name, number) = text.split_once('=').unwrap_or((text, "1"));
+    let Some(&kind) = Kind::ALL.iter().find(|k| k.name() == name) else {
+        let names: Vec<_> = Kind::ALL.iter().map(|k| k.name()).collect();
+        return Err(format!("{name:?} is none of {}", names.join(", ")));
+    };
+    let value = match number {
+        "always" => ALWAYS,
+        _ => number
+            .parse()
+            .map_err(|_| format!("{number:?} is no number"))?,
+    };
+    Ok((kind, value))
+}
+
+#[cfg(all(test, feature = "misbehave"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_found_by_kind_and_by_offset() {
+        let m = Misbehaviour::default();
+        for &kind in Kind::ALL {
+            let offset = CONFIG_BASE + 4 * kind as usize;
+            assert!(m.write_config(offset, 7));
+            assert_eq!((m.get(kind), m.read_config(offset)), (7, Some(7)));
+        }
+        assert_eq!(m.read_config(CONFIG_BASE), Some(CONFIG_MAGIC));
+        assert!(m.write_config(CONFIG_BASE, 0));
+        assert!(Kind::ALL.iter().all(|&kind| !m.is(kind)));
+        for none in [0, CONFIG_BASE - 4, CONFIG_BASE + 2, CONFIG_BASE + 4 * WORDS] {
+            assert!(!m.write_config(none, 1) && m.read_config(none).is_none());
+        }
+    }
+
+    #[test]
+    fn what_counts_applies_so_often() {
+        let m = Misbehaviour::default();
+        m.set(Kind::Panic, 2);
+        assert_eq!([(); 3].map(|()| m.count(Kind::Panic)), [true, true, false]);
+        m.set(Kind::Panic, ALWAYS);
+        assert!(m.count(Kind::Panic) && m.get(Kind::Panic) == ALWAYS);
+    }
+
+    #[test]
+    fn kinds_are_named() {
+        assert_eq!(parse("stall=20"), Ok((Kind::Stall, 20)));
+        assert_eq!(parse("no-interrupts"), Ok((Kind::NoInterrupts, 1)));
+        assert_eq!(
+            parse("mute-commands=always"),
+            Ok((Kind::MuteCommands, ALWAYS))
+        );
+        assert!(parse("stall=x").is_err() && parse("install").is_err());
+    }
+}

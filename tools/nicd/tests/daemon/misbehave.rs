@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A device that misbehaves in time does it as it is told, and no more than that.
+
+use crate::client::{Client, CONFIG};
+use crate::{command, running, start_queue, wait_interrupt, EINVAL, SLOTS};
+use std::os::fd::OwnedFd;
+use verbena_abi::cmd::{self, Command, QueryDevice, QueryStats};
+use verbena_abi::regs;
+use verbena_device::mem::GuestMemory;
+use verbena_device::misbehave::{Kind, ALWAYS, CONFIG_BASE, CONFIG_MAGIC};
+
+/// Where the device stores the token of a command that it has answered.
+const TOKEN: u64 = SLOTS + cmd::REQUEST_SIZE as u64 + 12;
+
+/// Issues a command without waiting for its answer.
+fn issue<C: Command>(client: &mut Client, token: u32) {
+    let header = cmd::RequestHeader {
+        opcode: C::OPCODE.to_raw().into(),
+        token: token.into(),
+        ..Default::default()
+    };
+    client.ram.write_struct(SLOTS, &header).unwrap();
+    client.write_reg(regs::CMDQ_DOORBELL, 0);
+}
+
+/// Resets the device and brings it up again; it must work then.
+fn revive(client: &mut Client, interrupt: &OwnedFd, token: u32) {
+    client.write_reg(regs::CONTROL, regs::CONTROL_RESET);
+    client.wait_reg(regs::STATUS, |status| status == 0);
+    let _ = rustix::io::read(interrupt, &mut [0; 8]);
+    start_queue(client);
+    assert_eq!(command(client, interrupt, token, QueryDevice::default()), 0);
+}
+
+#[test]
+fn the_guest_finds_the_words_and_the_script_knows_them() {
+    let mut client = Client::start();
+    client.version();
+    let mut out = [0; 4];
+    client.read(CONFIG, CONFIG_BASE as u64, &mut out).unwrap();
+    assert_eq!(u32::from_le_bytes(out), CONFIG_MAGIC);
+    client.misbehave(Kind::SeqSleep, 5);
+    assert_eq!(client.misbehaves(Kind::SeqSleep), 5);
+    client.write(CONFIG, CONFIG_BASE as u64, &[0; 4]).unwrap();
+    assert_eq!(client.misbehaves(Kind::SeqSleep), 0);
+    let end = CONFIG_BASE as u64 + 4 * (Kind::ALL.len() as u64 + 1);
+    client.write(CONFIG, end, &[7; 4]).unwrap();
+    client.read(CONFIG, end, &mut out).unwrap();
+    assert_eq!(out, [0; 4]);
+
+    let script = include_str!("../../../../scripts/guest/misbehave");
+    let list = script.split_once("kinds=(").unwrap().1;
+    let list = list.split_once(')').unwrap().0;
+    let names: Vec<_> = list.split_whitespace().collect();
+    let ours = Kind::ALL.iter().map(|kind| kind.name());
+    assert_eq!(names, ["off"].into_iter().chain(ours).collect::<Vec<_>>());
+    let numbers: Vec<_> = Kind::ALL.iter().map(|&kind| kind as usize).collect();
+    assert_eq!(numbers, (1..names.len()).collect::<Vec<_>>());
+}
+
+#[test]
+fn commands_are_lost_or_not_answered() {
+    let (mut client, interrupt) = running();
+    for kind in [Kind::SwallowCommands, Kind::MuteCommands] {
+        client.misbehave(kind, 1);
+        issue::<QueryDevice>(&mut client, 100);
+        client.settle();
+        client.settle();
+        assert_eq!(client.misbehaves(kind), 0);
+        assert_ne!(client.ram.load32(TOKEN), Ok(100));
+        assert_eq!(
+            command(&mut client, &interrupt, 101, QueryDevice::default()),
+            0
+        );
+    }
+    // Only those that are meant, and for as long as it is wanted.
+    client.misbehave(Kind::OnlyOpcode, QueryStats::OPCODE.to_raw().into());
+    client.misbehave(Kind::SwallowCommands, ALWAYS);
+    assert_eq!(
+        command(&mut client, &interrupt, 102, QueryDevice::default()),
+        0
+    );
+    issue::<QueryStats>(&mut client, 103);
+    client.settle();
+    client.settle();
+    assert_eq!(client.ram.load32(TOKEN), Ok(102));
+    assert_eq!(client.misbehaves(Kind::SwallowCommands), ALWAYS);
+}
+
+#[test]
+fn late_answers_come() {
+    let (mut client, interrupt) = running();
+    for kind in [Kind::LateCommand, Kind::StallAtCommand] {
+        client.misbehave(kind, 30);
+        issue::<QueryDevice>(&mut client, 200);
+        wait_interrupt(&interrupt);
+        assert_eq!(client.ram.load32(TOKEN), Ok(200));
+        assert_eq!(client.misbehaves(kind), 0);
+    }
+}
+
+#[test]
+fn a_stalled_engine_goes_on_unless_it_was_silenced() {
+    let (mut client, interrupt) = running();
+    client.misbehave(Kind::StallAtCommand, ALWAYS);
+    issue::<QueryDevice>(&mut client, 300);
+    while client.misbehaves(Kind::Stall) == 0 {
+        std::thread::yield_now();
+    }
+    // The front answers all the while, and the reset is not confirmed before the engine has seen it.
+    client.write_reg(regs::CONTROL, regs::CONTROL_RESET);
+    assert_eq!(
+        client.read_reg(regs::STATUS),
+        regs::STATUS_RESETTING | regs::STATUS_READY
+    );
+    client.misbehave(Kind::Stall, 0);
+    client.wait_reg(regs::STATUS, |status| status == 0);
+    assert_eq!(client.ram.load32(TOKEN), Ok(0));
+    start_queue(&mut client);
+    client.misbehave(Kind::Stall, 20);
+    issue::<QueryDevice>(&mut client, 301);
+    wait_interrupt(&interrupt);
+    assert_eq!(client.ram.load32(TOKEN), Ok(301));
+}
+
+#[test]
+fn interrupts_are_withheld_until_they_may_come() {
+    let (mut client, interrupt) = running();
+    client.misbehave(Kind::NoInterrupts, 1);
+    issue::<QueryDevice>(&mut client, 400);
+    client.wait_word(TOKEN, |token| token == 400);
+    client.settle();
+    assert!(rustix::io::read(&interrupt, &mut [0; 8]).is_err());
+    client.misbehave(Kind::NoInterrupts, 0);
+    wait_interrupt(&interrupt);
+}
+
+#[test]
+fn a_reset_that_is_never_confirmed_lets_dma_go_on_until_mastering_is_off() {
+    let (mut client, interrupt) = running();
+    client.misbehave(Kind::ResetUnconfirmed, 1);
+    client.write_reg(regs::CONTROL, regs::CONTROL_RESET);
+    issue::<QueryDevice>(&mut client, 500);
+    wait_interrupt(&interrupt);
+    assert_eq!(client.ram.load32(TOKEN), Ok(500));
+    assert_ne!(client.read_reg(regs::STATUS) & regs::STATUS_RESETTING, 0);
+    client.write(CONFIG, 4, &[2, 0]).unwrap();
+    issue::<QueryDevice>(&mut client, 501);
+    client.settle();
+    client.settle();
+    assert_eq!(client.ram.load32(TOKEN), Ok(500));
+    client.misbehave(Kind::ResetUnconfirmed, 0);
+    assert_ne!(client.read_reg(regs::STATUS) & regs::STATUS_RESETTING, 0);
+    revive(&mut client, &interrupt, 502);
+}
+
+#[test]
+fn bus_mastering_that_is_stuck_reads_back_and_lets_dma_go_on() {
+    let (mut client, interrupt) = running();
+    client.misbehave(Kind::BusMasterStuck, 1);
+    client.write(CONFIG, 4, &[2, 0]).unwrap();
+    let mut out = [0; 2];
+    client.read(CONFIG, 4, &mut out).unwrap();
+    assert_eq!(out, [6, 0]);
+    assert_eq!(
+        command(&mut client, &interrupt, 600, QueryDevice::default()),
+        0
+    );
+    client.misbehave(Kind::BusMasterStuck, 0);
+    client.write(CONFIG, 4, &[2, 0]).unwrap();
+    client.read(CONFIG, 4, &mut out).unwrap();
+    assert_eq!(out, [2, 0]);
+}
+
+#[test]
+fn a_panic_in_the_middle_of_a_slice_is_a_fatal_error_and_a_reset_heals_it() {
+    let (mut client, interrupt) = running();
+    client.misbehave(Kind::Panic, 1);
+    wait_interrupt(&interrupt);
+    let status = client.read_reg(regs::STATUS);
+    assert_eq!(status, regs::STATUS_FATAL | regs::STATUS_READY);
+    revive(&mut client, &interrupt, 700);
+    assert_eq!(client.request(9, &[0; 4], None), Err(EINVAL));
+}
