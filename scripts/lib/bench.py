@@ -44,17 +44,37 @@ def summarise(samples):
     return rows
 
 
+def amount(value, unit):
+    """With three digits and the unit that fits: 15.4 us, 43.7 MiB/s, 9.88 GiB/s."""
+    if unit == "MiB/s":
+        for name, factor in (("GiB/s", 1 / 1024), ("MiB/s", 1), ("KiB/s", 1024)):
+            if value * factor >= 0.9995 or name == "KiB/s":
+                value, unit = value * factor, name
+                break
+    digits = max(0, 2 - math.floor(math.log10(value))) if value > 0 else 0
+    return f"{value:.{min(digits, 3)}f} {unit}"
+
+
+def text_width(text, size=13):
+    """At most so many pixels in any sans-serif font that a viewer may take."""
+    return math.ceil(len(text) * size * 0.62)
+
+
 def picture(rows):
     """Horizontal bars of the ratios, logarithmic."""
-    height, left, width, top = 26, 250, 560, 60
+    labels = [f'{r["test"]}, {size_name(r["size"])}' for r in rows]
+    figures = [f'{r["ratio"]:.{1 if r["ratio"] < 100 else 0}f}x  ({amount(r["verbena"], r["unit"])} / {amount(r["rxe"], r["unit"])})' for r in rows]
+    title = "Verbena against rxe in one guest: how many times better (median)"
+    height, left, width, top = 26, 26 + max(map(text_width, labels)), 560, 60
     high = max(10.0, max(r["ratio"] for r in rows)) * 1.3
     low = min(1.0, min(r["ratio"] for r in rows)) / 1.05
     x = lambda v: left + width * math.log(v / low) / math.log(high / low)
     total = top + height * len(rows) + 40
+    right = max([x(max(1.0, r["ratio"])) + 6 + text_width(f) for r, f in zip(rows, figures)] + [16 + text_width(title, 17)]) + 16
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 170}" height="{total}" font-family="sans-serif" font-size="13">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{right:.0f}" height="{total}" font-family="sans-serif" font-size="13">',
         '<rect width="100%" height="100%" fill="white"/>',
-        '<text x="16" y="26" font-size="17">Verbena against rxe in one guest: how many times better (median)</text>',
+        f'<text x="16" y="26" font-size="17">{title}</text>',
         '<text x="16" y="45" fill="#666">latency: rxe / Verbena; bandwidth: Verbena / rxe; logarithmic</text>',
     ]
     tick = 10 ** math.floor(math.log10(low))
@@ -70,11 +90,9 @@ def picture(rows):
         y = top + i * height
         a, b = sorted((x(1.0), x(r["ratio"])))
         colour = "#3a7d44" if r["ratio"] >= 1 else "#b3433a"
-        label = f'{r["test"]}, {size_name(r["size"])}'
-        out.append(f'<text x="{left - 10}" y="{y + 17}" text-anchor="end">{escape(label)}</text>')
+        out.append(f'<text x="{left - 10}" y="{y + 17}" text-anchor="end">{escape(labels[i])}</text>')
         out.append(f'<rect x="{a:.1f}" y="{y + 4}" width="{max(b - a, 1):.1f}" height="{height - 8}" fill="{colour}"/>')
-        figures = f'{r["ratio"]:.1f}x  ({r["verbena"]:.4g} / {r["rxe"]:.4g} {r["unit"]})'
-        out.append(f'<text x="{b + 6:.1f}" y="{y + 17}">{escape(figures)}</text>')
+        out.append(f'<text x="{b + 6:.1f}" y="{y + 17}">{escape(figures[i])}</text>')
     out.append("</svg>")
     return "\n".join(out) + "\n"
 
@@ -84,11 +102,11 @@ def main():
     if "guest" in parts:
         rows = summarise(lines(f"{build}/bench.jsonl"))
         print(f"\nperftest, RC, medians of {min(r['rounds'] for r in rows)} rounds (± half the range); ratio above 1: Verbena is better\n")
-        print(f"  {'test':16}{'size':>9}{'unit':>8}{'verbena':>20}{'rxe':>20}{'ratio':>9}")
+        print(f"  {'test':16}{'size':>9}{'verbena':>20}{'rxe':>20}{'ratio':>9}")
         for r in rows:
             row, (a, b) = r["row"], r["spread"]
-            print(f"  {row['test']:16}{size_name(row['size']):>9}{row['unit']:>8}"
-                  f"{f'''{row['verbena']:.5g} ±{a:.0f}%''':>20}{f'''{row['rxe']:.5g} ±{b:.0f}%''':>20}{row['ratio']:>9.1f}")
+            print(f"  {row['test']:16}{size_name(row['size']):>9}"
+                  f"{f'''{amount(row['verbena'], row['unit'])} ±{a:.0f}%''':>20}{f'''{amount(row['rxe'], row['unit'])} ±{b:.0f}%''':>20}{row['ratio']:>9.1f}")
         result = [r["row"] for r in rows]
         with open(f"{build}/bench.json", "w") as f:
             json.dump(result, f, indent=1)
@@ -107,4 +125,5 @@ def main():
         print(f"\nwritten: {build}/bench-engine.json")
 
 
-main()
+if __name__ == "__main__":
+    main()
