@@ -12,13 +12,13 @@ if [ -n "$VM_NIC" ]; then
 	nic=$!
 	for ((i = 0; i < 100; i++)); do
 		if [ -S "$VM_SOCK/nic" ] && [ -S "$VM_SOCK/net" ]; then break; fi
-		kill -0 $nic 2>/dev/null || break
+		kill -0 "$nic" 2>/dev/null || break
 		sleep 0.1
 	done
 	if ! [ -S "$VM_SOCK/nic" ] || ! [ -S "$VM_SOCK/net" ]; then
-		if kill -0 $nic 2>/dev/null; then echo "did not open its sockets within 10 s"; else
+		if kill -0 "$nic" 2>/dev/null; then echo "did not open its sockets within 10 s"; else
 			rc=0
-			wait $nic || rc=$?
+			wait "$nic" || rc=$?
 			echo "exited with $rc at start"
 		fi >"$VM_RUN/nic.failed"
 		cat "$VM_RUN/nic.log" >&2
@@ -38,29 +38,35 @@ clock=''
 if [ "$VM_ACCEL" = tcg ]; then
 	clock=$(awk '$1 == "bogomips" { printf " tsc=reliable tsc_early_khz=%d", $3 * 500; exit }' /proc/cpuinfo)
 fi
+# nowhere N: a link whose packets are taken and dropped. The second port takes them: a hub whose only port is the sender's never
+# does, so the guest's queue would stall, and with it whatever waits for what it sent.
+nowhere() { qemu+=(-netdev "hubport,id=n$1,hubid=$1" -netdev "hubport,id=n$1-end,hubid=$1"); }
 qemu=(qemu-system-x86_64 -nodefaults -no-user-config -no-reboot -display none
-	-machine q35,memory-backend=m -object "memory-backend-memfd,id=m,size=${VM_MEM}M,share=on" -m "$VM_MEM"
+	-machine "q35,memory-backend=m" -object "memory-backend-memfd,id=m,size=${VM_MEM}M,share=on" -m "$VM_MEM"
 	-accel "$accel" -cpu max -smp "$VM_SMP,maxcpus=$maxcpus"
 	-kernel "$VM_GUEST/vmlinuz" -initrd "$VM_RUN/initrd.cpio"
 	-append "console=ttyS0 loglevel=7 panic=-1 oops=panic sysctl.kernel.hung_task_timeout_secs=20 sysctl.kernel.hung_task_warnings=-1$clock$VM_KERNEL_ARGS"
 	-drive "file=$VM_GUEST/disk.img,format=raw,if=virtio,snapshot=on"
 	-serial "file:$VM_RUN/kernel.log"
 	-device virtio-serial-pci
-	-chardev "file,id=status,path=$VM_RUN/status" -device virtserialport,chardev=status,name=verbena.status)
+	-chardev "file,id=status,path=$VM_RUN/status" -device "virtserialport,chardev=status,name=verbena.status")
 if [ -n "$VM_INTERACTIVE" ]; then
-	qemu+=(-chardev stdio,id=tty,mux=on,signal=off -device virtconsole,chardev=tty)
+	qemu+=(-chardev "stdio,id=tty,mux=on,signal=off" -device "virtconsole,chardev=tty")
 else
-	qemu+=(-chardev "file,id=out,path=$VM_RUN/stdout" -device virtserialport,chardev=out,name=verbena.stdout
-		-chardev "file,id=err,path=$VM_RUN/stderr" -device virtserialport,chardev=err,name=verbena.stderr)
+	qemu+=(-chardev "file,id=out,path=$VM_RUN/stdout" -device "virtserialport,chardev=out,name=verbena.stdout"
+		-chardev "file,id=err,path=$VM_RUN/stderr" -device "virtserialport,chardev=err,name=verbena.stderr")
 fi
 if [ -n "$VM_NIC" ]; then
 	qemu+=(-netdev "stream,id=n0,server=off,addr.type=unix,addr.path=$VM_SOCK/net"
 		-device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"'"$VM_SOCK/nic"'"}}')
 else
-	qemu+=(-netdev hubport,id=n0,hubid=0)
+	nowhere 0
 fi
-qemu+=(-device virtio-net-pci,netdev=n0,mac=52:54:00:12:34:56,romfile=)
-[ -z "$VM_RXE" ] || qemu+=(-netdev hubport,id=n1,hubid=1 -device virtio-net-pci,netdev=n1,mac=52:54:00:12:34:57,romfile=)
+qemu+=(-device "virtio-net-pci,netdev=n0,mac=52:54:00:12:34:56,romfile=")
+if [ -n "$VM_RXE" ]; then
+	nowhere 1
+	qemu+=(-device "virtio-net-pci,netdev=n1,mac=52:54:00:12:34:57,romfile=")
+fi
 [ -z "$VM_SHARE" ] || qemu+=(-virtfs "local,path=$VM_SHARE,mount_tag=host,security_model=passthrough,multidevs=remap")
 
 limit=()
@@ -72,24 +78,24 @@ rc=0
 if [ -n "$VM_NIC" ]; then
 	# QEMU has left, so a NIC that serves one guest may have ended well by itself; else it is ended, and must end well.
 	for ((i = 0; i < 10; i++)); do
-		kill -0 $nic 2>/dev/null || break
+		kill -0 "$nic" 2>/dev/null || break
 		sleep 0.05
 	done
 	ended=''
-	if kill -0 $nic 2>/dev/null; then
+	if kill -0 "$nic" 2>/dev/null; then
 		ended=1
-		kill -TERM $nic 2>/dev/null || true
+		kill -TERM "$nic" 2>/dev/null || true
 		for ((i = 0; i < 60; i++)); do
-			kill -0 $nic 2>/dev/null || break
+			kill -0 "$nic" 2>/dev/null || break
 			sleep 0.05
 		done
-		if kill -0 $nic 2>/dev/null; then
+		if kill -0 "$nic" 2>/dev/null; then
 			echo "did not end within 3 s of SIGTERM" >"$VM_RUN/nic.failed"
-			kill -KILL $nic
+			kill -KILL "$nic"
 		fi
 	fi
 	nic_rc=0
-	wait $nic || nic_rc=$?
+	wait "$nic" || nic_rc=$?
 	if grep -qa "panicked at" "$VM_RUN/nic.log"; then
 		echo "panicked: $(grep -a -A1 -m1 'panicked at' "$VM_RUN/nic.log" | tr '\n' ' ')" >"$VM_RUN/nic.failed"
 	elif [ "$nic_rc" != 0 ] && ! { [ -n "$ended" ] && [ "$nic_rc" = 143 ]; } && ! [ -s "$VM_RUN/nic.failed" ]; then
