@@ -24,7 +24,7 @@ say() { printf '[%4ds] %s\n' $(($(date +%s) - started)) "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
 # usage: print the comment block at the head of the calling script, after the licence line.
-usage() { sed -n '3,/^[^#]/{/^#/!d;s/^# \{0,1\}//;p}' "$0"; }
+usage() { sed -n '3,/^[^#]/{/^#/!d;/^# shellcheck/d;s/^# \{0,1\}//;p}' "$0"; }
 
 need_root() { [ "$(id -u)" = 0 ] || die "$(basename "$0") needs root: it makes Debian roots and mounts"; }
 
@@ -159,6 +159,7 @@ _apt_install() {
 debian_mirror() {
 	local codename uri
 	codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+	# shellcheck disable=SC2016 # apt's own variables
 	uri=$(apt-get indextargets --format '$(RELEASE) $(COMPONENT) $(REPO_URI)' 2>/dev/null |
 		awk -v c="$codename" '$1 == c && $2 == "main" { print $3; exit }')
 	[ -n "$uri" ] || die "apt on this host names no archive for '$codename main': scripts take the mirror from there"
