@@ -74,6 +74,17 @@ log_of() {
 	printf '%s\n' "$logs/$1.log"
 }
 
+need_host() {
+	[ "$(dpkg --print-architecture 2>/dev/null)" = amd64 ] || die "this host is not Debian on amd64: the toolchain root and the guest are"
+}
+# need_space DIRECTORY GIB: what is about to be made there needs so much
+need_space() {
+	local free
+	mkdir -p "$1"
+	free=$(df -Pk "$1" | awk 'NR == 2 { print int($4 / 1048576) }')
+	[ "$free" -ge "$2" ] || die "$1 has $free GiB of free disk, and $2 GiB are needed (VERBENA_CACHE names another place)"
+}
+
 # step NAME TEXT COMMAND...: run COMMAND with its output in a log; every 10 seconds say that it is still at it, and what it
 # said last. When it fails: which step, the end of the log, and where the log is.
 step() {
@@ -155,14 +166,18 @@ _apt_install() {
 	apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@"
 }
 
-# The archive that the host's own apt uses for its own release.
+# The archive that the host's own apt uses for its own release, unless VERBENA_MIRROR says which.
 debian_mirror() {
-	local codename uri
+	local codename uri=${VERBENA_MIRROR:-}
+	if [ -n "$uri" ]; then
+		printf '%s\n' "${uri%/}"
+		return
+	fi
 	codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
 	# shellcheck disable=SC2016 # apt's own variables
 	uri=$(apt-get indextargets --format '$(RELEASE) $(COMPONENT) $(REPO_URI)' 2>/dev/null |
 		awk -v c="$codename" '$1 == c && $2 == "main" { print $3; exit }')
-	[ -n "$uri" ] || die "apt on this host names no archive for '$codename main': scripts take the mirror from there"
+	[ -n "$uri" ] || die "apt on this host names no archive for '$codename main': scripts take the mirror from there, or from VERBENA_MIRROR"
 	printf '%s\n' "${uri%/}"
 }
 
@@ -177,7 +192,7 @@ forget_unused() {
 	local d
 	for d in "$cache"/{toolchain,linux,guest}-*/; do
 		[ -e "$d/.used" ] || continue
-		[ -z "$(find "$d/.used" -mtime +14)" ] || rm -rf "$d"
+		[ -z "$(find "$d/.used" -mtime +14)" ] || rm -rf --one-file-system "$d"
 	done
 }
 
