@@ -18,15 +18,11 @@ use crate::{
     errno::eopnotsupp,
     gid::Gid,
     object::{
-        object_size,
-        user, //
+        caller,
+        object_size, //
     },
     pd::Pd,
-    udata::{
-        finish_input,
-        finish_output,
-        User, //
-    },
+    udata::Caller,
     Unsupported, //
 };
 use core::mem::ManuallyDrop;
@@ -131,12 +127,7 @@ pub trait AddressHandle<D: Operations>: Sized + Send + Sync {
     const SUPPORTED: bool = true;
 
     /// Builds the data. May not sleep unless `may_sleep`.
-    fn create(
-        pd: &Pd<D>,
-        attr: &AhAttr,
-        may_sleep: bool,
-        user: Option<&User<'_, D>>,
-    ) -> Result<Self>;
+    fn create(pd: &Pd<D>, attr: &AhAttr, may_sleep: bool, caller: &Caller<'_, D>) -> Result<Self>;
 
     /// The address vector.
     fn query(ah: &Ah<D>) -> Result<AhAttr>;
@@ -204,8 +195,9 @@ impl<D: Operations> Ah<D> {
         udata: *mut bindings::ib_udata,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: From a bundle of our device, valid for the call.
-            let user = unsafe { user::<D>(udata) };
+            // SAFETY: The core has set the protection domain; `udata` is `NULL` or from a bundle of our
+            // device, and valid for the call.
+            let caller = unsafe { caller::<D>(udata, !(*(*ah).pd).uobject.is_null()) }?;
             // SAFETY: The core passes what it was asked for.
             let (attr, flags, pd) = unsafe {
                 (
@@ -215,9 +207,9 @@ impl<D: Operations> Ah<D> {
                 )
             };
             let may_sleep = flags & bindings::rdma_create_ah_flags_RDMA_CREATE_AH_SLEEPABLE != 0;
-            let data = D::Ah::create(pd, &attr, may_sleep, user.as_ref())?;
-            finish_input(&user)?;
-            finish_output(&user)?;
+            let data = D::Ah::create(pd, &attr, may_sleep, &caller)?;
+            caller.finish_input()?;
+            caller.finish_output()?;
             let this = ah.cast::<Self>();
             // SAFETY: The memory behind the C struct is ours.
             unsafe {
@@ -261,7 +253,7 @@ impl<D: Operations> AddressHandle<D> for Unsupported {
         _pd: &Pd<D>,
         _attr: &AhAttr,
         _may_sleep: bool,
-        _user: Option<&User<'_, D>>,
+        _caller: &Caller<'_, D>,
     ) -> Result<Self> {
         Err(eopnotsupp())
     }

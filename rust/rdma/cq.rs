@@ -15,10 +15,10 @@ use crate::{
     errno::eopnotsupp,
     new_irq_lock,
     object::{
+        caller,
         init_slot,
         init_slot_infallible,
-        object_size,
-        user, //
+        object_size, //
     },
     restrack::ResEntry,
     sync::IrqLock,
@@ -27,8 +27,7 @@ use crate::{
         Linked, //
     },
     udata::{
-        finish_input,
-        finish_output,
+        Caller,
         User, //
     },
     wc::WcSink,
@@ -79,11 +78,11 @@ pub trait CompletionQueue<D: Operations>: Sized + Send + Sync {
     fn create(
         dev: &Device<D>,
         attr: &CqInitAttr,
-        user: Option<&User<'_, D>>,
+        caller: &Caller<'_, D>,
     ) -> impl PinInit<Self, Error>;
 
     /// Makes the queue known. Must call [`Cq::set_cqe`].
-    fn start(cq: &Cq<D>, user: Option<&User<'_, D>>) -> Result;
+    fn start(cq: &Cq<D>, caller: &Caller<'_, D>) -> Result;
 
     /// Destroys the queue: no event, no entry any more. The core made sure that no QP uses it.
     fn destroy(cq: &Cq<D>) -> Result;
@@ -98,7 +97,7 @@ pub trait CompletionQueue<D: Operations>: Sized + Send + Sync {
     fn req_notify(cq: &Cq<D>, flags: NotifyFlags) -> Result<bool>;
 
     /// Resizes the queue of a process.
-    fn resize(_cq: &Cq<D>, _cqe: u32, _user: Option<&User<'_, D>>) -> Result {
+    fn resize(_cq: &Cq<D>, _cqe: u32, _user: &User<'_, D>) -> Result {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
@@ -265,8 +264,9 @@ impl<D: Operations> Cq<D> {
                 // SAFETY: A bundle of a process' request.
                 unsafe { bindings::verbena_attrs_udata(attrs) }
             };
-            // SAFETY: From a bundle of our device, valid for the call.
-            let user = unsafe { user::<D>(udata) };
+            // SAFETY: The core has set the object's members; `udata` is `NULL` or from a bundle of our
+            // device, and valid for the call.
+            let caller = unsafe { caller::<D>(udata, !(*cq).uobject.is_null()) }?;
             // SAFETY: The core passes what it was asked for.
             let attr = unsafe { &*attr.cast::<CqInitAttr>() };
             // SAFETY: Set by the core.
@@ -275,22 +275,22 @@ impl<D: Operations> Cq<D> {
 
             // SAFETY: The memory behind the C struct is ours, and does not move.
             unsafe {
-                let init = D::Cq::create(dev, attr, user.as_ref());
+                let init = D::Cq::create(dev, attr, &caller);
                 init_slot(&raw mut (*this).data, init)?;
                 init_slot_infallible(&raw mut (*this).link, Link::new());
                 init_slot_infallible(&raw mut (*this).handler, new_irq_lock!(()));
             }
             let start = || {
-                finish_input(&user)?;
+                caller.finish_input()?;
                 // SAFETY: All fields are initialized.
-                D::Cq::start(unsafe { Self::from_raw(cq) }, user.as_ref())
+                D::Cq::start(unsafe { Self::from_raw(cq) }, &caller)
             };
             if let Err(e) = start() {
                 // SAFETY: Not started; the core forgets it.
                 unsafe { Self::drop_parts(this) };
                 return Err(e);
             }
-            if let Err(e) = finish_output(&user) {
+            if let Err(e) = caller.finish_output() {
                 // SAFETY: Started; the core forgets it.
                 unsafe { Self::undo(cq) };
                 return Err(e);
@@ -393,11 +393,12 @@ impl<D: Operations> Cq<D> {
         udata: *mut bindings::ib_udata,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: From a bundle of our device, valid for the call.
-            let user = unsafe { user::<D>(udata) };
+            // SAFETY: Started; `udata` is `NULL` or from a bundle of our device, and valid for the call.
+            let caller = unsafe { caller::<D>(udata, !(*cq).uobject.is_null()) }?;
+            let user = caller.user().ok_or(EINVAL)?;
             // SAFETY: Started.
-            D::Cq::resize(unsafe { Self::from_raw(cq) }, cqe, user.as_ref())?;
-            finish_output(&user)?;
+            D::Cq::resize(unsafe { Self::from_raw(cq) }, cqe, user)?;
+            caller.finish_output()?;
             Ok(0)
         })
     }
@@ -443,12 +444,12 @@ impl<D: Operations> CompletionQueue<D> for Unsupported {
     fn create(
         _dev: &Device<D>,
         _attr: &CqInitAttr,
-        _user: Option<&User<'_, D>>,
+        _caller: &Caller<'_, D>,
     ) -> impl PinInit<Self, Error> {
         Err(eopnotsupp())
     }
 
-    fn start(_cq: &Cq<D>, _user: Option<&User<'_, D>>) -> Result {
+    fn start(_cq: &Cq<D>, _caller: &Caller<'_, D>) -> Result {
         Err(eopnotsupp())
     }
 

@@ -21,16 +21,12 @@ use crate::{
     },
     errno::eopnotsupp,
     object::{
-        init_slot,
-        user, //
+        caller,
+        init_slot, //
     },
     pd::Pd,
     restrack::ResEntry,
-    udata::{
-        finish_input,
-        finish_output,
-        User, //
-    }, //
+    udata::User, //
 };
 use kernel::{
     bindings as kbindings,
@@ -72,11 +68,7 @@ pub trait MemoryRegion<D: Operations>: Sized + Send + Sync {
     fn get_dma(pd: &Pd<D>, access: Access) -> impl PinInit<Self, Error>;
 
     /// A region of memory of a process. Pins it: see [`Umem`](crate::umem::Umem).
-    fn reg_user(
-        pd: &Pd<D>,
-        range: &UserRange,
-        user: Option<&User<'_, D>>,
-    ) -> impl PinInit<Self, Error>;
+    fn reg_user(pd: &Pd<D>, range: &UserRange, user: &User<'_, D>) -> impl PinInit<Self, Error>;
 
     /// A region for fast registration of at most `max_num_sg` pages, for kernel users.
     fn alloc(pd: &Pd<D>, mr_type: MrType, max_num_sg: u32) -> impl PinInit<Self, Error>;
@@ -260,8 +252,15 @@ impl<D: Operations> Mr<D> {
         if !dmah.is_null() {
             return eopnotsupp().to_ptr();
         }
-        // SAFETY: From a bundle of our device, valid for the call.
-        let user = unsafe { user::<D>(udata) };
+        // SAFETY: The core passes a protection domain of ours; `udata` is `NULL` or from a bundle of
+        // our device, and valid for the call.
+        let caller = match unsafe { caller::<D>(udata, !(*pd).uobject.is_null()) } {
+            Ok(caller) => caller,
+            Err(e) => return e.to_ptr(),
+        };
+        let Some(user) = caller.user() else {
+            return EINVAL.to_ptr();
+        };
         let range = UserRange {
             start,
             length,
@@ -271,10 +270,10 @@ impl<D: Operations> Mr<D> {
         };
         // SAFETY: The core passes a protection domain of ours.
         unsafe {
-            let init = D::Mr::reg_user(Pd::from_raw(pd), &range, user.as_ref());
+            let init = D::Mr::reg_user(Pd::from_raw(pd), &range, user);
             Self::make(pd, init, || {
-                finish_input(&user)?;
-                finish_output(&user)
+                caller.finish_input()?;
+                caller.finish_output()
             })
         }
     }

@@ -7,6 +7,7 @@ use crate::{
     device::Operations,
     ucontext::Ucontext,
     udata::{
+        Caller,
         Udata,
         User, //
     }, //
@@ -23,22 +24,38 @@ pub(crate) const fn object_size<T>() -> usize {
     size_of::<T>()
 }
 
-/// The requester of a verb: `None` for the kernel.
+/// Who calls a verb. The kernel is more privileged than any process, so only a call without any
+/// sign of a process is the kernel's: no request data, and `of_process` is false.
+///
+/// `of_process` is what the core says of the object: that it, or the protection domain that it is
+/// made in, has a `uobject`.
 ///
 /// # Safety
 ///
-/// `udata` must be `NULL`, or the `driver_udata` of an `uverbs_attr_bundle` with a context of a
-/// device of `D`, valid for `'a`.
-pub(crate) unsafe fn user<'a, D: Operations>(
+/// `udata` must be `NULL`, or the `driver_udata` of an `uverbs_attr_bundle` whose context, if it has
+/// one, is one of a device of `D`; both valid for `'a`.
+pub(crate) unsafe fn caller<'a, D: Operations>(
     udata: *mut bindings::ib_udata,
-) -> Option<User<'a, D>> {
-    let raw = NonNull::new(udata)?;
+    of_process: bool,
+) -> Result<Caller<'a, D>> {
+    let Some(raw) = NonNull::new(udata) else {
+        return if of_process {
+            Err(EINVAL)
+        } else {
+            Ok(Caller::Kernel)
+        };
+    };
     // SAFETY: `udata` is in a bundle.
-    let ctx = NonNull::new(unsafe { bindings::verbena_udata_context(udata) })?;
+    let ctx = NonNull::new(unsafe { bindings::verbena_udata_context(udata) }).ok_or(EINVAL)?;
+    if !of_process {
+        return Err(EINVAL);
+    }
     // SAFETY: The context is one of our device; the caller says that it is valid.
     let ctx = unsafe { Ucontext::<D>::from_raw(ctx.as_ptr()) };
     // SAFETY: The caller says that it is valid.
-    Some(User::new(ctx, unsafe { Udata::from_raw(raw) }))
+    Ok(Caller::User(User::new(ctx, unsafe {
+        Udata::from_raw(raw)
+    })))
 }
 
 /// Refuses request data, and zeroes the response, of a verb that has none.

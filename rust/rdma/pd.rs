@@ -15,15 +15,11 @@ use crate::{
         Operations, //
     },
     object::{
+        caller,
         init_slot,
-        object_size,
-        user, //
+        object_size, //
     },
-    udata::{
-        finish_input,
-        finish_output,
-        User, //
-    }, //
+    udata::Caller, //
 };
 use kernel::{
     error::from_result,
@@ -34,7 +30,7 @@ use kernel::{
 /// A driver's data of a protection domain.
 pub trait ProtectionDomain<D: Operations>: Sized + Send + Sync {
     /// Builds the data, and responds.
-    fn create(dev: &Device<D>, user: Option<&User<'_, D>>) -> impl PinInit<Self, Error>;
+    fn create(dev: &Device<D>, caller: &Caller<'_, D>) -> impl PinInit<Self, Error>;
 
     /// Destroys the domain. The core made sure that nothing uses it.
     fn destroy(pd: &Pd<D>) -> Result;
@@ -96,18 +92,20 @@ impl<D: Operations> Pd<D> {
         udata: *mut bindings::ib_udata,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: From a bundle of our device, valid for the call.
-            let user = unsafe { user::<D>(udata) };
+            // SAFETY: The core has set the object's members; `udata` is `NULL` or from a bundle of our
+            // device, and valid for the call.
+            let caller = unsafe { caller::<D>(udata, !(*pd).uobject.is_null()) }?;
             let this = pd.cast::<Self>();
             // SAFETY: The core has set the device; the memory behind the C struct is ours, and does
             // not move.
             unsafe {
                 let dev = Device::<D>::from_raw((*pd).device);
-                init_slot(&raw mut (*this).data, D::Pd::create(dev, user.as_ref()))?;
+                init_slot(&raw mut (*this).data, D::Pd::create(dev, &caller))?;
                 (&raw mut (*this)._count).write(Counted::new());
             }
-            finish_input(&user)
-                .and_then(|()| finish_output(&user))
+            caller
+                .finish_input()
+                .and_then(|()| caller.finish_output())
                 .inspect_err(|_| {
                     // SAFETY: All fields are initialized.
                     let _ = D::Pd::destroy(unsafe { Self::from_raw(pd) });

@@ -19,11 +19,11 @@ use crate::{
     },
     errno::eopnotsupp,
     object::{
+        caller,
         init_slot,
         init_slot_infallible,
         no_udata,
-        object_size,
-        user, //
+        object_size, //
     },
     pd::Pd,
     qp_attr::{
@@ -37,11 +37,7 @@ use crate::{
         Link,
         Linked, //
     },
-    udata::{
-        finish_input,
-        finish_output,
-        User, //
-    },
+    udata::Caller,
     wr::{
         RecvWrs,
         SendWrs, //
@@ -68,12 +64,12 @@ pub trait QueuePair<D: Operations>: Sized + Send + Sync {
     fn create(
         pd: &Pd<D>,
         attr: &QpInitAttr<'_, D>,
-        user: Option<&User<'_, D>>,
+        caller: &Caller<'_, D>,
     ) -> impl PinInit<Self, Error>;
 
     /// Makes the queue pair known. Must call [`Qp::set_qp_num`], and [`QpInitAttr::set_cap`] with
     /// the real sizes.
-    fn start(qp: &Qp<D>, attr: &mut QpInitAttr<'_, D>, user: Option<&User<'_, D>>) -> Result;
+    fn start(qp: &Qp<D>, attr: &mut QpInitAttr<'_, D>, caller: &Caller<'_, D>) -> Result;
 
     /// Modifies the queue pair. Illegal transitions and masks are the driver's to refuse, with
     /// [`modify_is_ok`](crate::qp_attr::modify_is_ok).
@@ -258,8 +254,9 @@ impl<D: Operations> Qp<D> {
         udata: *mut bindings::ib_udata,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: From a bundle of our device, valid for the call.
-            let user = unsafe { user::<D>(udata) };
+            // SAFETY: The core has set the object's members; `udata` is `NULL` or from a bundle of our
+            // device, and valid for the call.
+            let caller = unsafe { caller::<D>(udata, !(*qp).uobject.is_null()) }?;
             // SAFETY: The core passes what it was asked for.
             let mut attr = unsafe { QpInitAttr::<D>::from_raw(&mut *attr) };
             // SAFETY: Set by the core.
@@ -272,21 +269,21 @@ impl<D: Operations> Qp<D> {
 
             // SAFETY: The memory behind the C struct is ours, and does not move.
             unsafe {
-                let init = D::Qp::create(Pd::from_raw(pd), &attr, user.as_ref());
+                let init = D::Qp::create(Pd::from_raw(pd), &attr, &caller);
                 init_slot(&raw mut (*this).data, init)?;
                 init_slot_infallible(&raw mut (*this).link, Link::new());
             }
             let mut start = || {
-                finish_input(&user)?;
+                caller.finish_input()?;
                 // SAFETY: All fields are initialized.
-                D::Qp::start(unsafe { Self::from_raw(qp) }, &mut attr, user.as_ref())
+                D::Qp::start(unsafe { Self::from_raw(qp) }, &mut attr, &caller)
             };
             if let Err(e) = start() {
                 // SAFETY: Not started; the core forgets it.
                 unsafe { Self::drop_parts(this) };
                 return Err(e);
             }
-            if let Err(e) = finish_output(&user) {
+            if let Err(e) = caller.finish_output() {
                 // SAFETY: Started; the core forgets it.
                 unsafe { Self::undo(qp) };
                 return Err(e);

@@ -17,11 +17,11 @@ use crate::{
     },
     errno::eopnotsupp,
     object::{
+        caller,
         init_slot,
         init_slot_infallible,
         no_udata,
-        object_size,
-        user, //
+        object_size, //
     },
     pd::Pd,
     restrack::ResEntry,
@@ -29,11 +29,7 @@ use crate::{
         Link,
         Linked, //
     },
-    udata::{
-        finish_input,
-        finish_output,
-        User, //
-    },
+    udata::Caller,
     wr::RecvWrs,
     Unsupported, //
 };
@@ -89,11 +85,11 @@ pub trait SharedReceiveQueue<D: Operations>: Sized + Send + Sync {
         pd: &Pd<D>,
         srq_type: SrqType,
         attr: &SrqAttr,
-        user: Option<&User<'_, D>>,
+        caller: &Caller<'_, D>,
     ) -> impl PinInit<Self, Error>;
 
     /// Makes the queue known; sets the real sizes.
-    fn start(srq: &Srq<D>, attr: &mut SrqAttr, user: Option<&User<'_, D>>) -> Result;
+    fn start(srq: &Srq<D>, attr: &mut SrqAttr, caller: &Caller<'_, D>) -> Result;
 
     /// Modifies the queue.
     fn modify(srq: &Srq<D>, attr: &SrqAttr, mask: SrqAttrMask) -> Result;
@@ -225,8 +221,9 @@ impl<D: Operations> Srq<D> {
         udata: *mut bindings::ib_udata,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: From a bundle of our device, valid for the call.
-            let user = unsafe { user::<D>(udata) };
+            // SAFETY: The core has set the object's members; `udata` is `NULL` or from a bundle of our
+            // device, and valid for the call.
+            let caller = unsafe { caller::<D>(udata, !(*srq).uobject.is_null()) }?;
             // SAFETY: The core passes what it was asked for.
             let raw_attr = unsafe { &mut *init_attr };
             let srq_type = SrqType::from_raw(raw_attr.srq_type).ok_or(EINVAL)?;
@@ -237,21 +234,21 @@ impl<D: Operations> Srq<D> {
 
             // SAFETY: The memory behind the C struct is ours, and does not move.
             unsafe {
-                let init = D::Srq::create(pd, srq_type, &attr, user.as_ref());
+                let init = D::Srq::create(pd, srq_type, &attr, &caller);
                 init_slot(&raw mut (*this).data, init)?;
                 init_slot_infallible(&raw mut (*this).link, Link::new());
             }
             let mut start = || {
-                finish_input(&user)?;
+                caller.finish_input()?;
                 // SAFETY: All fields are initialized.
-                D::Srq::start(unsafe { Self::from_raw(srq) }, &mut attr, user.as_ref())
+                D::Srq::start(unsafe { Self::from_raw(srq) }, &mut attr, &caller)
             };
             if let Err(e) = start() {
                 // SAFETY: Not started; the core forgets it.
                 unsafe { Self::drop_parts(this) };
                 return Err(e);
             }
-            if let Err(e) = finish_output(&user) {
+            if let Err(e) = caller.finish_output() {
                 // SAFETY: Started; the core forgets it.
                 unsafe { Self::undo(srq) };
                 return Err(e);
@@ -397,12 +394,12 @@ impl<D: Operations> SharedReceiveQueue<D> for Unsupported {
         _pd: &Pd<D>,
         _srq_type: SrqType,
         _attr: &SrqAttr,
-        _user: Option<&User<'_, D>>,
+        _caller: &Caller<'_, D>,
     ) -> impl PinInit<Self, Error> {
         Err(eopnotsupp())
     }
 
-    fn start(_srq: &Srq<D>, _attr: &mut SrqAttr, _user: Option<&User<'_, D>>) -> Result {
+    fn start(_srq: &Srq<D>, _attr: &mut SrqAttr, _caller: &Caller<'_, D>) -> Result {
         Err(eopnotsupp())
     }
 

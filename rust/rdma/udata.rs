@@ -108,7 +108,42 @@ impl Udata<'_> {
     }
 }
 
-/// A process that called a verb.
+/// Who calls a verb; decided once, when the core calls.
+pub enum Caller<'a, D: Operations> {
+    /// The kernel.
+    Kernel,
+    /// A process.
+    User(User<'a, D>),
+}
+
+impl<'a, D: Operations> Caller<'a, D> {
+    /// Whether it is the kernel.
+    pub fn is_kernel(&self) -> bool {
+        matches!(self, Self::Kernel)
+    }
+
+    /// The process, if it is one.
+    pub fn user(&self) -> Option<&User<'a, D>> {
+        match self {
+            Self::Kernel => None,
+            Self::User(user) => Some(user),
+        }
+    }
+
+    /// [`Udata::finish_input`] of a process.
+    pub(crate) fn finish_input(&self) -> Result {
+        self.user().map_or(Ok(()), |user| user.udata.finish_input())
+    }
+
+    /// [`Udata::finish_output`] of a process.
+    pub(crate) fn finish_output(&self) -> Result {
+        self.user()
+            .map_or(Ok(()), |user| user.udata.finish_output())
+    }
+}
+
+/// A process that called a verb: the current one, as long as this exists. Being neither `Send` nor
+/// `Sync`, it cannot leave the thread.
 pub struct User<'a, D: Operations> {
     ctx: &'a Ucontext<D>,
     udata: Udata<'a>,
@@ -128,14 +163,4 @@ impl<'a, D: Operations> User<'a, D> {
     pub fn udata(&self) -> &Udata<'a> {
         &self.udata
     }
-}
-
-/// [`Udata::finish_input`] of a requester, if it is a process.
-pub(crate) fn finish_input<D: Operations>(user: &Option<User<'_, D>>) -> Result {
-    user.as_ref().map_or(Ok(()), |u| u.udata.finish_input())
-}
-
-/// [`Udata::finish_output`] of a requester, if it is a process.
-pub(crate) fn finish_output<D: Operations>(user: &Option<User<'_, D>>) -> Result {
-    user.as_ref().map_or(Ok(()), |u| u.udata.finish_output())
 }

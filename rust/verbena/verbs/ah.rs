@@ -18,7 +18,7 @@ use rdma::{
         GlobalRoute, //
     },
     pd::Pd,
-    udata::User, //
+    udata::Caller, //
 };
 
 /// The device's form of an address vector.
@@ -66,11 +66,11 @@ impl AddressHandle<Verbena> for AhData {
         pd: &Pd<Verbena>,
         attr: &AhAttr,
         _may_sleep: bool,
-        user: Option<&User<'_, Verbena>>,
+        caller: &Caller<'_, Verbena>,
     ) -> Result<Self> {
         let mut av = to_device(attr)?;
         av.pdn = Le32::new(pd.pdn);
-        if let Some(user) = user {
+        if let Some(user) = caller.user() {
             user.udata().respond(&CreateAhResp {
                 dmac: av.dmac,
                 ..Default::default()

@@ -79,7 +79,10 @@ use rdma::{
     qp::Qp,
     restrack::ResEntry,
     sync::IrqLock,
-    udata::User,
+    udata::{
+        Caller,
+        User, //
+    },
     wc::{
         Wc,
         WcEx,
@@ -138,7 +141,7 @@ impl CqData {
     fn new(
         hw: &Arc<Hw>,
         attr: &CqInitAttr,
-        user: Option<&User<'_, Verbena>>,
+        caller: &Caller<'_, Verbena>,
     ) -> Result<impl PinInit<Self, Error>> {
         let known = hw.known()?;
         // Timestamps and overrun rules are not for the asking.
@@ -165,9 +168,9 @@ impl CqData {
             Ring::new(&hw.dma, (entries as usize) * CQE_SIZE)?,
             &hw.health,
         );
-        let (slot, mapping) = match user {
-            None => (hw.areas.take(hw, None, SlotKind::Cq)?, None),
-            Some(user) => {
+        let (slot, mapping) = match caller {
+            Caller::Kernel => (hw.areas.take(hw, None, SlotKind::Cq)?, None),
+            Caller::User(user) => {
                 let context = user.context();
                 let mut chunks = KVec::new();
                 for chunk in ring.chunks() {
@@ -429,18 +432,18 @@ impl CompletionQueue<Verbena> for CqData {
     fn create(
         dev: &Device<Verbena>,
         attr: &CqInitAttr,
-        user: Option<&User<'_, Verbena>>,
+        caller: &Caller<'_, Verbena>,
     ) -> impl PinInit<Self, Error> {
-        pin_init::pin_init_scope(move || Self::new(&dev.hw, attr, user))
+        pin_init::pin_init_scope(move || Self::new(&dev.hw, attr, caller))
     }
 
-    fn start(cq: &Cq<Verbena>, user: Option<&User<'_, Verbena>>) -> Result {
+    fn start(cq: &Cq<Verbena>, caller: &Caller<'_, Verbena>) -> Result {
         let hw = &cq.hw;
         hw.tables.ensure::<CqContext>(&hw.cmdq, cq.cqn())?;
         hw.cqs.insert(cq.cqn(), cq)?;
         hw.cmdq.give(&cq.command(), &[&cq.ring as &dyn Borrowed])?;
         cq.set_cqe(1 << cq.log_size);
-        if let Some(user) = user {
+        if let Some(user) = caller.user() {
             cq.respond(user).inspect_err(|_| {
                 let _ = Self::destroy(cq);
             })?;

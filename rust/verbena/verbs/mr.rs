@@ -250,7 +250,7 @@ impl MemoryRegion<Verbena> for MrData {
     fn reg_user(
         pd: &Pd<Verbena>,
         range: &UserRange,
-        _user: Option<&User<'_, Verbena>>,
+        _user: &User<'_, Verbena>,
     ) -> impl PinInit<Self, Error> {
         Self::user(pd, range)
     }

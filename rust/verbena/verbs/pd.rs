@@ -20,7 +20,7 @@ use rdma::{
         Pd,
         ProtectionDomain, //
     },
-    udata::User, //
+    udata::Caller, //
 };
 
 /// Data of a protection domain.
@@ -30,15 +30,12 @@ pub(crate) struct PdData {
 }
 
 impl ProtectionDomain<Verbena> for PdData {
-    fn create(
-        dev: &Device<Verbena>,
-        user: Option<&User<'_, Verbena>>,
-    ) -> impl PinInit<Self, Error> {
+    fn create(dev: &Device<Verbena>, caller: &Caller<'_, Verbena>) -> impl PinInit<Self, Error> {
         let create = || {
             let hw = dev.hw.clone();
             let pdn = hw.known()?.ids.pdns.alloc()?;
             let this = Self { hw, pdn };
-            if let Some(user) = user {
+            if let Some(user) = caller.user() {
                 user.udata().respond(&AllocPdResp {
                     pdn: Le32::new(pdn),
                     ..Default::default()

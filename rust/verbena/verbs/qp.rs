@@ -95,7 +95,10 @@ use rdma::{
     },
     restrack::ResEntry,
     sync::IrqLock,
-    udata::User,
+    udata::{
+        Caller,
+        User, //
+    },
     wr::{
         RecvWr,
         RecvWrs,
@@ -232,13 +235,13 @@ impl QpData {
     fn new(
         pd: &Pd<Verbena>,
         attr: &QpInitAttr<'_, Verbena>,
-        user: Option<&User<'_, Verbena>>,
+        caller: &Caller<'_, Verbena>,
     ) -> Result<impl PinInit<Self, Error>> {
         let hw = pd.device().hw.clone();
         let caps = &hw.known()?.caps;
         let qp_type = attr.qp_type()?;
         let device_type = match qp_type {
-            QpType::Gsi if user.is_none() => cmd::QpType::Gsi,
+            QpType::Gsi if caller.is_kernel() => cmd::QpType::Gsi,
             QpType::Rc => cmd::QpType::Rc,
             QpType::Uc if hw.has(cmd::FEATURE_UC) => cmd::QpType::Uc,
             QpType::Ud if hw.has(cmd::FEATURE_UD) => cmd::QpType::Ud,
@@ -272,15 +275,18 @@ impl QpData {
         }
 
         let number = Number::new(&hw, qp_type)?;
-        let ring = |log| Ok::<_, Error>(Lent::new(Ring::new(&hw.dma, 1usize << log)?, &hw.health));
+        let ring = |log| {
+            let ring = Ring::new(&hw.dma, 1usize << log)?;
+            Ok::<_, Error>(Lent::new(ring, &hw.health))
+        };
         let sq = ring(log_sq_size + log_sq_stride)?;
         let rq = match srq {
             None => Some(ring(log_rq_size + log_rq_stride)?),
             Some(_) => None,
         };
-        let (slot, mappings) = match user {
-            None => (hw.areas.take(&hw, None, SlotKind::Qp)?, None),
-            Some(user) => {
+        let (slot, mappings) = match caller {
+            Caller::Kernel => (hw.areas.take(&hw, None, SlotKind::Qp)?, None),
+            Caller::User(user) => {
                 let context = user.context();
                 let mappings = Mappings {
                     sq: map(user, &sq)?,
@@ -298,7 +304,7 @@ impl QpData {
         slot.clear();
 
         let mut flags = 0;
-        if user.is_none() {
+        if caller.is_kernel() {
             flags |= cmd::QP_PRIVILEGED;
         }
         if attr.sig_type() == SigType::AllWr {
@@ -346,8 +352,8 @@ impl QpData {
             max_rdma_ctxs: 0,
         };
         let sig_type = attr.sig_type();
-        let send = WorkQueue::new(user.is_none(), log_sq_size)?;
-        let recv = WorkQueue::new(user.is_none() && rq.is_some(), log_rq_size)?;
+        let send = WorkQueue::new(caller.is_kernel(), log_sq_size)?;
+        let recv = WorkQueue::new(caller.is_kernel() && rq.is_some(), log_rq_size)?;
         Ok(try_pin_init!(Self {
             hw,
             number,
@@ -672,15 +678,15 @@ impl QueuePair<Verbena> for QpData {
     fn create(
         pd: &Pd<Verbena>,
         attr: &QpInitAttr<'_, Verbena>,
-        user: Option<&User<'_, Verbena>>,
+        caller: &Caller<'_, Verbena>,
     ) -> impl PinInit<Self, Error> {
-        pin_init::pin_init_scope(move || Self::new(pd, attr, user))
+        pin_init::pin_init_scope(move || Self::new(pd, attr, caller))
     }
 
     fn start(
         qp: &Qp<Verbena>,
         attr: &mut QpInitAttr<'_, Verbena>,
-        user: Option<&User<'_, Verbena>>,
+        caller: &Caller<'_, Verbena>,
     ) -> Result {
         let hw = &qp.hw;
         hw.tables.ensure::<QpContext>(&hw.cmdq, qp.qpn())?;
@@ -696,7 +702,7 @@ impl QueuePair<Verbena> for QpData {
                     }
                 }
             }
-            user.map_or(Ok(()), |user| qp.respond(user))
+            caller.user().map_or(Ok(()), |user| qp.respond(user))
         };
         known().inspect_err(|_| {
             let _ = Self::destroy(qp);

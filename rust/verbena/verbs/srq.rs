@@ -68,7 +68,7 @@ use rdma::{
         SrqAttr, //
     },
     sync::IrqLock,
-    udata::User,
+    udata::Caller,
     wr::RecvWrs, //
 };
 use zerocopy::IntoBytes;
@@ -157,7 +157,7 @@ impl SrqData {
     fn new(
         pd: &Pd<Verbena>,
         attr: &SrqAttr,
-        user: Option<&User<'_, Verbena>>,
+        caller: &Caller<'_, Verbena>,
     ) -> Result<impl PinInit<Self, Error>> {
         let hw = pd.device().hw.clone();
         let caps = hw.caps()?;
@@ -185,8 +185,8 @@ impl SrqData {
             &hw.health,
         );
         let mut places = KVVec::new();
-        let (place, mapping) = match user {
-            Some(user) => {
+        let (place, mapping) = match caller {
+            Caller::User(user) => {
                 let context = user.context();
                 let mmap = context.mmap();
                 let mut chunks = KVec::with_capacity(ring.chunks().len(), GFP_KERNEL)?;
@@ -197,7 +197,7 @@ impl SrqData {
                 let mapping = mmap.insert(Memory::Chunks(chunks), Protection::ReadWrite)?;
                 (place, Some(mapping))
             }
-            None => {
+            Caller::Kernel => {
                 places.resize(max_wr as usize, None, GFP_KERNEL)?;
                 (hw.areas.take(&hw, None, SlotKind::Qp)?, None)
             }
@@ -254,17 +254,17 @@ impl SharedReceiveQueue<Verbena> for SrqData {
         pd: &Pd<Verbena>,
         srq_type: SrqType,
         attr: &SrqAttr,
-        user: Option<&User<'_, Verbena>>,
+        caller: &Caller<'_, Verbena>,
     ) -> impl PinInit<Self, Error> {
         pin_init::pin_init_scope(move || {
             if srq_type != SrqType::Basic {
                 return Err(eopnotsupp());
             }
-            Self::new(pd, attr, user)
+            Self::new(pd, attr, caller)
         })
     }
 
-    fn start(srq: &Srq<Verbena>, attr: &mut SrqAttr, user: Option<&User<'_, Verbena>>) -> Result {
+    fn start(srq: &Srq<Verbena>, attr: &mut SrqAttr, caller: &Caller<'_, Verbena>) -> Result {
         let hw = &srq.number.hw;
         hw.tables.ensure::<SrqContext>(&hw.cmdq, srq.srqn())?;
         srq.place.clear();
@@ -282,7 +282,9 @@ impl SharedReceiveQueue<Verbena> for SrqData {
         hw.cmdq.give(&request, &[&srq.ring as &dyn Borrowed])?;
         let finish = || {
             hw.srqs.insert(srq.srqn(), srq)?;
-            let Some(user) = user else { return Ok(()) };
+            let Some(user) = caller.user() else {
+                return Ok(());
+            };
             user.udata().respond(&CreateSrqResp {
                 srqn: Le32::new(srq.srqn()),
                 slot: Le16::new(srq.place.index()),
