@@ -24,7 +24,10 @@ use crate::{
     mr::MemoryRegion,
     netdev::Netdev,
     new_irq_lock,
-    object::init_slot,
+    object::{
+        init_slot,
+        object_size, //
+    },
     ops::Adapter,
     pd::ProtectionDomain,
     qp::QueuePair,
@@ -241,7 +244,8 @@ impl<D: Operations> Registration<D> {
             return Err(EINVAL);
         }
         // SAFETY: `Device<D>` is `repr(C)` and starts with `ib_device`.
-        let ibdev = unsafe { bindings::verbena_ib_alloc_device(size_of::<Device<D>>()) };
+        let ibdev =
+            unsafe { bindings::verbena_ib_alloc_device(const { object_size::<Device<D>>() }) };
         let dev = NonNull::new(ibdev.cast::<Device<D>>()).ok_or(ENOMEM)?;
 
         // SAFETY: The memory is ours, and does not move.
