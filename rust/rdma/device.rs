@@ -115,10 +115,11 @@ pub trait Operations: Sized + Send + Sync + 'static {
 ///
 /// # Invariants
 ///
-/// `data` is initialized.
+/// All fields are initialized.
 #[repr(C)]
 pub struct Device<D: Operations> {
     raw: Opaque<bindings::ib_device>,
+    binding: Binding,
     data: D,
 }
 
@@ -146,6 +147,11 @@ impl<D: Operations> Device<D> {
 
     pub(crate) fn as_raw(&self) -> *mut bindings::ib_device {
         self.raw.get()
+    }
+
+    /// The time in which it may be used for DMA.
+    pub(crate) fn binding(&self) -> &Binding {
+        &self.binding
     }
 
     /// The device, for messages: `dev_info!(dev.as_dev(), ...)`.
@@ -212,7 +218,6 @@ pub struct Settings<'a> {
 pub struct Registration<D: Operations> {
     dev: NonNull<Device<D>>,
     handle: Option<Arc<DeviceHandle<D>>>,
-    _binding: Binding,
 }
 
 // SAFETY: A device may be unregistered from any thread, and `D` is `Send`.
@@ -253,6 +258,8 @@ impl<D: Operations> Registration<D> {
             // SAFETY: Not registered, and no `dealloc_driver` set yet.
             unsafe { bindings::ib_dealloc_device(ibdev) }
         })?;
+        // SAFETY: As above; with this all fields are initialized.
+        unsafe { (&raw mut (*dev.as_ptr()).binding).write(binding.clone()) };
 
         let mut ops = const { Adapter::<D>::OPS };
         ops.owner = module.as_ptr();
@@ -295,11 +302,7 @@ impl<D: Operations> Registration<D> {
         if let Some(handle) = &handle {
             *handle.current.lock() = Some(Slot(dev));
         }
-        Ok(Self {
-            dev,
-            handle,
-            _binding: binding.clone(),
-        })
+        Ok(Self { dev, handle })
     }
 
     /// The device.

@@ -3,26 +3,38 @@
 //! Pinned memory of a process.
 
 use crate::{
+    bind::Binding,
     bindings,
-    device::{
-        Device,
-        Operations, //
-    },
-    enums::Access, //
+    device::Operations,
+    enums::Access,
+    udata::User, //
 };
 use core::{
     marker::PhantomData,
     ptr::NonNull, //
 };
 use kernel::{
+    device,
     error::from_err_ptr,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        aref::ARef,
+        Arc, //
+    }, //
 };
 
-/// Memory of the calling process, pinned and mapped for DMA until dropped.
+/// Memory of a process, pinned and mapped for DMA until dropped.
+///
+/// Dropping it uses the RDMA device, which it therefore holds, and the DMA mapping of the PCI device,
+/// for which that must be bound: what outlives that is leaked.
+///
+/// # Invariants
+///
+/// `raw` was pinned for `device`, whose DMA device is the one of `binding`.
 pub struct Umem {
     raw: NonNull<bindings::ib_umem>,
+    binding: Binding,
+    _device: ARef<device::Device>,
 }
 
 // SAFETY: A umem may be released from any thread.
@@ -31,21 +43,24 @@ unsafe impl Send for Umem {}
 unsafe impl Sync for Umem {}
 
 impl Umem {
-    /// Pins memory. Must be dropped before the device is unregistered, as the driver's objects are.
+    /// Pins memory of `user`, whose call this is part of: `current->mm` is the one it names.
     pub fn pin<D: Operations>(
-        dev: &Device<D>,
+        user: &User<'_, D>,
         start: u64,
         length: u64,
         access: Access,
     ) -> Result<Self> {
         // CAST: Bit flags.
         let access = access.as_raw() as c_int;
-        // SAFETY: A registered device; the function checks the rest.
+        let dev = user.context().device();
+        // SAFETY: A registered device, in a verb that a process called; the function checks the rest.
         let raw = from_err_ptr(unsafe {
             bindings::verbena_umem_get_va(dev.as_raw(), start, length, access)
         })?;
         Ok(Self {
             raw: NonNull::new(raw).ok_or(EINVAL)?,
+            binding: dev.binding().clone(),
+            _device: dev.as_dev().into(),
         })
     }
 
@@ -102,8 +117,13 @@ impl Umem {
 
 impl Drop for Umem {
     fn drop(&mut self) {
-        // SAFETY: Pinned by `pin`; the device has let go of it.
-        unsafe { bindings::ib_umem_release(self.raw.as_ptr()) };
+        let released = self.binding.with(|| {
+            // SAFETY: Pinned by `pin`; the RDMA device is held, the PCI device bound.
+            unsafe { bindings::ib_umem_release(self.raw.as_ptr()) }
+        });
+        if released.is_none() {
+            pr_err!("pinned memory of a process outlived the driver's binding\n");
+        }
     }
 }
 

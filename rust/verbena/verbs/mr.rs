@@ -106,7 +106,7 @@ fn device_access(wanted: Access) -> u32 {
 }
 
 impl MrData {
-    fn user(pd: &Pd<Verbena>, range: &UserRange) -> Result<Self> {
+    fn user(pd: &Pd<Verbena>, range: &UserRange, user: &User<'_, Verbena>) -> Result<Self> {
         let hw = pd.device().hw.clone();
         let caps = hw.caps()?;
         if range.length == 0 || range.length > caps.max_mr_size.get() {
@@ -115,7 +115,7 @@ impl MrData {
         if range.access.intersects(Access::ON_DEMAND | Access::MW_BIND) {
             return Err(eopnotsupp());
         }
-        let umem = Umem::pin(pd.device(), range.start, range.length, range.access)?;
+        let umem = Umem::pin(user, range.start, range.length, range.access)?;
         let pgsz = umem
             .find_best_pgsz(caps.page_size_cap.get(), range.virt_addr)
             .ok_or(EINVAL)?;
@@ -250,9 +250,9 @@ impl MemoryRegion<Verbena> for MrData {
     fn reg_user(
         pd: &Pd<Verbena>,
         range: &UserRange,
-        _user: &User<'_, Verbena>,
+        user: &User<'_, Verbena>,
     ) -> impl PinInit<Self, Error> {
-        Self::user(pd, range)
+        Self::user(pd, range, user)
     }
 
     fn alloc(pd: &Pd<Verbena>, mr_type: MrType, max_num_sg: u32) -> impl PinInit<Self, Error> {
