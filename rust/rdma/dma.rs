@@ -2,11 +2,11 @@
 
 //! Coherent memory that the device, and maybe a process, also reads and writes.
 //!
-//! Every access is one volatile access or copy, bounds-checked, to or from a value of the caller's:
-//! no reference to the memory ever exists. Words that both sides look at while they work (owner
-//! words, indexes) are accessed with an explicit ordering, by [`load32`](Chunk::load32) and the
-//! like; [`read`](Chunk::read) takes a snapshot of an entry, which is then validated and never read
-//! again. An offset out of bounds or not aligned is `EINVAL`.
+//! Every access is volatile or atomic, bounds-checked, to or from a value of the caller's: no
+//! reference to the memory ever exists. Words that both sides look at while they work (owner words,
+//! indexes) are accessed with an explicit ordering, by [`load32`](Chunk::load32) and the like;
+//! [`read`](Chunk::read) takes a snapshot of an entry, which is then validated and never read again.
+//! An offset out of bounds or not aligned is `EINVAL`.
 //!
 //! All is little endian on the wire; the types of the ABI take care of that, and the words here are
 //! plain integers of the ABI's value.
@@ -61,6 +61,18 @@ pub struct Chunk {
 unsafe impl Send for Chunk {}
 // SAFETY: All accesses are volatile or atomic.
 unsafe impl Sync for Chunk {}
+
+/// What bytes are copied by, where they are aligned.
+const WORD: usize = size_of::<u64>();
+
+/// How many of `len` bytes at `offset` are copied by words.
+fn in_words(offset: usize, len: usize) -> usize {
+    if offset % WORD == 0 {
+        len - len % WORD
+    } else {
+        0
+    }
+}
 
 impl Chunk {
     /// Allocates `size` bytes, rounded up to whole pages. May sleep.
@@ -118,10 +130,19 @@ impl Chunk {
         }
     }
 
+    /// Whether `len` bytes at `offset` are within.
+    #[inline]
+    fn check(&self, offset: usize, len: usize) -> Result {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.size => Ok(()),
+            _ => Err(EINVAL),
+        }
+    }
+
     /// Address of a `T` at `offset`.
     #[inline]
     fn at<T>(&self, offset: usize) -> Result<*mut T> {
-        let end = offset.checked_add(size_of::<T>()).ok_or(EINVAL)?;
+        self.check(offset, size_of::<T>())?;
         // The memory starts on a page, so the offset's alignment is that of the address.
         if end > self.size || offset % align_of::<T>() != 0 {
             return Err(EINVAL);
@@ -213,37 +234,37 @@ impl Chunk {
         Ok(())
     }
 
-    /// Writes bytes.
+    /// Writes bytes; all, or none.
     pub fn write_bytes(&self, offset: usize, bytes: &[u8]) -> Result {
-        let end = offset.checked_add(bytes.len()).ok_or(EINVAL)?;
-        if end > self.size {
-            return Err(EINVAL);
+        self.check(offset, bytes.len())?;
+        let (words, rest) = bytes.split_at(in_words(offset, bytes.len()));
+        let mut at = offset;
+        for word in words.chunks_exact(WORD) {
+            let mut value = [0; WORD];
+            value.copy_from_slice(word);
+            self.write(at, &u64::from_ne_bytes(value))?;
+            at += WORD;
         }
-        // SAFETY: Within the memory, which `bytes` cannot overlap: nobody has a reference to it.
-        unsafe {
-            core::ptr::copy_nonoverlapping(
-                bytes.as_ptr(),
-                self.cpu.as_ptr().add(offset),
-                bytes.len(),
-            )
-        };
+        for byte in rest {
+            self.write(at, byte)?;
+            at += 1;
+        }
         Ok(())
     }
 
-    /// Reads bytes.
+    /// Reads bytes, each once. What another side writes meanwhile is in some of them, or not.
     pub fn read_bytes(&self, offset: usize, bytes: &mut [u8]) -> Result {
-        let end = offset.checked_add(bytes.len()).ok_or(EINVAL)?;
-        if end > self.size {
-            return Err(EINVAL);
+        self.check(offset, bytes.len())?;
+        let (words, rest) = bytes.split_at_mut(in_words(offset, bytes.len()));
+        let mut at = offset;
+        for word in words.chunks_exact_mut(WORD) {
+            word.copy_from_slice(&self.read::<u64>(at)?.to_ne_bytes());
+            at += WORD;
         }
-        // SAFETY: As in `write_bytes`.
-        unsafe {
-            core::ptr::copy_nonoverlapping(
-                self.cpu.as_ptr().add(offset),
-                bytes.as_mut_ptr(),
-                bytes.len(),
-            )
-        };
+        for byte in rest {
+            *byte = self.read(at)?;
+            at += 1;
+        }
         Ok(())
     }
 }
