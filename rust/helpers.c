@@ -12,7 +12,6 @@
 #include <linux/if_vlan.h>
 #include <linux/mm.h>
 #include <linux/rtnetlink.h>
-#include <linux/slab.h>
 #include <rdma/ib_cache.h>
 #include <helpers.h>
 
@@ -142,34 +141,26 @@ int verbena_vma_prepare(struct vm_area_struct *vma, bool read_only, bool device)
 int verbena_vma_map(struct vm_area_struct *vma, unsigned long offset, unsigned long pfn,
 		    unsigned long len)
 {
-	return remap_pfn_range(vma, vma->vm_start + offset, pfn, len, vma->vm_page_prot);
+	return io_remap_pfn_range(vma, vma->vm_start + offset, pfn, len, vma->vm_page_prot);
 }
 
 /*
- * rdma_user_mmap_io() maps one range only, so what it does around the mapping is done here: the
- * core's record of a mapping, by which it zaps it on disassociation and puts the entry when it is
- * closed. The record's layout is the core's own (drivers/infiniband/core/core_priv.h: three words
- * and a list head); it allocates and fills them in the same way, and frees ours with kfree().
+ * Maps the first range of a mapping, and has the core record the mapping, by which it zaps it on
+ * disassociation and puts the entry when it is closed. The record is private to the core, and
+ * rdma_user_mmap_io(), which makes it, insists that its range is the whole mapping. So it is shown a
+ * mapping that ends with the range: nobody else sees this one before mmap returns.
  */
-struct rdma_umap_priv;
-void rdma_umap_priv_init(struct rdma_umap_priv *priv, struct vm_area_struct *vma,
-			 struct rdma_user_mmap_entry *entry);
-#define VERBENA_UMAP_PRIV_SIZE 128
-
-void *verbena_umap_alloc(void)
+int verbena_vma_map_first(struct ib_ucontext *context, struct vm_area_struct *vma,
+			  unsigned long pfn, unsigned long len,
+			  struct rdma_user_mmap_entry *entry)
 {
-	return kzalloc(VERBENA_UMAP_PRIV_SIZE, GFP_KERNEL);
-}
+	unsigned long end = vma->vm_end;
+	int ret;
 
-void verbena_umap_free(void *priv)
-{
-	kfree(priv);
-}
-
-void verbena_umap_commit(void *priv, struct vm_area_struct *vma,
-			 struct rdma_user_mmap_entry *entry)
-{
-	rdma_umap_priv_init(priv, vma, entry);
+	vma->vm_end = vma->vm_start + len;
+	ret = rdma_user_mmap_io(context, vma, pfn, len, vma->vm_page_prot, entry);
+	vma->vm_end = end;
+	return ret;
 }
 
 /* Memory of processes. */

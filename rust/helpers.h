@@ -38,10 +38,9 @@ unsigned long verbena_vma_len(struct vm_area_struct *vma);
 int verbena_vma_prepare(struct vm_area_struct *vma, bool read_only, bool device);
 int verbena_vma_map(struct vm_area_struct *vma, unsigned long offset, unsigned long pfn,
 		    unsigned long len);
-void *verbena_umap_alloc(void);
-void verbena_umap_free(void *priv);
-void verbena_umap_commit(void *priv, struct vm_area_struct *vma,
-			 struct rdma_user_mmap_entry *entry);
+int verbena_vma_map_first(struct ib_ucontext *context, struct vm_area_struct *vma,
+			  unsigned long pfn, unsigned long len,
+			  struct rdma_user_mmap_entry *entry);
 
 /* Memory of processes. */
 struct ib_umem *verbena_umem_get_va(struct ib_device *device, u64 addr, u64 size, int access);

@@ -22,7 +22,6 @@ use crate::{
 use core::ptr::NonNull;
 use kernel::{
     bindings as kbindings,
-    container_of,
     error::to_result,
     new_mutex,
     page::{
@@ -83,7 +82,8 @@ struct Range {
 /// The core's entry, and what it maps.
 #[repr(C)]
 struct Mapping {
-    raw: bindings::rdma_user_mmap_entry,
+    /// The core's; it counts its references here, also while there is a `&Mapping`.
+    raw: Opaque<bindings::rdma_user_mmap_entry>,
     memory: Memory,
     protection: Protection,
     ranges: KVec<Range>,
@@ -200,7 +200,7 @@ impl MmapContext {
             .ok_or(EINVAL)?;
         let mapping = KBox::new(
             Mapping {
-                raw: Default::default(),
+                raw: Opaque::new(Default::default()),
                 memory,
                 protection,
                 ranges,
@@ -274,8 +274,8 @@ impl Drop for Entry {
 ///
 /// Only for the core, with an entry of a [`Mapping`].
 pub(crate) unsafe extern "C" fn free(entry: *mut bindings::rdma_user_mmap_entry) {
-    // SAFETY: From `leak` in `insert`; this is the last use of it.
-    drop(unsafe { KBox::from_raw(container_of!(entry, Mapping, raw)) });
+    // SAFETY: From `leak` in `insert`, of which it is the first field; this is the last use of it.
+    drop(unsafe { KBox::from_raw(entry.cast::<Mapping>()) });
 }
 
 /// `mmap`.
@@ -293,7 +293,7 @@ pub(crate) unsafe fn map(
     // SAFETY: All entries of our contexts are in a `Mapping`, which lives while we hold a reference.
     let mapping = unsafe { &*entry.as_ptr().cast::<Mapping>() };
     // SAFETY: See above.
-    let result = unsafe { map_entry(vma, mapping, entry.as_ptr()) };
+    let result = unsafe { map_entry(ctx, vma, mapping, entry.as_ptr()) };
     // SAFETY: The reference from `get`; the mapping has one of its own.
     unsafe { bindings::rdma_user_mmap_entry_put(entry.as_ptr()) };
     result
@@ -303,6 +303,7 @@ pub(crate) unsafe fn map(
 ///
 /// As [`map`].
 unsafe fn map_entry(
+    ctx: *mut bindings::ib_ucontext,
     vma: *mut kbindings::vm_area_struct,
     mapping: &Mapping,
     entry: *mut bindings::rdma_user_mmap_entry,
@@ -315,18 +316,19 @@ unsafe fn map_entry(
             return Err(EINVAL);
         }
         to_result(bindings::verbena_vma_prepare(vma, read_only, device))?;
-        let record = NonNull::new(bindings::verbena_umap_alloc()).ok_or(ENOMEM)?;
-        let mut offset: c_ulong = 0;
-        for range in &mapping.ranges {
+        let (first, others) = mapping.ranges.split_first().ok_or(EINVAL)?;
+        let first_len = c_ulong::try_from(first.len)?;
+        let mut offset = first_len;
+        for range in others {
             let len = c_ulong::try_from(range.len)?;
             // If this fails the core's caller takes back what was mapped.
-            if let Err(e) = to_result(bindings::verbena_vma_map(vma, offset, range.pfn, len)) {
-                bindings::verbena_umap_free(record.as_ptr());
-                return Err(e);
-            }
+            to_result(bindings::verbena_vma_map(vma, offset, range.pfn, len))?;
             offset += len;
         }
-        bindings::verbena_umap_commit(record.as_ptr(), vma, entry);
+        // The last step, because it records the mapping: from then on it must not fail.
+        to_result(bindings::verbena_vma_map_first(
+            ctx, vma, first.pfn, first_len, entry,
+        ))?;
     }
     Ok(())
 }
