@@ -10,6 +10,7 @@
 //! device that may be somebody else's.
 
 use crate::bindings;
+use core::marker::PhantomData;
 use kernel::{
     bindings as kbindings,
     device::{
@@ -64,9 +65,54 @@ impl Drop for Revoke {
     }
 }
 
+/// A PCI driver whose `probe` gets a [`Binding`] of the device. Like [`pci::Driver`], and registered
+/// as [`Adapter<Self>`](Adapter).
+pub trait Driver {
+    /// What is said of each device that the driver supports.
+    type IdInfo: 'static;
+    /// The driver's data of a device.
+    type Data<'bound>: Send + 'bound;
+
+    /// The devices that the driver supports.
+    const ID_TABLE: pci::IdTable<Self::IdInfo>;
+
+    /// A device is bound to the driver, and may use 64 bits of DMA address.
+    fn probe<'bound>(
+        pdev: &'bound pci::Device<Core<'_>>,
+        binding: Binding,
+        info: &'bound Self::IdInfo,
+    ) -> impl PinInit<Self::Data<'bound>, Error> + 'bound;
+}
+
+/// Makes a [`pci::Driver`] of a [`Driver`].
+pub struct Adapter<T: Driver>(PhantomData<T>);
+
+impl<T: Driver> pci::Driver for Adapter<T> {
+    type IdInfo = T::IdInfo;
+    type Data<'bound> = T::Data<'bound>;
+
+    const ID_TABLE: pci::IdTable<Self::IdInfo> = T::ID_TABLE;
+
+    fn probe<'bound>(
+        pdev: &'bound pci::Device<Core<'_>>,
+        info: &'bound Self::IdInfo,
+    ) -> impl PinInit<Self::Data<'bound>, Error> + 'bound {
+        pin_init::pin_init_scope(move || {
+            // SAFETY: The driver has not seen the device as a bound one yet.
+            let binding = unsafe { Binding::new(pdev) }?;
+            Ok::<_, Error>(T::probe(pdev, binding, info))
+        })
+    }
+}
+
 impl Binding {
-    /// For `probe`: before anything is allocated. Also allows 64 bits of DMA address.
-    pub fn new(pdev: &pci::Device<Core<'_>>) -> Result<Self> {
+    /// Also allows 64 bits of DMA address.
+    ///
+    /// # Safety
+    ///
+    /// Nobody may be allocating or mapping memory for the device's DMA meanwhile, as the kernel's
+    /// [`dma_set_mask_and_coherent`](kernel::dma::Device::dma_set_mask_and_coherent) has it.
+    unsafe fn new(pdev: &pci::Device<Core<'_>>) -> Result<Self> {
         let state = Arc::pin_init(
             pin_init!(State {
                 pdev: pdev.into(),
@@ -79,7 +125,7 @@ impl Binding {
             GFP_KERNEL,
         )?;
         let this = Self { state };
-        // SAFETY: The device is bound, and `probe` has allocated no DMA memory yet.
+        // SAFETY: The device is bound; the caller says that nobody uses its DMA.
         to_result(unsafe { bindings::verbena_dma_set_mask64(this.dev()) })?;
         devres::register(pdev.as_ref(), Revoke(this.state.clone()), GFP_KERNEL)?;
         Ok(this)

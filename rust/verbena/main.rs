@@ -68,7 +68,9 @@ use kernel::prelude::*;
 
 /// The module: its PCI driver, and at the very end the check that nothing is left.
 struct Module {
-    _driver: Pin<KBox<kernel::driver::Registration<kernel::pci::Adapter<pci::Driver>>>>,
+    _driver: Pin<
+        KBox<kernel::driver::Registration<kernel::pci::Adapter<rdma::bind::Adapter<pci::Driver>>>>,
+    >,
     _check: rdma::count::CheckAtExit,
 }
 

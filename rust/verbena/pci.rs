@@ -41,7 +41,10 @@ use kernel::{
     },
 };
 use rdma::{
-    bind::Binding,
+    bind::{
+        self,
+        Binding, //
+    },
     device::{
         Registration,
         Settings, //
@@ -212,14 +215,14 @@ pub(crate) struct Driver;
 kernel::pci_device_table!(
     PCI_TABLE,
     MODULE_PCI_TABLE,
-    <Driver as pci::Driver>::IdInfo,
+    <Driver as bind::Driver>::IdInfo,
     [(
         pci::DeviceId::from_id(pci::Vendor::REDHAT_QUMRANET, regs::PCI_DEVICE_ID as u32),
         ()
     )]
 );
 
-impl pci::Driver for Driver {
+impl bind::Driver for Driver {
     type IdInfo = ();
     type Data<'bound> = Data;
 
@@ -227,12 +230,12 @@ impl pci::Driver for Driver {
 
     fn probe<'bound>(
         pdev: &'bound pci::Device<Core<'_>>,
+        dma: Binding,
         _info: &'bound Self::IdInfo,
     ) -> impl PinInit<Self::Data<'bound>, Error> + 'bound {
         let probe = move || {
             // No bus mastering before a reset is confirmed: see `Hw::bring_up`.
             pdev.enable_device_mem()?;
-            let dma = Binding::new(pdev)?;
             let bars = Arc::new(Bars::new(pdev)?, GFP_KERNEL)?;
             let vectors = Vectors::alloc(&dma, 2, 32)?;
             let recovery = Arc::pin_init(
