@@ -44,6 +44,11 @@ use kernel::{
         VTABLE_DEFAULT_ERROR, //
     },
     prelude::*,
+    sync::atomic::{
+        Acquire,
+        Atomic,
+        Release, //
+    },
     types::Opaque, //
 };
 
@@ -128,6 +133,8 @@ pub struct Cq<D: Operations> {
     link: Link,
     /// Serializes calls of the completion handler.
     handler: IrqLock<()>,
+    /// A queue pair was made with the queue, so whoever made the queue has it. See [`Cq::complete`].
+    in_use: Atomic<bool>,
     data: D::Cq,
 }
 
@@ -194,12 +201,25 @@ impl<D: Operations> Cq<D> {
         self.link.unlink();
     }
 
+    /// A queue pair is being made with the queue.
+    pub(crate) fn set_in_use(&self) {
+        self.in_use.store(true, Release);
+    }
+
     /// Calls the completion handler, if there is one. Any context, but not from inside a verb.
+    ///
+    /// `ib_alloc_cq()` sets the handler, and what the handler needs, only after `create`, and lets
+    /// nobody have the queue before. So a queue of the kernel's that no queue pair was ever made with
+    /// has none; nothing can complete there either.
     pub fn complete(&self) {
+        if !self.is_user() && !self.in_use.load(Acquire) {
+            return;
+        }
         let _one_at_a_time = self.handler.lock();
         let cq = self.raw.get();
-        // SAFETY: The handler and its context are set before `create` and constant; the queue is
-        // not destroyed while we have a reference.
+        // SAFETY: The handler and its context are constant: for a process they are set before
+        // `create`; else when whoever made the queue got it, which was before the queue pair was
+        // made that `in_use` tells of. The queue is not destroyed while we have a reference.
         unsafe {
             if let Some(handler) = (*cq).comp_handler {
                 handler(cq, (*cq).cq_context);
@@ -217,7 +237,8 @@ impl<D: Operations> Cq<D> {
             ..Default::default()
         };
         event.element.cq = ManuallyDrop::new(cq);
-        // SAFETY: As in `complete`.
+        // SAFETY: This handler and its context are always set before `create`, and constant; the
+        // queue is not destroyed while we have a reference.
         unsafe {
             if let Some(handler) = (*cq).event_handler {
                 handler(&mut event, (*cq).cq_context);
@@ -279,6 +300,7 @@ impl<D: Operations> Cq<D> {
                 init_slot(&raw mut (*this).data, init)?;
                 init_slot_infallible(&raw mut (*this).link, Link::new());
                 init_slot_infallible(&raw mut (*this).handler, new_irq_lock!(()));
+                (&raw mut (*this).in_use).write(Atomic::new(false));
             }
             let start = || {
                 caller.finish_input()?;

@@ -267,6 +267,14 @@ impl<D: Operations> Qp<D> {
             }
             let this = qp.cast::<Self>();
 
+            // SAFETY: Set by the core, constant.
+            for cq in unsafe { [(*qp).send_cq, (*qp).recv_cq] } {
+                if !cq.is_null() {
+                    // SAFETY: The core keeps it alive during the call.
+                    unsafe { Cq::<D>::from_raw(cq) }.set_in_use();
+                }
+            }
+
             // SAFETY: The memory behind the C struct is ours, and does not move.
             unsafe {
                 let init = D::Qp::create(Pd::from_raw(pd), &attr, &caller);
