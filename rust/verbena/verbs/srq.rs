@@ -168,7 +168,7 @@ impl SrqData {
         if attr.max_wr == 0 || attr.max_wr > most || attr.max_sge > caps.max_srq_sge.get() {
             return Err(EINVAL);
         }
-        let max_wr = attr.max_wr.next_power_of_two();
+        let max_wr = attr.max_wr.checked_next_power_of_two().ok_or(EINVAL)?;
         let max_sge = attr.max_sge.max(1);
         // CAST: the logarithm of a 32-bit number.
         let log_size = max_wr.trailing_zeros() as u8;
