@@ -42,6 +42,9 @@ impl UserContext<Verbena> for UcontextData {
     ) -> impl PinInit<Self, Error> {
         let create = || {
             let request: AllocUcontextReq = udata.read()?;
+            if request.reserved.get() != 0 {
+                return Err(EINVAL);
+            }
             let (newest, oldest) = (request.abi_version.get(), request.abi_version_min.get());
             let version = newest.min(ABI_VERSION);
             if version < oldest || version < ABI_VERSION_MIN {
