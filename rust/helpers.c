@@ -8,8 +8,6 @@
 #include <linux/dma-mapping.h>
 #include <linux/etherdevice.h>
 #include <linux/interrupt.h>
-#include <linux/if_macvlan.h>
-#include <linux/if_vlan.h>
 #include <linux/mm.h>
 #include <linux/rtnetlink.h>
 #include <rdma/ib_cache.h>
@@ -193,26 +191,40 @@ dma_addr_t verbena_umem_iter_addr(struct ib_block_iter *biter)
 
 /* Net devices. */
 
-/* The net device of the initial namespace whose permanent address is @mac, held. May sleep. */
+/*
+ * Whether @ndev is the net device with that MAC, and not one that borrows it. What is stacked on
+ * others (bond, bridge, VLAN, macvlan, failover) takes a lower device's address; a bond's port is
+ * given another port's, but keeps its own permanent one.
+ */
+static bool verbena_netdev_has_mac(const struct net_device *ndev, const u8 *mac)
+{
+	const u8 *own = ndev->perm_addr;
+
+	if (ndev->addr_len != ETH_ALEN || ndev->reg_state != NETREG_REGISTERED ||
+	    !list_empty(&ndev->adj_list.lower))
+		return false;
+	if (!memchr_inv(own, 0, ETH_ALEN))
+		own = ndev->dev_addr;
+	return ether_addr_equal_unaligned(own, mac);
+}
+
+/*
+ * The net device of the initial namespace with that MAC, held; a piece of hardware rather than a
+ * virtual one. May sleep.
+ */
 struct net_device *verbena_netdev_by_mac(const u8 *mac)
 {
 	struct net_device *ndev, *found = NULL;
 
 	rtnl_lock();
 	for_each_netdev(&init_net, ndev) {
-		if (ndev->addr_len != ETH_ALEN || ndev->reg_state != NETREG_REGISTERED)
+		if (!verbena_netdev_has_mac(ndev, mac))
 			continue;
-		/* A VLAN, bridge or bond inherits the address, but is not the port itself. */
-		if (netif_is_bond_master(ndev) || is_vlan_dev(ndev) || netif_is_bridge_master(ndev) ||
-		    netif_is_macvlan(ndev))
-			continue;
-		if (!ether_addr_equal_unaligned(ndev->perm_addr, mac) &&
-		    !ether_addr_equal_unaligned(ndev->dev_addr, mac))
-			continue;
-		dev_hold(ndev);
-		found = ndev;
-		break;
+		if (!found || (ndev->dev.parent && !found->dev.parent))
+			found = ndev;
 	}
+	if (found)
+		dev_hold(found);
 	rtnl_unlock();
 	return found;
 }
