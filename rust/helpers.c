@@ -381,11 +381,29 @@ void verbena_msleep(unsigned int ms)
 	msleep(ms);
 }
 
-/* PCI. */
+/* PCI and DMA. */
 
 int verbena_dma_set_mask64(struct device *dev)
 {
 	return dma_set_mask_and_coherent(dev, DMA_BIT_MASK(64));
+}
+
+/*
+ * @charged: the current process pays. If its cgroup, or the machine, has no room it is told so
+ * instead of being killed, or having others killed.
+ */
+void *verbena_dma_alloc(struct device *dev, size_t size, dma_addr_t *dma, bool charged)
+{
+	gfp_t gfp = GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN;
+
+	if (charged)
+		gfp |= __GFP_ACCOUNT | __GFP_RETRY_MAYFAIL;
+	return dma_alloc_attrs(dev, size, dma, gfp, 0);
+}
+
+size_t verbena_total_ram(void)
+{
+	return (size_t)totalram_pages() << PAGE_SHIFT;
 }
 
 /* Interrupts. */

@@ -86,6 +86,8 @@ void verbena_msleep(unsigned int ms);
 
 /* PCI and interrupts. */
 int verbena_dma_set_mask64(struct device *dev);
+void *verbena_dma_alloc(struct device *dev, size_t size, dma_addr_t *dma, bool charged);
+size_t verbena_total_ram(void);
 int verbena_irq_spread(unsigned int irq, unsigned int index);
 void verbena_irq_unspread(unsigned int irq);
 unsigned int verbena_num_online_cpus(void);

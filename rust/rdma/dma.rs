@@ -44,6 +44,43 @@ use zerocopy::{
     IntoBytes, //
 };
 
+/// Whose memory an allocation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payer {
+    /// The kernel's.
+    Kernel,
+    /// The current process': it is charged to its memory cgroup, and if that has no room, or all
+    /// processes together have a quarter of the machine's, there is none.
+    Process,
+}
+
+/// Bytes that processes have. Not every machine limits its memory cgroups, and nobody's out-of-memory
+/// killer would know whom this memory is of.
+static OF_PROCESSES: Atomic<usize> = Atomic::new(0);
+
+/// Bytes of a process, counted.
+struct Share(usize);
+
+impl Share {
+    fn take(bytes: usize) -> Result<Self> {
+        // SAFETY: Only reads.
+        let most = unsafe { bindings::verbena_total_ram() } / 4;
+        let share = Self(bytes);
+        // Given back by the drop of `share`.
+        let before = OF_PROCESSES.fetch_add(bytes, Relaxed);
+        if before.saturating_add(bytes) > most {
+            return Err(ENOMEM);
+        }
+        Ok(share)
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        OF_PROCESSES.fetch_sub(self.0, Relaxed);
+    }
+}
+
 /// A piece of coherent memory, zeroed when allocated, of whole pages.
 ///
 /// # Invariants
@@ -54,6 +91,7 @@ pub struct Chunk {
     cpu: NonNull<u8>,
     dma: u64,
     size: usize,
+    _share: Option<Share>,
     _count: Counted<Chunks>,
 }
 
@@ -75,23 +113,26 @@ fn in_words(offset: usize, len: usize) -> usize {
 }
 
 impl Chunk {
-    /// Allocates `size` bytes, rounded up to whole pages. May sleep.
-    pub fn alloc(binding: &Binding, size: usize) -> Result<Self> {
+    /// Allocates `size` bytes of `payer`'s memory, rounded up to whole pages. May sleep.
+    pub fn alloc(binding: &Binding, payer: Payer, size: usize) -> Result<Self> {
         let size = size
             .checked_next_multiple_of(kernel::page::PAGE_SIZE)
             .filter(|&size| size != 0)
             .ok_or(EINVAL)?;
+        let share = match payer {
+            Payer::Kernel => None,
+            Payer::Process => Some(Share::take(size)?),
+        };
         let mut dma = 0;
         let cpu = binding
             .with(|| {
                 // SAFETY: The device is bound.
                 unsafe {
-                    kbindings::dma_alloc_attrs(
+                    bindings::verbena_dma_alloc(
                         binding.dev(),
                         size,
                         &mut dma,
-                        kbindings::GFP_KERNEL | kbindings::__GFP_ZERO | kbindings::__GFP_NOWARN,
-                        0,
+                        payer == Payer::Process,
                     )
                 }
             })
@@ -101,6 +142,7 @@ impl Chunk {
             cpu: NonNull::new(cpu.cast()).ok_or(ENOMEM)?,
             dma,
             size,
+            _share: share,
             _count: Counted::new(),
         })
     }
@@ -144,7 +186,7 @@ impl Chunk {
     fn at<T>(&self, offset: usize) -> Result<*mut T> {
         self.check(offset, size_of::<T>())?;
         // The memory starts on a page, so the offset's alignment is that of the address.
-        if end > self.size || offset % align_of::<T>() != 0 {
+        if offset % align_of::<T>() != 0 {
             return Err(EINVAL);
         }
         // SAFETY: Within the memory.

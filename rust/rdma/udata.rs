@@ -11,6 +11,7 @@
 use crate::{
     bindings,
     device::Operations,
+    dma::Payer,
     ucontext::Ucontext, //
 };
 use core::{
@@ -127,6 +128,14 @@ impl<'a, D: Operations> Caller<'a, D> {
         match self {
             Self::Kernel => None,
             Self::User(user) => Some(user),
+        }
+    }
+
+    /// Whose memory is used for what the call makes.
+    pub fn payer(&self) -> Payer {
+        match self {
+            Self::Kernel => Payer::Kernel,
+            Self::User(_) => Payer::Process,
         }
     }
 

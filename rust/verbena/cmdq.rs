@@ -54,7 +54,10 @@ use kernel::{
 };
 use rdma::{
     bind::Binding,
-    dma::Chunk,
+    dma::{
+        Chunk,
+        Payer, //
+    },
     errno::eopnotsupp,
     sync::Completion, //
 };
@@ -127,7 +130,7 @@ impl CommandQueue {
     ) -> impl PinInit<Self, Error> {
         let dma = dma.clone();
         pin_init::pin_init_scope(move || {
-            let memory = Chunk::alloc(&dma, SLOT_SIZE * SLOTS as usize)?;
+            let memory = Chunk::alloc(&dma, Payer::Kernel, SLOT_SIZE * SLOTS as usize)?;
             let memory = Lent::new(Arc::new(memory, GFP_KERNEL)?, &health);
             let mut slots = KVec::with_capacity(SLOTS as usize, GFP_KERNEL)?;
             for _ in 0..SLOTS {

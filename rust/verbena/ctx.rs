@@ -40,7 +40,10 @@ use kernel::{
 };
 use rdma::{
     bind::Binding,
-    dma::Chunk,
+    dma::{
+        Chunk,
+        Payer, //
+    },
     sync::{
         dma_rmb,
         msleep, //
@@ -125,7 +128,7 @@ impl Tables {
                 table.push(None, GFP_KERNEL)?;
             }
         }
-        let memory = Chunk::alloc(&self.dma, TABLE_CHUNK_SIZE)?;
+        let memory = Chunk::alloc(&self.dma, Payer::Kernel, TABLE_CHUNK_SIZE)?;
         let memory = Lent::new(Arc::new(memory, GFP_KERNEL)?, &self.health);
         let request = SetTableChunk {
             table: C::TABLE.to_raw(),

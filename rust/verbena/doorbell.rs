@@ -44,7 +44,10 @@ use kernel::{
     },
 };
 use rdma::{
-    dma::Chunk,
+    dma::{
+        Chunk,
+        Payer, //
+    },
     mmap::{
         Entry,
         Memory,
@@ -237,7 +240,11 @@ impl Area {
             hw: hw.clone(),
             index,
         };
-        let memory = Arc::new(Chunk::alloc(&hw.dma, AREA_SIZE)?, GFP_KERNEL)?;
+        let payer = match context {
+            Some(_) => Payer::Process,
+            None => Payer::Kernel,
+        };
+        let memory = Arc::new(Chunk::alloc(&hw.dma, payer, AREA_SIZE)?, GFP_KERNEL)?;
         let mappings = match context {
             Some(context) => Some(Mappings::new(hw, index, &memory, context)?),
             None => None,

@@ -51,7 +51,10 @@ use kernel::{
     },
 };
 use rdma::{
-    dma::Chunk,
+    dma::{
+        Chunk,
+        Payer, //
+    },
     enums::{
         QpEvent,
         SrqEvent, //
@@ -77,8 +80,11 @@ struct EventMemory {
 impl EventMemory {
     /// Allocates an event queue's memory and gives it to the device.
     fn create(hw: &Hw, eqn: u32, vector: u16) -> Result<Arc<Self>> {
-        let consumer = Arc::new(Chunk::alloc(&hw.dma, size_of::<Le32>())?, GFP_KERNEL)?;
-        let ring = Ring::new(&hw.dma, EQE_SIZE << LOG_SIZE)?;
+        let consumer = Arc::new(
+            Chunk::alloc(&hw.dma, Payer::Kernel, size_of::<Le32>())?,
+            GFP_KERNEL,
+        )?;
+        let ring = Ring::new(&hw.dma, Payer::Kernel, EQE_SIZE << LOG_SIZE)?;
         let memory = Self {
             ring: Lent::new(ring, &hw.health),
             consumer: Lent::new(consumer, &hw.health),

@@ -24,7 +24,10 @@ use kernel::{
 };
 use rdma::{
     bind::Binding,
-    dma::Chunk, //
+    dma::{
+        Chunk,
+        Payer, //
+    }, //
 };
 
 /// Size of a chunk of a ring that has more than one.
@@ -40,12 +43,15 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Allocates a zeroed ring.
-    pub(crate) fn new(dma: &Binding, bytes: usize) -> Result<Self> {
+    /// Allocates a zeroed ring of `payer`'s memory.
+    pub(crate) fn new(dma: &Binding, payer: Payer, bytes: usize) -> Result<Self> {
         let bytes = bytes.max(1).next_multiple_of(PAGE_SIZE);
         let mut chunks = KVVec::new();
         if bytes <= CHUNK {
-            chunks.push(Arc::new(Chunk::alloc(dma, bytes)?, GFP_KERNEL)?, GFP_KERNEL)?;
+            chunks.push(
+                Arc::new(Chunk::alloc(dma, payer, bytes)?, GFP_KERNEL)?,
+                GFP_KERNEL,
+            )?;
             return Ok(Self {
                 chunks,
                 table: None,
@@ -54,9 +60,12 @@ impl Ring {
         }
         let bytes = bytes.next_multiple_of(CHUNK);
         let count = bytes / CHUNK;
-        let table = Arc::new(Chunk::alloc(dma, count * size_of::<Le64>())?, GFP_KERNEL)?;
+        let table = Arc::new(
+            Chunk::alloc(dma, payer, count * size_of::<Le64>())?,
+            GFP_KERNEL,
+        )?;
         for i in 0..count {
-            let chunk = Chunk::alloc(dma, CHUNK)?;
+            let chunk = Chunk::alloc(dma, payer, CHUNK)?;
             table.write(i * size_of::<Le64>(), &Le64::new(chunk.dma_addr()))?;
             chunks.push(Arc::new(chunk, GFP_KERNEL)?, GFP_KERNEL)?;
         }

@@ -165,7 +165,7 @@ impl CqData {
             cqn: known.ids.cqns.alloc()?,
         };
         let ring = Lent::new(
-            Ring::new(&hw.dma, (entries as usize) * CQE_SIZE)?,
+            Ring::new(&hw.dma, caller.payer(), (entries as usize) * CQE_SIZE)?,
             &hw.health,
         );
         let (slot, mapping) = match caller {

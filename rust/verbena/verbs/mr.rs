@@ -40,6 +40,7 @@ use kernel::{
     },
 };
 use rdma::{
+    dma::Payer,
     enums::{
         Access,
         MrType, //
@@ -126,7 +127,7 @@ impl MrData {
         // CAST: a power of two below 2^64.
         let log_page_size = pgsz.trailing_zeros() as u8;
         let umem = Lent::new(Arc::new(umem, GFP_KERNEL)?, &hw.health);
-        let table = Lent::new(PageTable::new(&hw.dma, pages)?, &hw.health);
+        let table = Lent::new(PageTable::new(&hw.dma, Payer::Process, pages)?, &hw.health);
         for (index, addr) in umem.blocks(pgsz).take(pages).enumerate() {
             table.set(index, addr)?;
         }
@@ -194,7 +195,7 @@ impl MrData {
         if max_num_sg == 0 || max_num_sg > MOST_FAST_REG {
             return Err(EINVAL);
         }
-        let table = PageTable::new(&hw.dma, max_num_sg as usize)?;
+        let table = PageTable::new(&hw.dma, Payer::Kernel, max_num_sg as usize)?;
         let table = Lent::new(table, &hw.health);
         let key = Key::new(&hw)?;
         Ok(Self {

@@ -23,7 +23,10 @@ use kernel::{
 };
 use rdma::{
     bind::Binding,
-    dma::Chunk, //
+    dma::{
+        Chunk,
+        Payer, //
+    }, //
 };
 
 /// Pages that a table of one level names at most: 64 KiB of contiguous memory.
@@ -41,9 +44,9 @@ pub(crate) struct PageTable {
 }
 
 impl PageTable {
-    /// A table with room for `pages` pages.
-    pub(crate) fn new(dma: &Binding, pages: usize) -> Result<Self> {
-        let alloc = |bytes| Ok::<_, Error>(Arc::new(Chunk::alloc(dma, bytes)?, GFP_KERNEL)?);
+    /// A table with room for `pages` pages, of `payer`'s memory.
+    pub(crate) fn new(dma: &Binding, payer: Payer, pages: usize) -> Result<Self> {
+        let alloc = |bytes| Ok::<_, Error>(Arc::new(Chunk::alloc(dma, payer, bytes)?, GFP_KERNEL)?);
         let mut chunks = KVVec::new();
         if pages <= FLAT {
             chunks.push(alloc(pages.max(1) * size_of::<u64>())?, GFP_KERNEL)?;

@@ -276,7 +276,7 @@ impl QpData {
 
         let number = Number::new(&hw, qp_type)?;
         let ring = |log| {
-            let ring = Ring::new(&hw.dma, 1usize << log)?;
+            let ring = Ring::new(&hw.dma, caller.payer(), 1usize << log)?;
             Ok::<_, Error>(Lent::new(ring, &hw.health))
         };
         let sq = ring(log_sq_size + log_sq_stride)?;

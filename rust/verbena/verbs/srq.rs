@@ -181,7 +181,7 @@ impl SrqData {
         }
         let number = Srqn::new(&hw)?;
         let ring = Lent::new(
-            Ring::new(&hw.dma, (max_wr as usize) << log_stride)?,
+            Ring::new(&hw.dma, caller.payer(), (max_wr as usize) << log_stride)?,
             &hw.health,
         );
         let mut places = KVVec::new();
