@@ -57,6 +57,9 @@ use rdma::{
     sync::mb, //
 };
 
+/// Areas that no process gets, so that the kernel is never without one: 16384 queues of each kind.
+const KERNEL_AREAS: u32 = 128;
+
 /// The words of an area, as the guest's side of the protocol sees them. The offsets are the
 /// contract's own, so no access is out of bounds.
 struct AreaWords<'a>(&'a Chunk);
@@ -235,7 +238,10 @@ pub(crate) struct Area {
 
 impl Area {
     fn new(hw: &Arc<Hw>, context: Option<&MmapContext>) -> Result<Arc<Self>> {
-        let index = hw.uars.alloc()?;
+        let index = match context {
+            Some(_) => hw.uars.alloc_from(KERNEL_AREAS.min(hw.uars.count() / 2))?,
+            None => hw.uars.alloc()?,
+        };
         let uar = Uar {
             hw: hw.clone(),
             index,

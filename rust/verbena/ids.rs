@@ -56,11 +56,17 @@ impl Ids {
 
     /// Takes the next free number.
     pub(crate) fn alloc(&self) -> Result<u32> {
+        self.alloc_from(self.first)
+    }
+
+    /// Takes the next free number that is not below `first`.
+    pub(crate) fn alloc_from(&self, first: u32) -> Result<u32> {
+        let first = first.max(self.first);
         let mut bits = self.bits.lock();
-        let from = bits.next;
+        let from = bits.next.max(first);
         let id = bits
             .free_in(from, self.end)
-            .or_else(|| bits.free_in(self.first, from))
+            .or_else(|| bits.free_in(first, from))
             .ok_or(ENOMEM)?;
         bits.set(id, true);
         bits.next = if id + 1 < self.end {
