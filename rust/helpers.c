@@ -376,6 +376,11 @@ void verbena_mb(void)
 	mb();
 }
 
+int verbena_current_process(void)
+{
+	return task_tgid_nr(current);
+}
+
 void verbena_msleep(unsigned int ms)
 {
 	msleep(ms);

@@ -82,6 +82,7 @@ bool verbena_wait_ms(struct completion *c, unsigned int ms);
 void verbena_dma_rmb(void);
 void verbena_dma_wmb(void);
 void verbena_mb(void);
+int verbena_current_process(void);
 void verbena_msleep(unsigned int ms);
 
 /* PCI and interrupts. */

@@ -61,6 +61,7 @@ pub mod srq;
 pub mod stats;
 pub mod sync;
 pub mod table;
+pub mod task;
 pub mod ucontext;
 pub mod udata;
 pub mod umem;

@@ -379,7 +379,7 @@ impl CommandQueue {
             // Whether it did what it was asked nobody knows.
             None => return Err(self.broken("it replied with an unknown status")),
         };
-        if self.health.may_log() {
+        if self.health.refusals.may_log() {
             dev_info!(
                 self.health.pdev(),
                 "command {} failed: {}, syndrome {:#06x}\n",

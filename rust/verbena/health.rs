@@ -13,7 +13,10 @@
 //!
 //! Each life goes through them in this order, and ends in one of the last two.
 
-use crate::undertaker::Undertaker;
+use crate::{
+    refusals::Refusals,
+    undertaker::Undertaker, //
+};
 use kernel::{
     pci,
     prelude::*,
@@ -83,6 +86,9 @@ pub(crate) struct Health {
     ended: Completion,
     logged: Atomic<u32>,
     abandoned: Atomic<usize>,
+    /// Messages about what processes asked for.
+    #[pin]
+    pub(crate) refusals: Refusals,
     #[pin]
     work: IrqLock<Option<Arc<Work<Undertaker>>>>,
 }
@@ -95,6 +101,7 @@ impl Health {
             ended <- Completion::new(),
             logged: Atomic::new(0),
             abandoned: Atomic::new(0),
+            refusals <- Refusals::new(),
             work <- new_irq_lock!(None),
         })
     }

@@ -24,6 +24,7 @@
 //! | [`hw`] | one life of the device, from reset to reset |
 //! | [`health`], [`undertaker`], [`pulse`] | alive, dead, silent, lost: how a death is noticed, and what is done then |
 //! | [`lent`] | memory that the device was told of, and when it may be freed |
+//! | [`refusals`] | who may fill the log, and how far |
 //! | [`cmdq`], [`eq`], [`ctx`] | commands, events, context tables |
 //! | [`doorbell`], [`ring`], [`bars`] | shared memory and registers |
 //! | [`ids`] | numbers of objects |
@@ -57,6 +58,8 @@ mod netdev;
 mod pci;
 #[forbid(unsafe_code)]
 mod pulse;
+#[forbid(unsafe_code)]
+mod refusals;
 #[forbid(unsafe_code)]
 mod ring;
 #[forbid(unsafe_code)]

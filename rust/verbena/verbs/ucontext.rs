@@ -78,7 +78,7 @@ impl UserContext<Verbena> for UcontextData {
 
 /// Tells a process' user why its context is refused.
 fn dev_info_once(dev: &Device<Verbena>, newest: u16, oldest: u16) {
-    if dev.hw.health.may_log() {
+    if dev.hw.health.refusals.may_log() {
         pr_info!(
             "a provider speaks versions {oldest} to {newest}, the module {ABI_VERSION_MIN} to {ABI_VERSION}\n"
         );
