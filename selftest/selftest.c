@@ -954,6 +954,26 @@ static int t_churn(struct rig *rig)
 	return 0;
 }
 
+/* More queues at a time than one doorbell area, or whatever a device has like it, has room for. */
+static int t_many_cqs(struct rig *rig)
+{
+	struct ib_cq_init_attr cq_attr = { .cqe = 1 };
+	static struct ib_cq *cqs[300];
+	int i, n, ret = 0;
+
+	for (n = 0; n < ARRAY_SIZE(cqs); n++) {
+		cqs[n] = ib_create_cq(rig->ibdev, NULL, NULL, NULL, &cq_attr);
+		if (IS_ERR(cqs[n])) {
+			ret = PTR_ERR(cqs[n]);
+			break;
+		}
+	}
+	for (i = 0; i < n; i++)
+		ib_destroy_cq(cqs[i]);
+	CHECK(!ret, "create_cq %d: %d", n, ret);
+	return 0;
+}
+
 static const struct {
 	const char *name;
 	int (*run)(struct rig *rig);
@@ -976,6 +996,7 @@ static const struct {
 	{ "ud", t_ud, CQE },
 	{ "fast-reg", t_fast_reg, CQE },
 	{ "churn", t_churn, CQE },
+	{ "many-cqs", t_many_cqs, CQE },
 };
 
 static int selftest_add(struct ib_device *ibdev)

@@ -7,6 +7,7 @@ mod arm;
 mod completions;
 mod events;
 mod immediate;
+mod limits;
 mod objects;
 mod operations;
 mod processes;
@@ -28,11 +29,12 @@ static GROUPS: &[&[Test]] = &[
     operations::TESTS,
     processes::TESTS,
     objects::TESTS,
+    limits::TESTS,
     stress::TESTS,
 ];
 
 /// What this program can be for another process of a test.
-pub static ROLES: &[&[Role]] = &[processes::ROLES];
+pub static ROLES: &[&[Role]] = &[processes::ROLES, limits::ROLES];
 
 pub fn all() -> impl Iterator<Item = &'static Test> {
     GROUPS.iter().flat_map(|g| g.iter())

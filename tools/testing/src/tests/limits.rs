@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! What one process may use up, and what it may not.
+use crate::ffi::context::Context;
+use crate::ffi::cq::Cq;
+use crate::ffi::qp::state;
+use crate::ffi::sys::Errno;
+use crate::outcome::Context as _;
+use crate::peer::{Parent, Peer, Role};
+use crate::rig::*;
+use crate::{Fail, Test, TestResult};
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use verbena_abi::regs::NUM_UARS;
+
+pub static TESTS: &[Test] = &[
+    Test::new("res/contexts-leave-areas-to-the-kernel", contexts)
+        .alone()
+        .limit(240),
+    Test::new("res/rings-are-charged-to-the-cgroup", charged)
+        .alone()
+        .limit(120),
+    Test::new("res/refused-commands-mute-nobody-else", refusals)
+        .alone()
+        .limit(120),
+    Test::new("res/reserved-words-of-a-context-are-zero", reserved),
+];
+
+pub static ROLES: &[Role] = &[
+    Role {
+        name: "hoarder",
+        run: hoarder,
+    },
+    Role {
+        name: "refused",
+        run: refused,
+    },
+];
+
+/// Areas that no process gets.
+const KERNEL_AREAS: usize = 128;
+
+fn run(program: &str, args: &[&str]) -> Result<String, Fail> {
+    let out = Command::new(program).args(args).output().at(program)?;
+    ensure!(
+        out.status.success(),
+        "{program} {args:?}: {}",
+        String::from_utf8_lossy(&out.stderr).trim()
+    );
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+/// Whether a test of the kernel's self-test module passes.
+fn kernel_test(name: &str) -> TestResult {
+    let passes = || {
+        Ok::<_, Fail>(
+            run("dmesg", &[])?
+                .matches(&format!("verbena_selftest: ok {name}"))
+                .count(),
+        )
+    };
+    let before = passes()?;
+    run("modprobe", &["verbena_selftest", &format!("only={name}")])?;
+    let after = passes();
+    run("rmmod", &["verbena_selftest"])?;
+    ensure_eq!(after?, before + 1, "passes of the kernel's {name}");
+    Ok(())
+}
+
+/// A process takes every context that it gets.
+fn contexts(rig: &Rig) -> TestResult {
+    // Each takes a few descriptors.
+    let me = std::process::id().to_string();
+    run("prlimit", &["--pid", &me, "--nofile=16384:16384"])?;
+    let mut open = Vec::new();
+    let error = loop {
+        ensure!(open.len() < NUM_UARS as usize, "there is no limit");
+        match Context::open(&rig.ctx.name) {
+            Ok(context) => open.push(context),
+            Err(error) => break error,
+        }
+    };
+    ensure_eq!(error, Errno::ENOMEM, "error");
+    // The rig's own context has one too.
+    ensure!(
+        open.len() + 1 <= NUM_UARS as usize - KERNEL_AREAS,
+        "{} contexts: the kernel has fewer than {KERNEL_AREAS} areas left",
+        open.len() + 1
+    );
+    ensure!(open.len() >= 256, "only {} contexts", open.len());
+    // They are really the kernel's: its first area has no room for so many.
+    kernel_test("many-cqs")?;
+    open.pop();
+    drop(Context::open(&rig.ctx.name).at("a context after one was closed")?);
+    Ok(())
+}
+
+/// Bytes of a ring of the hoarder.
+const RING: usize = 1 << 20;
+/// Bytes that the hoarder's group may have.
+const GROUP: usize = 64 << 20;
+
+/// Makes completion queues until it gets no more, or has twice what its group may have.
+fn hoarder(rig: &Rig, parent: &mut Parent) -> TestResult {
+    parent.hear()?;
+    let entries = (RING / verbena_abi::cqe::CQE_SIZE) as i32;
+    let mut cqs = Vec::new();
+    let mut errno = 0;
+    while cqs.len() < 2 * GROUP / RING {
+        match Cq::new(&rig.ctx, entries) {
+            Ok(cq) => cqs.push(cq),
+            Err(error) => {
+                errno = error.0;
+                break;
+            }
+        }
+    }
+    parent.say(&format!("{} {errno}", cqs.len()))?;
+    parent.hear()?;
+    Ok(())
+}
+
+/// A memory cgroup, removed when dropped.
+struct Group(PathBuf);
+
+impl Group {
+    fn new(limit: usize) -> Result<Group, Fail> {
+        let root = Path::new("/run/verbena-cgroup");
+        if !root.join("cgroup.procs").exists() {
+            fs::create_dir_all(root)?;
+            run(
+                "mount",
+                &["-t", "cgroup2", "none", &root.display().to_string()],
+            )?;
+        }
+        fs::write(root.join("cgroup.subtree_control"), "+memory").at("+memory")?;
+        let group = Group(root.join("hoarder"));
+        fs::create_dir_all(&group.0)?;
+        fs::write(group.0.join("memory.max"), limit.to_string()).at("memory.max")?;
+        Ok(group)
+    }
+
+    fn add(&self, pid: u32) -> TestResult {
+        fs::write(self.0.join("cgroup.procs"), pid.to_string()).at("cgroup.procs")
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+fn charged(rig: &Rig) -> TestResult {
+    let group = Group::new(GROUP)?;
+    let mut peer = Peer::start("hoarder")?;
+    group.add(peer.pid())?;
+    peer.say("go")?;
+    let numbers = peer.hear_numbers()?;
+    ensure!(numbers.len() == 2, "the peer said {numbers:?}");
+    // It has memory of its own too, but not half of the group's.
+    ensure!(
+        (GROUP / RING / 2..=GROUP / RING).contains(&(numbers[0] as usize)),
+        "{} rings of {RING} bytes in a group of {GROUP}",
+        numbers[0]
+    );
+    ensure_eq!(numbers[1] as i32, Errno::ENOMEM.0, "errno");
+    // Nobody else is short of anything.
+    drop(Cq::new(&rig.ctx, 16384).at("a queue of somebody else")?);
+    // The peer was told, not killed.
+    peer.finish()
+}
+
+/// Asks for what the device refuses: a P_Key that is not there.
+fn be_refused(rig: &Rig) -> TestResult {
+    let end = rig.end(&PairOpts::default())?;
+    let mut attr = attrs(rig.gid, 0, &Conn::default());
+    attr.qp_state = state::INIT;
+    attr.pkey_index = 7;
+    ensure_eq!(
+        end.qp.modify(&attr, mask_to(state::INIT)).err(),
+        Some(Errno::EINVAL),
+        "modify_qp with P_Key index 7"
+    );
+    Ok(())
+}
+
+fn refused(rig: &Rig, parent: &mut Parent) -> TestResult {
+    for _ in 0..50 {
+        be_refused(rig)?;
+    }
+    parent.say("done")
+}
+
+/// How often the log tells of a refused command.
+fn told() -> Result<usize, Fail> {
+    let log = run("dmesg", &[])?;
+    Ok(log
+        .lines()
+        .filter(|line| {
+            line.contains("verbena") && line.contains("command ") && line.contains(" failed")
+        })
+        .count())
+}
+
+fn refusals(rig: &Rig) -> TestResult {
+    let before = told()?;
+    let mut peer = Peer::start("refused")?;
+    ensure_eq!(peer.hear()?, "done", "the peer's answer");
+    peer.finish()?;
+    let after_one = told()?;
+    ensure!(
+        (before + 1..before + 20).contains(&after_one),
+        "50 refused commands of a process: {} messages",
+        after_one - before
+    );
+    be_refused(rig)?;
+    ensure_eq!(
+        told()?,
+        after_one + 1,
+        "messages after another process' one"
+    );
+    Ok(())
+}
+
+/// What the provider never says: words of the request that are kept for later.
+fn reserved(rig: &Rig) -> TestResult {
+    const GET_CONTEXT: u32 = 0;
+    let node = fs::read_dir("/sys/class/infiniband_verbs")?
+        .flatten()
+        .find(|entry| {
+            fs::read_to_string(entry.path().join("ibdev"))
+                .is_ok_and(|name| name.trim() == rig.ctx.name)
+        })
+        .ok_or("no uverbs node")?;
+    let path = Path::new("/dev/infiniband").join(node.file_name());
+    for (word, right) in [(0u32, true), (1, false), (1 << 31, false)] {
+        let mut response = [0u64; 32];
+        let mut request = Vec::new();
+        let words = (8 + 8 + 8) / 4u16;
+        let room = (response.len() * 2) as u16;
+        request.extend(GET_CONTEXT.to_ne_bytes());
+        request.extend(words.to_ne_bytes());
+        request.extend(room.to_ne_bytes());
+        request.extend((response.as_mut_ptr() as u64).to_ne_bytes());
+        // The newest version that is spoken, whatever it is.
+        request.extend(u16::MAX.to_le_bytes());
+        request.extend(0u16.to_le_bytes());
+        request.extend(word.to_le_bytes());
+        let mut file = fs::OpenOptions::new().read(true).write(true).open(&path)?;
+        let result = file.write(&request);
+        let errno = result.as_ref().err().and_then(std::io::Error::raw_os_error);
+        if right {
+            ensure_eq!(result.at("get_context")?, request.len(), "bytes taken");
+        } else {
+            ensure_eq!(errno, Some(Errno::EINVAL.0), "reserved word {word:#x}");
+        }
+    }
+    Ok(())
+}
