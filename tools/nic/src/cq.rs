@@ -39,7 +39,7 @@ pub struct Cq {
     pub users: u32,
     /// What brought it to ERR.
     pub error: Option<Syndrome>,
-    /// Index of its last completion event's entry.
+    /// Index of its last completion event's entry; none while that event waits for room.
     pub last_event: Option<u32>,
     /// Collapse events until so many completions ...
     pub moderation_count: u16,

@@ -109,17 +109,16 @@ impl Eq {
         index.wrapping_sub(self.ci) < self.pi.wrapping_sub(self.ci)
     }
 
-    /// Adds an event; returns the index of its entry. At most one of a kind and object waits for room.
-    pub fn push<M: GuestMemory>(&mut self, mem: &M, event: Event) -> Access<u32> {
+    /// Adds an event; returns the index of its entry, or none while it waits for room: others that wait may be dropped,
+    /// so where it will be is not known before [`Eq::flush`] puts it there. At most one of a kind and object waits.
+    pub fn push<M: GuestMemory>(&mut self, mem: &M, event: Event) -> Access<Option<u32>> {
         if self.waiting.is_empty() && self.has_room(mem)? {
-            let index = self.pi;
-            self.write(mem, event)?;
-            return Ok(index);
+            return self.write(mem, event).map(Some);
         }
         if self.waiting_set.insert((event.kind, event.number)) {
             self.waiting.push_back(event);
         }
-        Ok(self.pi.wrapping_add(self.waiting.len() as u32 - 1))
+        Ok(None)
     }
 
     /// Drops what waits for an object that is gone.
@@ -134,12 +133,18 @@ impl Eq {
             .retain(|e| e.number != number || !kinds.contains(&e.kind));
     }
 
-    /// Moves waiting events into the ring; tells whether the interrupt is to be raised.
-    pub fn flush<M: GuestMemory>(&mut self, mem: &M) -> Access<bool> {
+    /// Moves waiting events into the ring, and tells `placed` of each and of the index of its entry. Returns whether the
+    /// interrupt is to be raised.
+    pub fn flush<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        mut placed: impl FnMut(&Event, u32),
+    ) -> Access<bool> {
         while !self.waiting.is_empty() && self.has_room(mem)? {
             if let Some(event) = self.waiting.pop_front() {
                 self.waiting_set.remove(&(event.kind, event.number));
-                self.write(mem, event)?;
+                let index = self.write(mem, event)?;
+                placed(&event, index);
             }
         }
         if self.pi == self.raised {
@@ -187,7 +192,8 @@ impl Eq {
         Ok(self.pi.wrapping_sub(self.ci) < self.ring.size())
     }
 
-    fn write<M: GuestMemory>(&mut self, mem: &M, event: Event) -> Access {
+    /// Writes an entry; returns its index.
+    fn write<M: GuestMemory>(&mut self, mem: &M, event: Event) -> Access<u32> {
         let entry = self.ring.entry(self.pi);
         let tail = eqe::pack_tail(event.kind, phase(self.pi, self.ring.log_size()));
         let body = Eqe {
@@ -198,7 +204,8 @@ impl Eq {
         use zerocopy::IntoBytes;
         mem.write(entry, &body.as_bytes()[..eqe::TAIL_OFFSET])?;
         mem.store32(entry + eqe::TAIL_OFFSET as u64, tail)?;
-        self.pi = self.pi.wrapping_add(1);
-        Ok(())
+        let index = self.pi;
+        self.pi = index.wrapping_add(1);
+        Ok(index)
     }
 }

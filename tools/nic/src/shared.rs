@@ -193,7 +193,7 @@ impl Shared {
         self.push_event(mem, ASYNC_EQN, kind, number, cause);
     }
 
-    /// Puts an event into a queue; returns the index of its entry.
+    /// Puts an event into a queue; returns the index of its entry, if there is room for it now.
     fn push_event<M: GuestMemory>(
         &mut self,
         mem: &M,
@@ -222,7 +222,7 @@ impl Shared {
                     eq.dirty = true;
                     self.dirty_eqs.push(eqn);
                 }
-                Some(index)
+                index
             }
             Err(_) => {
                 eq.failed = true;
@@ -241,7 +241,13 @@ impl Shared {
             };
             eq.dirty = false;
             let vector = eq.vector;
-            match eq.flush(mem) {
+            let cqs = &mut self.cqs;
+            // What a CQ is told of from here on falls into this event.
+            let placed = |event: &Event, index| match cqs.get_mut(event.number) {
+                Some(cq) if event.kind == EventType::Completion => cq.last_event = Some(index),
+                _ => {}
+            };
+            match eq.flush(mem, placed) {
                 Ok(raise) => {
                     if eq.nag_due.is_none() && !eq.is_drained() {
                         eq.nag_due = Some(self.now + EQ_NAG_NS);

@@ -299,26 +299,26 @@ impl Driver {
 
     /// The events of a queue since the last call.
     pub fn events(&mut self, eqn: u32) -> Vec<Event> {
-        let mut all = Vec::new();
-        let Some(view) = self.eqs.get_mut(&eqn) else {
-            return all;
-        };
-        loop {
-            let at = view.ring + u64::from(view.ci % (1 << LOG_EQ)) * EQE_SIZE as u64;
-            let entry: Eqe = self.ram.read_struct(at).unwrap();
-            let tail = entry.tail.get();
-            let kind = EventType::from_raw(tail as u8);
-            let (Some(kind), true) = (kind, (tail >> 31 != 0) == phase(view.ci, LOG_EQ)) else {
-                return all;
-            };
-            view.ci += 1;
-            self.ram.store32(view.ci_addr, view.ci).unwrap();
-            all.push(Event {
-                kind,
-                number: entry.number.get(),
-                syndrome: entry.syndrome.get(),
-            });
+        std::iter::from_fn(|| self.event(eqn)).collect()
+    }
+
+    /// The next event of a queue, if there is one.
+    pub fn event(&mut self, eqn: u32) -> Option<Event> {
+        let view = self.eqs.get_mut(&eqn)?;
+        let at = view.ring + u64::from(view.ci % (1 << LOG_EQ)) * EQE_SIZE as u64;
+        let entry: Eqe = self.ram.read_struct(at).unwrap();
+        let tail = entry.tail.get();
+        let kind = EventType::from_raw(tail as u8)?;
+        if (tail >> 31 != 0) != phase(view.ci, LOG_EQ) {
+            return None;
         }
+        view.ci += 1;
+        self.ram.store32(view.ci_addr, view.ci).unwrap();
+        Some(Event {
+            kind,
+            number: entry.number.get(),
+            syndrome: entry.syndrome.get(),
+        })
     }
 }
 

@@ -5,6 +5,7 @@
 mod cqs;
 mod credits;
 mod data;
+mod eqs;
 mod errors;
 mod hostile_guest;
 mod load;

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Event queues that are smaller than what is to be told.
+
+use crate::mock::{flat, Driver, GuestWords};
+use verbena_abi::cmd::{CreateCq, CreateUar, DestroyCq, SetTableChunk, Table, TABLE_CHUNK_SIZE};
+use verbena_abi::cqe::{Cqe, Tail, CQE_SIZE};
+use verbena_abi::ctx::CqContext;
+use verbena_abi::doorbell::{self, Arm, ArmMode, Words, AREA_SIZE, AREA_SLOTS};
+use verbena_abi::eqe::EventType;
+
+const CQS: u32 = 2000;
+
+/// Many CQs on the one event queue of the fake driver, which has 16 entries. A CQ's number is its place.
+struct Many {
+    d: Driver,
+    /// DMA address of the first of consecutive areas.
+    areas: u64,
+    arms: Vec<Arm>,
+    /// Entries written to each.
+    written: Vec<u32>,
+}
+
+impl Many {
+    fn new() -> Self {
+        let mut d = Driver::new();
+        let chunks = (CQS as usize * size_of::<CqContext>()).div_ceil(TABLE_CHUNK_SIZE);
+        for chunk in 1..chunks as u32 {
+            let addr = d.alloc(TABLE_CHUNK_SIZE as u64);
+            d.must(&SetTableChunk {
+                table: Table::Cqc.to_raw(),
+                chunk: chunk.into(),
+                addr: addr.into(),
+                ..Default::default()
+            });
+        }
+        let count = CQS.div_ceil(AREA_SLOTS as u32);
+        let areas = d.alloc(u64::from(count) * AREA_SIZE as u64);
+        for n in 0..count {
+            d.must(&CreateUar {
+                uar: (1 + n).into(),
+                addr: (areas + u64::from(n) * AREA_SIZE as u64).into(),
+                ..Default::default()
+            });
+        }
+        let mut many = Self {
+            d,
+            areas,
+            arms: Vec::new(),
+            written: vec![0; CQS as usize],
+        };
+        for cqn in 0..CQS {
+            let ring = many.d.alloc(CQE_SIZE as u64 * 8);
+            let (uar, slot) = Self::place(cqn);
+            many.d.must(&CreateCq {
+                cqn: cqn.into(),
+                eqn: 1.into(),
+                uar: (1 + uar).into(),
+                slot: slot.into(),
+                log_size: 3,
+                ring: flat(ring),
+                ..Default::default()
+            });
+            many.arms.push(Arm {
+                index: 0,
+                seq: 0,
+                mode: ArmMode::None,
+            });
+        }
+        many
+    }
+
+    fn place(cqn: u32) -> (u32, u16) {
+        (
+            cqn / AREA_SLOTS as u32,
+            (cqn as usize % AREA_SLOTS) as u16,
+        )
+    }
+
+    /// Polls all of a CQ and arms it again.
+    fn arm(&mut self, cqn: u32) {
+        let (uar, slot) = Self::place(cqn);
+        let words = GuestWords {
+            ram: &self.d.ram,
+            base: self.areas + u64::from(uar) * AREA_SIZE as u64,
+        };
+        let index = self.written[cqn as usize];
+        words.store_release(doorbell::cq_consumer(slot.into()), index);
+        let arm = &mut self.arms[cqn as usize];
+        doorbell::arm_cq(&words, slot.into(), arm, index, ArmMode::Next, || {});
+    }
+
+    fn complete(&mut self, cqn: u32) {
+        let tail = Tail {
+            status: 0,
+            opcode: 0,
+            wc_flags: 0,
+        };
+        let shared = &mut self.d.device.shared;
+        shared.write_cqe(&self.d.ram, cqn, &Cqe::default(), tail, false);
+        self.written[cqn as usize] += 1;
+    }
+
+    /// Takes the events one after the other, and arms each CQ that is told of and writes an entry to it, for so many
+    /// rounds. Returns how often each CQ was told of.
+    fn serve(&mut self, rounds: u32) -> Vec<u32> {
+        let mut told = vec![0; CQS as usize];
+        self.d.run();
+        while let Some(event) = self.d.event(1) {
+            assert_eq!(event.kind, EventType::Completion);
+            let cqn = event.number;
+            told[cqn as usize] += 1;
+            if told[cqn as usize] < rounds {
+                self.arm(cqn);
+                self.complete(cqn);
+            }
+            self.d.run();
+        }
+        told
+    }
+}
+
+#[test]
+fn every_armed_cq_gets_its_event_however_small_the_event_queue() {
+    let mut many = Many::new();
+    for cqn in 0..CQS {
+        many.arm(cqn);
+        many.complete(cqn);
+    }
+    // Some are polled and armed again while their event waits for room.
+    for cqn in (0..CQS).step_by(3) {
+        many.arm(cqn);
+        many.complete(cqn);
+    }
+    let told = many.serve(4);
+    let missed: Vec<_> = (0..CQS).filter(|&c| told[c as usize] < 4).collect();
+    assert_eq!(missed, []);
+}
+
+#[test]
+fn a_cq_that_goes_takes_no_other_event_along() {
+    let mut many = Many::new();
+    for cqn in 0..CQS {
+        many.arm(cqn);
+        many.complete(cqn);
+    }
+    // The events behind theirs move up.
+    let gone = [20, 21, 1000];
+    for cqn in gone {
+        many.d.must(&DestroyCq {
+            id: cqn.into(),
+            ..Default::default()
+        });
+    }
+    let told = many.serve(4);
+    for cqn in 0..CQS {
+        let due = if gone.contains(&cqn) { 0 } else { 4 };
+        assert_eq!(told[cqn as usize], due, "CQ {cqn}");
+    }
+}
+
+#[test]
+fn events_of_a_cq_fall_into_the_one_that_waited() {
+    let mut many = Many::new();
+    for cqn in 0..20 {
+        many.arm(cqn);
+        many.complete(cqn);
+    }
+    assert_eq!(many.d.events(1).len(), 16);
+    // Now the last four are in the ring.
+    many.d.pass(1_000_000);
+    for _ in 0..5 {
+        many.arm(19);
+        many.complete(19);
+    }
+    let events = many.d.events(1);
+    assert_eq!(events.iter().filter(|e| e.number == 19).count(), 1);
+}
