@@ -693,9 +693,16 @@ static void cqe_done(struct ib_cq *cq, struct ib_wc *wc)
 	complete(&t->done);
 }
 
-static int drain_with(struct rig *rig, struct ib_cq *cq)
+#define DRAINED		4
+
+/* A queue pair on the core's own CQ, with receives that nothing fills. */
+struct drained {
+	struct end end;
+	struct cqe_test recv[DRAINED];
+};
+
+static int drained_open(struct rig *rig, struct drained *d, struct ib_cq *cq)
 {
-	struct cqe_test *t;
 	struct ib_qp_init_attr attr = {
 		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1,
 			 .max_recv_sge = 1 },
@@ -704,39 +711,58 @@ static int drain_with(struct rig *rig, struct ib_cq *cq)
 		.send_cq = cq,
 		.recv_cq = cq,
 	};
-	struct end e = {};
+	int ret, i;
+
+	d->end.qp = ib_create_qp(rig->pd, &attr);
+	if (IS_ERR(d->end.qp)) {
+		ret = PTR_ERR(d->end.qp);
+		d->end.qp = NULL;
+		return ret;
+	}
+	ret = to_init(&d->end);
+	for (i = 0; i < DRAINED && !ret; i++) {
+		struct ib_recv_wr wr = { .wr_cqe = &d->recv[i].cqe };
+
+		d->recv[i].cqe.done = cqe_done;
+		init_completion(&d->recv[i].done);
+		ret = ib_post_recv(d->end.qp, &wr, NULL);
+	}
+	if (!ret)
+		ret = to_rtr(rig, &d->end, &d->end);
+	if (!ret)
+		ret = to_rts(&d->end);
+	return ret;
+}
+
+/* Waits for ever if a flush is lost: then the kernel reports a hung task. */
+static int drained_close(struct drained *d)
+{
 	int ret = 0, i;
 
-	t = kcalloc(4, sizeof(*t), GFP_KERNEL);
-	if (!t)
-		return -ENOMEM;
-	e.qp = ib_create_qp(rig->pd, &attr);
-	if (IS_ERR(e.qp)) {
-		kfree(t);
-		return PTR_ERR(e.qp);
-	}
-	ret = to_init(&e);
-	for (i = 0; i < 4 && !ret; i++) {
-		struct ib_recv_wr wr = { .wr_cqe = &t[i].cqe };
-
-		t[i].cqe.done = cqe_done;
-		init_completion(&t[i].done);
-		ret = ib_post_recv(e.qp, &wr, NULL);
-	}
-	if (!ret)
-		ret = to_rtr(rig, &e, &e);
-	if (!ret)
-		ret = to_rts(&e);
-	/* Waits for ever if a flush is lost: then the kernel reports a hung task. */
-	ib_drain_qp(e.qp);
-	for (i = 0; i < 4 && !ret; i++)
-		if (!try_wait_for_completion(&t[i].done) || t[i].status != IB_WC_WR_FLUSH_ERR)
+	if (!d->end.qp)
+		return 0;
+	ib_drain_qp(d->end.qp);
+	for (i = 0; i < DRAINED; i++)
+		if (!try_wait_for_completion(&d->recv[i].done) ||
+		    d->recv[i].status != IB_WC_WR_FLUSH_ERR)
 			ret = -EIO;
 	/* In ERR already. */
-	ib_drain_qp(e.qp);
-	WARN_ON(ib_destroy_qp(e.qp));
-	kfree(t);
+	ib_drain_qp(d->end.qp);
+	WARN_ON(ib_destroy_qp(d->end.qp));
 	return ret;
+}
+
+static int drain_with(struct rig *rig, struct ib_cq *cq)
+{
+	struct drained *d = kzalloc(sizeof(*d), GFP_KERNEL);
+	int ret, end;
+
+	if (!d)
+		return -ENOMEM;
+	ret = drained_open(rig, d, cq);
+	end = drained_close(d);
+	kfree(d);
+	return ret ?: end;
 }
 
 static int t_drain(struct rig *rig)
@@ -926,6 +952,80 @@ static int t_fast_reg(struct rig *rig)
 	return 0;
 }
 
+/* How long a device may take to be found dead, and what is outstanding to be flushed. */
+#define DEATH_MS	20000
+
+/*
+ * For `only=death`: the device dies while this test works on it, by no doing of its own. What is
+ * outstanding is flushed once, in order; so is what is posted later; drain, RESET and destroy work.
+ */
+static int t_death(struct rig *rig)
+{
+	struct ib_cq *cq;
+	struct drained *d;
+	struct ib_wc wc[8];
+	unsigned long last;
+	int ret, end, i;
+	u64 id = 0;
+
+	d = kzalloc(sizeof(*d), GFP_KERNEL);
+	CHECK(d, "no memory");
+	cq = ib_alloc_cq(rig->ibdev, NULL, CQE, 0, IB_POLL_WORKQUEUE);
+	if (IS_ERR(cq)) {
+		kfree(d);
+		CHECK(false, "alloc_cq: %ld", PTR_ERR(cq));
+	}
+	ret = drained_open(rig, d, cq);
+	if (!ret)
+		ret = connect_ends(rig);
+	/* Its receives are in a queue of their own: they must stay. */
+	for (i = 0; i < 8 && !ret; i++)
+		ret = post_recv(rig, &rig->b, 200 + i, 0, 64);
+	if (!ret)
+		pr_info("death awaited\n");
+
+	/* Writes, one after the other, until one is flushed. */
+	last = jiffies;
+	while (!ret) {
+		ret = post(rig, &rig->a, id, IB_WR_RDMA_WRITE, IB_SEND_SIGNALED, 0, 4096,
+			   rig->b.dma, rig->pd->unsafe_global_rkey);
+		if (ret)
+			break;
+		while (ib_poll_cq(rig->a.cq, 1, wc) == 0) {
+			if (time_after(jiffies, last + msecs_to_jiffies(DEATH_MS))) {
+				ret = -ETIMEDOUT;
+				break;
+			}
+			msleep(1);
+		}
+		if (ret || wc[0].status != IB_WC_SUCCESS)
+			break;
+		last = jiffies;
+		id++;
+	}
+	end = drained_close(d);
+	ib_free_cq(cq);
+	kfree(d);
+	CHECK(!ret, "after %llu writes: %d", id, ret);
+	EXPECT_WC(wc[0], id, IB_WC_WR_FLUSH_ERR);
+	CHECK(!end, "drain: %d", end);
+	i = jiffies_to_msecs(jiffies - last);
+	CHECK(i <= DEATH_MS, "flushed and drained after %d ms", i);
+
+	TRY(to_state(&rig->b, IB_QPS_ERR));
+	TRY(reap(&rig->b, wc, 8));
+	for (i = 0; i < 8; i++)
+		EXPECT_WC(wc[i], 200 + i, IB_WC_WR_FLUSH_ERR);
+	for (i = 0; i < 4; i++)
+		TRY(post_recv(rig, &rig->b, 300 + i, 0, 64));
+	TRY(reap(&rig->b, wc, 4));
+	for (i = 0; i < 4; i++)
+		EXPECT_WC(wc[i], 300 + i, IB_WC_WR_FLUSH_ERR);
+	TRY(no_more(&rig->a));
+	TRY(no_more(&rig->b));
+	return to_state(&rig->a, IB_QPS_RESET);
+}
+
 /* Objects come and go; numbers may not run out. */
 static int t_churn(struct rig *rig)
 {
@@ -978,6 +1078,8 @@ static const struct {
 	const char *name;
 	int (*run)(struct rig *rig);
 	int cqe;
+	/* Runs only if it is named: it needs somebody who does something to the device. */
+	bool named;
 } tests[] = {
 	{ "transitions", t_transitions, CQE },
 	{ "immediate-errors", t_immediate_errors, CQE },
@@ -997,22 +1099,26 @@ static const struct {
 	{ "fast-reg", t_fast_reg, CQE },
 	{ "churn", t_churn, CQE },
 	{ "many-cqs", t_many_cqs, CQE },
+	{ "death", t_death, CQE, true },
 };
 
 static int selftest_add(struct ib_device *ibdev)
 {
+	static bool done;
 	struct rig *rig;
 	int i, ret;
 
-	if (strcmp(dev_name(&ibdev->dev), dev))
+	/* Once: a device that has died comes back under its old name. */
+	if (done || strcmp(dev_name(&ibdev->dev), dev))
 		return -EOPNOTSUPP;
+	done = true;
 	rig = kzalloc(sizeof(*rig), GFP_KERNEL);
 	if (!rig)
 		return -ENOMEM;
 	rig->ibdev = ibdev;
 	rig->gid_index = find_gid(ibdev);
 	for (i = 0; i < ARRAY_SIZE(tests); i++) {
-		if (*only && strcmp(only, tests[i].name))
+		if (*only ? strcmp(only, tests[i].name) : tests[i].named)
 			continue;
 		why[0] = 0;
 		ret = rig->gid_index < 0 ? rig->gid_index : rig_open(rig, tests[i].cqe);

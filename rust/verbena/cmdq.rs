@@ -51,6 +51,11 @@ use kernel::{
         CondVar,
         Mutex, //
     },
+    time::{
+        Delta,
+        Instant,
+        Monotonic, //
+    }, //
 };
 use rdma::{
     bind::Binding,
@@ -70,7 +75,7 @@ use zerocopy::{
 const SLOTS: u32 = 32;
 
 /// How long a command may take. Shorter than what the kernel takes for a hung task.
-const TIMEOUT_MS: u32 = 10_000;
+const TIMEOUT: Delta = Delta::from_millis(10_000);
 
 /// How often a waiter looks by itself: an interrupt may be missing.
 const LOOK_MS: u32 = 200;
@@ -314,7 +319,9 @@ impl CommandQueue {
     }
 
     fn wait(&self, slot: &Slot, index: u32, token: u32, opcode: Opcode) -> Result<(), Failure> {
-        for _ in 0..TIMEOUT_MS / LOOK_MS {
+        let begin = Instant::<Monotonic>::now();
+        loop {
+            let late = begin.elapsed() >= TIMEOUT;
             let woken = slot.done.wait_ms(LOOK_MS);
             // A late interrupt for the slot's former command may have woken us: look.
             if self.reply_token(index) == token {
@@ -329,6 +336,9 @@ impl CommandQueue {
             }
             if self.health.is_dead() {
                 return Err(Failure::Dead);
+            }
+            if late {
+                break;
             }
             if !woken {
                 self.look();

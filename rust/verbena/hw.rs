@@ -69,6 +69,11 @@ use kernel::{
         Mutex,
         SetOnce, //
     },
+    time::{
+        Delta,
+        Instant,
+        Monotonic, //
+    }, //
 };
 use rdma::{
     cq::Cq,
@@ -89,7 +94,7 @@ use rdma::{
 };
 
 /// How long a reset, or enabling the command queue, may take.
-const RESET_MS: u32 = 5_000;
+const RESET: Delta = Delta::from_millis(5_000);
 const POLL_MS: u32 = 2;
 
 /// Completion vectors that are used at most.
@@ -482,7 +487,10 @@ fn reset(pdev: &pci::Device, bars: &Bars) -> Result {
 }
 
 fn wait_status(bars: &Bars, done: impl Fn(u32) -> bool) -> Result {
-    for _ in 0..RESET_MS / POLL_MS {
+    // A sleep may take many times as long as it was asked for, so the clock counts.
+    let begin = Instant::<Monotonic>::now();
+    loop {
+        let late = begin.elapsed() >= RESET;
         let status = bars.read(regs::STATUS);
         if status == GONE {
             return Err(ENODEV);
@@ -490,9 +498,11 @@ fn wait_status(bars: &Bars, done: impl Fn(u32) -> bool) -> Result {
         if done(status) {
             return Ok(());
         }
+        if late {
+            return Err(ETIMEDOUT);
+        }
         msleep(POLL_MS);
     }
-    Err(ETIMEDOUT)
 }
 
 /// Chooses the newest version of the contract that both sides speak.

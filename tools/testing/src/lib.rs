@@ -26,6 +26,7 @@ pub mod ffi;
 pub mod hostile;
 #[macro_use]
 mod outcome;
+pub mod death;
 pub mod pattern;
 pub mod peer;
 pub mod rig;
