@@ -135,6 +135,14 @@ _lock() {
 	) 9>>"$lock"
 }
 
+# alone NAME: waits until no other run of that name is at it in this checkout, and keeps others waiting until this one ends
+alone() {
+	local fd
+	mkdir -p "$build"
+	exec {fd}>>"$build/.lock-$1"
+	flock -n "$fd" || { say "waiting for another $1 in this checkout"; flock "$fd"; }
+}
+
 # content_of FILE-OR-DIRECTORY...: a hash of the names and the contents of all files there
 content_of() { find "$@" -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | hash_of; }
 
