@@ -15,7 +15,7 @@ run:     ## build everything, boot a guest, show the device and a table of perft
 test:    ## all tests, ending with `N passed, N failed`; `make test SUITES='unit guest'`: only those of scripts/test --list
 	@scripts/test $(SUITES)
 
-check:   ## formatting, clippy in both builds, ABI layout and version, SPDX, unsafe walls, dependencies, links
+check:   ## formatting, clippy in both builds, ABI layout and version, SPDX, unsafe walls, dependencies, links, shellcheck
 	@scripts/check-style
 
 bench:   ## Verbena and rxe alternating in one guest, and the engine alone: build/bench.json, build/bench.svg
