@@ -36,7 +36,8 @@ fn the_version_is_checked_before_the_queue_runs() {
 #[test]
 fn the_queue_has_to_be_in_memory() {
     let d = &mut Driver::cold(Config::default());
-    d.regs.write(regs::VERSION_SELECT, 1);
+    d.regs
+        .write(regs::VERSION_SELECT, verbena_abi::ABI_VERSION.into());
     d.regs.write(regs::CMDQ_BASE_HI, 7);
     d.regs.write(regs::CMDQ_SLOTS, 1);
     d.device.enable_cmdq(&d.ram);
