@@ -167,6 +167,12 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         if !allowed {
             return Err(malformed(Syndrome::WqeOpcodeTransport));
         }
+        if opcode == WqeOpcode::FastReg
+            && length < wqe::FAST_REG_OFFSET + size_of::<FastRegSegment>()
+        {
+            // What follows in the ring is another's.
+            return Err(malformed(Syndrome::WqeSgeCount));
+        }
         if matches!(opcode, WqeOpcode::LocalInv | WqeOpcode::FastReg) {
             return if self.env.is_privileged() {
                 Ok(())

@@ -102,7 +102,12 @@ pub fn check(qp_type: QpType, now: QpState, request: &ModifyQp) -> Result<QpStat
     }
     let (must, may) = masks(qp_type, now, to).ok_or(TRANSITION)?;
     if matches!(to, QpState::Reset | QpState::Err) {
-        return Ok(to);
+        // They take no attribute at all.
+        return if mask == m::STATE {
+            Ok(to)
+        } else {
+            Err(ATTRIBUTE)
+        };
     }
     if mask & m::ALT_PATH != 0 {
         return Err(bad(CmdStatus::Unsupported, Syndrome::CmdAttribute));

@@ -326,3 +326,44 @@ fn a_privileged_queue_pair_has_all_of_memory() {
     let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(at, 64, key)]).to(at, lkey);
     assert_eq!(outcome(&mut p, &wr.encode()).0, WcStatus::RemAccessErr);
 }
+
+#[test]
+fn a_fast_registration_that_reaches_into_the_next_wqe_is_malformed() {
+    let mut p = Pair::new();
+    let mut request = p.d.qp_request(&p.cq_a.clone(), &p.cq_a.clone());
+    request.flags = QP_PRIVILEGED;
+    request.log_sq_stride = 6;
+    p.a = p.d.create_qp_by(&request).unwrap();
+    p.b = p.d.create_qp(&p.cq_b.clone(), &p.cq_b.clone());
+    p.d.connect(&p.a.clone(), &p.b.clone());
+    let register = SendWr::new(WqeOpcode::FastReg, 1, &[]).encode();
+    let got = outcome(&mut p, &register);
+    let cause = Syndrome::WqeSgeCount.to_raw();
+    assert_eq!(got, (WcStatus::LocQpOpErr, cause.into()));
+}
+
+#[test]
+fn error_and_reset_take_no_attributes() {
+    let mut p = Pair::new();
+    for state in [QpState::Err, QpState::Reset] {
+        let attr = QpAttr {
+            qp_state: state.to_raw(),
+            cur_qp_state: QpState::Rts.to_raw(),
+            ..Default::default()
+        };
+        for surplus in [
+            qp_mask::CUR_STATE,
+            qp_mask::QKEY,
+            qp_mask::AV,
+            qp_mask::TIMEOUT,
+            1 << 31,
+        ] {
+            let e = p.d.modify(p.a.qpn, qp_mask::STATE | surplus, attr);
+            assert_eq!(e.unwrap_err().syndrome, Syndrome::CmdAttribute);
+        }
+        assert_eq!(p.d.query_qp(p.a.qpn).attr.qp_state, QpState::Rts.to_raw());
+    }
+    for state in [QpState::Err, QpState::Reset] {
+        p.d.move_to(p.a.qpn, state).unwrap();
+    }
+}
