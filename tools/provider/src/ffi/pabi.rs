@@ -1,12 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The private ABI of libibverbs that this library is built for: 34, which rdma-core v34 to v56 have (Debian 13: 56.1).
+//! The private ABI of libibverbs that this library is built for: 34, as rdma-core v36 to v56 have it (Debian 13: 56.1).
+//!
+//! The number is that of the release that last broke it; within a number the table of operations grows, in alphabetical
+//! order, and a library fits the releases whose table it was generated from:
+//!
+//! | private ABI | rdma-core | operations |
+//! | --- | --- | --- |
+//! | 34 | v34, v35 | 73, 75 |
+//! | **34** | **v36 to v56** | **76** |
+//! | 57 | v57, v58 | 76 |
+//! | 59 | v59 to v63 | 79 to 81 |
+//! | 64 | v64 | 83 |
+//! | 65 | v65 | 93 |
 //!
 //! Another private ABI is another generated file (`scripts/provider-bindings`), named here, and a library linked against
 //! that libibverbs: its symbols have the private ABI's number as their version. From 34 to 65 the calls of
 //! `ibv_cmd_get_context`, `ibv_cmd_create_cq_ex` and `ibv_cmd_create_qp_ex2` get one argument more; all else that is used
-//! here stays as it is.
+//! here stays as it is, though structures have other sizes.
 
 #[cfg(not(test))]
 pub use super::v34::verbs_register_driver_34 as verbs_register_driver;
 pub use super::v34::*;
+
+// The table of the releases above: what the generated file of another one would not have.
+const _: () = assert!(size_of::<verbs_context_ops>() == 76 * size_of::<usize>());
