@@ -243,6 +243,35 @@ fn a_list_is_published_once_and_stops_at_the_bad_request() {
 }
 
 #[test]
+fn sges_without_a_list_are_refused() {
+    let f = Fixture::new();
+    let qp = f.rts(9);
+    // Older WQEs whose SGEs must not be taken for those of a later one.
+    for wr_id in 0..u64::from(SIZE) {
+        post_one(&qp, wr_id).unwrap();
+    }
+    receive(&qp, &[1, 2, 3, 4]).unwrap();
+    qp.reset();
+    qp.set_state(QpState::Rts);
+    let mut sges = [sge(8)];
+    for (opcode, flags) in [(2, 0), (0, 0), (4, 0), (5, 0), (2, 8)] {
+        let mut wr = send(1, &mut sges);
+        (wr.opcode, wr.send_flags) = (opcode, flags);
+        wr.sg_list = core::ptr::null_mut();
+        assert_eq!(post(&qp, &mut [wr]), Err((Errno::INVAL, 0)));
+    }
+    let mut wr = mock::recv_wr(1, &mut sges);
+    wr.sg_list = core::ptr::null_mut();
+    let refused = mock::with_recvs(&mut [wr], |first| qp.post_recv(first));
+    assert_eq!(refused, Err((Errno::INVAL, 0)));
+    assert_eq!(f.producer(), 0);
+    // Without SGEs there is no need of a list.
+    let mut wr = send(1, &mut sges);
+    (wr.num_sge, wr.sg_list) = (0, core::ptr::null_mut());
+    post(&qp, &mut [wr]).unwrap();
+}
+
+#[test]
 fn a_full_queue_is_free_again_after_a_later_completion() {
     let mut f = Fixture::new();
     let qp = f.rts(9);

@@ -20,7 +20,7 @@ impl<'a> SendWr<'a> {
     ///
     /// # Safety
     ///
-    /// `wr` points to a valid list: each entry has `num_sge` SGEs if that is positive, the union member of its opcode
+    /// `wr` points to a valid list: each entry has `num_sge` SGEs if that is positive, or none (null), the union member of its opcode
     /// is set, an address handle is one of this provider's, and inline data is readable. Nothing changes it during `'a`.
     #[inline(always)]
     pub unsafe fn new(wr: *const ibv_send_wr) -> Option<Self> {
@@ -64,10 +64,10 @@ impl<'a> SendWr<'a> {
         self.0.num_sge as u32
     }
 
-    /// Copies the SGEs to `offset` of `entry`; false if there is no room for them.
+    /// Copies the SGEs to `offset` of `entry`; false if there is no list, or no room for it.
     #[inline(always)]
     pub fn copy_sges<const MIN: usize>(self, entry: Entry<'_, MIN>, offset: usize) -> bool {
-        entry.put_all(offset, sges(self.0.sg_list, self.0.num_sge))
+        sges(self.0.sg_list, self.0.num_sge).is_some_and(|sges| entry.put_all(offset, sges))
     }
 
     /// Immediate data or the key to invalidate, as it lies in memory.
@@ -108,7 +108,7 @@ impl<'a> SendWr<'a> {
         Some((ah, ud.remote_qpn, ud.remote_qkey))
     }
 
-    /// Copies inline data to `offset` of `entry`: its length, or nothing if it is longer than `most`.
+    /// Copies inline data to `offset` of `entry`: its length, or nothing if there is no list or it is longer than `most`.
     #[inline(always)]
     pub fn copy_inline<const MIN: usize>(
         self,
@@ -117,7 +117,7 @@ impl<'a> SendWr<'a> {
         most: u32,
     ) -> Option<u32> {
         let mut total = 0u32;
-        for sge in sges(self.0.sg_list, self.0.num_sge) {
+        for sge in sges(self.0.sg_list, self.0.num_sge)? {
             if sge.length > most - total {
                 return None;
             }
@@ -141,7 +141,7 @@ impl RecvWr<'_> {
     ///
     /// # Safety
     ///
-    /// `wr` points to a valid list: each entry has `num_sge` SGEs if that is positive. Nothing changes it as long
+    /// `wr` points to a valid list: each entry has `num_sge` SGEs if that is positive, or none (null). Nothing changes it as long
     /// as this value lives.
     #[inline(always)]
     pub unsafe fn new(wr: *const ibv_recv_wr) -> Option<Self> {
@@ -173,18 +173,22 @@ impl RecvWr<'_> {
         self.0.num_sge as u32
     }
 
-    /// Copies the SGEs to `offset` of `entry`; false if there is no room for them.
+    /// Copies the SGEs to `offset` of `entry`; false if there is no list, or no room for it.
     #[inline(always)]
     pub fn copy_sges<const MIN: usize>(self, entry: Entry<'_, MIN>, offset: usize) -> bool {
-        entry.put_all(offset, sges(self.0.sg_list, self.0.num_sge))
+        sges(self.0.sg_list, self.0.num_sge).is_some_and(|sges| entry.put_all(offset, sges))
     }
 }
 
+/// The SGEs; nothing if some are announced and there is no list. What an older WQE left must not pass for them.
 #[inline(always)]
-fn sges<'a>(list: *const ibv_sge, count: i32) -> &'a [ibv_sge] {
-    if count <= 0 || list.is_null() {
-        return &[];
+fn sges<'a>(list: *const ibv_sge, count: i32) -> Option<&'a [ibv_sge]> {
+    if count <= 0 {
+        return Some(&[]);
+    }
+    if list.is_null() {
+        return None;
     }
     // SAFETY: whoever made the work request vouched for `count` SGEs that do not change.
-    unsafe { slice::from_raw_parts(list, count as usize) }
+    Some(unsafe { slice::from_raw_parts(list, count as usize) })
 }
