@@ -7,10 +7,9 @@
 
 use crate::errno::Errno;
 use crate::ffi::lock::Guard;
-use crate::ffi::memory::Entry;
 use crate::ffi::object::Ah;
-use crate::send::{Form, Producer, SendQueue, MIN, OPCODES};
-use verbena_abi::doorbell;
+use crate::send::{Form, Producer, SendQueue, KNOWN_FLAGS, OPCODES};
+use crate::wqe::{Head, Wqe};
 use verbena_abi::wqe::{self, send_flags};
 
 /// The requests of one `ibv_wr_start`.
@@ -21,23 +20,56 @@ pub struct Build {
     /// Whether there is one.
     open: bool,
     alive: bool,
+    /// Whether it lacks the address of a datagram.
+    unaddressed: bool,
     error: Option<Errno>,
     form: Option<Form>,
     wr_id: u64,
     /// The first word of its WQE.
-    head: u64,
+    head: Head,
     /// Where its next SGE goes.
     data: usize,
 }
 
+impl Build {
+    /// Keeps the first error.
+    #[cold]
+    fn fail(&mut self, errno: Errno) {
+        self.error = self.error.or(Some(errno));
+    }
+}
+
+/// What a request has beside its opcode.
+#[derive(Clone, Copy)]
+pub enum Operands {
+    None,
+    /// Immediate data, or a key to invalidate.
+    Imm(u32),
+    /// Key and address at the peer.
+    Remote(u32, u64),
+    RemoteImm(u32, u64, u32),
+    /// The same, then compare or add, swap.
+    Atomic(u32, u64, u64, u64),
+}
+
+impl Producer {
+    /// The request that is being written, if it can still be posted.
+    #[inline(always)]
+    fn current(&self) -> Option<Wqe<'_>> {
+        let build = &self.build;
+        (build.open && build.alive && build.error.is_none())
+            .then(|| Wqe(self.ring.entry(build.index)))
+    }
+}
+
 impl SendQueue {
-    /// `ibv_wr_start`. The lock is kept until `commit` or an abort.
-    pub fn start(&self, error: Option<Errno>) -> Guard<'_, Producer> {
+    /// `ibv_wr_start`. The lock is kept until `commit` or an abort. Nothing is posted unless `may` says so under it.
+    pub fn start(&self, may: impl FnOnce() -> bool) -> Guard<'_, Producer> {
         let mut guard = self.producer.lock_long();
         guard.build = Build {
             index: guard.index,
             alive: self.area.alive(),
-            error,
+            error: (!may()).then_some(Errno::INVAL),
             ..Build::default()
         };
         guard
@@ -45,7 +77,7 @@ impl SendQueue {
 
     /// `ibv_wr_complete`.
     pub fn commit(&self, mut guard: Guard<'_, Producer>) -> Result<(), Errno> {
-        self.close(&mut guard.build);
+        self.close(&mut guard);
         if let Some(errno) = guard.build.error {
             return Err(errno);
         }
@@ -60,80 +92,86 @@ impl SendQueue {
 
     /// Begins a request with an opcode of `enum ibv_wr_opcode`.
     #[inline(always)]
-    pub fn begin<'a>(
-        &'a self,
-        build: &mut Build,
+    pub fn begin(
+        &self,
+        producer: &mut Producer,
         opcode: u32,
         wr_id: u64,
         flags: u32,
-    ) -> Option<Entry<'a, MIN>> {
-        self.close(build);
+        operands: Operands,
+    ) {
+        self.close(producer);
+        let build = &mut producer.build;
         if build.error.is_some() {
-            return None;
+            return;
         }
         let Some(&(opcode, form)) = OPCODES.get(opcode as usize) else {
-            build.error = Some(Errno::INVAL);
-            return None;
+            return build.fail(Errno::INVAL);
         };
-        if !self.window().has_room(build.index) {
-            build.error = Some(Errno::NOMEM);
-            return None;
+        if flags > KNOWN_FLAGS {
+            return build.fail(Errno::INVAL);
         }
-        let known = u32::from(send_flags::ALL & !send_flags::INLINE);
+        if !self.window().has_room(build.index) {
+            return build.fail(Errno::NOMEM);
+        }
         build.open = true;
+        build.unaddressed = self.config.datagram;
         build.form = Some(form);
         build.wr_id = wr_id;
-        build.head = u64::from(opcode.to_raw()) | u64::from((flags | self.flags) & known) << 8;
+        // Inline is what comes by the functions for it, not what this flag says.
+        let inline = u32::from(send_flags::INLINE);
+        build.head = Head::new(opcode, (flags | self.flags) & !inline);
         build.data = self.data;
-        build.alive.then(|| self.ring.entry(build.index))
-    }
-
-    /// The remote address and key of the request.
-    #[inline(always)]
-    pub fn set_remote(&self, entry: Entry<'_, MIN>, rkey: u32, remote_addr: u64) {
-        entry.put::<24>(remote_addr);
-        entry.put::<32>(rkey.into());
-    }
-
-    /// The operands of an atomic.
-    pub fn set_operands(
-        &self,
-        build: &mut Build,
-        entry: Entry<'_, MIN>,
-        compare_add: u64,
-        swap: u64,
-    ) {
-        if !self.config.datagram {
-            entry.put_pair(wqe::DATA_OFFSET, compare_add, swap);
+        if matches!(operands, Operands::Atomic(..)) && !self.config.datagram {
             build.data = wqe::DATA_OFFSET_ATOMIC;
+        }
+        let Some(wqe) = producer.current() else {
+            return;
+        };
+        match operands {
+            Operands::None => {}
+            Operands::Imm(imm) => wqe.set_imm(imm),
+            Operands::Remote(rkey, addr) => wqe.set_remote(addr, rkey),
+            Operands::RemoteImm(rkey, addr, imm) => {
+                wqe.set_imm(imm);
+                wqe.set_remote(addr, rkey);
+            }
+            Operands::Atomic(rkey, addr, compare_add, swap) => {
+                wqe.set_remote(addr, rkey);
+                if !self.config.datagram {
+                    wqe.set_operands(compare_add, swap);
+                }
+            }
         }
     }
 
-    /// The entry of the request that is being written, if it can still be posted.
-    #[inline(always)]
-    fn current(&self, build: &Build) -> Option<Entry<'_, MIN>> {
-        (build.open && build.alive && build.error.is_none()).then(|| self.ring.entry(build.index))
+    /// A request that this queue pair cannot have.
+    pub fn refuse(&self, producer: &mut Producer) {
+        self.close(producer);
+        producer.build.fail(Errno::INVAL);
     }
 
     /// The address of a datagram.
-    pub fn set_address(&self, build: &Build, ah: &Ah, qpn: u32, qkey: u32) {
-        if let (Some(entry), true) = (self.current(build), self.config.datagram) {
-            crate::send::put_address(entry, ah, qpn, qkey);
+    pub fn set_address(&self, producer: &mut Producer, ah: &Ah, qpn: u32, qkey: u32) {
+        if self.config.datagram {
+            if let Some(wqe) = producer.current() {
+                wqe.set_address(ah, qpn, qkey);
+            }
+            producer.build.unaddressed = false;
         }
     }
 
     /// An SGE more.
     #[inline(always)]
-    pub fn add_sge(&self, build: &mut Build, addr: u64, length: u32, lkey: u32) {
-        if (build.head >> 16) as u8 as u32 >= self.config.max_sge {
-            build.error = build.error.or(Some(Errno::INVAL));
-            return;
+    pub fn add_sge(&self, producer: &mut Producer, addr: u64, length: u32, lkey: u32) {
+        if producer.build.head.sges() >= self.config.max_sge {
+            return producer.build.fail(Errno::INVAL);
         }
-        if let Some(entry) = self.current(build) {
-            entry.put_pair(build.data, addr, u64::from(length) | u64::from(lkey) << 32);
-            build.data += 16;
+        if let Some(wqe) = producer.current() {
+            wqe.set_sge(producer.build.data, addr, length, lkey);
+            producer.build.data += size_of::<wqe::Sge>();
         }
-        build.head += 1 << 16;
+        producer.build.head = producer.build.head.plus_sge();
     }
 
     /// More inline data.
@@ -141,43 +179,42 @@ impl SendQueue {
     /// `copy` writes it at the offset that it is told, and says whether it fits.
     pub fn add_inline(
         &self,
-        build: &mut Build,
+        producer: &mut Producer,
         length: usize,
-        copy: impl FnOnce(Entry<'_, MIN>, usize) -> bool,
+        copy: impl FnOnce(Wqe<'_>, usize) -> bool,
     ) {
-        let before = (build.head >> 32) as usize;
+        let build = &producer.build;
+        let before = build.head.inline_length();
         let fits = length <= (self.config.max_inline as usize).saturating_sub(before);
         if !fits || matches!(build.form, Some(Form::Read | Form::Atomic | Form::Key)) {
-            build.error = build.error.or(Some(Errno::INVAL));
-            return;
+            return producer.build.fail(Errno::INVAL);
         }
-        if let Some(entry) = self.current(build) {
-            if !copy(entry, build.data + before) {
-                build.error = Some(Errno::INVAL);
-                return;
+        let at = build.data + before;
+        if let Some(wqe) = producer.current() {
+            if !copy(wqe, at) {
+                return producer.build.fail(Errno::INVAL);
             }
         }
-        build.head |= u64::from(send_flags::INLINE) << 8;
-        build.head += (length as u64) << 32;
+        // At most 512 bytes in all.
+        producer.build.head = producer.build.head.with_inline(length as u32);
     }
 
     /// The request is complete as far as it can be seen from here.
     #[inline(always)]
-    fn close(&self, build: &mut Build) {
-        if build.open && build.error.is_none() {
-            if build.alive {
-                let entry = self.ring.entry(build.index);
-                entry.put::<8>(build.wr_id);
-                entry.put::<0>(build.head);
+    fn close(&self, producer: &mut Producer) {
+        if producer.build.open && producer.build.error.is_none() {
+            if producer.build.unaddressed {
+                // It would go where an older datagram went.
+                producer.build.fail(Errno::INVAL);
+            } else {
+                if let Some(wqe) = producer.current() {
+                    wqe.finish(producer.build.head, producer.build.wr_id);
+                }
+                let build = &mut producer.build;
+                self.window().remember(build.index, build.wr_id);
+                build.index = build.index.wrapping_add(1);
             }
-            self.window().remember(build.index, build.wr_id);
-            build.index = build.index.wrapping_add(1);
         }
-        build.open = false;
-    }
-
-    #[inline(always)]
-    pub fn publish(&self, producer: u32) {
-        doorbell::post_send(&*self.area, self.config.slot, producer, || self.area.ring());
+        producer.build.open = false;
     }
 }

@@ -2,17 +2,20 @@
 
 //! Completion queues: polling, arming, and taking a queue pair's entries out again.
 //!
-//! A poll takes entries while their phase is that of the pass, translates them, moves the consumer index of the work
-//! queue behind what completed, and publishes its own consumer index once. When the device is dead the ring is not
-//! looked at any more: then everything outstanding in the queue pairs of this CQ is flushed from their windows.
+//! A poll takes entries while their phase is that of the pass and translates them. For each run of entries of one work
+//! queue it publishes its own consumer index, and then moves the work queue's behind what completed. In this order:
+//! whoever posts into the room that a completion made must find the CQ's entry free too, or a CQ that holds exactly what
+//! is outstanding would overflow. When the device is dead the ring is not looked at any more: then everything outstanding
+//! in the queue pairs of this CQ is flushed from their windows.
 
 use crate::ffi::lock::Lock;
 use crate::ffi::memory::{Area, Entry, Ring};
 use crate::qp::{Qp, Receives};
 use crate::table::QpTable;
+use core::mem::offset_of;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use verbena_abi::cqe::{Tail, WcOpcode, WcStatus, CQE_SIZE, TAIL_OFFSET, WC_OPCODE_RECV};
+use verbena_abi::cqe::{Cqe, Tail, WcOpcode, WcStatus, CQE_SIZE, TAIL_OFFSET, WC_OPCODE_RECV};
 use verbena_abi::doorbell::{self, Arm, ArmMode, Words};
 use verbena_abi::syndrome::Syndrome;
 
@@ -33,9 +36,10 @@ pub struct Cq {
 pub struct CqState {
     ring: CqRing,
     log_size: u8,
-    /// Consumer index: the next entry to look at.
+    /// The next entry to look at.
     consumer: u32,
-    /// Completions before it that were not polled yet, with their indexes: see [`Cq::clean`].
+    /// Completions before it that were not polled yet, with their indexes: see [`Cq::clean`]. Each keeps the place of an
+    /// entry: to the device they are the last ones before `consumer`.
     saved: VecDeque<(u32, Completion)>,
     /// The last arm.
     arm: Arm,
@@ -61,16 +65,36 @@ pub struct Completion {
     tail: u32,
 }
 
+const INDEX_LENGTH: usize = offset_of!(Cqe, wqe_index);
+const IMM_QPN: usize = offset_of!(Cqe, imm);
+const SOURCE_ERROR: usize = offset_of!(Cqe, src_qp);
+/// The words that hold P_Key index and service level, and where in them.
+const PKEY_INDEX: (usize, usize) = in_word(offset_of!(Cqe, pkey_index));
+const SL: (usize, usize) = in_word(offset_of!(Cqe, sl));
+
+const fn in_word(offset: usize) -> (usize, usize) {
+    (offset / 8 * 8, offset % 8 * 8)
+}
+
+const _: () = {
+    assert!(offset_of!(Cqe, byte_len) == INDEX_LENGTH + 4);
+    assert!(offset_of!(Cqe, qpn) == IMM_QPN + 4);
+    assert!(offset_of!(Cqe, vendor_err) == SOURCE_ERROR + 4);
+    assert!(offset_of!(Cqe, tail) == TAIL_OFFSET && size_of::<Cqe>() == CQE_SIZE);
+};
+
 impl Completion {
     #[inline(always)]
     fn read(entry: Entry<'_, CQE_SIZE>, imm_qpn: u64, tail: u32) -> Self {
+        let pkey_index = entry.get::<{ PKEY_INDEX.0 }>() >> PKEY_INDEX.1 & 0xffff;
+        let sl = entry.get::<{ SL.0 }>() >> SL.1 & 0xff;
         Self {
-            wr_id: entry.get::<0>(),
-            index_length: entry.get::<8>(),
+            wr_id: entry.get::<{ offset_of!(Cqe, wr_id) }>(),
+            index_length: entry.get::<INDEX_LENGTH>(),
             imm_qpn,
-            source_error: entry.get::<24>(),
-            timestamp: entry.get::<32>(),
-            path: entry.get::<40>() >> 32 & 0xffff | (entry.get::<48>() >> 48 & 0xff) << 32,
+            source_error: entry.get::<SOURCE_ERROR>(),
+            timestamp: entry.get::<{ offset_of!(Cqe, timestamp) }>(),
+            path: pkey_index | sl << 32,
             tail,
         }
     }
@@ -184,49 +208,79 @@ impl Cq {
     #[inline(always)]
     pub fn poll(&self, most: usize, mut sink: impl FnMut(usize, &Completion)) -> usize {
         let mut state = self.state.lock();
-        let before = state.consumer;
         let mut count = 0;
         while count < most {
             // What is usual stays in registers; everything else goes the long way.
-            if let Some(completion) = self.take(&mut state) {
-                sink(count, &completion);
-            } else if self.is_empty(&state) {
-                break;
-            } else if let Some(completion) = self.next(&mut state) {
-                sink(count, &completion);
-            } else {
+            count += self.take(&mut state, most - count, |index, one| {
+                sink(count + index, one);
+            });
+            if count == most || self.is_empty(&state) {
                 break;
             }
+            let Some(completion) = self.next_unusual(&mut state) else {
+                break;
+            };
+            sink(count, &completion);
             count += 1;
-        }
-        if state.consumer != before {
-            self.publish(&state);
         }
         count
     }
 
-    /// Takes the next entry if it is there and usual.
+    /// Takes entries as long as they are there and usual, `most` at most; returns how many.
     #[inline(always)]
-    fn take(&self, state: &mut CqState) -> Option<Completion> {
-        let consumer = state.consumer;
-        let entry = state.ring.entry(consumer);
-        let tail = entry.get32_acquire::<TAIL_OFFSET>();
-        if !Tail::is_valid(tail, consumer, state.log_size) || !state.saved.is_empty() {
-            return None;
+    fn take(
+        &self,
+        state: &mut CqState,
+        most: usize,
+        mut sink: impl FnMut(usize, &Completion),
+    ) -> usize {
+        let mut count = 0;
+        let mut run: Option<Run<'_>> = None;
+        while count < most && state.saved.is_empty() {
+            let entry = state.ring.entry(state.consumer);
+            let tail = entry.get32_acquire::<TAIL_OFFSET>();
+            if !Tail::is_valid(tail, state.consumer, state.log_size) {
+                break;
+            }
+            let imm_qpn = entry.get::<IMM_QPN>();
+            let Some(qp) = state.qps.find((imm_qpn >> 32) as u32) else {
+                break;
+            };
+            let completion = Completion::read(entry, imm_qpn, tail);
+            let (receive, index) = (completion.is_receive(), completion.wqe_index());
+            match &mut run {
+                Some(run) if core::ptr::eq(run.qp, qp) && run.receive == receive => {
+                    run.extend(index)
+                }
+                _ => {
+                    if let Some(run) = &run {
+                        self.settle(state, run);
+                    }
+                    run = Some(Run { qp, receive, index });
+                }
+            }
+            state.consumer = state.consumer.wrapping_add(1);
+            sink(count, &completion);
+            count += 1;
         }
-        let imm_qpn = entry.get::<16>();
-        let qp = state.qps.find((imm_qpn >> 32) as u32)?;
-        let completion = Completion::read(entry, imm_qpn, tail);
-        qp.retire(completion.is_receive(), completion.wqe_index());
-        state.consumer = consumer.wrapping_add(1);
-        Some(completion)
+        if let Some(run) = &run {
+            self.settle(state, run);
+        }
+        count
     }
 
-    /// Tells the device how far the CQ was polled.
+    /// Gives back what a run held: first the CQ's entries, then the work queue's.
     #[inline(always)]
-    pub fn publish(&self, state: &CqState) {
+    fn settle(&self, state: &CqState, run: &Run<'_>) {
+        self.publish(state);
+        run.qp.retire(run.receive, run.index);
+    }
+
+    /// Tells the device how far the CQ was polled. What is saved still counts.
+    #[inline(always)]
+    fn publish(&self, state: &CqState) {
         self.area
-            .store_release(doorbell::cq_consumer(self.slot), state.consumer);
+            .store_release(doorbell::cq_consumer(self.slot), state.polled());
     }
 
     /// Whether the next entry is there.
@@ -243,20 +297,36 @@ impl Cq {
         !self.is_written(state) && state.saved.is_empty() && self.area.alive()
     }
 
+    /// Takes the next completion. Its place is free at once: the program may post in its stead before it takes another.
+    #[inline(always)]
+    pub fn next(&self, state: &mut CqState) -> Option<Completion> {
+        let mut next = None;
+        if self.take(state, 1, |_, one| next = Some(*one)) == 0 {
+            return self.next_unusual(state);
+        }
+        next
+    }
+
     /// Takes the next completion, whatever there is.
     #[cold]
     #[inline(never)]
-    pub fn next(&self, state: &mut CqState) -> Option<Completion> {
-        if !state.saved.is_empty() {
-            return Some(state.take_saved());
+    fn next_unusual(&self, state: &mut CqState) -> Option<Completion> {
+        if let Some((_, completion)) = state.saved.pop_front() {
+            self.publish(state);
+            if let Some(qp) = state.qps.find(completion.qpn()) {
+                qp.retire(completion.is_receive(), completion.wqe_index());
+            }
+            return Some(completion);
         }
         // First whether the entry is there, then what it is: one that appears in between must not pass for unusable.
         while self.is_written(state) {
-            if let Some(completion) = self.take(state) {
-                return Some(completion);
+            let mut next = None;
+            if self.take(state, 1, |_, one| next = Some(*one)) == 1 {
+                return next;
             }
             // An entry that names no queue pair of this CQ cannot be used; it does not end the poll.
             state.consumer = state.consumer.wrapping_add(1);
+            self.publish(state);
         }
         if self.area.alive() {
             None
@@ -307,37 +377,46 @@ impl Cq {
     }
 
     /// Makes `qp`'s completions known here.
+    ///
+    /// The kernel may have handed out the number of one that is being destroyed and is still known here. Nothing more can
+    /// complete there, and nothing of `qp` has yet: what is found belongs to that one.
     pub fn attach(&self, qp: &Arc<Qp>) {
-        self.state.lock().qps.insert(qp);
+        let mut state = self.state.lock();
+        if let Some(gone) = state.qps.remove(qp.qpn) {
+            self.clean_locked(&mut state, &gone);
+        }
+        state.qps.insert(qp);
     }
 
-    /// Takes `qp`'s completions out and forgets it.
+    /// Takes `qp`'s completions out and forgets it, unless its number has brought another here.
     pub fn detach(&self, qp: &Qp) {
         let mut state = self.state.lock();
+        if state.qps.has(qp) {
+            self.clean_locked(&mut state, qp);
+            state.qps.remove(qp.qpn);
+        }
+    }
+
+    /// Takes `qp`'s completions out; then `then`, which no poll comes between. The device writes none of them any more.
+    pub fn clean(&self, qp: &Qp, then: impl FnOnce()) {
+        let mut state = self.state.lock();
         self.clean_locked(&mut state, qp);
-        state.qps.remove(qp.qpn);
+        then();
     }
 
-    /// Takes `qp`'s completions out. The device writes none of them any more.
-    pub fn clean(&self, qp: &Qp) {
-        self.clean_locked(&mut self.state.lock(), qp);
-    }
-
-    /// The ring is the device's alone to write, so what belongs to other queue pairs is saved from it, and all its
-    /// entries are given back.
+    /// The ring is the device's alone to write, so what belongs to other queue pairs is saved from it. As if it had moved
+    /// up in the ring, it keeps as many entries as it had: only those of `qp` are given back.
     fn clean_locked(&self, state: &mut CqState, qp: &Qp) {
-        let mut kept = core::mem::take(&mut state.saved);
-        loop {
+        let polled = state.polled();
+        while state.consumer.wrapping_sub(polled) < state.ring.size() && self.is_written(state) {
             let entry = state.ring.entry(state.consumer);
             let tail = entry.get32_acquire::<TAIL_OFFSET>();
-            if !Tail::is_valid(tail, state.consumer, state.log_size) {
-                break;
-            }
-            let completion = Completion::read(entry, entry.get::<16>(), tail);
-            kept.push_back((state.consumer, completion));
+            let completion = Completion::read(entry, entry.get::<IMM_QPN>(), tail);
+            state.saved.push_back((state.consumer, completion));
             state.consumer = state.consumer.wrapping_add(1);
         }
-        kept.retain(|(_, completion)| {
+        let mut saved = core::mem::take(&mut state.saved);
+        saved.retain(|(_, completion)| {
             let own = completion.qpn() == qp.qpn;
             if own && completion.is_receive() {
                 if let Receives::Shared(srq) = &qp.receives {
@@ -346,19 +425,33 @@ impl Cq {
             }
             !own
         });
-        state.saved = kept;
+        state.saved = saved;
         self.publish(state);
     }
 }
 
-impl CqState {
-    #[cold]
-    #[inline(never)]
-    fn take_saved(&mut self) -> Completion {
-        let (_, completion) = self.saved.pop_front().unwrap_or_default();
-        if let Some(qp) = self.qps.find(completion.qpn()) {
-            qp.retire(completion.is_receive(), completion.wqe_index());
+/// Completions of one work queue in a row: the newest one says what is done.
+struct Run<'a> {
+    qp: &'a Qp,
+    receive: bool,
+    index: u32,
+}
+
+impl Run<'_> {
+    /// An SRQ's need not be in order.
+    #[inline(always)]
+    fn extend(&mut self, index: u32) {
+        if index.wrapping_sub(self.index) as i32 > 0 {
+            self.index = index;
         }
-        completion
+    }
+}
+
+impl CqState {
+    /// The consumer index as the device is to see it.
+    #[inline(always)]
+    fn polled(&self) -> u32 {
+        // At most as many as the ring has entries.
+        self.consumer.wrapping_sub(self.saved.len() as u32)
     }
 }

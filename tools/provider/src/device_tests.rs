@@ -450,7 +450,7 @@ fn datagrams_carry_their_address() {
         rig.receive(1, 31, &mut [sge(to, 128, to_key)]);
         let mut vector = Driver::path(0, 1);
         vector.pdn = pdn.into();
-        let handle = Draft::<ibv_ah, Ah>::new().finish(Ah::from_vector(vector));
+        let handle = Draft::<ibv_ah, Ah>::new().finish(Ah::new(vector, None));
         let mut sges = [sge(from, 50, from_key)];
         let mut send = wr(7, 3, SIGNALED, &mut sges);
         mock::set_datagram(&mut send, handle, rig.sides[1].qp.qpn, QKEY, 0x55aa);

@@ -9,13 +9,14 @@
 //! One message, from the program's side:
 //!
 //! 1. `ibv_post_send` arrives in `ffi::data`, which wraps C's list ([`ffi::wr`]) and hands it to [`qp`]. The state is
-//!    checked there; [`send`] checks the request, writes the WQE into the ring ([`ffi::memory`]) and remembers its
+//!    checked there; [`send`] checks the request, writes the WQE ([`wqe`]) into the ring ([`ffi::memory`]) and remembers its
 //!    `wr_id` ([`window`]). After the last request of the list the producer index is published by the protocol of
 //!    [`verbena_abi::doorbell`], the very code that the device runs the other half of: a store, an increment, a fence, a
 //!    load; the doorbell, which costs a VM exit, is rung only when the device sleeps.
 //! 2. The device does what the WQE says and writes a CQE.
 //! 3. `ibv_poll_cq` arrives in [`cq`]: the phase of the next entry tells that it is new; its QPN finds the queue pair
-//!    ([`table`]), whose window moves on, which frees the ring's entries; the consumer index is published once.
+//!    ([`table`]). The consumer index is published, once for entries of one queue in a row; then that queue's window moves
+//!    on, which frees the ring's entries.
 //!
 //! Locks: each queue has its own ([`ffi::lock`]). A CQ's comes before those of the queues that complete there. Moving a
 //! queue pair to RESET, or destroying it, takes its CQEs out of its CQs under their locks.
@@ -38,7 +39,9 @@ mod qp;
 mod recv;
 mod send;
 mod table;
+mod users;
 mod window;
+mod wqe;
 
 #[cfg(test)]
 mod device_tests;

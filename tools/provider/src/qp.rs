@@ -62,29 +62,29 @@ impl Qp {
         self.state.store(state.to_raw(), Ordering::Release);
     }
 
-    /// Whether sends may be posted.
+    /// Whether sends may be posted. Asked under the queue's lock, so that no post slips in behind a move to RESET.
     #[inline(always)]
     pub fn may_send(&self) -> bool {
         self.state.load(Ordering::Relaxed) >= QpState::Rts.to_raw()
     }
 
+    /// The same of receives.
+    #[inline(always)]
+    fn may_receive(&self) -> bool {
+        self.state.load(Ordering::Relaxed) != QpState::Reset.to_raw()
+    }
+
     #[inline(always)]
     pub fn post_send<'a>(&self, first: SendWr<'a>) -> Result<(), (Errno, SendWr<'a>)> {
-        if !self.may_send() {
-            return Err((Errno::INVAL, first));
-        }
-        self.sends.post(first)
+        self.sends.post(first, || self.may_send())
     }
 
     #[inline(always)]
     pub fn post_recv<'a>(&self, first: RecvWr<'a>) -> Result<(), (Errno, RecvWr<'a>)> {
-        if self.state.load(Ordering::Relaxed) == QpState::Reset.to_raw() {
-            return Err((Errno::INVAL, first));
-        }
         match &self.receives {
-            Receives::Own(queue) => queue.post(first),
-            Receives::None => Err((Errno::NOMEM, first)),
-            Receives::Shared(_) => Err((Errno::INVAL, first)),
+            Receives::Own(queue) => queue.post(first, || self.may_receive()),
+            Receives::None if self.may_receive() => Err((Errno::NOMEM, first)),
+            Receives::None | Receives::Shared(_) => Err((Errno::INVAL, first)),
         }
     }
 
@@ -99,14 +99,6 @@ impl Qp {
             Receives::Own(queue) => queue.window().retire(wqe_index),
             Receives::Shared(srq) => srq.queue.window().retire_shared(wqe_index),
             Receives::None => {}
-        }
-    }
-
-    /// Takes its CQEs out of its CQs.
-    pub fn clean(&self) {
-        self.send_cq.clean(self);
-        if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
-            self.recv_cq.clean(self);
         }
     }
 
@@ -126,13 +118,15 @@ impl Qp {
         }
     }
 
-    /// It has moved to RESET: nothing of its old life appears any more.
+    /// It has moved to RESET: nothing of its old life appears any more. A queue starts afresh under the lock of its CQ,
+    /// so that a poll that flushes (the device may die right now) sees either life and no mixture.
     pub fn reset(&self) {
         self.set_state(QpState::Reset);
-        self.clean();
-        self.sends.reset();
-        if let Receives::Own(queue) = &self.receives {
-            queue.reset();
-        }
+        self.send_cq.clean(self, || self.sends.reset());
+        self.recv_cq.clean(self, || {
+            if let Receives::Own(queue) = &self.receives {
+                queue.reset();
+            }
+        });
     }
 }

@@ -7,7 +7,7 @@ use crate::ffi::lock::Lock;
 use crate::ffi::memory::{Area, Ring};
 use crate::ffi::wr::RecvWr;
 use crate::window::Window;
-use core::mem::size_of;
+use core::mem::{offset_of, size_of};
 use std::sync::Arc;
 use verbena_abi::doorbell::{self, Words};
 use verbena_abi::wqe::{self, RecvWqe};
@@ -25,28 +25,39 @@ pub struct RecvConfig {
 
 /// A receive queue.
 pub struct RecvQueue {
-    ring: Ring<MIN>,
     area: Arc<Area>,
     config: RecvConfig,
     window: Window,
-    producer: Lock<u32>,
+    producer: Lock<Producer>,
 }
+
+/// What the poster changes.
+struct Producer {
+    ring: Ring<MIN>,
+    /// The producer index.
+    index: u32,
+}
+
+const _: () = {
+    assert!(offset_of!(RecvWqe, wr_id) % 8 == 0 && offset_of!(RecvWqe, num_sge) % 8 == 0);
+    // All behind the number of SGEs is reserved.
+    assert!(offset_of!(RecvWqe, num_sge) + 8 == size_of::<RecvWqe>());
+};
 
 impl RecvQueue {
     pub fn new(ring: Ring<MIN>, area: Arc<Area>, config: RecvConfig) -> Self {
         let window = Window::new(ring.size(), config.max_wr);
         Self {
-            ring,
             area,
             config,
             window,
-            producer: Lock::new(0),
+            producer: Lock::new(Producer { ring, index: 0 }),
         }
     }
 
     #[cfg(test)]
-    pub fn ring(&self) -> &Ring<MIN> {
-        &self.ring
+    pub fn bytes(&self, index: u32, length: usize) -> Vec<u8> {
+        self.producer.lock().ring.bytes(index, 0, length)
     }
 
     /// What is outstanding.
@@ -55,11 +66,19 @@ impl RecvQueue {
         &self.window
     }
 
-    /// Posts a list. On an error, the request that caused it: nothing was posted from there on, all before it was.
+    /// Posts a list, if `may` still says so under the lock. On an error, the request that caused it: nothing was posted
+    /// from there on, all before it was.
     #[inline(always)]
-    pub fn post<'a>(&self, first: RecvWr<'a>) -> Result<(), (Errno, RecvWr<'a>)> {
+    pub fn post<'a>(
+        &self,
+        first: RecvWr<'a>,
+        may: impl FnOnce() -> bool,
+    ) -> Result<(), (Errno, RecvWr<'a>)> {
         let mut guard = self.producer.lock();
-        let start = *guard;
+        if !may() {
+            return Err((Errno::INVAL, first));
+        }
+        let start = guard.index;
         let mut producer = start;
         let alive = self.area.alive();
         let mut wr = first;
@@ -71,12 +90,12 @@ impl RecvQueue {
                 break Err((Errno::INVAL, wr));
             }
             if alive {
-                let entry = self.ring.entry(producer);
+                let entry = guard.ring.entry(producer);
                 if !wr.copy_sges(entry, size_of::<RecvWqe>()) {
                     break Err((Errno::INVAL, wr));
                 }
-                entry.put::<0>(wr.wr_id());
-                entry.put::<8>(wr.num_sge().into());
+                entry.put::<{ offset_of!(RecvWqe, wr_id) }>(wr.wr_id());
+                entry.put::<{ offset_of!(RecvWqe, num_sge) }>(wr.num_sge().into());
             }
             self.window.remember(producer, wr.wr_id());
             producer = producer.wrapping_add(1);
@@ -86,7 +105,7 @@ impl RecvQueue {
             }
         };
         if producer != start {
-            *guard = producer;
+            guard.index = producer;
             if alive {
                 doorbell::post_recv(&*self.area, self.config.slot, producer, || self.area.ring());
             }
@@ -94,16 +113,16 @@ impl RecvQueue {
         result
     }
 
-    /// Takes the oldest outstanding receive, to flush it in software.
+    /// Takes the oldest outstanding receive, to flush it in software. Under the lock of the CQ where it completes.
     pub fn flush_one(&self) -> Option<u64> {
-        let producer = *self.producer.lock();
-        self.window.take(producer)
+        let producer = self.producer.lock();
+        self.window.take(producer.index)
     }
 
-    /// Back to the beginning, when the queue pair is in RESET.
+    /// Back to the beginning, when the queue pair is in RESET. Under the lock of the CQ where its receives complete.
     pub fn reset(&self) {
         let mut producer = self.producer.lock();
-        *producer = 0;
+        producer.index = 0;
         self.window.reset();
         if self.area.alive() {
             self.area

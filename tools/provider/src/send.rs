@@ -9,16 +9,14 @@
 use crate::builder::Build;
 use crate::errno::Errno;
 use crate::ffi::lock::Lock;
-use crate::ffi::memory::{Area, Entry, Ring};
-use crate::ffi::object::Ah;
+use crate::ffi::memory::{Area, Ring};
+use crate::ffi::pabi::*;
 use crate::ffi::wr::SendWr;
 use crate::window::Window;
+use crate::wqe::{Head, Wqe, MIN};
 use std::sync::Arc;
 use verbena_abi::doorbell::{self, Words};
 use verbena_abi::wqe::{self, send_flags, WqeOpcode};
-
-/// Smallest stride of a send ring.
-pub const MIN: usize = 1 << wqe::LOG_SQ_STRIDE.0;
 
 /// What follows the header's first three words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,16 +38,27 @@ pub enum Form {
 /// `enum ibv_wr_opcode` to [`WqeOpcode`] and [`Form`].
 pub const OPCODES: [(WqeOpcode, Form); 16] = {
     let mut table = [(WqeOpcode::Send, Form::Invalid); 16];
-    table[0] = (WqeOpcode::RdmaWrite, Form::Write);
-    table[1] = (WqeOpcode::RdmaWriteImm, Form::Write);
-    table[2] = (WqeOpcode::Send, Form::Send);
-    table[3] = (WqeOpcode::SendImm, Form::Send);
-    table[4] = (WqeOpcode::RdmaRead, Form::Read);
-    table[5] = (WqeOpcode::CompareSwap, Form::Atomic);
-    table[6] = (WqeOpcode::FetchAdd, Form::Atomic);
-    table[7] = (WqeOpcode::LocalInv, Form::Key);
-    table[9] = (WqeOpcode::SendInv, Form::Send);
+    table[IBV_WR_RDMA_WRITE as usize] = (WqeOpcode::RdmaWrite, Form::Write);
+    table[IBV_WR_RDMA_WRITE_WITH_IMM as usize] = (WqeOpcode::RdmaWriteImm, Form::Write);
+    table[IBV_WR_SEND as usize] = (WqeOpcode::Send, Form::Send);
+    table[IBV_WR_SEND_WITH_IMM as usize] = (WqeOpcode::SendImm, Form::Send);
+    table[IBV_WR_RDMA_READ as usize] = (WqeOpcode::RdmaRead, Form::Read);
+    table[IBV_WR_ATOMIC_CMP_AND_SWP as usize] = (WqeOpcode::CompareSwap, Form::Atomic);
+    table[IBV_WR_ATOMIC_FETCH_AND_ADD as usize] = (WqeOpcode::FetchAdd, Form::Atomic);
+    table[IBV_WR_LOCAL_INV as usize] = (WqeOpcode::LocalInv, Form::Key);
+    table[IBV_WR_SEND_WITH_INV as usize] = (WqeOpcode::SendInv, Form::Send);
     table
+};
+
+/// All flags that a request may have; the contract's are those of `enum ibv_send_flags`.
+pub const KNOWN_FLAGS: u32 = {
+    assert!(send_flags::FENCE as u32 == IBV_SEND_FENCE);
+    assert!(send_flags::SIGNALED as u32 == IBV_SEND_SIGNALED);
+    assert!(send_flags::SOLICITED as u32 == IBV_SEND_SOLICITED);
+    assert!(send_flags::INLINE as u32 == IBV_SEND_INLINE);
+    // So that whatever is above is unknown.
+    assert!((send_flags::ALL + 1).is_power_of_two());
+    send_flags::ALL as u32
 };
 
 /// What a send queue is made with.
@@ -67,7 +76,6 @@ pub struct SendConfig {
 
 /// A send queue.
 pub struct SendQueue {
-    pub(crate) ring: Ring<MIN>,
     pub(crate) area: Arc<Area>,
     pub(crate) config: SendConfig,
     /// Or-ed into each WQE's flags.
@@ -80,6 +88,7 @@ pub struct SendQueue {
 
 /// What the poster changes.
 pub struct Producer {
+    pub(crate) ring: Ring<MIN>,
     /// The producer index.
     pub index: u32,
     /// Requests that are being written piece by piece.
@@ -96,11 +105,11 @@ impl SendQueue {
                 0
             },
             data: wqe::data_offset(config.datagram, false),
-            ring,
             area,
             config,
             window,
             producer: Lock::new(Producer {
+                ring,
                 index: 0,
                 build: Build::default(),
             }),
@@ -108,8 +117,8 @@ impl SendQueue {
     }
 
     #[cfg(test)]
-    pub fn ring(&self) -> &Ring<MIN> {
-        &self.ring
+    pub fn bytes(&self, index: u32, length: usize) -> Vec<u8> {
+        self.producer.lock().ring.bytes(index, 0, length)
     }
 
     #[cfg(test)]
@@ -128,10 +137,18 @@ impl SendQueue {
         &self.producer
     }
 
-    /// Posts a list. On an error, the request that caused it: nothing was posted from there on, all before it was.
+    /// Posts a list, if `may` still says so under the lock. On an error, the request that caused it: nothing was posted
+    /// from there on, all before it was.
     #[inline(always)]
-    pub fn post<'a>(&self, first: SendWr<'a>) -> Result<(), (Errno, SendWr<'a>)> {
+    pub fn post<'a>(
+        &self,
+        first: SendWr<'a>,
+        may: impl FnOnce() -> bool,
+    ) -> Result<(), (Errno, SendWr<'a>)> {
         let mut guard = self.producer.lock();
+        if !may() {
+            return Err((Errno::INVAL, first));
+        }
         let start = guard.index;
         let mut producer = start;
         let alive = self.area.alive();
@@ -142,7 +159,7 @@ impl SendQueue {
             }
             // On a dead device posting stays accepted: its flush is the poll's business.
             if alive {
-                if let Err(errno) = self.write(producer, wr) {
+                if let Err(errno) = self.write(Wqe(guard.ring.entry(producer)), wr) {
                     break Err((errno, wr));
                 }
             }
@@ -165,32 +182,26 @@ impl SendQueue {
     /// Writes a WQE. The usual ones, of connected queue pairs with SGEs, are written here; a function of its own for the
     /// others keeps this one short.
     #[inline(always)]
-    fn write(&self, index: u32, wr: SendWr<'_>) -> Result<(), Errno> {
+    fn write(&self, wqe: Wqe<'_>, wr: SendWr<'_>) -> Result<(), Errno> {
         let Some(&(opcode, form)) = OPCODES.get(wr.opcode() as usize) else {
             return Err(Errno::INVAL);
         };
-        let flags = (wr.flags() | self.flags) & u32::from(send_flags::ALL);
-        let entry = self.ring.entry(index);
+        let flags = wr.flags() | self.flags;
         let num_sge = wr.num_sge();
-        if num_sge > self.config.max_sge {
+        if num_sge > self.config.max_sge || flags > KNOWN_FLAGS {
             return Err(Errno::INVAL);
         }
-        let head = u64::from(opcode.to_raw()) | u64::from(flags) << 8;
-        if form as u8 > Form::Read as u8
-            || flags & u32::from(send_flags::INLINE) != 0
-            || self.config.datagram
-        {
-            return self.write_unusual(entry, wr, form, head);
+        let head = Head::new(opcode, flags);
+        if form as u8 > Form::Read as u8 || head.is_inline() || self.config.datagram {
+            return self.write_unusual(wqe, wr, form, head);
         }
         if form != Form::Send {
             let (remote_addr, rkey) = wr.rdma();
-            entry.put::<24>(remote_addr);
-            entry.put::<32>(rkey.into());
+            wqe.set_remote(remote_addr, rkey);
         }
-        entry.put::<16>(wr.imm().into());
-        entry.put::<8>(wr.wr_id());
-        entry.put::<0>(head | u64::from(num_sge) << 16);
-        wr.copy_sges(entry, wqe::DATA_OFFSET)
+        wqe.set_imm(wr.imm());
+        wqe.finish(head.with_sges(num_sge), wr.wr_id());
+        wr.copy_sges(wqe.0, wqe::DATA_OFFSET)
             .then_some(())
             .ok_or(Errno::INVAL)
     }
@@ -198,67 +209,65 @@ impl SendQueue {
     #[inline(never)]
     fn write_unusual(
         &self,
-        entry: Entry<'_, MIN>,
+        wqe: Wqe<'_>,
         wr: SendWr<'_>,
         form: Form,
-        mut head: u64,
+        mut head: Head,
     ) -> Result<(), Errno> {
         let mut data = self.data;
-        let mut inline = head & u64::from(send_flags::INLINE) << 8 != 0;
         match form {
             Form::Send => {}
             Form::Invalid => return Err(Errno::INVAL),
-            Form::Key => {
-                head &= !(u64::from(send_flags::INLINE) << 8);
-                inline = false;
-            }
+            Form::Key => head = head.not_inline(),
             Form::Write | Form::Read => {
                 let (remote_addr, rkey) = wr.rdma();
-                entry.put::<24>(remote_addr);
-                entry.put::<32>(rkey.into());
+                wqe.set_remote(remote_addr, rkey);
             }
             Form::Atomic => {
                 let (remote_addr, rkey, compare_add, swap) = wr.atomic();
-                entry.put::<24>(remote_addr);
-                entry.put::<32>(rkey.into());
+                wqe.set_remote(remote_addr, rkey);
                 // On a datagram queue pair this is an error that the device reports; there is no place for operands.
                 if !self.config.datagram {
-                    entry.put_pair(wqe::DATA_OFFSET, compare_add, swap);
+                    wqe.set_operands(compare_add, swap);
                     data = wqe::DATA_OFFSET_ATOMIC;
                 }
             }
         }
         if self.config.datagram {
             let (ah, qpn, qkey) = wr.datagram().ok_or(Errno::INVAL)?;
-            put_address(entry, ah, qpn, qkey);
+            wqe.set_address(ah, qpn, qkey);
         }
-        if inline {
+        if head.is_inline() {
             if matches!(form, Form::Read | Form::Atomic) {
                 return Err(Errno::INVAL);
             }
             let length = wr
-                .copy_inline(entry, data, self.config.max_inline)
+                .copy_inline(wqe.0, data, self.config.max_inline)
                 .ok_or(Errno::INVAL)?;
-            head |= u64::from(length) << 32;
+            head = head.with_inline(length);
         } else if form != Form::Key {
-            if !wr.copy_sges(entry, data) {
+            if !wr.copy_sges(wqe.0, data) {
                 return Err(Errno::INVAL);
             }
-            head |= u64::from(wr.num_sge()) << 16;
+            head = head.with_sges(wr.num_sge());
         }
-        entry.put::<16>(wr.imm().into());
-        entry.put::<8>(wr.wr_id());
-        entry.put::<0>(head);
+        wqe.set_imm(wr.imm());
+        wqe.finish(head, wr.wr_id());
         Ok(())
     }
 
-    /// Takes the oldest outstanding send, to flush it in software.
-    pub fn flush_one(&self) -> Option<u64> {
-        let producer = self.producer.lock().index;
-        self.window.take(producer)
+    #[inline(always)]
+    pub(crate) fn publish(&self, producer: u32) {
+        doorbell::post_send(&*self.area, self.config.slot, producer, || self.area.ring());
     }
 
-    /// Back to the beginning, when the queue pair is in RESET.
+    /// Takes the oldest outstanding send, to flush it in software. Under the lock of the CQ where it completes.
+    pub fn flush_one(&self) -> Option<u64> {
+        let producer = self.producer.lock();
+        self.window.take(producer.index)
+    }
+
+    /// Back to the beginning, when the queue pair is in RESET. Under the lock of the CQ where its sends complete.
     pub fn reset(&self) {
         let mut producer = self.producer.lock();
         producer.index = 0;
@@ -268,14 +277,4 @@ impl SendQueue {
                 .store_release(doorbell::sq_producer(self.config.slot), 0);
         }
     }
-}
-
-/// Writes the address vector of a datagram.
-#[inline(always)]
-pub fn put_address(entry: Entry<'_, MIN>, ah: &Ah, qpn: u32, qkey: u32) {
-    let [dgid_high, dgid_low, macs, flow, pdn] = *ah.words();
-    let destination = u64::from(qpn) | u64::from(qkey) << 32;
-    entry.put_pair(wqe::DATA_OFFSET, dgid_high, dgid_low);
-    entry.put_pair(wqe::DATA_OFFSET + 16, macs, flow);
-    entry.put_pair(wqe::DATA_OFFSET + 32, destination, pdn);
 }

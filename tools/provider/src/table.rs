@@ -39,24 +39,35 @@ impl QpTable {
         self.count += 1;
         let size = (self.count * 2).next_power_of_two().max(8);
         if size > self.places.len() {
-            self.rebuild(size, u32::MAX);
+            self.rebuild(size, None);
         }
         self.place(qp.clone());
     }
 
-    /// Removes one.
-    pub fn remove(&mut self, qpn: u32) {
-        if self.find(qpn).is_some() {
-            self.count -= 1;
-            self.rebuild(self.places.len(), qpn);
-        }
+    /// Whether this one is here, and not another of the same number.
+    pub fn has(&self, qp: &Qp) -> bool {
+        self.find(qp.qpn)
+            .is_some_and(|other| core::ptr::eq(other, qp))
     }
 
-    fn rebuild(&mut self, size: usize, without: u32) {
+    /// Removes the one with this number.
+    pub fn remove(&mut self, qpn: u32) -> Option<Arc<Qp>> {
+        let gone = self
+            .places
+            .iter()
+            .flatten()
+            .find(|qp| qp.qpn == qpn)?
+            .clone();
+        self.count -= 1;
+        self.rebuild(self.places.len(), Some(&gone));
+        Some(gone)
+    }
+
+    fn rebuild(&mut self, size: usize, without: Option<&Qp>) {
         let old = core::mem::take(&mut self.places);
         self.places.resize_with(size, || None);
         for qp in old.into_iter().flatten() {
-            if qp.qpn != without {
+            if !without.is_some_and(|gone| core::ptr::eq(gone, &*qp)) {
                 self.place(qp);
             }
         }

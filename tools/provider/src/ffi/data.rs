@@ -91,7 +91,7 @@ pub unsafe extern "C" fn post_srq_recv(
     let Some(wr) = (unsafe { RecvWr::new(wr) }) else {
         return 0;
     };
-    match srq.queue.post(wr) {
+    match srq.queue.post(wr, || true) {
         Ok(()) => 0,
         Err((errno, bad)) => {
             // SAFETY: the program passes a place for it.

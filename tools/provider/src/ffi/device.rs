@@ -6,6 +6,7 @@
 #![allow(clippy::missing_safety_doc)]
 
 use super::memory::Area;
+use super::object::Zeroed;
 use super::pabi::*;
 use super::{data, domains, poll_ex, queues, verbs};
 use crate::errno::Errno;
@@ -33,13 +34,13 @@ pub struct Message<C, D> {
     pub driver: D,
 }
 
-impl<C, D: FromZeros> Message<C, D> {
+impl<C: Zeroed, D: FromZeros> Message<C, D> {
     /// Zeroes, and the driver's part.
     pub fn new(driver: D) -> Self {
         // The kernel looks for the driver's part right behind the core's.
         const { assert!(offset_of!(Self, driver) == size_of::<C>()) };
         Self {
-            // SAFETY: the core's parts are integers and arrays of them.
+            // SAFETY: the trait's promise.
             core: unsafe { core::mem::zeroed() },
             driver,
         }
@@ -59,14 +60,6 @@ pub fn check(returned: c_int) -> Result<(), Errno> {
         -1 => Err(std::io::Error::last_os_error().into()),
         errno => Err(Errno(errno.abs())),
     }
-}
-
-/// Refuses flags that are not in `known`.
-pub fn check_flags(flags: u32, known: u32) -> Result<(), Errno> {
-    if flags & !known != 0 {
-        return Err(Errno::OPNOTSUPP);
-    }
-    Ok(())
 }
 
 /// An open device: libibverbs' part, then the provider's.

@@ -1,30 +1,46 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! Protection domains, thread domains, and parent domains, which join one of each. The preconditions are those of
-//! `verbs`. The latter two exist in the process only: a parent domain stands for its protection domain everywhere.
+//! `verbs`. The latter two exist in the process only: a parent domain stands for its protection domain everywhere, and
+//! what is created on it is counted here, as the kernel counts what is created on a protection domain.
 #![allow(unsafe_code)]
 // Said once, at the head of `verbs`.
 #![allow(clippy::missing_safety_doc)]
 
-use super::device::{check, check_flags, Message};
+use super::asked::check_flags;
+use super::device::{check, Message};
 use super::object::{or_null, Draft, Object};
 use super::pabi::*;
 use crate::errno::Errno;
+use crate::users::{Use, Users};
 use core::ffi::c_int;
 use core::mem::size_of_val;
-use core::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::Arc;
 use verbena_abi::uverbs::AllocPdResp;
-
-/// Counts the parent domains that stand on something.
-type Users = Arc<AtomicUsize>;
 
 /// The provider's part of a protection domain.
 pub struct Pd {
     pub pdn: u32,
     users: Users,
-    /// A parent domain's: the users' counts of what it stands on.
-    stands_on: Option<[Users; 2]>,
+    /// A parent domain's: it stands on a protection domain and maybe on a thread domain.
+    stands_on: Option<(Use, Option<Use>)>,
+}
+
+impl Pd {
+    /// Something is created on this domain: what keeps a parent domain from being freed. Of a protection domain the kernel
+    /// knows.
+    pub fn begin_use(&self) -> Option<Use> {
+        self.stands_on.is_some().then(|| self.users.begin())
+    }
+
+    /// The provider's part of what C calls a protection domain.
+    ///
+    /// # Safety
+    ///
+    /// `pd` is a protection or parent domain of this provider.
+    pub unsafe fn of<'a>(pd: *mut ibv_pd) -> &'a Self {
+        // SAFETY: the caller vouches for it.
+        unsafe { Object::<ibv_pd, Self>::inner(pd) }
+    }
 }
 
 /// The provider's part of a thread domain.
@@ -59,15 +75,11 @@ pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
 
 pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     // SAFETY: see the head of `verbs`.
-    let inner = unsafe { Object::<ibv_pd, Pd>::inner(pd) };
-    if inner.users.load(Ordering::Acquire) != 0 {
+    let inner = unsafe { Pd::of(pd) };
+    if inner.users.any() {
         return Errno::BUSY.0;
     }
-    if let Some(users) = &inner.stands_on {
-        for count in users {
-            count.fetch_sub(1, Ordering::Release);
-        }
-    } else {
+    if inner.stands_on.is_none() {
         // SAFETY: see the head of `verbs`.
         let returned = unsafe { ibv_cmd_dealloc_pd(pd) };
         if returned != 0 {
@@ -98,7 +110,7 @@ pub unsafe extern "C" fn alloc_td(
 pub unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     // SAFETY: see the head of `verbs`.
     let inner = unsafe { Object::<ibv_td, Td>::inner(td) };
-    if inner.users.load(Ordering::Acquire) != 0 {
+    if inner.users.any() {
         return Errno::BUSY.0;
     }
     // SAFETY: from `alloc_td`.
@@ -126,19 +138,18 @@ unsafe fn new_parent_domain(attr: &ibv_parent_domain_init_attr) -> Result<*mut i
         return Err(Errno::INVAL);
     }
     // SAFETY: see the head of `verbs`.
-    let inner = unsafe { Object::<ibv_pd, Pd>::inner(attr.pd) };
+    let inner = unsafe { Pd::of(attr.pd) };
+    if inner.stands_on.is_some() {
+        // It joins a protection domain, not another of its kind.
+        return Err(Errno::INVAL);
+    }
     let td = if attr.td.is_null() {
-        Users::default()
+        None
     } else {
         // SAFETY: see the head of `verbs`.
-        unsafe { Object::<ibv_td, Td>::inner(attr.td) }
-            .users
-            .clone()
+        let td = unsafe { Object::<ibv_td, Td>::inner(attr.td) };
+        Some(td.users.begin())
     };
-    let stands_on = [inner.users.clone(), td];
-    for count in &stands_on {
-        count.fetch_add(1, Ordering::Relaxed);
-    }
     let mut parent = Draft::<ibv_pd, Pd>::new();
     // SAFETY: see the head of `verbs`.
     let contained = unsafe { &*attr.pd };
@@ -149,6 +160,6 @@ unsafe fn new_parent_domain(attr: &ibv_parent_domain_init_attr) -> Result<*mut i
     Ok(parent.finish(Pd {
         pdn: inner.pdn,
         users: Users::default(),
-        stands_on: Some(stands_on),
+        stands_on: Some((inner.users.begin(), td)),
     }))
 }

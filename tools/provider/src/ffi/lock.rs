@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
+use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
@@ -45,7 +46,7 @@ impl<T> Lock<T> {
         if !single_threaded() && self.held.swap(true, Ordering::Acquire) {
             self.wait();
         }
-        Guard { lock: self }
+        Guard::of(self)
     }
 
     /// Waits for the lock, to hold it across several calls from C: there a second thread can appear meanwhile.
@@ -53,7 +54,7 @@ impl<T> Lock<T> {
         if self.held.swap(true, Ordering::Acquire) {
             self.wait();
         }
-        Guard { lock: self }
+        Guard::of(self)
     }
 
     #[cold]
@@ -85,13 +86,26 @@ impl<T> Lock<T> {
     /// This thread holds the lock through a [`Guard`] that went to [`core::mem::forget`], and no other guard of it lives.
     #[inline(always)]
     pub unsafe fn resume(&self) -> Guard<'_, T> {
-        Guard { lock: self }
+        Guard::of(self)
     }
 }
 
 /// Shows that the lock is held.
 pub struct Guard<'a, T> {
     lock: &'a Lock<T>,
+    /// Stays in its thread: the value may be one that only moves between threads (a ring), and a shared guard would share
+    /// it.
+    thread: PhantomData<*mut T>,
+}
+
+impl<'a, T> Guard<'a, T> {
+    #[inline(always)]
+    const fn of(lock: &'a Lock<T>) -> Self {
+        Self {
+            lock,
+            thread: PhantomData,
+        }
+    }
 }
 
 impl<T> Deref for Guard<'_, T> {

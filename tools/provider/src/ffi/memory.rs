@@ -98,10 +98,10 @@ pub struct Memory {
     source: Source,
 }
 
-// SAFETY: the memory belongs to the process, not to a thread; every access goes through the accessors below, whose
-// callers hold the queue's lock or use atomic words.
+// SAFETY: the memory belongs to the process, not to a thread.
 unsafe impl Send for Memory {}
-// SAFETY: as above.
+// SAFETY: a shared reference only shows where the memory is. What reads or writes is behind `Area`, which uses atomic words
+// only, and `Ring`, which stays with one thread at a time.
 unsafe impl Sync for Memory {}
 
 impl Memory {
@@ -279,8 +279,10 @@ impl Area {
     #[cold]
     #[inline(never)]
     pub fn ring(&self) {
-        // SAFETY: the page has at least 4 bytes and is aligned; the device ignores the value.
-        unsafe { self.page.base.cast::<u32>().write_volatile(1) };
+        // SAFETY: the page has at least 4 bytes and is aligned; it is only ever accessed as an atomic.
+        let word = unsafe { AtomicU32::from_ptr(self.page.base.as_ptr().cast()) };
+        // The device ignores the value.
+        word.store(1, Ordering::Relaxed);
     }
 
     #[inline(always)]
@@ -349,10 +351,9 @@ pub struct Ring<const MIN: usize> {
     _memory: Memory,
 }
 
-// SAFETY: see `Memory`.
+// SAFETY: the memory belongs to the process, not to a thread. A ring is not `Sync`, as its entries are written and read with
+// plain accesses: it lies within the lock of its queue.
 unsafe impl<const MIN: usize> Send for Ring<MIN> {}
-// SAFETY: see `Memory`.
-unsafe impl<const MIN: usize> Sync for Ring<MIN> {}
 
 impl<const MIN: usize> Ring<MIN> {
     /// A ring in `memory`, if it is big enough for it.
@@ -390,7 +391,7 @@ impl<const MIN: usize> Ring<MIN> {
     }
 }
 
-/// One entry of a ring.
+/// One entry of a ring. Like the ring it stays with one thread.
 #[derive(Clone, Copy)]
 pub struct Entry<'a, const MIN: usize> {
     base: NonNull<u8>,

@@ -5,7 +5,7 @@
 
 use super::memory::Memory;
 use super::object::{Ah, Object};
-use super::pabi::{ibv_ah, ibv_recv_wr, ibv_send_wr, ibv_sge};
+use super::pabi::{ibv_ah, ibv_cq_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_sge};
 use super::wr::{RecvWr, SendWr};
 use crate::errno::Errno;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -51,6 +51,12 @@ impl Shared {
         let length = self.0.length();
         self.write(0, &vec![0; length]);
     }
+}
+
+/// Attributes that ask for nothing.
+pub fn cq_attr() -> ibv_cq_init_attr_ex {
+    // SAFETY: integers, and pointers that may be null.
+    unsafe { core::mem::zeroed() }
 }
 
 pub fn send_wr(sges: &mut [ibv_sge]) -> ibv_send_wr {

@@ -10,11 +10,13 @@
 //! | [`lock`] | the lock of a queue |
 //! | [`wr`] | work requests as C passes them |
 //! | [`object`] | objects that C holds by pointer |
+//! | [`asked`] | what programs ask for, and whether it is offered |
 //! | `device` | registration with libibverbs, opening a device, the table of operations |
 //! | `verbs`, `domains`, `queues` | verbs that create, change and destroy |
 //! | `data` | post, poll, arm |
 //! | `poll_ex`, `post_ex` | the extended interfaces to the same |
 
+pub mod asked;
 pub mod lock;
 pub mod memory;
 #[cfg(test)]

@@ -6,10 +6,12 @@
 //! The provider's part is reached through shared references, so it keeps what changes behind locks or atomics.
 #![allow(unsafe_code)]
 
-use super::pabi::{ibv_ah, ibv_pd, ibv_td, verbs_cq, verbs_mr, verbs_qp, verbs_srq};
+use super::pabi::*;
+use crate::users::Use;
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use core::mem::{size_of, MaybeUninit};
+use core::ops::Deref;
 use verbena_abi::ctx::AddressVector;
 
 /// Structures of libibverbs that may start out as zeroes.
@@ -33,12 +35,50 @@ unsafe impl Zeroed for verbs_cq {}
 unsafe impl Zeroed for verbs_qp {}
 // SAFETY: as above.
 unsafe impl Zeroed for verbs_srq {}
+// SAFETY: integers and arrays of them, as are the following.
+unsafe impl Zeroed for ibv_get_context {}
+// SAFETY: as above.
+unsafe impl Zeroed for ib_uverbs_get_context_resp {}
+// SAFETY: as above.
+unsafe impl Zeroed for ib_uverbs_alloc_pd_resp {}
+// SAFETY: as above.
+unsafe impl Zeroed for ib_uverbs_create_ah_resp {}
+// SAFETY: as above.
+unsafe impl Zeroed for ib_uverbs_ex_create_cq_resp {}
+// SAFETY: as above.
+unsafe impl Zeroed for ib_uverbs_create_srq_resp {}
+// SAFETY: as above.
+unsafe impl Zeroed for ib_uverbs_ex_create_qp_resp {}
 
 /// libibverbs' part `V`, then the provider's part `T`.
 #[repr(C)]
 pub struct Object<V, T> {
     verbs: UnsafeCell<V>,
     pub inner: T,
+}
+
+/// What was created on a domain, which stays in use as long as this value lives.
+pub struct InDomain<T> {
+    inner: T,
+    _domain: Option<Use>,
+}
+
+impl<T> InDomain<T> {
+    pub fn new(inner: T, domain: Option<Use>) -> Self {
+        Self {
+            inner,
+            _domain: domain,
+        }
+    }
+}
+
+impl<T> Deref for InDomain<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.inner
+    }
 }
 
 /// An object whose libibverbs part is being filled: at the address where it will stay, because the kernel is told that
@@ -94,17 +134,18 @@ impl<V: Zeroed, T> Object<V, T> {
 
 /// The provider's part of an address handle: what a datagram's WQE takes over.
 pub struct Ah {
-    /// The words of an address vector but those of destination QPN and Q_Key.
-    words: [u64; 5],
+    /// The words of an address vector; destination QPN and Q_Key are each request's.
+    words: [u64; size_of::<AddressVector>() / 8],
+    _domain: Option<Use>,
 }
 
 impl Ah {
     /// Keeps an address vector.
-    pub fn from_vector(vector: AddressVector) -> Self {
+    pub fn new(vector: AddressVector, domain: Option<Use>) -> Self {
         let words: [u64; size_of::<AddressVector>() / 8] = zerocopy::transmute!(vector);
-        let [gid_high, gid_low, macs, flow, _destination, pdn] = words.map(u64::from_le);
         Self {
-            words: [gid_high, gid_low, macs, flow, pdn],
+            words: words.map(u64::from_le),
+            _domain: domain,
         }
     }
 
@@ -123,7 +164,7 @@ impl Ah {
     }
 
     #[inline(always)]
-    pub fn words(&self) -> &[u64; 5] {
+    pub fn words(&self) -> &[u64; size_of::<AddressVector>() / 8] {
         &self.words
     }
 }

@@ -8,7 +8,7 @@
 // Said once, at the head of `verbs`.
 #![allow(clippy::missing_safety_doc)]
 
-use super::device::check_flags;
+use super::asked::check_cq;
 use super::lock::Guard;
 use super::object::or_null;
 use super::pabi::*;
@@ -37,12 +37,7 @@ unsafe fn create(
     context: *mut ibv_context,
     attr: &ibv_cq_init_attr_ex,
 ) -> Result<*mut ibv_cq_ex, Errno> {
-    check_flags(attr.comp_mask, IBV_CQ_INIT_ATTR_MASK_FLAGS)?;
-    // That one thread only uses it is no more than a hint.
-    check_flags(attr.flags, IBV_CREATE_CQ_ATTR_SINGLE_THREADED)?;
-    let readable = IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
-    let wanted = u32::try_from(attr.wc_flags).map_err(|_| Errno::OPNOTSUPP)?;
-    check_flags(wanted, readable)?;
+    check_cq(attr)?;
     // SAFETY: as the caller's.
     let cq = unsafe { new_cq(context, attr) }?.cast::<ibv_cq_ex>();
     // SAFETY: just created, and nobody else knows it.
@@ -123,10 +118,8 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
-    // SAFETY: the program calls it after a successful start.
-    let guard = ManuallyDrop::into_inner(unsafe { held(cq) });
-    // SAFETY: see the head of `verbs`.
-    unsafe { CqObject::inner(cq) }.publish(&guard);
+    // SAFETY: the program calls it after a successful start. All that was shown has been given back.
+    drop(ManuallyDrop::into_inner(unsafe { held(cq) }));
 }
 
 /// # Safety

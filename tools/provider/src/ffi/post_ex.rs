@@ -5,42 +5,23 @@
 // Said once, at the head of `verbs`.
 #![allow(clippy::missing_safety_doc)]
 
-use super::device::check_flags;
 use super::lock::Guard;
 use super::object::Ah;
 use super::pabi::*;
 use super::queues::QpObject;
-use crate::builder::Build;
-use crate::errno::Errno;
+use crate::builder::Operands;
 use crate::qp::Qp;
 use crate::send::Producer;
 use core::ffi::{c_int, c_void};
 use core::mem::ManuallyDrop;
 use core::slice;
 
-const CONNECTED: u32 = IBV_QP_EX_WITH_RDMA_WRITE
-    | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
-    | IBV_QP_EX_WITH_SEND
-    | IBV_QP_EX_WITH_SEND_WITH_IMM
-    | IBV_QP_EX_WITH_RDMA_READ
-    | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
-    | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
-    | IBV_QP_EX_WITH_LOCAL_INV
-    | IBV_QP_EX_WITH_SEND_WITH_INV;
-const DATAGRAM: u32 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
-
-/// Whether the operations that a program wants are there.
-pub fn check_operations(operations: u64, datagram: bool) -> Result<(), Errno> {
-    let wanted = u32::try_from(operations).map_err(|_| Errno::OPNOTSUPP)?;
-    check_flags(wanted, if datagram { DATAGRAM } else { CONNECTED })
-}
-
-/// Gives a new queue pair its functions.
+/// Gives a new queue pair its functions: those of its `operations`, and refusals in place of the others.
 ///
 /// # Safety
 ///
 /// `qp` was just created, and nobody else knows it.
-pub unsafe fn set_functions(qp: *mut verbs_qp) {
+pub unsafe fn set_functions(qp: *mut verbs_qp, operations: u32) {
     // SAFETY: the caller vouches for it.
     unsafe { (*qp).comp_mask |= VERBS_QP_EX };
     // SAFETY: the caller vouches for it; the union's members begin with the same fields.
@@ -48,15 +29,7 @@ pub unsafe fn set_functions(qp: *mut verbs_qp) {
     ex.wr_start = Some(start);
     ex.wr_complete = Some(complete);
     ex.wr_abort = Some(abort);
-    ex.wr_send = Some(send);
-    ex.wr_send_imm = Some(send_imm);
-    ex.wr_send_inv = Some(send_inv);
-    ex.wr_local_inv = Some(local_inv);
-    ex.wr_rdma_write = Some(rdma_write);
-    ex.wr_rdma_write_imm = Some(rdma_write_imm);
-    ex.wr_rdma_read = Some(rdma_read);
-    ex.wr_atomic_cmp_swp = Some(atomic_cmp_swp);
-    ex.wr_atomic_fetch_add = Some(atomic_fetch_add);
+    set_requests(ex, operations);
     ex.wr_set_ud_addr = Some(set_ud_addr);
     ex.wr_set_sge = Some(set_sge);
     ex.wr_set_sge_list = Some(set_sge_list);
@@ -67,8 +40,7 @@ pub unsafe fn set_functions(qp: *mut verbs_qp) {
 unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
     // SAFETY: see the head of `verbs`.
     let qp = unsafe { QpObject::inner(qp) };
-    let error = (!qp.may_send()).then_some(Errno::INVAL);
-    core::mem::forget(qp.sends.start(error));
+    core::mem::forget(qp.sends.start(|| qp.may_send()));
 }
 
 /// The lock that `start` took, without releasing it at the end.
@@ -100,15 +72,6 @@ unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
     drop(ManuallyDrop::into_inner(guard));
 }
 
-/// What a request has beside its opcode.
-enum Operands {
-    None,
-    Imm(u32),
-    Remote(u32, u64),
-    RemoteImm(u32, u64, u32),
-    Atomic(u32, u64, u64, u64),
-}
-
 /// # Safety
 ///
 /// Between start and complete or abort.
@@ -120,63 +83,61 @@ unsafe fn begin(ex: *mut ibv_qp_ex, opcode: u32, operands: Operands) {
     let flags = unsafe { (*ex).wr_flags };
     // SAFETY: the caller vouches for it.
     let (qp, mut guard) = unsafe { held(ex) };
-    let sends = &qp.sends;
-    let build = &mut guard.build;
-    let Some(entry) = sends.begin(build, opcode, wr_id, flags) else {
-        return;
-    };
-    match operands {
-        Operands::None => {}
-        Operands::Imm(imm) => entry.put::<16>(imm.into()),
-        Operands::Remote(rkey, addr) => sends.set_remote(entry, rkey, addr),
-        Operands::RemoteImm(rkey, addr, imm) => {
-            entry.put::<16>(imm.into());
-            sends.set_remote(entry, rkey, addr);
-        }
-        Operands::Atomic(rkey, addr, compare_add, swap) => {
-            sends.set_remote(entry, rkey, addr);
-            sends.set_operands(build, entry, compare_add, swap);
-        }
-    }
+    qp.sends.begin(&mut guard, opcode, wr_id, flags, operands);
 }
 
 macro_rules! requests {
-    ($($name:ident($($arg:ident: $type:ty),*) = $opcode:expr, $operands:expr;)*) => {$(
-        unsafe extern "C" fn $name(qp: *mut ibv_qp_ex $(, $arg: $type)*) {
-            // SAFETY: the program calls it between start and complete.
-            unsafe { begin(qp, $opcode, $operands) };
+    ($($field:ident = $name:ident($($arg:ident: $type:ty),*): $operation:expr, $opcode:expr, $operands:expr;)*) => {
+        $(
+            unsafe extern "C" fn $name(qp: *mut ibv_qp_ex $(, $arg: $type)*) {
+                // SAFETY: the program calls it between start and complete.
+                unsafe { begin(qp, $opcode, $operands) };
+            }
+        )*
+
+        fn set_requests(ex: &mut ibv_qp_ex, operations: u32) {
+            $(
+                unsafe extern "C" fn $field(ex: *mut ibv_qp_ex $(, _: $type)*) {
+                    // SAFETY: the program calls it between start and complete.
+                    let (qp, mut guard) = unsafe { held(ex) };
+                    qp.sends.refuse(&mut guard);
+                }
+                ex.$field = Some(if operations & $operation != 0 { $name } else { $field });
+            )*
         }
-    )*};
+    };
 }
 
 requests! {
-    send() = IBV_WR_SEND, Operands::None;
-    send_imm(imm: __be32) = IBV_WR_SEND_WITH_IMM, Operands::Imm(imm);
-    send_inv(rkey: u32) = IBV_WR_SEND_WITH_INV, Operands::Imm(rkey);
-    local_inv(rkey: u32) = IBV_WR_LOCAL_INV, Operands::Imm(rkey);
-    rdma_write(rkey: u32, addr: u64) = IBV_WR_RDMA_WRITE, Operands::Remote(rkey, addr);
-    rdma_write_imm(rkey: u32, addr: u64, imm: __be32) =
-        IBV_WR_RDMA_WRITE_WITH_IMM, Operands::RemoteImm(rkey, addr, imm);
-    rdma_read(rkey: u32, addr: u64) = IBV_WR_RDMA_READ, Operands::Remote(rkey, addr);
-    atomic_cmp_swp(rkey: u32, addr: u64, compare: u64, swap: u64) =
-        IBV_WR_ATOMIC_CMP_AND_SWP, Operands::Atomic(rkey, addr, compare, swap);
-    atomic_fetch_add(rkey: u32, addr: u64, add: u64) =
-        IBV_WR_ATOMIC_FETCH_AND_ADD, Operands::Atomic(rkey, addr, add, 0);
+    wr_send = send(): IBV_QP_EX_WITH_SEND, IBV_WR_SEND, Operands::None;
+    wr_send_imm = send_imm(imm: __be32): IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_WR_SEND_WITH_IMM, Operands::Imm(imm);
+    wr_send_inv = send_inv(rkey: u32): IBV_QP_EX_WITH_SEND_WITH_INV, IBV_WR_SEND_WITH_INV, Operands::Imm(rkey);
+    wr_local_inv = local_inv(rkey: u32): IBV_QP_EX_WITH_LOCAL_INV, IBV_WR_LOCAL_INV, Operands::Imm(rkey);
+    wr_rdma_write = rdma_write(rkey: u32, addr: u64):
+        IBV_QP_EX_WITH_RDMA_WRITE, IBV_WR_RDMA_WRITE, Operands::Remote(rkey, addr);
+    wr_rdma_write_imm = rdma_write_imm(rkey: u32, addr: u64, imm: __be32):
+        IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_WR_RDMA_WRITE_WITH_IMM, Operands::RemoteImm(rkey, addr, imm);
+    wr_rdma_read = rdma_read(rkey: u32, addr: u64):
+        IBV_QP_EX_WITH_RDMA_READ, IBV_WR_RDMA_READ, Operands::Remote(rkey, addr);
+    wr_atomic_cmp_swp = atomic_cmp_swp(rkey: u32, addr: u64, compare: u64, swap: u64):
+        IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_CMP_AND_SWP, Operands::Atomic(rkey, addr, compare, swap);
+    wr_atomic_fetch_add = atomic_fetch_add(rkey: u32, addr: u64, add: u64):
+        IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_FETCH_AND_ADD, Operands::Atomic(rkey, addr, add, 0);
 }
 
 unsafe extern "C" fn set_ud_addr(ex: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
     // SAFETY: the program calls it between start and complete.
-    let (qp, guard) = unsafe { held(ex) };
+    let (qp, mut guard) = unsafe { held(ex) };
     // SAFETY: see the head of `verbs`.
     if let Some(ah) = unsafe { Ah::from_ptr(ah) } {
-        qp.sends.set_address(&guard.build, ah, qpn, qkey);
+        qp.sends.set_address(&mut guard, ah, qpn, qkey);
     }
 }
 
 unsafe extern "C" fn set_sge(ex: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     // SAFETY: the program calls it between start and complete.
     let (qp, mut guard) = unsafe { held(ex) };
-    qp.sends.add_sge(&mut guard.build, addr, length, lkey);
+    qp.sends.add_sge(&mut guard, addr, length, lkey);
 }
 
 unsafe extern "C" fn set_sge_list(ex: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
@@ -187,18 +148,17 @@ unsafe extern "C" fn set_sge_list(ex: *mut ibv_qp_ex, count: usize, list: *const
     let (qp, mut guard) = unsafe { held(ex) };
     // SAFETY: the program passes a list of so many.
     for sge in unsafe { slice::from_raw_parts(list, count) } {
-        qp.sends
-            .add_sge(&mut guard.build, sge.addr, sge.length, sge.lkey);
+        qp.sends.add_sge(&mut guard, sge.addr, sge.length, sge.lkey);
     }
 }
 
 /// # Safety
 ///
 /// `addr` has `length` readable bytes.
-unsafe fn add_inline(qp: &Qp, build: &mut Build, addr: *const c_void, length: usize) {
-    qp.sends.add_inline(build, length, |entry, offset| {
+unsafe fn add_inline(qp: &Qp, producer: &mut Producer, addr: *const c_void, length: usize) {
+    qp.sends.add_inline(producer, length, |wqe, offset| {
         // SAFETY: the caller vouches for it.
-        unsafe { entry.copy_in(offset, addr.cast(), length) }
+        unsafe { wqe.0.copy_in(offset, addr.cast(), length) }
     });
 }
 
@@ -206,7 +166,7 @@ unsafe extern "C" fn set_inline_data(ex: *mut ibv_qp_ex, addr: *mut c_void, leng
     // SAFETY: the program calls it between start and complete.
     let (qp, mut guard) = unsafe { held(ex) };
     // SAFETY: the program passes readable data.
-    unsafe { add_inline(qp, &mut guard.build, addr, length) };
+    unsafe { add_inline(qp, &mut guard, addr, length) };
 }
 
 unsafe extern "C" fn set_inline_data_list(
@@ -222,6 +182,6 @@ unsafe extern "C" fn set_inline_data_list(
     // SAFETY: the program passes a list of so many.
     for part in unsafe { slice::from_raw_parts(list, count) } {
         // SAFETY: the program passes readable data.
-        unsafe { add_inline(qp, &mut guard.build, part.addr, part.length) };
+        unsafe { add_inline(qp, &mut guard, part.addr, part.length) };
     }
 }

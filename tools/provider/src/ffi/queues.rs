@@ -5,9 +5,11 @@
 // Said once, at the head of `verbs`.
 #![allow(clippy::missing_safety_doc)]
 
-use super::device::{check, check_flags, Inner, Message};
+use super::asked::{check_flags, check_operations, operations};
+use super::device::{check, Inner, Message};
+use super::domains::Pd;
 use super::memory::{Memory, Protection, Ring};
-use super::object::{or_null, Draft, Object};
+use super::object::{or_null, Draft, InDomain, Object};
 use super::pabi::*;
 use super::post_ex;
 use crate::cq::{self, Cq};
@@ -17,17 +19,18 @@ use crate::recv::{RecvConfig, RecvQueue};
 use crate::send::{SendConfig, SendQueue};
 use core::ffi::c_int;
 use core::mem::{size_of, size_of_val};
+use core::ptr::null_mut;
 use std::sync::Arc;
 use verbena_abi::ctx::QpState;
 use verbena_abi::uverbs::{CreateCqResp, CreateQpResp, CreateSrqResp};
 use verbena_abi::{wqe, Le64};
 
 /// A CQ of ours as C sees it.
-pub type CqObject = Object<verbs_cq, Arc<Cq>>;
+pub type CqObject = Object<verbs_cq, InDomain<Arc<Cq>>>;
 /// A queue pair of ours as C sees it.
-pub type QpObject = Object<verbs_qp, Arc<Qp>>;
+pub type QpObject = Object<verbs_qp, InDomain<Arc<Qp>>>;
 /// An SRQ of ours as C sees it.
-pub type SrqObject = Object<verbs_srq, Arc<Srq>>;
+pub type SrqObject = Object<verbs_srq, InDomain<Arc<Srq>>>;
 
 fn map_ring<const MIN: usize>(
     context: &Inner,
@@ -69,12 +72,21 @@ pub unsafe fn new_cq(
     if attr.cqe == 0 || attr.cqe > i32::MAX as u32 {
         return Err(Errno::INVAL);
     }
+    let domain = if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD == 0 {
+        None
+    } else if attr.parent_domain.is_null() {
+        return Err(Errno::INVAL);
+    } else {
+        // SAFETY: see the head of this file. A CQ stands on no other kind of domain.
+        let domain = unsafe { Pd::of(attr.parent_domain) }.begin_use();
+        Some(domain.ok_or(Errno::INVAL)?)
+    };
     // SAFETY: see the head of this file.
     let inner = unsafe { Inner::of(context) };
     // SAFETY: integers.
     let mut request: ibv_create_cq_ex = unsafe { core::mem::zeroed() };
     let mut response = Message::<ib_uverbs_ex_create_cq_resp, CreateCqResp>::zeroed();
-    let mut cq = Draft::<verbs_cq, Arc<Cq>>::new();
+    let mut cq = Draft::<verbs_cq, InDomain<Arc<Cq>>>::new();
     // SAFETY: see the head of this file.
     check(unsafe {
         ibv_cmd_create_cq_ex(
@@ -107,7 +119,7 @@ pub unsafe fn new_cq(
         )))
     });
     match made {
-        Ok(made) => Ok(cq.finish(made)),
+        Ok(made) => Ok(cq.finish(InDomain::new(made, domain))),
         Err(errno) => {
             // SAFETY: the kernel has just created it, and nobody else knows it.
             unsafe { ibv_cmd_destroy_cq(cq.verbs().cast()) };
@@ -139,10 +151,12 @@ unsafe fn new_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> Result<*mut 
     let context = unsafe { (*pd).context };
     // SAFETY: as above.
     let inner = unsafe { Inner::of(context) };
+    // SAFETY: as above.
+    let domain = unsafe { Pd::of(pd) }.begin_use();
     // SAFETY: integers.
     let mut request: ibv_create_srq = unsafe { core::mem::zeroed() };
     let mut response = Message::<ib_uverbs_create_srq_resp, CreateSrqResp>::zeroed();
-    let mut srq = Draft::<verbs_srq, Arc<Srq>>::new();
+    let mut srq = Draft::<verbs_srq, InDomain<Arc<Srq>>>::new();
     // SAFETY: see the head of this file.
     check(unsafe {
         ibv_cmd_create_srq(
@@ -180,7 +194,7 @@ unsafe fn new_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> Result<*mut 
         }))
     });
     match made {
-        Ok(made) => Ok(srq.finish(made)),
+        Ok(made) => Ok(srq.finish(InDomain::new(made, domain))),
         Err(errno) => {
             // SAFETY: the kernel has just created it, and nobody else knows it.
             unsafe { ibv_cmd_destroy_srq(srq.verbs().cast()) };
@@ -268,28 +282,32 @@ unsafe fn new_qp(
         attr.comp_mask,
         IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
     )?;
-    let datagram = match attr.qp_type {
-        IBV_QPT_RC | IBV_QPT_UC => false,
-        IBV_QPT_UD => true,
-        _ => return Err(Errno::OPNOTSUPP),
-    };
+    let operations = operations(attr.qp_type)?;
+    let datagram = attr.qp_type == IBV_QPT_UD;
     let extended = attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
     if extended {
-        post_ex::check_operations(attr.send_ops_flags, datagram)?;
+        check_operations(attr.send_ops_flags, attr.qp_type)?;
     }
-    if attr.send_cq.is_null() || attr.recv_cq.is_null() {
+    let pd = if attr.comp_mask & IBV_QP_INIT_ATTR_PD != 0 {
+        attr.pd
+    } else {
+        null_mut()
+    };
+    if attr.send_cq.is_null() || attr.recv_cq.is_null() || pd.is_null() {
         return Err(Errno::INVAL);
     }
     // SAFETY: see the head of this file.
+    let domain = unsafe { Pd::of(pd) }.begin_use();
+    // SAFETY: see the head of this file.
     let inner = unsafe { Inner::of(context) };
     // SAFETY: see the head of this file.
-    let send_cq = unsafe { CqObject::inner(attr.send_cq) }.clone();
+    let send_cq = Arc::clone(unsafe { CqObject::inner(attr.send_cq) });
     // SAFETY: see the head of this file.
-    let recv_cq = unsafe { CqObject::inner(attr.recv_cq) }.clone();
+    let recv_cq = Arc::clone(unsafe { CqObject::inner(attr.recv_cq) });
     // SAFETY: integers.
     let mut request: ibv_create_qp_ex = unsafe { core::mem::zeroed() };
     let mut response = Message::<ib_uverbs_ex_create_qp_resp, CreateQpResp>::zeroed();
-    let mut qp = Draft::<verbs_qp, Arc<Qp>>::new();
+    let mut qp = Draft::<verbs_qp, InDomain<Arc<Qp>>>::new();
     // SAFETY: see the head of this file.
     check(unsafe {
         ibv_cmd_create_qp_ex2(
@@ -309,9 +327,9 @@ unsafe fn new_qp(
             made.attach();
             if extended {
                 // SAFETY: just created.
-                unsafe { post_ex::set_functions(qp.verbs()) };
+                unsafe { post_ex::set_functions(qp.verbs(), operations) };
             }
-            Ok(qp.finish(made))
+            Ok(qp.finish(InDomain::new(made, domain)))
         }
         Err(errno) => {
             // SAFETY: the kernel has just created it, and nobody else knows it.
@@ -356,7 +374,7 @@ unsafe fn make_qp(
     );
     let receives = if !attr.srq.is_null() {
         // SAFETY: see the head of this file.
-        Receives::Shared(unsafe { SrqObject::inner(attr.srq) }.clone())
+        Receives::Shared(Arc::clone(unsafe { SrqObject::inner(attr.srq) }))
     } else if driver.rq_length.get() != 0 {
         let ring = map_ring(
             inner,

@@ -11,7 +11,7 @@
 
 use super::device::{check, Inner, Message};
 use super::domains::Pd;
-use super::object::{or_null, Ah, Draft, Object};
+use super::object::{or_null, Ah, Draft, InDomain, Object};
 use super::pabi::*;
 use crate::errno::Errno;
 use core::ffi::{c_char, c_int, c_void};
@@ -20,8 +20,8 @@ use verbena_abi::ctx::AddressVector;
 use verbena_abi::uverbs::CreateAhResp;
 use verbena_abi::{Le16, Le32};
 
-/// The provider's part of a memory region: nothing.
-struct Mr;
+/// A memory region: nothing of the provider's own.
+type Mr = InDomain<()>;
 
 pub unsafe extern "C" fn query_device_ex(
     context: *mut ibv_context,
@@ -98,6 +98,8 @@ pub unsafe extern "C" fn reg_mr(
     let mut response: ib_uverbs_reg_mr_resp = unsafe { core::mem::zeroed() };
     let mut mr = Draft::<verbs_mr, Mr>::new();
     // SAFETY: see the head of this file.
+    let domain = unsafe { Pd::of(pd) }.begin_use();
+    // SAFETY: see the head of this file.
     let result = check(unsafe {
         ibv_cmd_reg_mr(
             pd,
@@ -112,7 +114,7 @@ pub unsafe extern "C" fn reg_mr(
             size_of_val(&response),
         )
     });
-    or_null(result.map(|()| mr.finish(Mr).cast()))
+    or_null(result.map(|()| mr.finish(Mr::new((), domain)).cast()))
 }
 
 pub unsafe extern "C" fn reg_dmabuf_mr(
@@ -124,6 +126,8 @@ pub unsafe extern "C" fn reg_dmabuf_mr(
     access: c_int,
 ) -> *mut ibv_mr {
     let mut mr = Draft::<verbs_mr, Mr>::new();
+    // SAFETY: see the head of this file.
+    let domain = unsafe { Pd::of(pd) }.begin_use();
     // SAFETY: see the head of this file.
     let result = check(unsafe {
         ibv_cmd_reg_dmabuf_mr(
@@ -137,7 +141,7 @@ pub unsafe extern "C" fn reg_dmabuf_mr(
             core::ptr::null_mut(),
         )
     });
-    or_null(result.map(|()| mr.finish(Mr).cast()))
+    or_null(result.map(|()| mr.finish(Mr::new((), domain)).cast()))
 }
 
 pub unsafe extern "C" fn rereg_mr(
@@ -207,6 +211,8 @@ unsafe fn new_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> Result<*mut ibv_ah,
             size_of_val(&response),
         )
     })?;
+    // SAFETY: see the head of this file.
+    let domain = unsafe { Pd::of(pd) };
     let grh = &values.grh;
     let vector = AddressVector {
         // SAFETY: sixteen bytes, whichever way they were set.
@@ -218,11 +224,10 @@ unsafe fn new_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> Result<*mut ibv_ah,
         traffic_class: grh.traffic_class,
         sl: values.sl,
         port_num: values.port_num,
-        // SAFETY: see the head of this file.
-        pdn: Le32::new(unsafe { Object::<ibv_pd, Pd>::inner(pd) }.pdn),
+        pdn: Le32::new(domain.pdn),
         ..AddressVector::default()
     };
-    Ok(ah.finish(Ah::from_vector(vector)))
+    Ok(ah.finish(Ah::new(vector, domain.begin_use())))
 }
 
 pub unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {

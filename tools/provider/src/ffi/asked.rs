@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What programs ask for beyond the plain verbs: whether it is offered.
+
+use super::pabi::*;
+use crate::errno::Errno;
+
+/// Refuses flags that are not in `known`.
+pub fn check_flags(flags: u32, known: u32) -> Result<(), Errno> {
+    if flags & !known != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    Ok(())
+}
+
+/// Whether a CQ can be as these attributes want it.
+pub fn check_cq(attr: &ibv_cq_init_attr_ex) -> Result<(), Errno> {
+    check_flags(
+        attr.comp_mask,
+        IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD,
+    )?;
+    // A field that the mask does not name is whatever was on the program's stack.
+    if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0 {
+        // That one thread only uses it is no more than a hint.
+        check_flags(attr.flags, IBV_CREATE_CQ_ATTR_SINGLE_THREADED)?;
+    }
+    let wanted = u32::try_from(attr.wc_flags).map_err(|_| Errno::OPNOTSUPP)?;
+    check_flags(
+        wanted,
+        IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP,
+    )
+}
+
+const DATAGRAM: u32 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+const UNRELIABLE: u32 = DATAGRAM
+    | IBV_QP_EX_WITH_RDMA_WRITE
+    | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+    | IBV_QP_EX_WITH_LOCAL_INV;
+const RELIABLE: u32 = UNRELIABLE
+    | IBV_QP_EX_WITH_RDMA_READ
+    | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+    | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+    | IBV_QP_EX_WITH_SEND_WITH_INV;
+
+/// The `ibv_wr_*` operations that a type of queue pair has: of UC neither answers nor keys for the peer to invalidate.
+pub fn operations(qp_type: ibv_qp_type) -> Result<u32, Errno> {
+    match qp_type {
+        IBV_QPT_RC => Ok(RELIABLE),
+        IBV_QPT_UC => Ok(UNRELIABLE),
+        IBV_QPT_UD => Ok(DATAGRAM),
+        _ => Err(Errno::OPNOTSUPP),
+    }
+}
+
+/// Whether the operations that a program wants are there.
+pub fn check_operations(wanted: u64, qp_type: ibv_qp_type) -> Result<(), Errno> {
+    let wanted = u32::try_from(wanted).map_err(|_| Errno::OPNOTSUPP)?;
+    check_flags(wanted, operations(qp_type)?)
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A send WQE while it is written. Both ways of posting, lists and `ibv_wr_*`, write theirs through this.
+//!
+//! Words are written whole: a field and the reserved one beside it in one store.
+
+use crate::ffi::memory::Entry;
+use crate::ffi::object::Ah;
+use core::mem::{offset_of, size_of};
+use verbena_abi::ctx::AddressVector;
+use verbena_abi::wqe::{self, send_flags, AtomicSegment, SendWqe, Sge, WqeOpcode};
+
+/// Smallest stride of a send ring.
+pub const MIN: usize = 1 << wqe::LOG_SQ_STRIDE.0;
+
+/// The word of a [`SendWqe`] that `wr_id` follows: opcode, flags, number of SGEs, length of inline data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Head(u64);
+
+const fn bit(offset: usize) -> u32 {
+    8 * offset as u32
+}
+const FLAGS: u32 = bit(offset_of!(SendWqe, flags));
+const NUM_SGE: u32 = bit(offset_of!(SendWqe, num_sge));
+const INLINE_LENGTH: u32 = bit(offset_of!(SendWqe, inline_length));
+const INLINE: u64 = (send_flags::INLINE as u64) << FLAGS;
+
+const _: () = {
+    assert!(offset_of!(SendWqe, opcode) == 0 && offset_of!(SendWqe, wr_id) == size_of::<Head>());
+    // What follows these fields is reserved: words start at them.
+    assert!(offset_of!(SendWqe, reserved1) == offset_of!(SendWqe, imm) + 4);
+    assert!(offset_of!(SendWqe, reserved2) == offset_of!(SendWqe, rkey) + 4);
+    assert!(offset_of!(AtomicSegment, compare_add) == 0 && offset_of!(AtomicSegment, swap) == 8);
+    assert!(offset_of!(Sge, addr) == 0 && offset_of!(Sge, length) == 8);
+    assert!(offset_of!(Sge, lkey) == 12 && size_of::<Sge>() == 16);
+};
+
+impl Head {
+    #[inline(always)]
+    pub fn new(opcode: WqeOpcode, flags: u32) -> Self {
+        Self(u64::from(opcode.to_raw()) | u64::from(flags) << FLAGS)
+    }
+
+    #[inline(always)]
+    pub fn is_inline(self) -> bool {
+        self.0 & INLINE != 0
+    }
+
+    /// Without inline data, whatever the program's flags say.
+    pub fn not_inline(self) -> Self {
+        Self(self.0 & !INLINE)
+    }
+
+    /// With so many SGEs, at most 255, where there were none.
+    #[inline(always)]
+    pub fn with_sges(self, count: u32) -> Self {
+        Self(self.0 | u64::from(count) << NUM_SGE)
+    }
+
+    /// With one SGE more.
+    #[inline(always)]
+    pub fn plus_sge(self) -> Self {
+        Self(self.0 + (1 << NUM_SGE))
+    }
+
+    #[inline(always)]
+    pub fn sges(self) -> u32 {
+        (self.0 >> NUM_SGE) as u8 as u32
+    }
+
+    /// With so much more inline data.
+    #[inline(always)]
+    pub fn with_inline(self, length: u32) -> Self {
+        Self((self.0 | INLINE) + (u64::from(length) << INLINE_LENGTH))
+    }
+
+    #[inline(always)]
+    pub fn inline_length(self) -> usize {
+        (self.0 >> INLINE_LENGTH) as usize
+    }
+}
+
+/// The place of a WQE in the ring.
+#[derive(Clone, Copy)]
+pub struct Wqe<'a>(pub Entry<'a, MIN>);
+
+impl Wqe<'_> {
+    /// Completes the header.
+    #[inline(always)]
+    pub fn finish(self, head: Head, wr_id: u64) {
+        self.0.put::<{ offset_of!(SendWqe, wr_id) }>(wr_id);
+        self.0.put::<0>(head.0);
+    }
+
+    /// Immediate data or the key to invalidate, as it lies in memory.
+    #[inline(always)]
+    pub fn set_imm(self, imm: u32) {
+        self.0.put::<{ offset_of!(SendWqe, imm) }>(imm.into());
+    }
+
+    /// Address and key at the peer.
+    #[inline(always)]
+    pub fn set_remote(self, remote_addr: u64, rkey: u32) {
+        self.0
+            .put::<{ offset_of!(SendWqe, remote_addr) }>(remote_addr);
+        self.0.put::<{ offset_of!(SendWqe, rkey) }>(rkey.into());
+    }
+
+    /// The operands of an atomic.
+    #[inline(always)]
+    pub fn set_operands(self, compare_add: u64, swap: u64) {
+        self.0.put_pair(wqe::DATA_OFFSET, compare_add, swap);
+    }
+
+    /// The address of a datagram.
+    #[inline(always)]
+    pub fn set_address(self, ah: &Ah, qpn: u32, qkey: u32) {
+        const DESTINATION: usize = offset_of!(AddressVector, dest_qpn) / 8;
+        const { assert!(offset_of!(AddressVector, qkey) == offset_of!(AddressVector, dest_qpn) + 4) };
+        let mut words = *ah.words();
+        words[DESTINATION] = u64::from(qpn) | u64::from(qkey) << 32;
+        for (number, pair) in words.chunks_exact(2).enumerate() {
+            self.0
+                .put_pair(wqe::DATA_OFFSET + 16 * number, pair[0], pair[1]);
+        }
+    }
+
+    /// An SGE at `offset`; beyond the entry's end, nothing.
+    #[inline(always)]
+    pub fn set_sge(self, offset: usize, addr: u64, length: u32, lkey: u32) {
+        self.0
+            .put_pair(offset, addr, u64::from(length) | u64::from(lkey) << 32);
+    }
+}
