@@ -15,6 +15,8 @@ use verbena_abi::wqe::{self, send_flags};
 /// The requests of one `ibv_wr_start`.
 #[derive(Clone, Copy, Default)]
 pub struct Build {
+    /// Index of the first request.
+    first: u32,
     /// Index of the request that is being written.
     index: u32,
     /// Whether there is one.
@@ -67,6 +69,7 @@ impl SendQueue {
     pub fn start(&self, may: impl FnOnce() -> bool) -> Guard<'_, Producer> {
         let mut guard = self.producer.lock_long();
         guard.build = Build {
+            first: guard.index,
             index: guard.index,
             alive: self.area.alive(),
             error: (!may()).then_some(Errno::INVAL),
@@ -80,6 +83,10 @@ impl SendQueue {
         self.close(&mut guard);
         if let Some(errno) = guard.build.error {
             return Err(errno);
+        }
+        if guard.index != guard.build.first {
+            // While a process has one thread the lock stops nobody: it has posted a list since the start.
+            return Err(Errno::INVAL);
         }
         if guard.build.index != guard.index {
             guard.index = guard.build.index;

@@ -41,6 +41,11 @@ pub struct CqState {
     /// Completions before it that were not polled yet, with their indexes: see [`Cq::clean`]. Each keeps the place of an
     /// entry: to the device they are the last ones before `consumer`.
     saved: VecDeque<(u32, Completion)>,
+    /// Outstanding work is being flushed: what a device that is dead writes all the same is not looked at any more, or
+    /// a work request could complete twice.
+    flushing: bool,
+    /// Whether a poll has to go the long way first: something is saved, or flushed.
+    aside: bool,
     /// The last arm.
     arm: Arm,
     /// The queue pairs that complete here.
@@ -188,6 +193,8 @@ impl Cq {
                 log_size,
                 consumer: 0,
                 saved: VecDeque::new(),
+                flushing: false,
+                aside: false,
                 arm: Arm {
                     index: 0,
                     seq: 0,
@@ -236,7 +243,7 @@ impl Cq {
     ) -> usize {
         let mut count = 0;
         let mut run: Option<Run<'_>> = None;
-        while count < most && state.saved.is_empty() {
+        while count < most && !state.aside {
             let entry = state.ring.entry(state.consumer);
             let tail = entry.get32_acquire::<TAIL_OFFSET>();
             if !Tail::is_valid(tail, state.consumer, state.log_size) {
@@ -286,6 +293,9 @@ impl Cq {
     /// Whether the next entry is there.
     #[inline(always)]
     fn is_written(&self, state: &CqState) -> bool {
+        if state.flushing {
+            return false;
+        }
         let entry = state.ring.entry(state.consumer);
         let tail = entry.get32_acquire::<TAIL_OFFSET>();
         Tail::is_valid(tail, state.consumer, state.log_size)
@@ -312,6 +322,7 @@ impl Cq {
     #[inline(never)]
     fn next_unusual(&self, state: &mut CqState) -> Option<Completion> {
         if let Some((_, completion)) = state.saved.pop_front() {
+            state.aside = state.flushing || !state.saved.is_empty();
             self.publish(state);
             if let Some(qp) = state.qps.find(completion.qpn()) {
                 qp.retire(completion.is_receive(), completion.wqe_index());
@@ -329,10 +340,10 @@ impl Cq {
             self.publish(state);
         }
         if self.area.alive() {
-            None
-        } else {
-            self.flush(state)
+            return None;
         }
+        (state.flushing, state.aside) = (true, true);
+        self.flush(state)
     }
 
     /// Dead device: the next outstanding work request of any queue pair here, in order for each queue.
@@ -426,6 +437,7 @@ impl Cq {
             !own
         });
         state.saved = saved;
+        state.aside = state.flushing || !state.saved.is_empty();
         self.publish(state);
     }
 }

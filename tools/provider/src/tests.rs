@@ -553,6 +553,28 @@ fn a_dead_device_flushes_everything_once_and_in_order() {
 }
 
 #[test]
+fn what_was_flushed_does_not_complete_again() {
+    let mut f = Fixture::new();
+    let (qp, other) = (f.rts(9), f.rts(10));
+    for wr_id in [1, 2, 3] {
+        post_one(&qp, wr_id).unwrap();
+    }
+    post_one(&other, 7).unwrap();
+    // True completions of before, one of them set aside, count.
+    f.complete(10, WcOpcode::Send, 0, 7);
+    f.rts(11).detach();
+    f.complete(9, WcOpcode::Send, 0, 1);
+    f.area.store(doorbell::ALIVE, 0);
+    assert_eq!(f.polled(3), [7, 1, 2]);
+    // The device was not dead, only slow.
+    f.complete(9, WcOpcode::Send, 1, 2);
+    f.complete(9, WcOpcode::Send, 2, 3);
+    assert_eq!(f.polled(8), [3]);
+    post_one(&qp, 4).unwrap();
+    assert_eq!(f.polled(8), [4]);
+}
+
+#[test]
 fn many_queue_pairs_are_told_apart() {
     let mut f = Fixture::new();
     // Numbers that collide in a small table.
@@ -874,6 +896,15 @@ fn pieces_are_posted_together_or_not_at_all() {
         plain(&mut guard, wr_id);
     }
     assert_eq!(sends.commit(guard), Err(Errno::NOMEM));
+    // A list came in between, which nothing has stopped in a process of one thread.
+    let mut guard = sends.start(|| true);
+    plain(&mut guard, 1);
+    guard.index += 1;
+    plain(&mut guard, 2);
+    let index = guard.index;
+    assert_eq!(sends.commit(guard), Err(Errno::INVAL));
+    assert_eq!(sends.posted(), index);
+    sends.start(|| true).index -= 1;
     // An abort.
     let mut guard = sends.start(|| true);
     plain(&mut guard, 1);
