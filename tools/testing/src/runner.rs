@@ -27,7 +27,7 @@ usage: verbena-guest-tests [options]
   --times            print how long each test took
 
 Prints `ok NAME`, `FAILED NAME: reason` or `skipped NAME: reason`, and at the end the line
-`N passed, N failed[, N skipped]`. The exit status is 0 if nothing failed.";
+`N passed, N failed[, N skipped]`. The exit status is 0 if nothing failed, 2 if there was nothing to run.";
 
 #[derive(Default)]
 struct Options {
@@ -114,6 +114,14 @@ pub fn main() -> ExitCode {
         tests::all().for_each(|t| println!("{}", t.name));
         return ExitCode::SUCCESS;
     }
+    let chosen = match selected(&options) {
+        Ok(chosen) => chosen,
+        Err(why) => {
+            eprintln!("{why}");
+            println!("0 passed, 1 failed");
+            return ExitCode::from(EXIT_USAGE);
+        }
+    };
     if let Err(why) = set_env(options.device.clone(), options.gid) {
         eprintln!("{why}");
         println!("0 passed, 1 failed");
@@ -125,7 +133,7 @@ pub fn main() -> ExitCode {
     if let Some(name) = &options.one {
         return finish(run_here(name));
     }
-    run_all(&options)
+    run_all(&options, chosen)
 }
 
 fn finish(result: crate::TestResult) -> ExitCode {
@@ -244,16 +252,27 @@ impl Running {
     }
 }
 
-fn selected(o: &Options) -> Vec<&'static Test> {
-    tests::all()
+/// The tests to run. A filter that no test has in its name is a slip of the pen: running nothing would look like success.
+fn selected(o: &Options) -> Result<Vec<&'static Test>, String> {
+    let named = |filter: &str| tests::all().any(|t| t.name.contains(filter));
+    if let Some(filter) = o.filters.iter().find(|f| !named(f)) {
+        return Err(format!(
+            "no test has '{filter}' in its name; --list prints them"
+        ));
+    }
+    let chosen: Vec<_> = tests::all()
         .filter(|t| o.filters.is_empty() || o.filters.iter().any(|f| t.name.contains(f.as_str())))
         .filter(|t| !o.skips.iter().any(|f| t.name.contains(f.as_str())))
         .filter(|t| !t.long || o.long || o.filters.iter().any(|f| f == t.name))
-        .collect()
+        .collect();
+    if chosen.is_empty() {
+        return Err("nothing is left to run: see --skip and --long".into());
+    }
+    Ok(chosen)
 }
 
-fn run_all(options: &Options) -> ExitCode {
-    let mut queue = selected(options).into_iter().peekable();
+fn run_all(options: &Options, chosen: Vec<&'static Test>) -> ExitCode {
+    let mut queue = chosen.into_iter().peekable();
     let mut running: Vec<Running> = Vec::new();
     let (mut passed, mut failed, mut skipped) = (0u32, 0u32, 0u32);
     loop {
@@ -315,4 +334,27 @@ fn run_all(options: &Options) -> ExitCode {
     };
     println!("{passed} passed, {failed} failed{tail}");
     ExitCode::from(if failed == 0 { 0 } else { EXIT_FAILED })
+}
+
+#[cfg(test)]
+mod tests_of_the_runner {
+    use super::*;
+
+    fn choose(args: &[&str]) -> Result<usize, String> {
+        let options = parse(args.iter().map(|a| (*a).to_owned()))?;
+        selected(&options).map(|chosen| chosen.len())
+    }
+
+    #[test]
+    fn a_filter_that_matches_nothing_is_an_error() {
+        let all = choose(&[]).unwrap();
+        assert!(choose(&["--long"]).unwrap() > all);
+        assert!((1..all).contains(&choose(&["--filter", "4/"]).unwrap()));
+        let why = choose(&["--filter", "4/", "--filter", "4/cq-errr"]).unwrap_err();
+        assert!(why.contains("'4/cq-errr'"), "{why}");
+        assert!(choose(&["--filter", "4/cq-err", "--skip", "4/"]).is_err());
+        // A long test asks for its whole name.
+        assert!(choose(&["--filter", "byte-checked"]).is_err());
+        assert_eq!(choose(&["--filter", "long/byte-checked-load"]), Ok(1));
+    }
 }
