@@ -4,7 +4,8 @@ use crate::ffi::cq::{Channel, Cq};
 use crate::ffi::qp::{flag, op, state, SendWr};
 use crate::outcome::Context as _;
 use crate::rig::*;
-use crate::{Test, TestResult};
+use crate::{Fail, Test, TestResult};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,11 +21,11 @@ pub static TESTS: &[Test] = &[
     Test::new("1.7/solicited-arm-does-not-weaken-full-arm", not_weakened),
     Test::new("1.7/error-counts-as-solicited", error_solicited),
     Test::new("1.7/usual-loop-never-sleeps-through", usual_loop).limit(120),
-    Test::new("1.7/completion-vectors", vectors),
+    Test::new("1.7/completion-vectors", vectors).alone(),
 ];
 
 /// A pair whose end B receives into a CQ with events.
-fn rig_up(rig: &Rig) -> Result<(Pair, Arc<Cq>, Arc<Channel>), crate::Fail> {
+fn rig_up(rig: &Rig) -> Result<(Pair, Arc<Cq>, Arc<Channel>), Fail> {
     let (cq, channel) = rig.cq_with_events(64)?;
     let opts = PairOpts::default();
     let a = rig.end(&opts)?;
@@ -48,7 +49,7 @@ fn expect_event(channel: &Channel, cq: &Cq, what: &str) -> TestResult {
     let ms = PATIENCE.as_millis() as i32;
     let element = channel
         .event(ms)
-        .ok_or_else(|| crate::Fail::Failed(format!("no event: {what}")))?;
+        .ok_or_else(|| Fail::Failed(format!("no event: {what}")))?;
     ensure_eq!(element, cq.element(), "CQ of the event");
     Ok(())
 }
@@ -236,9 +237,32 @@ fn usual_loop(rig: &Rig) -> TestResult {
     })
 }
 
+/// How often each interrupt of the device's PCI function was taken: /proc/interrupts, by line.
+fn interrupts(rig: &Rig) -> Result<BTreeMap<String, u64>, Fail> {
+    let device = format!("/sys/class/infiniband/{}/device", rig.ctx.name);
+    let device = std::fs::canonicalize(device)?;
+    let address = device
+        .file_name()
+        .and_then(|n| n.to_str())
+        .ok_or("no PCI address")?;
+    let text = std::fs::read_to_string("/proc/interrupts")?;
+    Ok(text
+        .lines()
+        .filter(|line| line.contains(address))
+        .filter_map(|line| {
+            let (number, rest) = line.split_once(':')?;
+            // A count for each CPU, then names.
+            let counts = rest.split_whitespace().map_while(|w| w.parse::<u64>().ok());
+            Some((number.trim().to_owned(), counts.sum()))
+        })
+        .collect())
+}
+
 fn vectors(rig: &Rig) -> TestResult {
+    const ROUNDS: u64 = 5;
     let n = rig.ctx.num_comp_vectors();
     ensure!(n >= 1, "num_comp_vectors is {n}");
+    let mut used = Vec::new();
     for v in 0..n.min(8) {
         let channel = Channel::new(&rig.ctx)?;
         let cq = Cq::with_channel(&rig.ctx, 16, Some(&channel), v).at("creating on a vector")?;
@@ -246,12 +270,33 @@ fn vectors(rig: &Rig) -> TestResult {
             cq: Some(cq.clone()),
             ..PairOpts::default()
         })?;
-        cq.arm(false)?;
-        let wr = SendWr::new(op::WRITE, 1, &[p.a.mr.sge(0, 8)]);
-        p.a.qp
-            .post_send(&[wr.remote(p.b.mr.at(0), p.b.mr.rkey())])?;
-        expect_event(&channel, &cq, &format!("on completion vector {v}"))?;
-        ok(&wait_one(&cq, "write")?, 1, wc::RDMA_WRITE)?;
+        let before = interrupts(rig)?;
+        for round in 0..ROUNDS {
+            cq.arm(false)?;
+            let wr = SendWr::new(op::WRITE, round, &[p.a.mr.sge(0, 8)]);
+            p.a.qp
+                .post_send(&[wr.remote(p.b.mr.at(0), p.b.mr.rkey())])?;
+            expect_event(&channel, &cq, &format!("on completion vector {v}"))?;
+            ok(&wait_one(&cq, "write")?, round, wc::RDMA_WRITE)?;
+        }
+        // One event at a time, so each had an interrupt of its own; nothing else of the device was at work.
+        let grown: Vec<String> = interrupts(rig)?
+            .into_iter()
+            .filter(|(line, count)| count - before.get(line).unwrap_or(&0) >= ROUNDS)
+            .map(|(line, _)| line)
+            .collect();
+        ensure_eq!(
+            grown.len(),
+            1,
+            "interrupts {grown:?} of completion vector {v}"
+        );
+        used.extend(grown);
     }
+    let distinct: BTreeSet<&String> = used.iter().collect();
+    ensure_eq!(
+        distinct.len(),
+        used.len(),
+        "interrupts {used:?} of so many vectors"
+    );
     Ok(())
 }
