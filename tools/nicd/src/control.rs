@@ -3,9 +3,11 @@
 //! The control socket, for `verbenactl`: one JSON object a line in, one a line out.
 //!
 //! `{"command": "stats"}`, `"contexts"` or `"status"`; the answer has `"ok": true` and what was asked for, or
-//! `"ok": false` and an `"error"`. Whoever can connect may ask; there is nothing here yet that changes anything.
+//! `"ok": false` and an `"error"`. The user who started the NIC and root may ask, over a few connections at a time; there
+//! is nothing here yet that changes anything.
 
 use crate::shared::{Message, Question, Shared};
+use crate::sharing;
 use serde_json::{json, Map, Value};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -21,22 +23,37 @@ const MAX_LINE: u64 = 4096;
 /// So long the engine may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Serves connections one after the other, for ever.
+/// The most connections at a time.
+const MAX_CONNECTIONS: usize = 16;
+
+/// Serves connections, each on a thread of its own, for ever.
 pub fn serve(listener: &UnixListener, shared: &Arc<Shared>) {
+    // Each connection holds a copy.
+    let seats = Arc::new(());
     for stream in listener.incoming() {
-        let shared = shared.clone();
-        let result = stream.and_then(|stream| {
-            let name = String::from("control");
-            std::thread::Builder::new().name(name).spawn(move || {
-                if let Err(e) = converse(&stream, &shared) {
-                    log::debug!("control: {e}");
-                }
-            })
-        });
-        if let Err(e) = result {
+        if let Err(e) = stream.and_then(|stream| admit(stream, &seats, shared)) {
             log::warn!("control: {e}");
         }
     }
+}
+
+fn admit(stream: UnixStream, seats: &Arc<()>, shared: &Arc<Shared>) -> io::Result<()> {
+    let refusal = if !sharing::is_trusted(&stream) {
+        "only root and the user who started the NIC may ask"
+    } else if Arc::strong_count(seats) > MAX_CONNECTIONS {
+        "too many connections"
+    } else {
+        let (seat, shared) = (seats.clone(), shared.clone());
+        let name = String::from("control");
+        std::thread::Builder::new().name(name).spawn(move || {
+            if let Err(e) = converse(&stream, &shared) {
+                log::debug!("control: {e}");
+            }
+            drop(seat);
+        })?;
+        return Ok(());
+    };
+    writeln!(&stream, "{}", json!({ "ok": false, "error": refusal }))
 }
 
 fn converse(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
@@ -158,6 +175,36 @@ mod tests {
             let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
             assert!(name.len() > 3 && name.bytes().all(plain), "{name:?}");
         }
+    }
+
+    /// The answer to a question over a connection.
+    fn reply(stream: &UnixStream) -> Value {
+        // It may be refused before it is read.
+        let _ = writeln!(&*stream, "{{\"command\":\"status\"}}");
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap()
+    }
+
+    #[test]
+    fn connections_are_few_at_a_time() {
+        let shared = Arc::new(Shared::new().unwrap());
+        let seats = Arc::new(());
+        let connect = || {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            admit(ours, &seats, &shared).unwrap();
+            theirs
+        };
+        let mut all: Vec<_> = (0..MAX_CONNECTIONS).map(|_| connect()).collect();
+        for stream in &all {
+            assert_eq!(reply(stream)["ok"], true);
+        }
+        assert_eq!(reply(&connect())["error"], "too many connections");
+        all.pop();
+        while Arc::strong_count(&seats) > MAX_CONNECTIONS {
+            std::thread::yield_now();
+        }
+        assert_eq!(reply(&connect())["ok"], true);
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! | thread | file | what it does |
 //! | --- | --- | --- |
 //! | main | [`vfio_user`], [`front`], [`pci`] | answers QEMU: configuration space, registers, doorbells, maps, resets |
+//! | signals | [`places`] | removes the sockets when the process is told to end |
 //! | engine | [`engine`] | owns the device and gives it time; sleeps when the guest is silent |
 //! | netdev | [`netdev`], [`uplink`] | takes the guest's Ethernet frames |
 //! | control | [`control`] | answers `verbenactl` |
@@ -28,6 +29,7 @@ pub mod front;
 pub mod guest_ram;
 pub mod netdev;
 pub mod pci;
+pub mod places;
 pub mod shared;
 pub mod sharing;
 pub mod uplink;

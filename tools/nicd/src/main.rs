@@ -3,15 +3,16 @@
 //! `verbena-nic`: opens the sockets, starts the threads and serves QEMU until it goes away. See the library.
 
 use clap::Parser;
+use nix::sys::signal::{raise, SigSet, Signal};
 use std::io;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 use verbena_nic::args::Args;
 use verbena_nic::engine::Engine;
 use verbena_nic::front::Front;
+use verbena_nic::places::Places;
 use verbena_nic::shared::Shared;
 use verbena_nic::uplink::Uplink;
 use verbena_nic::{control, netdev, sharing, vfio_user};
@@ -22,10 +23,11 @@ fn main() -> ExitCode {
         .filter_level(args.log_level)
         .format_target(false)
         .init();
-    let result = run(&args);
-    for path in sockets(&args) {
-        let _ = std::fs::remove_file(path);
-    }
+    // Sockets are made with it, and are this user's own from their first moment.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
+    let places = Arc::new(Places::default());
+    let result = leave_on_signals(&places).and_then(|()| run(&args, &places));
+    places.leave();
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
@@ -35,30 +37,37 @@ fn main() -> ExitCode {
     }
 }
 
-fn sockets(args: &Args) -> impl Iterator<Item = &PathBuf> {
-    [
-        Some(&args.socket),
-        args.netdev_socket.as_ref(),
-        args.control.as_ref(),
-    ]
-    .into_iter()
-    .flatten()
+/// Has a signal that ends the process leave nothing behind. It ends by that signal all the same.
+fn leave_on_signals(places: &Arc<Places>) -> io::Result<()> {
+    let mut signals = SigSet::empty();
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        // As nohup(1) and shells have it for what they start in the background.
+        if !is_ignored(signal) {
+            signals.add(signal);
+        }
+    }
+    // The threads that are yet to come inherit it.
+    signals.thread_block()?;
+    let places = places.clone();
+    spawn("signals", move || {
+        let Ok(signal) = signals.wait() else {
+            return;
+        };
+        log::info!("{signal}: the NIC ends");
+        places.leave();
+        let _ = signals.thread_unblock();
+        let _ = raise(signal);
+    })
 }
 
-/// Listens at `path`. What a NIC that has ended left behind is replaced; a socket that somebody serves is not.
-fn listen(path: &Path) -> io::Result<UnixListener> {
-    let explain =
-        |e: io::Error| io::Error::other(format!("cannot listen at {}: {e}", path.display()));
-    if UnixStream::connect(path).is_ok() {
-        return Err(explain(io::ErrorKind::AddrInUse.into()));
-    }
-    if std::fs::symlink_metadata(path).is_ok_and(|m| {
-        use std::os::unix::fs::FileTypeExt;
-        m.file_type().is_socket()
-    }) {
-        std::fs::remove_file(path).map_err(explain)?;
-    }
-    UnixListener::bind(path).map_err(explain)
+/// Whether this process was started with a signal ignored.
+fn is_ignored(signal: Signal) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal as u32 - 1) & 1 != 0)
 }
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
@@ -66,30 +75,44 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     Ok(())
 }
 
-fn run(args: &Args) -> io::Result<()> {
+fn run(args: &Args, places: &Places) -> io::Result<()> {
+    // All of them, before anything is served: a NIC that cannot have one does not begin.
+    let listener = places.listen(&args.socket)?;
+    let open = |path: &Option<PathBuf>| path.as_deref().map(|p| places.listen(p)).transpose();
+    let (for_netdev, for_control) = (open(&args.netdev_socket)?, open(&args.control)?);
     let config = args.device_config();
     let shared = Arc::new(Shared::misbehaving(config.misbehave.clone())?);
     let uplink = Uplink::new(shared.clone());
-    if let Some(path) = &args.control {
-        let (listener, shared) = (listen(path)?, shared.clone());
+    if let Some(listener) = for_control {
+        let shared = shared.clone();
         spawn("control", move || control::serve(&listener, &shared))?;
     }
-    if let Some(path) = &args.netdev_socket {
-        let (listener, shared, uplink) = (listen(path)?, shared.clone(), uplink.clone());
+    if let Some(listener) = for_netdev {
+        let (shared, uplink) = (shared.clone(), uplink.clone());
         spawn("netdev", move || netdev::serve(&listener, &shared, &uplink))?;
     }
     spawn("engine", {
         let shared = shared.clone();
         move || Engine::new(shared, config, uplink).run()
     })?;
-    let listener = listen(&args.socket)?;
-    let paths: Vec<_> = sockets(args).map(|p| p.display().to_string()).collect();
+    let paths = [
+        Some(&args.socket),
+        args.netdev_socket.as_ref(),
+        args.control.as_ref(),
+    ];
+    let paths: Vec<_> = paths
+        .iter()
+        .flatten()
+        .map(|p| p.display().to_string())
+        .collect();
     log::info!(
         "verbena-nic {} listens at {}",
         env!("CARGO_PKG_VERSION"),
         paths.join(", ")
     );
     let (stream, _) = listener.accept()?;
+    // It serves one guest: who comes later is refused, and does not wait for an answer.
+    drop(listener);
     log::info!("QEMU is connected");
     let qemu = sharing::peer(&stream);
     vfio_user::serve(stream, &mut Front::new(shared, qemu))?;

@@ -5,14 +5,27 @@
 //! With `share=off` a file-backed memory backend still has a file, and QEMU sends it, but maps it privately: the guest's
 //! writes never reach the file, and the NIC would wait for ever for a guest that it cannot see. QEMU's memory map tells.
 
+use nix::sys::socket::{getsockopt, sockopt, UnixCredentials};
 use rustix::fd::AsFd;
-use rustix::net::sockopt::socket_peercred;
 use std::os::unix::net::UnixStream;
 
-/// The process at the other end of a socket.
+fn credentials(stream: &UnixStream) -> Option<UnixCredentials> {
+    getsockopt(stream, sockopt::PeerCredentials).ok()
+}
+
+/// The process at the other end of a socket, if it has a number here: one in another PID namespace counts as 0.
 pub fn peer(stream: &UnixStream) -> Option<i32> {
-    let credentials = socket_peercred(stream).ok()?;
-    Some(credentials.pid.as_raw_nonzero().get())
+    credentials(stream).and_then(|c| process(c.pid()))
+}
+
+fn process(number: i32) -> Option<i32> {
+    (number > 0).then_some(number)
+}
+
+/// Whether the other end of a socket is root or the user who runs this process.
+pub fn is_trusted(stream: &UnixStream) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    credentials(stream).is_some_and(|c| c.uid() == 0 || c.uid() == own)
 }
 
 /// Whether `process` has a private mapping of the file and no shared one. What cannot be found out is taken for
@@ -52,12 +65,13 @@ pub fn is_private(process: i32, file: impl AsFd) -> bool {
 mod tests {
     use super::*;
     use crate::guest_ram::GuestRam;
-    use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+    use rustix::fs::{fcntl_add_seals, ftruncate, memfd_create, MemfdFlags, SealFlags};
 
     #[test]
     fn a_shared_mapping_is_not_private() {
-        let fd = memfd_create("ram", MemfdFlags::CLOEXEC).unwrap();
+        let fd = memfd_create("ram", MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&fd, 4096).unwrap();
+        fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
         let me = std::process::id() as i32;
         assert!(!is_private(me, &fd));
         let mut ram = GuestRam::new();
@@ -82,5 +96,8 @@ mod tests {
     fn the_peer_of_a_pair_is_this_process() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         assert_eq!(peer(&ours), Some(std::process::id() as i32));
+        assert!(is_trusted(&ours));
+        // In another PID namespace it has no number here.
+        assert_eq!((process(0), process(7)), (None, Some(7)));
     }
 }

@@ -5,6 +5,7 @@
 
 mod client;
 mod misbehave;
+mod process;
 
 use client::{Client, BAR_DOORBELL, BAR_REGS, CONFIG};
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};

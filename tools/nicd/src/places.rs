@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The sockets at which this process listens: taken without harm to anybody else's, and none left behind.
+//!
+//! Beside each socket lies a lock file, `PATH.lock`, which its owner holds with flock(2) and which therefore says without
+//! a connection (that the owner would take for QEMU) whether somebody is there. What a NIC that was killed left behind
+//! is replaced; what is no socket, or belongs to another program, is left alone. Only what was bound here is removed, and
+//! only as long as it is still the same.
+
+use rustix::fs::{flock, FlockOperation, Mode, OFlags};
+use std::fs::{self, File, Metadata, Permissions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A socket that this process has bound.
+struct Place {
+    path: PathBuf,
+    socket: (u64, u64),
+    lock_path: PathBuf,
+    /// Holds the lock as long as it is open.
+    lock: File,
+}
+
+/// All of them.
+#[derive(Default)]
+pub struct Places(Mutex<Vec<Place>>);
+
+fn identity(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+/// Whether the file is what lies at a path.
+fn lies_at(file: (u64, u64), path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|m| identity(&m) == file)
+}
+
+/// Whether the socket is what lies at a path. The number of a file that was removed is given out again at once, so it
+/// must be a socket, too.
+fn is_bound_at(socket: (u64, u64), path: &Path) -> bool {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
+    is_socket && lies_at(socket, path)
+}
+
+impl Places {
+    fn places(&self) -> MutexGuard<'_, Vec<Place>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Listens at `path`, for this user's programs only.
+    pub fn listen(&self, path: &Path) -> io::Result<UnixListener> {
+        let explain = |e| io::Error::other(format!("cannot listen at {}: {e}", path.display()));
+        // Held all the while, so that `leave` on another thread comes before or after, not between.
+        let mut places = self.places();
+        let mut lock_path = path.as_os_str().to_owned();
+        lock_path.push(".lock");
+        let lock_path = PathBuf::from(lock_path);
+        let lock = hold(&lock_path).map_err(explain)?;
+        let bound = bind(path);
+        if bound.is_err() {
+            let _ = fs::remove_file(&lock_path);
+        }
+        let (listener, socket) = bound.map_err(explain)?;
+        places.push(Place {
+            path: path.into(),
+            socket,
+            lock_path,
+            lock,
+        });
+        Ok(listener)
+    }
+
+    /// Removes all sockets and locks of this process.
+    pub fn leave(&self) {
+        for place in self.places().drain(..) {
+            if is_bound_at(place.socket, &place.path) {
+                let _ = fs::remove_file(&place.path);
+            }
+            // While it is held: whoever opened it meanwhile finds that it lies there no more, and makes another.
+            let lock = place.lock.metadata();
+            if lock.is_ok_and(|m| lies_at(identity(&m), &place.lock_path)) {
+                let _ = fs::remove_file(&place.lock_path);
+            }
+        }
+    }
+}
+
+/// Makes and locks the file.
+fn hold(path: &Path) -> io::Result<File> {
+    loop {
+        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let fd = rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR)?;
+        let file = File::from(fd);
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                return Err(io::Error::other("another verbena-nic serves it"));
+            }
+            other => other?,
+        }
+        let metadata = file.metadata()?;
+        if !metadata.is_file() || metadata.len() != 0 {
+            let text = format!("{} is no lock file of a NIC", path.display());
+            return Err(io::Error::other(text));
+        }
+        // One that was just ending may have removed it.
+        if lies_at(identity(&metadata), path) {
+            return Ok(file);
+        }
+    }
+}
+
+fn bind(path: &Path) -> io::Result<(UnixListener, (u64, u64))> {
+    match fs::symlink_metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => return Err(e),
+        Ok(there) if !there.file_type().is_socket() => {
+            return Err(io::Error::other("there is a file that is no socket"));
+        }
+        Ok(_) if is_served(path) => {
+            return Err(io::Error::other("another program serves it"));
+        }
+        // A NIC that was killed has left it behind.
+        Ok(_) => fs::remove_file(path)?,
+    }
+    let listener = UnixListener::bind(path)?;
+    fs::set_permissions(path, Permissions::from_mode(0o600))?;
+    Ok((listener, identity(&fs::symlink_metadata(path)?)))
+}
+
+/// Whether some process has a socket bound to this path, as far as the kernel's list tells.
+fn is_served(path: &Path) -> bool {
+    let Ok(list) = fs::read_to_string("/proc/net/unix") else {
+        return false;
+    };
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.into());
+    let mut bound = list.lines().filter_map(bound_to);
+    bound.any(|bound| Path::new(bound) == path || Path::new(bound) == absolute)
+}
+
+/// The path in a line of that list: behind number, references, protocol, flags, type, state and inode.
+fn bound_to(line: &str) -> Option<&str> {
+    let mut rest = line;
+    for _ in 0..7 {
+        rest = rest.trim_start();
+        rest = rest.get(rest.find(' ')?..)?;
+    }
+    Some(rest.trim_start())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    /// A directory of this test's own, removed at its end.
+    struct Dir(PathBuf);
+
+    impl Dir {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("{name}.{}", std::process::id()));
+            fs::create_dir(&path).unwrap();
+            Self(path)
+        }
+
+        fn list(&self) -> Vec<String> {
+            let name = |e: io::Result<fs::DirEntry>| e.unwrap().file_name().into_string().unwrap();
+            let mut names: Vec<_> = fs::read_dir(&self.0).unwrap().map(name).collect();
+            names.sort();
+            names
+        }
+    }
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_socket_in_use_is_left_alone_and_its_owner_never_notices() {
+        let dir = Dir::new("places-in-use");
+        let path = dir.0.join("nic");
+        let (first, second) = (Places::default(), Places::default());
+        let listener = first.listen(&path).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let error = second.listen(&path).unwrap_err().to_string();
+        assert!(error.contains("another verbena-nic"), "{error}");
+        second.leave();
+        assert_eq!(dir.list(), ["nic", "nic.lock"]);
+        let nobody = listener.accept().unwrap_err();
+        assert_eq!(nobody.kind(), io::ErrorKind::WouldBlock);
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        first.leave();
+        assert!(dir.list().is_empty());
+        second.listen(&path).unwrap();
+        second.leave();
+    }
+
+    #[test]
+    fn what_is_no_socket_or_not_ours_is_left_alone() {
+        let dir = Dir::new("places-not-ours");
+        let notes = dir.0.join("notes.txt");
+        File::create(&notes).unwrap().write_all(b"mine").unwrap();
+        let places = Places::default();
+        let error = places.listen(&notes).unwrap_err().to_string();
+        assert!(error.contains("no socket"), "{error}");
+        assert_eq!(fs::read(&notes).unwrap(), b"mine");
+
+        let other = dir.0.join("other");
+        let _theirs = UnixListener::bind(&other).unwrap();
+        let error = places.listen(&other).unwrap_err().to_string();
+        assert!(error.contains("another program"), "{error}");
+
+        fs::write(dir.0.join("nic.lock"), b"mine too").unwrap();
+        assert!(places.listen(&dir.0.join("nic")).is_err());
+        places.leave();
+        assert_eq!(dir.list(), ["nic.lock", "notes.txt", "other"]);
+    }
+
+    #[test]
+    fn what_a_killed_nic_left_is_replaced_and_what_replaced_ours_is_kept() {
+        let dir = Dir::new("places-left");
+        let path = dir.0.join("nic");
+        drop(UnixListener::bind(&path).unwrap());
+        fs::write(dir.0.join("nic.lock"), b"").unwrap();
+        let places = Places::default();
+        places.listen(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, b"somebody else's").unwrap();
+        places.leave();
+        assert_eq!(dir.list(), ["nic"]);
+    }
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The NIC as a process: how it takes its sockets, and what it leaves behind.
+
+use std::fs;
+use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// A directory of a test's own, removed at its end.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("{name}.{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn list(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.0).unwrap();
+        let mut names: Vec<_> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A running NIC; it ends with the test.
+struct Nic {
+    child: Child,
+    log: BufReader<std::process::ChildStderr>,
+}
+
+impl Drop for Nic {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Nic {
+    /// Starts a NIC with three sockets in a directory.
+    fn start(dir: &Path) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_verbena-nic"))
+            .arg("--socket")
+            .arg(dir.join("nic"))
+            .arg("--netdev-socket")
+            .arg(dir.join("net"))
+            .arg("--control")
+            .arg(dir.join("control"))
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let log = BufReader::new(child.stderr.take().unwrap());
+        Self { child, log }
+    }
+
+    /// Returns when it has said that it listens.
+    fn listening(mut self) -> Self {
+        let mut line = String::new();
+        while !line.contains("listens at") {
+            line.clear();
+            assert_ne!(self.log.read_line(&mut line).unwrap(), 0, "it ended");
+        }
+        self
+    }
+
+    /// How it ended, and what it has said since.
+    fn end(mut self) -> (std::process::ExitStatus, String) {
+        let mut said = String::new();
+        self.log.read_to_string(&mut said).unwrap();
+        (self.child.wait().unwrap(), said)
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-s", name, &pid]).status();
+        assert!(sent.unwrap().success());
+    }
+}
+
+const ALL: [&str; 6] = [
+    "control",
+    "control.lock",
+    "net",
+    "net.lock",
+    "nic",
+    "nic.lock",
+];
+
+#[test]
+fn a_second_start_says_so_and_the_first_never_notices() {
+    let dir = Dir::new("process-second");
+    let first = Nic::start(&dir.0).listening();
+    assert_eq!(dir.list(), ALL);
+    for name in ["nic", "net", "control"] {
+        let mode = fs::metadata(dir.0.join(name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+    let (status, said) = Nic::start(&dir.0).end();
+    assert_eq!(status.code(), Some(1));
+    assert!(said.contains("another verbena-nic serves it"), "{said}");
+    assert_eq!(dir.list(), ALL);
+    // The first still waits for QEMU, and serves it; whoever comes later is refused at once.
+    let qemu = UnixStream::connect(dir.0.join("nic")).unwrap();
+    let mut first = first;
+    let mut line = String::new();
+    first.log.read_line(&mut line).unwrap();
+    assert!(line.contains("QEMU is connected"), "{line}");
+    let late = UnixStream::connect(dir.0.join("nic")).unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::ConnectionRefused);
+    drop(qemu);
+    let (status, said) = first.end();
+    assert!(status.success(), "{said}");
+    assert!(dir.list().is_empty());
+}
+
+#[test]
+fn signals_end_it_and_nothing_is_left() {
+    let dir = Dir::new("process-signals");
+    for (name, number) in [("TERM", 15), ("INT", 2), ("HUP", 1)] {
+        let nic = Nic::start(&dir.0).listening();
+        assert_eq!(dir.list(), ALL);
+        let served = (name == "INT").then(|| UnixStream::connect(dir.0.join("nic")));
+        nic.signal(name);
+        assert_eq!(nic.end().0.signal(), Some(number), "{name}");
+        assert!(dir.list().is_empty(), "{name}: {:?}", dir.list());
+        drop(served);
+    }
+}
+
+#[test]
+fn what_was_left_by_a_kill_does_not_hinder_the_next() {
+    let dir = Dir::new("process-killed");
+    let nic = Nic::start(&dir.0).listening();
+    nic.signal("KILL");
+    assert_eq!(nic.end().0.signal(), Some(9));
+    assert_eq!(dir.list(), ALL);
+    let nic = Nic::start(&dir.0).listening();
+    nic.signal("TERM");
+    nic.end();
+    assert!(dir.list().is_empty());
+}
+
+#[test]
+fn a_file_that_is_no_socket_stays_as_it_is() {
+    let dir = Dir::new("process-file");
+    for name in ["nic", "net", "control"] {
+        fs::write(dir.0.join(name), b"notes").unwrap();
+        let (status, said) = Nic::start(&dir.0).end();
+        assert_eq!(status.code(), Some(1));
+        assert!(said.contains("no socket"), "{said}");
+        assert_eq!(dir.list(), [name]);
+        assert_eq!(fs::read(dir.0.join(name)).unwrap(), b"notes");
+        fs::remove_file(dir.0.join(name)).unwrap();
+    }
+}
