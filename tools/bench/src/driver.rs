@@ -5,7 +5,7 @@
 //! Everything goes through the device's real interface: registers, command slots, doorbell area, rings. The device is
 //! called directly ([`Direct`]), or runs in the NIC's own engine thread ([`Threaded`]).
 
-use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+use rustix::fs::{fcntl_add_seals, ftruncate, memfd_create, MemfdFlags, SealFlags};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{fence, Ordering};
@@ -182,8 +182,9 @@ pub struct Driver<B> {
 }
 
 fn memory(ram: &mut GuestRam, backend: &mut impl Backend, addr: u64, len: u64) -> io::Result<()> {
-    let fd = memfd_create("verbena-bench", MemfdFlags::CLOEXEC)?;
+    let fd = memfd_create("verbena-bench", MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&fd, len)?;
+    fcntl_add_seals(&fd, SealFlags::SHRINK)?;
     backend.map(addr, len, &fd)?;
     ram.map(addr, len, &fd, 0, true)?;
     // Memory that was never written is one zero page, which is not what is to be measured.

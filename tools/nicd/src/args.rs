@@ -10,7 +10,7 @@ use verbena_device::misbehave::Misbehaviour;
 ///
 /// QEMU attaches it with `-device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"SOCKET"}}'`, and the
 /// guest's Ethernet with `-netdev stream,server=off,addr.type=unix,addr.path=NETDEV_SOCKET`. Guest RAM must be shared
-/// (`share=on`). The NIC serves one guest and ends when QEMU goes away.
+/// (`share=on`) and in a file that cannot be truncated: that of a memory-backend-memfd. The NIC serves one guest and ends when QEMU goes away.
 #[derive(Parser, Debug)]
 #[command(version)]
 pub struct Args {

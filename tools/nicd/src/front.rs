@@ -3,6 +3,7 @@
 //! The front: the PCI function as QEMU sees it. It runs on its own thread and answers at once, whatever the engine does,
 //! because QEMU blocks a virtual CPU on each answer and gives up when none comes.
 
+use crate::guest_ram;
 use crate::pci;
 use crate::shared::{Message, Shared};
 use crate::sharing;
@@ -21,8 +22,8 @@ pub struct Front {
     config: pci::Config,
     /// QEMU's process, if it is known.
     qemu: Option<i32>,
-    /// Ranges that are surely guest RAM but not shared: the device cannot work.
-    unshared: Vec<(u64, u64)>,
+    /// Ranges that are surely guest RAM but cannot be used: the device cannot work.
+    unusable: Vec<(u64, u64)>,
     /// It was said already.
     refused: bool,
     /// A reset was asked for that will not be done (only where the NIC misbehaves).
@@ -36,7 +37,7 @@ impl Front {
             shared,
             config: pci::Config::new(),
             qemu,
-            unshared: Vec::new(),
+            unusable: Vec::new(),
             refused: false,
             unconfirmed: false,
         }
@@ -49,8 +50,8 @@ impl Front {
             regs::STATUS if self.shared.resetting() || self.unconfirmed => {
                 value | regs::STATUS_RESETTING
             }
-            regs::STATUS if !self.unshared.is_empty() => value | regs::STATUS_FATAL,
-            regs::FATAL_SYNDROME if !self.unshared.is_empty() => {
+            regs::STATUS if !self.unusable.is_empty() => value | regs::STATUS_FATAL,
+            regs::FATAL_SYNDROME if !self.unusable.is_empty() => {
                 u32::from(Syndrome::CmdQueueUnreachable.to_raw())
             }
             _ => value,
@@ -168,7 +169,14 @@ impl PciDevice for Front {
     fn dma_map(&mut self, map: DmaMap) -> io::Result<()> {
         let (addr, len) = (map.addr, map.len);
         let private = |fd| self.qemu.is_some_and(|qemu| sharing::is_private(qemu, fd));
-        let Some(fd) = map.fd.as_ref().filter(|fd| !private(*fd)) else {
+        let fault = match &map.fd {
+            None => "is not shared with the NIC",
+            Some(fd) if private(fd) => "is not shared with the NIC",
+            // Whoever truncated it would end this process.
+            Some(fd) if !guest_ram::cannot_shrink(fd) => "is in a file that can be truncated",
+            Some(_) => "",
+        };
+        let Some(fd) = map.fd.as_ref().filter(|_| fault.is_empty()) else {
             if is_main_memory(&map) {
                 // QEMU offers the same memory again and again while the firmware runs.
                 let level = if self.refused {
@@ -179,13 +187,13 @@ impl PciDevice for Front {
                 self.refused = true;
                 log::log!(
                     level,
-                    "guest RAM at {addr:#x} is not shared with the NIC, so it cannot work: start QEMU with \
+                    "guest RAM at {addr:#x} {fault}, so the NIC cannot work: start QEMU with \
                      -object memory-backend-memfd,id=m,size=SIZE,share=on -machine memory-backend=m; \
                      until then the device is in a fatal error"
                 );
-                self.unshared.push((addr, len));
+                self.unusable.push((addr, len));
             } else {
-                log::debug!("{len:#x} bytes at {addr:#x} that are not shared and no RAM: ignored");
+                log::debug!("no RAM, ignored: what {fault}, {len:#x} bytes at {addr:#x}");
             }
             return Ok(());
         };
@@ -205,13 +213,13 @@ impl PciDevice for Front {
         let mut ram = self.shared.ram_mut();
         let Some((addr, len)) = range else {
             ram.clear();
-            self.unshared.clear();
+            self.unusable.clear();
             return Ok(());
         };
-        let count = ram.unmap(addr, len);
+        let count = ram.unmap(addr, len)?;
         drop(ram);
         log::debug!("{len:#x} bytes at {addr:#x} gone ({count} of RAM)");
-        self.unshared.retain(|r| *r != (addr, len));
+        self.unusable.retain(|r| *r != (addr, len));
         Ok(())
     }
 
@@ -232,6 +240,7 @@ impl PciDevice for Front {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::{fcntl_add_seals, ftruncate, memfd_create, MemfdFlags, SealFlags};
 
     fn front() -> Front {
         Front::new(Arc::new(Shared::new().unwrap()), None)
@@ -266,6 +275,26 @@ mod tests {
         assert_ne!(register(&mut front, regs::FATAL_SYNDROME), 0);
         front.dma_unmap(Some((0, 0xa_0000))).unwrap();
         assert_eq!(register(&mut front, regs::STATUS), 0);
+    }
+
+    #[test]
+    fn memory_that_could_be_truncated_is_a_fatal_error_too() {
+        let mut front = front();
+        let fd = memfd_create("ram", MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&fd, 4096).unwrap();
+        let with = |fd: &OwnedFd| DmaMap {
+            fd: Some(fd.try_clone().unwrap()),
+            ..map(0, 4096, true)
+        };
+        front.dma_map(with(&fd)).unwrap();
+        assert_eq!(register(&mut front, regs::STATUS), regs::STATUS_FATAL);
+        front.dma_unmap(Some((0, 4096))).unwrap();
+        fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
+        front.dma_map(with(&fd)).unwrap();
+        assert_eq!(register(&mut front, regs::STATUS), 0);
+        // Part of a map is no map.
+        assert!(front.dma_unmap(Some((0, 2048))).is_err());
+        front.dma_unmap(Some((0, 4096))).unwrap();
     }
 
     #[test]

@@ -3,10 +3,12 @@
 //! Guest RAM: the wall around the NIC's only `unsafe` code.
 //!
 //! QEMU sends a file descriptor with each range of guest RAM. [`GuestRam`] maps it and gives checked access by guest
-//! address. Two rules make it sound:
+//! address. Three rules make it sound:
 //!
 //! * **A mapping lives as long as its region**, and a region leaves only through `&mut GuestRam`, while no access, which
 //!   needs `&GuestRam`, can be going on. The owner keeps the whole table behind a lock.
+//! * **The file cannot become shorter** under the mapping, where an access would be a SIGBUS and the end of the process:
+//!   only files that are sealed against it are mapped. QEMU's memory-backend-memfd seals (`seal=on`), with huge pages too.
 //! * **There is never a Rust reference into guest memory**, because the guest's CPUs write it at any time. Bytes are
 //!   copied out and in through raw pointers; words that both sides look at go through atomics. What is copied out is
 //!   arbitrary bytes, and only types for which any bytes are a value are made of it.
@@ -15,6 +17,7 @@
 #![allow(unsafe_code)]
 
 use rustix::fd::AsFd;
+use rustix::fs::SealFlags;
 use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
 use std::io;
 use std::ptr::{self, NonNull};
@@ -28,6 +31,11 @@ pub const MAX_REGIONS: usize = 1024;
 /// Accesses up to this many bytes, aligned, are copied word by word with volatile accesses: they are descriptors, of
 /// which a snapshot must be taken exactly once.
 const SNAPSHOT_MAX: usize = 256;
+
+/// Whether a file keeps its length for ever, or grows.
+pub fn cannot_shrink(fd: impl AsFd) -> bool {
+    rustix::fs::fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
+}
 
 /// A mapping of a range of guest RAM.
 struct Region {
@@ -45,6 +53,9 @@ unsafe impl Sync for Region {}
 impl Region {
     fn map(addr: u64, len: u64, fd: impl AsFd, offset: u64, writable: bool) -> io::Result<Self> {
         let size = usize::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
+        if !cannot_shrink(&fd) {
+            return Err(io::Error::other("its file can be truncated"));
+        }
         let file = rustix::fs::fstat(&fd)?;
         let end = offset.checked_add(len).ok_or(io::ErrorKind::InvalidInput)?;
         // Beyond the end of the file an access would be a SIGBUS.
@@ -131,14 +142,23 @@ impl GuestRam {
         Ok(())
     }
 
-    /// Takes away every region that lies in `[addr, addr + len)`; returns how many.
-    pub fn unmap(&mut self, addr: u64, len: u64) -> usize {
+    /// Takes away every region that lies in `[addr, addr + len)`; returns how many. Takes none if there is one of which
+    /// only a part lies there: what the caller would believe to be gone could still be reached.
+    pub fn unmap(&mut self, addr: u64, len: u64) -> io::Result<usize> {
+        let inside = |r: &Region| {
+            let offset = r.addr.checked_sub(addr).filter(|&o| o < len);
+            offset.is_some_and(|o| r.len <= len - o)
+        };
+        let touched = |r: &Region| match r.addr.checked_sub(addr) {
+            Some(offset) => offset < len,
+            None => len != 0 && addr - r.addr < r.len,
+        };
+        if self.regions.iter().any(|r| touched(r) && !inside(r)) {
+            return Err(io::Error::from(io::ErrorKind::InvalidInput));
+        }
         let before = self.regions.len();
-        self.regions.retain(|r| {
-            let inside = r.addr.checked_sub(addr).is_some_and(|o| o < len);
-            !(inside && r.len <= len - (r.addr - addr))
-        });
-        before - self.regions.len()
+        self.regions.retain(|r| !inside(r));
+        Ok(before - self.regions.len())
     }
 
     /// Takes away everything.
@@ -329,14 +349,16 @@ impl GuestMemory for GuestRam {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+    use rustix::fs::{fcntl_add_seals, ftruncate, memfd_create, MemfdFlags};
     use std::os::fd::OwnedFd;
 
     const PAGE: u64 = 4096;
 
     fn memfd(len: u64) -> OwnedFd {
-        let fd = memfd_create("ram", MemfdFlags::CLOEXEC).unwrap();
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = memfd_create("ram", flags).unwrap();
         ftruncate(&fd, len).unwrap();
+        fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
         fd
     }
 
@@ -397,12 +419,43 @@ mod tests {
     fn unmapping_takes_what_lies_inside() {
         let mut ram = ram();
         assert_eq!(ram.load32(0x2000), Ok(0));
-        assert_eq!(ram.unmap(0x2000, PAGE / 2), 0);
-        assert_eq!(ram.unmap(0x2000, PAGE), 1);
+        assert_eq!(ram.unmap(0x2000, PAGE).unwrap(), 1);
         assert_eq!(ram.load32(0x2000), Err(Unreachable));
         assert_eq!(ram.load32(0x1000), Ok(0));
-        assert_eq!(ram.unmap(0, u64::MAX), 2);
+        assert_eq!(ram.unmap(0, u64::MAX).unwrap(), 2);
         assert_eq!((ram.size(), ram.load32(0x1000)), (0, Err(Unreachable)));
+    }
+
+    #[test]
+    fn a_part_of_a_region_cannot_be_unmapped() {
+        let mut ram = ram();
+        for (addr, len) in [
+            (0x2000, PAGE / 2),
+            (0x2800, PAGE),
+            (0x2800, 8),
+            (0x1800, 2 * PAGE),
+            (0, 0x1001),
+        ] {
+            assert!(ram.unmap(addr, len).is_err(), "{addr:#x}+{len:#x}");
+        }
+        // Next to regions, and nothing at all.
+        for (addr, len) in [(0, 0x1000), (0x3000, PAGE), (0x1000, 0), (0x1800, 0)] {
+            assert_eq!(ram.unmap(addr, len).unwrap(), 0, "{addr:#x}+{len:#x}");
+        }
+        assert_eq!(ram.size(), 3 * PAGE);
+        assert_eq!(ram.unmap(0x1000, 2 * PAGE).unwrap(), 2);
+    }
+
+    #[test]
+    fn a_file_that_can_become_shorter_is_refused() {
+        let fd = memfd_create("ram", MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&fd, PAGE).unwrap();
+        let mut ram = GuestRam::new();
+        assert!(ram.map(0, PAGE, &fd, 0, true).is_err());
+        fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
+        ram.map(0, PAGE, &fd, 0, true).unwrap();
+        assert!(ftruncate(&fd, 0).is_err());
+        assert_eq!(ram.load64(PAGE - 8), Ok(0));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 //! A client of the vfio-user protocol, as small as the tests need it.
 
-use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+use rustix::fs::{fcntl_add_seals, ftruncate, memfd_create, MemfdFlags, SealFlags};
 use rustix::net::{sendmsg, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use std::io::{self, IoSlice, Read};
 use std::mem::MaybeUninit;
@@ -58,7 +58,7 @@ impl Client {
             stream,
             server,
             shared,
-            file: memfd_create("guest", MemfdFlags::CLOEXEC).unwrap(),
+            file: memfd_create("guest", MemfdFlags::ALLOW_SEALING).unwrap(),
             ram: GuestRam::new(),
         }
     }
@@ -166,6 +166,7 @@ impl Client {
     /// Shares memory with the device, and maps it here too.
     pub fn dma_map(&mut self, addr: u64, len: u64) {
         ftruncate(&self.file, len).unwrap();
+        fcntl_add_seals(&self.file, SealFlags::SHRINK).unwrap();
         self.ram.map(addr, len, &self.file, 0, true).unwrap();
         self.remap(addr, len);
     }
