@@ -58,7 +58,7 @@ pub const CMDQ_SLOTS: usize = 0x28;
 pub const CMDQ_ENABLE: usize = 0x2c;
 /// WO: the index of the slot that holds a new request.
 pub const CMDQ_DOORBELL: usize = 0x30;
-/// RO: counts up while the engine lives (once a command or an idle period); a debugging aid.
+/// RO: counts up at least once a second while the engine lives, whatever else it does; a debugging aid.
 pub const HEARTBEAT: usize = 0x34;
 
 /// The most command slots.

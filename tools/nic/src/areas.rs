@@ -60,23 +60,6 @@ impl Device {
         }
     }
 
-    /// Wakes all areas at the next slice.
-    pub fn wake(&mut self) {
-        let sleeping: Vec<u32> = self
-            .shared
-            .uars
-            .iter()
-            .filter(|(_, u)| !u.awake && !u.rung)
-            .map(|(n, _)| n)
-            .collect();
-        for number in sleeping {
-            if let Some(uar) = self.shared.uars.get_mut(number) {
-                uar.rung = true;
-                self.rung.push(number);
-            }
-        }
-    }
-
     /// Wakes the areas that were rung; true if there were any.
     pub(crate) fn wake_rung<M: GuestMemory>(&mut self, mem: &M) -> bool {
         let rung = std::mem::take(&mut self.rung);

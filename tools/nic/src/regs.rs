@@ -110,11 +110,6 @@ impl Registers {
         self.status.store(0, SeqCst);
     }
 
-    /// A reset that did not come through [`CONTROL`] begins.
-    pub fn reset_pending(&self) {
-        self.status.fetch_or(STATUS_RESETTING, SeqCst);
-    }
-
     /// A sign of life.
     pub fn beat(&self) {
         self.heartbeat.fetch_add(1, SeqCst);

@@ -244,7 +244,7 @@ mod tests {
                         return;
                     }
                 }
-                shared.park(None);
+                shared.park(PATIENCE);
             }
         });
         let reply = answer(b"{\"command\":\"stats\"}", &shared);

@@ -17,8 +17,13 @@
 //!
 //! **When the device model panics** (a defect), the panic is caught, the device is declared dead with `EngineFailure`, and
 //! this thread lives on: QEMU and the driver get answers, and a reset begins again with a new device. If the dead device
-//! panics once more, it gets no more slices until then.
+//! panics once more, it gets no more slices until then. A panic of the engine's own code ends this engine; another takes its
+//! place, with a dead device too. Every such panic is told by vector 0.
+//!
+//! Every call into the model is made under a guard of guest RAM that is handed down to whatever handles its panic: who
+//! took the guard a second time would wait for ever behind a front that waits to change the map.
 
+use crate::guest_ram::GuestRam;
 use crate::shared::{Message, Question, Shared};
 use crate::uplink::Uplink;
 use rustix::event::Timespec;
@@ -52,6 +57,8 @@ const NAP_MAX: u64 = 30_000;
 const NAP_SHARE: u64 = 16;
 /// Timers of this thread may be late by this much (Linux' default of 50 us would double each nap).
 const TIMER_SLACK: u64 = 1_000;
+/// How often HEARTBEAT counts at least, in nanoseconds: twice a second, so that it moves every second on a busy host too.
+const BEAT: u64 = 500_000_000;
 /// The priority that the engine asks for, as a real device has one: its naps end sooner. Without the right to ask it
 /// goes without.
 const NICE: i32 = -10;
@@ -79,6 +86,8 @@ pub struct Engine {
     /// When something happened last, and when the device wants its next slice.
     last_work: u64,
     deadline: Option<u64>,
+    /// When HEARTBEAT counted last.
+    last_beat: u64,
     /// Interrupts that a device which misbehaves keeps back.
     withheld: u32,
 }
@@ -102,11 +111,12 @@ impl Engine {
             start: Instant::now(),
             last_work: 0,
             deadline: None,
+            last_beat: 0,
             withheld: 0,
         }
     }
 
-    /// Runs for ever.
+    /// Runs for ever. An engine that ends by a panic of its own is followed by another, whose device is dead until reset.
     pub fn run(mut self) {
         let slack = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK));
         if let Err(e) = slack {
@@ -117,13 +127,53 @@ impl Engine {
             log::debug!("the engine's priority stays normal: {e}");
         }
         loop {
+            let ended = catch_unwind(AssertUnwindSafe(|| self.turns()));
+            if ended.is_err() {
+                self.start_over();
+            }
+        }
+    }
+
+    /// Turn after turn.
+    fn turns(&mut self) {
+        loop {
             let worked = self.misbehave() | self.take_messages() | self.slice();
             let now = self.now();
+            if now.saturating_sub(self.last_beat) >= BEAT {
+                self.last_beat = now;
+                self.shared.regs.beat();
+            }
             if worked {
                 self.last_work = now;
             } else {
                 self.idle(now);
             }
+        }
+    }
+
+    /// Takes the place of the engine that has just ended: nobody knows what state it left its device in.
+    #[cold]
+    fn start_over(&mut self) {
+        log::error!("the engine failed: the device is dead until it is reset");
+        self.replace_device();
+        self.health = Health::Gone;
+        self.deadline = None;
+        // A reset may have been in the engine's hands.
+        let lost = self.shared.start_over();
+        self.shared.regs.set_fatal(Syndrome::EngineFailure);
+        if lost != 0 {
+            self.fresh_device();
+        }
+        self.shared.resets_done(lost);
+        let shared = self.shared.clone();
+        let ram = shared.ram();
+        self.tell_of_failure(&ram);
+    }
+
+    /// Raises vector 0, if interrupts are allowed.
+    fn tell_of_failure(&mut self, _ram: &GuestRam) {
+        if self.shared.gate_open() && self.shared.regs.is_fatal() {
+            self.raise(1);
         }
     }
 
@@ -171,7 +221,7 @@ impl Engine {
     }
 
     /// Calls into the device model, and survives its panic.
-    fn guarded<T>(&mut self, call: impl FnOnce(&mut Device) -> T) -> Option<T> {
+    fn guarded<T>(&mut self, ram: &GuestRam, call: impl FnOnce(&mut Device) -> T) -> Option<T> {
         if self.health == Health::Gone {
             return None;
         }
@@ -179,26 +229,26 @@ impl Engine {
         match catch_unwind(AssertUnwindSafe(|| call(device))) {
             Ok(value) => Some(value),
             Err(_) => {
-                self.failed();
+                self.failed(ram);
                 None
             }
         }
     }
 
     #[cold]
-    fn failed(&mut self) {
+    fn failed(&mut self, ram: &GuestRam) {
         log::error!("the device model failed: the device is dead until it is reset");
         let again = self.health != Health::Well;
         self.health = if again { Health::Gone } else { Health::Failed };
         if !again && self.shared.gate_open() {
-            let ram = self.shared.ram();
             let device = &mut self.device;
-            let call = AssertUnwindSafe(|| device.fail(&*ram, Syndrome::EngineFailure));
+            let call = AssertUnwindSafe(|| device.fail(ram, Syndrome::EngineFailure));
             if catch_unwind(call).is_err() {
                 self.health = Health::Gone;
             }
         }
         self.shared.regs.set_fatal(Syndrome::EngineFailure);
+        self.tell_of_failure(ram);
     }
 
     /// Handles what was left for the engine. Returns whether there was anything.
@@ -207,77 +257,95 @@ impl Engine {
         let messages = shared.messages();
         let mut worked = !messages.is_empty();
         for message in messages {
+            if let Message::Register(Action::Reset) = message {
+                self.reset();
+                continue;
+            }
+            let ram = shared.ram();
             match message {
-                Message::Register(Action::Reset) => self.reset(),
                 // What came before a reset is void.
                 Message::Register(_) | Message::Frame(_) if shared.resetting() => {}
                 Message::Register(Action::EnableCmdq) => {
-                    let ram = shared.ram();
-                    self.guarded(|device| device.enable_cmdq(&*ram));
+                    self.guarded(&ram, |device| device.enable_cmdq(&*ram));
                 }
                 Message::Register(Action::Command(slot)) => {
-                    self.guarded(|device| device.command(slot));
+                    self.guarded(&ram, |device| device.command(slot));
                 }
-                Message::Register(Action::None) => {}
-                Message::Frame(frame) => self.receive(&frame),
+                Message::Register(Action::None | Action::Reset) => {}
+                Message::Frame(frame) => self.receive(&ram, &frame),
                 // The one who asked may have gone; then the answer is for nobody.
                 Message::Ask(Question::Stats(to)) => {
-                    if let Some(stats) = self.guarded(|device| device.stats().to_vec()) {
+                    if let Some(stats) = self.guarded(&ram, |device| device.stats().to_vec()) {
                         let _ = to.send(stats);
                     }
                 }
                 Message::Ask(Question::Contexts(to)) => {
-                    if let Some(contexts) = self.guarded(|device| device.contexts()) {
+                    if let Some(contexts) = self.guarded(&ram, |device| device.contexts()) {
                         let _ = to.send(contexts);
                     }
                 }
             }
         }
-        let mut last = None;
-        let writes = shared.take_rings(|uar| {
-            last = Some(uar);
-            self.guarded(|device| device.ring(uar));
-        });
-        if writes > 1 {
-            // `ring` has counted one for each area.
-            self.guarded(|device| device.count_doorbells(writes - 1));
+        let mut rung = Vec::new();
+        let writes = shared.take_rings(|uar| rung.push(uar));
+        if !rung.is_empty() {
+            self.guarded(&shared.ram(), |device| {
+                rung.iter().for_each(|&uar| device.ring(uar));
+                // `ring` has counted one for each area.
+                device.count_doorbells(writes.saturating_sub(rung.len() as u64));
+            });
+            worked = true;
         }
-        worked |= last.is_some();
         worked
     }
 
     fn reset(&mut self) {
         if self.shared.take_reset() {
-            if self.health == Health::Well {
-                self.guarded(Device::reset);
-            }
-            if self.health != Health::Well {
-                self.device = Device::new(self.config.clone(), self.shared.regs.clone());
-                self.health = Health::Well;
-                self.device.reset();
-            }
-            self.deadline = None;
-            self.withheld = 0;
+            self.fresh_device();
             log::debug!("the device is reset");
         }
-        self.shared.reset_done();
+        self.shared.resets_done(1);
     }
 
-    fn receive(&mut self, frame: &[u8]) {
-        let shared = self.shared.clone();
-        let ram = shared.ram();
-        if !shared.gate_open() {
+    /// A device as after power-on, whatever became of the last one.
+    fn fresh_device(&mut self) {
+        if self.health == Health::Well {
+            let device = &mut self.device;
+            if catch_unwind(AssertUnwindSafe(|| device.reset())).is_err() {
+                log::error!("the device model failed in a reset: it is replaced");
+                self.health = Health::Gone;
+            }
+        }
+        if self.health != Health::Well {
+            self.replace_device();
+            self.device.reset();
+            self.health = Health::Well;
+        }
+        self.deadline = None;
+        self.withheld = 0;
+    }
+
+    /// Puts a new device in the place of one that may be broken beyond being dropped.
+    fn replace_device(&mut self) {
+        let new = Device::new(self.config.clone(), self.shared.regs.clone());
+        let old = std::mem::replace(&mut self.device, new);
+        if catch_unwind(AssertUnwindSafe(|| drop(old))).is_err() {
+            log::error!("the device model failed in its end");
+        }
+    }
+
+    fn receive(&mut self, ram: &GuestRam, frame: &[u8]) {
+        if !self.shared.gate_open() {
             return;
         }
         let now = self.now();
-        let taken = self.guarded(|device| {
+        let taken = self.guarded(ram, |device| {
             let wants = device.wants_frame(frame);
             if wants {
-                device.receive_frame(&*ram, frame, now);
+                device.receive_frame(ram, frame, now);
             }
             wants
         });
-        drop(ram);
         if taken == Some(false) {
             self.uplink.send(frame);
         }
@@ -293,12 +361,16 @@ impl Engine {
             return false;
         }
         let next = self
-            .guarded(|device| device.run_slice(&*ram, now))
+            .guarded(&ram, |device| device.run_slice(&*ram, now))
             .unwrap_or_default();
-        let interrupts = self.guarded(Device::take_interrupts).unwrap_or(0);
-        drop(ram);
+        let interrupts = self.guarded(&ram, Device::take_interrupts).unwrap_or(0);
+        // Under the guard: once the gate is closed, interrupts have ended too.
         self.raise(interrupts);
-        while let Some(Some(frame)) = self.guarded(Device::next_frame) {
+        let frames = self.guarded(&ram, |device| {
+            std::iter::from_fn(|| device.next_frame()).collect::<Vec<_>>()
+        });
+        drop(ram);
+        for frame in frames.into_iter().flatten() {
             self.uplink.send(&frame);
         }
         shared.counts.slices.fetch_add(1, Ordering::Relaxed);
@@ -330,10 +402,23 @@ impl Engine {
         }
         if self.fall_asleep() {
             self.shared.counts.sleeps.fetch_add(1, Ordering::Relaxed);
-            self.shared.park(due.map(Duration::from_nanos));
+            self.sleep(due);
         } else {
             // Something came up while falling asleep.
             self.last_work = now;
+        }
+    }
+
+    /// Sleeps until somebody wakes it, or for so many nanoseconds; the heart beats on.
+    fn sleep(&mut self, due: Option<u64>) {
+        let end = due.map(|due| self.now().saturating_add(due));
+        loop {
+            let left = end.map_or(BEAT, |end| end.saturating_sub(self.now()));
+            if left == 0 || self.shared.park(Duration::from_nanos(left.min(BEAT))) {
+                return;
+            }
+            self.last_beat = self.now();
+            self.shared.regs.beat();
         }
     }
 
@@ -345,7 +430,7 @@ impl Engine {
             // No DMA, so no posts either.
             return true;
         }
-        self.guarded(|device| device.fall_asleep(&*ram))
+        self.guarded(&ram, |device| device.fall_asleep(&*ram))
             .unwrap_or(true)
     }
 }
@@ -353,6 +438,8 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::event::{eventfd, EventfdFlags};
+    use std::os::fd::OwnedFd;
     use verbena_abi::regs;
 
     fn engine() -> Engine {
@@ -365,24 +452,68 @@ mod tests {
         engine.shared.regs.read(regs::STATUS)
     }
 
+    fn call<T>(engine: &mut Engine, call: impl FnOnce(&mut Device) -> T) -> Option<T> {
+        let shared = engine.shared.clone();
+        let ram = shared.ram();
+        engine.guarded(&ram, call)
+    }
+
+    /// Vector 0 of an engine whose gate is open.
+    fn interrupt(engine: &Engine) -> OwnedFd {
+        let fd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        let theirs = fd.try_clone().unwrap();
+        engine.shared.set_vector(0, Some(theirs));
+        engine.shared.set_bus_master(true);
+        fd
+    }
+
+    fn was_raised(interrupt: &OwnedFd) -> bool {
+        rustix::io::read(interrupt, &mut [0; 8]).is_ok()
+    }
+
     #[test]
-    fn a_panic_of_the_model_is_a_fatal_error_until_reset() {
+    fn every_panic_is_told_and_a_fatal_error_until_reset() {
         let mut engine = engine();
-        assert_eq!(
-            engine.guarded(|_| -> u32 { panic!("the first, on purpose") }),
-            None
-        );
+        let interrupt = interrupt(&engine);
+        for again in 0..3 {
+            assert_eq!(
+                call(&mut engine, |_| -> u32 { panic!("the first, on purpose") }),
+                None
+            );
+            assert_eq!(status(&engine), regs::STATUS_FATAL, "{again}");
+            assert!(was_raised(&interrupt));
+            assert_eq!(call(&mut engine, |_| 5), Some(5));
+            assert_eq!(
+                call(&mut engine, |_| -> u32 { panic!("the second, on purpose") }),
+                None
+            );
+            assert!(was_raised(&interrupt));
+            assert_eq!(call(&mut engine, |_| 5), None);
+            engine.shared.reset();
+            engine.take_messages();
+            assert_eq!(status(&engine), 0);
+            assert_eq!(call(&mut engine, |_| 5), Some(5));
+        }
+    }
+
+    #[test]
+    fn an_engine_that_ends_is_followed_by_one_that_a_reset_heals() {
+        let mut engine = engine();
+        let interrupt = interrupt(&engine);
+        engine.start_over();
         assert_eq!(status(&engine), regs::STATUS_FATAL);
-        assert_eq!(engine.guarded(|_| 5), Some(5));
-        assert_eq!(
-            engine.guarded(|_| -> u32 { panic!("the second, on purpose") }),
-            None
-        );
-        assert_eq!(engine.guarded(|_| 5), None);
+        assert!(was_raised(&interrupt));
+        assert_eq!(call(&mut engine, |_| 5), None);
+        // It may end with a reset in its hands, and with another one waiting.
+        engine.shared.reset();
+        drop(engine.shared.messages());
+        engine.shared.reset();
+        engine.start_over();
+        assert!(!engine.shared.resetting());
+        assert_eq!((status(&engine), call(&mut engine, |_| 5)), (0, Some(5)));
         engine.shared.reset();
         engine.take_messages();
-        assert_eq!(status(&engine), 0);
-        assert_eq!(engine.guarded(|_| 5), Some(5));
+        assert_eq!((status(&engine), call(&mut engine, |_| 5)), (0, Some(5)));
     }
 
     #[test]

@@ -150,13 +150,17 @@ impl Shared {
 
     /// Front: asks for a reset. When this returns all DMA of the old life has ended.
     pub fn reset(&self) {
-        self.resets.fetch_add(1, Ordering::SeqCst);
-        self.regs.write(regs::CONTROL, regs::CONTROL_RESET);
-        drop(self.ram_mut());
-        // A reset is never dropped, however full the inbox is.
-        lock(&self.inbox).push_back(Message::Register(Action::Reset));
-        self.has_mail.store(true, Ordering::SeqCst);
+        {
+            // Counted and left in one step, as `start_over` needs it.
+            let mut inbox = lock(&self.inbox);
+            self.resets.fetch_add(1, Ordering::SeqCst);
+            self.regs.write(regs::CONTROL, regs::CONTROL_RESET);
+            // A reset is never dropped, however full the inbox is.
+            inbox.push_back(Message::Register(Action::Reset));
+            self.has_mail.store(true, Ordering::SeqCst);
+        }
         self.wake();
+        drop(self.ram_mut());
     }
 
     /// Engine: one reset was taken from the inbox. True: it was the last that waits.
@@ -164,9 +168,16 @@ impl Shared {
         self.resets.load(Ordering::SeqCst) == 1
     }
 
-    /// Engine: the reset that was taken is done, or left to a later one.
-    pub fn reset_done(&self) {
-        self.resets.fetch_sub(1, Ordering::SeqCst);
+    /// Engine: so many resets are done, or left to a later one.
+    pub fn resets_done(&self, count: u32) {
+        self.resets.fetch_sub(count, Ordering::SeqCst);
+    }
+
+    /// Engine: takes the place of one that ended. Drops what waits in the inbox; returns how many resets are to be done.
+    pub fn start_over(&self) -> u32 {
+        let mut inbox = lock(&self.inbox);
+        inbox.clear();
+        self.resets.load(Ordering::SeqCst)
     }
 
     /// Leaves a message for the engine.
@@ -220,24 +231,25 @@ impl Shared {
         count
     }
 
-    /// Engine: sleeps until somebody leaves something, or for `timeout`.
-    pub fn park(&self, timeout: Option<Duration>) {
+    /// Engine: sleeps until somebody leaves something, or for `timeout`. Returns whether there may be something.
+    pub fn park(&self, timeout: Duration) -> bool {
         self.parked.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         let pending =
             self.has_mail.load(Ordering::SeqCst) || self.rings.load(Ordering::SeqCst) != 0;
-        if !pending {
-            let timeout = timeout.map(|t| Timespec {
-                tv_sec: t.as_secs().min(i32::MAX as u64) as i64,
-                tv_nsec: i64::from(t.subsec_nanos()),
-            });
+        let woken = pending || {
+            let timeout = Timespec {
+                tv_sec: timeout.as_secs().min(i32::MAX as u64) as i64,
+                tv_nsec: i64::from(timeout.subsec_nanos()),
+            };
             let mut fds = [PollFd::new(&self.wake, PollFlags::IN)];
             // An error (a signal) is as good as an early wake-up.
-            let _ = poll(&mut fds, timeout.as_ref());
-        }
+            poll(&mut fds, Some(&timeout)) != Ok(0)
+        };
         self.parked.store(false, Ordering::SeqCst);
         // Non-blocking: it fails if nobody woke, which is fine.
-        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+        let read = rustix::io::read(&self.wake, &mut [0; 8]);
+        woken || read.is_ok()
     }
 
     /// Has the engine look for what is new.
@@ -275,6 +287,8 @@ impl Shared {
 mod tests {
     use super::*;
 
+    const LONG: Duration = Duration::from_secs(20);
+
     #[test]
     fn rings_are_collected_by_area_and_counted() {
         let shared = Shared::new().unwrap();
@@ -291,10 +305,10 @@ mod tests {
     fn parking_returns_at_once_when_something_came() {
         let shared = Shared::new().unwrap();
         shared.ring(7);
-        shared.park(None);
+        shared.park(LONG);
         shared.take_rings(|_| ());
         shared.send(Message::Register(Action::Command(1)));
-        shared.park(None);
+        shared.park(LONG);
         assert_eq!(shared.messages().len(), 1);
         assert!(shared.messages().is_empty());
     }
@@ -307,7 +321,7 @@ mod tests {
             move || {
                 for _ in 0..1000 {
                     while shared.take_rings(|_| ()) == 0 {
-                        shared.park(None);
+                        shared.park(LONG);
                     }
                     shared.regs.beat();
                 }
@@ -346,7 +360,7 @@ mod tests {
         assert!(shared.gate_open());
         shared.reset();
         assert!(!shared.gate_open() && shared.take_reset());
-        shared.reset_done();
+        shared.resets_done(1);
         assert!(shared.gate_open());
     }
 }

@@ -3,10 +3,15 @@
 //! A device that misbehaves in time does it as it is told, and no more than that.
 
 use crate::client::{Client, CONFIG};
-use crate::{command, running, start_queue, wait_interrupt, EINVAL, SLOTS};
+use crate::{command, running, start_queue, wait_interrupt, RAM, SLOTS};
 use std::os::fd::OwnedFd;
-use verbena_abi::cmd::{self, Command, QueryDevice, QueryStats};
+use std::time::{Duration, Instant};
+use verbena_abi::cmd::{self, Command, CreateEq, QueryDevice, QueryStats, SetTableChunk, Table};
+use verbena_abi::cqe::phase;
+use verbena_abi::ctx::Translation;
+use verbena_abi::eqe::{self, EventType};
 use verbena_abi::regs;
+use verbena_abi::syndrome::Syndrome;
 use verbena_device::mem::GuestMemory;
 use verbena_device::misbehave::{Kind, ALWAYS, CONFIG_BASE, CONFIG_MAGIC};
 
@@ -173,13 +178,85 @@ fn bus_mastering_that_is_stuck_reads_back_and_lets_dma_go_on() {
     assert_eq!(out, [2, 0]);
 }
 
+/// Longer than a front takes that waits for a slice; one that waits for ever takes longer.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
 #[test]
-fn a_panic_in_the_middle_of_a_slice_is_a_fatal_error_and_a_reset_heals_it() {
+fn panics_while_memory_is_mapped_and_unmapped_hang_nobody() {
     let (mut client, interrupt) = running();
+    for round in 0..100 {
+        // The panic comes while maps change: at once, or in a slice that a command has made busy.
+        client.misbehave(Kind::Panic, 1);
+        if round % 2 == 0 {
+            issue::<QueryDevice>(&mut client, 1000 + round);
+        }
+        for _ in 0..20 {
+            let start = Instant::now();
+            client.remap(2 * RAM, RAM);
+            client.dma_unmap(2 * RAM, RAM);
+            assert!(start.elapsed() < AT_ONCE, "round {round}");
+        }
+        client.wait_reg(regs::STATUS, |status| status & regs::STATUS_FATAL != 0);
+        // Vector 0 tells of it.
+        wait_interrupt(&interrupt);
+        let syndrome = client.read_reg(regs::FATAL_SYNDROME);
+        assert_eq!(syndrome, u32::from(Syndrome::EngineFailure.to_raw()));
+        revive(&mut client, &interrupt, 2000 + round);
+    }
+}
+
+#[test]
+fn the_driver_is_told_of_a_panic_by_an_event() {
+    let (mut client, interrupt) = running();
+    const CHUNK: u64 = 0x2_0000;
+    const RING: u64 = 0x3_0000;
+    const CONSUMED: u64 = 0x3_1000;
+    let chunk = SetTableChunk {
+        table: Table::Eqc.to_raw(),
+        addr: CHUNK.into(),
+        ..Default::default()
+    };
+    assert_eq!(command(&mut client, &interrupt, 1, chunk), 0);
+    let eq = CreateEq {
+        ring: Translation {
+            addr: RING.into(),
+            num_pages: 1.into(),
+            ..Default::default()
+        },
+        ci_addr: CONSUMED.into(),
+        log_size: 4,
+        ..Default::default()
+    };
+    assert_eq!(command(&mut client, &interrupt, 2, eq), 0);
     client.misbehave(Kind::Panic, 1);
+    let tail = RING + eqe::TAIL_OFFSET as u64;
+    let tail = client.wait_word(tail, |word| word != 0);
+    let fatal = eqe::pack_tail(EventType::DeviceFatal, phase(0, 4));
+    assert_eq!(tail, fatal);
     wait_interrupt(&interrupt);
-    let status = client.read_reg(regs::STATUS);
-    assert_eq!(status, regs::STATUS_FATAL | regs::STATUS_READY);
-    revive(&mut client, &interrupt, 700);
-    assert_eq!(client.request(9, &[0; 4], None), Err(EINVAL));
+    revive(&mut client, &interrupt, 3);
+}
+
+#[test]
+fn an_engine_that_ends_is_noticed_and_a_reset_heals_it() {
+    let (mut client, interrupt) = running();
+    for round in 0..3 {
+        client.misbehave(Kind::EngineDies, 1);
+        wait_interrupt(&interrupt);
+        let status = client.read_reg(regs::STATUS);
+        assert_eq!(status, regs::STATUS_FATAL | regs::STATUS_READY);
+        // Once more while it is dead.
+        client.misbehave(Kind::EngineDies, 1);
+        wait_interrupt(&interrupt);
+        revive(&mut client, &interrupt, 800 + round);
+    }
+}
+
+#[test]
+fn the_heart_beats_without_commands() {
+    let (mut client, _interrupt) = running();
+    for _ in 0..3 {
+        let before = client.read_reg(regs::HEARTBEAT);
+        client.wait_reg(regs::HEARTBEAT, |now| now != before);
+    }
 }
