@@ -212,7 +212,7 @@ impl Drop for AsyncEvent {
 }
 
 /// Identity of the object of an event.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Element(usize);
 
 impl Element {

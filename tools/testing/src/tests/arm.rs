@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! Rule 1.7: an arm is never lost, and never answered twice.
 use crate::ffi::cq::{Channel, Cq};
-use crate::ffi::qp::{flag, op, state, SendWr};
+use crate::ffi::qp::{flag, op, state, Qp, QpInit, RecvWr, SendWr};
+use crate::ffi::QpCap;
 use crate::outcome::Context as _;
 use crate::rig::*;
 use crate::{Fail, Test, TestResult};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,6 +23,7 @@ pub static TESTS: &[Test] = &[
     Test::new("1.7/error-counts-as-solicited", error_solicited),
     Test::new("1.7/usual-loop-never-sleeps-through", usual_loop).limit(120),
     Test::new("1.7/completion-vectors", vectors).alone(),
+    Test::new("1.7/2000-armed-cqs-on-one-vector", crowd).limit(240),
 ];
 
 /// A pair whose end B receives into a CQ with events.
@@ -298,5 +300,62 @@ fn vectors(rig: &Rig) -> TestResult {
         used.len(),
         "interrupts {used:?} of so many vectors"
     );
+    Ok(())
+}
+
+/// CQs that all have their event at once: more than the device's event queues hold.
+const CROWD: usize = 2000;
+
+/// Queue pairs that send to one CQ die with it, and each flushes a receive into a CQ of its own, which is armed.
+fn crowd(rig: &Rig) -> TestResult {
+    let channel = Channel::new(&rig.ctx)?;
+    let dying = Cq::new(&rig.ctx, 8)?;
+    let opts = PairOpts::default().with(|o| o.cap.max_send_wr = 256);
+    let mut members = Vec::with_capacity(CROWD);
+    for n in 0..CROWD {
+        let cq = Cq::with_channel(&rig.ctx, 4, Some(&channel), 0).at("creating a CQ")?;
+        let init = QpInit {
+            send_cq: dying.clone(),
+            recv_cq: cq.clone(),
+            srq: None,
+            cap: QpCap {
+                max_send_wr: 1,
+                max_recv_wr: 1,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 0,
+            },
+            sq_sig_all: false,
+            qp_type: 2,
+        };
+        let qp = Qp::new(&rig.pd, &init).at("creating a QP")?;
+        move_to(&qp, state::INIT, rig.gid, 0, &opts.conn_a).at("to INIT")?;
+        qp.post_recv(&[RecvWr::new(n as u64, &[])])?;
+        cq.arm(false)?;
+        members.push((cq, qp));
+    }
+    let a = rig.end_on(&opts, dying.clone(), Cq::new(&rig.ctx, 64)?)?;
+    let b = rig.end(&opts)?;
+    connect(&a.qp, rig.gid, b.qp.qpn(), &opts.conn_a)?;
+    connect(&b.qp, rig.gid, a.qp.qpn(), &opts.conn_b)?;
+    let writes = dying.cqe() as u64 + 1;
+    ensure!(writes <= 256, "8 entries were rounded up to {}", writes - 1);
+    for i in 0..writes {
+        let wr = SendWr::new(op::WRITE, i, &[a.mr.sge(0, 8)]);
+        a.qp.post_send(&[wr.remote(b.mr.at(0), b.mr.rkey())])?;
+    }
+    let mut told: HashMap<_, u32> = HashMap::new();
+    let ms = PATIENCE.as_millis() as i32;
+    while told.len() < CROWD {
+        let Some(element) = channel.event(ms) else {
+            return Err(format!("only {} of {CROWD} CQs were told of", told.len()).into());
+        };
+        *told.entry(element).or_default() += 1;
+    }
+    expect_no_event(&channel, "each CQ was armed once")?;
+    for (n, (cq, qp)) in members.iter().enumerate() {
+        ensure_eq!(told.get(&cq.element()), Some(&1), "events of a CQ");
+        err(&wait_one(cq, "flush")?, n as u64, status::WR_FLUSH_ERR, qp)?;
+    }
     Ok(())
 }
