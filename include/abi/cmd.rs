@@ -451,12 +451,18 @@ command!(CreateCq, CreateCq, Empty);
 
 layout! {
     /// The reply of commands after which the driver has to drain event queues before it frees a number.
-    pub struct Quiesced: 16 {
+    pub struct Quiesced: 32 {
         /// Producer index of the asynchronous event queue.
         0 => async_pi: Le32,
         /// Producer index of the completion event queue (CQs only).
         4 => comp_pi: Le32,
-        8 => reserved: Le64,
+        /// Receives that the queue pair had taken from its SRQ and that will not complete: 0 or 1 ...
+        8 => recv_held: Le32,
+        /// ... with its index in the SRQ ...
+        12 => recv_index: Le32,
+        /// ... and its `wr_id`.
+        16 => recv_wr_id: Le64,
+        24 => reserved: Le64,
     }
 }
 object_command!(

@@ -15,6 +15,7 @@
 //! | [`qp_generation`] | 2 x 32 | guest | counts posts to a group of [`GROUP_SLOTS`] queue pair slots |
 //! | [`cq_generation`] | 2 x 32 | guest | counts arms of a group of CQ slots |
 //! | [`qp_error`] | 128 x 32 | device | 1 while the queue pair is in ERR: posted receives must be noticed, to be flushed |
+//! | [`srq_consumer`] | 128 x 32 | device | SRQ: entries taken; those before it may be written again |
 //! | [`cq_served`] | 128 x 32 | device | sequence number of the last arm that was served with an event |
 //! | [`sq_producer`] | 128 x 32 | guest | producer index of the send queue |
 //! | [`rq_producer`] | 128 x 32 | guest | producer index of the receive queue or SRQ |
@@ -61,6 +62,7 @@ const SQ_PRODUCERS: usize = GUEST_PART + 0x0800;
 const RQ_PRODUCERS: usize = GUEST_PART + 0x0a00;
 const QP_ERRORS: usize = DEVICE_PART + 0x0200;
 const CQ_SERVED: usize = DEVICE_PART + 0x0400;
+const SRQ_CONSUMERS: usize = DEVICE_PART + 0x0600;
 const LINE: usize = 64;
 
 /// Offset of the generation counter of a group of queue pair slots (each on a cache line of its own).
@@ -79,6 +81,12 @@ pub const fn cq_generation(group: usize) -> usize {
 #[inline]
 pub const fn qp_error(slot: usize) -> usize {
     QP_ERRORS + (slot % AREA_SLOTS) * 4
+}
+
+/// Offset of the consumer index of an SRQ.
+#[inline]
+pub const fn srq_consumer(slot: usize) -> usize {
+    SRQ_CONSUMERS + (slot % AREA_SLOTS) * 4
 }
 
 /// Offset of the served word of a CQ slot.
@@ -277,6 +285,7 @@ pub const AREA: &[(&str, usize, usize)] = &[
     ("cq_generation", CQ_GENERATIONS, GROUPS * LINE),
     ("qp_error", QP_ERRORS, AREA_SLOTS * 4),
     ("cq_served", CQ_SERVED, AREA_SLOTS * 4),
+    ("srq_consumer", SRQ_CONSUMERS, AREA_SLOTS * 4),
     ("cq_arm", CQ_ARMS, AREA_SLOTS * 8),
     ("sq_producer", SQ_PRODUCERS, AREA_SLOTS * 4),
     ("rq_producer", RQ_PRODUCERS, AREA_SLOTS * 4),

@@ -93,6 +93,11 @@ impl<M: GuestMemory> QpHost<'_, M> {
         if srq.error.is_some() {
             return Take::Dead(Syndrome::SrqDied);
         }
+        // Nobody would hear of the receive: it stays for a queue pair that can complete it.
+        let cq = self.shared.cqs.get(self.env.create.recv_cqn.get());
+        if cq.is_none_or(|cq| cq.error.is_some()) {
+            return Take::Dead(Syndrome::CqDied);
+        }
         let posted = srq.producer(mem).wrapping_sub(srq.ci);
         if posted == 0 {
             return Take::Empty;
@@ -111,7 +116,7 @@ impl<M: GuestMemory> QpHost<'_, M> {
         if !decode_recv(bytes, index, self.env.is_privileged(), out) {
             return self.srq_dies(srqn, Syndrome::SrqWqeMalformed);
         }
-        srq.ci = index.wrapping_add(1);
+        srq.consume(mem, index.wrapping_add(1));
         if srq.limit != 0 && posted - 1 < srq.limit {
             srq.limit = 0;
             srq.publish(mem);
@@ -419,7 +424,10 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
             wc_flags: flags,
         };
         let solicited = completion.solicited || completion.status != WcStatus::Success;
-        self.shared.write_cqe(self.mem, cqn, &body, tail, solicited);
+        let written = self.shared.write_cqe(self.mem, cqn, &body, tail, solicited);
+        if !written && recv && self.env.srqn().is_some() {
+            self.env.lost = Some((completion.wqe_index, completion.wr_id));
+        }
     }
 
     fn event(&mut self, event: EventType, syndrome: Option<Syndrome>) {

@@ -40,6 +40,9 @@ pub struct Env {
     pub rq_ci: u32,
     /// Producer index of that ring as last read.
     pub rq_pi: u32,
+    /// The receive of its SRQ that it took and that completed into a dead CQ: index and `wr_id`. There is no second one,
+    /// because nothing is taken for a dead CQ.
+    pub lost: Option<(u32, u64)>,
     /// Attributes as the driver set them.
     pub attr: QpAttr,
     /// Path of a connected queue pair, as the driver set it.
@@ -83,6 +86,13 @@ impl Env {
     pub fn sq_producer<M: GuestMemory>(&self, mem: &M) -> u32 {
         Area::new(mem, self.area)
             .load_acquire(doorbell::sq_producer(self.create.slot.get() as usize))
+    }
+
+    /// The receive of its SRQ that will not complete now that its life ends: index and `wr_id`.
+    pub fn take_held(&mut self, transport: &verbena_roce::Qp) -> Option<(u32, u64)> {
+        let lost = self.lost.take();
+        self.srqn()?;
+        transport.held_recv().or(lost)
     }
 
     /// Tells the guest whether receives have to be noticed because they are to be flushed.

@@ -304,9 +304,9 @@ impl Shared {
         body: &Cqe,
         tail: Tail,
         solicited: bool,
-    ) {
+    ) -> bool {
         let Some(cq) = self.cqs.get_mut(cqn) else {
-            return;
+            return false;
         };
         #[cfg(feature = "hostile")]
         let (ref body, tail, twice) = self.hostile.cqe(*body, tail);
@@ -315,7 +315,10 @@ impl Shared {
             cq.write(mem, body, tail, solicited);
         }
         match cq.write(mem, body, tail, solicited) {
-            Written::Yes => self.notify(mem, cqn),
+            Written::Yes => {
+                self.notify(mem, cqn);
+                return true;
+            }
             Written::Dead => {}
             Written::Died(cause) => {
                 cq.publish(mem);
@@ -326,6 +329,7 @@ impl Shared {
                 self.async_event(mem, EventType::CqErr, cqn, Some(cause));
             }
         }
+        false
     }
 
     /// Raises the completion event of a CQ if an arm asks for what is there (device specification, section 7).

@@ -42,6 +42,12 @@ impl Srq {
         Area::new(mem, self.area).load_acquire(doorbell::rq_producer(self.slot as usize))
     }
 
+    /// Entries before `ci` have been read: their places are free.
+    pub fn consume<M: GuestMemory>(&mut self, mem: &M, ci: u32) {
+        self.ci = ci;
+        Area::new(mem, self.area).store_release(doorbell::srq_consumer(self.slot as usize), ci);
+    }
+
     /// The context, with the producer index as last read.
     pub fn context(&self, producer: u32) -> SrqContext {
         SrqContext {

@@ -96,6 +96,7 @@ impl Device {
                 sq_pi: 0,
                 rq_ci: 0,
                 rq_pi: 0,
+                lost: None,
                 attr: Default::default(),
                 av: Default::default(),
                 path: None,
@@ -132,6 +133,7 @@ impl Device {
         self.timers.cancel(qpn);
         self.shared.counters.add_transport(qp.transport.counters());
         let env = &mut qp.env;
+        let held = env.take_held(&qp.transport);
         env.show_error(mem, false);
         env.context_slot.publish(mem, &QpContext::default());
         for cqn in [env.create.send_cqn.get(), env.create.recv_cqn.get()] {
@@ -147,7 +149,18 @@ impl Device {
         }
         // The transport goes here, and with it every reference to its buffers.
         drop(qp);
-        Ok(self.quiesced(None))
+        Ok(self.let_go(held))
+    }
+
+    /// The reply when a queue pair's life has ended, and with it its hold of this receive.
+    fn let_go(&self, held: Option<(u32, u64)>) -> Quiesced {
+        let (index, wr_id) = held.unwrap_or_default();
+        Quiesced {
+            recv_held: u32::from(held.is_some()).into(),
+            recv_index: index.into(),
+            recv_wr_id: wr_id.into(),
+            ..self.quiesced(None)
+        }
     }
 
     /// A dead CQ takes no queue pair: nothing but its destruction revives it.
@@ -209,26 +222,30 @@ impl Device {
             self.timers.cancel(qpn);
         }
         let outcome = self.with_qp(mem, qpn, |transport, host| {
+            let held = match to {
+                QpState::Reset => host.env.take_held(transport),
+                _ => None,
+            };
             transport.handle_modify(host, to, &wanted)?;
             let env = &mut *host.env;
             (env.attr, env.av, env.path) = (attr, av, path);
             if to == QpState::Reset {
                 (env.sq_pi, env.rq_ci, env.rq_pi) = (0, 0, 0);
             }
-            Ok(())
+            Ok(held)
         });
-        match outcome {
-            Some(Ok(())) => {}
+        let held = match outcome {
+            Some(Ok(held)) => held,
             Some(Err(syndrome)) => return Err(bad(CmdStatus::Invalid, syndrome)),
             None => return Err(NO_OBJECT),
-        }
+        };
         if let Some(qp) = self.qps.get_mut(qpn) {
             qp.publish(mem);
         }
         // What was posted before the state allowed it, has to be flushed now, or has drained already.
         self.look_at_posts(mem, qpn);
         self.make_ready(qpn);
-        Ok(self.quiesced(None))
+        Ok(self.let_go(held))
     }
 
     pub(super) fn query_qp<M: GuestMemory>(

@@ -56,6 +56,7 @@ impl Device {
             error: None,
             context_slot,
         });
+        srq.consume(mem, 0);
         srq.publish(mem);
         self.shared.srqs.put(srqn, srq);
         if let Some(uar) = self.shared.uars.get_mut(number) {

@@ -7,7 +7,7 @@ use crate::mock::{Driver, QpHandle, SendWr, SrqHandle};
 use verbena_abi::cmd::*;
 use verbena_abi::cqe::{wc_flags, WcStatus};
 use verbena_abi::ctx::{qp_mask as m, AddressVector, QpAttr, QpState};
-use verbena_abi::doorbell;
+use verbena_abi::doorbell::{self, Words};
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::{self, WqeOpcode};
@@ -90,6 +90,92 @@ fn a_corrupt_shared_queue_takes_its_queue_pairs_along() {
     assert!(kinds.contains(&EventType::SrqErr), "{kinds:?}");
     let state = p.d.query_qp(p.b.qpn).attr.qp_state;
     assert_eq!(state, QpState::Err.to_raw());
+}
+
+/// What the device tells a process of the entries that it has taken.
+fn taken(p: &Pair, srq: &SrqHandle) -> u32 {
+    p.d.words()
+        .load_acquire(doorbell::srq_consumer(srq.slot.into()))
+}
+
+/// The second queue pair has taken the receive 9 for a message that is under way, and no other.
+fn in_the_middle_of_a_message() -> (Pair, SrqHandle) {
+    let (mut p, mut srq) = shared();
+    let length: u32 = 4 << 20;
+    let (at, key) = p.d.region(length, 1);
+    p.d.post_srq(&mut srq, 9, &[(at, length, key)]);
+    p.d.post_srq(&mut srq, 10, &[]);
+    let wr = SendWr::new(WqeOpcode::Send, 1, &[(at, length, key)]);
+    p.d.post_send(&mut p.a, &wr);
+    for _ in 0..3 {
+        p.d.device.run_slice(&p.d.ram, p.d.now);
+    }
+    assert_eq!(taken(&p, &srq), 1);
+    assert!(p.d.poll(&mut p.cq_b).is_none());
+    (p, srq)
+}
+
+fn held(reply: &Quiesced) -> (u32, u32, u64) {
+    (
+        reply.recv_held.get(),
+        reply.recv_index.get(),
+        reply.recv_wr_id.get(),
+    )
+}
+
+#[test]
+fn a_queue_pair_that_is_reset_tells_of_the_receive_that_it_held() {
+    let (mut p, srq) = in_the_middle_of_a_message();
+    let reply = p.d.move_to(p.b.qpn, QpState::Reset).unwrap();
+    assert_eq!(held(&reply), (1, 0, 9));
+    // Once.
+    let reply = p.d.move_to(p.b.qpn, QpState::Reset).unwrap();
+    assert_eq!(held(&reply), (0, 0, 0));
+    assert_eq!(p.d.drain(&mut p.cq_b), []);
+    assert_eq!(taken(&p, &srq), 1);
+}
+
+#[test]
+fn a_queue_pair_that_is_destroyed_tells_of_the_receive_that_it_held() {
+    let (mut p, _srq) = in_the_middle_of_a_message();
+    let destroy = DestroyQp {
+        id: p.b.qpn.into(),
+        ..Default::default()
+    };
+    assert_eq!(held(&p.d.must(&destroy)), (1, 0, 9));
+    assert_eq!(p.d.drain(&mut p.cq_b), []);
+}
+
+#[test]
+fn in_error_the_receive_that_is_held_completes_and_is_not_told_of() {
+    let (mut p, _srq) = in_the_middle_of_a_message();
+    let reply = p.d.move_to(p.b.qpn, QpState::Err).unwrap();
+    assert_eq!(held(&reply), (0, 0, 0));
+    assert_eq!(p.d.drain(&mut p.cq_b), [(9, WcStatus::WrFlushErr)]);
+    let reply = p.d.move_to(p.b.qpn, QpState::Reset).unwrap();
+    assert_eq!(held(&reply), (0, 0, 0));
+}
+
+#[test]
+fn a_receive_that_completes_into_an_overflow_is_told_of_and_no_other_is_taken() {
+    let (mut p, mut srq) = shared();
+    let tiny = p.d.create_cq(1);
+    let mut request = p.d.qp_request(&p.cq_b.clone(), &tiny);
+    request.flags = QP_HAS_SRQ;
+    request.srqn = srq.srqn.into();
+    p.b = p.d.create_qp_by(&request).unwrap();
+    p.a = p.d.create_qp(&p.cq_a.clone(), &p.cq_a.clone());
+    p.d.connect(&p.a.clone(), &p.b.clone());
+    for i in 0..8 {
+        p.d.post_srq(&mut srq, 100 + i, &[]);
+    }
+    for i in 0..8 {
+        p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::Send, i, &[]));
+    }
+    p.d.run();
+    assert_eq!(taken(&p, &srq), 3);
+    let reply = p.d.move_to(p.b.qpn, QpState::Reset).unwrap();
+    assert_eq!(held(&reply), (1, 2, 102));
 }
 
 /// A datagram queue pair in RTS with Q_Key 0x1234.

@@ -317,6 +317,11 @@ impl Qp {
         &self.core.counters
     }
 
+    /// The receive that was taken and has not completed: its index and `wr_id`. There is at most one.
+    pub fn held_recv(&self) -> Option<(u32, u64)> {
+        self.resp.held_recv()
+    }
+
     /// Live figures for the QPC.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {

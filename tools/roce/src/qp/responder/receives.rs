@@ -8,6 +8,11 @@ use crate::packet::{AethSyndrome, Packet};
 use crate::qp::{failed, Budget, Core};
 
 impl Responder {
+    /// Index and `wr_id` of the receive that is held.
+    pub(crate) fn held_recv(&self) -> Option<(u32, u64)> {
+        self.recv_held.then_some((self.recv.index, self.recv.wr_id))
+    }
+
     /// Takes a receive, unless one is held already.
     fn hold<H: Host>(&mut self, host: &mut H) -> Take {
         if self.recv_held {
