@@ -121,6 +121,7 @@ impl Rig {
                     max_wr: 1 << log_size,
                     max_sge: request.max_recv_sge.into(),
                     slot: handle.slot.into(),
+                    shared: false,
                 },
             );
             let receives = Receives::Own(receives);

@@ -21,6 +21,8 @@ pub struct RecvConfig {
     pub max_sge: u32,
     /// Slot in the doorbell area.
     pub slot: usize,
+    /// It is an SRQ.
+    pub shared: bool,
 }
 
 /// A receive queue.
@@ -83,7 +85,7 @@ impl RecvQueue {
         let alive = self.area.alive();
         let mut wr = first;
         let result = loop {
-            if !self.window.has_room(producer) {
+            if !self.window.has_room(producer) && !self.makes_room(producer) {
                 break Err((Errno::NOMEM, wr));
             }
             if wr.num_sge() > self.config.max_sge {
@@ -111,6 +113,19 @@ impl RecvQueue {
             }
         }
         result
+    }
+
+    /// A full SRQ may have entries whose receives will never complete, because their queue pair is gone. The device has
+    /// taken them, so their places are free.
+    #[cold]
+    #[inline(never)]
+    fn makes_room(&self, producer: u32) -> bool {
+        if !self.config.shared {
+            return false;
+        }
+        let word = doorbell::srq_consumer(self.config.slot);
+        self.window.advance(self.area.load_acquire(word), producer);
+        self.window.has_room(producer)
     }
 
     /// Takes the oldest outstanding receive, to flush it in software. Under the lock of the CQ where it completes.

@@ -57,13 +57,25 @@ impl Fixture {
     }
 
     fn receive_queue(&self, slot: usize) -> RecvQueue {
+        self.receives(slot, false)
+    }
+
+    fn receives(&self, slot: usize, shared: bool) -> RecvQueue {
         let ring = Ring::new(Memory::heap(64 << self.log_size), self.log_size, 6).unwrap();
         let config = RecvConfig {
             max_wr: 1 << self.log_size,
             max_sge: 3,
             slot,
+            shared,
         };
         RecvQueue::new(ring, self.area.clone(), config)
+    }
+
+    fn srq(&self) -> Arc<Srq> {
+        Arc::new(Srq {
+            srqn: 1,
+            queue: self.receives(5, true),
+        })
     }
 
     fn qp(&self, qpn: u32, receives: Receives) -> Arc<Qp> {
@@ -494,21 +506,11 @@ fn a_place_is_free_before_its_work_queue_has_room() {
 #[test]
 fn an_srq_is_retired_by_whatever_completes_or_is_taken_out() {
     let mut f = Fixture::new();
-    let srq = Arc::new(Srq {
-        srqn: 1,
-        queue: f.receive_queue(5),
-    });
+    let srq = f.srq();
     let qp = f.qp(9, Receives::Shared(srq.clone()));
     qp.set_state(QpState::Rts);
     assert_eq!(receive(&qp, &[1]), Err((Errno::INVAL, 0)));
-    let fill = |wr_ids: &[u64]| {
-        let mut sges = [sge(16)];
-        let mut wrs: Vec<_> = wr_ids
-            .iter()
-            .map(|&wr_id| mock::recv_wr(wr_id, &mut sges))
-            .collect();
-        mock::with_recvs(&mut wrs, |first| srq.queue.post(first, || true))
-    };
+    let fill = |wr_ids: &[u64]| fill(&srq, wr_ids);
     fill(&[0, 1, 2, 3]).unwrap();
     assert_eq!(fill(&[4]), Err((Errno::NOMEM, 0)));
     f.complete(9, WcOpcode::Recv, 1, 1);
@@ -518,6 +520,31 @@ fn an_srq_is_retired_by_whatever_completes_or_is_taken_out() {
     qp.detach();
     assert_eq!(f.polled(2), []);
     assert_eq!(fill(&[4, 5, 6, 7]), Err((Errno::NOMEM, 3)));
+}
+
+fn fill(srq: &Srq, wr_ids: &[u64]) -> Result<(), (Errno, usize)> {
+    let mut sges = [sge(16)];
+    let mut wrs: Vec<_> = wr_ids
+        .iter()
+        .map(|&wr_id| mock::recv_wr(wr_id, &mut sges))
+        .collect();
+    mock::with_recvs(&mut wrs, |first| srq.queue.post(first, || true))
+}
+
+#[test]
+fn an_srq_takes_more_when_the_device_has_taken_what_never_completes() {
+    let f = Fixture::new();
+    let srq = f.srq();
+    let taken = |count: u32| f.area.store(doorbell::srq_consumer(5), count);
+    fill(&srq, &[0, 1, 2, 3]).unwrap();
+    assert_eq!(fill(&srq, &[4]), Err((Errno::NOMEM, 0)));
+    taken(3);
+    assert_eq!(fill(&srq, &[4, 5, 6, 7]), Err((Errno::NOMEM, 3)));
+    // A device that tells of more than was posted is not believed.
+    taken(8);
+    assert_eq!(fill(&srq, &[7]), Err((Errno::NOMEM, 0)));
+    taken(7);
+    fill(&srq, &[7, 8, 9, 10]).unwrap();
 }
 
 #[test]

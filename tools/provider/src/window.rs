@@ -58,6 +58,14 @@ impl Window {
             });
     }
 
+    /// Everything before the entry at `index` is done, which lies before `producer` or at it. Anything else is ignored.
+    pub fn advance(&self, index: u32, producer: u32) {
+        let now = self.consumed.load(Ordering::Acquire);
+        if index.wrapping_sub(now) <= producer.wrapping_sub(now) {
+            self.retire_shared(index.wrapping_sub(1));
+        }
+    }
+
     /// Takes the oldest of the entries before `producer`, to flush it in software.
     pub fn take(&self, producer: u32) -> Option<u64> {
         let index = self.consumed.load(Ordering::Acquire);

@@ -187,6 +187,7 @@ unsafe fn new_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> Result<*mut 
             max_wr,
             max_sge,
             slot: driver.slot.get().into(),
+            shared: true,
         };
         Ok(Arc::new(Srq {
             srqn: driver.srqn.get(),
@@ -388,6 +389,7 @@ unsafe fn make_qp(
             max_wr: attr.cap.max_recv_wr,
             max_sge: attr.cap.max_recv_sge.min(wqe::MAX_SGE),
             slot,
+            shared: false,
         };
         Receives::Own(RecvQueue::new(ring, area, config))
     } else {
