@@ -188,6 +188,13 @@ impl<T: Linked> Table<T> {
             _table: PhantomData,
         })
     }
+
+    /// The same, to be kept: for somebody who needs the object often, and without the table's lock.
+    /// Whoever keeps it lets go before the object is unlinked, which waits for it.
+    pub fn hold(&self, number: u32) -> Option<Held<T>> {
+        let object = core::mem::ManuallyDrop::new(self.get(number)?).object;
+        Some(Held { object })
+    }
 }
 
 /// A reference to an object of a table. The object cannot be destroyed while it exists.
@@ -206,6 +213,31 @@ impl<T: Linked> Deref for Ref<'_, T> {
 }
 
 impl<T: Linked> Drop for Ref<'_, T> {
+    fn drop(&mut self) {
+        self.link().put();
+    }
+}
+
+/// A [`Ref`] that is kept: see [`Table::hold`].
+pub struct Held<T: Linked> {
+    object: NonNull<T>,
+}
+
+// SAFETY: A counted reference to an object that may be used, and put, from any thread.
+unsafe impl<T: Linked> Send for Held<T> {}
+// SAFETY: As above.
+unsafe impl<T: Linked> Sync for Held<T> {}
+
+impl<T: Linked> Deref for Held<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: The object lives as long as we hold a reference.
+        unsafe { self.object.as_ref() }
+    }
+}
+
+impl<T: Linked> Drop for Held<T> {
     fn drop(&mut self) {
         self.link().put();
     }

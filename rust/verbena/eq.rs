@@ -37,6 +37,7 @@ use crate::{
         Lent, //
     },
     ring::Ring,
+    verbs::qp::QpData, //
 };
 use kernel::{
     new_mutex,
@@ -294,7 +295,7 @@ fn dispatch(hw: &Hw, eqe: &Eqe) {
         EventType::QpLastWqeReached => QpEvent::LastWqeReached,
     };
     if let Some(qp) = hw.qps.get(number) {
-        qp.event(qp_event);
+        QpData::report(&qp, qp_event);
     }
 }
 

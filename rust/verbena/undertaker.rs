@@ -18,7 +18,8 @@
 
 use crate::{
     hw::Hw,
-    pci::Recovery, //
+    pci::Recovery,
+    verbs::qp::QpData, //
 };
 use kernel::sync::{
     atomic::{
@@ -48,12 +49,18 @@ impl Undertaker {
         }
     }
 
-    /// Calls the handlers of all CQs for which there is something to flush.
+    /// Calls the handlers of all CQs for which there is something to flush, then of all queue pairs whose
+    /// drain waits for an event.
     fn flush(&self) {
         let hw = &self.hw;
         for cqn in 0..hw.known().map_or(0, |known| known.ids.cqns.end()) {
             if let Some(cq) = hw.cqs.get(cqn) {
                 cq.flush_event(&cq);
+            }
+        }
+        for qpn in 0..hw.known().map_or(0, |known| known.ids.qpns.end()) {
+            if let Some(qp) = hw.qps.get(qpn) {
+                QpData::flush_event(&qp);
             }
         }
     }

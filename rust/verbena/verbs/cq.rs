@@ -4,7 +4,9 @@
 //!
 //! A process polls its own ring. The kernel's polls are here: an entry is taken when its last word
 //! shows the phase, copied once, and believed only as far as it can be checked: its QPN must be one
-//! of ours, its index one that is outstanding there. What fails a check is skipped.
+//! of a queue pair that completes here, its index one that is outstanding there. What fails a check
+//! is skipped. The queue knows its queue pairs by itself, so that polls of different queues have
+//! nothing in common.
 //!
 //! When the device is dead, and its ring is empty, what is outstanding is flushed in software.
 
@@ -79,6 +81,7 @@ use rdma::{
     qp::Qp,
     restrack::ResEntry,
     sync::IrqLock,
+    table::Held,
     udata::{
         Caller,
         User, //
@@ -113,8 +116,35 @@ struct State {
     armed: bool,
     /// The process has been woken because the device died.
     woken: bool,
-    /// Kernel queue pairs that use this queue, by QPN; twice if they use it for both sides.
-    qps: KVec<(u32, Side)>,
+    /// Kernel queue pairs that use this queue; twice if they use it for both sides.
+    qps: KVec<Attached>,
+    /// The place of the one whose completion was polled last.
+    last: usize,
+}
+
+/// A side of a queue pair that completes here. They are sorted.
+struct Attached {
+    qpn: u32,
+    side: Side,
+    /// Until the queue pair is detached, which is before it is destroyed.
+    qp: Held<Qp<Verbena>>,
+}
+
+impl State {
+    /// Where this side of a queue pair is, or belongs.
+    fn place(&self, qpn: u32, side: Side) -> Result<usize, usize> {
+        self.qps
+            .binary_search_by_key(&(qpn, side), |attached| (attached.qpn, attached.side))
+    }
+
+    /// The queue pair, if that side of it completes here.
+    fn find(&mut self, qpn: u32, side: Side) -> Option<&Qp<Verbena>> {
+        let is_last = |attached: &Attached| attached.qpn == qpn && attached.side == side;
+        if !self.qps.get(self.last).is_some_and(is_last) {
+            self.last = self.place(qpn, side).ok()?;
+        }
+        Some(&self.qps.get(self.last)?.qp)
+    }
 }
 
 /// Data of a completion queue.
@@ -201,6 +231,7 @@ impl CqData {
                 armed: false,
                 woken: false,
                 qps: KVec::new(),
+                last: 0,
             }),
         }? Error))
     }
@@ -231,14 +262,26 @@ impl CqData {
 
     /// A queue pair's side begins to use this queue.
     pub(crate) fn attach(&self, qpn: u32, side: Side) -> Result {
-        Ok(self.state.lock().qps.push((qpn, side), GFP_ATOMIC)?)
+        let qp = self.hw.qps.hold(qpn).ok_or(EINVAL)?;
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let Err(place) = state.place(qpn, side) else {
+            return Err(EBUSY);
+        };
+        state.qps.reserve(1, GFP_ATOMIC)?;
+        Ok(state
+            .qps
+            .insert_within_capacity(place, Attached { qpn, side, qp })
+            .map_err(|_| ENOMEM)?)
     }
 
     /// A queue pair is about to be destroyed or was reset: nothing of it is polled any more.
     ///
     /// The device is done with the queue pair, so no new entry of it can appear. Its entries go, and
-    /// the others move up to the newest one, so that the room is free at once.
-    pub(crate) fn clean(&self, qpn: u32, detach: bool) {
+    /// the others move up to the newest one, so that the room is free at once. Receives of its SRQ
+    /// that had completed are the SRQ's again.
+    pub(crate) fn clean(&self, qp: &Qp<Verbena>, detach: bool) {
+        let qpn = qp.qpn();
         let mut state = self.state.lock();
         let mut end = state.consumer;
         while end.wrapping_sub(state.consumer) < 1 << self.log_size && self.is_entry(end) {
@@ -250,6 +293,7 @@ impl CqData {
             from = from.wrapping_sub(1);
             let Ok(cqe) = self.read(from) else { break };
             if cqe.qpn.get() == qpn {
+                self.give_back(qp, &cqe, from);
                 continue;
             }
             to = to.wrapping_sub(1);
@@ -262,7 +306,19 @@ impl CqData {
             self.slot.consume(to);
         }
         if detach {
-            state.qps.retain(|(other, _)| *other != qpn);
+            state.qps.retain(|attached| attached.qpn != qpn);
+        }
+    }
+
+    /// An entry of the queue pair at this index is dropped.
+    fn give_back(&self, qp: &Qp<Verbena>, cqe: &Cqe, index: u32) {
+        let is_receive = Tail::unpack(cqe.tail.get(), index, self.log_size)
+            .is_some_and(|tail| tail.opcode & WC_OPCODE_RECV != 0);
+        if let (true, Some(srq)) = (is_receive, qp.srq()) {
+            if srq.complete(cqe.wr_id.get()).is_none() {
+                self.hw
+                    .distrust("a completion of nothing outstanding, of a shared receive queue");
+            }
         }
     }
 
@@ -302,12 +358,10 @@ impl CqData {
     /// Whether software has something to flush.
     fn has_flush(&self, state: &State) -> bool {
         self.hw.may_flush()
-            && state.qps.iter().any(|(qpn, side)| {
-                self.hw
-                    .qps
-                    .get(*qpn)
-                    .is_some_and(|qp| qp.flushes() && qp.has_outstanding(*side))
-            })
+            && state
+                .qps
+                .iter()
+                .any(|attached| attached.qp.flushes() && attached.qp.has_outstanding(attached.side))
     }
 
     /// The device notifies. Any context.
@@ -338,25 +392,19 @@ impl CqData {
         }
     }
 
-    fn take(&self, cqe: &Cqe, tail: Tail, wcs: &mut WcSink<'_, Verbena>) {
-        let qpn = cqe.qpn.get();
-        let Some(qp) = self.hw.qps.get(qpn) else {
-            return self.hw.distrust("a completion of an unknown queue pair");
-        };
+    fn take(&self, state: &mut State, cqe: &Cqe, tail: Tail, wcs: &mut WcSink<'_, Verbena>) {
         let side = if tail.opcode & WC_OPCODE_RECV != 0 {
             Side::Recv
         } else {
             Side::Send
         };
-        let theirs = match side {
-            Side::Send => qp.send_cq(),
-            Side::Recv => qp.recv_cq(),
+        let Some(qp) = state.find(cqe.qpn.get(), side) else {
+            return self
+                .hw
+                .distrust("a completion of a queue pair that does not complete there");
         };
-        if theirs.is_none_or(|cq| cq.cqn() != self.cqn()) {
-            return self.hw.distrust("a completion on a stranger's queue");
-        }
         let request = match (side, qp.srq()) {
-            (Side::Recv, Some(srq)) => srq.complete(cqe.wqe_index.get()),
+            (Side::Recv, Some(srq)) => srq.complete(cqe.wr_id.get()),
             _ => qp.complete(side, cqe.wqe_index.get()),
         };
         let Some(request) = request else {
@@ -381,7 +429,7 @@ impl CqData {
             status = WcStatus::GeneralErr;
         }
         let wr_id = request.wr_id;
-        let mut wc = Wc::<Verbena>::new(&qp, wr_id, status, opcode);
+        let mut wc = Wc::<Verbena>::new(qp, wr_id, status, opcode);
         wc.vendor_err = cqe.vendor_err.get();
         wc.byte_len = cqe.byte_len.get();
         wc.port_num = 1;
@@ -410,16 +458,13 @@ impl CqData {
     }
 
     fn flush(&self, state: &State, wcs: &mut WcSink<'_, Verbena>) {
-        for (qpn, side) in &state.qps {
-            let Some(qp) = self.hw.qps.get(*qpn) else {
-                continue;
-            };
+        for Attached { qp, side, .. } in &state.qps {
             while !wcs.is_full() && qp.flushes() {
                 let Some(request) = qp.flush_one(*side) else {
                     break;
                 };
                 let mut wc =
-                    Wc::<Verbena>::new(&qp, request.wr_id, WcStatus::WrFlushErr, request.opcode);
+                    Wc::<Verbena>::new(qp, request.wr_id, WcStatus::WrFlushErr, request.opcode);
                 wc.vendor_err = Syndrome::DeviceFatal.to_raw().into();
                 wcs.push(&wc);
             }
@@ -481,7 +526,7 @@ impl CompletionQueue<Verbena> for CqData {
             };
             let cqe: Cqe = chunk.read(offset)?;
             state.consumer = state.consumer.wrapping_add(1);
-            cq.take(&cqe, tail, wcs);
+            cq.take(&mut state, &cqe, tail, wcs);
         }
         if state.consumer != before {
             cq.slot.consume(state.consumer);
@@ -537,6 +582,6 @@ pub(crate) fn number(cq: Option<&Cq<Verbena>>) -> Result<u32> {
 /// [`CqData::clean`] of both queues of a queue pair.
 pub(crate) fn clean(qp: &Qp<Verbena>, detach: bool) {
     for cq in [qp.send_cq(), qp.recv_cq()].into_iter().flatten() {
-        cq.clean(qp.qpn(), detach);
+        cq.clean(qp, detach);
     }
 }

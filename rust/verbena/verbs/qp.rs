@@ -53,13 +53,16 @@ use crate::{
     ring::Ring, //
 };
 use kernel::{
+    new_mutex,
     prelude::*,
     sync::{
         atomic::{
             Atomic,
+            Full,
             Relaxed, //
         },
-        Arc, //
+        Arc,
+        Mutex, //
     },
 };
 use rdma::{
@@ -68,6 +71,7 @@ use rdma::{
         MigState,
         Mtu,
         QpAttrMask,
+        QpEvent,
         QpState,
         QpType,
         SendFlags,
@@ -111,7 +115,7 @@ use rdma::{
 use zerocopy::IntoBytes;
 
 /// A side of a queue pair.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Side {
     /// The send queue.
     Send,
@@ -171,8 +175,15 @@ pub(crate) struct QpData {
     cap: QpCap,
     sig_type: SigType,
     datagram: bool,
-    /// The state as the verbs left it; the device's own may be ERR by now.
+    /// One move from state to state at a time. Not held while events are waited for, whose handlers
+    /// may move the queue pair too.
+    #[pin]
+    moving: Mutex<()>,
+    /// The state as the verbs left it; the device's own may be ERR by now. Written with both queues
+    /// locked, so that who has locked one of them and may post there does so before the next move.
     state: Atomic<u32>,
+    /// LAST_WQE_REACHED was reported since the queue pair left RESET.
+    last_wqe_reached: Atomic<bool>,
     qkey: Atomic<u32>,
     #[pin]
     send: IrqLock<WorkQueue>,
@@ -365,7 +376,9 @@ impl QpData {
             cap,
             sig_type,
             datagram,
+            moving <- new_mutex!(()),
             state: Atomic::new(QpState::Reset.as_raw()),
+            last_wqe_reached: Atomic::new(false),
             qkey: Atomic::new(0),
             send <- new_irq_lock!(send),
             recv <- new_irq_lock!(recv),
@@ -437,22 +450,123 @@ impl QpData {
 
     /// Whether software flushes what is outstanding.
     pub(crate) fn flushes(&self) -> bool {
-        self.hw.health.has_ended()
-            || self.hw.may_flush() && self.verbs_state() == QpState::Err.as_raw()
+        self.hw.health.has_ended() || self.hw.may_flush() && self.is_in(QpState::Err)
     }
 
     fn verbs_state(&self) -> u32 {
         self.state.load(Relaxed)
     }
 
-    /// Nothing of the queue pair comes any more: takes its events and completions out of the way.
-    fn settle(qp: &Qp<Verbena>, quiesced: Option<&Quiesced>, destroy: bool) {
-        if let Some(quiesced) = quiesced {
-            qp.hw.drain_events(quiesced);
+    fn is_in(&self, state: QpState) -> bool {
+        self.verbs_state() == state.as_raw()
+    }
+
+    /// The verbs have moved the queue pair. Who posts has looked at the state under the same locks.
+    fn publish_state(&self, state: QpState) {
+        let _send = self.send.lock();
+        let _recv = self.recv.lock();
+        self.state.store(state.as_raw(), Relaxed);
+    }
+
+    /// Nothing of the queue pair completes any more: takes what has completed out of the way. What it
+    /// had taken from its SRQ and will not complete is the SRQ's again.
+    fn clean(qp: &Qp<Verbena>, quiesced: Option<&Quiesced>, destroy: bool) {
+        if qp.is_user() {
+            return;
         }
-        if !qp.is_user() {
-            cq::clean(qp, destroy);
+        cq::clean(qp, destroy);
+        let held = quiesced.filter(|quiesced| quiesced.recv_held.get() != 0);
+        if let (Some(srq), Some(quiesced)) = (qp.srq(), held) {
+            if srq.complete(quiesced.recv_wr_id.get()).is_none() {
+                qp.hw
+                    .distrust("a queue pair held a receive that is not outstanding");
+            }
         }
+    }
+
+    /// The device reports an event of the queue pair, or [`flush_event`](Self::flush_event) does.
+    /// May sleep.
+    pub(crate) fn report(qp: &Qp<Verbena>, event: QpEvent) {
+        // Who waits for it does not wait twice, and may count.
+        let again = event == QpEvent::LastWqeReached && qp.last_wqe_reached.xchg(true, Full);
+        if !again {
+            qp.event(event);
+        }
+    }
+
+    /// The device is dead, or not trusted any more: what a queue pair in ERR has taken from its SRQ is
+    /// reported to be all, if the device has not done so. A drain waits for it. May sleep.
+    pub(crate) fn flush_event(qp: &Qp<Verbena>) {
+        if qp.flushes() && !qp.is_user() && qp.srq().is_some() && !qp.is_in(QpState::Reset) {
+            Self::report(qp, QpEvent::LastWqeReached);
+        }
+    }
+
+    /// What `modify` does while nobody else moves the queue pair. If it is in RESET now, returns how far
+    /// events may be of its old life.
+    fn move_to(qp: &Qp<Verbena>, attr: &QpAttr, mask: QpAttrMask) -> Result<Option<Quiesced>> {
+        let hw = &qp.hw;
+        if mask.without(QpAttrMask::STANDARD) != QpAttrMask::empty() {
+            return Err(eopnotsupp());
+        }
+        let live = qp.live_state();
+        let from = if mask.contains(QpAttrMask::CUR_STATE) {
+            attr.cur_state()?
+        } else {
+            live
+        };
+        let to = if mask.contains(QpAttrMask::STATE) {
+            attr.state()?
+        } else {
+            from
+        };
+        let qp_type = qp.qp_type().ok_or(EINVAL)?;
+        if from != live || !modify_is_ok(from, to, qp_type, mask) {
+            return Err(EINVAL);
+        }
+        if mask.contains(QpAttrMask::PORT) && attr.port_num() != 1 {
+            return Err(EINVAL);
+        }
+        let mut request = ModifyQp {
+            qpn: Le32::new(qp.qpn()),
+            mask: Le32::new(mask.as_raw()),
+            attr: to_device(attr, mask)?,
+            ..Default::default()
+        };
+        if mask.contains(QpAttrMask::AV) {
+            request.av = ah::to_device(&attr.ah())?;
+        }
+        let moves = mask.contains(QpAttrMask::STATE);
+        if moves && qp.is_in(QpState::Reset) {
+            // A life begins, with an end of its own.
+            qp.last_wqe_reached.store(false, Relaxed);
+        }
+        if moves && to == QpState::Reset {
+            // Nothing can be posted from here on. What was, goes with the old life.
+            qp.publish_state(to);
+        }
+        let quiesced = if !qp.is_user() && matches!(to, QpState::Err | QpState::Reset) {
+            // Always allowed; and the kernel's way of letting go of its buffers.
+            hw.exec_destroy(&request)
+        } else {
+            Some(hw.exec_unless_dead(&request)?)
+        };
+        if mask.contains(QpAttrMask::QKEY) {
+            qp.qkey.store(attr.qkey(), Relaxed);
+        }
+        if !moves {
+            return Ok(None);
+        }
+        if to != QpState::Reset {
+            qp.publish_state(to);
+            return Ok(None);
+        }
+        // Nothing completes any more.
+        Self::clean(qp, quiesced.as_ref(), false);
+        qp.send.lock().reset();
+        qp.recv.lock().reset();
+        qp.slot.clear();
+        Ok(quiesced)
     }
 
     fn write_sges(ring: &Ring, mut offset: usize, sges: &[Sge]) -> Result {
@@ -603,6 +717,18 @@ impl QpData {
         Ok(completes_as(opcode))
     }
 
+    /// Writes at `offset` the WQE of a send that will be flushed, whatever it is.
+    fn write_flushed(&self, offset: usize, place: u32) -> Result<WcOpcode> {
+        let (chunk, at) = self.sq.at(offset)?;
+        let header = SendWqe {
+            opcode: WqeOpcode::Send.to_raw(),
+            wr_id: Le64::new(place.into()),
+            ..Default::default()
+        };
+        chunk.write(at, &header)?;
+        Ok(WcOpcode::Send)
+    }
+
     /// Writes the WQE of a receive at `offset`; returns the bytes that it has room for.
     fn write_recv(&self, ring: &Ring, offset: usize, place: u32, wr: &RecvWr<'_>) -> Result<u32> {
         let sges = wr.sges();
@@ -710,60 +836,15 @@ impl QueuePair<Verbena> for QpData {
     }
 
     fn modify(qp: &Qp<Verbena>, attr: &QpAttr, mask: QpAttrMask) -> Result {
-        let hw = &qp.hw;
-        if mask.without(QpAttrMask::STANDARD) != QpAttrMask::empty() {
-            return Err(eopnotsupp());
-        }
-        let live = qp.live_state();
-        let from = if mask.contains(QpAttrMask::CUR_STATE) {
-            attr.cur_state()?
-        } else {
-            live
+        let quiesced = {
+            let _moving = qp.moving.lock();
+            Self::move_to(qp, attr, mask)?
         };
-        let to = if mask.contains(QpAttrMask::STATE) {
-            attr.state()?
-        } else {
-            from
-        };
-        let qp_type = qp.qp_type().ok_or(EINVAL)?;
-        if from != live || !modify_is_ok(from, to, qp_type, mask) {
-            return Err(EINVAL);
-        }
-        if mask.contains(QpAttrMask::PORT) && attr.port_num() != 1 {
-            return Err(EINVAL);
-        }
-        let mut request = ModifyQp {
-            qpn: Le32::new(qp.qpn()),
-            mask: Le32::new(mask.as_raw()),
-            attr: to_device(attr, mask)?,
-            ..Default::default()
-        };
-        if mask.contains(QpAttrMask::AV) {
-            request.av = ah::to_device(&attr.ah())?;
-        }
-        let quiesced = if !qp.is_user() && matches!(to, QpState::Err | QpState::Reset) {
-            // Always allowed; and the kernel's way of letting go of its buffers.
-            hw.exec_destroy(&request)
-        } else {
-            Some(hw.exec_unless_dead(&request)?)
-        };
-        if mask.contains(QpAttrMask::QKEY) {
-            qp.qkey.store(attr.qkey(), Relaxed);
-        }
-        if mask.contains(QpAttrMask::STATE) {
-            if to == QpState::Reset {
-                // Nothing can be posted from here on, and nothing completes any more.
-                qp.state.store(to.as_raw(), Relaxed);
-                Self::settle(qp, quiesced.as_ref(), false);
-                qp.send.lock().reset();
-                qp.recv.lock().reset();
-                qp.slot.clear();
-            } else {
-                qp.state.store(to.as_raw(), Relaxed);
-            }
+        if let Some(quiesced) = quiesced {
+            qp.hw.drain_events(&quiesced);
         }
         if qp.flushes() {
-            hw.health.flush();
+            qp.hw.health.flush();
         }
         Ok(())
     }
@@ -821,27 +902,34 @@ impl QueuePair<Verbena> for QpData {
             ..Default::default()
         };
         let quiesced = hw.cmdq.take_back(&request, &qp.lent());
-        Self::settle(qp, quiesced.as_ref(), true);
+        Self::clean(qp, quiesced.as_ref(), true);
+        if let Some(quiesced) = &quiesced {
+            hw.drain_events(quiesced);
+        }
         qp.unlink();
         Ok(())
     }
 
     fn post_send(qp: &Qp<Verbena>, wrs: &mut SendWrs<'_, Verbena>) -> Result {
-        let state = qp.verbs_state();
+        let mut queue = qp.send.lock();
         if [QpState::Reset, QpState::Init, QpState::Rtr]
             .iter()
-            .any(|s| s.as_raw() == state)
+            .any(|state| qp.is_in(*state))
         {
             return Err(EINVAL);
         }
-        let mut queue = qp.send.lock();
         let before = queue.producer();
         let mut post = || {
             for wr in wrs.by_ref() {
                 let index = queue.next().ok_or(ENOMEM)?;
                 let place = index & ((1 << qp.request.log_sq_size) - 1);
-                let opcode =
-                    qp.write_send((place as usize) << qp.request.log_sq_stride, place, &wr)?;
+                let offset = (place as usize) << qp.request.log_sq_stride;
+                // The core drains queue pairs of every type by an RDMA WRITE, in ERR.
+                let opcode = if qp.datagram && qp.is_in(QpState::Err) && wr.op().is_err() {
+                    qp.write_flushed(offset, place)?
+                } else {
+                    qp.write_send(offset, place, &wr)?
+                };
                 queue.push(Request {
                     wr_id: wr.wr_id(),
                     opcode,
@@ -863,10 +951,10 @@ impl QueuePair<Verbena> for QpData {
 
     fn post_recv(qp: &Qp<Verbena>, wrs: &mut RecvWrs<'_>) -> Result {
         let ring = qp.rq.as_ref().ok_or(EINVAL)?;
-        if qp.verbs_state() == QpState::Reset.as_raw() {
+        let mut queue = qp.recv.lock();
+        if qp.is_in(QpState::Reset) {
             return Err(EINVAL);
         }
-        let mut queue = qp.recv.lock();
         let before = queue.producer();
         let mut post = || {
             for wr in wrs.by_ref() {

@@ -2,9 +2,13 @@
 
 //! Shared receive queues. Device specification, "Work queues".
 //!
-//! A process posts by itself. For the kernel the driver keeps the `wr_id` of each place of the ring
-//! and hands it out once: the index in a completion is checked against it, and a place is free again
-//! only when its own completion was polled, because those of an SRQ come in any order.
+//! A process posts by itself. For the kernel the driver keeps the `wr_id` of each receive in a place
+//! of its own, and hands it out once. Entries of the ring are taken in order, but receives complete
+//! in any order, so places are not those of the ring: they come from a free list, and the WQE names
+//! its place in its `wr_id`, which completions bring back.
+//!
+//! There are as many places as entries. An entry waits in the ring only while its receive has a place,
+//! so who has a free place also finds room in the ring.
 
 use super::{
     wq::Request,
@@ -96,18 +100,75 @@ impl Drop for Srqn {
     }
 }
 
-/// A receive that waits in the ring, or is being filled.
+/// Where a receive is kept.
 #[derive(Clone, Copy)]
-struct Waiting {
-    index: u32,
-    request: Request,
+enum Place {
+    /// Nowhere: the next free place.
+    Free(u32),
+    /// It was posted at this index of the ring and has not completed.
+    Posted { index: u32, request: Request },
 }
 
 /// What the kernel has posted.
 struct Posted {
     producer: u32,
-    /// By place in the ring; empty for a process' queue.
-    places: KVVec<Option<Waiting>>,
+    /// Empty for a process' queue.
+    places: KVVec<Place>,
+    /// The first free place; not a place if all are taken.
+    free: u32,
+}
+
+/// What the device gets for a `wr_id`: the place, and the index so that it is known again if the
+/// device names it twice.
+fn ticket(place: u32, index: u32) -> u64 {
+    u64::from(index) << 32 | u64::from(place)
+}
+
+impl Posted {
+    /// With this many places.
+    fn new(places: u32) -> Result<Self> {
+        let mut list = KVVec::with_capacity(places as usize, GFP_KERNEL)?;
+        for next in 1..=places {
+            list.push(Place::Free(next), GFP_KERNEL)?;
+        }
+        Ok(Self {
+            producer: 0,
+            places: list,
+            free: 0,
+        })
+    }
+
+    /// The free place that is next.
+    fn next(&self) -> Option<u32> {
+        ((self.free as usize) < self.places.len()).then_some(self.free)
+    }
+
+    /// Puts a receive into the place that is [`next`](Self::next).
+    fn push(&mut self, request: Request) {
+        let index = self.producer;
+        if let Some(place) = self.places.get_mut(self.free as usize) {
+            if let Place::Free(next) = *place {
+                *place = Place::Posted { index, request };
+                self.free = next;
+                self.producer = index.wrapping_add(1);
+            }
+        }
+    }
+
+    /// Takes the receive that the device knows by this `wr_id`.
+    fn take(&mut self, wr_id: u64) -> Option<Request> {
+        // CAST: the two halves.
+        let (at, index) = (wr_id as u32, (wr_id >> 32) as u32);
+        let place = self.places.get_mut(at as usize)?;
+        match *place {
+            Place::Posted { index: of, request } if of == index => {
+                *place = Place::Free(self.free);
+                self.free = at;
+                Some(request)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Data of a shared receive queue.
@@ -134,15 +195,10 @@ impl SrqData {
         self.number.number
     }
 
-    /// Kernel queues: a receive with this index was completed. Its `wr_id`, once; `None` if there is
-    /// no such receive.
-    pub(crate) fn complete(&self, index: u32) -> Option<Request> {
-        let mut posted = self.posted.lock();
-        let at = index as usize % posted.places.len().max(1);
-        let place = posted.places.get_mut(at)?;
-        let waiting = place.filter(|waiting| waiting.index == index)?;
-        *place = None;
-        Some(waiting.request)
+    /// Kernel queues: a receive is completed that the device knows by this `wr_id`, or never will be.
+    /// The receive, once; `None` if there is no such receive.
+    pub(crate) fn complete(&self, wr_id: u64) -> Option<Request> {
+        self.posted.lock().take(wr_id)
     }
 
     fn context(&self) -> Result<SrqContext> {
@@ -184,7 +240,10 @@ impl SrqData {
             Ring::new(&hw.dma, caller.payer(), (max_wr as usize) << log_stride)?,
             &hw.health,
         );
-        let mut places = KVVec::new();
+        let posted = Posted::new(match caller {
+            Caller::User(_) => 0,
+            Caller::Kernel => max_wr,
+        })?;
         let (place, mapping) = match caller {
             Caller::User(user) => {
                 let context = user.context();
@@ -197,14 +256,7 @@ impl SrqData {
                 let mapping = mmap.insert(Memory::Chunks(chunks), Protection::ReadWrite)?;
                 (place, Some(mapping))
             }
-            Caller::Kernel => {
-                places.resize(max_wr as usize, None, GFP_KERNEL)?;
-                (hw.areas.take(&hw, None, SlotKind::Qp)?, None)
-            }
-        };
-        let posted = Posted {
-            producer: 0,
-            places,
+            Caller::Kernel => (hw.areas.take(&hw, None, SlotKind::Qp)?, None),
         };
         Ok(try_pin_init!(Self {
             max_wr,
@@ -219,8 +271,8 @@ impl SrqData {
         }? Error))
     }
 
-    /// Writes a receive at `index`.
-    fn write(&self, index: u32, wr: &rdma::wr::RecvWr<'_>) -> Result {
+    /// Writes a receive at `index`, of which the device gets `wr_id`.
+    fn write(&self, index: u32, wr_id: u64, wr: &rdma::wr::RecvWr<'_>) -> Result {
         let sges = wr.sges();
         if sges.len() > self.max_sge as usize {
             return Err(EINVAL);
@@ -239,7 +291,7 @@ impl SrqData {
         chunk.write(
             offset,
             &RecvWqe {
-                wr_id: Le64::new(index.into()),
+                wr_id: Le64::new(wr_id),
                 // CAST: checked against `max_sge`.
                 num_sge: sges.len() as u8,
                 ..Default::default()
@@ -350,26 +402,18 @@ impl SharedReceiveQueue<Verbena> for SrqData {
         let before = posted.producer;
         let mut post = |posted: &mut Posted| -> Result {
             for wr in wrs.by_ref() {
+                let place = posted.next().ok_or(ENOMEM)?;
                 let index = posted.producer;
-                let at = index as usize % srq.max_wr as usize;
-                let place = posted.places.get_mut(at).ok_or(EINVAL)?;
-                if place.is_some() {
-                    return Err(ENOMEM);
-                }
-                srq.write(index, &wr)?;
+                srq.write(index, ticket(place, index), &wr)?;
                 let length = wr
                     .sges()
                     .iter()
                     .fold(0u32, |sum, sge| sum.saturating_add(sge.length()));
-                *place = Some(Waiting {
-                    index,
-                    request: Request {
-                        wr_id: wr.wr_id(),
-                        opcode: WcOpcode::Recv,
-                        length,
-                    },
+                posted.push(Request {
+                    wr_id: wr.wr_id(),
+                    opcode: WcOpcode::Recv,
+                    length,
                 });
-                posted.producer = index.wrapping_add(1);
             }
             Ok(())
         };
