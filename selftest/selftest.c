@@ -18,6 +18,8 @@
 #include <rdma/ib_cache.h>
 #include <rdma/ib_verbs.h>
 
+#include "selftest.h"
+
 static char *dev = "verbena0";
 module_param(dev, charp, 0444);
 MODULE_PARM_DESC(dev, "name of the device to test");
@@ -26,52 +28,11 @@ static char *only = "";
 module_param(only, charp, 0444);
 MODULE_PARM_DESC(only, "run just the test of this name");
 
-#define BUF_SIZE	16384
-#define DEPTH		16
-#define CQE		64
-#define WAIT_MS		5000
+static bool hold;
+module_param(hold, bool, 0444);
+MODULE_PARM_DESC(hold, "keep queue pairs in every state, and drain them when the device goes");
 
-/* One end of the connection. */
-struct end {
-	struct ib_cq *cq;
-	struct ib_qp *qp;
-	u8 *buf;
-	u64 dma;
-	atomic_t comp_events;
-	atomic_t cq_events;
-	atomic_t qp_events;
-	enum ib_event_type last_cq_event, last_qp_event;
-};
-
-struct rig {
-	struct ib_device *ibdev;
-	struct ib_pd *pd;
-	struct end a, b;
-	int gid_index;
-};
-
-/* What a test found wrong; the first complaint stays. */
-static char why[160];
-
-#define CHECK(cond, fmt, ...)						\
-	do {								\
-		if (!(cond)) {						\
-			snprintf(why, sizeof(why), "%s:%d: " fmt,	\
-				 __func__, __LINE__, ##__VA_ARGS__);	\
-			return -EINVAL;					\
-		}							\
-	} while (0)
-
-#define TRY(expr)							\
-	do {								\
-		int ret_ = (expr);					\
-		if (ret_) {						\
-			if (!why[0])					\
-				snprintf(why, sizeof(why), "%s:%d: %s: %d",	\
-					 __func__, __LINE__, #expr, ret_);	\
-			return ret_;					\
-		}							\
-	} while (0)
+char why[WHY_SIZE];
 
 /* --- the rig ------------------------------------------------------------------------------- */
 
@@ -154,14 +115,14 @@ static int end_open(struct rig *rig, struct end *e, int cqe)
 	return 0;
 }
 
-static int to_state(struct end *e, enum ib_qp_state state)
+int to_state(struct end *e, enum ib_qp_state state)
 {
 	struct ib_qp_attr attr = { .qp_state = state };
 
 	return ib_modify_qp(e->qp, &attr, IB_QP_STATE);
 }
 
-static int to_init(struct end *e)
+int to_init(struct end *e)
 {
 	struct ib_qp_attr attr = {
 		.qp_state = IB_QPS_INIT,
@@ -174,7 +135,26 @@ static int to_init(struct end *e)
 			    IB_QP_ACCESS_FLAGS);
 }
 
-static int to_rtr(struct rig *rig, struct end *e, struct end *peer)
+/* The way to this very device, which is every peer here. Kernel users bring the destination's MAC along. */
+int find_ah(struct rig *rig, struct rdma_ah_attr *ah_attr)
+{
+	const struct ib_gid_attr *gid;
+	u8 mac[ETH_ALEN];
+	int ret;
+
+	gid = rdma_get_gid_attr(rig->ibdev, 1, rig->gid_index);
+	if (IS_ERR(gid))
+		return PTR_ERR(gid);
+	ah_attr->type = rdma_ah_find_type(rig->ibdev, 1);
+	rdma_ah_set_port_num(ah_attr, 1);
+	rdma_ah_set_grh(ah_attr, (union ib_gid *)&gid->gid, 0, rig->gid_index, 16, 0);
+	ret = rdma_read_gid_l2_fields(gid, NULL, mac);
+	rdma_put_gid_attr(gid);
+	memcpy(ah_attr->roce.dmac, mac, ETH_ALEN);
+	return ret;
+}
+
+int to_rtr(struct rig *rig, struct end *e, struct end *peer)
 {
 	struct ib_qp_attr attr = {
 		.qp_state = IB_QPS_RTR,
@@ -184,27 +164,15 @@ static int to_rtr(struct rig *rig, struct end *e, struct end *peer)
 		.max_dest_rd_atomic = 4,
 		.min_rnr_timer = 1,
 	};
-	const struct ib_gid_attr *gid;
-	u8 mac[ETH_ALEN];
-	int ret;
+	int ret = find_ah(rig, &attr.ah_attr);
 
-	/* The peer is this device. Kernel users bring the destination's MAC along. */
-	gid = rdma_get_gid_attr(rig->ibdev, 1, rig->gid_index);
-	if (IS_ERR(gid))
-		return PTR_ERR(gid);
-	attr.ah_attr.type = rdma_ah_find_type(rig->ibdev, 1);
-	rdma_ah_set_port_num(&attr.ah_attr, 1);
-	rdma_ah_set_grh(&attr.ah_attr, (union ib_gid *)&gid->gid, 0, rig->gid_index, 16, 0);
-	ret = rdma_read_gid_l2_fields(gid, NULL, mac);
-	rdma_put_gid_attr(gid);
 	if (ret)
 		return ret;
-	memcpy(attr.ah_attr.roce.dmac, mac, ETH_ALEN);
 	return ib_modify_qp(e->qp, &attr, IB_QP_STATE | IB_QP_AV | IB_QP_PATH_MTU | IB_QP_DEST_QPN |
 			    IB_QP_RQ_PSN | IB_QP_MAX_DEST_RD_ATOMIC | IB_QP_MIN_RNR_TIMER);
 }
 
-static int to_rts(struct end *e)
+int to_rts(struct end *e)
 {
 	struct ib_qp_attr attr = {
 		.qp_state = IB_QPS_RTS,
@@ -319,7 +287,7 @@ static int post(struct rig *rig, struct end *e, u64 id, enum ib_wr_opcode opcode
 }
 
 /* Polls until @n completions are there, or time is over. */
-static int reap(struct end *e, struct ib_wc *wc, int n)
+int reap(struct end *e, struct ib_wc *wc, int n)
 {
 	unsigned long end = jiffies + msecs_to_jiffies(WAIT_MS);
 	int got = 0, ret;
@@ -336,7 +304,7 @@ static int reap(struct end *e, struct ib_wc *wc, int n)
 	return 0;
 }
 
-static int no_more(struct end *e)
+int no_more(struct end *e)
 {
 	struct ib_wc wc;
 
@@ -346,7 +314,7 @@ static int no_more(struct end *e)
 	return 0;
 }
 
-static int wait_count(atomic_t *count, int n)
+int wait_count(atomic_t *count, int n)
 {
 	unsigned long end = jiffies + msecs_to_jiffies(WAIT_MS);
 
@@ -364,11 +332,6 @@ static void fill(struct end *e, u32 offset, u32 len, u8 seed)
 	for (i = 0; i < len; i++)
 		e->buf[offset + i] = seed + i * 7;
 }
-
-#define EXPECT_WC(wc, id, st)						\
-	CHECK((wc).wr_id == (id) && (wc).status == (st),		\
-	      "completion %llu status %d instead of %llu status %d",	\
-	      (wc).wr_id, (wc).status, (u64)(id), (st))
 
 /* --- tests --------------------------------------------------------------------------------- */
 
@@ -786,7 +749,6 @@ static int ud_with(struct rig *rig, struct ib_qp *qp)
 {
 	struct ib_qp_attr attr = { .qp_state = IB_QPS_INIT, .port_num = 1, .qkey = 0x11111111 };
 	struct rdma_ah_attr ah_attr = {};
-	const struct ib_gid_attr *gid;
 	struct end *a = &rig->a;
 	struct ib_wc wc[2], *r;
 	struct ib_sge sge = { .addr = a->dma, .length = 100, .lkey = rig->pd->local_dma_lkey };
@@ -815,15 +777,7 @@ static int ud_with(struct rig *rig, struct ib_qp *qp)
 	attr.sq_psn = 5;
 	TRY(ib_modify_qp(qp, &attr, IB_QP_STATE | IB_QP_SQ_PSN));
 
-	gid = rdma_get_gid_attr(rig->ibdev, 1, rig->gid_index);
-	if (IS_ERR(gid))
-		return PTR_ERR(gid);
-	ah_attr.type = rdma_ah_find_type(rig->ibdev, 1);
-	rdma_ah_set_port_num(&ah_attr, 1);
-	rdma_ah_set_grh(&ah_attr, (union ib_gid *)&gid->gid, 0, rig->gid_index, 16, 0);
-	ret = rdma_read_gid_l2_fields(gid, NULL, ah_attr.roce.dmac);
-	rdma_put_gid_attr(gid);
-	TRY(ret);
+	TRY(find_ah(rig, &ah_attr));
 	send.ah = rdma_create_ah(rig->pd, &ah_attr, RDMA_CREATE_AH_SLEEPABLE);
 	CHECK(!IS_ERR(send.ah), "create_ah: %ld", PTR_ERR(send.ah));
 
@@ -1100,6 +1054,10 @@ static const struct {
 	{ "churn", t_churn, CQE },
 	{ "many-cqs", t_many_cqs, CQE },
 	{ "death", t_death, CQE, true },
+	{ "srq-order", t_srq_order, CQE },
+	{ "srq-storm", t_srq_storm, CQE },
+	{ "drain-states", t_drain_states, CQE },
+	{ "move-and-post", t_move_post, CQE },
 };
 
 static int selftest_add(struct ib_device *ibdev)
@@ -1132,13 +1090,27 @@ static int selftest_add(struct ib_device *ibdev)
 		else
 			pr_info("ok %s%s%s\n", tests[i].name, why[0] ? " " : "", why);
 	}
+	ret = rig->gid_index;
 	kfree(rig);
+	if (hold && ret >= 0) {
+		ret = hold_queues(ibdev, ret);
+		if (ret)
+			pr_err("FAILED hold: %s: %d\n", why, ret);
+	}
 	return 0;
+}
+
+/* The device goes. With `hold`, it has queues of ours, in whatever state it is itself. */
+static void selftest_remove(struct ib_device *ibdev, void *data)
+{
+	if (!strcmp(dev_name(&ibdev->dev), dev))
+		drain_held();
 }
 
 static struct ib_client selftest_client = {
 	.name = "verbena_selftest",
 	.add = selftest_add,
+	.remove = selftest_remove,
 };
 
 static int __init selftest_init(void)

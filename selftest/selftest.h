@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What the files of the self-test share: the rig, and checks that say what was wrong.
+ */
+#ifndef VERBENA_SELFTEST_H
+#define VERBENA_SELFTEST_H
+
+#include <rdma/ib_verbs.h>
+
+#define BUF_SIZE	16384
+#define DEPTH		16
+#define CQE		64
+#define WAIT_MS		5000
+#define WHY_SIZE	160
+
+/* One end of the connection. */
+struct end {
+	struct ib_cq *cq;
+	struct ib_qp *qp;
+	u8 *buf;
+	u64 dma;
+	atomic_t comp_events;
+	atomic_t cq_events;
+	atomic_t qp_events;
+	enum ib_event_type last_cq_event, last_qp_event;
+};
+
+struct rig {
+	struct ib_device *ibdev;
+	struct ib_pd *pd;
+	struct end a, b;
+	int gid_index;
+};
+
+/* What a test found wrong; the first complaint stays. */
+extern char why[WHY_SIZE];
+
+#define CHECK(cond, fmt, ...)						\
+	do {								\
+		if (!(cond)) {						\
+			snprintf(why, WHY_SIZE, "%s:%d: " fmt,	\
+				 __func__, __LINE__, ##__VA_ARGS__);	\
+			return -EINVAL;					\
+		}							\
+	} while (0)
+
+#define TRY(expr)							\
+	do {								\
+		int ret_ = (expr);					\
+		if (ret_) {						\
+			if (!why[0])					\
+				snprintf(why, WHY_SIZE, "%s:%d: %s: %d",	\
+					 __func__, __LINE__, #expr, ret_);	\
+			return ret_;					\
+		}							\
+	} while (0)
+
+#define EXPECT_WC(wc, id, st)						\
+	CHECK((wc).wr_id == (id) && (wc).status == (st),		\
+	      "completion %llu status %d instead of %llu status %d",	\
+	      (wc).wr_id, (wc).status, (u64)(id), (st))
+
+/* Of the rig. */
+int to_state(struct end *e, enum ib_qp_state state);
+int to_init(struct end *e);
+int to_rtr(struct rig *rig, struct end *e, struct end *peer);
+int to_rts(struct end *e);
+int reap(struct end *e, struct ib_wc *wc, int n);
+int no_more(struct end *e);
+int wait_count(atomic_t *count, int n);
+int find_ah(struct rig *rig, struct rdma_ah_attr *ah_attr);
+
+/* Tests of shared receive queues (srq.c). */
+int t_srq_order(struct rig *rig);
+int t_srq_storm(struct rig *rig);
+
+/* Tests of drains, and of what is called at the same time (drain.c). */
+int t_drain_states(struct rig *rig);
+int t_move_post(struct rig *rig);
+int hold_queues(struct ib_device *ibdev, int gid_index);
+void drain_held(void);
+
+#endif
