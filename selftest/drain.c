@@ -182,7 +182,7 @@ static void bench_close(struct bench *b)
 		if (b->qps[i])
 			WARN_ON(ib_destroy_qp(b->qps[i]));
 	if (b->srq)
-		WARN_ON(ib_destroy_srq(b->srq));
+		ib_destroy_srq(b->srq);
 	if (b->cq)
 		ib_free_cq(b->cq);
 	if (b->rig.pd)

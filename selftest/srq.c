@@ -41,7 +41,7 @@ static void pool_close(struct rig *rig, struct pool *p)
 			WARN_ON(ib_destroy_qp(p->from[i].qp));
 	}
 	if (p->srq)
-		WARN_ON(ib_destroy_srq(p->srq));
+		ib_destroy_srq(p->srq);
 	for (i = 0; i < ARRAY_SIZE(p->recv_cq); i++)
 		if (p->recv_cq[i])
 			ib_destroy_cq(p->recv_cq[i]);

@@ -38,7 +38,8 @@ use crate::{
 };
 use core::mem::offset_of;
 use kernel::{
-    new_condvar, new_mutex,
+    new_condvar,
+    new_mutex,
     prelude::*,
     sync::{
         atomic::{

@@ -57,7 +57,8 @@ use crate::{
     verbs::Verbena,
 };
 use kernel::{
-    new_mutex, pci,
+    new_mutex,
+    pci,
     prelude::*,
     sync::{
         aref::ARef,

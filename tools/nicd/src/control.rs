@@ -178,9 +178,9 @@ mod tests {
     }
 
     /// The answer to a question over a connection.
-    fn reply(stream: &UnixStream) -> Value {
+    fn reply(mut stream: &UnixStream) -> Value {
         // It may be refused before it is read.
-        let _ = writeln!(&*stream, "{{\"command\":\"status\"}}");
+        let _ = writeln!(stream, "{{\"command\":\"status\"}}");
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).unwrap();
         serde_json::from_str(&line).unwrap()

@@ -93,7 +93,8 @@ impl Driver {
     /// Does what a driver's probe does.
     pub fn bring_up(&mut self) {
         self.cmdq = self.alloc(4096);
-        self.regs.write(regs::VERSION_SELECT, verbena_abi::ABI_VERSION.into());
+        self.regs
+            .write(regs::VERSION_SELECT, verbena_abi::ABI_VERSION.into());
         self.regs.write(regs::CMDQ_BASE_LO, self.cmdq as u32);
         self.regs
             .write(regs::CMDQ_BASE_HI, (self.cmdq >> 32) as u32);

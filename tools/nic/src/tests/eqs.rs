@@ -71,10 +71,7 @@ impl Many {
     }
 
     fn place(cqn: u32) -> (u32, u16) {
-        (
-            cqn / AREA_SLOTS as u32,
-            (cqn as usize % AREA_SLOTS) as u16,
-        )
+        (cqn / AREA_SLOTS as u32, (cqn as usize % AREA_SLOTS) as u16)
     }
 
     /// Polls all of a CQ and arms it again.
