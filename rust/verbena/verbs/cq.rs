@@ -269,10 +269,10 @@ impl CqData {
             return Err(EBUSY);
         };
         state.qps.reserve(1, GFP_ATOMIC)?;
-        Ok(state
+        state
             .qps
             .insert_within_capacity(place, Attached { qpn, side, qp })
-            .map_err(|_| ENOMEM)?)
+            .map_err(|_| ENOMEM)
     }
 
     /// A queue pair is about to be destroyed or was reset: nothing of it is polled any more.
