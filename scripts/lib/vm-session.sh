@@ -44,12 +44,13 @@ nowhere() { qemu+=(-netdev "hubport,id=n$1,hubid=$1" -netdev "hubport,id=n$1-end
 qemu=(qemu-system-x86_64 -nodefaults -no-user-config -no-reboot -display none
 	-machine "q35,memory-backend=m" -object "memory-backend-memfd,id=m,size=${VM_MEM}M,share=on" -m "$VM_MEM"
 	-accel "$accel" -cpu max -smp "$VM_SMP,maxcpus=$maxcpus"
-	-kernel "$VM_GUEST/vmlinuz" -initrd "$VM_RUN/initrd.cpio"
+	-kernel "$VM_KERNEL" -initrd "$VM_RUN/initrd.cpio"
 	-append "console=ttyS0 loglevel=7 panic=-1 oops=panic sysctl.kernel.hung_task_timeout_secs=20 sysctl.kernel.hung_task_warnings=-1$clock$VM_KERNEL_ARGS"
 	-drive "file=$VM_GUEST/disk.img,format=raw,if=virtio,snapshot=on"
 	-serial "file:$VM_RUN/kernel.log"
 	-device virtio-serial-pci
 	-chardev "file,id=status,path=$VM_RUN/status" -device "virtserialport,chardev=status,name=verbena.status")
+[ -z "$VM_MODULES" ] || qemu+=(-drive "file=$VM_MODULES,format=raw,if=virtio,snapshot=on")
 if [ -n "$VM_INTERACTIVE" ]; then
 	qemu+=(-chardev "stdio,id=tty,mux=on,signal=off" -device "virtconsole,chardev=tty")
 else
