@@ -490,6 +490,13 @@ pub fn lossy() -> bool {
     std::env::var_os("VERBENA_LOSSY").is_some()
 }
 
+/// How many times slower than the stock kernel this one is (`VERBENA_SLOW` in the environment): a
+/// kernel with checkers needs more time for everything.
+pub fn slowness() -> u64 {
+    let told = std::env::var("VERBENA_SLOW").ok();
+    told.and_then(|v| v.parse().ok()).unwrap_or(1).clamp(1, 100)
+}
+
 /// A completion in error: what is valid then (rule 1.5) is all checked. Returns `vendor_err`.
 pub fn err(w: &Wc, wr_id: u64, want: u32, qp: &Qp) -> Result<u32, Fail> {
     let from_nak = (status::REM_INV_REQ_ERR..=status::REM_OP_ERR).contains(&want);

@@ -165,7 +165,8 @@ struct Running {
     test: &'static Test,
     child: Child,
     log: PathBuf,
-    /// Seconds until it counts as hung: more where packets are lost on purpose.
+    /// Seconds until it counts as hung: more where packets are lost on purpose, or the kernel is
+    /// slow.
     limit: u64,
     started: Instant,
 }
@@ -190,7 +191,7 @@ fn start(test: &'static Test) -> std::io::Result<Running> {
         test,
         child,
         log,
-        limit: test.limit * if rig::lossy() { 3 } else { 1 },
+        limit: test.limit * rig::slowness() * if rig::lossy() { 3 } else { 1 },
         started: Instant::now(),
     })
 }

@@ -69,7 +69,8 @@ fn run(cycles: u64) -> TestResult {
     let now = slab()?;
     println!("slab after cycle {early}: {slab_then} kB, after cycle {cycles}: {now} kB");
     ensure!(
-        now <= slab_then + SLAB_LIMIT_KB,
+        // A kernel with checkers keeps what was freed; it searches for leaks by itself.
+        now <= slab_then + SLAB_LIMIT_KB || rig::slowness() > 1,
         "slab grew from {slab_then} to {now} kB"
     );
     Ok(())
