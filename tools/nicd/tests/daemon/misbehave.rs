@@ -96,11 +96,11 @@ fn commands_are_lost_or_not_answered() {
 #[test]
 fn late_answers_come() {
     let (mut client, interrupt) = running();
-    for kind in [Kind::LateCommand, Kind::StallAtCommand] {
+    for (kind, token) in [(Kind::LateCommand, 200), (Kind::StallAtCommand, 201)] {
         client.misbehave(kind, 30);
-        issue::<QueryDevice>(&mut client, 200);
+        issue::<QueryDevice>(&mut client, token);
         wait_interrupt(&interrupt);
-        assert_eq!(client.ram.load32(TOKEN), Ok(200));
+        assert_eq!(client.ram.load32(TOKEN), Ok(token));
         assert_eq!(client.misbehaves(kind), 0);
     }
 }
