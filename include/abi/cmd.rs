@@ -486,8 +486,9 @@ layout! {
 command!(ModifyCq, ModifyCq, Empty);
 
 layout! {
-    /// Moves a completion queue to another ring. Unpolled entries are copied to the new ring's start, in order, with
-    /// fresh phases, as if the new ring's producer index were 0 at the first of them.
+    /// Moves a completion queue to another ring, which is zeroed. Entries keep their indexes, and with them the consumer
+    /// index and arms. Entry `i` of the new ring lies where `i - base` lies in one of its size, and has the phase of that,
+    /// `base` being the consumer index when the command was issued: nothing is polled until the reply.
     pub struct ResizeCq: 32 {
         0 => cqn: Le32,
         4 => log_size: u8,

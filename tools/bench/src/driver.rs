@@ -20,7 +20,7 @@ use verbena_device::mem::{Access, GuestMemory};
 use verbena_device::{Action, Config, Device, Registers};
 use verbena_nic::engine::Engine;
 use verbena_nic::guest_ram::GuestRam;
-use verbena_nic::shared::{Message, Shared};
+use verbena_nic::shared::Shared;
 use verbena_nic::uplink::Uplink;
 
 /// The driver's own memory: rings, tables, command slots.
@@ -145,7 +145,7 @@ impl Backend for Threaded {
     fn write(&mut self, _ram: &GuestRam, offset: usize, value: u32) {
         match self.0.regs.write(offset, value) {
             Action::None => {}
-            action => self.0.send(Message::Register(action)),
+            action => self.0.act(action),
         }
     }
 

@@ -5,9 +5,11 @@
 //! The device compares generation counters with what it saw last, and looks at the slots of a group only if its counter
 //! changed. The protocol of sleeping and waking is code of the contract (`verbena_abi::doorbell`), which a model checks.
 
+use crate::cmd::is_running;
 use crate::device::Device;
 use crate::mem::{Area, GuestMemory};
-use verbena_abi::doorbell::{self, Words, GROUPS, GROUP_SLOTS};
+use crate::sched::SLICE_LOOKS;
+use verbena_abi::doorbell::{self, Words, AREA_SLOTS, GROUPS, GROUP_SLOTS};
 use verbena_abi::syndrome::Syndrome;
 use verbena_roce::QpState;
 
@@ -21,26 +23,45 @@ impl Device {
     ///
     /// An area that shows something in the scan after its sleep word was written is awake again at once.
     pub fn fall_asleep<M: GuestMemory>(&mut self, mem: &M) -> bool {
-        let mut quiet = true;
-        for number in std::mem::take(&mut self.awake) {
-            quiet &= self.sleep_area(mem, number);
-        }
-        quiet && self.rung.is_empty() && self.ready.is_empty() && self.commands.is_empty()
+        let awake = std::mem::take(&mut self.awake);
+        self.first_awake = 0;
+        let quiet = self.sleep_areas(mem, awake);
+        quiet
+            && self.awake.is_empty()
+            && self.rung.is_empty()
+            && self.ready.is_empty()
+            && self.commands.is_empty()
+            && self.running.is_none()
+            && self.unsettled == 0
     }
 
-    /// Declares itself asleep for an area that is not among those awake any more. False: it is awake again.
-    fn sleep_area<M: GuestMemory>(&mut self, mem: &M, number: u32) -> bool {
+    /// Declares itself asleep for areas, none of which is among those awake any more. False: something was found. When
+    /// that is much, the others stay awake, to be put to sleep at the next occasion.
+    fn sleep_areas<M: GuestMemory>(&mut self, mem: &M, mut areas: Vec<u32>) -> bool {
+        let mut looks = 0;
+        while looks < SLICE_LOOKS {
+            let Some(number) = areas.pop() else {
+                break;
+            };
+            looks += self.sleep_area(mem, number);
+        }
+        self.awake.append(&mut areas);
+        looks == 0
+    }
+
+    /// Declares itself asleep for an area. More than 0: it is awake again, after a look at so many slots.
+    fn sleep_area<M: GuestMemory>(&mut self, mem: &M, number: u32) -> u32 {
         let Some(uar) = self.shared.uars.get_mut(number) else {
-            return true;
+            return 0;
         };
         uar.awake = false;
         let base = uar.base;
         doorbell::fall_asleep(&Area::new(mem, base), &mut uar.sleep);
-        if self.scan(mem, number) {
+        let looks = self.scan(mem, number);
+        if looks != 0 {
             self.wake_area(mem, number);
-            return false;
         }
-        true
+        looks
     }
 
     /// Lets those areas sleep that were silent for long. While few are awake, that is the daemon's decision alone.
@@ -55,9 +76,29 @@ impl Device {
             uar.is_none_or(|u| now.saturating_sub(u.last_found) > AREA_AWAKE_NS)
         });
         self.awake = busy;
-        for number in silent {
-            self.sleep_area(mem, number);
+        self.sleep_areas(mem, silent);
+    }
+
+    /// Scans the areas that are awake, as many as there is time for; true if something was found.
+    pub(crate) fn scan_awake<M: GuestMemory>(&mut self, mem: &M) -> bool {
+        let mut looks = 0;
+        let mut at = std::mem::take(&mut self.first_awake);
+        for _ in 0..self.awake.len() {
+            let number = match self.awake.get(at) {
+                Some(number) => *number,
+                None => {
+                    at = 0;
+                    self.awake[0]
+                }
+            };
+            at += 1;
+            looks += self.scan(mem, number);
+            if looks >= SLICE_LOOKS {
+                self.first_awake = at;
+                break;
+            }
         }
+        looks != 0
     }
 
     /// Wakes the areas that were rung; true if there were any.
@@ -83,20 +124,21 @@ impl Device {
         }
     }
 
-    /// Looks at an area's generation counters, and at the slots of those groups that changed.
+    /// Looks at an area's generation counters, and at the slots of those groups that changed. Returns at how many; at least
+    /// 1 if a counter changed.
     ///
     /// The counter is read before the words that it counts: a post that comes later counts again.
-    pub(crate) fn scan<M: GuestMemory>(&mut self, mem: &M, number: u32) -> bool {
-        let mut found = false;
+    pub(crate) fn scan<M: GuestMemory>(&mut self, mem: &M, number: u32) -> u32 {
+        let mut looks = 0;
         let Some(base) = self.shared.uars.get(number).map(|u| u.base) else {
-            return false;
+            return 0;
         };
         let area = Area::new(mem, base);
         for group in 0..GROUPS {
             let qp = area.load_acquire(doorbell::qp_generation(group));
             let cq = area.load_acquire(doorbell::cq_generation(group));
             let Some(uar) = self.shared.uars.get_mut(number) else {
-                return found;
+                return looks;
             };
             let qps = (qp != uar.qp_seen[group]).then(|| uar.qps_in(group));
             let cqs = (cq != uar.cq_seen[group]).then(|| uar.cqs_in(group));
@@ -105,20 +147,21 @@ impl Device {
             if qps.is_none() && cqs.is_none() {
                 continue;
             }
-            found = true;
             uar.last_found = self.shared.now;
+            let (qps, cqs) = (qps.unwrap_or(0), cqs.unwrap_or(0));
+            looks += 1 + qps.count_ones() + cqs.count_ones();
             if !mem.contains(base, doorbell::AREA_SIZE as u64) {
                 self.area_gone(mem, number);
-                return true;
+                return looks;
             }
-            for slot in bits(qps.unwrap_or(0)) {
+            for slot in bits(qps) {
                 let uar = self.shared.uars.get(number);
                 let qpn = uar.and_then(|u| u.qp_at(group * GROUP_SLOTS + slot));
                 if let Some(qpn) = qpn {
                     self.look_at_posts(mem, qpn);
                 }
             }
-            for slot in bits(cqs.unwrap_or(0)) {
+            for slot in bits(cqs) {
                 let uar = self.shared.uars.get(number);
                 let cqn = uar.and_then(|u| u.cq_at(group * GROUP_SLOTS + slot));
                 if let Some(cqn) = cqn {
@@ -126,17 +169,15 @@ impl Device {
                 }
             }
         }
-        found
+        looks
     }
 
     /// The memory of an area has gone: no queue pair of it can be served.
     fn area_gone<M: GuestMemory>(&mut self, mem: &M, number: u32) {
-        let lost: Vec<u32> = self
-            .qps
-            .iter()
-            .filter(|(_, qp)| qp.env.create.uar.get() == number)
-            .map(|(qpn, _)| qpn)
-            .collect();
+        let Some(uar) = self.shared.uars.get(number) else {
+            return;
+        };
+        let lost: Vec<u32> = (0..AREA_SLOTS).filter_map(|slot| uar.qp_at(slot)).collect();
         for qpn in lost {
             self.fail_qp(mem, qpn, Syndrome::DoorbellUnreachable);
         }
@@ -158,6 +199,8 @@ impl Device {
             QpState::Reset | QpState::Init | QpState::Rtr => return false,
             // Receives that were posted are found by taking them.
             QpState::Err => true,
+            // While it is brought back to RTS, what is posted is for RTS.
+            QpState::Sqe if is_running(&self.running, qpn) => return false,
             QpState::Rts | QpState::Sqd | QpState::Sqe => false,
         };
         let producer = qp.env.sq_producer(mem);

@@ -47,11 +47,12 @@ pub struct Cq {
     pub moderation_period: u16,
     /// When the collapsed event is due.
     pub moderation_due: Option<u64>,
+    /// The driver's index of the present ring's first entry. All indexes here count from it; those that are the
+    /// driver's (consumer index, arm) do not.
+    base: u32,
     pi: u32,
     ci: u32,
     arm: u64,
-    /// Arms with this sequence number count from an earlier ring, whose index 0 lies so many entries before.
-    rebased: Option<(u32, u32)>,
     served: u32,
     notified: u32,
     solicited: Option<u32>,
@@ -91,10 +92,10 @@ impl Cq {
             moderation_count: 0,
             moderation_period: 0,
             moderation_due: None,
+            base: 0,
             pi: 0,
             ci: 0,
             arm: 0,
-            rebased: None,
             served: 0,
             notified: 0,
             solicited: None,
@@ -140,7 +141,9 @@ impl Cq {
     }
 
     fn read_ci<M: GuestMemory>(&self, mem: &M) -> u32 {
-        Area::new(mem, self.area).load_acquire(doorbell::cq_consumer(self.slot as usize))
+        let area = Area::new(mem, self.area);
+        let index = area.load_acquire(doorbell::cq_consumer(self.slot as usize));
+        index.wrapping_sub(self.base)
     }
 
     /// Whether an arm waits that asks for an entry which is there; the number of such entries.
@@ -154,10 +157,7 @@ impl Cq {
         if arm.mode == ArmMode::None || arm.seq == self.served {
             return None;
         }
-        let index = match self.rebased {
-            Some((seq, offset)) if seq == arm.seq => arm.index.wrapping_sub(offset),
-            _ => arm.index,
-        };
+        let index = arm.index.wrapping_sub(self.base);
         // Indexes wrap: the entries that count are those from the later of the two on.
         let from = if (index.wrapping_sub(self.notified) as i32) > 0 {
             index
@@ -181,37 +181,56 @@ impl Cq {
         Area::new(mem, self.area).store(doorbell::cq_served(self.slot as usize), self.served);
     }
 
-    /// Moves the entries that were not polled to the start of another ring. Fails, changing nothing, if they do not
-    /// fit.
-    pub fn resize<M: GuestMemory>(&mut self, mem: &M, ring: Ring) -> Result<(), ResizeError> {
-        let ci = self.read_ci(mem);
-        let count = self.pi.wrapping_sub(ci);
+    /// Begins to move to another ring, which starts with the entry at the driver's consumer index.
+    pub fn begin_moving<M: GuestMemory>(&self, mem: &M, ring: Ring) -> Move {
+        let from = self.read_ci(mem);
+        Move {
+            ring,
+            from,
+            next: from,
+        }
+    }
+
+    /// Moves at most `most` entries on. True: all are there, and the other ring is this CQ's from now on. The entries keep
+    /// their indexes, so what the driver says by them (consumer index, arms) means the same before and after.
+    ///
+    /// It fails if there are more entries than the other ring has; then nothing has changed.
+    pub fn go_on_moving<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        entries: &mut Move,
+        most: u32,
+    ) -> Result<bool, ResizeError> {
+        let Move { ring, from, next } = entries;
+        let count = self.pi.wrapping_sub(*from);
         if count > self.ring.size() || count > ring.size() {
             return Err(ResizeError::TooSmall);
         }
-        for i in 0..count {
+        for _ in 0..most {
+            if *next == self.pi {
+                break;
+            }
             let mut entry: Cqe = mem
-                .read_struct(self.ring.entry(ci.wrapping_add(i)))
+                .read_struct(self.ring.entry(*next))
                 .map_err(|_| ResizeError::Unreachable)?;
-            let from = ci.wrapping_add(i);
-            let tail = Tail::unpack(entry.tail.get(), from, self.ring.log_size())
+            let tail = Tail::unpack(entry.tail.get(), *next, self.ring.log_size())
                 .ok_or(ResizeError::Unreachable)?;
-            entry.tail = tail.pack(i, ring.log_size()).into();
-            mem.write_struct(ring.entry(i), &entry)
+            let to = next.wrapping_sub(*from);
+            entry.tail = tail.pack(to, ring.log_size()).into();
+            mem.write_struct(ring.entry(to), &entry)
                 .map_err(|_| ResizeError::Unreachable)?;
+            *next = next.wrapping_add(1);
         }
-        let seq = Arm::unpack(self.arm).seq;
-        let earlier = match self.rebased {
-            Some((s, offset)) if s == seq => offset,
-            _ => 0,
-        };
-        self.rebased = Some((seq, earlier.wrapping_add(ci)));
-        self.notified = self.notified.wrapping_sub(ci);
-        self.solicited = self.solicited.map(|s| s.wrapping_sub(ci));
-        self.ring = ring;
+        if *next != self.pi {
+            return Ok(false);
+        }
+        self.base = self.base.wrapping_add(*from);
+        self.notified = self.notified.wrapping_sub(*from);
+        self.solicited = self.solicited.map(|s| s.wrapping_sub(*from));
         self.pi = count;
         self.ci = 0;
-        Ok(())
+        std::mem::swap(&mut self.ring, ring);
+        Ok(true)
     }
 
     /// The context.
@@ -229,10 +248,10 @@ impl Cq {
             syndrome: self.error.map_or(0, |s| u32::from(s.to_raw())).into(),
             uar: self.uar.into(),
             eqn: self.eqn.into(),
-            producer_index: self.pi.into(),
-            consumer_index: self.ci.into(),
+            producer_index: self.base.wrapping_add(self.pi).into(),
+            consumer_index: self.base.wrapping_add(self.ci).into(),
             arm: self.arm.into(),
-            notified_index: self.notified.into(),
+            notified_index: self.base.wrapping_add(self.notified).into(),
             served_seq: self.served.into(),
             ring: self.ring.raw,
             moderation_count: self.moderation_count.into(),
@@ -255,6 +274,15 @@ impl Cq {
     pub fn publish_free<M: GuestMemory>(&mut self, mem: &M) {
         self.context_slot.publish(mem, &CqContext::default());
     }
+}
+
+/// A CQ on its way to another ring.
+#[derive(Debug)]
+pub struct Move {
+    ring: Ring,
+    /// The first entry that is moved, and the next.
+    from: u32,
+    next: u32,
 }
 
 /// Why a CQ was not moved.

@@ -2,11 +2,12 @@
 
 //! The device: life cycle, and what the daemon around it calls.
 
-use crate::cmd::CommandQueue;
+use crate::cmd::{CommandQueue, Running};
 use crate::mem::{Area, GuestMemory};
 use crate::qp::Qp;
 use crate::shared::Shared;
 use crate::slots::Slots;
+use crate::snapshot::Survey;
 use crate::{config, Config, Registers};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -25,29 +26,26 @@ pub struct Next {
     pub deadline: Option<u64>,
 }
 
-/// A context, for people.
-#[derive(Clone, Debug)]
-pub struct ContextInfo {
-    /// Kind of object: "qp", "cq", ...
-    pub kind: &'static str,
-    /// Its number.
-    pub number: u32,
-    /// Fields by name.
-    pub fields: Vec<(&'static str, String)>,
-}
-
 /// The device.
 #[derive(Debug)]
 pub struct Device {
     pub(crate) shared: Shared,
     pub(crate) qps: Slots<Qp>,
     pub(crate) cmdq: Option<CommandQueue>,
-    /// Command slots that were rung, in order.
+    /// Command slots that were rung, in order ...
     pub(crate) commands: VecDeque<u32>,
+    /// ... and as bits: each is there once.
+    pub(crate) rung_slots: u64,
+    /// A command that takes several slices. Those behind it wait.
+    pub(crate) running: Option<Running>,
     /// Commands that are executed late, and when; there are some only where the device misbehaves.
     pub(crate) late: VecDeque<(u64, u32)>,
+    /// Counters that are being added up for the daemon.
+    pub(crate) survey: Option<Survey>,
     /// Areas that are scanned.
     pub(crate) awake: Vec<u32>,
+    /// Where among them the next slice's scan begins.
+    pub(crate) first_awake: usize,
     /// When the silent ones among them are looked for next.
     pub(crate) next_sweep: u64,
     /// Areas that were rung since the last slice.
@@ -56,6 +54,12 @@ pub struct Device {
     pub(crate) ready: Ready,
     /// Deadlines of queue pairs, by QPN: not later than what the transport says.
     pub(crate) timers: Wheel,
+    /// So many numbers of queue pairs are yet to be asked whether their CQ or SRQ has died ...
+    pub(crate) unsettled: u32,
+    /// ... from this one on ...
+    pub(crate) settle_next: u32,
+    /// ... and so much of the present slice is left for that.
+    pub(crate) settle_budget: u32,
     /// Frames for the uplink.
     pub(crate) frames: VecDeque<Rc<Vec<u8>>>,
 }
@@ -71,12 +75,19 @@ impl Device {
             qps: Slots::new(config::MAX_QP),
             cmdq: None,
             commands: VecDeque::new(),
+            rung_slots: 0,
+            running: None,
             late: VecDeque::new(),
+            survey: None,
             awake: Vec::new(),
+            first_awake: 0,
             next_sweep: 0,
             rung: Vec::new(),
             ready: Ready::new(),
             timers: Wheel::new(),
+            unsettled: 0,
+            settle_next: 0,
+            settle_budget: 0,
             frames: VecDeque::new(),
         }
     }
@@ -97,8 +108,9 @@ impl Device {
 
     /// A command slot was rung.
     pub fn command(&mut self, slot: u32) {
-        // One entry for each slot is enough: a driver that rings a slot twice has it executed once or twice.
-        if slot < verbena_abi::regs::CMDQ_MAX_SLOTS && self.commands.len() < 256 {
+        let bit = 1u64.checked_shl(slot).unwrap_or(0);
+        if bit & !self.rung_slots != 0 {
+            self.rung_slots |= bit;
             self.commands.push_back(slot);
         }
     }
@@ -135,99 +147,5 @@ impl Device {
             Area::new(mem, uar.base).store_release(doorbell::ALIVE, 0);
         }
         self.shared.fatal(mem, cause);
-    }
-
-    /// Counters by `stats::Counter`.
-    pub fn stats(&self) -> [u64; 30] {
-        let mut counters = self.shared.counters.clone();
-        for (_, qp) in self.qps.iter() {
-            counters.add_transport(qp.transport.counters());
-        }
-        counters.all()
-    }
-
-    /// All contexts, without a look at guest memory.
-    pub fn contexts(&self) -> Vec<ContextInfo> {
-        let mut all = Vec::new();
-        for (number, qp) in self.qps.iter() {
-            let c = qp.context(qp.env.rq_ci);
-            let live = qp.transport.snapshot();
-            all.push(ContextInfo {
-                kind: "qp",
-                number,
-                fields: vec![
-                    ("state", live.state.name().into()),
-                    ("type", qp.env.qp_type.name().into()),
-                    ("dest_qpn", c.attr.dest_qpn.get().to_string()),
-                    ("syndrome", format!("{:#x}", c.syndrome.get())),
-                    ("pdn", c.pdn.get().to_string()),
-                    ("send_cqn", c.send_cqn.get().to_string()),
-                    ("recv_cqn", c.recv_cqn.get().to_string()),
-                    ("sq_pi", c.sq_pi.get().to_string()),
-                    ("sq_next", c.sq_next.get().to_string()),
-                    ("sq_ci", c.sq_ci.get().to_string()),
-                    ("rq_ci", c.rq_ci.get().to_string()),
-                    ("next_psn", c.next_psn.get().to_string()),
-                    ("una_psn", c.una_psn.get().to_string()),
-                    ("expected_psn", c.expected_psn.get().to_string()),
-                ],
-            });
-        }
-        for (number, cq) in self.shared.cqs.iter() {
-            let c = cq.context();
-            all.push(ContextInfo {
-                kind: "cq",
-                number,
-                fields: vec![
-                    ("state", c.state.to_string()),
-                    ("entries", cq.ring.size().to_string()),
-                    ("producer_index", c.producer_index.get().to_string()),
-                    ("consumer_index", c.consumer_index.get().to_string()),
-                    ("syndrome", format!("{:#x}", c.syndrome.get())),
-                    ("eqn", c.eqn.get().to_string()),
-                    ("users", c.users.get().to_string()),
-                ],
-            });
-        }
-        for (number, srq) in self.shared.srqs.iter() {
-            let c = srq.context(srq.ci);
-            all.push(ContextInfo {
-                kind: "srq",
-                number,
-                fields: vec![
-                    ("state", c.state.to_string()),
-                    ("consumer_index", c.consumer_index.get().to_string()),
-                    ("limit", c.limit.get().to_string()),
-                ],
-            });
-        }
-        for (number, mr) in self.shared.mrs.iter() {
-            all.push(ContextInfo {
-                kind: "mr",
-                number,
-                fields: vec![
-                    ("key", format!("{:#x}", mr.key)),
-                    ("state", mr.state.name().into()),
-                    ("pdn", mr.pdn.to_string()),
-                    ("access", format!("{:#x}", mr.access)),
-                    ("iova", format!("{:#x}", mr.iova)),
-                    ("length", mr.length.to_string()),
-                ],
-            });
-        }
-        for (number, eq) in self.shared.eqs.iter() {
-            let c = eq.context();
-            all.push(ContextInfo {
-                kind: "eq",
-                number,
-                fields: vec![
-                    ("vector", eq.vector.to_string()),
-                    ("producer_index", c.producer_index.get().to_string()),
-                    ("consumer_index", c.consumer_index.get().to_string()),
-                    ("waiting", c.waiting.get().to_string()),
-                ],
-            });
-        }
-        all
     }
 }

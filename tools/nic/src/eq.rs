@@ -15,6 +15,11 @@ use verbena_abi::cqe::phase;
 use verbena_abi::ctx::{EqContext, QueueState};
 use verbena_abi::eqe::{self, Eqe, EventType};
 
+/// How long until events that wait for room in a ring are tried again, in nanoseconds: for the first time ...
+const RETRY_NS: u64 = 100_000;
+/// ... and at most, when a driver does not come for what is there.
+const RETRY_MAX_NS: u64 = 10_000_000;
+
 /// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
@@ -50,6 +55,9 @@ pub struct Eq {
     pi: u32,
     ci: u32,
     raised: u32,
+    /// When room is looked for again, and after how long the time after.
+    retry_at: u64,
+    patience: u64,
     waiting: VecDeque<Event>,
     waiting_set: HashSet<(EventType, u32)>,
 }
@@ -70,6 +78,8 @@ impl Eq {
             pi: 0,
             ci: 0,
             raised: 0,
+            retry_at: 0,
+            patience: RETRY_NS,
             waiting: VecDeque::new(),
             waiting_set: HashSet::new(),
         }
@@ -98,6 +108,15 @@ impl Eq {
     /// Whether events wait for room in the ring.
     pub fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
+    }
+
+    /// When to look for room again, now that events wait for it.
+    pub fn retry_at(&mut self, now: u64) -> u64 {
+        if self.retry_at <= now {
+            self.retry_at = now + self.patience;
+            self.patience = (self.patience * 2).min(RETRY_MAX_NS);
+        }
+        self.retry_at
     }
 
     /// Whether the driver has yet to take the entry with this index.
@@ -133,14 +152,17 @@ impl Eq {
             .retain(|e| e.number != number || !kinds.contains(&e.kind));
     }
 
-    /// Moves waiting events into the ring, and tells `placed` of each and of the index of its entry. Returns whether the
-    /// interrupt is to be raised.
+    /// Moves waiting events into the ring, not more than the budget has, and tells `placed` of each and of the index of
+    /// its entry. Returns whether the interrupt is to be raised.
     pub fn flush<M: GuestMemory>(
         &mut self,
         mem: &M,
+        budget: &mut u32,
         mut placed: impl FnMut(&Event, u32),
     ) -> Access<bool> {
-        while !self.waiting.is_empty() && self.has_room(mem)? {
+        while *budget != 0 && !self.waiting.is_empty() && self.has_room(mem)? {
+            *budget -= 1;
+            (self.retry_at, self.patience) = (0, RETRY_NS);
             if let Some(event) = self.waiting.pop_front() {
                 self.waiting_set.remove(&(event.kind, event.number));
                 let index = self.write(mem, event)?;

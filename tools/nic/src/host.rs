@@ -11,7 +11,7 @@ use crate::mr;
 use crate::port::Outgoing;
 use crate::qp::Env;
 use crate::ring::{PageCache, Pages, Ring};
-use crate::shared::{Casualty, Shared};
+use crate::shared::Shared;
 use crate::wqe::{decode_recv, decode_sges, malformed, read_at, MAX_STRIDE};
 use verbena_abi::cmd::{self, QpType, NO_VLAN};
 use verbena_abi::cqe::{network_type, wc_flags, Cqe, Tail};
@@ -77,7 +77,7 @@ impl<M: GuestMemory> QpHost<'_, M> {
             if srq.error.is_none() {
                 srq.error = Some(cause);
                 srq.publish(self.mem);
-                self.shared.casualties.push(Casualty::Srq(srqn));
+                self.shared.casualties.push(self.env.qpn());
                 self.shared
                     .async_event(self.mem, EventType::SrqErr, srqn, Some(cause));
             }

@@ -30,6 +30,7 @@
 //! | `host.rs`, `wqe.rs` | what a transport's call sees of the device; work queue entries |
 //! | `qp.rs`, `cq.rs`, `eq.rs`, `srq.rs`, `mr.rs`, `uar.rs`, `port.rs` | the objects |
 //! | `ring.rs`, `tables.rs`, `mem.rs` | rings and translations, context tables, guest memory |
+//! | `snapshot.rs` | contexts and counters for people, in portions |
 //! | `copy.rs`, `net.rs` | the payload's one copy, and the ways of a packet |
 //! | `hostile.rs` | a device that lies, to try the driver with |
 //! | `misbehave.rs` | a device that is slow, silent or dead when a test wants it |
@@ -64,6 +65,7 @@ pub mod ring;
 mod sched;
 pub mod shared;
 pub mod slots;
+pub mod snapshot;
 pub mod srq;
 pub mod tables;
 pub mod uar;
@@ -73,5 +75,6 @@ mod wqe;
 mod tests;
 
 pub use config::Config;
-pub use device::{ContextInfo, Device, Next};
+pub use device::{Device, Next};
 pub use regs::{Action, Registers};
+pub use snapshot::{Cursor, Portion, Snapshot};

@@ -208,7 +208,7 @@ impl Device {
     /// Executes the commands that were put off until now; returns when the next one is due.
     pub(crate) fn run_late<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
         while let Some(&(due, slot)) = self.late.front() {
-            if due > self.shared.now {
+            if due > self.shared.now || self.running.is_some() {
                 return Some(due);
             }
             self.late.pop_front();

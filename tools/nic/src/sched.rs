@@ -3,14 +3,27 @@
 //! A slice of the engine's work: commands, doorbell areas (`areas.rs`), timers, queue pairs in turn, packets.
 //!
 //! Areas take turns, and the queue pairs of an area take turns within its turn, so that one context cannot starve
-//! another (`verbena_roce::sched`). A packet between local queue pairs is delivered as soon as the call that sent it has returned; what is
-//! copied is counted, and a slice ends after [`SLICE_BYTES`], because the daemon holds the memory map during it.
+//! another (`verbena_roce::sched`). A packet between local queue pairs is delivered as soon as the call that sent it has returned.
+//!
+//! # What bounds a slice
+//!
+//! The daemon holds the memory map during a slice, and whoever wants to change the map waits. So all that a guest can
+//! make long is counted, and what is left over is the next slice's:
+//!
+//! | work | bound |
+//! | --- | --- |
+//! | payload | [`SLICE_BYTES`] and a packet |
+//! | turns of queue pairs, deliveries | [`SLICE_STEPS`] |
+//! | commands | [`SLICE_COMMANDS`], one of those that look up rings; a long one (`cmd/long.rs`) goes on in the next slice |
+//! | slots of doorbell areas whose counters changed | [`SLICE_LOOKS`] and an area |
+//! | deadlines of queue pairs and of collapsed events | [`SLICE_DEADLINES`] each |
+//! | events that had to wait for room | `shared.rs`, `FLUSHED_EVENTS` |
+//! | queue pairs that follow a CQ or SRQ that died | [`SLICE_SETTLED`] |
 
 use crate::device::{Device, Next};
 use crate::host::QpHost;
 use crate::mem::GuestMemory;
 use crate::qp::Qp;
-use crate::shared::Casualty;
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_roce::{sched, QpState};
@@ -19,34 +32,32 @@ use verbena_roce::{sched, QpState};
 pub const SLICE_BYTES: u64 = sched::TURN_BYTES;
 /// Calls of queue pairs and deliveries of packets in a slice.
 const SLICE_STEPS: u32 = 256;
-/// Commands in a slice.
-const SLICE_COMMANDS: u32 = 16;
+/// Commands in a slice. What looks up a ring counts as this many.
+pub(crate) const SLICE_COMMANDS: u32 = 16;
+/// Slots of doorbell areas that a slice looks at; it does not stop inside of an area.
+pub(crate) const SLICE_LOOKS: u32 = 4096;
+/// Deadlines that a slice attends to.
+pub(crate) const SLICE_DEADLINES: u32 = 1024;
+/// What a slice spends on queue pairs whose CQ or SRQ may have died: 1 to look at one ...
+pub(crate) const SLICE_SETTLED: u32 = 1024;
+/// ... and so much to move it to ERR.
+pub(crate) const SETTLE_COST: u32 = 16;
 
 impl Device {
     /// Works for a bounded time.
     pub fn run_slice<M: GuestMemory>(&mut self, mem: &M, now: u64) -> Next {
         self.shared.now = now;
-        let mut busy = false;
+        self.settle_budget = SLICE_SETTLED;
         let late = self.run_late(mem);
-        for _ in 0..SLICE_COMMANDS {
-            let Some(slot) = self.commands.pop_front() else {
-                break;
-            };
-            if !self.withholds(mem, slot) {
-                self.execute(mem, slot);
-            }
-            busy = true;
-        }
+        let mut busy = self.run_commands(mem);
         if self.shared.regs.is_fatal() {
             return Next {
-                busy: !self.commands.is_empty(),
+                busy: !self.commands.is_empty() || self.running.is_some(),
                 deadline: None,
             };
         }
         busy |= self.wake_rung(mem);
-        for i in 0..self.awake.len() {
-            busy |= self.scan(mem, self.awake[i]);
-        }
+        busy |= self.scan_awake(mem);
         self.let_silent_sleep(mem);
         busy |= self.expire(mem);
         let moderation = self.shared.run_moderation(mem);
@@ -58,8 +69,11 @@ impl Device {
             .into_iter()
             .flatten()
             .min();
-        let pending =
-            !self.ready.is_empty() || !self.shared.outgoing.is_empty() || !self.commands.is_empty();
+        let pending = !self.ready.is_empty()
+            || !self.shared.outgoing.is_empty()
+            || !self.commands.is_empty()
+            || self.running.is_some()
+            || self.unsettled != 0;
         Next {
             busy: busy || pending,
             deadline,
@@ -125,7 +139,10 @@ impl Device {
     /// Wakes the queue pairs whose deadline has passed.
     fn expire<M: GuestMemory>(&mut self, _mem: &M) -> bool {
         let mut any = false;
-        while let Some(qpn) = self.timers.pop(self.shared.now) {
+        for _ in 0..SLICE_DEADLINES {
+            let Some(qpn) = self.timers.pop(self.shared.now) else {
+                break;
+            };
             let due = self.qps.get(qpn).and_then(|q| q.transport.next_deadline());
             match due {
                 Some(due) if due > self.shared.now => self.timers.set(qpn, due),
@@ -205,27 +222,61 @@ impl Device {
         }
     }
 
-    /// Queue pairs follow the CQs and SRQs that died.
+    /// Queue pairs follow the CQs and SRQs that died: the one that found out at once, the others as the slice has time.
+    #[inline]
     pub(crate) fn settle<M: GuestMemory>(&mut self, mem: &M) {
-        while let Some(casualty) = self.shared.casualties.pop() {
-            let affected: Vec<u32> = self
-                .qps
-                .iter()
-                .filter(|(_, qp)| match casualty {
-                    Casualty::Cq(cqn) => {
-                        qp.env.create.send_cqn.get() == cqn || qp.env.create.recv_cqn.get() == cqn
-                    }
-                    Casualty::Srq(srqn) => qp.env.srqn() == Some(srqn),
-                })
-                .map(|(qpn, _)| qpn)
-                .collect();
-            let cause = match casualty {
-                Casualty::Cq(_) => Syndrome::CqDied,
-                Casualty::Srq(_) => Syndrome::SrqDied,
-            };
-            for qpn in affected {
-                self.fail_qp(mem, qpn, cause);
-            }
+        if !self.shared.casualties.is_empty() || self.unsettled != 0 && self.settle_budget != 0 {
+            self.settle_some(mem);
         }
+    }
+
+    #[cold]
+    fn settle_some<M: GuestMemory>(&mut self, mem: &M) {
+        while let Some(qpn) = self.shared.casualties.pop() {
+            self.follow(mem, qpn);
+            // All round once more: those that were passed already may have lost theirs now.
+            self.unsettled = self.qps.len();
+        }
+        while self.unsettled != 0 && self.settle_budget != 0 {
+            self.unsettled -= 1;
+            if self.settle_next >= self.qps.len() {
+                self.settle_next = 0;
+            }
+            let qpn = self.settle_next;
+            self.settle_next += 1;
+            let cost = if self.follow(mem, qpn) {
+                SETTLE_COST
+            } else {
+                1
+            };
+            self.settle_budget = self.settle_budget.saturating_sub(cost);
+        }
+    }
+
+    /// Moves a queue pair to ERR if one of its queues has died. True: it did.
+    fn follow<M: GuestMemory>(&mut self, mem: &M, qpn: u32) -> bool {
+        let Some(qp) = self.qps.get(qpn) else {
+            return false;
+        };
+        if matches!(qp.transport.state(), QpState::Reset | QpState::Err) {
+            return false;
+        }
+        let create = &qp.env.create;
+        let cq_died = |cqn: u32| {
+            self.shared
+                .cqs
+                .get(cqn)
+                .is_some_and(|cq| cq.error.is_some())
+        };
+        let srq = qp.env.srqn().and_then(|srqn| self.shared.srqs.get(srqn));
+        let cause = if cq_died(create.send_cqn.get()) || cq_died(create.recv_cqn.get()) {
+            Syndrome::CqDied
+        } else if srq.is_some_and(|srq| srq.error.is_some()) {
+            Syndrome::SrqDied
+        } else {
+            return false;
+        };
+        self.fail_qp(mem, qpn, cause);
+        true
     }
 }

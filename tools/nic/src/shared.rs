@@ -9,6 +9,7 @@ use crate::mem::GuestMemory;
 use crate::mr::Mr;
 use crate::port::{Outgoing, Port};
 use crate::regs::Registers;
+use crate::sched::SLICE_DEADLINES;
 use crate::slots::Slots;
 use crate::srq::Srq;
 use crate::tables::Tables;
@@ -22,22 +23,14 @@ use verbena_abi::regs::NUM_UARS;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_roce::packet::Kind;
+use verbena_roce::sched::Wheel;
 use verbena_roce::{Packet, Pool};
-
-/// How long until events that wait for room in a ring are tried again, in nanoseconds.
-const EQ_RETRY_NS: u64 = 100_000;
 
 /// How long the driver may leave entries in an event queue until its interrupt is raised again, in nanoseconds.
 const EQ_NAG_NS: u64 = 50_000_000;
 
-/// A queue whose death takes queue pairs along.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Casualty {
-    /// A CQ.
-    Cq(u32),
-    /// A shared receive queue.
-    Srq(u32),
-}
+/// So many events that had to wait are put into rings at once.
+const FLUSHED_EVENTS: u32 = 1024;
 
 /// The port's counters.
 #[derive(Clone, Debug, Default)]
@@ -125,10 +118,10 @@ pub struct Shared {
     pub outgoing: VecDeque<Outgoing>,
     /// Buffers of frames and of payloads that were copied.
     pub pool: Pool,
-    /// Queues that died since this was looked at.
-    pub casualties: Vec<Casualty>,
-    /// CQs with a collapsed event, to be told later.
-    pub moderated: Vec<u32>,
+    /// Queue pairs in whose call a CQ or SRQ has died since this was looked at.
+    pub casualties: Vec<u32>,
+    /// When CQs have to be told of a collapsed event.
+    pub moderated: Wheel,
     /// Draws what to lie about.
     #[cfg(feature = "hostile")]
     pub hostile: crate::hostile::Hostile,
@@ -159,7 +152,7 @@ impl Shared {
             outgoing: VecDeque::new(),
             pool: Pool::default(),
             casualties: Vec::new(),
-            moderated: Vec::new(),
+            moderated: Wheel::new(),
             dirty_eqs: Vec::new(),
             nagged_eqs: Vec::new(),
         }
@@ -234,7 +227,8 @@ impl Shared {
 
     /// Raises the interrupts of the events since the last call. Returns when to call again, if events wait for room.
     pub fn flush_events<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
-        let mut retry = None;
+        let mut retry: Option<u64> = None;
+        let mut budget = FLUSHED_EVENTS;
         for eqn in std::mem::take(&mut self.dirty_eqs) {
             let Some(eq) = self.eqs.get_mut(eqn) else {
                 continue;
@@ -247,7 +241,7 @@ impl Shared {
                 Some(cq) if event.kind == EventType::Completion => cq.last_event = Some(index),
                 _ => {}
             };
-            match eq.flush(mem, placed) {
+            match eq.flush(mem, &mut budget, placed) {
                 Ok(raise) => {
                     if eq.nag_due.is_none() && !eq.is_drained() {
                         eq.nag_due = Some(self.now + EQ_NAG_NS);
@@ -256,7 +250,12 @@ impl Shared {
                     if eq.has_waiting() {
                         eq.dirty = true;
                         self.dirty_eqs.push(eqn);
-                        retry = Some(self.now + EQ_RETRY_NS);
+                        let at = if budget == 0 {
+                            self.now
+                        } else {
+                            eq.retry_at(self.now)
+                        };
+                        retry = Some(retry.map_or(at, |r| r.min(at)));
                     }
                     if raise {
                         self.interrupt(vector);
@@ -308,6 +307,7 @@ impl Shared {
         let Some(cq) = self.cqs.get_mut(cqn) else {
             return false;
         };
+        let qpn = body.qpn.get();
         #[cfg(feature = "hostile")]
         let (ref body, tail, twice) = self.hostile.cqe(*body, tail);
         #[cfg(feature = "hostile")]
@@ -325,7 +325,7 @@ impl Shared {
                 if cause == Syndrome::CqOverflow {
                     self.counters.add(Counter::CqOverflow, 1);
                 }
-                self.casualties.push(Casualty::Cq(cqn));
+                self.casualties.push(qpn);
                 self.async_event(mem, EventType::CqErr, cqn, Some(cause));
             }
         }
@@ -346,7 +346,7 @@ impl Shared {
                 None => {
                     let due = now + u64::from(cq.moderation_period) * 1000;
                     cq.moderation_due = Some(due);
-                    self.moderated.push(cqn);
+                    self.moderated.set(cqn, due);
                     due
                 }
                 Some(due) => due,
@@ -373,19 +373,18 @@ impl Shared {
 
     /// Tells of collapsed events whose time has come; returns when the next one's comes.
     pub fn run_moderation<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
-        let mut next: Option<u64> = None;
-        for cqn in std::mem::take(&mut self.moderated) {
-            let Some(due) = self.cqs.get(cqn).and_then(|cq| cq.moderation_due) else {
-                continue;
+        for _ in 0..SLICE_DEADLINES {
+            let Some(cqn) = self.moderated.pop(self.now) else {
+                break;
             };
-            if due <= self.now {
-                self.notify(mem, cqn);
-            } else {
-                self.moderated.push(cqn);
-                next = Some(next.map_or(due, |n| n.min(due)));
+            match self.cqs.get(cqn).and_then(|cq| cq.moderation_due) {
+                Some(due) if due <= self.now => self.notify(mem, cqn),
+                Some(due) => self.moderated.set(cqn, due),
+                // It was told of meanwhile.
+                None => {}
             }
         }
-        next
+        self.moderated.next_deadline()
     }
 
     /// Forgets events that wait for an object which is gone.

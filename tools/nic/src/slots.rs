@@ -74,6 +74,16 @@ impl<T> Slots<T> {
             .filter_map(|(i, e)| Some((i as u32, e.as_deref()?)))
     }
 
+    /// All numbers that are used are below this.
+    pub fn len(&self) -> u32 {
+        self.entries.len() as u32
+    }
+
+    /// Whether no number was ever used.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// How many there are.
     pub fn count(&self) -> u32 {
         self.count

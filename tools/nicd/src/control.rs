@@ -6,7 +6,7 @@
 //! `"ok": false` and an `"error"`. The user who started the NIC and root may ask, over a few connections at a time; there
 //! is nothing here yet that changes anything.
 
-use crate::shared::{Message, Question, Shared};
+use crate::shared::{Question, Shared};
 use crate::sharing;
 use serde_json::{json, Map, Value};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -17,6 +17,7 @@ use std::time::Duration;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::{regs, ABI_VERSION};
+use verbena_device::Cursor;
 
 /// The longest request.
 const MAX_LINE: u64 = 4096;
@@ -100,7 +101,9 @@ fn ask<T>(
     question: impl FnOnce(mpsc::Sender<T>) -> Question,
 ) -> Result<T, String> {
     let (to, from) = mpsc::channel();
-    shared.send(Message::Ask(question(to)));
+    if !shared.ask(question(to)) {
+        return Err(String::from("too many ask"));
+    }
     from.recv_timeout(PATIENCE)
         .map_err(|_| String::from("the engine gives no answer"))
 }
@@ -132,19 +135,22 @@ fn stats(shared: &Shared) -> Result<Value, String> {
     Ok(json!({ "stats": stats }))
 }
 
+/// The engine hands out a portion at a time, as it is then, and works for the guest in between.
 fn contexts(shared: &Shared) -> Result<Value, String> {
-    let contexts = ask(shared, Question::Contexts)?;
-    let list: Vec<Value> = contexts
-        .into_iter()
-        .map(|context| {
+    let mut list = Vec::new();
+    let mut next = Some(Cursor::default());
+    while let Some(from) = next {
+        let portion = ask(shared, |to| Question::Contexts(from, to))?;
+        list.extend(portion.contexts.iter().map(|context| {
             let fields: Map<String, Value> = context
-                .fields
+                .fields()
                 .into_iter()
                 .map(|(k, v)| (k.into(), v.into()))
                 .collect();
-            json!({ "kind": context.kind, "number": context.number, "fields": fields })
-        })
-        .collect();
+            json!({ "kind": context.kind(), "number": context.number(), "fields": fields })
+        }));
+        next = portion.next;
+    }
     Ok(json!({ "contexts": list }))
 }
 
@@ -238,11 +244,9 @@ mod tests {
         let engine = std::thread::spawn({
             let shared = shared.clone();
             move || loop {
-                for message in shared.messages() {
-                    if let Message::Ask(Question::Stats(to)) = message {
-                        to.send((0..Counter::ALL.len() as u64).collect()).unwrap();
-                        return;
-                    }
+                if let Some(Question::Stats(to)) = shared.mail(0, true).question {
+                    to.send((0..Counter::ALL.len() as u64).collect()).unwrap();
+                    return;
                 }
                 shared.park(PATIENCE);
             }

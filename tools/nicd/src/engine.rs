@@ -24,13 +24,13 @@
 //! took the guard a second time would wait for ever behind a front that waits to change the map.
 
 use crate::guest_ram::GuestRam;
-use crate::shared::{Message, Question, Shared};
+use crate::shared::{Question, Shared};
 use crate::uplink::Uplink;
 use rustix::event::Timespec;
 use std::num::NonZeroU64;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::Ordering;
-use std::sync::Arc;
+use std::sync::{mpsc, Arc};
 use std::time::{Duration, Instant};
 use verbena_abi::syndrome::Syndrome;
 use verbena_device::misbehave::Kind;
@@ -63,6 +63,11 @@ const BEAT: u64 = 500_000_000;
 /// goes without.
 const NICE: i32 = -10;
 
+/// Frames that are handled before a slice: each has guest RAM for itself, so that the map can change between two.
+const FRAMES: usize = 64;
+/// Contexts that the engine hands out before a slice.
+const CONTEXTS: u32 = 256;
+
 /// Whether the device model can be trusted with time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Health {
@@ -90,6 +95,8 @@ pub struct Engine {
     last_beat: u64,
     /// Interrupts that a device which misbehaves keeps back.
     withheld: u32,
+    /// Who waits for the counters, which are added up bit by bit.
+    asker: Option<mpsc::Sender<Vec<u64>>>,
 }
 
 impl Engine {
@@ -113,6 +120,7 @@ impl Engine {
             deadline: None,
             last_beat: 0,
             withheld: 0,
+            asker: None,
         }
     }
 
@@ -137,7 +145,7 @@ impl Engine {
     /// Turn after turn.
     fn turns(&mut self) {
         loop {
-            let worked = self.misbehave() | self.take_messages() | self.slice();
+            let worked = self.misbehave() | self.take_mail() | self.slice();
             let now = self.now();
             if now.saturating_sub(self.last_beat) >= BEAT {
                 self.last_beat = now;
@@ -161,19 +169,19 @@ impl Engine {
         // A reset may have been in the engine's hands.
         let lost = self.shared.start_over();
         self.shared.regs.set_fatal(Syndrome::EngineFailure);
-        if lost != 0 {
+        if lost {
             self.fresh_device();
+            self.shared.reset_done();
         }
-        self.shared.resets_done(lost);
         let shared = self.shared.clone();
         let ram = shared.ram();
         self.tell_of_failure(&ram);
     }
 
     /// Raises vector 0, if interrupts are allowed.
-    fn tell_of_failure(&mut self, _ram: &GuestRam) {
+    fn tell_of_failure(&mut self, ram: &GuestRam) {
         if self.shared.gate_open() && self.shared.regs.is_fatal() {
-            self.raise(1);
+            self.raise(ram, 1);
         }
     }
 
@@ -207,12 +215,12 @@ impl Engine {
     }
 
     /// Raises interrupts, unless they are to be withheld.
-    fn raise(&mut self, interrupts: u32) {
+    fn raise(&mut self, ram: &GuestRam, interrupts: u32) {
         let wanted = interrupts | std::mem::take(&mut self.withheld);
         if self.shared.misbehave.is(Kind::NoInterrupts) {
             self.withheld = wanted;
         } else if wanted != 0 {
-            self.shared.raise(wanted);
+            self.shared.raise(ram, wanted);
         }
     }
 
@@ -251,41 +259,33 @@ impl Engine {
         self.tell_of_failure(ram);
     }
 
-    /// Handles what was left for the engine. Returns whether there was anything.
-    fn take_messages(&mut self) -> bool {
+    /// Handles what was left for the engine, a bounded part of it. Returns whether there was anything.
+    fn take_mail(&mut self) -> bool {
         let shared = self.shared.clone();
-        let messages = shared.messages();
-        let mut worked = !messages.is_empty();
-        for message in messages {
-            if let Message::Register(Action::Reset) = message {
+        let mail = shared.mail(FRAMES, self.asker.is_none());
+        let mut worked = !mail.actions.is_empty() || !mail.frames.is_empty();
+        for action in mail.actions {
+            if action == Action::Reset {
                 self.reset();
                 continue;
             }
             let ram = shared.ram();
-            match message {
+            match action {
                 // What came before a reset is void.
-                Message::Register(_) | Message::Frame(_) if shared.resetting() => {}
-                Message::Register(Action::EnableCmdq) => {
+                _ if shared.resetting() => {}
+                Action::EnableCmdq => {
                     self.guarded(&ram, |device| device.enable_cmdq(&*ram));
                 }
-                Message::Register(Action::Command(slot)) => {
+                Action::Command(slot) => {
                     self.guarded(&ram, |device| device.command(slot));
                 }
-                Message::Register(Action::None | Action::Reset) => {}
-                Message::Frame(frame) => self.receive(&ram, &frame),
-                // The one who asked may have gone; then the answer is for nobody.
-                Message::Ask(Question::Stats(to)) => {
-                    if let Some(stats) = self.guarded(&ram, |device| device.stats().to_vec()) {
-                        let _ = to.send(stats);
-                    }
-                }
-                Message::Ask(Question::Contexts(to)) => {
-                    if let Some(contexts) = self.guarded(&ram, |device| device.contexts()) {
-                        let _ = to.send(contexts);
-                    }
-                }
+                Action::None | Action::Reset => {}
             }
         }
+        for frame in mail.frames {
+            self.receive(&shared.ram(), &frame);
+        }
+        worked |= self.answer(mail.question);
         let mut rung = Vec::new();
         let writes = shared.take_rings(|uar| rung.push(uar));
         if !rung.is_empty() {
@@ -299,12 +299,40 @@ impl Engine {
         worked
     }
 
-    fn reset(&mut self) {
-        if self.shared.take_reset() {
-            self.fresh_device();
-            log::debug!("the device is reset");
+    /// Answers a question, or goes on with the answer to the last one. What the device is asked for takes a bounded time;
+    /// the one who asked makes text of it, and may have gone: then the answer is for nobody.
+    fn answer(&mut self, question: Option<Question>) -> bool {
+        if question.is_none() && self.asker.is_none() {
+            return false;
         }
-        self.shared.resets_done(1);
+        let shared = self.shared.clone();
+        let ram = shared.ram();
+        match question {
+            Some(Question::Stats(to)) => self.asker = Some(to),
+            Some(Question::Contexts(from, to)) => {
+                let portion = self.guarded(&ram, |device| device.contexts(from, CONTEXTS));
+                if let Some(portion) = portion {
+                    let _ = to.send(portion);
+                }
+                return true;
+            }
+            None => {}
+        }
+        let Some(asker) = self.asker.take() else {
+            return false;
+        };
+        match self.guarded(&ram, Device::survey) {
+            Some(Some(stats)) => drop(asker.send(stats.to_vec())),
+            Some(None) => self.asker = Some(asker),
+            None => {}
+        }
+        true
+    }
+
+    fn reset(&mut self) {
+        self.fresh_device();
+        log::debug!("the device is reset");
+        self.shared.reset_done();
     }
 
     /// A device as after power-on, whatever became of the last one.
@@ -365,7 +393,7 @@ impl Engine {
             .unwrap_or_default();
         let interrupts = self.guarded(&ram, Device::take_interrupts).unwrap_or(0);
         // Under the guard: once the gate is closed, interrupts have ended too.
-        self.raise(interrupts);
+        self.raise(&ram, interrupts);
         let frames = self.guarded(&ram, |device| {
             std::iter::from_fn(|| device.next_frame()).collect::<Vec<_>>()
         });
@@ -490,7 +518,7 @@ mod tests {
             assert!(was_raised(&interrupt));
             assert_eq!(call(&mut engine, |_| 5), None);
             engine.shared.reset();
-            engine.take_messages();
+            engine.take_mail();
             assert_eq!(status(&engine), 0);
             assert_eq!(call(&mut engine, |_| 5), Some(5));
         }
@@ -506,26 +534,45 @@ mod tests {
         assert_eq!(call(&mut engine, |_| 5), None);
         // It may end with a reset in its hands, and with another one waiting.
         engine.shared.reset();
-        drop(engine.shared.messages());
+        drop(engine.shared.mail(0, false));
         engine.shared.reset();
         engine.start_over();
         assert!(!engine.shared.resetting());
         assert_eq!((status(&engine), call(&mut engine, |_| 5)), (0, Some(5)));
         engine.shared.reset();
-        engine.take_messages();
+        engine.take_mail();
         assert_eq!((status(&engine), call(&mut engine, |_| 5)), (0, Some(5)));
     }
 
     #[test]
     fn of_two_resets_only_the_last_is_done_and_what_came_before_is_void() {
         let mut engine = engine();
-        engine.shared.send(Message::Register(Action::EnableCmdq));
+        engine.shared.act(Action::EnableCmdq);
         engine.shared.reset();
-        engine.shared.send(Message::Register(Action::EnableCmdq));
+        engine.shared.act(Action::EnableCmdq);
         engine.shared.reset();
-        assert!(engine.take_messages());
+        assert!(engine.take_mail());
         // Enabling without a version would have been a fatal error.
         assert_eq!(status(&engine), 0);
-        assert!(!engine.shared.resetting() && !engine.take_messages());
+        assert!(!engine.shared.resetting() && !engine.take_mail());
+    }
+
+    #[test]
+    fn a_flood_of_frames_waits_its_turn() {
+        let mut engine = engine();
+        engine.shared.set_bus_master(true);
+        let count = 10 * FRAMES;
+        for _ in 0..count {
+            engine.shared.receive(vec![0; 64]);
+        }
+        engine.shared.act(Action::EnableCmdq);
+        assert!(engine.take_mail());
+        // It was looked at, although frames wait: no version was chosen.
+        assert_eq!(status(&engine), regs::STATUS_FATAL);
+        let mut turns = 1;
+        while engine.take_mail() {
+            turns += 1;
+        }
+        assert_eq!(turns, count / FRAMES);
     }
 }

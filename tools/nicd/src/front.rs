@@ -5,7 +5,7 @@
 
 use crate::guest_ram;
 use crate::pci;
-use crate::shared::{Message, Shared};
+use crate::shared::Shared;
 use crate::sharing;
 use crate::vfio_user::{DmaMap, PciDevice, REGION_CONFIG};
 use std::io;
@@ -70,7 +70,7 @@ impl Front {
         }
         match self.shared.regs.write(offset, value) {
             Action::None => {}
-            action => self.shared.send(Message::Register(action)),
+            action => self.shared.act(action),
         }
     }
 }
@@ -326,8 +326,7 @@ mod tests {
         let mut seen = vec![];
         front.shared.take_rings(|uar| seen.push(uar));
         assert_eq!(seen, [5]);
-        let messages = front.shared.messages();
-        assert!(matches!(messages[0], Message::Register(Action::Command(3))));
+        assert_eq!(front.shared.mail(0, false).actions, [Action::Command(3)]);
         front
             .write(regs::BAR_REGS, regs::CONTROL as u64, &[1, 0, 0, 0])
             .unwrap();

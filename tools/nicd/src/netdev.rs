@@ -5,7 +5,7 @@
 //! QEMU connects its `-netdev stream` to our UNIX socket; each frame is preceded by its length, 4 bytes, big endian.
 //! RoCEv2 frames go to the engine, which takes those for its own GIDs; everything else leaves through the uplink.
 
-use crate::shared::{Message, Shared};
+use crate::shared::Shared;
 use crate::uplink::Uplink;
 use std::io::{self, BufReader, Read};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -48,7 +48,7 @@ fn receive(stream: UnixStream, shared: &Shared, uplink: &Uplink) -> io::Result<(
             .ethernet_frames
             .fetch_add(1, Ordering::Relaxed);
         if is_rocev2(&frame) {
-            shared.send(Message::Frame(frame.clone()));
+            shared.receive(frame.clone());
         } else {
             uplink.send(&frame);
         }
@@ -88,7 +88,7 @@ mod tests {
         }
         drop(theirs);
         receive(ours, &shared, &Uplink::new(shared.clone())).unwrap();
-        assert_eq!(shared.messages().len(), 1);
+        assert_eq!(shared.mail(9, false).frames.len(), 1);
         assert_eq!(shared.counts.uplink_dropped.load(Ordering::Relaxed), 1);
         assert_eq!(shared.counts.ethernet_frames.load(Ordering::Relaxed), 2);
     }

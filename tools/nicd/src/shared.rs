@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the threads of the NIC share: guest RAM, the gate of DMA, the engine's inbox and the interrupts.
+//! What the threads of the NIC share: guest RAM, the gate of DMA, the engine's mail and the interrupts.
 //!
 //! The front (which answers QEMU) never waits for the engine, except for the end of one slice where silence has to be
-//! certain. So everything that it tells the engine is left in atomics or in the inbox, and the engine is woken if it
+//! certain. So everything that it tells the engine is left in atomics or in its mail, and the engine is woken if it
 //! sleeps.
+//!
+//! **The mail** has a queue for each kind. What the guest's registers ask for has a place of its own for each command slot,
+//! so it is never dropped; frames are, when they come faster than they are taken, as by any port; questions are refused.
 //!
 //! **The gate** (device specification, section 1): no DMA while bus mastering is off or a reset is going on. The engine
 //! takes the read lock of guest RAM for each slice and looks at the gate after that. So whoever closes the gate and then
@@ -18,37 +21,81 @@ use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering};
 use std::sync::{
     mpsc, Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 use std::time::Duration;
 use verbena_abi::regs;
 use verbena_device::misbehave::Misbehaviour;
-use verbena_device::{Action, ContextInfo, Registers};
+use verbena_device::{Action, Cursor, Portion, Registers};
 
-/// The most messages that wait for the engine. A guest that sends more than this in one slice loses some, which it
-/// can cause only by ringing for the same command slots again and again, or by flooding its Ethernet.
-const INBOX_MAX: usize = 4096;
+/// The most frames that wait for the engine: more are dropped, as a full port queue would.
+const FRAMES_MAX: usize = 4096;
+/// The most questions that wait for the engine.
+const QUESTIONS_MAX: usize = 64;
 
 const RING_WORDS: usize = regs::NUM_UARS as usize / 64;
-
-/// A message for the engine.
-pub enum Message {
-    /// A register was written.
-    Register(Action),
-    /// A RoCE frame came from the guest's Ethernet or an uplink.
-    Frame(Vec<u8>),
-    /// Somebody wants to know something.
-    Ask(Question),
-}
 
 /// What the control socket asks.
 pub enum Question {
     /// The counters.
     Stats(mpsc::Sender<Vec<u64>>),
-    /// All contexts.
-    Contexts(mpsc::Sender<Vec<ContextInfo>>),
+    /// Some contexts, from this place on.
+    Contexts(Cursor, mpsc::Sender<Portion>),
+}
+
+/// What was left for the engine.
+#[derive(Default)]
+pub struct Mail {
+    /// Register writes, in order.
+    pub actions: Vec<Action>,
+    /// RoCE frames from the guest's Ethernet or an uplink, in order.
+    pub frames: Vec<Vec<u8>>,
+    /// Somebody wants to know something.
+    pub question: Option<Question>,
+}
+
+/// What the others have left for the engine.
+#[derive(Default)]
+struct Inbox {
+    actions: Vec<Action>,
+    /// The command slots that are among the actions, a bit each.
+    commands: u64,
+    frames: VecDeque<Vec<u8>>,
+    questions: VecDeque<Question>,
+}
+
+impl Inbox {
+    fn is_empty(&self) -> bool {
+        self.actions.is_empty() && self.frames.is_empty() && self.questions.is_empty()
+    }
+
+    /// What is there twice is done once: so there is an action for each command slot at most, and a few others.
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::None => {}
+            // What came before a reset is void.
+            Action::Reset => {
+                self.actions.clear();
+                self.commands = 0;
+                self.frames.clear();
+                self.actions.push(Action::Reset);
+            }
+            Action::Command(slot) => {
+                let bit = 1u64.checked_shl(slot).unwrap_or(0);
+                if bit & !self.commands != 0 {
+                    self.commands |= bit;
+                    self.actions.push(action);
+                }
+            }
+            Action::EnableCmdq => {
+                if !self.actions.contains(&action) {
+                    self.actions.push(action);
+                }
+            }
+        }
+    }
 }
 
 /// Counts for which the device model has no place.
@@ -58,7 +105,7 @@ pub struct Counts {
     pub ethernet_frames: AtomicU64,
     /// Frames that had to leave although there is no uplink.
     pub uplink_dropped: AtomicU64,
-    /// Messages that did not fit into the inbox.
+    /// Frames that came faster than the engine took them.
     pub inbox_dropped: AtomicU64,
     /// Slices that the engine has run.
     pub slices: AtomicU64,
@@ -78,10 +125,10 @@ pub struct Shared {
     pub misbehave: Misbehaviour,
     ram: RwLock<GuestRam>,
     bus_master: AtomicBool,
-    resets: AtomicU32,
+    resetting: AtomicBool,
     rung: [AtomicU64; RING_WORDS],
     rings: AtomicU64,
-    inbox: Mutex<VecDeque<Message>>,
+    inbox: Mutex<Inbox>,
     has_mail: AtomicBool,
     parked: AtomicBool,
     wake: OwnedFd,
@@ -107,7 +154,7 @@ impl Shared {
             counts: Counts::default(),
             ram: RwLock::default(),
             bus_master: AtomicBool::new(false),
-            resets: AtomicU32::new(0),
+            resetting: AtomicBool::new(false),
             rung: [const { AtomicU64::new(0) }; RING_WORDS],
             rings: AtomicU64::new(0),
             inbox: Mutex::default(),
@@ -135,7 +182,7 @@ impl Shared {
 
     /// Whether a reset waits for the engine.
     pub fn resetting(&self) -> bool {
-        self.resets.load(Ordering::SeqCst) != 0
+        self.resetting.load(Ordering::SeqCst)
     }
 
     /// Front: bus mastering was switched. When this returns after switching it off, all DMA has ended.
@@ -151,46 +198,69 @@ impl Shared {
     /// Front: asks for a reset. When this returns all DMA of the old life has ended.
     pub fn reset(&self) {
         {
-            // Counted and left in one step, as `start_over` needs it.
+            // All of it under the lock, so that the engine cannot be done with the reset before all of it is said.
             let mut inbox = lock(&self.inbox);
-            self.resets.fetch_add(1, Ordering::SeqCst);
+            self.resetting.store(true, Ordering::SeqCst);
             self.regs.write(regs::CONTROL, regs::CONTROL_RESET);
-            // A reset is never dropped, however full the inbox is.
-            inbox.push_back(Message::Register(Action::Reset));
+            inbox.act(Action::Reset);
             self.has_mail.store(true, Ordering::SeqCst);
         }
         self.wake();
         drop(self.ram_mut());
     }
 
-    /// Engine: one reset was taken from the inbox. True: it was the last that waits.
-    pub fn take_reset(&self) -> bool {
-        self.resets.load(Ordering::SeqCst) == 1
+    /// Engine: a reset is done. Where another was asked for meanwhile, that one is waited for.
+    pub fn reset_done(&self) {
+        let inbox = lock(&self.inbox);
+        let again = inbox.actions.contains(&Action::Reset);
+        self.resetting.store(again, Ordering::SeqCst);
     }
 
-    /// Engine: so many resets are done, or left to a later one.
-    pub fn resets_done(&self, count: u32) {
-        self.resets.fetch_sub(count, Ordering::SeqCst);
-    }
-
-    /// Engine: takes the place of one that ended. Drops what waits in the inbox; returns how many resets are to be done.
-    pub fn start_over(&self) -> u32 {
+    /// Engine: takes the place of one that ended. Drops what waits; returns whether a reset is to be done, which may have
+    /// been in the hands of the one that ended.
+    pub fn start_over(&self) -> bool {
         let mut inbox = lock(&self.inbox);
-        inbox.clear();
-        self.resets.load(Ordering::SeqCst)
+        *inbox = Inbox::default();
+        self.resetting()
     }
 
-    /// Leaves a message for the engine.
-    pub fn send(&self, message: Message) {
+    fn post<T>(&self, leave: impl FnOnce(&mut Inbox) -> T) -> T {
         let mut inbox = lock(&self.inbox);
-        if inbox.len() >= INBOX_MAX {
-            self.counts.inbox_dropped.fetch_add(1, Ordering::Relaxed);
-            return;
-        }
-        inbox.push_back(message);
+        let result = leave(&mut inbox);
+        self.has_mail.store(!inbox.is_empty(), Ordering::SeqCst);
         drop(inbox);
-        self.has_mail.store(true, Ordering::SeqCst);
         self.wake();
+        result
+    }
+
+    /// Front: a register was written that needs the engine.
+    pub fn act(&self, action: Action) {
+        self.post(|inbox| inbox.act(action));
+    }
+
+    /// Leaves a frame for the engine.
+    pub fn receive(&self, frame: Vec<u8>) {
+        let taken = self.post(|inbox| {
+            let room = inbox.frames.len() < FRAMES_MAX;
+            if room {
+                inbox.frames.push_back(frame);
+            }
+            room
+        });
+        if !taken {
+            self.counts.inbox_dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Asks the engine. False: too many ask.
+    pub fn ask(&self, question: Question) -> bool {
+        self.post(|inbox| {
+            let room = inbox.questions.len() < QUESTIONS_MAX;
+            if room {
+                inbox.questions.push_back(question);
+            }
+            room
+        })
     }
 
     /// Front: the page of an area in the doorbell BAR was written.
@@ -202,14 +272,22 @@ impl Shared {
         }
     }
 
-    /// Engine: all messages that came since the last call.
-    pub fn messages(&self) -> VecDeque<Message> {
+    /// Engine: what came since the last call: all that registers ask for, at most so many frames, and one question if
+    /// it has time for one.
+    pub fn mail(&self, frames: usize, question: bool) -> Mail {
         if !self.has_mail.load(Ordering::Relaxed) {
-            return VecDeque::new();
+            return Mail::default();
         }
         let mut inbox = lock(&self.inbox);
-        self.has_mail.store(false, Ordering::SeqCst);
-        std::mem::take(&mut *inbox)
+        inbox.commands = 0;
+        let count = frames.min(inbox.frames.len());
+        let mail = Mail {
+            actions: std::mem::take(&mut inbox.actions),
+            frames: inbox.frames.drain(..count).collect(),
+            question: question.then(|| inbox.questions.pop_front()).flatten(),
+        };
+        self.has_mail.store(!inbox.is_empty(), Ordering::SeqCst);
+        mail
     }
 
     /// Engine: calls `each` for every area that was rung for; returns how many writes there were.
@@ -268,8 +346,9 @@ impl Shared {
         }
     }
 
-    /// Engine: raises the vectors whose bit is set.
-    pub fn raise(&self, mut mask: u32) {
+    /// Engine: raises the vectors whose bit is set. Guest RAM is held since before the gate was found open, so whoever
+    /// closes the gate and waits for the end of the slice hears of none of them later.
+    pub fn raise(&self, _ram: &GuestRam, mut mask: u32) {
         let vectors = lock(&self.vectors);
         while mask != 0 {
             let vector = mask.trailing_zeros();
@@ -307,10 +386,10 @@ mod tests {
         shared.ring(7);
         shared.park(LONG);
         shared.take_rings(|_| ());
-        shared.send(Message::Register(Action::Command(1)));
+        shared.act(Action::Command(1));
         shared.park(LONG);
-        assert_eq!(shared.messages().len(), 1);
-        assert!(shared.messages().is_empty());
+        assert_eq!(shared.mail(1, true).actions, [Action::Command(1)]);
+        assert!(shared.mail(1, true).actions.is_empty());
     }
 
     #[test]
@@ -337,19 +416,79 @@ mod tests {
     }
 
     #[test]
-    fn the_inbox_is_bounded_but_a_reset_is_never_lost() {
+    fn a_flood_of_frames_is_bounded_and_drops_no_command() {
         let shared = Shared::new().unwrap();
-        for _ in 0..2 * INBOX_MAX {
-            shared.send(Message::Frame(vec![]));
+        for _ in 0..2 * FRAMES_MAX {
+            shared.receive(vec![]);
         }
-        shared.reset();
+        shared.act(Action::EnableCmdq);
+        shared.act(Action::Command(7));
+        shared.ring(3);
+        let dropped = shared.counts.inbox_dropped.load(Ordering::Relaxed);
+        assert_eq!(dropped, FRAMES_MAX as u64);
+        let mail = shared.mail(10, true);
+        assert_eq!(mail.actions, [Action::EnableCmdq, Action::Command(7)]);
+        assert_eq!(mail.frames.len(), 10);
+        assert_eq!(shared.take_rings(|uar| assert_eq!(uar, 3)), 1);
+        // The rest is there still, and the engine does not sleep over it.
+        shared.park(LONG);
+        assert_eq!(shared.mail(usize::MAX, true).frames.len(), FRAMES_MAX - 10);
+        assert!(shared.mail(usize::MAX, true).frames.is_empty());
+    }
+
+    #[test]
+    fn what_registers_ask_for_is_bounded_whatever_is_written() {
+        let shared = Shared::new().unwrap();
+        for round in 0..1000 {
+            shared.act(Action::EnableCmdq);
+            shared.act(Action::Command(round));
+            shared.act(Action::Command(round % 64));
+        }
+        assert_eq!(shared.mail(0, false).actions.len(), 65);
+        // A slot that was taken can be rung for again.
+        shared.act(Action::Command(0));
+        assert_eq!(shared.mail(0, false).actions, [Action::Command(0)]);
+        for _ in 0..1000 {
+            shared.act(Action::Command(1));
+            shared.reset();
+        }
         assert_ne!(shared.regs.read(regs::STATUS) & regs::STATUS_RESETTING, 0);
-        let messages = shared.messages();
-        assert_eq!(messages.len(), INBOX_MAX + 1);
-        assert!(matches!(
-            messages.back(),
-            Some(Message::Register(Action::Reset))
-        ));
+        assert_eq!(shared.mail(0, false).actions, [Action::Reset]);
+    }
+
+    #[test]
+    fn questions_wait_for_their_turn_and_not_without_end() {
+        let shared = Shared::new().unwrap();
+        let (to, _from) = mpsc::channel();
+        let asked = (0..1000).filter(|_| shared.ask(Question::Stats(to.clone())));
+        assert_eq!(asked.count(), QUESTIONS_MAX);
+        assert!(shared.mail(0, false).question.is_none());
+        for _ in 0..QUESTIONS_MAX {
+            assert!(shared.mail(0, true).question.is_some());
+        }
+        assert!(shared.mail(0, true).question.is_none());
+    }
+
+    #[test]
+    fn an_engine_that_takes_over_finds_no_mail_and_every_reset() {
+        let shared = Shared::new().unwrap();
+        shared.act(Action::EnableCmdq);
+        shared.act(Action::Command(1));
+        shared.receive(vec![]);
+        assert!(!shared.start_over());
+        let mail = shared.mail(1, true);
+        assert!(mail.actions.is_empty() && mail.frames.is_empty());
+        shared.act(Action::Command(1));
+        assert_eq!(shared.mail(0, false).actions, [Action::Command(1)]);
+        // In the hands of the one that ended.
+        shared.reset();
+        drop(shared.mail(0, false));
+        assert!(shared.start_over());
+        // And one that comes before the new device is there.
+        shared.reset();
+        shared.reset_done();
+        assert!(shared.resetting());
+        assert_eq!(shared.mail(0, false).actions, [Action::Reset]);
     }
 
     #[test]
@@ -359,8 +498,14 @@ mod tests {
         shared.set_bus_master(true);
         assert!(shared.gate_open());
         shared.reset();
-        assert!(!shared.gate_open() && shared.take_reset());
-        shared.resets_done(1);
+        assert!(!shared.gate_open());
+        assert_eq!(shared.mail(0, false).actions, [Action::Reset]);
+        // Another comes before the first is done.
+        shared.reset();
+        shared.reset_done();
+        assert!(!shared.gate_open());
+        assert_eq!(shared.mail(0, false).actions, [Action::Reset]);
+        shared.reset_done();
         assert!(shared.gate_open());
     }
 }

@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::config;
-use crate::cq::{Cq, ResizeError};
+use crate::cq::Cq;
 use crate::mem::Area;
 use crate::ring::Ring;
 use verbena_abi::doorbell::{self, Words};
@@ -68,6 +68,7 @@ impl Device {
             return Err(BUSY);
         }
         let mut cq = self.shared.cqs.take(cqn).ok_or(NO_OBJECT)?;
+        self.shared.moderated.cancel(cqn);
         cq.publish_free(mem);
         self.shared
             .forget_events(ASYNC_EQN, cqn, &[EventType::CqErr]);
@@ -111,19 +112,11 @@ impl Device {
         &mut self,
         mem: &M,
         request: &ResizeCq,
-    ) -> Result<(), CmdError> {
+    ) -> Result<Step, CmdError> {
         check_size(request.log_size)?;
         let cqn = request.cqn.get();
-        let cq = self.shared.cqs.get_mut(cqn).ok_or(NO_OBJECT)?;
-        if cq.error.is_some() {
-            return Err(bad(CmdStatus::Invalid, Syndrome::CqOverflow));
-        }
+        let cq = self.shared.cqs.get(cqn).ok_or(NO_OBJECT)?;
         let ring = Ring::new(mem, &request.ring, request.log_size, LOG_CQE)?;
-        cq.resize(mem, ring).map_err(|e| match e {
-            ResizeError::TooSmall => SIZE,
-            ResizeError::Unreachable => bad(CmdStatus::BadAddress, Syndrome::CmdTranslation),
-        })?;
-        cq.publish(mem);
-        Ok(())
+        Ok(Step::Begun(Long::Resize(cqn, cq.begin_moving(mem, ring))))
     }
 }

@@ -8,12 +8,6 @@ use crate::uar::Uar;
 use verbena_abi::doorbell::{self, Words};
 
 impl Device {
-    pub(super) fn query_stats(&self) -> Stats {
-        Stats {
-            counters: self.stats().map(Into::into),
-        }
-    }
-
     pub(super) fn set_gid(&mut self, request: &SetGid) -> Result<(), CmdError> {
         if request.valid > 1 {
             return Err(ATTRIBUTE);

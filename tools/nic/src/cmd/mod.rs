@@ -6,6 +6,7 @@
 
 mod cq;
 mod eq;
+pub(crate) mod long;
 mod misc;
 mod mr;
 mod qp;
@@ -14,6 +15,8 @@ mod srq;
 
 use crate::device::Device;
 use crate::mem::GuestMemory;
+use crate::sched::SLICE_COMMANDS;
+pub(crate) use long::{is_running, Long, Running};
 use verbena_abi::cmd::*;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
@@ -58,10 +61,29 @@ fn reply_of<T: IntoBytes + Immutable>(value: &T) -> Reply {
 }
 
 /// Slots of commands that run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct CommandQueue {
     base: u64,
     slots: u32,
+    /// The token of the last command of each slot: none is executed twice.
+    tokens: [u32; CMDQ_LIMIT as usize],
+}
+
+/// Where a command was found.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// DMA address of its slot.
+    at: u64,
+    token: u32,
+    opcode: u16,
+}
+
+/// How far a command has come.
+enum Step {
+    /// It is done.
+    Done(Reply),
+    /// It takes more than a slice.
+    Begun(Long),
 }
 
 impl Device {
@@ -80,34 +102,98 @@ impl Device {
         {
             regs.set_fatal(Syndrome::CmdQueueUnreachable);
         } else {
-            self.cmdq = Some(CommandQueue { base, slots });
+            self.cmdq = Some(CommandQueue {
+                base,
+                slots,
+                tokens: [0; CMDQ_LIMIT as usize],
+            });
             regs.set_ready();
         }
     }
 
-    /// Executes the request of a slot.
-    pub(crate) fn execute<M: GuestMemory>(&mut self, mem: &M, slot: u32) {
-        let Some(queue) = self.cmdq.filter(|q| slot < q.slots) else {
-            return;
+    /// Executes commands, as many as there is time for; true if there were any.
+    pub(crate) fn run_commands<M: GuestMemory>(&mut self, mem: &M) -> bool {
+        let mut spent = 0;
+        let mut worked = false;
+        while spent < SLICE_COMMANDS {
+            if let Some(mut running) = self.running.take() {
+                worked = true;
+                spent += SLICE_COMMANDS;
+                match self.go_on(mem, &mut running.long).transpose() {
+                    Some(outcome) => self.reply(mem, running.place, outcome),
+                    None => self.running = Some(running),
+                }
+                continue;
+            }
+            let Some(slot) = self.commands.pop_front() else {
+                break;
+            };
+            self.rung_slots &= !(1 << slot);
+            worked = true;
+            if !self.withholds(mem, slot) {
+                spent += self.execute(mem, slot);
+            }
+        }
+        worked
+    }
+
+    /// Executes the request of a slot, or begins to. Returns how much of a slice's time for commands that took.
+    pub(crate) fn execute<M: GuestMemory>(&mut self, mem: &M, slot: u32) -> u32 {
+        let Some(queue) = self.cmdq.as_mut().filter(|q| slot < q.slots) else {
+            return 1;
         };
         let at = queue.base + u64::from(slot) * SLOT_SIZE as u64;
         let mut request = [0; REQUEST_SIZE];
         if mem.read(at, &mut request).is_err() {
             self.shared.fatal(mem, Syndrome::CmdQueueUnreachable);
-            return;
+            return 1;
         }
         let Ok((header, payload)) = RequestHeader::read_from_prefix(&request) else {
-            return;
+            return 1;
         };
+        // No command, or one that was executed when the slot was rung for before.
+        let token = header.token.get();
+        let Some(last) = queue.tokens.get_mut(slot as usize) else {
+            return 1;
+        };
+        if token == 0 || token == *last {
+            return 1;
+        }
+        *last = token;
         self.shared.counters.add(Counter::Commands, 1);
+        let opcode = header.opcode.get();
+        let place = Place { at, token, opcode };
+        let opcode = Opcode::from_raw(opcode);
         let outcome = if self.shared.regs.is_fatal() {
             Err(bad(CmdStatus::Fatal, Syndrome::DeviceFatal))
         } else {
-            self.dispatch(mem, header.opcode.get(), payload)
+            opcode
+                .ok_or(bad(CmdStatus::Unsupported, Syndrome::CmdOpcode))
+                .and_then(|opcode| self.dispatch(mem, opcode, payload))
         };
+        match outcome {
+            Ok(Step::Done(reply)) => self.reply(mem, place, Ok(reply)),
+            Ok(Step::Begun(long)) => self.running = Some(Running { place, long }),
+            Err(e) => self.reply(mem, place, Err(e)),
+        }
+        match opcode {
+            // Thousands of page addresses are looked up.
+            Some(
+                Opcode::CreateEq
+                | Opcode::CreateCq
+                | Opcode::ResizeCq
+                | Opcode::CreateSrq
+                | Opcode::CreateQp,
+            ) => SLICE_COMMANDS,
+            _ => 1,
+        }
+    }
+
+    /// Tells the driver how a command ended.
+    fn reply<M: GuestMemory>(&mut self, mem: &M, place: Place, outcome: Result<Reply, CmdError>) {
         #[cfg(feature = "hostile")]
         let outcome = self.shared.hostile.outcome(outcome);
-        if self.mutes(header.opcode.get()) {
+        if self.mutes(place.opcode) {
             return;
         }
         let (status, syndrome, reply) = match outcome {
@@ -119,12 +205,12 @@ impl Device {
             syndrome: syndrome.into(),
             ..Default::default()
         };
-        let to = at + REQUEST_SIZE as u64;
+        let to = place.at + REQUEST_SIZE as u64;
         let token = to + std::mem::offset_of!(ReplyHeader, token) as u64;
         let written = mem
             .write(to + HEADER_SIZE as u64, &reply)
             .and_then(|()| mem.write(to, &answer.as_bytes()[..HEADER_SIZE - 4]))
-            .and_then(|()| mem.store32(token, header.token.to_raw()));
+            .and_then(|()| mem.store32(token, place.token.to_le()));
         if written.is_err() {
             self.shared.fatal(mem, Syndrome::CmdQueueUnreachable);
         }
@@ -137,7 +223,7 @@ impl Device {
 
     /// The opcode in a slot; 0, which none has, if there is no such slot.
     pub(crate) fn opcode<M: GuestMemory>(&self, mem: &M, slot: u32) -> u16 {
-        let queue = self.cmdq.filter(|q| slot < q.slots);
+        let queue = self.cmdq.as_ref().filter(|q| slot < q.slots);
         let header: Option<RequestHeader> = queue.and_then(|q| {
             mem.read_struct(q.base + u64::from(slot) * SLOT_SIZE as u64)
                 .ok()
@@ -148,15 +234,16 @@ impl Device {
     fn dispatch<M: GuestMemory>(
         &mut self,
         mem: &M,
-        opcode: u16,
+        opcode: Opcode,
         payload: &[u8],
-    ) -> Result<Reply, CmdError> {
-        let opcode =
-            Opcode::from_raw(opcode).ok_or(bad(CmdStatus::Unsupported, Syndrome::CmdOpcode))?;
+    ) -> Result<Step, CmdError> {
         match opcode {
-            Opcode::QueryDevice => Ok(reply_of(&crate::config::caps(&self.shared.config))),
+            Opcode::QueryDevice => {
+                let caps = crate::config::caps(&self.shared.config);
+                Ok(Step::Done(reply_of(&caps)))
+            }
             Opcode::SetTableChunk => run(payload, |r| self.shared.tables.set_chunk(mem, r)),
-            Opcode::QueryStats => Ok(reply_of(&self.query_stats())),
+            Opcode::QueryStats => Ok(Step::Begun(Long::Stats(self.begin_survey()))),
             Opcode::SetGid => run(payload, |r| self.set_gid(r)),
             Opcode::SetPort => run(payload, |r| self.set_port(r)),
             Opcode::CreateUar => run(payload, |r| self.create_uar(mem, r)),
@@ -170,14 +257,22 @@ impl Device {
             Opcode::DestroyCq => run(payload, |r| self.destroy_cq(mem, r)),
             Opcode::ModifyCq => run(payload, |r| self.modify_cq(mem, r)),
             Opcode::QueryCq => run(payload, |r| self.query_cq(mem, r)),
-            Opcode::ResizeCq => run(payload, |r| self.resize_cq(mem, r)),
+            Opcode::ResizeCq => begin(payload, |r| self.resize_cq(mem, r)),
             Opcode::CreateSrq => run(payload, |r| self.create_srq(mem, r)),
             Opcode::DestroySrq => run(payload, |r| self.destroy_srq(mem, r)),
             Opcode::ModifySrq => run(payload, |r| self.modify_srq(mem, r)),
             Opcode::QuerySrq => run(payload, |r| self.query_srq(mem, r)),
             Opcode::CreateQp => run(payload, |r| self.create_qp(mem, r)),
             Opcode::DestroyQp => run(payload, |r| self.destroy_qp(mem, r)),
-            Opcode::ModifyQp => run(payload, |r| self.modify_qp(mem, r)),
+            Opcode::ModifyQp => begin(payload, |r: &ModifyQp| {
+                if self.has_to_flush(r) {
+                    // All that was posted so far is to be flushed, and nothing that is posted later.
+                    self.note_posts(mem, r.qpn.get());
+                    return Ok(Step::Begun(Long::Resume(Box::new(*r))));
+                }
+                let reply = self.modify_qp(mem, r)?;
+                Ok(Step::Done(reply_of(&reply)))
+            }),
             Opcode::QueryQp => run(payload, |r| self.query_qp(mem, r)),
             Opcode::AttachMcast | Opcode::DetachMcast => {
                 Err(bad(CmdStatus::Unsupported, Syndrome::CmdOpcode))
@@ -204,9 +299,19 @@ const CMDQ_LIMIT: u32 = verbena_abi::regs::CMDQ_MAX_SLOTS;
 fn run<C: Command, R: Into<Answer<C>>>(
     payload: &[u8],
     execute: impl FnOnce(&C) -> Result<R, CmdError>,
-) -> Result<Reply, CmdError> {
+) -> Result<Step, CmdError> {
+    begin(payload, |request| {
+        execute(request).map(|reply| Step::Done(reply_of(&reply.into().0)))
+    })
+}
+
+/// Runs a command with its request, or begins to.
+fn begin<C: Command>(
+    payload: &[u8],
+    execute: impl FnOnce(&C) -> Result<Step, CmdError>,
+) -> Result<Step, CmdError> {
     let request = C::read_from_prefix(payload).map_err(|_| SIZE)?.0;
-    execute(&request).map(|reply| reply_of(&reply.into().0))
+    execute(&request)
 }
 
 /// A reply of a command's type; `()` stands for an empty one.

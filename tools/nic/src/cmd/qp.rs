@@ -63,7 +63,10 @@ impl Device {
         let (send, recv) = (request.send_cqn.get(), request.recv_cqn.get());
         self.check_queues(send, recv)?;
         if has_srq {
-            self.shared.srqs.get(request.srqn.get()).ok_or(NO_OBJECT)?;
+            let srq = self.shared.srqs.get(request.srqn.get()).ok_or(NO_OBJECT)?;
+            if srq.error.is_some() {
+                return Err(bad(CmdStatus::Invalid, Syndrome::SrqDied));
+            }
         }
         let (number, slot) = (request.uar.get(), request.slot.get());
         let uar = self.shared.uars.get(number).ok_or(NO_OBJECT)?;
@@ -131,7 +134,11 @@ impl Device {
         self.forget_qp(qpn);
         self.ready.remove(qpn);
         self.timers.cancel(qpn);
-        self.shared.counters.add_transport(qp.transport.counters());
+        let counters = qp.transport.counters();
+        self.shared.counters.add_transport(counters);
+        if let Some(survey) = &mut self.survey {
+            survey.lose(qpn, counters);
+        }
         let env = &mut qp.env;
         let held = env.take_held(&qp.transport);
         env.show_error(mem, false);

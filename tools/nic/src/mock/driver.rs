@@ -38,6 +38,8 @@ pub struct Driver {
     pub rings: Cell<u32>,
     /// Interrupts taken, by vector.
     pub interrupts: HashMap<u32, u32>,
+    /// Slices that the last command took.
+    pub slices: u32,
     eqs: HashMap<u32, EqView>,
     tables: HashMap<Table, u64>,
     free: u64,
@@ -79,6 +81,7 @@ impl Driver {
             area: 0,
             rings: Cell::new(0),
             interrupts: HashMap::new(),
+            slices: 0,
             eqs: HashMap::new(),
             tables: HashMap::new(),
             free: BASE,
@@ -146,29 +149,61 @@ impl Driver {
 
     /// Issues a command of any bytes.
     pub fn raw_cmd(&mut self, opcode: u16, payload: &[u8]) -> Result<Vec<u8>, CmdError> {
+        self.begin_raw(0, opcode, payload);
+        self.slices = 0;
+        while !self.is_answered(0) {
+            let next = self.device.run_slice(&self.ram, self.now);
+            self.slices += 1;
+            assert!(next.busy || self.is_answered(0), "no reply");
+        }
+        let (status, syndrome) = self.answer(0);
+        if status != CmdStatus::Ok {
+            let syndrome = Syndrome::from_raw(syndrome).unwrap();
+            return Err(CmdError { status, syndrome });
+        }
+        let at = self.cmdq + REQUEST_SIZE as u64;
+        let mut out = vec![0; PAYLOAD_SIZE];
+        self.ram.read(at + HEADER_SIZE as u64, &mut out).unwrap();
+        Ok(out)
+    }
+
+    fn slot_at(&self, slot: u32) -> u64 {
+        self.cmdq + u64::from(slot) * SLOT_SIZE as u64
+    }
+
+    /// Writes a command to a slot and rings for it.
+    pub fn begin_cmd<C: Command>(&mut self, slot: u32, request: &C) {
+        self.begin_raw(slot, C::OPCODE.to_raw(), request.as_bytes());
+    }
+
+    fn begin_raw(&mut self, slot: u32, opcode: u16, payload: &[u8]) {
         self.token += 1;
-        let mut slot = [0; REQUEST_SIZE];
+        let mut bytes = [0; REQUEST_SIZE];
         let header = RequestHeader {
             opcode: opcode.into(),
             token: self.token.into(),
             ..Default::default()
         };
-        slot[..HEADER_SIZE].copy_from_slice(header.as_bytes());
-        slot[HEADER_SIZE..HEADER_SIZE + payload.len()].copy_from_slice(payload);
-        self.ram.write(self.cmdq, &slot).unwrap();
-        self.device.command(0);
-        self.device.run_slice(&self.ram, self.now);
-        let at = self.cmdq + REQUEST_SIZE as u64;
+        bytes[..HEADER_SIZE].copy_from_slice(header.as_bytes());
+        bytes[HEADER_SIZE..HEADER_SIZE + payload.len()].copy_from_slice(payload);
+        self.ram.write(self.slot_at(slot), &bytes).unwrap();
+        self.device.command(slot);
+    }
+
+    /// Whether the request in a slot has its reply.
+    pub fn is_answered(&self, slot: u32) -> bool {
+        let at = self.slot_at(slot);
+        let request: RequestHeader = self.ram.read_struct(at).unwrap();
+        let reply: ReplyHeader = self.ram.read_struct(at + REQUEST_SIZE as u64).unwrap();
+        reply.token.get() == request.token.get()
+    }
+
+    /// Status and syndrome of the reply in a slot.
+    pub fn answer(&self, slot: u32) -> (CmdStatus, u16) {
+        let at = self.slot_at(slot) + REQUEST_SIZE as u64;
         let reply: ReplyHeader = self.ram.read_struct(at).unwrap();
-        assert_eq!(reply.token.get(), self.token, "no reply");
         let status = CmdStatus::from_raw(reply.status.get()).unwrap();
-        if status != CmdStatus::Ok {
-            let syndrome = Syndrome::from_raw(reply.syndrome.get() as u16).unwrap();
-            return Err(CmdError { status, syndrome });
-        }
-        let mut out = vec![0; PAYLOAD_SIZE];
-        self.ram.read(at + HEADER_SIZE as u64, &mut out).unwrap();
-        Ok(out)
+        (status, reply.syndrome.get() as u16)
     }
 
     /// Issues a command that has to succeed.

@@ -29,6 +29,8 @@ pub struct CqHandle {
     pub log_size: u8,
     /// Consumer index.
     pub ci: u32,
+    /// Index of the ring's first entry: not 0 once the CQ was resized.
+    pub base: u32,
     /// The last arm.
     pub arm: Arm,
 }
@@ -185,12 +187,26 @@ impl Driver {
             ring,
             log_size,
             ci: 0,
+            base: 0,
             arm: Arm {
                 index: 0,
                 seq: 0,
                 mode: ArmMode::None,
             },
         }
+    }
+
+    /// Moves a CQ to another ring.
+    pub fn resize_cq(&mut self, cq: &mut CqHandle, log_size: u8) -> Result<(), CmdError> {
+        let ring = self.alloc((CQE_SIZE as u64) << log_size);
+        self.cmd(&ResizeCq {
+            cqn: cq.cqn.into(),
+            log_size,
+            ring: flat(ring),
+            ..Default::default()
+        })?;
+        (cq.ring, cq.log_size, cq.base) = (ring, log_size, cq.ci);
+        Ok(())
     }
 
     /// What a queue pair with these CQs is created with.
@@ -445,9 +461,10 @@ impl Driver {
 
     /// Polls one completion.
     pub fn poll(&mut self, cq: &mut CqHandle) -> Option<Done> {
-        let at = cq.ring + u64::from(cq.ci % (1 << cq.log_size)) * CQE_SIZE as u64;
+        let index = cq.ci.wrapping_sub(cq.base);
+        let at = cq.ring + u64::from(index % (1 << cq.log_size)) * CQE_SIZE as u64;
         let cqe: Cqe = self.ram.read_struct(at).unwrap();
-        let tail = Tail::unpack(cqe.tail.get(), cq.ci, cq.log_size)?;
+        let tail = Tail::unpack(cqe.tail.get(), index, cq.log_size)?;
         cq.ci = cq.ci.wrapping_add(1);
         self.words()
             .store_release(doorbell::cq_consumer(cq.slot.into()), cq.ci);

@@ -4,9 +4,9 @@
 
 use super::Pair;
 use crate::mock::{CqHandle, SendWr};
-use verbena_abi::cmd::{CmdStatus, DestroyCq, ModifyCq, ResizeCq};
-use verbena_abi::cqe::{WcStatus, CQE_SIZE};
-use verbena_abi::ctx::{QpState, Translation};
+use verbena_abi::cmd::{CmdStatus, DestroyCq, ModifyCq};
+use verbena_abi::cqe::WcStatus;
+use verbena_abi::ctx::QpState;
 use verbena_abi::doorbell::ArmMode;
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
@@ -183,25 +183,50 @@ fn resize_keeps_what_was_not_polled() {
     let mut p = Pair::new();
     complete(&mut p, 5);
     p.d.poll(&mut p.cq_a).unwrap();
-    let ring = p.d.alloc(CQE_SIZE as u64 * 8);
-    p.d.must(&ResizeCq {
-        cqn: p.cq_a.cqn.into(),
-        log_size: 3,
-        ring: Translation {
-            addr: ring.into(),
-            num_pages: 1.into(),
-            ..Default::default()
-        },
-        ..Default::default()
-    });
-    let mut moved = CqHandle {
-        ring,
-        log_size: 3,
-        ci: 0,
-        ..p.cq_a.clone()
-    };
-    p.d.run();
+    p.d.resize_cq(&mut p.cq_a, 3).unwrap();
     complete(&mut p, 3);
-    let ids: Vec<u64> = p.d.drain(&mut moved).iter().map(|d| d.0).collect();
+    let ids: Vec<u64> = p.d.drain(&mut p.cq_a).iter().map(|d| d.0).collect();
     assert_eq!(ids, [1, 2, 3, 4, 0, 1, 2]);
+    // It has room for as many as before, and goes on past the ring's end.
+    for _ in 0..5 {
+        complete(&mut p, 8);
+        assert_eq!(p.d.drain(&mut p.cq_a).len(), 8);
+    }
+    p.d.resize_cq(&mut p.cq_a, 5).unwrap();
+    complete(&mut p, 15);
+    assert_eq!(p.d.drain(&mut p.cq_a).len(), 15);
+    assert_eq!(p.d.events(0), []);
+}
+
+#[test]
+fn resize_loses_no_arm() {
+    let mut p = Pair::new();
+    complete(&mut p, 5);
+    p.d.drain(&mut p.cq_a);
+    // The device has not looked at it when it is told to move the CQ.
+    p.d.arm(&mut p.cq_a, ArmMode::Next);
+    p.d.resize_cq(&mut p.cq_a, 3).unwrap();
+    complete(&mut p, 1);
+    assert_eq!(completions(&mut p), 1);
+    p.d.drain(&mut p.cq_a);
+    // And one that it has looked at.
+    p.d.arm(&mut p.cq_a, ArmMode::Next);
+    p.d.run();
+    p.d.resize_cq(&mut p.cq_a, 6).unwrap();
+    complete(&mut p, 1);
+    assert_eq!(completions(&mut p), 1);
+    p.d.drain(&mut p.cq_a);
+    p.d.arm(&mut p.cq_a, ArmMode::Next);
+    complete(&mut p, 1);
+    assert_eq!(completions(&mut p), 1);
+}
+
+#[test]
+fn resize_to_less_than_waits_changes_nothing() {
+    let mut p = Pair::new();
+    complete(&mut p, 5);
+    let e = p.d.resize_cq(&mut p.cq_a, 2).unwrap_err();
+    assert_eq!(e.syndrome, Syndrome::CmdSize);
+    complete(&mut p, 3);
+    assert_eq!(p.d.drain(&mut p.cq_a).len(), 8);
 }

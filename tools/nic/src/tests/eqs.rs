@@ -12,8 +12,8 @@ use verbena_abi::eqe::EventType;
 const CQS: u32 = 2000;
 
 /// Many CQs on the one event queue of the fake driver, which has 16 entries. A CQ's number is its place.
-struct Many {
-    d: Driver,
+pub(super) struct Many {
+    pub(super) d: Driver,
     /// DMA address of the first of consecutive areas.
     areas: u64,
     arms: Vec<Arm>,
@@ -22,9 +22,9 @@ struct Many {
 }
 
 impl Many {
-    fn new() -> Self {
+    pub(super) fn new(cqs: u32) -> Self {
         let mut d = Driver::new();
-        let chunks = (CQS as usize * size_of::<CqContext>()).div_ceil(TABLE_CHUNK_SIZE);
+        let chunks = (cqs as usize * size_of::<CqContext>()).div_ceil(TABLE_CHUNK_SIZE);
         for chunk in 1..chunks as u32 {
             let addr = d.alloc(TABLE_CHUNK_SIZE as u64);
             d.must(&SetTableChunk {
@@ -34,7 +34,7 @@ impl Many {
                 ..Default::default()
             });
         }
-        let count = CQS.div_ceil(AREA_SLOTS as u32);
+        let count = cqs.div_ceil(AREA_SLOTS as u32);
         let areas = d.alloc(u64::from(count) * AREA_SIZE as u64);
         for n in 0..count {
             d.must(&CreateUar {
@@ -47,9 +47,9 @@ impl Many {
             d,
             areas,
             arms: Vec::new(),
-            written: vec![0; CQS as usize],
+            written: vec![0; cqs as usize],
         };
-        for cqn in 0..CQS {
+        for cqn in 0..cqs {
             let ring = many.d.alloc(CQE_SIZE as u64 * 8);
             let (uar, slot) = Self::place(cqn);
             many.d.must(&CreateCq {
@@ -75,7 +75,7 @@ impl Many {
     }
 
     /// Polls all of a CQ and arms it again.
-    fn arm(&mut self, cqn: u32) {
+    pub(super) fn arm(&mut self, cqn: u32) {
         let (uar, slot) = Self::place(cqn);
         let words = GuestWords {
             ram: &self.d.ram,
@@ -87,7 +87,7 @@ impl Many {
         doorbell::arm_cq(&words, slot.into(), arm, index, ArmMode::Next, || {});
     }
 
-    fn complete(&mut self, cqn: u32) {
+    pub(super) fn complete(&mut self, cqn: u32) {
         let tail = Tail {
             status: 0,
             opcode: 0,
@@ -119,7 +119,7 @@ impl Many {
 
 #[test]
 fn every_armed_cq_gets_its_event_however_small_the_event_queue() {
-    let mut many = Many::new();
+    let mut many = Many::new(CQS);
     for cqn in 0..CQS {
         many.arm(cqn);
         many.complete(cqn);
@@ -136,7 +136,7 @@ fn every_armed_cq_gets_its_event_however_small_the_event_queue() {
 
 #[test]
 fn a_cq_that_goes_takes_no_other_event_along() {
-    let mut many = Many::new();
+    let mut many = Many::new(CQS);
     for cqn in 0..CQS {
         many.arm(cqn);
         many.complete(cqn);
@@ -158,7 +158,7 @@ fn a_cq_that_goes_takes_no_other_event_along() {
 
 #[test]
 fn events_of_a_cq_fall_into_the_one_that_waited() {
-    let mut many = Many::new();
+    let mut many = Many::new(CQS);
     for cqn in 0..20 {
         many.arm(cqn);
         many.complete(cqn);
@@ -172,4 +172,25 @@ fn events_of_a_cq_fall_into_the_one_that_waited() {
     }
     let events = many.d.events(1);
     assert_eq!(events.iter().filter(|e| e.number == 19).count(), 1);
+}
+
+#[test]
+fn a_driver_that_does_not_come_is_asked_less_and_less_often() {
+    let mut many = Many::new(20);
+    for cqn in 0..20 {
+        many.arm(cqn);
+        many.complete(cqn);
+    }
+    let (mut slices, end) = (0, many.d.now + 1_000_000_000);
+    while many.d.now < end {
+        many.d.run();
+        let next = many.d.device.run_slice(&many.d.ram, many.d.now);
+        many.d.now = many.d.now.max(next.deadline.unwrap());
+        slices += 1;
+    }
+    assert!((50..300).contains(&slices), "{slices} slices in a second");
+    // And is told of all when it comes.
+    assert_eq!(many.d.events(1).len(), 16);
+    many.d.pass(10_000_000);
+    assert_eq!(many.d.events(1).len(), 4);
 }

@@ -7,6 +7,7 @@ use crate::cmd::CmdError;
 use crate::mem::GuestMemory;
 use crate::mock::{Driver, SendWr};
 use crate::Config;
+use crate::Cursor;
 use verbena_abi::cmd::*;
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::ctx::*;
@@ -225,7 +226,8 @@ fn reset_forgets_everything() {
     let mut p = Pair::new();
     p.d.device.reset();
     assert_eq!(p.d.regs.read(regs::STATUS), 0);
-    assert_eq!(p.d.device.contexts().len(), 0);
+    let all = p.d.device.contexts(Cursor::default(), 9);
+    assert!(all.contexts.is_empty() && all.next.is_none());
     p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
     p.d.device.run_slice(&p.d.ram, p.d.now);
     assert!(p.d.poll(&mut p.cq_a).is_none());

@@ -90,6 +90,12 @@ fn a_corrupt_shared_queue_takes_its_queue_pairs_along() {
     assert!(kinds.contains(&EventType::SrqErr), "{kinds:?}");
     let state = p.d.query_qp(p.b.qpn).attr.qp_state;
     assert_eq!(state, QpState::Err.to_raw());
+    // Nor does it take another.
+    let mut request = p.d.qp_request(&p.cq_b.clone(), &p.cq_b.clone());
+    request.flags = QP_HAS_SRQ;
+    request.srqn = srq.srqn.into();
+    let e = p.d.create_qp_by(&request).unwrap_err();
+    assert_eq!(e.syndrome, Syndrome::SrqDied);
 }
 
 /// What the device tells a process of the entries that it has taken.

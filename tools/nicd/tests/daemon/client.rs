@@ -18,7 +18,7 @@ use verbena_device::Config;
 use verbena_nic::engine::Engine;
 use verbena_nic::front::Front;
 use verbena_nic::guest_ram::GuestRam;
-use verbena_nic::shared::{Message, Question, Shared};
+use verbena_nic::shared::{Question, Shared};
 use verbena_nic::uplink::Uplink;
 use verbena_nic::vfio_user;
 
@@ -272,7 +272,7 @@ impl Client {
         // The front serves its socket in order, so the answer says that it has passed on all before it.
         self.read_reg(regs::MAGIC);
         let (to, from) = mpsc::channel();
-        self.shared.send(Message::Ask(Question::Stats(to)));
+        assert!(self.shared.ask(Question::Stats(to)));
         from.recv_timeout(PATIENCE).unwrap();
     }
 }

@@ -149,6 +149,35 @@ fn nothing_happens_without_bus_mastering() {
 }
 
 #[test]
+fn no_interrupt_comes_once_bus_mastering_is_off() {
+    let (mut client, interrupt) = running();
+    let reply = SLOTS + cmd::REQUEST_SIZE as u64 + 12;
+    for token in 1..=500 {
+        client.write(CONFIG, 4, &[6, 0]).unwrap();
+        let header = cmd::RequestHeader {
+            opcode: QueryDevice::OPCODE.to_raw().into(),
+            token: token.into(),
+            ..Default::default()
+        };
+        client.ram.write_struct(SLOTS, &header).unwrap();
+        client.write_reg(regs::CMDQ_DOORBELL, 0);
+        client.write(CONFIG, 4, &[2, 0]).unwrap();
+        // What was done until now has told so; what was not will not be before bus mastering is on again.
+        let raised = rustix::io::read(&interrupt, &mut [0; 8]).is_ok();
+        let done = client.ram.load32(reply) == Ok(token);
+        assert!(
+            raised || !done,
+            "command {token} has not raised its interrupt"
+        );
+        client.settle();
+        assert!(
+            rustix::io::read(&interrupt, &mut [0; 8]).is_err(),
+            "{token}"
+        );
+    }
+}
+
+#[test]
 fn memory_that_has_gone_is_a_fatal_error_and_a_reset_heals_it() {
     let (mut client, interrupt) = running();
     client.dma_unmap(0, RAM);

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Commands that take longer than a slice may: they are done bit by bit, and those behind them wait.
+
+use super::*;
+use crate::cq::{Move, ResizeError};
+use crate::snapshot::Survey;
+use verbena_abi::ctx::qp_mask;
+use verbena_roce::{Budget, QpState};
+
+/// Entries of a CQ that are moved in a slice.
+pub(crate) const MOVED_ENTRIES: u32 = 4096;
+/// Work requests that are flushed in a slice.
+pub(crate) const FLUSHED_REQUESTS: u32 = 1024;
+
+/// What is left to be done of a command.
+#[derive(Debug)]
+pub(crate) enum Long {
+    /// QUERY_STATS: queue pairs whose counters are to be added.
+    Stats(Survey),
+    /// RESIZE_CQ: entries that are to be moved.
+    Resize(u32, Move),
+    /// MODIFY_QP from SQE to RTS: what was posted before is to be flushed.
+    Resume(Box<ModifyQp>),
+}
+
+/// A command that was begun, and where its reply goes.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(super) place: Place,
+    pub(super) long: Long,
+}
+
+/// Whether the command that was begun brings this queue pair from SQE to RTS.
+pub(crate) fn is_running(running: &Option<Running>, qpn: u32) -> bool {
+    let long = running.as_ref().map(|running| &running.long);
+    matches!(long, Some(Long::Resume(request)) if request.qpn.get() == qpn)
+}
+
+impl Device {
+    /// Goes on with the command that was begun. The reply, if it is done.
+    pub(super) fn go_on<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        long: &mut Long,
+    ) -> Result<Option<Reply>, CmdError> {
+        if self.shared.regs.is_fatal() {
+            return Err(bad(CmdStatus::Fatal, Syndrome::DeviceFatal));
+        }
+        match long {
+            Long::Stats(survey) => {
+                let counters = self.go_on_survey(survey);
+                Ok(counters.map(|all| {
+                    reply_of(&Stats {
+                        counters: all.map(Into::into),
+                    })
+                }))
+            }
+            Long::Resize(cqn, entries) => {
+                let cq = self.shared.cqs.get_mut(*cqn).ok_or(NO_OBJECT)?;
+                if cq.error.is_some() {
+                    return Err(bad(CmdStatus::Invalid, Syndrome::CqOverflow));
+                }
+                let done = cq
+                    .go_on_moving(mem, entries, MOVED_ENTRIES)
+                    .map_err(|e| match e {
+                        ResizeError::TooSmall => SIZE,
+                        ResizeError::Unreachable => {
+                            bad(CmdStatus::BadAddress, Syndrome::CmdTranslation)
+                        }
+                    })?;
+                if !done {
+                    return Ok(None);
+                }
+                cq.publish(mem);
+                Ok(Some(reply_of(&Empty::default())))
+            }
+            Long::Resume(request) => {
+                let now = self.shared.now;
+                let mut budget = Budget::new(FLUSHED_REQUESTS, u64::MAX);
+                let more = self.with_qp(mem, request.qpn.get(), |transport, host| {
+                    transport.state() == QpState::Sqe && transport.poll(host, now, &mut budget)
+                });
+                if more == Some(true) {
+                    return Ok(None);
+                }
+                self.modify_qp(mem, request)
+                    .map(|reply| Some(reply_of(&reply)))
+            }
+        }
+    }
+
+    /// Whether a change of a queue pair has to flush its send queue first.
+    pub(super) fn has_to_flush(&self, request: &ModifyQp) -> bool {
+        let qp = self.qps.get(request.qpn.get());
+        let to = if request.mask.get() & qp_mask::STATE != 0 {
+            QpState::from_raw(request.attr.qp_state)
+        } else {
+            None
+        };
+        to == Some(QpState::Rts) && qp.is_some_and(|qp| qp.transport.state() == QpState::Sqe)
+    }
+}

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What bounds a slice: work is counted, never time.
+
+use super::eqs::Many;
+use super::Pair;
+use crate::cmd::long::{FLUSHED_REQUESTS, MOVED_ENTRIES};
+use crate::mem::GuestMemory;
+use crate::mock::{flat, CqHandle, Driver, SendWr};
+use crate::sched::{SETTLE_COST, SLICE_DEADLINES, SLICE_LOOKS, SLICE_SETTLED};
+use crate::{Cursor, Snapshot};
+use std::collections::BTreeSet;
+use verbena_abi::cmd::*;
+use verbena_abi::cqe::{Cqe, Tail, WcStatus};
+use verbena_abi::ctx::{qp_mask as m, QpAttr, QpContext, QpState};
+use verbena_abi::doorbell::{self, Words, AREA_SIZE, AREA_SLOTS};
+use verbena_abi::stats::Counter;
+use verbena_abi::syndrome::Syndrome;
+use verbena_abi::wqe::WqeOpcode;
+
+/// Gives the device memory for the contexts of queue pairs below a number.
+fn room_for_qps(d: &mut Driver, count: u32) {
+    let chunks = (count as usize * size_of::<QpContext>()).div_ceil(TABLE_CHUNK_SIZE);
+    for chunk in 1..chunks as u32 {
+        let addr = d.alloc(TABLE_CHUNK_SIZE as u64);
+        d.must(&SetTableChunk {
+            table: Table::Qpc.to_raw(),
+            chunk: chunk.into(),
+            addr: addr.into(),
+            ..Default::default()
+        });
+    }
+}
+
+fn write_cqes(d: &mut Driver, cq: &CqHandle, ids: std::ops::Range<u32>) {
+    let tail = Tail {
+        status: 0,
+        opcode: 0,
+        wc_flags: 0,
+    };
+    for id in ids {
+        let body = Cqe {
+            wr_id: u64::from(id).into(),
+            ..Default::default()
+        };
+        let shared = &mut d.device.shared;
+        shared.write_cqe(&d.ram, cq.cqn, &body, tail, false);
+    }
+}
+
+#[test]
+fn a_large_cq_moves_over_several_slices_while_it_is_used() {
+    let mut d = Driver::new();
+    let mut cq = d.create_cq(14);
+    let count = 2 * MOVED_ENTRIES + 5;
+    write_cqes(&mut d, &cq, 0..count);
+    d.poll(&mut cq).unwrap();
+    d.resize_cq(&mut cq, 14).unwrap();
+    // One to look up the ring.
+    assert_eq!(d.slices, 1 + 3);
+    // The same with entries that come meanwhile.
+    let request = ResizeCq {
+        cqn: cq.cqn.into(),
+        log_size: 14,
+        ring: flat(d.alloc(64 << 14)),
+        ..Default::default()
+    };
+    d.begin_cmd(0, &request);
+    d.device.run_slice(&d.ram, d.now);
+    assert!(!d.is_answered(0));
+    write_cqes(&mut d, &cq, count..count + 10);
+    d.run();
+    assert!(d.is_answered(0));
+    (cq.ring, cq.base) = (request.ring.addr.get(), cq.ci);
+    let ids: Vec<u64> = d.drain(&mut cq).iter().map(|done| done.0).collect();
+    assert!(ids.into_iter().eq(1..u64::from(count) + 10));
+}
+
+#[test]
+fn a_cq_that_dies_while_it_moves_is_not_moved() {
+    let mut d = Driver::new();
+    let mut cq = d.create_cq(13);
+    write_cqes(&mut d, &cq, 0..MOVED_ENTRIES + 1);
+    let request = ResizeCq {
+        cqn: cq.cqn.into(),
+        log_size: 14,
+        ring: flat(d.alloc(64 << 14)),
+        ..Default::default()
+    };
+    d.begin_cmd(0, &request);
+    d.device.run_slice(&d.ram, d.now);
+    write_cqes(&mut d, &cq, 0..8000);
+    d.run();
+    assert_eq!(d.answer(0).0, CmdStatus::Invalid);
+    assert_eq!(d.drain(&mut cq).len(), 1 << 13);
+}
+
+#[test]
+fn counters_are_added_up_over_several_slices() {
+    let mut p = Pair::new();
+    room_for_qps(&mut p.d, 1300);
+    for qpn in [700, 1200] {
+        let mut request = p.d.qp_request(&p.cq_a.clone(), &p.cq_a.clone());
+        request.qpn = qpn.into();
+        p.a = p.d.create_qp_by(&request).unwrap();
+        p.b = p.d.create_qp(&p.cq_b.clone(), &p.cq_b.clone());
+        p.d.connect(&p.a.clone(), &p.b.clone());
+        p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
+        p.d.pass(1_000_000_000);
+    }
+    let told = p.d.must(&QueryStats::default());
+    assert_eq!(p.d.slices, 3);
+    let sent = |all: &[u64; 30]| all[Counter::TxPackets as usize];
+    let all = p.d.device.stats();
+    assert!(sent(&all) > 1);
+    assert_eq!(told.counters[Counter::TxPackets as usize].get(), sent(&all));
+    // A queue pair that goes while they are added up is counted once, before its turn or after.
+    for qpn in [700, 1200] {
+        assert_eq!(p.d.device.survey(), None);
+        assert_eq!(p.d.device.survey(), None);
+        p.d.must(&DestroyQp {
+            id: qpn.into(),
+            ..Default::default()
+        });
+        let told = p.d.device.survey().unwrap();
+        assert_eq!(sent(&told), sent(&all));
+        assert_eq!(sent(&p.d.device.stats()), sent(&all));
+    }
+}
+
+#[test]
+fn contexts_are_listed_in_portions() {
+    let mut p = Pair::new();
+    p.d.create_srq();
+    p.d.region(64, 1);
+    let names = |all: &[Snapshot]| -> Vec<(&str, u32)> {
+        all.iter().map(|c| (c.kind(), c.number())).collect()
+    };
+    let whole = p.d.device.contexts(Cursor::default(), 1000);
+    assert_eq!(whole.next, None);
+    let kinds: BTreeSet<_> = whole.contexts.iter().map(Snapshot::kind).collect();
+    assert_eq!(kinds.len(), 5);
+    assert!(whole.contexts.iter().all(|c| !c.fields().is_empty()));
+    let (mut parts, mut next) = (vec![], Some(Cursor::default()));
+    while let Some(from) = next {
+        let portion = p.d.device.contexts(from, 2);
+        assert!(portion.contexts.len() <= 2);
+        parts.extend(portion.contexts);
+        next = portion.next;
+    }
+    assert_eq!(names(&parts), names(&whole.contexts));
+}
+
+#[test]
+fn a_send_queue_is_flushed_over_several_slices_before_it_goes_on() {
+    let mut d = Driver::new();
+    let mut cq = d.create_cq(13);
+    let log_size = 12;
+    let mut request = d.qp_request(&cq, &cq);
+    request.qp_type = QpType::Ud.to_raw();
+    request.log_sq_size = log_size;
+    // WQEs of nothing but zeros: RDMA WRITE, which datagrams have not.
+    request.sq = flat(d.alloc(1 << (log_size + request.log_sq_stride)));
+    let qp = d.create_qp_by(&request).unwrap();
+    let attr = |state: QpState| QpAttr {
+        qp_state: state.to_raw(),
+        port_num: 1,
+        ..Default::default()
+    };
+    let init = m::STATE | m::PKEY_INDEX | m::PORT | m::QKEY;
+    d.modify(qp.qpn, init, attr(QpState::Init)).unwrap();
+    d.modify(qp.qpn, m::STATE, attr(QpState::Rtr)).unwrap();
+    let rts = m::STATE | m::SQ_PSN;
+    d.modify(qp.qpn, rts, attr(QpState::Rts)).unwrap();
+    doorbell::post_send(&d.words(), qp.slot.into(), 1, || {});
+    assert_eq!(d.drain(&mut cq), [(0, WcStatus::LocQpOpErr)]);
+    let posted = 3 * FLUSHED_REQUESTS;
+    let word = doorbell::sq_producer(qp.slot.into());
+    d.words().store_release(word, 1 + posted);
+    d.modify(qp.qpn, m::STATE, attr(QpState::Rts)).unwrap();
+    assert!(d.slices >= 3, "{} slices", d.slices);
+    let done = d.drain(&mut cq);
+    assert_eq!(done.len(), posted as usize);
+    assert!(done.iter().all(|d| d.1 == WcStatus::WrFlushErr));
+    assert_eq!(d.query_qp(qp.qpn).attr.qp_state, QpState::Rts.to_raw());
+    // What is posted from now on is tried.
+    doorbell::post_send(&d.words(), qp.slot.into(), 2 + posted, || {});
+    assert_eq!(d.drain(&mut cq), [(0, WcStatus::LocQpOpErr)]);
+}
+
+#[test]
+fn queue_pairs_follow_a_cq_over_several_slices() {
+    const COUNT: u32 = 300;
+    let mut p = Pair::new();
+    let tiny = p.d.create_cq(2);
+    room_for_qps(&mut p.d, COUNT + 200);
+    let areas = COUNT.div_ceil(AREA_SLOTS as u32);
+    let area = p.d.alloc(u64::from(areas) * AREA_SIZE as u64);
+    for n in 0..areas {
+        p.d.must(&CreateUar {
+            uar: (1 + n).into(),
+            addr: (area + u64::from(n) * AREA_SIZE as u64).into(),
+            ..Default::default()
+        });
+    }
+    let template = p.d.qp_request(&tiny, &p.cq_a.clone());
+    for n in 0..COUNT {
+        let mut request = template;
+        request.qpn = (100 + n).into();
+        request.uar = (1 + n / AREA_SLOTS as u32).into();
+        request.slot = ((n % AREA_SLOTS as u32) as u16).into();
+        let qp = p.d.create_qp_by(&request).unwrap();
+        p.d.to_init(qp.qpn).unwrap();
+    }
+    p.a = p.d.create_qp(&tiny, &p.cq_a.clone());
+    p.b = p.d.create_qp(&p.cq_b.clone(), &p.cq_b.clone());
+    p.d.connect(&p.a.clone(), &p.b.clone());
+    for i in 0..5 {
+        p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::RdmaWrite, i, &[]));
+    }
+    let dead = |d: &Driver| -> u32 {
+        let states = d.device.qps.iter().map(|(_, qp)| qp.transport.state());
+        states.filter(|s| *s == QpState::Err).count() as u32
+    };
+    let most = SLICE_SETTLED / SETTLE_COST + 1;
+    let (mut before, mut slices) = (0, 0);
+    loop {
+        let next = p.d.device.run_slice(&p.d.ram, p.d.now);
+        let now = dead(&p.d);
+        assert!(now - before <= most, "{} in a slice", now - before);
+        slices += u32::from(now != before);
+        before = now;
+        if !next.busy {
+            break;
+        }
+    }
+    assert_eq!(before, COUNT + 1);
+    assert!(slices >= COUNT / most);
+    // The pair that has another CQ lives.
+    assert_eq!(p.d.query_qp(p.b.qpn).attr.qp_state, QpState::Rts.to_raw());
+}
+
+#[test]
+fn a_slice_looks_at_so_many_slots() {
+    let count = SLICE_LOOKS + 3 * AREA_SLOTS as u32;
+    let mut many = Many::new(count);
+    many.d.run();
+    for cqn in 0..count {
+        many.arm(cqn);
+    }
+    let seen = |many: &Many| {
+        let uars = many.d.device.shared.uars.iter();
+        uars.map(|(_, uar)| u32::from(uar.cq_seen[0] != 0))
+            .sum::<u32>()
+    };
+    let all = count / AREA_SLOTS as u32;
+    assert_eq!(seen(&many), 0);
+    let next = many.d.device.run_slice(&many.d.ram, many.d.now);
+    assert!(next.busy);
+    assert_eq!(seen(&many), SLICE_LOOKS / AREA_SLOTS as u32);
+    many.d.device.run_slice(&many.d.ram, many.d.now);
+    assert_eq!(seen(&many), all);
+}
+
+#[test]
+fn a_slice_tells_of_so_many_collapsed_events() {
+    let count = 2 * SLICE_DEADLINES + 10;
+    let mut many = Many::new(count);
+    for cqn in 0..count {
+        many.d.must(&ModifyCq {
+            cqn: cqn.into(),
+            moderation_count: 10.into(),
+            moderation_period: 50.into(),
+            ..Default::default()
+        });
+        many.arm(cqn);
+        many.complete(cqn);
+    }
+    many.d.run();
+    let waiting = |many: &Many| {
+        let cqs = many.d.device.shared.cqs.iter();
+        cqs.filter(|(_, cq)| cq.moderation_due.is_some()).count() as u32
+    };
+    assert_eq!(waiting(&many), count);
+    many.d.now += 100_000;
+    for left in [count - SLICE_DEADLINES, 10, 0] {
+        let next = many.d.device.run_slice(&many.d.ram, many.d.now);
+        assert_eq!(waiting(&many), left);
+        assert!(left == 0 || next.deadline.unwrap() <= many.d.now);
+    }
+}
+
+#[test]
+fn a_cq_that_goes_takes_its_collapsed_event_along() {
+    let mut many = Many::new(3);
+    many.d.must(&ModifyCq {
+        cqn: 1.into(),
+        moderation_count: 10.into(),
+        moderation_period: 50.into(),
+        ..Default::default()
+    });
+    many.arm(1);
+    many.complete(1);
+    many.d.run();
+    many.d.must(&DestroyCq {
+        id: 1.into(),
+        ..Default::default()
+    });
+    assert_eq!(many.d.device.shared.moderated.next_deadline(), None);
+}
+
+#[test]
+fn of_the_commands_that_look_up_rings_a_slice_executes_one() {
+    let mut d = Driver::new();
+    let ring = d.alloc(4096);
+    for n in 0..3u32 {
+        let request = CreateCq {
+            cqn: (50 + n).into(),
+            eqn: 1.into(),
+            slot: (50 + n as u16).into(),
+            log_size: 2,
+            ring: flat(ring),
+            ..Default::default()
+        };
+        d.begin_cmd(n, &request);
+    }
+    for n in 0..3 {
+        assert!(!d.is_answered(n));
+        d.device.run_slice(&d.ram, d.now);
+        assert!(d.is_answered(n));
+    }
+}
+
+#[test]
+fn a_slot_that_is_rung_for_twice_is_executed_once() {
+    let mut d = Driver::new();
+    let executed = |d: &Driver| d.device.stats()[Counter::Commands as usize];
+    let before = executed(&d);
+    let request = CreateMr {
+        key: 0x4201.into(),
+        pdn: 7.into(),
+        pages: flat(d.area),
+        ..Default::default()
+    };
+    d.begin_cmd(3, &request);
+    d.device.command(3);
+    d.run();
+    assert_eq!((executed(&d), d.answer(3).0), (before + 1, CmdStatus::Ok));
+    // The second would have found the key taken.
+    d.device.command(3);
+    d.run();
+    assert_eq!((executed(&d), d.answer(3).0), (before + 1, CmdStatus::Ok));
+    d.begin_cmd(3, &request);
+    d.run();
+    assert_eq!(executed(&d), before + 2);
+    assert_eq!(
+        d.answer(3),
+        (CmdStatus::Exists, Syndrome::CmdInUse.to_raw())
+    );
+    for slot in 0..1000 {
+        d.device.command(slot);
+        d.device.command(slot % 64);
+    }
+    assert_eq!(d.device.commands.len(), 64);
+}
+
+#[test]
+fn a_dead_device_answers_what_it_had_begun() {
+    let mut d = Driver::new();
+    let cq = d.create_cq(14);
+    write_cqes(&mut d, &cq, 0..2 * MOVED_ENTRIES);
+    let request = ResizeCq {
+        cqn: cq.cqn.into(),
+        log_size: 14,
+        ring: flat(d.alloc(64 << 14)),
+        ..Default::default()
+    };
+    d.begin_cmd(0, &request);
+    d.device.run_slice(&d.ram, d.now);
+    d.device.fail(&d.ram, Syndrome::EngineFailure);
+    d.run();
+    assert_eq!(d.answer(0).0, CmdStatus::Fatal);
+    assert!(d.ram.contains(cq.ring, 64));
+}
