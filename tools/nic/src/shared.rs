@@ -30,7 +30,7 @@ use verbena_roce::{Packet, Pool};
 const EQ_NAG_NS: u64 = 50_000_000;
 
 /// So many events that had to wait are put into rings at once.
-const FLUSHED_EVENTS: u32 = 1024;
+pub(crate) const FLUSHED_EVENTS: u32 = 1024;
 
 /// The port's counters.
 #[derive(Clone, Debug, Default)]

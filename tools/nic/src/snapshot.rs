@@ -15,7 +15,7 @@ use verbena_abi::ctx::{
 };
 
 /// Numbers of a table that are looked at for one portion: most may be free.
-const LOOKS: u32 = 4096;
+pub(crate) const LOOKS: u32 = 4096;
 /// Queue pairs whose counters are added up at once.
 const SURVEYED: u32 = 512;
 

@@ -8,12 +8,15 @@ use crate::cmd::long::{FLUSHED_REQUESTS, MOVED_ENTRIES};
 use crate::mem::GuestMemory;
 use crate::mock::{flat, CqHandle, Driver, SendWr};
 use crate::sched::{SETTLE_COST, SLICE_DEADLINES, SLICE_LOOKS, SLICE_SETTLED};
+use crate::shared::FLUSHED_EVENTS;
+use crate::snapshot::LOOKS;
 use crate::{Cursor, Snapshot};
 use std::collections::BTreeSet;
 use verbena_abi::cmd::*;
 use verbena_abi::cqe::{Cqe, Tail, WcStatus};
-use verbena_abi::ctx::{qp_mask as m, QpAttr, QpContext, QpState};
+use verbena_abi::ctx::{qp_mask as m, CqContext, QpAttr, QpContext, QpState};
 use verbena_abi::doorbell::{self, Words, AREA_SIZE, AREA_SLOTS};
+use verbena_abi::eqe::{EventType, EQE_SIZE};
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
@@ -152,6 +155,37 @@ fn contexts_are_listed_in_portions() {
 }
 
 #[test]
+fn numbers_that_are_free_make_no_portion_long() {
+    let mut d = Driver::new();
+    let cqn = 3 * LOOKS;
+    let per_chunk = (TABLE_CHUNK_SIZE / size_of::<CqContext>()) as u32;
+    let chunk = d.alloc(TABLE_CHUNK_SIZE as u64);
+    d.must(&SetTableChunk {
+        table: Table::Cqc.to_raw(),
+        chunk: (cqn / per_chunk).into(),
+        addr: chunk.into(),
+        ..Default::default()
+    });
+    let ring = d.alloc(4096);
+    d.must(&CreateCq {
+        cqn: cqn.into(),
+        eqn: 1.into(),
+        log_size: 2,
+        ring: flat(ring),
+        ..Default::default()
+    });
+    let (mut found, mut portions, mut next) = (vec![], 0, Some(Cursor::default()));
+    while let Some(from) = next {
+        let portion = d.device.contexts(from, 1000);
+        let cqs = portion.contexts.iter().filter(|c| c.kind() == "cq");
+        found.extend(cqs.map(Snapshot::number));
+        next = portion.next;
+        portions += 1;
+    }
+    assert_eq!((found, portions), (vec![cqn], 1 + cqn / LOOKS));
+}
+
+#[test]
 fn a_send_queue_is_flushed_over_several_slices_before_it_goes_on() {
     let mut d = Driver::new();
     let mut cq = d.create_cq(13);
@@ -260,6 +294,78 @@ fn a_slice_looks_at_so_many_slots() {
     assert_eq!(seen(&many), SLICE_LOOKS / AREA_SLOTS as u32);
     many.d.device.run_slice(&many.d.ram, many.d.now);
     assert_eq!(seen(&many), all);
+}
+
+#[test]
+fn falling_asleep_looks_at_so_many_slots() {
+    let count = SLICE_LOOKS + 3 * AREA_SLOTS as u32;
+    let mut many = Many::new(count);
+    many.d.run();
+    for cqn in 0..count {
+        many.arm(cqn);
+    }
+    let seen = |many: &Many| {
+        let uars = many.d.device.shared.uars.iter();
+        uars.filter(|(_, uar)| uar.cq_seen[0] != 0).count() as u32
+    };
+    let all = count / AREA_SLOTS as u32;
+    assert!(!many.d.device.fall_asleep(&many.d.ram));
+    // One look for the counter of a group, and one for each of its slots.
+    assert!((1..=SLICE_LOOKS / AREA_SLOTS as u32).contains(&seen(&many)));
+    // The others are awake, so that the next slices find what is there.
+    many.d.run();
+    assert_eq!(seen(&many), all);
+    assert!(many.d.device.fall_asleep(&many.d.ram));
+}
+
+#[test]
+fn a_slice_attends_to_so_many_deadlines_of_queue_pairs() {
+    let count = 2 * SLICE_DEADLINES + 10;
+    let mut d = Driver::new();
+    for qpn in 0..count {
+        d.device.timers.set(qpn, d.now);
+    }
+    d.now += 100_000;
+    for left in [count - SLICE_DEADLINES, 10, 0] {
+        let next = d.device.run_slice(&d.ram, d.now);
+        let set = (0..count).filter(|&qpn| d.device.timers.deadline(qpn).is_some());
+        assert_eq!(set.count() as u32, left);
+        assert!(left == 0 || next.deadline.unwrap() <= d.now);
+    }
+}
+
+#[test]
+fn a_slice_places_so_many_events_that_had_to_wait() {
+    const LOG_SIZE: u8 = 12;
+    let mut d = Driver::new();
+    for eqn in [1, 0] {
+        d.must(&DestroyEq {
+            id: eqn.into(),
+            ..Default::default()
+        });
+    }
+    let ci_addr = d.alloc(4);
+    let ring = d.alloc((EQE_SIZE as u64) << LOG_SIZE);
+    d.must(&CreateEq {
+        log_size: LOG_SIZE,
+        ring: flat(ring),
+        ci_addr: ci_addr.into(),
+        ..Default::default()
+    });
+    let waits = 2 * FLUSHED_EVENTS + 10;
+    for number in 0..(1 << LOG_SIZE) + waits {
+        let shared = &mut d.device.shared;
+        shared.async_event(&d.ram, EventType::SrqLimitReached, number, None);
+    }
+    let waiting = |d: &Driver| d.device.shared.eqs.get(0).unwrap().context().waiting.get();
+    d.device.run_slice(&d.ram, d.now);
+    assert_eq!(waiting(&d), waits);
+    d.ram.store32(ci_addr, 1 << LOG_SIZE).unwrap();
+    for left in [waits - FLUSHED_EVENTS, 10, 0] {
+        let next = d.device.run_slice(&d.ram, d.now);
+        assert_eq!(waiting(&d), left);
+        assert!(left == 0 || next.deadline.unwrap() <= d.now);
+    }
 }
 
 #[test]
