@@ -52,7 +52,10 @@ impl Drop for Nic {
 impl Nic {
     /// Starts a NIC with three sockets in a directory.
     fn start(dir: &Path) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_verbena-nic"))
+        // The NIC leaves alone what it was started to ignore, as a background job is for Ctrl-C.
+        let mut child = Command::new("env")
+            .arg("--default-signal=HUP,INT,QUIT,TERM")
+            .arg(env!("CARGO_BIN_EXE_verbena-nic"))
             .arg("--socket")
             .arg(dir.join("nic"))
             .arg("--netdev-socket")
