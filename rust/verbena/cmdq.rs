@@ -84,6 +84,9 @@ const LOOK_MS: u32 = 200;
 /// The device's word that it has let go of an object, or has never taken it.
 pub(crate) struct LetGo(());
 
+/// Leave to lend memory: a command is being made that is executed next.
+pub(crate) struct Lender(());
+
 /// Why there is no reply.
 pub(crate) enum Failure {
     /// The device refused, and a command that fails has changed nothing.
@@ -162,7 +165,7 @@ impl CommandQueue {
 
     /// DMA address of the slots and their number, for the registers.
     pub(crate) fn place(&self) -> (u64, u32) {
-        (self.memory.lend().addr(), SLOTS)
+        (self.memory.lend(&Lender(())).addr(), SLOTS)
     }
 
     /// Executes a command. Process context.
@@ -178,13 +181,13 @@ impl CommandQueue {
     }
 
     /// Executes a command that gives `memory` to the device. It comes back at once if the device
-    /// refuses.
+    /// refuses. `request` makes the command, and lends the memory for it.
     pub(crate) fn give<C: Command>(
         &self,
-        request: &C,
+        request: impl FnOnce(&Lender) -> C,
         memory: &[&dyn Borrowed],
     ) -> Result<C::Reply> {
-        self.exec(request).map_err(|failure| {
+        self.exec(&request(&Lender(()))).map_err(|failure| {
             if let Failure::Refused(_, let_go) = &failure {
                 memory.iter().for_each(|lent| lent.returned(let_go));
             }

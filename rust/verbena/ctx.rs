@@ -23,7 +23,10 @@ use crate::abi::{
     Le64, //
 };
 use crate::{
-    cmdq::CommandQueue,
+    cmdq::{
+        CommandQueue,
+        Lender, //
+    },
     health::Health,
     lent::{
         Borrowed,
@@ -130,13 +133,13 @@ impl Tables {
         }
         let memory = Chunk::alloc(&self.dma, Payer::Kernel, TABLE_CHUNK_SIZE)?;
         let memory = Lent::new(Arc::new(memory, GFP_KERNEL)?, &self.health);
-        let request = SetTableChunk {
+        let request = |to: &Lender| SetTableChunk {
             table: C::TABLE.to_raw(),
             chunk: Le32::new(chunk),
-            addr: Le64::new(memory.lend().addr()),
+            addr: Le64::new(memory.lend(to).addr()),
             ..Default::default()
         };
-        cmdq.give(&request, &[&memory as &dyn Borrowed])?;
+        cmdq.give(request, &[&memory as &dyn Borrowed])?;
         if let Some(place) = table.get_mut(chunk as usize) {
             *place = Some(memory);
         }

@@ -28,6 +28,7 @@ use crate::{
         Le32,
         Le64, //
     },
+    cmdq::Lender,
     hw::Hw,
     lent::{
         Borrowed,
@@ -259,14 +260,14 @@ impl Area {
             memory: Lent::new(memory.clone(), &hw.health),
             uar,
         };
-        let request = CreateUar {
+        let request = |to: &Lender| CreateUar {
             uar: Le32::new(index),
-            addr: Le64::new(part.memory.lend().addr()),
+            addr: Le64::new(part.memory.lend(to).addr()),
             ..Default::default()
         };
         let lent = [&part.memory as &dyn Borrowed];
         hw.served.add(index, memory)?;
-        hw.cmdq.give(&request, &lent).inspect_err(|_| {
+        hw.cmdq.give(request, &lent).inspect_err(|_| {
             hw.served.remove(index);
         })?;
         Arc::pin_init(

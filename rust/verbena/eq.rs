@@ -30,6 +30,7 @@ use crate::{
         Le32,
         Le64, //
     },
+    cmdq::Lender,
     health::Cause,
     hw::Hw,
     lent::{
@@ -92,15 +93,15 @@ impl EventMemory {
         };
         let memory = Arc::new(memory, GFP_KERNEL)?;
         hw.tables.ensure::<EqContext>(&hw.cmdq, eqn)?;
-        let request = CreateEq {
+        let request = |to: &Lender| CreateEq {
             eqn: Le32::new(eqn),
             vector: Le16::new(vector),
             log_size: LOG_SIZE,
-            ring: memory.ring.lend().translation(),
-            ci_addr: Le64::new(memory.consumer.lend().addr()),
+            ring: memory.ring.lend(to).translation(),
+            ci_addr: Le64::new(memory.consumer.lend(to).addr()),
             ..Default::default()
         };
-        hw.cmdq.give(&request, &memory.lent())?;
+        hw.cmdq.give(request, &memory.lent())?;
         Ok(memory)
     }
 

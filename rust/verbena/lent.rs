@@ -4,13 +4,18 @@
 //!
 //! Rings, tables, doorbell areas and pinned pages are the device's to read and write from the
 //! command that names them until the device says that it lets go, or is silent. [`Lent`] is such
-//! memory: its address comes from [`Lent::lend`] only, and it is freed when it is dropped *and* has
+//! memory: its address comes from [`Lent::lend`] only, and that only while
+//! [`CommandQueue::give`](crate::cmdq::CommandQueue::give) makes a command, which is executed next.
+//! It is freed when it is dropped *and* has
 //! come back, by a [`LetGo`] from the device or because the device is silent for the rest of its
 //! life. While a dead device is being silenced, dropping waits. If it cannot be silenced the memory
 //! is abandoned: it stays allocated, or pinned, for ever.
 
 use crate::{
-    cmdq::LetGo,
+    cmdq::{
+        Lender,
+        LetGo, //
+    },
     health::Health, //
 };
 use core::ops::Deref;
@@ -86,10 +91,16 @@ impl<T: Abandon> Lent<T> {
         }
     }
 
-    /// Lends it: from here on the device may use it.
-    pub(crate) fn lend(&self) -> Loan<'_, T> {
+    /// Lends it: from here on the device may use it. Only for a command that is executed next, so that
+    /// nothing that fails before keeps the memory away.
+    pub(crate) fn lend(&self, _to: &Lender) -> Loan<'_, T> {
         self.away.store(true, Relaxed);
         Loan(&self.memory)
+    }
+
+    /// What the device has already.
+    pub(crate) fn loan(&self) -> Option<Loan<'_, T>> {
+        self.away.load(Relaxed).then_some(Loan(&self.memory))
     }
 }
 

@@ -41,6 +41,7 @@ use crate::{
         Le32,
         Le64, //
     },
+    cmdq::Lender,
     doorbell::{
         Slot,
         SlotKind, //
@@ -236,14 +237,14 @@ impl CqData {
         }? Error))
     }
 
-    fn command(&self) -> CreateCq {
+    fn command(&self, to: &Lender) -> CreateCq {
         CreateCq {
             cqn: Le32::new(self.cqn()),
             eqn: Le32::new(self.eq.eqn),
             uar: Le32::new(self.slot.uar()),
             slot: Le16::new(self.slot.index()),
             log_size: self.log_size,
-            ring: self.ring.lend().translation(),
+            ring: self.ring.lend(to).translation(),
             ..Default::default()
         }
     }
@@ -486,7 +487,8 @@ impl CompletionQueue<Verbena> for CqData {
         let hw = &cq.hw;
         hw.tables.ensure::<CqContext>(&hw.cmdq, cq.cqn())?;
         hw.cqs.insert(cq.cqn(), cq)?;
-        hw.cmdq.give(&cq.command(), &[&cq.ring as &dyn Borrowed])?;
+        hw.cmdq
+            .give(|to| cq.command(to), &[&cq.ring as &dyn Borrowed])?;
         cq.set_cqe(1 << cq.log_size);
         if let Some(user) = caller.user() {
             cq.respond(user).inspect_err(|_| {

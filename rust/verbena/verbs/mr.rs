@@ -23,6 +23,7 @@ use crate::{
         Le32,
         Le64, //
     },
+    cmdq::Lender,
     hw::Hw,
     lent::{
         Borrowed,
@@ -96,6 +97,9 @@ pub(crate) struct MrData {
     /// `None`: the device's own key of all memory.
     key: Option<Key>,
     table: Option<Lent<PageTable>>,
+    /// Pages that the table has room for, and their size when it is made.
+    pages: usize,
+    log_page_size: u8,
     /// Pages of the last `map_sg`.
     mapped: Atomic<u32>,
     /// Pinned until the device has let go of it.
@@ -145,12 +149,13 @@ impl MrData {
                 iova: Le64::new(iova),
                 length: Le64::new(range.length),
                 page_offset: Le64::new(range.virt_addr & (pgsz - 1)),
-                pages: table.lend().translation(pages, log_page_size),
                 ..Default::default()
             },
             hw,
             key: Some(key),
             table: Some(table),
+            pages,
+            log_page_size,
             mapped: Atomic::new(0),
             umem: Some(umem),
         })
@@ -182,6 +187,8 @@ impl MrData {
             hw,
             key,
             table: None,
+            pages: 0,
+            log_page_size: 0,
             mapped: Atomic::new(0),
             umem: None,
         })
@@ -203,15 +210,28 @@ impl MrData {
                 key: Le32::new(key.key),
                 pdn: Le32::new(pd.pdn),
                 flags: Le32::new(mr_flags::FAST_REG),
-                pages: table.lend().translation(max_num_sg as usize, 12),
                 ..Default::default()
             },
             hw,
             key: Some(key),
             table: Some(table),
+            pages: max_num_sg as usize,
+            log_page_size: 12,
             mapped: Atomic::new(0),
             umem: None,
         })
+    }
+
+    fn command(&self, to: &Lender) -> CreateMr {
+        // The command names the pages too.
+        self.umem.as_ref().map(|umem| umem.lend(to));
+        let table = self.table.as_ref().map(|table| table.lend(to));
+        CreateMr {
+            pages: table.map_or(self.request.pages, |table| {
+                table.translation(self.pages, self.log_page_size)
+            }),
+            ..self.request
+        }
     }
 
     fn lent(&self) -> [&dyn Borrowed; 2] {
@@ -233,7 +253,7 @@ impl MrData {
             iova: Le64::new(mr.iova()),
             length: Le64::new(mr.length()),
             page_offset: Le64::new(mr.iova() & (page_size - 1)),
-            pages: table.lend().translation(
+            pages: table.loan().ok_or(EINVAL)?.translation(
                 mr.mapped.load(Relaxed) as usize,
                 // CAST: a power of two below 2^32.
                 page_size.trailing_zeros() as u8,
@@ -265,9 +285,7 @@ impl MemoryRegion<Verbena> for MrData {
         let key = match &mr.key {
             Some(key) => {
                 hw.tables.ensure::<MemoryEntry>(&hw.cmdq, key.key >> 8)?;
-                // The command names the pages too.
-                mr.umem.as_ref().map(Lent::lend);
-                hw.cmdq.give(&mr.request, &mr.lent())?;
+                hw.cmdq.give(|to| mr.command(to), &mr.lent())?;
                 key.key
             }
             None => hw.caps()?.local_dma_lkey.get(),

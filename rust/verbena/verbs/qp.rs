@@ -40,6 +40,7 @@ use crate::{
         Le32,
         Le64, //
     },
+    cmdq::Lender,
     doorbell::{
         Slot,
         SlotKind, //
@@ -343,11 +344,6 @@ impl QpData {
             log_sq_stride,
             log_rq_size,
             log_rq_stride,
-            sq: sq.lend().translation(),
-            rq: rq
-                .as_ref()
-                .map(|rq| rq.lend().translation())
-                .unwrap_or_default(),
             // CAST: not above the device's limits, which are below 256 and 65536.
             max_send_sge: wanted.max_send_sge.max(1) as u8,
             max_recv_sge: recv_sge as u8,
@@ -383,6 +379,18 @@ impl QpData {
             send <- new_irq_lock!(send),
             recv <- new_irq_lock!(recv),
         }? Error))
+    }
+
+    fn command(&self, to: &Lender) -> CreateQp {
+        CreateQp {
+            sq: self.sq.lend(to).translation(),
+            rq: self
+                .rq
+                .as_ref()
+                .map(|rq| rq.lend(to).translation())
+                .unwrap_or_default(),
+            ..self.request
+        }
     }
 
     fn respond(&self, user: &User<'_, Verbena>) -> Result {
@@ -818,7 +826,7 @@ impl QueuePair<Verbena> for QpData {
         hw.tables.ensure::<QpContext>(&hw.cmdq, qp.qpn())?;
         hw.qps.insert(qp.qpn(), qp)?;
         qp.set_qp_num(qp.qpn());
-        hw.cmdq.give(&qp.request, &qp.lent())?;
+        hw.cmdq.give(|to| qp.command(to), &qp.lent())?;
         attr.set_cap(&qp.cap);
         let known = || {
             if !qp.is_user() {

@@ -36,6 +36,7 @@ use crate::{
         Le32,
         Le64, //
     },
+    cmdq::Lender,
     doorbell::{
         Slot,
         SlotKind, //
@@ -320,18 +321,18 @@ impl SharedReceiveQueue<Verbena> for SrqData {
         let hw = &srq.number.hw;
         hw.tables.ensure::<SrqContext>(&hw.cmdq, srq.srqn())?;
         srq.place.clear();
-        let request = CreateSrq {
+        let request = |to: &Lender| CreateSrq {
             srqn: Le32::new(srq.srqn()),
             pdn: Le32::new(srq.pd().pdn),
             uar: Le32::new(srq.place.uar()),
             slot: Le16::new(srq.place.index()),
             log_size: srq.log_size,
             log_stride: srq.log_stride,
-            ring: srq.ring.lend().translation(),
+            ring: srq.ring.lend(to).translation(),
             limit: Le32::new(attr.srq_limit),
             ..Default::default()
         };
-        hw.cmdq.give(&request, &[&srq.ring as &dyn Borrowed])?;
+        hw.cmdq.give(request, &[&srq.ring as &dyn Borrowed])?;
         let finish = || {
             hw.srqs.insert(srq.srqn(), srq)?;
             let Some(user) = caller.user() else {
