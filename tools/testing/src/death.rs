@@ -2,7 +2,7 @@
 //! `verbena-guest-death KIND[=NUMBER]...`: the device dies under a process that is at work.
 //!
 //! Work is posted, then the NIC is made to misbehave by these kinds (`misbehave` in the guest). Whatever the kinds are, the
-//! driver has to find out by itself: everything that was posted completes exactly once, within [`LIMIT`], DEVICE_FATAL
+//! driver has to find out by itself: everything that was posted completes exactly once, within [`limit()`], DEVICE_FATAL
 //! comes once, and posting stays accepted and flushes. Then the process leaves its old context behind.
 //!
 //! `verbena-guest-death --queries SECONDS`: queries a queue pair that another thread modifies, for a NIC that is slow between
@@ -19,7 +19,9 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 /// Everything is flushed within this time.
-const LIMIT: Duration = Duration::from_secs(20);
+fn limit() -> Duration {
+    Duration::from_secs(20 * rig::slowness())
+}
 
 /// Bytes that a request moves: enough that a device that goes on has something to do.
 const LENGTH: usize = 1 << 16;
@@ -76,7 +78,7 @@ fn run(kinds: &[String]) -> TestResult {
     }
     let ctx = rig.ctx.clone();
     let reader = std::thread::spawn(move || {
-        let limit = LIMIT.as_millis() as i32;
+        let limit = limit().as_millis() as i32;
         let first = ctx.async_event(limit).map(|e| e.kind());
         let second = ctx.async_event(1000).map(|e| e.kind());
         (first, second)
@@ -173,9 +175,10 @@ fn ended(end: &End, receives: bool, ids: &[u64], began: Instant) -> TestResult {
     let mut done = 0;
     while done < ids.len() {
         ensure!(
-            began.elapsed() < LIMIT,
-            "{done} of {} completed within {LIMIT:?}",
-            ids.len()
+            began.elapsed() < limit(),
+            "{done} of {} completed within {:?}",
+            ids.len(),
+            limit()
         );
         for c in cq.poll(16).at("poll_cq")? {
             ensure!(done < ids.len(), "more completions than requests");

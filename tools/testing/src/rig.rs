@@ -68,7 +68,9 @@ pub mod wc {
 
 /// How long a test waits for what must come. Long, because a guest may be emulated on a loaded
 /// machine and the link may lose packets on purpose; nothing is ever concluded from waiting less.
-pub const PATIENCE: Duration = Duration::from_secs(25);
+pub fn patience() -> Duration {
+    Duration::from_secs(25 * slowness())
+}
 
 /// How long a test watches for what must not come.
 pub const QUIET: Duration = Duration::from_millis(300);
@@ -157,7 +159,7 @@ impl Rig {
 
     /// Waits for an asynchronous event.
     pub fn event(&self, what: &str) -> Result<AsyncEvent, Fail> {
-        let ms = PATIENCE.as_millis() as i32;
+        let ms = patience().as_millis() as i32;
         self.ctx
             .async_event(ms)
             .ok_or_else(|| format!("no asynchronous event: {what}").into())
@@ -383,7 +385,7 @@ pub fn relax(spins: &mut u32) {
 
 /// Polls until `n` completions came.
 pub fn wait(cq: &Cq, n: usize, what: &str) -> Result<Vec<Wc>, Fail> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + patience();
     let mut all = Vec::with_capacity(n);
     let mut spins = 0;
     while all.len() < n {
@@ -429,7 +431,7 @@ pub fn expect_quiet(cq: &Cq, quiet: Duration, what: &str) -> TestResult {
 
 /// Waits until a condition holds.
 pub fn wait_for(what: &str, mut cond: impl FnMut() -> Result<bool, Fail>) -> TestResult {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + patience();
     loop {
         if cond()? {
             return Ok(());

@@ -91,7 +91,7 @@ fn cycle(driver: &Path, address: &str, i: u64) -> TestResult {
     }
     let ctx = rig.ctx.clone();
     let reader = std::thread::spawn(move || {
-        let ms = rig::PATIENCE.as_millis() as i32;
+        let ms = rig::patience().as_millis() as i32;
         let first = ctx.async_event(ms).map(|e| e.kind());
         let second = ctx.async_event(300).map(|e| e.kind());
         (first, second)

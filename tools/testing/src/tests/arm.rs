@@ -48,7 +48,7 @@ fn send(p: &Pair, wr_id: u64, solicited: bool) -> TestResult {
 }
 
 fn expect_event(channel: &Channel, cq: &Cq, what: &str) -> TestResult {
-    let ms = PATIENCE.as_millis() as i32;
+    let ms = patience().as_millis() as i32;
     let element = channel
         .event(ms)
         .ok_or_else(|| Fail::Failed(format!("no event: {what}")))?;
@@ -182,7 +182,7 @@ fn usual_loop(rig: &Rig) -> TestResult {
         let mut next = 0;
         cq.arm(false)?;
         while next < TOTAL {
-            let until = Instant::now() + PATIENCE;
+            let until = Instant::now() + patience();
             while channel.event(100).is_none() {
                 ensure!(!failed.load(Ordering::Relaxed), "the sender stopped");
                 if Instant::now() > until {
@@ -345,7 +345,7 @@ fn crowd(rig: &Rig) -> TestResult {
         a.qp.post_send(&[wr.remote(b.mr.at(0), b.mr.rkey())])?;
     }
     let mut told: HashMap<_, u32> = HashMap::new();
-    let ms = PATIENCE.as_millis() as i32;
+    let ms = patience().as_millis() as i32;
     while told.len() < CROWD {
         let Some(element) = channel.event(ms) else {
             return Err(format!("only {} of {CROWD} CQs were told of", told.len()).into());

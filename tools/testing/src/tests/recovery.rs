@@ -99,7 +99,7 @@ fn keeps_others(rig: &Rig) -> TestResult {
             counts[(w.wr_id >> 32) as usize] += 1;
         }
         let stale = counts[1];
-        let deadline = std::time::Instant::now() + PATIENCE;
+        let deadline = std::time::Instant::now() + patience();
         while counts[0] < 6 || counts[2] < 6 {
             for w in cq.poll(16).at("poll_cq")? {
                 let k = (w.wr_id >> 32) as usize;
