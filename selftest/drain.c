@@ -422,7 +422,7 @@ static int move_twice(struct rig *rig)
 		struct ib_recv_wr wr = {};
 		int posted;
 
-		queue_work(system_unbound_wq, &m.work);
+		queue_work(system_dfl_wq, &m.work);
 		if (round % 2)
 			udelay(round % 50);
 		ret = to_init(a);

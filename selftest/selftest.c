@@ -14,6 +14,7 @@
 #include <linux/completion.h>
 #include <linux/delay.h>
 #include <linux/module.h>
+#include <linux/mutex.h>
 #include <linux/slab.h>
 #include <rdma/ib_cache.h>
 #include <rdma/ib_verbs.h>
@@ -1060,16 +1061,15 @@ static const struct {
 	{ "move-and-post", t_move_post, CQE },
 };
 
-static int selftest_add(struct ib_device *ibdev)
+/* The device, from when its tests are over until it goes; the lock keeps it. */
+static DEFINE_MUTEX(tested_lock);
+static struct ib_device *tested;
+
+static int run_tests(struct ib_device *ibdev)
 {
-	static bool done;
 	struct rig *rig;
 	int i, ret;
 
-	/* Once: a device that has died comes back under its old name. */
-	if (done || strcmp(dev_name(&ibdev->dev), dev))
-		return -EOPNOTSUPP;
-	done = true;
 	rig = kzalloc(sizeof(*rig), GFP_KERNEL);
 	if (!rig)
 		return -ENOMEM;
@@ -1100,11 +1100,93 @@ static int selftest_add(struct ib_device *ibdev)
 	return 0;
 }
 
+static int selftest_add(struct ib_device *ibdev)
+{
+	static bool done;
+	int ret;
+
+	if (strcmp(dev_name(&ibdev->dev), dev))
+		return -EOPNOTSUPP;
+	/* Once: a device that has died comes back under its old name. */
+	if (!done) {
+		done = true;
+		ret = run_tests(ibdev);
+		if (ret)
+			return ret;
+	}
+	mutex_lock(&tested_lock);
+	tested = ibdev;
+	mutex_unlock(&tested_lock);
+	return 0;
+}
+
+/*
+ * Writing to the parameter `connect` makes one of each object, connects the queue pairs and destroys
+ * everything, and returns the error if that fails: for who lets allocations fail in between.
+ */
+static int make_all(struct rig *rig)
+{
+	struct ib_srq_init_attr srq_attr = {
+		.attr = { .max_wr = DEPTH, .max_sge = 2 },
+		.srq_type = IB_SRQT_BASIC,
+	};
+	struct ib_srq *srq;
+	struct ib_mr *mr;
+	int ret;
+
+	rig->gid_index = find_gid(rig->ibdev);
+	if (rig->gid_index < 0)
+		return rig->gid_index;
+	ret = rig_open(rig, CQE);
+	if (ret)
+		return ret;
+	ret = connect_ends(rig);
+	if (ret)
+		return ret;
+	mr = ib_alloc_mr(rig->pd, IB_MR_TYPE_MEM_REG, 16);
+	if (IS_ERR(mr))
+		return PTR_ERR(mr);
+	ret = ib_dereg_mr(mr);
+	if (ret)
+		return ret;
+	srq = ib_create_srq(rig->pd, &srq_attr);
+	if (IS_ERR(srq))
+		return PTR_ERR(srq);
+	ib_destroy_srq(srq);
+	return 0;
+}
+
+static int connect_set(const char *val, const struct kernel_param *kp)
+{
+	struct rig *rig = kzalloc(sizeof(*rig), GFP_KERNEL);
+	int ret = -ENODEV;
+
+	if (!rig)
+		return -ENOMEM;
+	mutex_lock(&tested_lock);
+	if (tested) {
+		rig->ibdev = tested;
+		ret = make_all(rig);
+		rig_close(rig);
+	}
+	mutex_unlock(&tested_lock);
+	kfree(rig);
+	return ret;
+}
+
+static const struct kernel_param_ops connect_ops = { .set = connect_set };
+module_param_cb(connect, &connect_ops, NULL, 0200);
+MODULE_PARM_DESC(connect, "make, connect and destroy one of each object, now");
+
 /* The device goes. With `hold`, it has queues of ours, in whatever state it is itself. */
 static void selftest_remove(struct ib_device *ibdev, void *data)
 {
-	if (!strcmp(dev_name(&ibdev->dev), dev))
-		drain_held();
+	if (strcmp(dev_name(&ibdev->dev), dev))
+		return;
+	mutex_lock(&tested_lock);
+	tested = NULL;
+	mutex_unlock(&tested_lock);
+	drain_held();
 }
 
 static struct ib_client selftest_client = {

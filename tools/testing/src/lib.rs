@@ -27,6 +27,7 @@ pub mod hostile;
 #[macro_use]
 mod outcome;
 pub mod death;
+pub mod failnth;
 pub mod pattern;
 pub mod peer;
 pub mod rig;

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::bindings::*;
-use super::sys::{note_drop, readable, set_nonblocking, Errno};
+use super::sys::{note_drop, readable, set_nonblocking, DeviceMapping, Errno};
 use core::ffi::{c_int, c_void, CStr};
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -55,20 +55,49 @@ fn with_devices<R>(f: impl FnOnce(&[(String, *mut ibv_device)]) -> R) -> R {
 impl Context {
     /// Opens the device of that name.
     pub fn open(name: &str) -> Result<Arc<Context>, Errno> {
+        Context::open_by(name, |open| open())
+    }
+
+    /// Opens the device of that name by calling the function that `by` is given: what comes before,
+    /// the search for devices, is over then.
+    pub fn open_by<T>(
+        name: &str,
+        by: impl FnOnce(&dyn Fn() -> Result<Arc<Context>, Errno>) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
         with_devices(|devices| {
             let (_, device) = devices.iter().find(|d| d.0 == name).ok_or(Errno::ENODEV)?;
-            // SAFETY: a device of the list, which is freed only after this.
-            let raw = unsafe { ibv_open_device(*device) };
-            if raw.is_null() {
-                return Err(Errno::last());
-            }
-            let ctx = Context {
-                raw,
-                name: name.to_owned(),
-            };
-            set_nonblocking(ctx.async_fd());
-            Ok(Arc::new(ctx))
+            by(&|| {
+                // SAFETY: a device of the list, which is freed only after this.
+                let raw = unsafe { ibv_open_device(*device) };
+                if raw.is_null() {
+                    return Err(Errno::last());
+                }
+                let ctx = Context {
+                    raw,
+                    name: name.to_owned(),
+                };
+                set_nonblocking(ctx.async_fd());
+                Ok(Arc::new(ctx))
+            })
         })
+    }
+
+    /// Ends this process with what `by` returns. The function that `by` is given closes the device's
+    /// file while all of the process's objects are alive, so that the kernel has to destroy them.
+    pub fn close_under_all(&self, by: impl FnOnce(&dyn Fn()) -> c_int) -> ! {
+        // A mapping holds the file, too.
+        for mapping in DeviceMapping::find("/uverbs") {
+            mapping.unmap();
+        }
+        // SAFETY: valid while `self` lives; the field never changes.
+        let fd = unsafe { (*self.raw).cmd_fd };
+        let status = by(&|| {
+            // SAFETY: a descriptor of ours. The library may not use it any more, and does not: the
+            // process ends below without running any destructor.
+            unsafe { libc::close(fd) };
+        });
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(status) }
     }
 
     pub(super) fn raw(&self) -> *mut ibv_context {
@@ -273,7 +302,7 @@ impl fmt::Debug for EventType {
 
 /// A protection domain.
 pub struct Pd {
-    raw: *mut ibv_pd,
+    pub(super) raw: *mut ibv_pd,
     pub ctx: Arc<Context>,
 }
 
@@ -290,6 +319,9 @@ impl Pd {
 
 impl Drop for Pd {
     fn drop(&mut self) {
+        if self.raw.is_null() {
+            return;
+        }
         // SAFETY: every object of the domain holds an `Arc` to it, so all are gone.
         let ret = unsafe { ibv_dealloc_pd(self.raw) };
         note_drop("PD", Errno::check(ret));

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// A completion channel: the descriptor that completion events arrive at.
 pub struct Channel {
-    raw: *mut ibv_comp_channel,
+    pub(super) raw: *mut ibv_comp_channel,
     ctx: Arc<Context>,
 }
 
@@ -61,6 +61,9 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
+        if self.raw.is_null() {
+            return;
+        }
         // SAFETY: CQs hold an `Arc` to their channel, so none is left.
         let code = unsafe { ibv_destroy_comp_channel(self.raw) };
         note_drop("channel", Errno::check(code));
@@ -70,7 +73,7 @@ impl Drop for Channel {
 
 /// A completion queue.
 pub struct Cq {
-    raw: *mut ibv_cq,
+    pub(super) raw: *mut ibv_cq,
     channel: Option<Arc<Channel>>,
     ctx: Arc<Context>,
 }
@@ -187,6 +190,9 @@ impl Cq {
 
 impl Drop for Cq {
     fn drop(&mut self) {
+        if self.raw.is_null() {
+            return;
+        }
         // SAFETY: QPs hold an `Arc` to their CQs, so none is left.
         let ret = unsafe { ibv_destroy_cq(self.raw) };
         note_drop("CQ", Errno::check(ret));

@@ -8,7 +8,8 @@
 //! | `context.rs` | device, context, protection domain, asynchronous events, port and GID queries |
 //! | `mr.rs` | memory regions |
 //! | `cq.rs` | completion channels and queues |
-//! | `qp.rs` | queue pairs, shared receive queues, work requests |
+//! | `qp.rs` | queue pairs, shared receive queues, address handles, work requests |
+//! | `destroy.rs` | destroying any of them, with the result |
 //!
 //! Objects hold a reference to what they were made from, so they are destroyed in the only order
 //! that verbs allow; a destroy that fails in `Drop` is counted ([`sys::drop_failures`]) and fails
@@ -16,6 +17,7 @@
 mod bindings;
 pub mod context;
 pub mod cq;
+pub mod destroy;
 pub mod mr;
 pub mod qp;
 pub mod sys;

@@ -22,7 +22,7 @@ pub mod access {
 
 /// A registered buffer. The buffer outlives the registration.
 pub struct Mr {
-    raw: *mut ibv_mr,
+    pub(super) raw: *mut ibv_mr,
     pub buf: Arc<Buf>,
     _pd: Arc<Pd>,
 }
@@ -93,6 +93,9 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
+        if self.raw.is_null() {
+            return;
+        }
         // SAFETY: `raw` came from registering and is deregistered once.
         let ret = unsafe { ibv_dereg_mr(self.raw) };
         note_drop("MR", Errno::check(ret));

@@ -6,6 +6,7 @@ use super::bindings::*;
 use super::context::{Element, Pd};
 use super::cq::Cq;
 use super::sys::{note_drop, Errno};
+use core::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
@@ -202,7 +203,7 @@ pub struct QpInit {
 
 /// A queue pair.
 pub struct Qp {
-    raw: *mut ibv_qp,
+    pub(super) raw: *mut ibv_qp,
     /// What the provider granted.
     pub cap: ibv_qp_cap,
     pub init: QpInit,
@@ -343,6 +344,9 @@ impl Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
+        if self.raw.is_null() {
+            return;
+        }
         // SAFETY: `raw` came from creating and is destroyed once.
         let ret = unsafe { ibv_destroy_qp(self.raw) };
         note_drop("QP", Errno::check(ret));
@@ -351,7 +355,7 @@ impl Drop for Qp {
 
 /// A shared receive queue.
 pub struct Srq {
-    raw: *mut ibv_srq,
+    pub(super) raw: *mut ibv_srq,
     pd: Arc<Pd>,
 }
 
@@ -381,6 +385,24 @@ impl Srq {
         }))
     }
 
+    /// Sets the limit below which an event is raised.
+    pub fn set_limit(&self, srq_limit: u32) -> Result<(), Errno> {
+        let mut attr = ibv_srq_attr {
+            srq_limit,
+            ..ibv_srq_attr::default()
+        };
+        const LIMIT: c_int = 1 << 1;
+        // SAFETY: a valid SRQ and attributes.
+        Errno::check(unsafe { ibv_modify_srq(self.raw, &mut attr, LIMIT) })
+    }
+
+    pub fn query(&self) -> Result<ibv_srq_attr, Errno> {
+        let mut attr = ibv_srq_attr::default();
+        // SAFETY: a valid SRQ and out pointer.
+        Errno::check(unsafe { ibv_query_srq(self.raw, &mut attr) })?;
+        Ok(attr)
+    }
+
     pub fn post(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
         let mut wrs = wrs.to_vec();
         let mut list = recv_list(&mut wrs);
@@ -402,8 +424,43 @@ impl Srq {
 
 impl Drop for Srq {
     fn drop(&mut self) {
+        if self.raw.is_null() {
+            return;
+        }
         // SAFETY: QPs hold an `Arc` to their SRQ, so none is left.
         let ret = unsafe { ibv_destroy_srq(self.raw) };
         note_drop("SRQ", Errno::check(ret));
+    }
+}
+
+/// An address handle.
+pub struct Ah {
+    pub(super) raw: *mut ibv_ah,
+    _pd: Arc<Pd>,
+}
+
+impl Ah {
+    pub fn new(pd: &Arc<Pd>, attr: &ibv_ah_attr) -> Result<Ah, Errno> {
+        let mut attr = *attr;
+        // SAFETY: a valid PD and attributes.
+        let raw = unsafe { ibv_create_ah(pd.raw(), &mut attr) };
+        if raw.is_null() {
+            return Err(Errno::last());
+        }
+        Ok(Ah {
+            raw,
+            _pd: pd.clone(),
+        })
+    }
+}
+
+impl Drop for Ah {
+    fn drop(&mut self) {
+        if self.raw.is_null() {
+            return;
+        }
+        // SAFETY: `raw` came from creating and is destroyed once.
+        let ret = unsafe { ibv_destroy_ah(self.raw) };
+        note_drop("AH", Errno::check(ret));
     }
 }

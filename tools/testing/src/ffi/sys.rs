@@ -185,6 +185,20 @@ pub fn readable(fd: c_int, ms: i32) -> bool {
     n > 0 && p.revents & (libc::POLLIN | libc::POLLERR | libc::POLLHUP) != 0
 }
 
+/// Has the C library keep the memory that it got, so that allocations do not ask the kernel.
+pub fn hoard() {
+    const ENOUGH: c_int = 64 << 20;
+    for option in [
+        libc::M_TRIM_THRESHOLD,
+        libc::M_TOP_PAD,
+        libc::M_MMAP_THRESHOLD,
+    ] {
+        // SAFETY: no pointers.
+        unsafe { libc::mallopt(option, ENOUGH) };
+    }
+    drop(vec![1u8; 16 << 20]);
+}
+
 /// Makes reads from `fd` return EAGAIN instead of waiting.
 pub(super) fn set_nonblocking(fd: c_int) {
     // SAFETY: F_GETFL has no pointer argument.
@@ -239,6 +253,13 @@ impl DeviceMapping {
                 })
             })
             .collect()
+    }
+
+    /// Takes the mapping away. Who still uses it, the provider first of all, is hit by SIGSEGV.
+    pub(super) fn unmap(self) {
+        // SAFETY: a mapping of a device's file, in which no Rust object lives; the only caller ends the
+        // process next.
+        unsafe { libc::munmap(self.start as *mut libc::c_void, self.len) };
     }
 
     /// Where it is, which tells one mapping from another.

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! `verbena-guest-failnth`: every allocation of every verb fails once.
+//!
+//! A kernel with fault injection lets the n-th allocation of a thread fail when n is written to
+//! `/proc/self/fail-nth`. For each [`verbs::Verb`], n grows from 1 until the verb is through without
+//! having met the failure. Each time the verb must end, in success or with an error; it must do as
+//! it says, for what it made can be destroyed and what it failed to destroy is still there; and when
+//! all of its allocations have failed once, as many objects exist as before. What leaks otherwise,
+//! and what the kernel complains of, is found by the kernel's own checkers (`scripts/vm --kernel
+//! debug`).
+//!
+//! What the core does otherwise is listed in `Documentation/testing.md`.
+mod inject;
+mod verbs;
+
+use crate::ffi::context::Context;
+use crate::ffi::sys::{self, Errno};
+use crate::outcome::Context as _;
+use crate::rig::{self, Rig};
+use crate::{runner, Fail};
+use inject::{Injector, Shot};
+use std::collections::BTreeMap;
+use std::process::{Command, ExitCode};
+
+/// No verb allocates this often: something is wrong with the counting.
+const MOST: u32 = 5000;
+
+const HELP: &str = "usage: verbena-guest-failnth [--list] [--filter SUBSTR]...
+
+Without a filter, all verbs but binding and unbinding the driver, which take an hour.
+
+Prints `ok VERB N` (N allocations failed, one at a time), `FAILED VERB: reason` or
+`skipped VERB: reason`, and at the end `N passed, N failed[, N skipped]`. As root, on a kernel with
+fault injection.";
+
+/// The program `verbena-guest-failnth`.
+pub fn main() -> ExitCode {
+    let mut filters = Vec::new();
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        match (arg.as_str(), args.next()) {
+            ("--list", None) => {
+                verbs::VERBS.iter().for_each(|v| println!("{}", v.name));
+                return ExitCode::SUCCESS;
+            }
+            ("--filter", Some(text)) => filters.push(text),
+            // The child that `verbs` starts.
+            ("--close", Some(n)) => return close(n.parse().unwrap_or(0)),
+            _ => {
+                eprintln!("{HELP}");
+                return ExitCode::from(2);
+            }
+        }
+    }
+    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
+    let prepared = runner::set_env(None, None)
+        .map_err(Fail::from)
+        .and_then(|()| inject::enable().at("switching fault injection on"));
+    if let Err(why) = prepared {
+        println!("FAILED setup: {why:?}\n0 passed, 1 failed");
+        return ExitCode::FAILURE;
+    }
+    for verb in verbs::VERBS {
+        let wanted = |f: &String| verb.name.contains(f.as_str());
+        let chosen = match filters.is_empty() {
+            true => !verbs::LONG.contains(&verb.name),
+            false => filters.iter().any(wanted),
+        };
+        if !chosen {
+            continue;
+        }
+        match sweep(verb) {
+            Ok(told) => {
+                println!("ok {} {told}", verb.name);
+                passed += 1;
+            }
+            Err(Fail::Skipped(why)) => {
+                println!("skipped {}: {why}", verb.name);
+                skipped += 1;
+            }
+            Err(Fail::Failed(why)) => {
+                println!("FAILED {}: {why}", verb.name);
+                failed += 1;
+            }
+        }
+    }
+    let tail = match skipped {
+        0 => String::new(),
+        n => format!(", {n} skipped"),
+    };
+    println!("{passed} passed, {failed} failed{tail}");
+    ExitCode::from(u8::from(failed > 0))
+}
+
+/// Lets every allocation of a verb fail. Returns how many there were and what the verb said then.
+fn sweep(verb: &verbs::Verb) -> Result<String, Fail> {
+    sys::hoard();
+    let mut injector = Injector::new().at("opening fail-nth")?;
+    let before = objects()?;
+    let mut said: BTreeMap<String, u32> = BTreeMap::new();
+    for n in 1..=MOST {
+        let mut shot = Shot::new(&mut injector, n);
+        (verb.run)(&mut shot).at(&format!("allocation {n}"))?;
+        ensure_eq!(
+            sys::drop_failures(),
+            0,
+            "objects that could not be destroyed, allocation {n}"
+        );
+        let Some(outcome) = shot.outcome() else {
+            return Err(format!("the verb was not tried, allocation {n}").into());
+        };
+        if !outcome.fired {
+            ensure_eq!(outcome.error, None, "the verb with nothing failing");
+            ensure_eq!(objects()?, before, "objects that exist, before and after");
+            let said: Vec<_> = said.iter().map(|(k, v)| format!("{k} {v}")).collect();
+            return Ok(format!("{}: {}", n - 1, said.join(", ")));
+        }
+        let key = outcome
+            .error
+            .map_or("success".to_owned(), |e| e.to_string());
+        *said.entry(key).or_default() += 1;
+    }
+    Err(format!("more than {MOST} allocations").into())
+}
+
+/// What the core counts of this device: `pd 3 cq 2 ...`.
+fn objects() -> Result<String, Fail> {
+    let out = Command::new("rdma")
+        .args(["resource", "show", &rig::env().device])
+        .output()?;
+    ensure!(out.status.success(), "rdma resource show: {}", out.status);
+    Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned())
+}
+
+/// The child of [`verbs::close`]: closes the device's file under a rig. Its status tells whether the
+/// failure was met.
+fn close(n: u32) -> ExitCode {
+    let run = || -> Result<std::convert::Infallible, Fail> {
+        runner::set_env(None, None)?;
+        let rig = Rig::new()?;
+        let _everything = verbs::Everything::new(&rig)?;
+        let mut injector = Injector::new()?;
+        let before = objects()?;
+        rig.ctx.close_under_all(|close| {
+            let met = injector.around(n, close);
+            match objects() {
+                Ok(after) if after != before => i32::from(met.1) + verbs::CLOSED,
+                after => {
+                    eprintln!("closed, and there is {after:?}, as before");
+                    1
+                }
+            }
+        })
+    };
+    let Err(why) = run();
+    eprintln!("{why:?}");
+    ExitCode::FAILURE
+}
+
+/// Opens the device, searching for it before `by` is called.
+fn open<T>(
+    by: impl FnOnce(&dyn Fn() -> Result<std::sync::Arc<Context>, Errno>) -> Result<T, Errno>,
+) -> Result<T, Fail> {
+    Context::open_by(&rig::env().device, by).map_err(Fail::from)
+}

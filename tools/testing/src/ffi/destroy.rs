@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! Destroying an object by hand, for who wants to see it fail: the object is returned then.
+#![allow(unsafe_code)]
+
+use super::bindings::*;
+use super::context::Pd;
+use super::cq::{Channel, Cq};
+use super::mr::Mr;
+use super::qp::{Ah, Qp, Srq};
+use super::sys::Errno;
+use std::sync::Arc;
+
+/// What can be destroyed.
+pub trait Destroy: Sized {
+    /// Destroys the object. On an error nothing has happened to it.
+    fn destroy(self) -> Result<(), (Errno, Self)>;
+}
+
+/// For an object with one owner.
+macro_rules! owned {
+    ($type:ty, $verb:ident) => {
+        impl Destroy for $type {
+            fn destroy(mut self) -> Result<(), (Errno, Self)> {
+                // SAFETY: a valid object; on success the pointer is cleared, so that `Drop`, the only
+                // one that still sees it, leaves it alone.
+                match Errno::check(unsafe { $verb(self.raw) }) {
+                    Ok(()) => {
+                        self.raw = std::ptr::null_mut();
+                        Ok(())
+                    }
+                    Err(errno) => Err((errno, self)),
+                }
+            }
+        }
+    };
+}
+
+/// For an object that others may hold: EBUSY while they do.
+macro_rules! shared {
+    ($type:ty, $verb:ident) => {
+        impl Destroy for Arc<$type> {
+            fn destroy(mut self) -> Result<(), (Errno, Self)> {
+                let Some(only) = Arc::get_mut(&mut self) else {
+                    return Err((Errno::EBUSY, self));
+                };
+                // SAFETY: as above; nobody else holds the object.
+                match Errno::check(unsafe { $verb(only.raw) }) {
+                    Ok(()) => {
+                        only.raw = std::ptr::null_mut();
+                        Ok(())
+                    }
+                    Err(errno) => Err((errno, self)),
+                }
+            }
+        }
+    };
+}
+
+owned!(Qp, ibv_destroy_qp);
+owned!(Mr, ibv_dereg_mr);
+owned!(Ah, ibv_destroy_ah);
+shared!(Pd, ibv_dealloc_pd);
+shared!(Cq, ibv_destroy_cq);
+shared!(Srq, ibv_destroy_srq);
+shared!(Channel, ibv_destroy_comp_channel);
