@@ -4,7 +4,7 @@
 # Needs root on Debian 12 or 13; installs and fetches what it lacks.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench bench-engine sim mutants fuzz coverage judges vm modules tools clean
+.PHONY: help run test test-debug check bench bench-engine sim mutants fuzz coverage judges vm modules tools clean
 
 help:    ## this list
 	@sed -nE 's/^([a-z-]+): *[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -14,6 +14,9 @@ run:     ## build everything, boot a guest, show the device and a table of perft
 
 test:    ## all tests, ending with `N passed, N failed`; `make test SUITES='unit guest'`: only those of scripts/test --list
 	@scripts/test $(SUITES)
+
+test-debug: ## the suites that matter there on the debug kernel, which is built first (an hour): scripts/test --debug
+	@scripts/test --debug $(SUITES)
 
 check:   ## formatting, clippy in both builds, ABI layout and version, SPDX, unsafe walls, dependencies, links, shellcheck
 	@scripts/check-style
