@@ -194,7 +194,8 @@ apt_transport() {
 	apt-config dump 2>/dev/null | grep -E '^Acquire::(https?|ftp|Retries|ForceIPv)' | grep -v ' "";$' || true
 }
 
-# used DIRECTORY: marks what the cache holds as used now; forget_unused: removes what no checkout has used for two weeks.
+# used DIRECTORY: marks what the cache holds as used now; forget_unused: removes what no checkout has used for two weeks,
+# and what interrupted builds left.
 used() { touch "$1/.used" 2>/dev/null || true; }
 forget_unused() {
 	local d
@@ -202,6 +203,7 @@ forget_unused() {
 		[ -e "$d/.used" ] || continue
 		[ -z "$(find "$d/.used" -mtime +14)" ] || rm -rf --one-file-system "$d"
 	done
+	find "$cache" -maxdepth 1 -name 'mmdebstrap.*' -mmin +120 -exec rm -rf --one-file-system {} +
 }
 
 hash_of() { sha256sum | cut -c 1-12; }
