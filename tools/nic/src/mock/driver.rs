@@ -93,6 +93,26 @@ impl Driver {
         }
     }
 
+    /// Gives the device memory for one chunk of a table; its DMA address.
+    pub fn give_chunk(&mut self, table: Table, chunk: u32) -> u64 {
+        let addr = self.alloc(TABLE_CHUNK_SIZE as u64);
+        self.must(&SetTableChunk {
+            table: table.to_raw(),
+            chunk: chunk.into(),
+            addr: addr.into(),
+            ..Default::default()
+        });
+        addr
+    }
+
+    /// Gives the device memory for the contexts `C` of all numbers below one. It has the first chunk.
+    pub fn room_for<C>(&mut self, table: Table, count: u32) {
+        let chunks = (count as usize * size_of::<C>()).div_ceil(TABLE_CHUNK_SIZE);
+        for chunk in 1..chunks as u32 {
+            self.give_chunk(table, chunk);
+        }
+    }
+
     /// Does what a driver's probe does.
     pub fn bring_up(&mut self) {
         self.cmdq = self.alloc(4096);
@@ -106,13 +126,8 @@ impl Driver {
         self.device.enable_cmdq(&self.ram);
         assert_eq!(self.regs.read(regs::STATUS), regs::STATUS_READY);
         for table in Table::ALL {
-            let addr = self.alloc(TABLE_CHUNK_SIZE as u64);
+            let addr = self.give_chunk(*table, 0);
             self.tables.insert(*table, addr);
-            self.must(&SetTableChunk {
-                table: table.to_raw(),
-                addr: addr.into(),
-                ..Default::default()
-            });
         }
         self.area = self.alloc(doorbell::AREA_SIZE as u64);
         self.must(&CreateUar {

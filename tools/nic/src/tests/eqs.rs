@@ -3,7 +3,7 @@
 //! Event queues that are smaller than what is to be told.
 
 use crate::mock::{flat, Driver, GuestWords};
-use verbena_abi::cmd::{CreateCq, CreateUar, DestroyCq, SetTableChunk, Table, TABLE_CHUNK_SIZE};
+use verbena_abi::cmd::{CreateCq, CreateUar, DestroyCq, Table};
 use verbena_abi::cqe::{Cqe, Tail, CQE_SIZE};
 use verbena_abi::ctx::CqContext;
 use verbena_abi::doorbell::{self, Arm, ArmMode, Words, AREA_SIZE, AREA_SLOTS};
@@ -24,16 +24,7 @@ pub(super) struct Many {
 impl Many {
     pub(super) fn new(cqs: u32) -> Self {
         let mut d = Driver::new();
-        let chunks = (cqs as usize * size_of::<CqContext>()).div_ceil(TABLE_CHUNK_SIZE);
-        for chunk in 1..chunks as u32 {
-            let addr = d.alloc(TABLE_CHUNK_SIZE as u64);
-            d.must(&SetTableChunk {
-                table: Table::Cqc.to_raw(),
-                chunk: chunk.into(),
-                addr: addr.into(),
-                ..Default::default()
-            });
-        }
+        d.room_for::<CqContext>(Table::Cqc, cqs);
         let count = cqs.div_ceil(AREA_SLOTS as u32);
         let areas = d.alloc(u64::from(count) * AREA_SIZE as u64);
         for n in 0..count {
@@ -68,6 +59,22 @@ impl Many {
             });
         }
         many
+    }
+
+    /// The same, all of them armed once the device has looked at everything else.
+    pub(super) fn armed(cqs: u32) -> Self {
+        let mut many = Self::new(cqs);
+        many.d.run();
+        for cqn in 0..cqs {
+            many.arm(cqn);
+        }
+        many
+    }
+
+    /// In how many areas the device has seen the arm of the first CQ.
+    pub(super) fn seen(&self) -> u32 {
+        let uars = self.d.device.shared.uars.iter();
+        uars.filter(|(_, uar)| uar.cq_seen[0] != 0).count() as u32
     }
 
     fn place(cqn: u32) -> (u32, u16) {

@@ -21,20 +21,6 @@ use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
 
-/// Gives the device memory for the contexts of queue pairs below a number.
-fn room_for_qps(d: &mut Driver, count: u32) {
-    let chunks = (count as usize * size_of::<QpContext>()).div_ceil(TABLE_CHUNK_SIZE);
-    for chunk in 1..chunks as u32 {
-        let addr = d.alloc(TABLE_CHUNK_SIZE as u64);
-        d.must(&SetTableChunk {
-            table: Table::Qpc.to_raw(),
-            chunk: chunk.into(),
-            addr: addr.into(),
-            ..Default::default()
-        });
-    }
-}
-
 fn write_cqes(d: &mut Driver, cq: &CqHandle, ids: std::ops::Range<u32>) {
     let tail = Tail {
         status: 0,
@@ -101,7 +87,7 @@ fn a_cq_that_dies_while_it_moves_is_not_moved() {
 #[test]
 fn counters_are_added_up_over_several_slices() {
     let mut p = Pair::new();
-    room_for_qps(&mut p.d, 1300);
+    p.d.room_for::<QpContext>(Table::Qpc, 1300);
     for qpn in [700, 1200] {
         let mut request = p.d.qp_request(&p.cq_a.clone(), &p.cq_a.clone());
         request.qpn = qpn.into();
@@ -159,13 +145,7 @@ fn numbers_that_are_free_make_no_portion_long() {
     let mut d = Driver::new();
     let cqn = 3 * LOOKS;
     let per_chunk = (TABLE_CHUNK_SIZE / size_of::<CqContext>()) as u32;
-    let chunk = d.alloc(TABLE_CHUNK_SIZE as u64);
-    d.must(&SetTableChunk {
-        table: Table::Cqc.to_raw(),
-        chunk: (cqn / per_chunk).into(),
-        addr: chunk.into(),
-        ..Default::default()
-    });
+    d.give_chunk(Table::Cqc, cqn / per_chunk);
     let ring = d.alloc(4096);
     d.must(&CreateCq {
         cqn: cqn.into(),
@@ -227,7 +207,7 @@ fn queue_pairs_follow_a_cq_over_several_slices() {
     const COUNT: u32 = 300;
     let mut p = Pair::new();
     let tiny = p.d.create_cq(2);
-    room_for_qps(&mut p.d, COUNT + 200);
+    p.d.room_for::<QpContext>(Table::Qpc, COUNT + 200);
     let areas = COUNT.div_ceil(AREA_SLOTS as u32);
     let area = p.d.alloc(u64::from(areas) * AREA_SIZE as u64);
     for n in 0..areas {
@@ -277,44 +257,27 @@ fn queue_pairs_follow_a_cq_over_several_slices() {
 #[test]
 fn a_slice_looks_at_so_many_slots() {
     let count = SLICE_LOOKS + 3 * AREA_SLOTS as u32;
-    let mut many = Many::new(count);
-    many.d.run();
-    for cqn in 0..count {
-        many.arm(cqn);
-    }
-    let seen = |many: &Many| {
-        let uars = many.d.device.shared.uars.iter();
-        uars.map(|(_, uar)| u32::from(uar.cq_seen[0] != 0))
-            .sum::<u32>()
-    };
+    let mut many = Many::armed(count);
     let all = count / AREA_SLOTS as u32;
-    assert_eq!(seen(&many), 0);
+    assert_eq!(many.seen(), 0);
     let next = many.d.device.run_slice(&many.d.ram, many.d.now);
     assert!(next.busy);
-    assert_eq!(seen(&many), SLICE_LOOKS / AREA_SLOTS as u32);
+    assert_eq!(many.seen(), SLICE_LOOKS / AREA_SLOTS as u32);
     many.d.device.run_slice(&many.d.ram, many.d.now);
-    assert_eq!(seen(&many), all);
+    assert_eq!(many.seen(), all);
 }
 
 #[test]
 fn falling_asleep_looks_at_so_many_slots() {
     let count = SLICE_LOOKS + 3 * AREA_SLOTS as u32;
-    let mut many = Many::new(count);
-    many.d.run();
-    for cqn in 0..count {
-        many.arm(cqn);
-    }
-    let seen = |many: &Many| {
-        let uars = many.d.device.shared.uars.iter();
-        uars.filter(|(_, uar)| uar.cq_seen[0] != 0).count() as u32
-    };
+    let mut many = Many::armed(count);
     let all = count / AREA_SLOTS as u32;
     assert!(!many.d.device.fall_asleep(&many.d.ram));
     // One look for the counter of a group, and one for each of its slots.
-    assert!((1..=SLICE_LOOKS / AREA_SLOTS as u32).contains(&seen(&many)));
+    assert!((1..=SLICE_LOOKS / AREA_SLOTS as u32).contains(&many.seen()));
     // The others are awake, so that the next slices find what is there.
     many.d.run();
-    assert_eq!(seen(&many), all);
+    assert_eq!(many.seen(), all);
     assert!(many.d.device.fall_asleep(&many.d.ram));
 }
 
