@@ -7,29 +7,27 @@
 
 use crate::{
     bindings,
-    count::{
-        Counted,
-        Objects, //
-    },
-    device::{
-        Device,
-        Operations, //
-    },
+    device::Operations,
     errno::eopnotsupp,
     gid::Gid,
     object::{
-        caller,
-        object_size, //
+        core_members,
+        object_size,
+        InPd,
+        Managed,
+        Object, //
     },
     pd::Pd,
     udata::Caller,
     Unsupported, //
 };
-use core::mem::ManuallyDrop;
+use core::{
+    marker::PhantomData,
+    mem::ManuallyDrop, //
+};
 use kernel::{
     error::from_result,
-    prelude::*,
-    types::Opaque, //
+    prelude::*, //
 };
 
 /// Global route of an address vector.
@@ -134,47 +132,35 @@ pub trait AddressHandle<D: Operations>: Sized + Send + Sync {
 }
 
 /// An address handle.
-#[repr(C)]
-pub struct Ah<D: Operations> {
-    raw: Opaque<bindings::ib_ah>,
-    _count: Counted<Objects>,
-    data: D::Ah,
+pub type Ah<D> = Managed<AhObject<D>>;
+
+/// The kind of object that an [`Ah`] is.
+pub struct AhObject<D>(PhantomData<D>);
+
+// SAFETY: The core sets `device` and `pd` before `create`.
+unsafe impl<D: Operations> Object for AhObject<D> {
+    type Driver = D;
+    type Extra = ();
+    type Data = D::Ah;
+
+    const NAME: &'static str = "address handle";
+
+    core_members!(ib_ah, user as pd);
+
+    fn destroy(_ah: &Ah<D>) -> Result {
+        Ok(())
+    }
 }
 
-// SAFETY: An `ib_ah` may be used from any thread; the data is `Send`.
-unsafe impl<D: Operations> Send for Ah<D> {}
-// SAFETY: As above; the data is `Sync`.
-unsafe impl<D: Operations> Sync for Ah<D> {}
-
-impl<D: Operations> core::ops::Deref for Ah<D> {
-    type Target = D::Ah;
-
-    fn deref(&self) -> &D::Ah {
-        &self.data
+// SAFETY: As above.
+unsafe impl<D: Operations> InPd for AhObject<D> {
+    unsafe fn pd(ah: *mut bindings::ib_ah) -> *mut bindings::ib_pd {
+        // SAFETY: NEW or STARTED: set, and constant.
+        unsafe { (*ah).pd }
     }
 }
 
 impl<D: Operations> Ah<D> {
-    /// # Safety
-    ///
-    /// `raw` must be an address handle of a device of `D`, alive for `'a`.
-    pub(crate) unsafe fn from_raw<'a>(raw: *mut bindings::ib_ah) -> &'a Self {
-        // SAFETY: `repr(C)` with the `ib_ah` first; see above.
-        unsafe { &*raw.cast() }
-    }
-
-    /// Its device.
-    pub fn device(&self) -> &Device<D> {
-        // SAFETY: Set by the core before `create`, constant.
-        unsafe { Device::from_raw((*self.raw.get()).device) }
-    }
-
-    /// Its protection domain.
-    pub fn pd(&self) -> &Pd<D> {
-        // SAFETY: Set by the core before `create`, constant; it outlives the handle.
-        unsafe { Pd::from_raw((*self.raw.get()).pd) }
-    }
-
     pub(crate) const fn fill_ops(ops: &mut bindings::ib_device_ops) {
         if !<D::Ah as AddressHandle<D>>::SUPPORTED {
             return;
@@ -183,54 +169,46 @@ impl<D: Operations> Ah<D> {
         ops.create_ah = Some(Self::op_create);
         ops.create_user_ah = Some(Self::op_create);
         ops.query_ah = Some(Self::op_query);
-        ops.destroy_ah = Some(Self::op_destroy);
+        ops.destroy_ah = Some(Self::op_destroy_ah);
     }
 
     /// # Safety
     ///
-    /// Only for the core, with a zeroed object of [`Self`]'s size.
+    /// For the core: NEW, ARGUMENTS.
     unsafe extern "C" fn op_create(
         ah: *mut bindings::ib_ah,
         init: *mut bindings::rdma_ah_init_attr,
         udata: *mut bindings::ib_udata,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: The core has set the protection domain; `udata` is `NULL` or from a bundle of our
-            // device, and valid for the call.
-            let caller = unsafe { caller::<D>(udata, !(*(*ah).pd).uobject.is_null()) }?;
-            // SAFETY: The core passes what it was asked for.
-            let (attr, flags, pd) = unsafe {
+            // SAFETY: NEW, ARGUMENTS.
+            let (caller, attr, flags, pd) = unsafe {
                 (
+                    Self::caller(ah, udata)?,
                     AhAttr::from_raw((*init).ah_attr),
                     (*init).flags,
                     Pd::<D>::from_raw((*ah).pd),
                 )
             };
             let may_sleep = flags & bindings::rdma_create_ah_flags_RDMA_CREATE_AH_SLEEPABLE != 0;
-            let data = D::Ah::create(pd, &attr, may_sleep, &caller)?;
-            caller.finish_input()?;
-            caller.finish_output()?;
-            let this = ah.cast::<Self>();
-            // SAFETY: The memory behind the C struct is ours.
-            unsafe {
-                (&raw mut (*this)._count).write(Counted::new());
-                (&raw mut (*this).data).write(data);
-            }
+            let data = D::Ah::create(pd, &attr, may_sleep, &caller);
+            // SAFETY: NEW.
+            unsafe { Self::build(ah, data) }?.start(&caller, |_| Ok(()))?;
             Ok(0)
         })
     }
 
     /// # Safety
     ///
-    /// Only for the core, with a created handle.
+    /// For the core: STARTED, ARGUMENTS.
     unsafe extern "C" fn op_query(
         ah: *mut bindings::ib_ah,
         attr: *mut bindings::rdma_ah_attr,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: Created.
+            // SAFETY: STARTED.
             let ah = unsafe { Self::from_raw(ah) };
-            // SAFETY: The caller's to fill.
+            // SAFETY: ARGUMENTS: the caller's to fill.
             D::Ah::query(ah)?.write(unsafe { &mut *attr });
             Ok(0)
         })
@@ -238,11 +216,10 @@ impl<D: Operations> Ah<D> {
 
     /// # Safety
     ///
-    /// Only for the core, with a created handle.
-    unsafe extern "C" fn op_destroy(ah: *mut bindings::ib_ah, _flags: u32) -> c_int {
-        // SAFETY: The core frees the memory next; nobody else refers to it.
-        unsafe { core::ptr::drop_in_place(ah.cast::<Self>()) };
-        0
+    /// For the core: STARTED, LAST.
+    unsafe extern "C" fn op_destroy_ah(ah: *mut bindings::ib_ah, _flags: u32) -> c_int {
+        // SAFETY: STARTED, LAST.
+        from_result(|| unsafe { Self::destroy(ah) }.map(|()| 0))
     }
 }
 

@@ -15,17 +15,16 @@ use crate::{
     errno::eopnotsupp,
     new_irq_lock,
     object::{
-        caller,
-        init_slot,
-        init_slot_infallible,
-        object_size, //
+        core_members,
+        object_size,
+        Extra,
+        HasLink,
+        Managed,
+        Object, //
     },
     restrack::ResEntry,
     sync::IrqLock,
-    table::{
-        Link,
-        Linked, //
-    },
+    table::Link,
     udata::{
         Caller,
         User, //
@@ -33,12 +32,14 @@ use crate::{
     wc::WcSink,
     Unsupported, //
 };
-use core::mem::{
-    offset_of,
-    ManuallyDrop, //
+use core::{
+    marker::PhantomData,
+    mem::{
+        offset_of,
+        ManuallyDrop, //
+    }, //
 };
 use kernel::{
-    bindings as kbindings,
     error::{
         from_result,
         VTABLE_DEFAULT_ERROR, //
@@ -48,8 +49,7 @@ use kernel::{
         Acquire,
         Atomic,
         Release, //
-    },
-    types::Opaque, //
+    }, //
 };
 
 /// What is asked of a new completion queue.
@@ -123,68 +123,74 @@ pub trait CompletionQueue<D: Operations>: Sized + Send + Sync {
 }
 
 /// A completion queue.
-///
-/// # Invariants
-///
-/// All fields are initialized once `start` is called.
-#[repr(C)]
-pub struct Cq<D: Operations> {
-    raw: Opaque<bindings::ib_cq>,
+pub type Cq<D> = Managed<CqObject<D>>;
+
+/// The kind of object that a [`Cq`] is.
+pub struct CqObject<D>(PhantomData<D>);
+
+// SAFETY: The core sets `device` and `uobject` before `create`.
+unsafe impl<D: Operations> Object for CqObject<D> {
+    type Driver = D;
+    type Extra = CqExtra;
+    type Data = D::Cq;
+
+    const NAME: &'static str = "completion queue";
+
+    core_members!(ib_cq);
+
+    fn destroy(cq: &Cq<D>) -> Result {
+        D::Cq::destroy(cq)
+    }
+
+    fn fill_res(cq: &Cq<D>, entry: &mut ResEntry<'_>) -> Result {
+        D::Cq::fill_res(cq, entry)
+    }
+
+    fn fill_res_raw(cq: &Cq<D>, put: &mut dyn FnMut(&[u8]) -> Result) -> Result {
+        D::Cq::fill_res_raw(cq, put)
+    }
+}
+
+/// What a completion queue has besides the driver's data.
+#[pin_data]
+pub struct CqExtra {
+    #[pin]
     link: Link,
     /// Serializes calls of the completion handler.
+    #[pin]
     handler: IrqLock<()>,
     /// A queue pair was made with the queue, so whoever made the queue has it. See [`Cq::complete`].
     in_use: Atomic<bool>,
-    data: D::Cq,
 }
 
-// SAFETY: An `ib_cq` may be used from any thread; the data is `Send`.
-unsafe impl<D: Operations> Send for Cq<D> {}
-// SAFETY: By shared reference only what is safe to do concurrently is done; the data is `Sync`.
-unsafe impl<D: Operations> Sync for Cq<D> {}
+impl Extra for CqExtra {
+    fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            link <- Link::new(),
+            handler <- new_irq_lock!(()),
+            in_use: Atomic::new(false),
+        })
+    }
 
-// SAFETY: `LINK_OFFSET` is that of `link`; `op_create` and `op_destroy` unlink before they drop.
-unsafe impl<D: Operations> Linked for Cq<D> {
-    const LINK_OFFSET: usize = offset_of!(Self, link);
+    fn fence(&self) {
+        self.link.unlink();
+    }
+}
+
+// SAFETY: `OFFSET` is that of `link`, which `fence` unlinks.
+unsafe impl HasLink for CqExtra {
+    const OFFSET: usize = offset_of!(Self, link);
 
     fn link(&self) -> &Link {
         &self.link
     }
 }
 
-impl<D: Operations> core::ops::Deref for Cq<D> {
-    type Target = D::Cq;
-
-    fn deref(&self) -> &D::Cq {
-        &self.data
-    }
-}
-
 impl<D: Operations> Cq<D> {
-    /// # Safety
-    ///
-    /// `raw` must be a started completion queue of a device of `D`, alive for `'a`.
-    pub(crate) unsafe fn from_raw<'a>(raw: *mut bindings::ib_cq) -> &'a Self {
-        // SAFETY: `repr(C)` with the `ib_cq` first; see above.
-        unsafe { &*raw.cast() }
-    }
-
-    /// Its device.
-    pub fn device(&self) -> &Device<D> {
-        // SAFETY: Set by the core before `create`, constant; the device outlives its objects.
-        unsafe { Device::from_raw((*self.raw.get()).device) }
-    }
-
-    /// Whether it belongs to a process.
-    pub fn is_user(&self) -> bool {
-        // SAFETY: Set by the core before `create`, constant.
-        unsafe { !(*self.raw.get()).uobject.is_null() }
-    }
-
     /// Number of entries that the queue really has.
     pub fn cqe(&self) -> u32 {
         // SAFETY: A plain integer, accessed by volatile accesses on our side.
-        unsafe { (&raw const (*self.raw.get()).cqe).read_volatile() }
+        unsafe { (&raw const (*self.as_raw()).cqe).read_volatile() }
             .try_into()
             .unwrap_or(0)
     }
@@ -193,17 +199,12 @@ impl<D: Operations> Cq<D> {
     pub fn set_cqe(&self, cqe: u32) {
         let cqe = cqe.try_into().unwrap_or(c_int::MAX);
         // SAFETY: A plain integer, read by the core when `create` or `resize` has returned.
-        unsafe { (&raw mut (*self.raw.get()).cqe).write_volatile(cqe) };
-    }
-
-    /// Takes the queue out of its [`Table`](crate::table::Table). See [`Link::unlink`].
-    pub fn unlink(&self) {
-        self.link.unlink();
+        unsafe { (&raw mut (*self.as_raw()).cqe).write_volatile(cqe) };
     }
 
     /// A queue pair is being made with the queue.
     pub(crate) fn set_in_use(&self) {
-        self.in_use.store(true, Release);
+        self.extra().in_use.store(true, Release);
     }
 
     /// Calls the completion handler, if there is one. Any context, but not from inside a verb.
@@ -212,11 +213,11 @@ impl<D: Operations> Cq<D> {
     /// nobody have the queue before. So a queue of the kernel's that no queue pair was ever made with
     /// has none; nothing can complete there either.
     pub fn complete(&self) {
-        if !self.is_user() && !self.in_use.load(Acquire) {
+        if !self.is_user() && !self.extra().in_use.load(Acquire) {
             return;
         }
-        let _one_at_a_time = self.handler.lock();
-        let cq = self.raw.get();
+        let _one_at_a_time = self.extra().handler.lock();
+        let cq = self.as_raw();
         // SAFETY: The handler and its context are constant: for a process they are set before
         // `create`; else when whoever made the queue got it, which was before the queue pair was
         // made that `in_use` tells of. The queue is not destroyed while we have a reference.
@@ -230,20 +231,14 @@ impl<D: Operations> Cq<D> {
     /// Reports a queue in error, if somebody listens. Any context that may call the handler of the
     /// owner: process context for kernel users that sleep there.
     pub fn error_event(&self) {
-        let cq = self.raw.get();
+        let cq = self.as_raw();
         let mut event = bindings::ib_event {
-            device: self.device().as_raw(),
             event: bindings::ib_event_type_IB_EVENT_CQ_ERR,
             ..Default::default()
         };
         event.element.cq = ManuallyDrop::new(cq);
-        // SAFETY: This handler and its context are always set before `create`, and constant; the
-        // queue is not destroyed while we have a reference.
-        unsafe {
-            if let Some(handler) = (*cq).event_handler {
-                handler(&mut event, (*cq).cq_context);
-            }
-        }
+        // SAFETY: The queue's own, set before `create`.
+        unsafe { self.report(event, (*cq).event_handler, (*cq).cq_context) };
     }
 
     pub(crate) const fn fill_ops(ops: &mut bindings::ib_device_ops) {
@@ -272,7 +267,7 @@ impl<D: Operations> Cq<D> {
 
     /// # Safety
     ///
-    /// Only for the core, with a zeroed object of [`Self`]'s size.
+    /// For the core: NEW, ARGUMENTS.
     unsafe extern "C" fn op_create(
         cq: *mut bindings::ib_cq,
         attr: *const bindings::ib_cq_init_attr,
@@ -282,104 +277,38 @@ impl<D: Operations> Cq<D> {
             let udata = if attrs.is_null() {
                 core::ptr::null_mut()
             } else {
-                // SAFETY: A bundle of a process' request.
+                // SAFETY: ARGUMENTS: a bundle of a process' request.
                 unsafe { bindings::verbena_attrs_udata(attrs) }
             };
-            // SAFETY: The core has set the object's members; `udata` is `NULL` or from a bundle of our
-            // device, and valid for the call.
-            let caller = unsafe { caller::<D>(udata, !(*cq).uobject.is_null()) }?;
-            // SAFETY: The core passes what it was asked for.
-            let attr = unsafe { &*attr.cast::<CqInitAttr>() };
-            // SAFETY: Set by the core.
-            let dev = unsafe { Device::<D>::from_raw((*cq).device) };
-            let this = cq.cast::<Self>();
-
-            // SAFETY: The memory behind the C struct is ours, and does not move.
-            unsafe {
-                let init = D::Cq::create(dev, attr, &caller);
-                init_slot(&raw mut (*this).data, init)?;
-                init_slot_infallible(&raw mut (*this).link, Link::new());
-                init_slot_infallible(&raw mut (*this).handler, new_irq_lock!(()));
-                (&raw mut (*this).in_use).write(Atomic::new(false));
-            }
-            let start = || {
-                caller.finish_input()?;
-                // SAFETY: All fields are initialized.
-                D::Cq::start(unsafe { Self::from_raw(cq) }, &caller)
+            // SAFETY: NEW, ARGUMENTS.
+            let (caller, attr, dev) = unsafe {
+                (
+                    Self::caller(cq, udata)?,
+                    &*attr.cast::<CqInitAttr>(),
+                    Device::<D>::from_raw((*cq).device),
+                )
             };
-            if let Err(e) = start() {
-                // SAFETY: Not started; the core forgets it.
-                unsafe { Self::drop_parts(this) };
-                return Err(e);
-            }
-            if let Err(e) = caller.finish_output() {
-                // SAFETY: Started; the core forgets it.
-                unsafe { Self::undo(cq) };
-                return Err(e);
-            }
-            Ok(0)
-        })
-    }
-
-    /// Destroys a started completion queue that its owner never got to know.
-    ///
-    /// # Safety
-    ///
-    /// `cq` must be started; nobody uses it afterwards.
-    unsafe fn undo(cq: *mut bindings::ib_cq) {
-        // SAFETY: Started.
-        let this = unsafe { Self::from_raw(cq) };
-        if D::Cq::destroy(this).is_ok() {
-            // SAFETY: Destroyed.
-            unsafe { Self::drop_parts(cq.cast()) };
-        } else {
-            // The device may still use its memory, so that must stay.
-            this.link.unlink();
-            pr_err!("cannot destroy a completion queue whose response failed\n");
-        }
-    }
-
-    /// # Safety
-    ///
-    /// All fields must be initialized; nobody uses them afterwards.
-    unsafe fn drop_parts(this: *mut Self) {
-        // SAFETY: Initialized. References from tables are gone when `unlink` returns.
-        unsafe {
-            (*this).link.unlink();
-            core::ptr::drop_in_place(this);
-        }
-    }
-
-    /// # Safety
-    ///
-    /// Only for the core, with a started queue.
-    unsafe extern "C" fn op_destroy(
-        cq: *mut bindings::ib_cq,
-        _udata: *mut bindings::ib_udata,
-    ) -> c_int {
-        from_result(|| {
-            // SAFETY: Started.
-            D::Cq::destroy(unsafe { Self::from_raw(cq) })?;
-            // SAFETY: The core frees the memory next.
-            unsafe { Self::drop_parts(cq.cast()) };
+            let data = D::Cq::create(dev, attr, &caller);
+            // SAFETY: NEW.
+            unsafe { Self::build(cq, data) }?.start(&caller, |cq| D::Cq::start(cq, &caller))?;
             Ok(0)
         })
     }
 
     /// # Safety
     ///
-    /// Only for the core, with a started queue and room for `n` entries.
+    /// For the core: STARTED, ARGUMENTS: room for `n` entries.
     unsafe extern "C" fn op_poll(
         cq: *mut bindings::ib_cq,
         n: c_int,
         wc: *mut bindings::ib_wc,
     ) -> c_int {
-        // SAFETY: Started.
+        // SAFETY: STARTED.
         let cq = unsafe { Self::from_raw(cq) };
         if cq.is_user() {
             return eopnotsupp().to_errno();
         }
-        // SAFETY: The caller has room for `n` entries.
+        // SAFETY: ARGUMENTS: room for `n` entries.
         let mut sink = unsafe { WcSink::new(wc, usize::try_from(n).unwrap_or(0)) };
         match D::Cq::poll(cq, &mut sink) {
             Err(e) if sink.is_empty() => e.to_errno(),
@@ -390,13 +319,13 @@ impl<D: Operations> Cq<D> {
 
     /// # Safety
     ///
-    /// Only for the core, with a started queue.
+    /// For the core: STARTED.
     unsafe extern "C" fn op_req_notify(
         cq: *mut bindings::ib_cq,
         flags: bindings::ib_cq_notify_flags,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: Started.
+            // SAFETY: STARTED.
             let cq = unsafe { Self::from_raw(cq) };
             if cq.is_user() {
                 return Err(eopnotsupp());
@@ -408,17 +337,17 @@ impl<D: Operations> Cq<D> {
 
     /// # Safety
     ///
-    /// Only for the core, with a started queue of a process.
+    /// For the core: STARTED, ARGUMENTS.
     unsafe extern "C" fn op_resize(
         cq: *mut bindings::ib_cq,
         cqe: c_uint,
         udata: *mut bindings::ib_udata,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: Started; `udata` is `NULL` or from a bundle of our device, and valid for the call.
-            let caller = unsafe { caller::<D>(udata, !(*cq).uobject.is_null()) }?;
+            // SAFETY: STARTED, ARGUMENTS.
+            let caller = unsafe { Self::caller(cq, udata) }?;
             let user = caller.user().ok_or(EINVAL)?;
-            // SAFETY: Started.
+            // SAFETY: STARTED.
             D::Cq::resize(unsafe { Self::from_raw(cq) }, cqe, user)?;
             caller.finish_output()?;
             Ok(0)
@@ -427,35 +356,13 @@ impl<D: Operations> Cq<D> {
 
     /// # Safety
     ///
-    /// Only for the core, with a started queue.
+    /// For the core: STARTED.
     unsafe extern "C" fn op_modify(cq: *mut bindings::ib_cq, count: u16, period: u16) -> c_int {
         from_result(|| {
-            // SAFETY: Started.
+            // SAFETY: STARTED.
             D::Cq::modify(unsafe { Self::from_raw(cq) }, count, period)?;
             Ok(0)
         })
-    }
-
-    /// # Safety
-    ///
-    /// Only for the core, with a started queue.
-    unsafe extern "C" fn op_fill_res(
-        msg: *mut kbindings::sk_buff,
-        cq: *mut bindings::ib_cq,
-    ) -> c_int {
-        // SAFETY: Started; `msg` is a message of the core's.
-        unsafe { ResEntry::fill(msg, |e| D::Cq::fill_res(Self::from_raw(cq), e)) }
-    }
-
-    /// # Safety
-    ///
-    /// Only for the core, with a started queue.
-    unsafe extern "C" fn op_fill_res_raw(
-        msg: *mut kbindings::sk_buff,
-        cq: *mut bindings::ib_cq,
-    ) -> c_int {
-        // SAFETY: Started; `msg` is a message of the core's.
-        unsafe { ResEntry::fill_raw(msg, |put| D::Cq::fill_res_raw(Self::from_raw(cq), put)) }
     }
 }
 

@@ -7,26 +7,28 @@
 
 use crate::{
     bindings,
-    count::{
-        Counted,
-        Objects, //
-    },
-    device::{
-        Device,
-        Operations, //
-    },
+    device::Operations,
     enums::{
         Access,
         MrType, //
     },
     errno::eopnotsupp,
     object::{
-        caller,
-        init_slot, //
+        core_members,
+        InPd,
+        Managed,
+        Object, //
     },
     pd::Pd,
     restrack::ResEntry,
-    udata::User, //
+    udata::{
+        Caller,
+        User, //
+    }, //
+};
+use core::{
+    marker::PhantomData,
+    mem::MaybeUninit, //
 };
 use kernel::{
     bindings as kbindings,
@@ -35,8 +37,7 @@ use kernel::{
         to_result,
         VTABLE_DEFAULT_ERROR, //
     },
-    prelude::*,
-    types::Opaque, //
+    prelude::*, //
 };
 
 /// Memory of a process to register.
@@ -95,44 +96,46 @@ pub trait MemoryRegion<D: Operations>: Sized + Send + Sync {
 }
 
 /// A memory region.
-#[repr(C)]
-pub struct Mr<D: Operations> {
-    raw: Opaque<bindings::ib_mr>,
-    _count: Counted<Objects>,
-    data: D::Mr,
+pub type Mr<D> = Managed<MrObject<D>>;
+
+/// The kind of object that an [`Mr`] is.
+pub struct MrObject<D>(PhantomData<D>);
+
+// SAFETY: `allocate` sets `device` and `pd`.
+unsafe impl<D: Operations> Object for MrObject<D> {
+    type Driver = D;
+    type Extra = ();
+    type Data = D::Mr;
+
+    const NAME: &'static str = "memory region";
+
+    core_members!(ib_mr, user as pd);
+
+    fn destroy(mr: &Mr<D>) -> Result {
+        D::Mr::dereg(mr)
+    }
+
+    fn fill_res(mr: &Mr<D>, entry: &mut ResEntry<'_>) -> Result {
+        D::Mr::fill_res(mr, entry)
+    }
+
+    fn fill_res_raw(mr: &Mr<D>, put: &mut dyn FnMut(&[u8]) -> Result) -> Result {
+        D::Mr::fill_res_raw(mr, put)
+    }
 }
 
-// SAFETY: An `ib_mr` may be used from any thread; the data is `Send`.
-unsafe impl<D: Operations> Send for Mr<D> {}
-// SAFETY: As above; the data is `Sync`.
-unsafe impl<D: Operations> Sync for Mr<D> {}
-
-impl<D: Operations> core::ops::Deref for Mr<D> {
-    type Target = D::Mr;
-
-    fn deref(&self) -> &D::Mr {
-        &self.data
+// SAFETY: As above.
+unsafe impl<D: Operations> InPd for MrObject<D> {
+    unsafe fn pd(mr: *mut bindings::ib_mr) -> *mut bindings::ib_pd {
+        // SAFETY: NEW or STARTED: set, and constant.
+        unsafe { (*mr).pd }
     }
 }
 
 impl<D: Operations> Mr<D> {
-    /// # Safety
-    ///
-    /// `raw` must be a region of a device of `D`, alive for `'a`.
-    pub(crate) unsafe fn from_raw<'a>(raw: *mut bindings::ib_mr) -> &'a Self {
-        // SAFETY: `repr(C)` with the `ib_mr` first; see above.
-        unsafe { &*raw.cast() }
-    }
-
-    /// Its device.
-    pub fn device(&self) -> &Device<D> {
-        // SAFETY: Set before anything else, constant.
-        unsafe { Device::from_raw((*self.raw.get()).device) }
-    }
-
     /// Keys.
     pub fn keys(&self) -> MrKeys {
-        let mr = self.raw.get();
+        let mr = self.as_raw();
         // SAFETY: Plain integers, which `ib_update_fast_reg_key()` may change at any time.
         unsafe {
             MrKeys {
@@ -145,19 +148,19 @@ impl<D: Operations> Mr<D> {
     /// Address by which the device knows the region, as `map_mr_sg` left it.
     pub fn iova(&self) -> u64 {
         // SAFETY: A plain integer, written by the region's one user.
-        unsafe { (&raw const (*self.raw.get()).iova).read_volatile() }
+        unsafe { (&raw const (*self.as_raw()).iova).read_volatile() }
     }
 
     /// Length, as `map_mr_sg` left it.
     pub fn length(&self) -> u64 {
         // SAFETY: As above.
-        unsafe { (&raw const (*self.raw.get()).length).read_volatile() }
+        unsafe { (&raw const (*self.as_raw()).length).read_volatile() }
     }
 
     /// Page size of a fast registration.
     pub fn page_size(&self) -> u32 {
         // SAFETY: As above.
-        unsafe { (&raw const (*self.raw.get()).page_size).read_volatile() }
+        unsafe { (&raw const (*self.as_raw()).page_size).read_volatile() }
     }
 
     pub(crate) const fn fill_ops(ops: &mut bindings::ib_device_ops) {
@@ -174,72 +177,76 @@ impl<D: Operations> Mr<D> {
         }
     }
 
-    /// Makes a region.
+    /// Makes a region. Its memory is ours, not the core's.
     ///
     /// # Safety
     ///
-    /// `pd` must be a protection domain of a device of `D`.
-    unsafe fn make(
+    /// `pd` must be STARTED.
+    unsafe fn allocate(
         pd: *mut bindings::ib_pd,
+        caller: &Caller<'_, D>,
         init: impl PinInit<D::Mr, Error>,
-        finish: impl FnOnce() -> Result,
     ) -> *mut bindings::ib_mr {
-        let make = || {
-            let mem = KBox::<Self>::new_uninit(GFP_KERNEL)?;
-            let this = KBox::into_raw(mem).cast::<Self>();
-            // SAFETY: The memory is ours, and does not move. An `ib_mr` may be all zeroes.
-            let init = unsafe {
-                (&raw mut (*this).raw).write_bytes(0, 1);
-                (*(*this).raw.get()).device = (*pd).device;
-                (*(*this).raw.get()).pd = pd;
-                init_slot(&raw mut (*this).data, init)
-            };
-            if let Err(e) = init {
-                // SAFETY: From `into_raw`; nothing in it is initialized.
-                drop(unsafe { KBox::from_raw(this.cast::<core::mem::MaybeUninit<Self>>()) });
-                return Err(e);
-            }
-            // SAFETY: As above; with this the region is initialized.
-            let mr = unsafe {
-                (&raw mut (*this)._count).write(Counted::new());
-                KBox::from_raw(this)
-            };
-            let keys = D::Mr::start(&mr)?;
-            let raw = mr.raw.get();
+        let start = |mr: &Self| {
+            let keys = D::Mr::start(mr)?;
+            let raw = mr.as_raw();
             // SAFETY: Nobody else knows the region yet.
             unsafe {
                 (*raw).lkey = keys.lkey;
                 (*raw).rkey = keys.rkey;
             }
-            if let Err(e) = finish() {
-                if D::Mr::dereg(&mr).is_err() {
-                    // The device may still use the pages, so they must stay pinned.
-                    core::mem::forget(mr);
-                    pr_err!("cannot deregister a memory region whose response failed\n");
-                }
-                return Err(e);
-            }
-            Ok(KBox::into_raw(mr).cast::<bindings::ib_mr>())
+            Ok(())
         };
-        make().unwrap_or_else(|e: Error| e.to_ptr())
+        let allocate = || {
+            let mr =
+                KBox::into_raw(KBox::<Self>::new_uninit(GFP_KERNEL)?).cast::<bindings::ib_mr>();
+            // SAFETY: The memory is ours. An `ib_mr` may be all zeroes; with this it is NEW.
+            unsafe {
+                mr.write_bytes(0, 1);
+                (*mr).device = (*pd).device;
+                (*mr).pd = pd;
+                Self::build(mr, init)
+            }
+            .and_then(|mr| mr.start(caller, start))
+            // SAFETY: Nobody knows the region.
+            .inspect_err(|_| unsafe { Self::free(mr) })?;
+            Ok(mr)
+        };
+        allocate().unwrap_or_else(|e: Error| e.to_ptr())
+    }
+
+    /// Frees the memory of a region.
+    ///
+    /// # Safety
+    ///
+    /// It must be from `allocate`; nobody uses it afterwards.
+    unsafe fn free(mr: *mut bindings::ib_mr) {
+        // SAFETY: From `KBox::into_raw`. What was in it is dropped already.
+        drop(unsafe { KBox::from_raw(mr.cast::<MaybeUninit<Self>>()) });
     }
 
     /// # Safety
     ///
-    /// Only for the core.
+    /// For the core: ARGUMENTS.
     unsafe extern "C" fn op_get_dma(
         pd: *mut bindings::ib_pd,
         access: c_int,
     ) -> *mut bindings::ib_mr {
         // CAST: Bit flags.
         let access = Access::from_raw(access as u32);
-        // SAFETY: The core passes a protection domain of ours.
-        unsafe { Self::make(pd, D::Mr::get_dma(Pd::from_raw(pd), access), || Ok(())) }
+        // SAFETY: ARGUMENTS: `pd` is STARTED.
+        unsafe {
+            Self::allocate(
+                pd,
+                &Caller::Kernel,
+                D::Mr::get_dma(Pd::from_raw(pd), access),
+            )
+        }
     }
 
     /// # Safety
     ///
-    /// Only for the core.
+    /// For the core: ARGUMENTS.
     unsafe extern "C" fn op_reg_user(
         pd: *mut bindings::ib_pd,
         start: u64,
@@ -252,9 +259,8 @@ impl<D: Operations> Mr<D> {
         if !dmah.is_null() {
             return eopnotsupp().to_ptr();
         }
-        // SAFETY: The core passes a protection domain of ours; `udata` is `NULL` or from a bundle of
-        // our device, and valid for the call.
-        let caller = match unsafe { caller::<D>(udata, !(*pd).uobject.is_null()) } {
+        // SAFETY: ARGUMENTS: `pd` is STARTED.
+        let caller = match unsafe { Pd::<D>::caller(pd, udata) } {
             Ok(caller) => caller,
             Err(e) => return e.to_ptr(),
         };
@@ -268,19 +274,16 @@ impl<D: Operations> Mr<D> {
             // CAST: Bit flags.
             access: Access::from_raw(access as u32),
         };
-        // SAFETY: The core passes a protection domain of ours.
+        // SAFETY: ARGUMENTS: `pd` is STARTED.
         unsafe {
             let init = D::Mr::reg_user(Pd::from_raw(pd), &range, user);
-            Self::make(pd, init, || {
-                caller.finish_input()?;
-                caller.finish_output()
-            })
+            Self::allocate(pd, &caller, init)
         }
     }
 
     /// # Safety
     ///
-    /// Only for the core.
+    /// For the core: ARGUMENTS.
     unsafe extern "C" fn op_alloc(
         pd: *mut bindings::ib_pd,
         mr_type: bindings::ib_mr_type,
@@ -289,16 +292,16 @@ impl<D: Operations> Mr<D> {
         let Some(mr_type) = MrType::from_raw(mr_type) else {
             return eopnotsupp().to_ptr();
         };
-        // SAFETY: The core passes a protection domain of ours.
+        // SAFETY: ARGUMENTS: `pd` is STARTED.
         unsafe {
             let init = D::Mr::alloc(Pd::from_raw(pd), mr_type, max_num_sg);
-            Self::make(pd, init, || Ok(()))
+            Self::allocate(pd, &Caller::Kernel, init)
         }
     }
 
     /// # Safety
     ///
-    /// Only for the core, with a region from `op_alloc`.
+    /// For the core: STARTED, ARGUMENTS.
     unsafe extern "C" fn op_map_sg(
         mr: *mut bindings::ib_mr,
         sg: *mut kbindings::scatterlist,
@@ -306,7 +309,7 @@ impl<D: Operations> Mr<D> {
         offset: *mut c_uint,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: A region of ours.
+            // SAFETY: STARTED.
             let this = unsafe { Self::from_raw(mr) };
             let pages = SgPages {
                 mr: this,
@@ -320,40 +323,19 @@ impl<D: Operations> Mr<D> {
 
     /// # Safety
     ///
-    /// Only for the core, with a region of ours.
+    /// For the core: STARTED, LAST.
     unsafe extern "C" fn op_dereg(
         mr: *mut bindings::ib_mr,
         _udata: *mut bindings::ib_udata,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: A region of ours.
-            D::Mr::dereg(unsafe { Self::from_raw(mr) })?;
-            // SAFETY: From `KBox::into_raw` in `make`; the core forgets it.
-            drop(unsafe { KBox::from_raw(mr.cast::<Self>()) });
+            // SAFETY: STARTED, LAST; from `allocate`.
+            unsafe {
+                Self::destroy(mr)?;
+                Self::free(mr);
+            }
             Ok(0)
         })
-    }
-
-    /// # Safety
-    ///
-    /// Only for the core, with a region of ours.
-    unsafe extern "C" fn op_fill_res(
-        msg: *mut kbindings::sk_buff,
-        mr: *mut bindings::ib_mr,
-    ) -> c_int {
-        // SAFETY: A region of ours; `msg` is a message of the core's.
-        unsafe { ResEntry::fill(msg, |e| D::Mr::fill_res(Self::from_raw(mr), e)) }
-    }
-
-    /// # Safety
-    ///
-    /// Only for the core, with a region of ours.
-    unsafe extern "C" fn op_fill_res_raw(
-        msg: *mut kbindings::sk_buff,
-        mr: *mut bindings::ib_mr,
-    ) -> c_int {
-        // SAFETY: A region of ours; `msg` is a message of the core's.
-        unsafe { ResEntry::fill_raw(msg, |put| D::Mr::fill_res_raw(Self::from_raw(mr), put)) }
     }
 }
 
@@ -417,7 +399,7 @@ impl<D: Operations> SgPages<'_, D> {
             )
         };
         to_result(n.min(0))?;
-        let raw = self.mr.raw.get();
+        let raw = self.mr.as_raw();
         // SAFETY: Plain integers of the region, of which the caller of the verb is the only user.
         unsafe {
             (&raw mut (*raw).iova).write_volatile(mapping.raw.iova);

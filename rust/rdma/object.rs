@@ -1,10 +1,44 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the objects of the verbs have in common.
+//! What the objects of the verbs have in common: how they are made, used and destroyed.
+//!
+//! An object of the core is a C struct. Behind it this crate keeps what is the driver's:
+//! [`Managed<O>`] is both, for the kind of object that `O` describes ([`Object`]). A file of this
+//! crate about one kind has its `Object`, the trait of the driver's data, and the ops that only this
+//! kind has; everything else is here.
+//!
+//! # What the core promises
+//!
+//! The ops of this crate are in the table of devices of `D` only, so only the core calls them, and
+//! only for these devices. The SAFETY comments of the ops cite its promises (`drivers/infiniband/core`)
+//! by these names:
+//!
+//! - NEW: an op that creates gets memory of [`object_size`] bytes, zeroed, that does not move. Set in it
+//!   are the device, the `uobject`, and the objects that this one is made of (protection domain,
+//!   completion queues, shared receive queue), which stay until it is destroyed. If the op fails, the
+//!   core frees the memory and nobody has seen the object.
+//! - STARTED: any other op gets an object whose op that creates returned 0, and that no op destroyed.
+//! - LAST: the op that destroys is called when nobody uses the object, and if it returns 0 the core
+//!   frees the memory.
+//! - ARGUMENTS: every other pointer is valid for the call, and a `udata` is `NULL` or the `driver_udata`
+//!   of an `uverbs_attr_bundle` whose context, if it has one, is one of the same device.
 
 use crate::{
     bindings,
-    device::Operations,
+    count::{
+        Counted,
+        Objects, //
+    },
+    device::{
+        Device,
+        Operations, //
+    },
+    pd::Pd,
+    restrack::ResEntry,
+    table::{
+        Link,
+        Linked, //
+    },
     ucontext::Ucontext,
     udata::{
         Caller,
@@ -12,8 +46,424 @@ use crate::{
         User, //
     }, //
 };
-use core::ptr::NonNull;
-use kernel::prelude::*;
+use core::{
+    mem::offset_of,
+    ptr::NonNull, //
+};
+use kernel::{
+    bindings as kbindings,
+    error::from_result,
+    prelude::*,
+    types::Opaque, //
+};
+
+/// A kind of object: what the core and a driver have in one.
+///
+/// # Safety
+///
+/// [`device`](Self::device) and [`is_user`](Self::is_user) tell what the core set in the object, and
+/// may be called at any time. A `Raw` may be used from any thread, and begins with the core's struct.
+pub unsafe trait Object: Sized {
+    /// The driver.
+    type Driver: Operations;
+    /// The core's struct.
+    type Raw;
+    /// What this crate keeps with each.
+    type Extra: Extra;
+    /// The driver's data.
+    type Data: Send + Sync;
+
+    /// What it is, for messages.
+    const NAME: &'static str;
+
+    /// Its device.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must be NEW or STARTED.
+    unsafe fn device(raw: *mut Self::Raw) -> *mut bindings::ib_device;
+
+    /// Whether it belongs to a process.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must be NEW or STARTED.
+    unsafe fn is_user(raw: *mut Self::Raw) -> bool;
+
+    /// Destroys it. On failure it lives on.
+    fn destroy(object: &Managed<Self>) -> Result;
+
+    /// Describes it to `rdma resource`.
+    fn fill_res(_object: &Managed<Self>, _entry: &mut ResEntry<'_>) -> Result {
+        Ok(())
+    }
+
+    /// Its raw context for `rdma resource -r`.
+    fn fill_res_raw(_object: &Managed<Self>, _put: &mut dyn FnMut(&[u8]) -> Result) -> Result {
+        Ok(())
+    }
+}
+
+/// The part of an [`Object`] that every kind has in the same way.
+macro_rules! core_members {
+    ($raw:ident) => {
+        type Raw = $crate::bindings::$raw;
+
+        unsafe fn device(raw: *mut Self::Raw) -> *mut $crate::bindings::ib_device {
+            // SAFETY: NEW or STARTED: set, and constant.
+            unsafe { (*raw).device }
+        }
+
+        unsafe fn is_user(raw: *mut Self::Raw) -> bool {
+            // SAFETY: NEW or STARTED: set, and constant.
+            unsafe { !(*raw).uobject.is_null() }
+        }
+    };
+    // When it is made, the core has not set its own `uobject`.
+    ($raw:ident, user as pd) => {
+        type Raw = $crate::bindings::$raw;
+
+        unsafe fn device(raw: *mut Self::Raw) -> *mut $crate::bindings::ib_device {
+            // SAFETY: NEW or STARTED: set, and constant.
+            unsafe { (*raw).device }
+        }
+
+        unsafe fn is_user(raw: *mut Self::Raw) -> bool {
+            // SAFETY: NEW or STARTED: set, and constant.
+            unsafe { !(*(*raw).pd).uobject.is_null() }
+        }
+    };
+}
+pub(crate) use core_members;
+
+/// A kind of object that is made in a protection domain.
+///
+/// # Safety
+///
+/// As [`Object`], for [`pd`](Self::pd).
+pub unsafe trait InPd: Object {
+    /// Its protection domain.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must be NEW or STARTED.
+    unsafe fn pd(raw: *mut Self::Raw) -> *mut bindings::ib_pd;
+}
+
+/// What this crate keeps with each object of a kind.
+pub trait Extra: Sized + Send + Sync {
+    /// Builds it.
+    fn new() -> impl PinInit<Self>;
+
+    /// Ends all references to the object. May sleep, if there can be any.
+    fn fence(&self) {}
+}
+
+impl Extra for () {
+    fn new() -> impl PinInit<Self> {}
+}
+
+impl Extra for Link {
+    fn new() -> impl PinInit<Self> {
+        Link::new()
+    }
+
+    fn fence(&self) {
+        self.unlink();
+    }
+}
+
+/// An [`Extra`] with the link of a [`Table`](crate::table::Table).
+///
+/// # Safety
+///
+/// `link` returns the field at `OFFSET`, and `fence` unlinks it.
+pub unsafe trait HasLink: Extra {
+    /// Where the link is.
+    const OFFSET: usize;
+
+    /// The link.
+    fn link(&self) -> &Link;
+}
+
+// SAFETY: It is itself the link.
+unsafe impl HasLink for Link {
+    const OFFSET: usize = 0;
+
+    fn link(&self) -> &Link {
+        self
+    }
+}
+
+/// An object of the core with the driver's data.
+///
+/// # Invariants
+///
+/// Where there is a reference to one, all fields are initialized.
+#[repr(C)]
+pub struct Managed<O: Object> {
+    raw: Opaque<O::Raw>,
+    _count: Counted<Objects>,
+    extra: O::Extra,
+    data: O::Data,
+}
+
+// SAFETY: The core's struct may be used from any thread; everything else is `Send`.
+unsafe impl<O: Object> Send for Managed<O> {}
+// SAFETY: By shared reference only what is safe to do concurrently is done with the core's struct;
+// everything else is `Sync`.
+unsafe impl<O: Object> Sync for Managed<O> {}
+
+// SAFETY: The link is at that offset of `extra`; `drop_parts` fences before it drops.
+unsafe impl<O: Object<Extra: HasLink>> Linked for Managed<O> {
+    const LINK_OFFSET: usize = offset_of!(Self, extra) + O::Extra::OFFSET;
+
+    fn link(&self) -> &Link {
+        self.extra.link()
+    }
+}
+
+impl<O: Object> core::ops::Deref for Managed<O> {
+    type Target = O::Data;
+
+    fn deref(&self) -> &O::Data {
+        &self.data
+    }
+}
+
+impl<O: Object> Managed<O> {
+    /// # Safety
+    ///
+    /// `raw` must be STARTED, or be just being started, and alive for `'a`.
+    pub(crate) unsafe fn from_raw<'a>(raw: *mut O::Raw) -> &'a Self {
+        // SAFETY: `repr(C)` with the core's struct first; see above.
+        unsafe { &*raw.cast() }
+    }
+
+    pub(crate) fn as_raw(&self) -> *mut O::Raw {
+        self.raw.get()
+    }
+
+    pub(crate) fn extra(&self) -> &O::Extra {
+        &self.extra
+    }
+
+    /// Its device.
+    pub fn device(&self) -> &Device<O::Driver> {
+        // SAFETY: STARTED; the device outlives its objects.
+        unsafe { Device::from_raw(O::device(self.as_raw())) }
+    }
+
+    /// Whether it belongs to a process.
+    pub fn is_user(&self) -> bool {
+        // SAFETY: STARTED.
+        unsafe { O::is_user(self.as_raw()) }
+    }
+
+    /// Reports an event of this object, if somebody listens. Where the owner's handler may be called:
+    /// process context for kernel users that sleep there.
+    ///
+    /// # Safety
+    ///
+    /// `handler` and `context` must be those that the object was made with, and `event` name it.
+    pub(crate) unsafe fn report(
+        &self,
+        mut event: bindings::ib_event,
+        handler: Option<unsafe extern "C" fn(*mut bindings::ib_event, *mut c_void)>,
+        context: *mut c_void,
+    ) {
+        event.device = self.device().as_raw();
+        if let Some(handler) = handler {
+            // SAFETY: Set before the object was made, and constant; the object is not destroyed while
+            // we have a reference.
+            unsafe { handler(&mut event, context) };
+        }
+    }
+
+    /// Who calls a verb of the object. The kernel is more privileged than any process, so only a call
+    /// without any sign of a process is the kernel's: no request data, and no `uobject`.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must be NEW or STARTED, `udata` as ARGUMENTS has it, for `'a`.
+    pub(crate) unsafe fn caller<'a>(
+        raw: *mut O::Raw,
+        udata: *mut bindings::ib_udata,
+    ) -> Result<Caller<'a, O::Driver>> {
+        // SAFETY: NEW or STARTED.
+        let of_process = unsafe { O::is_user(raw) };
+        let Some(udata) = NonNull::new(udata) else {
+            return if of_process {
+                Err(EINVAL)
+            } else {
+                Ok(Caller::Kernel)
+            };
+        };
+        // SAFETY: ARGUMENTS: `udata` is in a bundle.
+        let ctx = unsafe { bindings::verbena_udata_context(udata.as_ptr()) };
+        if ctx.is_null() || !of_process {
+            return Err(EINVAL);
+        }
+        // SAFETY: ARGUMENTS: the context is one of our device.
+        unsafe {
+            Ok(Caller::User(User::new(
+                Ucontext::from_raw(ctx),
+                Udata::from_raw(udata),
+            )))
+        }
+    }
+
+    /// Builds the parts of an object that are ours, in place.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must be NEW, until the draft is started or dropped.
+    pub(crate) unsafe fn build(
+        raw: *mut O::Raw,
+        data: impl PinInit<O::Data, Error>,
+    ) -> Result<Draft<O>> {
+        let this = raw.cast::<Self>();
+        // SAFETY: NEW: the memory behind the core's struct is ours, and does not move.
+        unsafe {
+            init_slot(&raw mut (*this).data, data)?;
+            let Ok(()) = init_slot(&raw mut (*this).extra, O::Extra::new());
+            (&raw mut (*this)._count).write(Counted::new());
+        }
+        Ok(Draft(raw))
+    }
+
+    /// Destroys an object that its owner never got to know.
+    ///
+    /// # Safety
+    ///
+    /// All fields must be initialized; nobody uses the object afterwards.
+    unsafe fn undo(raw: *mut O::Raw) {
+        // SAFETY: Initialized.
+        let this = unsafe { Self::from_raw(raw) };
+        if O::destroy(this).is_ok() {
+            // SAFETY: Destroyed.
+            unsafe { Self::drop_parts(raw) };
+        } else {
+            // The device may still use its memory, so that must stay.
+            this.extra.fence();
+            pr_err!("cannot destroy a {} whose response failed\n", O::NAME);
+        }
+    }
+
+    /// Drops everything but the core's struct.
+    ///
+    /// # Safety
+    ///
+    /// All fields must be initialized; nobody uses the object afterwards.
+    unsafe fn drop_parts(raw: *mut O::Raw) {
+        let this = raw.cast::<Self>();
+        // SAFETY: Initialized. There are no references any more when `fence` returns.
+        unsafe {
+            (*this).extra.fence();
+            core::ptr::drop_in_place(this);
+        }
+    }
+
+    /// Destroys the object.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must be STARTED, the call the LAST.
+    pub(crate) unsafe fn destroy(raw: *mut O::Raw) -> Result {
+        // SAFETY: STARTED.
+        O::destroy(unsafe { Self::from_raw(raw) })?;
+        // SAFETY: Destroyed; LAST.
+        unsafe { Self::drop_parts(raw) };
+        Ok(())
+    }
+
+    /// The op `destroy_*` or `dealloc_*`.
+    ///
+    /// # Safety
+    ///
+    /// For the core: STARTED, LAST.
+    pub(crate) unsafe extern "C" fn op_destroy(
+        raw: *mut O::Raw,
+        _udata: *mut bindings::ib_udata,
+    ) -> c_int {
+        // SAFETY: STARTED, LAST.
+        from_result(|| unsafe { Self::destroy(raw) }.map(|()| 0))
+    }
+
+    /// The op `fill_res_*_entry`.
+    ///
+    /// # Safety
+    ///
+    /// For the core: STARTED, ARGUMENTS.
+    pub(crate) unsafe extern "C" fn op_fill_res(
+        msg: *mut kbindings::sk_buff,
+        raw: *mut O::Raw,
+    ) -> c_int {
+        // SAFETY: STARTED; `msg` is under construction.
+        unsafe { ResEntry::fill(msg, |entry| O::fill_res(Self::from_raw(raw), entry)) }
+    }
+
+    /// The op `fill_res_*_entry_raw`.
+    ///
+    /// # Safety
+    ///
+    /// For the core: STARTED, ARGUMENTS.
+    pub(crate) unsafe extern "C" fn op_fill_res_raw(
+        msg: *mut kbindings::sk_buff,
+        raw: *mut O::Raw,
+    ) -> c_int {
+        // SAFETY: STARTED; `msg` is under construction.
+        unsafe { ResEntry::fill_raw(msg, |put| O::fill_res_raw(Self::from_raw(raw), put)) }
+    }
+}
+
+/// An object that is built, and that nobody knows.
+///
+/// # Invariants
+///
+/// All fields are initialized.
+pub(crate) struct Draft<O: Object>(*mut O::Raw);
+
+impl<O: Object> Draft<O> {
+    /// Lets `start` make the object known, and finishes the response. After an error nothing is left
+    /// of it.
+    pub(crate) fn start(
+        self,
+        caller: &Caller<'_, O::Driver>,
+        start: impl FnOnce(&Managed<O>) -> Result,
+    ) -> Result {
+        caller.finish_input()?;
+        // SAFETY: By the invariant.
+        start(unsafe { Managed::from_raw(self.0) })?;
+        let raw = core::mem::ManuallyDrop::new(self).0;
+        caller
+            .finish_output()
+            // SAFETY: By the invariant; its owner never gets to know the object.
+            .inspect_err(|_| unsafe { Managed::<O>::undo(raw) })
+    }
+}
+
+impl<O: Object> Drop for Draft<O> {
+    fn drop(&mut self) {
+        // SAFETY: By the invariant; nobody knows the object.
+        unsafe { Managed::<O>::drop_parts(self.0) };
+    }
+}
+
+impl<O: InPd> Managed<O> {
+    /// Its protection domain.
+    pub fn pd(&self) -> &Pd<O::Driver> {
+        // SAFETY: STARTED; it outlives the object.
+        unsafe { Pd::from_raw(O::pd(self.as_raw())) }
+    }
+}
+
+impl<O: Object<Extra: HasLink>> Managed<O> {
+    /// Takes it out of its [`Table`](crate::table::Table). See [`Link::unlink`].
+    pub fn unlink(&self) {
+        self.extra.link().unlink();
+    }
+}
 
 /// The core allocates objects with `kzalloc()`, which aligns no better than this.
 const KMALLOC_MINALIGN: usize = 8;
@@ -22,40 +472,6 @@ const KMALLOC_MINALIGN: usize = 8;
 pub(crate) const fn object_size<T>() -> usize {
     assert!(align_of::<T>() <= KMALLOC_MINALIGN);
     size_of::<T>()
-}
-
-/// Who calls a verb. The kernel is more privileged than any process, so only a call without any
-/// sign of a process is the kernel's: no request data, and `of_process` is false.
-///
-/// `of_process` is what the core says of the object: that it, or the protection domain that it is
-/// made in, has a `uobject`.
-///
-/// # Safety
-///
-/// `udata` must be `NULL`, or the `driver_udata` of an `uverbs_attr_bundle` whose context, if it has
-/// one, is one of a device of `D`; both valid for `'a`.
-pub(crate) unsafe fn caller<'a, D: Operations>(
-    udata: *mut bindings::ib_udata,
-    of_process: bool,
-) -> Result<Caller<'a, D>> {
-    let Some(raw) = NonNull::new(udata) else {
-        return if of_process {
-            Err(EINVAL)
-        } else {
-            Ok(Caller::Kernel)
-        };
-    };
-    // SAFETY: `udata` is in a bundle.
-    let ctx = NonNull::new(unsafe { bindings::verbena_udata_context(udata) }).ok_or(EINVAL)?;
-    if !of_process {
-        return Err(EINVAL);
-    }
-    // SAFETY: The context is one of our device; the caller says that it is valid.
-    let ctx = unsafe { Ucontext::<D>::from_raw(ctx.as_ptr()) };
-    // SAFETY: The caller says that it is valid.
-    Ok(Caller::User(User::new(ctx, unsafe {
-        Udata::from_raw(raw)
-    })))
 }
 
 /// Refuses request data, and zeroes the response, of a verb that has none.
@@ -81,14 +497,4 @@ pub(crate) unsafe fn no_udata(udata: *mut bindings::ib_udata) -> Result {
 pub(crate) unsafe fn init_slot<T, E>(slot: *mut T, init: impl PinInit<T, E>) -> Result<(), E> {
     // SAFETY: See above.
     unsafe { init.__pinned_init(slot) }
-}
-
-/// [`init_slot`] for what cannot fail.
-///
-/// # Safety
-///
-/// As [`init_slot`].
-pub(crate) unsafe fn init_slot_infallible<T>(slot: *mut T, init: impl PinInit<T>) {
-    // SAFETY: See above.
-    let Ok(()) = unsafe { init.__pinned_init(slot) };
 }

@@ -8,10 +8,7 @@
 use crate::{
     bindings,
     cq::Cq,
-    device::{
-        Device,
-        Operations, //
-    },
+    device::Operations,
     enums::{
         QpAttrMask,
         QpEvent,
@@ -19,11 +16,12 @@ use crate::{
     },
     errno::eopnotsupp,
     object::{
-        caller,
-        init_slot,
-        init_slot_infallible,
+        core_members,
         no_udata,
-        object_size, //
+        object_size,
+        InPd,
+        Managed,
+        Object, //
     },
     pd::Pd,
     qp_attr::{
@@ -33,28 +31,24 @@ use crate::{
     },
     restrack::ResEntry,
     srq::Srq,
-    table::{
-        Link,
-        Linked, //
-    },
+    table::Link,
     udata::Caller,
     wr::{
+        post,
         RecvWrs,
         SendWrs, //
     }, //
 };
-use core::mem::{
-    offset_of,
-    ManuallyDrop, //
+use core::{
+    marker::PhantomData,
+    mem::ManuallyDrop, //
 };
 use kernel::{
-    bindings as kbindings,
     error::{
         from_result,
         VTABLE_DEFAULT_ERROR, //
     },
-    prelude::*,
-    types::Opaque, //
+    prelude::*, //
 };
 
 /// A driver's data of a queue pair. See the [crate](crate) for the order of calls.
@@ -100,80 +94,53 @@ pub trait QueuePair<D: Operations>: Sized + Send + Sync {
 }
 
 /// A queue pair.
-///
-/// # Invariants
-///
-/// All fields are initialized once `start` is called.
-#[repr(C)]
-pub struct Qp<D: Operations> {
-    raw: Opaque<bindings::ib_qp>,
-    link: Link,
-    data: D::Qp,
-}
+pub type Qp<D> = Managed<QpObject<D>>;
 
-// SAFETY: An `ib_qp` may be used from any thread; the data is `Send`.
-unsafe impl<D: Operations> Send for Qp<D> {}
-// SAFETY: By shared reference only what is safe to do concurrently is done; the data is `Sync`.
-unsafe impl<D: Operations> Sync for Qp<D> {}
+/// The kind of object that a [`Qp`] is.
+pub struct QpObject<D>(PhantomData<D>);
 
-// SAFETY: `LINK_OFFSET` is that of `link`; `drop_parts` unlinks before it drops.
-unsafe impl<D: Operations> Linked for Qp<D> {
-    const LINK_OFFSET: usize = offset_of!(Self, link);
+// SAFETY: The core sets `device` and `uobject` before `create`.
+unsafe impl<D: Operations> Object for QpObject<D> {
+    type Driver = D;
+    type Extra = Link;
+    type Data = D::Qp;
 
-    fn link(&self) -> &Link {
-        &self.link
+    const NAME: &'static str = "queue pair";
+
+    core_members!(ib_qp);
+
+    fn destroy(qp: &Qp<D>) -> Result {
+        D::Qp::destroy(qp)
+    }
+
+    fn fill_res(qp: &Qp<D>, entry: &mut ResEntry<'_>) -> Result {
+        D::Qp::fill_res(qp, entry)
+    }
+
+    fn fill_res_raw(qp: &Qp<D>, put: &mut dyn FnMut(&[u8]) -> Result) -> Result {
+        D::Qp::fill_res_raw(qp, put)
     }
 }
 
-impl<D: Operations> core::ops::Deref for Qp<D> {
-    type Target = D::Qp;
-
-    fn deref(&self) -> &D::Qp {
-        &self.data
+// SAFETY: The core sets `pd` before `create`; `op_create` refuses a queue pair without.
+unsafe impl<D: Operations> InPd for QpObject<D> {
+    unsafe fn pd(qp: *mut bindings::ib_qp) -> *mut bindings::ib_pd {
+        // SAFETY: NEW or STARTED: set, and constant.
+        unsafe { (*qp).pd }
     }
 }
 
 impl<D: Operations> Qp<D> {
-    /// # Safety
-    ///
-    /// `raw` must be a started queue pair of a device of `D`, alive for `'a`.
-    pub(crate) unsafe fn from_raw<'a>(raw: *mut bindings::ib_qp) -> &'a Self {
-        // SAFETY: `repr(C)` with the `ib_qp` first; see above.
-        unsafe { &*raw.cast() }
-    }
-
-    pub(crate) fn as_raw(&self) -> *mut bindings::ib_qp {
-        self.raw.get()
-    }
-
-    /// Its device.
-    pub fn device(&self) -> &Device<D> {
-        // SAFETY: Set by the core before `create`, constant; the device outlives its objects.
-        unsafe { Device::from_raw((*self.raw.get()).device) }
-    }
-
-    /// Its protection domain.
-    pub fn pd(&self) -> &Pd<D> {
-        // SAFETY: As above.
-        unsafe { Pd::from_raw((*self.raw.get()).pd) }
-    }
-
-    /// Whether it belongs to a process.
-    pub fn is_user(&self) -> bool {
-        // SAFETY: Set by the core before `create`, constant.
-        unsafe { !(*self.raw.get()).uobject.is_null() }
-    }
-
     /// Its type.
     pub fn qp_type(&self) -> Option<QpType> {
-        // SAFETY: As above.
-        QpType::from_raw(unsafe { (*self.raw.get()).qp_type })
+        // SAFETY: Set by the core before `create`, constant.
+        QpType::from_raw(unsafe { (*self.as_raw()).qp_type })
     }
 
     /// Completion queue of the send queue.
     pub fn send_cq(&self) -> Option<&Cq<D>> {
         // SAFETY: Set by the core before `create`, constant; it outlives the queue pair.
-        let cq = unsafe { (*self.raw.get()).send_cq };
+        let cq = unsafe { (*self.as_raw()).send_cq };
         // SAFETY: As above.
         (!cq.is_null()).then(|| unsafe { Cq::from_raw(cq) })
     }
@@ -181,7 +148,7 @@ impl<D: Operations> Qp<D> {
     /// Completion queue of the receive queue.
     pub fn recv_cq(&self) -> Option<&Cq<D>> {
         // SAFETY: As above.
-        let cq = unsafe { (*self.raw.get()).recv_cq };
+        let cq = unsafe { (*self.as_raw()).recv_cq };
         // SAFETY: As above.
         (!cq.is_null()).then(|| unsafe { Cq::from_raw(cq) })
     }
@@ -189,7 +156,7 @@ impl<D: Operations> Qp<D> {
     /// Shared receive queue.
     pub fn srq(&self) -> Option<&Srq<D>> {
         // SAFETY: As above.
-        let srq = unsafe { (*self.raw.get()).srq };
+        let srq = unsafe { (*self.as_raw()).srq };
         // SAFETY: As above.
         (!srq.is_null()).then(|| unsafe { Srq::from_raw(srq) })
     }
@@ -197,36 +164,25 @@ impl<D: Operations> Qp<D> {
     /// QPN.
     pub fn qp_num(&self) -> u32 {
         // SAFETY: A plain integer, accessed by volatile accesses on our side.
-        unsafe { (&raw const (*self.raw.get()).qp_num).read_volatile() }
+        unsafe { (&raw const (*self.as_raw()).qp_num).read_volatile() }
     }
 
     /// Tells the core the QPN.
     pub fn set_qp_num(&self, qpn: u32) {
         // SAFETY: A plain integer, read by the core when `create` has returned.
-        unsafe { (&raw mut (*self.raw.get()).qp_num).write_volatile(qpn) };
-    }
-
-    /// Takes the queue pair out of its [`Table`](crate::table::Table). See [`Link::unlink`].
-    pub fn unlink(&self) {
-        self.link.unlink();
+        unsafe { (&raw mut (*self.as_raw()).qp_num).write_volatile(qpn) };
     }
 
     /// Reports an event. Process context: the owner's handler may sleep.
     pub fn event(&self, event: QpEvent) {
-        let qp = self.raw.get();
+        let qp = self.as_raw();
         let mut event = bindings::ib_event {
-            device: self.device().as_raw(),
             event: event.as_raw(),
             ..Default::default()
         };
         event.element.qp = ManuallyDrop::new(qp);
-        // SAFETY: The handler and its context are set before `create` and constant; the queue pair
-        // is not destroyed while we have a reference.
-        unsafe {
-            if let Some(handler) = (*qp).event_handler {
-                handler(&mut event, (*qp).qp_context);
-            }
-        }
+        // SAFETY: The queue pair's own, set before `create`.
+        unsafe { self.report(event, (*qp).event_handler, (*qp).qp_context) };
     }
 
     pub(crate) const fn fill_ops(ops: &mut bindings::ib_device_ops) {
@@ -247,91 +203,44 @@ impl<D: Operations> Qp<D> {
 
     /// # Safety
     ///
-    /// Only for the core, with a zeroed object of [`Self`]'s size.
+    /// For the core: NEW, ARGUMENTS.
     unsafe extern "C" fn op_create(
         qp: *mut bindings::ib_qp,
         attr: *mut bindings::ib_qp_init_attr,
         udata: *mut bindings::ib_udata,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: The core has set the object's members; `udata` is `NULL` or from a bundle of our
-            // device, and valid for the call.
-            let caller = unsafe { caller::<D>(udata, !(*qp).uobject.is_null()) }?;
-            // SAFETY: The core passes what it was asked for.
-            let mut attr = unsafe { QpInitAttr::<D>::from_raw(&mut *attr) };
-            // SAFETY: Set by the core.
-            let pd = unsafe { (*qp).pd };
+            // SAFETY: NEW, ARGUMENTS.
+            let (caller, mut attr, pd, cqs) = unsafe {
+                (
+                    Self::caller(qp, udata)?,
+                    QpInitAttr::<D>::from_raw(&mut *attr),
+                    (*qp).pd,
+                    [(*qp).send_cq, (*qp).recv_cq],
+                )
+            };
             if pd.is_null() {
                 // An XRC target has none.
                 return Err(eopnotsupp());
             }
-            let this = qp.cast::<Self>();
-
-            // SAFETY: Set by the core, constant.
-            for cq in unsafe { [(*qp).send_cq, (*qp).recv_cq] } {
+            for cq in cqs {
                 if !cq.is_null() {
-                    // SAFETY: The core keeps it alive during the call.
+                    // SAFETY: NEW: STARTED itself.
                     unsafe { Cq::<D>::from_raw(cq) }.set_in_use();
                 }
             }
-
-            // SAFETY: The memory behind the C struct is ours, and does not move.
-            unsafe {
-                let init = D::Qp::create(Pd::from_raw(pd), &attr, &caller);
-                init_slot(&raw mut (*this).data, init)?;
-                init_slot_infallible(&raw mut (*this).link, Link::new());
-            }
-            let mut start = || {
-                caller.finish_input()?;
-                // SAFETY: All fields are initialized.
-                D::Qp::start(unsafe { Self::from_raw(qp) }, &mut attr, &caller)
-            };
-            if let Err(e) = start() {
-                // SAFETY: Not started; the core forgets it.
-                unsafe { Self::drop_parts(this) };
-                return Err(e);
-            }
-            if let Err(e) = caller.finish_output() {
-                // SAFETY: Started; the core forgets it.
-                unsafe { Self::undo(qp) };
-                return Err(e);
-            }
+            // SAFETY: NEW: STARTED itself.
+            let data = D::Qp::create(unsafe { Pd::from_raw(pd) }, &attr, &caller);
+            // SAFETY: NEW.
+            unsafe { Self::build(qp, data) }?
+                .start(&caller, |qp| D::Qp::start(qp, &mut attr, &caller))?;
             Ok(0)
         })
     }
 
-    /// Destroys a started queue pair that its owner never got to know.
-    ///
     /// # Safety
     ///
-    /// `qp` must be started; nobody uses it afterwards.
-    unsafe fn undo(qp: *mut bindings::ib_qp) {
-        // SAFETY: Started.
-        let this = unsafe { Self::from_raw(qp) };
-        if D::Qp::destroy(this).is_ok() {
-            // SAFETY: Destroyed.
-            unsafe { Self::drop_parts(qp.cast()) };
-        } else {
-            // The device may still use its memory, so that must stay.
-            this.link.unlink();
-            pr_err!("cannot destroy a queue pair whose response failed\n");
-        }
-    }
-
-    /// # Safety
-    ///
-    /// All fields must be initialized; nobody uses them afterwards.
-    unsafe fn drop_parts(this: *mut Self) {
-        // SAFETY: Initialized. References from tables are gone when `unlink` returns.
-        unsafe {
-            (*this).link.unlink();
-            core::ptr::drop_in_place(this);
-        }
-    }
-
-    /// # Safety
-    ///
-    /// Only for the core, with a started queue pair.
+    /// For the core: STARTED, ARGUMENTS.
     unsafe extern "C" fn op_modify(
         qp: *mut bindings::ib_qp,
         attr: *mut bindings::ib_qp_attr,
@@ -339,13 +248,13 @@ impl<D: Operations> Qp<D> {
         udata: *mut bindings::ib_udata,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: `NULL` or valid.
+            // SAFETY: ARGUMENTS.
             unsafe { no_udata(udata) }?;
             // CAST: Bit flags.
             let mask = QpAttrMask::from_raw(mask as u32);
-            // SAFETY: What the mask says is initialized.
+            // SAFETY: ARGUMENTS: what the mask says is initialized.
             let attr = unsafe { QpAttr::masked(attr, mask) };
-            // SAFETY: Started.
+            // SAFETY: STARTED.
             D::Qp::modify(unsafe { Self::from_raw(qp) }, &attr, mask)?;
             Ok(0)
         })
@@ -353,7 +262,7 @@ impl<D: Operations> Qp<D> {
 
     /// # Safety
     ///
-    /// Only for the core, with a started queue pair.
+    /// For the core: STARTED, ARGUMENTS.
     unsafe extern "C" fn op_query(
         qp: *mut bindings::ib_qp,
         attr: *mut bindings::ib_qp_attr,
@@ -365,7 +274,7 @@ impl<D: Operations> Qp<D> {
             let mask = QpAttrMask::from_raw(mask as u32);
             // Some kernel users pass structs that they have not cleared.
             //
-            // SAFETY: The caller's to fill; all zeroes are valid for both.
+            // SAFETY: STARTED; ARGUMENTS: the caller's to fill; all zeroes are valid for both.
             unsafe {
                 attr.write_bytes(0, 1);
                 init.write_bytes(0, 1);
@@ -376,7 +285,7 @@ impl<D: Operations> Qp<D> {
                 (*init).srq = (*qp).srq;
                 (*init).qp_type = (*qp).qp_type;
             }
-            // SAFETY: Started; both structs are initialized.
+            // SAFETY: STARTED; both structs are initialized.
             unsafe {
                 D::Qp::query(
                     Self::from_raw(qp),
@@ -391,91 +300,34 @@ impl<D: Operations> Qp<D> {
 
     /// # Safety
     ///
-    /// Only for the core, with a started queue pair.
-    unsafe extern "C" fn op_destroy(
-        qp: *mut bindings::ib_qp,
-        _udata: *mut bindings::ib_udata,
-    ) -> c_int {
-        from_result(|| {
-            // SAFETY: Started.
-            D::Qp::destroy(unsafe { Self::from_raw(qp) })?;
-            // SAFETY: The core frees the memory next.
-            unsafe { Self::drop_parts(qp.cast()) };
-            Ok(0)
-        })
-    }
-
-    /// # Safety
-    ///
-    /// Only for the core, with a started queue pair and a list of work requests.
+    /// For the core: STARTED, ARGUMENTS: a list of requests for this queue pair.
     unsafe extern "C" fn op_post_send(
         qp: *mut bindings::ib_qp,
         wr: *const bindings::ib_send_wr,
         bad: *mut *const bindings::ib_send_wr,
     ) -> c_int {
-        // SAFETY: Started.
-        let this = unsafe { Self::from_raw(qp) };
-        // SAFETY: A list for this queue pair.
-        let mut wrs = unsafe { SendWrs::new(wr, this.qp_type()) };
-        let result = if this.is_user() {
-            Err(eopnotsupp())
-        } else {
-            D::Qp::post_send(this, &mut wrs)
-        };
-        from_result(|| {
-            result.inspect_err(|_| {
-                // SAFETY: The core passes a place for it.
-                unsafe { *bad = wrs.bad() };
-            })?;
-            Ok(0)
-        })
+        // SAFETY: STARTED, ARGUMENTS.
+        unsafe {
+            let qp = Self::from_raw(qp);
+            let wrs = SendWrs::new(wr, qp.qp_type());
+            post(qp.is_user(), wrs, bad, |wrs| D::Qp::post_send(qp, wrs))
+        }
     }
 
     /// # Safety
     ///
-    /// Only for the core, with a started queue pair and a list of work requests.
+    /// For the core: STARTED, ARGUMENTS: a list of requests.
     unsafe extern "C" fn op_post_recv(
         qp: *mut bindings::ib_qp,
         wr: *const bindings::ib_recv_wr,
         bad: *mut *const bindings::ib_recv_wr,
     ) -> c_int {
-        // SAFETY: Started.
-        let this = unsafe { Self::from_raw(qp) };
-        // SAFETY: A list.
-        let mut wrs = unsafe { RecvWrs::new(wr) };
-        let result = if this.is_user() {
-            Err(eopnotsupp())
-        } else {
-            D::Qp::post_recv(this, &mut wrs)
-        };
-        from_result(|| {
-            result.inspect_err(|_| {
-                // SAFETY: The core passes a place for it.
-                unsafe { *bad = wrs.bad() };
-            })?;
-            Ok(0)
-        })
-    }
-
-    /// # Safety
-    ///
-    /// Only for the core, with a started queue pair.
-    unsafe extern "C" fn op_fill_res(
-        msg: *mut kbindings::sk_buff,
-        qp: *mut bindings::ib_qp,
-    ) -> c_int {
-        // SAFETY: Started; `msg` is a message of the core's.
-        unsafe { ResEntry::fill(msg, |e| D::Qp::fill_res(Self::from_raw(qp), e)) }
-    }
-
-    /// # Safety
-    ///
-    /// Only for the core, with a started queue pair.
-    unsafe extern "C" fn op_fill_res_raw(
-        msg: *mut kbindings::sk_buff,
-        qp: *mut bindings::ib_qp,
-    ) -> c_int {
-        // SAFETY: Started; `msg` is a message of the core's.
-        unsafe { ResEntry::fill_raw(msg, |put| D::Qp::fill_res_raw(Self::from_raw(qp), put)) }
+        // SAFETY: STARTED, ARGUMENTS.
+        unsafe {
+            let qp = Self::from_raw(qp);
+            post(qp.is_user(), RecvWrs::new(wr), bad, |wrs| {
+                D::Qp::post_recv(qp, wrs)
+            })
+        }
     }
 }

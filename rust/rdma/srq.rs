@@ -6,10 +6,7 @@
 
 use crate::{
     bindings,
-    device::{
-        Device,
-        Operations, //
-    },
+    device::Operations,
     enums::{
         SrqAttrMask,
         SrqEvent,
@@ -17,34 +14,33 @@ use crate::{
     },
     errno::eopnotsupp,
     object::{
-        caller,
-        init_slot,
-        init_slot_infallible,
+        core_members,
         no_udata,
-        object_size, //
+        object_size,
+        InPd,
+        Managed,
+        Object, //
     },
     pd::Pd,
     restrack::ResEntry,
-    table::{
-        Link,
-        Linked, //
-    },
+    table::Link,
     udata::Caller,
-    wr::RecvWrs,
+    wr::{
+        post,
+        RecvWrs, //
+    },
     Unsupported, //
 };
-use core::mem::{
-    offset_of,
-    ManuallyDrop, //
+use core::{
+    marker::PhantomData,
+    mem::ManuallyDrop, //
 };
 use kernel::{
-    bindings as kbindings,
     error::{
         from_result,
         VTABLE_DEFAULT_ERROR, //
     },
-    prelude::*,
-    types::Opaque, //
+    prelude::*, //
 };
 
 /// Attributes of a shared receive queue.
@@ -115,83 +111,53 @@ pub trait SharedReceiveQueue<D: Operations>: Sized + Send + Sync {
 }
 
 /// A shared receive queue.
-#[repr(C)]
-pub struct Srq<D: Operations> {
-    raw: Opaque<bindings::ib_srq>,
-    link: Link,
-    data: D::Srq,
-}
+pub type Srq<D> = Managed<SrqObject<D>>;
 
-// SAFETY: An `ib_srq` may be used from any thread; the data is `Send`.
-unsafe impl<D: Operations> Send for Srq<D> {}
-// SAFETY: By shared reference only what is safe to do concurrently is done; the data is `Sync`.
-unsafe impl<D: Operations> Sync for Srq<D> {}
+/// The kind of object that a [`Srq`] is.
+pub struct SrqObject<D>(PhantomData<D>);
 
-// SAFETY: `LINK_OFFSET` is that of `link`; `drop_parts` unlinks before it drops.
-unsafe impl<D: Operations> Linked for Srq<D> {
-    const LINK_OFFSET: usize = offset_of!(Self, link);
+// SAFETY: The core sets `device` and `uobject` before `create`.
+unsafe impl<D: Operations> Object for SrqObject<D> {
+    type Driver = D;
+    type Extra = Link;
+    type Data = D::Srq;
 
-    fn link(&self) -> &Link {
-        &self.link
+    const NAME: &'static str = "shared receive queue";
+
+    core_members!(ib_srq);
+
+    fn destroy(srq: &Srq<D>) -> Result {
+        D::Srq::destroy(srq)
+    }
+
+    fn fill_res(srq: &Srq<D>, entry: &mut ResEntry<'_>) -> Result {
+        D::Srq::fill_res(srq, entry)
+    }
+
+    fn fill_res_raw(srq: &Srq<D>, put: &mut dyn FnMut(&[u8]) -> Result) -> Result {
+        D::Srq::fill_res_raw(srq, put)
     }
 }
 
-impl<D: Operations> core::ops::Deref for Srq<D> {
-    type Target = D::Srq;
-
-    fn deref(&self) -> &D::Srq {
-        &self.data
+// SAFETY: The core sets `pd` before `create`.
+unsafe impl<D: Operations> InPd for SrqObject<D> {
+    unsafe fn pd(srq: *mut bindings::ib_srq) -> *mut bindings::ib_pd {
+        // SAFETY: NEW or STARTED: set, and constant.
+        unsafe { (*srq).pd }
     }
 }
 
 impl<D: Operations> Srq<D> {
-    /// # Safety
-    ///
-    /// `raw` must be a started queue of a device of `D`, alive for `'a`.
-    pub(crate) unsafe fn from_raw<'a>(raw: *mut bindings::ib_srq) -> &'a Self {
-        // SAFETY: `repr(C)` with the `ib_srq` first; see above.
-        unsafe { &*raw.cast() }
-    }
-
-    /// Its device.
-    pub fn device(&self) -> &Device<D> {
-        // SAFETY: Set by the core before `create`, constant.
-        unsafe { Device::from_raw((*self.raw.get()).device) }
-    }
-
-    /// Its protection domain.
-    pub fn pd(&self) -> &Pd<D> {
-        // SAFETY: As above.
-        unsafe { Pd::from_raw((*self.raw.get()).pd) }
-    }
-
-    /// Whether it belongs to a process.
-    pub fn is_user(&self) -> bool {
-        // SAFETY: As above.
-        unsafe { !(*self.raw.get()).uobject.is_null() }
-    }
-
-    /// Takes the queue out of its [`Table`](crate::table::Table). See [`Link::unlink`].
-    pub fn unlink(&self) {
-        self.link.unlink();
-    }
-
     /// Reports an event, if somebody listens. Process context.
     pub fn event(&self, event: SrqEvent) {
-        let srq = self.raw.get();
+        let srq = self.as_raw();
         let mut event = bindings::ib_event {
-            device: self.device().as_raw(),
             event: event.as_raw(),
             ..Default::default()
         };
         event.element.srq = ManuallyDrop::new(srq);
-        // SAFETY: The handler and its context are set before `create` and constant; the queue is
-        // not destroyed while we have a reference.
-        unsafe {
-            if let Some(handler) = (*srq).event_handler {
-                handler(&mut event, (*srq).srq_context);
-            }
-        }
+        // SAFETY: The queue's own, set before `create`.
+        unsafe { self.report(event, (*srq).event_handler, (*srq).srq_context) };
     }
 
     pub(crate) const fn fill_ops(ops: &mut bindings::ib_device_ops) {
@@ -214,82 +180,35 @@ impl<D: Operations> Srq<D> {
 
     /// # Safety
     ///
-    /// Only for the core, with a zeroed object of [`Self`]'s size.
+    /// For the core: NEW, ARGUMENTS.
     unsafe extern "C" fn op_create(
         srq: *mut bindings::ib_srq,
         init_attr: *mut bindings::ib_srq_init_attr,
         udata: *mut bindings::ib_udata,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: The core has set the object's members; `udata` is `NULL` or from a bundle of our
-            // device, and valid for the call.
-            let caller = unsafe { caller::<D>(udata, !(*srq).uobject.is_null()) }?;
-            // SAFETY: The core passes what it was asked for.
-            let raw_attr = unsafe { &mut *init_attr };
+            // SAFETY: NEW, ARGUMENTS.
+            let (caller, raw_attr, pd) = unsafe {
+                (
+                    Self::caller(srq, udata)?,
+                    &mut *init_attr,
+                    Pd::<D>::from_raw((*srq).pd),
+                )
+            };
             let srq_type = SrqType::from_raw(raw_attr.srq_type).ok_or(EINVAL)?;
             let mut attr = SrqAttr::from_raw(&raw_attr.attr);
-            // SAFETY: Set by the core.
-            let pd = unsafe { Pd::<D>::from_raw((*srq).pd) };
-            let this = srq.cast::<Self>();
-
-            // SAFETY: The memory behind the C struct is ours, and does not move.
-            unsafe {
-                let init = D::Srq::create(pd, srq_type, &attr, &caller);
-                init_slot(&raw mut (*this).data, init)?;
-                init_slot_infallible(&raw mut (*this).link, Link::new());
-            }
-            let mut start = || {
-                caller.finish_input()?;
-                // SAFETY: All fields are initialized.
-                D::Srq::start(unsafe { Self::from_raw(srq) }, &mut attr, &caller)
-            };
-            if let Err(e) = start() {
-                // SAFETY: Not started; the core forgets it.
-                unsafe { Self::drop_parts(this) };
-                return Err(e);
-            }
-            if let Err(e) = caller.finish_output() {
-                // SAFETY: Started; the core forgets it.
-                unsafe { Self::undo(srq) };
-                return Err(e);
-            }
+            let data = D::Srq::create(pd, srq_type, &attr, &caller);
+            // SAFETY: NEW.
+            unsafe { Self::build(srq, data) }?
+                .start(&caller, |srq| D::Srq::start(srq, &mut attr, &caller))?;
             attr.write(&mut raw_attr.attr);
             Ok(0)
         })
     }
 
-    /// Destroys a started shared receive queue that its owner never got to know.
-    ///
     /// # Safety
     ///
-    /// `srq` must be started; nobody uses it afterwards.
-    unsafe fn undo(srq: *mut bindings::ib_srq) {
-        // SAFETY: Started.
-        let this = unsafe { Self::from_raw(srq) };
-        if D::Srq::destroy(this).is_ok() {
-            // SAFETY: Destroyed.
-            unsafe { Self::drop_parts(srq.cast()) };
-        } else {
-            // The device may still use its memory, so that must stay.
-            this.link.unlink();
-            pr_err!("cannot destroy a shared receive queue whose response failed\n");
-        }
-    }
-
-    /// # Safety
-    ///
-    /// All fields must be initialized; nobody uses them afterwards.
-    unsafe fn drop_parts(this: *mut Self) {
-        // SAFETY: Initialized. References from tables are gone when `unlink` returns.
-        unsafe {
-            (*this).link.unlink();
-            core::ptr::drop_in_place(this);
-        }
-    }
-
-    /// # Safety
-    ///
-    /// Only for the core, with a started queue.
+    /// For the core: STARTED, ARGUMENTS.
     unsafe extern "C" fn op_modify(
         srq: *mut bindings::ib_srq,
         attr: *mut bindings::ib_srq_attr,
@@ -297,9 +216,9 @@ impl<D: Operations> Srq<D> {
         udata: *mut bindings::ib_udata,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: `NULL` or valid.
+            // SAFETY: ARGUMENTS.
             unsafe { no_udata(udata) }?;
-            // SAFETY: Started; the core passes what it was asked for.
+            // SAFETY: STARTED, ARGUMENTS.
             let (srq, attr) = unsafe { (Self::from_raw(srq), SrqAttr::from_raw(&*attr)) };
             D::Srq::modify(srq, &attr, SrqAttrMask::from_raw(mask))?;
             Ok(0)
@@ -308,13 +227,13 @@ impl<D: Operations> Srq<D> {
 
     /// # Safety
     ///
-    /// Only for the core, with a started queue.
+    /// For the core: STARTED, ARGUMENTS.
     unsafe extern "C" fn op_query(
         srq: *mut bindings::ib_srq,
         attr: *mut bindings::ib_srq_attr,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: Started; `attr` is the caller's to fill.
+            // SAFETY: STARTED; ARGUMENTS: `attr` is the caller's to fill.
             let (srq, attr) = unsafe { (Self::from_raw(srq), &mut *attr) };
             D::Srq::query(srq)?.write(attr);
             Ok(0)
@@ -323,66 +242,19 @@ impl<D: Operations> Srq<D> {
 
     /// # Safety
     ///
-    /// Only for the core, with a started queue.
-    unsafe extern "C" fn op_destroy(
-        srq: *mut bindings::ib_srq,
-        _udata: *mut bindings::ib_udata,
-    ) -> c_int {
-        from_result(|| {
-            // SAFETY: Started.
-            D::Srq::destroy(unsafe { Self::from_raw(srq) })?;
-            // SAFETY: The core frees the memory next.
-            unsafe { Self::drop_parts(srq.cast()) };
-            Ok(0)
-        })
-    }
-
-    /// # Safety
-    ///
-    /// Only for the core, with a started queue and a list of work requests.
+    /// For the core: STARTED, ARGUMENTS: a list of requests.
     unsafe extern "C" fn op_post_recv(
         srq: *mut bindings::ib_srq,
         wr: *const bindings::ib_recv_wr,
         bad: *mut *const bindings::ib_recv_wr,
     ) -> c_int {
-        // SAFETY: Started.
-        let this = unsafe { Self::from_raw(srq) };
-        // SAFETY: A list.
-        let mut wrs = unsafe { RecvWrs::new(wr) };
-        let result = if this.is_user() {
-            Err(eopnotsupp())
-        } else {
-            D::Srq::post_recv(this, &mut wrs)
-        };
-        from_result(|| {
-            result.inspect_err(|_| {
-                // SAFETY: The core passes a place for it.
-                unsafe { *bad = wrs.bad() };
-            })?;
-            Ok(0)
-        })
-    }
-
-    /// # Safety
-    ///
-    /// Only for the core, with a started queue.
-    unsafe extern "C" fn op_fill_res(
-        msg: *mut kbindings::sk_buff,
-        srq: *mut bindings::ib_srq,
-    ) -> c_int {
-        // SAFETY: Started; `msg` is a message of the core's.
-        unsafe { ResEntry::fill(msg, |e| D::Srq::fill_res(Self::from_raw(srq), e)) }
-    }
-
-    /// # Safety
-    ///
-    /// Only for the core, with a started queue.
-    unsafe extern "C" fn op_fill_res_raw(
-        msg: *mut kbindings::sk_buff,
-        srq: *mut bindings::ib_srq,
-    ) -> c_int {
-        // SAFETY: Started; `msg` is a message of the core's.
-        unsafe { ResEntry::fill_raw(msg, |put| D::Srq::fill_res_raw(Self::from_raw(srq), put)) }
+        // SAFETY: STARTED, ARGUMENTS.
+        unsafe {
+            let srq = Self::from_raw(srq);
+            post(srq.is_user(), RecvWrs::new(wr), bad, |wrs| {
+                D::Srq::post_recv(srq, wrs)
+            })
+        }
     }
 }
 

@@ -10,10 +10,6 @@
 
 use crate::{
     bindings,
-    count::{
-        Counted,
-        Objects, //
-    },
     sync::Completion, //
 };
 use core::{
@@ -45,7 +41,6 @@ pub struct Link {
     /// Where the object is.
     #[pin]
     place: Mutex<Option<(Arc<Inner>, u32)>>,
-    _count: Counted<Objects>,
 }
 
 impl Link {
@@ -54,7 +49,6 @@ impl Link {
             refs: Refcount::new(0),
             gone <- Completion::new(),
             place <- new_mutex!(None),
-            _count: Counted::new(),
         })
     }
 

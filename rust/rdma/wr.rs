@@ -11,6 +11,7 @@ use crate::{
         QpType,
         SendFlags, //
     },
+    errno::eopnotsupp,
     mr::Mr, //
 };
 use core::{
@@ -18,6 +19,41 @@ use core::{
     ptr::NonNull, //
 };
 use kernel::prelude::*;
+
+/// A list of work requests that is being posted.
+pub(crate) trait Wrs {
+    /// The core's request.
+    type Raw;
+
+    /// The one that was taken last: if posting failed, that is the bad one.
+    fn bad(&self) -> *const Self::Raw;
+}
+
+/// Posts a list. A process posts by itself, so for its queues this is refused.
+///
+/// # Safety
+///
+/// `bad` must be valid, for the request that was not posted.
+pub(crate) unsafe fn post<W: Wrs>(
+    of_process: bool,
+    mut wrs: W,
+    bad: *mut *const W::Raw,
+    post: impl FnOnce(&mut W) -> Result,
+) -> c_int {
+    let result = if of_process {
+        Err(eopnotsupp())
+    } else {
+        post(&mut wrs)
+    };
+    result.map_or_else(
+        |e| {
+            // SAFETY: The caller says that it is valid.
+            unsafe { *bad = wrs.bad() };
+            e.to_errno()
+        },
+        |()| 0,
+    )
+}
 
 /// A scatter/gather entry.
 #[repr(transparent)]
@@ -305,8 +341,12 @@ impl<'a, D: Operations> SendWrs<'a, D> {
             _driver: PhantomData,
         }
     }
+}
 
-    pub(crate) fn bad(&self) -> *const bindings::ib_send_wr {
+impl<D: Operations> Wrs for SendWrs<'_, D> {
+    type Raw = bindings::ib_send_wr;
+
+    fn bad(&self) -> *const bindings::ib_send_wr {
         self.last
     }
 }
@@ -367,8 +407,12 @@ impl RecvWrs<'_> {
             _list: PhantomData,
         }
     }
+}
 
-    pub(crate) fn bad(&self) -> *const bindings::ib_recv_wr {
+impl Wrs for RecvWrs<'_> {
+    type Raw = bindings::ib_recv_wr;
+
+    fn bad(&self) -> *const bindings::ib_recv_wr {
         self.last
     }
 }
