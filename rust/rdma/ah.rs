@@ -6,9 +6,9 @@
 //! `destroy_ah`. All but `create_user_ah` are called in any context.
 
 use crate::{
+    base::errno::eopnotsupp,
     bindings,
     device::Operations,
-    errno::eopnotsupp,
     gid::Gid,
     object::{
         core_members,
@@ -71,7 +71,7 @@ impl AhAttr {
         let raw = unsafe { &*raw };
         let mut dmac = [0; 6];
         // SAFETY: Six bytes are written.
-        unsafe { bindings::verbena_ah_dmac(raw, dmac.as_mut_ptr()) };
+        unsafe { bindings::rdma_helper_ah_dmac(raw, dmac.as_mut_ptr()) };
         // CAST: A flag.
         let has_grh = raw.ah_flags & bindings::ib_ah_flags_IB_AH_GRH as u8 != 0;
         let grh = has_grh.then(|| GlobalRoute {
@@ -103,7 +103,7 @@ impl AhAttr {
         };
         // SAFETY: `raw` and `dgid` are valid; six bytes of the MAC are read.
         unsafe {
-            bindings::verbena_ah_set(
+            bindings::rdma_helper_ah_set(
                 raw,
                 &dgid,
                 grh.flow_label,

@@ -6,13 +6,15 @@
 //! `modify_cq`, `poll_cq`, `req_notify_cq`.
 
 use crate::{
+    base::errno::eopnotsupp,
+    base::sync::IrqLock,
+    base::table::Link,
     bindings,
     device::{
         Device,
         Operations, //
     },
     enums::NotifyFlags,
-    errno::eopnotsupp,
     new_irq_lock,
     object::{
         core_members,
@@ -23,8 +25,6 @@ use crate::{
         Object, //
     },
     restrack::ResEntry,
-    sync::IrqLock,
-    table::Link,
     udata::{
         Caller,
         User, //
@@ -278,7 +278,7 @@ impl<D: Operations> Cq<D> {
                 core::ptr::null_mut()
             } else {
                 // SAFETY: ARGUMENTS: a bundle of a process' request.
-                unsafe { bindings::verbena_attrs_udata(attrs) }
+                unsafe { bindings::rdma_helper_attrs_udata(attrs) }
             };
             // SAFETY: NEW, ARGUMENTS.
             let (caller, attr, dev) = unsafe {

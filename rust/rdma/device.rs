@@ -16,13 +16,14 @@ use crate::{
         PortAttr,
         PortImmutable, //
     },
-    bind::Binding,
+    base::bind::Binding,
+    base::netdev::Netdev,
+    base::sync::IrqLock,
     bindings,
     cq::CompletionQueue,
     enums::PortEvent,
     gid::Gid,
     mr::MemoryRegion,
-    netdev::Netdev,
     new_irq_lock,
     object::{
         init_slot,
@@ -33,7 +34,6 @@ use crate::{
     qp::QueuePair,
     srq::SharedReceiveQueue,
     stats::StatDesc,
-    sync::IrqLock,
     ucontext::UserContext, //
 };
 use core::{
@@ -157,7 +157,7 @@ impl<D: Operations> Device<D> {
     /// The device, for messages: `dev_info!(dev.as_dev(), ...)`.
     pub fn as_dev(&self) -> &device::Device {
         // SAFETY: The address of a field of the device, which is initialized.
-        unsafe { device::Device::from_raw(bindings::verbena_ib_device_dev(self.raw.get())) }
+        unsafe { device::Device::from_raw(bindings::rdma_helper_ib_device_dev(self.raw.get())) }
     }
 
     /// Its name, `verbena0` for example.
@@ -250,7 +250,7 @@ impl<D: Operations> Registration<D> {
         }
         // SAFETY: `Device<D>` is `repr(C)` and starts with `ib_device`.
         let ibdev =
-            unsafe { bindings::verbena_ib_alloc_device(const { object_size::<Device<D>>() }) };
+            unsafe { bindings::rdma_helper_ib_alloc_device(const { object_size::<Device<D>>() }) };
         let dev = NonNull::new(ibdev.cast::<Device<D>>()).ok_or(ENOMEM)?;
 
         // SAFETY: The memory is ours, and does not move.
@@ -275,7 +275,7 @@ impl<D: Operations> Registration<D> {
             (*ibdev).num_comp_vectors = settings.num_comp_vectors.try_into().unwrap_or(1);
             (*ibdev).local_dma_lkey = settings.local_dma_lkey;
             (*ibdev).node_guid = u64::from_ne_bytes(settings.node_guid);
-            bindings::verbena_ib_device_set_parent(ibdev, parent);
+            bindings::rdma_helper_ib_device_set_parent(ibdev, parent);
             bindings::ib_set_device_ops(ibdev, &ops);
             match settings.netdev {
                 Some(netdev) => {
@@ -350,9 +350,11 @@ impl<D: Operations> DeviceHandle<D> {
         let slot = self.current.lock();
         let dev = slot.as_ref()?.0;
         // SAFETY: The device is not unregistered before the slot is cleared.
-        unsafe { bindings::verbena_ib_device_try_get(dev.as_ptr().cast()) }.then(|| DeviceGuard {
-            dev,
-            _handle: core::marker::PhantomData,
+        unsafe { bindings::rdma_helper_ib_device_try_get(dev.as_ptr().cast()) }.then(|| {
+            DeviceGuard {
+                dev,
+                _handle: core::marker::PhantomData,
+            }
         })
     }
 }

@@ -12,12 +12,12 @@
 //! without an IOMMU that remaps it; else the mapping fails with `EOPNOTSUPP`.
 
 use crate::{
-    bindings,
-    count::{
+    base::count::{
         Counted,
         Mappings, //
     },
-    dma::Chunk, //
+    base::dma::Chunk, //
+    bindings,
 };
 use core::ptr::NonNull;
 use kernel::{
@@ -240,7 +240,7 @@ impl Entry {
     /// Where the process maps it: the `offset` of its `mmap()`.
     pub fn offset(&self) -> u64 {
         // SAFETY: The core's entry lives: we have not removed it.
-        unsafe { bindings::verbena_mmap_offset(self.mapping.as_ptr().cast()) }
+        unsafe { bindings::rdma_helper_mmap_offset(self.mapping.as_ptr().cast()) }
     }
 
     /// How much it must map: all of it.
@@ -312,21 +312,21 @@ unsafe fn map_entry(
     let device = matches!(mapping.memory, Memory::Bar { .. });
     // SAFETY: `vma` is under construction, by us alone.
     unsafe {
-        if bindings::verbena_vma_len(vma) != c_ulong::try_from(mapping.len)? {
+        if bindings::rdma_helper_vma_len(vma) != c_ulong::try_from(mapping.len)? {
             return Err(EINVAL);
         }
-        to_result(bindings::verbena_vma_prepare(vma, read_only, device))?;
+        to_result(bindings::rdma_helper_vma_prepare(vma, read_only, device))?;
         let (first, others) = mapping.ranges.split_first().ok_or(EINVAL)?;
         let first_len = c_ulong::try_from(first.len)?;
         let mut offset = first_len;
         for range in others {
             let len = c_ulong::try_from(range.len)?;
             // If this fails the core's caller takes back what was mapped.
-            to_result(bindings::verbena_vma_map(vma, offset, range.pfn, len))?;
+            to_result(bindings::rdma_helper_vma_map(vma, offset, range.pfn, len))?;
             offset += len;
         }
         // The last step, because it records the mapping: from then on it must not fail.
-        to_result(bindings::verbena_vma_map_first(
+        to_result(bindings::rdma_helper_vma_map_first(
             ctx, vma, first.pfn, first_len, entry,
         ))?;
     }

@@ -6,13 +6,13 @@
 //! `reg_user_mr`, `alloc_mr`, `map_mr_sg`, `rereg_user_mr`, `dereg_mr`.
 
 use crate::{
+    base::errno::eopnotsupp,
     bindings,
     device::Operations,
     enums::{
         Access,
         MrType, //
     },
-    errno::eopnotsupp,
     object::{
         core_members,
         InPd,

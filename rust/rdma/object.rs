@@ -24,21 +24,21 @@
 //!   of an `uverbs_attr_bundle` whose context, if it has one, is one of the same device.
 
 use crate::{
-    bindings,
-    count::{
+    base::count::{
         Counted,
         Objects, //
     },
+    base::table::{
+        Link,
+        Linked, //
+    },
+    bindings,
     device::{
         Device,
         Operations, //
     },
     pd::Pd,
     restrack::ResEntry,
-    table::{
-        Link,
-        Linked, //
-    },
     ucontext::Ucontext,
     udata::{
         Caller,
@@ -173,7 +173,7 @@ impl Extra for Link {
     }
 }
 
-/// An [`Extra`] with the link of a [`Table`](crate::table::Table).
+/// An [`Extra`] with the link of a [`Table`](crate::base::table::Table).
 ///
 /// # Safety
 ///
@@ -300,7 +300,7 @@ impl<O: Object> Managed<O> {
             };
         };
         // SAFETY: ARGUMENTS: `udata` is in a bundle.
-        let ctx = unsafe { bindings::verbena_udata_context(udata.as_ptr()) };
+        let ctx = unsafe { bindings::rdma_helper_udata_context(udata.as_ptr()) };
         if ctx.is_null() || !of_process {
             return Err(EINVAL);
         }
@@ -459,7 +459,7 @@ impl<O: InPd> Managed<O> {
 }
 
 impl<O: Object<Extra: HasLink>> Managed<O> {
-    /// Takes it out of its [`Table`](crate::table::Table). See [`Link::unlink`].
+    /// Takes it out of its [`Table`](crate::base::table::Table). See [`Link::unlink`].
     pub fn unlink(&self) {
         self.extra.link().unlink();
     }

@@ -6,6 +6,8 @@
 //! `post_recv`. `drain_sq` and `drain_rq` are left to the core's generic code.
 
 use crate::{
+    base::errno::eopnotsupp,
+    base::table::Link,
     bindings,
     cq::Cq,
     device::Operations,
@@ -14,7 +16,6 @@ use crate::{
         QpEvent,
         QpType, //
     },
-    errno::eopnotsupp,
     object::{
         core_members,
         no_udata,
@@ -31,7 +32,6 @@ use crate::{
     },
     restrack::ResEntry,
     srq::Srq,
-    table::Link,
     udata::Caller,
     wr::{
         post,

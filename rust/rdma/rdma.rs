@@ -17,40 +17,35 @@
 //!
 //! 1. `create(...)` returns an initializer of the data. Nobody else can see the object yet.
 //! 2. `start(&object, ...)` makes the object known: to the device (its CREATE command), to the
-//!    interrupt handlers ([`Table::insert`](table::Table::insert)), to user space (the response).
+//!    interrupt handlers ([`Table::insert`](base::table::Table::insert)), to user space (the response).
 //!    If it fails the data is dropped at once, so it must undo what it made known.
 //! 3. The verbs, by shared reference and concurrently: what changes needs a lock.
 //! 4. `destroy(&object)`. On success the object is fenced (nobody holds a
-//!    [`Ref`](table::Ref) to it any more) and the data dropped; on failure it lives on.
+//!    [`Ref`](base::table::Ref) to it any more) and the data dropped; on failure it lives on.
 //!
 //! `poll_cq`, `req_notify_cq`, `post_send`, `post_recv`, `post_srq_recv` and the address handle
-//! verbs are called in any context: use [`IrqLock`](sync::IrqLock), never sleep. For objects of
+//! verbs are called in any context: use [`IrqLock`](base::sync::IrqLock), never sleep. For objects of
 //! user space the first five are refused here: a process reaches its rings by itself.
 //!
 //! # What it guarantees
 //!
 //! - Data shared with a device or a process is reached through typed accessors only
-//!   ([`dma::Chunk`]); no reference to it ever exists.
+//!   ([`base::dma::Chunk`]); no reference to it ever exists.
 //! - User memory is copied once ([`udata::Udata`]); mapped memory outlives every mapping of it
 //!   ([`mmap::Entry`]).
-//! - An event or completion handler never meets a destroyed object ([`table::Table`]).
-//! - What leaks is counted ([`count`]).
+//! - An event or completion handler never meets a destroyed object ([`base::table::Table`]).
+//! - What leaks is counted ([`base::count`]).
 
 pub mod ah;
 pub mod attr;
-pub mod bind;
+pub mod base;
 mod bindings;
-pub mod count;
 pub mod cq;
 pub mod device;
-pub mod dma;
 pub mod enums;
-pub mod errno;
 pub mod gid;
-pub mod irq;
 pub mod mmap;
 pub mod mr;
-pub mod netdev;
 mod object;
 mod ops;
 pub mod pd;
@@ -59,14 +54,10 @@ pub mod qp_attr;
 pub mod restrack;
 pub mod srq;
 pub mod stats;
-pub mod sync;
-pub mod table;
-pub mod task;
 pub mod ucontext;
 pub mod udata;
 pub mod umem;
 pub mod wc;
-pub mod work;
 pub mod wr;
 
 /// Prefix of messages printed by this crate.

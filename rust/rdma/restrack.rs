@@ -66,7 +66,7 @@ impl ResEntry<'_> {
         fill: impl FnOnce(&mut ResEntry<'_>) -> Result,
     ) -> c_int {
         // SAFETY: See above.
-        let nest = unsafe { bindings::verbena_nl_driver_start(msg) };
+        let nest = unsafe { bindings::rdma_helper_nl_driver_start(msg) };
         if nest.is_null() {
             return EMSGSIZE.to_errno();
         }
@@ -77,10 +77,10 @@ impl ResEntry<'_> {
         from_result(|| {
             match fill(&mut entry) {
                 // SAFETY: The nest that was started.
-                Ok(()) => unsafe { bindings::verbena_nl_end(msg, nest) },
+                Ok(()) => unsafe { bindings::rdma_helper_nl_end(msg, nest) },
                 Err(e) => {
                     // SAFETY: As above.
-                    unsafe { bindings::verbena_nl_cancel(msg, nest) };
+                    unsafe { bindings::rdma_helper_nl_cancel(msg, nest) };
                     return Err(e);
                 }
             }
@@ -100,7 +100,7 @@ impl ResEntry<'_> {
         let mut put = |bytes: &[u8]| {
             let len = bytes.len().try_into()?;
             // SAFETY: `msg` is under construction; `len` is that of `bytes`, which are copied.
-            to_result(unsafe { bindings::verbena_nl_put_raw(msg, len, bytes.as_ptr().cast()) })
+            to_result(unsafe { bindings::rdma_helper_nl_put_raw(msg, len, bytes.as_ptr().cast()) })
         };
         from_result(|| {
             fill(&mut put)?;

@@ -5,6 +5,8 @@
 //! C: `struct ib_srq`; ops `create_srq`, `modify_srq`, `query_srq`, `destroy_srq`, `post_srq_recv`.
 
 use crate::{
+    base::errno::eopnotsupp,
+    base::table::Link,
     bindings,
     device::Operations,
     enums::{
@@ -12,7 +14,6 @@ use crate::{
         SrqEvent,
         SrqType, //
     },
-    errno::eopnotsupp,
     object::{
         core_members,
         no_udata,
@@ -23,7 +24,6 @@ use crate::{
     },
     pd::Pd,
     restrack::ResEntry,
-    table::Link,
     udata::Caller,
     wr::{
         post,

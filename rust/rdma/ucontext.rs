@@ -6,11 +6,11 @@
 //! `mmap`, `mmap_free`.
 
 use crate::{
-    bindings,
-    count::{
+    base::count::{
         Counted,
         Objects, //
     },
+    bindings,
     device::{
         Device,
         Operations, //

@@ -9,9 +9,9 @@
 //! keeps the rules, and the device may promise `uverbs_robust_udata`.
 
 use crate::{
+    base::dma::Payer,
     bindings,
     device::Operations,
-    dma::Payer,
     ucontext::Ucontext, //
 };
 use core::{
@@ -96,7 +96,7 @@ impl Udata<'_> {
             return Ok(());
         }
         // SAFETY: `raw` is valid.
-        to_result(unsafe { bindings::verbena_udata_in_empty(self.raw.as_ptr()) })
+        to_result(unsafe { bindings::rdma_helper_udata_in_empty(self.raw.as_ptr()) })
     }
 
     /// A response that nobody wrote is zero.
@@ -105,7 +105,7 @@ impl Udata<'_> {
             return Ok(());
         }
         // SAFETY: `raw` is valid.
-        to_result(unsafe { bindings::verbena_respond_empty(self.raw.as_ptr()) })
+        to_result(unsafe { bindings::rdma_helper_respond_empty(self.raw.as_ptr()) })
     }
 }
 

@@ -3,7 +3,7 @@
 //! Pinned memory of a process.
 
 use crate::{
-    bind::Binding,
+    base::bind::Binding,
     bindings,
     device::Operations,
     enums::Access,
@@ -55,7 +55,7 @@ impl Umem {
         let dev = user.context().device();
         // SAFETY: A registered device, in a verb that a process called; the function checks the rest.
         let raw = from_err_ptr(unsafe {
-            bindings::verbena_umem_get_va(dev.as_raw(), start, length, access)
+            bindings::rdma_helper_umem_get_va(dev.as_raw(), start, length, access)
         })?;
         Ok(Self {
             raw: NonNull::new(raw).ok_or(EINVAL)?,
@@ -97,7 +97,7 @@ impl Umem {
             return 0;
         };
         // SAFETY: Pinned; a power of two.
-        unsafe { bindings::verbena_umem_num_blocks(self.raw.as_ptr(), pgsz) }
+        unsafe { bindings::rdma_helper_umem_num_blocks(self.raw.as_ptr(), pgsz) }
     }
 
     /// DMA addresses of the pages of size `pgsz`, which must be from
@@ -106,7 +106,7 @@ impl Umem {
         let mut iter = bindings::ib_block_iter::default();
         if let (true, Ok(pgsz)) = (pgsz.is_power_of_two(), c_ulong::try_from(pgsz)) {
             // SAFETY: Pinned; a power of two. An iterator that was not started is at its end.
-            unsafe { bindings::verbena_umem_iter_start(&mut iter, self.raw.as_ptr(), pgsz) };
+            unsafe { bindings::rdma_helper_umem_iter_start(&mut iter, self.raw.as_ptr(), pgsz) };
         }
         Blocks {
             iter,
@@ -139,8 +139,8 @@ impl Iterator for Blocks<'_> {
     fn next(&mut self) -> Option<u64> {
         // SAFETY: The scatter list lives as long as the umem.
         unsafe {
-            bindings::verbena_umem_iter_next(&mut self.iter)
-                .then(|| bindings::verbena_umem_iter_addr(&mut self.iter))
+            bindings::rdma_helper_umem_iter_next(&mut self.iter)
+                .then(|| bindings::rdma_helper_umem_iter_addr(&mut self.iter))
         }
     }
 }

@@ -4,6 +4,7 @@
 
 use crate::{
     ah::Ah,
+    base::errno::eopnotsupp,
     bindings,
     device::Operations,
     enums::{
@@ -11,7 +12,6 @@ use crate::{
         QpType,
         SendFlags, //
     },
-    errno::eopnotsupp,
     mr::Mr, //
 };
 use core::{

@@ -59,13 +59,13 @@ use kernel::{
     }, //
 };
 use rdma::{
-    bind::Binding,
-    dma::{
+    base::bind::Binding,
+    base::dma::{
         Chunk,
         Payer, //
     },
-    errno::eopnotsupp,
-    sync::Completion, //
+    base::errno::eopnotsupp,
+    base::sync::Completion, //
 };
 use zerocopy::{
     FromZeros,

@@ -42,12 +42,12 @@ use kernel::{
     },
 };
 use rdma::{
-    bind::Binding,
-    dma::{
+    base::bind::Binding,
+    base::dma::{
         Chunk,
         Payer, //
     },
-    sync::{
+    base::sync::{
         dma_rmb,
         msleep, //
     }, //

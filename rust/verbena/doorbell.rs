@@ -45,17 +45,17 @@ use kernel::{
     },
 };
 use rdma::{
-    dma::{
+    base::dma::{
         Chunk,
         Payer, //
     },
+    base::sync::mb, //
     mmap::{
         Entry,
         Memory,
         MmapContext,
         Protection, //
     },
-    sync::mb, //
 };
 
 /// Areas that no process gets, so that the kernel is never without one: 16384 queues of each kind.

@@ -53,20 +53,21 @@ use kernel::{
     },
 };
 use rdma::{
-    dma::{
+    base::dma::{
         Chunk,
         Payer, //
     },
+    base::irq,
+    base::sync::{
+        mb,
+        IrqLock, //
+    },
+    base::work,
     enums::{
         QpEvent,
         SrqEvent, //
     },
-    irq, new_irq_lock,
-    sync::{
-        mb,
-        IrqLock, //
-    },
-    work,
+    new_irq_lock,
 };
 
 /// Entries of an event queue. At most one event of each kind is outstanding for an object, and the

@@ -33,12 +33,12 @@ use kernel::{
     },
 };
 use rdma::{
-    new_irq_lock,
-    sync::{
+    base::sync::{
         Completion,
         IrqLock, //
     },
-    work::Work, //
+    base::work::Work, //
+    new_irq_lock,
 };
 
 /// Why the device is dead.

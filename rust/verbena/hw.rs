@@ -77,21 +77,21 @@ use kernel::{
     }, //
 };
 use rdma::{
-    cq::Cq,
-    dma::Binding,
-    irq::{
+    base::dma::Binding,
+    base::irq::{
         Irq,
         Vectors, //
     },
-    new_work,
-    qp::Qp,
-    srq::Srq,
-    sync::msleep,
-    table::Table,
-    work::{
+    base::sync::msleep,
+    base::table::Table,
+    base::work::{
         Queue,
         Work, //
     }, //
+    cq::Cq,
+    new_work,
+    qp::Qp,
+    srq::Srq,
 };
 
 /// How long a reset, or enabling the command queue, may take.
@@ -267,7 +267,7 @@ impl Hw {
         Ok(())
     }
 
-    fn add_irq<H: rdma::irq::Handler>(
+    fn add_irq<H: rdma::base::irq::Handler>(
         &self,
         parts: &Parts,
         vector: u32,

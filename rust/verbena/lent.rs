@@ -27,7 +27,7 @@ use kernel::sync::{
     Arc, //
 };
 use rdma::{
-    dma::Chunk,
+    base::dma::Chunk,
     umem::Umem, //
 };
 

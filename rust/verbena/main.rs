@@ -72,9 +72,13 @@ use kernel::prelude::*;
 /// The module: its PCI driver, and at the very end the check that nothing is left.
 struct Module {
     _driver: Pin<
-        KBox<kernel::driver::Registration<kernel::pci::Adapter<rdma::bind::Adapter<pci::Driver>>>>,
+        KBox<
+            kernel::driver::Registration<
+                kernel::pci::Adapter<rdma::base::bind::Adapter<pci::Driver>>,
+            >,
+        >,
     >,
-    _check: rdma::count::CheckAtExit,
+    _check: rdma::base::count::CheckAtExit,
 }
 
 impl kernel::Module for Module {
@@ -84,7 +88,7 @@ impl kernel::Module for Module {
                 kernel::driver::Registration::new(<Self as kernel::ModuleMetadata>::NAME, module),
                 GFP_KERNEL,
             )?,
-            _check: rdma::count::CheckAtExit,
+            _check: rdma::base::count::CheckAtExit,
         })
     }
 }

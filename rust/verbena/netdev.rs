@@ -21,17 +21,17 @@ use kernel::{
     },
 };
 use rdma::{
-    enums::Mtu,
-    netdev::{
+    base::netdev::{
         self,
         Change,
         Netdev,
         NetdevInfo, //
     },
-    work::{
+    base::work::{
         self,
         Work, //
     }, //
+    enums::Mtu,
 };
 
 /// The port's net device.

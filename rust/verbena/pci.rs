@@ -41,25 +41,25 @@ use kernel::{
     },
 };
 use rdma::{
-    bind::{
+    base::bind::{
         self,
         Binding, //
     },
-    device::{
-        Registration,
-        Settings, //
-    },
-    irq::Vectors,
-    netdev::{
+    base::irq::Vectors,
+    base::netdev::{
         Netdev,
         Notifier, //
     },
-    new_work,
-    work::{
+    base::work::{
         self,
         Queue,
         Work, //
     }, //
+    device::{
+        Registration,
+        Settings, //
+    },
+    new_work,
 };
 
 /// One life, registered.

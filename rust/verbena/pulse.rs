@@ -15,8 +15,8 @@ use kernel::{
     sync::Arc, //
 };
 use rdma::{
+    base::work::Handler, //
     new_work,
-    work::Handler, //
 };
 
 /// How long between two looks.

@@ -8,9 +8,9 @@
 
 use kernel::prelude::*;
 use rdma::{
+    base::sync::IrqLock,
+    base::task::current_process, //
     new_irq_lock,
-    sync::IrqLock,
-    task::current_process, //
 };
 
 /// How many messages a process may cause.

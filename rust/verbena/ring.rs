@@ -23,8 +23,8 @@ use kernel::{
     sync::Arc, //
 };
 use rdma::{
-    bind::Binding,
-    dma::{
+    base::bind::Binding,
+    base::dma::{
         Chunk,
         Payer, //
     }, //

@@ -28,7 +28,7 @@ use kernel::sync::{
     },
     Arc, //
 };
-use rdma::work::{
+use rdma::base::work::{
     Handler,
     Work, //
 };

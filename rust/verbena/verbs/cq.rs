@@ -59,6 +59,9 @@ use kernel::{
     sync::Arc, //
 };
 use rdma::{
+    base::errno::eopnotsupp,
+    base::sync::IrqLock,
+    base::table::Held,
     cq::{
         CompletionQueue,
         Cq,
@@ -72,7 +75,6 @@ use rdma::{
         WcOpcode,
         WcStatus, //
     },
-    errno::eopnotsupp,
     mmap::{
         Entry,
         Memory,
@@ -81,8 +83,6 @@ use rdma::{
     new_irq_lock,
     qp::Qp,
     restrack::ResEntry,
-    sync::IrqLock,
-    table::Held,
     udata::{
         Caller,
         User, //
@@ -346,7 +346,7 @@ impl CqData {
         })
     }
 
-    fn entry(&self, index: u32) -> Result<(&rdma::dma::Chunk, usize)> {
+    fn entry(&self, index: u32) -> Result<(&rdma::base::dma::Chunk, usize)> {
         let place = (index & ((1u32 << self.log_size) - 1)) as usize;
         self.ring.at(place * CQE_SIZE)
     }

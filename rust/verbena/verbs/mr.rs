@@ -41,12 +41,12 @@ use kernel::{
     },
 };
 use rdma::{
-    dma::Payer,
+    base::dma::Payer,
+    base::errno::eopnotsupp,
     enums::{
         Access,
         MrType, //
     },
-    errno::eopnotsupp,
     mr::{
         MemoryRegion,
         Mr,

@@ -22,8 +22,8 @@ use kernel::{
     sync::Arc, //
 };
 use rdma::{
-    bind::Binding,
-    dma::{
+    base::bind::Binding,
+    base::dma::{
         Chunk,
         Payer, //
     }, //

@@ -67,6 +67,8 @@ use kernel::{
     },
 };
 use rdma::{
+    base::errno::eopnotsupp,
+    base::sync::IrqLock,
     enums::{
         Access,
         MigState,
@@ -79,7 +81,6 @@ use rdma::{
         SigType,
         WcOpcode, //
     },
-    errno::eopnotsupp,
     mmap::{
         Entry,
         Memory,
@@ -99,7 +100,6 @@ use rdma::{
         QpInitReply, //
     },
     restrack::ResEntry,
-    sync::IrqLock,
     udata::{
         Caller,
         User, //

@@ -53,12 +53,13 @@ use kernel::{
     sync::Arc, //
 };
 use rdma::{
+    base::errno::eopnotsupp,
+    base::sync::IrqLock,
     enums::{
         SrqAttrMask,
         SrqType,
         WcOpcode, //
     },
-    errno::eopnotsupp,
     mmap::{
         Entry,
         Memory,
@@ -72,7 +73,6 @@ use rdma::{
         Srq,
         SrqAttr, //
     },
-    sync::IrqLock,
     udata::Caller,
     wr::RecvWrs, //
 };

@@ -8,5 +8,5 @@ use crate::bindings;
 /// an interrupt it says nothing.
 pub fn current_process() -> i32 {
     // SAFETY: No requirement.
-    unsafe { bindings::verbena_current_process() }
+    unsafe { bindings::rdma_helper_current_process() }
 }

@@ -49,7 +49,7 @@ impl Netdev {
     /// ([`Change::Unregister`]).
     pub fn by_mac(mac: &[u8; 6]) -> Option<Self> {
         // SAFETY: Six bytes are read.
-        let raw = unsafe { bindings::verbena_netdev_by_mac(mac.as_ptr()) };
+        let raw = unsafe { bindings::rdma_helper_netdev_by_mac(mac.as_ptr()) };
         Some(Self {
             raw: NonNull::new(raw)?,
         })
@@ -69,7 +69,7 @@ impl Netdev {
         };
         // SAFETY: The device is held; six bytes are written, and the rest.
         unsafe {
-            bindings::verbena_netdev_info(
+            bindings::rdma_helper_netdev_info(
                 self.raw.as_ptr(),
                 info.mac.as_mut_ptr(),
                 &mut info.mtu,
@@ -84,7 +84,7 @@ impl Netdev {
 impl Drop for Netdev {
     fn drop(&mut self) {
         // SAFETY: Held by `by_mac`.
-        unsafe { bindings::verbena_netdev_put(self.raw.as_ptr()) };
+        unsafe { bindings::rdma_helper_netdev_put(self.raw.as_ptr()) };
     }
 }
 
@@ -104,7 +104,7 @@ pub enum Change {
 /// Is told of changes.
 pub trait Handler: Send + Sync + 'static {
     /// Called with the RTNL held, so nothing may be waited for that needs it: queue a
-    /// [`Work`](crate::work::Work).
+    /// [`Work`](crate::base::work::Work).
     fn changed(&self, change: Change);
 }
 
@@ -161,7 +161,7 @@ impl<H: Handler> Notifier<H> {
         // SAFETY: The block is in an `Inner`, which lives until it is unregistered.
         let inner = unsafe { &*container_of!(Opaque::cast_from(block), Inner<H>, block) };
         // SAFETY: What the chain passes.
-        let netdev = unsafe { bindings::verbena_notifier_netdev(info) };
+        let netdev = unsafe { bindings::rdma_helper_notifier_netdev(info) };
         if netdev as usize == inner.netdev && !inner.ending.load(Relaxed) {
             let change = match c_uint::try_from(event).unwrap_or(0) {
                 bindings::netdev_cmd_NETDEV_UP

@@ -5,7 +5,7 @@
 //! `kernel::pci` reaches the first and the last vector of a range only.
 
 use crate::{
-    bind::Binding,
+    base::bind::Binding,
     bindings, //
 };
 use kernel::{
@@ -187,7 +187,7 @@ impl Irq {
             // Only a wish: it does not matter if it is not granted.
             //
             // SAFETY: A requested interrupt.
-            let _ = unsafe { bindings::verbena_irq_spread(irq, index) };
+            let _ = unsafe { bindings::rdma_helper_irq_spread(irq, index) };
         }
         Ok(Self {
             irq,
@@ -216,7 +216,7 @@ impl Drop for Irq {
         // go, by the function that goes with it. The vectors, and with them the number, are kept by
         // `_vectors`.
         unsafe {
-            bindings::verbena_irq_unspread(self.irq);
+            bindings::rdma_helper_irq_unspread(self.irq);
             kbindings::free_irq(self.irq, self.cookie);
             (self.free)(self.cookie);
         }

@@ -11,15 +11,15 @@
 //! All is little endian on the wire; the types of the ABI take care of that, and the words here are
 //! plain integers of the ABI's value.
 
-pub use crate::bind::Binding;
+pub use crate::base::bind::Binding;
 
 use crate::{
-    bindings,
-    count::{
+    base::count::{
         Chunks,
         Counted, //
     },
-    errno::eopnotsupp, //
+    base::errno::eopnotsupp, //
+    bindings,
 };
 use core::{
     mem::MaybeUninit,
@@ -64,7 +64,7 @@ struct Share(usize);
 impl Share {
     fn take(bytes: usize) -> Result<Self> {
         // SAFETY: Only reads.
-        let most = unsafe { bindings::verbena_total_ram() } / 4;
+        let most = unsafe { bindings::rdma_helper_total_ram() } / 4;
         let share = Self(bytes);
         // Given back by the drop of `share`.
         let before = OF_PROCESSES.fetch_add(bytes, Relaxed);
@@ -128,7 +128,7 @@ impl Chunk {
             .with(|| {
                 // SAFETY: The device is bound.
                 unsafe {
-                    bindings::verbena_dma_alloc(
+                    bindings::rdma_helper_dma_alloc(
                         binding.dev(),
                         size,
                         &mut dma,
@@ -166,7 +166,7 @@ impl Chunk {
     /// Page frame, if the memory can be mapped into a process.
     pub(crate) fn pfn(&self) -> Result<c_ulong> {
         // SAFETY: Memory of ours.
-        match unsafe { bindings::verbena_coherent_pfn(self.cpu.as_ptr().cast()) } {
+        match unsafe { bindings::rdma_helper_coherent_pfn(self.cpu.as_ptr().cast()) } {
             0 => Err(eopnotsupp()),
             pfn => Ok(pfn),
         }

@@ -9,8 +9,8 @@
 //! holds a dangling pointer.
 
 use crate::{
+    base::sync::Completion, //
     bindings,
-    sync::Completion, //
 };
 use core::{
     marker::PhantomData,
@@ -67,7 +67,7 @@ impl Link {
             return;
         };
         // SAFETY: The array is initialized.
-        unsafe { bindings::verbena_xa_erase(table.xa.get(), number as c_ulong) };
+        unsafe { bindings::rdma_helper_xa_erase(table.xa.get(), number as c_ulong) };
         self.put();
         self.gone.wait();
     }
@@ -129,7 +129,7 @@ impl<T: Linked> Table<T> {
             pin_init!(Inner {
                 xa <- Opaque::ffi_init(|slot| {
                     // SAFETY: `slot` is memory for an xarray that will not move.
-                    unsafe { bindings::verbena_xa_init(slot) }
+                    unsafe { bindings::rdma_helper_xa_init(slot) }
                 }),
             }),
             GFP_KERNEL,
@@ -151,7 +151,7 @@ impl<T: Linked> Table<T> {
         link.refs.set(1);
         // SAFETY: The array is initialized. The object is unlinked before its memory is freed.
         to_result(unsafe {
-            bindings::verbena_xa_insert(
+            bindings::rdma_helper_xa_insert(
                 self.inner.xa.get(),
                 number as c_ulong,
                 core::ptr::from_ref(link).cast_mut().cast(),
@@ -165,7 +165,7 @@ impl<T: Linked> Table<T> {
     pub fn get(&self, number: u32) -> Option<Ref<'_, T>> {
         let xa = self.inner.xa.get();
         // SAFETY: The array is initialized.
-        let flags = unsafe { bindings::verbena_xa_lock_irqsave(xa) };
+        let flags = unsafe { bindings::rdma_helper_xa_lock_irqsave(xa) };
         // SAFETY: As above.
         let link = unsafe { kbindings::xa_load(xa, number as c_ulong) };
         let link = NonNull::new(link.cast::<Link>());
@@ -175,7 +175,7 @@ impl<T: Linked> Table<T> {
             unsafe { link.as_ref() }.refs.inc();
         }
         // SAFETY: We hold the lock.
-        unsafe { bindings::verbena_xa_unlock_irqrestore(xa, flags) };
+        unsafe { bindings::rdma_helper_xa_unlock_irqrestore(xa, flags) };
         link.map(|link| Ref {
             // SAFETY: The link is at that offset in an object of type `T`.
             object: unsafe { link.byte_sub(T::LINK_OFFSET).cast::<T>() },

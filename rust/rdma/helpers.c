@@ -15,47 +15,47 @@
 
 /* Devices and objects. */
 
-struct ib_device *verbena_ib_alloc_device(size_t size)
+struct ib_device *rdma_helper_ib_alloc_device(size_t size)
 {
 	return _ib_alloc_device(size, &init_net);
 }
 
-struct device *verbena_ib_device_dev(struct ib_device *device)
+struct device *rdma_helper_ib_device_dev(struct ib_device *device)
 {
 	return &device->dev;
 }
 
-void verbena_ib_device_set_parent(struct ib_device *device, struct device *parent)
+void rdma_helper_ib_device_set_parent(struct ib_device *device, struct device *parent)
 {
 	device->dev.parent = parent;
 }
 
-bool verbena_ib_device_try_get(struct ib_device *device)
+bool rdma_helper_ib_device_try_get(struct ib_device *device)
 {
 	return ib_device_try_get(device);
 }
 
-struct ib_ucontext *verbena_udata_context(struct ib_udata *udata)
+struct ib_ucontext *rdma_helper_udata_context(struct ib_udata *udata)
 {
 	return container_of(udata, struct uverbs_attr_bundle, driver_udata)->context;
 }
 
-struct ib_udata *verbena_attrs_udata(struct uverbs_attr_bundle *attrs)
+struct ib_udata *rdma_helper_attrs_udata(struct uverbs_attr_bundle *attrs)
 {
 	return &attrs->driver_udata;
 }
 
-int verbena_udata_in_empty(struct ib_udata *udata)
+int rdma_helper_udata_in_empty(struct ib_udata *udata)
 {
 	return ib_is_udata_in_empty(udata);
 }
 
-int verbena_respond_empty(struct ib_udata *udata)
+int rdma_helper_respond_empty(struct ib_udata *udata)
 {
 	return ib_respond_empty_udata(udata);
 }
 
-void verbena_ah_dmac(const struct rdma_ah_attr *attr, u8 *dmac)
+void rdma_helper_ah_dmac(const struct rdma_ah_attr *attr, u8 *dmac)
 {
 	if (attr->type == RDMA_AH_ATTR_TYPE_ROCE)
 		ether_addr_copy(dmac, attr->roce.dmac);
@@ -63,7 +63,7 @@ void verbena_ah_dmac(const struct rdma_ah_attr *attr, u8 *dmac)
 		eth_zero_addr(dmac);
 }
 
-void verbena_ah_set(struct rdma_ah_attr *attr, const union ib_gid *dgid, u32 flow_label,
+void rdma_helper_ah_set(struct rdma_ah_attr *attr, const union ib_gid *dgid, u32 flow_label,
 		    u8 sgid_index, u8 hop_limit, u8 traffic_class, u8 sl, u32 port_num,
 		    const u8 *dmac)
 {
@@ -81,7 +81,7 @@ void verbena_ah_set(struct rdma_ah_attr *attr, const union ib_gid *dgid, u32 flo
 }
 
 /* MAC and interface index of the net device of a GID. Any context. */
-int verbena_gid_ndev(const struct ib_gid_attr *attr, u8 *mac, u32 *ifindex)
+int rdma_helper_gid_ndev(const struct ib_gid_attr *attr, u8 *mac, u32 *ifindex)
 {
 	struct net_device *ndev;
 	int ret = -ENODEV;
@@ -99,20 +99,20 @@ int verbena_gid_ndev(const struct ib_gid_attr *attr, u8 *mac, u32 *ifindex)
 
 /* User mappings. */
 
-u64 verbena_mmap_offset(const struct rdma_user_mmap_entry *entry)
+u64 rdma_helper_mmap_offset(const struct rdma_user_mmap_entry *entry)
 {
 	return rdma_user_mmap_get_offset(entry);
 }
 
 /* Page frame of coherent memory in the linear map, 0 if it is not there (remapped by an IOMMU). */
-unsigned long verbena_coherent_pfn(const void *cpu_addr)
+unsigned long rdma_helper_coherent_pfn(const void *cpu_addr)
 {
 	if (is_vmalloc_addr(cpu_addr) || !virt_addr_valid(cpu_addr))
 		return 0;
 	return page_to_pfn(virt_to_page(cpu_addr));
 }
 
-unsigned long verbena_vma_len(struct vm_area_struct *vma)
+unsigned long rdma_helper_vma_len(struct vm_area_struct *vma)
 {
 	return vma->vm_end - vma->vm_start;
 }
@@ -121,7 +121,7 @@ unsigned long verbena_vma_len(struct vm_area_struct *vma)
  * Lets a mapping be shared only, and read only for @read_only, for ever. For @device memory also
  * sets the protection bits.
  */
-int verbena_vma_prepare(struct vm_area_struct *vma, bool read_only, bool device)
+int rdma_helper_vma_prepare(struct vm_area_struct *vma, bool read_only, bool device)
 {
 	if (!(vma->vm_flags & VM_SHARED) || (vma->vm_flags & VM_EXEC))
 		return -EINVAL;
@@ -136,7 +136,7 @@ int verbena_vma_prepare(struct vm_area_struct *vma, bool read_only, bool device)
 	return 0;
 }
 
-int verbena_vma_map(struct vm_area_struct *vma, unsigned long offset, unsigned long pfn,
+int rdma_helper_vma_map(struct vm_area_struct *vma, unsigned long offset, unsigned long pfn,
 		    unsigned long len)
 {
 	return io_remap_pfn_range(vma, vma->vm_start + offset, pfn, len, vma->vm_page_prot);
@@ -148,7 +148,7 @@ int verbena_vma_map(struct vm_area_struct *vma, unsigned long offset, unsigned l
  * rdma_user_mmap_io(), which makes it, insists that its range is the whole mapping. So it is shown a
  * mapping that ends with the range: nobody else sees this one before mmap returns.
  */
-int verbena_vma_map_first(struct ib_ucontext *context, struct vm_area_struct *vma,
+int rdma_helper_vma_map_first(struct ib_ucontext *context, struct vm_area_struct *vma,
 			  unsigned long pfn, unsigned long len,
 			  struct rdma_user_mmap_entry *entry)
 {
@@ -163,28 +163,28 @@ int verbena_vma_map_first(struct ib_ucontext *context, struct vm_area_struct *vm
 
 /* Memory of processes. */
 
-struct ib_umem *verbena_umem_get_va(struct ib_device *device, u64 addr, u64 size, int access)
+struct ib_umem *rdma_helper_umem_get_va(struct ib_device *device, u64 addr, u64 size, int access)
 {
 	return ib_umem_get_va(device, addr, size, access);
 }
 
-size_t verbena_umem_num_blocks(struct ib_umem *umem, unsigned long pgsz)
+size_t rdma_helper_umem_num_blocks(struct ib_umem *umem, unsigned long pgsz)
 {
 	return ib_umem_num_dma_blocks(umem, pgsz);
 }
 
-void verbena_umem_iter_start(struct ib_block_iter *biter, struct ib_umem *umem,
+void rdma_helper_umem_iter_start(struct ib_block_iter *biter, struct ib_umem *umem,
 			     unsigned long pgsz)
 {
 	__rdma_umem_block_iter_start(biter, umem, pgsz);
 }
 
-bool verbena_umem_iter_next(struct ib_block_iter *biter)
+bool rdma_helper_umem_iter_next(struct ib_block_iter *biter)
 {
 	return __rdma_umem_block_iter_next(biter);
 }
 
-dma_addr_t verbena_umem_iter_addr(struct ib_block_iter *biter)
+dma_addr_t rdma_helper_umem_iter_addr(struct ib_block_iter *biter)
 {
 	return rdma_block_iter_dma_address(biter);
 }
@@ -196,7 +196,7 @@ dma_addr_t verbena_umem_iter_addr(struct ib_block_iter *biter)
  * others (bond, bridge, VLAN, macvlan, failover) takes a lower device's address; a bond's port is
  * given another port's, but keeps its own permanent one.
  */
-static bool verbena_netdev_has_mac(const struct net_device *ndev, const u8 *mac)
+static bool rdma_helper_netdev_has_mac(const struct net_device *ndev, const u8 *mac)
 {
 	const u8 *own = ndev->perm_addr;
 
@@ -212,13 +212,13 @@ static bool verbena_netdev_has_mac(const struct net_device *ndev, const u8 *mac)
  * The net device of the initial namespace with that MAC, held; a piece of hardware rather than a
  * virtual one. May sleep.
  */
-struct net_device *verbena_netdev_by_mac(const u8 *mac)
+struct net_device *rdma_helper_netdev_by_mac(const u8 *mac)
 {
 	struct net_device *ndev, *found = NULL;
 
 	rtnl_lock();
 	for_each_netdev(&init_net, ndev) {
-		if (!verbena_netdev_has_mac(ndev, mac))
+		if (!rdma_helper_netdev_has_mac(ndev, mac))
 			continue;
 		if (!found || (ndev->dev.parent && !found->dev.parent))
 			found = ndev;
@@ -229,12 +229,12 @@ struct net_device *verbena_netdev_by_mac(const u8 *mac)
 	return found;
 }
 
-void verbena_netdev_put(struct net_device *ndev)
+void rdma_helper_netdev_put(struct net_device *ndev)
 {
 	dev_put(ndev);
 }
 
-void verbena_netdev_info(struct net_device *ndev, u8 *mac, u32 *mtu, bool *running, bool *carrier)
+void rdma_helper_netdev_info(struct net_device *ndev, u8 *mac, u32 *mtu, bool *running, bool *carrier)
 {
 	ether_addr_copy(mac, ndev->dev_addr);
 	*mtu = READ_ONCE(ndev->mtu);
@@ -242,36 +242,36 @@ void verbena_netdev_info(struct net_device *ndev, u8 *mac, u32 *mtu, bool *runni
 	*carrier = netif_carrier_ok(ndev);
 }
 
-struct net_device *verbena_notifier_netdev(void *info)
+struct net_device *rdma_helper_notifier_netdev(void *info)
 {
 	return netdev_notifier_info_to_dev(info);
 }
 
 /* Restrack. */
 
-struct nlattr *verbena_nl_driver_start(struct sk_buff *msg)
+struct nlattr *rdma_helper_nl_driver_start(struct sk_buff *msg)
 {
 	return nla_nest_start(msg, RDMA_NLDEV_ATTR_DRIVER);
 }
 
-void verbena_nl_end(struct sk_buff *msg, struct nlattr *attr)
+void rdma_helper_nl_end(struct sk_buff *msg, struct nlattr *attr)
 {
 	nla_nest_end(msg, attr);
 }
 
-void verbena_nl_cancel(struct sk_buff *msg, struct nlattr *attr)
+void rdma_helper_nl_cancel(struct sk_buff *msg, struct nlattr *attr)
 {
 	nla_nest_cancel(msg, attr);
 }
 
-int verbena_nl_put_raw(struct sk_buff *msg, int len, const void *data)
+int rdma_helper_nl_put_raw(struct sk_buff *msg, int len, const void *data)
 {
 	return nla_put(msg, RDMA_NLDEV_ATTR_RES_RAW, len, data);
 }
 
 /* Locks, tables, waiting. */
 
-unsigned long verbena_spin_lock_irqsave(spinlock_t *lock)
+unsigned long rdma_helper_spin_lock_irqsave(spinlock_t *lock)
 {
 	unsigned long flags;
 
@@ -279,7 +279,7 @@ unsigned long verbena_spin_lock_irqsave(spinlock_t *lock)
 	return flags;
 }
 
-bool verbena_spin_trylock_irqsave(spinlock_t *lock, unsigned long *flags)
+bool rdma_helper_spin_trylock_irqsave(spinlock_t *lock, unsigned long *flags)
 {
 	unsigned long f;
 	bool ok = spin_trylock_irqsave(lock, f);
@@ -288,22 +288,22 @@ bool verbena_spin_trylock_irqsave(spinlock_t *lock, unsigned long *flags)
 	return ok;
 }
 
-void verbena_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags)
+void rdma_helper_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags)
 {
 	spin_unlock_irqrestore(lock, flags);
 }
 
-void verbena_xa_init(struct xarray *xa)
+void rdma_helper_xa_init(struct xarray *xa)
 {
 	xa_init_flags(xa, XA_FLAGS_LOCK_IRQ);
 }
 
-int verbena_xa_insert(struct xarray *xa, unsigned long index, void *entry)
+int rdma_helper_xa_insert(struct xarray *xa, unsigned long index, void *entry)
 {
 	return xa_insert_irq(xa, index, entry, GFP_KERNEL);
 }
 
-void *verbena_xa_erase(struct xarray *xa, unsigned long index)
+void *rdma_helper_xa_erase(struct xarray *xa, unsigned long index)
 {
 	unsigned long flags;
 	void *entry;
@@ -314,7 +314,7 @@ void *verbena_xa_erase(struct xarray *xa, unsigned long index)
 	return entry;
 }
 
-unsigned long verbena_xa_lock_irqsave(struct xarray *xa)
+unsigned long rdma_helper_xa_lock_irqsave(struct xarray *xa)
 {
 	unsigned long flags;
 
@@ -322,17 +322,17 @@ unsigned long verbena_xa_lock_irqsave(struct xarray *xa)
 	return flags;
 }
 
-void verbena_xa_unlock_irqrestore(struct xarray *xa, unsigned long flags)
+void rdma_helper_xa_unlock_irqrestore(struct xarray *xa, unsigned long flags)
 {
 	xa_unlock_irqrestore(xa, flags);
 }
 
-struct workqueue_struct *verbena_alloc_workqueue(const char *name)
+struct workqueue_struct *rdma_helper_alloc_workqueue(const char *name)
 {
 	return alloc_workqueue("%s", WQ_MEM_RECLAIM | WQ_UNBOUND, 0, name);
 }
 
-void verbena_init_work(struct delayed_work *work, work_func_t func, const char *name,
+void rdma_helper_init_work(struct delayed_work *work, work_func_t func, const char *name,
 		       struct lock_class_key *key)
 {
 	INIT_DELAYED_WORK(work, func);
@@ -341,28 +341,28 @@ void verbena_init_work(struct delayed_work *work, work_func_t func, const char *
 }
 
 /* Unbound: the work of this driver waits (commands, resets), so it belongs on no CPU's own queue. */
-bool verbena_queue_work(struct workqueue_struct *queue, struct delayed_work *work,
+bool rdma_helper_queue_work(struct workqueue_struct *queue, struct delayed_work *work,
 			unsigned int ms)
 {
 	return queue_delayed_work(queue ?: system_dfl_wq, work, msecs_to_jiffies(ms));
 }
 
-void verbena_reinit_completion(struct completion *c)
+void rdma_helper_reinit_completion(struct completion *c)
 {
 	reinit_completion(c);
 }
 
-bool verbena_wait_ms(struct completion *c, unsigned int ms)
+bool rdma_helper_wait_ms(struct completion *c, unsigned int ms)
 {
 	return wait_for_completion_timeout(c, msecs_to_jiffies(ms)) != 0;
 }
 
-void verbena_dma_rmb(void)
+void rdma_helper_dma_rmb(void)
 {
 	dma_rmb();
 }
 
-void verbena_dma_wmb(void)
+void rdma_helper_dma_wmb(void)
 {
 	dma_wmb();
 }
@@ -371,24 +371,24 @@ void verbena_dma_wmb(void)
  * mb(), not smp_mb(): the other side is a device, which is there on a machine with one CPU too. An
  * emulator that runs one CPU only executes the locked instruction of smp_mb() as a plain one.
  */
-void verbena_mb(void)
+void rdma_helper_mb(void)
 {
 	mb();
 }
 
-int verbena_current_process(void)
+int rdma_helper_current_process(void)
 {
 	return task_tgid_nr(current);
 }
 
-void verbena_msleep(unsigned int ms)
+void rdma_helper_msleep(unsigned int ms)
 {
 	msleep(ms);
 }
 
 /* PCI and DMA. */
 
-int verbena_dma_set_mask64(struct device *dev)
+int rdma_helper_dma_set_mask64(struct device *dev)
 {
 	return dma_set_mask_and_coherent(dev, DMA_BIT_MASK(64));
 }
@@ -397,7 +397,7 @@ int verbena_dma_set_mask64(struct device *dev)
  * @charged: the current process pays. If its cgroup, or the machine, has no room it is told so
  * instead of being killed, or having others killed.
  */
-void *verbena_dma_alloc(struct device *dev, size_t size, dma_addr_t *dma, bool charged)
+void *rdma_helper_dma_alloc(struct device *dev, size_t size, dma_addr_t *dma, bool charged)
 {
 	gfp_t gfp = GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN;
 
@@ -406,24 +406,24 @@ void *verbena_dma_alloc(struct device *dev, size_t size, dma_addr_t *dma, bool c
 	return dma_alloc_attrs(dev, size, dma, gfp, 0);
 }
 
-size_t verbena_total_ram(void)
+size_t rdma_helper_total_ram(void)
 {
 	return (size_t)totalram_pages() << PAGE_SHIFT;
 }
 
 /* Interrupts. */
 
-int verbena_irq_spread(unsigned int irq, unsigned int index)
+int rdma_helper_irq_spread(unsigned int irq, unsigned int index)
 {
 	return irq_set_affinity_and_hint(irq, cpumask_of(cpumask_local_spread(index, NUMA_NO_NODE)));
 }
 
-void verbena_irq_unspread(unsigned int irq)
+void rdma_helper_irq_unspread(unsigned int irq)
 {
 	irq_update_affinity_hint(irq, NULL);
 }
 
-unsigned int verbena_num_online_cpus(void)
+unsigned int rdma_helper_num_online_cpus(void)
 {
 	return num_online_cpus();
 }

@@ -37,7 +37,7 @@ impl Queue {
     /// A queue of that name.
     pub fn new(name: &CStr) -> Result<Arc<Self>> {
         // SAFETY: The name is copied.
-        let raw = unsafe { bindings::verbena_alloc_workqueue(name.as_char_ptr()) };
+        let raw = unsafe { bindings::rdma_helper_alloc_workqueue(name.as_char_ptr()) };
         let raw = NonNull::new(raw).ok_or(ENOMEM)?;
         Ok(Arc::new(Self { raw }, GFP_KERNEL)?)
     }
@@ -74,7 +74,7 @@ pub struct Work<H: Handler> {
 #[macro_export]
 macro_rules! new_work {
     ($handler:expr $(,)?) => {
-        $crate::work::Work::new(
+        $crate::base::work::Work::new(
             $handler,
             None,
             c"verbena work",
@@ -82,7 +82,7 @@ macro_rules! new_work {
         )
     };
     ($handler:expr, $queue:expr $(,)?) => {
-        $crate::work::Work::new(
+        $crate::base::work::Work::new(
             $handler,
             Some($queue),
             c"verbena work",
@@ -119,7 +119,12 @@ impl<H: Handler> Work<H> {
             .cast::<kbindings::lock_class_key>();
         // SAFETY: The memory is ours and stays where it is; name and key live on.
         unsafe {
-            bindings::verbena_init_work(inner.work.get(), Some(Self::run), name.as_char_ptr(), key)
+            bindings::rdma_helper_init_work(
+                inner.work.get(),
+                Some(Self::run),
+                name.as_char_ptr(),
+                key,
+            )
         };
         Ok(Self { inner })
     }
@@ -152,7 +157,7 @@ impl<H: Handler> Work<H> {
             .as_ref()
             .map_or(core::ptr::null_mut(), |queue| queue.raw.as_ptr());
         // SAFETY: Initialized; the queue lives as long as we do.
-        unsafe { bindings::verbena_queue_work(queue, self.inner.work.get(), ms) }
+        unsafe { bindings::rdma_helper_queue_work(queue, self.inner.work.get(), ms) }
     }
 
     /// Waits until what was queued before has run.

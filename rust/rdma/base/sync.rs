@@ -38,7 +38,7 @@ pub type IrqLockGuard<'a, T> = Guard<'a, T, IrqSave>;
 #[macro_export]
 macro_rules! new_irq_lock {
     ($inner:expr $(, $name:literal)? $(,)?) => {
-        $crate::sync::IrqLock::new(
+        $crate::base::sync::IrqLock::new(
             $inner, ::kernel::optional_name!($($name)?), ::kernel::static_lock_class!())
     };
 }
@@ -60,18 +60,18 @@ unsafe impl Backend for IrqSave {
 
     unsafe fn lock(ptr: *mut Self::State) -> Self::GuardState {
         // SAFETY: The caller has initialized the lock.
-        unsafe { bindings::verbena_spin_lock_irqsave(ptr) }
+        unsafe { bindings::rdma_helper_spin_lock_irqsave(ptr) }
     }
 
     unsafe fn try_lock(ptr: *mut Self::State) -> Option<Self::GuardState> {
         let mut flags = 0;
         // SAFETY: The caller has initialized the lock; `flags` is ours.
-        unsafe { bindings::verbena_spin_trylock_irqsave(ptr, &mut flags) }.then_some(flags)
+        unsafe { bindings::rdma_helper_spin_trylock_irqsave(ptr, &mut flags) }.then_some(flags)
     }
 
     unsafe fn unlock(ptr: *mut Self::State, flags: &Self::GuardState) {
         // SAFETY: The caller owns the lock, and `flags` is what `lock` returned.
-        unsafe { bindings::verbena_spin_unlock_irqrestore(ptr, *flags) }
+        unsafe { bindings::rdma_helper_spin_unlock_irqrestore(ptr, *flags) }
     }
 
     unsafe fn assert_is_held(ptr: *mut Self::State) {
@@ -85,7 +85,7 @@ unsafe impl Backend for IrqSave {
 #[inline]
 pub fn dma_rmb() {
     // SAFETY: A barrier.
-    unsafe { bindings::verbena_dma_rmb() }
+    unsafe { bindings::rdma_helper_dma_rmb() }
 }
 
 /// Orders writes to memory that a device reads: what was written before (the entry) is visible
@@ -93,7 +93,7 @@ pub fn dma_rmb() {
 #[inline]
 pub fn dma_wmb() {
     // SAFETY: A barrier.
-    unsafe { bindings::verbena_dma_wmb() }
+    unsafe { bindings::rdma_helper_dma_wmb() }
 }
 
 /// Full fence towards a device: orders all earlier accesses before all later ones, stores before
@@ -101,13 +101,13 @@ pub fn dma_wmb() {
 #[inline]
 pub fn mb() {
     // SAFETY: A barrier.
-    unsafe { bindings::verbena_mb() }
+    unsafe { bindings::rdma_helper_mb() }
 }
 
 /// Sleeps. Process context only.
 pub fn msleep(ms: u32) {
     // SAFETY: No requirement but the context, whose violation the kernel reports.
-    unsafe { bindings::verbena_msleep(ms) }
+    unsafe { bindings::rdma_helper_msleep(ms) }
 }
 
 /// A `struct completion` with a timed wait.
@@ -149,7 +149,7 @@ impl Completion {
     pub fn reinit(&self) {
         // SAFETY: Initialized; only a counter is written, which all others access under the
         // completion's own lock or with marked accesses.
-        unsafe { bindings::verbena_reinit_completion(self.inner.get()) }
+        unsafe { bindings::rdma_helper_reinit_completion(self.inner.get()) }
     }
 
     /// Waits.
@@ -162,6 +162,6 @@ impl Completion {
     #[must_use]
     pub fn wait_ms(&self, ms: u32) -> bool {
         // SAFETY: Initialized.
-        unsafe { bindings::verbena_wait_ms(self.inner.get(), ms) }
+        unsafe { bindings::rdma_helper_wait_ms(self.inner.get(), ms) }
     }
 }

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * C functions for what the kernel's headers offer only as a macro or an inline function. Seen by
+ * the C compiler and by bindgen. Names begin with rdma_helper_.
+ */
+#ifndef RDMA_HELPERS_H
+#define RDMA_HELPERS_H
+
+#include <linux/netdevice.h>
+#include <linux/spinlock.h>
+#include <linux/workqueue.h>
+#include <linux/xarray.h>
+#include <rdma/ib_umem.h>
+#include <rdma/ib_verbs.h>
+#include <rdma/iter.h>
+#include <rdma/rdma_netlink.h>
+#include <rdma/uverbs_ioctl.h>
+
+/* Devices and objects. */
+struct ib_device *rdma_helper_ib_alloc_device(size_t size);
+struct device *rdma_helper_ib_device_dev(struct ib_device *device);
+void rdma_helper_ib_device_set_parent(struct ib_device *device, struct device *parent);
+bool rdma_helper_ib_device_try_get(struct ib_device *device);
+struct ib_ucontext *rdma_helper_udata_context(struct ib_udata *udata);
+struct ib_udata *rdma_helper_attrs_udata(struct uverbs_attr_bundle *attrs);
+int rdma_helper_udata_in_empty(struct ib_udata *udata);
+int rdma_helper_respond_empty(struct ib_udata *udata);
+void rdma_helper_ah_dmac(const struct rdma_ah_attr *attr, u8 *dmac);
+void rdma_helper_ah_set(struct rdma_ah_attr *attr, const union ib_gid *dgid, u32 flow_label,
+		    u8 sgid_index, u8 hop_limit, u8 traffic_class, u8 sl, u32 port_num,
+		    const u8 *dmac);
+int rdma_helper_gid_ndev(const struct ib_gid_attr *attr, u8 *mac, u32 *ifindex);
+
+/* User mappings. */
+u64 rdma_helper_mmap_offset(const struct rdma_user_mmap_entry *entry);
+unsigned long rdma_helper_coherent_pfn(const void *cpu_addr);
+unsigned long rdma_helper_vma_len(struct vm_area_struct *vma);
+int rdma_helper_vma_prepare(struct vm_area_struct *vma, bool read_only, bool device);
+int rdma_helper_vma_map(struct vm_area_struct *vma, unsigned long offset, unsigned long pfn,
+		    unsigned long len);
+int rdma_helper_vma_map_first(struct ib_ucontext *context, struct vm_area_struct *vma,
+			  unsigned long pfn, unsigned long len,
+			  struct rdma_user_mmap_entry *entry);
+
+/* Memory of processes. */
+struct ib_umem *rdma_helper_umem_get_va(struct ib_device *device, u64 addr, u64 size, int access);
+size_t rdma_helper_umem_num_blocks(struct ib_umem *umem, unsigned long pgsz);
+void rdma_helper_umem_iter_start(struct ib_block_iter *biter, struct ib_umem *umem,
+			     unsigned long pgsz);
+bool rdma_helper_umem_iter_next(struct ib_block_iter *biter);
+dma_addr_t rdma_helper_umem_iter_addr(struct ib_block_iter *biter);
+
+/* Net devices. */
+struct net_device *rdma_helper_netdev_by_mac(const u8 *mac);
+void rdma_helper_netdev_put(struct net_device *ndev);
+void rdma_helper_netdev_info(struct net_device *ndev, u8 *mac, u32 *mtu, bool *running, bool *carrier);
+
+struct net_device *rdma_helper_notifier_netdev(void *info);
+
+/* Restrack. */
+struct nlattr *rdma_helper_nl_driver_start(struct sk_buff *msg);
+void rdma_helper_nl_end(struct sk_buff *msg, struct nlattr *attr);
+void rdma_helper_nl_cancel(struct sk_buff *msg, struct nlattr *attr);
+int rdma_helper_nl_put_raw(struct sk_buff *msg, int len, const void *data);
+
+/* Locks, tables, waiting. */
+unsigned long rdma_helper_spin_lock_irqsave(spinlock_t *lock);
+bool rdma_helper_spin_trylock_irqsave(spinlock_t *lock, unsigned long *flags);
+void rdma_helper_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags);
+void rdma_helper_xa_init(struct xarray *xa);
+int rdma_helper_xa_insert(struct xarray *xa, unsigned long index, void *entry);
+void *rdma_helper_xa_erase(struct xarray *xa, unsigned long index);
+unsigned long rdma_helper_xa_lock_irqsave(struct xarray *xa);
+void rdma_helper_xa_unlock_irqrestore(struct xarray *xa, unsigned long flags);
+struct workqueue_struct *rdma_helper_alloc_workqueue(const char *name);
+void rdma_helper_init_work(struct delayed_work *work, work_func_t func, const char *name,
+		       struct lock_class_key *key);
+bool rdma_helper_queue_work(struct workqueue_struct *queue, struct delayed_work *work,
+			unsigned int ms);
+void rdma_helper_reinit_completion(struct completion *c);
+bool rdma_helper_wait_ms(struct completion *c, unsigned int ms);
+void rdma_helper_dma_rmb(void);
+void rdma_helper_dma_wmb(void);
+void rdma_helper_mb(void);
+int rdma_helper_current_process(void);
+void rdma_helper_msleep(unsigned int ms);
+
+/* PCI and interrupts. */
+int rdma_helper_dma_set_mask64(struct device *dev);
+void *rdma_helper_dma_alloc(struct device *dev, size_t size, dma_addr_t *dma, bool charged);
+size_t rdma_helper_total_ram(void);
+int rdma_helper_irq_spread(unsigned int irq, unsigned int index);
+void rdma_helper_irq_unspread(unsigned int irq);
+unsigned int rdma_helper_num_online_cpus(void);
+
+#endif
