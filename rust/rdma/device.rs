@@ -18,13 +18,11 @@ use crate::{
     },
     base::bind::Binding,
     base::netdev::Netdev,
-    base::sync::IrqLock,
     bindings,
     cq::CompletionQueue,
-    enums::PortEvent,
+    enums::LinkLayer,
     gid::Gid,
     mr::MemoryRegion,
-    new_irq_lock,
     object::{
         init_slot,
         object_size, //
@@ -36,10 +34,7 @@ use crate::{
     stats::StatDesc,
     ucontext::UserContext, //
 };
-use core::{
-    mem::ManuallyDrop,
-    ptr::NonNull, //
-};
+use core::ptr::NonNull;
 use kernel::{
     device,
     error::{
@@ -47,7 +42,6 @@ use kernel::{
         VTABLE_DEFAULT_ERROR, //
     },
     prelude::*,
-    sync::Arc,
     types::Opaque, //
 };
 
@@ -83,6 +77,9 @@ pub trait Operations: Sized + Send + Sync + 'static {
 
     /// Describes a port as it is now.
     fn query_port(dev: &Device<Self>, port: u32, attr: &mut PortAttr) -> Result;
+
+    /// What carries a port's packets.
+    fn link_layer(dev: &Device<Self>, port: u32) -> LinkLayer;
 
     /// Describes what of a port never changes.
     fn port_immutable(dev: &Device<Self>, port: u32, imm: &mut PortImmutable) -> Result;
@@ -160,42 +157,9 @@ impl<D: Operations> Device<D> {
         unsafe { device::Device::from_raw(bindings::rdma_helper_ib_device_dev(self.raw.get())) }
     }
 
-    /// Its name, `verbena0` for example.
+    /// Its name.
     pub fn name(&self) -> &CStr {
         self.as_dev().name()
-    }
-
-    /// Sets or removes the net device of port 1. Removing lets go of it, when it goes away.
-    pub fn set_netdev(&self, netdev: Option<&Netdev>) -> Result {
-        let raw = netdev.map_or(core::ptr::null_mut(), Netdev::as_raw);
-        // SAFETY: A device with a port 1; the core holds its own reference to the net device.
-        to_result(unsafe { bindings::ib_device_set_netdev(self.raw.get(), raw, 1) })
-    }
-
-    fn dispatch(&self, mut event: bindings::ib_event) {
-        event.device = self.raw.get();
-        // SAFETY: The event is copied.
-        unsafe { bindings::ib_dispatch_event(&event) };
-    }
-
-    /// Reports an event of a port. Any context.
-    pub fn port_event(&self, port: u32, event: PortEvent) {
-        let mut raw = bindings::ib_event {
-            event: event.as_raw(),
-            ..Default::default()
-        };
-        raw.element.port_num = ManuallyDrop::new(port);
-        self.dispatch(raw);
-    }
-
-    /// Reports a fatal error of the device to everybody. Any context.
-    ///
-    /// Not before unregistering it: then the core reports it to processes by itself.
-    pub fn fatal_event(&self) {
-        self.dispatch(bindings::ib_event {
-            event: bindings::ib_event_type_IB_EVENT_DEVICE_FATAL,
-            ..Default::default()
-        });
     }
 }
 
@@ -205,8 +169,8 @@ pub struct Settings<'a> {
     pub node_guid: [u8; 8],
     /// Completion vectors.
     pub num_comp_vectors: u32,
-    /// Net device of port 1.
-    pub netdev: Option<&'a Netdev>,
+    /// Net device of each port, if it has one. Ports count from 1.
+    pub ports: &'a [Option<&'a Netdev>],
     /// A key of all DMA addresses; announced with
     /// [`KernelCaps::LOCAL_DMA_LKEY`](crate::attr::KernelCaps::LOCAL_DMA_LKEY).
     pub local_dma_lkey: u32,
@@ -217,7 +181,6 @@ pub struct Settings<'a> {
 /// Not to be dropped from a verb, nor with a lock held that a verb takes.
 pub struct Registration<D: Operations> {
     dev: NonNull<Device<D>>,
-    handle: Option<Arc<DeviceHandle<D>>>,
 }
 
 // SAFETY: A device may be unregistered from any thread, and `D` is `Send`.
@@ -234,20 +197,18 @@ fn is_harmless(name: &CStr) -> bool {
 
 impl<D: Operations> Registration<D> {
     /// Allocates a device, initializes its data and registers it as `name`: one name, or a pattern
-    /// like `verbena%d` for the first that is free. The PCI device must be bound.
-    ///
-    /// `handle`, if any, gives access to the device while it is registered.
+    /// like `mlx5_%d` for the first that is free. The PCI device must be bound.
     pub fn new(
         module: &'static ThisModule,
         binding: &Binding,
         name: &CStr,
         settings: &Settings<'_>,
-        handle: Option<Arc<DeviceHandle<D>>>,
         data: impl PinInit<D, Error>,
     ) -> Result<Self> {
         if !is_harmless(name) {
             return Err(EINVAL);
         }
+        let ports = u32::try_from(settings.ports.len())?;
         // SAFETY: `Device<D>` is `repr(C)` and starts with `ib_device`.
         let ibdev =
             unsafe { bindings::rdma_helper_ib_alloc_device(const { object_size::<Device<D>>() }) };
@@ -271,18 +232,18 @@ impl<D: Operations> Registration<D> {
         let prepared = unsafe {
             // CAST: A small constant.
             (*ibdev).node_type = bindings::RDMA_NODE_IB_CA as u8;
-            (*ibdev).phys_port_cnt = 1;
+            (*ibdev).phys_port_cnt = ports;
             (*ibdev).num_comp_vectors = settings.num_comp_vectors.try_into().unwrap_or(1);
             (*ibdev).local_dma_lkey = settings.local_dma_lkey;
             (*ibdev).node_guid = u64::from_ne_bytes(settings.node_guid);
             bindings::rdma_helper_ib_device_set_parent(ibdev, parent);
             bindings::ib_set_device_ops(ibdev, &ops);
-            match settings.netdev {
-                Some(netdev) => {
-                    to_result(bindings::ib_device_set_netdev(ibdev, netdev.as_raw(), 1))
-                }
-                None => Ok(()),
-            }
+            (1..=ports)
+                .zip(settings.ports)
+                .try_for_each(|(port, netdev)| {
+                    let raw = netdev.map_or(core::ptr::null_mut(), Netdev::as_raw);
+                    to_result(bindings::ib_device_set_netdev(ibdev, raw, port))
+                })
         };
         prepared
             .and_then(|()| {
@@ -299,10 +260,7 @@ impl<D: Operations> Registration<D> {
                 unsafe { bindings::ib_dealloc_device(ibdev) }
             })?;
 
-        if let Some(handle) = &handle {
-            *handle.current.lock() = Some(Slot(dev));
-        }
-        Ok(Self { dev, handle })
+        Ok(Self { dev })
     }
 
     /// The device.
@@ -314,69 +272,7 @@ impl<D: Operations> Registration<D> {
 
 impl<D: Operations> Drop for Registration<D> {
     fn drop(&mut self) {
-        if let Some(handle) = &self.handle {
-            *handle.current.lock() = None;
-        }
         // SAFETY: Registered; with `dealloc_driver` set, the core also deallocates it.
         unsafe { bindings::ib_unregister_device(self.dev.as_ptr().cast()) };
-    }
-}
-
-struct Slot<D: Operations>(NonNull<Device<D>>);
-
-// SAFETY: Only a pointer; what it points to is `Sync`.
-unsafe impl<D: Operations> Send for Slot<D> {}
-
-/// The way from an interrupt handler or a work to the device, while it is registered.
-#[pin_data]
-pub struct DeviceHandle<D: Operations> {
-    #[pin]
-    current: IrqLock<Option<Slot<D>>>,
-}
-
-impl<D: Operations> DeviceHandle<D> {
-    /// A handle of no device yet.
-    pub fn new() -> Result<Arc<Self>> {
-        Arc::pin_init(
-            pin_init!(Self {
-                current <- new_irq_lock!(None),
-            }),
-            GFP_KERNEL,
-        )
-    }
-
-    /// The device, if it is registered. Any context. Unregistering waits until the guard is gone.
-    pub fn get(&self) -> Option<DeviceGuard<'_, D>> {
-        let slot = self.current.lock();
-        let dev = slot.as_ref()?.0;
-        // SAFETY: The device is not unregistered before the slot is cleared.
-        unsafe { bindings::rdma_helper_ib_device_try_get(dev.as_ptr().cast()) }.then(|| {
-            DeviceGuard {
-                dev,
-                _handle: core::marker::PhantomData,
-            }
-        })
-    }
-}
-
-/// A device that stays registered.
-pub struct DeviceGuard<'a, D: Operations> {
-    dev: NonNull<Device<D>>,
-    _handle: core::marker::PhantomData<&'a DeviceHandle<D>>,
-}
-
-impl<D: Operations> core::ops::Deref for DeviceGuard<'_, D> {
-    type Target = Device<D>;
-
-    fn deref(&self) -> &Device<D> {
-        // SAFETY: Not unregistered while we hold a reference.
-        unsafe { self.dev.as_ref() }
-    }
-}
-
-impl<D: Operations> Drop for DeviceGuard<'_, D> {
-    fn drop(&mut self) {
-        // SAFETY: The reference from `get`.
-        unsafe { bindings::ib_device_put(self.dev.as_ptr().cast()) };
     }
 }

@@ -420,16 +420,12 @@ verbs_enum! {
 }
 
 verbs_enum! {
-    /// Asynchronous event of a port.
-    PortEvent {
-        /// Up.
-        Active = ib_event_type_IB_EVENT_PORT_ACTIVE,
-        /// Down.
-        Err = ib_event_type_IB_EVENT_PORT_ERR,
-        /// A GID changed.
-        GidChange = ib_event_type_IB_EVENT_GID_CHANGE,
-        /// A P_Key changed.
-        PkeyChange = ib_event_type_IB_EVENT_PKEY_CHANGE,
+    /// What carries a port's packets.
+    LinkLayer {
+        /// InfiniBand.
+        Infiniband = rdma_link_layer_IB_LINK_LAYER_INFINIBAND,
+        /// Ethernet: RoCE.
+        Ethernet = rdma_link_layer_IB_LINK_LAYER_ETHERNET,
     }
 }
 

@@ -30,11 +30,6 @@ void rdma_helper_ib_device_set_parent(struct ib_device *device, struct device *p
 	device->dev.parent = parent;
 }
 
-bool rdma_helper_ib_device_try_get(struct ib_device *device)
-{
-	return ib_device_try_get(device);
-}
-
 struct ib_ucontext *rdma_helper_udata_context(struct ib_udata *udata)
 {
 	return container_of(udata, struct uverbs_attr_bundle, driver_udata)->context;
@@ -78,23 +73,6 @@ void rdma_helper_ah_set(struct rdma_ah_attr *attr, const union ib_gid *dgid, u32
 	attr->grh.traffic_class = traffic_class;
 	attr->grh.sgid_attr = NULL;
 	ether_addr_copy(attr->roce.dmac, dmac);
-}
-
-/* MAC and interface index of the net device of a GID. Any context. */
-int rdma_helper_gid_ndev(const struct ib_gid_attr *attr, u8 *mac, u32 *ifindex)
-{
-	struct net_device *ndev;
-	int ret = -ENODEV;
-
-	rcu_read_lock();
-	ndev = rcu_dereference(attr->ndev);
-	if (ndev) {
-		ether_addr_copy(mac, ndev->dev_addr);
-		*ifindex = ndev->ifindex;
-		ret = 0;
-	}
-	rcu_read_unlock();
-	return ret;
 }
 
 /* User mappings. */
@@ -362,11 +340,6 @@ void rdma_helper_dma_rmb(void)
 	dma_rmb();
 }
 
-void rdma_helper_dma_wmb(void)
-{
-	dma_wmb();
-}
-
 /*
  * mb(), not smp_mb(): the other side is a device, which is there on a machine with one CPU too. An
  * emulator that runs one CPU only executes the locked instruction of smp_mb() as a plain one.
@@ -423,7 +396,3 @@ void rdma_helper_irq_unspread(unsigned int irq)
 	irq_update_affinity_hint(irq, NULL);
 }
 
-unsigned int rdma_helper_num_online_cpus(void)
-{
-	return num_online_cpus();
-}

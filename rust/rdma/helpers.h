@@ -20,7 +20,6 @@
 struct ib_device *rdma_helper_ib_alloc_device(size_t size);
 struct device *rdma_helper_ib_device_dev(struct ib_device *device);
 void rdma_helper_ib_device_set_parent(struct ib_device *device, struct device *parent);
-bool rdma_helper_ib_device_try_get(struct ib_device *device);
 struct ib_ucontext *rdma_helper_udata_context(struct ib_udata *udata);
 struct ib_udata *rdma_helper_attrs_udata(struct uverbs_attr_bundle *attrs);
 int rdma_helper_udata_in_empty(struct ib_udata *udata);
@@ -29,7 +28,6 @@ void rdma_helper_ah_dmac(const struct rdma_ah_attr *attr, u8 *dmac);
 void rdma_helper_ah_set(struct rdma_ah_attr *attr, const union ib_gid *dgid, u32 flow_label,
 		    u8 sgid_index, u8 hop_limit, u8 traffic_class, u8 sl, u32 port_num,
 		    const u8 *dmac);
-int rdma_helper_gid_ndev(const struct ib_gid_attr *attr, u8 *mac, u32 *ifindex);
 
 /* User mappings. */
 u64 rdma_helper_mmap_offset(const struct rdma_user_mmap_entry *entry);
@@ -80,7 +78,6 @@ bool rdma_helper_queue_work(struct workqueue_struct *queue, struct delayed_work 
 void rdma_helper_reinit_completion(struct completion *c);
 bool rdma_helper_wait_ms(struct completion *c, unsigned int ms);
 void rdma_helper_dma_rmb(void);
-void rdma_helper_dma_wmb(void);
 void rdma_helper_mb(void);
 int rdma_helper_current_process(void);
 void rdma_helper_msleep(unsigned int ms);
@@ -91,6 +88,5 @@ void *rdma_helper_dma_alloc(struct device *dev, size_t size, dma_addr_t *dma, bo
 size_t rdma_helper_total_ram(void);
 int rdma_helper_irq_spread(unsigned int irq, unsigned int index);
 void rdma_helper_irq_unspread(unsigned int irq);
-unsigned int rdma_helper_num_online_cpus(void);
 
 #endif

@@ -114,10 +114,11 @@ impl<D: Operations> Adapter<D> {
     ///
     /// Only for the core.
     unsafe extern "C" fn get_link_layer(
-        _dev: *mut bindings::ib_device,
-        _port: u32,
+        dev: *mut bindings::ib_device,
+        port: u32,
     ) -> bindings::rdma_link_layer {
-        bindings::rdma_link_layer_IB_LINK_LAYER_ETHERNET
+        // SAFETY: A device of ours.
+        D::link_layer(unsafe { Device::from_raw(dev) }, port).as_raw()
     }
 
     /// # Safety

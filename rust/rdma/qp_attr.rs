@@ -145,11 +145,6 @@ impl QpInitReply {
     pub fn set_sig_type(&mut self, sig_type: SigType) {
         self.0.sq_sig_type = sig_type.as_raw();
     }
-
-    /// The type.
-    pub fn set_qp_type(&mut self, qp_type: QpType) {
-        self.0.qp_type = qp_type.as_raw();
-    }
 }
 
 /// Attributes of a queue pair. What of them is valid is said by a [`QpAttrMask`]; the rest is zero.

@@ -61,7 +61,7 @@ pub mod wc;
 pub mod wr;
 
 /// Prefix of messages printed by this crate.
-const __LOG_PREFIX: &[u8] = b"verbena\0";
+const __LOG_PREFIX: &[u8] = b"rdma\0";
 
 /// Stands for an object that a driver does not support: its operations stay `NULL`.
 pub struct Unsupported;

@@ -34,28 +34,6 @@ impl ResEntry<'_> {
         })
     }
 
-    /// A decimal value.
-    pub fn put_u64(&mut self, name: &CStr, value: u64) -> Result {
-        // SAFETY: As above.
-        to_result(unsafe { bindings::rdma_nl_put_driver_u64(self.msg, name.as_char_ptr(), value) })
-    }
-
-    /// A hexadecimal value.
-    pub fn put_u64_hex(&mut self, name: &CStr, value: u64) -> Result {
-        // SAFETY: As above.
-        to_result(unsafe {
-            bindings::rdma_nl_put_driver_u64_hex(self.msg, name.as_char_ptr(), value)
-        })
-    }
-
-    /// A text.
-    pub fn put_str(&mut self, name: &CStr, value: &CStr) -> Result {
-        // SAFETY: As above.
-        to_result(unsafe {
-            bindings::rdma_nl_put_driver_string(self.msg, name.as_char_ptr(), value.as_char_ptr())
-        })
-    }
-
     /// Runs `fill` inside the driver's nest of the message.
     ///
     /// # Safety

@@ -74,12 +74,6 @@ impl Udata<'_> {
         Ok(unsafe { value.assume_init() })
     }
 
-    /// Length of the request.
-    pub fn request_len(&self) -> usize {
-        // SAFETY: `raw` is valid.
-        unsafe { (*self.raw.as_ptr()).inlen }
-    }
-
     /// Writes the response.
     pub fn respond<T: IntoBytes + Immutable>(&self, value: &T) -> Result {
         self.responded.set(true);

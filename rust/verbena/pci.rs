@@ -110,7 +110,7 @@ impl Recovery {
         let settings = Settings {
             node_guid: caps.node_guid,
             num_comp_vectors: u32::try_from(hw.comp_eqs().len())?,
-            netdev: Some(port.netdev()),
+            ports: &[Some(port.netdev())],
             local_dma_lkey: caps.local_dma_lkey.get(),
         };
         let mut name = self.name.lock();
@@ -119,7 +119,6 @@ impl Recovery {
             &self.parts.dma,
             name.as_ref().map_or(c"verbena%d", |name| name),
             &settings,
-            None,
             Ok::<_, Error>(Verbena {
                 hw: hw.clone(),
                 port: port.clone(),

@@ -232,23 +232,10 @@ impl Chunk {
         Ok(self.word::<u32>(offset)?.fetch_add(1, Relaxed))
     }
 
-    /// A double word, without ordering.
-    #[inline]
-    pub fn load64(&self, offset: usize) -> Result<u64> {
-        Ok(self.word::<u64>(offset)?.load(Relaxed))
-    }
-
     /// A double word; see [`load32_acquire`](Self::load32_acquire).
     #[inline]
     pub fn load64_acquire(&self, offset: usize) -> Result<u64> {
         Ok(self.word::<u64>(offset)?.load(Acquire))
-    }
-
-    /// Writes a double word, without ordering.
-    #[inline]
-    pub fn store64(&self, offset: usize, value: u64) -> Result {
-        self.word::<u64>(offset)?.store(value, Relaxed);
-        Ok(())
     }
 
     /// Writes a double word; see [`store32_release`](Self::store32_release).

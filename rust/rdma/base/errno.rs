@@ -16,8 +16,3 @@ fn negative(code: u32) -> c_int {
 pub fn eopnotsupp() -> Error {
     Error::from_errno(negative(bindings::EOPNOTSUPP))
 }
-
-/// Protocol error: the device answered nonsense.
-pub fn eproto() -> Error {
-    Error::from_errno(negative(bindings::EPROTO))
-}

@@ -202,12 +202,6 @@ impl Irq {
     pub fn index(&self) -> u32 {
         self.index
     }
-
-    /// Waits until a handler that runs now is done.
-    pub fn synchronize(&self) {
-        // SAFETY: A requested interrupt.
-        unsafe { kbindings::synchronize_irq(self.irq) };
-    }
 }
 
 impl Drop for Irq {

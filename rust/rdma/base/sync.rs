@@ -88,14 +88,6 @@ pub fn dma_rmb() {
     unsafe { bindings::rdma_helper_dma_rmb() }
 }
 
-/// Orders writes to memory that a device reads: what was written before (the entry) is visible
-/// before what is written after (the index).
-#[inline]
-pub fn dma_wmb() {
-    // SAFETY: A barrier.
-    unsafe { bindings::rdma_helper_dma_wmb() }
-}
-
 /// Full fence towards a device: orders all earlier accesses before all later ones, stores before
 /// loads included. Also on a machine with one CPU, where `smp_mb` need not be one.
 #[inline]

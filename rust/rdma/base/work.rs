@@ -74,18 +74,13 @@ pub struct Work<H: Handler> {
 #[macro_export]
 macro_rules! new_work {
     ($handler:expr $(,)?) => {
-        $crate::base::work::Work::new(
-            $handler,
-            None,
-            c"verbena work",
-            ::kernel::static_lock_class!(),
-        )
+        $crate::base::work::Work::new($handler, None, c"rdma work", ::kernel::static_lock_class!())
     };
     ($handler:expr, $queue:expr $(,)?) => {
         $crate::base::work::Work::new(
             $handler,
             Some($queue),
-            c"verbena work",
+            c"rdma work",
             ::kernel::static_lock_class!(),
         )
     };

@@ -38,7 +38,7 @@ mod raw {
     // SAFETY: `__BindgenBitfieldUnit<Storage>` is a newtype around `Storage`.
     unsafe impl<Storage> Zeroable for __BindgenBitfieldUnit<Storage> where Storage: Zeroable {}
 
-    include!(env!("VERBENA_RDMA_BINDINGS"));
+    include!(env!("RDMA_BINDINGS"));
 }
 
 pub(crate) use raw::*;

@@ -49,6 +49,7 @@ use rdma::{
     enums::{
         AtomicCap,
         GidType,
+        LinkLayer,
         Mtu,
         PhysState,
         PortSpeed,
@@ -191,6 +192,10 @@ impl Operations for Verbena {
             .set_cm_supported()
             .set_link(PortWidth::X4, PortSpeed::Edr);
         Ok(())
+    }
+
+    fn link_layer(_dev: &Device<Self>, _port: u32) -> LinkLayer {
+        LinkLayer::Ethernet
     }
 
     fn port_immutable(dev: &Device<Self>, _port: u32, imm: &mut PortImmutable) -> Result {
