@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Queue pairs.
+//! Queue pairs: what they are made of, and their life. Attributes and states are in `attr`, work
+//! requests of kernel users in `post`.
+
+mod attr;
+mod post;
 
 use super::{
-    ah,
     cq,
-    mr::MrData,
     wq::{
         Request,
         WorkQueue, //
@@ -18,24 +20,12 @@ use crate::{
             self,
             CreateQp,
             DestroyQp,
-            ModifyQp,
-            QueryQp, //
-            Quiesced,
+            QueryQp,  //
+            Quiesced, //
         },
-        ctx::{
-            access,
-            QpAttr as DeviceAttr,
-            QpContext, //
-        },
+        ctx::QpContext,
         uverbs::CreateQpResp,
-        wqe::{
-            self,
-            AtomicSegment,
-            RecvWqe,
-            SendWqe,
-            Sge as DeviceSge,
-            WqeOpcode, //
-        },
+        wqe,
         Le16,
         Le32,
         Le64, //
@@ -45,7 +35,6 @@ use crate::{
         Slot,
         SlotKind, //
     },
-    health::Cause,
     hw::Hw,
     lent::{
         Borrowed,
@@ -70,16 +59,11 @@ use rdma::{
     base::errno::eopnotsupp,
     base::sync::IrqLock,
     enums::{
-        Access,
-        MigState,
-        Mtu,
         QpAttrMask,
         QpEvent,
         QpState,
         QpType,
-        SendFlags,
-        SigType,
-        WcOpcode, //
+        SigType, //
     },
     mmap::{
         Entry,
@@ -93,7 +77,6 @@ use rdma::{
         QueuePair, //
     },
     qp_attr::{
-        modify_is_ok,
         QpAttr,
         QpCap,
         QpInitAttr,
@@ -105,12 +88,8 @@ use rdma::{
         User, //
     },
     wr::{
-        RecvWr,
         RecvWrs,
-        SendOp,
-        SendWr,
-        SendWrs,
-        Sge, //
+        SendWrs, //
     }, //
 };
 use zerocopy::IntoBytes;
@@ -425,37 +404,6 @@ impl QpData {
         self.hw.tables.read(self.qpn())
     }
 
-    /// Where the device is; a dead one has flushed everything. May sleep.
-    fn live_state(&self) -> QpState {
-        let published = self.hw.tables.read_quickly::<QpContext>(self.qpn());
-        let state = match published {
-            // It is being written, and may be for long: the device's thread has lost its CPU.
-            Err(_) => self.ask_state(),
-            Ok(context) => context.attr.qp_state,
-        };
-        if self.hw.health.is_dead() {
-            return QpState::Err;
-        }
-        QpState::from_raw(state.into()).unwrap_or_else(|| {
-            // A kernel user cannot bear that its queue pair does not go to ERR.
-            self.hw
-                .health
-                .declare_dead(Cause::Protocol("it publishes an unknown state"));
-            QpState::Err
-        })
-    }
-
-    /// The state by the device's own word. It answers, or it is dead.
-    fn ask_state(&self) -> u8 {
-        let request = QueryQp {
-            id: Le32::new(self.qpn()),
-            ..Default::default()
-        };
-        self.hw
-            .exec_destroy(&request)
-            .map_or(0, |queried| queried.qp_state)
-    }
-
     /// Whether software flushes what is outstanding.
     pub(crate) fn flushes(&self) -> bool {
         self.hw.health.has_ended() || self.hw.may_flush() && self.is_in(QpState::Err)
@@ -509,302 +457,6 @@ impl QpData {
             Self::report(qp, QpEvent::LastWqeReached);
         }
     }
-
-    /// What `modify` does while nobody else moves the queue pair. If it is in RESET now, returns how far
-    /// events may be of its old life.
-    fn move_to(qp: &Qp<Verbena>, attr: &QpAttr, mask: QpAttrMask) -> Result<Option<Quiesced>> {
-        let hw = &qp.hw;
-        if mask.without(QpAttrMask::STANDARD) != QpAttrMask::empty() {
-            return Err(eopnotsupp());
-        }
-        let live = qp.live_state();
-        let from = if mask.contains(QpAttrMask::CUR_STATE) {
-            attr.cur_state()?
-        } else {
-            live
-        };
-        let to = if mask.contains(QpAttrMask::STATE) {
-            attr.state()?
-        } else {
-            from
-        };
-        let qp_type = qp.qp_type().ok_or(EINVAL)?;
-        if from != live || !modify_is_ok(from, to, qp_type, mask) {
-            return Err(EINVAL);
-        }
-        if mask.contains(QpAttrMask::PORT) && attr.port_num() != 1 {
-            return Err(EINVAL);
-        }
-        let mut request = ModifyQp {
-            qpn: Le32::new(qp.qpn()),
-            mask: Le32::new(mask.as_raw()),
-            attr: to_device(attr, mask)?,
-            ..Default::default()
-        };
-        if mask.contains(QpAttrMask::AV) {
-            request.av = ah::to_device(&attr.ah())?;
-        }
-        let moves = mask.contains(QpAttrMask::STATE);
-        if moves && qp.is_in(QpState::Reset) {
-            // A life begins, with an end of its own.
-            qp.last_wqe_reached.store(false, Relaxed);
-        }
-        if moves && to == QpState::Reset {
-            // Nothing can be posted from here on. What was, goes with the old life.
-            qp.publish_state(to);
-        }
-        let quiesced = if !qp.is_user() && matches!(to, QpState::Err | QpState::Reset) {
-            // Always allowed; and the kernel's way of letting go of its buffers.
-            hw.exec_destroy(&request)
-        } else {
-            Some(hw.exec_unless_dead(&request)?)
-        };
-        if mask.contains(QpAttrMask::QKEY) {
-            qp.qkey.store(attr.qkey(), Relaxed);
-        }
-        if !moves {
-            return Ok(None);
-        }
-        if to != QpState::Reset {
-            qp.publish_state(to);
-            return Ok(None);
-        }
-        // Nothing completes any more.
-        Self::clean(qp, quiesced.as_ref(), false);
-        qp.send.lock().reset();
-        qp.recv.lock().reset();
-        qp.slot.clear();
-        Ok(quiesced)
-    }
-
-    fn write_sges(ring: &Ring, mut offset: usize, sges: &[Sge]) -> Result {
-        for sge in sges {
-            let (chunk, at) = ring.at(offset)?;
-            chunk.write(
-                at,
-                &DeviceSge {
-                    addr: Le64::new(sge.addr()),
-                    length: Le32::new(sge.length()),
-                    lkey: Le32::new(sge.lkey()),
-                },
-            )?;
-            offset += size_of::<DeviceSge>();
-        }
-        Ok(())
-    }
-
-    /// Writes the WQE of a send at `offset`; returns what it completes as. The device gets `place`
-    /// for a `wr_id`: that of a kernel user is a pointer, which is nobody else's business.
-    fn write_send(&self, offset: usize, place: u32, wr: &SendWr<'_, Verbena>) -> Result<WcOpcode> {
-        let (chunk, at) = self.sq.at(offset)?;
-        let mut flags = wr.flags();
-        let mut header = SendWqe {
-            wr_id: Le64::new(place.into()),
-            ..Default::default()
-        };
-        let mut atomic = None;
-        let mut fast_reg = None;
-        let mut has_data = true;
-        let opcode = match wr.op()? {
-            SendOp::Send => WqeOpcode::Send,
-            SendOp::SendWithImm(imm) => {
-                header.imm = imm;
-                WqeOpcode::SendImm
-            }
-            SendOp::SendWithInv(key) => {
-                header.imm = key.to_le_bytes();
-                WqeOpcode::SendInv
-            }
-            SendOp::RdmaWrite { remote_addr, rkey } => {
-                header.remote_addr = Le64::new(remote_addr);
-                header.rkey = Le32::new(rkey);
-                WqeOpcode::RdmaWrite
-            }
-            SendOp::RdmaWriteWithImm {
-                remote_addr,
-                rkey,
-                imm,
-            } => {
-                header.remote_addr = Le64::new(remote_addr);
-                header.rkey = Le32::new(rkey);
-                header.imm = imm;
-                WqeOpcode::RdmaWriteImm
-            }
-            SendOp::RdmaRead {
-                remote_addr,
-                rkey,
-                invalidate: false,
-            } => {
-                header.remote_addr = Le64::new(remote_addr);
-                header.rkey = Le32::new(rkey);
-                WqeOpcode::RdmaRead
-            }
-            SendOp::RdmaRead { .. } => return Err(EINVAL),
-            SendOp::AtomicCmpAndSwp {
-                remote_addr,
-                rkey,
-                compare,
-                swap,
-            } => {
-                header.remote_addr = Le64::new(remote_addr);
-                header.rkey = Le32::new(rkey);
-                atomic = Some(AtomicSegment {
-                    compare_add: Le64::new(compare),
-                    swap: Le64::new(swap),
-                });
-                WqeOpcode::CompareSwap
-            }
-            SendOp::AtomicFetchAndAdd {
-                remote_addr,
-                rkey,
-                add,
-            } => {
-                header.remote_addr = Le64::new(remote_addr);
-                header.rkey = Le32::new(rkey);
-                atomic = Some(AtomicSegment {
-                    compare_add: Le64::new(add),
-                    swap: Le64::new(0),
-                });
-                WqeOpcode::FetchAdd
-            }
-            SendOp::LocalInv(key) => {
-                header.imm = key.to_le_bytes();
-                has_data = false;
-                WqeOpcode::LocalInv
-            }
-            SendOp::RegMr { mr, key, access } => {
-                fast_reg = Some(MrData::segment(mr, key, access)?);
-                has_data = false;
-                WqeOpcode::FastReg
-            }
-        };
-        if !has_data {
-            flags = flags.without(SendFlags::INLINE);
-        }
-        header.opcode = opcode.to_raw();
-        // CAST: the bits that the device knows.
-        header.flags = flags.as_raw() as u8 & wqe::send_flags::ALL;
-
-        let data = at + wqe::data_offset(self.datagram, atomic.is_some());
-        if let Some(atomic) = &atomic {
-            chunk.write(at + wqe::DATA_OFFSET, atomic)?;
-        }
-        if let Some(segment) = &fast_reg {
-            chunk.write(at + wqe::FAST_REG_OFFSET, segment)?;
-        }
-        if self.datagram {
-            let to = wr.datagram().ok_or(EINVAL)?;
-            let mut av = to.ah.av;
-            av.dest_qpn = Le32::new(to.remote_qpn);
-            // A Q_Key with the top bit set stands for the queue pair's own (IBTA 10.2.5).
-            av.qkey = Le32::new(if to.remote_qkey & 1 << 31 != 0 {
-                self.qkey.load(Relaxed)
-            } else {
-                to.remote_qkey
-            });
-            chunk.write(at + wqe::DATA_OFFSET, &av)?;
-        }
-        if has_data && flags.contains(SendFlags::INLINE) {
-            let mut bytes = [0u8; wqe::MAX_INLINE as usize];
-            let room = bytes
-                .get_mut(..self.cap.max_inline_data as usize)
-                .ok_or(EINVAL)?;
-            let len = wr.copy_inline(room)?;
-            header.inline_length = Le32::new(u32::try_from(len)?);
-            chunk.write_bytes(data, bytes.get(..len).ok_or(EINVAL)?)?;
-        } else if has_data {
-            let sges = wr.sges();
-            if sges.len() > self.cap.max_send_sge as usize {
-                return Err(EINVAL);
-            }
-            // CAST: at most `max_send_sge`.
-            header.num_sge = sges.len() as u8;
-            Self::write_sges(&self.sq, offset + (data - at), sges)?;
-        }
-        chunk.write(at, &header)?;
-        Ok(completes_as(opcode))
-    }
-
-    /// Writes at `offset` the WQE of a send that will be flushed, whatever it is.
-    fn write_flushed(&self, offset: usize, place: u32) -> Result<WcOpcode> {
-        let (chunk, at) = self.sq.at(offset)?;
-        let header = SendWqe {
-            opcode: WqeOpcode::Send.to_raw(),
-            wr_id: Le64::new(place.into()),
-            ..Default::default()
-        };
-        chunk.write(at, &header)?;
-        Ok(WcOpcode::Send)
-    }
-
-    /// Writes the WQE of a receive at `offset`; returns the bytes that it has room for.
-    fn write_recv(&self, ring: &Ring, offset: usize, place: u32, wr: &RecvWr<'_>) -> Result<u32> {
-        let sges = wr.sges();
-        let length = sges
-            .iter()
-            .fold(0u32, |sum, sge| sum.saturating_add(sge.length()));
-        if sges.len() > self.cap.max_recv_sge as usize {
-            return Err(EINVAL);
-        }
-        let (chunk, at) = ring.at(offset)?;
-        Self::write_sges(ring, offset + size_of::<RecvWqe>(), sges)?;
-        chunk.write(
-            at,
-            &RecvWqe {
-                wr_id: Le64::new(place.into()),
-                // CAST: at most `max_recv_sge`.
-                num_sge: sges.len() as u8,
-                ..Default::default()
-            },
-        )?;
-        Ok(length)
-    }
-}
-
-/// What a send of this kind completes as.
-fn completes_as(opcode: WqeOpcode) -> WcOpcode {
-    match opcode {
-        WqeOpcode::Send | WqeOpcode::SendImm | WqeOpcode::SendInv => WcOpcode::Send,
-        WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm => WcOpcode::RdmaWrite,
-        WqeOpcode::RdmaRead => WcOpcode::RdmaRead,
-        WqeOpcode::CompareSwap => WcOpcode::CompSwap,
-        WqeOpcode::FetchAdd => WcOpcode::FetchAdd,
-        WqeOpcode::LocalInv => WcOpcode::LocalInv,
-        WqeOpcode::FastReg => WcOpcode::RegMr,
-    }
-}
-
-/// The attributes that `mask` names, in the device's form.
-fn to_device(attr: &QpAttr, mask: QpAttrMask) -> Result<DeviceAttr> {
-    let mut to = DeviceAttr {
-        qkey: Le32::new(attr.qkey()),
-        rq_psn: Le32::new(attr.rq_psn() & 0xff_ffff),
-        sq_psn: Le32::new(attr.sq_psn() & 0xff_ffff),
-        dest_qpn: Le32::new(attr.dest_qp_num() & 0xff_ffff),
-        qp_access_flags: Le32::new(attr.access().as_raw() & access::ALL),
-        pkey_index: Le16::new(attr.pkey_index()),
-        max_rd_atomic: attr.max_rd_atomic(),
-        max_dest_rd_atomic: attr.max_dest_rd_atomic(),
-        min_rnr_timer: attr.min_rnr_timer(),
-        timeout: attr.timeout(),
-        retry_cnt: attr.retry_cnt(),
-        rnr_retry: attr.rnr_retry(),
-        en_sqd_async_notify: attr.en_sqd_async_notify(),
-        // CAST: one port.
-        port_num: attr.port_num() as u8,
-        ..Default::default()
-    };
-    // CAST: small enumerations.
-    if mask.contains(QpAttrMask::STATE) {
-        to.qp_state = attr.state()?.as_raw() as u8;
-    }
-    if mask.contains(QpAttrMask::CUR_STATE) {
-        to.cur_qp_state = attr.cur_state()?.as_raw() as u8;
-    }
-    if mask.contains(QpAttrMask::PATH_MTU) {
-        to.path_mtu = attr.path_mtu()?.as_raw() as u8;
-    }
-    Ok(to)
 }
 
 #[vtable]
@@ -863,44 +515,7 @@ impl QueuePair<Verbena> for QpData {
         _mask: QpAttrMask,
         init: &mut QpInitReply,
     ) -> Result {
-        let hw = &qp.hw;
-        if !hw.health.is_dead() {
-            hw.exec_unless_dead(&QueryQp {
-                id: Le32::new(qp.qpn()),
-                ..Default::default()
-            })?;
-        }
-        let context = qp.context()?;
-        let from = &context.attr;
-        let state = qp.live_state();
-        attr.set_state(state);
-        attr.set_cur_state(state);
-        if let Some(mtu) = Mtu::from_raw(from.path_mtu.into()) {
-            attr.set_path_mtu(mtu);
-        }
-        attr.set_path_mig_state(MigState::Migrated);
-        attr.set_qkey(from.qkey.get());
-        attr.set_rq_psn(context.expected_psn.get());
-        attr.set_sq_psn(context.next_psn.get());
-        attr.set_dest_qp_num(from.dest_qpn.get());
-        attr.set_access(Access::from_raw(from.qp_access_flags.get()));
-        attr.set_cap(&qp.cap);
-        attr.set_pkey_index(from.pkey_index.get());
-        attr.set_en_sqd_async_notify(from.en_sqd_async_notify);
-        attr.set_sq_draining(context.sq_draining);
-        attr.set_max_rd_atomic(from.max_rd_atomic);
-        attr.set_max_dest_rd_atomic(from.max_dest_rd_atomic);
-        attr.set_min_rnr_timer(from.min_rnr_timer);
-        attr.set_port_num(1);
-        attr.set_timeout(from.timeout);
-        attr.set_retry_cnt(from.retry_cnt);
-        attr.set_rnr_retry(from.rnr_retry);
-        if !qp.datagram {
-            attr.set_ah(&ah::from_device(&context.av));
-        }
-        init.set_cap(&qp.cap);
-        init.set_sig_type(qp.sig_type);
-        Ok(())
+        Self::tell(qp, attr, init)
     }
 
     fn destroy(qp: &Qp<Verbena>) -> Result {
@@ -919,74 +534,11 @@ impl QueuePair<Verbena> for QpData {
     }
 
     fn post_send(qp: &Qp<Verbena>, wrs: &mut SendWrs<'_, Verbena>) -> Result {
-        let mut queue = qp.send.lock();
-        if [QpState::Reset, QpState::Init, QpState::Rtr]
-            .iter()
-            .any(|state| qp.is_in(*state))
-        {
-            return Err(EINVAL);
-        }
-        let before = queue.producer();
-        let mut post = || {
-            for wr in wrs.by_ref() {
-                let index = queue.next().ok_or(ENOMEM)?;
-                let place = index & ((1 << qp.request.log_sq_size) - 1);
-                let offset = (place as usize) << qp.request.log_sq_stride;
-                // The core drains queue pairs of every type by an RDMA WRITE, in ERR.
-                let opcode = if qp.datagram && qp.is_in(QpState::Err) && wr.op().is_err() {
-                    qp.write_flushed(offset, place)?
-                } else {
-                    qp.write_send(offset, place, &wr)?
-                };
-                queue.push(Request {
-                    wr_id: wr.wr_id(),
-                    opcode,
-                    length: 0,
-                });
-            }
-            Ok(())
-        };
-        let result = post();
-        if queue.producer() != before {
-            qp.slot.post_send(queue.producer());
-        }
-        drop(queue);
-        if qp.flushes() {
-            qp.hw.health.flush();
-        }
-        result
+        qp.post_sends(wrs)
     }
 
     fn post_recv(qp: &Qp<Verbena>, wrs: &mut RecvWrs<'_>) -> Result {
-        let ring = qp.rq.as_ref().ok_or(EINVAL)?;
-        let mut queue = qp.recv.lock();
-        if qp.is_in(QpState::Reset) {
-            return Err(EINVAL);
-        }
-        let before = queue.producer();
-        let mut post = || {
-            for wr in wrs.by_ref() {
-                let index = queue.next().ok_or(ENOMEM)?;
-                let place = index & ((1 << qp.request.log_rq_size) - 1);
-                let offset = (place as usize) << qp.request.log_rq_stride;
-                let length = qp.write_recv(ring, offset, place, &wr)?;
-                queue.push(Request {
-                    wr_id: wr.wr_id(),
-                    opcode: WcOpcode::Recv,
-                    length,
-                });
-            }
-            Ok(())
-        };
-        let result = post();
-        if queue.producer() != before {
-            qp.slot.post_recv(queue.producer());
-        }
-        drop(queue);
-        if qp.flushes() {
-            qp.hw.health.flush();
-        }
-        result
+        qp.post_recvs(wrs)
     }
 
     fn fill_res(qp: &Qp<Verbena>, entry: &mut ResEntry<'_>) -> Result {

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Attributes and states of queue pairs.
+
+use super::{
+    super::{
+        ah,
+        Verbena, //
+    },
+    QpData, //
+};
+use crate::{
+    abi::{
+        cmd::{
+            ModifyQp,
+            QueryQp,
+            Quiesced, //
+        },
+        ctx::{
+            access,
+            QpAttr as DeviceAttr,
+            QpContext, //
+        },
+        Le16,
+        Le32, //
+    },
+    health::Cause, //
+};
+use kernel::{
+    prelude::*,
+    sync::atomic::Relaxed, //
+};
+use rdma::{
+    base::errno::eopnotsupp,
+    enums::{
+        Access,
+        MigState,
+        Mtu,
+        QpAttrMask,
+        QpState, //
+    },
+    qp::Qp,
+    qp_attr::{
+        modify_is_ok,
+        QpAttr,
+        QpInitReply, //
+    }, //
+};
+
+impl QpData {
+    /// Where the device is; a dead one has flushed everything. May sleep.
+    pub(super) fn live_state(&self) -> QpState {
+        let published = self.hw.tables.read_quickly::<QpContext>(self.qpn());
+        let state = match published {
+            // It is being written, and may be for long: the device's thread has lost its CPU.
+            Err(_) => self.ask_state(),
+            Ok(context) => context.attr.qp_state,
+        };
+        if self.hw.health.is_dead() {
+            return QpState::Err;
+        }
+        QpState::from_raw(state.into()).unwrap_or_else(|| {
+            // A kernel user cannot bear that its queue pair does not go to ERR.
+            self.hw
+                .health
+                .declare_dead(Cause::Protocol("it publishes an unknown state"));
+            QpState::Err
+        })
+    }
+
+    /// The state by the device's own word. It answers, or it is dead.
+    fn ask_state(&self) -> u8 {
+        let request = QueryQp {
+            id: Le32::new(self.qpn()),
+            ..Default::default()
+        };
+        self.hw
+            .exec_destroy(&request)
+            .map_or(0, |queried| queried.qp_state)
+    }
+
+    /// What `modify` does while nobody else moves the queue pair. If it is in RESET now, returns how far
+    /// events may be of its old life.
+    pub(super) fn move_to(
+        qp: &Qp<Verbena>,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+    ) -> Result<Option<Quiesced>> {
+        let hw = &qp.hw;
+        if mask.without(QpAttrMask::STANDARD) != QpAttrMask::empty() {
+            return Err(eopnotsupp());
+        }
+        let live = qp.live_state();
+        let from = if mask.contains(QpAttrMask::CUR_STATE) {
+            attr.cur_state()?
+        } else {
+            live
+        };
+        let to = if mask.contains(QpAttrMask::STATE) {
+            attr.state()?
+        } else {
+            from
+        };
+        let qp_type = qp.qp_type().ok_or(EINVAL)?;
+        if from != live || !modify_is_ok(from, to, qp_type, mask) {
+            return Err(EINVAL);
+        }
+        if mask.contains(QpAttrMask::PORT) && attr.port_num() != 1 {
+            return Err(EINVAL);
+        }
+        let mut request = ModifyQp {
+            qpn: Le32::new(qp.qpn()),
+            mask: Le32::new(mask.as_raw()),
+            attr: to_device(attr, mask)?,
+            ..Default::default()
+        };
+        if mask.contains(QpAttrMask::AV) {
+            request.av = ah::to_device(&attr.ah())?;
+        }
+        let moves = mask.contains(QpAttrMask::STATE);
+        if moves && qp.is_in(QpState::Reset) {
+            // A life begins, with an end of its own.
+            qp.last_wqe_reached.store(false, Relaxed);
+        }
+        if moves && to == QpState::Reset {
+            // Nothing can be posted from here on. What was, goes with the old life.
+            qp.publish_state(to);
+        }
+        let quiesced = if !qp.is_user() && matches!(to, QpState::Err | QpState::Reset) {
+            // Always allowed; and the kernel's way of letting go of its buffers.
+            hw.exec_destroy(&request)
+        } else {
+            Some(hw.exec_unless_dead(&request)?)
+        };
+        if mask.contains(QpAttrMask::QKEY) {
+            qp.qkey.store(attr.qkey(), Relaxed);
+        }
+        if !moves {
+            return Ok(None);
+        }
+        if to != QpState::Reset {
+            qp.publish_state(to);
+            return Ok(None);
+        }
+        // Nothing completes any more.
+        Self::clean(qp, quiesced.as_ref(), false);
+        qp.send.lock().reset();
+        qp.recv.lock().reset();
+        qp.slot.clear();
+        Ok(quiesced)
+    }
+
+    /// What `query` tells.
+    pub(super) fn tell(qp: &Qp<Verbena>, attr: &mut QpAttr, init: &mut QpInitReply) -> Result {
+        let hw = &qp.hw;
+        if !hw.health.is_dead() {
+            hw.exec_unless_dead(&QueryQp {
+                id: Le32::new(qp.qpn()),
+                ..Default::default()
+            })?;
+        }
+        let context = qp.context()?;
+        let from = &context.attr;
+        let state = qp.live_state();
+        attr.set_state(state);
+        attr.set_cur_state(state);
+        if let Some(mtu) = Mtu::from_raw(from.path_mtu.into()) {
+            attr.set_path_mtu(mtu);
+        }
+        attr.set_path_mig_state(MigState::Migrated);
+        attr.set_qkey(from.qkey.get());
+        attr.set_rq_psn(context.expected_psn.get());
+        attr.set_sq_psn(context.next_psn.get());
+        attr.set_dest_qp_num(from.dest_qpn.get());
+        attr.set_access(Access::from_raw(from.qp_access_flags.get()));
+        attr.set_cap(&qp.cap);
+        attr.set_pkey_index(from.pkey_index.get());
+        attr.set_en_sqd_async_notify(from.en_sqd_async_notify);
+        attr.set_sq_draining(context.sq_draining);
+        attr.set_max_rd_atomic(from.max_rd_atomic);
+        attr.set_max_dest_rd_atomic(from.max_dest_rd_atomic);
+        attr.set_min_rnr_timer(from.min_rnr_timer);
+        attr.set_port_num(1);
+        attr.set_timeout(from.timeout);
+        attr.set_retry_cnt(from.retry_cnt);
+        attr.set_rnr_retry(from.rnr_retry);
+        if !qp.datagram {
+            attr.set_ah(&ah::from_device(&context.av));
+        }
+        init.set_cap(&qp.cap);
+        init.set_sig_type(qp.sig_type);
+        Ok(())
+    }
+}
+
+/// The attributes that `mask` names, in the device's form.
+fn to_device(attr: &QpAttr, mask: QpAttrMask) -> Result<DeviceAttr> {
+    let mut to = DeviceAttr {
+        qkey: Le32::new(attr.qkey()),
+        rq_psn: Le32::new(attr.rq_psn() & 0xff_ffff),
+        sq_psn: Le32::new(attr.sq_psn() & 0xff_ffff),
+        dest_qpn: Le32::new(attr.dest_qp_num() & 0xff_ffff),
+        qp_access_flags: Le32::new(attr.access().as_raw() & access::ALL),
+        pkey_index: Le16::new(attr.pkey_index()),
+        max_rd_atomic: attr.max_rd_atomic(),
+        max_dest_rd_atomic: attr.max_dest_rd_atomic(),
+        min_rnr_timer: attr.min_rnr_timer(),
+        timeout: attr.timeout(),
+        retry_cnt: attr.retry_cnt(),
+        rnr_retry: attr.rnr_retry(),
+        en_sqd_async_notify: attr.en_sqd_async_notify(),
+        // CAST: one port.
+        port_num: attr.port_num() as u8,
+        ..Default::default()
+    };
+    // CAST: small enumerations.
+    if mask.contains(QpAttrMask::STATE) {
+        to.qp_state = attr.state()?.as_raw() as u8;
+    }
+    if mask.contains(QpAttrMask::CUR_STATE) {
+        to.cur_qp_state = attr.cur_state()?.as_raw() as u8;
+    }
+    if mask.contains(QpAttrMask::PATH_MTU) {
+        to.path_mtu = attr.path_mtu()?.as_raw() as u8;
+    }
+    Ok(to)
+}
