@@ -322,7 +322,7 @@ pub fn attrs(gid: Gid, dest_qpn: u32, conn: &Conn) -> QpAttr {
         rnr_retry: conn.rnr_retry,
         ah_attr: AhAttr {
             grh: crate::ffi::GlobalRoute {
-                dgid: gid,
+                dgid: gid.into(),
                 sgid_index: env().gid_index as u8,
                 hop_limit: 64,
                 ..Default::default()

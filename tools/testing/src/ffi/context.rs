@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::bindings::*;
-use super::sys::{note_drop, readable, set_nonblocking, DeviceMapping, Errno};
+use super::sys::{readable, set_nonblocking, DeviceMapping, Errno};
 use core::ffi::{c_int, c_void, CStr};
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -11,15 +11,10 @@ use std::sync::Arc;
 
 /// An open device.
 pub struct Context {
-    raw: *mut ibv_context,
+    pub(super) raw: *mut ibv_context,
     /// The device's name, `verbena0`.
     pub name: String,
 }
-
-// SAFETY: libibverbs objects may be used from any thread.
-unsafe impl Send for Context {}
-// SAFETY: as above; the library and the provider lock what they share.
-unsafe impl Sync for Context {}
 
 /// The names of all devices that libibverbs has a provider for.
 pub fn device_names() -> Vec<String> {
@@ -123,48 +118,26 @@ impl Context {
         Ok(unsafe { attr.assume_init() })
     }
 
-    /// As the inline of verbs.h: the provider's extended method where the context has one.
+    /// The exported function, which knows the fields up to `flags`; the others are 0.
     pub fn query_port(&self, port: u8) -> Result<ibv_port_attr, Errno> {
         let mut attr = ibv_port_attr::default();
-        // SAFETY: a valid context.
-        let extended = unsafe { (*self.raw).abi_compat } as usize == usize::MAX;
-        if extended {
-            let tail_off = core::mem::offset_of!(verbs_context_tail, context);
-            let tail = self
-                .raw
-                .cast::<u8>()
-                .wrapping_sub(tail_off)
-                .cast::<verbs_context_tail>();
-            // SAFETY: `abi_compat` says that the context is the end of a `verbs_context`, whose
-            // size is the word before it.
-            let size = unsafe { (*tail).sz };
-            if size >= VERBS_CONTEXT_SIZE_WITH_QUERY_PORT {
-                let head = VERBS_CONTEXT_SIZE_WITH_QUERY_PORT - core::mem::size_of::<ibv_context>();
-                let op = self
-                    .raw
-                    .cast::<u8>()
-                    .wrapping_sub(head)
-                    .cast::<Option<query_port_fn>>();
-                // SAFETY: the structure is long enough to have the method at that offset.
-                if let Some(op) = unsafe { *op } {
-                    // SAFETY: the method's own contract: context, port, attr and its size.
-                    let ret =
-                        unsafe { op(self.raw, port, &mut attr, core::mem::size_of_val(&attr)) };
-                    return Errno::check(ret).map(|()| attr);
-                }
-            }
-        }
-        // SAFETY: the exported function writes the older, shorter part of the structure.
-        Errno::check(unsafe { ibv_query_port(self.raw, port, &mut attr) })?;
+        // SAFETY: a valid context; the older structure that is written is the head of this one.
+        Errno::check(unsafe { ibv_query_port(self.raw, port, (&raw mut attr).cast()) })?;
         Ok(attr)
     }
 
-    pub fn query_gid(&self, port: u8, index: u32) -> Result<ibv_gid_entry, Errno> {
+    pub fn query_gid(&self, port: u8, index: u32) -> Result<GidEntry, Errno> {
         let mut entry = ibv_gid_entry::default();
         let size = core::mem::size_of_val(&entry);
         // SAFETY: a valid context and out pointer of the size given.
         let ret = unsafe { _ibv_query_gid_ex(self.raw, port.into(), index, &mut entry, 0, size) };
-        Errno::check(ret).map(|()| entry)
+        Errno::check(ret).map(|()| GidEntry {
+            gid: entry.gid.into(),
+            gid_index: entry.gid_index,
+            port_num: entry.port_num,
+            gid_type: entry.gid_type,
+            ndev_ifindex: entry.ndev_ifindex,
+        })
     }
 
     pub fn query_pkey(&self, port: u8, index: i32) -> Result<u16, Errno> {
@@ -179,10 +152,7 @@ impl Context {
         if !readable(self.async_fd(), ms) {
             return None;
         }
-        let mut raw = ibv_async_event {
-            element: std::ptr::null_mut(),
-            event_type: 0,
-        };
+        let mut raw = ibv_async_event::default();
         // SAFETY: a valid context and out pointer.
         let ret = unsafe { ibv_get_async_event(self.raw, &mut raw) };
         (ret == 0).then(|| AsyncEvent {
@@ -204,12 +174,34 @@ impl Context {
     }
 }
 
-impl Drop for Context {
-    fn drop(&mut self) {
-        // SAFETY: every object of the context holds an `Arc` to it, so all are gone.
-        let code = unsafe { ibv_close_device(self.raw) };
-        note_drop("context", Errno::check(code));
+/// A GID.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gid {
+    pub raw: [u8; 16],
+}
+
+impl From<ibv_gid> for Gid {
+    fn from(gid: ibv_gid) -> Gid {
+        // SAFETY: any bytes are a GID.
+        let raw = unsafe { gid.raw };
+        Gid { raw }
     }
+}
+
+impl From<Gid> for ibv_gid {
+    fn from(gid: Gid) -> ibv_gid {
+        ibv_gid { raw: gid.raw }
+    }
+}
+
+/// An entry of a port's GID table: `struct ibv_gid_entry`.
+#[derive(Clone, Copy, Debug)]
+pub struct GidEntry {
+    pub gid: Gid,
+    pub gid_index: u32,
+    pub port_num: u32,
+    pub gid_type: u32,
+    pub ndev_ifindex: u32,
 }
 
 /// An asynchronous event; acknowledged when dropped.
@@ -228,7 +220,9 @@ impl AsyncEvent {
 
     /// The object: compare with `Cq::element`, `Qp::element`, or a port number.
     pub fn element(&self) -> Element {
-        Element(self.raw.element as usize)
+        // SAFETY: whichever member the event has, nothing of the others is longer than a pointer, and
+        // `async_event` had zeroed all.
+        Element(unsafe { self.raw.element.cq } as usize)
     }
 }
 
@@ -255,18 +249,18 @@ impl Element {
 pub struct EventType(pub u32);
 
 impl EventType {
-    pub const CQ_ERR: EventType = EventType(0);
-    pub const QP_FATAL: EventType = EventType(1);
-    pub const QP_REQ_ERR: EventType = EventType(2);
-    pub const QP_ACCESS_ERR: EventType = EventType(3);
-    pub const COMM_EST: EventType = EventType(4);
-    pub const SQ_DRAINED: EventType = EventType(5);
-    pub const DEVICE_FATAL: EventType = EventType(8);
-    pub const PORT_ACTIVE: EventType = EventType(9);
-    pub const PORT_ERR: EventType = EventType(10);
-    pub const SRQ_LIMIT_REACHED: EventType = EventType(15);
-    pub const QP_LAST_WQE_REACHED: EventType = EventType(16);
-    pub const GID_CHANGE: EventType = EventType(18);
+    pub const CQ_ERR: EventType = EventType(IBV_EVENT_CQ_ERR);
+    pub const QP_FATAL: EventType = EventType(IBV_EVENT_QP_FATAL);
+    pub const QP_REQ_ERR: EventType = EventType(IBV_EVENT_QP_REQ_ERR);
+    pub const QP_ACCESS_ERR: EventType = EventType(IBV_EVENT_QP_ACCESS_ERR);
+    pub const COMM_EST: EventType = EventType(IBV_EVENT_COMM_EST);
+    pub const SQ_DRAINED: EventType = EventType(IBV_EVENT_SQ_DRAINED);
+    pub const DEVICE_FATAL: EventType = EventType(IBV_EVENT_DEVICE_FATAL);
+    pub const PORT_ACTIVE: EventType = EventType(IBV_EVENT_PORT_ACTIVE);
+    pub const PORT_ERR: EventType = EventType(IBV_EVENT_PORT_ERR);
+    pub const SRQ_LIMIT_REACHED: EventType = EventType(IBV_EVENT_SRQ_LIMIT_REACHED);
+    pub const QP_LAST_WQE_REACHED: EventType = EventType(IBV_EVENT_QP_LAST_WQE_REACHED);
+    pub const GID_CHANGE: EventType = EventType(IBV_EVENT_GID_CHANGE);
 }
 
 impl fmt::Debug for EventType {
@@ -306,24 +300,8 @@ pub struct Pd {
     pub ctx: Arc<Context>,
 }
 
-// SAFETY: libibverbs objects may be used from any thread.
-unsafe impl Send for Pd {}
-// SAFETY: as above.
-unsafe impl Sync for Pd {}
-
 impl Pd {
     pub(super) fn raw(&self) -> *mut ibv_pd {
         self.raw
-    }
-}
-
-impl Drop for Pd {
-    fn drop(&mut self) {
-        if self.raw.is_null() {
-            return;
-        }
-        // SAFETY: every object of the domain holds an `Arc` to it, so all are gone.
-        let ret = unsafe { ibv_dealloc_pd(self.raw) };
-        note_drop("PD", Errno::check(ret));
     }
 }

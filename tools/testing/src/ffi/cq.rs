@@ -4,7 +4,7 @@
 
 use super::bindings::*;
 use super::context::{Context, Element};
-use super::sys::{note_drop, readable, set_nonblocking, Errno};
+use super::sys::{readable, set_nonblocking, Errno};
 use core::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -12,13 +12,8 @@ use std::sync::Arc;
 /// A completion channel: the descriptor that completion events arrive at.
 pub struct Channel {
     pub(super) raw: *mut ibv_comp_channel,
-    ctx: Arc<Context>,
+    _ctx: Arc<Context>,
 }
-
-// SAFETY: libibverbs objects may be used from any thread.
-unsafe impl Send for Channel {}
-// SAFETY: as above.
-unsafe impl Sync for Channel {}
 
 impl Channel {
     pub fn new(ctx: &Arc<Context>) -> Result<Arc<Channel>, Errno> {
@@ -29,7 +24,7 @@ impl Channel {
         }
         let channel = Channel {
             raw,
-            ctx: ctx.clone(),
+            _ctx: ctx.clone(),
         };
         set_nonblocking(channel.fd());
         Ok(Arc::new(channel))
@@ -59,15 +54,43 @@ impl Channel {
     }
 }
 
-impl Drop for Channel {
-    fn drop(&mut self) {
-        if self.raw.is_null() {
-            return;
+/// A work completion: `struct ibv_wc`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wc {
+    pub wr_id: u64,
+    pub status: u32,
+    pub opcode: u32,
+    pub vendor_err: u32,
+    pub byte_len: u32,
+    /// Network order; or the key that was invalidated.
+    pub imm_data: u32,
+    pub qp_num: u32,
+    pub src_qp: u32,
+    pub wc_flags: u32,
+    pub pkey_index: u16,
+    pub slid: u16,
+    pub sl: u8,
+    pub dlid_path_bits: u8,
+}
+
+impl From<&ibv_wc> for Wc {
+    fn from(wc: &ibv_wc) -> Wc {
+        Wc {
+            wr_id: wc.wr_id,
+            status: wc.status,
+            opcode: wc.opcode,
+            vendor_err: wc.vendor_err,
+            byte_len: wc.byte_len,
+            // SAFETY: both members are 32 bits, and `poll` initialized them.
+            imm_data: unsafe { wc.__bindgen_anon_1.imm_data },
+            qp_num: wc.qp_num,
+            src_qp: wc.src_qp,
+            wc_flags: wc.wc_flags,
+            pkey_index: wc.pkey_index,
+            slid: wc.slid,
+            sl: wc.sl,
+            dlid_path_bits: wc.dlid_path_bits,
         }
-        // SAFETY: CQs hold an `Arc` to their channel, so none is left.
-        let code = unsafe { ibv_destroy_comp_channel(self.raw) };
-        note_drop("channel", Errno::check(code));
-        let _ = &self.ctx;
     }
 }
 
@@ -77,11 +100,6 @@ pub struct Cq {
     channel: Option<Arc<Channel>>,
     ctx: Arc<Context>,
 }
-
-// SAFETY: libibverbs objects may be used from any thread.
-unsafe impl Send for Cq {}
-// SAFETY: as above; polling locks.
-unsafe impl Sync for Cq {}
 
 impl Cq {
     pub fn new(ctx: &Arc<Context>, cqe: i32) -> Result<Arc<Cq>, Errno> {
@@ -132,7 +150,7 @@ impl Cq {
 
     /// `ibv_poll_cq` for at most `max` entries. The structures are filled with a pattern before,
     /// so a field that the provider forgets is seen.
-    pub fn poll(&self, max: usize) -> Result<Vec<ibv_wc>, Errno> {
+    pub fn poll(&self, max: usize) -> Result<Vec<Wc>, Errno> {
         let poison = ibv_wc {
             wr_id: 0xa5a5_a5a5_a5a5_a5a5,
             status: 0xa5a5,
@@ -149,8 +167,7 @@ impl Cq {
         let n = unsafe { op(self.raw, max as i32, wc.as_mut_ptr()) };
         let n = usize::try_from(n).map_err(|_| Errno(n.abs()))?;
         assert!(n <= max, "poll_cq({max}) returned {n}");
-        wc.truncate(n);
-        Ok(wc)
+        Ok(wc[..n].iter().map(Wc::from).collect())
     }
 
     /// `ibv_req_notify_cq`.
@@ -185,16 +202,5 @@ impl Cq {
         // SAFETY: read once, and `cq` is never dropped or used again.
         drop(unsafe { std::ptr::read(&cq.ctx) });
         Ok(())
-    }
-}
-
-impl Drop for Cq {
-    fn drop(&mut self) {
-        if self.raw.is_null() {
-            return;
-        }
-        // SAFETY: QPs hold an `Arc` to their CQs, so none is left.
-        let ret = unsafe { ibv_destroy_cq(self.raw) };
-        note_drop("CQ", Errno::check(ret));
     }
 }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Destroying an object by hand, for who wants to see it fail: the object is returned then.
+//! Destroying an object: when it is dropped, or by hand, for who wants to see it fail: then the object is
+//! returned.
 #![allow(unsafe_code)]
 
 use super::bindings::*;
-use super::context::Pd;
+use super::context::{Context, Pd};
 use super::cq::{Channel, Cq};
 use super::mr::Mr;
 use super::qp::{Ah, Qp, Srq};
-use super::sys::Errno;
+use super::sys::{note_drop, Errno};
 use std::sync::Arc;
 
 /// What can be destroyed.
@@ -55,6 +56,36 @@ macro_rules! shared {
         }
     };
 }
+
+/// What all objects are: usable from any thread, and destroyed when they are dropped.
+macro_rules! object {
+    ($type:ty, $verb:ident, $what:literal) => {
+        // SAFETY: libibverbs objects may be used from any thread.
+        unsafe impl Send for $type {}
+        // SAFETY: as above; the library and the provider lock what they share.
+        unsafe impl Sync for $type {}
+
+        impl Drop for $type {
+            fn drop(&mut self) {
+                if self.raw.is_null() {
+                    return;
+                }
+                // SAFETY: a valid object, destroyed once. Whatever was made from it holds an `Arc` to it,
+                // so that is gone.
+                note_drop($what, Errno::check(unsafe { $verb(self.raw) }));
+            }
+        }
+    };
+}
+
+object!(Context, ibv_close_device, "context");
+object!(Pd, ibv_dealloc_pd, "PD");
+object!(Mr, ibv_dereg_mr, "MR");
+object!(Ah, ibv_destroy_ah, "AH");
+object!(Channel, ibv_destroy_comp_channel, "channel");
+object!(Cq, ibv_destroy_cq, "CQ");
+object!(Srq, ibv_destroy_srq, "SRQ");
+object!(Qp, ibv_destroy_qp, "QP");
 
 owned!(Qp, ibv_destroy_qp);
 owned!(Mr, ibv_dereg_mr);

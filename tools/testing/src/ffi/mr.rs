@@ -4,18 +4,20 @@
 
 use super::bindings::*;
 use super::context::Pd;
-use super::sys::{note_drop, Buf, Errno};
+use super::sys::{Buf, Errno};
 use std::sync::Arc;
 
 /// `enum ibv_access_flags`.
 pub mod access {
+    use super::super::bindings::*;
+
     pub const NONE: u32 = 0;
-    pub const LOCAL_WRITE: u32 = 1;
-    pub const REMOTE_WRITE: u32 = 1 << 1;
-    pub const REMOTE_READ: u32 = 1 << 2;
-    pub const REMOTE_ATOMIC: u32 = 1 << 3;
-    pub const MW_BIND: u32 = 1 << 4;
-    pub const RELAXED_ORDERING: u32 = 1 << 20;
+    pub const LOCAL_WRITE: u32 = IBV_ACCESS_LOCAL_WRITE;
+    pub const REMOTE_WRITE: u32 = IBV_ACCESS_REMOTE_WRITE;
+    pub const REMOTE_READ: u32 = IBV_ACCESS_REMOTE_READ;
+    pub const REMOTE_ATOMIC: u32 = IBV_ACCESS_REMOTE_ATOMIC;
+    pub const MW_BIND: u32 = IBV_ACCESS_MW_BIND;
+    pub const RELAXED_ORDERING: u32 = IBV_ACCESS_RELAXED_ORDERING;
     /// What an ordinary test buffer and QP allow.
     pub const ALL: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ;
 }
@@ -26,11 +28,6 @@ pub struct Mr {
     pub buf: Arc<Buf>,
     _pd: Arc<Pd>,
 }
-
-// SAFETY: libibverbs objects may be used from any thread.
-unsafe impl Send for Mr {}
-// SAFETY: as above.
-unsafe impl Sync for Mr {}
 
 impl Mr {
     /// Registers a fresh zeroed buffer.
@@ -88,16 +85,5 @@ impl Mr {
             length: len as u32,
             lkey: self.lkey(),
         }
-    }
-}
-
-impl Drop for Mr {
-    fn drop(&mut self) {
-        if self.raw.is_null() {
-            return;
-        }
-        // SAFETY: `raw` came from registering and is deregistered once.
-        let ret = unsafe { ibv_dereg_mr(self.raw) };
-        note_drop("MR", Errno::check(ret));
     }
 }

@@ -5,65 +5,73 @@
 use super::bindings::*;
 use super::context::{Element, Pd};
 use super::cq::Cq;
-use super::sys::{note_drop, Errno};
+use super::sys::Errno;
 use core::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 /// `enum ibv_qp_attr_mask`.
 pub mod mask {
-    pub const STATE: u32 = 1 << 0;
-    pub const CUR_STATE: u32 = 1 << 1;
-    pub const EN_SQD_ASYNC_NOTIFY: u32 = 1 << 2;
-    pub const ACCESS_FLAGS: u32 = 1 << 3;
-    pub const PKEY_INDEX: u32 = 1 << 4;
-    pub const PORT: u32 = 1 << 5;
-    pub const QKEY: u32 = 1 << 6;
-    pub const AV: u32 = 1 << 7;
-    pub const PATH_MTU: u32 = 1 << 8;
-    pub const TIMEOUT: u32 = 1 << 9;
-    pub const RETRY_CNT: u32 = 1 << 10;
-    pub const RNR_RETRY: u32 = 1 << 11;
-    pub const RQ_PSN: u32 = 1 << 12;
-    pub const MAX_QP_RD_ATOMIC: u32 = 1 << 13;
-    pub const ALT_PATH: u32 = 1 << 14;
-    pub const MIN_RNR_TIMER: u32 = 1 << 15;
-    pub const SQ_PSN: u32 = 1 << 16;
-    pub const MAX_DEST_RD_ATOMIC: u32 = 1 << 17;
-    pub const PATH_MIG_STATE: u32 = 1 << 18;
-    pub const CAP: u32 = 1 << 19;
-    pub const DEST_QPN: u32 = 1 << 20;
+    use super::super::bindings::*;
+
+    pub const STATE: u32 = IBV_QP_STATE;
+    pub const CUR_STATE: u32 = IBV_QP_CUR_STATE;
+    pub const EN_SQD_ASYNC_NOTIFY: u32 = IBV_QP_EN_SQD_ASYNC_NOTIFY;
+    pub const ACCESS_FLAGS: u32 = IBV_QP_ACCESS_FLAGS;
+    pub const PKEY_INDEX: u32 = IBV_QP_PKEY_INDEX;
+    pub const PORT: u32 = IBV_QP_PORT;
+    pub const QKEY: u32 = IBV_QP_QKEY;
+    pub const AV: u32 = IBV_QP_AV;
+    pub const PATH_MTU: u32 = IBV_QP_PATH_MTU;
+    pub const TIMEOUT: u32 = IBV_QP_TIMEOUT;
+    pub const RETRY_CNT: u32 = IBV_QP_RETRY_CNT;
+    pub const RNR_RETRY: u32 = IBV_QP_RNR_RETRY;
+    pub const RQ_PSN: u32 = IBV_QP_RQ_PSN;
+    pub const MAX_QP_RD_ATOMIC: u32 = IBV_QP_MAX_QP_RD_ATOMIC;
+    pub const ALT_PATH: u32 = IBV_QP_ALT_PATH;
+    pub const MIN_RNR_TIMER: u32 = IBV_QP_MIN_RNR_TIMER;
+    pub const SQ_PSN: u32 = IBV_QP_SQ_PSN;
+    pub const MAX_DEST_RD_ATOMIC: u32 = IBV_QP_MAX_DEST_RD_ATOMIC;
+    pub const PATH_MIG_STATE: u32 = IBV_QP_PATH_MIG_STATE;
+    pub const CAP: u32 = IBV_QP_CAP;
+    pub const DEST_QPN: u32 = IBV_QP_DEST_QPN;
 }
 
 /// `enum ibv_qp_state`.
 pub mod state {
-    pub const RESET: u32 = 0;
-    pub const INIT: u32 = 1;
-    pub const RTR: u32 = 2;
-    pub const RTS: u32 = 3;
-    pub const SQD: u32 = 4;
-    pub const SQE: u32 = 5;
-    pub const ERR: u32 = 6;
+    use super::super::bindings::*;
+
+    pub const RESET: u32 = IBV_QPS_RESET;
+    pub const INIT: u32 = IBV_QPS_INIT;
+    pub const RTR: u32 = IBV_QPS_RTR;
+    pub const RTS: u32 = IBV_QPS_RTS;
+    pub const SQD: u32 = IBV_QPS_SQD;
+    pub const SQE: u32 = IBV_QPS_SQE;
+    pub const ERR: u32 = IBV_QPS_ERR;
     pub const NAMES: [&str; 7] = ["RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"];
 }
 
 /// `enum ibv_wr_opcode`.
 pub mod op {
-    pub const WRITE: u32 = 0;
-    pub const WRITE_IMM: u32 = 1;
-    pub const SEND: u32 = 2;
-    pub const SEND_IMM: u32 = 3;
-    pub const READ: u32 = 4;
-    pub const CMP_SWP: u32 = 5;
-    pub const FETCH_ADD: u32 = 6;
+    use super::super::bindings::*;
+
+    pub const WRITE: u32 = IBV_WR_RDMA_WRITE;
+    pub const WRITE_IMM: u32 = IBV_WR_RDMA_WRITE_WITH_IMM;
+    pub const SEND: u32 = IBV_WR_SEND;
+    pub const SEND_IMM: u32 = IBV_WR_SEND_WITH_IMM;
+    pub const READ: u32 = IBV_WR_RDMA_READ;
+    pub const CMP_SWP: u32 = IBV_WR_ATOMIC_CMP_AND_SWP;
+    pub const FETCH_ADD: u32 = IBV_WR_ATOMIC_FETCH_AND_ADD;
 }
 
 /// `enum ibv_send_flags`.
 pub mod flag {
-    pub const FENCE: u32 = 1 << 0;
-    pub const SIGNALED: u32 = 1 << 1;
-    pub const SOLICITED: u32 = 1 << 2;
-    pub const INLINE: u32 = 1 << 3;
+    use super::super::bindings::*;
+
+    pub const FENCE: u32 = IBV_SEND_FENCE;
+    pub const SIGNALED: u32 = IBV_SEND_SIGNALED;
+    pub const SOLICITED: u32 = IBV_SEND_SOLICITED;
+    pub const INLINE: u32 = IBV_SEND_INLINE;
 }
 
 /// A send work request in owned form.
@@ -112,7 +120,7 @@ impl SendWr {
         self
     }
 
-    fn remote_part(&self) -> ibv_send_wr_op {
+    fn remote_part(&self) -> ibv_send_wr__bindgen_ty_2 {
         let &SendWr {
             remote_addr,
             rkey,
@@ -121,8 +129,8 @@ impl SendWr {
             ..
         } = self;
         if self.opcode == op::CMP_SWP || self.opcode == op::FETCH_ADD {
-            return ibv_send_wr_op {
-                atomic: ibv_send_wr_atomic {
+            return ibv_send_wr__bindgen_ty_2 {
+                atomic: ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {
                     remote_addr,
                     compare_add,
                     swap,
@@ -130,8 +138,8 @@ impl SendWr {
                 },
             };
         }
-        ibv_send_wr_op {
-            rdma: ibv_send_wr_rdma { remote_addr, rkey },
+        ibv_send_wr__bindgen_ty_2 {
+            rdma: ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr, rkey },
         }
     }
 
@@ -197,7 +205,7 @@ pub struct QpInit {
     pub srq: Option<Arc<Srq>>,
     pub cap: ibv_qp_cap,
     pub sq_sig_all: bool,
-    /// 2 RC, 3 UC, 4 UD.
+    /// `enum ibv_qp_type`: 2 RC, 3 UC, 4 UD.
     pub qp_type: u32,
 }
 
@@ -209,11 +217,6 @@ pub struct Qp {
     pub init: QpInit,
     pd: Arc<Pd>,
 }
-
-// SAFETY: libibverbs objects may be used from any thread.
-unsafe impl Send for Qp {}
-// SAFETY: as above; posting locks.
-unsafe impl Sync for Qp {}
 
 impl Qp {
     pub fn new(pd: &Arc<Pd>, init: &QpInit) -> Result<Qp, Errno> {
@@ -297,10 +300,9 @@ impl Qp {
                 num_sge: wr.sges.len() as i32,
                 opcode: wr.opcode,
                 send_flags: flags,
-                imm_data: wr.imm,
+                __bindgen_anon_1: ibv_send_wr__bindgen_ty_1 { imm_data: wr.imm },
                 wr: wr.remote_part(),
-                remote_srqn: 0,
-                bind_mw: [0; 6],
+                ..ibv_send_wr::default()
             });
         }
         let base = list.as_mut_ptr();
@@ -342,27 +344,11 @@ impl Qp {
     }
 }
 
-impl Drop for Qp {
-    fn drop(&mut self) {
-        if self.raw.is_null() {
-            return;
-        }
-        // SAFETY: `raw` came from creating and is destroyed once.
-        let ret = unsafe { ibv_destroy_qp(self.raw) };
-        note_drop("QP", Errno::check(ret));
-    }
-}
-
 /// A shared receive queue.
 pub struct Srq {
     pub(super) raw: *mut ibv_srq,
     pd: Arc<Pd>,
 }
-
-// SAFETY: libibverbs objects may be used from any thread.
-unsafe impl Send for Srq {}
-// SAFETY: as above.
-unsafe impl Sync for Srq {}
 
 impl Srq {
     pub fn new(pd: &Arc<Pd>, max_wr: u32, max_sge: u32) -> Result<Arc<Srq>, Errno> {
@@ -422,17 +408,6 @@ impl Srq {
     }
 }
 
-impl Drop for Srq {
-    fn drop(&mut self) {
-        if self.raw.is_null() {
-            return;
-        }
-        // SAFETY: QPs hold an `Arc` to their SRQ, so none is left.
-        let ret = unsafe { ibv_destroy_srq(self.raw) };
-        note_drop("SRQ", Errno::check(ret));
-    }
-}
-
 /// An address handle.
 pub struct Ah {
     pub(super) raw: *mut ibv_ah,
@@ -451,16 +426,5 @@ impl Ah {
             raw,
             _pd: pd.clone(),
         })
-    }
-}
-
-impl Drop for Ah {
-    fn drop(&mut self) {
-        if self.raw.is_null() {
-            return;
-        }
-        // SAFETY: `raw` came from creating and is destroyed once.
-        let ret = unsafe { ibv_destroy_ah(self.raw) };
-        note_drop("AH", Errno::check(ret));
     }
 }

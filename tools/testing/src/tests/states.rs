@@ -5,7 +5,7 @@ use super::events::checked_exchange;
 use crate::ffi::mr::access;
 use crate::ffi::qp::{mask, op, state, Qp, SendWr};
 use crate::ffi::sys::Errno;
-use crate::ffi::QpAttr;
+use crate::ffi::{Gid, QpAttr};
 use crate::outcome::Context as _;
 use crate::rig::*;
 use crate::{Fail, Test, TestResult};
@@ -372,7 +372,7 @@ fn query(rig: &Rig) -> TestResult {
     ensure_eq!(q.dest_qp_num, b.qp.qpn(), "dest_qp_num");
     ensure_eq!(q.port_num, 1, "port_num");
     ensure_eq!(q.ah_attr.is_global, 1, "is_global");
-    ensure_eq!(q.ah_attr.grh.dgid, rig.gid, "dgid");
+    ensure_eq!(Gid::from(q.ah_attr.grh.dgid), rig.gid, "dgid");
     ensure_eq!(
         u32::from(q.ah_attr.grh.sgid_index),
         env().gid_index,
