@@ -6,9 +6,11 @@
 //! `modify_cq`, `poll_cq`, `req_notify_cq`.
 
 use crate::{
-    base::errno::eopnotsupp,
-    base::sync::IrqLock,
-    base::table::Link,
+    base::{
+        errno::eopnotsupp,
+        sync::IrqLock,
+        table::Link, //
+    },
     bindings,
     device::{
         Device,

@@ -16,8 +16,10 @@ use crate::{
         PortAttr,
         PortImmutable, //
     },
-    base::bind::Binding,
-    base::netdev::Netdev,
+    base::{
+        bind::Binding,
+        netdev::Netdev, //
+    },
     bindings,
     cq::CompletionQueue,
     enums::LinkLayer,

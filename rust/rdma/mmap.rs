@@ -12,12 +12,14 @@
 //! without an IOMMU that remaps it; else the mapping fails with `EOPNOTSUPP`.
 
 use crate::{
-    base::count::{
-        Counted,
-        Mappings, //
+    base::{
+        count::{
+            Counted,
+            Mappings, //
+        },
+        dma::Chunk, //
     },
-    base::dma::Chunk, //
-    bindings,
+    bindings, //
 };
 use core::ptr::NonNull;
 use kernel::{

@@ -24,13 +24,15 @@
 //!   of an `uverbs_attr_bundle` whose context, if it has one, is one of the same device.
 
 use crate::{
-    base::count::{
-        Counted,
-        Objects, //
-    },
-    base::table::{
-        Link,
-        Linked, //
+    base::{
+        count::{
+            Counted,
+            Objects, //
+        },
+        table::{
+            Link,
+            Linked, //
+        }, //
     },
     bindings,
     device::{

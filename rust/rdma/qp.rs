@@ -6,8 +6,10 @@
 //! `post_recv`. `drain_sq` and `drain_rq` are left to the core's generic code.
 
 use crate::{
-    base::errno::eopnotsupp,
-    base::table::Link,
+    base::{
+        errno::eopnotsupp,
+        table::Link, //
+    },
     bindings,
     cq::Cq,
     device::Operations,

@@ -5,8 +5,10 @@
 //! C: `struct ib_srq`; ops `create_srq`, `modify_srq`, `query_srq`, `destroy_srq`, `post_srq_recv`.
 
 use crate::{
-    base::errno::eopnotsupp,
-    base::table::Link,
+    base::{
+        errno::eopnotsupp,
+        table::Link, //
+    },
     bindings,
     device::Operations,
     enums::{

@@ -59,13 +59,15 @@ use kernel::{
     }, //
 };
 use rdma::{
-    base::bind::Binding,
-    base::dma::{
-        Chunk,
-        Payer, //
-    },
-    base::errno::eopnotsupp,
-    base::sync::Completion, //
+    base::{
+        bind::Binding,
+        dma::{
+            Chunk,
+            Payer, //
+        },
+        errno::eopnotsupp,
+        sync::Completion, //
+    }, //
 };
 use zerocopy::{
     FromZeros,

@@ -42,14 +42,16 @@ use kernel::{
     },
 };
 use rdma::{
-    base::bind::Binding,
-    base::dma::{
-        Chunk,
-        Payer, //
-    },
-    base::sync::{
-        dma_rmb,
-        msleep, //
+    base::{
+        bind::Binding,
+        dma::{
+            Chunk,
+            Payer, //
+        },
+        sync::{
+            dma_rmb,
+            msleep, //
+        }, //
     }, //
 };
 use zerocopy::FromBytes;

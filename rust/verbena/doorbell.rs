@@ -45,17 +45,19 @@ use kernel::{
     },
 };
 use rdma::{
-    base::dma::{
-        Chunk,
-        Payer, //
+    base::{
+        dma::{
+            Chunk,
+            Payer, //
+        },
+        sync::mb, //
     },
-    base::sync::mb, //
     mmap::{
         Entry,
         Memory,
         MmapContext,
         Protection, //
-    },
+    }, //
 };
 
 /// Areas that no process gets, so that the kernel is never without one: 16384 queues of each kind.

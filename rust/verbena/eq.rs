@@ -53,21 +53,23 @@ use kernel::{
     },
 };
 use rdma::{
-    base::dma::{
-        Chunk,
-        Payer, //
+    base::{
+        dma::{
+            Chunk,
+            Payer, //
+        },
+        irq,
+        sync::{
+            mb,
+            IrqLock, //
+        },
+        work, //
     },
-    base::irq,
-    base::sync::{
-        mb,
-        IrqLock, //
-    },
-    base::work,
     enums::{
         QpEvent,
         SrqEvent, //
     },
-    new_irq_lock,
+    new_irq_lock, //
 };
 
 /// Entries of an event queue. At most one event of each kind is outstanding for an object, and the

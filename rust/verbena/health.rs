@@ -33,12 +33,14 @@ use kernel::{
     },
 };
 use rdma::{
-    base::sync::{
-        Completion,
-        IrqLock, //
+    base::{
+        sync::{
+            Completion,
+            IrqLock, //
+        },
+        work::Work, //
     },
-    base::work::Work, //
-    new_irq_lock,
+    new_irq_lock, //
 };
 
 /// Why the device is dead.

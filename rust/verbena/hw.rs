@@ -77,21 +77,23 @@ use kernel::{
     }, //
 };
 use rdma::{
-    base::dma::Binding,
-    base::irq::{
-        Irq,
-        Vectors, //
+    base::{
+        dma::Binding,
+        irq::{
+            Irq,
+            Vectors, //
+        },
+        sync::msleep,
+        table::Table,
+        work::{
+            Queue,
+            Work, //
+        }, //
     },
-    base::sync::msleep,
-    base::table::Table,
-    base::work::{
-        Queue,
-        Work, //
-    }, //
     cq::Cq,
     new_work,
     qp::Qp,
-    srq::Srq,
+    srq::Srq, //
 };
 
 /// How long a reset, or enabling the command queue, may take.

@@ -21,17 +21,19 @@ use kernel::{
     },
 };
 use rdma::{
-    base::netdev::{
-        self,
-        Change,
-        Netdev,
-        NetdevInfo, //
+    base::{
+        netdev::{
+            self,
+            Change,
+            Netdev,
+            NetdevInfo, //
+        },
+        work::{
+            self,
+            Work, //
+        }, //
     },
-    base::work::{
-        self,
-        Work, //
-    }, //
-    enums::Mtu,
+    enums::Mtu, //
 };
 
 /// The port's net device.

@@ -41,25 +41,27 @@ use kernel::{
     },
 };
 use rdma::{
-    base::bind::{
-        self,
-        Binding, //
+    base::{
+        bind::{
+            self,
+            Binding, //
+        },
+        irq::Vectors,
+        netdev::{
+            Netdev,
+            Notifier, //
+        },
+        work::{
+            self,
+            Queue,
+            Work, //
+        }, //
     },
-    base::irq::Vectors,
-    base::netdev::{
-        Netdev,
-        Notifier, //
-    },
-    base::work::{
-        self,
-        Queue,
-        Work, //
-    }, //
     device::{
         Registration,
         Settings, //
     },
-    new_work,
+    new_work, //
 };
 
 /// One life, registered.

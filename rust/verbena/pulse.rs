@@ -15,8 +15,8 @@ use kernel::{
     sync::Arc, //
 };
 use rdma::{
-    base::work::Handler, //
-    new_work,
+    base::work::Handler,
+    new_work, //
 };
 
 /// How long between two looks.

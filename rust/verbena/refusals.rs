@@ -8,9 +8,11 @@
 
 use kernel::prelude::*;
 use rdma::{
-    base::sync::IrqLock,
-    base::task::current_process, //
-    new_irq_lock,
+    base::{
+        sync::IrqLock,
+        task::current_process, //
+    },
+    new_irq_lock, //
 };
 
 /// How many messages a process may cause.

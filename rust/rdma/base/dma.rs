@@ -14,12 +14,14 @@
 pub use crate::base::bind::Binding;
 
 use crate::{
-    base::count::{
-        Chunks,
-        Counted, //
+    base::{
+        count::{
+            Chunks,
+            Counted, //
+        },
+        errno::eopnotsupp, //
     },
-    base::errno::eopnotsupp, //
-    bindings,
+    bindings, //
 };
 use core::{
     mem::MaybeUninit,

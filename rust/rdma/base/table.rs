@@ -9,8 +9,8 @@
 //! holds a dangling pointer.
 
 use crate::{
-    base::sync::Completion, //
-    bindings,
+    base::sync::Completion,
+    bindings, //
 };
 use core::{
     marker::PhantomData,

@@ -59,9 +59,11 @@ use kernel::{
     sync::Arc, //
 };
 use rdma::{
-    base::errno::eopnotsupp,
-    base::sync::IrqLock,
-    base::table::Held,
+    base::{
+        errno::eopnotsupp,
+        sync::IrqLock,
+        table::Held, //
+    },
     cq::{
         CompletionQueue,
         Cq,

@@ -41,8 +41,10 @@ use kernel::{
     },
 };
 use rdma::{
-    base::dma::Payer,
-    base::errno::eopnotsupp,
+    base::{
+        dma::Payer,
+        errno::eopnotsupp, //
+    },
     enums::{
         Access,
         MrType, //

@@ -22,10 +22,12 @@ use kernel::{
     sync::Arc, //
 };
 use rdma::{
-    base::bind::Binding,
-    base::dma::{
-        Chunk,
-        Payer, //
+    base::{
+        bind::Binding,
+        dma::{
+            Chunk,
+            Payer, //
+        }, //
     }, //
 };
 

@@ -56,8 +56,10 @@ use kernel::{
     },
 };
 use rdma::{
-    base::errno::eopnotsupp,
-    base::sync::IrqLock,
+    base::{
+        errno::eopnotsupp,
+        sync::IrqLock, //
+    },
     enums::{
         QpAttrMask,
         QpEvent,

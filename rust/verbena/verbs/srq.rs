@@ -53,8 +53,10 @@ use kernel::{
     sync::Arc, //
 };
 use rdma::{
-    base::errno::eopnotsupp,
-    base::sync::IrqLock,
+    base::{
+        errno::eopnotsupp,
+        sync::IrqLock, //
+    },
     enums::{
         SrqAttrMask,
         SrqType,
