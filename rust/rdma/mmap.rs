@@ -228,6 +228,13 @@ impl MmapContext {
 }
 
 /// Memory that a process can map. Must be dropped before its context is destroyed.
+///
+/// # Examples
+///
+/// ```ignore
+/// let entry = context.mmap().insert(Memory::Chunks(chunks), Protection::ReadWrite)?;
+/// user.udata().respond(&CreateCqResp { offset: entry.offset() })?;
+/// ```
 pub struct Entry {
     mapping: NonNull<Mapping>,
     shared: Arc<Shared>,

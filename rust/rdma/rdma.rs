@@ -27,6 +27,42 @@
 //! verbs are called in any context: use [`IrqLock`](base::sync::IrqLock), never sleep. For objects of
 //! user space the first five are refused here: a process reaches its rings by itself.
 //!
+//! # Examples
+//!
+//! The protection domains of a driver whose device knows them by a number:
+//!
+//! ```ignore
+//! struct PdData {
+//!     hw: Arc<Hw>,
+//!     pdn: u32,
+//! }
+//!
+//! impl ProtectionDomain<Driver> for PdData {
+//!     fn create(dev: &Device<Driver>, caller: &Caller<'_, Driver>) -> impl PinInit<Self, Error> {
+//!         let create = || {
+//!             let hw = dev.hw.clone();
+//!             let pdn = hw.alloc_pdn()?;
+//!             let this = Self { hw, pdn };
+//!             if let Some(user) = caller.user() {
+//!                 user.udata().respond(&AllocPdResp { pdn })?;
+//!             }
+//!             Ok(this)
+//!         };
+//!         create()
+//!     }
+//!
+//!     fn destroy(_pd: &Pd<Driver>) -> Result {
+//!         Ok(())
+//!     }
+//! }
+//!
+//! impl Drop for PdData {
+//!     fn drop(&mut self) {
+//!         self.hw.free_pdn(self.pdn);
+//!     }
+//! }
+//! ```
+//!
 //! # What it guarantees
 //!
 //! - Data shared with a device or a process is reached through typed accessors only

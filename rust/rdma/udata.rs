@@ -31,6 +31,16 @@ use zerocopy::{
 };
 
 /// Request and response data.
+///
+/// # Examples
+///
+/// ```ignore
+/// if let Some(user) = caller.user() {
+///     let request: CreateCqReq = user.udata().read()?;
+///     // ...
+///     user.udata().respond(&CreateCqResp { cqn })?;
+/// }
+/// ```
 pub struct Udata<'a> {
     raw: NonNull<bindings::ib_udata>,
     read: Cell<bool>,

@@ -88,6 +88,16 @@ impl Drop for Share {
 /// # Invariants
 ///
 /// `cpu` points to `size` bytes that live until this is dropped.
+///
+/// # Examples
+///
+/// ```ignore
+/// let ring = Chunk::alloc(&binding, caller.payer(), entries * size_of::<Cqe>())?;
+/// // The owner word is read first, the entry after it, and never again.
+/// if ring.load32_acquire(offset + OWNER)? & PHASE == phase {
+///     let cqe: Cqe = ring.read(offset)?;
+/// }
+/// ```
 pub struct Chunk {
     binding: Binding,
     cpu: NonNull<u8>,

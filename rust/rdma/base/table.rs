@@ -108,6 +108,21 @@ impl PinnedDrop for Inner {
 }
 
 /// A table from numbers to objects.
+///
+/// # Examples
+///
+/// ```ignore
+/// // In `start`: from here on the interrupt handler finds it.
+/// hw.cqs.insert(cq.cqn(), cq)?;
+///
+/// // In the interrupt handler. The queue is not destroyed while `cq` is there.
+/// if let Some(cq) = hw.cqs.get(cqn) {
+///     cq.complete();
+/// }
+///
+/// // In `destroy`, when the device has let go of the number: waits for the handler.
+/// cq.unlink();
+/// ```
 pub struct Table<T: Linked> {
     inner: Arc<Inner>,
     _objects: PhantomData<fn(&T)>,
