@@ -15,8 +15,9 @@ use std::sync::{
     Arc,
 };
 
-/// Where the words begin in configuration space, far above all capabilities.
-pub const CONFIG_BASE: usize = 0xf00;
+/// Where the words begin in configuration space: above all capabilities, and within the 256 bytes that a kernel reaches
+/// that does not map it into memory.
+pub const CONFIG_BASE: usize = 0xc0;
 /// What the first word reads as: "MISB". Writing 0 to it switches everything off.
 pub const CONFIG_MAGIC: u32 = 0x4253_494d;
 /// The number that stands for "from now on, always" where a number counts.
