@@ -10,6 +10,7 @@
 #include <linux/interrupt.h>
 #include <linux/mm.h>
 #include <linux/rtnetlink.h>
+#include <linux/sizes.h>
 #include <rdma/ib_cache.h>
 #include <helpers.h>
 
@@ -361,8 +362,13 @@ void rdma_helper_msleep(unsigned int ms)
 
 /* PCI and DMA. */
 
-int rdma_helper_dma_set_mask64(struct device *dev)
+/*
+ * 64 bits of address. A segment may be as long as a message: without a word the limit is 64 KiB, and
+ * who maps by the device's limit (nvme-rdma) goes beyond it.
+ */
+int rdma_helper_dma_set_limits(struct device *dev)
 {
+	dma_set_max_seg_size(dev, SZ_2G);
 	return dma_set_mask_and_coherent(dev, DMA_BIT_MASK(64));
 }
 

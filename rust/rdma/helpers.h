@@ -83,7 +83,7 @@ int rdma_helper_current_process(void);
 void rdma_helper_msleep(unsigned int ms);
 
 /* PCI and interrupts. */
-int rdma_helper_dma_set_mask64(struct device *dev);
+int rdma_helper_dma_set_limits(struct device *dev);
 void *rdma_helper_dma_alloc(struct device *dev, size_t size, dma_addr_t *dma, bool charged);
 size_t rdma_helper_total_ram(void);
 int rdma_helper_irq_spread(unsigned int irq, unsigned int index);

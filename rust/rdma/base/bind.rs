@@ -106,7 +106,7 @@ impl<T: Driver> pci::Driver for Adapter<T> {
 }
 
 impl Binding {
-    /// Also allows 64 bits of DMA address.
+    /// Also allows 64 bits of DMA address, and segments of up to 2 GiB.
     ///
     /// # Safety
     ///
@@ -126,7 +126,7 @@ impl Binding {
         )?;
         let this = Self { state };
         // SAFETY: The device is bound; the caller says that nobody uses its DMA.
-        to_result(unsafe { bindings::rdma_helper_dma_set_mask64(this.dev()) })?;
+        to_result(unsafe { bindings::rdma_helper_dma_set_limits(this.dev()) })?;
         devres::register(pdev.as_ref(), Revoke(this.state.clone()), GFP_KERNEL)?;
         Ok(this)
     }
