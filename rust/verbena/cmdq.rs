@@ -10,6 +10,8 @@
 //! Memory goes to the device by [`give`](CommandQueue::give), with the command that names it, and
 //! comes back by [`take_back`](CommandQueue::take_back); [`LetGo`] is made here only, from a reply.
 
+pub(crate) mod lent;
+
 use crate::{
     abi::{
         cmd::{
@@ -27,14 +29,14 @@ use crate::{
         Le32, //
     },
     bars::Bars,
-    health::{
-        Cause,
-        Health, //
-    },
-    lent::{
+    cmdq::lent::{
         Borrowed,
         Lent, //
     },
+    health::{
+        Cause,
+        Health, //
+    }, //
 };
 use core::mem::offset_of;
 use kernel::{

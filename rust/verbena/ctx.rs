@@ -24,14 +24,14 @@ use crate::abi::{
 };
 use crate::{
     cmdq::{
+        lent::{
+            Borrowed,
+            Lent, //
+        },
         CommandQueue,
         Lender, //
     },
-    health::Health,
-    lent::{
-        Borrowed,
-        Lent, //
-    }, //
+    health::Health, //
 };
 use kernel::{
     new_mutex,

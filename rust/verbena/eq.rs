@@ -30,15 +30,19 @@ use crate::{
         Le32,
         Le64, //
     },
-    cmdq::Lender,
-    health::Cause,
-    hw::Hw,
-    lent::{
-        Borrowed,
-        Lent, //
+    cmdq::{
+        lent::{
+            Borrowed,
+            Lent, //
+        },
+        Lender, //
     },
-    ring::Ring,
-    verbs::qp::QpData, //
+    health::Cause,
+    hw::{
+        Hw,
+        Parts, //
+    },
+    ring::Ring, //
 };
 use kernel::{
     new_mutex,
@@ -49,7 +53,8 @@ use kernel::{
             Relaxed, //
         },
         Arc,
-        Mutex, //
+        Mutex,
+        SetOnce, //
     },
 };
 use rdma::{
@@ -65,16 +70,25 @@ use rdma::{
         },
         work, //
     },
-    enums::{
-        QpEvent,
-        SrqEvent, //
-    },
-    new_irq_lock, //
+    new_irq_lock,
+    new_work, //
 };
 
 /// Entries of an event queue. At most one event of each kind is outstanding for an object, and the
 /// device keeps what does not fit, so this is a matter of speed only.
 const LOG_SIZE: u8 = 10;
+
+/// Completion vectors that are used at most.
+const MAX_COMP_VECTORS: u32 = 31;
+
+/// Who is told what events say of objects.
+pub(crate) trait Listener: Send + Sync {
+    /// A CQ has completions. Any context.
+    fn completion(&self, cqn: u32);
+
+    /// Something happened to the object of that number. May sleep.
+    fn event(&self, event: EventType, number: u32);
+}
 
 /// The memory of an event queue.
 struct EventMemory {
@@ -200,7 +214,7 @@ impl CompEq {
     }
 
     /// Handles what is there. Any context; the lock makes that a CQ's handler runs once at a time.
-    fn handle(&self, hw: &Hw) {
+    fn handle(&self, hw: &Hw, to: &dyn Listener) {
         let mut ring = self.ring.lock();
         // A device that fills the ring as fast as it is read must not keep us here.
         for _ in 0..1 << LOG_SIZE {
@@ -208,11 +222,7 @@ impl CompEq {
             let tail = eqe.tail.get();
             // CAST: the type is the low byte.
             match EventType::from_raw(tail as u8) {
-                Some(EventType::Completion) => {
-                    if let Some(cq) = hw.cqs.get(eqe.number.get()) {
-                        cq.completion_event(&cq);
-                    }
-                }
+                Some(EventType::Completion) => to.completion(eqe.number.get()),
                 _ => hw.complain("an unknown event on a completion event queue"),
             }
         }
@@ -244,129 +254,211 @@ impl AsyncEq {
         )
     }
 
-    /// Handles what is there; whether there was anything.
-    fn handle(&self, hw: &Hw) -> bool {
+    /// Handles what is there.
+    fn handle(&self, hw: &Hw, to: &dyn Listener) {
         let mut ring = self.ring.lock();
         self.handler.store(kernel::current!().pid(), Relaxed);
-        let mut any = false;
         for _ in 0..1 << LOG_SIZE {
             let Some(eqe) = ring.take() else {
                 self.handler.store(0, Relaxed);
-                return any;
+                return;
             };
-            any = true;
-            dispatch(hw, &eqe);
+            dispatch(hw, to, &eqe);
         }
         self.handler.store(0, Relaxed);
         // More may be there, for which no interrupt comes.
         hw.health.flush();
-        any
     }
 }
 
-/// Takes an asynchronous event to its object. An event of an object that is gone is dropped.
-fn dispatch(hw: &Hw, eqe: &Eqe) {
-    let number = eqe.number.get();
+/// Takes an asynchronous event to whom it concerns.
+fn dispatch(hw: &Hw, to: &dyn Listener, eqe: &Eqe) {
     // CAST: the type is the low byte.
-    let Some(event) = EventType::from_raw(eqe.tail.get() as u8) else {
-        return hw.complain("an unknown event");
-    };
-    let qp_event = match event {
-        EventType::CqErr => {
-            if let Some(cq) = hw.cqs.get(number) {
-                cq.error_event();
-            }
-            return;
+    match EventType::from_raw(eqe.tail.get() as u8) {
+        None => hw.complain("an unknown event"),
+        Some(EventType::Completion) => hw.complain("a completion event on the wrong queue"),
+        Some(EventType::DeviceFatal) => {
+            hw.health.declare_dead(Cause::Device(eqe.syndrome.get()));
         }
-        EventType::SrqLimitReached | EventType::SrqErr => {
-            if let Some(srq) = hw.srqs.get(number) {
-                srq.event(match event {
-                    EventType::SrqLimitReached => SrqEvent::LimitReached,
-                    _ => SrqEvent::Err,
-                });
-            }
-            return;
-        }
-        EventType::DeviceFatal => {
-            return hw.health.declare_dead(Cause::Device(eqe.syndrome.get()));
-        }
-        EventType::Completion => return hw.complain("a completion event on the wrong queue"),
-        EventType::QpFatal => QpEvent::Fatal,
-        EventType::QpReqErr => QpEvent::ReqErr,
-        EventType::QpAccessErr => QpEvent::AccessErr,
-        EventType::CommEst => QpEvent::CommEst,
-        EventType::SqDrained => QpEvent::SqDrained,
-        EventType::QpLastWqeReached => QpEvent::LastWqeReached,
-    };
-    if let Some(qp) = hw.qps.get(number) {
-        QpData::report(&qp, qp_event);
+        Some(event) => to.event(event, eqe.number.get()),
     }
 }
 
 /// Handler of vector 0: commands, and the work of the asynchronous events.
-pub(crate) struct Vector0(pub(crate) Arc<work::Work<AsyncWork>>, pub(crate) Arc<Hw>);
+struct Vector0 {
+    hw: Arc<Hw>,
+    work: Arc<work::Work<AsyncWork>>,
+}
 
 impl irq::Handler for Vector0 {
     fn handle(&self) {
-        self.1.cmdq.interrupt();
-        self.0.queue();
+        self.hw.cmdq.interrupt();
+        self.work.queue();
     }
 }
 
 /// The work of the asynchronous events.
-pub(crate) struct AsyncWork(pub(crate) Arc<Hw>);
+pub(crate) struct AsyncWork {
+    hw: Arc<Hw>,
+    events: Arc<Events>,
+    to: Arc<dyn Listener>,
+}
 
 impl work::Handler for AsyncWork {
     fn run(&self) {
-        if let Some(eq) = self.0.async_eq() {
-            eq.handle(&self.0);
+        if let Some(eq) = self.events.asynchronous.as_ref() {
+            eq.handle(&self.hw, &*self.to);
         }
     }
 }
 
 /// Handler of a completion vector, by interrupt or by work.
-pub(crate) struct CompVector {
-    pub(crate) hw: Arc<Hw>,
-    pub(crate) eq: Arc<CompEq>,
+struct CompVector {
+    hw: Arc<Hw>,
+    eq: Arc<CompEq>,
+    to: Arc<dyn Listener>,
 }
 
 impl irq::Handler for CompVector {
     fn handle(&self) {
-        self.eq.handle(&self.hw);
+        self.eq.handle(&self.hw, &*self.to);
     }
 }
 
 impl work::Handler for CompVector {
     fn run(&self) {
-        self.eq.handle(&self.hw);
+        self.eq.handle(&self.hw, &*self.to);
     }
 }
 
 /// The works that handle events, for those who wait for them.
-pub(crate) struct Works {
-    pub(crate) asynchronous: Arc<work::Work<AsyncWork>>,
+struct Works {
+    asynchronous: Arc<work::Work<AsyncWork>>,
     /// By vector, from 1 on.
-    pub(crate) completions: KVec<Arc<work::Work<CompVector>>>,
+    completions: KVec<Arc<work::Work<CompVector>>>,
 }
 
-impl Works {
+/// All event queues of a device, and what handles them.
+#[pin_data]
+pub(crate) struct Events {
+    asynchronous: SetOnce<Arc<AsyncEq>>,
+    completions: SetOnce<KVec<Arc<CompEq>>>,
+    #[pin]
+    works: Mutex<Option<Arc<Works>>>,
+}
+
+impl Events {
+    /// None yet.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                asynchronous: SetOnce::new(),
+                completions: SetOnce::new(),
+                works <- new_mutex!(None),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Requests vector 0, without which the command queue has no interrupt.
+    pub(crate) fn prepare(
+        self: &Arc<Self>,
+        hw: &Arc<Hw>,
+        parts: &Parts,
+        to: &Arc<dyn Listener>,
+    ) -> Result<Arc<work::Work<AsyncWork>>> {
+        let events = AsyncWork {
+            hw: hw.clone(),
+            events: self.clone(),
+            to: to.clone(),
+        };
+        let work = Arc::new(
+            new_work!(Arc::new(events, GFP_KERNEL)?, &parts.events)?,
+            GFP_KERNEL,
+        )?;
+        let vector0 = Vector0 {
+            hw: hw.clone(),
+            work: work.clone(),
+        };
+        hw.add_irq(parts, 0, Arc::new(vector0, GFP_KERNEL)?)?;
+        Ok(work)
+    }
+
+    /// Creates the event queues.
+    pub(crate) fn start(
+        &self,
+        hw: &Arc<Hw>,
+        parts: &Parts,
+        asynchronous: Arc<work::Work<AsyncWork>>,
+        to: &Arc<dyn Listener>,
+    ) -> Result {
+        self.asynchronous.populate(AsyncEq::new(hw)?);
+        let caps = hw.caps()?;
+        let count = caps
+            .num_comp_vectors
+            .get()
+            .min(parts.vectors.count().saturating_sub(1))
+            .min(caps.max_eq.get().saturating_sub(1))
+            .min(MAX_COMP_VECTORS);
+        let mut eqs = KVec::with_capacity(count as usize, GFP_KERNEL)?;
+        let mut completions = KVec::with_capacity(count as usize, GFP_KERNEL)?;
+        for vector in 1..=count {
+            let eq = CompEq::new(hw, ASYNC_EQN + vector, u16::try_from(vector)?)?;
+            let handler = CompVector {
+                hw: hw.clone(),
+                eq: eq.clone(),
+                to: to.clone(),
+            };
+            let handler = Arc::new(handler, GFP_KERNEL)?;
+            hw.add_irq(parts, vector, handler.clone())?;
+            let work = new_work!(handler, &parts.events)?;
+            completions.push(Arc::new(work, GFP_KERNEL)?, GFP_KERNEL)?;
+            eqs.push(eq, GFP_KERNEL)?;
+        }
+        if eqs.is_empty() {
+            dev_err!(hw.pdev, "no vector for completions\n");
+            return Err(ENODEV);
+        }
+        self.completions.populate(eqs);
+        let works = Works {
+            asynchronous,
+            completions,
+        };
+        *self.works.lock() = Some(Arc::new(works, GFP_KERNEL)?);
+        Ok(())
+    }
+
+    /// The completion event queues.
+    pub(crate) fn comp_eqs(&self) -> &[Arc<CompEq>] {
+        self.completions.as_ref().map_or(&[], |eqs| eqs)
+    }
+
+    /// The works, while there are any.
+    fn works(&self) -> Option<Arc<Works>> {
+        self.works.lock().clone()
+    }
+
     /// Lets all event queues be looked at.
-    pub(crate) fn queue(&self) {
-        self.asynchronous.queue();
-        for work in &self.completions {
-            work.queue();
+    pub(crate) fn look(&self) {
+        if let Some(works) = self.works() {
+            works.asynchronous.queue();
+            for work in &works.completions {
+                work.queue();
+            }
         }
     }
 
     /// All asynchronous events below the producer index `pi`, which the device has told, have been
     /// handled when this returns. A handler of such an event need not wait for itself.
     pub(crate) fn drain_async(&self, hw: &Hw, pi: u32) {
-        let Some(eq) = hw.async_eq() else { return };
+        let (Some(eq), Some(works)) = (self.asynchronous.as_ref(), self.works()) else {
+            return;
+        };
         if eq.handler.load(Relaxed) == kernel::current!().pid() {
             return;
         }
-        self.asynchronous.queue();
-        self.asynchronous.flush();
+        works.asynchronous.queue();
+        works.asynchronous.flush();
         if !eq.ring.lock().passed(pi) {
             hw.health
                 .declare_dead(Cause::Protocol("it told of events that are not there"));
@@ -375,8 +467,9 @@ impl Works {
 
     /// The same for the completion events of `eq`.
     pub(crate) fn drain(&self, hw: &Hw, eq: &CompEq, pi: u32) {
+        let Some(works) = self.works() else { return };
         let vector = eq.eqn.wrapping_sub(ASYNC_EQN + 1) as usize;
-        if let Some(work) = self.completions.get(vector) {
+        if let Some(work) = works.completions.get(vector) {
             work.queue();
             work.flush();
         }
@@ -386,28 +479,34 @@ impl Works {
             ));
         }
     }
-}
 
-/// Looks for entries whose interrupts are missing; whether there are any.
-pub(crate) fn stuck(hw: &Hw) -> bool {
-    let comp = hw
-        .comp_eqs()
-        .iter()
-        .filter(|eq| eq.ring.lock().stuck())
-        .count();
-    let asynchronous = hw.async_eq().is_some_and(|eq| {
-        // Whoever handles events has the lock: nothing is stuck then.
-        eq.ring.try_lock().is_some_and(|mut ring| ring.stuck())
-    });
-    comp != 0 || asynchronous
-}
-
-/// Takes all event queues back from a device that lives. Nothing uses them any more.
-pub(crate) fn end(hw: &Hw) {
-    for eq in hw.comp_eqs() {
-        eq.memory.destroy(hw, eq.eqn);
+    /// Looks for entries whose interrupts are missing; whether there are any.
+    pub(crate) fn stuck(&self) -> bool {
+        let comp = self
+            .comp_eqs()
+            .iter()
+            .filter(|eq| eq.ring.lock().stuck())
+            .count();
+        let asynchronous = self.asynchronous.as_ref().is_some_and(|eq| {
+            // Whoever handles events has the lock: nothing is stuck then.
+            eq.ring.try_lock().is_some_and(|mut ring| ring.stuck())
+        });
+        comp != 0 || asynchronous
     }
-    if let Some(eq) = hw.async_eq() {
-        eq.memory.destroy(hw, ASYNC_EQN);
+
+    /// Takes all event queues back from a device that lives. Nothing uses them any more.
+    pub(crate) fn end(&self, hw: &Hw) {
+        for eq in self.comp_eqs() {
+            eq.memory.destroy(hw, eq.eqn);
+        }
+        if let Some(eq) = self.asynchronous.as_ref() {
+            eq.memory.destroy(hw, ASYNC_EQN);
+        }
+    }
+
+    /// Waits for the works, which hold the device, and drops them. Nobody is told of anything any more.
+    pub(crate) fn stop(&self) {
+        let works = self.works.lock().take();
+        drop(works);
     }
 }

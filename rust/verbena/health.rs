@@ -4,19 +4,16 @@
 //!
 //! * *Alive*: it works.
 //! * *Dead*: something failed, and whoever found out called [`Health::declare_dead`], in any context;
-//!   the first one wins and the [`Undertaker`] starts its work. Commands
+//!   the first one wins and the undertaker starts its work. Commands
 //!   fail with `EIO` from then on, but the device may still read and write memory.
 //! * *Silent*: a reset was confirmed, or bus mastering was cleared and reads back as cleared. There
 //!   is no DMA any more: queues are flushed in software, and memory can be freed.
 //! * *Lost*: neither could be had. Queues are flushed in software all the same, because drains wait
-//!   without a timeout; but what the device was told of is never freed ([`crate::lent`]).
+//!   without a timeout; but what the device was told of is never freed ([`crate::cmdq::lent`]).
 //!
 //! Each life goes through them in this order, and ends in one of the last two.
 
-use crate::{
-    refusals::Refusals,
-    undertaker::Undertaker, //
-};
+use crate::refusals::Refusals;
 use kernel::{
     pci,
     prelude::*,
@@ -38,7 +35,7 @@ use rdma::{
             Completion,
             IrqLock, //
         },
-        work::Work, //
+        work::Wake, //
     },
     new_irq_lock, //
 };
@@ -92,7 +89,7 @@ pub(crate) struct Health {
     #[pin]
     pub(crate) refusals: Refusals,
     #[pin]
-    work: IrqLock<Option<Arc<Work<Undertaker>>>>,
+    undertaker: IrqLock<Option<Arc<dyn Wake>>>,
 }
 
 impl Health {
@@ -104,13 +101,13 @@ impl Health {
             logged: Atomic::new(0),
             abandoned: Atomic::new(0),
             refusals <- Refusals::new(),
-            work <- new_irq_lock!(None),
+            undertaker <- new_irq_lock!(None),
         })
     }
 
     /// Who is to be called on death. With `None` nobody, and nobody is any more.
-    pub(crate) fn set_undertaker(&self, work: Option<Arc<Work<Undertaker>>>) {
-        let old = core::mem::replace(&mut *self.work.lock(), work);
+    pub(crate) fn set_undertaker(&self, undertaker: Option<Arc<dyn Wake>>) {
+        let old = core::mem::replace(&mut *self.undertaker.lock(), undertaker);
         // Dropping waits for the work, so not under the lock.
         drop(old);
         if self.is_dead() {
@@ -203,8 +200,8 @@ impl Health {
 
     /// Lets the undertaker look at the queues (again). Any context.
     pub(crate) fn flush(&self) {
-        if let Some(work) = &*self.work.lock() {
-            work.queue();
+        if let Some(undertaker) = &*self.undertaker.lock() {
+            undertaker.wake();
         }
     }
 

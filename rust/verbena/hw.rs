@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One life of the device: from reset to reset.
+//! The hardware in one of its lives: registers, commands, context tables, numbers.
 //!
-//! [`Hw::bring_up`] resets the device, negotiates the version, starts the command queue, asks for
-//! capabilities and creates the event queues. Everything that the verbs need hangs on [`Hw`]; when
-//! the device dies or is unbound, [`Hw::silence`] resets it once more and takes bus mastering from it,
-//! so that no DMA of this life can reach memory that is given back.
+//! [`Hw::new`] resets the device and negotiates the version, [`Hw::start`] starts the command queue and
+//! asks for capabilities. When the device dies or is unbound, [`Hw::silence`] resets it once more and
+//! takes bus mastering from it, so that no DMA of this life can reach memory that is given back.
 
 use crate::{
     abi::{
         cmd::{
             Command,
             DeviceCaps,
-            QueryDevice,
-            Quiesced,
-            ASYNC_EQN, //
+            QueryDevice, //
         },
         regs,
         ABI_VERSION,
@@ -29,21 +26,7 @@ use crate::{
         Failure, //
     },
     ctx::Tables,
-    doorbell::{
-        Areas,
-        Served, //
-    },
-    eq::{
-        self,
-        AsyncEq,
-        AsyncWork,
-        CompEq,
-        CompVector,
-        Vector0,
-        Works, //
-    },
     health::{
-        Cause,
         End,
         Health, //
     },
@@ -51,10 +34,7 @@ use crate::{
         Ids,
         Keys, //
     },
-    pci::Recovery,
-    pulse::Pulse,
-    undertaker::Undertaker,
-    verbs::Verbena,
+    served::Served, //
 };
 use kernel::{
     new_mutex,
@@ -84,26 +64,15 @@ use rdma::{
             Vectors, //
         },
         sync::msleep,
-        table::Table,
-        work::{
-            Queue,
-            Work, //
-        }, //
-    },
-    cq::Cq,
-    new_work,
-    qp::Qp,
-    srq::Srq, //
+        work::Queue, //
+    }, //
 };
 
 /// How long a reset, or enabling the command queue, may take.
 const RESET: Delta = Delta::from_millis(5_000);
 const POLL_MS: u32 = 2;
 
-/// Completion vectors that are used at most.
-const MAX_COMP_VECTORS: u32 = 31;
-
-/// A live device.
+/// The hardware. See the [module](self).
 #[pin_data]
 pub(crate) struct Hw {
     pub(crate) pdev: ARef<pci::Device>,
@@ -114,28 +83,16 @@ pub(crate) struct Hw {
     pub(crate) cmdq: CommandQueue,
     #[pin]
     pub(crate) tables: Tables,
-    pub(crate) qps: Table<Qp<Verbena>>,
-    pub(crate) cqs: Table<Cq<Verbena>>,
-    pub(crate) srqs: Table<Srq<Verbena>>,
     /// All doorbell areas that the device serves.
     #[pin]
     pub(crate) served: Served,
-    /// The kernel's doorbell areas.
-    #[pin]
-    pub(crate) areas: Areas,
     #[pin]
     pub(crate) uars: Ids,
     /// A completion failed a check: see [`Hw::distrust`].
     distrusted: Atomic<bool>,
     known: SetOnce<Known>,
-    async_eq: SetOnce<Arc<AsyncEq>>,
-    comp_eqs: SetOnce<KVec<Arc<CompEq>>>,
     #[pin]
     irqs: Mutex<KVec<Irq>>,
-    #[pin]
-    works: Mutex<Option<Arc<Works>>>,
-    #[pin]
-    pub(crate) pulse: Mutex<Option<Arc<Work<Pulse>>>>,
     #[pin]
     silenced: Mutex<bool>,
 }
@@ -174,8 +131,8 @@ pub(crate) struct Parts {
 }
 
 impl Hw {
-    /// Brings the device up.
-    pub(crate) fn bring_up(parts: &Parts, recovery: Arc<Work<Recovery>>) -> Result<Life> {
+    /// A device that was just reset.
+    pub(crate) fn new(parts: &Parts) -> Result<Arc<Self>> {
         let health = Arc::pin_init(Health::new(parts.pdev.clone()), GFP_KERNEL)?;
         reset(&parts.pdev, &parts.bars)?;
         // It has forgotten what it was asked in an earlier life.
@@ -184,7 +141,7 @@ impl Hw {
 
         let kept = health.clone();
         let for_cmdq = health.clone();
-        let hw = Arc::pin_init(
+        Arc::pin_init(
             try_pin_init!(Self {
                 pdev: parts.pdev.clone(),
                 dma: parts.dma.clone(),
@@ -192,84 +149,29 @@ impl Hw {
                 health: kept,
                 cmdq <- CommandQueue::new(&parts.dma, parts.bars.clone(), for_cmdq),
                 tables <- Tables::new(&parts.dma, health),
-                qps: Table::new()?,
-                cqs: Table::new()?,
-                srqs: Table::new()?,
                 served <- Served::new(),
-                areas <- Areas::new(),
                 uars <- Ids::new(0, parts.bars.num_uars()),
                 distrusted: Atomic::new(false),
                 known: SetOnce::new(),
-                async_eq: SetOnce::new(),
-                comp_eqs: SetOnce::new(),
                 irqs <- new_mutex!(KVec::new()),
-                works <- new_mutex!(None),
-                pulse <- new_mutex!(None),
                 silenced <- new_mutex!(false),
             }? Error),
             GFP_KERNEL,
-        )?;
-        // From here on a failure shuts down again, by the drop of `life`.
-        let life = Life { hw: hw.clone() };
-        let undertaker = Arc::new(Undertaker::new(hw.clone(), recovery), GFP_KERNEL)?;
-        health.set_undertaker(Some(Arc::new(
-            new_work!(undertaker, &parts.burials)?,
-            GFP_KERNEL,
-        )?));
-        hw.start(parts)?;
-        Pulse::start(&hw)?;
-        Ok(life)
+        )
     }
 
-    fn start(self: &Arc<Self>, parts: &Parts) -> Result {
-        let events = Arc::new(AsyncWork(self.clone()), GFP_KERNEL)?;
-        let asynchronous = Arc::new(new_work!(events, &parts.events)?, GFP_KERNEL)?;
-        self.add_irq(
-            parts,
-            0,
-            Arc::new(Vector0(asynchronous.clone(), self.clone()), GFP_KERNEL)?,
-        )?;
+    /// Starts the command queue, whose interrupt there is already, and gets to know the device.
+    pub(crate) fn start(&self) -> Result {
         self.enable_cmdq()?;
         let caps = self.cmdq.exec(&QueryDevice::default())?;
         self.check(&caps)?;
         let ids = KBox::pin_init(Numbers::new(&caps), GFP_KERNEL)?;
         self.known.populate(Known { caps, ids });
-
-        self.async_eq.populate(AsyncEq::new(self)?);
-        let count = caps
-            .num_comp_vectors
-            .get()
-            .min(parts.vectors.count().saturating_sub(1))
-            .min(caps.max_eq.get().saturating_sub(1))
-            .min(MAX_COMP_VECTORS);
-        let mut eqs = KVec::with_capacity(count as usize, GFP_KERNEL)?;
-        let mut completions = KVec::with_capacity(count as usize, GFP_KERNEL)?;
-        for vector in 1..=count {
-            let eq = CompEq::new(self, ASYNC_EQN + vector, u16::try_from(vector)?)?;
-            let handler = CompVector {
-                hw: self.clone(),
-                eq: eq.clone(),
-            };
-            let handler = Arc::new(handler, GFP_KERNEL)?;
-            self.add_irq(parts, vector, handler.clone())?;
-            let work = new_work!(handler, &parts.events)?;
-            completions.push(Arc::new(work, GFP_KERNEL)?, GFP_KERNEL)?;
-            eqs.push(eq, GFP_KERNEL)?;
-        }
-        if eqs.is_empty() {
-            dev_err!(self.pdev, "no vector for completions\n");
-            return Err(ENODEV);
-        }
-        self.comp_eqs.populate(eqs);
-        let works = Works {
-            asynchronous,
-            completions,
-        };
-        *self.works.lock() = Some(Arc::new(works, GFP_KERNEL)?);
         Ok(())
     }
 
-    fn add_irq<H: rdma::base::irq::Handler>(
+    /// Requests a vector, until the device is silenced.
+    pub(crate) fn add_irq<H: rdma::base::irq::Handler>(
         &self,
         parts: &Parts,
         vector: u32,
@@ -337,15 +239,6 @@ impl Hw {
             .is_ok_and(|caps| caps.features.get() & features == features)
     }
 
-    pub(crate) fn async_eq(&self) -> Option<&Arc<AsyncEq>> {
-        self.async_eq.as_ref()
-    }
-
-    /// The completion event queues.
-    pub(crate) fn comp_eqs(&self) -> &[Arc<CompEq>] {
-        self.comp_eqs.as_ref().map_or(&[], |eqs| eqs)
-    }
-
     /// Executes a command that a dead device need not execute any more: it succeeds when the device is
     /// silent or lost.
     pub(crate) fn exec_unless_dead<C: Command>(&self, request: &C) -> Result<C::Reply> {
@@ -382,25 +275,6 @@ impl Hw {
     /// Whether software may have something to flush.
     pub(crate) fn may_flush(&self) -> bool {
         self.health.has_ended() || self.distrusted.load(Relaxed)
-    }
-
-    /// The works that handle events, while there are any.
-    pub(crate) fn works(&self) -> Option<Arc<Works>> {
-        self.works.lock().clone()
-    }
-
-    /// Waits until the asynchronous events of an object that was quiesced have been handled.
-    pub(crate) fn drain_events(&self, quiesced: &Quiesced) {
-        if let Some(works) = self.works() {
-            works.drain_async(self, quiesced.async_pi.get());
-        }
-    }
-
-    /// Waits until the completion events of a CQ of `eq` that was quiesced have been handled.
-    pub(crate) fn drain_completions(&self, eq: &CompEq, quiesced: &Quiesced) {
-        if let Some(works) = self.works() {
-            works.drain(self, eq, quiesced.comp_pi.get());
-        }
     }
 
     /// Ends the life of a device that is dead: when this returns it is silent, or lost. Once; whoever
@@ -443,36 +317,6 @@ impl Numbers {
             pdns <- Ids::new(0, pd),
             keys <- Keys::new(mr),
         }? Error)
-    }
-}
-
-/// Ends a life when it is dropped.
-pub(crate) struct Life {
-    pub(crate) hw: Arc<Hw>,
-}
-
-impl Drop for Life {
-    fn drop(&mut self) {
-        let hw = &self.hw;
-        // The areas are the last that need commands, but for the event queues.
-        hw.areas.clear();
-        if !hw.health.is_dead() {
-            eq::end(hw);
-        }
-        hw.health.declare_dead(Cause::Unbind);
-        hw.silence();
-        // The works and the interrupt handlers hold the device, and the device them.
-        hw.health.set_undertaker(None);
-        let pulse = hw.pulse.lock().take();
-        let works = hw.works.lock().take();
-        drop((pulse, works));
-        let abandoned = hw.health.total_abandoned();
-        if abandoned != 0 {
-            dev_err!(
-                hw.pdev,
-                "{abandoned} bytes are left to the device for ever\n"
-            );
-        }
     }
 }
 

@@ -21,12 +21,13 @@
 //! | module | what |
 //! | --- | --- |
 //! | [`pci`] | probe, unbind, recovery |
-//! | [`hw`] | one life of the device, from reset to reset |
+//! | [`life`] | one life of the device, from reset to reset |
+//! | [`hw`] | registers, commands, context tables, numbers: what everything else talks through |
 //! | [`health`], [`undertaker`], [`pulse`] | alive, dead, silent, lost: how a death is noticed, and what is done then |
-//! | [`lent`] | memory that the device was told of, and when it may be freed |
+//! | [`cmdq::lent`] | memory that the device was told of, and when it may be freed |
 //! | [`refusals`] | who may fill the log, and how far |
 //! | [`cmdq`], [`eq`], [`ctx`] | commands, events, context tables |
-//! | [`doorbell`], [`ring`], [`bars`] | shared memory and registers |
+//! | [`doorbell`], [`served`], [`ring`], [`bars`] | shared memory and registers |
 //! | [`ids`] | numbers of objects |
 //! | [`netdev`] | the port's net device |
 //! | [`verbs`] | the objects of the verbs |
@@ -51,7 +52,7 @@ mod hw;
 #[forbid(unsafe_code)]
 mod ids;
 #[forbid(unsafe_code)]
-mod lent;
+mod life;
 #[forbid(unsafe_code)]
 mod netdev;
 #[forbid(unsafe_code)]
@@ -62,6 +63,8 @@ mod pulse;
 mod refusals;
 #[forbid(unsafe_code)]
 mod ring;
+#[forbid(unsafe_code)]
+mod served;
 #[forbid(unsafe_code)]
 mod undertaker;
 #[forbid(unsafe_code)]

@@ -7,8 +7,7 @@
 
 use crate::{
     abi::cmd::SetPort,
-    hw::Hw,
-    pci::Recovery, //
+    hw::Hw, //
 };
 use kernel::{
     prelude::*,
@@ -30,6 +29,7 @@ use rdma::{
         },
         work::{
             self,
+            Wake,
             Work, //
         }, //
     },
@@ -80,7 +80,7 @@ impl work::Handler for Port {
 /// Follows the net device.
 pub(crate) struct Follower {
     pub(crate) tell: Work<Port>,
-    pub(crate) recovery: Arc<Work<Recovery>>,
+    pub(crate) recovery: Arc<dyn Wake>,
     pub(crate) gone: Arc<Atomic<bool>>,
 }
 
@@ -92,7 +92,7 @@ impl netdev::Handler for Follower {
             }
             Change::Unregister => {
                 self.gone.store(true, Relaxed);
-                self.recovery.queue();
+                self.recovery.wake();
             }
         }
     }

@@ -10,11 +10,8 @@
 use crate::{
     abi::regs,
     bars::Bars,
-    hw::{
-        Hw,
-        Life,
-        Parts, //
-    },
+    hw::Parts,
+    life::Life,
     netdev::{
         Follower,
         Port, //
@@ -102,16 +99,16 @@ pub(crate) struct Recovery {
 impl Recovery {
     fn start(&self) -> Result<Running> {
         let work = self.work.lock().clone().ok_or(ENODEV)?;
-        let life = Hw::bring_up(&self.parts, work.clone())?;
-        let hw = &life.hw;
-        let caps = hw.caps()?;
+        let life = Life::begin(&self.parts, work.clone())?;
+        let live = &life.live;
+        let caps = live.caps()?;
         let [a, b, c, d, e, f, _, _] = caps.mac;
         let netdev = Netdev::by_mac(&[a, b, c, d, e, f]).ok_or(EPROBE_DEFER)?;
-        let port = Arc::new(Port::new(hw.clone(), netdev), GFP_KERNEL)?;
+        let port = Arc::new(Port::new(live.hw.clone(), netdev), GFP_KERNEL)?;
         port.tell()?;
         let settings = Settings {
             node_guid: caps.node_guid,
-            num_comp_vectors: u32::try_from(hw.comp_eqs().len())?,
+            num_comp_vectors: u32::try_from(live.events.comp_eqs().len())?,
             ports: &[Some(port.netdev())],
             local_dma_lkey: caps.local_dma_lkey.get(),
         };
@@ -122,7 +119,7 @@ impl Recovery {
             name.as_ref().map_or(c"verbena%d", |name| name),
             &settings,
             Ok::<_, Error>(Verbena {
-                hw: hw.clone(),
+                live: live.clone(),
                 port: port.clone(),
             }),
         )?;
@@ -151,7 +148,7 @@ impl work::Handler for Recovery {
         {
             let mut running = self.running.lock();
             if let Some(old) = running.as_ref() {
-                if !old.life.hw.health.is_dead() && !gone {
+                if !old.life.live.health.is_dead() && !gone {
                     return;
                 }
                 if old.since.elapsed() >= SHORT_LIFE {
@@ -235,7 +232,7 @@ impl bind::Driver for Driver {
         _info: &'bound Self::IdInfo,
     ) -> impl PinInit<Self::Data<'bound>, Error> + 'bound {
         let probe = move || {
-            // No bus mastering before a reset is confirmed: see `Hw::bring_up`.
+            // No bus mastering before a reset is confirmed: see `Hw::new`.
             pdev.enable_device_mem()?;
             let bars = Arc::new(Bars::new(pdev)?, GFP_KERNEL)?;
             let vectors = Vectors::alloc(&dma, 2, 32)?;

@@ -7,54 +7,74 @@
 
 use crate::{
     abi::cmd::QueryDevice,
-    eq,
-    hw::Hw, //
+    verbs::Live, //
 };
 use kernel::{
+    new_mutex,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        Arc,
+        Mutex, //
+    }, //
 };
 use rdma::{
-    base::work::Handler,
+    base::work::{
+        Handler,
+        Work, //
+    },
     new_work, //
 };
 
 /// How long between two looks.
 const PERIOD_MS: u32 = 1_000;
 
-/// The work that looks.
-pub(crate) struct Pulse(Arc<Hw>);
+/// Who looks.
+#[pin_data]
+pub(crate) struct Pulse {
+    live: Arc<Live>,
+    /// The work that looks, until it is stopped.
+    #[pin]
+    work: Mutex<Option<Arc<Work<Pulse>>>>,
+}
 
 impl Pulse {
-    /// Begins to look after `hw`.
-    pub(crate) fn start(hw: &Arc<Hw>) -> Result {
-        let pulse = Arc::new(
-            new_work!(Arc::new(Self(hw.clone()), GFP_KERNEL)?)?,
+    /// Begins to look after `live`.
+    pub(crate) fn start(live: &Arc<Live>) -> Result<Arc<Self>> {
+        let pulse = Arc::pin_init(
+            pin_init!(Self {
+                live: live.clone(),
+                work <- new_mutex!(None),
+            }),
             GFP_KERNEL,
         )?;
-        pulse.queue_after(PERIOD_MS);
-        *hw.pulse.lock() = Some(pulse);
-        Ok(())
+        let work = Arc::new(new_work!(pulse.clone())?, GFP_KERNEL)?;
+        work.queue_after(PERIOD_MS);
+        *pulse.work.lock() = Some(work);
+        Ok(pulse)
+    }
+
+    /// Looks no more. Waits for a look that is being taken.
+    pub(crate) fn stop(&self) {
+        let work = self.work.lock().take();
+        drop(work);
     }
 }
 
 impl Handler for Pulse {
     fn run(&self) {
-        let hw = &self.0;
-        hw.cmdq.look();
+        let live = &self.live;
+        live.cmdq.look();
         // Its answer does not matter, but that there is one: else the device is declared dead.
-        let _ = hw.cmdq.exec(&QueryDevice::default());
-        if hw.health.is_dead() {
+        let _ = live.cmdq.exec(&QueryDevice::default());
+        if live.health.is_dead() {
             return;
         }
-        if eq::stuck(hw) {
-            hw.complain("an event has no interrupt");
-            if let Some(works) = hw.works() {
-                works.queue();
-            }
+        if live.events.stuck() {
+            live.complain("an event has no interrupt");
+            live.events.look();
         }
-        if let Some(pulse) = &*hw.pulse.lock() {
-            pulse.queue_after(PERIOD_MS);
+        if let Some(work) = &*self.work.lock() {
+            work.queue_after(PERIOD_MS);
         }
     }
 }

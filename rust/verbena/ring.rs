@@ -12,10 +12,10 @@ use crate::{
         Le32,
         Le64, //
     },
-    lent::{
+    cmdq::lent::{
         Abandon,
         Loan, //
-    },
+    }, //
 };
 use kernel::{
     page::PAGE_SIZE,

@@ -16,11 +16,7 @@
 //! While the device lives the work only has the event queues looked at: an event storm hands over to
 //! it. If a completion has failed a check it also wakes those who drain queue pairs in ERR.
 
-use crate::{
-    hw::Hw,
-    pci::Recovery,
-    verbs::qp::QpData, //
-};
+use crate::verbs::Live;
 use kernel::sync::{
     atomic::{
         Atomic,
@@ -30,63 +26,45 @@ use kernel::sync::{
 };
 use rdma::base::work::{
     Handler,
-    Work, //
+    Wake, //
 };
 
 /// Buries a device.
 pub(crate) struct Undertaker {
-    hw: Arc<Hw>,
-    recovery: Arc<Work<Recovery>>,
+    live: Arc<Live>,
+    recovery: Arc<dyn Wake>,
     buried: Atomic<bool>,
 }
 
 impl Undertaker {
-    pub(crate) fn new(hw: Arc<Hw>, recovery: Arc<Work<Recovery>>) -> Self {
+    pub(crate) fn new(live: Arc<Live>, recovery: Arc<dyn Wake>) -> Self {
         Self {
-            hw,
+            live,
             recovery,
             buried: Atomic::new(false),
-        }
-    }
-
-    /// Calls the handlers of all CQs for which there is something to flush, then of all queue pairs whose
-    /// drain waits for an event.
-    fn flush(&self) {
-        let hw = &self.hw;
-        for cqn in 0..hw.known().map_or(0, |known| known.ids.cqns.end()) {
-            if let Some(cq) = hw.cqs.get(cqn) {
-                cq.flush_event(&cq);
-            }
-        }
-        for qpn in 0..hw.known().map_or(0, |known| known.ids.qpns.end()) {
-            if let Some(qp) = hw.qps.get(qpn) {
-                QpData::flush_event(&qp);
-            }
         }
     }
 }
 
 impl Handler for Undertaker {
     fn run(&self) {
-        let hw = &self.hw;
-        if !hw.health.is_dead() {
-            if let Some(works) = hw.works() {
-                works.queue();
-            }
-            if hw.may_flush() {
-                self.flush();
+        let live = &self.live;
+        if !live.health.is_dead() {
+            live.events.look();
+            if live.may_flush() {
+                live.flush();
             }
             return;
         }
         let first = !self.buried.xchg(true, Full);
         if first {
             // Commands that wait must not wait for their time to be over.
-            hw.cmdq.abort();
-            hw.silence();
+            live.cmdq.abort();
+            live.silence();
         }
-        self.flush();
+        live.flush();
         if first {
-            self.recovery.queue();
+            self.recovery.wake();
         }
     }
 }

@@ -172,6 +172,18 @@ impl<H: Handler> Work<H> {
     }
 }
 
+/// What can be asked to run: a [`Work`] of whatever kind, for those who need not know it.
+pub trait Wake: Send + Sync {
+    /// Lets it run soon. Any context.
+    fn wake(&self);
+}
+
+impl<H: Handler> Wake for Work<H> {
+    fn wake(&self) {
+        self.queue();
+    }
+}
+
 impl<H: Handler> Drop for Work<H> {
     fn drop(&mut self) {
         // Also refuses to be queued again, by the handler itself for example.

@@ -12,6 +12,7 @@
 
 use super::{
     qp::Side,
+    Live,
     Verbena, //
 };
 use crate::{
@@ -41,17 +42,18 @@ use crate::{
         Le32,
         Le64, //
     },
-    cmdq::Lender,
+    cmdq::{
+        lent::{
+            Borrowed,
+            Lent, //
+        },
+        Lender, //
+    },
     doorbell::{
         Slot,
         SlotKind, //
     },
     eq::CompEq,
-    hw::Hw,
-    lent::{
-        Borrowed,
-        Lent, //
-    },
     ring::Ring, //
 };
 use kernel::{
@@ -99,13 +101,13 @@ use zerocopy::IntoBytes;
 
 /// A CQN, given back when dropped.
 struct Number {
-    hw: Arc<Hw>,
+    live: Arc<Live>,
     cqn: u32,
 }
 
 impl Drop for Number {
     fn drop(&mut self) {
-        if let Ok(known) = self.hw.known() {
+        if let Ok(known) = self.live.known() {
             known.ids.cqns.free(self.cqn);
         }
     }
@@ -153,7 +155,7 @@ impl State {
 /// Data of a completion queue.
 #[pin_data]
 pub(crate) struct CqData {
-    hw: Arc<Hw>,
+    live: Arc<Live>,
     number: Number,
     log_size: u8,
     ring: Lent<Ring>,
@@ -172,11 +174,11 @@ impl CqData {
     }
 
     fn new(
-        hw: &Arc<Hw>,
+        live: &Arc<Live>,
         attr: &CqInitAttr,
         caller: &Caller<'_, Verbena>,
     ) -> Result<impl PinInit<Self, Error>> {
-        let known = hw.known()?;
+        let known = live.known()?;
         // Timestamps and overrun rules are not for the asking.
         if attr.flags() != 0 {
             return Err(eopnotsupp());
@@ -188,21 +190,21 @@ impl CqData {
             .ok_or(EINVAL)?;
         // CAST: the logarithm of 32 bits.
         let log_size = entries.trailing_zeros() as u8;
-        let eqs = hw.comp_eqs();
+        let eqs = live.events.comp_eqs();
         let eq = eqs
             .get(attr.comp_vector() as usize % eqs.len().max(1))
             .ok_or(EINVAL)?
             .clone();
         let number = Number {
-            hw: hw.clone(),
+            live: live.clone(),
             cqn: known.ids.cqns.alloc()?,
         };
         let ring = Lent::new(
-            Ring::new(&hw.dma, caller.payer(), (entries as usize) * CQE_SIZE)?,
-            &hw.health,
+            Ring::new(&live.dma, caller.payer(), (entries as usize) * CQE_SIZE)?,
+            &live.health,
         );
         let (slot, mapping) = match caller {
-            Caller::Kernel => (hw.areas.take(hw, None, SlotKind::Cq)?, None),
+            Caller::Kernel => (live.areas.take(&live.hw, None, SlotKind::Cq)?, None),
             Caller::User(user) => {
                 let context = user.context();
                 let mut chunks = KVec::new();
@@ -213,15 +215,17 @@ impl CqData {
                     .mmap()
                     .insert(Memory::Chunks(chunks), Protection::ReadOnly)?;
                 (
-                    context.areas.take(hw, Some(context.mmap()), SlotKind::Cq)?,
+                    context
+                        .areas
+                        .take(&live.hw, Some(context.mmap()), SlotKind::Cq)?,
                     Some(entry),
                 )
             }
         };
         slot.clear();
-        let hw = hw.clone();
+        let live = live.clone();
         Ok(try_pin_init!(Self {
-            hw,
+            live,
             number,
             log_size,
             ring,
@@ -265,7 +269,7 @@ impl CqData {
 
     /// A queue pair's side begins to use this queue.
     pub(crate) fn attach(&self, qpn: u32, side: Side) -> Result {
-        let qp = self.hw.qps.hold(qpn).ok_or(EINVAL)?;
+        let qp = self.live.qps.hold(qpn).ok_or(EINVAL)?;
         let mut guard = self.state.lock();
         let state = &mut *guard;
         let Err(place) = state.place(qpn, side) else {
@@ -319,7 +323,7 @@ impl CqData {
             .is_some_and(|tail| tail.opcode & WC_OPCODE_RECV != 0);
         if let (true, Some(srq)) = (is_receive, qp.srq()) {
             if srq.complete(cqe.wr_id.get()).is_none() {
-                self.hw
+                self.live
                     .distrust("a completion of nothing outstanding, of a shared receive queue");
             }
         }
@@ -360,7 +364,7 @@ impl CqData {
 
     /// Whether software has something to flush.
     fn has_flush(&self, state: &State) -> bool {
-        self.hw.may_flush()
+        self.live.may_flush()
             && state
                 .qps
                 .iter()
@@ -382,7 +386,7 @@ impl CqData {
         let call = {
             let mut state = self.state.lock();
             if cq.is_user() {
-                self.hw.health.has_ended() && !core::mem::replace(&mut state.woken, true)
+                self.live.health.has_ended() && !core::mem::replace(&mut state.woken, true)
             } else if state.armed && (self.has_entry(&state) || self.has_flush(&state)) {
                 state.armed = false;
                 true
@@ -403,7 +407,7 @@ impl CqData {
         };
         let Some(qp) = state.find(cqe.qpn.get(), side) else {
             return self
-                .hw
+                .live
                 .distrust("a completion of a queue pair that does not complete there");
         };
         let request = match (side, qp.srq()) {
@@ -411,7 +415,7 @@ impl CqData {
             _ => qp.complete(side, cqe.wqe_index.get()),
         };
         let Some(request) = request else {
-            return self.hw.distrust("a completion of nothing outstanding");
+            return self.live.distrust("a completion of nothing outstanding");
         };
         let mut status = WcStatus::from_raw(tail.status.into()).unwrap_or(WcStatus::GeneralErr);
         let opcode = match side {
@@ -427,7 +431,7 @@ impl CqData {
             && cqe.byte_len.get() > request.length
         {
             // Somebody would believe that so many bytes of his buffer were received.
-            self.hw
+            self.live
                 .complain("a completion of more bytes than there was room for");
             status = WcStatus::GeneralErr;
         }
@@ -482,14 +486,14 @@ impl CompletionQueue<Verbena> for CqData {
         attr: &CqInitAttr,
         caller: &Caller<'_, Verbena>,
     ) -> impl PinInit<Self, Error> {
-        pin_init::pin_init_scope(move || Self::new(&dev.hw, attr, caller))
+        pin_init::pin_init_scope(move || Self::new(&dev.live, attr, caller))
     }
 
     fn start(cq: &Cq<Verbena>, caller: &Caller<'_, Verbena>) -> Result {
-        let hw = &cq.hw;
-        hw.tables.ensure::<CqContext>(&hw.cmdq, cq.cqn())?;
-        hw.cqs.insert(cq.cqn(), cq)?;
-        hw.cmdq
+        let live = &cq.live;
+        live.tables.ensure::<CqContext>(&live.cmdq, cq.cqn())?;
+        live.cqs.insert(cq.cqn(), cq)?;
+        live.cmdq
             .give(|to| cq.command(to), &[&cq.ring as &dyn Borrowed])?;
         cq.set_cqe(1 << cq.log_size);
         if let Some(user) = caller.user() {
@@ -501,15 +505,15 @@ impl CompletionQueue<Verbena> for CqData {
     }
 
     fn destroy(cq: &Cq<Verbena>) -> Result {
-        let hw = &cq.hw;
+        let live = &cq.live;
         let request = DestroyCq {
             id: Le32::new(cq.cqn()),
             ..Default::default()
         };
         let lent = [&cq.ring as &dyn Borrowed];
-        if let Some(quiesced) = hw.cmdq.take_back(&request, &lent) {
-            hw.drain_events(&quiesced);
-            hw.drain_completions(&cq.eq, &quiesced);
+        if let Some(quiesced) = live.cmdq.take_back(&request, &lent) {
+            live.drain_events(&quiesced);
+            live.drain_completions(&cq.eq, &quiesced);
         }
         cq.unlink();
         Ok(())
@@ -535,7 +539,7 @@ impl CompletionQueue<Verbena> for CqData {
         if state.consumer != before {
             cq.slot.consume(state.consumer);
         }
-        if cq.hw.may_flush() {
+        if cq.live.may_flush() {
             cq.flush(&state, wcs);
         }
         Ok(())
@@ -553,14 +557,14 @@ impl CompletionQueue<Verbena> for CqData {
         cq.slot.arm_cq(&mut state.arm, state.consumer, mode);
         let missed = cq.has_entry(state) || cq.has_flush(state);
         drop(guard);
-        if missed && cq.hw.may_flush() {
-            cq.hw.health.flush();
+        if missed && cq.live.may_flush() {
+            cq.live.health.flush();
         }
         Ok(missed && flags.contains(NotifyFlags::REPORT_MISSED_EVENTS))
     }
 
     fn fill_res(cq: &Cq<Verbena>, entry: &mut ResEntry<'_>) -> Result {
-        let context: CqContext = cq.hw.tables.read(cq.cqn())?;
+        let context: CqContext = cq.live.tables.read(cq.cqn())?;
         entry.put_u32(c"cqn", cq.cqn())?;
         entry.put_u32(c"state", context.state.into())?;
         entry.put_u32(c"eqn", context.eqn.get())?;
@@ -569,11 +573,11 @@ impl CompletionQueue<Verbena> for CqData {
     }
 
     fn fill_res_raw(cq: &Cq<Verbena>, put: &mut dyn FnMut(&[u8]) -> Result) -> Result {
-        let _ = cq.hw.cmdq.exec(&QueryCq {
+        let _ = cq.live.cmdq.exec(&QueryCq {
             id: Le32::new(cq.cqn()),
             ..Default::default()
         });
-        let context: CqContext = cq.hw.tables.read(cq.cqn())?;
+        let context: CqContext = cq.live.tables.read(cq.cqn())?;
         put(context.as_bytes())
     }
 }

@@ -4,6 +4,7 @@
 
 pub(crate) mod ah;
 pub(crate) mod cq;
+pub(crate) mod live;
 pub(crate) mod mr;
 pub(crate) mod pages;
 pub(crate) mod pd;
@@ -13,4 +14,5 @@ pub(crate) mod srq;
 pub(crate) mod ucontext;
 pub(crate) mod wq;
 
+pub(crate) use live::Live;
 pub(crate) use port::Verbena;

@@ -23,12 +23,14 @@ use crate::{
         Le32,
         Le64, //
     },
-    cmdq::Lender,
-    hw::Hw,
-    lent::{
-        Borrowed,
-        Lent, //
-    }, //
+    cmdq::{
+        lent::{
+            Borrowed,
+            Lent, //
+        },
+        Lender, //
+    },
+    hw::Hw, //
 };
 use kernel::{
     prelude::*,
@@ -114,7 +116,7 @@ fn device_access(wanted: Access) -> u32 {
 
 impl MrData {
     fn user(pd: &Pd<Verbena>, range: &UserRange, user: &User<'_, Verbena>) -> Result<Self> {
-        let hw = pd.device().hw.clone();
+        let hw = pd.device().live.hw.clone();
         let caps = hw.caps()?;
         if range.length == 0 || range.length > caps.max_mr_size.get() {
             return Err(EINVAL);
@@ -165,7 +167,7 @@ impl MrData {
 
     /// All of memory: a region that begins at DMA address 0.
     fn dma(pd: &Pd<Verbena>, wanted: Access) -> Result<Self> {
-        let hw = pd.device().hw.clone();
+        let hw = pd.device().live.hw.clone();
         let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let key = if wanted.intersects(remote) {
             Some(Key::new(&hw)?)
@@ -197,7 +199,7 @@ impl MrData {
     }
 
     fn fast_reg(pd: &Pd<Verbena>, mr_type: MrType, max_num_sg: u32) -> Result<Self> {
-        let hw = pd.device().hw.clone();
+        let hw = pd.device().live.hw.clone();
         if mr_type != MrType::MemReg || !hw.has(FEATURE_FAST_REG) {
             return Err(eopnotsupp());
         }

@@ -11,10 +11,10 @@ use crate::{
         Le32,
         Le64, //
     },
-    lent::{
+    cmdq::lent::{
         Abandon,
         Loan, //
-    },
+    }, //
 };
 use kernel::{
     page::PAGE_SIZE,

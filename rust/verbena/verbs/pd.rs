@@ -32,7 +32,7 @@ pub(crate) struct PdData {
 impl ProtectionDomain<Verbena> for PdData {
     fn create(dev: &Device<Verbena>, caller: &Caller<'_, Verbena>) -> impl PinInit<Self, Error> {
         let create = || {
-            let hw = dev.hw.clone();
+            let hw = dev.live.hw.clone();
             let pdn = hw.known()?.ids.pdns.alloc()?;
             let this = Self { hw, pdn };
             if let Some(user) = caller.user() {

@@ -12,7 +12,8 @@ use super::{
     pd::PdData,
     qp::QpData,
     srq::SrqData,
-    ucontext::UcontextData, //
+    ucontext::UcontextData,
+    Live, //
 };
 use crate::{
     abi::{
@@ -62,7 +63,7 @@ use rdma::{
 
 /// The driver's data of an RDMA device.
 pub(crate) struct Verbena {
-    pub(crate) hw: Arc<Hw>,
+    pub(crate) live: Arc<Live>,
     pub(crate) port: Arc<Port>,
 }
 
@@ -122,7 +123,7 @@ impl Operations for Verbena {
     type Mr = MrData;
 
     fn query_device(dev: &Device<Self>, attr: &mut DeviceAttr) -> Result {
-        let hw = &dev.hw;
+        let hw = &dev.live;
         let known = hw.known()?;
         let caps = &known.caps;
         let mut flags = DeviceCaps::CURR_QP_STATE_MOD
@@ -173,7 +174,7 @@ impl Operations for Verbena {
 
     fn query_port(dev: &Device<Self>, _port: u32, attr: &mut PortAttr) -> Result {
         let info = dev.port.info();
-        let up = info.running && info.carrier && !dev.hw.health.is_dead();
+        let up = info.running && info.carrier && !dev.live.health.is_dead();
         let (state, phys) = if up {
             (PortState::Active, PhysState::LinkUp)
         } else {
@@ -184,9 +185,9 @@ impl Operations for Verbena {
             .set_max_mtu(Mtu::Mtu4096)
             .set_active_mtu(Mtu::from_netdev(info.mtu))
             .set_phys_mtu(info.mtu)
-            .set_gid_tbl_len(gids(&dev.hw)?)
+            .set_gid_tbl_len(gids(&dev.live)?)
             .set_pkey_tbl_len(PKEYS)
-            .set_max_msg_sz(dev.hw.caps()?.max_msg_size.get())
+            .set_max_msg_sz(dev.live.caps()?.max_msg_size.get())
             .set_max_vl_num(1)
             .set_ip_gids(true)
             .set_cm_supported()
@@ -199,7 +200,7 @@ impl Operations for Verbena {
     }
 
     fn port_immutable(dev: &Device<Self>, _port: u32, imm: &mut PortImmutable) -> Result {
-        imm.set_roce_v2(gids(&dev.hw)?, PKEYS);
+        imm.set_roce_v2(gids(&dev.live)?, PKEYS);
         Ok(())
     }
 
@@ -215,7 +216,7 @@ impl Operations for Verbena {
         if gid.gid_type != GidType::RoceUdpEncap {
             return Err(EINVAL);
         }
-        dev.hw.cmdq.exec(&SetGid {
+        dev.live.cmdq.exec(&SetGid {
             index: Le16::new(gid.index),
             valid: 1,
             vlan: Le16::new(gid.vlan_id.unwrap_or(NO_VLAN)),
@@ -227,7 +228,7 @@ impl Operations for Verbena {
     }
 
     fn del_gid(dev: &Device<Self>, gid: &Gid) -> Result {
-        dev.hw.exec_unless_dead(&SetGid {
+        dev.live.exec_unless_dead(&SetGid {
             index: Le16::new(gid.index),
             vlan: Le16::new(NO_VLAN),
             ..Default::default()
@@ -236,7 +237,7 @@ impl Operations for Verbena {
     }
 
     fn port_stats(dev: &Device<Self>, _port: u32, values: &mut [u64]) -> Result {
-        let stats = dev.hw.cmdq.exec(&QueryStats::default())?;
+        let stats = dev.live.cmdq.exec(&QueryStats::default())?;
         for (value, counter) in values.iter_mut().zip(stats.counters.iter()) {
             *value = counter.get();
         }
@@ -244,7 +245,7 @@ impl Operations for Verbena {
     }
 
     fn fw_version(dev: &Device<Self>) -> [u16; 4] {
-        let version = dev.hw.caps().map_or(0, |caps| caps.fw_ver.get());
+        let version = dev.live.caps().map_or(0, |caps| caps.fw_ver.get());
         // CAST: four numbers of 16 bits.
         [48, 32, 16, 0].map(|shift| (version >> shift) as u16)
     }

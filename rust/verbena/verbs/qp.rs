@@ -12,6 +12,7 @@ use super::{
         Request,
         WorkQueue, //
     },
+    Live,
     Verbena, //
 };
 use crate::{
@@ -20,7 +21,7 @@ use crate::{
             self,
             CreateQp,
             DestroyQp,
-            QueryQp,  //
+            QueryQp,
             Quiesced, //
         },
         ctx::QpContext,
@@ -30,15 +31,16 @@ use crate::{
         Le32,
         Le64, //
     },
-    cmdq::Lender,
+    cmdq::{
+        lent::{
+            Borrowed,
+            Lent, //
+        },
+        Lender, //
+    },
     doorbell::{
         Slot,
         SlotKind, //
-    },
-    hw::Hw,
-    lent::{
-        Borrowed,
-        Lent, //
     },
     ring::Ring, //
 };
@@ -110,18 +112,18 @@ const GSI_QPN: u32 = 1;
 
 /// A QPN, given back when dropped.
 struct Number {
-    hw: Arc<Hw>,
+    live: Arc<Live>,
     qpn: u32,
 }
 
 impl Number {
-    fn new(hw: &Arc<Hw>, qp_type: QpType) -> Result<Self> {
+    fn new(live: &Arc<Live>, qp_type: QpType) -> Result<Self> {
         let qpn = match qp_type {
             QpType::Gsi => GSI_QPN,
-            _ => hw.known()?.ids.qpns.alloc()?,
+            _ => live.known()?.ids.qpns.alloc()?,
         };
         Ok(Self {
-            hw: hw.clone(),
+            live: live.clone(),
             qpn,
         })
     }
@@ -130,7 +132,7 @@ impl Number {
 impl Drop for Number {
     fn drop(&mut self) {
         if self.qpn != GSI_QPN {
-            if let Ok(known) = self.hw.known() {
+            if let Ok(known) = self.live.known() {
                 known.ids.qpns.free(self.qpn);
             }
         }
@@ -146,7 +148,7 @@ struct Mappings {
 /// Data of a queue pair.
 #[pin_data]
 pub(crate) struct QpData {
-    hw: Arc<Hw>,
+    live: Arc<Live>,
     number: Number,
     sq: Lent<Ring>,
     /// None when receives come from an SRQ.
@@ -230,14 +232,14 @@ impl QpData {
         attr: &QpInitAttr<'_, Verbena>,
         caller: &Caller<'_, Verbena>,
     ) -> Result<impl PinInit<Self, Error>> {
-        let hw = pd.device().hw.clone();
-        let caps = &hw.known()?.caps;
+        let live = pd.device().live.clone();
+        let caps = &live.known()?.caps;
         let qp_type = attr.qp_type()?;
         let device_type = match qp_type {
             QpType::Gsi if caller.is_kernel() => cmd::QpType::Gsi,
             QpType::Rc => cmd::QpType::Rc,
-            QpType::Uc if hw.has(cmd::FEATURE_UC) => cmd::QpType::Uc,
-            QpType::Ud if hw.has(cmd::FEATURE_UD) => cmd::QpType::Ud,
+            QpType::Uc if live.has(cmd::FEATURE_UC) => cmd::QpType::Uc,
+            QpType::Ud if live.has(cmd::FEATURE_UD) => cmd::QpType::Ud,
             _ => return Err(eopnotsupp()),
         };
         if attr.create_flags() != 0 {
@@ -267,10 +269,10 @@ impl QpData {
             return Err(EINVAL);
         }
 
-        let number = Number::new(&hw, qp_type)?;
+        let number = Number::new(&live, qp_type)?;
         let ring = |log| {
-            let ring = Ring::new(&hw.dma, caller.payer(), 1usize << log)?;
-            Ok::<_, Error>(Lent::new(ring, &hw.health))
+            let ring = Ring::new(&live.dma, caller.payer(), 1usize << log)?;
+            Ok::<_, Error>(Lent::new(ring, &live.health))
         };
         let sq = ring(log_sq_size + log_sq_stride)?;
         let rq = match srq {
@@ -278,7 +280,7 @@ impl QpData {
             Some(_) => None,
         };
         let (slot, mappings) = match caller {
-            Caller::Kernel => (hw.areas.take(&hw, None, SlotKind::Qp)?, None),
+            Caller::Kernel => (live.areas.take(&live.hw, None, SlotKind::Qp)?, None),
             Caller::User(user) => {
                 let context = user.context();
                 let mappings = Mappings {
@@ -290,7 +292,7 @@ impl QpData {
                 };
                 let slot = context
                     .areas
-                    .take(&hw, Some(context.mmap()), SlotKind::Qp)?;
+                    .take(&live.hw, Some(context.mmap()), SlotKind::Qp)?;
                 (slot, Some(mappings))
             }
         };
@@ -343,7 +345,7 @@ impl QpData {
         let send = WorkQueue::new(caller.is_kernel(), log_sq_size)?;
         let recv = WorkQueue::new(caller.is_kernel() && rq.is_some(), log_rq_size)?;
         Ok(try_pin_init!(Self {
-            hw,
+            live,
             number,
             sq,
             rq,
@@ -403,12 +405,12 @@ impl QpData {
     }
 
     fn context(&self) -> Result<QpContext> {
-        self.hw.tables.read(self.qpn())
+        self.live.tables.read(self.qpn())
     }
 
     /// Whether software flushes what is outstanding.
     pub(crate) fn flushes(&self) -> bool {
-        self.hw.health.has_ended() || self.hw.may_flush() && self.is_in(QpState::Err)
+        self.live.health.has_ended() || self.live.may_flush() && self.is_in(QpState::Err)
     }
 
     fn verbs_state(&self) -> u32 {
@@ -436,7 +438,7 @@ impl QpData {
         let held = quiesced.filter(|quiesced| quiesced.recv_held.get() != 0);
         if let (Some(srq), Some(quiesced)) = (qp.srq(), held) {
             if srq.complete(quiesced.recv_wr_id.get()).is_none() {
-                qp.hw
+                qp.live
                     .distrust("a queue pair held a receive that is not outstanding");
             }
         }
@@ -476,11 +478,11 @@ impl QueuePair<Verbena> for QpData {
         attr: &mut QpInitAttr<'_, Verbena>,
         caller: &Caller<'_, Verbena>,
     ) -> Result {
-        let hw = &qp.hw;
-        hw.tables.ensure::<QpContext>(&hw.cmdq, qp.qpn())?;
-        hw.qps.insert(qp.qpn(), qp)?;
+        let live = &qp.live;
+        live.tables.ensure::<QpContext>(&live.cmdq, qp.qpn())?;
+        live.qps.insert(qp.qpn(), qp)?;
         qp.set_qp_num(qp.qpn());
-        hw.cmdq.give(|to| qp.command(to), &qp.lent())?;
+        live.cmdq.give(|to| qp.command(to), &qp.lent())?;
         attr.set_cap(&qp.cap);
         let known = || {
             if !qp.is_user() {
@@ -503,10 +505,10 @@ impl QueuePair<Verbena> for QpData {
             Self::move_to(qp, attr, mask)?
         };
         if let Some(quiesced) = quiesced {
-            qp.hw.drain_events(&quiesced);
+            qp.live.drain_events(&quiesced);
         }
         if qp.flushes() {
-            qp.hw.health.flush();
+            qp.live.health.flush();
         }
         Ok(())
     }
@@ -521,15 +523,15 @@ impl QueuePair<Verbena> for QpData {
     }
 
     fn destroy(qp: &Qp<Verbena>) -> Result {
-        let hw = &qp.hw;
+        let live = &qp.live;
         let request = DestroyQp {
             id: Le32::new(qp.qpn()),
             ..Default::default()
         };
-        let quiesced = hw.cmdq.take_back(&request, &qp.lent());
+        let quiesced = live.cmdq.take_back(&request, &qp.lent());
         Self::clean(qp, quiesced.as_ref(), true);
         if let Some(quiesced) = &quiesced {
-            hw.drain_events(quiesced);
+            live.drain_events(quiesced);
         }
         qp.unlink();
         Ok(())
@@ -555,7 +557,7 @@ impl QueuePair<Verbena> for QpData {
     }
 
     fn fill_res_raw(qp: &Qp<Verbena>, put: &mut dyn FnMut(&[u8]) -> Result) -> Result {
-        let _ = qp.hw.cmdq.exec(&QueryQp {
+        let _ = qp.live.cmdq.exec(&QueryQp {
             id: Le32::new(qp.qpn()),
             ..Default::default()
         });

@@ -12,6 +12,7 @@
 
 use super::{
     wq::Request,
+    Live,
     Verbena, //
 };
 use crate::{
@@ -36,15 +37,16 @@ use crate::{
         Le32,
         Le64, //
     },
-    cmdq::Lender,
+    cmdq::{
+        lent::{
+            Borrowed,
+            Lent, //
+        },
+        Lender, //
+    },
     doorbell::{
         Slot,
         SlotKind, //
-    },
-    hw::Hw,
-    lent::{
-        Borrowed,
-        Lent, //
     },
     ring::Ring, //
 };
@@ -82,22 +84,22 @@ use zerocopy::IntoBytes;
 
 /// An SRQN, given back when dropped.
 struct Srqn {
-    hw: Arc<Hw>,
+    live: Arc<Live>,
     number: u32,
 }
 
 impl Srqn {
-    fn new(hw: &Arc<Hw>) -> Result<Self> {
+    fn new(live: &Arc<Live>) -> Result<Self> {
         Ok(Self {
-            number: hw.known()?.ids.srqns.alloc()?,
-            hw: hw.clone(),
+            number: live.known()?.ids.srqns.alloc()?,
+            live: live.clone(),
         })
     }
 }
 
 impl Drop for Srqn {
     fn drop(&mut self) {
-        if let Ok(known) = self.hw.known() {
+        if let Ok(known) = self.live.known() {
             known.ids.srqns.free(self.number);
         }
     }
@@ -205,12 +207,12 @@ impl SrqData {
     }
 
     fn context(&self) -> Result<SrqContext> {
-        let hw = &self.number.hw;
-        hw.cmdq.exec(&QuerySrq {
+        let live = &self.number.live;
+        live.cmdq.exec(&QuerySrq {
             id: Le32::new(self.srqn()),
             ..Default::default()
         })?;
-        hw.tables.read(self.srqn())
+        live.tables.read(self.srqn())
     }
 
     fn new(
@@ -218,9 +220,9 @@ impl SrqData {
         attr: &SrqAttr,
         caller: &Caller<'_, Verbena>,
     ) -> Result<impl PinInit<Self, Error>> {
-        let hw = pd.device().hw.clone();
-        let caps = hw.caps()?;
-        if !hw.has(FEATURE_SRQ) {
+        let live = pd.device().live.clone();
+        let caps = live.caps()?;
+        if !live.has(FEATURE_SRQ) {
             return Err(eopnotsupp());
         }
         let most = caps.max_srq_wr.get();
@@ -238,10 +240,10 @@ impl SrqData {
         if attr.srq_limit > max_wr {
             return Err(EINVAL);
         }
-        let number = Srqn::new(&hw)?;
+        let number = Srqn::new(&live)?;
         let ring = Lent::new(
-            Ring::new(&hw.dma, caller.payer(), (max_wr as usize) << log_stride)?,
-            &hw.health,
+            Ring::new(&live.dma, caller.payer(), (max_wr as usize) << log_stride)?,
+            &live.health,
         );
         let posted = Posted::new(match caller {
             Caller::User(_) => 0,
@@ -255,11 +257,11 @@ impl SrqData {
                 for chunk in ring.chunks() {
                     chunks.push(chunk.clone(), GFP_KERNEL)?;
                 }
-                let place = context.areas.take(&hw, Some(mmap), SlotKind::Qp)?;
+                let place = context.areas.take(&live.hw, Some(mmap), SlotKind::Qp)?;
                 let mapping = mmap.insert(Memory::Chunks(chunks), Protection::ReadWrite)?;
                 (place, Some(mapping))
             }
-            Caller::Kernel => (hw.areas.take(&hw, None, SlotKind::Qp)?, None),
+            Caller::Kernel => (live.areas.take(&live.hw, None, SlotKind::Qp)?, None),
         };
         Ok(try_pin_init!(Self {
             max_wr,
@@ -320,8 +322,8 @@ impl SharedReceiveQueue<Verbena> for SrqData {
     }
 
     fn start(srq: &Srq<Verbena>, attr: &mut SrqAttr, caller: &Caller<'_, Verbena>) -> Result {
-        let hw = &srq.number.hw;
-        hw.tables.ensure::<SrqContext>(&hw.cmdq, srq.srqn())?;
+        let live = &srq.number.live;
+        live.tables.ensure::<SrqContext>(&live.cmdq, srq.srqn())?;
         srq.place.clear();
         let request = |to: &Lender| CreateSrq {
             srqn: Le32::new(srq.srqn()),
@@ -334,9 +336,9 @@ impl SharedReceiveQueue<Verbena> for SrqData {
             limit: Le32::new(attr.srq_limit),
             ..Default::default()
         };
-        hw.cmdq.give(request, &[&srq.ring as &dyn Borrowed])?;
+        live.cmdq.give(request, &[&srq.ring as &dyn Borrowed])?;
         let finish = || {
-            hw.srqs.insert(srq.srqn(), srq)?;
+            live.srqs.insert(srq.srqn(), srq)?;
             let Some(user) = caller.user() else {
                 return Ok(());
             };
@@ -367,7 +369,7 @@ impl SharedReceiveQueue<Verbena> for SrqData {
             if attr.srq_limit > srq.max_wr {
                 return Err(EINVAL);
             }
-            srq.number.hw.cmdq.exec(&ModifySrq {
+            srq.number.live.cmdq.exec(&ModifySrq {
                 srqn: Le32::new(srq.srqn()),
                 limit: Le32::new(attr.srq_limit),
                 ..Default::default()
@@ -386,15 +388,15 @@ impl SharedReceiveQueue<Verbena> for SrqData {
     }
 
     fn destroy(srq: &Srq<Verbena>) -> Result {
-        let hw = &srq.number.hw;
+        let live = &srq.number.live;
         let request = DestroySrq {
             id: Le32::new(srq.srqn()),
             ..Default::default()
         };
         // Events of this queue reach it before it goes; those that come later find nobody.
         let lent = [&srq.ring as &dyn Borrowed];
-        if let Some(quiesced) = hw.cmdq.take_back(&request, &lent) {
-            hw.drain_events(&quiesced);
+        if let Some(quiesced) = live.cmdq.take_back(&request, &lent) {
+            live.drain_events(&quiesced);
         }
         srq.unlink();
         Ok(())

@@ -15,10 +15,7 @@ use crate::{
     },
     doorbell::Areas, //
 };
-use kernel::{
-    prelude::*,
-    sync::Arc, //
-};
+use kernel::prelude::*;
 use rdma::{
     device::Device,
     mmap::MmapContext,
@@ -51,7 +48,7 @@ impl UserContext<Verbena> for UcontextData {
                 dev_info_once(dev, newest, oldest);
                 return Err(EINVAL);
             }
-            let hw: &Arc<_> = &dev.hw;
+            let hw = &dev.live.hw;
             let caps = hw.caps()?;
             let areas = KBox::pin_init(Areas::new(), GFP_KERNEL)?;
             let area = areas.first(hw, Some(mmap))?;
@@ -78,7 +75,7 @@ impl UserContext<Verbena> for UcontextData {
 
 /// Tells a process' user why its context is refused.
 fn dev_info_once(dev: &Device<Verbena>, newest: u16, oldest: u16) {
-    if dev.hw.health.refusals.may_log() {
+    if dev.live.health.refusals.may_log() {
         pr_info!(
             "a provider speaks versions {oldest} to {newest}, the module {ABI_VERSION_MIN} to {ABI_VERSION}\n"
         );

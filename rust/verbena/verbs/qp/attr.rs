@@ -50,18 +50,18 @@ use rdma::{
 impl QpData {
     /// Where the device is; a dead one has flushed everything. May sleep.
     pub(super) fn live_state(&self) -> QpState {
-        let published = self.hw.tables.read_quickly::<QpContext>(self.qpn());
+        let published = self.live.tables.read_quickly::<QpContext>(self.qpn());
         let state = match published {
             // It is being written, and may be for long: the device's thread has lost its CPU.
             Err(_) => self.ask_state(),
             Ok(context) => context.attr.qp_state,
         };
-        if self.hw.health.is_dead() {
+        if self.live.health.is_dead() {
             return QpState::Err;
         }
         QpState::from_raw(state.into()).unwrap_or_else(|| {
             // A kernel user cannot bear that its queue pair does not go to ERR.
-            self.hw
+            self.live
                 .health
                 .declare_dead(Cause::Protocol("it publishes an unknown state"));
             QpState::Err
@@ -74,7 +74,7 @@ impl QpData {
             id: Le32::new(self.qpn()),
             ..Default::default()
         };
-        self.hw
+        self.live
             .exec_destroy(&request)
             .map_or(0, |queried| queried.qp_state)
     }
@@ -86,15 +86,15 @@ impl QpData {
         attr: &QpAttr,
         mask: QpAttrMask,
     ) -> Result<Option<Quiesced>> {
-        let hw = &qp.hw;
+        let live = &qp.live;
         if mask.without(QpAttrMask::STANDARD) != QpAttrMask::empty() {
             return Err(eopnotsupp());
         }
-        let live = qp.live_state();
+        let actual = qp.live_state();
         let from = if mask.contains(QpAttrMask::CUR_STATE) {
             attr.cur_state()?
         } else {
-            live
+            actual
         };
         let to = if mask.contains(QpAttrMask::STATE) {
             attr.state()?
@@ -102,7 +102,7 @@ impl QpData {
             from
         };
         let qp_type = qp.qp_type().ok_or(EINVAL)?;
-        if from != live || !modify_is_ok(from, to, qp_type, mask) {
+        if from != actual || !modify_is_ok(from, to, qp_type, mask) {
             return Err(EINVAL);
         }
         if mask.contains(QpAttrMask::PORT) && attr.port_num() != 1 {
@@ -128,9 +128,9 @@ impl QpData {
         }
         let quiesced = if !qp.is_user() && matches!(to, QpState::Err | QpState::Reset) {
             // Always allowed; and the kernel's way of letting go of its buffers.
-            hw.exec_destroy(&request)
+            live.exec_destroy(&request)
         } else {
-            Some(hw.exec_unless_dead(&request)?)
+            Some(live.exec_unless_dead(&request)?)
         };
         if mask.contains(QpAttrMask::QKEY) {
             qp.qkey.store(attr.qkey(), Relaxed);
@@ -152,9 +152,9 @@ impl QpData {
 
     /// What `query` tells.
     pub(super) fn tell(qp: &Qp<Verbena>, attr: &mut QpAttr, init: &mut QpInitReply) -> Result {
-        let hw = &qp.hw;
-        if !hw.health.is_dead() {
-            hw.exec_unless_dead(&QueryQp {
+        let live = &qp.live;
+        if !live.health.is_dead() {
+            live.exec_unless_dead(&QueryQp {
                 id: Le32::new(qp.qpn()),
                 ..Default::default()
             })?;

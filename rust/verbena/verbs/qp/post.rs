@@ -81,7 +81,7 @@ impl QpData {
         }
         drop(queue);
         if self.flushes() {
-            self.hw.health.flush();
+            self.live.health.flush();
         }
         result
     }
@@ -114,7 +114,7 @@ impl QpData {
         }
         drop(queue);
         if self.flushes() {
-            self.hw.health.flush();
+            self.live.health.flush();
         }
         result
     }

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! One life of the device: from reset to reset.
+
+use crate::{
+    eq::Listener,
+    health::Cause,
+    hw::{
+        Hw,
+        Parts, //
+    },
+    pulse::Pulse,
+    undertaker::Undertaker,
+    verbs::Live, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use rdma::{
+    base::work::Wake,
+    new_work, //
+};
+
+/// Ends a life when it is dropped.
+pub(crate) struct Life {
+    pub(crate) live: Arc<Live>,
+    pulse: Option<Arc<Pulse>>,
+}
+
+impl Life {
+    /// Brings the device up. When it dies, `recovery` is woken.
+    pub(crate) fn begin(parts: &Parts, recovery: Arc<dyn Wake>) -> Result<Self> {
+        let hw = Hw::new(parts)?;
+        let live = Live::new(&hw).inspect_err(|_| end(&hw))?;
+        // From here on a failure shuts down again, by the drop of `life`.
+        let mut life = Self { live, pulse: None };
+        let live = &life.live;
+        let undertaker = Arc::new(Undertaker::new(live.clone(), recovery), GFP_KERNEL)?;
+        let undertaker = Arc::new(new_work!(undertaker, &parts.burials)?, GFP_KERNEL)?;
+        hw.health.set_undertaker(Some(undertaker));
+        let to: Arc<dyn Listener> = live.clone();
+        let asynchronous = live.events.prepare(&hw, parts, &to)?;
+        hw.start()?;
+        live.events.start(&hw, parts, asynchronous, &to)?;
+        life.pulse = Some(Pulse::start(live)?);
+        Ok(life)
+    }
+}
+
+/// Ends the life of hardware that nobody uses any more.
+fn end(hw: &Hw) {
+    hw.health.declare_dead(Cause::Unbind);
+    hw.silence();
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        let live = &self.live;
+        // The areas are the last that need commands, but for the event queues.
+        live.areas.clear();
+        if !live.health.is_dead() {
+            live.events.end(live);
+        }
+        end(live);
+        // The works and the interrupt handlers hold the device, and the device them.
+        live.health.set_undertaker(None);
+        if let Some(pulse) = &self.pulse {
+            pulse.stop();
+        }
+        live.events.stop();
+        let abandoned = live.health.total_abandoned();
+        if abandoned != 0 {
+            dev_err!(
+                live.pdev,
+                "{abandoned} bytes are left to the device for ever\n"
+            );
+        }
+    }
+}
