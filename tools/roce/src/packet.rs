@@ -119,6 +119,9 @@ pub enum Kind {
     },
     /// Atomic response, with the value before the operation.
     AtomicResponse(Aeth, u64),
+    /// A request whose operation is reserved or not served: the lower five bits of its opcode. Nothing behind its BTH has a
+    /// meaning, so it has no payload.
+    Unknown(u8),
 }
 
 impl Kind {

@@ -257,6 +257,10 @@ impl Responder {
             Kind::Write { reth, imm } => self.write_parts(core, host, packet, reth, imm),
             Kind::ReadRequest(reth) => self.read(core, host, &packet, reth),
             Kind::Atomic { addr, rkey, op } => self.atomic(core, host, &packet, addr, rkey, op),
+            // Reserved or not supported: an invalid request (IBTA 9.7.4.1, 9.9.3 class C).
+            Kind::Unknown(_) => {
+                Err(self.refuse_request(core, host, packet.psn, Syndrome::RequestOpcode))
+            }
             Kind::ReadResponse(_) | Kind::Ack(_) | Kind::AtomicResponse(..) => return None,
         };
         match result {

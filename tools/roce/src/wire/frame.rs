@@ -4,7 +4,7 @@
 
 use super::{bth, deth, ethernet, extensions, icrc, imm_dt, ipv4, ipv6, opcode, udp, vlan};
 use super::{put, split, Malformed, Path};
-use crate::packet::{Datagram, Packet, Payload};
+use crate::packet::{Datagram, Kind, Packet, Payload, Transport};
 use crate::pool::Pool;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -160,6 +160,9 @@ fn split_icrc(bytes: &[u8]) -> Result<(&[u8], &[u8; icrc::LEN]), Malformed> {
 
 fn parse_transport(view: bth::View<'_>) -> Result<(Packet, Option<Datagram>, &[u8]), Malformed> {
     let bth = bth::Repr::parse(view)?;
+    if opcode::is_refused(bth.opcode) {
+        return Ok((refused(bth, view.payload())?, None, &[]));
+    }
     let (service, row) = opcode::lookup(bth.opcode).ok_or(Malformed::Opcode)?;
     let transport = service.transport.ok_or(Malformed::Opcode)?;
     let mut headers = extensions::Repr::default();
@@ -175,25 +178,48 @@ fn parse_transport(view: bth::View<'_>) -> Result<(Packet, Option<Datagram>, &[u
         return Err(Malformed::Length);
     }
     let packet = Packet {
-        transport,
-        kind,
         first: row.first,
         last: row.last,
-        solicited: bth.solicited,
-        ack_req: bth.ack_req,
-        pkey: bth.pkey,
-        dst_qpn: bth.dest_qpn,
         src_qpn: headers.deth.map_or(0, |deth| deth.src_qpn),
-        psn: bth.psn,
-        psns: 1,
-        datagram: None,
-        payload: Payload::None,
+        ..packet(bth, transport, kind)
     };
     let datagram = headers.deth.map(|deth| Datagram {
         qkey: deth.qkey,
         ..Datagram::default()
     });
     Ok((packet, datagram, rest.get(..length).unwrap_or(&[])))
+}
+
+/// A packet of one message with what its BTH says.
+fn packet(bth: bth::Repr, transport: Transport, kind: Kind) -> Packet {
+    Packet {
+        transport,
+        kind,
+        first: true,
+        last: true,
+        solicited: bth.solicited,
+        ack_req: bth.ack_req,
+        pkey: bth.pkey,
+        dst_qpn: bth.dest_qpn,
+        src_qpn: 0,
+        psn: bth.psn,
+        psns: 1,
+        datagram: None,
+        payload: Payload::None,
+    }
+}
+
+/// A packet that its responder will refuse. Which headers it has is not known, so only their length with the payload is
+/// checked.
+fn refused(bth: bth::Repr, rest: &[u8]) -> Result<Packet, Malformed> {
+    if rest.len() % 4 != 0
+        || rest.len() < usize::from(bth.pad)
+        || rest.len() > extensions::MAX_LEN + MAX_PAYLOAD
+    {
+        return Err(Malformed::Length);
+    }
+    let kind = Kind::Unknown(bth.opcode & opcode::OPERATION);
+    Ok(packet(bth, Transport::Rc, kind))
 }
 
 /// Appends the frame of a single packet to `out`. `fill` writes the payload, of `packet.payload.len()` bytes, into its

@@ -274,6 +274,12 @@ pub fn is_served(opcode: u8) -> bool {
     })
 }
 
+/// Whether an opcode is one of reliable connections whose operation is reserved or not served. Such a packet has its place
+/// in the sequence and is refused by the responder (IBTA 9.7.4.1); of any other service it is dropped.
+pub fn is_refused(opcode: u8) -> bool {
+    opcode & !OPERATION == service::RC && !is_served(opcode)
+}
+
 /// The opcode of a single packet.
 pub fn of(packet: &Packet) -> u8 {
     let service = match packet.transport {
@@ -311,6 +317,7 @@ pub fn of(packet: &Packet) -> u8 {
             },
             Kind::Ack(_) => op::ACKNOWLEDGE,
             Kind::AtomicResponse(..) => op::ATOMIC_ACKNOWLEDGE,
+            Kind::Unknown(operation) => operation & OPERATION,
             Kind::Atomic {
                 op: AtomicOp::CompareSwap { .. },
                 ..
@@ -360,6 +367,15 @@ mod tests {
         ] {
             assert!(!is_served(opcode), "{opcode:#x}");
         }
+    }
+
+    #[test]
+    fn of_reliable_connections_what_is_not_served_is_refused() {
+        let refused: Vec<u8> = (0..=0xff).filter(|opcode| is_refused(*opcode)).collect();
+        assert_eq!(
+            refused,
+            [0x15, 0x18, 0x19, 0x1a, 0x1b, 0x1c, 0x1d, 0x1e, 0x1f]
+        );
     }
 
     #[test]

@@ -335,6 +335,11 @@ proptest! {
         let crc = icrc::compute(&bytes[ip..end]);
         bytes[end..].copy_from_slice(&crc);
         match frame::parse(&bytes) {
+            // Of what its responder refuses nothing but the BTH is kept.
+            Ok(frame) if matches!(frame.packet.kind, Kind::Unknown(_)) => {
+                prop_assert!(opcode::is_refused(opcode));
+                prop_assert_eq!(frame.packet.opcode(), opcode);
+            }
             // What was accepted can be sent again, and is the same to the bit but for what is reserved.
             Ok(frame) => prop_assert_eq!(emitted(&frame.path, &frame.packet).len(), bytes.len()),
             Err(error) => {

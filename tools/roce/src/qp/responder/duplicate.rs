@@ -60,7 +60,7 @@ impl Responder {
                 })?;
                 self.answer_again(core, again);
             }
-            Kind::ReadResponse(_) | Kind::Ack(_) | Kind::AtomicResponse(..) => {}
+            Kind::Unknown(_) | Kind::ReadResponse(_) | Kind::Ack(_) | Kind::AtomicResponse(..) => {}
         }
         None
     }

@@ -3,9 +3,10 @@
 //! The reliable responder: what is checked, and in which order (IBTA 9.7.4.1).
 
 use super::by_hand::*;
-use crate::host::{EventType, WcStatus::*};
+use crate::host::{EventType, Syndrome, WcStatus::*};
 use crate::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Reth, SendTail};
 use crate::testing::{Buffer, Pair, Setup, Side::*};
+use crate::wire::opcode::op;
 use crate::QpState;
 use std::vec;
 use std::vec::Vec;
@@ -40,6 +41,41 @@ fn a_request_with_another_pkey_is_silently_dropped() {
     assert_eq!(p.qps[0].counters().dropped_pkey, 1);
     assert_eq!(p.world.bytes(word), [0; 8]);
     assert!(is_ack(&ask(&mut p, request(write(word), 0, &[1; 8])), 0));
+}
+
+#[test]
+fn an_unknown_opcode_is_an_invalid_request() {
+    for code in [0x15, 0x18, 0x1f, op::FLUSH, op::ATOMIC_WRITE] {
+        let mut p = rc();
+        let word = p.zeros(A, 8);
+        p.post_recv(A, 1, &[word.sge()]);
+        // Ahead of the PSN expected it is out of sequence as anything is.
+        let got = ask(&mut p, request(Kind::Unknown(code), 1, &[]));
+        assert!(is_nak(&got, 0, NakCode::Sequence), "{code:#x}");
+        assert!(is_ack(&ask(&mut p, request(write(word), 0, &[1; 8])), 0));
+        // Behind it, it is a duplicate of what it cannot be.
+        assert!(ask(&mut p, request(Kind::Unknown(code), 0, &[])).is_empty());
+        assert_eq!(p.state(A), QpState::Rts, "{code:#x}");
+        let got = ask(&mut p, request(Kind::Unknown(code), 1, &[]));
+        assert!(is_nak(&got, 1, InvalidRequest), "{code:#x}");
+        assert_eq!(p.state(A), QpState::Err, "{code:#x}");
+        assert_eq!(p.qps[0].snapshot().syndrome, Some(Syndrome::RequestOpcode));
+        assert_eq!(p.events(A), [EventType::QpReqErr], "{code:#x}");
+        assert_eq!(p.statuses(A), [(1, WrFlushErr)], "{code:#x}");
+    }
+}
+
+#[test]
+fn an_unknown_opcode_within_a_send_completes_its_receive_in_error() {
+    let mut p = rc();
+    let far = p.zeros(A, 1024);
+    p.post_recv(A, 1, &[far.sge()]);
+    put(&mut p, part(true, false, request(SEND, 0, &[1; 256])));
+    answers(&mut p);
+    let got = ask(&mut p, request(Kind::Unknown(0x1f), 1, &[]));
+    assert!(is_nak(&got, 1, InvalidRequest));
+    assert_eq!(p.statuses(A), [(1, LocQpOpErr)]);
+    assert!(p.events(A).is_empty());
 }
 
 /// A message to be in the middle of.

@@ -12,8 +12,8 @@ use crate::host::{
     AtomicOp, CopyFault, DatagramDest, EventType, SendWqe, Sge, Syndrome, Target, WcStatus,
     WqeError, WqeOpcode,
 };
-use crate::packet::{Aeth, AethSyndrome, Datagram, NakCode, Packet, Payload, Reth, Transport};
-use crate::wire::opcode::{self, Header};
+use crate::packet::{Aeth, AethSyndrome, Datagram, Kind, NakCode, Packet, Payload, Reth, Transport};
+use crate::wire::opcode::{self, op, Header};
 use crate::wire::{
     atomic_ack_eth, atomic_eth, deth, extensions, frame, ieth, imm_dt, ipv4_to_gid, Path,
 };
@@ -652,7 +652,10 @@ impl Lab {
             QpType::Uc => code & 0x1f | 0x20,
             QpType::Ud | QpType::Gsi => code & 0x1f | 0x60,
         };
-        let Some((service, row)) = opcode::lookup(code) else {
+        // Of what is refused for its opcode nothing else counts.
+        let refused = opcode::is_refused(code);
+        let shape = if refused { op::ACKNOWLEDGE } else { code };
+        let Some((service, row)) = opcode::lookup(shape) else {
             return;
         };
         let Some(transport) = service.transport else {
@@ -689,9 +692,12 @@ impl Lab {
                 Header::Xrceth | Header::Feth => return,
             }
         }
-        let Ok(kind) = headers.kind(row) else {
+        let Ok(mut kind) = headers.kind(row) else {
             return;
         };
+        if refused {
+            kind = Kind::Unknown(code);
+        }
         let snapshot = self.qps[node].snapshot();
         let near = if kind.is_request() {
             snapshot.expected_psn

@@ -359,7 +359,11 @@ fn what_contradicts_itself_is_refused() {
     // An RDMA WRITE ONLY of 5 bytes: 12 of BTH, 16 of RETH, 3 of padding.
     let cases: [(Change, Malformed); 9] = [
         (|bytes| bytes[1] |= 0x01, Malformed::TransportVersion),
-        (|bytes| bytes[0] = 0x15, Malformed::Opcode),
+        // The same of a service that has no such operation.
+        (
+            |bytes| bytes[0] = opcode::service::UC | 0x15,
+            Malformed::Opcode,
+        ),
         (|bytes| bytes[0] = opcode::CNP, Malformed::Opcode),
         (|bytes| bytes.truncate(11), Malformed::Truncated),
         (|bytes| bytes.truncate(27), Malformed::Truncated),
@@ -387,6 +391,34 @@ fn what_contradicts_itself_is_refused() {
         bytes[1] &= !0x30;
     });
     assert!(header_only.is_ok());
+}
+
+#[test]
+fn what_a_reliable_responder_refuses_is_a_packet_without_payload() {
+    for code in [
+        0x15,
+        0x18,
+        opcode::op::FLUSH,
+        opcode::op::ATOMIC_WRITE,
+        0x1f,
+    ] {
+        let good = resealed(|_| {}).unwrap().packet;
+        let packet = resealed(|bytes| bytes[0] = code).unwrap().packet;
+        assert_eq!(packet.kind, Kind::Unknown(code));
+        assert_eq!((packet.opcode(), packet.psn), (code, good.psn));
+        assert!(packet.payload.is_empty() && packet.kind.is_request());
+        assert_eq!(packet.transport, Transport::Rc);
+    }
+    let uneven = resealed(|bytes| {
+        bytes[0] = 0x18;
+        bytes.truncate(30);
+    });
+    assert_eq!(uneven.unwrap_err(), Malformed::Length);
+    let long = resealed(|bytes| {
+        bytes[0] = 0x18;
+        bytes.resize(12 + 28 + 4096 + 4, 0);
+    });
+    assert_eq!(long.unwrap_err(), Malformed::Length);
 }
 
 #[test]
