@@ -107,6 +107,7 @@ impl Device {
     fn parse_frame<M: GuestMemory>(&mut self, mem: &M, bytes: Rc<Vec<u8>>) {
         match frame::parse_in(&bytes, &mut self.shared.pool) {
             Ok(frame) => self.hand_over(mem, &frame.path, frame.packet),
+            Err(Malformed::Cnp) => self.shared.own_counters.rx_cnps += 1,
             Err(Malformed::Icrc) => self.shared.counters.add(Counter::RxIcrcErrors, 1),
             Err(_) => self.shared.counters.add(Counter::RxMalformed, 1),
         }

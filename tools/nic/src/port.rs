@@ -8,6 +8,10 @@ use verbena_abi::ctx::AddressVector;
 use verbena_roce::wire::Path;
 use verbena_roce::Packet;
 
+/// The ECN bits of a traffic class. Without congestion management they are 0, "not ECT", whatever the address vector says
+/// (CA17-5, CA17-14): a router that marked a packet of ours would not be heard.
+const ECN: u8 = 0x03;
+
 /// An entry of the GID table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gid {
@@ -97,7 +101,7 @@ impl Port {
             // One port for each queue pair, so that a network with several ways keeps its packets in order.
             udp_sport: 0xc000 | (qpn ^ (qpn >> 14)) as u16 & 0x3fff,
             flow_label: av.flow_label.get() & 0xf_ffff,
-            traffic_class: av.traffic_class,
+            traffic_class: av.traffic_class & !ECN,
             hop_limit: if av.hop_limit == 0 { 64 } else { av.hop_limit },
             sl: av.sl,
         })

@@ -36,6 +36,20 @@ pub(crate) const FLUSHED_EVENTS: u32 = 1024;
 #[derive(Clone, Debug, Default)]
 pub struct Counters([u64; 30]);
 
+/// Counters that the driver is not told: its reply has no room for more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnCounters {
+    /// Congestion notifications (CNPs) received, on which nothing is done.
+    pub rx_cnps: u64,
+}
+
+impl OwnCounters {
+    /// Names and values.
+    pub fn each(&self) -> [(&'static str, u64); 1] {
+        [("rx_cnps", self.rx_cnps)]
+    }
+}
+
 impl Counters {
     /// Adds to one.
     #[inline]
@@ -112,6 +126,8 @@ pub struct Shared {
     pub port: Port,
     /// Counters.
     pub counters: Counters,
+    /// Those of them that the driver is not told.
+    pub own_counters: OwnCounters,
     /// Vectors to raise.
     pub interrupts: u32,
     /// Packets that were sent and not delivered yet.
@@ -148,6 +164,7 @@ impl Shared {
             mrs: Slots::new(config::MAX_MR),
             port,
             counters: Counters::default(),
+            own_counters: OwnCounters::default(),
             interrupts: 0,
             outgoing: VecDeque::new(),
             pool: Pool::default(),

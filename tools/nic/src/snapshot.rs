@@ -7,7 +7,7 @@
 //! object is shown as it was when its portion was taken.
 
 use crate::device::Device;
-use crate::shared::Counters;
+use crate::shared::{Counters, OwnCounters};
 use crate::slots::Slots;
 use verbena_abi::cmd::QpType;
 use verbena_abi::ctx::{
@@ -241,6 +241,11 @@ impl Device {
             self.survey = Some(survey);
         }
         stats
+    }
+
+    /// The counters that the driver is not told.
+    pub fn own_counters(&self) -> OwnCounters {
+        self.shared.own_counters
     }
 
     /// All counters at once, however long that takes.

@@ -17,6 +17,7 @@ use std::time::Duration;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::{regs, ABI_VERSION};
+use verbena_device::shared::OwnCounters;
 use verbena_device::Cursor;
 
 /// The longest request.
@@ -117,8 +118,10 @@ fn name(counter: Counter) -> &'static str {
 fn stats(shared: &Shared) -> Result<Value, String> {
     let values = ask(shared, Question::Stats)?;
     let mut stats = Map::new();
-    for (&counter, value) in Counter::ALL.iter().zip(values) {
-        stats.insert(name(counter).into(), value.into());
+    let told = Counter::ALL.iter().map(|&counter| name(counter));
+    let own = OwnCounters::default().each().map(|(name, _)| name);
+    for (name, value) in told.chain(own).zip(values) {
+        stats.insert(name.into(), value.into());
     }
     let counts = &shared.counts;
     let own: [(&str, &AtomicU64); 6] = [
@@ -245,7 +248,7 @@ mod tests {
             let shared = shared.clone();
             move || loop {
                 if let Some(Question::Stats(to)) = shared.mail(0, true).question {
-                    to.send((0..Counter::ALL.len() as u64).collect()).unwrap();
+                    to.send((0..=Counter::ALL.len() as u64).collect()).unwrap();
                     return;
                 }
                 shared.park(PATIENCE);
@@ -254,6 +257,7 @@ mod tests {
         let reply = answer(b"{\"command\":\"stats\"}", &shared);
         assert_eq!(reply["stats"]["rx_packets"], 1);
         assert_eq!(reply["stats"]["posts"], Counter::Posts as u8);
+        assert_eq!(reply["stats"]["rx_cnps"], Counter::ALL.len());
         engine.join().unwrap();
     }
 }

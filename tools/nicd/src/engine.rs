@@ -322,7 +322,11 @@ impl Engine {
             return false;
         };
         match self.guarded(&ram, Device::survey) {
-            Some(Some(stats)) => drop(asker.send(stats.to_vec())),
+            Some(Some(stats)) => {
+                let own = self.device.own_counters().each();
+                let values = own.map(|(_, value)| value);
+                drop(asker.send(stats.into_iter().chain(values).collect()));
+            }
             Some(None) => self.asker = Some(asker),
             None => {}
         }

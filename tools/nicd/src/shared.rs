@@ -39,7 +39,7 @@ const RING_WORDS: usize = regs::NUM_UARS as usize / 64;
 
 /// What the control socket asks.
 pub enum Question {
-    /// The counters.
+    /// The counters: those of `stats::Counter`, then the device's own.
     Stats(mpsc::Sender<Vec<u64>>),
     /// Some contexts, from this place on.
     Contexts(Cursor, mpsc::Sender<Portion>),

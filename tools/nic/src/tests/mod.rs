@@ -10,6 +10,7 @@ mod errors;
 mod hostile_guest;
 mod load;
 mod objects;
+mod port;
 mod slices;
 mod srq_ud;
 

@@ -163,6 +163,13 @@ fn parse_transport(view: bth::View<'_>) -> Result<(Packet, Option<Datagram>, &[u
     if opcode::is_refused(bth.opcode) {
         return Ok((refused(bth, view.payload())?, None, &[]));
     }
+    if bth.opcode == opcode::CNP {
+        // 16 reserved bytes follow (A17.9.3).
+        return Err(match view.payload().len() {
+            opcode::CNP_PAYLOAD => Malformed::Cnp,
+            _ => Malformed::Length,
+        });
+    }
     let (service, row) = opcode::lookup(bth.opcode).ok_or(Malformed::Opcode)?;
     let transport = service.transport.ok_or(Malformed::Opcode)?;
     let mut headers = extensions::Repr::default();

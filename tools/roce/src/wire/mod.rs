@@ -57,6 +57,8 @@ pub enum Malformed {
     TransportVersion,
     /// The BTH has an opcode that is not served.
     Opcode,
+    /// It is a congestion notification (CNP), on which no queue pair acts.
+    Cnp,
     /// An AETH has a reserved syndrome.
     Syndrome,
     /// The invariant CRC is wrong.

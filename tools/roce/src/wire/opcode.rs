@@ -56,6 +56,9 @@ pub mod service {
 /// The congestion notification packet, an opcode on its own.
 pub const CNP: u8 = service::CNP | 0x01;
 
+/// Bytes between its BTH and its ICRC.
+pub const CNP_PAYLOAD: usize = 16;
+
 /// Bits of the operation.
 pub const OPERATION: u8 = 0x1f;
 

@@ -343,7 +343,7 @@ proptest! {
             // What was accepted can be sent again, and is the same to the bit but for what is reserved.
             Ok(frame) => prop_assert_eq!(emitted(&frame.path, &frame.packet).len(), bytes.len()),
             Err(error) => {
-                let expected = matches!(error, Malformed::Opcode | Malformed::Length | Malformed::Truncated | Malformed::Syndrome);
+                let expected = matches!(error, Malformed::Opcode | Malformed::Cnp | Malformed::Length | Malformed::Truncated | Malformed::Syndrome);
                 prop_assert!(expected, "{:?}", error);
                 prop_assert!(error != Malformed::Opcode || !opcode::is_served(opcode));
             }

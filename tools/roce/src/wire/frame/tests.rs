@@ -364,7 +364,7 @@ fn what_contradicts_itself_is_refused() {
             |bytes| bytes[0] = opcode::service::UC | 0x15,
             Malformed::Opcode,
         ),
-        (|bytes| bytes[0] = opcode::CNP, Malformed::Opcode),
+        (|bytes| bytes[0] = opcode::CNP, Malformed::Length),
         (|bytes| bytes.truncate(11), Malformed::Truncated),
         (|bytes| bytes.truncate(27), Malformed::Truncated),
         // Padding without a payload.
@@ -419,6 +419,17 @@ fn what_a_reliable_responder_refuses_is_a_packet_without_payload() {
         bytes.resize(12 + 28 + 4096 + 4, 0);
     });
     assert_eq!(long.unwrap_err(), Malformed::Length);
+}
+
+#[test]
+fn a_congestion_notification_is_told_from_what_is_malformed() {
+    let cnp = resealed(|bytes| {
+        bytes[0] = opcode::CNP;
+        bytes[1] = 0;
+        bytes.truncate(12);
+        bytes.resize(12 + opcode::CNP_PAYLOAD, 0);
+    });
+    assert_eq!(cnp.unwrap_err(), Malformed::Cnp);
 }
 
 #[test]
