@@ -26,6 +26,11 @@ impl Device {
             return;
         }
         for packet in out.packet.split(out.mtu) {
+            // The wire would not carry it either: the queue pair finds that its retries are exceeded.
+            if !out.local && self.shared.port.is_over_mtu(&packet) {
+                self.shared.own_counters.tx_over_mtu += 1;
+                continue;
+            }
             let Some(bytes) = self.frame(mem, &out.path, &packet) else {
                 return;
             };

@@ -84,6 +84,11 @@ impl Port {
         self.gids.get(index as usize)?.as_ref()
     }
 
+    /// Whether a packet is too long for the port: the MTU of its path was the port's, which has shrunk since.
+    pub fn is_over_mtu(&self, packet: &Packet) -> bool {
+        packet.payload.len() > 128 << self.mtu
+    }
+
     /// Whether a GID is the port's own.
     pub fn is_own(&self, gid: &[u8; 16]) -> bool {
         self.own.contains(gid)

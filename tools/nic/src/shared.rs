@@ -41,12 +41,14 @@ pub struct Counters([u64; 30]);
 pub struct OwnCounters {
     /// Congestion notifications (CNPs) received, on which nothing is done.
     pub rx_cnps: u64,
+    /// Packets that did not leave, since the port's MTU is below that of their path by now.
+    pub tx_over_mtu: u64,
 }
 
 impl OwnCounters {
     /// Names and values.
-    pub fn each(&self) -> [(&'static str, u64); 1] {
-        [("rx_cnps", self.rx_cnps)]
+    pub fn each(&self) -> [(&'static str, u64); 2] {
+        [("rx_cnps", self.rx_cnps), ("tx_over_mtu", self.tx_over_mtu)]
     }
 }
 

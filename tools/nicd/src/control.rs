@@ -248,7 +248,7 @@ mod tests {
             let shared = shared.clone();
             move || loop {
                 if let Some(Question::Stats(to)) = shared.mail(0, true).question {
-                    to.send((0..=Counter::ALL.len() as u64).collect()).unwrap();
+                    to.send((0..2 + Counter::ALL.len() as u64).collect()).unwrap();
                     return;
                 }
                 shared.park(PATIENCE);
@@ -258,6 +258,7 @@ mod tests {
         assert_eq!(reply["stats"]["rx_packets"], 1);
         assert_eq!(reply["stats"]["posts"], Counter::Posts as u8);
         assert_eq!(reply["stats"]["rx_cnps"], Counter::ALL.len());
+        assert_eq!(reply["stats"]["tx_over_mtu"], Counter::ALL.len() + 1);
         engine.join().unwrap();
     }
 }

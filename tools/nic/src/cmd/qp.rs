@@ -202,6 +202,10 @@ impl Device {
             self.check_queues(create.send_cqn.get(), create.recv_cqn.get())?;
         }
         let mask = request.mask.get();
+        // Its packets would never leave the port (IBTA 11.2.5.2: the path's MTU is at most the port's).
+        if mask & qp_mask::PATH_MTU != 0 && request.attr.path_mtu > self.shared.port.mtu {
+            return Err(ATTRIBUTE);
+        }
         let (mut attr, mut av, mut path) = (qp.env.attr, qp.env.av, qp.env.path);
         if to == QpState::Reset {
             (attr, av, path) = Default::default();

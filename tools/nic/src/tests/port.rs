@@ -4,7 +4,11 @@
 
 use crate::mock::{CqHandle, Driver, QpHandle, SendWr};
 use std::rc::Rc;
+use verbena_abi::cmd::{CmdStatus, SetPort};
+use verbena_abi::cqe::WcStatus;
+use verbena_abi::ctx::{qp_mask as m, QpAttr, QpState};
 use verbena_abi::stats::Counter;
+use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
 use verbena_roce::packet::{Aeth, AethSyndrome, Kind, Packet, Payload, Transport};
 use verbena_roce::wire::{frame, icrc, ipv4_to_gid, opcode, Path};
@@ -80,4 +84,60 @@ fn a_congestion_notification_is_counted_as_one() {
     d.device.receive_frame(&d.ram, &bytes, d.now);
     assert_eq!(d.device.own_counters().rx_cnps, 1);
     assert_eq!(d.device.stats()[Counter::RxMalformed as usize], 0);
+}
+
+fn set_mtu(d: &mut Driver, mtu: u8) {
+    d.must(&SetPort {
+        up: 1,
+        mtu,
+        ..Default::default()
+    });
+}
+
+#[test]
+fn a_path_mtu_over_the_ports_is_refused() {
+    let mut d = Driver::new();
+    let cq = d.create_cq(6);
+    let qp = d.create_qp(&cq, &cq);
+    d.to_init(qp.qpn).unwrap();
+    set_mtu(&mut d, 2);
+    // The driver's usual path MTU is 3.
+    let refused = d.to_rtr(qp.qpn, 77, Driver::path(0, 8)).unwrap_err();
+    assert_eq!(refused.status, CmdStatus::Invalid);
+    assert_eq!(refused.syndrome, Syndrome::CmdAttribute);
+    assert_eq!(d.query_qp(qp.qpn).attr.qp_state, QpState::Init.to_raw());
+    set_mtu(&mut d, 3);
+    d.to_rtr(qp.qpn, 77, Driver::path(0, 8)).unwrap();
+    // It may shrink below what is in use: other attributes still change.
+    set_mtu(&mut d, 1);
+    d.to_rts(qp.qpn).unwrap();
+    let attr = QpAttr {
+        min_rnr_timer: 9,
+        ..Default::default()
+    };
+    d.modify(qp.qpn, m::MIN_RNR_TIMER, attr).unwrap();
+}
+
+#[test]
+fn what_the_port_does_not_carry_any_more_does_not_leave() {
+    let (mut d, mut qp, mut cq) = far(0);
+    let (at, key) = d.region(2048, 1);
+    let write = |id, length| SendWr::new(WqeOpcode::RdmaWrite, id, &[(at, length, key)]);
+    d.post_send(&mut qp, &write(1, 1024));
+    assert_eq!(frames(&mut d).len(), 1);
+    set_mtu(&mut d, 2);
+    d.post_send(&mut qp, &write(2, 1024));
+    d.post_send(&mut qp, &write(3, 512));
+    let sizes = |all: Vec<Rc<Vec<u8>>>| -> Vec<u32> {
+        let size = |bytes: &Rc<Vec<u8>>| frame::parse(bytes).unwrap().packet.payload.len();
+        all.iter().map(size).collect()
+    };
+    assert_eq!(sizes(frames(&mut d)), [512]);
+    assert_eq!(d.device.own_counters().tx_over_mtu, 1);
+    // As to a peer behind a wire that drops it.
+    d.pass(3_000_000_000);
+    let done = d.poll(&mut cq).unwrap();
+    assert_eq!(done.status(), WcStatus::RetryExcErr);
+    let lost = std::iter::from_fn(|| d.device.next_frame()).collect();
+    assert!(sizes(lost).into_iter().all(|size| size <= 512));
 }

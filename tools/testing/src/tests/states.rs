@@ -217,6 +217,19 @@ fn wrong_values(rig: &Rig) -> TestResult {
         state::INIT,
         "path MTU 6",
     )?;
+    let active = rig.ctx.query_port(1)?.active_mtu;
+    if active < 5 {
+        refused(
+            &e.qp,
+            &QpAttr {
+                path_mtu: active + 1,
+                ..good
+            },
+            m,
+            state::INIT,
+            "a path MTU over the port's",
+        )?;
+    }
     refused(
         &e.qp,
         &QpAttr {
