@@ -340,7 +340,10 @@ impl Responder {
         if core.attr.access_flags & access == 0 {
             return Err(self.refuse_request(core, host, packet.psn, Syndrome::OperationDisabled));
         }
-        // Answers to duplicates do not count: their request was counted when it came first.
+        // One more than was agreed on ends the connection: "too many RDMA READ or ATOMIC requests" is an invalid request of
+        // class C (IBTA 9.7.4.1, 9.9.3), at the requester the "insufficient buffering" of 11.6.2. A requester that keeps to
+        // its own count never meets it: to it, a request is outstanding until the last response has come, which was sent
+        // before that. Answers to duplicates do not count: their request was counted when it came first.
         let waiting = self.answers.iter().filter(|answer| !answer.again).count();
         if waiting >= usize::from(core.attr.max_dest_rd_atomic) {
             return Err(self.refuse_request(core, host, packet.psn, Syndrome::TooManyReads));
