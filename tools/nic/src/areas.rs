@@ -215,7 +215,7 @@ impl Device {
             return in_error;
         }
         qp.env.sq_pi = producer;
-        qp.transport.handle_posts(producer);
+        qp.transport.handle_posts(self.shared.now, producer);
         true
     }
 }

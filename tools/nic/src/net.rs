@@ -79,9 +79,9 @@ impl Device {
     }
 
     fn source_fault<M: GuestMemory>(&mut self, mem: &M, packet: &Packet, cause: Syndrome) {
-        let qpn = packet.src_qpn;
+        let (now, qpn) = (self.shared.now, packet.src_qpn);
         self.with_qp(mem, qpn, |transport, host| {
-            transport.handle_source_fault(host, packet, cause);
+            transport.handle_source_fault(host, now, packet, cause);
         });
         self.make_ready(qpn);
     }

@@ -89,8 +89,9 @@ impl Device {
 
     /// Moves a queue pair to ERR for no work request's fault.
     pub(crate) fn fail_qp<M: GuestMemory>(&mut self, mem: &M, qpn: u32, cause: Syndrome) {
+        let now = self.shared.now;
         self.with_qp(mem, qpn, |transport, host| {
-            transport.handle_failure(host, Some(EventType::QpFatal), cause);
+            transport.handle_failure(host, now, Some(EventType::QpFatal), cause);
         });
     }
 
@@ -214,7 +215,7 @@ impl Device {
         // What a program has posted since it was noticed is taken along.
         self.note_posts(mem, qpn);
         let more = self.with_qp(mem, qpn, |transport, host| {
-            transport.handle_receives_posted(host);
+            transport.handle_receives_posted(host, now);
             transport.poll(host, now, &mut sched::turn())
         });
         if more == Some(true) {

@@ -248,7 +248,8 @@ mod tests {
             let shared = shared.clone();
             move || loop {
                 if let Some(Question::Stats(to)) = shared.mail(0, true).question {
-                    to.send((0..2 + Counter::ALL.len() as u64).collect()).unwrap();
+                    to.send((0..2 + Counter::ALL.len() as u64).collect())
+                        .unwrap();
                     return;
                 }
                 shared.park(PATIENCE);

@@ -232,12 +232,13 @@ impl Device {
             self.forget_qp(qpn);
             self.timers.cancel(qpn);
         }
+        let now = self.shared.now;
         let outcome = self.with_qp(mem, qpn, |transport, host| {
             let held = match to {
                 QpState::Reset => host.env.take_held(transport),
                 _ => None,
             };
-            transport.handle_modify(host, to, &wanted)?;
+            transport.handle_modify(host, now, to, &wanted)?;
             let env = &mut *host.env;
             (env.attr, env.av, env.path) = (attr, av, path);
             if to == QpState::Reset {

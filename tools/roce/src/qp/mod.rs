@@ -2,7 +2,7 @@
 
 //! A queue pair: attributes, state, and the calls that drive it.
 //!
-//! One call order serves all. When something happened (a producer index moved, a packet came, a deadline passed, the
+//! One call order serves all. Every call is told the time, in nanoseconds of a clock that never goes back. When something happened (a producer index moved, a packet came, a deadline passed, the
 //! state changed) the owner makes the call that tells so, then calls [`Qp::poll`] until it returns false, then sleeps
 //! until the next thing happens or [`Qp::next_deadline`] passes.
 //!
@@ -348,6 +348,7 @@ impl Qp {
     pub fn handle_modify<H: Host>(
         &mut self,
         host: &mut H,
+        now: u64,
         to: QpState,
         attr: &Attr,
     ) -> Result<(), Syndrome> {
@@ -376,7 +377,7 @@ impl Qp {
         }
         let old = mem::replace(&mut self.core.attr, *attr);
         self.core.state = to;
-        self.req.change(&self.core, &old);
+        self.req.change(&self.core, now, &old);
         match (from, to) {
             (QpState::Init, QpState::Rtr) => self.resp.start(&self.core),
             (QpState::Rtr, QpState::Rts) => self.req.start(&self.core),
@@ -398,6 +399,7 @@ impl Qp {
     pub fn handle_failure<H: Host>(
         &mut self,
         host: &mut H,
+        _now: u64,
         event: Option<EventType>,
         cause: Syndrome,
     ) {
@@ -412,13 +414,13 @@ impl Qp {
 
     /// Tells the producer index of the send queue (free-running; the owner has checked that it is at most the ring's
     /// size ahead of [`Snapshot::sq_consumer`]).
-    pub fn handle_posts(&mut self, producer: u32) {
+    pub fn handle_posts(&mut self, _now: u64, producer: u32) {
         self.req.set_producer(producer);
     }
 
     /// Tells that receives may have been posted since the last call. Cheap when the peer is not waiting to hear of them.
     /// An owner that never calls it costs a peer without credits the time of a request that is refused.
-    pub fn handle_receives_posted<H: Host>(&mut self, host: &mut H) {
+    pub fn handle_receives_posted<H: Host>(&mut self, host: &mut H, _now: u64) {
         self.resp.receives_posted(&mut self.core, host);
     }
 
@@ -456,9 +458,15 @@ impl Qp {
     /// Tells that the payload of a packet that this queue pair sent could not be read when a frame was made of it. A
     /// work request of its own fails with LOC_PROT_ERR once those before it are done; of a READ response, the peer is
     /// told that its access failed.
-    pub fn handle_source_fault<H: Host>(&mut self, host: &mut H, packet: &Packet, cause: Syndrome) {
+    pub fn handle_source_fault<H: Host>(
+        &mut self,
+        host: &mut H,
+        now: u64,
+        packet: &Packet,
+        cause: Syndrome,
+    ) {
         if packet.kind.is_request() {
-            self.req.source_fault(packet.psn, cause);
+            self.req.source_fault(&self.core, now, packet.psn, cause);
         } else if let Some(cause) = self
             .resp
             .source_fault(&mut self.core, host, packet.psn, cause)

@@ -149,15 +149,15 @@ impl Requester {
     }
 
     /// The attributes changed: other retry counts hold from now on, and another timeout too.
-    pub(crate) fn change(&mut self, core: &Core, old: &Attr) {
+    pub(crate) fn change(&mut self, core: &Core, now: u64, old: &Attr) {
         let attr = &core.attr;
         if (attr.retry_cnt, attr.rnr_retry) != (old.retry_cnt, old.rnr_retry) {
             self.reload_retries(core);
         }
         if attr.timeout != old.timeout {
-            // The next round starts it anew, which knows the time.
             self.ack_deadline = None;
             self.probe_at = None;
+            self.arm(core, now, false);
         }
     }
 

@@ -518,7 +518,7 @@ impl Engine {
             end,
         };
         for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
-            assert_eq!(qp.handle_modify(&mut host, to, &attr), Ok(()));
+            assert_eq!(qp.handle_modify(&mut host, 0, to, &attr), Ok(()));
         }
         self.qps.push(qp);
     }
@@ -556,7 +556,7 @@ impl Engine {
                 },
             };
         }
-        self.qps[end as usize].handle_posts(first.wrapping_add(count));
+        self.qps[end as usize].handle_posts(self.now, first.wrapping_add(count));
         self.ready.push(0, end);
     }
 

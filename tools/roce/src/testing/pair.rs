@@ -164,7 +164,7 @@ impl Pair {
 
     /// Moves a queue pair to a state with other attributes.
     pub fn modify_attr(&mut self, side: Side, to: QpState, attr: &Attr) -> Result<(), Syndrome> {
-        self.qps[side as usize].handle_modify(&mut self.world.host(side), to, attr)
+        self.qps[side as usize].handle_modify(&mut self.world.host(side), self.now, to, attr)
     }
 
     /// RESET to RTS.
@@ -211,7 +211,7 @@ impl Pair {
         let end = self.world.end(side);
         end.sq.push(post);
         let producer = end.sq.len() as u32;
-        self.qp(side).handle_posts(producer);
+        self.qps[side as usize].handle_posts(self.now, producer);
     }
 
     /// Posts a receive.
@@ -284,6 +284,7 @@ impl Pair {
             Err(CopyFault::Source(cause) | CopyFault::Target(cause)) => {
                 self.qps[side as usize].handle_source_fault(
                     &mut self.world.host(side),
+                    self.now,
                     &packet,
                     cause,
                 );

@@ -79,12 +79,13 @@ impl Requester {
     }
 
     /// The memory of the packet with this PSN could not be read: its work request fails when its turn comes.
-    pub(crate) fn source_fault(&mut self, psn: u32, cause: Syndrome) {
+    pub(crate) fn source_fault(&mut self, core: &Core, now: u64, psn: u32, cause: Syndrome) {
         let mut index = self.slots.oldest();
         while let Some(slot) = self.slots.get_mut(index) {
             if slot.started && psn::ahead(psn, slot.first_psn) < slot.psns {
                 slot.fault = Some(WqeError::new(WcStatus::LocProtErr, cause));
                 self.rewind();
+                self.arm(core, now, false);
                 return;
             }
             index = index.wrapping_add(1);

@@ -28,7 +28,7 @@ fn posted(p: &mut Pair, count: u64) {
 }
 
 fn tell(p: &mut Pair) -> Vec<Packet> {
-    p.qps[0].handle_receives_posted(&mut p.world.host(A));
+    p.qps[0].handle_receives_posted(&mut p.world.host(A), p.now);
     answers(p)
 }
 

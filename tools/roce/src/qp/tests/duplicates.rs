@@ -238,7 +238,7 @@ fn a_late_copy_whose_key_goes_before_it_is_sent_does_no_harm() {
     p.world.region(far).valid = false;
     let cause = crate::host::Syndrome::RkeyUnknown;
     for packet in &again {
-        p.qps[0].handle_source_fault(&mut p.world.host(A), packet, cause);
+        p.qps[0].handle_source_fault(&mut p.world.host(A), p.now, packet, cause);
     }
     assert_eq!(p.state(A), QpState::Rts);
     assert!(p.events(A).is_empty());
@@ -252,7 +252,7 @@ fn a_receive_is_not_to_blame_for_a_read_whose_memory_is_gone() {
     let responses = ask(&mut p, request(read(far), 0, &[]));
     put(&mut p, part(true, false, request(SEND, 3, &[1; 256])));
     let cause = crate::host::Syndrome::RkeyUnknown;
-    p.qps[0].handle_source_fault(&mut p.world.host(A), &responses[0], cause);
+    p.qps[0].handle_source_fault(&mut p.world.host(A), p.now, &responses[0], cause);
     p.settle();
     assert_eq!(p.events(A), [crate::host::EventType::QpAccessErr]);
     assert_eq!(p.statuses(A), [(1, WrFlushErr)]);

@@ -185,7 +185,7 @@ fn a_producer_index_that_takes_work_back_is_ignored() {
         p.post(A, Post::new(wr_id, WqeOpcode::RdmaWrite, &[]));
     }
     assert_eq!(numbers(&mut p), [0, 1, 2]);
-    p.qps[0].handle_posts(1);
+    p.qps[0].handle_posts(p.now, 1);
     assert!(numbers(&mut p).is_empty());
     ack(&mut p, 2);
     assert_eq!(p.statuses(A).len(), 3);

@@ -291,7 +291,7 @@ fn a_fault_in_the_middle_of_a_message_fails_it_after_those_before() {
     assert_eq!(packets.len(), 4);
     // Of the second message 3 packets have left; the last of them cannot be read when a frame is made of it.
     let fault = Syndrome::LkeyUnknown;
-    p.qps[0].handle_source_fault(&mut p.world.host(A), &packets[3], fault);
+    p.qps[0].handle_source_fault(&mut p.world.host(A), p.now, &packets[3], fault);
     // What is before it is sent again up to there, and nothing behind it.
     assert_eq!(numbers(&mut p), [0]);
     assert!(p.statuses(A).is_empty(), "not before its turn");

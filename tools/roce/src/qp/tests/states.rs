@@ -259,6 +259,7 @@ fn a_dead_cq_takes_its_queue_pairs_along_once() {
     for _ in 0..2 {
         p.qps[0].handle_failure(
             &mut p.world.host(A),
+            p.now,
             Some(EventType::QpFatal),
             Syndrome::CqDied,
         );

@@ -202,6 +202,11 @@ fn another_timeout_holds_at_once() {
             ..p.attr(A)
         };
         p.modify_attr(A, QpState::Sqd, &attr).unwrap();
+        // No other call has to tell it the time.
+        let deadline = p.qps[0].next_deadline();
+        assert_eq!(deadline.is_some(), expires.is_some());
+        p.run_until(p.now);
+        assert_eq!(p.qps[0].next_deadline(), deadline);
         match expires {
             Some(at) => {
                 p.run_until(at - 1);

@@ -12,7 +12,9 @@ use crate::host::{
     AtomicOp, CopyFault, DatagramDest, EventType, SendWqe, Sge, Syndrome, Target, WcStatus,
     WqeError, WqeOpcode,
 };
-use crate::packet::{Aeth, AethSyndrome, Datagram, Kind, NakCode, Packet, Payload, Reth, Transport};
+use crate::packet::{
+    Aeth, AethSyndrome, Datagram, Kind, NakCode, Packet, Payload, Reth, Transport,
+};
 use crate::wire::opcode::{self, op, Header};
 use crate::wire::{
     atomic_ack_eth, atomic_eth, deth, extensions, frame, ieth, imm_dt, ipv4_to_gid, Path,
@@ -229,7 +231,7 @@ impl Lab {
         if to == QpState::Init {
             self.world.nodes[node].idle = false;
         }
-        let result = self.qps[node].handle_modify(&mut self.world.host(node), to, attr);
+        let result = self.qps[node].handle_modify(&mut self.world.host(node), self.now, to, attr);
         match result {
             Ok(()) if to == QpState::Reset => self.world.nodes[node].clear(),
             Ok(()) => {}
@@ -365,7 +367,7 @@ impl Lab {
     fn tell(&mut self, node: usize) {
         let ring = &mut self.world.nodes[node];
         ring.producer = ring.sends.len();
-        self.qps[node].handle_posts(ring.producer as u32);
+        self.qps[node].handle_posts(self.now, ring.producer as u32);
     }
 
     fn gsi_or(&self, node: usize, qkey: u32) -> u32 {
@@ -376,7 +378,7 @@ impl Lab {
     }
 
     fn tell_receives(&mut self, node: usize) {
-        self.qps[node].handle_receives_posted(&mut self.world.host(node));
+        self.qps[node].handle_receives_posted(&mut self.world.host(node), self.now);
         self.carry(node);
     }
 
@@ -474,7 +476,12 @@ impl Lab {
                 self.launch(node, frame.packet);
             }
             Err(CopyFault::Source(cause) | CopyFault::Target(cause)) => {
-                self.qps[node].handle_source_fault(&mut self.world.host(node), packet, cause);
+                self.qps[node].handle_source_fault(
+                    &mut self.world.host(node),
+                    self.now,
+                    packet,
+                    cause,
+                );
             }
         }
     }
@@ -561,7 +568,12 @@ impl Lab {
 
     fn fail(&mut self, node: usize, input: &mut Input<'_>) {
         let event = (input.u8() & 1 != 0).then_some(EventType::QpFatal);
-        self.qps[node].handle_failure(&mut self.world.host(node), event, Syndrome::CqDied);
+        self.qps[node].handle_failure(
+            &mut self.world.host(node),
+            self.now,
+            event,
+            Syndrome::CqDied,
+        );
         self.carry(node);
     }
 
@@ -579,7 +591,12 @@ impl Lab {
                 packet.psn = psn::add(packet.psn, u32::from(flags));
             }
             let cause = Syndrome::LkeyUnreachable;
-            self.qps[from].handle_source_fault(&mut self.world.host(from), &packet, cause);
+            self.qps[from].handle_source_fault(
+                &mut self.world.host(from),
+                self.now,
+                &packet,
+                cause,
+            );
             self.carry(from);
         }
     }

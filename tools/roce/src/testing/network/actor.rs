@@ -43,7 +43,7 @@ impl Network {
                 self.post_send(me);
             }
             let count = self.lab.ends[me].sq.len() as u32;
-            self.qps[me].handle_posts(count);
+            self.qps[me].handle_posts(self.lab.now, count);
         }
         self.mend(me, left);
         self.poll(me);

@@ -314,7 +314,8 @@ impl Network {
     pub(super) fn modify(&mut self, me: usize, to: QpState, attr: &Attr) {
         self.lab.say(me, || alloc::format!("is moved to {to:?}"));
         self.lab.call = Call::Own;
-        let result = self.qps[me].handle_modify(&mut self.lab.host(me), to, attr);
+        let now = self.lab.now;
+        let result = self.qps[me].handle_modify(&mut self.lab.host(me), now, to, attr);
         assert_eq!(result, Ok(()), "to {to:?}");
         self.after(me, true);
         self.carry(me);
@@ -326,7 +327,8 @@ impl Network {
             return;
         }
         self.lab.call = Call::Own;
-        self.qps[me].handle_receives_posted(&mut self.lab.host(me));
+        let now = self.lab.now;
+        self.qps[me].handle_receives_posted(&mut self.lab.host(me), now);
         self.after(me, false);
         self.carry(me);
     }
@@ -336,7 +338,8 @@ impl Network {
         self.lab.say(me, || alloc::format!("fails: {cause:?}"));
         self.lab.call = Call::Own;
         let event = Some(EventType::QpFatal);
-        self.qps[me].handle_failure(&mut self.lab.host(me), event, cause);
+        let now = self.lab.now;
+        self.qps[me].handle_failure(&mut self.lab.host(me), now, event, cause);
         self.after(me, true);
         self.carry(me);
     }
@@ -346,7 +349,8 @@ impl Network {
         self.lab
             .say(me, || alloc::format!("memory is gone: {cause:?}"));
         self.lab.call = Call::Own;
-        self.qps[me].handle_source_fault(&mut self.lab.host(me), packet, cause);
+        let now = self.lab.now;
+        self.qps[me].handle_source_fault(&mut self.lab.host(me), now, packet, cause);
         self.after(me, false);
         self.lab.ends[me].upset = true;
         self.lab.ends[me].sign = true;
