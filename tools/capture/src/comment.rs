@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 use verbena_roce::host::WqeOpcode;
-use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet};
+use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Reth};
 use verbena_roce::psn;
 use verbena_roce::testing::tap::{Fate, Sight, Work};
 
@@ -59,7 +59,7 @@ impl Commentator {
         }
         let next = match (packet.kind, work) {
             // A READ request has the PSNs of all its responses.
-            (Kind::ReadRequest(_), Some(work)) => psn::add(work.first_psn, work.psns),
+            (Kind::ReadRequest(reth), Some(work)) => psn::add(packet.psn, responses(&reth, &work)),
             _ => psn::add(packet.psn, 1),
         };
         let sent = self.sent.entry((packet.src_qpn, is_request));
@@ -72,15 +72,23 @@ impl Commentator {
     }
 }
 
+/// Responses that a READ request asks for.
+fn responses(reth: &Reth, work: &Work) -> u32 {
+    reth.length.div_ceil(work.path_mtu.max(1)).max(1)
+}
+
 fn part(text: &mut String, packet: &Packet, work: &Work) -> std::fmt::Result {
     let number = psn::ahead(packet.psn, work.first_psn).saturating_add(1);
     match packet.kind {
         // It may cover any number of them.
         Kind::Ack(_) => Ok(()),
-        Kind::ReadRequest(_) if number > 1 => {
-            write!(text, ", from response {number} of {}", work.psns)
-        }
-        Kind::ReadRequest(_) => write!(text, ", {} responses", work.psns),
+        Kind::ReadRequest(reth) => match responses(&reth, work) {
+            all if all == work.psns => write!(text, ", {all} responses"),
+            some if number.saturating_add(some) > work.psns => {
+                write!(text, ", from response {number} of {}", work.psns)
+            }
+            some => write!(text, ", {some} responses from {number} of {}", work.psns),
+        },
         Kind::ReadResponse(_) => write!(text, ", response {number} of {}", work.psns),
         _ => write!(text, ", packet {number} of {}", work.psns),
     }

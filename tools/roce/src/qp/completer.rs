@@ -254,20 +254,21 @@ impl Requester {
             }
             self.take_credits(aeth);
         }
-        // A response begins with a FIRST or ONLY; asked for again, it may do so in the middle.
-        if progress == 0 && !packet.first {
-            return self.bad_response(core, host, Syndrome::ResponseOpcode);
-        }
         let Some(slot) = self.slots.get(index) else {
             return Ok(());
         };
+        // The responses to a request begin with a FIRST or ONLY; asked for again, they may do so in the middle.
+        if slot.begins_part(progress) && !packet.first {
+            return self.bad_response(core, host, Syndrome::ResponseOpcode);
+        }
+        let part_end = slot.part_end(progress);
         let is_read = slot.wqe.opcode == WqeOpcode::RdmaRead;
         let copied = match packet.kind {
             Kind::ReadResponse(_) if is_read => {
                 let offset = progress * mtu;
                 let due = (slot.length() - offset).min(packet.psns.saturating_mul(mtu));
-                let ends = progress + packet.psns == psns;
-                if packet.psns > psns - progress
+                let ends = progress + packet.psns == part_end;
+                if packet.psns > part_end - progress
                     || packet.last != ends
                     || packet.payload.len() != due
                 {
@@ -304,6 +305,9 @@ impl Requester {
             slot.progress = slot.progress.saturating_add(count);
             if slot.progress >= slot.psns {
                 self.complete_oldest(core, host);
+            } else if slot.progress >= part_end {
+                // The place of a part that is whole is free for the next.
+                self.responses_due = self.responses_due.saturating_sub(1);
             }
         }
         self.note_progress(core);

@@ -30,6 +30,7 @@ use crate::counters::Counters;
 use crate::host::{Completion, EventType, Host, Syndrome, WcOpcode, WcStatus};
 use crate::packet::{Packet, Transport};
 use crate::prefetch;
+use crate::psn;
 use core::mem;
 use requester::Requester;
 use responder::Responder;
@@ -222,6 +223,16 @@ impl Core {
             self.config.window
         } else {
             self.config.wire_window
+        }
+    }
+
+    /// Most responses that one READ request asks for. Behind a wire, half a window: the next part is asked for while this one
+    /// comes. Between local peers nothing bounds it but the protocol.
+    pub(crate) fn read_part(&self) -> u32 {
+        if self.attr.local_peer {
+            psn::PSN_WINDOW
+        } else {
+            (self.config.wire_window / 2).max(1)
         }
     }
 

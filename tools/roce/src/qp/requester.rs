@@ -6,6 +6,10 @@
 //! slots; those before `cursor` have been sent. A work request gets its range of PSNs when it starts; going back
 //! (`rewind`) moves the cursor to the oldest PSN that is not acknowledged and sends the same PSNs again.
 //!
+//! Behind a wire a READ is asked for in parts of at most half a window, each with a request, a place among `max_rd_atomic`
+//! and an MSN of its own. All of its PSNs are its own from its start on, so the parts lie side by side: the request for a part
+//! has the PSN of its first response.
+//!
 //! | file | role |
 //! | --- | --- |
 //! | this one | what a requester is, from RESET to RESET, and one round of sending |
@@ -54,7 +58,7 @@ pub(crate) struct Requester {
     pub(super) una_psn: u32,
     /// One after the highest PSN that was ever sent.
     pub(super) sent_psn: u32,
-    /// READs and atomics that have started and are not complete.
+    /// READs and atomics that have started and are not complete; of a READ in several parts, those asked for.
     pub(super) responses_due: u32,
     /// What the peer has receives for.
     pub(super) limit: Limit,

@@ -333,6 +333,7 @@ impl Pair {
                     opcode: post.wqe.opcode,
                     first_psn,
                     psns,
+                    path_mtu: mtu,
                 });
             }
             first_psn = psn::add(first_psn, psns);

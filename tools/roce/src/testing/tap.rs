@@ -30,6 +30,8 @@ pub struct Work {
     pub first_psn: u32,
     /// Number of PSNs: its packets, or the responses of a READ.
     pub psns: u32,
+    /// Path MTU in bytes.
+    pub path_mtu: u32,
 }
 
 /// A frame that was sent.

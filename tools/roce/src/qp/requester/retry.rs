@@ -77,12 +77,11 @@ impl Requester {
         }
     }
 
-    /// Packets of the oldest work request that are acknowledged. A READ or atomic counts its responses itself.
+    /// Packets of the oldest work request that are acknowledged; of a READ, the responses that have come.
     fn acknowledged_of_oldest(&self) -> u32 {
         match self.slots.front() {
-            Some(slot) if slot.started && !slot.awaits_response() => {
-                psn::ahead(self.una_psn, slot.first_psn).min(slot.psns)
-            }
+            Some(slot) if slot.started && slot.awaits_response() => slot.progress,
+            Some(slot) if slot.started => psn::ahead(self.una_psn, slot.first_psn).min(slot.psns),
             _ => 0,
         }
     }

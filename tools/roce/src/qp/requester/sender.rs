@@ -117,6 +117,8 @@ impl Requester {
         slot.first_psn = next_psn;
         slot.psns = psns;
         slot.started = true;
+        slot.part = core.read_part();
+        slot.placed = slot.part_end(0);
         let responds = slot.awaits_response();
         self.next_psn = psn::add(next_psn, psns);
         self.responses_due += u32::from(responds);
@@ -156,22 +158,52 @@ impl Requester {
         }
     }
 
-    /// A READ or atomic request; of a READ whose first responses have come, for the rest.
+    /// Finds a place among `max_rd_atomic` for the part of a READ that is next. The first has one since the READ started.
+    fn place_part(&mut self, core: &Core, begin: u32) -> bool {
+        let Some(slot) = self.slots.get_mut(self.cursor) else {
+            return false;
+        };
+        if begin < slot.placed {
+            return true;
+        }
+        // The driver may have lowered the limit in SQD. What has started ends all the same.
+        let limit = u32::from(core.attr.max_rd_atomic).max(1);
+        if self.responses_due >= limit || self.limit.start(false).is_none() {
+            return false;
+        }
+        slot.placed = slot.part_end(begin);
+        self.responses_due += 1;
+        true
+    }
+
+    /// An atomic request, or one for the next part of a READ; of a part whose first responses have come, for the rest.
     fn response_request(&mut self, core: &mut Core) -> Option<Packet> {
         let slot = self.slots.get(self.cursor)?;
-        let from = psn::add(slot.first_psn, slot.progress);
-        let rest = slot.psns - slot.progress;
-        if psn::ahead(from, self.una_psn) >= core.window() {
+        let begin = self.cursor_packets.max(slot.progress);
+        let end = slot.part_end(begin);
+        let from = psn::add(slot.first_psn, begin);
+        let rest = end.saturating_sub(begin);
+        // On a wire the responses have to fit into the window. The oldest part always may go: it was measured when its READ
+        // started.
+        let ahead = psn::ahead(from, self.una_psn);
+        let reach = if core.attr.local_peer { 1 } else { rest };
+        if ahead > 0 && ahead.saturating_add(reach) > core.window() {
             return None;
         }
+        if !self.place_part(core, begin) {
+            return None;
+        }
+        let slot = self.slots.get(self.cursor)?;
         let wqe = &slot.wqe;
         let kind = match wqe.opcode {
             WqeOpcode::RdmaRead => {
-                let done = slot.progress * core.attr.path_mtu;
+                let mtu = core.attr.path_mtu;
+                let done = begin * mtu;
+                let part = slot.length().min(end.saturating_mul(mtu));
                 Kind::ReadRequest(Reth {
                     addr: wqe.remote_addr.wrapping_add(u64::from(done)),
                     rkey: wqe.rkey,
-                    length: slot.length() - done,
+                    length: part - done,
                 })
             }
             WqeOpcode::CompareSwap => Kind::Atomic {
@@ -192,8 +224,8 @@ impl Requester {
         };
         let packet = self.packet(core, kind, from, 1);
         self.note_sent(core, from, rest);
-        self.cursor = self.cursor.wrapping_add(1);
-        self.cursor_packets = 0;
+        self.cursor_packets = begin;
+        self.advance(rest);
         Some(packet)
     }
 

@@ -20,6 +20,10 @@ pub(in crate::qp) struct Slot {
     pub(in crate::qp) ssn: u32,
     /// READ: responses that have come.
     pub(in crate::qp) progress: u32,
+    /// READ: responses that one request asks for, but for the last. Each such part is a message of its own to the peer.
+    pub(in crate::qp) part: u32,
+    /// READ: responses of the parts that were asked for, or may be at once: they have their places among `max_rd_atomic`.
+    pub(in crate::qp) placed: u32,
     pub(in crate::qp) started: bool,
     /// Why it cannot be executed.
     pub(in crate::qp) fault: Option<WqeError>,
@@ -40,6 +44,17 @@ impl Slot {
             self.wqe.opcode,
             WqeOpcode::Send | WqeOpcode::SendImm | WqeOpcode::SendInv | WqeOpcode::RdmaWriteImm
         )
+    }
+
+    /// One after the last response of the part that response `n` belongs to.
+    pub(in crate::qp) fn part_end(&self, n: u32) -> u32 {
+        let part = self.part.max(1);
+        (n - n % part).saturating_add(part).min(self.psns)
+    }
+
+    /// Whether response `n` is the first of a part.
+    pub(in crate::qp) fn begins_part(&self, n: u32) -> bool {
+        n % self.part.max(1) == 0
     }
 
     pub(in crate::qp) fn length(&self) -> u32 {

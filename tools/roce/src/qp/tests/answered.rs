@@ -12,8 +12,13 @@ pub use super::by_hand::psn;
 
 /// The pair, of which A requests; its first PSN is the 0th.
 pub fn requester(setup: Setup) -> Pair {
+    requester_by(Mode::Split, setup)
+}
+
+/// The same, by a way of travel.
+pub fn requester_by(mode: Mode, setup: Setup) -> Pair {
     let mut p = Pair::new(Setup {
-        mode: Mode::Split,
+        mode,
         psns: [psn(0), 0],
         ..setup
     });

@@ -10,6 +10,7 @@ mod duplicates;
 mod errors;
 mod flow;
 mod ordering;
+mod parts;
 mod requester;
 mod requester_credits;
 mod responder;

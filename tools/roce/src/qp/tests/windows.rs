@@ -25,7 +25,8 @@ fn read_of(p: &mut Pair, wr_id: u64, bytes: u64) -> Post {
 
 #[test]
 fn the_longest_read_fills_the_window() {
-    let mut p = requester(Setup::default());
+    // Between local peers, where it is one request.
+    let mut p = requester_by(Mode::Local, Setup::default());
     let read = read_of(&mut p, 1, 1 << 31);
     p.post(A, read);
     p.post(A, Post::new(2, WqeOpcode::RdmaWrite, &[]));
@@ -64,7 +65,7 @@ fn no_more_than_half_of_the_psns_are_outstanding() {
         crate::psn::ahead(shown.next_psn, shown.una_psn)
     };
     for (packets, fits) in [(1, true), (2, false)] {
-        let mut p = requester(Setup::default());
+        let mut p = requester_by(Mode::Local, Setup::default());
         let read = read_of(&mut p, 1, (1 << 31) - 256);
         p.post(A, read);
         let (src, there) = (p.zeros(A, 256 * packets), p.zeros(B, 512));

@@ -229,6 +229,15 @@ impl End {
         (self.expected, self.next, self.answered) = (expected, expected, expected);
     }
 
+    /// Responses that one READ request asks for: half a window, and between local peers all.
+    pub fn read_part(&self) -> u32 {
+        if self.attr.local_peer {
+            u32::MAX
+        } else {
+            (self.window / 2).max(1)
+        }
+    }
+
     /// The local ACK timeout, if there is one.
     pub fn timeout(&self) -> Option<u64> {
         crate::qp::timers::ack_timeout_ns(self.attr.timeout).map(|t| t.max(self.min_timeout))

@@ -60,6 +60,7 @@ impl Network {
             opcode: op.wqe.opcode,
             first_psn: op.first as u32 & PSN_MASK,
             psns: op.psns,
+            path_mtu: end.attr.path_mtu,
         })
     }
 }

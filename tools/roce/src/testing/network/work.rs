@@ -169,6 +169,8 @@ pub struct Op {
     pub first: u64,
     /// PSNs; 0 until it was first sent.
     pub psns: u32,
+    /// READ: responses that one request asks for, but for the last.
+    pub part: u32,
     /// Bytes that the responder has executed.
     pub done: u32,
     /// The responder has executed it.
@@ -242,6 +244,16 @@ impl Op {
     /// One after its last PSN.
     pub fn end(&self) -> u64 {
         self.first + u64::from(self.psns)
+    }
+
+    /// First PSN and one after the last of what is a message to the peer, and holds this PSN: a part of a READ, or all.
+    pub fn message_at(&self, psn: u64) -> (u64, u64) {
+        if self.wqe.opcode != WqeOpcode::RdmaRead {
+            return (self.first, self.end());
+        }
+        let part = u64::from(self.part);
+        let first = self.first + (psn - self.first) / part * part;
+        (first, self.end().min(first + part))
     }
 }
 
