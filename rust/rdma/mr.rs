@@ -115,6 +115,11 @@ unsafe impl<D: Operations> Object for MrObject<D> {
         D::Mr::dereg(mr)
     }
 
+    unsafe fn free(mr: *mut bindings::ib_mr) {
+        // SAFETY: From `KBox::into_raw` in `allocate`; what was in it was dropped.
+        drop(unsafe { KBox::from_raw(mr.cast::<MaybeUninit<Mr<D>>>()) });
+    }
+
     fn fill_res(mr: &Mr<D>, entry: &mut ResEntry<'_>) -> Result {
         D::Mr::fill_res(mr, entry)
     }
@@ -168,7 +173,7 @@ impl<D: Operations> Mr<D> {
         ops.reg_user_mr = Some(Self::op_reg_user);
         ops.alloc_mr = Some(Self::op_alloc);
         ops.map_mr_sg = Some(Self::op_map_sg);
-        ops.dereg_mr = Some(Self::op_dereg);
+        ops.dereg_mr = Some(Self::op_destroy);
         if <D::Mr as MemoryRegion<D>>::HAS_FILL_RES {
             ops.fill_res_mr_entry = Some(Self::op_fill_res);
         }
@@ -201,28 +206,18 @@ impl<D: Operations> Mr<D> {
             let mr =
                 KBox::into_raw(KBox::<Self>::new_uninit(GFP_KERNEL)?).cast::<bindings::ib_mr>();
             // SAFETY: The memory is ours. An `ib_mr` may be all zeroes; with this it is NEW.
-            unsafe {
+            let draft = unsafe {
                 mr.write_bytes(0, 1);
                 (*mr).device = (*pd).device;
                 (*mr).pd = pd;
                 Self::build(mr, init)
             }
-            .and_then(|mr| mr.start(caller, start))
-            // SAFETY: Nobody knows the region.
-            .inspect_err(|_| unsafe { Self::free(mr) })?;
+            // SAFETY: Nothing of ours is in it, and nobody knows it.
+            .inspect_err(|_| unsafe { MrObject::<D>::free(mr) })?;
+            draft.start(caller, start)?;
             Ok(mr)
         };
         allocate().unwrap_or_else(|e: Error| e.to_ptr())
-    }
-
-    /// Frees the memory of a region.
-    ///
-    /// # Safety
-    ///
-    /// It must be from `allocate`; nobody uses it afterwards.
-    unsafe fn free(mr: *mut bindings::ib_mr) {
-        // SAFETY: From `KBox::into_raw`. What was in it is dropped already.
-        drop(unsafe { KBox::from_raw(mr.cast::<MaybeUninit<Self>>()) });
     }
 
     /// # Safety
@@ -318,23 +313,6 @@ impl<D: Operations> Mr<D> {
                 offset,
             };
             Ok(D::Mr::map_sg(this, pages)?.try_into()?)
-        })
-    }
-
-    /// # Safety
-    ///
-    /// For the core: STARTED, LAST.
-    unsafe extern "C" fn op_dereg(
-        mr: *mut bindings::ib_mr,
-        _udata: *mut bindings::ib_udata,
-    ) -> c_int {
-        from_result(|| {
-            // SAFETY: STARTED, LAST; from `allocate`.
-            unsafe {
-                Self::destroy(mr)?;
-                Self::free(mr);
-            }
-            Ok(0)
         })
     }
 }

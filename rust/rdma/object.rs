@@ -13,13 +13,14 @@
 //! only for these devices. The SAFETY comments of the ops cite its promises (`drivers/infiniband/core`)
 //! by these names:
 //!
-//! - NEW: an op that creates gets memory of [`object_size`] bytes, zeroed, that does not move. Set in it
-//!   are the device, the `uobject`, and the objects that this one is made of (protection domain,
-//!   completion queues, shared receive queue), which stay until it is destroyed. If the op fails, the
-//!   core frees the memory and nobody has seen the object.
+//! - NEW: an op that creates gets memory of [`object_size`] bytes that does not move, the core's struct
+//!   zeroed. Set in it are the device, the `uobject` (but of address handles and memory regions), and the
+//!   objects that this one is made of (protection domain, completion queues, shared receive queue), which
+//!   stay until it is destroyed. If the op fails, the core frees the memory and nobody has seen the object.
 //! - STARTED: any other op gets an object whose op that creates returned 0, and that no op destroyed.
 //! - LAST: the op that destroys is called when nobody uses the object, and if it returns 0 the core
-//!   frees the memory.
+//!   frees the memory. If it fails the object lives on, but for objects of the kernel's, whose memory is
+//!   freed all the same (`ib_free_cq()`, `__ib_alloc_cq()`, `create_qp()`): so those are fenced.
 //! - ARGUMENTS: every other pointer is valid for the call, and a `udata` is `NULL` or the `driver_udata`
 //!   of an `uverbs_attr_bundle` whose context, if it has one, is one of the same device.
 
@@ -64,7 +65,8 @@ use kernel::{
 /// # Safety
 ///
 /// [`device`](Self::device) and [`is_user`](Self::is_user) tell what the core set in the object, and
-/// may be called at any time. A `Raw` may be used from any thread, and begins with the core's struct.
+/// may be called at any time; the device is one of `Driver`. A `Raw` may be used from any thread, and
+/// begins with the core's struct.
 pub unsafe trait Object: Sized {
     /// The driver.
     type Driver: Operations;
@@ -94,6 +96,13 @@ pub unsafe trait Object: Sized {
 
     /// Destroys it. On failure it lives on.
     fn destroy(object: &Managed<Self>) -> Result;
+
+    /// Frees the memory of one that is gone, if it is not the core's.
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses `raw` afterwards; what was in it was dropped.
+    unsafe fn free(_raw: *mut Self::Raw) {}
 
     /// Describes it to `rdma resource`.
     fn fill_res(_object: &Managed<Self>, _entry: &mut ResEntry<'_>) -> Result {
@@ -142,7 +151,7 @@ pub(crate) use core_members;
 ///
 /// # Safety
 ///
-/// As [`Object`], for [`pd`](Self::pd).
+/// As [`Object`], for [`pd`](Self::pd), which is one of `Driver`.
 pub unsafe trait InPd: Object {
     /// Its protection domain.
     ///
@@ -346,13 +355,13 @@ impl<O: Object> Managed<O> {
             // SAFETY: Destroyed.
             unsafe { Self::drop_parts(raw) };
         } else {
-            // The device may still use its memory, so that must stay.
+            // The device may still use what it was given, so that must stay: nothing is dropped.
             this.extra.fence();
             pr_err!("cannot destroy a {} whose response failed\n", O::NAME);
         }
     }
 
-    /// Drops everything but the core's struct.
+    /// Drops everything but the core's struct, and frees the memory if it is ours.
     ///
     /// # Safety
     ///
@@ -363,6 +372,7 @@ impl<O: Object> Managed<O> {
         unsafe {
             (*this).extra.fence();
             core::ptr::drop_in_place(this);
+            O::free(raw);
         }
     }
 
@@ -373,7 +383,12 @@ impl<O: Object> Managed<O> {
     /// `raw` must be STARTED, the call the LAST.
     pub(crate) unsafe fn destroy(raw: *mut O::Raw) -> Result {
         // SAFETY: STARTED.
-        O::destroy(unsafe { Self::from_raw(raw) })?;
+        let this = unsafe { Self::from_raw(raw) };
+        O::destroy(this).inspect_err(|_| {
+            if !this.is_user() {
+                this.extra.fence();
+            }
+        })?;
         // SAFETY: Destroyed; LAST.
         unsafe { Self::drop_parts(raw) };
         Ok(())
@@ -428,7 +443,7 @@ pub(crate) struct Draft<O: Object>(*mut O::Raw);
 
 impl<O: Object> Draft<O> {
     /// Lets `start` make the object known, and finishes the response. After an error nothing is left
-    /// of it.
+    /// of it, or, if it could then not be destroyed, what the device was given.
     pub(crate) fn start(
         self,
         caller: &Caller<'_, O::Driver>,

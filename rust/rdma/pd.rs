@@ -26,7 +26,8 @@ use kernel::{
 
 /// A driver's data of a protection domain.
 pub trait ProtectionDomain<D: Operations>: Sized + Send + Sync {
-    /// Builds the data, and responds.
+    /// Builds the data, and responds. Tells the device nothing that dropping the data does not take back:
+    /// when the request cannot be finished the data is dropped, without `destroy`.
     fn create(dev: &Device<D>, caller: &Caller<'_, D>) -> impl PinInit<Self, Error>;
 
     /// Destroys the domain. The core made sure that nothing uses it.

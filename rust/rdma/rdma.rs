@@ -21,7 +21,8 @@
 //!    If it fails the data is dropped at once, so it must undo what it made known.
 //! 3. The verbs, by shared reference and concurrently: what changes needs a lock.
 //! 4. `destroy(&object)`. On success the object is fenced (nobody holds a
-//!    [`Ref`](base::table::Ref) to it any more) and the data dropped; on failure it lives on.
+//!    [`Ref`](base::table::Ref) to it any more) and the data dropped; on failure it lives on, but for
+//!    objects of the kernel's, which are fenced and leak what they have.
 //!
 //! `poll_cq`, `req_notify_cq`, `post_send`, `post_recv`, `post_srq_recv` and the address handle
 //! verbs are called in any context: use [`IrqLock`](base::sync::IrqLock), never sleep. For objects of

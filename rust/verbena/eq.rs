@@ -97,8 +97,8 @@ struct EventMemory {
 }
 
 impl EventMemory {
-    /// Allocates an event queue's memory and gives it to the device.
-    fn create(hw: &Hw, eqn: u32, vector: u16) -> Result<Arc<Self>> {
+    /// Allocates an event queue's memory.
+    fn new(hw: &Hw) -> Result<Arc<Self>> {
         let consumer = Arc::new(
             Chunk::alloc(&hw.dma, Payer::Kernel, size_of::<Le32>())?,
             GFP_KERNEL,
@@ -108,22 +108,29 @@ impl EventMemory {
             ring: Lent::new(ring, &hw.health),
             consumer: Lent::new(consumer, &hw.health),
         };
-        let memory = Arc::new(memory, GFP_KERNEL)?;
+        Ok(Arc::new(memory, GFP_KERNEL)?)
+    }
+
+    /// Gives it to the device. Nothing may fail between this and where [`Events::end`] finds it.
+    fn create(&self, hw: &Hw, eqn: u32, vector: u16) -> Result {
         hw.tables.ensure::<EqContext>(&hw.cmdq, eqn)?;
         let request = |to: &Lender| CreateEq {
             eqn: Le32::new(eqn),
             vector: Le16::new(vector),
             log_size: LOG_SIZE,
-            ring: memory.ring.lend(to).translation(),
-            ci_addr: Le64::new(memory.consumer.lend(to).addr()),
+            ring: self.ring.lend(to).translation(),
+            ci_addr: Le64::new(self.consumer.lend(to).addr()),
             ..Default::default()
         };
-        hw.cmdq.give(request, &memory.lent())?;
-        Ok(memory)
+        hw.cmdq.give(request, &self.lent())?;
+        Ok(())
     }
 
-    /// Takes the event queue back, which nothing uses any more.
+    /// Takes the event queue back, which nothing uses any more, if the device has it.
     fn destroy(&self, hw: &Hw, eqn: u32) {
+        if self.ring.loan().is_none() {
+            return;
+        }
         let request = DestroyEq {
             id: Le32::new(eqn),
             ..Default::default()
@@ -201,8 +208,8 @@ pub(crate) struct CompEq {
 }
 
 impl CompEq {
-    pub(crate) fn new(hw: &Hw, eqn: u32, vector: u16) -> Result<Arc<Self>> {
-        let memory = EventMemory::create(hw, eqn, vector)?;
+    fn new(hw: &Hw, eqn: u32) -> Result<Arc<Self>> {
+        let memory = EventMemory::new(hw)?;
         Arc::pin_init(
             try_pin_init!(Self {
                 eqn,
@@ -242,8 +249,8 @@ pub(crate) struct AsyncEq {
 }
 
 impl AsyncEq {
-    pub(crate) fn new(hw: &Hw) -> Result<Arc<Self>> {
-        let memory = EventMemory::create(hw, ASYNC_EQN, 0)?;
+    fn new(hw: &Hw) -> Result<Arc<Self>> {
+        let memory = EventMemory::new(hw)?;
         Arc::pin_init(
             try_pin_init!(Self {
                 ring <- new_mutex!(EventRing::new(&memory)),
@@ -392,7 +399,9 @@ impl Events {
         asynchronous: Arc<work::Work<AsyncWork>>,
         to: &Arc<dyn Listener>,
     ) -> Result {
-        self.asynchronous.populate(AsyncEq::new(hw)?);
+        let eq = AsyncEq::new(hw)?;
+        self.asynchronous.populate(eq.clone());
+        eq.memory.create(hw, ASYNC_EQN, 0)?;
         let caps = hw.caps()?;
         let count = caps
             .num_comp_vectors
@@ -403,7 +412,7 @@ impl Events {
         let mut eqs = KVec::with_capacity(count as usize, GFP_KERNEL)?;
         let mut completions = KVec::with_capacity(count as usize, GFP_KERNEL)?;
         for vector in 1..=count {
-            let eq = CompEq::new(hw, ASYNC_EQN + vector, u16::try_from(vector)?)?;
+            let eq = CompEq::new(hw, ASYNC_EQN + vector)?;
             let handler = CompVector {
                 hw: hw.clone(),
                 eq: eq.clone(),
@@ -419,12 +428,15 @@ impl Events {
             dev_err!(hw.pdev, "no vector for completions\n");
             return Err(ENODEV);
         }
-        self.completions.populate(eqs);
         let works = Works {
             asynchronous,
             completions,
         };
         *self.works.lock() = Some(Arc::new(works, GFP_KERNEL)?);
+        self.completions.populate(eqs);
+        for (vector, eq) in (1..).zip(self.comp_eqs()) {
+            eq.memory.create(hw, eq.eqn, vector)?;
+        }
         Ok(())
     }
 

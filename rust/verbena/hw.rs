@@ -282,6 +282,9 @@ impl Hw {
     pub(crate) fn silence(&self) {
         let mut silenced = self.silenced.lock();
         if *silenced {
+            // What was requested by a bring-up that went on meanwhile.
+            let late = core::mem::take(&mut *self.irqs.lock());
+            drop(late);
             return;
         }
         // Whatever becomes of the reset, without bus mastering there is no DMA either.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The verbs, one file per object.
+//! The verbs, one file per object; `live` has all of them.
 
 pub(crate) mod ah;
 pub(crate) mod cq;
