@@ -8,6 +8,7 @@
 #include <linux/dma-mapping.h>
 #include <linux/etherdevice.h>
 #include <linux/interrupt.h>
+#include <linux/kmemleak.h>
 #include <linux/mm.h>
 #include <linux/rtnetlink.h>
 #include <linux/sizes.h>
@@ -358,6 +359,13 @@ int rdma_helper_current_process(void)
 void rdma_helper_msleep(unsigned int ms)
 {
 	msleep(ms);
+}
+
+/* Memory. */
+
+void rdma_helper_not_leak(const void *ptr)
+{
+	kmemleak_not_leak(ptr);
 }
 
 /* PCI and DMA. */

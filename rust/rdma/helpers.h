@@ -83,6 +83,7 @@ int rdma_helper_current_process(void);
 void rdma_helper_msleep(unsigned int ms);
 
 /* PCI and interrupts. */
+void rdma_helper_not_leak(const void *ptr);
 int rdma_helper_dma_set_limits(struct device *dev);
 void *rdma_helper_dma_alloc(struct device *dev, size_t size, dma_addr_t *dma, bool charged);
 size_t rdma_helper_total_ram(void);

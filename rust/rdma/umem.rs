@@ -3,7 +3,10 @@
 //! Pinned memory of a process.
 
 use crate::{
-    base::bind::Binding,
+    base::{
+        bind::Binding,
+        count::leak, //
+    },
     bindings,
     device::Operations,
     enums::Access,
@@ -72,7 +75,7 @@ impl Umem {
 
     /// Never unpins the memory: a device may go on using it.
     pub fn abandon(this: &Arc<Self>) {
-        core::mem::forget(this.clone());
+        leak(this.clone());
     }
 
     /// The largest of the page sizes in `pgsz_bitmap` that can describe the memory at `virt_addr`.

@@ -5,7 +5,11 @@
 //! Every object, DMA chunk and mapping of this crate carries a [`Counted`]. When the module goes,
 //! [`check`] tells whether all are gone.
 
-use core::marker::PhantomData;
+use crate::bindings;
+use core::{
+    marker::PhantomData,
+    mem::ManuallyDrop, //
+};
 use kernel::{
     prelude::*,
     sync::atomic::{
@@ -77,6 +81,17 @@ impl<K: Kind> Default for Counted<K> {
 impl<K: Kind> Drop for Counted<K> {
     fn drop(&mut self) {
         K::counter().fetch_sub(1, Relaxed);
+    }
+}
+
+/// Never drops `value`, on purpose: the kernel's memory leak detector is told so, and finds by it what it
+/// refers to.
+pub(crate) fn leak<T>(value: T) {
+    match KBox::new(ManuallyDrop::new(value), GFP_KERNEL) {
+        // SAFETY: Allocated by itself, and never freed.
+        Ok(kept) => unsafe { bindings::rdma_helper_not_leak(KBox::into_raw(kept).cast()) },
+        // Then it is reported as well.
+        Err(_) => pr_warn!("no memory to say what is left on purpose\n"),
     }
 }
 

@@ -16,6 +16,7 @@ pub use crate::base::bind::Binding;
 use crate::{
     base::{
         count::{
+            leak,
             Chunks,
             Counted, //
         },
@@ -161,7 +162,7 @@ impl Chunk {
 
     /// Never frees the memory: a device may go on using it. No leak that is complained of.
     pub fn abandon(this: &Arc<Self>) {
-        core::mem::forget(this.clone());
+        leak(this.clone());
         Counted::<Chunks>::forgive();
     }
 
