@@ -328,15 +328,27 @@ def frames(path):
             yield f"{OPCODES[want['opcode']]['name']}, broken: {got}"
 
 
+CNP = 0x81
+
+
 def refusals():
-    """Opcodes that are not served, from scapy's whole table too, are refused, and so are reserved syndromes."""
+    """Opcodes that are not served, from scapy's whole table too, are refused, and so are reserved syndromes. Those of reliable
+    connections are the responder's to refuse, so they are packets, of which nothing but the opcode is looked at."""
     dice = random.Random("refusals")
     others = [code for code in range(256) if code not in SERVED]
     ends = IP(src="10.0.0.1", dst="10.0.0.2") / UDP(sport=0xc000, dport=4791, chksum=0)
     built = [bytes(Ether() / ends / BTH(opcode=code) / Raw(dice.randbytes(64))) for code in others]
     for code, got in zip(others, parse(built)):
-        if got != {"error": "Opcode"}:
+        if code < 0x20:
+            right = (got.get("opcode"), got.get("length"), got.get("payload")) == (code, 0, "")
+        else:
+            right = got == {"error": "Length" if code == CNP else "Opcode"}
+        if not right:
             yield f"opcode {code:#x}: {got}"
+    # A congestion notification has 16 bytes and is told from what is malformed.
+    for got in parse([bytes(Ether() / ends / BTH(opcode=CNP, becn=1) / Raw(bytes(16)))]):
+        if got != {"error": "Cnp"}:
+            yield f"CNP: {got}"
     reserved = [code for code in range(256) if 0x40 <= code < 0x60 or code > 0x64]
     built = [bytes(Ether() / ends / BTH(opcode=0x11) / AETH(syndrome=code, msn=1)) for code in reserved]
     for code, got in zip(reserved, parse(built)):
