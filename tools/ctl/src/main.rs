@@ -12,6 +12,7 @@ use serde_json::{json, Value};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use verbena_abi::syndrome::Syndrome;
+use verbena_control::{Contexts, Question, Status, Told};
 
 /// Ask a running Verbena NIC, or explain its error codes.
 #[derive(Parser, Debug)]
@@ -74,32 +75,38 @@ fn run(args: &Args) -> Result<String, String> {
         .socket
         .as_deref()
         .ok_or("--socket PATH says which NIC to ask")?;
-    let command = match args.command {
-        Command::Stats => "stats",
-        Command::Contexts { .. } => "contexts",
-        _ => "status",
-    };
-    let mut answer = client::ask(socket, command)?;
-    if let Command::Contexts { kind, number } = &args.command {
-        keep(&mut answer, kind.as_deref(), *number);
+    match &args.command {
+        Command::Stats => show(args, &client::ask::<Told>(socket)?, |told| {
+            table::pairs(&told["stats"])
+        }),
+        Command::Contexts { kind, number } => {
+            let mut contexts: Contexts = client::ask(socket)?;
+            keep(&mut contexts, kind.as_deref(), *number);
+            show(args, &contexts, |told| table::contexts(&told["contexts"]))
+        }
+        _ => show(args, &client::ask::<Status>(socket)?, table::pairs),
     }
-    if args.json {
-        return Ok(format!("{answer:#}\n"));
-    }
-    Ok(match args.command {
-        Command::Stats => table::pairs(&answer["stats"]),
-        Command::Contexts { .. } => table::contexts(&answer["contexts"]),
-        _ => table::pairs(&answer),
+}
+
+/// An answer, as it is or for people.
+fn show<Q: Question>(
+    args: &Args,
+    answer: &Q,
+    table: impl FnOnce(&Value) -> String,
+) -> Result<String, String> {
+    let value = serde_json::to_value(answer).map_err(|e| e.to_string())?;
+    Ok(if args.json {
+        format!("{value:#}\n")
+    } else {
+        table(&value)
     })
 }
 
 /// Drops the contexts that were not asked for.
-fn keep(answer: &mut Value, kind: Option<&str>, number: Option<u32>) {
-    if let Some(list) = answer["contexts"].as_array_mut() {
-        list.retain(|c| {
-            kind.is_none_or(|kind| c["kind"] == kind) && number.is_none_or(|n| c["number"] == n)
-        });
-    }
+fn keep(answer: &mut Contexts, kind: Option<&str>, number: Option<u32>) {
+    answer.contexts.retain(|c| {
+        kind.is_none_or(|kind| c.fields.kind() == kind) && number.is_none_or(|n| c.number == n)
+    });
 }
 
 fn explain(code: &str, json: bool) -> Result<String, String> {
@@ -151,6 +158,7 @@ fn find(code: &str) -> Option<Syndrome> {
 mod tests {
     use super::*;
     use clap::CommandFactory;
+    use verbena_control::{Context, Cq, Fields, Qp};
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -176,14 +184,22 @@ mod tests {
 
     #[test]
     fn contexts_are_chosen_by_kind_and_number() {
-        let all = json!({ "contexts": [
-            { "kind": "qp", "number": 2 }, { "kind": "qp", "number": 3 }, { "kind": "cq", "number": 2 },
-        ]});
+        let qp = |number| Context {
+            number,
+            fields: Fields::Qp(Qp::default()),
+        };
+        let cq = Context {
+            number: 2,
+            fields: Fields::Cq(Cq::default()),
+        };
+        let all = Contexts {
+            contexts: vec![qp(2), qp(3), cq],
+        };
         let mut answer = all.clone();
         keep(&mut answer, Some("qp"), None);
-        assert_eq!(answer["contexts"].as_array().unwrap().len(), 2);
+        assert_eq!(answer.contexts, [qp(2), qp(3)]);
         let mut answer = all;
         keep(&mut answer, Some("qp"), Some(3));
-        assert_eq!(answer["contexts"], json!([{ "kind": "qp", "number": 3 }]));
+        assert_eq!(answer.contexts, [qp(3)]);
     }
 }

@@ -6,8 +6,15 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-fn text(value: &Value) -> String {
+/// Fields that are bits or addresses.
+const HEXADECIMAL: [&str; 4] = ["syndrome", "key", "access", "iova"];
+
+/// A field's value.
+fn text(name: &str, value: &Value) -> String {
     match value {
+        Value::Number(n) if HEXADECIMAL.contains(&name) => {
+            n.as_u64().map_or(n.to_string(), |n| format!("{n:#x}"))
+        }
         Value::String(s) => s.clone(),
         Value::Null => String::from("-"),
         other => other.to_string(),
@@ -21,8 +28,8 @@ pub fn pairs(object: &Value) -> String {
         return out;
     };
     let width = object.keys().map(String::len).max().unwrap_or(0);
-    for (name, value) in object.iter().filter(|(name, _)| *name != "ok") {
-        let _ = writeln!(out, "{name:width$}  {}", text(value));
+    for (name, value) in object {
+        let _ = writeln!(out, "{name:width$}  {}", text(name, value));
     }
     out
 }
@@ -50,11 +57,11 @@ pub fn contexts(list: &Value) -> String {
         }
         let mut rows = vec![columns.clone()];
         for context in contexts {
-            let mut row = vec![text(&context["number"])];
+            let mut row = vec![text("number", &context["number"])];
             row.extend(
                 columns[1..]
                     .iter()
-                    .map(|name| text(&context["fields"][name])),
+                    .map(|name| text(name, &context["fields"][name])),
             );
             rows.push(row);
         }
@@ -86,7 +93,7 @@ mod tests {
 
     #[test]
     fn pairs_line_up() {
-        let value = json!({ "ok": true, "posts": 12, "tx_packets": 3, "cause": null });
+        let value = json!({ "posts": 12, "tx_packets": 3, "cause": null });
         assert_eq!(
             pairs(&value),
             "cause       -\nposts       12\ntx_packets  3\n"
@@ -98,11 +105,11 @@ mod tests {
         let value = json!([
             { "kind": "qp", "number": 17, "fields": { "state": "RTS" } },
             { "kind": "cq", "number": 1, "fields": { "producer": 5 } },
-            { "kind": "qp", "number": 2, "fields": { "state": "ERR", "syndrome": "CqDied" } },
+            { "kind": "qp", "number": 2, "fields": { "state": "ERR", "syndrome": 0x3001 } },
         ]);
         assert_eq!(
             contexts(&value),
-            "cq  producer\n1   5\n\nqp  state  syndrome\n17  RTS    -\n2   ERR    CqDied\n"
+            "cq  producer\n1   5\n\nqp  state  syndrome\n17  RTS    -\n2   ERR    0x3001\n"
         );
         assert_eq!(contexts(&json!([])), "");
     }

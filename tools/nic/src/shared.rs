@@ -45,13 +45,6 @@ pub struct OwnCounters {
     pub tx_over_mtu: u64,
 }
 
-impl OwnCounters {
-    /// Names and values.
-    pub fn each(&self) -> [(&'static str, u64); 2] {
-        [("rx_cnps", self.rx_cnps), ("tx_over_mtu", self.tx_over_mtu)]
-    }
-}
-
 impl Counters {
     /// Adds to one.
     #[inline]

@@ -9,10 +9,7 @@
 use crate::device::Device;
 use crate::shared::{Counters, OwnCounters};
 use crate::slots::Slots;
-use verbena_abi::cmd::QpType;
-use verbena_abi::ctx::{
-    CqContext, EqContext, MemoryEntry, MrState, QpContext, QpState, SrqContext,
-};
+use verbena_abi::ctx::{CqContext, EqContext, MemoryEntry, QpContext, SrqContext};
 
 /// Numbers of a table that are looked at for one portion: most may be free.
 pub(crate) const LOOKS: u32 = 4096;
@@ -72,66 +69,6 @@ impl Snapshot {
             Self::Eq(c) => c.eqn.get(),
         }
     }
-
-    /// Fields by name.
-    pub fn fields(&self) -> Vec<(&'static str, String)> {
-        match self {
-            Self::Qp(c) => vec![
-                ("state", state_name(c.attr.qp_state)),
-                (
-                    "type",
-                    QpType::from_raw(c.qp_type).map_or("?", QpType::name).into(),
-                ),
-                ("dest_qpn", c.attr.dest_qpn.get().to_string()),
-                ("syndrome", format!("{:#x}", c.syndrome.get())),
-                ("pdn", c.pdn.get().to_string()),
-                ("send_cqn", c.send_cqn.get().to_string()),
-                ("recv_cqn", c.recv_cqn.get().to_string()),
-                ("sq_pi", c.sq_pi.get().to_string()),
-                ("sq_next", c.sq_next.get().to_string()),
-                ("sq_ci", c.sq_ci.get().to_string()),
-                ("rq_ci", c.rq_ci.get().to_string()),
-                ("next_psn", c.next_psn.get().to_string()),
-                ("una_psn", c.una_psn.get().to_string()),
-                ("expected_psn", c.expected_psn.get().to_string()),
-            ],
-            Self::Cq(c) => vec![
-                ("state", c.state.to_string()),
-                ("entries", (1u64 << c.log_size.min(63)).to_string()),
-                ("producer_index", c.producer_index.get().to_string()),
-                ("consumer_index", c.consumer_index.get().to_string()),
-                ("syndrome", format!("{:#x}", c.syndrome.get())),
-                ("eqn", c.eqn.get().to_string()),
-                ("users", c.users.get().to_string()),
-            ],
-            Self::Srq(c) => vec![
-                ("state", c.state.to_string()),
-                ("consumer_index", c.consumer_index.get().to_string()),
-                ("limit", c.limit.get().to_string()),
-            ],
-            Self::Mr(c) => vec![
-                ("key", format!("{:#x}", c.key.get())),
-                (
-                    "state",
-                    MrState::from_raw(c.state).map_or("?", MrState::name).into(),
-                ),
-                ("pdn", c.pdn.get().to_string()),
-                ("access", format!("{:#x}", c.access.get())),
-                ("iova", format!("{:#x}", c.iova.get())),
-                ("length", c.length.get().to_string()),
-            ],
-            Self::Eq(c) => vec![
-                ("vector", c.vector.get().to_string()),
-                ("producer_index", c.producer_index.get().to_string()),
-                ("consumer_index", c.consumer_index.get().to_string()),
-                ("waiting", c.waiting.get().to_string()),
-            ],
-        }
-    }
-}
-
-fn state_name(raw: u8) -> String {
-    QpState::from_raw(raw).map_or("?", QpState::name).into()
 }
 
 /// Adds a table's contexts to a portion that is to have at most `most`. True: that was the table's end.

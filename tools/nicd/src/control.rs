@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The control socket, for `verbenactl`: one JSON object a line in, one a line out.
+//! The control socket, for `verbenactl`: one JSON object a line in, one a line out (`verbena_control`).
 //!
-//! `{"command": "stats"}`, `"contexts"` or `"status"`; the answer has `"ok": true` and what was asked for, or
-//! `"ok": false` and an `"error"`. The user who started the NIC and root may ask, over a few connections at a time; there
-//! is nothing here yet that changes anything.
+//! The user who started the NIC and root may ask, over a few connections at a time; there is nothing here yet that
+//! changes anything.
 
 use crate::shared::{Question, Shared};
 use crate::sharing;
-use serde_json::{json, Map, Value};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{mpsc, Arc};
 use std::time::Duration;
+use verbena_abi::cmd::QpType;
+use verbena_abi::ctx::{MrState, QpState};
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::{regs, ABI_VERSION};
-use verbena_device::shared::OwnCounters;
-use verbena_device::Cursor;
+use verbena_control::{
+    self as said, Context, Contexts, Fields, Reply, Request, Stats, Status, Told,
+};
+use verbena_device::{Cursor, Snapshot};
 
-/// The longest request.
-const MAX_LINE: u64 = 4096;
 /// So long the engine may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -55,7 +55,8 @@ fn admit(stream: UnixStream, seats: &Arc<()>, shared: &Arc<Shared>) -> io::Resul
         })?;
         return Ok(());
     };
-    writeln!(&stream, "{}", json!({ "ok": false, "error": refusal }))
+    let refused = Reply::<Status>::from(Err(String::from(refusal)));
+    (&stream).write_all(refused.line().as_bytes())
 }
 
 fn converse(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
@@ -63,37 +64,26 @@ fn converse(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
     let mut line = Vec::new();
     loop {
         line.clear();
-        let length = (&mut reader).take(MAX_LINE).read_until(b'\n', &mut line)?;
+        let length = (&mut reader)
+            .take(said::MAX_REQUEST)
+            .read_until(b'\n', &mut line)?;
         if length == 0 {
             return Ok(());
         }
-        let mut reply = answer(&line, shared).to_string();
-        reply.push('\n');
-        (&mut &*stream).write_all(reply.as_bytes())?;
+        (&mut &*stream).write_all(answer(&line, shared).as_bytes())?;
         if line.last() != Some(&b'\n') {
             return Ok(());
         }
     }
 }
 
-fn answer(line: &[u8], shared: &Shared) -> Value {
-    let result = match serde_json::from_slice::<Value>(line) {
-        Err(e) => Err(format!("not JSON: {e}")),
-        Ok(request) => match request["command"].as_str() {
-            Some("stats") => stats(shared),
-            Some("contexts") => contexts(shared),
-            Some("status") => Ok(status(shared)),
-            _ => Err(String::from(
-                "\"command\" must be \"stats\", \"contexts\" or \"status\"",
-            )),
-        },
-    };
-    match result {
-        Ok(mut value) => {
-            value["ok"] = true.into();
-            value
-        }
-        Err(error) => json!({ "ok": false, "error": error }),
+/// The line that answers a line.
+fn answer(line: &[u8], shared: &Shared) -> String {
+    match Request::read(line) {
+        Ok(Request::Stats) => Reply::from(stats(shared)).line(),
+        Ok(Request::Contexts) => Reply::from(contexts(shared)).line(),
+        Ok(Request::Status) => Reply::from(Ok(status(shared))).line(),
+        Err(error) => Reply::<Status>::from(Err(error)).line(),
     }
 }
 
@@ -115,67 +105,118 @@ fn name(counter: Counter) -> &'static str {
     text.split_once(':').map_or(text, |(name, _)| name)
 }
 
-fn stats(shared: &Shared) -> Result<Value, String> {
-    let values = ask(shared, Question::Stats)?;
-    let mut stats = Map::new();
-    let told = Counter::ALL.iter().map(|&counter| name(counter));
-    let own = OwnCounters::default().each().map(|(name, _)| name);
-    for (name, value) in told.chain(own).zip(values) {
-        stats.insert(name.into(), value.into());
-    }
+fn stats(shared: &Shared) -> Result<Told, String> {
+    let (port, own) = ask(shared, Question::Stats)?;
+    let names = Counter::ALL.iter().map(|&counter| name(counter).into());
     let counts = &shared.counts;
-    let own: [(&str, &AtomicU64); 6] = [
-        ("ethernet_frames", &counts.ethernet_frames),
-        ("uplink_dropped", &counts.uplink_dropped),
-        ("inbox_dropped", &counts.inbox_dropped),
-        ("interrupts_lost", &counts.interrupts_lost),
-        ("engine_slices", &counts.slices),
-        ("engine_sleeps", &counts.sleeps),
-    ];
-    for (name, value) in own {
-        stats.insert(name.into(), value.load(Ordering::Relaxed).into());
-    }
-    Ok(json!({ "stats": stats }))
+    let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    let stats = Stats {
+        device: said::Device {
+            rx_cnps: own.rx_cnps,
+            tx_over_mtu: own.tx_over_mtu,
+        },
+        engine: said::Engine {
+            ethernet_frames: load(&counts.ethernet_frames),
+            uplink_dropped: load(&counts.uplink_dropped),
+            inbox_dropped: load(&counts.inbox_dropped),
+            interrupts_lost: load(&counts.interrupts_lost),
+            engine_slices: load(&counts.slices),
+            engine_sleeps: load(&counts.sleeps),
+        },
+        port: names.zip(port).collect(),
+    };
+    Ok(Told { stats })
 }
 
 /// The engine hands out a portion at a time, as it is then, and works for the guest in between.
-fn contexts(shared: &Shared) -> Result<Value, String> {
-    let mut list = Vec::new();
+fn contexts(shared: &Shared) -> Result<Contexts, String> {
+    let mut list = Contexts::default();
     let mut next = Some(Cursor::default());
     while let Some(from) = next {
         let portion = ask(shared, |to| Question::Contexts(from, to))?;
-        list.extend(portion.contexts.iter().map(|context| {
-            let fields: Map<String, Value> = context
-                .fields()
-                .into_iter()
-                .map(|(k, v)| (k.into(), v.into()))
-                .collect();
-            json!({ "kind": context.kind(), "number": context.number(), "fields": fields })
-        }));
+        list.contexts.extend(portion.contexts.iter().map(context));
         next = portion.next;
     }
-    Ok(json!({ "contexts": list }))
+    Ok(list)
 }
 
-fn status(shared: &Shared) -> Value {
+/// What is said of an object.
+fn context(snapshot: &Snapshot) -> Context {
+    let fields = match snapshot {
+        Snapshot::Qp(c) => Fields::Qp(said::Qp {
+            state: QpState::from_raw(c.attr.qp_state)
+                .map_or("?", QpState::name)
+                .into(),
+            qp_type: QpType::from_raw(c.qp_type).map_or("?", QpType::name).into(),
+            dest_qpn: c.attr.dest_qpn.get(),
+            syndrome: c.syndrome.get(),
+            pdn: c.pdn.get(),
+            send_cqn: c.send_cqn.get(),
+            recv_cqn: c.recv_cqn.get(),
+            sq_pi: c.sq_pi.get(),
+            sq_next: c.sq_next.get(),
+            sq_ci: c.sq_ci.get(),
+            rq_ci: c.rq_ci.get(),
+            next_psn: c.next_psn.get(),
+            una_psn: c.una_psn.get(),
+            expected_psn: c.expected_psn.get(),
+        }),
+        Snapshot::Cq(c) => Fields::Cq(said::Cq {
+            state: c.state,
+            entries: 1 << c.log_size.min(63),
+            producer_index: c.producer_index.get(),
+            consumer_index: c.consumer_index.get(),
+            syndrome: c.syndrome.get(),
+            eqn: c.eqn.get(),
+            users: c.users.get(),
+        }),
+        Snapshot::Srq(c) => Fields::Srq(said::Srq {
+            state: c.state,
+            consumer_index: c.consumer_index.get(),
+            limit: c.limit.get(),
+        }),
+        Snapshot::Mr(c) => Fields::Mr(said::Mr {
+            key: c.key.get(),
+            state: MrState::from_raw(c.state).map_or("?", MrState::name).into(),
+            pdn: c.pdn.get(),
+            access: c.access.get(),
+            iova: c.iova.get(),
+            length: c.length.get(),
+        }),
+        Snapshot::Eq(c) => Fields::Eq(said::Eq {
+            vector: c.vector.get(),
+            producer_index: c.producer_index.get(),
+            consumer_index: c.consumer_index.get(),
+            waiting: c.waiting.get(),
+        }),
+    };
+    Context {
+        number: snapshot.number(),
+        fields,
+    }
+}
+
+fn status(shared: &Shared) -> Status {
     let status = shared.regs.read(regs::STATUS);
     let fatal = shared.regs.read(regs::FATAL_SYNDROME);
     let cause = u16::try_from(fatal).ok().and_then(Syndrome::from_raw);
-    json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "abi_version": ABI_VERSION,
-        "ready": status & regs::STATUS_READY != 0,
-        "fatal": status & regs::STATUS_FATAL != 0,
-        "resetting": status & regs::STATUS_RESETTING != 0,
-        "fatal_syndrome": cause.map(Syndrome::name),
-        "bus_master": shared.gate_open(),
-        "guest_ram": shared.ram().size(),
-    })
+    Status {
+        version: env!("CARGO_PKG_VERSION").into(),
+        abi_version: ABI_VERSION.into(),
+        ready: status & regs::STATUS_READY != 0,
+        fatal: status & regs::STATUS_FATAL != 0,
+        resetting: status & regs::STATUS_RESETTING != 0,
+        fatal_syndrome: cause.map(|cause| cause.name().into()),
+        bus_master: shared.gate_open(),
+        guest_ram: shared.ram().size(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::{json, Value};
+    use verbena_device::shared::OwnCounters;
 
     #[test]
     fn every_counter_has_a_plain_name() {
@@ -248,18 +289,46 @@ mod tests {
             let shared = shared.clone();
             move || loop {
                 if let Some(Question::Stats(to)) = shared.mail(0, true).question {
-                    to.send((0..2 + Counter::ALL.len() as u64).collect())
-                        .unwrap();
+                    let own = OwnCounters {
+                        rx_cnps: 70,
+                        tx_over_mtu: 71,
+                    };
+                    to.send((std::array::from_fn(|i| i as u64), own)).unwrap();
                     return;
                 }
                 shared.park(PATIENCE);
             }
         });
         let reply = answer(b"{\"command\":\"stats\"}", &shared);
+        let reply: Value = serde_json::from_str(&reply).unwrap();
         assert_eq!(reply["stats"]["rx_packets"], 1);
         assert_eq!(reply["stats"]["posts"], Counter::Posts as u8);
-        assert_eq!(reply["stats"]["rx_cnps"], Counter::ALL.len());
-        assert_eq!(reply["stats"]["tx_over_mtu"], Counter::ALL.len() + 1);
+        assert_eq!(reply["stats"]["rx_cnps"], 70);
+        assert_eq!(reply["stats"]["tx_over_mtu"], 71);
+        // Nothing of the port's is called like anything else.
+        let of_the_nic = 2 + 6;
+        assert_eq!(
+            reply["stats"].as_object().unwrap().len(),
+            Counter::ALL.len() + of_the_nic
+        );
         engine.join().unwrap();
+    }
+    #[test]
+    fn an_object_is_told_by_its_fields() {
+        let mut qp = verbena_abi::ctx::QpContext {
+            qpn: 17.into(),
+            syndrome: 0x401.into(),
+            ..Default::default()
+        };
+        qp.attr.qp_state = QpState::Rts.to_raw();
+        let told = context(&Snapshot::Qp(qp));
+        let value = serde_json::to_value(&told).unwrap();
+        assert_eq!(
+            (&value["kind"], &value["number"]),
+            (&json!("qp"), &json!(17))
+        );
+        assert_eq!(value["fields"]["state"], "Rts");
+        assert_eq!(value["fields"]["syndrome"], 0x401);
+        assert_eq!(serde_json::from_value::<Context>(value).unwrap(), told);
     }
 }

@@ -34,6 +34,7 @@ use std::sync::{mpsc, Arc};
 use std::time::{Duration, Instant};
 use verbena_abi::syndrome::Syndrome;
 use verbena_device::misbehave::Kind;
+use verbena_device::shared::OwnCounters;
 use verbena_device::{Action, Config, Device};
 
 /// So long the engine looks again at once after something happened, where there are cores for it: about the time that a
@@ -96,7 +97,7 @@ pub struct Engine {
     /// Interrupts that a device which misbehaves keeps back.
     withheld: u32,
     /// Who waits for the counters, which are added up bit by bit.
-    asker: Option<mpsc::Sender<Vec<u64>>>,
+    asker: Option<mpsc::Sender<([u64; 30], OwnCounters)>>,
 }
 
 impl Engine {
@@ -323,9 +324,7 @@ impl Engine {
         };
         match self.guarded(&ram, Device::survey) {
             Some(Some(stats)) => {
-                let own = self.device.own_counters().each();
-                let values = own.map(|(_, value)| value);
-                drop(asker.send(stats.into_iter().chain(values).collect()));
+                let _ = asker.send((stats, self.device.own_counters()));
             }
             Some(None) => self.asker = Some(asker),
             None => {}

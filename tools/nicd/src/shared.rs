@@ -28,6 +28,7 @@ use std::sync::{
 use std::time::Duration;
 use verbena_abi::regs;
 use verbena_device::misbehave::Misbehaviour;
+use verbena_device::shared::OwnCounters;
 use verbena_device::{Action, Cursor, Portion, Registers};
 
 /// The most frames that wait for the engine: more are dropped, as a full port queue would.
@@ -39,8 +40,8 @@ const RING_WORDS: usize = regs::NUM_UARS as usize / 64;
 
 /// What the control socket asks.
 pub enum Question {
-    /// The counters: those of `stats::Counter`, then the device's own.
-    Stats(mpsc::Sender<Vec<u64>>),
+    /// The counters: those of `stats::Counter`, and the device's own.
+    Stats(mpsc::Sender<([u64; 30], OwnCounters)>),
     /// Some contexts, from this place on.
     Contexts(Cursor, mpsc::Sender<Portion>),
 }

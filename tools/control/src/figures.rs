@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Counters, the list of objects, and the status of the device.
+
+use crate::{Context, Question, Request};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// All counters, since the last reset of the device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stats {
+    /// What the device counts beside.
+    #[serde(flatten)]
+    pub device: Device,
+    /// What the process around it counts.
+    #[serde(flatten)]
+    pub engine: Engine,
+    /// The port's, which the driver is told too, by the names of the ABI (`stats.rs`).
+    #[serde(flatten)]
+    pub port: BTreeMap<String, u64>,
+}
+
+/// Counters that the driver is not told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    /// Congestion notifications (CNPs) received, on which nothing is done.
+    pub rx_cnps: u64,
+    /// Packets that did not leave, since the port's MTU is below that of their path by now.
+    pub tx_over_mtu: u64,
+}
+
+/// Counters of the NIC's process. They go on over a reset of the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Engine {
+    /// Frames of the guest's Ethernet.
+    pub ethernet_frames: u64,
+    /// Frames for which the uplink had no room.
+    pub uplink_dropped: u64,
+    /// Frames that came faster than the engine took them.
+    pub inbox_dropped: u64,
+    /// Interrupts that could not be raised.
+    pub interrupts_lost: u64,
+    /// Slices of work.
+    pub engine_slices: u64,
+    /// How often the engine fell asleep.
+    pub engine_sleeps: u64,
+}
+
+/// The answer to [`Request::Stats`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Told {
+    /// The counters.
+    pub stats: Stats,
+}
+
+impl Question for Told {
+    const REQUEST: Request = Request::Stats;
+}
+
+/// The objects that there are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Contexts {
+    /// Each as it was when the engine came to it.
+    pub contexts: Vec<Context>,
+}
+
+impl Question for Contexts {
+    const REQUEST: Request = Request::Contexts;
+}
+
+/// Whether the device runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Version of the NIC's program.
+    pub version: String,
+    /// Newest version of the ABI that it speaks.
+    pub abi_version: u32,
+    /// The command queue is enabled.
+    pub ready: bool,
+    /// The device is dead until it is reset.
+    pub fatal: bool,
+    /// A reset is being done.
+    pub resetting: bool,
+    /// Name of the syndrome of which it died.
+    pub fatal_syndrome: Option<String>,
+    /// The driver lets it use memory.
+    pub bus_master: bool,
+    /// Bytes of guest memory that it sees.
+    pub guest_ram: u64,
+}
+
+impl Question for Status {
+    const REQUEST: Request = Request::Status;
+}

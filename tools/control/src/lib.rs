@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What is said over the NIC's control socket, for both of its ends.
+//!
+//! One JSON object a line each way. A [`Request`] is answered by a [`Reply`]: `"ok": true` and what was asked for, or
+//! `"ok": false` and an `"error"`. [`Question`] ties each request to the type of its answer.
+
+mod contexts;
+mod figures;
+
+pub use contexts::{Context, Cq, Eq, Fields, Mr, Qp, Srq};
+pub use figures::{Contexts, Device, Engine, Stats, Status, Told};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// The longest request, in bytes.
+pub const MAX_REQUEST: u64 = 4096;
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "lowercase")]
+pub enum Request {
+    /// The counters, as [`Stats`].
+    Stats,
+    /// The objects that there are, as [`Contexts`].
+    Contexts,
+    /// Whether the device runs, as [`Status`].
+    Status,
+}
+
+/// What answers a request.
+pub trait Question: Serialize + DeserializeOwned {
+    /// The request.
+    const REQUEST: Request;
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reply<T> {
+    /// Whether there is one.
+    pub ok: bool,
+    /// Why not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// What was asked for.
+    #[serde(flatten)]
+    pub told: Option<T>,
+}
+
+impl<T> From<Result<T, String>> for Reply<T> {
+    fn from(result: Result<T, String>) -> Self {
+        let ok = result.is_ok();
+        let (told, error) = match result {
+            Ok(told) => (Some(told), None),
+            Err(error) => (None, Some(error)),
+        };
+        Self { ok, error, told }
+    }
+}
+
+impl<T: Serialize> Reply<T> {
+    /// The line that says so.
+    pub fn line(&self) -> String {
+        let mut line = serde_json::to_string(self)
+            .unwrap_or_else(|e| format!("{{\"ok\":false,\"error\":\"{e}\"}}"));
+        line.push('\n');
+        line
+    }
+}
+
+impl<T: DeserializeOwned> Reply<T> {
+    /// What a line says. Errors: the NIC's own, or that this is no such answer.
+    pub fn read(line: &str) -> Result<T, String> {
+        let reply: Self =
+            serde_json::from_str(line).map_err(|e| format!("the answer is not JSON: {e}"))?;
+        match (reply.ok, reply.told) {
+            (true, Some(told)) => Ok(told),
+            (true, None) => Err(String::from(
+                "the answer is of another kind: is the NIC of another version?",
+            )),
+            (false, _) => Err(reply
+                .error
+                .unwrap_or_else(|| String::from("the NIC gave no reason"))),
+        }
+    }
+}
+
+impl Request {
+    /// The line that asks.
+    pub fn line(self) -> String {
+        let mut line = serde_json::to_string(&self).unwrap_or_default();
+        line.push('\n');
+        line
+    }
+
+    /// What a line asks, or what is wrong with it.
+    pub fn read(line: &[u8]) -> Result<Self, String> {
+        let value: serde_json::Value =
+            serde_json::from_slice(line).map_err(|e| format!("not JSON: {e}"))?;
+        serde_json::from_value(value)
+            .map_err(|_| String::from("\"command\" must be \"stats\", \"contexts\" or \"status\""))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status() -> Status {
+        Status {
+            version: String::from("0.1.0"),
+            abi_version: 3,
+            ready: true,
+            fatal: false,
+            resetting: false,
+            fatal_syndrome: None,
+            bus_master: true,
+            guest_ram: 1 << 31,
+        }
+    }
+
+    #[test]
+    fn requests_survive_the_wire() {
+        for request in [Request::Stats, Request::Contexts, Request::Status] {
+            assert_eq!(Request::read(request.line().as_bytes()), Ok(request));
+        }
+        assert_eq!(Request::Stats.line(), "{\"command\":\"stats\"}\n");
+        assert!(Request::read(b"nonsense")
+            .unwrap_err()
+            .starts_with("not JSON"));
+        assert!(Request::read(b"{\"command\":1}")
+            .unwrap_err()
+            .contains("must be"));
+        assert!(Request::read(b"{}").unwrap_err().contains("must be"));
+    }
+
+    #[test]
+    fn answers_survive_the_wire() {
+        let told = Reply::from(Ok(status()));
+        assert_eq!(Reply::<Status>::read(&told.line()), Ok(status()));
+        let refused = Reply::<Status>::from(Err(String::from("too many ask")));
+        assert_eq!(
+            refused.line(),
+            "{\"ok\":false,\"error\":\"too many ask\"}\n"
+        );
+        assert_eq!(
+            Reply::<Status>::read(&refused.line()),
+            Err(String::from("too many ask"))
+        );
+    }
+
+    #[test]
+    fn an_answer_of_another_kind_is_none() {
+        let told = Reply::from(Ok(status())).line();
+        assert!(Reply::<Contexts>::read(&told)
+            .unwrap_err()
+            .contains("another kind"));
+        assert!(Reply::<Status>::read("{\"ok\":false}")
+            .unwrap_err()
+            .contains("no reason"));
+        assert!(Reply::<Status>::read("").unwrap_err().contains("not JSON"));
+    }
+
+    #[test]
+    fn counters_by_name_and_the_nics_own_are_one_object() {
+        let stats = Stats {
+            port: [(String::from("rx_packets"), 5)].into(),
+            device: Device {
+                rx_cnps: 1,
+                tx_over_mtu: 2,
+            },
+            engine: Engine {
+                engine_slices: 7,
+                ..Engine::default()
+            },
+        };
+        let line = Reply::from(Ok(Contexts { contexts: vec![] })).line();
+        assert_eq!(line, "{\"ok\":true,\"contexts\":[]}\n");
+        let told = Reply::from(Ok(Told { stats }));
+        let value: serde_json::Value = serde_json::from_str(&told.line()).unwrap();
+        assert_eq!(value["stats"]["rx_packets"], 5);
+        assert_eq!(value["stats"]["tx_over_mtu"], 2);
+        assert_eq!(value["stats"]["engine_slices"], 7);
+        assert_eq!(Reply::read(&told.line()), Ok(told.told.unwrap()));
+    }
+}
