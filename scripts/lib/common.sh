@@ -85,6 +85,9 @@ need_space() {
 	[ "$free" -ge "$2" ] || die "$1 has $free GiB of free disk, and $2 GiB are needed (VERBENA_CACHE names another place)"
 }
 
+# failures LOG: the lines that say what failed, the first twenty
+failures() { grep -aE '^(FAILED|test .* FAILED|error(\[|:)|thread .* panicked)' "$1" | head -n 20 || true; }
+
 # step NAME TEXT COMMAND...: run COMMAND with its output in a log; every 10 seconds say that it is still at it, and what it
 # said last. When it fails: which step, the end of the log, and where the log is.
 step() {
@@ -109,7 +112,9 @@ step() {
 	trap - INT TERM
 	if [ "$rc" != 0 ]; then
 		{
-			printf '\nFAILED: %s (exit status %d). The end of its log:\n' "$text" "$rc"
+			printf '\nFAILED: %s (exit status %d)\n' "$text" "$rc"
+			failures "$log" | sed 's/^/  | /'
+			printf 'The end of its log:\n'
 			tail -n 25 "$log" | sed 's/^/  | /'
 			printf 'The whole log: %s\n' "$log"
 		} >&2
