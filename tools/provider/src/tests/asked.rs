@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What programs may ask for, and what keeps a domain in use.
+
+use crate::errno::Errno;
+use crate::ffi::asked::{check_cq, check_operations};
+use crate::ffi::mock;
+use crate::ffi::object::InDomain;
+use crate::ffi::pabi::*;
+use crate::users::Users;
+
+#[test]
+fn what_is_not_offered_is_refused() {
+    let mut attr = mock::cq_attr();
+    assert_eq!(check_cq(&attr), Ok(()));
+    // A field means nothing unless the mask names it.
+    attr.flags = u32::MAX;
+    assert_eq!(check_cq(&attr), Ok(()));
+    attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
+    assert_eq!(check_cq(&attr), Err(Errno::OPNOTSUPP));
+    attr.flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
+    assert_eq!(check_cq(&attr), Ok(()));
+    attr.comp_mask = 1 << 7;
+    assert_eq!(check_cq(&attr), Err(Errno::OPNOTSUPP));
+    attr.comp_mask = 0;
+    attr.wc_flags = 1 << 40;
+    assert_eq!(check_cq(&attr), Err(Errno::OPNOTSUPP));
+
+    for (operation, types) in [
+        (
+            IBV_QP_EX_WITH_SEND,
+            &[IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD][..],
+        ),
+        (IBV_QP_EX_WITH_RDMA_WRITE, &[IBV_QPT_RC, IBV_QPT_UC]),
+        (IBV_QP_EX_WITH_RDMA_READ, &[IBV_QPT_RC]),
+        (IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, &[IBV_QPT_RC]),
+        (IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, &[IBV_QPT_RC]),
+        (IBV_QP_EX_WITH_SEND_WITH_INV, &[IBV_QPT_RC]),
+        (IBV_QP_EX_WITH_TSO, &[]),
+    ] {
+        for qp_type in [IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD] {
+            let offered = check_operations(operation.into(), qp_type).is_ok();
+            assert_eq!(
+                offered,
+                types.contains(&qp_type),
+                "{operation:#x} of {qp_type}"
+            );
+        }
+    }
+}
+
+#[test]
+fn domains_are_in_use_as_long_as_what_stands_on_them() {
+    let domain = Users::default();
+    assert!(!domain.any());
+    let (first, second) = (domain.begin(), domain.begin());
+    let held = InDomain::new(7, Some(first));
+    assert_eq!(*held, 7);
+    drop(second);
+    assert!(domain.any());
+    drop(held);
+    assert!(!domain.any());
+    drop(InDomain::new(8, None));
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A device that is dead, or is taken for it: everything outstanding is flushed once.
+
+use super::{post_one, receive, Fixture};
+use crate::errno::Errno;
+use std::sync::atomic::{AtomicBool, Ordering};
+use verbena_abi::cqe::{WcOpcode, WcStatus};
+use verbena_abi::doorbell::{self, Words};
+use verbena_abi::syndrome::Syndrome;
+
+#[test]
+fn a_dead_device_flushes_everything_once_and_in_order() {
+    let mut f = Fixture::new();
+    let qp = f.rts(9);
+    for wr_id in [1, 2, 3] {
+        post_one(&qp, wr_id).unwrap();
+    }
+    receive(&qp, &[11, 12]).unwrap();
+    f.complete(9, WcOpcode::Send, 0, 1);
+    f.area.store(doorbell::ALIVE, 0);
+    f.cq_memory.clear();
+    // Even if the page shows something else again.
+    let all = f.poll(2);
+    f.area.store(doorbell::ALIVE, 1);
+    let all = [all, f.poll(100)].concat();
+    let ids: Vec<u64> = all.iter().map(|one| one.wr_id).collect();
+    assert_eq!(ids, [1, 2, 3, 11, 12]);
+    for one in &all {
+        assert_eq!(one.status(), WcStatus::WrFlushErr.to_raw());
+        assert_eq!(one.vendor_err(), u32::from(Syndrome::DeviceFatal.to_raw()));
+        assert_eq!(one.qpn(), 9);
+    }
+    assert_eq!(f.polled(1), []);
+    // Posting stays accepted, and is flushed too; nothing is written any more.
+    for wr_id in 20..24 {
+        post_one(&qp, wr_id).unwrap();
+    }
+    assert_eq!(post_one(&qp, 24), Err((Errno::NOMEM, 0)));
+    assert_eq!(f.producer(), 3);
+    assert_eq!(f.polled(100), [20, 21, 22, 23]);
+}
+
+#[test]
+fn what_was_flushed_does_not_complete_again() {
+    let mut f = Fixture::new();
+    let (qp, other) = (f.rts(9), f.rts(10));
+    for wr_id in [1, 2, 3] {
+        post_one(&qp, wr_id).unwrap();
+    }
+    post_one(&other, 7).unwrap();
+    // True completions of before, one of them set aside, count.
+    f.complete(10, WcOpcode::Send, 0, 7);
+    f.rts(11).detach();
+    f.complete(9, WcOpcode::Send, 0, 1);
+    f.area.store(doorbell::ALIVE, 0);
+    assert_eq!(f.polled(3), [7, 1, 2]);
+    // The device was not dead, only slow.
+    f.complete(9, WcOpcode::Send, 1, 2);
+    f.complete(9, WcOpcode::Send, 2, 3);
+    assert_eq!(f.polled(8), [3]);
+    post_one(&qp, 4).unwrap();
+    assert_eq!(f.polled(8), [4]);
+}
+
+#[test]
+fn a_death_during_a_reset_flushes_one_life_only() {
+    let f = Fixture::new();
+    for _ in 0..200 {
+        let qp = f.rts(9);
+        for wr_id in 0..3 {
+            post_one(&qp, wr_id).unwrap();
+        }
+        receive(&qp, &[11, 12]).unwrap();
+        let stop = AtomicBool::new(false);
+        f.area.store(doorbell::ALIVE, 0);
+        std::thread::scope(|scope| {
+            let poller = scope.spawn(|| {
+                let mut count = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    count += f.poll(2).len();
+                    assert!(count <= 5, "more was flushed than was posted");
+                }
+            });
+            qp.reset();
+            stop.store(true, Ordering::Relaxed);
+            poller.join().unwrap();
+        });
+        assert_eq!(f.polled(10), []);
+        qp.detach();
+    }
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Posts and polls on plain memory instead of mappings; the tests play the device.
+
+use crate::cq::{Completion, Cq, LOG_STRIDE};
+use crate::errno::Errno;
+use crate::ffi::memory::{Area, Memory, Ring};
+use crate::ffi::mock;
+use crate::ffi::pabi::*;
+use crate::qp::{Qp, Receives, Srq};
+use crate::recv::{RecvConfig, RecvQueue};
+use crate::send::{SendConfig, SendQueue};
+use std::sync::Arc;
+use verbena_abi::cqe::{Cqe, Tail, WcOpcode, WcStatus, TAIL_OFFSET};
+use verbena_abi::ctx::QpState;
+use verbena_abi::doorbell::{self, Words};
+use verbena_abi::{Le32, Le64};
+use zerocopy::IntoBytes;
+
+mod asked;
+mod death;
+mod poll;
+mod recv;
+mod send;
+mod threads;
+
+const LOG_SIZE: u8 = 2;
+const SIZE: u32 = 1 << LOG_SIZE;
+const SLOT: usize = 70;
+const CQ_SLOT: usize = 3;
+
+struct Fixture {
+    log_size: u8,
+    area: Arc<Area>,
+    cq: Arc<Cq>,
+    /// The device's index of the next CQE.
+    cq_producer: u32,
+    cq_memory: mock::Shared,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        Self::sized(LOG_SIZE)
+    }
+
+    fn sized(log_size: u8) -> Self {
+        let area = Arc::new(Area::mock());
+        let cq_memory = mock::Shared::new(1 << (log_size + LOG_STRIDE));
+        let ring = Ring::new(cq_memory.view(), log_size, LOG_STRIDE).unwrap();
+        Self {
+            log_size,
+            cq: Arc::new(Cq::new(ring, log_size, area.clone(), CQ_SLOT)),
+            area,
+            cq_producer: 0,
+            cq_memory,
+        }
+    }
+
+    fn receive_queue(&self, slot: usize) -> RecvQueue {
+        self.receives(slot, false)
+    }
+
+    fn receives(&self, slot: usize, shared: bool) -> RecvQueue {
+        let ring = Ring::new(Memory::heap(64 << self.log_size), self.log_size, 6).unwrap();
+        let config = RecvConfig {
+            max_wr: 1 << self.log_size,
+            max_sge: 3,
+            slot,
+            shared,
+        };
+        RecvQueue::new(ring, self.area.clone(), config)
+    }
+
+    fn srq(&self) -> Arc<Srq> {
+        Arc::new(Srq {
+            srqn: 1,
+            queue: self.receives(5, true),
+        })
+    }
+
+    fn qp(&self, qpn: u32, receives: Receives) -> Arc<Qp> {
+        let ring = Ring::new(Memory::heap(128 << self.log_size), self.log_size, 7).unwrap();
+        let config = SendConfig {
+            max_wr: 1 << self.log_size,
+            max_sge: 2,
+            max_inline: 40,
+            datagram: false,
+            signal_all: false,
+            slot: SLOT,
+        };
+        let sends = SendQueue::new(ring, self.area.clone(), config);
+        let qp = Qp::new(qpn, sends, receives, self.cq.clone(), self.cq.clone());
+        let qp = Arc::new(qp);
+        qp.attach();
+        qp
+    }
+
+    fn rts(&self, qpn: u32) -> Arc<Qp> {
+        let qp = self.qp(qpn, Receives::Own(self.receive_queue(SLOT)));
+        qp.set_state(QpState::Rts);
+        qp
+    }
+
+    /// The device writes a CQE.
+    fn complete(&mut self, qpn: u32, opcode: WcOpcode, wqe_index: u32, wr_id: u64) {
+        let tail = Tail {
+            status: WcStatus::Success.to_raw(),
+            opcode: opcode.to_raw(),
+            wc_flags: 0,
+        };
+        let cqe = Cqe {
+            wr_id: Le64::new(wr_id),
+            wqe_index: Le32::new(wqe_index),
+            byte_len: Le32::new(77),
+            qpn: Le32::new(qpn),
+            tail: Le32::new(tail.pack(self.cq_producer, self.log_size)),
+            ..Cqe::default()
+        };
+        let at = ((self.cq_producer % (1 << self.log_size)) as usize) << LOG_STRIDE;
+        // The tail last, as the device does.
+        self.cq_memory.write(at, &cqe.as_bytes()[..TAIL_OFFSET]);
+        self.cq_memory.publish(at + TAIL_OFFSET, cqe.tail.to_raw());
+        self.cq_producer += 1;
+    }
+
+    fn poll(&self, most: usize) -> Vec<Completion> {
+        let mut all = Vec::new();
+        let count = self.cq.poll(most, |_, completion| all.push(*completion));
+        assert_eq!(count, all.len());
+        all
+    }
+
+    fn polled(&self, most: usize) -> Vec<u64> {
+        self.poll(most).iter().map(|one| one.wr_id).collect()
+    }
+
+    fn consumer(&self) -> u32 {
+        self.area.load_acquire(doorbell::cq_consumer(CQ_SLOT))
+    }
+
+    fn producer(&self) -> u32 {
+        self.area.load(doorbell::sq_producer(SLOT))
+    }
+
+    fn generation(&self) -> u32 {
+        self.area
+            .load(doorbell::qp_generation(SLOT / doorbell::GROUP_SLOTS))
+    }
+}
+
+fn sge(length: u32) -> ibv_sge {
+    ibv_sge {
+        addr: 0x1000,
+        length,
+        lkey: 0x55,
+    }
+}
+
+fn send(wr_id: u64, sges: &mut [ibv_sge]) -> ibv_send_wr {
+    let mut wr = mock::send_wr(sges);
+    wr.wr_id = wr_id;
+    wr.opcode = 2;
+    wr
+}
+
+fn post(qp: &Qp, wrs: &mut [ibv_send_wr]) -> Result<(), (Errno, usize)> {
+    mock::with_sends(wrs, |first| qp.post_send(first))
+}
+
+fn post_one(qp: &Qp, wr_id: u64) -> Result<(), (Errno, usize)> {
+    let mut sges = [sge(8)];
+    post(qp, &mut [send(wr_id, &mut sges)])
+}
+
+fn receive(qp: &Qp, wr_ids: &[u64]) -> Result<(), (Errno, usize)> {
+    let mut sges = [sge(16)];
+    let mut wrs: Vec<ibv_recv_wr> = wr_ids
+        .iter()
+        .map(|&wr_id| mock::recv_wr(wr_id, &mut sges))
+        .collect();
+    mock::with_recvs(&mut wrs, |first| qp.post_recv(first))
+}

@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Sends: what a list of requests or a builder writes, what is published of it, what is refused.
+
+use super::{post, post_one, receive, send, sge, Fixture, LOG_SIZE, SIZE, SLOT};
+use crate::builder::Operands;
+use crate::errno::Errno;
+use crate::ffi::memory::{Memory, Ring};
+use crate::ffi::mock;
+use crate::ffi::object::Ah;
+use crate::ffi::pabi::*;
+use crate::qp::{Qp, Receives};
+use crate::send::{Producer, SendConfig, SendQueue};
+use verbena_abi::cqe::WcOpcode;
+use verbena_abi::ctx::{AddressVector, QpState};
+use verbena_abi::doorbell::{self, Words};
+use verbena_abi::wqe::{SendWqe, Sge, WqeOpcode};
+use zerocopy::FromBytes;
+
+#[test]
+fn a_send_is_written_and_published() {
+    let f = Fixture::new();
+    let qp = f.rts(9);
+    let mut sges = [sge(8), sge(16)];
+    let mut wr = send(0xabcd, &mut sges);
+    wr.opcode = 1;
+    wr.send_flags = 2;
+    mock::set_rdma(&mut wr, 0x1122_3344_5566, 0x77, 0xdead_beef);
+    post(&qp, &mut [wr]).unwrap();
+
+    let bytes = qp.sends.bytes(0, 128);
+    let (header, rest) = SendWqe::read_from_prefix(&bytes).unwrap();
+    assert_eq!(header.opcode, WqeOpcode::RdmaWriteImm.to_raw());
+    assert_eq!((header.flags, header.num_sge), (2, 2));
+    assert_eq!(header.inline_length.get(), 0);
+    assert_eq!(header.wr_id.get(), 0xabcd);
+    assert_eq!(header.remote_addr.get(), 0x1122_3344_5566);
+    assert_eq!(header.rkey.get(), 0x77);
+    assert_eq!(header.imm, 0xdead_beef_u32.to_ne_bytes());
+    let (second, _) = Sge::read_from_prefix(&rest[16..]).unwrap();
+    assert_eq!(
+        (second.addr.get(), second.length.get(), second.lkey.get()),
+        (0x1000, 16, 0x55)
+    );
+    assert_eq!((f.producer(), f.generation()), (1, 1));
+    assert!(!f.area.rung());
+}
+
+#[test]
+fn inline_data_of_several_sges_is_joined() {
+    let f = Fixture::new();
+    let qp = f.rts(9);
+    let data: Vec<u8> = (0..40).collect();
+    let part = |range: core::ops::Range<usize>| ibv_sge {
+        addr: data[range.clone()].as_ptr() as u64,
+        length: range.len() as u32,
+        lkey: 0,
+    };
+    let mut sges = [part(0..13), part(13..40)];
+    let mut wr = send(1, &mut sges);
+    wr.send_flags = 8;
+    post(&qp, &mut [wr]).unwrap();
+    let bytes = qp.sends.bytes(0, 128);
+    let (header, rest) = SendWqe::read_from_prefix(&bytes).unwrap();
+    assert_eq!((header.num_sge, header.inline_length.get()), (0, 40));
+    assert_eq!(&rest[..40], &data[..]);
+
+    let long = [0u8; 41];
+    let mut sges = [ibv_sge {
+        addr: long.as_ptr() as u64,
+        length: 41,
+        lkey: 0,
+    }];
+    let mut wr = send(2, &mut sges);
+    wr.send_flags = 8;
+    assert_eq!(post(&qp, &mut [wr]), Err((Errno::INVAL, 0)));
+}
+
+#[test]
+fn a_list_is_published_once_and_stops_at_the_bad_request() {
+    let f = Fixture::new();
+    let qp = f.rts(9);
+    let mut sges = [sge(1), sge(2), sge(3)];
+    let mut bad = send(2, &mut sges);
+    bad.num_sge = 3;
+    let mut one = [sge(1)];
+    let mut list = [send(0, &mut one), send(1, &mut one), bad, send(3, &mut one)];
+    assert_eq!(post(&qp, &mut list), Err((Errno::INVAL, 2)));
+    assert_eq!((f.producer(), f.generation()), (2, 1));
+    list[2].num_sge = -1;
+    assert_eq!(post(&qp, &mut list[2..]), Err((Errno::INVAL, 0)));
+    list[2].num_sge = 1;
+    list[2].opcode = 99;
+    assert_eq!(post(&qp, &mut list[2..]), Err((Errno::INVAL, 0)));
+    assert_eq!((f.producer(), f.generation()), (2, 1));
+}
+
+#[test]
+fn unknown_send_flags_are_refused() {
+    let f = Fixture::new();
+    let qp = f.rts(9);
+    let mut sges = [sge(8)];
+    let mut wr = send(1, &mut sges);
+    for bit in 4..32 {
+        wr.send_flags = IBV_SEND_SIGNALED | 1 << bit;
+        assert_eq!(post(&qp, &mut [wr]), Err((Errno::INVAL, 0)));
+    }
+    wr.send_flags = IBV_SEND_SIGNALED | IBV_SEND_FENCE | IBV_SEND_SOLICITED;
+    post(&qp, &mut [wr]).unwrap();
+    assert_eq!(f.producer(), 1);
+}
+
+#[test]
+fn a_sleeping_device_is_rung_once() {
+    let f = Fixture::new();
+    let qp = f.rts(9);
+    f.area.store(doorbell::SLEEP, 7);
+    post_one(&qp, 1).unwrap();
+    assert!(f.area.rung());
+    assert_eq!(f.area.load(doorbell::RUNG), 7);
+    f.area.forget_ring();
+    post_one(&qp, 2).unwrap();
+    assert!(!f.area.rung());
+}
+
+#[test]
+fn a_full_queue_is_free_again_after_a_later_completion() {
+    let mut f = Fixture::new();
+    let qp = f.rts(9);
+    for wr_id in 0..u64::from(SIZE) {
+        post_one(&qp, wr_id).unwrap();
+    }
+    assert_eq!(post_one(&qp, 9), Err((Errno::NOMEM, 0)));
+    // Unsignaled ones before it are done too.
+    f.complete(9, WcOpcode::Send, 2, 2);
+    assert_eq!(f.polled(8), [2]);
+    for wr_id in 0..3 {
+        post_one(&qp, wr_id).unwrap();
+    }
+    assert_eq!(post_one(&qp, 9), Err((Errno::NOMEM, 0)));
+    assert_eq!(f.producer(), 7);
+}
+
+#[test]
+fn states_refuse_posts() {
+    let f = Fixture::new();
+    let qp = f.qp(9, Receives::Own(f.receive_queue(SLOT)));
+    assert_eq!(receive(&qp, &[1]), Err((Errno::INVAL, 0)));
+    for state in [QpState::Reset, QpState::Init, QpState::Rtr] {
+        qp.set_state(state);
+        assert_eq!(post_one(&qp, 1), Err((Errno::INVAL, 0)));
+    }
+    receive(&qp, &[1]).unwrap();
+    for state in [QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Err] {
+        qp.set_state(state);
+        post_one(&qp, 1).unwrap();
+    }
+}
+
+#[test]
+fn no_post_slips_in_behind_a_reset() {
+    let f = Fixture::new();
+    let qp = f.rts(9);
+    // One that waits for the lock while the state changes: what was true before it is not any more.
+    let guard = qp.sends.start(|| qp.may_send());
+    std::thread::scope(|scope| {
+        let post = scope.spawn(|| post_one(&qp, 1));
+        let receives = scope.spawn(|| {
+            qp.set_state(QpState::Reset);
+            receive(&qp, &[1])
+        });
+        assert_eq!(receives.join().unwrap(), Err((Errno::INVAL, 0)));
+        drop(guard);
+        assert_eq!(post.join().unwrap(), Err((Errno::INVAL, 0)));
+    });
+    assert_eq!(f.producer(), 0);
+}
+
+fn post_list(qp: &Qp, wr: ibv_send_wr) {
+    post(qp, &mut [wr]).unwrap();
+}
+
+#[test]
+fn both_ways_of_posting_write_the_same() {
+    let f = Fixture::new();
+    let qp = f.rts(9);
+    let sends = &qp.sends;
+    let (rkey, addr, imm) = (0x77, 0x9000, 0x1234);
+    let all = [
+        (IBV_WR_RDMA_WRITE, Operands::Remote(rkey, addr)),
+        (
+            IBV_WR_RDMA_WRITE_WITH_IMM,
+            Operands::RemoteImm(rkey, addr, imm),
+        ),
+        (IBV_WR_SEND, Operands::None),
+        (IBV_WR_SEND_WITH_IMM, Operands::Imm(imm)),
+        (IBV_WR_RDMA_READ, Operands::Remote(rkey, addr)),
+        (
+            IBV_WR_ATOMIC_CMP_AND_SWP,
+            Operands::Atomic(rkey, addr, 5, 6),
+        ),
+        (
+            IBV_WR_ATOMIC_FETCH_AND_ADD,
+            Operands::Atomic(rkey, addr, 5, 0),
+        ),
+        (IBV_WR_LOCAL_INV, Operands::Imm(imm)),
+        (IBV_WR_SEND_WITH_INV, Operands::Imm(imm)),
+    ];
+    for (opcode, operands) in all {
+        let written = |post: &dyn Fn()| {
+            // Over what an older one left in the words that this operation has no use for.
+            qp.reset();
+            qp.set_state(QpState::Rts);
+            let mut sges = [sge(1), sge(2)];
+            let mut older = send(1, &mut sges);
+            older.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+            mock::set_rdma(&mut older, 1, 2, 3);
+            post_list(&qp, older);
+            qp.reset();
+            qp.set_state(QpState::Rts);
+            post();
+            sends.bytes(0, 96)
+        };
+        let mut sges = [sge(8)];
+        let mut wr = send(71, &mut sges);
+        (wr.opcode, wr.send_flags) = (opcode, IBV_SEND_SIGNALED);
+        match operands {
+            Operands::Atomic(_, _, compare_add, swap) => {
+                mock::set_rdma(&mut wr, 0, 0, 3);
+                mock::set_atomic(&mut wr, addr, rkey, compare_add, swap);
+            }
+            Operands::Remote(..) => mock::set_rdma(&mut wr, addr, rkey, 3),
+            Operands::RemoteImm(..) => mock::set_rdma(&mut wr, addr, rkey, imm),
+            Operands::Imm(_) => mock::set_rdma(&mut wr, 0, 0, imm),
+            Operands::None => mock::set_rdma(&mut wr, 0, 0, 3),
+        }
+        let key = opcode == IBV_WR_LOCAL_INV;
+        let list = written(&|| post_list(&qp, wr));
+        let pieces = written(&|| {
+            let mut guard = sends.start(|| true);
+            sends.begin(&mut guard, opcode, 71, IBV_SEND_SIGNALED, operands);
+            if !key {
+                sends.add_sge(&mut guard, 0x1000, 8, 0x55);
+            }
+            sends.commit(guard).unwrap();
+        });
+        assert_eq!(list, pieces, "opcode {opcode}");
+        let (header, _) = SendWqe::read_from_prefix(&list).unwrap();
+        assert_eq!(header.wr_id.get(), 71);
+        assert_eq!((header.flags, header.num_sge), (2, u8::from(!key)));
+    }
+}
+
+#[test]
+fn pieces_are_posted_together_or_not_at_all() {
+    let f = Fixture::new();
+    let qp = f.rts(9);
+    let sends = &qp.sends;
+    let plain = |guard: &mut Producer, wr_id| {
+        sends.begin(guard, IBV_WR_SEND, wr_id, 0, Operands::None);
+    };
+    // Two requests, one publication.
+    let mut guard = sends.start(|| true);
+    let remote = Operands::Remote(0x77, 0x9000);
+    sends.begin(&mut guard, IBV_WR_RDMA_WRITE, 71, 2, remote);
+    sends.add_sge(&mut guard, 0x1000, 8, 0x55);
+    plain(&mut guard, 72);
+    sends.commit(guard).unwrap();
+    assert_eq!((f.producer(), f.generation()), (2, 1));
+    let bytes = sends.bytes(0, 128);
+    let (header, rest) = SendWqe::read_from_prefix(&bytes).unwrap();
+    assert_eq!(header.opcode, WqeOpcode::RdmaWrite.to_raw());
+    assert_eq!((header.flags, header.num_sge), (2, 1));
+    assert_eq!((header.wr_id.get(), header.rkey.get()), (71, 0x77));
+    assert_eq!(Sge::read_from_prefix(rest).unwrap().0.length.get(), 8);
+
+    // Too many SGEs, a flag that nobody knows, an operation that is not offered: nothing of it, nor of what comes before
+    // or after.
+    for fault in 0..3 {
+        let mut guard = sends.start(|| true);
+        plain(&mut guard, 1);
+        match fault {
+            0 => {
+                plain(&mut guard, 2);
+                for _ in 0..3 {
+                    sends.add_sge(&mut guard, 0x1000, 8, 0x55);
+                }
+            }
+            1 => sends.begin(&mut guard, IBV_WR_SEND, 2, 1 << 4, Operands::None),
+            _ => sends.refuse(&mut guard),
+        }
+        plain(&mut guard, 3);
+        assert_eq!(sends.commit(guard), Err(Errno::INVAL));
+        assert_eq!(f.producer(), 2);
+    }
+
+    // Full.
+    let mut guard = sends.start(|| true);
+    for wr_id in 0..3 {
+        plain(&mut guard, wr_id);
+    }
+    assert_eq!(sends.commit(guard), Err(Errno::NOMEM));
+    // A list came in between, which nothing has stopped in a process of one thread.
+    let mut guard = sends.start(|| true);
+    plain(&mut guard, 1);
+    guard.index += 1;
+    plain(&mut guard, 2);
+    let index = guard.index;
+    assert_eq!(sends.commit(guard), Err(Errno::INVAL));
+    assert_eq!(sends.posted(), index);
+    sends.start(|| true).index -= 1;
+    // An abort.
+    let mut guard = sends.start(|| true);
+    plain(&mut guard, 1);
+    drop(guard);
+    assert_eq!((f.producer(), f.generation()), (2, 1));
+    post_one(&qp, 5).unwrap();
+    assert_eq!(f.producer(), 3);
+}
+
+#[test]
+fn a_datagram_without_an_address_is_refused() {
+    let f = Fixture::new();
+    let ring = Ring::new(Memory::heap(256 << LOG_SIZE), LOG_SIZE, 8).unwrap();
+    let config = SendConfig {
+        max_wr: SIZE,
+        max_sge: 2,
+        max_inline: 40,
+        datagram: true,
+        signal_all: false,
+        slot: SLOT,
+    };
+    let sends = SendQueue::new(ring, f.area.clone(), config);
+    let ah = Ah::new(AddressVector::default(), None);
+    for addressed in [true, false] {
+        let mut guard = sends.start(|| true);
+        for wr_id in 0..2 {
+            sends.begin(&mut guard, IBV_WR_SEND, wr_id, 0, Operands::None);
+            if wr_id == 0 || addressed {
+                sends.set_address(&mut guard, &ah, 7, 0x1234);
+            }
+        }
+        let expected = if addressed { Ok(()) } else { Err(Errno::INVAL) };
+        assert_eq!(sends.commit(guard), expected);
+        assert_eq!(sends.posted(), 2);
+    }
+}
