@@ -60,15 +60,52 @@ extern char why[WHY_SIZE];
 	      "completion %llu status %d instead of %llu status %d",	\
 	      (wc).wr_id, (wc).status, (u64)(id), (st))
 
-/* Of the rig. */
+/* The rig (rig.c). */
+int rig_open(struct rig *rig, int cqe);
+void rig_close(struct rig *rig);
+int find_gid(struct ib_device *ibdev);
+int find_ah(struct rig *rig, struct rdma_ah_attr *ah_attr);
 int to_state(struct end *e, enum ib_qp_state state);
 int to_init(struct end *e);
 int to_rtr(struct rig *rig, struct end *e, struct end *peer);
 int to_rts(struct end *e);
+int connect_ends(struct rig *rig);
+
+/* Posting and polling (rig.c). */
+void fill(struct end *e, u32 offset, u32 len, u8 seed);
+int post_recv(struct rig *rig, struct end *e, u64 id, u32 offset, u32 len);
+int post(struct rig *rig, struct end *e, u64 id, enum ib_wr_opcode opcode, int flags, u32 offset,
+	 u32 len, u64 remote, u32 rkey);
 int reap(struct end *e, struct ib_wc *wc, int n);
 int no_more(struct end *e);
 int wait_count(atomic_t *count, int n);
-int find_ah(struct rig *rig, struct rdma_ah_attr *ah_attr);
+
+/* Tests of reliable connections (rc.c). */
+int t_transitions(struct rig *rig);
+int t_immediate_errors(struct rig *rig);
+int t_send(struct rig *rig);
+int t_inline(struct rig *rig);
+int t_rdma(struct rig *rig);
+int t_stream(struct rig *rig);
+int t_flush(struct rig *rig);
+int t_reset(struct rig *rig);
+int t_access_error(struct rig *rig);
+int t_rnr(struct rig *rig);
+
+/* Tests of queues (cq.c). */
+int t_notify(struct rig *rig);
+int t_solicited(struct rig *rig);
+int t_cq_overflow(struct rig *rig);
+int t_many_cqs(struct rig *rig);
+int t_churn(struct rig *rig);
+
+/* Tests of datagrams (ud.c) and of memory regions (memory.c). */
+int t_ud(struct rig *rig);
+int t_fast_reg(struct rig *rig);
+
+/* Tests of drains by the core, and of the device's death (death.c). */
+int t_drain(struct rig *rig);
+int t_death(struct rig *rig);
 
 /* Tests of shared receive queues (srq.c). */
 int t_srq_order(struct rig *rig);

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Completion queues: notifications, overflow; and queues that come and go, or are many.
+ */
+#include <linux/delay.h>
+
+#include "selftest.h"
+
+/* An arm notifies once, for what came after it. */
+int t_notify(struct rig *rig)
+{
+	struct ib_wc wc[2];
+	int ret;
+
+	TRY(connect_ends(rig));
+	TRY(post_recv(rig, &rig->b, 1, 0, 64));
+	TRY(post_recv(rig, &rig->b, 2, 0, 64));
+	ret = ib_req_notify_cq(rig->b.cq, IB_CQ_NEXT_COMP | IB_CQ_REPORT_MISSED_EVENTS);
+	CHECK(ret == 0, "arm of an empty queue: %d", ret);
+	TRY(post(rig, &rig->a, 3, IB_WR_SEND, 0, 0, 8, 0, 0));
+	TRY(wait_count(&rig->b.comp_events, 1));
+	TRY(post(rig, &rig->a, 4, IB_WR_SEND, IB_SEND_SIGNALED, 0, 8, 0, 0));
+	TRY(reap(&rig->a, wc, 1));
+	msleep(50);
+	CHECK(atomic_read(&rig->b.comp_events) == 1, "%d notifications of one arm",
+	      atomic_read(&rig->b.comp_events));
+	ret = ib_req_notify_cq(rig->b.cq, IB_CQ_NEXT_COMP | IB_CQ_REPORT_MISSED_EVENTS);
+	CHECK(ret == 1, "missed events not reported: %d", ret);
+	TRY(reap(&rig->b, wc, 2));
+	EXPECT_WC(wc[0], 1, IB_WC_SUCCESS);
+	EXPECT_WC(wc[1], 2, IB_WC_SUCCESS);
+	return 0;
+}
+
+/* A solicited arm sleeps through an ordinary completion, and wakes for one in error. */
+int t_solicited(struct rig *rig)
+{
+	struct ib_wc wc[4];
+
+	TRY(connect_ends(rig));
+	TRY(post_recv(rig, &rig->b, 1, 0, 64));
+	TRY(post_recv(rig, &rig->b, 2, 0, 64));
+	TRY(post_recv(rig, &rig->b, 3, 0, 64));
+	CHECK(ib_req_notify_cq(rig->b.cq, IB_CQ_SOLICITED) >= 0, "arm");
+	TRY(post(rig, &rig->a, 10, IB_WR_SEND, IB_SEND_SIGNALED, 0, 8, 0, 0));
+	TRY(reap(&rig->a, wc, 1));
+	msleep(30);
+	CHECK(atomic_read(&rig->b.comp_events) == 0, "notified without solicitation");
+	TRY(post(rig, &rig->a, 11, IB_WR_SEND, IB_SEND_SIGNALED | IB_SEND_SOLICITED, 0, 8, 0, 0));
+	TRY(wait_count(&rig->b.comp_events, 1));
+	TRY(reap(&rig->b, wc, 2));
+	CHECK(ib_req_notify_cq(rig->b.cq, IB_CQ_SOLICITED) >= 0, "arm");
+	TRY(to_state(&rig->b, IB_QPS_ERR));
+	TRY(wait_count(&rig->b.comp_events, 2));
+	return 0;
+}
+
+/* One event, what is there stays pollable, the queue pair is in error. */
+int t_cq_overflow(struct rig *rig)
+{
+	struct ib_qp_init_attr init;
+	struct ib_qp_attr attr;
+	int i, n, room;
+	struct ib_wc wc;
+
+	/* The rig's first queue has been made for 4 entries; it may have some more. */
+	room = rig->a.cq->cqe;
+	if (room >= DEPTH) {
+		strscpy(why, "skipped: the smallest queue is too deep");
+		return 0;
+	}
+	TRY(connect_ends(rig));
+	for (i = 0; i <= room; i++)
+		TRY(post(rig, &rig->a, i, IB_WR_RDMA_WRITE, IB_SEND_SIGNALED, 0, 8, rig->b.dma,
+			 rig->pd->unsafe_global_rkey));
+	TRY(wait_count(&rig->a.cq_events, 1));
+	CHECK(rig->a.last_cq_event == IB_EVENT_CQ_ERR, "event %d", rig->a.last_cq_event);
+	for (n = 0; ib_poll_cq(rig->a.cq, 1, &wc) > 0; n++)
+		EXPECT_WC(wc, n, IB_WC_SUCCESS);
+	CHECK(n == room, "%d of %d completions", n, room);
+	msleep(100);
+	CHECK(atomic_read(&rig->a.cq_events) == 1, "%d events", atomic_read(&rig->a.cq_events));
+	TRY(ib_query_qp(rig->a.qp, &attr, IB_QP_STATE, &init));
+	CHECK(attr.qp_state == IB_QPS_ERR, "queue pair in state %d", attr.qp_state);
+	return 0;
+}
+
+/* More queues at a time than one doorbell area, or whatever a device has like it, has room for. */
+int t_many_cqs(struct rig *rig)
+{
+	struct ib_cq_init_attr cq_attr = { .cqe = 1 };
+	static struct ib_cq *cqs[300];
+	int i, n, ret = 0;
+
+	for (n = 0; n < ARRAY_SIZE(cqs); n++) {
+		cqs[n] = ib_create_cq(rig->ibdev, NULL, NULL, NULL, &cq_attr);
+		if (IS_ERR(cqs[n])) {
+			ret = PTR_ERR(cqs[n]);
+			break;
+		}
+	}
+	for (i = 0; i < n; i++)
+		ib_destroy_cq(cqs[i]);
+	CHECK(!ret, "create_cq %d: %d", n, ret);
+	return 0;
+}
+
+/* Objects come and go; numbers may not run out. */
+int t_churn(struct rig *rig)
+{
+	int i;
+
+	for (i = 0; i < 200; i++) {
+		struct ib_cq_init_attr cq_attr = { .cqe = 8 + i };
+		struct ib_qp_init_attr attr = {
+			.cap = { .max_send_wr = 1 + i % 8, .max_recv_wr = 1 + i % 8,
+				 .max_send_sge = 1, .max_recv_sge = 1 },
+			.sq_sig_type = IB_SIGNAL_ALL_WR,
+			.qp_type = IB_QPT_RC,
+		};
+		struct ib_cq *cq = ib_create_cq(rig->ibdev, NULL, NULL, NULL, &cq_attr);
+		struct ib_qp *qp;
+
+		CHECK(!IS_ERR(cq), "create_cq %d: %ld", i, PTR_ERR(cq));
+		attr.send_cq = cq;
+		attr.recv_cq = cq;
+		qp = ib_create_qp(rig->pd, &attr);
+		if (!IS_ERR(qp))
+			WARN_ON(ib_destroy_qp(qp));
+		ib_destroy_cq(cq);
+		CHECK(!IS_ERR(qp), "create_qp %d: %ld", i, PTR_ERR(qp));
+	}
+	return 0;
+}

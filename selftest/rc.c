@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Reliable connections: their states, their operations, and how they end.
+ */
+#include <linux/delay.h>
+
+#include "selftest.h"
+
+/* Every illegal transition is refused and leaves the queue pair as it was. */
+int t_transitions(struct rig *rig)
+{
+	struct ib_qp_init_attr init;
+	struct ib_qp_attr attr;
+
+	CHECK(to_state(&rig->a, IB_QPS_RTR), "RESET to RTR");
+	CHECK(to_state(&rig->a, IB_QPS_RTS), "RESET to RTS");
+	CHECK(to_state(&rig->a, IB_QPS_INIT), "RESET to INIT without attributes");
+	TRY(ib_query_qp(rig->a.qp, &attr, IB_QP_STATE, &init));
+	CHECK(attr.qp_state == IB_QPS_RESET, "state %d", attr.qp_state);
+	TRY(to_init(&rig->a));
+	CHECK(to_state(&rig->a, IB_QPS_RTS), "INIT to RTS");
+	TRY(ib_query_qp(rig->a.qp, &attr, IB_QP_STATE, &init));
+	CHECK(attr.qp_state == IB_QPS_INIT, "state %d", attr.qp_state);
+	CHECK(attr.port_num == 1, "port %u", attr.port_num);
+	CHECK(init.cap.max_send_wr >= DEPTH && init.cap.max_recv_wr >= DEPTH, "capacities");
+	return 0;
+}
+
+/* What is wrong in itself is refused when it is posted, with the bad request named. */
+int t_immediate_errors(struct rig *rig)
+{
+	struct ib_sge sge[3] = {};
+	struct ib_recv_wr r2 = { .sg_list = sge, .num_sge = 3 };
+	struct ib_recv_wr r1 = { .next = &r2, .sg_list = sge, .num_sge = 1, .wr_id = 7 };
+	struct ib_send_wr s2 = { .sg_list = sge, .num_sge = 3, .opcode = IB_WR_SEND };
+	struct ib_send_wr s1 = { .next = &s2, .sg_list = sge, .opcode = IB_WR_SEND };
+	const struct ib_recv_wr *bad_recv = NULL;
+	const struct ib_send_wr *bad_send = NULL;
+	int i, n;
+
+	CHECK(ib_post_recv(rig->a.qp, &r1, &bad_recv) && bad_recv == &r1, "receive in RESET");
+	CHECK(ib_post_send(rig->a.qp, &s1, &bad_send) && bad_send == &s1, "send in RESET");
+	TRY(to_init(&rig->a));
+	CHECK(ib_post_send(rig->a.qp, &s1, &bad_send) && bad_send == &s1, "send in INIT");
+	sge[0].lkey = rig->pd->local_dma_lkey;
+	sge[0].addr = rig->a.dma;
+	CHECK(ib_post_recv(rig->a.qp, &r1, &bad_recv) && bad_recv == &r2, "too many SGEs");
+	r1.next = NULL;
+	/* One is in already. A queue may be deeper than asked for, not without end. */
+	for (i = 0, n = 0; i < 10000 && !n; i++)
+		n = ib_post_recv(rig->a.qp, &r1, &bad_recv);
+	CHECK(n && i >= DEPTH && bad_recv == &r1, "full: %d after %d", n, i);
+	return 0;
+}
+
+int t_send(struct rig *rig)
+{
+	struct ib_wc wc[2];
+
+	TRY(connect_ends(rig));
+	fill(&rig->a, 0, 3000, 1);
+	TRY(post_recv(rig, &rig->b, 100, 0, 4096));
+	TRY(post(rig, &rig->a, 1, IB_WR_SEND_WITH_IMM, IB_SEND_SIGNALED, 0, 3000, 0, 0));
+	TRY(reap(&rig->b, wc, 1));
+	EXPECT_WC(wc[0], 100, IB_WC_SUCCESS);
+	CHECK(wc[0].opcode == IB_WC_RECV && wc[0].byte_len == 3000, "opcode %d length %u",
+	      wc[0].opcode, wc[0].byte_len);
+	CHECK(wc[0].wc_flags & IB_WC_WITH_IMM && wc[0].ex.imm_data == cpu_to_be32(0x12345678),
+	      "immediate %x", be32_to_cpu(wc[0].ex.imm_data));
+	CHECK(wc[0].qp == rig->b.qp, "qp");
+	TRY(reap(&rig->a, wc, 1));
+	EXPECT_WC(wc[0], 1, IB_WC_SUCCESS);
+	CHECK(wc[0].opcode == IB_WC_SEND && wc[0].qp == rig->a.qp, "opcode %d", wc[0].opcode);
+	CHECK(!memcmp(rig->a.buf, rig->b.buf, 3000), "data");
+	return no_more(&rig->a);
+}
+
+int t_inline(struct rig *rig)
+{
+	struct ib_wc wc[1];
+
+	TRY(connect_ends(rig));
+	fill(&rig->a, 8, 32, 9);
+	TRY(post_recv(rig, &rig->b, 100, 0, 64));
+	TRY(post(rig, &rig->a, 1, IB_WR_SEND, IB_SEND_SIGNALED | IB_SEND_INLINE, 8, 32, 0, 0));
+	memset(rig->a.buf, 0xee, 64);
+	TRY(reap(&rig->b, wc, 1));
+	EXPECT_WC(wc[0], 100, IB_WC_SUCCESS);
+	TRY(reap(&rig->a, wc, 1));
+	EXPECT_WC(wc[0], 1, IB_WC_SUCCESS);
+	fill(&rig->a, 8, 32, 9);
+	CHECK(!memcmp(rig->a.buf + 8, rig->b.buf, 32), "data");
+	return 0;
+}
+
+int t_rdma(struct rig *rig)
+{
+	u32 rkey = rig->pd->unsafe_global_rkey;
+	struct ib_wc wc[3];
+
+	TRY(connect_ends(rig));
+	fill(&rig->a, 0, 8192, 3);
+	TRY(post_recv(rig, &rig->b, 100, 0, 0));
+	TRY(post(rig, &rig->a, 1, IB_WR_RDMA_WRITE, 0, 0, 8192, rig->b.dma, rkey));
+	TRY(post(rig, &rig->a, 2, IB_WR_RDMA_WRITE_WITH_IMM, IB_SEND_SIGNALED, 0, 5, rig->b.dma + 8192,
+		 rkey));
+	TRY(reap(&rig->b, wc, 1));
+	EXPECT_WC(wc[0], 100, IB_WC_SUCCESS);
+	CHECK(wc[0].opcode == IB_WC_RECV_RDMA_WITH_IMM && wc[0].byte_len == 5, "opcode %d length %u",
+	      wc[0].opcode, wc[0].byte_len);
+	TRY(reap(&rig->a, wc, 1));
+	EXPECT_WC(wc[0], 2, IB_WC_SUCCESS);
+	CHECK(wc[0].opcode == IB_WC_RDMA_WRITE, "opcode %d", wc[0].opcode);
+	CHECK(!memcmp(rig->a.buf, rig->b.buf, 8192), "data written");
+	CHECK(!memcmp(rig->a.buf, rig->b.buf + 8192, 5), "data written with immediate");
+
+	fill(&rig->b, 0, 6000, 77);
+	TRY(post(rig, &rig->a, 3, IB_WR_RDMA_READ, IB_SEND_SIGNALED, 100, 6000, rig->b.dma, rkey));
+	TRY(reap(&rig->a, wc, 1));
+	EXPECT_WC(wc[0], 3, IB_WC_SUCCESS);
+	CHECK(wc[0].opcode == IB_WC_RDMA_READ, "opcode %d", wc[0].opcode);
+	CHECK(!memcmp(rig->a.buf + 100, rig->b.buf, 6000), "data read");
+	return no_more(&rig->a);
+}
+
+/* A long run through both rings, which must wrap many times, in order. */
+int t_stream(struct rig *rig)
+{
+	u64 sent = 0, recv_posted = 0, received = 0, done = 0;
+	struct ib_wc wc[4];
+	int i;
+
+	TRY(connect_ends(rig));
+	while (received < 2000 || done < 2000) {
+		unsigned long end = jiffies + msecs_to_jiffies(WAIT_MS);
+		bool progress = false;
+
+		while (recv_posted < 2000 && recv_posted - received < DEPTH) {
+			TRY(post_recv(rig, &rig->b, recv_posted, 64 * (recv_posted % DEPTH), 64));
+			recv_posted++;
+		}
+		while (sent < recv_posted && sent - done < DEPTH) {
+			*(u64 *)(rig->a.buf + 64 * (sent % DEPTH)) = sent;
+			TRY(post(rig, &rig->a, sent, IB_WR_SEND, IB_SEND_SIGNALED,
+				 64 * (sent % DEPTH), 64, 0, 0));
+			sent++;
+		}
+		while (!progress) {
+			int n = ib_poll_cq(rig->b.cq, 4, wc);
+
+			CHECK(n >= 0, "poll %d", n);
+			for (i = 0; i < n; i++, received++) {
+				EXPECT_WC(wc[i], received, IB_WC_SUCCESS);
+				CHECK(*(u64 *)(rig->b.buf + 64 * (received % DEPTH)) == received,
+				      "data of %llu", received);
+				progress = true;
+			}
+			n = ib_poll_cq(rig->a.cq, 4, wc);
+			CHECK(n >= 0, "poll %d", n);
+			for (i = 0; i < n; i++, done++) {
+				EXPECT_WC(wc[i], done, IB_WC_SUCCESS);
+				progress = true;
+			}
+			CHECK(time_before(jiffies, end), "stuck: %llu sent, %llu done, %llu received",
+			      sent, done, received);
+			cond_resched();
+		}
+	}
+	return 0;
+}
+
+/* Everything outstanding, and everything posted later, completes exactly once, in order. */
+int t_flush(struct rig *rig)
+{
+	struct ib_wc wc[16];
+	int i;
+
+	TRY(connect_ends(rig));
+	for (i = 0; i < 8; i++)
+		TRY(post_recv(rig, &rig->a, 200 + i, 0, 64));
+	TRY(to_state(&rig->a, IB_QPS_ERR));
+	TRY(reap(&rig->a, wc, 8));
+	for (i = 0; i < 8; i++)
+		EXPECT_WC(wc[i], 200 + i, IB_WC_WR_FLUSH_ERR);
+	CHECK(wc[0].qp == rig->a.qp && wc[0].vendor_err, "qp and vendor_err must be set");
+	for (i = 0; i < 4; i++)
+		TRY(post_recv(rig, &rig->a, 300 + i, 0, 64));
+	TRY(reap(&rig->a, wc, 4));
+	for (i = 0; i < 4; i++)
+		EXPECT_WC(wc[i], 300 + i, IB_WC_WR_FLUSH_ERR);
+	/* Unsignaled, and yet it completes. */
+	for (i = 0; i < 4; i++)
+		TRY(post(rig, &rig->a, 400 + i, IB_WR_SEND, 0, 0, 8, 0, 0));
+	TRY(reap(&rig->a, wc, 4));
+	for (i = 0; i < 4; i++)
+		EXPECT_WC(wc[i], 400 + i, IB_WC_WR_FLUSH_ERR);
+	return no_more(&rig->a);
+}
+
+/* After RESET nothing of the old life shows, and the same CQ serves the new one. */
+int t_reset(struct rig *rig)
+{
+	struct ib_wc wc[1];
+	int i;
+
+	TRY(connect_ends(rig));
+	for (i = 0; i < 8; i++)
+		TRY(post_recv(rig, &rig->a, i, 0, 64));
+	TRY(to_state(&rig->a, IB_QPS_ERR));
+	msleep(20);
+	TRY(to_state(&rig->a, IB_QPS_RESET));
+	TRY(no_more(&rig->a));
+	TRY(to_state(&rig->b, IB_QPS_RESET));
+	TRY(connect_ends(rig));
+	TRY(post_recv(rig, &rig->a, 55, 0, 64));
+	TRY(post(rig, &rig->b, 56, IB_WR_SEND, IB_SEND_SIGNALED, 0, 8, 0, 0));
+	TRY(reap(&rig->a, wc, 1));
+	EXPECT_WC(wc[0], 55, IB_WC_SUCCESS);
+	TRY(reap(&rig->b, wc, 1));
+	EXPECT_WC(wc[0], 56, IB_WC_SUCCESS);
+	return 0;
+}
+
+int t_access_error(struct rig *rig)
+{
+	struct ib_qp_init_attr init;
+	struct ib_qp_attr attr;
+	struct ib_wc wc[2];
+
+	TRY(connect_ends(rig));
+	TRY(post(rig, &rig->a, 1, IB_WR_RDMA_WRITE, IB_SEND_SIGNALED, 0, 8, rig->b.dma, 0xdead00));
+	TRY(reap(&rig->a, wc, 1));
+	EXPECT_WC(wc[0], 1, IB_WC_REM_ACCESS_ERR);
+	TRY(wait_count(&rig->b.qp_events, 1));
+	CHECK(rig->b.last_qp_event == IB_EVENT_QP_ACCESS_ERR, "event %d", rig->b.last_qp_event);
+	TRY(ib_query_qp(rig->a.qp, &attr, IB_QP_STATE, &init));
+	CHECK(attr.qp_state == IB_QPS_ERR, "requester in state %d", attr.qp_state);
+	TRY(ib_query_qp(rig->b.qp, &attr, IB_QP_STATE, &init));
+	CHECK(attr.qp_state == IB_QPS_ERR, "responder in state %d", attr.qp_state);
+	msleep(50);
+	CHECK(atomic_read(&rig->b.qp_events) == 1, "%d events", atomic_read(&rig->b.qp_events));
+	return 0;
+}
+
+int t_rnr(struct rig *rig)
+{
+	struct ib_wc wc[1];
+
+	TRY(connect_ends(rig));
+	TRY(post(rig, &rig->a, 1, IB_WR_SEND, IB_SEND_SIGNALED, 0, 8, 0, 0));
+	TRY(reap(&rig->a, wc, 1));
+	EXPECT_WC(wc[0], 1, IB_WC_RNR_RETRY_EXC_ERR);
+	return 0;
+}
