@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Ping-pong of two threads, each with a queue pair.
+
+use super::{Driver, Threaded, DEPTH, LKEY, LOG_STRIDE, RKEY, SOURCE, TARGET, UAR};
+use std::sync::atomic::{fence, Ordering};
+use std::time::{Duration, Instant};
+use verbena_abi::doorbell;
+use verbena_abi::wqe::{self, SendWqe, Sge, WqeOpcode};
+use verbena_device::mem::{Access, GuestMemory};
+use verbena_nic::guest_ram::GuestRam;
+use verbena_nic::shared::Shared;
+
+/// One of two players: writes a number into the other's memory and waits for the other to do the same.
+struct Player<'a> {
+    ram: &'a GuestRam,
+    shared: &'a Shared,
+    area: u64,
+    sq: u64,
+    slot: usize,
+    /// Where this one and the other one keep their numbers, and their keys.
+    own: (u64, u32),
+    other: (u64, u32),
+}
+
+impl Player<'_> {
+    fn send(&self, number: u32) -> Access {
+        let ram = self.ram;
+        ram.store32(self.own.0 + 64, number)?;
+        let at = self.sq + (u64::from((number - 1) % DEPTH) << LOG_STRIDE);
+        let header = SendWqe {
+            opcode: WqeOpcode::RdmaWrite.to_raw(),
+            num_sge: 1,
+            remote_addr: self.other.0.into(),
+            rkey: self.other.1.into(),
+            ..Default::default()
+        };
+        let sge = Sge {
+            addr: (self.own.0 + 64).into(),
+            length: 4.into(),
+            lkey: self.own.1.into(),
+        };
+        ram.write_struct(at, &header)?;
+        ram.write_struct(at + wqe::DATA_OFFSET as u64, &sge)?;
+        ram.store32(self.area + doorbell::sq_producer(self.slot) as u64, number)?;
+        // Both players count in one group, so this must be atomic.
+        ram.fetch_add64(self.area + doorbell::qp_generation(0) as u64, 1)?;
+        fence(Ordering::SeqCst);
+        let sleep = ram.load32(self.area + doorbell::SLEEP as u64)?;
+        if sleep & 1 != 0 && ram.load32(self.area + doorbell::RUNG as u64)? != sleep {
+            self.shared.ring(UAR);
+            ram.store32(self.area + doorbell::RUNG as u64, sleep)?;
+        }
+        Ok(())
+    }
+
+    fn wait(&self, number: u32) -> Access {
+        while self.ram.load32(self.own.0)? != number {
+            std::hint::spin_loop();
+        }
+        Ok(())
+    }
+}
+
+impl Driver<Threaded> {
+    /// Plays ping-pong between two threads that never sleep, as two virtual CPUs would, each of which takes `think` to
+    /// answer; returns the round trips in seconds.
+    pub fn ping_pong(&mut self, rounds: u32, think: Duration) -> Vec<f64> {
+        let side = |sq, slot, own, other| Player {
+            ram: &self.ram,
+            shared: &self.backend.0,
+            area: self.area,
+            sq,
+            slot,
+            own,
+            other,
+        };
+        let (here, there) = ((SOURCE, LKEY), (TARGET, RKEY));
+        let ping = side(self.sq, 0, here, there);
+        let pong = side(self.other_sq, 1, there, here);
+        let pause = || {
+            let start = Instant::now();
+            while start.elapsed() < think {
+                std::hint::spin_loop();
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 1..=rounds {
+                    let _ = pong.wait(number);
+                    pause();
+                    let _ = pong.send(number);
+                }
+            });
+            (1..=rounds)
+                .map(|number| {
+                    let start = Instant::now();
+                    let _ = ping.send(number);
+                    let _ = ping.wait(number);
+                    pause();
+                    start.elapsed().as_secs_f64()
+                })
+                .collect()
+        })
+    }
+}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What comes before the first write: commands that create and connect everything.
+
+use super::{
+    unreachable, Backend, Driver, CQN, GID, LKEY, LOG_DEPTH, LOG_STRIDE, OWN_SIZE, PATIENCE, PD,
+    REQUESTER, RESPONDER, RKEY, SOURCE, TARGET, UAR,
+};
+use std::io;
+use std::time::Instant;
+use verbena_abi::cmd::*;
+use verbena_abi::cqe::CQE_SIZE;
+use verbena_abi::ctx::{access, qp_mask, AddressVector, QpAttr, QpState, Translation};
+use verbena_abi::wqe;
+use verbena_abi::{doorbell, regs};
+use verbena_device::mem::GuestMemory;
+use verbena_device::Config;
+
+impl<B: Backend> Driver<B> {
+    pub(super) fn set_up(&mut self, size: u64, scatter: bool) -> io::Result<()> {
+        for &table in Table::ALL {
+            let addr = self.alloc(TABLE_CHUNK_SIZE as u64)?.into();
+            let table = table.to_raw();
+            self.command(SetTableChunk {
+                table,
+                addr,
+                ..Default::default()
+            })?;
+        }
+        let ring = self.ring(4096)?;
+        let ci_addr = self.alloc(4096)?.into();
+        self.command(CreateEq {
+            log_size: 8,
+            ring,
+            ci_addr,
+            ..Default::default()
+        })?;
+        let gid = SetGid {
+            valid: 1,
+            vlan: NO_VLAN.into(),
+            gid: GID,
+            ..Default::default()
+        };
+        self.command(gid)?;
+        self.command(SetPort {
+            up: 1,
+            mtu: 5,
+            ..Default::default()
+        })?;
+        self.area = self.alloc(doorbell::AREA_SIZE as u64)?;
+        self.command(CreateUar {
+            uar: UAR.into(),
+            addr: self.area.into(),
+            ..Default::default()
+        })?;
+        for (key, addr) in [(LKEY, SOURCE), (RKEY, TARGET)] {
+            let pages = self.pages(addr, size, scatter)?;
+            self.command(CreateMr {
+                key: key.into(),
+                pdn: PD.into(),
+                access: (access::LOCAL_WRITE | access::REMOTE_WRITE).into(),
+                iova: addr.into(),
+                length: size.into(),
+                pages,
+                ..Default::default()
+            })?;
+        }
+        self.cq = self.alloc((CQE_SIZE as u64) << LOG_DEPTH)?;
+        self.command(CreateCq {
+            cqn: CQN.into(),
+            uar: UAR.into(),
+            log_size: LOG_DEPTH,
+            ring: contiguous(self.cq),
+            ..Default::default()
+        })?;
+        for (qpn, slot) in [(REQUESTER, 0), (RESPONDER, 1)] {
+            self.create_qp(qpn, slot)?;
+        }
+        for (qpn, peer) in [(REQUESTER, RESPONDER), (RESPONDER, REQUESTER)] {
+            self.connect(qpn, peer)?;
+        }
+        Ok(())
+    }
+
+    fn create_qp(&mut self, qpn: u32, slot: u16) -> io::Result<()> {
+        let sq = self.alloc(1 << (LOG_DEPTH + LOG_STRIDE))?;
+        if qpn == REQUESTER {
+            self.sq = sq;
+        } else {
+            self.other_sq = sq;
+        }
+        let rq = self.ring(4096)?;
+        self.command(CreateQp {
+            qpn: qpn.into(),
+            pdn: PD.into(),
+            send_cqn: CQN.into(),
+            recv_cqn: CQN.into(),
+            uar: UAR.into(),
+            slot: slot.into(),
+            qp_type: QpType::Rc.to_raw(),
+            log_sq_size: LOG_DEPTH,
+            log_sq_stride: LOG_STRIDE,
+            log_rq_size: 4,
+            log_rq_stride: wqe::log_rq_stride(1),
+            sq: contiguous(sq),
+            rq,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            ..Default::default()
+        })?;
+        Ok(())
+    }
+
+    fn connect(&mut self, qpn: u32, peer: u32) -> io::Result<()> {
+        use qp_mask::*;
+        let attr = QpAttr {
+            path_mtu: 5,
+            dest_qpn: peer.into(),
+            qp_access_flags: access::REMOTE_WRITE.into(),
+            max_rd_atomic: 1,
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: 12,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            port_num: 1,
+            ..Default::default()
+        };
+        let rtr = AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER;
+        let rts = SQ_PSN | TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC;
+        for (state, mask) in [
+            (QpState::Init, PKEY_INDEX | PORT | ACCESS_FLAGS),
+            (QpState::Rtr, rtr),
+            (QpState::Rts, rts),
+        ] {
+            let av = AddressVector {
+                dgid: GID,
+                dmac: Config::default().mac,
+                hop_limit: 64,
+                port_num: 1,
+                ..Default::default()
+            };
+            self.command(ModifyQp {
+                qpn: qpn.into(),
+                mask: (mask | STATE).into(),
+                attr: QpAttr {
+                    qp_state: state.to_raw(),
+                    ..attr
+                },
+                av,
+                ..Default::default()
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Memory of the driver, zeroed and page aligned.
+    pub(super) fn alloc(&mut self, size: u64) -> io::Result<u64> {
+        let at = self.free;
+        self.free += size.next_multiple_of(4096);
+        if self.free > OWN_SIZE {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        self.ram
+            .write(at, &vec![0; size as usize])
+            .map_err(unreachable)?;
+        Ok(at)
+    }
+
+    fn ring(&mut self, size: u64) -> io::Result<Translation> {
+        Ok(contiguous(self.alloc(size)?))
+    }
+
+    fn pages(&mut self, addr: u64, size: u64, scatter: bool) -> io::Result<Translation> {
+        const PAGE: u64 = 4096;
+        if !scatter {
+            return Ok(contiguous(addr));
+        }
+        let count = size / PAGE;
+        let table = self.alloc(count * 8)?;
+        for i in 0..count {
+            // Every other pair of pages changes places, so no run is longer than a page.
+            let page = addr + (i ^ 1) * PAGE;
+            self.ram
+                .write(table + i * 8, &page.to_le_bytes())
+                .map_err(unreachable)?;
+        }
+        Ok(Translation {
+            addr: table.into(),
+            num_pages: (count as u32).into(),
+            log_page_size: PAGE.ilog2() as u8,
+            levels: 1,
+            ..Default::default()
+        })
+    }
+
+    fn command<C: Command>(&mut self, request: C) -> io::Result<()> {
+        self.token += 1;
+        let header = RequestHeader {
+            opcode: C::OPCODE.to_raw().into(),
+            token: self.token.into(),
+            ..Default::default()
+        };
+        let reply = self.slots + REQUEST_SIZE as u64;
+        let at = self.slots;
+        self.ram.write_struct(at, &header).map_err(unreachable)?;
+        self.ram
+            .write_struct(at + HEADER_SIZE as u64, &request)
+            .map_err(unreachable)?;
+        self.backend.write(&self.ram, regs::CMDQ_DOORBELL, 0);
+        let start = Instant::now();
+        let token = reply + std::mem::offset_of!(ReplyHeader, token) as u64;
+        while self.ram.load32(token).map_err(unreachable)? != self.token {
+            self.backend.work(&self.ram);
+            if start.elapsed() > PATIENCE {
+                return Err(io::Error::other(format!("{}: no reply", C::OPCODE.name())));
+            }
+        }
+        let done: ReplyHeader = self.ram.read_struct(reply).map_err(unreachable)?;
+        if done.status.get() != CmdStatus::Ok.to_raw() {
+            return Err(io::Error::other(format!(
+                "{}: status {}, syndrome {:#x}",
+                C::OPCODE.name(),
+                done.status.get(),
+                done.syndrome.get()
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn contiguous(addr: u64) -> Translation {
+    Translation {
+        addr: addr.into(),
+        num_pages: 1.into(),
+        ..Default::default()
+    }
+}
