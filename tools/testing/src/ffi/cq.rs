@@ -6,7 +6,6 @@ use super::bindings::*;
 use super::context::{Context, Element};
 use super::sys::{readable, set_nonblocking, Errno};
 use core::ffi::c_void;
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 /// A completion channel: the descriptor that completion events arrive at.
@@ -97,7 +96,7 @@ impl From<&ibv_wc> for Wc {
 /// A completion queue.
 pub struct Cq {
     pub(super) raw: *mut ibv_cq,
-    channel: Option<Arc<Channel>>,
+    _channel: Option<Arc<Channel>>,
     ctx: Arc<Context>,
 }
 
@@ -128,7 +127,7 @@ impl Cq {
         }
         Ok(Arc::new(Cq {
             raw,
-            channel: channel.cloned(),
+            _channel: channel.cloned(),
             ctx: ctx.clone(),
         }))
     }
@@ -190,17 +189,5 @@ impl Cq {
                 std::process::exit(1);
             }
         }
-    }
-
-    /// Destroys now and returns the result; on failure the object is leaked.
-    pub fn destroy(self: Arc<Self>) -> Result<(), Errno> {
-        let cq = Arc::try_unwrap(self).map_err(|_| Errno::EBUSY)?;
-        let mut cq = ManuallyDrop::new(cq);
-        // SAFETY: the only owner; `ManuallyDrop` prevents a second destroy.
-        Errno::check(unsafe { ibv_destroy_cq(cq.raw) })?;
-        drop(cq.channel.take());
-        // SAFETY: read once, and `cq` is never dropped or used again.
-        drop(unsafe { std::ptr::read(&cq.ctx) });
-        Ok(())
     }
 }
