@@ -48,17 +48,6 @@ pub enum Snapshot {
 }
 
 impl Snapshot {
-    /// Kind of object: "qp", "cq", ...
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Qp(_) => "qp",
-            Self::Cq(_) => "cq",
-            Self::Srq(_) => "srq",
-            Self::Mr(_) => "mr",
-            Self::Eq(_) => "eq",
-        }
-    }
-
     /// Its number.
     pub fn number(&self) -> u32 {
         match self {

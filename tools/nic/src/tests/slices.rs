@@ -11,7 +11,8 @@ use crate::sched::{SETTLE_COST, SLICE_DEADLINES, SLICE_LOOKS, SLICE_SETTLED};
 use crate::shared::FLUSHED_EVENTS;
 use crate::snapshot::LOOKS;
 use crate::{Cursor, Snapshot};
-use std::collections::BTreeSet;
+use std::collections::HashSet;
+use std::mem::discriminant;
 use verbena_abi::cmd::*;
 use verbena_abi::cqe::{Cqe, Tail, WcStatus};
 use verbena_abi::ctx::{qp_mask as m, CqContext, QpAttr, QpContext, QpState};
@@ -122,12 +123,12 @@ fn contexts_are_listed_in_portions() {
     let mut p = Pair::new();
     p.d.create_srq();
     p.d.region(64, 1);
-    let names = |all: &[Snapshot]| -> Vec<(&str, u32)> {
-        all.iter().map(|c| (c.kind(), c.number())).collect()
+    let names = |all: &[Snapshot]| -> Vec<_> {
+        all.iter().map(|c| (discriminant(c), c.number())).collect()
     };
     let whole = p.d.device.contexts(Cursor::default(), 1000);
     assert_eq!(whole.next, None);
-    let kinds: BTreeSet<_> = whole.contexts.iter().map(Snapshot::kind).collect();
+    let kinds: HashSet<_> = whole.contexts.iter().map(discriminant).collect();
     assert_eq!(kinds.len(), 5);
     let (mut parts, mut next) = (vec![], Some(Cursor::default()));
     while let Some(from) = next {
@@ -156,7 +157,8 @@ fn numbers_that_are_free_make_no_portion_long() {
     let (mut found, mut portions, mut next) = (vec![], 0, Some(Cursor::default()));
     while let Some(from) = next {
         let portion = d.device.contexts(from, 1000);
-        let cqs = portion.contexts.iter().filter(|c| c.kind() == "cq");
+        let cqs = portion.contexts.iter();
+        let cqs = cqs.filter(|c| matches!(c, Snapshot::Cq(_)));
         found.extend(cqs.map(Snapshot::number));
         next = portion.next;
         portions += 1;
