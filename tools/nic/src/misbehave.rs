@@ -9,11 +9,7 @@
 
 use crate::device::Device;
 use crate::mem::GuestMemory;
-#[cfg(feature = "misbehave")]
-use std::sync::{
-    atomic::{AtomicU32, Ordering::SeqCst},
-    Arc,
-};
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 /// Where the words begin in configuration space: above all capabilities, and within the 256 bytes that a kernel reaches
 /// that does not map it into memory.
@@ -73,50 +69,64 @@ kinds! {
 }
 
 /// Words, by number of the kind; the first is the magic's.
-#[cfg(feature = "misbehave")]
 const WORDS: usize = 13;
 
 /// What the device does wrong at present; copies share it.
 #[derive(Clone, Debug, Default)]
 pub struct Misbehaviour {
     #[cfg(feature = "misbehave")]
-    words: Arc<[AtomicU32; WORDS]>,
+    words: std::sync::Arc<[AtomicU32; WORDS]>,
 }
 
-#[cfg(feature = "misbehave")]
 impl Misbehaviour {
-    fn word(&self, kind: Kind) -> &AtomicU32 {
-        &self.words[kind as usize]
+    /// The word of a kind's number. Without the feature there is none, so all that asks for one comes to nothing.
+    #[inline(always)]
+    fn word(&self, number: usize) -> Option<&AtomicU32> {
+        #[cfg(feature = "misbehave")]
+        {
+            self.words.get(number)
+        }
+        #[cfg(not(feature = "misbehave"))]
+        {
+            let _ = number;
+            None
+        }
     }
 
     /// The number of a kind; 0: it is off.
+    #[inline(always)]
     pub fn get(&self, kind: Kind) -> u32 {
-        self.word(kind).load(SeqCst)
+        self.word(kind as usize).map_or(0, |w| w.load(SeqCst))
     }
 
     /// Sets the number of a kind.
+    #[inline(always)]
     pub fn set(&self, kind: Kind, value: u32) {
-        self.word(kind).store(value, SeqCst);
+        if let Some(word) = self.word(kind as usize) {
+            word.store(value, SeqCst);
+        }
     }
 
     /// Takes the number of a kind that applies once.
+    #[inline(always)]
     pub fn take(&self, kind: Kind) -> u32 {
-        self.word(kind).swap(0, SeqCst)
+        self.word(kind as usize).map_or(0, |w| w.swap(0, SeqCst))
     }
 
     /// Counts one of the times that a kind applies. Whether it applies now.
+    #[inline(always)]
     pub fn count(&self, kind: Kind) -> bool {
         let one_less = |n| match n {
             0 => None,
             ALWAYS => Some(ALWAYS),
             n => Some(n - 1),
         };
-        self.word(kind)
-            .fetch_update(SeqCst, SeqCst, one_less)
-            .is_ok()
+        self.word(kind as usize)
+            .is_some_and(|w| w.fetch_update(SeqCst, SeqCst, one_less).is_ok())
     }
 
     /// Sleeps for the microseconds of a kind.
+    #[inline(always)]
     pub fn sleep_us(&self, kind: Kind) {
         let us = self.get(kind);
         if us != 0 {
@@ -126,11 +136,12 @@ impl Misbehaviour {
 
     /// The word at an offset of configuration space, if there is one.
     pub fn read_config(&self, offset: usize) -> Option<u32> {
-        match offset.checked_sub(CONFIG_BASE)? {
-            0 => Some(CONFIG_MAGIC),
-            o if o % 4 == 0 => self.words.get(o / 4).map(|w| w.load(SeqCst)),
-            _ => None,
-        }
+        let offset = offset.checked_sub(CONFIG_BASE)?;
+        let word = self.word(offset / 4).filter(|_| offset % 4 == 0)?;
+        Some(match offset {
+            0 => CONFIG_MAGIC,
+            _ => word.load(SeqCst),
+        })
     }
 
     /// Sets the word at an offset of configuration space. Whether there is one.
@@ -138,57 +149,16 @@ impl Misbehaviour {
         if self.read_config(offset).is_none() {
             return false;
         }
-        match (offset - CONFIG_BASE) / 4 {
-            0 if value == 0 => self.words.iter().for_each(|w| w.store(0, SeqCst)),
-            0 => {}
-            n => self.words[n].store(value, SeqCst),
-        }
+        let words = match (offset - CONFIG_BASE) / 4 {
+            0 if value == 0 => 0..WORDS,
+            0 => 0..0,
+            n => n..n + 1,
+        };
+        let words = words.filter_map(|n| self.word(n));
+        words.for_each(|w| w.store(value, SeqCst));
         true
     }
-}
 
-#[cfg(not(feature = "misbehave"))]
-impl Misbehaviour {
-    /// 0: it is off.
-    #[inline(always)]
-    pub fn get(&self, _kind: Kind) -> u32 {
-        0
-    }
-
-    /// Nothing.
-    #[inline(always)]
-    pub fn set(&self, _kind: Kind, _value: u32) {}
-
-    /// 0: it is off.
-    #[inline(always)]
-    pub fn take(&self, _kind: Kind) -> u32 {
-        0
-    }
-
-    /// It does not apply.
-    #[inline(always)]
-    pub fn count(&self, _kind: Kind) -> bool {
-        false
-    }
-
-    /// No time at all.
-    #[inline(always)]
-    pub fn sleep_us(&self, _kind: Kind) {}
-
-    /// There is none.
-    #[inline(always)]
-    pub fn read_config(&self, _offset: usize) -> Option<u32> {
-        None
-    }
-
-    /// There is none.
-    #[inline(always)]
-    pub fn write_config(&self, _offset: usize, _value: u32) -> bool {
-        false
-    }
-}
-
-impl Misbehaviour {
     /// Whether a kind is on.
     #[inline(always)]
     pub fn is(&self, kind: Kind) -> bool {
