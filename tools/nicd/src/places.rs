@@ -150,33 +150,14 @@ fn bound_to(line: &str) -> Option<&str> {
 }
 
 #[cfg(test)]
+#[path = "../tests/daemon/dir.rs"]
+mod dir;
+
+#[cfg(test)]
 mod tests {
+    use super::dir::Dir;
     use super::*;
     use std::io::Write;
-
-    /// A directory of this test's own, removed at its end.
-    struct Dir(PathBuf);
-
-    impl Dir {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("{name}.{}", std::process::id()));
-            fs::create_dir(&path).unwrap();
-            Self(path)
-        }
-
-        fn list(&self) -> Vec<String> {
-            let name = |e: io::Result<fs::DirEntry>| e.unwrap().file_name().into_string().unwrap();
-            let mut names: Vec<_> = fs::read_dir(&self.0).unwrap().map(name).collect();
-            names.sort();
-            names
-        }
-    }
-
-    impl Drop for Dir {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
 
     #[test]
     fn a_socket_in_use_is_left_alone_and_its_owner_never_notices() {

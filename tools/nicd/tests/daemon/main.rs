@@ -4,6 +4,7 @@
 //! with the device, hands over eventfds and drives the device through its BARs.
 
 mod client;
+mod dir;
 mod misbehave;
 mod process;
 
