@@ -13,6 +13,7 @@ use crate::{
     object::{
         core_members,
         object_size,
+        pd_member,
         InPd,
         Managed,
         Object, //
@@ -154,10 +155,7 @@ unsafe impl<D: Operations> Object for AhObject<D> {
 
 // SAFETY: As above.
 unsafe impl<D: Operations> InPd for AhObject<D> {
-    unsafe fn pd(ah: *mut bindings::ib_ah) -> *mut bindings::ib_pd {
-        // SAFETY: NEW or STARTED: set, and constant.
-        unsafe { (*ah).pd }
-    }
+    pd_member!();
 }
 
 impl<D: Operations> Ah<D> {

@@ -15,6 +15,7 @@ use crate::{
     },
     object::{
         core_members,
+        pd_member,
         InPd,
         Managed,
         Object, //
@@ -131,10 +132,7 @@ unsafe impl<D: Operations> Object for MrObject<D> {
 
 // SAFETY: As above.
 unsafe impl<D: Operations> InPd for MrObject<D> {
-    unsafe fn pd(mr: *mut bindings::ib_mr) -> *mut bindings::ib_pd {
-        // SAFETY: NEW or STARTED: set, and constant.
-        unsafe { (*mr).pd }
-    }
+    pd_member!();
 }
 
 impl<D: Operations> Mr<D> {

@@ -115,9 +115,10 @@ pub unsafe trait Object: Sized {
     }
 }
 
-/// The part of an [`Object`] that every kind has in the same way.
+/// The part of an [`Object`] that every kind has in the same way. `user as pd`: when it is made, the core
+/// has set the `uobject` of its protection domain, but not its own.
 macro_rules! core_members {
-    ($raw:ident) => {
+    ($raw:ident $(, user as $owner:ident)?) => {
         type Raw = $crate::bindings::$raw;
 
         unsafe fn device(raw: *mut Self::Raw) -> *mut $crate::bindings::ib_device {
@@ -126,22 +127,13 @@ macro_rules! core_members {
         }
 
         unsafe fn is_user(raw: *mut Self::Raw) -> bool {
+            let owner = raw;
+            $(
+                // SAFETY: NEW or STARTED: set, and constant.
+                let owner = unsafe { (*owner).$owner };
+            )?
             // SAFETY: NEW or STARTED: set, and constant.
-            unsafe { !(*raw).uobject.is_null() }
-        }
-    };
-    // When it is made, the core has not set its own `uobject`.
-    ($raw:ident, user as pd) => {
-        type Raw = $crate::bindings::$raw;
-
-        unsafe fn device(raw: *mut Self::Raw) -> *mut $crate::bindings::ib_device {
-            // SAFETY: NEW or STARTED: set, and constant.
-            unsafe { (*raw).device }
-        }
-
-        unsafe fn is_user(raw: *mut Self::Raw) -> bool {
-            // SAFETY: NEW or STARTED: set, and constant.
-            unsafe { !(*(*raw).pd).uobject.is_null() }
+            unsafe { !(*owner).uobject.is_null() }
         }
     };
 }
@@ -160,6 +152,17 @@ pub unsafe trait InPd: Object {
     /// `raw` must be NEW or STARTED.
     unsafe fn pd(raw: *mut Self::Raw) -> *mut bindings::ib_pd;
 }
+
+/// The member of [`InPd`], which every kind has in the same way.
+macro_rules! pd_member {
+    () => {
+        unsafe fn pd(raw: *mut Self::Raw) -> *mut $crate::bindings::ib_pd {
+            // SAFETY: NEW or STARTED: set, and constant.
+            unsafe { (*raw).pd }
+        }
+    };
+}
+pub(crate) use pd_member;
 
 /// What this crate keeps with each object of a kind.
 pub trait Extra: Sized + Send + Sync {

@@ -22,6 +22,7 @@ use crate::{
         core_members,
         no_udata,
         object_size,
+        pd_member,
         InPd,
         Managed,
         Object, //
@@ -126,10 +127,7 @@ unsafe impl<D: Operations> Object for QpObject<D> {
 
 // SAFETY: The core sets `pd` before `create`; `op_create` refuses a queue pair without.
 unsafe impl<D: Operations> InPd for QpObject<D> {
-    unsafe fn pd(qp: *mut bindings::ib_qp) -> *mut bindings::ib_pd {
-        // SAFETY: NEW or STARTED: set, and constant.
-        unsafe { (*qp).pd }
-    }
+    pd_member!();
 }
 
 impl<D: Operations> Qp<D> {

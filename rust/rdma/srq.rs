@@ -20,6 +20,7 @@ use crate::{
         core_members,
         no_udata,
         object_size,
+        pd_member,
         InPd,
         Managed,
         Object, //
@@ -143,10 +144,7 @@ unsafe impl<D: Operations> Object for SrqObject<D> {
 
 // SAFETY: The core sets `pd` before `create`.
 unsafe impl<D: Operations> InPd for SrqObject<D> {
-    unsafe fn pd(srq: *mut bindings::ib_srq) -> *mut bindings::ib_pd {
-        // SAFETY: NEW or STARTED: set, and constant.
-        unsafe { (*srq).pd }
-    }
+    pd_member!();
 }
 
 impl<D: Operations> Srq<D> {
