@@ -387,6 +387,12 @@ impl<'a> RecvWr<'a> {
         // SAFETY: The caller of the verb promises a valid list.
         unsafe { sges(self.raw.sg_list, self.raw.num_sge) }
     }
+
+    /// Bytes that its buffers have room for; no more than a `u32` holds.
+    pub fn length(&self) -> u32 {
+        let lengths = self.sges().iter().map(|sge| sge.length());
+        lengths.fold(0, u32::saturating_add)
+    }
 }
 
 /// Receive work requests to post.

@@ -11,7 +11,11 @@
 //! so who has a free place also finds room in the ring.
 
 use super::{
-    wq::Request,
+    wq::{
+        self,
+        Posts,
+        Request, //
+    },
     Live,
     Verbena, //
 };
@@ -29,10 +33,7 @@ use crate::{
             SrqContext, //
         },
         uverbs::CreateSrqResp,
-        wqe::{
-            self,
-            RecvWqe, //
-        },
+        wqe,
         Le16,
         Le32,
         Le64, //
@@ -61,8 +62,7 @@ use rdma::{
     },
     enums::{
         SrqAttrMask,
-        SrqType,
-        WcOpcode, //
+        SrqType, //
     },
     mmap::{
         Entry,
@@ -78,7 +78,10 @@ use rdma::{
         SrqAttr, //
     },
     udata::Caller,
-    wr::RecvWrs, //
+    wr::{
+        RecvWr,
+        RecvWrs, //
+    }, //
 };
 use zerocopy::IntoBytes;
 
@@ -143,23 +146,6 @@ impl Posted {
         })
     }
 
-    /// The free place that is next.
-    fn next(&self) -> Option<u32> {
-        ((self.free as usize) < self.places.len()).then_some(self.free)
-    }
-
-    /// Puts a receive into the place that is [`next`](Self::next).
-    fn push(&mut self, request: Request) {
-        let index = self.producer;
-        if let Some(place) = self.places.get_mut(self.free as usize) {
-            if let Place::Free(next) = *place {
-                *place = Place::Posted { index, request };
-                self.free = next;
-                self.producer = index.wrapping_add(1);
-            }
-        }
-    }
-
     /// Takes the receive that the device knows by this `wr_id`.
     fn take(&mut self, wr_id: u64) -> Option<Request> {
         // CAST: the two halves.
@@ -173,6 +159,28 @@ impl Posted {
             }
             _ => None,
         }
+    }
+}
+
+impl Posts for Posted {
+    /// The free place that is next.
+    fn next(&self) -> Option<u32> {
+        ((self.free as usize) < self.places.len()).then_some(self.free)
+    }
+
+    fn push(&mut self, request: Request) {
+        let index = self.producer;
+        if let Some(place) = self.places.get_mut(self.free as usize) {
+            if let Place::Free(next) = *place {
+                *place = Place::Posted { index, request };
+                self.free = next;
+                self.producer = index.wrapping_add(1);
+            }
+        }
+    }
+
+    fn producer(&self) -> u32 {
+        self.producer
     }
 }
 
@@ -275,34 +283,6 @@ impl SrqData {
             number,
         }? Error))
     }
-
-    /// Writes a receive at `index`, of which the device gets `wr_id`.
-    fn write(&self, index: u32, wr_id: u64, wr: &rdma::wr::RecvWr<'_>) -> Result {
-        let sges = wr.sges();
-        if sges.len() > self.max_sge as usize {
-            return Err(EINVAL);
-        }
-        let at = (index as usize % self.max_wr as usize) << self.log_stride;
-        let (chunk, offset) = self.ring.at(at)?;
-        for (number, sge) in sges.iter().enumerate() {
-            let entry = wqe::Sge {
-                addr: Le64::new(sge.addr()),
-                length: Le32::new(sge.length()),
-                lkey: Le32::new(sge.lkey()),
-            };
-            let at = size_of::<RecvWqe>() + number * size_of::<wqe::Sge>();
-            chunk.write(offset + at, &entry)?;
-        }
-        chunk.write(
-            offset,
-            &RecvWqe {
-                wr_id: Le64::new(wr_id),
-                // CAST: checked against `max_sge`.
-                num_sge: sges.len() as u8,
-                ..Default::default()
-            },
-        )
-    }
 }
 
 #[vtable]
@@ -403,30 +383,14 @@ impl SharedReceiveQueue<Verbena> for SrqData {
     }
 
     fn post_recv(srq: &Srq<Verbena>, wrs: &mut RecvWrs<'_>) -> Result {
-        let mut posted = srq.posted.lock();
-        let before = posted.producer;
-        let mut post = |posted: &mut Posted| -> Result {
-            for wr in wrs.by_ref() {
-                let place = posted.next().ok_or(ENOMEM)?;
-                let index = posted.producer;
-                srq.write(index, ticket(place, index), &wr)?;
-                let length = wr
-                    .sges()
-                    .iter()
-                    .fold(0u32, |sum, sge| sum.saturating_add(sge.length()));
-                posted.push(Request {
-                    wr_id: wr.wr_id(),
-                    opcode: WcOpcode::Recv,
-                    length,
-                });
-            }
-            Ok(())
+        let write = |place, index, wr: &RecvWr<'_>| {
+            let at = (index as usize % srq.max_wr as usize) << srq.log_stride;
+            wq::write_recv(&srq.ring, at, ticket(place, index), srq.max_sge, wr)
         };
-        let result = post(&mut posted);
-        if posted.producer != before {
-            srq.place.post_recv(posted.producer);
-        }
-        result
+        let mut posted = srq.posted.lock();
+        wq::post(&mut *posted, wrs, write, |producer| {
+            srq.place.post_recv(producer)
+        })
     }
 
     fn fill_res(srq: &Srq<Verbena>, entry: &mut ResEntry<'_>) -> Result {

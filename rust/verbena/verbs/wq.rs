@@ -1,13 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the driver keeps of a kernel queue pair's queues: the outstanding work requests.
+//! What the driver keeps of a kernel queue pair's queues: the outstanding work requests; and what posting
+//! has in common, whatever the queue.
 //!
 //! The kernel's `wr_id` is a pointer that the core calls, so it is never taken from a completion. It
 //! stays here; a completion only names the index, which must lie among the outstanding ones, and
 //! each request is handed out at most once.
 
+use crate::{
+    abi::{
+        wqe::{
+            RecvWqe,
+            Sge as DeviceSge, //
+        },
+        Le32,
+        Le64, //
+    },
+    ring::Ring, //
+};
 use kernel::prelude::*;
-use rdma::enums::WcOpcode;
+use rdma::{
+    enums::WcOpcode,
+    wr::{
+        RecvWr,
+        Sge, //
+    }, //
+};
 
 /// A request that was posted.
 #[derive(Clone, Copy)]
@@ -18,6 +36,86 @@ pub(crate) struct Request {
     pub(crate) opcode: WcOpcode,
     /// Bytes of its buffers.
     pub(crate) length: u32,
+}
+
+/// A queue that kernel users post to.
+pub(crate) trait Posts {
+    /// The place of the next request, if there is room for it.
+    fn next(&self) -> Option<u32>;
+
+    /// Adds the request at [`next`](Self::next).
+    fn push(&mut self, request: Request);
+
+    /// Producer index.
+    fn producer(&self) -> u32;
+}
+
+/// Posts requests until one fails. `write` makes the WQE of one, with its place and its index;
+/// `publish` gets the producer index, if any was posted.
+pub(crate) fn post<W>(
+    queue: &mut impl Posts,
+    wrs: &mut impl Iterator<Item = W>,
+    mut write: impl FnMut(u32, u32, &W) -> Result<Request>,
+    publish: impl FnOnce(u32),
+) -> Result {
+    let before = queue.producer();
+    let result = wrs.try_for_each(|wr| {
+        let place = queue.next().ok_or(ENOMEM)?;
+        queue.push(write(place, queue.producer(), &wr)?);
+        Ok(())
+    });
+    if queue.producer() != before {
+        publish(queue.producer());
+    }
+    result
+}
+
+/// Writes a scatter/gather list at `offset`.
+pub(crate) fn write_sges(ring: &Ring, mut offset: usize, sges: &[Sge]) -> Result {
+    for sge in sges {
+        let (chunk, at) = ring.at(offset)?;
+        chunk.write(
+            at,
+            &DeviceSge {
+                addr: Le64::new(sge.addr()),
+                length: Le32::new(sge.length()),
+                lkey: Le32::new(sge.lkey()),
+            },
+        )?;
+        offset += size_of::<DeviceSge>();
+    }
+    Ok(())
+}
+
+/// Writes the WQE of a receive of at most `max_sge` entries at `offset`. The device gets `wr_id` for
+/// its own: that of a kernel user is a pointer, which is nobody else's business.
+pub(crate) fn write_recv(
+    ring: &Ring,
+    offset: usize,
+    wr_id: u64,
+    max_sge: u32,
+    wr: &RecvWr<'_>,
+) -> Result<Request> {
+    let sges = wr.sges();
+    if sges.len() > max_sge as usize {
+        return Err(EINVAL);
+    }
+    let (chunk, at) = ring.at(offset)?;
+    write_sges(ring, offset + size_of::<RecvWqe>(), sges)?;
+    chunk.write(
+        at,
+        &RecvWqe {
+            wr_id: Le64::new(wr_id),
+            // CAST: at most `max_sge`, which the device's own limit bounds.
+            num_sge: sges.len() as u8,
+            ..Default::default()
+        },
+    )?;
+    Ok(Request {
+        wr_id: wr.wr_id(),
+        opcode: WcOpcode::Recv,
+        length: wr.length(),
+    })
 }
 
 /// Fills places that were not used yet.
@@ -57,25 +155,6 @@ impl WorkQueue {
         self.producer.wrapping_sub(self.consumer)
     }
 
-    /// Index of the next request, if there is room for it.
-    pub(crate) fn next(&self) -> Option<u32> {
-        ((self.outstanding() as usize) < self.requests.len()).then_some(self.producer)
-    }
-
-    /// Adds the request at [`next`](Self::next).
-    pub(crate) fn push(&mut self, request: Request) {
-        let place = self.place(self.producer);
-        if let Some(slot) = self.requests.get_mut(place) {
-            *slot = request;
-            self.producer = self.producer.wrapping_add(1);
-        }
-    }
-
-    /// Producer index.
-    pub(crate) fn producer(&self) -> u32 {
-        self.producer
-    }
-
     /// Takes the request at `index`, and all before it. `None` if it is not outstanding.
     pub(crate) fn complete(&mut self, index: u32) -> Option<Request> {
         if index.wrapping_sub(self.consumer) >= self.outstanding() {
@@ -100,5 +179,25 @@ impl WorkQueue {
     pub(crate) fn reset(&mut self) {
         self.producer = 0;
         self.consumer = 0;
+    }
+}
+
+impl Posts for WorkQueue {
+    fn next(&self) -> Option<u32> {
+        let has_room = (self.outstanding() as usize) < self.requests.len();
+        // CAST: below the number of requests, which is a 32-bit power of two.
+        has_room.then(|| self.place(self.producer) as u32)
+    }
+
+    fn push(&mut self, request: Request) {
+        let place = self.place(self.producer);
+        if let Some(slot) = self.requests.get_mut(place) {
+            *slot = request;
+            self.producer = self.producer.wrapping_add(1);
+        }
+    }
+
+    fn producer(&self) -> u32 {
+        self.producer
     }
 }

@@ -5,7 +5,10 @@
 use super::{
     super::{
         mr::MrData,
-        wq::Request,
+        wq::{
+            self,
+            Request, //
+        },
         Verbena, //
     },
     QpData, //
@@ -15,15 +18,12 @@ use crate::{
         wqe::{
             self,
             AtomicSegment,
-            RecvWqe,
             SendWqe,
-            Sge as DeviceSge,
             WqeOpcode, //
         },
         Le32,
         Le64, //
-    },
-    ring::Ring, //
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -40,14 +40,27 @@ use rdma::{
         RecvWrs,
         SendOp,
         SendWr,
-        SendWrs,
-        Sge, //
+        SendWrs, //
     }, //
 };
 
 impl QpData {
     /// Posts sends until one fails.
     pub(super) fn post_sends(&self, wrs: &mut SendWrs<'_, Verbena>) -> Result {
+        let write = |place: u32, _, wr: &SendWr<'_, Verbena>| {
+            let offset = (place as usize) << self.request.log_sq_stride;
+            // The core drains queue pairs of every type by an RDMA WRITE, in ERR.
+            let opcode = if self.datagram && self.is_in(QpState::Err) && wr.op().is_err() {
+                self.write_flushed(offset, place)?
+            } else {
+                self.write_send(offset, place, wr)?
+            };
+            Ok(Request {
+                wr_id: wr.wr_id(),
+                opcode,
+                length: 0,
+            })
+        };
         let mut queue = self.send.lock();
         if [QpState::Reset, QpState::Init, QpState::Rtr]
             .iter()
@@ -55,84 +68,38 @@ impl QpData {
         {
             return Err(EINVAL);
         }
-        let before = queue.producer();
-        let mut post = || {
-            for wr in wrs.by_ref() {
-                let index = queue.next().ok_or(ENOMEM)?;
-                let place = index & ((1 << self.request.log_sq_size) - 1);
-                let offset = (place as usize) << self.request.log_sq_stride;
-                // The core drains queue pairs of every type by an RDMA WRITE, in ERR.
-                let opcode = if self.datagram && self.is_in(QpState::Err) && wr.op().is_err() {
-                    self.write_flushed(offset, place)?
-                } else {
-                    self.write_send(offset, place, &wr)?
-                };
-                queue.push(Request {
-                    wr_id: wr.wr_id(),
-                    opcode,
-                    length: 0,
-                });
-            }
-            Ok(())
-        };
-        let result = post();
-        if queue.producer() != before {
-            self.slot.post_send(queue.producer());
-        }
+        let result = wq::post(&mut *queue, wrs, write, |producer| {
+            self.slot.post_send(producer)
+        });
         drop(queue);
-        if self.flushes() {
-            self.live.health.flush();
-        }
+        self.flush_posted();
         result
     }
 
     /// Posts receives until one fails.
     pub(super) fn post_recvs(&self, wrs: &mut RecvWrs<'_>) -> Result {
         let ring = self.rq.as_ref().ok_or(EINVAL)?;
+        let write = |place: u32, _, wr: &RecvWr<'_>| {
+            let offset = (place as usize) << self.request.log_rq_stride;
+            wq::write_recv(ring, offset, place.into(), self.cap.max_recv_sge, wr)
+        };
         let mut queue = self.recv.lock();
         if self.is_in(QpState::Reset) {
             return Err(EINVAL);
         }
-        let before = queue.producer();
-        let mut post = || {
-            for wr in wrs.by_ref() {
-                let index = queue.next().ok_or(ENOMEM)?;
-                let place = index & ((1 << self.request.log_rq_size) - 1);
-                let offset = (place as usize) << self.request.log_rq_stride;
-                let length = self.write_recv(ring, offset, place, &wr)?;
-                queue.push(Request {
-                    wr_id: wr.wr_id(),
-                    opcode: WcOpcode::Recv,
-                    length,
-                });
-            }
-            Ok(())
-        };
-        let result = post();
-        if queue.producer() != before {
-            self.slot.post_recv(queue.producer());
-        }
+        let result = wq::post(&mut *queue, wrs, write, |producer| {
+            self.slot.post_recv(producer)
+        });
         drop(queue);
-        if self.flushes() {
-            self.live.health.flush();
-        }
+        self.flush_posted();
         result
     }
 
-    fn write_sges(ring: &Ring, mut offset: usize, sges: &[Sge]) -> Result {
-        for sge in sges {
-            let (chunk, at) = ring.at(offset)?;
-            chunk.write(
-                at,
-                &DeviceSge {
-                    addr: Le64::new(sge.addr()),
-                    length: Le32::new(sge.length()),
-                    lkey: Le32::new(sge.lkey()),
-                },
-            )?;
-            offset += size_of::<DeviceSge>();
+    /// Has what was posted flushed in software, if that is how it ends.
+    fn flush_posted(&self) {
+        if self.flushes() {
+            self.live.health.flush();
         }
-        Ok(())
     }
 
     /// Writes the WQE of a send at `offset`; returns what it completes as. The device gets `place`
@@ -261,7 +228,7 @@ impl QpData {
             }
             // CAST: at most `max_send_sge`.
             header.num_sge = sges.len() as u8;
-            Self::write_sges(&self.sq, offset + (data - at), sges)?;
+            wq::write_sges(&self.sq, offset + (data - at), sges)?;
         }
         chunk.write(at, &header)?;
         Ok(completes_as(opcode))
@@ -277,29 +244,6 @@ impl QpData {
         };
         chunk.write(at, &header)?;
         Ok(WcOpcode::Send)
-    }
-
-    /// Writes the WQE of a receive at `offset`; returns the bytes that it has room for.
-    fn write_recv(&self, ring: &Ring, offset: usize, place: u32, wr: &RecvWr<'_>) -> Result<u32> {
-        let sges = wr.sges();
-        let length = sges
-            .iter()
-            .fold(0u32, |sum, sge| sum.saturating_add(sge.length()));
-        if sges.len() > self.cap.max_recv_sge as usize {
-            return Err(EINVAL);
-        }
-        let (chunk, at) = ring.at(offset)?;
-        Self::write_sges(ring, offset + size_of::<RecvWqe>(), sges)?;
-        chunk.write(
-            at,
-            &RecvWqe {
-                wr_id: Le64::new(place.into()),
-                // CAST: at most `max_recv_sge`.
-                num_sge: sges.len() as u8,
-                ..Default::default()
-            },
-        )?;
-        Ok(length)
     }
 }
 
