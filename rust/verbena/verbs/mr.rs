@@ -97,13 +97,11 @@ impl Drop for Key {
 /// Data of a memory region.
 pub(crate) struct MrData {
     hw: Arc<Hw>,
+    /// What the region is created by; where its pages are is added then.
     request: CreateMr,
     /// `None`: the device's own key of all memory.
     key: Option<Key>,
     table: Option<Lent<PageTable>>,
-    /// Pages that the table has room for, and their size when it is made.
-    pages: usize,
-    log_page_size: u8,
     /// Pages of the last `map_sg`.
     mapped: Atomic<u32>,
     /// Pinned until the device has let go of it.
@@ -132,8 +130,6 @@ impl MrData {
         if pages == 0 || pages > MOST_PAGES {
             return Err(EINVAL);
         }
-        // CAST: a power of two below 2^64.
-        let log_page_size = pgsz.trailing_zeros() as u8;
         let umem = Lent::new(Arc::new(umem, GFP_KERNEL)?, &hw.health);
         let table = Lent::new(PageTable::new(&hw.dma, Payer::Process, pages)?, &hw.health);
         for (index, addr) in umem.blocks(pgsz).take(pages).enumerate() {
@@ -153,13 +149,18 @@ impl MrData {
                 iova: Le64::new(iova),
                 length: Le64::new(range.length),
                 page_offset: Le64::new(range.virt_addr & (pgsz - 1)),
+                pages: Translation {
+                    // CAST: at most `MOST_PAGES`.
+                    num_pages: Le32::new(pages as u32),
+                    // CAST: a power of two below 2^64.
+                    log_page_size: pgsz.trailing_zeros() as u8,
+                    ..Default::default()
+                },
                 ..Default::default()
             },
             hw,
             key: Some(key),
             table: Some(table),
-            pages,
-            log_page_size,
             mapped: Atomic::new(0),
             umem: Some(umem),
         })
@@ -191,8 +192,6 @@ impl MrData {
             hw,
             key,
             table: None,
-            pages: 0,
-            log_page_size: 0,
             mapped: Atomic::new(0),
             umem: None,
         })
@@ -214,13 +213,16 @@ impl MrData {
                 key: Le32::new(key.key),
                 pdn: Le32::new(pd.pdn),
                 flags: Le32::new(mr_flags::FAST_REG),
+                pages: Translation {
+                    num_pages: Le32::new(max_num_sg),
+                    log_page_size: 12,
+                    ..Default::default()
+                },
                 ..Default::default()
             },
             hw,
             key: Some(key),
             table: Some(table),
-            pages: max_num_sg as usize,
-            log_page_size: 12,
             mapped: Atomic::new(0),
             umem: None,
         })
@@ -230,9 +232,10 @@ impl MrData {
         // The command names the pages too.
         self.umem.as_ref().map(|umem| umem.lend(to));
         let table = self.table.as_ref().map(|table| table.lend(to));
+        let pages = self.request.pages;
         CreateMr {
-            pages: table.map_or(self.request.pages, |table| {
-                table.translation(self.pages, self.log_page_size)
+            pages: table.map_or(pages, |table| {
+                table.translation(pages.num_pages, pages.log_page_size)
             }),
             ..self.request
         }
@@ -258,7 +261,7 @@ impl MrData {
             length: Le64::new(mr.length()),
             page_offset: Le64::new(mr.iova() & (page_size - 1)),
             pages: table.loan().ok_or(EINVAL)?.translation(
-                mr.mapped.load(Relaxed) as usize,
+                Le32::new(mr.mapped.load(Relaxed)),
                 // CAST: a power of two below 2^32.
                 page_size.trailing_zeros() as u8,
             ),

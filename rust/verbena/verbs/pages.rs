@@ -102,8 +102,8 @@ impl Abandon for PageTable {
 }
 
 impl Loan<'_, PageTable> {
-    /// How the device walks it, for the first `pages` pages.
-    pub(crate) fn translation(&self, pages: usize, log_page_size: u8) -> Translation {
+    /// How the device walks it, for the first `num_pages` pages of that size.
+    pub(crate) fn translation(&self, num_pages: Le32, log_page_size: u8) -> Translation {
         let (addr, levels) = match (&self.top, self.chunks.first()) {
             (Some(top), _) => (top.dma_addr(), 2),
             (None, Some(chunk)) => (chunk.dma_addr(), 1),
@@ -111,8 +111,7 @@ impl Loan<'_, PageTable> {
         };
         Translation {
             addr: Le64::new(addr),
-            // CAST: at most `capacity`, which is below 2^32: `MOST_PAGES` of the regions.
-            num_pages: Le32::new(pages as u32),
+            num_pages,
             log_page_size,
             levels,
             ..Default::default()
