@@ -45,13 +45,9 @@ static int drained_open(struct rig *rig, struct drained *d, struct ib_cq *cq)
 	};
 	int ret, i;
 
-	d->end.qp = ib_create_qp(rig->pd, &attr);
-	if (IS_ERR(d->end.qp)) {
-		ret = PTR_ERR(d->end.qp);
-		d->end.qp = NULL;
-		return ret;
-	}
-	ret = to_init(&d->end);
+	ret = make_qp(rig, &d->end, &attr);
+	if (!ret)
+		ret = to_init(&d->end);
 	for (i = 0; i < DRAINED && !ret; i++) {
 		struct ib_recv_wr wr = { .wr_cqe = &d->recv[i].cqe };
 

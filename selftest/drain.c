@@ -151,8 +151,7 @@ static int prepare(struct bench *b, int i)
 		attr.cap.max_recv_wr = 0;
 		attr.cap.max_recv_sge = 0;
 	}
-	e.qp = ib_create_qp(b->rig.pd, &attr);
-	CHECK(!IS_ERR(e.qp), "create_qp: %ld", PTR_ERR(e.qp));
+	TRY(make_qp(&b->rig, &e, &attr));
 	b->qps[i] = e.qp;
 	if (drained[i].type == IB_QPT_RC)
 		TRY(to_connected(&b->rig, e.qp, state));

@@ -46,6 +46,17 @@ static void end_close(struct rig *rig, struct end *e)
 	memset(e, 0, sizeof(*e));
 }
 
+/* Gives an end its queue pair; on failure it has none. */
+int make_qp(struct rig *rig, struct end *e, struct ib_qp_init_attr *attr)
+{
+	struct ib_qp *qp = ib_create_qp(rig->pd, attr);
+
+	if (IS_ERR(qp))
+		return PTR_ERR(qp);
+	e->qp = qp;
+	return 0;
+}
+
 static int end_open(struct rig *rig, struct end *e, int cqe)
 {
 	struct ib_cq_init_attr cq_attr = { .cqe = cqe };
@@ -80,14 +91,7 @@ static int end_open(struct rig *rig, struct end *e, int cqe)
 	}
 	attr.send_cq = e->cq;
 	attr.recv_cq = e->cq;
-	e->qp = ib_create_qp(rig->pd, &attr);
-	if (IS_ERR(e->qp)) {
-		int ret = PTR_ERR(e->qp);
-
-		e->qp = NULL;
-		return ret;
-	}
-	return 0;
+	return make_qp(rig, e, &attr);
 }
 
 int to_state(struct end *e, enum ib_qp_state state)
@@ -162,15 +166,20 @@ int to_rts(struct end *e)
 			    IB_QP_RNR_RETRY | IB_QP_SQ_PSN | IB_QP_MAX_QP_RD_ATOMIC);
 }
 
+int connect_two(struct rig *rig, struct end *a, struct end *b)
+{
+	TRY(to_init(a));
+	TRY(to_init(b));
+	TRY(to_rtr(rig, a, b));
+	TRY(to_rtr(rig, b, a));
+	TRY(to_rts(a));
+	TRY(to_rts(b));
+	return 0;
+}
+
 int connect_ends(struct rig *rig)
 {
-	TRY(to_init(&rig->a));
-	TRY(to_init(&rig->b));
-	TRY(to_rtr(rig, &rig->a, &rig->b));
-	TRY(to_rtr(rig, &rig->b, &rig->a));
-	TRY(to_rts(&rig->a));
-	TRY(to_rts(&rig->b));
-	return 0;
+	return connect_two(rig, &rig->a, &rig->b);
 }
 
 void rig_close(struct rig *rig)

@@ -69,6 +69,8 @@ int to_state(struct end *e, enum ib_qp_state state);
 int to_init(struct end *e);
 int to_rtr(struct rig *rig, struct end *e, struct end *peer);
 int to_rts(struct end *e);
+int make_qp(struct rig *rig, struct end *e, struct ib_qp_init_attr *attr);
+int connect_two(struct rig *rig, struct end *a, struct end *b);
 int connect_ends(struct rig *rig);
 
 /* Posting and polling (rig.c). */

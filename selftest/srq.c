@@ -56,8 +56,9 @@ static void pool_close(struct rig *rig, struct pool *p)
 static struct ib_cq *make_cq(struct rig *rig)
 {
 	struct ib_cq_init_attr attr = { .cqe = 4 * MAX_RECVS };
+	struct ib_cq *cq = ib_create_cq(rig->ibdev, NULL, NULL, NULL, &attr);
 
-	return ib_create_cq(rig->ibdev, NULL, NULL, NULL, &attr);
+	return IS_ERR(cq) ? NULL : cq;
 }
 
 /* A pool of at least @max_wr receives. */
@@ -68,7 +69,6 @@ static struct pool *pool_open(struct rig *rig, int max_wr)
 		.srq_type = IB_SRQT_BASIC,
 	};
 	struct pool *p = kzalloc(sizeof(*p), GFP_KERNEL);
-	int i;
 
 	if (!p)
 		return NULL;
@@ -85,11 +85,6 @@ static struct pool *pool_open(struct rig *rig, int max_wr)
 	p->send_cq = make_cq(rig);
 	p->recv_cq[0] = make_cq(rig);
 	p->recv_cq[1] = make_cq(rig);
-	if (IS_ERR(p->send_cq))
-		p->send_cq = NULL;
-	for (i = 0; i < ARRAY_SIZE(p->recv_cq); i++)
-		if (IS_ERR(p->recv_cq[i]))
-			p->recv_cq[i] = NULL;
 	if (!p->send_cq || !p->recv_cq[0] || !p->recv_cq[1])
 		goto fail;
 	p->srq = ib_create_srq(rig->pd, &attr);
@@ -119,32 +114,12 @@ static int ends_open(struct rig *rig, struct pool *p, int i)
 		.srq = p->srq,
 	};
 
-	if (!to->qp) {
-		to->qp = ib_create_qp(rig->pd, &attr);
-		if (IS_ERR(to->qp)) {
-			int ret = PTR_ERR(to->qp);
-
-			to->qp = NULL;
-			CHECK(0, "create_qp: %d", ret);
-		}
-	}
+	if (!to->qp)
+		TRY(make_qp(rig, to, &attr));
 	attr.srq = NULL;
-	if (!from->qp) {
-		from->qp = ib_create_qp(rig->pd, &attr);
-		if (IS_ERR(from->qp)) {
-			int ret = PTR_ERR(from->qp);
-
-			from->qp = NULL;
-			CHECK(0, "create_qp: %d", ret);
-		}
-	}
-	TRY(to_init(to));
-	TRY(to_init(from));
-	TRY(to_rtr(rig, to, from));
-	TRY(to_rtr(rig, from, to));
-	TRY(to_rts(to));
-	TRY(to_rts(from));
-	return 0;
+	if (!from->qp)
+		TRY(make_qp(rig, from, &attr));
+	return connect_two(rig, to, from);
 }
 
 static int sges_of(struct rig *rig, struct pool *p, struct ib_sge *sge, int pieces)
