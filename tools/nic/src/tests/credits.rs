@@ -5,7 +5,6 @@
 use super::Pair;
 use crate::mock::{Driver, SendWr};
 use crate::Config;
-use verbena_abi::cmd::QP_HAS_SRQ;
 use verbena_abi::doorbell::{self, Words};
 use verbena_abi::wqe::WqeOpcode;
 use verbena_roce::Host;
@@ -47,11 +46,7 @@ fn a_producer_index_beyond_the_ring_is_no_credit() {
 #[test]
 fn a_shared_queue_gives_no_credits() {
     let mut p = Pair::new();
-    let srq = p.d.create_srq();
-    let mut request = p.d.qp_request(&p.cq_b.clone(), &p.cq_b.clone());
-    request.flags = QP_HAS_SRQ;
-    request.srqn = srq.srqn.into();
-    p.b = p.d.create_qp_by(&request).unwrap();
+    p.share();
     assert_eq!(p.credits(), None);
 }
 

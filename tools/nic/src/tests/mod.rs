@@ -14,7 +14,8 @@ mod port;
 mod slices;
 mod srq_ud;
 
-use crate::mock::{CqHandle, Driver, QpHandle};
+use crate::mock::{CqHandle, Driver, QpHandle, SrqHandle};
+use verbena_abi::cmd::QP_HAS_SRQ;
 
 /// Two connected queue pairs, each with a CQ for both its queues.
 struct Pair {
@@ -42,6 +43,16 @@ impl Pair {
             cq_a,
             cq_b,
         }
+    }
+
+    /// Makes the second queue pair anew: it takes its receives from an SRQ.
+    fn share(&mut self) -> SrqHandle {
+        let srq = self.d.create_srq();
+        let mut request = self.d.qp_request(&self.cq_b.clone(), &self.cq_b.clone());
+        request.flags = QP_HAS_SRQ;
+        request.srqn = srq.srqn.into();
+        self.b = self.d.create_qp_by(&request).unwrap();
+        srq
     }
 }
 

@@ -16,11 +16,7 @@ use zerocopy::IntoBytes;
 /// A pair whose second queue pair takes its receives from an SRQ.
 fn shared() -> (Pair, SrqHandle) {
     let mut p = Pair::new();
-    let srq = p.d.create_srq();
-    let mut request = p.d.qp_request(&p.cq_b.clone(), &p.cq_b.clone());
-    request.flags = QP_HAS_SRQ;
-    request.srqn = srq.srqn.into();
-    p.b = p.d.create_qp_by(&request).unwrap();
+    let srq = p.share();
     p.a = p.d.create_qp(&p.cq_a.clone(), &p.cq_a.clone());
     p.d.connect(&p.a.clone(), &p.b.clone());
     (p, srq)
