@@ -11,41 +11,79 @@ use super::object::Ah;
 use super::pabi::{ibv_recv_wr, ibv_send_wr, ibv_sge};
 use core::slice;
 
+/// What both kinds of requests have, with what the caller of `new` vouches for.
+macro_rules! request {
+    ($request:ident of $raw:ident, $(#[doc = $vouched:literal])+) => {
+        impl<'a> $request<'a> {
+            /// Takes the head of a list.
+            ///
+            /// # Safety
+            ///
+            $(#[doc = $vouched])+
+            #[inline(always)]
+            pub unsafe fn new(wr: *const $raw) -> Option<Self> {
+                // SAFETY: the caller vouches for it.
+                unsafe { wr.as_ref() }.map(Self)
+            }
+
+            /// The request itself, for `bad_wr`.
+            #[inline(always)]
+            pub fn as_ptr(self) -> *mut $raw {
+                core::ptr::from_ref(self.0).cast_mut()
+            }
+
+            /// The next one of the list.
+            #[inline(always)]
+            pub fn next(self) -> Option<Self> {
+                // SAFETY: `new`'s caller vouched for the list.
+                unsafe { Self::new(self.0.next) }
+            }
+
+            #[inline(always)]
+            pub fn wr_id(self) -> u64 {
+                self.0.wr_id
+            }
+
+            /// Number of SGEs; a negative one is huge.
+            #[inline(always)]
+            pub fn num_sge(self) -> u32 {
+                self.0.num_sge as u32
+            }
+
+            /// The SGEs; nothing if some are announced and there is no list. What an older WQE left must not pass for them.
+            #[inline(always)]
+            fn sges(self) -> Option<&'a [ibv_sge]> {
+                let (list, count) = (self.0.sg_list, self.0.num_sge);
+                if count <= 0 {
+                    return Some(&[]);
+                }
+                if list.is_null() {
+                    return None;
+                }
+                // SAFETY: `new`'s caller vouched for `count` SGEs that do not change.
+                Some(unsafe { slice::from_raw_parts(list, count as usize) })
+            }
+
+            /// Copies the SGEs to `offset` of `entry`; false if there is no list, or no room for it.
+            #[inline(always)]
+            pub fn copy_sges<const MIN: usize>(self, entry: Entry<'_, MIN>, offset: usize) -> bool {
+                self.sges().is_some_and(|sges| entry.put_all(offset, sges))
+            }
+        }
+    };
+}
+
 /// A send work request.
 #[derive(Clone, Copy)]
 pub struct SendWr<'a>(&'a ibv_send_wr);
 
+request!(
+    SendWr of ibv_send_wr,
+    /// `wr` points to a valid list: each entry has `num_sge` SGEs if that is positive, or none (null), the union member of its
+    /// opcode is set, an address handle is one of this provider's, and inline data is readable. Nothing changes it during `'a`.
+);
+
 impl<'a> SendWr<'a> {
-    /// Takes the head of a list.
-    ///
-    /// # Safety
-    ///
-    /// `wr` points to a valid list: each entry has `num_sge` SGEs if that is positive, or none (null), the union member of its opcode
-    /// is set, an address handle is one of this provider's, and inline data is readable. Nothing changes it during `'a`.
-    #[inline(always)]
-    pub unsafe fn new(wr: *const ibv_send_wr) -> Option<Self> {
-        // SAFETY: the caller vouches for it.
-        unsafe { wr.as_ref() }.map(Self)
-    }
-
-    /// The request itself, for `bad_wr`.
-    #[inline(always)]
-    pub fn as_ptr(self) -> *mut ibv_send_wr {
-        core::ptr::from_ref(self.0).cast_mut()
-    }
-
-    /// The next one of the list.
-    #[inline(always)]
-    pub fn next(self) -> Option<Self> {
-        // SAFETY: `new`'s caller vouched for the list.
-        unsafe { Self::new(self.0.next) }
-    }
-
-    #[inline(always)]
-    pub fn wr_id(self) -> u64 {
-        self.0.wr_id
-    }
-
     /// `enum ibv_wr_opcode`.
     #[inline(always)]
     pub fn opcode(self) -> u32 {
@@ -56,18 +94,6 @@ impl<'a> SendWr<'a> {
     #[inline(always)]
     pub fn flags(self) -> u32 {
         self.0.send_flags
-    }
-
-    /// Number of SGEs; a negative one is huge.
-    #[inline(always)]
-    pub fn num_sge(self) -> u32 {
-        self.0.num_sge as u32
-    }
-
-    /// Copies the SGEs to `offset` of `entry`; false if there is no list, or no room for it.
-    #[inline(always)]
-    pub fn copy_sges<const MIN: usize>(self, entry: Entry<'_, MIN>, offset: usize) -> bool {
-        sges(self.0.sg_list, self.0.num_sge).is_some_and(|sges| entry.put_all(offset, sges))
     }
 
     /// Immediate data or the key to invalidate, as it lies in memory.
@@ -117,7 +143,7 @@ impl<'a> SendWr<'a> {
         most: u32,
     ) -> Option<u32> {
         let mut total = 0u32;
-        for sge in sges(self.0.sg_list, self.0.num_sge)? {
+        for sge in self.sges()? {
             if sge.length > most - total {
                 return None;
             }
@@ -136,59 +162,8 @@ impl<'a> SendWr<'a> {
 #[derive(Clone, Copy)]
 pub struct RecvWr<'a>(&'a ibv_recv_wr);
 
-impl RecvWr<'_> {
-    /// Takes the head of a list.
-    ///
-    /// # Safety
-    ///
-    /// `wr` points to a valid list: each entry has `num_sge` SGEs if that is positive, or none (null). Nothing changes it as long
-    /// as this value lives.
-    #[inline(always)]
-    pub unsafe fn new(wr: *const ibv_recv_wr) -> Option<Self> {
-        // SAFETY: the caller vouches for it.
-        unsafe { wr.as_ref() }.map(Self)
-    }
-
-    /// The request itself, for `bad_wr`.
-    #[inline(always)]
-    pub fn as_ptr(self) -> *mut ibv_recv_wr {
-        core::ptr::from_ref(self.0).cast_mut()
-    }
-
-    /// The next one of the list.
-    #[inline(always)]
-    pub fn next(self) -> Option<Self> {
-        // SAFETY: `new`'s caller vouched for the list.
-        unsafe { Self::new(self.0.next) }
-    }
-
-    #[inline(always)]
-    pub fn wr_id(self) -> u64 {
-        self.0.wr_id
-    }
-
-    /// Number of SGEs; a negative one is huge.
-    #[inline(always)]
-    pub fn num_sge(self) -> u32 {
-        self.0.num_sge as u32
-    }
-
-    /// Copies the SGEs to `offset` of `entry`; false if there is no list, or no room for it.
-    #[inline(always)]
-    pub fn copy_sges<const MIN: usize>(self, entry: Entry<'_, MIN>, offset: usize) -> bool {
-        sges(self.0.sg_list, self.0.num_sge).is_some_and(|sges| entry.put_all(offset, sges))
-    }
-}
-
-/// The SGEs; nothing if some are announced and there is no list. What an older WQE left must not pass for them.
-#[inline(always)]
-fn sges<'a>(list: *const ibv_sge, count: i32) -> Option<&'a [ibv_sge]> {
-    if count <= 0 {
-        return Some(&[]);
-    }
-    if list.is_null() {
-        return None;
-    }
-    // SAFETY: whoever made the work request vouched for `count` SGEs that do not change.
-    Some(unsafe { slice::from_raw_parts(list, count as usize) })
-}
+request!(
+    RecvWr of ibv_recv_wr,
+    /// `wr` points to a valid list: each entry has `num_sge` SGEs if that is positive, or none (null). Nothing changes it as
+    /// long as this value lives.
+);
