@@ -197,6 +197,30 @@ fn index_of<T>(list: &[T], bad: *mut T) -> Option<usize> {
     (index < list.len()).then_some(index)
 }
 
+/// Posts a list by one of the context's verbs.
+///
+/// # Safety
+///
+/// `queue` is a valid queue of the kind that `verb` posts to, `list` one list of requests whose SGEs, and
+/// inline data, are readable during the call.
+unsafe fn post<Q, W>(
+    verb: Option<unsafe extern "C" fn(*mut Q, *mut W, *mut *mut W) -> c_int>,
+    queue: *mut Q,
+    list: &mut [W],
+) -> Result<(), PostError> {
+    let mut bad = std::ptr::null_mut();
+    let verb = verb.ok_or(PostError {
+        errno: Errno::EOPNOTSUPP,
+        bad_wr: None,
+    })?;
+    // SAFETY: the caller vouches for it.
+    let ret = unsafe { verb(queue, list.as_mut_ptr(), &mut bad) };
+    Errno::check(ret).map_err(|errno| PostError {
+        errno,
+        bad_wr: index_of(list, bad),
+    })
+}
+
 /// What a QP is made of.
 #[derive(Clone)]
 pub struct QpInit {
@@ -309,38 +333,20 @@ impl Qp {
         for i in 1..list.len() {
             list[i - 1].next = base.wrapping_add(i);
         }
-        let mut bad = std::ptr::null_mut();
-        let unsupported = PostError {
-            errno: Errno::EOPNOTSUPP,
-            bad_wr: None,
-        };
         // SAFETY: the context's method table is filled by the provider before it is handed out.
-        let post = unsafe { (*self.pd.ctx.raw()).ops.post_send }.ok_or(unsupported)?;
+        let verb = unsafe { (*self.pd.ctx.raw()).ops.post_send };
         // SAFETY: a valid QP and a list that `list` and `wrs` own until after the call; inline
         // data is read during the call, from `wrs`.
-        let ret = unsafe { post(self.raw, base, &mut bad) };
-        Errno::check(ret).map_err(|errno| PostError {
-            errno,
-            bad_wr: index_of(&list, bad),
-        })
+        unsafe { post(verb, self.raw, &mut list) }
     }
 
     pub fn post_recv(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
         let mut wrs = wrs.to_vec();
         let mut list = recv_list(&mut wrs);
-        let mut bad = std::ptr::null_mut();
-        let unsupported = PostError {
-            errno: Errno::EOPNOTSUPP,
-            bad_wr: None,
-        };
         // SAFETY: as in `post_send`.
-        let post = unsafe { (*self.pd.ctx.raw()).ops.post_recv }.ok_or(unsupported)?;
+        let verb = unsafe { (*self.pd.ctx.raw()).ops.post_recv };
         // SAFETY: as in `post_send`.
-        let ret = unsafe { post(self.raw, list.as_mut_ptr(), &mut bad) };
-        Errno::check(ret).map_err(|errno| PostError {
-            errno,
-            bad_wr: index_of(&list, bad),
-        })
+        unsafe { post(verb, self.raw, &mut list) }
     }
 }
 
@@ -392,19 +398,10 @@ impl Srq {
     pub fn post(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
         let mut wrs = wrs.to_vec();
         let mut list = recv_list(&mut wrs);
-        let mut bad = std::ptr::null_mut();
-        let unsupported = PostError {
-            errno: Errno::EOPNOTSUPP,
-            bad_wr: None,
-        };
         // SAFETY: as in `Qp::post_send`.
-        let post = unsafe { (*self.pd.ctx.raw()).ops.post_srq_recv }.ok_or(unsupported)?;
+        let verb = unsafe { (*self.pd.ctx.raw()).ops.post_srq_recv };
         // SAFETY: as in `Qp::post_send`.
-        let ret = unsafe { post(self.raw, list.as_mut_ptr(), &mut bad) };
-        Errno::check(ret).map_err(|errno| PostError {
-            errno,
-            bad_wr: index_of(&list, bad),
-        })
+        unsafe { post(verb, self.raw, &mut list) }
     }
 }
 
