@@ -318,6 +318,22 @@ static int end_pair(struct pool *p, int i, u32 way)
 	return 0;
 }
 
+/* Queue pairs that are gone complete nothing. */
+static int none_left(struct pool *p)
+{
+	int i, n;
+
+	for (i = 0; i < ARRAY_SIZE(p->recv_cq); i++) {
+		n = poll_recvs(p, i);
+		CHECK(n <= 0, "%d completions of queue pairs that are gone", n);
+		if (n < 0)
+			return n;
+	}
+	n = poll_sends(p, NULL);
+	CHECK(n == 0, "%d completions of sends of queue pairs that are gone", n);
+	return 0;
+}
+
 /*
  * Sends until the queue is empty and counts as lost what was posted and has not completed by then: a
  * queue pair had taken it. From then on nothing is outstanding.
@@ -338,14 +354,7 @@ static int sweep(struct rig *rig, struct pool *p, u64 *lost)
 	CHECK(status == IB_WC_RNR_RETRY_EXC_ERR, "the empty queue answers with status %d", status);
 	TRY(to_state(&p->to[0], IB_QPS_RESET));
 	TRY(to_state(&p->from[0], IB_QPS_RESET));
-	for (i = 0; i < ARRAY_SIZE(p->recv_cq); i++) {
-		n = poll_recvs(p, i);
-		CHECK(n <= 0, "%d completions of queue pairs that are gone", n);
-		if (n < 0)
-			return n;
-	}
-	n = poll_sends(p, NULL);
-	CHECK(n == 0, "%d completions of sends of queue pairs that are gone", n);
+	TRY(none_left(p));
 	*lost += bitmap_weight(p->out, MAX_RECVS);
 	bitmap_zero(p->out, MAX_RECVS);
 	return 0;
@@ -391,14 +400,7 @@ static int storm(struct rig *rig, struct pool *p, u64 *lost)
 		for (i = 0; i < MAX_ENDS; i++)
 			TRY(end_pair(p, i, get_random_u32()));
 		/* What completed before they went may have been polled by now, or is gone with them. */
-		for (k = 0; k < 2; k++) {
-			n = poll_recvs(p, k);
-			CHECK(n <= 0, "%d completions of queue pairs that are gone", n);
-			if (n < 0)
-				return n;
-		}
-		n = poll_sends(p, NULL);
-		CHECK(n == 0, "%d completions of sends of queue pairs that are gone", n);
+		TRY(none_left(p));
 		TRY(fill_all(rig, p));
 		TRY(sweep(rig, p, lost));
 	}
