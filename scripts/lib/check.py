@@ -170,7 +170,7 @@ def shell():
 
 
 def rules():
-    """Each test that Documentation/rules.md names exists: `a::b::test` below tools/roce/src, or a crate's `nic::...`."""
+    """Each test that Documentation/rules.md names exists: `a::b::test` in tools/roce, or a crate's `nic::...`, `roce_lab::...`."""
     page, tests = "Documentation/rules.md", {}
     for f in tracked(".rs"):
         crate = re.match(r"tools/([^/]+)/(?:src|tests)/", f)
@@ -188,7 +188,10 @@ def rules():
         for path in re.findall(r"`((?:\w+::)+[a-z]\w*)`", cells[-2]):
             parts = path.split("::")
             ours = any(os.path.exists(f"tools/roce/src/{parts[0]}{end}") for end in ("", ".rs"))
-            crate = parts.pop(0) if not ours and os.path.isdir(f"tools/{parts[0]}") else "roce"
+            other = parts[0].replace("_", "-")
+            crate = "roce"
+            if not ours and os.path.isdir(f"tools/{other}"):
+                crate, parts = other, parts[1:]
             # A module that checks something in all its tests.
             if os.path.exists(f"tools/{crate}/src/{'/'.join(parts)}.rs"):
                 continue
@@ -219,11 +222,11 @@ MOST_LINES = 600
 # Files that may have more lines: `path: reason`, one a line.
 LONG = {
     "include/abi/cmd.rs": "to be split",
-    "tools/roce/src/qp/tests/errors.rs": "to be split",
-    "tools/roce/src/testing/engine.rs": "to be split",
-    "tools/roce/src/testing/fuzz/operations.rs": "to be split",
-    "tools/roce/src/testing/network/actor.rs": "to be split",
-    "tools/roce/src/testing/network/lab.rs": "to be split",
+    "tools/roce-lab/src/engine.rs": "to be split",
+    "tools/roce-lab/src/fuzz/operations.rs": "to be split",
+    "tools/roce-lab/src/network/actor.rs": "to be split",
+    "tools/roce-lab/src/network/lab.rs": "to be split",
+    "tools/roce/tests/rules/errors.rs": "to be split",
 }
 
 

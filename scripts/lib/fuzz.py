@@ -13,8 +13,7 @@ import threading
 import time
 
 TOP = sys.argv[1]
-FUZZ = f"{TOP}/tools/roce/fuzz"
-SRC = f"{TOP}/tools/roce/src"
+FUZZ = f"{TOP}/tools/roce-lab/fuzz"
 WORK = f"{TOP}/build/fuzz"
 LOG = f"{FUZZ}/LOG.md"
 HEADERS = ["ethernet", "ipv4", "ipv6", "udp", "bth", "ext"]
@@ -40,10 +39,9 @@ def files(*patterns):
 
 def source_hash(target):
     """Of everything that the target runs: a count is worth nothing for other code."""
-    ours = "tools/roce/src/testing/fuzz/"
+    ours = "tools/roce-lab/src/fuzz/"
     if target == "operations":
-        used = [f for f in files("tools/roce/src/**/*.rs") if "/testing/" not in f]
-        used += files(ours + "mod.rs", ours + "node.rs", ours + "operations.rs")
+        used = files("tools/roce/src/**/*.rs", ours + "mod.rs", ours + "node.rs", ours + "operations.rs", "tools/roce-lab/src/keys.rs")
     else:
         module = "headers.rs" if target in HEADERS else "frames.rs"
         used = files("tools/roce/src/wire/**/*.rs", ours + "mod.rs", ours + module)
@@ -215,7 +213,7 @@ def report(failed):
             continue
         kept = os.path.relpath(minimise(target, path), TOP)
         print(f"  input:  {kept}\n  replay: scripts/fuzz --replay {target} {kept}\n"
-              f"  keep:   cp {kept} tools/roce/fuzz/crashes/{target}/ (once the fix is known, by its name)")
+              f"  keep:   cp {kept} tools/roce-lab/fuzz/crashes/{target}/ (once the fix is known, by its name)")
 
 
 HEAD = """# Fuzzing: what was run

@@ -64,7 +64,7 @@ def build():
 def short(message):
     """A rule without the work requests and packets that it was broken by, with the place where it stands."""
     text = " ".join(message.split())
-    place = re.search(r"\((?:tools/roce/)?src/([\w/]+\.rs:\d+)\)$", text)
+    place = re.search(r"\((?:tools/[\w-]+/)?src/([\w/]+\.rs:\d+)\)$", text)
     text = re.sub(r"^assertion `[^`]*` failed:? ?", "", re.sub(r" \([^()]*:\d+\)$", "", text))
     text = re.split(r"[:;,]? (?:for |by |than |to |as )?\(?(?:Op|Packet|Completion|Some\(Pending) ?\{| left: ", text)[0]
     return f"{text[:110]} ({place[1] if place else '?'})"

@@ -9,7 +9,7 @@ use std::fmt::Write;
 use verbena_roce::host::WqeOpcode;
 use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Reth};
 use verbena_roce::psn;
-use verbena_roce::testing::tap::{Fate, Sight, Work};
+use verbena_roce_lab::tap::{Fate, Sight, Work};
 
 /// Comments on packets, and remembers what was sent, to know what is sent again.
 #[derive(Debug, Default)]

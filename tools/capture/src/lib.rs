@@ -10,7 +10,7 @@
 //! ```
 //! use std::{cell::RefCell, rc::Rc};
 //! use verbena_capture::Capture;
-//! use verbena_roce::testing::{Mode, Pair, Post, Side};
+//! use verbena_roce_lab::{Mode, Pair, Post, Side};
 //!
 //! let capture = Rc::new(RefCell::new(Capture::new(Vec::new(), "link")?));
 //! let mut pair = Pair::rc(Mode::Wire);
@@ -42,7 +42,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::time::Duration;
-use verbena_roce::testing::tap::{Sight, Tap};
+use verbena_roce_lab::tap::{Sight, Tap};
 
 /// `if_tsresol`: times are in units of 10^-9 s.
 const NANOSECONDS: u8 = 9;

@@ -6,7 +6,7 @@ use super::*;
 use pcap_file::pcapng::{Block, PcapNgReader};
 use std::cell::RefCell;
 use std::rc::Rc;
-use verbena_roce::testing::{Mode, Pair, Post, Side};
+use verbena_roce_lab::{Mode, Pair, Post, Side};
 
 /// Time, bytes and comment of each packet.
 fn read(bytes: &[u8]) -> Vec<(u64, Vec<u8>, Option<String>)> {

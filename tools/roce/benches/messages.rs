@@ -5,8 +5,8 @@
 
 use criterion::{criterion_group, criterion_main, Criterion, Throughput};
 use verbena_roce::host::WqeOpcode;
-use verbena_roce::testing::engine::{Engine, Shape};
 use verbena_roce::QpType;
+use verbena_roce_lab::engine::{Engine, Shape};
 
 const BATCH: u64 = 1024;
 

@@ -7,10 +7,10 @@ use std::convert::Infallible;
 use std::hint::black_box;
 use std::rc::Rc;
 use verbena_roce::packet::{Kind, Reth, Transport};
-use verbena_roce::testing::pair::path;
-use verbena_roce::testing::Side;
 use verbena_roce::wire::{frame, icrc};
 use verbena_roce::{Packet, Payload, Pool};
+use verbena_roce_lab::pair::path;
+use verbena_roce_lab::Side;
 
 fn write(size: usize) -> Packet {
     Packet {

@@ -9,8 +9,8 @@
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 use verbena_roce::host::WqeOpcode;
-use verbena_roce::testing::engine::{Engine, Shape};
 use verbena_roce::QpType;
+use verbena_roce_lab::engine::{Engine, Shape};
 
 const ROUNDS: usize = 200;
 const SLICE: Duration = Duration::from_millis(2);

@@ -36,7 +36,9 @@
 //! | `qp/uc.rs`, `qp/ud.rs` | unreliable connections, datagrams |
 //! | `sched/` | whose turn it is, and whose time has come: [`sched::Ready`], [`sched::Wheel`] |
 //! | `wire/` | the headers to the bit, ICRC, whole frames |
-//! | `testing/` | a virtual clock, a bad link, a host over plain memory that checks every rule |
+//!
+//! Unit tests of a part are beside it. The rules of queue pairs are tested from outside, in `tests/rules/`, on the virtual clock
+//! and the bad links of the laboratory (`tools/roce-lab`), whose hosts check what must hold whatever is tested.
 //!
 //! `Documentation/rules.md` lists the rules by clause with their tests, `Documentation/transport.md` what is deliberately
 //! not met.
@@ -69,14 +71,6 @@ pub mod prefetch;
 pub mod psn;
 pub mod qp;
 pub mod sched;
-#[cfg(any(test, feature = "testing"))]
-#[allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
-pub mod testing;
 pub mod wire;
 
 pub use counters::Counters;

@@ -3,8 +3,8 @@
 //! In steady state nothing is allocated for a message, whatever it is and however its packets travel.
 
 use verbena_roce::host::WqeOpcode;
-use verbena_roce::testing::engine::{Engine, Shape};
 use verbena_roce::QpType;
+use verbena_roce_lab::engine::{Engine, Shape};
 
 /// Allocations during 2000 messages, after as many.
 fn allocations(shape: Shape) -> u64 {

@@ -3,8 +3,8 @@
 //! What a queue pair costs in memory, as Documentation/transport.md has it.
 
 use verbena_roce::host::WqeOpcode;
-use verbena_roce::testing::engine::{Engine, Shape};
 use verbena_roce::{Config, Qp, QpType};
+use verbena_roce_lab::engine::{Engine, Shape};
 
 const PAIRS: u32 = 100;
 

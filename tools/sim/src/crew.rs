@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{mpsc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
-use verbena_roce::testing::network::cover::Coverage;
-use verbena_roce::testing::Network;
+use verbena_roce_lab::network::cover::Coverage;
+use verbena_roce_lab::Network;
 
 /// Seeds that a thread takes at a time.
 const BLOCK: u64 = 200;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `verbena-sim`: runs the transport's simulated network ([`verbena_roce::testing::Network`]), seed after seed, on all
+//! `verbena-sim`: runs the transport's simulated network ([`verbena_roce_lab::Network`]), seed after seed, on all
 //! cores. It can be stopped at any time and goes on where it was. A seed that breaks a rule is printed with the command
 //! that replays it.
 

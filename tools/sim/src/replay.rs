@@ -8,7 +8,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Once;
 use verbena_capture::Capture;
-use verbena_roce::testing::Network;
+use verbena_roce_lab::Network;
 
 thread_local! {
     static CATCHING: Cell<bool> = const { Cell::new(false) };

@@ -5,7 +5,7 @@
 use std::fmt::Write;
 use std::path::Path;
 use std::{fs, io};
-use verbena_roce::testing::network::cover::Coverage;
+use verbena_roce_lab::network::cover::Coverage;
 
 /// What was done with one source.
 #[derive(Debug, Default)]

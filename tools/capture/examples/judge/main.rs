@@ -18,8 +18,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
 use verbena_capture::Capture;
-use verbena_roce::testing::tap::{Sight, Tap};
 use verbena_roce::wire::opcode;
+use verbena_roce_lab::tap::{Sight, Tap};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -7,9 +7,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use verbena_roce::host::{DatagramDest, Sge, WcStatus, WqeOpcode};
 use verbena_roce::packet::Kind;
-use verbena_roce::testing::{Buffer, Mode, Pair, Post, Setup, Side};
 use verbena_roce::wire::{ipv4_to_gid, Path};
 use verbena_roce::{Attr, QpType};
+use verbena_roce_lab::{Buffer, Mode, Pair, Post, Setup, Side};
 use Side::{A, B};
 
 /// Lengths of messages of one packet: each padding, nothing, a whole path MTU.

@@ -20,8 +20,6 @@ pub mod credits;
 mod requester;
 mod responder;
 pub mod state;
-#[cfg(test)]
-mod tests;
 pub mod timers;
 mod uc;
 mod ud;

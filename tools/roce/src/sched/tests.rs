@@ -4,9 +4,9 @@
 
 use super::wheel::GRANULARITY_NS;
 use super::*;
-use crate::testing::rng::Rng;
 use alloc::collections::{BTreeMap, VecDeque};
 use std::vec::Vec;
+use verbena_roce_lab::Rng;
 
 /// Groups in a ring, a list of slots for each.
 #[derive(Default)]

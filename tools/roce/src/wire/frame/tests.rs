@@ -5,9 +5,9 @@
 use super::*;
 use crate::host::AtomicOp;
 use crate::packet::{Aeth, AethSyndrome, Kind, NakCode, Reth, SendTail, Transport};
-use crate::testing::rng::Rng;
 use crate::wire::ipv4_to_gid;
 use std::vec;
+use verbena_roce_lab::Rng;
 
 fn path() -> Path {
     Path {

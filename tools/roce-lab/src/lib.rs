@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The transport's laboratory: a virtual clock, links that misbehave as told, hosts over plain memory that check every rule.
+//!
+//! It sees of `verbena_roce` what everybody sees, as a NIC does. There are four ways to run queue pairs, and a host for each
+//! that judges what they do:
+//!
+//! | what runs | where | who uses it |
+//! | --- | --- | --- |
+//! | two queue pairs, step by step: [`Pair`] owns them, the [`World`] around them and the [`Link`] between them | `pair.rs`, `world.rs`, `link.rs` | `tools/roce/tests`, captures |
+//! | many of all services, drawn from a seed and compared with a model at each step: [`Network`] | `network/` | `tools/sim` |
+//! | many, as fast as they can, with turns and timers as in a NIC: [`Engine`](engine::Engine) | `engine.rs` | benches, tests of allocations |
+//! | two or four, as the bytes of a fuzzer say | `fuzz/` | `scripts/fuzz`, and the tests here, which replay what is committed |
+//!
+//! What all of them check in every run, whatever is tested: each work request completes at most once and in order, and no
+//! buffer is read or written for a work request that is not outstanding. They share [`keys`], a second opinion of what a key
+//! allows; [`tap`], by which a link is watched; and [`rng`], so that each run can be repeated.
+//!
+//! Whoever breaks a rule panics here: this crate is for tests only, and no part of the NIC.
+
+#![forbid(unsafe_code)]
+
+pub mod engine;
+pub mod fuzz;
+pub mod keys;
+pub mod link;
+pub mod network;
+pub mod pair;
+pub mod rng;
+pub mod tap;
+pub mod world;
+
+pub use link::{Link, Mode};
+pub use network::Network;
+pub use pair::{Pair, Setup};
+pub use rng::Rng;
+pub use tap::Tap;
+pub use world::{Buffer, Post, Side, World};

@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What will happen and when, and the links: what they do to packets.
+
+use super::calls::same_packet;
+use super::cover::Topic;
+use super::{Network, Sample};
+use crate::link::Mode;
+use crate::tap::Fate;
+use crate::Rng;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::rc::Rc;
+use verbena_roce::host::CopyFault;
+use verbena_roce::packet::{Packet, Payload};
+use verbena_roce::wire::frame;
+use verbena_roce::{Host, QpType};
+
+/// A packet under way.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    /// Where to.
+    pub to: usize,
+    /// From.
+    pub from: usize,
+    /// The sender's life that it was sent in.
+    pub life: u32,
+    /// The work request that it belongs to, where the model knows.
+    pub op: Option<u32>,
+    /// As it was sent.
+    pub packet: Packet,
+    /// As a frame.
+    pub frame: Option<Rc<Vec<u8>>>,
+    /// Bits were flipped on the way.
+    pub corrupt: bool,
+}
+
+/// Something that will happen.
+#[derive(Clone, Debug)]
+pub enum What {
+    /// A packet arrives.
+    Arrival(Arrival),
+    /// A deadline passes.
+    Timer(usize),
+    /// The machine gets round to a queue pair.
+    Poll(usize),
+    /// A program does something.
+    Act(usize),
+    /// SQD ends.
+    Resume(usize),
+    /// A connection is made anew.
+    Reconnect(usize),
+    /// The second end becomes ready to send.
+    Connected(usize, u32),
+    /// A frozen machine goes on.
+    Thaw(usize),
+}
+
+/// What one direction of a link does.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Weather {
+    /// Nanoseconds from end to end.
+    pub delay: u64,
+    /// More, up to this.
+    pub jitter: u64,
+    /// Packets lost, of 100.
+    pub loss: u32,
+    /// Packets doubled, of 100.
+    pub doubling: u32,
+    /// Packets that come very late, of 100.
+    pub straggling: u32,
+    /// Frames corrupted, of 100.
+    pub corruption: u32,
+    /// Packets forged, of 100.
+    pub forgery: u32,
+    /// Nothing passes until then.
+    pub cut_until: u64,
+    /// When the last packet arrives.
+    pub last: u64,
+    /// It calms down before retries run out.
+    pub bounded: bool,
+}
+
+/// The future.
+#[derive(Debug)]
+pub struct Air {
+    heap: BinaryHeap<Reverse<(u64, u64, u32)>>,
+    slots: Vec<Option<What>>,
+    free: Vec<u32>,
+    number: u64,
+    /// Weather of what each end sends.
+    pub weather: Vec<Weather>,
+    pub(super) rng: Rng,
+}
+
+impl Air {
+    pub fn new() -> Self {
+        Self {
+            heap: BinaryHeap::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            number: 0,
+            weather: Vec::new(),
+            rng: Rng::new(0),
+        }
+    }
+
+    pub fn clear(&mut self, seed: u64) {
+        self.heap.clear();
+        self.slots.clear();
+        self.free.clear();
+        self.weather.clear();
+        self.number = 0;
+        self.rng = Rng::new(seed ^ 0x5eed);
+    }
+
+    /// Has something happen.
+    pub fn at(&mut self, at: u64, what: What) {
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => {
+                self.slots.push(None);
+                self.slots.len() as u32 - 1
+            }
+        };
+        self.slots[slot as usize] = Some(what);
+        self.number += 1;
+        self.heap.push(Reverse((at, self.number, slot)));
+    }
+
+    /// What happens next.
+    pub fn pop(&mut self) -> Option<(u64, What)> {
+        let Reverse((at, _, slot)) = self.heap.pop()?;
+        self.free.push(slot);
+        let what = self.slots[slot as usize].take();
+        Some((at, what.expect("each event happens once")))
+    }
+}
+
+impl Network {
+    /// Puts what an end has sent on its link.
+    pub(super) fn carry(&mut self, me: usize) {
+        loop {
+            let mut out = std::mem::take(&mut self.lab.ends[me].out);
+            for packet in out.drain(..) {
+                let op = self.lab.observe(me, &packet);
+                if self.lab.ends[me].mode == Mode::Local {
+                    self.carry_one(me, packet, op);
+                } else {
+                    let mtu = self.lab.ends[me].attr.path_mtu;
+                    packet
+                        .split(mtu)
+                        .for_each(|packet| self.carry_one(me, packet, op));
+                }
+            }
+            // Memory that was gone when a frame was made may have brought more.
+            if self.lab.ends[me].out.is_empty() {
+                self.lab.ends[me].out = out;
+                return;
+            }
+        }
+    }
+
+    /// Whether the link of an end has to be fair now, lest retries run out.
+    fn calms_down(&self, me: usize) -> bool {
+        let end = &self.lab.ends[me];
+        let worn = |end: &super::end::End| {
+            let most = u32::from(end.attr.retry_cnt).saturating_sub(3);
+            end.rounds >= most
+        };
+        self.air.weather[me].bounded
+            && end.qp_type == QpType::Rc
+            && (worn(end) || worn(&self.lab.ends[end.peer]))
+    }
+
+    /// Whether neither end has had to go back since it last made progress.
+    fn is_fresh(&self, me: usize, to: usize) -> bool {
+        self.lab.ends[me].rounds == 0 && self.lab.ends[to].rounds == 0
+    }
+
+    fn upset(&mut self, from: usize, to: usize, what: u8) {
+        self.lab.ends[from].disturbed = true;
+        self.lab.ends[to].disturbed = true;
+        self.lab.cover.count(Topic::Weather, what, 0);
+    }
+
+    fn carry_one(&mut self, me: usize, packet: Packet, op: Option<u32>) {
+        let end = &self.lab.ends[me];
+        let to = match (end.qp_type, op) {
+            (QpType::Ud, Some(op)) => self.lab.ops[op as usize].to,
+            _ => end.peer,
+        };
+        let (mode, life) = (end.mode, end.life);
+        let now = self.lab.now;
+        let calm = self.calms_down(me);
+        let weather = self.air.weather[me];
+        if let Payload::Gather { gather, .. } = &packet.payload {
+            if self.air.rng.chance(2) {
+                let (op, gather) = (op.unwrap_or(u32::MAX), Rc::clone(gather));
+                self.samples.push(Sample { op, gather });
+            }
+        }
+        if now < weather.cut_until {
+            self.upset(me, to, 5);
+            self.lab.say(me, || "  cut off".into());
+            self.show(me, &packet, op, None, Fate::Lost);
+            return;
+        }
+        if !calm && self.air.rng.chance(weather.loss) {
+            self.upset(me, to, 1);
+            self.lab.say(me, || "  lost".into());
+            self.show(me, &packet, op, None, Fate::Lost);
+            return;
+        }
+        let mut arrival = Arrival {
+            to,
+            from: me,
+            life,
+            op,
+            packet,
+            frame: None,
+            corrupt: false,
+        };
+        if mode == Mode::Wire && !self.make_frame(me, &mut arrival) {
+            return;
+        }
+        let corrupts = !calm && mode == Mode::Wire && self.air.rng.chance(weather.corruption);
+        if self.tap.is_some() {
+            let fate = if corrupts {
+                Fate::Corrupted
+            } else {
+                Fate::Passes
+            };
+            let frame = arrival.frame.clone();
+            let frame = frame.as_deref().map(Vec::as_slice);
+            self.show(me, &arrival.packet, op, frame, fate);
+        }
+        if corrupts {
+            self.upset(me, to, 3);
+            self.lab.say(me, || "  corrupted".into());
+            self.corrupt(&mut arrival);
+        }
+        if weather.forgery > 0 && self.air.rng.chance(weather.forgery) {
+            self.upset(me, to, 6);
+            self.forge(&mut arrival);
+        }
+        let twice = !calm && self.air.rng.chance(weather.doubling);
+        if twice {
+            self.upset(me, to, 2);
+        }
+        for _ in 0..1 + u32::from(twice) {
+            let mut at = now + weather.delay;
+            let last = self.air.weather[me].last;
+            if calm || weather.jitter == 0 {
+                at = at.max(last);
+            } else {
+                at += self.air.rng.below(weather.jitter + 1);
+                if self.air.rng.chance(weather.straggling) && self.is_fresh(me, to) {
+                    at += self.air.rng.below(2_000_000);
+                }
+                if at < last {
+                    self.lab.ends[me].disturbed = true;
+                    self.lab.ends[to].disturbed = true;
+                }
+            }
+            if at < now + 100_000 {
+                self.air.weather[me].last = at.max(last);
+            }
+            self.air.at(at, What::Arrival(arrival.clone()));
+        }
+    }
+
+    /// Makes a frame of a packet. False: its memory is gone.
+    fn make_frame(&mut self, me: usize, arrival: &mut Arrival) -> bool {
+        let packet = &arrival.packet;
+        if !packet.payload.is_alive() {
+            return false;
+        }
+        let path = match &packet.datagram {
+            Some(datagram) => datagram.path,
+            None => self.lab.ends[me].path,
+        };
+        let mut buffer = self.lab.pool.buffer();
+        let mut host = self.lab.host(me);
+        let bytes = Rc::get_mut(&mut buffer).expect("nobody else refers to it");
+        bytes.clear();
+        let emitted = frame::emit(&path, packet, bytes, |place| {
+            if place.is_empty() {
+                return Ok(());
+            }
+            host.copy(
+                verbena_roce::host::Target::Buffer(place),
+                packet.payload.source(),
+            )
+        });
+        match emitted {
+            Ok(()) => {
+                self.lab.pool.keep_buffer(&buffer);
+                arrival.frame = Some(buffer);
+                true
+            }
+            Err(CopyFault::Source(cause) | CopyFault::Target(cause)) => {
+                let packet = packet.clone();
+                self.source_fault(me, &packet, cause);
+                false
+            }
+        }
+    }
+
+    /// Flips one to three bits behind the Ethernet header.
+    fn corrupt(&mut self, arrival: &mut Arrival) {
+        let Some(frame) = &arrival.frame else {
+            return;
+        };
+        let mut bytes = frame.to_vec();
+        for _ in 0..1 + self.air.rng.below(3) {
+            let at = 14 + self.air.rng.below(bytes.len() as u64 - 14) as usize;
+            bytes[at] ^= 1 << self.air.rng.below(8);
+        }
+        arrival.frame = Some(Rc::new(bytes));
+        arrival.corrupt = true;
+    }
+
+    /// A packet arrives.
+    pub(super) fn arrive(&mut self, arrival: Arrival) {
+        let to = arrival.to;
+        if self.lab.ends[to].frozen {
+            return;
+        }
+        let (from, life) = (&self.lab.ends[arrival.from], arrival.life);
+        let strict = self.lab.ends[to].strict;
+        if from.qp_type != QpType::Ud
+            && strict
+            && (from.life != life || self.lab.ends[to].life != life)
+        {
+            self.lab.cover.count(Topic::Turmoil, 11, 0);
+            return;
+        }
+        let mut packet = arrival.packet;
+        if let Some(bytes) = arrival.frame {
+            match frame::parse_in(&bytes, &mut self.lab.pool) {
+                Ok(frame) if arrival.corrupt => {
+                    assert!(
+                        same_packet(&frame.packet, &packet),
+                        "a corrupt frame is accepted: {:?} was {packet:?}",
+                        frame.packet
+                    );
+                    self.lab.cover.count(Topic::Weather, 4, 0);
+                    // What routers may change has changed, so the GRH of a datagram is another.
+                    if packet.datagram.is_some() {
+                        return;
+                    }
+                    packet = frame.packet;
+                }
+                Ok(frame) => {
+                    assert!(same_packet(&frame.packet, &packet), "{packet:?}: {frame:?}");
+                    packet = frame.packet;
+                }
+                Err(cause) => {
+                    assert!(arrival.corrupt, "{packet:?}: {cause:?}");
+                    return;
+                }
+            }
+        }
+        self.lab.cover.count(Topic::Weather, 0, 0);
+        self.deliver(to, packet, arrival.op);
+    }
+}

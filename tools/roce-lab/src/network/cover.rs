@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What the simulation has met, counted: it shows that a run of many seeds has looked everywhere.
+
+use super::work::Fault;
+use std::collections::BTreeMap;
+use verbena_roce::host::{EventType, WcOpcode, WcStatus, WqeOpcode};
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Topic {
+    /// Completions: opcode and status.
+    Completion = 0,
+    /// Sends: operation and status.
+    Send = 1,
+    /// Receives: fault and status.
+    Receive = 2,
+    /// Sends: fault and status.
+    Fault = 3,
+    /// Events: kind.
+    Event = 4,
+    /// Packets: BTH opcode.
+    Packet = 5,
+    /// Acknowledgements: byte of the AETH.
+    Aeth = 6,
+    /// What the link did.
+    Weather = 7,
+    /// Connections: service and path MTU over 256.
+    Connection = 8,
+    /// Kinds of seeds.
+    Climate = 9,
+    /// What the driver did.
+    Turmoil = 10,
+    /// Counters of queue pairs that were not zero.
+    Counter = 11,
+}
+
+impl Topic {
+    const ALL: [Topic; 12] = [
+        Topic::Completion,
+        Topic::Send,
+        Topic::Receive,
+        Topic::Fault,
+        Topic::Event,
+        Topic::Packet,
+        Topic::Aeth,
+        Topic::Weather,
+        Topic::Connection,
+        Topic::Climate,
+        Topic::Turmoil,
+        Topic::Counter,
+    ];
+}
+
+/// Names of what a link does.
+pub const WEATHER: [&str; 8] = [
+    "delivered",
+    "lost",
+    "doubled",
+    "corrupted",
+    "corruption that ICRC does not cover",
+    "cut",
+    "forged",
+    "payload died",
+];
+
+/// Names of what drivers do.
+pub const TURMOIL: [&str; 12] = [
+    "SQD",
+    "SQD to RTS",
+    "ERR",
+    "RESET and a new connection",
+    "CQ died",
+    "SRQ died",
+    "memory gone",
+    "link cut",
+    "machine frozen",
+    "SQE to RTS",
+    "RESET",
+    "packet of an earlier life",
+];
+
+/// Counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Coverage {
+    counts: BTreeMap<[u8; 3], u64>,
+    /// Virtual time in nanoseconds.
+    pub time: u64,
+}
+
+impl Coverage {
+    /// Counts one.
+    pub fn count(&mut self, topic: Topic, a: u8, b: u8) {
+        self.add(topic, a, b, 1);
+    }
+
+    /// Counts several.
+    pub fn add(&mut self, topic: Topic, a: u8, b: u8, count: u64) {
+        *self.counts.entry([topic as u8, a, b]).or_default() += count;
+    }
+
+    /// Adds another's counts.
+    pub fn merge(&mut self, other: &Coverage) {
+        for (key, count) in &other.counts {
+            *self.counts.entry(*key).or_default() += count;
+        }
+        self.time = self.time.saturating_add(other.time);
+    }
+
+    /// The count of one thing.
+    pub fn of(&self, topic: Topic, a: u8, b: u8) -> u64 {
+        self.counts
+            .get(&[topic as u8, a, b])
+            .copied()
+            .unwrap_or_default()
+    }
+
+    /// Whether anything of a topic has `a`.
+    pub fn has(&self, topic: Topic, a: u8) -> bool {
+        let from = [topic as u8, a, 0];
+        self.counts
+            .range(from..=[topic as u8, a, 255])
+            .next()
+            .is_some()
+    }
+
+    /// Keys and counts, to be stored.
+    pub fn raw(&self) -> impl Iterator<Item = ([u8; 3], u64)> + '_ {
+        self.counts.iter().map(|(key, count)| (*key, *count))
+    }
+
+    /// Adds a stored count.
+    pub fn add_raw(&mut self, key: [u8; 3], count: u64) {
+        *self.counts.entry(key).or_default() += count;
+    }
+
+    /// A line for each count.
+    pub fn lines(&self) -> impl Iterator<Item = String> + '_ {
+        self.counts
+            .iter()
+            .map(|(key, count)| format!("{count:>14}  {}", name(*key)))
+    }
+}
+
+fn name([topic, a, b]: [u8; 3]) -> String {
+    let Some(topic) = Topic::ALL.get(usize::from(topic)) else {
+        return String::new();
+    };
+    let status = |raw| WcStatus::from_raw(raw).map_or("?", |s: WcStatus| s.name());
+    let fault = |raw| {
+        Fault::ALL
+            .get(usize::from(raw))
+            .copied()
+            .unwrap_or_default()
+    };
+    match topic {
+        Topic::Completion => {
+            let opcode = WcOpcode::from_raw(a).map_or("?", |o| o.name());
+            format!("completion {opcode} {}", status(b))
+        }
+        Topic::Send => {
+            let opcode = WqeOpcode::from_raw(a).map_or("?", |o| o.name());
+            format!("send {opcode} {}", status(b))
+        }
+        Topic::Receive => format!("receive with {:?} {}", fault(a), status(b)),
+        Topic::Fault => format!("send with {:?} {}", fault(a), status(b)),
+        Topic::Event => format!("event {}", EventType::from_raw(a).map_or("?", |e| e.name())),
+        Topic::Packet => format!("packet with opcode {a:#04x}"),
+        Topic::Aeth => format!("AETH with syndrome {a:#04x}"),
+        Topic::Weather => format!("packets {}", WEATHER.get(usize::from(a)).unwrap_or(&"?")),
+        Topic::Connection => format!("connection {} with MTU {}", service(a), u32::from(b) << 8),
+        Topic::Climate => format!("seeds {}", CLIMATES.get(usize::from(a)).unwrap_or(&"?")),
+        Topic::Turmoil => format!("driver: {}", TURMOIL.get(usize::from(a)).unwrap_or(&"?")),
+        Topic::Counter => {
+            let names = verbena_roce::Counters::default();
+            let name = names
+                .each()
+                .nth(usize::from(a))
+                .map_or("?", |(name, _)| name);
+            format!("counter {name}")
+        }
+    }
+}
+
+/// Names of the kinds of seeds.
+pub const CLIMATES: [&str; 5] = ["fair", "weather", "mistakes", "turmoil", "hostile"];
+
+fn service(raw: u8) -> &'static str {
+    match raw {
+        0 => "RC",
+        1 => "UC",
+        _ => "UD",
+    }
+}

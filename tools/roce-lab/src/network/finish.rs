@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What must hold when nothing happens any more, and after everything was taken down.
+
+use super::air::What;
+use super::cover::Topic;
+use super::{Climate, Network};
+use std::rc::Rc;
+use verbena_roce::{QpState, QpType};
+
+impl Network {
+    /// Checks what is left, ends everything, and checks again.
+    pub(super) fn finish(&mut self) {
+        for me in 0..self.qps.len() {
+            self.check_quiet(me);
+        }
+        self.lab.memory.check_all();
+        for me in 0..self.qps.len() {
+            self.lab.ends[me].frozen = false;
+            if self.lab.ends[me].state != QpState::Reset {
+                let attr = self.lab.ends[me].attr;
+                self.modify(me, QpState::Err, &attr);
+                let at = self.lab.now;
+                self.air.at(at, What::Poll(me));
+            }
+        }
+        self.go();
+        self.check_samples();
+        for me in 0..self.qps.len() {
+            self.check_over(me);
+        }
+        self.lab.memory.check_all();
+    }
+
+    /// Packets are gone and work requests are over: the data of each is dead, and only the queue pair that it was lent
+    /// from may still have it, for the next one.
+    fn check_samples(&mut self) {
+        for sample in &self.samples {
+            if let Some(op) = self.lab.ops.get(sample.op as usize) {
+                assert!(op.over || !op.wqe.signaled, "{op:?}");
+                assert!(!sample.gather.is_alive(), "its buffers can be read: {op:?}");
+            }
+            let same = |other: &&super::Sample| Rc::ptr_eq(&other.gather, &sample.gather);
+            let ours = self.samples.iter().filter(same).count();
+            assert!(
+                Rc::strong_count(&sample.gather) <= ours + 1,
+                "a packet is kept"
+            );
+        }
+    }
+
+    /// Nothing happens any more: is everything done that could be?
+    fn check_quiet(&mut self, me: usize) {
+        let snap = self.qps[me].snapshot();
+        let end = &self.lab.ends[me];
+        let left = snap.sq_consumer as usize != end.sq.len();
+        assert_eq!(
+            self.qps[me].next_deadline(),
+            None,
+            "qp {:#x}: a timer, and nothing is under way",
+            end.qpn
+        );
+        let stuck = end.attr.timeout == 0 && end.disturbed;
+        let runs = matches!(end.state, QpState::Rts | QpState::Sqe | QpState::Err);
+        assert!(
+            !left || !runs || stuck || !end.strict,
+            "qp {:#x} in {:?}: {} of {} work requests are complete, and nothing happens",
+            end.qpn,
+            end.state,
+            snap.sq_consumer,
+            end.sq.len()
+        );
+        let counters = self.qps[me].counters();
+        let orderly = matches!(self.climate, Climate::Fair | Climate::Weather);
+        if orderly {
+            assert_eq!(end.state, QpState::Rts, "an end without a cause");
+            let refused = (counters.naks_sent, counters.flushed);
+            assert_eq!(refused, (0, 0), "refused or flushed without a cause");
+            for op in &end.sq {
+                let op = &self.lab.ops[*op as usize];
+                let done = if op.responds() { op.got } else { op.done };
+                let done = op.psns == 0 || op.executed || done == op.length;
+                assert!(end.qp_type != QpType::Rc || done, "not executed: {op:?}");
+            }
+        }
+        if !end.disturbed && end.strict {
+            let repeats = [
+                counters.retransmitted,
+                counters.timeouts,
+                counters.sequence_naks_sent,
+                counters.sequence_naks_received,
+                counters.implied_naks,
+                counters.duplicates,
+                counters.out_of_sequence,
+            ];
+            assert_eq!(repeats, [0; 7], "repeated without a reason: {counters:?}");
+        }
+        let books = &end.books;
+        assert_eq!(counters.tx_packets, books.tx_packets);
+        assert_eq!(counters.tx_bytes, books.tx_bytes);
+        assert_eq!(counters.rx_packets, books.rx_packets);
+        assert_eq!(counters.rx_bytes, books.rx_bytes);
+        assert_eq!(counters.flushed, books.flushed);
+        if end.strict && end.qp_type == QpType::Rc {
+            assert_eq!(counters.retransmitted, books.retransmitted);
+        }
+        for (index, (_, count)) in counters.each().enumerate() {
+            if count > 0 {
+                self.lab.cover.count(Topic::Counter, index as u8, 0);
+            }
+        }
+    }
+
+    /// All is over: was everything that was posted completed?
+    fn check_over(&mut self, me: usize) {
+        let snap = self.qps[me].snapshot();
+        let end = &self.lab.ends[me];
+        if end.state == QpState::Reset {
+            return;
+        }
+        assert_eq!(end.state, QpState::Err);
+        assert_eq!(self.qps[me].next_deadline(), None, "a timer in ERR");
+        assert_eq!(
+            snap.sq_consumer as usize,
+            end.sq.len(),
+            "a send was not flushed"
+        );
+        for op in &end.sq[end.done..] {
+            let op = &self.lab.ops[*op as usize];
+            assert!(!op.wqe.signaled, "no completion for {op:?}");
+        }
+        assert!(
+            end.held.is_none(),
+            "a receive that was taken was not completed"
+        );
+        let queue = &self.lab.queues[end.queue];
+        if !queue.shared && !queue.dead {
+            assert_eq!(queue.taken, queue.posts.len(), "a receive was not flushed");
+            let left = queue
+                .posts
+                .iter()
+                .find(|r| !self.lab.recvs[**r as usize].over);
+            assert_eq!(left, None, "a receive was not completed");
+        }
+        assert!(!end.last_wqe || !queue.shared, "no QP_LAST_WQE_REACHED");
+    }
+}

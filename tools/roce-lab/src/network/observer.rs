@@ -1,0 +1,466 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Watches every packet that a queue pair sends, and knows by itself what it has to be: which PSN, which part of which
+//! work request, which acknowledgement.
+
+use super::cover::Topic;
+use super::end::{extend, Pending};
+use super::lab::Lab;
+use verbena_roce::host::{AtomicOp, WqeOpcode};
+use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Payload, SendTail};
+use verbena_roce::QpState;
+use verbena_roce::QpType;
+
+/// Receives that a credit code stands for (IBTA 9.7.7.2, table 46): doubling every other step.
+fn credits_of(code: u8) -> u32 {
+    match code {
+        0..=3 => u32::from(code),
+        code if code % 2 == 0 => 1 << (code / 2),
+        code => 3 << (code / 2 - 1),
+    }
+}
+
+impl Lab {
+    /// Judges a packet that was sent. For a request: the work request that it belongs to.
+    pub fn observe(&mut self, me: usize, packet: &Packet) -> Option<u32> {
+        self.say(me, || format!("sends {}", describe(packet)));
+        self.cover.count(Topic::Packet, packet.opcode(), 0);
+        let end = &mut self.ends[me];
+        end.books.tx_packets += u64::from(packet.psns);
+        end.books.tx_bytes += u64::from(packet.payload.len());
+        if let Kind::Ack(aeth) | Kind::ReadResponse(Some(aeth)) | Kind::AtomicResponse(aeth, _) =
+            packet.kind
+        {
+            self.cover.count(Topic::Aeth, syndrome_byte(&aeth), 0);
+        }
+        if !self.ends[me].strict {
+            return None;
+        }
+        let end = &self.ends[me];
+        assert_eq!(packet.pkey, end.attr.pkey);
+        assert_eq!(packet.src_qpn, end.qpn);
+        if packet.kind.is_request() {
+            return match end.qp_type {
+                QpType::Rc | QpType::Uc => Some(self.observe_request(me, packet)),
+                _ => Some(self.observe_datagram(me, packet)),
+            };
+        }
+        assert_eq!(end.qp_type, QpType::Rc, "an unreliable service answers");
+        assert_eq!(packet.dst_qpn, end.attr.dest_qpn);
+        self.observe_response(me, packet);
+        None
+    }
+
+    /// The next work request that is sent at all.
+    fn next_op(&mut self, me: usize) -> u32 {
+        loop {
+            let end = &mut self.ends[me];
+            let number = end.sq.get(end.assign).copied();
+            let number = number.expect("a packet is sent that no work request asks for");
+            end.assign += 1;
+            let hi = end.hi;
+            let op = &mut self.ops[number as usize];
+            assert!(
+                !op.fault.is_local(),
+                "sent in spite of a fault, or something after it: {op:?}"
+            );
+            op.first = hi;
+            if !op.is_silent() {
+                return number;
+            }
+        }
+    }
+
+    fn observe_request(&mut self, me: usize, packet: &Packet) -> u32 {
+        let end = &self.ends[me];
+        assert_eq!(packet.dst_qpn, end.attr.dest_qpn);
+        let (mtu, una, hi) = (end.attr.path_mtu, end.una, end.hi);
+        let psn = extend(end.at, packet.psn);
+        assert!(
+            matches!(
+                end.state,
+                QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err
+            ),
+            "a request is sent in {:?}",
+            end.state
+        );
+        assert!(
+            self.now >= end.rnr_until,
+            "sent before the RNR timer is over"
+        );
+        let reliable = end.qp_type == QpType::Rc;
+        // A UC packet whose memory was gone has had its PSN.
+        let hi = if !reliable && end.books.flushed > 0 {
+            hi.max(psn)
+        } else {
+            hi
+        };
+        assert!(psn <= hi, "PSN {psn:#x} leaves a gap behind {hi:#x}");
+        if reliable && psn != end.at {
+            assert!(
+                psn == una,
+                "it goes back to {psn:#x}, not to {una:#x}, the oldest not acknowledged"
+            );
+            let goes_back = psn < end.at;
+            let end = &mut self.ends[me];
+            if goes_back {
+                end.rounds += 1;
+                // The timer may have been started by what came just before the first was sent.
+                let due = (end.progress_at + end.min_timeout).saturating_sub(2_000);
+                assert!(
+                    end.sign || end.thawed || self.now >= due,
+                    "sent again before the timer expires at {due}"
+                );
+                end.sign = false;
+            }
+            assert!(
+                end.disturbed,
+                "packets are sent again without a reason (una {una:#x}, at {:#x})",
+                end.at
+            );
+        }
+        self.ends[me].hi = hi;
+        self.ends[me].waits = false;
+        // Of a READ that was asked for in part the next request begins nothing.
+        let begun = self.op_at(me, psn);
+        let number = if psn == hi && packet.first && begun.is_none() {
+            let end = &mut self.ends[me];
+            if end.state == QpState::Sqd {
+                assert!(end.may_start, "a send starts in SQD");
+                end.may_start = false;
+            } else {
+                end.may_start = true;
+            }
+            let number = self.next_op(me);
+            let end = &self.ends[me];
+            let op = &self.ops[number as usize];
+            if op.wqe.fence {
+                assert_eq!(end.reads, 0, "a fence does not hold: {op:?}");
+            }
+            let part = end.read_part();
+            let op = &mut self.ops[number as usize];
+            (op.psns, op.part) = (op.needs(mtu), part);
+            number
+        } else {
+            begun.expect("a PSN that belongs to no work request")
+        };
+        let op = &self.ops[number as usize];
+        if psn == hi && op.responds() {
+            let end = &mut self.ends[me];
+            // The driver may have lowered it under a READ that has begun.
+            let most = u32::from(end.attr.max_rd_atomic).max(1);
+            assert!(
+                end.reads < most && (end.attr.max_rd_atomic > 0 || psn > op.first),
+                "more READs and atomics than max_rd_atomic"
+            );
+            end.reads += 1;
+        }
+        assert!(
+            !op.over || !reliable,
+            "a work request is sent after its end: {op:?}"
+        );
+        let begin = (psn - op.first) as u32;
+        let reaches = if op.responds() {
+            op.message_at(psn).1
+        } else {
+            psn + u64::from(packet.psns)
+        };
+        check_request(packet, op, begin, mtu);
+        let end = &mut self.ends[me];
+        let again = hi.min(reaches).saturating_sub(psn);
+        end.books.retransmitted += again;
+        end.at = reaches;
+        if end.hi == end.una {
+            end.progress_at = self.now;
+        }
+        end.hi = end.hi.max(reaches);
+        if reliable && !(op.responds() && end.attr.local_peer) {
+            assert!(
+                reaches - una <= u64::from(end.window),
+                "more packets than the window: {una:#x}..{reaches:#x}"
+            );
+        }
+        number
+    }
+
+    fn observe_datagram(&mut self, me: usize, packet: &Packet) -> u32 {
+        let psn = extend(self.ends[me].hi, packet.psn);
+        assert_eq!(
+            psn, self.ends[me].hi,
+            "datagrams are numbered one after the other"
+        );
+        let mtu = self.ends[me].attr.path_mtu;
+        let number = loop {
+            let number = self.next_op(me);
+            if self.ops[number as usize].length <= mtu {
+                break number;
+            }
+        };
+        let to = self.ops[number as usize].to;
+        let qpn = self.ends[to].qpn;
+        let own = self.ends[me].attr.qkey;
+        let op = &mut self.ops[number as usize];
+        op.psns = 1;
+        let dest = op.wqe.datagram.as_deref().expect("checked by the host");
+        let qkey = if dest.qkey >> 31 == 1 { own } else { dest.qkey };
+        let datagram = packet.datagram.as_deref().expect("a datagram has a DETH");
+        let tail = match op.wqe.opcode {
+            WqeOpcode::SendImm => SendTail::Imm(op.wqe.imm),
+            _ => SendTail::None,
+        };
+        assert!(
+            packet.kind == Kind::Send(tail)
+                && packet.dst_qpn == qpn
+                && datagram.qkey == qkey
+                && packet.solicited == op.wqe.solicited
+                && packet.payload.len() == op.length
+                && packet.first
+                && packet.last
+                && packet.psns == 1,
+            "a wrong datagram {packet:?} for {op:?}"
+        );
+        self.ends[me].hi += 1;
+        self.ends[me].at = self.ends[me].hi;
+        number
+    }
+
+    fn observe_response(&mut self, me: usize, packet: &Packet) {
+        let end = &self.ends[me];
+        let (expected, peer, mtu) = (end.expected, end.peer, end.attr.path_mtu);
+        let psn = extend(expected, packet.psn);
+        if self.ends[peer].life != end.life {
+            return;
+        }
+        let after = psn + u64::from(packet.psns);
+        match packet.kind {
+            Kind::Ack(aeth) => self.observe_ack(me, psn, &aeth),
+            Kind::ReadResponse(_) | Kind::AtomicResponse(..) => {
+                assert!(after <= expected, "a response to what was not executed");
+                let number = self.op_at(peer, psn).expect("a response to nothing");
+                let op = &self.ops[number as usize];
+                let begin = (psn - op.first) as u32;
+                match packet.kind {
+                    Kind::AtomicResponse(_, value) => {
+                        assert!(op.is_atomic() && op.executed);
+                        assert_eq!(value, op.value, "an atomic's result is not the stored one");
+                    }
+                    _ => {
+                        assert_eq!(op.wqe.opcode, WqeOpcode::RdmaRead);
+                        assert_eq!(
+                            packet.last,
+                            after == op.message_at(psn).1,
+                            "a wrong end of a response {packet:?}"
+                        );
+                        let due = (op.length - begin * mtu).min(packet.psns * mtu);
+                        assert_eq!(
+                            packet.payload.len(),
+                            due,
+                            "a wrong response {packet:?} for {op:?}"
+                        );
+                        if let Payload::Region { key, addr, .. } = packet.payload {
+                            let from = op.wqe.remote_addr + u64::from(begin * mtu);
+                            assert_eq!(
+                                (key, addr),
+                                (op.wqe.rkey, from),
+                                "a response from another place than {op:?}"
+                            );
+                        }
+                    }
+                }
+                let end = &mut self.ends[me];
+                let fresh = end.pending.front().is_some_and(|p| p.sent == psn);
+                if fresh {
+                    end.pending[0].sent = after;
+                    if after == end.pending[0].end {
+                        end.pending.pop_front();
+                    }
+                } else {
+                    assert!(
+                        end.again.is_some_and(|again| again <= psn),
+                        "a response out of order: {psn:#x}, {:?}",
+                        end.pending.front()
+                    );
+                }
+                end.answered = end.answered.max(after);
+            }
+            _ => {}
+        }
+    }
+
+    fn observe_ack(&mut self, me: usize, psn: u64, aeth: &Aeth) {
+        let end = &self.ends[me];
+        let expected = end.expected;
+        match aeth.syndrome {
+            AethSyndrome::Ack { credits } => {
+                assert!(
+                    psn < expected,
+                    "{psn:#x} is acknowledged, but {expected:#x} is expected"
+                );
+                self.check_pending(me, psn + 1);
+                if credits != 31 {
+                    let queue = &self.queues[self.ends[me].queue];
+                    assert!(!queue.shared, "credits of an SRQ");
+                    // The receive of the message under way counts: its MSN is not told yet.
+                    let held = usize::from(self.ends[me].held.is_some());
+                    let left = (queue.posts.len() - queue.taken + held) as u32;
+                    assert!(
+                        credits_of(credits) <= left,
+                        "credits for {} receives, and {left} are posted",
+                        credits_of(credits)
+                    );
+                }
+                self.check_msn(me, aeth);
+            }
+            AethSyndrome::Rnr { timer } => {
+                assert_eq!(psn, expected, "an RNR NAK of another PSN than the expected");
+                assert_eq!(timer, self.ends[me].attr.min_rnr_timer);
+                self.check_pending(me, psn);
+                self.check_msn(me, aeth);
+                let peer = self.ends[me].peer;
+                self.ends[peer].disturbed = true;
+                // It tells a gap behind it too.
+                self.ends[me].gap_nak = Some(psn);
+            }
+            AethSyndrome::Nak(NakCode::Sequence) => {
+                assert_eq!(psn, expected, "a NAK of another PSN than the expected");
+                self.check_pending(me, psn);
+                self.check_msn(me, aeth);
+                let end = &mut self.ends[me];
+                assert_ne!(end.gap_nak, Some(psn), "a gap is reported twice");
+                end.gap_nak = Some(psn);
+            }
+            AethSyndrome::Nak(_) => {}
+        }
+    }
+
+    /// Answers of READs and atomics go first.
+    fn check_pending(&self, me: usize, end: u64) {
+        let first = self.ends[me].pending.front();
+        assert!(
+            first.is_none_or(|p| p.first >= end),
+            "acknowledged up to {end:#x} before the answer to {first:?}"
+        );
+    }
+
+    fn check_msn(&self, me: usize, aeth: &Aeth) {
+        let msn = (self.ends[me].msn & 0xff_ffff) as u32;
+        assert_eq!(aeth.msn, msn, "a wrong MSN");
+    }
+
+    /// A responder has executed up to a PSN: notes which READs and atomics are to be answered, and counts messages.
+    pub fn note_executed(&mut self, me: usize, to: u64) {
+        let (mut psn, peer) = (self.ends[me].expected, self.ends[me].peer);
+        while psn < to {
+            let number = self.op_at(peer, psn).expect("more executed than was sent");
+            let op = &self.ops[number as usize];
+            let (first, end) = op.message_at(psn);
+            let responds = op.responds();
+            if end <= to {
+                self.ends[me].msn += 1;
+            }
+            if responds {
+                let sent = first;
+                self.ends[me]
+                    .pending
+                    .push_back(Pending { first, end, sent });
+            }
+            psn = end;
+        }
+        self.ends[me].expected = to;
+    }
+}
+
+/// Is this the part of its work request that begins with packet `begin`?
+fn check_request(packet: &Packet, op: &super::work::Op, begin: u32, mtu: u32) {
+    let wqe = &op.wqe;
+    if op.responds() {
+        let done = begin * mtu;
+        let (_, end) = op.message_at(op.first + u64::from(begin));
+        let part = op.length.min((end - op.first) as u32 * mtu);
+        let kind = match wqe.opcode {
+            WqeOpcode::RdmaRead => Kind::ReadRequest(verbena_roce::packet::Reth {
+                addr: wqe.remote_addr + u64::from(done),
+                rkey: wqe.rkey,
+                length: part - done,
+            }),
+            WqeOpcode::CompareSwap => Kind::Atomic {
+                addr: wqe.remote_addr,
+                rkey: wqe.rkey,
+                op: AtomicOp::CompareSwap {
+                    compare: wqe.compare_add,
+                    swap: wqe.swap,
+                },
+            },
+            _ => Kind::Atomic {
+                addr: wqe.remote_addr,
+                rkey: wqe.rkey,
+                op: AtomicOp::FetchAdd {
+                    add: wqe.compare_add,
+                },
+            },
+        };
+        assert_eq!(packet.kind, kind, "a wrong request for {op:?}");
+        return;
+    }
+    let (first, last) = (begin == 0, begin + packet.psns == op.psns);
+    let kind = match wqe.opcode {
+        WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm => Kind::Write {
+            reth: first.then_some(verbena_roce::packet::Reth {
+                addr: wqe.remote_addr,
+                rkey: wqe.rkey,
+                length: op.length,
+            }),
+            imm: (last && op.has_imm()).then_some(wqe.imm),
+        },
+        WqeOpcode::SendImm if last => Kind::Send(SendTail::Imm(wqe.imm)),
+        WqeOpcode::SendInv if last => Kind::Send(SendTail::Invalidate(u32::from_le_bytes(wqe.imm))),
+        _ => Kind::Send(SendTail::None),
+    };
+    let due = (op.length - begin * mtu).min(packet.psns * mtu);
+    assert!(
+        packet.kind == kind
+            && packet.first == first
+            && packet.last == last
+            && packet.solicited == (last && wqe.solicited)
+            && packet.payload.len() == due,
+        "a wrong packet {packet:?} for {op:?}"
+    );
+}
+
+fn syndrome_byte(aeth: &Aeth) -> u8 {
+    match aeth.syndrome {
+        AethSyndrome::Ack { credits } => credits,
+        AethSyndrome::Rnr { timer } => 0x20 | timer,
+        AethSyndrome::Nak(code) => match code {
+            NakCode::Sequence => 0x60,
+            NakCode::InvalidRequest => 0x61,
+            NakCode::RemoteAccess => 0x62,
+            NakCode::RemoteOperational => 0x63,
+            NakCode::InvalidRd => 0x64,
+            NakCode::SourceFault => 0xff,
+        },
+    }
+}
+
+/// A packet in a line.
+pub fn describe(packet: &Packet) -> std::string::String {
+    let place = match (packet.first, packet.last) {
+        (true, true) => "only",
+        (true, false) => "first",
+        (false, true) => "last",
+        (false, false) => "middle",
+    };
+    let mut line = format!(
+        "psn {:#08x}+{} {} {:?}, {} bytes, to qp {:#x}",
+        packet.psn,
+        packet.psns,
+        place,
+        packet.kind,
+        packet.payload.len(),
+        packet.dst_qpn
+    );
+    if packet.ack_req {
+        line.push_str(", asks for an acknowledgement");
+    }
+    line
+}

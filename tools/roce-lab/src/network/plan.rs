@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What a seed draws before anything happens: connections, attributes, links.
+
+use super::air::{Weather, What};
+use super::cover::Topic;
+use super::end::{Actor, End};
+use super::lab::Lab;
+use super::memory::{Owner, LONGEST};
+use super::work::RecvQueue;
+use super::Network;
+use crate::link::Mode;
+use crate::Rng;
+use std::collections::VecDeque;
+use verbena_abi::ctx::access;
+use verbena_roce::wire::{ipv4_to_gid, Path};
+use verbena_roce::{Attr, Budget, Config, Counters, Qp, QpState, QpType};
+
+/// How much goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Climate {
+    /// Nothing.
+    Fair = 0,
+    /// Links lose, double, delay and corrupt, but not until retries run out: everything has to succeed.
+    Weather = 1,
+    /// Work requests and receives with mistakes, in any weather.
+    Mistakes = 2,
+    /// Drivers change states in the middle, queues die, memory goes away, machines freeze, links are cut.
+    Turmoil = 3,
+    /// A stranger forges packets whose ICRC is right. Only what is safe counts.
+    Hostile = 4,
+}
+
+impl Climate {
+    /// All.
+    pub const ALL: [Climate; 5] = [
+        Climate::Fair,
+        Climate::Weather,
+        Climate::Mistakes,
+        Climate::Turmoil,
+        Climate::Hostile,
+    ];
+
+    /// The climate of a seed.
+    pub fn of(seed: u64) -> Climate {
+        match seed % 16 {
+            0 => Climate::Fair,
+            1..=5 => Climate::Weather,
+            6..=9 => Climate::Mistakes,
+            10..=13 => Climate::Turmoil,
+            _ => Climate::Hostile,
+        }
+    }
+}
+
+fn path(rng: &mut Rng, from: usize, to: usize) -> Path {
+    let (mut sgid, mut dgid) = if rng.chance(60) {
+        let v4 = |n: usize| ipv4_to_gid([10, 0, (n >> 8) as u8, n as u8]);
+        (v4(from), v4(to))
+    } else {
+        ([0xfe; 16], [0xfe; 16])
+    };
+    (sgid[15], dgid[15]) = (from as u8, to as u8);
+    Path {
+        smac: [2, 0, 0, 0, 0, from as u8],
+        dmac: [2, 0, 0, 0, 0, to as u8],
+        vlan: rng.chance(20).then_some(7),
+        sgid,
+        dgid,
+        udp_sport: 0xc000 + rng.below(0x4000) as u16,
+        ..Path::default()
+    }
+}
+
+/// A first PSN: often near the wrap.
+pub fn first_psn(rng: &mut Rng) -> u32 {
+    if rng.chance(60) {
+        (0xff_ffff - rng.below(40) as u32) & 0xff_ffff
+    } else {
+        rng.below(1 << 24) as u32
+    }
+}
+
+impl Network {
+    /// Draws everything and has the actors begin.
+    pub(super) fn plan(&mut self) {
+        let mut rng = self.rng.clone();
+        let groups = 1 + rng.below(3);
+        // Two machines have an SRQ for all their reliable connections.
+        for _ in 0..2 {
+            self.lab.queues.push(RecvQueue {
+                shared: true,
+                ..RecvQueue::default()
+            });
+        }
+        for _ in 0..groups {
+            match rng.below(100) {
+                // The outcome of the others is not to be compared: what is lost is lost.
+                _ if self.mode.is_some() => self.plan_pair(&mut rng, QpType::Rc),
+                0..=64 => self.plan_pair(&mut rng, QpType::Rc),
+                65..=82 => self.plan_pair(&mut rng, QpType::Uc),
+                _ => self.plan_datagrams(&mut rng),
+            }
+        }
+        self.rng = rng;
+        for me in 0..self.lab.ends.len() {
+            self.connect(me);
+            let pace = self.lab.ends[me].actor.pace;
+            let at = self.rng.below(pace);
+            self.air.at(at, What::Act(me));
+        }
+    }
+
+    fn plan_pair(&mut self, rng: &mut Rng, qp_type: QpType) {
+        let first = self.lab.ends.len();
+        let attr = self.draw_attr(rng);
+        let psns = [first_psn(rng), first_psn(rng)];
+        let mode = self.draw_mode(rng);
+        let weather = self.draw_weather(rng, &attr);
+        for side in 0..2 {
+            let me = first + side;
+            let peer = first + 1 - side;
+            let mut attr = attr;
+            attr.dest_qpn = qpn(peer);
+            attr.sq_psn = psns[side];
+            attr.rq_psn = psns[1 - side];
+            attr.local_peer = mode == Mode::Local;
+            // Links need not be alike in both directions.
+            let mut weather = weather;
+            if rng.chance(30) {
+                (weather.loss, weather.jitter) = (0, 0);
+            }
+            let way = path(rng, me, peer);
+            self.add_end(rng, qp_type, mode, attr, peer, way, weather);
+        }
+        let far = self.lab.ends[first].path;
+        self.lab.ends[first + 1].path = Path {
+            sgid: far.dgid,
+            dgid: far.sgid,
+            ..far
+        };
+    }
+
+    fn plan_datagrams(&mut self, rng: &mut Rng) {
+        let first = self.lab.ends.len();
+        let count = 2 + rng.below(2) as usize;
+        let mut attr = self.draw_attr(rng);
+        let mode = self.draw_mode(rng);
+        let weather = self.draw_weather(rng, &attr);
+        for me in first..first + count {
+            attr.sq_psn = first_psn(rng);
+            attr.local_peer = mode == Mode::Local;
+            let way = path(rng, me, first);
+            self.add_end(rng, QpType::Ud, mode, attr, me, way, weather);
+            let others: Vec<usize> = (first..first + count)
+                .filter(|other| *other != me)
+                .collect();
+            self.lab.ends[me].actor.others = others;
+        }
+    }
+
+    fn draw_mode(&self, rng: &mut Rng) -> Mode {
+        let drawn = match rng.below(100) {
+            0..=39 => Mode::Local,
+            40..=49 => Mode::Split,
+            _ => Mode::Wire,
+        };
+        if self.climate == Climate::Hostile {
+            return Mode::Wire;
+        }
+        self.mode.unwrap_or(drawn)
+    }
+
+    fn draw_attr(&self, rng: &mut Rng) -> Attr {
+        let mtu = match rng.below(20) {
+            0..=8 => 256,
+            9..=13 => 512,
+            14..=16 => 1024,
+            17..=18 => 2048,
+            _ => 4096,
+        };
+        let turmoil = self.climate == Climate::Turmoil;
+        let mut attr = Attr {
+            path_mtu: mtu,
+            access_flags: access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC,
+            qkey: rng.next() as u32 >> 1,
+            max_rd_atomic: 1 + rng.below(8) as u8,
+            min_rnr_timer: rng.below(32) as u8,
+            timeout: 1 + rng.below(12) as u8,
+            retry_cnt: 5 + rng.below(3) as u8,
+            rnr_retry: 7,
+            sqd_notify: rng.chance(50),
+            ..Attr::default()
+        };
+        attr.max_dest_rd_atomic = attr.max_rd_atomic + rng.below(3) as u8;
+        if matches!(self.climate, Climate::Mistakes | Climate::Turmoil) && rng.chance(30) {
+            attr.max_rd_atomic = 0;
+        }
+        if self.climate == Climate::Mistakes && rng.chance(30) {
+            attr.access_flags &= 1 << (1 + rng.below(3));
+        }
+        if turmoil || self.climate == Climate::Fair {
+            attr.retry_cnt = rng.below(8) as u8;
+        }
+        if turmoil && rng.chance(20) || self.climate == Climate::Fair && rng.chance(20) {
+            attr.timeout = 0;
+        }
+        if self.climate == Climate::Hostile || turmoil && rng.chance(60) {
+            let most = if rng.chance(70) { 3 } else { 7 };
+            attr.rnr_retry = rng.below(most) as u8;
+            // So short that a late receive costs several of them.
+            if rng.chance(70) {
+                attr.min_rnr_timer = 1 + rng.below(2) as u8;
+            }
+        }
+        attr
+    }
+
+    fn draw_weather(&self, rng: &mut Rng, attr: &Attr) -> Weather {
+        let mut weather = Weather {
+            delay: 200 + rng.below(4_000),
+            bounded: true,
+            ..Weather::default()
+        };
+        let bad = match self.climate {
+            Climate::Fair => false,
+            Climate::Weather => true,
+            _ => rng.chance(60),
+        };
+        if bad && attr.timeout != 0 {
+            if rng.chance(75) {
+                weather.loss = 1 + rng.below(20) as u32;
+            }
+            if rng.chance(50) {
+                weather.doubling = 1 + rng.below(20) as u32;
+            }
+            if rng.chance(50) {
+                weather.jitter = 1 + rng.below(6_000);
+            }
+            if rng.chance(40) {
+                weather.corruption = 1 + rng.below(15) as u32;
+            }
+            if attr.retry_cnt == 7 && weather.jitter > 0 && rng.chance(30) {
+                weather.straggling = 1 + rng.below(3) as u32;
+            }
+            weather.bounded = self.climate != Climate::Turmoil || rng.chance(50);
+        }
+        if self.climate == Climate::Hostile {
+            weather.forgery = 2 + rng.below(30) as u32;
+        }
+        weather
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn add_end(
+        &mut self,
+        rng: &mut Rng,
+        qp_type: QpType,
+        mode: Mode,
+        attr: Attr,
+        peer: usize,
+        path: Path,
+        weather: Weather,
+    ) {
+        let lab = &mut self.lab;
+        let me = lab.ends.len();
+        let shared = rng.chance(25) && self.mode.is_none();
+        let queue = if shared && qp_type == QpType::Rc {
+            me % 2
+        } else {
+            lab.queues.push(RecvQueue {
+                shared,
+                ..RecvQueue::default()
+            });
+            lab.queues.len() - 1
+        };
+        let pd = 100 + me as u32;
+        let mut config = Config::new(qpn(me), qp_type, pd);
+        config.has_srq = shared;
+        // With credits nobody runs into an RNR NAK.
+        config.credits = rng.chance(if attr.rnr_retry < 7 { 25 } else { 70 });
+        config.max_msg_size = LONGEST;
+        config.window = 1 + rng.below(64) as u32;
+        config.wire_window = config.window;
+        config.max_outstanding = 1 + rng.below(40) as u32;
+        config.super_bytes = attr.path_mtu * (1 + rng.below(16) as u32);
+        config.min_timeout_ns = 60_000;
+        let (mistakes, turmoil) = match self.climate {
+            Climate::Mistakes => (2 + rng.below(20) as u32, 0),
+            Climate::Turmoil => (rng.below(8) as u32, 5 + rng.below(25) as u32),
+            Climate::Hostile => (rng.below(6) as u32, rng.below(20) as u32),
+            _ => (0, 0),
+        };
+        let packets = 1 + rng.below(if attr.path_mtu > 1024 { 4 } else { 9 }) as u32;
+        let actor = Actor {
+            left: 3 + rng.below(if attr.path_mtu > 1024 { 5 } else { 9 }) as u32,
+            pace: 300 + rng.below(6_000),
+            longest: (attr.path_mtu * packets).min(LONGEST),
+            faults: mistakes,
+            turmoil,
+            late: if attr.rnr_retry < 7 && rng.chance(60) {
+                70 + rng.below(30) as u32
+            } else if rng.chance(50) {
+                rng.below(70) as u32
+            } else {
+                0
+            },
+            others: Vec::new(),
+        };
+        let alone = !weather.bounded;
+        let service = match qp_type {
+            QpType::Rc => 0,
+            QpType::Uc => 1,
+            _ => 2,
+        };
+        lab.cover
+            .count(Topic::Connection, service, (attr.path_mtu >> 8) as u8);
+        lab.ends.push(End {
+            qp_type,
+            qpn: qpn(me),
+            pd,
+            peer,
+            mode,
+            path,
+            queue,
+            budget: Budget::new(1 + rng.below(24) as u32, 1 + rng.below(64 << 10)),
+            window: config.window,
+            min_timeout: config.min_timeout_ns,
+            attr,
+            strict: self.climate != Climate::Hostile,
+            life: 0,
+            frozen: false,
+            state: QpState::Reset,
+            actor,
+            started: false,
+            upset: false,
+            thawed: false,
+            sign: false,
+            checked: 0,
+            failed_before: false,
+            may_start: true,
+            sq: Vec::new(),
+            done: 0,
+            assign: 0,
+            hi: 0,
+            at: 0,
+            una: 0,
+            reads: 0,
+            rnr_until: 0,
+            rnr_seen: 0,
+            waits: false,
+            rounds: 0,
+            progress_at: 0,
+            send_failed: false,
+            alone,
+            disturbed: false,
+            word: (0, 0, 0),
+            expected: 0,
+            msn: 0,
+            pending: VecDeque::new(),
+            answered: 0,
+            again: None,
+            gap: None,
+            gap_nak: None,
+            held: None,
+            message: None,
+            next: 0,
+            out: Vec::new(),
+            events: Vec::new(),
+            comm_est: false,
+            drain: false,
+            last_wqe: false,
+            blamed: 0,
+            failures: 0,
+            flushes: 0,
+            received: 0,
+            books: Counters::default(),
+            digest: [0; 2],
+            timer: None,
+        });
+        self.air.weather.push(weather);
+        self.qps.push(Qp::new(config));
+    }
+
+    /// RESET to RTS.
+    pub(super) fn connect(&mut self, me: usize) {
+        let attr = self.lab.ends[me].attr;
+        self.begin(me);
+        self.modify(me, QpState::Init, &attr);
+        self.modify(me, QpState::Rtr, &attr);
+        self.modify(me, QpState::Rts, &attr);
+    }
+
+    /// A life begins: PSNs, and the word that atomics change.
+    pub(super) fn begin(&mut self, me: usize) {
+        let lab: &mut Lab = &mut self.lab;
+        lab.ends[me].begin();
+        let peer = lab.ends[me].peer;
+        let pd = lab.ends.get(peer).map_or(0, |peer| peer.pd);
+        let all = access::REMOTE_ATOMIC | access::LOCAL_WRITE;
+        let region = lab.memory.register(pd, all, 16, Owner::Remote);
+        lab.ends[me].word = (region.addr, region.key, 0);
+    }
+}
+
+fn qpn(me: usize) -> u32 {
+    0x11 + me as u32 * 0x101
+}

@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Two connected queue pairs and the world between them.
+
+use super::link::{Carried, Link, Mode};
+use super::tap::{Fate, Sight, Tap, Work};
+use super::world::{Buffer, Post, RecvPost, Side, World};
+use verbena_abi::ctx::access;
+use verbena_roce::host::{
+    Completion, CopyFault, EventType, Sge, Syndrome, Target, WcStatus, WqeOpcode,
+};
+use verbena_roce::packet::Packet;
+use verbena_roce::psn;
+use verbena_roce::wire::{frame, ipv4_to_gid, Path};
+use verbena_roce::{Attr, Budget, Config, Host, Qp, QpState, QpType};
+
+/// What a pair is made of.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Transport service.
+    pub qp_type: QpType,
+    /// How packets travel.
+    pub mode: Mode,
+    /// Seed of the link.
+    pub seed: u64,
+    /// Attributes of both, but for the QPNs and PSNs.
+    pub attr: Attr,
+    /// First PSNs of A and B.
+    pub psns: [u32; 2],
+    /// Packets that may be unacknowledged.
+    pub window: u32,
+    /// The local ACK timer is not shorter.
+    pub min_timeout_ns: u64,
+    /// What one call of `run` may send.
+    pub budget: Budget,
+    /// Both take receives from SRQs.
+    pub has_srq: bool,
+    /// Paths of the frames from A and B.
+    pub paths: [Path; 2],
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            qp_type: QpType::Rc,
+            mode: Mode::Local,
+            seed: 1,
+            attr: Attr {
+                path_mtu: 256,
+                access_flags: access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC,
+                qkey: 0x1234,
+                max_rd_atomic: 4,
+                max_dest_rd_atomic: 4,
+                min_rnr_timer: 1,
+                timeout: 8,
+                retry_cnt: 7,
+                rnr_retry: 7,
+                ..Attr::default()
+            },
+            psns: [0xff_fff0, 5],
+            window: 64,
+            min_timeout_ns: 100_000,
+            budget: Budget::new(16, 64 << 10),
+            has_srq: false,
+            paths: [path(Side::A), path(Side::B)],
+        }
+    }
+}
+
+/// The usual path of frames from one side.
+pub fn path(from: Side) -> Path {
+    let (a, b) = (ipv4_to_gid([10, 0, 0, 1]), ipv4_to_gid([10, 0, 0, 2]));
+    let (sgid, dgid) = if from == Side::A { (a, b) } else { (b, a) };
+    Path {
+        sgid,
+        dgid,
+        smac: [2; 6],
+        dmac: [4; 6],
+        ..Path::default()
+    }
+}
+
+/// Two queue pairs, the world around them and the link between them.
+#[derive(Debug)]
+pub struct Pair {
+    /// Queue pairs of A and B.
+    pub qps: [Qp; 2],
+    /// Memory and rings.
+    pub world: World,
+    /// The link.
+    pub link: Link,
+    /// Virtual time in nanoseconds.
+    pub now: u64,
+    /// Who is shown each frame (mode [`Mode::Wire`]).
+    pub tap: Option<Box<dyn Tap>>,
+    setup: Setup,
+}
+
+impl Pair {
+    /// A connected pair of the given setup, both in RTS.
+    pub fn new(setup: Setup) -> Self {
+        let mut pair = Self::in_reset(setup);
+        for side in [Side::A, Side::B] {
+            pair.connect(side);
+        }
+        pair
+    }
+
+    /// A pair of reliable connections.
+    pub fn rc(mode: Mode) -> Self {
+        Self::new(Setup {
+            mode,
+            ..Setup::default()
+        })
+    }
+
+    /// A pair that is not connected yet.
+    pub fn in_reset(setup: Setup) -> Self {
+        let qp = |side: Side| {
+            let mut config = Config::new(0x10 + side as u32, setup.qp_type, 100 + side as u32);
+            config.window = setup.window;
+            config.wire_window = setup.window;
+            config.has_srq = setup.has_srq;
+            config.super_bytes = 4096;
+            config.min_timeout_ns = setup.min_timeout_ns;
+            Qp::new(config)
+        };
+        let mut world = World::default();
+        for side in [Side::A, Side::B] {
+            world.end(side).pd = 100 + side as u32;
+        }
+        Self {
+            qps: [qp(Side::A), qp(Side::B)],
+            world,
+            link: Link::new(setup.mode, setup.seed),
+            now: 0,
+            tap: None,
+            setup,
+        }
+    }
+
+    /// Attributes of one side for its present connection.
+    pub fn attr(&self, side: Side) -> Attr {
+        Attr {
+            dest_qpn: 0x10 + side.peer() as u32,
+            sq_psn: self.setup.psns[side as usize],
+            rq_psn: self.setup.psns[side.peer() as usize],
+            local_peer: self.setup.mode == Mode::Local,
+            ..self.setup.attr
+        }
+    }
+
+    /// One queue pair.
+    pub fn qp(&mut self, side: Side) -> &mut Qp {
+        &mut self.qps[side as usize]
+    }
+
+    /// Moves a queue pair to a state with its attributes.
+    pub fn modify(&mut self, side: Side, to: QpState) -> Result<(), Syndrome> {
+        let attr = self.attr(side);
+        self.modify_attr(side, to, &attr)
+    }
+
+    /// Moves a queue pair to a state with other attributes.
+    pub fn modify_attr(&mut self, side: Side, to: QpState, attr: &Attr) -> Result<(), Syndrome> {
+        self.qps[side as usize].handle_modify(&mut self.world.host(side), self.now, to, attr)
+    }
+
+    /// RESET to RTS.
+    pub fn connect(&mut self, side: Side) {
+        if let Some(tap) = &mut self.tap {
+            tap.begins(self.qps[side as usize].config().qpn);
+        }
+        for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            self.modify(side, to).unwrap();
+        }
+    }
+
+    /// To RESET, with empty rings, as a driver does it.
+    pub fn reset(&mut self, side: Side) {
+        self.modify(side, QpState::Reset).unwrap();
+        let end = self.world.end(side);
+        end.sq.clear();
+        end.rq.clear();
+        end.completions.clear();
+        end.events.clear();
+        (end.sends_done, end.taken, end.recvs_done) = (0, 0, 0);
+    }
+
+    /// RESET to RTS on both sides, with new first PSNs.
+    pub fn restart(&mut self, psns: [u32; 2]) {
+        self.setup.psns = psns;
+        for side in [Side::A, Side::B] {
+            self.connect(side);
+        }
+    }
+
+    /// A buffer that everybody may use.
+    pub fn buffer(&mut self, side: Side, bytes: &[u8]) -> Buffer {
+        self.world.buffer(side, bytes.to_vec())
+    }
+
+    /// A buffer of zeros.
+    pub fn zeros(&mut self, side: Side, len: usize) -> Buffer {
+        self.world.buffer(side, vec![0; len])
+    }
+
+    /// Posts a send and rings.
+    pub fn post(&mut self, side: Side, post: Post) {
+        let end = self.world.end(side);
+        end.sq.push(post);
+        let producer = end.sq.len() as u32;
+        self.qps[side as usize].handle_posts(self.now, producer);
+    }
+
+    /// Posts a receive.
+    pub fn post_recv(&mut self, side: Side, wr_id: u64, sges: &[Sge]) {
+        self.world.end(side).rq.push(RecvPost {
+            wr_id,
+            sges: sges.to_vec(),
+            malformed: None,
+        });
+    }
+
+    /// Lets both queue pairs do what they can, and takes what they send.
+    fn run(&mut self) {
+        for side in [Side::A, Side::B] {
+            loop {
+                let mut budget = self.setup.budget;
+                let more =
+                    self.qps[side as usize].poll(&mut self.world.host(side), self.now, &mut budget);
+                self.carry(side);
+                if !more {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Puts what a side has sent on the link.
+    fn carry(&mut self, side: Side) {
+        for packet in std::mem::take(&mut self.world.end(side).out) {
+            match self.link.mode {
+                Mode::Local => self.carry_one(side, packet),
+                Mode::Split | Mode::Wire => {
+                    let mtu = self.setup.attr.path_mtu;
+                    packet
+                        .split(mtu)
+                        .for_each(|packet| self.carry_one(side, packet));
+                }
+            }
+        }
+    }
+
+    fn carry_one(&mut self, side: Side, packet: Packet) {
+        let lost = self.link.loses(side, &packet);
+        if self.link.mode != Mode::Wire {
+            if !lost {
+                self.link.push(self.now, side, Carried::Packet(packet));
+            }
+            return;
+        }
+        if !packet.payload.is_alive() || (lost && self.tap.is_none()) {
+            return;
+        }
+        let mut bytes = Vec::new();
+        let path = &self.setup.paths[side as usize];
+        let mut host = self.world.host(side);
+        let emitted = frame::emit(path, &packet, &mut bytes, |place| {
+            if place.is_empty() {
+                return Ok(());
+            }
+            host.copy(Target::Buffer(place), packet.payload.source())
+        });
+        match emitted {
+            Ok(()) => {
+                self.show(side, &packet, &bytes, lost);
+                if !lost {
+                    self.link.push(self.now, side, Carried::Frame(bytes));
+                }
+            }
+            Err(CopyFault::Source(_) | CopyFault::Target(_)) if lost => {}
+            Err(CopyFault::Source(cause) | CopyFault::Target(cause)) => {
+                self.qps[side as usize].handle_source_fault(
+                    &mut self.world.host(side),
+                    self.now,
+                    &packet,
+                    cause,
+                );
+            }
+        }
+    }
+
+    fn show(&mut self, from: Side, packet: &Packet, frame: &[u8], lost: bool) {
+        let requester = if packet.kind.is_request() {
+            from
+        } else {
+            from.peer()
+        };
+        let work = self.work_at(requester, packet.psn);
+        if let Some(tap) = &mut self.tap {
+            tap.see(&Sight {
+                now: self.now,
+                frame,
+                packet,
+                work,
+                fate: if lost { Fate::Lost } else { Fate::Passes },
+                is_hollow: false,
+            });
+        }
+    }
+
+    /// The work request of a side that has a PSN, counted from its first PSN over all that was posted.
+    pub fn work_at(&self, side: Side, at: u32) -> Option<Work> {
+        let mtu = self.setup.attr.path_mtu;
+        let mut first_psn = self.setup.psns[side as usize];
+        for post in &self.world.ends[side as usize].sq {
+            let length = if post.inline.is_empty() {
+                post.sges.iter().map(|sge| sge.length).sum()
+            } else {
+                post.inline.len() as u32
+            };
+            let psns = match post.wqe.opcode {
+                WqeOpcode::LocalInv | WqeOpcode::FastReg => 0,
+                WqeOpcode::CompareSwap | WqeOpcode::FetchAdd => 1,
+                _ if self.setup.qp_type == QpType::Ud && length > mtu => 0,
+                _ => length.div_ceil(mtu).max(1),
+            };
+            if psn::ahead(at, first_psn) < psns {
+                return Some(Work {
+                    wr_id: post.wqe.wr_id,
+                    opcode: post.wqe.opcode,
+                    first_psn,
+                    psns,
+                    path_mtu: mtu,
+                });
+            }
+            first_psn = psn::add(first_psn, psns);
+        }
+        None
+    }
+
+    /// Runs until nothing happens any more, or until a time.
+    pub fn run_until(&mut self, end: u64) {
+        for _ in 0..10_000_000u32 {
+            self.run();
+            while let Some((side, carried)) = self.link.pop(self.now) {
+                let packet = match carried {
+                    Carried::Packet(packet) => packet,
+                    Carried::Frame(bytes) => {
+                        frame::parse(&bytes).expect("own frames are valid").packet
+                    }
+                };
+                self.deliver(side, packet);
+                self.run();
+            }
+            let deadline = self.qps.iter().filter_map(Qp::next_deadline).min();
+            let next = match (self.link.next_arrival(), deadline) {
+                (Some(a), Some(b)) => a.min(b),
+                (Some(at), None) | (None, Some(at)) => at,
+                (None, None) => return,
+            };
+            if next > end {
+                self.now = end;
+                return;
+            }
+            self.now = self.now.max(next);
+        }
+        panic!("the simulation does not settle");
+    }
+
+    /// Runs until nothing happens any more, at most a minute of virtual time.
+    pub fn settle(&mut self) {
+        self.run_until(self.now + 60_000_000_000);
+    }
+
+    /// Gives a packet to a queue pair.
+    pub fn deliver(&mut self, side: Side, packet: Packet) {
+        self.qps[side as usize].handle_packet(&mut self.world.host(side), self.now, packet);
+        self.carry(side);
+    }
+
+    /// Takes the completions so far.
+    pub fn completions(&mut self, side: Side) -> Vec<Completion> {
+        std::mem::take(&mut self.world.end(side).completions)
+    }
+
+    /// Takes the completions so far, as `wr_id` and status.
+    pub fn statuses(&mut self, side: Side) -> Vec<(u64, WcStatus)> {
+        self.completions(side)
+            .iter()
+            .map(|c| (c.wr_id, c.status))
+            .collect()
+    }
+
+    /// Takes the events so far.
+    pub fn events(&mut self, side: Side) -> Vec<EventType> {
+        std::mem::take(&mut self.world.end(side).events)
+            .into_iter()
+            .map(|(event, _)| event)
+            .collect()
+    }
+
+    /// State of a queue pair.
+    pub fn state(&self, side: Side) -> QpState {
+        self.qps[side as usize].state()
+    }
+}

@@ -1,7 +1,0 @@
-// SPDX-License-Identifier: GPL-2.0 OR MIT
-
-//! The target of this name in `verbena_roce::testing::fuzz`, as a program for libFuzzer.
-
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| verbena_roce::testing::fuzz::headers::ipv6(bytes));

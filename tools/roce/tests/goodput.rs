@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What loss, delay, MTU and window cost: a table of figures on a virtual clock, compared with `goodput.txt` beside this
+//! file. It is no promise, but nothing changes it unseen. After a change that is meant, look at what
+//!
+//! ```text
+//! VERBENA_REWRITE=1 cargo test -p verbena-roce --test goodput; git diff tools/roce/tests/goodput.txt
+//! ```
+//!
+//! shows, and commit the new table with the change.
+
+use verbena_roce::host::WcStatus;
+use verbena_roce::Attr;
+use verbena_roce_lab::{Mode, Pair, Post, Setup, Side};
+
+const TABLE: &str = include_str!("goodput.txt");
+/// Where the table is.
+const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/goodput.txt");
+/// Messages of a run, and the bytes of each.
+const MESSAGES: u64 = 24;
+const BYTES: usize = 16 << 10;
+/// Runs that a cell is the sum of.
+const SEEDS: u64 = 2;
+
+const HEAD: &str = "\
+# 24 messages of 16 KiB over a link of 100 Gbit/s; READs are 16 at a time. Sums of 2 runs with different seeds.
+# The ACK timer is 67 ms, the least 4 ms. goodput: million bytes per second of virtual time. sent: requests (packets,
+# without acknowledgements) and, of READs, responses. again: of those, sent again by the requester (a READ counts as its
+# responses). Written by the test in goodput.rs.
+";
+
+#[derive(Clone, Copy)]
+enum Op {
+    Send,
+    Write,
+    Read,
+}
+
+struct Cell {
+    op: Op,
+    mtu: u32,
+    window: u32,
+    delay_us: u64,
+    loss: u32,
+}
+
+impl Cell {
+    fn run(&self, seed: u64) -> Pair {
+        let mut pair = Pair::new(Setup {
+            mode: Mode::Split,
+            seed,
+            window: self.window,
+            min_timeout_ns: 4_000_000,
+            attr: Attr {
+                path_mtu: self.mtu,
+                timeout: 14,
+                max_rd_atomic: 16,
+                max_dest_rd_atomic: 16,
+                ..Setup::default().attr
+            },
+            ..Setup::default()
+        });
+        pair.link.rate = 100;
+        pair.link.delay_ns = self.delay_us * 1_000;
+        pair.link.loss = self.loss;
+        let bytes: Vec<u8> = (0..BYTES).map(|at| (at >> 3) as u8 ^ at as u8).collect();
+        let (from, to) = match self.op {
+            Op::Read => (Side::B, Side::A),
+            _ => (Side::A, Side::B),
+        };
+        let (source, target) = (pair.buffer(from, &bytes), pair.zeros(to, BYTES));
+        for wr_id in 0..MESSAGES {
+            pair.post_recv(Side::B, wr_id, &[target.sge()]);
+            let post = match self.op {
+                Op::Send => Post::send(wr_id, &[source.sge()]),
+                Op::Write => Post::write(wr_id, &[source.sge()], target),
+                Op::Read => Post::read(wr_id, &[target.sge()], source),
+            };
+            pair.post(Side::A, post);
+        }
+        pair.settle();
+        assert_eq!(pair.world.bytes(target), bytes);
+        pair
+    }
+
+    fn line(&self) -> String {
+        let (mut time, mut done) = (0, 0);
+        let (mut ours, mut theirs) = (
+            verbena_roce::Counters::default(),
+            verbena_roce::Counters::default(),
+        );
+        for seed in 0..SEEDS {
+            let mut pair = self.run(1 + seed);
+            let statuses = pair.statuses(Side::A);
+            done += statuses
+                .iter()
+                .filter(|(_, status)| *status == WcStatus::Success)
+                .count();
+            time += pair.now;
+            ours.add(pair.qps[0].counters());
+            theirs.add(pair.qps[1].counters());
+        }
+        let all = (SEEDS * MESSAGES) as usize;
+        // In tenths.
+        let goodput = (done * BYTES) as u64 * 10_000 / time.max(1);
+        let (name, sent) = match self.op {
+            Op::Send => ("SEND", ours.tx_packets),
+            Op::Write => ("WRITE", ours.tx_packets),
+            Op::Read => ("READ", ours.tx_packets + theirs.tx_packets),
+        };
+        let broken = if done == all {
+            String::new()
+        } else {
+            format!("  {done} of {all} messages, then retries are exceeded")
+        };
+        format!(
+            "{name:<5} {:>4} {:>6} {:>5} {:>4} {:>6}.{} {sent:>6} {:>6} {:>8} {:>6} {:>4} {:>7}{broken}\n",
+            self.mtu,
+            self.window,
+            self.delay_us,
+            self.loss,
+            goodput / 10,
+            goodput % 10,
+            ours.retransmitted,
+            ours.timeouts,
+            ours.probes,
+            ours.sequence_naks_received,
+            ours.implied_naks,
+        )
+    }
+}
+
+fn table() -> String {
+    let mut table = String::from(HEAD);
+    for op in [Op::Send, Op::Write, Op::Read] {
+        table.push_str(
+            "\nop     MTU window delay loss  goodput   sent  again timeouts probes NAKs implied\n",
+        );
+        table.push_str("           packets    us    %     MB/s\n");
+        // A SEND costs what a WRITE costs.
+        let mtus = match op {
+            Op::Send => &[1024][..],
+            _ => &[256, 1024, 4096],
+        };
+        for mtu in mtus {
+            for window in [16, 128] {
+                for delay_us in [1, 50] {
+                    for loss in [0, 1, 5, 20] {
+                        let cell = Cell {
+                            op,
+                            mtu: *mtu,
+                            window,
+                            delay_us,
+                            loss,
+                        };
+                        table.push_str(&cell.line());
+                    }
+                }
+            }
+        }
+    }
+    table
+}
+
+#[test]
+fn loss_delay_mtu_and_window_cost_what_the_table_says() {
+    let table = table();
+    if std::env::var_os("VERBENA_REWRITE").is_some() {
+        std::fs::write(PATH, &table).unwrap();
+        return;
+    }
+    for (number, (now, then)) in table.lines().zip(TABLE.lines()).enumerate() {
+        let line = number + 1;
+        assert_eq!(
+            now, then,
+            "{PATH}:{line} (VERBENA_REWRITE=1 writes it anew)"
+        );
+    }
+    assert_eq!(table.lines().count(), TABLE.lines().count());
+}

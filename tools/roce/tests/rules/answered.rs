@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A requester that is answered by hand: the link loses all that it sends, and the test says what comes back.
+
+use super::by_hand::request;
+use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet};
+use verbena_roce::qp::credits;
+use verbena_roce_lab::{Mode, Pair, Setup, Side::*};
+
+pub use super::by_hand::psn;
+
+/// The pair, of which A requests; its first PSN is the 0th.
+pub fn requester(setup: Setup) -> Pair {
+    requester_by(Mode::Split, setup)
+}
+
+/// The same, by a way of travel.
+pub fn requester_by(mode: Mode, setup: Setup) -> Pair {
+    let mut p = Pair::new(Setup {
+        mode,
+        psns: [psn(0), 0],
+        ..setup
+    });
+    p.link.record = true;
+    p.link.loss = 100;
+    p
+}
+
+/// What A has sent since the last call, at this time.
+pub fn sent(p: &mut Pair) -> Vec<Packet> {
+    p.run_until(p.now);
+    let log = std::mem::take(&mut p.link.log);
+    log.into_iter()
+        .filter(|(side, _)| *side == A)
+        .map(|(_, packet)| packet)
+        .collect()
+}
+
+/// The numbers of the PSNs of what A has sent.
+pub fn numbers(p: &mut Pair) -> Vec<u32> {
+    sent(p)
+        .iter()
+        .map(|packet| verbena_roce::psn::ahead(packet.psn, psn(0)))
+        .collect()
+}
+
+/// Gives A an answer to the `n`th PSN.
+pub fn answer(p: &mut Pair, kind: Kind, n: u32, payload: &[u8]) {
+    p.deliver(A, request(kind, n, payload));
+}
+
+/// One that is a part of several.
+pub fn answer_part(p: &mut Pair, kind: Kind, n: u32, payload: &[u8], ends: [bool; 2]) {
+    let mut packet = request(kind, n, payload);
+    [packet.first, packet.last] = ends;
+    p.deliver(A, packet);
+}
+
+/// An AETH of a peer that does not use credits.
+pub fn positive() -> Aeth {
+    Aeth {
+        syndrome: AethSyndrome::Ack {
+            credits: credits::INVALID,
+        },
+        msn: 0,
+    }
+}
+
+fn aeth(p: &mut Pair, n: u32, syndrome: AethSyndrome, msn: u32) {
+    answer(p, Kind::Ack(Aeth { syndrome, msn }), n, &[]);
+}
+
+/// An ACK without credits.
+pub fn ack(p: &mut Pair, n: u32) {
+    answer(p, Kind::Ack(positive()), n, &[]);
+}
+
+/// An ACK with the MSN and a number of receives.
+pub fn ack_credits(p: &mut Pair, n: u32, msn: u32, receives: u32) {
+    let credits = credits::encode(receives);
+    aeth(p, n, AethSyndrome::Ack { credits }, msn);
+}
+
+/// A NAK.
+pub fn nak(p: &mut Pair, n: u32, code: NakCode) {
+    aeth(p, n, AethSyndrome::Nak(code), 0);
+}
+
+/// An RNR NAK that asks for 10 us (timer code 1).
+pub fn rnr(p: &mut Pair, n: u32) {
+    aeth(p, n, AethSyndrome::Rnr { timer: 1 }, 0);
+}
+
+/// The only response of a READ.
+pub fn read_only(p: &mut Pair, n: u32, payload: &[u8]) {
+    answer(p, Kind::ReadResponse(Some(positive())), n, payload);
+}

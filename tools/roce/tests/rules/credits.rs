@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! End-to-end credits, the responder's half (IBTA 9.7.7.2).
+
+use super::by_hand::*;
+use super::pattern;
+use verbena_roce::host::WcStatus::*;
+use verbena_roce::packet::{AethSyndrome, Packet};
+use verbena_roce::qp::credits::{decode, INVALID};
+use verbena_roce::{Config, Qp, QpState, QpType};
+use verbena_roce_lab::{Buffer, Mode, Pair, Post, Setup, Side::*};
+
+/// Credit codes of the positive acknowledgements among packets.
+fn codes(packets: &[Packet]) -> Vec<u8> {
+    let code = |packet| match aeth(packet)?.syndrome {
+        AethSyndrome::Ack { credits } => Some(credits),
+        _ => None,
+    };
+    packets.iter().filter_map(code).collect()
+}
+
+fn posted(p: &mut Pair, count: u64) {
+    for i in 0..count {
+        p.post_recv(A, i, &[]);
+    }
+}
+
+fn tell(p: &mut Pair) -> Vec<Packet> {
+    p.qps[0].handle_receives_posted(&mut p.world.host(A), p.now);
+    answers(p)
+}
+
+#[test]
+fn every_acknowledgement_tells_the_receives() {
+    let mut p = rc();
+    let far = p.zeros(A, 600);
+    let word = Buffer { len: 8, ..far };
+    posted(&mut p, 5);
+    // Rounded down: there is no code for 5.
+    assert_eq!(codes(&ask(&mut p, request(write(word), 0, &[1; 8]))), [4]);
+    assert_eq!(codes(&ask(&mut p, request(SEND, 1, &[]))), [4]);
+    assert_eq!(codes(&ask(&mut p, request(SEND, 2, &[]))), [3]);
+    posted(&mut p, 100);
+    let got = codes(&ask(&mut p, request(read(far), 3, &[])));
+    assert_eq!(got.len(), 2, "at both ends of a READ response");
+    assert!(got.iter().all(|code| decode(*code) == Some(96)));
+    let got = codes(&ask(&mut p, request(fetch_add(word, 1), 6, &[])));
+    assert_eq!(decode(got[0]), Some(96));
+    let got = codes(&ask(&mut p, request(SEND, 0, &[])));
+    assert_eq!(decode(got[0]), Some(96), "also to a duplicate");
+}
+
+#[test]
+fn the_message_under_way_keeps_its_credit() {
+    let mut p = rc();
+    let far = p.zeros(A, 1000);
+    p.post_recv(A, 1, &[far.sge()]);
+    p.post_recv(A, 2, &[]);
+    let first = part(true, false, request(SEND, 0, &[1; 256]));
+    // MSN 0 and 2 credits: the message under way and one more.
+    assert_eq!(codes(&ask(&mut p, first)), [2]);
+    let last = part(false, true, request(SEND, 1, &[1; 8]));
+    let got = ask(&mut p, last);
+    assert_eq!((codes(&got), aeth(&got[0]).unwrap().msn), (vec![1], 1));
+}
+
+#[test]
+fn a_receive_that_is_refused_is_no_credit() {
+    let mut p = rc();
+    let (word, near) = (p.zeros(A, 8), p.zeros(A, 300));
+    p.post_recv(A, 1, &[near.sge()]);
+    // The refusal waits behind the atomic's response, and so does the acknowledgement of the first packet.
+    put(&mut p, request(fetch_add(word, 1), 0, &[]));
+    put(&mut p, part(true, false, request(SEND, 1, &[1; 256])));
+    put(&mut p, part(false, true, request(SEND, 2, &[1; 256])));
+    assert_eq!(codes(&answers(&mut p)), [0, 0]);
+    assert_eq!(p.statuses(A), [(1, LocLenErr)]);
+}
+
+#[test]
+fn an_srq_has_no_credits() {
+    let mut p = responder(Setup {
+        has_srq: true,
+        ..Setup::default()
+    });
+    let word = p.zeros(A, 8);
+    posted(&mut p, 3);
+    let got = ask(&mut p, request(write(word), 0, &[1; 8]));
+    assert_eq!(codes(&got), [INVALID]);
+    assert!(tell(&mut p).is_empty());
+}
+
+#[test]
+fn receives_posted_after_zero_are_told_unasked() {
+    let mut p = rc();
+    let far = p.buffer(A, &pattern(600, 1));
+    let word = Buffer { len: 8, ..far };
+    assert!(tell(&mut p).is_empty(), "nobody was told anything");
+    posted(&mut p, 1);
+    assert!(tell(&mut p).is_empty());
+    assert_eq!(codes(&ask(&mut p, request(SEND, 0, &[]))), [0]);
+    assert!(tell(&mut p).is_empty(), "there is nothing to tell");
+    posted(&mut p, 2);
+    let got = tell(&mut p);
+    assert!(is_ack(&got, 0));
+    assert_eq!((codes(&got), aeth(&got[0]).unwrap().msn), (vec![2], 1));
+    posted(&mut p, 1);
+    assert!(tell(&mut p).is_empty(), "the peer has credits");
+    // Behind the responses before it.
+    for n in 1..4 {
+        ask(&mut p, request(SEND, n, &[]));
+    }
+    put(&mut p, request(read(far), 4, &[]));
+    posted(&mut p, 1);
+    let got = tell(&mut p);
+    assert_eq!(psns(&got), [psn(4), psn(5), psn(6), psn(6)]);
+    assert_eq!(codes(&got), [1, 1, 1]);
+    // Not in ERR.
+    ask(&mut p, request(SEND, 7, &[]));
+    p.modify(A, QpState::Err).unwrap();
+    posted(&mut p, 1);
+    assert!(tell(&mut p).is_empty());
+    assert_eq!(p.world.bytes(word).len(), 600);
+}
+
+#[test]
+fn a_lost_credit_does_not_stop_the_requester() {
+    // B is never told of receives posted, and all that it hears in between is lost: it tries for itself.
+    let mut p = Pair::rc(Mode::Split);
+    for i in 0..20 {
+        p.post(A, Post::send(i, &[]));
+    }
+    for i in 0..20 {
+        p.post_recv(B, i, &[]);
+        p.link.drop_if = (i % 3 == 0).then_some(|packet: &Packet| !packet.kind.is_request());
+        p.run_until(p.now + 200_000);
+    }
+    p.link.drop_if = None;
+    p.settle();
+    assert_eq!(p.completions(B).len(), 20);
+    let done: Vec<_> = (0..20).map(|i| (i, Success)).collect();
+    assert_eq!(p.statuses(A), done);
+}
+
+#[test]
+fn credits_can_be_switched_off() {
+    let mut p = rc();
+    let word = p.zeros(A, 8);
+    let mut config = Config::new(0x10, QpType::Rc, 100);
+    config.credits = false;
+    p.qps[0] = Qp::new(config);
+    p.connect(A);
+    posted(&mut p, 1);
+    let got = ask(&mut p, request(write(word), 0, &[1; 8]));
+    assert_eq!(codes(&got), [INVALID]);
+    assert_eq!(codes(&ask(&mut p, request(SEND, 1, &[]))), [INVALID]);
+    posted(&mut p, 1);
+    assert!(tell(&mut p).is_empty());
+}

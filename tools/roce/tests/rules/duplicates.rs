@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Requests that come again: because the requester went back, or because the network made a copy.
+
+use super::by_hand::*;
+use super::pattern;
+use verbena_roce::host::WcStatus::*;
+use verbena_roce::packet::{Kind, Packet, Reth};
+use verbena_roce::QpState;
+use verbena_roce_lab::{Buffer, Pair, Setup, Side::*};
+
+fn with_depth(depth: u8) -> Pair {
+    let mut setup = Setup::default();
+    setup.attr.max_dest_rd_atomic = depth;
+    responder(setup)
+}
+
+/// The results that atomic responses carry.
+fn values(packets: &[Packet]) -> Vec<u64> {
+    packets
+        .iter()
+        .map(|packet| match packet.kind {
+            Kind::AtomicResponse(_, value) => value,
+            kind => panic!("{kind:?} is no atomic response"),
+        })
+        .collect()
+}
+
+#[test]
+fn a_send_or_write_is_acknowledged_and_not_executed() {
+    let mut p = rc();
+    let (far, word) = (p.zeros(A, 8), p.zeros(A, 8));
+    for i in 0..2 {
+        p.post_recv(A, i, &[far.sge()]);
+    }
+    ask(&mut p, request(SEND, 0, &[1; 8]));
+    ask(&mut p, request(write(word), 1, &[2; 8]));
+    ask(&mut p, request(write(word), 2, &[3; 8]));
+    // Acknowledged with the PSN of the last request executed, whatever it asked for the first time.
+    assert!(is_ack(&ask(&mut p, request(SEND, 0, &[9; 8])), 2));
+    assert!(is_ack(&ask(&mut p, request(write(word), 1, &[9; 8])), 2));
+    let mut quiet = request(write(word), 1, &[9; 8]);
+    quiet.ack_req = false;
+    assert!(ask(&mut p, quiet).is_empty());
+    assert_eq!(p.world.bytes(far), [1; 8]);
+    assert_eq!(p.world.bytes(word), [3; 8]);
+    assert_eq!(p.statuses(A), [(0, Success)]);
+    assert_eq!(p.qps[0].counters().duplicates, 3);
+    assert_eq!(p.qps[0].snapshot().msn, 3);
+}
+
+#[test]
+fn a_read_is_executed_again() {
+    let mut p = rc();
+    let far = p.buffer(A, &pattern(600, 1));
+    let first = ask(&mut p, request(read(far), 0, &[]));
+    assert_eq!(psns(&first), [psn(0), psn(1), psn(2)]);
+    // Executed, not replayed: it may see what was written since.
+    ask(&mut p, request(WRITE_NOTHING, 3, &[]));
+    let again = ask(&mut p, request(read(far), 0, &[]));
+    assert_eq!(psns(&again), [psn(0), psn(1), psn(2)]);
+    assert!(again.iter().all(|packet| packet.payload.is_alive()));
+    let lengths: Vec<u32> = again.iter().map(|packet| packet.payload.len()).collect();
+    assert_eq!(lengths, [256, 256, 88]);
+}
+
+/// The rest of a READ of a whole buffer, from its `n`th packet on.
+fn rest(far: Buffer, n: u32) -> Kind {
+    Kind::ReadRequest(Reth {
+        addr: far.addr + u64::from(256 * n),
+        rkey: far.key,
+        length: far.len - 256 * n,
+    })
+}
+
+#[test]
+fn a_read_may_ask_for_the_rest() {
+    let mut p = rc();
+    let far = p.buffer(A, &pattern(1000, 1));
+    assert_eq!(ask(&mut p, request(read(far), 0, &[])).len(), 4);
+    for n in [1, 3, 2, 0] {
+        let got = ask(&mut p, request(rest(far, n), n, &[]));
+        let all: Vec<u32> = (n..4).map(psn).collect();
+        assert_eq!(psns(&got), all);
+        assert!(got[0].first && got[got.len() - 1].last);
+        assert!(aeth(&got[0]).is_some());
+        let bytes: u32 = got.iter().map(|packet| packet.payload.len()).sum();
+        assert_eq!(bytes, 1000 - 256 * n);
+    }
+    assert_eq!(p.qps[0].snapshot().msn, 1, "counted once");
+}
+
+#[test]
+fn a_read_that_differs_from_the_first_is_dropped() {
+    let mut p = rc();
+    let (far, other) = (p.zeros(A, 1000), p.zeros(A, 1000));
+    ask(&mut p, request(read(far), 0, &[]));
+    let good = reth(far);
+    for (n, bad) in [
+        (
+            0,
+            Reth {
+                rkey: other.key,
+                ..good
+            },
+        ),
+        (0, reth(other)),
+        (
+            0,
+            Reth {
+                addr: good.addr + 8,
+                ..good
+            },
+        ),
+        (
+            0,
+            Reth {
+                length: 999,
+                ..good
+            },
+        ),
+        (
+            0,
+            Reth {
+                length: 256,
+                ..good
+            },
+        ),
+        (
+            0,
+            Reth {
+                length: 1001,
+                ..good
+            },
+        ),
+        (0, Reth { length: 0, ..good }),
+        (
+            0,
+            Reth {
+                length: u32::MAX,
+                ..good
+            },
+        ),
+        // The rest at the wrong PSN, and the whole at a later one.
+        (1, good),
+        (
+            2,
+            Reth {
+                addr: good.addr + 256,
+                length: 744,
+                ..good
+            },
+        ),
+    ] {
+        let got = ask(&mut p, request(Kind::ReadRequest(bad), n, &[]));
+        assert!(got.is_empty(), "{n} {bad:?}");
+    }
+    // Another operation under its PSN.
+    assert!(ask(&mut p, request(fetch_add(far, 1), 0, &[])).is_empty());
+    assert_eq!(p.state(A), QpState::Rts);
+    assert_eq!(ask(&mut p, request(read(far), 0, &[])).len(), 4);
+}
+
+#[test]
+fn an_atomic_gets_its_stored_result() {
+    let mut p = rc();
+    let word = p.buffer(A, &5u64.to_ne_bytes());
+    let first = ask(&mut p, request(fetch_add(word, 2), 0, &[]));
+    let second = ask(&mut p, request(fetch_add(word, 3), 1, &[]));
+    assert_eq!((values(&first), values(&second)), (vec![5], vec![7]));
+    for _ in 0..3 {
+        let again = ask(&mut p, request(fetch_add(word, 2), 0, &[]));
+        assert_eq!((psns(&again), values(&again)), (vec![psn(0)], vec![5]));
+        let again = ask(&mut p, request(fetch_add(word, 3), 1, &[]));
+        assert_eq!((psns(&again), values(&again)), (vec![psn(1)], vec![7]));
+    }
+    // Not another one under its PSN.
+    assert!(ask(&mut p, request(fetch_add(word, 4), 1, &[])).is_empty());
+    assert!(ask(&mut p, request(read(word), 1, &[])).is_empty());
+    assert_eq!(p.world.bytes(word), 10u64.to_ne_bytes());
+}
+
+#[test]
+fn as_many_are_remembered_as_may_be_outstanding() {
+    for depth in [1, 2, 4, 16] {
+        let mut p = with_depth(depth);
+        let word = p.zeros(A, 8);
+        let depth = u32::from(depth);
+        // READs and atomics count together.
+        let kind = |n| {
+            if n % 2 == 0 {
+                fetch_add(word, 1)
+            } else {
+                read(word)
+            }
+        };
+        for n in 0..3 * depth {
+            assert_eq!(psns(&ask(&mut p, request(kind(n), n, &[]))), [psn(n)]);
+        }
+        for n in 0..3 * depth {
+            let got = ask(&mut p, request(kind(n), n, &[]));
+            assert_eq!(got.len(), usize::from(n >= 2 * depth), "{n} of {depth}");
+        }
+    }
+}
+
+#[test]
+fn what_is_older_than_the_memory_is_dropped() {
+    let mut p = with_depth(1);
+    let word = p.zeros(A, 8);
+    ask(&mut p, request(fetch_add(word, 1), 0, &[]));
+    ask(&mut p, request(read(word), 1, &[]));
+    assert!(ask(&mut p, request(fetch_add(word, 1), 0, &[])).is_empty());
+    assert_eq!(p.world.bytes(word), 1u64.to_ne_bytes());
+    assert!(p.events(A).is_empty());
+    assert_eq!(p.state(A), QpState::Rts);
+}
+
+#[test]
+fn a_late_copy_of_a_read_whose_key_is_gone_does_no_harm() {
+    let mut p = rc();
+    let (far, word) = (p.zeros(A, 600), p.zeros(A, 8));
+    ask(&mut p, request(read(far), 0, &[]));
+    p.world.region(far).valid = false;
+    assert!(ask(&mut p, request(read(far), 0, &[])).is_empty());
+    assert!(p.events(A).is_empty());
+    assert!(is_ack(&ask(&mut p, request(write(word), 3, &[1; 8])), 3));
+}
+
+#[test]
+fn a_late_copy_whose_key_goes_before_it_is_sent_does_no_harm() {
+    let mut p = rc();
+    let far = p.zeros(A, 600);
+    ask(&mut p, request(read(far), 0, &[]));
+    let again = ask(&mut p, request(read(far), 0, &[]));
+    p.world.region(far).valid = false;
+    let cause = verbena_roce::host::Syndrome::RkeyUnknown;
+    for packet in &again {
+        p.qps[0].handle_source_fault(&mut p.world.host(A), p.now, packet, cause);
+    }
+    assert_eq!(p.state(A), QpState::Rts);
+    assert!(p.events(A).is_empty());
+}
+
+#[test]
+fn a_receive_is_not_to_blame_for_a_read_whose_memory_is_gone() {
+    let mut p = rc();
+    let (far, buffer) = (p.zeros(A, 600), p.zeros(A, 600));
+    p.post_recv(A, 1, &[buffer.sge()]);
+    let responses = ask(&mut p, request(read(far), 0, &[]));
+    put(&mut p, part(true, false, request(SEND, 3, &[1; 256])));
+    let cause = verbena_roce::host::Syndrome::RkeyUnknown;
+    p.qps[0].handle_source_fault(&mut p.world.host(A), p.now, &responses[0], cause);
+    p.settle();
+    assert_eq!(p.events(A), [verbena_roce::host::EventType::QpAccessErr]);
+    assert_eq!(p.statuses(A), [(1, WrFlushErr)]);
+}
+
+#[test]
+fn a_late_copy_takes_no_place_from_a_new_read() {
+    let mut p = with_depth(2);
+    let far = p.zeros(A, 8);
+    ask(&mut p, request(read(far), 0, &[]));
+    put(&mut p, request(read(far), 0, &[]));
+    put(&mut p, request(read(far), 1, &[]));
+    put(&mut p, request(read(far), 2, &[]));
+    assert_eq!(psns(&answers(&mut p)), [psn(0), psn(1), psn(2)]);
+    assert_eq!(p.state(A), QpState::Rts);
+}
+
+#[test]
+fn an_answer_that_waits_is_not_doubled() {
+    let mut p = rc();
+    let far = p.zeros(A, 600);
+    for _ in 0..3 {
+        put(&mut p, request(read(far), 0, &[]));
+        put(&mut p, request(fetch_add(far, 0), 3, &[]));
+        put(&mut p, request(rest(far, 1), 1, &[]));
+    }
+    assert_eq!(psns(&answers(&mut p)), [psn(0), psn(1), psn(2), psn(3)]);
+}
+
+#[test]
+fn answers_behind_a_duplicate_are_still_sent() {
+    let mut p = rc();
+    let far = p.zeros(A, 600);
+    ask(&mut p, request(read(far), 0, &[]));
+    put(&mut p, request(read(far), 3, &[]));
+    put(&mut p, request(fetch_add(far, 0), 6, &[]));
+    // The network has a copy of the first.
+    put(&mut p, request(read(far), 0, &[]));
+    let all: Vec<u32> = (0..7).map(psn).collect();
+    assert_eq!(psns(&answers(&mut p)), all);
+}
+
+#[test]
+fn a_read_that_was_sent_in_part_begins_again_where_it_is_asked_for() {
+    for (asked, expected) in [(0, vec![0, 1, 2, 3]), (1, vec![1, 2, 3]), (3, vec![3])] {
+        let mut p = rc();
+        let far = p.zeros(A, 1000);
+        put(&mut p, request(read(far), 0, &[]));
+        put(&mut p, request(fetch_add(far, 0), 4, &[]));
+        // Two packets of it leave.
+        let mut budget = verbena_roce::Budget::new(2, u64::MAX);
+        p.qps[0].poll(&mut p.world.host(A), 0, &mut budget);
+        put(&mut p, request(rest(far, asked), asked, &[]));
+        let sent = psns(&answers(&mut p));
+        // What has not left yet comes in its turn; the rest again from where it is asked for.
+        let after: Vec<u32> = if asked < 2 {
+            expected.into_iter().chain([4]).collect()
+        } else {
+            vec![2, 3, 4]
+        };
+        let all: Vec<u32> = [0, 1].into_iter().chain(after).map(psn).collect();
+        assert_eq!(sent, all, "asked from {asked}");
+    }
+}
+
+#[test]
+fn a_duplicate_before_a_read_that_was_sent_in_part_has_it_begin_again() {
+    let mut p = rc();
+    let far = p.zeros(A, 600);
+    ask(&mut p, request(fetch_add(far, 0), 0, &[]));
+    put(&mut p, request(read(far), 1, &[]));
+    let mut budget = verbena_roce::Budget::new(2, u64::MAX);
+    p.qps[0].poll(&mut p.world.host(A), 0, &mut budget);
+    put(&mut p, request(fetch_add(far, 0), 0, &[]));
+    let sent = psns(&answers(&mut p));
+    let all: Vec<u32> = [1, 2, 0, 1, 2, 3].into_iter().map(psn).collect();
+    assert_eq!(sent, all);
+}

@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What works when nothing goes wrong.
+
+use super::{pattern, MODES};
+use verbena_roce::host::{WcOpcode, WcStatus, WqeOpcode};
+use verbena_roce::packet::Kind;
+use verbena_roce_lab::{Mode, Pair, Post, Setup, Side::*};
+
+#[test]
+fn send_fills_the_receive() {
+    for mode in MODES {
+        for len in [1usize, 255, 256, 257, 1000, 4096, 10_000] {
+            let mut p = Pair::rc(mode);
+            let (src, dst) = (p.buffer(A, &pattern(len, 1)), p.zeros(B, len + 7));
+            p.post_recv(B, 9, &[dst.sge()]);
+            p.post(A, Post::send(1, &[src.sge()]));
+            p.settle();
+            assert_eq!(p.world.bytes(dst)[..len], pattern(len, 1));
+            let got = p.completions(B);
+            assert_eq!(
+                (got.len(), got[0].wr_id, got[0].status),
+                (1, 9, WcStatus::Success),
+                "{mode:?} {len}"
+            );
+            assert_eq!(
+                (got[0].byte_len, got[0].opcode, got[0].imm),
+                (len as u32, WcOpcode::Recv, None)
+            );
+            assert_eq!(p.statuses(A), [(1, WcStatus::Success)]);
+            assert!(p.events(A).is_empty() && p.events(B).is_empty());
+        }
+    }
+}
+
+#[test]
+fn each_byte_is_copied_once_between_local_peers() {
+    let mut p = Pair::rc(Mode::Local);
+    let (src, dst) = (p.buffer(A, &pattern(10_000, 1)), p.zeros(B, 10_000));
+    p.post(A, Post::write(1, &[src.sge()], dst));
+    p.post(A, Post::read(2, &[src.sge()], dst));
+    p.settle();
+    assert_eq!(
+        (p.world.end(A).copied, p.world.end(B).copied),
+        (10_000, 10_000)
+    );
+}
+
+#[test]
+fn immediates_arrive_in_network_order() {
+    for mode in MODES {
+        let mut p = Pair::rc(mode);
+        let (src, dst) = (p.buffer(A, &pattern(600, 1)), p.zeros(B, 600));
+        p.post_recv(B, 1, &[dst.sge()]);
+        p.post_recv(B, 2, &[]);
+        p.post(A, Post::send(1, &[src.sge()]).imm([1, 2, 3, 4]));
+        p.post(A, Post::write(2, &[src.sge()], dst).imm([5, 6, 7, 8]));
+        p.settle();
+        let got = p.completions(B);
+        assert_eq!(
+            (got[0].opcode, got[0].imm, got[0].byte_len),
+            (WcOpcode::Recv, Some([1, 2, 3, 4]), 600)
+        );
+        assert_eq!(
+            (got[1].opcode, got[1].imm, got[1].byte_len),
+            (WcOpcode::RecvRdmaWithImm, Some([5, 6, 7, 8]), 600)
+        );
+        assert_eq!(p.world.bytes(dst), pattern(600, 1));
+    }
+}
+
+#[test]
+fn write_and_read_move_bytes_between_several_sges() {
+    for mode in MODES {
+        let mut p = Pair::rc(mode);
+        let (src, dst, back) = (
+            p.buffer(A, &pattern(3000, 2)),
+            p.zeros(B, 3000),
+            p.zeros(A, 3000),
+        );
+        let sges = [
+            src.part(0, 1),
+            src.part(1, 700),
+            src.part(701, 0),
+            src.part(701, 2299),
+        ];
+        p.post(A, Post::write(1, &sges, dst));
+        let sges = [back.part(0, 999), back.part(999, 1), back.part(1000, 2000)];
+        p.post(A, Post::read(2, &sges, dst));
+        p.settle();
+        assert_eq!(p.world.bytes(dst), pattern(3000, 2));
+        assert_eq!(p.world.bytes(back), pattern(3000, 2));
+        let got = p.completions(A);
+        assert_eq!(
+            (got[0].opcode, got[1].opcode),
+            (WcOpcode::RdmaWrite, WcOpcode::RdmaRead)
+        );
+        assert_eq!(got[1].byte_len, 3000);
+        assert!(p.completions(B).is_empty());
+    }
+}
+
+#[test]
+fn zero_length_operations_need_no_key() {
+    for mode in MODES {
+        let mut p = Pair::rc(mode);
+        p.post_recv(B, 1, &[]);
+        p.post_recv(B, 2, &[]);
+        p.post(A, Post::send(1, &[]));
+        p.post(
+            A,
+            Post::new(2, WqeOpcode::RdmaWrite, &[]).at(0xdead, 0xbeef),
+        );
+        p.post(A, Post::new(3, WqeOpcode::RdmaRead, &[]).at(0xdead, 0xbeef));
+        p.post(
+            A,
+            Post::new(4, WqeOpcode::RdmaWrite, &[])
+                .at(0xdead, 0xbeef)
+                .imm([0; 4]),
+        );
+        p.settle();
+        let ok = WcStatus::Success;
+        assert_eq!(p.statuses(A), [(1, ok), (2, ok), (3, ok), (4, ok)]);
+        assert_eq!(p.statuses(B), [(1, ok), (2, ok)]);
+    }
+}
+
+#[test]
+fn inline_data_needs_no_key() {
+    for mode in MODES {
+        let mut p = Pair::rc(mode);
+        let dst = p.zeros(B, 300);
+        let mut post = Post::write(1, &[], dst);
+        post.inline = pattern(300, 3);
+        p.post(A, post);
+        p.settle();
+        assert_eq!(p.world.bytes(dst), pattern(300, 3));
+        assert_eq!(p.statuses(A), [(1, WcStatus::Success)]);
+    }
+}
+
+#[test]
+fn unsignaled_sends_complete_silently_and_in_order() {
+    let mut p = Pair::rc(Mode::Local);
+    let (src, dst) = (p.buffer(A, &pattern(8, 1)), p.zeros(B, 8));
+    for i in 0..100 {
+        let post = Post::write(i, &[src.sge()], dst);
+        p.post(A, if i % 10 == 9 { post } else { post.unsignaled() });
+    }
+    p.settle();
+    let got: Vec<u64> = p.completions(A).iter().map(|c| c.wr_id).collect();
+    assert_eq!(got, [9, 19, 29, 39, 49, 59, 69, 79, 89, 99]);
+    assert_eq!(p.qps[0].snapshot().sq_consumer, 100);
+    assert_eq!(p.qps[0].next_deadline(), None);
+}
+
+#[test]
+fn only_the_last_packet_of_a_run_asks_for_an_acknowledgement() {
+    let mut p = Pair::rc(Mode::Local);
+    p.link.record = true;
+    let (src, dst) = (p.buffer(A, &pattern(8, 1)), p.zeros(B, 8));
+    for i in 0..16 {
+        p.post(A, Post::write(i, &[src.sge()], dst));
+    }
+    p.settle();
+    assert_eq!(
+        p.link
+            .log
+            .iter()
+            .filter(|(_, packet)| packet.ack_req)
+            .count(),
+        1
+    );
+    assert_eq!(p.completions(A).len(), 16);
+}
+
+#[test]
+fn psns_wrap_at_24_bits() {
+    for mode in MODES {
+        let mut p = Pair::new(Setup {
+            mode,
+            psns: [0xff_ffff, 0xff_fffe],
+            ..Setup::default()
+        });
+        let (src, dst) = (p.buffer(A, &pattern(5000, 1)), p.zeros(B, 5000));
+        for i in 0..20 {
+            p.post(A, Post::write(i, &[src.sge()], dst));
+            p.post(A, Post::read(100 + i, &[src.sge()], dst));
+        }
+        p.settle();
+        assert_eq!(p.completions(A).len(), 40);
+        assert!(p.qps[0].snapshot().next_psn < 0x1000);
+    }
+}
+
+#[test]
+fn max_rd_atomic_limits_what_is_outstanding() {
+    for limit in [1u8, 2, 4] {
+        let mut setup = Setup {
+            mode: Mode::Split,
+            ..Setup::default()
+        };
+        setup.attr.max_rd_atomic = limit;
+        let mut p = Pair::new(setup);
+        p.link.record = true;
+        let (dst, src) = (p.zeros(A, 100), p.buffer(B, &pattern(100, 1)));
+        for i in 0..10 {
+            p.post(A, Post::read(i, &[dst.sge()], src));
+        }
+        p.settle();
+        let (mut due, mut most) = (0, 0);
+        for (_, packet) in &p.link.log {
+            match packet.kind {
+                Kind::ReadRequest(_) => due += 1,
+                Kind::ReadResponse(_) => due -= 1,
+                _ => {}
+            }
+            most = most.max(due);
+        }
+        assert_eq!(most, i32::from(limit));
+        assert_eq!(p.completions(A).len(), 10);
+    }
+}
+
+#[test]
+fn a_fenced_write_waits_for_the_read_before_it() {
+    // Without the fence the READ may see the WRITE after it; with it, never.
+    for mode in MODES {
+        let mut p = Pair::rc(mode);
+        let (old, new, back) = (
+            p.buffer(B, &[1; 1000]),
+            p.buffer(A, &[2; 1000]),
+            p.zeros(A, 1000),
+        );
+        p.post(A, Post::read(1, &[back.sge()], old));
+        p.post(A, Post::write(2, &[new.sge()], old).fence());
+        p.settle();
+        assert_eq!(p.world.bytes(back), [1; 1000]);
+        assert_eq!(p.world.bytes(old), [2; 1000]);
+    }
+}
+
+#[test]
+fn a_read_sees_the_write_before_it() {
+    for mode in MODES {
+        let mut p = Pair::rc(mode);
+        let (old, new, back) = (
+            p.buffer(B, &[1; 1000]),
+            p.buffer(A, &[2; 1000]),
+            p.zeros(A, 1000),
+        );
+        p.post(A, Post::write(2, &[new.sge()], old));
+        p.post(A, Post::read(1, &[back.sge()], old));
+        p.settle();
+        assert_eq!(p.world.bytes(back), [2; 1000]);
+    }
+}
+
+#[test]
+fn solicited_is_carried_by_the_last_packet() {
+    for mode in MODES {
+        let mut p = Pair::rc(mode);
+        let (src, dst) = (p.buffer(A, &pattern(600, 1)), p.zeros(B, 600));
+        p.post_recv(B, 1, &[dst.sge()]);
+        p.post_recv(B, 2, &[dst.sge()]);
+        let mut post = Post::send(1, &[src.sge()]);
+        post.wqe.solicited = true;
+        p.post(A, post);
+        p.post(A, Post::send(2, &[src.sge()]));
+        p.settle();
+        let got: Vec<bool> = p.completions(B).iter().map(|c| c.solicited).collect();
+        assert_eq!(got, [true, false]);
+    }
+}
+
+#[test]
+fn atomics_return_the_value_before() {
+    for mode in MODES {
+        let mut p = Pair::rc(mode);
+        let (word, back) = (p.buffer(B, &40u64.to_ne_bytes()), p.zeros(A, 24));
+        let mut add = Post::new(1, WqeOpcode::FetchAdd, &[back.part(0, 8)]).at(word.addr, word.key);
+        add.wqe.compare_add = 2;
+        p.post(A, add);
+        for (i, compare) in [42u64, 42].into_iter().enumerate() {
+            let at = 8 + 8 * i as u32;
+            let mut swap =
+                Post::new(2, WqeOpcode::CompareSwap, &[back.part(at, 8)]).at(word.addr, word.key);
+            swap.wqe.compare_add = compare;
+            swap.wqe.swap = 7;
+            p.post(A, swap);
+        }
+        p.settle();
+        let words: Vec<u64> = p
+            .world
+            .bytes(back)
+            .chunks(8)
+            .map(|w| u64::from_ne_bytes(w.try_into().unwrap()))
+            .collect();
+        assert_eq!(words, vec![40, 42, 7]);
+        assert_eq!(p.world.bytes(word), 7u64.to_ne_bytes());
+        assert_eq!(p.completions(A).len(), 3);
+    }
+}
+
+#[test]
+fn send_with_invalidate_names_the_key() {
+    for mode in MODES {
+        let mut p = Pair::rc(mode);
+        let (window, dst) = (p.zeros(B, 8), p.zeros(B, 8));
+        p.post_recv(B, 1, &[dst.sge()]);
+        let mut post = Post::new(1, WqeOpcode::SendInv, &[]);
+        post.wqe.imm = window.key.to_le_bytes();
+        p.post(A, post);
+        p.settle();
+        assert_eq!(p.completions(B)[0].invalidated, Some(window.key));
+        assert!(!p.world.region(window).valid);
+    }
+}
+
+#[test]
+fn a_local_invalidate_waits_for_all_before_it() {
+    let mut p = Pair::rc(Mode::Local);
+    let (src, dst) = (p.buffer(A, &pattern(5000, 1)), p.zeros(B, 5000));
+    p.post(A, Post::write(1, &[src.sge()], dst));
+    let mut post = Post::new(2, WqeOpcode::LocalInv, &[]);
+    post.wqe.imm = src.key.to_le_bytes();
+    p.post(A, post);
+    p.settle();
+    assert_eq!(
+        p.statuses(A),
+        [(1, WcStatus::Success), (2, WcStatus::Success)]
+    );
+    assert!(!p.world.region(src).valid);
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The rules of queue pairs, one by one and by name. Most run in every way that packets can travel.
+
+mod answered;
+mod by_hand;
+mod chaos;
+mod credits;
+mod duplicates;
+mod errors;
+mod flow;
+mod ordering;
+mod parts;
+mod requester;
+mod requester_credits;
+mod responder;
+mod responder_order;
+mod responses;
+mod retry;
+mod simulation;
+mod states;
+mod super_packets;
+mod timers;
+mod unreliable;
+mod unreliable_drops;
+mod windows;
+
+use verbena_roce_lab::Mode;
+
+const MODES: [Mode; 3] = [Mode::Local, Mode::Split, Mode::Wire];
+
+/// Bytes that differ from place to place.
+fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len)
+        .map(|i| (i as u8).wrapping_mul(31) ^ (i >> 8) as u8 ^ seed)
+        .collect()
+}

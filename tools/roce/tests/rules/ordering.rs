@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The table of ordering: what of a work request is done before what of the next, with the fence and without.
+
+use super::answered::*;
+use super::MODES;
+use verbena_roce::host::{WcStatus::*, WqeOpcode};
+use verbena_roce::packet::Kind;
+use verbena_roce::Budget;
+use verbena_roce_lab::{Buffer, Pair, Post, Setup, Side::*};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Op {
+    Send,
+    Write,
+    Read,
+    Atomic,
+}
+use Op::*;
+
+const OPS: [Op; 4] = [Send, Write, Read, Atomic];
+
+impl Op {
+    fn responds(self) -> bool {
+        matches!(self, Read | Atomic)
+    }
+
+    fn post(self, wr_id: u64, here: Buffer, there: Buffer) -> Post {
+        match self {
+            Send => Post::send(wr_id, &[here.sge()]),
+            Write => Post::write(wr_id, &[here.sge()], there),
+            Read => Post::read(wr_id, &[here.sge()], there),
+            Atomic => {
+                let mut post =
+                    Post::new(wr_id, WqeOpcode::FetchAdd, &[here.sge()]).at(there.addr, there.key);
+                post.wqe.compare_add = 1;
+                post
+            }
+        }
+    }
+}
+
+/// Two work requests of 8 bytes; the numbers of what is sent at once.
+fn pair_of(first: Op, second: Op, fence: bool) -> (Pair, Vec<u32>) {
+    let mut p = requester(Setup::default());
+    let (a, b, there) = (p.zeros(A, 8), p.zeros(A, 8), p.zeros(B, 8));
+    // Credits are no matter here.
+    p.post(A, Post::new(0, WqeOpcode::RdmaWrite, &[]));
+    sent(&mut p);
+    ack(&mut p, 0);
+    p.completions(A);
+    p.post(A, first.post(1, a, there));
+    let mut post = second.post(2, b, there);
+    post.wqe.fence = fence;
+    p.post(A, post);
+    let sent = numbers(&mut p);
+    (p, sent)
+}
+
+#[test]
+fn without_a_fence_nothing_waits() {
+    for first in OPS {
+        for second in OPS {
+            let (_, sent) = pair_of(first, second, false);
+            assert_eq!(sent, [1, 2], "{first:?}, {second:?}");
+        }
+    }
+}
+
+#[test]
+fn a_fence_does_not_wait_for_writes() {
+    for first in [Send, Write] {
+        for second in OPS {
+            let (_, sent) = pair_of(first, second, true);
+            assert_eq!(sent, [1, 2], "{first:?}, {second:?}");
+        }
+    }
+}
+
+#[test]
+fn a_fence_waits_for_reads_and_atomics() {
+    for first in [Read, Atomic] {
+        for second in OPS {
+            let (mut p, sent) = pair_of(first, second, true);
+            assert_eq!(sent, [1], "{first:?}, {second:?}");
+            // Time does not help, the response does.
+            p.run_until(p.now + 200_000);
+            assert!(numbers(&mut p).iter().all(|n| *n == 1));
+            match first {
+                Read => read_only(&mut p, 1, &[1; 8]),
+                _ => answer(&mut p, Kind::AtomicResponse(positive(), 1), 1, &[]),
+            }
+            assert_eq!(p.statuses(A), [(1, Success)]);
+            assert_eq!(numbers(&mut p), [2]);
+        }
+    }
+}
+
+#[test]
+fn a_fence_waits_for_all_of_them() {
+    let mut p = requester(Setup::default());
+    let (back, there) = (p.zeros(A, 8), p.zeros(B, 8));
+    for wr_id in 1..=3 {
+        p.post(A, Post::read(wr_id, &[back.sge()], there));
+    }
+    p.post(A, Post::write(4, &[], there).fence());
+    p.post(A, Post::write(5, &[], there));
+    assert_eq!(numbers(&mut p), [0, 1, 2]);
+    for n in 0..3 {
+        read_only(&mut p, n, &[1; 8]);
+        let sent = numbers(&mut p);
+        assert_eq!(sent, if n < 2 { [].to_vec() } else { [3, 4].to_vec() });
+    }
+}
+
+/// A pair whose packets leave one at a time, so that anything may come between them.
+fn slow(mode: verbena_roce_lab::Mode) -> Pair {
+    Pair::new(Setup {
+        mode,
+        budget: Budget::new(1, 1 << 20),
+        ..Setup::default()
+    })
+}
+
+#[test]
+fn writes_and_sends_are_seen_by_all_that_follows() {
+    for mode in MODES {
+        for second in OPS {
+            let mut p = slow(mode);
+            let (new, there) = (p.buffer(A, &7u64.to_ne_bytes()), p.zeros(B, 8));
+            let back = p.buffer(A, &9u64.to_ne_bytes());
+            p.post_recv(B, 1, &[there.sge()]);
+            p.post_recv(B, 2, &[there.sge()]);
+            // The SEND goes into the same place as the others.
+            for first in [Write, Send] {
+                p.post(A, first.post(1, new, there));
+                p.post(A, second.post(2, back, there));
+                p.settle();
+                let (seen, left) = (p.world.bytes(back).to_vec(), p.world.bytes(there).to_vec());
+                let (seven, nine) = (7u64.to_ne_bytes(), 9u64.to_ne_bytes());
+                match second {
+                    Send | Write => assert_eq!(left, nine, "{mode:?} {first:?} {second:?}"),
+                    Read | Atomic => assert_eq!(seen, seven, "{mode:?} {first:?} {second:?}"),
+                }
+                assert_eq!(p.completions(A).len(), 2);
+                if second == Send {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_read_or_atomic_is_followed_in_order() {
+    for mode in MODES {
+        for (first, second) in [(Read, Read), (Atomic, Read), (Atomic, Atomic)] {
+            let mut p = slow(mode);
+            let (a, b) = (p.zeros(A, 8), p.zeros(A, 8));
+            let there = p.buffer(B, &40u64.to_ne_bytes());
+            p.post(A, first.post(1, a, there));
+            p.post(A, second.post(2, b, there));
+            p.settle();
+            let word = |buffer| u64::from_ne_bytes(p.world.bytes(buffer).try_into().unwrap());
+            let added = u64::from(first == Atomic);
+            assert_eq!((word(a), word(b)), (40, 40 + added), "{mode:?} {first:?}");
+            assert_eq!(p.statuses(A), [(1, Success), (2, Success)]);
+        }
+    }
+}
+
+#[test]
+fn what_responds_completes_in_the_order_of_the_posts() {
+    for first in OPS {
+        for second in OPS {
+            for mode in MODES {
+                let mut p = slow(mode);
+                let (a, b, there) = (p.zeros(A, 8), p.zeros(A, 8), p.zeros(B, 8));
+                p.post_recv(B, 1, &[there.sge()]);
+                p.post_recv(B, 2, &[there.sge()]);
+                p.post(A, first.post(1, a, there));
+                p.post(A, second.post(2, b, there));
+                p.settle();
+                assert_eq!(
+                    p.statuses(A),
+                    [(1, Success), (2, Success)],
+                    "{mode:?} {first:?} {second:?} {}",
+                    first.responds()
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn keys_are_checked_after_what_changes_them() {
+    for mode in MODES {
+        let mut p = Pair::rc(mode);
+        let (src, there) = (p.zeros(A, 8), p.zeros(B, 8));
+        p.post(A, Post::write(1, &[src.sge()], there));
+        let mut invalidate = Post::new(2, WqeOpcode::LocalInv, &[]);
+        invalidate.wqe.imm = src.key.to_le_bytes();
+        p.post(A, invalidate);
+        p.post(A, Post::write(3, &[src.sge()], there));
+        p.settle();
+        assert_eq!(
+            p.statuses(A),
+            [(1, Success), (2, Success), (3, LocProtErr)],
+            "{mode:?}"
+        );
+    }
+}

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! READs behind a wire, which are asked for in parts of half a window.
+
+use super::answered::*;
+use super::pattern;
+use std::ops::Range;
+use verbena_roce::host::{EventType, WcStatus::*};
+use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet};
+use verbena_roce::qp::credits;
+use verbena_roce::QpState;
+use verbena_roce_lab::{Buffer, Mode, Pair, Post, Setup, Side::*};
+
+/// A setup whose window has 8 packets, so a part 4 responses, with so many places for READs.
+fn places(count: u8) -> Setup {
+    let mut setup = Setup {
+        window: 8,
+        ..Setup::default()
+    };
+    setup.attr.max_rd_atomic = count;
+    setup
+}
+
+/// A requester with a READ of 11 responses: parts of 4, 4 and 3. The last has 100 bytes.
+fn reader(setup: Setup) -> (Pair, Buffer, Buffer) {
+    let mut p = requester(setup);
+    let (back, there) = (p.zeros(A, 2660), p.zeros(B, 2660));
+    p.post(A, Post::read(1, &[back.sge()], there));
+    (p, back, there)
+}
+
+/// Number of the PSN, offset and length of each READ request, by the address of what they read. Anything else that was sent
+/// has no length.
+fn asked(packets: &[Packet], from: Buffer) -> Vec<(u32, Option<(u64, u32)>)> {
+    let one = |packet: &Packet| {
+        let part = match packet.kind {
+            Kind::ReadRequest(reth) => Some((reth.addr - from.addr, reth.length)),
+            _ => None,
+        };
+        (verbena_roce::psn::ahead(packet.psn, psn(0)), part)
+    };
+    packets.iter().map(one).collect()
+}
+
+/// Some of the responses to a request for those from `begin` to `end`, of 256 bytes each but for the last of all.
+fn some(p: &mut Pair, these: Range<u32>, begin: u32, end: u32, aeth: Aeth) {
+    for at in these {
+        let ends = [at == begin, at + 1 == end];
+        let kind = Kind::ReadResponse(ends.contains(&true).then_some(aeth));
+        let length = if at == 10 { 100 } else { 256 };
+        answer_part(p, kind, at, &vec![at as u8 + 1; length], ends);
+    }
+}
+
+/// All of them.
+fn respond(p: &mut Pair, begin: u32, end: u32) {
+    some(p, begin..end, begin, end, positive());
+}
+
+/// The oldest PSN that is not acknowledged.
+fn una(p: &Pair) -> u32 {
+    verbena_roce::psn::ahead(p.qps[0].snapshot().una_psn, psn(0))
+}
+
+const PARTS: [(u32, Option<(u64, u32)>); 3] = [
+    (0, Some((0, 1024))),
+    (4, Some((1024, 1024))),
+    (8, Some((2048, 612))),
+];
+
+#[test]
+fn a_read_is_asked_for_in_parts_that_fit_the_window() {
+    let (mut p, back, there) = reader(places(4));
+    // Two parts fill the window.
+    assert_eq!(asked(&sent(&mut p), there), PARTS[..2]);
+    // The third has to wait until all its responses have room.
+    respond(&mut p, 0, 4);
+    assert_eq!(una(&p), 4);
+    assert_eq!(asked(&sent(&mut p), there), PARTS[2..]);
+    respond(&mut p, 4, 8);
+    assert!(sent(&mut p).is_empty() && p.completions(A).is_empty());
+    respond(&mut p, 8, 11);
+    let done = p.completions(A);
+    assert_eq!(done.len(), 1);
+    assert_eq!((done[0].status, done[0].byte_len), (Success, 2660));
+    let bytes = p.world.bytes(back);
+    assert!(bytes
+        .iter()
+        .enumerate()
+        .all(|(at, b)| *b == (at / 256) as u8 + 1));
+    assert_eq!(p.qps[0].next_deadline(), None);
+}
+
+#[test]
+fn what_is_under_way_counts_for_the_window_of_a_part() {
+    let mut p = requester(places(4));
+    let (src, back, there) = (p.zeros(A, 1280), p.zeros(A, 1024), p.zeros(B, 1280));
+    p.post(A, Post::write(1, &[src.sge()], there));
+    p.post(A, Post::read(2, &[back.sge()], there));
+    // 5 of 8 are under way: no room for 4 responses.
+    assert_eq!(numbers(&mut p), [0, 1, 2, 3, 4]);
+    ack(&mut p, 0);
+    assert_eq!(numbers(&mut p), [5]);
+}
+
+#[test]
+fn with_one_place_a_part_follows_the_other() {
+    let (mut p, _, there) = reader(places(1));
+    let src = p.zeros(A, 8);
+    p.post(A, Post::write(2, &[src.sge()], there));
+    for (n, part) in PARTS.into_iter().enumerate() {
+        let packets = asked(&sent(&mut p), there);
+        // What was posted behind it waits for its last part.
+        let write = (n == 2).then_some((11, None));
+        assert_eq!(
+            packets,
+            [Some(part), write]
+                .into_iter()
+                .flatten()
+                .collect::<Vec<_>>()
+        );
+        let (begin, end) = (part.0, [4, 8, 11][n]);
+        some(&mut p, begin..end - 1, begin, end, positive());
+        assert!(sent(&mut p).is_empty(), "the part is not whole");
+        some(&mut p, end - 1..end, begin, end, positive());
+    }
+    assert_eq!(p.statuses(A), [(1, Success)]);
+}
+
+#[test]
+fn a_read_between_local_peers_is_one_request() {
+    let mut p = Pair::new(Setup {
+        mode: Mode::Local,
+        ..places(1)
+    });
+    p.link.record = true;
+    let (back, there) = (p.zeros(A, 2660), p.zeros(B, 2660));
+    p.post(A, Post::read(1, &[back.sge()], there));
+    p.settle();
+    let requests = p.link.log.iter().filter(|(side, _)| *side == A);
+    assert_eq!(requests.count(), 1);
+    assert_eq!(p.statuses(A), [(1, Success)]);
+}
+
+#[test]
+fn a_lost_response_of_a_part_is_asked_for_with_what_was_asked_for_behind_it() {
+    let (mut p, _, there) = reader(places(4));
+    sent(&mut p);
+    // The third is lost, and the fourth tells so.
+    let part = Kind::ReadResponse;
+    answer_part(&mut p, part(Some(positive())), 0, &[1; 256], [true, false]);
+    answer_part(&mut p, part(None), 1, &[2; 256], [false, false]);
+    answer_part(&mut p, part(Some(positive())), 3, &[4; 256], [false, true]);
+    // Nothing of the third part: it has no room yet.
+    let rest = (2, Some((512, 512)));
+    assert_eq!(asked(&sent(&mut p), there), [rest, PARTS[1]]);
+    assert_eq!(p.qps[0].counters().implied_naks, 1);
+    respond(&mut p, 2, 4);
+    assert_eq!(asked(&sent(&mut p), there), PARTS[2..]);
+    respond(&mut p, 4, 8);
+    respond(&mut p, 8, 11);
+    assert_eq!(p.statuses(A), [(1, Success)]);
+}
+
+#[test]
+fn a_timeout_asks_for_each_part_again_and_takes_no_more_places() {
+    let (mut p, back, there) = reader(places(2));
+    sent(&mut p);
+    for _ in 0..3 {
+        let at = p.qps[0].next_deadline().unwrap();
+        p.run_until(at);
+        assert_eq!(asked(&sent(&mut p), there), PARTS[..2]);
+    }
+    respond(&mut p, 0, 4);
+    respond(&mut p, 4, 8);
+    assert_eq!(asked(&sent(&mut p), there), PARTS[2..]);
+    respond(&mut p, 8, 11);
+    assert_eq!(p.statuses(A), [(1, Success)]);
+    // All places are free again, and no more.
+    for wr_id in 2..=4 {
+        p.post(A, Post::read(wr_id, &[back.part(0, 8)], there));
+    }
+    assert_eq!(numbers(&mut p), [11, 12]);
+}
+
+#[test]
+fn a_response_that_does_not_end_its_part_is_a_bad_one() {
+    // After so many, this response, and whether it says that it begins and ends its part.
+    for (before, n, ends) in [
+        (3, 3, [false, false]),
+        (4, 4, [false, false]),
+        (2, 2, [false, true]),
+    ] {
+        let (mut p, _, _) = reader(places(4));
+        sent(&mut p);
+        for at in 0..before {
+            let part_ends = [at == 0, at == 3];
+            let kind = Kind::ReadResponse(part_ends.contains(&true).then(positive));
+            answer_part(&mut p, kind, at, &[1; 256], part_ends);
+        }
+        let kind = Kind::ReadResponse(ends.contains(&true).then(positive));
+        answer_part(&mut p, kind, n, &[1; 256], ends);
+        assert_eq!(p.statuses(A), [(1, BadRespErr)], "{n}");
+    }
+}
+
+#[test]
+fn a_part_that_is_refused_ends_the_read() {
+    let (mut p, _, _) = reader(places(4));
+    sent(&mut p);
+    respond(&mut p, 0, 4);
+    sent(&mut p);
+    nak(&mut p, 4, NakCode::RemoteAccess);
+    assert_eq!(p.statuses(A), [(1, RemAccessErr)]);
+    assert_eq!(p.state(A), QpState::Err);
+}
+
+#[test]
+fn a_gap_between_parts_goes_back_to_it() {
+    let (mut p, _, there) = reader(places(4));
+    sent(&mut p);
+    respond(&mut p, 0, 4);
+    assert_eq!(asked(&sent(&mut p), there), PARTS[2..]);
+    nak(&mut p, 4, NakCode::Sequence);
+    assert_eq!(asked(&sent(&mut p), there), PARTS[1..]);
+    respond(&mut p, 4, 8);
+    respond(&mut p, 8, 11);
+    assert_eq!(p.statuses(A), [(1, Success)]);
+}
+
+#[test]
+fn sqd_ends_a_read_that_was_asked_for_in_part() {
+    for lowered in [4, 0] {
+        let mut setup = places(4);
+        setup.attr.sqd_notify = true;
+        let (mut p, _, there) = reader(setup);
+        p.post(A, Post::write(2, &[], there));
+        assert_eq!(asked(&sent(&mut p), there), PARTS[..2]);
+        p.modify(A, QpState::Sqd).unwrap();
+        let attr = verbena_roce::Attr {
+            max_rd_atomic: lowered,
+            ..p.attr(A)
+        };
+        p.modify_attr(A, QpState::Sqd, &attr).unwrap();
+        respond(&mut p, 0, 4);
+        respond(&mut p, 4, 8);
+        assert!(p.events(A).is_empty(), "it is not all there");
+        assert_eq!(asked(&sent(&mut p), there), PARTS[2..]);
+        assert!(p.qps[0].snapshot().sq_draining);
+        respond(&mut p, 8, 11);
+        assert!(sent(&mut p).is_empty(), "nothing starts");
+        assert_eq!(p.events(A), [EventType::SqDrained]);
+        assert_eq!(p.statuses(A), [(1, Success)]);
+    }
+}
+
+#[test]
+fn a_fence_waits_for_all_parts() {
+    let (mut p, _, there) = reader(places(4));
+    p.post(A, Post::write(2, &[], there).fence());
+    sent(&mut p);
+    respond(&mut p, 0, 4);
+    respond(&mut p, 4, 8);
+    assert_eq!(asked(&sent(&mut p), there), PARTS[2..]);
+    respond(&mut p, 8, 11);
+    assert_eq!(numbers(&mut p), [11]);
+}
+
+#[test]
+fn each_part_is_a_message_to_the_peers_count() {
+    let mut p = requester(Setup {
+        window: 8,
+        ..Setup::default()
+    });
+    let (back, there) = (p.zeros(A, 2660), p.zeros(B, 2660));
+    p.post(A, Post::read(1, &[back.sge()], there));
+    for wr_id in 2..=5 {
+        p.post(A, Post::send(wr_id, &[]));
+    }
+    let told = |msn, receives| Aeth {
+        syndrome: AethSyndrome::Ack {
+            credits: credits::encode(receives),
+        },
+        msn,
+    };
+    assert_eq!(numbers(&mut p), [0, 4]);
+    some(&mut p, 0..4, 0, 4, told(1, 0));
+    // One SEND goes on trust behind the last part.
+    assert_eq!(numbers(&mut p), [8, 11]);
+    some(&mut p, 4..8, 4, 8, told(2, 0));
+    assert!(numbers(&mut p).is_empty());
+    // There is a receive for that one, and the next goes on trust.
+    some(&mut p, 8..11, 8, 11, told(3, 1));
+    assert_eq!(numbers(&mut p), [12]);
+}
+
+#[test]
+fn a_read_of_many_parts_over_any_link_brings_its_bytes() {
+    for mode in [Mode::Split, Mode::Wire] {
+        for (loss, places_of) in [(0, 1), (0, 4), (20, 1), (20, 3)] {
+            let mut p = Pair::new(Setup {
+                mode,
+                seed: 3,
+                ..places(places_of)
+            });
+            p.link.loss = loss;
+            let bytes = pattern(20_000, 7);
+            let (there, back) = (p.buffer(B, &bytes), p.zeros(A, 20_000));
+            p.post(A, Post::read(1, &[back.sge()], there));
+            p.post(A, Post::read(2, &[back.part(0, 10)], there));
+            p.settle();
+            assert_eq!(
+                p.statuses(A),
+                [(1, Success), (2, Success)],
+                "{mode:?} {loss}"
+            );
+            assert_eq!(p.world.bytes(back), bytes);
+            // Each part counts as a message: 79 responses in parts of 4, and one.
+            assert_eq!(p.qps[1].snapshot().msn, 21);
+        }
+    }
+}

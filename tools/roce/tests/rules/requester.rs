@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What a requester sends, packet by packet.
+
+use super::answered::*;
+use super::pattern;
+use verbena_roce::host::{WcStatus::*, WqeOpcode};
+use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Reth, SendTail, Transport};
+use verbena_roce::QpType;
+use verbena_roce_lab::{Mode, Pair, Post, Setup, Side::*};
+
+/// PSN, whether it begins and ends its message, bytes.
+fn shape(packet: &Packet) -> (u32, bool, bool, u32) {
+    let n = verbena_roce::psn::ahead(packet.psn, psn(0));
+    (n, packet.first, packet.last, packet.payload.len())
+}
+
+#[test]
+fn packets_leave_in_psn_order_message_by_message() {
+    let mut p = requester(Setup::default());
+    let (src, there) = (p.buffer(A, &pattern(600, 1)), p.zeros(B, 600));
+    let mut last = Post::write(1, &[src.sge()], there).imm([1, 2, 3, 4]);
+    last.wqe.solicited = true;
+    p.post(A, last);
+    p.post(A, Post::write(2, &[src.part(0, 512)], there));
+    p.post(A, Post::write(3, &[src.part(0, 1)], there));
+    p.post(A, Post::write(4, &[], there));
+    let packets = sent(&mut p);
+    assert_eq!(
+        packets.iter().map(shape).collect::<Vec<_>>(),
+        [
+            (0, true, false, 256),
+            (1, false, false, 256),
+            (2, false, true, 88),
+            (3, true, false, 256),
+            (4, false, true, 256),
+            (5, true, true, 1),
+            (6, true, true, 0),
+        ]
+    );
+    let reth = |length| {
+        Some(Reth {
+            addr: there.addr,
+            rkey: there.key,
+            length,
+        })
+    };
+    let kinds: Vec<_> = packets.iter().map(|packet| packet.kind).collect();
+    let write = |reth, imm| Kind::Write { reth, imm };
+    assert_eq!(kinds[0], write(reth(600), None));
+    assert_eq!(kinds[1], write(None, None));
+    assert_eq!(kinds[2], write(None, Some([1, 2, 3, 4])));
+    assert_eq!(kinds[5], write(reth(1), None));
+    let solicited: Vec<_> = packets.iter().map(|packet| packet.solicited).collect();
+    assert_eq!(solicited, [false, false, true, false, false, false, false]);
+}
+
+#[test]
+fn a_send_has_its_tail_in_its_last_packet() {
+    let mut p = requester(Setup::default());
+    let src = p.buffer(A, &pattern(600, 1));
+    p.post(A, Post::send(1, &[src.sge()]).imm([9; 4]));
+    sent(&mut p);
+    ack(&mut p, 0);
+    let rest = sent(&mut p);
+    let kinds: Vec<_> = rest.iter().map(|packet| packet.kind).collect();
+    assert_eq!(
+        kinds,
+        [
+            Kind::Send(SendTail::None),
+            Kind::Send(SendTail::Imm([9; 4]))
+        ]
+    );
+}
+
+#[test]
+fn a_read_takes_as_many_psns_as_responses() {
+    for (bytes, psns) in [(0, 1), (1, 1), (256, 1), (257, 2), (600, 3), (1024, 4)] {
+        let mut p = requester(Setup::default());
+        let (back, there) = (p.zeros(A, bytes), p.zeros(B, bytes));
+        p.post(A, Post::read(1, &[back.sge()], there));
+        p.post(A, Post::write(2, &[], there));
+        assert_eq!(numbers(&mut p), [0, psns], "{bytes} bytes");
+    }
+}
+
+#[test]
+fn what_follows_a_read_over_the_limit_waits_with_it() {
+    let mut setup = Setup::default();
+    setup.attr.max_rd_atomic = 1;
+    let mut p = requester(setup);
+    let (back, there) = (p.zeros(A, 8), p.zeros(B, 8));
+    for wr_id in 1..=2 {
+        p.post(A, Post::read(wr_id, &[back.sge()], there));
+    }
+    p.post(A, Post::write(3, &[], there));
+    assert_eq!(numbers(&mut p), [0]);
+    read_only(&mut p, 0, &[1; 8]);
+    assert_eq!(numbers(&mut p), [1, 2]);
+}
+
+#[test]
+fn each_quarter_of_a_wire_window_asks_for_an_acknowledgement() {
+    let asks = |mode, window, budget| {
+        let mut p = Pair::new(Setup {
+            mode,
+            window,
+            budget: verbena_roce::Budget::new(budget, 1 << 30),
+            ..Setup::default()
+        });
+        p.link.record = true;
+        p.link.loss = 100;
+        let (src, there) = (p.zeros(A, 256 * 40), p.zeros(B, 256 * 40));
+        p.post(A, Post::write(1, &[src.sge()], there));
+        p.run_until(0);
+        let mut end = 0;
+        let mut asks = Vec::new();
+        for (_, packet) in &p.link.log {
+            end += packet.psns;
+            if packet.ack_req {
+                asks.push(end);
+            }
+        }
+        asks
+    };
+    assert_eq!(asks(Mode::Split, 32, 100), [8, 16, 24, 32]);
+    assert_eq!(asks(Mode::Split, 30, 100), [7, 14, 21, 28, 30]);
+    assert_eq!(asks(Mode::Split, 2, 100), [1, 2]);
+    // At the end of each round, too.
+    assert_eq!(asks(Mode::Split, 32, 5), [5, 10, 15, 20, 25, 30, 32]);
+    // A local peer answers before anything else is sent.
+    assert_eq!(asks(Mode::Local, 32, 100), [32]);
+}
+
+#[test]
+fn a_window_on_the_wire_never_runs_empty() {
+    // 6400 packets of a message over a link of 1 us each way: with a window of 64, 64 in each 2 us.
+    let mut p = Pair::new(Setup {
+        mode: Mode::Split,
+        budget: verbena_roce::Budget::new(16, 1 << 30),
+        ..Setup::default()
+    });
+    let (src, there) = (p.zeros(A, 256 * 6400), p.zeros(B, 256 * 6400));
+    p.post(A, Post::write(1, &[src.sge()], there));
+    p.settle();
+    assert_eq!(p.statuses(A), [(1, Success)]);
+    assert!(p.now <= 102 * 2_000, "{}", p.now);
+}
+
+#[test]
+fn unreliable_senders_take_no_acknowledgement() {
+    for (qp_type, transport) in [(QpType::Uc, Transport::Uc), (QpType::Ud, Transport::Ud)] {
+        let mut p = requester(Setup {
+            qp_type,
+            ..Setup::default()
+        });
+        if qp_type == QpType::Uc {
+            p.post(A, Post::send(1, &[]));
+            assert_eq!(sent(&mut p).len(), 1);
+            assert_eq!(p.statuses(A), [(1, Success)]);
+        }
+        let before = p.qps[0].snapshot();
+        for syndrome in [
+            positive().syndrome,
+            AethSyndrome::Nak(NakCode::RemoteAccess),
+            AethSyndrome::Rnr { timer: 1 },
+        ] {
+            for n in 0..3 {
+                let kind = Kind::Ack(Aeth { syndrome, msn: 1 });
+                let mut packet = super::by_hand::request(kind, n, &[]);
+                packet.transport = transport;
+                p.deliver(A, packet);
+            }
+        }
+        assert_eq!(p.qps[0].snapshot(), before, "{qp_type:?}");
+        assert!(sent(&mut p).is_empty() && p.completions(A).is_empty());
+    }
+}
+
+#[test]
+fn a_producer_index_that_takes_work_back_is_ignored() {
+    let mut p = requester(Setup::default());
+    for wr_id in 1..=3 {
+        p.post(A, Post::new(wr_id, WqeOpcode::RdmaWrite, &[]));
+    }
+    assert_eq!(numbers(&mut p), [0, 1, 2]);
+    p.qps[0].handle_posts(p.now, 1);
+    assert!(numbers(&mut p).is_empty());
+    ack(&mut p, 2);
+    assert_eq!(p.statuses(A).len(), 3);
+    assert_eq!(p.qps[0].snapshot().sq_producer, 3);
+}
+
+#[test]
+fn a_read_without_resources_of_its_own_fails() {
+    for opcode in [WqeOpcode::RdmaRead, WqeOpcode::CompareSwap] {
+        let mut setup = Setup::default();
+        setup.attr.max_rd_atomic = 0;
+        let mut p = requester(setup);
+        let (back, there) = (p.zeros(A, 8), p.zeros(B, 8));
+        p.post(A, Post::write(1, &[], there));
+        p.post(
+            A,
+            Post::new(2, opcode, &[back.sge()]).at(there.addr, there.key),
+        );
+        assert_eq!(numbers(&mut p), [0]);
+        ack(&mut p, 0);
+        sent(&mut p);
+        assert_eq!(p.statuses(A), [(1, Success), (2, LocQpOpErr)]);
+    }
+}

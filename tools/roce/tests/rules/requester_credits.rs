@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! End-to-end credits, the requester's side: how far it goes without knowing of a receive.
+
+use super::answered::*;
+use verbena_roce::host::WcStatus::*;
+use verbena_roce::host::WqeOpcode;
+use verbena_roce::{Config, Qp, QpType};
+use verbena_roce_lab::{Mode, Pair, Post, Setup, Side::*};
+
+/// A requester that has `count` SENDs of no bytes posted.
+fn sends(count: u64) -> Pair {
+    let mut p = requester(Setup::default());
+    for wr_id in 1..=count {
+        p.post(A, Post::send(wr_id, &[]));
+    }
+    p
+}
+
+#[test]
+fn without_a_credit_one_message_is_sent() {
+    let mut p = sends(3);
+    let first = sent(&mut p);
+    assert_eq!(first.len(), 1);
+    assert!(first[0].ack_req);
+    // Still none: one again.
+    ack_credits(&mut p, 0, 1, 0);
+    let second = sent(&mut p);
+    assert_eq!((second.len(), second[0].psn), (1, psn(1)));
+    assert!(second[0].ack_req);
+}
+
+#[test]
+fn sends_keep_to_the_credits() {
+    let mut p = sends(10);
+    assert_eq!(numbers(&mut p), [0]);
+    // 1 done, 3 receives left: 2 to 4, and the 5th on trust.
+    ack_credits(&mut p, 0, 1, 3);
+    assert_eq!(numbers(&mut p), [1, 2, 3, 4]);
+    // Nothing new: 3 done, 1 receive left.
+    ack_credits(&mut p, 2, 3, 1);
+    assert!(numbers(&mut p).is_empty());
+    ack_credits(&mut p, 4, 5, 2);
+    assert_eq!(numbers(&mut p), [5, 6, 7]);
+}
+
+#[test]
+fn writes_and_reads_need_no_credit() {
+    let mut p = requester(Setup::default());
+    let (here, there) = (p.zeros(A, 8), p.zeros(B, 8));
+    p.post(A, Post::send(1, &[]));
+    for wr_id in 2..=4 {
+        p.post(A, Post::write(wr_id, &[here.sge()], there));
+    }
+    p.post(A, Post::read(5, &[here.sge()], there));
+    p.post(
+        A,
+        Post::new(6, WqeOpcode::FetchAdd, &[here.sge()]).at(there.addr, there.key),
+    );
+    p.post(A, Post::write(7, &[here.sge()], there).imm([0; 4]));
+    p.post(A, Post::write(8, &[here.sge()], there));
+    // The WRITE with immediate takes a receive; what is behind it keeps its place.
+    assert_eq!(numbers(&mut p), [0, 1, 2, 3, 4, 5]);
+    ack_credits(&mut p, 3, 4, 1);
+    assert_eq!(numbers(&mut p), [6, 7]);
+}
+
+#[test]
+fn of_a_long_send_without_a_credit_one_packet_is_sent() {
+    let mut p = requester(Setup::default());
+    let src = p.zeros(A, 1000);
+    p.post(A, Post::send(1, &[src.sge()]));
+    p.post(A, Post::send(2, &[src.sge()]));
+    let first = sent(&mut p);
+    assert_eq!(first.len(), 1);
+    assert!(first[0].first && !first[0].last && first[0].ack_req);
+    // It took a receive; there is no other.
+    ack_credits(&mut p, 0, 0, 1);
+    assert_eq!(
+        numbers(&mut p),
+        [1, 2, 3, 4],
+        "the rest, and the next one's first"
+    );
+    // A peer that does not count the receive of the message under way: the acknowledgement says enough.
+    ack_credits(&mut p, 4, 1, 0);
+    assert_eq!(numbers(&mut p), [5, 6, 7]);
+    ack_credits(&mut p, 7, 2, 0);
+    assert_eq!(p.statuses(A), [(1, Success), (2, Success)]);
+}
+
+#[test]
+fn invalid_credits_lift_the_limit() {
+    let mut p = sends(10);
+    assert_eq!(numbers(&mut p), [0]);
+    ack(&mut p, 0);
+    assert_eq!(numbers(&mut p), (1..10).collect::<Vec<_>>());
+    // For good.
+    ack_credits(&mut p, 9, 10, 0);
+    for wr_id in 11..20 {
+        p.post(A, Post::send(wr_id, &[]));
+    }
+    assert_eq!(numbers(&mut p).len(), 9);
+}
+
+#[test]
+fn credits_that_are_not_used_are_not_kept_to() {
+    let mut p = requester(Setup::default());
+    let mut config = Config::new(0x10, QpType::Rc, 100);
+    config.credits = false;
+    p.qps[0] = Qp::new(config);
+    p.connect(A);
+    for wr_id in 0..5 {
+        p.post(A, Post::send(wr_id, &[]));
+    }
+    assert_eq!(numbers(&mut p), [0, 1, 2, 3, 4]);
+    ack_credits(&mut p, 4, 5, 0);
+    p.post(A, Post::send(6, &[]));
+    p.post(A, Post::send(7, &[]));
+    assert_eq!(numbers(&mut p), [5, 6]);
+}
+
+#[test]
+fn a_ghost_ack_brings_credits() {
+    let mut p = sends(5);
+    assert_eq!(numbers(&mut p), [0]);
+    ack_credits(&mut p, 0, 1, 0);
+    assert_eq!(numbers(&mut p), [1]);
+    // Receives were posted meanwhile; the PSN is that of the last request executed.
+    ack_credits(&mut p, 0, 1, 4);
+    assert_eq!(numbers(&mut p), [2, 3, 4]);
+    assert_eq!(p.statuses(A), [(1, Success)]);
+}
+
+#[test]
+fn an_older_ghost_brings_none() {
+    let mut p = sends(5);
+    sent(&mut p);
+    ack_credits(&mut p, 0, 1, 1);
+    sent(&mut p);
+    ack_credits(&mut p, 1, 2, 0);
+    sent(&mut p);
+    ack_credits(&mut p, 0, 1, 64);
+    assert!(numbers(&mut p).is_empty());
+}
+
+#[test]
+fn what_is_sent_again_needs_no_credit_again() {
+    let mut p = sends(6);
+    sent(&mut p);
+    ack_credits(&mut p, 0, 1, 2);
+    assert_eq!(numbers(&mut p), [1, 2, 3]);
+    rnr(&mut p, 1);
+    p.run_until(p.now + 10_000);
+    assert_eq!(numbers(&mut p), [1, 2, 3]);
+    p.run_until(p.now + (4_096 << 8));
+    sent(&mut p);
+    ack_credits(&mut p, 3, 4, 1);
+    assert_eq!(numbers(&mut p), [4, 5]);
+    assert_eq!(p.statuses(A).len(), 4);
+}
+
+#[test]
+fn a_peer_that_never_gives_credits_is_served_one_by_one() {
+    // Its MSN does not move either, which it ought to.
+    let mut p = sends(20);
+    for n in 0..20 {
+        assert_eq!(numbers(&mut p), [n]);
+        ack_credits(&mut p, n, 0, 0);
+    }
+    assert_eq!(p.statuses(A).len(), 20);
+}
+
+#[test]
+fn a_message_of_more_than_the_receives_waits_and_arrives() {
+    for mode in super::MODES {
+        let mut p = Pair::new(Setup {
+            mode,
+            ..Setup::default()
+        });
+        let (src, dst) = (p.buffer(A, &super::pattern(700, 1)), p.zeros(B, 700));
+        for wr_id in 0..40 {
+            let post = if wr_id % 3 == 0 {
+                Post::write(wr_id, &[src.sge()], dst).imm([0; 4])
+            } else {
+                Post::send(wr_id, &[src.sge()])
+            };
+            p.post(A, post);
+        }
+        for wr_id in 0..40 {
+            p.post_recv(B, wr_id, &[dst.sge()]);
+            if wr_id % 4 == 0 {
+                p.run_until(p.now + 100_000);
+            }
+        }
+        p.settle();
+        assert_eq!(p.statuses(A).len(), 40, "{mode:?}");
+        assert_eq!(p.statuses(B).len(), 40);
+    }
+}
+
+#[test]
+fn with_enough_receives_no_rnr_nak_is_met() {
+    for mode in super::MODES {
+        let mut p = Pair::rc(mode);
+        for wr_id in 0..100 {
+            p.post_recv(B, wr_id, &[]);
+            p.post(A, Post::send(wr_id, &[]));
+        }
+        p.settle();
+        assert_eq!(p.statuses(A).len(), 100);
+        assert_eq!(p.qps[1].counters().rnr_naks_sent, 0);
+    }
+    // The peer's receives run out: of 100 messages few are refused, the others wait.
+    let mut p = Pair::rc(Mode::Wire);
+    for wr_id in 0..100 {
+        p.post(A, Post::send(wr_id, &[]));
+    }
+    for wr_id in 0..50 {
+        p.post_recv(B, wr_id, &[]);
+    }
+    p.run_until(200_000);
+    assert_eq!(p.statuses(A).len(), 50);
+    assert_eq!(
+        p.qps[1].counters().out_of_sequence,
+        0,
+        "nothing behind the one refused"
+    );
+}

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The reliable responder: PSN windows, acknowledgements, NAKs.
+
+use super::by_hand::*;
+use super::pattern;
+use verbena_roce::host::{EventType, WcStatus::*};
+use verbena_roce::packet::{AethSyndrome, Kind, NakCode, SendTail};
+use verbena_roce::QpState;
+use verbena_roce_lab::{Buffer, Mode, Pair, Setup, Side::*};
+
+const RNR: AethSyndrome = AethSyndrome::Rnr { timer: 1 };
+
+fn expected(p: &Pair) -> u32 {
+    p.qps[0].snapshot().expected_psn
+}
+
+#[test]
+fn the_psn_expected_follows_each_request() {
+    let mut p = rc();
+    let (word, far) = (p.zeros(A, 8), p.zeros(A, 1000));
+    p.post_recv(A, 1, &[far.sge()]);
+    assert_eq!(expected(&p), psn(0), "the initial one");
+    assert!(is_ack(&ask(&mut p, request(SEND, 0, &[1; 10])), 0));
+    assert!(is_ack(&ask(&mut p, request(write(word), 1, &[2; 8])), 1));
+    assert_eq!(
+        psns(&ask(&mut p, request(fetch_add(word, 1), 2, &[]))),
+        [psn(2)]
+    );
+    // A READ of 1000 bytes has 4 responses, and its request as many PSNs.
+    let got = ask(&mut p, request(read(far), 3, &[]));
+    assert_eq!(psns(&got), [psn(3), psn(4), psn(5), psn(6)]);
+    assert_eq!(expected(&p), psn(7));
+    assert!(is_ack(&ask(&mut p, request(write(word), 7, &[2; 8])), 7));
+}
+
+#[test]
+fn duplicates_and_gaps_meet_half_way_round() {
+    let half = verbena_roce::psn::PSN_WINDOW;
+    let mut p = rc();
+    let word = p.zeros(A, 8);
+    assert!(is_ack(&ask(&mut p, request(write(word), 0, &[1; 8])), 0));
+    // The oldest duplicate is acknowledged, what is one older is taken for what lies far ahead.
+    let oldest = half + 1;
+    assert!(is_ack(
+        &ask(&mut p, request(write(word), oldest, &[2; 8])),
+        0
+    ));
+    let got = ask(&mut p, request(write(word), oldest - 1, &[3; 8]));
+    assert!(is_nak(&got, 1, NakCode::Sequence));
+    assert_eq!(p.world.bytes(word), [1; 8]);
+}
+
+#[test]
+fn a_request_ahead_is_not_executed() {
+    let mut p = rc();
+    let far = p.buffer(A, &[7; 8]);
+    p.post_recv(A, 1, &[far.sge()]);
+    for kind in [write(far), SEND] {
+        ask(&mut p, request(kind, 1, &[1; 8]));
+    }
+    for kind in [fetch_add(far, 1), read(far)] {
+        ask(&mut p, request(kind, 1, &[]));
+    }
+    assert_eq!(p.world.bytes(far), [7; 8]);
+    assert_eq!((expected(&p), p.qps[0].snapshot().msn), (psn(0), 0));
+    assert!(p.completions(A).is_empty());
+}
+
+#[test]
+fn requests_are_taken_in_rtr_rts_and_sqd() {
+    for state in [QpState::Rtr, QpState::Rts, QpState::Sqd] {
+        let mut p = Pair::in_reset(Setup {
+            mode: Mode::Split,
+            psns: [0, FIRST],
+            ..Setup::default()
+        });
+        p.link.record = true;
+        let word = p.zeros(A, 8);
+        for to in [QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd] {
+            p.modify(A, to).unwrap();
+            if to == state {
+                break;
+            }
+        }
+        let got = ask(&mut p, request(write(word), 0, &[5; 8]));
+        assert!(is_ack(&got, 0), "{state:?}");
+        let got = ask(&mut p, request(read(word), 1, &[]));
+        assert_eq!(psns(&got), [psn(1)], "{state:?}");
+        assert_eq!(p.world.bytes(word), [5; 8]);
+    }
+}
+
+#[test]
+fn a_key_to_invalidate_may_come_with_a_last() {
+    let mut p = rc();
+    let (window, far) = (p.zeros(A, 8), p.zeros(A, 600));
+    p.post_recv(A, 1, &[far.sge()]);
+    ask(&mut p, part(true, false, request(SEND, 0, &[1; 256])));
+    assert!(p.world.region(window).valid);
+    let last = Kind::Send(SendTail::Invalidate(window.key));
+    let got = ask(&mut p, part(false, true, request(last, 1, &[2; 10])));
+    assert!(is_ack(&got, 1));
+    let got = p.completions(A);
+    assert_eq!(
+        (got[0].invalidated, got[0].byte_len),
+        (Some(window.key), 266)
+    );
+    assert!(!p.world.region(window).valid);
+}
+
+#[test]
+fn an_acknowledgement_waits_behind_the_reads_before_it() {
+    let mut p = rc();
+    let far = p.buffer(A, &pattern(600, 1));
+    put(&mut p, request(read(far), 0, &[]));
+    put(&mut p, request(WRITE_NOTHING, 3, &[]));
+    put(&mut p, request(fetch_add(far, 0), 4, &[]));
+    put(&mut p, request(WRITE_NOTHING, 5, &[]));
+    let got = answers(&mut p);
+    assert_eq!(psns(&got), [psn(0), psn(1), psn(2), psn(4), psn(5)]);
+    assert!(is_ack(&got[4..], 5), "one for both");
+}
+
+#[test]
+fn every_aeth_carries_the_msn() {
+    let mut p = rc();
+    let far = p.zeros(A, 512);
+    let small = Buffer { len: 8, ..far };
+    let msn = |packets: &[verbena_roce::Packet]| -> Vec<u32> {
+        packets
+            .iter()
+            .filter_map(aeth)
+            .map(|aeth| aeth.msn)
+            .collect()
+    };
+    // A message counts when it is complete.
+    let first = part(true, false, request(write(far), 0, &[1; 256]));
+    assert_eq!(msn(&ask(&mut p, first)), [0]);
+    let last = part(false, true, request(WRITE_ON, 1, &[1; 256]));
+    assert_eq!(msn(&ask(&mut p, last)), [1]);
+    // A READ when its request is taken.
+    assert_eq!(msn(&ask(&mut p, request(read(far), 2, &[]))), [2, 2]);
+    assert_eq!(msn(&ask(&mut p, request(fetch_add(small, 1), 4, &[]))), [3]);
+    // NAKs have it too; a duplicate does not count again.
+    assert_eq!(msn(&ask(&mut p, request(write(small), 9, &[1; 8]))), [3]);
+    assert_eq!(msn(&ask(&mut p, request(read(far), 2, &[]))), [3, 3]);
+    assert_eq!(msn(&ask(&mut p, request(SEND, 5, &[]))), [3], "RNR NAK");
+}
+
+#[test]
+fn a_read_response_has_its_aeths_at_its_ends() {
+    let mut p = rc();
+    let far = p.zeros(A, 1000);
+    let got = ask(&mut p, request(read(far), 0, &[]));
+    let has: Vec<bool> = got.iter().map(|packet| aeth(packet).is_some()).collect();
+    assert_eq!(has, [true, false, false, true]);
+    let places: Vec<_> = got
+        .iter()
+        .map(|packet| (packet.first, packet.last))
+        .collect();
+    assert_eq!(
+        places,
+        [(true, false), (false, false), (false, false), (false, true)]
+    );
+    assert_eq!(got[3].payload.len(), 1000 - 3 * 256);
+}
+
+#[test]
+fn a_gap_is_reported_once_and_again_after_progress() {
+    let mut p = rc();
+    let word = p.zeros(A, 8);
+    let write = |p: &mut Pair, n| ask(p, request(write(word), n, &[1; 8]));
+    assert!(is_nak(&write(&mut p, 1), 0, NakCode::Sequence));
+    assert!(write(&mut p, 2).is_empty());
+    assert!(write(&mut p, 1).is_empty());
+    assert!(is_ack(&write(&mut p, 0), 0));
+    // The next gap is another one.
+    assert!(is_nak(&write(&mut p, 2), 1, NakCode::Sequence));
+    // A duplicate is no progress.
+    assert!(is_ack(&write(&mut p, 0), 0));
+    assert!(write(&mut p, 3).is_empty());
+    assert_eq!(p.qps[0].counters().sequence_naks_sent, 2);
+}
+
+#[test]
+fn nothing_is_executed_behind_a_refusal() {
+    let mut p = rc();
+    let far = p.buffer(A, &[7; 300]);
+    let small = Buffer { len: 8, ..far };
+    put(&mut p, request(read(far), 0, &[]));
+    // Refused, but its NAK waits behind the READ.
+    put(&mut p, part(false, true, request(SEND, 2, &[1])));
+    put(&mut p, request(write(small), 2, &[1; 8]));
+    put(&mut p, request(write(small), 3, &[1; 8]));
+    put(&mut p, request(read(far), 0, &[]));
+    let got = answers(&mut p);
+    assert_eq!(psns(&got), [psn(0), psn(1), psn(2)]);
+    assert!(is_nak(&got[2..], 2, NakCode::InvalidRequest));
+    assert_eq!(p.world.bytes(far), [7; 300]);
+    assert_eq!(p.events(A), [EventType::QpReqErr]);
+    assert_eq!(p.state(A), QpState::Err);
+}
+
+#[test]
+fn the_last_nak_is_not_repeated_for_ever() {
+    let mut p = rc();
+    let bad = part(false, true, request(SEND, 0, &[1]));
+    assert!(is_nak(
+        &ask(&mut p, bad.clone()),
+        0,
+        NakCode::InvalidRequest
+    ));
+    let mut repeated = 0;
+    for _ in 0..100 {
+        let got = ask(&mut p, bad.clone());
+        if !got.is_empty() {
+            assert!(is_nak(&got, 0, NakCode::InvalidRequest));
+            repeated += 1;
+        }
+    }
+    assert_eq!(repeated, 16);
+}
+
+#[test]
+fn rnr_names_the_request_and_the_timer() {
+    let mut setup = Setup::default();
+    setup.attr.min_rnr_timer = 17;
+    let mut p = responder(setup);
+    let far = p.zeros(A, 300);
+    let rnr = AethSyndrome::Rnr { timer: 17 };
+    let got = ask(&mut p, request(SEND, 0, &[]));
+    assert_eq!(acks(&got), [(psn(0), rnr)]);
+    // Answered each time that it comes in vain.
+    let got = ask(&mut p, request(SEND, 0, &[]));
+    assert_eq!(acks(&got), [(psn(0), rnr)]);
+    p.post_recv(A, 1, &[]);
+    assert!(is_ack(&ask(&mut p, request(SEND, 0, &[])), 0));
+    // A WRITE meets it at the packet that needs the receive.
+    let first = part(true, false, request(write(far), 1, &[1; 256]));
+    assert!(is_ack(&ask(&mut p, first), 1));
+    let last = Kind::Write {
+        reth: None,
+        imm: Some([0; 4]),
+    };
+    let got = ask(&mut p, part(false, true, request(last, 2, &[1; 44])));
+    assert_eq!(acks(&got), [(psn(2), rnr)]);
+    assert_eq!(p.qps[0].counters().rnr_naks_sent, 3);
+}
+
+#[test]
+fn what_follows_an_rnr_nak_is_dropped_silently() {
+    let mut p = rc();
+    let word = p.buffer(A, &[7; 8]);
+    let got = ask(&mut p, request(SEND, 0, &[]));
+    assert_eq!(acks(&got), [(psn(0), RNR)]);
+    for n in 1..5 {
+        assert!(ask(&mut p, request(write(word), n, &[1; 8])).is_empty());
+    }
+    assert_eq!(p.world.bytes(word), [7; 8]);
+    p.post_recv(A, 1, &[]);
+    assert!(is_ack(&ask(&mut p, request(SEND, 0, &[])), 0));
+    assert!(is_ack(&ask(&mut p, request(write(word), 1, &[1; 8])), 1));
+    // Now a gap is a gap.
+    let got = ask(&mut p, request(write(word), 4, &[1; 8]));
+    assert!(is_nak(&got, 2, NakCode::Sequence));
+}
+
+#[test]
+fn one_read_more_than_agreed_is_an_invalid_request() {
+    let mut setup = Setup::default();
+    setup.attr.max_dest_rd_atomic = 2;
+    let mut p = responder(setup);
+    let far = p.zeros(A, 8);
+    // Two at once, READs and atomics counted together, and again once they are answered.
+    for n in [0, 2] {
+        put(&mut p, request(read(far), n, &[]));
+        put(&mut p, request(fetch_add(far, 1), n + 1, &[]));
+        assert_eq!(psns(&answers(&mut p)), [psn(n), psn(n + 1)]);
+    }
+    for n in 4..7 {
+        put(&mut p, request(read(far), n, &[]));
+    }
+    let got = answers(&mut p);
+    assert_eq!(psns(&got), [psn(4), psn(5), psn(6)]);
+    assert!(is_nak(&got[2..], 6, NakCode::InvalidRequest));
+    assert_eq!(p.events(A), [EventType::QpReqErr]);
+}
+
+#[test]
+fn class_b_faults_are_not_reported() {
+    let mut p = rc();
+    ask(&mut p, request(SEND, 3, &[]));
+    ask(&mut p, request(SEND, 0, &[]));
+    assert_eq!(p.state(A), QpState::Rts);
+    assert!(p.events(A).is_empty() && p.completions(A).is_empty());
+}
+
+#[test]
+fn communication_is_established_once() {
+    let mut p = Pair::in_reset(Setup {
+        mode: Mode::Split,
+        psns: [0, FIRST],
+        ..Setup::default()
+    });
+    for life in 0..2 {
+        let word = p.zeros(A, 8);
+        p.modify(A, QpState::Init).unwrap();
+        p.modify(A, QpState::Rtr).unwrap();
+        for n in 0..2 {
+            put(&mut p, request(write(word), n, &[1; 8]));
+        }
+        assert_eq!(p.events(A), [EventType::CommEst], "life {life}");
+        p.modify(A, QpState::Rts).unwrap();
+        put(&mut p, request(write(word), 2, &[1; 8]));
+        assert!(p.events(A).is_empty());
+        p.reset(A);
+    }
+    // Not for a packet that comes later.
+    p.connect(A);
+    put(&mut p, request(SEND, 0, &[]));
+    assert!(p.events(A).is_empty());
+}
+
+#[test]
+fn a_write_with_immediate_may_be_solicited() {
+    for solicited in [false, true] {
+        let mut p = rc();
+        let word = p.zeros(A, 8);
+        p.post_recv(A, 1, &[]);
+        let kind = Kind::Write {
+            reth: Some(reth(word)),
+            imm: Some([1; 4]),
+        };
+        let mut packet = request(kind, 0, &[1; 8]);
+        packet.solicited = solicited;
+        ask(&mut p, packet);
+        let got = p.completions(A);
+        assert_eq!((got[0].status, got[0].solicited), (Success, solicited));
+    }
+}
+
+#[test]
+fn a_super_packet_of_a_receive_too_small_refuses_the_packet_that_does_not_fit() {
+    let mut p = rc();
+    let far = p.zeros(A, 600);
+    p.post_recv(A, 1, &[far.sge()]);
+    let mut packet = request(SEND, 0, &[9; 1000]);
+    packet.psns = 4;
+    let got = ask(&mut p, packet);
+    assert!(is_nak(&got, 2, NakCode::InvalidRequest));
+    assert_eq!(p.world.bytes(far)[..512], [9; 512]);
+    assert_eq!(p.world.bytes(far)[512..], vec![0; 88][..]);
+    assert_eq!(p.statuses(A), [(1, LocLenErr)]);
+}

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What a requester makes of each answer, rule by rule.
+
+use super::answered::*;
+use super::pattern;
+use verbena_roce::host::{Syndrome, WcStatus, WcStatus::*, WqeOpcode};
+use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode};
+use verbena_roce::QpState;
+use verbena_roce_lab::{Buffer, Pair, Post, Setup, Side::*};
+
+/// A requester that has sent: a WRITE of 3 packets (0 to 2), a READ of 3 responses (3 to 5), a WRITE (6).
+fn busy() -> (Pair, Buffer) {
+    let mut p = requester(Setup::default());
+    let (src, back) = (p.buffer(A, &pattern(600, 1)), p.zeros(A, 600));
+    let there = p.zeros(B, 600);
+    p.post(A, Post::write(1, &[src.sge()], there));
+    p.post(A, Post::read(2, &[back.sge()], there));
+    p.post(A, Post::write(3, &[src.part(0, 8)], there));
+    assert_eq!(numbers(&mut p), [0, 1, 2, 3, 6]);
+    (p, back)
+}
+
+fn una(p: &Pair) -> u32 {
+    verbena_roce::psn::ahead(p.qps[0].snapshot().una_psn, psn(0))
+}
+
+fn response(first: bool, last: bool) -> Kind {
+    Kind::ReadResponse((first || last).then(positive))
+}
+
+#[test]
+fn an_ack_in_the_middle_of_a_message_completes_what_is_before_it() {
+    let mut p = requester(Setup::default());
+    let (src, dst) = (p.zeros(A, 600), p.zeros(B, 600));
+    for wr_id in 1..=3 {
+        p.post(A, Post::write(wr_id, &[src.sge()], dst));
+    }
+    sent(&mut p);
+    ack(&mut p, 4);
+    assert_eq!((p.statuses(A), una(&p)), ([(1, Success)].to_vec(), 5));
+    ack(&mut p, 8);
+    assert_eq!(p.statuses(A), [(2, Success), (3, Success)]);
+    assert_eq!(p.qps[0].next_deadline(), None);
+}
+
+#[test]
+fn a_read_response_acknowledges_what_is_before_it() {
+    let (mut p, _) = busy();
+    answer_part(&mut p, response(true, false), 3, &[7; 256], [true, false]);
+    assert_eq!((p.statuses(A), una(&p)), ([(1, Success)].to_vec(), 4));
+}
+
+#[test]
+fn a_nak_acknowledges_what_is_before_it() {
+    for (code, status) in [
+        (NakCode::InvalidRequest, RemInvReqErr),
+        (NakCode::RemoteAccess, RemAccessErr),
+        (NakCode::RemoteOperational, RemOpErr),
+    ] {
+        let (mut p, _) = busy();
+        nak(&mut p, 3, code);
+        sent(&mut p);
+        assert_eq!(
+            p.statuses(A),
+            [(1, Success), (2, status), (3, WrFlushErr)],
+            "{code:?}"
+        );
+        assert_eq!(p.state(A), QpState::Err);
+    }
+}
+
+#[test]
+fn an_rnr_nak_of_a_later_psn_acknowledges_what_is_before_it() {
+    let mut p = requester(Setup::default());
+    let (src, dst) = (p.zeros(A, 600), p.zeros(B, 600));
+    p.post(A, Post::write(1, &[src.sge()], dst));
+    p.post(A, Post::write(2, &[src.sge()], dst).imm([0; 4]));
+    assert_eq!(numbers(&mut p), [0, 1, 2, 3, 4, 5]);
+    rnr(&mut p, 5);
+    assert_eq!((p.statuses(A), una(&p)), ([(1, Success)].to_vec(), 5));
+    assert!(numbers(&mut p).is_empty(), "it waits");
+    p.run_until(p.now + 10_000);
+    assert_eq!(numbers(&mut p), [5], "from there on");
+}
+
+#[test]
+fn the_rest_of_a_read_has_its_own_address_and_length() {
+    let (mut p, back) = busy();
+    answer_part(&mut p, response(true, false), 3, &[1; 256], [true, false]);
+    // The second one is lost.
+    answer_part(&mut p, response(false, true), 5, &[3; 88], [false, true]);
+    let again = sent(&mut p);
+    let Kind::ReadRequest(reth) = again[0].kind else {
+        panic!("{:?}", again[0]);
+    };
+    let whole = p.world.ends[0].sq[1].wqe.remote_addr;
+    assert_eq!((again[0].psn, reth.length), (psn(4), 600 - 256));
+    assert_eq!(reth.addr, whole + 256);
+    assert_eq!(again[1].psn, psn(6));
+    // Its answer begins with a FIRST again.
+    answer_part(&mut p, response(true, false), 4, &[2; 256], [true, false]);
+    answer_part(&mut p, response(false, true), 5, &[3; 88], [false, true]);
+    assert_eq!(p.statuses(A), [(1, Success), (2, Success)]);
+    let bytes = p.world.bytes(back);
+    assert_eq!((bytes[255], bytes[256], bytes[512]), (1, 2, 3));
+}
+
+#[test]
+fn a_lost_response_is_asked_for_once() {
+    let (mut p, _) = busy();
+    for _ in 0..3 {
+        ack(&mut p, 6);
+    }
+    assert_eq!(numbers(&mut p), [3, 6]);
+    assert_eq!(p.qps[0].counters().implied_naks, 1);
+    ack(&mut p, 6);
+    assert!(numbers(&mut p).is_empty());
+    assert_eq!(p.statuses(A), [(1, Success)]);
+}
+
+#[test]
+fn answers_outside_of_what_is_outstanding_are_ignored() {
+    let (mut p, back) = busy();
+    ack(&mut p, 2);
+    p.statuses(A);
+    let before = p.qps[0].snapshot();
+    // Acknowledged, never sent, and half way round.
+    for n in [2, 1, 0, 7, 100, 1 << 22, 1 << 23, (1 << 24) - 1] {
+        ack(&mut p, n);
+        rnr(&mut p, n);
+        nak(&mut p, n, NakCode::Sequence);
+        nak(&mut p, n, NakCode::RemoteAccess);
+        read_only(&mut p, n, &[9; 256]);
+        answer(&mut p, Kind::AtomicResponse(positive(), 9), n, &[]);
+        assert_eq!(p.qps[0].snapshot(), before, "{n}");
+    }
+    assert!(numbers(&mut p).is_empty() && p.statuses(A).is_empty());
+    assert_eq!(p.world.bytes(back), [0; 600]);
+    assert_eq!(p.qps[0].counters().stale_responses, 48);
+}
+
+#[test]
+fn responses_are_taken_in_rts_and_sqd() {
+    let (mut p, _) = busy();
+    p.modify(A, QpState::Sqd).unwrap();
+    ack(&mut p, 2);
+    answer_part(&mut p, response(true, false), 3, &[1; 256], [true, false]);
+    assert_eq!((p.statuses(A), una(&p)), ([(1, Success)].to_vec(), 4));
+    p.modify(A, QpState::Err).unwrap();
+    ack(&mut p, 6);
+    assert_eq!(una(&p), 4);
+    assert_eq!(p.qps[0].counters().dropped_state, 1);
+    sent(&mut p);
+    assert_eq!(p.statuses(A), [(2, WrFlushErr), (3, WrFlushErr)]);
+}
+
+#[test]
+fn a_duplicate_response_changes_nothing() {
+    let (mut p, back) = busy();
+    answer_part(&mut p, response(true, false), 3, &[1; 256], [true, false]);
+    answer_part(&mut p, response(true, false), 3, &[9; 256], [true, false]);
+    answer_part(&mut p, response(false, false), 4, &[2; 256], [false, false]);
+    answer_part(&mut p, response(false, false), 4, &[9; 256], [false, false]);
+    answer_part(&mut p, response(false, true), 5, &[3; 88], [false, true]);
+    answer_part(&mut p, response(false, true), 5, &[9; 88], [false, true]);
+    assert_eq!(p.statuses(A), [(1, Success), (2, Success)]);
+    assert!(!p.world.bytes(back).contains(&9));
+    assert_eq!(p.qps[0].counters().implied_naks, 0);
+}
+
+#[test]
+fn responses_of_before_and_after_a_retry_mix() {
+    let (mut p, back) = busy();
+    answer_part(&mut p, response(true, false), 3, &[1; 256], [true, false]);
+    // The timer expires, and the rest is asked for; then what had been under way all the time comes, then the new answer.
+    p.run_until(p.now + (4_096 << 8));
+    assert!(numbers(&mut p).ends_with(&[4, 6]));
+    answer_part(&mut p, response(false, false), 4, &[2; 256], [false, false]);
+    answer_part(&mut p, response(true, false), 4, &[9; 256], [true, false]);
+    answer_part(&mut p, response(false, true), 5, &[3; 88], [false, true]);
+    answer_part(&mut p, response(false, true), 5, &[9; 88], [false, true]);
+    assert_eq!(p.statuses(A), [(1, Success), (2, Success)]);
+    let bytes = p.world.bytes(back);
+    assert_eq!((bytes[255], bytes[256], bytes[599]), (1, 2, 3));
+    ack(&mut p, 6);
+    assert_eq!(p.statuses(A), [(3, Success)]);
+}
+
+/// A READ of 3 responses is answered by one, which is to end the connection.
+fn bad(kind: Kind, ends: [bool; 2], n: u32, len: usize) {
+    let mut p = requester(Setup::default());
+    let (back, there) = (p.zeros(A, 600), p.zeros(B, 600));
+    p.post(A, Post::read(1, &[back.sge()], there));
+    p.post(A, Post::read(2, &[back.sge()], there));
+    sent(&mut p);
+    if n > 0 {
+        answer_part(&mut p, response(true, false), 0, &[0; 256], [true, false]);
+    }
+    answer_part(&mut p, kind, n, &pattern(len, 9), ends);
+    sent(&mut p);
+    assert_eq!(
+        p.statuses(A),
+        [(1, BadRespErr), (2, WrFlushErr)],
+        "{kind:?} {ends:?}"
+    );
+    assert_eq!(p.world.bytes(back), [0; 600]);
+}
+
+#[test]
+fn a_response_out_of_its_sequence_is_bad() {
+    // It begins with a MIDDLE or LAST, or ends too early or too late; or is an atomic's.
+    bad(response(false, false), [false, false], 0, 256);
+    bad(response(false, true), [false, true], 0, 256);
+    bad(response(true, true), [true, true], 0, 256);
+    bad(response(false, true), [false, true], 1, 256);
+    bad(Kind::AtomicResponse(positive(), 1), [true, true], 0, 0);
+}
+
+#[test]
+fn a_read_response_of_another_length_is_bad() {
+    for len in [0, 1, 255] {
+        bad(response(true, false), [true, false], 0, len);
+        bad(response(false, false), [false, false], 1, len);
+    }
+}
+
+#[test]
+fn a_response_with_a_nak_is_bad() {
+    for syndrome in [
+        AethSyndrome::Nak(NakCode::RemoteAccess),
+        AethSyndrome::Nak(NakCode::Sequence),
+        AethSyndrome::Rnr { timer: 3 },
+    ] {
+        let aeth = Aeth { syndrome, msn: 1 };
+        bad(Kind::ReadResponse(Some(aeth)), [true, false], 0, 256);
+        let mut p = requester(Setup::default());
+        let (back, there) = (p.zeros(A, 8), p.zeros(B, 8));
+        p.post(
+            A,
+            Post::new(1, WqeOpcode::FetchAdd, &[back.sge()]).at(there.addr, there.key),
+        );
+        sent(&mut p);
+        answer(&mut p, Kind::AtomicResponse(aeth, 5), 0, &[]);
+        assert_eq!(p.statuses(A), [(1, BadRespErr)]);
+        assert_eq!(p.world.bytes(back), [0; 8]);
+    }
+}
+
+#[test]
+fn a_nak_of_another_service_is_bad() {
+    let (mut p, _) = busy();
+    nak(&mut p, 1, NakCode::InvalidRd);
+    sent(&mut p);
+    assert_eq!(
+        p.statuses(A),
+        [(1, BadRespErr), (2, WrFlushErr), (3, WrFlushErr)]
+    );
+}
+
+#[test]
+fn a_response_to_a_write_is_bad() {
+    let (mut p, _) = busy();
+    read_only(&mut p, 1, &[0; 256]);
+    assert_eq!(p.statuses(A), [(1, BadRespErr)]);
+}
+
+#[test]
+fn a_response_that_cannot_be_stored() {
+    let (mut p, back) = busy();
+    p.world.region(back).valid = false;
+    answer_part(&mut p, response(true, false), 3, &[1; 256], [true, false]);
+    sent(&mut p);
+    assert_eq!(
+        p.statuses(A),
+        [(1, Success), (2, LocProtErr), (3, WrFlushErr)]
+    );
+}
+
+#[test]
+fn a_fault_in_the_middle_of_a_message_fails_it_after_those_before() {
+    let mut p = requester(Setup {
+        window: 4,
+        ..Setup::default()
+    });
+    let (good, bad, dst) = (p.zeros(A, 256), p.zeros(A, 1000), p.zeros(B, 1000));
+    p.post(A, Post::write(1, &[good.sge()], dst));
+    p.post(A, Post::write(2, &[bad.sge()], dst));
+    p.post(A, Post::write(3, &[good.sge()], dst));
+    let packets = sent(&mut p);
+    assert_eq!(packets.len(), 4);
+    // Of the second message 3 packets have left; the last of them cannot be read when a frame is made of it.
+    let fault = Syndrome::LkeyUnknown;
+    p.qps[0].handle_source_fault(&mut p.world.host(A), p.now, &packets[3], fault);
+    // What is before it is sent again up to there, and nothing behind it.
+    assert_eq!(numbers(&mut p), [0]);
+    assert!(p.statuses(A).is_empty(), "not before its turn");
+    ack(&mut p, 2);
+    sent(&mut p);
+    let got: Vec<(u64, WcStatus)> = p.statuses(A);
+    assert_eq!(got, [(1, Success), (2, LocProtErr), (3, WrFlushErr)]);
+    assert_eq!(p.state(A), QpState::Err);
+}

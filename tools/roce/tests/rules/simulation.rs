@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Random traffic in both directions, by seed. However packets travel, and whatever happens to them on the way, memory
+//! and completions have to be the same in the end.
+
+use super::{pattern, MODES};
+use verbena_roce::host::{Completion, WcStatus, WqeOpcode};
+use verbena_roce::Counters;
+use verbena_roce_lab::{Buffer, Mode, Pair, Post, Rng, Setup, Side, Side::*};
+
+/// What the link does.
+#[derive(Clone, Copy, Debug)]
+struct Weather {
+    loss: u32,
+    duplication: u32,
+    jitter_ns: u64,
+}
+
+const FAIR: Weather = Weather {
+    loss: 0,
+    duplication: 0,
+    jitter_ns: 0,
+};
+
+/// What a program can see when all is done.
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    memory: Vec<Vec<u8>>,
+    queues: Vec<Vec<Completion>>,
+}
+
+impl Outcome {
+    fn of(seed: u64, mode: Mode, weather: Weather) -> Self {
+        run(seed, mode, weather).0
+    }
+}
+
+const LONGEST: u32 = 3000;
+
+fn random_post(
+    rng: &mut Rng,
+    wr_id: u64,
+    src: Buffer,
+    dst: Buffer,
+    back: Buffer,
+    word: Buffer,
+) -> Post {
+    let len = match rng.below(4) {
+        0 => 0,
+        1 => rng.below(16) as u32,
+        2 => rng.below(600) as u32,
+        _ => rng.below(u64::from(LONGEST)) as u32,
+    };
+    let cut = rng.below(u64::from(len) + 1) as u32;
+    let sges = [src.part(0, cut), src.part(cut, len - cut)];
+    let opcode = match rng.below(10) {
+        0..=1 => WqeOpcode::Send,
+        2 => WqeOpcode::SendImm,
+        3..=5 => WqeOpcode::RdmaWrite,
+        6 => WqeOpcode::RdmaWriteImm,
+        7..=8 => WqeOpcode::RdmaRead,
+        _ => WqeOpcode::FetchAdd,
+    };
+    let mut post = match opcode {
+        WqeOpcode::RdmaRead => Post::new(
+            wr_id,
+            opcode,
+            &[back.part(0, cut), back.part(cut, len - cut)],
+        ),
+        WqeOpcode::FetchAdd => Post::new(wr_id, opcode, &[back.part(0, 8)]).at(word.addr, word.key),
+        _ => Post::new(wr_id, opcode, &sges),
+    };
+    match opcode {
+        WqeOpcode::FetchAdd => post.wqe.compare_add = wr_id,
+        WqeOpcode::RdmaRead => post = post.at(dst.addr + u64::from(LONGEST), dst.key),
+        _ => post = post.at(dst.addr, dst.key),
+    }
+    post.wqe.imm = (wr_id as u32).to_be_bytes();
+    post.wqe.signaled = rng.chance(60);
+    post.wqe.fence = rng.chance(10);
+    post.wqe.solicited = rng.chance(20);
+    post
+}
+
+/// Runs the traffic of `seed`.
+fn run(seed: u64, mode: Mode, weather: Weather) -> (Outcome, Counters) {
+    let mut rng = Rng::new(seed);
+    let mut setup = Setup {
+        mode,
+        seed,
+        ..Setup::default()
+    };
+    setup.psns = [rng.below(1 << 24) as u32, 0xff_ffff - rng.below(20) as u32];
+    setup.window = 4 + rng.below(60) as u32;
+    setup.attr.max_rd_atomic = 1 + rng.below(4) as u8;
+    setup.attr.path_mtu = if rng.chance(50) { 256 } else { 512 };
+    let mut p = Pair::new(setup);
+    p.link.loss = weather.loss;
+    p.link.duplication = weather.duplication;
+    p.link.jitter_ns = weather.jitter_ns;
+    let mut due = [0u32; 2];
+    for step in 0..60u64 {
+        for side in [A, B] {
+            // Each operation has places of its own, so that the outcome does not depend on timing.
+            let src = p.buffer(side, &pattern(LONGEST as usize, step as u8));
+            let dst = p.buffer(side.peer(), &pattern(2 * LONGEST as usize, !step as u8));
+            let back = p.zeros(side, LONGEST as usize);
+            let word = p.zeros(side.peer(), 8);
+            let mut post = random_post(&mut rng, step, src, dst, back, word);
+            post.wqe.signaled |= step == 59;
+            if matches!(
+                post.wqe.opcode,
+                WqeOpcode::Send | WqeOpcode::SendImm | WqeOpcode::RdmaWriteImm
+            ) {
+                due[side.peer() as usize] += 1;
+            }
+            p.post(side, post);
+        }
+        // Receives come late now and then, so RNR NAKs happen.
+        if rng.chance(60) {
+            post_receives(&mut p, &mut due, step);
+        }
+        if rng.chance(50) {
+            let until = p.now + rng.below(20_000);
+            p.run_until(until);
+        }
+    }
+    post_receives(&mut p, &mut due, 100);
+    p.settle();
+    let mut queues = Vec::new();
+    for side in [A, B] {
+        let all = p.completions(side);
+        assert!(
+            all.iter().all(|c| c.status == WcStatus::Success),
+            "seed {seed}: {all:?}"
+        );
+        assert!(p.events(side).is_empty());
+        let (receives, sends): (Vec<_>, Vec<_>) = all.into_iter().partition(Completion::is_recv);
+        assert_eq!(
+            p.qps[side as usize].snapshot().sq_consumer,
+            60,
+            "seed {seed} {mode:?}"
+        );
+        queues.push(sends);
+        queues.push(receives);
+    }
+    let mut counters = *p.qps[0].counters();
+    counters.add(p.qps[1].counters());
+    (
+        Outcome {
+            memory: p.world.regions.iter().map(|r| r.bytes.clone()).collect(),
+            queues,
+        },
+        counters,
+    )
+}
+
+fn post_receives(p: &mut Pair, due: &mut [u32; 2], step: u64) {
+    for side in [A, B] {
+        for i in 0..std::mem::take(&mut due[side as usize]) {
+            // Memory regions are numbered in the order of registration, so take them from one pool at a fixed place.
+            let buffer = receive_buffer(p, side);
+            p.post_recv(
+                side,
+                step << 8 | u64::from(i),
+                &[buffer.part(0, 100), buffer.part(100, LONGEST - 100)],
+            );
+        }
+    }
+}
+
+fn receive_buffer(p: &mut Pair, side: Side) -> Buffer {
+    p.zeros(side, LONGEST as usize)
+}
+
+#[test]
+fn all_ways_of_travel_have_the_same_outcome() {
+    for seed in 0..30 {
+        let reference = Outcome::of(seed, Mode::Local, FAIR);
+        for mode in MODES {
+            assert!(
+                Outcome::of(seed, mode, FAIR) == reference,
+                "seed {seed}, {mode:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn loss_does_not_change_the_outcome() {
+    for seed in 0..30 {
+        let reference = Outcome::of(seed, Mode::Local, FAIR);
+        for mode in MODES {
+            for loss in [1, 5, 15] {
+                let weather = Weather { loss, ..FAIR };
+                assert!(
+                    Outcome::of(seed, mode, weather) == reference,
+                    "seed {seed}, {mode:?}, {weather:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn duplication_does_not_change_the_outcome() {
+    for seed in 100..120 {
+        let reference = Outcome::of(seed, Mode::Local, FAIR);
+        for mode in MODES {
+            let weather = Weather {
+                duplication: 30,
+                ..FAIR
+            };
+            assert!(
+                Outcome::of(seed, mode, weather) == reference,
+                "seed {seed}, {mode:?}, {weather:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn reordering_does_not_change_the_outcome() {
+    for seed in 200..220 {
+        let reference = Outcome::of(seed, Mode::Local, FAIR);
+        for mode in MODES {
+            let weather = Weather {
+                jitter_ns: 3_000,
+                ..FAIR
+            };
+            assert!(
+                Outcome::of(seed, mode, weather) == reference,
+                "seed {seed}, {mode:?}, {weather:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn everything_at_once_does_not_change_the_outcome() {
+    for seed in 300..340 {
+        let reference = Outcome::of(seed, Mode::Local, FAIR);
+        for mode in MODES {
+            let weather = Weather {
+                loss: 5,
+                duplication: 5,
+                jitter_ns: 1_500,
+            };
+            assert!(
+                Outcome::of(seed, mode, weather) == reference,
+                "seed {seed}, {mode:?}, {weather:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn bad_weather_reaches_every_way_of_recovery() {
+    let mut all = Counters::default();
+    let weather = Weather {
+        loss: 5,
+        duplication: 5,
+        jitter_ns: 1_500,
+    };
+    for seed in 0..20 {
+        for mode in [Mode::Local, Mode::Wire] {
+            all.add(&run(seed, mode, weather).1);
+        }
+    }
+    let seen = [
+        all.retransmitted,
+        all.timeouts,
+        all.probes,
+        all.sequence_naks_sent,
+        all.sequence_naks_received,
+        all.rnr_naks_sent,
+        all.rnr_naks_received,
+        all.implied_naks,
+        all.duplicates,
+        all.out_of_sequence,
+        all.stale_responses,
+    ];
+    assert!(seen.iter().all(|count| *count > 0), "{all:?}");
+    assert_eq!((all.naks_sent, all.flushed), (0, 0), "{all:?}");
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Timers and retries to the nanosecond.
+
+use super::answered::*;
+use verbena_roce::host::{Syndrome, WcStatus::*};
+use verbena_roce::packet::NakCode;
+use verbena_roce::QpState;
+use verbena_roce_lab::{Pair, Post, Setup, Side::*};
+
+/// The ACK timer of the setup: 4.096 us * 2^8.
+const TIMEOUT: u64 = 4_096 << 8;
+
+/// A requester with WRITEs of one packet under way.
+fn writes(setup: Setup, count: u64) -> Pair {
+    let mut p = requester(setup);
+    let (src, dst) = (p.zeros(A, 8), p.zeros(B, 8));
+    for wr_id in 1..=count {
+        p.post(A, Post::write(wr_id, &[src.sge()], dst));
+    }
+    sent(&mut p);
+    p
+}
+
+/// A requester with a SEND under way.
+fn send() -> Pair {
+    let mut p = requester(Setup::default());
+    p.post(A, Post::send(1, &[]));
+    sent(&mut p);
+    p
+}
+
+fn timeouts(p: &Pair) -> u64 {
+    p.qps[0].counters().timeouts
+}
+
+fn retries(p: &Pair) -> (u8, u8) {
+    let shown = p.qps[0].snapshot();
+    (shown.retry_left, shown.rnr_left)
+}
+
+#[test]
+fn the_ack_timer_has_a_floor() {
+    let mut setup = Setup::default();
+    setup.attr.timeout = 1; // 8 us, and 100 us is the least
+    let mut p = writes(setup, 1);
+    p.run_until(99_999);
+    assert_eq!(timeouts(&p), 0);
+    p.run_until(100_000);
+    assert_eq!(timeouts(&p), 1);
+}
+
+#[test]
+fn the_ack_timer_starts_anew_with_progress() {
+    let mut p = writes(Setup::default(), 3);
+    p.run_until(TIMEOUT - 1);
+    ack(&mut p, 0);
+    p.run_until(2 * TIMEOUT - 2);
+    assert_eq!(timeouts(&p), 0);
+    p.run_until(2 * TIMEOUT - 1);
+    assert_eq!(timeouts(&p), 1);
+}
+
+#[test]
+fn the_ack_timer_stops_when_all_is_acknowledged() {
+    let mut p = writes(Setup::default(), 2);
+    ack(&mut p, 1);
+    sent(&mut p);
+    assert_eq!(p.qps[0].next_deadline(), None);
+}
+
+#[test]
+fn a_stale_acknowledgement_does_not_start_the_timer_anew() {
+    let mut p = writes(Setup::default(), 2);
+    ack(&mut p, 0);
+    p.run_until(TIMEOUT - 1);
+    ack(&mut p, 0);
+    ack(&mut p, 7);
+    p.run_until(TIMEOUT);
+    assert_eq!(timeouts(&p), 1);
+}
+
+#[test]
+fn sequence_errors_run_out_of_retries() {
+    let mut p = writes(Setup::default(), 2);
+    for left in (0..7).rev() {
+        nak(&mut p, 0, NakCode::Sequence);
+        assert_eq!(numbers(&mut p), [0, 1]);
+        assert_eq!(retries(&p).0, left);
+    }
+    nak(&mut p, 0, NakCode::Sequence);
+    sent(&mut p);
+    let got = p.completions(A);
+    assert_eq!(
+        (got[0].status, got[0].syndrome, got[1].status),
+        (
+            RetryExcErr,
+            Some(Syndrome::SequenceRetryExceeded),
+            WrFlushErr
+        )
+    );
+}
+
+#[test]
+fn a_second_nak_before_anything_is_sent_is_no_retry() {
+    let mut p = writes(Setup::default(), 2);
+    for _ in 0..20 {
+        nak(&mut p, 1, NakCode::Sequence);
+    }
+    assert_eq!(retries(&p).0, 6);
+    assert_eq!(numbers(&mut p), [1]);
+    assert_eq!(p.statuses(A), [(1, Success)]);
+}
+
+#[test]
+fn a_second_rnr_nak_while_waiting_is_no_retry() {
+    let mut setup = Setup::default();
+    setup.attr.rnr_retry = 3;
+    let mut p = requester(setup);
+    p.post(A, Post::send(1, &[]));
+    sent(&mut p);
+    for _ in 0..20 {
+        rnr(&mut p, 0);
+    }
+    assert_eq!(retries(&p), (7, 2));
+    assert_eq!(p.qps[0].counters().rnr_naks_received, 1);
+    p.run_until(9_999);
+    assert!(numbers(&mut p).is_empty());
+    p.run_until(10_000);
+    assert_eq!(numbers(&mut p), [0]);
+    rnr(&mut p, 0);
+    assert_eq!(retries(&p), (7, 1));
+}
+
+#[test]
+fn the_ack_timer_stands_still_while_the_peer_is_not_ready() {
+    let mut setup = Setup::default();
+    setup.attr.timeout = 1;
+    let mut p = requester(setup);
+    p.post(A, Post::send(1, &[]));
+    sent(&mut p);
+    // 20.48 ms
+    let kind = verbena_roce::packet::Kind::Ack(verbena_roce::packet::Aeth {
+        syndrome: verbena_roce::packet::AethSyndrome::Rnr { timer: 22 },
+        msn: 0,
+    });
+    answer(&mut p, kind, 0, &[]);
+    p.run_until(20_479_999);
+    assert_eq!((timeouts(&p), numbers(&mut p).len()), (0, 0));
+    p.run_until(20_480_000);
+    assert_eq!((timeouts(&p), numbers(&mut p).len()), (0, 1));
+    p.run_until(20_480_000 + 100_000);
+    assert_eq!(timeouts(&p), 1, "it runs again");
+}
+
+#[test]
+fn progress_ends_the_wait_for_a_receive() {
+    let mut p = requester(Setup::default());
+    p.post(A, Post::send(1, &[]));
+    p.post(
+        A,
+        Post::new(2, verbena_roce::host::WqeOpcode::RdmaWrite, &[]),
+    );
+    assert_eq!(numbers(&mut p), [0, 1]);
+    rnr(&mut p, 0);
+    assert!(numbers(&mut p).is_empty());
+    // A copy of the SEND, which was late, found a receive.
+    ack(&mut p, 0);
+    assert_eq!(p.statuses(A), [(1, Success)]);
+    assert_eq!(numbers(&mut p), [1], "at once");
+}
+
+#[test]
+fn an_error_ends_the_wait_for_a_receive() {
+    let mut p = send();
+    rnr(&mut p, 0);
+    p.modify(A, QpState::Err).unwrap();
+    sent(&mut p);
+    assert_eq!(p.statuses(A), [(1, WrFlushErr)]);
+    assert_eq!(p.qps[0].next_deadline(), None);
+
+    let mut p = send();
+    rnr(&mut p, 0);
+    nak(&mut p, 0, NakCode::RemoteOperational);
+    sent(&mut p);
+    assert_eq!(p.statuses(A), [(1, RemOpErr)]);
+    assert_eq!(p.qps[0].next_deadline(), None);
+
+    // Its next life does not wait.
+    let mut p = send();
+    rnr(&mut p, 0);
+    p.reset(A);
+    p.connect(A);
+    p.post(A, Post::send(1, &[]));
+    assert_eq!(numbers(&mut p), [0]);
+}
+
+#[test]
+fn another_timeout_holds_at_once() {
+    for (timeout, expires) in [(10, Some(4 * TIMEOUT)), (0, None)] {
+        let mut p = writes(Setup::default(), 1);
+        p.modify(A, QpState::Sqd).unwrap();
+        let attr = verbena_roce::Attr {
+            timeout,
+            ..p.attr(A)
+        };
+        p.modify_attr(A, QpState::Sqd, &attr).unwrap();
+        // No other call has to tell it the time.
+        let deadline = p.qps[0].next_deadline();
+        assert_eq!(deadline.is_some(), expires.is_some());
+        p.run_until(p.now);
+        assert_eq!(p.qps[0].next_deadline(), deadline);
+        match expires {
+            Some(at) => {
+                p.run_until(at - 1);
+                assert_eq!(timeouts(&p), 0);
+                p.run_until(at);
+                assert_eq!(timeouts(&p), 1);
+            }
+            None => {
+                p.run_until(100 * TIMEOUT);
+                assert_eq!((timeouts(&p), p.qps[0].next_deadline()), (0, None));
+            }
+        }
+    }
+}
+
+#[test]
+fn other_retry_counts_hold_at_once() {
+    let mut p = writes(Setup::default(), 1);
+    p.run_until(2 * TIMEOUT);
+    assert_eq!(retries(&p), (5, 7));
+    let attr = verbena_roce::Attr {
+        retry_cnt: 1,
+        rnr_retry: 2,
+        ..p.attr(A)
+    };
+    p.modify(A, QpState::Sqd).unwrap();
+    p.modify_attr(A, QpState::Sqd, &attr).unwrap();
+    assert_eq!(retries(&p), (1, 2));
+    p.run_until(4 * TIMEOUT);
+    assert_eq!(p.statuses(A), [(1, RetryExcErr)]);
+}
+
+#[test]
+fn timeouts_are_retried_in_sqd() {
+    let mut p = writes(Setup::default(), 2);
+    p.modify(A, QpState::Sqd).unwrap();
+    p.run_until(TIMEOUT);
+    assert_eq!(timeouts(&p), 1);
+    let again = numbers(&mut p);
+    assert_eq!(again[again.len() - 2..], [0, 1]);
+    assert!(p.qps[0].snapshot().sq_draining);
+    p.link.loss = 0;
+    p.settle();
+    assert_eq!(p.statuses(A), [(1, Success), (2, Success)]);
+    assert!(!p.qps[0].snapshot().sq_draining);
+}

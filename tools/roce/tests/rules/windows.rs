@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! How many PSNs a requester has outstanding, up to half of all that exist.
+
+use super::answered::*;
+use verbena_roce::host::{Sge, WcStatus::*, WqeOpcode};
+use verbena_roce::packet::{Kind, NakCode};
+use verbena_roce_lab::{Mode, Pair, Post, Setup, Side::*};
+
+const HALF: u32 = verbena_roce::psn::PSN_WINDOW;
+
+/// A READ of any length: its SGEs name the same MiB again and again.
+fn read_of(p: &mut Pair, wr_id: u64, bytes: u64) -> Post {
+    let back = p.zeros(A, 1 << 20);
+    let there = p.zeros(B, 8);
+    let mut sges: Vec<Sge> = std::vec::Vec::new();
+    let mut left = bytes;
+    while left > 0 {
+        let length = left.min(1 << 20) as u32;
+        sges.push(back.part(0, length));
+        left -= u64::from(length);
+    }
+    Post::new(wr_id, WqeOpcode::RdmaRead, &sges).at(there.addr, there.key)
+}
+
+#[test]
+fn the_longest_read_fills_the_window() {
+    // Between local peers, where it is one request.
+    let mut p = requester_by(Mode::Local, Setup::default());
+    let read = read_of(&mut p, 1, 1 << 31);
+    p.post(A, read);
+    p.post(A, Post::new(2, WqeOpcode::RdmaWrite, &[]));
+    let packets = sent(&mut p);
+    assert_eq!(packets.len(), 1, "the WRITE has no PSN yet");
+    let Kind::ReadRequest(reth) = packets[0].kind else {
+        panic!("{:?}", packets[0]);
+    };
+    assert_eq!(reth.length, 1 << 31);
+    let shown = p.qps[0].snapshot();
+    assert_eq!(
+        verbena_roce::psn::ahead(shown.next_psn, shown.una_psn),
+        HALF
+    );
+    // One response, and there is a PSN for the WRITE.
+    let kind = Kind::ReadResponse(Some(positive()));
+    answer_part(&mut p, kind, 0, &[0; 256], [true, false]);
+    // It waits for the window of packets, though, which is counted from the oldest PSN.
+    sent(&mut p);
+    let shown = p.qps[0].snapshot();
+    assert_eq!(
+        verbena_roce::psn::ahead(shown.next_psn, shown.una_psn),
+        HALF
+    );
+    // Lost responses are asked for at the far end of the numbers as well.
+    let kind = Kind::ReadResponse(None);
+    answer_part(&mut p, kind, HALF - 2, &[0; 256], [false, false]);
+    let again = sent(&mut p);
+    let Kind::ReadRequest(reth) = again[0].kind else {
+        panic!("{:?}", again[0]);
+    };
+    assert_eq!((again[0].psn, reth.length), (psn(1), (1 << 31) - 256));
+    // Timeouts, up to the end, with nothing ever beyond.
+    p.settle();
+    assert_eq!(p.statuses(A), [(1, RetryExcErr), (2, WrFlushErr)]);
+}
+
+#[test]
+fn no_more_than_half_of_the_psns_are_outstanding() {
+    let given = |p: &Pair| {
+        let shown = p.qps[0].snapshot();
+        verbena_roce::psn::ahead(shown.next_psn, shown.una_psn)
+    };
+    for (packets, fits) in [(1, true), (2, false)] {
+        let mut p = requester_by(Mode::Local, Setup::default());
+        let read = read_of(&mut p, 1, (1 << 31) - 256);
+        p.post(A, read);
+        let (src, there) = (p.zeros(A, 256 * packets), p.zeros(B, 512));
+        p.post(A, Post::write(2, &[src.sge()], there));
+        sent(&mut p);
+        assert_eq!(given(&p), if fits { HALF } else { HALF - 1 });
+        // After one response there is room.
+        let kind = Kind::ReadResponse(Some(positive()));
+        answer_part(&mut p, kind, 0, &[0; 256], [true, false]);
+        sent(&mut p);
+        assert_eq!(given(&p), if fits { HALF - 1 } else { HALF });
+    }
+}
+
+#[test]
+fn an_answer_at_each_edge_of_the_window() {
+    // Around the wrap: PSNs 0xff_fffe to 5.
+    for n in 0..8 {
+        let mut p = requester(Setup::default());
+        let (src, dst) = (p.zeros(A, 256 * 8), p.zeros(B, 256 * 8));
+        p.post(A, Post::write(1, &[src.sge()], dst));
+        assert_eq!(sent(&mut p).len(), 8);
+        ack(&mut p, 8);
+        ack(&mut p, (1 << 24) - 1);
+        assert_eq!(p.qps[0].snapshot().una_psn, psn(0));
+        nak(&mut p, n, NakCode::Sequence);
+        assert_eq!(p.qps[0].snapshot().una_psn, psn(n));
+        assert_eq!(numbers(&mut p), (n..8).collect::<Vec<_>>());
+        ack(&mut p, n);
+        assert_eq!(p.qps[0].snapshot().una_psn, psn(n + 1));
+        assert_eq!(p.statuses(A).len(), usize::from(n == 7));
+    }
+}
+
+#[test]
+fn unacknowledged_packets_keep_to_the_window() {
+    for mode in [Mode::Local, Mode::Split] {
+        let mut p = Pair::new(Setup {
+            mode,
+            window: 10,
+            psns: [psn(0), 0],
+            ..Setup::default()
+        });
+        p.link.record = true;
+        p.link.loss = 100;
+        let (src, dst) = (p.zeros(A, 256 * 7), p.zeros(B, 256 * 7));
+        for wr_id in 1..=3 {
+            p.post(A, Post::write(wr_id, &[src.sge()], dst));
+        }
+        let packets: u32 = sent(&mut p).iter().map(|packet| packet.psns).sum();
+        assert_eq!(packets, 10, "{mode:?}");
+        ack(&mut p, 3);
+        let packets: u32 = sent(&mut p).iter().map(|packet| packet.psns).sum();
+        assert_eq!(packets, 4);
+    }
+}
