@@ -226,7 +226,6 @@ LONG = {
     "tools/roce-lab/src/fuzz/operations.rs": "to be split",
     "tools/roce-lab/src/network/actor.rs": "to be split",
     "tools/roce-lab/src/network/lab.rs": "to be split",
-    "tools/roce/tests/rules/errors.rs": "to be split",
 }
 
 

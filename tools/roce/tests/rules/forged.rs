@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Packets that no correct peer sends: answers to nothing, answers of a wrong kind or length, requests out of order, random ones.
+
+use super::errors::{in_error, outcome};
+use super::pattern;
+use verbena_roce::host::{EventType, WcStatus::*};
+use verbena_roce::packet::{
+    Aeth, AethSyndrome, Kind, NakCode, Packet, Payload, Reth, SendTail, Transport,
+};
+use verbena_roce_lab::{Mode, Pair, Post, Rng, Setup, Side::*};
+
+/// A packet to A as if B had sent it.
+fn forged(kind: Kind, psn: u32, payload: &[u8]) -> Packet {
+    Packet {
+        transport: Transport::Rc,
+        kind,
+        first: true,
+        last: true,
+        solicited: false,
+        ack_req: true,
+        pkey: 0xffff,
+        dst_qpn: 0x10,
+        src_qpn: 0x11,
+        psn,
+        psns: 1,
+        datagram: None,
+        payload: Payload::from_bytes(payload),
+    }
+}
+
+const ACK: Aeth = Aeth {
+    syndrome: AethSyndrome::Ack { credits: 31 },
+    msn: 1,
+};
+
+#[test]
+fn a_response_that_cannot_answer_the_request() {
+    for kind in [Kind::ReadResponse(Some(ACK)), Kind::AtomicResponse(ACK, 1)] {
+        let mut p = Pair::rc(Mode::Local);
+        p.link.loss = 100;
+        let (src, dst) = (p.zeros(A, 8), p.zeros(B, 8));
+        p.post(A, Post::write(1, &[src.sge()], dst));
+        p.run_until(1);
+        let psn = p.qps[0].snapshot().una_psn;
+        p.deliver(A, forged(kind, psn, &[]));
+        let [sends, _] = outcome(&mut p);
+        assert_eq!(sends, [(1, BadRespErr)]);
+        in_error(&p, [true, false]);
+    }
+}
+
+#[test]
+fn a_read_response_of_the_wrong_length() {
+    for len in [0usize, 7, 9, 4096] {
+        let mut p = Pair::rc(Mode::Local);
+        p.link.loss = 100;
+        let (dst, src) = (p.zeros(A, 8), p.zeros(B, 8));
+        p.post(A, Post::read(1, &[dst.sge()], src));
+        p.run_until(1);
+        let psn = p.qps[0].snapshot().una_psn;
+        p.deliver(A, forged(Kind::ReadResponse(Some(ACK)), psn, &vec![1; len]));
+        let [sends, _] = outcome(&mut p);
+        assert_eq!(sends, [(1, BadRespErr)]);
+        assert_eq!(p.world.bytes(dst), [0; 8]);
+    }
+}
+
+#[test]
+fn acknowledgements_of_what_was_not_sent_are_ignored() {
+    let mut p = Pair::rc(Mode::Local);
+    p.link.loss = 100;
+    let (src, dst) = (p.zeros(A, 8), p.zeros(B, 8));
+    p.post(A, Post::write(1, &[src.sge()], dst));
+    p.run_until(1);
+    let una = p.qps[0].snapshot().una_psn;
+    for ahead in [1, 2, 1000, (1 << 24) - 1, 1 << 23] {
+        p.deliver(
+            A,
+            forged(Kind::Ack(ACK), verbena_roce::psn::add(una, ahead), &[]),
+        );
+    }
+    assert_eq!(p.qps[0].counters().stale_responses, 5);
+    assert!(p.statuses(A).is_empty());
+    in_error(&p, [false, false]);
+}
+
+#[test]
+fn two_signs_of_one_loss_are_one_retry() {
+    let mut setup = Setup {
+        psns: [0, 0],
+        ..Setup::default()
+    };
+    setup.attr.retry_cnt = 1;
+    let mut p = Pair::new(setup);
+    p.link.loss = 100;
+    let (src, dst) = (p.zeros(A, 8), p.zeros(B, 8));
+    p.post(A, Post::write(1, &[src.sge()], dst));
+    p.post(A, Post::read(2, &[src.sge()], dst));
+    p.post(A, Post::write(3, &[src.sge()], dst));
+    p.run_until(1);
+    // A NAK, and before anything is sent again, another that says that a response was lost.
+    let nak = Kind::Ack(Aeth {
+        syndrome: AethSyndrome::Nak(NakCode::Sequence),
+        ..ACK
+    });
+    for psn in [1, 2] {
+        p.deliver(A, forged(nak, psn, &[]));
+    }
+    assert_eq!(p.statuses(A), [(1, Success)]);
+    in_error(&p, [false, false]);
+    assert_eq!(p.qps[0].snapshot().retry_left, 0);
+}
+
+/// Requests to A that no correct peer sends. `prepare` packets go before and are good.
+#[test]
+fn requests_out_of_order_of_their_message_are_refused() {
+    let send = Kind::Send(SendTail::None);
+    let reth = Reth {
+        addr: 0,
+        rkey: 0,
+        length: 1000,
+    };
+    let write = |reth| Kind::Write { reth, imm: None };
+    let packet = |kind, first, last, payload: &[u8]| Packet {
+        first,
+        last,
+        ..forged(kind, 5, payload)
+    };
+    let cases: Vec<(Vec<Packet>, Packet)> = vec![
+        (vec![], packet(send, false, false, &[0; 256])),
+        (vec![], packet(send, false, true, &[0; 1])),
+        (vec![], packet(write(None), false, true, &[0; 1])),
+        (
+            vec![packet(send, true, false, &[0; 256])],
+            packet(send, true, true, &[]),
+        ),
+        (
+            vec![packet(send, true, false, &[0; 256])],
+            packet(send, false, true, &[]),
+        ),
+        (
+            vec![packet(send, true, false, &[0; 256])],
+            packet(write(None), false, true, &[0; 4]),
+        ),
+        (
+            vec![packet(send, true, false, &[0; 256])],
+            packet(Kind::ReadRequest(reth), true, true, &[]),
+        ),
+        (
+            vec![],
+            packet(write(Some(Reth { length: 0, ..reth })), true, true, &[0; 8]),
+        ),
+        (
+            vec![],
+            packet(
+                write(Some(Reth {
+                    length: u32::MAX,
+                    ..reth
+                })),
+                true,
+                false,
+                &[0; 256],
+            ),
+        ),
+        (
+            vec![],
+            packet(
+                Kind::ReadRequest(Reth {
+                    length: u32::MAX,
+                    ..reth
+                }),
+                true,
+                true,
+                &[],
+            ),
+        ),
+    ];
+    for (i, (before, bad)) in cases.into_iter().enumerate() {
+        let mut p = Pair::rc(Mode::Local);
+        let dst = p.zeros(A, 4096);
+        p.post_recv(A, 1, &[dst.sge()]);
+        let held = !before.is_empty();
+        let count = before.len() as u32;
+        for (n, mut packet) in before.into_iter().enumerate() {
+            packet.psn = 5 + n as u32;
+            p.deliver(A, packet);
+        }
+        p.deliver(
+            A,
+            Packet {
+                psn: 5 + count,
+                ..bad
+            },
+        );
+        p.settle();
+        in_error(&p, [true, false]);
+        let events = p.events(A);
+        if held {
+            assert_eq!(p.statuses(A)[0], (1, LocQpOpErr), "case {i}");
+            assert!(events.is_empty());
+        } else {
+            assert_eq!(events, [EventType::QpReqErr], "case {i}");
+            assert_eq!(p.statuses(A), [(1, WrFlushErr)]);
+        }
+    }
+}
+
+#[test]
+fn random_packets_never_panic_and_never_complete_wrongly() {
+    let mut rng = Rng::new(99);
+    for _ in 0..300 {
+        let mut p = Pair::rc(Mode::Local);
+        let (src, dst) = (p.buffer(A, &pattern(3000, 1)), p.zeros(B, 3000));
+        let mine = p.zeros(A, 3000);
+        p.post_recv(A, 1, &[mine.sge()]);
+        p.post(A, Post::write(1, &[src.sge()], dst));
+        p.post(A, Post::read(2, &[mine.sge()], dst));
+        p.link.loss = 50;
+        for _ in 0..20 {
+            let until = p.now + rng.below(3000);
+            p.run_until(until);
+            let aeth = Aeth {
+                syndrome: AethSyndrome::Ack { credits: 0 },
+                msn: 0,
+            };
+            let reth = Reth {
+                addr: mine.addr + rng.below(4000),
+                rkey: mine.key,
+                length: rng.next() as u32 >> rng.below(32),
+            };
+            let kind = match rng.below(8) {
+                0 => Kind::Ack(aeth),
+                1 => Kind::ReadResponse(Some(aeth)),
+                2 => Kind::AtomicResponse(aeth, 1),
+                3 => Kind::ReadRequest(reth),
+                4 => Kind::Write {
+                    reth: rng.chance(70).then_some(reth),
+                    imm: None,
+                },
+                5 => Kind::Send(SendTail::Imm([0; 4])),
+                6 => Kind::Ack(Aeth {
+                    syndrome: AethSyndrome::Rnr { timer: 1 },
+                    msn: 0,
+                }),
+                _ => Kind::Send(SendTail::None),
+            };
+            let near = if rng.chance(50) {
+                5
+            } else {
+                p.qps[0].snapshot().una_psn
+            };
+            let len = rng.below(300) as usize;
+            let mut packet = forged(
+                kind,
+                verbena_roce::psn::add(near, rng.below(20) as u32),
+                &vec![3; len],
+            );
+            packet.first = rng.chance(60);
+            packet.last = rng.chance(60);
+            p.deliver(A, packet);
+        }
+        p.run_until(p.now + 1_000_000);
+    }
+}

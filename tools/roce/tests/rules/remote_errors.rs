@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Completions in error for what the responder refuses, and what happens beside them at both ends.
+
+use super::errors::{in_error, outcome};
+use super::{pattern, MODES};
+use verbena_abi::ctx::access;
+use verbena_roce::host::{EventType, Syndrome, WcStatus::*, WqeOpcode};
+use verbena_roce_lab::{Mode, Pair, Post, Setup, Side::*};
+
+#[test]
+fn receive_too_small() {
+    for mode in MODES {
+        let mut p = Pair::rc(mode);
+        let (src, dst) = (p.buffer(A, &pattern(1000, 1)), p.zeros(B, 999));
+        p.post_recv(B, 1, &[dst.sge()]);
+        p.post_recv(B, 2, &[dst.sge()]);
+        p.post(A, Post::send(1, &[src.sge()]));
+        p.post(A, Post::send(2, &[src.sge()]).unsignaled());
+        let [sends, receives] = outcome(&mut p);
+        assert_eq!(sends, [(1, RemInvReqErr), (2, WrFlushErr)], "{mode:?}");
+        assert_eq!(receives, [(1, LocLenErr), (2, WrFlushErr)]);
+        assert!(p.events(B).is_empty(), "a receive carries the error");
+        in_error(&p, [true, true]);
+    }
+}
+
+#[test]
+fn remote_keys_are_checked() {
+    for mode in MODES {
+        for opcode in [
+            WqeOpcode::RdmaWrite,
+            WqeOpcode::RdmaRead,
+            WqeOpcode::FetchAdd,
+        ] {
+            for broken in 0..4 {
+                let mut p = Pair::rc(mode);
+                let (mine, theirs) = (p.zeros(A, 600), p.buffer(B, &pattern(600, 7)));
+                let sge = if opcode == WqeOpcode::FetchAdd {
+                    mine.part(0, 8)
+                } else {
+                    mine.sge()
+                };
+                let mut post = Post::new(1, opcode, &[sge]).at(theirs.addr, theirs.key);
+                match broken {
+                    0 => post.wqe.rkey ^= 1,
+                    1 => p.world.region(theirs).pd ^= 1,
+                    2 => post.wqe.remote_addr += 600,
+                    _ => p.world.region(theirs).access = access::LOCAL_WRITE,
+                }
+                p.post(A, post);
+                p.post(A, Post::write(2, &[mine.sge()], theirs));
+                let [sends, receives] = outcome(&mut p);
+                assert_eq!(
+                    sends,
+                    [(1, RemAccessErr), (2, WrFlushErr)],
+                    "{mode:?} {opcode:?} {broken}"
+                );
+                assert!(receives.is_empty());
+                assert_eq!(p.events(B), [EventType::QpAccessErr]);
+                assert_eq!(p.world.bytes(theirs), pattern(600, 7));
+                in_error(&p, [true, true]);
+            }
+        }
+    }
+}
+
+#[test]
+fn no_byte_is_written_by_a_write_that_goes_over_the_end() {
+    for mode in MODES {
+        let mut p = Pair::rc(mode);
+        let (mine, theirs) = (p.buffer(A, &[1; 3000]), p.zeros(B, 2999));
+        p.post(A, Post::write(1, &[mine.sge()], theirs));
+        let [sends, _] = outcome(&mut p);
+        assert_eq!(sends, [(1, RemAccessErr)]);
+        assert!(p.world.bytes(theirs).iter().all(|byte| *byte == 0));
+    }
+}
+
+#[test]
+fn write_with_immediate_that_fails_in_its_only_packet_takes_the_receive() {
+    for mode in MODES {
+        let mut p = Pair::rc(mode);
+        let (mine, theirs) = (p.zeros(A, 100), p.zeros(B, 100));
+        p.post_recv(B, 5, &[]);
+        p.post(
+            A,
+            Post::write(1, &[mine.sge()], theirs)
+                .at(theirs.addr + 1, theirs.key)
+                .imm([0; 4]),
+        );
+        let [sends, receives] = outcome(&mut p);
+        assert_eq!(
+            (sends, receives),
+            (vec![(1, RemAccessErr)], vec![(5, LocAccessErr)]),
+            "{mode:?}"
+        );
+        assert!(p.events(B).is_empty(), "a receive carries the error");
+    }
+}
+
+#[test]
+fn write_with_immediate_that_fails_earlier_is_an_event() {
+    for mode in MODES {
+        let mut p = Pair::rc(mode);
+        let (mine, theirs) = (p.zeros(A, 1000), p.zeros(B, 1000));
+        p.post_recv(B, 5, &[]);
+        p.post(
+            A,
+            Post::write(1, &[mine.sge()], theirs)
+                .at(theirs.addr + 1, theirs.key)
+                .imm([0; 4]),
+        );
+        let [sends, receives] = outcome(&mut p);
+        assert_eq!(
+            (sends, receives),
+            (vec![(1, RemAccessErr)], vec![(5, WrFlushErr)]),
+            "{mode:?}"
+        );
+        assert_eq!(p.events(B), [EventType::QpAccessErr]);
+    }
+}
+
+#[test]
+fn an_operation_that_is_not_enabled() {
+    for mode in MODES {
+        for opcode in [
+            WqeOpcode::RdmaWrite,
+            WqeOpcode::RdmaWriteImm,
+            WqeOpcode::RdmaRead,
+            WqeOpcode::CompareSwap,
+        ] {
+            let mut setup = Setup {
+                mode,
+                ..Setup::default()
+            };
+            setup.attr.access_flags = 0;
+            let mut p = Pair::new(setup);
+            let (mine, theirs) = (p.zeros(A, 8), p.zeros(B, 8));
+            p.post_recv(B, 5, &[]);
+            p.post(
+                A,
+                Post::new(1, opcode, &[mine.sge()]).at(theirs.addr, theirs.key),
+            );
+            let [sends, receives] = outcome(&mut p);
+            assert_eq!(
+                (sends, receives),
+                (vec![(1, RemInvReqErr)], vec![(5, WrFlushErr)]),
+                "{mode:?} {opcode:?}"
+            );
+            assert_eq!(p.events(B), [EventType::QpReqErr]);
+            in_error(&p, [true, true]);
+        }
+    }
+}
+
+#[test]
+fn reads_to_a_peer_that_accepts_none() {
+    let mut setup = Setup::default();
+    setup.attr.max_dest_rd_atomic = 0;
+    let mut p = Pair::new(setup);
+    let (mine, theirs) = (p.zeros(A, 8), p.zeros(B, 8));
+    p.post(A, Post::read(1, &[mine.sge()], theirs));
+    let [sends, _] = outcome(&mut p);
+    assert_eq!(sends, [(1, RemInvReqErr)]);
+    assert_eq!(p.events(B), [EventType::QpReqErr]);
+    assert_eq!(p.qps[1].snapshot().syndrome, Some(Syndrome::TooManyReads));
+}
+
+#[test]
+fn a_misaligned_atomic() {
+    let mut p = Pair::rc(Mode::Local);
+    let (mine, theirs) = (p.zeros(A, 8), p.zeros(B, 16));
+    p.post(
+        A,
+        Post::new(1, WqeOpcode::FetchAdd, &[mine.sge()]).at(theirs.addr + 4, theirs.key),
+    );
+    let [sends, _] = outcome(&mut p);
+    assert_eq!(sends, [(1, RemInvReqErr)]);
+}
+
+#[test]
+fn a_remote_invalidate_that_fails_is_the_receivers_error_alone() {
+    for mode in MODES {
+        let mut p = Pair::rc(mode);
+        p.post_recv(B, 5, &[]);
+        let mut post = Post::new(1, WqeOpcode::SendInv, &[]);
+        post.wqe.imm = [1, 2, 3, 4];
+        p.post(A, post);
+        let [sends, receives] = outcome(&mut p);
+        assert_eq!(
+            (sends, receives),
+            (vec![(1, Success)], vec![(5, MwBindErr)]),
+            "{mode:?}"
+        );
+        in_error(&p, [false, true]);
+    }
+}
