@@ -222,10 +222,6 @@ MOST_LINES = 600
 # Files that may have more lines: `path: reason`, one a line.
 LONG = {
     "include/abi/cmd.rs": "to be split",
-    "tools/roce-lab/src/engine.rs": "to be split",
-    "tools/roce-lab/src/fuzz/operations.rs": "to be split",
-    "tools/roce-lab/src/network/actor.rs": "to be split",
-    "tools/roce-lab/src/network/lab.rs": "to be split",
 }
 
 

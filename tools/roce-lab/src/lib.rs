@@ -2,19 +2,19 @@
 
 //! The transport's laboratory: a virtual clock, links that misbehave as told, hosts over plain memory that check every rule.
 //!
-//! It sees of `verbena_roce` what everybody sees, as a NIC does. There are four ways to run queue pairs, and a host for each
-//! that judges what they do:
+//! It sees of `verbena_roce` what everybody sees, as a NIC does. There are four ways to run queue pairs, each with a host of
+//! its own:
 //!
-//! | what runs | where | who uses it |
+//! | what runs | where | for |
 //! | --- | --- | --- |
-//! | two queue pairs, step by step: [`Pair`] owns them, the [`World`] around them and the [`Link`] between them | `pair.rs`, `world.rs`, `link.rs` | `tools/roce/tests`, captures |
-//! | many of all services, drawn from a seed and compared with a model at each step: [`Network`] | `network/` | `tools/sim` |
-//! | many, as fast as they can, with turns and timers as in a NIC: [`Engine`](engine::Engine) | `engine.rs` | benches, tests of allocations |
-//! | two or four, as the bytes of a fuzzer say | `fuzz/` | `scripts/fuzz`, and the tests here, which replay what is committed |
+//! | two: [`Pair`] owns them, the [`World`] around them, the [`Link`] between them | `pair.rs` | `tools/roce/tests`, captures |
+//! | many, drawn from a seed, compared with a model at each step: [`Network`] | `network/` | `tools/sim` |
+//! | many, with turns and timers as in a NIC: [`Engine`](engine::Engine) | `engine/` | benches, allocations, memory |
+//! | two or four, as the bytes of a fuzzer say: [`fuzz`] | `fuzz/` | `scripts/fuzz`, replayed by the tests here |
 //!
-//! What all of them check in every run, whatever is tested: each work request completes at most once and in order, and no
-//! buffer is read or written for a work request that is not outstanding. They share [`keys`], a second opinion of what a key
-//! allows; [`tap`], by which a link is watched; and [`rng`], so that each run can be repeated.
+//! All but the engine, which is there to be measured, check in every run, whatever is tested: each work request completes at
+//! most once and in order, and no buffer is read or written for a work request that is not outstanding. They share [`keys`],
+//! a second opinion of what a key allows; [`tap`], by which a link is watched; and [`rng`], so that each run can be repeated.
 //!
 //! Whoever breaks a rule panics here: this crate is for tests only, and no part of the NIC.
 

@@ -11,7 +11,7 @@
 //! | `ext` | a byte that names an extension header, and the header |
 //! | `frame` | a byte of repairs (see `frames.rs`), and a frame |
 //! | `round_trip` | the same; what is parsed is emitted and parsed again |
-//! | `operations` | a setup of queue pairs, and what happens to them (see `operations.rs`) |
+//! | `operations` | a setup of queue pairs, and what happens to them (see `operations/`) |
 
 pub mod frames;
 pub mod headers;

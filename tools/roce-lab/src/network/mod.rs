@@ -9,10 +9,13 @@
 //! | file | what |
 //! | --- | --- |
 //! | `plan.rs` | what a seed draws at the beginning |
-//! | `actor.rs` | programs and drivers: they post, change states, let memory go |
+//! | `actor.rs` | programs: they post work requests and receives |
+//! | `flaws.rs` | what is wrong with those |
+//! | `drivers.rs` | drivers, machines, links: they change states, let memory go, begin anew |
 //! | `work.rs`, `end.rs` | work requests, receives and ends as the model knows them |
 //! | `memory.rs` | all memory twice, as the engine has left it and as the model says |
-//! | `lab.rs` | the host: every effect of a queue pair is judged at once |
+//! | `lab.rs` | what the model knows, and which call is going on |
+//! | `host.rs` | the host of a queue pair: every effect is judged at once, in `copies.rs` and `completions.rs` |
 //! | `observer.rs` | every packet that is sent is judged by itself |
 //! | `calls.rs` | the calls of a queue pair, and what must hold after each |
 //! | `air.rs` | the links: loss, doubling, reordering, delay, corruption, forgery |
@@ -26,9 +29,14 @@ pub mod cover;
 mod actor;
 mod air;
 mod calls;
+mod completions;
+mod copies;
+mod drivers;
 mod end;
 mod finish;
+mod flaws;
 mod forge;
+mod host;
 mod lab;
 mod memory;
 mod observer;

@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What an engine has besides transports: memory, regions, rings, a completion queue, and the host that works on them.
+
+use super::shape::{Shape, GIANT};
+use crate::keys::{self, admit, Grant};
+use crate::pair::path;
+use crate::Side;
+use std::collections::VecDeque;
+use verbena_abi::ctx::access;
+use verbena_roce::host::*;
+use verbena_roce::packet::Packet;
+use verbena_roce::pool::Pool;
+use verbena_roce::prefetch;
+use verbena_roce::QpType;
+
+/// Protection domain of everything.
+pub(super) const PD: u32 = 7;
+/// Q_Key of all datagrams.
+pub(super) const QKEY: u32 = 0x1234;
+/// Bytes of a buffer are rounded up to this.
+const LINE: usize = 64;
+/// Memory that a giant message's buffers really have: it repeats itself.
+const GIANT_MEMORY: usize = 256 << 10;
+
+/// A send WQE as it lies in a ring.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C, align(64))]
+pub(super) struct Wqe {
+    pub(super) wr_id: u64,
+    pub(super) remote_addr: u64,
+    pub(super) rkey: u32,
+    pub(super) signaled: bool,
+    pub(super) sge: Sge,
+}
+
+/// A completion as it lies in the completion queue.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C, align(32))]
+pub(super) struct Cqe {
+    wr_id: u64,
+    pub(super) qp: u32,
+    byte_len: u32,
+    pub(super) status: u8,
+    pub(super) recv: bool,
+}
+
+/// A memory region.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+pub(super) struct Region {
+    pub(super) key: u32,
+    pd: u32,
+    access: u32,
+    pub(super) iova: u64,
+    pub(super) length: u64,
+    /// Where it is in the memory, and how much of it there is before it repeats itself.
+    at: usize,
+    real: usize,
+}
+
+/// What a queue pair has outside of the transport.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct End {
+    pub(super) posted: u32,
+    recvs_taken: u32,
+    /// Turns that there had been when it posted last.
+    pub(super) posted_at: u64,
+}
+
+/// Everything but the transports.
+#[derive(Debug)]
+pub(super) struct Nic {
+    pub(super) shape: Shape,
+    pub(super) memory: Vec<u8>,
+    pub(super) regions: Vec<Region>,
+    /// Send rings of all queue pairs, one after the other.
+    pub(super) sq: Vec<Wqe>,
+    pub(super) ends: Vec<End>,
+    pub(super) cq: Vec<Cqe>,
+    pub(super) cq_produced: u32,
+    pub(super) cq_consumed: u32,
+    pub(super) outgoing: VecDeque<Packet>,
+    pub(super) pool: Pool,
+    pub(super) received: u64,
+    pub(super) events: u64,
+}
+
+/// The surroundings of one queue pair.
+pub(super) struct EndHost<'a> {
+    pub(super) nic: &'a mut Nic,
+    pub(super) end: u32,
+}
+
+impl Nic {
+    /// What all queue pairs of such an engine have around them.
+    pub(super) fn new(shape: Shape) -> Self {
+        let count = 2 * shape.pairs;
+        let half = Self::half(&shape);
+        let all = access::LOCAL_WRITE
+            | access::REMOTE_WRITE
+            | access::REMOTE_READ
+            | access::REMOTE_ATOMIC;
+        let mut regions: Vec<Region> = (0..count)
+            .map(|n| {
+                let at = n as usize * 2 * half;
+                Region {
+                    key: n << 8 | 0x5a,
+                    pd: PD,
+                    access: all,
+                    // So that the lower half of an address is its place in the memory.
+                    iova: 1 << 32 | at as u64,
+                    length: 2 * half as u64,
+                    at,
+                    real: 2 * half,
+                }
+            })
+            .collect();
+        let small = count as usize * 2 * half;
+        if shape.giant {
+            for (region, n) in regions.iter_mut().zip(0..2) {
+                region.length = 2 * u64::from(GIANT);
+                (region.at, region.real) = (small + n * GIANT_MEMORY, GIANT_MEMORY);
+            }
+        }
+        let memory = small + if shape.giant { 2 * GIANT_MEMORY } else { 0 };
+        let completions = (count * (shape.depth + 1)).next_power_of_two().max(1024);
+        Self {
+            shape,
+            memory: vec![1; memory],
+            regions,
+            sq: vec![Wqe::default(); (count * shape.depth) as usize],
+            ends: vec![End::default(); count as usize],
+            cq: vec![Cqe::default(); completions as usize],
+            cq_produced: 0,
+            cq_consumed: 0,
+            outgoing: VecDeque::new(),
+            pool: Pool::default(),
+            received: 0,
+            events: 0,
+        }
+    }
+
+    /// Bytes of a half of a region: for datagrams there is room for the GRH.
+    pub(super) fn half(shape: &Shape) -> usize {
+        (shape.size as usize + 40).next_multiple_of(LINE)
+    }
+
+    /// The WQE that is next, the key, the buffers of both ends.
+    pub(super) fn prefetch(&self, end: u32) {
+        let shape = &self.shape;
+        let half = Self::half(shape);
+        let posted = self.ends.get(end as usize).map_or(0, |e| e.posted);
+        let wqe = end * shape.depth + posted % shape.depth;
+        prefetch::element(&self.sq, wqe as usize);
+        prefetch::element(&self.regions, end as usize);
+        prefetch::element(&self.regions, end as usize ^ 1);
+        prefetch::element(&self.memory, 2 * end as usize * half);
+        prefetch::element(&self.memory, (2 * (end as usize ^ 1) + 1) * half);
+    }
+
+    /// Where in the memory a use of a key begins.
+    fn resolve(&self, key: &KeyUse) -> Result<usize, Syndrome> {
+        let region = self.regions.get(key.key as usize >> 8);
+        let region = region.filter(|r| r.key == key.key);
+        let grant = region.map(|r| Grant {
+            pd: r.pd,
+            access: r.access,
+            addr: r.iova,
+            length: r.length,
+        });
+        let mut offset = admit(key, grant)? as usize;
+        let (at, real) = region.map_or((0, 1), |r| (r.at, r.real));
+        if offset >= real {
+            offset %= real;
+        }
+        Ok(at + offset)
+    }
+
+    /// Where a part of one SGE is; all lists here have one.
+    fn resolve_sge(
+        &self,
+        pd: u32,
+        sges: &[Sge],
+        offset: u32,
+        length: u32,
+        access: Access,
+    ) -> Result<usize, Syndrome> {
+        let sge = sges.first().copied().unwrap_or_default();
+        if offset > sge.length || length > sge.length - offset {
+            return Err(Syndrome::LkeyBounds);
+        }
+        self.resolve(&KeyUse {
+            pd,
+            privileged: false,
+            key: sge.lkey,
+            addr: sge.addr.wrapping_add(u64::from(offset)),
+            length: length.into(),
+            access,
+        })
+    }
+
+    /// Where in the memory a target is.
+    fn target(&self, target: &Target<'_>, length: u32) -> Result<usize, Syndrome> {
+        match *target {
+            Target::Scatter {
+                pd, sges, offset, ..
+            } => self.resolve_sge(pd, sges, offset, length, Access::LocalWrite),
+            Target::Region { pd, key, addr } => self.resolve(&KeyUse {
+                pd,
+                privileged: false,
+                key,
+                addr,
+                length: length.into(),
+                access: Access::RemoteWrite,
+            }),
+            Target::Buffer(_) => Err(Syndrome::LkeyUnknown),
+        }
+    }
+
+    /// [`Host::copy`].
+    pub(super) fn copy(&mut self, target: Target<'_>, source: Source<'_>) -> Result<(), CopyFault> {
+        let (from, length) = match source {
+            Source::Bytes(bytes) => {
+                if let Target::Buffer(buffer) = target {
+                    buffer.copy_from_slice(bytes);
+                    return Ok(());
+                }
+                let to = self
+                    .target(&target, bytes.len() as u32)
+                    .map_err(CopyFault::Target)?;
+                self.memory[to..to + bytes.len()].copy_from_slice(bytes);
+                return Ok(());
+            }
+            Source::Gather {
+                pd,
+                sges,
+                offset,
+                length,
+                ..
+            } => (
+                self.resolve_sge(pd, sges, offset, length, Access::LocalRead),
+                length,
+            ),
+            Source::Region {
+                pd,
+                key,
+                addr,
+                length,
+            } => {
+                let key = KeyUse {
+                    pd,
+                    privileged: false,
+                    key,
+                    addr,
+                    length: length.into(),
+                    access: Access::RemoteRead,
+                };
+                (self.resolve(&key), length)
+            }
+        };
+        let (from, count) = (from.map_err(CopyFault::Source)?, length as usize);
+        if let Target::Buffer(buffer) = target {
+            buffer.copy_from_slice(&self.memory[from..from + count]);
+            return Ok(());
+        }
+        let to = self.target(&target, length).map_err(CopyFault::Target)?;
+        copy_apart(&mut self.memory, to, from, count);
+        Ok(())
+    }
+}
+
+/// Copies between two places of the memory that do not overlap.
+pub(super) fn copy_apart(memory: &mut [u8], to: usize, from: usize, count: usize) {
+    if from < to {
+        let (low, high) = memory.split_at_mut(to);
+        high[..count].copy_from_slice(&low[from..from + count]);
+    } else {
+        let (low, high) = memory.split_at_mut(from);
+        low[to..to + count].copy_from_slice(&high[..count]);
+    }
+}
+
+impl Host for EndHost<'_> {
+    fn fetch_send(
+        &mut self,
+        index: u32,
+        out: &mut SendWqe,
+        gather: &mut Gather,
+    ) -> Result<(), WqeError> {
+        let shape = &self.nic.shape;
+        let at = self.end * shape.depth + index % shape.depth;
+        let wqe = self.nic.sq[at as usize];
+        out.wr_id = wqe.wr_id;
+        out.opcode = shape.opcode;
+        out.signaled = wqe.signaled;
+        out.remote_addr = wqe.remote_addr;
+        out.rkey = wqe.rkey;
+        out.compare_add = 1;
+        gather.pd = PD;
+        if shape.inline {
+            let from = (wqe.sge.addr & 0xffff_ffff) as usize;
+            let bytes = &self.nic.memory[from..from + shape.size as usize];
+            gather.inline.extend_from_slice(bytes);
+        } else {
+            gather.sges.push(wqe.sge);
+        }
+        if shape.qp_type == QpType::Ud {
+            out.set_datagram(DatagramDest {
+                path: path(Side::A),
+                qpn: self.end ^ 1,
+                qkey: QKEY,
+            });
+        }
+        Ok(())
+    }
+
+    fn send_wr_id(&mut self, index: u32) -> (u64, WcOpcode) {
+        (index.into(), WcOpcode::Send)
+    }
+
+    fn take_recv(&mut self, wqe: &mut RecvWqe) -> Take {
+        // The program always has a receive posted.
+        let end = &mut self.nic.ends[self.end as usize];
+        wqe.index = end.recvs_taken;
+        wqe.wr_id = end.recvs_taken.into();
+        wqe.pd = PD;
+        end.recvs_taken = end.recvs_taken.wrapping_add(1);
+        let region = &self.nic.regions[self.end as usize];
+        let half = region.length / 2;
+        wqe.sges.push(Sge {
+            addr: region.iova + half,
+            length: half as u32,
+            lkey: region.key,
+        });
+        Take::Taken
+    }
+
+    fn recv_credits(&mut self) -> Option<u32> {
+        Some(1 << 15)
+    }
+
+    fn check(&mut self, key: &KeyUse) -> Result<(), Syndrome> {
+        self.nic.resolve(key).map(|_| ())
+    }
+
+    fn copy(&mut self, target: Target<'_>, source: Source<'_>) -> Result<(), CopyFault> {
+        self.nic.copy(target, source)
+    }
+
+    fn atomic(&mut self, key: &KeyUse, op: AtomicOp) -> Result<u64, Syndrome> {
+        let at = self.nic.resolve(key)?;
+        let place = &mut self.nic.memory[at..at + 8];
+        let mut before = [0; 8];
+        before.copy_from_slice(place);
+        let before = u64::from_ne_bytes(before);
+        let after = keys::atomic(op, before);
+        place.copy_from_slice(&after.to_ne_bytes());
+        Ok(before)
+    }
+
+    fn invalidate(&mut self, _key: u32, _remote: bool) -> Result<(), Syndrome> {
+        Err(Syndrome::KeyManagement)
+    }
+
+    fn fast_register(&mut self, _index: u32) -> Result<(), Syndrome> {
+        Err(Syndrome::KeyManagement)
+    }
+
+    fn complete(&mut self, completion: &Completion) {
+        let nic = &mut *self.nic;
+        let recv = completion.is_recv();
+        let at = nic.cq_produced as usize & (nic.cq.len() - 1);
+        nic.cq[at] = Cqe {
+            wr_id: completion.wr_id,
+            qp: self.end,
+            byte_len: completion.byte_len,
+            status: completion.status.to_raw(),
+            recv,
+        };
+        nic.cq_produced = nic.cq_produced.wrapping_add(1);
+        nic.received += u64::from(recv);
+    }
+
+    fn event(&mut self, _event: EventType, _syndrome: Option<Syndrome>) {
+        self.nic.events += 1;
+    }
+
+    fn transmit(&mut self, packet: Packet) {
+        self.nic.outgoing.push_back(packet);
+    }
+
+    fn pool(&mut self) -> Option<&mut Pool> {
+        Some(&mut self.nic.pool)
+    }
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Packets under way: they travel, and are delivered, lost, doubled and changed.
+
+use super::{path, Lab, Mode};
+use crate::fuzz::Input;
+use verbena_roce::host::{CopyFault, Syndrome, Target};
+use verbena_roce::packet::{Packet, Transport};
+use verbena_roce::wire::frame;
+use verbena_roce::{psn, Host, QpType};
+
+/// Packets under way; the oldest are lost beyond that.
+pub(super) const MAX_FLIGHT: usize = 256;
+
+impl Lab {
+    /// Takes a packet off its way.
+    pub(super) fn take(&mut self, input: &mut Input<'_>) -> Option<(usize, Packet)> {
+        let at = usize::from(input.u8());
+        (!self.flight.is_empty()).then(|| self.flight.remove(at % self.flight.len()))
+    }
+
+    /// A packet goes twice.
+    pub(super) fn duplicate(&mut self, input: &mut Input<'_>) {
+        let at = usize::from(input.u8());
+        if !self.flight.is_empty() && self.flight.len() < MAX_FLIGHT {
+            let copy = self.flight[at % self.flight.len()].clone();
+            self.flight.push(copy);
+        }
+    }
+
+    /// Delivers a packet that is under way.
+    pub(super) fn deliver(&mut self, at: usize) {
+        if self.flight.is_empty() {
+            return;
+        }
+        let (to, packet) = self.flight.remove(at % self.flight.len());
+        self.give(to, packet);
+    }
+
+    /// Gives a packet to a queue pair.
+    pub(super) fn give(&mut self, to: usize, packet: Packet) {
+        self.qps[to].handle_packet(&mut self.world.host(to), self.now, packet);
+        self.carry(to);
+    }
+
+    /// What a queue pair has sent goes on its way.
+    pub(super) fn carry(&mut self, node: usize) {
+        if self.world.nodes[node].out.is_empty() {
+            return;
+        }
+        let mut out = std::mem::take(&mut self.world.nodes[node].out);
+        let mtu = self.qps[node].attr().path_mtu;
+        for packet in out.drain(..) {
+            match self.mode {
+                Mode::Local => self.launch(node, packet),
+                Mode::Split => packet
+                    .split(mtu)
+                    .for_each(|packet| self.launch(node, packet)),
+                Mode::Wire => packet
+                    .split(mtu)
+                    .for_each(|packet| self.transmit(node, &packet)),
+            }
+        }
+        if self.world.nodes[node].out.is_empty() {
+            self.world.nodes[node].out = out;
+        }
+    }
+
+    /// Puts a packet on its way to the peer.
+    pub(super) fn launch(&mut self, from: usize, packet: Packet) {
+        if self.flight.len() >= MAX_FLIGHT {
+            self.flight.remove(0);
+        }
+        self.flight.push((from ^ 1, packet));
+    }
+
+    /// Makes a frame of a packet, and a packet of that.
+    fn transmit(&mut self, node: usize, packet: &Packet) {
+        if !packet.payload.is_alive() {
+            return;
+        }
+        let mut bytes = Vec::with_capacity(packet.payload.len() as usize + 96);
+        let mut host = self.world.host(node);
+        let emitted = frame::emit(&path(node), packet, &mut bytes, |place| match place {
+            [] => Ok(()),
+            _ => host.copy(Target::Buffer(place), packet.payload.source()),
+        });
+        match emitted {
+            Ok(()) => {
+                let frame = frame::parse(&bytes).expect("own frames are valid");
+                self.launch(node, frame.packet);
+            }
+            Err(CopyFault::Source(cause) | CopyFault::Target(cause)) => {
+                self.qps[node].handle_source_fault(
+                    &mut self.world.host(node),
+                    self.now,
+                    packet,
+                    cause,
+                );
+            }
+        }
+    }
+
+    /// Changes a packet that is under way as a peer in the same engine or a link may do.
+    pub(super) fn tamper(&mut self, input: &mut Input<'_>) {
+        let (what, value) = (input.u8(), input.u8());
+        if self.flight.is_empty() {
+            return;
+        }
+        let at = usize::from(what >> 3) % self.flight.len();
+        let (to, packet) = &mut self.flight[at];
+        let mtu = self.qps[*to ^ 1].attr().path_mtu;
+        match what & 7 {
+            0 | 1 if packet.psns > 1 => {
+                let (to, front) = (*to, packet.split_front(u32::from(value).max(1), mtu));
+                self.flight.insert(at, (to, front));
+            }
+            2 if packet.psns > 1 => packet.trim_front(u32::from(value), mtu),
+            3 => packet.ack_req = !packet.ack_req,
+            4 => packet.psn = psn::add(packet.psn, u32::from(value)),
+            5 => packet.psn = psn::add(packet.psn, 0xff_ffff - u32::from(value)),
+            6 => packet.dst_qpn ^= u32::from(value),
+            _ => packet.solicited = !packet.solicited,
+        }
+    }
+
+    /// Tells the sender of a packet that is under way that its payload could not be read.
+    pub(super) fn source_fault(&mut self, input: &mut Input<'_>) {
+        if let Some((to, mut packet)) = self.take(input) {
+            let from = to ^ 1;
+            // Only of what a queue pair of this kind may have sent.
+            let is_reliable = self.qps[from].config().qp_type == QpType::Rc;
+            if is_reliable != (packet.transport == Transport::Rc) {
+                return;
+            }
+            let flags = input.u8();
+            if flags & 1 != 0 {
+                packet.psn = psn::add(packet.psn, u32::from(flags));
+            }
+            let cause = Syndrome::LkeyUnreachable;
+            self.qps[from].handle_source_fault(
+                &mut self.world.host(from),
+                self.now,
+                &packet,
+                cause,
+            );
+            self.carry(from);
+        }
+    }
+}

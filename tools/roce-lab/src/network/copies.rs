@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What a queue pair does to memory: copies, atomics, invalidations. Each is judged at once: is this the byte that the message
+//! under way has at this place, and is the buffer still his for whom it is touched?
+
+use super::lab::{Call, Lab};
+use super::memory::{parts, pattern, Owner};
+use crate::keys;
+use verbena_roce::host::{
+    Access, AtomicOp, CopyFault, KeyUse, Sge, Source, Syndrome, Target, WqeOpcode,
+};
+use verbena_roce::QpType;
+
+impl Lab {
+    /// Copies, and compares with the model what came out.
+    pub(super) fn copy(
+        &mut self,
+        me: usize,
+        mut target: Target<'_>,
+        source: &Source<'_>,
+    ) -> Result<(), CopyFault> {
+        let mut bytes = std::mem::take(&mut self.scratch);
+        let read = self.read(me, source, &mut bytes);
+        let result = read.map_err(CopyFault::Source).and_then(|()| {
+            self.resolve(me, &target, bytes.len() as u32)
+                .map_err(CopyFault::Target)
+        });
+        if result.is_ok() {
+            let known = self.expect_copy(me, &target, &bytes);
+            if let Target::Buffer(buffer) = &mut target {
+                buffer.copy_from_slice(&bytes);
+            }
+            let mut rest = &bytes[..];
+            for range in &self.ranges {
+                let (part, after) = rest.split_at(range.len());
+                self.memory.bytes_mut(range.clone()).copy_from_slice(part);
+                if known {
+                    self.memory.check(range.clone(), "a copy");
+                } else {
+                    self.memory.accept(range.clone());
+                }
+                rest = after;
+            }
+        }
+        self.scratch = bytes;
+        result
+    }
+
+    /// Executes an atomic; the model has a word of its own for it.
+    pub(super) fn atomic(
+        &mut self,
+        me: usize,
+        key: &KeyUse,
+        op: AtomicOp,
+    ) -> Result<u64, Syndrome> {
+        let at = self.memory.find(key)?;
+        let place = at..at + 8;
+        let mut word = [0; 8];
+        word.copy_from_slice(self.memory.bytes(place.clone()));
+        let before = u64::from_ne_bytes(word);
+        let after = keys::atomic(op, before);
+        if self.ends[me].strict {
+            let (index, _) = self.cursor(me);
+            let peer = self.ends[me].peer;
+            let (addr, rkey, value) = self.ends[peer].word;
+            let ours = &mut self.ops[index as usize];
+            assert!(
+                ours.is_atomic() && !ours.executed && (key.addr, key.key) == (addr, rkey),
+                "an atomic is executed for {ours:?}"
+            );
+            ours.executed = true;
+            ours.value = value;
+            let wqe = &ours.wqe;
+            let next = match wqe.opcode {
+                WqeOpcode::FetchAdd => value.wrapping_add(wqe.compare_add),
+                _ if value == wqe.compare_add => wqe.swap,
+                _ => value,
+            };
+            self.ends[peer].word.2 = next;
+            self.memory.expect(addr, &next.to_ne_bytes());
+            assert_eq!(
+                (before, after),
+                (value, next),
+                "an atomic has a wrong result"
+            );
+        }
+        self.memory
+            .bytes_mut(place.clone())
+            .copy_from_slice(&after.to_ne_bytes());
+        if self.ends[me].strict {
+            self.memory.check(place, "an atomic");
+        } else {
+            self.memory.accept(place);
+        }
+        Ok(before)
+    }
+
+    /// Invalidates a key: for a work request, or for a message that says so (`remote`).
+    pub(super) fn invalidate(&mut self, me: usize, key: u32, remote: bool) -> Result<(), Syndrome> {
+        if remote && self.ends[me].strict {
+            let (op, done) = self.cursor(me);
+            let op = &self.ops[op as usize];
+            assert!(
+                op.wqe.opcode == WqeOpcode::SendInv
+                    && done == op.length
+                    && !op.executed
+                    && u32::from_le_bytes(op.wqe.imm) == key,
+                "a key is invalidated for {op:?}"
+            );
+        }
+        let failure = if remote {
+            Syndrome::RemoteInvalidate
+        } else {
+            Syndrome::KeyManagement
+        };
+        let region = self.memory.region_mut(key).filter(|r| r.valid);
+        region.ok_or(failure)?.valid = false;
+        Ok(())
+    }
+
+    /// What the model says that a copy has to bring, and where. Returns false if it knows nothing.
+    fn expect_copy(&mut self, me: usize, target: &Target<'_>, bytes: &[u8]) -> bool {
+        if !self.ends[me].strict {
+            return false;
+        }
+        let length = bytes.len() as u32;
+        match (self.call, target) {
+            (_, Target::Buffer(_)) => false,
+            (Call::Response { end }, Target::Scatter { sges, offset, .. }) => {
+                let op = self.op_at(me, end - 1);
+                let op = op.expect("a response to nothing is copied");
+                let op = &mut self.ops[op as usize];
+                assert!(
+                    !op.over && op.sges == *sges && op.got == *offset,
+                    "a response is copied to a wrong place: offset {offset}, {op:?}"
+                );
+                op.got += length;
+                let (base, got, value) = (op.base, op.got, op.value);
+                let (atomic, model) = (op.is_atomic(), &mut self.memory);
+                assert!(got <= op.length, "a response is longer than its READ");
+                parts(sges, u64::from(*offset), length, |sge, at| {
+                    if atomic {
+                        let bytes = value.to_ne_bytes();
+                        model.expect(sge.addr, &bytes[at as usize..(at + sge.length) as usize]);
+                    } else {
+                        model.expect(sge.addr, pattern(base, offset + at, sge.length));
+                    }
+                });
+                true
+            }
+            (Call::Request { .. }, Target::Scatter { sges, offset, .. }) => {
+                let held = self.ends[me].held.expect("no receive was taken");
+                assert!(
+                    self.recvs[held as usize].sges == *sges,
+                    "a message goes to another receive than the one taken"
+                );
+                let (op, done) = self.cursor(me);
+                let is_ud = self.ends[me].qp_type == QpType::Ud;
+                if is_ud && *offset == 0 {
+                    assert_eq!(length, 40, "a GRH has 40 bytes");
+                    self.check_grh(op, bytes);
+                    let model = &mut self.memory;
+                    parts(sges, 0, length, |sge, at| {
+                        let to = (at + sge.length) as usize;
+                        model.expect(sge.addr, &bytes[at as usize..to]);
+                    });
+                    return true;
+                }
+                let op = &self.ops[op as usize];
+                assert!(op.is_send(), "a WRITE goes to a receive");
+                let at = if is_ud { offset - 40 } else { *offset };
+                assert_eq!(at, done, "a SEND goes on at a wrong place");
+                assert!(done + length <= op.length, "a SEND is too long");
+                let (base, model) = (op.base, &mut self.memory);
+                parts(sges, u64::from(*offset), length, |sge, part| {
+                    model.expect(sge.addr, pattern(base, at + part, sge.length));
+                });
+                self.advance(me, length);
+                true
+            }
+            (Call::Request { .. }, Target::Region { key, addr, .. }) => {
+                let (op, done) = self.cursor(me);
+                let op = &self.ops[op as usize];
+                assert!(
+                    !op.is_send() && !op.responds() && op.wqe.rkey == *key,
+                    "memory is written for {op:?}"
+                );
+                assert!(
+                    !op.fault.is_remote_access(),
+                    "a part of what may not be written is written: {op:?}"
+                );
+                let due = op.wqe.remote_addr + u64::from(done);
+                assert_eq!(*addr, due, "a WRITE goes on at a wrong place");
+                assert!(done + length <= op.length, "a WRITE is too long");
+                let base = op.base;
+                self.memory.expect(*addr, pattern(base, done, length));
+                self.advance(me, length);
+                true
+            }
+            (Call::Own, _) => panic!("memory is written without a packet"),
+            (Call::Response { .. }, Target::Region { .. }) => {
+                panic!("a response writes to remote memory")
+            }
+        }
+    }
+
+    /// The GRH of a datagram names both ends (A17.4): over IPv4, in the last 20 bytes.
+    fn check_grh(&self, op: u32, grh: &[u8]) {
+        let datagram = self.ops[op as usize].wqe.datagram.as_deref();
+        let path = &datagram.expect("checked by the host").path;
+        let (from, to) = if path.is_ipv4() {
+            assert_eq!(grh[..20], [0; 20]);
+            (grh[32..36] == path.sgid[12..], grh[36..] == path.dgid[12..])
+        } else {
+            (grh[8..24] == path.sgid, grh[24..] == path.dgid)
+        };
+        assert!(from && to, "a wrong GRH {grh:x?} for {path:?}");
+    }
+
+    /// So much more of the message under way is there.
+    fn advance(&mut self, me: usize, length: u32) {
+        let (op, _) = self.cursor(me);
+        if self.ends[me].qp_type == QpType::Rc {
+            let op = &mut self.ops[op as usize];
+            op.done += length;
+        } else if let Some((_, done)) = &mut self.ends[me].message {
+            *done += length;
+        }
+    }
+
+    /// A buffer is touched for somebody: is it still his?
+    fn check_owner(&self, me: usize, sge: &Sge) {
+        let Some(region) = self.memory.region(sge.lkey) else {
+            return;
+        };
+        match region.owner {
+            Owner::Op(op) => assert!(
+                !self.ops[op as usize].over,
+                "a buffer is touched whose work request is complete: {:?}",
+                self.ops[op as usize]
+            ),
+            Owner::Recv(recv) => assert!(
+                self.ends[me].held == Some(recv) && !self.recvs[recv as usize].over,
+                "a buffer is touched whose receive is not under way"
+            ),
+            Owner::Remote => {}
+        }
+    }
+
+    /// Places of a target, each checked. Fills `ranges`.
+    fn resolve(&mut self, me: usize, target: &Target<'_>, length: u32) -> Result<(), Syndrome> {
+        let mut ranges = std::mem::take(&mut self.ranges);
+        ranges.clear();
+        let mut result = Ok(());
+        match target {
+            Target::Buffer(_) => {}
+            Target::Scatter {
+                pd,
+                privileged,
+                sges,
+                offset,
+            } => parts(sges, u64::from(*offset), length, |sge, _| {
+                self.check_owner(me, &sge);
+                let key = local_use(*pd, *privileged, &sge, Access::LocalWrite);
+                match self.memory.find(&key) {
+                    Ok(at) => ranges.push(at..at + sge.length as usize),
+                    Err(cause) => result = Err(cause),
+                }
+            }),
+            Target::Region { pd, key, addr } => {
+                let key = remote_use(*pd, *key, *addr, length, Access::RemoteWrite);
+                match self.memory.find(&key) {
+                    Ok(at) => ranges.push(at..at + length as usize),
+                    Err(cause) => result = Err(cause),
+                }
+            }
+        }
+        self.ranges = ranges;
+        result
+    }
+
+    /// Reads a source.
+    fn read(&self, me: usize, source: &Source<'_>, to: &mut Vec<u8>) -> Result<(), Syndrome> {
+        to.clear();
+        match source {
+            Source::Bytes(bytes) => to.extend_from_slice(bytes),
+            Source::Gather {
+                pd,
+                privileged,
+                sges,
+                offset,
+                length,
+            } => {
+                let mut result = Ok(());
+                parts(sges, u64::from(*offset), *length, |sge, _| {
+                    if let Some(region) = self.memory.region(sge.lkey) {
+                        if let Owner::Op(_) = region.owner {
+                            self.check_owner(me, &sge);
+                        }
+                    }
+                    let key = local_use(*pd, *privileged, &sge, Access::LocalRead);
+                    match self.memory.find(&key) {
+                        Ok(at) => {
+                            to.extend_from_slice(self.memory.bytes(at..at + sge.length as usize))
+                        }
+                        Err(cause) => result = Err(cause),
+                    }
+                });
+                return result;
+            }
+            Source::Region {
+                pd,
+                key,
+                addr,
+                length,
+            } => {
+                let key = remote_use(*pd, *key, *addr, *length, Access::RemoteRead);
+                let at = self.memory.find(&key)?;
+                to.extend_from_slice(self.memory.bytes(at..at + *length as usize));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn local_use(pd: u32, privileged: bool, sge: &Sge, access: Access) -> KeyUse {
+    KeyUse {
+        pd,
+        privileged,
+        key: sge.lkey,
+        addr: sge.addr,
+        length: u64::from(sge.length),
+        access,
+    }
+}
+
+fn remote_use(pd: u32, key: u32, addr: u64, length: u32, access: Access) -> KeyUse {
+    KeyUse {
+        pd,
+        privileged: false,
+        key,
+        addr,
+        length: u64::from(length),
+        access,
+    }
+}

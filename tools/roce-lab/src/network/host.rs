@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The host of one queue pair: each call goes to the model that all ends share, to be judged there.
+
+use super::cover::Topic;
+use super::lab::Lab;
+use verbena_roce::host::*;
+use verbena_roce::packet::Packet;
+use verbena_roce::pool::Pool;
+
+/// The host of one end.
+#[derive(Debug)]
+pub struct LabHost<'a> {
+    lab: &'a mut Lab,
+    me: usize,
+}
+
+impl Lab {
+    /// The host of an end.
+    pub fn host(&mut self, me: usize) -> LabHost<'_> {
+        LabHost { lab: self, me }
+    }
+}
+
+impl Host for LabHost<'_> {
+    fn fetch_send(
+        &mut self,
+        index: u32,
+        wqe: &mut SendWqe,
+        gather: &mut Gather,
+    ) -> Result<(), WqeError> {
+        assert!(gather.sges.is_empty() && gather.inline.is_empty());
+        let end = &self.lab.ends[self.me];
+        let op = &self.lab.ops[end.sq[index as usize] as usize];
+        assert!(!op.over, "a WQE is read that is complete: {op:?}");
+        *wqe = op.wqe.clone();
+        gather.pd = end.pd;
+        gather.sges.extend_from_slice(&op.sges);
+        gather.inline.extend_from_slice(&op.inline);
+        op.malformed.map_or(Ok(()), Err)
+    }
+
+    fn send_wr_id(&mut self, index: u32) -> (u64, WcOpcode) {
+        let end = &self.lab.ends[self.me];
+        let op = &self.lab.ops[end.sq[index as usize] as usize];
+        (op.wqe.wr_id, WcOpcode::Send)
+    }
+
+    fn take_recv(&mut self, wqe: &mut RecvWqe) -> Take {
+        self.lab.take_recv(self.me, wqe)
+    }
+
+    fn recv_credits(&mut self) -> Option<u32> {
+        let queue = &self.lab.queues[self.lab.ends[self.me].queue];
+        (!queue.shared && !queue.dead).then(|| (queue.posts.len() - queue.taken) as u32)
+    }
+
+    fn check(&mut self, key: &KeyUse) -> Result<(), Syndrome> {
+        assert!(key.length > 0, "an access of zero length needs no key");
+        self.lab.memory.find(key).map(|_| ())
+    }
+
+    fn copy(&mut self, target: Target<'_>, source: Source<'_>) -> Result<(), CopyFault> {
+        self.lab.copy(self.me, target, &source)
+    }
+
+    fn atomic(&mut self, key: &KeyUse, op: AtomicOp) -> Result<u64, Syndrome> {
+        self.lab.atomic(self.me, key, op)
+    }
+
+    fn invalidate(&mut self, key: u32, remote: bool) -> Result<(), Syndrome> {
+        self.lab.invalidate(self.me, key, remote)
+    }
+
+    fn fast_register(&mut self, _index: u32) -> Result<(), Syndrome> {
+        Ok(())
+    }
+
+    fn complete(&mut self, completion: &Completion) {
+        self.lab.complete(self.me, completion);
+    }
+
+    fn event(&mut self, event: EventType, syndrome: Option<Syndrome>) {
+        self.lab
+            .say(self.me, || format!("event {event:?} {syndrome:?}"));
+        self.lab.cover.count(Topic::Event, event as u8, 0);
+        self.lab.ends[self.me].events.push(event);
+    }
+
+    fn transmit(&mut self, packet: Packet) {
+        assert!(packet.psns > 0);
+        self.lab.ends[self.me].out.push(packet);
+    }
+
+    fn pool(&mut self) -> Option<&mut Pool> {
+        Some(&mut self.lab.pool)
+    }
+}
