@@ -125,7 +125,11 @@ layout! {
         54 => sl: u8,
         /// UD: [`network_type`].
         55 => network_type: u8,
-        56 => reserved: Le32,
+        /// InfiniBand only: LID of the sender, and the low bits of the LID that it sent to.
+        56 => slid: Le16,
+        58 => dlid_path_bits: u8,
+        /// Special queue pairs: the port it came to, where there are several; else 0.
+        59 => port: u8,
         /// Status, opcode, flags and phase in one word, see [`Tail`].
         60 => tail: Le32,
     }

@@ -32,6 +32,10 @@ pub mod mr_flags {
     pub const FAST_REG: u32 = 1 << 0;
     /// Only privileged queue pairs may use the key.
     pub const PRIVILEGED: u32 = 1 << 1;
+    /// The pages come and go: the low bits of a page address tell ([`super::PAGE_PRESENT`], [`super::PAGE_WRITABLE`]).
+    pub const ON_DEMAND: u32 = 1 << 2;
+    /// The pages are memory of the device: their addresses are offsets in it.
+    pub const DEVICE_MEMORY: u32 = 1 << 3;
 }
 
 layout! {
@@ -50,6 +54,11 @@ layout! {
         14 => reserved: Le16,
     }
 }
+
+/// Bits of a page address in a region with [`mr_flags::ON_DEMAND`]; in all others bits 11:0 are 0. The page is there.
+pub const PAGE_PRESENT: u64 = 1 << 0;
+/// The page may be written.
+pub const PAGE_WRITABLE: u64 = 1 << 1;
 
 /// Entries of a table of the last level when there are two.
 pub const TRANSLATION_LEAF: usize = 512;
@@ -73,9 +82,17 @@ layout! {
         32 => dest_qpn: Le32,
         36 => qkey: Le32,
         40 => pdn: Le32,
-        44 => reserved: Le32,
+        /// InfiniBand only: destination LID.
+        44 => dlid: Le16,
+        /// `enum ib_rate`; 0: that of the port.
+        46 => static_rate: u8,
+        /// Bits 6:0, InfiniBand only: source path bits. Bit 7: [`AV_GRH`].
+        47 => path_bits: u8,
     }
 }
+
+/// [`AddressVector::path_bits`]: packets have a global route header, as they always do in RoCE.
+pub const AV_GRH: u8 = 1 << 7;
 
 codes! {
     /// States of a queue pair, with the numbers of `enum ib_qp_state`.
@@ -152,16 +169,20 @@ layout! {
         30 => retry_cnt: u8,
         31 => rnr_retry: u8,
         32 => port_num: u8,
-        33 => reserved0: u8,
-        34 => reserved1: Le16,
+        /// `enum ib_mig_state`.
+        33 => path_mig_state: u8,
+        34 => alt_pkey_index: Le16,
         36 => rate_limit: Le32,
-        40 => reserved2: [Le64; 5],
+        40 => alt_port_num: u8,
+        41 => alt_timeout: u8,
+        42 => reserved0: [u8; 6],
+        48 => reserved1: [Le64; 4],
     }
 }
 
 layout! {
     /// Queue pair context (QPC).
-    pub struct QpContext: 256 {
+    pub struct QpContext: 512 {
         /// Sequence counter, odd during an update.
         0 => seq: Le32,
         4 => qpn: Le32,
@@ -203,7 +224,20 @@ layout! {
         206 => reserved0: Le16,
         208 => sq_ring: Translation,
         224 => rq_ring: Translation,
-        240 => reserved1: [Le64; 2],
+        240 => xrcdn: Le32,
+        /// `enum ib_qp_create_flags`.
+        244 => create_flags: Le32,
+        /// Alternate path.
+        248 => alt_av: AddressVector,
+        /// Smoothed round trip time and its deviation, nanoseconds; 0: not measured.
+        296 => srtt: Le32,
+        300 => rttvar: Le32,
+        /// Packets that may be under way, and that are.
+        304 => window: Le32,
+        308 => in_flight: Le32,
+        /// Bytes that the NIC keeps to send them once more.
+        312 => stored: Le64,
+        320 => reserved1: [Le64; 24],
     }
 }
 

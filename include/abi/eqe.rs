@@ -44,7 +44,9 @@ layout! {
         0 => number: Le32,
         /// [`super::syndrome::Syndrome`], where there is one.
         4 => syndrome: Le32,
-        8 => reserved: Le32,
+        /// The port of an event that is one's; else 0.
+        8 => port: u8,
+        9 => reserved: [u8; 3],
         /// [`EventType`] in bits 7:0, phase in bit 31. Written last, with release order.
         12 => tail: Le32,
     }

@@ -61,19 +61,23 @@ layout! {
         1 => flags: u8,
         /// Number of SGEs; 0 when inline.
         2 => num_sge: u8,
-        3 => reserved0: u8,
+        /// Special queue pairs: port to send from, where there are several; 0: the queue pair's.
+        3 => port: u8,
         /// Bytes of inline data.
         4 => inline_length: Le32,
         /// Comes back in the CQE.
         8 => wr_id: Le64,
         /// Immediate data in network order, or the key to invalidate (little endian).
         16 => imm: [u8; 4],
-        20 => reserved1: Le32,
+        /// XRC: SRQN at the peer.
+        20 => remote_srqn: Le32,
         /// RDMA and atomics: address at the peer.
         24 => remote_addr: Le64,
         32 => rkey: Le32,
-        36 => reserved2: Le32,
-        40 => reserved3: Le64,
+        /// GSI: index of the P_Key.
+        36 => pkey_index: Le16,
+        38 => reserved0: Le16,
+        40 => reserved1: Le64,
     }
 }
 
@@ -87,10 +91,12 @@ layout! {
 }
 
 layout! {
-    /// Operands of an atomic.
-    pub struct AtomicSegment: 16 {
+    /// Operands of an atomic. Those of 16 bytes go on in `*_high`, where masked atomics have their masks.
+    pub struct AtomicSegment: 32 {
         0 => compare_add: Le64,
-        8 => swap: Le64,
+        8 => compare_add_high: Le64,
+        16 => swap: Le64,
+        24 => swap_high: Le64,
     }
 }
 

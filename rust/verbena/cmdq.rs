@@ -8,7 +8,8 @@
 //! stays taken for the rest of this life, since the device may still write to it.
 //!
 //! Memory goes to the device by [`give`](CommandQueue::give), with the command that names it, and
-//! comes back by [`take_back`](CommandQueue::take_back); [`LetGo`] is made here only, from a reply.
+//! comes back by [`take_back`](CommandQueue::take_back); what a command needs for itself alone goes and
+//! comes by [`exec_with`](CommandQueue::exec_with). [`LetGo`] is made here only, from a reply.
 
 pub(crate) mod lent;
 
@@ -197,6 +198,18 @@ impl CommandQueue {
             }
             failure.into()
         })
+    }
+
+    /// Executes a command that the device has `memory` for: it comes back with the reply. `request`
+    /// makes the command, and lends the memory for it.
+    pub(crate) fn exec_with<C: Command>(
+        &self,
+        request: impl FnOnce(&Lender) -> C,
+        memory: &[&dyn Borrowed],
+    ) -> Result<C::Reply> {
+        let reply = self.give(request, memory)?;
+        memory.iter().for_each(|lent| lent.returned(&LetGo(())));
+        Ok(reply)
     }
 
     /// Executes a command by which `memory` comes back. `None` if the device is dead: it is silent or

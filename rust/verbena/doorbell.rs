@@ -204,7 +204,12 @@ pub(crate) struct Area {
 }
 
 impl Area {
-    fn new(hw: &Arc<Hw>, context: Option<&MmapContext>) -> Result<Arc<Self>> {
+    /// A new area of the kernel, or of the context whose first area is given unless this is the first.
+    fn new(
+        hw: &Arc<Hw>,
+        context: Option<&MmapContext>,
+        first: Option<&Arc<Area>>,
+    ) -> Result<Arc<Self>> {
         let index = match context {
             Some(_) => hw.uars.alloc_from(KERNEL_AREAS.min(hw.uars.count() / 2))?,
             None => hw.uars.alloc()?,
@@ -212,6 +217,11 @@ impl Area {
         let uar = Uar {
             hw: hw.clone(),
             index,
+        };
+        // A context has the number of its first area; the kernel's is 0.
+        let owner = match context {
+            Some(_) => first.map_or(index, |area| area.part.uar.index),
+            None => 0,
         };
         let payer = match context {
             Some(_) => Payer::Process,
@@ -228,6 +238,7 @@ impl Area {
         };
         let request = |to: &Lender| CreateUar {
             uar: Le32::new(index),
+            context: Le32::new(owner),
             addr: Le64::new(part.memory.lend(to).addr()),
             ..Default::default()
         };
@@ -297,7 +308,7 @@ impl Areas {
                 });
             }
         }
-        let area = Area::new(hw, context)?;
+        let area = Area::new(hw, context, list.first())?;
         let index = area.take(kind).ok_or(ENOMEM)?;
         list.push(area.clone(), GFP_KERNEL)?;
         Ok(Slot { area, kind, index })
@@ -307,7 +318,7 @@ impl Areas {
     pub(crate) fn first(&self, hw: &Arc<Hw>, context: Option<&MmapContext>) -> Result<AreaInfo> {
         let mut list = self.list.lock();
         if list.is_empty() {
-            list.push(Area::new(hw, context)?, GFP_KERNEL)?;
+            list.push(Area::new(hw, context, None)?, GFP_KERNEL)?;
         }
         Ok(list.first().map(|area| area.info()).unwrap_or_default())
     }

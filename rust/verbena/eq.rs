@@ -16,6 +16,7 @@ use crate::{
         cmd::{
             CreateEq,
             DestroyEq,
+            EqKind,
             ASYNC_EQN, //
         },
         cqe::phase,
@@ -120,6 +121,9 @@ impl EventMemory {
             log_size: LOG_SIZE,
             ring: self.ring.lend(to).translation(),
             ci_addr: Le64::new(self.consumer.lend(to).addr()),
+            kind: EqKind::Event.to_raw(),
+            // CAST: the logarithm of a small number.
+            log_entry_size: EQE_SIZE.ilog2() as u8,
             ..Default::default()
         };
         hw.cmdq.give(request, &self.lent())?;

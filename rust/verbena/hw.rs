@@ -11,7 +11,8 @@ use crate::{
         cmd::{
             Command,
             DeviceCaps,
-            QueryDevice, //
+            QueryDevice,
+            FIRST_QPN, //
         },
         regs,
         ABI_VERSION,
@@ -205,7 +206,7 @@ impl Hw {
 
     /// Refuses capabilities that the driver cannot live with.
     fn check(&self, caps: &DeviceCaps) -> Result {
-        let sane = caps.max_qp.get() > 2
+        let sane = caps.max_qp.get() > FIRST_QPN
             && caps.max_cq.get() > 0
             && caps.max_mr.get() > 1
             && caps.max_pd.get() > 0
@@ -313,8 +314,7 @@ impl Numbers {
             caps.max_mr.get(),
         );
         try_pin_init!(Self {
-            // QPNs 0 and 1 are the special queue pairs.
-            qpns <- Ids::new(2, qp),
+            qpns <- Ids::new(FIRST_QPN, qp),
             cqns <- Ids::new(0, cq),
             srqns <- Ids::new(0, srq),
             pdns <- Ids::new(0, pd),

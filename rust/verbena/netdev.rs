@@ -63,6 +63,7 @@ impl Port {
             up: u8::from(info.running && info.carrier),
             // CAST: a small enumeration.
             mtu: Mtu::from_netdev(info.mtu).as_raw() as u8,
+            port: 1,
             ..Default::default()
         })?;
         Ok(())

@@ -4,7 +4,10 @@
 
 use super::Verbena;
 use crate::abi::{
-    ctx::AddressVector,
+    ctx::{
+        AddressVector,
+        AV_GRH, //
+    },
     uverbs::CreateAhResp,
     Le16,
     Le32, //
@@ -34,6 +37,8 @@ pub(crate) fn to_device(attr: &AhAttr) -> Result<AddressVector> {
         traffic_class: grh.traffic_class,
         sl: attr.sl,
         port_num: 1,
+        static_rate: attr.static_rate,
+        path_bits: AV_GRH,
         ..Default::default()
     })
 }
@@ -51,6 +56,7 @@ pub(crate) fn from_device(av: &AddressVector) -> AhAttr {
         }),
         sl: av.sl,
         port_num: 1,
+        static_rate: av.static_rate,
         dmac: av.dmac,
         ..Default::default()
     }

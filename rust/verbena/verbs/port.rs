@@ -20,13 +20,24 @@ use crate::{
         cmd::{
             QueryStats,
             SetGid,
+            StatsKind,
             FEATURE_ATOMIC,
             FEATURE_FAST_REG,
             FEATURE_SRQ,
+            GID_TYPE_ROCE_V2,
             NO_VLAN, //
         },
         uverbs::UVERBS_ABI_VERSION,
-        Le16, //
+        Le16,
+        Le32,
+        Le64, //
+    },
+    cmdq::{
+        lent::{
+            Borrowed,
+            Lent, //
+        },
+        Lender, //
     },
     hw::Hw,
     netdev::Port, //
@@ -42,6 +53,10 @@ use rdma::{
         KernelCaps,
         PortAttr,
         PortImmutable, //
+    },
+    base::dma::{
+        Chunk,
+        Payer, //
     },
     device::{
         Device,
@@ -222,6 +237,8 @@ impl Operations for Verbena {
             vlan: Le16::new(gid.vlan_id.unwrap_or(NO_VLAN)),
             mac: gid.mac.unwrap_or(dev.port.info().mac),
             gid: gid.gid,
+            port: 1,
+            gid_type: GID_TYPE_ROCE_V2,
             ..Default::default()
         })?;
         Ok(())
@@ -231,15 +248,32 @@ impl Operations for Verbena {
         dev.live.exec_unless_dead(&SetGid {
             index: Le16::new(gid.index),
             vlan: Le16::new(NO_VLAN),
+            port: 1,
+            gid_type: GID_TYPE_ROCE_V2,
             ..Default::default()
         })?;
         Ok(())
     }
 
     fn port_stats(dev: &Device<Self>, _port: u32, values: &mut [u64]) -> Result {
-        let stats = dev.live.cmdq.exec(&QueryStats::default())?;
-        for (value, counter) in values.iter_mut().zip(stats.counters.iter()) {
-            *value = counter.get();
+        let live = &dev.live;
+        let memory = Chunk::alloc(&live.dma, Payer::Kernel, size_of_val(values))?;
+        let memory = Lent::new(Arc::new(memory, GFP_KERNEL)?, &live.health);
+        let request = |to: &Lender| QueryStats {
+            kind: StatsKind::Port.to_raw(),
+            port: 1,
+            addr: Le64::new(memory.lend(to).addr()),
+            // CAST: a few counters.
+            count: Le32::new(values.len() as u32),
+            ..Default::default()
+        };
+        let told = live.cmdq.exec_with(request, &[&memory as &dyn Borrowed])?;
+        for (index, value) in values
+            .iter_mut()
+            .take(told.count.get() as usize)
+            .enumerate()
+        {
+            *value = memory.read::<Le64>(index * size_of::<Le64>())?.get();
         }
         Ok(())
     }

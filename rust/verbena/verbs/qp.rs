@@ -108,7 +108,7 @@ pub(crate) enum Side {
 }
 
 /// The QPN of the general services interface.
-const GSI_QPN: u32 = 1;
+const GSI_QPN: u32 = cmd::QpType::Gsi as u32;
 
 /// A QPN, given back when dropped.
 struct Number {
@@ -323,6 +323,7 @@ impl QpData {
             slot: Le16::new(slot.index()),
             qp_type: device_type.to_raw(),
             flags,
+            port: u8::from(device_type == cmd::QpType::Gsi),
             log_sq_size,
             log_sq_stride,
             log_rq_size,

@@ -109,7 +109,7 @@ mod tests {
     fn status() -> Status {
         Status {
             version: String::from("0.1.0"),
-            abi_version: 3,
+            abi_version: 4,
             ready: true,
             fatal: false,
             resetting: false,

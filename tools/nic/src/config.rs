@@ -52,6 +52,8 @@ pub const MAX_SRQ: u32 = 4 << 10;
 pub const MAX_MR: u32 = 64 << 10;
 /// EQNs are below this.
 pub const MAX_EQ: u32 = 64;
+/// Ports are numbered from 1 to this.
+pub const NUM_PORTS: u8 = 1;
 /// GID table entries.
 pub const MAX_GID: u32 = 256;
 /// Work requests of a queue.
@@ -121,6 +123,7 @@ pub fn caps(config: &Config) -> DeviceCaps {
         local_dma_lkey: LOCAL_DMA_LKEY.into(),
         clock_ns_q16: (1u32 << 16).into(),
         max_mcast_grp: 0.into(),
+        num_ports: NUM_PORTS,
         ..Default::default()
     }
 }

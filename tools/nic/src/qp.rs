@@ -154,6 +154,8 @@ impl Qp {
             rnr_left: live.rnr_left,
             sq_ring: env.create.sq,
             rq_ring: env.create.rq,
+            xrcdn: env.create.xrcdn,
+            create_flags: env.create.create_flags,
             ..Default::default()
         }
     }

@@ -33,10 +33,10 @@ pub struct Portion {
 }
 
 /// A context, as it would be published, without a look at guest memory.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Snapshot {
     /// A queue pair's.
-    Qp(QpContext),
+    Qp(Box<QpContext>),
     /// A completion queue's.
     Cq(CqContext),
     /// A shared receive queue's.
@@ -104,7 +104,7 @@ impl Device {
             let n = &mut at.number;
             let done = match at.table {
                 0 => list(&self.qps, n, most, &mut all, |qp| {
-                    Snapshot::Qp(qp.context(qp.env.rq_ci))
+                    Snapshot::Qp(Box::new(qp.context(qp.env.rq_ci)))
                 }),
                 1 => list(&shared.cqs, n, most, &mut all, |cq| {
                     Snapshot::Cq(cq.context())

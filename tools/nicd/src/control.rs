@@ -321,7 +321,7 @@ mod tests {
             ..Default::default()
         };
         qp.attr.qp_state = QpState::Rts.to_raw();
-        let told = context(&Snapshot::Qp(qp));
+        let told = context(&Snapshot::Qp(Box::new(qp)));
         let value = serde_json::to_value(&told).unwrap();
         assert_eq!(
             (&value["kind"], &value["number"]),

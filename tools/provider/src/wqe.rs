@@ -27,10 +27,12 @@ const INLINE: u64 = (send_flags::INLINE as u64) << FLAGS;
 
 const _: () = {
     assert!(offset_of!(SendWqe, opcode) == 0 && offset_of!(SendWqe, wr_id) == size_of::<Head>());
-    // What follows these fields is reserved: words start at them.
-    assert!(offset_of!(SendWqe, reserved1) == offset_of!(SendWqe, imm) + 4);
-    assert!(offset_of!(SendWqe, reserved2) == offset_of!(SendWqe, rkey) + 4);
-    assert!(offset_of!(AtomicSegment, compare_add) == 0 && offset_of!(AtomicSegment, swap) == 8);
+    // What follows these fields is for other transports and queue pairs: words start at them.
+    assert!(offset_of!(SendWqe, remote_srqn) == offset_of!(SendWqe, imm) + 4);
+    assert!(offset_of!(SendWqe, pkey_index) == offset_of!(SendWqe, rkey) + 4);
+    assert!(offset_of!(AtomicSegment, compare_add) == 0 && offset_of!(AtomicSegment, swap) == 16);
+    assert!(offset_of!(AtomicSegment, compare_add_high) == 8);
+    assert!(offset_of!(AtomicSegment, swap_high) == 24);
     assert!(offset_of!(Sge, addr) == 0 && offset_of!(Sge, length) == 8);
     assert!(offset_of!(Sge, lkey) == 12 && size_of::<Sge>() == 16);
 };
@@ -106,10 +108,11 @@ impl Wqe<'_> {
         self.0.put::<{ offset_of!(SendWqe, rkey) }>(rkey.into());
     }
 
-    /// The operands of an atomic.
+    /// The operands of an atomic, 8 bytes each.
     #[inline(always)]
     pub fn set_operands(self, compare_add: u64, swap: u64) {
-        self.0.put_pair(wqe::DATA_OFFSET, compare_add, swap);
+        self.0.put_pair(wqe::DATA_OFFSET, compare_add, 0);
+        self.0.put_pair(wqe::DATA_OFFSET + 16, swap, 0);
     }
 
     /// The address of a datagram.

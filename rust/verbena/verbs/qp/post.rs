@@ -160,6 +160,7 @@ impl QpData {
                 atomic = Some(AtomicSegment {
                     compare_add: Le64::new(compare),
                     swap: Le64::new(swap),
+                    ..Default::default()
                 });
                 WqeOpcode::CompareSwap
             }
@@ -172,7 +173,7 @@ impl QpData {
                 header.rkey = Le32::new(rkey);
                 atomic = Some(AtomicSegment {
                     compare_add: Le64::new(add),
-                    swap: Le64::new(0),
+                    ..Default::default()
                 });
                 WqeOpcode::FetchAdd
             }

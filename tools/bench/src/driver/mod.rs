@@ -8,6 +8,7 @@
 use rustix::fs::{fcntl_add_seals, ftruncate, memfd_create, MemfdFlags, SealFlags};
 use std::io;
 use std::time::{Duration, Instant};
+use verbena_abi::cmd::FIRST_QPN;
 use verbena_abi::{regs, wqe, ABI_VERSION};
 use verbena_device::mem::GuestMemory;
 use verbena_nic::guest_ram::GuestRam;
@@ -31,8 +32,8 @@ const UAR: u32 = 1;
 const LKEY: u32 = 1 << 8;
 const RKEY: u32 = 2 << 8;
 const CQN: u32 = 1;
-const REQUESTER: u32 = 2;
-const RESPONDER: u32 = 3;
+const REQUESTER: u32 = FIRST_QPN;
+const RESPONDER: u32 = FIRST_QPN + 1;
 /// Only a failure waits so long.
 const PATIENCE: Duration = Duration::from_secs(20);
 const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];

@@ -11,6 +11,7 @@ use std::time::Instant;
 use verbena_abi::cmd::*;
 use verbena_abi::cqe::CQE_SIZE;
 use verbena_abi::ctx::{access, qp_mask, AddressVector, QpAttr, QpState, Translation};
+use verbena_abi::eqe::EQE_SIZE;
 use verbena_abi::wqe;
 use verbena_abi::{doorbell, regs};
 use verbena_device::mem::GuestMemory;
@@ -31,6 +32,7 @@ impl<B: Backend> Driver<B> {
         let ci_addr = self.alloc(4096)?.into();
         self.command(CreateEq {
             log_size: 8,
+            log_entry_size: EQE_SIZE.ilog2() as u8,
             ring,
             ci_addr,
             ..Default::default()
@@ -39,12 +41,15 @@ impl<B: Backend> Driver<B> {
             valid: 1,
             vlan: NO_VLAN.into(),
             gid: GID,
+            port: 1,
+            gid_type: GID_TYPE_ROCE_V2,
             ..Default::default()
         };
         self.command(gid)?;
         self.command(SetPort {
             up: 1,
             mtu: 5,
+            port: 1,
             ..Default::default()
         })?;
         self.area = self.alloc(doorbell::AREA_SIZE as u64)?;

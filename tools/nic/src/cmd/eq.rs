@@ -7,10 +7,11 @@ use crate::config;
 use crate::eq::Eq;
 use crate::ring::Ring;
 use verbena_abi::ctx::EqContext;
+use verbena_abi::eqe::EQE_SIZE;
 use verbena_abi::regs::NUM_VECTORS;
 
 /// Log of an entry's size.
-const LOG_EQE: u8 = 4;
+const LOG_EQE: u8 = EQE_SIZE.ilog2() as u8;
 
 impl Device {
     pub(super) fn create_eq<M: GuestMemory>(
@@ -28,6 +29,12 @@ impl Device {
         }
         if self.shared.eqs.get(eqn).is_some() {
             return Err(IN_USE);
+        }
+        if EqKind::from_raw(request.kind) != Some(EqKind::Event) {
+            return Err(bad(CmdStatus::Unsupported, Syndrome::CmdAttribute));
+        }
+        if request.log_entry_size != LOG_EQE {
+            return Err(SIZE);
         }
         if request.log_size == 0 || 1u64 << request.log_size.min(63) > config::MAX_EQE.into() {
             return Err(SIZE);

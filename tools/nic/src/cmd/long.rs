@@ -17,7 +17,7 @@ pub(crate) const FLUSHED_REQUESTS: u32 = 1024;
 #[derive(Debug)]
 pub(crate) enum Long {
     /// QUERY_STATS: queue pairs whose counters are to be added.
-    Stats(Survey),
+    Stats(Box<(Survey, QueryStats)>),
     /// RESIZE_CQ: entries that are to be moved.
     Resize(u32, Move),
     /// MODIFY_QP from SQE to RTS: what was posted before is to be flushed.
@@ -48,13 +48,12 @@ impl Device {
             return Err(bad(CmdStatus::Fatal, Syndrome::DeviceFatal));
         }
         match long {
-            Long::Stats(survey) => {
+            Long::Stats(stats) => {
+                let (survey, request) = &mut **stats;
                 let counters = self.go_on_survey(survey);
-                Ok(counters.map(|all| {
-                    reply_of(&Stats {
-                        counters: all.map(Into::into),
-                    })
-                }))
+                counters
+                    .map(|all| misc::tell_stats(mem, request, &all))
+                    .transpose()
             }
             Long::Resize(cqn, entries) => {
                 let cq = self.shared.cqs.get_mut(*cqn).ok_or(NO_OBJECT)?;

@@ -3,14 +3,76 @@
 //! Commands of the port and of doorbell areas.
 
 use super::*;
+use crate::config::NUM_PORTS;
 use crate::mem::Area;
+use crate::shared::Counters;
 use crate::uar::Uar;
 use verbena_abi::doorbell::{self, Words};
 
+/// Writes counters to where the driver wants them, and replies how many.
+pub(super) fn tell_stats<M: GuestMemory>(
+    mem: &M,
+    request: &QueryStats,
+    counters: &[u64],
+) -> Result<Reply, CmdError> {
+    let told = &counters[..counters.len().min(request.count.get() as usize)];
+    let bytes: Vec<u8> = told.iter().flat_map(|n| n.to_le_bytes()).collect();
+    mem.write(request.addr.get(), &bytes)
+        .map_err(|_| bad(CmdStatus::BadAddress, Syndrome::CmdTranslation))?;
+    Ok(reply_of(&Stats {
+        count: (told.len() as u32).into(),
+        ..Default::default()
+    }))
+}
+
+/// Whether there is such a port.
+fn check_port(port: u8) -> Result<(), CmdError> {
+    if (1..=NUM_PORTS).contains(&port) {
+        Ok(())
+    } else {
+        Err(NUMBER)
+    }
+}
+
 impl Device {
+    /// Begins to add up the counters that a request names, which go to where it says.
+    pub(super) fn query_stats<M: GuestMemory>(
+        &self,
+        mem: &M,
+        request: &QueryStats,
+    ) -> Result<Step, CmdError> {
+        let kind = StatsKind::from_raw(request.kind)
+            .ok_or(bad(CmdStatus::Unsupported, Syndrome::CmdAttribute))?;
+        let addr = request.addr.get();
+        let count = (request.count.get() as usize).min(Counter::ALL.len());
+        if addr % 8 != 0 {
+            return Err(bad(CmdStatus::Invalid, Syndrome::CmdTranslation));
+        }
+        if !mem.contains(addr, count as u64 * 8) {
+            return Err(bad(CmdStatus::BadAddress, Syndrome::CmdTranslation));
+        }
+        match kind {
+            StatsKind::Port => {
+                check_port(request.port)?;
+                let stats = (self.begin_survey(), *request);
+                Ok(Step::Begun(Long::Stats(Box::new(stats))))
+            }
+            StatsKind::Qp => {
+                let qp = self.qps.get(request.id.get()).ok_or(NO_OBJECT)?;
+                let mut counters = Counters::default();
+                counters.add_transport(qp.transport.counters());
+                tell_stats(mem, request, &counters.all()).map(Step::Done)
+            }
+        }
+    }
+
     pub(super) fn set_gid(&mut self, request: &SetGid) -> Result<(), CmdError> {
+        check_port(request.port)?;
         if request.valid > 1 {
             return Err(ATTRIBUTE);
+        }
+        if request.gid_type != GID_TYPE_ROCE_V2 {
+            return Err(bad(CmdStatus::Unsupported, Syndrome::CmdAttribute));
         }
         if !self.shared.port.set_gid(request) {
             return Err(NUMBER);
@@ -19,6 +81,7 @@ impl Device {
     }
 
     pub(super) fn set_port(&mut self, request: &SetPort) -> Result<(), CmdError> {
+        check_port(request.port)?;
         if request.up > 1 || !(1..=5).contains(&request.mtu) {
             return Err(ATTRIBUTE);
         }

@@ -243,7 +243,7 @@ impl Device {
                 Ok(Step::Done(reply_of(&caps)))
             }
             Opcode::SetTableChunk => run(payload, |r| self.shared.tables.set_chunk(mem, r)),
-            Opcode::QueryStats => Ok(Step::Begun(Long::Stats(self.begin_survey()))),
+            Opcode::QueryStats => begin(payload, |r| self.query_stats(mem, r)),
             Opcode::SetGid => run(payload, |r| self.set_gid(r)),
             Opcode::SetPort => run(payload, |r| self.set_port(r)),
             Opcode::CreateUar => run(payload, |r| self.create_uar(mem, r)),
@@ -274,9 +274,16 @@ impl Device {
                 Ok(Step::Done(reply_of(&reply)))
             }),
             Opcode::QueryQp => run(payload, |r| self.query_qp(mem, r)),
-            Opcode::AttachMcast | Opcode::DetachMcast => {
-                Err(bad(CmdStatus::Unsupported, Syndrome::CmdOpcode))
-            }
+            // What no feature of this device announces.
+            Opcode::QueryPort
+            | Opcode::QueryPkey
+            | Opcode::ModifyPort
+            | Opcode::ProcessMad
+            | Opcode::ResumePageFault
+            | Opcode::AllocDm
+            | Opcode::FreeDm
+            | Opcode::AttachMcast
+            | Opcode::DetachMcast => Err(bad(CmdStatus::Unsupported, Syndrome::CmdOpcode)),
         }
     }
 

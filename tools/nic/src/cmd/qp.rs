@@ -40,9 +40,22 @@ impl Device {
         let qpn = request.qpn.get();
         let qp_type = QpType::from_raw(request.qp_type)
             .ok_or(bad(CmdStatus::Unsupported, Syndrome::CmdAttribute))?;
-        // QPN 0 is reserved, QPN 1 is the GSI queue pair and no other is.
-        if !self.qps.in_range(qpn) || qpn == 0 || (qpn == 1) != (qp_type == QpType::Gsi) {
+        let port = match qp_type {
+            QpType::Gsi => 1..=config::NUM_PORTS,
+            QpType::Rc | QpType::Uc | QpType::Ud => 0..=0,
+        };
+        let numbered = match qp_type {
+            QpType::Gsi => qpn == u32::from(QpType::Gsi.to_raw()),
+            _ => qpn >= FIRST_QPN,
+        };
+        if !self.qps.in_range(qpn) || !numbered || !port.contains(&request.port) {
             return Err(NUMBER);
+        }
+        if request.create_flags.get() != 0 {
+            return Err(bad(CmdStatus::Unsupported, Syndrome::CmdAttribute));
+        }
+        if request.xrcdn.get() != 0 {
+            return Err(ATTRIBUTE);
         }
         if self.qps.get(qpn).is_some() {
             return Err(IN_USE);

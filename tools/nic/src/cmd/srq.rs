@@ -27,6 +27,9 @@ impl Device {
         if request.srq_type != 0 {
             return Err(bad(CmdStatus::Unsupported, Syndrome::CmdAttribute));
         }
+        if request.cqn.get() != 0 || request.xrcdn.get() != 0 {
+            return Err(ATTRIBUTE);
+        }
         let strides = LOG_RQ_STRIDE.0..=LOG_RQ_STRIDE.1;
         let entries = 1u64 << request.log_size.min(63);
         if !strides.contains(&request.log_stride)

@@ -20,6 +20,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Log of the entries of each event queue.
 pub const LOG_EQ: u8 = 4;
+/// Log of an entry's size.
+const LOG_EQE: u8 = EQE_SIZE.ilog2() as u8;
 
 /// The driver and its device.
 #[derive(Debug)]
@@ -87,7 +89,7 @@ impl Driver {
             free: BASE,
             cmdq: 0,
             token: 0,
-            numbers: 1,
+            numbers: FIRST_QPN,
             slots: 0,
             freed: Vec::new(),
         }
@@ -229,6 +231,26 @@ impl Driver {
         }
     }
 
+    /// QUERY_STATS of the port, or of the queue pair with a number, with room for so many counters.
+    pub fn query_stats(&mut self, qpn: Option<u32>, room: u32) -> Result<Vec<u64>, CmdError> {
+        let addr = self.alloc(u64::from(room) * 8);
+        let kind = match qpn {
+            Some(_) => StatsKind::Qp,
+            None => StatsKind::Port,
+        };
+        let told = self.cmd(&QueryStats {
+            kind: kind.to_raw(),
+            port: u8::from(qpn.is_none()),
+            id: qpn.unwrap_or(0).into(),
+            addr: addr.into(),
+            count: room.into(),
+            ..Default::default()
+        })?;
+        let words = self.bytes(addr, told.count.get() as usize * 8);
+        let counter = |word: &[u8]| u64::from_le_bytes(word.try_into().unwrap());
+        Ok(words.chunks_exact(8).map(counter).collect())
+    }
+
     /// A number that no object has.
     pub fn number(&mut self) -> u32 {
         self.numbers += 1;
@@ -264,6 +286,7 @@ impl Driver {
             eqn: eqn.into(),
             vector: (eqn as u16).into(),
             log_size: LOG_EQ,
+            log_entry_size: LOG_EQE,
             ring: flat(ring),
             ci_addr: ci_addr.into(),
             ..Default::default()
@@ -285,6 +308,8 @@ impl Driver {
             vlan: NO_VLAN.into(),
             mac: [2, 0, 0, 0, 0, 1],
             gid: gid(ip),
+            port: 1,
+            gid_type: GID_TYPE_ROCE_V2,
             ..Default::default()
         });
     }
@@ -294,6 +319,7 @@ impl Driver {
         self.must(&SetPort {
             up: up.into(),
             mtu: 3,
+            port: 1,
             ..Default::default()
         });
     }

@@ -11,7 +11,7 @@ use verbena_abi::cqe::WcStatus::Success;
 use verbena_abi::ctx::{qp_mask, QpAttr, QpState};
 use verbena_abi::eqe::EventType;
 use verbena_abi::stats::Counter;
-use verbena_abi::wqe::WqeOpcode;
+use verbena_abi::wqe::{self, WqeOpcode};
 
 /// As a pair of any kind: by reference, through frames, through frames of which some are lost.
 fn on_every_path(test: impl Fn(Pair)) {
@@ -141,10 +141,11 @@ fn an_atomic_returns_what_was_there() {
         .to(at, rkey)
         .encode();
     wqe[2] = 1;
-    wqe[48..56].copy_from_slice(&2u64.to_le_bytes());
-    wqe[64..72].copy_from_slice(&to.to_le_bytes());
-    wqe[72..76].copy_from_slice(&8u32.to_le_bytes());
-    wqe[76..80].copy_from_slice(&lkey.to_le_bytes());
+    let mut put = |at: usize, bytes: &[u8]| wqe[at..at + bytes.len()].copy_from_slice(bytes);
+    put(wqe::DATA_OFFSET, &2u64.to_le_bytes());
+    put(wqe::DATA_OFFSET_ATOMIC, &to.to_le_bytes());
+    put(wqe::DATA_OFFSET_ATOMIC + 8, &8u32.to_le_bytes());
+    put(wqe::DATA_OFFSET_ATOMIC + 12, &lkey.to_le_bytes());
     p.d.post_raw(&mut p.a, &wqe);
     assert_eq!(p.d.drain(&mut p.cq_a), [(1, Success)]);
     assert_eq!(p.d.ram.load64(at), Ok(42));

@@ -241,7 +241,7 @@ fn nonsense_harms_nobody_else() {
 /// A request that is right but for a byte or two.
 fn request(dice: &mut Dice, p: &mut Pair, pool: u64) -> (Opcode, Vec<u8>) {
     use zerocopy::IntoBytes;
-    let number = 2 + dice.roll(6) as u32;
+    let number = FIRST_QPN + dice.roll(6) as u32;
     let page = pool + dice.roll(8) * 4096;
     let id = ObjectId {
         id: number.into(),
@@ -253,6 +253,16 @@ fn request(dice: &mut Dice, p: &mut Pair, pool: u64) -> (Opcode, Vec<u8>) {
             table: dice.roll(5) as u8,
             chunk: (dice.roll(3) as u32).into(),
             addr: page.into(),
+            ..Default::default()
+        }
+        .as_bytes()
+        .to_vec(),
+        Opcode::QueryStats => QueryStats {
+            kind: dice.roll(2) as u8,
+            port: 1,
+            id: number.into(),
+            addr: page.into(),
+            count: (dice.roll(40) as u32).into(),
             ..Default::default()
         }
         .as_bytes()
@@ -270,6 +280,7 @@ fn request(dice: &mut Dice, p: &mut Pair, pool: u64) -> (Opcode, Vec<u8>) {
             log_size: dice.roll(6) as u8,
             ring: crate::mock::flat(page),
             ci_addr: (page + 4092).into(),
+            log_entry_size: 4,
             ..Default::default()
         }
         .as_bytes()
@@ -338,6 +349,7 @@ fn request(dice: &mut Dice, p: &mut Pair, pool: u64) -> (Opcode, Vec<u8>) {
             if dice.roll(4) == 0 {
                 qp.qpn = 1.into();
                 qp.qp_type = 1;
+                qp.port = 1;
             }
             qp.as_bytes().to_vec()
         }

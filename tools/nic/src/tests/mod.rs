@@ -7,6 +7,7 @@ mod credits;
 mod data;
 mod eqs;
 mod errors;
+mod fields;
 mod hostile_guest;
 mod load;
 mod objects;
@@ -61,7 +62,6 @@ mod hostile {
     use super::Pair;
     use crate::mock::{Driver, SendWr};
     use crate::Config;
-    use verbena_abi::cmd::{QueryStats, Stats};
     use verbena_abi::wqe::WqeOpcode;
 
     #[test]
@@ -82,7 +82,7 @@ mod hostile {
                 && done[0].cqe.qpn.get() == p.a.qpn
                 && done[0].tail.status == 0;
             wrong_cqes += u32::from(!right);
-            let reply: Result<Stats, _> = p.d.cmd(&QueryStats::default());
+            let reply = p.d.query_stats(None, 30);
             wrong_replies += u32::from(reply.is_err());
         }
         assert!(wrong_cqes > 10 && wrong_replies > 10);

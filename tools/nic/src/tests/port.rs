@@ -90,6 +90,7 @@ fn set_mtu(d: &mut Driver, mtu: u8) {
     d.must(&SetPort {
         up: 1,
         mtu,
+        port: 1,
         ..Default::default()
     });
 }

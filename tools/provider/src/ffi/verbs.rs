@@ -16,7 +16,7 @@ use super::pabi::*;
 use crate::errno::Errno;
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::{size_of, size_of_val};
-use verbena_abi::ctx::AddressVector;
+use verbena_abi::ctx::{AddressVector, AV_GRH};
 use verbena_abi::uverbs::CreateAhResp;
 use verbena_abi::{Le16, Le32};
 
@@ -224,6 +224,8 @@ unsafe fn new_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> Result<*mut ibv_ah,
         traffic_class: grh.traffic_class,
         sl: values.sl,
         port_num: values.port_num,
+        static_rate: values.static_rate,
+        path_bits: AV_GRH,
         pdn: Le32::new(domain.pdn),
         ..AddressVector::default()
     };
