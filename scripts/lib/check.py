@@ -170,7 +170,7 @@ def shell():
 
 
 def rules():
-    """Each test that Documentation/rules.md names exists: `a::b::test` in tools/roce, or a crate's `nic::...`, `roce_lab::...`."""
+    """Each test that Documentation/rules.md names exists: `a::b::test` in tools/roce, or a crate's `device::...`, `roce_lab::...`."""
     page, tests = "Documentation/rules.md", {}
     for f in tracked(".rs"):
         crate = re.match(r"tools/([^/]+)/(?:src|tests)/", f)

@@ -1,413 +1,512 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Everything of the device but the queue pairs' transports: what a queue pair sees of the device while it runs.
+//! What the threads of the NIC share: guest RAM, the gate of DMA, the engine's mail and the interrupts.
+//!
+//! The front (which answers QEMU) never waits for the engine, except for the end of one slice where silence has to be
+//! certain. So everything that it tells the engine is left in atomics or in its mail, and the engine is woken if it
+//! sleeps.
+//!
+//! **The mail** has a queue for each kind. What the guest's registers ask for has a place of its own for each command slot,
+//! so it is never dropped; frames are, when they come faster than they are taken, as by any port; questions are refused.
+//!
+//! **The gate** (device specification, section 1): no DMA while bus mastering is off or a reset is going on. The engine
+//! takes the read lock of guest RAM for each slice and looks at the gate after that. So whoever closes the gate and then
+//! holds the write lock for a moment knows that all DMA has ended.
+//!
+//! **Waking**: the engine sets `parked`, executes a full fence and looks once more whether anything came; the others leave
+//! their message, execute a full fence and look at `parked`. One of both sees the other.
 
-use crate::config::{self, Config};
-use crate::cq::{Cq, Written};
-use crate::eq::{Eq, Event};
-use crate::mem::GuestMemory;
-use crate::mr::Mr;
-use crate::port::{Outgoing, Port};
-use crate::regs::Registers;
-use crate::sched::SLICE_DEADLINES;
-use crate::slots::Slots;
-use crate::srq::Srq;
-use crate::tables::Tables;
-use crate::uar::Uar;
+use crate::guest_ram::GuestRam;
+use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 use std::collections::VecDeque;
-use std::sync::Arc;
-use verbena_abi::cmd::ASYNC_EQN;
-use verbena_abi::cqe::{Cqe, Tail};
-use verbena_abi::eqe::EventType;
-use verbena_abi::regs::NUM_UARS;
-use verbena_abi::stats::Counter;
-use verbena_abi::syndrome::Syndrome;
-use verbena_roce::packet::Kind;
-use verbena_roce::sched::Wheel;
-use verbena_roce::{Packet, Pool};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering};
+use std::sync::{
+    mpsc, Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
+use std::time::Duration;
+use verbena_abi::regs;
+use verbena_device::misbehave::Misbehaviour;
+use verbena_device::shared::OwnCounters;
+use verbena_device::{Action, Cursor, Portion, Registers};
 
-/// How long the driver may leave entries in an event queue until its interrupt is raised again, in nanoseconds.
-const EQ_NAG_NS: u64 = 50_000_000;
+/// The most frames that wait for the engine: more are dropped, as a full port queue would.
+const FRAMES_MAX: usize = 4096;
+/// The most questions that wait for the engine.
+const QUESTIONS_MAX: usize = 64;
 
-/// So many events that had to wait are put into rings at once.
-pub(crate) const FLUSHED_EVENTS: u32 = 1024;
+const RING_WORDS: usize = regs::NUM_UARS as usize / 64;
 
-/// The port's counters.
-#[derive(Clone, Debug, Default)]
-pub struct Counters([u64; 30]);
-
-/// Counters that the driver is not told: its reply has no room for more.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OwnCounters {
-    /// Congestion notifications (CNPs) received, on which nothing is done.
-    pub rx_cnps: u64,
-    /// Packets that did not leave, since the port's MTU is below that of their path by now.
-    pub tx_over_mtu: u64,
+/// What the control socket asks.
+pub enum Question {
+    /// The counters: those of `stats::Counter`, and the device's own.
+    Stats(mpsc::Sender<([u64; 30], OwnCounters)>),
+    /// Some contexts, from this place on.
+    Contexts(Cursor, mpsc::Sender<Portion>),
 }
 
-impl Counters {
-    /// Adds to one.
-    #[inline]
-    pub fn add(&mut self, counter: Counter, count: u64) {
-        let value = &mut self.0[counter as usize];
-        *value = value.wrapping_add(count);
+/// What was left for the engine.
+#[derive(Default)]
+pub struct Mail {
+    /// Register writes, in order.
+    pub actions: Vec<Action>,
+    /// RoCE frames from the guest's Ethernet or an uplink, in order.
+    pub frames: Vec<Vec<u8>>,
+    /// Somebody wants to know something.
+    pub question: Option<Question>,
+}
+
+/// What the others have left for the engine.
+#[derive(Default)]
+struct Inbox {
+    actions: Vec<Action>,
+    /// The command slots that are among the actions, a bit each.
+    commands: u64,
+    frames: VecDeque<Vec<u8>>,
+    questions: VecDeque<Question>,
+}
+
+impl Inbox {
+    fn is_empty(&self) -> bool {
+        self.actions.is_empty() && self.frames.is_empty() && self.questions.is_empty()
     }
 
-    /// Adds what a queue pair's transport has counted.
-    pub fn add_transport(&mut self, qp: &verbena_roce::Counters) {
-        let dropped = qp.dropped_qkey
-            + qp.dropped_pkey
-            + qp.dropped_no_receive
-            + qp.dropped_too_long
-            + qp.dropped_invalid;
-        for (counter, count) in [
-            (Counter::TxPackets, qp.tx_packets),
-            (Counter::RxPackets, qp.rx_packets),
-            (Counter::TxBytes, qp.tx_bytes),
-            (Counter::RxBytes, qp.rx_bytes),
-            (Counter::DuplicateRequest, qp.duplicates),
-            (Counter::OutOfSequence, qp.out_of_sequence),
-            (Counter::PacketSeqErr, qp.sequence_naks_received),
-            (Counter::LocalAckTimeoutErr, qp.timeouts),
-            (Counter::RnrNakSent, qp.rnr_naks_sent),
-            (Counter::RnrNakRcvd, qp.rnr_naks_received),
-            (Counter::Retransmits, qp.retransmitted),
-            (Counter::RxDropsUd, dropped),
-        ] {
-            self.add(counter, count);
+    /// What is there twice is done once: so there is an action for each command slot at most, and a few others.
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::None => {}
+            // What came before a reset is void.
+            Action::Reset => {
+                self.actions.clear();
+                self.commands = 0;
+                self.frames.clear();
+                self.actions.push(Action::Reset);
+            }
+            Action::Command(slot) => {
+                let bit = 1u64.checked_shl(slot).unwrap_or(0);
+                if bit & !self.commands != 0 {
+                    self.commands |= bit;
+                    self.actions.push(action);
+                }
+            }
+            Action::EnableCmdq => {
+                if !self.actions.contains(&action) {
+                    self.actions.push(action);
+                }
+            }
         }
     }
-
-    /// Counts a message that arrived.
-    pub fn add_request(&mut self, packet: &Packet) {
-        let counter = match packet.kind {
-            Kind::Send(_) if packet.last => Counter::RxSends,
-            Kind::Write { .. } if packet.last => Counter::RxWriteRequests,
-            Kind::ReadRequest(_) => Counter::RxReadRequests,
-            Kind::Atomic { .. } => Counter::RxAtomicRequests,
-            _ => return,
-        };
-        self.add(counter, 1);
-    }
-
-    /// All of them, by number.
-    pub fn all(&self) -> [u64; 30] {
-        self.0
-    }
 }
 
-/// The device around the queue pairs.
-#[derive(Debug)]
+/// Counts for which the device model has no place.
+#[derive(Default)]
+pub struct Counts {
+    /// Ethernet frames of the guest.
+    pub ethernet_frames: AtomicU64,
+    /// Frames that had to leave although there is no uplink.
+    pub uplink_dropped: AtomicU64,
+    /// Frames that came faster than the engine took them.
+    pub inbox_dropped: AtomicU64,
+    /// Slices that the engine has run.
+    pub slices: AtomicU64,
+    /// How often the engine went to sleep until somebody would wake it.
+    pub sleeps: AtomicU64,
+    /// Interrupts that were wanted while their vector had no eventfd.
+    pub interrupts_lost: AtomicU64,
+}
+
+/// See the module.
 pub struct Shared {
-    /// What the NIC was started with.
-    pub config: Config,
-    /// BAR 0.
+    /// The registers; both sides use them without waiting.
     pub regs: Arc<Registers>,
-    /// Time of the present slice.
-    pub now: u64,
-    /// Context tables.
-    pub tables: Tables,
-    /// Doorbell areas.
-    pub uars: Slots<Uar>,
-    /// Event queues.
-    pub eqs: Slots<Eq>,
-    /// Completion queues.
-    pub cqs: Slots<Cq>,
-    /// Shared receive queues.
-    pub srqs: Slots<Srq>,
-    /// Memory regions, by key index.
-    pub mrs: Slots<Mr>,
-    /// GIDs, netdev state.
-    pub port: Port,
-    /// Counters.
-    pub counters: Counters,
-    /// Those of them that the driver is not told.
-    pub own_counters: OwnCounters,
-    /// Vectors to raise.
-    pub interrupts: u32,
-    /// Packets that were sent and not delivered yet.
-    pub outgoing: VecDeque<Outgoing>,
-    /// Buffers of frames and of payloads that were copied.
-    pub pool: Pool,
-    /// Queue pairs in whose call a CQ or SRQ has died since this was looked at.
-    pub casualties: Vec<u32>,
-    /// When CQs have to be told of a collapsed event.
-    pub moderated: Wheel,
-    /// Draws what to lie about.
-    #[cfg(feature = "hostile")]
-    pub hostile: crate::hostile::Hostile,
-    dirty_eqs: Vec<u32>,
-    /// Event queues with entries that the driver had not taken when it was looked last.
-    nagged_eqs: Vec<u32>,
+    /// Counts.
+    pub counts: Counts,
+    /// What the NIC does wrong at present: nothing, but in a build for tests.
+    pub misbehave: Misbehaviour,
+    ram: RwLock<GuestRam>,
+    bus_master: AtomicBool,
+    resetting: AtomicBool,
+    rung: [AtomicU64; RING_WORDS],
+    rings: AtomicU64,
+    inbox: Mutex<Inbox>,
+    has_mail: AtomicBool,
+    parked: AtomicBool,
+    wake: OwnedFd,
+    vectors: Mutex<Vec<Option<OwnedFd>>>,
+}
+
+/// A lock is poisoned only if a thread panicked while it held it; what these locks protect is valid at any moment.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
-    /// The state after power-on.
-    pub fn new(config: Config, regs: Arc<Registers>) -> Self {
-        let port = Port::new(&config);
-        Self {
-            #[cfg(feature = "hostile")]
-            hostile: crate::hostile::Hostile::new(config.hostile),
-            tables: Tables::new(config.misbehave.clone()),
-            config,
-            regs,
-            now: 0,
-            uars: Slots::new(NUM_UARS),
-            eqs: Slots::new(config::MAX_EQ),
-            cqs: Slots::new(config::MAX_CQ),
-            srqs: Slots::new(config::MAX_SRQ),
-            mrs: Slots::new(config::MAX_MR),
-            port,
-            counters: Counters::default(),
-            own_counters: OwnCounters::default(),
-            interrupts: 0,
-            outgoing: VecDeque::new(),
-            pool: Pool::default(),
-            casualties: Vec::new(),
-            moderated: Wheel::new(),
-            dirty_eqs: Vec::new(),
-            nagged_eqs: Vec::new(),
+    /// As after power-on.
+    pub fn new() -> io::Result<Self> {
+        Self::misbehaving(Misbehaviour::default())
+    }
+
+    /// As after power-on, of a NIC that may misbehave.
+    pub fn misbehaving(misbehave: Misbehaviour) -> io::Result<Self> {
+        Ok(Self {
+            misbehave,
+            regs: Arc::default(),
+            counts: Counts::default(),
+            ram: RwLock::default(),
+            bus_master: AtomicBool::new(false),
+            resetting: AtomicBool::new(false),
+            rung: [const { AtomicU64::new(0) }; RING_WORDS],
+            rings: AtomicU64::new(0),
+            inbox: Mutex::default(),
+            has_mail: AtomicBool::new(false),
+            parked: AtomicBool::new(false),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            vectors: Mutex::new((0..regs::NUM_VECTORS).map(|_| None).collect()),
+        })
+    }
+
+    /// Guest RAM, for the length of one slice.
+    pub fn ram(&self) -> RwLockReadGuard<'_, GuestRam> {
+        self.ram.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Guest RAM, to change what is mapped. Waits for the end of the slice that is going on.
+    pub fn ram_mut(&self) -> RwLockWriteGuard<'_, GuestRam> {
+        self.ram.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether DMA and interrupts are allowed now. Look while holding [`Shared::ram`].
+    pub fn gate_open(&self) -> bool {
+        self.bus_master.load(Ordering::SeqCst) && !self.resetting()
+    }
+
+    /// Whether a reset waits for the engine.
+    pub fn resetting(&self) -> bool {
+        self.resetting.load(Ordering::SeqCst)
+    }
+
+    /// Front: bus mastering was switched. When this returns after switching it off, all DMA has ended.
+    pub fn set_bus_master(&self, on: bool) {
+        self.bus_master.store(on, Ordering::SeqCst);
+        if on {
+            self.wake();
+        } else {
+            drop(self.ram_mut());
         }
     }
 
-    /// Raises a vector.
-    pub fn interrupt(&mut self, vector: u16) {
-        self.interrupts |= 1u32.checked_shl(vector.into()).unwrap_or(0);
-        self.counters.add(Counter::Interrupts, 1);
-    }
-
-    /// The device is dead until reset.
-    pub fn fatal<M: GuestMemory>(&mut self, mem: &M, cause: Syndrome) {
-        if self.regs.is_fatal() {
-            return;
+    /// Front: asks for a reset. When this returns all DMA of the old life has ended.
+    pub fn reset(&self) {
+        {
+            // All of it under the lock, so that the engine cannot be done with the reset before all of it is said.
+            let mut inbox = lock(&self.inbox);
+            self.resetting.store(true, Ordering::SeqCst);
+            self.regs.write(regs::CONTROL, regs::CONTROL_RESET);
+            inbox.act(Action::Reset);
+            self.has_mail.store(true, Ordering::SeqCst);
         }
-        self.regs.set_fatal(cause);
-        self.push_event(mem, ASYNC_EQN, EventType::DeviceFatal, 0, Some(cause));
-        self.flush_events(mem);
-        self.interrupt(0);
+        self.wake();
+        drop(self.ram_mut());
     }
 
-    /// Reports an asynchronous event.
-    pub fn async_event<M: GuestMemory>(
-        &mut self,
-        mem: &M,
-        kind: EventType,
-        number: u32,
-        cause: Option<Syndrome>,
-    ) {
-        self.push_event(mem, ASYNC_EQN, kind, number, cause);
+    /// Engine: a reset is done. Where another was asked for meanwhile, that one is waited for.
+    pub fn reset_done(&self) {
+        let inbox = lock(&self.inbox);
+        let again = inbox.actions.contains(&Action::Reset);
+        self.resetting.store(again, Ordering::SeqCst);
     }
 
-    /// Puts an event into a queue; returns the index of its entry, if there is room for it now.
-    fn push_event<M: GuestMemory>(
-        &mut self,
-        mem: &M,
-        eqn: u32,
-        kind: EventType,
-        number: u32,
-        cause: Option<Syndrome>,
-    ) -> Option<u32> {
-        let eq = self.eqs.get_mut(eqn).filter(|eq| !eq.failed)?;
-        let event = Event {
-            kind,
-            number,
-            syndrome: cause.map_or(0, |s| s.to_raw().into()),
+    /// Engine: takes the place of one that ended. Drops what waits; returns whether a reset is to be done, which may have
+    /// been in the hands of the one that ended.
+    pub fn start_over(&self) -> bool {
+        let mut inbox = lock(&self.inbox);
+        *inbox = Inbox::default();
+        self.resetting()
+    }
+
+    fn post<T>(&self, leave: impl FnOnce(&mut Inbox) -> T) -> T {
+        let mut inbox = lock(&self.inbox);
+        let result = leave(&mut inbox);
+        self.has_mail.store(!inbox.is_empty(), Ordering::SeqCst);
+        drop(inbox);
+        self.wake();
+        result
+    }
+
+    /// Front: a register was written that needs the engine.
+    pub fn act(&self, action: Action) {
+        self.post(|inbox| inbox.act(action));
+    }
+
+    /// Leaves a frame for the engine.
+    pub fn receive(&self, frame: Vec<u8>) {
+        let taken = self.post(|inbox| {
+            let room = inbox.frames.len() < FRAMES_MAX;
+            if room {
+                inbox.frames.push_back(frame);
+            }
+            room
+        });
+        if !taken {
+            self.counts.inbox_dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Asks the engine. False: too many ask.
+    pub fn ask(&self, question: Question) -> bool {
+        self.post(|inbox| {
+            let room = inbox.questions.len() < QUESTIONS_MAX;
+            if room {
+                inbox.questions.push_back(question);
+            }
+            room
+        })
+    }
+
+    /// Front: the page of an area in the doorbell BAR was written.
+    pub fn ring(&self, uar: u32) {
+        if let Some(word) = self.rung.get(uar as usize / 64) {
+            word.fetch_or(1 << (uar % 64), Ordering::Release);
+            self.rings.fetch_add(1, Ordering::Release);
+            self.wake();
+        }
+    }
+
+    /// Engine: what came since the last call: all that registers ask for, at most so many frames, and one question if
+    /// it has time for one.
+    pub fn mail(&self, frames: usize, question: bool) -> Mail {
+        if !self.has_mail.load(Ordering::Relaxed) {
+            return Mail::default();
+        }
+        let mut inbox = lock(&self.inbox);
+        inbox.commands = 0;
+        let count = frames.min(inbox.frames.len());
+        let mail = Mail {
+            actions: std::mem::take(&mut inbox.actions),
+            frames: inbox.frames.drain(..count).collect(),
+            question: question.then(|| inbox.questions.pop_front()).flatten(),
         };
-        #[cfg(feature = "hostile")]
-        let event = {
-            let (event, other) = self.hostile.event(event);
-            if let Some(other) = other {
-                let _ = eq.push(mem, other);
+        self.has_mail.store(!inbox.is_empty(), Ordering::SeqCst);
+        mail
+    }
+
+    /// Engine: calls `each` for every area that was rung for; returns how many writes there were.
+    pub fn take_rings(&self, mut each: impl FnMut(u32)) -> u64 {
+        if self.rings.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        let count = self.rings.swap(0, Ordering::Acquire);
+        for (i, word) in self.rung.iter().enumerate() {
+            let mut bits = match word.load(Ordering::Relaxed) {
+                0 => continue,
+                _ => word.swap(0, Ordering::Acquire),
+            };
+            while bits != 0 {
+                each(i as u32 * 64 + bits.trailing_zeros());
+                bits &= bits - 1;
             }
-            event
+        }
+        count
+    }
+
+    /// Engine: sleeps until somebody leaves something, or for `timeout`. Returns whether there may be something.
+    pub fn park(&self, timeout: Duration) -> bool {
+        self.parked.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let pending =
+            self.has_mail.load(Ordering::SeqCst) || self.rings.load(Ordering::SeqCst) != 0;
+        let woken = pending || {
+            let timeout = Timespec {
+                tv_sec: timeout.as_secs().min(i32::MAX as u64) as i64,
+                tv_nsec: i64::from(timeout.subsec_nanos()),
+            };
+            let mut fds = [PollFd::new(&self.wake, PollFlags::IN)];
+            // An error (a signal) is as good as an early wake-up.
+            poll(&mut fds, Some(&timeout)) != Ok(0)
         };
-        match eq.push(mem, event) {
-            Ok(index) => {
-                if !eq.dirty {
-                    eq.dirty = true;
-                    self.dirty_eqs.push(eqn);
-                }
-                index
-            }
-            Err(_) => {
-                eq.failed = true;
-                self.fatal(mem, Syndrome::EqUnwritable);
-                None
-            }
+        self.parked.store(false, Ordering::SeqCst);
+        // Non-blocking: it fails if nobody woke, which is fine.
+        let read = rustix::io::read(&self.wake, &mut [0; 8]);
+        woken || read.is_ok()
+    }
+
+    /// Has the engine look for what is new.
+    pub fn wake(&self) {
+        fence(Ordering::SeqCst);
+        if self.parked.swap(false, Ordering::SeqCst) {
+            // It fails only if the counter is full, and then the engine wakes as well.
+            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
         }
     }
 
-    /// Raises the interrupts of the events since the last call. Returns when to call again, if events wait for room.
-    pub fn flush_events<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
-        let mut retry: Option<u64> = None;
-        let mut budget = FLUSHED_EVENTS;
-        for eqn in std::mem::take(&mut self.dirty_eqs) {
-            let Some(eq) = self.eqs.get_mut(eqn) else {
-                continue;
-            };
-            eq.dirty = false;
-            let vector = eq.vector;
-            let cqs = &mut self.cqs;
-            // What a CQ is told of from here on falls into this event.
-            let placed = |event: &Event, index| match cqs.get_mut(event.number) {
-                Some(cq) if event.kind == EventType::Completion => cq.last_event = Some(index),
-                _ => {}
-            };
-            match eq.flush(mem, &mut budget, placed) {
-                Ok(raise) => {
-                    if eq.nag_due.is_none() && !eq.is_drained() {
-                        eq.nag_due = Some(self.now + EQ_NAG_NS);
-                        self.nagged_eqs.push(eqn);
+    /// Front: sets or takes away the eventfd of a vector.
+    pub fn set_vector(&self, vector: u32, eventfd: Option<OwnedFd>) {
+        if let Some(slot) = lock(&self.vectors).get_mut(vector as usize) {
+            *slot = eventfd;
+        }
+    }
+
+    /// Engine: raises the vectors whose bit is set. Guest RAM is held since before the gate was found open, so whoever
+    /// closes the gate and waits for the end of the slice hears of none of them later.
+    pub fn raise(&self, _ram: &GuestRam, mut mask: u32) {
+        let vectors = lock(&self.vectors);
+        while mask != 0 {
+            let vector = mask.trailing_zeros();
+            mask &= mask - 1;
+            match vectors.get(vector as usize) {
+                // A full counter has raised the interrupt already.
+                Some(Some(fd)) => drop(rustix::io::write(fd, &1u64.to_ne_bytes())),
+                _ => drop(self.counts.interrupts_lost.fetch_add(1, Ordering::Relaxed)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn rings_are_collected_by_area_and_counted() {
+        let shared = Shared::new().unwrap();
+        for uar in [0, 63, 64, 1023, 64, 1024, u32::MAX] {
+            shared.ring(uar);
+        }
+        let mut seen = vec![];
+        assert_eq!(shared.take_rings(|uar| seen.push(uar)), 5);
+        assert_eq!(seen, [0, 63, 64, 1023]);
+        assert_eq!(shared.take_rings(|_| unreachable!()), 0);
+    }
+
+    #[test]
+    fn parking_returns_at_once_when_something_came() {
+        let shared = Shared::new().unwrap();
+        shared.ring(7);
+        shared.park(LONG);
+        shared.take_rings(|_| ());
+        shared.act(Action::Command(1));
+        shared.park(LONG);
+        assert_eq!(shared.mail(1, true).actions, [Action::Command(1)]);
+        assert!(shared.mail(1, true).actions.is_empty());
+    }
+
+    #[test]
+    fn a_parked_engine_is_woken() {
+        let shared = Arc::new(Shared::new().unwrap());
+        let engine = std::thread::spawn({
+            let shared = shared.clone();
+            move || {
+                for _ in 0..1000 {
+                    while shared.take_rings(|_| ()) == 0 {
+                        shared.park(LONG);
                     }
-                    if eq.has_waiting() {
-                        eq.dirty = true;
-                        self.dirty_eqs.push(eqn);
-                        let at = if budget == 0 {
-                            self.now
-                        } else {
-                            eq.retry_at(self.now)
-                        };
-                        retry = Some(retry.map_or(at, |r| r.min(at)));
-                    }
-                    if raise {
-                        self.interrupt(vector);
-                    }
-                }
-                Err(_) => {
-                    eq.failed = true;
-                    self.fatal(mem, Syndrome::EqUnwritable);
+                    shared.regs.beat();
                 }
             }
+        });
+        for n in 0..1000 {
+            shared.ring(n);
+            while shared.regs.read(regs::HEARTBEAT) <= n {
+                std::thread::yield_now();
+            }
         }
-        retry
+        engine.join().unwrap();
     }
 
-    /// Looks after event queues that the driver left entries in. Returns when to call again.
-    pub fn nag_drivers<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
-        let mut next: Option<u64> = None;
-        for eqn in std::mem::take(&mut self.nagged_eqs) {
-            let Some(eq) = self.eqs.get_mut(eqn) else {
-                continue;
-            };
-            let due = eq.nag_due.unwrap_or(0);
-            let mut raise = false;
-            if due <= self.now {
-                raise = eq.nag(mem).unwrap_or(false);
-                eq.nag_due = (!eq.is_drained()).then_some(self.now + EQ_NAG_NS);
-            }
-            let vector = eq.vector;
-            if let Some(due) = eq.nag_due {
-                self.nagged_eqs.push(eqn);
-                next = Some(next.map_or(due, |n| n.min(due)));
-            }
-            if raise {
-                self.interrupt(vector);
-            }
+    #[test]
+    fn a_flood_of_frames_is_bounded_and_drops_no_command() {
+        let shared = Shared::new().unwrap();
+        for _ in 0..2 * FRAMES_MAX {
+            shared.receive(vec![]);
         }
-        next
+        shared.act(Action::EnableCmdq);
+        shared.act(Action::Command(7));
+        shared.ring(3);
+        let dropped = shared.counts.inbox_dropped.load(Ordering::Relaxed);
+        assert_eq!(dropped, FRAMES_MAX as u64);
+        let mail = shared.mail(10, true);
+        assert_eq!(mail.actions, [Action::EnableCmdq, Action::Command(7)]);
+        assert_eq!(mail.frames.len(), 10);
+        assert_eq!(shared.take_rings(|uar| assert_eq!(uar, 3)), 1);
+        // The rest is there still, and the engine does not sleep over it.
+        shared.park(LONG);
+        assert_eq!(shared.mail(usize::MAX, true).frames.len(), FRAMES_MAX - 10);
+        assert!(shared.mail(usize::MAX, true).frames.is_empty());
     }
 
-    /// Writes an entry to a CQ, notifies if an arm asks for it, and sees to the consequences of an overflow.
-    pub fn write_cqe<M: GuestMemory>(
-        &mut self,
-        mem: &M,
-        cqn: u32,
-        body: &Cqe,
-        tail: Tail,
-        solicited: bool,
-    ) -> bool {
-        let Some(cq) = self.cqs.get_mut(cqn) else {
-            return false;
-        };
-        let qpn = body.qpn.get();
-        #[cfg(feature = "hostile")]
-        let (ref body, tail, twice) = self.hostile.cqe(*body, tail);
-        #[cfg(feature = "hostile")]
-        if twice {
-            cq.write(mem, body, tail, solicited);
+    #[test]
+    fn what_registers_ask_for_is_bounded_whatever_is_written() {
+        let shared = Shared::new().unwrap();
+        for round in 0..1000 {
+            shared.act(Action::EnableCmdq);
+            shared.act(Action::Command(round));
+            shared.act(Action::Command(round % 64));
         }
-        match cq.write(mem, body, tail, solicited) {
-            Written::Yes => {
-                self.notify(mem, cqn);
-                return true;
-            }
-            Written::Dead => {}
-            Written::Died(cause) => {
-                cq.publish(mem);
-                if cause == Syndrome::CqOverflow {
-                    self.counters.add(Counter::CqOverflow, 1);
-                }
-                self.casualties.push(qpn);
-                self.async_event(mem, EventType::CqErr, cqn, Some(cause));
-            }
+        assert_eq!(shared.mail(0, false).actions.len(), 65);
+        // A slot that was taken can be rung for again.
+        shared.act(Action::Command(0));
+        assert_eq!(shared.mail(0, false).actions, [Action::Command(0)]);
+        for _ in 0..1000 {
+            shared.act(Action::Command(1));
+            shared.reset();
         }
-        false
+        assert_ne!(shared.regs.read(regs::STATUS) & regs::STATUS_RESETTING, 0);
+        assert_eq!(shared.mail(0, false).actions, [Action::Reset]);
     }
 
-    /// Raises the completion event of a CQ if an arm asks for what is there (device specification, section 7).
-    pub fn notify<M: GuestMemory>(&mut self, mem: &M, cqn: u32) {
-        let now = self.now;
-        let Some(cq) = self.cqs.get_mut(cqn) else {
-            return;
-        };
-        let Some(count) = cq.wants_event(mem) else {
-            return;
-        };
-        if cq.moderation_period > 0 && count < u32::from(cq.moderation_count) {
-            let due = match cq.moderation_due {
-                None => {
-                    let due = now + u64::from(cq.moderation_period) * 1000;
-                    cq.moderation_due = Some(due);
-                    self.moderated.set(cqn, due);
-                    due
-                }
-                Some(due) => due,
-            };
-            if now < due {
-                return;
-            }
+    #[test]
+    fn questions_wait_for_their_turn_and_not_without_end() {
+        let shared = Shared::new().unwrap();
+        let (to, _from) = mpsc::channel();
+        let asked = (0..1000).filter(|_| shared.ask(Question::Stats(to.clone())));
+        assert_eq!(asked.count(), QUESTIONS_MAX);
+        assert!(shared.mail(0, false).question.is_none());
+        for _ in 0..QUESTIONS_MAX {
+            assert!(shared.mail(0, true).question.is_some());
         }
-        cq.serve(mem);
-        let (eqn, last) = (cq.eqn, cq.last_event);
-        // An event that the driver has yet to take tells of this entry too: its handler runs later than now.
-        let merged = match (last, self.eqs.get_mut(eqn)) {
-            (Some(index), Some(eq)) => eq.is_unconsumed(mem, index),
-            _ => false,
-        };
-        if merged {
-            return;
-        }
-        let index = self.push_event(mem, eqn, EventType::Completion, cqn, None);
-        if let Some(cq) = self.cqs.get_mut(cqn) {
-            cq.last_event = index;
-        }
+        assert!(shared.mail(0, true).question.is_none());
     }
 
-    /// Tells of collapsed events whose time has come; returns when the next one's comes.
-    pub fn run_moderation<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
-        for _ in 0..SLICE_DEADLINES {
-            let Some(cqn) = self.moderated.pop(self.now) else {
-                break;
-            };
-            match self.cqs.get(cqn).and_then(|cq| cq.moderation_due) {
-                Some(due) if due <= self.now => self.notify(mem, cqn),
-                Some(due) => self.moderated.set(cqn, due),
-                // It was told of meanwhile.
-                None => {}
-            }
-        }
-        self.moderated.next_deadline()
+    #[test]
+    fn an_engine_that_takes_over_finds_no_mail_and_every_reset() {
+        let shared = Shared::new().unwrap();
+        shared.act(Action::EnableCmdq);
+        shared.act(Action::Command(1));
+        shared.receive(vec![]);
+        assert!(!shared.start_over());
+        let mail = shared.mail(1, true);
+        assert!(mail.actions.is_empty() && mail.frames.is_empty());
+        shared.act(Action::Command(1));
+        assert_eq!(shared.mail(0, false).actions, [Action::Command(1)]);
+        // In the hands of the one that ended.
+        shared.reset();
+        drop(shared.mail(0, false));
+        assert!(shared.start_over());
+        // And one that comes before the new device is there.
+        shared.reset();
+        shared.reset_done();
+        assert!(shared.resetting());
+        assert_eq!(shared.mail(0, false).actions, [Action::Reset]);
     }
 
-    /// Forgets events that wait for an object which is gone.
-    pub fn forget_events(&mut self, eqn: u32, number: u32, kinds: &[EventType]) {
-        if let Some(eq) = self.eqs.get_mut(eqn) {
-            eq.forget(number, kinds);
-        }
-    }
-
-    /// Producer index of an event queue.
-    pub fn producer_of(&self, eqn: u32) -> u32 {
-        self.eqs.get(eqn).map_or(0, Eq::producer_index)
+    #[test]
+    fn the_gate_needs_bus_mastering_and_no_reset() {
+        let shared = Shared::new().unwrap();
+        assert!(!shared.gate_open());
+        shared.set_bus_master(true);
+        assert!(shared.gate_open());
+        shared.reset();
+        assert!(!shared.gate_open());
+        assert_eq!(shared.mail(0, false).actions, [Action::Reset]);
+        // Another comes before the first is done.
+        shared.reset();
+        shared.reset_done();
+        assert!(!shared.gate_open());
+        assert_eq!(shared.mail(0, false).actions, [Action::Reset]);
+        shared.reset_done();
+        assert!(shared.gate_open());
     }
 }

@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Everything of the device but the queue pairs' transports: what a queue pair sees of the device while it runs.
+
+use crate::config::{self, Config};
+use crate::cq::{Cq, Written};
+use crate::eq::{Eq, Event};
+use crate::mem::GuestMemory;
+use crate::mr::Mr;
+use crate::port::{Outgoing, Port};
+use crate::regs::Registers;
+use crate::sched::SLICE_DEADLINES;
+use crate::slots::Slots;
+use crate::srq::Srq;
+use crate::tables::Tables;
+use crate::uar::Uar;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use verbena_abi::cmd::ASYNC_EQN;
+use verbena_abi::cqe::{Cqe, Tail};
+use verbena_abi::eqe::EventType;
+use verbena_abi::regs::NUM_UARS;
+use verbena_abi::stats::Counter;
+use verbena_abi::syndrome::Syndrome;
+use verbena_roce::packet::Kind;
+use verbena_roce::sched::Wheel;
+use verbena_roce::{Packet, Pool};
+
+/// How long the driver may leave entries in an event queue until its interrupt is raised again, in nanoseconds.
+const EQ_NAG_NS: u64 = 50_000_000;
+
+/// So many events that had to wait are put into rings at once.
+pub(crate) const FLUSHED_EVENTS: u32 = 1024;
+
+/// The port's counters.
+#[derive(Clone, Debug, Default)]
+pub struct Counters([u64; 30]);
+
+/// Counters that the driver is not told: its reply has no room for more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnCounters {
+    /// Congestion notifications (CNPs) received, on which nothing is done.
+    pub rx_cnps: u64,
+    /// Packets that did not leave, since the port's MTU is below that of their path by now.
+    pub tx_over_mtu: u64,
+}
+
+impl Counters {
+    /// Adds to one.
+    #[inline]
+    pub fn add(&mut self, counter: Counter, count: u64) {
+        let value = &mut self.0[counter as usize];
+        *value = value.wrapping_add(count);
+    }
+
+    /// Adds what a queue pair's transport has counted.
+    pub fn add_transport(&mut self, qp: &verbena_roce::Counters) {
+        let dropped = qp.dropped_qkey
+            + qp.dropped_pkey
+            + qp.dropped_no_receive
+            + qp.dropped_too_long
+            + qp.dropped_invalid;
+        for (counter, count) in [
+            (Counter::TxPackets, qp.tx_packets),
+            (Counter::RxPackets, qp.rx_packets),
+            (Counter::TxBytes, qp.tx_bytes),
+            (Counter::RxBytes, qp.rx_bytes),
+            (Counter::DuplicateRequest, qp.duplicates),
+            (Counter::OutOfSequence, qp.out_of_sequence),
+            (Counter::PacketSeqErr, qp.sequence_naks_received),
+            (Counter::LocalAckTimeoutErr, qp.timeouts),
+            (Counter::RnrNakSent, qp.rnr_naks_sent),
+            (Counter::RnrNakRcvd, qp.rnr_naks_received),
+            (Counter::Retransmits, qp.retransmitted),
+            (Counter::RxDropsUd, dropped),
+        ] {
+            self.add(counter, count);
+        }
+    }
+
+    /// Counts a message that arrived.
+    pub fn add_request(&mut self, packet: &Packet) {
+        let counter = match packet.kind {
+            Kind::Send(_) if packet.last => Counter::RxSends,
+            Kind::Write { .. } if packet.last => Counter::RxWriteRequests,
+            Kind::ReadRequest(_) => Counter::RxReadRequests,
+            Kind::Atomic { .. } => Counter::RxAtomicRequests,
+            _ => return,
+        };
+        self.add(counter, 1);
+    }
+
+    /// All of them, by number.
+    pub fn all(&self) -> [u64; 30] {
+        self.0
+    }
+}
+
+/// The device around the queue pairs.
+#[derive(Debug)]
+pub struct Shared {
+    /// What the NIC was started with.
+    pub config: Config,
+    /// BAR 0.
+    pub regs: Arc<Registers>,
+    /// Time of the present slice.
+    pub now: u64,
+    /// Context tables.
+    pub tables: Tables,
+    /// Doorbell areas.
+    pub uars: Slots<Uar>,
+    /// Event queues.
+    pub eqs: Slots<Eq>,
+    /// Completion queues.
+    pub cqs: Slots<Cq>,
+    /// Shared receive queues.
+    pub srqs: Slots<Srq>,
+    /// Memory regions, by key index.
+    pub mrs: Slots<Mr>,
+    /// GIDs, netdev state.
+    pub port: Port,
+    /// Counters.
+    pub counters: Counters,
+    /// Those of them that the driver is not told.
+    pub own_counters: OwnCounters,
+    /// Vectors to raise.
+    pub interrupts: u32,
+    /// Packets that were sent and not delivered yet.
+    pub outgoing: VecDeque<Outgoing>,
+    /// Buffers of frames and of payloads that were copied.
+    pub pool: Pool,
+    /// Queue pairs in whose call a CQ or SRQ has died since this was looked at.
+    pub casualties: Vec<u32>,
+    /// When CQs have to be told of a collapsed event.
+    pub moderated: Wheel,
+    /// Draws what to lie about.
+    #[cfg(feature = "hostile")]
+    pub hostile: crate::hostile::Hostile,
+    dirty_eqs: Vec<u32>,
+    /// Event queues with entries that the driver had not taken when it was looked last.
+    nagged_eqs: Vec<u32>,
+}
+
+impl Shared {
+    /// The state after power-on.
+    pub fn new(config: Config, regs: Arc<Registers>) -> Self {
+        let port = Port::new(&config);
+        Self {
+            #[cfg(feature = "hostile")]
+            hostile: crate::hostile::Hostile::new(config.hostile),
+            tables: Tables::new(config.misbehave.clone()),
+            config,
+            regs,
+            now: 0,
+            uars: Slots::new(NUM_UARS),
+            eqs: Slots::new(config::MAX_EQ),
+            cqs: Slots::new(config::MAX_CQ),
+            srqs: Slots::new(config::MAX_SRQ),
+            mrs: Slots::new(config::MAX_MR),
+            port,
+            counters: Counters::default(),
+            own_counters: OwnCounters::default(),
+            interrupts: 0,
+            outgoing: VecDeque::new(),
+            pool: Pool::default(),
+            casualties: Vec::new(),
+            moderated: Wheel::new(),
+            dirty_eqs: Vec::new(),
+            nagged_eqs: Vec::new(),
+        }
+    }
+
+    /// Raises a vector.
+    pub fn interrupt(&mut self, vector: u16) {
+        self.interrupts |= 1u32.checked_shl(vector.into()).unwrap_or(0);
+        self.counters.add(Counter::Interrupts, 1);
+    }
+
+    /// The device is dead until reset.
+    pub fn fatal<M: GuestMemory>(&mut self, mem: &M, cause: Syndrome) {
+        if self.regs.is_fatal() {
+            return;
+        }
+        self.regs.set_fatal(cause);
+        self.push_event(mem, ASYNC_EQN, EventType::DeviceFatal, 0, Some(cause));
+        self.flush_events(mem);
+        self.interrupt(0);
+    }
+
+    /// Reports an asynchronous event.
+    pub fn async_event<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        kind: EventType,
+        number: u32,
+        cause: Option<Syndrome>,
+    ) {
+        self.push_event(mem, ASYNC_EQN, kind, number, cause);
+    }
+
+    /// Puts an event into a queue; returns the index of its entry, if there is room for it now.
+    fn push_event<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        eqn: u32,
+        kind: EventType,
+        number: u32,
+        cause: Option<Syndrome>,
+    ) -> Option<u32> {
+        let eq = self.eqs.get_mut(eqn).filter(|eq| !eq.failed)?;
+        let event = Event {
+            kind,
+            number,
+            syndrome: cause.map_or(0, |s| s.to_raw().into()),
+        };
+        #[cfg(feature = "hostile")]
+        let event = {
+            let (event, other) = self.hostile.event(event);
+            if let Some(other) = other {
+                let _ = eq.push(mem, other);
+            }
+            event
+        };
+        match eq.push(mem, event) {
+            Ok(index) => {
+                if !eq.dirty {
+                    eq.dirty = true;
+                    self.dirty_eqs.push(eqn);
+                }
+                index
+            }
+            Err(_) => {
+                eq.failed = true;
+                self.fatal(mem, Syndrome::EqUnwritable);
+                None
+            }
+        }
+    }
+
+    /// Raises the interrupts of the events since the last call. Returns when to call again, if events wait for room.
+    pub fn flush_events<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
+        let mut retry: Option<u64> = None;
+        let mut budget = FLUSHED_EVENTS;
+        for eqn in std::mem::take(&mut self.dirty_eqs) {
+            let Some(eq) = self.eqs.get_mut(eqn) else {
+                continue;
+            };
+            eq.dirty = false;
+            let vector = eq.vector;
+            let cqs = &mut self.cqs;
+            // What a CQ is told of from here on falls into this event.
+            let placed = |event: &Event, index| match cqs.get_mut(event.number) {
+                Some(cq) if event.kind == EventType::Completion => cq.last_event = Some(index),
+                _ => {}
+            };
+            match eq.flush(mem, &mut budget, placed) {
+                Ok(raise) => {
+                    if eq.nag_due.is_none() && !eq.is_drained() {
+                        eq.nag_due = Some(self.now + EQ_NAG_NS);
+                        self.nagged_eqs.push(eqn);
+                    }
+                    if eq.has_waiting() {
+                        eq.dirty = true;
+                        self.dirty_eqs.push(eqn);
+                        let at = if budget == 0 {
+                            self.now
+                        } else {
+                            eq.retry_at(self.now)
+                        };
+                        retry = Some(retry.map_or(at, |r| r.min(at)));
+                    }
+                    if raise {
+                        self.interrupt(vector);
+                    }
+                }
+                Err(_) => {
+                    eq.failed = true;
+                    self.fatal(mem, Syndrome::EqUnwritable);
+                }
+            }
+        }
+        retry
+    }
+
+    /// Looks after event queues that the driver left entries in. Returns when to call again.
+    pub fn nag_drivers<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
+        let mut next: Option<u64> = None;
+        for eqn in std::mem::take(&mut self.nagged_eqs) {
+            let Some(eq) = self.eqs.get_mut(eqn) else {
+                continue;
+            };
+            let due = eq.nag_due.unwrap_or(0);
+            let mut raise = false;
+            if due <= self.now {
+                raise = eq.nag(mem).unwrap_or(false);
+                eq.nag_due = (!eq.is_drained()).then_some(self.now + EQ_NAG_NS);
+            }
+            let vector = eq.vector;
+            if let Some(due) = eq.nag_due {
+                self.nagged_eqs.push(eqn);
+                next = Some(next.map_or(due, |n| n.min(due)));
+            }
+            if raise {
+                self.interrupt(vector);
+            }
+        }
+        next
+    }
+
+    /// Writes an entry to a CQ, notifies if an arm asks for it, and sees to the consequences of an overflow.
+    pub fn write_cqe<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        cqn: u32,
+        body: &Cqe,
+        tail: Tail,
+        solicited: bool,
+    ) -> bool {
+        let Some(cq) = self.cqs.get_mut(cqn) else {
+            return false;
+        };
+        let qpn = body.qpn.get();
+        #[cfg(feature = "hostile")]
+        let (ref body, tail, twice) = self.hostile.cqe(*body, tail);
+        #[cfg(feature = "hostile")]
+        if twice {
+            cq.write(mem, body, tail, solicited);
+        }
+        match cq.write(mem, body, tail, solicited) {
+            Written::Yes => {
+                self.notify(mem, cqn);
+                return true;
+            }
+            Written::Dead => {}
+            Written::Died(cause) => {
+                cq.publish(mem);
+                if cause == Syndrome::CqOverflow {
+                    self.counters.add(Counter::CqOverflow, 1);
+                }
+                self.casualties.push(qpn);
+                self.async_event(mem, EventType::CqErr, cqn, Some(cause));
+            }
+        }
+        false
+    }
+
+    /// Raises the completion event of a CQ if an arm asks for what is there (device specification, section 7).
+    pub fn notify<M: GuestMemory>(&mut self, mem: &M, cqn: u32) {
+        let now = self.now;
+        let Some(cq) = self.cqs.get_mut(cqn) else {
+            return;
+        };
+        let Some(count) = cq.wants_event(mem) else {
+            return;
+        };
+        if cq.moderation_period > 0 && count < u32::from(cq.moderation_count) {
+            let due = match cq.moderation_due {
+                None => {
+                    let due = now + u64::from(cq.moderation_period) * 1000;
+                    cq.moderation_due = Some(due);
+                    self.moderated.set(cqn, due);
+                    due
+                }
+                Some(due) => due,
+            };
+            if now < due {
+                return;
+            }
+        }
+        cq.serve(mem);
+        let (eqn, last) = (cq.eqn, cq.last_event);
+        // An event that the driver has yet to take tells of this entry too: its handler runs later than now.
+        let merged = match (last, self.eqs.get_mut(eqn)) {
+            (Some(index), Some(eq)) => eq.is_unconsumed(mem, index),
+            _ => false,
+        };
+        if merged {
+            return;
+        }
+        let index = self.push_event(mem, eqn, EventType::Completion, cqn, None);
+        if let Some(cq) = self.cqs.get_mut(cqn) {
+            cq.last_event = index;
+        }
+    }
+
+    /// Tells of collapsed events whose time has come; returns when the next one's comes.
+    pub fn run_moderation<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
+        for _ in 0..SLICE_DEADLINES {
+            let Some(cqn) = self.moderated.pop(self.now) else {
+                break;
+            };
+            match self.cqs.get(cqn).and_then(|cq| cq.moderation_due) {
+                Some(due) if due <= self.now => self.notify(mem, cqn),
+                Some(due) => self.moderated.set(cqn, due),
+                // It was told of meanwhile.
+                None => {}
+            }
+        }
+        self.moderated.next_deadline()
+    }
+
+    /// Forgets events that wait for an object which is gone.
+    pub fn forget_events(&mut self, eqn: u32, number: u32, kinds: &[EventType]) {
+        if let Some(eq) = self.eqs.get_mut(eqn) {
+            eq.forget(number, kinds);
+        }
+    }
+
+    /// Producer index of an event queue.
+    pub fn producer_of(&self, eqn: u32) -> u32 {
+        self.eqs.get(eqn).map_or(0, Eq::producer_index)
+    }
+}
