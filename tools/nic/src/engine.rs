@@ -15,16 +15,12 @@
 //! only spins is then taken off its core for milliseconds; one that naps wakes up ahead of those that never sleep. So
 //! spinning is short.
 //!
-//! **When the device model panics** (a defect), the panic is caught, the device is declared dead with `EngineFailure`, and
-//! this thread lives on: QEMU and the driver get answers, and a reset begins again with a new device. If the dead device
-//! panics once more, it gets no more slices until then. A panic of the engine's own code ends this engine; another takes its
-//! place, with a dead device too. Every such panic is told by vector 0.
-//!
-//! Every call into the model is made under a guard of guest RAM that is handed down to whatever handles its panic: who
-//! took the guard a second time would wait for ever behind a front that waits to change the map.
+//! A panic of the device model ends at the [slice](crate::slice): QEMU and the driver get answers, and a reset begins again
+//! with a new device. A panic of the engine's own code ends this engine; another takes its place, with a dead device too,
+//! and tells of it by vector 0.
 
-use crate::guest_ram::GuestRam;
 use crate::shared::{Question, Shared};
+use crate::slice::Model;
 use crate::uplink::Uplink;
 use rustix::event::Timespec;
 use std::num::NonZeroU64;
@@ -69,22 +65,10 @@ const FRAMES: usize = 64;
 /// Contexts that the engine hands out before a slice.
 const CONTEXTS: u32 = 256;
 
-/// Whether the device model can be trusted with time.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Health {
-    Well,
-    /// It panicked and was told so; it may still answer commands.
-    Failed,
-    /// It panicked again.
-    Gone,
-}
-
 /// The engine.
 pub struct Engine {
     shared: Arc<Shared>,
-    config: Config,
-    device: Device,
-    health: Health,
+    model: Model,
     uplink: Uplink,
     /// [`SPIN`], or less.
     spin: u64,
@@ -94,22 +78,17 @@ pub struct Engine {
     deadline: Option<u64>,
     /// When HEARTBEAT counted last.
     last_beat: u64,
-    /// Interrupts that a device which misbehaves keeps back.
-    withheld: u32,
     /// Who waits for the counters, which are added up bit by bit.
     asker: Option<mpsc::Sender<([u64; 30], OwnCounters)>>,
 }
 
 impl Engine {
     /// An engine with a device as after power-on. To be made in the thread that will run it.
-    pub fn new(shared: Arc<Shared>, mut config: Config, uplink: Uplink) -> Self {
-        config.misbehave = shared.misbehave.clone();
+    pub fn new(shared: Arc<Shared>, config: Config, uplink: Uplink) -> Self {
         let cores = std::thread::available_parallelism().map_or(FEW_CORES, usize::from);
         Self {
-            device: Device::new(config.clone(), shared.regs.clone()),
+            model: Model::new(shared.clone(), config),
             shared,
-            config,
-            health: Health::Well,
             uplink,
             spin: if cores > FEW_CORES {
                 SPIN
@@ -120,7 +99,6 @@ impl Engine {
             last_work: 0,
             deadline: None,
             last_beat: 0,
-            withheld: 0,
             asker: None,
         }
     }
@@ -164,26 +142,15 @@ impl Engine {
     #[cold]
     fn start_over(&mut self) {
         log::error!("the engine failed: the device is dead until it is reset");
-        self.replace_device();
-        self.health = Health::Gone;
+        self.model.give_up();
         self.deadline = None;
         // A reset may have been in the engine's hands.
         let lost = self.shared.start_over();
         self.shared.regs.set_fatal(Syndrome::EngineFailure);
         if lost {
-            self.fresh_device();
-            self.shared.reset_done();
+            self.reset();
         }
-        let shared = self.shared.clone();
-        let ram = shared.ram();
-        self.tell_of_failure(&ram);
-    }
-
-    /// Raises vector 0, if interrupts are allowed.
-    fn tell_of_failure(&mut self, ram: &GuestRam) {
-        if self.shared.gate_open() && self.shared.regs.is_fatal() {
-            self.raise(ram, 1);
-        }
+        self.model.slice().tell_of_failure();
     }
 
     /// Stalls or dies, if the NIC is to misbehave so. Returns whether it has stalled.
@@ -215,82 +182,41 @@ impl Engine {
         self.slice();
     }
 
-    /// Raises interrupts, unless they are to be withheld.
-    fn raise(&mut self, ram: &GuestRam, interrupts: u32) {
-        let wanted = interrupts | std::mem::take(&mut self.withheld);
-        if self.shared.misbehave.is(Kind::NoInterrupts) {
-            self.withheld = wanted;
-        } else if wanted != 0 {
-            self.shared.raise(ram, wanted);
-        }
-    }
-
     fn now(&self) -> u64 {
         self.start.elapsed().as_nanos() as u64
     }
 
-    /// Calls into the device model, and survives its panic.
-    fn guarded<T>(&mut self, ram: &GuestRam, call: impl FnOnce(&mut Device) -> T) -> Option<T> {
-        if self.health == Health::Gone {
-            return None;
-        }
-        let device = &mut self.device;
-        match catch_unwind(AssertUnwindSafe(|| call(device))) {
-            Ok(value) => Some(value),
-            Err(_) => {
-                self.failed(ram);
-                None
-            }
-        }
-    }
-
-    #[cold]
-    fn failed(&mut self, ram: &GuestRam) {
-        log::error!("the device model failed: the device is dead until it is reset");
-        let again = self.health != Health::Well;
-        self.health = if again { Health::Gone } else { Health::Failed };
-        if !again && self.shared.gate_open() {
-            let device = &mut self.device;
-            let call = AssertUnwindSafe(|| device.fail(ram, Syndrome::EngineFailure));
-            if catch_unwind(call).is_err() {
-                self.health = Health::Gone;
-            }
-        }
-        self.shared.regs.set_fatal(Syndrome::EngineFailure);
-        self.tell_of_failure(ram);
-    }
-
     /// Handles what was left for the engine, a bounded part of it. Returns whether there was anything.
     fn take_mail(&mut self) -> bool {
-        let shared = self.shared.clone();
-        let mail = shared.mail(FRAMES, self.asker.is_none());
+        let mail = self.shared.mail(FRAMES, self.asker.is_none());
         let mut worked = !mail.actions.is_empty() || !mail.frames.is_empty();
         for action in mail.actions {
             if action == Action::Reset {
                 self.reset();
+                log::debug!("the device is reset");
                 continue;
             }
-            let ram = shared.ram();
+            let mut slice = self.model.slice();
             match action {
                 // What came before a reset is void.
-                _ if shared.resetting() => {}
+                _ if self.shared.resetting() => {}
                 Action::EnableCmdq => {
-                    self.guarded(&ram, |device| device.enable_cmdq(&*ram));
+                    slice.call(|device, ram| device.enable_cmdq(ram));
                 }
                 Action::Command(slot) => {
-                    self.guarded(&ram, |device| device.command(slot));
+                    slice.call(|device, _| device.command(slot));
                 }
                 Action::None | Action::Reset => {}
             }
         }
         for frame in mail.frames {
-            self.receive(&shared.ram(), &frame);
+            self.receive(&frame);
         }
         worked |= self.answer(mail.question);
         let mut rung = Vec::new();
-        let writes = shared.take_rings(|uar| rung.push(uar));
+        let writes = self.shared.take_rings(|uar| rung.push(uar));
         if !rung.is_empty() {
-            self.guarded(&shared.ram(), |device| {
+            self.model.slice().call(|device, _| {
                 rung.iter().for_each(|&uar| device.ring(uar));
                 // `ring` has counted one for each area.
                 device.count_doorbells(writes.saturating_sub(rung.len() as u64));
@@ -306,12 +232,11 @@ impl Engine {
         if question.is_none() && self.asker.is_none() {
             return false;
         }
-        let shared = self.shared.clone();
-        let ram = shared.ram();
+        let mut slice = self.model.slice();
         match question {
             Some(Question::Stats(to)) => self.asker = Some(to),
             Some(Question::Contexts(from, to)) => {
-                let portion = self.guarded(&ram, |device| device.contexts(from, CONTEXTS));
+                let portion = slice.call(|device, _| device.contexts(from, CONTEXTS));
                 if let Some(portion) = portion {
                     let _ = to.send(portion);
                 }
@@ -322,9 +247,10 @@ impl Engine {
         let Some(asker) = self.asker.take() else {
             return false;
         };
-        match self.guarded(&ram, Device::survey) {
-            Some(Some(stats)) => {
-                let _ = asker.send((stats, self.device.own_counters()));
+        let figures = |device: &mut Device, _: &_| Some((device.survey()?, device.own_counters()));
+        match slice.call(figures) {
+            Some(Some(figures)) => {
+                let _ = asker.send(figures);
             }
             Some(None) => self.asker = Some(asker),
             None => {}
@@ -333,50 +259,25 @@ impl Engine {
     }
 
     fn reset(&mut self) {
-        self.fresh_device();
-        log::debug!("the device is reset");
+        self.model.reset();
+        self.deadline = None;
         self.shared.reset_done();
     }
 
-    /// A device as after power-on, whatever became of the last one.
-    fn fresh_device(&mut self) {
-        if self.health == Health::Well {
-            let device = &mut self.device;
-            if catch_unwind(AssertUnwindSafe(|| device.reset())).is_err() {
-                log::error!("the device model failed in a reset: it is replaced");
-                self.health = Health::Gone;
-            }
-        }
-        if self.health != Health::Well {
-            self.replace_device();
-            self.device.reset();
-            self.health = Health::Well;
-        }
-        self.deadline = None;
-        self.withheld = 0;
-    }
-
-    /// Puts a new device in the place of one that may be broken beyond being dropped.
-    fn replace_device(&mut self) {
-        let new = Device::new(self.config.clone(), self.shared.regs.clone());
-        let old = std::mem::replace(&mut self.device, new);
-        if catch_unwind(AssertUnwindSafe(|| drop(old))).is_err() {
-            log::error!("the device model failed in its end");
-        }
-    }
-
-    fn receive(&mut self, ram: &GuestRam, frame: &[u8]) {
-        if !self.shared.gate_open() {
+    fn receive(&mut self, frame: &[u8]) {
+        let now = self.now();
+        let mut slice = self.model.slice();
+        if !slice.is_open() {
             return;
         }
-        let now = self.now();
-        let taken = self.guarded(ram, |device| {
+        let taken = slice.call(|device, ram| {
             let wants = device.wants_frame(frame);
             if wants {
                 device.receive_frame(ram, frame, now);
             }
             wants
         });
+        drop(slice);
         if taken == Some(false) {
             self.uplink.send(frame);
         }
@@ -384,29 +285,25 @@ impl Engine {
 
     /// Gives the device one slice. Returns whether it did anything.
     fn slice(&mut self) -> bool {
-        let shared = self.shared.clone();
         let now = self.now();
-        let ram = shared.ram();
-        if !shared.gate_open() {
+        let mut slice = self.model.slice();
+        if !slice.is_open() {
             self.deadline = None;
             return false;
         }
-        let next = self
-            .guarded(&ram, |device| device.run_slice(&*ram, now))
+        let next = slice
+            .call(|device, ram| device.run_slice(ram, now))
             .unwrap_or_default();
-        let interrupts = self.guarded(&ram, Device::take_interrupts).unwrap_or(0);
-        // Under the guard: once the gate is closed, interrupts have ended too.
-        self.raise(&ram, interrupts);
-        let frames = self.guarded(&ram, |device| {
-            std::iter::from_fn(|| device.next_frame()).collect::<Vec<_>>()
-        });
-        drop(ram);
+        let interrupts = slice.raise_wanted();
+        let frames =
+            slice.call(|device, _| std::iter::from_fn(|| device.next_frame()).collect::<Vec<_>>());
+        drop(slice);
         for frame in frames.into_iter().flatten() {
             self.uplink.send(&frame);
         }
-        shared.counts.slices.fetch_add(1, Ordering::Relaxed);
+        self.shared.counts.slices.fetch_add(1, Ordering::Relaxed);
         self.deadline = next.deadline;
-        next.busy || interrupts != 0
+        next.busy || interrupts
     }
 
     /// Nothing happened: waits, for as long as the silence so far suggests.
@@ -455,14 +352,12 @@ impl Engine {
 
     /// Tells the guest that posts have to be rung for. False: something was posted meanwhile.
     fn fall_asleep(&mut self) -> bool {
-        let shared = self.shared.clone();
-        let ram = shared.ram();
-        if !shared.gate_open() {
-            // No DMA, so no posts either.
-            return true;
-        }
-        self.guarded(&ram, |device| device.fall_asleep(&*ram))
-            .unwrap_or(true)
+        let mut slice = self.model.slice();
+        // Where there is no DMA there are no posts either.
+        !slice.is_open()
+            || slice
+                .call(|device, ram| device.fall_asleep(ram))
+                .unwrap_or(true)
     }
 }
 
@@ -484,9 +379,7 @@ mod tests {
     }
 
     fn call<T>(engine: &mut Engine, call: impl FnOnce(&mut Device) -> T) -> Option<T> {
-        let shared = engine.shared.clone();
-        let ram = shared.ram();
-        engine.guarded(&ram, call)
+        engine.model.slice().call(|device, _| call(device))
     }
 
     /// Vector 0 of an engine whose gate is open.

@@ -32,5 +32,6 @@ pub mod pci;
 pub mod places;
 pub mod shared;
 pub mod sharing;
+mod slice;
 pub mod uplink;
 pub mod vfio_user;

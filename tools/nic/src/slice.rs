@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The device model in the hands of the engine's thread, and the slices of time that it gets.
+//!
+//! The model is called in a [`Slice`] only. A slice holds guest RAM as it is mapped, looks at the gate once it holds it, and
+//! raises the interrupts that the model wants before it lets go: so whoever closes the gate, or changes the map, and waits for
+//! the end of the slice knows that the model has no hand in memory any more and that no interrupt comes later. There is one
+//! guard, and it is handed down to whatever handles a panic of the model: who took it a second time would wait for ever
+//! behind a front that waits to change the map.
+//!
+//! **When the model panics** (a defect), the panic is caught, the device is declared dead with `EngineFailure`, and the thread
+//! lives on. If the dead device panics once more, it gets no more time until it is reset. Every such panic is told by vector 0.
+
+use crate::guest_ram::GuestRam;
+use crate::shared::Shared;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::{Arc, RwLockReadGuard};
+use verbena_abi::syndrome::Syndrome;
+use verbena_device::misbehave::Kind;
+use verbena_device::{Config, Device};
+
+/// Whether the device model can be trusted with time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Health {
+    Well,
+    /// It panicked and was told so; it may still answer commands.
+    Failed,
+    /// It panicked again.
+    Gone,
+}
+
+/// The device model.
+pub(crate) struct Model {
+    shared: Arc<Shared>,
+    config: Config,
+    device: Device,
+    health: Health,
+    /// Interrupts that a device which misbehaves keeps back.
+    withheld: u32,
+}
+
+impl Model {
+    /// A device as after power-on.
+    pub(crate) fn new(shared: Arc<Shared>, mut config: Config) -> Self {
+        config.misbehave = shared.misbehave.clone();
+        Self {
+            device: Device::new(config.clone(), shared.regs.clone()),
+            shared,
+            config,
+            health: Health::Well,
+            withheld: 0,
+        }
+    }
+
+    /// Begins a slice. Waits while the front changes the map of guest RAM.
+    pub(crate) fn slice(&mut self) -> Slice<'_> {
+        let ram = self.shared.ram();
+        Slice {
+            is_open: self.shared.gate_open(),
+            ram,
+            shared: &self.shared,
+            device: &mut self.device,
+            health: &mut self.health,
+            withheld: &mut self.withheld,
+        }
+    }
+
+    /// A device as after power-on, whatever became of the last one.
+    pub(crate) fn reset(&mut self) {
+        if self.health == Health::Well {
+            let device = &mut self.device;
+            if catch_unwind(AssertUnwindSafe(|| device.reset())).is_err() {
+                log::error!("the device model failed in a reset: it is replaced");
+                self.health = Health::Gone;
+            }
+        }
+        if self.health != Health::Well {
+            self.replace();
+            self.device.reset();
+            self.health = Health::Well;
+        }
+        self.withheld = 0;
+    }
+
+    /// Nobody knows what state the device is in: another takes its place, which is dead until it is reset.
+    #[cold]
+    pub(crate) fn give_up(&mut self) {
+        self.replace();
+        self.health = Health::Gone;
+    }
+
+    /// Puts a new device in the place of one that may be broken beyond being dropped.
+    fn replace(&mut self) {
+        let new = Device::new(self.config.clone(), self.shared.regs.clone());
+        let old = std::mem::replace(&mut self.device, new);
+        if catch_unwind(AssertUnwindSafe(|| drop(old))).is_err() {
+            log::error!("the device model failed in its end");
+        }
+    }
+}
+
+/// A slice: the device model with guest RAM, at a gate that is open or not. See the [module](self).
+pub(crate) struct Slice<'a> {
+    shared: &'a Shared,
+    ram: RwLockReadGuard<'a, GuestRam>,
+    is_open: bool,
+    device: &'a mut Device,
+    health: &'a mut Health,
+    withheld: &'a mut u32,
+}
+
+impl Slice<'_> {
+    /// Whether DMA and interrupts are allowed in this slice.
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// Calls into the device model. `None`: it panicked, now or earlier, and gets no more time.
+    pub(crate) fn call<T>(&mut self, call: impl FnOnce(&mut Device, &GuestRam) -> T) -> Option<T> {
+        if *self.health == Health::Gone {
+            return None;
+        }
+        let (device, ram) = (&mut *self.device, &*self.ram);
+        match catch_unwind(AssertUnwindSafe(|| call(device, ram))) {
+            Ok(value) => Some(value),
+            Err(_) => {
+                self.failed();
+                None
+            }
+        }
+    }
+
+    #[cold]
+    fn failed(&mut self) {
+        log::error!("the device model failed: the device is dead until it is reset");
+        let again = *self.health != Health::Well;
+        *self.health = if again { Health::Gone } else { Health::Failed };
+        if !again && self.is_open {
+            let (device, ram) = (&mut *self.device, &*self.ram);
+            let call = AssertUnwindSafe(|| device.fail(ram, Syndrome::EngineFailure));
+            if catch_unwind(call).is_err() {
+                *self.health = Health::Gone;
+            }
+        }
+        self.shared.regs.set_fatal(Syndrome::EngineFailure);
+        self.tell_of_failure();
+    }
+
+    /// Raises vector 0 if the device is in a fatal error.
+    pub(crate) fn tell_of_failure(&mut self) {
+        if self.shared.regs.is_fatal() {
+            self.raise(1);
+        }
+    }
+
+    /// Raises the interrupts that the model wants, as the end of the slice does. Returns whether there were any.
+    pub(crate) fn raise_wanted(&mut self) -> bool {
+        if !self.is_open {
+            return false;
+        }
+        let wanted = self.call(|device, _| device.take_interrupts()).unwrap_or(0);
+        self.raise(wanted);
+        wanted != 0
+    }
+
+    /// Raises interrupts, unless they are to be withheld.
+    fn raise(&mut self, interrupts: u32) {
+        if !self.is_open {
+            return;
+        }
+        let wanted = interrupts | std::mem::take(self.withheld);
+        if self.shared.misbehave.is(Kind::NoInterrupts) {
+            *self.withheld = wanted;
+        } else if wanted != 0 {
+            self.shared.raise(&self.ram, wanted);
+        }
+    }
+}
+
+impl Drop for Slice<'_> {
+    fn drop(&mut self) {
+        // An engine that panics gives its device up, and tells of that by itself.
+        if !std::thread::panicking() {
+            self.raise_wanted();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{eventfd, EventfdFlags};
+
+    #[test]
+    fn interrupts_come_at_the_end_of_a_slice_and_not_through_a_closed_gate() {
+        let shared = Arc::new(Shared::new().unwrap());
+        let fd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        shared.set_vector(0, Some(fd.try_clone().unwrap()));
+        let was_raised = || rustix::io::read(&fd, &mut [0; 8]).is_ok();
+        let mut model = Model::new(shared.clone(), Config::default());
+        let fail = |model: &mut Model| {
+            let mut slice = model.slice();
+            slice.call(|device, ram| device.fail(ram, Syndrome::EngineFailure));
+            assert!(!was_raised());
+        };
+        fail(&mut model);
+        assert!(!was_raised());
+        // It is still wanted when the gate opens.
+        shared.set_bus_master(true);
+        drop(model.slice());
+        assert!(was_raised());
+        model.reset();
+        fail(&mut model);
+        assert!(was_raised());
+        drop(model.slice());
+        assert!(!was_raised());
+    }
+}
