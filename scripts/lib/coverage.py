@@ -15,7 +15,7 @@ LEAST = 90.0
 # What has to reach it.
 GROUPS = {
     "parsers (wire/)": r"wire/",
-    "requester": r"qp/(requester|completer|timers)",
+    "requester": r"qp/(requester|timers)",
     "responder": r"qp/(responder|uc|ud)",
 }
 

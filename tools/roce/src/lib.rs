@@ -16,7 +16,7 @@
 //!    the gather. For a wire, [`Packet::split`] and [`wire::frame`] make ordinary frames.
 //! 3. The NIC delivers the packet to the peer with [`Qp::handle_packet`]. `qp/responder/` checks sequence, operation, key
 //!    and bounds, and has the host copy: from the sender's memory to the receiver's, once.
-//! 4. The last packet of a run asks for an acknowledgement, which goes back as a packet. `qp/completer.rs` completes
+//! 4. The last packet of a run asks for an acknowledgement, which goes back as a packet. `qp/requester/responses.rs` completes
 //!    the work requests that it covers, in order, and their gathers are dead from then on: a copy of the packet that
 //!    is still under way counts as lost.
 //! 5. If the acknowledgement does not come, [`Qp::next_deadline`] passes and the requester goes back to the oldest PSN
@@ -30,9 +30,8 @@
 //! | `packet.rs` | [`Packet`], payloads by reference, super-packets |
 //! | `pool.rs` | [`Pool`]: buffers of payloads that are copies, used again and again |
 //! | `qp/mod.rs` | [`Qp`] and the order of calls; `qp/state.rs` its states, `qp/timers.rs` its timers |
-//! | `qp/requester.rs`, `qp/requester/sender.rs` | work requests, requests out |
-//! | `qp/completer.rs` | responses in, completions out |
-//! | `qp/responder.rs`, `qp/responder/` | requests in, responses out |
+//! | `qp/requester.rs`, `qp/requester/` | work requests and responses in, requests and completions out |
+//! | `qp/responder.rs`, `qp/responder/` | requests in, responses and completions out |
 //! | `qp/uc.rs`, `qp/ud.rs` | unreliable connections, datagrams |
 //! | `sched/` | whose turn it is, and whose time has come: [`sched::Ready`], [`sched::Wheel`] |
 //! | `wire/` | the headers to the bit, ICRC, whole frames |

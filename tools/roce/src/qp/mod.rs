@@ -14,8 +14,12 @@
 //! | [`Qp::handle_packet`] | a packet came for this queue pair |
 //! | [`Qp::handle_source_fault`] | a packet could not be turned into a frame: the sender's memory is gone |
 //! | [`Qp::poll`] | time goes on: send, answer, flush, expire timers |
+//!
+//! A queue pair has two sides. The requester (`requester.rs`, its parts in `requester/`) is the send queue: requests go out,
+//! responses come in. The responder (`responder.rs`, `responder/`) is the receive queue: requests come in, responses go out.
+//! `uc.rs` is the responder of an unreliable connection; `ud.rs` is both sides of datagrams. The rest belongs to both: `state.rs`
+//! and the codes of `timers.rs` and `credits.rs`.
 
-mod completer;
 pub mod credits;
 mod requester;
 mod responder;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The requester: work requests become packets.
+//! The requester, a queue pair's send queue: work requests become packets, and complete by what comes back.
 //!
 //! Work requests are numbered by their free-running WQE index. Those from `oldest` to `next` have been decoded into
 //! slots; those before `cursor` have been sent. A work request gets its range of PSNs when it starts; going back
@@ -19,8 +19,8 @@
 //! | `datagram.rs` | the same without a connection |
 //! | `credits.rs` | which messages the peer has receives for |
 //! | `retry.rs` | timers, and going back |
+//! | `responses.rs` | what comes back from the peer |
 //! | `complete.rs` | work requests complete, in order |
-//! | `../completer.rs` | what comes back from the peer |
 //!
 //! A fault of the work request itself (a bad key, say) stops the cursor at it. It is completed in error once all before
 //! it are done, so completions keep their order; nothing after it is sent.
@@ -30,6 +30,7 @@ mod credits;
 mod datagram;
 mod fetch;
 mod prefetch;
+mod responses;
 mod retry;
 mod sender;
 mod slots;
@@ -45,7 +46,7 @@ use slots::Slots;
 #[derive(Debug)]
 pub(crate) struct Requester {
     /// Work requests that are decoded and not complete.
-    pub(super) slots: Slots,
+    slots: Slots,
     /// Producer index as told.
     producer: u32,
     /// Index of the work request to send from.
@@ -55,26 +56,26 @@ pub(crate) struct Requester {
     /// First PSN of the next work request to start.
     next_psn: u32,
     /// Oldest PSN that is not acknowledged.
-    pub(super) una_psn: u32,
+    una_psn: u32,
     /// One after the highest PSN that was ever sent.
-    pub(super) sent_psn: u32,
+    sent_psn: u32,
     /// READs and atomics that have started and are not complete; of a READ in several parts, those asked for.
-    pub(super) responses_due: u32,
+    responses_due: u32,
     /// What the peer has receives for.
-    pub(super) limit: Limit,
-    pub(super) retry_left: u8,
-    pub(super) rnr_left: u8,
-    pub(super) ack_deadline: Option<u64>,
+    limit: Limit,
+    retry_left: u8,
+    rnr_left: u8,
+    ack_deadline: Option<u64>,
     /// Everything not acknowledged is sent again at this time without that it counts as a retry, and the time from then to
     /// the next such attempt.
     probe_at: Option<u64>,
     probe_delay: u64,
     /// Nothing is sent until then: an RNR NAK came.
-    pub(super) rnr_until: Option<u64>,
+    rnr_until: Option<u64>,
     /// The PSN from which lost responses were asked for again: asked once for each gap.
-    pub(super) implied_nak_at: Option<u32>,
+    implied_nak_at: Option<u32>,
     /// The cursor went back, and nothing has been sent since.
-    pub(super) rewound: bool,
+    rewound: bool,
     /// SQ_DRAINED is still to be reported.
     drain_report: bool,
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The responder of a reliable connection: requests in, acknowledgements and responses out.
+//! The responder of a reliable connection, a queue pair's receive queue: requests in, acknowledgements and responses out.
 //!
 //! A request is checked in the order of IBTA 9.7.4.1: sequence, opcode, operation enabled, resources (a receive, a READ
 //! slot), R_Key, length. Answers leave in PSN order: as long as READ responses are waiting, acknowledgements and NAKs

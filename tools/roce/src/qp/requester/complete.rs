@@ -9,7 +9,7 @@ use crate::qp::{failed, Budget, Core};
 
 impl Requester {
     /// Completes the oldest work request in error. The caller takes the queue pair to ERR with what this returns.
-    pub(in crate::qp) fn fail_oldest<H: Host>(
+    pub(super) fn fail_oldest<H: Host>(
         &mut self,
         core: &mut Core,
         host: &mut H,
@@ -32,7 +32,7 @@ impl Requester {
     }
 
     /// Completes the oldest work request.
-    pub(in crate::qp) fn complete_oldest<H: Host>(&mut self, core: &mut Core, host: &mut H) {
+    pub(super) fn complete_oldest<H: Host>(&mut self, core: &mut Core, host: &mut H) {
         let index = self.slots.oldest();
         let Some(slot) = self.slots.front() else {
             return;
@@ -68,7 +68,7 @@ impl Requester {
     }
 
     /// Completes work requests that send nothing, as far as they are the oldest.
-    pub(in crate::qp) fn complete_local<H: Host>(&mut self, core: &mut Core, host: &mut H) {
+    pub(super) fn complete_local<H: Host>(&mut self, core: &mut Core, host: &mut H) {
         while self
             .slots
             .front()

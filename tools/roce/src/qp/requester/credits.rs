@@ -14,7 +14,7 @@ use crate::qp::credits;
 
 /// The limit of one connection.
 #[derive(Debug)]
-pub(in crate::qp) struct Limit {
+pub(super) struct Limit {
     /// SSN of the message that started last.
     ssn: u32,
     /// Messages up to this SSN may go.
@@ -72,7 +72,7 @@ impl Limit {
 
     /// An AETH told the MSN and a code of credits.
     #[inline]
-    pub(in crate::qp) fn told(&mut self, msn: u32, code: u8) {
+    pub(super) fn told(&mut self, msn: u32, code: u8) {
         if self.lifted {
             return;
         }

@@ -10,7 +10,7 @@ use crate::qp::Core;
 
 impl Requester {
     /// Starts the ACK timer if something is outstanding; on progress, anew.
-    pub(in crate::qp) fn arm(&mut self, core: &Core, now: u64, progress: bool) {
+    pub(super) fn arm(&mut self, core: &Core, now: u64, progress: bool) {
         if self.sent_psn == self.una_psn {
             self.ack_deadline = None;
             self.probe_at = None;
@@ -41,13 +41,13 @@ impl Requester {
         self.plan_probe(core, now);
     }
 
-    pub(in crate::qp) fn reload_retries(&mut self, core: &Core) {
+    pub(super) fn reload_retries(&mut self, core: &Core) {
         self.retry_left = core.attr.retry_cnt;
         self.rnr_left = core.attr.rnr_retry;
     }
 
     /// Goes back to the oldest PSN that is not acknowledged, unless no retry is left.
-    pub(in crate::qp) fn retry<H: Host>(
+    pub(super) fn retry<H: Host>(
         &mut self,
         core: &mut Core,
         host: &mut H,
@@ -62,7 +62,7 @@ impl Requester {
     }
 
     /// Moves the cursor to the oldest PSN that is not acknowledged.
-    pub(in crate::qp) fn rewind(&mut self) {
+    pub(super) fn rewind(&mut self) {
         self.ack_deadline = None;
         self.probe_at = None;
         self.rewound = true;
@@ -71,7 +71,7 @@ impl Requester {
     }
 
     /// An acknowledgement overtook a cursor that had gone back: what it covers is not sent again.
-    pub(in crate::qp) fn skip_acknowledged(&mut self) {
+    pub(super) fn skip_acknowledged(&mut self) {
         if self.cursor == self.slots.oldest() {
             self.cursor_packets = self.cursor_packets.max(self.acknowledged_of_oldest());
         }

@@ -9,29 +9,29 @@ use core::mem;
 
 /// A work request that was decoded.
 #[derive(Debug, Default)]
-pub(in crate::qp) struct Slot {
-    pub(in crate::qp) wqe: SendWqe,
-    pub(in crate::qp) gather: Rc<Gather>,
+pub(super) struct Slot {
+    pub(super) wqe: SendWqe,
+    pub(super) gather: Rc<Gather>,
     /// First PSN, valid once started.
-    pub(in crate::qp) first_psn: u32,
+    pub(super) first_psn: u32,
     /// Number of PSNs: packets of a SEND or WRITE, responses of a READ; 0 for what sends nothing.
-    pub(in crate::qp) psns: u32,
+    pub(super) psns: u32,
     /// Number among the messages of the connection, valid once started (IBTA 9.7.7.2).
-    pub(in crate::qp) ssn: u32,
+    pub(super) ssn: u32,
     /// READ: responses that have come.
-    pub(in crate::qp) progress: u32,
+    pub(super) progress: u32,
     /// READ: responses that one request asks for, but for the last. Each such part is a message of its own to the peer.
-    pub(in crate::qp) part: u32,
+    pub(super) part: u32,
     /// READ: responses of the parts that were asked for, or may be at once: they have their places among `max_rd_atomic`.
-    pub(in crate::qp) placed: u32,
-    pub(in crate::qp) started: bool,
+    pub(super) placed: u32,
+    pub(super) started: bool,
     /// Why it cannot be executed.
-    pub(in crate::qp) fault: Option<WqeError>,
+    pub(super) fault: Option<WqeError>,
 }
 
 impl Slot {
     /// Whether it ends by a response rather than by an acknowledgement.
-    pub(in crate::qp) fn awaits_response(&self) -> bool {
+    pub(super) fn awaits_response(&self) -> bool {
         matches!(
             self.wqe.opcode,
             WqeOpcode::RdmaRead | WqeOpcode::CompareSwap | WqeOpcode::FetchAdd
@@ -39,7 +39,7 @@ impl Slot {
     }
 
     /// Whether it takes a receive at the peer.
-    pub(in crate::qp) fn takes_receive(&self) -> bool {
+    pub(super) fn takes_receive(&self) -> bool {
         matches!(
             self.wqe.opcode,
             WqeOpcode::Send | WqeOpcode::SendImm | WqeOpcode::SendInv | WqeOpcode::RdmaWriteImm
@@ -47,22 +47,22 @@ impl Slot {
     }
 
     /// One after the last response of the part that response `n` belongs to.
-    pub(in crate::qp) fn part_end(&self, n: u32) -> u32 {
+    pub(super) fn part_end(&self, n: u32) -> u32 {
         let part = self.part.max(1);
         (n - n % part).saturating_add(part).min(self.psns)
     }
 
     /// Whether response `n` is the first of a part.
-    pub(in crate::qp) fn begins_part(&self, n: u32) -> bool {
+    pub(super) fn begins_part(&self, n: u32) -> bool {
         n % self.part.max(1) == 0
     }
 
-    pub(in crate::qp) fn length(&self) -> u32 {
+    pub(super) fn length(&self) -> u32 {
         self.gather.length
     }
 
     /// Where a response goes whose first byte is the message's byte `offset`.
-    pub(in crate::qp) fn target(&self, offset: u32) -> Target<'_> {
+    pub(super) fn target(&self, offset: u32) -> Target<'_> {
         Target::Scatter {
             pd: self.gather.pd,
             privileged: self.gather.privileged,
@@ -75,7 +75,7 @@ impl Slot {
 /// Work requests `oldest..next`, by their free-running WQE index. Their number is bounded by
 /// [`Config::max_outstanding`](crate::qp::Config::max_outstanding).
 #[derive(Debug, Default)]
-pub(in crate::qp) struct Slots {
+pub(super) struct Slots {
     /// Its size is 0 or a power of two, and grows as needed: a queue pair that never has more than one work request under
     /// way uses the same memory again and again.
     ring: Vec<Slot>,
@@ -86,19 +86,19 @@ pub(in crate::qp) struct Slots {
 impl Slots {
     /// Index of the oldest work request that is not complete.
     #[inline]
-    pub(in crate::qp) fn oldest(&self) -> u32 {
+    pub(super) fn oldest(&self) -> u32 {
         self.oldest
     }
 
     /// Index of the next work request to decode.
     #[inline]
-    pub(in crate::qp) fn next(&self) -> u32 {
+    pub(super) fn next(&self) -> u32 {
         self.next
     }
 
     /// How many there are.
     #[inline]
-    pub(in crate::qp) fn len(&self) -> u32 {
+    pub(super) fn len(&self) -> u32 {
         self.next.wrapping_sub(self.oldest)
     }
 
@@ -109,7 +109,7 @@ impl Slots {
 
     /// The work request of an index, if it is one of those here.
     #[inline]
-    pub(in crate::qp) fn get(&self, index: u32) -> Option<&Slot> {
+    pub(super) fn get(&self, index: u32) -> Option<&Slot> {
         if index.wrapping_sub(self.oldest) >= self.len() {
             return None;
         }
@@ -118,7 +118,7 @@ impl Slots {
 
     /// The same, to change it.
     #[inline]
-    pub(in crate::qp) fn get_mut(&mut self, index: u32) -> Option<&mut Slot> {
+    pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut Slot> {
         if index.wrapping_sub(self.oldest) >= self.len() {
             return None;
         }
@@ -128,7 +128,7 @@ impl Slots {
 
     /// The oldest work request.
     #[inline]
-    pub(in crate::qp) fn front(&self) -> Option<&Slot> {
+    pub(super) fn front(&self) -> Option<&Slot> {
         self.get(self.oldest)
     }
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The requester's other half: responses and acknowledgements complete work requests.
+//! What the peer's responder answers: responses and acknowledgements complete work requests.
 //!
 //! The responder answers in PSN order. So whatever answers PSN n also acknowledges every SEND and WRITE before n, and
 //! tells that a READ or atomic before n whose response has not come was lost on the way ("implied NAK", IBTA 9.7.5).
 
-use super::requester::Requester;
-use super::timers::rnr_delay_ns;
-use super::{Core, QpState};
+use super::Requester;
 use crate::host::{CopyFault, Host, Source, Syndrome, WcStatus, WqeOpcode};
 use crate::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet};
 use crate::psn;
+use crate::qp::timers::rnr_delay_ns;
+use crate::qp::{Core, QpState};
 
 impl Requester {
     /// Handles a response. A cause returned takes the queue pair to ERR; its work request has been completed.
