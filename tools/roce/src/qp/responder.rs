@@ -79,6 +79,39 @@ struct Refusal {
     cause: Syndrome,
 }
 
+/// Whether the peer was told to send the PSN expected again: once for each gap (IBTA 9.7.5).
+#[derive(Clone, Copy, Debug)]
+enum Nak {
+    NotSent,
+    /// It waits behind `answers`.
+    Due(AethSyndrome),
+    Sent,
+}
+
+impl Nak {
+    /// Whether the peer knows, or will, what to send again. That its own memory is gone says nothing about that.
+    fn asks_again(self) -> bool {
+        match self {
+            Nak::NotSent | Nak::Due(AethSyndrome::Nak(NakCode::SourceFault)) => false,
+            Nak::Due(_) | Nak::Sent => true,
+        }
+    }
+}
+
+/// How this side ends the connection.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    None,
+    /// It waits behind `answers`, and whatever comes meanwhile is dropped.
+    Due(Refusal),
+    /// In ERR: the NAK that ended it, to be repeated to a peer that did not get it, at most so often.
+    Told {
+        psn: u32,
+        code: NakCode,
+        repeats: u32,
+    },
+}
+
 /// Why a packet was not executed.
 enum Stop {
     /// It counts as lost, or was answered by an RNR NAK.
@@ -105,8 +138,6 @@ pub(crate) struct Responder {
     pub(super) offset: u32,
     /// An acknowledgement waits behind `answers`.
     ack_due: bool,
-    /// A NAK was sent for the PSN expected: once for each gap.
-    nak_sent: bool,
     /// `recv` was taken and is not complete.
     pub(super) recv_held: bool,
     /// The credit code told last, or the one for "not used".
@@ -114,18 +145,15 @@ pub(crate) struct Responder {
     pub(super) message: Option<Message>,
     comm_est_due: bool,
     last_wqe_due: bool,
-    /// A NAK for the PSN expected waits behind `answers`.
-    nak_due: Option<AethSyndrome>,
+    nak: Nak,
     /// In PSN order.
     answers: VecDeque<Answer>,
     // What was above, every packet needs; this, some.
-    refusal: Option<Refusal>,
+    end: End,
     pub(super) recv_capacity: u64,
     pub(super) recv: RecvWqe,
     /// The last `max_dest_rd_atomic` READs and atomics, the newest last, and whether they were repeated.
     memory: VecDeque<(Executed, bool)>,
-    /// The NAK that brought the queue pair to ERR, to be repeated to a peer that did not get it, and how often yet.
-    last_nak: Option<(u32, NakCode, u32)>,
     /// READ responses under way may read memory. They may also in ERR: they were sent before.
     alive: Rc<Cell<bool>>,
 }
@@ -149,10 +177,8 @@ impl Responder {
             answers: VecDeque::new(),
             memory: VecDeque::new(),
             ack_due: false,
-            nak_due: None,
-            refusal: None,
-            nak_sent: false,
-            last_nak: None,
+            nak: Nak::NotSent,
+            end: End::None,
             credits_told: credits::INVALID,
             alive: Rc::new(Cell::new(true)),
             comm_est_due: false,
@@ -183,8 +209,8 @@ impl Responder {
         self.message = None;
         self.answers.clear();
         self.ack_due = false;
-        self.nak_due = None;
-        self.refusal = None;
+        self.nak = Nak::NotSent;
+        self.take_refusal();
         self.last_wqe_due = true;
     }
 
@@ -223,7 +249,7 @@ impl Responder {
             }
         }
         self.note_arrival(core, host);
-        if self.refusal.is_some() {
+        if self.is_ending() {
             core.counters.dropped_state += 1;
             return None;
         }
@@ -234,8 +260,7 @@ impl Responder {
         if packet.psn != self.expected_psn {
             if !psn::is_behind(packet.psn, self.expected_psn) {
                 core.counters.out_of_sequence += u64::from(packet.psns);
-                if !self.nak_sent {
-                    self.nak_sent = true;
+                if !self.nak.asks_again() {
                     self.nak(core, host, AethSyndrome::Nak(NakCode::Sequence));
                 }
                 return None;
@@ -248,8 +273,7 @@ impl Responder {
             core.counters.duplicates += u64::from(old);
             packet.trim_front(old, core.attr.path_mtu);
         }
-        self.nak_sent = false;
-        self.nak_due = None;
+        self.nak = Nak::NotSent;
         // A READ or atomic is acknowledged by its response.
         let ack_req = packet.ack_req && is_data(&packet);
         let result = match packet.kind {

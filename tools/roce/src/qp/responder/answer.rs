@@ -2,7 +2,7 @@
 
 //! What a responder sends: acknowledgements with credits, NAKs and responses, in PSN order.
 
-use super::{Body, Responder};
+use super::{Body, Nak, Responder};
 use crate::host::{Host, Syndrome};
 use crate::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Payload};
 use crate::psn;
@@ -26,9 +26,13 @@ impl Responder {
     /// Sends a NAK for the PSN expected, or lets it wait likewise.
     pub(super) fn nak<H: Host>(&mut self, core: &mut Core, host: &mut H, syndrome: AethSyndrome) {
         if !self.answers.is_empty() {
-            self.nak_due = Some(syndrome);
+            self.nak = Nak::Due(syndrome);
             return;
         }
+        self.nak = match syndrome {
+            AethSyndrome::Nak(NakCode::SourceFault) => Nak::NotSent,
+            _ => Nak::Sent,
+        };
         match syndrome {
             AethSyndrome::Rnr { .. } => core.counters.rnr_naks_sent += 1,
             AethSyndrome::Nak(NakCode::Sequence) => core.counters.sequence_naks_sent += 1,
@@ -74,7 +78,7 @@ impl Responder {
         }
         host.recv_credits().map_or(credits::INVALID, |posted| {
             // The receive of a message that is refused is not there any more, whether the whole of it was executed or a part.
-            let held = self.recv_held && self.message.is_some() && self.refusal.is_none();
+            let held = self.recv_held && self.message.is_some() && !self.is_ending();
             credits::encode(posted.saturating_add(held.into()))
         })
     }
@@ -82,7 +86,7 @@ impl Responder {
     /// Receives were posted. A requester that was told that there are none hears it unasked, if it is so.
     pub(crate) fn receives_posted<H: Host>(&mut self, core: &mut Core, host: &mut H) {
         if self.credits_told == 0
-            && self.refusal.is_none()
+            && !self.is_ending()
             && matches!(core.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
             && self.credit_code(core, host) != 0
         {
@@ -145,10 +149,10 @@ impl Responder {
         if self.ack_due {
             self.ack(core, host);
         }
-        if let Some(syndrome) = self.nak_due.take() {
+        if let Nak::Due(syndrome) = self.nak {
             self.nak(core, host, syndrome);
         }
-        match self.refusal.take() {
+        match self.take_refusal() {
             Some(refusal) => Err(self.carry_out(core, host, refusal)),
             None => Ok(false),
         }

@@ -10,6 +10,6 @@ impl Responder {
     #[inline]
     pub(crate) fn prefetch(&self) {
         prefetch::line(self);
-        prefetch::line(&self.refusal);
+        prefetch::line(&self.end);
     }
 }

@@ -37,7 +37,6 @@ impl Responder {
         match self.hold(host) {
             Take::Taken => Ok(()),
             Take::Empty => {
-                self.nak_sent = true;
                 self.nak(
                     core,
                     host,

@@ -3,7 +3,7 @@
 //! The end of a connection: a request that is refused (IBTA 9.9.3, classes A, C and J), the NAK that says so, and what
 //! the responder's own side is told.
 
-use super::{is_data, Refusal, Responder, Stop};
+use super::{is_data, End, Refusal, Responder, Stop};
 use crate::host::{EventType, Host, Syndrome, WcStatus};
 use crate::packet::{AethSyndrome, NakCode, Packet, Payload};
 use crate::qp::{Core, QpState};
@@ -101,9 +101,23 @@ impl Responder {
         if self.answers.is_empty() {
             Stop::Error(self.carry_out(core, host, refusal))
         } else {
-            self.refusal = Some(refusal);
+            self.end = End::Due(refusal);
             Stop::Dropped
         }
+    }
+
+    /// Whether a refusal waits to be carried out.
+    pub(super) fn is_ending(&self) -> bool {
+        matches!(self.end, End::Due(_))
+    }
+
+    /// The refusal that waited, if one did.
+    pub(super) fn take_refusal(&mut self) -> Option<Refusal> {
+        let End::Due(refusal) = self.end else {
+            return None;
+        };
+        self.end = End::None;
+        Some(refusal)
     }
 
     pub(super) fn carry_out<H: Host>(
@@ -114,7 +128,11 @@ impl Responder {
     ) -> Syndrome {
         if let Some(code) = refusal.nak {
             core.counters.naks_sent += 1;
-            self.last_nak = Some((refusal.psn, code, NAK_REPEATS));
+            self.end = End::Told {
+                psn: refusal.psn,
+                code,
+                repeats: NAK_REPEATS,
+            };
             self.answer_aeth(core, host, refusal.psn, AethSyndrome::Nak(code));
         } else {
             core.counters.acks_sent += 1;
@@ -152,9 +170,7 @@ impl Responder {
         psn: u32,
         cause: Syndrome,
     ) -> Option<Syndrome> {
-        if !matches!(core.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
-            || self.refusal.is_some()
-        {
+        if !matches!(core.state, QpState::Rtr | QpState::Rts | QpState::Sqd) || self.is_ending() {
             return None;
         }
         // Nobody may be waiting for this one any more.
@@ -172,11 +188,12 @@ impl Responder {
     /// reason, so the NAK that ended the connection is repeated.
     pub(super) fn repeat_nak<H: Host>(&mut self, core: &mut Core, host: &mut H, packet: &Packet) {
         core.counters.dropped_state += 1;
-        let Some((psn, code, left)) = self.last_nak else {
+        let End::Told { psn, code, repeats } = &mut self.end else {
             return;
         };
-        if left > 0 && (packet.ack_req || !is_data(packet)) {
-            self.last_nak = Some((psn, code, left.saturating_sub(1)));
+        if *repeats > 0 && (packet.ack_req || !is_data(packet)) {
+            *repeats = repeats.saturating_sub(1);
+            let (psn, code) = (*psn, *code);
             self.answer_aeth(core, host, psn, AethSyndrome::Nak(code));
         }
     }
