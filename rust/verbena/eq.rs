@@ -67,6 +67,7 @@ use rdma::{
         irq,
         sync::{
             mb,
+            msleep,
             IrqLock, //
         },
         work, //
@@ -195,10 +196,49 @@ impl EventRing {
         Some(eqe)
     }
 
-    /// Whether all entries below the producer index `pi` have been taken.
-    fn passed(&self, pi: u32) -> bool {
+    /// How far it has been read towards the producer index `pi`.
+    fn reached(&self, pi: u32) -> Reached {
         // Free-running indexes: the distance is small, or `pi` is behind.
-        self.ci.wrapping_sub(pi) < u32::MAX / 2
+        if self.ci.wrapping_sub(pi) < u32::MAX / 2 {
+            Reached::All
+        } else if self.next().is_some() {
+            Reached::Some
+        } else {
+            Reached::Nothing
+        }
+    }
+}
+
+/// What has become of the entries below a producer index.
+enum Reached {
+    /// All were taken. Whoever takes one holds the lock until it is handled.
+    All,
+    /// The next is there, and nobody has taken it yet.
+    Some,
+    /// The next is not there.
+    Nothing,
+}
+
+/// Waits until all entries below a producer index that the device has told have been handled. They
+/// are there before the device tells, so one that is missing never comes.
+///
+/// `work` has them handled, but may return too early: where an interrupt is about to queue the same
+/// work, there is nothing to queue and nothing yet to wait for.
+fn drain(hw: &Hw, reached: impl Fn() -> Reached, work: impl Fn()) {
+    loop {
+        match reached() {
+            Reached::All => return,
+            Reached::Some if hw.health.is_dead() => return,
+            Reached::Some => work(),
+            Reached::Nothing => {
+                return hw
+                    .health
+                    .declare_dead(Cause::Protocol("it told of events that are not there"));
+            }
+        }
+        if !matches!(reached(), Reached::All) {
+            msleep(1);
+        }
     }
 }
 
@@ -473,27 +513,30 @@ impl Events {
         if eq.handler.load(Relaxed) == kernel::current!().pid() {
             return;
         }
-        works.asynchronous.queue();
-        works.asynchronous.flush();
-        if !eq.ring.lock().passed(pi) {
-            hw.health
-                .declare_dead(Cause::Protocol("it told of events that are not there"));
-        }
+        drain(
+            hw,
+            || eq.ring.lock().reached(pi),
+            || {
+                works.asynchronous.queue();
+                works.asynchronous.flush();
+            },
+        );
     }
 
     /// The same for the completion events of `eq`.
     pub(crate) fn drain(&self, hw: &Hw, eq: &CompEq, pi: u32) {
         let Some(works) = self.works() else { return };
         let vector = eq.eqn.wrapping_sub(ASYNC_EQN + 1) as usize;
-        if let Some(work) = works.completions.get(vector) {
-            work.queue();
-            work.flush();
-        }
-        if !eq.ring.lock().passed(pi) {
-            hw.health.declare_dead(Cause::Protocol(
-                "it told of completion events that are not there",
-            ));
-        }
+        drain(
+            hw,
+            || eq.ring.lock().reached(pi),
+            || {
+                if let Some(work) = works.completions.get(vector) {
+                    work.queue();
+                    work.flush();
+                }
+            },
+        );
     }
 
     /// Looks for entries whose interrupts are missing; whether there are any.
