@@ -53,7 +53,9 @@ layout! {
 }
 
 /// Size of an entry in bytes.
-pub const EQE_SIZE: usize = 16;
+pub const EQE_SIZE: usize = 1 << LOG_EQE_SIZE;
+/// The same as a power of two.
+pub const LOG_EQE_SIZE: u8 = 4;
 /// Offset of [`Eqe::tail`].
 pub const TAIL_OFFSET: usize = 12;
 

@@ -25,6 +25,7 @@ use crate::{
             Eqe,
             EventType,
             EQE_SIZE,
+            LOG_EQE_SIZE,
             TAIL_OFFSET, //
         },
         Le16,
@@ -123,8 +124,7 @@ impl EventMemory {
             ring: self.ring.lend(to).translation(),
             ci_addr: Le64::new(self.consumer.lend(to).addr()),
             kind: EqKind::Event.to_raw(),
-            // CAST: the logarithm of a small number.
-            log_entry_size: EQE_SIZE.ilog2() as u8,
+            log_entry_size: LOG_EQE_SIZE,
             ..Default::default()
         };
         hw.cmdq.give(request, &self.lent())?;

@@ -11,7 +11,7 @@ use std::time::Instant;
 use verbena_abi::cmd::*;
 use verbena_abi::cqe::CQE_SIZE;
 use verbena_abi::ctx::{access, qp_mask, AddressVector, QpAttr, QpState, Translation};
-use verbena_abi::eqe::EQE_SIZE;
+use verbena_abi::eqe::LOG_EQE_SIZE;
 use verbena_abi::wqe;
 use verbena_abi::{doorbell, regs};
 use verbena_device::mem::GuestMemory;
@@ -32,7 +32,7 @@ impl<B: Backend> Driver<B> {
         let ci_addr = self.alloc(4096)?.into();
         self.command(CreateEq {
             log_size: 8,
-            log_entry_size: EQE_SIZE.ilog2() as u8,
+            log_entry_size: LOG_EQE_SIZE,
             ring,
             ci_addr,
             ..Default::default()

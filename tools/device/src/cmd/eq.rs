@@ -7,11 +7,8 @@ use crate::config;
 use crate::eq::Eq;
 use crate::ring::Ring;
 use verbena_abi::ctx::EqContext;
-use verbena_abi::eqe::EQE_SIZE;
+use verbena_abi::eqe::LOG_EQE_SIZE;
 use verbena_abi::regs::NUM_VECTORS;
-
-/// Log of an entry's size.
-const LOG_EQE: u8 = EQE_SIZE.ilog2() as u8;
 
 impl Device {
     pub(super) fn create_eq<M: GuestMemory>(
@@ -33,7 +30,7 @@ impl Device {
         if EqKind::from_raw(request.kind) != Some(EqKind::Event) {
             return Err(bad(CmdStatus::Unsupported, Syndrome::CmdAttribute));
         }
-        if request.log_entry_size != LOG_EQE {
+        if request.log_entry_size != LOG_EQE_SIZE {
             return Err(SIZE);
         }
         if request.log_size == 0 || 1u64 << request.log_size.min(63) > config::MAX_EQE.into() {
@@ -47,7 +44,7 @@ impl Device {
             return Err(bad(CmdStatus::BadAddress, Syndrome::CmdTranslation));
         }
         let slot = self.shared.tables.slot(mem, Table::Eqc, eqn)?;
-        let ring = Ring::new(mem, &request.ring, request.log_size, LOG_EQE)?;
+        let ring = Ring::new(mem, &request.ring, request.log_size, LOG_EQE_SIZE)?;
         let mut eq = Box::new(Eq::new(eqn, vector, ring, ci_addr, slot));
         let context = eq.context();
         eq.slot.publish(mem, &context);

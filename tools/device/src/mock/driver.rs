@@ -13,15 +13,13 @@ use std::sync::Arc;
 use verbena_abi::cmd::*;
 use verbena_abi::cqe::phase;
 use verbena_abi::ctx::Translation;
-use verbena_abi::eqe::{Eqe, EventType, EQE_SIZE};
+use verbena_abi::eqe::{Eqe, EventType, EQE_SIZE, LOG_EQE_SIZE};
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::{doorbell, regs};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Log of the entries of each event queue.
 pub const LOG_EQ: u8 = 4;
-/// Log of an entry's size.
-const LOG_EQE: u8 = EQE_SIZE.ilog2() as u8;
 
 /// The driver and its device.
 #[derive(Debug)]
@@ -286,7 +284,7 @@ impl Driver {
             eqn: eqn.into(),
             vector: (eqn as u16).into(),
             log_size: LOG_EQ,
-            log_entry_size: LOG_EQE,
+            log_entry_size: LOG_EQE_SIZE,
             ring: flat(ring),
             ci_addr: ci_addr.into(),
             ..Default::default()

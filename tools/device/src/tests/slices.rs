@@ -17,7 +17,7 @@ use verbena_abi::cmd::*;
 use verbena_abi::cqe::{Cqe, Tail, WcStatus};
 use verbena_abi::ctx::{qp_mask as m, CqContext, QpAttr, QpContext, QpState};
 use verbena_abi::doorbell::{self, Words, AREA_SIZE, AREA_SLOTS};
-use verbena_abi::eqe::{EventType, EQE_SIZE};
+use verbena_abi::eqe::{EventType, EQE_SIZE, LOG_EQE_SIZE};
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
@@ -312,7 +312,7 @@ fn a_slice_places_so_many_events_that_had_to_wait() {
     let ring = d.alloc((EQE_SIZE as u64) << LOG_SIZE);
     d.must(&CreateEq {
         log_size: LOG_SIZE,
-        log_entry_size: EQE_SIZE.ilog2() as u8,
+        log_entry_size: LOG_EQE_SIZE,
         ring: flat(ring),
         ci_addr: ci_addr.into(),
         ..Default::default()

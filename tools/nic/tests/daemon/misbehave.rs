@@ -225,7 +225,7 @@ fn the_driver_is_told_of_a_panic_by_an_event() {
         },
         ci_addr: CONSUMED.into(),
         log_size: 4,
-        log_entry_size: eqe::EQE_SIZE.ilog2() as u8,
+        log_entry_size: eqe::LOG_EQE_SIZE,
         ..Default::default()
     };
     assert_eq!(command(&mut client, &interrupt, 2, eq), 0);
