@@ -175,7 +175,15 @@ impl CommandQueue {
 
     /// Executes a command. Process context.
     pub(crate) fn exec<C: Command>(&self, request: &C) -> Result<C::Reply, Failure> {
-        let (index, token) = self.take_slot()?;
+        self.exec_at(self.take_slot()?, request)
+    }
+
+    /// Executes a command in a slot taken for it, and gives the slot back.
+    fn exec_at<C: Command>(
+        &self,
+        (index, token): (u32, u32),
+        request: &C,
+    ) -> Result<C::Reply, Failure> {
         self.exec_in(index, token, C::OPCODE, request.as_bytes())?;
         let reply = self.read_reply::<C>(index);
         if !self.health.is_dead() {
@@ -186,18 +194,21 @@ impl CommandQueue {
     }
 
     /// Executes a command that gives `memory` to the device. It comes back at once if the device
-    /// refuses. `request` makes the command, and lends the memory for it.
+    /// refuses. `request` makes the command, and lends the memory for it; it is not called if the
+    /// device is dead, since what a dead device was lent stays with it.
     pub(crate) fn give<C: Command>(
         &self,
         request: impl FnOnce(&Lender) -> C,
         memory: &[&dyn Borrowed],
     ) -> Result<C::Reply> {
-        self.exec(&request(&Lender(()))).map_err(|failure| {
-            if let Failure::Refused(_, let_go) = &failure {
-                memory.iter().for_each(|lent| lent.returned(let_go));
-            }
-            failure.into()
-        })
+        let slot = self.take_slot()?;
+        self.exec_at(slot, &request(&Lender(())))
+            .map_err(|failure| {
+                if let Failure::Refused(_, let_go) = &failure {
+                    memory.iter().for_each(|lent| lent.returned(let_go));
+                }
+                failure.into()
+            })
     }
 
     /// Executes a command that the device has `memory` for: it comes back with the reply. `request`
