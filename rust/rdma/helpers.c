@@ -11,6 +11,7 @@
 #include <linux/kmemleak.h>
 #include <linux/mm.h>
 #include <linux/rtnetlink.h>
+#include <linux/sched/task.h>
 #include <linux/sizes.h>
 #include <rdma/ib_cache.h>
 #include <helpers.h>
@@ -40,6 +41,21 @@ struct ib_ucontext *rdma_helper_udata_context(struct ib_udata *udata)
 struct ib_udata *rdma_helper_attrs_udata(struct uverbs_attr_bundle *attrs)
 {
 	return &attrs->driver_udata;
+}
+
+/*
+ * Gives up the task of a context that could not be made. Of the core's two callers of
+ * alloc_ucontext one puts the restrack entry then, and finds no task; the other, the method
+ * UVERBS_METHOD_GET_CONTEXT, frees the context alone (up to 7.2 at least), and the task that asked
+ * would never be freed. Nobody else knows the entry yet.
+ */
+void rdma_helper_ucontext_put_task(struct ib_ucontext *context)
+{
+	struct task_struct *task = context->res.task;
+
+	context->res.task = NULL;
+	if (task)
+		put_task_struct(task);
 }
 
 int rdma_helper_udata_in_empty(struct ib_udata *udata)

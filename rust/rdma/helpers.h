@@ -22,6 +22,7 @@ struct device *rdma_helper_ib_device_dev(struct ib_device *device);
 void rdma_helper_ib_device_set_parent(struct ib_device *device, struct device *parent);
 struct ib_ucontext *rdma_helper_udata_context(struct ib_udata *udata);
 struct ib_udata *rdma_helper_attrs_udata(struct uverbs_attr_bundle *attrs);
+void rdma_helper_ucontext_put_task(struct ib_ucontext *context);
 int rdma_helper_udata_in_empty(struct ib_udata *udata);
 int rdma_helper_respond_empty(struct ib_udata *udata);
 void rdma_helper_ah_dmac(const struct rdma_ah_attr *attr, u8 *dmac);

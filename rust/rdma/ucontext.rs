@@ -102,7 +102,7 @@ impl<D: Operations> Ucontext<D> {
         ctx: *mut bindings::ib_ucontext,
         udata: *mut bindings::ib_udata,
     ) -> c_int {
-        from_result(|| {
+        let result = from_result(|| {
             // SAFETY: The core always passes one, valid for the call.
             let udata = unsafe { Udata::from_raw(NonNull::new(udata).ok_or(EINVAL)?) };
             let this = ctx.cast::<Self>();
@@ -123,7 +123,12 @@ impl<D: Operations> Ucontext<D> {
                 // SAFETY: Allocated; the core forgets it.
                 .inspect_err(|_| unsafe { Self::op_dealloc(ctx) })?;
             Ok(0)
-        })
+        });
+        if result != 0 {
+            // SAFETY: The core has just made the context, and frees it next.
+            unsafe { bindings::rdma_helper_ucontext_put_task(ctx) };
+        }
+        result
     }
 
     /// # Safety

@@ -12,6 +12,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 use verbena_abi::regs::NUM_UARS;
 
 pub static TESTS: &[Test] = &[
@@ -89,11 +90,44 @@ fn contexts(rig: &Rig) -> TestResult {
         open.len() + 1
     );
     ensure!(open.len() >= 256, "only {} contexts", open.len());
+    refused_contexts_hold_no_task(rig)?;
     // They are really the kernel's: its first area has no room for so many.
     kernel_test("many-cqs")?;
     open.pop();
     drop(Context::open(&rig.ctx.name).at("a context after one was closed")?);
     Ok(())
+}
+
+/// Tasks that the kernel has memory for.
+fn tasks() -> Result<usize, Fail> {
+    let slabs = fs::read_to_string("/proc/slabinfo").at("/proc/slabinfo")?;
+    let line = slabs.lines().find(|line| line.starts_with("task_struct "));
+    let count = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
+    count.ok_or_else(|| Fail::from("no task_struct in /proc/slabinfo"))
+}
+
+/// Threads that are refused a context, and end: nothing of them stays. (The core forgets the reference that it took of each.)
+fn refused_contexts_hold_no_task(rig: &Rig) -> TestResult {
+    const THREADS: usize = 400;
+    let before = tasks()?;
+    for _ in 0..THREADS {
+        let name = rig.ctx.name.clone();
+        let refused = std::thread::spawn(move || Context::open(&name).is_err()).join();
+        ensure!(refused.unwrap_or(false), "a context too many");
+    }
+    // A task is freed some time after its end.
+    let mut after = tasks()?;
+    for _ in 0..50 {
+        if after < before + THREADS / 2 {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        after = tasks()?;
+    }
+    Err(Fail::from(format!(
+        "{THREADS} threads that were refused a context have left {} tasks behind",
+        after - before
+    )))
 }
 
 /// Bytes of a ring of the hoarder.
