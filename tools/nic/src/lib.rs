@@ -27,6 +27,7 @@ pub mod control;
 pub mod engine;
 pub mod front;
 pub mod guest_ram;
+pub mod inbox;
 pub mod netdev;
 pub mod pci;
 pub mod places;

@@ -6,8 +6,7 @@
 //! certain. So everything that it tells the engine is left in atomics or in its mail, and the engine is woken if it
 //! sleeps.
 //!
-//! **The mail** has a queue for each kind. What the guest's registers ask for has a place of its own for each command slot,
-//! so it is never dropped; frames are, when they come faster than they are taken, as by any port; questions are refused.
+//! **The mail** has an inbox for each kind (`inbox.rs`): commands, frames, questions.
 //!
 //! **The gate** (device specification, section 1): no DMA while bus mastering is off or a reset is going on. The engine
 //! takes the read lock of guest RAM for each slice and looks at the gate after that. So whoever closes the gate and then
@@ -17,34 +16,19 @@
 //! their message, execute a full fence and look at `parked`. One of both sees the other.
 
 use crate::guest_ram::GuestRam;
+use crate::inbox::Inboxes;
+pub use crate::inbox::Question;
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering};
-use std::sync::{
-    mpsc, Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
-};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 use verbena_abi::regs;
 use verbena_device::misbehave::Misbehaviour;
-use verbena_device::shared::OwnCounters;
-use verbena_device::{Action, Cursor, Portion, Registers};
-
-/// The most frames that wait for the engine: more are dropped, as a full port queue would.
-const FRAMES_MAX: usize = 4096;
-/// The most questions that wait for the engine.
-const QUESTIONS_MAX: usize = 64;
+use verbena_device::{Action, Registers};
 
 const RING_WORDS: usize = regs::NUM_UARS as usize / 64;
-
-/// What the control socket asks.
-pub enum Question {
-    /// The counters: those of `stats::Counter`, and the device's own.
-    Stats(mpsc::Sender<([u64; 30], OwnCounters)>),
-    /// Some contexts, from this place on.
-    Contexts(Cursor, mpsc::Sender<Portion>),
-}
 
 /// What was left for the engine.
 #[derive(Default)]
@@ -55,48 +39,6 @@ pub struct Mail {
     pub frames: Vec<Vec<u8>>,
     /// Somebody wants to know something.
     pub question: Option<Question>,
-}
-
-/// What the others have left for the engine.
-#[derive(Default)]
-struct Inbox {
-    actions: Vec<Action>,
-    /// The command slots that are among the actions, a bit each.
-    commands: u64,
-    frames: VecDeque<Vec<u8>>,
-    questions: VecDeque<Question>,
-}
-
-impl Inbox {
-    fn is_empty(&self) -> bool {
-        self.actions.is_empty() && self.frames.is_empty() && self.questions.is_empty()
-    }
-
-    /// What is there twice is done once: so there is an action for each command slot at most, and a few others.
-    fn act(&mut self, action: Action) {
-        match action {
-            Action::None => {}
-            // What came before a reset is void.
-            Action::Reset => {
-                self.actions.clear();
-                self.commands = 0;
-                self.frames.clear();
-                self.actions.push(Action::Reset);
-            }
-            Action::Command(slot) => {
-                let bit = 1u64.checked_shl(slot).unwrap_or(0);
-                if bit & !self.commands != 0 {
-                    self.commands |= bit;
-                    self.actions.push(action);
-                }
-            }
-            Action::EnableCmdq => {
-                if !self.actions.contains(&action) {
-                    self.actions.push(action);
-                }
-            }
-        }
-    }
 }
 
 /// Counts for which the device model has no place.
@@ -129,7 +71,7 @@ pub struct Shared {
     resetting: AtomicBool,
     rung: [AtomicU64; RING_WORDS],
     rings: AtomicU64,
-    inbox: Mutex<Inbox>,
+    inboxes: Mutex<Inboxes>,
     has_mail: AtomicBool,
     parked: AtomicBool,
     wake: OwnedFd,
@@ -158,7 +100,7 @@ impl Shared {
             resetting: AtomicBool::new(false),
             rung: [const { AtomicU64::new(0) }; RING_WORDS],
             rings: AtomicU64::new(0),
-            inbox: Mutex::default(),
+            inboxes: Mutex::default(),
             has_mail: AtomicBool::new(false),
             parked: AtomicBool::new(false),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -200,10 +142,10 @@ impl Shared {
     pub fn reset(&self) {
         {
             // All of it under the lock, so that the engine cannot be done with the reset before all of it is said.
-            let mut inbox = lock(&self.inbox);
+            let mut inboxes = lock(&self.inboxes);
             self.resetting.store(true, Ordering::SeqCst);
             self.regs.write(regs::CONTROL, regs::CONTROL_RESET);
-            inbox.act(Action::Reset);
+            inboxes.act(Action::Reset);
             self.has_mail.store(true, Ordering::SeqCst);
         }
         self.wake();
@@ -212,56 +154,43 @@ impl Shared {
 
     /// Engine: a reset is done. Where another was asked for meanwhile, that one is waited for.
     pub fn reset_done(&self) {
-        let inbox = lock(&self.inbox);
-        let again = inbox.actions.contains(&Action::Reset);
+        let inboxes = lock(&self.inboxes);
+        let again = inboxes.commands.has_reset();
         self.resetting.store(again, Ordering::SeqCst);
     }
 
     /// Engine: takes the place of one that ended. Drops what waits; returns whether a reset is to be done, which may have
     /// been in the hands of the one that ended.
     pub fn start_over(&self) -> bool {
-        let mut inbox = lock(&self.inbox);
-        *inbox = Inbox::default();
+        let mut inboxes = lock(&self.inboxes);
+        *inboxes = Inboxes::default();
         self.resetting()
     }
 
-    fn post<T>(&self, leave: impl FnOnce(&mut Inbox) -> T) -> T {
-        let mut inbox = lock(&self.inbox);
-        let result = leave(&mut inbox);
-        self.has_mail.store(!inbox.is_empty(), Ordering::SeqCst);
-        drop(inbox);
+    fn post<T>(&self, leave: impl FnOnce(&mut Inboxes) -> T) -> T {
+        let mut inboxes = lock(&self.inboxes);
+        let result = leave(&mut inboxes);
+        self.has_mail.store(!inboxes.is_empty(), Ordering::SeqCst);
+        drop(inboxes);
         self.wake();
         result
     }
 
     /// Front: a register was written that needs the engine.
     pub fn act(&self, action: Action) {
-        self.post(|inbox| inbox.act(action));
+        self.post(|inboxes| inboxes.act(action));
     }
 
     /// Leaves a frame for the engine.
     pub fn receive(&self, frame: Vec<u8>) {
-        let taken = self.post(|inbox| {
-            let room = inbox.frames.len() < FRAMES_MAX;
-            if room {
-                inbox.frames.push_back(frame);
-            }
-            room
-        });
-        if !taken {
+        if !self.post(|inboxes| inboxes.frames.leave(frame)) {
             self.counts.inbox_dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Asks the engine. False: too many ask.
     pub fn ask(&self, question: Question) -> bool {
-        self.post(|inbox| {
-            let room = inbox.questions.len() < QUESTIONS_MAX;
-            if room {
-                inbox.questions.push_back(question);
-            }
-            room
-        })
+        self.post(|inboxes| inboxes.questions.leave(question))
     }
 
     /// Front: the page of an area in the doorbell BAR was written.
@@ -279,15 +208,13 @@ impl Shared {
         if !self.has_mail.load(Ordering::Relaxed) {
             return Mail::default();
         }
-        let mut inbox = lock(&self.inbox);
-        inbox.commands = 0;
-        let count = frames.min(inbox.frames.len());
+        let mut inboxes = lock(&self.inboxes);
         let mail = Mail {
-            actions: std::mem::take(&mut inbox.actions),
-            frames: inbox.frames.drain(..count).collect(),
-            question: question.then(|| inbox.questions.pop_front()).flatten(),
+            actions: inboxes.commands.take(),
+            frames: inboxes.frames.take(frames),
+            question: question.then(|| inboxes.questions.take()).flatten(),
         };
-        self.has_mail.store(!inbox.is_empty(), Ordering::SeqCst);
+        self.has_mail.store(!inboxes.is_empty(), Ordering::SeqCst);
         mail
     }
 
@@ -366,6 +293,8 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inbox::{FRAMES_MAX, QUESTIONS_MAX};
+    use std::sync::mpsc;
 
     const LONG: Duration = Duration::from_secs(20);
 

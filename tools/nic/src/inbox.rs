@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What the others leave for the engine: three inboxes, each with what it may hold and what happens when it is full.
+//!
+//! | inbox | from | when it is full |
+//! | --- | --- | --- |
+//! | [`Commands`] | the front: what the guest's registers ask for | never: each thing has one place, and is asked for once |
+//! | [`Frames`] | the guest's Ethernet, uplinks | the frame is dropped, as by any port |
+//! | [`Questions`] | the control socket | the question is refused |
+//!
+//! They lie under one lock ([`Shared`](crate::shared::Shared)), because a reset makes void what is in two of them.
+
+use std::collections::VecDeque;
+use std::sync::mpsc;
+use verbena_device::shared::OwnCounters;
+use verbena_device::{Action, Cursor, Portion};
+
+/// The most frames that wait for the engine.
+pub(crate) const FRAMES_MAX: usize = 4096;
+/// The most questions that wait for the engine.
+pub(crate) const QUESTIONS_MAX: usize = 64;
+
+/// What the control socket asks.
+pub enum Question {
+    /// The counters: those of `stats::Counter`, and the device's own.
+    Stats(mpsc::Sender<([u64; 30], OwnCounters)>),
+    /// Some contexts, from this place on.
+    Contexts(Cursor, mpsc::Sender<Portion>),
+}
+
+/// Register writes that need the engine, in order. What is there twice is done once: so there is an action for each
+/// command slot at most, and a few others.
+#[derive(Default)]
+pub(crate) struct Commands {
+    actions: Vec<Action>,
+    /// The command slots that are among the actions, a bit each.
+    slots: u64,
+}
+
+impl Commands {
+    /// Leaves an action. A reset makes void what was left before.
+    fn leave(&mut self, action: Action) {
+        match action {
+            Action::None => {}
+            Action::Reset => {
+                self.take();
+                self.actions.push(action);
+            }
+            Action::Command(slot) => {
+                let bit = 1u64.checked_shl(slot).unwrap_or(0);
+                if bit & !self.slots != 0 {
+                    self.slots |= bit;
+                    self.actions.push(action);
+                }
+            }
+            Action::EnableCmdq => {
+                if !self.actions.contains(&action) {
+                    self.actions.push(action);
+                }
+            }
+        }
+    }
+
+    /// Takes all.
+    pub(crate) fn take(&mut self) -> Vec<Action> {
+        self.slots = 0;
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Whether a reset is asked for.
+    pub(crate) fn has_reset(&self) -> bool {
+        self.actions.contains(&Action::Reset)
+    }
+}
+
+/// RoCE frames, in order.
+#[derive(Default)]
+pub(crate) struct Frames(VecDeque<Vec<u8>>);
+
+impl Frames {
+    /// Leaves a frame. False: there is no room for it.
+    pub(crate) fn leave(&mut self, frame: Vec<u8>) -> bool {
+        let room = self.0.len() < FRAMES_MAX;
+        if room {
+            self.0.push_back(frame);
+        }
+        room
+    }
+
+    /// Takes at most so many.
+    pub(crate) fn take(&mut self, most: usize) -> Vec<Vec<u8>> {
+        let count = most.min(self.0.len());
+        self.0.drain(..count).collect()
+    }
+}
+
+/// Who wants to know something, in order.
+#[derive(Default)]
+pub(crate) struct Questions(VecDeque<Question>);
+
+impl Questions {
+    /// Leaves a question. False: too many ask.
+    pub(crate) fn leave(&mut self, question: Question) -> bool {
+        let room = self.0.len() < QUESTIONS_MAX;
+        if room {
+            self.0.push_back(question);
+        }
+        room
+    }
+
+    /// Takes the next.
+    pub(crate) fn take(&mut self) -> Option<Question> {
+        self.0.pop_front()
+    }
+}
+
+/// The three of them.
+#[derive(Default)]
+pub(crate) struct Inboxes {
+    pub(crate) commands: Commands,
+    pub(crate) frames: Frames,
+    pub(crate) questions: Questions,
+}
+
+impl Inboxes {
+    /// Whether nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.commands.actions.is_empty() && self.frames.0.is_empty() && self.questions.0.is_empty()
+    }
+
+    /// Leaves what a register asks for. A reset makes void the frames that came before it, too.
+    pub(crate) fn act(&mut self, action: Action) {
+        if action == Action::Reset {
+            self.frames = Frames::default();
+        }
+        self.commands.leave(action);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_slot_is_there_once_until_it_is_taken() {
+        let mut commands = Commands::default();
+        for slot in [3, 64, 3, u32::MAX, 5, 3] {
+            commands.leave(Action::Command(slot));
+        }
+        assert_eq!(commands.take(), [Action::Command(3), Action::Command(5)]);
+        commands.leave(Action::Command(3));
+        assert_eq!(commands.take(), [Action::Command(3)]);
+    }
+
+    #[test]
+    fn a_reset_makes_void_what_came_before_but_for_questions() {
+        let mut inboxes = Inboxes::default();
+        inboxes.act(Action::Command(1));
+        inboxes.frames.leave(vec![1]);
+        inboxes.questions.leave(Question::Stats(mpsc::channel().0));
+        inboxes.act(Action::Reset);
+        inboxes.act(Action::Command(1));
+        inboxes.frames.leave(vec![2]);
+        assert!(inboxes.commands.has_reset());
+        assert_eq!(inboxes.commands.take(), [Action::Reset, Action::Command(1)]);
+        assert_eq!(inboxes.frames.take(9), [[2]]);
+        assert!(inboxes.questions.take().is_some() && inboxes.is_empty());
+    }
+
+    #[test]
+    fn frames_are_taken_in_order_and_in_portions() {
+        let mut frames = Frames::default();
+        for n in 0..5 {
+            assert!(frames.leave(vec![n]));
+        }
+        assert_eq!(frames.take(2), [[0], [1]]);
+        assert_eq!(frames.take(9), [[2], [3], [4]]);
+        assert!(frames.take(1).is_empty());
+    }
+}
