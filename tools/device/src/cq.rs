@@ -55,6 +55,7 @@ pub struct Cq {
     arm: u64,
     served: u32,
     notified: u32,
+    /// Index of the last solicited entry since then.
     solicited: Option<u32>,
 }
 
@@ -121,12 +122,13 @@ impl Cq {
                 return Written::Died(Syndrome::CqOverflow);
             }
         }
+        let index = self.pi;
         if self.write_entry(mem, body, tail).is_err() {
             self.error = Some(Syndrome::CqUnwritable);
             return Written::Died(Syndrome::CqUnwritable);
         }
         if solicited {
-            self.solicited = Some(self.pi);
+            self.solicited = Some(index);
         }
         Written::Yes
     }

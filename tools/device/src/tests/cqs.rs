@@ -230,3 +230,22 @@ fn resize_to_less_than_waits_changes_nothing() {
     complete(&mut p, 3);
     assert_eq!(p.d.drain(&mut p.cq_a).len(), 8);
 }
+
+#[test]
+fn a_solicited_entry_that_was_polled_is_past() {
+    for resized in [false, true] {
+        let mut p = Pair::new();
+        complete(&mut p, 3);
+        p.d.move_to(p.a.qpn, QpState::Err).unwrap();
+        complete(&mut p, 1);
+        assert_eq!(p.d.drain(&mut p.cq_a).len(), 4);
+        if resized {
+            p.d.resize_cq(&mut p.cq_a, 4).unwrap();
+        }
+        p.d.arm(&mut p.cq_a, ArmMode::Solicited);
+        p.d.run();
+        assert_eq!(completions(&mut p), 0, "resized: {resized}");
+        complete(&mut p, 1);
+        assert_eq!(completions(&mut p), 1);
+    }
+}
