@@ -30,7 +30,7 @@ bench-engine: ## the transport alone, on one core: message rates, bandwidth agai
 sim:     ## the simulated network: `make sim SEEDS=N` runs N seeds and goes on where it stopped, `make sim SEED=K` shows one
 	@if [ -n "$(SEED)" ]; then exec scripts/sim --seed "$(SEED)"; else exec scripts/sim --seeds "$(or $(SEEDS),10000)"; fi
 
-mutants: ## deliberate bugs, each of which the simulation must find
+mutants: ## deliberate bugs, each of which the simulation or a test must find
 	@scripts/mutants
 
 fuzz:    ## `make fuzz RUNS=N` runs each fuzz target until it has run N times with this source

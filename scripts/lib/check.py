@@ -206,7 +206,7 @@ def rules():
 
 
 def mutants():
-    """Each patch in tools/sim/mutants says in its first line what it breaks, and applies to the code as it is."""
+    """Each patch in tools/sim/mutants and tools/device/mutants says in its first line what it breaks, and applies."""
     patches = tracked(".patch")
     for f in patches:
         if not re.match(r"[A-Z][^\n]*\.\n\n--- a/", read(f)):
@@ -214,8 +214,10 @@ def mutants():
         result = subprocess.run(["git", "apply", "--check", f], stderr=subprocess.PIPE, text=True)
         if result.returncode:
             yield f"{f}: {result.stderr.strip()}"
-    if len(patches) < 20:
-        yield f"tools/sim/mutants: only {len(patches)} patches"
+    for folder in ("tools/sim/mutants/", "tools/device/mutants/"):
+        count = sum(f.startswith(folder) for f in patches)
+        if count < 20:
+            yield f"{folder}: only {count} patches"
 
 
 MOST_LINES = 600

@@ -19,6 +19,10 @@ ENVIRONMENT = dict(
     **{f"CARGO_PROFILE_RELEASE_{name}": value for name, value in PROFILE.items()})
 # A mutant that hangs is not caught: what waits for ever is to be found by an invariant.
 LONGEST = 600
+SIM = "tools/sim/mutants"
+DEVICE = "tools/device/mutants"
+# The tests that a mutant of each folder is shown to. Those of the transport: unit tests and the rules.
+TESTS = {SIM: ("-p", "verbena-roce", "--lib", "--test", "rules"), DEVICE: ("-p", "verbena-device", "--lib")}
 
 
 def run(*command, **more):
@@ -87,42 +91,80 @@ def simulate(seeds):
     return result.stdout, None
 
 
-def try_patch(patch, seeds):
-    """Whether a mutant is caught and at which seed, and a line about it."""
-    applied = run("git", "apply", os.path.abspath(patch))
-    if applied.returncode:
-        return None, f"does not apply: {applied.stdout.strip()}"
-    built = build()
+def test(folder):
+    """The tests of a folder's mutants that fail, and a line for when none does. None: they did not run to their end."""
+    command = ("cargo", "test", "-q", "--release", "--no-fail-fast", *TESTS[folder])
+    built = run(*command, "--no-run")
     if built.returncode:
         return None, "does not compile: " + " ".join(built.stdout.split())[:600]
-    said, broken = simulate(seeds)
-    if broken:
-        return broken[0], f"caught at seed {broken[0]}: {broken[1]}"
-    return None, "NOT CAUGHT: " + (said.strip().split("\n") or [""])[-1]
+    try:
+        result = run(*command, timeout=LONGEST)
+    except subprocess.TimeoutExpired:
+        return None, f"its tests did not end within {LONGEST} s"
+    failed = sorted(set(re.findall(r"^    ([\w:]+)$", result.stdout, re.M)))
+    if result.returncode and not failed:
+        return None, f"its tests ended with status {result.returncode}: {' '.join(result.stdout.split())[-300:]}"
+    return failed, "no test fails"
+
+
+def by_tests(failed):
+    return f"caught by {', '.join(failed[:3])}" + (f" and {len(failed) - 3} more tests" if len(failed) > 3 else "")
+
+
+def try_patch(patch, seeds):
+    """Whether a mutant is caught, and a line that says by what; by the simulation, also the seed."""
+    folder = os.path.dirname(patch)
+    applied = run("git", "apply", os.path.abspath(patch))
+    if applied.returncode:
+        return False, None, f"does not apply: {applied.stdout.strip()}"
+    slipped = []
+    if folder == SIM:
+        built = build()
+        if built.returncode:
+            return False, None, "does not compile: " + " ".join(built.stdout.split())[:600]
+        said, broken = simulate(seeds)
+        if broken:
+            return True, broken[0], f"caught by the simulation at seed {broken[0]}: {broken[1]}"
+        slipped.append((said.strip().split("\n") or [""])[-1])
+    failed, said = test(folder)
+    if failed:
+        return True, None, "; ".join(slipped + [by_tests(failed)])
+    return False, None, "NOT CAUGHT: " + "; ".join(slipped + [said])
 
 
 def main():
     seeds, names = int(sys.argv[1]), sys.argv[2:]
-    patches = sorted(glob.glob("tools/sim/mutants/*.patch"))
-    chosen = [p for p in patches if not names or any(name in os.path.basename(p) for name in names)]
+    patches = sorted(glob.glob(f"{SIM}/*.patch")) + sorted(glob.glob(f"{DEVICE}/*.patch"))
+    chosen = [p for p in patches if not names or any(name in p for name in names)]
     if not chosen:
         sys.exit("error: no mutant is called " + ", ".join(names))
-    passed = failed = last = 0
+    passed = failed = 0
+    last, tested = None, set()
     for patch in chosen:
         copy()
         began = time.monotonic()
-        seed, line = try_patch(patch, seeds)
+        caught, seed, line = try_patch(patch, seeds)
         seconds = time.monotonic() - began
-        caught = seed is not None
-        passed, failed, last = passed + caught, failed + (not caught), max(last, seed or 0)
+        passed, failed = passed + caught, failed + (not caught)
+        if seed is not None:
+            last = max(last or 0, seed)
+        else:
+            tested.add(os.path.dirname(patch))
         print(f"{'ok' if caught else 'FAILED'} {os.path.basename(patch)[:-6]} ({seconds:.0f} s): {line}", flush=True)
-    # The rules that they broke are kept by the engine itself.
+    # What they broke is kept by the engine itself.
     copy()
-    built = build()
-    said, broken = simulate(last + 1) if built.returncode == 0 else (built.stdout, None)
-    sound = "no broken rule" in said and not broken
-    passed, failed = passed + sound, failed + (not sound)
-    print(f"{'ok' if sound else 'FAILED'} without a mutant, the same seeds: {said.strip().split(chr(10))[-1]}")
+    if last is not None:
+        built = build()
+        said, broken = simulate(last + 1) if built.returncode == 0 else (built.stdout, None)
+        sound = "no broken rule" in said and not broken
+        passed, failed = passed + sound, failed + (not sound)
+        print(f"{'ok' if sound else 'FAILED'} without a mutant, the same seeds: {said.strip().split(chr(10))[-1]}", flush=True)
+    for folder in sorted(tested):
+        broken, said = test(folder)
+        sound = broken == []
+        passed, failed = passed + sound, failed + (not sound)
+        said = by_tests(broken) if broken else said
+        print(f"{'ok' if sound else 'FAILED'} without a mutant, the tests of {folder}: {said}", flush=True)
     print(f"{passed} passed, {failed} failed")
     sys.exit(1 if failed else 0)
 
