@@ -35,9 +35,10 @@ mod tests {
     }
 
     #[test]
-    fn rnr_table_grows_after_its_first_entry() {
-        for code in 2..32 {
-            assert!(rnr_delay_ns(code) > rnr_delay_ns(code - 1));
+    fn rnr_delays_are_powers_of_two_and_half_as_much_more() {
+        for half in 1..16 {
+            assert_eq!(rnr_delay_ns(2 * half), 10_000 << half);
+            assert_eq!(rnr_delay_ns(2 * half + 1), 15_000 << half);
         }
     }
 

@@ -3,9 +3,9 @@
 //! Timers and retries to the nanosecond.
 
 use super::answered::*;
-use verbena_roce::host::{Syndrome, WcStatus::*};
+use verbena_roce::host::{EventType, Syndrome, WcStatus::*};
 use verbena_roce::packet::NakCode;
-use verbena_roce::QpState;
+use verbena_roce::{Budget, QpState};
 use verbena_roce_lab::{Pair, Post, Setup, Side::*};
 
 /// The ACK timer of the setup: 4.096 us * 2^8.
@@ -255,4 +255,61 @@ fn timeouts_are_retried_in_sqd() {
     p.settle();
     assert_eq!(p.statuses(A), [(1, Success), (2, Success)]);
     assert!(!p.qps[0].snapshot().sq_draining);
+}
+
+#[test]
+fn another_rnr_retry_count_alone_holds_at_once() {
+    let mut p = send();
+    let attr = verbena_roce::Attr {
+        rnr_retry: 2,
+        ..p.attr(A)
+    };
+    p.modify(A, QpState::Sqd).unwrap();
+    p.modify_attr(A, QpState::Sqd, &attr).unwrap();
+    assert_eq!(retries(&p), (7, 2));
+}
+
+#[test]
+fn a_message_of_which_a_part_was_not_sent_is_not_drained() {
+    let mut p = requester(Setup {
+        window: 2,
+        ..Setup::default()
+    });
+    let (src, dst) = (p.zeros(A, 600), p.zeros(B, 600));
+    p.post(A, Post::write(1, &[src.sge()], dst));
+    assert_eq!(numbers(&mut p), [0, 1]);
+    let attr = verbena_roce::Attr {
+        sqd_notify: true,
+        ..p.attr(A)
+    };
+    p.modify_attr(A, QpState::Sqd, &attr).unwrap();
+    // All that was sent is acknowledged, and the turn is over before the rest is sent.
+    ack(&mut p, 1);
+    let (host, now) = (&mut p.world.host(A), p.now);
+    p.qps[0].poll(host, now, &mut Budget::new(0, 0));
+    assert!(p.qps[0].snapshot().sq_draining);
+    assert_eq!(p.events(A), []);
+    assert_eq!(numbers(&mut p), [2]);
+    ack(&mut p, 2);
+    sent(&mut p);
+    assert_eq!(p.events(A), [EventType::SqDrained]);
+}
+
+#[test]
+fn in_sqd_a_work_request_that_has_not_started_does_not_fail() {
+    let mut p = requester(Setup::default());
+    let (src, dst) = (p.zeros(A, 8), p.zeros(B, 8));
+    p.post(A, Post::write(1, &[src.sge()], dst));
+    let mut bad = Post::write(2, &[src.sge()], dst);
+    bad.sges[0].lkey ^= 1;
+    p.post(A, bad);
+    assert_eq!(numbers(&mut p), [0]);
+    p.modify(A, QpState::Sqd).unwrap();
+    ack(&mut p, 0);
+    sent(&mut p);
+    assert_eq!(p.statuses(A), [(1, Success)]);
+    assert_eq!(p.state(A), QpState::Sqd);
+    p.modify(A, QpState::Rts).unwrap();
+    sent(&mut p);
+    assert_eq!(p.statuses(A), [(2, LocProtErr)]);
 }

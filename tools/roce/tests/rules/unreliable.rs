@@ -6,7 +6,7 @@ use super::{pattern, MODES};
 use verbena_roce::host::WcStatus::*;
 use verbena_roce::host::{EventType, Syndrome, WqeOpcode};
 use verbena_roce::packet::Packet;
-use verbena_roce::{Attr, QpState, QpType};
+use verbena_roce::{Attr, Budget, QpState, QpType};
 use verbena_roce_lab::world::datagram;
 use verbena_roce_lab::{Buffer, Mode, Pair, Post, Setup, Side::*};
 
@@ -395,4 +395,27 @@ fn unreliable_connections_survive_bad_weather() {
         }
         assert!(!p.events(B).contains(&EventType::QpFatal));
     }
+}
+
+#[test]
+fn the_message_after_sqe_is_sent_from_its_beginning() {
+    let mut p = pair(QpType::Uc, Mode::Wire);
+    let (src, dst) = (p.buffer(A, &pattern(1000, 1)), p.zeros(B, 1000));
+    p.post_recv(B, 9, &[dst.sge()]);
+    p.post(A, Post::send(1, &[src.sge()]));
+    // Its memory goes away behind its first packet.
+    let (host, now) = (&mut p.world.host(A), p.now);
+    p.qps[0].poll(host, now, &mut Budget::new(1, 1 << 20));
+    p.world.region(src).valid = false;
+    p.settle();
+    assert_eq!(p.statuses(A), [(1, LocProtErr)]);
+    assert_eq!(p.qps[0].snapshot().syndrome, Some(Syndrome::LkeyUnknown));
+    p.world.region(src).valid = true;
+    p.modify(A, QpState::Rts).unwrap();
+    assert_eq!(p.qps[0].snapshot().syndrome, None, "nothing is wrong now");
+    p.post(A, Post::send(2, &[src.sge()]));
+    p.settle();
+    assert_eq!(p.statuses(A), [(2, Success)]);
+    assert_eq!(p.statuses(B), [(9, Success)]);
+    assert_eq!(p.world.bytes(dst), pattern(1000, 1));
 }
