@@ -232,6 +232,57 @@ fn resize_to_less_than_waits_changes_nothing() {
 }
 
 #[test]
+fn each_event_after_the_driver_has_come_raises_its_interrupt() {
+    let mut p = Pair::new();
+    let raised = |p: &Pair| p.d.interrupts.get(&1).copied().unwrap_or(0);
+    let mut before = raised(&p);
+    // Of one CQ, then of the other: neither has had an event that the device could look after.
+    for first in [true, false] {
+        let cq = if first { &mut p.cq_a } else { &mut p.cq_b };
+        p.d.arm(cq, ArmMode::Next);
+        let (qp, wr) = if first { (&mut p.a, 1) } else { (&mut p.b, 2) };
+        p.d.post_send(qp, &SendWr::new(WqeOpcode::RdmaWrite, wr, &[]));
+        p.d.run();
+        assert_eq!(raised(&p), before + 1);
+        before += 1;
+        assert_eq!(p.d.events(1).len(), 1);
+    }
+}
+
+#[test]
+fn an_event_that_waits_is_judged_by_the_new_terms() {
+    let mut p = Pair::new();
+    let terms = |p: &Pair, count: u16| ModifyCq {
+        cqn: p.cq_a.cqn.into(),
+        moderation_count: count.into(),
+        moderation_period: 60_000.into(),
+        ..Default::default()
+    };
+    let request = terms(&p, 3);
+    p.d.must(&request);
+    p.d.arm(&mut p.cq_a, ArmMode::Next);
+    complete(&mut p, 2);
+    assert_eq!(completions(&mut p), 0);
+    let request = terms(&p, 2);
+    p.d.must(&request);
+    p.d.run();
+    assert_eq!(completions(&mut p), 1);
+}
+
+#[test]
+fn the_reply_to_destroy_tells_of_the_events_before_it() {
+    let mut p = Pair::new();
+    let unused = p.d.create_cq(2);
+    p.d.arm(&mut p.cq_a, ArmMode::Next);
+    complete(&mut p, 1);
+    let reply = p.d.must(&DestroyCq {
+        id: unused.cqn.into(),
+        ..Default::default()
+    });
+    assert_eq!(reply.comp_pi.get(), 1);
+}
+
+#[test]
 fn a_solicited_entry_that_was_polled_is_past() {
     for resized in [false, true] {
         let mut p = Pair::new();

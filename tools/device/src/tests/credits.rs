@@ -5,6 +5,7 @@
 use super::Pair;
 use crate::mock::{Driver, SendWr};
 use crate::Config;
+use verbena_abi::ctx::QpState;
 use verbena_abi::doorbell::{self, Words};
 use verbena_abi::wqe::WqeOpcode;
 use verbena_roce::Host;
@@ -62,4 +63,19 @@ fn credits_can_be_switched_off() {
         let set = device.with_qp(ram, p.b.qpn, |transport, _| transport.config().credits);
         assert_eq!(set, Some(credits));
     }
+}
+
+#[test]
+fn receives_of_the_last_life_are_no_credits() {
+    let mut p = Pair::new();
+    let mut request = p.d.qp_request(&p.cq_b.clone(), &p.cq_b.clone());
+    request.log_rq_size = 6;
+    request.rq = crate::mock::flat(p.d.alloc(64 << 6));
+    p.b = p.d.create_qp_by(&request).unwrap();
+    let at = doorbell::rq_producer(p.b.slot.into());
+    p.d.words().store_release(at, 50);
+    assert_eq!(p.credits(), Some(50));
+    p.d.move_to(p.b.qpn, QpState::Reset).unwrap();
+    p.d.words().store_release(at, 0);
+    assert_eq!(p.credits(), Some(0));
 }

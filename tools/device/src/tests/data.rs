@@ -7,7 +7,7 @@ use crate::mem::GuestMemory;
 use crate::mock::{Driver, SendWr};
 use crate::Config;
 use verbena_abi::cmd::QpType;
-use verbena_abi::cqe::WcStatus::Success;
+use verbena_abi::cqe::WcStatus::{LocQpOpErr, Success};
 use verbena_abi::ctx::{qp_mask, QpAttr, QpState};
 use verbena_abi::eqe::EventType;
 use verbena_abi::stats::Counter;
@@ -295,4 +295,16 @@ fn an_unreliable_connection_sends_and_writes() {
     assert_eq!(d.drain(&mut cq_a), [(1, Success), (2, Success)]);
     assert_eq!(d.drain(&mut cq_b), [(9, Success)]);
     assert_eq!(d.bytes(to, 10_000), d.bytes(from, 10_000));
+}
+
+#[test]
+fn inline_data_may_be_as_long_as_was_agreed() {
+    let mut p = Pair::new();
+    let (to, rkey) = p.d.region(4096, 2);
+    for (length, status) in [(128, Success), (129, LocQpOpErr)] {
+        let mut wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[]).to(to, rkey);
+        wr.inline = vec![7; length];
+        p.d.post_send(&mut p.a, &wr);
+        assert_eq!(p.d.drain(&mut p.cq_a), [(1, status)]);
+    }
 }

@@ -41,24 +41,31 @@ impl Many {
             written: vec![0; cqs as usize],
         };
         for cqn in 0..cqs {
-            let ring = many.d.alloc(CQE_SIZE as u64 * 8);
-            let (uar, slot) = Self::place(cqn);
-            many.d.must(&CreateCq {
-                cqn: cqn.into(),
-                eqn: 1.into(),
-                uar: (1 + uar).into(),
-                slot: slot.into(),
-                log_size: 3,
-                ring: flat(ring),
-                ..Default::default()
-            });
-            many.arms.push(Arm {
-                index: 0,
-                seq: 0,
-                mode: ArmMode::None,
-            });
+            many.create(cqn);
         }
         many
+    }
+
+    /// Creates a CQ, for the first time or again.
+    fn create(&mut self, cqn: u32) {
+        let ring = self.d.alloc(CQE_SIZE as u64 * 8);
+        let (uar, slot) = Self::place(cqn);
+        self.d.must(&CreateCq {
+            cqn: cqn.into(),
+            eqn: 1.into(),
+            uar: (1 + uar).into(),
+            slot: slot.into(),
+            log_size: 3,
+            ring: flat(ring),
+            ..Default::default()
+        });
+        self.arms.truncate(cqn as usize);
+        self.arms.push(Arm {
+            index: 0,
+            seq: 0,
+            mode: ArmMode::None,
+        });
+        self.written[cqn as usize] = 0;
     }
 
     /// The same, all of them armed once the device has looked at everything else.
@@ -200,4 +207,31 @@ fn a_driver_that_does_not_come_is_asked_less_and_less_often() {
     assert_eq!(many.d.events(1).len(), 16);
     many.d.pass(10_000_000);
     assert_eq!(many.d.events(1).len(), 4);
+}
+
+#[test]
+fn a_new_cq_of_a_number_whose_event_waited_is_told_of() {
+    let mut many = Many::new(20);
+    for cqn in 0..20 {
+        many.arm(cqn);
+        many.complete(cqn);
+    }
+    // Its event waits for room, and goes with it.
+    many.d.must(&DestroyCq {
+        id: 19.into(),
+        ..Default::default()
+    });
+    let words = GuestWords {
+        ram: &many.d.ram,
+        base: many.areas,
+    };
+    words.store(doorbell::cq_consumer(19), 0);
+    words.store64_release(doorbell::cq_arm(19), 0);
+    many.create(19);
+    many.arm(19);
+    many.complete(19);
+    assert_eq!(many.d.events(1).len(), 16);
+    many.d.pass(10_000_000);
+    let told: Vec<_> = many.d.events(1).iter().map(|e| e.number).collect();
+    assert_eq!(told, [16, 17, 18, 19]);
 }

@@ -3,7 +3,7 @@
 //! Errors: what a guest does wrong becomes a status, a syndrome or an event, and nothing else suffers.
 
 use super::Pair;
-use crate::mock::SendWr;
+use crate::mock::{SendWr, WqeBytes};
 use verbena_abi::cmd::*;
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::ctx::{access, mr_flags, qp_mask, QpAttr, QpState};
@@ -13,7 +13,7 @@ use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::{FastRegSegment, WqeOpcode};
 
 /// Posts one send and returns status and syndrome of its completion.
-fn outcome(p: &mut Pair, wqe: &crate::mock::WqeBytes) -> (WcStatus, u32) {
+fn outcome(p: &mut Pair, wqe: &WqeBytes) -> (WcStatus, u32) {
     p.d.post_raw(&mut p.a, wqe);
     p.d.pass(3_000_000_000);
     let done = p.d.poll(&mut p.cq_a).unwrap();
@@ -21,7 +21,7 @@ fn outcome(p: &mut Pair, wqe: &crate::mock::WqeBytes) -> (WcStatus, u32) {
     (done.status(), done.cqe.vendor_err.get())
 }
 
-fn expect(wqe: &crate::mock::WqeBytes, status: WcStatus, cause: Syndrome) {
+fn expect(wqe: &WqeBytes, status: WcStatus, cause: Syndrome) {
     let got = outcome(&mut Pair::new(), wqe);
     assert_eq!(got, (status, cause.to_raw().into()));
 }
@@ -366,4 +366,84 @@ fn error_and_reset_take_no_attributes() {
     for state in [QpState::Err, QpState::Reset] {
         p.d.move_to(p.a.qpn, state).unwrap();
     }
+}
+
+/// A pair whose queue pairs are privileged; the second is of another protection domain.
+fn privileged() -> Pair {
+    let mut p = Pair::new();
+    for pdn in [7, 8] {
+        let cq = if pdn == 7 { &p.cq_a } else { &p.cq_b }.clone();
+        let mut request = p.d.qp_request(&cq, &cq);
+        request.flags = QP_PRIVILEGED;
+        request.pdn = pdn.into();
+        let qp = p.d.create_qp_by(&request).unwrap();
+        *(if pdn == 7 { &mut p.a } else { &mut p.b }) = qp;
+    }
+    p.d.connect(&p.a.clone(), &p.b.clone());
+    p
+}
+
+/// A key for fast registration, and the WQE that registers memory from `offset` on under it.
+fn fast_registration(p: &mut Pair, pdn: u32, at: u64, offset: u64) -> (u32, WqeBytes) {
+    let key = p.d.number() << 8;
+    p.d.must(&CreateMr {
+        key: key.into(),
+        pdn: pdn.into(),
+        flags: mr_flags::FAST_REG.into(),
+        ..Default::default()
+    });
+    let segment = FastRegSegment {
+        key: key.into(),
+        access: 0xf.into(),
+        iova: 0x1000.into(),
+        length: 1024.into(),
+        page_offset: offset.into(),
+        pages: crate::mock::flat(at),
+    };
+    let mut register = SendWr::new(WqeOpcode::FastReg, 1, &[]).encode();
+    register[48..96].copy_from_slice(zerocopy::IntoBytes::as_bytes(&segment));
+    (key, register)
+}
+
+#[test]
+fn a_fast_registration_begins_where_its_offset_says() {
+    let mut p = privileged();
+    let (at, _) = p.d.region(4096, 1);
+    let (key, register) = fast_registration(&mut p, 8, at, 0x80);
+    p.d.post_raw(&mut p.b, &register);
+    assert_eq!(p.d.drain(&mut p.cq_b), [(1, WcStatus::Success)]);
+    // Its bytes, by way of the queue pair of its own domain, to itself.
+    let (to, _) = p.d.region(4096, 2);
+    let (far, reachable) = fast_registration(&mut p, 7, to, 0);
+    p.d.post_raw(&mut p.a, &reachable);
+    assert_eq!(p.d.drain(&mut p.cq_a), [(1, WcStatus::Success)]);
+    let write = SendWr::new(WqeOpcode::RdmaWrite, 2, &[(0x1000, 64, key)]).to(0x1000, far);
+    p.d.post_send(&mut p.b, &write);
+    assert_eq!(p.d.drain(&mut p.cq_b), [(2, WcStatus::Success)]);
+    assert_eq!(p.d.bytes(to, 64), p.d.bytes(at + 0x80, 64));
+}
+
+#[test]
+fn a_key_of_another_protection_domain_is_not_invalidated() {
+    let mut p = privileged();
+    let (at, _) = p.d.region(4096, 1);
+    let (key, register) = fast_registration(&mut p, 8, at, 0);
+    p.d.post_raw(&mut p.b, &register);
+    assert_eq!(p.d.drain(&mut p.cq_b), [(1, WcStatus::Success)]);
+    let mut invalidate = SendWr::new(WqeOpcode::LocalInv, 2, &[]);
+    invalidate.imm = key.to_le_bytes();
+    p.d.post_send(&mut p.a, &invalidate);
+    assert_eq!(p.d.drain(&mut p.cq_a), [(2, WcStatus::MwBindErr)]);
+}
+
+#[test]
+fn a_deadline_may_come_nearer() {
+    let mut p = Pair::new();
+    let (at, key) = p.d.region(64, 1);
+    // The ACK timer is set for 4 ms, then the peer asks for 10 us.
+    p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::Send, 1, &[]));
+    p.d.run();
+    p.d.post_recv(&mut p.b, 2, &[(at, 64, key)]);
+    p.d.pass(100_000);
+    assert_eq!(p.d.drain(&mut p.cq_a), [(1, WcStatus::Success)]);
 }

@@ -342,3 +342,61 @@ fn a_driver_that_leaves_entries_is_told_again() {
     let next = p.d.device.run_slice(&p.d.ram, p.d.now);
     assert_eq!(next.deadline, None);
 }
+
+#[test]
+fn packets_of_an_earlier_life_do_not_reach_the_next() {
+    let mut p = Pair::new();
+    let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[]);
+    p.d.post_send(&mut p.a, &wr);
+    let (device, ram, now) = (&mut p.d.device, &p.d.ram, p.d.now);
+    assert!(device.note_posts(ram, p.a.qpn));
+    let mut turn = verbena_roce::sched::turn();
+    device.with_qp(ram, p.a.qpn, |transport, host| {
+        transport.poll(host, now, &mut turn)
+    });
+    assert_eq!(p.d.device.shared.outgoing.len(), 1, "it is under way");
+    // One slice executes all this before it delivers anything.
+    let gone = DestroyQp {
+        id: p.a.qpn.into(),
+        ..Default::default()
+    };
+    p.d.begin_cmd(1, &gone);
+    let [reset, init, rtr] = [QpState::Reset, QpState::Init, QpState::Rtr].map(|to| ModifyQp {
+        qpn: p.b.qpn.into(),
+        attr: QpAttr {
+            qp_state: to.to_raw(),
+            port_num: 1,
+            path_mtu: 3,
+            dest_qpn: p.a.qpn.into(),
+            rq_psn: 0xff_fffe.into(),
+            ..Default::default()
+        },
+        av: Driver::path(1, 0),
+        mask: match to {
+            QpState::Reset => qp_mask::STATE,
+            QpState::Init => {
+                qp_mask::STATE | qp_mask::PKEY_INDEX | qp_mask::PORT | qp_mask::ACCESS_FLAGS
+            }
+            _ => {
+                let responder = qp_mask::MAX_DEST_RD_ATOMIC | qp_mask::MIN_RNR_TIMER;
+                qp_mask::STATE
+                    | qp_mask::AV
+                    | qp_mask::PATH_MTU
+                    | qp_mask::DEST_QPN
+                    | qp_mask::RQ_PSN
+                    | responder
+            }
+        }
+        .into(),
+        ..Default::default()
+    });
+    p.d.begin_cmd(2, &reset);
+    p.d.begin_cmd(3, &init);
+    p.d.begin_cmd(4, &rtr);
+    p.d.run();
+    for slot in 1..5 {
+        assert_eq!(p.d.answer(slot).0, CmdStatus::Ok, "slot {slot}");
+    }
+    // COMM_EST would say that it arrived.
+    assert_eq!(p.d.events(0), []);
+}

@@ -4,7 +4,7 @@
 
 use crate::mock::{CqHandle, Driver, QpHandle, SendWr};
 use std::rc::Rc;
-use verbena_abi::cmd::{CmdStatus, SetPort};
+use verbena_abi::cmd::{CmdStatus, SetGid, SetPort, GID_TYPE_ROCE_V2};
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::ctx::{qp_mask as m, QpAttr, QpState};
 use verbena_abi::stats::Counter;
@@ -141,4 +141,45 @@ fn what_the_port_does_not_carry_any_more_does_not_leave() {
     assert_eq!(done.status(), WcStatus::RetryExcErr);
     let lost = std::iter::from_fn(|| d.device.next_frame()).collect();
     assert!(sizes(lost).into_iter().all(|size| size <= 512));
+}
+
+#[test]
+fn a_gid_that_was_taken_away_is_not_the_ports_own() {
+    let mut d = Driver::new();
+    let cq = d.create_cq(6);
+    let mut qp = d.create_qp(&cq, &cq);
+    d.must(&SetGid {
+        index: 1.into(),
+        port: 1,
+        gid_type: GID_TYPE_ROCE_V2,
+        ..Default::default()
+    });
+    d.to_init(qp.qpn).unwrap();
+    d.to_rtr(qp.qpn, 77, Driver::path(0, 1)).unwrap();
+    d.to_rts(qp.qpn).unwrap();
+    d.post_send(&mut qp, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
+    assert_eq!(frames(&mut d).len(), 1);
+}
+
+#[test]
+fn a_connected_queue_pair_hears_its_peer_alone() {
+    let mut d = Driver::new();
+    d.set_gid(2, [10, 0, 0, 3]);
+    let mut cq = d.create_cq(6);
+    let (mut a, b) = (d.create_qp(&cq, &cq), d.create_qp(&cq, &cq));
+    // Both name each other, but one comes from another GID than its peer has been told.
+    for (me, peer, from, to) in [(&a, &b, 2, 1), (&b, &a, 1, 0)] {
+        d.to_init(me.qpn).unwrap();
+        d.to_rtr(me.qpn, peer.qpn, Driver::path(from, to)).unwrap();
+        d.to_rts(me.qpn).unwrap();
+    }
+    d.post_send(&mut a, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
+    d.pass(3_000_000_000);
+    let done = d.poll(&mut cq).unwrap();
+    assert_eq!(done.status(), WcStatus::RetryExcErr);
+    assert_eq!(
+        d.query_qp(b.qpn).expected_psn.get(),
+        0xff_fffe,
+        "nothing was taken"
+    );
 }

@@ -252,3 +252,40 @@ fn an_address_handle_of_another_pd_is_refused() {
     assert_eq!(done.cqe.vendor_err.get(), u32::from(cause));
     assert_eq!(p.d.query_qp(x.qpn).attr.qp_state, QpState::Sqe.to_raw());
 }
+
+#[test]
+fn the_limit_fires_with_the_receive_that_falls_below_it() {
+    let (mut p, mut srq) = shared();
+    for i in 0..3 {
+        p.d.post_srq(&mut srq, i, &[]);
+    }
+    p.d.must(&ModifySrq {
+        srqn: srq.srqn.into(),
+        limit: 2.into(),
+        ..Default::default()
+    });
+    for (left, events) in [(2, 0), (1, 1), (0, 0)] {
+        p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::Send, 1, &[]));
+        p.d.run();
+        assert_eq!(p.d.events(0).len(), events, "{left} left");
+    }
+}
+
+#[test]
+fn all_queue_pairs_of_a_shared_queue_that_dies_follow_it() {
+    let (mut p, srq) = shared();
+    let mut request = p.d.qp_request(&p.cq_b.clone(), &p.cq_b.clone());
+    request.flags = QP_HAS_SRQ;
+    request.srqn = srq.srqn.into();
+    let idle = p.d.create_qp_by(&request).unwrap();
+    p.d.to_init(idle.qpn).unwrap();
+    doorbell::post_recv(&p.d.words(), srq.slot.into(), 1000, || {});
+    p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::Send, 1, &[]));
+    p.d.run();
+    let told = p.d.events(0);
+    assert!(told
+        .iter()
+        .any(|e| (e.kind, e.number) == (EventType::QpFatal, idle.qpn)));
+    let state = p.d.query_qp(idle.qpn).attr.qp_state;
+    assert_eq!(state, QpState::Err.to_raw());
+}
