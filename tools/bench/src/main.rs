@@ -8,6 +8,7 @@
 
 mod driver;
 
+use clap::Parser;
 use driver::{Direct, Driver, Threaded, Write, DEPTH, SOURCE, TARGET};
 use serde_json::json;
 use std::io;
@@ -28,21 +29,54 @@ const LLC_FALLBACK: u64 = 32 << 20;
 /// The most memory for either buffer.
 const BEYOND_MAX: u64 = 256 << 20;
 
+/// Measures the NIC's engine without a virtual machine.
+#[derive(Parser)]
+#[command(name = "verbena-bench")]
+struct Args {
+    /// Only the tests whose names contain one of these.
+    tests: Vec<String>,
+}
+
+/// A test by name.
+type Test = (&'static str, Box<dyn Fn(&str) -> io::Result<()>>);
+
 fn main() -> ExitCode {
+    let args = Args::parse();
     let beyond = (llc() * 4).clamp(64 << 20, BEYOND_MAX);
-    let tests = [
-        ("engine_write_within_llc", WITHIN, false),
-        ("engine_write_beyond_llc", beyond, false),
-        ("engine_write_4k_pages", 8 << 20, true),
+    let tests: [Test; 7] = [
+        (
+            "engine_write_within_llc",
+            Box::new(|name| bandwidth(name, WITHIN, false)),
+        ),
+        (
+            "engine_write_beyond_llc",
+            Box::new(move |name| bandwidth(name, beyond, false)),
+        ),
+        (
+            "engine_write_4k_pages",
+            Box::new(|name| bandwidth(name, 8 << 20, true)),
+        ),
+        ("engine_write_rate", Box::new(rate)),
+        ("engine_write_latency", Box::new(|name| latency(name, 0))),
+        (
+            "engine_write_latency_crowded",
+            Box::new(|name| latency(name, cores())),
+        ),
+        ("engine_ping_pong", Box::new(ping_pong)),
     ];
-    let mut result = tests
-        .iter()
-        .try_for_each(|&(name, size, scatter)| bandwidth(name, size, scatter));
-    result = result.and_then(|()| rate());
-    result = result.and_then(|()| latency("engine_write_latency", 0));
-    result = result.and_then(|()| latency("engine_write_latency_crowded", cores()));
-    result = result.and_then(|()| ping_pong());
-    match result {
+    let wanted = |name: &str| {
+        args.tests.is_empty() || args.tests.iter().any(|test| name.contains(test.as_str()))
+    };
+    let mut chosen = tests.iter().filter(|(name, _)| wanted(name)).peekable();
+    if chosen.peek().is_none() {
+        let names: Vec<_> = tests.iter().map(|(name, _)| *name).collect();
+        eprintln!(
+            "verbena-bench: no such test; there are: {}",
+            names.join(", ")
+        );
+        return ExitCode::from(2);
+    }
+    match chosen.try_for_each(|(name, test)| test(name)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("verbena-bench: {e}");
@@ -107,7 +141,7 @@ fn bandwidth(name: &str, size: u64, scatter: bool) -> io::Result<()> {
     Ok(())
 }
 
-fn rate() -> io::Result<()> {
+fn rate(name: &str) -> io::Result<()> {
     let mut driver = Driver::new(Direct::new(), 1 << 20, false)?;
     let writes: Vec<_> = (0..u64::from(DEPTH))
         .map(|i| Write {
@@ -120,7 +154,7 @@ fn rate() -> io::Result<()> {
     for _ in 0..ROUNDS {
         values.push(measure(|| driver.run(&writes).map(|()| u64::from(DEPTH)))?);
     }
-    print("engine_write_rate", 8, "1/s", median(values), None);
+    print(name, 8, "1/s", median(values), None);
     Ok(())
 }
 
@@ -165,7 +199,7 @@ fn latency(name: &str, rivals: usize) -> io::Result<()> {
 }
 
 /// Half a round trip between two threads that never sleep: with the engine, one thread more than two cores can run.
-fn ping_pong() -> io::Result<()> {
+fn ping_pong(name: &str) -> io::Result<()> {
     let mut driver = Driver::new(Threaded::start()?, 1 << 20, false)?;
     driver
         .ram
@@ -174,13 +208,7 @@ fn ping_pong() -> io::Result<()> {
         .map_err(|_| io::ErrorKind::Other)?;
     let mut times = driver.ping_pong(5_000, Duration::from_micros(3));
     times.sort_by(f64::total_cmp);
-    print(
-        "engine_ping_pong",
-        4,
-        "us",
-        times[times.len() / 2] * 0.5e6,
-        None,
-    );
+    print(name, 4, "us", times[times.len() / 2] * 0.5e6, None);
     Ok(())
 }
 
