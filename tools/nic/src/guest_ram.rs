@@ -101,8 +101,17 @@ impl Drop for Region {
 pub struct GuestRam {
     /// Sorted by address, disjoint.
     regions: Vec<Region>,
-    /// Where the last access hit: most accesses hit there again.
-    last: AtomicUsize,
+    /// Where the last access to such an address hit: most accesses hit there again.
+    last: [AtomicUsize; HINTS],
+}
+
+/// Regions that are remembered: rings and payload lie in different ones, so that one alone would be forgotten all the time.
+const HINTS: usize = 8;
+
+/// Which of them is for an address. RAM is divided at some GiB, or (where it is far apart) at some TiB.
+#[inline]
+const fn hint(addr: u64) -> usize {
+    ((addr >> 30) ^ (addr >> 40)) as usize % HINTS
 }
 
 impl GuestRam {
@@ -174,7 +183,7 @@ impl GuestRam {
     /// The host address of `addr` and how many bytes lie there contiguously.
     #[inline]
     fn find(&self, addr: u64, write: bool) -> Access<(*mut u8, u64)> {
-        let last = self.last.load(Ordering::Relaxed);
+        let last = self.last[hint(addr)].load(Ordering::Relaxed);
         let region = match self.regions.get(last) {
             Some(r) if addr.wrapping_sub(r.addr) < r.len => r,
             _ => self.search(addr)?,
@@ -189,7 +198,7 @@ impl GuestRam {
     fn search(&self, addr: u64) -> Access<&Region> {
         let index = self.regions.partition_point(|r| r.addr <= addr);
         let index = index.checked_sub(1).ok_or(Unreachable)?;
-        self.last.store(index, Ordering::Relaxed);
+        self.last[hint(addr)].store(index, Ordering::Relaxed);
         Ok(&self.regions[index])
     }
 
@@ -227,12 +236,18 @@ impl GuestRam {
 /// Both pointers are valid for so many words (for reads and writes respectively) and aligned to 8 bytes.
 #[inline]
 unsafe fn copy_words(from: *const u64, to: *mut u64, words: usize) {
-    for i in 0..words {
+    let word = |i: usize| {
         // SAFETY: In bounds and aligned, as the caller promises.
         let word = unsafe { from.wrapping_add(i).read_volatile() };
         // SAFETY: Likewise.
         unsafe { to.wrapping_add(i).write_volatile(word) };
+    };
+    // In steps, since the compiler does not unroll what is volatile.
+    let steps = words / 4 * 4;
+    for i in (0..steps).step_by(4) {
+        (0..4).for_each(|j| word(i + j));
     }
+    (steps..words).for_each(word);
 }
 
 /// Copies bytes that one side shares with the guest. Small aligned accesses are snapshots.
