@@ -12,6 +12,13 @@ use crate::slots::Slots;
 use verbena_abi::syndrome::Syndrome;
 use verbena_roce::host::{Access, CopyFault, KeyUse, Sge, Source, Target};
 
+/// Page addresses that the walks of a copy have looked up. It outlives the copy for its room alone.
+#[derive(Debug, Default)]
+pub struct Lookups {
+    pub(crate) source: PageCache,
+    pub(crate) target: PageCache,
+}
+
 /// Walks one side.
 struct Walk<'a> {
     pd: u32,
@@ -23,24 +30,57 @@ struct Walk<'a> {
     /// Bytes to walk.
     left: u64,
     /// The region at hand: memory, bytes walked, bytes left of it.
-    at: Option<(Span, u64, u64)>,
+    at: Option<(Span<'a>, u64, u64)>,
     /// Page addresses of it that were looked up.
-    pages: PageCache,
+    pages: &'a mut PageCache,
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    /// All of it, if one contiguous run is what it comes to: so most messages are.
+    #[inline]
+    fn whole<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        regions: &Slots<Mr>,
+    ) -> Result<Option<u64>, Syndrome> {
+        let [sge] = self.sges else {
+            return Ok(None);
+        };
+        if self.left == 0 || self.skip + self.left > u64::from(sge.length) {
+            return Ok(None);
+        }
+        let span = mr::resolve(regions, &self.use_of(sge, self.left))?;
+        self.pages.forget();
+        let run = span.run(mem, self.pages, 0, self.left);
+        let (addr, length) = run.ok_or(mr::unreachable(self.access))?;
+        Ok((length == self.left).then_some(addr))
+    }
+
+    /// The use of so many bytes of an SGE, behind those that are skipped.
+    #[inline]
+    fn use_of(&self, sge: &Sge, length: u64) -> KeyUse {
+        KeyUse {
+            pd: self.pd,
+            privileged: self.privileged,
+            key: sge.lkey,
+            addr: sge.addr.wrapping_add(self.skip),
+            length,
+            access: self.access,
+        }
+    }
+
     /// The next run of at most `want` bytes.
     fn peek<M: GuestMemory>(
         &mut self,
         mem: &M,
-        regions: &Slots<Mr>,
+        regions: &'a Slots<Mr>,
         want: u64,
     ) -> Result<(u64, u64), Syndrome> {
         loop {
             if let Some((span, done, left)) = self.at {
                 if left > 0 {
                     return span
-                        .run(mem, &mut self.pages, done, want.min(left))
+                        .run(mem, self.pages, done, want.min(left))
                         .ok_or(mr::unreachable(self.access));
                 }
             }
@@ -56,19 +96,9 @@ impl Walk<'_> {
                 continue;
             }
             let part = (length - self.skip).min(self.left);
-            let span = mr::resolve(
-                regions,
-                &KeyUse {
-                    pd: self.pd,
-                    privileged: self.privileged,
-                    key: sge.lkey,
-                    addr: sge.addr.wrapping_add(self.skip),
-                    length: part,
-                    access: self.access,
-                },
-            )?;
+            let span = mr::resolve(regions, &self.use_of(sge, part))?;
             self.skip = 0;
-            self.pages = PageCache::default();
+            self.pages.forget();
             self.at = Some((span, 0, part));
         }
     }
@@ -86,12 +116,14 @@ impl Walk<'_> {
 pub fn copy<M: GuestMemory>(
     mem: &M,
     regions: &Slots<Mr>,
+    lookups: &mut Lookups,
     target: Target<'_>,
     source: Source<'_>,
 ) -> Result<(), CopyFault> {
     let region_sge;
+    let pages = &mut lookups.target;
     let mut from = match source {
-        Source::Bytes(bytes) => return put(mem, regions, target, bytes),
+        Source::Bytes(bytes) => return put(mem, regions, pages, target, bytes),
         Source::Gather {
             pd,
             privileged,
@@ -106,7 +138,7 @@ pub fn copy<M: GuestMemory>(
             skip: offset.into(),
             left: length.into(),
             at: None,
-            pages: PageCache::default(),
+            pages: &mut lookups.source,
         },
         Source::Region {
             pd,
@@ -127,7 +159,7 @@ pub fn copy<M: GuestMemory>(
                 skip: 0,
                 left: length.into(),
                 at: None,
-                pages: PageCache::default(),
+                pages: &mut lookups.source,
             }
         }
     };
@@ -140,30 +172,54 @@ pub fn copy<M: GuestMemory>(
             privileged,
             sges,
             offset,
-        } => scatter(pd, privileged, sges, offset, total),
+        } => scatter(pages, pd, privileged, sges, offset, total),
         Target::Region { pd, key, addr } => {
             target_sge = region_target(key, addr, total);
-            region(pd, &target_sge, total)
+            region(pages, pd, &target_sge, total)
         }
     };
+    if let Some(src) = from.whole(mem, regions).map_err(CopyFault::Source)? {
+        if let Some(dst) = to.whole(mem, regions).map_err(CopyFault::Target)? {
+            let copied = mem.copy(dst, src, total as usize);
+            return copied.map_err(|_| fault(mem, &from, &to, src, total));
+        }
+    }
     while from.left > 0 {
         let want = from.left;
         let (src, have) = from.peek(mem, regions, want).map_err(CopyFault::Source)?;
         let (dst, room) = to.peek(mem, regions, have).map_err(CopyFault::Target)?;
-        if mem.copy(dst, src, room as usize).is_err() {
-            return Err(if mem.contains(src, room) {
-                CopyFault::Target(mr::unreachable(to.access))
-            } else {
-                CopyFault::Source(mr::unreachable(from.access))
-            });
-        }
+        mem.copy(dst, src, room as usize)
+            .map_err(|_| fault(mem, &from, &to, src, room))?;
         from.advance(room);
         to.advance(room);
     }
     Ok(())
 }
 
-fn scatter(pd: u32, privileged: bool, sges: &[Sge], offset: u32, total: u64) -> Walk<'_> {
+/// Which side of a copy of `length` bytes could not be reached.
+#[cold]
+fn fault<M: GuestMemory>(
+    mem: &M,
+    from: &Walk<'_>,
+    to: &Walk<'_>,
+    src: u64,
+    length: u64,
+) -> CopyFault {
+    if mem.contains(src, length) {
+        CopyFault::Target(mr::unreachable(to.access))
+    } else {
+        CopyFault::Source(mr::unreachable(from.access))
+    }
+}
+
+fn scatter<'a>(
+    pages: &'a mut PageCache,
+    pd: u32,
+    privileged: bool,
+    sges: &'a [Sge],
+    offset: u32,
+    total: u64,
+) -> Walk<'a> {
     Walk {
         pd,
         privileged,
@@ -172,7 +228,7 @@ fn scatter(pd: u32, privileged: bool, sges: &[Sge], offset: u32, total: u64) -> 
         skip: offset.into(),
         left: total,
         at: None,
-        pages: PageCache::default(),
+        pages,
     }
 }
 
@@ -184,7 +240,7 @@ fn region_target(key: u32, addr: u64, total: u64) -> [Sge; 1] {
     }]
 }
 
-fn region(pd: u32, sges: &[Sge; 1], total: u64) -> Walk<'_> {
+fn region<'a>(pages: &'a mut PageCache, pd: u32, sges: &'a [Sge; 1], total: u64) -> Walk<'a> {
     Walk {
         pd,
         privileged: false,
@@ -193,13 +249,14 @@ fn region(pd: u32, sges: &[Sge; 1], total: u64) -> Walk<'_> {
         skip: 0,
         left: total,
         at: None,
-        pages: PageCache::default(),
+        pages,
     }
 }
 
 fn put<M: GuestMemory>(
     mem: &M,
     regions: &Slots<Mr>,
+    pages: &mut PageCache,
     target: Target<'_>,
     mut bytes: &[u8],
 ) -> Result<(), CopyFault> {
@@ -216,10 +273,10 @@ fn put<M: GuestMemory>(
             privileged,
             sges,
             offset,
-        } => scatter(pd, privileged, sges, offset, total),
+        } => scatter(pages, pd, privileged, sges, offset, total),
         Target::Region { pd, key, addr } => {
             sge = region_target(key, addr, total);
-            region(pd, &sge, total)
+            region(pages, pd, &sge, total)
         }
     };
     while !bytes.is_empty() {
@@ -235,11 +292,11 @@ fn put<M: GuestMemory>(
     Ok(())
 }
 
-fn get<M: GuestMemory>(
+fn get<'a, M: GuestMemory>(
     mem: &M,
-    regions: &Slots<Mr>,
+    regions: &'a Slots<Mr>,
     mut buffer: &mut [u8],
-    mut from: Walk<'_>,
+    mut from: Walk<'a>,
 ) -> Result<(), CopyFault> {
     while !buffer.is_empty() && from.left > 0 {
         let want = from.left.min(buffer.len() as u64);

@@ -5,7 +5,7 @@
 //! A CQ is full by the device's own account of the consumer index, which is read again before an overflow is declared.
 //! An overflow is latched: the entries that are there stay, none is added, one event tells (decision: errors stick).
 //!
-//! Arms follow semantics 1.7: an entry is written, then a full fence, then the arm word is read; the guest stores the
+//! Arms follow semantics 1.7: entries are written, then a full fence, then the arm word is read; the guest stores the
 //! arm, then a full fence, then counts the generation that makes the device look again. So no arm is lost.
 
 use crate::mem::{Access, Area, GuestMemory};
@@ -41,6 +41,8 @@ pub struct Cq {
     pub error: Option<Syndrome>,
     /// Index of its last completion event's entry; none while that event waits for room.
     pub last_event: Option<u32>,
+    /// It has entries whose arm has not been looked at.
+    pub written: bool,
     /// Collapse events until so many completions ...
     pub moderation_count: u16,
     /// ... or for so many microseconds.
@@ -90,6 +92,7 @@ impl Cq {
             users: 0,
             error: None,
             last_event: None,
+            written: false,
             moderation_count: 0,
             moderation_period: 0,
             moderation_due: None,

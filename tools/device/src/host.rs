@@ -10,9 +10,9 @@ use crate::mem::GuestMemory;
 use crate::mr;
 use crate::port::Outgoing;
 use crate::qp::Env;
-use crate::ring::{PageCache, Pages, Ring};
+use crate::ring::Pages;
 use crate::shared::Shared;
-use crate::wqe::{decode_recv, decode_sges, malformed, read_at, MAX_STRIDE};
+use crate::wqe::{decode_recv, decode_sges, malformed, read_at};
 use verbena_abi::cmd::{self, QpType, NO_VLAN};
 use verbena_abi::cqe::{network_type, wc_flags, Cqe, Tail};
 use verbena_abi::ctx::{access, mr_flags, AddressVector, MrState};
@@ -38,15 +38,6 @@ pub struct QpHost<'a, M> {
 }
 
 impl<M: GuestMemory> QpHost<'_, M> {
-    /// Reads a WQE's bytes once: the first part at once, the rest only if the header (of the copy) needs it.
-    fn read_wqe(&self, ring: &Ring, index: u32, buffer: &mut [u8; MAX_STRIDE]) -> Option<usize> {
-        let stride = (1usize << ring.log_stride()).min(MAX_STRIDE);
-        self.mem
-            .read(ring.entry(index), &mut buffer[..stride])
-            .ok()?;
-        Some(stride)
-    }
-
     fn datagram(&self, av: &AddressVector) -> Result<DatagramDest, WqeError> {
         if av.pdn.get() != self.env.create.pdn.get() {
             return Err(malformed(Syndrome::AddressHandlePd));
@@ -65,7 +56,9 @@ impl<M: GuestMemory> QpHost<'_, M> {
 
     fn atomic_address(&mut self, key: &KeyUse) -> Result<u64, Syndrome> {
         let span = mr::resolve(&self.shared.mrs, key)?;
-        match span.run(self.mem, &mut PageCache::default(), 0, 8) {
+        let pages = &mut self.shared.lookups.target;
+        pages.forget();
+        match span.run(self.mem, pages, 0, 8) {
             Some((addr, 8)) if addr % 8 == 0 => Ok(addr),
             _ => Err(mr::unreachable(key.access)),
         }
@@ -106,12 +99,10 @@ impl<M: GuestMemory> QpHost<'_, M> {
             return self.srq_dies(srqn, Syndrome::ProducerIndex);
         }
         let index = srq.ci;
-        let stride = 1usize << srq.ring.log_stride();
-        let mut buffer = [0; MAX_STRIDE];
-        let bytes = &mut buffer[..stride.min(MAX_STRIDE)];
-        if mem.read(srq.ring.entry(index), bytes).is_err() {
+        let Some(length) = self.shared.wqe.fetch(mem, &srq.ring, index) else {
             return self.srq_dies(srqn, Syndrome::SrqUnreadable);
-        }
+        };
+        let bytes = self.shared.wqe.bytes(length);
         out.pd = srq.pdn;
         if !decode_recv(bytes, index, self.env.is_privileged(), out) {
             return self.srq_dies(srqn, Syndrome::SrqWqeMalformed);
@@ -135,11 +126,9 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         gather: &mut Gather,
     ) -> Result<(), WqeError> {
         self.shared.counters.add(Counter::Posts, 1);
-        let mut buffer = [0; MAX_STRIDE];
-        let length = self
-            .read_wqe(&self.env.sq, index, &mut buffer)
-            .ok_or(malformed(Syndrome::RingUnreadable))?;
-        let bytes = &buffer[..length];
+        let length = self.shared.wqe.fetch(self.mem, &self.env.sq, index);
+        let length = length.ok_or(malformed(Syndrome::RingUnreadable))?;
+        let bytes = self.shared.wqe.bytes(length);
         let header: wqe::SendWqe = read_at(bytes, 0).ok_or(malformed(Syndrome::RingUnreadable))?;
         gather.pd = self.env.create.pdn.get();
         gather.privileged = self.env.is_privileged();
@@ -173,7 +162,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
             return Err(malformed(Syndrome::WqeOpcodeTransport));
         }
         if opcode == WqeOpcode::FastReg
-            && length < wqe::FAST_REG_OFFSET + size_of::<FastRegSegment>()
+            && bytes.len() < wqe::FAST_REG_OFFSET + size_of::<FastRegSegment>()
         {
             // What follows in the ring is another's.
             return Err(malformed(Syndrome::WqeSgeCount));
@@ -255,14 +244,14 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         if posted > rq.size() {
             return Take::Dead(Syndrome::ProducerIndex);
         }
-        let mut buffer = [0; MAX_STRIDE];
-        let Some(length) = self.read_wqe(rq, index, &mut buffer) else {
+        let Some(length) = self.shared.wqe.fetch(self.mem, rq, index) else {
             return Take::Dead(Syndrome::RingUnreadable);
         };
         self.env.rq_ci = index.wrapping_add(1);
         self.shared.counters.add(Counter::Recvs, 1);
         out.pd = self.env.create.pdn.get();
-        let good = decode_recv(&buffer[..length], index, self.env.is_privileged(), out);
+        let bytes = self.shared.wqe.bytes(length);
+        let good = decode_recv(bytes, index, self.env.is_privileged(), out);
         if !good || out.sges.len() > self.env.create.max_recv_sge as usize {
             out.sges.clear();
             return Take::Malformed(Syndrome::RecvWqeMalformed);
@@ -286,7 +275,13 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
     }
 
     fn copy(&mut self, target: Target<'_>, source: Source<'_>) -> Result<(), CopyFault> {
-        copy::copy(self.mem, &self.shared.mrs, target, source)
+        copy::copy(
+            self.mem,
+            &self.shared.mrs,
+            &mut self.shared.lookups,
+            target,
+            source,
+        )
     }
 
     fn atomic(&mut self, key: &KeyUse, op: AtomicOp) -> Result<u64, Syndrome> {
@@ -436,21 +431,17 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
     }
 
     fn transmit(&mut self, packet: Packet) {
-        let path = match &packet.datagram {
-            Some(datagram) => Some(datagram.path),
-            None => self.env.path,
+        let mut out = Outgoing {
+            packet,
+            path: self.env.path.clone(),
+            mtu: 128u32 << self.env.attr.path_mtu.clamp(1, 5),
+            local: false,
         };
-        let Some(path) = path else {
+        let Some(path) = out.path() else {
             return;
         };
-        let mtu = 128u32 << self.env.attr.path_mtu.clamp(1, 5);
-        let local = self.shared.port.is_own(&path.dgid);
-        self.shared.outgoing.push_back(Outgoing {
-            packet,
-            path,
-            mtu,
-            local,
-        });
+        out.local = self.shared.port.is_own(&path.dgid);
+        self.shared.outgoing.push_back(out);
     }
 
     fn pool(&mut self) -> Option<&mut Pool> {

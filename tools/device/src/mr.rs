@@ -47,14 +47,14 @@ pub const fn index(key: u32) -> u32 {
 
 /// Memory that a key was found good for.
 #[derive(Clone, Copy, Debug)]
-pub enum Span {
-    /// DMA addresses as they are.
-    Direct(u64),
-    /// A byte position in a translation.
-    Pages(Pages, u64),
+pub struct Span<'a> {
+    /// The translation; none for DMA addresses as they are.
+    pages: Option<&'a Pages>,
+    /// First byte: its position in the translation, or its DMA address.
+    at: u64,
 }
 
-impl Span {
+impl Span<'_> {
     /// The DMA address `offset` bytes on, and how many bytes from there are contiguous, at most `want`. Whether there is
     /// memory at that address is for the access to find out.
     #[inline]
@@ -65,9 +65,10 @@ impl Span {
         offset: u64,
         want: u64,
     ) -> Option<(u64, u64)> {
-        match self {
-            Span::Direct(addr) => Some((addr.checked_add(offset)?, want)),
-            Span::Pages(pages, at) => pages.run(mem, cache, at.checked_add(offset)?, want),
+        let at = self.at.checked_add(offset)?;
+        match self.pages {
+            None => Some((at, want)),
+            Some(pages) => pages.run(mem, cache, at, want),
         }
     }
 }
@@ -105,10 +106,14 @@ pub fn unreachable(kind: Access) -> Syndrome {
 }
 
 /// Checks a use of a key and finds the memory.
-pub fn resolve(regions: &Slots<Mr>, key: &KeyUse) -> Result<Span, Syndrome> {
+#[inline]
+pub fn resolve<'a>(regions: &'a Slots<Mr>, key: &KeyUse) -> Result<Span<'a>, Syndrome> {
     let local = key.access.is_local();
     if local && key.privileged && key.key == LOCAL_DMA_LKEY {
-        return Ok(Span::Direct(key.addr));
+        return Ok(Span {
+            pages: None,
+            at: key.addr,
+        });
     }
     let names = if local { &LOCAL } else { &REMOTE };
     let region = regions
@@ -128,7 +133,10 @@ pub fn resolve(regions: &Slots<Mr>, key: &KeyUse) -> Result<Span, Syndrome> {
         return Err(names.bounds);
     }
     // Both were checked to fit the translation when the region was made.
-    Ok(Span::Pages(region.pages, region.page_offset + offset))
+    Ok(Span {
+        pages: Some(&region.pages),
+        at: region.page_offset + offset,
+    })
 }
 
 impl Mr {

@@ -4,8 +4,10 @@
 
 use crate::copy;
 use crate::device::{Device, MAX_FRAMES};
+use crate::host::QpHost;
 use crate::mem::GuestMemory;
 use crate::port::Outgoing;
+use crate::sched::SLICE_BYTES;
 use std::rc::Rc;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
@@ -13,25 +15,102 @@ use verbena_roce::host::{CopyFault, Target};
 use verbena_roce::wire::{frame, Malformed, Path};
 use verbena_roce::Packet;
 
+/// Most packets that are handed over at once.
+const MAX_RUN: u32 = 32;
+
+/// What was delivered at once.
+#[derive(Default)]
+pub(crate) struct Delivered {
+    pub packets: u32,
+    pub bytes: u64,
+}
+
+impl Delivered {
+    fn count(&mut self, out: &Outgoing) {
+        self.packets += 1;
+        self.bytes += u64::from(out.packet.payload.len());
+    }
+}
+
+/// A queue pair takes a packet, if it is its peer's.
+fn take_in<M: GuestMemory>(
+    transport: &mut verbena_roce::Qp,
+    host: &mut QpHost<'_, M>,
+    now: u64,
+    path: Option<&Path>,
+    packet: Packet,
+) {
+    let expected = match (path, &host.env.path) {
+        _ if packet.datagram.is_some() => true,
+        // A connected queue pair hears its peer only.
+        (Some(path), Some(own)) => own.sgid == path.dgid && own.dgid == path.sgid,
+        _ => false,
+    };
+    if !expected {
+        host.shared.counters.add(Counter::RxMalformed, 1);
+        return;
+    }
+    host.shared.counters.add_request(&packet);
+    transport.handle_packet(host, now, packet);
+}
+
 impl Device {
-    /// Delivers a packet that was sent.
-    pub(crate) fn deliver<M: GuestMemory>(&mut self, mem: &M, out: Outgoing) {
+    /// Delivers a packet that was sent, and those behind it that are for the same queue pair, at most [`MAX_RUN`] in all.
+    /// Says how many there were, and their bytes.
+    pub(crate) fn deliver<M: GuestMemory>(&mut self, mem: &M, out: Outgoing) -> Delivered {
+        let mut delivered = Delivered::default();
+        delivered.count(&out);
         if !self.shared.port.up {
-            return;
+            return delivered;
         }
         if out.local && !self.shared.config.wire_local {
-            if !self.shared.port.loses() {
-                self.hand_over(mem, &out.path, out.packet);
-            }
-            return;
+            self.deliver_run(mem, out, &mut delivered);
+        } else {
+            self.deliver_frames(mem, out);
         }
+        delivered
+    }
+
+    /// Packets from one of the device's own queue pairs to another.
+    fn deliver_run<M: GuestMemory>(&mut self, mem: &M, first: Outgoing, all: &mut Delivered) {
+        let (now, qpn) = (self.shared.now, first.packet.dst_qpn);
+        let mut next = Some(first);
+        let found = self.with_qp(mem, qpn, |transport, host| {
+            let state = transport.state();
+            while let Some(out) = next.take() {
+                if !host.shared.port.loses() {
+                    take_in(transport, host, now, out.path.as_deref(), out.packet);
+                }
+                // The first that changes more than its queue pair is the last.
+                let is_last = transport.state() != state || !host.shared.casualties.is_empty();
+                if is_last || all.packets >= MAX_RUN || all.bytes >= SLICE_BYTES {
+                    break;
+                }
+                let more = host.shared.outgoing.front();
+                if more.is_some_and(|out| out.local && out.packet.dst_qpn == qpn) {
+                    next = host.shared.outgoing.pop_front();
+                }
+                next.iter().for_each(|out| all.count(out));
+            }
+        });
+        match found {
+            Some(()) => self.make_ready(qpn),
+            None => self.shared.counters.add(Counter::RxMalformed, 1),
+        }
+    }
+
+    /// A packet as frames, to a queue pair of the device's own or out.
+    fn deliver_frames<M: GuestMemory>(&mut self, mem: &M, out: Outgoing) {
+        let Some(path) = out.path().copied() else {
+            return;
+        };
         for packet in out.packet.split(out.mtu) {
             // The wire would not carry it either: the queue pair finds that its retries are exceeded.
             if !out.local && self.shared.port.is_over_mtu(&packet) {
                 self.shared.own_counters.tx_over_mtu += 1;
                 continue;
             }
-            let Some(bytes) = self.frame(mem, &out.path, &packet) else {
+            let Some(bytes) = self.frame(mem, &path, &packet) else {
                 return;
             };
             if out.local {
@@ -57,11 +136,12 @@ impl Device {
         let mut bytes = self.shared.pool.buffer();
         let room = Rc::get_mut(&mut bytes)?;
         room.clear();
-        let regions = &self.shared.mrs;
+        let (regions, lookups) = (&self.shared.mrs, &mut self.shared.lookups);
         let made = frame::emit(path, packet, room, |buffer| {
             copy::copy(
                 mem,
                 regions,
+                lookups,
                 Target::Buffer(buffer),
                 packet.payload.source(),
             )
@@ -88,25 +168,14 @@ impl Device {
 
     /// Gives a packet to its queue pair.
     fn hand_over<M: GuestMemory>(&mut self, mem: &M, path: &Path, packet: Packet) {
-        let now = self.shared.now;
-        let qpn = packet.dst_qpn;
-        let expected = self.qps.get(qpn).is_some_and(|qp| {
-            match (&packet.datagram, &qp.env.path) {
-                (Some(_), _) => true,
-                // A connected queue pair hears its peer only.
-                (None, Some(own)) => own.sgid == path.dgid && own.dgid == path.sgid,
-                (None, None) => false,
-            }
+        let (now, qpn) = (self.shared.now, packet.dst_qpn);
+        let found = self.with_qp(mem, qpn, |transport, host| {
+            take_in(transport, host, now, Some(path), packet);
         });
-        if !expected {
-            self.shared.counters.add(Counter::RxMalformed, 1);
-            return;
+        match found {
+            Some(()) => self.make_ready(qpn),
+            None => self.shared.counters.add(Counter::RxMalformed, 1),
         }
-        self.shared.counters.add_request(&packet);
-        self.with_qp(mem, qpn, |transport, host| {
-            transport.handle_packet(host, now, packet);
-        });
-        self.make_ready(qpn);
     }
 
     fn parse_frame<M: GuestMemory>(&mut self, mem: &M, bytes: Rc<Vec<u8>>) {
@@ -140,5 +209,6 @@ impl Device {
         self.shared.pool.keep_buffer(&frame);
         self.parse_frame(mem, frame);
         self.settle(mem);
+        self.shared.notify_written(mem);
     }
 }

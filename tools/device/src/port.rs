@@ -3,6 +3,7 @@
 //! The port: GID table, netdev state, and where packets go.
 
 use crate::config::{Config, MAX_GID};
+use std::rc::Rc;
 use verbena_abi::cmd::{SetGid, NO_VLAN};
 use verbena_abi::ctx::AddressVector;
 use verbena_roce::wire::Path;
@@ -42,12 +43,23 @@ pub struct Port {
 pub struct Outgoing {
     /// The packet.
     pub packet: Packet,
-    /// Where from and where to, as the sender names them.
-    pub path: Path,
+    /// Where from and where to, as the connected sender names them; a datagram has its own.
+    pub path: Option<Rc<Path>>,
     /// Path MTU in bytes, by which a super-packet is split.
     pub mtu: u32,
     /// The destination is a GID of the own table.
     pub local: bool,
+}
+
+impl Outgoing {
+    /// Where from and where to. Each has it.
+    #[inline]
+    pub fn path(&self) -> Option<&Path> {
+        match &self.packet.datagram {
+            Some(datagram) => Some(&datagram.path),
+            None => self.path.as_deref(),
+        }
+    }
 }
 
 impl Port {

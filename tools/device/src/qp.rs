@@ -5,6 +5,7 @@
 use crate::mem::{Area, GuestMemory};
 use crate::ring::Ring;
 use crate::tables::ContextSlot;
+use std::rc::Rc;
 use verbena_abi::cmd::{self, QpType};
 use verbena_abi::ctx::{AddressVector, QpAttr, QpContext};
 use verbena_abi::doorbell::{self, Words};
@@ -48,7 +49,7 @@ pub struct Env {
     /// Path of a connected queue pair, as the driver set it.
     pub av: AddressVector,
     /// The same, looked up.
-    pub path: Option<Path>,
+    pub path: Option<Rc<Path>>,
     /// State that the context shows.
     pub shown: QpState,
     /// Where the context is.

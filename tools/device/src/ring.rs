@@ -60,6 +60,7 @@ impl Pages {
     /// The DMA address of a byte position, and how many bytes from there on are contiguous, at most `want`.
     ///
     /// Neighbouring pages are merged, so that a copy is as long as it can be.
+    #[inline]
     pub fn run<M: GuestMemory>(
         &self,
         mem: &M,
@@ -70,6 +71,16 @@ impl Pages {
         if self.levels == 0 {
             return Some((self.addr.checked_add(position)?, want));
         }
+        self.run_of_pages(mem, cache, position, want)
+    }
+
+    fn run_of_pages<M: GuestMemory>(
+        &self,
+        mem: &M,
+        cache: &mut PageCache,
+        position: u64,
+        want: u64,
+    ) -> Option<(u64, u64)> {
         let size = 1u64 << self.log_page;
         let mut page = u32::try_from(position >> self.log_page).ok()?;
         let inside = position & (size - 1);
@@ -153,12 +164,20 @@ impl Pages {
 /// Page addresses that are read at once.
 const CACHED: usize = 32;
 
-/// Page addresses that were looked up a moment ago, for one walk over one region.
+/// Page addresses that were looked up a moment ago, for one walk over one region at a time.
 #[derive(Debug)]
 pub struct PageCache {
     first: u32,
     count: u32,
     addrs: [Le64; CACHED],
+}
+
+impl PageCache {
+    /// Forgets what was looked up.
+    #[inline]
+    pub fn forget(&mut self) {
+        self.count = 0;
+    }
 }
 
 impl Default for PageCache {

@@ -62,6 +62,7 @@ impl Device {
         busy |= self.expire(mem);
         let moderation = self.shared.run_moderation(mem);
         busy |= self.work(mem);
+        self.shared.notify_written(mem);
         let retry = self.shared.flush_events(mem);
         let nag = self.shared.nag_drivers(mem);
         let timer = self.timers.next_deadline();
@@ -162,14 +163,16 @@ impl Device {
         let mut copied = 0;
         let mut worked = false;
         self.may_panic(false);
-        for _ in 0..SLICE_STEPS {
+        let mut steps = 0;
+        while steps < SLICE_STEPS {
             self.settle(mem);
             if copied >= SLICE_BYTES {
                 break;
             }
             if let Some(out) = self.shared.outgoing.pop_front() {
-                copied += u64::from(out.packet.payload.len());
-                self.deliver(mem, out);
+                let delivered = self.deliver(mem, out);
+                copied += delivered.bytes;
+                steps += delivered.packets;
                 self.may_panic(true);
                 worked = true;
                 continue;
@@ -179,6 +182,7 @@ impl Device {
             };
             self.prefetch();
             self.run_qp(mem, qpn);
+            steps += 1;
             self.may_panic(true);
             worked = true;
         }

@@ -3,6 +3,7 @@
 //! Everything of the device but the queue pairs' transports: what a queue pair sees of the device while it runs.
 
 use crate::config::{self, Config};
+use crate::copy::Lookups;
 use crate::cq::{Cq, Written};
 use crate::eq::{Eq, Event};
 use crate::mem::GuestMemory;
@@ -14,6 +15,7 @@ use crate::slots::Slots;
 use crate::srq::Srq;
 use crate::tables::Tables;
 use crate::uar::Uar;
+use crate::wqe::Wqe;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use verbena_abi::cmd::ASYNC_EQN;
@@ -133,10 +135,16 @@ pub struct Shared {
     pub casualties: Vec<u32>,
     /// When CQs have to be told of a collapsed event.
     pub moderated: Wheel,
+    /// Room for what the copy at hand looks up.
+    pub lookups: Lookups,
+    /// Room for the copy of the WQE at hand.
+    pub wqe: Wqe,
     /// Draws what to lie about.
     #[cfg(feature = "hostile")]
     pub hostile: crate::hostile::Hostile,
     dirty_eqs: Vec<u32>,
+    /// Completion queues with new entries.
+    written_cqs: Vec<u32>,
     /// Event queues with entries that the driver had not taken when it was looked last.
     nagged_eqs: Vec<u32>,
 }
@@ -165,7 +173,10 @@ impl Shared {
             pool: Pool::default(),
             casualties: Vec::new(),
             moderated: Wheel::new(),
+            lookups: Lookups::default(),
+            wqe: Wqe::default(),
             dirty_eqs: Vec::new(),
+            written_cqs: Vec::new(),
             nagged_eqs: Vec::new(),
         }
     }
@@ -307,7 +318,7 @@ impl Shared {
         next
     }
 
-    /// Writes an entry to a CQ, notifies if an arm asks for it, and sees to the consequences of an overflow.
+    /// Writes an entry to a CQ, of which [`Shared::notify_written`] tells, and sees to the consequences of an overflow.
     pub fn write_cqe<M: GuestMemory>(
         &mut self,
         mem: &M,
@@ -328,7 +339,10 @@ impl Shared {
         }
         match cq.write(mem, body, tail, solicited) {
             Written::Yes => {
-                self.notify(mem, cqn);
+                if !cq.written {
+                    cq.written = true;
+                    self.written_cqs.push(cqn);
+                }
                 return true;
             }
             Written::Dead => {}
@@ -342,6 +356,17 @@ impl Shared {
             }
         }
         false
+    }
+
+    /// Raises the completion events that the entries written since the last call make due: one look at the arm, and one
+    /// fence before it, for all entries of a slice.
+    pub fn notify_written<M: GuestMemory>(&mut self, mem: &M) {
+        while let Some(cqn) = self.written_cqs.pop() {
+            if let Some(cq) = self.cqs.get_mut(cqn) {
+                cq.written = false;
+                self.notify(mem, cqn);
+            }
+        }
     }
 
     /// Raises the completion event of a CQ if an arm asks for what is there (device specification, section 7).

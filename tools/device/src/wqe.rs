@@ -2,12 +2,41 @@
 
 //! Work queue entries out of a copy of their bytes.
 
+use crate::mem::GuestMemory;
+use crate::ring::Ring;
 use verbena_abi::wqe;
 use verbena_roce::host::{RecvWqe, Sge, SgeList, Syndrome, WcStatus, WqeError};
 use zerocopy::FromBytes;
 
 /// Largest stride of a ring.
 pub const MAX_STRIDE: usize = 1024;
+
+/// Room for the copy of a WQE, made once: to clear it for each would cost more than the copy.
+#[derive(Debug)]
+pub struct Wqe(Box<[u8; MAX_STRIDE]>);
+
+impl Default for Wqe {
+    fn default() -> Self {
+        Self(Box::new([0; MAX_STRIDE]))
+    }
+}
+
+impl Wqe {
+    /// Copies the entry of a ring out, once; its length. None: it cannot be read.
+    #[inline]
+    pub fn fetch<M: GuestMemory>(&mut self, mem: &M, ring: &Ring, index: u32) -> Option<usize> {
+        let length = 1 << ring.log_stride();
+        mem.read(ring.entry(index), self.0.get_mut(..length)?)
+            .ok()?;
+        Some(length)
+    }
+
+    /// So many bytes of the copy.
+    #[inline]
+    pub fn bytes(&self, length: usize) -> &[u8] {
+        self.0.get(..length).unwrap_or_default()
+    }
+}
 
 /// An error of the WQE itself.
 pub fn malformed(cause: Syndrome) -> WqeError {

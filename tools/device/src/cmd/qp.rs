@@ -8,6 +8,7 @@ use crate::config;
 use crate::qp::{Env, Qp};
 use crate::ring::Ring;
 use crate::uar::Owner;
+use std::rc::Rc;
 use verbena_abi::ctx::{qp_mask, QpContext};
 use verbena_abi::eqe::EventType;
 use verbena_abi::wqe::{self, LOG_RQ_STRIDE, LOG_SQ_STRIDE};
@@ -219,18 +220,21 @@ impl Device {
         if mask & qp_mask::PATH_MTU != 0 && request.attr.path_mtu > self.shared.port.mtu {
             return Err(ATTRIBUTE);
         }
-        let (mut attr, mut av, mut path) = (qp.env.attr, qp.env.av, qp.env.path);
+        let (mut attr, mut av, mut path) = (qp.env.attr, qp.env.av, qp.env.path.clone());
         if to == QpState::Reset {
             (attr, av, path) = Default::default();
         } else if to != QpState::Err {
             attr = qp_attr::merge(&attr, mask, &request.attr);
             if mask & qp_mask::AV != 0 {
                 av = request.av;
-                path = Some(self.shared.port.path(&av, qpn).ok_or(ATTRIBUTE)?);
+                let found = self.shared.port.path(&av, qpn);
+                path = Some(Rc::new(found.ok_or(ATTRIBUTE)?));
             }
         }
         let local = !self.shared.config.wire_local
-            && path.is_some_and(|p| self.shared.port.is_own(&p.dgid));
+            && path
+                .as_ref()
+                .is_some_and(|p| self.shared.port.is_own(&p.dgid));
         let wanted = if to == QpState::Reset {
             Default::default()
         } else {

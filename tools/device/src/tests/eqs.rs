@@ -109,6 +109,7 @@ impl Many {
         };
         let shared = &mut self.d.device.shared;
         shared.write_cqe(&self.d.ram, cqn, &Cqe::default(), tail, false);
+        shared.notify_written(&self.d.ram);
         self.written[cqn as usize] += 1;
     }
 
