@@ -8,7 +8,7 @@
 //! | silence | what the engine does | price of noticing a post |
 //! | --- | --- | --- |
 //! | up to [`SPIN`] or [`SPIN_CROWDED`] | looks again at once | none |
-//! | up to [`AWAKE`] | sleeps for [`NAP_MIN`] to [`NAP_MAX`] between looks | a nap |
+//! | up to [`AWAKE`] | sleeps for [`NAP_MIN`] to [`NAP_MAX`] between looks; mail wakes it | a nap |
 //! | longer | tells the guest that it is asleep and blocks | one doorbell write of the guest |
 //!
 //! The machine often has fewer cores than busy threads (two virtual CPUs that poll, and this thread). A thread that
@@ -22,7 +22,6 @@
 use crate::shared::{Question, Shared};
 use crate::slice::Model;
 use crate::uplink::Uplink;
-use rustix::event::Timespec;
 use std::num::NonZeroU64;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::Ordering;
@@ -321,11 +320,7 @@ impl Engine {
             let nap = (silence / NAP_SHARE)
                 .clamp(NAP_MIN, NAP_MAX)
                 .min(due.unwrap_or(u64::MAX));
-            let time = Timespec {
-                tv_sec: 0,
-                tv_nsec: nap as i64,
-            };
-            let _ = rustix::thread::nanosleep(&time);
+            self.shared.park(Duration::from_nanos(nap));
             return;
         }
         if self.fall_asleep() {

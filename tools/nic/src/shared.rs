@@ -253,9 +253,11 @@ impl Shared {
             poll(&mut fds, Some(&timeout)) != Ok(0)
         };
         self.parked.store(false, Ordering::SeqCst);
-        // Non-blocking: it fails if nobody woke, which is fine.
-        let read = rustix::io::read(&self.wake, &mut [0; 8]);
-        woken || read.is_ok()
+        if woken {
+            // Non-blocking: it fails if nobody wrote. What is written too late ends the next sleep early.
+            let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+        }
+        woken
     }
 
     /// Has the engine look for what is new.
