@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The books: entries of CQs, events, arms, limits, contexts, memory. Each has to be balanced after every step.
+
+use crate::lab::{note, Due, Lab, Told, COMP_EQS};
+use crate::memory::{PAGE, PAGES};
+use crate::things::Seen;
+use verbena_abi::cmd::{QpType, QueryCq, QueryQp, QuerySrq, Table};
+use verbena_abi::cqe::{Cqe, Tail, CQE_SIZE, WC_OPCODE_RECV};
+use verbena_abi::ctx::{CqContext, QpContext, QpState, QueueState, SrqContext};
+use verbena_abi::doorbell::{self, ArmMode, Words};
+use verbena_abi::eqe::EventType;
+use verbena_device::mem::GuestMemory;
+use zerocopy::FromBytes;
+
+/// Contexts of queue pairs in a chunk.
+const QPS_PER_CHUNK: u32 = 128;
+
+impl Lab {
+    /// Takes over what the device has written to the CQs. Nothing is consumed.
+    pub fn collect(&mut self) {
+        for at in 0..self.cqs.len() {
+            loop {
+                let cq = &self.cqs[at];
+                if cq.room() == 0 {
+                    break;
+                }
+                let index = cq.seen.wrapping_sub(cq.base);
+                let place = cq.ring + u64::from(index % (1 << cq.log_size)) * CQE_SIZE as u64;
+                let bytes = self.d.bytes(place, CQE_SIZE);
+                let cqe = Cqe::read_from_bytes(&bytes).expect("an entry");
+                let Some(tail) = Tail::unpack(cqe.tail.get(), index, cq.log_size) else {
+                    break;
+                };
+                if cq.dead {
+                    self.broken(&format!("CQ {}: an entry was written after its error", cq.cqn));
+                }
+                let queue = usize::from(tail.opcode & WC_OPCODE_RECV != 0);
+                let seen = Seen {
+                    cqe,
+                    at: cq.seen,
+                    status: tail.status,
+                    opcode: tail.opcode,
+                    flags: tail.wc_flags,
+                };
+                note!(
+                    self,
+                    "  CQ {} [{}]: QP {} queue {queue} index {} status {} wr_id {:x} bytes {}",
+                    cq.cqn, seen.at, cqe.qpn.get(), cqe.wqe_index.get(), tail.status, cqe.wr_id.get(), cqe.byte_len.get()
+                );
+                let Some(owner) = self.qps.iter().position(|qp| qp.qpn == cqe.qpn.get() && qp.cqs[queue] == at) else {
+                    self.broken(&format!("CQ {}: {seen:x?} is of no queue pair that uses it", self.cqs[at].cqn));
+                };
+                let cq = &mut self.cqs[at];
+                cq.waiting.push_back(bytes.try_into().expect("an entry"));
+                if tail.status != 0 {
+                    cq.solicited.push(cq.seen);
+                }
+                cq.seen = cq.seen.wrapping_add(1);
+                self.qps[owner].got[queue].push_back(seen);
+            }
+        }
+    }
+
+    /// CQs that have overflowed since.
+    pub fn bury(&mut self) {
+        let came: Vec<u32> = self.came.iter().filter(|e| e.1.kind == EventType::CqErr).map(|e| e.1.number).collect();
+        for cqn in came {
+            let Some(cq) = self.cqs.iter_mut().find(|cq| cq.cqn == cqn) else {
+                self.broken(&format!("an error of CQ {cqn}, which is none"));
+            };
+            let (again, room) = (cq.dead, cq.room());
+            cq.dead = true;
+            if again || room != 0 {
+                self.broken(&format!("CQ {cqn}: an error, again {again}, with room for {room}"));
+            }
+            self.meet("a CQ overflows");
+            self.expect(EventType::CqErr, cqn, Due::Must);
+        }
+    }
+
+    /// A queue pair's context.
+    pub fn context(&self, qpn: u32) -> QpContext {
+        let base = self.contexts[(qpn / QPS_PER_CHUNK) as usize];
+        let place = base + u64::from(qpn % QPS_PER_CHUNK) * size_of::<QpContext>() as u64;
+        self.d.ram.read_struct(place).expect("a context")
+    }
+
+    /// The states that the device shows by itself.
+    pub fn look(&mut self) {
+        for at in 0..self.qps.len() {
+            let context = self.context(self.qps[at].qpn);
+            let state = QpState::from_raw(context.attr.qp_state);
+            if context.seq.get() % 2 != 0 || context.valid != 1 {
+                self.broken(&format!("QP {}: a torn or dead context", self.qps[at].qpn));
+            }
+            self.qps[at].real = state.expect("a state");
+        }
+    }
+
+    /// Queue pairs follow their CQs.
+    pub fn mourn(&mut self) {
+        for at in 0..self.qps.len() {
+            let qp = &self.qps[at];
+            let (qpn, state) = (qp.qpn, qp.state);
+            if qp.pushed {
+                self.enter_err(at);
+            }
+            let qp = &self.qps[at];
+            if !qp.cqs.iter().any(|cq| self.cqs[*cq].dead) || qp.was == QpState::Err || state == QpState::Reset {
+                continue;
+            }
+            let due = if qp.state == QpState::Err || qp.excused { Due::May } else { Due::Must };
+            self.expect(EventType::QpFatal, qpn, due);
+            self.enter_err(at);
+        }
+    }
+
+    /// Events: all that are due have come, once, and no others.
+    pub fn balance_events(&mut self) {
+        let came = std::mem::take(&mut self.came);
+        for (eqn, event) in &came {
+            if event.kind == EventType::Completion {
+                if !self.cqs.iter().any(|cq| cq.cqn == event.number && cq.eqn == *eqn) {
+                    self.broken(&format!("{event:?} in EQ {eqn}"));
+                }
+                continue;
+            }
+            let told = Told {
+                kind: event.kind as u8,
+                number: event.number,
+            };
+            if *eqn != 0 || self.due.remove(&told).is_none() {
+                self.broken(&format!("{event:?} in EQ {eqn} is not due"));
+            }
+        }
+        if let Some((told, _)) = self.due.iter().find(|d| *d.1 == Due::Must) {
+            self.broken(&format!("{:?} of {} is owed", EventType::from_raw(told.kind), told.number));
+        }
+        self.due.clear();
+        self.balance_arms(&came);
+    }
+
+    fn balance_arms(&mut self, came: &[(u32, verbena_device::eq::Event)]) {
+        for at in 0..self.cqs.len() {
+            let cq = &self.cqs[at];
+            let cqn = cq.cqn;
+            let count = came.iter().filter(|e| e.1.kind == EventType::Completion && e.1.number == cqn).count();
+            let served = self.words(cq.place.0).load(doorbell::cq_served(cq.place.1));
+            let first = cq.arm.index.max(cq.notified);
+            let wanted = match cq.arm.mode {
+                ArmMode::None => None,
+                ArmMode::Next => (first < cq.seen).then_some(first),
+                ArmMode::Solicited => cq.solicited.iter().copied().filter(|i| *i >= first).min(),
+            };
+            let owed = cq.arm.seq != cq.served && wanted.is_some();
+            let expected = if owed { (1, cq.arm.seq) } else { (0, cq.served) };
+            // What becomes of an arm of a dead CQ is left open.
+            if (count, served) != expected && !cq.dead {
+                self.broken(&format!(
+                    "CQ {cqn}: {count} events, {served} served; {:?}, {} served before, notified {}, seen {}, solicited {:?}",
+                    cq.arm, cq.served, cq.notified, cq.seen, cq.solicited
+                ));
+            }
+            self.d.must(&QueryCq {
+                id: cqn.into(),
+                ..Default::default()
+            });
+            let place = self.d.table(Table::Cqc) + u64::from(cqn) * size_of::<CqContext>() as u64;
+            let context: CqContext = self.d.ram.read_struct(place).expect("a context");
+            let cq = &self.cqs[at];
+            let state = if cq.dead { QueueState::Err } else { QueueState::Ok };
+            let notified = context.notified_index.get();
+            let right = context.seq.get() % 2 == 0
+                && context.cqn.get() == cqn
+                && context.state == state as u8
+                && context.producer_index.get() == cq.seen
+                && context.served_seq.get() == served
+                && context.log_size == cq.log_size
+                && if count == 0 { notified == cq.notified } else { notified <= cq.seen && Some(notified) > wanted };
+            if !right {
+                self.broken(&format!("CQ {cqn}: its context is wrong: {context:?}, model {cq:?}"));
+            }
+            if count > 0 {
+                self.meet("a CQ notifies");
+            }
+            let cq = &mut self.cqs[at];
+            (cq.notified, cq.served) = (notified, served);
+            cq.solicited.retain(|i| *i >= notified);
+        }
+    }
+
+    /// Shared receive queues: taken in order, the limit told once.
+    pub fn balance_srqs(&mut self) {
+        for at in 0..self.srqs.len() {
+            let srq = &self.srqs[at];
+            let taken = self.words(srq.place.0).load(doorbell::srq_consumer(srq.place.1));
+            let whole = self.qps.iter().filter(|qp| qp.srq == Some(at)).all(|qp| {
+                let peer = &self.qps[qp.peer];
+                qp.state == QpState::Rts && matches!(peer.state, QpState::Rts | QpState::Sqd)
+            });
+            let vague = srq.vague || !whole;
+            let exact = srq.posted.front().map_or(srq.pi, |r| r.index);
+            let gaps = srq.posted.iter().zip(srq.posted.iter().skip(1)).any(|(a, b)| a.index + 1 != b.index);
+            if taken < srq.taken || taken > srq.pi || (!vague && (taken != exact || gaps)) {
+                self.broken(&format!("SRQ {}: {taken} taken, model {srq:?}", srq.srqn));
+            }
+            if srq.starved && taken != srq.pi {
+                self.broken(&format!("SRQ {}: no receive for a message, and {} are there", srq.srqn, srq.pi - taken));
+            }
+            let srqn = srq.srqn;
+            self.srqs[at].taken = taken;
+            self.srqs[at].vague = vague;
+            self.srqs[at].starved = false;
+            let srq = &self.srqs[at];
+            if srq.pi - taken < srq.limit {
+                self.srqs[at].limit = 0;
+                self.expect(EventType::SrqLimitReached, srqn, Due::Must);
+                self.meet("an SRQ's limit");
+            }
+            self.d.must(&QuerySrq {
+                id: srqn.into(),
+                ..Default::default()
+            });
+            let place = self.d.table(Table::Srqc) + u64::from(srqn) * size_of::<SrqContext>() as u64;
+            let context: SrqContext = self.d.ram.read_struct(place).expect("a context");
+            let found = (context.seq.get() % 2, context.state, context.consumer_index.get(), context.limit.get());
+            if found != (0, QueueState::Ok as u8, taken, self.srqs[at].limit) {
+                self.broken(&format!("SRQ {srqn}: its context is wrong: {context:?}, limit {}", self.srqs[at].limit));
+            }
+        }
+    }
+
+    /// Contexts of queue pairs, and the words of their doorbell slots.
+    pub fn balance_qps(&mut self) {
+        for at in 0..self.qps.len() {
+            let qp = &self.qps[at];
+            if qp.real != qp.state {
+                self.broken(&format!("QP {}: in {:?}, and should be in {:?}", qp.qpn, qp.real, qp.state));
+            }
+            let word = self.words(qp.place.0).load(doorbell::qp_error(qp.place.1));
+            if (word != 0) != (qp.state == QpState::Err) {
+                self.broken(&format!("QP {}: error word {word} in {:?}", qp.qpn, qp.state));
+            }
+            let qpn = qp.qpn;
+            self.d.must(&QueryQp {
+                id: qpn.into(),
+                ..Default::default()
+            });
+            let context = self.context(qpn);
+            let qp = &self.qps[at];
+            let lost = qp.cqs.iter().any(|cq| self.cqs[*cq].dead);
+            let sq = qp.pi[0].wrapping_sub(qp.sends.len() as u32);
+            let rq = qp.pi[1].wrapping_sub(qp.recvs.len() as u32);
+            let exact = !lost && !matches!(qp.state, QpState::Sqd);
+            let right = context.seq.get() % 2 == 0
+                && context.attr.qp_state == qp.state as u8
+                && context.pdn.get() == qp.pd
+                && (!exact || context.sq_pi.get() == qp.pi[0])
+                && (!exact || context.sq_ci.get() == sq)
+                && (!exact || qp.srq.is_some() || context.rq_ci.get() == rq || (qp.kind != QpType::Rc && context.rq_ci.get() == rq + 1) || self.cut_short(at));
+            if !right {
+                self.broken(&format!("QP {qpn}: its context is wrong: model {:?} {} {sq} {} {rq}, device {} {} {} {} {:?}", qp.state, qp.pi[0], qp.pi[1], context.sq_pi.get(), context.sq_ci.get(), context.rq_pi.get(), context.rq_ci.get(), context));
+            }
+        }
+    }
+
+    /// Whether a message may have ended in the middle, its receive taken.
+    fn cut_short(&self, at: usize) -> bool {
+        self.qps[self.qps[at].peer].state != QpState::Rts
+    }
+
+    /// Data memory and what nobody writes any more.
+    pub fn balance_memory(&mut self) {
+        let real = self.d.bytes(self.heap, (PAGES * PAGE) as usize);
+        if let Some(at) = self.data.settle(&real) {
+            let (found, model) = (&real[at..real.len().min(at + 16)], self.data.at(at));
+            self.broken(&format!("data memory at {at:#x} is {found:x?}, the model has {model:x?}"));
+        }
+    }
+
+    /// What was given back is as it was left.
+    pub fn balance_graves(&self) {
+        for (at, bytes) in &self.graves {
+            if self.d.bytes(*at, bytes.len()) != *bytes {
+                self.broken(&format!("memory at {at:#x} was touched after it was given back"));
+            }
+        }
+    }
+
+    /// Event queues of completions.
+    pub fn eqs(&self) -> u32 {
+        COMP_EQS
+    }
+}

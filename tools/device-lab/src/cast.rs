@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Messages that nobody acknowledges: those of UC and UD. They arrive or they do not, and their sender cannot tell.
+
+use crate::lab::Lab;
+use crate::memory::Want;
+use crate::things::Send;
+use verbena_abi::cmd::QpType;
+use verbena_abi::cqe::WcStatus;
+use verbena_abi::ctx::QpState;
+use verbena_abi::syndrome::Syndrome;
+use verbena_abi::wqe::WqeOpcode;
+use verbena_device::mem::GuestMemory;
+
+/// Bytes before the payload of a datagram.
+const GRH: u32 = 40;
+/// Bytes that a datagram may have: the port's path MTU.
+pub const PORT_MTU: u32 = 1024;
+
+impl Lab {
+    /// A message leaves; its receiver takes it or drops it.
+    pub fn cast(&mut self, at: usize, wr: &Send) {
+        let qp = &self.qps[at];
+        let (peer, datagram, length) = (wr.to.0, qp.kind == QpType::Ud, wr.length());
+        let to = &self.qps[peer];
+        if !to.received() || (datagram && (length > PORT_MTU || wr.to.1 != to.qkey)) {
+            return self.meet("lost");
+        }
+        let mut far = Vec::new();
+        if let Some(want) = Want::of(wr.opcode) {
+            if want.qp_right() & !to.rights != 0 {
+                return self.meet("lost");
+            }
+            match self.keys.look_up((wr.remote.0, length, wr.remote.1), to.pd, want) {
+                Ok(pieces) => far = pieces,
+                Err(_) => return self.meet("lost"),
+            }
+        }
+        let payload = self.payload(at, wr);
+        if to.real == QpState::Err {
+            // It may have been there in time.
+            self.data.perhaps(&far, &payload);
+        }
+        if !wr.takes_receive() {
+            if to.real != QpState::Err {
+                self.data.scatter(&far, &payload);
+            }
+            return self.meet("arrives");
+        }
+        let said = to.got[1].front().filter(|s| s.status != WcStatus::WrFlushErr as u8).cloned();
+        let Some(recv) = self.next_recv(peer) else {
+            self.data.perhaps(&far, &payload);
+            if self.cqs[to.cqs[1]].dead {
+                self.unknown_srq(peer);
+            }
+            self.starve(at);
+            return self.meet("lost");
+        };
+        let grh = if datagram { GRH } else { 0 };
+        let all = length + grh;
+        let needs = if wr.opcode == WqeOpcode::RdmaWriteImm { 0 } else { all };
+        let spoilt = said.as_ref().is_some_and(|s| s.status != 0 && s.cqe.wqe_index.get() == recv.index);
+        if recv.room() < needs && to.srq.is_none() && !spoilt {
+            let pieces = self.all_pieces(peer, &recv);
+            self.data.anything(&pieces);
+            return self.meet("lost");
+        }
+        let Some(said) = said else {
+            let pieces = self.all_pieces(peer, &recv);
+            self.data.anything(&pieces);
+            self.data.perhaps(&far, &payload);
+            let dead = self.cqs[self.qps[peer].cqs[1]].dead;
+            if self.qps[peer].real != QpState::Err && !dead {
+                self.broken(&format!("QP {}: {wr:x?} did not arrive", self.qps[at].qpn));
+            }
+            return self.meet("lost");
+        };
+        if said.status != 0 {
+            return self.spoilt(at, peer, wr, said.status, recv.room() < needs);
+        }
+        self.take_recv(peer);
+        self.qps[peer].got[1].pop_front();
+        if wr.opcode == WqeOpcode::RdmaWriteImm {
+            self.data.scatter(&far, &payload);
+        } else {
+            let pieces = self.recv_pieces(peer, &recv, all);
+            let mut bytes = Vec::new();
+            // The header of the network is not the model's: it takes what is there.
+            for (offset, len) in &pieces {
+                let mut part = vec![0; *len as usize];
+                self.d.ram.read(self.heap + offset, &mut part).expect("data memory");
+                bytes.extend(part);
+            }
+            bytes.truncate(grh as usize);
+            if datagram && bytes[20] != 0x45 {
+                self.broken(&format!("QP {}: there is no IPv4 header before {wr:x?}", self.qps[at].qpn));
+            }
+            bytes.extend(&payload);
+            self.data.scatter(&pieces, &bytes);
+        }
+        self.check_recv(peer, wr, &recv, &said, all);
+        if datagram && said.cqe.src_qp.get() != self.qps[at].qpn {
+            self.broken(&format!("QP {}: {said:x?} names another sender", self.qps[at].qpn));
+        }
+        self.meet("arrives");
+    }
+
+    /// A receive completes in error: it cannot be used, or one of an SRQ is too short.
+    fn spoilt(&mut self, at: usize, peer: usize, wr: &Send, status: u8, short: bool) {
+        use WcStatus::*;
+        let Some(recv) = self.next_recv(peer) else {
+            return;
+        };
+        let wrong = self.keys.look_up_all(&recv.sges, self.recv_pd(peer), Want::Write).err();
+        let told = match status {
+            s if s == LocQpOpErr as u8 && recv.malformed => (LocQpOpErr, vec![Syndrome::RecvWqeMalformed]),
+            s if s == LocProtErr as u8 && wrong.is_some() => (LocProtErr, wrong.unwrap_or_default()),
+            s if s == LocLenErr as u8 && short => (LocLenErr, vec![Syndrome::RecvTooSmall]),
+            _ => self.broken(&format!("QP {}: {recv:x?} ended with status {status} for {wr:x?}", self.qps[at].qpn)),
+        };
+        let fatal = told.0 != LocLenErr;
+        self.refuse_recv(peer, wr, &told);
+        if fatal && self.qps[peer].real == QpState::Err {
+            self.enter_err(peer);
+        }
+    }
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The laboratory of the device model: programs drawn by seed run on the whole device (`verbena_device`), and an oracle
+//! written from the specification tells what has to come of them.
+//!
+//! A step of a program consumes completions, arms CQs, posts to several queues, rings in any of the ways in which a
+//! driver may, and changes objects, with a few slices of the device in between. Then the device runs until nothing is
+//! left to happen, and everything is compared ([`Lab::step`]).
+//!
+//! The oracle knows no packets and no scheduling. Where these decide (which of two queue pairs takes a receive of their
+//! SRQ, how far requests came before their queue pair ended), it follows what the device says, and checks that it may
+//! say so: completions of one queue have the order of the posts, each status has its cause, bytes are old or new.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | `lab.rs`, `things.rs` | the device and its objects, as the program knows them |
+//! | `program.rs`, `post.rs` | what programs do, drawn by lot |
+//! | `change.rs` | changes of state, recovery, the end |
+//! | `memory.rs`, `oracle.rs` | data and keys; what becomes of a work request |
+//! | `settle.rs`, `cast.rs` | matching completions with the oracle |
+//! | `account.rs` | CQs, events, arms, limits, contexts, memory |
+#![forbid(unsafe_code)]
+
+mod account;
+mod cast;
+mod change;
+mod lab;
+mod memory;
+mod oracle;
+mod post;
+mod program;
+mod settle;
+mod things;
+
+pub use lab::Lab;
+
+impl Lab {
+    /// One step of the program, and its outcome.
+    pub fn step(&mut self) {
+        for qp in &mut self.qps {
+            (qp.was, qp.cut, qp.excused, qp.pushed) = (qp.state, false, false, false);
+        }
+        self.act();
+        self.change();
+        self.let_settle();
+        self.collect();
+        self.bury();
+        self.look();
+        for at in 0..self.qps.len() {
+            self.follow(at);
+        }
+        self.mourn();
+        for at in 0..self.qps.len() {
+            self.flush(at);
+        }
+        self.balance_srqs();
+        self.balance_events();
+        self.balance_memory();
+        self.balance_qps();
+        self.recover();
+    }
+}
+
+/// Runs a seed. Panics when a rule is broken; else says what was met, with counts.
+pub fn run(seed: u64, trace: Option<&mut dyn FnMut(&str)>) -> std::collections::BTreeMap<&'static str, u64> {
+    let mut lab = Lab::new(seed);
+    let mut trace = trace;
+    lab.trace = trace.is_some().then(Vec::new);
+    let steps = 10 + lab.rng.below(30);
+    for step in 0..steps {
+        lab::note!(lab, "step {step}");
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lab.step()));
+        if let (Some(trace), Some(lines)) = (&mut trace, &mut lab.trace) {
+            lines.drain(..).for_each(|line| trace(&line));
+        }
+        if let Err(cause) = result {
+            std::panic::resume_unwind(cause);
+        }
+    }
+    lab.end();
+    lab.met
+}

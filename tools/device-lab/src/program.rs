@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What programs do, drawn by lot.
+
+use crate::cast::PORT_MTU;
+use crate::lab::{note, Lab, LIMITS, WQ};
+use crate::memory::{Piece, Want};
+use crate::things::{Element, Recv, Send};
+use verbena_abi::cmd::QpType;
+use verbena_abi::ctx::QpState;
+use verbena_abi::doorbell::ArmMode;
+use verbena_abi::syndrome::Syndrome;
+use verbena_abi::wqe::{send_flags, WqeOpcode};
+
+/// Memory that a request reads or writes until it completes.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim {
+    piece: Piece,
+    writes: bool,
+    /// The queue pair whose message touches it at the peer, and whether all that follows on it comes later.
+    remote: Option<(usize, bool)>,
+}
+
+impl Claim {
+    fn clashes(&self, later: &Self) -> bool {
+        let apart = self.piece.0 + self.piece.1 <= later.piece.0 || later.piece.0 + later.piece.1 <= self.piece.0;
+        let ordered = matches!((self.remote, later.remote), (Some((a, true)), Some((b, _))) if a == b);
+        !apart && (self.writes || later.writes) && !ordered
+    }
+}
+
+/// What is wrong with a request on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// No such key, or another tag.
+    Unknown,
+    /// A key of another PD.
+    Pd,
+    /// Beyond the end.
+    Bounds,
+    /// Not allowed.
+    Access,
+}
+
+impl Lab {
+    /// What pending requests claim.
+    pub fn claims(&self) -> Vec<Claim> {
+        let mut out = Vec::new();
+        for (at, qp) in self.qps.iter().enumerate() {
+            for wr in &qp.sends {
+                out.extend(self.claims_of(at, wr));
+            }
+            for wr in &qp.recvs {
+                out.extend(self.claims_of_recv(wr, qp.pd));
+            }
+        }
+        for srq in &self.srqs {
+            for wr in &srq.posted {
+                out.extend(self.claims_of_recv(wr, srq.pd));
+            }
+        }
+        out
+    }
+
+    fn claims_of_recv(&self, wr: &Recv, pd: u32) -> Vec<Claim> {
+        let piece = |sge: &Element| self.keys.look_up(*sge, pd, Want::Write).unwrap_or_default();
+        let claim = |piece| Claim {
+            piece,
+            writes: true,
+            remote: None,
+        };
+        wr.sges.iter().flat_map(piece).map(claim).collect()
+    }
+
+    fn claims_of(&self, at: usize, wr: &Send) -> Vec<Claim> {
+        use WqeOpcode::*;
+        let qp = &self.qps[at];
+        let fetches = matches!(wr.opcode, RdmaRead | CompareSwap | FetchAdd);
+        let want = if fetches { Want::Write } else { Want::Read };
+        let mut out = Vec::new();
+        for sge in &wr.sges {
+            let pieces = self.keys.look_up(*sge, qp.pd, want).unwrap_or_default();
+            out.extend(pieces.into_iter().map(|piece| Claim {
+                piece,
+                writes: fetches,
+                remote: None,
+            }));
+        }
+        if let Some(want) = Want::of(wr.opcode) {
+            let to = (wr.remote.0, wr.length(), wr.remote.1);
+            let pieces = self.keys.look_up(to, self.qps[qp.peer].pd, want).unwrap_or_default();
+            out.extend(pieces.into_iter().map(|piece| Claim {
+                piece,
+                writes: wr.opcode != RdmaRead,
+                remote: Some((at, !fetches)),
+            }));
+        }
+        out
+    }
+
+    fn free(&self, claims: &[Claim], own: &[Claim]) -> bool {
+        let clash = |new: &Claim| claims.iter().any(|old| old.clashes(new));
+        let inside = own.iter().enumerate().any(|(i, new)| {
+            own[..i].iter().any(|old| old.clashes(new))
+        });
+        !inside && !own.iter().any(clash)
+    }
+
+    /// A length of any order of magnitude, up to one.
+    fn length(&mut self, most: u32) -> u32 {
+        let drawn = match self.rng.below(10) {
+            0 => 0,
+            1..=4 => 1 + self.rng.below(64),
+            5..=7 => 1 + self.rng.below(1024),
+            _ => 1 + self.rng.below(5000),
+        };
+        (drawn as u32).min(most)
+    }
+
+    /// A range of a region that allows an access, or of one that does not.
+    fn range(&mut self, pd: u32, want: Want, length: u32, fault: Option<Fault>, align: u64) -> Element {
+        let right = |lab: &Self, i: usize| {
+            let r = &lab.keys.0[i];
+            r.valid && r.pd == pd && r.length >= u64::from(length) + align
+        };
+        let fits = |lab: &Self, i: usize| {
+            let r = &lab.keys.0[i];
+            lab.keys.look_up((r.iova, 1, r.key), pd, want).is_ok()
+        };
+        let count = self.keys.0.len();
+        let start = self.rng.below(count as u64) as usize;
+        let order = (0..count).map(|i| (start + i) % count);
+        let found = match fault {
+            None => order.clone().find(|i| right(self, *i) && fits(self, *i)),
+            Some(Fault::Access) => order.clone().find(|i| right(self, *i) && !fits(self, *i)),
+            Some(Fault::Pd) => order.clone().find(|i| self.keys.0[*i].pd != pd && self.keys.0[*i].valid),
+            _ => order.clone().next(),
+        };
+        let Some(found) = found else {
+            // There is none such: no bytes need none.
+            return (self.rng.next(), 0, self.rng.next() as u32);
+        };
+        let (iova, len, key) = {
+            let r = &self.keys.0[found];
+            (r.iova, r.length, r.key)
+        };
+        match fault {
+            Some(Fault::Unknown) => (iova, length.max(1), key ^ (1 << self.rng.below(8))),
+            Some(Fault::Bounds) => match self.rng.below(3) {
+                0 => (iova + len, length.max(1), key),
+                1 => (iova.wrapping_sub(1), length.max(1), key),
+                _ => (u64::MAX - 2, length.max(1), key),
+            },
+            _ => {
+                let slack = len.saturating_sub(length.into());
+                let mut addr = iova + self.rng.below(slack + 1);
+                if align > 1 {
+                    addr = (addr + align - 1) & !(align - 1);
+                    if addr + 8 > iova + len {
+                        addr -= align;
+                    }
+                }
+                (addr, length.min(len as u32), key)
+            }
+        }
+    }
+
+    fn fault(&mut self, wanted: bool) -> Option<Fault> {
+        if !wanted {
+            return None;
+        }
+        Some([Fault::Unknown, Fault::Pd, Fault::Bounds, Fault::Access][self.rng.below(4) as usize])
+    }
+
+    /// Bytes that the receive which a further message of a queue pair would take has room for.
+    fn room_ahead(&self, at: usize) -> u32 {
+        let qp = &self.qps[at];
+        let peer = &self.qps[qp.peer];
+        if let Some(srq) = peer.srq {
+            return self.srqs[srq].posted.iter().map(Recv::room).min().unwrap_or(200);
+        }
+        let before = qp.sends.iter().filter(|s| s.takes_receive() && !s.done).count();
+        peer.recvs.get(before).map_or(200, Recv::room)
+    }
+
+    /// Draws a send. `None`: there is no memory for it that no other request claims.
+    pub fn draw_send(&mut self, at: usize, claims: &[Claim], faulty: bool) -> Option<Send> {
+        use WqeOpcode::*;
+        let (kind, pd) = (self.qps[at].kind, self.qps[at].pd);
+        let peer = self.qps[at].peer;
+        let opcode = match (kind, self.rng.below(10)) {
+            (QpType::Ud, 0..=4) | (_, 0 | 1) => Send,
+            (QpType::Ud, _) | (_, 2) => SendImm,
+            (_, 3 | 4) => RdmaWrite,
+            (_, 5) => RdmaWriteImm,
+            (QpType::Uc, _) => RdmaWrite,
+            (_, 6 | 7) => RdmaRead,
+            (_, 8) => CompareSwap,
+            _ => FetchAdd,
+        };
+        let atomic = matches!(opcode, CompareSwap | FetchAdd);
+        let bad = faulty && self.rng.chance(30);
+        let (bad_local, bad_remote, malformed, mis) = match (bad, self.rng.below(8)) {
+            (true, 0..=2) => (true, false, false, false),
+            (true, 3..=5) => (false, true, false, false),
+            (true, 6) => (false, false, true, false),
+            (true, _) => (false, false, false, true),
+            _ => (false, false, false, false),
+        };
+        let takes = matches!(opcode, Send | SendImm | RdmaWriteImm);
+        let most = match takes && opcode != RdmaWriteImm {
+            true if mis => 5000,
+            true if kind == QpType::Ud => self.room_ahead(at).saturating_sub(40).min(if mis { 5000 } else { PORT_MTU }),
+            true => self.room_ahead(at),
+            false => 5000,
+        };
+        let total = if atomic { 8 } else { self.length(most) };
+        let fetches = atomic || opcode == RdmaRead;
+        let want = if fetches { Want::Write } else { Want::Read };
+        let mut flags = 0;
+        if self.rng.chance(65) || atomic {
+            flags |= send_flags::SIGNALED;
+        }
+        if self.rng.chance(20) {
+            flags |= send_flags::FENCE;
+        }
+        if self.rng.chance(30) {
+            flags |= send_flags::SOLICITED;
+        }
+        let mut wr = crate::things::Send {
+            index: self.qps[at].pi[0],
+            wr_id: self.wr_id(),
+            opcode,
+            flags,
+            sges: Vec::new(),
+            inline: Vec::new(),
+            remote: (self.rng.next(), self.rng.next() as u32),
+            imm: (self.rng.next() as u32).to_le_bytes(),
+            operands: (self.rng.next(), self.rng.next()),
+            to: (peer, self.qps[at].qkey),
+            malformed: None,
+            patch: None,
+            done: false,
+        };
+        for _ in 0..6 {
+            wr.sges.clear();
+            wr.inline.clear();
+            if !fetches && !bad_local && total > 0 && total <= LIMITS.2.into() && self.rng.chance(25) {
+                wr.inline = (0..total).map(|_| self.rng.next() as u8).collect();
+            } else {
+                let count = if atomic || total == 0 { self.rng.below(2).max(atomic.into()) } else { 1 + self.rng.below(LIMITS.0.into()) };
+                let mut left = total;
+                for i in 0..count {
+                    let part = if i + 1 == count { left } else { self.rng.below(u64::from(left) + 1) as u32 };
+                    let fault = self.fault(bad_local && i + 1 == count);
+                    let sge = self.range(pd, want, part, fault, 1);
+                    left = left.saturating_sub(sge.1);
+                    wr.sges.push(sge);
+                }
+            }
+            if let Some(want) = Want::of(opcode) {
+                let fault = self.fault(bad_remote);
+                let align = if atomic { 8 } else { 1 };
+                let length = wr.length();
+                let (addr, len, key) = self.range(self.qps[peer].pd, want, length, fault, align);
+                wr.remote = (addr, key);
+                if atomic && mis {
+                    wr.remote.0 |= 1 + self.rng.below(7);
+                }
+                if len < length && !bad_remote {
+                    continue;
+                }
+                let far = (wr.remote.0, length, key);
+                if mis && self.keys.look_up(far, self.qps[peer].pd, want).is_err() {
+                    continue;
+                }
+            }
+            if atomic && wr.length() != 8 {
+                continue;
+            }
+            if malformed {
+                self.spoil(at, &mut wr);
+            }
+            let own = self.claims_of(at, &wr);
+            if self.free(claims, &own) {
+                if opcode == CompareSwap && self.rng.chance(60) {
+                    let (addr, key) = wr.remote;
+                    if let Ok(pieces) = self.keys.look_up((addr, 8, key), self.qps[peer].pd, Want::RemoteAtomic) {
+                        wr.operands.0 = self.data.word(&pieces);
+                    }
+                }
+                return Some(wr);
+            }
+        }
+        None
+    }
+
+    /// Makes a send malformed.
+    fn spoil(&mut self, at: usize, wr: &mut Send) {
+        let (patch, why) = match self.rng.below(4) {
+            0 => ((0, 200), Syndrome::WqeOpcodeUnknown),
+            1 => ((1, wr.flags | 0x40), Syndrome::WqeFlags),
+            2 if wr.inline.is_empty() => ((2, LIMITS.0 + 1), Syndrome::WqeSgeCount),
+            _ if self.qps[at].kind != QpType::Rc => ((0, WqeOpcode::RdmaRead.to_raw()), Syndrome::WqeOpcodeTransport),
+            _ => ((0, 200), Syndrome::WqeOpcodeUnknown),
+        };
+        wr.patch = Some(patch);
+        wr.malformed = Some(why);
+    }
+
+    /// Draws a receive for requests of a PD.
+    pub fn draw_recv(&mut self, pd: u32, index: u32, claims: &[Claim], faulty: bool, shared: bool) -> Option<Recv> {
+        let bad = faulty && self.rng.chance(15);
+        let malformed = bad && !shared && self.rng.chance(20);
+        for _ in 0..6 {
+            let count = if self.rng.chance(5) { 0 } else { 1 + self.rng.below(LIMITS.1.into()) };
+            let mut sges = Vec::new();
+            for i in 0..count {
+                let length = self.length(3000).max(if self.rng.chance(60) { 600 } else { 0 });
+                let fault = self.fault(bad && !malformed && i == 0);
+                sges.push(self.range(pd, Want::Write, length, fault, 1));
+            }
+            // In an SRQ it would be the end of the SRQ.
+            let wr = Recv {
+                index,
+                wr_id: self.wr_id(),
+                sges,
+                malformed,
+            };
+            if self.free(claims, &self.claims_of_recv(&wr, pd)) {
+                return Some(wr);
+            }
+        }
+        None
+    }
+
+    /// One step of the program: consumes, arms, posts.
+    pub fn act(&mut self) {
+        for cq in 0..self.cqs.len() {
+            match self.rng.below(10) {
+                0 | 1 => {}
+                2 | 3 => {
+                    let some = self.rng.below(6) as usize;
+                    self.consume(cq, some);
+                }
+                _ => self.consume(cq, usize::MAX),
+            }
+            if self.rng.chance(40) {
+                let mode = if self.rng.chance(40) { ArmMode::Solicited } else { ArmMode::Next };
+                self.arm(cq, mode);
+                if self.rng.chance(10) {
+                    self.arm(cq, ArmMode::Solicited);
+                }
+            }
+        }
+        for srq in 0..self.srqs.len() {
+            if self.rng.chance(20) {
+                self.arm_limit(srq);
+            }
+        }
+        if self.rng.chance(10) {
+            let asleep = self.d.device.fall_asleep(&self.d.ram);
+            note!(self, "fall asleep: {asleep}");
+        }
+        let faulty = self.rng.chance(12);
+        let mut claims = self.claims();
+        for srq in 0..self.srqs.len() {
+            for _ in 0..self.rng.below(8) {
+                let s = &self.srqs[srq];
+                if s.pi - s.taken >= WQ || s.posted.len() >= WQ as usize {
+                    break;
+                }
+                let (pd, pi) = (s.pd, s.pi);
+                if let Some(wr) = self.draw_recv(pd, pi, &claims, faulty, true) {
+                    claims.extend(self.claims_of_recv(&wr, pd));
+                    self.post_srq(srq, wr);
+                }
+            }
+        }
+        for at in 0..self.qps.len() {
+            let qp = &self.qps[at];
+            if qp.srq.is_some() || qp.state == QpState::Reset {
+                continue;
+            }
+            for _ in 0..self.rng.below(8) {
+                let qp = &self.qps[at];
+                if qp.recvs.len() >= WQ as usize {
+                    break;
+                }
+                let (pd, pi) = (qp.pd, qp.pi[1]);
+                if let Some(wr) = self.draw_recv(pd, pi, &claims, faulty, false) {
+                    claims.extend(self.claims_of_recv(&wr, pd));
+                    self.post_recv(at, wr);
+                }
+            }
+        }
+        for at in 0..self.qps.len() {
+            let qp = &self.qps[at];
+            // Mostly one side of a pair at a time: then everything can be foretold.
+            let turn = self.rng.chance(50) && (self.rng.chance(15) || self.qps[qp.peer].sends.is_empty());
+            if !turn || !self.may_send(at) {
+                continue;
+            }
+            for _ in 0..1 + self.rng.below(6) {
+                let qp = &self.qps[at];
+                if qp.pi[0].wrapping_sub(qp.sq_free) as i32 >= 0 {
+                    break;
+                }
+                if let Some(wr) = self.draw_send(at, &claims, faulty) {
+                    claims.extend(self.claims_of(at, &wr));
+                    self.write_send(at, wr);
+                    if self.rng.chance(40) {
+                        self.publish_sends(at);
+                        let some = self.rng.below(3);
+                        self.slices(some);
+                    }
+                }
+            }
+            self.publish_sends(at);
+            let some = self.rng.below(3);
+            self.slices(some);
+        }
+    }
+
+    fn may_send(&self, at: usize) -> bool {
+        matches!(self.qps[at].state, QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err)
+    }
+}
