@@ -4,7 +4,7 @@
 # Needs root on Debian 12 or 13; installs and fetches what it lacks.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-debug check bench bench-engine sim mutants fuzz coverage judges vm modules tools clean
+.PHONY: help run test test-debug check bench bench-engine sim sim-device mutants fuzz coverage judges vm modules tools clean
 
 help:    ## this list
 	@sed -nE 's/^([a-z-]+): *[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -29,6 +29,9 @@ bench-engine: ## the transport alone, on one core: message rates, bandwidth agai
 
 sim:     ## the simulated network: `make sim SEEDS=N` runs N seeds and goes on where it stopped, `make sim SEED=K` shows one
 	@if [ -n "$(SEED)" ]; then exec scripts/sim --seed "$(SEED)"; else exec scripts/sim --seeds "$(or $(SEEDS),10000)"; fi
+
+sim-device: ## programs on the whole device, each outcome compared with an oracle: `make sim-device SEEDS=N`, `make sim-device SEED=K`
+	@if [ -n "$(SEED)" ]; then exec scripts/sim --device --seed "$(SEED)"; else exec scripts/sim --device --seeds "$(or $(SEEDS),10000)"; fi
 
 mutants: ## deliberate bugs, each of which the simulation or a test must find
 	@scripts/mutants

@@ -2,9 +2,9 @@
 
 //! The books: entries of CQs, events, arms, limits, contexts, memory. Each has to be balanced after every step.
 
-use crate::lab::{note, Due, Lab, Told, COMP_EQS};
-use crate::memory::{PAGE, PAGES};
-use crate::things::Seen;
+use crate::lab::{note, Due, Lab, Told};
+use crate::memory::{Want, PAGE, PAGES};
+use crate::things::{Recv, Seen};
 use verbena_abi::cmd::{QpType, QueryCq, QueryQp, QuerySrq, Table};
 use verbena_abi::cqe::{Cqe, Tail, CQE_SIZE, WC_OPCODE_RECV};
 use verbena_abi::ctx::{CqContext, QpContext, QpState, QueueState, SrqContext};
@@ -33,7 +33,10 @@ impl Lab {
                     break;
                 };
                 if cq.dead {
-                    self.broken(&format!("CQ {}: an entry was written after its error", cq.cqn));
+                    self.broken(&format!(
+                        "CQ {}: an entry was written after its error",
+                        cq.cqn
+                    ));
                 }
                 let queue = usize::from(tail.opcode & WC_OPCODE_RECV != 0);
                 let seen = Seen {
@@ -46,10 +49,23 @@ impl Lab {
                 note!(
                     self,
                     "  CQ {} [{}]: QP {} queue {queue} index {} status {} wr_id {:x} bytes {}",
-                    cq.cqn, seen.at, cqe.qpn.get(), cqe.wqe_index.get(), tail.status, cqe.wr_id.get(), cqe.byte_len.get()
+                    cq.cqn,
+                    seen.at,
+                    cqe.qpn.get(),
+                    cqe.wqe_index.get(),
+                    tail.status,
+                    cqe.wr_id.get(),
+                    cqe.byte_len.get()
                 );
-                let Some(owner) = self.qps.iter().position(|qp| qp.qpn == cqe.qpn.get() && qp.cqs[queue] == at) else {
-                    self.broken(&format!("CQ {}: {seen:x?} is of no queue pair that uses it", self.cqs[at].cqn));
+                let Some(owner) = self
+                    .qps
+                    .iter()
+                    .position(|qp| qp.qpn == cqe.qpn.get() && qp.cqs[queue] == at)
+                else {
+                    self.broken(&format!(
+                        "CQ {}: {seen:x?} is of no queue pair that uses it",
+                        self.cqs[at].cqn
+                    ));
                 };
                 let cq = &mut self.cqs[at];
                 cq.waiting.push_back(bytes.try_into().expect("an entry"));
@@ -64,7 +80,12 @@ impl Lab {
 
     /// CQs that have overflowed since.
     pub fn bury(&mut self) {
-        let came: Vec<u32> = self.came.iter().filter(|e| e.1.kind == EventType::CqErr).map(|e| e.1.number).collect();
+        let came: Vec<u32> = self
+            .came
+            .iter()
+            .filter(|e| e.1.kind == EventType::CqErr)
+            .map(|e| e.1.number)
+            .collect();
         for cqn in came {
             let Some(cq) = self.cqs.iter_mut().find(|cq| cq.cqn == cqn) else {
                 self.broken(&format!("an error of CQ {cqn}, which is none"));
@@ -72,7 +93,9 @@ impl Lab {
             let (again, room) = (cq.dead, cq.room());
             cq.dead = true;
             if again || room != 0 {
-                self.broken(&format!("CQ {cqn}: an error, again {again}, with room for {room}"));
+                self.broken(&format!(
+                    "CQ {cqn}: an error, again {again}, with room for {room}"
+                ));
             }
             self.meet("a CQ overflows");
             self.expect(EventType::CqErr, cqn, Due::Must);
@@ -107,13 +130,30 @@ impl Lab {
                 self.enter_err(at);
             }
             let qp = &self.qps[at];
-            if !qp.cqs.iter().any(|cq| self.cqs[*cq].dead) || qp.was == QpState::Err || state == QpState::Reset {
+            if !qp.cqs.iter().any(|cq| self.cqs[*cq].dead)
+                || qp.was == QpState::Err
+                || state == QpState::Reset
+            {
                 continue;
             }
-            let due = if qp.state == QpState::Err || qp.excused { Due::May } else { Due::Must };
+            let due = if qp.state == QpState::Err || qp.excused || self.has_bad_recv(at) {
+                Due::May
+            } else {
+                Due::Must
+            };
             self.expect(EventType::QpFatal, qpn, due);
             self.enter_err(at);
         }
+    }
+
+    /// Whether a receive may have ended a queue pair before its CQ did: the CQ had no room to tell of it.
+    fn has_bad_recv(&self, at: usize) -> bool {
+        let qp = &self.qps[at];
+        let posted = qp.srq.map_or(&qp.recvs, |srq| &self.srqs[srq].posted);
+        let pd = self.recv_pd(at);
+        let bad =
+            |r: &Recv| r.malformed || self.keys.look_up_all(&r.sges, pd, Want::Write).is_err();
+        self.cqs[qp.cqs[1]].dead && posted.iter().any(bad)
     }
 
     /// Events: all that are due have come, once, and no others.
@@ -121,7 +161,11 @@ impl Lab {
         let came = std::mem::take(&mut self.came);
         for (eqn, event) in &came {
             if event.kind == EventType::Completion {
-                if !self.cqs.iter().any(|cq| cq.cqn == event.number && cq.eqn == *eqn) {
+                if !self
+                    .cqs
+                    .iter()
+                    .any(|cq| cq.cqn == event.number && cq.eqn == *eqn)
+                {
                     self.broken(&format!("{event:?} in EQ {eqn}"));
                 }
                 continue;
@@ -135,7 +179,11 @@ impl Lab {
             }
         }
         if let Some((told, _)) = self.due.iter().find(|d| *d.1 == Due::Must) {
-            self.broken(&format!("{:?} of {} is owed", EventType::from_raw(told.kind), told.number));
+            self.broken(&format!(
+                "{:?} of {} is owed",
+                EventType::from_raw(told.kind),
+                told.number
+            ));
         }
         self.due.clear();
         self.balance_arms(&came);
@@ -145,7 +193,10 @@ impl Lab {
         for at in 0..self.cqs.len() {
             let cq = &self.cqs[at];
             let cqn = cq.cqn;
-            let count = came.iter().filter(|e| e.1.kind == EventType::Completion && e.1.number == cqn).count();
+            let count = came
+                .iter()
+                .filter(|e| e.1.kind == EventType::Completion && e.1.number == cqn)
+                .count();
             let served = self.words(cq.place.0).load(doorbell::cq_served(cq.place.1));
             let first = cq.arm.index.max(cq.notified);
             let wanted = match cq.arm.mode {
@@ -154,7 +205,11 @@ impl Lab {
                 ArmMode::Solicited => cq.solicited.iter().copied().filter(|i| *i >= first).min(),
             };
             let owed = cq.arm.seq != cq.served && wanted.is_some();
-            let expected = if owed { (1, cq.arm.seq) } else { (0, cq.served) };
+            let expected = if owed {
+                (1, cq.arm.seq)
+            } else {
+                (0, cq.served)
+            };
             // What becomes of an arm of a dead CQ is left open.
             if (count, served) != expected && !cq.dead {
                 self.broken(&format!(
@@ -169,7 +224,11 @@ impl Lab {
             let place = self.d.table(Table::Cqc) + u64::from(cqn) * size_of::<CqContext>() as u64;
             let context: CqContext = self.d.ram.read_struct(place).expect("a context");
             let cq = &self.cqs[at];
-            let state = if cq.dead { QueueState::Err } else { QueueState::Ok };
+            let state = if cq.dead {
+                QueueState::Err
+            } else {
+                QueueState::Ok
+            };
             let notified = context.notified_index.get();
             let right = context.seq.get() % 2 == 0
                 && context.cqn.get() == cqn
@@ -177,9 +236,15 @@ impl Lab {
                 && context.producer_index.get() == cq.seen
                 && context.served_seq.get() == served
                 && context.log_size == cq.log_size
-                && if count == 0 { notified == cq.notified } else { notified <= cq.seen && Some(notified) > wanted };
+                && if count == 0 {
+                    notified == cq.notified
+                } else {
+                    notified <= cq.seen && Some(notified) > wanted
+                };
             if !right {
-                self.broken(&format!("CQ {cqn}: its context is wrong: {context:?}, model {cq:?}"));
+                self.broken(&format!(
+                    "CQ {cqn}: its context is wrong: {context:?}, model {cq:?}"
+                ));
             }
             if count > 0 {
                 self.meet("a CQ notifies");
@@ -194,19 +259,29 @@ impl Lab {
     pub fn balance_srqs(&mut self) {
         for at in 0..self.srqs.len() {
             let srq = &self.srqs[at];
-            let taken = self.words(srq.place.0).load(doorbell::srq_consumer(srq.place.1));
+            let taken = self
+                .words(srq.place.0)
+                .load(doorbell::srq_consumer(srq.place.1));
             let whole = self.qps.iter().filter(|qp| qp.srq == Some(at)).all(|qp| {
                 let peer = &self.qps[qp.peer];
                 qp.state == QpState::Rts && matches!(peer.state, QpState::Rts | QpState::Sqd)
             });
             let vague = srq.vague || !whole;
             let exact = srq.posted.front().map_or(srq.pi, |r| r.index);
-            let gaps = srq.posted.iter().zip(srq.posted.iter().skip(1)).any(|(a, b)| a.index + 1 != b.index);
+            let gaps = srq
+                .posted
+                .iter()
+                .zip(srq.posted.iter().skip(1))
+                .any(|(a, b)| a.index + 1 != b.index);
             if taken < srq.taken || taken > srq.pi || (!vague && (taken != exact || gaps)) {
                 self.broken(&format!("SRQ {}: {taken} taken, model {srq:?}", srq.srqn));
             }
             if srq.starved && taken != srq.pi {
-                self.broken(&format!("SRQ {}: no receive for a message, and {} are there", srq.srqn, srq.pi - taken));
+                self.broken(&format!(
+                    "SRQ {}: no receive for a message, and {} are there",
+                    srq.srqn,
+                    srq.pi - taken
+                ));
             }
             let srqn = srq.srqn;
             self.srqs[at].taken = taken;
@@ -222,11 +297,20 @@ impl Lab {
                 id: srqn.into(),
                 ..Default::default()
             });
-            let place = self.d.table(Table::Srqc) + u64::from(srqn) * size_of::<SrqContext>() as u64;
+            let place =
+                self.d.table(Table::Srqc) + u64::from(srqn) * size_of::<SrqContext>() as u64;
             let context: SrqContext = self.d.ram.read_struct(place).expect("a context");
-            let found = (context.seq.get() % 2, context.state, context.consumer_index.get(), context.limit.get());
+            let found = (
+                context.seq.get() % 2,
+                context.state,
+                context.consumer_index.get(),
+                context.limit.get(),
+            );
             if found != (0, QueueState::Ok as u8, taken, self.srqs[at].limit) {
-                self.broken(&format!("SRQ {srqn}: its context is wrong: {context:?}, limit {}", self.srqs[at].limit));
+                self.broken(&format!(
+                    "SRQ {srqn}: its context is wrong: {context:?}, limit {}",
+                    self.srqs[at].limit
+                ));
             }
         }
     }
@@ -236,11 +320,17 @@ impl Lab {
         for at in 0..self.qps.len() {
             let qp = &self.qps[at];
             if qp.real != qp.state {
-                self.broken(&format!("QP {}: in {:?}, and should be in {:?}", qp.qpn, qp.real, qp.state));
+                self.broken(&format!(
+                    "QP {}: in {:?}, and should be in {:?}",
+                    qp.qpn, qp.real, qp.state
+                ));
             }
             let word = self.words(qp.place.0).load(doorbell::qp_error(qp.place.1));
             if (word != 0) != (qp.state == QpState::Err) {
-                self.broken(&format!("QP {}: error word {word} in {:?}", qp.qpn, qp.state));
+                self.broken(&format!(
+                    "QP {}: error word {word} in {:?}",
+                    qp.qpn, qp.state
+                ));
             }
             let qpn = qp.qpn;
             self.d.must(&QueryQp {
@@ -258,7 +348,11 @@ impl Lab {
                 && context.pdn.get() == qp.pd
                 && (!exact || context.sq_pi.get() == qp.pi[0])
                 && (!exact || context.sq_ci.get() == sq)
-                && (!exact || qp.srq.is_some() || context.rq_ci.get() == rq || (qp.kind != QpType::Rc && context.rq_ci.get() == rq + 1) || self.cut_short(at));
+                && (!exact
+                    || qp.srq.is_some()
+                    || context.rq_ci.get() == rq
+                    || (qp.kind != QpType::Rc && context.rq_ci.get() == rq + 1)
+                    || self.cut_short(at));
             if !right {
                 self.broken(&format!("QP {qpn}: its context is wrong: model {:?} {} {sq} {} {rq}, device {} {} {} {} {:?}", qp.state, qp.pi[0], qp.pi[1], context.sq_pi.get(), context.sq_ci.get(), context.rq_pi.get(), context.rq_ci.get(), context));
             }
@@ -275,7 +369,9 @@ impl Lab {
         let real = self.d.bytes(self.heap, (PAGES * PAGE) as usize);
         if let Some(at) = self.data.settle(&real) {
             let (found, model) = (&real[at..real.len().min(at + 16)], self.data.at(at));
-            self.broken(&format!("data memory at {at:#x} is {found:x?}, the model has {model:x?}"));
+            self.broken(&format!(
+                "data memory at {at:#x} is {found:x?}, the model has {model:x?}"
+            ));
         }
     }
 
@@ -283,13 +379,10 @@ impl Lab {
     pub fn balance_graves(&self) {
         for (at, bytes) in &self.graves {
             if self.d.bytes(*at, bytes.len()) != *bytes {
-                self.broken(&format!("memory at {at:#x} was touched after it was given back"));
+                self.broken(&format!(
+                    "memory at {at:#x} was touched after it was given back"
+                ));
             }
         }
-    }
-
-    /// Event queues of completions.
-    pub fn eqs(&self) -> u32 {
-        COMP_EQS
     }
 }

@@ -31,7 +31,10 @@ impl Lab {
             if want.qp_right() & !to.rights != 0 {
                 return self.meet("lost");
             }
-            match self.keys.look_up((wr.remote.0, length, wr.remote.1), to.pd, want) {
+            match self
+                .keys
+                .look_up((wr.remote.0, length, wr.remote.1), to.pd, want)
+            {
                 Ok(pieces) => far = pieces,
                 Err(_) => return self.meet("lost"),
             }
@@ -47,7 +50,10 @@ impl Lab {
             }
             return self.meet("arrives");
         }
-        let said = to.got[1].front().filter(|s| s.status != WcStatus::WrFlushErr as u8).cloned();
+        let said = to.got[1]
+            .front()
+            .filter(|s| s.status != WcStatus::WrFlushErr as u8)
+            .cloned();
         let Some(recv) = self.next_recv(peer) else {
             self.data.perhaps(&far, &payload);
             if self.cqs[to.cqs[1]].dead {
@@ -58,8 +64,14 @@ impl Lab {
         };
         let grh = if datagram { GRH } else { 0 };
         let all = length + grh;
-        let needs = if wr.opcode == WqeOpcode::RdmaWriteImm { 0 } else { all };
-        let spoilt = said.as_ref().is_some_and(|s| s.status != 0 && s.cqe.wqe_index.get() == recv.index);
+        let needs = if wr.opcode == WqeOpcode::RdmaWriteImm {
+            0
+        } else {
+            all
+        };
+        let spoilt = said
+            .as_ref()
+            .is_some_and(|s| s.status != 0 && s.cqe.wqe_index.get() == recv.index);
         if recv.room() < needs && to.srq.is_none() && !spoilt {
             let pieces = self.all_pieces(peer, &recv);
             self.data.anything(&pieces);
@@ -88,19 +100,28 @@ impl Lab {
             // The header of the network is not the model's: it takes what is there.
             for (offset, len) in &pieces {
                 let mut part = vec![0; *len as usize];
-                self.d.ram.read(self.heap + offset, &mut part).expect("data memory");
+                self.d
+                    .ram
+                    .read(self.heap + offset, &mut part)
+                    .expect("data memory");
                 bytes.extend(part);
             }
             bytes.truncate(grh as usize);
             if datagram && bytes[20] != 0x45 {
-                self.broken(&format!("QP {}: there is no IPv4 header before {wr:x?}", self.qps[at].qpn));
+                self.broken(&format!(
+                    "QP {}: there is no IPv4 header before {wr:x?}",
+                    self.qps[at].qpn
+                ));
             }
             bytes.extend(&payload);
             self.data.scatter(&pieces, &bytes);
         }
         self.check_recv(peer, wr, &recv, &said, all);
         if datagram && said.cqe.src_qp.get() != self.qps[at].qpn {
-            self.broken(&format!("QP {}: {said:x?} names another sender", self.qps[at].qpn));
+            self.broken(&format!(
+                "QP {}: {said:x?} names another sender",
+                self.qps[at].qpn
+            ));
         }
         self.meet("arrives");
     }
@@ -111,12 +132,22 @@ impl Lab {
         let Some(recv) = self.next_recv(peer) else {
             return;
         };
-        let wrong = self.keys.look_up_all(&recv.sges, self.recv_pd(peer), Want::Write).err();
+        let wrong = self
+            .keys
+            .look_up_all(&recv.sges, self.recv_pd(peer), Want::Write)
+            .err();
         let told = match status {
-            s if s == LocQpOpErr as u8 && recv.malformed => (LocQpOpErr, vec![Syndrome::RecvWqeMalformed]),
-            s if s == LocProtErr as u8 && wrong.is_some() => (LocProtErr, wrong.unwrap_or_default()),
+            s if s == LocQpOpErr as u8 && recv.malformed => {
+                (LocQpOpErr, vec![Syndrome::RecvWqeMalformed])
+            }
+            s if s == LocProtErr as u8 && wrong.is_some() => {
+                (LocProtErr, wrong.unwrap_or_default())
+            }
             s if s == LocLenErr as u8 && short => (LocLenErr, vec![Syndrome::RecvTooSmall]),
-            _ => self.broken(&format!("QP {}: {recv:x?} ended with status {status} for {wr:x?}", self.qps[at].qpn)),
+            _ => self.broken(&format!(
+                "QP {}: {recv:x?} ended with status {status} for {wr:x?}",
+                self.qps[at].qpn
+            )),
         };
         let fatal = told.0 != LocLenErr;
         self.refuse_recv(peer, wr, &told);

@@ -3,26 +3,196 @@
 //! Changes of state in the middle of everything, recovery from errors, and the end, when all is destroyed.
 
 use crate::lab::{note, Due, Lab, LOG_RQ_STRIDE, LOG_SQ_STRIDE, LOG_WQ, WQ};
+use crate::things::{Element, Qp, Recv};
+use std::collections::VecDeque;
 use verbena_abi::cmd::*;
-use verbena_abi::cqe::CQE_SIZE;
+use verbena_abi::cqe::{Tail, CQE_SIZE};
 use verbena_abi::ctx::{qp_mask as m, QpAttr, QpState};
 use verbena_abi::doorbell::{self, Words};
 use verbena_abi::eqe::EventType;
 use verbena_device::mem::GuestMemory;
+use verbena_device::mock::flat;
 
 impl Lab {
     /// Changes the state of a queue pair with requests under way.
     pub fn change(&mut self) {
+        if self.rng.chance(8) {
+            self.drain();
+        }
+        for at in 0..self.qps.len() {
+            // A drain that is not over has to be seen to its end.
+            let qp = &self.qps[at];
+            if qp.was == QpState::Sqd
+                && !qp.drains
+                && self.rng.chance(50)
+                && self.d.move_to(self.qps[at].qpn, QpState::Rts).is_ok()
+            {
+                note!(self, "QP {} is moved back to RTS", self.qps[at].qpn);
+                (self.qps[at].was, self.qps[at].state) = (QpState::Rts, QpState::Rts);
+            }
+        }
         if self.rng.chance(10) {
             let at = self.rng.below(self.qps.len() as u64) as usize;
             let qp = &self.qps[at];
             let (qpn, state) = (qp.qpn, qp.state);
             let alive = !qp.cqs.iter().any(|cq| self.cqs[*cq].dead);
-            if alive && !matches!(state, QpState::Reset | QpState::Err) && self.d.move_to(qpn, QpState::Err).is_ok() {
+            if alive
+                && !matches!(state, QpState::Reset | QpState::Err)
+                && self.d.move_to(qpn, QpState::Err).is_ok()
+            {
                 note!(self, "QP {qpn} is moved to ERR");
                 self.qps[at].pushed = true;
             }
         }
+    }
+
+    /// Moves a queue pair with requests under way to SQD. What has started ends, the others wait.
+    pub fn drain(&mut self) {
+        let at = self.rng.below(self.qps.len() as u64) as usize;
+        let qp = &self.qps[at];
+        let dead = qp.cqs.iter().any(|cq| self.cqs[*cq].dead);
+        if qp.kind != QpType::Rc || qp.state != QpState::Rts || qp.pushed || dead {
+            return;
+        }
+        let (qpn, notify) = (qp.qpn, self.rng.chance(70));
+        let attr = QpAttr {
+            qp_state: QpState::Sqd.to_raw(),
+            en_sqd_async_notify: notify.into(),
+            ..Default::default()
+        };
+        let mask = m::STATE | m::EN_SQD_ASYNC_NOTIFY;
+        // It may be in ERR by now.
+        if self.d.modify(qpn, mask, attr).is_ok() {
+            note!(self, "QP {qpn} is moved to SQD, to be told: {notify}");
+            let qp = &mut self.qps[at];
+            (qp.was, qp.state, qp.drains) = (QpState::Sqd, QpState::Sqd, notify);
+            self.meet("SQD");
+        }
+    }
+
+    /// What reaching SQD owes.
+    pub fn balance_drains(&mut self) {
+        for at in 0..self.qps.len() {
+            let qp = &self.qps[at];
+            if !qp.drains {
+                continue;
+            }
+            let qpn = qp.qpn;
+            // That the drain is over is published when asked for.
+            self.d.must(&QueryQp {
+                id: qpn.into(),
+                ..Default::default()
+            });
+            let drained = self.context(qpn).sq_draining == 0;
+            let qp = &self.qps[at];
+            if qp.state == QpState::Sqd && drained {
+                self.expect(EventType::SqDrained, qpn, Due::Must);
+                self.qps[at].drains = false;
+            } else if qp.state != QpState::Sqd {
+                // It may have been there before it ended.
+                self.expect(EventType::SqDrained, qpn, Due::May);
+                self.qps[at].drains = false;
+            } else if qp.sends.iter().all(|s| s.done) {
+                self.broken(&format!("QP {qpn}: it drains, and nothing is under way"));
+            }
+        }
+    }
+
+    /// Whether a request that is under way names a key.
+    fn is_key_used(&self, key: u32) -> bool {
+        let names = |sges: &[Element]| sges.iter().any(|s| s.2 == key);
+        let sends = |qp: &Qp| qp.sends.iter().any(|s| names(&s.sges) || s.remote.1 == key);
+        let recvs = |posted: &VecDeque<Recv>| posted.iter().any(|r| names(&r.sges));
+        self.qps.iter().any(|qp| sends(qp) || recvs(&qp.recvs))
+            || self.srqs.iter().any(|srq| recvs(&srq.posted))
+    }
+
+    /// Registers a region otherwise: in place, or anew with another tag.
+    pub fn change_region(&mut self) {
+        let at = self.rng.below(self.keys.0.len() as u64) as usize;
+        let key = self.keys.0[at].key;
+        if self.is_key_used(key) {
+            return;
+        }
+        let anew = self.rng.chance(50);
+        let new = if anew {
+            (key & !0xff) | (key.wrapping_add(1) & 0xff)
+        } else {
+            key
+        };
+        let (region, pages) = self.draw_region(new);
+        let request = CreateMr {
+            key: new.into(),
+            pdn: region.pd.into(),
+            access: region.rights.into(),
+            iova: region.iova.into(),
+            length: region.length.into(),
+            page_offset: region.page_offset.into(),
+            pages,
+            ..Default::default()
+        };
+        if anew {
+            self.d.must(&DestroyMr {
+                id: key.into(),
+                ..Default::default()
+            });
+            self.d.must(&request);
+        } else {
+            self.d.must(&ModifyMr {
+                key: request.key,
+                pdn: request.pdn,
+                access: request.access,
+                iova: request.iova,
+                length: request.length,
+                page_offset: request.page_offset,
+                pages: request.pages,
+                ..Default::default()
+            });
+        }
+        note!(self, "key {key:x} is now {region:x?}");
+        self.keys.0[at] = region;
+        self.meet("a region changes");
+    }
+
+    /// Moves a CQ to another ring; the entries that wait move along.
+    pub fn resize_cq(&mut self, at: usize) {
+        let log_size = 3 + self.rng.below(5) as u8;
+        let cq = &self.cqs[at];
+        if cq.dead {
+            return;
+        }
+        let (cqn, fits) = (cq.cqn, cq.waiting.len() <= 1 << log_size);
+        let ring = self.d.alloc((CQE_SIZE as u64) << log_size);
+        let result = self.d.cmd(&ResizeCq {
+            cqn: cqn.into(),
+            log_size,
+            ring: flat(ring),
+            ..Default::default()
+        });
+        note!(self, "CQ {cqn} resized to 2^{log_size}: {result:?}");
+        if result.is_ok() != fits {
+            self.broken(&format!(
+                "CQ {cqn}: resized to 2^{log_size} with {result:?}"
+            ));
+        }
+        if !fits {
+            return self.meet("a CQ is not resized");
+        }
+        let cq = &mut self.cqs[at];
+        let old = (cq.ring, CQE_SIZE << cq.log_size);
+        (cq.ring, cq.log_size, cq.base) = (ring, log_size, cq.ci);
+        for i in 0..self.cqs[at].waiting.len() {
+            let bytes = self.d.bytes(ring + (i * CQE_SIZE) as u64, CQE_SIZE);
+            let before = self.cqs[at].waiting[i];
+            let word = u32::from_le_bytes([bytes[60], bytes[61], bytes[62], bytes[63]]);
+            let same = bytes[..63] == before[..63] && bytes[63] & 0x7f == before[63] & 0x7f;
+            if !same || !Tail::is_valid(word, i as u32, log_size) {
+                self.broken(&format!("CQ {cqn}: entry {i} was not moved as it was"));
+            }
+            self.cqs[at].waiting[i] = bytes.try_into().expect("an entry");
+        }
+        self.bury_memory(old.0, old.1);
+        self.meet("a CQ is resized");
     }
 
     /// Arms the limit of an SRQ. One that is above the count fires at once.
@@ -47,12 +217,17 @@ impl Lab {
     pub fn recover(&mut self) {
         for at in 0..self.qps.len() {
             let (peer, state) = (self.qps[at].peer, self.qps[at].state);
-            if at > peer || (state == QpState::Rts && self.qps[peer].state == QpState::Rts) || self.rng.chance(40) {
+            let healthy = |s: QpState| matches!(s, QpState::Rts | QpState::Sqd);
+            let well = healthy(state) && healthy(self.qps[peer].state);
+            if at > peer || self.rng.chance(if well { 98 } else { 40 }) {
                 continue;
             }
             let pair = [at, peer];
-            let dead: Vec<usize> =
-                pair.iter().flat_map(|p| self.qps[*p].cqs).filter(|cq| self.cqs[*cq].dead).collect();
+            let dead: Vec<usize> = pair
+                .iter()
+                .flat_map(|p| self.qps[*p].cqs)
+                .filter(|cq| self.cqs[*cq].dead)
+                .collect();
             if dead.is_empty() {
                 pair.iter().for_each(|p| self.reset(*p));
                 self.connect(at);
@@ -83,6 +258,7 @@ impl Lab {
         qp.sends.clear();
         qp.recvs.clear();
         (qp.pi, qp.sq_free, qp.state, qp.connected) = ([0; 2], WQ, QpState::Reset, false);
+        qp.drains = false;
         if held > 1 || (held == 1 && srq.is_none()) {
             self.broken(&format!("QP {qpn}: {held} receives held"));
         }
@@ -95,12 +271,18 @@ impl Lab {
             let before = posted.len();
             posted.retain(|r| (r.index, r.wr_id) != found);
             if posted.len() + 1 != before {
-                self.broken(&format!("QP {qpn}: it held {found:x?}, which is not under way"));
+                self.broken(&format!(
+                    "QP {qpn}: it held {found:x?}, which is not under way"
+                ));
             }
             self.meet("a receive is given back");
         }
         // Once nobody holds anything, what was taken has completed or will never.
-        let idle = self.qps.iter().filter(|qp| qp.srq == Some(srq)).all(|qp| qp.state == QpState::Reset);
+        let idle = self
+            .qps
+            .iter()
+            .filter(|qp| qp.srq == Some(srq))
+            .all(|qp| qp.state == QpState::Reset);
         if idle {
             let srq = &mut self.srqs[srq];
             let taken = srq.taken;
@@ -117,7 +299,11 @@ impl Lab {
     }
 
     fn destroy_qp(&mut self, at: usize) {
-        let (qpn, rings, shared) = (self.qps[at].qpn, self.qps[at].rings, self.qps[at].srq.is_some());
+        let (qpn, rings, shared) = (
+            self.qps[at].qpn,
+            self.qps[at].rings,
+            self.qps[at].srq.is_some(),
+        );
         note!(self, "QP {qpn} is destroyed");
         let reply = self.d.must(&DestroyQp {
             id: qpn.into(),
@@ -152,11 +338,15 @@ impl Lab {
             ..Default::default()
         });
         if busy.map_err(|e| e.status) != Err(CmdStatus::Busy) {
-            self.broken(&format!("CQ {}: in use, and destroyed: {busy:?}", self.cqs[cq].cqn));
+            self.broken(&format!(
+                "CQ {}: in use, and destroyed: {busy:?}",
+                self.cqs[cq].cqn
+            ));
         }
         let uses = |lab: &Self, at: usize| lab.qps[at].cqs.contains(&cq);
-        let hit: Vec<usize> =
-            (0..self.qps.len()).filter(|at| uses(self, *at) || uses(self, self.qps[*at].peer)).collect();
+        let hit: Vec<usize> = (0..self.qps.len())
+            .filter(|at| uses(self, *at) || uses(self, self.qps[*at].peer))
+            .collect();
         hit.iter().for_each(|at| self.destroy_qp(*at));
         self.destroy_cq(cq);
         self.cqs[cq] = self.create_cq();
@@ -171,17 +361,6 @@ impl Lab {
             }
         }
         self.meet("a CQ is replaced");
-    }
-
-    /// Moves a queue pair to SQD, or back to RTS.
-    pub fn drain(&mut self, at: usize, notify: bool) -> bool {
-        let attr = QpAttr {
-            qp_state: QpState::Sqd.to_raw(),
-            en_sqd_async_notify: notify.into(),
-            ..Default::default()
-        };
-        let mask = m::STATE | m::EN_SQD_ASYNC_NOTIFY;
-        self.d.modify(self.qps[at].qpn, mask, attr).is_ok()
     }
 
     /// The end: everything can be destroyed, nothing is owed, and nothing is touched any more.

@@ -2,18 +2,16 @@
 
 //! The device, the program's side of it, and the model: how they are made, and how the device is run.
 
-use crate::memory::{Data, Keys, Region, PAGE, PAGES};
+use crate::memory::{Data, Keys, PAGE, PAGES};
 use crate::things::{Cq, Qp, Srq};
 use std::cell::Cell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use verbena_abi::cmd::*;
-use verbena_abi::cqe::CQE_SIZE;
-use verbena_abi::ctx::{access, qp_mask as m, QpAttr, QpState, Translation};
-use verbena_abi::doorbell::{Arm, ArmMode, AREA_SIZE};
+use verbena_abi::doorbell::AREA_SIZE;
 use verbena_abi::eqe::EventType;
 use verbena_device::eq::Event;
 use verbena_device::mem::GuestMemory;
-use verbena_device::mock::{flat, Driver, GuestWords};
+use verbena_device::mock::{Driver, GuestWords};
 use verbena_device::Config;
 use verbena_roce_lab::Rng;
 
@@ -89,7 +87,8 @@ pub struct Lab {
     /// What was met, with counts.
     pub met: BTreeMap<&'static str, u64>,
     next_wr: u64,
-    next_key: u32,
+    /// Index of the last key.
+    pub next_key: u32,
     next_number: u32,
     next_slot: usize,
 }
@@ -128,12 +127,17 @@ impl Lab {
             ..Default::default()
         });
         let whole = d.alloc((PAGES + 2) * PAGE);
-        let bytes: Vec<u8> = (0..(PAGES + 2) * PAGE).map(|i| (i * 31 + i / 251) as u8).collect();
+        let bytes: Vec<u8> = (0..(PAGES + 2) * PAGE)
+            .map(|i| (i * 31 + i / 251) as u8)
+            .collect();
         d.ram.write(whole, &bytes).expect("data memory");
         let heap = whole + PAGE;
         let graves = vec![
             (whole, bytes[..PAGE as usize].to_vec()),
-            (heap + PAGES * PAGE, bytes[((PAGES + 1) * PAGE) as usize..].to_vec()),
+            (
+                heap + PAGES * PAGE,
+                bytes[((PAGES + 1) * PAGE) as usize..].to_vec(),
+            ),
         ];
         let areas = [d.area, second];
         let data = Data::new(bytes[PAGE as usize..((PAGES + 1) * PAGE) as usize].to_vec());
@@ -205,339 +209,6 @@ impl Lab {
     pub fn bell(&self, uar: u32) {
         let bell = &self.bells[uar as usize];
         bell.set(bell.get() + 1);
-    }
-
-    fn furnish(&mut self) {
-        for _ in 0..4 + self.rng.below(4) {
-            self.create_region();
-        }
-        for _ in 0..2 + self.rng.below(3) {
-            let cq = self.create_cq();
-            self.cqs.push(cq);
-        }
-        for _ in 0..self.rng.below(3) {
-            self.create_srq();
-        }
-        for _ in 0..1 + self.rng.below(3) {
-            self.create_pair();
-        }
-    }
-
-    /// One of the PDs.
-    pub fn pd(&mut self) -> u32 {
-        if self.rng.chance(80) {
-            7
-        } else {
-            9
-        }
-    }
-
-    fn rights(&mut self) -> u32 {
-        let all = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
-        if self.rng.chance(75) {
-            return all;
-        }
-        let rights = self.rng.below(16) as u32;
-        // Rights of others to change memory need the right to change it (IBTA 10.6.3.1).
-        if rights & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0 {
-            rights | access::LOCAL_WRITE
-        } else {
-            rights
-        }
-    }
-
-    /// What a region may be: pages in any order, an address of any kind.
-    pub fn draw_region(&mut self, key: u32) -> (Region, Translation) {
-        let count = 1 + self.rng.below(6);
-        let first = self.rng.below(PAGES - count + 1);
-        let flat_pages: Vec<u64> = (first..first + count).collect();
-        let page_offset = self.rng.below(PAGE - 64) & !7;
-        let length = 64 + self.rng.below(count * PAGE - page_offset - 63);
-        let iova = match self.rng.below(3) {
-            0 => self.heap + first * PAGE + page_offset,
-            1 => 0x7000_0000_0000 + (self.rng.below(1 << 20) << 12) + page_offset,
-            _ => page_offset,
-        };
-        let mut region = Region {
-            key,
-            pd: self.pd(),
-            rights: self.rights(),
-            flags: 0,
-            iova,
-            length,
-            page_offset,
-            pages: flat_pages,
-            valid: true,
-        };
-        if self.rng.chance(50) {
-            return (region, flat(self.heap + first * PAGE));
-        }
-        for page in &mut region.pages {
-            *page = self.rng.below(PAGES);
-        }
-        region.pages.sort_unstable();
-        region.pages.dedup();
-        while (region.pages.len() as u64) < count {
-            let page = (0..PAGES).find(|p| !region.pages.contains(p)).unwrap_or(0);
-            region.pages.push(page);
-        }
-        if self.rng.chance(50) {
-            region.pages.reverse();
-        }
-        let table = self.d.alloc(PAGE);
-        for (i, page) in region.pages.iter().enumerate() {
-            let entry = self.heap + page * PAGE;
-            self.d.ram.store64(table + i as u64 * 8, entry).expect("a table");
-        }
-        let pages = Translation {
-            addr: table.into(),
-            num_pages: (count as u32).into(),
-            log_page_size: 12,
-            levels: 1,
-            ..Default::default()
-        };
-        (region, pages)
-    }
-
-    /// Registers a region.
-    pub fn create_region(&mut self) {
-        self.next_key += 1;
-        let key = self.next_key << 8 | self.rng.below(256) as u32;
-        let (region, pages) = self.draw_region(key);
-        self.d.must(&CreateMr {
-            key: key.into(),
-            pdn: region.pd.into(),
-            access: region.rights.into(),
-            iova: region.iova.into(),
-            length: region.length.into(),
-            page_offset: region.page_offset.into(),
-            pages,
-            ..Default::default()
-        });
-        self.keys.0.push(region);
-    }
-
-    /// Creates a completion queue.
-    pub fn create_cq(&mut self) -> Cq {
-        // Four of the smallest, so that some overflow.
-        let log_size = [3, 4, 5, 6, 7, 7, 7, 7][self.rng.below(8) as usize];
-        let ring = self.d.alloc((CQE_SIZE as u64) << log_size);
-        let (cqn, place) = (self.number(), self.place());
-        let eqn = 1 + self.rng.below(COMP_EQS.into()) as u32;
-        self.d.must(&CreateCq {
-            cqn: cqn.into(),
-            eqn: eqn.into(),
-            uar: place.0.into(),
-            slot: (place.1 as u16).into(),
-            log_size,
-            ring: flat(ring),
-            ..Default::default()
-        });
-        Cq {
-            cqn,
-            eqn,
-            place,
-            ring,
-            log_size,
-            base: 0,
-            ci: 0,
-            seen: 0,
-            waiting: VecDeque::new(),
-            solicited: Vec::new(),
-            arm: Arm {
-                index: 0,
-                seq: 0,
-                mode: ArmMode::None,
-            },
-            served: 0,
-            notified: 0,
-            dead: false,
-        }
-    }
-
-    /// Creates a shared receive queue.
-    pub fn create_srq(&mut self) {
-        let ring = self.d.alloc(1 << (LOG_WQ + LOG_RQ_STRIDE));
-        let (srqn, place, pd) = (self.number(), self.place(), self.pd());
-        self.d.must(&CreateSrq {
-            srqn: srqn.into(),
-            pdn: pd.into(),
-            uar: place.0.into(),
-            slot: (place.1 as u16).into(),
-            log_size: LOG_WQ,
-            log_stride: LOG_RQ_STRIDE,
-            ring: flat(ring),
-            ..Default::default()
-        });
-        self.srqs.push(Srq {
-            srqn,
-            pd,
-            place,
-            ring,
-            pi: 0,
-            posted: VecDeque::new(),
-            limit: 0,
-            taken: 0,
-            starved: false,
-            vague: false,
-        });
-    }
-
-    fn create_pair(&mut self) {
-        let kind = match self.rng.below(10) {
-            0 | 1 => QpType::Uc,
-            2 => QpType::Ud,
-            _ => QpType::Rc,
-        };
-        let first = self.qps.len();
-        for peer in [first + 1, first] {
-            let qp = self.create_qp(kind, peer);
-            self.qps.push(qp);
-        }
-        self.connect(first);
-    }
-
-    /// Creates a queue pair of a pair.
-    pub fn create_qp(&mut self, kind: QpType, peer: usize) -> Qp {
-        let alive: Vec<usize> = (0..self.cqs.len()).filter(|cq| !self.cqs[*cq].dead).collect();
-        let cqs = [(); 2].map(|()| alive[self.rng.below(alive.len() as u64) as usize]);
-        let srq = match self.rng.chance(35) && !self.srqs.is_empty() {
-            true => Some(self.rng.below(self.srqs.len() as u64) as usize),
-            false => None,
-        };
-        let rings = [LOG_SQ_STRIDE, LOG_RQ_STRIDE].map(|stride| self.d.alloc(1 << (LOG_WQ + stride)));
-        let (qpn, place, pd) = (self.number(), self.place(), self.pd());
-        let mut flags = 0;
-        if srq.is_some() {
-            flags |= QP_HAS_SRQ;
-        }
-        if self.rng.chance(20) {
-            flags |= QP_SIGNAL_ALL;
-        }
-        let shared = srq.is_some();
-        self.d.must(&CreateQp {
-            qpn: qpn.into(),
-            pdn: pd.into(),
-            send_cqn: self.cqs[cqs[0]].cqn.into(),
-            recv_cqn: self.cqs[cqs[1]].cqn.into(),
-            srqn: srq.map_or(0, |s| self.srqs[s].srqn).into(),
-            uar: place.0.into(),
-            slot: (place.1 as u16).into(),
-            qp_type: kind.to_raw(),
-            flags,
-            log_sq_size: LOG_WQ,
-            log_sq_stride: LOG_SQ_STRIDE,
-            log_rq_size: if shared { 0 } else { LOG_WQ },
-            log_rq_stride: if shared { 0 } else { LOG_RQ_STRIDE },
-            sq: flat(rings[0]),
-            rq: if shared { Translation::default() } else { flat(rings[1]) },
-            max_send_sge: LIMITS.0,
-            max_recv_sge: if shared { 0 } else { LIMITS.1 },
-            max_inline: LIMITS.2.into(),
-            ..Default::default()
-        });
-        Qp {
-            qpn,
-            kind,
-            pd,
-            flags,
-            cqs,
-            srq,
-            place,
-            rings,
-            pi: [0; 2],
-            sq_free: WQ,
-            state: QpState::Reset,
-            peer,
-            connected: false,
-            rights: 0,
-            rnr_retry: 7,
-            log_mtu: 10,
-            qkey: 0,
-            sends: VecDeque::new(),
-            recvs: VecDeque::new(),
-            got: Default::default(),
-            was: QpState::Reset,
-            real: QpState::Reset,
-            refused: false,
-            comm_est: false,
-            cut: false,
-            excused: false,
-            pushed: false,
-            drains: false,
-        }
-    }
-
-    /// Brings a pair from RESET to RTS.
-    pub fn connect(&mut self, first: usize) {
-        let log_mtu = 8 + self.rng.below(3) as u8;
-        let psns = [(); 2].map(|()| match self.rng.chance(50) {
-            true => 0xff_fff0 + self.rng.below(16) as u32,
-            false => self.rng.below(1 << 24) as u32,
-        });
-        let all = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
-        let pair = [first, self.qps[first].peer];
-        let qkey = self.rng.below(1 << 20) as u32;
-        for (side, at) in pair.into_iter().enumerate() {
-            let rights = match self.rng.chance(80) {
-                true => all,
-                false => self.rng.next() as u32 & all,
-            };
-            let qp = &mut self.qps[at];
-            (qp.rights, qp.log_mtu, qp.qkey) = (rights, log_mtu, qkey);
-            qp.rnr_retry = [7, 7, 0, 2][self.rng.below(4) as usize];
-            qp.refused = false;
-            let (kind, qpn, rnr_retry) = (qp.kind, qp.qpn, qp.rnr_retry);
-            let peer = self.qps[pair[1 - side]].qpn;
-            let state = |s: QpState| QpAttr {
-                qp_state: s.to_raw(),
-                ..Default::default()
-            };
-            let (rc, ud) = (kind == QpType::Rc, kind == QpType::Ud);
-            let pick = |yes, bits| if yes { bits } else { 0 };
-            let init = QpAttr {
-                port_num: 1,
-                qp_access_flags: rights.into(),
-                qkey: qkey.into(),
-                ..state(QpState::Init)
-            };
-            let mask = m::STATE | m::PKEY_INDEX | m::PORT | if ud { m::QKEY } else { m::ACCESS_FLAGS };
-            self.modify(qpn, mask, init, 0, 0);
-            let rtr = QpAttr {
-                path_mtu: log_mtu - 7,
-                dest_qpn: peer.into(),
-                rq_psn: psns[1 - side].into(),
-                max_dest_rd_atomic: 4,
-                min_rnr_timer: 24,
-                ..state(QpState::Rtr)
-            };
-            let mask = m::STATE
-                | pick(!ud, m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN)
-                | pick(rc, m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER);
-            self.modify(qpn, mask, rtr, side as u16, 1 - side as u16);
-            let rts = QpAttr {
-                sq_psn: psns[side].into(),
-                timeout: 10,
-                retry_cnt: 3,
-                rnr_retry,
-                max_rd_atomic: 4,
-                ..state(QpState::Rts)
-            };
-            let mask = m::STATE
-                | m::SQ_PSN
-                | pick(rc, m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC);
-            self.modify(qpn, mask, rts, 0, 0);
-            let qp = &mut self.qps[at];
-            (qp.state, qp.connected) = (QpState::Rts, true);
-        }
-        note!(self, "connect {pair:?} mtu 2^{log_mtu} psns {psns:x?}");
-    }
-
-    fn modify(&mut self, qpn: u32, mask: u32, attr: QpAttr, from: u16, to: u16) {
-        let av = Driver::path(from, to);
-        if let Err(e) = self.d.modify_av(qpn, mask, attr, av) {
-            self.broken(&format!("QP {qpn}: a legal MODIFY_QP to state {} is refused: {e:?}", attr.qp_state));
-        }
     }
 
     /// Runs a few slices, no more: the device may stop anywhere.

@@ -15,16 +15,22 @@
 //! | --- | --- |
 //! | `lab.rs`, `things.rs` | the device and its objects, as the program knows them |
 //! | `program.rs`, `post.rs` | what programs do, drawn by lot |
+//! | `furnish.rs` | creating objects, connecting |
 //! | `change.rs` | changes of state, recovery, the end |
 //! | `memory.rs`, `oracle.rs` | data and keys; what becomes of a work request |
-//! | `settle.rs`, `cast.rs` | matching completions with the oracle |
+//! | `settle.rs`, `limbo.rs`, `cast.rs` | matching completions with the oracle |
 //! | `account.rs` | CQs, events, arms, limits, contexts, memory |
 #![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 
 mod account;
 mod cast;
 mod change;
+mod furnish;
 mod lab;
+mod limbo;
 mod memory;
 mod oracle;
 mod post;
@@ -54,6 +60,7 @@ impl Lab {
             self.flush(at);
         }
         self.balance_srqs();
+        self.balance_drains();
         self.balance_events();
         self.balance_memory();
         self.balance_qps();
@@ -61,22 +68,44 @@ impl Lab {
     }
 }
 
-/// Runs a seed. Panics when a rule is broken; else says what was met, with counts.
-pub fn run(seed: u64, trace: Option<&mut dyn FnMut(&str)>) -> std::collections::BTreeMap<&'static str, u64> {
+/// What became of a seed that broke no rule.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What was met, with counts.
+    pub met: BTreeMap<&'static str, u64>,
+    /// Virtual time that passed, in nanoseconds.
+    pub time: u64,
+}
+
+/// Runs a seed. Panics when a rule is broken. `trace` takes what happens, line by line.
+pub fn run(seed: u64, trace: Option<&mut dyn FnMut(&str)>) -> Outcome {
     let mut lab = Lab::new(seed);
-    let mut trace = trace;
-    lab.trace = trace.is_some().then(Vec::new);
-    let steps = 10 + lab.rng.below(30);
-    for step in 0..steps {
-        lab::note!(lab, "step {step}");
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lab.step()));
-        if let (Some(trace), Some(lines)) = (&mut trace, &mut lab.trace) {
-            lines.drain(..).for_each(|line| trace(&line));
+    let Some(trace) = trace else {
+        lab.live();
+        return lab.outcome();
+    };
+    lab.trace = Some(Vec::new());
+    let result = catch_unwind(AssertUnwindSafe(|| lab.live()));
+    lab.trace.iter().flatten().for_each(|line| trace(line));
+    match result {
+        Ok(()) => lab.outcome(),
+        Err(cause) => resume_unwind(cause),
+    }
+}
+
+impl Lab {
+    fn live(&mut self) {
+        for step in 0..10 + self.rng.below(30) {
+            lab::note!(self, "step {step}");
+            self.step();
         }
-        if let Err(cause) = result {
-            std::panic::resume_unwind(cause);
+        self.end();
+    }
+
+    fn outcome(self) -> Outcome {
+        Outcome {
+            met: self.met,
+            time: self.d.now,
         }
     }
-    lab.end();
-    lab.met
 }

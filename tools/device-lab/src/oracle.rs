@@ -38,7 +38,9 @@ impl Verdict {
     pub fn status(&self, rnr_retry: u8) -> Option<WcStatus> {
         match self {
             Self::Fine => Some(WcStatus::Success),
-            Self::Local(status, _) | Self::Refused(status, ..) | Self::Echo(status) => Some(*status),
+            Self::Local(status, _) | Self::Refused(status, ..) | Self::Echo(status) => {
+                Some(*status)
+            }
             Self::NotReady if rnr_retry == 7 => None,
             Self::NotReady => Some(WcStatus::RnrRetryExcErr),
             Self::Gone => Some(WcStatus::RetryExcErr),
@@ -85,7 +87,11 @@ impl Lab {
             return None;
         }
         let index = said.cqe.wqe_index.get();
-        self.srqs[srq].posted.iter().find(|r| r.index == index).cloned()
+        self.srqs[srq]
+            .posted
+            .iter()
+            .find(|r| r.index == index)
+            .cloned()
     }
 
     /// PD by which the receives of a queue pair are checked.
@@ -98,7 +104,9 @@ impl Lab {
     pub fn recv_pieces(&self, at: usize, recv: &Recv, length: u32) -> Vec<Piece> {
         let pd = self.recv_pd(at);
         let list = used(&recv.sges, length);
-        self.keys.look_up_all(&list, pd, Want::Write).unwrap_or_default()
+        self.keys
+            .look_up_all(&list, pd, Want::Write)
+            .unwrap_or_default()
     }
 
     /// All that a receive may touch.
@@ -113,9 +121,15 @@ impl Lab {
         if let Some(why) = wr.malformed {
             return Some(Verdict::Local(WcStatus::LocQpOpErr, vec![why]));
         }
-        let fetches = matches!(wr.opcode, WqeOpcode::RdmaRead | WqeOpcode::CompareSwap | WqeOpcode::FetchAdd);
+        let fetches = matches!(
+            wr.opcode,
+            WqeOpcode::RdmaRead | WqeOpcode::CompareSwap | WqeOpcode::FetchAdd
+        );
         let want = if fetches { Want::Write } else { Want::Read };
-        let wrong = self.keys.look_up_all(&wr.sges, self.qps[at].pd, want).err()?;
+        let wrong = self
+            .keys
+            .look_up_all(&wr.sges, self.qps[at].pd, want)
+            .err()?;
         Some(Verdict::Local(WcStatus::LocProtErr, wrong))
     }
 
@@ -140,6 +154,9 @@ impl Lab {
         }
         if !peer.received() || peer.real == QpState::Err || !peer.connected {
             out.push(Verdict::Gone);
+            if wr.maybe {
+                out.push(Verdict::Fine);
+            }
             if peer.refused {
                 use WcStatus::*;
                 out.extend([RemInvReqErr, RemAccessErr, RemOpErr].map(Verdict::Echo));
@@ -156,16 +173,26 @@ impl Lab {
         let atomic = matches!(wr.opcode, WqeOpcode::CompareSwap | WqeOpcode::FetchAdd);
         let want = Want::of(wr.opcode);
         if want.is_some_and(|want| want.qp_right() & !qp.rights != 0) {
-            return vec![Verdict::Refused(RemInvReqErr, None, Some(EventType::QpReqErr))];
+            return vec![Verdict::Refused(
+                RemInvReqErr,
+                None,
+                Some(EventType::QpReqErr),
+            )];
         }
         let refused = want.is_some_and(|want| {
-            self.keys.look_up((wr.remote.0, length, wr.remote.1), qp.pd, want).is_err()
+            self.keys
+                .look_up((wr.remote.0, length, wr.remote.1), qp.pd, want)
+                .is_err()
         });
         let access = Verdict::Refused(RemAccessErr, None, Some(EventType::QpAccessErr));
         if atomic && wr.remote.0 % 8 != 0 {
             let misaligned = Verdict::Refused(RemInvReqErr, None, Some(EventType::QpReqErr));
             // Which of two faults is found first is left open.
-            return if refused { vec![misaligned, access] } else { vec![misaligned] };
+            return if refused {
+                vec![misaligned, access]
+            } else {
+                vec![misaligned]
+            };
         }
         if !wr.takes_receive() {
             return vec![if refused { access } else { Verdict::Fine }];
@@ -196,7 +223,9 @@ impl Lab {
         let pd = self.recv_pd(at);
         let mut out = Vec::new();
         // Whether what the message does not need is looked at is left open.
-        let needed = self.keys.look_up_all(&used(&recv.sges, length), pd, Want::Write);
+        let needed = self
+            .keys
+            .look_up_all(&used(&recv.sges, length), pd, Want::Write);
         let small = recv.room() < length;
         if let Err(wrong) = self.keys.look_up_all(&recv.sges, pd, Want::Write) {
             out.push(Verdict::Refused(RemOpErr, Some((LocProtErr, wrong)), None));

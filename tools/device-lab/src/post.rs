@@ -108,7 +108,11 @@ impl Lab {
         let mut bytes = [0; 1 << LOG_RQ_STRIDE];
         let header = RecvWqe {
             wr_id: wr.wr_id.into(),
-            num_sge: if wr.malformed { LIMITS.1 + 9 } else { wr.sges.len() as u8 },
+            num_sge: if wr.malformed {
+                LIMITS.1 + 9
+            } else {
+                wr.sges.len() as u8
+            },
             ..Default::default()
         };
         bytes[..16].copy_from_slice(header.as_bytes());
@@ -143,7 +147,9 @@ impl Lab {
     pub fn arm(&mut self, at: usize, mode: ArmMode) {
         let cq = &self.cqs[at];
         let (mut arm, index, (uar, slot)) = (cq.arm, cq.ci, cq.place);
-        doorbell::arm_cq(&self.words(uar), slot, &mut arm, index, mode, || self.bell(uar));
+        doorbell::arm_cq(&self.words(uar), slot, &mut arm, index, mode, || {
+            self.bell(uar)
+        });
         self.cqs[at].arm = arm;
         note!(self, "CQ {} armed {arm:?}", self.cqs[at].cqn);
     }
@@ -156,14 +162,18 @@ impl Lab {
             let index = cq.ci.wrapping_add(i).wrapping_sub(cq.base);
             let place = cq.ring + u64::from(index % (1 << cq.log_size)) * CQE_SIZE as u64;
             if self.d.bytes(place, CQE_SIZE) != cq.waiting[i as usize] {
-                self.broken(&format!("CQ {}: entry {index} was overwritten before it was consumed", cq.cqn));
+                self.broken(&format!(
+                    "CQ {}: entry {index} was overwritten before it was consumed",
+                    cq.cqn
+                ));
             }
         }
         let cq = &mut self.cqs[at];
         cq.waiting.drain(..count);
         cq.ci = cq.ci.wrapping_add(count as u32);
         let (ci, (uar, slot)) = (cq.ci, cq.place);
-        self.words(uar).store_release(doorbell::cq_consumer(slot), ci);
+        self.words(uar)
+            .store_release(doorbell::cq_consumer(slot), ci);
         note!(self, "CQ {} consumed to {ci}", self.cqs[at].cqn);
     }
 }

@@ -23,8 +23,10 @@ pub struct Claim {
 
 impl Claim {
     fn clashes(&self, later: &Self) -> bool {
-        let apart = self.piece.0 + self.piece.1 <= later.piece.0 || later.piece.0 + later.piece.1 <= self.piece.0;
-        let ordered = matches!((self.remote, later.remote), (Some((a, true)), Some((b, _))) if a == b);
+        let apart = self.piece.0 + self.piece.1 <= later.piece.0
+            || later.piece.0 + later.piece.1 <= self.piece.0;
+        let ordered =
+            matches!((self.remote, later.remote), (Some((a, true)), Some((b, _))) if a == b);
         !apart && (self.writes || later.writes) && !ordered
     }
 }
@@ -88,7 +90,10 @@ impl Lab {
         }
         if let Some(want) = Want::of(wr.opcode) {
             let to = (wr.remote.0, wr.length(), wr.remote.1);
-            let pieces = self.keys.look_up(to, self.qps[qp.peer].pd, want).unwrap_or_default();
+            let pieces = self
+                .keys
+                .look_up(to, self.qps[qp.peer].pd, want)
+                .unwrap_or_default();
             out.extend(pieces.into_iter().map(|piece| Claim {
                 piece,
                 writes: wr.opcode != RdmaRead,
@@ -100,9 +105,10 @@ impl Lab {
 
     fn free(&self, claims: &[Claim], own: &[Claim]) -> bool {
         let clash = |new: &Claim| claims.iter().any(|old| old.clashes(new));
-        let inside = own.iter().enumerate().any(|(i, new)| {
-            own[..i].iter().any(|old| old.clashes(new))
-        });
+        let inside = own
+            .iter()
+            .enumerate()
+            .any(|(i, new)| own[..i].iter().any(|old| old.clashes(new)));
         !inside && !own.iter().any(clash)
     }
 
@@ -118,7 +124,14 @@ impl Lab {
     }
 
     /// A range of a region that allows an access, or of one that does not.
-    fn range(&mut self, pd: u32, want: Want, length: u32, fault: Option<Fault>, align: u64) -> Element {
+    fn range(
+        &mut self,
+        pd: u32,
+        want: Want,
+        length: u32,
+        fault: Option<Fault>,
+        align: u64,
+    ) -> Element {
         let right = |lab: &Self, i: usize| {
             let r = &lab.keys.0[i];
             r.valid && r.pd == pd && r.length >= u64::from(length) + align
@@ -133,7 +146,9 @@ impl Lab {
         let found = match fault {
             None => order.clone().find(|i| right(self, *i) && fits(self, *i)),
             Some(Fault::Access) => order.clone().find(|i| right(self, *i) && !fits(self, *i)),
-            Some(Fault::Pd) => order.clone().find(|i| self.keys.0[*i].pd != pd && self.keys.0[*i].valid),
+            Some(Fault::Pd) => order
+                .clone()
+                .find(|i| self.keys.0[*i].pd != pd && self.keys.0[*i].valid),
             _ => order.clone().next(),
         };
         let Some(found) = found else {
@@ -177,9 +192,18 @@ impl Lab {
         let qp = &self.qps[at];
         let peer = &self.qps[qp.peer];
         if let Some(srq) = peer.srq {
-            return self.srqs[srq].posted.iter().map(Recv::room).min().unwrap_or(200);
+            return self.srqs[srq]
+                .posted
+                .iter()
+                .map(Recv::room)
+                .min()
+                .unwrap_or(200);
         }
-        let before = qp.sends.iter().filter(|s| s.takes_receive() && !s.done).count();
+        let before = qp
+            .sends
+            .iter()
+            .filter(|s| s.takes_receive() && !s.done)
+            .count();
         peer.recvs.get(before).map_or(200, Recv::room)
     }
 
@@ -210,7 +234,11 @@ impl Lab {
         let takes = matches!(opcode, Send | SendImm | RdmaWriteImm);
         let most = match takes && opcode != RdmaWriteImm {
             true if mis => 5000,
-            true if kind == QpType::Ud => self.room_ahead(at).saturating_sub(40).min(if mis { 5000 } else { PORT_MTU }),
+            true if kind == QpType::Ud => {
+                self.room_ahead(at)
+                    .saturating_sub(40)
+                    .min(if mis { 5000 } else { PORT_MTU })
+            }
             true => self.room_ahead(at),
             false => 5000,
         };
@@ -241,17 +269,31 @@ impl Lab {
             malformed: None,
             patch: None,
             done: false,
+            maybe: false,
         };
         for _ in 0..6 {
             wr.sges.clear();
             wr.inline.clear();
-            if !fetches && !bad_local && total > 0 && total <= LIMITS.2.into() && self.rng.chance(25) {
+            if !fetches
+                && !bad_local
+                && total > 0
+                && total <= LIMITS.2.into()
+                && self.rng.chance(25)
+            {
                 wr.inline = (0..total).map(|_| self.rng.next() as u8).collect();
             } else {
-                let count = if atomic || total == 0 { self.rng.below(2).max(atomic.into()) } else { 1 + self.rng.below(LIMITS.0.into()) };
+                let count = if atomic || total == 0 {
+                    self.rng.below(2).max(atomic.into())
+                } else {
+                    1 + self.rng.below(LIMITS.0.into())
+                };
                 let mut left = total;
                 for i in 0..count {
-                    let part = if i + 1 == count { left } else { self.rng.below(u64::from(left) + 1) as u32 };
+                    let part = if i + 1 == count {
+                        left
+                    } else {
+                        self.rng.below(u64::from(left) + 1) as u32
+                    };
                     let fault = self.fault(bad_local && i + 1 == count);
                     let sge = self.range(pd, want, part, fault, 1);
                     left = left.saturating_sub(sge.1);
@@ -285,7 +327,10 @@ impl Lab {
             if self.free(claims, &own) {
                 if opcode == CompareSwap && self.rng.chance(60) {
                     let (addr, key) = wr.remote;
-                    if let Ok(pieces) = self.keys.look_up((addr, 8, key), self.qps[peer].pd, Want::RemoteAtomic) {
+                    if let Ok(pieces) =
+                        self.keys
+                            .look_up((addr, 8, key), self.qps[peer].pd, Want::RemoteAtomic)
+                    {
                         wr.operands.0 = self.data.word(&pieces);
                     }
                 }
@@ -301,7 +346,10 @@ impl Lab {
             0 => ((0, 200), Syndrome::WqeOpcodeUnknown),
             1 => ((1, wr.flags | 0x40), Syndrome::WqeFlags),
             2 if wr.inline.is_empty() => ((2, LIMITS.0 + 1), Syndrome::WqeSgeCount),
-            _ if self.qps[at].kind != QpType::Rc => ((0, WqeOpcode::RdmaRead.to_raw()), Syndrome::WqeOpcodeTransport),
+            _ if self.qps[at].kind != QpType::Rc => (
+                (0, WqeOpcode::RdmaRead.to_raw()),
+                Syndrome::WqeOpcodeTransport,
+            ),
             _ => ((0, 200), Syndrome::WqeOpcodeUnknown),
         };
         wr.patch = Some(patch);
@@ -309,14 +357,27 @@ impl Lab {
     }
 
     /// Draws a receive for requests of a PD.
-    pub fn draw_recv(&mut self, pd: u32, index: u32, claims: &[Claim], faulty: bool, shared: bool) -> Option<Recv> {
+    pub fn draw_recv(
+        &mut self,
+        pd: u32,
+        index: u32,
+        claims: &[Claim],
+        faulty: bool,
+        shared: bool,
+    ) -> Option<Recv> {
         let bad = faulty && self.rng.chance(15);
         let malformed = bad && !shared && self.rng.chance(20);
         for _ in 0..6 {
-            let count = if self.rng.chance(5) { 0 } else { 1 + self.rng.below(LIMITS.1.into()) };
+            let count = if self.rng.chance(5) {
+                0
+            } else {
+                1 + self.rng.below(LIMITS.1.into())
+            };
             let mut sges = Vec::new();
             for i in 0..count {
-                let length = self.length(3000).max(if self.rng.chance(60) { 600 } else { 0 });
+                let length = self
+                    .length(3000)
+                    .max(if self.rng.chance(60) { 600 } else { 0 });
                 let fault = self.fault(bad && !malformed && i == 0);
                 sges.push(self.range(pd, Want::Write, length, fault, 1));
             }
@@ -346,11 +407,23 @@ impl Lab {
                 _ => self.consume(cq, usize::MAX),
             }
             if self.rng.chance(40) {
-                let mode = if self.rng.chance(40) { ArmMode::Solicited } else { ArmMode::Next };
+                let mode = if self.rng.chance(40) {
+                    ArmMode::Solicited
+                } else {
+                    ArmMode::Next
+                };
                 self.arm(cq, mode);
                 if self.rng.chance(10) {
                     self.arm(cq, ArmMode::Solicited);
                 }
+            }
+        }
+        if self.rng.chance(15) {
+            self.change_region();
+        }
+        for cq in 0..self.cqs.len() {
+            if self.rng.chance(5) {
+                self.resize_cq(cq);
             }
         }
         for srq in 0..self.srqs.len() {
@@ -397,7 +470,8 @@ impl Lab {
         for at in 0..self.qps.len() {
             let qp = &self.qps[at];
             // Mostly one side of a pair at a time: then everything can be foretold.
-            let turn = self.rng.chance(50) && (self.rng.chance(15) || self.qps[qp.peer].sends.is_empty());
+            let turn =
+                self.rng.chance(50) && (self.rng.chance(15) || self.qps[qp.peer].sends.is_empty());
             if !turn || !self.may_send(at) {
                 continue;
             }
@@ -423,6 +497,9 @@ impl Lab {
     }
 
     fn may_send(&self, at: usize) -> bool {
-        matches!(self.qps[at].state, QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err)
+        matches!(
+            self.qps[at].state,
+            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err
+        )
     }
 }

@@ -13,7 +13,8 @@ use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::{send_flags, WqeOpcode};
 
-const FLUSH: u8 = WcStatus::WrFlushErr as u8;
+/// The status of what is flushed.
+pub const FLUSH: u8 = WcStatus::WrFlushErr as u8;
 
 fn wc_opcode(wr: &Send) -> WcOpcode {
     match wr.opcode {
@@ -52,22 +53,28 @@ impl Lab {
             }
             let said = qp.got[0].front().cloned();
             let this = said.as_ref().filter(|s| s.cqe.wqe_index.get() == wr.index);
-            if this.is_some_and(|s| s.status == FLUSH) || (said.is_none() && self.cqs[qp.cqs[0]].dead) {
+            if this.is_some_and(|s| s.status == FLUSH)
+                || (said.is_none() && self.cqs[qp.cqs[0]].dead)
+            {
                 return self.cut(at);
             }
             let verdicts = self.verdicts(at, &wr);
             let signaled = wr.flags & send_flags::SIGNALED != 0 || qp.flags & QP_SIGNAL_ALL != 0;
             let (verdict, done) = match (this, &said) {
                 (Some(seen), _) => {
-                    let matches = |v: &&Verdict| v.status(qp.rnr_retry).map(|s| s as u8) == Some(seen.status);
+                    let matches =
+                        |v: &&Verdict| v.status(qp.rnr_retry).map(|s| s as u8) == Some(seen.status);
                     let Some(verdict) = verdicts.iter().find(matches).cloned() else {
-                        self.broken(&format!("QP {}: {wr:x?} ended with status {}, not as {verdicts:?}", qp.qpn, seen.status))
+                        self.broken(&format!(
+                            "QP {}: {wr:x?} ended with status {}, not as {verdicts:?}",
+                            qp.qpn, seen.status
+                        ))
                     };
                     let seen = self.qps[at].got[0].pop_front();
                     (verdict, seen)
                 }
                 (None, next) => {
-                    if qp.was == QpState::Sqd && next.is_none() {
+                    if qp.was == QpState::Sqd && next.is_none() && qp.real != QpState::Err {
                         return self.wait(at);
                     }
                     let waits = |v: &&Verdict| v.status(qp.rnr_retry).is_none();
@@ -82,14 +89,20 @@ impl Lab {
                     }
                     let fine = verdicts.iter().any(|v| matches!(v, Verdict::Fine));
                     if signaled || !fine {
-                        self.broken(&format!("QP {}: no completion of {wr:x?}, for which {verdicts:?}", qp.qpn))
+                        self.broken(&format!(
+                            "QP {}: no completion of {wr:x?}, for which {verdicts:?}",
+                            qp.qpn
+                        ))
                     }
                     (Verdict::Fine, None)
                 }
             };
             if let Some(seen) = &done {
                 if seen.status == 0 && !signaled {
-                    self.broken(&format!("QP {}: a completion of the unsignaled {}", self.qps[at].qpn, wr.index));
+                    self.broken(&format!(
+                        "QP {}: a completion of the unsignaled {}",
+                        self.qps[at].qpn, wr.index
+                    ));
                 }
                 self.check_send(at, &wr, seen, &verdict);
             }
@@ -136,17 +149,27 @@ impl Lab {
         let qpn = self.qps[at].qpn;
         let vendor = cqe.vendor_err.get();
         let causes = verdict.causes();
-        let known = causes.iter().any(|c| *c as u32 == vendor) || (causes.is_empty() && vendor == 0);
+        let known =
+            causes.iter().any(|c| *c as u32 == vendor) || (causes.is_empty() && vendor == 0);
         // How retries ran out depends on what the peer had time to say.
-        let retry = matches!(verdict, Verdict::Gone) && vendor == Syndrome::SequenceRetryExceeded as u32;
+        let retry =
+            matches!(verdict, Verdict::Gone) && vendor == Syndrome::SequenceRetryExceeded as u32;
         let fetched = match wr.opcode {
             WqeOpcode::RdmaRead | WqeOpcode::CompareSwap | WqeOpcode::FetchAdd => wr.length(),
             _ => cqe.byte_len.get(),
         };
         let opcode = wr.malformed.is_some() || seen.opcode == wc_opcode(wr) as u8;
         let lengths = seen.status != 0 || cqe.byte_len.get() == fetched;
-        if cqe.wr_id.get() != wr.wr_id || cqe.qpn.get() != qpn || !opcode || !lengths || !(known || retry) || seen.flags != 0 {
-            self.broken(&format!("QP {qpn}: a wrong completion of {wr:x?}: {seen:x?}, expected {causes:?}"));
+        if cqe.wr_id.get() != wr.wr_id
+            || cqe.qpn.get() != qpn
+            || !opcode
+            || !lengths
+            || !(known || retry)
+            || seen.flags != 0
+        {
+            self.broken(&format!(
+                "QP {qpn}: a wrong completion of {wr:x?}: {seen:x?}, expected {causes:?}"
+            ));
         }
     }
 
@@ -168,12 +191,12 @@ impl Lab {
     }
 
     /// Executes a request that succeeds.
-    fn execute(&mut self, at: usize, wr: &Send) {
+    pub fn execute(&mut self, at: usize, wr: &Send) {
         self.execute_as(at, wr, true);
     }
 
     /// Executes a request at its responder. Its answer has come back, or may have.
-    fn execute_as(&mut self, at: usize, wr: &Send, answered: bool) {
+    pub fn execute_as(&mut self, at: usize, wr: &Send, answered: bool) {
         if wr.done {
             return;
         }
@@ -183,8 +206,15 @@ impl Lab {
             return self.cast(at, wr);
         }
         let to = (wr.remote.0, wr.length(), wr.remote.1);
-        let far = |want| self.keys.look_up(to, self.qps[peer].pd, want).unwrap_or_default();
-        let own = self.keys.look_up_all(&wr.sges, pd, Want::Write).unwrap_or_default();
+        let far = |want| {
+            self.keys
+                .look_up(to, self.qps[peer].pd, want)
+                .unwrap_or_default()
+        };
+        let own = self
+            .keys
+            .look_up_all(&wr.sges, pd, Want::Write)
+            .unwrap_or_default();
         match wr.opcode {
             WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm => {
                 let pieces = far(Want::RemoteWrite);
@@ -229,7 +259,10 @@ impl Lab {
             if dead && self.qps[peer].srq.is_some() {
                 return self.unknown_srq(peer);
             }
-            self.broken(&format!("QP {}: {wr:x?} succeeds without a receive", self.qps[at].qpn));
+            self.broken(&format!(
+                "QP {}: {wr:x?} succeeds without a receive",
+                self.qps[at].qpn
+            ));
         };
         if wr.opcode != WqeOpcode::RdmaWriteImm {
             let payload = self.payload(at, wr);
@@ -240,7 +273,10 @@ impl Lab {
             if dead {
                 return;
             }
-            self.broken(&format!("QP {}: no completion of the receive {recv:x?}", self.qps[peer].qpn));
+            self.broken(&format!(
+                "QP {}: no completion of the receive {recv:x?}",
+                self.qps[peer].qpn
+            ));
         };
         self.check_recv(peer, wr, &recv, &seen, wr.length());
     }
@@ -258,8 +294,16 @@ impl Lab {
     /// Checks the completion of a receive that succeeded.
     pub fn check_recv(&mut self, at: usize, wr: &Send, recv: &Recv, seen: &Seen, length: u32) {
         let with_imm = matches!(wr.opcode, WqeOpcode::SendImm | WqeOpcode::RdmaWriteImm);
-        let opcode = if wr.opcode == WqeOpcode::RdmaWriteImm { WcOpcode::RecvRdmaWithImm } else { WcOpcode::Recv };
-        let grh = if self.qps[at].kind == QpType::Ud { wc_flags::GRH } else { 0 };
+        let opcode = if wr.opcode == WqeOpcode::RdmaWriteImm {
+            WcOpcode::RecvRdmaWithImm
+        } else {
+            WcOpcode::Recv
+        };
+        let grh = if self.qps[at].kind == QpType::Ud {
+            wc_flags::GRH
+        } else {
+            0
+        };
         let flags = grh | if with_imm { wc_flags::WITH_IMM } else { 0 };
         let cqe = &seen.cqe;
         let right = seen.status == 0
@@ -270,7 +314,10 @@ impl Lab {
             && (!with_imm || cqe.imm == wr.imm);
         self.check_recv_ids(at, recv, seen);
         if !right {
-            self.broken(&format!("QP {}: a wrong completion of {recv:x?} for {wr:x?}: {seen:x?}", self.qps[at].qpn));
+            self.broken(&format!(
+                "QP {}: a wrong completion of {recv:x?} for {wr:x?}: {seen:x?}",
+                self.qps[at].qpn
+            ));
         }
         if wr.flags & send_flags::SOLICITED != 0 {
             let cq = self.qps[at].cqs[1];
@@ -282,7 +329,12 @@ impl Lab {
         let qp = &self.qps[at];
         let srqn = qp.srq.map_or(0, |srq| self.srqs[srq].srqn);
         let cqe = &seen.cqe;
-        let found = (cqe.wr_id.get(), cqe.wqe_index.get(), cqe.qpn.get(), cqe.srqn.get());
+        let found = (
+            cqe.wr_id.get(),
+            cqe.wqe_index.get(),
+            cqe.qpn.get(),
+            cqe.srqn.get(),
+        );
         if found != (recv.wr_id, recv.index, qp.qpn, srqn) {
             self.broken(&format!("QP {}: {seen:x?} is not of {recv:x?}", qp.qpn));
         }
@@ -301,7 +353,13 @@ impl Lab {
     }
 
     /// The responder's side of a refusal.
-    fn refuse(&mut self, at: usize, wr: &Send, recv: Option<BadRecv>, event: Option<EventType>) {
+    pub fn refuse(
+        &mut self,
+        at: usize,
+        wr: &Send,
+        recv: Option<BadRecv>,
+        event: Option<EventType>,
+    ) {
         let peer = self.qps[at].peer;
         if let Some(event) = event {
             let qpn = self.qps[peer].qpn;
@@ -327,128 +385,22 @@ impl Lab {
         }
         let Some(seen) = self.qps[at].got[1].pop_front() else {
             if !dead {
-                self.broken(&format!("QP {}: no completion of the refused {recv:x?}", self.qps[at].qpn));
+                self.broken(&format!(
+                    "QP {}: no completion of the refused {recv:x?}",
+                    self.qps[at].qpn
+                ));
             }
             return;
         };
         self.check_recv_ids(at, &recv, &seen);
-        let known = causes.iter().any(|c| *c as u32 == seen.cqe.vendor_err.get());
+        let known = causes
+            .iter()
+            .any(|c| *c as u32 == seen.cqe.vendor_err.get());
         if seen.status != *status as u8 || !known {
-            self.broken(&format!("QP {}: {recv:x?} for {wr:x?} ended as {seen:x?}, not with {status:?} {causes:?}", self.qps[at].qpn));
-        }
-    }
-
-    /// The requests of a queue pair wait in SQD; some may have been executed.
-    fn wait(&mut self, at: usize) {
-        self.perhaps(at, false);
-    }
-
-    /// The queue pair has ended in ERR with requests under way: how far each has come is seen from its receives alone.
-    fn cut(&mut self, at: usize) {
-        self.qps[at].cut = true;
-        self.meet("cut short");
-        self.perhaps(at, true);
-    }
-
-    /// What has happened of requests whose completions tell nothing.
-    fn perhaps(&mut self, at: usize, over: bool) {
-        let peer = self.qps[at].peer;
-        let sends: Vec<Send> = self.qps[at].sends.iter().filter(|s| !s.done).cloned().collect();
-        let mut limbo: Vec<Send> = Vec::new();
-        for wr in sends {
-            let verdicts = self.verdicts(at, &wr);
-            self.qps[at].excused |= over && verdicts.iter().any(|v| !matches!(v, Verdict::Fine));
-            if self.local_fault(at, &wr).is_some() || !self.qps[peer].received() {
-                break;
-            }
-            let said = self.qps[peer].got[1].front().filter(|s| s.status != FLUSH).map(|s| s.status);
-            let dead = self.cqs[self.qps[peer].cqs[1]].dead;
-            if wr.takes_receive() && said.is_some() && self.qps[at].kind != QpType::Rc {
-                for wr in limbo.drain(..).chain([wr]) {
-                    self.execute_as(at, &wr, false);
-                    for send in self.qps[at].sends.iter_mut().filter(|s| s.index == wr.index) {
-                        send.done = true;
-                    }
-                }
-                continue;
-            }
-            if wr.takes_receive() {
-                match said {
-                    Some(0) if verdicts.iter().any(|v| matches!(v, Verdict::Fine)) => {
-                        for wr in limbo.drain(..).chain([wr]) {
-                            self.execute_as(at, &wr, false);
-                            for send in self.qps[at].sends.iter_mut().filter(|s| s.index == wr.index) {
-                                send.done = true;
-                            }
-                        }
-                        continue;
-                    }
-                    Some(status) if status != 0 => {
-                        let told = verdicts.iter().find_map(|v| match v {
-                            Verdict::Refused(_, Some(told), _) if told.0 as u8 == status => Some(told.clone()),
-                            _ => None,
-                        });
-                        if let Some(told) = told {
-                            for wr in limbo.drain(..) {
-                                self.execute_as(at, &wr, false);
-                            }
-                            self.refuse(at, &wr, Some(told), None);
-                            return;
-                        }
-                    }
-                    _ => {}
-                }
-                if dead {
-                    self.unknown_srq(peer);
-                    for recv in self.qps[peer].recvs.clone() {
-                        let pieces = self.all_pieces(peer, &recv);
-                        self.data.anything(&pieces);
-                    }
-                } else if let Some(recv) = self.qps[peer].recvs.front().cloned() {
-                    let pieces = self.all_pieces(peer, &recv);
-                    self.data.anything(&pieces);
-                } else {
-                    self.unknown_srq(peer);
-                }
-            }
-            for verdict in &verdicts {
-                if let Verdict::Refused(_, told, event) = verdict {
-                    let qpn = self.qps[peer].qpn;
-                    if let Some(event) = event {
-                        self.expect(*event, qpn, Due::May);
-                    }
-                    if self.qps[peer].real == QpState::Err && (event.is_some() || told.is_some() && dead) {
-                        self.qps[peer].refused = true;
-                        self.enter_err(peer);
-                    }
-                }
-            }
-            limbo.push(wr);
-        }
-        for wr in limbo {
-            self.doubt(at, &wr, over);
-        }
-    }
-
-    /// A request may have been executed, in whole or in part.
-    fn doubt(&mut self, at: usize, wr: &Send, over: bool) {
-        let qp = &self.qps[at];
-        let to = (wr.remote.0, wr.length(), wr.remote.1);
-        let pd = self.qps[qp.peer].pd;
-        let own = self.keys.look_up_all(&wr.sges, qp.pd, Want::Write).unwrap_or_default();
-        match wr.opcode {
-            WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm => {
-                let far = self.keys.look_up(to, pd, Want::RemoteWrite).unwrap_or_default();
-                let payload = self.payload(at, wr);
-                self.data.perhaps(&far, &payload);
-            }
-            WqeOpcode::RdmaRead => self.data.anything(&own),
-            WqeOpcode::CompareSwap | WqeOpcode::FetchAdd if over => {
-                let far = self.keys.look_up(to, pd, Want::RemoteAtomic).unwrap_or_default();
-                self.data.anything(&own);
-                self.data.anything(&far);
-            }
-            _ => {}
+            self.broken(&format!(
+                "QP {}: {recv:x?} for {wr:x?} ended as {seen:x?}, not with {status:?} {causes:?}",
+                self.qps[at].qpn
+            ));
         }
     }
 
@@ -460,27 +412,34 @@ impl Lab {
             _ => (false, false),
         };
         if self.qps[at].cut && !sends {
-            self.broken(&format!("QP {}: flushed without being in ERR", self.qps[at].qpn));
+            self.broken(&format!(
+                "QP {}: flushed without being in ERR",
+                self.qps[at].qpn
+            ));
         }
-        while sends {
-            let Some(wr) = self.qps[at].sends.pop_front() else {
-                break;
-            };
+        while let (true, Some(wr)) = (sends, self.qps[at].sends.front().cloned()) {
+            self.qps[at].sends.pop_front();
             self.qps[at].sq_free = wr.index.wrapping_add(1 + crate::lab::WQ);
             let seen = self.qps[at].got[0].pop_front();
             self.check_flush(at, 0, wr.index, wr.wr_id, seen);
         }
-        while recvs {
-            let Some(wr) = self.qps[at].recvs.pop_front() else {
-                break;
-            };
+        while let (true, Some(wr)) = (recvs, self.qps[at].recvs.front().cloned()) {
+            self.qps[at].recvs.pop_front();
             let seen = self.qps[at].got[1].pop_front();
             self.check_flush(at, 1, wr.index, wr.wr_id, seen);
         }
         // Of an SRQ, at most the one receive that a message had taken.
-        if let (true, Some(srq), Some(seen)) = (recvs, self.qps[at].srq, self.qps[at].got[1].front().cloned()) {
+        if let (true, Some(srq), Some(seen)) = (
+            recvs,
+            self.qps[at].srq,
+            self.qps[at].got[1].front().cloned(),
+        ) {
             let index = seen.cqe.wqe_index.get();
-            let held = self.srqs[srq].posted.iter().find(|r| r.index == index).cloned();
+            let held = self.srqs[srq]
+                .posted
+                .iter()
+                .find(|r| r.index == index)
+                .cloned();
             if let (FLUSH, Some(recv)) = (seen.status, held) {
                 self.qps[at].got[1].pop_front();
                 self.check_recv_ids(at, &recv, &seen);
@@ -492,7 +451,10 @@ impl Lab {
         let qp = &self.qps[at];
         for got in &qp.got {
             if let Some(seen) = got.front() {
-                self.broken(&format!("QP {}: {seen:x?} is of nothing that was posted, or out of order", qp.qpn));
+                self.broken(&format!(
+                    "QP {}: {seen:x?} is of nothing that was posted, or out of order",
+                    qp.qpn
+                ));
             }
         }
     }
@@ -501,14 +463,20 @@ impl Lab {
         let qp = &self.qps[at];
         let Some(seen) = seen else {
             if !self.cqs[qp.cqs[queue]].dead {
-                self.broken(&format!("QP {}: {index} of queue {queue} was not flushed", qp.qpn));
+                self.broken(&format!(
+                    "QP {}: {index} of queue {queue} was not flushed",
+                    qp.qpn
+                ));
             }
             return;
         };
         let cqe = &seen.cqe;
         let ids = (cqe.wr_id.get(), cqe.wqe_index.get(), cqe.vendor_err.get());
         if ids != (wr_id, index, Syndrome::Flushed as u32) || seen.status != FLUSH {
-            self.broken(&format!("QP {}: {seen:x?} for {index} of queue {queue}, which is to be flushed", qp.qpn));
+            self.broken(&format!(
+                "QP {}: {seen:x?} for {index} of queue {queue}, which is to be flushed",
+                qp.qpn
+            ));
         }
     }
 }

@@ -42,6 +42,8 @@ pub struct Send {
     pub patch: Option<(usize, u8)>,
     /// The peer has executed it: only its completion is to come.
     pub done: bool,
+    /// It may be done, without a word: its queue pair was in SQD.
+    pub maybe: bool,
 }
 
 impl Send {

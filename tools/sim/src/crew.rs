@@ -4,13 +4,13 @@
 
 use crate::replay;
 use crate::state::State;
+use crate::subject::Subject;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{mpsc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 use verbena_roce_lab::network::cover::Coverage;
-use verbena_roce_lab::Network;
 
 /// Seeds that a thread takes at a time.
 const BLOCK: u64 = 200;
@@ -35,7 +35,7 @@ struct Report {
 
 /// Runs the seeds below `seeds` that were not run yet, until all are done, one fails, or `stop` is set. Failures come in
 /// no order; the seeds behind one are run only if `all` is set.
-pub fn run(
+pub fn run<S: Subject>(
     state: &mut State,
     seeds: u64,
     jobs: usize,
@@ -51,7 +51,7 @@ pub fn run(
     thread::scope(|scope| {
         for _ in 0..jobs.max(1) {
             let (sender, blocks) = (sender.clone(), &blocks);
-            scope.spawn(move || work(blocks, all, stop, &sender));
+            scope.spawn(move || work::<S>(blocks, all, stop, &sender));
         }
         drop(sender);
         for report in reports {
@@ -69,13 +69,13 @@ pub fn run(
     failures
 }
 
-fn work(
+fn work<S: Subject>(
     blocks: &Mutex<VecDeque<(u64, u64)>>,
     all: bool,
     stop: &AtomicBool,
     sender: &mpsc::Sender<Report>,
 ) {
-    let mut network = Network::new();
+    let mut subject = S::fresh();
     loop {
         let block = blocks.lock().map(|mut blocks| blocks.pop_front());
         let Ok(Some((first, last))) = block else {
@@ -84,11 +84,11 @@ fn work(
         let mut failures = Vec::new();
         let mut end = first;
         while end < last && !stop.load(Ordering::Relaxed) && (all || failures.is_empty()) {
-            if let Err(message) = replay::catch(&mut network, end) {
+            if let Err(message) = replay::catch(&mut subject, end) {
                 failures.push(Failure { seed: end, message });
-                let coverage = network.take_coverage();
-                network = Network::new();
-                network.add_coverage(&coverage);
+                let coverage = subject.take_coverage();
+                subject = S::fresh();
+                subject.add_coverage(&coverage);
             }
             end += 1;
         }
@@ -100,7 +100,7 @@ fn work(
         let report = Report {
             first,
             end,
-            coverage: network.take_coverage(),
+            coverage: subject.take_coverage(),
             failures,
         };
         if sender.send(report).is_err() || failed {

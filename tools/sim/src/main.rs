@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `verbena-sim`: runs the transport's simulated network ([`verbena_roce_lab::Network`]), seed after seed, on all
-//! cores. It can be stopped at any time and goes on where it was. A seed that breaks a rule is printed with the command
+//! `verbena-sim`: runs the transport's simulated network ([`verbena_roce_lab::Network`]), or programs on the whole device
+//! ([`verbena_device_lab`]), seed after seed, on all cores. It can be stopped at any time and goes on where it was. A seed that breaks a rule is printed with the command
 //! that replays it.
 
 use clap::Parser;
@@ -12,12 +12,17 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 use std::time::Instant;
+use verbena_roce_lab::Network;
+use verbena_sim::subject::{Device, Subject};
 use verbena_sim::{crew, replay, state::State};
 
-/// Runs the simulation of the transport.
+/// Runs the simulation of the transport, or that of the device.
 #[derive(Parser)]
 #[command(name = "verbena-sim")]
 struct Args {
+    /// Run programs on the whole device rather than the transport on a network.
+    #[arg(long, conflicts_with_all = ["capture", "coverage"])]
+    device: bool,
     /// Run seeds 0 to N - 1, without those that were run before with the same source.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     seeds: u64,
@@ -53,7 +58,11 @@ struct Args {
 fn main() -> ExitCode {
     let args = Args::parse();
     if let Some(seed) = args.seed {
-        return match replay::one(seed, !args.quiet, args.capture.as_deref()) {
+        let result = match args.device {
+            true => replay::device(seed, !args.quiet),
+            false => replay::one(seed, !args.quiet, args.capture.as_deref()),
+        };
+        return match result {
             Ok(()) => ExitCode::SUCCESS,
             Err(message) => {
                 eprintln!("seed {seed} breaks a rule: {message}");
@@ -61,6 +70,14 @@ fn main() -> ExitCode {
             }
         };
     }
+    if args.device {
+        run_all::<Device>(&args)
+    } else {
+        run_all::<Network>(&args)
+    }
+}
+
+fn run_all<S: Subject>(args: &Args) -> ExitCode {
     let mut state = State::load(&args.state, &args.source);
     let jobs = args
         .jobs
@@ -74,7 +91,7 @@ fn main() -> ExitCode {
     }
     let before = state.done();
     let started = Instant::now();
-    let mut failures = crew::run(&mut state, args.seeds, jobs, args.all, &stop, |state| {
+    let mut failures = crew::run::<S>(&mut state, args.seeds, jobs, args.all, &stop, |state| {
         if let Err(error) = state.store(&args.state) {
             eprintln!("warning: {}: {error}", args.state.display());
         }
@@ -95,7 +112,7 @@ fn main() -> ExitCode {
     failures.sort_by_key(|failure| failure.seed);
     for failure in &failures {
         println!("seed {} breaks a rule: {}", failure.seed, failure.message);
-        println!("replay: make sim SEED={}", failure.seed);
+        println!("replay: {}{}", S::REPLAY, failure.seed);
     }
     if !failures.is_empty() {
         return ExitCode::FAILURE;

@@ -2,6 +2,7 @@
 
 //! Runs seeds and catches the rules that they break.
 
+use crate::subject::Subject;
 use std::cell::{Cell, RefCell};
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
@@ -43,11 +44,23 @@ fn note_panics() {
     });
 }
 
-/// Runs a seed in a network. The error is the rule that was broken; the network is not to be used again.
-pub fn catch(network: &mut Network, seed: u64) -> Result<(), String> {
+/// Runs a seed in a subject. The error is the rule that was broken; the subject is not to be used again.
+pub fn catch(subject: &mut impl Subject, seed: u64) -> Result<(), String> {
+    caught(|| subject.run(seed))
+}
+
+/// Runs one seed of the device, with a trace if asked for.
+pub fn device(seed: u64, trace: bool) -> Result<(), String> {
+    let mut print = |line: &str| println!("{line}");
+    caught(|| {
+        verbena_device_lab::run(seed, if trace { Some(&mut print) } else { None });
+    })
+}
+
+fn caught(run: impl FnOnce()) -> Result<(), String> {
     note_panics();
     CATCHING.set(true);
-    let result = panic::catch_unwind(AssertUnwindSafe(|| network.run(seed)));
+    let result = panic::catch_unwind(AssertUnwindSafe(run));
     CATCHING.set(false);
     result.map(|_| ()).map_err(|_| {
         MESSAGE

@@ -111,11 +111,14 @@ impl State {
 
     /// A line about it.
     pub fn summary(&self) -> String {
+        let met = match self.coverage.raw().count() {
+            0 => String::new(),
+            count => format!("{count} features met, "),
+        };
+        let hours = self.coverage.time as f64 / 3.6e12;
         format!(
-            "{} seeds, {:.1} hours of virtual time, {} features met, no broken rule",
-            self.done(),
-            self.coverage.time as f64 / 3.6e12,
-            self.coverage.raw().count()
+            "{} seeds, {hours:.1} hours of virtual time, {met}no broken rule",
+            self.done()
         )
     }
 }

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Requests whose end says nothing of how far they came: their queue pair, or their peer, ended before they did.
+
+use crate::lab::{Due, Lab};
+use crate::memory::Want;
+use crate::oracle::Verdict;
+use crate::settle::FLUSH;
+use crate::things::Send;
+use verbena_abi::cmd::QpType;
+use verbena_abi::ctx::QpState;
+use verbena_abi::wqe::WqeOpcode;
+
+impl Lab {
+    /// The requests of a queue pair wait in SQD; some may have been executed.
+    pub fn wait(&mut self, at: usize) {
+        self.perhaps(at, false);
+        for send in &mut self.qps[at].sends {
+            send.maybe = true;
+        }
+    }
+
+    /// The queue pair has ended in ERR with requests under way: how far each has come is seen from its receives alone.
+    pub fn cut(&mut self, at: usize) {
+        self.qps[at].cut = true;
+        self.meet("cut short");
+        self.perhaps(at, true);
+    }
+
+    /// What has happened of requests whose completions tell nothing.
+    pub fn perhaps(&mut self, at: usize, over: bool) {
+        let peer = self.qps[at].peer;
+        let sends: Vec<Send> = self.qps[at]
+            .sends
+            .iter()
+            .filter(|s| !s.done)
+            .cloned()
+            .collect();
+        let mut limbo: Vec<Send> = Vec::new();
+        for wr in sends {
+            let verdicts = self.verdicts(at, &wr);
+            self.qps[at].excused |= over && verdicts.iter().any(|v| !matches!(v, Verdict::Fine));
+            if self.local_fault(at, &wr).is_some() || !self.qps[peer].received() {
+                break;
+            }
+            let said = self.qps[peer].got[1]
+                .front()
+                .filter(|s| s.status != FLUSH)
+                .map(|s| s.status);
+            let dead = self.cqs[self.qps[peer].cqs[1]].dead;
+            if wr.takes_receive() && said.is_some() && self.qps[at].kind != QpType::Rc {
+                for wr in limbo.drain(..).chain([wr]) {
+                    self.execute_as(at, &wr, false);
+                    for send in self.qps[at]
+                        .sends
+                        .iter_mut()
+                        .filter(|s| s.index == wr.index)
+                    {
+                        send.done = true;
+                    }
+                }
+                continue;
+            }
+            if wr.takes_receive() {
+                match said {
+                    Some(0) if verdicts.iter().any(|v| matches!(v, Verdict::Fine)) => {
+                        for wr in limbo.drain(..).chain([wr]) {
+                            self.execute_as(at, &wr, false);
+                            for send in self.qps[at]
+                                .sends
+                                .iter_mut()
+                                .filter(|s| s.index == wr.index)
+                            {
+                                send.done = true;
+                            }
+                        }
+                        continue;
+                    }
+                    Some(status) if status != 0 => {
+                        let told = verdicts.iter().find_map(|v| match v {
+                            Verdict::Refused(_, Some(told), _) if told.0 as u8 == status => {
+                                Some(told.clone())
+                            }
+                            _ => None,
+                        });
+                        if let Some(told) = told {
+                            for wr in limbo.drain(..) {
+                                self.execute_as(at, &wr, false);
+                            }
+                            self.refuse(at, &wr, Some(told), None);
+                            return;
+                        }
+                    }
+                    _ => {}
+                }
+                if dead {
+                    self.unknown_srq(peer);
+                    for recv in self.qps[peer].recvs.clone() {
+                        let pieces = self.all_pieces(peer, &recv);
+                        self.data.anything(&pieces);
+                    }
+                } else if let Some(recv) = self.qps[peer].recvs.front().cloned() {
+                    let pieces = self.all_pieces(peer, &recv);
+                    self.data.anything(&pieces);
+                } else {
+                    self.unknown_srq(peer);
+                }
+            }
+            for verdict in &verdicts {
+                if let Verdict::Refused(_, told, event) = verdict {
+                    let qpn = self.qps[peer].qpn;
+                    if let Some(event) = event {
+                        self.expect(*event, qpn, Due::May);
+                    }
+                    if self.qps[peer].real == QpState::Err
+                        && (event.is_some() || told.is_some() && dead)
+                    {
+                        self.qps[peer].refused = true;
+                        self.enter_err(peer);
+                    }
+                }
+            }
+            limbo.push(wr);
+        }
+        for wr in limbo {
+            self.doubt(at, &wr, over);
+        }
+    }
+
+    /// A request may have been executed, in whole or in part.
+    pub fn doubt(&mut self, at: usize, wr: &Send, over: bool) {
+        let qp = &self.qps[at];
+        let to = (wr.remote.0, wr.length(), wr.remote.1);
+        let pd = self.qps[qp.peer].pd;
+        let own = self
+            .keys
+            .look_up_all(&wr.sges, qp.pd, Want::Write)
+            .unwrap_or_default();
+        match wr.opcode {
+            WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm => {
+                let far = self
+                    .keys
+                    .look_up(to, pd, Want::RemoteWrite)
+                    .unwrap_or_default();
+                let payload = self.payload(at, wr);
+                self.data.perhaps(&far, &payload);
+            }
+            WqeOpcode::RdmaRead => self.data.anything(&own),
+            WqeOpcode::CompareSwap | WqeOpcode::FetchAdd if over => {
+                let far = self
+                    .keys
+                    .look_up(to, pd, Want::RemoteAtomic)
+                    .unwrap_or_default();
+                self.data.anything(&own);
+                self.data.anything(&far);
+            }
+            _ => {}
+        }
+    }
+}
