@@ -205,7 +205,13 @@ impl Lab {
         let Some(recv) = self.next_recv(at) else {
             if qp.srq.is_some() && qp.real == QpState::Err && self.cqs[qp.cqs[1]].dead {
                 // Which receive it took can no longer be told.
-                return vec![Verdict::Fine, Verdict::NotReady];
+                let bad = |status| Verdict::Refused(status, None, None);
+                return vec![
+                    Verdict::Fine,
+                    Verdict::NotReady,
+                    bad(RemInvReqErr),
+                    bad(RemOpErr),
+                ];
             }
             return vec![Verdict::NotReady];
         };

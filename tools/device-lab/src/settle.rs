@@ -361,6 +361,13 @@ impl Lab {
         event: Option<EventType>,
     ) {
         let peer = self.qps[at].peer;
+        if wr.opcode == WqeOpcode::RdmaWriteImm {
+            // All but its last packet may have been written.
+            self.doubt(at, wr, false);
+        }
+        if recv.is_none() && event.is_none() {
+            self.unknown_srq(peer);
+        }
         if let Some(event) = event {
             let qpn = self.qps[peer].qpn;
             self.expect(event, qpn, Due::Must);
