@@ -13,8 +13,10 @@ use verbena_abi::ctx::access;
 use verbena_roce::host::{DatagramDest, SendWqe, Sge, Syndrome, WqeOpcode};
 use verbena_roce::{QpState, QpType};
 
+/// Bytes of a region behind its message, at most.
+const BEHIND: u32 = 8;
 /// Where patterns begin: the longest message fits behind it.
-const BASES: u64 = (1 << 16) - LONGEST as u64;
+const BASES: u64 = (1 << 16) - (LONGEST + BEHIND) as u64;
 
 impl Network {
     /// An actor does something.
@@ -263,12 +265,13 @@ impl Network {
                     access::REMOTE_WRITE | access::LOCAL_WRITE
                 };
                 let before = self.rng.below(8) as u32;
-                let size = op.length + before + self.rng.below(8) as u32;
+                let behind = self.rng.below(u64::from(BEHIND)) as u32;
+                let size = op.length + before + behind;
                 let memory = &mut self.lab.memory;
                 let region = memory.register(peer_pd, right, size, Owner::Remote);
                 let (addr, key) = (region.addr + u64::from(before), region.key);
                 if reads {
-                    memory.fill(addr, pattern(op.base, 0, op.length));
+                    memory.fill(addr, pattern(op.base, 0, op.length + behind));
                 }
                 (op.wqe.remote_addr, op.wqe.rkey) = (addr, key);
             }

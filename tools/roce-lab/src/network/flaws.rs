@@ -87,7 +87,14 @@ impl Network {
                 op.wqe.remote_addr += 0x1_0000;
             }
             // It begins within the region: the first packets alone would be good.
-            Fault::RkeyBounds => op.wqe.remote_addr += 8 + self.rng.below(u64::from(op.length)),
+            Fault::RkeyBounds => {
+                let ahead = 8 + self.rng.below(u64::from(op.length));
+                op.wqe.remote_addr += ahead;
+                if op.responds() {
+                    // Its first parts are good, and bring what is there.
+                    op.base += ahead as u32;
+                }
+            }
             Fault::RkeyPd => {
                 let (pd, all) = (peer_pd + 1000, access::ALL);
                 let region = memory.register(pd, all, op.length, Owner::Remote);
