@@ -26,6 +26,7 @@ pub mod keys;
 pub mod link;
 pub mod network;
 pub mod pair;
+pub mod reference;
 pub mod rng;
 pub mod tap;
 pub mod world;

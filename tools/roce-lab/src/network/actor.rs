@@ -147,6 +147,7 @@ impl Network {
                 op.wqe.opcode, op.length, op.wqe.wr_id, op.fault
             )
         });
+        self.lab.beside_posts(me, &op);
         self.lab.ops.push(op);
         self.lab.ends[me].sq.push(number);
         if takes {

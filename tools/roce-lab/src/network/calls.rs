@@ -72,6 +72,7 @@ impl Network {
         let una = self.lab.ends[me].una;
         let last = packet.last;
         let now = self.lab.now;
+        self.lab.beside_hands(me, &packet);
         self.qps[me].handle_packet(&mut self.lab.host(me), now, packet);
         self.after_request(me, op, last, due);
         self.after(me, false);
@@ -267,6 +268,8 @@ impl Network {
     fn rest(&mut self, me: usize) {
         let (now, end) = (self.lab.now, &mut self.lab.ends[me]);
         end.again = None;
+        self.lab.beside_rests(me);
+        let end = &mut self.lab.ends[me];
         let deadline = self.qps[me].next_deadline();
         if let Some(at) = deadline {
             assert!(at > now, "a deadline has passed and nothing happened");
@@ -315,6 +318,7 @@ impl Network {
         self.lab.say(me, || format!("is moved to {to:?}"));
         self.lab.call = Call::Own;
         let now = self.lab.now;
+        self.beside_modifies(me, to, attr);
         let result = self.qps[me].handle_modify(&mut self.lab.host(me), now, to, attr);
         assert_eq!(result, Ok(()), "to {to:?}");
         self.after(me, true);
@@ -328,6 +332,7 @@ impl Network {
         }
         self.lab.call = Call::Own;
         let now = self.lab.now;
+        self.beside_posts_receives(me);
         self.qps[me].handle_receives_posted(&mut self.lab.host(me), now);
         self.after(me, false);
         self.carry(me);
@@ -339,6 +344,7 @@ impl Network {
         self.lab.call = Call::Own;
         let event = Some(EventType::QpFatal);
         let now = self.lab.now;
+        self.beside_fails(me);
         self.qps[me].handle_failure(&mut self.lab.host(me), now, event, cause);
         self.after(me, true);
         self.carry(me);
@@ -349,6 +355,7 @@ impl Network {
         self.lab.say(me, || format!("memory is gone: {cause:?}"));
         self.lab.call = Call::Own;
         let now = self.lab.now;
+        self.beside_loses(me, packet);
         self.qps[me].handle_source_fault(&mut self.lab.host(me), now, packet, cause);
         self.after(me, false);
         self.lab.ends[me].upset = true;
@@ -359,6 +366,7 @@ impl Network {
 
     /// What must hold after each call. `asked`: the driver wanted a change of state.
     fn after(&mut self, me: usize, asked: bool) {
+        self.lab.beside_compares(me, &self.qps[me]);
         let snap = self.qps[me].snapshot();
         let lab = &mut self.lab;
         let before = lab.ends[me].state;

@@ -26,6 +26,7 @@ impl Lab {
                 .map_err(CopyFault::Target)
         });
         if result.is_ok() {
+            self.beside_copies(me, &target, bytes.len() as u32);
             let known = self.expect_copy(me, &target, &bytes);
             if let Target::Buffer(buffer) = &mut target {
                 buffer.copy_from_slice(&bytes);
@@ -59,6 +60,7 @@ impl Lab {
         word.copy_from_slice(self.memory.bytes(place.clone()));
         let before = u64::from_ne_bytes(word);
         let after = keys::atomic(op, before);
+        self.beside_atomic(me, key, op, before);
         if self.ends[me].strict {
             let (index, _) = self.cursor(me);
             let peer = self.ends[me].peer;
@@ -97,6 +99,7 @@ impl Lab {
 
     /// Invalidates a key: for a work request, or for a message that says so (`remote`).
     pub(super) fn invalidate(&mut self, me: usize, key: u32, remote: bool) -> Result<(), Syndrome> {
+        self.beside_invalidates(me, key, remote);
         if remote && self.ends[me].strict {
             let (op, done) = self.cursor(me);
             let op = &self.ops[op as usize];

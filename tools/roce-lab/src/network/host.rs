@@ -47,7 +47,9 @@ impl Host for LabHost<'_> {
     }
 
     fn take_recv(&mut self, wqe: &mut RecvWqe) -> Take {
-        self.lab.take_recv(self.me, wqe)
+        let take = self.lab.take_recv(self.me, wqe);
+        self.lab.beside_takes(self.me, wqe.wr_id, take);
+        take
     }
 
     fn recv_credits(&mut self) -> Option<u32> {
@@ -73,10 +75,12 @@ impl Host for LabHost<'_> {
     }
 
     fn fast_register(&mut self, _index: u32) -> Result<(), Syndrome> {
+        self.lab.beside_registers(self.me);
         Ok(())
     }
 
     fn complete(&mut self, completion: &Completion) {
+        self.lab.beside_completes(self.me, completion);
         self.lab.complete(self.me, completion);
     }
 
@@ -89,6 +93,7 @@ impl Host for LabHost<'_> {
 
     fn transmit(&mut self, packet: Packet) {
         assert!(packet.psns > 0);
+        self.lab.beside_sends(self.me, &packet);
         self.lab.ends[self.me].out.push(packet);
     }
 

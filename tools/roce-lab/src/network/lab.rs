@@ -2,6 +2,7 @@
 
 //! What the model knows of all queue pairs and their surroundings, and which call is going on.
 
+use super::beside::Beside;
 use super::cover::Coverage;
 use super::end::End;
 use super::memory::Memory;
@@ -46,6 +47,8 @@ pub struct Lab {
     pub queues: Vec<RecvQueue>,
     /// Ends.
     pub ends: Vec<End>,
+    /// The reference of each end.
+    pub(super) beside: Vec<Beside>,
     /// The call that is going on.
     pub call: Call,
     /// What was met.
@@ -69,6 +72,7 @@ impl Lab {
             recvs: Vec::new(),
             queues: Vec::new(),
             ends: Vec::new(),
+            beside: Vec::new(),
             call: Call::Own,
             cover: Coverage::default(),
             trace: None,
@@ -86,6 +90,7 @@ impl Lab {
         self.recvs.clear();
         self.queues.clear();
         self.ends.clear();
+        self.beside.clear();
         self.call = Call::Own;
     }
 

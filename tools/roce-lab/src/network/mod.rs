@@ -18,6 +18,7 @@
 //! | `host.rs` | the host of a queue pair: every effect is judged at once, in `copies.rs` and `completions.rs` |
 //! | `observer.rs` | every packet that is sent is judged by itself |
 //! | `calls.rs` | the calls of a queue pair, and what must hold after each |
+//! | `beside.rs` | the reference (`crate::reference`) beside the engine: told the same packets, compared after each call |
 //! | `air.rs` | the links: loss, doubling, reordering, delay, corruption, forgery |
 //! | `cover.rs` | what was met, counted |
 //! | `show.rs` | what a tap is shown |
@@ -28,6 +29,7 @@ pub mod cover;
 
 mod actor;
 mod air;
+mod beside;
 mod calls;
 mod completions;
 mod copies;

@@ -3,6 +3,7 @@
 //! What a seed draws before anything happens: connections, attributes, links.
 
 use super::air::{Weather, What};
+use super::beside::Beside;
 use super::cover::Topic;
 use super::end::{Actor, End};
 use super::lab::Lab;
@@ -379,6 +380,7 @@ impl Network {
             digest: [0; 2],
             timer: None,
         });
+        lab.beside.push(Beside::new(&config));
         self.air.weather.push(weather);
         self.qps.push(Qp::new(config));
     }

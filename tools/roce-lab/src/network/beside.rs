@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The reference ([`crate::reference`]) beside the engine: what it is told, what it is asked, and when it is compared.
+
+use super::lab::{Call, Lab};
+use super::memory::{parts, Memory};
+use super::work::{Op, Recv, RecvQueue};
+use super::Network;
+use crate::reference::requester::Requester;
+use crate::reference::responder::{Responder, Setup};
+use crate::reference::unreliable::Unreliable;
+use crate::reference::work::Work;
+use crate::reference::{Effects, Next, Receive, Received, World};
+use verbena_roce::host::{
+    Access, AtomicOp, Completion, KeyUse, Sge, Source, Take, Target, WcStatus, WqeOpcode,
+};
+use verbena_roce::packet::{Packet, Payload};
+use verbena_roce::{Attr, Config, Qp, QpState, QpType};
+
+/// The reference of a queue pair.
+#[derive(Debug)]
+enum Model {
+    /// Reliable.
+    Rc(Box<(Responder, Requester)>),
+    /// Not.
+    Other(Box<Unreliable>),
+}
+
+/// The reference of one queue pair, and what the engine has done in this call.
+#[derive(Debug)]
+pub struct Beside {
+    model: Model,
+    seen: Effects,
+    /// Receives that were taken in this call and are neither flushed nor noted.
+    taken: Vec<u64>,
+}
+
+impl Beside {
+    pub fn new(config: &Config) -> Self {
+        let (pd, shared, credits) = (config.pd, config.has_srq, config.credits);
+        let model = match config.qp_type {
+            QpType::Rc => Model::Rc(Box::new((
+                Responder::new(Setup { pd, credits }),
+                Requester::new(credits, config.min_timeout_ns),
+            ))),
+            other => Model::Other(Box::new(Unreliable::new(other, pd, shared))),
+        };
+        Self {
+            model,
+            seen: Effects::default(),
+            taken: Vec::new(),
+        }
+    }
+}
+
+/// What the reference may ask.
+struct Around<'a> {
+    memory: &'a Memory,
+    recvs: &'a [Recv],
+    queue: &'a RecvQueue,
+}
+
+impl World for Around<'_> {
+    fn allows(&self, key: &KeyUse) -> bool {
+        self.memory.find(key).is_ok()
+    }
+
+    fn readable(&self, payload: &Payload) -> bool {
+        let Source::Gather {
+            pd,
+            privileged,
+            sges,
+            offset,
+            length,
+        } = payload.source()
+        else {
+            return true;
+        };
+        let mut all = true;
+        parts(sges, u64::from(offset), length, |sge, _| {
+            let key = KeyUse {
+                pd,
+                privileged,
+                key: sge.lkey,
+                addr: sge.addr,
+                length: u64::from(sge.length),
+                access: Access::LocalRead,
+            };
+            all &= self.allows(&key);
+        });
+        all
+    }
+
+    fn next_receive(&self) -> Next {
+        if self.queue.dead {
+            return Next::Dead;
+        }
+        let Some(number) = self.queue.posts.get(self.queue.taken) else {
+            return Next::Empty;
+        };
+        let recv = &self.recvs[*number as usize];
+        Next::Receive(Receive {
+            wr_id: recv.wr_id,
+            capacity: recv.sges.iter().map(|sge| u64::from(sge.length)).sum(),
+            malformed: recv.malformed.is_some(),
+        })
+    }
+
+    fn stores(&self, wr_id: u64, offset: u64, length: u64) -> bool {
+        let recv = &self.recvs[wr_id as u32 as usize];
+        let mut all = true;
+        parts(&recv.sges, offset, length as u32, |sge, _| {
+            let key = KeyUse {
+                pd: recv.pd,
+                privileged: false,
+                key: sge.lkey,
+                addr: sge.addr,
+                length: u64::from(sge.length),
+                access: Access::LocalWrite,
+            };
+            all &= self.allows(&key);
+        });
+        all
+    }
+
+    fn invalidates(&self, key: u32) -> bool {
+        self.memory.region(key).is_some_and(|region| region.valid)
+    }
+}
+
+impl Lab {
+    /// A packet is about to be handed to the engine.
+    pub(super) fn beside_hands(&mut self, me: usize, packet: &Packet) {
+        let around = Around {
+            memory: &self.memory,
+            recvs: &self.recvs,
+            queue: &self.queues[self.ends[me].queue],
+        };
+        let requester = match &mut self.beside[me].model {
+            Model::Other(model) => return model.request(packet, &around),
+            Model::Rc(both) if packet.kind.is_request() => return both.0.request(packet, &around),
+            Model::Rc(both) => &mut both.1,
+        };
+        let region = match packet.payload.source() {
+            Source::Region {
+                pd,
+                key,
+                addr,
+                length,
+            } => Some(KeyUse {
+                pd,
+                privileged: false,
+                key,
+                addr,
+                length: length.into(),
+                access: Access::RemoteRead,
+            }),
+            _ => None,
+        };
+        let readable = region.is_none_or(|key| self.memory.find(&key).is_ok());
+        let (end, ops, memory) = (&self.ends[me], &self.ops, &self.memory);
+        // Whether all of it can be put where it belongs; where a part can, nothing is said.
+        let stores = |index: usize| {
+            let op = &ops[end.sq[index] as usize];
+            let fine = |sge: &Sge| {
+                let key = KeyUse {
+                    pd: end.pd,
+                    privileged: false,
+                    key: sge.lkey,
+                    addr: sge.addr,
+                    length: sge.length.into(),
+                    access: Access::LocalWrite,
+                };
+                sge.length == 0 || memory.find(&key).is_ok()
+            };
+            op.sges.iter().all(fine)
+        };
+        let now = self.now;
+        requester.response(packet, now, readable, &stores);
+    }
+
+    /// Bytes were copied.
+    pub(super) fn beside_copies(&mut self, me: usize, target: &Target<'_>, length: u32) {
+        let (beside, Call::Request { .. }) = (&mut self.beside[me], self.call) else {
+            return;
+        };
+        match target {
+            Target::Region { key, addr, .. } => beside.seen.write(*key, *addr, length.into()),
+            Target::Scatter { offset, .. } => {
+                beside.seen.store(u64::from(*offset), length.into());
+            }
+            Target::Buffer(_) => {}
+        }
+    }
+
+    /// An atomic was executed.
+    pub(super) fn beside_atomic(&mut self, me: usize, key: &KeyUse, op: AtomicOp, before: u64) {
+        let beside = &mut self.beside[me];
+        assert!(beside.seen.atomic.is_none(), "an atomic is executed twice");
+        beside.seen.atomic = Some((key.key, key.addr, op));
+        if let Model::Rc(both) = &mut beside.model {
+            both.0.result(before);
+        }
+    }
+
+    /// A key is to be invalidated, for a message of the peer or for a work request.
+    pub(super) fn beside_invalidates(&mut self, me: usize, key: u32, remote: bool) {
+        let beside = &mut self.beside[me];
+        match &mut beside.model {
+            _ if remote => beside.seen.invalidated = Some(key),
+            Model::Rc(both) => both.1.executes(WqeOpcode::LocalInv),
+            Model::Other(_) => {}
+        }
+    }
+
+    /// A fast registration is executed.
+    pub(super) fn beside_registers(&mut self, me: usize) {
+        if let Model::Rc(both) = &mut self.beside[me].model {
+            both.1.executes(WqeOpcode::FastReg);
+        }
+    }
+
+    /// A work request is posted.
+    pub(super) fn beside_posts(&mut self, me: usize, op: &Op) {
+        if let Model::Rc(both) = &mut self.beside[me].model {
+            let wqe = &op.wqe;
+            let work = Work::new(wqe.opcode, op.length, wqe.signaled, wqe.fence);
+            both.1.post(work);
+        }
+    }
+
+    /// A receive was asked for.
+    pub(super) fn beside_takes(&mut self, me: usize, wr_id: u64, take: Take) {
+        if matches!(take, Take::Taken | Take::Malformed(_)) {
+            self.beside[me].taken.push(wr_id);
+        }
+    }
+
+    /// Something completes.
+    pub(super) fn beside_completes(&mut self, me: usize, c: &Completion) {
+        let beside = &mut self.beside[me];
+        if !c.is_recv() {
+            let index = c.wqe_index as usize;
+            let op = &self.ops[self.ends[me].sq[index] as usize];
+            let gone = |sge: &Sge| self.memory.region(sge.lkey).is_some_and(|r| !r.valid);
+            let local = op.fault.is_local() || op.vanishing || op.sges.iter().any(gone);
+            if let Model::Rc(both) = &mut beside.model {
+                both.1.completes(index, c.status, local);
+            }
+            return;
+        }
+        if c.status == WcStatus::WrFlushErr {
+            beside.taken.retain(|wr_id| *wr_id != c.wr_id);
+            return;
+        }
+        beside.seen.complete(match c.status {
+            WcStatus::Success => Received {
+                wr_id: c.wr_id,
+                status: c.status,
+                opcode: c.opcode,
+                byte_len: c.byte_len.into(),
+                imm: c.imm,
+                invalidated: c.invalidated,
+                solicited: c.solicited,
+            },
+            status => Received::failed(c.wr_id, status),
+        });
+    }
+
+    /// A packet leaves.
+    pub(super) fn beside_sends(&mut self, me: usize, packet: &Packet) {
+        let posted = self.receives_posted(me);
+        match &mut self.beside[me].model {
+            Model::Rc(both) if packet.kind.is_request() => both.1.sends(packet, self.now),
+            Model::Rc(both) => both.0.sends(packet, posted),
+            Model::Other(model) => model.sends(packet),
+        }
+    }
+
+    /// Receives that can be taken, where that is known.
+    fn receives_posted(&self, me: usize) -> Option<u64> {
+        let queue = &self.queues[self.ends[me].queue];
+        (!queue.shared && !queue.dead).then(|| (queue.posts.len() - queue.taken) as u64)
+    }
+
+    /// A call is over.
+    pub(super) fn beside_compares(&mut self, me: usize, qp: &Qp) {
+        let beside = &mut self.beside[me];
+        let mut seen = std::mem::take(&mut beside.seen);
+        assert!(
+            beside.taken.len() <= 1,
+            "two receives are taken for one request"
+        );
+        seen.taken = beside.taken.pop();
+        let (snap, events) = (qp.snapshot(), &self.ends[me].events);
+        let (responder, requester) = match &mut beside.model {
+            Model::Rc(both) => (&mut both.0, &mut both.1),
+            Model::Other(model) => return model.compare(seen, events, snap.state),
+        };
+        responder.compare(seen, events, snap.state);
+        requester.compare(&snap, events, self.now);
+        let hears = matches!(snap.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
+        if hears && !responder.is_loose() {
+            assert_eq!(
+                (snap.expected_psn, snap.msn),
+                responder.counts(),
+                "reference: PSN expected and messages executed (left: the engine)"
+            );
+        }
+    }
+
+    /// The engine says that it has nothing more to do.
+    pub(super) fn beside_rests(&mut self, me: usize) {
+        if let Model::Rc(both) = &mut self.beside[me].model {
+            both.0.rests();
+            both.1.rests();
+        }
+    }
+}
+
+impl Network {
+    /// A driver changes a state.
+    pub(super) fn beside_modifies(&mut self, me: usize, to: QpState, attr: &Attr) {
+        match &mut self.lab.beside[me].model {
+            Model::Rc(both) => {
+                both.0.modify(to, attr);
+                both.1.modify(to, attr);
+            }
+            Model::Other(model) => model.modify(to, attr),
+        }
+    }
+
+    /// The queue pair's surroundings fail.
+    pub(super) fn beside_fails(&mut self, me: usize) {
+        match &mut self.lab.beside[me].model {
+            Model::Rc(both) => both.0.fails(),
+            Model::Other(model) => model.fails(),
+        }
+    }
+
+    /// Memory that a packet was to be made of is gone.
+    pub(super) fn beside_loses(&mut self, me: usize, packet: &Packet) {
+        match &mut self.lab.beside[me].model {
+            Model::Rc(both) if packet.kind.is_request() => both.1.loosen(),
+            Model::Rc(both) => both.0.loosen(),
+            Model::Other(_) => {}
+        }
+    }
+
+    /// Receives were posted.
+    pub(super) fn beside_posts_receives(&mut self, me: usize) {
+        let posted = self.lab.receives_posted(me);
+        if let Model::Rc(both) = &mut self.lab.beside[me].model {
+            both.0.receives_posted(posted);
+        }
+    }
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What a reliable responder executes, once the sequence is right: resources, R_Key, length, and the effects (IBTA 9.7.4.1).
+
+use super::answers::Wish;
+use super::responder::{Message, Responder};
+use super::{Next, Receive, Received, World};
+use verbena_roce::host::{Access, AtomicOp, WcOpcode, WcStatus};
+use verbena_roce::packet::{NakCode, Packet, Reth, SendTail};
+
+/// The longest message (C9-94).
+const LONGEST: u32 = 1 << 31;
+
+impl Responder {
+    /// Takes a receive, or tells that there is none.
+    fn take(&mut self, world: &impl World) -> Option<Receive> {
+        match world.next_receive() {
+            Next::Empty => {
+                self.told = true;
+                self.answers.owe_rnr();
+                None
+            }
+            Next::Dead => {
+                self.refuse(NakCode::RemoteOperational, None);
+                None
+            }
+            Next::Receive(receive) => {
+                self.due.taken = Some(receive.wr_id);
+                if receive.malformed {
+                    let told = Some((receive.wr_id, WcStatus::LocQpOpErr));
+                    self.refuse(NakCode::RemoteOperational, told);
+                    return None;
+                }
+                Some(receive)
+            }
+        }
+    }
+
+    pub(super) fn send(&mut self, packet: &Packet, tail: SendTail, world: &impl World) {
+        if packet.first {
+            let Some(receive) = self.take(world) else {
+                return;
+            };
+            self.message = Message::Send { receive, done: 0 };
+        }
+        let Message::Send { receive, done } = self.message else {
+            return;
+        };
+        let length = u64::from(packet.payload.len());
+        if !self.is_sized(packet) {
+            self.refuse_message(NakCode::InvalidRequest, WcStatus::LocQpOpErr);
+            return;
+        }
+        if done + length > receive.capacity {
+            self.refuse_message(NakCode::InvalidRequest, WcStatus::LocLenErr);
+            return;
+        }
+        if length > 0 && !world.stores(receive.wr_id, done, length) {
+            self.refuse_message(NakCode::RemoteOperational, WcStatus::LocProtErr);
+            return;
+        }
+        self.due.store(done, length);
+        let done = done + length;
+        self.message = Message::Send { receive, done };
+        self.advance(packet);
+        if !packet.last {
+            return;
+        }
+        self.message = Message::None;
+        let mut received = Received {
+            wr_id: receive.wr_id,
+            status: WcStatus::Success,
+            opcode: WcOpcode::Recv,
+            byte_len: done,
+            imm: None,
+            invalidated: None,
+            solicited: packet.solicited,
+        };
+        match tail {
+            SendTail::None => {}
+            SendTail::Imm(imm) => received.imm = Some(imm),
+            SendTail::Invalidate(key) => {
+                self.due.invalidated = Some(key);
+                if world.invalidates(key) {
+                    received.invalidated = Some(key);
+                } else {
+                    // Class J: the SEND was good.
+                    self.dies = Some(receive.wr_id);
+                    return;
+                }
+            }
+        }
+        self.due.complete(received);
+    }
+
+    pub(super) fn write(
+        &mut self,
+        packet: &Packet,
+        reth: Option<Reth>,
+        imm: Option<[u8; 4]>,
+        world: &impl World,
+    ) {
+        let (reth, done) = match (self.message, reth) {
+            (Message::Write { reth, done }, _) => (reth, done),
+            (_, Some(reth)) => (reth, 0),
+            _ => return,
+        };
+        let length = packet.payload.len();
+        // C9-94, before the key is looked at.
+        if reth.length > LONGEST {
+            let receive = self.receive_of_immediate(imm, world, WcStatus::LocQpOpErr);
+            let Ok(receive) = receive else {
+                return;
+            };
+            self.refuse(NakCode::InvalidRequest, receive);
+            return;
+        }
+        let mut taken = None;
+        if imm.is_some() {
+            taken = self.take(world);
+            if taken.is_none() {
+                return;
+            }
+        }
+        let told = |status| taken.map(|receive: Receive| (receive.wr_id, status));
+        let part = Reth {
+            addr: reth.addr.wrapping_add(done),
+            length,
+            ..reth
+        };
+        let whole = !packet.first || self.allows(&reth, Access::RemoteWrite, world);
+        let end = done + u64::from(length);
+        let fits = match packet.last {
+            true => end == u64::from(reth.length),
+            false => end < u64::from(reth.length),
+        };
+        if !whole {
+            self.refuse(NakCode::RemoteAccess, told(WcStatus::LocAccessErr));
+            return;
+        }
+        if !self.is_sized(packet) || !fits {
+            self.refuse(NakCode::InvalidRequest, told(WcStatus::LocQpOpErr));
+            return;
+        }
+        // It may have gone since the first packet.
+        if !self.allows(&part, Access::RemoteWrite, world) {
+            self.refuse(NakCode::RemoteAccess, told(WcStatus::LocAccessErr));
+            return;
+        }
+        self.due.write(reth.rkey, part.addr, u64::from(length));
+        self.message = if packet.last {
+            Message::None
+        } else {
+            Message::Write { reth, done: end }
+        };
+        self.advance(packet);
+        if let Some(receive) = taken {
+            self.due.complete(Received {
+                wr_id: receive.wr_id,
+                status: WcStatus::Success,
+                opcode: WcOpcode::RecvRdmaWithImm,
+                byte_len: end,
+                imm,
+                invalidated: None,
+                solicited: packet.solicited,
+            });
+        }
+    }
+
+    /// The receive that tells of a refusal that came before it was taken.
+    fn receive_of_immediate(
+        &mut self,
+        imm: Option<[u8; 4]>,
+        world: &impl World,
+        status: WcStatus,
+    ) -> Result<Option<(u64, WcStatus)>, ()> {
+        if imm.is_none() {
+            return Ok(None);
+        }
+        let receive = self.take(world).ok_or(())?;
+        Ok(Some((receive.wr_id, status)))
+    }
+
+    /// Whether one more READ or atomic may be outstanding.
+    fn has_place(&self) -> bool {
+        self.answers.outstanding() < usize::from(self.attr.max_dest_rd_atomic)
+    }
+
+    pub(super) fn read(&mut self, reth: Reth, world: &impl World) {
+        if !self.has_place() || reth.length > LONGEST {
+            self.refuse(NakCode::InvalidRequest, None);
+            return;
+        }
+        if !self.allows(&reth, Access::RemoteRead, world) {
+            self.refuse(NakCode::RemoteAccess, None);
+            return;
+        }
+        let count = reth.length.div_ceil(self.attr.path_mtu).max(1);
+        self.answers
+            .ask(self.expected, u64::from(count), Wish::Read(reth));
+        self.expected += u64::from(count);
+        self.msn += 1;
+    }
+
+    pub(super) fn atomic(&mut self, addr: u64, rkey: u32, op: AtomicOp, world: &impl World) {
+        if !self.has_place() || addr % 8 != 0 {
+            self.refuse(NakCode::InvalidRequest, None);
+            return;
+        }
+        let word = Reth {
+            addr,
+            rkey,
+            length: 8,
+        };
+        if !self.allows(&word, Access::RemoteAtomic, world) {
+            self.refuse(NakCode::RemoteAccess, None);
+            return;
+        }
+        self.due.atomic = Some((rkey, addr, op));
+        self.answers
+            .ask(self.expected, 1, Wish::Atomic { rkey, addr, op });
+        self.expected += 1;
+        self.msn += 1;
+    }
+}

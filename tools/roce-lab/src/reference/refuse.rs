@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What a refusal that ends a reliable connection consists of: one NAK, one sign to the program, ERR (IBTA 9.9.3).
+
+use super::responder::{Message, Responder};
+use super::Received;
+use verbena_roce::host::{EventType, WcStatus};
+use verbena_roce::packet::{Aeth, AethSyndrome, NakCode, Packet};
+use verbena_roce::QpState;
+
+/// Times that a NAK is repeated to a peer that asks again.
+const REPEATS: u32 = 16;
+
+/// A request that is refused.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    /// Its PSN.
+    pub psn: u64,
+    /// Code of the NAK.
+    pub code: NakCode,
+    /// The receive that tells the program, and how.
+    pub receive: Option<(u64, WcStatus)>,
+    /// The event that does, where no receive was taken.
+    pub event: EventType,
+    /// The NAK was sent, and with this MSN.
+    pub sent: Option<Aeth>,
+    /// The program was told.
+    pub told: bool,
+    /// Times that it may be repeated.
+    pub left: u32,
+    /// Requests that came since the last repetition.
+    pub asked: bool,
+}
+
+impl Responder {
+    /// The request expected is refused. A receive that it took tells with this status, else an event does.
+    pub(super) fn refuse(&mut self, code: NakCode, receive: Option<(u64, WcStatus)>) {
+        let event = match code {
+            NakCode::RemoteAccess => EventType::QpAccessErr,
+            NakCode::RemoteOperational => EventType::QpFatal,
+            _ => EventType::QpReqErr,
+        };
+        self.refusal = Some(Refusal {
+            psn: self.expected,
+            code,
+            receive,
+            event,
+            sent: None,
+            told: false,
+            left: REPEATS,
+            asked: false,
+        });
+    }
+
+    /// Refuses what is wrong with a message under way: its receive, if it took one, completes in error.
+    pub(super) fn refuse_message(&mut self, code: NakCode, status: WcStatus) {
+        let receive = match self.message {
+            Message::Send { receive, .. } => Some((receive.wr_id, status)),
+            _ => None,
+        };
+        self.refuse(code, receive);
+    }
+
+    /// A receive completes in error, and no flush: it has to be that of the request refused.
+    pub(super) fn receive_fails(&mut self, received: &Received) {
+        let due = self.refusal.as_ref().and_then(|r| r.receive);
+        let is = Some((received.wr_id, received.status));
+        assert_eq!(
+            is, due,
+            "reference: 9.9.3.1.3: a receive completes in error"
+        );
+        self.tell();
+    }
+
+    /// An event of an error.
+    pub(super) fn fails_by(&mut self, event: EventType) {
+        let refusal = self.refusal.as_ref().filter(|r| r.receive.is_none());
+        let due = refusal.map(|r| r.event);
+        assert_eq!(
+            Some(event),
+            due,
+            "reference: 9.9.3.1.3: an event of an error"
+        );
+        self.tell();
+    }
+
+    fn tell(&mut self) {
+        if let Some(refusal) = &mut self.refusal {
+            assert!(
+                !refusal.told,
+                "reference: 9.9.3.1.3: an error is told twice"
+            );
+            refusal.told = true;
+        }
+    }
+
+    /// What ends a connection is complete when it ends.
+    pub(super) fn check_end(&self) {
+        if let Some(refusal) = self.refusal.as_ref().filter(|r| r.sent.is_some()) {
+            assert!(
+                refusal.told && self.state == QpState::Err,
+                "reference: 9.9.3: a NAK without an error or ERR: {refusal:?} in {:?}",
+                self.state
+            );
+        }
+    }
+
+    /// A NAK that ends the connection leaves, for the first time or again. False: it is none of these.
+    pub(super) fn sends_refusal(&mut self, packet: &Packet, psn: u64, aeth: &Aeth) -> bool {
+        let AethSyndrome::Nak(code) = aeth.syndrome else {
+            return false;
+        };
+        if code == NakCode::Sequence {
+            return false;
+        }
+        let now = self.now(None);
+        let refusal = self.refusal.as_mut();
+        let refusal =
+            refusal.unwrap_or_else(|| panic!("reference: 9.9.3: nothing is refused: {packet:?}"));
+        assert_eq!(
+            (psn, code),
+            (refusal.psn, refusal.code),
+            "reference: 9.7.5.2: a NAK"
+        );
+        match &refusal.sent {
+            None => {
+                refusal.sent = Some(*aeth);
+                self.answers.is_negative(psn, aeth, &now);
+                self.answers.forget();
+            }
+            Some(first) => {
+                assert_eq!(first, aeth, "reference: a NAK is repeated as another");
+                assert!(
+                    refusal.asked && refusal.left > 0,
+                    "reference: a NAK is repeated, and nobody asked for it"
+                );
+                refusal.left -= 1;
+                refusal.asked = false;
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What a reliable requester makes of responses (IBTA 9.7.6, 9.9.2): what each acknowledges, and which retry it costs.
+
+use super::requester::Requester;
+use super::tables::{near, rnr_ns, status_of};
+use super::work::Work;
+use super::{belongs, is_possible};
+use verbena_roce::host::{WcStatus, WqeOpcode};
+use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Transport};
+
+impl Requester {
+    /// Progress gives all retries again, and ends the wait for a receive.
+    fn progress(&mut self, una: u64, now: u64) {
+        if una > self.una {
+            self.una = una;
+            self.at = self.at.max(una);
+            self.retries = self.attr.retry_cnt;
+            self.rnr_retries = self.attr.rnr_retry;
+            self.rnr_until = 0;
+            self.waits = false;
+            let works = &self.works[..self.begun];
+            let taken = works.iter().filter(|w| w.takes() && w.end <= una);
+            self.limits.takes(taken.count() as u64);
+            self.timer_from = now;
+        }
+    }
+
+    /// What is before a PSN is acknowledged, but READs and atomics by their responses alone. True: nothing of it is
+    /// missing.
+    fn acknowledge(&mut self, end: u64, now: u64) -> bool {
+        let missing = self.missing(end);
+        let to = missing.unwrap_or(end);
+        let whole = missing.is_none();
+        self.progress(to, now);
+        // Once for each gap, and not at all for what is about to be sent anyway.
+        if !whole && self.implied != Some(self.una) && self.at > self.una {
+            self.implied = Some(self.una);
+            self.go_back(self.una);
+        }
+        whole
+    }
+
+    /// The first PSN before another whose response has not come.
+    fn missing(&self, end: u64) -> Option<u64> {
+        let begun = &self.works[..self.begun];
+        let found = begun
+            .iter()
+            .find(|w| w.responds() && w.due < w.end.min(end));
+        found.map(|w| w.due)
+    }
+
+    /// What was lost is sent again, which costs a retry, unless it is about to be sent anyway.
+    fn go_back(&mut self, psn: u64) {
+        if self.at <= psn {
+            self.again = true;
+            return;
+        }
+        if self.retries == 0 {
+            self.fail(psn, WcStatus::RetryExcErr);
+            return;
+        }
+        self.retries -= 1;
+        self.at = psn;
+    }
+
+    fn fail(&mut self, psn: u64, status: WcStatus) {
+        let index = self.work_at(psn).expect("within what was sent");
+        self.failure = Some((index..=index, status));
+    }
+
+    /// A response is handed in. `stores`: whether a READ's bytes can be put where they belong; `readable`: whether they can
+    /// be had.
+    pub fn response(
+        &mut self,
+        packet: &Packet,
+        now: u64,
+        readable: bool,
+        stores: &dyn Fn(usize) -> bool,
+    ) {
+        if self.loose {
+            return;
+        }
+        if !packet.payload.is_alive() {
+            // Lost between local peers. Whether it tells that one before it was lost too, and whether it is missed at
+            // once, is left open.
+            let psn = near(self.una, packet.psn);
+            if self.runs() && self.una <= psn && psn < self.hi && self.missing(psn).is_some() {
+                self.acknowledge(psn, now);
+            }
+            self.again = true;
+            return;
+        }
+        if !is_possible(packet) || !readable {
+            self.loose = true;
+            return;
+        }
+        if !belongs(packet, Transport::Rc, self.attr.pkey) || !self.runs() || self.failure.is_some()
+        {
+            return;
+        }
+        let psn = near(self.una, packet.psn);
+        match packet.kind {
+            Kind::Ack(aeth) => self.acknowledged(psn, &aeth, now),
+            Kind::ReadResponse(aeth) => {
+                for single in packet.clone().split(self.attr.path_mtu) {
+                    self.responded(&single, aeth, now, stores);
+                }
+            }
+            Kind::AtomicResponse(aeth, _) => self.responded(packet, Some(aeth), now, stores),
+            _ => {}
+        }
+    }
+
+    fn acknowledged(&mut self, psn: u64, aeth: &Aeth, now: u64) {
+        if psn + 1 == self.una {
+            self.limits.hears(aeth);
+        }
+        if psn < self.una || psn >= self.hi {
+            return;
+        }
+        match aeth.syndrome {
+            AethSyndrome::Ack { .. } => {
+                self.limits.hears(aeth);
+                self.acknowledge(psn + 1, now);
+            }
+            AethSyndrome::Rnr { timer } => {
+                self.limits.counts(aeth.msn, 0);
+                let whole = self.acknowledge(psn, now);
+                // A copy of the one that it waits for is not counted.
+                if !whole || self.waits {
+                    return;
+                }
+                if self.attr.rnr_retry < 7 {
+                    if self.rnr_retries == 0 {
+                        self.fail(psn, WcStatus::RnrRetryExcErr);
+                        return;
+                    }
+                    self.rnr_retries -= 1;
+                }
+                self.waits = true;
+                self.at = psn;
+                self.rnr_until = now + rnr_ns(timer);
+            }
+            AethSyndrome::Nak(NakCode::SourceFault) => self.loose = true,
+            AethSyndrome::Nak(code) => {
+                self.limits.counts(aeth.msn, 0);
+                if !self.acknowledge(psn, now) {
+                    return;
+                }
+                match status_of(code) {
+                    None => self.go_back(psn),
+                    Some(status) => self.fail(psn, status),
+                }
+            }
+        }
+    }
+
+    /// One response of a READ or atomic.
+    fn responded(
+        &mut self,
+        packet: &Packet,
+        aeth: Option<Aeth>,
+        now: u64,
+        stores: &dyn Fn(usize) -> bool,
+    ) {
+        let psn = near(self.una, packet.psn);
+        if self.failure.is_some() || psn < self.una || psn >= self.hi {
+            return;
+        }
+        if let Some(aeth) = aeth {
+            if matches!(aeth.syndrome, AethSyndrome::Ack { .. }) {
+                self.limits.hears(&aeth);
+            }
+        }
+        let oldest = self.work_at(self.una);
+        let whole = self.acknowledge(psn, now);
+        let index = self.work_at(psn).expect("within what was sent");
+        let work = &self.works[index];
+        let bad = aeth.is_some_and(|aeth| !matches!(aeth.syndrome, AethSyndrome::Ack { .. }));
+        let fits = match packet.kind {
+            Kind::AtomicResponse(..) => work.is_atomic(),
+            _ => work.opcode == WqeOpcode::RdmaRead && self.fits(work, packet, psn),
+        };
+        if bad || !fits {
+            // Whether what is bad acknowledges anything, and which of two faults counts, is left open. So is an ONLY in
+            // the place of a LAST.
+            let begins = work.asked.iter().any(|(first, _)| *first == psn);
+            self.loose |= !whole || packet.first && !begins;
+            self.failure = Some((oldest.unwrap_or(index)..=index, WcStatus::BadRespErr));
+            return;
+        }
+        if !whole {
+            return;
+        }
+        let bytes = work.is_atomic() || !packet.payload.is_empty();
+        if bytes && !stores(index) {
+            self.fail(psn, WcStatus::LocProtErr);
+            return;
+        }
+        self.works[index].due = psn + 1;
+        self.progress(psn + 1, now);
+    }
+
+    /// Whether a READ response has the place and the length that its request asks for.
+    fn fits(&self, work: &Work, packet: &Packet, psn: u64) -> bool {
+        let mtu = u64::from(self.attr.path_mtu);
+        let rest = u64::from(work.length) - (psn - work.first) * mtu;
+        let asked = || {
+            work.asked
+                .iter()
+                .filter(|(first, end)| *first <= psn && psn < *end)
+        };
+        let begins = asked().any(|(first, _)| *first == psn);
+        let goes_on = asked().any(|(first, _)| *first < psn);
+        let ends = asked().any(|(_, end)| *end == psn + 1);
+        let place = if packet.first { begins } else { goes_on };
+        place && packet.last == ends && u64::from(packet.payload.len()) == rest.min(mtu)
+    }
+}
