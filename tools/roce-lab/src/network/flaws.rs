@@ -46,7 +46,7 @@ impl Network {
         let (qp_type, peer_pd) = (end.qp_type, 100 + end.peer as u32);
         let has_sge = op.sges.iter().any(|sge| sge.length > 0);
         let remote = op.wqe.rkey != 0 && op.length > 0;
-        let drawn = match self.rng.below(14) {
+        let drawn = match self.rng.below(15) {
             _ if qp_type == QpType::Ud && self.rng.chance(30) => Fault::Qkey,
             0 | 1 => Fault::RkeyUnknown,
             2 => Fault::RkeyBounds,
@@ -64,6 +64,7 @@ impl Network {
                 _ => Fault::Malformed,
             },
             12 => Fault::Opcode,
+            14 => Fault::LkeyAccess,
             _ if qp_type == QpType::Ud => Fault::OverMtu,
             _ => Fault::Malformed,
         };
@@ -72,6 +73,7 @@ impl Network {
             Fault::RkeyAccess => remote && !op.is_atomic(),
             Fault::Misaligned | Fault::AtomicLength => op.is_atomic(),
             Fault::LkeyUnknown | Fault::LkeyBounds => has_sge,
+            Fault::LkeyAccess => has_sge && op.responds(),
             Fault::TooLong => !op.is_silent() && !op.is_atomic() && op.inline.is_empty(),
             Fault::Opcode => qp_type != QpType::Rc && op.inline.is_empty(),
             _ => true,
@@ -107,6 +109,13 @@ impl Network {
             Fault::Misaligned => op.wqe.remote_addr += 4,
             Fault::LkeyUnknown => op.sges.iter_mut().for_each(|sge| sge.lkey = BAD_KEY),
             Fault::LkeyBounds => op.sges.iter_mut().for_each(|sge| sge.addr += 0x1_0000),
+            Fault::LkeyAccess => {
+                for sge in &op.sges {
+                    if let Some(region) = memory.region_mut(sge.lkey) {
+                        region.access = 0;
+                    }
+                }
+            }
             Fault::TooLong => {
                 op.length = LONGEST + 1;
                 op.sges.push(Sge {

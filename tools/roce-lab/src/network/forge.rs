@@ -71,6 +71,7 @@ impl Network {
                     packet.payload = packet.payload.slice(0, count);
                 }
                 6 => packet.ack_req = !packet.ack_req,
+                7 if rng.chance(50) => packet.pkey ^= 0x8000,
                 7 => packet.pkey = rng.next() as u16,
                 8 => packet.kind = Kind::Ack(aeth(rng)),
                 9 => {

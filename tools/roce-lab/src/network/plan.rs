@@ -117,6 +117,8 @@ impl Network {
         let first = self.lab.ends.len();
         let attr = self.draw_attr(rng);
         let psns = [first_psn(rng), first_psn(rng)];
+        // One of them may be a limited member of its partition.
+        let limited = if rng.chance(20) { rng.below(2) } else { 2 };
         let mode = self.draw_mode(rng);
         let weather = self.draw_weather(rng, &attr);
         for side in 0..2 {
@@ -127,6 +129,9 @@ impl Network {
             attr.sq_psn = psns[side];
             attr.rq_psn = psns[1 - side];
             attr.local_peer = mode == Mode::Local;
+            if limited == side as u64 {
+                attr.pkey &= 0x7fff;
+            }
             // Links need not be alike in both directions.
             let mut weather = weather;
             if rng.chance(30) {

@@ -57,6 +57,8 @@ pub enum Fault {
     RecvMalformed,
     /// Memory that goes away at any time.
     Vanishing,
+    /// The local region of a READ or atomic may not be written.
+    LkeyAccess,
 }
 
 impl Fault {
@@ -86,6 +88,7 @@ impl Fault {
         Fault::RecvKey,
         Fault::RecvMalformed,
         Fault::Vanishing,
+        Fault::LkeyAccess,
     ];
 
     /// Whether the sender finds it itself, so that nothing is sent.
@@ -94,6 +97,7 @@ impl Fault {
             self,
             Fault::LkeyUnknown
                 | Fault::LkeyBounds
+                | Fault::LkeyAccess
                 | Fault::TooLong
                 | Fault::AtomicLength
                 | Fault::Malformed
@@ -132,7 +136,7 @@ impl Fault {
             Fault::Disabled | Fault::Misaligned | Fault::TooManyReads | Fault::RecvShort => {
                 WcStatus::RemInvReqErr
             }
-            Fault::LkeyUnknown | Fault::LkeyBounds => WcStatus::LocProtErr,
+            Fault::LkeyUnknown | Fault::LkeyBounds | Fault::LkeyAccess => WcStatus::LocProtErr,
             Fault::TooLong | Fault::AtomicLength => WcStatus::LocLenErr,
             Fault::Malformed | Fault::NoReads | Fault::Opcode | Fault::NoDestination => {
                 WcStatus::LocQpOpErr
