@@ -109,6 +109,8 @@ impl Lab {
             for verdict in &verdicts {
                 if let Verdict::Refused(_, told, event) = verdict {
                     let qpn = self.qps[peer].qpn;
+                    // Its receive may have ended it before its CQ did.
+                    self.qps[peer].excused |= dead && event.is_none();
                     if let Some(event) = event {
                         self.expect(*event, qpn, Due::May);
                     }
