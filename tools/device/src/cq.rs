@@ -47,8 +47,8 @@ pub struct Cq {
     pub moderation_count: u16,
     /// ... or for so many microseconds.
     pub moderation_period: u16,
-    /// When the collapsed event is due.
-    pub moderation_due: Option<u64>,
+    /// When the first entry came that a collapsed event is to tell of, as far as the device has noticed.
+    pub collapsed_since: Option<u64>,
     /// The driver's index of the present ring's first entry. All indexes here count from it; those that are the
     /// driver's (consumer index, arm) do not.
     base: u32,
@@ -95,7 +95,7 @@ impl Cq {
             written: false,
             moderation_count: 0,
             moderation_period: 0,
-            moderation_due: None,
+            collapsed_since: None,
             base: 0,
             pi: 0,
             ci: 0,
@@ -182,7 +182,7 @@ impl Cq {
         self.served = Arm::unpack(self.arm).seq;
         self.notified = self.pi;
         self.solicited = None;
-        self.moderation_due = None;
+        self.collapsed_since = None;
         Area::new(mem, self.area).store(doorbell::cq_served(self.slot as usize), self.served);
     }
 

@@ -376,19 +376,17 @@ impl Shared {
             return;
         };
         let Some(count) = cq.wants_event(mem) else {
+            // What was collapsed has been polled: the period begins anew.
+            cq.collapsed_since = None;
             return;
         };
         if cq.moderation_period > 0 && count < u32::from(cq.moderation_count) {
-            let due = match cq.moderation_due {
-                None => {
-                    let due = now + u64::from(cq.moderation_period) * 1000;
-                    cq.moderation_due = Some(due);
-                    self.moderated.set(cqn, due);
-                    due
-                }
-                Some(due) => due,
-            };
+            let since = *cq.collapsed_since.get_or_insert(now);
+            let due = since + u64::from(cq.moderation_period) * 1000;
             if now < due {
+                if self.moderated.deadline(cqn) != Some(due) {
+                    self.moderated.set(cqn, due);
+                }
                 return;
             }
         }
@@ -414,11 +412,10 @@ impl Shared {
             let Some(cqn) = self.moderated.pop(self.now) else {
                 break;
             };
-            match self.cqs.get(cqn).and_then(|cq| cq.moderation_due) {
-                Some(due) if due <= self.now => self.notify(mem, cqn),
-                Some(due) => self.moderated.set(cqn, due),
-                // It was told of meanwhile.
-                None => {}
+            // If not, it was told of meanwhile.
+            let collapsed = self.cqs.get(cqn).and_then(|cq| cq.collapsed_since);
+            if collapsed.is_some() {
+                self.notify(mem, cqn);
             }
         }
         self.moderated.next_deadline()

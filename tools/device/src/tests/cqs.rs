@@ -270,6 +270,55 @@ fn an_event_that_waits_is_judged_by_the_new_terms() {
 }
 
 #[test]
+fn the_period_begins_with_the_first_entry_that_was_not_polled() {
+    let mut p = Pair::new();
+    p.d.must(&ModifyCq {
+        cqn: p.cq_a.cqn.into(),
+        moderation_count: 3.into(),
+        moderation_period: 50.into(),
+        ..Default::default()
+    });
+    p.d.arm(&mut p.cq_a, ArmMode::Next);
+    complete(&mut p, 1);
+    // The program polls without waiting for the event, and arms for what comes next.
+    assert_eq!(p.d.drain(&mut p.cq_a).len(), 1);
+    p.d.arm(&mut p.cq_a, ArmMode::Next);
+    p.d.pass(45_000);
+    complete(&mut p, 1);
+    p.d.pass(45_000);
+    assert_eq!(completions(&mut p), 0, "the entry is 45 us old");
+    p.d.pass(10_000);
+    assert_eq!(completions(&mut p), 1);
+}
+
+#[test]
+fn a_new_period_counts_from_the_entry_too() {
+    for (new, wait, told) in [
+        (10u16, 0, 1),
+        (10, 1_000, 1),
+        (200, 60_000, 0),
+        (200, 190_000, 1),
+        (0, 0, 1),
+    ] {
+        let mut p = Pair::new();
+        let mut request = ModifyCq {
+            cqn: p.cq_a.cqn.into(),
+            moderation_count: 3.into(),
+            moderation_period: 50.into(),
+            ..Default::default()
+        };
+        p.d.must(&request);
+        p.d.arm(&mut p.cq_a, ArmMode::Next);
+        complete(&mut p, 1);
+        p.d.pass(20_000);
+        request.moderation_period = new.into();
+        p.d.must(&request);
+        p.d.pass(wait);
+        assert_eq!(completions(&mut p), told, "{new} us, {wait} ns later");
+    }
+}
+
+#[test]
 fn the_reply_to_destroy_tells_of_the_events_before_it() {
     let mut p = Pair::new();
     let unused = p.d.create_cq(2);

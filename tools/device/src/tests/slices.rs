@@ -81,7 +81,8 @@ fn a_cq_that_dies_while_it_moves_is_not_moved() {
     d.device.run_slice(&d.ram, d.now);
     write_cqes(&mut d, &cq, 0..8000);
     d.run();
-    assert_eq!(d.answer(0).0, CmdStatus::Invalid);
+    let died = Syndrome::CqOverflow.to_raw();
+    assert_eq!(d.answer(0), (CmdStatus::Invalid, died));
     assert_eq!(d.drain(&mut cq).len(), 1 << 13);
 }
 
@@ -350,7 +351,7 @@ fn a_slice_tells_of_so_many_collapsed_events() {
     many.d.run();
     let waiting = |many: &Many| {
         let cqs = many.d.device.shared.cqs.iter();
-        cqs.filter(|(_, cq)| cq.moderation_due.is_some()).count() as u32
+        cqs.filter(|(_, cq)| cq.collapsed_since.is_some()).count() as u32
     };
     assert_eq!(waiting(&many), count);
     many.d.now += 100_000;
