@@ -50,6 +50,8 @@ pub const MAX_CQ: u32 = 16 << 10;
 pub const MAX_SRQ: u32 = 4 << 10;
 /// Key indexes are below this.
 pub const MAX_MR: u32 = 64 << 10;
+/// Bytes of a memory region.
+pub const MAX_MR_SIZE: u64 = 1 << 47;
 /// EQNs are below this.
 pub const MAX_EQ: u32 = 64;
 /// Ports are numbered from 1 to this.
@@ -89,7 +91,7 @@ pub fn caps(config: &Config) -> DeviceCaps {
         mac,
         node_guid: node_guid(config.mac),
         fw_ver: (1u64 << 16).into(),
-        max_mr_size: (1u64 << 47).into(),
+        max_mr_size: MAX_MR_SIZE.into(),
         page_size_cap: ((1u64 << 31) - (1 << 12)).into(),
         features: (cmd::FEATURE_RC
             | cmd::FEATURE_UC

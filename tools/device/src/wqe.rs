@@ -75,6 +75,7 @@ pub fn decode_recv(bytes: &[u8], index: u32, privileged: bool, out: &mut RecvWqe
     out.privileged = privileged;
     let count = header.num_sge as usize;
     let header = size_of::<wqe::RecvWqe>();
-    header + count * size_of::<wqe::Sge>() <= bytes.len()
+    count <= wqe::MAX_SGE as usize
+        && header + count * size_of::<wqe::Sge>() <= bytes.len()
         && decode_sges(bytes, header, count, &mut out.sges)
 }

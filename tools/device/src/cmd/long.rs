@@ -57,8 +57,8 @@ impl Device {
             }
             Long::Resize(cqn, entries) => {
                 let cq = self.shared.cqs.get_mut(*cqn).ok_or(NO_OBJECT)?;
-                if cq.error.is_some() {
-                    return Err(bad(CmdStatus::Invalid, Syndrome::CqOverflow));
+                if let Some(cause) = cq.error {
+                    return Err(bad(CmdStatus::Invalid, cause));
                 }
                 let done = cq
                     .go_on_moving(mem, entries, MOVED_ENTRIES)

@@ -3,6 +3,7 @@
 //! Commands of memory regions.
 
 use super::*;
+use crate::config::MAX_MR_SIZE;
 use crate::mr::{index, Mr};
 use crate::ring::Pages;
 use crate::tables::ContextSlot;
@@ -19,7 +20,7 @@ fn describe(request: &ModifyMr, context_slot: ContextSlot) -> Result<Mr, CmdErro
         .page_offset
         .get()
         .checked_add(length)
-        .filter(|_| iova.checked_add(length).is_some())
+        .filter(|_| iova.checked_add(length).is_some() && length <= MAX_MR_SIZE)
         .ok_or(SIZE)?;
     let state = if flags & mr_flags::FAST_REG != 0 {
         MrState::Free

@@ -3,6 +3,7 @@
 //! Shared receive queues, and datagrams.
 
 use super::Pair;
+use crate::mem::GuestMemory;
 use crate::mock::{Driver, QpHandle, SendWr, SrqHandle};
 use verbena_abi::cmd::*;
 use verbena_abi::cqe::{wc_flags, WcStatus};
@@ -92,6 +93,40 @@ fn a_corrupt_shared_queue_takes_its_queue_pairs_along() {
     request.srqn = srq.srqn.into();
     let e = p.d.create_qp_by(&request).unwrap_err();
     assert_eq!(e.syndrome, Syndrome::SrqDied);
+}
+
+#[test]
+fn a_receive_of_a_shared_queue_has_as_many_elements_as_the_device_announces() {
+    for (count, state) in [(32u8, QpState::Rts), (33, QpState::Err)] {
+        let mut p = Pair::new();
+        let ring = p.d.alloc(4096);
+        let (srqn, slot) = (p.d.number(), p.d.slot());
+        p.d.must(&CreateSrq {
+            srqn: srqn.into(),
+            pdn: 7.into(),
+            slot: slot.into(),
+            log_size: 2,
+            log_stride: 10,
+            ring: crate::mock::flat(ring),
+            ..Default::default()
+        });
+        let mut request = p.d.qp_request(&p.cq_b.clone(), &p.cq_b.clone());
+        request.flags = QP_HAS_SRQ;
+        request.srqn = srqn.into();
+        p.b = p.d.create_qp_by(&request).unwrap();
+        p.a = p.d.create_qp(&p.cq_a, &p.cq_a);
+        p.d.connect(&p.a, &p.b);
+        let wqe = wqe::RecvWqe {
+            num_sge: count,
+            ..Default::default()
+        };
+        p.d.ram.write(ring, wqe.as_bytes()).unwrap();
+        doorbell::post_recv(&p.d.words(), slot.into(), 1, || {});
+        p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::Send, 1, &[]));
+        p.d.run();
+        let shown = p.d.query_qp(p.b.qpn).attr.qp_state;
+        assert_eq!(shown, state.to_raw(), "{count}");
+    }
 }
 
 /// What the device tells a process of the entries that it has taken.
