@@ -104,7 +104,7 @@ layout! {
         0 => wr_id: Le64,
         /// Free-running index of the WQE in its ring; of an SRQ's WQE, in the SRQ's.
         8 => wqe_index: Le32,
-        /// Bytes received, or returned to the requester.
+        /// Bytes of the message: received, read, or sent.
         12 => byte_len: Le32,
         /// Immediate data in network order, or the invalidated key (little endian).
         16 => imm: [u8; 4],

@@ -9,4 +9,4 @@ mod ram;
 
 pub use driver::{flat, Driver};
 pub use queues::{CqHandle, Done, QpHandle, SendWr, SrqHandle, WqeBytes};
-pub use ram::{GuestWords, Ram};
+pub use ram::{GuestWords, Ram, BASE};

@@ -2,6 +2,9 @@
 
 //! The rules of the device, each a small test by the fake driver.
 
+mod completions;
+mod contexts;
+mod counters;
 mod cqs;
 mod credits;
 mod data;
@@ -12,8 +15,10 @@ mod hostile_guest;
 mod load;
 mod objects;
 mod port;
+mod refusals;
 mod slices;
 mod srq_ud;
+mod transitions;
 
 use crate::mock::{CqHandle, Driver, QpHandle, SrqHandle};
 use verbena_abi::cmd::QP_HAS_SRQ;

@@ -1,0 +1,640 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What each command refuses, and by which status and syndrome: one field after the other is one step beyond what is allowed,
+//! and the last value that is allowed is taken. Limits are those that QUERY_DEVICE tells. A command that failed has taken
+//! nothing: the same request, put right, succeeds with the same number and slot.
+
+use super::*;
+use crate::cmd::CmdError;
+use crate::mem::GuestMemory;
+use crate::mock::{flat, BASE};
+use verbena_abi::cmd::*;
+use verbena_abi::ctx::{access, mr_flags, Translation};
+use verbena_abi::doorbell;
+use verbena_abi::regs::{NUM_UARS, NUM_VECTORS};
+use verbena_abi::syndrome::Syndrome;
+
+type Told = Result<(), (CmdStatus, Syndrome)>;
+
+const NUMBER: Told = Err((CmdStatus::Invalid, Syndrome::CmdNumber));
+const SIZE: Told = Err((CmdStatus::Invalid, Syndrome::CmdSize));
+const ATTRIBUTE: Told = Err((CmdStatus::Invalid, Syndrome::CmdAttribute));
+const UNSUPPORTED: Told = Err((CmdStatus::Unsupported, Syndrome::CmdAttribute));
+const NO_OBJECT: Told = Err((CmdStatus::NotFound, Syndrome::CmdNoObject));
+const IN_USE: Told = Err((CmdStatus::Exists, Syndrome::CmdInUse));
+const BUSY: Told = Err((CmdStatus::Busy, Syndrome::CmdBusy));
+const TABLE_SLOT: Told = Err((CmdStatus::Invalid, Syndrome::CmdTableSlot));
+const TRANSLATION: Told = Err((CmdStatus::Invalid, Syndrome::CmdTranslation));
+const UNREACHABLE: Told = Err((CmdStatus::BadAddress, Syndrome::CmdTranslation));
+const OK: Told = Ok(());
+
+fn told<T>(result: Result<T, CmdError>) -> Told {
+    result.map(|_| ()).map_err(|e| (e.status, e.syndrome))
+}
+
+/// Tries changes of a good request one by one: what each comes to.
+macro_rules! tries {
+    ($d:expr, $good:expr, $( |$r:ident| $change:expr => $expected:expr; )*) => { $({
+        let mut request = $good;
+        let $r = &mut request;
+        $change;
+        assert_eq!(told($d.cmd(&request)), $expected, "{}", stringify!($change));
+    })* };
+}
+
+/// The end of memory.
+fn end(d: &Driver) -> u64 {
+    let mut end = BASE;
+    while d.ram.contains(end, 4096) {
+        end += 4096;
+    }
+    end
+}
+
+fn id<C: Command>(d: &mut Driver, request: C) -> Told {
+    told(d.cmd(&request))
+}
+
+fn destroy_cq(d: &mut Driver, cqn: u32) -> Told {
+    id(
+        d,
+        DestroyCq {
+            id: cqn.into(),
+            ..Default::default()
+        },
+    )
+}
+
+fn destroy_eq(d: &mut Driver, eqn: u32) -> Told {
+    id(
+        d,
+        DestroyEq {
+            id: eqn.into(),
+            ..Default::default()
+        },
+    )
+}
+
+fn destroy_srq(d: &mut Driver, srqn: u32) -> Told {
+    id(
+        d,
+        DestroySrq {
+            id: srqn.into(),
+            ..Default::default()
+        },
+    )
+}
+
+fn destroy_qp(d: &mut Driver, qpn: u32) -> Told {
+    id(
+        d,
+        DestroyQp {
+            id: qpn.into(),
+            ..Default::default()
+        },
+    )
+}
+
+fn destroy_uar(d: &mut Driver, uar: u32) -> Told {
+    id(
+        d,
+        DestroyUar {
+            id: uar.into(),
+            ..Default::default()
+        },
+    )
+}
+
+fn area(d: &mut Driver, uar: u32) {
+    let addr = d.alloc(doorbell::AREA_SIZE as u64);
+    d.must(&CreateUar {
+        uar: uar.into(),
+        addr: addr.into(),
+        ..Default::default()
+    });
+}
+
+#[test]
+fn completion_queues() {
+    let mut d = Driver::new();
+    let caps = d.must(&QueryDevice::default());
+    let old = d.create_cq(4);
+    let (first, last) = (BASE, end(&d));
+    let ring = d.alloc(u64::from(caps.max_cqe.get()) * 64);
+    area(&mut d, 3);
+    let good = CreateCq {
+        cqn: 500.into(),
+        eqn: 1.into(),
+        uar: 3.into(),
+        slot: 127.into(),
+        log_size: 17,
+        ring: flat(ring),
+        ..Default::default()
+    };
+    assert_eq!(caps.max_cqe.get(), 1 << 17);
+    tries! { d, good,
+        |r| r.cqn = caps.max_cq => NUMBER;
+        |r| r.cqn = u32::MAX.into() => NUMBER;
+        |r| r.cqn = (caps.max_cq.get() - 1).into() => TABLE_SLOT;
+        |r| r.cqn = old.cqn.into() => IN_USE;
+        |r| r.log_size = 18 => SIZE;
+        |r| r.log_size = 255 => SIZE;
+        |r| r.eqn = 2.into() => NO_OBJECT;
+        |r| r.eqn = caps.max_eq => NO_OBJECT;
+        |r| r.uar = 4.into() => NO_OBJECT;
+        |r| r.slot = 128.into() => IN_USE;
+        |r| (r.uar, r.slot) = (0.into(), old.slot.into()) => IN_USE;
+        |r| r.ring.addr = (ring + 32).into() => TRANSLATION;
+        |r| r.ring.addr = (first - 64).into() => UNREACHABLE;
+        |r| r.ring.addr = (last - (64 << 17) + 64).into() => UNREACHABLE;
+        |r| r.ring.num_pages = 2.into() => TRANSLATION;
+    }
+    // None of them has taken the slot, or made the area or the event queue busy.
+    assert_eq!(destroy_uar(&mut d, 3), OK);
+    area(&mut d, 3);
+    tries! { d, good, |_r| () => OK; }
+    assert_eq!(destroy_uar(&mut d, 3), BUSY);
+    assert_eq!(destroy_cq(&mut d, 501), NO_OBJECT);
+    assert_eq!(destroy_cq(&mut d, old.cqn), OK);
+    assert_eq!(destroy_eq(&mut d, 1), BUSY);
+    assert_eq!(destroy_cq(&mut d, 500), OK);
+    assert_eq!(destroy_uar(&mut d, 3), OK);
+    assert_eq!(destroy_eq(&mut d, 1), OK);
+    let resize = ResizeCq {
+        cqn: 500.into(),
+        log_size: 4,
+        ring: flat(ring),
+        ..Default::default()
+    };
+    d.create_eq(1).unwrap();
+    tries! { d, resize, |_r| () => NO_OBJECT; }
+    assert_eq!(
+        id(
+            &mut d,
+            QueryCq {
+                id: 500.into(),
+                ..Default::default()
+            }
+        ),
+        NO_OBJECT
+    );
+    assert_eq!(
+        id(
+            &mut d,
+            ModifyCq {
+                cqn: 500.into(),
+                ..Default::default()
+            }
+        ),
+        NO_OBJECT
+    );
+    let cq = d.create_cq(4);
+    let resize = ResizeCq {
+        cqn: cq.cqn.into(),
+        log_size: 17,
+        ..resize
+    };
+    tries! { d, resize,
+        |r| r.log_size = 18 => SIZE;
+        |r| r.ring.addr = (ring + 8).into() => TRANSLATION;
+        |r| r.ring.addr = last.into() => UNREACHABLE;
+        |_r| () => OK;
+    }
+}
+
+#[test]
+fn event_queues() {
+    let mut d = Driver::new();
+    let caps = d.must(&QueryDevice::default());
+    assert_eq!(caps.max_eqe.get(), 1 << 17);
+    let last = end(&d);
+    let good = CreateEq {
+        eqn: (caps.max_eq.get() - 1).into(),
+        vector: (NUM_VECTORS as u16 - 1).into(),
+        log_size: 17,
+        log_entry_size: 4,
+        ring: flat(d.alloc(16 << 17)),
+        ci_addr: (last - 4).into(),
+        ..Default::default()
+    };
+    tries! { d, good,
+        |r| r.eqn = caps.max_eq => NUMBER;
+        |r| r.vector = (NUM_VECTORS as u16).into() => NUMBER;
+        |r| r.eqn = 1.into() => IN_USE;
+        |r| r.eqn = 0.into() => IN_USE;
+        |r| r.kind = 1 => UNSUPPORTED;
+        |r| r.log_entry_size = 5 => SIZE;
+        |r| r.log_size = 0 => SIZE;
+        |r| r.log_size = 18 => SIZE;
+        |r| r.log_size = 255 => SIZE;
+        |r| r.ci_addr = (last - 6).into() => TRANSLATION;
+        |r| r.ci_addr = last.into() => UNREACHABLE;
+        |r| r.ring.addr = last.into() => UNREACHABLE;
+        |_r| () => OK;
+        |_r| () => IN_USE;
+    }
+    let most = caps.max_eq.get() - 1;
+    assert_eq!(destroy_eq(&mut d, 5), NO_OBJECT);
+    // The asynchronous one goes last, and after all that it may have to tell of.
+    assert_eq!(destroy_eq(&mut d, 0), BUSY);
+    assert_eq!(destroy_eq(&mut d, most), OK);
+    let srq = d.create_srq();
+    assert_eq!(destroy_eq(&mut d, 1), OK);
+    assert_eq!(destroy_eq(&mut d, 0), BUSY);
+    assert_eq!(destroy_srq(&mut d, srq.srqn), OK);
+    assert_eq!(destroy_eq(&mut d, 0), OK);
+    tries! { d, good, |_r| () => NO_OBJECT; }
+    d.create_eq(0).unwrap();
+    tries! { d, good, |_r| () => OK; }
+}
+
+#[test]
+fn an_event_queue_waits_for_its_completion_queues() {
+    let mut d = Driver::new();
+    d.create_eq(2).unwrap();
+    let ring = d.alloc(4096);
+    let request = CreateCq {
+        cqn: 50.into(),
+        eqn: 2.into(),
+        slot: 9.into(),
+        log_size: 4,
+        ring: flat(ring),
+        ..Default::default()
+    };
+    d.must(&request);
+    assert_eq!(destroy_eq(&mut d, 2), BUSY);
+    d.must(&CreateCq {
+        cqn: 51.into(),
+        slot: 10.into(),
+        ..request
+    });
+    assert_eq!(destroy_cq(&mut d, 50), OK);
+    assert_eq!(destroy_eq(&mut d, 2), BUSY);
+    assert_eq!(destroy_cq(&mut d, 51), OK);
+    assert_eq!(destroy_eq(&mut d, 2), OK);
+    // One that tells of errors and of completions is busy on both accounts.
+    d.must(&CreateCq {
+        eqn: 0.into(),
+        ..request
+    });
+    assert_eq!(destroy_eq(&mut d, 1), OK);
+    assert_eq!(destroy_eq(&mut d, 0), BUSY);
+    assert_eq!(destroy_cq(&mut d, 50), OK);
+    assert_eq!(destroy_eq(&mut d, 0), OK);
+}
+
+#[test]
+fn memory_regions() {
+    let mut d = Driver::new();
+    let caps = d.must(&QueryDevice::default());
+    let table = d.alloc(4096);
+    let most = (caps.max_mr.get() - 1) << 8;
+    let good = CreateMr {
+        key: 0x102.into(),
+        pdn: 7.into(),
+        access: access::ALL.into(),
+        flags: mr_flags::PRIVILEGED.into(),
+        iova: 0x1000.into(),
+        length: (3 * 4096u64 - 5).into(),
+        page_offset: 5.into(),
+        pages: Translation {
+            addr: table.into(),
+            num_pages: 3.into(),
+            log_page_size: 12,
+            levels: 1,
+            ..Default::default()
+        },
+        ..Default::default()
+    };
+    tries! { d, good,
+        |r| r.key = 0x5a.into() => NUMBER;
+        |r| r.key = (most + 0x100).into() => NUMBER;
+        |r| r.key = u32::MAX.into() => NUMBER;
+        |r| r.key = most.into() => TABLE_SLOT;
+        |r| r.flags = mr_flags::ON_DEMAND.into() => ATTRIBUTE;
+        |r| r.flags = mr_flags::DEVICE_MEMORY.into() => ATTRIBUTE;
+        |r| r.access = (access::ALL + 1).into() => ATTRIBUTE;
+        |r| r.iova = (u64::MAX - 3 * 4096 + 6).into() => SIZE;
+        |r| r.page_offset = (u64::MAX - 3 * 4096 + 6).into() => SIZE;
+        |r| r.page_offset = 6.into() => TRANSLATION;
+        |r| r.length = (3 * 4096u64 - 4).into() => TRANSLATION;
+        |r| r.pages.num_pages = 2.into() => TRANSLATION;
+        |r| (r.length, r.page_offset, r.pages.num_pages) = (0.into(), 0.into(), 0.into()) => TRANSLATION;
+        |r| r.pages.log_page_size = 11 => TRANSLATION;
+        |r| r.pages.log_page_size = 31 => TRANSLATION;
+        |r| r.pages.levels = 3 => TRANSLATION;
+        |r| r.pages.levels = 0 => TRANSLATION;
+        |r| r.pages.addr = (table + 4).into() => TRANSLATION;
+        |r| r.pages.addr = (u64::MAX - 15).into() => TRANSLATION;
+        |_r| () => OK;
+        |_r| () => IN_USE;
+        |r| r.key = 0x1ff.into() => IN_USE;
+    }
+    // Contiguous memory is one page, wherever it is.
+    let contiguous = CreateMr {
+        key: 0x200.into(),
+        pages: flat(table),
+        ..good
+    };
+    tries! { d, contiguous,
+        |r| r.pages.num_pages = 0.into() => TRANSLATION;
+        |r| r.pages.addr = (u64::MAX - 3 * 4096 + 1).into() => TRANSLATION;
+        |r| r.pages.addr = (u64::MAX - 3 * 4096).into() => OK;
+    }
+    tries! { d, contiguous,
+        |r| (r.key, r.length) = (0x700.into(), (caps.max_mr_size.get() + 1).into()) => SIZE;
+        |r| (r.key, r.length) = (0x700.into(), caps.max_mr_size) => OK;
+    }
+    // Addresses end where numbers do.
+    tries! { d, good,
+        |r| (r.key, r.iova) = (0x300.into(), (u64::MAX - 3 * 4096 + 5).into()) => OK;
+        |r| (r.key, r.pages.log_page_size) = (0x400.into(), 30) => OK;
+        // A key for fast registration gets its pages then.
+        |r| (r.key, r.flags, r.pages) = (0x500.into(), mr_flags::FAST_REG.into(), Translation::default()) => OK;
+    }
+    let modify = ModifyMr {
+        key: 0x1aa.into(),
+        pdn: 9.into(),
+        access: 1.into(),
+        flags: 0.into(),
+        iova: good.iova,
+        length: good.length,
+        page_offset: good.page_offset,
+        pages: good.pages,
+    };
+    tries! { d, modify,
+        |r| r.key = 0x600.into() => NO_OBJECT;
+        |r| r.key = 0x5a.into() => NO_OBJECT;
+        |r| r.access = 0x40.into() => ATTRIBUTE;
+        |r| r.flags = 4.into() => ATTRIBUTE;
+        |r| r.page_offset = 6.into() => TRANSLATION;
+        |_r| () => OK;
+    }
+    let destroy = DestroyMr {
+        id: 0x1aa.into(),
+        ..Default::default()
+    };
+    tries! { d, destroy,
+        |r| r.id = 0x600.into() => NO_OBJECT;
+        |_r| () => OK;
+        |_r| () => NO_OBJECT;
+    }
+    tries! { d, good, |_r| () => OK; }
+}
+
+#[test]
+fn shared_receive_queues() {
+    let mut d = Driver::new();
+    let caps = d.must(&QueryDevice::default());
+    assert_eq!(caps.max_srq_wr.get(), 1 << 14);
+    let old = d.create_srq();
+    let last = end(&d);
+    let ring = d.alloc(1 << 24);
+    area(&mut d, 3);
+    let good = CreateSrq {
+        srqn: 300.into(),
+        pdn: 7.into(),
+        uar: 3.into(),
+        slot: 127.into(),
+        log_size: 14,
+        log_stride: 10,
+        ring: flat(ring),
+        limit: (1 << 14).into(),
+        ..Default::default()
+    };
+    tries! { d, good,
+        |r| r.srqn = caps.max_srq => NUMBER;
+        |r| r.srqn = (caps.max_srq.get() - 1).into() => TABLE_SLOT;
+        |r| r.srqn = old.srqn.into() => IN_USE;
+        |r| r.srq_type = 1 => UNSUPPORTED;
+        |r| r.cqn = 1.into() => ATTRIBUTE;
+        |r| r.xrcdn = 1.into() => ATTRIBUTE;
+        |r| r.log_size = 15 => SIZE;
+        |r| r.log_size = 255 => SIZE;
+        |r| r.log_stride = 11 => SIZE;
+        |r| (r.log_stride, r.limit) = (4, 0.into()) => SIZE;
+        |r| r.limit = ((1 << 14) + 1).into() => SIZE;
+        |r| r.uar = 4.into() => NO_OBJECT;
+        |r| r.slot = 128.into() => IN_USE;
+        |r| (r.uar, r.slot) = (0.into(), old.slot.into()) => IN_USE;
+        |r| r.ring.addr = last.into() => UNREACHABLE;
+    }
+    assert_eq!(destroy_uar(&mut d, 3), OK);
+    area(&mut d, 3);
+    tries! { d, good, |_r| () => OK; }
+    assert_eq!(destroy_uar(&mut d, 3), BUSY);
+    let modify = ModifySrq {
+        srqn: 300.into(),
+        limit: (1 << 14).into(),
+        ..Default::default()
+    };
+    tries! { d, modify,
+        |r| r.limit = ((1 << 14) + 1).into() => SIZE;
+        |r| r.srqn = 301.into() => NO_OBJECT;
+        |_r| () => OK;
+    }
+    assert_eq!(
+        id(
+            &mut d,
+            QuerySrq {
+                id: 301.into(),
+                ..Default::default()
+            }
+        ),
+        NO_OBJECT
+    );
+    assert_eq!(destroy_srq(&mut d, 301), NO_OBJECT);
+    assert_eq!(destroy_srq(&mut d, 300), OK);
+    assert_eq!(destroy_uar(&mut d, 3), OK);
+    area(&mut d, 3);
+    tries! { d, good, |r| r.log_stride = 5 => OK; }
+}
+
+#[test]
+fn queue_pairs() {
+    let mut d = Driver::new();
+    let caps = d.must(&QueryDevice::default());
+    assert_eq!(
+        (caps.max_qp_wr.get(), caps.max_send_sge.get()),
+        (1 << 14, 32)
+    );
+    assert_eq!(
+        (caps.max_recv_sge.get(), caps.max_inline_data.get()),
+        (32, 512)
+    );
+    let cq = d.create_cq(4);
+    let other = d.create_cq(4);
+    let old = d.create_qp(&cq, &cq);
+    let srq = d.create_srq();
+    let last = end(&d);
+    let ring = d.alloc(1 << 20);
+    area(&mut d, 3);
+    let mut good = d.qp_request(&cq, &other);
+    good.uar = 3.into();
+    good.slot = 127.into();
+    good.qpn = 60.into();
+    (good.log_sq_size, good.log_rq_size) = (14, 14);
+    (good.log_sq_stride, good.log_rq_stride) = (6, 5);
+    (good.sq, good.rq) = (flat(ring), flat(ring));
+    (good.max_send_sge, good.max_recv_sge, good.max_inline) = (32, 32, 512.into());
+    tries! { d, good,
+        |r| r.qpn = caps.max_qp => NUMBER;
+        |r| r.qpn = (caps.max_qp.get() - 1).into() => TABLE_SLOT;
+        |r| r.qpn = 7.into() => NUMBER;
+        |r| r.qpn = old.qpn.into() => IN_USE;
+        |r| r.qp_type = 5 => UNSUPPORTED;
+        |r| r.create_flags = 1.into() => UNSUPPORTED;
+        |r| r.xrcdn = 1.into() => ATTRIBUTE;
+        |r| r.port = 1 => NUMBER;
+        |r| r.flags = 8 => ATTRIBUTE;
+        |r| r.flags = 0x80 => ATTRIBUTE;
+        |r| r.log_sq_size = 15 => SIZE;
+        |r| r.log_sq_size = 255 => SIZE;
+        |r| r.log_sq_stride = 5 => SIZE;
+        |r| r.log_sq_stride = 11 => SIZE;
+        |r| r.log_rq_size = 15 => SIZE;
+        |r| r.log_rq_stride = 4 => SIZE;
+        |r| r.log_rq_stride = 11 => SIZE;
+        |r| r.max_send_sge = 33 => SIZE;
+        |r| r.max_recv_sge = 33 => SIZE;
+        |r| r.max_inline = 513.into() => SIZE;
+        |r| r.send_cqn = 999.into() => NO_OBJECT;
+        |r| r.recv_cqn = 999.into() => NO_OBJECT;
+        |r| (r.flags, r.srqn) = (QP_HAS_SRQ, 999.into()) => NO_OBJECT;
+        |r| r.uar = 4.into() => NO_OBJECT;
+        |r| r.slot = 128.into() => IN_USE;
+        |r| (r.uar, r.slot) = (0.into(), old.slot.into()) => IN_USE;
+        |r| (r.uar, r.slot) = (0.into(), srq.slot.into()) => IN_USE;
+        |r| r.sq.addr = last.into() => UNREACHABLE;
+        |r| r.rq.addr = last.into() => UNREACHABLE;
+        |r| r.rq.addr = (ring + 4).into() => TRANSLATION;
+    }
+    // Nothing was taken: not the slot, not a CQ, not the SRQ.
+    assert_eq!(destroy_cq(&mut d, other.cqn), OK);
+    tries! { d, good, |_r| () => NO_OBJECT; }
+    good.recv_cqn = cq.cqn.into();
+    assert_eq!(destroy_uar(&mut d, 3), OK);
+    area(&mut d, 3);
+    // With an SRQ there is no receive ring to be wrong.
+    tries! { d, good,
+        |r| (r.flags, r.srqn, r.log_rq_size, r.log_rq_stride, r.rq)
+            = (QP_HAS_SRQ, srq.srqn.into(), 99, 99, Translation::default()) => OK;
+    }
+    assert_eq!(destroy_uar(&mut d, 3), BUSY);
+    assert_eq!(destroy_srq(&mut d, srq.srqn), BUSY);
+    assert_eq!(destroy_qp(&mut d, 61), NO_OBJECT);
+    assert_eq!(destroy_qp(&mut d, 60), OK);
+    assert_eq!(destroy_srq(&mut d, srq.srqn), OK);
+    tries! { d, good, |_r| () => OK; }
+    assert_eq!(destroy_cq(&mut d, cq.cqn), BUSY);
+    assert_eq!(destroy_qp(&mut d, old.qpn), OK);
+    assert_eq!(destroy_cq(&mut d, cq.cqn), BUSY);
+    assert_eq!(destroy_qp(&mut d, 60), OK);
+    assert_eq!(destroy_cq(&mut d, cq.cqn), OK);
+    assert_eq!(
+        id(
+            &mut d,
+            QueryQp {
+                id: 60.into(),
+                ..Default::default()
+            }
+        ),
+        NO_OBJECT
+    );
+    assert_eq!(
+        told(d.move_to(60, verbena_abi::ctx::QpState::Reset)),
+        NO_OBJECT
+    );
+}
+
+#[test]
+fn areas_and_context_tables() {
+    let mut d = Driver::new();
+    let last = end(&d);
+    let addr = d.alloc(doorbell::AREA_SIZE as u64);
+    let good = CreateUar {
+        uar: (NUM_UARS - 1).into(),
+        addr: addr.into(),
+        ..Default::default()
+    };
+    tries! { d, good,
+        |r| r.uar = NUM_UARS.into() => NUMBER;
+        |r| r.uar = 0.into() => IN_USE;
+        |r| r.addr = (addr + 64).into() => TRANSLATION;
+        |r| r.addr = (last - 4096).into() => UNREACHABLE;
+        |_r| () => OK;
+        |_r| () => IN_USE;
+    }
+    assert_eq!(d.ram.load32(addr + doorbell::ALIVE as u64), Ok(1));
+    assert_eq!(destroy_uar(&mut d, NUM_UARS - 2), NO_OBJECT);
+    assert_eq!(destroy_uar(&mut d, NUM_UARS - 1), OK);
+    assert_eq!(d.ram.load32(addr + doorbell::ALIVE as u64), Ok(0));
+    let chunk = d.alloc(TABLE_CHUNK_SIZE as u64);
+    // The chunks that the contexts of all numbers take.
+    let counts = [
+        (Table::Qpc, 128),
+        (Table::Cqc, 32),
+        (Table::Srqc, 8),
+        (Table::Mpt, 128),
+        (Table::Eqc, 1),
+    ];
+    for (table, count) in counts {
+        let good = SetTableChunk {
+            table: table.to_raw(),
+            chunk: (count - 1).into(),
+            addr: chunk.into(),
+            ..Default::default()
+        };
+        tries! { d, good,
+            |r| r.table = 99 => NUMBER;
+            |r| r.chunk = count.into() => NUMBER;
+            |r| r.chunk = 0.into() => IN_USE;
+        }
+        if count > 1 {
+            tries! { d, good,
+                |r| r.addr = (chunk + 64).into() => TRANSLATION;
+                |r| r.addr = (last - TABLE_CHUNK_SIZE as u64 + 4096).into() => UNREACHABLE;
+                |_r| () => OK;
+                |_r| () => IN_USE;
+            }
+        }
+    }
+}
+
+#[test]
+fn ports_and_gids() {
+    let mut d = Driver::new();
+    let caps = d.must(&QueryDevice::default());
+    let gid = SetGid {
+        index: (caps.max_gid.get() as u16 - 1).into(),
+        valid: 1,
+        port: 1,
+        gid_type: GID_TYPE_ROCE_V2,
+        vlan: NO_VLAN.into(),
+        gid: [9; 16],
+        ..Default::default()
+    };
+    tries! { d, gid,
+        |r| r.index = (caps.max_gid.get() as u16).into() => NUMBER;
+        |r| r.port = 0 => NUMBER;
+        |r| r.port = 2 => NUMBER;
+        |r| r.valid = 2 => ATTRIBUTE;
+        |r| r.gid_type = 0 => UNSUPPORTED;
+        |_r| () => OK;
+    }
+    let port = SetPort {
+        up: 1,
+        mtu: 5,
+        port: 1,
+        ..Default::default()
+    };
+    tries! { d, port,
+        |r| r.port = 0 => NUMBER;
+        |r| r.port = 2 => NUMBER;
+        |r| r.up = 2 => ATTRIBUTE;
+        |r| r.mtu = 0 => ATTRIBUTE;
+        |r| r.mtu = 6 => ATTRIBUTE;
+        |r| r.mtu = 1 => OK;
+        |_r| () => OK;
+    }
+}
