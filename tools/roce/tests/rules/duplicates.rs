@@ -5,7 +5,7 @@
 use super::by_hand::*;
 use super::pattern;
 use verbena_roce::host::WcStatus::*;
-use verbena_roce::packet::{Kind, Packet, Reth};
+use verbena_roce::packet::{AethSyndrome, Kind, NakCode, Packet, Reth};
 use verbena_roce::QpState;
 use verbena_roce_lab::{Buffer, Pair, Setup, Side::*};
 
@@ -240,6 +240,27 @@ fn a_late_copy_whose_key_goes_before_it_is_sent_does_no_harm() {
     }
     assert_eq!(p.state(A), QpState::Rts);
     assert!(p.events(A).is_empty());
+}
+
+#[test]
+fn a_read_that_is_asked_for_again_is_answered_before_the_nak_for_a_later_one() {
+    let mut p = rc();
+    let (far, gone) = (p.zeros(A, 600), p.zeros(A, 600));
+    ask(&mut p, request(read(far), 0, &[]));
+    let responses = ask(&mut p, request(read(gone), 3, &[]));
+    put(&mut p, request(read(far), 0, &[]));
+    let cause = verbena_roce::host::Syndrome::RkeyUnknown;
+    p.qps[0].handle_source_fault(&mut p.world.host(A), p.now, &responses[1], cause);
+    let got = answers(&mut p);
+    assert_eq!(psns(&got), [psn(0), psn(1), psn(2), psn(4)]);
+    assert!(
+        matches!(got[3].kind, Kind::Ack(aeth) if aeth.syndrome == AethSyndrome::Nak(NakCode::RemoteAccess))
+    );
+    assert_eq!(p.state(A), QpState::Err);
+    // What is repeated after the end counts too.
+    let before = p.qps[0].counters().naks_sent;
+    ask(&mut p, request(read(far), 0, &[]));
+    assert_eq!(p.qps[0].counters().naks_sent, before + 1);
 }
 
 #[test]

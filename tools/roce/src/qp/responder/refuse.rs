@@ -6,6 +6,7 @@
 use super::{is_data, End, Refusal, Responder, Stop};
 use crate::host::{EventType, Host, Syndrome, WcStatus};
 use crate::packet::{AethSyndrome, NakCode, Packet, Payload};
+use crate::psn;
 use crate::qp::{Core, QpState};
 
 /// How often the last NAK is repeated in ERR: enough for all retries of a peer, and no more, since in ERR there is
@@ -177,7 +178,13 @@ impl Responder {
         if self.was_repeated(psn) && !core.attr.local_peer {
             return None;
         }
-        self.answers.clear();
+        // Answers to requests before it, asked for once more, are still owed; the NAK waits behind them.
+        let expected = self.expected_psn;
+        self.answers.retain(|answer| {
+            let first = answer.to.psn;
+            psn::ahead(expected, first) > psn::ahead(expected, psn)
+                && psn::ahead(psn, first) >= answer.to.psns
+        });
         match self.refuse_executed(core, host, psn, cause) {
             Stop::Error(cause) => Some(cause),
             Stop::Dropped => None,
@@ -194,6 +201,7 @@ impl Responder {
         if *repeats > 0 && (packet.ack_req || !is_data(packet)) {
             *repeats = repeats.saturating_sub(1);
             let (psn, code) = (*psn, *code);
+            core.counters.naks_sent += 1;
             self.answer_aeth(core, host, psn, AethSyndrome::Nak(code));
         }
     }
