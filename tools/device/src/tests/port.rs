@@ -4,9 +4,9 @@
 
 use crate::mock::{CqHandle, Driver, QpHandle, SendWr};
 use std::rc::Rc;
-use verbena_abi::cmd::{CmdStatus, SetGid, SetPort, GID_TYPE_ROCE_V2};
+use verbena_abi::cmd::{CmdStatus, SetGid, SetPort, GID_TYPE_ROCE_V2, NO_VLAN};
 use verbena_abi::cqe::WcStatus;
-use verbena_abi::ctx::{qp_mask as m, QpAttr, QpState};
+use verbena_abi::ctx::{qp_mask as m, AddressVector, QpAttr, QpState};
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
@@ -182,4 +182,120 @@ fn a_connected_queue_pair_hears_its_peer_alone() {
         0xff_fffe,
         "nothing was taken"
     );
+}
+
+/// One frame that leaves by an address vector from GID 4, whose VLAN and MAC address are these.
+fn leaves_by(vlan: u16, mac: [u8; 6], av: AddressVector) -> Rc<Vec<u8>> {
+    let mut d = Driver::new();
+    d.must(&SetGid {
+        index: 4.into(),
+        valid: 1,
+        port: 1,
+        gid_type: GID_TYPE_ROCE_V2,
+        gid: [0xfe; 16],
+        vlan: vlan.into(),
+        mac,
+        ..Default::default()
+    });
+    let cq = d.create_cq(6);
+    let mut qp = d.create_qp(&cq, &cq);
+    d.to_init(qp.qpn).unwrap();
+    d.to_rtr(qp.qpn, 77, av).unwrap();
+    d.to_rts(qp.qpn).unwrap();
+    d.post_send(&mut qp, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
+    let mut all = frames(&mut d);
+    assert_eq!(all.len(), 1);
+    all.remove(0)
+}
+
+#[test]
+fn what_the_address_vector_says_is_in_the_frame() {
+    let mac = [2, 9, 8, 7, 6, 5];
+    let av = AddressVector {
+        dgid: [0xfd; 16],
+        dmac: [2, 1, 1, 1, 1, 7],
+        sgid_index: 4.into(),
+        flow_label: 0xabc_def0.into(),
+        hop_limit: 3,
+        traffic_class: 0x40,
+        sl: 5,
+        port_num: 1,
+        ..Default::default()
+    };
+    for (vlan, tag) in [(NO_VLAN, None), (123, Some(123))] {
+        let path = frame::parse(&leaves_by(vlan, mac, av)).unwrap().path;
+        assert_eq!((path.smac, path.dmac), (mac, av.dmac));
+        assert_eq!((path.sgid, path.dgid), ([0xfe; 16], av.dgid));
+        assert_eq!(
+            (path.vlan, path.hop_limit, path.traffic_class),
+            (tag, 3, 0x40)
+        );
+        assert_eq!(path.flow_label, 0xc_def0, "20 bits");
+        // The service level is the priority of the tag, where there is one.
+        assert_eq!(path.sl, if tag.is_some() { 5 } else { 0 });
+        assert!(path.udp_sport >= 0xc000);
+    }
+    // No hop limit: that of most hosts.
+    let unlimited = AddressVector { hop_limit: 0, ..av };
+    let path = frame::parse(&leaves_by(NO_VLAN, mac, unlimited))
+        .unwrap()
+        .path;
+    assert_eq!(path.hop_limit, 64);
+}
+
+#[test]
+fn frames_come_in_by_the_ports_address_and_one_of_its_gids() {
+    // What a queue pair of another machine sends to one of ours.
+    let (mut there, mut sender, _) = far(0);
+    there.post_send(&mut sender, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
+    let sent = frames(&mut there).remove(0);
+    let mut path = frame::parse(&sent).unwrap().path;
+    let (mut d, qp, _) = far(0);
+    let expected = |d: &mut Driver| d.query_qp(qp.qpn).expected_psn.get();
+    let mac = crate::Config::default().mac;
+    let mut packet = frame::parse(&sent).unwrap().packet;
+    (packet.dst_qpn, packet.psn) = (qp.qpn, 0xff_fffe);
+    (path.dmac, path.sgid, path.dgid) = (mac, Driver::path(0, 8).dgid, Driver::path(0, 0).dgid);
+    let emit = |path: &Path| {
+        let mut bytes = Vec::new();
+        frame::emit::<()>(path, &packet, &mut bytes, |_| Ok(())).unwrap();
+        bytes
+    };
+    let good = emit(&path);
+    assert!(d.device.wants_frame(&good));
+    let mut other = path;
+    other.dmac[5] ^= 1;
+    assert!(!d.device.wants_frame(&emit(&other)));
+    let mut other = path;
+    other.dgid[15] = 99;
+    assert!(!d.device.wants_frame(&emit(&other)));
+    assert!(!d.device.wants_frame(&good[..20]));
+    // A wrong ICRC is counted, and nothing comes of it.
+    let mut corrupt = good.clone();
+    *corrupt.last_mut().unwrap() ^= 1;
+    let count = |d: &Driver, counter: Counter| d.device.stats()[counter as usize];
+    d.device.receive_frame(&d.ram, &corrupt, d.now);
+    assert_eq!(
+        (
+            count(&d, Counter::RxIcrcErrors),
+            count(&d, Counter::RxMalformed)
+        ),
+        (1, 0)
+    );
+    d.device.receive_frame(&d.ram, &good[..50], d.now);
+    assert_eq!(
+        (
+            count(&d, Counter::RxIcrcErrors),
+            count(&d, Counter::RxMalformed)
+        ),
+        (1, 1)
+    );
+    // Nor while the port is down.
+    d.set_port(false);
+    d.device.receive_frame(&d.ram, &good, d.now);
+    d.set_port(true);
+    assert_eq!(expected(&mut d), 0xff_fffe);
+    d.device.receive_frame(&d.ram, &good, d.now);
+    assert_eq!(expected(&mut d), 0xff_ffff);
+    assert_eq!(count(&d, Counter::RxPackets), 1);
 }
