@@ -132,6 +132,77 @@ mod tests {
     }
 
     #[test]
+    fn each_register_is_read_and_written_as_it_is_specified() {
+        let regs = Registers::default();
+        let written = [VERSION_SELECT, CMDQ_BASE_LO, CMDQ_BASE_HI, CMDQ_SLOTS];
+        for (i, &at) in written.iter().enumerate() {
+            assert_eq!(regs.write(at, 100 + i as u32), Action::None);
+        }
+        for (i, &at) in written.iter().enumerate() {
+            assert_eq!(regs.read(at), 100 + i as u32);
+        }
+        assert_eq!(regs.cmdq(), (102 << 32 | 101, 103));
+        let version = u32::from(ABI_VERSION_MIN) << 16 | u32::from(ABI_VERSION);
+        for (at, value) in [
+            (MAGIC, 0x4e42_5256),
+            (VERSION, version),
+            (VECTORS, 32),
+            (STATUS, 0),
+            (HEARTBEAT, 0),
+        ] {
+            assert_eq!(regs.write(at, 77), Action::None);
+            assert_eq!(regs.read(at), value, "read only");
+        }
+        assert_eq!(regs.read(0x1000), 0);
+        assert_eq!(regs.write(CONTROL, 2), Action::None);
+        assert_eq!(regs.write(CMDQ_ENABLE, 0), Action::None);
+        assert_eq!(regs.write(CMDQ_ENABLE, 2), Action::None);
+        assert_eq!(regs.write(CMDQ_ENABLE, 1), Action::EnableCmdq);
+        assert_eq!(regs.write(CMDQ_DOORBELL, 9), Action::Command(9));
+        assert_eq!(regs.read(STATUS), 0);
+        regs.set_ready();
+        regs.beat();
+        assert_eq!(
+            (regs.read(STATUS), regs.read(HEARTBEAT), regs.is_fatal()),
+            (STATUS_READY, 1, false)
+        );
+        regs.set_fatal(Syndrome::EngineFailure);
+        assert_eq!(
+            (regs.read(STATUS), regs.is_fatal()),
+            (STATUS_READY | STATUS_FATAL, true)
+        );
+        regs.reset();
+        for at in [
+            VERSION_SELECT,
+            CMDQ_BASE_LO,
+            CMDQ_BASE_HI,
+            CMDQ_SLOTS,
+            STATUS,
+            FATAL_SYNDROME,
+        ] {
+            assert_eq!(regs.read(at), 0);
+        }
+        // Life goes on: a driver that looks for a change sees one.
+        assert_eq!(regs.read(HEARTBEAT), 1);
+    }
+
+    #[test]
+    fn versions_below_and_above_are_not_spoken() {
+        let regs = Registers::default();
+        let (min, max) = (u32::from(ABI_VERSION_MIN), u32::from(ABI_VERSION));
+        for (version, spoken) in [
+            (min, true),
+            (max, true),
+            (min - 1, false),
+            (max + 1, false),
+            (max | 1 << 16, false),
+        ] {
+            regs.write(VERSION_SELECT, version);
+            assert_eq!(regs.version_ok(), spoken, "{version:#x}");
+        }
+    }
+
+    #[test]
     fn the_first_fatal_cause_stays() {
         let regs = Registers::default();
         regs.set_fatal(Syndrome::EqUnwritable);

@@ -89,3 +89,30 @@ impl<T> Slots<T> {
         self.count
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_found_by_number_and_counted() {
+        let mut slots = Slots::new(4);
+        assert!(slots.is_empty());
+        assert_eq!((slots.len(), slots.count()), (0, 0));
+        assert!(slots.in_range(3) && !slots.in_range(4));
+        for number in [2, 0, 4] {
+            slots.put(number, Box::new(number * 10));
+        }
+        assert!(!slots.is_empty());
+        assert_eq!((slots.len(), slots.count()), (3, 2));
+        assert_eq!(slots.get(2), Some(&20));
+        assert_eq!((slots.get(1), slots.get(4)), (None, None));
+        assert_eq!(slots.iter().collect::<Vec<_>>(), [(0, &0), (2, &20)]);
+        // Put back, it is the same one.
+        let taken = slots.take(2).unwrap();
+        assert_eq!((slots.count(), slots.take(2)), (1, None));
+        slots.put(2, taken);
+        slots.put(2, Box::new(21));
+        assert_eq!((slots.count(), slots.get_mut(2)), (2, Some(&mut 21)));
+    }
+}

@@ -5,6 +5,7 @@
 use super::*;
 use crate::mem::GuestMemory;
 use crate::mock::{flat, SendWr};
+use crate::{Cursor, Snapshot};
 use verbena_abi::cmd::*;
 use verbena_abi::ctx::*;
 use verbena_abi::doorbell::{Arm, ArmMode};
@@ -445,4 +446,61 @@ fn of_a_queue_pair_in_error() {
         assert_eq!(shown.attr.qp_state, QpState::Err.to_raw());
         assert_eq!(shown.syndrome.get(), u32::from(cause.to_raw()));
     }
+}
+
+#[test]
+fn what_is_listed_is_what_is_published() {
+    let mut p = Pair::new();
+    let srqn = p.share().srqn;
+    let (_, key) = p.d.region(64, 1);
+    p.d.query_qp(p.a.qpn);
+    let (d, mut seen) = (&p.d, 0);
+    for listed in p.d.device.contexts(Cursor::default(), 1000).contexts {
+        let number = listed.number();
+        // The counter is the slot's, and users come and go without a word.
+        match listed {
+            Snapshot::Qp(c) if number == p.a.qpn => {
+                let seq = c.seq;
+                let published: QpContext = context(d, Table::Qpc, number);
+                assert_eq!(*c, QpContext { seq, ..published });
+            }
+            Snapshot::Cq(c) if number == p.cq_a.cqn => {
+                let (seq, users) = (c.seq, c.users);
+                let published: CqContext = context(d, Table::Cqc, number);
+                assert_eq!(
+                    c,
+                    CqContext {
+                        seq,
+                        users,
+                        ..published
+                    }
+                );
+            }
+            Snapshot::Srq(c) if number == srqn => {
+                let (seq, users) = (c.seq, c.users);
+                let published: SrqContext = context(d, Table::Srqc, number);
+                assert_eq!(
+                    c,
+                    SrqContext {
+                        seq,
+                        users,
+                        ..published
+                    }
+                );
+            }
+            Snapshot::Mr(c) if number == key >> 8 => {
+                let seq = c.seq;
+                let published: MemoryEntry = context(d, Table::Mpt, number);
+                assert_eq!(c, MemoryEntry { seq, ..published });
+            }
+            Snapshot::Eq(c) if number == 1 => {
+                let seq = c.seq;
+                let published: EqContext = context(d, Table::Eqc, number);
+                assert_eq!(c, EqContext { seq, ..published });
+            }
+            _ => continue,
+        }
+        seen += 1;
+    }
+    assert_eq!(seen, 5, "one of each kind");
 }

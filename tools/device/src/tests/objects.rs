@@ -5,7 +5,7 @@
 use super::Pair;
 use crate::cmd::CmdError;
 use crate::mem::GuestMemory;
-use crate::mock::{Driver, SendWr};
+use crate::mock::{Driver, SendWr, BASE};
 use crate::Config;
 use crate::Cursor;
 use verbena_abi::cmd::*;
@@ -44,6 +44,34 @@ fn the_queue_has_to_be_in_memory() {
     d.device.enable_cmdq(&d.ram);
     let cause = d.regs.read(regs::FATAL_SYNDROME);
     assert_eq!(cause, Syndrome::CmdQueueUnreachable.to_raw().into());
+}
+
+#[test]
+fn the_queue_has_so_many_slots_and_begins_a_page() {
+    for (base, slots, works) in [
+        (BASE, 1, true),
+        (BASE, 64, true),
+        (BASE, 0, false),
+        (BASE, 65, false),
+        (BASE + 64, 1, false),
+        (BASE - 4096, 1, false),
+        (BASE + (32 << 20) - 4096, 8, true),
+        (BASE + (32 << 20) - 4096, 9, false),
+    ] {
+        let mut d = Driver::cold(Config::default());
+        d.regs
+            .write(regs::VERSION_SELECT, verbena_abi::ABI_VERSION.into());
+        d.regs.write(regs::CMDQ_BASE_LO, base as u32);
+        d.regs.write(regs::CMDQ_SLOTS, slots);
+        d.device.enable_cmdq(&d.ram);
+        let status = d.regs.read(regs::STATUS);
+        assert_eq!(
+            status == regs::STATUS_READY,
+            works,
+            "{slots} slots at {base:#x}"
+        );
+        assert_eq!(d.regs.is_fatal(), !works);
+    }
 }
 
 #[test]

@@ -115,6 +115,46 @@ fn area(d: &mut Driver, uar: u32) {
 }
 
 #[test]
+fn what_the_device_announces() {
+    let mut d = Driver::new();
+    let expected = DeviceCaps {
+        mac: [0x52, 0x54, 0, 0x12, 0x34, 0x56, 0, 0],
+        node_guid: [0x50, 0x54, 0, 0xff, 0xfe, 0x12, 0x34, 0x56],
+        fw_ver: 0x0000_0000_0001_0000.into(),
+        max_mr_size: (1 << 47).into(),
+        // 4 KiB to 1 GiB.
+        page_size_cap: 0x7fff_f000.into(),
+        // RC, UC, UD, SRQ, atomics, fast registration, RESIZE_CQ, moderation; no multicast.
+        features: 0xff.into(),
+        max_qp: 16384.into(),
+        max_cq: 16384.into(),
+        max_srq: 4096.into(),
+        max_mr: 65536.into(),
+        max_pd: 65536.into(),
+        max_eq: 64.into(),
+        max_uar: 1024.into(),
+        max_gid: 256.into(),
+        max_qp_wr: 16384.into(),
+        max_srq_wr: 16384.into(),
+        max_cqe: 131_072.into(),
+        max_eqe: 131_072.into(),
+        max_send_sge: 32.into(),
+        max_recv_sge: 32.into(),
+        max_srq_sge: 32.into(),
+        max_inline_data: 512.into(),
+        max_msg_size: (1 << 31).into(),
+        max_qp_init_rd_atom: 16.into(),
+        max_qp_rd_atom: 16.into(),
+        num_comp_vectors: 31.into(),
+        local_dma_lkey: 0x5a.into(),
+        clock_ns_q16: 65536.into(),
+        num_ports: 1,
+        ..Default::default()
+    };
+    assert_eq!(d.must(&QueryDevice::default()), expected);
+}
+
+#[test]
 fn completion_queues() {
     let mut d = Driver::new();
     let caps = d.must(&QueryDevice::default());
