@@ -5,6 +5,7 @@
 mod answered;
 mod by_hand;
 mod chaos;
+mod counters;
 mod credits;
 mod duplicates;
 mod errors;

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What a queue pair counts, for a few kinds of traffic: all counters of both sides, those that stay 0 by not being named.
+
+use super::pattern;
+use verbena_roce::host::WqeOpcode;
+use verbena_roce::packet::Kind;
+use verbena_roce::{QpState, QpType};
+use verbena_roce_lab::{Mode, Pair, Post, Setup, Side, Side::*};
+
+type Counted = Vec<(&'static str, u64)>;
+
+fn counted(p: &Pair, side: Side) -> Counted {
+    let all = p.qps[side as usize].counters().each();
+    all.filter(|(_, n)| *n != 0).collect()
+}
+
+fn pair(mode: Mode, qp_type: QpType) -> Pair {
+    let mut setup = Setup {
+        mode,
+        qp_type,
+        ..Setup::default()
+    };
+    setup.attr.rnr_retry = 2;
+    setup.attr.retry_cnt = 3;
+    Pair::new(setup)
+}
+
+#[test]
+fn messages_of_all_kinds() {
+    for mode in [Mode::Local, Mode::Split, Mode::Wire] {
+        let mut p = pair(mode, QpType::Rc);
+        let (near, far) = (p.buffer(A, &pattern(600, 1)), p.zeros(B, 600));
+        for post in [
+            Post::write(1, &[near.sge()], far),
+            Post::read(2, &[near.sge()], far),
+            Post::write(3, &[near.part(0, 300)], far),
+        ] {
+            p.post(A, post);
+            p.settle();
+        }
+        // Three packets there, a request with three responses, two packets there, two acknowledgements.
+        let a = [
+            ("tx_packets", 6),
+            ("tx_bytes", 900),
+            ("rx_packets", 5),
+            ("rx_bytes", 600),
+            ("completed", 3),
+        ];
+        let b = [
+            ("tx_packets", 5),
+            ("tx_bytes", 600),
+            ("rx_packets", 6),
+            ("rx_bytes", 900),
+            ("acks_sent", 2),
+        ];
+        assert_eq!(counted(&p, A), a, "{mode:?}");
+        assert_eq!(counted(&p, B), b, "{mode:?}");
+    }
+}
+
+#[test]
+fn receivers_that_are_not_ready() {
+    let mut p = pair(Mode::Wire, QpType::Rc);
+    p.post(A, Post::send(1, &[]));
+    p.settle();
+    let a = [
+        ("tx_packets", 3),
+        ("rx_packets", 3),
+        ("completed", 1),
+        ("retransmitted", 2),
+        ("rnr_naks_received", 3),
+    ];
+    assert_eq!(counted(&p, A), a);
+    let b = [("tx_packets", 3), ("rx_packets", 3), ("rnr_naks_sent", 3)];
+    assert_eq!(counted(&p, B), b);
+}
+
+#[test]
+fn requests_and_responses_that_are_lost() {
+    let mut p = pair(Mode::Wire, QpType::Rc);
+    let (near, far) = (p.buffer(A, &pattern(600, 1)), p.zeros(B, 600));
+    p.post(A, Post::write(1, &[near.sge()], far));
+    // The first packet is lost once.
+    p.link.drop_if = Some(|packet| packet.first && matches!(packet.kind, Kind::Write { .. }));
+    p.run_until(p.now + 500);
+    p.link.drop_if = None;
+    p.settle();
+    let a = [
+        ("tx_packets", 6),
+        ("tx_bytes", 1200),
+        ("rx_packets", 2),
+        ("completed", 1),
+        ("retransmitted", 3),
+        ("sequence_naks_received", 1),
+    ];
+    assert_eq!(counted(&p, A), a);
+    let b = [
+        ("tx_packets", 2),
+        ("rx_packets", 5),
+        ("rx_bytes", 944),
+        ("acks_sent", 1),
+        ("sequence_naks_sent", 1),
+        ("out_of_sequence", 2),
+    ];
+    assert_eq!(counted(&p, B), b);
+}
+
+#[test]
+fn a_peer_that_is_gone() {
+    let mut p = pair(Mode::Wire, QpType::Rc);
+    let (near, far) = (p.buffer(A, &pattern(600, 1)), p.zeros(B, 600));
+    p.modify(B, QpState::Reset).unwrap();
+    p.post(A, Post::write(1, &[near.part(0, 8)], far));
+    p.post(A, Post::write(2, &[near.part(0, 8)], far));
+    p.settle();
+    let a = counted(&p, A);
+    let of = |name| a.iter().find(|c| c.0 == name).map_or(0, |c| c.1);
+    assert_eq!((of("completed"), of("flushed"), of("timeouts")), (1, 1, 4));
+    assert_eq!(of("tx_packets"), 2 + of("retransmitted"));
+    assert_eq!(of("tx_bytes"), 8 * of("tx_packets"));
+    let b = [
+        ("rx_packets", of("tx_packets")),
+        ("rx_bytes", of("tx_bytes")),
+        ("dropped_state", of("tx_packets")),
+    ];
+    assert_eq!(counted(&p, B), b);
+}
+
+#[test]
+fn requests_that_are_refused() {
+    let mut p = pair(Mode::Wire, QpType::Rc);
+    let (near, far) = (p.buffer(A, &pattern(600, 1)), p.zeros(B, 600));
+    let mut wrong = Post::write(1, &[near.part(0, 8)], far);
+    wrong.wqe.rkey ^= 0x100;
+    p.post(A, wrong);
+    p.settle();
+    let a = [
+        ("tx_packets", 1),
+        ("tx_bytes", 8),
+        ("rx_packets", 1),
+        ("completed", 1),
+        ("naks_received", 1),
+    ];
+    assert_eq!(counted(&p, A), a);
+    let b = [
+        ("tx_packets", 1),
+        ("rx_packets", 1),
+        ("rx_bytes", 8),
+        ("naks_sent", 1),
+    ];
+    assert_eq!(counted(&p, B), b);
+}
+
+#[test]
+fn unreliable_messages() {
+    let mut p = pair(Mode::Wire, QpType::Uc);
+    let (near, far) = (p.buffer(A, &pattern(600, 1)), p.zeros(B, 600));
+    // Two packets without a receive, three that are written, three of which the first is lost.
+    p.post(A, Post::send(1, &[near.part(0, 300)]));
+    p.post(A, Post::write(2, &[near.sge()], far));
+    p.settle();
+    p.link.drop_if = Some(|packet| packet.first);
+    p.post(A, Post::write(3, &[near.sge()], far));
+    p.settle();
+    let a = [("tx_packets", 8), ("tx_bytes", 1500), ("completed", 3)];
+    assert_eq!(counted(&p, A), a);
+    let got = counted(&p, B);
+    assert_eq!(got[..2], [("rx_packets", 7), ("rx_bytes", 1244)]);
+    // A gap, a message without a receive, and the rests of both.
+    let dropped = [
+        ("out_of_sequence", 1),
+        ("dropped_no_receive", 1),
+        ("dropped_invalid", 3),
+    ];
+    assert_eq!(got[2..], dropped);
+}
+
+#[test]
+fn what_is_flushed() {
+    let mut p = pair(Mode::Wire, QpType::Rc);
+    for i in 0..3 {
+        p.post_recv(A, i, &[]);
+    }
+    p.modify(A, QpState::Err).unwrap();
+    p.post(A, Post::new(5, WqeOpcode::Send, &[]));
+    p.settle();
+    assert_eq!(counted(&p, A), [("flushed", 4)]);
+    assert_eq!(counted(&p, B), []);
+}
