@@ -72,6 +72,39 @@ fn local_keys_are_checked() {
 }
 
 #[test]
+fn memory_that_is_not_there_is_found_by_its_use() {
+    let mut p = Pair::new();
+    let (at, key) = p.d.region(4096, 1);
+    // A key is not asked where it leads to before it is used.
+    let nowhere = 0x7701;
+    p.d.create_mr(nowhere, 1 << 40, 4096, 0xf).unwrap();
+    let to = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(at, 64, key)]).to(1 << 40, nowhere);
+    assert_eq!(
+        outcome(&mut p, &to.encode()),
+        (
+            WcStatus::RemAccessErr,
+            Syndrome::NakRemoteAccess.to_raw().into()
+        )
+    );
+    let shown = p.d.query_qp(p.b.qpn);
+    assert_eq!(
+        shown.syndrome.get(),
+        u32::from(Syndrome::RkeyUnreachable.to_raw())
+    );
+    let mut p = Pair::new();
+    let (at, key) = p.d.region(4096, 1);
+    p.d.create_mr(nowhere, 1 << 40, 4096, 0xf).unwrap();
+    let from = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(1 << 40, 64, nowhere)]).to(at, key);
+    assert_eq!(
+        outcome(&mut p, &from.encode()),
+        (
+            WcStatus::LocProtErr,
+            Syndrome::LkeyUnreachable.to_raw().into()
+        )
+    );
+}
+
+#[test]
 fn a_bad_rkey_is_an_event_at_the_peer() {
     let mut p = Pair::new();
     let (at, key) = p.d.region(4096, 1);

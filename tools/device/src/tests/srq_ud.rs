@@ -126,6 +126,14 @@ fn a_receive_of_a_shared_queue_has_as_many_elements_as_the_device_announces() {
         p.d.run();
         let shown = p.d.query_qp(p.b.qpn).attr.qp_state;
         assert_eq!(shown, state.to_raw(), "{count}");
+        let cause: Vec<_> =
+            p.d.events(0)
+                .iter()
+                .filter(|e| e.kind == EventType::SrqErr)
+                .map(|e| e.syndrome)
+                .collect();
+        let malformed = vec![u32::from(Syndrome::SrqWqeMalformed.to_raw())];
+        assert_eq!(cause, if count > 32 { malformed } else { vec![] });
     }
 }
 
@@ -272,6 +280,22 @@ fn a_datagram_brings_its_grh_and_its_sender() {
     assert_eq!(p.d.bytes(at + 40, 100), p.d.bytes(at + 1000, 100));
     // The IPv4 header lies in the last 20 bytes of the GRH.
     assert_eq!(p.d.bytes(at + 32, 8), [10, 0, 0, 1, 10, 0, 0, 2]);
+}
+
+#[test]
+fn an_address_handle_without_a_source_is_refused() {
+    let mut p = Pair::new();
+    let (mut x, y) = (datagram(&mut p), datagram(&mut p));
+    let mut wqe = datagram_wqe(&SendWr::new(WqeOpcode::Send, 6, &[]), &y, 7);
+    // GID 9 is not set.
+    wqe[wqe::DATA_OFFSET + 22] = 9;
+    p.d.post_raw(&mut x, &wqe);
+    p.d.run();
+    let done = p.d.poll(&mut p.cq_a).unwrap();
+    assert_eq!(done.status(), WcStatus::LocQpOpErr);
+    let cause = Syndrome::AddressHandleGid.to_raw();
+    assert_eq!(done.cqe.vendor_err.get(), u32::from(cause));
+    assert_eq!(p.d.query_qp(x.qpn).attr.qp_state, QpState::Sqe.to_raw());
 }
 
 #[test]

@@ -38,6 +38,7 @@ fn message_over_the_longest() {
     let [sends, _] = outcome(&mut p);
     assert_eq!(sends, [(1, LocLenErr)]);
     in_error(&p, [true, false]);
+    assert_eq!(p.qps[0].snapshot().syndrome, Some(Syndrome::MessageTooLong));
 }
 
 #[test]

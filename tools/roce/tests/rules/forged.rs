@@ -4,7 +4,7 @@
 
 use super::errors::{in_error, outcome};
 use super::pattern;
-use verbena_roce::host::{EventType, WcStatus::*};
+use verbena_roce::host::{EventType, Syndrome, WcStatus::*};
 use verbena_roce::packet::{
     Aeth, AethSyndrome, Kind, NakCode, Packet, Payload, Reth, SendTail, Transport,
 };
@@ -195,6 +195,11 @@ fn requests_out_of_order_of_their_message_are_refused() {
         );
         p.settle();
         in_error(&p, [true, false]);
+        let cause = match i {
+            4 | 7.. => Syndrome::RequestLength,
+            _ => Syndrome::RequestOpcode,
+        };
+        assert_eq!(p.qps[0].snapshot().syndrome, Some(cause), "case {i}");
         let events = p.events(A);
         if held {
             assert_eq!(p.statuses(A)[0], (1, LocQpOpErr), "case {i}");

@@ -150,6 +150,11 @@ fn an_operation_that_is_not_enabled() {
             );
             assert_eq!(p.events(B), [EventType::QpReqErr]);
             in_error(&p, [true, true]);
+            let causes = [Syndrome::NakInvalidRequest, Syndrome::OperationDisabled];
+            assert_eq!(
+                [0, 1].map(|i| p.qps[i].snapshot().syndrome),
+                causes.map(Some)
+            );
         }
     }
 }
@@ -177,6 +182,10 @@ fn a_misaligned_atomic() {
     );
     let [sends, _] = outcome(&mut p);
     assert_eq!(sends, [(1, RemInvReqErr)]);
+    assert_eq!(
+        p.qps[1].snapshot().syndrome,
+        Some(Syndrome::AtomicMisaligned)
+    );
 }
 
 #[test]
