@@ -33,8 +33,8 @@ sim:     ## the simulated network: `make sim SEEDS=N` runs N seeds and goes on w
 sim-device: ## programs on the whole device, each outcome compared with an oracle: `make sim-device SEEDS=N`, `make sim-device SEED=K`
 	@if [ -n "$(SEED)" ]; then exec scripts/sim --device --seed "$(SEED)"; else exec scripts/sim --device --seeds "$(or $(SEEDS),10000)"; fi
 
-mutants: ## deliberate bugs, each of which the simulation or a test must find
-	@scripts/mutants
+mutants: ## deliberate bugs, each of which the simulation or a test must find; `make mutants MADE=N`: N that nobody wrote
+	@if [ -n "$(MADE)" ]; then exec scripts/mutants --made "$(MADE)" --sample "$(or $(SAMPLE),1)"; else exec scripts/mutants; fi
 
 fuzz:    ## `make fuzz RUNS=N` runs each fuzz target until it has run N times with this source
 	@scripts/fuzz --runs "$(or $(RUNS),1000000)"

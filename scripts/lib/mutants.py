@@ -3,6 +3,7 @@
 import glob
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -23,11 +24,21 @@ SIM = "tools/sim/mutants"
 DEVICE = "tools/device/mutants"
 # The tests that a mutant of each folder is shown to. Those of the transport: unit tests and the rules.
 TESTS = {SIM: ("-p", "verbena-roce", "--lib", "--test", "rules"), DEVICE: ("-p", "verbena-device", "--lib")}
+# What the simulation runs for the mutants of each folder: queue pairs on a network, or programs on the whole device.
+LABORATORY = {SIM: (), DEVICE: ("--device",)}
 
 
-def run(*command, **more):
-    return subprocess.run(command, cwd=SOURCE, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, errors="replace", **more)
+def run(*command, timeout=None):
+    """Runs a command to its end. What it has started ends with it, also when its time is up."""
+    with subprocess.Popen(command, cwd=SOURCE, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, errors="replace", process_group=0) as process:
+        try:
+            out, _ = process.communicate(timeout=timeout)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out)
 
 
 def files():
@@ -74,13 +85,14 @@ def short(message):
     return f"{text[:110]} ({place[1] if place else '?'})"
 
 
-def simulate(seeds):
+def simulate(seeds, folder=SIM):
     """What the simulation says, and the first seed that breaks a rule with the rule, if one does."""
     state = f"{HERE}/state"
     if os.path.exists(state):
         os.remove(state)
     try:
-        result = run(f"{HERE}/target/release/verbena-sim", "--seeds", str(seeds), "--state", state, timeout=LONGEST)
+        result = run(f"{HERE}/target/release/verbena-sim", *LABORATORY[folder], "--seeds", str(seeds), "--state", state,
+                     timeout=LONGEST)
     except subprocess.TimeoutExpired:
         return f"it did not end within {LONGEST} s", None
     broken = re.search(r"^seed (\d+) breaks a rule: (.*?)^replay:", result.stdout, re.M | re.S)
@@ -107,29 +119,45 @@ def test(folder):
     return failed, "no test fails"
 
 
-def by_tests(failed):
+def name_tests(failed):
     return f"caught by {', '.join(failed[:3])}" + (f" and {len(failed) - 3} more tests" if len(failed) > 3 else "")
 
 
 def try_patch(patch, seeds):
-    """Whether a mutant is caught, and a line that says by what; by the simulation, also the seed."""
+    """Whether a mutant is caught, and a line that says by what; by the simulation, also the seed.
+
+    One of the transport is shown to the simulation first and then to the tests, one of the device the other way round.
+    """
     folder = os.path.dirname(patch)
     applied = run("git", "apply", os.path.abspath(patch))
     if applied.returncode:
         return False, None, f"does not apply: {applied.stdout.strip()}"
+    built = build()
+    if built.returncode:
+        return False, None, "does not compile: " + " ".join(built.stdout.split())[:600]
     slipped = []
-    if folder == SIM:
-        built = build()
-        if built.returncode:
-            return False, None, "does not compile: " + " ".join(built.stdout.split())[:600]
-        said, broken = simulate(seeds)
-        if broken:
-            return True, broken[0], f"caught by the simulation at seed {broken[0]}: {broken[1]}"
-        slipped.append((said.strip().split("\n") or [""])[-1])
+    for judge in ((by_simulation, by_tests) if folder == SIM else (by_tests, by_simulation)):
+        caught, seed, said = judge(folder, seeds)
+        slipped.append(said)
+        if caught:
+            return True, seed, "; ".join(slipped)
+    return False, None, "NOT CAUGHT: " + "; ".join(slipped)
+
+
+def by_simulation(folder, seeds):
+    said, broken = simulate(seeds, folder)
+    if broken:
+        return True, broken[0], f"caught by the simulation at seed {broken[0]}: {broken[1]}"
+    return False, None, last_line(said)
+
+
+def by_tests(folder, _):
     failed, said = test(folder)
-    if failed:
-        return True, None, "; ".join(slipped + [by_tests(failed)])
-    return False, None, "NOT CAUGHT: " + "; ".join(slipped + [said])
+    return bool(failed), None, name_tests(failed) if failed else said
+
+
+def last_line(said):
+    return said.strip().split("\n")[-1]
 
 
 def main():
@@ -139,7 +167,7 @@ def main():
     if not chosen:
         sys.exit("error: no mutant is called " + ", ".join(names))
     passed = failed = 0
-    last, tested = None, set()
+    last, tested = {}, set()
     for patch in chosen:
         copy()
         began = time.monotonic()
@@ -147,23 +175,23 @@ def main():
         seconds = time.monotonic() - began
         passed, failed = passed + caught, failed + (not caught)
         if seed is not None:
-            last = max(last or 0, seed)
+            last[os.path.dirname(patch)] = max(last.get(os.path.dirname(patch), 0), seed)
         else:
             tested.add(os.path.dirname(patch))
         print(f"{'ok' if caught else 'FAILED'} {os.path.basename(patch)[:-6]} ({seconds:.0f} s): {line}", flush=True)
     # What they broke is kept by the engine itself.
     copy()
-    if last is not None:
-        built = build()
-        said, broken = simulate(last + 1) if built.returncode == 0 else (built.stdout, None)
+    built = build()
+    for folder in sorted(last):
+        said, broken = simulate(last[folder] + 1, folder) if built.returncode == 0 else (built.stdout, None)
         sound = "no broken rule" in said and not broken
         passed, failed = passed + sound, failed + (not sound)
-        print(f"{'ok' if sound else 'FAILED'} without a mutant, the same seeds: {said.strip().split(chr(10))[-1]}", flush=True)
+        print(f"{'ok' if sound else 'FAILED'} without a mutant, the same seeds for {folder}: {last_line(said)}", flush=True)
     for folder in sorted(tested):
         broken, said = test(folder)
         sound = broken == []
         passed, failed = passed + sound, failed + (not sound)
-        said = by_tests(broken) if broken else said
+        said = name_tests(broken) if broken else said
         print(f"{'ok' if sound else 'FAILED'} without a mutant, the tests of {folder}: {said}", flush=True)
     print(f"{passed} passed, {failed} failed")
     sys.exit(1 if failed else 0)

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+"""Bugs that nobody wrote: `mutants_made.py COUNT SAMPLE SEEDS`, in the top directory, for scripts/mutants --made.
+
+cargo-mutants lists every small change that it can think of in the queue pairs of the transport and in the device model. They
+are put into an order by SAMPLE, and tried one after the other until COUNT of them are viable (they compile). What was tried with
+the same source is known from build/mutants/made.jsonl, so that a run goes on where the last one was stopped.
+"""
+import collections
+import hashlib
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import time
+
+import mutants
+from mutants import DEVICE, HERE, SIM, SOURCE, copy, files, read, run, simulate
+
+VERSION = "26.0.0"
+TOOLS = f"{HERE}/tools"
+STATE = f"{HERE}/made.jsonl"
+WHERE = ("tools/roce/src/qp/**/*.rs", "tools/device/src/**/*.rs")
+# What only has memory fetched sooner changes nothing but speed.
+NO_NAME = "[Pp]refetch"
+# Mocks and builds that lie or misbehave are there for tests.
+NOT_IN = ("tools/device/src/mock/**", "tools/device/src/tests/**", "tools/device/src/hostile.rs", "tools/device/src/misbehave.rs")
+# What does not end is caught: someone waits for a test.
+LONGEST = 120
+
+
+def install():
+    have = f"{TOOLS}/bin/cargo-mutants"
+    known = subprocess.run([have, "mutants", "--version"], stdout=subprocess.PIPE, text=True).stdout if os.path.exists(have) else ""
+    if VERSION not in known:
+        print(f"cargo-mutants {VERSION} is built ...", file=sys.stderr, flush=True)
+        subprocess.run(["cargo", "install", "--quiet", "--locked", "--version", VERSION, "--root", TOOLS, "cargo-mutants"], check=True)
+    return have
+
+
+def known_mutants():
+    """All mutants of the copy, in the order of their places."""
+    command = [install(), "mutants", "--list", "--json", "--dir", SOURCE]
+    for pattern in WHERE:
+        command += ["--file", pattern]
+    for pattern in NOT_IN:
+        command += ["--exclude", pattern]
+    command += ["--exclude-re", NO_NAME]
+    listed = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, cwd=SOURCE).stdout
+    return json.loads(listed)
+
+
+def known_by():
+    """What verdicts are known by: the code alone, and all that judges it together with it.
+
+    A change that was caught or that does not compile stays so while only tests and laboratory change; one that survived does not.
+    """
+    code, everything = hashlib.sha256(), hashlib.sha256()
+    for path in files():
+        if path.startswith(("tools/roce", "tools/device", "tools/sim", "tools/abi", "include/abi")) and not path.endswith(".patch"):
+            content = path.encode() + b"\0" + read(path) + b"\0"
+            everything.update(content)
+            if path.startswith(("tools/roce/src/", "tools/device/src/", "include/abi")) and "/tests" not in path:
+                code.update(content)
+    return code.hexdigest()[:16], everything.hexdigest()[:16]
+
+
+def name(mutant):
+    """How a mutant is called: by its place, what it changes and into what."""
+    start = mutant["span"]["start"]
+    function = (mutant.get("function") or {}).get("function_name", "")
+    return f"{mutant['file']}:{start['line']}:{start['column']}: {function}: {mutant['genre']} -> {mutant['replacement'] or 'nothing'}"
+
+
+def put(mutant):
+    """Makes the change in the copy."""
+    path = f"{SOURCE}/{mutant['file']}"
+    text = read(path).decode()
+    lines = text.splitlines(keepends=True)
+
+    def offset(place):
+        return sum(len(line) for line in lines[:place["line"] - 1]) + place["column"] - 1
+
+    span = mutant["span"]
+    with open(path, "w", encoding="utf-8") as out:
+        out.write(text[:offset(span["start"])] + mutant["replacement"] + text[offset(span["end"]):])
+
+
+def verdict(mutant, seeds):
+    """One of unviable, caught, survived, and by what."""
+    put(mutant)
+    folder = SIM if mutant["file"].startswith("tools/roce/") else DEVICE
+    command = ("cargo", "test", "-q", "--release", *mutants.TESTS[folder])
+    if run(*command, "--no-run").returncode:
+        return "unviable", "does not compile"
+    try:
+        tested = run(*command, timeout=LONGEST)
+    except subprocess.TimeoutExpired:
+        return "caught", "a test does not end"
+    if tested.returncode:
+        return "caught", "tests"
+    if mutants.build().returncode:
+        return "unviable", "the simulation does not compile"
+    # Programs on the whole device see much of the transport, too.
+    for laboratory, so_many in ((SIM, seeds), (DEVICE, seeds // 4)) if folder == SIM else ((DEVICE, seeds),):
+        said, broken = simulate(so_many, laboratory)
+        if broken:
+            return "caught", f"seed {broken[0]} of {laboratory.split('/')[1]}"
+        if "no broken rule" not in said:
+            return "caught", "the simulation does not end"
+    return "survived", "nothing"
+
+
+def main():
+    count, sample, seeds = (int(argument) for argument in sys.argv[1:4])
+    # What eats memory without end is to fail, and not the machine.
+    resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
+    copy()
+    code, everything = known_by()
+    done = {}
+    for line in (read(STATE) or b"").decode().splitlines():
+        entry = json.loads(line)
+        if entry["code"] == code and (entry["verdict"] != "survived" or entry["all"] == everything):
+            done[entry["name"]] = entry
+    listed = known_mutants()
+    random.Random(sample).shuffle(listed)
+    print(f"{len(listed)} mutants, of which {len(done)} are known", flush=True)
+    tally, survivors = collections.Counter(), []
+    for mutant in listed:
+        if tally["caught"] + tally["survived"] >= count:
+            break
+        entry = done.get(name(mutant))
+        if not entry:
+            copy()
+            began = time.monotonic()
+            what, by = verdict(mutant, seeds)
+            entry = {"code": code, "all": everything, "name": name(mutant), "verdict": what, "by": by}
+            with open(STATE, "a", encoding="utf-8") as out:
+                out.write(json.dumps(entry) + "\n")
+            print(f"{what}: {name(mutant)} ({entry['by']}, {time.monotonic() - began:.0f} s)", flush=True)
+        tally[entry["verdict"]] += 1
+        if entry["verdict"] == "survived":
+            survivors.append(name(mutant))
+    copy()
+    viable = tally["caught"] + tally["survived"]
+    for survivor in survivors:
+        print(f"survived: {survivor}")
+    print(f"{viable} viable mutants of sample {sample}, {tally['caught']} caught ({100 * tally['caught'] / max(viable, 1):.1f} %); "
+          f"{tally['unviable']} did not compile")
+
+
+if __name__ == "__main__":
+    main()
