@@ -8,8 +8,10 @@
 //! Arms follow semantics 1.7: entries are written, then a full fence, then the arm word is read; the guest stores the
 //! arm, then a full fence, then counts the generation that makes the device look again. So no arm is lost.
 
+use crate::eq::Eq;
 use crate::mem::{Access, Area, GuestMemory};
 use crate::ring::Ring;
+use crate::slots::{Held, Ref};
 use crate::tables::ContextSlot;
 use std::sync::atomic::{fence, Ordering};
 use verbena_abi::cqe::{self, Cqe, Tail};
@@ -24,7 +26,7 @@ pub struct Cq {
     /// Its number.
     pub cqn: u32,
     /// Event queue of its completion events.
-    pub eqn: u32,
+    pub eq: Ref<Eq>,
     /// Doorbell area ...
     pub uar: u32,
     /// ... its DMA address ...
@@ -35,8 +37,8 @@ pub struct Cq {
     pub ring: Ring,
     /// Where the context is.
     pub context_slot: ContextSlot,
-    /// Queue pairs that use it.
-    pub users: u32,
+    /// Queues of queue pairs that use it.
+    users: u32,
     /// What brought it to ERR.
     pub error: Option<Syndrome>,
     /// Index of its last completion event's entry; none while that event waits for room.
@@ -61,6 +63,12 @@ pub struct Cq {
     solicited: Option<u32>,
 }
 
+impl Held for Cq {
+    fn users(&mut self) -> &mut u32 {
+        &mut self.users
+    }
+}
+
 /// What writing an entry came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
@@ -76,14 +84,14 @@ impl Cq {
     /// An empty CQ.
     pub fn new(
         cqn: u32,
-        eqn: u32,
+        eq: Ref<Eq>,
         (uar, area, slot): (u32, u64, u16),
         ring: Ring,
         context_slot: ContextSlot,
     ) -> Self {
         Self {
             cqn,
-            eqn,
+            eq,
             uar,
             area,
             slot,
@@ -252,7 +260,7 @@ impl Cq {
             slot: self.slot.into(),
             syndrome: self.error.map_or(0, |s| u32::from(s.to_raw())).into(),
             uar: self.uar.into(),
-            eqn: self.eqn.into(),
+            eqn: self.eq.number().into(),
             producer_index: self.base.wrapping_add(self.pi).into(),
             consumer_index: self.base.wrapping_add(self.ci).into(),
             arm: self.arm.into(),

@@ -8,6 +8,7 @@
 
 use crate::mem::{Access, GuestMemory};
 use crate::ring::Ring;
+use crate::slots::Held;
 use crate::tables::ContextSlot;
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{fence, Ordering};
@@ -45,7 +46,7 @@ pub struct Eq {
     /// Where the context is.
     pub slot: ContextSlot,
     /// CQs that use it.
-    pub users: u32,
+    users: u32,
     /// Latched in error: nothing can be written.
     pub failed: bool,
     /// It is on the list of those to flush.
@@ -60,6 +61,12 @@ pub struct Eq {
     patience: u64,
     waiting: VecDeque<Event>,
     waiting_set: HashSet<(EventType, u32)>,
+}
+
+impl Held for Eq {
+    fn users(&mut self) -> &mut u32 {
+        &mut self.users
+    }
 }
 
 impl Eq {
@@ -83,6 +90,11 @@ impl Eq {
             waiting: VecDeque::new(),
             waiting_set: HashSet::new(),
         }
+    }
+
+    /// Whether a CQ uses it.
+    pub fn is_used(&self) -> bool {
+        self.users != 0
     }
 
     /// Producer index, for replies: what the driver can drain to. Events that wait are not in the ring yet; those of an

@@ -87,7 +87,7 @@ impl<M: GuestMemory> QpHost<'_, M> {
             return Take::Dead(Syndrome::SrqDied);
         }
         // Nobody would hear of the receive: it stays for a queue pair that can complete it.
-        let cq = self.shared.cqs.get(self.env.create.recv_cqn.get());
+        let cq = self.shared.cqs.get(self.env.recv_cq.number());
         if cq.is_none_or(|cq| cq.error.is_some()) {
             return Take::Dead(Syndrome::CqDied);
         }
@@ -354,9 +354,9 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         let recv = completion.is_recv();
         let env = &*self.env;
         let cqn = if recv {
-            env.create.recv_cqn.get()
+            env.recv_cq.number()
         } else {
-            env.create.send_cqn.get()
+            env.send_cq.number()
         };
         let counter = match (completion.status, recv) {
             (WcStatus::Success, _) => None,

@@ -2,8 +2,11 @@
 
 //! Queue pairs: rings, completion queues and paths around the transport's state machine.
 
+use crate::cq::Cq;
 use crate::mem::{Area, GuestMemory};
 use crate::ring::Ring;
+use crate::slots::Ref;
+use crate::srq::Srq;
 use crate::tables::ContextSlot;
 use std::rc::Rc;
 use verbena_abi::cmd::{self, QpType};
@@ -27,6 +30,12 @@ pub struct Qp {
 pub struct Env {
     /// As it was created.
     pub create: cmd::CreateQp,
+    /// Where its sends complete.
+    pub send_cq: Ref<Cq>,
+    /// Where its receives complete.
+    pub recv_cq: Ref<Cq>,
+    /// What it takes receives from, unless it has a ring of its own.
+    pub srq: Option<Ref<Srq>>,
     /// Its type.
     pub qp_type: QpType,
     /// DMA address of its doorbell area.
@@ -62,9 +71,10 @@ impl Env {
         self.create.qpn.get()
     }
 
-    /// Whether it takes receives from an SRQ.
+    /// The SRQ that it takes receives from, if it does.
+    #[inline]
     pub fn srqn(&self) -> Option<u32> {
-        (self.create.flags & cmd::QP_HAS_SRQ != 0).then(|| self.create.srqn.get())
+        self.srq.as_ref().map(Ref::number)
     }
 
     /// Whether it may use the local DMA key and what belongs to it.

@@ -266,15 +266,15 @@ impl Device {
         if matches!(qp.transport.state(), QpState::Reset | QpState::Err) {
             return false;
         }
-        let create = &qp.env.create;
+        let env = &qp.env;
         let cq_died = |cqn: u32| {
             self.shared
                 .cqs
                 .get(cqn)
                 .is_some_and(|cq| cq.error.is_some())
         };
-        let srq = qp.env.srqn().and_then(|srqn| self.shared.srqs.get(srqn));
-        let cause = if cq_died(create.send_cqn.get()) || cq_died(create.recv_cqn.get()) {
+        let srq = env.srqn().and_then(|srqn| self.shared.srqs.get(srqn));
+        let cause = if cq_died(env.send_cq.number()) || cq_died(env.recv_cq.number()) {
             Syndrome::CqDied
         } else if srq.is_some_and(|srq| srq.error.is_some()) {
             Syndrome::SrqDied

@@ -391,7 +391,7 @@ impl Shared {
             }
         }
         cq.serve(mem);
-        let (eqn, last) = (cq.eqn, cq.last_event);
+        let (eqn, last) = (cq.eq.number(), cq.last_event);
         // An event that the driver has yet to take tells of this entry too: its handler runs later than now.
         let merged = match (last, self.eqs.get_mut(eqn)) {
             (Some(index), Some(eq)) => eq.is_unconsumed(mem, index),

@@ -2,12 +2,64 @@
 
 //! A table of objects by number, which grows as numbers are used and never beyond its limit.
 
+use crate::cmd::{CmdError, BUSY, NO_OBJECT};
+use std::marker::PhantomData;
+
 /// Objects by number.
 #[derive(Debug)]
 pub struct Slots<T> {
     entries: Vec<Option<Box<T>>>,
     limit: u32,
     count: u32,
+}
+
+/// An object that others need: it is not destroyed while one of them does.
+pub trait Held {
+    /// How many need it.
+    fn users(&mut self) -> &mut u32;
+}
+
+/// One object's need of another. It cannot be copied, [`Slots::hold`] alone makes it, and [`Slots::release`] takes it back: so who
+/// is destroyed gives back what he has, once.
+#[derive(Debug)]
+#[must_use = "what is held cannot be destroyed"]
+pub struct Ref<T> {
+    number: u32,
+    of: PhantomData<fn(&T)>,
+}
+
+impl<T> Ref<T> {
+    /// The number of what is needed.
+    #[inline]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+}
+
+impl<T: Held> Slots<T> {
+    /// Notes that another object needs this one. None: there is none of that number.
+    pub fn hold(&mut self, number: u32) -> Option<Ref<T>> {
+        *self.get_mut(number)?.users() += 1;
+        Some(Ref {
+            number,
+            of: PhantomData,
+        })
+    }
+
+    /// It does not any more.
+    pub fn release(&mut self, held: Ref<T>) {
+        if let Some(object) = self.get_mut(held.number) {
+            *object.users() -= 1;
+        }
+    }
+
+    /// Takes an object out that nobody needs.
+    pub fn take_unused(&mut self, number: u32) -> Result<Box<T>, CmdError> {
+        if *self.get_mut(number).ok_or(NO_OBJECT)?.users() != 0 {
+            return Err(BUSY);
+        }
+        self.take(number).ok_or(NO_OBJECT)
+    }
 }
 
 impl<T> Slots<T> {
@@ -93,6 +145,30 @@ impl<T> Slots<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(Debug)]
+    struct Shelf(u32);
+
+    impl Held for Shelf {
+        fn users(&mut self) -> &mut u32 {
+            &mut self.0
+        }
+    }
+
+    #[test]
+    fn what_is_held_stays_until_the_last_has_let_go() {
+        let mut slots = Slots::new(4);
+        slots.put(1, Box::new(Shelf(0)));
+        assert!(slots.hold(2).is_none());
+        let (a, b) = (slots.hold(1).unwrap(), slots.hold(1).unwrap());
+        assert_eq!((a.number(), slots.get(1).unwrap().0), (1, 2));
+        assert_eq!(slots.take_unused(1).unwrap_err(), BUSY);
+        slots.release(a);
+        assert_eq!(slots.take_unused(1).unwrap_err(), BUSY);
+        slots.release(b);
+        assert!(slots.take_unused(1).is_ok());
+        assert_eq!(slots.take_unused(1).unwrap_err(), NO_OBJECT);
+    }
 
     #[test]
     fn objects_are_found_by_number_and_counted() {

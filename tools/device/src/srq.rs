@@ -4,6 +4,7 @@
 
 use crate::mem::{Area, GuestMemory};
 use crate::ring::Ring;
+use crate::slots::Held;
 use crate::tables::ContextSlot;
 use verbena_abi::ctx::{QueueState, SrqContext};
 use verbena_abi::doorbell::{self, Words};
@@ -34,6 +35,12 @@ pub struct Srq {
     pub error: Option<Syndrome>,
     /// Where the context is.
     pub context_slot: ContextSlot,
+}
+
+impl Held for Srq {
+    fn users(&mut self) -> &mut u32 {
+        &mut self.users
+    }
 }
 
 impl Srq {

@@ -43,15 +43,13 @@ impl Device {
         let place = (number, uar.base, slot);
         let context_slot = self.shared.tables.slot(mem, Table::Cqc, cqn)?;
         let ring = Ring::new(mem, &request.ring, request.log_size, LOG_CQE)?;
-        let mut cq = Box::new(Cq::new(cqn, eqn, place, ring, context_slot));
+        let eq = self.shared.eqs.hold(eqn).ok_or(NO_OBJECT)?;
+        let mut cq = Box::new(Cq::new(cqn, eq, place, ring, context_slot));
         cq.moderation_count = request.moderation_count.get();
         cq.moderation_period = request.moderation_period.get();
         Area::new(mem, place.1).store_release(doorbell::cq_served(slot.into()), 0);
         cq.publish(mem);
         self.shared.cqs.put(cqn, cq);
-        if let Some(eq) = self.shared.eqs.get_mut(eqn) {
-            eq.users += 1;
-        }
         if let Some(uar) = self.shared.uars.get_mut(number) {
             uar.set_cq_slot(slot, Some(cqn));
         }
@@ -64,23 +62,19 @@ impl Device {
         request: &DestroyCq,
     ) -> Result<Quiesced, CmdError> {
         let cqn = request.id.get();
-        if self.shared.cqs.get(cqn).ok_or(NO_OBJECT)?.users != 0 {
-            return Err(BUSY);
-        }
-        let mut cq = self.shared.cqs.take(cqn).ok_or(NO_OBJECT)?;
+        let mut cq = self.shared.cqs.take_unused(cqn)?;
         self.shared.moderated.cancel(cqn);
         cq.publish_free(mem);
         self.shared
             .forget_events(ASYNC_EQN, cqn, &[EventType::CqErr]);
+        let eqn = cq.eq.number();
         self.shared
-            .forget_events(cq.eqn, cqn, &[EventType::Completion]);
-        if let Some(eq) = self.shared.eqs.get_mut(cq.eqn) {
-            eq.users -= 1;
-        }
+            .forget_events(eqn, cqn, &[EventType::Completion]);
+        self.shared.eqs.release(cq.eq);
         if let Some(uar) = self.shared.uars.get_mut(cq.uar) {
             uar.set_cq_slot(cq.slot, None);
         }
-        Ok(self.quiesced(Some(cq.eqn)))
+        Ok(self.quiesced(Some(eqn)))
     }
 
     pub(super) fn modify_cq<M: GuestMemory>(

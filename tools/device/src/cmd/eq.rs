@@ -61,7 +61,7 @@ impl Device {
         let eq = self.shared.eqs.get(eqn).ok_or(NO_OBJECT)?;
         let others = self.shared.eqs.count() > 1;
         let objects = self.qps.count() + self.shared.cqs.count() + self.shared.srqs.count();
-        if eq.users != 0 || (eqn == ASYNC_EQN && (others || objects != 0)) {
+        if eq.is_used() || (eqn == ASYNC_EQN && (others || objects != 0)) {
             return Err(BUSY);
         }
         if let Some(mut eq) = self.shared.eqs.take(eqn) {

@@ -102,10 +102,24 @@ impl Device {
             credits: self.shared.config.credits,
             ..verbena_roce::Config::new(qpn, qp_type, request.pdn.get())
         };
+        // All was found: from here on nothing fails.
+        let srq = if has_srq {
+            self.shared.srqs.hold(request.srqn.get())
+        } else {
+            None
+        };
+        let (Some(send_cq), Some(recv_cq)) =
+            (self.shared.cqs.hold(send), self.shared.cqs.hold(recv))
+        else {
+            return Err(NO_OBJECT);
+        };
         let mut qp = Box::new(Qp {
             transport: verbena_roce::Qp::new(config),
             env: Env {
                 create: *request,
+                send_cq,
+                recv_cq,
+                srq,
                 qp_type,
                 area,
                 sq,
@@ -124,14 +138,6 @@ impl Device {
         qp.env.show_error(mem, false);
         qp.publish(mem);
         self.qps.put(qpn, qp);
-        for cqn in [send, recv] {
-            if let Some(cq) = self.shared.cqs.get_mut(cqn) {
-                cq.users += 1;
-            }
-        }
-        if let Some(srq) = self.shared.srqs.get_mut(request.srqn.get()) {
-            srq.users += u32::from(has_srq);
-        }
         if let Some(uar) = self.shared.uars.get_mut(number) {
             uar.set_qp_slot(slot, Some(Owner::Qp(qpn)));
         }
@@ -157,19 +163,17 @@ impl Device {
         let held = env.take_held(&qp.transport);
         env.show_error(mem, false);
         env.context_slot.publish(mem, &QpContext::default());
-        for cqn in [env.create.send_cqn.get(), env.create.recv_cqn.get()] {
-            if let Some(cq) = self.shared.cqs.get_mut(cqn) {
-                cq.users -= 1;
-            }
-        }
-        if let Some(srq) = env.srqn().and_then(|n| self.shared.srqs.get_mut(n)) {
-            srq.users -= 1;
-        }
         if let Some(uar) = self.shared.uars.get_mut(env.create.uar.get()) {
             uar.set_qp_slot(env.create.slot.get(), None);
         }
         // The transport goes here, and with it every reference to its buffers.
-        drop(qp);
+        let Qp { transport, env } = *qp;
+        drop(transport);
+        self.shared.cqs.release(env.send_cq);
+        self.shared.cqs.release(env.recv_cq);
+        if let Some(srq) = env.srq {
+            self.shared.srqs.release(srq);
+        }
         Ok(self.let_go(held))
     }
 
@@ -212,8 +216,7 @@ impl Device {
         let qp = self.qps.get(qpn).ok_or(NO_OBJECT)?;
         let to = qp_attr::check(qp.env.qp_type, qp.transport.state(), request)?;
         if !matches!(to, QpState::Reset | QpState::Err) {
-            let create = &qp.env.create;
-            self.check_queues(create.send_cqn.get(), create.recv_cqn.get())?;
+            self.check_queues(qp.env.send_cq.number(), qp.env.recv_cq.number())?;
         }
         let mask = request.mask.get();
         // Its packets would never leave the port (IBTA 11.2.5.2: the path's MTU is at most the port's).

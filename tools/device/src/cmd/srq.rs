@@ -74,10 +74,7 @@ impl Device {
         request: &DestroySrq,
     ) -> Result<Quiesced, CmdError> {
         let srqn = request.id.get();
-        if self.shared.srqs.get(srqn).ok_or(NO_OBJECT)?.users != 0 {
-            return Err(BUSY);
-        }
-        let mut srq = self.shared.srqs.take(srqn).ok_or(NO_OBJECT)?;
+        let mut srq = self.shared.srqs.take_unused(srqn)?;
         srq.context_slot.publish(mem, &SrqContext::default());
         let kinds = [EventType::SrqErr, EventType::SrqLimitReached];
         self.shared.forget_events(ASYNC_EQN, srqn, &kinds);
