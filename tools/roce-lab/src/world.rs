@@ -490,7 +490,13 @@ impl Host for MockHost<'_> {
         Ok(())
     }
 
-    fn fast_register(&mut self, _index: u32) -> Result<(), Syndrome> {
+    /// Makes the region whose key stands in the place of immediate data valid.
+    fn fast_register(&mut self, index: u32) -> Result<(), Syndrome> {
+        let imm = self.world.end(self.side).sq[index as usize].wqe.imm;
+        let key = u32::from_le_bytes(imm);
+        let mut regions = self.world.regions.iter_mut();
+        let region = regions.find(|r| r.key == key && !r.valid);
+        region.ok_or(Syndrome::KeyManagement)?.valid = true;
         Ok(())
     }
 

@@ -259,6 +259,7 @@ fn reset_forgets_everything() {
     p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
     p.d.device.run_slice(&p.d.ram, p.d.now);
     assert!(p.d.poll(&mut p.cq_a).is_none());
+    assert_eq!(p.d.device.stats(), [0; 30], "counters too");
     p.d.bring_up();
 }
 

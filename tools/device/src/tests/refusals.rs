@@ -588,6 +588,24 @@ fn queue_pairs() {
 }
 
 #[test]
+fn a_queue_pair_without_a_shared_queue_uses_none() {
+    let mut d = Driver::new();
+    let ring = d.alloc(4096);
+    // Number 0, which a request without an SRQ names, may be that of one.
+    d.must(&CreateSrq {
+        slot: 100.into(),
+        log_size: 4,
+        log_stride: 6,
+        ring: flat(ring),
+        ..Default::default()
+    });
+    let cq = d.create_cq(4);
+    let qp = d.create_qp(&cq, &cq);
+    assert_eq!(destroy_srq(&mut d, 0), OK);
+    assert_eq!(destroy_qp(&mut d, qp.qpn), OK);
+}
+
+#[test]
 fn areas_and_context_tables() {
     let mut d = Driver::new();
     let last = end(&d);

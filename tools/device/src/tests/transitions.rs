@@ -556,3 +556,87 @@ fn what_brings_a_queue_pair_up_is_shown() {
     let told = told.map(|_| ()).map_err(|e| (e.status, e.syndrome));
     assert_eq!(told, ATTRIBUTE);
 }
+
+#[test]
+fn the_transport_is_told_each_attribute() {
+    let mut b = Bench::new(QpType::Rc);
+    b.bring(QpState::Init);
+    let qpn = b.request.qpn.get();
+    let rtr = QpAttr {
+        qp_state: QpState::Rtr.to_raw(),
+        path_mtu: 2,
+        dest_qpn: 77.into(),
+        rq_psn: 11.into(),
+        max_dest_rd_atomic: 12,
+        min_rnr_timer: 13,
+        qp_access_flags: 6.into(),
+        ..Default::default()
+    };
+    let needed = row(QpType::Rc, QpState::Init, QpState::Rtr)
+        .expect("a transition")
+        .0;
+    assert_eq!(b.modify(STATE | ACCESS_FLAGS | needed, rtr), Ok(()));
+    let mut expected = verbena_roce::Attr {
+        path_mtu: 512,
+        dest_qpn: 77,
+        rq_psn: 11,
+        access_flags: 6,
+        pkey: 0xffff,
+        max_dest_rd_atomic: 12,
+        min_rnr_timer: 13,
+        // GID 1 is the port's own.
+        local_peer: true,
+        ..Default::default()
+    };
+    let told = |b: &Bench| {
+        format!(
+            "{:?}",
+            b.d.device
+                .qps
+                .get(qpn)
+                .expect("it is there")
+                .transport
+                .attr()
+        )
+    };
+    assert_eq!(told(&b), format!("{expected:?}"));
+    let rts = QpAttr {
+        qp_state: QpState::Rts.to_raw(),
+        sq_psn: 21.into(),
+        timeout: 22,
+        retry_cnt: 3,
+        rnr_retry: 4,
+        max_rd_atomic: 5,
+        ..Default::default()
+    };
+    let needed = row(QpType::Rc, QpState::Rtr, QpState::Rts)
+        .expect("a transition")
+        .0;
+    assert_eq!(b.modify(STATE | needed, rts), Ok(()));
+    (expected.sq_psn, expected.timeout, expected.retry_cnt) = (21, 22, 3);
+    (expected.rnr_retry, expected.max_rd_atomic) = (4, 5);
+    assert_eq!(told(&b), format!("{expected:?}"));
+    let sqd = QpAttr {
+        qp_state: QpState::Sqd.to_raw(),
+        en_sqd_async_notify: 1,
+        ..Default::default()
+    };
+    assert_eq!(b.modify(STATE | EN_SQD_ASYNC_NOTIFY, sqd), Ok(()));
+    expected.sqd_notify = true;
+    assert_eq!(told(&b), format!("{expected:?}"));
+    // A datagram queue pair goes by the port's MTU, 1024 bytes, and has a Q_Key.
+    let mut b = Bench::new(QpType::Ud);
+    b.bring(QpState::Rts);
+    let qpn = b.request.qpn.get();
+    let attr =
+        b.d.device
+            .qps
+            .get(qpn)
+            .expect("it is there")
+            .transport
+            .attr();
+    assert_eq!(
+        (attr.path_mtu, attr.qkey, attr.sq_psn, attr.local_peer),
+        (1024, 3, 2, false)
+    );
+}

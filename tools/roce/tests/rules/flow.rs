@@ -332,3 +332,25 @@ fn a_local_invalidate_waits_for_all_before_it() {
     );
     assert!(!p.world.region(src).valid);
 }
+
+#[test]
+fn a_key_is_checked_after_the_fast_registration_ahead_of_it() {
+    for mode in MODES {
+        let mut p = Pair::rc(mode);
+        let (src, dst) = (p.buffer(A, &pattern(600, 1)), p.zeros(B, 600));
+        p.world.region(src).valid = false;
+        let mut register = Post::new(1, WqeOpcode::FastReg, &[]);
+        register.wqe.imm = src.key.to_le_bytes();
+        let mut invalidate = Post::new(3, WqeOpcode::LocalInv, &[]);
+        invalidate.wqe.imm = src.key.to_le_bytes();
+        p.post(A, register);
+        p.post(A, Post::write(2, &[src.sge()], dst));
+        p.post(A, invalidate);
+        p.post(A, Post::write(4, &[src.sge()], dst));
+        p.settle();
+        use WcStatus::{LocProtErr, Success};
+        let expected = [(1, Success), (2, Success), (3, Success), (4, LocProtErr)];
+        assert_eq!(p.statuses(A), expected, "{mode:?}");
+        assert_eq!(p.world.bytes(dst), pattern(600, 1));
+    }
+}

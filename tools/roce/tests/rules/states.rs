@@ -213,6 +213,10 @@ fn sqd_ends_what_was_started_and_starts_nothing() {
         assert_eq!(p.statuses(A), [(1, Success)]);
         assert_eq!(p.events(A), [EventType::SqDrained]);
         assert!(!p.qps[0].snapshot().sq_draining);
+        // Other attributes drain nothing again.
+        p.modify_attr(A, QpState::Sqd, &attr).unwrap();
+        p.settle();
+        assert!(p.events(A).is_empty(), "it was drained before");
         // Receives go on.
         let mine = p.zeros(A, 600);
         p.post(B, Post::write(9, &[dst.sge()], mine));
