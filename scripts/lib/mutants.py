@@ -126,7 +126,8 @@ def name_tests(failed):
 def try_patch(patch, seeds):
     """Whether a mutant is caught, and a line that says by what; by the simulation, also the seed.
 
-    One of the transport is shown to the simulation first and then to the tests, one of the device the other way round.
+    One of the transport is shown to the simulation first, to its tests, and then to the device's; one of the device to its tests
+    and then to the simulation of the device.
     """
     folder = os.path.dirname(patch)
     applied = run("git", "apply", os.path.abspath(patch))
@@ -136,7 +137,7 @@ def try_patch(patch, seeds):
     if built.returncode:
         return False, None, "does not compile: " + " ".join(built.stdout.split())[:600]
     slipped = []
-    for judge in ((by_simulation, by_tests) if folder == SIM else (by_tests, by_simulation)):
+    for judge in ((by_simulation, by_tests, by_device) if folder == SIM else (by_tests, by_simulation)):
         caught, seed, said = judge(folder, seeds)
         slipped.append(said)
         if caught:
@@ -154,6 +155,10 @@ def by_simulation(folder, seeds):
 def by_tests(folder, _):
     failed, said = test(folder)
     return bool(failed), None, name_tests(failed) if failed else said
+
+
+def by_device(_, seeds):
+    return by_tests(DEVICE, seeds)
 
 
 def last_line(said):

@@ -2,7 +2,7 @@
 
 //! The books: entries of CQs, events, arms, limits, contexts, memory. Each has to be balanced after every step.
 
-use crate::lab::{note, Due, Lab, Told};
+use crate::lab::{note, Due, Lab, Told, QPS_PER_CHUNK};
 use crate::memory::{Want, PAGE, PAGES};
 use crate::things::{Recv, Seen};
 use verbena_abi::cmd::{QpType, QueryCq, QueryQp, QuerySrq, Table};
@@ -12,9 +12,6 @@ use verbena_abi::doorbell::{self, ArmMode, Words};
 use verbena_abi::eqe::EventType;
 use verbena_device::mem::GuestMemory;
 use zerocopy::FromBytes;
-
-/// Contexts of queue pairs in a chunk.
-const QPS_PER_CHUNK: u32 = 128;
 
 impl Lab {
     /// Takes over what the device has written to the CQs. Nothing is consumed.

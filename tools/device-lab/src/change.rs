@@ -127,7 +127,7 @@ impl Lab {
             access: region.rights.into(),
             iova: region.iova.into(),
             length: region.length.into(),
-            page_offset: region.page_offset.into(),
+            page_offset: region.offset().into(),
             pages,
             ..Default::default()
         };

@@ -8,7 +8,7 @@ use crate::things::{Cq, Qp, Srq};
 use std::collections::VecDeque;
 use verbena_abi::cmd::*;
 use verbena_abi::cqe::CQE_SIZE;
-use verbena_abi::ctx::{access, qp_mask as m, QpAttr, QpState, Translation};
+use verbena_abi::ctx::{access, qp_mask as m, QpAttr, QpState, Translation, TRANSLATION_LEAF};
 use verbena_abi::doorbell::{Arm, ArmMode};
 use verbena_device::mem::GuestMemory;
 use verbena_device::mock::{flat, Driver};
@@ -78,6 +78,7 @@ impl Lab {
             length,
             page_offset,
             pages: flat_pages,
+            skip: 0,
             valid: true,
         };
         if self.rng.chance(50) {
@@ -95,19 +96,42 @@ impl Lab {
         if self.rng.chance(50) {
             region.pages.reverse();
         }
-        let table = self.d.alloc(PAGE);
-        for (i, page) in region.pages.iter().enumerate() {
-            let entry = self.heap + page * PAGE;
-            self.d
+        let levels = 1 + self.rng.below(2) as u8;
+        // With two levels, often across the end of a table of the last level, behind pages that nobody asks for.
+        region.skip = match (levels, self.rng.below(3)) {
+            (1, _) | (_, 0) => 0,
+            _ => TRANSLATION_LEAF as u64 - self.rng.below(count + 1),
+        };
+        let leaf = |lab: &mut Self| {
+            let table = lab.d.alloc(2 * PAGE);
+            // What lies behind it is none of its entries.
+            lab.d
                 .ram
-                .store64(table + i as u64 * 8, entry)
+                .write(table + PAGE, &[0xff; PAGE as usize])
                 .expect("a table");
+            table
+        };
+        let leaves = [leaf(self), leaf(self)];
+        for (i, page) in region.pages.iter().enumerate() {
+            let (entry, at) = (self.heap + page * PAGE, region.skip + i as u64);
+            let place = leaves[at as usize / TRANSLATION_LEAF] + at % TRANSLATION_LEAF as u64 * 8;
+            self.d.ram.store64(place, entry).expect("a table");
+        }
+        let mut addr = leaves[0];
+        if levels == 2 {
+            addr = self.d.alloc(PAGE);
+            for (i, leaf) in leaves.into_iter().enumerate() {
+                self.d
+                    .ram
+                    .store64(addr + i as u64 * 8, leaf)
+                    .expect("a table");
+            }
         }
         let pages = Translation {
-            addr: table.into(),
-            num_pages: (count as u32).into(),
+            addr: addr.into(),
+            num_pages: ((region.skip + count) as u32).into(),
             log_page_size: 12,
-            levels: 1,
+            levels,
             ..Default::default()
         };
         (region, pages)
@@ -124,7 +148,7 @@ impl Lab {
             access: region.rights.into(),
             iova: region.iova.into(),
             length: region.length.into(),
-            page_offset: region.page_offset.into(),
+            page_offset: region.offset().into(),
             pages,
             ..Default::default()
         });
@@ -136,7 +160,7 @@ impl Lab {
         // Four of the smallest, so that some overflow.
         let log_size = [3, 4, 5, 6, 7, 7, 7, 7][self.rng.below(8) as usize];
         let ring = self.d.alloc((CQE_SIZE as u64) << log_size);
-        let (cqn, place) = (self.number(), self.place());
+        let (cqn, place) = (self.number(Table::Cqc), self.place());
         let eqn = 1 + self.rng.below(COMP_EQS.into()) as u32;
         self.d.must(&CreateCq {
             cqn: cqn.into(),
@@ -172,7 +196,7 @@ impl Lab {
     /// Creates a shared receive queue.
     pub fn create_srq(&mut self) {
         let ring = self.d.alloc(1 << (LOG_WQ + LOG_RQ_STRIDE));
-        let (srqn, place, pd) = (self.number(), self.place(), self.pd());
+        let (srqn, place, pd) = (self.number(Table::Srqc), self.place(), self.pd());
         self.d.must(&CreateSrq {
             srqn: srqn.into(),
             pdn: pd.into(),
@@ -223,7 +247,7 @@ impl Lab {
         };
         let rings =
             [LOG_SQ_STRIDE, LOG_RQ_STRIDE].map(|stride| self.d.alloc(1 << (LOG_WQ + stride)));
-        let (qpn, place, pd) = (self.number(), self.place(), self.pd());
+        let (qpn, place, pd) = (self.number(Table::Qpc), self.place(), self.pd());
         let mut flags = 0;
         if srq.is_some() {
             flags |= QP_HAS_SRQ;
@@ -299,6 +323,8 @@ impl Lab {
         let all = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
         let pair = [first, self.qps[first].peer];
         let qkey = self.rng.below(1 << 20) as u32;
+        // READs and atomics that each accepts, and not more than that its peer asks for.
+        let accepts = [(); 2].map(|()| [1, 2, 4, 16][self.rng.below(4) as usize]);
         for (side, at) in pair.into_iter().enumerate() {
             let rights = match self.rng.chance(80) {
                 true => all,
@@ -329,7 +355,7 @@ impl Lab {
                 path_mtu: log_mtu - 7,
                 dest_qpn: peer.into(),
                 rq_psn: psns[1 - side].into(),
-                max_dest_rd_atomic: 4,
+                max_dest_rd_atomic: accepts[side],
                 min_rnr_timer: 24,
                 ..state(QpState::Rtr)
             };
@@ -342,7 +368,7 @@ impl Lab {
                 timeout: 10,
                 retry_cnt: 3,
                 rnr_retry,
-                max_rd_atomic: 4,
+                max_rd_atomic: 1 + self.rng.below(accepts[1 - side].into()) as u8,
                 ..state(QpState::Rts)
             };
             let mask = m::STATE

@@ -5,7 +5,7 @@
 use crate::memory::{Data, Keys, PAGE, PAGES};
 use crate::things::{Cq, Qp, Srq};
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use verbena_abi::cmd::*;
 use verbena_abi::doorbell::AREA_SIZE;
 use verbena_abi::eqe::EventType;
@@ -22,13 +22,17 @@ pub const WQ: u32 = 1 << LOG_WQ;
 /// Log of the stride of send rings.
 pub const LOG_SQ_STRIDE: u8 = 8;
 /// Log of the stride of receive rings.
-pub const LOG_RQ_STRIDE: u8 = 6;
+pub const LOG_RQ_STRIDE: u8 = 7;
 /// Most elements of a send, of a receive, bytes inline.
-pub const LIMITS: (u8, u8, u16) = (4, 3, 96);
+pub const LIMITS: (u8, u8, u16) = (4, 5, 96);
 /// Doorbell areas.
 pub const AREAS: usize = 2;
 /// Event queues of completions.
 pub const COMP_EQS: u32 = 3;
+/// QPNs are below this: a look at all of them takes more than one slice.
+const MAX_QPN: u32 = 2048;
+/// Contexts of queue pairs in a chunk.
+pub const QPS_PER_CHUNK: u32 = 128;
 /// Time after which all that can happen has happened: all retries are over.
 const SETTLED: u64 = 1_200_000_000;
 
@@ -89,7 +93,7 @@ pub struct Lab {
     next_wr: u64,
     /// Index of the last key.
     pub next_key: u32,
-    next_number: u32,
+    numbers: HashSet<(u8, u32)>,
     next_slot: usize,
 }
 
@@ -113,9 +117,12 @@ impl Lab {
             seed,
             ..Config::default()
         };
-        let mut d = Driver::with(config);
+        let mut d = Driver::cold(config);
+        // So small that events have to wait for room.
+        d.log_eq = [1, 2, 4, 4][rng.below(4) as usize];
+        d.bring_up();
         let mut contexts = vec![d.table(Table::Qpc)];
-        contexts.extend((1..4).map(|chunk| d.give_chunk(Table::Qpc, chunk)));
+        contexts.extend((1..MAX_QPN / QPS_PER_CHUNK).map(|chunk| d.give_chunk(Table::Qpc, chunk)));
         for eqn in 2..=COMP_EQS {
             d.create_eq(eqn).expect("an event queue");
         }
@@ -161,7 +168,7 @@ impl Lab {
             met: BTreeMap::new(),
             next_wr: seed << 20,
             next_key: 7,
-            next_number: FIRST_QPN + rng_start(seed),
+            numbers: HashSet::new(),
             next_slot: 0,
         };
         lab.furnish();
@@ -184,10 +191,23 @@ impl Lab {
         self.next_wr
     }
 
-    /// A number that no other object has.
-    pub fn number(&mut self) -> u32 {
-        self.next_number += 1;
-        self.next_number
+    /// A number that no other object of its kind has had. Those of other kinds often have the same.
+    pub fn number(&mut self, kind: Table) -> u32 {
+        let (first, most) = match kind {
+            Table::Qpc => (FIRST_QPN, MAX_QPN),
+            _ => (0, 500),
+        };
+        loop {
+            let below = match self.rng.below(10) {
+                0..=5 => first + 24,
+                6..=8 => 300,
+                _ => most,
+            };
+            let number = first + self.rng.below((below - first).into()) as u32;
+            if self.numbers.insert((kind.to_raw(), number)) {
+                return number;
+            }
+        }
     }
 
     /// One of two doorbell areas, and a slot in it.
@@ -281,8 +301,4 @@ impl Lab {
             *old = due;
         }
     }
-}
-
-fn rng_start(seed: u64) -> u32 {
-    (seed % 40) as u32
 }

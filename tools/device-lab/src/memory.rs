@@ -80,11 +80,18 @@ pub struct Region {
     pub page_offset: u64,
     /// The pages of the data memory, in order.
     pub pages: Vec<u64>,
+    /// Pages of its translation before those.
+    pub skip: u64,
     /// The key can be used.
     pub valid: bool,
 }
 
 impl Region {
+    /// Offset of the first byte in its translation.
+    pub fn offset(&self) -> u64 {
+        self.skip * PAGE + self.page_offset
+    }
+
     /// Where the bytes of a range lie that is inside of the region.
     fn pieces(&self, addr: u64, length: u64) -> Vec<Piece> {
         let mut at = addr - self.iova + self.page_offset;

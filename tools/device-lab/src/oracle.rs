@@ -206,6 +206,9 @@ impl Lab {
             if qp.srq.is_some() && qp.real == QpState::Err && self.cqs[qp.cqs[1]].dead {
                 // Which receive it took can no longer be told.
                 let bad = |status| Verdict::Refused(status, None, None);
+                if refused {
+                    return vec![Verdict::NotReady, bad(RemAccessErr)];
+                }
                 return vec![
                     Verdict::Fine,
                     Verdict::NotReady,

@@ -40,6 +40,8 @@ pub struct Driver {
     pub interrupts: HashMap<u32, u32>,
     /// Slices that the last command took.
     pub slices: u32,
+    /// Log of the entries of event queues that are created.
+    pub log_eq: u8,
     eqs: HashMap<u32, EqView>,
     tables: HashMap<Table, u64>,
     free: u64,
@@ -55,6 +57,7 @@ struct EqView {
     ring: u64,
     ci_addr: u64,
     ci: u32,
+    log_size: u8,
 }
 
 impl Driver {
@@ -82,6 +85,7 @@ impl Driver {
             rings: Cell::new(0),
             interrupts: HashMap::new(),
             slices: 0,
+            log_eq: LOG_EQ,
             eqs: HashMap::new(),
             tables: HashMap::new(),
             free: BASE,
@@ -278,12 +282,12 @@ impl Driver {
 
     /// Creates an event queue on the vector of its number.
     pub fn create_eq(&mut self, eqn: u32) -> Result<(), CmdError> {
-        let ring = self.alloc((EQE_SIZE as u64) << LOG_EQ);
+        let ring = self.alloc((EQE_SIZE as u64) << self.log_eq);
         let ci_addr = self.alloc(4);
         self.cmd(&CreateEq {
             eqn: eqn.into(),
             vector: (eqn as u16).into(),
-            log_size: LOG_EQ,
+            log_size: self.log_eq,
             log_entry_size: LOG_EQE_SIZE,
             ring: flat(ring),
             ci_addr: ci_addr.into(),
@@ -293,6 +297,7 @@ impl Driver {
             ring,
             ci_addr,
             ci: 0,
+            log_size: self.log_eq,
         };
         self.eqs.insert(eqn, view);
         Ok(())
@@ -380,11 +385,11 @@ impl Driver {
     /// The next event of a queue, if there is one.
     pub fn event(&mut self, eqn: u32) -> Option<Event> {
         let view = self.eqs.get_mut(&eqn)?;
-        let at = view.ring + u64::from(view.ci % (1 << LOG_EQ)) * EQE_SIZE as u64;
+        let at = view.ring + u64::from(view.ci % (1 << view.log_size)) * EQE_SIZE as u64;
         let entry: Eqe = self.ram.read_struct(at).unwrap();
         let tail = entry.tail.get();
         let kind = EventType::from_raw(tail as u8)?;
-        if (tail >> 31 != 0) != phase(view.ci, LOG_EQ) {
+        if (tail >> 31 != 0) != phase(view.ci, view.log_size) {
             return None;
         }
         view.ci += 1;

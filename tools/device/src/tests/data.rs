@@ -6,7 +6,7 @@ use super::Pair;
 use crate::mem::GuestMemory;
 use crate::mock::{Driver, SendWr};
 use crate::Config;
-use verbena_abi::cmd::QpType;
+use verbena_abi::cmd::{QpType, SetPort};
 use verbena_abi::cqe::WcStatus::{LocQpOpErr, Success};
 use verbena_abi::ctx::{qp_mask, QpAttr, QpState};
 use verbena_abi::eqe::EventType;
@@ -307,4 +307,55 @@ fn inline_data_may_be_as_long_as_was_agreed() {
         p.d.post_send(&mut p.a, &wr);
         assert_eq!(p.d.drain(&mut p.cq_a), [(1, status)]);
     }
+}
+
+#[test]
+fn long_messages_in_a_row_lose_no_packet() {
+    // With the longest packets: then what is sent in a turn goes beyond what is delivered at once.
+    let mut p = Pair::new();
+    p.d.must(&SetPort {
+        up: 1,
+        mtu: 5,
+        port: 1,
+        ..Default::default()
+    });
+    (p.a, p.b) = (
+        p.d.create_qp(&p.cq_a, &p.cq_a),
+        p.d.create_qp(&p.cq_b, &p.cq_b),
+    );
+    for (me, peer, from, to) in [(&p.a, &p.b, 0, 1), (&p.b, &p.a, 1, 0)] {
+        p.d.to_init(me.qpn).unwrap();
+        let attr = QpAttr {
+            qp_state: QpState::Rtr.to_raw(),
+            path_mtu: 5,
+            dest_qpn: peer.qpn.into(),
+            rq_psn: 0xff_fffe.into(),
+            ..Default::default()
+        };
+        use qp_mask::*;
+        let mask = STATE | AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER;
+        p.d.modify_av(me.qpn, mask, attr, Driver::path(from, to))
+            .unwrap();
+        p.d.to_rts(me.qpn).unwrap();
+    }
+    let length = 200 << 10;
+    let (from, key) = p.d.region(length, 3);
+    let (to, rkey) = p.d.region(4 * length, 4);
+    for i in 0..4u64 {
+        let at = to + i * u64::from(length);
+        let wr = SendWr::new(WqeOpcode::RdmaWrite, i, &[(from, length, key)]).to(at, rkey);
+        p.d.post_send(&mut p.a, &wr);
+    }
+    let all: Vec<_> = (0..4).map(|i| (i, Success)).collect();
+    assert_eq!(p.d.drain(&mut p.cq_a), all);
+    let expected = p.d.bytes(from, length as usize);
+    for i in 0..4u64 {
+        assert_eq!(
+            p.d.bytes(to + i * u64::from(length), length as usize),
+            expected
+        );
+    }
+    let stats = p.d.device.stats();
+    assert_eq!(stats[Counter::LocalAckTimeoutErr as usize], 0);
+    assert_eq!(stats[Counter::Retransmits as usize], 0);
 }
