@@ -7,7 +7,7 @@ use crate::mock::{CqHandle, SendWr};
 use verbena_abi::cmd::{CmdStatus, DestroyCq, ModifyCq};
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::ctx::QpState;
-use verbena_abi::doorbell::ArmMode;
+use verbena_abi::doorbell::{self, ArmMode, Words};
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
@@ -347,5 +347,31 @@ fn a_solicited_entry_that_was_polled_is_past() {
         assert_eq!(completions(&mut p), 0, "resized: {resized}");
         complete(&mut p, 1);
         assert_eq!(completions(&mut p), 1);
+    }
+}
+
+#[test]
+fn a_cq_that_was_polled_for_long_is_told_of_when_it_is_armed() {
+    for mode in [ArmMode::Next, ArmMode::Solicited] {
+        let mut p = Pair::new();
+        let cqn = p.cq_a.cqn;
+        // More entries than half of what an index can count, without an arm.
+        for _ in 0..5 {
+            let cq = p.d.device.shared.cqs.get_mut(cqn).unwrap();
+            cq.pass_by(1 << 29);
+            p.cq_a.ci = p.cq_a.ci.wrapping_add(1 << 29);
+            p.d.words()
+                .store_release(doorbell::cq_consumer(p.cq_a.slot.into()), p.cq_a.ci);
+            complete(&mut p, 1);
+            assert_eq!(p.d.drain(&mut p.cq_a).len(), 1);
+        }
+        p.d.arm(&mut p.cq_a, mode);
+        p.d.run();
+        assert_eq!(completions(&mut p), 0, "{mode:?}");
+        if mode == ArmMode::Solicited {
+            p.d.move_to(p.a.qpn, QpState::Err).unwrap();
+        }
+        complete(&mut p, 1);
+        assert_eq!(completions(&mut p), 1, "{mode:?}");
     }
 }

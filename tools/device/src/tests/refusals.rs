@@ -192,7 +192,7 @@ fn completion_queues() {
     // None of them has taken the slot, or made the area or the event queue busy.
     assert_eq!(destroy_uar(&mut d, 3), OK);
     area(&mut d, 3);
-    tries! { d, good, |_r| () => OK; }
+    tries! { d, good, |_r| {} => OK; }
     assert_eq!(destroy_uar(&mut d, 3), BUSY);
     assert_eq!(destroy_cq(&mut d, 501), NO_OBJECT);
     assert_eq!(destroy_cq(&mut d, old.cqn), OK);
@@ -207,7 +207,7 @@ fn completion_queues() {
         ..Default::default()
     };
     d.create_eq(1).unwrap();
-    tries! { d, resize, |_r| () => NO_OBJECT; }
+    tries! { d, resize, |_r| {} => NO_OBJECT; }
     assert_eq!(
         id(
             &mut d,
@@ -238,7 +238,7 @@ fn completion_queues() {
         |r| r.log_size = 18 => SIZE;
         |r| r.ring.addr = (ring + 8).into() => TRANSLATION;
         |r| r.ring.addr = last.into() => UNREACHABLE;
-        |_r| () => OK;
+        |_r| {} => OK;
     }
 }
 
@@ -270,8 +270,8 @@ fn event_queues() {
         |r| r.ci_addr = (last - 6).into() => TRANSLATION;
         |r| r.ci_addr = last.into() => UNREACHABLE;
         |r| r.ring.addr = last.into() => UNREACHABLE;
-        |_r| () => OK;
-        |_r| () => IN_USE;
+        |_r| {} => OK;
+        |_r| {} => IN_USE;
     }
     let most = caps.max_eq.get() - 1;
     assert_eq!(destroy_eq(&mut d, 5), NO_OBJECT);
@@ -283,9 +283,9 @@ fn event_queues() {
     assert_eq!(destroy_eq(&mut d, 0), BUSY);
     assert_eq!(destroy_srq(&mut d, srq.srqn), OK);
     assert_eq!(destroy_eq(&mut d, 0), OK);
-    tries! { d, good, |_r| () => NO_OBJECT; }
+    tries! { d, good, |_r| {} => NO_OBJECT; }
     d.create_eq(0).unwrap();
-    tries! { d, good, |_r| () => OK; }
+    tries! { d, good, |_r| {} => OK; }
 }
 
 #[test]
@@ -366,8 +366,8 @@ fn memory_regions() {
         |r| r.pages.levels = 0 => TRANSLATION;
         |r| r.pages.addr = (table + 4).into() => TRANSLATION;
         |r| r.pages.addr = (u64::MAX - 15).into() => TRANSLATION;
-        |_r| () => OK;
-        |_r| () => IN_USE;
+        |_r| {} => OK;
+        |_r| {} => IN_USE;
         |r| r.key = 0x1ff.into() => IN_USE;
     }
     // Contiguous memory is one page, wherever it is.
@@ -408,7 +408,7 @@ fn memory_regions() {
         |r| r.access = 0x40.into() => ATTRIBUTE;
         |r| r.flags = 4.into() => ATTRIBUTE;
         |r| r.page_offset = 6.into() => TRANSLATION;
-        |_r| () => OK;
+        |_r| {} => OK;
     }
     let destroy = DestroyMr {
         id: 0x1aa.into(),
@@ -416,10 +416,10 @@ fn memory_regions() {
     };
     tries! { d, destroy,
         |r| r.id = 0x600.into() => NO_OBJECT;
-        |_r| () => OK;
-        |_r| () => NO_OBJECT;
+        |_r| {} => OK;
+        |_r| {} => NO_OBJECT;
     }
-    tries! { d, good, |_r| () => OK; }
+    tries! { d, good, |_r| {} => OK; }
 }
 
 #[test]
@@ -461,7 +461,7 @@ fn shared_receive_queues() {
     }
     assert_eq!(destroy_uar(&mut d, 3), OK);
     area(&mut d, 3);
-    tries! { d, good, |_r| () => OK; }
+    tries! { d, good, |_r| {} => OK; }
     assert_eq!(destroy_uar(&mut d, 3), BUSY);
     let modify = ModifySrq {
         srqn: 300.into(),
@@ -471,7 +471,7 @@ fn shared_receive_queues() {
     tries! { d, modify,
         |r| r.limit = ((1 << 14) + 1).into() => SIZE;
         |r| r.srqn = 301.into() => NO_OBJECT;
-        |_r| () => OK;
+        |_r| {} => OK;
     }
     assert_eq!(
         id(
@@ -551,7 +551,7 @@ fn queue_pairs() {
     }
     // Nothing was taken: not the slot, not a CQ, not the SRQ.
     assert_eq!(destroy_cq(&mut d, other.cqn), OK);
-    tries! { d, good, |_r| () => NO_OBJECT; }
+    tries! { d, good, |_r| {} => NO_OBJECT; }
     good.recv_cqn = cq.cqn.into();
     assert_eq!(destroy_uar(&mut d, 3), OK);
     area(&mut d, 3);
@@ -565,7 +565,7 @@ fn queue_pairs() {
     assert_eq!(destroy_qp(&mut d, 61), NO_OBJECT);
     assert_eq!(destroy_qp(&mut d, 60), OK);
     assert_eq!(destroy_srq(&mut d, srq.srqn), OK);
-    tries! { d, good, |_r| () => OK; }
+    tries! { d, good, |_r| {} => OK; }
     assert_eq!(destroy_cq(&mut d, cq.cqn), BUSY);
     assert_eq!(destroy_qp(&mut d, old.qpn), OK);
     assert_eq!(destroy_cq(&mut d, cq.cqn), BUSY);
@@ -620,8 +620,8 @@ fn areas_and_context_tables() {
         |r| r.uar = 0.into() => IN_USE;
         |r| r.addr = (addr + 64).into() => TRANSLATION;
         |r| r.addr = (last - 4096).into() => UNREACHABLE;
-        |_r| () => OK;
-        |_r| () => IN_USE;
+        |_r| {} => OK;
+        |_r| {} => IN_USE;
     }
     assert_eq!(d.ram.load32(addr + doorbell::ALIVE as u64), Ok(1));
     assert_eq!(destroy_uar(&mut d, NUM_UARS - 2), NO_OBJECT);
@@ -652,8 +652,8 @@ fn areas_and_context_tables() {
             tries! { d, good,
                 |r| r.addr = (chunk + 64).into() => TRANSLATION;
                 |r| r.addr = (last - TABLE_CHUNK_SIZE as u64 + 4096).into() => UNREACHABLE;
-                |_r| () => OK;
-                |_r| () => IN_USE;
+                |_r| {} => OK;
+                |_r| {} => IN_USE;
             }
         }
     }
@@ -678,7 +678,7 @@ fn ports_and_gids() {
         |r| r.port = 2 => NUMBER;
         |r| r.valid = 2 => ATTRIBUTE;
         |r| r.gid_type = 0 => UNSUPPORTED;
-        |_r| () => OK;
+        |_r| {} => OK;
     }
     let port = SetPort {
         up: 1,
@@ -693,6 +693,6 @@ fn ports_and_gids() {
         |r| r.mtu = 0 => ATTRIBUTE;
         |r| r.mtu = 6 => ATTRIBUTE;
         |r| r.mtu = 1 => OK;
-        |_r| () => OK;
+        |_r| {} => OK;
     }
 }

@@ -356,7 +356,8 @@ fn attributes_have_ranges() {
     use QpState::*;
     // A transition that takes it, the attribute, its last value, and the first beyond.
     type Set = fn(&mut QpAttr, u32);
-    let ranges: &[(QpState, QpState, u32, Set, &[u32], &[u32])] = &[
+    type Range<'a> = (QpState, QpState, u32, Set, &'a [u32], &'a [u32]);
+    let ranges: &[Range<'_>] = &[
         (
             Reset,
             Init,
