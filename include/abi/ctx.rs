@@ -30,7 +30,7 @@ pub mod access {
 pub mod mr_flags {
     /// The key can be registered by fast registration; until then it is free and nothing can use it.
     pub const FAST_REG: u32 = 1 << 0;
-    /// Only privileged queue pairs may use the key.
+    /// Only privileged queue pairs may use the key as a local one.
     pub const PRIVILEGED: u32 = 1 << 1;
     /// The pages come and go: the low bits of a page address tell ([`super::PAGE_PRESENT`], [`super::PAGE_WRITABLE`]).
     pub const ON_DEMAND: u32 = 1 << 2;

@@ -5,6 +5,7 @@
 //! WQEs are copied out once, then the copy is validated (`wqe.rs`): whatever a guest writes there becomes a status or an
 //! error of its own queue pair.
 
+use crate::config::MAX_MR_SIZE;
 use crate::copy;
 use crate::mem::GuestMemory;
 use crate::mr;
@@ -336,7 +337,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         let (length, offset) = (segment.length.get(), segment.page_offset.get());
         let bytes = offset.checked_add(length).ok_or(bad)?;
         let in_range = segment.iova.get().checked_add(length).is_some();
-        if segment.access.get() & !access::ALL != 0 || !in_range {
+        if segment.access.get() & !access::ALL != 0 || !in_range || length > MAX_MR_SIZE {
             return Err(bad);
         }
         region.pages = Pages::new(&segment.pages, bytes).map_err(|_| bad)?;

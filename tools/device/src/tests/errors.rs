@@ -11,6 +11,7 @@ use verbena_abi::doorbell::{self, Words};
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::{FastRegSegment, WqeOpcode};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Posts one send and returns status and syndrome of its completion.
 fn outcome(p: &mut Pair, wqe: &WqeBytes) -> (WcStatus, u32) {
@@ -436,6 +437,64 @@ fn fast_registration(p: &mut Pair, pdn: u32, at: u64, offset: u64) -> (u32, WqeB
     let mut register = SendWr::new(WqeOpcode::FastReg, 1, &[]).encode();
     register[48..96].copy_from_slice(zerocopy::IntoBytes::as_bytes(&segment));
     (key, register)
+}
+
+#[test]
+fn a_fast_registration_is_refused_for_what_a_region_would_be() {
+    type Change = fn(&mut FastRegSegment);
+    let changes: &[(Change, bool)] = &[
+        (|_| {}, true),
+        (|s| s.access = 0x3f.into(), true),
+        (|s| s.access = 0x40.into(), false),
+        (|s| s.iova = (u64::MAX - 1024).into(), true),
+        (|s| s.iova = (u64::MAX - 1023).into(), false),
+        (|s| s.page_offset = (u64::MAX - 1023).into(), false),
+        (|s| s.length = (1 << 47).into(), true),
+        (|s| s.length = ((1u64 << 47) + 1).into(), false),
+        (|s| s.pages.num_pages = 2.into(), false),
+        (|s| s.pages.levels = 3, false),
+        (|s| s.key = (s.key.get() ^ 0x55).into(), true),
+        (|s| s.key = (s.key.get() + 0x100).into(), false),
+        (|s| s.key = 0x5a.into(), false),
+    ];
+    for (i, (change, good)) in changes.iter().enumerate() {
+        let mut p = privileged();
+        let (at, _) = p.d.region(4096, 1);
+        let (_, mut register) = fast_registration(&mut p, 7, at, 0);
+        let mut segment = FastRegSegment::read_from_bytes(&register[48..96]).unwrap();
+        change(&mut segment);
+        register[48..96].copy_from_slice(segment.as_bytes());
+        p.d.post_raw(&mut p.a, &register);
+        p.d.run();
+        let done = p.d.poll(&mut p.cq_a).unwrap();
+        let expected = if *good {
+            WcStatus::Success
+        } else {
+            WcStatus::MwBindErr
+        };
+        assert_eq!(done.status(), expected, "case {i}");
+        if *good {
+            // What is valid is not registered again.
+            p.d.post_raw(&mut p.a, &register);
+            p.d.run();
+            let again = p.d.poll(&mut p.cq_a).unwrap();
+            assert_eq!(again.status(), WcStatus::MwBindErr, "case {i}");
+            let cause = u32::from(Syndrome::KeyManagement.to_raw());
+            assert_eq!(again.cqe.vendor_err.get(), cause);
+        }
+    }
+    // Nor is a key of another domain, or one that is no key for that.
+    let mut p = privileged();
+    let (at, plain) = p.d.region(4096, 1);
+    let (_, register) = fast_registration(&mut p, 8, at, 0);
+    p.d.post_raw(&mut p.a, &register);
+    assert_eq!(p.d.drain(&mut p.cq_a), [(1, WcStatus::MwBindErr)]);
+    let mut p = privileged();
+    let (at, _) = p.d.region(4096, 1);
+    let (_, mut register) = fast_registration(&mut p, 7, at, 0);
+    register[48..52].copy_from_slice(&plain.to_le_bytes());
+    p.d.post_raw(&mut p.a, &register);
+    assert_eq!(p.d.drain(&mut p.cq_a), [(1, WcStatus::MwBindErr)]);
 }
 
 #[test]
