@@ -7,7 +7,7 @@ use crate::things::{Cq, Qp, Srq};
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashSet};
 use verbena_abi::cmd::*;
-use verbena_abi::doorbell::AREA_SIZE;
+use verbena_abi::doorbell::{AREA_SIZE, AREA_SLOTS};
 use verbena_abi::eqe::EventType;
 use verbena_device::eq::Event;
 use verbena_device::mem::GuestMemory;
@@ -94,7 +94,7 @@ pub struct Lab {
     /// Index of the last key.
     pub next_key: u32,
     numbers: HashSet<(u8, u32)>,
-    next_slot: usize,
+    places: HashSet<(u32, usize)>,
 }
 
 /// Notes a line in the trace, if there is one.
@@ -169,7 +169,7 @@ impl Lab {
             next_wr: seed << 20,
             next_key: 7,
             numbers: HashSet::new(),
-            next_slot: 0,
+            places: HashSet::new(),
         };
         lab.furnish();
         lab
@@ -210,11 +210,20 @@ impl Lab {
         }
     }
 
-    /// One of two doorbell areas, and a slot in it.
+    /// One of two doorbell areas, and a slot in it, of either group.
     pub fn place(&mut self) -> (u32, usize) {
-        self.next_slot += 1;
-        let uar = self.rng.below(AREAS as u64) as u32;
-        (uar, self.next_slot % 126)
+        loop {
+            let place = (
+                self.rng.below(AREAS as u64) as u32,
+                self.rng.below(AREA_SLOTS as u64) as usize,
+            );
+            if self.places.insert(place) {
+                return place;
+            }
+            if self.places.len() >= AREAS * AREA_SLOTS - 16 {
+                self.broken("a run with more objects than there are slots");
+            }
+        }
     }
 
     /// The words of an area.

@@ -3,8 +3,8 @@
 //! Completion queues: overflow, arms, moderation, resize.
 
 use super::Pair;
-use crate::mock::{CqHandle, SendWr};
-use verbena_abi::cmd::{CmdStatus, DestroyCq, ModifyCq};
+use crate::mock::{flat, CqHandle, Driver, SendWr};
+use verbena_abi::cmd::{CmdStatus, CreateCq, DestroyCq, ModifyCq};
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::ctx::QpState;
 use verbena_abi::doorbell::{self, ArmMode, Words};
@@ -373,5 +373,42 @@ fn a_cq_that_was_polled_for_long_is_told_of_when_it_is_armed() {
         }
         complete(&mut p, 1);
         assert_eq!(completions(&mut p), 1, "{mode:?}");
+    }
+}
+
+#[test]
+fn slots_of_either_group_are_noticed() {
+    for slot in [0u16, 63, 64, 127] {
+        let mut d = Driver::with(crate::Config::default());
+        let ring = d.alloc(4096);
+        let mut cq = d.create_cq(4);
+        d.free_slot(cq.slot);
+        (cq.cqn, cq.slot, cq.ring) = (90, slot, ring);
+        d.must(&DestroyCq {
+            id: 9.into(),
+            ..Default::default()
+        });
+        d.must(&CreateCq {
+            cqn: cq.cqn.into(),
+            eqn: 1.into(),
+            slot: slot.into(),
+            log_size: 4,
+            ring: flat(ring),
+            ..Default::default()
+        });
+        let (mut a, mut b) = (d.qp_request(&cq, &cq), d.qp_request(&cq, &cq));
+        (a.slot, b.slot) = (slot.into(), (slot ^ 1).into());
+        let (mut a, b) = (d.create_qp_by(&a).unwrap(), d.create_qp_by(&b).unwrap());
+        d.connect(&a, &b);
+        d.run();
+        assert!(d.device.fall_asleep(&d.ram));
+        // Asleep: the doorbell, the counter of the group, and the slot.
+        d.post_send(&mut a, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
+        d.run();
+        // An arm after the entry is noticed by its own counter.
+        d.arm(&mut cq, ArmMode::Next);
+        d.run();
+        assert_eq!(d.events(1).len(), 1, "slot {slot}");
+        assert_eq!(d.drain(&mut cq), [(1, WcStatus::Success)]);
     }
 }

@@ -2,12 +2,14 @@
 
 //! Event queues that are smaller than what is to be told.
 
-use crate::mock::{flat, Driver, GuestWords};
-use verbena_abi::cmd::{CreateCq, CreateUar, DestroyCq, Table};
+use crate::mock::{flat, Driver, GuestWords, SendWr};
+use crate::Config;
+use verbena_abi::cmd::{CreateCq, CreateUar, DestroyCq, DestroyQp, Table};
 use verbena_abi::cqe::{Cqe, Tail, CQE_SIZE};
 use verbena_abi::ctx::CqContext;
 use verbena_abi::doorbell::{self, Arm, ArmMode, Words, AREA_SIZE, AREA_SLOTS};
 use verbena_abi::eqe::EventType;
+use verbena_abi::wqe::WqeOpcode;
 
 const CQS: u32 = 2000;
 
@@ -235,4 +237,64 @@ fn a_new_cq_of_a_number_whose_event_waited_is_told_of() {
     many.d.pass(10_000_000);
     let told: Vec<_> = many.d.events(1).iter().map(|e| e.number).collect();
     assert_eq!(told, [16, 17, 18, 19]);
+}
+
+#[test]
+fn an_object_that_goes_takes_no_event_of_another_kind_along() {
+    let mut d = Driver::cold(Config::default());
+    d.log_eq = 1;
+    d.bring_up();
+    let others = d.create_cq(6);
+    // A CQ of one entry and a queue pair have the same number.
+    let ring = d.alloc(4096);
+    let number = 40;
+    let mut small = d.create_cq(0);
+    small.cqn = number;
+    small.ring = ring;
+    small.slot = d.slot();
+    d.must(&CreateCq {
+        cqn: number.into(),
+        eqn: 1.into(),
+        slot: small.slot.into(),
+        ring: flat(ring),
+        ..Default::default()
+    });
+    let mut request = d.qp_request(&others, &others);
+    request.qpn = number.into();
+    let same = d.create_qp_by(&request).unwrap();
+    let mut filler = d.create_qp(&small, &others);
+    let peer = d.create_qp(&others, &others);
+    let more = [(); 2].map(|()| (d.create_qp(&others, &others), d.create_qp(&others, &others)));
+    d.connect(&filler, &peer);
+    d.to_init(same.qpn).unwrap();
+    d.to_rtr(same.qpn, peer.qpn, Driver::path(0, 1)).unwrap();
+    d.to_rts(same.qpn).unwrap();
+    // Two events fill the queue.
+    for (a, b) in &more {
+        d.connect(a, b);
+        doorbell::post_send(&d.words(), a.slot.into(), 1000, || {});
+    }
+    d.run();
+    // Three wait: the CQ overflows, its queue pair follows, and that of its number fails.
+    for i in 0..2 {
+        d.post_send(&mut filler, &SendWr::new(WqeOpcode::RdmaWrite, i, &[]));
+    }
+    doorbell::post_send(&d.words(), same.slot.into(), 1000, || {});
+    d.run();
+    d.must(&DestroyQp {
+        id: number.into(),
+        ..Default::default()
+    });
+    let mut all = vec![];
+    for _ in 0..10 {
+        all.extend(d.events(0).iter().map(|e| (e.kind, e.number)));
+        d.pass(20_000_000);
+    }
+    let expected = [
+        (EventType::QpFatal, more[0].0.qpn),
+        (EventType::QpFatal, more[1].0.qpn),
+        (EventType::CqErr, number),
+        (EventType::QpFatal, filler.qpn),
+    ];
+    assert_eq!(all, expected);
 }

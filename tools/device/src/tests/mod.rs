@@ -12,6 +12,7 @@ mod eqs;
 mod errors;
 mod fields;
 mod hostile_guest;
+mod keys;
 mod load;
 mod objects;
 mod port;

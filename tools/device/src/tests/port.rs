@@ -10,7 +10,7 @@ use verbena_abi::ctx::{qp_mask as m, AddressVector, QpAttr, QpState};
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
-use verbena_roce::packet::{Aeth, AethSyndrome, Kind, Packet, Payload, Transport};
+use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Payload, Transport};
 use verbena_roce::wire::{frame, icrc, ipv4_to_gid, opcode, Path};
 
 /// A queue pair in RTS whose peer is at another machine, with this traffic class.
@@ -298,4 +298,54 @@ fn frames_come_in_by_the_ports_address_and_one_of_its_gids() {
     d.device.receive_frame(&d.ram, &good, d.now);
     assert_eq!(expected(&mut d), 0xff_ffff);
     assert_eq!(count(&d, Counter::RxPackets), 1);
+}
+
+#[test]
+fn giving_up_is_counted_whatever_wore_the_retries_out() {
+    // Seven retries for sequence NAKs, or for timeouts.
+    for naks in [true, false] {
+        let (mut d, mut qp, mut cq) = far(0);
+        d.post_send(&mut qp, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
+        let sent = frames(&mut d).remove(0);
+        let there = frame::parse(&sent).unwrap();
+        let path = Path {
+            dmac: crate::Config::default().mac,
+            smac: there.path.dmac,
+            sgid: there.path.dgid,
+            dgid: there.path.sgid,
+            ..there.path
+        };
+        let packet = Packet {
+            kind: Kind::Ack(Aeth {
+                syndrome: AethSyndrome::Nak(NakCode::Sequence),
+                msn: 0,
+            }),
+            dst_qpn: qp.qpn,
+            ..there.packet
+        };
+        let mut nak = Vec::new();
+        frame::emit::<()>(&path, &packet, &mut nak, |_| Ok(())).unwrap();
+        for _ in 0..8 {
+            if naks {
+                d.device.receive_frame(&d.ram, &nak, d.now);
+                d.run();
+            }
+        }
+        if !naks {
+            d.pass(3_000_000_000);
+        }
+        let done = d.poll(&mut cq).unwrap();
+        assert_eq!(done.status(), WcStatus::RetryExcErr);
+        let cause = match naks {
+            true => Syndrome::SequenceRetryExceeded,
+            false => Syndrome::RetryExceeded,
+        };
+        assert_eq!(done.cqe.vendor_err.get(), u32::from(cause.to_raw()));
+        let stats = d.device.stats();
+        assert_eq!(stats[Counter::RetryExceeded as usize], 1);
+        assert_eq!(
+            stats[Counter::PacketSeqErr as usize],
+            if naks { 8 } else { 0 }
+        );
+    }
 }

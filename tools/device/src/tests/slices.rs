@@ -90,7 +90,7 @@ fn a_cq_that_dies_while_it_moves_is_not_moved() {
 fn counters_are_added_up_over_several_slices() {
     let mut p = Pair::new();
     p.d.room_for::<QpContext>(Table::Qpc, 1300);
-    for qpn in [700, 1200] {
+    for qpn in [700, 1024, 1200] {
         let mut request = p.d.qp_request(&p.cq_a.clone(), &p.cq_a.clone());
         request.qpn = qpn.into();
         p.a = p.d.create_qp_by(&request).unwrap();
@@ -106,7 +106,7 @@ fn counters_are_added_up_over_several_slices() {
     assert!(sent(&all) > 1);
     assert_eq!(told[Counter::TxPackets as usize], sent(&all));
     // A queue pair that goes while they are added up is counted once, before its turn or after.
-    for qpn in [700, 1200] {
+    for qpn in [700, 1024, 1200] {
         assert_eq!(p.d.device.survey(), None);
         assert_eq!(p.d.device.survey(), None);
         p.d.must(&DestroyQp {
