@@ -418,4 +418,6 @@ fn the_message_after_sqe_is_sent_from_its_beginning() {
     assert_eq!(p.statuses(A), [(2, Success)]);
     assert_eq!(p.statuses(B), [(9, Success)]);
     assert_eq!(p.world.bytes(dst), pattern(1000, 1));
+    // What was not sent had no PSN: there is no gap.
+    assert_eq!(p.qps[1].counters().out_of_sequence, 0);
 }

@@ -287,9 +287,8 @@ impl Requester {
                 length,
             };
         }
-        self.note_sent(core, from, count);
-        self.advance(count);
-        if core.transport() == Transport::Uc {
+        let unreliable = core.transport() == Transport::Uc;
+        if unreliable {
             // The work request is done when it has left, so the packet must not need its buffers any more.
             match read_payload(host, &packet.payload) {
                 Ok(payload) => packet.payload = payload,
@@ -297,6 +296,10 @@ impl Requester {
                     return Err(self.fail_oldest(core, host, WcStatus::LocProtErr, cause))
                 }
             }
+        }
+        self.note_sent(core, from, count);
+        self.advance(count);
+        if unreliable {
             self.una_psn = psn::add(from, count);
             self.sent_psn = self.una_psn;
             if last {
