@@ -251,7 +251,6 @@ fn of_a_memory_region() {
         length: 0x1_2345.into(),
         page_offset: 0x77.into(),
         pages,
-        ..Default::default()
     };
     d.must(&request);
     let mut expected = MemoryEntry {

@@ -240,6 +240,26 @@ mod tests {
         assert_eq!(checksum(&[0; LEN]), 0xffff);
     }
 
+    /// One's complement, each carry added as it comes (RFC 1071).
+    fn bit_by_bit(header: &[u8; LEN]) -> u16 {
+        let mut sum = 0u16;
+        for word in header.chunks_exact(2) {
+            let (more, carry) = sum.overflowing_add(u16::from_be_bytes([word[0], word[1]]));
+            sum = more + u16::from(carry);
+        }
+        !sum
+    }
+
+    #[test]
+    fn every_carry_counts() {
+        let mut header = CAPTURED;
+        // Every value of a word: some sums carry again when their carries are added.
+        for word in 0..=u16::MAX {
+            header[12..14].copy_from_slice(&word.to_be_bytes());
+            assert_eq!(checksum(&header), bit_by_bit(&header), "{word:#x}");
+        }
+    }
+
     #[test]
     fn what_is_emitted_parses() {
         let mut bytes = emitted();

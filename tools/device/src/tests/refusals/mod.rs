@@ -178,7 +178,6 @@ fn memory_regions() {
             levels: 1,
             ..Default::default()
         },
-        ..Default::default()
     };
     tries! { d, good,
         |r| r.key = 0x5a.into() => NUMBER;
