@@ -314,3 +314,18 @@ fn a_fault_in_the_middle_of_a_message_fails_it_after_those_before() {
     assert_eq!(got, [(1, Success), (2, LocProtErr), (3, WrFlushErr)]);
     assert_eq!(p.state(A), QpState::Err);
 }
+
+#[test]
+fn a_fault_in_the_first_packet_of_a_message_fails_none_before() {
+    let mut p = requester(Setup::default());
+    let (good, bad, dst) = (p.zeros(A, 256), p.zeros(A, 256), p.zeros(B, 1000));
+    p.post(A, Post::write(1, &[good.sge()], dst));
+    p.post(A, Post::write(2, &[bad.sge()], dst));
+    let packets = sent(&mut p);
+    let fault = Syndrome::LkeyUnknown;
+    p.qps[0].handle_source_fault(&mut p.world.host(A), p.now, &packets[1], fault);
+    sent(&mut p);
+    ack(&mut p, 0);
+    sent(&mut p);
+    assert_eq!(p.statuses(A), [(1, Success), (2, LocProtErr)]);
+}
