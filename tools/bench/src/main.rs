@@ -3,13 +3,14 @@
 //! How fast the NIC's engine is by itself: RDMA WRITEs through the device model, without a virtual machine.
 //!
 //! Prints a line of JSON for each test: `{test, size, unit, value, memcpy, ratio}`. `memcpy` is the rate at which one
-//! thread copies the very same buffers in the same order, `ratio` is `value / memcpy` (or null where nothing is to be
-//! compared). The medians of [`ROUNDS`] rounds are printed, in which both take turns, because a busy machine slows both.
+//! thread copies the very same buffers in the same order, page by page where they are scattered, and `ratio` is
+//! `value / memcpy` (or null where nothing is to be compared). The medians of [`ROUNDS`] rounds are printed, in which both
+//! take turns, because a busy machine slows both.
 
 mod driver;
 
 use clap::Parser;
-use driver::{Direct, Driver, Threaded, Write, DEPTH, SOURCE, TARGET};
+use driver::{scattered, Direct, Driver, Threaded, Write, DEPTH, PAGE, SOURCE, TARGET};
 use serde_json::json;
 use std::io;
 use std::process::ExitCode;
@@ -115,24 +116,33 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 fn bandwidth(name: &str, size: u64, scatter: bool) -> io::Result<()> {
     let mut driver = Driver::new(Direct::new(), size, scatter)?;
-    let count = size / MESSAGE;
+    // A small buffer is gone through several times without a pause, until the queue is full.
+    let count = (size / MESSAGE).max(DEPTH.into());
+    let bytes = count * MESSAGE;
     let writes: Vec<_> = (0..count)
-        .map(|i| Write {
-            from: i * MESSAGE,
-            to: i * MESSAGE,
+        .map(|i| i * MESSAGE % size)
+        .map(|at| Write {
+            from: at,
+            to: at,
             length: MESSAGE as u32,
         })
         .collect();
     let (mut values, mut copies) = (vec![], vec![]);
     for _ in 0..ROUNDS {
-        values.push(measure(|| driver.run(&writes).map(|()| size))?);
+        values.push(measure(|| driver.run(&writes).map(|()| bytes))?);
         copies.push(measure(|| {
-            for write in &writes {
-                let (to, from) = (TARGET + write.to, SOURCE + write.from);
-                let copied = driver.ram.copy(to, from, MESSAGE as usize);
+            let piece = if scatter { PAGE } else { MESSAGE };
+            let pieces = writes
+                .iter()
+                .flat_map(|write| (0..MESSAGE / piece).map(move |i| (write, i * piece)));
+            for (write, offset) in pieces {
+                let place = |at: u64| if scatter { scattered(at) } else { at };
+                let to = TARGET + place(write.to + offset);
+                let from = SOURCE + place(write.from + offset);
+                let copied = driver.ram.copy(to, from, piece as usize);
                 copied.map_err(|_| io::Error::other("a buffer cannot be reached"))?;
             }
-            Ok(size)
+            Ok(bytes)
         })?);
     }
     let gib = f64::from(1 << 30);

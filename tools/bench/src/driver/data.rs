@@ -13,6 +13,7 @@ use verbena_abi::cqe::{self, Tail, CQE_SIZE};
 use verbena_abi::doorbell;
 use verbena_abi::wqe::{self, send_flags, SendWqe, Sge, WqeOpcode};
 use verbena_device::mem::{Access, GuestMemory};
+use zerocopy::IntoBytes;
 
 impl<B: Backend> Driver<B> {
     /// Posts `writes`, each signaled, and runs the device until all have completed.
@@ -53,8 +54,10 @@ impl<B: Backend> Driver<B> {
             lkey: LKEY.into(),
         };
         let at = self.sq + (u64::from(self.producer % DEPTH) << LOG_STRIDE);
-        self.ram.write_struct(at, &header)?;
-        self.ram.write_struct(at + wqe::DATA_OFFSET as u64, &sge)?;
+        let mut entry = [0; wqe::DATA_OFFSET + size_of::<Sge>()];
+        entry[..size_of::<SendWqe>()].copy_from_slice(header.as_bytes());
+        entry[wqe::DATA_OFFSET..].copy_from_slice(sge.as_bytes());
+        self.ram.write(at, &entry)?;
         self.producer = self.producer.wrapping_add(1);
         Ok(())
     }

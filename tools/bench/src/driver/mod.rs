@@ -38,6 +38,14 @@ const RESPONDER: u32 = FIRST_QPN + 1;
 const PATIENCE: Duration = Duration::from_secs(20);
 const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
 
+/// What scattered buffers are registered in.
+pub const PAGE: u64 = 4096;
+
+/// Where a byte of a scattered buffer is in memory: each pair of pages has changed places, so no run is longer than a page.
+pub const fn scattered(offset: u64) -> u64 {
+    offset ^ PAGE
+}
+
 /// Entries of the send ring and of the CQ.
 pub const LOG_DEPTH: u8 = 7;
 /// The same as a number.

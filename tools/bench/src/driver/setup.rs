@@ -3,8 +3,8 @@
 //! What comes before the first write: commands that create and connect everything.
 
 use super::{
-    unreachable, Backend, Driver, CQN, GID, LKEY, LOG_DEPTH, LOG_STRIDE, OWN_SIZE, PATIENCE, PD,
-    REQUESTER, RESPONDER, RKEY, SOURCE, TARGET, UAR,
+    scattered, unreachable, Backend, Driver, CQN, GID, LKEY, LOG_DEPTH, LOG_STRIDE, OWN_SIZE, PAGE,
+    PATIENCE, PD, REQUESTER, RESPONDER, RKEY, SOURCE, TARGET, UAR,
 };
 use std::io;
 use std::time::Instant;
@@ -177,15 +177,13 @@ impl<B: Backend> Driver<B> {
     }
 
     fn pages(&mut self, addr: u64, size: u64, scatter: bool) -> io::Result<Translation> {
-        const PAGE: u64 = 4096;
         if !scatter {
             return Ok(contiguous(addr));
         }
         let count = size / PAGE;
         let table = self.alloc(count * 8)?;
         for i in 0..count {
-            // Every other pair of pages changes places, so no run is longer than a page.
-            let page = addr + (i ^ 1) * PAGE;
+            let page = addr + scattered(i * PAGE);
             self.ram
                 .write(table + i * 8, &page.to_le_bytes())
                 .map_err(unreachable)?;
