@@ -28,6 +28,10 @@ TESTS = {SIM: ("-p", "verbena-roce", "--lib", "--test", "rules"), DEVICE: ("-p",
 LABORATORY = {SIM: (), DEVICE: ("--device",)}
 
 
+class DoesNotCompile(Exception):
+    """A mutant that is none: it says what the compiler said."""
+
+
 def run(*command, timeout=None):
     """Runs a command to its end. What it has started ends with it, also when its time is up."""
     with subprocess.Popen(command, cwd=SOURCE, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -72,8 +76,14 @@ def copy():
                 out.write(content)
 
 
+def compiled(*command):
+    built = run("cargo", *command)
+    if built.returncode:
+        raise DoesNotCompile("does not compile: " + " ".join(built.stdout.split())[:600])
+
+
 def build():
-    return run("cargo", "build", "-q", "--release", "-p", "verbena-sim")
+    compiled("build", "-q", "--release", "-p", "verbena-sim")
 
 
 def short(message):
@@ -103,16 +113,14 @@ def simulate(seeds, folder=SIM):
     return result.stdout, None
 
 
-def test(folder):
+def test(folder, longest=LONGEST):
     """The tests of a folder's mutants that fail, and a line for when none does. None: they did not run to their end."""
-    command = ("cargo", "test", "-q", "--release", "--no-fail-fast", *TESTS[folder])
-    built = run(*command, "--no-run")
-    if built.returncode:
-        return None, "does not compile: " + " ".join(built.stdout.split())[:600]
+    command = ("test", "-q", "--release", "--no-fail-fast", *TESTS[folder])
+    compiled(*command, "--no-run")
     try:
-        result = run(*command, timeout=LONGEST)
+        result = run("cargo", *command, timeout=longest)
     except subprocess.TimeoutExpired:
-        return None, f"its tests did not end within {LONGEST} s"
+        return None, f"its tests did not end within {longest} s"
     failed = sorted(set(re.findall(r"^    ([\w:]+)$", result.stdout, re.M)))
     if result.returncode and not failed:
         return None, f"its tests ended with status {result.returncode}: {' '.join(result.stdout.split())[-300:]}"
@@ -133,12 +141,12 @@ def try_patch(patch, seeds):
     applied = run("git", "apply", os.path.abspath(patch))
     if applied.returncode:
         return False, None, f"does not apply: {applied.stdout.strip()}"
-    built = build()
-    if built.returncode:
-        return False, None, "does not compile: " + " ".join(built.stdout.split())[:600]
     slipped = []
     for judge in ((by_simulation, by_tests, by_device) if folder == SIM else (by_tests, by_simulation)):
-        caught, seed, said = judge(folder, seeds)
+        try:
+            caught, seed, said = judge(folder, seeds)
+        except DoesNotCompile as error:
+            return False, None, str(error)
         slipped.append(said)
         if caught:
             return True, seed, "; ".join(slipped)
@@ -146,6 +154,7 @@ def try_patch(patch, seeds):
 
 
 def by_simulation(folder, seeds):
+    build()
     said, broken = simulate(seeds, folder)
     if broken:
         return True, broken[0], f"caught by the simulation at seed {broken[0]}: {broken[1]}"
@@ -186,9 +195,9 @@ def main():
         print(f"{'ok' if caught else 'FAILED'} {os.path.basename(patch)[:-6]} ({seconds:.0f} s): {line}", flush=True)
     # What they broke is kept by the engine itself.
     copy()
-    built = build()
+    build()
     for folder in sorted(last):
-        said, broken = simulate(last[folder] + 1, folder) if built.returncode == 0 else (built.stdout, None)
+        said, broken = simulate(last[folder] + 1, folder)
         sound = "no broken rule" in said and not broken
         passed, failed = passed + sound, failed + (not sound)
         print(f"{'ok' if sound else 'FAILED'} without a mutant, the same seeds for {folder}: {last_line(said)}", flush=True)

@@ -16,7 +16,7 @@ import sys
 import time
 
 import mutants
-from mutants import DEVICE, HERE, SIM, SOURCE, copy, files, read, run, simulate
+from mutants import DEVICE, HERE, SIM, SOURCE, DoesNotCompile, copy, files, read, simulate
 
 VERSION = "26.0.0"
 TOOLS = f"{HERE}/tools"
@@ -92,17 +92,13 @@ def verdict(mutant, seeds):
     """One of unviable, caught, survived, and by what."""
     put(mutant)
     folder = SIM if mutant["file"].startswith("tools/roce/") else DEVICE
-    command = ("cargo", "test", "-q", "--release", *mutants.TESTS[folder])
-    if run(*command, "--no-run").returncode:
-        return "unviable", "does not compile"
     try:
-        tested = run(*command, timeout=LONGEST)
-    except subprocess.TimeoutExpired:
-        return "caught", "a test does not end"
-    if tested.returncode:
-        return "caught", "tests"
-    if mutants.build().returncode:
-        return "unviable", "the simulation does not compile"
+        failed, said = mutants.test(folder, LONGEST)
+        if failed != []:
+            return "caught", mutants.name_tests(failed) if failed else said
+        mutants.build()
+    except DoesNotCompile as error:
+        return "unviable", str(error)[:100]
     # Programs on the whole device see much of the transport, too.
     for laboratory, so_many in ((SIM, seeds), (DEVICE, seeds // 4)) if folder == SIM else ((DEVICE, seeds),):
         said, broken = simulate(so_many, laboratory)
