@@ -6,7 +6,7 @@ use super::answered::*;
 use super::pattern;
 use verbena_roce::host::{Syndrome, WcStatus, WcStatus::*, WqeOpcode};
 use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode};
-use verbena_roce::QpState;
+use verbena_roce::{Budget, QpState};
 use verbena_roce_lab::{Buffer, Pair, Post, Setup, Side::*};
 
 /// A requester that has sent: a WRITE of 3 packets (0 to 2), a READ of 3 responses (3 to 5), a WRITE (6).
@@ -117,6 +117,40 @@ fn a_lost_response_is_asked_for_once() {
     ack(&mut p, 6);
     assert!(numbers(&mut p).is_empty());
     assert_eq!(p.statuses(A), [(1, Success)]);
+}
+
+#[test]
+fn what_is_about_to_be_sent_again_costs_no_retry() {
+    for by_nak in [false, true] {
+        let mut p = requester(Setup {
+            budget: Budget::new(1, 1 << 20),
+            ..Setup::default()
+        });
+        let (back, there) = (p.zeros(A, 8), p.zeros(B, 8));
+        for (id, read) in [(1, true), (2, false), (3, true), (4, false)] {
+            let post = if read { Post::read } else { Post::write };
+            p.post(A, post(id, &[back.sge()], there));
+        }
+        assert_eq!(numbers(&mut p), [0, 1, 2, 3]);
+        // The acknowledgement of the first WRITE overtakes the response of the first READ: all is to be sent again.
+        ack(&mut p, 1);
+        read_only(&mut p, 0, &[1; 8]);
+        let mut one = Budget::new(1, 1 << 20);
+        p.qps[0].poll(&mut p.world.host(A), p.now, &mut one);
+        assert_eq!(p.link.log.len(), 0);
+        // What comes now tells that the second READ is missed, and that is what would be sent next.
+        if by_nak {
+            ack(&mut p, 1);
+            nak(&mut p, 2, NakCode::Sequence);
+        } else {
+            ack(&mut p, 3);
+        }
+        let retries = p.qps[0].attr().retry_cnt;
+        assert_eq!(p.qps[0].snapshot().retry_left, retries, "{by_nak}");
+        assert_eq!(p.statuses(A), [(1, Success), (2, Success)]);
+        let next = numbers(&mut p);
+        assert_eq!(next, [1, 2, 3]);
+    }
 }
 
 #[test]

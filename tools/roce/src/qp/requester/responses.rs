@@ -138,7 +138,7 @@ impl Requester {
             AethSyndrome::Nak(NakCode::Sequence) => {
                 core.counters.sequence_naks_received += 1;
                 // What it asks for is about to be sent again already.
-                if self.rewound || self.rnr_until.is_some() {
+                if self.is_rewound() || self.rnr_until.is_some() {
                     return Ok(());
                 }
                 self.retry(core, host, Syndrome::SequenceRetryExceeded)
@@ -176,7 +176,7 @@ impl Requester {
     fn imply_nak<H: Host>(&mut self, core: &mut Core, host: &mut H) -> Result<(), Syndrome> {
         let asked = self.implied_nak_at == Some(self.una_psn);
         // What it would ask for is about to be sent again already.
-        if asked || self.rewound || self.rnr_until.is_some() {
+        if asked || self.is_rewound() || self.rnr_until.is_some() {
             return Ok(());
         }
         self.implied_nak_at = Some(self.una_psn);

@@ -70,6 +70,13 @@ impl Requester {
         self.cursor_packets = self.acknowledged_of_oldest();
     }
 
+    /// Whether all that is not acknowledged is about to be sent again anyway: then it costs no retry to ask for it.
+    pub(super) fn is_rewound(&self) -> bool {
+        self.rewound
+            || self.cursor == self.slots.oldest()
+                && self.cursor_packets == self.acknowledged_of_oldest()
+    }
+
     /// An acknowledgement overtook a cursor that had gone back: what it covers is not sent again.
     pub(super) fn skip_acknowledged(&mut self) {
         if self.cursor == self.slots.oldest() {
