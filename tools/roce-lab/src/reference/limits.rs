@@ -69,8 +69,12 @@ impl Limits {
         };
         let msn = near(self.msn + (1 << 24), msn).saturating_sub(1 << 24);
         self.msn = self.msn.max(msn);
-        let counted = msn.min(self.takers.len() as u64) as usize;
-        let taken = counted.checked_sub(1).map_or(0, |last| self.takers[last]);
+        // An answer of an earlier life may count more than was sent: what it allows is left open.
+        let Some(counted) = self.takers.get(..msn as usize) else {
+            self.limit = None;
+            return;
+        };
+        let taken = counted.last().copied().unwrap_or(0);
         self.limit = Some(limit.max(taken + credits));
     }
 }
