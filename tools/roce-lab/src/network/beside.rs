@@ -159,10 +159,10 @@ impl Lab {
         };
         let readable = region.is_none_or(|key| self.memory.find(&key).is_ok());
         let (end, ops, memory) = (&self.ends[me], &self.ops, &self.memory);
-        // Whether all of it can be put where it belongs; where a part can, nothing is said.
-        let stores = |index: usize| {
+        let stores = |index: usize, offset: u64, length: u64| {
             let op = &ops[end.sq[index] as usize];
-            let fine = |sge: &Sge| {
+            let mut all = true;
+            parts(&op.sges, offset, length as u32, |sge, _| {
                 let key = KeyUse {
                     pd: end.pd,
                     privileged: false,
@@ -171,9 +171,9 @@ impl Lab {
                     length: sge.length.into(),
                     access: Access::LocalWrite,
                 };
-                sge.length == 0 || memory.find(&key).is_ok()
-            };
-            op.sges.iter().all(fine)
+                all &= memory.find(&key).is_ok();
+            });
+            all
         };
         let now = self.now;
         requester.response(packet, now, readable, &stores);
@@ -205,10 +205,11 @@ impl Lab {
 
     /// A key is to be invalidated, for a message of the peer or for a work request.
     pub(super) fn beside_invalidates(&mut self, me: usize, key: u32, remote: bool) {
+        let valid = self.memory.region(key).is_some_and(|region| region.valid);
         let beside = &mut self.beside[me];
         match &mut beside.model {
             _ if remote => beside.seen.invalidated = Some(key),
-            Model::Rc(both) => both.1.executes(WqeOpcode::LocalInv),
+            Model::Rc(both) => both.1.executes(WqeOpcode::LocalInv, valid),
             Model::Other(_) => {}
         }
     }
@@ -216,7 +217,7 @@ impl Lab {
     /// A fast registration is executed.
     pub(super) fn beside_registers(&mut self, me: usize) {
         if let Model::Rc(both) = &mut self.beside[me].model {
-            both.1.executes(WqeOpcode::FastReg);
+            both.1.executes(WqeOpcode::FastReg, true);
         }
     }
 

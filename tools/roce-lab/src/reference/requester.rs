@@ -212,8 +212,8 @@ impl Requester {
         self.begun = index + 1;
     }
 
-    /// A local invalidate or a fast registration is executed.
-    pub fn executes(&mut self, opcode: WqeOpcode) {
+    /// A local invalidate or a fast registration is executed; `valid`: its key can be used for that.
+    pub fn executes(&mut self, opcode: WqeOpcode, valid: bool) {
         if self.loose {
             return;
         }
@@ -242,7 +242,10 @@ impl Requester {
                 "reference: 10.6.5.1: a local invalidate passes what is not done"
             );
         }
-        self.works[index].executed = true;
+        self.works[index].executed = valid;
+        if !valid {
+            self.failure = Some((index..=index, WcStatus::MwBindErr));
+        }
     }
 
     /// A work request completes.

@@ -69,14 +69,14 @@ impl Requester {
         self.failure = Some((index..=index, status));
     }
 
-    /// A response is handed in. `stores`: whether a READ's bytes can be put where they belong; `readable`: whether they can
-    /// be had.
+    /// A response is handed in. `stores`: whether so many bytes from an offset on of a work request can be put where they
+    /// belong; `readable`: whether they can be had.
     pub fn response(
         &mut self,
         packet: &Packet,
         now: u64,
         readable: bool,
-        stores: &dyn Fn(usize) -> bool,
+        stores: &dyn Fn(usize, u64, u64) -> bool,
     ) {
         if self.loose {
             return;
@@ -162,7 +162,7 @@ impl Requester {
         packet: &Packet,
         aeth: Option<Aeth>,
         now: u64,
-        stores: &dyn Fn(usize) -> bool,
+        stores: &dyn Fn(usize, u64, u64) -> bool,
     ) {
         let psn = near(self.una, packet.psn);
         if self.failure.is_some() || psn < self.una || psn >= self.hi {
@@ -193,8 +193,13 @@ impl Requester {
         if !whole {
             return;
         }
-        let bytes = work.is_atomic() || !packet.payload.is_empty();
-        if bytes && !stores(index) {
+        let (offset, length) = if work.is_atomic() {
+            (0, 8)
+        } else {
+            let mtu = u64::from(self.attr.path_mtu);
+            ((psn - work.first) * mtu, u64::from(packet.payload.len()))
+        };
+        if length > 0 && !stores(index, offset, length) {
             self.fail(psn, WcStatus::LocProtErr);
             return;
         }
