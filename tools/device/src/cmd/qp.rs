@@ -214,7 +214,8 @@ impl Device {
     ) -> Result<Quiesced, CmdError> {
         let qpn = request.qpn.get();
         let qp = self.qps.get(qpn).ok_or(NO_OBJECT)?;
-        let to = qp_attr::check(qp.env.qp_type, qp.transport.state(), request)?;
+        let from = qp.transport.state();
+        let to = qp_attr::check(qp.env.qp_type, from, request)?;
         if !matches!(to, QpState::Reset | QpState::Err) {
             self.check_queues(qp.env.send_cq.number(), qp.env.recv_cq.number())?;
         }
@@ -228,6 +229,11 @@ impl Device {
             (attr, av, path) = Default::default();
         } else if to != QpState::Err {
             attr = qp_attr::merge(&attr, mask, &request.attr);
+            // The event is asked for with each move to SQD, and owed until SQD is left.
+            let asked = mask & qp_mask::EN_SQD_ASYNC_NOTIFY != 0;
+            if !asked && (from, to) != (QpState::Sqd, QpState::Sqd) {
+                attr.en_sqd_async_notify = 0;
+            }
             if mask & qp_mask::AV != 0 {
                 av = request.av;
                 let found = self.shared.port.path(&av, qpn);

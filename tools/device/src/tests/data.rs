@@ -235,6 +235,35 @@ fn sends_wait_in_sqd_and_its_event_comes_once() {
     p.d.move_to(p.a.qpn, QpState::Rts).unwrap();
     assert_eq!(p.d.drain(&mut p.cq_a), [(1, Success)]);
     assert_eq!(p.d.events(0), []);
+    assert_eq!(p.d.query_qp(p.a.qpn).attr.en_sqd_async_notify, 0);
+    // It was asked for that once.
+    p.d.move_to(p.a.qpn, QpState::Sqd).unwrap();
+    p.settle();
+    assert_eq!(p.d.events(0), []);
+}
+
+#[test]
+fn other_attributes_leave_the_event_of_a_drain_asked_for() {
+    let mut p = Pair::new();
+    let attr = QpAttr {
+        qp_state: QpState::Sqd.to_raw(),
+        en_sqd_async_notify: 1,
+        min_rnr_timer: 9,
+        ..Default::default()
+    };
+    let mask = qp_mask::STATE | qp_mask::EN_SQD_ASYNC_NOTIFY;
+    // It waits until the peer, which has no receive, may be asked again.
+    p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::Send, 1, &[]));
+    p.d.run();
+    p.d.modify(p.a.qpn, mask, attr).unwrap();
+    p.d.modify(p.a.qpn, qp_mask::MIN_RNR_TIMER, attr).unwrap();
+    assert_eq!(p.d.events(0), []);
+    assert_eq!(p.d.query_qp(p.a.qpn).attr.en_sqd_async_notify, 1);
+    p.d.post_recv(&mut p.b, 2, &[]);
+    p.d.pass(1_000_000_000);
+    assert_eq!(p.d.drain(&mut p.cq_a), [(1, Success)]);
+    let kinds: Vec<_> = p.d.events(0).iter().map(|e| e.kind).collect();
+    assert_eq!(kinds, [EventType::SqDrained]);
 }
 
 #[test]
