@@ -89,12 +89,10 @@ enum Nak {
 }
 
 impl Nak {
-    /// Whether the peer knows, or will, what to send again. That its own memory is gone says nothing about that.
-    fn asks_again(self) -> bool {
-        match self {
-            Nak::NotSent | Nak::Due(AethSyndrome::Nak(NakCode::SourceFault)) => false,
-            Nak::Due(_) | Nak::Sent => true,
-        }
+    /// Whether the peer knows, or will, why the PSN expected is not executed. If its own memory is gone, no gap behind that
+    /// takes the place of the reason.
+    fn is_told(self) -> bool {
+        !matches!(self, Nak::NotSent)
     }
 }
 
@@ -260,7 +258,7 @@ impl Responder {
         if packet.psn != self.expected_psn {
             if !psn::is_behind(packet.psn, self.expected_psn) {
                 core.counters.out_of_sequence += u64::from(packet.psns);
-                if !self.nak.asks_again() {
+                if !self.nak.is_told() {
                     self.nak(core, host, AethSyndrome::Nak(NakCode::Sequence));
                 }
                 return None;

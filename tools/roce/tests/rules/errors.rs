@@ -4,8 +4,8 @@
 
 use super::{pattern, MODES};
 use verbena_roce::host::{EventType, Syndrome, WcStatus, WcStatus::*, WqeError, WqeOpcode};
-use verbena_roce::QpState;
-use verbena_roce_lab::{Mode, Pair, Post, Side, Side::*};
+use verbena_roce::{Budget, QpState};
+use verbena_roce_lab::{Mode, Pair, Post, Setup, Side, Side::*};
 
 /// Statuses of A's sends and B's receives, once nothing happens any more.
 pub fn outcome(p: &mut Pair) -> [Vec<(u64, WcStatus)>; 2] {
@@ -131,6 +131,30 @@ fn sender_memory_that_goes_away_under_way() {
             in_error(&p, [true, false]);
         }
     }
+}
+
+#[test]
+fn sender_memory_that_goes_away_behind_a_read_is_the_reason_told() {
+    let mut setup = Setup::default();
+    setup.attr.retry_cnt = 0;
+    let mut p = Pair::new(setup);
+    let (back, from) = (p.zeros(A, 600), p.buffer(B, &pattern(600, 1)));
+    let (bad, good, dst) = (p.zeros(A, 600), p.zeros(A, 600), p.zeros(B, 600));
+    p.post(A, Post::read(1, &[back.sge()], from));
+    p.post(A, Post::write(2, &[bad.sge()], dst));
+    p.post(A, Post::write(3, &[good.sge()], dst));
+    let mut budget = Budget::new(16, 64 << 10);
+    p.qps[0].poll(&mut p.world.host(A), p.now, &mut budget);
+    p.world.region(bad).valid = false;
+    // All come before B's turn: its answer waits behind the READ's response, and the last is out of sequence meanwhile.
+    for packet in std::mem::take(&mut p.world.end(A).out) {
+        p.deliver(B, packet);
+    }
+    p.settle();
+    assert_eq!(
+        p.statuses(A),
+        [(1, Success), (2, LocProtErr), (3, WrFlushErr)]
+    );
 }
 
 #[test]
