@@ -48,7 +48,7 @@ pub struct Eq {
     /// CQs that use it.
     users: u32,
     /// Latched in error: nothing can be written.
-    pub failed: bool,
+    failed: bool,
     /// It is on the list of those to flush.
     pub dirty: bool,
     /// When it is looked at again because entries were left in it.
@@ -212,6 +212,18 @@ impl Eq {
             ci_addr: self.ci_addr.into(),
             ..Default::default()
         }
+    }
+
+    /// Whether it was latched in error.
+    pub fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// Latches it in error, and shows that.
+    pub fn fail<M: GuestMemory>(&mut self, mem: &M) {
+        self.failed = true;
+        let context = self.context();
+        self.slot.publish(mem, &context);
     }
 
     fn read_ci<M: GuestMemory>(&mut self, mem: &M) -> Access {

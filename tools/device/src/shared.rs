@@ -187,7 +187,7 @@ impl Shared {
         self.counters.add(Counter::Interrupts, 1);
     }
 
-    /// The device is dead until reset.
+    /// The device is dead until reset. The first cause is told; a NIC whose engine fails again raises vector 0 by itself.
     pub fn fatal<M: GuestMemory>(&mut self, mem: &M, cause: Syndrome) {
         if self.regs.is_fatal() {
             return;
@@ -196,6 +196,14 @@ impl Shared {
         self.push_event(mem, ASYNC_EQN, EventType::DeviceFatal, 0, Some(cause));
         self.flush_events(mem);
         self.interrupt(0);
+    }
+
+    /// An event queue cannot be reached.
+    fn fail_eq<M: GuestMemory>(&mut self, mem: &M, eqn: u32) {
+        if let Some(eq) = self.eqs.get_mut(eqn) {
+            eq.fail(mem);
+        }
+        self.fatal(mem, Syndrome::EqUnwritable);
     }
 
     /// Reports an asynchronous event.
@@ -218,7 +226,7 @@ impl Shared {
         number: u32,
         cause: Option<Syndrome>,
     ) -> Option<u32> {
-        let eq = self.eqs.get_mut(eqn).filter(|eq| !eq.failed)?;
+        let eq = self.eqs.get_mut(eqn).filter(|eq| !eq.has_failed())?;
         let event = Event {
             kind,
             number,
@@ -241,8 +249,7 @@ impl Shared {
                 index
             }
             Err(_) => {
-                eq.failed = true;
-                self.fatal(mem, Syndrome::EqUnwritable);
+                self.fail_eq(mem, eqn);
                 None
             }
         }
@@ -284,10 +291,7 @@ impl Shared {
                         self.interrupt(vector);
                     }
                 }
-                Err(_) => {
-                    eq.failed = true;
-                    self.fatal(mem, Syndrome::EqUnwritable);
-                }
+                Err(_) => self.fail_eq(mem, eqn),
             }
         }
         retry
@@ -303,7 +307,11 @@ impl Shared {
             let due = eq.nag_due.unwrap_or(0);
             let mut raise = false;
             if due <= self.now {
-                raise = eq.nag(mem).unwrap_or(false);
+                let Ok(lazy) = eq.nag(mem) else {
+                    self.fail_eq(mem, eqn);
+                    continue;
+                };
+                raise = lazy;
                 eq.nag_due = (!eq.is_drained()).then_some(self.now + EQ_NAG_NS);
             }
             let vector = eq.vector;

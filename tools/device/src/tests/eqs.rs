@@ -2,13 +2,16 @@
 
 //! Event queues that are smaller than what is to be told.
 
+use crate::mem::GuestMemory;
 use crate::mock::{flat, Driver, GuestWords, SendWr};
 use crate::Config;
 use verbena_abi::cmd::{CreateCq, CreateUar, DestroyCq, DestroyQp, Table};
 use verbena_abi::cqe::{Cqe, Tail, CQE_SIZE};
-use verbena_abi::ctx::CqContext;
+use verbena_abi::ctx::{CqContext, EqContext, QueueState};
 use verbena_abi::doorbell::{self, Arm, ArmMode, Words, AREA_SIZE, AREA_SLOTS};
 use verbena_abi::eqe::EventType;
+use verbena_abi::regs;
+use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
 
 const CQS: u32 = 2000;
@@ -297,4 +300,36 @@ fn an_object_that_goes_takes_no_event_of_another_kind_along() {
         (EventType::QpFatal, filler.qpn),
     ];
     assert_eq!(all, expected);
+}
+
+#[test]
+fn an_event_queue_that_cannot_be_reached_shows_it_and_the_device_is_dead() {
+    // Found when there may be no room, when the interrupt is due, and when the driver leaves entries there.
+    for (events, told) in [(17, false), (1, false), (1, true)] {
+        let mut d = Driver::new();
+        d.run();
+        let tell = |d: &mut Driver| {
+            for number in 0..events {
+                let (shared, ram) = (&mut d.device.shared, &d.ram);
+                shared.async_event(ram, EventType::CommEst, number, None);
+            }
+        };
+        if told {
+            tell(&mut d);
+            d.run();
+        }
+        // Below all memory.
+        d.device.shared.eqs.get_mut(0).unwrap().ci_addr = 0;
+        if !told {
+            tell(&mut d);
+        }
+        let before = d.interrupts.get(&0).copied().unwrap_or(0);
+        d.pass(1_000_000_000);
+        assert!(d.regs.is_fatal(), "{events} {told}");
+        let cause = Syndrome::EqUnwritable.to_raw();
+        assert_eq!(d.regs.read(regs::FATAL_SYNDROME), cause.into());
+        assert!(d.interrupts.get(&0) > Some(&before));
+        let context: EqContext = d.ram.read_struct(d.table(Table::Eqc)).unwrap();
+        assert_eq!(context.state, QueueState::Err.to_raw());
+    }
 }
