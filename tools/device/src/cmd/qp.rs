@@ -77,10 +77,7 @@ impl Device {
         let (send, recv) = (request.send_cqn.get(), request.recv_cqn.get());
         self.check_queues(send, recv)?;
         if has_srq {
-            let srq = self.shared.srqs.get(request.srqn.get()).ok_or(NO_OBJECT)?;
-            if srq.error.is_some() {
-                return Err(bad(CmdStatus::Invalid, Syndrome::SrqDied));
-            }
+            self.check_srq(request.srqn.get())?;
         }
         let (number, slot) = (request.uar.get(), request.slot.get());
         let uar = self.shared.uars.get(number).ok_or(NO_OBJECT)?;
@@ -198,6 +195,15 @@ impl Device {
         Ok(())
     }
 
+    /// Nor does a dead SRQ.
+    fn check_srq(&self, srqn: u32) -> Result<(), CmdError> {
+        let srq = self.shared.srqs.get(srqn).ok_or(NO_OBJECT)?;
+        if srq.error.is_some() {
+            return Err(bad(CmdStatus::Invalid, Syndrome::SrqDied));
+        }
+        Ok(())
+    }
+
     /// Drops packets to a queue pair and events of its life that ends. What it has sent itself goes on its way: its peer
     /// needs the acknowledgements, and payload that it referred to is dead with the transport.
     fn forget_qp(&mut self, qpn: u32) {
@@ -218,6 +224,9 @@ impl Device {
         let to = qp_attr::check(qp.env.qp_type, from, request)?;
         if !matches!(to, QpState::Reset | QpState::Err) {
             self.check_queues(qp.env.send_cq.number(), qp.env.recv_cq.number())?;
+            if let Some(srqn) = qp.env.srqn() {
+                self.check_srq(srqn)?;
+            }
         }
         let mask = request.mask.get();
         // Its packets would never leave the port (IBTA 11.2.5.2: the path's MTU is at most the port's).

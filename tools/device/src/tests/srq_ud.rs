@@ -93,6 +93,15 @@ fn a_corrupt_shared_queue_takes_its_queue_pairs_along() {
     request.srqn = srq.srqn.into();
     let e = p.d.create_qp_by(&request).unwrap_err();
     assert_eq!(e.syndrome, Syndrome::SrqDied);
+    // And one that had it goes nowhere but to RESET and ERR.
+    p.d.move_to(p.b.qpn, QpState::Reset).unwrap();
+    let e = p.d.to_init(p.b.qpn).unwrap_err();
+    assert_eq!(
+        (e.status, e.syndrome),
+        (CmdStatus::Invalid, Syndrome::SrqDied)
+    );
+    let state = p.d.query_qp(p.b.qpn).attr.qp_state;
+    assert_eq!(state, QpState::Reset.to_raw());
 }
 
 #[test]
