@@ -292,6 +292,27 @@ fn a_datagram_brings_its_grh_and_its_sender() {
 }
 
 #[test]
+fn a_datagram_queue_pair_goes_by_the_mtu_that_the_port_has_now() {
+    let mut p = Pair::new();
+    let x = datagram(&mut p);
+    for (mtu, bytes) in [(1, 256), (3, 1024), (2, 512)] {
+        p.d.must(&SetPort {
+            up: 1,
+            mtu,
+            port: 1,
+            ..Default::default()
+        });
+        let attr = QpAttr {
+            qkey: 5.into(),
+            ..Default::default()
+        };
+        p.d.modify(x.qpn, m::QKEY, attr).unwrap();
+        let qp = p.d.device.qps.get(x.qpn).unwrap();
+        assert_eq!(qp.transport.attr().path_mtu, bytes);
+    }
+}
+
+#[test]
 fn an_address_handle_without_a_source_is_refused() {
     let mut p = Pair::new();
     let (mut x, y) = (datagram(&mut p), datagram(&mut p));

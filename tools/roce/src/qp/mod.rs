@@ -371,7 +371,10 @@ impl Qp {
         }
         if !matches!(to, QpState::Reset | QpState::Err) {
             state::check_attr(attr)?;
-            state::check_mtu(from, &self.core.attr, attr)?;
+            // Nothing of a datagram's is under way: it goes by the MTU that the port has now.
+            if self.core.transport() != Transport::Ud {
+                state::check_mtu(from, &self.core.attr, attr)?;
+            }
         }
         match to {
             QpState::Reset => {
