@@ -5,7 +5,6 @@
 //! WQEs are copied out once, then the copy is validated (`wqe.rs`): whatever a guest writes there becomes a status or an
 //! error of its own queue pair.
 
-use crate::config::MAX_MR_SIZE;
 use crate::copy;
 use crate::mem::GuestMemory;
 use crate::mr;
@@ -16,7 +15,7 @@ use crate::shared::Shared;
 use crate::wqe::{decode_recv, decode_sges, malformed, read_at};
 use verbena_abi::cmd::{self, QpType, NO_VLAN};
 use verbena_abi::cqe::{network_type, wc_flags, Cqe, Tail};
-use verbena_abi::ctx::{access, mr_flags, AddressVector, MrState};
+use verbena_abi::ctx::{mr_flags, AddressVector, MrState};
 use verbena_abi::stats::Counter;
 use verbena_abi::wqe::{self, send_flags, AtomicSegment, FastRegSegment};
 use verbena_roce::host::{
@@ -334,16 +333,13 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
                 r.pdn == pdn && r.flags & mr_flags::FAST_REG != 0 && r.state != MrState::Valid
             })
             .ok_or(bad)?;
+        let (rights, iova) = (segment.access.get(), segment.iova.get());
         let (length, offset) = (segment.length.get(), segment.page_offset.get());
-        let bytes = offset.checked_add(length).ok_or(bad)?;
-        let in_range = segment.iova.get().checked_add(length).is_some();
-        if segment.access.get() & !access::ALL != 0 || !in_range || length > MAX_MR_SIZE {
-            return Err(bad);
-        }
+        let bytes = mr::check_terms(rights, iova, length, offset).map_err(|_| bad)?;
         region.pages = Pages::new(&segment.pages, bytes).map_err(|_| bad)?;
         region.key = key;
-        region.access = segment.access.get();
-        region.iova = segment.iova.get();
+        region.access = rights;
+        region.iova = iova;
         region.length = length;
         region.page_offset = offset;
         region.state = MrState::Valid;

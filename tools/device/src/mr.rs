@@ -5,12 +5,13 @@
 //! Bounds are checked by subtraction, so that nothing wraps. Translations are walked when they are used: a region may
 //! have terabytes, and its driver may change it in one step.
 
-use crate::config::LOCAL_DMA_LKEY;
+use crate::cmd::{CmdError, ATTRIBUTE, SIZE};
+use crate::config::{LOCAL_DMA_LKEY, MAX_MR_SIZE};
 use crate::mem::GuestMemory;
 use crate::ring::{PageCache, Pages};
 use crate::slots::Slots;
 use crate::tables::ContextSlot;
-use verbena_abi::ctx::{mr_flags, MemoryEntry, MrState};
+use verbena_abi::ctx::{access, mr_flags, MemoryEntry, MrState};
 use verbena_abi::syndrome::Syndrome;
 use verbena_roce::host::{Access, KeyUse};
 
@@ -43,6 +44,21 @@ pub struct Mr {
 #[inline]
 pub const fn index(key: u32) -> u32 {
     key >> 8
+}
+
+/// Checks what is said of a region, by a command or by a fast registration; how many bytes its translation has to have.
+///
+/// # Errors
+///
+/// Unknown rights; more bytes than a region may have; addresses or positions that wrap.
+pub fn check_terms(rights: u32, iova: u64, length: u64, page_offset: u64) -> Result<u64, CmdError> {
+    if rights & !access::ALL != 0 {
+        return Err(ATTRIBUTE);
+    }
+    if iova.checked_add(length).is_none() || length > MAX_MR_SIZE {
+        return Err(SIZE);
+    }
+    page_offset.checked_add(length).ok_or(SIZE)
 }
 
 /// Memory that a key was found good for.

@@ -3,25 +3,20 @@
 //! Commands of memory regions.
 
 use super::*;
-use crate::config::MAX_MR_SIZE;
-use crate::mr::{index, Mr};
+use crate::mr::{check_terms, index, Mr};
 use crate::ring::Pages;
 use crate::tables::ContextSlot;
-use verbena_abi::ctx::{access, mr_flags, MemoryEntry, MrState};
+use verbena_abi::ctx::{mr_flags, MemoryEntry, MrState};
 
 /// Checks everything that a request says of a region.
 fn describe(request: &ModifyMr, context_slot: ContextSlot) -> Result<Mr, CmdError> {
     let (flags, rights) = (request.flags.get(), request.access.get());
-    if flags & !(mr_flags::FAST_REG | mr_flags::PRIVILEGED) != 0 || rights & !access::ALL != 0 {
+    if flags & !(mr_flags::FAST_REG | mr_flags::PRIVILEGED) != 0 {
         return Err(ATTRIBUTE);
     }
     let (iova, length) = (request.iova.get(), request.length.get());
-    let bytes = request
-        .page_offset
-        .get()
-        .checked_add(length)
-        .filter(|_| iova.checked_add(length).is_some() && length <= MAX_MR_SIZE)
-        .ok_or(SIZE)?;
+    let page_offset = request.page_offset.get();
+    let bytes = check_terms(rights, iova, length, page_offset)?;
     let state = if flags & mr_flags::FAST_REG != 0 {
         MrState::Free
     } else {
@@ -34,7 +29,7 @@ fn describe(request: &ModifyMr, context_slot: ContextSlot) -> Result<Mr, CmdErro
         flags,
         iova,
         length,
-        page_offset: request.page_offset.get(),
+        page_offset,
         // A key for fast registration gets its pages then.
         pages: if state == MrState::Valid {
             Pages::new(&request.pages, bytes)?
