@@ -342,7 +342,7 @@ impl Lab {
             let exact = !lost && !matches!(qp.state, QpState::Sqd);
             let right = context.seq.get() % 2 == 0
                 && context.attr.qp_state == qp.state as u8
-                && context.pdn.get() == qp.pd
+                && context.pdn.get() == qp.pd.pd
                 && (!exact || context.sq_pi.get() == qp.pi[0])
                 && (!exact || context.sq_ci.get() == sq)
                 && (!exact

@@ -3,8 +3,6 @@
 //! Changes of state in the middle of everything, recovery from errors, and the end, when all is destroyed.
 
 use crate::lab::{note, Due, Lab, LOG_RQ_STRIDE, LOG_SQ_STRIDE, LOG_WQ, WQ};
-use crate::things::{Element, Qp, Recv};
-use std::collections::VecDeque;
 use verbena_abi::cmd::*;
 use verbena_abi::cqe::{Tail, CQE_SIZE};
 use verbena_abi::ctx::{qp_mask as m, QpAttr, QpState};
@@ -98,19 +96,10 @@ impl Lab {
         }
     }
 
-    /// Whether a request that is under way names a key.
-    fn is_key_used(&self, key: u32) -> bool {
-        let names = |sges: &[Element]| sges.iter().any(|s| s.2 == key);
-        let sends = |qp: &Qp| qp.sends.iter().any(|s| names(&s.sges) || s.remote.1 == key);
-        let recvs = |posted: &VecDeque<Recv>| posted.iter().any(|r| names(&r.sges));
-        self.qps.iter().any(|qp| sends(qp) || recvs(&qp.recvs))
-            || self.srqs.iter().any(|srq| recvs(&srq.posted))
-    }
-
     /// Registers a region otherwise: in place, or anew with another tag.
     pub fn change_region(&mut self) {
-        let at = self.rng.below(self.keys.0.len() as u64) as usize;
-        let key = self.keys.0[at].key;
+        let at = self.rng.below(self.keys.all.len() as u64) as usize;
+        let key = self.keys.all[at].key;
         if self.is_key_used(key) {
             return;
         }
@@ -120,37 +109,29 @@ impl Lab {
         } else {
             key
         };
-        let (region, pages) = self.draw_region(new);
-        let request = CreateMr {
-            key: new.into(),
-            pdn: region.pd.into(),
-            access: region.rights.into(),
-            iova: region.iova.into(),
-            length: region.length.into(),
-            page_offset: region.offset().into(),
-            pages,
-            ..Default::default()
-        };
         if anew {
-            self.d.must(&DestroyMr {
-                id: key.into(),
-                ..Default::default()
-            });
-            self.d.must(&request);
+            self.destroy_region(at);
+            if self.rng.chance(20) {
+                self.create_fast_key_of(new);
+            } else {
+                let region = self.draw_region(new);
+                self.register(region);
+            }
         } else {
+            let region = self.draw_region(new);
             self.d.must(&ModifyMr {
-                key: request.key,
-                pdn: request.pdn,
-                access: request.access,
-                iova: request.iova,
-                length: request.length,
-                page_offset: request.page_offset,
-                pages: request.pages,
-                ..Default::default()
+                key: region.key.into(),
+                pdn: region.pd.into(),
+                access: region.rights.into(),
+                flags: region.flags.into(),
+                iova: region.iova.into(),
+                length: region.length.into(),
+                page_offset: region.offset().into(),
+                pages: region.raw,
             });
+            self.keys.all[at] = region;
         }
-        note!(self, "key {key:x} is now {region:x?}");
-        self.keys.0[at] = region;
+        note!(self, "key {key:x} is changed");
         self.meet("a region changes");
     }
 
@@ -255,7 +236,7 @@ impl Lab {
         let held = reply.recv_held.get();
         let qp = &mut self.qps[at];
         let (qpn, srq) = (qp.qpn, qp.srq);
-        qp.sends.clear();
+        self.unheard.extend(qp.sends.drain(..));
         qp.recvs.clear();
         (qp.pi, qp.sq_free, qp.state, qp.connected) = ([0; 2], WQ, QpState::Reset, false);
         qp.drains = false;
@@ -379,11 +360,8 @@ impl Lab {
             });
             self.bury_memory(ring, 1 << (LOG_WQ + LOG_RQ_STRIDE));
         }
-        for region in std::mem::take(&mut self.keys.0) {
-            self.d.must(&DestroyMr {
-                id: region.key.into(),
-                ..Default::default()
-            });
+        while !self.keys.all.is_empty() {
+            self.destroy_region(0);
         }
         self.let_settle();
         if let Some((eqn, event)) = self.came.first() {

@@ -3,12 +3,14 @@
 //! Creating objects, drawn by lot, and connecting queue pairs.
 
 use crate::lab::{note, Lab, COMP_EQS, LIMITS, LOG_RQ_STRIDE, LOG_SQ_STRIDE, LOG_WQ, WQ};
-use crate::memory::{Region, PAGE, PAGES};
+use crate::memory::{Domain, Region, PAGE, PAGES};
 use crate::things::{Cq, Qp, Srq};
 use std::collections::VecDeque;
 use verbena_abi::cmd::*;
 use verbena_abi::cqe::CQE_SIZE;
-use verbena_abi::ctx::{access, qp_mask as m, QpAttr, QpState, Translation, TRANSLATION_LEAF};
+use verbena_abi::ctx::{
+    access, mr_flags, qp_mask as m, MrState, QpAttr, QpState, Translation, TRANSLATION_LEAF,
+};
 use verbena_abi::doorbell::{Arm, ArmMode};
 use verbena_device::mem::GuestMemory;
 use verbena_device::mock::{flat, Driver};
@@ -18,6 +20,9 @@ impl Lab {
     pub fn furnish(&mut self) {
         for _ in 0..4 + self.rng.below(4) {
             self.create_region();
+        }
+        for _ in 0..self.rng.below(4) {
+            self.create_fast_key();
         }
         for _ in 0..2 + self.rng.below(3) {
             let cq = self.create_cq();
@@ -58,7 +63,7 @@ impl Lab {
     }
 
     /// What a region may be: pages in any order, an address of any kind.
-    pub fn draw_region(&mut self, key: u32) -> (Region, Translation) {
+    pub fn draw_region(&mut self, key: u32) -> Region {
         let count = 1 + self.rng.below(6);
         let first = self.rng.below(PAGES - count + 1);
         let flat_pages: Vec<u64> = (first..first + count).collect();
@@ -73,16 +78,22 @@ impl Lab {
             key,
             pd: self.pd(),
             rights: self.rights(),
-            flags: 0,
+            flags: if self.rng.chance(15) {
+                mr_flags::PRIVILEGED
+            } else {
+                0
+            },
             iova,
             length,
             page_offset,
             pages: flat_pages,
             skip: 0,
-            valid: true,
+            raw: flat(self.heap + first * PAGE),
+            state: MrState::Valid,
+            busy: false,
         };
         if self.rng.chance(50) {
-            return (region, flat(self.heap + first * PAGE));
+            return region;
         }
         for page in &mut region.pages {
             *page = self.rng.below(PAGES);
@@ -127,32 +138,37 @@ impl Lab {
                     .expect("a table");
             }
         }
-        let pages = Translation {
+        region.raw = Translation {
             addr: addr.into(),
             num_pages: ((region.skip + count) as u32).into(),
             log_page_size: 12,
             levels,
             ..Default::default()
         };
-        (region, pages)
+        region
     }
 
     /// Registers a region.
     pub fn create_region(&mut self) {
         self.next_key += 1;
         let key = self.next_key << 8 | self.rng.below(256) as u32;
-        let (region, pages) = self.draw_region(key);
+        let region = self.draw_region(key);
+        self.register(region);
+    }
+
+    /// Registers a region that was drawn.
+    pub fn register(&mut self, region: Region) {
         self.d.must(&CreateMr {
-            key: key.into(),
+            key: region.key.into(),
             pdn: region.pd.into(),
             access: region.rights.into(),
+            flags: region.flags.into(),
             iova: region.iova.into(),
             length: region.length.into(),
             page_offset: region.offset().into(),
-            pages,
-            ..Default::default()
+            pages: region.raw,
         });
-        self.keys.0.push(region);
+        self.keys.all.push(region);
     }
 
     /// Creates a completion queue.
@@ -255,6 +271,10 @@ impl Lab {
         if self.rng.chance(20) {
             flags |= QP_SIGNAL_ALL;
         }
+        let privileged = self.rng.chance(30);
+        if privileged {
+            flags |= QP_PRIVILEGED;
+        }
         let shared = srq.is_some();
         self.d.must(&CreateQp {
             qpn: qpn.into(),
@@ -284,7 +304,7 @@ impl Lab {
         Qp {
             qpn,
             kind,
-            pd,
+            pd: Domain { pd, privileged },
             flags,
             cqs,
             srq,

@@ -3,7 +3,7 @@
 //! The device, the program's side of it, and the model: how they are made, and how the device is run.
 
 use crate::memory::{Data, Keys, PAGE, PAGES};
-use crate::things::{Cq, Qp, Srq};
+use crate::things::{Cq, Qp, Send, Srq};
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashSet};
 use verbena_abi::cmd::*;
@@ -84,6 +84,8 @@ pub struct Lab {
     pub came: Vec<(u32, Event)>,
     /// Events that are due.
     pub due: BTreeMap<Told, Due>,
+    /// Requests that were flushed or forgotten: what they do to keys may have been done.
+    pub unheard: Vec<Send>,
     /// Memory that nobody writes any more, and what is in it.
     pub graves: Vec<(u64, Vec<u8>)>,
     /// What has happened, as text, where it is wanted.
@@ -157,12 +159,16 @@ impl Lab {
             bells: Default::default(),
             heap,
             data,
-            keys: Keys::default(),
+            keys: Keys {
+                all: Vec::new(),
+                heap,
+            },
             cqs: Vec::new(),
             srqs: Vec::new(),
             qps: Vec::new(),
             came: Vec::new(),
             due: BTreeMap::new(),
+            unheard: Vec::new(),
             graves,
             trace: None,
             met: BTreeMap::new(),

@@ -17,6 +17,7 @@
 //! | `program.rs`, `post.rs` | what programs do, drawn by lot |
 //! | `furnish.rs` | creating objects, connecting |
 //! | `change.rs` | changes of state, recovery, the end |
+//! | `keys.rs` | fast registration, invalidation |
 //! | `memory.rs`, `oracle.rs` | data and keys; what becomes of a work request |
 //! | `settle.rs`, `limbo.rs`, `cast.rs` | matching completions with the oracle |
 //! | `account.rs` | CQs, events, arms, limits, contexts, memory |
@@ -29,6 +30,7 @@ mod account;
 mod cast;
 mod change;
 mod furnish;
+mod keys;
 mod lab;
 mod limbo;
 mod memory;
@@ -62,6 +64,7 @@ impl Lab {
         self.balance_srqs();
         self.balance_drains();
         self.balance_events();
+        self.balance_keys();
         self.balance_memory();
         self.balance_qps();
         self.recover();

@@ -49,31 +49,15 @@ impl Lab {
                 .map(|s| s.status);
             let dead = self.cqs[self.qps[peer].cqs[1]].dead;
             if wr.takes_receive() && said.is_some() && self.qps[at].kind != QpType::Rc {
-                for wr in limbo.drain(..).chain([wr]) {
-                    self.execute_as(at, &wr, false);
-                    for send in self.qps[at]
-                        .sends
-                        .iter_mut()
-                        .filter(|s| s.index == wr.index)
-                    {
-                        send.done = true;
-                    }
-                }
+                limbo.push(wr);
+                self.execute_all(at, &mut limbo);
                 continue;
             }
             if wr.takes_receive() {
                 match said {
                     Some(0) if verdicts.iter().any(|v| matches!(v, Verdict::Fine)) => {
-                        for wr in limbo.drain(..).chain([wr]) {
-                            self.execute_as(at, &wr, false);
-                            for send in self.qps[at]
-                                .sends
-                                .iter_mut()
-                                .filter(|s| s.index == wr.index)
-                            {
-                                send.done = true;
-                            }
-                        }
+                        limbo.push(wr);
+                        self.execute_all(at, &mut limbo);
                         continue;
                     }
                     Some(status) if status != 0 => {
@@ -126,6 +110,17 @@ impl Lab {
         }
         for wr in limbo {
             self.doubt(at, &wr, over);
+        }
+    }
+
+    /// Requests were executed, as a later one shows; their completions are still to come.
+    fn execute_all(&mut self, at: usize, limbo: &mut Vec<Send>) {
+        for wr in limbo.drain(..) {
+            self.execute_as(at, &wr, false);
+            let sends = self.qps[at].sends.iter_mut();
+            sends
+                .filter(|s| s.index == wr.index)
+                .for_each(|s| s.done = true);
         }
     }
 

@@ -2,14 +2,24 @@
 
 //! Data memory twice: as the device left it, and as the model says. And the model's table of keys.
 
-use verbena_abi::ctx::access;
+use verbena_abi::ctx::{access, mr_flags, MrState, Translation};
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
+use verbena_device::config::LOCAL_DMA_LKEY;
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
 /// Pages of the data memory that programs work in. A page before it and one behind it belong to nobody.
 pub const PAGES: u64 = 16;
+
+/// Who uses keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Domain {
+    /// The PD.
+    pub pd: u32,
+    /// It is the kernel's own.
+    pub privileged: bool,
+}
 
 /// What an access wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +37,11 @@ pub enum Want {
 }
 
 impl Want {
+    /// Whether the owner asks.
+    pub fn is_local(self) -> bool {
+        !self.is_remote()
+    }
+
     fn right(self) -> u32 {
         match self {
             Self::Read => 0,
@@ -82,14 +97,28 @@ pub struct Region {
     pub pages: Vec<u64>,
     /// Pages of its translation before those.
     pub skip: u64,
-    /// The key can be used.
-    pub valid: bool,
+    /// Its translation as the device was told.
+    pub raw: Translation,
+    /// Whether the key can be used.
+    pub state: MrState,
+    /// A work request that changes it is under way: until that is over, no other names it.
+    pub busy: bool,
 }
 
 impl Region {
     /// Offset of the first byte in its translation.
     pub fn offset(&self) -> u64 {
         self.skip * PAGE + self.page_offset
+    }
+
+    /// Whether the key can be used.
+    pub fn valid(&self) -> bool {
+        self.state == MrState::Valid
+    }
+
+    /// Whether it is a key for fast registration.
+    pub fn is_fast(&self) -> bool {
+        self.flags & mr_flags::FAST_REG != 0
     }
 
     /// Where the bytes of a range lie that is inside of the region.
@@ -108,14 +137,19 @@ impl Region {
 
 /// The keys.
 #[derive(Debug, Default)]
-pub struct Keys(pub Vec<Region>);
+pub struct Keys {
+    /// Those that were created.
+    pub all: Vec<Region>,
+    /// Address of the data memory.
+    pub heap: u64,
+}
 
 impl Keys {
     /// Looks an access up: its pieces, or all that is wrong with it. An access of no bytes needs no key.
     pub fn look_up(
         &self,
         (addr, length, key): (u64, u32, u32),
-        pd: u32,
+        who: Domain,
         want: Want,
     ) -> Result<Vec<Piece>, Vec<Syndrome>> {
         use Syndrome::*;
@@ -124,14 +158,18 @@ impl Keys {
         }
         let remote = want.is_remote();
         let pick = |local, far| if remote { far } else { local };
-        let Some(region) = self.0.iter().find(|r| r.key == key && r.valid) else {
+        if key == LOCAL_DMA_LKEY && who.privileged && !remote {
+            return Ok(vec![(addr - self.heap, length.into())]);
+        }
+        let Some(region) = self.all.iter().find(|r| r.key == key && r.valid()) else {
             return Err(vec![pick(LkeyUnknown, RkeyUnknown)]);
         };
         let mut wrong = Vec::new();
-        if region.pd != pd {
+        if region.pd != who.pd {
             wrong.push(pick(LkeyPd, RkeyPd));
         }
-        if want.right() & !region.rights != 0 {
+        let kept = region.flags & mr_flags::PRIVILEGED != 0 && !who.privileged && !remote;
+        if want.right() & !region.rights != 0 || kept {
             wrong.push(pick(LkeyAccess, RkeyAccess));
         }
         let end = u128::from(addr) + u128::from(length);
@@ -149,12 +187,12 @@ impl Keys {
     pub fn look_up_all(
         &self,
         sges: &[(u64, u32, u32)],
-        pd: u32,
+        who: Domain,
         want: Want,
     ) -> Result<Vec<Piece>, Vec<Syndrome>> {
         let mut out = Vec::new();
         for sge in sges {
-            out.extend(self.look_up(*sge, pd, want)?);
+            out.extend(self.look_up(*sge, who, want)?);
         }
         Ok(out)
     }

@@ -4,7 +4,7 @@
 //! knows no packets, no slices, no scheduling.
 
 use crate::lab::Lab;
-use crate::memory::{Piece, Want};
+use crate::memory::{Domain, Piece, Want};
 use crate::things::{Element, Recv, Send};
 use verbena_abi::cmd::QpType;
 use verbena_abi::cqe::WcStatus;
@@ -95,9 +95,10 @@ impl Lab {
     }
 
     /// PD by which the receives of a queue pair are checked.
-    pub fn recv_pd(&self, at: usize) -> u32 {
+    pub fn recv_pd(&self, at: usize) -> Domain {
         let qp = &self.qps[at];
-        qp.srq.map_or(qp.pd, |srq| self.srqs[srq].pd)
+        qp.srq
+            .map_or(qp.pd, |srq| self.srqs[srq].domain(qp.pd.privileged))
     }
 
     /// Where a message goes that a receive takes.
@@ -121,6 +122,9 @@ impl Lab {
         if let Some(why) = wr.malformed {
             return Some(Verdict::Local(WcStatus::LocQpOpErr, vec![why]));
         }
+        if wr.is_local() {
+            return self.key_fault(at, wr);
+        }
         let fetches = matches!(
             wr.opcode,
             WqeOpcode::RdmaRead | WqeOpcode::CompareSwap | WqeOpcode::FetchAdd
@@ -140,12 +144,12 @@ impl Lab {
         if let Some(fault) = self.local_fault(at, wr) {
             let mut out = vec![fault];
             // The local check comes before the first packet; what had begun is checked again with each copy.
-            if qp.kind == QpType::Rc && !peer.received() {
+            if qp.kind == QpType::Rc && !peer.received() && !wr.is_local() {
                 out.push(Verdict::Gone);
             }
             return out;
         }
-        if qp.kind != QpType::Rc || wr.done {
+        if qp.kind != QpType::Rc || wr.done || wr.is_local() {
             return vec![Verdict::Fine];
         }
         let mut out = Vec::new();

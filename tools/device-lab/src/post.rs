@@ -47,7 +47,7 @@ impl Lab {
             let mut av = Driver::path((at % 2) as u16, 1 - (at % 2) as u16);
             av.dest_qpn = self.qps[wr.to.0].qpn.into();
             av.qkey = wr.to.1.into();
-            av.pdn = qp.pd.into();
+            av.pdn = qp.pd.pd.into();
             bytes[wqe::DATA_OFFSET..wqe::DATA_OFFSET_UD].copy_from_slice(av.as_bytes());
         }
         if atomic {
@@ -59,6 +59,11 @@ impl Lab {
             bytes[data..data + wr.inline.len()].copy_from_slice(&wr.inline);
         } else {
             encode(&wr.sges, &mut bytes[data..]);
+        }
+        if let Some(region) = &wr.registers {
+            let segment = region.segment();
+            bytes[wqe::FAST_REG_OFFSET..][..size_of_val(&segment)]
+                .copy_from_slice(segment.as_bytes());
         }
         if let Some((offset, value)) = wr.patch {
             bytes[offset] = value;

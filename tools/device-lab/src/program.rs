@@ -4,13 +4,14 @@
 
 use crate::cast::PORT_MTU;
 use crate::lab::{note, Lab, LIMITS, WQ};
-use crate::memory::{Piece, Want};
+use crate::memory::{Domain, Piece, Region, Want, PAGE, PAGES};
 use crate::things::{Element, Recv, Send};
 use verbena_abi::cmd::QpType;
 use verbena_abi::ctx::QpState;
 use verbena_abi::doorbell::ArmMode;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::{send_flags, WqeOpcode};
+use verbena_device::config::LOCAL_DMA_LKEY;
 
 /// Memory that a request reads or writes until it completes.
 #[derive(Clone, Copy, Debug)]
@@ -58,13 +59,13 @@ impl Lab {
         }
         for srq in &self.srqs {
             for wr in &srq.posted {
-                out.extend(self.claims_of_recv(wr, srq.pd));
+                out.extend(self.claims_of_recv(wr, srq.domain(true)));
             }
         }
         out
     }
 
-    fn claims_of_recv(&self, wr: &Recv, pd: u32) -> Vec<Claim> {
+    fn claims_of_recv(&self, wr: &Recv, pd: Domain) -> Vec<Claim> {
         let piece = |sge: &Element| self.keys.look_up(*sge, pd, Want::Write).unwrap_or_default();
         let claim = |piece| Claim {
             piece,
@@ -126,21 +127,22 @@ impl Lab {
     /// A range of a region that allows an access, or of one that does not.
     fn range(
         &mut self,
-        pd: u32,
+        who: Domain,
         want: Want,
         length: u32,
         fault: Option<Fault>,
         align: u64,
     ) -> Element {
         let right = |lab: &Self, i: usize| {
-            let r = &lab.keys.0[i];
-            r.valid && r.pd == pd && r.length >= u64::from(length) + align
+            let r = &lab.keys.all[i];
+            r.valid() && !r.busy && r.pd == who.pd && r.length >= u64::from(length) + align
         };
         let fits = |lab: &Self, i: usize| {
-            let r = &lab.keys.0[i];
-            lab.keys.look_up((r.iova, 1, r.key), pd, want).is_ok()
+            let r = &lab.keys.all[i];
+            lab.keys.look_up((r.iova, 1, r.key), who, want).is_ok()
         };
-        let count = self.keys.0.len();
+        let count = self.keys.all.len();
+        let right_now = |r: &Region| r.valid() && !r.busy;
         let start = self.rng.below(count as u64) as usize;
         let order = (0..count).map(|i| (start + i) % count);
         let found = match fault {
@@ -148,27 +150,45 @@ impl Lab {
             Some(Fault::Access) => order.clone().find(|i| right(self, *i) && !fits(self, *i)),
             Some(Fault::Pd) => order
                 .clone()
-                .find(|i| self.keys.0[*i].pd != pd && self.keys.0[*i].valid),
-            _ => order.clone().next(),
+                .find(|i| self.keys.all[*i].pd != who.pd && right_now(&self.keys.all[*i])),
+            Some(Fault::Bounds) => order.clone().find(|i| right_now(&self.keys.all[*i])),
+            _ => order.clone().find(|i| !self.keys.all[*i].busy),
         };
+        let raw = who.privileged && want.is_local() && fault.is_none() && self.rng.chance(25);
+        if raw {
+            let addr = self.heap + self.rng.below(PAGES * PAGE - u64::from(length) + 1);
+            return (addr, length, LOCAL_DMA_LKEY);
+        }
         let Some(found) = found else {
             // There is none such: no bytes need none.
             return (self.rng.next(), 0, self.rng.next() as u32);
         };
         let (iova, len, key) = {
-            let r = &self.keys.0[found];
+            let r = &self.keys.all[found];
             (r.iova, r.length, r.key)
         };
         match fault {
+            Some(Fault::Unknown) if !self.keys.all[found].valid() => (iova, length.max(1), key),
+            // Memory as it is: not for everybody, and for no peer.
+            Some(Fault::Unknown) if self.rng.chance(20) && !(who.privileged && want.is_local()) => {
+                (self.heap, length.max(1), LOCAL_DMA_LKEY)
+            }
             Some(Fault::Unknown) => (iova, length.max(1), key ^ (1 << self.rng.below(8))),
-            Some(Fault::Bounds) => match self.rng.below(3) {
+            Some(Fault::Bounds) => match self.rng.below(4) {
                 0 => (iova + len, length.max(1), key),
+                3 if u64::from(length) < len => (iova + len - u64::from(length), length + 1, key),
                 1 => (iova.wrapping_sub(1), length.max(1), key),
                 _ => (u64::MAX - 2, length.max(1), key),
             },
             _ => {
                 let slack = len.saturating_sub(length.into());
-                let mut addr = iova + self.rng.below(slack + 1);
+                // Often from the very beginning or to the very end.
+                let mut addr = iova
+                    + match self.rng.below(6) {
+                        0 => 0,
+                        1 => slack,
+                        _ => self.rng.below(slack + 1),
+                    };
                 if align > 1 {
                     addr = (addr + align - 1) & !(align - 1);
                     if addr + 8 > iova + len {
@@ -267,6 +287,7 @@ impl Lab {
             operands: (self.rng.next(), self.rng.next()),
             to: (peer, self.qps[at].qkey),
             malformed: None,
+            registers: None,
             patch: None,
             done: false,
             maybe: false,
@@ -359,7 +380,7 @@ impl Lab {
     /// Draws a receive for requests of a PD.
     pub fn draw_recv(
         &mut self,
-        pd: u32,
+        pd: Domain,
         index: u32,
         claims: &[Claim],
         faulty: bool,
@@ -436,6 +457,7 @@ impl Lab {
             note!(self, "fall asleep: {asleep}");
         }
         let faulty = self.rng.chance(12);
+        self.free_keys();
         let mut claims = self.claims();
         for srq in 0..self.srqs.len() {
             for _ in 0..self.rng.below(8) {
@@ -443,7 +465,7 @@ impl Lab {
                 if s.pi - s.taken >= WQ || s.posted.len() >= WQ as usize {
                     break;
                 }
-                let (pd, pi) = (s.pd, s.pi);
+                let (pd, pi) = (s.domain(false), s.pi);
                 if let Some(wr) = self.draw_recv(pd, pi, &claims, faulty, true) {
                     claims.extend(self.claims_of_recv(&wr, pd));
                     self.post_srq(srq, wr);
@@ -480,7 +502,11 @@ impl Lab {
                 if qp.pi[0].wrapping_sub(qp.sq_free) as i32 >= 0 {
                     break;
                 }
-                if let Some(wr) = self.draw_send(at, &claims, faulty) {
+                let drawn = match self.rng.chance(10) {
+                    true => self.draw_key_change(at, &claims, faulty),
+                    false => self.draw_send(at, &claims, faulty),
+                };
+                if let Some(wr) = drawn {
                     claims.extend(self.claims_of(at, &wr));
                     self.write_send(at, wr);
                     if self.rng.chance(40) {

@@ -202,6 +202,9 @@ impl Lab {
         }
         let qp = &self.qps[at];
         let (peer, pd) = (qp.peer, qp.pd);
+        if wr.is_local() {
+            return self.change_key(wr);
+        }
         if qp.kind != QpType::Rc {
             return self.cast(at, wr);
         }
@@ -304,14 +307,28 @@ impl Lab {
         } else {
             0
         };
-        let flags = grh | if with_imm { wc_flags::WITH_IMM } else { 0 };
+        let invalidates = wr.opcode == WqeOpcode::SendInv;
+        if invalidates {
+            self.change_key(wr);
+        }
+        let flags = grh
+            | match (with_imm, invalidates) {
+                (true, _) => wc_flags::WITH_IMM,
+                (_, true) => wc_flags::WITH_INV,
+                _ => 0,
+            };
         let cqe = &seen.cqe;
         let right = seen.status == 0
             && cqe.vendor_err.get() == 0
             && seen.opcode == opcode as u8
             && seen.flags == flags
             && cqe.byte_len.get() == length
-            && (!with_imm || cqe.imm == wr.imm);
+            && cqe.imm
+                == if with_imm || invalidates {
+                    wr.imm
+                } else {
+                    [0; 4]
+                };
         self.check_recv_ids(at, recv, seen);
         if !right {
             self.broken(&format!(
@@ -428,6 +445,8 @@ impl Lab {
             self.qps[at].sends.pop_front();
             self.qps[at].sq_free = wr.index.wrapping_add(1 + crate::lab::WQ);
             let seen = self.qps[at].got[0].pop_front();
+            // It may have been executed while others before it were under way.
+            self.unheard.push(wr.clone());
             self.check_flush(at, 0, wr.index, wr.wr_id, seen);
         }
         while let (true, Some(wr)) = (recvs, self.qps[at].recvs.front().cloned()) {

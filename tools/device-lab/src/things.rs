@@ -2,6 +2,7 @@
 
 //! What the model knows of each object.
 
+use crate::memory::{Domain, Region};
 use std::collections::VecDeque;
 use verbena_abi::cmd::QpType;
 use verbena_abi::cqe::Cqe;
@@ -42,11 +43,28 @@ pub struct Send {
     pub patch: Option<(usize, u8)>,
     /// The peer has executed it: only its completion is to come.
     pub done: bool,
+    /// What a fast registration makes of its key.
+    pub registers: Option<Box<Region>>,
     /// It may be done, without a word: its queue pair was in SQD.
     pub maybe: bool,
 }
 
 impl Send {
+    /// Index of the key that it changes.
+    pub fn changes_key(&self) -> Option<u32> {
+        use WqeOpcode::*;
+        match self.opcode {
+            FastReg => self.registers.as_ref().map(|r| r.key >> 8),
+            LocalInv | SendInv => Some(u32::from_le_bytes(self.imm) >> 8),
+            _ => None,
+        }
+    }
+
+    /// Whether its own side alone executes it.
+    pub fn is_local(&self) -> bool {
+        matches!(self.opcode, WqeOpcode::FastReg | WqeOpcode::LocalInv)
+    }
+
     /// Whether it needs a receive.
     pub fn takes_receive(&self) -> bool {
         use WqeOpcode::*;
@@ -163,6 +181,16 @@ pub struct Srq {
     pub vague: bool,
 }
 
+impl Srq {
+    /// By what its receives are checked, for a queue pair that is privileged or not.
+    pub fn domain(&self, privileged: bool) -> Domain {
+        Domain {
+            pd: self.pd,
+            privileged,
+        }
+    }
+}
+
 /// A queue pair.
 #[derive(Debug)]
 pub struct Qp {
@@ -170,8 +198,8 @@ pub struct Qp {
     pub qpn: u32,
     /// Type.
     pub kind: QpType,
-    /// PD.
-    pub pd: u32,
+    /// PD, and whether it is privileged.
+    pub pd: Domain,
     /// `QP_*`.
     pub flags: u8,
     /// Indexes of its CQs: of sends, of receives.

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Keys that work requests change: fast registration, invalidation by the owner and by the peer.
+//!
+//! While such a request is under way nothing else names its key, so that all who use it know what it is.
+
+use crate::lab::{note, Lab};
+use crate::memory::Region;
+use crate::oracle::Verdict;
+use crate::program::Claim;
+use crate::things::{Element, Qp, Recv, Send};
+use std::collections::VecDeque;
+use verbena_abi::cmd::{DestroyMr, QpType, Table};
+use verbena_abi::cqe::WcStatus;
+use verbena_abi::ctx::{access, mr_flags, MemoryEntry, MrState, QpState, Translation};
+use verbena_abi::syndrome::Syndrome;
+use verbena_abi::wqe::{send_flags, FastRegSegment, WqeOpcode};
+use verbena_device::mem::GuestMemory;
+
+/// The largest region.
+const MAX_MR_SIZE: u64 = 1 << 47;
+
+impl Region {
+    /// What a fast registration says of it.
+    pub fn segment(&self) -> FastRegSegment {
+        FastRegSegment {
+            key: self.key.into(),
+            access: self.rights.into(),
+            iova: self.iova.into(),
+            length: self.length.into(),
+            page_offset: self.offset().into(),
+            pages: self.raw,
+        }
+    }
+
+    /// Whether a region may be so.
+    fn is_sound(&self) -> bool {
+        let room = match self.raw.levels {
+            0 => u64::MAX,
+            _ => u64::from(self.raw.num_pages.get()) << self.raw.log_page_size,
+        };
+        let end = self.offset().checked_add(self.length);
+        self.rights & !access::ALL == 0
+            && self.iova.checked_add(self.length).is_some()
+            && self.length <= MAX_MR_SIZE
+            && end.is_some_and(|end| end <= room)
+    }
+}
+
+impl Lab {
+    /// Creates a key for fast registration.
+    pub fn create_fast_key(&mut self) {
+        self.next_key += 1;
+        let key = self.next_key << 8 | self.rng.below(256) as u32;
+        self.create_fast_key_of(key);
+    }
+
+    /// The same of a number.
+    pub fn create_fast_key_of(&mut self, key: u32) {
+        let region = Region {
+            flags: mr_flags::FAST_REG
+                | if self.rng.chance(20) {
+                    mr_flags::PRIVILEGED
+                } else {
+                    0
+                },
+            state: MrState::Free,
+            // What it leads to is told with the registration.
+            raw: Translation::default(),
+            ..self.draw_region(key)
+        };
+        self.register(region);
+    }
+
+    /// Destroys a region.
+    pub fn destroy_region(&mut self, at: usize) {
+        let region = self.keys.all.remove(at);
+        // By any tag: it may have another by now.
+        let id = region.key ^ self.rng.below(256) as u32;
+        self.d.must(&DestroyMr {
+            id: id.into(),
+            ..Default::default()
+        });
+    }
+
+    /// Whether a request that is under way names a key, with whatever tag.
+    pub fn is_key_used(&self, key: u32) -> bool {
+        let index = key >> 8;
+        let names = |sges: &[Element]| sges.iter().any(|s| s.2 >> 8 == index);
+        let sends = |qp: &Qp| {
+            qp.sends.iter().any(|s| {
+                names(&s.sges) || s.remote.1 >> 8 == index || s.changes_key() == Some(index)
+            })
+        };
+        let recvs = |posted: &VecDeque<Recv>| posted.iter().any(|r| names(&r.sges));
+        self.qps.iter().any(|qp| sends(qp) || recvs(&qp.recvs))
+            || self.srqs.iter().any(|srq| recvs(&srq.posted))
+    }
+
+    /// Keys that no request is changing any more.
+    pub fn free_keys(&mut self) {
+        let busy: Vec<u32> = self
+            .qps
+            .iter()
+            .flat_map(|qp| qp.sends.iter().filter_map(Send::changes_key))
+            .collect();
+        for region in &mut self.keys.all {
+            region.busy = busy.contains(&(region.key >> 8));
+        }
+    }
+
+    fn region_of(&self, key: u32) -> Option<&Region> {
+        self.keys.all.iter().find(|r| r.key >> 8 == key >> 8)
+    }
+
+    /// Draws a request that changes a key.
+    pub fn draw_key_change(&mut self, at: usize, claims: &[Claim], faulty: bool) -> Option<Send> {
+        let qp = &self.qps[at];
+        let (kind, who, peer) = (qp.kind, qp.pd, qp.peer);
+        if kind == QpType::Ud || qp.state != QpState::Rts {
+            return None;
+        }
+        let bad = faulty && self.rng.chance(30);
+        let theirs = self.qps[peer].pd.pd;
+        let start = self.rng.below(self.keys.all.len() as u64) as usize;
+        let count = self.keys.all.len();
+        let remote = kind == QpType::Rc && self.rng.chance(35);
+        let fits = |r: &Region| {
+            let owner = if remote { theirs } else { who.pd };
+            bad || r.is_fast() && r.pd == owner && (!remote || r.valid())
+        };
+        let found = (0..count).map(|i| (start + i) % count).find(|i| {
+            let r = &self.keys.all[*i];
+            fits(r) && !r.busy && !self.is_key_used(r.key)
+        })?;
+        let old = self.keys.all[found].clone();
+        // What a peer may not invalidate is the matter of the receiver alone: that has a test of its own.
+        let good = old.is_fast() && old.valid() && old.pd == theirs;
+        let (opcode, mut wr) = match remote && good {
+            true => {
+                let mut wr = self.draw_send(at, claims, false)?;
+                if wr.opcode != WqeOpcode::Send && wr.opcode != WqeOpcode::SendImm {
+                    return None;
+                }
+                let names = |s: &Element| s.2 >> 8 == old.key >> 8;
+                if wr.sges.iter().any(names) {
+                    return None;
+                }
+                wr.imm = old.key.to_le_bytes();
+                (WqeOpcode::SendInv, wr)
+            }
+            false if !who.privileged && !bad => return None,
+            false => {
+                let opcode = match old.valid() != (bad && self.rng.chance(50)) {
+                    true => WqeOpcode::LocalInv,
+                    false => WqeOpcode::FastReg,
+                };
+                (opcode, self.bare_send(at))
+            }
+        };
+        wr.opcode = opcode;
+        if !who.privileged && wr.is_local() {
+            wr.malformed = Some(Syndrome::Privilege);
+        }
+        if opcode == WqeOpcode::LocalInv {
+            let tag = u32::from(bad && self.rng.chance(50));
+            wr.imm = (old.key ^ tag).to_le_bytes();
+        }
+        if opcode == WqeOpcode::FastReg {
+            let key = (old.key & !0xff) | self.rng.below(256) as u32;
+            let mut new = Region {
+                pd: old.pd,
+                flags: old.flags,
+                ..self.draw_region(key)
+            };
+            match self.rng.below(8) {
+                0 if bad => new.rights |= 0x40,
+                1 if bad => new.iova = u64::MAX - new.length + 1,
+                2 if bad => new.page_offset = u64::MAX - new.length - new.skip * 4096 + 1,
+                _ => {}
+            }
+            wr.registers = Some(Box::new(new));
+        }
+        self.keys.all[found].busy = true;
+        self.meet("a key is to change");
+        Some(wr)
+    }
+
+    /// A signaled request of nothing.
+    fn bare_send(&mut self, at: usize) -> Send {
+        let fence = match self.rng.chance(20) {
+            true => send_flags::FENCE,
+            false => 0,
+        };
+        Send {
+            index: self.qps[at].pi[0],
+            wr_id: self.wr_id(),
+            opcode: WqeOpcode::LocalInv,
+            flags: send_flags::SIGNALED | fence,
+            sges: Vec::new(),
+            inline: Vec::new(),
+            remote: (self.rng.next(), 0),
+            imm: [0; 4],
+            operands: (0, 0),
+            to: (self.qps[at].peer, 0),
+            malformed: None,
+            registers: None,
+            patch: None,
+            done: false,
+            maybe: false,
+        }
+    }
+
+    /// What is wrong with a request that changes a key of its own side.
+    pub fn key_fault(&self, at: usize, wr: &Send) -> Option<Verdict> {
+        if wr.done {
+            return None;
+        }
+        let pd = self.qps[at].pd.pd;
+        let fits = |r: &&Region| r.is_fast() && r.pd == pd;
+        let good = match &wr.registers {
+            Some(new) => self
+                .region_of(new.key)
+                .filter(fits)
+                .is_some_and(|r| !r.valid() && new.is_sound()),
+            None => {
+                let key = u32::from_le_bytes(wr.imm);
+                self.region_of(key)
+                    .filter(fits)
+                    .is_some_and(|r| r.valid() && r.key == key)
+            }
+        };
+        let cause = vec![Syndrome::KeyManagement];
+        (!good).then_some(Verdict::Local(WcStatus::MwBindErr, cause))
+    }
+
+    /// A request that changes a key was executed.
+    pub fn change_key(&mut self, wr: &Send) {
+        let index = wr.changes_key();
+        let found = self.keys.all.iter_mut().find(|r| Some(r.key >> 8) == index);
+        let Some(region) = found else {
+            self.broken("a key changes that is none");
+        };
+        match &wr.registers {
+            Some(new) => *region = (**new).clone(),
+            None => region.state = MrState::Invalid,
+        }
+        self.meet(match wr.opcode {
+            WqeOpcode::FastReg => "a fast registration",
+            WqeOpcode::LocalInv => "a local invalidation",
+            _ => "a remote invalidation",
+        });
+    }
+
+    /// The contexts of regions. They tell what became of requests that were flushed, and of those that wait behind others:
+    /// a fast registration does not wait for the messages before it.
+    pub fn balance_keys(&mut self) {
+        let waiting = self.qps.iter().flat_map(|qp| qp.sends.iter().cloned());
+        let mut open: Vec<Send> = waiting.filter(Send::is_local).collect();
+        open.append(&mut self.unheard);
+        for wr in open {
+            let key = wr.changes_key().filter(|_| !wr.done);
+            let Some(region) = key.and_then(|index| self.region_of(index << 8)) else {
+                continue;
+            };
+            let place = self.d.table(Table::Mpt)
+                + u64::from(region.key >> 8) * size_of::<MemoryEntry>() as u64;
+            let context: MemoryEntry = self.d.ram.read_struct(place).expect("a context");
+            let (now, was) = (context.state, region.state.to_raw());
+            let new = match wr.opcode {
+                WqeOpcode::FastReg => MrState::Valid,
+                _ => MrState::Invalid,
+            };
+            if now != was && now == new.to_raw() {
+                self.change_key(&wr);
+                let sends = self.qps.iter_mut().flat_map(|qp| &mut qp.sends);
+                sends
+                    .filter(|s| s.wr_id == wr.wr_id)
+                    .for_each(|s| s.done = true);
+            }
+        }
+        for at in 0..self.keys.all.len() {
+            let region = &self.keys.all[at];
+            let index = region.key >> 8;
+            let place =
+                self.d.table(Table::Mpt) + u64::from(index) * size_of::<MemoryEntry>() as u64;
+            let context: MemoryEntry = self.d.ram.read_struct(place).expect("a context");
+            let expected = MemoryEntry {
+                seq: context.seq,
+                key: region.key.into(),
+                state: region.state.to_raw(),
+                pdn: region.pd.into(),
+                access: region.rights.into(),
+                flags: region.flags.into(),
+                iova: region.iova.into(),
+                length: region.length.into(),
+                page_offset: region.offset().into(),
+                pages: region.raw,
+                ..Default::default()
+            };
+            if context != expected || context.seq.get() % 2 != 0 {
+                self.broken(&format!(
+                    "key {:x}: its context is {context:?}, model {expected:?}",
+                    region.key
+                ));
+            }
+        }
+        note!(self, "  keys are balanced");
+    }
+}
