@@ -5,11 +5,12 @@
 use crate::lab::{note, Due, Lab, Told, QPS_PER_CHUNK};
 use crate::memory::{Want, PAGE, PAGES};
 use crate::things::{Recv, Seen};
-use verbena_abi::cmd::{QpType, QueryCq, QueryQp, QuerySrq, Table};
+use verbena_abi::cmd::{QpType, QueryCq, QueryQp, Table};
 use verbena_abi::cqe::{Cqe, Tail, CQE_SIZE, WC_OPCODE_RECV};
-use verbena_abi::ctx::{CqContext, QpContext, QpState, QueueState, SrqContext};
+use verbena_abi::ctx::{CqContext, QpContext, QpState};
 use verbena_abi::doorbell::{self, ArmMode, Words};
 use verbena_abi::eqe::EventType;
+use verbena_abi::stats::Counter;
 use verbena_device::mem::GuestMemory;
 use zerocopy::FromBytes;
 
@@ -23,7 +24,9 @@ impl Lab {
                     break;
                 }
                 let index = cq.seen.wrapping_sub(cq.base);
-                let place = cq.ring + u64::from(index % (1 << cq.log_size)) * CQE_SIZE as u64;
+                let place = cq
+                    .ring
+                    .at(u64::from(index % (1 << cq.log_size)) * CQE_SIZE as u64);
                 let bytes = self.d.bytes(place, CQE_SIZE);
                 let cqe = Cqe::read_from_bytes(&bytes).expect("an entry");
                 let Some(tail) = Tail::unpack(cqe.tail.get(), index, cq.log_size) else {
@@ -64,6 +67,8 @@ impl Lab {
                         self.cqs[at].cqn
                     ));
                 };
+                self.tally
+                    .complete(queue == 1, tail.status, cqe.vendor_err.get());
                 let cq = &mut self.cqs[at];
                 cq.waiting.push_back(bytes.try_into().expect("an entry"));
                 if tail.status != 0 {
@@ -95,6 +100,7 @@ impl Lab {
                 ));
             }
             self.meet("a CQ overflows");
+            self.tally.add(Counter::CqOverflow);
             self.expect(EventType::CqErr, cqn, Due::Must);
         }
     }
@@ -218,21 +224,12 @@ impl Lab {
                 id: cqn.into(),
                 ..Default::default()
             });
-            let place = self.d.table(Table::Cqc) + u64::from(cqn) * size_of::<CqContext>() as u64;
-            let context: CqContext = self.d.ram.read_struct(place).expect("a context");
+            let context: CqContext = self.published(Table::Cqc, cqn);
+            self.check_cq_context(at, &context);
             let cq = &self.cqs[at];
-            let state = if cq.dead {
-                QueueState::Err
-            } else {
-                QueueState::Ok
-            };
             let notified = context.notified_index.get();
             let right = context.seq.get() % 2 == 0
-                && context.cqn.get() == cqn
-                && context.state == state as u8
-                && context.producer_index.get() == cq.seen
                 && context.served_seq.get() == served
-                && context.log_size == cq.log_size
                 && if count == 0 {
                     notified == cq.notified
                 } else {
@@ -290,25 +287,7 @@ impl Lab {
                 self.expect(EventType::SrqLimitReached, srqn, Due::Must);
                 self.meet("an SRQ's limit");
             }
-            self.d.must(&QuerySrq {
-                id: srqn.into(),
-                ..Default::default()
-            });
-            let place =
-                self.d.table(Table::Srqc) + u64::from(srqn) * size_of::<SrqContext>() as u64;
-            let context: SrqContext = self.d.ram.read_struct(place).expect("a context");
-            let found = (
-                context.seq.get() % 2,
-                context.state,
-                context.consumer_index.get(),
-                context.limit.get(),
-            );
-            if found != (0, QueueState::Ok as u8, taken, self.srqs[at].limit) {
-                self.broken(&format!(
-                    "SRQ {srqn}: its context is wrong: {context:?}, limit {}",
-                    self.srqs[at].limit
-                ));
-            }
+            self.check_srq_context(at, taken);
         }
     }
 
@@ -335,14 +314,13 @@ impl Lab {
                 ..Default::default()
             });
             let context = self.context(qpn);
+            self.check_qp_context(at, &context);
             let qp = &self.qps[at];
             let lost = qp.cqs.iter().any(|cq| self.cqs[*cq].dead);
             let sq = qp.pi[0].wrapping_sub(qp.sends.len() as u32);
             let rq = qp.pi[1].wrapping_sub(qp.recvs.len() as u32);
             let exact = !lost && !matches!(qp.state, QpState::Sqd);
             let right = context.seq.get() % 2 == 0
-                && context.attr.qp_state == qp.state as u8
-                && context.pdn.get() == qp.pd.pd
                 && (!exact || context.sq_pi.get() == qp.pi[0])
                 && (!exact || context.sq_ci.get() == sq)
                 && (!exact

@@ -2,14 +2,14 @@
 
 //! Changes of state in the middle of everything, recovery from errors, and the end, when all is destroyed.
 
-use crate::lab::{note, Due, Lab, LOG_RQ_STRIDE, LOG_SQ_STRIDE, LOG_WQ, WQ};
+use crate::lab::{note, Due, Lab, WQ};
+use crate::things::Ring;
 use verbena_abi::cmd::*;
 use verbena_abi::cqe::{Tail, CQE_SIZE};
 use verbena_abi::ctx::{qp_mask as m, QpAttr, QpState};
 use verbena_abi::doorbell::{self, Words};
 use verbena_abi::eqe::EventType;
 use verbena_device::mem::GuestMemory;
-use verbena_device::mock::flat;
 
 impl Lab {
     /// Changes the state of a queue pair with requests under way.
@@ -63,6 +63,7 @@ impl Lab {
         if self.d.modify(qpn, mask, attr).is_ok() {
             note!(self, "QP {qpn} is moved to SQD, to be told: {notify}");
             let qp = &mut self.qps[at];
+            qp.attr.en_sqd_async_notify = notify.into();
             (qp.was, qp.state, qp.drains) = (QpState::Sqd, QpState::Sqd, notify);
             self.meet("SQD");
         }
@@ -143,11 +144,11 @@ impl Lab {
             return;
         }
         let (cqn, fits) = (cq.cqn, cq.waiting.len() <= 1 << log_size);
-        let ring = self.d.alloc((CQE_SIZE as u64) << log_size);
+        let ring = self.draw_ring(CQE_SIZE << log_size);
         let result = self.d.cmd(&ResizeCq {
             cqn: cqn.into(),
             log_size,
-            ring: flat(ring),
+            ring: ring.raw,
             ..Default::default()
         });
         note!(self, "CQ {cqn} resized to 2^{log_size}: {result:?}");
@@ -160,10 +161,12 @@ impl Lab {
             return self.meet("a CQ is not resized");
         }
         let cq = &mut self.cqs[at];
-        let old = (cq.ring, CQE_SIZE << cq.log_size);
-        (cq.ring, cq.log_size, cq.base) = (ring, log_size, cq.ci);
+        let old = std::mem::replace(&mut cq.ring, ring);
+        (cq.log_size, cq.base) = (log_size, cq.ci);
         for i in 0..self.cqs[at].waiting.len() {
-            let bytes = self.d.bytes(ring + (i * CQE_SIZE) as u64, CQE_SIZE);
+            let bytes = self
+                .d
+                .bytes(self.cqs[at].ring.at((i * CQE_SIZE) as u64), CQE_SIZE);
             let before = self.cqs[at].waiting[i];
             let word = u32::from_le_bytes([bytes[60], bytes[61], bytes[62], bytes[63]]);
             let same = bytes[..63] == before[..63] && bytes[63] & 0x7f == before[63] & 0x7f;
@@ -172,8 +175,21 @@ impl Lab {
             }
             self.cqs[at].waiting[i] = bytes.try_into().expect("an entry");
         }
-        self.bury_memory(old.0, old.1);
+        self.bury_memory(&old);
         self.meet("a CQ is resized");
+    }
+
+    /// Changes the terms of moderation. Whether an event comes at all does not depend on them.
+    pub fn moderate(&mut self, at: usize) {
+        let (count, period) = self.draw_moderation();
+        let cq = &mut self.cqs[at];
+        cq.moderation = (count, period);
+        self.d.must(&ModifyCq {
+            cqn: cq.cqn.into(),
+            moderation_count: count.into(),
+            moderation_period: period.into(),
+            ..Default::default()
+        });
     }
 
     /// Arms the limit of an SRQ. One that is above the count fires at once.
@@ -238,6 +254,7 @@ impl Lab {
         let (qpn, srq) = (qp.qpn, qp.srq);
         self.unheard.extend(qp.sends.drain(..));
         qp.recvs.clear();
+        (qp.attr, qp.av) = Default::default();
         (qp.pi, qp.sq_free, qp.state, qp.connected) = ([0; 2], WQ, QpState::Reset, false);
         qp.drains = false;
         if held > 1 || (held == 1 && srq.is_none()) {
@@ -273,19 +290,23 @@ impl Lab {
     }
 
     /// Memory that was given back: its bytes are noted, and have to stay.
-    fn bury_memory(&mut self, at: u64, len: usize) {
-        let bytes: Vec<u8> = (0..len).map(|i| (i * 7) as u8 ^ 0xa5).collect();
-        self.d.ram.write(at, &bytes).expect("a ring");
-        self.graves.push((at, bytes));
+    fn bury_memory(&mut self, ring: &Ring) {
+        let len = ring.len / ring.pages.len();
+        for at in &ring.pages {
+            let bytes: Vec<u8> = (0..len).map(|i| (i * 7) as u8 ^ 0xa5).collect();
+            self.d.ram.write(*at, &bytes).expect("a ring");
+            self.graves.push((*at, bytes));
+        }
     }
 
     fn destroy_qp(&mut self, at: usize) {
         let (qpn, rings, shared) = (
             self.qps[at].qpn,
-            self.qps[at].rings,
+            self.qps[at].rings.clone(),
             self.qps[at].srq.is_some(),
         );
         note!(self, "QP {qpn} is destroyed");
+        self.keep_counters(qpn);
         let reply = self.d.must(&DestroyQp {
             id: qpn.into(),
             ..Default::default()
@@ -295,21 +316,21 @@ impl Lab {
         if context.valid != 0 || context.seq.get() % 2 != 0 {
             self.broken(&format!("QP {qpn}: its context says that it lives"));
         }
-        self.bury_memory(rings[0], 1 << (LOG_WQ + LOG_SQ_STRIDE));
+        self.bury_memory(&rings[0]);
         if !shared {
-            self.bury_memory(rings[1], 1 << (LOG_WQ + LOG_RQ_STRIDE));
+            self.bury_memory(&rings[1]);
         }
     }
 
     fn destroy_cq(&mut self, at: usize) {
         let cq = &self.cqs[at];
-        let (cqn, ring, bytes) = (cq.cqn, cq.ring, CQE_SIZE << cq.log_size);
+        let (cqn, ring) = (cq.cqn, cq.ring.clone());
         note!(self, "CQ {cqn} is destroyed");
         self.d.must(&DestroyCq {
             id: cqn.into(),
             ..Default::default()
         });
-        self.bury_memory(ring, bytes);
+        self.bury_memory(&ring);
     }
 
     /// Destroys a dead CQ with the queue pairs attached to it and their peers, and creates all of them anew.
@@ -346,19 +367,21 @@ impl Lab {
 
     /// The end: everything can be destroyed, nothing is owed, and nothing is touched any more.
     pub fn end(&mut self) {
+        self.balance_counters();
         for at in 0..self.qps.len() {
             self.destroy_qp(at);
         }
+        self.check_counters(&[]);
         for at in 0..self.cqs.len() {
             self.destroy_cq(at);
         }
         for at in 0..self.srqs.len() {
-            let (srqn, ring) = (self.srqs[at].srqn, self.srqs[at].ring);
+            let (srqn, ring) = (self.srqs[at].srqn, self.srqs[at].ring.clone());
             self.d.must(&DestroySrq {
                 id: srqn.into(),
                 ..Default::default()
             });
-            self.bury_memory(ring, 1 << (LOG_WQ + LOG_RQ_STRIDE));
+            self.bury_memory(&ring);
         }
         while !self.keys.all.is_empty() {
             self.destroy_region(0);

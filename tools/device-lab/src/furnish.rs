@@ -4,16 +4,17 @@
 
 use crate::lab::{note, Lab, COMP_EQS, LIMITS, LOG_RQ_STRIDE, LOG_SQ_STRIDE, LOG_WQ, WQ};
 use crate::memory::{Domain, Region, PAGE, PAGES};
-use crate::things::{Cq, Qp, Srq};
+use crate::things::{Cq, Qp, Ring, Srq};
 use std::collections::VecDeque;
 use verbena_abi::cmd::*;
 use verbena_abi::cqe::CQE_SIZE;
 use verbena_abi::ctx::{
-    access, mr_flags, qp_mask as m, MrState, QpAttr, QpState, Translation, TRANSLATION_LEAF,
+    access, mr_flags, qp_mask as m, AddressVector, MrState, QpAttr, QpState, Translation,
+    TRANSLATION_LEAF,
 };
 use verbena_abi::doorbell::{Arm, ArmMode};
 use verbena_device::mem::GuestMemory;
-use verbena_device::mock::{flat, Driver};
+use verbena_device::mock::flat;
 
 impl Lab {
     /// Creates the objects of a run.
@@ -64,7 +65,11 @@ impl Lab {
 
     /// What a region may be: pages in any order, an address of any kind.
     pub fn draw_region(&mut self, key: u32) -> Region {
-        let count = 1 + self.rng.below(6);
+        // Pages of the region have 4, 8, or 16 KiB; those of the model 4 KiB.
+        let log_page_size = [12, 12, 13, 14][self.rng.below(4) as usize];
+        let unit = 1 << (log_page_size - 12);
+        let most = [6, 6, 6, 12][self.rng.below(4) as usize];
+        let count = (1 + self.rng.below(most)).next_multiple_of(unit);
         let first = self.rng.below(PAGES - count + 1);
         let flat_pages: Vec<u64> = (first..first + count).collect();
         let page_offset = self.rng.below(PAGE - 64) & !7;
@@ -95,24 +100,28 @@ impl Lab {
         if self.rng.chance(50) {
             return region;
         }
-        for page in &mut region.pages {
-            *page = self.rng.below(PAGES);
-        }
-        region.pages.sort_unstable();
-        region.pages.dedup();
-        while (region.pages.len() as u64) < count {
-            let page = (0..PAGES).find(|p| !region.pages.contains(p)).unwrap_or(0);
-            region.pages.push(page);
+        let count = count / unit;
+        let mut places: Vec<u64> = (0..count).map(|_| self.rng.below(PAGES / unit)).collect();
+        places.sort_unstable();
+        places.dedup();
+        while (places.len() as u64) < count {
+            let place = (0..PAGES / unit).find(|p| !places.contains(p));
+            places.push(place.unwrap_or(0));
         }
         if self.rng.chance(50) {
-            region.pages.reverse();
+            places.reverse();
         }
+        region.pages = places
+            .iter()
+            .flat_map(|place| place * unit..(place + 1) * unit)
+            .collect();
         let levels = 1 + self.rng.below(2) as u8;
         // With two levels, often across the end of a table of the last level, behind pages that nobody asks for.
-        region.skip = match (levels, self.rng.below(3)) {
+        let skip = match (levels, self.rng.below(3)) {
             (1, _) | (_, 0) => 0,
             _ => TRANSLATION_LEAF as u64 - self.rng.below(count + 1),
         };
+        region.skip = skip * unit;
         let leaf = |lab: &mut Self| {
             let table = lab.d.alloc(2 * PAGE);
             // What lies behind it is none of its entries.
@@ -123,8 +132,8 @@ impl Lab {
             table
         };
         let leaves = [leaf(self), leaf(self)];
-        for (i, page) in region.pages.iter().enumerate() {
-            let (entry, at) = (self.heap + page * PAGE, region.skip + i as u64);
+        for (i, place) in places.iter().enumerate() {
+            let (entry, at) = (self.heap + place * unit * PAGE, skip + i as u64);
             let place = leaves[at as usize / TRANSLATION_LEAF] + at % TRANSLATION_LEAF as u64 * 8;
             self.d.ram.store64(place, entry).expect("a table");
         }
@@ -140,8 +149,8 @@ impl Lab {
         }
         region.raw = Translation {
             addr: addr.into(),
-            num_pages: ((region.skip + count) as u32).into(),
-            log_page_size: 12,
+            num_pages: ((skip + count) as u32).into(),
+            log_page_size,
             levels,
             ..Default::default()
         };
@@ -171,20 +180,58 @@ impl Lab {
         self.keys.all.push(region);
     }
 
+    /// Memory for a ring: contiguous, or pages that are not.
+    pub fn draw_ring(&mut self, len: usize) -> Ring {
+        let levels = self.rng.below(3) as u8;
+        if levels == 0 {
+            let at = self.d.alloc(len as u64);
+            return Ring {
+                pages: vec![at],
+                raw: flat(at),
+                len,
+            };
+        }
+        let count = (len as u64).div_ceil(PAGE);
+        let mut pages: Vec<u64> = (0..count).map(|_| self.d.alloc(PAGE)).collect();
+        pages.reverse();
+        let mut addr = self.d.alloc(PAGE);
+        for (i, page) in pages.iter().enumerate() {
+            self.d
+                .ram
+                .store64(addr + i as u64 * 8, *page)
+                .expect("a table");
+        }
+        if levels == 2 {
+            let leaf = std::mem::replace(&mut addr, self.d.alloc(PAGE));
+            self.d.ram.store64(addr, leaf).expect("a table");
+        }
+        let raw = Translation {
+            addr: addr.into(),
+            num_pages: (count as u32 + self.rng.below(2) as u32).into(),
+            log_page_size: 12,
+            levels,
+            ..Default::default()
+        };
+        Ring { pages, raw, len }
+    }
+
     /// Creates a completion queue.
     pub fn create_cq(&mut self) -> Cq {
         // Four of the smallest, so that some overflow.
         let log_size = [3, 4, 5, 6, 7, 7, 7, 7][self.rng.below(8) as usize];
-        let ring = self.d.alloc((CQE_SIZE as u64) << log_size);
+        let ring = self.draw_ring(CQE_SIZE << log_size);
         let (cqn, place) = (self.number(Table::Cqc), self.place());
         let eqn = 1 + self.rng.below(COMP_EQS.into()) as u32;
+        let moderation = self.draw_moderation();
         self.d.must(&CreateCq {
             cqn: cqn.into(),
             eqn: eqn.into(),
             uar: place.0.into(),
             slot: (place.1 as u16).into(),
             log_size,
-            ring: flat(ring),
+            ring: ring.raw,
+            moderation_count: moderation.0.into(),
+            moderation_period: moderation.1.into(),
             ..Default::default()
         });
         Cq {
@@ -205,13 +252,23 @@ impl Lab {
             },
             served: 0,
             notified: 0,
+            moderation,
             dead: false,
+        }
+    }
+
+    /// Terms of moderation: mostly none.
+    pub fn draw_moderation(&mut self) -> (u16, u16) {
+        match self.rng.below(5) {
+            0 => (self.rng.below(9) as u16, 1 + self.rng.below(300) as u16),
+            1 => (self.rng.below(9) as u16, 0),
+            _ => (0, 0),
         }
     }
 
     /// Creates a shared receive queue.
     pub fn create_srq(&mut self) {
-        let ring = self.d.alloc(1 << (LOG_WQ + LOG_RQ_STRIDE));
+        let ring = self.draw_ring(1 << (LOG_WQ + LOG_RQ_STRIDE));
         let (srqn, place, pd) = (self.number(Table::Srqc), self.place(), self.pd());
         self.d.must(&CreateSrq {
             srqn: srqn.into(),
@@ -220,7 +277,7 @@ impl Lab {
             slot: (place.1 as u16).into(),
             log_size: LOG_WQ,
             log_stride: LOG_RQ_STRIDE,
-            ring: flat(ring),
+            ring: ring.raw,
             ..Default::default()
         });
         self.srqs.push(Srq {
@@ -262,7 +319,7 @@ impl Lab {
             false => None,
         };
         let rings =
-            [LOG_SQ_STRIDE, LOG_RQ_STRIDE].map(|stride| self.d.alloc(1 << (LOG_WQ + stride)));
+            [LOG_SQ_STRIDE, LOG_RQ_STRIDE].map(|stride| self.draw_ring(1 << (LOG_WQ + stride)));
         let (qpn, place, pd) = (self.number(Table::Qpc), self.place(), self.pd());
         let mut flags = 0;
         if srq.is_some() {
@@ -276,7 +333,7 @@ impl Lab {
             flags |= QP_PRIVILEGED;
         }
         let shared = srq.is_some();
-        self.d.must(&CreateQp {
+        let create = CreateQp {
             qpn: qpn.into(),
             pdn: pd.into(),
             send_cqn: self.cqs[cqs[0]].cqn.into(),
@@ -290,20 +347,25 @@ impl Lab {
             log_sq_stride: LOG_SQ_STRIDE,
             log_rq_size: if shared { 0 } else { LOG_WQ },
             log_rq_stride: if shared { 0 } else { LOG_RQ_STRIDE },
-            sq: flat(rings[0]),
+            sq: rings[0].raw,
             rq: if shared {
                 Translation::default()
             } else {
-                flat(rings[1])
+                rings[1].raw
             },
             max_send_sge: LIMITS.0,
             max_recv_sge: if shared { 0 } else { LIMITS.1 },
             max_inline: LIMITS.2.into(),
             ..Default::default()
-        });
+        };
+        self.d.must(&create);
         Qp {
             qpn,
             kind,
+            create,
+            attr: QpAttr::default(),
+            av: AddressVector::default(),
+            ends: [0; 2],
             pd: Domain { pd, privileged },
             flags,
             cqs,
@@ -343,6 +405,7 @@ impl Lab {
         let all = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
         let pair = [first, self.qps[first].peer];
         let qkey = self.rng.below(1 << 20) as u32;
+        let [one, other] = self.draw_ends();
         // READs and atomics that each accepts, and not more than that its peer asks for.
         let accepts = [(); 2].map(|()| [1, 2, 4, 16][self.rng.below(4) as usize]);
         for (side, at) in pair.into_iter().enumerate() {
@@ -354,7 +417,12 @@ impl Lab {
             (qp.rights, qp.log_mtu, qp.qkey) = (rights, log_mtu, qkey);
             qp.rnr_retry = [7, 7, 0, 2][self.rng.below(4) as usize];
             qp.refused = false;
-            let (kind, qpn, rnr_retry) = (qp.kind, qp.qpn, qp.rnr_retry);
+            qp.ends = if side == 0 {
+                [one, other]
+            } else {
+                [other, one]
+            };
+            let (kind, rnr_retry) = (qp.kind, qp.rnr_retry);
             let peer = self.qps[pair[1 - side]].qpn;
             let state = |s: QpState| QpAttr {
                 qp_state: s.to_raw(),
@@ -370,7 +438,7 @@ impl Lab {
             };
             let mask =
                 m::STATE | m::PKEY_INDEX | m::PORT | if ud { m::QKEY } else { m::ACCESS_FLAGS };
-            self.modify(qpn, mask, init, 0, 0);
+            self.modify(at, mask, init);
             let rtr = QpAttr {
                 path_mtu: log_mtu - 7,
                 dest_qpn: peer.into(),
@@ -382,7 +450,7 @@ impl Lab {
             let mask = m::STATE
                 | pick(!ud, m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN)
                 | pick(rc, m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER);
-            self.modify(qpn, mask, rtr, side as u16, 1 - side as u16);
+            self.modify(at, mask, rtr);
             let rts = QpAttr {
                 sq_psn: psns[side].into(),
                 timeout: 10,
@@ -397,15 +465,37 @@ impl Lab {
                     rc,
                     m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC,
                 );
-            self.modify(qpn, mask, rts, 0, 0);
+            self.modify(at, mask, rts);
             let qp = &mut self.qps[at];
+            qp.attr = QpAttr {
+                qkey: if ud { qkey.into() } else { 0.into() },
+                qp_access_flags: if ud { 0.into() } else { rights.into() },
+                port_num: 1,
+                sq_psn: rts.sq_psn,
+                ..QpAttr::default()
+            };
+            if !ud {
+                (qp.attr.path_mtu, qp.attr.dest_qpn) = (rtr.path_mtu, rtr.dest_qpn);
+                qp.attr.rq_psn = rtr.rq_psn;
+            }
+            if rc {
+                qp.attr.max_dest_rd_atomic = rtr.max_dest_rd_atomic;
+                qp.attr.min_rnr_timer = rtr.min_rnr_timer;
+                (qp.attr.timeout, qp.attr.retry_cnt) = (rts.timeout, rts.retry_cnt);
+                qp.attr.rnr_retry = rts.rnr_retry;
+                qp.attr.max_rd_atomic = rts.max_rd_atomic;
+            }
             (qp.state, qp.connected) = (QpState::Rts, true);
         }
         note!(self, "connect {pair:?} mtu 2^{log_mtu} psns {psns:x?}");
     }
 
-    fn modify(&mut self, qpn: u32, mask: u32, attr: QpAttr, from: u16, to: u16) {
-        let av = Driver::path(from, to);
+    fn modify(&mut self, at: usize, mask: u32, attr: QpAttr) {
+        let av = self.draw_path(self.qps[at].ends);
+        let qpn = self.qps[at].qpn;
+        if mask & m::AV != 0 {
+            self.qps[at].av = av;
+        }
         if let Err(e) = self.d.modify_av(qpn, mask, attr, av) {
             self.broken(&format!(
                 "QP {qpn}: a legal MODIFY_QP to state {} is refused: {e:?}",

@@ -5,7 +5,7 @@
 //! While such a request is under way nothing else names its key, so that all who use it know what it is.
 
 use crate::lab::{note, Lab};
-use crate::memory::Region;
+use crate::memory::{Region, PAGE};
 use crate::oracle::Verdict;
 use crate::program::Claim;
 use crate::things::{Element, Qp, Recv, Send};
@@ -176,7 +176,7 @@ impl Lab {
             match self.rng.below(8) {
                 0 if bad => new.rights |= 0x40,
                 1 if bad => new.iova = u64::MAX - new.length + 1,
-                2 if bad => new.page_offset = u64::MAX - new.length - new.skip * 4096 + 1,
+                2 if bad => new.page_offset = u64::MAX - new.length - new.skip * PAGE + 1,
                 _ => {}
             }
             wr.registers = Some(Box::new(new));
@@ -204,6 +204,8 @@ impl Lab {
             operands: (0, 0),
             to: (self.qps[at].peer, 0),
             malformed: None,
+            path: Default::default(),
+            foreign: false,
             registers: None,
             patch: None,
             done: false,

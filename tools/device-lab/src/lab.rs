@@ -2,7 +2,8 @@
 
 //! The device, the program's side of it, and the model: how they are made, and how the device is run.
 
-use crate::memory::{Data, Keys, PAGE, PAGES};
+use crate::counters::Tally;
+use crate::memory::{Data, Keys, MAX_PAGE, PAGE, PAGES};
 use crate::things::{Cq, Qp, Send, Srq};
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashSet};
@@ -20,13 +21,13 @@ pub const LOG_WQ: u8 = 4;
 /// Entries of send and receive rings.
 pub const WQ: u32 = 1 << LOG_WQ;
 /// Log of the stride of send rings.
-pub const LOG_SQ_STRIDE: u8 = 8;
+pub const LOG_SQ_STRIDE: u8 = 9;
 /// Log of the stride of receive rings.
-pub const LOG_RQ_STRIDE: u8 = 7;
+pub const LOG_RQ_STRIDE: u8 = 9;
 /// Most elements of a send, of a receive, bytes inline.
 pub const LIMITS: (u8, u8, u16) = (4, 5, 96);
 /// Doorbell areas.
-pub const AREAS: usize = 2;
+pub const AREAS: usize = 4;
 /// Event queues of completions.
 pub const COMP_EQS: u32 = 3;
 /// QPNs are below this: a look at all of them takes more than one slice.
@@ -80,6 +81,12 @@ pub struct Lab {
     pub srqs: Vec<Srq>,
     /// Queue pairs.
     pub qps: Vec<Qp>,
+    /// Vectors that were raised and not looked after yet, a bit each.
+    pub raised: u32,
+    /// Doorbells that the device was rung for.
+    pub rings: u64,
+    /// What counters are known to have.
+    pub tally: Tally,
     /// Events since the last settling, with the event queue that each came in.
     pub came: Vec<(u32, Event)>,
     /// Events that are due.
@@ -128,14 +135,20 @@ impl Lab {
         for eqn in 2..=COMP_EQS {
             d.create_eq(eqn).expect("an event queue");
         }
-        let second = d.alloc(AREA_SIZE as u64);
-        d.must(&CreateUar {
-            uar: 1.into(),
-            context: 5.into(),
-            addr: second.into(),
-            ..Default::default()
-        });
-        let whole = d.alloc((PAGES + 2) * PAGE);
+        let mut areas = [d.area; AREAS];
+        for (uar, area) in areas.iter_mut().enumerate().skip(1) {
+            *area = d.alloc(AREA_SIZE as u64);
+            d.must(&CreateUar {
+                uar: (uar as u32).into(),
+                context: 5.into(),
+                addr: (*area).into(),
+                ..Default::default()
+            });
+        }
+        // The data memory begins a large page.
+        let guard = d.alloc(2 * MAX_PAGE);
+        let whole = (guard + PAGE).next_multiple_of(MAX_PAGE) - PAGE;
+        d.alloc((PAGES + 2) * PAGE);
         let bytes: Vec<u8> = (0..(PAGES + 2) * PAGE)
             .map(|i| (i * 31 + i / 251) as u8)
             .collect();
@@ -148,7 +161,6 @@ impl Lab {
                 bytes[((PAGES + 1) * PAGE) as usize..].to_vec(),
             ),
         ];
-        let areas = [d.area, second];
         let data = Data::new(bytes[PAGE as usize..((PAGES + 1) * PAGE) as usize].to_vec());
         let mut lab = Self {
             seed,
@@ -166,6 +178,9 @@ impl Lab {
             cqs: Vec::new(),
             srqs: Vec::new(),
             qps: Vec::new(),
+            raised: 0,
+            rings: 0,
+            tally: Tally::default(),
             came: Vec::new(),
             due: BTreeMap::new(),
             unheard: Vec::new(),
@@ -177,6 +192,7 @@ impl Lab {
             numbers: HashSet::new(),
             places: HashSet::new(),
         };
+        lab.set_gids();
         lab.furnish();
         lab
     }
@@ -257,10 +273,12 @@ impl Lab {
         for uar in 0..AREAS {
             if self.bells[uar].replace(0) > 0 {
                 self.d.device.ring(uar as u32);
+                self.rings += 1;
             }
         }
         let next = self.d.device.run_slice(&self.d.ram, self.d.now);
         let raised = self.d.device.take_interrupts();
+        self.raised |= raised;
         for vector in (0..32).filter(|v| raised & (1 << v) != 0) {
             *self.d.interrupts.entry(vector).or_default() += 1;
         }
@@ -269,7 +287,9 @@ impl Lab {
 
     fn take_events(&mut self) -> bool {
         let before = self.came.len();
-        for eqn in 0..=COMP_EQS {
+        let raised = std::mem::take(&mut self.raised);
+        // The driver comes when it is called: each event queue has the vector of its number.
+        for eqn in (0..=COMP_EQS).filter(|eqn| raised & (1 << eqn) != 0) {
             for event in self.d.events(eqn) {
                 note!(self, "  event of EQ {eqn}: {event:?}");
                 self.came.push((eqn, event));
@@ -283,6 +303,9 @@ impl Lab {
         for _ in 0..20_000 {
             let (busy, deadline) = self.slice();
             if !busy && !self.take_events() {
+                if let Some(eqn) = (0..=COMP_EQS).find(|eqn| self.d.next_event(*eqn).is_some()) {
+                    self.broken(&format!("EQ {eqn}: an event without its interrupt"));
+                }
                 return deadline;
             }
         }

@@ -20,7 +20,9 @@
 //! | `keys.rs` | fast registration, invalidation |
 //! | `memory.rs`, `oracle.rs` | data and keys; what becomes of a work request |
 //! | `settle.rs`, `limbo.rs`, `cast.rs` | matching completions with the oracle |
-//! | `account.rs` | CQs, events, arms, limits, contexts, memory |
+//! | `paths.rs` | GIDs, and what datagrams tell of them |
+//! | `account.rs` | CQs, events, arms, limits, memory |
+//! | `contexts.rs`, `counters.rs` | contexts in whole, their listing; counters |
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -29,12 +31,15 @@ use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 mod account;
 mod cast;
 mod change;
+mod contexts;
+mod counters;
 mod furnish;
 mod keys;
 mod lab;
 mod limbo;
 mod memory;
 mod oracle;
+mod paths;
 mod post;
 mod program;
 mod settle;
@@ -67,6 +72,7 @@ impl Lab {
         self.balance_keys();
         self.balance_memory();
         self.balance_qps();
+        self.balance_listing();
         self.recover();
     }
 }

@@ -9,8 +9,10 @@ use verbena_device::config::LOCAL_DMA_LKEY;
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
+/// Bytes of the largest pages that regions have.
+pub const MAX_PAGE: u64 = 4 * PAGE;
 /// Pages of the data memory that programs work in. A page before it and one behind it belong to nobody.
-pub const PAGES: u64 = 16;
+pub const PAGES: u64 = 32;
 
 /// Who uses keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,6 +183,20 @@ impl Keys {
         } else {
             Err(wrong)
         }
+    }
+
+    /// What an element may lead to at all: what a message needs may end before the element does, which ends beyond its region.
+    pub fn reach(
+        &self,
+        (addr, length, key): (u64, u32, u32),
+        who: Domain,
+        want: Want,
+    ) -> Vec<Piece> {
+        let region = self.all.iter().find(|r| r.key == key);
+        let inside = region.and_then(|r| (r.iova + r.length).checked_sub(addr));
+        let length = inside.map_or(length, |most| most.min(length.into()) as u32);
+        self.look_up((addr, length, key), who, want)
+            .unwrap_or_default()
     }
 
     /// Looks all elements of a list up: the pieces of all, or what is wrong with the first that is.

@@ -113,7 +113,7 @@ impl Lab {
     /// All that a receive may touch.
     pub fn all_pieces(&self, at: usize, recv: &Recv) -> Vec<Piece> {
         let pd = self.recv_pd(at);
-        let pieces = |sge: &Element| self.keys.look_up(*sge, pd, Want::Write).unwrap_or_default();
+        let pieces = |sge: &Element| self.keys.reach(*sge, pd, Want::Write);
         recv.sges.iter().flat_map(pieces).collect()
     }
 

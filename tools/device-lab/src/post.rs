@@ -3,13 +3,12 @@
 //! Writing work requests into rings, telling the device of them, arming, consuming.
 
 use crate::lab::{note, Lab, LIMITS, LOG_RQ_STRIDE, LOG_SQ_STRIDE, WQ};
-use crate::things::{Element, Recv, Send};
+use crate::things::{Element, Recv, Ring, Send};
 use verbena_abi::cmd::QpType;
 use verbena_abi::cqe::CQE_SIZE;
 use verbena_abi::doorbell::{self, ArmMode, Words, GROUP_SLOTS};
 use verbena_abi::wqe::{self, send_flags, RecvWqe, SendWqe, Sge, WqeOpcode};
 use verbena_device::mem::GuestMemory;
-use verbena_device::mock::Driver;
 use zerocopy::IntoBytes;
 
 fn encode(sges: &[Element], out: &mut [u8]) {
@@ -44,10 +43,11 @@ impl Lab {
         let datagram = qp.kind == QpType::Ud;
         let atomic = matches!(wr.opcode, WqeOpcode::CompareSwap | WqeOpcode::FetchAdd);
         if datagram {
-            let mut av = Driver::path((at % 2) as u16, 1 - (at % 2) as u16);
-            av.dest_qpn = self.qps[wr.to.0].qpn.into();
+            let mut av = wr.path;
+            // A QPN has 24 bits; what is above them is not looked at.
+            av.dest_qpn = (self.qps[wr.to.0].qpn | (wr.index & 1) << 30).into();
             av.qkey = wr.to.1.into();
-            av.pdn = qp.pd.pd.into();
+            av.pdn = (qp.pd.pd ^ u32::from(wr.foreign)).into();
             bytes[wqe::DATA_OFFSET..wqe::DATA_OFFSET_UD].copy_from_slice(av.as_bytes());
         }
         if atomic {
@@ -68,7 +68,7 @@ impl Lab {
         if let Some((offset, value)) = wr.patch {
             bytes[offset] = value;
         }
-        let slot = qp.rings[0] + (u64::from(wr.index % WQ) << LOG_SQ_STRIDE);
+        let slot = qp.rings[0].at(u64::from(wr.index % WQ) << LOG_SQ_STRIDE);
         self.d.ram.write(slot, &bytes).expect("a send ring");
         note!(self, "QP {} posts {wr:x?}", qp.qpn);
         let qp = &mut self.qps[at];
@@ -109,7 +109,7 @@ impl Lab {
         }
     }
 
-    fn write_recv(&self, ring: u64, wr: &Recv) {
+    fn write_recv(&self, ring: &Ring, wr: &Recv) {
         let mut bytes = [0; 1 << LOG_RQ_STRIDE];
         let header = RecvWqe {
             wr_id: wr.wr_id.into(),
@@ -123,14 +123,14 @@ impl Lab {
         };
         bytes[..16].copy_from_slice(header.as_bytes());
         encode(&wr.sges, &mut bytes[16..]);
-        let slot = ring + (u64::from(wr.index % WQ) << LOG_RQ_STRIDE);
+        let slot = ring.at(u64::from(wr.index % WQ) << LOG_RQ_STRIDE);
         self.d.ram.write(slot, &bytes).expect("a receive ring");
     }
 
     /// Posts a receive to a queue pair.
     pub fn post_recv(&mut self, at: usize, wr: Recv) {
         note!(self, "QP {} receives {wr:x?}", self.qps[at].qpn);
-        self.write_recv(self.qps[at].rings[1], &wr);
+        self.write_recv(&self.qps[at].rings[1], &wr);
         let qp = &mut self.qps[at];
         qp.pi[1] = wr.index + 1;
         qp.recvs.push_back(wr);
@@ -141,7 +141,7 @@ impl Lab {
     /// Posts a receive to a shared receive queue.
     pub fn post_srq(&mut self, at: usize, wr: Recv) {
         note!(self, "SRQ {} receives {wr:x?}", self.srqs[at].srqn);
-        self.write_recv(self.srqs[at].ring, &wr);
+        self.write_recv(&self.srqs[at].ring, &wr);
         let srq = &mut self.srqs[at];
         srq.pi = wr.index + 1;
         srq.posted.push_back(wr);
@@ -166,7 +166,9 @@ impl Lab {
         let count = count.min(cq.waiting.len());
         for i in 0..count as u32 {
             let index = cq.ci.wrapping_add(i).wrapping_sub(cq.base);
-            let place = cq.ring + u64::from(index % (1 << cq.log_size)) * CQE_SIZE as u64;
+            let place = cq
+                .ring
+                .at(u64::from(index % (1 << cq.log_size)) * CQE_SIZE as u64);
             if self.d.bytes(place, CQE_SIZE) != cq.waiting[i as usize] {
                 self.broken(&format!(
                     "CQ {}: entry {index} was overwritten before it was consumed",

@@ -66,7 +66,7 @@ impl Lab {
     }
 
     fn claims_of_recv(&self, wr: &Recv, pd: Domain) -> Vec<Claim> {
-        let piece = |sge: &Element| self.keys.look_up(*sge, pd, Want::Write).unwrap_or_default();
+        let piece = |sge: &Element| self.keys.reach(*sge, pd, Want::Write);
         let claim = |piece| Claim {
             piece,
             writes: true,
@@ -119,7 +119,10 @@ impl Lab {
             0 => 0,
             1..=4 => 1 + self.rng.below(64),
             5..=7 => 1 + self.rng.below(1024),
-            _ => 1 + self.rng.below(5000),
+            _ => match self.rng.below(12) {
+                0 => 1 + self.rng.below(40_000),
+                _ => 1 + self.rng.below(5000),
+            },
         };
         (drawn as u32).min(most)
     }
@@ -260,7 +263,7 @@ impl Lab {
                     .min(if mis { 5000 } else { PORT_MTU })
             }
             true => self.room_ahead(at),
-            false => 5000,
+            false => 40_000,
         };
         let total = if atomic { 8 } else { self.length(most) };
         let fetches = atomic || opcode == RdmaRead;
@@ -287,11 +290,19 @@ impl Lab {
             operands: (self.rng.next(), self.rng.next()),
             to: (peer, self.qps[at].qkey),
             malformed: None,
+            path: Default::default(),
+            foreign: false,
             registers: None,
             patch: None,
             done: false,
             maybe: false,
         };
+        if kind == QpType::Ud {
+            wr.path = self.draw_path(self.qps[at].ends);
+            if bad && self.rng.chance(30) {
+                wr.to.1 ^= 1 << self.rng.below(32);
+            }
+        }
         for _ in 0..6 {
             wr.sges.clear();
             wr.inline.clear();
@@ -363,7 +374,37 @@ impl Lab {
 
     /// Makes a send malformed.
     fn spoil(&mut self, at: usize, wr: &mut Send) {
-        let (patch, why) = match self.rng.below(4) {
+        (wr.patch, wr.foreign) = (None, false);
+        wr.path.sgid_index = self.qps[at].ends[0].into();
+        let inline = !wr.inline.is_empty();
+        let (patch, why) = match self.rng.below(9) {
+            // More than was agreed, elements besides, and where there is nothing to send.
+            4 | 5 if inline => ((4, LIMITS.2 as u8 + 1), Syndrome::WqeInline),
+            6 if inline => ((2, 1), Syndrome::WqeInline),
+            4..=7 if wr.opcode == WqeOpcode::RdmaRead => {
+                ((1, wr.flags | send_flags::INLINE), Syndrome::WqeInline)
+            }
+            4 | 5 if self.qps[at].kind == QpType::Ud => {
+                let foreign = self.rng.chance(50);
+                // Another PD, or a GID that is not set.
+                wr.foreign = foreign;
+                if !foreign {
+                    wr.path.sgid_index = 9.into();
+                }
+                wr.malformed = Some(match foreign {
+                    true => Syndrome::AddressHandlePd,
+                    false => Syndrome::AddressHandleGid,
+                });
+                return;
+            }
+            6 if self.qps[at].kind == QpType::Ud => (
+                (0, WqeOpcode::RdmaWrite.to_raw()),
+                Syndrome::WqeOpcodeTransport,
+            ),
+            6 if self.qps[at].kind == QpType::Uc => (
+                (0, WqeOpcode::SendInv.to_raw()),
+                Syndrome::WqeOpcodeTransport,
+            ),
             0 => ((0, 200), Syndrome::WqeOpcodeUnknown),
             1 => ((1, wr.flags | 0x40), Syndrome::WqeFlags),
             2 if wr.inline.is_empty() => ((2, LIMITS.0 + 1), Syndrome::WqeSgeCount),
@@ -397,7 +438,7 @@ impl Lab {
             let mut sges = Vec::new();
             for i in 0..count {
                 let length = self
-                    .length(3000)
+                    .length(20_000)
                     .max(if self.rng.chance(60) { 600 } else { 0 });
                 let fault = self.fault(bad && !malformed && i == 0);
                 sges.push(self.range(pd, Want::Write, length, fault, 1));
@@ -445,6 +486,9 @@ impl Lab {
         for cq in 0..self.cqs.len() {
             if self.rng.chance(5) {
                 self.resize_cq(cq);
+            }
+            if self.rng.chance(3) {
+                self.moderate(cq);
             }
         }
         for srq in 0..self.srqs.len() {

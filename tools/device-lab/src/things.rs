@@ -2,11 +2,11 @@
 
 //! What the model knows of each object.
 
-use crate::memory::{Domain, Region};
+use crate::memory::{Domain, Region, PAGE};
 use std::collections::VecDeque;
-use verbena_abi::cmd::QpType;
+use verbena_abi::cmd::{CreateQp, QpType};
 use verbena_abi::cqe::Cqe;
-use verbena_abi::ctx::QpState;
+use verbena_abi::ctx::{AddressVector, QpAttr, QpState, Translation};
 use verbena_abi::doorbell::Arm;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
@@ -43,6 +43,10 @@ pub struct Send {
     pub patch: Option<(usize, u8)>,
     /// The peer has executed it: only its completion is to come.
     pub done: bool,
+    /// Datagrams: the path.
+    pub path: AddressVector,
+    /// Datagrams: its address handle is of another PD.
+    pub foreign: bool,
     /// What a fast registration makes of its key.
     pub registers: Option<Box<Region>>,
     /// It may be done, without a word: its queue pair was in SQD.
@@ -116,6 +120,27 @@ pub struct Seen {
     pub flags: u8,
 }
 
+/// Memory of a ring: pages of 4 KiB, in any order.
+#[derive(Clone, Debug)]
+pub struct Ring {
+    /// Addresses of its pages; only the first if it is contiguous.
+    pub pages: Vec<u64>,
+    /// As the device was told.
+    pub raw: Translation,
+    /// Bytes.
+    pub len: usize,
+}
+
+impl Ring {
+    /// Address of a byte.
+    pub fn at(&self, offset: u64) -> u64 {
+        match self.raw.levels {
+            0 => self.pages[0] + offset,
+            _ => self.pages[(offset / PAGE) as usize] + offset % PAGE,
+        }
+    }
+}
+
 /// A completion queue.
 #[derive(Debug)]
 pub struct Cq {
@@ -126,7 +151,7 @@ pub struct Cq {
     /// Area and slot.
     pub place: (u32, usize),
     /// Ring.
-    pub ring: u64,
+    pub ring: Ring,
     /// Log of its size.
     pub log_size: u8,
     /// Index of the ring's first entry.
@@ -145,6 +170,8 @@ pub struct Cq {
     pub served: u32,
     /// Producer index of the last notification, as the context tells.
     pub notified: u32,
+    /// Moderation: completions, microseconds.
+    pub moderation: (u16, u16),
     /// It has overflowed.
     pub dead: bool,
 }
@@ -166,7 +193,7 @@ pub struct Srq {
     /// Area and slot.
     pub place: (u32, usize),
     /// Ring.
-    pub ring: u64,
+    pub ring: Ring,
     /// Producer index.
     pub pi: u32,
     /// Receives that did not complete.
@@ -198,6 +225,14 @@ pub struct Qp {
     pub qpn: u32,
     /// Type.
     pub kind: QpType,
+    /// As it was created.
+    pub create: CreateQp,
+    /// Its attributes as they were set.
+    pub attr: QpAttr,
+    /// Its path as it was set.
+    pub av: AddressVector,
+    /// GIDs of its own and of its peer, by index.
+    pub ends: [u16; 2],
     /// PD, and whether it is privileged.
     pub pd: Domain,
     /// `QP_*`.
@@ -209,7 +244,7 @@ pub struct Qp {
     /// Area and slot.
     pub place: (u32, usize),
     /// Rings.
-    pub rings: [u64; 2],
+    pub rings: [Ring; 2],
     /// Producer indexes.
     pub pi: [u32; 2],
     /// First index of the send ring whose slot may not be written yet.

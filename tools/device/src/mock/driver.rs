@@ -190,6 +190,16 @@ impl Driver {
         self.cmdq + u64::from(slot) * SLOT_SIZE as u64
     }
 
+    /// Commands that were issued.
+    pub fn commands(&self) -> u32 {
+        self.token
+    }
+
+    /// What the device was started with.
+    pub fn device_config(&self) -> &Config {
+        &self.device.shared.config
+    }
+
     /// Writes a command to a slot and rings for it.
     pub fn begin_cmd<C: Command>(&mut self, slot: u32, request: &C) {
         self.begin_raw(slot, C::OPCODE.to_raw(), request.as_bytes());
@@ -384,7 +394,16 @@ impl Driver {
 
     /// The next event of a queue, if there is one.
     pub fn event(&mut self, eqn: u32) -> Option<Event> {
+        let event = self.next_event(eqn)?;
         let view = self.eqs.get_mut(&eqn)?;
+        view.ci += 1;
+        self.ram.store32(view.ci_addr, view.ci).unwrap();
+        Some(event)
+    }
+
+    /// The same, and it stays.
+    pub fn next_event(&self, eqn: u32) -> Option<Event> {
+        let view = self.eqs.get(&eqn)?;
         let at = view.ring + u64::from(view.ci % (1 << view.log_size)) * EQE_SIZE as u64;
         let entry: Eqe = self.ram.read_struct(at).unwrap();
         let tail = entry.tail.get();
@@ -392,8 +411,6 @@ impl Driver {
         if (tail >> 31 != 0) != phase(view.ci, view.log_size) {
             return None;
         }
-        view.ci += 1;
-        self.ram.store32(view.ci_addr, view.ci).unwrap();
         Some(Event {
             kind,
             number: entry.number.get(),

@@ -7,6 +7,6 @@ mod driver;
 mod queues;
 mod ram;
 
-pub use driver::{flat, Driver};
+pub use driver::{flat, gid, Driver};
 pub use queues::{CqHandle, Done, QpHandle, SendWr, SrqHandle, WqeBytes};
 pub use ram::{GuestWords, Ram, BASE};
