@@ -26,7 +26,10 @@ impl Lab {
                 && self.d.move_to(self.qps[at].qpn, QpState::Rts).is_ok()
             {
                 note!(self, "QP {} is moved back to RTS", self.qps[at].qpn);
-                (self.qps[at].was, self.qps[at].state) = (QpState::Rts, QpState::Rts);
+                let qp = &mut self.qps[at];
+                // To be told was asked for that one time.
+                qp.attr.en_sqd_async_notify = 0;
+                (qp.was, qp.state) = (QpState::Rts, QpState::Rts);
             }
         }
         if self.rng.chance(10) {
@@ -52,13 +55,17 @@ impl Lab {
         if qp.kind != QpType::Rc || qp.state != QpState::Rts || qp.pushed || dead {
             return;
         }
-        let (qpn, notify) = (qp.qpn, self.rng.chance(70));
+        let (qpn, named, set) = (qp.qpn, self.rng.chance(80), self.rng.chance(80));
+        let notify = named && set;
         let attr = QpAttr {
             qp_state: QpState::Sqd.to_raw(),
-            en_sqd_async_notify: notify.into(),
+            en_sqd_async_notify: set.into(),
             ..Default::default()
         };
-        let mask = m::STATE | m::EN_SQD_ASYNC_NOTIFY;
+        let mask = match named {
+            true => m::STATE | m::EN_SQD_ASYNC_NOTIFY,
+            false => m::STATE,
+        };
         // It may be in ERR by now.
         if self.d.modify(qpn, mask, attr).is_ok() {
             note!(self, "QP {qpn} is moved to SQD, to be told: {notify}");

@@ -3,6 +3,7 @@
 //! Contexts, compared in whole, and their listing for people.
 
 use crate::lab::{note, Lab};
+use std::fmt::Debug;
 use verbena_abi::cmd::{QuerySrq, Table};
 use verbena_abi::ctx::{CqContext, QpContext, QueueState, SrqContext};
 use verbena_abi::syndrome::Syndrome;
@@ -10,6 +11,15 @@ use verbena_device::mem::GuestMemory;
 use verbena_device::{Cursor, Snapshot};
 use zerocopy::FromBytes;
 use zerocopy::IntoBytes;
+
+/// The fields in which a context is not as it should be.
+fn differences<C: Debug>(found: &C, expected: &C) -> String {
+    let (found, expected) = (format!("{found:x?}"), format!("{expected:x?}"));
+    let pairs = found.split(", ").zip(expected.split(", "));
+    let wrong = pairs.filter(|(is, should)| is != should);
+    let wrong = wrong.map(|(is, should)| format!("{is} instead of {should}"));
+    wrong.collect::<Vec<_>>().join("; ")
+}
 
 impl Lab {
     /// The context of an object whose table has one chunk.
@@ -59,10 +69,8 @@ impl Lab {
             ..Default::default()
         };
         if *context != expected {
-            self.broken(&format!(
-                "QP {}: its context is {context:x?}, not {expected:x?}",
-                qp.qpn
-            ));
+            let wrong = differences(context, &expected);
+            self.broken(&format!("QP {}: its context has {wrong}", qp.qpn));
         }
     }
 
@@ -97,10 +105,8 @@ impl Lab {
             expected.state = QueueState::Ok as u8;
         }
         if *context != expected {
-            self.broken(&format!(
-                "CQ {}: its context is {context:x?}, not {expected:x?}",
-                cq.cqn
-            ));
+            let wrong = differences(context, &expected);
+            self.broken(&format!("CQ {}: its context has {wrong}", cq.cqn));
         }
     }
 
@@ -131,9 +137,8 @@ impl Lab {
             ..Default::default()
         };
         if context != expected || context.seq.get() % 2 != 0 {
-            self.broken(&format!(
-                "SRQ {srqn}: its context is {context:x?}, not {expected:x?}"
-            ));
+            let wrong = differences(&context, &expected);
+            self.broken(&format!("SRQ {srqn}: its context has {wrong}"));
         }
     }
 

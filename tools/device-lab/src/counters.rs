@@ -24,19 +24,10 @@ const OF_QPS: [Counter; 12] = [
 ];
 
 /// What counters are known to have.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Tally {
     known: [u64; 30],
     gone: [u64; 30],
-}
-
-impl Default for Tally {
-    fn default() -> Self {
-        Self {
-            known: [0; 30],
-            gone: [0; 30],
-        }
-    }
 }
 
 impl Tally {
