@@ -313,6 +313,18 @@ impl Driver {
         Ok(())
     }
 
+    /// Addresses of an event queue's ring and of its consumer index.
+    pub fn eq_memory(&self, eqn: u32) -> (u64, u64) {
+        self.eqs
+            .get(&eqn)
+            .map_or((0, 0), |view| (view.ring, view.ci_addr))
+    }
+
+    /// Address of the command slots.
+    pub fn cmdq_memory(&self) -> u64 {
+        self.cmdq
+    }
+
     /// Sets a GID.
     pub fn set_gid(&mut self, index: u16, ip: [u8; 4]) {
         self.must(&SetGid {

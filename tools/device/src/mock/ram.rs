@@ -13,6 +13,8 @@ pub const BASE: u64 = 0x10_0000;
 #[derive(Debug)]
 pub struct Ram {
     bytes: RefCell<Vec<u8>>,
+    /// Ranges that cannot be reached any more.
+    hidden: RefCell<Vec<std::ops::Range<u64>>>,
 }
 
 impl Ram {
@@ -20,13 +22,28 @@ impl Ram {
     pub fn new(size: usize) -> Self {
         Self {
             bytes: RefCell::new(vec![0; size]),
+            hidden: RefCell::default(),
         }
+    }
+
+    /// Takes a range away: the guest's memory map has changed.
+    pub fn hide(&self, addr: u64, len: u64) {
+        self.hidden.borrow_mut().push(addr..addr + len);
+    }
+
+    /// All of it is there again.
+    pub fn unhide(&self) {
+        self.hidden.borrow_mut().clear();
     }
 
     fn at(&self, addr: u64, len: usize) -> Access<usize> {
         let offset = addr.checked_sub(BASE).ok_or(Unreachable)?;
         let size = self.bytes.borrow().len();
         let offset = usize::try_from(offset).map_err(|_| Unreachable)?;
+        let overlaps = |r: &std::ops::Range<u64>| addr < r.end && addr + len as u64 > r.start;
+        if self.hidden.borrow().iter().any(overlaps) {
+            return Err(Unreachable);
+        }
         if offset > size || len > size - offset {
             return Err(Unreachable);
         }

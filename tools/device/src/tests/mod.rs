@@ -20,6 +20,7 @@ mod refusals;
 mod slices;
 mod srq_ud;
 mod transitions;
+mod vanish;
 
 use crate::mock::{CqHandle, Driver, QpHandle, SrqHandle};
 use verbena_abi::cmd::QP_HAS_SRQ;
