@@ -6,7 +6,7 @@
 //! A *super-packet* stands for `psns` consecutive packets of one message. It has the effects of these packets one
 //! after the other, and [`Packet::split`] makes them out of it where a real wire needs them.
 
-use crate::host::{self, Gather, Source};
+use crate::host::{self, Gather, Source, Syndrome};
 use crate::psn;
 use crate::wire::{self, Path};
 use alloc::rc::Rc;
@@ -155,6 +155,25 @@ impl Default for Datagram {
     }
 }
 
+/// What a responder and its READ responses between local peers have in common.
+#[derive(Debug)]
+pub struct Lender {
+    /// False once the responder was reset or destroyed.
+    pub(crate) alive: Cell<bool>,
+    /// The PSN at which a response could not be read, and why, when the peer's copy found that. The peer asks again from there,
+    /// and is told.
+    pub(crate) fault: Cell<Option<(u32, Syndrome)>>,
+}
+
+impl Default for Lender {
+    fn default() -> Self {
+        Self {
+            alive: Cell::new(true),
+            fault: Cell::default(),
+        }
+    }
+}
+
 /// Bytes of a packet.
 #[derive(Clone, Debug, Default)]
 pub enum Payload {
@@ -172,8 +191,8 @@ pub enum Payload {
     },
     /// A part of a local responder's memory, for a READ response. Checked again when it is copied.
     Region {
-        /// False once the responder was reset or destroyed.
-        alive: Rc<Cell<bool>>,
+        /// The responder that lends it.
+        lender: Rc<Lender>,
         /// Protection domain of the responder.
         pd: u32,
         /// Key.
@@ -229,7 +248,7 @@ impl Payload {
     pub fn is_alive(&self) -> bool {
         match self {
             Payload::Gather { gather, .. } => gather.is_alive(),
-            Payload::Region { alive, .. } => alive.get(),
+            Payload::Region { lender, .. } => lender.alive.get(),
             Payload::None | Payload::Bytes { .. } => true,
         }
     }

@@ -325,6 +325,9 @@ fn data_on_every_path() {
         let (p, (at, key), (to, lkey)) = fresh();
         let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(to, 200, lkey)]).to(at + 4000, key);
         remote(p, wr);
+        let (p, (at, key), (to, lkey)) = fresh();
+        let wr = SendWr::new(WqeOpcode::RdmaRead, 1, &[(to, 200, lkey)]).to(at + 4000, key);
+        remote(p, wr);
         let (mut p, (at, key), (from, lkey)) = fresh();
         p.d.post_recv(&mut p.b, 5, &[(at + 4000, 200, key)]);
         let wr = SendWr::new(WqeOpcode::Send, 1, &[(from, 200, lkey)]);

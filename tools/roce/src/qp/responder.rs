@@ -19,12 +19,11 @@ mod refuse;
 
 use super::{Core, QpState};
 use crate::host::{Access, AtomicOp, EventType, Host, KeyUse, RecvWqe, Syndrome, WcStatus};
-use crate::packet::{AethSyndrome, Kind, NakCode, Packet, Reth};
+use crate::packet::{AethSyndrome, Kind, Lender, NakCode, Packet, Reth};
 use crate::psn;
 use crate::qp::credits;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
-use core::cell::Cell;
 
 /// Longest message of the protocol (IBTA 9.7.4).
 const MAX_LENGTH: u32 = 1 << 31;
@@ -153,12 +152,12 @@ pub(crate) struct Responder {
     /// The last `max_dest_rd_atomic` READs and atomics, the newest last, and whether they were repeated.
     memory: VecDeque<(Executed, bool)>,
     /// READ responses under way may read memory. They may also in ERR: they were sent before.
-    alive: Rc<Cell<bool>>,
+    lender: Rc<Lender>,
 }
 
 impl Drop for Responder {
     fn drop(&mut self) {
-        self.alive.set(false);
+        self.lender.alive.set(false);
     }
 }
 
@@ -178,7 +177,7 @@ impl Responder {
             nak: Nak::NotSent,
             end: End::None,
             credits_told: credits::INVALID,
-            alive: Rc::new(Cell::new(true)),
+            lender: Rc::default(),
             comm_est_due: false,
             last_wqe_due: false,
         }

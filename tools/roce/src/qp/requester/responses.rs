@@ -7,7 +7,7 @@
 
 use super::Requester;
 use crate::host::{CopyFault, Host, Source, Syndrome, WcStatus, WqeOpcode};
-use crate::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet};
+use crate::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Payload};
 use crate::psn;
 use crate::qp::timers::rnr_delay_ns;
 use crate::qp::{Core, QpState};
@@ -291,7 +291,10 @@ impl Requester {
                 return Err(self.fail_oldest(core, host, WcStatus::LocProtErr, cause));
             }
             // The peer's memory went away between its check and the copy. Asked again, the peer will say so itself.
-            Err(CopyFault::Source(_)) => {
+            Err(CopyFault::Source(cause)) => {
+                if let Payload::Region { lender, .. } = &packet.payload {
+                    lender.fault.set(Some((expected, cause)));
+                }
                 if self.implied_nak_at != Some(expected) {
                     self.implied_nak_at = Some(expected);
                     self.rewind();

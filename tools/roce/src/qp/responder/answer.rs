@@ -127,7 +127,7 @@ impl Responder {
                     packet.last = last;
                     if length > 0 {
                         packet.payload = Payload::Region {
-                            alive: Rc::clone(&self.alive),
+                            lender: Rc::clone(&self.lender),
                             pd: core.config.pd,
                             key: reth.rkey,
                             addr: reth.addr.wrapping_add(u64::from(offset)),

@@ -34,7 +34,11 @@ impl Responder {
                     rest_of_read(first, psn, &reth, core.attr.path_mtu)
                 })?;
                 if reth.length > 0 {
-                    if let Err(cause) = host.check(&remote_use(core, &reth, Access::RemoteRead)) {
+                    let check = host.check(&remote_use(core, &reth, Access::RemoteRead));
+                    // A key may be good for memory that cannot be reached.
+                    let fault = self.lender.fault.get().filter(|(at, _)| *at == psn);
+                    let unread = fault.map(|(_, cause)| cause);
+                    if let Some(cause) = check.err().or(unread) {
                         // Between local peers no copy comes late: the peer found that the memory was gone when it
                         // took the response, and asks why.
                         if core.attr.local_peer {
