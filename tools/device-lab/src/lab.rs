@@ -127,6 +127,8 @@ impl Lab {
             ..Config::default()
         };
         let mut d = Driver::cold(config);
+        // Much else goes on while a command is executed.
+        d.watch = u32::MAX;
         // So small that events have to wait for room.
         d.log_eq = [1, 2, 4, 4][rng.below(4) as usize];
         d.bring_up();

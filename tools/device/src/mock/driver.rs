@@ -9,6 +9,7 @@ use crate::mem::GuestMemory;
 use crate::{Config, Device, Registers};
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::fmt::{Debug, Write};
 use std::sync::Arc;
 use verbena_abi::cmd::*;
 use verbena_abi::cqe::phase;
@@ -42,6 +43,8 @@ pub struct Driver {
     pub slices: u32,
     /// Log of the entries of event queues that are created.
     pub log_eq: u8,
+    /// Of so many commands one is watched: it changes nothing if it fails.
+    pub watch: u32,
     eqs: HashMap<u32, EqView>,
     tables: HashMap<Table, u64>,
     free: u64,
@@ -58,6 +61,14 @@ struct EqView {
     ci_addr: u64,
     ci: u32,
     log_size: u8,
+}
+
+/// Where two descriptions differ.
+fn differences(one: &str, other: &str) -> String {
+    let pairs = one.split(", ").zip(other.split(", "));
+    let changed = pairs.filter(|(a, b)| a != b);
+    let changed = changed.map(|(a, b)| format!("{a} to {b}"));
+    changed.take(9).collect::<Vec<_>>().join("; ")
 }
 
 impl Driver {
@@ -86,6 +97,7 @@ impl Driver {
             interrupts: HashMap::new(),
             slices: 0,
             log_eq: LOG_EQ,
+            watch: 1,
             eqs: HashMap::new(),
             tables: HashMap::new(),
             free: BASE,
@@ -168,6 +180,11 @@ impl Driver {
 
     /// Issues a command of any bytes.
     pub fn raw_cmd(&mut self, opcode: u16, payload: &[u8]) -> Result<Vec<u8>, CmdError> {
+        let before = (self.token % self.watch == 0).then(|| self.objects());
+        // Of thousands of objects that takes too long.
+        if before.as_ref().is_some_and(|words| words.len() > 60_000) {
+            self.watch = u32::MAX;
+        }
         self.begin_raw(0, opcode, payload);
         self.slices = 0;
         while !self.is_answered(0) {
@@ -178,12 +195,39 @@ impl Driver {
         let (status, syndrome) = self.answer(0);
         if status != CmdStatus::Ok {
             let syndrome = Syndrome::from_raw(syndrome).unwrap();
+            if let Some(before) = before {
+                let changed = differences(&before, &self.objects());
+                assert!(
+                    changed.is_empty(),
+                    "{opcode:#x} failed, and changed {changed}"
+                );
+            }
             return Err(CmdError { status, syndrome });
         }
         let at = self.cmdq + REQUEST_SIZE as u64;
         let mut out = vec![0; PAYLOAD_SIZE];
         self.ram.read(at + HEADER_SIZE as u64, &mut out).unwrap();
         Ok(out)
+    }
+
+    /// All that commands make and change, in words.
+    pub fn objects(&self) -> String {
+        let (device, shared) = (&self.device, &self.device.shared);
+        let mut words = String::new();
+        let objects: [&dyn Debug; 8] = [
+            &device.qps,
+            &shared.tables,
+            &shared.uars,
+            &shared.eqs,
+            &shared.cqs,
+            &shared.srqs,
+            &shared.mrs,
+            &shared.port,
+        ];
+        for object in objects {
+            let _ = writeln!(words, "{object:x?}");
+        }
+        words
     }
 
     fn slot_at(&self, slot: u32) -> u64 {

@@ -211,6 +211,7 @@ fn an_error_queue_pair_works_again_after_reset() {
 #[test]
 fn commands_of_any_bytes_do_no_harm() {
     let mut p = Pair::new();
+    p.d.watch = 16;
     let mut dice = 1u64;
     for _ in 0..20_000 {
         let mut payload = [0; PAYLOAD_SIZE];

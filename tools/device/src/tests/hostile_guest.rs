@@ -74,6 +74,7 @@ fn revive(d: &mut Driver, a: &mut QpHandle, b: &mut QpHandle) {
 
 fn storm(config: Config, rounds: u64, seen: &mut BTreeSet<u16>) {
     let mut p = Pair::on(Driver::with(config));
+    p.d.watch = 16;
     let dice = &mut Dice(config_seed());
     // The bystander.
     let (mut calm_cq, mut far_cq) = (p.d.create_cq(6), p.d.create_cq(6));
@@ -383,6 +384,7 @@ fn request(dice: &mut Dice, p: &mut Pair, pool: u64) -> (Opcode, Vec<u8>) {
 #[test]
 fn commands_that_are_nearly_right_harm_no_other_object() {
     let mut p = Pair::new();
+    p.d.watch = 16;
     let dice = &mut Dice(config_seed());
     let pool = p.d.alloc(32 * 4096);
     // Numbers above those that the commands name.
