@@ -19,8 +19,13 @@ pub fn psn(n: u32) -> u32 {
 
 /// The pair, of which A responds; B takes the answers and finds that they answer nothing.
 pub fn responder(setup: Setup) -> Pair {
+    responder_by(Mode::Split, setup)
+}
+
+/// The same, by a way of travel.
+pub fn responder_by(mode: Mode, setup: Setup) -> Pair {
     let mut p = Pair::new(Setup {
-        mode: Mode::Split,
+        mode,
         psns: [0, FIRST],
         ..setup
     });

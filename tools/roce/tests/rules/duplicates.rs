@@ -7,7 +7,7 @@ use super::pattern;
 use verbena_roce::host::WcStatus::*;
 use verbena_roce::packet::{AethSyndrome, Kind, NakCode, Packet, Reth};
 use verbena_roce::QpState;
-use verbena_roce_lab::{Buffer, Pair, Setup, Side::*};
+use verbena_roce_lab::{Buffer, Mode, Pair, Setup, Side::*};
 
 fn with_depth(depth: u8) -> Pair {
     let mut setup = Setup::default();
@@ -272,6 +272,22 @@ fn a_receive_is_not_to_blame_for_a_read_whose_memory_is_gone() {
     put(&mut p, part(true, false, request(SEND, 3, &[1; 256])));
     let cause = verbena_roce::host::Syndrome::RkeyUnknown;
     p.qps[0].handle_source_fault(&mut p.world.host(A), p.now, &responses[0], cause);
+    p.settle();
+    assert_eq!(p.events(A), [verbena_roce::host::EventType::QpAccessErr]);
+    assert_eq!(p.statuses(A), [(1, WrFlushErr)]);
+}
+
+#[test]
+fn nor_between_local_peers_where_the_reader_asks_again() {
+    let mut p = responder_by(Mode::Local, Setup::default());
+    let (far, buffer) = (p.zeros(A, 600), p.zeros(A, 600));
+    p.post_recv(A, 1, &[buffer.sge()]);
+    ask(&mut p, request(read(far), 0, &[]));
+    put(&mut p, part(true, false, request(SEND, 3, &[1; 256])));
+    p.world.region(far).valid = false;
+    let got = ask(&mut p, request(read(far), 0, &[]));
+    // Behind the acknowledgement of the first part.
+    assert!(is_nak(&got[1..], 0, NakCode::RemoteAccess));
     p.settle();
     assert_eq!(p.events(A), [verbena_roce::host::EventType::QpAccessErr]);
     assert_eq!(p.statuses(A), [(1, WrFlushErr)]);

@@ -363,3 +363,21 @@ fn a_fault_in_the_first_packet_of_a_message_fails_none_before() {
     sent(&mut p);
     assert_eq!(p.statuses(A), [(1, Success), (2, LocProtErr)]);
 }
+
+#[test]
+fn an_acknowledgement_overtakes_what_is_being_sent_again() {
+    // No timer is to help.
+    let mut setup = Setup::default();
+    setup.attr.timeout = 0;
+    let mut p = requester(setup);
+    let (src, there) = (p.zeros(A, 2560), p.zeros(B, 2560));
+    p.post(A, Post::write(1, &[src.sge()], there));
+    assert_eq!(sent(&mut p).len(), 10);
+    nak(&mut p, 0, NakCode::Sequence);
+    // Two of them leave before it comes.
+    let mut budget = Budget::new(2, u64::MAX);
+    p.qps[0].poll(&mut p.world.host(A), p.now, &mut budget);
+    std::mem::take(&mut p.world.end(A).out);
+    ack(&mut p, 5);
+    assert_eq!(numbers(&mut p), [6, 7, 8, 9]);
+}
