@@ -282,8 +282,9 @@ impl Network {
         if end.qp_type == QpType::Rc && end.strict && end.hears() {
             // IBTA 9.7.5.2: each gap is told once, and none is left to the peer's timer.
             assert!(
-                end.gap
-                    .is_none_or(|gap| gap != end.expected || end.gap_nak == Some(gap)),
+                end.gap.is_none_or(|gap| gap != end.expected
+                    || end.gap_nak == Some(gap)
+                    || end.fault_nak == Some(gap)),
                 "a gap at {:#x} is not told",
                 end.expected
             );

@@ -150,6 +150,8 @@ pub struct End {
     pub gap: Option<u64>,
     /// PSN of the last NAK for a gap.
     pub gap_nak: Option<u64>,
+    /// PSN of the last NAK that told that its sender's memory is gone.
+    pub fault_nak: Option<u64>,
     /// Receive taken and not complete.
     pub held: Option<u32>,
     /// UC: the message under way and its bytes so far.
@@ -210,7 +212,7 @@ impl End {
         self.msn = 0;
         self.pending.clear();
         self.again = None;
-        (self.gap, self.gap_nak) = (None, None);
+        (self.gap, self.gap_nak, self.fault_nak) = (None, None, None);
         self.held = None;
         self.message = None;
         self.comm_est = false;

@@ -329,6 +329,8 @@ impl Lab {
                 assert_ne!(end.gap_nak, Some(psn), "a gap is reported twice");
                 end.gap_nak = Some(psn);
             }
+            // So does what has become of its sender's memory.
+            AethSyndrome::Nak(NakCode::SourceFault) => self.ends[me].fault_nak = Some(psn),
             AethSyndrome::Nak(_) => {}
         }
     }

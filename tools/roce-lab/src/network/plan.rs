@@ -369,6 +369,7 @@ impl Network {
             again: None,
             gap: None,
             gap_nak: None,
+            fault_nak: None,
             held: None,
             message: None,
             next: 0,
