@@ -187,6 +187,13 @@ impl Cq {
         index.wrapping_sub(self.base)
     }
 
+    /// Entries that the driver has yet to take, as its consumer index says: never more than there are places.
+    pub fn untaken<M: GuestMemory>(&self, mem: &M) -> u32 {
+        self.pi
+            .wrapping_sub(self.read_ci(mem))
+            .min(self.ring.size())
+    }
+
     /// Whether an arm waits that asks for an entry which is there; the number of such entries.
     ///
     /// The fence stands between the entry that was written and the arm that is read.

@@ -24,6 +24,9 @@ pub struct Next {
     pub busy: bool,
     /// Call again at this time at the latest.
     pub deadline: Option<u64>,
+    /// Once all is done that was posted: the most entries that the program has yet to take from one of the CQs which this slice
+    /// wrote to.
+    pub untaken: u32,
 }
 
 /// The device.

@@ -53,7 +53,7 @@ impl Device {
         if self.shared.regs.is_fatal() {
             return Next {
                 busy: !self.commands.is_empty() || self.running.is_some(),
-                deadline: None,
+                ..Next::default()
             };
         }
         busy |= self.wake_rung(mem);
@@ -62,7 +62,7 @@ impl Device {
         busy |= self.expire(mem);
         let moderation = self.shared.run_moderation(mem);
         busy |= self.work(mem);
-        self.shared.notify_written(mem);
+        let untaken = self.shared.notify_written(mem);
         let retry = self.shared.flush_events(mem);
         let nag = self.shared.nag_drivers(mem);
         let timer = self.timers.next_deadline();
@@ -78,6 +78,7 @@ impl Device {
         Next {
             busy: busy || pending,
             deadline,
+            untaken: if pending { 0 } else { untaken },
         }
     }
 

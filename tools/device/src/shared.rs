@@ -367,14 +367,18 @@ impl Shared {
     }
 
     /// Raises the completion events that the entries written since the last call make due: one look at the arm, and one
-    /// fence before it, for all entries of a slice.
-    pub fn notify_written<M: GuestMemory>(&mut self, mem: &M) {
+    /// fence before it, for all entries of a slice. Returns the most entries that one of these CQs has and the program has not
+    /// taken.
+    pub fn notify_written<M: GuestMemory>(&mut self, mem: &M) -> u32 {
+        let mut untaken = 0;
         while let Some(cqn) = self.written_cqs.pop() {
             if let Some(cq) = self.cqs.get_mut(cqn) {
                 cq.written = false;
+                untaken = untaken.max(cq.untaken(mem));
                 self.notify(mem, cqn);
             }
         }
+        untaken
     }
 
     /// Raises the completion event of a CQ if an arm asks for what is there (device specification, section 7).

@@ -8,12 +8,15 @@
 //! | silence | what the engine does | price of noticing a post |
 //! | --- | --- | --- |
 //! | up to [`SPIN`] or [`SPIN_CROWDED`] | looks again at once | none |
+//! | none, but a program is behind with its CQ | sleeps for 1 us for each entry, up to [`PAUSE`] | none: it has not come to that yet |
 //! | up to [`AWAKE`] | sleeps for [`NAP_MIN`] to [`NAP_MAX`] between looks; mail wakes it | a nap |
 //! | longer | tells the guest that it is asleep and blocks | one doorbell write of the guest |
 //!
 //! The machine often has fewer cores than busy threads (two virtual CPUs that poll, and this thread). A thread that
 //! only spins is then taken off its core for milliseconds; one that naps wakes up ahead of those that never sleep. So
-//! spinning is short.
+//! spinning is short, and with [`FEW_CORES`] the engine stays away while the one that takes the completions has [`BEHIND`] or
+//! more to take: what is posted meanwhile is done at once then, and both virtual CPUs have a core. perftest's sends of 64 bytes
+//! on two cores, medians of runs that took turns: 15 to 23 MB/s without, 33 to 55 with it.
 //!
 //! A panic of the device model ends at the [slice](crate::slice): QEMU and the driver get answers, and a reset begins again
 //! with a new device. A panic of the engine's own code ends this engine; another takes its place, with a dead device too,
@@ -41,6 +44,12 @@ const SPIN: u64 = 20_000;
 const SPIN_CROWDED: u64 = 5_000;
 /// Cores that two busy virtual CPUs and the engine cannot share without getting in each other's way.
 const FEW_CORES: usize = 2;
+/// With so many completions to take, a program does not wait for the next.
+const BEHIND: u32 = 32;
+/// The longest time that it is left alone with them.
+const PAUSE: u64 = 100_000;
+/// Nobody takes a completion faster than this: a fast virtual CPU does in a tenth of it, but has posts to make too.
+const TAKE: u64 = 1_000;
 /// So long it stays awake, taking naps. Posts that come more often than this ring no doorbell.
 const AWAKE: u64 = 1_000_000;
 /// The first nap. The kernel adds about 15 us. With shorter naps two virtual CPUs that play ping-pong on two cores do it
@@ -72,9 +81,13 @@ pub struct Engine {
     /// [`SPIN`], or less.
     spin: u64,
     start: Instant,
+    /// Whether there are no more cores than [`FEW_CORES`].
+    crowded: bool,
     /// When something happened last, and when the device wants its next slice.
     last_work: u64,
     deadline: Option<u64>,
+    /// Completions that a program has yet to take, if all is done that was posted.
+    untaken: u32,
     /// When HEARTBEAT counted last.
     last_beat: u64,
     /// Who waits for the counters, which are added up bit by bit.
@@ -94,9 +107,11 @@ impl Engine {
             } else {
                 SPIN_CROWDED
             },
+            crowded: cores <= FEW_CORES,
             start: Instant::now(),
             last_work: 0,
             deadline: None,
+            untaken: 0,
             last_beat: 0,
             asker: None,
         }
@@ -131,6 +146,7 @@ impl Engine {
             }
             if worked {
                 self.last_work = now;
+                self.leave_alone(now);
             } else {
                 self.idle(now);
             }
@@ -287,7 +303,7 @@ impl Engine {
         let now = self.now();
         let mut slice = self.model.slice();
         if !slice.is_open() {
-            self.deadline = None;
+            (self.deadline, self.untaken) = (None, 0);
             return false;
         }
         let next = slice
@@ -302,7 +318,17 @@ impl Engine {
         }
         self.shared.counts.slices.fetch_add(1, Ordering::Relaxed);
         self.deadline = next.deadline;
+        self.untaken = next.untaken;
         next.busy || interrupts
+    }
+
+    /// Leaves the cores to programs that are behind with taking what is done.
+    fn leave_alone(&self, now: u64) {
+        if self.crowded && self.untaken >= BEHIND {
+            let pause = PAUSE.min(u64::from(self.untaken) * TAKE);
+            let due = self.deadline.map_or(PAUSE, |d| d.saturating_sub(now));
+            self.shared.park(Duration::from_nanos(pause.min(due)));
+        }
     }
 
     /// Nothing happened: waits, for as long as the silence so far suggests.

@@ -454,3 +454,30 @@ fn a_dead_device_answers_what_it_had_begun() {
     assert_eq!(d.answer(0).0, CmdStatus::Fatal);
     assert!(d.ram.contains(cq.ring, 64));
 }
+
+#[test]
+fn a_slice_that_leaves_nothing_undone_tells_what_a_program_has_yet_to_take() {
+    let mut p = Pair::new();
+    let slice = |p: &mut Pair| p.d.device.run_slice(&p.d.ram, p.d.now);
+    let write = |id| SendWr::new(WqeOpcode::RdmaWrite, id, &[]);
+    // Until the completions are there, and in slices that write none, nothing is told.
+    for (posts, expected) in [(3, 3), (2, 5), (0, 0)] {
+        (0..posts).for_each(|id| p.d.post_send(&mut p.a, &write(id)));
+        let mut told = Vec::new();
+        while told.len() < 20 {
+            told.push(slice(&mut p).untaken);
+        }
+        told.retain(|count| *count != 0);
+        assert_eq!(told.last().copied().unwrap_or(0), expected, "{told:?}");
+    }
+    assert_eq!(p.d.drain(&mut p.cq_a).len(), 5);
+    p.d.post_send(&mut p.a, &write(9));
+    let most = (0..20).map(|_| slice(&mut p).untaken).max();
+    assert_eq!(most, Some(1));
+    // A driver that claims to have taken what is not there is told of as many as there are places.
+    let at = doorbell::cq_consumer(p.cq_a.slot.into());
+    p.d.words().store(at, u32::MAX / 2);
+    p.d.post_send(&mut p.a, &write(10));
+    let most = (0..20).map(|_| slice(&mut p).untaken).max();
+    assert!(most.is_some_and(|count| count <= 1 << p.cq_a.log_size));
+}
