@@ -21,8 +21,12 @@ const FEW_AREAS: usize = 2;
 impl Device {
     /// Declares itself asleep for all areas that are awake. False: something came up meanwhile, go on.
     ///
-    /// An area that shows something in the scan after its sleep word was written is awake again at once.
+    /// An area that shows something in the scan after its sleep word was written is awake again at once. A dead device has
+    /// nothing to declare: it looks at no area any more, and only commands keep it awake.
     pub fn fall_asleep<M: GuestMemory>(&mut self, mem: &M) -> bool {
+        if self.shared.regs.is_fatal() {
+            return self.commands.is_empty() && self.running.is_none();
+        }
         let awake = std::mem::take(&mut self.awake);
         self.first_awake = 0;
         let quiet = self.sleep_areas(mem, awake);
