@@ -3,7 +3,7 @@
 //! The device: life cycle, and what the daemon around it calls.
 
 use crate::cmd::{CommandQueue, Running};
-use crate::mem::{Area, GuestMemory};
+use crate::mem::GuestMemory;
 use crate::qp::Qp;
 use crate::shared::Shared;
 use crate::slots::Slots;
@@ -12,7 +12,6 @@ use crate::{config, Config, Registers};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
-use verbena_abi::doorbell::{self, Words};
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_roce::sched::{Ready, Wheel};
@@ -146,9 +145,6 @@ impl Device {
 
     /// The engine failed: dead until reset. The driver is told if anything of it still works.
     pub fn fail<M: GuestMemory>(&mut self, mem: &M, cause: Syndrome) {
-        for (_, uar) in self.shared.uars.iter() {
-            Area::new(mem, uar.base).store_release(doorbell::ALIVE, 0);
-        }
         self.shared.fatal(mem, cause);
     }
 }

@@ -6,7 +6,7 @@ use crate::config::{self, Config};
 use crate::copy::Lookups;
 use crate::cq::{Cq, Written};
 use crate::eq::{Eq, Event};
-use crate::mem::GuestMemory;
+use crate::mem::{Area, GuestMemory};
 use crate::mr::Mr;
 use crate::port::{Outgoing, Port};
 use crate::regs::Registers;
@@ -20,6 +20,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use verbena_abi::cmd::ASYNC_EQN;
 use verbena_abi::cqe::{Cqe, Tail};
+use verbena_abi::doorbell::{self, Words};
 use verbena_abi::eqe::EventType;
 use verbena_abi::regs::NUM_UARS;
 use verbena_abi::stats::Counter;
@@ -193,6 +194,10 @@ impl Shared {
             return;
         }
         self.regs.set_fatal(cause);
+        // No area is served any more, whose programs find that out by themselves.
+        for (_, uar) in self.uars.iter() {
+            Area::new(mem, uar.base).store_release(doorbell::ALIVE, 0);
+        }
         self.push_event(mem, ASYNC_EQN, EventType::DeviceFatal, 0, Some(cause));
         self.flush_events(mem);
         self.interrupt(0);

@@ -13,6 +13,7 @@ mod errors;
 mod fields;
 mod hostile_guest;
 mod keys;
+mod lives;
 mod load;
 mod objects;
 mod port;
