@@ -2,6 +2,9 @@
 
 //! The rules of the device, each a small test by the fake driver.
 
+mod areas;
+mod chunks;
+mod command_slots;
 mod completions;
 mod contexts;
 mod counters;
@@ -22,6 +25,7 @@ mod slices;
 mod srq_ud;
 mod transitions;
 mod vanish;
+mod watched;
 
 use crate::mock::{CqHandle, Driver, QpHandle, SrqHandle};
 use verbena_abi::cmd::QP_HAS_SRQ;

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Doorbell areas: the words that the device writes, when it does, and that each area sleeps and wakes by itself.
+
+use super::watched::{Op, Watched};
+use super::*;
+use crate::mem::GuestMemory;
+use crate::mock::{flat, GuestWords, SendWr};
+use verbena_abi::cmd::*;
+use verbena_abi::ctx::QpState;
+use verbena_abi::doorbell::{self, ArmMode, Words, AREA_SIZE, AREA_SLOTS};
+use verbena_abi::stats::Counter;
+use verbena_abi::wqe::WqeOpcode;
+
+fn create_area(d: &mut Driver, uar: u32, addr: u64) {
+    d.must(&CreateUar {
+        uar: uar.into(),
+        addr: addr.into(),
+        ..Default::default()
+    });
+}
+
+/// The words of an area that differ from those before: offset, and what is there now.
+fn changed(d: &Driver, area: u64, before: &mut Vec<u8>) -> Vec<(usize, u32)> {
+    let now = d.bytes(area, AREA_SIZE);
+    let words = now.chunks_exact(4).zip(before.chunks_exact(4)).enumerate();
+    let all = words
+        .filter(|(_, (new, old))| new != old)
+        .map(|(i, (new, _))| (4 * i, u32::from_le_bytes(new.try_into().unwrap())))
+        .collect();
+    *before = now;
+    all
+}
+
+#[test]
+fn an_object_begins_with_its_own_words_at_0_and_leaves_all_others() {
+    let mut d = Driver::new();
+    let area = d.alloc(AREA_SIZE as u64);
+    let ring = d.alloc(8192);
+    d.ram.write(area, &[0xee; AREA_SIZE]).unwrap();
+    let mut before = d.bytes(area, AREA_SIZE);
+    create_area(&mut d, 3, area);
+    let begins = [(doorbell::SLEEP, 0), (doorbell::ALIVE, 1)];
+    assert_eq!(changed(&d, area, &mut before), begins);
+    let cq = d.create_cq(4);
+    for slot in [0, 63, 64, AREA_SLOTS - 1] {
+        let number = 20 + slot as u32 % 60;
+        d.must(&CreateCq {
+            cqn: number.into(),
+            eqn: 1.into(),
+            uar: 3.into(),
+            slot: (slot as u16).into(),
+            log_size: 4,
+            ring: flat(ring),
+            ..Default::default()
+        });
+        let word = (doorbell::cq_served(slot), 0);
+        assert_eq!(changed(&d, area, &mut before), [word]);
+        d.must(&CreateSrq {
+            srqn: number.into(),
+            uar: 3.into(),
+            slot: (slot as u16).into(),
+            log_size: 4,
+            log_stride: 6,
+            ring: flat(ring),
+            ..Default::default()
+        });
+        let word = (doorbell::srq_consumer(slot), 0);
+        assert_eq!(changed(&d, area, &mut before), [word]);
+        d.must(&DestroySrq {
+            id: number.into(),
+            ..Default::default()
+        });
+        // The slot is a queue pair's now.
+        let mut request = d.qp_request(&cq, &cq);
+        (request.qpn, request.uar, request.slot) = (number.into(), 3.into(), (slot as u16).into());
+        d.must(&request);
+        let word = (doorbell::qp_error(slot), 0);
+        assert_eq!(changed(&d, area, &mut before), [word]);
+        d.to_init(number).unwrap();
+        assert_eq!(changed(&d, area, &mut before), []);
+        d.move_to(number, QpState::Err).unwrap();
+        d.run();
+        assert_eq!(changed(&d, area, &mut before), [(word.0, 1)]);
+        d.move_to(number, QpState::Reset).unwrap();
+        assert_eq!(changed(&d, area, &mut before), [word]);
+        d.to_init(number).unwrap();
+        d.move_to(number, QpState::Err).unwrap();
+        assert_eq!(changed(&d, area, &mut before), [(word.0, 1)]);
+        d.must(&DestroyQp {
+            id: number.into(),
+            ..Default::default()
+        });
+        assert_eq!(changed(&d, area, &mut before), [word]);
+        d.must(&DestroyCq {
+            id: number.into(),
+            ..Default::default()
+        });
+        assert_eq!(changed(&d, area, &mut before), []);
+    }
+    d.must(&DestroyUar {
+        id: 3.into(),
+        ..Default::default()
+    });
+    assert_eq!(changed(&d, area, &mut before), [(doorbell::ALIVE, 0)]);
+}
+
+#[test]
+fn a_slot_that_was_used_is_as_good_as_new() {
+    let mut p = Pair::new();
+    for qpn in [p.a.qpn, p.b.qpn] {
+        p.d.must(&DestroyQp {
+            id: qpn.into(),
+            ..Default::default()
+        });
+    }
+    let mut srq = p.share();
+    p.a = p.d.create_qp(&p.cq_a, &p.cq_a);
+    p.d.connect(&p.a, &p.b);
+    for round in 0..3 {
+        // Some of everything: entries taken, arms served, an error.
+        for i in 0..5 {
+            p.d.post_srq(&mut srq, i, &[]);
+            p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::Send, i, &[]));
+        }
+        for seq in 1..4 {
+            p.d.arm(&mut p.cq_b, ArmMode::Next);
+            assert_eq!(p.cq_b.arm.seq, seq);
+            let numbers: Vec<_> = p.d.drain(&mut p.cq_b).iter().map(|d| d.0).collect();
+            p.d.post_srq(&mut srq, 7, &[]);
+            p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::Send, 7, &[]));
+            p.d.run();
+            assert!(!numbers.is_empty(), "round {round}");
+            let events: Vec<_> = p.d.events(1).iter().map(|e| e.number).collect();
+            assert_eq!(events, [p.cq_b.cqn], "round {round}, arm {seq}");
+        }
+        let slot = |slot: u16| usize::from(slot);
+        let words = p.d.words();
+        assert_eq!(words.load(doorbell::cq_served(slot(p.cq_b.slot))), 3);
+        assert_eq!(words.load(doorbell::srq_consumer(slot(srq.slot))), 8);
+        p.d.drain(&mut p.cq_a);
+        p.d.move_to(p.b.qpn, QpState::Err).unwrap();
+        p.d.run();
+        for qpn in [p.a.qpn, p.b.qpn] {
+            p.d.must(&DestroyQp {
+                id: qpn.into(),
+                ..Default::default()
+            });
+        }
+        p.d.must(&DestroySrq {
+            id: srq.srqn.into(),
+            ..Default::default()
+        });
+        for cqn in [p.cq_a.cqn, p.cq_b.cqn] {
+            p.d.must(&DestroyCq {
+                id: cqn.into(),
+                ..Default::default()
+            });
+        }
+        p.d.events(0);
+        for freed in [p.cq_a.slot, p.cq_b.slot, srq.slot, p.a.slot, p.b.slot] {
+            p.d.free_slot(freed);
+        }
+        // Their slots change hands.
+        (p.cq_a, p.cq_b) = (p.d.create_cq(6), p.d.create_cq(6));
+        p.a = p.d.create_qp(&p.cq_a, &p.cq_a);
+        srq = p.share();
+        p.d.connect(&p.a, &p.b);
+    }
+}
+
+#[test]
+fn each_area_sleeps_and_wakes_by_itself() {
+    let mut d = Driver::new();
+    let second = d.alloc(AREA_SIZE as u64);
+    create_area(&mut d, 1, second);
+    let sleep = |d: &Driver| {
+        [d.area, second].map(|base| GuestWords { ram: &d.ram, base }.load(doorbell::SLEEP))
+    };
+    assert_eq!(sleep(&d), [0, 0]);
+    assert!(d.device.fall_asleep(&d.ram));
+    assert_eq!(sleep(&d), [1, 1]);
+    // Asleep already, they stay so.
+    assert!(d.device.fall_asleep(&d.ram));
+    assert_eq!(sleep(&d), [1, 1]);
+    let doorbells = |d: &Driver| d.device.stats()[Counter::Doorbells as usize];
+    let slice = |d: &mut Driver| d.device.run_slice(&d.ram, d.now).busy;
+    d.device.ring(1);
+    d.device.ring(1);
+    assert!(slice(&mut d), "it was rung for");
+    assert_eq!(sleep(&d), [1, 2]);
+    assert!(!slice(&mut d));
+    // One that is awake, and one that there is not: they are counted.
+    for uar in [1, 2, 1023, 1024, u32::MAX] {
+        d.device.ring(uar);
+    }
+    slice(&mut d);
+    assert_eq!((sleep(&d), doorbells(&d)), ([1, 2], 7));
+    d.device.ring(0);
+    assert!(!d.device.fall_asleep(&d.ram), "one was rung for");
+    assert_eq!(sleep(&d), [1, 3]);
+    slice(&mut d);
+    assert_eq!(sleep(&d), [2, 3]);
+    assert!(d.device.fall_asleep(&d.ram));
+    assert_eq!(sleep(&d), [3, 3]);
+}
+
+#[test]
+fn the_sleep_word_is_stored_before_the_last_look() {
+    let p = &mut Pair::new();
+    let area = p.d.area;
+    let stored = |ops: &[Op], value: u64| {
+        let word = Op::Store(area + doorbell::SLEEP as u64, 4, value);
+        ops.iter().position(|op| *op == word)
+    };
+    let looked = |ops: &[Op]| -> Vec<usize> {
+        let counters = [
+            doorbell::qp_generation(0),
+            doorbell::qp_generation(1),
+            doorbell::cq_generation(0),
+            doorbell::cq_generation(1),
+        ];
+        let of = |word: usize| Op::Load(area + word as u64, 4);
+        let last = |word: usize| ops.iter().rposition(|op| *op == of(word));
+        counters.into_iter().filter_map(last).collect()
+    };
+    let mem = Watched::new(&p.d.ram);
+    assert!(p.d.device.fall_asleep(&mem));
+    let ops = mem.ops();
+    let at = stored(&ops, 1).expect("the odd word");
+    assert_eq!(looked(&ops).len(), 4);
+    assert!(looked(&ops).into_iter().all(|look| look > at));
+    // Asleep, nothing is looked at until it is rung for.
+    let mem = Watched::new(&p.d.ram);
+    p.d.device.run_slice(&mem, p.d.now);
+    assert!(!mem.ops().iter().any(|op| op.touches(area, 0x2000)));
+    p.d.device.ring(0);
+    let mem = Watched::new(&p.d.ram);
+    p.d.device.run_slice(&mem, p.d.now);
+    let ops = mem.ops();
+    let at = stored(&ops, 2).expect("the even word");
+    assert_eq!(looked(&ops).len(), 4);
+    assert!(looked(&ops).into_iter().all(|look| look > at));
+}
+
+#[test]
+fn an_area_that_is_gone_is_not_touched() {
+    let mut d = Driver::new();
+    for ring_before in [false, true] {
+        let area = d.alloc(AREA_SIZE as u64);
+        create_area(&mut d, 1, area);
+        if ring_before {
+            assert!(d.device.fall_asleep(&d.ram));
+            d.device.ring(1);
+        }
+        d.must(&DestroyUar {
+            id: 1.into(),
+            ..Default::default()
+        });
+        d.ram.write(area, &[0xee; AREA_SIZE]).unwrap();
+        let mem = Watched::new(&d.ram);
+        for _ in 0..3 {
+            d.now += 5_000_000;
+            d.device.run_slice(&mem, d.now);
+            d.device.ring(1);
+            d.device.fall_asleep(&mem);
+        }
+        d.device
+            .fail(&mem, verbena_abi::syndrome::Syndrome::EngineFailure);
+        let touched = |op: &&Op| op.touches(area, AREA_SIZE as u64);
+        assert_eq!(mem.ops().iter().find(touched), None);
+        d.device.reset();
+        d.bring_up();
+    }
+}
+
+#[test]
+fn an_area_with_a_new_owner_knows_nothing_of_the_last() {
+    let mut d = Driver::new();
+    let cq = d.create_cq(4);
+    for round in 0..3 {
+        let base = d.alloc(AREA_SIZE as u64);
+        create_area(&mut d, 1, base);
+        let mut request = d.qp_request(&cq, &cq);
+        (request.uar, request.slot) = (1.into(), 127.into());
+        let qp = d.create_qp_by(&request).unwrap();
+        d.to_init(qp.qpn).unwrap();
+        d.to_rtr(qp.qpn, 77, Driver::path(0, 8)).unwrap();
+        d.to_rts(qp.qpn).unwrap();
+        let write = SendWr::new(WqeOpcode::RdmaWrite, 1, &[]).encode();
+        d.ram.write(qp.sq, &write).unwrap();
+        // The counter has the same value each time.
+        doorbell::post_send(&GuestWords { ram: &d.ram, base }, 127, 1, || {});
+        d.run();
+        let left = std::iter::from_fn(|| d.device.next_frame()).count();
+        assert_eq!(left, 1, "round {round}");
+        d.must(&DestroyQp {
+            id: qp.qpn.into(),
+            ..Default::default()
+        });
+        d.must(&DestroyUar {
+            id: 1.into(),
+            ..Default::default()
+        });
+        d.run();
+    }
+}
