@@ -22,10 +22,13 @@ mod objects;
 mod port;
 mod refusals;
 mod slices;
+mod spec_port;
 mod srq_ud;
 mod transitions;
+mod translations;
 mod vanish;
 mod watched;
+mod work_queues;
 
 use crate::mock::{CqHandle, Driver, QpHandle, SrqHandle};
 use verbena_abi::cmd::QP_HAS_SRQ;

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The GID table, the port's MTU and what paths make of them.
+
+use super::*;
+use crate::mock::{gid, SendWr};
+use crate::Config;
+use verbena_abi::cmd::*;
+use verbena_abi::cqe::WcStatus;
+use verbena_abi::ctx::{qp_mask as m, QpAttr, QpState};
+use verbena_abi::wqe::WqeOpcode;
+use verbena_roce::wire::frame;
+
+fn set(d: &mut Driver, index: u16, valid: u8, address: [u8; 16]) {
+    d.must(&SetGid {
+        index: index.into(),
+        valid,
+        vlan: NO_VLAN.into(),
+        mac: [2, 0, 0, 0, 0, 1],
+        gid: address,
+        port: 1,
+        gid_type: GID_TYPE_ROCE_V2,
+        ..Default::default()
+    });
+}
+
+/// A queue pair in RTS from one GID to an address of another machine, or of this one.
+fn from_to(d: &mut Driver, cq: &CqHandle, from: u16, to: [u8; 16]) -> QpHandle {
+    let qp = d.create_qp(cq, cq);
+    let mut av = Driver::path(from, 0);
+    av.dgid = to;
+    d.to_init(qp.qpn).unwrap();
+    d.to_rtr(qp.qpn, 77, av).unwrap();
+    d.to_rts(qp.qpn).unwrap();
+    qp
+}
+
+/// Whether what a queue pair sends leaves.
+fn leaves(d: &mut Driver, qp: &mut QpHandle) -> bool {
+    d.post_send(qp, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
+    d.run();
+    let count = std::iter::from_fn(|| d.device.next_frame()).count();
+    assert!(count <= 1);
+    count == 1
+}
+
+#[test]
+fn a_gid_is_the_ports_own_while_an_entry_has_it() {
+    let mut d = Driver::new();
+    let cq = d.create_cq(6);
+    let twice = gid([10, 0, 0, 77]);
+    let mut qp = from_to(&mut d, &cq, 0, twice);
+    assert!(leaves(&mut d, &mut qp), "nobody has it");
+    // In the first free entry and in the last, which are not neighbours.
+    set(&mut d, 2, 1, twice);
+    set(&mut d, 255, 1, twice);
+    set(&mut d, 3, 1, gid([10, 0, 0, 78]));
+    assert!(!leaves(&mut d, &mut qp));
+    set(&mut d, 2, 0, twice);
+    assert!(!leaves(&mut d, &mut qp), "the last still has it");
+    // Another takes its place.
+    set(&mut d, 255, 1, gid([10, 0, 0, 79]));
+    assert!(leaves(&mut d, &mut qp));
+    set(&mut d, 3, 1, twice);
+    assert!(!leaves(&mut d, &mut qp));
+}
+
+#[test]
+fn a_path_begins_at_an_entry_that_is_set() {
+    let mut d = Driver::new();
+    let cq = d.create_cq(6);
+    let there = gid([10, 0, 0, 9]);
+    let qp = d.create_qp(&cq, &cq);
+    d.to_init(qp.qpn).unwrap();
+    for (index, valid) in [(2, false), (255, false), (256, false), (0xffff, false)] {
+        let mut av = Driver::path(index, 0);
+        av.dgid = there;
+        assert_eq!(d.to_rtr(qp.qpn, 77, av).is_ok(), valid, "{index}");
+    }
+    set(&mut d, 255, 1, gid([10, 0, 0, 200]));
+    let mut qp = from_to(&mut d, &cq, 255, there);
+    d.post_send(&mut qp, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
+    d.run();
+    let sent = frame::parse(&d.device.next_frame().unwrap()).unwrap();
+    assert_eq!(sent.path.sgid, gid([10, 0, 0, 200]));
+    // A path is looked up once: an entry that changes is another's.
+    set(&mut d, 255, 0, [0; 16]);
+    assert!(leaves(&mut d, &mut qp));
+}
+
+#[test]
+fn the_ports_of_flows_are_spread_and_each_flow_keeps_its_own() {
+    let mut d = Driver::new();
+    let cq = d.create_cq(6);
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..20 {
+        let mut qp = from_to(&mut d, &cq, 0, gid([10, 0, 0, 9]));
+        let mut ports = vec![];
+        for _ in 0..2 {
+            d.post_send(&mut qp, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
+            d.run();
+            let bytes = d.device.next_frame().unwrap();
+            ports.push(frame::parse(&bytes).unwrap().path.udp_sport);
+        }
+        assert!(ports[0] == ports[1] && ports[0] >= 0xc000);
+        seen.insert(ports[0]);
+    }
+    assert_eq!(seen.len(), 20);
+}
+
+fn set_mtu(d: &mut Driver, up: u8, mtu: u8) {
+    d.must(&SetPort {
+        up,
+        mtu,
+        port: 1,
+        ..Default::default()
+    });
+}
+
+#[test]
+fn a_payload_may_be_as_long_as_the_ports_mtu() {
+    for mtu in 1..=5u8 {
+        let mut d = Driver::new();
+        set_mtu(&mut d, 1, 5);
+        let cq = d.create_cq(6);
+        let (at, key) = d.region(8192, 1);
+        let most = 128u32 << mtu;
+        for (length, passes) in [(most, true), (most + 4, mtu == 5), (most - 1, true)] {
+            set_mtu(&mut d, 1, 5);
+            let qp = d.create_qp(&cq, &cq);
+            d.to_init(qp.qpn).unwrap();
+            let attr = QpAttr {
+                qp_state: QpState::Rtr.to_raw(),
+                path_mtu: 5,
+                dest_qpn: 77.into(),
+                ..Default::default()
+            };
+            let mask = m::STATE
+                | m::AV
+                | m::PATH_MTU
+                | m::DEST_QPN
+                | m::RQ_PSN
+                | m::MAX_DEST_RD_ATOMIC
+                | m::MIN_RNR_TIMER;
+            d.modify_av(qp.qpn, mask, attr, Driver::path(0, 8)).unwrap();
+            d.to_rts(qp.qpn).unwrap();
+            set_mtu(&mut d, 1, mtu);
+            let before = d.device.own_counters().tx_over_mtu;
+            let mut qp = qp;
+            let write = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(at, length, key)]);
+            d.post_send(&mut qp, &write);
+            d.run();
+            let sent = std::iter::from_fn(|| d.device.next_frame()).count();
+            // With the largest, what is longer is two packets.
+            let expected = if length > 4096 {
+                2
+            } else {
+                usize::from(passes)
+            };
+            assert_eq!(sent, expected, "{length} of MTU {mtu}");
+            let over = d.device.own_counters().tx_over_mtu - before;
+            assert_eq!(over, u64::from(!passes));
+        }
+    }
+}
+
+#[test]
+fn between_queue_pairs_of_the_device_a_smaller_mtu_loses_nothing() {
+    for wire_local in [false, true] {
+        let mut p = Pair::on(Driver::with(Config {
+            wire_local,
+            ..Default::default()
+        }));
+        let (at, key) = p.d.region(8192, 1);
+        set_mtu(&mut p.d, 1, 1);
+        let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(at, 4096, key)]).to(at + 4096, key);
+        p.d.post_send(&mut p.a, &wr);
+        assert_eq!(p.d.drain(&mut p.cq_a), [(1, WcStatus::Success)]);
+        assert_eq!(p.d.device.own_counters().tx_over_mtu, 0);
+    }
+}
+
+#[test]
+fn a_path_mtu_is_at_most_the_ports() {
+    for port in 1..=5u8 {
+        for path in 0..=6u8 {
+            let mut d = Driver::new();
+            set_mtu(&mut d, 1, port);
+            let cq = d.create_cq(4);
+            let qp = d.create_qp(&cq, &cq);
+            d.to_init(qp.qpn).unwrap();
+            let attr = QpAttr {
+                qp_state: QpState::Rtr.to_raw(),
+                path_mtu: path,
+                ..Default::default()
+            };
+            let mask = m::STATE
+                | m::AV
+                | m::PATH_MTU
+                | m::DEST_QPN
+                | m::RQ_PSN
+                | m::MAX_DEST_RD_ATOMIC
+                | m::MIN_RNR_TIMER;
+            let told = d.modify_av(qp.qpn, mask, attr, Driver::path(0, 1));
+            let expected = (1..=port).contains(&path);
+            assert_eq!(told.is_ok(), expected, "{path} of {port}");
+        }
+    }
+}
+
+#[test]
+fn a_port_that_is_down_loses_what_it_is_given() {
+    let mut d = Driver::new();
+    let cq = d.create_cq(6);
+    let mut qp = from_to(&mut d, &cq, 0, gid([10, 0, 0, 9]));
+    set_mtu(&mut d, 0, 3);
+    assert!(!leaves(&mut d, &mut qp));
+    // What was lost does not come when it is up again, but as a retry.
+    set_mtu(&mut d, 1, 3);
+    d.run();
+    assert!(d.device.next_frame().is_none());
+    d.pass(1_000_000_000);
+    assert!(d.device.next_frame().is_some());
+}
+
+#[test]
+fn a_new_path_in_sqd_is_the_one_that_is_gone_by() {
+    let mut d = Driver::new();
+    let cq = d.create_cq(6);
+    let mut qp = from_to(&mut d, &cq, 0, gid([10, 0, 0, 9]));
+    let local = |d: &Driver, qpn: u32| {
+        let qp = d.device.qps.get(qpn).unwrap();
+        qp.transport.attr().local_peer
+    };
+    assert!(!local(&d, qp.qpn));
+    d.move_to(qp.qpn, QpState::Sqd).unwrap();
+    // To a GID of the port's own, whose packets never leave.
+    d.modify_av(qp.qpn, m::AV, QpAttr::default(), Driver::path(1, 0))
+        .unwrap();
+    assert!(local(&d, qp.qpn));
+    assert_eq!(d.query_qp(qp.qpn).av, Driver::path(1, 0));
+    d.move_to(qp.qpn, QpState::Rts).unwrap();
+    assert!(local(&d, qp.qpn), "it stays");
+    assert!(!leaves(&mut d, &mut qp));
+    d.move_to(qp.qpn, QpState::Reset).unwrap();
+    assert!(!local(&d, qp.qpn));
+}
