@@ -157,6 +157,16 @@ fn ports_gids_and_queues_are_of_the_kind_that_there_is() {
         ..Default::default()
     };
     assert_eq!(refused(d.cmd(&up)), CmdStatus::Invalid);
+    // Each is wrong in one thing, and would change the others.
+    for (up, mtu, port) in [(0, 0, 1), (0, 6, 1), (2, 3, 1), (0, 3, 0), (0, 3, 2)] {
+        let bad = SetPort {
+            up,
+            mtu,
+            port,
+            ..Default::default()
+        };
+        assert_eq!(refused(d.cmd(&bad)), CmdStatus::Invalid, "{bad:?}");
+    }
     let eq = CreateEq {
         eqn: 9.into(),
         log_size: 4,

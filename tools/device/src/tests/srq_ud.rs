@@ -211,6 +211,22 @@ fn in_error_the_receive_that_is_held_completes_and_is_not_told_of() {
 }
 
 #[test]
+fn a_receive_that_is_flushed_in_vain_is_told_of() {
+    // Its CQ cannot be written: that kills the CQ, and nobody has heard of the receive.
+    let (mut p, _srq) = in_the_middle_of_a_message();
+    p.d.ram.hide(p.cq_b.ring, 4096);
+    let reply = p.d.move_to(p.b.qpn, QpState::Err).unwrap();
+    assert_eq!(held(&reply), (0, 0, 0));
+    p.d.run();
+    p.d.ram.unhide();
+    assert_eq!(p.d.drain(&mut p.cq_b), []);
+    let reply = p.d.move_to(p.b.qpn, QpState::Reset).unwrap();
+    assert_eq!(held(&reply), (1, 0, 9));
+    let reply = p.d.move_to(p.b.qpn, QpState::Reset).unwrap();
+    assert_eq!(held(&reply), (0, 0, 0));
+}
+
+#[test]
 fn a_receive_that_completes_into_an_overflow_is_told_of_and_no_other_is_taken() {
     let (mut p, mut srq) = shared();
     let tiny = p.d.create_cq(1);
