@@ -22,6 +22,7 @@ mod objects;
 mod port;
 mod refusals;
 mod slices;
+mod spec_commands;
 mod spec_port;
 mod srq_ud;
 mod transitions;

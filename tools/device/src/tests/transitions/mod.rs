@@ -10,6 +10,7 @@ use verbena_abi::ctx::{qp_mask::*, QpAttr, QpState};
 use verbena_abi::doorbell::{self, Words};
 use verbena_abi::syndrome::Syndrome;
 
+mod current;
 mod table;
 
 use table::row;
