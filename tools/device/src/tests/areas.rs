@@ -296,6 +296,7 @@ fn an_area_with_a_new_owner_knows_nothing_of_the_last() {
         d.run();
         let left = std::iter::from_fn(|| d.device.next_frame()).count();
         assert_eq!(left, 1, "round {round}");
+        assert_eq!(d.device.awake, [0, 1], "each once");
         d.must(&DestroyQp {
             id: qp.qpn.into(),
             ..Default::default()

@@ -19,6 +19,7 @@ mod keys;
 mod lives;
 mod load;
 mod objects;
+mod once;
 mod port;
 mod refusals;
 mod slices;

@@ -245,3 +245,52 @@ fn a_new_path_in_sqd_is_the_one_that_is_gone_by() {
     d.move_to(qp.qpn, QpState::Reset).unwrap();
     assert!(!local(&d, qp.qpn));
 }
+
+#[test]
+fn what_belongs_to_other_networks_is_ignored() {
+    let mut d = Driver::new();
+    let cq = d.create_cq(6);
+    let mut seen = vec![];
+    for garbage in [0u8, 0xff] {
+        let mut qp = d.create_qp(&cq, &cq);
+        d.to_init(qp.qpn).unwrap();
+        let mut av = Driver::path(0, 8);
+        (av.dlid, av.static_rate) = (u16::from_le_bytes([garbage; 2]).into(), garbage);
+        av.path_bits = garbage;
+        let mut request = ModifyQp {
+            qpn: qp.qpn.into(),
+            mask: (m::STATE
+                | m::AV
+                | m::PATH_MTU
+                | m::DEST_QPN
+                | m::RQ_PSN
+                | m::MAX_DEST_RD_ATOMIC
+                | m::MIN_RNR_TIMER)
+                .into(),
+            attr: QpAttr {
+                qp_state: QpState::Rtr.to_raw(),
+                path_mtu: 3,
+                dest_qpn: 77.into(),
+                path_mig_state: garbage,
+                alt_pkey_index: u16::from_le_bytes([garbage; 2]).into(),
+                alt_port_num: garbage,
+                alt_timeout: garbage,
+                ..Default::default()
+            },
+            av,
+            ..Default::default()
+        };
+        zerocopy::IntoBytes::as_mut_bytes(&mut request.alt_av).fill(garbage);
+        d.must(&request);
+        d.to_rts(qp.qpn).unwrap();
+        d.post_send(&mut qp, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
+        d.run();
+        let mut sent = frame::parse(&d.device.next_frame().unwrap()).unwrap().path;
+        // It is told from queue pair to queue pair.
+        sent.udp_sport = 0;
+        seen.push(sent);
+        let attr = d.query_qp(qp.qpn).attr;
+        assert_eq!((attr.alt_port_num, attr.alt_timeout), (0, 0));
+    }
+    assert_eq!(seen[0], seen[1]);
+}
