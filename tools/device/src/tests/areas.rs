@@ -203,8 +203,15 @@ fn each_area_sleeps_and_wakes_by_itself() {
     assert_eq!(sleep(&d), [1, 3]);
     slice(&mut d);
     assert_eq!(sleep(&d), [2, 3]);
-    assert!(d.device.fall_asleep(&d.ram));
-    assert_eq!(sleep(&d), [3, 3]);
+    // As often as it is rung for.
+    for n in 0..3 {
+        assert!(d.device.fall_asleep(&d.ram));
+        assert_eq!(sleep(&d), [3 + 2 * n, 3 + 2 * n]);
+        d.device.ring(1);
+        d.device.ring(0);
+        assert!(slice(&mut d));
+        assert_eq!(sleep(&d), [4 + 2 * n, 4 + 2 * n]);
+    }
 }
 
 #[test]
@@ -306,5 +313,30 @@ fn an_area_with_a_new_owner_knows_nothing_of_the_last() {
             ..Default::default()
         });
         d.run();
+    }
+}
+
+#[test]
+fn few_areas_stay_awake_however_silent() {
+    for (areas, sleeps) in [(1, false), (2, false), (3, true)] {
+        let mut p = Pair::new();
+        let mut bases = vec![];
+        for uar in 1..areas {
+            let base = p.d.alloc(AREA_SIZE as u64);
+            create_area(&mut p.d, uar, base);
+            bases.push(base);
+        }
+        for i in 0..100 {
+            p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::RdmaWrite, i, &[]));
+            p.d.pass(100_000);
+            assert_eq!(p.d.drain(&mut p.cq_a).len(), 1);
+        }
+        let words = bases.iter().map(|&base| GuestWords {
+            ram: &p.d.ram,
+            base,
+        });
+        let asleep = words.filter(|w| w.load(doorbell::SLEEP) & 1 != 0).count();
+        assert_eq!(asleep, if sleeps { bases.len() } else { 0 }, "{areas}");
+        assert_eq!(p.d.words().load(doorbell::SLEEP), 0);
     }
 }

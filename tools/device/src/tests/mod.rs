@@ -11,6 +11,7 @@ mod counters;
 mod cqs;
 mod credits;
 mod data;
+mod ends;
 mod eqs;
 mod errors;
 mod fields;

@@ -270,6 +270,21 @@ fn a_slice_looks_at_so_many_slots() {
 }
 
 #[test]
+fn areas_that_are_never_silent_starve_no_other() {
+    let count = SLICE_LOOKS + 3 * AREA_SLOTS as u32;
+    let mut many = Many::armed(count);
+    for slice in 0..2 {
+        assert!(many.seen() < count / AREA_SLOTS as u32, "slice {slice}");
+        many.d.device.run_slice(&many.d.ram, many.d.now);
+        // Those that had their turn, and would take up all of the next.
+        for cqn in 0..SLICE_LOOKS {
+            many.arm(cqn);
+        }
+    }
+    assert_eq!(many.seen(), count / AREA_SLOTS as u32);
+}
+
+#[test]
 fn falling_asleep_looks_at_so_many_slots() {
     let count = SLICE_LOOKS + 3 * AREA_SLOTS as u32;
     let mut many = Many::armed(count);

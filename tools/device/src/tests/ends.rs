@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What ends with a queue pair's life, and what goes on.
+
+use super::*;
+use crate::mock::SendWr;
+use crate::Config;
+use verbena_abi::cmd::*;
+use verbena_abi::ctx::{qp_mask, QpAttr, QpState};
+use verbena_abi::wqe::WqeOpcode;
+use verbena_roce::wire::frame;
+
+/// A queue pair in RTS to number `to` of another machine.
+fn far(d: &mut Driver, cq: &CqHandle, to: u32) -> QpHandle {
+    let qp = d.create_qp(cq, cq);
+    d.to_init(qp.qpn).unwrap();
+    d.to_rtr(qp.qpn, to, Driver::path(0, 8)).unwrap();
+    d.to_rts(qp.qpn).unwrap();
+    qp
+}
+
+/// DESTROY_QP, or MODIFY_QP to RESET, in a command slot.
+fn begin_end(d: &mut Driver, qpn: u32, reset: bool) {
+    if reset {
+        let request = ModifyQp {
+            qpn: qpn.into(),
+            mask: qp_mask::STATE.into(),
+            attr: QpAttr {
+                qp_state: QpState::Reset.to_raw(),
+                ..Default::default()
+            },
+            ..Default::default()
+        };
+        d.begin_cmd(4, &request);
+    } else {
+        let request = DestroyQp {
+            id: qpn.into(),
+            ..Default::default()
+        };
+        d.begin_cmd(4, &request);
+    }
+}
+
+#[test]
+fn deadlines_and_turns_end_with_it() {
+    for reset in [false, true] {
+        let mut d = Driver::new();
+        let cq = d.create_cq(6);
+        let mut qp = far(&mut d, &cq, 77);
+        d.post_send(&mut qp, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
+        d.run();
+        let next = d.device.run_slice(&d.ram, d.now);
+        assert!(next.deadline.is_some(), "an acknowledgement is missing");
+        d.device.make_ready(qp.qpn);
+        begin_end(&mut d, qp.qpn, reset);
+        d.device.execute(&d.ram, 4);
+        assert_eq!(d.answer(4).0, CmdStatus::Ok);
+        assert_eq!(d.device.timers.deadline(qp.qpn), None);
+        assert!(reset || d.device.ready.is_empty());
+        let next = d.device.run_slice(&d.ram, d.now);
+        assert_eq!(next.deadline, None);
+        // No retry comes, however long it takes.
+        while d.device.next_frame().is_some() {}
+        d.pass(10_000_000_000);
+        assert!(d.device.next_frame().is_none());
+    }
+}
+
+#[test]
+fn packets_under_way_to_another_machine_leave() {
+    for reset in [false, true] {
+        let mut d = Driver::new();
+        let cq = d.create_cq(6);
+        // The peer there has the number of one that ends here, and what was sent by it leaves too.
+        let mut gone = far(&mut d, &cq, 77);
+        let mut stays = far(&mut d, &cq, gone.qpn);
+        let now = d.now;
+        for qp in [&mut gone, &mut stays] {
+            d.post_send(qp, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
+            assert!(d.device.note_posts(&d.ram, qp.qpn));
+            d.device.with_qp(&d.ram, qp.qpn, |transport, host| {
+                transport.poll(host, now, &mut verbena_roce::sched::turn())
+            });
+        }
+        assert_eq!(d.device.shared.outgoing.len(), 2, "they are under way");
+        begin_end(&mut d, gone.qpn, reset);
+        d.run();
+        let sent: Vec<u32> = std::iter::from_fn(|| d.device.next_frame())
+            .map(|bytes| frame::parse(&bytes).unwrap().packet.dst_qpn)
+            .collect();
+        assert_eq!(sent, [77, gone.qpn]);
+    }
+}
+
+#[test]
+fn a_local_peer_is_one_whose_packets_need_no_frames() {
+    for (wire_local, to, local) in [
+        (false, 1, true),
+        (false, 8, false),
+        (true, 1, false),
+        (true, 8, false),
+    ] {
+        let mut d = Driver::with(Config {
+            wire_local,
+            ..Default::default()
+        });
+        let cq = d.create_cq(6);
+        let qp = d.create_qp(&cq, &cq);
+        d.to_init(qp.qpn).unwrap();
+        d.to_rtr(qp.qpn, 77, Driver::path(0, to)).unwrap();
+        let attr = d.device.qps.get(qp.qpn).unwrap().transport.attr();
+        assert_eq!(attr.local_peer, local, "{wire_local} {to}");
+    }
+}
