@@ -362,6 +362,7 @@ fn a_dead_device_does_nothing_but_answer() {
     doorbell::post_send(&p.d.words(), p.b.slot.into(), 1000, || {});
     p.d.device.ring(0);
     let (memory, objects) = (p.d.bytes(crate::mock::BASE, 32 << 20), p.d.objects());
+    let stats = p.d.device.stats();
     for _ in 0..5 {
         p.d.now += 1_000_000_000;
         let next = p.d.device.run_slice(&p.d.ram, p.d.now);
@@ -372,6 +373,7 @@ fn a_dead_device_does_nothing_but_answer() {
     }
     assert!(memory == p.d.bytes(crate::mock::BASE, 32 << 20));
     assert_eq!(objects, p.d.objects());
+    assert_eq!(stats, p.d.device.stats());
     assert_eq!(p.d.device.take_interrupts(), 0);
     // Each command is answered, and does nothing.
     for opcode in Opcode::ALL {

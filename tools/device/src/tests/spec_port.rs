@@ -9,7 +9,7 @@ use verbena_abi::cmd::*;
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::ctx::{qp_mask as m, QpAttr, QpState};
 use verbena_abi::wqe::WqeOpcode;
-use verbena_roce::wire::frame;
+use verbena_roce::wire::{frame, Path};
 
 fn set(d: &mut Driver, index: u16, valid: u8, address: [u8; 16]) {
     d.must(&SetGid {
@@ -293,4 +293,72 @@ fn what_belongs_to_other_networks_is_ignored() {
         assert_eq!((attr.alt_port_num, attr.alt_timeout), (0, 0));
     }
     assert_eq!(seen[0], seen[1]);
+}
+
+#[test]
+fn a_packet_between_two_of_the_ports_gids_is_of_both() {
+    // One side names another GID of the port than its peer has, as the source or as the destination.
+    for (a, b) in [((2, 1), (1, 0)), ((0, 2), (1, 0))] {
+        let mut d = Driver::new();
+        d.set_gid(2, [10, 0, 0, 3]);
+        let mut cq = d.create_cq(6);
+        let (mut x, y) = (d.create_qp(&cq, &cq), d.create_qp(&cq, &cq));
+        for (me, peer, (from, to)) in [(&x, &y, a), (&y, &x, b)] {
+            d.to_init(me.qpn).unwrap();
+            d.to_rtr(me.qpn, peer.qpn, Driver::path(from, to)).unwrap();
+            d.to_rts(me.qpn).unwrap();
+        }
+        d.post_send(&mut x, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
+        d.pass(3_000_000_000);
+        assert_eq!(d.drain(&mut cq), [(1, WcStatus::RetryExcErr)], "{a:?}");
+        assert_eq!(d.query_qp(y.qpn).expected_psn.get(), 0xff_fffe);
+    }
+}
+
+#[test]
+fn frames_that_nobody_takes_are_dropped_like_those_of_a_full_port() {
+    let mut d = Driver::new();
+    let cq = d.create_cq(6);
+    let mut qp = from_to(&mut d, &cq, 0, gid([10, 0, 0, 9]));
+    for _ in 1..crate::device::MAX_FRAMES {
+        d.device.frames.push_back(Default::default());
+    }
+    for _ in 0..3 {
+        d.post_send(&mut qp, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
+        d.run();
+        assert_eq!(d.device.frames.len(), crate::device::MAX_FRAMES);
+    }
+}
+
+#[test]
+fn a_frame_is_taken_when_it_comes_and_told_of_at_once() {
+    use verbena_abi::doorbell::ArmMode;
+    let mut there = Driver::new();
+    let cq = there.create_cq(6);
+    let mut sender = from_to(&mut there, &cq, 0, gid([10, 0, 0, 9]));
+    there.post_send(&mut sender, &SendWr::new(WqeOpcode::Send, 1, &[]));
+    there.run();
+    let sent = frame::parse(&there.device.next_frame().unwrap()).unwrap();
+    let mut d = Driver::new();
+    let mut cq = d.create_cq(6);
+    let mut qp = from_to(&mut d, &cq, 0, gid([10, 0, 0, 9]));
+    d.post_recv(&mut qp, 5, &[]);
+    d.arm(&mut cq, ArmMode::Next);
+    d.run();
+    let mut packet = sent.packet;
+    (packet.dst_qpn, packet.psn) = (qp.qpn, 0xff_fffe);
+    let path = Path {
+        dmac: Config::default().mac,
+        sgid: gid([10, 0, 0, 9]),
+        dgid: gid([10, 0, 0, 1]),
+        ..sent.path
+    };
+    let mut bytes = Vec::new();
+    frame::emit::<()>(&path, &packet, &mut bytes, |_| Ok(())).unwrap();
+    let later = d.now + 12_345;
+    d.device.receive_frame(&d.ram, &bytes, later);
+    let event = d.next_event(1).expect("the arm is served");
+    assert_eq!(event.number, cq.cqn);
+    let done = d.poll(&mut cq).unwrap();
+    assert_eq!((done.cqe.wr_id.get(), done.cqe.timestamp.get()), (5, later));
 }

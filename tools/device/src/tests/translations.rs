@@ -114,6 +114,11 @@ fn each_byte_is_where_the_tables_say() {
                     assert_eq!(addr + seen, pages[page as usize] + inside);
                     seen += (1 << log_page) - inside;
                 }
+                // And as long as it can be.
+                if run < left {
+                    let page = ((at + run) >> log_page) as usize;
+                    assert!((at + run) % (1 << log_page) == 0 && pages[page] != addr + run);
+                }
                 (at, left) = (at + run, left - run);
             }
         }
