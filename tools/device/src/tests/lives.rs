@@ -384,6 +384,14 @@ fn a_dead_device_does_nothing_but_answer() {
         assert_eq!((e.status, e.syndrome), fatal, "{opcode:?}");
     }
     assert_eq!(objects, p.d.objects());
+    // Of these a slice takes one, and the device is not at rest before the last.
+    for slot in 0..3 {
+        p.d.begin_cmd(slot, &CreateCq::default());
+    }
+    for slot in 0..3 {
+        let next = p.d.device.run_slice(&p.d.ram, p.d.now);
+        assert_eq!((next.busy, p.d.is_answered(slot)), (slot != 2, true));
+    }
     p.d.device.reset();
     p.d.bring_up();
     let mut again = Pair::on(p.d);

@@ -16,6 +16,7 @@ mod eqs;
 mod errors;
 mod fields;
 mod hostile_guest;
+mod key_uses;
 mod keys;
 mod lives;
 mod load;

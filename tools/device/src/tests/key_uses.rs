@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What each use of a key is checked for: key, protection domain, rights, bounds and privilege, of local and of remote keys.
+
+use super::*;
+use crate::config::LOCAL_DMA_LKEY;
+use crate::mock::flat;
+use crate::mr::resolve;
+use verbena_abi::cmd::*;
+use verbena_abi::ctx::{access, mr_flags};
+use verbena_abi::syndrome::Syndrome::{self, *};
+use verbena_roce::host::{Access, KeyUse};
+
+const USES: [(Access, u32); 5] = [
+    (Access::LocalRead, 0),
+    (Access::LocalWrite, access::LOCAL_WRITE),
+    (Access::RemoteRead, access::REMOTE_READ),
+    (Access::RemoteWrite, access::REMOTE_WRITE),
+    (Access::RemoteAtomic, access::REMOTE_ATOMIC),
+];
+
+const KEY: u32 = 0x4301;
+const IOVA: u64 = 0x7000_0000;
+const LENGTH: u64 = 4096;
+
+#[test]
+fn a_key_is_good_for_what_its_region_says_and_no_more() {
+    let all =
+        access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+    for (kind, needs) in USES {
+        for flags in [0, mr_flags::PRIVILEGED] {
+            for rights in [all, all & !needs] {
+                let mut d = Driver::new();
+                let pages = flat(d.alloc(LENGTH));
+                d.must(&CreateMr {
+                    key: KEY.into(),
+                    pdn: 7.into(),
+                    access: rights.into(),
+                    flags: flags.into(),
+                    iova: IOVA.into(),
+                    length: LENGTH.into(),
+                    pages,
+                    ..Default::default()
+                });
+                let good = KeyUse {
+                    pd: 7,
+                    privileged: true,
+                    key: KEY,
+                    addr: IOVA,
+                    length: LENGTH,
+                    access: kind,
+                };
+                let told = |change: &dyn Fn(&mut KeyUse)| {
+                    let mut key = good;
+                    change(&mut key);
+                    resolve(&d.device.shared.mrs, &key).map(|_| ()).err()
+                };
+                let local = kind.is_local();
+                let names = |of_local: Syndrome, of_remote: Syndrome| {
+                    Some(if local { of_local } else { of_remote })
+                };
+                let what = format!("{kind:?}, flags {flags}, rights {rights:#x}");
+                let (unknown, pd) = (names(LkeyUnknown, RkeyUnknown), names(LkeyPd, RkeyPd));
+                for key in [KEY ^ 1, KEY ^ 0x100, KEY | 1 << 31, 0] {
+                    assert_eq!(told(&|u| u.key = key), unknown, "{what}");
+                }
+                for other in [0, 6, 8, 7 | 1 << 16] {
+                    assert_eq!(told(&|u| u.pd = other), pd, "{what}");
+                }
+                let denied = names(LkeyAccess, RkeyAccess);
+                if rights & needs != needs {
+                    assert_eq!(told(&|_| ()), denied, "{what}");
+                    continue;
+                }
+                assert_eq!(told(&|_| ()), None, "{what}");
+                // Peers may use a privileged region, and of the queue pairs here those that are privileged too.
+                let expected = if local && flags != 0 { denied } else { None };
+                assert_eq!(told(&|u| u.privileged = false), expected, "{what}");
+                let bounds = names(LkeyBounds, RkeyBounds);
+                for (addr, length, expected) in [
+                    (IOVA, 1, None),
+                    (IOVA + LENGTH - 1, 1, None),
+                    (IOVA + LENGTH - 1, 2, bounds),
+                    (IOVA + LENGTH, 1, bounds),
+                    (IOVA, LENGTH + 1, bounds),
+                    (IOVA - 1, 1, bounds),
+                    (IOVA - 1, LENGTH, bounds),
+                    (0, 1, bounds),
+                    (u64::MAX, 1, bounds),
+                    (IOVA + 1, u64::MAX, bounds),
+                    (IOVA, u64::MAX - IOVA + 2, bounds),
+                ] {
+                    let told = told(&|u| (u.addr, u.length) = (addr, length));
+                    assert_eq!(told, expected, "{what}: {addr:#x} {length:#x}");
+                }
+                // The key of all memory is for privileged queue pairs and for what they do here.
+                for privileged in [false, true] {
+                    let told = told(&|u| {
+                        (u.key, u.privileged, u.addr) = (LOCAL_DMA_LKEY, privileged, u64::MAX);
+                    });
+                    let expected = if local && privileged { None } else { unknown };
+                    assert_eq!(told, expected, "{what}, {privileged}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_key_without_pages_yet_is_unknown() {
+    let mut d = Driver::new();
+    d.must(&CreateMr {
+        key: KEY.into(),
+        pdn: 7.into(),
+        access: access::ALL.into(),
+        flags: mr_flags::FAST_REG.into(),
+        length: LENGTH.into(),
+        ..Default::default()
+    });
+    for (kind, _) in USES {
+        let key = KeyUse {
+            pd: 7,
+            privileged: true,
+            key: KEY,
+            addr: 0,
+            length: 8,
+            access: kind,
+        };
+        let told = resolve(&d.device.shared.mrs, &key).map(|_| ()).err();
+        let expected = if kind.is_local() {
+            LkeyUnknown
+        } else {
+            RkeyUnknown
+        };
+        assert_eq!(told, Some(expected), "{kind:?}");
+    }
+}
