@@ -40,6 +40,7 @@ use crate::host::{EventType, Host, Syndrome};
 use crate::packet::{Packet, Transport};
 use core::mem;
 use credits::Limit;
+use retry::Wait;
 use slots::Slots;
 
 /// The requester's state.
@@ -65,13 +66,7 @@ pub(crate) struct Requester {
     limit: Limit,
     retry_left: u8,
     rnr_left: u8,
-    ack_deadline: Option<u64>,
-    /// Everything not acknowledged is sent again at this time without that it counts as a retry, and the time from then to
-    /// the next such attempt.
-    probe_at: Option<u64>,
-    probe_delay: u64,
-    /// Nothing is sent until then: an RNR NAK came.
-    rnr_until: Option<u64>,
+    waits: Wait,
     /// The PSN from which lost responses were asked for again: asked once for each gap.
     implied_nak_at: Option<u32>,
     /// The cursor went back, and nothing has been sent since.
@@ -100,10 +95,7 @@ impl Requester {
             limit: Limit::new(true),
             retry_left: 0,
             rnr_left: 0,
-            ack_deadline: None,
-            probe_at: None,
-            probe_delay: 0,
-            rnr_until: None,
+            waits: Wait::Nothing,
             implied_nak_at: None,
             rewound: false,
             drain_report: false,
@@ -148,9 +140,7 @@ impl Requester {
             slot.gather.alive.set(false);
             index = index.wrapping_add(1);
         }
-        self.ack_deadline = None;
-        self.probe_at = None;
-        self.rnr_until = None;
+        self.waits = Wait::Nothing;
     }
 
     /// The attributes changed: other retry counts hold from now on, and another timeout too.
@@ -160,8 +150,7 @@ impl Requester {
             self.reload_retries(core);
         }
         if attr.timeout != old.timeout {
-            self.ack_deadline = None;
-            self.probe_at = None;
+            self.disarm();
             self.arm(core, now, false);
         }
     }
@@ -202,7 +191,11 @@ impl Requester {
     }
 
     pub(crate) fn deadline(&self) -> Option<u64> {
-        self.rnr_until.or(self.probe_at).or(self.ack_deadline)
+        match self.waits {
+            Wait::Nothing => None,
+            Wait::Acknowledgement { expires, probe, .. } => probe.or(Some(expires)),
+            Wait::Receive { until } => Some(until),
+        }
     }
 
     /// Whether every work request that has started is complete.
@@ -231,18 +224,17 @@ impl Requester {
         if !matches!(core.state, QpState::Rts | QpState::Sqd) {
             return Ok(false);
         }
-        if let Some(until) = self.rnr_until {
-            if now < until {
-                return Ok(false);
+        match self.waits {
+            Wait::Receive { until } if now < until => return Ok(false),
+            Wait::Receive { .. } => self.waits = Wait::Nothing,
+            Wait::Acknowledgement { expires, .. } if now >= expires => {
+                core.counters.timeouts += 1;
+                self.retry(core, host, Syndrome::RetryExceeded)?;
             }
-            self.rnr_until = None;
-        }
-        if self.ack_deadline.is_some_and(|deadline| now >= deadline) {
-            core.counters.timeouts += 1;
-            self.retry(core, host, Syndrome::RetryExceeded)?;
-        }
-        if self.probe_at.is_some_and(|at| now >= at) {
-            self.probe(core, now);
+            Wait::Acknowledgement { probe, .. } if probe.is_some_and(|at| now >= at) => {
+                self.probe(core, now);
+            }
+            _ => {}
         }
         // One packet is held back, so that the last one of this call can ask for an acknowledgement: whatever stops
         // the sending (nothing posted, the window, a fence, a fault, SQD, the budget), what was sent gets acknowledged.

@@ -5,6 +5,7 @@
 //! The responder answers in PSN order. So whatever answers PSN n also acknowledges every SEND and WRITE before n, and
 //! tells that a READ or atomic before n whose response has not come was lost on the way ("implied NAK", IBTA 9.7.5).
 
+use super::retry::Wait;
 use super::Requester;
 use crate::host::{CopyFault, Host, Source, Syndrome, WcStatus, WqeOpcode};
 use crate::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Payload};
@@ -59,7 +60,9 @@ impl Requester {
     /// taken.
     fn note_progress(&mut self, core: &Core) {
         self.reload_retries(core);
-        self.rnr_until = None;
+        if self.awaits_receive() {
+            self.waits = Wait::Nothing;
+        }
         self.implied_nak_at = None;
         self.skip_acknowledged();
     }
@@ -118,7 +121,7 @@ impl Requester {
             AethSyndrome::Ack { .. } => Ok(()),
             AethSyndrome::Rnr { timer } => {
                 // A copy of the one that it waits for already.
-                if self.rnr_until.is_some() {
+                if self.awaits_receive() {
                     core.counters.stale_responses += 1;
                     return Ok(());
                 }
@@ -132,13 +135,15 @@ impl Requester {
                     self.rnr_left -= 1;
                 }
                 self.rewind();
-                self.rnr_until = Some(now.saturating_add(rnr_delay_ns(timer)));
+                self.waits = Wait::Receive {
+                    until: now.saturating_add(rnr_delay_ns(timer)),
+                };
                 Ok(())
             }
             AethSyndrome::Nak(NakCode::Sequence) => {
                 core.counters.sequence_naks_received += 1;
                 // What it asks for is about to be sent again already.
-                if self.is_rewound() || self.rnr_until.is_some() {
+                if self.is_rewound() || self.awaits_receive() {
                     return Ok(());
                 }
                 self.retry(core, host, Syndrome::SequenceRetryExceeded)
@@ -176,7 +181,7 @@ impl Requester {
     fn imply_nak<H: Host>(&mut self, core: &mut Core, host: &mut H) -> Result<(), Syndrome> {
         let asked = self.implied_nak_at == Some(self.una_psn);
         // What it would ask for is about to be sent again already.
-        if asked || self.is_rewound() || self.rnr_until.is_some() {
+        if asked || self.is_rewound() || self.awaits_receive() {
             return Ok(());
         }
         self.implied_nak_at = Some(self.una_psn);
