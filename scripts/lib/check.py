@@ -236,7 +236,33 @@ def lines():
             yield f"{f}: {count} lines, {MOST_LINES} are allowed"
 
 
-CHECKS = {c.__name__: c for c in (spdx, walls, dependencies, links, hosts, shell, rules, lines, mutants)}
+# What each part of the device model may use besides itself, from the ground up: all that stands before it.
+FLOORS = ("config regs error slots misbehave", "memory", "objects hostile", "work", "device")
+
+
+def floors():
+    """In the device model `use` goes down: no file names what stands on a floor above its own, nor does the ground know more."""
+    floor = {name: n for n, names in enumerate(FLOORS) for name in names.split()}
+    top = "tools/device/src/"
+    known = set()
+    for f in tracked(".rs"):
+        part = f.removeprefix(top).split("/")[0].removesuffix(".rs")
+        if not f.startswith(top) or part in ("lib", "mock", "tests"):
+            continue
+        known.add(part)
+        if part not in floor:
+            yield f"{f}: stands on none of the floors ({'; '.join(FLOORS)})"
+            continue
+        # The tests of a file may use what they like.
+        for n, line in enumerate(code(re.split(r"#\[cfg\(.*\btest\b.*\)\]\nmod tests", read(f))[0]).split("\n")):
+            for name in re.findall(r"\bcrate::([a-z_]+)", line):
+                if floor.get(name, -1) > floor[part]:
+                    yield f"{f}:{n + 1}: {part} uses {name}, which stands above it"
+    for name in floor.keys() - known:
+        yield f"{top}: there is no {name}"
+
+
+CHECKS = {c.__name__: c for c in (spdx, walls, dependencies, links, hosts, shell, rules, lines, mutants, floors)}
 
 if __name__ == "__main__":
     problems = list(CHECKS[sys.argv[1]]())

@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use verbena_device::mem::GuestMemory;
+use verbena_device::memory::GuestMemory;
 
 const ROUNDS: usize = 7;
 /// How long each side runs in a round.

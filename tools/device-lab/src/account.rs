@@ -11,7 +11,7 @@ use verbena_abi::ctx::{CqContext, QpContext, QpState};
 use verbena_abi::doorbell::{self, ArmMode, Words};
 use verbena_abi::eqe::EventType;
 use verbena_abi::stats::Counter;
-use verbena_device::mem::GuestMemory;
+use verbena_device::memory::GuestMemory;
 use zerocopy::FromBytes;
 
 impl Lab {
@@ -192,7 +192,7 @@ impl Lab {
         self.balance_arms(&came);
     }
 
-    fn balance_arms(&mut self, came: &[(u32, verbena_device::eq::Event)]) {
+    fn balance_arms(&mut self, came: &[(u32, verbena_device::objects::eq::Event)]) {
         for at in 0..self.cqs.len() {
             let cq = &self.cqs[at];
             let cqn = cq.cqn;

@@ -10,7 +10,7 @@ use verbena_abi::cqe::WcStatus;
 use verbena_abi::ctx::QpState;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
-use verbena_device::mem::GuestMemory;
+use verbena_device::memory::GuestMemory;
 
 /// Bytes before the payload of a datagram.
 const GRH: u32 = 40;

@@ -9,7 +9,7 @@ use verbena_abi::cqe::{Tail, CQE_SIZE};
 use verbena_abi::ctx::{qp_mask as m, QpAttr, QpState};
 use verbena_abi::doorbell::{self, Words};
 use verbena_abi::eqe::EventType;
-use verbena_device::mem::GuestMemory;
+use verbena_device::memory::GuestMemory;
 
 impl Lab {
     /// Changes the state of a queue pair with requests under way.

@@ -7,7 +7,7 @@ use std::fmt::Debug;
 use verbena_abi::cmd::{QuerySrq, Table};
 use verbena_abi::ctx::{CqContext, QpContext, QueueState, SrqContext};
 use verbena_abi::syndrome::Syndrome;
-use verbena_device::mem::GuestMemory;
+use verbena_device::memory::GuestMemory;
 use verbena_device::{Cursor, Snapshot};
 use zerocopy::FromBytes;
 use zerocopy::IntoBytes;

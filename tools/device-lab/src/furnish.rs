@@ -13,7 +13,7 @@ use verbena_abi::ctx::{
     TRANSLATION_LEAF,
 };
 use verbena_abi::doorbell::{Arm, ArmMode};
-use verbena_device::mem::GuestMemory;
+use verbena_device::memory::GuestMemory;
 use verbena_device::mock::flat;
 
 impl Lab {

@@ -15,7 +15,7 @@ use verbena_abi::cqe::WcStatus;
 use verbena_abi::ctx::{access, mr_flags, MemoryEntry, MrState, QpState, Translation};
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::{send_flags, FastRegSegment, WqeOpcode};
-use verbena_device::mem::GuestMemory;
+use verbena_device::memory::GuestMemory;
 
 /// The largest region.
 const MAX_MR_SIZE: u64 = 1 << 47;

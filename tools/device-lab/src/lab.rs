@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, HashSet};
 use verbena_abi::cmd::*;
 use verbena_abi::doorbell::{AREA_SIZE, AREA_SLOTS};
 use verbena_abi::eqe::EventType;
-use verbena_device::eq::Event;
-use verbena_device::mem::GuestMemory;
+use verbena_device::memory::GuestMemory;
 use verbena_device::mock::{Driver, GuestWords};
+use verbena_device::objects::eq::Event;
 use verbena_device::Config;
 use verbena_roce_lab::Rng;
 

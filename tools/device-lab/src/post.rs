@@ -8,7 +8,7 @@ use verbena_abi::cmd::QpType;
 use verbena_abi::cqe::CQE_SIZE;
 use verbena_abi::doorbell::{self, ArmMode, Words, GROUP_SLOTS};
 use verbena_abi::wqe::{self, send_flags, RecvWqe, SendWqe, Sge, WqeOpcode};
-use verbena_device::mem::GuestMemory;
+use verbena_device::memory::GuestMemory;
 use zerocopy::IntoBytes;
 
 fn encode(sges: &[Element], out: &mut [u8]) {

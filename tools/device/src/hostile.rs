@@ -6,8 +6,8 @@
 //! What is drawn depends on the seed alone, so a run can be repeated. About one answer in [`ODDS`] is wrong; the rest is
 //! true, so that a driver gets far enough to be lied to everywhere.
 
-use crate::cmd::{bad, CmdError};
-use crate::eq::Event;
+use crate::error::{bad, CmdError};
+use crate::objects::eq::Event;
 use verbena_abi::cmd::CmdStatus;
 use verbena_abi::cqe::{Cqe, Tail};
 use verbena_abi::eqe::EventType;

@@ -20,20 +20,21 @@
 //!
 //! # Where to look
 //!
-//! | file | what |
+//! Floors, from the top; `use` goes down only (`scripts/check-style floors`):
+//!
+//! | folder or file | what |
 //! | --- | --- |
-//! | `device.rs` | the device's life, and what the daemon calls |
+//! | `device/` | the device's life, and what the daemon calls |
+//! | `device/cmd/` | commands, by kind of object; validated in full before anything changes |
+//! | `device/sched.rs`, `areas.rs`, `net.rs` | a slice: commands, doorbell areas, timers, queue pairs in turn; the ways of a packet |
+//! | `device/snapshot.rs` | contexts and counters for people, in portions |
+//! | `work/` | what a queue pair sees of the device while it runs: `shared.rs` all but the transports, `host.rs` a transport's call, `wqe.rs` work queue entries, `copy.rs` the payload's one copy |
+//! | `objects/` | `qp.rs`, `cq.rs`, `eq.rs`, `srq.rs`, `mr.rs`, `uar.rs`, `port.rs` |
+//! | `memory/` | guest memory, rings and translations, context tables |
 //! | `regs.rs` | BAR 0, shared with the front, which answers reads at once |
-//! | `cmd/` | commands, by kind of object; validated in full before anything changes |
-//! | `sched.rs`, `areas.rs` | a slice: commands, doorbell areas, timers, queue pairs in turn |
-//! | `shared.rs` | everything but the transports: what a queue pair sees of the device while it runs |
-//! | `host.rs`, `wqe.rs` | what a transport's call sees of the device; work queue entries |
-//! | `qp.rs`, `cq.rs`, `eq.rs`, `srq.rs`, `mr.rs`, `uar.rs`, `port.rs` | the objects |
-//! | `ring.rs`, `tables.rs`, `mem.rs` | rings and translations, context tables, guest memory |
-//! | `snapshot.rs` | contexts and counters for people, in portions |
-//! | `copy.rs`, `net.rs` | the payload's one copy, and the ways of a packet |
-//! | `hostile.rs` | a device that lies, to try the driver with |
+//! | `config.rs`, `error.rs`, `slots.rs` | limits, how a command fails, tables of objects by number |
 //! | `misbehave.rs` | a device that is slow, silent or dead when a test wants it |
+//! | `hostile.rs` | a device that lies, to try the driver with; `mock/` the fake driver |
 //!
 //! # Trust
 //!
@@ -42,39 +43,24 @@
 //! status, a syndrome or an event of the one who made it.
 #![forbid(unsafe_code)]
 
-mod areas;
-pub mod cmd;
 pub mod config;
-mod copy;
-pub mod cq;
 pub mod device;
-pub mod eq;
-mod host;
+pub(crate) mod error;
 #[cfg(feature = "hostile")]
 pub mod hostile;
-pub mod mem;
+pub mod memory;
 pub mod misbehave;
 #[cfg(any(test, feature = "mock"))]
 pub mod mock;
-pub mod mr;
-mod net;
-pub mod port;
-pub mod qp;
+pub mod objects;
 pub mod regs;
-pub mod ring;
-mod sched;
-pub mod shared;
 pub mod slots;
-pub mod snapshot;
-pub mod srq;
-pub mod tables;
-pub mod uar;
-mod wqe;
+pub mod work;
 
 #[cfg(test)]
 mod tests;
 
 pub use config::Config;
+pub use device::snapshot::{Cursor, Portion, Snapshot};
 pub use device::{Device, Next};
 pub use regs::{Action, Registers};
-pub use snapshot::{Cursor, Portion, Snapshot};

@@ -7,8 +7,6 @@
 //! configuration space (`Documentation/testing.md`). Without the feature a [`Misbehaviour`] has no size, every kind is
 //! off, and the hooks are nothing.
 
-use crate::device::Device;
-use crate::mem::GuestMemory;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 /// Where the words begin in configuration space: above all capabilities, and within the 256 bytes that a kernel reaches
@@ -172,67 +170,6 @@ impl Misbehaviour {
             0 => true,
             only => only == u32::from(opcode),
         }
-    }
-}
-
-impl Device {
-    /// Executes the commands that were put off until now; returns when the next one is due.
-    pub(crate) fn run_late<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
-        while let Some(&(due, slot)) = self.late.front() {
-            if due > self.shared.now || self.running.is_some() {
-                return Some(due);
-            }
-            self.late.pop_front();
-            self.execute(mem, slot);
-        }
-        None
-    }
-
-    /// Whether a command is lost or put off.
-    #[inline]
-    pub(crate) fn withholds<M: GuestMemory>(&mut self, mem: &M, slot: u32) -> bool {
-        if !cfg!(feature = "misbehave") {
-            return false;
-        }
-        let m = self.shared.config.misbehave.clone();
-        if !m.applies_to(self.opcode(mem, slot)) {
-            return false;
-        }
-        if m.count(Kind::SwallowCommands) {
-            return true;
-        }
-        let (late, stall) = (m.take(Kind::LateCommand), m.take(Kind::StallAtCommand));
-        if stall != 0 {
-            // The engine sees it before the next slice.
-            m.set(Kind::Stall, stall);
-        }
-        let put_off = late != 0 || stall != 0;
-        if put_off {
-            let due = self.shared.now + u64::from(late) * 1_000_000;
-            self.late.push_back((due, slot));
-        }
-        put_off
-    }
-
-    /// Whether a command that was executed is not answered.
-    #[inline]
-    pub(crate) fn mutes(&self, opcode: u16) -> bool {
-        let m = &self.shared.config.misbehave;
-        m.applies_to(opcode) && m.count(Kind::MuteCommands)
-    }
-
-    /// Panics, without the message that tells of a defect, if it is time for that.
-    #[inline]
-    pub(crate) fn may_panic(&self, step: bool) {
-        let m = &self.shared.config.misbehave;
-        match m.get(Kind::Panic) {
-            0 => return,
-            ALWAYS => {}
-            1 => m.set(Kind::Panic, 0),
-            n if step => return m.set(Kind::Panic, n - 1),
-            _ => return,
-        }
-        std::panic::resume_unwind(Box::new("a panic on purpose"));
     }
 }
 

@@ -2,7 +2,7 @@
 
 //! A table of objects by number, which grows as numbers are used and never beyond its limit.
 
-use crate::cmd::{CmdError, BUSY, NO_OBJECT};
+use crate::error::{CmdError, BUSY, NO_OBJECT};
 use std::marker::PhantomData;
 
 /// Objects by number.

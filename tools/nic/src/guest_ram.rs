@@ -22,7 +22,7 @@ use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
 use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use verbena_device::mem::{Access, GuestMemory, Unreachable};
+use verbena_device::memory::{Access, GuestMemory, Unreachable};
 
 /// The most regions at once. QEMU sends a dozen for a plain guest; thousands come only from a virtual IOMMU, which maps
 /// page by page and which this NIC does not serve.

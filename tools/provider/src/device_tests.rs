@@ -19,7 +19,7 @@ use verbena_abi::ctx::{qp_mask, QpAttr, QpState};
 use verbena_abi::doorbell;
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
-use verbena_device::mem::GuestMemory;
+use verbena_device::memory::GuestMemory;
 use verbena_device::mock::{CqHandle, Driver, QpHandle};
 
 const LOG_CQ: u8 = 4;

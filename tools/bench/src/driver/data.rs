@@ -12,7 +12,7 @@ use std::time::Instant;
 use verbena_abi::cqe::{self, Tail, CQE_SIZE};
 use verbena_abi::doorbell;
 use verbena_abi::wqe::{self, send_flags, SendWqe, Sge, WqeOpcode};
-use verbena_device::mem::{Access, GuestMemory};
+use verbena_device::memory::{Access, GuestMemory};
 use zerocopy::IntoBytes;
 
 impl<B: Backend> Driver<B> {

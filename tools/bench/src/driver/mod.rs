@@ -10,7 +10,7 @@ use std::io;
 use std::time::{Duration, Instant};
 use verbena_abi::cmd::FIRST_QPN;
 use verbena_abi::{regs, wqe, ABI_VERSION};
-use verbena_device::mem::GuestMemory;
+use verbena_device::memory::GuestMemory;
 use verbena_nic::guest_ram::GuestRam;
 
 mod backend;
@@ -97,7 +97,7 @@ fn memory(ram: &mut GuestRam, backend: &mut impl Backend, addr: u64, len: u64) -
     Ok(())
 }
 
-fn unreachable(_: verbena_device::mem::Unreachable) -> io::Error {
+fn unreachable(_: verbena_device::memory::Unreachable) -> io::Error {
     io::Error::other("the driver's own memory cannot be reached")
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{fence, Ordering};
 use std::time::{Duration, Instant};
 use verbena_abi::doorbell;
 use verbena_abi::wqe::{self, SendWqe, Sge, WqeOpcode};
-use verbena_device::mem::{Access, GuestMemory};
+use verbena_device::memory::{Access, GuestMemory};
 use verbena_nic::guest_ram::GuestRam;
 use verbena_nic::shared::Shared;
 

@@ -14,7 +14,7 @@ use verbena_abi::ctx::{access, qp_mask, AddressVector, QpAttr, QpState, Translat
 use verbena_abi::eqe::LOG_EQE_SIZE;
 use verbena_abi::wqe;
 use verbena_abi::{doorbell, regs};
-use verbena_device::mem::GuestMemory;
+use verbena_device::memory::GuestMemory;
 use verbena_device::Config;
 
 impl<B: Backend> Driver<B> {

@@ -3,9 +3,9 @@
 //! Bringing the device up, commands, events.
 
 use super::ram::{GuestWords, Ram, BASE};
-use crate::cmd::CmdError;
-use crate::eq::Event;
-use crate::mem::GuestMemory;
+use crate::error::CmdError;
+use crate::memory::GuestMemory;
+use crate::objects::eq::Event;
 use crate::{Config, Device, Registers};
 use std::cell::Cell;
 use std::collections::HashMap;

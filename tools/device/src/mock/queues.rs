@@ -3,8 +3,8 @@
 //! Queues and memory regions of the fake driver: create, connect, post, poll.
 
 use super::driver::{flat, gid, Driver};
-use crate::cmd::CmdError;
-use crate::mem::GuestMemory;
+use crate::error::CmdError;
+use crate::memory::GuestMemory;
 use verbena_abi::cmd::*;
 use verbena_abi::cqe::{Cqe, Tail, WcStatus, CQE_SIZE};
 use verbena_abi::ctx::{access, qp_mask as m, AddressVector, QpAttr, QpContext, QpState};

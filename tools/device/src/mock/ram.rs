@@ -2,7 +2,7 @@
 
 //! Plain memory that stands for a guest's. One thread only: the fake driver and the device take turns.
 
-use crate::mem::{Access, GuestMemory, Unreachable};
+use crate::memory::{Access, GuestMemory, Unreachable};
 use std::cell::RefCell;
 use verbena_abi::doorbell::Words;
 

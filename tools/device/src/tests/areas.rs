@@ -4,7 +4,7 @@
 
 use super::watched::{Op, Watched};
 use super::*;
-use crate::mem::GuestMemory;
+use crate::memory::GuestMemory;
 use crate::mock::{flat, GuestWords, SendWr};
 use verbena_abi::cmd::*;
 use verbena_abi::ctx::QpState;

@@ -3,8 +3,8 @@
 //! Context tables: where the context of each number lies, in chunks of memory in any order.
 
 use super::*;
-use crate::cmd::CmdError;
-use crate::mem::GuestMemory;
+use crate::error::CmdError;
+use crate::memory::GuestMemory;
 use crate::mock::flat;
 use verbena_abi::cmd::*;
 use verbena_abi::ctx::*;

@@ -4,7 +4,7 @@
 
 use super::watched::{Op, Watched};
 use super::*;
-use crate::mem::GuestMemory;
+use crate::memory::GuestMemory;
 use crate::mock::flat;
 use crate::Config;
 use verbena_abi::cmd::*;

@@ -3,7 +3,7 @@
 //! Contexts, field by field: as an object is created, as it is used, as it changes, as it dies and as it goes.
 
 use super::*;
-use crate::mem::GuestMemory;
+use crate::memory::GuestMemory;
 use crate::mock::{flat, SendWr};
 use crate::{Cursor, Snapshot};
 use verbena_abi::cmd::*;

@@ -3,7 +3,7 @@
 //! Data goes where it should, and completions tell.
 
 use super::Pair;
-use crate::mem::GuestMemory;
+use crate::memory::GuestMemory;
 use crate::mock::{Driver, SendWr};
 use crate::Config;
 use verbena_abi::cmd::{QpType, SetPort};

@@ -2,7 +2,7 @@
 
 //! Event queues that are smaller than what is to be told.
 
-use crate::mem::GuestMemory;
+use crate::memory::GuestMemory;
 use crate::mock::{flat, Driver, GuestWords, SendWr};
 use crate::Config;
 use verbena_abi::cmd::{CreateCq, CreateUar, DestroyCq, DestroyQp, Table};

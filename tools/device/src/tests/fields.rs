@@ -3,8 +3,8 @@
 //! Fields of commands that this device makes nothing of, or only of one value: what else they say is refused.
 
 use super::*;
-use crate::cmd::CmdError;
-use crate::mem::GuestMemory;
+use crate::error::CmdError;
+use crate::memory::GuestMemory;
 use crate::mock::{flat, SendWr};
 use verbena_abi::cmd::*;
 use verbena_abi::stats::Counter;

@@ -3,7 +3,7 @@
 //! A program that writes nonsense, most of it nearly right, into its own queues, beside one whose bytes are checked.
 
 use super::Pair;
-use crate::mem::GuestMemory;
+use crate::memory::GuestMemory;
 use crate::mock::{Driver, QpHandle, SendWr};
 use crate::Config;
 use std::collections::BTreeSet;

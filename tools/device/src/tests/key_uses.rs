@@ -5,7 +5,7 @@
 use super::*;
 use crate::config::LOCAL_DMA_LKEY;
 use crate::mock::flat;
-use crate::mr::resolve;
+use crate::objects::mr::resolve;
 use verbena_abi::cmd::*;
 use verbena_abi::ctx::{access, mr_flags};
 use verbena_abi::syndrome::Syndrome::{self, *};

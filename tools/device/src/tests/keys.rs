@@ -4,7 +4,7 @@
 
 use super::errors::outcome;
 use super::Pair;
-use crate::mem::GuestMemory;
+use crate::memory::GuestMemory;
 use crate::mock::{SendWr, WqeBytes};
 use verbena_abi::cmd::*;
 use verbena_abi::cqe::WcStatus;

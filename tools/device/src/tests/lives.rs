@@ -3,7 +3,7 @@
 //! The device's life: how it begins, how it dies, and that a reset leaves nothing of it.
 
 use super::*;
-use crate::mem::GuestMemory;
+use crate::memory::GuestMemory;
 use crate::mock::{flat, GuestWords, SendWr};
 use crate::{Config, Device, Registers};
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 
 //! Many queue pairs at once, all operations, all sizes: by reference, through frames, and with losses.
 
-use crate::mem::GuestMemory;
+use crate::memory::GuestMemory;
 use crate::mock::{CqHandle, Driver, QpHandle, SendWr};
 use crate::Config;
 use verbena_abi::cqe::WcStatus;

@@ -3,8 +3,8 @@
 //! Objects: creation, contexts, destruction, event queues, reset.
 
 use super::Pair;
-use crate::cmd::CmdError;
-use crate::mem::GuestMemory;
+use crate::error::CmdError;
+use crate::memory::GuestMemory;
 use crate::mock::{Driver, SendWr, BASE};
 use crate::Config;
 use crate::Cursor;

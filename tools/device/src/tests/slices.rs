@@ -4,12 +4,13 @@
 
 use super::eqs::Many;
 use super::Pair;
-use crate::cmd::long::{FLUSHED_REQUESTS, MOVED_ENTRIES};
-use crate::mem::GuestMemory;
+use crate::device::cmd::long::{FLUSHED_REQUESTS, MOVED_ENTRIES};
+use crate::device::sched::{SETTLE_COST, SLICE_LOOKS, SLICE_SETTLED};
+use crate::device::snapshot::LOOKS;
+use crate::memory::GuestMemory;
 use crate::mock::{flat, CqHandle, Driver, SendWr};
-use crate::sched::{SETTLE_COST, SLICE_DEADLINES, SLICE_LOOKS, SLICE_SETTLED};
-use crate::shared::FLUSHED_EVENTS;
-use crate::snapshot::LOOKS;
+use crate::work::shared::FLUSHED_EVENTS;
+use crate::work::shared::SLICE_DEADLINES;
 use crate::{Cursor, Snapshot};
 use std::collections::HashSet;
 use std::mem::discriminant;

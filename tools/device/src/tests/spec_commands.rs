@@ -3,7 +3,7 @@
 //! Commands: what their replies tell, and bounds that belong to no other topic.
 
 use super::*;
-use crate::mem::GuestMemory;
+use crate::memory::GuestMemory;
 use crate::mock::{flat, SendWr, BASE};
 use verbena_abi::cmd::*;
 use verbena_abi::ctx::QpState;

@@ -3,7 +3,7 @@
 //! Shared receive queues, and datagrams.
 
 use super::Pair;
-use crate::mem::GuestMemory;
+use crate::memory::GuestMemory;
 use crate::mock::{Driver, QpHandle, SendWr, SrqHandle};
 use verbena_abi::cmd::*;
 use verbena_abi::cqe::{wc_flags, WcStatus};

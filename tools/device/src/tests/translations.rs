@@ -4,9 +4,9 @@
 //! tables, with pages of all sizes.
 
 use super::*;
-use crate::mem::GuestMemory;
+use crate::memory::ring::{PageCache, Pages, Ring};
+use crate::memory::GuestMemory;
 use crate::mock::{flat, Ram, SendWr, BASE};
-use crate::ring::{PageCache, Pages, Ring};
 use verbena_abi::cmd::*;
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::ctx::{QpState, Translation};

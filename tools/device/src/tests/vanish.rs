@@ -4,7 +4,7 @@
 //! suffers.
 
 use super::*;
-use crate::mem::GuestMemory;
+use crate::memory::GuestMemory;
 use crate::mock::SendWr;
 use verbena_abi::cmd::*;
 use verbena_abi::cqe::{WcStatus, CQE_SIZE};

@@ -2,7 +2,7 @@
 
 //! Guest memory that tells what the device did to it, and in which order.
 
-use crate::mem::{Access, GuestMemory};
+use crate::memory::{Access, GuestMemory};
 use crate::mock::Ram;
 use std::cell::RefCell;
 

@@ -12,7 +12,7 @@ use std::sync::{mpsc, Arc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use verbena_abi::regs;
-use verbena_device::mem::GuestMemory;
+use verbena_device::memory::GuestMemory;
 use verbena_device::misbehave::{self, Kind};
 use verbena_device::Config;
 use verbena_nic::engine::Engine;

@@ -15,7 +15,7 @@ use verbena_abi::cmd::{self, Command, CreateUar, DeviceCaps, QueryDevice};
 use verbena_abi::doorbell::{ALIVE, SLEEP};
 use verbena_abi::regs;
 use verbena_abi::ABI_VERSION;
-use verbena_device::mem::GuestMemory;
+use verbena_device::memory::GuestMemory;
 
 const SLOTS: u64 = 0x1000;
 const AREA: u64 = 0x4000;

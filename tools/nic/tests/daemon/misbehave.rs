@@ -12,7 +12,7 @@ use verbena_abi::ctx::Translation;
 use verbena_abi::eqe::{self, EventType};
 use verbena_abi::regs;
 use verbena_abi::syndrome::Syndrome;
-use verbena_device::mem::GuestMemory;
+use verbena_device::memory::GuestMemory;
 use verbena_device::misbehave::{Kind, ALWAYS, CONFIG_BASE, CONFIG_MAGIC};
 
 /// Where the device stores the token of a command that it has answered.

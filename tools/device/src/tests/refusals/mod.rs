@@ -5,8 +5,8 @@
 //! nothing: the same request, put right, succeeds with the same number and slot.
 
 use super::*;
-use crate::cmd::CmdError;
-use crate::mem::GuestMemory;
+use crate::error::CmdError;
+use crate::memory::GuestMemory;
 use crate::mock::{flat, BASE};
 use verbena_abi::cmd::*;
 use verbena_abi::ctx::{access, mr_flags, Translation};

@@ -4,7 +4,7 @@
 //! other one added. The table is IBTA's (11.2.5.2, tables 91 to 96), written anew and not taken from the device.
 
 use super::*;
-use crate::cmd::CmdError;
+use crate::error::CmdError;
 use verbena_abi::cmd::*;
 use verbena_abi::ctx::{qp_mask::*, QpAttr, QpState};
 use verbena_abi::doorbell::{self, Words};

@@ -3,9 +3,9 @@
 //! Commands of memory regions.
 
 use super::*;
-use crate::mr::{check_terms, index, Mr};
-use crate::ring::Pages;
-use crate::tables::ContextSlot;
+use crate::memory::ring::Pages;
+use crate::memory::tables::ContextSlot;
+use crate::objects::mr::{check_terms, index, Mr};
 use verbena_abi::ctx::{mr_flags, MemoryEntry, MrState};
 
 /// Checks everything that a request says of a region.

@@ -3,19 +3,18 @@
 //! Everything of the device but the queue pairs' transports: what a queue pair sees of the device while it runs.
 
 use crate::config::{self, Config};
-use crate::copy::Lookups;
-use crate::cq::{Cq, Written};
-use crate::eq::{Eq, Event};
-use crate::mem::{Area, GuestMemory};
-use crate::mr::Mr;
-use crate::port::{Outgoing, Port};
+use crate::memory::tables::Tables;
+use crate::memory::{Area, GuestMemory};
+use crate::objects::cq::{Cq, Written};
+use crate::objects::eq::{Eq, Event};
+use crate::objects::mr::Mr;
+use crate::objects::port::{Outgoing, Port};
+use crate::objects::srq::Srq;
+use crate::objects::uar::Uar;
 use crate::regs::Registers;
-use crate::sched::SLICE_DEADLINES;
 use crate::slots::Slots;
-use crate::srq::Srq;
-use crate::tables::Tables;
-use crate::uar::Uar;
-use crate::wqe::Wqe;
+use crate::work::copy::Lookups;
+use crate::work::wqe::Wqe;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use verbena_abi::cmd::ASYNC_EQN;
@@ -28,6 +27,9 @@ use verbena_abi::syndrome::Syndrome;
 use verbena_roce::packet::Kind;
 use verbena_roce::sched::Wheel;
 use verbena_roce::{Packet, Pool};
+
+/// Deadlines that a slice attends to.
+pub(crate) const SLICE_DEADLINES: u32 = 1024;
 
 /// How long the driver may leave entries in an event queue until its interrupt is raised again, in nanoseconds.
 const EQ_NAG_NS: u64 = 50_000_000;

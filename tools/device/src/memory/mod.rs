@@ -6,6 +6,9 @@
 //! at is loaded and stored at once. What is read is a snapshot to be validated; nothing is read twice where the first
 //! answer was trusted.
 
+pub mod ring;
+pub mod tables;
+
 use std::sync::atomic::{fence, Ordering};
 use verbena_abi::doorbell::Words;
 use zerocopy::{FromBytes, Immutable, IntoBytes};

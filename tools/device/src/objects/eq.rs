@@ -6,10 +6,10 @@
 //! writes entries, executes a full fence and reads the consumer index. So one of the two sees the other, and the
 //! interrupt is needed only when the driver had consumed everything that was there before.
 
-use crate::mem::{Access, GuestMemory};
-use crate::ring::Ring;
+use crate::memory::ring::Ring;
+use crate::memory::tables::ContextSlot;
+use crate::memory::{Access, GuestMemory};
 use crate::slots::Held;
-use crate::tables::ContextSlot;
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{fence, Ordering};
 use verbena_abi::cqe::phase;

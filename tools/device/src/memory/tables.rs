@@ -5,9 +5,9 @@
 //! The device is the only writer of a context slot. A reader takes a copy and takes it again if the sequence counter
 //! was odd or changed meanwhile (device specification, "Contexts").
 
-use crate::cmd::{bad, CmdError};
 use crate::config;
-use crate::mem::GuestMemory;
+use crate::error::{bad, CmdError};
+use crate::memory::GuestMemory;
 use crate::misbehave::{Kind, Misbehaviour};
 use std::mem::size_of;
 use std::sync::atomic::{fence, Ordering};

@@ -2,12 +2,19 @@
 
 //! The device: life cycle, and what the daemon around it calls.
 
-use crate::cmd::{CommandQueue, Running};
-use crate::mem::GuestMemory;
-use crate::qp::Qp;
-use crate::shared::Shared;
+mod areas;
+pub(crate) mod cmd;
+mod misbehaviour;
+mod net;
+pub(crate) mod sched;
+pub mod snapshot;
+
+use crate::device::cmd::{CommandQueue, Running};
+use crate::device::snapshot::Survey;
+use crate::memory::GuestMemory;
+use crate::objects::qp::Qp;
 use crate::slots::Slots;
-use crate::snapshot::Survey;
+use crate::work::shared::Shared;
 use crate::{config, Config, Registers};
 use std::collections::VecDeque;
 use std::rc::Rc;

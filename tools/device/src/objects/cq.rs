@@ -8,11 +8,11 @@
 //! Arms follow semantics 1.7: entries are written, then a full fence, then the arm word is read; the guest stores the
 //! arm, then a full fence, then counts the generation that makes the device look again. So no arm is lost.
 
-use crate::eq::Eq;
-use crate::mem::{Access, Area, GuestMemory};
-use crate::ring::Ring;
+use crate::memory::ring::Ring;
+use crate::memory::tables::ContextSlot;
+use crate::memory::{Access, Area, GuestMemory};
+use crate::objects::eq::Eq;
 use crate::slots::{Held, Ref};
-use crate::tables::ContextSlot;
 use std::sync::atomic::{fence, Ordering};
 use verbena_abi::cqe::{self, Cqe, Tail};
 use verbena_abi::ctx::{CqContext, QueueState};

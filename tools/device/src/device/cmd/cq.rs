@@ -4,9 +4,9 @@
 
 use super::*;
 use crate::config;
-use crate::cq::Cq;
-use crate::mem::Area;
-use crate::ring::Ring;
+use crate::memory::ring::Ring;
+use crate::memory::Area;
+use crate::objects::cq::Cq;
 use verbena_abi::doorbell::{self, Words};
 use verbena_abi::eqe::EventType;
 

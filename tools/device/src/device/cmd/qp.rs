@@ -5,9 +5,9 @@
 use super::qp_attr;
 use super::*;
 use crate::config;
-use crate::qp::{Env, Qp};
-use crate::ring::Ring;
-use crate::uar::Owner;
+use crate::memory::ring::Ring;
+use crate::objects::qp::{Env, Qp};
+use crate::objects::uar::Owner;
 use std::rc::Rc;
 use verbena_abi::ctx::{qp_mask, QpContext};
 use verbena_abi::eqe::EventType;

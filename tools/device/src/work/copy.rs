@@ -5,9 +5,9 @@
 //! Both sides are walked as runs of contiguous DMA addresses, as long as they can be; the copy goes over the shorter
 //! run of the two each time. Keys are checked here again, for the part of a message that is copied now.
 
-use crate::mem::GuestMemory;
-use crate::mr::{self, Mr, Span};
-use crate::ring::PageCache;
+use crate::memory::ring::PageCache;
+use crate::memory::GuestMemory;
+use crate::objects::mr::{self, Mr, Span};
 use crate::slots::Slots;
 use verbena_abi::syndrome::Syndrome;
 use verbena_roce::host::{Access, CopyFault, KeyUse, Sge, Source, Target};

@@ -2,12 +2,12 @@
 
 //! Delivery of packets: inside the device, through the bytes of a frame, or out.
 
-use crate::copy;
+use crate::device::sched::SLICE_BYTES;
 use crate::device::{Device, MAX_FRAMES};
-use crate::host::QpHost;
-use crate::mem::GuestMemory;
-use crate::port::Outgoing;
-use crate::sched::SLICE_BYTES;
+use crate::memory::GuestMemory;
+use crate::objects::port::Outgoing;
+use crate::work::copy;
+use crate::work::host::QpHost;
 use std::rc::Rc;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;

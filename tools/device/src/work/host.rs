@@ -5,14 +5,14 @@
 //! WQEs are copied out once, then the copy is validated (`wqe.rs`): whatever a guest writes there becomes a status or an
 //! error of its own queue pair.
 
-use crate::copy;
-use crate::mem::GuestMemory;
-use crate::mr;
-use crate::port::Outgoing;
-use crate::qp::Env;
-use crate::ring::Pages;
-use crate::shared::Shared;
-use crate::wqe::{decode_recv, decode_sges, malformed, read_at};
+use crate::memory::ring::Pages;
+use crate::memory::GuestMemory;
+use crate::objects::mr;
+use crate::objects::port::Outgoing;
+use crate::objects::qp::Env;
+use crate::work::copy;
+use crate::work::shared::Shared;
+use crate::work::wqe::{decode_recv, decode_sges, malformed, read_at};
 use verbena_abi::cmd::{self, QpType, NO_VLAN};
 use verbena_abi::cqe::{network_type, wc_flags, Cqe, Tail};
 use verbena_abi::ctx::{mr_flags, AddressVector, MrState};

@@ -2,8 +2,8 @@
 
 //! Work queue entries out of a copy of their bytes.
 
-use crate::mem::GuestMemory;
-use crate::ring::Ring;
+use crate::memory::ring::Ring;
+use crate::memory::GuestMemory;
 use verbena_abi::wqe;
 use verbena_roce::host::{RecvWqe, Sge, SgeList, Syndrome, WcStatus, WqeError};
 use zerocopy::FromBytes;

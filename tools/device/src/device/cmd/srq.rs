@@ -4,9 +4,9 @@
 
 use super::*;
 use crate::config;
-use crate::ring::Ring;
-use crate::srq::Srq;
-use crate::uar::Owner;
+use crate::memory::ring::Ring;
+use crate::objects::srq::Srq;
+use crate::objects::uar::Owner;
 use verbena_abi::ctx::SrqContext;
 use verbena_abi::eqe::EventType;
 use verbena_abi::wqe::LOG_RQ_STRIDE;

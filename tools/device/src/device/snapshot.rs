@@ -7,8 +7,8 @@
 //! object is shown as it was when its portion was taken.
 
 use crate::device::Device;
-use crate::shared::{Counters, OwnCounters};
 use crate::slots::Slots;
+use crate::work::shared::{Counters, OwnCounters};
 use verbena_abi::ctx::{CqContext, EqContext, MemoryEntry, QpContext, SrqContext};
 
 /// Numbers of a table that are looked at for one portion: most may be free.
@@ -54,7 +54,7 @@ impl Snapshot {
             Self::Qp(c) => c.qpn.get(),
             Self::Cq(c) => c.cqn.get(),
             Self::Srq(c) => c.srqn.get(),
-            Self::Mr(c) => crate::mr::index(c.key.get()),
+            Self::Mr(c) => crate::objects::mr::index(c.key.get()),
             Self::Eq(c) => c.eqn.get(),
         }
     }

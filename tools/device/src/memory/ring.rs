@@ -2,8 +2,8 @@
 
 //! Translations, and rings of entries in guest memory.
 
-use crate::cmd::{bad, CmdError};
-use crate::mem::GuestMemory;
+use crate::error::{bad, CmdError};
+use crate::memory::GuestMemory;
 use verbena_abi::cmd::CmdStatus;
 use verbena_abi::ctx::{Translation, TRANSLATION_LEAF};
 use verbena_abi::syndrome::Syndrome;

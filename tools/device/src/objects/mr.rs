@@ -5,12 +5,12 @@
 //! Bounds are checked by subtraction, so that nothing wraps. Translations are walked when they are used: a region may
 //! have terabytes, and its driver may change it in one step.
 
-use crate::cmd::{CmdError, ATTRIBUTE, SIZE};
 use crate::config::{LOCAL_DMA_LKEY, MAX_MR_SIZE};
-use crate::mem::GuestMemory;
-use crate::ring::{PageCache, Pages};
+use crate::error::{CmdError, ATTRIBUTE, SIZE};
+use crate::memory::ring::{PageCache, Pages};
+use crate::memory::tables::ContextSlot;
+use crate::memory::GuestMemory;
 use crate::slots::Slots;
-use crate::tables::ContextSlot;
 use verbena_abi::ctx::{access, mr_flags, MemoryEntry, MrState};
 use verbena_abi::syndrome::Syndrome;
 use verbena_roce::host::{Access, KeyUse};

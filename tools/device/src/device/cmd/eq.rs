@@ -4,8 +4,8 @@
 
 use super::*;
 use crate::config;
-use crate::eq::Eq;
-use crate::ring::Ring;
+use crate::memory::ring::Ring;
+use crate::objects::eq::Eq;
 use verbena_abi::ctx::EqContext;
 use verbena_abi::eqe::LOG_EQE_SIZE;
 use verbena_abi::regs::NUM_VECTORS;

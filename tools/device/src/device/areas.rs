@@ -5,10 +5,10 @@
 //! The device compares generation counters with what it saw last, and looks at the slots of a group only if its counter
 //! changed. The protocol of sleeping and waking is code of the contract (`verbena_abi::doorbell`), which a model checks.
 
-use crate::cmd::is_running;
+use crate::device::cmd::is_running;
+use crate::device::sched::SLICE_LOOKS;
 use crate::device::Device;
-use crate::mem::{Area, GuestMemory};
-use crate::sched::SLICE_LOOKS;
+use crate::memory::{Area, GuestMemory};
 use verbena_abi::doorbell::{self, Words, AREA_SLOTS, GROUPS, GROUP_SLOTS};
 use verbena_abi::syndrome::Syndrome;
 use verbena_roce::QpState;

@@ -13,41 +13,15 @@ mod qp;
 mod qp_attr;
 mod srq;
 
+use crate::device::sched::SLICE_COMMANDS;
 use crate::device::Device;
-use crate::mem::GuestMemory;
-use crate::sched::SLICE_COMMANDS;
+use crate::error::{bad, CmdError, ATTRIBUTE, BUSY, IN_USE, NO_OBJECT, NUMBER, SIZE};
+use crate::memory::GuestMemory;
 pub(crate) use long::{is_running, Long, Running};
 use verbena_abi::cmd::*;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
-
-/// How a command failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CmdError {
-    /// Kind of failure, for the errno.
-    pub status: CmdStatus,
-    /// Cause.
-    pub syndrome: Syndrome,
-}
-
-/// A failure.
-pub const fn bad(status: CmdStatus, syndrome: Syndrome) -> CmdError {
-    CmdError { status, syndrome }
-}
-
-/// A number out of range.
-pub(crate) const NUMBER: CmdError = bad(CmdStatus::Invalid, Syndrome::CmdNumber);
-/// A size out of range.
-pub(crate) const SIZE: CmdError = bad(CmdStatus::Invalid, Syndrome::CmdSize);
-/// An attribute out of range.
-pub(crate) const ATTRIBUTE: CmdError = bad(CmdStatus::Invalid, Syndrome::CmdAttribute);
-/// No such object.
-pub(crate) const NO_OBJECT: CmdError = bad(CmdStatus::NotFound, Syndrome::CmdNoObject);
-/// The number or slot is taken.
-pub(crate) const IN_USE: CmdError = bad(CmdStatus::Exists, Syndrome::CmdInUse);
-/// Another object needs it.
-pub(crate) const BUSY: CmdError = bad(CmdStatus::Busy, Syndrome::CmdBusy);
 
 /// A reply's payload.
 type Reply = [u8; PAYLOAD_SIZE];

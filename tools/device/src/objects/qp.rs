@@ -2,12 +2,12 @@
 
 //! Queue pairs: rings, completion queues and paths around the transport's state machine.
 
-use crate::cq::Cq;
-use crate::mem::{Area, GuestMemory};
-use crate::ring::Ring;
+use crate::memory::ring::Ring;
+use crate::memory::tables::ContextSlot;
+use crate::memory::{Area, GuestMemory};
+use crate::objects::cq::Cq;
+use crate::objects::srq::Srq;
 use crate::slots::Ref;
-use crate::srq::Srq;
-use crate::tables::ContextSlot;
 use std::rc::Rc;
 use verbena_abi::cmd::{self, QpType};
 use verbena_abi::ctx::{AddressVector, QpAttr, QpContext};

@@ -2,10 +2,10 @@
 
 //! Shared receive queues.
 
-use crate::mem::{Area, GuestMemory};
-use crate::ring::Ring;
+use crate::memory::ring::Ring;
+use crate::memory::tables::ContextSlot;
+use crate::memory::{Area, GuestMemory};
 use crate::slots::Held;
-use crate::tables::ContextSlot;
 use verbena_abi::ctx::{QueueState, SrqContext};
 use verbena_abi::doorbell::{self, Words};
 use verbena_abi::syndrome::Syndrome;

@@ -3,8 +3,8 @@
 //! Commands that take longer than a slice may: they are done bit by bit, and those behind them wait.
 
 use super::*;
-use crate::cq::{Move, ResizeError};
-use crate::snapshot::Survey;
+use crate::device::snapshot::Survey;
+use crate::objects::cq::{Move, ResizeError};
 use verbena_abi::ctx::qp_mask;
 use verbena_roce::{Budget, QpState};
 

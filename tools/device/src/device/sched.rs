@@ -21,9 +21,10 @@
 //! | queue pairs that follow a CQ or SRQ that died | [`SLICE_SETTLED`] |
 
 use crate::device::{Device, Next};
-use crate::host::QpHost;
-use crate::mem::GuestMemory;
-use crate::qp::Qp;
+use crate::memory::GuestMemory;
+use crate::objects::qp::Qp;
+use crate::work::host::QpHost;
+use crate::work::shared::SLICE_DEADLINES;
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_roce::{sched, QpState};
@@ -36,8 +37,6 @@ const SLICE_STEPS: u32 = 256;
 pub(crate) const SLICE_COMMANDS: u32 = 16;
 /// Slots of doorbell areas that a slice looks at; it does not stop inside of an area.
 pub(crate) const SLICE_LOOKS: u32 = 4096;
-/// Deadlines that a slice attends to.
-pub(crate) const SLICE_DEADLINES: u32 = 1024;
 /// What a slice spends on queue pairs whose CQ or SRQ may have died: 1 to look at one ...
 pub(crate) const SLICE_SETTLED: u32 = 1024;
 /// ... and so much to move it to ERR.

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The objects that commands create: what each holds, its context, and its rules. None knows the device; of each other they
+//! know numbers, and what a claim on another is (`CqRef`, `EqRef`, `SrqRef`).
+
+pub mod cq;
+pub mod eq;
+pub mod mr;
+pub mod port;
+pub mod qp;
+pub mod srq;
+pub mod uar;
