@@ -36,7 +36,7 @@ impl Device {
             && self.ready.is_empty()
             && self.commands.is_empty()
             && self.running.is_none()
-            && self.unsettled == 0
+            && self.may_follow == 0
     }
 
     /// Declares itself asleep for areas, none of which is among those awake any more. False: something was found. When

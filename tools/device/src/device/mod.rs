@@ -64,11 +64,11 @@ pub struct Device {
     /// Deadlines of queue pairs, by QPN: not later than what the transport says.
     pub(crate) timers: Wheel,
     /// So many numbers of queue pairs are yet to be asked whether their CQ or SRQ has died ...
-    pub(crate) unsettled: u32,
+    pub(crate) may_follow: u32,
     /// ... from this one on ...
-    pub(crate) settle_next: u32,
+    pub(crate) follow_next: u32,
     /// ... and so much of the present slice is left for that.
-    pub(crate) settle_budget: u32,
+    pub(crate) follow_budget: u32,
     /// Frames for the uplink.
     pub(crate) frames: VecDeque<Rc<Vec<u8>>>,
 }
@@ -94,9 +94,9 @@ impl Device {
             rung: Vec::new(),
             ready: Ready::new(),
             timers: Wheel::new(),
-            unsettled: 0,
-            settle_next: 0,
-            settle_budget: 0,
+            may_follow: 0,
+            follow_next: 0,
+            follow_budget: 0,
             frames: VecDeque::new(),
         }
     }

@@ -82,7 +82,7 @@ impl Device {
                     take_in(transport, host, now, out.path.as_deref(), out.packet);
                 }
                 // The first that changes more than its queue pair is the last.
-                let is_last = transport.state() != state || !host.shared.casualties.is_empty();
+                let is_last = transport.state() != state || !host.shared.witnesses.is_empty();
                 if is_last || all.packets >= MAX_RUN || all.bytes >= SLICE_BYTES {
                     break;
                 }
@@ -208,7 +208,7 @@ impl Device {
         }
         self.shared.pool.keep_buffer(&frame);
         self.parse_frame(mem, frame);
-        self.settle(mem);
+        self.follow_deaths(mem);
         self.shared.notify_written(mem);
     }
 }

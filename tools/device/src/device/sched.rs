@@ -18,7 +18,7 @@
 //! | slots of doorbell areas whose counters changed | [`SLICE_LOOKS`] and an area |
 //! | deadlines of queue pairs and of collapsed events | [`SLICE_DEADLINES`] each |
 //! | events that had to wait for room | `shared.rs`, `FLUSHED_EVENTS` |
-//! | queue pairs that follow a CQ or SRQ that died | [`SLICE_SETTLED`] |
+//! | queue pairs that follow a CQ or SRQ that died | [`SLICE_FOLLOWED`] |
 
 use crate::device::{Device, Next};
 use crate::memory::GuestMemory;
@@ -38,15 +38,15 @@ pub(crate) const SLICE_COMMANDS: u32 = 16;
 /// Slots of doorbell areas that a slice looks at; it does not stop inside of an area.
 pub(crate) const SLICE_LOOKS: u32 = 4096;
 /// What a slice spends on queue pairs whose CQ or SRQ may have died: 1 to look at one ...
-pub(crate) const SLICE_SETTLED: u32 = 1024;
+pub(crate) const SLICE_FOLLOWED: u32 = 1024;
 /// ... and so much to move it to ERR.
-pub(crate) const SETTLE_COST: u32 = 16;
+pub(crate) const FOLLOW_COST: u32 = 16;
 
 impl Device {
     /// Works for a bounded time.
     pub fn run_slice<M: GuestMemory>(&mut self, mem: &M, now: u64) -> Next {
         self.shared.now = now;
-        self.settle_budget = SLICE_SETTLED;
+        self.follow_budget = SLICE_FOLLOWED;
         let late = self.run_late(mem);
         let mut busy = self.run_commands(mem);
         if self.shared.regs.is_fatal() {
@@ -63,9 +63,9 @@ impl Device {
         busy |= self.work(mem);
         let untaken = self.shared.notify_written(mem);
         let retry = self.shared.flush_events(mem);
-        let nag = self.shared.nag_drivers(mem);
+        let remind = self.shared.remind_drivers(mem);
         let timer = self.timers.next_deadline();
-        let deadline = [moderation, retry, nag, timer, late]
+        let deadline = [moderation, retry, remind, timer, late]
             .into_iter()
             .flatten()
             .min();
@@ -73,7 +73,7 @@ impl Device {
             || !self.shared.outgoing.is_empty()
             || !self.commands.is_empty()
             || self.running.is_some()
-            || self.unsettled != 0;
+            || self.may_follow != 0;
         Next {
             busy: busy || pending,
             deadline,
@@ -165,7 +165,7 @@ impl Device {
         self.may_panic(false);
         let mut steps = 0;
         while steps < SLICE_STEPS {
-            self.settle(mem);
+            self.follow_deaths(mem);
             if copied >= SLICE_BYTES {
                 break;
             }
@@ -186,7 +186,7 @@ impl Device {
             self.may_panic(true);
             worked = true;
         }
-        self.settle(mem);
+        self.follow_deaths(mem);
         worked
     }
 
@@ -229,32 +229,32 @@ impl Device {
 
     /// Queue pairs follow the CQs and SRQs that died: the one that found out at once, the others as the slice has time.
     #[inline]
-    pub(crate) fn settle<M: GuestMemory>(&mut self, mem: &M) {
-        if !self.shared.casualties.is_empty() || self.unsettled != 0 && self.settle_budget != 0 {
-            self.settle_some(mem);
+    pub(crate) fn follow_deaths<M: GuestMemory>(&mut self, mem: &M) {
+        if !self.shared.witnesses.is_empty() || self.may_follow != 0 && self.follow_budget != 0 {
+            self.follow_some_deaths(mem);
         }
     }
 
     #[cold]
-    fn settle_some<M: GuestMemory>(&mut self, mem: &M) {
-        while let Some(qpn) = self.shared.casualties.pop() {
+    fn follow_some_deaths<M: GuestMemory>(&mut self, mem: &M) {
+        while let Some(qpn) = self.shared.witnesses.pop() {
             self.follow(mem, qpn);
             // All round once more: those that were passed already may have lost theirs now.
-            self.unsettled = self.qps.len();
+            self.may_follow = self.qps.len();
         }
-        while self.unsettled != 0 && self.settle_budget != 0 {
-            self.unsettled -= 1;
-            if self.settle_next >= self.qps.len() {
-                self.settle_next = 0;
+        while self.may_follow != 0 && self.follow_budget != 0 {
+            self.may_follow -= 1;
+            if self.follow_next >= self.qps.len() {
+                self.follow_next = 0;
             }
-            let qpn = self.settle_next;
-            self.settle_next += 1;
+            let qpn = self.follow_next;
+            self.follow_next += 1;
             let cost = if self.follow(mem, qpn) {
-                SETTLE_COST
+                FOLLOW_COST
             } else {
                 1
             };
-            self.settle_budget = self.settle_budget.saturating_sub(cost);
+            self.follow_budget = self.follow_budget.saturating_sub(cost);
         }
     }
 

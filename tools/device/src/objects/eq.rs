@@ -52,7 +52,7 @@ pub struct Eq {
     /// It is on the list of those to flush.
     pub dirty: bool,
     /// When it is looked at again because entries were left in it.
-    pub nag_due: Option<u64>,
+    pub remind_at: Option<u64>,
     pi: u32,
     ci: u32,
     raised: u32,
@@ -81,7 +81,7 @@ impl Eq {
             users: 0,
             failed: false,
             dirty: false,
-            nag_due: None,
+            remind_at: None,
             pi: 0,
             ci: 0,
             raised: 0,
@@ -111,7 +111,7 @@ impl Eq {
     /// The driver did not come for its entries: raises the interrupt again if nothing has moved since the last call.
     ///
     /// An interrupt can get lost where a vector is being set up, and a handler may stop early to be fair to others.
-    pub fn nag<M: GuestMemory>(&mut self, mem: &M) -> Access<bool> {
+    pub fn remind<M: GuestMemory>(&mut self, mem: &M) -> Access<bool> {
         let before = self.ci;
         self.read_ci(mem)?;
         Ok(self.ci == before && !self.is_drained())

@@ -119,8 +119,8 @@ fn busy() -> Driver {
     });
     p.d.device.make_ready(qpn);
     p.d.device.shared.own_counters.rx_cnps += 1;
-    p.d.device.unsettled = 5;
-    p.d.device.settle_next = 6;
+    p.d.device.may_follow = 5;
+    p.d.device.follow_next = 6;
     p.d.device.next_sweep += 1;
     p.d.device.first_awake = 1;
     fill_cq(&mut p.d, slow.cqn, 1);
@@ -149,7 +149,7 @@ fn a_reset_leaves_nothing() {
         device.timers.next_deadline().is_some(),
         !device.frames.is_empty(),
         !shared.outgoing.is_empty(),
-        !shared.casualties.is_empty(),
+        !shared.witnesses.is_empty(),
         shared.moderated.next_deadline().is_some(),
         shared.eqs.get(0).is_some_and(|eq| eq.has_waiting()),
         shared.interrupts != 0,

@@ -5,7 +5,7 @@
 use super::eqs::Many;
 use super::Pair;
 use crate::device::cmd::long::{FLUSHED_REQUESTS, MOVED_ENTRIES};
-use crate::device::sched::{SETTLE_COST, SLICE_LOOKS, SLICE_SETTLED};
+use crate::device::sched::{FOLLOW_COST, SLICE_FOLLOWED, SLICE_LOOKS};
 use crate::device::snapshot::LOOKS;
 use crate::memory::GuestMemory;
 use crate::mock::{flat, CqHandle, Driver, SendWr};
@@ -239,7 +239,7 @@ fn queue_pairs_follow_a_cq_over_several_slices() {
         let states = d.device.qps.iter().map(|(_, qp)| qp.transport.state());
         states.filter(|s| *s == QpState::Err).count() as u32
     };
-    let most = SLICE_SETTLED / SETTLE_COST + 1;
+    let most = SLICE_FOLLOWED / FOLLOW_COST + 1;
     let (mut before, mut slices) = (0, 0);
     loop {
         let next = p.d.device.run_slice(&p.d.ram, p.d.now);

@@ -70,7 +70,7 @@ impl<M: GuestMemory> QpHost<'_, M> {
             if srq.error.is_none() {
                 srq.error = Some(cause);
                 srq.publish(self.mem);
-                self.shared.casualties.push(self.env.qpn());
+                self.shared.witnesses.push(self.env.qpn());
                 self.shared
                     .async_event(self.mem, EventType::SrqErr, srqn, Some(cause));
             }

@@ -32,7 +32,7 @@ use verbena_roce::{Packet, Pool};
 pub(crate) const SLICE_DEADLINES: u32 = 1024;
 
 /// How long the driver may leave entries in an event queue until its interrupt is raised again, in nanoseconds.
-const EQ_NAG_NS: u64 = 50_000_000;
+const EQ_REMIND_NS: u64 = 50_000_000;
 
 /// So many events that had to wait are put into rings at once.
 pub(crate) const FLUSHED_EVENTS: u32 = 1024;
@@ -135,7 +135,7 @@ pub struct Shared {
     /// Buffers of frames and of payloads that were copied.
     pub pool: Pool,
     /// Queue pairs in whose call a CQ or SRQ has died since this was looked at.
-    pub casualties: Vec<u32>,
+    pub witnesses: Vec<u32>,
     /// When CQs have to be told of a collapsed event.
     pub moderated: Wheel,
     /// Room for what the copy at hand looks up.
@@ -149,7 +149,7 @@ pub struct Shared {
     /// Completion queues with new entries.
     written_cqs: Vec<u32>,
     /// Event queues with entries that the driver had not taken when it was looked last.
-    nagged_eqs: Vec<u32>,
+    reminded_eqs: Vec<u32>,
 }
 
 impl Shared {
@@ -174,13 +174,13 @@ impl Shared {
             interrupts: 0,
             outgoing: VecDeque::new(),
             pool: Pool::default(),
-            casualties: Vec::new(),
+            witnesses: Vec::new(),
             moderated: Wheel::new(),
             lookups: Lookups::default(),
             wqe: Wqe::default(),
             dirty_eqs: Vec::new(),
             written_cqs: Vec::new(),
-            nagged_eqs: Vec::new(),
+            reminded_eqs: Vec::new(),
         }
     }
 
@@ -280,9 +280,9 @@ impl Shared {
             };
             match eq.flush(mem, &mut budget, placed) {
                 Ok(raise) => {
-                    if eq.nag_due.is_none() && !eq.is_drained() {
-                        eq.nag_due = Some(self.now + EQ_NAG_NS);
-                        self.nagged_eqs.push(eqn);
+                    if eq.remind_at.is_none() && !eq.is_drained() {
+                        eq.remind_at = Some(self.now + EQ_REMIND_NS);
+                        self.reminded_eqs.push(eqn);
                     }
                     if eq.has_waiting() {
                         eq.dirty = true;
@@ -305,25 +305,25 @@ impl Shared {
     }
 
     /// Looks after event queues that the driver left entries in. Returns when to call again.
-    pub fn nag_drivers<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
+    pub fn remind_drivers<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
         let mut next: Option<u64> = None;
-        for eqn in std::mem::take(&mut self.nagged_eqs) {
+        for eqn in std::mem::take(&mut self.reminded_eqs) {
             let Some(eq) = self.eqs.get_mut(eqn) else {
                 continue;
             };
-            let due = eq.nag_due.unwrap_or(0);
+            let due = eq.remind_at.unwrap_or(0);
             let mut raise = false;
             if due <= self.now {
-                let Ok(lazy) = eq.nag(mem) else {
+                let Ok(lazy) = eq.remind(mem) else {
                     self.fail_eq(mem, eqn);
                     continue;
                 };
                 raise = lazy;
-                eq.nag_due = (!eq.is_drained()).then_some(self.now + EQ_NAG_NS);
+                eq.remind_at = (!eq.is_drained()).then_some(self.now + EQ_REMIND_NS);
             }
             let vector = eq.vector;
-            if let Some(due) = eq.nag_due {
-                self.nagged_eqs.push(eqn);
+            if let Some(due) = eq.remind_at {
+                self.reminded_eqs.push(eqn);
                 next = Some(next.map_or(due, |n| n.min(due)));
             }
             if raise {
@@ -366,7 +366,7 @@ impl Shared {
                 if cause == Syndrome::CqOverflow {
                     self.counters.add(Counter::CqOverflow, 1);
                 }
-                self.casualties.push(qpn);
+                self.witnesses.push(qpn);
                 self.async_event(mem, EventType::CqErr, cqn, Some(cause));
             }
         }

@@ -189,7 +189,7 @@ impl Device {
             self.shared.fatal(mem, Syndrome::CmdQueueUnreachable);
         }
         // What the command caused is told before its own interrupt lets the driver go on.
-        self.settle(mem);
+        self.follow_deaths(mem);
         self.shared.flush_events(mem);
         self.shared.interrupt(0);
         self.shared.regs.beat();
