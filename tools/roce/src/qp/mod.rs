@@ -21,6 +21,7 @@
 //! and the codes of `timers.rs` and `credits.rs`.
 
 pub mod credits;
+mod owed;
 mod requester;
 mod responder;
 pub mod state;
@@ -29,7 +30,7 @@ mod uc;
 mod ud;
 
 use crate::counters::Counters;
-use crate::host::{Completion, EventType, Host, Syndrome, WcOpcode, WcStatus};
+use crate::host::{Completion, EventType, Host, Syndrome, WcStatus};
 use crate::packet::{Packet, Transport};
 use crate::prefetch;
 use crate::psn;
@@ -260,28 +261,6 @@ impl Core {
         self.counters.tx_packets += u64::from(packet.psns);
         self.counters.tx_bytes += u64::from(packet.payload.len());
         host.transmit(packet);
-    }
-}
-
-/// A completion in error: status, queue and cause, all else empty.
-pub(crate) fn failed(
-    wr_id: u64,
-    wqe_index: u32,
-    opcode: WcOpcode,
-    status: WcStatus,
-    cause: Syndrome,
-) -> Completion {
-    Completion {
-        wr_id,
-        wqe_index,
-        status,
-        syndrome: Some(cause),
-        opcode,
-        byte_len: 0,
-        imm: None,
-        invalidated: None,
-        solicited: true,
-        source: None,
     }
 }
 

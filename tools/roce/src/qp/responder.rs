@@ -22,6 +22,7 @@ use crate::host::{Access, AtomicOp, EventType, Host, KeyUse, RecvWqe, Syndrome, 
 use crate::packet::{AethSyndrome, Kind, Lender, NakCode, Packet, Reth};
 use crate::psn;
 use crate::qp::credits;
+use crate::qp::owed::Owed;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 
@@ -135,11 +136,11 @@ pub(crate) struct Responder {
     pub(super) offset: u32,
     /// An acknowledgement waits behind `answers`.
     ack_due: bool,
-    /// `recv` was taken and is not complete.
-    pub(super) recv_held: bool,
     /// The credit code told last, or the one for "not used".
     credits_told: u8,
     pub(super) message: Option<Message>,
+    /// `recv` was taken and is not complete.
+    pub(super) owed: Option<Owed>,
     comm_est_due: bool,
     last_wqe_due: bool,
     nak: Nak,
@@ -169,7 +170,7 @@ impl Responder {
             message: None,
             offset: 0,
             recv: RecvWqe::default(),
-            recv_held: false,
+            owed: None,
             recv_capacity: 0,
             answers: VecDeque::new(),
             memory: VecDeque::new(),

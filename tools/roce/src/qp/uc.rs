@@ -59,7 +59,7 @@ fn abandon<H: Host>(core: &mut Core, resp: &mut Responder, host: &mut H) {
     if resp.message.take().is_some() {
         core.counters.aborted_messages += 1;
     }
-    if resp.recv_held && core.config.has_srq {
+    if resp.owed.is_some() && core.config.has_srq {
         resp.fail_recv(core, host, WcStatus::RemAbortErr, Syndrome::Aborted);
     }
 }

@@ -7,7 +7,7 @@ use super::requester::Requester;
 use super::responder::{Lost, Responder};
 use super::{Budget, Core, QpState, QpType};
 use crate::host::{
-    Completion, CopyFault, DatagramSource, Host, Source, Syndrome, Target, WcOpcode, WcStatus,
+    Completion, CopyFault, DatagramSource, Host, Source, Syndrome, Target, WcStatus,
 };
 use crate::packet::{Kind, Packet, SendTail};
 
@@ -106,21 +106,16 @@ pub(crate) fn receive<H: Host>(
             return invalid(core);
         }
     }
-    resp.recv_held = false;
+    let owed = resp.owed.take()?;
     let completion = Completion {
-        wr_id: resp.recv.wr_id,
-        wqe_index: resp.recv.index,
-        status: WcStatus::Success,
-        syndrome: None,
-        opcode: WcOpcode::Recv,
         byte_len: length,
         imm,
-        invalidated: None,
         solicited: packet.solicited,
         source: Some(DatagramSource {
             qpn: packet.src_qpn,
             path: datagram.path,
         }),
+        ..owed.succeeded()
     };
     core.complete(host, &completion);
     None

@@ -3,9 +3,9 @@
 //! Work requests complete: oldest first, each once.
 
 use super::Requester;
-use crate::host::{completes_as, Completion, Host, Syndrome, WcStatus, WqeError};
+use crate::host::{Completion, Host, Syndrome, WcStatus, WqeError};
 use crate::psn;
-use crate::qp::{failed, Budget, Core};
+use crate::qp::{Budget, Core};
 
 impl Requester {
     /// Completes the oldest work request in error. The caller takes the queue pair to ERR with what this returns.
@@ -18,15 +18,9 @@ impl Requester {
     ) -> Syndrome {
         if let Some(slot) = self.slots.front() {
             slot.gather.alive.set(false);
-            let completion = failed(
-                slot.wqe.wr_id,
-                self.slots.oldest(),
-                completes_as(slot.wqe.opcode),
-                status,
-                cause,
-            );
-            self.slots.pop();
-            core.complete(host, &completion);
+        }
+        if let Some(owed) = self.slots.pop() {
+            core.complete(host, &owed.failed(status, cause));
         }
         cause
     }
@@ -38,32 +32,28 @@ impl Requester {
             return;
         };
         slot.gather.alive.set(false);
-        let wqe = &slot.wqe;
-        let completion = wqe.signaled.then(|| Completion {
-            wr_id: wqe.wr_id,
-            wqe_index: index,
-            status: WcStatus::Success,
-            syndrome: None,
-            opcode: completes_as(wqe.opcode),
-            byte_len: slot.length(),
-            imm: None,
-            invalidated: None,
-            solicited: false,
-            source: None,
-        });
+        let (signaled, byte_len) = (slot.wqe.signaled, slot.length());
         if slot.awaits_response() {
             self.responses_due = self.responses_due.saturating_sub(1);
         } else if slot.takes_receive() {
             self.limit.complete();
         }
-        self.slots.pop();
+        let Some(owed) = self.slots.pop() else {
+            return;
+        };
         if self.cursor == index {
             self.cursor = self.slots.oldest();
             self.cursor_packets = 0;
         }
-        match completion {
-            Some(completion) => core.complete(host, &completion),
-            None => core.counters.completed += 1,
+        if signaled {
+            let completion = Completion {
+                byte_len,
+                ..owed.succeeded()
+            };
+            core.complete(host, &completion);
+        } else {
+            owed.unsignaled();
+            core.counters.completed += 1;
         }
     }
 
@@ -105,25 +95,15 @@ impl Requester {
             }
             budget.spend(0);
             let index = self.slots.oldest();
-            let (wr_id, opcode) = match self.slots.front() {
-                Some(slot) => {
-                    let names = (slot.wqe.wr_id, completes_as(slot.wqe.opcode));
-                    self.slots.pop();
-                    names
-                }
+            let owed = match self.slots.pop() {
+                Some(owed) => owed,
                 None => {
-                    self.slots.pass();
-                    host.send_wr_id(index)
+                    let (wr_id, opcode) = host.send_wr_id(index);
+                    self.slots.pass(wr_id, opcode)
                 }
             };
             self.cursor = self.slots.oldest();
-            let completion = failed(
-                wr_id,
-                index,
-                opcode,
-                WcStatus::WrFlushErr,
-                Syndrome::Flushed,
-            );
+            let completion = owed.failed(WcStatus::WrFlushErr, Syndrome::Flushed);
             core.complete(host, &completion);
         }
         false

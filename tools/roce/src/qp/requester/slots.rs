@@ -2,7 +2,8 @@
 
 //! The work requests of a send queue that were decoded and are not complete: a ring of slots.
 
-use crate::host::{Gather, SendWqe, Target, WqeError, WqeOpcode};
+use crate::host::{completes_as, Gather, SendWqe, Target, WcOpcode, WqeError, WqeOpcode};
+use crate::qp::owed::Owed;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::mem;
@@ -162,16 +163,22 @@ impl Slots {
         self.ring = grown;
     }
 
-    /// The oldest work request is complete.
+    /// Takes the oldest work request out.
     #[inline]
-    pub(super) fn pop(&mut self) {
+    #[must_use = "a work request is owed a completion"]
+    pub(super) fn pop(&mut self) -> Option<Owed> {
+        let wqe = &self.front()?.wqe;
+        let owed = Owed::new(wqe.wr_id, self.oldest, completes_as(wqe.opcode));
         self.oldest = self.oldest.wrapping_add(1);
+        Some(owed)
     }
 
-    /// The next work request, which was never decoded, is complete; there is none before it.
-    pub(super) fn pass(&mut self) {
+    /// Passes the next work request by, which was never decoded and is called so; there is none before it.
+    pub(super) fn pass(&mut self, wr_id: u64, opcode: WcOpcode) -> Owed {
+        let owed = Owed::new(wr_id, self.oldest, opcode);
         self.oldest = self.oldest.wrapping_add(1);
         self.next = self.oldest;
+        owed
     }
 
     /// Forgets all, and counts from 0 again. A small ring keeps its memory for the next life, a big one gives it back.
@@ -200,7 +207,7 @@ mod tests {
         for wr_id in 0..3 {
             push(&mut slots, wr_id);
         }
-        slots.pop();
+        assert_eq!(slots.pop().unwrap().names(), (u32::MAX - 4, 0));
         for wr_id in 3..30 {
             push(&mut slots, wr_id);
         }
@@ -219,9 +226,10 @@ mod tests {
         push(&mut slots, 7);
         assert_eq!(slots.front().unwrap().wqe.wr_id, 7);
         assert!(slots.get(1).is_none() && slots.get(u32::MAX).is_none());
-        slots.pop();
+        assert_eq!(slots.pop().unwrap().names(), (0, 7));
         assert!(slots.front().is_none() && slots.get_mut(0).is_none());
-        slots.pass();
+        assert!(slots.pop().is_none());
+        assert_eq!(slots.pass(8, WcOpcode::Send).names(), (1, 8));
         assert_eq!((slots.oldest(), slots.next(), slots.len()), (2, 2, 0));
     }
 

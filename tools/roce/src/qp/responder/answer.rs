@@ -78,7 +78,7 @@ impl Responder {
         }
         host.recv_credits().map_or(credits::INVALID, |posted| {
             // The receive of a message that is refused is not there any more, whether the whole of it was executed or a part.
-            let held = self.recv_held && self.message.is_some() && !self.is_ending();
+            let held = self.owed.is_some() && self.message.is_some() && !self.is_ending();
             credits::encode(posted.saturating_add(held.into()))
         })
     }

@@ -365,18 +365,16 @@ impl Responder {
         invalidated: Option<u32>,
         solicited: bool,
     ) {
-        self.recv_held = false;
+        let Some(owed) = self.owed.take() else {
+            return;
+        };
         let completion = Completion {
-            wr_id: self.recv.wr_id,
-            wqe_index: self.recv.index,
-            status: WcStatus::Success,
-            syndrome: None,
             opcode,
             byte_len,
             imm,
             invalidated,
             solicited,
-            source: None,
+            ..owed.succeeded()
         };
         core.complete(host, &completion);
     }

@@ -5,24 +5,34 @@
 use super::{Lost, Responder, Stop};
 use crate::host::{EventType, Host, Syndrome, Take, WcOpcode, WcStatus};
 use crate::packet::{AethSyndrome, Packet};
-use crate::qp::{failed, Budget, Core};
+use crate::qp::owed::Owed;
+use crate::qp::{Budget, Core};
 
 impl Responder {
     /// Index and `wr_id` of the receive that is held.
     pub(crate) fn held_recv(&self) -> Option<(u32, u64)> {
-        self.recv_held.then_some((self.recv.index, self.recv.wr_id))
+        self.owed.as_ref().map(Owed::names)
     }
 
     /// Takes a receive, unless one is held already.
     fn hold<H: Host>(&mut self, host: &mut H) -> Take {
-        if self.recv_held {
+        if self.owed.is_some() {
             return Take::Taken;
         }
+        let take = self.next(host);
+        if take == Take::Taken {
+            self.recv_capacity = self.recv.capacity();
+        }
+        take
+    }
+
+    /// Takes the next receive out of its queue.
+    fn next<H: Host>(&mut self, host: &mut H) -> Take {
         self.recv.sges.clear();
         let take = host.take_recv(&mut self.recv);
-        if take == Take::Taken {
-            self.recv_held = true;
-            self.recv_capacity = self.recv.capacity();
+        if matches!(take, Take::Taken | Take::Malformed(_)) {
+            let (wr_id, index) = (self.recv.wr_id, self.recv.index);
+            self.owed = Some(Owed::new(wr_id, index, WcOpcode::Recv));
         }
         take
     }
@@ -47,7 +57,6 @@ impl Responder {
                 Err(Stop::Dropped)
             }
             Take::Malformed(cause) => {
-                self.recv_held = true;
                 self.recv_capacity = 0;
                 Err(self.refuse_operation(core, host, packet.psn, WcStatus::LocQpOpErr, cause))
             }
@@ -88,9 +97,9 @@ impl Responder {
         status: WcStatus,
         cause: Syndrome,
     ) {
-        self.recv_held = false;
-        let (wr_id, index) = (self.recv.wr_id, self.recv.index);
-        core.complete(host, &failed(wr_id, index, WcOpcode::Recv, status, cause));
+        if let Some(owed) = self.owed.take() {
+            core.complete(host, &owed.failed(status, cause));
+        }
     }
 
     /// In ERR: flushes the receive that is held and those posted. True: there is more.
@@ -104,13 +113,12 @@ impl Responder {
             if budget.is_spent() {
                 return true;
             }
-            if !self.recv_held {
+            if self.owed.is_none() {
                 // Receives in an SRQ belong to no queue pair yet.
                 if core.config.has_srq {
                     break;
                 }
-                self.recv.sges.clear();
-                match host.take_recv(&mut self.recv) {
+                match self.next(host) {
                     Take::Taken | Take::Malformed(_) => {}
                     Take::Empty | Take::Dead(_) => break,
                 }

@@ -45,7 +45,7 @@ impl Responder {
             nak: Some(NakCode::RemoteAccess),
             status: WcStatus::LocAccessErr,
             event: EventType::QpAccessErr,
-            cause: if self.recv_held {
+            cause: if self.owed.is_some() {
                 Syndrome::WriteImmAccess
             } else {
                 cause
@@ -140,7 +140,7 @@ impl Responder {
             let syndrome = self.positive(core, host);
             self.answer_aeth(core, host, refusal.psn, syndrome);
         }
-        if self.recv_held && refusal.status != WcStatus::WrFlushErr {
+        if self.owed.is_some() && refusal.status != WcStatus::WrFlushErr {
             self.fail_recv(core, host, refusal.status, refusal.cause);
         } else {
             host.event(refusal.event, Some(refusal.cause));
