@@ -258,6 +258,31 @@ fn queue_pairs_follow_a_cq_over_several_slices() {
 }
 
 #[test]
+fn the_last_to_follow_is_not_forgotten() {
+    let mut p = Pair::new();
+    let tiny = p.d.create_cq(1);
+    const FAR: u32 = 5 * SLICE_FOLLOWED;
+    p.d.room_for::<QpContext>(Table::Qpc, FAR + 1);
+    let mut request = p.d.qp_request(&tiny, &p.cq_a.clone());
+    (request.qpn, request.slot) = (FAR.into(), 77.into());
+    let far = p.d.create_qp_by(&request).unwrap();
+    p.d.to_init(far.qpn).unwrap();
+    p.a = p.d.create_qp(&tiny, &p.cq_a.clone());
+    p.b = p.d.create_qp(&p.cq_b.clone(), &p.cq_b.clone());
+    p.d.connect(&p.a.clone(), &p.b.clone());
+    for i in 0..3 {
+        p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::RdmaWrite, i, &[]));
+    }
+    // Between the two there are numbers that nobody has, more than a slice asks, and nothing else is to be done.
+    p.d.run();
+    let state = |qpn| {
+        let qp = p.d.device.qps.iter().find(|(n, _)| *n == qpn);
+        qp.unwrap().1.transport.state()
+    };
+    assert_eq!((state(p.a.qpn), state(FAR)), (QpState::Err, QpState::Err));
+}
+
+#[test]
 fn a_slice_looks_at_so_many_slots() {
     let count = SLICE_LOOKS + 3 * AREA_SLOTS as u32;
     let mut many = Many::armed(count);

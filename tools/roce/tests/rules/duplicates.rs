@@ -205,6 +205,32 @@ fn as_many_are_remembered_as_may_be_outstanding() {
 }
 
 #[test]
+fn of_two_under_the_same_psn_the_newer_is_repeated() {
+    let mut setup = Setup::default();
+    setup.attr.max_dest_rd_atomic = 8;
+    let mut p = responder_by(Mode::Local, setup);
+    let (old, new) = (p.zeros(A, 8), p.zeros(A, 8));
+    // Nothing of it is touched.
+    let long = p.zeros(A, 1 << 30);
+    let most = (1 << 30) / 256;
+    assert_eq!(ask(&mut p, request(read(old), 0, &[])).len(), 1);
+    // Once around the numbers.
+    let mut n = 1;
+    for psns in [most, most, most, most - 1] {
+        let whole = Reth {
+            length: psns * 256,
+            ..reth(long)
+        };
+        ask(&mut p, request(Kind::ReadRequest(whole), n, &[]));
+        n += psns;
+    }
+    assert_eq!(psn(n), psn(0));
+    assert_eq!(ask(&mut p, request(read(new), 0, &[])).len(), 1);
+    assert_eq!(ask(&mut p, request(read(new), 0, &[])).len(), 1);
+    assert_eq!(ask(&mut p, request(read(old), 0, &[])).len(), 0);
+}
+
+#[test]
 fn what_is_older_than_the_memory_is_dropped() {
     let mut p = with_depth(1);
     let word = p.zeros(A, 8);
