@@ -157,6 +157,33 @@ fn events_of_a_cq_fall_into_one_that_waits() {
 }
 
 #[test]
+fn an_arm_that_falls_into_an_event_that_waits_is_served() {
+    let mut p = Pair::new();
+    for n in 0..3 {
+        p.d.arm(&mut p.cq_a, ArmMode::Next);
+        complete(&mut p, 1);
+        let served = doorbell::cq_served(p.cq_a.slot.into());
+        assert_eq!(p.d.words().load_acquire(served), p.cq_a.arm.seq, "arm {n}");
+    }
+    assert_eq!(completions(&mut p), 1);
+}
+
+#[test]
+fn sequence_numbers_of_arms_come_around() {
+    let mut p = Pair::new();
+    p.cq_a.arm.seq = doorbell::ARM_SEQ_MASK - 3;
+    let mut seqs = vec![];
+    for n in 0..6 {
+        p.d.arm(&mut p.cq_a, ArmMode::Next);
+        seqs.push(p.cq_a.arm.seq);
+        complete(&mut p, 1);
+        assert_eq!(completions(&mut p), 1, "arm {n}");
+    }
+    let last = doorbell::ARM_SEQ_MASK;
+    assert_eq!(seqs, [last - 2, last - 1, last, 1, 2, 3]);
+}
+
+#[test]
 fn moderation_waits_for_the_count_or_the_period() {
     let mut p = Pair::new();
     p.d.must(&ModifyCq {

@@ -189,6 +189,8 @@ fn a_completion_ring_of_a_queue_pair_on_its_way_up() {
         assert_eq!(events, expected, "sends: {send}");
         assert_eq!(shown(&mut p.d, rising.qpn).0, ERR);
         assert_eq!(shown(&mut p.d, new.qpn), (QpState::Reset as u8, 0));
+        // Down is always allowed, though.
+        p.d.move_to(rising.qpn, QpState::Err).unwrap();
         for qpn in [new.qpn, rising.qpn] {
             p.d.move_to(qpn, QpState::Reset).unwrap();
             assert_eq!(p.d.to_init(qpn).unwrap_err().syndrome, Syndrome::CqDied);
