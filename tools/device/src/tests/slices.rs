@@ -9,6 +9,7 @@ use crate::device::sched::{FOLLOW_COST, SLICE_FOLLOWED, SLICE_LOOKS};
 use crate::device::snapshot::LOOKS;
 use crate::memory::GuestMemory;
 use crate::mock::{flat, CqHandle, Driver, SendWr};
+use crate::objects::port::Outgoing;
 use crate::work::shared::FLUSHED_EVENTS;
 use crate::work::shared::SLICE_DEADLINES;
 use crate::{Cursor, Snapshot};
@@ -280,6 +281,31 @@ fn the_last_to_follow_is_not_forgotten() {
         qp.unwrap().1.transport.state()
     };
     assert_eq!((state(p.a.qpn), state(FAR)), (QpState::Err, QpState::Err));
+}
+
+#[test]
+fn so_many_packets_are_delivered_in_a_run() {
+    let mut p = Pair::new();
+    p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
+    let (device, ram, now) = (&mut p.d.device, &p.d.ram, p.d.now);
+    assert!(device.note_posts(ram, p.a.qpn));
+    let mut turn = verbena_roce::sched::turn();
+    device.with_qp(ram, p.a.qpn, |transport, host| {
+        transport.poll(host, now, &mut turn)
+    });
+    let first = device.shared.outgoing.pop_front().unwrap();
+    // Copies of it; the receiver takes them for what they are.
+    for _ in 1..40 {
+        device.shared.outgoing.push_back(Outgoing {
+            packet: first.packet.clone(),
+            path: first.path.clone(),
+            ..first
+        });
+    }
+    let to = first.packet.dst_qpn;
+    assert_eq!(device.deliver(ram, first).packets, 32);
+    let left = device.shared.outgoing.iter();
+    assert_eq!(left.filter(|out| out.packet.dst_qpn == to).count(), 8);
 }
 
 #[test]

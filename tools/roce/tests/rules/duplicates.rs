@@ -243,6 +243,19 @@ fn what_is_older_than_the_memory_is_dropped() {
 }
 
 #[test]
+fn responses_under_way_are_dead_once_their_life_has_ended() {
+    let mut p = responder_by(Mode::Local, Setup::default());
+    let far = p.zeros(A, 600);
+    let got = ask(&mut p, request(read(far), 0, &[]));
+    let alive = |got: &[Packet]| got.iter().all(|packet| packet.payload.is_alive());
+    // In ERR they go on: they were sent before.
+    p.modify(A, QpState::Err).unwrap();
+    assert!(!got.is_empty() && alive(&got));
+    p.modify(A, QpState::Reset).unwrap();
+    assert!(got.iter().all(|packet| !packet.payload.is_alive()));
+}
+
+#[test]
 fn a_late_copy_of_a_read_whose_key_is_gone_does_no_harm() {
     let mut p = rc();
     let (far, word) = (p.zeros(A, 600), p.zeros(A, 8));
