@@ -12,7 +12,7 @@ HERE = os.path.abspath("build/mutants")
 SOURCE = f"{HERE}/source"
 # A build that is quick to make and quick enough to run, with all assertions.
 PROFILE = {"OPT_LEVEL": "1", "DEBUG_ASSERTIONS": "true", "OVERFLOW_CHECKS": "true", "DEBUG": "0", "INCREMENTAL": "true",
-           "CODEGEN_UNITS": "16"}
+           "CODEGEN_UNITS": "256"}
 ENVIRONMENT = dict(
     os.environ, CARGO_TARGET_DIR=f"{HERE}/target",
     # The copy is no part of a repository, so that `git apply` takes it as it is.
