@@ -439,3 +439,24 @@ fn slots_of_either_group_are_noticed() {
         assert_eq!(d.drain(&mut cq), [(1, WcStatus::Success)]);
     }
 }
+
+#[test]
+fn a_consumer_index_that_went_back_is_found_by_a_resize() {
+    let mut p = Pair::new();
+    for _ in 0..3 {
+        complete(&mut p, 16);
+        assert_eq!(p.d.drain(&mut p.cq_a).len(), 16);
+    }
+    p.d.resize_cq(&mut p.cq_a, 3).unwrap();
+    complete(&mut p, 8);
+    assert_eq!(p.d.drain(&mut p.cq_a).len(), 8);
+    complete(&mut p, 2);
+    // There never were so many in this ring.
+    let word = doorbell::cq_consumer(p.cq_a.slot.into());
+    p.d.words().store_release(word, p.cq_a.ci - 7);
+    let e = p.d.resize_cq(&mut p.cq_a, 6).unwrap_err();
+    assert_eq!(e.syndrome, Syndrome::CmdSize);
+    p.d.words().store_release(word, p.cq_a.ci);
+    p.d.resize_cq(&mut p.cq_a, 1).unwrap();
+    assert_eq!(p.d.drain(&mut p.cq_a).len(), 2);
+}

@@ -8,6 +8,7 @@ mod command_slots;
 mod completions;
 mod contexts;
 mod counters;
+mod cq_model;
 mod cqs;
 mod credits;
 mod data;
@@ -36,6 +37,25 @@ mod work_queues;
 
 use crate::mock::{CqHandle, Driver, QpHandle, SrqHandle};
 use verbena_abi::cmd::QP_HAS_SRQ;
+
+/// Draws, by a seed.
+struct Dice(u64);
+
+impl Dice {
+    /// A number below `sides`.
+    fn roll(&mut self, sides: u32) -> u32 {
+        self.roll_long(sides.into()) as u32
+    }
+
+    /// The same of 64 bits.
+    fn roll_long(&mut self, sides: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (self.0 >> 33) % sides
+    }
+}
 
 /// Two connected queue pairs, each with a CQ for both its queues.
 struct Pair {
