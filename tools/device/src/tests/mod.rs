@@ -15,6 +15,7 @@ mod data;
 mod ends;
 mod eqs;
 mod errors;
+mod events;
 mod fields;
 mod hostile_guest;
 mod key_uses;
