@@ -30,6 +30,7 @@ mod slices;
 mod spec_commands;
 mod spec_port;
 mod srq_ud;
+mod srqs;
 mod transitions;
 mod translations;
 mod vanish;
