@@ -105,33 +105,3 @@ fn a_key_is_good_for_what_its_region_says_and_no_more() {
         }
     }
 }
-
-#[test]
-fn a_key_without_pages_yet_is_unknown() {
-    let mut d = Driver::new();
-    d.must(&CreateMr {
-        key: KEY.into(),
-        pdn: 7.into(),
-        access: access::ALL.into(),
-        flags: mr_flags::FAST_REG.into(),
-        length: LENGTH.into(),
-        ..Default::default()
-    });
-    for (kind, _) in USES {
-        let key = KeyUse {
-            pd: 7,
-            privileged: true,
-            key: KEY,
-            addr: 0,
-            length: 8,
-            access: kind,
-        };
-        let told = resolve(&d.device.shared.mrs, &key).map(|_| ()).err();
-        let expected = if kind.is_local() {
-            LkeyUnknown
-        } else {
-            RkeyUnknown
-        };
-        assert_eq!(told, Some(expected), "{kind:?}");
-    }
-}
