@@ -27,6 +27,7 @@ mod objects;
 mod once;
 mod port;
 mod refusals;
+mod sges;
 mod slices;
 mod spec_commands;
 mod spec_port;
@@ -37,6 +38,7 @@ mod translations;
 mod vanish;
 mod watched;
 mod work_queues;
+mod wqes;
 
 use crate::mock::{CqHandle, Driver, QpHandle, SrqHandle};
 use verbena_abi::cmd::QP_HAS_SRQ;
