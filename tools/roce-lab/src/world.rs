@@ -42,6 +42,8 @@ pub struct Region {
     pub bytes: Vec<u8>,
     /// The key can be used.
     pub valid: bool,
+    /// The key can be used, and the memory cannot be reached: what is asked of it fails when it is read for a peer.
+    pub absent: bool,
 }
 
 /// A buffer that is a memory region of its own.
@@ -220,6 +222,7 @@ impl World {
             access,
             bytes,
             valid: true,
+            absent: false,
         });
         Buffer { key, addr, len }
     }
@@ -331,6 +334,9 @@ impl World {
                     access: Access::RemoteRead,
                 };
                 let (region, at) = self.find(&key)?;
+                if region.absent {
+                    return Err(Syndrome::RkeyBounds);
+                }
                 Ok(region.bytes[at..at + length as usize].to_vec())
             }
         }

@@ -61,6 +61,12 @@ fn slots_beyond_the_last_are_ignored() {
         for slot in [slots, slots + 1, 63, 64, 65, 127, 128, 1 << 31, u32::MAX] {
             if slot >= slots {
                 d.device.command(slot);
+                let watched = Watched::new(&d.ram);
+                d.device.run_slice(&watched, d.now);
+                // Nor is it looked at.
+                let beyond = base + u64::from(slots) * SLOT_SIZE as u64;
+                let looked = |op: &Op| op.touches(beyond, 1 << 20);
+                assert!(!watched.ops().iter().any(looked), "{slot} of {slots}");
                 d.run();
                 assert_eq!(executed(&d), 0, "{slot} of {slots}");
             }

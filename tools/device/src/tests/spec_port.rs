@@ -362,3 +362,17 @@ fn a_frame_is_taken_when_it_comes_and_told_of_at_once() {
     let done = d.poll(&mut cq).unwrap();
     assert_eq!((done.cqe.wr_id.get(), done.cqe.timestamp.get()), (5, later));
 }
+
+#[test]
+fn the_source_port_is_of_the_queue_pair() {
+    let p = Pair::new();
+    let port = |qpn| {
+        let path = p.d.device.shared.port.path(&Driver::path(0, 1), qpn);
+        path.unwrap().udp_sport
+    };
+    // All bits of its number matter, and it is one of those that are nobody's.
+    for qpn in [0, 1, 0x3fff, 0x4000, 0x8001, 0xff_ffff, 0x1234] {
+        let folded = (qpn & 0x3fff) ^ (qpn >> 14 & 0x3fff);
+        assert_eq!(u32::from(port(qpn)), 0xc000 | folded, "{qpn:#x}");
+    }
+}

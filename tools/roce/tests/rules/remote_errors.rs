@@ -26,6 +26,29 @@ fn receive_too_small() {
 }
 
 #[test]
+fn memory_that_a_key_is_good_for_and_that_is_gone() {
+    // On a wire it is found when the response is made a frame. Between local peers the reader finds it and asks again, and the
+    // other side says so as if it had found it itself.
+    for mode in [Mode::Local, Mode::Wire] {
+        let mut p = Pair::rc(mode);
+        let (mine, good) = (p.zeros(A, 600), p.buffer(B, &pattern(600, 7)));
+        let gone = p.buffer(B, &pattern(600, 8));
+        p.world.region(gone).absent = true;
+        for (wr_id, theirs) in [(1, good), (2, gone), (3, good)] {
+            p.post(A, Post::read(wr_id, &[mine.sge()], theirs));
+        }
+        let [sends, receives] = outcome(&mut p);
+        let expected = [(1, Success), (2, RemAccessErr), (3, WrFlushErr)];
+        assert_eq!(sends, expected, "{mode:?}");
+        assert!(receives.is_empty());
+        assert_eq!(p.events(B), [EventType::QpAccessErr]);
+        in_error(&p, [true, true]);
+        assert_eq!(p.world.bytes(mine), pattern(600, 7));
+        assert_eq!(p.qps[0].counters().timeouts, 0);
+    }
+}
+
+#[test]
 fn remote_keys_are_checked() {
     for mode in MODES {
         for opcode in [

@@ -52,6 +52,22 @@ fn a_read_response_acknowledges_what_is_before_it() {
 }
 
 #[test]
+fn a_response_behind_a_read_that_has_begun_is_bad() {
+    // To the PSN of the WRITE that follows, after some of the READ's own.
+    for begun in 1..3 {
+        let (mut p, _) = busy();
+        answer_part(&mut p, response(true, false), 3, &[7; 256], [true, false]);
+        if begun == 2 {
+            answer_part(&mut p, response(false, false), 4, &[7; 256], [false, false]);
+        }
+        answer_part(&mut p, response(true, true), 6, &[7; 256], [true, true]);
+        let expected = [(1, Success), (2, BadRespErr), (3, WrFlushErr)];
+        p.settle();
+        assert_eq!(p.statuses(A), expected, "{begun}");
+    }
+}
+
+#[test]
 fn a_nak_acknowledges_what_is_before_it() {
     for (code, status) in [
         (NakCode::InvalidRequest, RemInvReqErr),
