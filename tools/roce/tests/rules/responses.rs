@@ -52,18 +52,24 @@ fn a_read_response_acknowledges_what_is_before_it() {
 }
 
 #[test]
-fn a_response_behind_a_read_that_has_begun_is_bad() {
-    // To the PSN of the WRITE that follows, after some of the READ's own.
-    for begun in 1..3 {
-        let (mut p, _) = busy();
-        answer_part(&mut p, response(true, false), 3, &[7; 256], [true, false]);
-        if begun == 2 {
-            answer_part(&mut p, response(false, false), 4, &[7; 256], [false, false]);
+fn a_response_behind_a_read_is_bad_however_far_it_has_come() {
+    // To each PSN of the WRITE that follows.
+    for (begun, at) in (0..3).flat_map(|begun| (3..6).map(move |at| (begun, at))) {
+        let mut p = requester(Setup::default());
+        let (src, back) = (p.buffer(A, &pattern(600, 1)), p.zeros(A, 600));
+        let there = p.zeros(B, 600);
+        p.post(A, Post::read(1, &[back.sge()], there));
+        p.post(A, Post::write(2, &[src.sge()], there));
+        assert_eq!(numbers(&mut p), [0, 3, 4, 5]);
+        for n in 0..begun {
+            let ends = [n == 0, false];
+            answer_part(&mut p, response(ends[0], false), n, &[7; 256], ends);
         }
-        answer_part(&mut p, response(true, true), 6, &[7; 256], [true, true]);
-        let expected = [(1, Success), (2, BadRespErr), (3, WrFlushErr)];
+        answer_part(&mut p, response(true, true), at, &[7; 256], [true, true]);
+        let expected = [(1, BadRespErr), (2, WrFlushErr)];
         p.settle();
-        assert_eq!(p.statuses(A), expected, "{begun}");
+        assert_eq!(p.statuses(A), expected, "{begun}, {at}");
+        assert_eq!(p.qps[0].counters().implied_naks, 0);
     }
 }
 
