@@ -79,3 +79,17 @@ fn receives_of_the_last_life_are_no_credits() {
     p.d.words().store_release(at, 0);
     assert_eq!(p.credits(), Some(0));
 }
+
+#[test]
+fn what_is_enough_is_told_without_another_look() {
+    let mut p = Pair::new();
+    let mut request = p.d.qp_request(&p.cq_b.clone(), &p.cq_b.clone());
+    request.log_rq_size = 6;
+    request.rq = crate::mock::flat(p.d.alloc(64 << 6));
+    p.b = p.d.create_qp_by(&request).unwrap();
+    let at = doorbell::rq_producer(p.b.slot.into());
+    for (posted, told) in [(31, 31), (32, 32), (40, 32), (64, 32)] {
+        p.d.words().store_release(at, posted);
+        assert_eq!(p.credits(), Some(told));
+    }
+}

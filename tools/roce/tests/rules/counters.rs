@@ -60,6 +60,19 @@ fn messages_of_all_kinds() {
 }
 
 #[test]
+fn unsignaled_work_requests_complete_too() {
+    let mut p = pair(Mode::Local, QpType::Rc);
+    let (near, far) = (p.buffer(A, &pattern(600, 1)), p.zeros(B, 600));
+    for wr_id in 0..5 {
+        p.post(A, Post::write(wr_id, &[near.sge()], far).unsignaled());
+    }
+    p.post(A, Post::write(5, &[near.sge()], far));
+    p.settle();
+    assert_eq!(p.statuses(A).len(), 1);
+    assert_eq!(p.qps[0].counters().completed, 6);
+}
+
+#[test]
 fn receivers_that_are_not_ready() {
     let mut p = pair(Mode::Wire, QpType::Rc);
     p.post(A, Post::send(1, &[]));

@@ -223,6 +223,25 @@ fn the_last_nak_is_not_repeated_for_ever() {
 }
 
 #[test]
+fn the_last_nak_is_repeated_to_whoever_waits_for_an_answer() {
+    let bad = part(false, true, request(SEND, 0, &[1]));
+    for ack_req in [false, true] {
+        let mut p = rc();
+        let far = p.zeros(A, 8);
+        ask(&mut p, bad.clone());
+        // READs and atomics are answered whether they ask for it or not.
+        for kind in [SEND, write(far), read(far), fetch_add(far, 1)] {
+            let answered = ack_req || !matches!(kind, Kind::Send(_) | Kind::Write { .. });
+            let mut again = request(kind, 0, &[]);
+            again.ack_req = ack_req;
+            let got = ask(&mut p, again);
+            assert_eq!(!got.is_empty(), answered, "{kind:?} {ack_req}");
+            assert!(got.is_empty() || is_nak(&got, 0, NakCode::InvalidRequest));
+        }
+    }
+}
+
+#[test]
 fn rnr_names_the_request_and_the_timer() {
     let mut setup = Setup::default();
     setup.attr.min_rnr_timer = 17;

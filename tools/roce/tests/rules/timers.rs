@@ -270,6 +270,25 @@ fn another_rnr_retry_count_alone_holds_at_once() {
 }
 
 #[test]
+fn another_timeout_does_not_end_the_wait_for_a_receive() {
+    for timeout in [0, 1, 31] {
+        let mut p = send();
+        let at = p.now;
+        rnr(&mut p, 0);
+        let due = at + verbena_roce::qp::timers::rnr_delay_ns(1);
+        let attr = verbena_roce::Attr {
+            timeout,
+            ..p.attr(A)
+        };
+        p.modify_attr(A, QpState::Sqd, &attr).unwrap();
+        p.run_until(due - 1);
+        assert!(sent(&mut p).is_empty(), "timeout {timeout}");
+        p.run_until(due);
+        assert_eq!(numbers(&mut p), [0]);
+    }
+}
+
+#[test]
 fn a_message_of_which_a_part_was_not_sent_is_not_drained() {
     let mut p = requester(Setup {
         window: 2,
