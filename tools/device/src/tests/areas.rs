@@ -215,6 +215,40 @@ fn each_area_sleeps_and_wakes_by_itself() {
 }
 
 #[test]
+fn a_silent_area_among_many_is_left_to_sleep() {
+    // Of two areas none is; of three each that was silent for more than 2 ms, whatever the others do.
+    for areas in [2, 3] {
+        for wait in [2_000_000, 2_000_001, 5_000_000] {
+            let mut d = Driver::new();
+            let mut bases = vec![d.area];
+            for uar in 1..areas {
+                bases.push(d.alloc(AREA_SIZE as u64));
+                create_area(&mut d, uar, bases[uar as usize]);
+            }
+            let mut cq = d.create_cq(2);
+            d.run();
+            let found = |uar: u32| d.device.shared.uars.get(uar).unwrap().last_found;
+            d.now = found(1).max(found(areas - 1)) + wait;
+            // The first one is posted to.
+            d.arm(&mut cq, ArmMode::Next);
+            for _ in 0..3 {
+                d.device.run_slice(&d.ram, d.now);
+            }
+            let asleep = |base: &u64| {
+                let words = GuestWords {
+                    ram: &d.ram,
+                    base: *base,
+                };
+                words.load(doorbell::SLEEP) % 2 == 1
+            };
+            let silent = bases[1..].iter().filter(|base| asleep(base)).count();
+            let expected = if areas == 3 && wait > 2_000_000 { 2 } else { 0 };
+            assert_eq!(silent, expected, "{areas} areas, {wait} ns");
+        }
+    }
+}
+
+#[test]
 fn the_sleep_word_is_stored_before_the_last_look() {
     let p = &mut Pair::new();
     let area = p.d.area;
