@@ -3,30 +3,22 @@
 //! How the simulated hosts check a use of a key, and what atomics do there. Tables of their own: what is wrong in the
 //! device's must not be wrong here too.
 
+use crate::arena::Region;
 use verbena_abi::ctx::access;
 use verbena_roce::host::{Access, AtomicOp, KeyUse, Syndrome};
 
-/// What a memory region lets its key be used for.
-#[derive(Clone, Copy, Debug)]
-pub struct Grant {
-    /// Protection domain.
-    pub pd: u32,
-    /// `verbena_abi::ctx::access`.
-    pub access: u32,
-    /// First address.
-    pub addr: u64,
-    /// Bytes.
-    pub length: u64,
-}
-
-/// Checks a use of a key against what its region grants, if there is a region with a valid key. Returns the offset of the
-/// use in the region.
+/// Checks a use of a key against the region that the key names, if there is one. Returns the region, and where in it the use
+/// begins.
 #[inline]
-pub fn admit(key: &KeyUse, grant: Option<Grant>) -> Result<u64, Syndrome> {
+pub fn admit<'a>(
+    key: &KeyUse,
+    region: Option<&'a Region>,
+) -> Result<(&'a Region, usize), Syndrome> {
     let local = key.access.is_local();
     let pick = |l, r| if local { l } else { r };
-    let grant = grant.ok_or(pick(Syndrome::LkeyUnknown, Syndrome::RkeyUnknown))?;
-    if grant.pd != key.pd {
+    let region = region.filter(|region| region.valid);
+    let region = region.ok_or(pick(Syndrome::LkeyUnknown, Syndrome::RkeyUnknown))?;
+    if region.pd != key.pd {
         return Err(pick(Syndrome::LkeyPd, Syndrome::RkeyPd));
     }
     let needed = match key.access {
@@ -36,16 +28,16 @@ pub fn admit(key: &KeyUse, grant: Option<Grant>) -> Result<u64, Syndrome> {
         Access::RemoteWrite => access::REMOTE_WRITE,
         Access::RemoteAtomic => access::REMOTE_ATOMIC,
     };
-    if grant.access & needed != needed {
+    if region.access & needed != needed {
         return Err(pick(Syndrome::LkeyAccess, Syndrome::RkeyAccess));
     }
     let bounds = pick(Syndrome::LkeyBounds, Syndrome::RkeyBounds);
-    let offset = key.addr.checked_sub(grant.addr).ok_or(bounds)?;
-    let room = grant.length.checked_sub(offset).ok_or(bounds)?;
+    let offset = key.addr.checked_sub(region.addr).ok_or(bounds)?;
+    let room = region.length.checked_sub(offset).ok_or(bounds)?;
     if key.length > room {
         return Err(bounds);
     }
-    Ok(offset)
+    Ok((region, offset as usize))
 }
 
 /// The value after an atomic operation, from that before.

@@ -13,13 +13,15 @@
 //! | two or four, as the bytes of a fuzzer say: [`fuzz`] | `fuzz/` | `scripts/fuzz`, replayed by the tests here |
 //!
 //! All but the engine, which is there to be measured, check in every run, whatever is tested: each work request completes at
-//! most once and in order, and no buffer is read or written for a work request that is not outstanding. They share [`keys`],
-//! a second opinion of what a key allows; [`tap`], by which a link is watched; and [`rng`], so that each run can be repeated.
+//! most once and in order, and no buffer is read or written for a work request that is not outstanding. They share the
+//! [`arena`], memory with its regions; [`keys`], a second opinion of what a key allows; [`tap`], by which a link is watched;
+//! and [`rng`], so that each run can be repeated.
 //!
 //! Whoever breaks a rule panics here: this crate is for tests only, and no part of the NIC.
 
 #![forbid(unsafe_code)]
 
+pub mod arena;
 pub mod engine;
 pub mod fuzz;
 pub mod keys;
@@ -31,9 +33,10 @@ pub mod rng;
 pub mod tap;
 pub mod world;
 
+pub use arena::Buffer;
 pub use link::{Link, Mode};
 pub use network::Network;
 pub use pair::{Pair, Setup};
 pub use rng::Rng;
 pub use tap::Tap;
-pub use world::{Buffer, Post, Side, World};
+pub use world::{Post, Side, World};

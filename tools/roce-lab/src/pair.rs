@@ -2,9 +2,10 @@
 
 //! Two connected queue pairs and the world between them.
 
+use super::arena::Buffer;
 use super::link::{Carried, Link, Mode};
 use super::tap::{Fate, Sight, Tap, Work};
-use super::world::{Buffer, Post, RecvPost, Side, World};
+use super::world::{Post, RecvPost, Side, World};
 use verbena_abi::ctx::access;
 use verbena_roce::host::{
     Completion, CopyFault, EventType, Sge, Syndrome, Target, WcStatus, WqeOpcode,

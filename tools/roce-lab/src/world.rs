@@ -3,8 +3,7 @@
 //! The surroundings of two queue pairs: memory regions, rings, completions, events. One engine's worth of memory, so
 //! that packets by reference work.
 
-use super::keys::{self, admit, Grant};
-use verbena_abi::ctx::access;
+use super::arena::{Arena, Buffer, Region, EVERY_USE};
 use verbena_roce::host::*;
 use verbena_roce::packet::Packet;
 
@@ -23,56 +22,6 @@ impl Side {
         match self {
             Side::A => Side::B,
             Side::B => Side::A,
-        }
-    }
-}
-
-/// A memory region with its memory.
-#[derive(Clone, Debug)]
-pub struct Region {
-    /// Key, local and remote.
-    pub key: u32,
-    /// Protection domain.
-    pub pd: u32,
-    /// First address.
-    pub addr: u64,
-    /// `verbena_abi::ctx::access`.
-    pub access: u32,
-    /// The memory.
-    pub bytes: Vec<u8>,
-    /// The key can be used.
-    pub valid: bool,
-    /// The key can be used, and the memory cannot be reached: what is asked of it fails when it is read for a peer.
-    pub absent: bool,
-}
-
-/// A buffer that is a memory region of its own.
-#[derive(Clone, Copy, Debug)]
-pub struct Buffer {
-    /// Its key.
-    pub key: u32,
-    /// Its first address.
-    pub addr: u64,
-    /// Its length.
-    pub len: u32,
-}
-
-impl Buffer {
-    /// All of it as an SGE.
-    pub fn sge(self) -> Sge {
-        Sge {
-            addr: self.addr,
-            length: self.len,
-            lkey: self.key,
-        }
-    }
-
-    /// `length` bytes from `offset` on.
-    pub fn part(self, offset: u32, length: u32) -> Sge {
-        Sge {
-            addr: self.addr + u64::from(offset),
-            length,
-            lkey: self.key,
         }
     }
 }
@@ -192,9 +141,11 @@ pub struct End {
 #[derive(Debug, Default)]
 pub struct World {
     /// Memory regions.
-    pub regions: Vec<Region>,
+    pub arena: Arena,
     /// Ends A and B.
     pub ends: [End; 2],
+    /// A key that is good, for memory that cannot be reached: what a peer reads by it fails.
+    pub absent: Option<u32>,
 }
 
 impl World {
@@ -210,183 +161,58 @@ impl World {
 
     /// Registers memory that holds `bytes`.
     pub fn register(&mut self, side: Side, access: u32, bytes: Vec<u8>) -> Buffer {
-        let number = self.regions.len() as u64 + 1;
-        let key = (number as u32) << 8 | 0x5a;
-        let addr = number << 32 | 0x40;
-        let len = bytes.len() as u32;
         let pd = self.ends[side as usize].pd;
-        self.regions.push(Region {
-            key,
-            pd,
-            addr,
-            access,
-            bytes,
-            valid: true,
-            absent: false,
-        });
-        Buffer { key, addr, len }
+        let buffer = self.arena.register(pd, access, bytes.len() as u32);
+        self.bytes_mut(buffer).copy_from_slice(&bytes);
+        buffer
     }
 
     /// Memory that everybody may use.
     pub fn buffer(&mut self, side: Side, bytes: Vec<u8>) -> Buffer {
-        let all = access::LOCAL_WRITE
-            | access::REMOTE_WRITE
-            | access::REMOTE_READ
-            | access::REMOTE_ATOMIC;
-        self.register(side, all, bytes)
+        self.register(side, EVERY_USE, bytes)
     }
 
     /// What a buffer holds.
     pub fn bytes(&self, buffer: Buffer) -> &[u8] {
-        &self.regions[(buffer.key >> 8) as usize - 1].bytes
+        let region = self.arena.regions.get(buffer.key);
+        &self.arena.bytes[region.expect("a buffer's region").range()]
+    }
+
+    /// The same, to be changed.
+    pub fn bytes_mut(&mut self, buffer: Buffer) -> &mut [u8] {
+        let range = self.region(buffer).range();
+        &mut self.arena.bytes[range]
     }
 
     /// The region of a key.
     pub fn region(&mut self, buffer: Buffer) -> &mut Region {
-        &mut self.regions[(buffer.key >> 8) as usize - 1]
+        let region = self.arena.regions.get_mut(buffer.key);
+        region.expect("a buffer's region")
     }
 
-    fn find(&mut self, use_: &KeyUse) -> Result<(&mut Region, usize), Syndrome> {
-        // A region's key tells its place.
-        let place = (use_.key >> 8).wrapping_sub(1) as usize;
-        let region = self.regions.get(place);
-        let grant = region
-            .filter(|r| r.key == use_.key && r.valid)
-            .map(|r| Grant {
-                pd: r.pd,
-                access: r.access,
-                addr: r.addr,
-                length: r.bytes.len() as u64,
-            });
-        let offset = admit(use_, grant)?;
-        Ok((&mut self.regions[place], offset as usize))
-    }
-
-    /// The parts of SGEs that `offset..offset + length` covers.
-    fn parts(sges: &[Sge], mut offset: u64, mut length: u64) -> Vec<(Sge, u64)> {
-        let mut parts = Vec::new();
-        for sge in sges {
-            let size = u64::from(sge.length);
-            if offset >= size {
-                offset -= size;
-                continue;
-            }
-            let count = (size - offset).min(length);
-            if count > 0 {
-                parts.push((
-                    Sge {
-                        addr: sge.addr + offset,
-                        ..*sge
-                    },
-                    count,
-                ));
-            }
-            length -= count;
-            offset = 0;
+    fn read(&self, source: &Source<'_>) -> Result<Vec<u8>, Syndrome> {
+        if let Source::Gather { sges, .. } = source {
+            assert!(
+                self.owns_send(sges),
+                "a buffer is read of which the work request is complete"
+            );
         }
-        assert_eq!(length, 0, "a copy goes beyond the SGEs");
-        parts
-    }
-
-    fn read(&mut self, source: Source<'_>) -> Result<Vec<u8>, Syndrome> {
+        let mut bytes = Vec::new();
+        self.arena.read(source, &mut bytes)?;
         match source {
-            Source::Bytes(bytes) => Ok(bytes.to_vec()),
-            Source::Gather {
-                pd,
-                privileged,
-                sges,
-                offset,
-                length,
-            } => {
-                assert!(
-                    self.owns_send(sges),
-                    "a buffer is read of which the work request is complete"
-                );
-                let mut bytes = Vec::new();
-                for (sge, count) in Self::parts(sges, u64::from(offset), u64::from(length)) {
-                    let access = Access::LocalRead;
-                    let key = KeyUse {
-                        pd,
-                        privileged,
-                        key: sge.lkey,
-                        addr: sge.addr,
-                        length: count,
-                        access,
-                    };
-                    let (region, at) = self.find(&key)?;
-                    bytes.extend_from_slice(&region.bytes[at..at + count as usize]);
-                }
-                Ok(bytes)
-            }
-            Source::Region {
-                pd,
-                key,
-                addr,
-                length,
-            } => {
-                let length = u64::from(length);
-                let key = KeyUse {
-                    pd,
-                    privileged: false,
-                    key,
-                    addr,
-                    length,
-                    access: Access::RemoteRead,
-                };
-                let (region, at) = self.find(&key)?;
-                if region.absent {
-                    return Err(Syndrome::RkeyBounds);
-                }
-                Ok(region.bytes[at..at + length as usize].to_vec())
-            }
+            Source::Region { key, .. } if self.absent == Some(*key) => Err(Syndrome::RkeyBounds),
+            _ => Ok(bytes),
         }
     }
 
-    fn write(&mut self, side: Side, target: Target<'_>, bytes: &[u8]) -> Result<(), Syndrome> {
-        match target {
-            Target::Buffer(buffer) => buffer.copy_from_slice(bytes),
-            Target::Scatter {
-                pd,
-                privileged,
-                sges,
-                offset,
-            } => {
-                assert!(
-                    self.owns_send(sges) || self.owns_recv(side, sges),
-                    "a buffer is written of which the work request is complete"
-                );
-                let mut rest = bytes;
-                for (sge, count) in Self::parts(sges, u64::from(offset), bytes.len() as u64) {
-                    let access = Access::LocalWrite;
-                    let key = KeyUse {
-                        pd,
-                        privileged,
-                        key: sge.lkey,
-                        addr: sge.addr,
-                        length: count,
-                        access,
-                    };
-                    let (region, at) = self.find(&key)?;
-                    let (part, after) = rest.split_at(count as usize);
-                    region.bytes[at..at + part.len()].copy_from_slice(part);
-                    rest = after;
-                }
-            }
-            Target::Region { pd, key, addr } => {
-                let length = bytes.len() as u64;
-                let key = KeyUse {
-                    pd,
-                    privileged: false,
-                    key,
-                    addr,
-                    length,
-                    access: Access::RemoteWrite,
-                };
-                let (region, at) = self.find(&key)?;
-                region.bytes[at..at + bytes.len()].copy_from_slice(bytes);
-            }
+    fn write(&mut self, side: Side, mut target: Target<'_>, bytes: &[u8]) -> Result<(), Syndrome> {
+        if let Target::Scatter { sges, .. } = target {
+            assert!(
+                self.owns_send(sges) || self.owns_recv(side, sges),
+                "a buffer is written of which the work request is complete"
+            );
         }
-        Ok(())
+        self.arena.write(&mut target, bytes)
     }
 
     fn owns_send(&self, sges: &[Sge]) -> bool {
@@ -460,11 +286,11 @@ impl Host for MockHost<'_> {
 
     fn check(&mut self, key: &KeyUse) -> Result<(), Syndrome> {
         assert!(key.length > 0, "an access of zero length needs no key");
-        self.world.find(key).map(|_| ())
+        self.world.arena.regions.find(key).map(|_| ())
     }
 
     fn copy(&mut self, target: Target<'_>, source: Source<'_>) -> Result<(), CopyFault> {
-        let bytes = self.world.read(source).map_err(CopyFault::Source)?;
+        let bytes = self.world.read(&source).map_err(CopyFault::Source)?;
         self.world.end(self.side).copied += bytes.len() as u64;
         self.world
             .write(self.side, target, &bytes)
@@ -472,36 +298,19 @@ impl Host for MockHost<'_> {
     }
 
     fn atomic(&mut self, key: &KeyUse, op: AtomicOp) -> Result<u64, Syndrome> {
-        let (region, at) = self.world.find(key)?;
-        let place: &mut [u8; 8] = (&mut region.bytes[at..at + 8]).try_into().unwrap();
-        let before = u64::from_ne_bytes(*place);
-        let after = keys::atomic(op, before);
-        *place = after.to_ne_bytes();
-        Ok(before)
+        let arena = &mut self.world.arena;
+        Ok(arena.atomic(arena.regions.find(key)?, op))
     }
 
     fn invalidate(&mut self, key: u32, remote: bool) -> Result<(), Syndrome> {
-        let failure = if remote {
-            Syndrome::RemoteInvalidate
-        } else {
-            Syndrome::KeyManagement
-        };
-        let region = self
-            .world
-            .regions
-            .iter_mut()
-            .find(|r| r.key == key && r.valid)
-            .ok_or(failure)?;
-        region.valid = false;
-        Ok(())
+        self.world.arena.regions.invalidate(key, remote)
     }
 
     /// Makes the region whose key stands in the place of immediate data valid.
     fn fast_register(&mut self, index: u32) -> Result<(), Syndrome> {
         let imm = self.world.end(self.side).sq[index as usize].wqe.imm;
         let key = u32::from_le_bytes(imm);
-        let mut regions = self.world.regions.iter_mut();
-        let region = regions.find(|r| r.key == key && !r.valid);
+        let region = self.world.arena.regions.get_mut(key).filter(|r| !r.valid);
         region.ok_or(Syndrome::KeyManagement)?.valid = true;
         Ok(())
     }

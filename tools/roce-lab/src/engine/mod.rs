@@ -103,8 +103,8 @@ impl Engine {
     fn post(&mut self, end: u32, count: u32) {
         let shape = self.nic.shape;
         let (own, peer) = (
-            self.nic.regions[end as usize],
-            self.nic.regions[end as usize ^ 1],
+            self.nic.arena.regions.0[end as usize],
+            self.nic.arena.regions.0[end as usize ^ 1],
         );
         let half = own.length / 2;
         let reads = matches!(
@@ -122,11 +122,11 @@ impl Engine {
             let at = end * shape.depth + index % shape.depth;
             self.nic.sq[at as usize] = Wqe {
                 wr_id: index.into(),
-                remote_addr: peer.iova + remote,
+                remote_addr: peer.addr + remote,
                 rkey: peer.key,
                 signaled: index % shape.signal_every == shape.signal_every - 1,
                 sge: Sge {
-                    addr: own.iova + local,
+                    addr: own.addr + local,
                     length: if giant { GIANT } else { shape.size },
                     lkey: own.key,
                 },
@@ -294,12 +294,12 @@ impl Engine {
         for _ in 0..count {
             // From the first half of the first region to the second half of the other.
             copy_apart(
-                &mut self.nic.memory,
+                &mut self.nic.arena.bytes,
                 3 * half,
                 0,
                 self.nic.shape.size as usize,
             );
-            std::hint::black_box(&mut self.nic.memory);
+            std::hint::black_box(&mut self.nic.arena.bytes);
         }
     }
 }

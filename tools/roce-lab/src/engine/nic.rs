@@ -3,11 +3,11 @@
 //! What an engine has besides transports: memory, regions, rings, a completion queue, and the host that works on them.
 
 use super::shape::{Shape, GIANT};
-use crate::keys::{self, admit, Grant};
+use crate::arena::{Arena, EVERY_USE};
+use crate::keys::admit;
 use crate::pair::path;
 use crate::Side;
 use std::collections::VecDeque;
-use verbena_abi::ctx::access;
 use verbena_roce::host::*;
 use verbena_roce::packet::Packet;
 use verbena_roce::pool::Pool;
@@ -45,20 +45,6 @@ pub(super) struct Cqe {
     pub(super) recv: bool,
 }
 
-/// A memory region.
-#[derive(Clone, Copy, Debug)]
-#[repr(align(64))]
-pub(super) struct Region {
-    pub(super) key: u32,
-    pd: u32,
-    access: u32,
-    pub(super) iova: u64,
-    pub(super) length: u64,
-    /// Where it is in the memory, and how much of it there is before it repeats itself.
-    at: usize,
-    real: usize,
-}
-
 /// What a queue pair has outside of the transport.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct End {
@@ -72,8 +58,8 @@ pub(super) struct End {
 #[derive(Debug)]
 pub(super) struct Nic {
     pub(super) shape: Shape,
-    pub(super) memory: Vec<u8>,
-    pub(super) regions: Vec<Region>,
+    /// Region n is queue pair n's.
+    pub(super) arena: Arena,
     /// Send rings of all queue pairs, one after the other.
     pub(super) sq: Vec<Wqe>,
     pub(super) ends: Vec<End>,
@@ -97,38 +83,21 @@ impl Nic {
     pub(super) fn new(shape: Shape) -> Self {
         let count = 2 * shape.pairs;
         let half = Self::half(&shape);
-        let all = access::LOCAL_WRITE
-            | access::REMOTE_WRITE
-            | access::REMOTE_READ
-            | access::REMOTE_ATOMIC;
-        let mut regions: Vec<Region> = (0..count)
-            .map(|n| {
-                let at = n as usize * 2 * half;
-                Region {
-                    key: n << 8 | 0x5a,
-                    pd: PD,
-                    access: all,
-                    // So that the lower half of an address is its place in the memory.
-                    iova: 1 << 32 | at as u64,
-                    length: 2 * half as u64,
-                    at,
-                    real: 2 * half,
-                }
-            })
-            .collect();
-        let small = count as usize * 2 * half;
+        let mut arena = Arena::default();
+        for _ in 0..count {
+            arena.register(PD, EVERY_USE, 2 * half as u32);
+        }
         if shape.giant {
-            for (region, n) in regions.iter_mut().zip(0..2) {
-                region.length = 2 * u64::from(GIANT);
-                (region.at, region.real) = (small + n * GIANT_MEMORY, GIANT_MEMORY);
+            for region in &mut arena.regions.0[..2] {
+                (region.at, region.length) = (arena.bytes.len(), 2 * u64::from(GIANT));
+                arena.bytes.resize(region.at + GIANT_MEMORY, 0);
             }
         }
-        let memory = small + if shape.giant { 2 * GIANT_MEMORY } else { 0 };
+        arena.bytes.fill(1);
         let completions = (count * (shape.depth + 1)).next_power_of_two().max(1024);
         Self {
             shape,
-            memory: vec![1; memory],
-            regions,
+            arena,
             sq: vec![Wqe::default(); (count * shape.depth) as usize],
             ends: vec![End::default(); count as usize],
             cq: vec![Cqe::default(); completions as usize],
@@ -153,28 +122,20 @@ impl Nic {
         let posted = self.ends.get(end as usize).map_or(0, |e| e.posted);
         let wqe = end * shape.depth + posted % shape.depth;
         prefetch::element(&self.sq, wqe as usize);
-        prefetch::element(&self.regions, end as usize);
-        prefetch::element(&self.regions, end as usize ^ 1);
-        prefetch::element(&self.memory, 2 * end as usize * half);
-        prefetch::element(&self.memory, (2 * (end as usize ^ 1) + 1) * half);
+        prefetch::element(&self.arena.regions.0, end as usize);
+        prefetch::element(&self.arena.regions.0, end as usize ^ 1);
+        prefetch::element(&self.arena.bytes, 2 * end as usize * half);
+        prefetch::element(&self.arena.bytes, (2 * (end as usize ^ 1) + 1) * half);
     }
 
     /// Where in the memory a use of a key begins.
     fn resolve(&self, key: &KeyUse) -> Result<usize, Syndrome> {
-        let region = self.regions.get(key.key as usize >> 8);
-        let region = region.filter(|r| r.key == key.key);
-        let grant = region.map(|r| Grant {
-            pd: r.pd,
-            access: r.access,
-            addr: r.iova,
-            length: r.length,
-        });
-        let mut offset = admit(key, grant)? as usize;
-        let (at, real) = region.map_or((0, 1), |r| (r.at, r.real));
-        if offset >= real {
-            offset %= real;
+        let (region, mut offset) = admit(key, self.arena.regions.get(key.key))?;
+        // A giant message's.
+        if region.length > GIANT.into() {
+            offset %= GIANT_MEMORY;
         }
-        Ok(at + offset)
+        Ok(region.at + offset)
     }
 
     /// Where a part of one SGE is; all lists here have one.
@@ -229,7 +190,7 @@ impl Nic {
                 let to = self
                     .target(&target, bytes.len() as u32)
                     .map_err(CopyFault::Target)?;
-                self.memory[to..to + bytes.len()].copy_from_slice(bytes);
+                self.arena.bytes[to..to + bytes.len()].copy_from_slice(bytes);
                 return Ok(());
             }
             Source::Gather {
@@ -261,11 +222,11 @@ impl Nic {
         };
         let (from, count) = (from.map_err(CopyFault::Source)?, length as usize);
         if let Target::Buffer(buffer) = target {
-            buffer.copy_from_slice(&self.memory[from..from + count]);
+            buffer.copy_from_slice(&self.arena.bytes[from..from + count]);
             return Ok(());
         }
         let to = self.target(&target, length).map_err(CopyFault::Target)?;
-        copy_apart(&mut self.memory, to, from, count);
+        copy_apart(&mut self.arena.bytes, to, from, count);
         Ok(())
     }
 }
@@ -299,8 +260,8 @@ impl Host for EndHost<'_> {
         out.compare_add = 1;
         gather.pd = PD;
         if shape.inline {
-            let from = (wqe.sge.addr & 0xffff_ffff) as usize;
-            let bytes = &self.nic.memory[from..from + shape.size as usize];
+            let from = self.nic.arena.regions.0[self.end as usize].at;
+            let bytes = &self.nic.arena.bytes[from..from + shape.size as usize];
             gather.inline.extend_from_slice(bytes);
         } else {
             gather.sges.push(wqe.sge);
@@ -326,10 +287,10 @@ impl Host for EndHost<'_> {
         wqe.wr_id = end.recvs_taken.into();
         wqe.pd = PD;
         end.recvs_taken = end.recvs_taken.wrapping_add(1);
-        let region = &self.nic.regions[self.end as usize];
+        let region = &self.nic.arena.regions.0[self.end as usize];
         let half = region.length / 2;
         wqe.sges.push(Sge {
-            addr: region.iova + half,
+            addr: region.addr + half,
             length: half as u32,
             lkey: region.key,
         });
@@ -350,13 +311,7 @@ impl Host for EndHost<'_> {
 
     fn atomic(&mut self, key: &KeyUse, op: AtomicOp) -> Result<u64, Syndrome> {
         let at = self.nic.resolve(key)?;
-        let place = &mut self.nic.memory[at..at + 8];
-        let mut before = [0; 8];
-        before.copy_from_slice(place);
-        let before = u64::from_ne_bytes(before);
-        let after = keys::atomic(op, before);
-        place.copy_from_slice(&after.to_ne_bytes());
-        Ok(before)
+        Ok(self.nic.arena.atomic(at, op))
     }
 
     fn invalidate(&mut self, _key: u32, _remote: bool) -> Result<(), Syndrome> {

@@ -64,10 +64,10 @@ fn bytes_are_copied() {
     let shape = Shape::new(QpType::Rc, WqeOpcode::RdmaWrite, 100_000);
     let mut engine = Engine::new(shape);
     let half = Nic::half(&shape);
-    engine.nic.memory[..100_000].fill(0x77);
+    engine.nic.arena.bytes[..100_000].fill(0x77);
     engine.run(1);
-    assert!(engine.nic.memory[3 * half..][..100_000]
+    assert!(engine.nic.arena.bytes[3 * half..][..100_000]
         .iter()
         .all(|b| *b == 0x77));
-    assert_eq!(engine.nic.memory[3 * half + 100_000], 1);
+    assert_eq!(engine.nic.arena.bytes[3 * half + 100_000], 1);
 }

@@ -4,51 +4,15 @@
 //! owner may rely on: each work request completes at most once and in order, no buffer is used for one that is not
 //! outstanding, and nothing is asked for that the interface excludes.
 
-use crate::keys::{self, admit, Grant};
-use verbena_abi::ctx::access;
+use crate::arena::{Arena, EVERY_USE};
 use verbena_roce::host::*;
 use verbena_roce::packet::Packet;
 use verbena_roce::pool::Pool;
 
 /// Bytes of a region.
-pub const REGION: u64 = 2048;
+pub const REGION: u32 = 2048;
 /// Regions: the first half belongs to the even queue pairs, the rest to the odd ones.
 pub const REGIONS: usize = 4;
-
-/// A memory region.
-#[derive(Clone, Copy, Debug)]
-pub struct Region {
-    /// Protection domain.
-    pub pd: u32,
-    /// `verbena_abi::ctx::access`.
-    pub access: u32,
-    /// The key can be used.
-    pub valid: bool,
-}
-
-impl Region {
-    /// Key of region `index`.
-    pub fn key(index: usize) -> u32 {
-        (index as u32 + 1) << 8 | 0x5a
-    }
-
-    /// Its first address.
-    pub fn addr(index: usize) -> u64 {
-        (index as u64 + 1) << 32 | 0x40
-    }
-
-    /// Everything allowed, for the queue pairs that it belongs to.
-    pub fn new(index: usize) -> Self {
-        Self {
-            pd: pd(index / (REGIONS / 2)),
-            access: access::LOCAL_WRITE
-                | access::REMOTE_WRITE
-                | access::REMOTE_READ
-                | access::REMOTE_ATOMIC,
-            valid: true,
-        }
-    }
-}
 
 /// Protection domain of a queue pair.
 pub fn pd(node: usize) -> u32 {
@@ -126,9 +90,7 @@ impl Node {
 #[derive(Debug)]
 pub struct World {
     /// Memory regions.
-    pub regions: [Region; REGIONS],
-    /// Their bytes.
-    pub memory: Vec<u8>,
+    pub arena: Arena,
     /// One for each queue pair.
     pub nodes: Vec<Node>,
     /// Shared receives.
@@ -146,9 +108,12 @@ impl World {
             idle: true,
             ..Node::default()
         };
+        let mut arena = Arena::default();
+        for index in 0..REGIONS {
+            arena.register(pd(index / (REGIONS / 2)), EVERY_USE, REGION);
+        }
         Self {
-            regions: std::array::from_fn(Region::new),
-            memory: vec![0; REGIONS * REGION as usize],
+            arena,
             nodes: (0..nodes).map(|_| node()).collect(),
             srq: RecvRing::default(),
             pool: has_pool.then(Pool::default),
@@ -156,25 +121,16 @@ impl World {
         }
     }
 
+    /// Everything is allowed again, for the queue pairs that a region belongs to.
+    pub fn grant(&mut self, index: usize) {
+        let region = &mut self.arena.regions.0[index];
+        region.pd = pd(index / (REGIONS / 2));
+        (region.access, region.valid) = (EVERY_USE, true);
+    }
+
     /// The host of one queue pair.
     pub fn host(&mut self, node: usize) -> NodeHost<'_> {
         NodeHost { world: self, node }
-    }
-
-    /// Where the bytes of a use are in the memory, if it is allowed.
-    fn find(&self, key: &KeyUse) -> Result<usize, Syndrome> {
-        let index = ((key.key >> 8) as usize).wrapping_sub(1);
-        let region = self.regions.get(index);
-        let grant = region
-            .filter(|r| r.valid && key.key == Region::key(index))
-            .map(|r| Grant {
-                pd: r.pd,
-                access: r.access,
-                addr: Region::addr(index),
-                length: REGION,
-            });
-        let offset = admit(key, grant)?;
-        Ok(index * REGION as usize + offset as usize)
     }
 
     /// Whether some queue pair has such a send outstanding.
@@ -185,123 +141,25 @@ impl World {
         })
     }
 
-    /// Calls `part` for each run of bytes within `offset..offset + length` of SGEs, with its place in the memory, until
-    /// one is not allowed.
-    fn walk(
-        &self,
-        pd: u32,
-        sges: &[Sge],
-        access: Access,
-        range: (u32, u64),
-        mut part: impl FnMut(usize, usize),
-    ) -> Result<(), Syndrome> {
-        let (mut offset, mut length) = (u64::from(range.0), range.1);
-        for sge in sges {
-            let size = u64::from(sge.length);
-            if offset >= size {
-                offset -= size;
-                continue;
-            }
-            let count = (size - offset).min(length);
-            if count > 0 {
-                let at = self.find(&KeyUse {
-                    pd,
-                    privileged: false,
-                    key: sge.lkey,
-                    addr: sge.addr.wrapping_add(offset),
-                    length: count,
-                    access,
-                })?;
-                part(at, count as usize);
-            }
-            length -= count;
-            offset = 0;
+    fn read(&self, source: &Source<'_>, into: &mut Vec<u8>) -> Result<(), Syndrome> {
+        if let Source::Gather { sges, .. } = source {
+            assert!(
+                self.owns_send(sges),
+                "a buffer is read of which the work request is complete"
+            );
         }
-        assert_eq!(length, 0, "a copy goes beyond the SGEs");
-        Ok(())
+        self.arena.read(source, into)
     }
 
-    fn read(&self, source: Source<'_>, into: &mut Vec<u8>) -> Result<(), Syndrome> {
-        match source {
-            Source::Bytes(bytes) => into.extend_from_slice(bytes),
-            Source::Gather {
-                pd,
-                sges,
-                offset,
-                length,
-                ..
-            } => {
-                assert!(
-                    self.owns_send(sges),
-                    "a buffer is read of which the work request is complete"
-                );
-                let range = (offset, u64::from(length));
-                self.walk(pd, sges, Access::LocalRead, range, |at, count| {
-                    into.extend_from_slice(&self.memory[at..at + count]);
-                })?;
-            }
-            Source::Region {
-                pd,
-                key,
-                addr,
-                length,
-            } => {
-                let at = self.find(&KeyUse {
-                    pd,
-                    privileged: false,
-                    key,
-                    addr,
-                    length: u64::from(length),
-                    access: Access::RemoteRead,
-                })?;
-                into.extend_from_slice(&self.memory[at..at + length as usize]);
-            }
+    fn write(&mut self, node: usize, mut target: Target<'_>, bytes: &[u8]) -> Result<(), Syndrome> {
+        if let Target::Scatter { sges, .. } = target {
+            let mut held = self.nodes[node].held.iter();
+            assert!(
+                held.any(|(_, recv)| recv.sges == sges) || self.owns_send(sges),
+                "a buffer is written of which the work request is complete"
+            );
         }
-        Ok(())
-    }
-
-    fn write(&mut self, node: usize, target: Target<'_>, bytes: &[u8]) -> Result<(), Syndrome> {
-        match target {
-            Target::Buffer(buffer) => buffer.copy_from_slice(bytes),
-            Target::Scatter {
-                pd, sges, offset, ..
-            } => {
-                let holds = self.nodes[node]
-                    .held
-                    .iter()
-                    .any(|(_, recv)| recv.sges == sges);
-                assert!(
-                    holds || self.owns_send(sges),
-                    "a buffer is written of which the work request is complete"
-                );
-                let mut places: [(usize, usize); 4] = [(0, 0); 4];
-                let mut count = 0;
-                let range = (offset, bytes.len() as u64);
-                let walked = self.walk(pd, sges, Access::LocalWrite, range, |at, length| {
-                    places[count] = (at, length);
-                    count += 1;
-                });
-                let mut rest = bytes;
-                for (at, length) in &places[..count] {
-                    let (part, after) = rest.split_at(*length);
-                    self.memory[*at..*at + *length].copy_from_slice(part);
-                    rest = after;
-                }
-                walked?;
-            }
-            Target::Region { pd, key, addr } => {
-                let at = self.find(&KeyUse {
-                    pd,
-                    privileged: false,
-                    key,
-                    addr,
-                    length: bytes.len() as u64,
-                    access: Access::RemoteWrite,
-                })?;
-                self.memory[at..at + bytes.len()].copy_from_slice(bytes);
-            }
-        }
-        Ok(())
+        self.arena.write(&mut target, bytes)
     }
 }
 
@@ -386,7 +244,7 @@ impl Host for NodeHost<'_> {
 
     fn check(&mut self, key: &KeyUse) -> Result<(), Syndrome> {
         assert!(key.length > 0, "an access of zero length needs no key");
-        self.world.find(key).map(|_| ())
+        self.world.arena.regions.find(key).map(|_| ())
     }
 
     fn copy(&mut self, target: Target<'_>, source: Source<'_>) -> Result<(), CopyFault> {
@@ -394,7 +252,7 @@ impl Host for NodeHost<'_> {
         bytes.clear();
         let mut copied = self
             .world
-            .read(source, &mut bytes)
+            .read(&source, &mut bytes)
             .map_err(CopyFault::Source);
         if copied.is_ok() {
             copied = self
@@ -408,27 +266,12 @@ impl Host for NodeHost<'_> {
 
     fn atomic(&mut self, key: &KeyUse, op: AtomicOp) -> Result<u64, Syndrome> {
         assert!(key.length == 8 && key.addr % 8 == 0 && key.access == Access::RemoteAtomic);
-        let at = self.world.find(key)?;
-        let place = &mut self.world.memory[at..at + 8];
-        let before = u64::from_ne_bytes(std::array::from_fn(|byte| place[byte]));
-        let after = keys::atomic(op, before);
-        place.copy_from_slice(&after.to_ne_bytes());
-        Ok(before)
+        let arena = &mut self.world.arena;
+        Ok(arena.atomic(arena.regions.find(key)?, op))
     }
 
     fn invalidate(&mut self, key: u32, remote: bool) -> Result<(), Syndrome> {
-        let failure = if remote {
-            Syndrome::RemoteInvalidate
-        } else {
-            Syndrome::KeyManagement
-        };
-        let index = ((key >> 8) as usize).wrapping_sub(1);
-        let region = self.world.regions.get_mut(index).ok_or(failure)?;
-        if !region.valid {
-            return Err(failure);
-        }
-        region.valid = false;
-        Ok(())
+        self.world.arena.regions.invalidate(key, remote)
     }
 
     fn fast_register(&mut self, index: u32) -> Result<(), Syndrome> {

@@ -5,9 +5,10 @@
 use super::air::What;
 use super::flaws::BAD_KEY;
 use super::lab::Lab;
-use super::memory::{parts, pattern, Owner, LONGEST};
+use super::memory::{pattern, Owner, LONGEST};
 use super::work::{Fault, Op, Recv};
 use super::Network;
+use crate::arena::parts;
 use crate::Rng;
 use verbena_abi::ctx::access;
 use verbena_roce::host::{DatagramDest, SendWqe, Sge, Syndrome, WqeOpcode};

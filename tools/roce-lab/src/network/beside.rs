@@ -3,7 +3,7 @@
 //! The reference ([`crate::reference`]) beside the engine: what it is told, what it is asked, and when it is compared.
 
 use super::lab::{Call, Lab};
-use super::memory::{parts, Memory};
+use super::memory::Memory;
 use super::work::{Op, Recv, RecvQueue};
 use super::Network;
 use crate::reference::requester::Requester;
@@ -12,7 +12,7 @@ use crate::reference::unreliable::Unreliable;
 use crate::reference::work::Work;
 use crate::reference::{Effects, Next, Receive, Received, World};
 use verbena_roce::host::{
-    Access, AtomicOp, Completion, KeyUse, Sge, Source, Take, Target, WcStatus, WqeOpcode,
+    AtomicOp, Completion, KeyUse, Sge, Source, Take, Target, WcStatus, WqeOpcode,
 };
 use verbena_roce::packet::{Packet, Payload};
 use verbena_roce::{Attr, Config, Qp, QpState, QpType};
@@ -62,33 +62,12 @@ struct Around<'a> {
 
 impl World for Around<'_> {
     fn allows(&self, key: &KeyUse) -> bool {
-        self.memory.find(key).is_ok()
+        self.memory.arena.regions.find(key).is_ok()
     }
 
     fn readable(&self, payload: &Payload) -> bool {
-        let Source::Gather {
-            pd,
-            privileged,
-            sges,
-            offset,
-            length,
-        } = payload.source()
-        else {
-            return true;
-        };
-        let mut all = true;
-        parts(sges, u64::from(offset), length, |sge, _| {
-            let key = KeyUse {
-                pd,
-                privileged,
-                key: sge.lkey,
-                addr: sge.addr,
-                length: u64::from(sge.length),
-                access: Access::LocalRead,
-            };
-            all &= self.allows(&key);
-        });
-        all
+        let source = payload.source();
+        !matches!(source, Source::Gather { .. }) || self.memory.reads(&source)
     }
 
     fn next_receive(&self) -> Next {
@@ -108,23 +87,11 @@ impl World for Around<'_> {
 
     fn stores(&self, wr_id: u64, offset: u64, length: u64) -> bool {
         let recv = &self.recvs[wr_id as u32 as usize];
-        let mut all = true;
-        parts(&recv.sges, offset, length as u32, |sge, _| {
-            let key = KeyUse {
-                pd: recv.pd,
-                privileged: false,
-                key: sge.lkey,
-                addr: sge.addr,
-                length: u64::from(sge.length),
-                access: Access::LocalWrite,
-            };
-            all &= self.allows(&key);
-        });
-        all
+        self.memory.stores(recv.pd, &recv.sges, offset, length)
     }
 
     fn invalidates(&self, key: u32) -> bool {
-        self.memory.region(key).is_some_and(|region| region.valid)
+        self.memory.is_valid(key)
     }
 }
 
@@ -141,39 +108,12 @@ impl Lab {
             Model::Rc(both) if packet.kind.is_request() => return both.0.request(packet, &around),
             Model::Rc(both) => &mut both.1,
         };
-        let region = match packet.payload.source() {
-            Source::Region {
-                pd,
-                key,
-                addr,
-                length,
-            } => Some(KeyUse {
-                pd,
-                privileged: false,
-                key,
-                addr,
-                length: length.into(),
-                access: Access::RemoteRead,
-            }),
-            _ => None,
-        };
-        let readable = region.is_none_or(|key| self.memory.find(&key).is_ok());
+        let source = packet.payload.source();
+        let readable = !matches!(source, Source::Region { .. }) || self.memory.reads(&source);
         let (end, ops, memory) = (&self.ends[me], &self.ops, &self.memory);
         let stores = |index: usize, offset: u64, length: u64| {
             let op = &ops[end.sq[index] as usize];
-            let mut all = true;
-            parts(&op.sges, offset, length as u32, |sge, _| {
-                let key = KeyUse {
-                    pd: end.pd,
-                    privileged: false,
-                    key: sge.lkey,
-                    addr: sge.addr,
-                    length: sge.length.into(),
-                    access: Access::LocalWrite,
-                };
-                all &= memory.find(&key).is_ok();
-            });
-            all
+            memory.stores(end.pd, &op.sges, offset, length)
         };
         let now = self.now;
         requester.response(packet, now, readable, &stores);
@@ -205,7 +145,7 @@ impl Lab {
 
     /// A key is to be invalidated, for a message of the peer or for a work request.
     pub(super) fn beside_invalidates(&mut self, me: usize, key: u32, remote: bool) {
-        let valid = self.memory.region(key).is_some_and(|region| region.valid);
+        let valid = self.memory.is_valid(key);
         let beside = &mut self.beside[me];
         match &mut beside.model {
             _ if remote => beside.seen.invalidated = Some(key),
@@ -243,7 +183,10 @@ impl Lab {
         if !c.is_recv() {
             let index = c.wqe_index as usize;
             let op = &self.ops[self.ends[me].sq[index] as usize];
-            let gone = |sge: &Sge| self.memory.region(sge.lkey).is_some_and(|r| !r.valid);
+            let gone = |sge: &Sge| {
+                let region = self.memory.arena.regions.get(sge.lkey);
+                region.is_some_and(|region| !region.valid)
+            };
             let local = op.fault.is_local() || op.vanishing || op.sges.iter().any(gone);
             if let Model::Rc(both) = &mut beside.model {
                 both.1.completes(index, c.status, local);

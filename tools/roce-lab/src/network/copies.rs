@@ -4,11 +4,9 @@
 //! under way has at this place, and is the buffer still his for whom it is touched?
 
 use super::lab::{Call, Lab};
-use super::memory::{parts, pattern, Owner};
-use crate::keys;
-use verbena_roce::host::{
-    Access, AtomicOp, CopyFault, KeyUse, Sge, Source, Syndrome, Target, WqeOpcode,
-};
+use super::memory::{pattern, Owner};
+use crate::arena::parts;
+use verbena_roce::host::{AtomicOp, CopyFault, KeyUse, Sge, Source, Syndrome, Target, WqeOpcode};
 use verbena_roce::QpType;
 
 impl Lab {
@@ -34,7 +32,7 @@ impl Lab {
             let mut rest = &bytes[..];
             for range in &self.ranges {
                 let (part, after) = rest.split_at(range.len());
-                self.memory.bytes_mut(range.clone()).copy_from_slice(part);
+                self.memory.arena.bytes[range.clone()].copy_from_slice(part);
                 if known {
                     self.memory.check(range.clone(), "a copy");
                 } else {
@@ -54,12 +52,8 @@ impl Lab {
         key: &KeyUse,
         op: AtomicOp,
     ) -> Result<u64, Syndrome> {
-        let at = self.memory.find(key)?;
-        let place = at..at + 8;
-        let mut word = [0; 8];
-        word.copy_from_slice(self.memory.bytes(place.clone()));
-        let before = u64::from_ne_bytes(word);
-        let after = keys::atomic(op, before);
+        let at = self.memory.arena.regions.find(key)?;
+        let before = self.memory.arena.atomic(at, op);
         self.beside_atomic(me, key, op, before);
         if self.ends[me].strict {
             let (index, _) = self.cursor(me);
@@ -80,15 +74,9 @@ impl Lab {
             };
             self.ends[peer].word.2 = next;
             self.memory.expect(addr, &next.to_ne_bytes());
-            assert_eq!(
-                (before, after),
-                (value, next),
-                "an atomic has a wrong result"
-            );
+            assert_eq!(before, value, "an atomic has a wrong result");
         }
-        self.memory
-            .bytes_mut(place.clone())
-            .copy_from_slice(&after.to_ne_bytes());
+        let place = at..at + 8;
         if self.ends[me].strict {
             self.memory.check(place, "an atomic");
         } else {
@@ -111,14 +99,7 @@ impl Lab {
                 "a key is invalidated for {op:?}"
             );
         }
-        let failure = if remote {
-            Syndrome::RemoteInvalidate
-        } else {
-            Syndrome::KeyManagement
-        };
-        let region = self.memory.region_mut(key).filter(|r| r.valid);
-        region.ok_or(failure)?.valid = false;
-        Ok(())
+        self.memory.arena.regions.invalidate(key, remote)
     }
 
     /// What the model says that a copy has to bring, and where. Returns false if it knows nothing.
@@ -141,7 +122,7 @@ impl Lab {
                 let (base, got, value) = (op.base, op.got, op.value);
                 let (atomic, model) = (op.is_atomic(), &mut self.memory);
                 assert!(got <= op.length, "a response is longer than its READ");
-                parts(sges, u64::from(*offset), length, |sge, at| {
+                parts(sges, *offset, length, |sge, at| {
                     if atomic {
                         let bytes = value.to_ne_bytes();
                         model.expect(sge.addr, &bytes[at as usize..(at + sge.length) as usize]);
@@ -175,7 +156,7 @@ impl Lab {
                 assert_eq!(at, done, "a SEND goes on at a wrong place");
                 assert!(done + length <= op.length, "a SEND is too long");
                 let (base, model) = (op.base, &mut self.memory);
-                parts(sges, u64::from(*offset), length, |sge, part| {
+                parts(sges, *offset, length, |sge, part| {
                     model.expect(sge.addr, pattern(base, at + part, sge.length));
                 });
                 self.advance(me, length);
@@ -233,10 +214,10 @@ impl Lab {
 
     /// A buffer is touched for somebody: is it still his?
     fn check_owner(&self, me: usize, sge: &Sge) {
-        let Some(region) = self.memory.region(sge.lkey) else {
+        let Some(owner) = self.memory.owner(sge.lkey) else {
             return;
         };
-        match region.owner {
+        match owner {
             Owner::Op(op) => assert!(
                 !self.ops[op as usize].over,
                 "a buffer is touched whose work request is complete: {:?}",
@@ -252,98 +233,31 @@ impl Lab {
 
     /// Places of a target, each checked. Fills `ranges`.
     fn resolve(&mut self, me: usize, target: &Target<'_>, length: u32) -> Result<(), Syndrome> {
-        let mut ranges = std::mem::take(&mut self.ranges);
-        ranges.clear();
-        let mut result = Ok(());
-        match target {
-            Target::Buffer(_) => {}
-            Target::Scatter {
-                pd,
-                privileged,
-                sges,
-                offset,
-            } => parts(sges, u64::from(*offset), length, |sge, _| {
-                self.check_owner(me, &sge);
-                let key = local_use(*pd, *privileged, &sge, Access::LocalWrite);
-                match self.memory.find(&key) {
-                    Ok(at) => ranges.push(at..at + sge.length as usize),
-                    Err(cause) => result = Err(cause),
-                }
-            }),
-            Target::Region { pd, key, addr } => {
-                let key = remote_use(*pd, *key, *addr, length, Access::RemoteWrite);
-                match self.memory.find(&key) {
-                    Ok(at) => ranges.push(at..at + length as usize),
-                    Err(cause) => result = Err(cause),
-                }
-            }
+        if let Target::Scatter { sges, offset, .. } = target {
+            parts(sges, *offset, length, |sge, _| self.check_owner(me, &sge));
         }
-        self.ranges = ranges;
-        result
+        let ranges = &mut self.ranges;
+        ranges.clear();
+        let regions = &self.memory.arena.regions;
+        regions.target(target, length, |run| ranges.push(run))
     }
 
     /// Reads a source.
     fn read(&self, me: usize, source: &Source<'_>, to: &mut Vec<u8>) -> Result<(), Syndrome> {
-        to.clear();
-        match source {
-            Source::Bytes(bytes) => to.extend_from_slice(bytes),
-            Source::Gather {
-                pd,
-                privileged,
-                sges,
-                offset,
-                length,
-            } => {
-                let mut result = Ok(());
-                parts(sges, u64::from(*offset), *length, |sge, _| {
-                    if let Some(region) = self.memory.region(sge.lkey) {
-                        if let Owner::Op(_) = region.owner {
-                            self.check_owner(me, &sge);
-                        }
-                    }
-                    let key = local_use(*pd, *privileged, &sge, Access::LocalRead);
-                    match self.memory.find(&key) {
-                        Ok(at) => {
-                            to.extend_from_slice(self.memory.bytes(at..at + sge.length as usize))
-                        }
-                        Err(cause) => result = Err(cause),
-                    }
-                });
-                return result;
-            }
-            Source::Region {
-                pd,
-                key,
-                addr,
-                length,
-            } => {
-                let key = remote_use(*pd, *key, *addr, *length, Access::RemoteRead);
-                let at = self.memory.find(&key)?;
-                to.extend_from_slice(self.memory.bytes(at..at + *length as usize));
-            }
+        if let Source::Gather {
+            sges,
+            offset,
+            length,
+            ..
+        } = source
+        {
+            parts(sges, *offset, *length, |sge, _| {
+                if let Some(Owner::Op(_)) = self.memory.owner(sge.lkey) {
+                    self.check_owner(me, &sge);
+                }
+            });
         }
-        Ok(())
-    }
-}
-
-fn local_use(pd: u32, privileged: bool, sge: &Sge, access: Access) -> KeyUse {
-    KeyUse {
-        pd,
-        privileged,
-        key: sge.lkey,
-        addr: sge.addr,
-        length: u64::from(sge.length),
-        access,
-    }
-}
-
-fn remote_use(pd: u32, key: u32, addr: u64, length: u32, access: Access) -> KeyUse {
-    KeyUse {
-        pd,
-        privileged: false,
-        key,
-        addr,
-        length: u64::from(length),
-        access,
+        to.clear();
+        self.memory.arena.read(source, to)
     }
 }

@@ -122,7 +122,7 @@ impl Network {
             recv.vanishing = true;
             recv.sges.first().map(|sge| sge.lkey)
         };
-        if let Some(region) = key.and_then(|key| self.lab.memory.region_mut(key)) {
+        if let Some(region) = key.and_then(|key| self.lab.memory.arena.regions.get_mut(key)) {
             region.valid = false;
         }
     }

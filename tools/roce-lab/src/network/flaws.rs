@@ -111,7 +111,7 @@ impl Network {
             Fault::LkeyBounds => op.sges.iter_mut().for_each(|sge| sge.addr += 0x1_0000),
             Fault::LkeyAccess => {
                 for sge in &op.sges {
-                    if let Some(region) = memory.region_mut(sge.lkey) {
+                    if let Some(region) = memory.arena.regions.get_mut(sge.lkey) {
                         region.access = 0;
                     }
                 }

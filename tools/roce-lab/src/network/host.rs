@@ -59,7 +59,7 @@ impl Host for LabHost<'_> {
 
     fn check(&mut self, key: &KeyUse) -> Result<(), Syndrome> {
         assert!(key.length > 0, "an access of zero length needs no key");
-        self.lab.memory.find(key).map(|_| ())
+        self.lab.memory.arena.regions.find(key).map(|_| ())
     }
 
     fn copy(&mut self, target: Target<'_>, source: Source<'_>) -> Result<(), CopyFault> {

@@ -59,7 +59,7 @@ fn random_post(p: &mut Pair, rng: &mut Rng, side: Side, wr_id: u64) -> Post {
 
 /// A key stops working.
 fn invalidate(p: &mut Pair, key: u32) {
-    if let Some(region) = p.world.regions.iter_mut().find(|region| region.key == key) {
+    if let Some(region) = p.world.arena.regions.get_mut(key) {
         region.valid = false;
     }
 }

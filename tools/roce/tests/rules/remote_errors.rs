@@ -33,7 +33,7 @@ fn memory_that_a_key_is_good_for_and_that_is_gone() {
         let mut p = Pair::rc(mode);
         let (mine, good) = (p.zeros(A, 600), p.buffer(B, &pattern(600, 7)));
         let gone = p.buffer(B, &pattern(600, 8));
-        p.world.region(gone).absent = true;
+        p.world.absent = Some(gone.key);
         for (wr_id, theirs) in [(1, good), (2, gone), (3, good)] {
             p.post(A, Post::read(wr_id, &[mine.sge()], theirs));
         }

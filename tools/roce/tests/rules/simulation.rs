@@ -25,7 +25,7 @@ const FAIR: Weather = Weather {
 /// What a program can see when all is done.
 #[derive(Debug, PartialEq)]
 struct Outcome {
-    memory: Vec<Vec<u8>>,
+    memory: Vec<u8>,
     queues: Vec<Vec<Completion>>,
 }
 
@@ -148,7 +148,7 @@ fn run(seed: u64, mode: Mode, weather: Weather) -> (Outcome, Counters) {
     counters.add(p.qps[1].counters());
     (
         Outcome {
-            memory: p.world.regions.iter().map(|r| r.bytes.clone()).collect(),
+            memory: p.world.arena.bytes.clone(),
             queues,
         },
         counters,

@@ -272,7 +272,7 @@ fn an_unreliable_send_is_complete_when_it_has_left() {
     p.run_until(5_000);
     assert_eq!(p.statuses(A), [(1, Success)]);
     // The program uses its buffer again.
-    p.world.region(src).bytes.fill(0xff);
+    p.world.bytes_mut(src).fill(0xff);
     p.settle();
     assert_eq!(p.world.bytes(dst), pattern(5000, 1));
 }

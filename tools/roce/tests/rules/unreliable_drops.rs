@@ -66,7 +66,7 @@ fn a_late_packet_begins_a_new_sequence() {
         put(&mut p, only(write(word), n, 8));
         assert_eq!(expected(&p), psn(n + 1));
         assert_eq!(p.world.bytes(word), [4; 8], "executed");
-        p.world.region(word).bytes.fill(0);
+        p.world.bytes_mut(word).fill(0);
     }
     // Also when it is dropped.
     put(&mut p, only(write(word), 7, 9));

@@ -3,7 +3,7 @@
 //! What the owner of queue pairs does: it changes states, attributes and regions, destroys what there is and begins anew.
 
 use super::Lab;
-use crate::fuzz::node::{Region, REGIONS};
+use crate::fuzz::node::REGIONS;
 use crate::fuzz::Input;
 use verbena_abi::ctx::access;
 use verbena_roce::host::{EventType, Syndrome};
@@ -73,12 +73,12 @@ impl Lab {
     pub(super) fn change_region(&mut self, input: &mut Input<'_>) {
         let what = input.u8();
         let index = usize::from(what & 7) % REGIONS;
-        let region = &mut self.world.regions[index];
+        let region = &mut self.world.arena.regions.0[index];
         match what >> 3 & 7 {
             0..=2 => region.valid = false,
             3 => region.access = u32::from(input.u8()) & access::ALL,
             4 => region.pd ^= 1,
-            _ => *region = Region::new(index),
+            _ => self.world.grant(index),
         }
     }
 

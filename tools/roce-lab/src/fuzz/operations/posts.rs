@@ -3,7 +3,8 @@
 //! Work requests and receives of any kind are posted, most of them such that they can succeed.
 
 use super::{path, Lab, QKEY};
-use crate::fuzz::node::{Recv, Region, Send, World, REGIONS};
+use crate::arena::Region;
+use crate::fuzz::node::{Recv, Send, World, REGIONS};
 use crate::fuzz::Input;
 use verbena_roce::host::{DatagramDest, SendWqe, Sge, Syndrome, WcStatus, WqeError, WqeOpcode};
 use verbena_roce::QpType;

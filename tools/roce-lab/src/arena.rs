@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Memory of the simulated hosts: bytes, and regions of them that are used by key. What is special stays with its user: the
+//! model of the bytes, the guards and the owners of regions in `network/memory.rs`, memory that repeats itself in
+//! `engine/nic.rs`. The engine also finds the runs of its SGEs itself, because its lists have one and it is measured.
+
+use crate::keys::{self, admit};
+use std::ops::Range;
+use verbena_abi::ctx::access::{LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
+use verbena_roce::host::{Access, AtomicOp, KeyUse, Sge, Source, Syndrome, Target};
+
+/// Every use of a key by the owner and by peers.
+pub const EVERY_USE: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
+
+/// A memory region.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+pub struct Region {
+    /// Key, local and remote.
+    pub key: u32,
+    /// Protection domain.
+    pub pd: u32,
+    /// `verbena_abi::ctx::access`.
+    pub access: u32,
+    /// The key can be used.
+    pub valid: bool,
+    /// First address.
+    pub addr: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Where in the bytes of all regions it begins.
+    pub at: usize,
+}
+
+impl Region {
+    /// Key of region `index`.
+    pub fn key(index: usize) -> u32 {
+        (index as u32 + 1) << 8 | 0x5a
+    }
+
+    /// First address of region `index`.
+    pub fn addr(index: usize) -> u64 {
+        (index as u64 + 1) << 32 | 0x40
+    }
+
+    /// Where its bytes are.
+    pub fn range(&self) -> Range<usize> {
+        self.at..self.at + self.length as usize
+    }
+}
+
+/// A buffer that is a memory region of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Buffer {
+    /// Its key.
+    pub key: u32,
+    /// Its first address.
+    pub addr: u64,
+    /// Its length.
+    pub len: u32,
+}
+
+impl Buffer {
+    /// All of it as an SGE.
+    pub fn sge(self) -> Sge {
+        self.part(0, self.len)
+    }
+
+    /// `length` bytes from `offset` on.
+    pub fn part(self, offset: u32, length: u32) -> Sge {
+        Sge {
+            addr: self.addr + u64::from(offset),
+            length,
+            lkey: self.key,
+        }
+    }
+}
+
+/// Memory regions, in the order of their keys.
+#[derive(Clone, Debug, Default)]
+pub struct Regions(pub Vec<Region>);
+
+impl Regions {
+    /// The place in the list of the region with this key.
+    #[inline]
+    pub fn index(&self, key: u32) -> Option<usize> {
+        let index = (key >> 8).wrapping_sub(1) as usize;
+        (self.0.get(index)?.key == key).then_some(index)
+    }
+
+    /// The region with this key.
+    #[inline]
+    pub fn get(&self, key: u32) -> Option<&Region> {
+        self.index(key).map(|index| &self.0[index])
+    }
+
+    /// The region with this key, to be changed.
+    pub fn get_mut(&mut self, key: u32) -> Option<&mut Region> {
+        self.index(key).map(|index| &mut self.0[index])
+    }
+
+    /// Where in the bytes a use of a key begins, if it is allowed.
+    #[inline]
+    pub fn find(&self, key: &KeyUse) -> Result<usize, Syndrome> {
+        let (region, offset) = admit(key, self.get(key.key))?;
+        Ok(region.at + offset)
+    }
+
+    /// Calls `run` for each run of bytes that is read, until one is not allowed. For bytes that are not here, it is not called.
+    pub fn source(
+        &self,
+        source: &Source<'_>,
+        mut run: impl FnMut(Range<usize>),
+    ) -> Result<(), Syndrome> {
+        match *source {
+            Source::Bytes(_) => Ok(()),
+            Source::Gather {
+                pd,
+                privileged,
+                sges,
+                offset,
+                length,
+            } => self.runs(
+                (pd, privileged),
+                sges,
+                (offset, length),
+                Access::LocalRead,
+                run,
+            ),
+            Source::Region {
+                pd,
+                key,
+                addr,
+                length,
+            } => {
+                run(self.remote((pd, key, addr), length, Access::RemoteRead)?);
+                Ok(())
+            }
+        }
+    }
+
+    /// Calls `run` for each run of bytes that `length` bytes are written to, until one is not allowed.
+    pub fn target(
+        &self,
+        target: &Target<'_>,
+        length: u32,
+        mut run: impl FnMut(Range<usize>),
+    ) -> Result<(), Syndrome> {
+        match *target {
+            Target::Buffer(_) => Ok(()),
+            Target::Scatter {
+                pd,
+                privileged,
+                sges,
+                offset,
+            } => self.runs(
+                (pd, privileged),
+                sges,
+                (offset, length),
+                Access::LocalWrite,
+                run,
+            ),
+            Target::Region { pd, key, addr } => {
+                run(self.remote((pd, key, addr), length, Access::RemoteWrite)?);
+                Ok(())
+            }
+        }
+    }
+
+    fn runs(
+        &self,
+        (pd, privileged): (u32, bool),
+        sges: &[Sge],
+        (offset, length): (u32, u32),
+        access: Access,
+        mut run: impl FnMut(Range<usize>),
+    ) -> Result<(), Syndrome> {
+        let mut result = Ok(());
+        parts(sges, offset, length, |sge, _| {
+            let key = KeyUse {
+                pd,
+                privileged,
+                key: sge.lkey,
+                addr: sge.addr,
+                length: sge.length.into(),
+                access,
+            };
+            if result.is_ok() {
+                result = self.find(&key).map(|at| run(at..at + sge.length as usize));
+            }
+        });
+        result
+    }
+
+    fn remote(
+        &self,
+        (pd, key, addr): (u32, u32, u64),
+        length: u32,
+        access: Access,
+    ) -> Result<Range<usize>, Syndrome> {
+        let at = self.find(&KeyUse {
+            pd,
+            privileged: false,
+            key,
+            addr,
+            length: length.into(),
+            access,
+        })?;
+        Ok(at..at + length as usize)
+    }
+
+    /// [`verbena_roce::host::Host::invalidate`]: for the peer's SEND with invalidate (`remote`), or for a local one.
+    pub fn invalidate(&mut self, key: u32, remote: bool) -> Result<(), Syndrome> {
+        let region = self.get_mut(key).filter(|r| r.valid).ok_or(if remote {
+            Syndrome::RemoteInvalidate
+        } else {
+            Syndrome::KeyManagement
+        })?;
+        region.valid = false;
+        Ok(())
+    }
+}
+
+/// Memory regions and their bytes.
+#[derive(Clone, Debug, Default)]
+pub struct Arena {
+    /// The regions.
+    pub regions: Regions,
+    /// Bytes of all regions.
+    pub bytes: Vec<u8>,
+}
+
+impl Arena {
+    /// Registers `len` bytes of zero, behind all that is there.
+    pub fn register(&mut self, pd: u32, access: u32, len: u32) -> Buffer {
+        let (index, at) = (self.regions.0.len(), self.bytes.len());
+        let (key, addr) = (Region::key(index), Region::addr(index));
+        self.bytes.resize(at + len as usize, 0);
+        self.regions.0.push(Region {
+            key,
+            pd,
+            access,
+            valid: true,
+            addr,
+            length: len.into(),
+            at,
+        });
+        Buffer { key, addr, len }
+    }
+
+    /// Appends a source to `into`, up to what is not allowed.
+    pub fn read(&self, source: &Source<'_>, into: &mut Vec<u8>) -> Result<(), Syndrome> {
+        if let Source::Bytes(bytes) = source {
+            into.extend_from_slice(bytes);
+        }
+        self.regions
+            .source(source, |run| into.extend_from_slice(&self.bytes[run]))
+    }
+
+    /// Writes `bytes` to a target, up to what is not allowed.
+    pub fn write(&mut self, target: &mut Target<'_>, bytes: &[u8]) -> Result<(), Syndrome> {
+        if let Target::Buffer(buffer) = target {
+            buffer.copy_from_slice(bytes);
+        }
+        let mut rest = bytes;
+        self.regions.target(target, bytes.len() as u32, |run| {
+            let (part, after) = rest.split_at(run.len());
+            self.bytes[run].copy_from_slice(part);
+            rest = after;
+        })
+    }
+
+    /// Executes an atomic on the 8 bytes at a place, and returns the value before.
+    #[inline]
+    pub fn atomic(&mut self, at: usize, op: AtomicOp) -> u64 {
+        let place = &mut self.bytes[at..at + 8];
+        let before = u64::from_ne_bytes(std::array::from_fn(|byte| place[byte]));
+        place.copy_from_slice(&keys::atomic(op, before).to_ne_bytes());
+        before
+    }
+}
+
+/// The parts of SGEs that bytes `offset..offset + length` of their message lie in: each with its offset from the first of
+/// these bytes.
+pub fn parts(sges: &[Sge], mut offset: u32, length: u32, mut each: impl FnMut(Sge, u32)) {
+    let mut done = 0;
+    for sge in sges {
+        if offset >= sge.length {
+            offset -= sge.length;
+            continue;
+        }
+        let count = (sge.length - offset).min(length - done);
+        if count > 0 {
+            let part = Sge {
+                addr: sge.addr.wrapping_add(offset.into()),
+                length: count,
+                ..*sge
+            };
+            each(part, done);
+        }
+        done += count;
+        offset = 0;
+    }
+    assert_eq!(done, length, "a copy goes beyond the SGEs");
+}
