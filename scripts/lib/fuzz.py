@@ -41,7 +41,8 @@ def source_hash(target):
     """Of everything that the target runs: a count is worth nothing for other code."""
     ours = "tools/roce-lab/src/fuzz/"
     if target == "operations":
-        used = files("tools/roce/src/**/*.rs", ours + "mod.rs", ours + "node.rs", ours + "operations/*.rs", "tools/roce-lab/src/keys.rs")
+        used = files("tools/roce/src/**/*.rs", ours + "mod.rs", ours + "node.rs", ours + "operations/*.rs",
+                     "tools/roce-lab/src/keys.rs", "tools/roce-lab/src/arena.rs")
     else:
         module = "headers.rs" if target in HEADERS else "frames.rs"
         used = files("tools/roce/src/wire/**/*.rs", ours + "mod.rs", ours + module)
