@@ -10,6 +10,7 @@ use verbena_abi::cmd::*;
 use verbena_abi::ctx::QpState;
 use verbena_abi::doorbell::{self, ArmMode, Words, AREA_SIZE, AREA_SLOTS};
 use verbena_abi::stats::Counter;
+use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
 
 fn create_area(d: &mut Driver, uar: u32, addr: u64) {
@@ -103,6 +104,18 @@ fn an_object_begins_with_its_own_words_at_0_and_leaves_all_others() {
         ..Default::default()
     });
     assert_eq!(changed(&d, area, &mut before), [(doorbell::ALIVE, 0)]);
+}
+
+/// A program that has not posted for a while finds out when it does.
+#[test]
+fn areas_that_sleep_die_with_the_device() {
+    let mut d = Driver::new();
+    d.create_cq(6);
+    assert!(d.device.fall_asleep(&d.ram));
+    let sleep = d.words().load(doorbell::SLEEP);
+    assert_eq!((sleep % 2, d.words().load(doorbell::ALIVE)), (1, 1));
+    d.device.fail(&d.ram, Syndrome::EngineFailure);
+    assert_eq!(d.words().load(doorbell::ALIVE), 0);
 }
 
 #[test]
@@ -308,8 +321,7 @@ fn an_area_that_is_gone_is_not_touched() {
             d.device.ring(1);
             d.device.fall_asleep(&mem);
         }
-        d.device
-            .fail(&mem, verbena_abi::syndrome::Syndrome::EngineFailure);
+        d.device.fail(&mem, Syndrome::EngineFailure);
         let touched = |op: &&Op| op.touches(area, AREA_SIZE as u64);
         assert_eq!(mem.ops().iter().find(touched), None);
         d.device.reset();

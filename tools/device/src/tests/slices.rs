@@ -69,6 +69,31 @@ fn a_large_cq_moves_over_several_slices_while_it_is_used() {
 }
 
 #[test]
+fn a_cq_that_outgrows_its_new_ring_while_it_moves_stays() {
+    let mut d = Driver::new();
+    let mut cq = d.create_cq(14);
+    let room = 1 << 13;
+    write_cqes(&mut d, &cq, 0..room);
+    let request = ResizeCq {
+        cqn: cq.cqn.into(),
+        log_size: 13,
+        ring: flat(d.alloc(64 << 13)),
+        ..Default::default()
+    };
+    d.begin_cmd(0, &request);
+    for _ in 0..2 {
+        d.device.run_slice(&d.ram, d.now);
+    }
+    assert!(!d.is_answered(0) && MOVED_ENTRIES < room);
+    write_cqes(&mut d, &cq, room..room + 1);
+    d.run();
+    let refused = Syndrome::CmdSize.to_raw();
+    assert_eq!(d.answer(0), (CmdStatus::Invalid, refused));
+    let ids: Vec<u64> = d.drain(&mut cq).iter().map(|done| done.0).collect();
+    assert!(ids.into_iter().eq(0..=u64::from(room)));
+}
+
+#[test]
 fn a_cq_that_dies_while_it_moves_is_not_moved() {
     let mut d = Driver::new();
     let mut cq = d.create_cq(13);

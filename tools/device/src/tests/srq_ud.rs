@@ -307,6 +307,34 @@ fn a_datagram_brings_its_grh_and_its_sender() {
     assert_eq!(p.d.bytes(at + 32, 8), [10, 0, 0, 1, 10, 0, 0, 2]);
 }
 
+/// Queue pairs of other hosts have the same numbers as one's own.
+#[test]
+fn a_datagram_behind_a_local_one_to_the_same_number_leaves() {
+    let mut p = Pair::new();
+    let (mut x, mut y) = (datagram(&mut p), datagram(&mut p));
+    let (at, key) = p.d.region(4096, 1);
+    for id in 0..4 {
+        p.d.post_recv(&mut y, id, &[(at, 200, key)]);
+    }
+    let near = datagram_wqe(&SendWr::new(WqeOpcode::Send, 10, &[]), &y, 7);
+    let mut far = near;
+    let av = AddressVector {
+        dest_qpn: y.qpn.into(),
+        qkey: 0x1234.into(),
+        pdn: 7.into(),
+        ..Driver::path(0, 8)
+    };
+    far[wqe::DATA_OFFSET..wqe::DATA_OFFSET_UD].copy_from_slice(av.as_bytes());
+    for wqe in [&near, &far, &near] {
+        p.d.post_raw(&mut x, wqe);
+    }
+    p.d.run();
+    assert_eq!(std::iter::from_fn(|| p.d.device.next_frame()).count(), 1);
+    let mut ids: Vec<u64> = p.d.drain(&mut p.cq_a).iter().map(|done| done.0).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, [0, 1, 10, 10, 10]);
+}
+
 #[test]
 fn a_datagram_queue_pair_goes_by_the_mtu_that_the_port_has_now() {
     let mut p = Pair::new();
