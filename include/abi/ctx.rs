@@ -36,6 +36,12 @@ pub mod mr_flags {
     pub const ON_DEMAND: u32 = 1 << 2;
     /// The pages are memory of the device: their addresses are offsets in it.
     pub const DEVICE_MEMORY: u32 = 1 << 3;
+    /// A memory window of type 1: a bind gives it memory, rights and a new tag, and may do so again.
+    pub const WINDOW_1: u32 = 1 << 4;
+    /// A memory window of type 2B: a bind gives it to its queue pair, until it is invalidated.
+    pub const WINDOW_2: u32 = 1 << 5;
+    /// Either.
+    pub const WINDOW: u32 = WINDOW_1 | WINDOW_2;
 }
 
 layout! {
@@ -341,7 +347,14 @@ layout! {
         32 => length: Le64,
         40 => page_offset: Le64,
         48 => pages: Translation,
-        64 => reserved2: [Le64; 8],
+        /// Of a window that is bound: the region's key.
+        64 => region: Le32,
+        /// Of a window of type 2 that is bound: the queue pair's number.
+        68 => qpn: Le32,
+        /// Of a region: windows that are bound to it.
+        72 => windows: Le32,
+        76 => reserved2: Le32,
+        80 => reserved3: [Le64; 6],
     }
 }
 

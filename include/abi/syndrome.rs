@@ -50,6 +50,14 @@ codes! {
         LkeyUnreachable = 0x0405,
         /// A fast registration or local invalidate named a key that cannot be used so.
         KeyManagement = 0x0601,
+        /// A bind named a window that is not one, is not free, or belongs to another PD.
+        BindWindow = 0x0603,
+        /// A bind named a memory region that is unknown, of another PD or without the right to be bound to.
+        BindRegion = 0x0604,
+        /// A bind reaches beyond the memory region.
+        BindBounds = 0x0605,
+        /// A bind asks for rights that windows, or this memory region, cannot give.
+        BindAccess = 0x0606,
         /// The peer invalidated a key that it may not.
         RemoteInvalidate = 0x0602,
         /// A response's opcode cannot answer the request.
@@ -82,6 +90,8 @@ codes! {
         RkeyAccess = 0x2004,
         /// A remote key's pages cannot be reached by DMA.
         RkeyUnreachable = 0x2005,
+        /// A remote key is of a memory window that is bound to another queue pair.
+        RkeyQp = 0x2006,
         /// The queue pair's qp_access_flags do not allow the operation.
         OperationDisabled = 0x2101,
         /// More READs or atomics came than max_dest_rd_atomic allows.

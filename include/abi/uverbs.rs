@@ -78,7 +78,23 @@ layout! {
 }
 
 layout! {
-    /// Response of resize_cq: the new ring. The old one stays mapped until the provider unmaps it.
+    /// Request of resize_cq, which takes two steps, so that a provider that cannot map the new ring still has the old one.
+    pub struct ResizeCqReq: 8 {
+        /// 0: makes a new ring, in place of one that was made before. 1: moves the entries to it.
+        0 => step: u8,
+        1 => reserved0: u8,
+        2 => reserved1: Le16,
+        4 => reserved2: Le32,
+    }
+}
+
+/// [`ResizeCqReq::step`]: make a new ring.
+pub const RESIZE_PREPARE: u8 = 0;
+/// [`ResizeCqReq::step`]: move to the new ring.
+pub const RESIZE_MOVE: u8 = 1;
+
+layout! {
+    /// Response of both steps of resize_cq: the new ring. The old one stays mapped until the provider unmaps it.
     pub struct ResizeCqResp: 24 {
         0 => ring_offset: Le64,
         8 => ring_length: Le64,
@@ -127,17 +143,19 @@ layout! {
 }
 
 layout! {
-    /// Response of create_ah: what only the kernel could resolve.
-    pub struct CreateAhResp: 8 {
+    /// Response of create_ah: what only the kernel could resolve, or knows of a protection domain that was imported.
+    pub struct CreateAhResp: 16 {
         0 => dmac: [u8; 6],
-        6 => reserved: Le16,
+        6 => reserved0: Le16,
+        8 => pdn: Le32,
+        12 => reserved1: Le32,
     }
 }
 
 layouts! {
     structs: [
-        AreaInfo, AllocUcontextReq, AllocUcontextResp, AllocPdResp, CreateCqResp, ResizeCqResp, CreateSrqResp,
-        CreateQpResp, CreateAhResp,
+        AreaInfo, AllocUcontextReq, AllocUcontextResp, AllocPdResp, CreateCqResp, ResizeCqReq, ResizeCqResp,
+        CreateSrqResp, CreateQpResp, CreateAhResp,
     ],
     codes: []
 }

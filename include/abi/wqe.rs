@@ -35,6 +35,9 @@ codes! {
         SendInv = 8,
         /// Fast registration: a [`FastRegSegment`] follows the header.
         FastReg = 9,
+        /// Bind of a memory window: [`SendWqe::rkey`] is the window's key with the tag that it is to have,
+        /// [`SendWqe::remote_addr`] its first address in the memory region that the [`BindSegment`] behind the header names.
+        BindMw = 10,
     }
 }
 
@@ -113,6 +116,18 @@ layout! {
 }
 
 layout! {
+    /// Which part of which memory region a memory window is bound to.
+    pub struct BindSegment: 16 {
+        /// Bytes; 0 takes the binding of a window of type 1 away.
+        0 => length: Le64,
+        /// The region's key; ignored where there are no bytes.
+        8 => region: Le32,
+        /// [`super::ctx::access`]: what the peer may do; `ZERO_BASED` of type 2 only.
+        12 => access: Le32,
+    }
+}
+
+layout! {
     /// Header of a receive WQE.
     pub struct RecvWqe: 16 {
         /// Comes back in the CQE.
@@ -132,6 +147,9 @@ pub const DATA_OFFSET_ATOMIC: usize = DATA_OFFSET + size_of::<AtomicSegment>();
 pub const DATA_OFFSET_UD: usize = DATA_OFFSET + size_of::<AddressVector>();
 /// Offset of the [`FastRegSegment`].
 pub const FAST_REG_OFFSET: usize = DATA_OFFSET;
+
+/// Offset of the [`BindSegment`].
+pub const BIND_OFFSET: usize = DATA_OFFSET;
 
 /// Smallest and largest stride of a send ring, as powers of two.
 pub const LOG_SQ_STRIDE: (u8, u8) = (6, 10);
@@ -188,6 +206,6 @@ const fn log2_at_least(bytes: usize, least: u8) -> u8 {
 }
 
 layouts! {
-    structs: [SendWqe, Sge, AtomicSegment, FastRegSegment, RecvWqe],
+    structs: [SendWqe, Sge, AtomicSegment, FastRegSegment, BindSegment, RecvWqe],
     codes: [WqeOpcode]
 }

@@ -25,6 +25,7 @@ use crate::{
     enums::LinkLayer,
     gid::Gid,
     mr::MemoryRegion,
+    mw::MemoryWindow,
     object::{
         init_slot,
         object_size, //
@@ -73,6 +74,8 @@ pub trait Operations: Sized + Send + Sync + 'static {
     type Ah: AddressHandle<Self>;
     /// Data of memory regions.
     type Mr: MemoryRegion<Self>;
+    /// Data of memory windows.
+    type Mw: MemoryWindow<Self>;
 
     /// Describes the device.
     fn query_device(dev: &Device<Self>, attr: &mut DeviceAttr) -> Result;

@@ -355,6 +355,15 @@ verbs_flags! {
     }
 }
 
+impl Access {
+    /// Whether the memory has to be pinned for writing, as `ib_access_writable()` has it.
+    pub fn is_writable(self) -> bool {
+        self.intersects(
+            Self::LOCAL_WRITE | Self::REMOTE_WRITE | Self::REMOTE_ATOMIC | Self::MW_BIND,
+        )
+    }
+}
+
 verbs_flags! {
     /// `enum ib_send_flags`.
     SendFlags {

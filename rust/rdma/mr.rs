@@ -3,7 +3,7 @@
 //! Memory regions.
 //!
 //! C: `struct ib_mr`, which the driver allocates (here: this crate does); ops `get_dma_mr`,
-//! `reg_user_mr`, `alloc_mr`, `map_mr_sg`, `rereg_user_mr`, `dereg_mr`.
+//! `reg_user_mr`, `rereg_user_mr`, `alloc_mr`, `map_mr_sg`, `dereg_mr`.
 
 use crate::{
     base::errno::eopnotsupp,
@@ -15,8 +15,6 @@ use crate::{
     },
     object::{
         core_members,
-        pd_member,
-        InPd,
         Managed,
         Object, //
     },
@@ -54,6 +52,38 @@ pub struct UserRange {
     pub access: Access,
 }
 
+impl UserRange {
+    /// Address by which work requests name the first byte.
+    pub fn iova(&self) -> u64 {
+        if self.access.contains(Access::ZERO_BASED) {
+            0
+        } else {
+            self.virt_addr
+        }
+    }
+}
+
+/// What of a region is changed by `ibv_rereg_mr()`. What is `None` stays as it is.
+pub struct MrChange<'a, D: Operations> {
+    /// The memory; its access flags are those of `access`, or stay.
+    pub memory: Option<MemoryRange>,
+    /// The access flags.
+    pub access: Option<Access>,
+    /// The protection domain.
+    pub pd: Option<&'a Pd<D>>,
+}
+
+/// Other memory for a region.
+#[derive(Clone, Copy)]
+pub struct MemoryRange {
+    /// Address in the process.
+    pub start: u64,
+    /// Length.
+    pub length: u64,
+    /// Address by which the device knows `start`.
+    pub virt_addr: u64,
+}
+
 /// Keys of a region.
 #[derive(Clone, Copy)]
 pub struct MrKeys {
@@ -77,6 +107,11 @@ pub trait MemoryRegion<D: Operations>: Sized + Send + Sync {
 
     /// Makes the region known to the device; returns its keys.
     fn start(mr: &Mr<D>) -> Result<MrKeys>;
+
+    /// Changes a region of memory of a process in one step; its keys stay. If it fails, nothing has changed.
+    fn rereg(_mr: &Mr<D>, _change: &MrChange<'_, D>, _user: &User<'_, D>) -> Result {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 
     /// Takes the pages of a region for fast registration: clears its page list, then calls
     /// [`SgPages::map`].
@@ -102,7 +137,7 @@ pub type Mr<D> = Managed<MrObject<D>>;
 /// The kind of object that an [`Mr`] is.
 pub struct MrObject<D>(PhantomData<D>);
 
-// SAFETY: `allocate` sets `device` and `pd`.
+// SAFETY: `allocate` sets `device` and `pd`; `rereg_user_mr` changes `pd` to one of the same process.
 unsafe impl<D: Operations> Object for MrObject<D> {
     type Driver = D;
     type Extra = ();
@@ -128,11 +163,6 @@ unsafe impl<D: Operations> Object for MrObject<D> {
     fn fill_res_raw(mr: &Mr<D>, put: &mut dyn FnMut(&[u8]) -> Result) -> Result {
         D::Mr::fill_res_raw(mr, put)
     }
-}
-
-// SAFETY: As above.
-unsafe impl<D: Operations> InPd for MrObject<D> {
-    pd_member!();
 }
 
 impl<D: Operations> Mr<D> {
@@ -172,6 +202,9 @@ impl<D: Operations> Mr<D> {
         ops.alloc_mr = Some(Self::op_alloc);
         ops.map_mr_sg = Some(Self::op_map_sg);
         ops.dereg_mr = Some(Self::op_destroy);
+        if <D::Mr as MemoryRegion<D>>::HAS_REREG {
+            ops.rereg_user_mr = Some(Self::op_rereg_user);
+        }
         if <D::Mr as MemoryRegion<D>>::HAS_FILL_RES {
             ops.fill_res_mr_entry = Some(Self::op_fill_res);
         }
@@ -271,6 +304,51 @@ impl<D: Operations> Mr<D> {
         unsafe {
             let init = D::Mr::reg_user(Pd::from_raw(pd), &range, user);
             Self::allocate(pd, &caller, init)
+        }
+    }
+
+    /// Always changes the region itself: `NULL` tells the core that there is no new one.
+    ///
+    /// # Safety
+    ///
+    /// For the core: STARTED, ARGUMENTS: `pd` is STARTED.
+    unsafe extern "C" fn op_rereg_user(
+        mr: *mut bindings::ib_mr,
+        flags: c_int,
+        start: u64,
+        length: u64,
+        virt_addr: u64,
+        access: c_int,
+        pd: *mut bindings::ib_pd,
+        udata: *mut bindings::ib_udata,
+    ) -> *mut bindings::ib_mr {
+        // CAST: Bit flags, three of them.
+        let has = |flag: bindings::ib_mr_rereg_flags| flags as u32 & flag != 0;
+        let rereg = || {
+            // SAFETY: STARTED, ARGUMENTS.
+            let (this, caller) = unsafe { (Self::from_raw(mr), Self::caller(mr, udata)?) };
+            let user = caller.user().ok_or(EINVAL)?;
+            let change = MrChange {
+                memory: has(bindings::ib_mr_rereg_flags_IB_MR_REREG_TRANS).then_some(MemoryRange {
+                    start,
+                    length,
+                    virt_addr,
+                }),
+                access: has(bindings::ib_mr_rereg_flags_IB_MR_REREG_ACCESS)
+                    // CAST: Bit flags.
+                    .then(|| Access::from_raw(access as u32)),
+                pd: has(bindings::ib_mr_rereg_flags_IB_MR_REREG_PD)
+                    // SAFETY: ARGUMENTS: STARTED.
+                    .then(|| unsafe { Pd::from_raw(pd) }),
+            };
+            caller.finish_input()?;
+            // A driver has nothing to say here. First, because a change is not taken back.
+            caller.finish_output()?;
+            D::Mr::rereg(this, &change, user)
+        };
+        match rereg() {
+            Ok(()) => core::ptr::null_mut(),
+            Err(e) => e.to_ptr(),
         }
     }
 

@@ -12,6 +12,7 @@ use crate::{
     },
     gid::Gid,
     mr::Mr,
+    mw::Mw,
     object::no_udata,
     pd::Pd,
     qp::Qp,
@@ -58,6 +59,7 @@ impl<D: Operations> Adapter<D> {
         Srq::<D>::fill_ops(&mut ops);
         Ah::<D>::fill_ops(&mut ops);
         Mr::<D>::fill_ops(&mut ops);
+        Mw::<D>::fill_ops(&mut ops);
         ops
     };
 

@@ -83,6 +83,7 @@ pub mod enums;
 pub mod gid;
 pub mod mmap;
 pub mod mr;
+pub mod mw;
 mod object;
 mod ops;
 pub mod pd;

@@ -34,6 +34,10 @@ use kernel::{
 
 /// A driver's data of a context.
 pub trait UserContext<D: Operations>: Sized + Send + Sync {
+    /// Whether another process that is given the file may import the context: what the core tells it is
+    /// all that it needs.
+    const IMPORTABLE: bool = false;
+
     /// Builds the data, and responds. What is to be mapped is made with `mmap`.
     fn create(dev: &Device<D>, mmap: &MmapContext, udata: &Udata<'_>) -> impl PinInit<Self, Error>;
 
@@ -86,11 +90,26 @@ impl<D: Operations> Ucontext<D> {
         &self.mmap
     }
 
+    /// The driver adds nothing to what the core says of a context.
+    ///
+    /// # Safety
+    ///
+    /// None.
+    unsafe extern "C" fn op_query(
+        _ctx: *mut bindings::ib_ucontext,
+        _attrs: *mut bindings::uverbs_attr_bundle,
+    ) -> c_int {
+        0
+    }
+
     pub(crate) const fn fill_ops(ops: &mut bindings::ib_device_ops) {
         ops.size_ib_ucontext = object_size::<Self>();
         ops.alloc_ucontext = Some(Self::op_alloc);
         ops.dealloc_ucontext = Some(Self::op_dealloc);
         ops.disassociate_ucontext = Some(Self::op_disassociate);
+        if <D::Ucontext as UserContext<D>>::IMPORTABLE {
+            ops.query_ucontext = Some(Self::op_query);
+        }
         ops.mmap = Some(Self::op_mmap);
         ops.mmap_free = Some(mmap::free);
     }

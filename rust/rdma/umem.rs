@@ -73,6 +73,12 @@ impl Umem {
         unsafe { (*self.raw.as_ptr()).length }
     }
 
+    /// Whether the device may write to it.
+    pub fn is_writable(&self) -> bool {
+        // SAFETY: Pinned; the field is constant.
+        unsafe { self.raw.as_ref() }.writable() != 0
+    }
+
     /// Never unpins the memory: a device may go on using it.
     pub fn abandon(this: &Arc<Self>) {
         leak(this.clone());

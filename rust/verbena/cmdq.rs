@@ -223,6 +223,19 @@ impl CommandQueue {
         Ok(reply)
     }
 
+    /// Executes a command that gives `memory` to the device in place of `old`, which comes back. If the
+    /// device refuses, `memory` does.
+    pub(crate) fn exchange<C: Command>(
+        &self,
+        request: impl FnOnce(&Lender) -> C,
+        memory: &[&dyn Borrowed],
+        old: &[&dyn Borrowed],
+    ) -> Result<C::Reply> {
+        let reply = self.give(request, memory)?;
+        old.iter().for_each(|lent| lent.returned(&LetGo(())));
+        Ok(reply)
+    }
+
     /// Executes a command by which `memory` comes back. `None` if the device is dead: it is silent or
     /// lost by then, and the memory knows what that means.
     ///
@@ -246,6 +259,27 @@ impl CommandQueue {
         }
         self.health.wait_end();
         None
+    }
+
+    /// [`take_back`](Self::take_back) of what may still be in use: `EBUSY`, and nothing comes back, if
+    /// the device says so and `is_known` to be possible.
+    pub(crate) fn take_back_unused<C: Command>(
+        &self,
+        request: &C,
+        memory: &[&dyn Borrowed],
+        is_known: impl FnOnce() -> bool,
+    ) -> Result {
+        match self.exec(request) {
+            Ok(_) => memory.iter().for_each(|lent| lent.returned(&LetGo(()))),
+            Err(Failure::Refused(e, _)) if e == EBUSY && is_known() => return Err(e),
+            Err(Failure::Refused(..)) => {
+                self.health
+                    .declare_dead(Cause::Protocol("it refused to let go of an object"));
+                self.health.wait_end();
+            }
+            Err(Failure::Dead) => self.health.wait_end(),
+        }
+        Ok(())
     }
 
     /// Handles vector 0: wakes those whose reply is there. Whether there was one. Any context.

@@ -84,6 +84,8 @@ pub const FEATURE_FAST_REG: u64 = 1 << 5;
 pub const FEATURE_RESIZE_CQ: u64 = 1 << 6;
 /// Moderation of completion events.
 pub const FEATURE_MODERATION: u64 = 1 << 7;
+/// Memory windows of types 1 and 2B, and local invalidate of the latter (all queue pairs).
+pub const FEATURE_MW: u64 = 1 << 9;
 /// Multicast.
 pub const FEATURE_MCAST: u64 = 1 << 8;
 

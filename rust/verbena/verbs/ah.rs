@@ -79,6 +79,7 @@ impl AddressHandle<Verbena> for AhData {
         if let Some(user) = caller.user() {
             user.udata().respond(&CreateAhResp {
                 dmac: av.dmac,
+                pdn: av.pdn,
                 ..Default::default()
             })?;
         }

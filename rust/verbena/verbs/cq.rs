@@ -10,6 +10,16 @@
 //!
 //! When the device is dead, and its ring is empty, what is outstanding is flushed in software.
 
+mod entries;
+mod state;
+
+use self::{
+    entries::Entries,
+    state::{
+        Attached,
+        State, //
+    }, //
+};
 use super::{
     qp::Side,
     Live,
@@ -20,15 +30,15 @@ use crate::{
         cmd::{
             CreateCq,
             DestroyCq,
-            QueryCq, //
+            ModifyCq,
+            QueryCq,
+            ResizeCq, //
         },
         cqe::{
             wc_flags,
             Cqe,
             Tail,
             WcOpcode as CqeOpcode,
-            CQE_SIZE,
-            TAIL_OFFSET,
             WC_OPCODE_RECV, //
         },
         ctx::CqContext,
@@ -37,35 +47,33 @@ use crate::{
             ArmMode, //
         },
         syndrome::Syndrome,
-        uverbs::CreateCqResp,
+        uverbs::{
+            CreateCqResp,
+            ResizeCqReq,
+            RESIZE_MOVE,
+            RESIZE_PREPARE, //
+        },
         Le16,
         Le32,
         Le64, //
     },
-    cmdq::{
-        lent::{
-            Borrowed,
-            Lent, //
-        },
-        Lender, //
-    },
+    cmdq::Lender,
     doorbell::{
         Slot,
         SlotKind, //
     },
-    eq::CompEq,
-    ring::Ring, //
+    eq::CompEq, //
 };
 use kernel::{
+    new_mutex,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        Arc,
+        Mutex, //
+    }, //
 };
 use rdma::{
-    base::{
-        errno::eopnotsupp,
-        sync::IrqLock,
-        table::Held, //
-    },
+    base::{errno::eopnotsupp, sync::IrqLock},
     cq::{
         CompletionQueue,
         Cq,
@@ -78,11 +86,6 @@ use rdma::{
         WcFlags,
         WcOpcode,
         WcStatus, //
-    },
-    mmap::{
-        Entry,
-        Memory,
-        Protection, //
     },
     new_irq_lock,
     qp::Qp,
@@ -113,43 +116,12 @@ impl Drop for Number {
     }
 }
 
-/// What changes.
-struct State {
-    consumer: u32,
-    arm: Arm,
-    /// A handler waits for its call.
-    armed: bool,
-    /// The process has been woken because the device died.
-    woken: bool,
-    /// Kernel queue pairs that use this queue; twice if they use it for both sides.
-    qps: KVec<Attached>,
-    /// The place of the one whose completion was polled last.
-    last: usize,
-}
-
-/// A side of a queue pair that completes here. They are sorted.
-struct Attached {
-    qpn: u32,
-    side: Side,
-    /// Until the queue pair is detached, which is before it is destroyed.
-    qp: Held<Qp<Verbena>>,
-}
-
-impl State {
-    /// Where this side of a queue pair is, or belongs.
-    fn place(&self, qpn: u32, side: Side) -> Result<usize, usize> {
-        self.qps
-            .binary_search_by_key(&(qpn, side), |attached| (attached.qpn, attached.side))
-    }
-
-    /// The queue pair, if that side of it completes here.
-    fn find(&mut self, qpn: u32, side: Side) -> Option<&Qp<Verbena>> {
-        let is_last = |attached: &Attached| attached.qpn == qpn && attached.side == side;
-        if !self.qps.get(self.last).is_some_and(is_last) {
-            self.last = self.place(qpn, side).ok()?;
-        }
-        Some(&self.qps.get(self.last)?.qp)
-    }
+/// Of a process' queue.
+#[derive(Default)]
+struct Theirs {
+    entries: Option<Entries>,
+    /// Where they are to move.
+    prepared: Option<Entries>,
 }
 
 /// Data of a completion queue.
@@ -157,12 +129,12 @@ impl State {
 pub(crate) struct CqData {
     live: Arc<Live>,
     number: Number,
-    log_size: u8,
-    ring: Lent<Ring>,
     slot: Slot,
     eq: Arc<CompEq>,
-    /// How a process maps the ring.
-    mapping: Option<Entry>,
+    /// The entries of a queue of the kernel's, which stay where they are.
+    own: Option<Entries>,
+    #[pin]
+    theirs: Mutex<Theirs>,
     #[pin]
     state: IrqLock<State>,
 }
@@ -183,13 +155,6 @@ impl CqData {
         if attr.flags() != 0 {
             return Err(eopnotsupp());
         }
-        let entries = attr
-            .cqe()
-            .checked_next_power_of_two()
-            .filter(|&entries| attr.cqe() != 0 && entries <= known.caps.max_cqe.get())
-            .ok_or(EINVAL)?;
-        // CAST: the logarithm of 32 bits.
-        let log_size = entries.trailing_zeros() as u8;
         let eqs = live.events.comp_eqs();
         let eq = eqs
             .get(attr.comp_vector() as usize % eqs.len().max(1))
@@ -199,27 +164,21 @@ impl CqData {
             live: live.clone(),
             cqn: known.ids.cqns.alloc()?,
         };
-        let ring = Lent::new(
-            Ring::new(&live.dma, caller.payer(), (entries as usize) * CQE_SIZE)?,
-            &live.health,
-        );
-        let (slot, mapping) = match caller {
-            Caller::Kernel => (live.areas.take(&live.hw, None, SlotKind::Cq)?, None),
+        let context = caller.user().map(|user| user.context());
+        let areas = context.map_or(&live.areas, |context| &context.areas);
+        let slot = areas.take(&live.hw, context.map(|c| c.mmap()), SlotKind::Cq)?;
+        let (own, theirs) = match caller {
+            Caller::Kernel => (
+                Some(Entries::of_kernel(live, attr.cqe())?),
+                Theirs::default(),
+            ),
             Caller::User(user) => {
-                let context = user.context();
-                let mut chunks = KVec::new();
-                for chunk in ring.chunks() {
-                    chunks.push(chunk.clone(), GFP_KERNEL)?;
-                }
-                let entry = context
-                    .mmap()
-                    .insert(Memory::Chunks(chunks), Protection::ReadOnly)?;
-                (
-                    context
-                        .areas
-                        .take(&live.hw, Some(context.mmap()), SlotKind::Cq)?,
-                    Some(entry),
-                )
+                let entries = Some(Entries::of_process(live, attr.cqe(), user)?);
+                let theirs = Theirs {
+                    entries,
+                    prepared: None,
+                };
+                (None, theirs)
             }
         };
         slot.clear();
@@ -227,11 +186,10 @@ impl CqData {
         Ok(try_pin_init!(Self {
             live,
             number,
-            log_size,
-            ring,
             slot,
             eq,
-            mapping,
+            own,
+            theirs <- new_mutex!(theirs),
             state <- new_irq_lock!(State {
                 consumer: 0,
                 arm: Arm { index: 0, seq: 0, mode: ArmMode::None },
@@ -243,26 +201,32 @@ impl CqData {
         }? Error))
     }
 
-    fn command(&self, to: &Lender) -> CreateCq {
+    /// The entries, of whoever's queue it is.
+    fn entries<'a>(&'a self, theirs: &'a Theirs) -> Result<&'a Entries> {
+        let theirs = theirs.entries.as_ref();
+        self.own.as_ref().or(theirs).ok_or(EINVAL)
+    }
+
+    fn command(&self, entries: &Entries, to: &Lender) -> CreateCq {
         CreateCq {
             cqn: Le32::new(self.cqn()),
             eqn: Le32::new(self.eq.eqn),
             uar: Le32::new(self.slot.uar()),
             slot: Le16::new(self.slot.index()),
-            log_size: self.log_size,
-            ring: self.ring.lend(to).translation(),
+            log_size: entries.log_size,
+            ring: entries.ring.lend(to).translation(),
             ..Default::default()
         }
     }
 
-    fn respond(&self, user: &User<'_, Verbena>) -> Result {
+    fn respond(&self, entries: &Entries, user: &User<'_, Verbena>) -> Result {
         user.udata().respond(&CreateCqResp {
             cqn: Le32::new(self.cqn()),
             slot: Le16::new(self.slot.index()),
-            log_size: self.log_size,
+            log_size: entries.log_size,
             area: self.slot.info(),
-            ring_offset: Le64::new(self.mapping.as_ref().map_or(0, Entry::offset)),
-            ring_length: Le64::new(self.ring.len() as u64),
+            ring_offset: Le64::new(entries.offset()),
+            ring_length: Le64::new(entries.ring.len() as u64),
             ..Default::default()
         })
     }
@@ -288,23 +252,27 @@ impl CqData {
     /// the others move up to the newest one, so that the room is free at once. Receives of its SRQ
     /// that had completed are the SRQ's again.
     pub(crate) fn clean(&self, qp: &Qp<Verbena>, detach: bool) {
+        // A process cleans its queues by itself.
+        let Some(entries) = &self.own else { return };
         let qpn = qp.qpn();
         let mut state = self.state.lock();
         let mut end = state.consumer;
-        while end.wrapping_sub(state.consumer) < 1 << self.log_size && self.is_entry(end) {
+        while end.wrapping_sub(state.consumer) < entries.count() && entries.has(end) {
             end = end.wrapping_add(1);
         }
         let mut to = end;
         let mut from = end;
         while from != state.consumer {
             from = from.wrapping_sub(1);
-            let Ok(cqe) = self.read(from) else { break };
+            let Ok(cqe) = entries.read(from) else {
+                break;
+            };
             if cqe.qpn.get() == qpn {
-                self.give_back(qp, &cqe, from);
+                self.give_back(qp, entries.is_receive(&cqe, from), &cqe);
                 continue;
             }
             to = to.wrapping_sub(1);
-            if to != from && self.rewrite(&cqe, from, to).is_err() {
+            if to != from && entries.move_to(&cqe, from, to).is_err() {
                 break;
             }
         }
@@ -317,10 +285,8 @@ impl CqData {
         }
     }
 
-    /// An entry of the queue pair at this index is dropped.
-    fn give_back(&self, qp: &Qp<Verbena>, cqe: &Cqe, index: u32) {
-        let is_receive = Tail::unpack(cqe.tail.get(), index, self.log_size)
-            .is_some_and(|tail| tail.opcode & WC_OPCODE_RECV != 0);
+    /// An entry of the queue pair is dropped.
+    fn give_back(&self, qp: &Qp<Verbena>, is_receive: bool, cqe: &Cqe) {
         if let (true, Some(srq)) = (is_receive, qp.srq()) {
             if srq.complete(cqe.wr_id.get()).is_none() {
                 self.live
@@ -329,37 +295,11 @@ impl CqData {
         }
     }
 
-    fn read(&self, index: u32) -> Result<Cqe> {
-        let (chunk, offset) = self.entry(index)?;
-        chunk.read(offset)
-    }
-
-    /// Writes the entry from index `from` as that of index `to`, with the phase that belongs there.
-    /// Between the consumer and the producer index the ring is the driver's.
-    fn rewrite(&self, cqe: &Cqe, from: u32, to: u32) -> Result {
-        let tail = Tail::unpack(cqe.tail.get(), from, self.log_size).ok_or(EINVAL)?;
-        let mut cqe = *cqe;
-        cqe.tail = Le32::new(tail.pack(to, self.log_size));
-        let (chunk, offset) = self.entry(to)?;
-        chunk.write(offset, &cqe)
-    }
-
-    /// Whether the ring has an entry with this index.
-    fn is_entry(&self, index: u32) -> bool {
-        self.entry(index).is_ok_and(|(chunk, offset)| {
-            let tail = chunk.load32_acquire(offset + TAIL_OFFSET).unwrap_or(0);
-            Tail::is_valid(Le32::from_raw(tail).get(), index, self.log_size)
-        })
-    }
-
-    fn entry(&self, index: u32) -> Result<(&rdma::base::dma::Chunk, usize)> {
-        let place = (index & ((1u32 << self.log_size) - 1)) as usize;
-        self.ring.at(place * CQE_SIZE)
-    }
-
-    /// Whether the ring has an entry at the consumer index.
+    /// Whether there is an entry at the consumer index.
     fn has_entry(&self, state: &State) -> bool {
-        self.is_entry(state.consumer)
+        self.own
+            .as_ref()
+            .is_some_and(|entries| entries.has(state.consumer))
     }
 
     /// Whether software has something to flush.
@@ -493,15 +433,18 @@ impl CompletionQueue<Verbena> for CqData {
         let live = &cq.live;
         live.tables.ensure::<CqContext>(&live.cmdq, cq.cqn())?;
         live.cqs.insert(cq.cqn(), cq)?;
+        let guard = cq.theirs.lock();
+        let entries = cq.entries(&guard)?;
         live.cmdq
-            .give(|to| cq.command(to), &[&cq.ring as &dyn Borrowed])?;
-        cq.set_cqe(1 << cq.log_size);
-        if let Some(user) = caller.user() {
-            cq.respond(user).inspect_err(|_| {
-                let _ = Self::destroy(cq);
-            })?;
-        }
-        Ok(())
+            .give(|to| cq.command(entries, to), &[&entries.ring])?;
+        cq.set_cqe(entries.count());
+        let responded = caller
+            .user()
+            .map_or(Ok(()), |user| cq.respond(entries, user));
+        drop(guard);
+        responded.inspect_err(|_| {
+            let _ = Self::destroy(cq);
+        })
     }
 
     fn destroy(cq: &Cq<Verbena>) -> Result {
@@ -510,8 +453,9 @@ impl CompletionQueue<Verbena> for CqData {
             id: Le32::new(cq.cqn()),
             ..Default::default()
         };
-        let lent = [&cq.ring as &dyn Borrowed];
-        if let Some(quiesced) = live.cmdq.take_back(&request, &lent) {
+        let guard = cq.theirs.lock();
+        let ring = &cq.entries(&guard)?.ring;
+        if let Some(quiesced) = live.cmdq.take_back(&request, &[ring]) {
             live.drain_events(&quiesced);
             live.drain_completions(&cq.eq, &quiesced);
         }
@@ -520,19 +464,17 @@ impl CompletionQueue<Verbena> for CqData {
     }
 
     fn poll(cq: &Cq<Verbena>, wcs: &mut WcSink<'_, Verbena>) -> Result {
+        let entries = cq.own.as_ref().ok_or(EINVAL)?;
         let mut state = cq.state.lock();
         let before = state.consumer;
         // A device that writes nonsense as fast as it is skipped must not keep us here.
-        for _ in 0..2u32 << cq.log_size {
+        for _ in 0..2 * entries.count() {
             if wcs.is_full() {
                 break;
             }
-            let (chunk, offset) = cq.entry(state.consumer)?;
-            let tail = Le32::from_raw(chunk.load32_acquire(offset + TAIL_OFFSET)?).get();
-            let Some(tail) = Tail::unpack(tail, state.consumer, cq.log_size) else {
+            let Some((cqe, tail)) = entries.take(state.consumer)? else {
                 break;
             };
-            let cqe: Cqe = chunk.read(offset)?;
             state.consumer = state.consumer.wrapping_add(1);
             cq.take(&mut state, &cqe, tail, wcs);
         }
@@ -561,6 +503,44 @@ impl CompletionQueue<Verbena> for CqData {
             cq.live.health.flush();
         }
         Ok(missed && flags.contains(NotifyFlags::REPORT_MISSED_EVENTS))
+    }
+
+    fn resize(cq: &Cq<Verbena>, cqe: u32, user: &User<'_, Verbena>) -> Result {
+        let live = &cq.live;
+        let request: ResizeCqReq = user.udata().read()?;
+        let mut guard = cq.theirs.lock();
+        let Theirs { entries, prepared } = &mut *guard;
+        if request.step == RESIZE_PREPARE {
+            // Of two that were made, the former is gone, mapped or not.
+            let new = prepared.insert(Entries::of_process(live, cqe, user)?);
+            return user.udata().respond(&new.resized());
+        }
+        let (Some(old), Some(new), RESIZE_MOVE) = (entries.as_mut(), prepared.take(), request.step)
+        else {
+            return Err(EINVAL);
+        };
+        // First, because entries are not moved back.
+        user.udata().respond(&new.resized())?;
+        let request = |to: &Lender| ResizeCq {
+            cqn: Le32::new(cq.cqn()),
+            log_size: new.log_size,
+            ring: new.ring.lend(to).translation(),
+            ..Default::default()
+        };
+        live.cmdq.exchange(request, &[&new.ring], &[&old.ring])?;
+        cq.set_cqe(new.count());
+        *old = new;
+        Ok(())
+    }
+
+    fn modify(cq: &Cq<Verbena>, count: u16, period: u16) -> Result {
+        cq.live.cmdq.exec(&ModifyCq {
+            cqn: Le32::new(cq.cqn()),
+            moderation_count: Le16::new(count),
+            moderation_period: Le16::new(period),
+            ..Default::default()
+        })?;
+        Ok(())
     }
 
     fn fill_res(cq: &Cq<Verbena>, entry: &mut ResEntry<'_>) -> Result {

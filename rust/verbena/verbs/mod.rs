@@ -6,6 +6,7 @@ pub(crate) mod ah;
 pub(crate) mod cq;
 pub(crate) mod live;
 pub(crate) mod mr;
+pub(crate) mod mw;
 pub(crate) mod pages;
 pub(crate) mod pd;
 pub(crate) mod port;

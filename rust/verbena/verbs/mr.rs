@@ -3,6 +3,7 @@
 //! Memory regions.
 
 use super::{
+    mw::Windows,
     pages::PageTable,
     Verbena, //
 };
@@ -11,7 +12,9 @@ use crate::{
         cmd::{
             CreateMr,
             DestroyMr,
-            FEATURE_FAST_REG, //
+            ModifyMr,
+            FEATURE_FAST_REG,
+            FEATURE_MW, //
         },
         ctx::{
             access,
@@ -26,20 +29,23 @@ use crate::{
     cmdq::{
         lent::{
             Borrowed,
-            Lent, //
+            Lent,
+            Loan, //
         },
         Lender, //
     },
     hw::Hw, //
 };
 use kernel::{
+    new_mutex,
     prelude::*,
     sync::{
         atomic::{
             Atomic,
             Relaxed, //
         },
-        Arc, //
+        Arc,
+        Mutex, //
     },
 };
 use rdma::{
@@ -54,6 +60,7 @@ use rdma::{
     mr::{
         MemoryRegion,
         Mr,
+        MrChange,
         MrKeys,
         SgPages,
         UserRange, //
@@ -71,13 +78,13 @@ const MOST_PAGES: usize = u32::MAX as usize;
 pub(crate) const MOST_FAST_REG: u32 = 512;
 
 /// A key, given back when dropped.
-struct Key {
+pub(crate) struct Key {
     hw: Arc<Hw>,
-    key: u32,
+    pub(crate) key: u32,
 }
 
 impl Key {
-    fn new(hw: &Arc<Hw>) -> Result<Self> {
+    pub(crate) fn new(hw: &Arc<Hw>) -> Result<Self> {
         let key = hw.known()?.ids.keys.alloc()?;
         Ok(Self {
             hw: hw.clone(),
@@ -94,34 +101,31 @@ impl Drop for Key {
     }
 }
 
-/// Data of a memory region.
-pub(crate) struct MrData {
-    hw: Arc<Hw>,
-    /// What the region is created by; where its pages are is added then.
-    request: CreateMr,
-    /// `None`: the device's own key of all memory.
-    key: Option<Key>,
-    table: Option<Lent<PageTable>>,
-    /// Pages of the last `map_sg`.
-    mapped: Atomic<u32>,
+/// Memory of a process as the device knows it.
+struct Registered {
+    range: UserRange,
+    /// What the device is told of it, but for where the pages are.
+    terms: CreateMr,
+    table: Lent<PageTable>,
     /// Pinned until the device has let go of it.
-    umem: Option<Lent<Arc<Umem>>>,
+    umem: Lent<Arc<Umem>>,
+    /// Those that may be bound to it.
+    windows: Arc<Windows>,
 }
 
-fn device_access(wanted: Access) -> u32 {
-    wanted.as_raw() & access::ALL
-}
-
-impl MrData {
-    fn user(pd: &Pd<Verbena>, range: &UserRange, user: &User<'_, Verbena>) -> Result<Self> {
-        let hw = pd.device().live.hw.clone();
+impl Registered {
+    fn new(
+        hw: &Hw,
+        key: u32,
+        pdn: u32,
+        range: UserRange,
+        user: &User<'_, Verbena>,
+    ) -> Result<Self> {
         let caps = hw.caps()?;
         if range.length == 0 || range.length > caps.max_mr_size.get() {
             return Err(EINVAL);
         }
-        if range.access.intersects(Access::ON_DEMAND | Access::MW_BIND) {
-            return Err(eopnotsupp());
-        }
+        check_access(hw, range.access)?;
         let umem = Umem::pin(user, range.start, range.length, range.access)?;
         let pgsz = umem
             .find_best_pgsz(caps.page_size_cap.get(), range.virt_addr)
@@ -135,18 +139,12 @@ impl MrData {
         for (index, addr) in umem.blocks(pgsz).take(pages).enumerate() {
             table.set(index, addr)?;
         }
-        let key = Key::new(&hw)?;
-        let iova = if range.access.contains(Access::ZERO_BASED) {
-            0
-        } else {
-            range.virt_addr
-        };
         Ok(Self {
-            request: CreateMr {
-                key: Le32::new(key.key),
-                pdn: Le32::new(pd.pdn),
+            terms: CreateMr {
+                key: Le32::new(key),
+                pdn: Le32::new(pdn),
                 access: Le32::new(device_access(range.access)),
-                iova: Le64::new(iova),
+                iova: Le64::new(range.iova()),
                 length: Le64::new(range.length),
                 page_offset: Le64::new(range.virt_addr & (pgsz - 1)),
                 pages: Translation {
@@ -158,25 +156,152 @@ impl MrData {
                 },
                 ..Default::default()
             },
-            hw,
+            range,
+            table,
+            umem,
+            windows: user.context().windows.clone(),
+        })
+    }
+
+    fn create(&self, to: &Lender) -> CreateMr {
+        // The command names the pages too.
+        self.umem.lend(to);
+        self.terms_with(self.table.lend(to))
+    }
+
+    fn terms_with(&self, table: Loan<'_, PageTable>) -> CreateMr {
+        let pages = self.terms.pages;
+        CreateMr {
+            pages: table.translation(pages.num_pages, pages.log_page_size),
+            ..self.terms
+        }
+    }
+
+    fn lent(&self) -> [&dyn Borrowed; 2] {
+        [&self.table, &self.umem]
+    }
+
+    /// [`MemoryRegion::rereg`] with other memory.
+    fn move_to(&mut self, hw: &Hw, new: Self) -> Result {
+        hw.cmdq
+            .exchange(|to| modify(new.create(to)), &new.lent(), &self.lent())?;
+        *self = new;
+        Ok(())
+    }
+
+    /// [`MemoryRegion::rereg`] with the same memory.
+    fn change_terms(&mut self, hw: &Hw, pdn: Le32, range: UserRange) -> Result {
+        let table = self.table.loan().ok_or(EINVAL)?;
+        let mut request = self.terms_with(table);
+        request.pdn = pdn;
+        request.access = Le32::new(device_access(range.access));
+        request.iova = Le64::new(range.iova());
+        hw.cmdq.exec(&modify(request))?;
+        self.terms = request;
+        self.range = range;
+        Ok(())
+    }
+}
+
+/// The same terms as a change.
+fn modify(terms: CreateMr) -> ModifyMr {
+    ModifyMr {
+        key: terms.key,
+        pdn: terms.pdn,
+        access: terms.access,
+        flags: terms.flags,
+        iova: terms.iova,
+        length: terms.length,
+        page_offset: terms.page_offset,
+        pages: terms.pages,
+    }
+}
+
+/// Data of a memory region.
+#[pin_data]
+pub(crate) struct MrData {
+    hw: Arc<Hw>,
+    /// What the region is created by, if it is not a process'; where its pages are is added then.
+    request: CreateMr,
+    /// `None`: the device's own key of all memory.
+    key: Option<Key>,
+    /// The pages of fast registrations.
+    table: Option<Lent<PageTable>>,
+    /// Pages of the last `map_sg`.
+    mapped: Atomic<u32>,
+    /// Memory of a process.
+    #[pin]
+    registered: Mutex<Option<Registered>>,
+}
+
+/// Rights that the device is told of; others say how memory is pinned, or are hints.
+fn device_access(wanted: Access) -> u32 {
+    wanted.as_raw() & access::ALL
+}
+
+/// Refuses what a region of a process cannot be.
+fn check_access(hw: &Hw, wanted: Access) -> Result {
+    let mut unknown = Access::ON_DEMAND;
+    if !hw.has(FEATURE_MW) {
+        unknown |= Access::MW_BIND;
+    }
+    if wanted.intersects(unknown) {
+        return Err(eopnotsupp());
+    }
+    Ok(())
+}
+
+/// What [`MrData`] is made of.
+struct Parts {
+    request: CreateMr,
+    key: Option<Key>,
+    table: Option<Lent<PageTable>>,
+    registered: Option<Registered>,
+}
+
+impl MrData {
+    fn new(hw: Arc<Hw>, parts: Result<Parts>) -> impl PinInit<Self, Error> {
+        pin_init::pin_init_scope(move || {
+            let Parts {
+                request,
+                key,
+                table,
+                registered,
+            } = parts?;
+            Ok::<_, Error>(try_pin_init!(Self {
+                hw,
+                request,
+                key,
+                table,
+                mapped: Atomic::new(0),
+                registered <- new_mutex!(registered),
+            }? Error))
+        })
+    }
+
+    fn user(pd: &Pd<Verbena>, range: &UserRange, user: &User<'_, Verbena>) -> Result<Parts> {
+        let hw = &pd.device().live.hw;
+        let key = Key::new(hw)?;
+        let registered = Registered::new(hw, key.key, pd.pdn, *range, user)?;
+        Ok(Parts {
+            request: registered.terms,
             key: Some(key),
-            table: Some(table),
-            mapped: Atomic::new(0),
-            umem: Some(umem),
+            table: None,
+            registered: Some(registered),
         })
     }
 
     /// All of memory: a region that begins at DMA address 0.
-    fn dma(pd: &Pd<Verbena>, wanted: Access) -> Result<Self> {
-        let hw = pd.device().live.hw.clone();
+    fn dma(pd: &Pd<Verbena>, wanted: Access) -> Result<Parts> {
+        let hw = &pd.device().live.hw;
         let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let key = if wanted.intersects(remote) {
-            Some(Key::new(&hw)?)
+            Some(Key::new(hw)?)
         } else {
             None
         };
         let length = hw.caps()?.max_mr_size.get();
-        Ok(Self {
+        Ok(Parts {
             request: CreateMr {
                 key: Le32::new(key.as_ref().map_or(0, |key| key.key)),
                 pdn: Le32::new(pd.pdn),
@@ -189,16 +314,14 @@ impl MrData {
                 },
                 ..Default::default()
             },
-            hw,
             key,
             table: None,
-            mapped: Atomic::new(0),
-            umem: None,
+            registered: None,
         })
     }
 
-    fn fast_reg(pd: &Pd<Verbena>, mr_type: MrType, max_num_sg: u32) -> Result<Self> {
-        let hw = pd.device().live.hw.clone();
+    fn fast_reg(pd: &Pd<Verbena>, mr_type: MrType, max_num_sg: u32) -> Result<Parts> {
+        let hw = &pd.device().live.hw;
         if mr_type != MrType::MemReg || !hw.has(FEATURE_FAST_REG) {
             return Err(eopnotsupp());
         }
@@ -207,8 +330,8 @@ impl MrData {
         }
         let table = PageTable::new(&hw.dma, Payer::Kernel, max_num_sg as usize)?;
         let table = Lent::new(table, &hw.health);
-        let key = Key::new(&hw)?;
-        Ok(Self {
+        let key = Key::new(hw)?;
+        Ok(Parts {
             request: CreateMr {
                 key: Le32::new(key.key),
                 pdn: Le32::new(pd.pdn),
@@ -220,17 +343,13 @@ impl MrData {
                 },
                 ..Default::default()
             },
-            hw,
             key: Some(key),
             table: Some(table),
-            mapped: Atomic::new(0),
-            umem: None,
+            registered: None,
         })
     }
 
     fn command(&self, to: &Lender) -> CreateMr {
-        // The command names the pages too.
-        self.umem.as_ref().map(|umem| umem.lend(to));
         let table = self.table.as_ref().map(|table| table.lend(to));
         let pages = self.request.pages;
         CreateMr {
@@ -239,10 +358,6 @@ impl MrData {
             }),
             ..self.request
         }
-    }
-
-    fn lent(&self) -> [&dyn Borrowed; 2] {
-        [&self.table, &self.umem]
     }
 
     /// The segment of a fast registration of this region.
@@ -272,7 +387,7 @@ impl MrData {
 #[vtable]
 impl MemoryRegion<Verbena> for MrData {
     fn get_dma(pd: &Pd<Verbena>, wanted: Access) -> impl PinInit<Self, Error> {
-        Self::dma(pd, wanted)
+        Self::new(pd.device().live.hw.clone(), Self::dma(pd, wanted))
     }
 
     fn reg_user(
@@ -280,11 +395,14 @@ impl MemoryRegion<Verbena> for MrData {
         range: &UserRange,
         user: &User<'_, Verbena>,
     ) -> impl PinInit<Self, Error> {
-        Self::user(pd, range, user)
+        Self::new(pd.device().live.hw.clone(), Self::user(pd, range, user))
     }
 
     fn alloc(pd: &Pd<Verbena>, mr_type: MrType, max_num_sg: u32) -> impl PinInit<Self, Error> {
-        Self::fast_reg(pd, mr_type, max_num_sg)
+        Self::new(
+            pd.device().live.hw.clone(),
+            Self::fast_reg(pd, mr_type, max_num_sg),
+        )
     }
 
     fn start(mr: &Mr<Verbena>) -> Result<MrKeys> {
@@ -292,7 +410,10 @@ impl MemoryRegion<Verbena> for MrData {
         let key = match &mr.key {
             Some(key) => {
                 hw.tables.ensure::<MemoryEntry>(&hw.cmdq, key.key >> 8)?;
-                hw.cmdq.give(|to| mr.command(to), &mr.lent())?;
+                match &*mr.registered.lock() {
+                    Some(memory) => hw.cmdq.give(|to| memory.create(to), &memory.lent())?,
+                    None => hw.cmdq.give(|to| mr.command(to), &[&mr.table])?,
+                };
                 key.key
             }
             None => hw.caps()?.local_dma_lkey.get(),
@@ -301,6 +422,28 @@ impl MemoryRegion<Verbena> for MrData {
             lkey: key,
             rkey: key,
         })
+    }
+
+    fn rereg(mr: &Mr<Verbena>, change: &MrChange<'_, Verbena>, user: &User<'_, Verbena>) -> Result {
+        let mut guard = mr.registered.lock();
+        let memory = Option::as_mut(&mut *guard).ok_or(EINVAL)?;
+        let mut range = memory.range;
+        if let Some(other) = change.memory {
+            (range.start, range.length) = (other.start, other.length);
+            range.virt_addr = other.virt_addr;
+        }
+        if let Some(access) = change.access {
+            check_access(&mr.hw, access)?;
+            range.access = access;
+        }
+        let pdn = change.pd.map_or(memory.terms.pdn, |pd| Le32::new(pd.pdn));
+        // What was pinned for reading only must not be written.
+        if change.memory.is_some() || (range.access.is_writable() && !memory.umem.is_writable()) {
+            let key = memory.terms.key.get();
+            let new = Registered::new(&mr.hw, key, pdn.get(), range, user)?;
+            return memory.move_to(&mr.hw, new);
+        }
+        memory.change_terms(&mr.hw, pdn, range)
     }
 
     fn map_sg(mr: &Mr<Verbena>, pages: SgPages<'_, Verbena>) -> Result<u32> {
@@ -322,7 +465,17 @@ impl MemoryRegion<Verbena> for MrData {
                 id: Le32::new(key.key),
                 ..Default::default()
             };
-            mr.hw.cmdq.take_back(&request, &mr.lent());
+            let cmdq = &mr.hw.cmdq;
+            match &*mr.registered.lock() {
+                Some(memory) => {
+                    let windows = &memory.windows;
+                    let before = windows.before();
+                    cmdq.take_back_unused(&request, &memory.lent(), || windows.since(before))?;
+                }
+                None => {
+                    cmdq.take_back(&request, &[&mr.table]);
+                }
+            }
         }
         Ok(())
     }

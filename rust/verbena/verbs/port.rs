@@ -9,6 +9,7 @@ use super::{
         MrData,
         MOST_FAST_REG, //
     },
+    mw::MwData,
     pd::PdData,
     qp::QpData,
     srq::SrqData,
@@ -23,6 +24,7 @@ use crate::{
             StatsKind,
             FEATURE_ATOMIC,
             FEATURE_FAST_REG,
+            FEATURE_MW,
             FEATURE_SRQ,
             GID_TYPE_ROCE_V2,
             NO_VLAN, //
@@ -136,6 +138,7 @@ impl Operations for Verbena {
     type Srq = SrqData;
     type Ah = AhData;
     type Mr = MrData;
+    type Mw = MwData;
 
     fn query_device(dev: &Device<Self>, attr: &mut DeviceAttr) -> Result {
         let hw = &dev.live;
@@ -148,6 +151,11 @@ impl Operations for Verbena {
         if hw.has(FEATURE_FAST_REG) {
             flags = flags | DeviceCaps::MEM_MGT_EXTENSIONS;
             attr.set_max_fast_reg_page_list_len(MOST_FAST_REG);
+        }
+        if hw.has(FEATURE_MW) {
+            flags = flags | DeviceCaps::MEM_WINDOW | DeviceCaps::MEM_WINDOW_TYPE_2B;
+            // Their keys are of one space with those of regions.
+            attr.set_max_mw(known.ids.keys.count());
         }
         if hw.has(FEATURE_SRQ) {
             attr.set_max_srq(known.ids.srqns.count())

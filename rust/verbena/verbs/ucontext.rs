@@ -2,7 +2,10 @@
 
 //! Contexts of processes: their doorbell areas.
 
-use super::Verbena;
+use super::{
+    mw::Windows,
+    Verbena, //
+};
 use crate::{
     abi::{
         uverbs::{
@@ -15,7 +18,10 @@ use crate::{
     },
     doorbell::Areas, //
 };
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
 use rdma::{
     device::Device,
     mmap::MmapContext,
@@ -29,9 +35,12 @@ use rdma::{
 /// Data of a context.
 pub(crate) struct UcontextData {
     pub(crate) areas: Pin<KBox<Areas>>,
+    pub(crate) windows: Arc<Windows>,
 }
 
 impl UserContext<Verbena> for UcontextData {
+    const IMPORTABLE: bool = true;
+
     fn create(
         dev: &Device<Verbena>,
         mmap: &MmapContext,
@@ -63,7 +72,10 @@ impl UserContext<Verbena> for UcontextData {
                 max_srq_wr: caps.max_srq_wr,
                 ..Default::default()
             })?;
-            Ok(Self { areas })
+            Ok(Self {
+                areas,
+                windows: Arc::new(Windows::new(), GFP_KERNEL)?,
+            })
         };
         create()
     }

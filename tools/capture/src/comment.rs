@@ -127,5 +127,6 @@ fn name(opcode: WqeOpcode) -> &'static str {
         WqeOpcode::FetchAdd => "FetchAdd",
         WqeOpcode::LocalInv => "local invalidate",
         WqeOpcode::FastReg => "fast register",
+        WqeOpcode::BindMw => "bind window",
     }
 }

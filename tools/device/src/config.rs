@@ -100,7 +100,8 @@ pub fn caps(config: &Config) -> DeviceCaps {
             | cmd::FEATURE_ATOMIC
             | cmd::FEATURE_FAST_REG
             | cmd::FEATURE_RESIZE_CQ
-            | cmd::FEATURE_MODERATION)
+            | cmd::FEATURE_MODERATION
+            | cmd::FEATURE_MW)
             .into(),
         max_qp: MAX_QP.into(),
         max_cq: MAX_CQ.into(),

@@ -8,6 +8,7 @@
 use crate::errno::Errno;
 use crate::ffi::lock::Guard;
 use crate::ffi::object::Ah;
+use crate::ffi::wr::Bind;
 use crate::send::{Form, Producer, SendQueue, KNOWN_FLAGS, OPCODES};
 use crate::wqe::{Head, Wqe};
 use verbena_abi::wqe::{self, send_flags};
@@ -52,6 +53,8 @@ pub enum Operands {
     RemoteImm(u32, u64, u32),
     /// The same, then compare or add, swap.
     Atomic(u32, u64, u64, u64),
+    /// A window of type 2 to bind; none: not such a window.
+    Bind(Option<Bind>),
 }
 
 impl Producer {
@@ -149,6 +152,11 @@ impl SendQueue {
                     wqe.set_operands(compare_add, swap);
                 }
             }
+            Operands::Bind(Some(bind)) => {
+                wqe.set_remote(bind.addr, bind.key);
+                wqe.set_bind(bind.length, bind.region, bind.access);
+            }
+            Operands::Bind(None) => producer.build.fail(Errno::INVAL),
         }
     }
 
@@ -193,7 +201,12 @@ impl SendQueue {
         let build = &producer.build;
         let before = build.head.inline_length();
         let fits = length <= (self.config.max_inline as usize).saturating_sub(before);
-        if !fits || matches!(build.form, Some(Form::Read | Form::Atomic | Form::Key)) {
+        if !fits
+            || matches!(
+                build.form,
+                Some(Form::Read | Form::Atomic | Form::Key | Form::Bind)
+            )
+        {
             return producer.build.fail(Errno::INVAL);
         }
         let at = build.data + before;

@@ -8,6 +8,7 @@
 //! is outstanding would overflow. When the device is dead the ring is not looked at any more: then everything outstanding
 //! in the queue pairs of this CQ is flushed from their windows.
 
+use crate::errno::Errno;
 use crate::ffi::lock::Lock;
 use crate::ffi::memory::{Area, Entry, Ring};
 use crate::qp::{Qp, Receives};
@@ -36,6 +37,8 @@ pub struct Cq {
 pub struct CqState {
     ring: CqRing,
     log_size: u8,
+    /// The index whose entry is the first of the ring: where the consumer was when the entries were moved last.
+    base: u32,
     /// The next entry to look at.
     consumer: u32,
     /// Completions before it that were not polled yet, with their indexes: see [`Cq::clean`]. Each keeps the place of an
@@ -191,6 +194,7 @@ impl Cq {
             state: Lock::new(CqState {
                 ring,
                 log_size,
+                base: 0,
                 consumer: 0,
                 saved: VecDeque::new(),
                 flushing: false,
@@ -244,9 +248,10 @@ impl Cq {
         let mut count = 0;
         let mut run: Option<Run<'_>> = None;
         while count < most && !state.aside {
-            let entry = state.ring.entry(state.consumer);
+            let place = state.consumer.wrapping_sub(state.base);
+            let entry = state.ring.entry(place);
             let tail = entry.get32_acquire::<TAIL_OFFSET>();
-            if !Tail::is_valid(tail, state.consumer, state.log_size) {
+            if !Tail::is_valid(tail, place, state.log_size) {
                 break;
             }
             let imm_qpn = entry.get::<IMM_QPN>();
@@ -296,9 +301,9 @@ impl Cq {
         if state.flushing {
             return false;
         }
-        let entry = state.ring.entry(state.consumer);
-        let tail = entry.get32_acquire::<TAIL_OFFSET>();
-        Tail::is_valid(tail, state.consumer, state.log_size)
+        let place = state.consumer.wrapping_sub(state.base);
+        let tail = state.ring.entry(place).get32_acquire::<TAIL_OFFSET>();
+        Tail::is_valid(tail, place, state.log_size)
     }
 
     /// Whether there is nothing to poll.
@@ -387,6 +392,25 @@ impl Cq {
         });
     }
 
+    /// Moves the entries to the ring that `make` makes when `move_entries` says so. Nothing is polled meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// What either says; then nothing has changed.
+    pub fn resize(
+        &self,
+        make: impl FnOnce() -> Result<(CqRing, u8), Errno>,
+        move_entries: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let mut state = self.state.lock_long();
+        let (ring, log_size) = make()?;
+        move_entries()?;
+        (state.ring, state.log_size) = (ring, log_size);
+        // What the device saw as the consumer index; it has put the entries from there on into the new ring.
+        state.base = state.polled();
+        Ok(())
+    }
+
     /// Makes `qp`'s completions known here.
     ///
     /// The kernel may have handed out the number of one that is being destroyed and is still known here. Nothing more can
@@ -420,7 +444,7 @@ impl Cq {
     fn clean_locked(&self, state: &mut CqState, qp: &Qp) {
         let polled = state.polled();
         while state.consumer.wrapping_sub(polled) < state.ring.size() && self.is_written(state) {
-            let entry = state.ring.entry(state.consumer);
+            let entry = state.ring.entry(state.consumer.wrapping_sub(state.base));
             let tail = entry.get32_acquire::<TAIL_OFFSET>();
             let completion = Completion::read(entry, entry.get::<IMM_QPN>(), tail);
             state.saved.push_back((state.consumer, completion));

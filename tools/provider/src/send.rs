@@ -31,6 +31,8 @@ pub enum Form {
     Atomic,
     /// A key to invalidate, no data.
     Key,
+    /// A window to bind, no data.
+    Bind,
     /// Unknown: refused.
     Invalid,
 }
@@ -46,6 +48,7 @@ pub const OPCODES: [(WqeOpcode, Form); 16] = {
     table[IBV_WR_ATOMIC_CMP_AND_SWP as usize] = (WqeOpcode::CompareSwap, Form::Atomic);
     table[IBV_WR_ATOMIC_FETCH_AND_ADD as usize] = (WqeOpcode::FetchAdd, Form::Atomic);
     table[IBV_WR_LOCAL_INV as usize] = (WqeOpcode::LocalInv, Form::Key);
+    table[IBV_WR_BIND_MW as usize] = (WqeOpcode::BindMw, Form::Bind);
     table[IBV_WR_SEND_WITH_INV as usize] = (WqeOpcode::SendInv, Form::Send);
     table
 };
@@ -219,6 +222,15 @@ impl SendQueue {
             Form::Send => {}
             Form::Invalid => return Err(Errno::INVAL),
             Form::Key => head = head.not_inline(),
+            Form::Bind => {
+                let bind = wr.bind().ok_or(Errno::INVAL)?;
+                head = head.not_inline();
+                wqe.set_remote(bind.addr, bind.key);
+                // On a datagram queue pair this is an error that the device reports; there is no place for it.
+                if !self.config.datagram {
+                    wqe.set_bind(bind.length, bind.region, bind.access);
+                }
+            }
             Form::Write | Form::Read => {
                 let (remote_addr, rkey) = wr.rdma();
                 wqe.set_remote(remote_addr, rkey);
@@ -245,7 +257,7 @@ impl SendQueue {
                 .copy_inline(wqe.0, data, self.config.max_inline)
                 .ok_or(Errno::INVAL)?;
             head = head.with_inline(length);
-        } else if form != Form::Key {
+        } else if !matches!(form, Form::Key | Form::Bind) {
             if !wr.copy_sges(wqe.0, data) {
                 return Err(Errno::INVAL);
             }

@@ -8,7 +8,7 @@ use crate::ffi::memory::Entry;
 use crate::ffi::object::Ah;
 use core::mem::{offset_of, size_of};
 use verbena_abi::ctx::AddressVector;
-use verbena_abi::wqe::{self, send_flags, AtomicSegment, SendWqe, Sge, WqeOpcode};
+use verbena_abi::wqe::{self, send_flags, AtomicSegment, BindSegment, SendWqe, Sge, WqeOpcode};
 
 /// Smallest stride of a send ring.
 pub const MIN: usize = 1 << wqe::LOG_SQ_STRIDE.0;
@@ -113,6 +113,17 @@ impl Wqe<'_> {
     pub fn set_operands(self, compare_add: u64, swap: u64) {
         self.0.put_pair(wqe::DATA_OFFSET, compare_add, 0);
         self.0.put_pair(wqe::DATA_OFFSET + 16, swap, 0);
+    }
+
+    /// What part of which region a window is bound to; its first address and its new key lie in the header.
+    #[inline(always)]
+    pub fn set_bind(self, length: u64, region: u32, access: u32) {
+        const {
+            assert!(offset_of!(BindSegment, length) == 0 && offset_of!(BindSegment, region) == 8);
+            assert!(offset_of!(BindSegment, access) == 12 && size_of::<BindSegment>() == 16);
+        };
+        let rights = u64::from(region) | u64::from(access) << 32;
+        self.0.put_pair(wqe::BIND_OFFSET, length, rights);
     }
 
     /// The address of a datagram.

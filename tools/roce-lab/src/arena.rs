@@ -132,6 +132,7 @@ impl Regions {
                 key,
                 addr,
                 length,
+                ..
             } => {
                 run(self.remote((pd, key, addr), length, Access::RemoteRead)?);
                 Ok(())
@@ -160,7 +161,7 @@ impl Regions {
                 Access::LocalWrite,
                 run,
             ),
-            Target::Region { pd, key, addr } => {
+            Target::Region { pd, key, addr, .. } => {
                 run(self.remote((pd, key, addr), length, Access::RemoteWrite)?);
                 Ok(())
             }
@@ -179,6 +180,7 @@ impl Regions {
         parts(sges, offset, length, |sge, _| {
             let key = KeyUse {
                 pd,
+                owner: 0,
                 privileged,
                 key: sge.lkey,
                 addr: sge.addr,
@@ -200,6 +202,7 @@ impl Regions {
     ) -> Result<Range<usize>, Syndrome> {
         let at = self.find(&KeyUse {
             pd,
+            owner: 0,
             privileged: false,
             key,
             addr,

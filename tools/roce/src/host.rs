@@ -302,6 +302,8 @@ impl WqeError {
 pub struct KeyUse {
     /// Protection domain of the user.
     pub pd: u32,
+    /// The user, by [`Config::owner`](crate::qp::Config::owner): a memory window may be bound to one queue pair. Nothing of local keys.
+    pub owner: u64,
     /// The user may use the reserved DMA key (only ever for local keys).
     pub privileged: bool,
     /// Key.
@@ -371,6 +373,8 @@ pub enum Source<'a> {
     Region {
         /// Protection domain.
         pd: u32,
+        /// As in [`KeyUse::owner`].
+        owner: u64,
         /// Key.
         key: u32,
         /// First address.
@@ -400,6 +404,8 @@ pub enum Target<'a> {
     Region {
         /// Protection domain.
         pd: u32,
+        /// As in [`KeyUse::owner`].
+        owner: u64,
         /// Key.
         key: u32,
         /// First address.
@@ -443,6 +449,7 @@ pub fn completes_as(opcode: WqeOpcode) -> WcOpcode {
         WqeOpcode::FetchAdd => WcOpcode::FetchAdd,
         WqeOpcode::LocalInv => WcOpcode::LocalInv,
         WqeOpcode::FastReg => WcOpcode::FastReg,
+        WqeOpcode::BindMw => WcOpcode::BindMw,
     }
 }
 
@@ -528,6 +535,11 @@ pub trait Host {
 
     /// Executes the fast registration of send WQE `index`.
     fn fast_register(&mut self, index: u32) -> Result<(), Syndrome>;
+
+    /// Executes the bind of a memory window of send WQE `index`, which was decoded into `wqe`.
+    fn bind_window(&mut self, _index: u32, _wqe: &SendWqe) -> Result<(), Syndrome> {
+        Err(Syndrome::BindWindow)
+    }
 
     /// Writes a completion to the send or receive CQ ([`Completion::is_recv`]).
     fn complete(&mut self, completion: &Completion);

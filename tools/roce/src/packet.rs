@@ -201,6 +201,8 @@ pub enum Payload {
         addr: u64,
         /// Number of bytes.
         length: u32,
+        /// The responder, as in [`KeyUse::owner`](crate::host::KeyUse::owner).
+        owner: u64,
     },
     /// Bytes of a frame, or a copy of the sender's.
     Bytes {
@@ -268,9 +270,11 @@ impl Payload {
                 key,
                 addr,
                 length,
+                owner,
                 ..
             } => Source::Region {
                 pd: *pd,
+                owner: *owner,
                 key: *key,
                 addr: *addr,
                 length: *length,

@@ -61,9 +61,11 @@ pub mod wc {
     pub const SEND: u32 = 0;
     pub const RDMA_WRITE: u32 = 1;
     pub const RDMA_READ: u32 = 2;
+    pub const BIND_MW: u32 = 5;
     pub const RECV: u32 = 1 << 7;
     pub const RECV_RDMA_WITH_IMM: u32 = RECV + 1;
     pub const WITH_IMM: u32 = 1 << 1;
+    pub const WITH_INV: u32 = 1 << 3;
 }
 
 /// How long a test waits for what must come. Long, because a guest may be emulated on a loaded

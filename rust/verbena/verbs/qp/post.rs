@@ -257,6 +257,7 @@ fn completes_as(opcode: WqeOpcode) -> WcOpcode {
         WqeOpcode::CompareSwap => WcOpcode::CompSwap,
         WqeOpcode::FetchAdd => WcOpcode::FetchAdd,
         WqeOpcode::LocalInv => WcOpcode::LocalInv,
-        WqeOpcode::FastReg => WcOpcode::RegMr,
+        // The kernel binds no windows.
+        WqeOpcode::FastReg | WqeOpcode::BindMw => WcOpcode::RegMr,
     }
 }

@@ -10,3 +10,4 @@ pub mod port;
 pub mod qp;
 pub mod srq;
 pub mod uar;
+pub mod window;

@@ -10,6 +10,7 @@ use crate::error::{CmdError, ATTRIBUTE, SIZE};
 use crate::memory::ring::{PageCache, Pages};
 use crate::memory::tables::ContextSlot;
 use crate::memory::GuestMemory;
+use crate::objects::window::Bound;
 use crate::slots::Slots;
 use verbena_abi::ctx::{access, mr_flags, MemoryEntry, MrState};
 use verbena_abi::syndrome::Syndrome;
@@ -36,6 +37,10 @@ pub struct Mr {
     pub pages: Pages,
     /// Whether it can be used.
     pub state: MrState,
+    /// Of a window: to what it is bound.
+    pub bound: Option<Bound>,
+    /// Of a region: windows that are bound to it.
+    pub windows: u32,
     /// Where the context is.
     pub context_slot: ContextSlot,
 }
@@ -139,6 +144,17 @@ pub fn resolve<'a>(regions: &'a Slots<Mr>, key: &KeyUse) -> Result<Span<'a>, Syn
     if region.pdn != key.pd {
         return Err(names.pd);
     }
+    if region.flags & mr_flags::WINDOW != 0 {
+        // Windows are for peers alone (IBTA 10.6.7), and those of type 2B for those of one queue pair (10.6.7.2).
+        if local {
+            return Err(names.unknown);
+        }
+        if region.flags & mr_flags::WINDOW_2 != 0
+            && region.bound.is_none_or(|bound| bound.owner != key.owner)
+        {
+            return Err(Syndrome::RkeyQp);
+        }
+    }
     let needed = key.access.permission();
     let unprivileged = local && region.flags & mr_flags::PRIVILEGED != 0 && !key.privileged;
     if region.access & needed != needed || unprivileged {
@@ -168,6 +184,9 @@ impl Mr {
             length: self.length.into(),
             page_offset: self.page_offset.into(),
             pages: self.pages.raw,
+            region: self.bound.map_or(0, |bound| bound.region).into(),
+            qpn: self.bound.map_or(0, |bound| bound.qpn).into(),
+            windows: self.windows.into(),
             ..Default::default()
         }
     }

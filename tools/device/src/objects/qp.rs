@@ -61,6 +61,8 @@ pub struct Env {
     pub path: Option<Rc<Path>>,
     /// State that the context shows.
     pub shown: QpState,
+    /// No other queue pair has, or ever had, the same: what a memory window is bound to.
+    pub owner: u64,
     /// Where the context is.
     pub context_slot: ContextSlot,
 }

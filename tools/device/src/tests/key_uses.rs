@@ -44,6 +44,7 @@ fn a_key_is_good_for_what_its_region_says_and_no_more() {
                 });
                 let good = KeyUse {
                     pd: 7,
+                    owner: 5,
                     privileged: true,
                     key: KEY,
                     addr: IOVA,

@@ -37,6 +37,7 @@ mod transitions;
 mod translations;
 mod vanish;
 mod watched;
+mod windows;
 mod work_queues;
 mod wqes;
 

@@ -81,6 +81,10 @@ fn op_err(cause: Syndrome) -> Option<(WcStatus, u32)> {
     Some((LocQpOpErr, cause.to_raw().into()))
 }
 
+fn bad_key(cause: Syndrome) -> Option<(WcStatus, u32)> {
+    Some((WcStatus::MwBindErr, cause.to_raw().into()))
+}
+
 /// The shortest WQE of an operation that is right on a type.
 fn shortest(kind: QpType, opcode: WqeOpcode) -> WqeBytes {
     let mut wqe = SendWr::new(opcode, 1, &[]).encode();
@@ -109,14 +113,17 @@ fn each_type_has_its_operations() {
                 (QpType::Rc, RdmaRead | SendInv) => None,
                 // Eight bytes are needed, of a key that is good.
                 (QpType::Rc, CompareSwap | FetchAdd) => continue,
-                // No other than a privileged queue pair has them.
-                (QpType::Rc | QpType::Uc, LocalInv | FastReg) => op_err(Syndrome::Privilege),
+                // No other than a privileged queue pair has it.
+                (QpType::Rc | QpType::Uc, FastReg) => op_err(Syndrome::Privilege),
+                // There are no such keys.
+                (QpType::Rc | QpType::Uc, LocalInv) => bad_key(Syndrome::KeyManagement),
+                (QpType::Rc | QpType::Uc, BindMw) => bad_key(Syndrome::BindWindow),
                 _ => op_err(Syndrome::WqeOpcodeTransport),
             };
             let got = outcome(kind, &shortest(kind, opcode));
             assert_eq!(got, expected, "{kind:?} {opcode:?}");
         }
-        for unknown in [10, 11, 0x80, 0xff] {
+        for unknown in [11, 12, 0x80, 0xff] {
             let mut wqe = shortest(kind, Send);
             wqe[0] = unknown;
             assert_eq!(outcome(kind, &wqe), op_err(Syndrome::WqeOpcodeUnknown));

@@ -97,6 +97,7 @@ fn each_transport_has_its_operations() {
         LocalInv,
         SendInv,
         FastReg,
+        BindMw,
     ];
     for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud, QpType::Gsi] {
         let datagram = matches!(qp_type, QpType::Ud | QpType::Gsi);
@@ -120,12 +121,11 @@ fn each_transport_has_its_operations() {
                 };
                 if !known {
                     assert_eq!(got, Some(refused(Syndrome::WqeOpcodeTransport)), "{what}");
-                } else if matches!(opcode, LocalInv | FastReg) {
-                    let expected = if flags == 0 {
-                        refused(Syndrome::Privilege)
-                    } else {
-                        let cause = Syndrome::KeyManagement.to_raw();
-                        (WcStatus::MwBindErr, cause.into())
+                } else if matches!(opcode, LocalInv | FastReg | BindMw) {
+                    let expected = match opcode {
+                        FastReg if flags == 0 => refused(Syndrome::Privilege),
+                        BindMw => (WcStatus::MwBindErr, Syndrome::BindWindow.to_raw().into()),
+                        _ => (WcStatus::MwBindErr, Syndrome::KeyManagement.to_raw().into()),
                     };
                     assert_eq!(got, Some(expected), "{what}");
                 } else if got.is_some_and(|g| g.0 == WcStatus::LocQpOpErr) {

@@ -22,6 +22,7 @@ pub struct Lookups {
 /// Walks one side.
 struct Walk<'a> {
     pd: u32,
+    owner: u64,
     privileged: bool,
     access: Access,
     sges: &'a [Sge],
@@ -61,6 +62,7 @@ impl<'a> Walk<'a> {
     fn use_of(&self, sge: &Sge, length: u64) -> KeyUse {
         KeyUse {
             pd: self.pd,
+            owner: self.owner,
             privileged: self.privileged,
             key: sge.lkey,
             addr: sge.addr.wrapping_add(self.skip),
@@ -132,6 +134,7 @@ pub fn copy<M: GuestMemory>(
             length,
         } => Walk {
             pd,
+            owner: 0,
             privileged,
             access: Access::LocalRead,
             sges,
@@ -142,6 +145,7 @@ pub fn copy<M: GuestMemory>(
         },
         Source::Region {
             pd,
+            owner,
             key,
             addr,
             length,
@@ -153,6 +157,7 @@ pub fn copy<M: GuestMemory>(
             }];
             Walk {
                 pd,
+                owner,
                 privileged: false,
                 access: Access::RemoteRead,
                 sges: &region_sge,
@@ -173,9 +178,14 @@ pub fn copy<M: GuestMemory>(
             sges,
             offset,
         } => scatter(pages, pd, privileged, sges, offset, total),
-        Target::Region { pd, key, addr } => {
+        Target::Region {
+            pd,
+            owner,
+            key,
+            addr,
+        } => {
             target_sge = region_target(key, addr, total);
-            region(pages, pd, &target_sge, total)
+            region(pages, (pd, owner), &target_sge, total)
         }
     };
     if let Some(src) = from.whole(mem, regions).map_err(CopyFault::Source)? {
@@ -222,6 +232,7 @@ fn scatter<'a>(
 ) -> Walk<'a> {
     Walk {
         pd,
+        owner: 0,
         privileged,
         access: Access::LocalWrite,
         sges,
@@ -240,9 +251,15 @@ fn region_target(key: u32, addr: u64, total: u64) -> [Sge; 1] {
     }]
 }
 
-fn region<'a>(pages: &'a mut PageCache, pd: u32, sges: &'a [Sge; 1], total: u64) -> Walk<'a> {
+fn region<'a>(
+    pages: &'a mut PageCache,
+    (pd, owner): (u32, u64),
+    sges: &'a [Sge; 1],
+    total: u64,
+) -> Walk<'a> {
     Walk {
         pd,
+        owner,
         privileged: false,
         access: Access::RemoteWrite,
         sges,
@@ -274,9 +291,14 @@ fn put<M: GuestMemory>(
             sges,
             offset,
         } => scatter(pages, pd, privileged, sges, offset, total),
-        Target::Region { pd, key, addr } => {
+        Target::Region {
+            pd,
+            owner,
+            key,
+            addr,
+        } => {
             sge = region_target(key, addr, total);
-            region(pages, pd, &sge, total)
+            region(pages, (pd, owner), &sge, total)
         }
     };
     while !bytes.is_empty() {

@@ -10,6 +10,7 @@ use crate::memory::GuestMemory;
 use crate::objects::mr;
 use crate::objects::port::Outgoing;
 use crate::objects::qp::Env;
+use crate::objects::window::{self, Bind, Bound};
 use crate::work::copy;
 use crate::work::shared::Shared;
 use crate::work::wqe::{decode_recv, decode_sges, malformed, read_at};
@@ -17,7 +18,7 @@ use verbena_abi::cmd::{self, QpType, NO_VLAN};
 use verbena_abi::cqe::{network_type, wc_flags, Cqe, Tail};
 use verbena_abi::ctx::{mr_flags, AddressVector, MrState};
 use verbena_abi::stats::Counter;
-use verbena_abi::wqe::{self, send_flags, AtomicSegment, FastRegSegment};
+use verbena_abi::wqe::{self, send_flags, AtomicSegment, BindSegment, FastRegSegment};
 use verbena_roce::host::{
     completes_as, AtomicOp, Completion, CopyFault, DatagramDest, EventType, Gather, Host, KeyUse,
     RecvWqe, SendWqe, Source, Syndrome, Take, Target, WcOpcode, WcStatus, WqeError, WqeOpcode,
@@ -153,7 +154,8 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
             | WqeOpcode::RdmaWriteImm
             | WqeOpcode::SendInv
             | WqeOpcode::LocalInv
-            | WqeOpcode::FastReg => !datagram,
+            | WqeOpcode::FastReg
+            | WqeOpcode::BindMw => !datagram,
             WqeOpcode::RdmaRead | WqeOpcode::CompareSwap | WqeOpcode::FetchAdd => {
                 self.env.qp_type == QpType::Rc
             }
@@ -167,12 +169,15 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
             // What follows in the ring is another's.
             return Err(malformed(Syndrome::WqeSgeCount));
         }
-        if matches!(opcode, WqeOpcode::LocalInv | WqeOpcode::FastReg) {
-            return if self.env.is_privileged() {
-                Ok(())
-            } else {
-                Err(malformed(Syndrome::Privilege))
-            };
+        if opcode == WqeOpcode::FastReg && !self.env.is_privileged() {
+            return Err(malformed(Syndrome::Privilege));
+        }
+        // Whose key it may be that is invalidated is seen when it is.
+        if matches!(
+            opcode,
+            WqeOpcode::LocalInv | WqeOpcode::FastReg | WqeOpcode::BindMw
+        ) {
+            return Ok(());
         }
         let atomic = matches!(opcode, WqeOpcode::CompareSwap | WqeOpcode::FetchAdd);
         if atomic {
@@ -299,21 +304,56 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         } else {
             Syndrome::KeyManagement
         };
-        let pdn = self.env.create.pdn.get();
+        let (pdn, owner) = (self.env.create.pdn.get(), self.env.owner);
+        // Keys for fast registration are the kernel's, also to take away.
+        let registers = remote || self.env.is_privileged();
         let region = self
             .shared
             .mrs
             .get_mut(mr::index(key))
-            .filter(|r| {
-                r.key == key
-                    && r.pdn == pdn
-                    && r.flags & mr_flags::FAST_REG != 0
-                    && r.state == MrState::Valid
-            })
+            .filter(|r| r.key == key && r.pdn == pdn && r.state == MrState::Valid)
             .ok_or(cause)?;
-        region.state = MrState::Invalid;
-        region.publish(self.mem);
-        Ok(())
+        if region.flags & mr_flags::FAST_REG != 0 && registers {
+            region.state = MrState::Invalid;
+            region.publish(self.mem);
+            return Ok(());
+        }
+        // A window of type 2B is its queue pair's alone to invalidate (IBTA 10.6.5.2).
+        if region.bound.is_some_and(|bound| bound.owner == owner)
+            && region.flags & mr_flags::WINDOW_2 != 0
+        {
+            let number = mr::index(key);
+            window::unbind(
+                &mut self.shared.mrs,
+                self.mem,
+                number,
+                MrState::Invalid,
+                None,
+            );
+            return Ok(());
+        }
+        Err(cause)
+    }
+
+    fn bind_window(&mut self, index: u32, wqe: &SendWqe) -> Result<(), Syndrome> {
+        let entry = self.env.sq.entry(index);
+        let segment: BindSegment = self
+            .mem
+            .read_struct(entry + wqe::BIND_OFFSET as u64)
+            .map_err(|_| Syndrome::RingUnreadable)?;
+        let wanted = Bind {
+            key: wqe.rkey,
+            addr: wqe.remote_addr,
+            length: segment.length.get(),
+            access: segment.access.get(),
+            to: Bound {
+                region: segment.region.get(),
+                owner: self.env.owner,
+                qpn: self.env.qpn(),
+            },
+            pd: self.env.create.pdn.get(),
+        };
+        window::bind(&mut self.shared.mrs, self.mem, &wanted)
     }
 
     fn fast_register(&mut self, index: u32) -> Result<(), Syndrome> {

@@ -122,6 +122,8 @@ pub struct Shared {
     pub srqs: Slots<Srq>,
     /// Memory regions, by key index.
     pub mrs: Slots<Mr>,
+    /// Queue pairs that were created so far.
+    pub owners: u64,
     /// GIDs, netdev state.
     pub port: Port,
     /// Counters.
@@ -168,6 +170,7 @@ impl Shared {
             cqs: Slots::new(config::MAX_CQ),
             srqs: Slots::new(config::MAX_SRQ),
             mrs: Slots::new(config::MAX_MR),
+            owners: 0,
             port,
             counters: Counters::default(),
             own_counters: OwnCounters::default(),

@@ -31,11 +31,32 @@ pub fn check_cq(attr: &ibv_cq_init_attr_ex) -> Result<(), Errno> {
     )
 }
 
+/// Whether a queue pair can be as these attributes want it.
+pub fn check_qp(attr: &ibv_qp_init_attr_ex) -> Result<(), Errno> {
+    check_flags(
+        attr.comp_mask,
+        IBV_QP_INIT_ATTR_PD
+            | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
+            | IBV_QP_INIT_ATTR_CREATE_FLAGS
+            | IBV_QP_INIT_ATTR_MAX_TSO_HEADER,
+    )?;
+    // What the mask names may still ask for nothing.
+    let names = |mask| attr.comp_mask & mask != 0;
+    if names(IBV_QP_INIT_ATTR_CREATE_FLAGS) {
+        check_flags(attr.create_flags, 0)?;
+    }
+    if names(IBV_QP_INIT_ATTR_MAX_TSO_HEADER) && attr.max_tso_header != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    Ok(())
+}
+
 const DATAGRAM: u32 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
 const UNRELIABLE: u32 = DATAGRAM
     | IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
-    | IBV_QP_EX_WITH_LOCAL_INV;
+    | IBV_QP_EX_WITH_LOCAL_INV
+    | IBV_QP_EX_WITH_BIND_MW;
 const RELIABLE: u32 = UNRELIABLE
     | IBV_QP_EX_WITH_RDMA_READ
     | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP

@@ -8,7 +8,7 @@
 use super::memory::Area;
 use super::object::Zeroed;
 use super::pabi::*;
-use super::{data, domains, poll_ex, queues, verbs};
+use super::{data, domains, poll_ex, queues, verbs, windows};
 use crate::errno::Errno;
 use core::ffi::{c_int, c_void};
 use core::mem::{offset_of, size_of};
@@ -121,6 +121,23 @@ unsafe extern "C" fn alloc_context(
     fd: c_int,
     _private: *mut c_void,
 ) -> *mut verbs_context {
+    // SAFETY: libibverbs hands over a valid device and an open file.
+    unsafe { new_context(device, fd, start) }
+}
+
+unsafe extern "C" fn import_context(device: *mut ibv_device, fd: c_int) -> *mut verbs_context {
+    // SAFETY: as above.
+    unsafe { new_context(device, fd, join) }
+}
+
+/// # Safety
+///
+/// `device` is one of this provider's, and `fd` an open file of it, which is closed if this fails.
+unsafe fn new_context(
+    device: *mut ibv_device,
+    fd: c_int,
+    begin: unsafe fn(*mut verbs_context, c_int) -> Result<Inner, Errno>,
+) -> *mut verbs_context {
     const UNKNOWN_DRIVER: u32 = 0;
     let offset = offset_of!(Context, verbs) as *mut verbs_context;
     // SAFETY: libibverbs hands over a valid device; it allocates zeroed memory for a whole `Context`.
@@ -133,7 +150,7 @@ unsafe extern "C" fn alloc_context(
     }
     let verbs = context.cast::<verbs_context>();
     // SAFETY: just allocated.
-    match unsafe { start(verbs, fd) } {
+    match unsafe { begin(verbs, fd) } {
         Ok(inner) => {
             // SAFETY: just allocated.
             let place = unsafe { &raw mut (*context).inner };
@@ -186,6 +203,22 @@ unsafe fn start(verbs: *mut verbs_context, fd: c_int) -> Result<Inner, Errno> {
     Ok(inner)
 }
 
+/// A context that was made elsewhere: its areas become known with what is created in it.
+///
+/// # Safety
+///
+/// As `start`.
+unsafe fn join(verbs: *mut verbs_context, fd: c_int) -> Result<Inner, Errno> {
+    // SAFETY: the caller vouches for it.
+    let context = unsafe { &raw mut (*verbs).context };
+    // SAFETY: as above. The driver adds nothing to the answer.
+    check(unsafe { ibv_cmd_query_context(context, null_mut()) })?;
+    Ok(Inner {
+        fd,
+        areas: Mutex::new(Vec::new()),
+    })
+}
+
 unsafe extern "C" fn free_context(context: *mut ibv_context) {
     let verbs = context
         .cast::<u8>()
@@ -215,6 +248,9 @@ static OPS: verbs_context_ops = {
     // SAFETY: null function pointers are `None`.
     let mut ops: verbs_context_ops = unsafe { core::mem::zeroed() };
     ops.alloc_parent_domain = Some(domains::alloc_parent_domain);
+    ops.alloc_mw = Some(windows::alloc_mw);
+    ops.bind_mw = Some(windows::bind_mw);
+    ops.dealloc_mw = Some(windows::dealloc_mw);
     ops.alloc_pd = Some(domains::alloc_pd);
     ops.alloc_td = Some(domains::alloc_td);
     ops.async_event = Some(verbs::async_event);
@@ -225,6 +261,12 @@ static OPS: verbs_context_ops = {
     ops.create_qp = Some(queues::create_qp);
     ops.create_qp_ex = Some(queues::create_qp_ex);
     ops.create_srq = Some(queues::create_srq);
+    ops.import_mr = Some(verbs::import_mr);
+    ops.import_pd = Some(domains::import_pd);
+    ops.unimport_mr = Some(verbs::unimport_mr);
+    ops.unimport_pd = Some(domains::unimport_pd);
+    ops.modify_cq = Some(queues::modify_cq);
+    ops.resize_cq = Some(queues::resize_cq);
     ops.dealloc_pd = Some(domains::dealloc_pd);
     ops.dealloc_td = Some(domains::dealloc_td);
     ops.dereg_mr = Some(verbs::dereg_mr);
@@ -284,7 +326,7 @@ static DEVICE_OPS: Constant<verbs_device_ops> = Constant(verbs_device_ops {
     static_providers: null::<*const verbs_device_ops>().cast_mut(),
     match_device: None,
     alloc_context: Some(alloc_context),
-    import_context: None,
+    import_context: Some(import_context),
     alloc_device: Some(alloc_device),
     uninit_device: Some(uninit_device),
 });

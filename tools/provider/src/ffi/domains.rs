@@ -19,7 +19,6 @@ use verbena_abi::uverbs::AllocPdResp;
 
 /// The provider's part of a protection domain.
 pub struct Pd {
-    pub pdn: u32,
     users: Users,
     /// A parent domain's: it stands on a protection domain and maybe on a thread domain.
     stands_on: Option<(Use, Option<Use>)>,
@@ -66,7 +65,6 @@ pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     });
     or_null(result.map(|()| {
         pd.finish(Pd {
-            pdn: response.driver.pdn.get(),
             users: Users::default(),
             stands_on: None,
         })
@@ -89,6 +87,25 @@ pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     // SAFETY: from `alloc_pd` or `alloc_parent_domain`, and gone for the kernel.
     drop(unsafe { Object::<ibv_pd, Pd>::take(pd) });
     0
+}
+
+/// Whether there is such a domain the kernel says when it is used.
+pub unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
+    let mut pd = Draft::<ibv_pd, Pd>::new();
+    // SAFETY: just allocated.
+    let verbs = unsafe { &mut *pd.verbs() };
+    verbs.context = context;
+    verbs.handle = handle;
+    pd.finish(Pd {
+        users: Users::default(),
+        stands_on: None,
+    })
+}
+
+/// The domain stays; only this process' view of it goes.
+pub unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
+    // SAFETY: from `import_pd`.
+    drop(unsafe { Object::<ibv_pd, Pd>::take(pd) });
 }
 
 pub unsafe extern "C" fn alloc_td(
@@ -132,8 +149,11 @@ pub unsafe extern "C" fn alloc_parent_domain(
 ///
 /// As `alloc_parent_domain`.
 unsafe fn new_parent_domain(attr: &ibv_parent_domain_init_attr) -> Result<*mut ibv_pd, Errno> {
-    // Queues lie in memory of the kernel module, so there is nothing for the program's allocator to allocate.
-    check_flags(attr.comp_mask, IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT)?;
+    // Queues lie in memory of the kernel module, so there is nothing that the program's allocators would be asked for.
+    check_flags(
+        attr.comp_mask,
+        IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT | IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS,
+    )?;
     if attr.pd.is_null() {
         return Err(Errno::INVAL);
     }
@@ -158,7 +178,6 @@ unsafe fn new_parent_domain(attr: &ibv_parent_domain_init_attr) -> Result<*mut i
     verbs.context = contained.context;
     verbs.handle = contained.handle;
     Ok(parent.finish(Pd {
-        pdn: inner.pdn,
         users: Users::default(),
         stands_on: Some((inner.users.begin(), td)),
     }))

@@ -5,8 +5,8 @@
 
 use super::memory::Memory;
 use super::object::{Ah, Object};
-use super::pabi::{ibv_ah, ibv_cq_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_sge};
-use super::wr::{RecvWr, SendWr};
+use super::pabi::*;
+use super::wr::{Bind, RecvWr, SendWr};
 use crate::errno::Errno;
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -59,6 +59,12 @@ pub fn cq_attr() -> ibv_cq_init_attr_ex {
     unsafe { core::mem::zeroed() }
 }
 
+/// As above.
+pub fn qp_attr() -> ibv_qp_init_attr_ex {
+    // SAFETY: integers, and pointers that may be null.
+    unsafe { core::mem::zeroed() }
+}
+
 pub fn send_wr(sges: &mut [ibv_sge]) -> ibv_send_wr {
     // SAFETY: integers, unions of them, and pointers that may be null.
     let mut wr: ibv_send_wr = unsafe { core::mem::zeroed() };
@@ -78,6 +84,27 @@ pub fn set_atomic(wr: &mut ibv_send_wr, remote_addr: u64, rkey: u32, compare_add
     wr.wr.atomic.rkey = rkey;
     wr.wr.atomic.compare_add = compare_add;
     wr.wr.atomic.swap = swap;
+}
+
+/// A window of that type, over a region.
+pub fn set_bind(wr: &mut ibv_send_wr, bind: Bind, mw_type: ibv_mw_type, imm: u32) {
+    // SAFETY: integers, and pointers that may be null.
+    let mut mw: Box<ibv_mw> = Box::new(unsafe { core::mem::zeroed() });
+    // SAFETY: as above.
+    let mut mr: Box<ibv_mr> = Box::new(unsafe { core::mem::zeroed() });
+    (mw.type_, mr.lkey) = (mw_type, bind.region);
+    // They outlive the test, as long as the request may.
+    wr.__bindgen_anon_2.bind_mw = ibv_send_wr__bindgen_ty_4__bindgen_ty_1 {
+        mw: Box::leak(mw),
+        rkey: bind.key,
+        bind_info: ibv_mw_bind_info {
+            mr: Box::leak(mr),
+            addr: bind.addr,
+            length: bind.length,
+            mw_access_flags: bind.access,
+        },
+    };
+    wr.__bindgen_anon_1.imm_data = imm;
 }
 
 pub fn set_datagram(wr: &mut ibv_send_wr, ah: *mut ibv_ah, qpn: u32, qkey: u32, imm: u32) {

@@ -12,7 +12,7 @@
 //! | [`object`] | objects that C holds by pointer |
 //! | [`asked`] | what programs ask for, and whether it is offered |
 //! | `device` | registration with libibverbs, opening a device, the table of operations |
-//! | `verbs`, `domains`, `queues` | verbs that create, change and destroy |
+//! | `verbs`, `domains`, `queues`, `windows` | verbs that create, change and destroy |
 //! | `data` | post, poll, arm |
 //! | `poll_ex`, `post_ex` | the extended interfaces to the same |
 
@@ -40,6 +40,8 @@ mod post_ex;
 mod queues;
 #[cfg(not(test))]
 mod verbs;
+#[cfg(not(test))]
+mod windows;
 
 #[allow(
     unsafe_code,

@@ -28,6 +28,8 @@ unsafe impl Zeroed for ibv_td {}
 // SAFETY: as above.
 unsafe impl Zeroed for ibv_ah {}
 // SAFETY: as above.
+unsafe impl Zeroed for ibv_mw {}
+// SAFETY: as above.
 unsafe impl Zeroed for verbs_mr {}
 // SAFETY: as above.
 unsafe impl Zeroed for verbs_cq {}
@@ -45,6 +47,10 @@ unsafe impl Zeroed for ib_uverbs_alloc_pd_resp {}
 unsafe impl Zeroed for ib_uverbs_create_ah_resp {}
 // SAFETY: as above.
 unsafe impl Zeroed for ib_uverbs_ex_create_cq_resp {}
+// SAFETY: as above.
+unsafe impl Zeroed for ibv_resize_cq {}
+// SAFETY: as above.
+unsafe impl Zeroed for ib_uverbs_resize_cq_resp {}
 // SAFETY: as above.
 unsafe impl Zeroed for ib_uverbs_create_srq_resp {}
 // SAFETY: as above.

@@ -9,6 +9,7 @@ use super::lock::Guard;
 use super::object::Ah;
 use super::pabi::*;
 use super::queues::QpObject;
+use super::wr::Bind;
 use crate::builder::Operands;
 use crate::qp::Qp;
 use crate::send::Producer;
@@ -86,12 +87,27 @@ unsafe fn begin(ex: *mut ibv_qp_ex, opcode: u32, operands: Operands) {
     qp.sends.begin(&mut guard, opcode, wr_id, flags, operands);
 }
 
+/// What a bind asks for, of a window of type 2.
+///
+/// # Safety
+///
+/// `mw` is a window of this provider, `info` readable; it names a region of this provider, or none.
+unsafe fn window(mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) -> Option<Bind> {
+    // SAFETY: the caller vouches for it.
+    let of_type_2 = unsafe { (*mw).type_ } == IBV_MW_TYPE_2;
+    // SAFETY: as above.
+    let info = unsafe { &*info };
+    // SAFETY: as above.
+    of_type_2.then(|| unsafe { Bind::new(rkey, info) })
+}
+
 macro_rules! requests {
     ($($field:ident = $name:ident($($arg:ident: $type:ty),*): $operation:expr, $opcode:expr, $operands:expr;)*) => {
         $(
             unsafe extern "C" fn $name(qp: *mut ibv_qp_ex $(, $arg: $type)*) {
+                let operands = $operands;
                 // SAFETY: the program calls it between start and complete.
-                unsafe { begin(qp, $opcode, $operands) };
+                unsafe { begin(qp, $opcode, operands) };
             }
         )*
 
@@ -113,6 +129,10 @@ requests! {
     wr_send_imm = send_imm(imm: __be32): IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_WR_SEND_WITH_IMM, Operands::Imm(imm);
     wr_send_inv = send_inv(rkey: u32): IBV_QP_EX_WITH_SEND_WITH_INV, IBV_WR_SEND_WITH_INV, Operands::Imm(rkey);
     wr_local_inv = local_inv(rkey: u32): IBV_QP_EX_WITH_LOCAL_INV, IBV_WR_LOCAL_INV, Operands::Imm(rkey);
+    wr_bind_mw = bind_mw(mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info):
+        IBV_QP_EX_WITH_BIND_MW, IBV_WR_BIND_MW,
+        // SAFETY: the program passes a window, and what it is to be bound to.
+        Operands::Bind(unsafe { window(mw, rkey, info) });
     wr_rdma_write = rdma_write(rkey: u32, addr: u64):
         IBV_QP_EX_WITH_RDMA_WRITE, IBV_WR_RDMA_WRITE, Operands::Remote(rkey, addr);
     wr_rdma_write_imm = rdma_write_imm(rkey: u32, addr: u64, imm: __be32):

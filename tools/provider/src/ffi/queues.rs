@@ -5,7 +5,7 @@
 // Said once, at the head of `verbs`.
 #![allow(clippy::missing_safety_doc)]
 
-use super::asked::{check_flags, check_operations, operations};
+use super::asked::{check_operations, check_qp, operations};
 use super::device::{check, Inner, Message};
 use super::domains::Pd;
 use super::memory::{Memory, Protection, Ring};
@@ -23,6 +23,7 @@ use core::ptr::null_mut;
 use std::sync::Arc;
 use verbena_abi::ctx::QpState;
 use verbena_abi::uverbs::{CreateCqResp, CreateQpResp, CreateSrqResp};
+use verbena_abi::uverbs::{ResizeCqReq, ResizeCqResp, RESIZE_MOVE, RESIZE_PREPARE};
 use verbena_abi::{wqe, Le64};
 
 /// A CQ of ours as C sees it.
@@ -136,6 +137,71 @@ pub unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
         drop(unsafe { CqObject::take(cq) });
     }
     returned
+}
+
+pub unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    // SAFETY: see the head of this file.
+    match unsafe { move_cq(cq, cqe) } {
+        Ok(()) => 0,
+        Err(errno) => errno.0,
+    }
+}
+
+/// # Safety
+///
+/// As `resize_cq`.
+unsafe fn move_cq(cq: *mut ibv_cq, cqe: c_int) -> Result<(), Errno> {
+    if cqe <= 0 {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: see the head of this file.
+    let context = unsafe { (*cq).context };
+    // SAFETY: as above.
+    let inner = unsafe { Inner::of(context) };
+    let step = |step| {
+        let mut request = Message::<ibv_resize_cq, ResizeCqReq>::new(ResizeCqReq {
+            step,
+            ..ResizeCqReq::default()
+        });
+        let mut response = Message::<ib_uverbs_resize_cq_resp, ResizeCqResp>::zeroed();
+        // SAFETY: see the head of this file.
+        check(unsafe {
+            ibv_cmd_resize_cq(
+                cq,
+                cqe,
+                &mut request.core,
+                size_of_val(&request),
+                &mut response.core,
+                size_of_val(&response),
+            )
+        })?;
+        Ok(response.driver)
+    };
+    // SAFETY: see the head of this file.
+    let queue = unsafe { CqObject::inner(cq) };
+    queue.resize(
+        || {
+            let made = step(RESIZE_PREPARE)?;
+            let (offset, length) = (made.ring_offset, made.ring_length);
+            let ring = map_ring(
+                inner,
+                offset,
+                length,
+                made.log_size,
+                cq::LOG_STRIDE,
+                Protection::Read,
+            )?;
+            Ok((ring, made.log_size))
+        },
+        || step(RESIZE_MOVE).map(|_| ()),
+    )
+}
+
+pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
+    // SAFETY: integers.
+    let mut request: ibv_modify_cq = unsafe { core::mem::zeroed() };
+    // SAFETY: see the head of this file.
+    unsafe { ibv_cmd_modify_cq(cq, attr, &mut request, size_of::<ibv_modify_cq>()) }
 }
 
 pub unsafe extern "C" fn create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> *mut ibv_srq {
@@ -279,10 +345,7 @@ unsafe fn new_qp(
     context: *mut ibv_context,
     attr: &mut ibv_qp_init_attr_ex,
 ) -> Result<*mut verbs_qp, Errno> {
-    check_flags(
-        attr.comp_mask,
-        IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-    )?;
+    check_qp(attr)?;
     let operations = operations(attr.qp_type)?;
     let datagram = attr.qp_type == IBV_QPT_UD;
     let extended = attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;

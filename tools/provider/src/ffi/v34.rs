@@ -874,6 +874,47 @@ const _: () = {
         [::core::mem::offset_of!(ib_uverbs_rereg_mr_resp, driver_data) - 8usize];
 };
 #[repr(C)]
+pub struct ib_uverbs_alloc_mw {
+    pub response: __u64,
+    pub pd_handle: __u32,
+    pub mw_type: __u8,
+    pub reserved: [__u8; 3usize],
+    pub driver_data: __IncompleteArrayField<__u64>,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ib_uverbs_alloc_mw"][::core::mem::size_of::<ib_uverbs_alloc_mw>() - 16usize];
+    ["Alignment of ib_uverbs_alloc_mw"][::core::mem::align_of::<ib_uverbs_alloc_mw>() - 8usize];
+    ["Offset of field: ib_uverbs_alloc_mw::response"]
+        [::core::mem::offset_of!(ib_uverbs_alloc_mw, response) - 0usize];
+    ["Offset of field: ib_uverbs_alloc_mw::pd_handle"]
+        [::core::mem::offset_of!(ib_uverbs_alloc_mw, pd_handle) - 8usize];
+    ["Offset of field: ib_uverbs_alloc_mw::mw_type"]
+        [::core::mem::offset_of!(ib_uverbs_alloc_mw, mw_type) - 12usize];
+    ["Offset of field: ib_uverbs_alloc_mw::reserved"]
+        [::core::mem::offset_of!(ib_uverbs_alloc_mw, reserved) - 13usize];
+    ["Offset of field: ib_uverbs_alloc_mw::driver_data"]
+        [::core::mem::offset_of!(ib_uverbs_alloc_mw, driver_data) - 16usize];
+};
+#[repr(C)]
+pub struct ib_uverbs_alloc_mw_resp {
+    pub mw_handle: __u32,
+    pub rkey: __u32,
+    pub driver_data: __IncompleteArrayField<__u64>,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ib_uverbs_alloc_mw_resp"][::core::mem::size_of::<ib_uverbs_alloc_mw_resp>() - 8usize];
+    ["Alignment of ib_uverbs_alloc_mw_resp"]
+        [::core::mem::align_of::<ib_uverbs_alloc_mw_resp>() - 8usize];
+    ["Offset of field: ib_uverbs_alloc_mw_resp::mw_handle"]
+        [::core::mem::offset_of!(ib_uverbs_alloc_mw_resp, mw_handle) - 0usize];
+    ["Offset of field: ib_uverbs_alloc_mw_resp::rkey"]
+        [::core::mem::offset_of!(ib_uverbs_alloc_mw_resp, rkey) - 4usize];
+    ["Offset of field: ib_uverbs_alloc_mw_resp::driver_data"]
+        [::core::mem::offset_of!(ib_uverbs_alloc_mw_resp, driver_data) - 8usize];
+};
+#[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ib_uverbs_ex_create_cq {
     pub user_handle: __u64,
@@ -1458,6 +1499,44 @@ const _: () = {
         [::core::mem::offset_of!(ib_uverbs_query_srq, reserved) - 12usize];
     ["Offset of field: ib_uverbs_query_srq::driver_data"]
         [::core::mem::offset_of!(ib_uverbs_query_srq, driver_data) - 16usize];
+};
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct ib_uverbs_cq_moderation {
+    pub cq_count: __u16,
+    pub cq_period: __u16,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ib_uverbs_cq_moderation"][::core::mem::size_of::<ib_uverbs_cq_moderation>() - 4usize];
+    ["Alignment of ib_uverbs_cq_moderation"]
+        [::core::mem::align_of::<ib_uverbs_cq_moderation>() - 2usize];
+    ["Offset of field: ib_uverbs_cq_moderation::cq_count"]
+        [::core::mem::offset_of!(ib_uverbs_cq_moderation, cq_count) - 0usize];
+    ["Offset of field: ib_uverbs_cq_moderation::cq_period"]
+        [::core::mem::offset_of!(ib_uverbs_cq_moderation, cq_period) - 2usize];
+};
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct ib_uverbs_ex_modify_cq {
+    pub cq_handle: __u32,
+    pub attr_mask: __u32,
+    pub attr: ib_uverbs_cq_moderation,
+    pub reserved: __u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ib_uverbs_ex_modify_cq"][::core::mem::size_of::<ib_uverbs_ex_modify_cq>() - 16usize];
+    ["Alignment of ib_uverbs_ex_modify_cq"]
+        [::core::mem::align_of::<ib_uverbs_ex_modify_cq>() - 4usize];
+    ["Offset of field: ib_uverbs_ex_modify_cq::cq_handle"]
+        [::core::mem::offset_of!(ib_uverbs_ex_modify_cq, cq_handle) - 0usize];
+    ["Offset of field: ib_uverbs_ex_modify_cq::attr_mask"]
+        [::core::mem::offset_of!(ib_uverbs_ex_modify_cq, attr_mask) - 4usize];
+    ["Offset of field: ib_uverbs_ex_modify_cq::attr"]
+        [::core::mem::offset_of!(ib_uverbs_ex_modify_cq, attr) - 8usize];
+    ["Offset of field: ib_uverbs_ex_modify_cq::reserved"]
+        [::core::mem::offset_of!(ib_uverbs_ex_modify_cq, reserved) - 12usize];
 };
 pub const IB_UVERBS_FLOW_ACTION_ESP_KEYMAT_AES_GCM: ib_uverbs_flow_action_esp_keymat = 0;
 pub type ib_uverbs_flow_action_esp_keymat = core::ffi::c_uint;
@@ -2376,6 +2455,11 @@ const _: () = {
     ["Alignment of ibv_xrcd"][::core::mem::align_of::<ibv_xrcd>() - 8usize];
     ["Offset of field: ibv_xrcd::context"][::core::mem::offset_of!(ibv_xrcd, context) - 0usize];
 };
+pub const IBV_REREG_MR_CHANGE_TRANSLATION: ibv_rereg_mr_flags = 1;
+pub const IBV_REREG_MR_CHANGE_PD: ibv_rereg_mr_flags = 2;
+pub const IBV_REREG_MR_CHANGE_ACCESS: ibv_rereg_mr_flags = 4;
+pub const IBV_REREG_MR_FLAGS_SUPPORTED: ibv_rereg_mr_flags = 7;
+pub type ibv_rereg_mr_flags = core::ffi::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ibv_mr {
@@ -4622,6 +4706,56 @@ const _: () = {
     ["Offset of field: ex_hdr::ex_hdr"][::core::mem::offset_of!(ex_hdr, ex_hdr) - 8usize];
 };
 #[repr(C)]
+pub struct ibv_alloc_mw {
+    pub hdr: ib_uverbs_cmd_hdr,
+    pub __bindgen_anon_1: ibv_alloc_mw__bindgen_ty_1,
+}
+#[repr(C)]
+pub union ibv_alloc_mw__bindgen_ty_1 {
+    pub __bindgen_anon_1: ::core::mem::ManuallyDrop<ibv_alloc_mw__bindgen_ty_1__bindgen_ty_1>,
+    pub core_payload: ::core::mem::ManuallyDrop<ib_uverbs_alloc_mw>,
+}
+#[repr(C)]
+pub struct ibv_alloc_mw__bindgen_ty_1__bindgen_ty_1 {
+    pub response: __u64,
+    pub pd_handle: __u32,
+    pub mw_type: __u8,
+    pub reserved: [__u8; 3usize],
+    pub driver_data: __IncompleteArrayField<__u64>,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_alloc_mw__bindgen_ty_1__bindgen_ty_1"]
+        [::core::mem::size_of::<ibv_alloc_mw__bindgen_ty_1__bindgen_ty_1>() - 16usize];
+    ["Alignment of ibv_alloc_mw__bindgen_ty_1__bindgen_ty_1"]
+        [::core::mem::align_of::<ibv_alloc_mw__bindgen_ty_1__bindgen_ty_1>() - 8usize];
+    ["Offset of field: ibv_alloc_mw__bindgen_ty_1__bindgen_ty_1::response"]
+        [::core::mem::offset_of!(ibv_alloc_mw__bindgen_ty_1__bindgen_ty_1, response) - 0usize];
+    ["Offset of field: ibv_alloc_mw__bindgen_ty_1__bindgen_ty_1::pd_handle"]
+        [::core::mem::offset_of!(ibv_alloc_mw__bindgen_ty_1__bindgen_ty_1, pd_handle) - 8usize];
+    ["Offset of field: ibv_alloc_mw__bindgen_ty_1__bindgen_ty_1::mw_type"]
+        [::core::mem::offset_of!(ibv_alloc_mw__bindgen_ty_1__bindgen_ty_1, mw_type) - 12usize];
+    ["Offset of field: ibv_alloc_mw__bindgen_ty_1__bindgen_ty_1::reserved"]
+        [::core::mem::offset_of!(ibv_alloc_mw__bindgen_ty_1__bindgen_ty_1, reserved) - 13usize];
+    ["Offset of field: ibv_alloc_mw__bindgen_ty_1__bindgen_ty_1::driver_data"]
+        [::core::mem::offset_of!(ibv_alloc_mw__bindgen_ty_1__bindgen_ty_1, driver_data) - 16usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_alloc_mw__bindgen_ty_1"]
+        [::core::mem::size_of::<ibv_alloc_mw__bindgen_ty_1>() - 16usize];
+    ["Alignment of ibv_alloc_mw__bindgen_ty_1"]
+        [::core::mem::align_of::<ibv_alloc_mw__bindgen_ty_1>() - 8usize];
+    ["Offset of field: ibv_alloc_mw__bindgen_ty_1::core_payload"]
+        [::core::mem::offset_of!(ibv_alloc_mw__bindgen_ty_1, core_payload) - 0usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_alloc_mw"][::core::mem::size_of::<ibv_alloc_mw>() - 24usize];
+    ["Alignment of ibv_alloc_mw"][::core::mem::align_of::<ibv_alloc_mw>() - 8usize];
+    ["Offset of field: ibv_alloc_mw::hdr"][::core::mem::offset_of!(ibv_alloc_mw, hdr) - 0usize];
+};
+#[repr(C)]
 pub struct ibv_alloc_pd {
     pub hdr: ib_uverbs_cmd_hdr,
     pub __bindgen_anon_1: ibv_alloc_pd__bindgen_ty_1,
@@ -5546,6 +5680,56 @@ const _: () = {
     ["Alignment of ibv_create_qp_ex"][::core::mem::align_of::<ibv_create_qp_ex>() - 8usize];
     ["Offset of field: ibv_create_qp_ex::hdr"]
         [::core::mem::offset_of!(ibv_create_qp_ex, hdr) - 0usize];
+};
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct ibv_modify_cq {
+    pub hdr: ex_hdr,
+    pub __bindgen_anon_1: ibv_modify_cq__bindgen_ty_1,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub union ibv_modify_cq__bindgen_ty_1 {
+    pub __bindgen_anon_1: ibv_modify_cq__bindgen_ty_1__bindgen_ty_1,
+    pub core_payload: ib_uverbs_ex_modify_cq,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct ibv_modify_cq__bindgen_ty_1__bindgen_ty_1 {
+    pub cq_handle: __u32,
+    pub attr_mask: __u32,
+    pub attr: ib_uverbs_cq_moderation,
+    pub reserved: __u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_modify_cq__bindgen_ty_1__bindgen_ty_1"]
+        [::core::mem::size_of::<ibv_modify_cq__bindgen_ty_1__bindgen_ty_1>() - 16usize];
+    ["Alignment of ibv_modify_cq__bindgen_ty_1__bindgen_ty_1"]
+        [::core::mem::align_of::<ibv_modify_cq__bindgen_ty_1__bindgen_ty_1>() - 4usize];
+    ["Offset of field: ibv_modify_cq__bindgen_ty_1__bindgen_ty_1::cq_handle"]
+        [::core::mem::offset_of!(ibv_modify_cq__bindgen_ty_1__bindgen_ty_1, cq_handle) - 0usize];
+    ["Offset of field: ibv_modify_cq__bindgen_ty_1__bindgen_ty_1::attr_mask"]
+        [::core::mem::offset_of!(ibv_modify_cq__bindgen_ty_1__bindgen_ty_1, attr_mask) - 4usize];
+    ["Offset of field: ibv_modify_cq__bindgen_ty_1__bindgen_ty_1::attr"]
+        [::core::mem::offset_of!(ibv_modify_cq__bindgen_ty_1__bindgen_ty_1, attr) - 8usize];
+    ["Offset of field: ibv_modify_cq__bindgen_ty_1__bindgen_ty_1::reserved"]
+        [::core::mem::offset_of!(ibv_modify_cq__bindgen_ty_1__bindgen_ty_1, reserved) - 12usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_modify_cq__bindgen_ty_1"]
+        [::core::mem::size_of::<ibv_modify_cq__bindgen_ty_1>() - 16usize];
+    ["Alignment of ibv_modify_cq__bindgen_ty_1"]
+        [::core::mem::align_of::<ibv_modify_cq__bindgen_ty_1>() - 4usize];
+    ["Offset of field: ibv_modify_cq__bindgen_ty_1::core_payload"]
+        [::core::mem::offset_of!(ibv_modify_cq__bindgen_ty_1, core_payload) - 0usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_modify_cq"][::core::mem::size_of::<ibv_modify_cq>() - 40usize];
+    ["Alignment of ibv_modify_cq"][::core::mem::align_of::<ibv_modify_cq>() - 8usize];
+    ["Offset of field: ibv_modify_cq::hdr"][::core::mem::offset_of!(ibv_modify_cq, hdr) - 0usize];
 };
 #[repr(C)]
 pub struct ibv_modify_qp_ex {
@@ -6689,6 +6873,10 @@ unsafe extern "C" {
         resp: *mut ib_uverbs_get_context_resp,
         resp_size: usize,
     ) -> core::ffi::c_int;
+    pub fn ibv_cmd_query_context(
+        ctx: *mut ibv_context,
+        driver: *mut ibv_command_buffer,
+    ) -> core::ffi::c_int;
     pub fn ibv_cmd_query_device_any(
         context: *mut ibv_context,
         input: *const ibv_query_device_ex_input,
@@ -6739,6 +6927,11 @@ unsafe extern "C" {
         resp_sz: usize,
     ) -> core::ffi::c_int;
     pub fn ibv_cmd_dereg_mr(vmr: *mut verbs_mr) -> core::ffi::c_int;
+    pub fn ibv_cmd_query_mr(
+        pd: *mut ibv_pd,
+        vmr: *mut verbs_mr,
+        mr_handle: u32,
+    ) -> core::ffi::c_int;
     pub fn ibv_cmd_reg_dmabuf_mr(
         pd: *mut ibv_pd,
         offset: u64,
@@ -6749,6 +6942,16 @@ unsafe extern "C" {
         vmr: *mut verbs_mr,
         driver: *mut ibv_command_buffer,
     ) -> core::ffi::c_int;
+    pub fn ibv_cmd_alloc_mw(
+        pd: *mut ibv_pd,
+        type_: ibv_mw_type,
+        mw: *mut ibv_mw,
+        cmd: *mut ibv_alloc_mw,
+        cmd_size: usize,
+        resp: *mut ib_uverbs_alloc_mw_resp,
+        resp_size: usize,
+    ) -> core::ffi::c_int;
+    pub fn ibv_cmd_dealloc_mw(mw: *mut ibv_mw) -> core::ffi::c_int;
     pub fn ibv_cmd_create_cq_ex(
         context: *mut ibv_context,
         cq_attr: *const ibv_cq_init_attr_ex,
@@ -6768,6 +6971,12 @@ unsafe extern "C" {
         resp_size: usize,
     ) -> core::ffi::c_int;
     pub fn ibv_cmd_destroy_cq(cq: *mut ibv_cq) -> core::ffi::c_int;
+    pub fn ibv_cmd_modify_cq(
+        cq: *mut ibv_cq,
+        attr: *mut ibv_modify_cq_attr,
+        cmd: *mut ibv_modify_cq,
+        cmd_size: usize,
+    ) -> core::ffi::c_int;
     pub fn ibv_cmd_create_srq(
         pd: *mut ibv_pd,
         srq: *mut ibv_srq,

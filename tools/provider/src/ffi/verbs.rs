@@ -11,17 +11,29 @@
 
 use super::device::{check, Inner, Message};
 use super::domains::Pd;
-use super::object::{or_null, Ah, Draft, InDomain, Object};
+use super::object::{or_null, Ah, Draft, Object};
 use super::pabi::*;
 use crate::errno::Errno;
+use crate::users::Use;
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::{size_of, size_of_val};
+use std::sync::{Mutex, PoisonError};
 use verbena_abi::ctx::{AddressVector, AV_GRH};
 use verbena_abi::uverbs::CreateAhResp;
 use verbena_abi::{Le16, Le32};
 
-/// A memory region: nothing of the provider's own.
-type Mr = InDomain<()>;
+/// A memory region: nothing of the provider's own but the domain that it is in, which can be changed.
+struct Mr(Mutex<Option<Use>>);
+
+impl Mr {
+    fn new(domain: Option<Use>) -> Self {
+        Self(Mutex::new(domain))
+    }
+
+    fn change_domain(&self, domain: Option<Use>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = domain;
+    }
+}
 
 pub unsafe extern "C" fn query_device_ex(
     context: *mut ibv_context,
@@ -114,7 +126,7 @@ pub unsafe extern "C" fn reg_mr(
             size_of_val(&response),
         )
     });
-    or_null(result.map(|()| mr.finish(Mr::new((), domain)).cast()))
+    or_null(result.map(|()| mr.finish(Mr::new(domain)).cast()))
 }
 
 pub unsafe extern "C" fn reg_dmabuf_mr(
@@ -141,7 +153,7 @@ pub unsafe extern "C" fn reg_dmabuf_mr(
             core::ptr::null_mut(),
         )
     });
-    or_null(result.map(|()| mr.finish(Mr::new((), domain)).cast()))
+    or_null(result.map(|()| mr.finish(Mr::new(domain)).cast()))
 }
 
 pub unsafe extern "C" fn rereg_mr(
@@ -156,8 +168,18 @@ pub unsafe extern "C" fn rereg_mr(
     let mut request: ibv_rereg_mr = unsafe { core::mem::zeroed() };
     // SAFETY: integers.
     let mut response: ib_uverbs_rereg_mr_resp = unsafe { core::mem::zeroed() };
+    let other_domain = flags as u32 & IBV_REREG_MR_CHANGE_PD != 0;
+    if other_domain && pd.is_null() {
+        return Errno::INVAL.0;
+    }
+    let domain = if other_domain {
+        // SAFETY: see the head of this file.
+        unsafe { Pd::of(pd) }.begin_use()
+    } else {
+        None
+    };
     // SAFETY: see the head of this file.
-    unsafe {
+    let returned = unsafe {
         ibv_cmd_rereg_mr(
             mr,
             flags as u32,
@@ -171,7 +193,12 @@ pub unsafe extern "C" fn rereg_mr(
             &mut response,
             size_of_val(&response),
         )
+    };
+    if returned == 0 && other_domain {
+        // SAFETY: from `reg_mr`.
+        unsafe { Object::<verbs_mr, Mr>::inner(mr) }.change_domain(domain);
     }
+    returned
 }
 
 pub unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
@@ -182,6 +209,21 @@ pub unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
         drop(unsafe { Object::<verbs_mr, Mr>::take(mr) });
     }
     returned
+}
+
+pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
+    let mut mr = Draft::<verbs_mr, Mr>::new();
+    // SAFETY: see the head of this file.
+    let domain = unsafe { Pd::of(pd) }.begin_use();
+    // SAFETY: see the head of this file.
+    let result = check(unsafe { ibv_cmd_query_mr(pd, mr.verbs(), handle) });
+    or_null(result.map(|()| mr.finish(Mr::new(domain)).cast()))
+}
+
+/// The region stays; only this process' view of it goes.
+pub unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
+    // SAFETY: from `import_mr`.
+    drop(unsafe { Object::<verbs_mr, Mr>::take(mr) });
 }
 
 pub unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
@@ -226,7 +268,7 @@ unsafe fn new_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> Result<*mut ibv_ah,
         port_num: values.port_num,
         static_rate: values.static_rate,
         path_bits: AV_GRH,
-        pdn: Le32::new(domain.pdn),
+        pdn: response.driver.pdn,
         ..AddressVector::default()
     };
     Ok(ah.finish(Ah::new(vector, domain.begin_use())))

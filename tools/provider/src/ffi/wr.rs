@@ -8,7 +8,7 @@
 
 use super::memory::Entry;
 use super::object::Ah;
-use super::pabi::{ibv_recv_wr, ibv_send_wr, ibv_sge};
+use super::pabi::{ibv_mw_bind_info, ibv_recv_wr, ibv_send_wr, ibv_sge, IBV_MW_TYPE_2};
 use core::slice;
 
 /// What both kinds of requests have, with what the caller of `new` vouches for.
@@ -73,6 +73,40 @@ macro_rules! request {
     };
 }
 
+/// What a bind of a memory window asks for.
+#[derive(Clone, Copy)]
+pub struct Bind {
+    /// The window's key to be.
+    pub key: u32,
+    /// First address in the region.
+    pub addr: u64,
+    /// Bytes.
+    pub length: u64,
+    /// The region's key; 0 without one.
+    pub region: u32,
+    /// `enum ibv_access_flags`, which are the contract's.
+    pub access: u32,
+}
+
+impl Bind {
+    /// Takes what a program asks for.
+    ///
+    /// # Safety
+    ///
+    /// `info` names a region of the process, or none (null).
+    pub unsafe fn new(key: u32, info: &ibv_mw_bind_info) -> Self {
+        // SAFETY: the caller vouches for it.
+        let region = unsafe { info.mr.as_ref() };
+        Self {
+            key,
+            addr: info.addr,
+            length: info.length,
+            region: region.map_or(0, |mr| mr.lkey),
+            access: info.mw_access_flags,
+        }
+    }
+}
+
 /// A send work request.
 #[derive(Clone, Copy)]
 pub struct SendWr<'a>(&'a ibv_send_wr);
@@ -80,7 +114,7 @@ pub struct SendWr<'a>(&'a ibv_send_wr);
 request!(
     SendWr of ibv_send_wr,
     /// `wr` points to a valid list: each entry has `num_sge` SGEs if that is positive, or none (null), the union member of its
-    /// opcode is set, an address handle is one of this provider's, and inline data is readable. Nothing changes it during `'a`.
+    /// opcode is set, address handles, windows and regions are this provider's, and inline data is readable. Nothing changes it during `'a`.
 );
 
 impl<'a> SendWr<'a> {
@@ -122,6 +156,17 @@ impl<'a> SendWr<'a> {
             atomic.compare_add,
             atomic.swap,
         )
+    }
+
+    /// What a bind asks for, of a window of type 2.
+    #[inline(always)]
+    pub fn bind(self) -> Option<Bind> {
+        // SAFETY: plain integers and pointers, set for this opcode.
+        let bind = unsafe { self.0.__bindgen_anon_2.bind_mw };
+        // SAFETY: `new`'s caller vouched for the window.
+        let of_type_2 = unsafe { bind.mw.as_ref() }?.type_ == IBV_MW_TYPE_2;
+        // SAFETY: `new`'s caller vouched for the region.
+        of_type_2.then(|| unsafe { Bind::new(bind.rkey, &bind.bind_info) })
     }
 
     /// Address handle, QPN and Q_Key, of datagrams.

@@ -3,7 +3,7 @@
 //! What programs may ask for, and what keeps a domain in use.
 
 use crate::errno::Errno;
-use crate::ffi::asked::{check_cq, check_operations};
+use crate::ffi::asked::{check_cq, check_operations, check_qp};
 use crate::ffi::mock;
 use crate::ffi::object::InDomain;
 use crate::ffi::pabi::*;
@@ -25,6 +25,20 @@ fn what_is_not_offered_is_refused() {
     attr.comp_mask = 0;
     attr.wc_flags = 1 << 40;
     assert_eq!(check_cq(&attr), Err(Errno::OPNOTSUPP));
+
+    let mut attr = mock::qp_attr();
+    attr.create_flags = u32::MAX;
+    assert_eq!(check_qp(&attr), Ok(()));
+    attr.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS;
+    assert_eq!(check_qp(&attr), Err(Errno::OPNOTSUPP));
+    attr.create_flags = 0;
+    assert_eq!(check_qp(&attr), Ok(()));
+    attr.comp_mask |= IBV_QP_INIT_ATTR_MAX_TSO_HEADER;
+    assert_eq!(check_qp(&attr), Ok(()));
+    attr.max_tso_header = 14;
+    assert_eq!(check_qp(&attr), Err(Errno::OPNOTSUPP));
+    attr.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_RX_HASH;
+    assert_eq!(check_qp(&attr), Err(Errno::OPNOTSUPP));
 
     for (operation, types) in [
         (

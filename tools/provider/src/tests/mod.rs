@@ -15,7 +15,7 @@ use verbena_abi::cqe::{Cqe, Tail, WcOpcode, WcStatus, TAIL_OFFSET};
 use verbena_abi::ctx::QpState;
 use verbena_abi::doorbell::{self, Words};
 use verbena_abi::{Le32, Le64};
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 mod asked;
 mod death;
@@ -33,8 +33,9 @@ struct Fixture {
     log_size: u8,
     area: Arc<Area>,
     cq: Arc<Cq>,
-    /// The device's index of the next CQE.
+    /// The device's index of the next CQE, and of the first of the ring.
     cq_producer: u32,
+    cq_base: u32,
     cq_memory: mock::Shared,
 }
 
@@ -52,6 +53,7 @@ impl Fixture {
             cq: Arc::new(Cq::new(ring, log_size, area.clone(), CQ_SLOT)),
             area,
             cq_producer: 0,
+            cq_base: 0,
             cq_memory,
         }
     }
@@ -108,19 +110,49 @@ impl Fixture {
             opcode: opcode.to_raw(),
             wc_flags: 0,
         };
+        let place = self.cq_producer.wrapping_sub(self.cq_base);
         let cqe = Cqe {
             wr_id: Le64::new(wr_id),
             wqe_index: Le32::new(wqe_index),
             byte_len: Le32::new(77),
             qpn: Le32::new(qpn),
-            tail: Le32::new(tail.pack(self.cq_producer, self.log_size)),
+            tail: Le32::new(tail.pack(place, self.log_size)),
             ..Cqe::default()
         };
-        let at = ((self.cq_producer % (1 << self.log_size)) as usize) << LOG_STRIDE;
+        let at = self.at(place);
         // The tail last, as the device does.
         self.cq_memory.write(at, &cqe.as_bytes()[..TAIL_OFFSET]);
         self.cq_memory.publish(at + TAIL_OFFSET, cqe.tail.to_raw());
-        self.cq_producer += 1;
+        self.cq_producer = self.cq_producer.wrapping_add(1);
+    }
+
+    fn at(&self, place: u32) -> usize {
+        ((place % (1 << self.log_size)) as usize) << LOG_STRIDE
+    }
+
+    /// The CQ is resized; the device moves the entries that were not polled.
+    fn resize(&mut self, log_size: u8) {
+        let memory = mock::Shared::new(1 << (log_size + LOG_STRIDE));
+        let base = self.consumer();
+        let cq = self.cq.clone();
+        let make = || {
+            let ring = Ring::new(memory.view(), log_size, LOG_STRIDE).unwrap();
+            Ok((ring, log_size))
+        };
+        let move_entries = || {
+            for place in 0..self.cq_producer.wrapping_sub(base) {
+                let from = base.wrapping_add(place).wrapping_sub(self.cq_base);
+                let old = self.cq_memory.read(self.at(from), 1 << LOG_STRIDE);
+                let (mut cqe, _) = Cqe::read_from_prefix(&old).unwrap();
+                let tail = Tail::unpack(cqe.tail.get(), from, self.log_size).unwrap();
+                cqe.tail = Le32::new(tail.pack(place, log_size));
+                let at = ((place % (1 << log_size)) as usize) << LOG_STRIDE;
+                memory.write(at, cqe.as_bytes());
+            }
+            Ok(())
+        };
+        cq.resize(make, move_entries).unwrap();
+        (self.cq_memory, self.log_size, self.cq_base) = (memory, log_size, base);
     }
 
     fn poll(&self, most: usize) -> Vec<Completion> {

@@ -3,7 +3,10 @@
 //! Polls: whose completion it is, and when its place in the CQ is free again.
 
 use super::{post_one, receive, Fixture, CQ_SLOT, SIZE};
+use crate::cq::LOG_STRIDE;
 use crate::errno::Errno;
+use crate::ffi::memory::Ring;
+use crate::ffi::mock;
 use verbena_abi::cqe::WcOpcode;
 use verbena_abi::ctx::QpState;
 use verbena_abi::doorbell::{self, Arm, ArmMode, Words};
@@ -32,6 +35,56 @@ fn polls_follow_the_phase_for_many_passes() {
         assert_eq!(f.consumer(), expected);
     }
     let _ = qp;
+}
+
+/// Wherever the consumer is, whatever was polled, to larger and to smaller rings; a clean before it leaves entries aside.
+#[test]
+fn a_cq_that_is_resized_keeps_what_was_not_polled() {
+    let mut f = Fixture::sized(3);
+    let (a, b) = (f.rts(9), f.rts(10));
+    let mut next = [0u32; 2];
+    for round in 0..200u32 {
+        let log_size = 3 + (round * 7 % 4) as u8;
+        let mut expected = Vec::new();
+        for i in 0..round % 6 {
+            let which = (i % 2) as usize;
+            let qp = [&a, &b][which];
+            let wr_id = u64::from(round * 10 + i);
+            receive(qp, &[wr_id]).unwrap();
+            f.complete([9, 10][which], WcOpcode::Recv, next[which], wr_id);
+            next[which] += 1;
+            expected.push(wr_id);
+        }
+        let first = f.polled((round % 3) as usize);
+        assert_eq!(first, expected[..first.len()]);
+        if round % 5 == 4 {
+            // The device writes none of A's any more; B's are saved.
+            f.cq.clean(&a, || {});
+            expected = expected.split_off(first.len());
+            expected.retain(|wr_id| (wr_id % 10) % 2 == 1);
+            f.resize(log_size);
+            assert_eq!(f.polled(64), expected, "round {round}");
+        } else {
+            f.resize(log_size);
+            assert_eq!(f.polled(64), expected[first.len()..], "round {round}");
+        }
+        assert_eq!(f.consumer(), f.cq_producer, "round {round}");
+    }
+}
+
+#[test]
+fn a_resize_that_fails_changes_nothing() {
+    let mut f = Fixture::new();
+    let qp = f.rts(9);
+    receive(&qp, &[5]).unwrap();
+    f.complete(9, WcOpcode::Recv, 0, 5);
+    let memory = mock::Shared::new(1 << (5 + LOG_STRIDE));
+    let ring = || Ok((Ring::new(memory.view(), 5, LOG_STRIDE).unwrap(), 5));
+    let unmappable =
+        f.cq.resize(|| Err(Errno::NOMEM), || panic!("the ring is not there"));
+    assert_eq!(unmappable, Err(Errno::NOMEM));
+    assert_eq!(f.cq.resize(ring, || Err(Errno::INVAL)), Err(Errno::INVAL));
+    assert_eq!(f.polled(4), [5]);
 }
 
 #[test]

@@ -9,12 +9,13 @@ use crate::ffi::memory::{Memory, Ring};
 use crate::ffi::mock;
 use crate::ffi::object::Ah;
 use crate::ffi::pabi::*;
+use crate::ffi::wr::Bind;
 use crate::qp::{Qp, Receives};
 use crate::send::{Producer, SendConfig, SendQueue};
 use verbena_abi::cqe::WcOpcode;
 use verbena_abi::ctx::{AddressVector, QpState};
 use verbena_abi::doorbell::{self, Words};
-use verbena_abi::wqe::{SendWqe, Sge, WqeOpcode};
+use verbena_abi::wqe::{BindSegment, SendWqe, Sge, WqeOpcode};
 use zerocopy::FromBytes;
 
 #[test]
@@ -186,6 +187,13 @@ fn both_ways_of_posting_write_the_same() {
     let qp = f.rts(9);
     let sends = &qp.sends;
     let (rkey, addr, imm) = (0x77, 0x9000, 0x1234);
+    let bind = Bind {
+        key: rkey,
+        addr,
+        length: 1 << 33,
+        region: 0x99,
+        access: IBV_ACCESS_REMOTE_READ,
+    };
     let all = [
         (IBV_WR_RDMA_WRITE, Operands::Remote(rkey, addr)),
         (
@@ -205,6 +213,7 @@ fn both_ways_of_posting_write_the_same() {
         ),
         (IBV_WR_LOCAL_INV, Operands::Imm(imm)),
         (IBV_WR_SEND_WITH_INV, Operands::Imm(imm)),
+        (IBV_WR_BIND_MW, Operands::Bind(Some(bind))),
     ];
     for (opcode, operands) in all {
         let written = |post: &dyn Fn()| {
@@ -233,8 +242,9 @@ fn both_ways_of_posting_write_the_same() {
             Operands::RemoteImm(..) => mock::set_rdma(&mut wr, addr, rkey, imm),
             Operands::Imm(_) => mock::set_rdma(&mut wr, 0, 0, imm),
             Operands::None => mock::set_rdma(&mut wr, 0, 0, 3),
+            Operands::Bind(_) => mock::set_bind(&mut wr, bind, IBV_MW_TYPE_2, 3),
         }
-        let key = opcode == IBV_WR_LOCAL_INV;
+        let key = matches!(opcode, IBV_WR_LOCAL_INV | IBV_WR_BIND_MW);
         let list = written(&|| post_list(&qp, wr));
         let pieces = written(&|| {
             let mut guard = sends.start(|| true);
@@ -249,6 +259,35 @@ fn both_ways_of_posting_write_the_same() {
         assert_eq!(header.wr_id.get(), 71);
         assert_eq!((header.flags, header.num_sge), (2, u8::from(!key)));
     }
+}
+
+#[test]
+fn only_windows_of_type_2_are_bound_by_work_requests() {
+    let f = Fixture::new();
+    let qp = f.rts(9);
+    let bind = Bind {
+        key: 1,
+        addr: 2,
+        length: 3,
+        region: 4,
+        access: 0,
+    };
+    let mut wr = send(71, &mut []);
+    wr.opcode = IBV_WR_BIND_MW;
+    mock::set_bind(&mut wr, bind, IBV_MW_TYPE_1, 0);
+    assert_eq!(post(&qp, &mut [wr]), Err((Errno::INVAL, 0)));
+    let mut guard = qp.sends.start(|| true);
+    let operands = Operands::Bind(None);
+    qp.sends.begin(&mut guard, IBV_WR_BIND_MW, 71, 0, operands);
+    assert_eq!(qp.sends.commit(guard), Err(Errno::INVAL));
+    mock::set_bind(&mut wr, bind, IBV_MW_TYPE_2, 0);
+    post(&qp, &mut [wr]).unwrap();
+    let bytes = qp.sends.bytes(0, 64);
+    let (header, rest) = SendWqe::read_from_prefix(&bytes).unwrap();
+    assert_eq!((header.opcode, header.num_sge), (10, 0));
+    assert_eq!((header.remote_addr.get(), header.rkey.get()), (2, 1));
+    let segment = BindSegment::read_from_prefix(rest).unwrap().0;
+    assert_eq!((segment.length.get(), segment.region.get()), (3, 4));
 }
 
 #[test]

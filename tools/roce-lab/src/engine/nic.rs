@@ -153,6 +153,7 @@ impl Nic {
         }
         self.resolve(&KeyUse {
             pd,
+            owner: 0,
             privileged: false,
             key: sge.lkey,
             addr: sge.addr.wrapping_add(u64::from(offset)),
@@ -167,8 +168,9 @@ impl Nic {
             Target::Scatter {
                 pd, sges, offset, ..
             } => self.resolve_sge(pd, sges, offset, length, Access::LocalWrite),
-            Target::Region { pd, key, addr } => self.resolve(&KeyUse {
+            Target::Region { pd, key, addr, .. } => self.resolve(&KeyUse {
                 pd,
+                owner: 0,
                 privileged: false,
                 key,
                 addr,
@@ -208,9 +210,11 @@ impl Nic {
                 key,
                 addr,
                 length,
+                ..
             } => {
                 let key = KeyUse {
                     pd,
+                    owner: 0,
                     privileged: false,
                     key,
                     addr,

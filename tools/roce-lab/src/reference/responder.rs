@@ -222,6 +222,7 @@ impl Responder {
     pub(super) fn allows(&self, reth: &Reth, access: Access, world: &impl World) -> bool {
         let key = KeyUse {
             pd: self.setup.pd,
+            owner: 0,
             privileged: false,
             key: reth.rkey,
             addr: reth.addr,

@@ -302,6 +302,7 @@ impl Unreliable {
         let allows = |addr, length| {
             let key = KeyUse {
                 pd: self.pd,
+                owner: 0,
                 privileged: false,
                 key: reth.rkey,
                 addr,

@@ -49,6 +49,8 @@ pub struct Config {
     pub qp_type: QpType,
     /// Protection domain.
     pub pd: u32,
+    /// What the host knows the queue pair by where a key belongs to one ([`KeyUse::owner`](crate::host::KeyUse::owner)).
+    pub owner: u64,
     /// Takes receives from an SRQ.
     pub has_srq: bool,
     /// Longest message in bytes, at most 2^31.
@@ -76,6 +78,7 @@ impl Config {
             qpn,
             qp_type,
             pd,
+            owner: qpn.into(),
             has_srq: false,
             max_msg_size: 1 << 31,
             window: 2048,

@@ -306,6 +306,7 @@ fn is_data(packet: &Packet) -> bool {
 fn remote_use(core: &Core, reth: &Reth, access: Access) -> KeyUse {
     KeyUse {
         pd: core.config.pd,
+        owner: core.config.owner,
         privileged: false,
         key: reth.rkey,
         addr: reth.addr,

@@ -201,6 +201,7 @@ fn write<H: Host>(
     if packet.first && reth.length > 0 {
         let key = KeyUse {
             pd: core.config.pd,
+            owner: core.config.owner,
             privileged: false,
             key: reth.rkey,
             addr: reth.addr,
@@ -218,6 +219,7 @@ fn write<H: Host>(
     if length > 0 {
         let target = Target::Region {
             pd: core.config.pd,
+            owner: core.config.owner,
             key: reth.rkey,
             addr: reth.addr.wrapping_add(u64::from(resp.offset)),
         };

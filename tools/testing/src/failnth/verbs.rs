@@ -5,6 +5,7 @@ use super::inject::Shot;
 use super::open;
 use crate::ffi::cq::{Channel, Cq};
 use crate::ffi::mr::{access, Mr};
+use crate::ffi::mw::{mw_type, Mw};
 use crate::ffi::qp::{mask, state, Ah, Qp, QpInit, Srq};
 use crate::ffi::sys::{Buf, Errno};
 use crate::ffi::{AhAttr, QpAttr, QpCap};
@@ -63,6 +64,24 @@ verbs! {
         let mr = Mr::of(&rig.pd, &buf, 0, buf.len(), access::ALL)?;
         shot.destroy(mr)
     },
+    "rereg-mr": |shot| {
+        let rig = Rig::new()?;
+        let buf = buffer()?;
+        let mr = Mr::of(&rig.pd, &buf, 0, buf.len(), access::ALL)?;
+        let other = buffer()?;
+        shot.fire(|| mr.change(Some(&other), None, None));
+        Ok(())
+    },
+    "alloc-mw": |shot| {
+        let rig = Rig::new()?;
+        let _mw = shot.fire(|| Mw::new(&rig.pd, mw_type::TYPE_2));
+        Ok(())
+    },
+    "dealloc-mw": |shot| {
+        let rig = Rig::new()?;
+        let mw = Mw::new(&rig.pd, mw_type::TYPE_1)?;
+        shot.destroy(mw)
+    },
     "create-comp-channel": |shot| {
         let rig = Rig::new()?;
         let _channel = shot.fire(|| Channel::new(&rig.ctx));
@@ -77,6 +96,12 @@ verbs! {
         let rig = Rig::new()?;
         let channel = Channel::new(&rig.ctx)?;
         let _cq = shot.fire(|| Cq::with_channel(&rig.ctx, 100, Some(&channel), 0));
+        Ok(())
+    },
+    "resize-cq": |shot| {
+        let rig = Rig::new()?;
+        let cq = Cq::new(&rig.ctx, 100)?;
+        shot.fire(|| cq.resize(500));
         Ok(())
     },
     "destroy-cq": |shot| {

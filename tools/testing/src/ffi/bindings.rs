@@ -5,6 +5,21 @@
 extern "C" {}
 use libc::{pthread_cond_t, pthread_mutex_t};
 
+pub type __time_t = core::ffi::c_long;
+pub type __syscall_slong_t = core::ffi::c_long;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct timespec {
+    pub tv_sec: __time_t,
+    pub tv_nsec: __syscall_slong_t,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of timespec"][::core::mem::size_of::<timespec>() - 16usize];
+    ["Alignment of timespec"][::core::mem::align_of::<timespec>() - 8usize];
+    ["Offset of field: timespec::tv_sec"][::core::mem::offset_of!(timespec, tv_sec) - 0usize];
+    ["Offset of field: timespec::tv_nsec"][::core::mem::offset_of!(timespec, tv_nsec) - 8usize];
+};
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub union __atomic_wide_counter {
@@ -164,6 +179,127 @@ pub type __u64 = core::ffi::c_ulonglong;
 pub type __be16 = __u16;
 pub type __be32 = __u32;
 pub type __be64 = __u64;
+pub const IB_UVERBS_FLOW_ACTION_ESP_KEYMAT_AES_GCM: ib_uverbs_flow_action_esp_keymat = 0;
+pub type ib_uverbs_flow_action_esp_keymat = core::ffi::c_uint;
+pub const IB_UVERBS_FLOW_ACTION_ESP_REPLAY_NONE: ib_uverbs_flow_action_esp_replay = 0;
+pub const IB_UVERBS_FLOW_ACTION_ESP_REPLAY_BMP: ib_uverbs_flow_action_esp_replay = 1;
+pub type ib_uverbs_flow_action_esp_replay = core::ffi::c_uint;
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct ib_uverbs_flow_action_esp_encap {
+    pub __bindgen_anon_1: ib_uverbs_flow_action_esp_encap__bindgen_ty_1,
+    pub __bindgen_anon_2: ib_uverbs_flow_action_esp_encap__bindgen_ty_2,
+    pub len: __u16,
+    pub type_: __u16,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub union ib_uverbs_flow_action_esp_encap__bindgen_ty_1 {
+    pub val_ptr: *mut core::ffi::c_void,
+    pub val_ptr_data_u64: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ib_uverbs_flow_action_esp_encap__bindgen_ty_1"]
+        [::core::mem::size_of::<ib_uverbs_flow_action_esp_encap__bindgen_ty_1>() - 8usize];
+    ["Alignment of ib_uverbs_flow_action_esp_encap__bindgen_ty_1"]
+        [::core::mem::align_of::<ib_uverbs_flow_action_esp_encap__bindgen_ty_1>() - 8usize];
+    ["Offset of field: ib_uverbs_flow_action_esp_encap__bindgen_ty_1::val_ptr"]
+        [::core::mem::offset_of!(ib_uverbs_flow_action_esp_encap__bindgen_ty_1, val_ptr) - 0usize];
+    ["Offset of field: ib_uverbs_flow_action_esp_encap__bindgen_ty_1::val_ptr_data_u64"][::core::mem::offset_of!(
+        ib_uverbs_flow_action_esp_encap__bindgen_ty_1,
+        val_ptr_data_u64
+    )
+        - 0usize];
+};
+impl Default for ib_uverbs_flow_action_esp_encap__bindgen_ty_1 {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub union ib_uverbs_flow_action_esp_encap__bindgen_ty_2 {
+    pub next_ptr: *mut ib_uverbs_flow_action_esp_encap,
+    pub next_ptr_data_u64: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ib_uverbs_flow_action_esp_encap__bindgen_ty_2"]
+        [::core::mem::size_of::<ib_uverbs_flow_action_esp_encap__bindgen_ty_2>() - 8usize];
+    ["Alignment of ib_uverbs_flow_action_esp_encap__bindgen_ty_2"]
+        [::core::mem::align_of::<ib_uverbs_flow_action_esp_encap__bindgen_ty_2>() - 8usize];
+    ["Offset of field: ib_uverbs_flow_action_esp_encap__bindgen_ty_2::next_ptr"]
+        [::core::mem::offset_of!(ib_uverbs_flow_action_esp_encap__bindgen_ty_2, next_ptr) - 0usize];
+    ["Offset of field: ib_uverbs_flow_action_esp_encap__bindgen_ty_2::next_ptr_data_u64"][::core::mem::offset_of!(
+        ib_uverbs_flow_action_esp_encap__bindgen_ty_2,
+        next_ptr_data_u64
+    )
+        - 0usize];
+};
+impl Default for ib_uverbs_flow_action_esp_encap__bindgen_ty_2 {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ib_uverbs_flow_action_esp_encap"]
+        [::core::mem::size_of::<ib_uverbs_flow_action_esp_encap>() - 24usize];
+    ["Alignment of ib_uverbs_flow_action_esp_encap"]
+        [::core::mem::align_of::<ib_uverbs_flow_action_esp_encap>() - 8usize];
+    ["Offset of field: ib_uverbs_flow_action_esp_encap::len"]
+        [::core::mem::offset_of!(ib_uverbs_flow_action_esp_encap, len) - 16usize];
+    ["Offset of field: ib_uverbs_flow_action_esp_encap::type_"]
+        [::core::mem::offset_of!(ib_uverbs_flow_action_esp_encap, type_) - 18usize];
+};
+impl Default for ib_uverbs_flow_action_esp_encap {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ib_uverbs_flow_action_esp {
+    pub spi: __u32,
+    pub seq: __u32,
+    pub tfc_pad: __u32,
+    pub flags: __u32,
+    pub hard_limit_pkts: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ib_uverbs_flow_action_esp"]
+        [::core::mem::size_of::<ib_uverbs_flow_action_esp>() - 24usize];
+    ["Alignment of ib_uverbs_flow_action_esp"]
+        [::core::mem::align_of::<ib_uverbs_flow_action_esp>() - 8usize];
+    ["Offset of field: ib_uverbs_flow_action_esp::spi"]
+        [::core::mem::offset_of!(ib_uverbs_flow_action_esp, spi) - 0usize];
+    ["Offset of field: ib_uverbs_flow_action_esp::seq"]
+        [::core::mem::offset_of!(ib_uverbs_flow_action_esp, seq) - 4usize];
+    ["Offset of field: ib_uverbs_flow_action_esp::tfc_pad"]
+        [::core::mem::offset_of!(ib_uverbs_flow_action_esp, tfc_pad) - 8usize];
+    ["Offset of field: ib_uverbs_flow_action_esp::flags"]
+        [::core::mem::offset_of!(ib_uverbs_flow_action_esp, flags) - 12usize];
+    ["Offset of field: ib_uverbs_flow_action_esp::hard_limit_pkts"]
+        [::core::mem::offset_of!(ib_uverbs_flow_action_esp, hard_limit_pkts) - 16usize];
+};
+pub const IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH: ib_uverbs_advise_mr_advice = 0;
+pub const IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE: ib_uverbs_advise_mr_advice = 1;
+pub const IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT: ib_uverbs_advise_mr_advice = 2;
+pub type ib_uverbs_advise_mr_advice = core::ffi::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub union ibv_gid {
@@ -238,6 +374,68 @@ pub const IBV_ATOMIC_NONE: ibv_atomic_cap = 0;
 pub const IBV_ATOMIC_HCA: ibv_atomic_cap = 1;
 pub const IBV_ATOMIC_GLOB: ibv_atomic_cap = 2;
 pub type ibv_atomic_cap = core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_alloc_dm_attr {
+    pub length: usize,
+    pub log_align_req: u32,
+    pub comp_mask: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_alloc_dm_attr"][::core::mem::size_of::<ibv_alloc_dm_attr>() - 16usize];
+    ["Alignment of ibv_alloc_dm_attr"][::core::mem::align_of::<ibv_alloc_dm_attr>() - 8usize];
+    ["Offset of field: ibv_alloc_dm_attr::length"]
+        [::core::mem::offset_of!(ibv_alloc_dm_attr, length) - 0usize];
+    ["Offset of field: ibv_alloc_dm_attr::log_align_req"]
+        [::core::mem::offset_of!(ibv_alloc_dm_attr, log_align_req) - 8usize];
+    ["Offset of field: ibv_alloc_dm_attr::comp_mask"]
+        [::core::mem::offset_of!(ibv_alloc_dm_attr, comp_mask) - 12usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_dm {
+    pub context: *mut ibv_context,
+    pub memcpy_to_dm: ::core::option::Option<
+        unsafe extern "C" fn(
+            dm: *mut ibv_dm,
+            dm_offset: u64,
+            host_addr: *const core::ffi::c_void,
+            length: usize,
+        ) -> core::ffi::c_int,
+    >,
+    pub memcpy_from_dm: ::core::option::Option<
+        unsafe extern "C" fn(
+            host_addr: *mut core::ffi::c_void,
+            dm: *mut ibv_dm,
+            dm_offset: u64,
+            length: usize,
+        ) -> core::ffi::c_int,
+    >,
+    pub comp_mask: u32,
+    pub handle: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_dm"][::core::mem::size_of::<ibv_dm>() - 32usize];
+    ["Alignment of ibv_dm"][::core::mem::align_of::<ibv_dm>() - 8usize];
+    ["Offset of field: ibv_dm::context"][::core::mem::offset_of!(ibv_dm, context) - 0usize];
+    ["Offset of field: ibv_dm::memcpy_to_dm"]
+        [::core::mem::offset_of!(ibv_dm, memcpy_to_dm) - 8usize];
+    ["Offset of field: ibv_dm::memcpy_from_dm"]
+        [::core::mem::offset_of!(ibv_dm, memcpy_from_dm) - 16usize];
+    ["Offset of field: ibv_dm::comp_mask"][::core::mem::offset_of!(ibv_dm, comp_mask) - 24usize];
+    ["Offset of field: ibv_dm::handle"][::core::mem::offset_of!(ibv_dm, handle) - 28usize];
+};
+impl Default for ibv_dm {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ibv_device_attr {
@@ -368,6 +566,239 @@ const _: () = {
         [::core::mem::offset_of!(ibv_device_attr, phys_port_cnt) - 227usize];
 };
 impl Default for ibv_device_attr {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_query_device_ex_input {
+    pub comp_mask: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_query_device_ex_input"]
+        [::core::mem::size_of::<ibv_query_device_ex_input>() - 4usize];
+    ["Alignment of ibv_query_device_ex_input"]
+        [::core::mem::align_of::<ibv_query_device_ex_input>() - 4usize];
+    ["Offset of field: ibv_query_device_ex_input::comp_mask"]
+        [::core::mem::offset_of!(ibv_query_device_ex_input, comp_mask) - 0usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_odp_caps {
+    pub general_caps: u64,
+    pub per_transport_caps: ibv_odp_caps__bindgen_ty_1,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_odp_caps__bindgen_ty_1 {
+    pub rc_odp_caps: u32,
+    pub uc_odp_caps: u32,
+    pub ud_odp_caps: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_odp_caps__bindgen_ty_1"]
+        [::core::mem::size_of::<ibv_odp_caps__bindgen_ty_1>() - 12usize];
+    ["Alignment of ibv_odp_caps__bindgen_ty_1"]
+        [::core::mem::align_of::<ibv_odp_caps__bindgen_ty_1>() - 4usize];
+    ["Offset of field: ibv_odp_caps__bindgen_ty_1::rc_odp_caps"]
+        [::core::mem::offset_of!(ibv_odp_caps__bindgen_ty_1, rc_odp_caps) - 0usize];
+    ["Offset of field: ibv_odp_caps__bindgen_ty_1::uc_odp_caps"]
+        [::core::mem::offset_of!(ibv_odp_caps__bindgen_ty_1, uc_odp_caps) - 4usize];
+    ["Offset of field: ibv_odp_caps__bindgen_ty_1::ud_odp_caps"]
+        [::core::mem::offset_of!(ibv_odp_caps__bindgen_ty_1, ud_odp_caps) - 8usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_odp_caps"][::core::mem::size_of::<ibv_odp_caps>() - 24usize];
+    ["Alignment of ibv_odp_caps"][::core::mem::align_of::<ibv_odp_caps>() - 8usize];
+    ["Offset of field: ibv_odp_caps::general_caps"]
+        [::core::mem::offset_of!(ibv_odp_caps, general_caps) - 0usize];
+    ["Offset of field: ibv_odp_caps::per_transport_caps"]
+        [::core::mem::offset_of!(ibv_odp_caps, per_transport_caps) - 8usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_tso_caps {
+    pub max_tso: u32,
+    pub supported_qpts: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_tso_caps"][::core::mem::size_of::<ibv_tso_caps>() - 8usize];
+    ["Alignment of ibv_tso_caps"][::core::mem::align_of::<ibv_tso_caps>() - 4usize];
+    ["Offset of field: ibv_tso_caps::max_tso"]
+        [::core::mem::offset_of!(ibv_tso_caps, max_tso) - 0usize];
+    ["Offset of field: ibv_tso_caps::supported_qpts"]
+        [::core::mem::offset_of!(ibv_tso_caps, supported_qpts) - 4usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_rss_caps {
+    pub supported_qpts: u32,
+    pub max_rwq_indirection_tables: u32,
+    pub max_rwq_indirection_table_size: u32,
+    pub rx_hash_fields_mask: u64,
+    pub rx_hash_function: u8,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_rss_caps"][::core::mem::size_of::<ibv_rss_caps>() - 32usize];
+    ["Alignment of ibv_rss_caps"][::core::mem::align_of::<ibv_rss_caps>() - 8usize];
+    ["Offset of field: ibv_rss_caps::supported_qpts"]
+        [::core::mem::offset_of!(ibv_rss_caps, supported_qpts) - 0usize];
+    ["Offset of field: ibv_rss_caps::max_rwq_indirection_tables"]
+        [::core::mem::offset_of!(ibv_rss_caps, max_rwq_indirection_tables) - 4usize];
+    ["Offset of field: ibv_rss_caps::max_rwq_indirection_table_size"]
+        [::core::mem::offset_of!(ibv_rss_caps, max_rwq_indirection_table_size) - 8usize];
+    ["Offset of field: ibv_rss_caps::rx_hash_fields_mask"]
+        [::core::mem::offset_of!(ibv_rss_caps, rx_hash_fields_mask) - 16usize];
+    ["Offset of field: ibv_rss_caps::rx_hash_function"]
+        [::core::mem::offset_of!(ibv_rss_caps, rx_hash_function) - 24usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_packet_pacing_caps {
+    pub qp_rate_limit_min: u32,
+    pub qp_rate_limit_max: u32,
+    pub supported_qpts: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_packet_pacing_caps"][::core::mem::size_of::<ibv_packet_pacing_caps>() - 12usize];
+    ["Alignment of ibv_packet_pacing_caps"]
+        [::core::mem::align_of::<ibv_packet_pacing_caps>() - 4usize];
+    ["Offset of field: ibv_packet_pacing_caps::qp_rate_limit_min"]
+        [::core::mem::offset_of!(ibv_packet_pacing_caps, qp_rate_limit_min) - 0usize];
+    ["Offset of field: ibv_packet_pacing_caps::qp_rate_limit_max"]
+        [::core::mem::offset_of!(ibv_packet_pacing_caps, qp_rate_limit_max) - 4usize];
+    ["Offset of field: ibv_packet_pacing_caps::supported_qpts"]
+        [::core::mem::offset_of!(ibv_packet_pacing_caps, supported_qpts) - 8usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_tm_caps {
+    pub max_rndv_hdr_size: u32,
+    pub max_num_tags: u32,
+    pub flags: u32,
+    pub max_ops: u32,
+    pub max_sge: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_tm_caps"][::core::mem::size_of::<ibv_tm_caps>() - 20usize];
+    ["Alignment of ibv_tm_caps"][::core::mem::align_of::<ibv_tm_caps>() - 4usize];
+    ["Offset of field: ibv_tm_caps::max_rndv_hdr_size"]
+        [::core::mem::offset_of!(ibv_tm_caps, max_rndv_hdr_size) - 0usize];
+    ["Offset of field: ibv_tm_caps::max_num_tags"]
+        [::core::mem::offset_of!(ibv_tm_caps, max_num_tags) - 4usize];
+    ["Offset of field: ibv_tm_caps::flags"][::core::mem::offset_of!(ibv_tm_caps, flags) - 8usize];
+    ["Offset of field: ibv_tm_caps::max_ops"]
+        [::core::mem::offset_of!(ibv_tm_caps, max_ops) - 12usize];
+    ["Offset of field: ibv_tm_caps::max_sge"]
+        [::core::mem::offset_of!(ibv_tm_caps, max_sge) - 16usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_cq_moderation_caps {
+    pub max_cq_count: u16,
+    pub max_cq_period: u16,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_cq_moderation_caps"][::core::mem::size_of::<ibv_cq_moderation_caps>() - 4usize];
+    ["Alignment of ibv_cq_moderation_caps"]
+        [::core::mem::align_of::<ibv_cq_moderation_caps>() - 2usize];
+    ["Offset of field: ibv_cq_moderation_caps::max_cq_count"]
+        [::core::mem::offset_of!(ibv_cq_moderation_caps, max_cq_count) - 0usize];
+    ["Offset of field: ibv_cq_moderation_caps::max_cq_period"]
+        [::core::mem::offset_of!(ibv_cq_moderation_caps, max_cq_period) - 2usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_pci_atomic_caps {
+    pub fetch_add: u16,
+    pub swap: u16,
+    pub compare_swap: u16,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_pci_atomic_caps"][::core::mem::size_of::<ibv_pci_atomic_caps>() - 6usize];
+    ["Alignment of ibv_pci_atomic_caps"][::core::mem::align_of::<ibv_pci_atomic_caps>() - 2usize];
+    ["Offset of field: ibv_pci_atomic_caps::fetch_add"]
+        [::core::mem::offset_of!(ibv_pci_atomic_caps, fetch_add) - 0usize];
+    ["Offset of field: ibv_pci_atomic_caps::swap"]
+        [::core::mem::offset_of!(ibv_pci_atomic_caps, swap) - 2usize];
+    ["Offset of field: ibv_pci_atomic_caps::compare_swap"]
+        [::core::mem::offset_of!(ibv_pci_atomic_caps, compare_swap) - 4usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_device_attr_ex {
+    pub orig_attr: ibv_device_attr,
+    pub comp_mask: u32,
+    pub odp_caps: ibv_odp_caps,
+    pub completion_timestamp_mask: u64,
+    pub hca_core_clock: u64,
+    pub device_cap_flags_ex: u64,
+    pub tso_caps: ibv_tso_caps,
+    pub rss_caps: ibv_rss_caps,
+    pub max_wq_type_rq: u32,
+    pub packet_pacing_caps: ibv_packet_pacing_caps,
+    pub raw_packet_caps: u32,
+    pub tm_caps: ibv_tm_caps,
+    pub cq_mod_caps: ibv_cq_moderation_caps,
+    pub max_dm_size: u64,
+    pub pci_atomic_caps: ibv_pci_atomic_caps,
+    pub xrc_odp_caps: u32,
+    pub phys_port_cnt_ex: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_device_attr_ex"][::core::mem::size_of::<ibv_device_attr_ex>() - 400usize];
+    ["Alignment of ibv_device_attr_ex"][::core::mem::align_of::<ibv_device_attr_ex>() - 8usize];
+    ["Offset of field: ibv_device_attr_ex::orig_attr"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, orig_attr) - 0usize];
+    ["Offset of field: ibv_device_attr_ex::comp_mask"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, comp_mask) - 232usize];
+    ["Offset of field: ibv_device_attr_ex::odp_caps"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, odp_caps) - 240usize];
+    ["Offset of field: ibv_device_attr_ex::completion_timestamp_mask"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, completion_timestamp_mask) - 264usize];
+    ["Offset of field: ibv_device_attr_ex::hca_core_clock"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, hca_core_clock) - 272usize];
+    ["Offset of field: ibv_device_attr_ex::device_cap_flags_ex"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, device_cap_flags_ex) - 280usize];
+    ["Offset of field: ibv_device_attr_ex::tso_caps"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, tso_caps) - 288usize];
+    ["Offset of field: ibv_device_attr_ex::rss_caps"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, rss_caps) - 296usize];
+    ["Offset of field: ibv_device_attr_ex::max_wq_type_rq"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, max_wq_type_rq) - 328usize];
+    ["Offset of field: ibv_device_attr_ex::packet_pacing_caps"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, packet_pacing_caps) - 332usize];
+    ["Offset of field: ibv_device_attr_ex::raw_packet_caps"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, raw_packet_caps) - 344usize];
+    ["Offset of field: ibv_device_attr_ex::tm_caps"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, tm_caps) - 348usize];
+    ["Offset of field: ibv_device_attr_ex::cq_mod_caps"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, cq_mod_caps) - 368usize];
+    ["Offset of field: ibv_device_attr_ex::max_dm_size"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, max_dm_size) - 376usize];
+    ["Offset of field: ibv_device_attr_ex::pci_atomic_caps"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, pci_atomic_caps) - 384usize];
+    ["Offset of field: ibv_device_attr_ex::xrc_odp_caps"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, xrc_odp_caps) - 392usize];
+    ["Offset of field: ibv_device_attr_ex::phys_port_cnt_ex"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, phys_port_cnt_ex) - 396usize];
+};
+impl Default for ibv_device_attr_ex {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
         unsafe {
@@ -733,6 +1164,81 @@ impl Default for ibv_pd {
     }
 }
 #[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_td_init_attr {
+    pub comp_mask: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_td_init_attr"][::core::mem::size_of::<ibv_td_init_attr>() - 4usize];
+    ["Alignment of ibv_td_init_attr"][::core::mem::align_of::<ibv_td_init_attr>() - 4usize];
+    ["Offset of field: ibv_td_init_attr::comp_mask"]
+        [::core::mem::offset_of!(ibv_td_init_attr, comp_mask) - 0usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_td {
+    pub context: *mut ibv_context,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_td"][::core::mem::size_of::<ibv_td>() - 8usize];
+    ["Alignment of ibv_td"][::core::mem::align_of::<ibv_td>() - 8usize];
+    ["Offset of field: ibv_td::context"][::core::mem::offset_of!(ibv_td, context) - 0usize];
+};
+impl Default for ibv_td {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_xrcd_init_attr {
+    pub comp_mask: u32,
+    pub fd: core::ffi::c_int,
+    pub oflags: core::ffi::c_int,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_xrcd_init_attr"][::core::mem::size_of::<ibv_xrcd_init_attr>() - 12usize];
+    ["Alignment of ibv_xrcd_init_attr"][::core::mem::align_of::<ibv_xrcd_init_attr>() - 4usize];
+    ["Offset of field: ibv_xrcd_init_attr::comp_mask"]
+        [::core::mem::offset_of!(ibv_xrcd_init_attr, comp_mask) - 0usize];
+    ["Offset of field: ibv_xrcd_init_attr::fd"]
+        [::core::mem::offset_of!(ibv_xrcd_init_attr, fd) - 4usize];
+    ["Offset of field: ibv_xrcd_init_attr::oflags"]
+        [::core::mem::offset_of!(ibv_xrcd_init_attr, oflags) - 8usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_xrcd {
+    pub context: *mut ibv_context,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_xrcd"][::core::mem::size_of::<ibv_xrcd>() - 8usize];
+    ["Alignment of ibv_xrcd"][::core::mem::align_of::<ibv_xrcd>() - 8usize];
+    ["Offset of field: ibv_xrcd::context"][::core::mem::offset_of!(ibv_xrcd, context) - 0usize];
+};
+impl Default for ibv_xrcd {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+pub const IBV_REREG_MR_CHANGE_TRANSLATION: ibv_rereg_mr_flags = 1;
+pub const IBV_REREG_MR_CHANGE_PD: ibv_rereg_mr_flags = 2;
+pub const IBV_REREG_MR_CHANGE_ACCESS: ibv_rereg_mr_flags = 4;
+pub const IBV_REREG_MR_FLAGS_SUPPORTED: ibv_rereg_mr_flags = 7;
+pub type ibv_rereg_mr_flags = core::ffi::c_uint;
+#[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ibv_mr {
     pub context: *mut ibv_context,
@@ -768,16 +1274,33 @@ pub const IBV_MW_TYPE_1: ibv_mw_type = 1;
 pub const IBV_MW_TYPE_2: ibv_mw_type = 2;
 pub type ibv_mw_type = core::ffi::c_uint;
 #[repr(C)]
-#[repr(align(8))]
-#[derive(Debug, Default, Copy, Clone)]
+#[derive(Debug, Copy, Clone)]
 pub struct ibv_mw {
-    pub _bindgen_opaque_blob: [u64; 4usize],
+    pub context: *mut ibv_context,
+    pub pd: *mut ibv_pd,
+    pub rkey: u32,
+    pub handle: u32,
+    pub type_: ibv_mw_type,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_mw"][::core::mem::size_of::<ibv_mw>() - 32usize];
     ["Alignment of ibv_mw"][::core::mem::align_of::<ibv_mw>() - 8usize];
+    ["Offset of field: ibv_mw::context"][::core::mem::offset_of!(ibv_mw, context) - 0usize];
+    ["Offset of field: ibv_mw::pd"][::core::mem::offset_of!(ibv_mw, pd) - 8usize];
+    ["Offset of field: ibv_mw::rkey"][::core::mem::offset_of!(ibv_mw, rkey) - 16usize];
+    ["Offset of field: ibv_mw::handle"][::core::mem::offset_of!(ibv_mw, handle) - 20usize];
+    ["Offset of field: ibv_mw::type_"][::core::mem::offset_of!(ibv_mw, type_) - 24usize];
 };
+impl Default for ibv_mw {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ibv_global_route {
@@ -889,13 +1412,206 @@ impl Default for ibv_srq_init_attr {
         }
     }
 }
+pub const IBV_SRQT_BASIC: ibv_srq_type = 0;
+pub const IBV_SRQT_XRC: ibv_srq_type = 1;
+pub const IBV_SRQT_TM: ibv_srq_type = 2;
+pub type ibv_srq_type = core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_tm_cap {
+    pub max_num_tags: u32,
+    pub max_ops: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_tm_cap"][::core::mem::size_of::<ibv_tm_cap>() - 8usize];
+    ["Alignment of ibv_tm_cap"][::core::mem::align_of::<ibv_tm_cap>() - 4usize];
+    ["Offset of field: ibv_tm_cap::max_num_tags"]
+        [::core::mem::offset_of!(ibv_tm_cap, max_num_tags) - 0usize];
+    ["Offset of field: ibv_tm_cap::max_ops"][::core::mem::offset_of!(ibv_tm_cap, max_ops) - 4usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_srq_init_attr_ex {
+    pub srq_context: *mut core::ffi::c_void,
+    pub attr: ibv_srq_attr,
+    pub comp_mask: u32,
+    pub srq_type: ibv_srq_type,
+    pub pd: *mut ibv_pd,
+    pub xrcd: *mut ibv_xrcd,
+    pub cq: *mut ibv_cq,
+    pub tm_cap: ibv_tm_cap,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_srq_init_attr_ex"][::core::mem::size_of::<ibv_srq_init_attr_ex>() - 64usize];
+    ["Alignment of ibv_srq_init_attr_ex"][::core::mem::align_of::<ibv_srq_init_attr_ex>() - 8usize];
+    ["Offset of field: ibv_srq_init_attr_ex::srq_context"]
+        [::core::mem::offset_of!(ibv_srq_init_attr_ex, srq_context) - 0usize];
+    ["Offset of field: ibv_srq_init_attr_ex::attr"]
+        [::core::mem::offset_of!(ibv_srq_init_attr_ex, attr) - 8usize];
+    ["Offset of field: ibv_srq_init_attr_ex::comp_mask"]
+        [::core::mem::offset_of!(ibv_srq_init_attr_ex, comp_mask) - 20usize];
+    ["Offset of field: ibv_srq_init_attr_ex::srq_type"]
+        [::core::mem::offset_of!(ibv_srq_init_attr_ex, srq_type) - 24usize];
+    ["Offset of field: ibv_srq_init_attr_ex::pd"]
+        [::core::mem::offset_of!(ibv_srq_init_attr_ex, pd) - 32usize];
+    ["Offset of field: ibv_srq_init_attr_ex::xrcd"]
+        [::core::mem::offset_of!(ibv_srq_init_attr_ex, xrcd) - 40usize];
+    ["Offset of field: ibv_srq_init_attr_ex::cq"]
+        [::core::mem::offset_of!(ibv_srq_init_attr_ex, cq) - 48usize];
+    ["Offset of field: ibv_srq_init_attr_ex::tm_cap"]
+        [::core::mem::offset_of!(ibv_srq_init_attr_ex, tm_cap) - 56usize];
+};
+impl Default for ibv_srq_init_attr_ex {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
 pub const IBV_WQT_RQ: ibv_wq_type = 0;
 pub type ibv_wq_type = core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_wq_init_attr {
+    pub wq_context: *mut core::ffi::c_void,
+    pub wq_type: ibv_wq_type,
+    pub max_wr: u32,
+    pub max_sge: u32,
+    pub pd: *mut ibv_pd,
+    pub cq: *mut ibv_cq,
+    pub comp_mask: u32,
+    pub create_flags: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_wq_init_attr"][::core::mem::size_of::<ibv_wq_init_attr>() - 48usize];
+    ["Alignment of ibv_wq_init_attr"][::core::mem::align_of::<ibv_wq_init_attr>() - 8usize];
+    ["Offset of field: ibv_wq_init_attr::wq_context"]
+        [::core::mem::offset_of!(ibv_wq_init_attr, wq_context) - 0usize];
+    ["Offset of field: ibv_wq_init_attr::wq_type"]
+        [::core::mem::offset_of!(ibv_wq_init_attr, wq_type) - 8usize];
+    ["Offset of field: ibv_wq_init_attr::max_wr"]
+        [::core::mem::offset_of!(ibv_wq_init_attr, max_wr) - 12usize];
+    ["Offset of field: ibv_wq_init_attr::max_sge"]
+        [::core::mem::offset_of!(ibv_wq_init_attr, max_sge) - 16usize];
+    ["Offset of field: ibv_wq_init_attr::pd"]
+        [::core::mem::offset_of!(ibv_wq_init_attr, pd) - 24usize];
+    ["Offset of field: ibv_wq_init_attr::cq"]
+        [::core::mem::offset_of!(ibv_wq_init_attr, cq) - 32usize];
+    ["Offset of field: ibv_wq_init_attr::comp_mask"]
+        [::core::mem::offset_of!(ibv_wq_init_attr, comp_mask) - 40usize];
+    ["Offset of field: ibv_wq_init_attr::create_flags"]
+        [::core::mem::offset_of!(ibv_wq_init_attr, create_flags) - 44usize];
+};
+impl Default for ibv_wq_init_attr {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
 pub const IBV_WQS_RESET: ibv_wq_state = 0;
 pub const IBV_WQS_RDY: ibv_wq_state = 1;
 pub const IBV_WQS_ERR: ibv_wq_state = 2;
 pub const IBV_WQS_UNKNOWN: ibv_wq_state = 3;
 pub type ibv_wq_state = core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_wq_attr {
+    pub attr_mask: u32,
+    pub wq_state: ibv_wq_state,
+    pub curr_wq_state: ibv_wq_state,
+    pub flags: u32,
+    pub flags_mask: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_wq_attr"][::core::mem::size_of::<ibv_wq_attr>() - 20usize];
+    ["Alignment of ibv_wq_attr"][::core::mem::align_of::<ibv_wq_attr>() - 4usize];
+    ["Offset of field: ibv_wq_attr::attr_mask"]
+        [::core::mem::offset_of!(ibv_wq_attr, attr_mask) - 0usize];
+    ["Offset of field: ibv_wq_attr::wq_state"]
+        [::core::mem::offset_of!(ibv_wq_attr, wq_state) - 4usize];
+    ["Offset of field: ibv_wq_attr::curr_wq_state"]
+        [::core::mem::offset_of!(ibv_wq_attr, curr_wq_state) - 8usize];
+    ["Offset of field: ibv_wq_attr::flags"][::core::mem::offset_of!(ibv_wq_attr, flags) - 12usize];
+    ["Offset of field: ibv_wq_attr::flags_mask"]
+        [::core::mem::offset_of!(ibv_wq_attr, flags_mask) - 16usize];
+};
+impl Default for ibv_wq_attr {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_rwq_ind_table {
+    pub context: *mut ibv_context,
+    pub ind_tbl_handle: core::ffi::c_int,
+    pub ind_tbl_num: core::ffi::c_int,
+    pub comp_mask: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_rwq_ind_table"][::core::mem::size_of::<ibv_rwq_ind_table>() - 24usize];
+    ["Alignment of ibv_rwq_ind_table"][::core::mem::align_of::<ibv_rwq_ind_table>() - 8usize];
+    ["Offset of field: ibv_rwq_ind_table::context"]
+        [::core::mem::offset_of!(ibv_rwq_ind_table, context) - 0usize];
+    ["Offset of field: ibv_rwq_ind_table::ind_tbl_handle"]
+        [::core::mem::offset_of!(ibv_rwq_ind_table, ind_tbl_handle) - 8usize];
+    ["Offset of field: ibv_rwq_ind_table::ind_tbl_num"]
+        [::core::mem::offset_of!(ibv_rwq_ind_table, ind_tbl_num) - 12usize];
+    ["Offset of field: ibv_rwq_ind_table::comp_mask"]
+        [::core::mem::offset_of!(ibv_rwq_ind_table, comp_mask) - 16usize];
+};
+impl Default for ibv_rwq_ind_table {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_rwq_ind_table_init_attr {
+    pub log_ind_tbl_size: u32,
+    pub ind_tbl: *mut *mut ibv_wq,
+    pub comp_mask: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_rwq_ind_table_init_attr"]
+        [::core::mem::size_of::<ibv_rwq_ind_table_init_attr>() - 24usize];
+    ["Alignment of ibv_rwq_ind_table_init_attr"]
+        [::core::mem::align_of::<ibv_rwq_ind_table_init_attr>() - 8usize];
+    ["Offset of field: ibv_rwq_ind_table_init_attr::log_ind_tbl_size"]
+        [::core::mem::offset_of!(ibv_rwq_ind_table_init_attr, log_ind_tbl_size) - 0usize];
+    ["Offset of field: ibv_rwq_ind_table_init_attr::ind_tbl"]
+        [::core::mem::offset_of!(ibv_rwq_ind_table_init_attr, ind_tbl) - 8usize];
+    ["Offset of field: ibv_rwq_ind_table_init_attr::comp_mask"]
+        [::core::mem::offset_of!(ibv_rwq_ind_table_init_attr, comp_mask) - 16usize];
+};
+impl Default for ibv_rwq_ind_table_init_attr {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
 pub const IBV_QPT_RC: ibv_qp_type = 2;
 pub const IBV_QPT_UC: ibv_qp_type = 3;
 pub const IBV_QPT_UD: ibv_qp_type = 4;
@@ -959,6 +1675,135 @@ const _: () = {
         [::core::mem::offset_of!(ibv_qp_init_attr, sq_sig_all) - 56usize];
 };
 impl Default for ibv_qp_init_attr {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_rx_hash_conf {
+    pub rx_hash_function: u8,
+    pub rx_hash_key_len: u8,
+    pub rx_hash_key: *mut u8,
+    pub rx_hash_fields_mask: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_rx_hash_conf"][::core::mem::size_of::<ibv_rx_hash_conf>() - 24usize];
+    ["Alignment of ibv_rx_hash_conf"][::core::mem::align_of::<ibv_rx_hash_conf>() - 8usize];
+    ["Offset of field: ibv_rx_hash_conf::rx_hash_function"]
+        [::core::mem::offset_of!(ibv_rx_hash_conf, rx_hash_function) - 0usize];
+    ["Offset of field: ibv_rx_hash_conf::rx_hash_key_len"]
+        [::core::mem::offset_of!(ibv_rx_hash_conf, rx_hash_key_len) - 1usize];
+    ["Offset of field: ibv_rx_hash_conf::rx_hash_key"]
+        [::core::mem::offset_of!(ibv_rx_hash_conf, rx_hash_key) - 8usize];
+    ["Offset of field: ibv_rx_hash_conf::rx_hash_fields_mask"]
+        [::core::mem::offset_of!(ibv_rx_hash_conf, rx_hash_fields_mask) - 16usize];
+};
+impl Default for ibv_rx_hash_conf {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_qp_init_attr_ex {
+    pub qp_context: *mut core::ffi::c_void,
+    pub send_cq: *mut ibv_cq,
+    pub recv_cq: *mut ibv_cq,
+    pub srq: *mut ibv_srq,
+    pub cap: ibv_qp_cap,
+    pub qp_type: ibv_qp_type,
+    pub sq_sig_all: core::ffi::c_int,
+    pub comp_mask: u32,
+    pub pd: *mut ibv_pd,
+    pub xrcd: *mut ibv_xrcd,
+    pub create_flags: u32,
+    pub max_tso_header: u16,
+    pub rwq_ind_tbl: *mut ibv_rwq_ind_table,
+    pub rx_hash_conf: ibv_rx_hash_conf,
+    pub source_qpn: u32,
+    pub send_ops_flags: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_qp_init_attr_ex"][::core::mem::size_of::<ibv_qp_init_attr_ex>() - 136usize];
+    ["Alignment of ibv_qp_init_attr_ex"][::core::mem::align_of::<ibv_qp_init_attr_ex>() - 8usize];
+    ["Offset of field: ibv_qp_init_attr_ex::qp_context"]
+        [::core::mem::offset_of!(ibv_qp_init_attr_ex, qp_context) - 0usize];
+    ["Offset of field: ibv_qp_init_attr_ex::send_cq"]
+        [::core::mem::offset_of!(ibv_qp_init_attr_ex, send_cq) - 8usize];
+    ["Offset of field: ibv_qp_init_attr_ex::recv_cq"]
+        [::core::mem::offset_of!(ibv_qp_init_attr_ex, recv_cq) - 16usize];
+    ["Offset of field: ibv_qp_init_attr_ex::srq"]
+        [::core::mem::offset_of!(ibv_qp_init_attr_ex, srq) - 24usize];
+    ["Offset of field: ibv_qp_init_attr_ex::cap"]
+        [::core::mem::offset_of!(ibv_qp_init_attr_ex, cap) - 32usize];
+    ["Offset of field: ibv_qp_init_attr_ex::qp_type"]
+        [::core::mem::offset_of!(ibv_qp_init_attr_ex, qp_type) - 52usize];
+    ["Offset of field: ibv_qp_init_attr_ex::sq_sig_all"]
+        [::core::mem::offset_of!(ibv_qp_init_attr_ex, sq_sig_all) - 56usize];
+    ["Offset of field: ibv_qp_init_attr_ex::comp_mask"]
+        [::core::mem::offset_of!(ibv_qp_init_attr_ex, comp_mask) - 60usize];
+    ["Offset of field: ibv_qp_init_attr_ex::pd"]
+        [::core::mem::offset_of!(ibv_qp_init_attr_ex, pd) - 64usize];
+    ["Offset of field: ibv_qp_init_attr_ex::xrcd"]
+        [::core::mem::offset_of!(ibv_qp_init_attr_ex, xrcd) - 72usize];
+    ["Offset of field: ibv_qp_init_attr_ex::create_flags"]
+        [::core::mem::offset_of!(ibv_qp_init_attr_ex, create_flags) - 80usize];
+    ["Offset of field: ibv_qp_init_attr_ex::max_tso_header"]
+        [::core::mem::offset_of!(ibv_qp_init_attr_ex, max_tso_header) - 84usize];
+    ["Offset of field: ibv_qp_init_attr_ex::rwq_ind_tbl"]
+        [::core::mem::offset_of!(ibv_qp_init_attr_ex, rwq_ind_tbl) - 88usize];
+    ["Offset of field: ibv_qp_init_attr_ex::rx_hash_conf"]
+        [::core::mem::offset_of!(ibv_qp_init_attr_ex, rx_hash_conf) - 96usize];
+    ["Offset of field: ibv_qp_init_attr_ex::source_qpn"]
+        [::core::mem::offset_of!(ibv_qp_init_attr_ex, source_qpn) - 120usize];
+    ["Offset of field: ibv_qp_init_attr_ex::send_ops_flags"]
+        [::core::mem::offset_of!(ibv_qp_init_attr_ex, send_ops_flags) - 128usize];
+};
+impl Default for ibv_qp_init_attr_ex {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_qp_open_attr {
+    pub comp_mask: u32,
+    pub qp_num: u32,
+    pub xrcd: *mut ibv_xrcd,
+    pub qp_context: *mut core::ffi::c_void,
+    pub qp_type: ibv_qp_type,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_qp_open_attr"][::core::mem::size_of::<ibv_qp_open_attr>() - 32usize];
+    ["Alignment of ibv_qp_open_attr"][::core::mem::align_of::<ibv_qp_open_attr>() - 8usize];
+    ["Offset of field: ibv_qp_open_attr::comp_mask"]
+        [::core::mem::offset_of!(ibv_qp_open_attr, comp_mask) - 0usize];
+    ["Offset of field: ibv_qp_open_attr::qp_num"]
+        [::core::mem::offset_of!(ibv_qp_open_attr, qp_num) - 4usize];
+    ["Offset of field: ibv_qp_open_attr::xrcd"]
+        [::core::mem::offset_of!(ibv_qp_open_attr, xrcd) - 8usize];
+    ["Offset of field: ibv_qp_open_attr::qp_context"]
+        [::core::mem::offset_of!(ibv_qp_open_attr, qp_context) - 16usize];
+    ["Offset of field: ibv_qp_open_attr::qp_type"]
+        [::core::mem::offset_of!(ibv_qp_open_attr, qp_type) - 24usize];
+};
+impl Default for ibv_qp_open_attr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
         unsafe {
@@ -1097,6 +1942,28 @@ impl Default for ibv_qp_attr {
         }
     }
 }
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_qp_rate_limit_attr {
+    pub rate_limit: u32,
+    pub max_burst_sz: u32,
+    pub typical_pkt_sz: u16,
+    pub comp_mask: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_qp_rate_limit_attr"][::core::mem::size_of::<ibv_qp_rate_limit_attr>() - 16usize];
+    ["Alignment of ibv_qp_rate_limit_attr"]
+        [::core::mem::align_of::<ibv_qp_rate_limit_attr>() - 4usize];
+    ["Offset of field: ibv_qp_rate_limit_attr::rate_limit"]
+        [::core::mem::offset_of!(ibv_qp_rate_limit_attr, rate_limit) - 0usize];
+    ["Offset of field: ibv_qp_rate_limit_attr::max_burst_sz"]
+        [::core::mem::offset_of!(ibv_qp_rate_limit_attr, max_burst_sz) - 4usize];
+    ["Offset of field: ibv_qp_rate_limit_attr::typical_pkt_sz"]
+        [::core::mem::offset_of!(ibv_qp_rate_limit_attr, typical_pkt_sz) - 8usize];
+    ["Offset of field: ibv_qp_rate_limit_attr::comp_mask"]
+        [::core::mem::offset_of!(ibv_qp_rate_limit_attr, comp_mask) - 12usize];
+};
 pub const IBV_WR_RDMA_WRITE: ibv_wr_opcode = 0;
 pub const IBV_WR_RDMA_WRITE_WITH_IMM: ibv_wr_opcode = 1;
 pub const IBV_WR_SEND: ibv_wr_opcode = 2;
@@ -1447,17 +2314,128 @@ impl Default for ibv_recv_wr {
         }
     }
 }
+pub const IBV_WR_TAG_ADD: ibv_ops_wr_opcode = 0;
+pub const IBV_WR_TAG_DEL: ibv_ops_wr_opcode = 1;
+pub const IBV_WR_TAG_SYNC: ibv_ops_wr_opcode = 2;
+pub type ibv_ops_wr_opcode = core::ffi::c_uint;
 #[repr(C)]
-#[repr(align(8))]
-#[derive(Debug, Default, Copy, Clone)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_ops_wr {
+    pub wr_id: u64,
+    pub next: *mut ibv_ops_wr,
+    pub opcode: ibv_ops_wr_opcode,
+    pub flags: core::ffi::c_int,
+    pub tm: ibv_ops_wr__bindgen_ty_1,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_ops_wr__bindgen_ty_1 {
+    pub unexpected_cnt: u32,
+    pub handle: u32,
+    pub add: ibv_ops_wr__bindgen_ty_1__bindgen_ty_1,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_ops_wr__bindgen_ty_1__bindgen_ty_1 {
+    pub recv_wr_id: u64,
+    pub sg_list: *mut ibv_sge,
+    pub num_sge: core::ffi::c_int,
+    pub tag: u64,
+    pub mask: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_ops_wr__bindgen_ty_1__bindgen_ty_1"]
+        [::core::mem::size_of::<ibv_ops_wr__bindgen_ty_1__bindgen_ty_1>() - 40usize];
+    ["Alignment of ibv_ops_wr__bindgen_ty_1__bindgen_ty_1"]
+        [::core::mem::align_of::<ibv_ops_wr__bindgen_ty_1__bindgen_ty_1>() - 8usize];
+    ["Offset of field: ibv_ops_wr__bindgen_ty_1__bindgen_ty_1::recv_wr_id"]
+        [::core::mem::offset_of!(ibv_ops_wr__bindgen_ty_1__bindgen_ty_1, recv_wr_id) - 0usize];
+    ["Offset of field: ibv_ops_wr__bindgen_ty_1__bindgen_ty_1::sg_list"]
+        [::core::mem::offset_of!(ibv_ops_wr__bindgen_ty_1__bindgen_ty_1, sg_list) - 8usize];
+    ["Offset of field: ibv_ops_wr__bindgen_ty_1__bindgen_ty_1::num_sge"]
+        [::core::mem::offset_of!(ibv_ops_wr__bindgen_ty_1__bindgen_ty_1, num_sge) - 16usize];
+    ["Offset of field: ibv_ops_wr__bindgen_ty_1__bindgen_ty_1::tag"]
+        [::core::mem::offset_of!(ibv_ops_wr__bindgen_ty_1__bindgen_ty_1, tag) - 24usize];
+    ["Offset of field: ibv_ops_wr__bindgen_ty_1__bindgen_ty_1::mask"]
+        [::core::mem::offset_of!(ibv_ops_wr__bindgen_ty_1__bindgen_ty_1, mask) - 32usize];
+};
+impl Default for ibv_ops_wr__bindgen_ty_1__bindgen_ty_1 {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_ops_wr__bindgen_ty_1"]
+        [::core::mem::size_of::<ibv_ops_wr__bindgen_ty_1>() - 48usize];
+    ["Alignment of ibv_ops_wr__bindgen_ty_1"]
+        [::core::mem::align_of::<ibv_ops_wr__bindgen_ty_1>() - 8usize];
+    ["Offset of field: ibv_ops_wr__bindgen_ty_1::unexpected_cnt"]
+        [::core::mem::offset_of!(ibv_ops_wr__bindgen_ty_1, unexpected_cnt) - 0usize];
+    ["Offset of field: ibv_ops_wr__bindgen_ty_1::handle"]
+        [::core::mem::offset_of!(ibv_ops_wr__bindgen_ty_1, handle) - 4usize];
+    ["Offset of field: ibv_ops_wr__bindgen_ty_1::add"]
+        [::core::mem::offset_of!(ibv_ops_wr__bindgen_ty_1, add) - 8usize];
+};
+impl Default for ibv_ops_wr__bindgen_ty_1 {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_ops_wr"][::core::mem::size_of::<ibv_ops_wr>() - 72usize];
+    ["Alignment of ibv_ops_wr"][::core::mem::align_of::<ibv_ops_wr>() - 8usize];
+    ["Offset of field: ibv_ops_wr::wr_id"][::core::mem::offset_of!(ibv_ops_wr, wr_id) - 0usize];
+    ["Offset of field: ibv_ops_wr::next"][::core::mem::offset_of!(ibv_ops_wr, next) - 8usize];
+    ["Offset of field: ibv_ops_wr::opcode"][::core::mem::offset_of!(ibv_ops_wr, opcode) - 16usize];
+    ["Offset of field: ibv_ops_wr::flags"][::core::mem::offset_of!(ibv_ops_wr, flags) - 20usize];
+    ["Offset of field: ibv_ops_wr::tm"][::core::mem::offset_of!(ibv_ops_wr, tm) - 24usize];
+};
+impl Default for ibv_ops_wr {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
 pub struct ibv_mw_bind {
-    pub _bindgen_opaque_blob: [u64; 6usize],
+    pub wr_id: u64,
+    pub send_flags: core::ffi::c_uint,
+    pub bind_info: ibv_mw_bind_info,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_mw_bind"][::core::mem::size_of::<ibv_mw_bind>() - 48usize];
     ["Alignment of ibv_mw_bind"][::core::mem::align_of::<ibv_mw_bind>() - 8usize];
+    ["Offset of field: ibv_mw_bind::wr_id"][::core::mem::offset_of!(ibv_mw_bind, wr_id) - 0usize];
+    ["Offset of field: ibv_mw_bind::send_flags"]
+        [::core::mem::offset_of!(ibv_mw_bind, send_flags) - 8usize];
+    ["Offset of field: ibv_mw_bind::bind_info"]
+        [::core::mem::offset_of!(ibv_mw_bind, bind_info) - 16usize];
 };
+impl Default for ibv_mw_bind {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
 #[repr(C)]
 pub struct ibv_srq {
     pub context: *mut ibv_context,
@@ -1650,6 +2628,178 @@ impl Default for ibv_cq {
     }
 }
 #[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_poll_cq_attr {
+    pub comp_mask: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_poll_cq_attr"][::core::mem::size_of::<ibv_poll_cq_attr>() - 4usize];
+    ["Alignment of ibv_poll_cq_attr"][::core::mem::align_of::<ibv_poll_cq_attr>() - 4usize];
+    ["Offset of field: ibv_poll_cq_attr::comp_mask"]
+        [::core::mem::offset_of!(ibv_poll_cq_attr, comp_mask) - 0usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_wc_tm_info {
+    pub tag: u64,
+    pub priv_: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_wc_tm_info"][::core::mem::size_of::<ibv_wc_tm_info>() - 16usize];
+    ["Alignment of ibv_wc_tm_info"][::core::mem::align_of::<ibv_wc_tm_info>() - 8usize];
+    ["Offset of field: ibv_wc_tm_info::tag"][::core::mem::offset_of!(ibv_wc_tm_info, tag) - 0usize];
+    ["Offset of field: ibv_wc_tm_info::priv_"]
+        [::core::mem::offset_of!(ibv_wc_tm_info, priv_) - 8usize];
+};
+#[repr(C)]
+pub struct ibv_cq_ex {
+    pub context: *mut ibv_context,
+    pub channel: *mut ibv_comp_channel,
+    pub cq_context: *mut core::ffi::c_void,
+    pub handle: u32,
+    pub cqe: core::ffi::c_int,
+    pub mutex: pthread_mutex_t,
+    pub cond: pthread_cond_t,
+    pub comp_events_completed: u32,
+    pub async_events_completed: u32,
+    pub comp_mask: u32,
+    pub status: ibv_wc_status,
+    pub wr_id: u64,
+    pub start_poll: ::core::option::Option<
+        unsafe extern "C" fn(
+            current: *mut ibv_cq_ex,
+            attr: *mut ibv_poll_cq_attr,
+        ) -> core::ffi::c_int,
+    >,
+    pub next_poll:
+        ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> core::ffi::c_int>,
+    pub end_poll: ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex)>,
+    pub read_opcode:
+        ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> ibv_wc_opcode>,
+    pub read_vendor_err:
+        ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32>,
+    pub read_byte_len: ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32>,
+    pub read_imm_data:
+        ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> __be32>,
+    pub read_qp_num: ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32>,
+    pub read_src_qp: ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32>,
+    pub read_wc_flags:
+        ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> core::ffi::c_uint>,
+    pub read_slid: ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32>,
+    pub read_sl: ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u8>,
+    pub read_dlid_path_bits:
+        ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u8>,
+    pub read_completion_ts:
+        ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u64>,
+    pub read_cvlan: ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u16>,
+    pub read_flow_tag: ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32>,
+    pub read_tm_info: ::core::option::Option<
+        unsafe extern "C" fn(current: *mut ibv_cq_ex, tm_info: *mut ibv_wc_tm_info),
+    >,
+    pub read_completion_wallclock_ns:
+        ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u64>,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_cq_ex"][::core::mem::size_of::<ibv_cq_ex>() - 288usize];
+    ["Alignment of ibv_cq_ex"][::core::mem::align_of::<ibv_cq_ex>() - 8usize];
+    ["Offset of field: ibv_cq_ex::context"][::core::mem::offset_of!(ibv_cq_ex, context) - 0usize];
+    ["Offset of field: ibv_cq_ex::channel"][::core::mem::offset_of!(ibv_cq_ex, channel) - 8usize];
+    ["Offset of field: ibv_cq_ex::cq_context"]
+        [::core::mem::offset_of!(ibv_cq_ex, cq_context) - 16usize];
+    ["Offset of field: ibv_cq_ex::handle"][::core::mem::offset_of!(ibv_cq_ex, handle) - 24usize];
+    ["Offset of field: ibv_cq_ex::cqe"][::core::mem::offset_of!(ibv_cq_ex, cqe) - 28usize];
+    ["Offset of field: ibv_cq_ex::mutex"][::core::mem::offset_of!(ibv_cq_ex, mutex) - 32usize];
+    ["Offset of field: ibv_cq_ex::cond"][::core::mem::offset_of!(ibv_cq_ex, cond) - 72usize];
+    ["Offset of field: ibv_cq_ex::comp_events_completed"]
+        [::core::mem::offset_of!(ibv_cq_ex, comp_events_completed) - 120usize];
+    ["Offset of field: ibv_cq_ex::async_events_completed"]
+        [::core::mem::offset_of!(ibv_cq_ex, async_events_completed) - 124usize];
+    ["Offset of field: ibv_cq_ex::comp_mask"]
+        [::core::mem::offset_of!(ibv_cq_ex, comp_mask) - 128usize];
+    ["Offset of field: ibv_cq_ex::status"][::core::mem::offset_of!(ibv_cq_ex, status) - 132usize];
+    ["Offset of field: ibv_cq_ex::wr_id"][::core::mem::offset_of!(ibv_cq_ex, wr_id) - 136usize];
+    ["Offset of field: ibv_cq_ex::start_poll"]
+        [::core::mem::offset_of!(ibv_cq_ex, start_poll) - 144usize];
+    ["Offset of field: ibv_cq_ex::next_poll"]
+        [::core::mem::offset_of!(ibv_cq_ex, next_poll) - 152usize];
+    ["Offset of field: ibv_cq_ex::end_poll"]
+        [::core::mem::offset_of!(ibv_cq_ex, end_poll) - 160usize];
+    ["Offset of field: ibv_cq_ex::read_opcode"]
+        [::core::mem::offset_of!(ibv_cq_ex, read_opcode) - 168usize];
+    ["Offset of field: ibv_cq_ex::read_vendor_err"]
+        [::core::mem::offset_of!(ibv_cq_ex, read_vendor_err) - 176usize];
+    ["Offset of field: ibv_cq_ex::read_byte_len"]
+        [::core::mem::offset_of!(ibv_cq_ex, read_byte_len) - 184usize];
+    ["Offset of field: ibv_cq_ex::read_imm_data"]
+        [::core::mem::offset_of!(ibv_cq_ex, read_imm_data) - 192usize];
+    ["Offset of field: ibv_cq_ex::read_qp_num"]
+        [::core::mem::offset_of!(ibv_cq_ex, read_qp_num) - 200usize];
+    ["Offset of field: ibv_cq_ex::read_src_qp"]
+        [::core::mem::offset_of!(ibv_cq_ex, read_src_qp) - 208usize];
+    ["Offset of field: ibv_cq_ex::read_wc_flags"]
+        [::core::mem::offset_of!(ibv_cq_ex, read_wc_flags) - 216usize];
+    ["Offset of field: ibv_cq_ex::read_slid"]
+        [::core::mem::offset_of!(ibv_cq_ex, read_slid) - 224usize];
+    ["Offset of field: ibv_cq_ex::read_sl"][::core::mem::offset_of!(ibv_cq_ex, read_sl) - 232usize];
+    ["Offset of field: ibv_cq_ex::read_dlid_path_bits"]
+        [::core::mem::offset_of!(ibv_cq_ex, read_dlid_path_bits) - 240usize];
+    ["Offset of field: ibv_cq_ex::read_completion_ts"]
+        [::core::mem::offset_of!(ibv_cq_ex, read_completion_ts) - 248usize];
+    ["Offset of field: ibv_cq_ex::read_cvlan"]
+        [::core::mem::offset_of!(ibv_cq_ex, read_cvlan) - 256usize];
+    ["Offset of field: ibv_cq_ex::read_flow_tag"]
+        [::core::mem::offset_of!(ibv_cq_ex, read_flow_tag) - 264usize];
+    ["Offset of field: ibv_cq_ex::read_tm_info"]
+        [::core::mem::offset_of!(ibv_cq_ex, read_tm_info) - 272usize];
+    ["Offset of field: ibv_cq_ex::read_completion_wallclock_ns"]
+        [::core::mem::offset_of!(ibv_cq_ex, read_completion_wallclock_ns) - 280usize];
+};
+impl Default for ibv_cq_ex {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+pub const IBV_CQ_ATTR_MODERATE: ibv_cq_attr_mask = 1;
+pub const IBV_CQ_ATTR_RESERVED: ibv_cq_attr_mask = 2;
+pub type ibv_cq_attr_mask = core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_moderate_cq {
+    pub cq_count: u16,
+    pub cq_period: u16,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_moderate_cq"][::core::mem::size_of::<ibv_moderate_cq>() - 4usize];
+    ["Alignment of ibv_moderate_cq"][::core::mem::align_of::<ibv_moderate_cq>() - 2usize];
+    ["Offset of field: ibv_moderate_cq::cq_count"]
+        [::core::mem::offset_of!(ibv_moderate_cq, cq_count) - 0usize];
+    ["Offset of field: ibv_moderate_cq::cq_period"]
+        [::core::mem::offset_of!(ibv_moderate_cq, cq_period) - 2usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_modify_cq_attr {
+    pub attr_mask: u32,
+    pub moderate: ibv_moderate_cq,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_modify_cq_attr"][::core::mem::size_of::<ibv_modify_cq_attr>() - 8usize];
+    ["Alignment of ibv_modify_cq_attr"][::core::mem::align_of::<ibv_modify_cq_attr>() - 4usize];
+    ["Offset of field: ibv_modify_cq_attr::attr_mask"]
+        [::core::mem::offset_of!(ibv_modify_cq_attr, attr_mask) - 0usize];
+    ["Offset of field: ibv_modify_cq_attr::moderate"]
+        [::core::mem::offset_of!(ibv_modify_cq_attr, moderate) - 4usize];
+};
+#[repr(C)]
 #[repr(align(8))]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ibv_ah {
@@ -1660,6 +2810,144 @@ const _: () = {
     ["Size of ibv_ah"][::core::mem::size_of::<ibv_ah>() - 24usize];
     ["Alignment of ibv_ah"][::core::mem::align_of::<ibv_ah>() - 8usize];
 };
+pub const IBV_FLOW_ATTR_NORMAL: ibv_flow_attr_type = 0;
+pub const IBV_FLOW_ATTR_ALL_DEFAULT: ibv_flow_attr_type = 1;
+pub const IBV_FLOW_ATTR_MC_DEFAULT: ibv_flow_attr_type = 2;
+pub const IBV_FLOW_ATTR_SNIFFER: ibv_flow_attr_type = 3;
+pub type ibv_flow_attr_type = core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_flow_attr {
+    pub comp_mask: u32,
+    pub type_: ibv_flow_attr_type,
+    pub size: u16,
+    pub priority: u16,
+    pub num_of_specs: u8,
+    pub port: u8,
+    pub flags: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_flow_attr"][::core::mem::size_of::<ibv_flow_attr>() - 20usize];
+    ["Alignment of ibv_flow_attr"][::core::mem::align_of::<ibv_flow_attr>() - 4usize];
+    ["Offset of field: ibv_flow_attr::comp_mask"]
+        [::core::mem::offset_of!(ibv_flow_attr, comp_mask) - 0usize];
+    ["Offset of field: ibv_flow_attr::type_"]
+        [::core::mem::offset_of!(ibv_flow_attr, type_) - 4usize];
+    ["Offset of field: ibv_flow_attr::size"][::core::mem::offset_of!(ibv_flow_attr, size) - 8usize];
+    ["Offset of field: ibv_flow_attr::priority"]
+        [::core::mem::offset_of!(ibv_flow_attr, priority) - 10usize];
+    ["Offset of field: ibv_flow_attr::num_of_specs"]
+        [::core::mem::offset_of!(ibv_flow_attr, num_of_specs) - 12usize];
+    ["Offset of field: ibv_flow_attr::port"]
+        [::core::mem::offset_of!(ibv_flow_attr, port) - 13usize];
+    ["Offset of field: ibv_flow_attr::flags"]
+        [::core::mem::offset_of!(ibv_flow_attr, flags) - 16usize];
+};
+impl Default for ibv_flow_attr {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_flow {
+    pub comp_mask: u32,
+    pub context: *mut ibv_context,
+    pub handle: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_flow"][::core::mem::size_of::<ibv_flow>() - 24usize];
+    ["Alignment of ibv_flow"][::core::mem::align_of::<ibv_flow>() - 8usize];
+    ["Offset of field: ibv_flow::comp_mask"][::core::mem::offset_of!(ibv_flow, comp_mask) - 0usize];
+    ["Offset of field: ibv_flow::context"][::core::mem::offset_of!(ibv_flow, context) - 8usize];
+    ["Offset of field: ibv_flow::handle"][::core::mem::offset_of!(ibv_flow, handle) - 16usize];
+};
+impl Default for ibv_flow {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_flow_action {
+    pub context: *mut ibv_context,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_flow_action"][::core::mem::size_of::<ibv_flow_action>() - 8usize];
+    ["Alignment of ibv_flow_action"][::core::mem::align_of::<ibv_flow_action>() - 8usize];
+    ["Offset of field: ibv_flow_action::context"]
+        [::core::mem::offset_of!(ibv_flow_action, context) - 0usize];
+};
+impl Default for ibv_flow_action {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_flow_action_esp_attr {
+    pub esp_attr: *mut ib_uverbs_flow_action_esp,
+    pub keymat_proto: ib_uverbs_flow_action_esp_keymat,
+    pub keymat_len: u16,
+    pub keymat_ptr: *mut core::ffi::c_void,
+    pub replay_proto: ib_uverbs_flow_action_esp_replay,
+    pub replay_len: u16,
+    pub replay_ptr: *mut core::ffi::c_void,
+    pub esp_encap: *mut ib_uverbs_flow_action_esp_encap,
+    pub comp_mask: u32,
+    pub esn: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_flow_action_esp_attr"]
+        [::core::mem::size_of::<ibv_flow_action_esp_attr>() - 56usize];
+    ["Alignment of ibv_flow_action_esp_attr"]
+        [::core::mem::align_of::<ibv_flow_action_esp_attr>() - 8usize];
+    ["Offset of field: ibv_flow_action_esp_attr::esp_attr"]
+        [::core::mem::offset_of!(ibv_flow_action_esp_attr, esp_attr) - 0usize];
+    ["Offset of field: ibv_flow_action_esp_attr::keymat_proto"]
+        [::core::mem::offset_of!(ibv_flow_action_esp_attr, keymat_proto) - 8usize];
+    ["Offset of field: ibv_flow_action_esp_attr::keymat_len"]
+        [::core::mem::offset_of!(ibv_flow_action_esp_attr, keymat_len) - 12usize];
+    ["Offset of field: ibv_flow_action_esp_attr::keymat_ptr"]
+        [::core::mem::offset_of!(ibv_flow_action_esp_attr, keymat_ptr) - 16usize];
+    ["Offset of field: ibv_flow_action_esp_attr::replay_proto"]
+        [::core::mem::offset_of!(ibv_flow_action_esp_attr, replay_proto) - 24usize];
+    ["Offset of field: ibv_flow_action_esp_attr::replay_len"]
+        [::core::mem::offset_of!(ibv_flow_action_esp_attr, replay_len) - 28usize];
+    ["Offset of field: ibv_flow_action_esp_attr::replay_ptr"]
+        [::core::mem::offset_of!(ibv_flow_action_esp_attr, replay_ptr) - 32usize];
+    ["Offset of field: ibv_flow_action_esp_attr::esp_encap"]
+        [::core::mem::offset_of!(ibv_flow_action_esp_attr, esp_encap) - 40usize];
+    ["Offset of field: ibv_flow_action_esp_attr::comp_mask"]
+        [::core::mem::offset_of!(ibv_flow_action_esp_attr, comp_mask) - 48usize];
+    ["Offset of field: ibv_flow_action_esp_attr::esn"]
+        [::core::mem::offset_of!(ibv_flow_action_esp_attr, esn) - 52usize];
+};
+impl Default for ibv_flow_action_esp_attr {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
 #[repr(C)]
 #[repr(align(8))]
 pub struct ibv_device {
@@ -1880,6 +3168,465 @@ impl Default for ibv_context {
         }
     }
 }
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_cq_init_attr_ex {
+    pub cqe: u32,
+    pub cq_context: *mut core::ffi::c_void,
+    pub channel: *mut ibv_comp_channel,
+    pub comp_vector: u32,
+    pub wc_flags: u64,
+    pub comp_mask: u32,
+    pub flags: u32,
+    pub parent_domain: *mut ibv_pd,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_cq_init_attr_ex"][::core::mem::size_of::<ibv_cq_init_attr_ex>() - 56usize];
+    ["Alignment of ibv_cq_init_attr_ex"][::core::mem::align_of::<ibv_cq_init_attr_ex>() - 8usize];
+    ["Offset of field: ibv_cq_init_attr_ex::cqe"]
+        [::core::mem::offset_of!(ibv_cq_init_attr_ex, cqe) - 0usize];
+    ["Offset of field: ibv_cq_init_attr_ex::cq_context"]
+        [::core::mem::offset_of!(ibv_cq_init_attr_ex, cq_context) - 8usize];
+    ["Offset of field: ibv_cq_init_attr_ex::channel"]
+        [::core::mem::offset_of!(ibv_cq_init_attr_ex, channel) - 16usize];
+    ["Offset of field: ibv_cq_init_attr_ex::comp_vector"]
+        [::core::mem::offset_of!(ibv_cq_init_attr_ex, comp_vector) - 24usize];
+    ["Offset of field: ibv_cq_init_attr_ex::wc_flags"]
+        [::core::mem::offset_of!(ibv_cq_init_attr_ex, wc_flags) - 32usize];
+    ["Offset of field: ibv_cq_init_attr_ex::comp_mask"]
+        [::core::mem::offset_of!(ibv_cq_init_attr_ex, comp_mask) - 40usize];
+    ["Offset of field: ibv_cq_init_attr_ex::flags"]
+        [::core::mem::offset_of!(ibv_cq_init_attr_ex, flags) - 44usize];
+    ["Offset of field: ibv_cq_init_attr_ex::parent_domain"]
+        [::core::mem::offset_of!(ibv_cq_init_attr_ex, parent_domain) - 48usize];
+};
+impl Default for ibv_cq_init_attr_ex {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_parent_domain_init_attr {
+    pub pd: *mut ibv_pd,
+    pub td: *mut ibv_td,
+    pub comp_mask: u32,
+    pub alloc: ::core::option::Option<
+        unsafe extern "C" fn(
+            pd: *mut ibv_pd,
+            pd_context: *mut core::ffi::c_void,
+            size: usize,
+            alignment: usize,
+            resource_type: u64,
+        ) -> *mut core::ffi::c_void,
+    >,
+    pub free: ::core::option::Option<
+        unsafe extern "C" fn(
+            pd: *mut ibv_pd,
+            pd_context: *mut core::ffi::c_void,
+            ptr: *mut core::ffi::c_void,
+            resource_type: u64,
+        ),
+    >,
+    pub pd_context: *mut core::ffi::c_void,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_parent_domain_init_attr"]
+        [::core::mem::size_of::<ibv_parent_domain_init_attr>() - 48usize];
+    ["Alignment of ibv_parent_domain_init_attr"]
+        [::core::mem::align_of::<ibv_parent_domain_init_attr>() - 8usize];
+    ["Offset of field: ibv_parent_domain_init_attr::pd"]
+        [::core::mem::offset_of!(ibv_parent_domain_init_attr, pd) - 0usize];
+    ["Offset of field: ibv_parent_domain_init_attr::td"]
+        [::core::mem::offset_of!(ibv_parent_domain_init_attr, td) - 8usize];
+    ["Offset of field: ibv_parent_domain_init_attr::comp_mask"]
+        [::core::mem::offset_of!(ibv_parent_domain_init_attr, comp_mask) - 16usize];
+    ["Offset of field: ibv_parent_domain_init_attr::alloc"]
+        [::core::mem::offset_of!(ibv_parent_domain_init_attr, alloc) - 24usize];
+    ["Offset of field: ibv_parent_domain_init_attr::free"]
+        [::core::mem::offset_of!(ibv_parent_domain_init_attr, free) - 32usize];
+    ["Offset of field: ibv_parent_domain_init_attr::pd_context"]
+        [::core::mem::offset_of!(ibv_parent_domain_init_attr, pd_context) - 40usize];
+};
+impl Default for ibv_parent_domain_init_attr {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_counters_init_attr {
+    pub comp_mask: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_counters_init_attr"][::core::mem::size_of::<ibv_counters_init_attr>() - 4usize];
+    ["Alignment of ibv_counters_init_attr"]
+        [::core::mem::align_of::<ibv_counters_init_attr>() - 4usize];
+    ["Offset of field: ibv_counters_init_attr::comp_mask"]
+        [::core::mem::offset_of!(ibv_counters_init_attr, comp_mask) - 0usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_counters {
+    pub context: *mut ibv_context,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_counters"][::core::mem::size_of::<ibv_counters>() - 8usize];
+    ["Alignment of ibv_counters"][::core::mem::align_of::<ibv_counters>() - 8usize];
+    ["Offset of field: ibv_counters::context"]
+        [::core::mem::offset_of!(ibv_counters, context) - 0usize];
+};
+impl Default for ibv_counters {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+pub const IBV_COUNTER_PACKETS: ibv_counter_description = 0;
+pub const IBV_COUNTER_BYTES: ibv_counter_description = 1;
+pub type ibv_counter_description = core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_counter_attach_attr {
+    pub counter_desc: ibv_counter_description,
+    pub index: u32,
+    pub comp_mask: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_counter_attach_attr"]
+        [::core::mem::size_of::<ibv_counter_attach_attr>() - 12usize];
+    ["Alignment of ibv_counter_attach_attr"]
+        [::core::mem::align_of::<ibv_counter_attach_attr>() - 4usize];
+    ["Offset of field: ibv_counter_attach_attr::counter_desc"]
+        [::core::mem::offset_of!(ibv_counter_attach_attr, counter_desc) - 0usize];
+    ["Offset of field: ibv_counter_attach_attr::index"]
+        [::core::mem::offset_of!(ibv_counter_attach_attr, index) - 4usize];
+    ["Offset of field: ibv_counter_attach_attr::comp_mask"]
+        [::core::mem::offset_of!(ibv_counter_attach_attr, comp_mask) - 8usize];
+};
+impl Default for ibv_counter_attach_attr {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_values_ex {
+    pub comp_mask: u32,
+    pub raw_clock: timespec,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_values_ex"][::core::mem::size_of::<ibv_values_ex>() - 24usize];
+    ["Alignment of ibv_values_ex"][::core::mem::align_of::<ibv_values_ex>() - 8usize];
+    ["Offset of field: ibv_values_ex::comp_mask"]
+        [::core::mem::offset_of!(ibv_values_ex, comp_mask) - 0usize];
+    ["Offset of field: ibv_values_ex::raw_clock"]
+        [::core::mem::offset_of!(ibv_values_ex, raw_clock) - 8usize];
+};
+#[repr(C)]
+pub struct verbs_context {
+    pub query_port: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            port_num: u8,
+            port_attr: *mut ibv_port_attr,
+            port_attr_len: usize,
+        ) -> core::ffi::c_int,
+    >,
+    pub advise_mr: ::core::option::Option<
+        unsafe extern "C" fn(
+            pd: *mut ibv_pd,
+            advice: ib_uverbs_advise_mr_advice,
+            flags: u32,
+            sg_list: *mut ibv_sge,
+            num_sges: u32,
+        ) -> core::ffi::c_int,
+    >,
+    pub alloc_null_mr: ::core::option::Option<unsafe extern "C" fn(pd: *mut ibv_pd) -> *mut ibv_mr>,
+    pub read_counters: ::core::option::Option<
+        unsafe extern "C" fn(
+            counters: *mut ibv_counters,
+            counters_value: *mut u64,
+            ncounters: u32,
+            flags: u32,
+        ) -> core::ffi::c_int,
+    >,
+    pub attach_counters_point_flow: ::core::option::Option<
+        unsafe extern "C" fn(
+            counters: *mut ibv_counters,
+            attr: *mut ibv_counter_attach_attr,
+            flow: *mut ibv_flow,
+        ) -> core::ffi::c_int,
+    >,
+    pub create_counters: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            init_attr: *mut ibv_counters_init_attr,
+        ) -> *mut ibv_counters,
+    >,
+    pub destroy_counters: ::core::option::Option<
+        unsafe extern "C" fn(counters: *mut ibv_counters) -> core::ffi::c_int,
+    >,
+    pub reg_dm_mr: ::core::option::Option<
+        unsafe extern "C" fn(
+            pd: *mut ibv_pd,
+            dm: *mut ibv_dm,
+            dm_offset: u64,
+            length: usize,
+            access: core::ffi::c_uint,
+        ) -> *mut ibv_mr,
+    >,
+    pub alloc_dm: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            attr: *mut ibv_alloc_dm_attr,
+        ) -> *mut ibv_dm,
+    >,
+    pub free_dm: ::core::option::Option<unsafe extern "C" fn(dm: *mut ibv_dm) -> core::ffi::c_int>,
+    pub modify_flow_action_esp: ::core::option::Option<
+        unsafe extern "C" fn(
+            action: *mut ibv_flow_action,
+            attr: *mut ibv_flow_action_esp_attr,
+        ) -> core::ffi::c_int,
+    >,
+    pub destroy_flow_action: ::core::option::Option<
+        unsafe extern "C" fn(action: *mut ibv_flow_action) -> core::ffi::c_int,
+    >,
+    pub create_flow_action_esp: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            attr: *mut ibv_flow_action_esp_attr,
+        ) -> *mut ibv_flow_action,
+    >,
+    pub modify_qp_rate_limit: ::core::option::Option<
+        unsafe extern "C" fn(
+            qp: *mut ibv_qp,
+            attr: *mut ibv_qp_rate_limit_attr,
+        ) -> core::ffi::c_int,
+    >,
+    pub alloc_parent_domain: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            attr: *mut ibv_parent_domain_init_attr,
+        ) -> *mut ibv_pd,
+    >,
+    pub dealloc_td:
+        ::core::option::Option<unsafe extern "C" fn(td: *mut ibv_td) -> core::ffi::c_int>,
+    pub alloc_td: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            init_attr: *mut ibv_td_init_attr,
+        ) -> *mut ibv_td,
+    >,
+    pub modify_cq: ::core::option::Option<
+        unsafe extern "C" fn(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> core::ffi::c_int,
+    >,
+    pub post_srq_ops: ::core::option::Option<
+        unsafe extern "C" fn(
+            srq: *mut ibv_srq,
+            op: *mut ibv_ops_wr,
+            bad_op: *mut *mut ibv_ops_wr,
+        ) -> core::ffi::c_int,
+    >,
+    pub destroy_rwq_ind_table: ::core::option::Option<
+        unsafe extern "C" fn(rwq_ind_table: *mut ibv_rwq_ind_table) -> core::ffi::c_int,
+    >,
+    pub create_rwq_ind_table: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            init_attr: *mut ibv_rwq_ind_table_init_attr,
+        ) -> *mut ibv_rwq_ind_table,
+    >,
+    pub destroy_wq:
+        ::core::option::Option<unsafe extern "C" fn(wq: *mut ibv_wq) -> core::ffi::c_int>,
+    pub modify_wq: ::core::option::Option<
+        unsafe extern "C" fn(wq: *mut ibv_wq, wq_attr: *mut ibv_wq_attr) -> core::ffi::c_int,
+    >,
+    pub create_wq: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            wq_init_attr: *mut ibv_wq_init_attr,
+        ) -> *mut ibv_wq,
+    >,
+    pub query_rt_values: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            values: *mut ibv_values_ex,
+        ) -> core::ffi::c_int,
+    >,
+    pub create_cq_ex: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            init_attr: *mut ibv_cq_init_attr_ex,
+        ) -> *mut ibv_cq_ex,
+    >,
+    pub priv_: *mut verbs_ex_private,
+    pub query_device_ex: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            input: *const ibv_query_device_ex_input,
+            attr: *mut ibv_device_attr_ex,
+            attr_size: usize,
+        ) -> core::ffi::c_int,
+    >,
+    pub ibv_destroy_flow:
+        ::core::option::Option<unsafe extern "C" fn(flow: *mut ibv_flow) -> core::ffi::c_int>,
+    pub ABI_placeholder2: ::core::option::Option<unsafe extern "C" fn()>,
+    pub ibv_create_flow: ::core::option::Option<
+        unsafe extern "C" fn(qp: *mut ibv_qp, flow_attr: *mut ibv_flow_attr) -> *mut ibv_flow,
+    >,
+    pub ABI_placeholder1: ::core::option::Option<unsafe extern "C" fn()>,
+    pub open_qp: ::core::option::Option<
+        unsafe extern "C" fn(context: *mut ibv_context, attr: *mut ibv_qp_open_attr) -> *mut ibv_qp,
+    >,
+    pub create_qp_ex: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            qp_init_attr_ex: *mut ibv_qp_init_attr_ex,
+        ) -> *mut ibv_qp,
+    >,
+    pub get_srq_num: ::core::option::Option<
+        unsafe extern "C" fn(srq: *mut ibv_srq, srq_num: *mut u32) -> core::ffi::c_int,
+    >,
+    pub create_srq_ex: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            srq_init_attr_ex: *mut ibv_srq_init_attr_ex,
+        ) -> *mut ibv_srq,
+    >,
+    pub open_xrcd: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            xrcd_init_attr: *mut ibv_xrcd_init_attr,
+        ) -> *mut ibv_xrcd,
+    >,
+    pub close_xrcd:
+        ::core::option::Option<unsafe extern "C" fn(xrcd: *mut ibv_xrcd) -> core::ffi::c_int>,
+    pub _ABI_placeholder3: u64,
+    pub sz: usize,
+    pub context: ibv_context,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of verbs_context"][::core::mem::size_of::<verbs_context>() - 648usize];
+    ["Alignment of verbs_context"][::core::mem::align_of::<verbs_context>() - 8usize];
+    ["Offset of field: verbs_context::query_port"]
+        [::core::mem::offset_of!(verbs_context, query_port) - 0usize];
+    ["Offset of field: verbs_context::advise_mr"]
+        [::core::mem::offset_of!(verbs_context, advise_mr) - 8usize];
+    ["Offset of field: verbs_context::alloc_null_mr"]
+        [::core::mem::offset_of!(verbs_context, alloc_null_mr) - 16usize];
+    ["Offset of field: verbs_context::read_counters"]
+        [::core::mem::offset_of!(verbs_context, read_counters) - 24usize];
+    ["Offset of field: verbs_context::attach_counters_point_flow"]
+        [::core::mem::offset_of!(verbs_context, attach_counters_point_flow) - 32usize];
+    ["Offset of field: verbs_context::create_counters"]
+        [::core::mem::offset_of!(verbs_context, create_counters) - 40usize];
+    ["Offset of field: verbs_context::destroy_counters"]
+        [::core::mem::offset_of!(verbs_context, destroy_counters) - 48usize];
+    ["Offset of field: verbs_context::reg_dm_mr"]
+        [::core::mem::offset_of!(verbs_context, reg_dm_mr) - 56usize];
+    ["Offset of field: verbs_context::alloc_dm"]
+        [::core::mem::offset_of!(verbs_context, alloc_dm) - 64usize];
+    ["Offset of field: verbs_context::free_dm"]
+        [::core::mem::offset_of!(verbs_context, free_dm) - 72usize];
+    ["Offset of field: verbs_context::modify_flow_action_esp"]
+        [::core::mem::offset_of!(verbs_context, modify_flow_action_esp) - 80usize];
+    ["Offset of field: verbs_context::destroy_flow_action"]
+        [::core::mem::offset_of!(verbs_context, destroy_flow_action) - 88usize];
+    ["Offset of field: verbs_context::create_flow_action_esp"]
+        [::core::mem::offset_of!(verbs_context, create_flow_action_esp) - 96usize];
+    ["Offset of field: verbs_context::modify_qp_rate_limit"]
+        [::core::mem::offset_of!(verbs_context, modify_qp_rate_limit) - 104usize];
+    ["Offset of field: verbs_context::alloc_parent_domain"]
+        [::core::mem::offset_of!(verbs_context, alloc_parent_domain) - 112usize];
+    ["Offset of field: verbs_context::dealloc_td"]
+        [::core::mem::offset_of!(verbs_context, dealloc_td) - 120usize];
+    ["Offset of field: verbs_context::alloc_td"]
+        [::core::mem::offset_of!(verbs_context, alloc_td) - 128usize];
+    ["Offset of field: verbs_context::modify_cq"]
+        [::core::mem::offset_of!(verbs_context, modify_cq) - 136usize];
+    ["Offset of field: verbs_context::post_srq_ops"]
+        [::core::mem::offset_of!(verbs_context, post_srq_ops) - 144usize];
+    ["Offset of field: verbs_context::destroy_rwq_ind_table"]
+        [::core::mem::offset_of!(verbs_context, destroy_rwq_ind_table) - 152usize];
+    ["Offset of field: verbs_context::create_rwq_ind_table"]
+        [::core::mem::offset_of!(verbs_context, create_rwq_ind_table) - 160usize];
+    ["Offset of field: verbs_context::destroy_wq"]
+        [::core::mem::offset_of!(verbs_context, destroy_wq) - 168usize];
+    ["Offset of field: verbs_context::modify_wq"]
+        [::core::mem::offset_of!(verbs_context, modify_wq) - 176usize];
+    ["Offset of field: verbs_context::create_wq"]
+        [::core::mem::offset_of!(verbs_context, create_wq) - 184usize];
+    ["Offset of field: verbs_context::query_rt_values"]
+        [::core::mem::offset_of!(verbs_context, query_rt_values) - 192usize];
+    ["Offset of field: verbs_context::create_cq_ex"]
+        [::core::mem::offset_of!(verbs_context, create_cq_ex) - 200usize];
+    ["Offset of field: verbs_context::priv_"]
+        [::core::mem::offset_of!(verbs_context, priv_) - 208usize];
+    ["Offset of field: verbs_context::query_device_ex"]
+        [::core::mem::offset_of!(verbs_context, query_device_ex) - 216usize];
+    ["Offset of field: verbs_context::ibv_destroy_flow"]
+        [::core::mem::offset_of!(verbs_context, ibv_destroy_flow) - 224usize];
+    ["Offset of field: verbs_context::ABI_placeholder2"]
+        [::core::mem::offset_of!(verbs_context, ABI_placeholder2) - 232usize];
+    ["Offset of field: verbs_context::ibv_create_flow"]
+        [::core::mem::offset_of!(verbs_context, ibv_create_flow) - 240usize];
+    ["Offset of field: verbs_context::ABI_placeholder1"]
+        [::core::mem::offset_of!(verbs_context, ABI_placeholder1) - 248usize];
+    ["Offset of field: verbs_context::open_qp"]
+        [::core::mem::offset_of!(verbs_context, open_qp) - 256usize];
+    ["Offset of field: verbs_context::create_qp_ex"]
+        [::core::mem::offset_of!(verbs_context, create_qp_ex) - 264usize];
+    ["Offset of field: verbs_context::get_srq_num"]
+        [::core::mem::offset_of!(verbs_context, get_srq_num) - 272usize];
+    ["Offset of field: verbs_context::create_srq_ex"]
+        [::core::mem::offset_of!(verbs_context, create_srq_ex) - 280usize];
+    ["Offset of field: verbs_context::open_xrcd"]
+        [::core::mem::offset_of!(verbs_context, open_xrcd) - 288usize];
+    ["Offset of field: verbs_context::close_xrcd"]
+        [::core::mem::offset_of!(verbs_context, close_xrcd) - 296usize];
+    ["Offset of field: verbs_context::_ABI_placeholder3"]
+        [::core::mem::offset_of!(verbs_context, _ABI_placeholder3) - 304usize];
+    ["Offset of field: verbs_context::sz"][::core::mem::offset_of!(verbs_context, sz) - 312usize];
+    ["Offset of field: verbs_context::context"]
+        [::core::mem::offset_of!(verbs_context, context) - 320usize];
+};
+impl Default for verbs_context {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct verbs_ex_private {
+    pub _address: u8,
+}
 unsafe extern "C" {
     pub fn ibv_get_device_list(num_devices: *mut core::ffi::c_int) -> *mut *mut ibv_device;
     pub fn ibv_free_device_list(list: *mut *mut ibv_device);
@@ -1929,6 +3676,14 @@ unsafe extern "C" {
         length: usize,
         access: core::ffi::c_int,
     ) -> *mut ibv_mr;
+    pub fn ibv_rereg_mr(
+        mr: *mut ibv_mr,
+        flags: core::ffi::c_int,
+        pd: *mut ibv_pd,
+        addr: *mut core::ffi::c_void,
+        length: usize,
+        access: core::ffi::c_int,
+    ) -> core::ffi::c_int;
     pub fn ibv_dereg_mr(mr: *mut ibv_mr) -> core::ffi::c_int;
     pub fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel;
     pub fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> core::ffi::c_int;
@@ -1939,6 +3694,7 @@ unsafe extern "C" {
         channel: *mut ibv_comp_channel,
         comp_vector: core::ffi::c_int,
     ) -> *mut ibv_cq;
+    pub fn ibv_resize_cq(cq: *mut ibv_cq, cqe: core::ffi::c_int) -> core::ffi::c_int;
     pub fn ibv_destroy_cq(cq: *mut ibv_cq) -> core::ffi::c_int;
     pub fn ibv_get_cq_event(
         channel: *mut ibv_comp_channel,

@@ -294,6 +294,14 @@ impl fmt::Debug for EventType {
     }
 }
 
+/// The table of the methods that came later than `ibv_context`'s own, as `verbs_get_ctx()` finds it.
+pub(super) fn later_methods(context: *mut ibv_context) -> Option<*mut verbs_context> {
+    // SAFETY: an open context.
+    let has_more = unsafe { (*context).abi_compat } as isize == -1;
+    let offset = std::mem::offset_of!(verbs_context, context);
+    has_more.then(|| context.cast::<u8>().wrapping_sub(offset).cast())
+}
+
 /// A protection domain.
 pub struct Pd {
     pub(super) raw: *mut ibv_pd,

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::bindings::*;
-use super::context::{Context, Element};
+use super::context::{later_methods, Context, Element};
 use super::sys::{readable, set_nonblocking, Errno};
 use core::ffi::c_void;
 use std::sync::Arc;
@@ -167,6 +167,28 @@ impl Cq {
         let n = usize::try_from(n).map_err(|_| Errno(n.abs()))?;
         assert!(n <= max, "poll_cq({max}) returned {n}");
         Ok(wc[..n].iter().map(Wc::from).collect())
+    }
+
+    /// `ibv_resize_cq`.
+    pub fn resize(&self, cqe: i32) -> Result<(), Errno> {
+        // SAFETY: a valid CQ.
+        Errno::check(unsafe { ibv_resize_cq(self.raw, cqe) })
+    }
+
+    /// `ibv_modify_cq`: events only after so many completions, or so many microseconds.
+    pub fn moderate(&self, count: u16, period: u16) -> Result<(), Errno> {
+        let mut attr = ibv_modify_cq_attr {
+            attr_mask: IBV_CQ_ATTR_MODERATE,
+            moderate: ibv_moderate_cq {
+                cq_count: count,
+                cq_period: period,
+            },
+        };
+        let context = later_methods(self.ctx.raw()).ok_or(Errno::EOPNOTSUPP)?;
+        // SAFETY: the method table of a provider, which is not changed any more.
+        let op = unsafe { (*context).modify_cq }.ok_or(Errno::EOPNOTSUPP)?;
+        // SAFETY: a valid CQ, and attributes with a mask.
+        Errno::check(unsafe { op(self.raw, &mut attr) })
     }
 
     /// `ibv_req_notify_cq`.

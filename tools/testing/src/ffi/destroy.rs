@@ -7,6 +7,7 @@ use super::bindings::*;
 use super::context::{Context, Pd};
 use super::cq::{Channel, Cq};
 use super::mr::Mr;
+use super::mw::{dealloc_mw, Mw};
 use super::qp::{Ah, Qp, Srq};
 use super::sys::{note_drop, Errno};
 use std::sync::Arc;
@@ -81,6 +82,7 @@ macro_rules! object {
 object!(Context, ibv_close_device, "context");
 object!(Pd, ibv_dealloc_pd, "PD");
 object!(Mr, ibv_dereg_mr, "MR");
+object!(Mw, dealloc_mw, "MW");
 object!(Ah, ibv_destroy_ah, "AH");
 object!(Channel, ibv_destroy_comp_channel, "channel");
 object!(Cq, ibv_destroy_cq, "CQ");
@@ -89,6 +91,7 @@ object!(Qp, ibv_destroy_qp, "QP");
 
 owned!(Qp, ibv_destroy_qp);
 owned!(Mr, ibv_dereg_mr);
+owned!(Mw, dealloc_mw);
 owned!(Ah, ibv_destroy_ah);
 shared!(Pd, ibv_dealloc_pd);
 shared!(Cq, ibv_destroy_cq);

@@ -7,6 +7,7 @@
 //! | `sys.rs` | memory that a device may write, `poll(2)`, `kill(2)`, mappings of the device file |
 //! | `context.rs` | device, context, protection domain, asynchronous events, port and GID queries |
 //! | `mr.rs` | memory regions |
+//! | `mw.rs` | memory windows |
 //! | `cq.rs` | completion channels and queues |
 //! | `qp.rs` | queue pairs, shared receive queues, address handles, work requests |
 //! | `destroy.rs` | destroying any of them: in `Drop`, or by hand, with the result |
@@ -18,6 +19,7 @@
     unsafe_code,
     dead_code,
     non_camel_case_types,
+    non_snake_case,
     non_upper_case_globals,
     clippy::all,
     clippy::undocumented_unsafe_blocks,
@@ -28,6 +30,7 @@ pub mod context;
 pub mod cq;
 pub mod destroy;
 pub mod mr;
+pub mod mw;
 pub mod qp;
 pub mod sys;
 

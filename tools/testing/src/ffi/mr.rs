@@ -5,7 +5,7 @@
 use super::bindings::*;
 use super::context::Pd;
 use super::sys::{Buf, Errno};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// `enum ibv_access_flags`.
 pub mod access {
@@ -26,7 +26,14 @@ pub mod access {
 pub struct Mr {
     pub(super) raw: *mut ibv_mr,
     pub buf: Arc<Buf>,
+    /// What it was made of, and of what since. Under this lock, because `ibv_rereg_mr` is not safe to be called twice at once.
+    parts: Mutex<Parts>,
+}
+
+/// What a region is made of: kept alive as long as the region lives.
+struct Parts {
     _pd: Arc<Pd>,
+    _buf: Arc<Buf>,
 }
 
 impl Mr {
@@ -59,8 +66,37 @@ impl Mr {
         Ok(Mr {
             raw,
             buf: buf.clone(),
-            _pd: pd.clone(),
+            parts: Mutex::new(Parts {
+                _pd: pd.clone(),
+                _buf: buf.clone(),
+            }),
         })
+    }
+
+    /// `ibv_rereg_mr`: what is `None` stays. `self.buf` remains the buffer that it was made of.
+    pub fn change(
+        &self,
+        buf: Option<&Arc<Buf>>,
+        pd: Option<&Arc<Pd>>,
+        access: Option<u32>,
+    ) -> Result<(), Errno> {
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let flags = buf.map_or(0, |_| IBV_REREG_MR_CHANGE_TRANSLATION)
+            | pd.map_or(0, |_| IBV_REREG_MR_CHANGE_PD)
+            | access.map_or(0, |_| IBV_REREG_MR_CHANGE_ACCESS);
+        let (addr, len) = buf.map_or((std::ptr::null_mut(), 0), |b| (b.as_ptr(), b.len()));
+        let raw_pd = pd.map_or(std::ptr::null_mut(), |pd| pd.raw());
+        let access = access.unwrap_or(0) as i32;
+        // SAFETY: a valid region; buffer and domain are alive, and are kept so if this succeeds.
+        let ret = unsafe { ibv_rereg_mr(self.raw, flags as i32, raw_pd, addr.cast(), len, access) };
+        if ret != 0 {
+            return Err(Errno::last());
+        }
+        *parts = Parts {
+            _pd: pd.unwrap_or(&parts._pd).clone(),
+            _buf: buf.unwrap_or(&parts._buf).clone(),
+        };
+        Ok(())
     }
 
     pub fn lkey(&self) -> u32 {

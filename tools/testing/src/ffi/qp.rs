@@ -62,6 +62,8 @@ pub mod op {
     pub const READ: u32 = IBV_WR_RDMA_READ;
     pub const CMP_SWP: u32 = IBV_WR_ATOMIC_CMP_AND_SWP;
     pub const FETCH_ADD: u32 = IBV_WR_ATOMIC_FETCH_AND_ADD;
+    pub const LOCAL_INV: u32 = IBV_WR_LOCAL_INV;
+    pub const SEND_INV: u32 = IBV_WR_SEND_WITH_INV;
 }
 
 /// `enum ibv_send_flags`.
@@ -333,11 +335,18 @@ impl Qp {
         for i in 1..list.len() {
             list[i - 1].next = base.wrapping_add(i);
         }
+        // SAFETY: `list` and `wrs` own the list until after the call; inline data is read during the call, from `wrs`.
+        unsafe { self.post_raw(&mut list) }
+    }
+
+    /// # Safety
+    ///
+    /// `list` is one list of requests, whose SGEs, inline data and objects are valid during the call.
+    pub(super) unsafe fn post_raw(&self, list: &mut [ibv_send_wr]) -> Result<(), PostError> {
         // SAFETY: the context's method table is filled by the provider before it is handed out.
         let verb = unsafe { (*self.pd.ctx.raw()).ops.post_send };
-        // SAFETY: a valid QP and a list that `list` and `wrs` own until after the call; inline
-        // data is read during the call, from `wrs`.
-        unsafe { post(verb, self.raw, &mut list) }
+        // SAFETY: a valid QP; for the rest the caller vouches.
+        unsafe { post(verb, self.raw, list) }
     }
 
     pub fn post_recv(&self, wrs: &[RecvWr]) -> Result<(), PostError> {

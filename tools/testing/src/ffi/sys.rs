@@ -132,6 +132,12 @@ impl Buf {
         self.addr
     }
 
+    /// Takes every access away: the memory cannot be pinned any more.
+    pub fn forbid(&self) {
+        // SAFETY: the mapping is this value's own. Who accesses it from here on is ended by a signal.
+        unsafe { libc::mprotect(self.addr.cast(), self.len, libc::PROT_NONE) };
+    }
+
     fn check(&self, off: usize, len: usize) {
         assert!(
             off <= self.len && len <= self.len - off,

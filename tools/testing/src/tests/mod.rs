@@ -4,6 +4,7 @@ use crate::peer::Role;
 use crate::Test;
 
 mod arm;
+mod changes;
 mod completions;
 mod events;
 mod immediate;
@@ -15,6 +16,7 @@ mod recovery;
 mod states;
 mod statuses;
 mod stress;
+mod windows;
 
 pub use events::checked_exchange;
 
@@ -30,6 +32,8 @@ static GROUPS: &[&[Test]] = &[
     processes::TESTS,
     objects::TESTS,
     limits::TESTS,
+    changes::TESTS,
+    windows::TESTS,
     stress::TESTS,
 ];
 

@@ -6,18 +6,29 @@ use super::*;
 use crate::memory::ring::Pages;
 use crate::memory::tables::ContextSlot;
 use crate::objects::mr::{check_terms, index, Mr};
+use crate::objects::window::release;
 use verbena_abi::ctx::{mr_flags, MemoryEntry, MrState};
 
 /// Checks everything that a request says of a region.
 fn describe(request: &ModifyMr, context_slot: ContextSlot) -> Result<Mr, CmdError> {
     let (flags, rights) = (request.flags.get(), request.access.get());
-    if flags & !(mr_flags::FAST_REG | mr_flags::PRIVILEGED) != 0 {
+    if flags & !(mr_flags::FAST_REG | mr_flags::PRIVILEGED | mr_flags::WINDOW) != 0 {
+        return Err(ATTRIBUTE);
+    }
+    let is_window = flags & mr_flags::WINDOW != 0;
+    // One type, nothing else, and no memory before a bind.
+    if is_window
+        && (!flags.is_power_of_two()
+            || rights != 0
+            || request.length.get() != 0
+            || request.iova.get() != 0)
+    {
         return Err(ATTRIBUTE);
     }
     let (iova, length) = (request.iova.get(), request.length.get());
     let page_offset = request.page_offset.get();
     let bytes = check_terms(rights, iova, length, page_offset)?;
-    let state = if flags & mr_flags::FAST_REG != 0 {
+    let state = if is_window || flags & mr_flags::FAST_REG != 0 {
         MrState::Free
     } else {
         MrState::Valid
@@ -30,13 +41,15 @@ fn describe(request: &ModifyMr, context_slot: ContextSlot) -> Result<Mr, CmdErro
         iova,
         length,
         page_offset,
-        // A key for fast registration gets its pages then.
+        // A key for fast registration gets its pages then, and a window when it is bound.
         pages: if state == MrState::Valid {
             Pages::new(&request.pages, bytes)?
         } else {
             Pages::none()
         },
         state,
+        bound: None,
+        windows: 0,
         context_slot,
     })
 }
@@ -78,8 +91,12 @@ impl Device {
     ) -> Result<(), CmdError> {
         // The tag may be another by now: fast registration sets it.
         let number = index(request.id.get());
+        if self.shared.mrs.get(number).ok_or(NO_OBJECT)?.windows != 0 {
+            return Err(BUSY);
+        }
         let mut region = self.shared.mrs.take(number).ok_or(NO_OBJECT)?;
         region.context_slot.publish(mem, &MemoryEntry::default());
+        release(&mut self.shared.mrs, mem, region.bound);
         Ok(())
     }
 
@@ -89,8 +106,12 @@ impl Device {
         request: &ModifyMr,
     ) -> Result<(), CmdError> {
         let number = index(request.key.get());
-        if self.shared.mrs.get(number).is_none() {
-            return Err(NO_OBJECT);
+        let region = self.shared.mrs.get(number).ok_or(NO_OBJECT)?;
+        if (region.flags | request.flags.get()) & mr_flags::WINDOW != 0 {
+            return Err(ATTRIBUTE);
+        }
+        if region.windows != 0 {
+            return Err(BUSY);
         }
         let slot = self.shared.tables.slot(mem, Table::Mpt, number)?;
         let mut region = Box::new(describe(request, slot)?);

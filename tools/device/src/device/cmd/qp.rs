@@ -93,8 +93,12 @@ impl Device {
             let (size, stride) = (request.log_rq_size, request.log_rq_stride);
             Some(Ring::new(mem, &request.rq, size, stride)?)
         };
+        // Whether or not it comes to be, nobody else has this.
+        self.shared.owners += 1;
+        let owner = self.shared.owners;
         let config = verbena_roce::Config {
             has_srq,
+            owner,
             max_msg_size: config::MAX_MSG,
             credits: self.shared.config.credits,
             ..verbena_roce::Config::new(qpn, qp_type, request.pdn.get())
@@ -129,6 +133,7 @@ impl Device {
                 av: Default::default(),
                 path: None,
                 shown: QpState::Reset,
+                owner,
                 context_slot,
             },
         });

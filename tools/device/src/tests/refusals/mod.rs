@@ -127,8 +127,8 @@ fn what_the_device_announces() {
         max_mr_size: (1 << 47).into(),
         // 4 KiB to 1 GiB.
         page_size_cap: 0x7fff_f000.into(),
-        // RC, UC, UD, SRQ, atomics, fast registration, RESIZE_CQ, moderation; no multicast.
-        features: 0xff.into(),
+        // RC, UC, UD, SRQ, atomics, fast registration, RESIZE_CQ, moderation, memory windows; no multicast.
+        features: 0x2ff.into(),
         max_qp: 16384.into(),
         max_cq: 16384.into(),
         max_srq: 4096.into(),

@@ -41,6 +41,14 @@ impl Requester {
     }
 }
 
+/// Whether an operation is about keys alone, and sends nothing.
+fn is_local(opcode: WqeOpcode) -> bool {
+    matches!(
+        opcode,
+        WqeOpcode::LocalInv | WqeOpcode::FastReg | WqeOpcode::BindMw
+    )
+}
+
 /// Checks a decoded work request against the transport service, the longest message and its local keys, and notes its
 /// length.
 fn check<H: Host>(
@@ -56,7 +64,8 @@ fn check<H: Host>(
         WqeOpcode::SendInv | WqeOpcode::RdmaRead | WqeOpcode::CompareSwap | WqeOpcode::FetchAdd => {
             transport == Transport::Rc
         }
-        WqeOpcode::LocalInv | WqeOpcode::FastReg => transport != Transport::Ud,
+        _ if is_local(wqe.opcode) => transport != Transport::Ud,
+        _ => false,
     };
     if !supported {
         return Err(WqeError::new(
@@ -64,7 +73,7 @@ fn check<H: Host>(
             Syndrome::WqeOpcodeTransport,
         ));
     }
-    if matches!(wqe.opcode, WqeOpcode::LocalInv | WqeOpcode::FastReg) {
+    if is_local(wqe.opcode) {
         return Ok(());
     }
     let length = if gather.inline.is_empty() {
@@ -89,6 +98,7 @@ fn check<H: Host>(
     for sge in gather.sges.iter().filter(|sge| sge.length > 0) {
         let key = KeyUse {
             pd: gather.pd,
+            owner: core.config.owner,
             privileged: gather.privileged,
             key: sge.lkey,
             addr: sge.addr,

@@ -79,13 +79,14 @@ impl Requester {
                 }
                 0
             }
-            WqeOpcode::FastReg => 0,
+            WqeOpcode::FastReg | WqeOpcode::BindMw => 0,
             WqeOpcode::CompareSwap | WqeOpcode::FetchAdd => 1,
             _ => slot.length().div_ceil(core.attr.path_mtu).max(1),
         };
         if psns == 0 {
             let done = match slot.wqe.opcode {
                 WqeOpcode::LocalInv => host.invalidate(u32::from_le_bytes(slot.wqe.imm), false),
+                WqeOpcode::BindMw => host.bind_window(index, &slot.wqe),
                 _ => host.fast_register(index),
             };
             slot.fault = done

@@ -129,6 +129,7 @@ impl Responder {
                         packet.payload = Payload::Region {
                             lender: Rc::clone(&self.lender),
                             pd: core.config.pd,
+                            owner: core.config.owner,
                             key: reth.rkey,
                             addr: reth.addr.wrapping_add(u64::from(offset)),
                             length,

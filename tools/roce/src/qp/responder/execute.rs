@@ -210,6 +210,7 @@ impl Responder {
         if length > 0 {
             let target = Target::Region {
                 pd: core.config.pd,
+                owner: core.config.owner,
                 key: reth.rkey,
                 addr: reth.addr.wrapping_add(u64::from(self.offset)),
             };

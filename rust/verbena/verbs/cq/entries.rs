@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The ring of a completion queue. Device specification, "Completion queues".
+
+use super::{
+    Live,
+    Verbena, //
+};
+use crate::{
+    abi::{
+        cqe::{
+            Cqe,
+            Tail,
+            CQE_SIZE,
+            TAIL_OFFSET,
+            WC_OPCODE_RECV, //
+        },
+        uverbs::ResizeCqResp,
+        Le32,
+        Le64, //
+    },
+    cmdq::lent::Lent,
+    ring::Ring, //
+};
+use kernel::prelude::*;
+use rdma::{
+    base::dma::{
+        Chunk,
+        Payer, //
+    },
+    mmap::{
+        Entry,
+        Memory,
+        Protection, //
+    },
+    udata::User, //
+};
+
+/// Where the entries are.
+pub(super) struct Entries {
+    pub(super) log_size: u8,
+    pub(super) ring: Lent<Ring>,
+    /// How a process maps the ring.
+    mapping: Option<Entry>,
+}
+
+impl Entries {
+    /// Zeroed room for at least `cqe` entries.
+    fn new(live: &Live, cqe: u32, payer: Payer) -> Result<Self> {
+        let most = live.known()?.caps.max_cqe.get();
+        let count = cqe
+            .checked_next_power_of_two()
+            .filter(|&count| cqe != 0 && count <= most)
+            .ok_or(EINVAL)?;
+        let ring = Ring::new(&live.dma, payer, (count as usize) * CQE_SIZE)?;
+        Ok(Self {
+            // CAST: the logarithm of 32 bits.
+            log_size: count.trailing_zeros() as u8,
+            ring: Lent::new(ring, &live.health),
+            mapping: None,
+        })
+    }
+
+    pub(super) fn of_kernel(live: &Live, cqe: u32) -> Result<Self> {
+        Self::new(live, cqe, Payer::Kernel)
+    }
+
+    /// A process maps the ring, for reading.
+    pub(super) fn of_process(live: &Live, cqe: u32, user: &User<'_, Verbena>) -> Result<Self> {
+        let mut entries = Self::new(live, cqe, Payer::Process)?;
+        let mut chunks = KVec::new();
+        for chunk in entries.ring.chunks() {
+            chunks.push(chunk.clone(), GFP_KERNEL)?;
+        }
+        let mmap = user.context().mmap();
+        entries.mapping = Some(mmap.insert(Memory::Chunks(chunks), Protection::ReadOnly)?);
+        Ok(entries)
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> u32 {
+        1 << self.log_size
+    }
+
+    /// Offset for `mmap`.
+    pub(super) fn offset(&self) -> u64 {
+        self.mapping.as_ref().map_or(0, Entry::offset)
+    }
+
+    /// What a process that resizes its queue is told.
+    pub(super) fn resized(&self) -> ResizeCqResp {
+        ResizeCqResp {
+            ring_offset: Le64::new(self.offset()),
+            ring_length: Le64::new(self.ring.len() as u64),
+            log_size: self.log_size,
+            ..Default::default()
+        }
+    }
+
+    fn place(&self, index: u32) -> Result<(&Chunk, usize)> {
+        let place = (index & (self.count() - 1)) as usize;
+        self.ring.at(place * CQE_SIZE)
+    }
+
+    /// Whether there is an entry with this index.
+    pub(super) fn has(&self, index: u32) -> bool {
+        self.place(index).is_ok_and(|(chunk, offset)| {
+            let tail = chunk.load32_acquire(offset + TAIL_OFFSET).unwrap_or(0);
+            Tail::is_valid(Le32::from_raw(tail).get(), index, self.log_size)
+        })
+    }
+
+    /// The entry with this index, if it is there.
+    pub(super) fn take(&self, index: u32) -> Result<Option<(Cqe, Tail)>> {
+        let (chunk, offset) = self.place(index)?;
+        let tail = Le32::from_raw(chunk.load32_acquire(offset + TAIL_OFFSET)?).get();
+        let Some(tail) = Tail::unpack(tail, index, self.log_size) else {
+            return Ok(None);
+        };
+        Ok(Some((chunk.read(offset)?, tail)))
+    }
+
+    /// What lies where the entry with this index does.
+    pub(super) fn read(&self, index: u32) -> Result<Cqe> {
+        let (chunk, offset) = self.place(index)?;
+        chunk.read(offset)
+    }
+
+    /// Writes the entry from index `from` as that of index `to`, with the phase that belongs there.
+    /// Between the consumer and the producer index the ring is the driver's.
+    pub(super) fn move_to(&self, cqe: &Cqe, from: u32, to: u32) -> Result {
+        let tail = Tail::unpack(cqe.tail.get(), from, self.log_size).ok_or(EINVAL)?;
+        let mut cqe = *cqe;
+        cqe.tail = Le32::new(tail.pack(to, self.log_size));
+        let (chunk, offset) = self.place(to)?;
+        chunk.write(offset, &cqe)
+    }
+
+    /// Whether the entry with this index is of a receive.
+    pub(super) fn is_receive(&self, cqe: &Cqe, index: u32) -> bool {
+        Tail::unpack(cqe.tail.get(), index, self.log_size)
+            .is_some_and(|tail| tail.opcode & WC_OPCODE_RECV != 0)
+    }
+}

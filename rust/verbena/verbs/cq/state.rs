@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What changes of a completion queue, and the kernel queue pairs that complete there.
+
+use super::Verbena;
+use crate::{
+    abi::doorbell::Arm,
+    verbs::qp::Side, //
+};
+use kernel::prelude::*;
+use rdma::{
+    base::table::Held,
+    qp::Qp, //
+};
+
+/// What changes.
+pub(super) struct State {
+    pub(super) consumer: u32,
+    pub(super) arm: Arm,
+    /// A handler waits for its call.
+    pub(super) armed: bool,
+    /// The process has been woken because the device died.
+    pub(super) woken: bool,
+    /// Kernel queue pairs that use this queue; twice if they use it for both sides.
+    pub(super) qps: KVec<Attached>,
+    /// The place of the one whose completion was polled last.
+    pub(super) last: usize,
+}
+
+/// A side of a queue pair that completes here. They are sorted.
+pub(super) struct Attached {
+    pub(super) qpn: u32,
+    pub(super) side: Side,
+    /// Until the queue pair is detached, which is before it is destroyed.
+    pub(super) qp: Held<Qp<Verbena>>,
+}
+
+impl State {
+    /// Where this side of a queue pair is, or belongs.
+    pub(super) fn place(&self, qpn: u32, side: Side) -> Result<usize, usize> {
+        self.qps
+            .binary_search_by_key(&(qpn, side), |attached| (attached.qpn, attached.side))
+    }
+
+    /// The queue pair, if that side of it completes here.
+    pub(super) fn find(&mut self, qpn: u32, side: Side) -> Option<&Qp<Verbena>> {
+        let is_last = |attached: &Attached| attached.qpn == qpn && attached.side == side;
+        if !self.qps.get(self.last).is_some_and(is_last) {
+            self.last = self.place(qpn, side).ok()?;
+        }
+        Some(&self.qps.get(self.last)?.qp)
+    }
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Memory windows. The preconditions are those of `verbs`. Those of type 1 are bound here, those of type 2 by work requests of
+//! the program's own.
+#![allow(unsafe_code)]
+// Said once, at the head of `verbs`.
+#![allow(clippy::missing_safety_doc)]
+
+use super::device::check;
+use super::domains::Pd;
+use super::object::{or_null, Draft, InDomain, Object};
+use super::pabi::*;
+use super::queues::QpObject;
+use super::wr::Bind;
+use crate::builder::Operands;
+use crate::errno::Errno;
+use core::ffi::c_int;
+use core::mem::size_of_val;
+
+/// A memory window: nothing of the provider's own but the domain that it is in.
+type Mw = InDomain<()>;
+
+pub unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> *mut ibv_mw {
+    // SAFETY: integers.
+    let mut request: ibv_alloc_mw = unsafe { core::mem::zeroed() };
+    // SAFETY: integers.
+    let mut response: ib_uverbs_alloc_mw_resp = unsafe { core::mem::zeroed() };
+    let mut mw = Draft::<ibv_mw, Mw>::new();
+    // SAFETY: see the head of this file.
+    let domain = unsafe { Pd::of(pd) }.begin_use();
+    // SAFETY: see the head of this file.
+    let result = check(unsafe {
+        ibv_cmd_alloc_mw(
+            pd,
+            mw_type,
+            mw.verbs(),
+            &mut request,
+            size_of_val(&request),
+            &mut response,
+            size_of_val(&response),
+        )
+    });
+    or_null(result.map(|()| mw.finish(Mw::new((), domain))))
+}
+
+pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
+    // SAFETY: see the head of this file.
+    let returned = unsafe { ibv_cmd_dealloc_mw(mw) };
+    if returned == 0 {
+        // SAFETY: from `alloc_mw`, and gone for the kernel.
+        drop(unsafe { Object::<ibv_mw, Mw>::take(mw) });
+    }
+    returned
+}
+
+/// Of type 1 only: `ibv_bind_mw` has seen to that.
+pub unsafe extern "C" fn bind_mw(
+    qp: *mut ibv_qp,
+    mw: *mut ibv_mw,
+    bind: *mut ibv_mw_bind,
+) -> c_int {
+    // SAFETY: see the head of this file.
+    let bind = unsafe { &*bind };
+    let info = &bind.bind_info;
+    // Without a region there is nothing to bind to; and addresses of such a window are the region's.
+    if (info.mr.is_null() && (info.addr != 0 || info.length != 0))
+        || info.mw_access_flags & IBV_ACCESS_ZERO_BASED != 0
+    {
+        return Errno::INVAL.0;
+    }
+    // SAFETY: see the head of this file.
+    let old = unsafe { (*mw).rkey };
+    let key = next_key(old);
+    // SAFETY: see the head of this file.
+    let wanted = unsafe { Bind::new(key, info) };
+    // SAFETY: see the head of this file.
+    let qp = unsafe { QpObject::inner(qp) };
+    let mut guard = qp.sends.start(|| qp.may_send());
+    let operands = Operands::Bind(Some(wanted));
+    qp.sends.begin(
+        &mut guard,
+        IBV_WR_BIND_MW,
+        bind.wr_id,
+        bind.send_flags,
+        operands,
+    );
+    if let Err(errno) = qp.sends.commit(guard) {
+        return errno.0;
+    }
+    // SAFETY: see the head of this file.
+    unsafe { (*mw).rkey = key };
+    0
+}
+
+/// The same window with another tag, as `ibv_inc_rkey()` has it.
+fn next_key(key: u32) -> u32 {
+    (key & !0xff) | (key.wrapping_add(1) & 0xff)
+}

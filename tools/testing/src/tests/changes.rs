@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! Objects that are changed while they are used: CQs that are resized and moderated, regions that are registered anew.
+use super::events::checked_exchange;
+use crate::ffi::context::EventType;
+use crate::ffi::cq::Cq;
+use crate::ffi::mr::{access, Mr};
+use crate::ffi::qp::{op, state, SendWr};
+use crate::ffi::sys::{Buf, Errno};
+use crate::outcome::Context as _;
+use crate::rig::*;
+use crate::{Fail, Test, TestResult};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub static TESTS: &[Test] = &[
+    Test::new("1/resize-keeps-completions", resize_keeps),
+    Test::new("1/resize-refuses-too-few-entries", resize_too_small),
+    Test::new("1/resize-under-traffic", resize_under_traffic).limit(180),
+    Test::new("4/cq-err-at-the-new-size", overflow_at_new_size),
+    Test::new("1.7/moderation-by-count-and-by-time", moderation),
+    Test::new("7/rereg-changes-access", rereg_access),
+    Test::new("7/rereg-changes-memory", rereg_memory),
+    Test::new("7/rereg-changes-pd", rereg_pd),
+    Test::new("7/rereg-that-fails-changes-nothing", rereg_refused),
+    Test::new("7/rereg-under-traffic", rereg_under_traffic).limit(180),
+];
+
+/// A pair whose A completes its sends to a CQ of its own.
+fn with_cq(rig: &Rig, cqe: i32, depth: u32) -> Result<(Pair, Arc<Cq>), Fail> {
+    let opts = PairOpts::default().with(|o| {
+        o.cap.max_send_wr = depth;
+        o.buf = 1 << 17;
+        o.cqe = 600;
+    });
+    let cq = Cq::new(&rig.ctx, cqe)?;
+    let a = rig.end_on(&opts, cq.clone(), Cq::new(&rig.ctx, 16)?)?;
+    let b = rig.end(&opts)?;
+    connect(&a.qp, rig.gid, b.qp.qpn(), &opts.conn_a)?;
+    connect(&b.qp, rig.gid, a.qp.qpn(), &opts.conn_b)?;
+    Ok((Pair { a, b }, cq))
+}
+
+/// Writes `count` times, one signaled request each, and waits until all is done that was asked for, without polling.
+fn write(pair: &Pair, first: u64, count: u64) -> TestResult {
+    for id in first..first + count {
+        let wr = SendWr::new(op::WRITE, id, &[pair.a.mr.sge(0, 8)]);
+        let wr = wr.remote(pair.b.mr.at(0), pair.b.mr.rkey());
+        pair.a.qp.post_send(&[wr]).at(&format!("request {id}"))?;
+    }
+    let mark = !first;
+    pair.b.mr.buf.write(4096, &mark.to_le_bytes());
+    let wr = SendWr::new(op::READ, 0, &[pair.a.mr.sge(4096, 8)]).flags(0);
+    let wr = wr.remote(pair.b.mr.at(4096), pair.b.mr.rkey());
+    pair.a.qp.post_send(&[wr]).at("the READ behind them")?;
+    wait_for("the data of the READ behind them", || {
+        Ok(pair.a.mr.buf.read(4096, 8) == mark.to_le_bytes())
+    })
+}
+
+fn polled(cq: &Cq, first: u64, count: u64) -> TestResult {
+    let all = wait(cq, count as usize, "the completions")?;
+    for (id, one) in (first..).zip(&all) {
+        ok(one, id, wc::RDMA_WRITE)?;
+    }
+    Ok(())
+}
+
+/// Larger and smaller, with entries in the ring that were and were not polled.
+fn resize_keeps(rig: &Rig) -> TestResult {
+    let (pair, cq) = with_cq(rig, 64, 256)?;
+    let mut next = 0;
+    for (round, (written, cqe)) in [(20, 300), (50, 100), (1, 17), (16, 16), (10, 40), (30, 64)]
+        .into_iter()
+        .enumerate()
+    {
+        let at = format!("round {round}, to {cqe} entries");
+        write(&pair, next, written).at(&at)?;
+        let taken = written / 3;
+        polled(&cq, next, taken).at(&at)?;
+        cq.resize(cqe).at(&at)?;
+        ensure!(
+            cq.cqe() >= cqe as usize,
+            "{at}: {} entries were promised",
+            cq.cqe()
+        );
+        polled(&cq, next + taken, written - taken).at(&at)?;
+        expect_quiet(&cq, Duration::from_millis(50), &at)?;
+        next += written;
+        write(&pair, next, 8).at(&at)?;
+        polled(&cq, next, 8).at(&at)?;
+        next += 8;
+    }
+    checked_exchange(&pair, 1).at("behind all of it")
+}
+
+fn resize_too_small(rig: &Rig) -> TestResult {
+    let (pair, cq) = with_cq(rig, 64, 256)?;
+    write(&pair, 0, 20)?;
+    let before = cq.cqe();
+    for (cqe, errno) in [
+        (16, Errno::EINVAL),
+        (0, Errno::EINVAL),
+        (i32::MAX, Errno::EINVAL),
+    ] {
+        ensure_eq!(cq.resize(cqe), Err(errno), "to {cqe} entries, 20 unpolled");
+        ensure_eq!(cq.cqe(), before, "entries behind a refused resize");
+    }
+    polled(&cq, 0, 20)?;
+    cq.resize(16).at("to 16 entries, all polled")?;
+    write(&pair, 20, 16)?;
+    polled(&cq, 20, 16)
+}
+
+/// One thread posts and polls, another moves the ring under it: each request completes once, in order.
+fn resize_under_traffic(rig: &Rig) -> TestResult {
+    const TOTAL: u64 = 30_000;
+    let (pair, cq) = with_cq(rig, 256, 128)?;
+    let done = AtomicBool::new(false);
+    let moved = std::thread::scope(|s| {
+        let mover = s.spawn(|| -> Result<u32, Fail> {
+            let mut moves = 0;
+            while !done.load(Ordering::Relaxed) {
+                // Always room for what is outstanding.
+                let cqe = [128, 2000, 256, 500][moves as usize % 4];
+                cq.resize(cqe).at(&format!("to {cqe} entries"))?;
+                moves += 1;
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Ok(moves)
+        });
+        let (mut posted, mut completed) = (0, 0);
+        let mut spins = 0;
+        let mut run = || -> TestResult {
+            while completed < TOTAL {
+                while posted < TOTAL && posted - completed < 120 {
+                    let wr = SendWr::new(op::WRITE, posted, &[pair.a.mr.sge(0, 8)]);
+                    let wr = wr.remote(pair.b.mr.at(0), pair.b.mr.rkey());
+                    pair.a
+                        .qp
+                        .post_send(&[wr])
+                        .at(&format!("request {posted}"))?;
+                    posted += 1;
+                }
+                let got = cq.poll(32).at("poll_cq")?;
+                for one in &got {
+                    ok(one, completed, wc::RDMA_WRITE)?;
+                    completed += 1;
+                }
+                if got.is_empty() {
+                    relax(&mut spins);
+                    ensure!(spins < 2_000_000, "only {completed} of {TOTAL} completed");
+                } else {
+                    spins = 0;
+                }
+            }
+            Ok(())
+        };
+        let ran = run();
+        done.store(true, Ordering::Relaxed);
+        let moved = mover.join().map_err(|_| Fail::from("the mover panicked"))?;
+        ran.and(moved)
+    })?;
+    println!("{moved} times");
+    ensure!(moved >= 3, "it was resized {moved} times only");
+    expect_quiet(&cq, QUIET, "behind all of it")
+}
+
+/// A CQ that has shrunk overflows where it ends now; one that has grown holds what it promises.
+fn overflow_at_new_size(rig: &Rig) -> TestResult {
+    let (pair, cq) = with_cq(rig, 64, 600)?;
+    cq.resize(200).at("to 200 entries")?;
+    let room = cq.cqe() as u64;
+    write(&pair, 0, room)?;
+    rig.expect_no_event(QUIET).at("a CQ that is full")?;
+    polled(&cq, 0, room)?;
+    cq.resize(8).at("to 8 entries")?;
+    let room = cq.cqe() as u64;
+    ensure!(room < 64, "8 entries are {room}");
+    for id in 0..room + 3 {
+        let wr = SendWr::new(op::WRITE, id, &[pair.a.mr.sge(0, 8)]);
+        let wr = wr.remote(pair.b.mr.at(0), pair.b.mr.rkey());
+        pair.a.qp.post_send(&[wr]).at(&format!("request {id}"))?;
+    }
+    let mut kinds = Vec::new();
+    for _ in 0..2 {
+        kinds.push(rig.event("CQ_ERR and QP_FATAL")?.kind());
+    }
+    ensure!(
+        kinds.contains(&EventType::CQ_ERR) && kinds.contains(&EventType::QP_FATAL),
+        "events {kinds:?}"
+    );
+    wait_state(&pair.a.qp, state::ERR)?;
+    // Resizing does not revive it.
+    let _ = cq.resize(300);
+    polled(&cq, 0, room)?;
+    expect_quiet(&cq, QUIET, "a CQ in error")?;
+    rig.expect_no_event(QUIET)
+}
+
+fn moderation(rig: &Rig) -> TestResult {
+    let (cq, channel) = rig.cq_with_events(64)?;
+    let opts = PairOpts::default();
+    let a = rig.end_on(&opts, cq.clone(), Cq::new(&rig.ctx, 16)?)?;
+    let b = rig.end(&opts)?;
+    connect(&a.qp, rig.gid, b.qp.qpn(), &opts.conn_a)?;
+    connect(&b.qp, rig.gid, a.qp.qpn(), &opts.conn_b)?;
+    let pair = Pair { a, b };
+    // By count: no event before the fourth.
+    cq.moderate(4, u16::MAX).at("4 completions, 65 ms")?;
+    cq.arm(false)?;
+    write(&pair, 0, 4)?;
+    let patience = patience().as_millis() as i32;
+    ensure!(
+        channel.event(patience) == Some(cq.element()),
+        "no event for four completions"
+    );
+    polled(&cq, 0, 4)?;
+    // By time: one alone has its event too.
+    cq.arm(false)?;
+    write(&pair, 4, 1)?;
+    ensure!(
+        channel.event(patience) == Some(cq.element()),
+        "no event for one completion"
+    );
+    polled(&cq, 4, 1)?;
+    // Off: as without.
+    cq.moderate(0, 0).at("no moderation")?;
+    cq.arm(false)?;
+    write(&pair, 5, 1)?;
+    ensure!(
+        channel.event(patience) == Some(cq.element()),
+        "no event without moderation"
+    );
+    polled(&cq, 5, 1)?;
+    ensure!(channel.event(100).is_none(), "an event too many");
+    Ok(())
+}
+
+/// One WRITE of `value` to the first byte of the region at `addr`; how it completed.
+fn write_to(pair: &Pair, value: u8, addr: u64, rkey: u32) -> Result<u32, Fail> {
+    pair.a.mr.buf.write(0, &[value]);
+    let wr = SendWr::new(op::WRITE, 1, &[pair.a.mr.sge(0, 1)]);
+    pair.a.qp.post_send(&[wr.remote(addr, rkey)])?;
+    Ok(wait_one(&pair.a.scq, "the WRITE")?.status)
+}
+
+/// Both queue pairs to RESET and up again.
+fn again(rig: &Rig, pair: &Pair) -> TestResult {
+    let conn = Conn::default();
+    for qp in [&pair.a.qp, &pair.b.qp] {
+        set_state(qp, state::RESET)?;
+    }
+    while pair.a.scq.poll(16)?.len() + pair.b.scq.poll(16)?.len() > 0 {}
+    connect(&pair.a.qp, rig.gid, pair.b.qp.qpn(), &conn)?;
+    connect(&pair.b.qp, rig.gid, pair.a.qp.qpn(), &conn)
+}
+
+fn rereg_access(rig: &Rig) -> TestResult {
+    let pair = rig.pair(&PairOpts::default())?;
+    let mr = Mr::new(&rig.pd, 8192, access::LOCAL_WRITE)?;
+    let (keys, addr) = ((mr.lkey(), mr.rkey()), mr.buf.addr());
+    ensure_eq!(
+        write_to(&pair, 1, addr, keys.1)?,
+        status::REM_ACCESS_ERR,
+        "before"
+    );
+    drop(rig.expect_event(EventType::QP_ACCESS_ERR, pair.b.qp.element())?);
+    again(rig, &pair)?;
+    mr.change(None, None, Some(access::LOCAL_WRITE | access::REMOTE_WRITE))
+        .at("allowing RDMA WRITE")?;
+    ensure_eq!((mr.lkey(), mr.rkey()), keys, "keys");
+    ensure_eq!(
+        write_to(&pair, 2, addr, keys.1)?,
+        status::SUCCESS,
+        "allowed"
+    );
+    ensure_eq!(mr.buf.read(0, 1), [2], "the byte");
+    mr.change(None, None, Some(access::LOCAL_WRITE | access::REMOTE_READ))
+        .at("READ only")?;
+    ensure_eq!(
+        write_to(&pair, 3, addr, keys.1)?,
+        status::REM_ACCESS_ERR,
+        "after"
+    );
+    ensure_eq!(mr.buf.read(0, 1), [2], "the byte behind a refused WRITE");
+    drop(rig.expect_event(EventType::QP_ACCESS_ERR, pair.b.qp.element())?);
+    rig.expect_no_event(QUIET)
+}
+
+/// From a region that is only read, which is pinned for reading, to one that is written, elsewhere.
+fn rereg_memory(rig: &Rig) -> TestResult {
+    let pair = rig.pair(&PairOpts::default())?;
+    let mr = Mr::new(&rig.pd, 8192, access::REMOTE_READ)?;
+    let keys = (mr.lkey(), mr.rkey());
+    mr.change(None, None, Some(access::ALL))
+        .at("to be written")?;
+    ensure_eq!(
+        write_to(&pair, 4, mr.buf.addr(), keys.1)?,
+        status::SUCCESS,
+        "into what was pinned for reading"
+    );
+    ensure_eq!(mr.buf.read(0, 1), [4], "the byte");
+    let other = Arc::new(Buf::new(3 << 20)?);
+    mr.change(Some(&other), None, None).at("to other memory")?;
+    ensure_eq!((mr.lkey(), mr.rkey()), keys, "keys");
+    let last = other.addr() + other.len() as u64 - 1;
+    ensure_eq!(
+        write_to(&pair, 5, last, keys.1)?,
+        status::SUCCESS,
+        "elsewhere"
+    );
+    ensure_eq!(other.read(other.len() - 1, 1), [5], "the last byte");
+    ensure_eq!(mr.buf.read(0, 1), [4], "the former memory");
+    // The former memory is no part of it any more.
+    ensure_eq!(
+        write_to(&pair, 6, mr.buf.addr(), keys.1)?,
+        status::REM_ACCESS_ERR,
+        "where it was"
+    );
+    drop(rig.expect_event(EventType::QP_ACCESS_ERR, pair.b.qp.element())?);
+    rig.expect_no_event(QUIET)
+}
+
+fn rereg_pd(rig: &Rig) -> TestResult {
+    let pair = rig.pair(&PairOpts::default())?;
+    let pd = rig.ctx.alloc_pd()?;
+    let mr = Mr::new(&rig.pd, 4096, access::ALL)?;
+    mr.change(None, Some(&pd), None).at("to another domain")?;
+    ensure_eq!(
+        write_to(&pair, 1, mr.buf.addr(), mr.rkey())?,
+        status::REM_ACCESS_ERR,
+        "of another domain"
+    );
+    drop(rig.expect_event(EventType::QP_ACCESS_ERR, pair.b.qp.element())?);
+    again(rig, &pair)?;
+    mr.change(None, Some(&rig.pd), None).at("and back")?;
+    ensure_eq!(
+        write_to(&pair, 2, mr.buf.addr(), mr.rkey())?,
+        status::SUCCESS,
+        "of the same domain"
+    );
+    // The region is in use of the one and not of the other.
+    drop(pd);
+    rig.expect_no_event(QUIET)
+}
+
+fn rereg_refused(rig: &Rig) -> TestResult {
+    let pair = rig.pair(&PairOpts::default())?;
+    let mr = Mr::new(&rig.pd, 4096, access::ALL)?;
+    let gone = Arc::new(Buf::new(8192)?);
+    gone.forbid();
+    let refused = mr.change(Some(&gone), None, None);
+    ensure!(refused.is_err(), "memory that is not there was registered");
+    ensure_eq!(
+        mr.change(None, None, Some(access::REMOTE_WRITE)),
+        Err(Errno::EINVAL),
+        "remote write without local write"
+    );
+    ensure_eq!(
+        write_to(&pair, 7, mr.buf.addr(), mr.rkey())?,
+        status::SUCCESS,
+        "as before"
+    );
+    ensure_eq!(mr.buf.read(0, 1), [7], "the byte");
+    rig.expect_no_event(QUIET)
+}
+
+/// A region is registered anew all the time, over the same memory, while it is written: no WRITE fails or goes astray. Another
+/// goes from one domain to another and back.
+fn rereg_under_traffic(rig: &Rig) -> TestResult {
+    const TOTAL: u64 = 4000;
+    let pair = rig.pair(&PairOpts::default())?;
+    let mr = Mr::new(&rig.pd, 1 << 20, access::ALL)?;
+    let (rkey, addr) = (mr.rkey(), mr.buf.addr());
+    let rights = [access::ALL, access::LOCAL_WRITE | access::REMOTE_WRITE];
+    let pd = rig.ctx.alloc_pd()?;
+    let spare = Mr::new(&pd, 4096, access::ALL)?;
+    let done = AtomicBool::new(false);
+    let changed = std::thread::scope(|s| {
+        let changer = s.spawn(|| -> Result<u32, Fail> {
+            let mut changes = 0;
+            while !done.load(Ordering::Relaxed) {
+                mr.change(Some(&mr.buf), None, Some(rights[changes as usize % 2]))
+                    .at("rereg")?;
+                let domain = [&rig.pd, &pd][changes as usize % 2];
+                spare.change(None, Some(domain), None).at("the other")?;
+                changes += 1;
+            }
+            Ok(changes)
+        });
+        let run = || -> TestResult {
+            for id in 0..TOTAL {
+                let at = (id * 4099) % (1 << 20);
+                pair.a.mr.buf.write(0, &[id as u8]);
+                let wr = SendWr::new(op::WRITE, id, &[pair.a.mr.sge(0, 1)]);
+                pair.a.qp.post_send(&[wr.remote(addr + at, rkey)])?;
+                ok(&wait_one(&pair.a.scq, "a WRITE")?, id, wc::RDMA_WRITE)?;
+                ensure_eq!(mr.buf.read(at as usize, 1), [id as u8], "byte {at}");
+            }
+            Ok(())
+        };
+        let ran = run();
+        done.store(true, Ordering::Relaxed);
+        let changed = changer.join();
+        ran.and(changed.map_err(|_| Fail::from("the changer panicked"))?)
+    })?;
+    println!("{changed} times");
+    ensure!(changed >= 3, "it was changed {changed} times only");
+    rig.expect_no_event(QUIET)
+}

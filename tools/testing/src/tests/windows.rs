@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! Memory windows: what a bind gives and to whom, and how it fails.
+use crate::ffi::context::EventType;
+use crate::ffi::destroy::Destroy;
+use crate::ffi::mr::{access, Mr};
+use crate::ffi::mw::{mw_type, Bind, Mw};
+use crate::ffi::qp::{op, state, SendWr};
+use crate::ffi::sys::Errno;
+use crate::outcome::Context as _;
+use crate::rig::*;
+use crate::{Fail, Test, TestResult};
+
+pub static TESTS: &[Test] = &[
+    Test::new("7/windows-of-type-1", type_1),
+    Test::new("7/windows-of-type-2", type_2),
+    Test::new("3/mw-bind-err", bind_errors),
+    Test::new("7/region-with-windows-is-busy", busy),
+    Test::new("7/windows-churn", churn).limit(180),
+];
+
+const WRITE: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE;
+
+/// A pair, and a region of B's that windows may be bound to and that gives the peer nothing by itself.
+fn rig_of(rig: &Rig) -> Result<(Pair, Mr), Fail> {
+    let pair = rig.pair(&PairOpts::default())?;
+    let mr = Mr::new(&rig.pd, 8192, access::LOCAL_WRITE | access::MW_BIND)?;
+    Ok((pair, mr))
+}
+
+fn whole(mr: &Mr, access: u32) -> Bind<'_> {
+    Bind {
+        mr: Some(mr),
+        addr: mr.buf.addr(),
+        length: mr.buf.len() as u64,
+        access,
+    }
+}
+
+/// How A's WRITE of a byte ends; B's event with it.
+fn write(rig: &Rig, pair: &Pair, addr: u64, rkey: u32) -> Result<u32, Fail> {
+    let wr = SendWr::new(op::WRITE, 1, &[pair.a.mr.sge(0, 1)]);
+    pair.a.qp.post_send(&[wr.remote(addr, rkey)])?;
+    let status = wait_one(&pair.a.scq, "a WRITE")?.status;
+    if status != status::SUCCESS {
+        drop(rig.expect_event(EventType::QP_ACCESS_ERR, pair.b.qp.element())?);
+        again(rig, pair)?;
+    }
+    Ok(status)
+}
+
+/// Both queue pairs to RESET and up again.
+fn again(rig: &Rig, pair: &Pair) -> TestResult {
+    for qp in [&pair.a.qp, &pair.b.qp] {
+        set_state(qp, state::RESET)?;
+    }
+    connect(&pair.a.qp, rig.gid, pair.b.qp.qpn(), &Conn::default())?;
+    connect(&pair.b.qp, rig.gid, pair.a.qp.qpn(), &Conn::default())
+}
+
+/// Binds by a work request of B's; the window's key from then on.
+fn bind(pair: &Pair, mw: &Mw, key: u32, to: Bind<'_>) -> Result<u32, Fail> {
+    pair.b.qp.bind(9, mw, key, to).at("posting a bind")?;
+    let done = wait_one(&pair.b.scq, "a bind")?;
+    if done.status == status::SUCCESS {
+        ensure_eq!(done.opcode, wc::BIND_MW, "opcode");
+    }
+    Ok(done.status)
+}
+
+fn type_1(rig: &Rig) -> TestResult {
+    let (pair, mr) = rig_of(rig)?;
+    let mw = Mw::new(&rig.pd, mw_type::TYPE_1).at("a window")?;
+    let at = mr.buf.addr();
+    ensure_eq!(
+        write(rig, &pair, at, mw.rkey())?,
+        status::REM_ACCESS_ERR,
+        "before a bind"
+    );
+    let mut keys = Vec::new();
+    for round in 0..3 {
+        let to = Bind {
+            addr: at + 16 * round,
+            length: 16,
+            ..whole(&mr, WRITE)
+        };
+        pair.b.qp.bind_1(9, &mw, to).at("ibv_bind_mw")?;
+        ok(&wait_one(&pair.b.scq, "a bind")?, 9, wc::BIND_MW)?;
+        ensure!(!keys.contains(&mw.rkey()), "the key stays {:#x}", mw.rkey());
+        let last = to.addr + 15;
+        ensure_eq!(
+            write(rig, &pair, last, mw.rkey())?,
+            status::SUCCESS,
+            "the last byte"
+        );
+        for (addr, key) in [
+            (last + 1, mw.rkey()),
+            (last, *keys.last().unwrap_or(&mr.rkey())),
+        ] {
+            ensure_eq!(
+                write(rig, &pair, addr, key)?,
+                status::REM_ACCESS_ERR,
+                "beyond it, or by the former key"
+            );
+        }
+        keys.push(mw.rkey());
+    }
+    let nothing = Bind {
+        mr: None,
+        addr: 0,
+        length: 0,
+        access: 0,
+    };
+    pair.b.qp.bind_1(9, &mw, nothing).at("to nothing")?;
+    ok(&wait_one(&pair.b.scq, "a bind")?, 9, wc::BIND_MW)?;
+    ensure_eq!(
+        write(rig, &pair, at + 32, mw.rkey())?,
+        status::REM_ACCESS_ERR,
+        "bound to nothing"
+    );
+    // What is wrong in itself.
+    let wrong = Bind {
+        mr: None,
+        addr: at,
+        length: 8,
+        access: WRITE,
+    };
+    ensure_eq!(
+        pair.b.qp.bind_1(9, &mw, wrong),
+        Err(Errno::EINVAL),
+        "no region"
+    );
+    let posted = pair.b.qp.bind(9, &mw, mw.rkey(), whole(&mr, WRITE));
+    ensure_eq!(
+        posted.map_err(|e| e.errno),
+        Err(Errno::EINVAL),
+        "type 1 by a work request"
+    );
+    for unknown in [0, 3] {
+        let made = Mw::new(&rig.pd, unknown).map(|_| ());
+        ensure_eq!(made, Err(Errno::EINVAL), "type {unknown}");
+    }
+    rig.expect_no_event(QUIET)
+}
+
+fn invalidate(pair: &Pair, key: u32) -> Result<u32, Fail> {
+    let wr = SendWr::new(op::LOCAL_INV, 7, &[]).imm(key);
+    pair.b.qp.post_send(&[wr]).at("a local invalidate")?;
+    Ok(wait_one(&pair.b.scq, "a local invalidate")?.status)
+}
+
+fn type_2(rig: &Rig) -> TestResult {
+    let (pair, mr) = rig_of(rig)?;
+    let other = rig.pair(&PairOpts::default())?;
+    let mw = Mw::new(&rig.pd, mw_type::TYPE_2).at("a window")?;
+    let at = mr.buf.addr();
+    let key = (mw.rkey() & !0xff) | 0x42;
+    ensure_eq!(
+        bind(&pair, &mw, key, whole(&mr, WRITE))?,
+        status::SUCCESS,
+        "a bind"
+    );
+    ensure_eq!(
+        write(rig, &pair, at, key)?,
+        status::SUCCESS,
+        "by its own queue pair"
+    );
+    ensure_eq!(
+        write(rig, &other, at, key)?,
+        status::REM_ACCESS_ERR,
+        "by another queue pair"
+    );
+    ensure_eq!(
+        invalidate(&pair, key)?,
+        status::SUCCESS,
+        "a local invalidate"
+    );
+    ensure_eq!(
+        write(rig, &pair, at, key)?,
+        status::REM_ACCESS_ERR,
+        "invalidated"
+    );
+    let next = key + 1;
+    ensure_eq!(
+        bind(&pair, &mw, next, whole(&mr, WRITE))?,
+        status::SUCCESS,
+        "bound again"
+    );
+    ensure_eq!(
+        write(rig, &pair, at, next)?,
+        status::SUCCESS,
+        "by the next key"
+    );
+    pair.b.recv(5, 0, 64)?;
+    let wr = SendWr::new(op::SEND_INV, 6, &[]).imm(next);
+    pair.a.qp.post_send(&[wr]).at("a SEND with invalidate")?;
+    ok(&wait_one(&pair.a.scq, "the SEND")?, 6, wc::SEND)?;
+    let received = wait_one(&pair.b.rcq, "the receive")?;
+    ok(&received, 5, wc::RECV)?;
+    ensure!(
+        received.wc_flags & wc::WITH_INV != 0,
+        "flags {:#x}",
+        received.wc_flags
+    );
+    ensure_eq!(received.imm_data, next, "the key that was invalidated");
+    ensure_eq!(
+        write(rig, &pair, at, next)?,
+        status::REM_ACCESS_ERR,
+        "invalidated by the peer"
+    );
+    rig.expect_no_event(QUIET)
+}
+
+/// Each takes the queue pair to ERR, with one completion and no event.
+fn bind_errors(rig: &Rig) -> TestResult {
+    let (pair, mr) = rig_of(rig)?;
+    let plain = Mr::new(&rig.pd, 4096, access::LOCAL_WRITE)?;
+    let read_only = Mr::new(&rig.pd, 4096, access::MW_BIND)?;
+    let pd = rig.ctx.alloc_pd()?;
+    let foreign = Mr::new(&pd, 4096, access::LOCAL_WRITE | access::MW_BIND)?;
+    let mw = Mw::new(&rig.pd, mw_type::TYPE_2)?;
+    let foreign_mw = Mw::new(&pd, mw_type::TYPE_2)?;
+    let beyond = Bind {
+        length: 8193,
+        ..whole(&mr, WRITE)
+    };
+    let mut causes = Vec::new();
+    for (what, mw, to) in [
+        ("without MW_BIND", &mw, whole(&plain, WRITE)),
+        ("of another domain", &mw, whole(&foreign, WRITE)),
+        ("beyond the region", &mw, beyond),
+        ("writing what is read only", &mw, whole(&read_only, WRITE)),
+        ("a window of another domain", &foreign_mw, whole(&mr, WRITE)),
+    ] {
+        pair.b.qp.bind(9, mw, mw.rkey() + 1, to).at(what)?;
+        let done = wait_one(&pair.b.scq, what)?;
+        ensure_eq!(status::name(done.status), "MW_BIND_ERR", "{what}");
+        ensure!(done.vendor_err != 0, "{what}: no vendor_err");
+        if !causes.contains(&done.vendor_err) {
+            causes.push(done.vendor_err);
+        }
+        wait_state(&pair.b.qp, state::ERR).at(what)?;
+        again(rig, &pair).at(what)?;
+    }
+    ensure_eq!(causes.len(), 4, "causes told apart");
+    for (what, key) in [("an unbound window", mw.rkey()), ("a region", mr.rkey())] {
+        let status = invalidate(&pair, key)?;
+        ensure_eq!(status::name(status), "MW_BIND_ERR", "{what} invalidated");
+        again(rig, &pair).at(what)?;
+    }
+    ensure_eq!(
+        bind(&pair, &mw, mw.rkey() + 1, whole(&mr, WRITE))?,
+        status::SUCCESS,
+        "behind all of them"
+    );
+    rig.expect_no_event(QUIET)
+}
+
+fn busy(rig: &Rig) -> TestResult {
+    let (pair, mr) = rig_of(rig)?;
+    let mw = Mw::new(&rig.pd, mw_type::TYPE_2)?;
+    let key = mw.rkey() + 1;
+    ensure_eq!(
+        bind(&pair, &mw, key, whole(&mr, WRITE))?,
+        status::SUCCESS,
+        "a bind"
+    );
+    let Err((errno, mr)) = mr.destroy() else {
+        return Err("a region with a window bound to it was deregistered".into());
+    };
+    ensure_eq!(errno, Errno::EBUSY, "deregistering it");
+    let rereg = mr.change(None, None, Some(access::LOCAL_WRITE));
+    ensure_eq!(rereg, Err(Errno::EBUSY), "registering it anew");
+    let at = mr.buf.addr();
+    ensure_eq!(write(rig, &pair, at, key)?, status::SUCCESS, "as before");
+    mw.destroy().map_err(|e| e.0).at("a window that is bound")?;
+    ensure_eq!(
+        write(rig, &pair, at, key)?,
+        status::REM_ACCESS_ERR,
+        "the window is gone"
+    );
+    mr.destroy()
+        .map_err(|e| e.0)
+        .at("a region without windows")?;
+    rig.expect_no_event(QUIET)
+}
+
+/// Windows come, are bound, used, invalidated and go, by two threads with queue pairs of their own, over one region.
+fn churn(rig: &Rig) -> TestResult {
+    const ROUNDS: u32 = 300;
+    let mr = Mr::new(&rig.pd, 8192, access::LOCAL_WRITE | access::MW_BIND)?;
+    std::thread::scope(|s| {
+        let all: Vec<_> = (0..2u64)
+            .map(|t| {
+                let mr = &mr;
+                s.spawn(move || -> TestResult {
+                    let pair = rig.pair(&PairOpts::default())?;
+                    let to = Bind {
+                        addr: mr.buf.addr() + 4096 * t,
+                        length: 4096,
+                        ..whole(mr, WRITE)
+                    };
+                    for round in 0..ROUNDS {
+                        let mw = Mw::new(&rig.pd, mw_type::TYPE_2)?;
+                        let key = (mw.rkey() & !0xff) | (round & 0xff);
+                        ensure_eq!(bind(&pair, &mw, key, to)?, status::SUCCESS, "round {round}");
+                        let at = to.addr + u64::from(round);
+                        pair.a.mr.buf.write(0, &[round as u8]);
+                        ensure_eq!(
+                            write(rig, &pair, at, key)?,
+                            status::SUCCESS,
+                            "round {round}"
+                        );
+                        let place = (at - mr.buf.addr()) as usize;
+                        ensure_eq!(mr.buf.read(place, 1), [round as u8], "round {round}");
+                        if round % 2 == 0 {
+                            ensure_eq!(invalidate(&pair, key)?, status::SUCCESS, "round {round}");
+                        }
+                        mw.destroy().map_err(|e| e.0).at("a window")?;
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        all.into_iter()
+            .try_for_each(|t| t.join().map_err(|_| Fail::from("a thread panicked"))?)
+    })?;
+    mr.destroy().map_err(|e| e.0).at("the region")?;
+    rig.expect_no_event(QUIET)
+}
