@@ -159,7 +159,7 @@ impl Lab {
             }
         };
         wr.opcode = opcode;
-        if !who.privileged && wr.is_local() {
+        if !who.privileged && opcode == WqeOpcode::FastReg {
             wr.malformed = Some(Syndrome::Privilege);
         }
         if opcode == WqeOpcode::LocalInv {
@@ -220,6 +220,7 @@ impl Lab {
         }
         let pd = self.qps[at].pd.pd;
         let fits = |r: &&Region| r.is_fast() && r.pd == pd;
+        let registers = self.qps[at].pd.privileged;
         let good = match &wr.registers {
             Some(new) => self
                 .region_of(new.key)
@@ -227,9 +228,10 @@ impl Lab {
                 .is_some_and(|r| !r.valid() && new.is_sound()),
             None => {
                 let key = u32::from_le_bytes(wr.imm);
+                // A process takes away windows only, of which there are none here.
                 self.region_of(key)
                     .filter(fits)
-                    .is_some_and(|r| r.valid() && r.key == key)
+                    .is_some_and(|r| registers && r.valid() && r.key == key)
             }
         };
         let cause = vec![Syndrome::KeyManagement];
