@@ -3,7 +3,7 @@
 //! Queue pairs.
 //!
 //! C: `struct ib_qp`; ops `create_qp`, `modify_qp`, `query_qp`, `destroy_qp`, `post_send`,
-//! `post_recv`. `drain_sq` and `drain_rq` are left to the core's generic code.
+//! `post_recv`, `attach_mcast`, `detach_mcast`. `drain_sq` and `drain_rq` are left to the core's generic code.
 
 use crate::{
     base::{
@@ -84,6 +84,16 @@ pub trait QueuePair<D: Operations>: Sized + Send + Sync {
 
     /// As [`post_send`](Self::post_send), for receives.
     fn post_recv(qp: &Qp<D>, wrs: &mut RecvWrs<'_>) -> Result;
+
+    /// Attaches the queue pair to a multicast group: a GID as on the wire, and on InfiniBand a LID.
+    fn attach_mcast(_qp: &Qp<D>, _group: &[u8; 16], _lid: u16) -> Result {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// Detaches it again.
+    fn detach_mcast(_qp: &Qp<D>, _group: &[u8; 16], _lid: u16) -> Result {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 
     /// Describes the queue pair to `rdma resource`.
     fn fill_res(_qp: &Qp<D>, _entry: &mut ResEntry<'_>) -> Result {
@@ -193,6 +203,12 @@ impl<D: Operations> Qp<D> {
         ops.destroy_qp = Some(Self::op_destroy);
         ops.post_send = Some(Self::op_post_send);
         ops.post_recv = Some(Self::op_post_recv);
+        if <D::Qp as QueuePair<D>>::HAS_ATTACH_MCAST {
+            ops.attach_mcast = Some(Self::op_attach_mcast);
+        }
+        if <D::Qp as QueuePair<D>>::HAS_DETACH_MCAST {
+            ops.detach_mcast = Some(Self::op_detach_mcast);
+        }
         if <D::Qp as QueuePair<D>>::HAS_FILL_RES {
             ops.fill_res_qp_entry = Some(Self::op_fill_res);
         }
@@ -294,6 +310,38 @@ impl<D: Operations> Qp<D> {
                     &mut *init.cast(),
                 )
             }?;
+            Ok(0)
+        })
+    }
+
+    /// # Safety
+    ///
+    /// For the core: STARTED, ARGUMENTS.
+    unsafe extern "C" fn op_attach_mcast(
+        qp: *mut bindings::ib_qp,
+        group: *mut bindings::ib_gid,
+        lid: u16,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: STARTED, ARGUMENTS; any 16 bytes are a GID.
+            let (qp, group) = unsafe { (Self::from_raw(qp), *(*group).raw) };
+            D::Qp::attach_mcast(qp, &group, lid)?;
+            Ok(0)
+        })
+    }
+
+    /// # Safety
+    ///
+    /// For the core: STARTED, ARGUMENTS.
+    unsafe extern "C" fn op_detach_mcast(
+        qp: *mut bindings::ib_qp,
+        group: *mut bindings::ib_gid,
+        lid: u16,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: STARTED, ARGUMENTS; any 16 bytes are a GID.
+            let (qp, group) = unsafe { (Self::from_raw(qp), *(*group).raw) };
+            D::Qp::detach_mcast(qp, &group, lid)?;
             Ok(0)
         })
     }

@@ -59,11 +59,15 @@ layout! {
         128 => local_dma_lkey: Le32,
         /// Nanoseconds for each tick of the device's clock, times 2^16.
         132 => clock_ns_q16: Le32,
+        /// Multicast groups that have members.
         136 => max_mcast_grp: Le32,
         /// Ports are numbered from 1 to this.
         140 => num_ports: u8,
         141 => reserved0: [u8; 3],
-        144 => reserved1: [Le64; 2],
+        /// Members of a multicast group.
+        144 => max_mcast_qp_attach: Le32,
+        148 => reserved1: Le32,
+        152 => reserved2: Le64,
     }
 }
 command!(QueryDevice, QueryDevice, DeviceCaps);

@@ -198,7 +198,8 @@ layout! {
 command!(ProcessMad, ProcessMad, MadResult);
 
 layout! {
-    /// Attaches a queue pair to a multicast group.
+    /// Attaches a queue pair for datagrams to a multicast group; once more changes nothing. It leaves its groups when it is
+    /// destroyed.
     pub struct AttachMcast: 24 {
         0 => qpn: Le32,
         /// InfiniBand only: the group's LID.

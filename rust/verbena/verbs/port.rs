@@ -24,6 +24,7 @@ use crate::{
             StatsKind,
             FEATURE_ATOMIC,
             FEATURE_FAST_REG,
+            FEATURE_MCAST,
             FEATURE_MW,
             FEATURE_SRQ,
             GID_TYPE_ROCE_V2,
@@ -161,6 +162,12 @@ impl Operations for Verbena {
             attr.set_max_srq(known.ids.srqns.count())
                 .set_max_srq_wr(caps.max_srq_wr.get())
                 .set_max_srq_sge(caps.max_srq_sge.get());
+        }
+        if hw.has(FEATURE_MCAST) {
+            let (groups, members) = (caps.max_mcast_grp.get(), caps.max_mcast_qp_attach.get());
+            attr.set_max_mcast_grp(groups)
+                .set_max_mcast_qp_attach(members)
+                .set_max_total_mcast_qp_attach(groups.saturating_mul(members));
         }
         if hw.has(FEATURE_ATOMIC) {
             attr.set_atomic_cap(AtomicCap::Hca);

@@ -19,8 +19,10 @@ use crate::{
     abi::{
         cmd::{
             self,
+            AttachMcast,
             CreateQp,
             DestroyQp,
+            DetachMcast,
             QueryQp,
             Quiesced, //
         },
@@ -544,6 +546,29 @@ impl QueuePair<Verbena> for QpData {
 
     fn post_recv(qp: &Qp<Verbena>, wrs: &mut RecvWrs<'_>) -> Result {
         qp.post_recvs(wrs)
+    }
+
+    fn attach_mcast(qp: &Qp<Verbena>, group: &[u8; 16], _lid: u16) -> Result {
+        if !qp.live.has(cmd::FEATURE_MCAST) {
+            return Err(eopnotsupp());
+        }
+        qp.live.cmdq.exec(&AttachMcast {
+            qpn: Le32::new(qp.qpn()),
+            port: 1,
+            mgid: *group,
+            ..Default::default()
+        })?;
+        Ok(())
+    }
+
+    fn detach_mcast(qp: &Qp<Verbena>, group: &[u8; 16], _lid: u16) -> Result {
+        qp.live.exec_unless_dead(&DetachMcast {
+            qpn: Le32::new(qp.qpn()),
+            port: 1,
+            mgid: *group,
+            ..Default::default()
+        })?;
+        Ok(())
     }
 
     fn fill_res(qp: &Qp<Verbena>, entry: &mut ResEntry<'_>) -> Result {

@@ -58,6 +58,10 @@ pub const MAX_EQ: u32 = 64;
 pub const NUM_PORTS: u8 = 1;
 /// GID table entries.
 pub const MAX_GID: u32 = 256;
+/// Multicast groups that have members.
+pub const MAX_MCAST_GRP: u32 = 1 << 10;
+/// Members of a multicast group.
+pub const MAX_MCAST_QP_ATTACH: u32 = 256;
 /// Work requests of a queue.
 pub const MAX_WR: u32 = 16 << 10;
 /// Entries of a CQ.
@@ -101,7 +105,8 @@ pub fn caps(config: &Config) -> DeviceCaps {
             | cmd::FEATURE_FAST_REG
             | cmd::FEATURE_RESIZE_CQ
             | cmd::FEATURE_MODERATION
-            | cmd::FEATURE_MW)
+            | cmd::FEATURE_MW
+            | cmd::FEATURE_MCAST)
             .into(),
         max_qp: MAX_QP.into(),
         max_cq: MAX_CQ.into(),
@@ -125,7 +130,8 @@ pub fn caps(config: &Config) -> DeviceCaps {
         num_comp_vectors: (verbena_abi::regs::NUM_VECTORS - 1).into(),
         local_dma_lkey: LOCAL_DMA_LKEY.into(),
         clock_ns_q16: (1u32 << 16).into(),
-        max_mcast_grp: 0.into(),
+        max_mcast_grp: MAX_MCAST_GRP.into(),
+        max_mcast_qp_attach: MAX_MCAST_QP_ATTACH.into(),
         num_ports: NUM_PORTS,
         ..Default::default()
     }

@@ -12,6 +12,7 @@ pub mod snapshot;
 use crate::device::cmd::{CommandQueue, Running};
 use crate::device::snapshot::Survey;
 use crate::memory::GuestMemory;
+use crate::objects::mcast::Groups;
 use crate::objects::qp::Qp;
 use crate::slots::Slots;
 use crate::work::shared::Shared;
@@ -40,6 +41,8 @@ pub struct Next {
 pub struct Device {
     pub(crate) shared: Shared,
     pub(crate) qps: Slots<Qp>,
+    /// Who is in which multicast group.
+    pub(crate) groups: Groups,
     pub(crate) cmdq: Option<CommandQueue>,
     /// Command slots that were rung, in order ...
     pub(crate) commands: VecDeque<u32>,
@@ -82,6 +85,7 @@ impl Device {
         Self {
             shared: Shared::new(config, regs),
             qps: Slots::new(config::MAX_QP),
+            groups: Groups::default(),
             cmdq: None,
             commands: VecDeque::new(),
             rung_slots: 0,

@@ -5,6 +5,7 @@
 use crate::device::sched::SLICE_BYTES;
 use crate::device::{Device, MAX_FRAMES};
 use crate::memory::GuestMemory;
+use crate::objects::mcast::{self, MULTICAST_QPN};
 use crate::objects::port::Outgoing;
 use crate::work::copy;
 use crate::work::host::QpHost;
@@ -63,7 +64,9 @@ impl Device {
         if !self.shared.port.up {
             return delivered;
         }
-        if out.local && !self.shared.config.wire_local {
+        if out.packet.dst_qpn == MULTICAST_QPN {
+            delivered.bytes += self.deliver_to_group(mem, out);
+        } else if out.local && !self.shared.config.wire_local {
             self.deliver_run(mem, out, &mut delivered);
         } else {
             self.deliver_frames(mem, out);
@@ -96,6 +99,46 @@ impl Device {
         match found {
             Some(()) => self.make_ready(qpn),
             None => self.shared.counters.add(Counter::RxMalformed, 1),
+        }
+    }
+
+    /// A packet to a multicast group: to the members here, the sender maybe among them, and out. Says how many bytes were
+    /// copied to members.
+    fn deliver_to_group<M: GuestMemory>(&mut self, mem: &M, out: Outgoing) -> u64 {
+        let path = out
+            .path()
+            .copied()
+            .filter(|path| mcast::is_group(&path.dgid));
+        let Some(path) = path else {
+            return 0;
+        };
+        let members = self
+            .groups
+            .members(&path.dgid)
+            .map_or(0, |members| members.len());
+        let bytes = members as u64 * u64::from(out.packet.payload.len());
+        if members > 0 && !self.shared.port.loses() {
+            if !self.shared.config.wire_local {
+                self.hand_to_group(mem, &path, &out.packet);
+            } else if let Some(bytes) = self.frame(mem, &path, &out.packet) {
+                self.parse_frame(mem, bytes);
+            }
+        }
+        self.deliver_frames(mem, out);
+        bytes
+    }
+
+    /// Gives a packet to each member of its group.
+    fn hand_to_group<M: GuestMemory>(&mut self, mem: &M, path: &Path, packet: &Packet) {
+        let Some(members) = self.groups.members(&path.dgid).cloned() else {
+            return;
+        };
+        for &qpn in members.iter() {
+            let own = Packet {
+                dst_qpn: qpn,
+                ..packet.clone()
+            };
+            self.hand_over(mem, path, own);
         }
     }
 
@@ -180,6 +223,13 @@ impl Device {
 
     fn parse_frame<M: GuestMemory>(&mut self, mem: &M, bytes: Rc<Vec<u8>>) {
         match frame::parse_in(&bytes, &mut self.shared.pool) {
+            Ok(frame) if frame.packet.dst_qpn == MULTICAST_QPN => {
+                self.hand_to_group(mem, &frame.path, &frame.packet);
+            }
+            // A group has no queue pair of its own.
+            Ok(frame) if mcast::is_group(&frame.path.dgid) => {
+                self.shared.counters.add(Counter::RxMalformed, 1);
+            }
             Ok(frame) => self.hand_over(mem, &frame.path, frame.packet),
             Err(Malformed::Cnp) => self.shared.own_counters.rx_cnps += 1,
             Err(Malformed::Icrc) => self.shared.counters.add(Counter::RxIcrcErrors, 1),
@@ -187,10 +237,14 @@ impl Device {
         }
     }
 
-    /// Whether a frame is for the RDMA engine: RoCE v2, for our MAC address and one of our GIDs.
+    /// Whether a frame is for the RDMA engine: RoCE v2, for our MAC address and one of our GIDs, or for a multicast group with
+    /// a member here.
     pub fn wants_frame(&self, bytes: &[u8]) -> bool {
         frame::peek(bytes).is_some_and(|path| {
-            path.dmac == self.shared.config.mac && self.shared.port.is_own(&path.dgid)
+            let is_ours =
+                path.dmac == self.shared.config.mac && self.shared.port.is_own(&path.dgid);
+            let has_members = || self.groups.members(&path.dgid).is_some();
+            is_ours || path.dmac == mcast::mac(&path.dgid) && has_members()
         })
     }
 

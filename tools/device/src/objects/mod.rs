@@ -5,6 +5,7 @@
 
 pub mod cq;
 pub mod eq;
+pub mod mcast;
 pub mod mr;
 pub mod port;
 pub mod qp;

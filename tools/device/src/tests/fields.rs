@@ -218,8 +218,6 @@ fn commands_without_their_feature_are_unsupported() {
         Opcode::ResumePageFault,
         Opcode::AllocDm,
         Opcode::FreeDm,
-        Opcode::AttachMcast,
-        Opcode::DetachMcast,
     ] {
         let error = d.raw_cmd(opcode.to_raw(), &[0; 64]).unwrap_err();
         assert_eq!(error.status, CmdStatus::Unsupported, "{opcode:?}");

@@ -23,6 +23,7 @@ mod key_uses;
 mod keys;
 mod lives;
 mod load;
+mod mcast;
 mod objects;
 mod once;
 mod port;

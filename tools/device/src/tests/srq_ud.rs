@@ -249,7 +249,7 @@ fn a_receive_that_completes_into_an_overflow_is_told_of_and_no_other_is_taken() 
 }
 
 /// A datagram queue pair in RTS with Q_Key 0x1234.
-fn datagram(p: &mut Pair) -> QpHandle {
+pub(super) fn datagram(p: &mut Pair) -> QpHandle {
     let mut request = p.d.qp_request(&p.cq_a.clone(), &p.cq_a.clone());
     request.qp_type = QpType::Ud.to_raw();
     let qp = p.d.create_qp_by(&request).unwrap();
@@ -268,13 +268,18 @@ fn datagram(p: &mut Pair) -> QpHandle {
 }
 
 fn datagram_wqe(wr: &SendWr, to: &QpHandle, pdn: u32) -> crate::mock::WqeBytes {
-    let flat = wr.encode();
     let av = AddressVector {
         dest_qpn: to.qpn.into(),
         qkey: 0x1234.into(),
         pdn: pdn.into(),
         ..Driver::path(0, 1)
     };
+    datagram_wqe_by(wr, av)
+}
+
+/// A send of a datagram by this address vector.
+pub(super) fn datagram_wqe_by(wr: &SendWr, av: AddressVector) -> crate::mock::WqeBytes {
+    let flat = wr.encode();
     let mut out = flat;
     out[wqe::DATA_OFFSET..wqe::DATA_OFFSET_UD].copy_from_slice(av.as_bytes());
     let data = flat.len() - wqe::DATA_OFFSET_UD;

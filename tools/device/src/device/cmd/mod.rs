@@ -7,6 +7,7 @@
 mod cq;
 mod eq;
 pub(crate) mod long;
+mod mcast;
 mod misc;
 mod mr;
 mod qp;
@@ -248,6 +249,8 @@ impl Device {
                 Ok(Step::Done(reply_of(&reply)))
             }),
             Opcode::QueryQp => run(payload, |r| self.query_qp(mem, r)),
+            Opcode::AttachMcast => run(payload, |r| self.attach_mcast(r)),
+            Opcode::DetachMcast => run(payload, |r| self.detach_mcast(r)),
             // What no feature of this device announces.
             Opcode::QueryPort
             | Opcode::QueryPkey
@@ -255,9 +258,7 @@ impl Device {
             | Opcode::ProcessMad
             | Opcode::ResumePageFault
             | Opcode::AllocDm
-            | Opcode::FreeDm
-            | Opcode::AttachMcast
-            | Opcode::DetachMcast => Err(bad(CmdStatus::Unsupported, Syndrome::CmdOpcode)),
+            | Opcode::FreeDm => Err(bad(CmdStatus::Unsupported, Syndrome::CmdOpcode)),
         }
     }
 

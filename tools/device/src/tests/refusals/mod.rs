@@ -127,8 +127,9 @@ fn what_the_device_announces() {
         max_mr_size: (1 << 47).into(),
         // 4 KiB to 1 GiB.
         page_size_cap: 0x7fff_f000.into(),
-        // RC, UC, UD, SRQ, atomics, fast registration, RESIZE_CQ, moderation, memory windows; no multicast.
-        features: 0x2ff.into(),
+        // RC, UC, UD, SRQ, atomics, fast registration, RESIZE_CQ, moderation, memory windows,
+        // multicast.
+        features: 0x3ff.into(),
         max_qp: 16384.into(),
         max_cq: 16384.into(),
         max_srq: 4096.into(),
@@ -151,7 +152,9 @@ fn what_the_device_announces() {
         num_comp_vectors: 31.into(),
         local_dma_lkey: 0x5a.into(),
         clock_ns_q16: 65536.into(),
+        max_mcast_grp: 1024.into(),
         num_ports: 1,
+        max_mcast_qp_attach: 256.into(),
         ..Default::default()
     };
     assert_eq!(d.must(&QueryDevice::default()), expected);
