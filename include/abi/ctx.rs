@@ -313,7 +313,10 @@ layout! {
         42 => reserved1: Le16,
         44 => reserved2: Le32,
         48 => ring: Translation,
-        64 => reserved3: [Le64; 8],
+        /// For extended connections: the CQ of its receives, and its domain; else 0.
+        64 => cqn: Le32,
+        68 => xrcdn: Le32,
+        72 => reserved3: [Le64; 7],
     }
 }
 

@@ -102,6 +102,10 @@ codes! {
         RequestOpcode = 0x2104,
         /// A packet's payload does not fit its opcode and the path MTU, or the message its announced length.
         RequestLength = 0x2105,
+        /// A request of an extended connection names an SRQ that is not there, is not for them, or changed within the message.
+        XrcSrq = 0x2106,
+        /// A request of an extended connection names an SRQ of another XRC domain.
+        XrcDomain = 0x2107,
         /// A receive WQE is malformed.
         RecvWqeMalformed = 0x2201,
         /// A receive WQE's SGE cannot be used; the receive's own completion tells why.

@@ -189,6 +189,8 @@ caps! {
         MEM_MGT_EXTENSIONS = ib_device_cap_flags_IB_DEVICE_MEM_MGT_EXTENSIONS,
         /// Memory windows.
         MEM_WINDOW = ib_device_cap_flags_IB_DEVICE_MEM_WINDOW,
+        /// Extended reliable connections.
+        XRC = ib_device_cap_flags_IB_DEVICE_XRC,
         /// Memory windows of type 2B.
         MEM_WINDOW_TYPE_2B = ib_device_cap_flags_IB_DEVICE_MEM_WINDOW_TYPE_2B,
     }

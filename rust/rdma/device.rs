@@ -35,7 +35,8 @@ use crate::{
     qp::QueuePair,
     srq::SharedReceiveQueue,
     stats::StatDesc,
-    ucontext::UserContext, //
+    ucontext::UserContext,
+    xrcd::XrcDomain, //
 };
 use core::ptr::NonNull;
 use kernel::{
@@ -76,6 +77,8 @@ pub trait Operations: Sized + Send + Sync + 'static {
     type Mr: MemoryRegion<Self>;
     /// Data of memory windows.
     type Mw: MemoryWindow<Self>;
+    /// Data of XRC domains.
+    type Xrcd: XrcDomain<Self>;
 
     /// Describes the device.
     fn query_device(dev: &Device<Self>, attr: &mut DeviceAttr) -> Result;

@@ -17,7 +17,8 @@ use crate::{
     pd::Pd,
     qp::Qp,
     srq::Srq,
-    ucontext::Ucontext, //
+    ucontext::Ucontext,
+    xrcd::Xrcd, //
 };
 use core::marker::PhantomData;
 use kernel::{
@@ -60,6 +61,7 @@ impl<D: Operations> Adapter<D> {
         Ah::<D>::fill_ops(&mut ops);
         Mr::<D>::fill_ops(&mut ops);
         Mw::<D>::fill_ops(&mut ops);
+        Xrcd::<D>::fill_ops(&mut ops);
         ops
     };
 

@@ -12,7 +12,10 @@ use crate::{
     },
     bindings,
     cq::Cq,
-    device::Operations,
+    device::{
+        Device,
+        Operations, //
+    },
     enums::{
         QpAttrMask,
         QpEvent,
@@ -22,8 +25,6 @@ use crate::{
         core_members,
         no_udata,
         object_size,
-        pd_member,
-        InPd,
         Managed,
         Object, //
     },
@@ -40,7 +41,8 @@ use crate::{
         post,
         RecvWrs,
         SendWrs, //
-    }, //
+    },
+    xrcd::Xrcd, //
 };
 use core::{
     marker::PhantomData,
@@ -59,7 +61,7 @@ use kernel::{
 pub trait QueuePair<D: Operations>: Sized + Send + Sync {
     /// Builds the data.
     fn create(
-        pd: &Pd<D>,
+        home: &Home<'_, D>,
         attr: &QpInitAttr<'_, D>,
         caller: &Caller<'_, D>,
     ) -> impl PinInit<Self, Error>;
@@ -135,9 +137,37 @@ unsafe impl<D: Operations> Object for QpObject<D> {
     }
 }
 
-// SAFETY: The core sets `pd` before `create`; `op_create` refuses a queue pair without.
-unsafe impl<D: Operations> InPd for QpObject<D> {
-    pd_member!();
+/// Where a queue pair is made.
+pub enum Home<'a, D: Operations> {
+    /// In a protection domain.
+    Pd(&'a Pd<D>),
+    /// A target of extended connections: in an XRC domain.
+    Xrcd(&'a Xrcd<D>),
+}
+
+impl<'a, D: Operations> Home<'a, D> {
+    /// # Safety
+    ///
+    /// `pd` and the XRC domain of `attr` must be STARTED or `NULL`, and live for `'a`.
+    unsafe fn find(pd: *mut bindings::ib_pd, attr: &QpInitAttr<'_, D>) -> Result<Self> {
+        let xrcd = attr.xrcd();
+        match attr.qp_type()? {
+            // SAFETY: The caller says so.
+            QpType::XrcTgt if !xrcd.is_null() => Ok(Self::Xrcd(unsafe { Xrcd::from_raw(xrcd) })),
+            QpType::XrcTgt => Err(EINVAL),
+            // SAFETY: The caller says so.
+            _ if !pd.is_null() => Ok(Self::Pd(unsafe { Pd::from_raw(pd) })),
+            _ => Err(eopnotsupp()),
+        }
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device<D> {
+        match self {
+            Self::Pd(pd) => pd.device(),
+            Self::Xrcd(xrcd) => xrcd.device(),
+        }
+    }
 }
 
 impl<D: Operations> Qp<D> {
@@ -235,18 +265,15 @@ impl<D: Operations> Qp<D> {
                     [(*qp).send_cq, (*qp).recv_cq],
                 )
             };
-            if pd.is_null() {
-                // An XRC target has none.
-                return Err(eopnotsupp());
-            }
+            // SAFETY: NEW: STARTED themselves.
+            let home = unsafe { Home::find(pd, &attr) }?;
             for cq in cqs {
                 if !cq.is_null() {
                     // SAFETY: NEW: STARTED itself.
                     unsafe { Cq::<D>::from_raw(cq) }.set_in_use();
                 }
             }
-            // SAFETY: NEW: STARTED itself.
-            let data = D::Qp::create(unsafe { Pd::from_raw(pd) }, &attr, &caller);
+            let data = D::Qp::create(&home, &attr, &caller);
             // SAFETY: NEW.
             unsafe { Self::build(qp, data) }?
                 .start(&caller, |qp| D::Qp::start(qp, &mut attr, &caller))?;

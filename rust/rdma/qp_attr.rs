@@ -124,6 +124,11 @@ impl<'a, D: Operations> QpInitAttr<'a, D> {
         (!self.raw.recv_cq.is_null()).then(|| unsafe { Cq::from_raw(self.raw.recv_cq) })
     }
 
+    /// Domain of a target of extended connections, or `NULL`.
+    pub(crate) fn xrcd(&self) -> *mut bindings::ib_xrcd {
+        self.raw.xrcd
+    }
+
     /// Shared receive queue.
     pub fn srq(&self) -> Option<&Srq<D>> {
         // SAFETY: As above.

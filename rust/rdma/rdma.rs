@@ -97,6 +97,7 @@ pub mod udata;
 pub mod umem;
 pub mod wc;
 pub mod wr;
+pub mod xrcd;
 
 /// Prefix of messages printed by this crate.
 const __LOG_PREFIX: &[u8] = b"rdma\0";

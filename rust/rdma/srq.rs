@@ -10,6 +10,7 @@ use crate::{
         table::Link, //
     },
     bindings,
+    cq::Cq,
     device::Operations,
     enums::{
         SrqAttrMask,
@@ -32,6 +33,7 @@ use crate::{
         post,
         RecvWrs, //
     },
+    xrcd::Xrcd,
     Unsupported, //
 };
 use core::{
@@ -73,6 +75,42 @@ impl SrqAttr {
     }
 }
 
+/// What a shared receive queue is for.
+pub enum SrqKind<'a, D: Operations> {
+    /// Queue pairs that are made with it.
+    Basic,
+    /// Targets of extended connections, which name it in their requests.
+    Xrc {
+        /// Where its receives complete.
+        cq: &'a Cq<D>,
+        /// The domain of these targets.
+        xrcd: &'a Xrcd<D>,
+    },
+}
+
+impl<'a, D: Operations> SrqKind<'a, D> {
+    /// # Safety
+    ///
+    /// What `raw` names must be STARTED, and live for `'a`.
+    unsafe fn from_raw(raw: &'a bindings::ib_srq_init_attr) -> Result<Self> {
+        match SrqType::from_raw(raw.srq_type).ok_or(EINVAL)? {
+            SrqType::Basic => Ok(Self::Basic),
+            SrqType::Xrc => {
+                // SAFETY: Of this type: these are set.
+                let (cq, xrcd) = unsafe { (raw.ext.cq, raw.ext.__bindgen_anon_1.xrc.xrcd) };
+                if cq.is_null() || xrcd.is_null() {
+                    return Err(EINVAL);
+                }
+                // SAFETY: The caller says so.
+                let (cq, xrcd) = unsafe { (Cq::<D>::from_raw(cq), Xrcd::from_raw(xrcd)) };
+                cq.set_in_use();
+                Ok(Self::Xrc { cq, xrcd })
+            }
+            SrqType::Tm => Err(eopnotsupp()),
+        }
+    }
+}
+
 /// A driver's data of a shared receive queue. See the [crate](crate) for the order of calls.
 #[vtable]
 pub trait SharedReceiveQueue<D: Operations>: Sized + Send + Sync {
@@ -82,12 +120,13 @@ pub trait SharedReceiveQueue<D: Operations>: Sized + Send + Sync {
     /// Builds the data.
     fn create(
         pd: &Pd<D>,
-        srq_type: SrqType,
+        kind: &SrqKind<'_, D>,
         attr: &SrqAttr,
         caller: &Caller<'_, D>,
     ) -> impl PinInit<Self, Error>;
 
-    /// Makes the queue known; sets the real sizes.
+    /// Makes the queue known; sets the real sizes. One for extended connections must call
+    /// [`Srq::set_srq_num`].
     fn start(srq: &Srq<D>, attr: &mut SrqAttr, caller: &Caller<'_, D>) -> Result;
 
     /// Modifies the queue.
@@ -148,6 +187,17 @@ unsafe impl<D: Operations> InPd for SrqObject<D> {
 }
 
 impl<D: Operations> Srq<D> {
+    /// Tells the core the SRQN of one for extended connections, by which their requests name it.
+    pub fn set_srq_num(&self, srqn: u32) {
+        let srq = self.as_raw();
+        // SAFETY: A plain integer, read by the core when `create` has returned.
+        unsafe {
+            let xrc = (&raw mut (*srq).ext.__bindgen_anon_1.xrc)
+                .cast::<bindings::ib_srq__bindgen_ty_1__bindgen_ty_1__bindgen_ty_1>();
+            (&raw mut (*xrc).srq_num).write_volatile(srqn);
+        }
+    }
+
     /// Reports an event, if somebody listens. Process context.
     pub fn event(&self, event: SrqEvent) {
         let srq = self.as_raw();
@@ -195,9 +245,10 @@ impl<D: Operations> Srq<D> {
                     Pd::<D>::from_raw((*srq).pd),
                 )
             };
-            let srq_type = SrqType::from_raw(raw_attr.srq_type).ok_or(EINVAL)?;
             let mut attr = SrqAttr::from_raw(&raw_attr.attr);
-            let data = D::Srq::create(pd, srq_type, &attr, &caller);
+            // SAFETY: NEW: what it is made of stays.
+            let kind = unsafe { SrqKind::from_raw(raw_attr) }?;
+            let data = D::Srq::create(pd, &kind, &attr, &caller);
             // SAFETY: NEW.
             unsafe { Self::build(srq, data) }?
                 .start(&caller, |srq| D::Srq::start(srq, &mut attr, &caller))?;
@@ -264,7 +315,7 @@ impl<D: Operations> SharedReceiveQueue<D> for Unsupported {
 
     fn create(
         _pd: &Pd<D>,
-        _srq_type: SrqType,
+        _kind: &SrqKind<'_, D>,
         _attr: &SrqAttr,
         _caller: &Caller<'_, D>,
     ) -> impl PinInit<Self, Error> {

@@ -116,6 +116,8 @@ pub(crate) struct Numbers {
     #[pin]
     pub(crate) pdns: Ids,
     #[pin]
+    pub(crate) xrcdns: Ids,
+    #[pin]
     pub(crate) keys: Keys,
 }
 
@@ -318,6 +320,8 @@ impl Numbers {
             cqns <- Ids::new(0, cq),
             srqns <- Ids::new(0, srq),
             pdns <- Ids::new(0, pd),
+            // 0 is none.
+            xrcdns <- Ids::new(1, pd),
             keys <- Keys::new(mr),
         }? Error)
     }

@@ -92,6 +92,8 @@ pub const FEATURE_MODERATION: u64 = 1 << 7;
 pub const FEATURE_MW: u64 = 1 << 9;
 /// Multicast.
 pub const FEATURE_MCAST: u64 = 1 << 8;
+/// Extended reliable connections.
+pub const FEATURE_XRC: u64 = 1 << 12;
 
 /// Size of a chunk of a context table in bytes. The table grows by whole chunks.
 pub const TABLE_CHUNK_SIZE: usize = 0x1_0000;

@@ -16,6 +16,10 @@ codes! {
         Uc = 3,
         /// Unreliable datagram.
         Ud = 4,
+        /// Extended reliable connection, the side that sends.
+        XrcIni = 9,
+        /// Extended reliable connection, the side that receives.
+        XrcTgt = 10,
     }
 }
 
@@ -57,7 +61,8 @@ layout! {
         64 => max_send_sge: u8,
         65 => max_recv_sge: u8,
         66 => max_inline: Le16,
-        /// XRC: its domain; else 0.
+        /// Targets of extended connections: their domain; else 0. They have neither PD, CQs, SRQ nor send queue, and their
+        /// initiators no receive queue: what would describe these is 0.
         68 => xrcdn: Le32,
         /// `enum ib_qp_create_flags`; the device accepts those that it announces.
         72 => create_flags: Le32,

@@ -135,7 +135,7 @@ layout! {
         /// ... of 2^log_stride bytes each.
         15 => log_stride: u8,
         16 => ring: Translation,
-        /// `enum ib_srq_type`; 0 is basic, the only one yet.
+        /// `enum ib_srq_type`: 0 is basic, 1 for extended connections.
         32 => srq_type: u8,
         33 => reserved0: u8,
         34 => reserved1: Le16,
@@ -149,7 +149,7 @@ layout! {
 }
 command!(CreateSrq, CreateSrq, Empty);
 object_command!(
-    /// Destroys a shared receive queue that no queue pair uses.
+    /// Destroys a shared receive queue that no queue pair uses. Requests of extended connections do not keep it.
     DestroySrq, DestroySrq, Quiesced
 );
 object_command!(

@@ -14,6 +14,7 @@ pub(crate) mod qp;
 pub(crate) mod srq;
 pub(crate) mod ucontext;
 pub(crate) mod wq;
+pub(crate) mod xrcd;
 
 pub(crate) use live::Live;
 pub(crate) use port::Verbena;

@@ -14,6 +14,7 @@ use super::{
     qp::QpData,
     srq::SrqData,
     ucontext::UcontextData,
+    xrcd::XrcdData,
     Live, //
 };
 use crate::{
@@ -27,6 +28,7 @@ use crate::{
             FEATURE_MCAST,
             FEATURE_MW,
             FEATURE_SRQ,
+            FEATURE_XRC,
             GID_TYPE_ROCE_V2,
             NO_VLAN, //
         },
@@ -140,6 +142,7 @@ impl Operations for Verbena {
     type Ah = AhData;
     type Mr = MrData;
     type Mw = MwData;
+    type Xrcd = XrcdData;
 
     fn query_device(dev: &Device<Self>, attr: &mut DeviceAttr) -> Result {
         let hw = &dev.live;
@@ -168,6 +171,9 @@ impl Operations for Verbena {
             attr.set_max_mcast_grp(groups)
                 .set_max_mcast_qp_attach(members)
                 .set_max_total_mcast_qp_attach(groups.saturating_mul(members));
+        }
+        if hw.has(FEATURE_XRC) {
+            flags = flags | DeviceCaps::XRC;
         }
         if hw.has(FEATURE_ATOMIC) {
             attr.set_atomic_cap(AtomicCap::Hca);

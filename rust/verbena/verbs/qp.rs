@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Queue pairs: what they are made of, and their life. Attributes and states are in `attr`, work
-//! requests of kernel users in `post`.
+//! Queue pairs: what they are made of, and their life. How one is made is in `create`,
+//! attributes and states are in `attr`, work requests of kernel users in `post`.
 
 mod attr;
+mod create;
 mod post;
 
 use super::{
@@ -27,27 +28,16 @@ use crate::{
             Quiesced, //
         },
         ctx::QpContext,
-        uverbs::CreateQpResp,
-        wqe,
-        Le16,
-        Le32,
-        Le64, //
+        Le32, //
     },
-    cmdq::{
-        lent::{
-            Borrowed,
-            Lent, //
-        },
-        Lender, //
+    cmdq::lent::{
+        Borrowed,
+        Lent, //
     },
-    doorbell::{
-        Slot,
-        SlotKind, //
-    },
+    doorbell::Slot,
     ring::Ring, //
 };
 use kernel::{
-    new_mutex,
     prelude::*,
     sync::{
         atomic::{
@@ -71,14 +61,9 @@ use rdma::{
         QpType,
         SigType, //
     },
-    mmap::{
-        Entry,
-        Memory,
-        Protection, //
-    },
-    new_irq_lock,
-    pd::Pd,
+    mmap::Entry,
     qp::{
+        Home,
         Qp,
         QueuePair, //
     },
@@ -89,10 +74,7 @@ use rdma::{
         QpInitReply, //
     },
     restrack::ResEntry,
-    udata::{
-        Caller,
-        User, //
-    },
+    udata::Caller,
     wr::{
         RecvWrs,
         SendWrs, //
@@ -152,8 +134,9 @@ struct Mappings {
 pub(crate) struct QpData {
     live: Arc<Live>,
     number: Number,
-    sq: Lent<Ring>,
-    /// None when receives come from an SRQ.
+    /// None of a target of extended connections.
+    sq: Option<Lent<Ring>>,
+    /// None when receives come from an SRQ, or are not its own.
     rq: Option<Lent<Ring>>,
     slot: Slot,
     mappings: Option<Mappings>,
@@ -175,25 +158,6 @@ pub(crate) struct QpData {
     send: IrqLock<WorkQueue>,
     #[pin]
     recv: IrqLock<WorkQueue>,
-}
-
-fn map(user: &User<'_, Verbena>, ring: &Ring) -> Result<Entry> {
-    let mut chunks = KVec::new();
-    for chunk in ring.chunks() {
-        chunks.push(chunk.clone(), GFP_KERNEL)?;
-    }
-    user.context()
-        .mmap()
-        .insert(Memory::Chunks(chunks), Protection::ReadWrite)
-}
-
-fn log_size(entries: u32, most: u32) -> Result<u8> {
-    let entries = entries.max(1).checked_next_power_of_two().ok_or(EINVAL)?;
-    if entries > most {
-        return Err(EINVAL);
-    }
-    // CAST: the logarithm of 32 bits.
-    Ok(entries.trailing_zeros() as u8)
 }
 
 impl QpData {
@@ -227,180 +191,6 @@ impl QpData {
     /// Whether a request is outstanding.
     pub(crate) fn has_outstanding(&self, side: Side) -> bool {
         !self.queue(side).lock().is_empty()
-    }
-
-    fn new(
-        pd: &Pd<Verbena>,
-        attr: &QpInitAttr<'_, Verbena>,
-        caller: &Caller<'_, Verbena>,
-    ) -> Result<impl PinInit<Self, Error>> {
-        let live = pd.device().live.clone();
-        let caps = &live.known()?.caps;
-        let qp_type = attr.qp_type()?;
-        let device_type = match qp_type {
-            QpType::Gsi if caller.is_kernel() => cmd::QpType::Gsi,
-            QpType::Rc => cmd::QpType::Rc,
-            QpType::Uc if live.has(cmd::FEATURE_UC) => cmd::QpType::Uc,
-            QpType::Ud if live.has(cmd::FEATURE_UD) => cmd::QpType::Ud,
-            _ => return Err(eopnotsupp()),
-        };
-        if attr.create_flags() != 0 {
-            return Err(eopnotsupp());
-        }
-        let datagram = matches!(qp_type, QpType::Gsi | QpType::Ud);
-        let wanted = attr.cap();
-        if wanted.max_send_sge > caps.max_send_sge.get()
-            || wanted.max_recv_sge > caps.max_recv_sge.get()
-            || wanted.max_inline_data > caps.max_inline_data.get()
-        {
-            return Err(EINVAL);
-        }
-        let srq = attr.srq();
-        let most = caps.max_qp_wr.get();
-        let log_sq_size = log_size(wanted.max_send_wr, most)?;
-        let log_sq_stride =
-            wqe::log_sq_stride(datagram, wanted.max_send_sge.max(1), wanted.max_inline_data);
-        let (log_rq_size, log_rq_stride) = match srq {
-            None => (
-                log_size(wanted.max_recv_wr, most)?,
-                wqe::log_rq_stride(wanted.max_recv_sge.max(1)),
-            ),
-            Some(_) => (0, 0),
-        };
-        if log_sq_stride > wqe::LOG_SQ_STRIDE.1 || log_rq_stride > wqe::LOG_RQ_STRIDE.1 {
-            return Err(EINVAL);
-        }
-
-        let number = Number::new(&live, qp_type)?;
-        let ring = |log| {
-            let ring = Ring::new(&live.dma, caller.payer(), 1usize << log)?;
-            Ok::<_, Error>(Lent::new(ring, &live.health))
-        };
-        let sq = ring(log_sq_size + log_sq_stride)?;
-        let rq = match srq {
-            None => Some(ring(log_rq_size + log_rq_stride)?),
-            Some(_) => None,
-        };
-        let (slot, mappings) = match caller {
-            Caller::Kernel => (live.areas.take(&live.hw, None, SlotKind::Qp)?, None),
-            Caller::User(user) => {
-                let context = user.context();
-                let mappings = Mappings {
-                    sq: map(user, &sq)?,
-                    rq: match &rq {
-                        Some(rq) => Some(map(user, rq)?),
-                        None => None,
-                    },
-                };
-                let slot = context
-                    .areas
-                    .take(&live.hw, Some(context.mmap()), SlotKind::Qp)?;
-                (slot, Some(mappings))
-            }
-        };
-        slot.clear();
-
-        let mut flags = 0;
-        if caller.is_kernel() {
-            flags |= cmd::QP_PRIVILEGED;
-        }
-        if attr.sig_type() == SigType::AllWr {
-            flags |= cmd::QP_SIGNAL_ALL;
-        }
-        if srq.is_some() {
-            flags |= cmd::QP_HAS_SRQ;
-        }
-        let recv_sge = if srq.is_some() {
-            0
-        } else {
-            wanted.max_recv_sge.max(1)
-        };
-        let request = CreateQp {
-            qpn: Le32::new(number.qpn),
-            pdn: Le32::new(pd.pdn),
-            send_cqn: Le32::new(cq::number(attr.send_cq())?),
-            recv_cqn: Le32::new(cq::number(attr.recv_cq())?),
-            srqn: Le32::new(srq.map_or(0, |srq| srq.srqn())),
-            uar: Le32::new(slot.uar()),
-            slot: Le16::new(slot.index()),
-            qp_type: device_type.to_raw(),
-            flags,
-            port: u8::from(device_type == cmd::QpType::Gsi),
-            log_sq_size,
-            log_sq_stride,
-            log_rq_size,
-            log_rq_stride,
-            // CAST: not above the device's limits, which are below 256 and 65536.
-            max_send_sge: wanted.max_send_sge.max(1) as u8,
-            max_recv_sge: recv_sge as u8,
-            max_inline: Le16::new(wanted.max_inline_data as u16),
-            ..Default::default()
-        };
-        let cap = QpCap {
-            max_send_wr: 1 << log_sq_size,
-            max_recv_wr: if rq.is_some() { 1 << log_rq_size } else { 0 },
-            max_send_sge: wanted.max_send_sge.max(1),
-            max_recv_sge: recv_sge,
-            max_inline_data: wanted.max_inline_data,
-            max_rdma_ctxs: 0,
-        };
-        let sig_type = attr.sig_type();
-        let send = WorkQueue::new(caller.is_kernel(), log_sq_size)?;
-        let recv = WorkQueue::new(caller.is_kernel() && rq.is_some(), log_rq_size)?;
-        Ok(try_pin_init!(Self {
-            live,
-            number,
-            sq,
-            rq,
-            slot,
-            mappings,
-            request,
-            cap,
-            sig_type,
-            datagram,
-            moving <- new_mutex!(()),
-            state: Atomic::new(QpState::Reset.as_raw()),
-            last_wqe_reached: Atomic::new(false),
-            qkey: Atomic::new(0),
-            send <- new_irq_lock!(send),
-            recv <- new_irq_lock!(recv),
-        }? Error))
-    }
-
-    fn command(&self, to: &Lender) -> CreateQp {
-        CreateQp {
-            sq: self.sq.lend(to).translation(),
-            rq: self
-                .rq
-                .as_ref()
-                .map(|rq| rq.lend(to).translation())
-                .unwrap_or_default(),
-            ..self.request
-        }
-    }
-
-    fn respond(&self, user: &User<'_, Verbena>) -> Result {
-        let Some(mappings) = &self.mappings else {
-            return Ok(());
-        };
-        let (rq_offset, rq_length) = match (&mappings.rq, &self.rq) {
-            (Some(entry), Some(ring)) => (entry.offset(), ring.len() as u64),
-            _ => (0, 0),
-        };
-        user.udata().respond(&CreateQpResp {
-            qpn: Le32::new(self.qpn()),
-            slot: Le16::new(self.slot.index()),
-            log_sq_size: self.request.log_sq_size,
-            log_sq_stride: self.request.log_sq_stride,
-            log_rq_size: self.request.log_rq_size,
-            log_rq_stride: self.request.log_rq_stride,
-            area: self.slot.info(),
-            sq_offset: Le64::new(mappings.sq.offset()),
-            sq_length: Le64::new(self.sq.len() as u64),
-            rq_offset: Le64::new(rq_offset),
-            rq_length: Le64::new(rq_length),
-            ..Default::default()
-        })
     }
 
     fn lent(&self) -> [&dyn Borrowed; 2] {
@@ -469,11 +259,11 @@ impl QpData {
 #[vtable]
 impl QueuePair<Verbena> for QpData {
     fn create(
-        pd: &Pd<Verbena>,
+        home: &Home<'_, Verbena>,
         attr: &QpInitAttr<'_, Verbena>,
         caller: &Caller<'_, Verbena>,
     ) -> impl PinInit<Self, Error> {
-        pin_init::pin_init_scope(move || Self::new(pd, attr, caller))
+        pin_init::pin_init_scope(move || Self::new(home, attr, caller))
     }
 
     fn start(

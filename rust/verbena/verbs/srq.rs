@@ -60,10 +60,7 @@ use rdma::{
         errno::eopnotsupp,
         sync::IrqLock, //
     },
-    enums::{
-        SrqAttrMask,
-        SrqType, //
-    },
+    enums::SrqAttrMask,
     mmap::{
         Entry,
         Memory,
@@ -75,7 +72,8 @@ use rdma::{
     srq::{
         SharedReceiveQueue,
         Srq,
-        SrqAttr, //
+        SrqAttr,
+        SrqKind, //
     },
     udata::Caller,
     wr::{
@@ -184,11 +182,18 @@ impl Posts for Posted {
     }
 }
 
+/// What one for extended connections has more.
+struct Xrc {
+    cqn: u32,
+    xrcdn: u32,
+}
+
 /// Data of a shared receive queue.
 ///
 /// The fields are in the order in which they have to go: the number last.
 #[pin_data]
 pub(crate) struct SrqData {
+    xrc: Option<Xrc>,
     max_wr: u32,
     max_sge: u32,
     log_size: u8,
@@ -225,6 +230,7 @@ impl SrqData {
 
     fn new(
         pd: &Pd<Verbena>,
+        kind: &SrqKind<'_, Verbena>,
         attr: &SrqAttr,
         caller: &Caller<'_, Verbena>,
     ) -> Result<impl PinInit<Self, Error>> {
@@ -233,6 +239,15 @@ impl SrqData {
         if !live.has(FEATURE_SRQ) {
             return Err(eopnotsupp());
         }
+        let xrc = match kind {
+            SrqKind::Basic => None,
+            // The completions of the kernel's own are matched by queue pair.
+            SrqKind::Xrc { .. } if caller.is_kernel() => return Err(eopnotsupp()),
+            SrqKind::Xrc { cq, xrcd } => Some(Xrc {
+                cqn: cq.cqn(),
+                xrcdn: xrcd.xrcdn,
+            }),
+        };
         let most = caps.max_srq_wr.get();
         if attr.max_wr == 0 || attr.max_wr > most || attr.max_sge > caps.max_srq_sge.get() {
             return Err(EINVAL);
@@ -272,6 +287,7 @@ impl SrqData {
             Caller::Kernel => (live.areas.take(&live.hw, None, SlotKind::Qp)?, None),
         };
         Ok(try_pin_init!(Self {
+            xrc,
             max_wr,
             max_sge,
             log_size,
@@ -289,16 +305,11 @@ impl SrqData {
 impl SharedReceiveQueue<Verbena> for SrqData {
     fn create(
         pd: &Pd<Verbena>,
-        srq_type: SrqType,
+        kind: &SrqKind<'_, Verbena>,
         attr: &SrqAttr,
         caller: &Caller<'_, Verbena>,
     ) -> impl PinInit<Self, Error> {
-        pin_init::pin_init_scope(move || {
-            if srq_type != SrqType::Basic {
-                return Err(eopnotsupp());
-            }
-            Self::new(pd, attr, caller)
-        })
+        pin_init::pin_init_scope(move || Self::new(pd, kind, attr, caller))
     }
 
     fn start(srq: &Srq<Verbena>, attr: &mut SrqAttr, caller: &Caller<'_, Verbena>) -> Result {
@@ -314,11 +325,18 @@ impl SharedReceiveQueue<Verbena> for SrqData {
             log_stride: srq.log_stride,
             ring: srq.ring.lend(to).translation(),
             limit: Le32::new(attr.srq_limit),
+            // `enum ib_srq_type`.
+            srq_type: srq.xrc.is_some().into(),
+            cqn: Le32::new(srq.xrc.as_ref().map_or(0, |xrc| xrc.cqn)),
+            xrcdn: Le32::new(srq.xrc.as_ref().map_or(0, |xrc| xrc.xrcdn)),
             ..Default::default()
         };
         live.cmdq.give(request, &[&srq.ring as &dyn Borrowed])?;
         let finish = || {
             live.srqs.insert(srq.srqn(), srq)?;
+            if srq.xrc.is_some() {
+                srq.set_srq_num(srq.srqn());
+            }
             let Some(user) = caller.user() else {
                 return Ok(());
             };

@@ -106,7 +106,8 @@ pub fn caps(config: &Config) -> DeviceCaps {
             | cmd::FEATURE_RESIZE_CQ
             | cmd::FEATURE_MODERATION
             | cmd::FEATURE_MW
-            | cmd::FEATURE_MCAST)
+            | cmd::FEATURE_MCAST
+            | cmd::FEATURE_XRC)
             .into(),
         max_qp: MAX_QP.into(),
         max_cq: MAX_CQ.into(),

@@ -23,7 +23,7 @@ pub struct Build {
     /// Whether there is one.
     open: bool,
     alive: bool,
-    /// Whether it lacks the address of a datagram.
+    /// Whether it lacks the address of a datagram, or the SRQ of an extended connection.
     unaddressed: bool,
     error: Option<Errno>,
     form: Option<Form>,
@@ -125,7 +125,7 @@ impl SendQueue {
             return build.fail(Errno::NOMEM);
         }
         build.open = true;
-        build.unaddressed = self.config.datagram;
+        build.unaddressed = self.config.datagram || self.config.xrc;
         build.form = Some(form);
         build.wr_id = wr_id;
         // Inline is what comes by the functions for it, not what this flag says.
@@ -171,6 +171,16 @@ impl SendQueue {
         if self.config.datagram {
             if let Some(wqe) = producer.current() {
                 wqe.set_address(ah, qpn, qkey);
+            }
+            producer.build.unaddressed = false;
+        }
+    }
+
+    /// The SRQ of an extended connection.
+    pub fn set_srqn(&self, producer: &mut Producer, srqn: u32) {
+        if self.config.xrc {
+            if let Some(wqe) = producer.current() {
+                wqe.set_srqn(srqn);
             }
             producer.build.unaddressed = false;
         }

@@ -11,7 +11,7 @@
 use crate::errno::Errno;
 use crate::ffi::lock::Lock;
 use crate::ffi::memory::{Area, Entry, Ring};
-use crate::qp::{Qp, Receives};
+use crate::qp::{Qp, Receives, Srq};
 use crate::table::QpTable;
 use core::mem::offset_of;
 use std::collections::VecDeque;
@@ -53,6 +53,8 @@ pub struct CqState {
     arm: Arm,
     /// The queue pairs that complete here.
     qps: QpTable,
+    /// The SRQs for extended connections that complete here: their entries name a target, which may be another process'.
+    srqs: Vec<Arc<Srq>>,
     /// The entry that `ibv_next_poll` reads from.
     pub current: Completion,
 }
@@ -70,13 +72,15 @@ pub struct Completion {
     pub timestamp: u64,
     /// P_Key index, then the service level.
     path: u64,
+    /// SRQN of a receive of one.
+    srqn: u32,
     tail: u32,
 }
 
 const INDEX_LENGTH: usize = offset_of!(Cqe, wqe_index);
 const IMM_QPN: usize = offset_of!(Cqe, imm);
 const SOURCE_ERROR: usize = offset_of!(Cqe, src_qp);
-/// The words that hold P_Key index and service level, and where in them.
+/// The words that hold SRQN and P_Key index, and service level, and where in them.
 const PKEY_INDEX: (usize, usize) = in_word(offset_of!(Cqe, pkey_index));
 const SL: (usize, usize) = in_word(offset_of!(Cqe, sl));
 
@@ -85,6 +89,7 @@ const fn in_word(offset: usize) -> (usize, usize) {
 }
 
 const _: () = {
+    assert!(offset_of!(Cqe, srqn) == PKEY_INDEX.0);
     assert!(offset_of!(Cqe, byte_len) == INDEX_LENGTH + 4);
     assert!(offset_of!(Cqe, qpn) == IMM_QPN + 4);
     assert!(offset_of!(Cqe, vendor_err) == SOURCE_ERROR + 4);
@@ -94,7 +99,8 @@ const _: () = {
 impl Completion {
     #[inline(always)]
     fn read(entry: Entry<'_, CQE_SIZE>, imm_qpn: u64, tail: u32) -> Self {
-        let pkey_index = entry.get::<{ PKEY_INDEX.0 }>() >> PKEY_INDEX.1 & 0xffff;
+        let srqn_pkey = entry.get::<{ PKEY_INDEX.0 }>();
+        let pkey_index = srqn_pkey >> PKEY_INDEX.1 & 0xffff;
         let sl = entry.get::<{ SL.0 }>() >> SL.1 & 0xff;
         Self {
             wr_id: entry.get::<{ offset_of!(Cqe, wr_id) }>(),
@@ -103,6 +109,7 @@ impl Completion {
             source_error: entry.get::<SOURCE_ERROR>(),
             timestamp: entry.get::<{ offset_of!(Cqe, timestamp) }>(),
             path: pkey_index | sl << 32,
+            srqn: srqn_pkey as u32,
             tail,
         }
     }
@@ -150,6 +157,11 @@ impl Completion {
     #[inline(always)]
     pub fn wqe_index(&self) -> u32 {
         self.index_length as u32
+    }
+
+    /// Whether it is of a receive of this SRQ.
+    fn is_of(&self, srqn: u32) -> bool {
+        self.is_receive() && self.srqn == srqn
     }
 
     pub fn status(&self) -> u8 {
@@ -205,6 +217,7 @@ impl Cq {
                     mode: ArmMode::None,
                 },
                 qps: QpTable::default(),
+                srqs: Vec::new(),
                 current: Completion::default(),
             }),
         }
@@ -331,6 +344,8 @@ impl Cq {
             self.publish(state);
             if let Some(qp) = state.qps.find(completion.qpn()) {
                 qp.retire(completion.is_receive(), completion.wqe_index());
+            } else if let Some(srq) = state.srq_of(&completion) {
+                srq.queue.window().retire_shared(completion.wqe_index());
             }
             return Some(completion);
         }
@@ -340,9 +355,14 @@ impl Cq {
             if self.take(state, 1, |_, one| next = Some(*one)) == 1 {
                 return next;
             }
-            // An entry that names no queue pair of this CQ cannot be used; it does not end the poll.
+            // An entry that names no queue pair and no SRQ of this CQ cannot be used; it does not end the poll.
+            let completion = state.next_entry();
             state.consumer = state.consumer.wrapping_add(1);
             self.publish(state);
+            if let Some(srq) = state.srq_of(&completion) {
+                srq.queue.window().retire_shared(completion.wqe_index());
+                return Some(completion);
+            }
         }
         if self.area.alive() {
             return None;
@@ -432,6 +452,23 @@ impl Cq {
         }
     }
 
+    /// Makes known an SRQ for extended connections whose receives complete here.
+    pub fn attach_srq(&self, srq: &Arc<Srq>) {
+        let mut state = self.state.lock();
+        state.srqs.retain(|other| other.srqn != srq.srqn);
+        state.srqs.push(Arc::clone(srq));
+    }
+
+    /// Forgets it. Its completions go with it: what of them is in the ring is passed over.
+    pub fn detach_srq(&self, srq: &Arc<Srq>) {
+        let mut state = self.state.lock();
+        self.save(&mut state);
+        state.saved.retain(|(_, one)| !one.is_of(srq.srqn));
+        state.srqs.retain(|other| !Arc::ptr_eq(other, srq));
+        state.aside = state.flushing || !state.saved.is_empty();
+        self.publish(&state);
+    }
+
     /// Takes `qp`'s completions out; then `then`, which no poll comes between. The device writes none of them any more.
     pub fn clean(&self, qp: &Qp, then: impl FnOnce()) {
         let mut state = self.state.lock();
@@ -442,14 +479,7 @@ impl Cq {
     /// The ring is the device's alone to write, so what belongs to other queue pairs is saved from it. As if it had moved
     /// up in the ring, it keeps as many entries as it had: only those of `qp` are given back.
     fn clean_locked(&self, state: &mut CqState, qp: &Qp) {
-        let polled = state.polled();
-        while state.consumer.wrapping_sub(polled) < state.ring.size() && self.is_written(state) {
-            let entry = state.ring.entry(state.consumer.wrapping_sub(state.base));
-            let tail = entry.get32_acquire::<TAIL_OFFSET>();
-            let completion = Completion::read(entry, entry.get::<IMM_QPN>(), tail);
-            state.saved.push_back((state.consumer, completion));
-            state.consumer = state.consumer.wrapping_add(1);
-        }
+        self.save(state);
         let mut saved = core::mem::take(&mut state.saved);
         saved.retain(|(_, completion)| {
             let own = completion.qpn() == qp.qpn;
@@ -463,6 +493,16 @@ impl Cq {
         state.saved = saved;
         state.aside = state.flushing || !state.saved.is_empty();
         self.publish(state);
+    }
+
+    /// Sets aside what lies in the ring.
+    fn save(&self, state: &mut CqState) {
+        let polled = state.polled();
+        while state.consumer.wrapping_sub(polled) < state.ring.size() && self.is_written(state) {
+            let completion = state.next_entry();
+            state.saved.push_back((state.consumer, completion));
+            state.consumer = state.consumer.wrapping_add(1);
+        }
     }
 }
 
@@ -484,6 +524,20 @@ impl Run<'_> {
 }
 
 impl CqState {
+    /// The entry at the consumer index, which is there.
+    fn next_entry(&self) -> Completion {
+        let entry = self.ring.entry(self.consumer.wrapping_sub(self.base));
+        let tail = entry.get32_acquire::<TAIL_OFFSET>();
+        Completion::read(entry, entry.get::<IMM_QPN>(), tail)
+    }
+
+    /// The SRQ for extended connections that a receive was taken from.
+    fn srq_of(&self, completion: &Completion) -> Option<&Srq> {
+        let mut srqs = self.srqs.iter();
+        srqs.find(|srq| completion.is_of(srq.srqn))
+            .map(|srq| &**srq)
+    }
+
     /// The consumer index as the device is to see it.
     #[inline(always)]
     fn polled(&self) -> u32 {

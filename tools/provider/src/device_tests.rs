@@ -108,6 +108,7 @@ impl Rig {
                     max_sge: request.max_send_sge.into(),
                     max_inline: request.max_inline.get().into(),
                     datagram: qp_type == QpType::Ud,
+                    xrc: false,
                     signal_all: false,
                     slot: handle.slot.into(),
                 },

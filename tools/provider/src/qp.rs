@@ -25,6 +25,8 @@ pub enum Receives {
 pub struct Srq {
     pub srqn: u32,
     pub queue: RecvQueue,
+    /// Where its receives complete, if it is for extended connections; else that is each queue pair's matter.
+    pub cq: Option<Arc<Cq>>,
 }
 
 /// A queue pair.

@@ -71,6 +71,8 @@ pub struct SendConfig {
     pub max_inline: u32,
     /// UD: each WQE has an address vector.
     pub datagram: bool,
+    /// XRC: each WQE names an SRQ.
+    pub xrc: bool,
     /// `sq_sig_all`.
     pub signal_all: bool,
     /// Slot in the doorbell area.
@@ -81,6 +83,8 @@ pub struct SendConfig {
 pub struct SendQueue {
     pub(crate) area: Arc<Area>,
     pub(crate) config: SendConfig,
+    /// Each WQE says where it goes.
+    addressed: bool,
     /// Or-ed into each WQE's flags.
     pub(crate) flags: u32,
     /// Where SGEs and inline data begin.
@@ -107,6 +111,7 @@ impl SendQueue {
             } else {
                 0
             },
+            addressed: config.datagram || config.xrc,
             data: wqe::data_offset(config.datagram, false),
             area,
             config,
@@ -195,7 +200,7 @@ impl SendQueue {
             return Err(Errno::INVAL);
         }
         let head = Head::new(opcode, flags);
-        if form as u8 > Form::Read as u8 || head.is_inline() || self.config.datagram {
+        if form as u8 > Form::Read as u8 || head.is_inline() || self.addressed {
             return self.write_unusual(wqe, wr, form, head);
         }
         if form != Form::Send {
@@ -264,6 +269,9 @@ impl SendQueue {
             head = head.with_sges(wr.num_sge());
         }
         wqe.set_imm(wr.imm());
+        if self.config.xrc {
+            wqe.set_srqn(wr.srqn());
+        }
         wqe.finish(head, wr.wr_id());
         Ok(())
     }

@@ -100,6 +100,13 @@ impl Wqe<'_> {
         self.0.put::<{ offset_of!(SendWqe, imm) }>(imm.into());
     }
 
+    /// The SRQ at the peer, of extended connections. It shares a word with the immediate data, which comes first.
+    pub fn set_srqn(self, srqn: u32) {
+        let imm = self.0.get::<{ offset_of!(SendWqe, imm) }>() & u64::from(u32::MAX);
+        self.0
+            .put::<{ offset_of!(SendWqe, imm) }>(imm | u64::from(srqn) << 32);
+    }
+
     /// Address and key at the peer.
     #[inline(always)]
     pub fn set_remote(self, remote_addr: u64, rkey: u32) {

@@ -18,7 +18,7 @@ use verbena_roce::{Attr, Budget, Config, Host, Qp, QpState, QpType};
 /// What a pair is made of.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Transport service.
+    /// Transport service; of an extended connection, which end A is.
     pub qp_type: QpType,
     /// How packets travel.
     pub mode: Mode,
@@ -118,10 +118,15 @@ impl Pair {
     /// A pair that is not connected yet.
     pub fn in_reset(setup: Setup) -> Self {
         let qp = |side: Side| {
-            let mut config = Config::new(0x10 + side as u32, setup.qp_type, 100 + side as u32);
+            let qp_type = match (side, setup.qp_type) {
+                (Side::B, QpType::XrcIni) => QpType::XrcTgt,
+                (Side::B, QpType::XrcTgt) => QpType::XrcIni,
+                (_, qp_type) => qp_type,
+            };
+            let mut config = Config::new(0x10 + side as u32, qp_type, 100 + side as u32);
             config.window = setup.window;
             config.wire_window = setup.window;
-            config.has_srq = setup.has_srq;
+            config.has_srq = setup.has_srq || qp_type == QpType::XrcTgt;
             config.super_bytes = 4096;
             config.min_timeout_ns = setup.min_timeout_ns;
             Qp::new(config)

@@ -4,6 +4,7 @@
 //! that packets by reference work.
 
 use super::arena::{Arena, Buffer, Region, EVERY_USE};
+use std::collections::BTreeMap;
 use verbena_roce::host::*;
 use verbena_roce::packet::Packet;
 
@@ -144,6 +145,8 @@ pub struct World {
     pub arena: Arena,
     /// Ends A and B.
     pub ends: [End; 2],
+    /// The shared receive queues for extended connections, by number. All take their receives from the target's list.
+    pub xrc: BTreeMap<u32, Result<XrcSrq, Syndrome>>,
     /// A key that is good, for memory that cannot be reached: what a peer reads by it fails.
     pub absent: Option<u32>,
 }
@@ -273,10 +276,18 @@ impl Host for MockHost<'_> {
         assert!(wqe.sges.is_empty());
         wqe.wr_id = post.wr_id;
         wqe.index = end.taken as u32;
-        wqe.pd = end.pd;
+        wqe.pd = match wqe.xrc.life {
+            0 => end.pd,
+            _ => wqe.xrc.pd,
+        };
         wqe.sges.extend_from_slice(&post.sges);
         end.taken += 1;
         post.malformed.map_or(Take::Taken, Take::Malformed)
+    }
+
+    fn xrc_srq(&mut self, srqn: u32) -> Result<XrcSrq, Syndrome> {
+        let found = self.world.xrc.get(&srqn);
+        found.copied().unwrap_or(Err(Syndrome::XrcSrq))
     }
 
     fn recv_credits(&mut self) -> Option<u32> {

@@ -32,6 +32,7 @@ fn write(size: usize) -> Packet {
         src_qpn: 0x13,
         psn: 1,
         psns: 1,
+        srqn: 0,
         datagram: None,
         payload: Payload::from_bytes(&vec![0x5a; size]),
     }

@@ -5,123 +5,18 @@
 //! A [`Host`] is handed to each call of a [`Qp`](crate::Qp) and stands for *that* queue pair's surroundings, so its
 //! methods name no queue pair. Nothing here reads guest memory twice: a WQE is decoded into a snapshot once.
 
+mod sges;
+
 use crate::packet::Packet;
 use crate::pool::Pool;
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 use core::cell::Cell;
+pub use sges::{Rare, Sge, SgeList};
 pub use verbena_abi::cqe::{WcOpcode, WcStatus};
 use verbena_abi::ctx::access;
 pub use verbena_abi::eqe::EventType;
 pub use verbena_abi::syndrome::Syndrome;
 pub use verbena_abi::wqe::WqeOpcode;
-
-/// A scatter/gather element, as decoded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sge {
-    /// Virtual (or zero-based) address.
-    pub addr: u64,
-    /// Bytes; 0 means 0.
-    pub length: u32,
-    /// Local key.
-    pub lkey: u32,
-}
-
-/// A vector that most of its owners never use: one word until then. Memory that it had stays for the next use.
-#[derive(Clone, Debug)]
-#[allow(clippy::box_collection, reason = "an empty vector has three words")]
-pub struct Rare<T>(Option<Box<Vec<T>>>);
-
-impl<T> Default for Rare<T> {
-    fn default() -> Self {
-        Self(None)
-    }
-}
-
-impl<T: Copy> Rare<T> {
-    /// Appends one.
-    pub fn push(&mut self, value: T) {
-        self.0.get_or_insert_default().push(value);
-    }
-
-    /// Appends several.
-    pub fn extend_from_slice(&mut self, values: &[T]) {
-        if !values.is_empty() {
-            self.0.get_or_insert_default().extend_from_slice(values);
-        }
-    }
-
-    /// Empties it for reuse.
-    #[inline]
-    pub fn clear(&mut self) {
-        if let Some(values) = &mut self.0 {
-            values.clear();
-        }
-    }
-}
-
-impl<T> core::ops::Deref for Rare<T> {
-    type Target = [T];
-
-    #[inline]
-    fn deref(&self) -> &[T] {
-        match &self.0 {
-            Some(values) => values,
-            None => &[],
-        }
-    }
-}
-
-/// A list of SGEs. A single one, as most work requests have, is in the list itself, so that it needs no more memory to be
-/// allocated or fetched.
-#[derive(Clone, Debug, Default)]
-pub struct SgeList {
-    one: [Sge; 1],
-    count: u32,
-    /// All of them, if there are more.
-    many: Rare<Sge>,
-}
-
-impl SgeList {
-    /// Appends one.
-    #[inline]
-    pub fn push(&mut self, sge: Sge) {
-        match self.count {
-            0 => self.one = [sge],
-            1 => {
-                self.many.clear();
-                self.many.extend_from_slice(&self.one);
-                self.many.push(sge);
-            }
-            _ => self.many.push(sge),
-        }
-        self.count = self.count.saturating_add(1);
-    }
-
-    /// Appends several.
-    pub fn extend_from_slice(&mut self, sges: &[Sge]) {
-        sges.iter().for_each(|sge| self.push(*sge));
-    }
-
-    /// Empties it for reuse; memory stays.
-    #[inline]
-    pub fn clear(&mut self) {
-        self.count = 0;
-    }
-}
-
-impl core::ops::Deref for SgeList {
-    type Target = [Sge];
-
-    #[inline]
-    fn deref(&self) -> &[Sge] {
-        match self.count {
-            0 => &[],
-            1 => &self.one,
-            _ => &self.many,
-        }
-    }
-}
 
 /// Header of a decoded send WQE; its data is a [`Gather`].
 #[derive(Clone, Debug)]
@@ -146,6 +41,8 @@ pub struct SendWqe {
     pub compare_add: u64,
     /// Atomics: value to store.
     pub swap: u64,
+    /// Extended connections: the shared receive queue at the peer.
+    pub srqn: u32,
     /// Datagrams: where to. Set by [`SendWqe::set_datagram`].
     pub datagram: Option<Box<DatagramDest>>,
 }
@@ -173,6 +70,7 @@ impl Default for SendWqe {
             rkey: 0,
             compare_add: 0,
             swap: 0,
+            srqn: 0,
             datagram: None,
         }
     }
@@ -246,9 +144,22 @@ pub(crate) fn part(bytes: &[u8], offset: u32, length: u32) -> &[u8] {
     rest.get(..length as usize).unwrap_or(rest)
 }
 
+/// A shared receive queue for extended connections (A14), as a request names it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct XrcSrq {
+    /// Number.
+    pub srqn: u32,
+    /// No other queue has, or ever had, the same; 0 is none.
+    pub life: u64,
+    /// Protection domain of its receives, and of what its requests may access.
+    pub pd: u32,
+}
+
 /// A decoded receive WQE.
 #[derive(Clone, Debug, Default)]
 pub struct RecvWqe {
+    /// Targets of extended connections: which queue it is to be taken from.
+    pub xrc: XrcSrq,
     /// Comes back in the completion.
     pub wr_id: u64,
     /// Free-running index in the RQ or SRQ.
@@ -476,6 +387,8 @@ pub struct Completion {
     pub solicited: bool,
     /// Datagrams: the source.
     pub source: Option<DatagramSource>,
+    /// Receives of extended connections: where it was taken from, and whose CQ is told.
+    pub xrc: XrcSrq,
 }
 
 impl Completion {
@@ -520,6 +433,15 @@ pub trait Host {
         None
     }
 
+    /// Finds the shared receive queue that a request of an extended connection names.
+    ///
+    /// # Errors
+    ///
+    /// None of this number for extended connections, or one of another domain.
+    fn xrc_srq(&mut self, _srqn: u32) -> Result<XrcSrq, Syndrome> {
+        Err(Syndrome::XrcSrq)
+    }
+
     /// Checks a key for a use.
     fn check(&mut self, key: &KeyUse) -> Result<(), Syndrome>;
 
@@ -553,26 +475,5 @@ pub trait Host {
     /// Where buffers for copies come from: payloads of unreliable services. Without one, each is allocated.
     fn pool(&mut self) -> Option<&mut Pool> {
         None
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_list_holds_what_was_pushed_whatever_it_held_before() {
-        let sge = |n: u32| Sge {
-            addr: n.into(),
-            length: n,
-            lkey: n,
-        };
-        let mut list = SgeList::default();
-        for count in [0, 1, 5, 1, 2, 0, 3] {
-            list.clear();
-            let all: Vec<Sge> = (0..count).map(sge).collect();
-            list.extend_from_slice(&all);
-            assert_eq!(list[..], all[..]);
-        }
     }
 }

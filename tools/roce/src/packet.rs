@@ -22,6 +22,16 @@ pub enum Transport {
     Uc,
     /// Unreliable datagram.
     Ud,
+    /// Extended reliable connection (annex A14).
+    Xrc,
+}
+
+impl Transport {
+    /// Whether what is sent is acknowledged.
+    #[inline]
+    pub fn is_reliable(self) -> bool {
+        matches!(self, Transport::Rc | Transport::Xrc)
+    }
 }
 
 /// What the last packet of a SEND carries beside its payload.
@@ -335,6 +345,8 @@ pub struct Packet {
     pub psn: u32,
     /// Number of packets this stands for; 1 on a wire.
     pub psns: u32,
+    /// Requests of extended connections only: the shared receive queue at the responder.
+    pub srqn: u32,
     /// Datagrams only.
     pub datagram: Option<Rc<Datagram>>,
     /// The bytes.

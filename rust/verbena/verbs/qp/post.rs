@@ -105,7 +105,8 @@ impl QpData {
     /// Writes the WQE of a send at `offset`; returns what it completes as. The device gets `place`
     /// for a `wr_id`: that of a kernel user is a pointer, which is nobody else's business.
     fn write_send(&self, offset: usize, place: u32, wr: &SendWr<'_, Verbena>) -> Result<WcOpcode> {
-        let (chunk, at) = self.sq.at(offset)?;
+        let sq = self.sq.as_ref().ok_or(EINVAL)?;
+        let (chunk, at) = sq.at(offset)?;
         let mut flags = wr.flags();
         let mut header = SendWqe {
             wr_id: Le64::new(place.into()),
@@ -229,7 +230,7 @@ impl QpData {
             }
             // CAST: at most `max_send_sge`.
             header.num_sge = sges.len() as u8;
-            wq::write_sges(&self.sq, offset + (data - at), sges)?;
+            wq::write_sges(sq, offset + (data - at), sges)?;
         }
         chunk.write(at, &header)?;
         Ok(completes_as(opcode))
@@ -237,7 +238,8 @@ impl QpData {
 
     /// Writes at `offset` the WQE of a send that will be flushed, whatever it is.
     fn write_flushed(&self, offset: usize, place: u32) -> Result<WcOpcode> {
-        let (chunk, at) = self.sq.at(offset)?;
+        let sq = self.sq.as_ref().ok_or(EINVAL)?;
+        let (chunk, at) = sq.at(offset)?;
         let header = SendWqe {
             opcode: WqeOpcode::Send.to_raw(),
             wr_id: Le64::new(place.into()),

@@ -207,7 +207,11 @@ impl Device {
             QpState::Sqe if is_running(&self.running, qpn) => return false,
             QpState::Rts | QpState::Sqd | QpState::Sqe => false,
         };
-        let producer = qp.env.sq_producer(mem);
+        // A target has no send queue.
+        let producer = match qp.env.qp_type {
+            verbena_abi::cmd::QpType::XrcTgt => qp.env.sq_pi,
+            _ => qp.env.sq_producer(mem),
+        };
         if producer == qp.env.sq_pi {
             return in_error;
         }

@@ -274,7 +274,7 @@ impl Device {
                 .is_some_and(|cq| cq.error.is_some())
         };
         let srq = env.srqn().and_then(|srqn| self.shared.srqs.get(srqn));
-        let cause = if cq_died(env.send_cq.number()) || cq_died(env.recv_cq.number()) {
+        let cause = if env.has_cq(cq_died) {
             Syndrome::CqDied
         } else if srq.is_some_and(|srq| srq.error.is_some()) {
             Syndrome::SrqDied

@@ -236,6 +236,17 @@ impl Ring {
         })
     }
 
+    /// The ring of a queue that is not there: it has one entry, which cannot be reached.
+    pub fn none() -> Self {
+        Self {
+            pages: vec![u64::MAX << 12],
+            log_page: 63,
+            log_stride: 6,
+            log_size: 0,
+            raw: Translation::default(),
+        }
+    }
+
     /// DMA address of the entry with a free-running index. Entries do not cross pages: both are powers of two.
     #[inline]
     pub fn entry(&self, index: u32) -> u64 {

@@ -8,5 +8,5 @@ mod queues;
 mod ram;
 
 pub use driver::{flat, gid, Driver};
-pub use queues::{CqHandle, Done, QpHandle, SendWr, SrqHandle, WqeBytes};
+pub use queues::{CqHandle, Done, QpHandle, SendWr, SrqHandle, WqeBytes, ALL_ACCESS};
 pub use ram::{GuestWords, Ram, BASE};

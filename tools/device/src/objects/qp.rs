@@ -12,6 +12,7 @@ use std::rc::Rc;
 use verbena_abi::cmd::{self, QpType};
 use verbena_abi::ctx::{AddressVector, QpAttr, QpContext};
 use verbena_abi::doorbell::{self, Words};
+use verbena_roce::host::XrcSrq;
 use verbena_roce::prefetch;
 use verbena_roce::wire::Path;
 use verbena_roce::QpState;
@@ -30,17 +31,17 @@ pub struct Qp {
 pub struct Env {
     /// As it was created.
     pub create: cmd::CreateQp,
-    /// Where its sends complete.
-    pub send_cq: Ref<Cq>,
-    /// Where its receives complete.
-    pub recv_cq: Ref<Cq>,
+    /// Where its sends complete, if it has a send queue.
+    pub send_cq: Option<Ref<Cq>>,
+    /// Where its receives complete, if it has a receive queue or an SRQ of its own.
+    pub recv_cq: Option<Ref<Cq>>,
     /// What it takes receives from, unless it has a ring of its own.
     pub srq: Option<Ref<Srq>>,
     /// Its type.
     pub qp_type: QpType,
     /// DMA address of its doorbell area.
     pub area: u64,
-    /// Send ring.
+    /// Send ring; that of an XRC target cannot be reached.
     pub sq: Ring,
     /// Receive ring, unless it takes from an SRQ.
     pub rq: Option<Ring>,
@@ -59,6 +60,8 @@ pub struct Env {
     pub av: AddressVector,
     /// The same, looked up.
     pub path: Option<Rc<Path>>,
+    /// XRC targets: the SRQ of the present request.
+    pub xrc: XrcSrq,
     /// State that the context shows.
     pub shown: QpState,
     /// No other queue pair has, or ever had, the same: what a memory window is bound to.
@@ -82,6 +85,20 @@ impl Env {
     /// Whether it may use the local DMA key and what belongs to it.
     pub fn is_privileged(&self) -> bool {
         self.create.flags & cmd::QP_PRIVILEGED != 0
+    }
+
+    /// Protection domain of what a request of its peer may change.
+    pub fn target_pd(&self) -> u32 {
+        match self.qp_type {
+            QpType::XrcTgt => self.xrc.pd,
+            _ => self.create.pdn.get(),
+        }
+    }
+
+    /// Whether one of the CQs is such a one.
+    pub fn has_cq(&self, such: impl Fn(u32) -> bool) -> bool {
+        let cqs = [&self.send_cq, &self.recv_cq];
+        cqs.into_iter().flatten().any(|cq| such(cq.number()))
     }
 
     /// Whether its WQEs carry an address vector.

@@ -5,7 +5,8 @@
 use crate::memory::ring::Ring;
 use crate::memory::tables::ContextSlot;
 use crate::memory::{Area, GuestMemory};
-use crate::slots::Held;
+use crate::objects::cq::Cq;
+use crate::slots::{Held, Ref};
 use verbena_abi::ctx::{QueueState, SrqContext};
 use verbena_abi::doorbell::{self, Words};
 use verbena_abi::syndrome::Syndrome;
@@ -31,6 +32,12 @@ pub struct Srq {
     pub limit: u32,
     /// Queue pairs that use it.
     pub users: u32,
+    /// For extended connections: where its receives complete ...
+    pub cq: Option<Ref<Cq>>,
+    /// ... its domain, else 0 ...
+    pub xrcdn: u32,
+    /// ... and what no other SRQ has, or ever had.
+    pub life: u64,
     /// What brought it to ERR.
     pub error: Option<Syndrome>,
     /// Where the context is.
@@ -75,6 +82,8 @@ impl Srq {
             limit: self.limit.into(),
             users: self.users.into(),
             log_stride: self.ring.log_stride(),
+            cqn: self.cq.as_ref().map_or(0, Ref::number).into(),
+            xrcdn: self.xrcdn.into(),
             ring: self.ring.raw,
             ..Default::default()
         }

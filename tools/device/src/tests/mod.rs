@@ -41,6 +41,7 @@ mod watched;
 mod windows;
 mod work_queues;
 mod wqes;
+mod xrc;
 
 use crate::mock::{CqHandle, Driver, QpHandle, SrqHandle};
 use verbena_abi::cmd::QP_HAS_SRQ;

@@ -62,6 +62,7 @@ fn a_congestion_notification_is_counted_as_one() {
         src_qpn: 0,
         psn: 0,
         psns: 1,
+        srqn: 0,
         datagram: None,
         payload: Payload::from_bytes(&[0; 12]),
     };

@@ -11,6 +11,7 @@ use crate::objects::mr;
 use crate::objects::port::Outgoing;
 use crate::objects::qp::Env;
 use crate::objects::window::{self, Bind, Bound};
+use crate::slots::Ref;
 use crate::work::copy;
 use crate::work::shared::Shared;
 use crate::work::wqe::{decode_recv, decode_sges, malformed, read_at};
@@ -22,6 +23,7 @@ use verbena_abi::wqe::{self, send_flags, AtomicSegment, BindSegment, FastRegSegm
 use verbena_roce::host::{
     completes_as, AtomicOp, Completion, CopyFault, DatagramDest, EventType, Gather, Host, KeyUse,
     RecvWqe, SendWqe, Source, Syndrome, Take, Target, WcOpcode, WcStatus, WqeError, WqeOpcode,
+    XrcSrq,
 };
 use verbena_roce::{Packet, Pool};
 
@@ -88,7 +90,8 @@ impl<M: GuestMemory> QpHost<'_, M> {
             return Take::Dead(Syndrome::SrqDied);
         }
         // Nobody would hear of the receive: it stays for a queue pair that can complete it.
-        let cq = self.shared.cqs.get(self.env.recv_cq.number());
+        let cq = srq.cq.as_ref().or(self.env.recv_cq.as_ref());
+        let cq = cq.and_then(|cq| self.shared.cqs.get(cq.number()));
         if cq.is_none_or(|cq| cq.error.is_some()) {
             return Take::Dead(Syndrome::CqDied);
         }
@@ -141,6 +144,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         out.imm = header.imm;
         out.remote_addr = header.remote_addr.get();
         out.rkey = header.rkey.get();
+        out.srqn = header.remote_srqn.get() & 0xff_ffff;
         let opcode =
             WqeOpcode::from_raw(header.opcode).ok_or(malformed(Syndrome::WqeOpcodeUnknown))?;
         out.opcode = opcode;
@@ -157,7 +161,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
             | WqeOpcode::FastReg
             | WqeOpcode::BindMw => !datagram,
             WqeOpcode::RdmaRead | WqeOpcode::CompareSwap | WqeOpcode::FetchAdd => {
-                self.env.qp_type == QpType::Rc
+                matches!(self.env.qp_type, QpType::Rc | QpType::XrcIni)
             }
         };
         if !allowed {
@@ -230,7 +234,8 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
     }
 
     fn take_recv(&mut self, out: &mut RecvWqe) -> Take {
-        if let Some(srqn) = self.env.srqn() {
+        let xrc = (self.env.qp_type == QpType::XrcTgt).then_some(out.xrc.srqn);
+        if let Some(srqn) = xrc.or(self.env.srqn()) {
             let take = self.take_from_srq(srqn, out);
             if take == Take::Taken {
                 self.shared.counters.add(Counter::Recvs, 1);
@@ -262,6 +267,20 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
             return Take::Malformed(Syndrome::RecvWqeMalformed);
         }
         Take::Taken
+    }
+
+    fn xrc_srq(&mut self, srqn: u32) -> Result<XrcSrq, Syndrome> {
+        let srq = self.shared.srqs.get(srqn).filter(|srq| srq.xrcdn != 0);
+        let srq = srq.ok_or(Syndrome::XrcSrq)?;
+        if srq.xrcdn != self.env.create.xrcdn.get() {
+            return Err(Syndrome::XrcDomain);
+        }
+        self.env.xrc = XrcSrq {
+            srqn,
+            life: srq.life,
+            pd: srq.pdn,
+        };
+        Ok(self.env.xrc)
     }
 
     fn recv_credits(&mut self) -> Option<u32> {
@@ -304,7 +323,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         } else {
             Syndrome::KeyManagement
         };
-        let (pdn, owner) = (self.env.create.pdn.get(), self.env.owner);
+        let (pdn, owner) = (self.env.target_pd(), self.env.owner);
         // Keys for fast registration are the kernel's, also to take away.
         let registers = remote || self.env.is_privileged();
         let region = self
@@ -390,10 +409,18 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
     fn complete(&mut self, completion: &Completion) {
         let recv = completion.is_recv();
         let env = &*self.env;
-        let cqn = if recv {
-            env.recv_cq.number()
+        let cq = if completion.xrc.life != 0 {
+            // Gone, it has nobody to be told.
+            let srq = self.shared.srqs.get(completion.xrc.srqn);
+            srq.filter(|srq| srq.life == completion.xrc.life)
+                .and_then(|srq| srq.cq.as_ref())
+        } else if recv {
+            env.recv_cq.as_ref()
         } else {
-            env.send_cq.number()
+            env.send_cq.as_ref()
+        };
+        let Some(cqn) = cq.map(Ref::number) else {
+            return;
         };
         let counter = match (completion.status, recv) {
             (WcStatus::Success, _) => None,
@@ -427,7 +454,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
             ..Default::default()
         };
         if recv {
-            body.srqn = env.srqn().unwrap_or(0).into();
+            body.srqn = env.srqn().unwrap_or(completion.xrc.srqn).into();
         }
         if let Some(imm) = completion.imm {
             flags |= wc_flags::WITH_IMM;

@@ -36,6 +36,7 @@ pub fn check_qp(attr: &ibv_qp_init_attr_ex) -> Result<(), Errno> {
     check_flags(
         attr.comp_mask,
         IBV_QP_INIT_ATTR_PD
+            | IBV_QP_INIT_ATTR_XRCD
             | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
             | IBV_QP_INIT_ATTR_CREATE_FLAGS
             | IBV_QP_INIT_ATTR_MAX_TSO_HEADER,
@@ -66,7 +67,7 @@ const RELIABLE: u32 = UNRELIABLE
 /// The `ibv_wr_*` operations that a type of queue pair has: of UC neither answers nor keys for the peer to invalidate.
 pub fn operations(qp_type: ibv_qp_type) -> Result<u32, Errno> {
     match qp_type {
-        IBV_QPT_RC => Ok(RELIABLE),
+        IBV_QPT_RC | IBV_QPT_XRC_SEND => Ok(RELIABLE),
         IBV_QPT_UC => Ok(UNRELIABLE),
         IBV_QPT_UD => Ok(DATAGRAM),
         _ => Err(Errno::OPNOTSUPP),

@@ -8,6 +8,7 @@
 use super::pabi::*;
 use super::queues::{CqObject, QpObject, SrqObject};
 use super::wr::{RecvWr, SendWr};
+use crate::errno::Errno;
 use core::ffi::c_int;
 use core::mem::offset_of;
 
@@ -38,13 +39,23 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -
     0
 }
 
+/// A target of extended connections has no queue to post to.
+#[cold]
+fn no_queue<T>(wr: *mut T, bad_wr: *mut *mut T) -> c_int {
+    // SAFETY: the program passes a place for it.
+    unsafe { bad_wr.write(wr) };
+    Errno::INVAL.0
+}
+
 pub unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
     wr: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
     // SAFETY: libibverbs passes a queue pair of this provider.
-    let qp = unsafe { QpObject::inner(qp) };
+    let Some(qp) = unsafe { QpObject::inner(qp) }.as_ref() else {
+        return no_queue(wr, bad_wr);
+    };
     // SAFETY: the program passes a valid list.
     let Some(wr) = (unsafe { SendWr::new(wr) }) else {
         return 0;
@@ -65,7 +76,9 @@ pub unsafe extern "C" fn post_recv(
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
     // SAFETY: libibverbs passes a queue pair of this provider.
-    let qp = unsafe { QpObject::inner(qp) };
+    let Some(qp) = unsafe { QpObject::inner(qp) }.as_ref() else {
+        return no_queue(wr, bad_wr);
+    };
     // SAFETY: the program passes a valid list.
     let Some(wr) = (unsafe { RecvWr::new(wr) }) else {
         return 0;

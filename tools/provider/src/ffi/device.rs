@@ -8,7 +8,7 @@
 use super::memory::Area;
 use super::object::Zeroed;
 use super::pabi::*;
-use super::{data, domains, poll_ex, queues, verbs, windows};
+use super::{data, domains, poll_ex, queues, verbs, windows, xrc};
 use crate::errno::Errno;
 use core::ffi::{c_int, c_void};
 use core::mem::{offset_of, size_of};
@@ -260,7 +260,11 @@ static OPS: verbs_context_ops = {
     ops.create_cq_ex = Some(poll_ex::create_cq_ex);
     ops.create_qp = Some(queues::create_qp);
     ops.create_qp_ex = Some(queues::create_qp_ex);
+    ops.close_xrcd = Some(xrc::close_xrcd);
     ops.create_srq = Some(queues::create_srq);
+    ops.create_srq_ex = Some(xrc::create_srq_ex);
+    ops.open_qp = Some(xrc::open_qp);
+    ops.open_xrcd = Some(xrc::open_xrcd);
     ops.import_mr = Some(verbs::import_mr);
     ops.import_pd = Some(domains::import_pd);
     ops.unimport_mr = Some(verbs::unimport_mr);

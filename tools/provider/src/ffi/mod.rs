@@ -12,7 +12,7 @@
 //! | [`object`] | objects that C holds by pointer |
 //! | [`asked`] | what programs ask for, and whether it is offered |
 //! | `device` | registration with libibverbs, opening a device, the table of operations |
-//! | `verbs`, `domains`, `queues`, `windows` | verbs that create, change and destroy |
+//! | `verbs`, `domains`, `queues`, `windows`, `xrc` | verbs that create, change and destroy |
 //! | `data` | post, poll, arm |
 //! | `poll_ex`, `post_ex` | the extended interfaces to the same |
 
@@ -42,6 +42,8 @@ mod queues;
 mod verbs;
 #[cfg(not(test))]
 mod windows;
+#[cfg(not(test))]
+mod xrc;
 
 #[allow(
     unsafe_code,

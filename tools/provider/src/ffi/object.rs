@@ -37,6 +37,8 @@ unsafe impl Zeroed for verbs_cq {}
 unsafe impl Zeroed for verbs_qp {}
 // SAFETY: as above.
 unsafe impl Zeroed for verbs_srq {}
+// SAFETY: as above.
+unsafe impl Zeroed for verbs_xrcd {}
 // SAFETY: integers and arrays of them, as are the following.
 unsafe impl Zeroed for ibv_get_context {}
 // SAFETY: as above.

@@ -32,15 +32,31 @@ pub unsafe fn set_functions(qp: *mut verbs_qp, operations: u32) {
     ex.wr_abort = Some(abort);
     set_requests(ex, operations);
     ex.wr_set_ud_addr = Some(set_ud_addr);
+    ex.wr_set_xrc_srqn = Some(set_xrc_srqn);
     ex.wr_set_sge = Some(set_sge);
     ex.wr_set_sge_list = Some(set_sge_list);
     ex.wr_set_inline_data = Some(set_inline_data);
     ex.wr_set_inline_data_list = Some(set_inline_data_list);
 }
 
+/// The provider's part of a queue pair that has these functions.
+///
+/// # Safety
+///
+/// See the head of `verbs`.
+#[inline(always)]
+unsafe fn sender<'a>(qp: *mut ibv_qp_ex) -> &'a Qp {
+    // SAFETY: the caller vouches for it.
+    match unsafe { QpObject::inner(qp) }.as_ref() {
+        Some(qp) => qp,
+        // A target of extended connections has none of these functions, so nobody calls them.
+        None => std::process::abort(),
+    }
+}
+
 unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
     // SAFETY: see the head of `verbs`.
-    let qp = unsafe { QpObject::inner(qp) };
+    let qp = unsafe { sender(qp) };
     core::mem::forget(qp.sends.start(|| qp.may_send()));
 }
 
@@ -52,7 +68,7 @@ unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
 #[inline(always)]
 unsafe fn held<'a>(qp: *mut ibv_qp_ex) -> (&'a Qp, ManuallyDrop<Guard<'a, Producer>>) {
     // SAFETY: the caller vouches for it.
-    let qp = unsafe { QpObject::inner(qp) };
+    let qp = unsafe { sender(qp) };
     // SAFETY: the caller vouches for it.
     let guard = unsafe { qp.sends.producer().resume() };
     (qp, ManuallyDrop::new(guard))
@@ -152,6 +168,12 @@ unsafe extern "C" fn set_ud_addr(ex: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, 
     if let Some(ah) = unsafe { Ah::from_ptr(ah) } {
         qp.sends.set_address(&mut guard, ah, qpn, qkey);
     }
+}
+
+unsafe extern "C" fn set_xrc_srqn(ex: *mut ibv_qp_ex, srqn: u32) {
+    // SAFETY: the program calls it between start and complete.
+    let (qp, mut guard) = unsafe { held(ex) };
+    qp.sends.set_srqn(&mut guard, srqn);
 }
 
 unsafe extern "C" fn set_sge(ex: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {

@@ -11,7 +11,7 @@ use super::domains::Pd;
 use super::memory::{Memory, Protection, Ring};
 use super::object::{or_null, Draft, InDomain, Object};
 use super::pabi::*;
-use super::post_ex;
+use super::{post_ex, xrc};
 use crate::cq::{self, Cq};
 use crate::errno::Errno;
 use crate::qp::{Qp, Receives, Srq};
@@ -29,7 +29,9 @@ use verbena_abi::{wqe, Le64};
 /// A CQ of ours as C sees it.
 pub type CqObject = Object<verbs_cq, InDomain<Arc<Cq>>>;
 /// A queue pair of ours as C sees it.
-pub type QpObject = Object<verbs_qp, InDomain<Arc<Qp>>>;
+pub type QpObject = Object<verbs_qp, QpMember>;
+/// The provider's part of a queue pair: none of a target of extended connections.
+pub type QpMember = InDomain<Option<Arc<Qp>>>;
 /// An SRQ of ours as C sees it.
 pub type SrqObject = Object<verbs_srq, InDomain<Arc<Srq>>>;
 
@@ -240,27 +242,7 @@ unsafe fn new_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> Result<*mut 
         max_wr, max_sge, ..
     } = unsafe { (*attr).attr };
     let driver = &response.driver;
-    let made = inner.area(&driver.area).and_then(|area| {
-        let ring = map_ring(
-            inner,
-            driver.ring_offset,
-            driver.ring_length,
-            driver.log_size,
-            driver.log_stride,
-            Protection::ReadWrite,
-        )?;
-        let config = RecvConfig {
-            max_wr,
-            max_sge,
-            slot: driver.slot.get().into(),
-            shared: true,
-        };
-        Ok(Arc::new(Srq {
-            srqn: driver.srqn.get(),
-            queue: RecvQueue::new(ring, area, config),
-        }))
-    });
-    match made {
+    match make_srq(inner, driver, max_wr, max_sge, None) {
         Ok(made) => Ok(srq.finish(InDomain::new(made, domain))),
         Err(errno) => {
             // SAFETY: the kernel has just created it, and nobody else knows it.
@@ -268,6 +250,36 @@ unsafe fn new_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> Result<*mut 
             Err(errno)
         }
     }
+}
+
+/// The provider's part of an SRQ that the kernel has created.
+pub fn make_srq(
+    inner: &Inner,
+    driver: &CreateSrqResp,
+    max_wr: u32,
+    max_sge: u32,
+    cq: Option<Arc<Cq>>,
+) -> Result<Arc<Srq>, Errno> {
+    let area = inner.area(&driver.area)?;
+    let ring = map_ring(
+        inner,
+        driver.ring_offset,
+        driver.ring_length,
+        driver.log_size,
+        driver.log_stride,
+        Protection::ReadWrite,
+    )?;
+    let config = RecvConfig {
+        max_wr,
+        max_sge,
+        slot: driver.slot.get().into(),
+        shared: true,
+    };
+    Ok(Arc::new(Srq {
+        srqn: driver.srqn.get(),
+        queue: RecvQueue::new(ring, area, config),
+        cq,
+    }))
 }
 
 pub unsafe extern "C" fn modify_srq(
@@ -301,7 +313,10 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
     let returned = unsafe { ibv_cmd_destroy_srq(srq) };
     if returned == 0 {
         // SAFETY: from `new_srq`, and gone for the kernel.
-        drop(unsafe { SrqObject::take(srq) });
+        let object = unsafe { SrqObject::take(srq) };
+        if let Some(cq) = &object.inner.cq {
+            cq.detach_srq(&object.inner);
+        }
     }
     returned
 }
@@ -346,6 +361,10 @@ unsafe fn new_qp(
     attr: &mut ibv_qp_init_attr_ex,
 ) -> Result<*mut verbs_qp, Errno> {
     check_qp(attr)?;
+    if attr.qp_type == IBV_QPT_XRC_RECV {
+        // SAFETY: see the head of this file.
+        return unsafe { xrc::new_target(context, attr) };
+    }
     let operations = operations(attr.qp_type)?;
     let datagram = attr.qp_type == IBV_QPT_UD;
     let extended = attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
@@ -357,6 +376,11 @@ unsafe fn new_qp(
     } else {
         null_mut()
     };
+    if attr.qp_type == IBV_QPT_XRC_SEND {
+        // It has nothing of the kind, and what is there is not to be looked at.
+        (attr.recv_cq, attr.srq) = (attr.send_cq, null_mut());
+        (attr.cap.max_recv_wr, attr.cap.max_recv_sge) = (0, 0);
+    }
     if attr.send_cq.is_null() || attr.recv_cq.is_null() || pd.is_null() {
         return Err(Errno::INVAL);
     }
@@ -371,7 +395,7 @@ unsafe fn new_qp(
     // SAFETY: integers.
     let mut request: ibv_create_qp_ex = unsafe { core::mem::zeroed() };
     let mut response = Message::<ib_uverbs_ex_create_qp_resp, CreateQpResp>::zeroed();
-    let mut qp = Draft::<verbs_qp, InDomain<Arc<Qp>>>::new();
+    let mut qp = Draft::<verbs_qp, QpMember>::new();
     // SAFETY: see the head of this file.
     check(unsafe {
         ibv_cmd_create_qp_ex2(
@@ -393,7 +417,7 @@ unsafe fn new_qp(
                 // SAFETY: just created.
                 unsafe { post_ex::set_functions(qp.verbs(), operations) };
             }
-            Ok(qp.finish(InDomain::new(made, domain)))
+            Ok(qp.finish(InDomain::new(Some(made), domain)))
         }
         Err(errno) => {
             // SAFETY: the kernel has just created it, and nobody else knows it.
@@ -432,6 +456,7 @@ unsafe fn make_qp(
             max_sge: attr.cap.max_send_sge.min(wqe::MAX_SGE),
             max_inline: attr.cap.max_inline_data.min(wqe::MAX_INLINE),
             datagram,
+            xrc: attr.qp_type == IBV_QPT_XRC_SEND,
             signal_all: attr.sq_sig_all != 0,
             slot,
         },
@@ -472,7 +497,9 @@ pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask
         // SAFETY: see the head of this file.
         let state = unsafe { (*attr).qp_state };
         // SAFETY: see the head of this file.
-        let qp = unsafe { QpObject::inner(qp) };
+        let Some(qp) = unsafe { QpObject::inner(qp) }.as_ref() else {
+            return 0;
+        };
         match u8::try_from(state).ok().and_then(QpState::from_raw) {
             Some(QpState::Reset) => qp.reset(),
             Some(state) => qp.set_state(state),
@@ -509,7 +536,9 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     if returned == 0 {
         // SAFETY: from `new_qp`, and gone for the kernel.
         let object = unsafe { QpObject::take(qp) };
-        object.inner.detach();
+        if let Some(qp) = object.inner.as_ref() {
+            qp.detach();
+        }
     }
     returned
 }

@@ -771,6 +771,42 @@ const _: () = {
         [::core::mem::offset_of!(ib_uverbs_alloc_pd_resp, driver_data) - 4usize];
 };
 #[repr(C)]
+pub struct ib_uverbs_open_xrcd {
+    pub response: __u64,
+    pub fd: __u32,
+    pub oflags: __u32,
+    pub driver_data: __IncompleteArrayField<__u64>,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ib_uverbs_open_xrcd"][::core::mem::size_of::<ib_uverbs_open_xrcd>() - 16usize];
+    ["Alignment of ib_uverbs_open_xrcd"][::core::mem::align_of::<ib_uverbs_open_xrcd>() - 8usize];
+    ["Offset of field: ib_uverbs_open_xrcd::response"]
+        [::core::mem::offset_of!(ib_uverbs_open_xrcd, response) - 0usize];
+    ["Offset of field: ib_uverbs_open_xrcd::fd"]
+        [::core::mem::offset_of!(ib_uverbs_open_xrcd, fd) - 8usize];
+    ["Offset of field: ib_uverbs_open_xrcd::oflags"]
+        [::core::mem::offset_of!(ib_uverbs_open_xrcd, oflags) - 12usize];
+    ["Offset of field: ib_uverbs_open_xrcd::driver_data"]
+        [::core::mem::offset_of!(ib_uverbs_open_xrcd, driver_data) - 16usize];
+};
+#[repr(C)]
+pub struct ib_uverbs_open_xrcd_resp {
+    pub xrcd_handle: __u32,
+    pub driver_data: __IncompleteArrayField<__u32>,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ib_uverbs_open_xrcd_resp"]
+        [::core::mem::size_of::<ib_uverbs_open_xrcd_resp>() - 4usize];
+    ["Alignment of ib_uverbs_open_xrcd_resp"]
+        [::core::mem::align_of::<ib_uverbs_open_xrcd_resp>() - 4usize];
+    ["Offset of field: ib_uverbs_open_xrcd_resp::xrcd_handle"]
+        [::core::mem::offset_of!(ib_uverbs_open_xrcd_resp, xrcd_handle) - 0usize];
+    ["Offset of field: ib_uverbs_open_xrcd_resp::driver_data"]
+        [::core::mem::offset_of!(ib_uverbs_open_xrcd_resp, driver_data) - 4usize];
+};
+#[repr(C)]
 pub struct ib_uverbs_reg_mr {
     pub response: __u64,
     pub start: __u64,
@@ -1143,6 +1179,35 @@ const _: () = {
         [::core::mem::offset_of!(ib_uverbs_ex_create_qp, source_qpn) - 60usize];
 };
 #[repr(C)]
+pub struct ib_uverbs_open_qp {
+    pub response: __u64,
+    pub user_handle: __u64,
+    pub pd_handle: __u32,
+    pub qpn: __u32,
+    pub qp_type: __u8,
+    pub reserved: [__u8; 7usize],
+    pub driver_data: __IncompleteArrayField<__u64>,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ib_uverbs_open_qp"][::core::mem::size_of::<ib_uverbs_open_qp>() - 32usize];
+    ["Alignment of ib_uverbs_open_qp"][::core::mem::align_of::<ib_uverbs_open_qp>() - 8usize];
+    ["Offset of field: ib_uverbs_open_qp::response"]
+        [::core::mem::offset_of!(ib_uverbs_open_qp, response) - 0usize];
+    ["Offset of field: ib_uverbs_open_qp::user_handle"]
+        [::core::mem::offset_of!(ib_uverbs_open_qp, user_handle) - 8usize];
+    ["Offset of field: ib_uverbs_open_qp::pd_handle"]
+        [::core::mem::offset_of!(ib_uverbs_open_qp, pd_handle) - 16usize];
+    ["Offset of field: ib_uverbs_open_qp::qpn"]
+        [::core::mem::offset_of!(ib_uverbs_open_qp, qpn) - 20usize];
+    ["Offset of field: ib_uverbs_open_qp::qp_type"]
+        [::core::mem::offset_of!(ib_uverbs_open_qp, qp_type) - 24usize];
+    ["Offset of field: ib_uverbs_open_qp::reserved"]
+        [::core::mem::offset_of!(ib_uverbs_open_qp, reserved) - 25usize];
+    ["Offset of field: ib_uverbs_open_qp::driver_data"]
+        [::core::mem::offset_of!(ib_uverbs_open_qp, driver_data) - 32usize];
+};
+#[repr(C)]
 pub struct ib_uverbs_create_qp_resp {
     pub qp_handle: __u32,
     pub qpn: __u32,
@@ -1431,6 +1496,48 @@ const _: () = {
         [::core::mem::offset_of!(ib_uverbs_create_srq, srq_limit) - 28usize];
     ["Offset of field: ib_uverbs_create_srq::driver_data"]
         [::core::mem::offset_of!(ib_uverbs_create_srq, driver_data) - 32usize];
+};
+#[repr(C)]
+pub struct ib_uverbs_create_xsrq {
+    pub response: __u64,
+    pub user_handle: __u64,
+    pub srq_type: __u32,
+    pub pd_handle: __u32,
+    pub max_wr: __u32,
+    pub max_sge: __u32,
+    pub srq_limit: __u32,
+    pub max_num_tags: __u32,
+    pub xrcd_handle: __u32,
+    pub cq_handle: __u32,
+    pub driver_data: __IncompleteArrayField<__u64>,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ib_uverbs_create_xsrq"][::core::mem::size_of::<ib_uverbs_create_xsrq>() - 48usize];
+    ["Alignment of ib_uverbs_create_xsrq"]
+        [::core::mem::align_of::<ib_uverbs_create_xsrq>() - 8usize];
+    ["Offset of field: ib_uverbs_create_xsrq::response"]
+        [::core::mem::offset_of!(ib_uverbs_create_xsrq, response) - 0usize];
+    ["Offset of field: ib_uverbs_create_xsrq::user_handle"]
+        [::core::mem::offset_of!(ib_uverbs_create_xsrq, user_handle) - 8usize];
+    ["Offset of field: ib_uverbs_create_xsrq::srq_type"]
+        [::core::mem::offset_of!(ib_uverbs_create_xsrq, srq_type) - 16usize];
+    ["Offset of field: ib_uverbs_create_xsrq::pd_handle"]
+        [::core::mem::offset_of!(ib_uverbs_create_xsrq, pd_handle) - 20usize];
+    ["Offset of field: ib_uverbs_create_xsrq::max_wr"]
+        [::core::mem::offset_of!(ib_uverbs_create_xsrq, max_wr) - 24usize];
+    ["Offset of field: ib_uverbs_create_xsrq::max_sge"]
+        [::core::mem::offset_of!(ib_uverbs_create_xsrq, max_sge) - 28usize];
+    ["Offset of field: ib_uverbs_create_xsrq::srq_limit"]
+        [::core::mem::offset_of!(ib_uverbs_create_xsrq, srq_limit) - 32usize];
+    ["Offset of field: ib_uverbs_create_xsrq::max_num_tags"]
+        [::core::mem::offset_of!(ib_uverbs_create_xsrq, max_num_tags) - 36usize];
+    ["Offset of field: ib_uverbs_create_xsrq::xrcd_handle"]
+        [::core::mem::offset_of!(ib_uverbs_create_xsrq, xrcd_handle) - 40usize];
+    ["Offset of field: ib_uverbs_create_xsrq::cq_handle"]
+        [::core::mem::offset_of!(ib_uverbs_create_xsrq, cq_handle) - 44usize];
+    ["Offset of field: ib_uverbs_create_xsrq::driver_data"]
+        [::core::mem::offset_of!(ib_uverbs_create_xsrq, driver_data) - 48usize];
 };
 #[repr(C)]
 pub struct ib_uverbs_create_srq_resp {
@@ -2593,6 +2700,13 @@ pub const IBV_SRQT_BASIC: ibv_srq_type = 0;
 pub const IBV_SRQT_XRC: ibv_srq_type = 1;
 pub const IBV_SRQT_TM: ibv_srq_type = 2;
 pub type ibv_srq_type = core::ffi::c_uint;
+pub const IBV_SRQ_INIT_ATTR_TYPE: ibv_srq_init_attr_mask = 1;
+pub const IBV_SRQ_INIT_ATTR_PD: ibv_srq_init_attr_mask = 2;
+pub const IBV_SRQ_INIT_ATTR_XRCD: ibv_srq_init_attr_mask = 4;
+pub const IBV_SRQ_INIT_ATTR_CQ: ibv_srq_init_attr_mask = 8;
+pub const IBV_SRQ_INIT_ATTR_TM: ibv_srq_init_attr_mask = 16;
+pub const IBV_SRQ_INIT_ATTR_RESERVED: ibv_srq_init_attr_mask = 32;
+pub type ibv_srq_init_attr_mask = core::ffi::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ibv_tm_cap {
@@ -4948,6 +5062,83 @@ const _: () = {
     ["Offset of field: ibv_create_srq::hdr"][::core::mem::offset_of!(ibv_create_srq, hdr) - 0usize];
 };
 #[repr(C)]
+pub struct ibv_create_xsrq {
+    pub hdr: ib_uverbs_cmd_hdr,
+    pub __bindgen_anon_1: ibv_create_xsrq__bindgen_ty_1,
+}
+#[repr(C)]
+pub union ibv_create_xsrq__bindgen_ty_1 {
+    pub __bindgen_anon_1: ::core::mem::ManuallyDrop<ibv_create_xsrq__bindgen_ty_1__bindgen_ty_1>,
+    pub core_payload: ::core::mem::ManuallyDrop<ib_uverbs_create_xsrq>,
+}
+#[repr(C)]
+pub struct ibv_create_xsrq__bindgen_ty_1__bindgen_ty_1 {
+    pub response: __u64,
+    pub user_handle: __u64,
+    pub srq_type: __u32,
+    pub pd_handle: __u32,
+    pub max_wr: __u32,
+    pub max_sge: __u32,
+    pub srq_limit: __u32,
+    pub max_num_tags: __u32,
+    pub xrcd_handle: __u32,
+    pub cq_handle: __u32,
+    pub driver_data: __IncompleteArrayField<__u64>,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_create_xsrq__bindgen_ty_1__bindgen_ty_1"]
+        [::core::mem::size_of::<ibv_create_xsrq__bindgen_ty_1__bindgen_ty_1>() - 48usize];
+    ["Alignment of ibv_create_xsrq__bindgen_ty_1__bindgen_ty_1"]
+        [::core::mem::align_of::<ibv_create_xsrq__bindgen_ty_1__bindgen_ty_1>() - 8usize];
+    ["Offset of field: ibv_create_xsrq__bindgen_ty_1__bindgen_ty_1::response"]
+        [::core::mem::offset_of!(ibv_create_xsrq__bindgen_ty_1__bindgen_ty_1, response) - 0usize];
+    ["Offset of field: ibv_create_xsrq__bindgen_ty_1__bindgen_ty_1::user_handle"][::core::mem::offset_of!(
+        ibv_create_xsrq__bindgen_ty_1__bindgen_ty_1,
+        user_handle
+    ) - 8usize];
+    ["Offset of field: ibv_create_xsrq__bindgen_ty_1__bindgen_ty_1::srq_type"]
+        [::core::mem::offset_of!(ibv_create_xsrq__bindgen_ty_1__bindgen_ty_1, srq_type) - 16usize];
+    ["Offset of field: ibv_create_xsrq__bindgen_ty_1__bindgen_ty_1::pd_handle"]
+        [::core::mem::offset_of!(ibv_create_xsrq__bindgen_ty_1__bindgen_ty_1, pd_handle) - 20usize];
+    ["Offset of field: ibv_create_xsrq__bindgen_ty_1__bindgen_ty_1::max_wr"]
+        [::core::mem::offset_of!(ibv_create_xsrq__bindgen_ty_1__bindgen_ty_1, max_wr) - 24usize];
+    ["Offset of field: ibv_create_xsrq__bindgen_ty_1__bindgen_ty_1::max_sge"]
+        [::core::mem::offset_of!(ibv_create_xsrq__bindgen_ty_1__bindgen_ty_1, max_sge) - 28usize];
+    ["Offset of field: ibv_create_xsrq__bindgen_ty_1__bindgen_ty_1::srq_limit"]
+        [::core::mem::offset_of!(ibv_create_xsrq__bindgen_ty_1__bindgen_ty_1, srq_limit) - 32usize];
+    ["Offset of field: ibv_create_xsrq__bindgen_ty_1__bindgen_ty_1::max_num_tags"][::core::mem::offset_of!(
+        ibv_create_xsrq__bindgen_ty_1__bindgen_ty_1,
+        max_num_tags
+    ) - 36usize];
+    ["Offset of field: ibv_create_xsrq__bindgen_ty_1__bindgen_ty_1::xrcd_handle"][::core::mem::offset_of!(
+        ibv_create_xsrq__bindgen_ty_1__bindgen_ty_1,
+        xrcd_handle
+    ) - 40usize];
+    ["Offset of field: ibv_create_xsrq__bindgen_ty_1__bindgen_ty_1::cq_handle"]
+        [::core::mem::offset_of!(ibv_create_xsrq__bindgen_ty_1__bindgen_ty_1, cq_handle) - 44usize];
+    ["Offset of field: ibv_create_xsrq__bindgen_ty_1__bindgen_ty_1::driver_data"][::core::mem::offset_of!(
+        ibv_create_xsrq__bindgen_ty_1__bindgen_ty_1,
+        driver_data
+    ) - 48usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_create_xsrq__bindgen_ty_1"]
+        [::core::mem::size_of::<ibv_create_xsrq__bindgen_ty_1>() - 48usize];
+    ["Alignment of ibv_create_xsrq__bindgen_ty_1"]
+        [::core::mem::align_of::<ibv_create_xsrq__bindgen_ty_1>() - 8usize];
+    ["Offset of field: ibv_create_xsrq__bindgen_ty_1::core_payload"]
+        [::core::mem::offset_of!(ibv_create_xsrq__bindgen_ty_1, core_payload) - 0usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_create_xsrq"][::core::mem::size_of::<ibv_create_xsrq>() - 56usize];
+    ["Alignment of ibv_create_xsrq"][::core::mem::align_of::<ibv_create_xsrq>() - 8usize];
+    ["Offset of field: ibv_create_xsrq::hdr"]
+        [::core::mem::offset_of!(ibv_create_xsrq, hdr) - 0usize];
+};
+#[repr(C)]
 pub struct ibv_get_context {
     pub hdr: ib_uverbs_cmd_hdr,
     pub __bindgen_anon_1: ibv_get_context__bindgen_ty_1,
@@ -5182,6 +5373,109 @@ const _: () = {
     ["Size of ibv_modify_srq"][::core::mem::size_of::<ibv_modify_srq>() - 24usize];
     ["Alignment of ibv_modify_srq"][::core::mem::align_of::<ibv_modify_srq>() - 8usize];
     ["Offset of field: ibv_modify_srq::hdr"][::core::mem::offset_of!(ibv_modify_srq, hdr) - 0usize];
+};
+#[repr(C)]
+pub struct ibv_open_qp {
+    pub hdr: ib_uverbs_cmd_hdr,
+    pub __bindgen_anon_1: ibv_open_qp__bindgen_ty_1,
+}
+#[repr(C)]
+pub union ibv_open_qp__bindgen_ty_1 {
+    pub __bindgen_anon_1: ::core::mem::ManuallyDrop<ibv_open_qp__bindgen_ty_1__bindgen_ty_1>,
+    pub core_payload: ::core::mem::ManuallyDrop<ib_uverbs_open_qp>,
+}
+#[repr(C)]
+pub struct ibv_open_qp__bindgen_ty_1__bindgen_ty_1 {
+    pub response: __u64,
+    pub user_handle: __u64,
+    pub pd_handle: __u32,
+    pub qpn: __u32,
+    pub qp_type: __u8,
+    pub reserved: [__u8; 7usize],
+    pub driver_data: __IncompleteArrayField<__u64>,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_open_qp__bindgen_ty_1__bindgen_ty_1"]
+        [::core::mem::size_of::<ibv_open_qp__bindgen_ty_1__bindgen_ty_1>() - 32usize];
+    ["Alignment of ibv_open_qp__bindgen_ty_1__bindgen_ty_1"]
+        [::core::mem::align_of::<ibv_open_qp__bindgen_ty_1__bindgen_ty_1>() - 8usize];
+    ["Offset of field: ibv_open_qp__bindgen_ty_1__bindgen_ty_1::response"]
+        [::core::mem::offset_of!(ibv_open_qp__bindgen_ty_1__bindgen_ty_1, response) - 0usize];
+    ["Offset of field: ibv_open_qp__bindgen_ty_1__bindgen_ty_1::user_handle"]
+        [::core::mem::offset_of!(ibv_open_qp__bindgen_ty_1__bindgen_ty_1, user_handle) - 8usize];
+    ["Offset of field: ibv_open_qp__bindgen_ty_1__bindgen_ty_1::pd_handle"]
+        [::core::mem::offset_of!(ibv_open_qp__bindgen_ty_1__bindgen_ty_1, pd_handle) - 16usize];
+    ["Offset of field: ibv_open_qp__bindgen_ty_1__bindgen_ty_1::qpn"]
+        [::core::mem::offset_of!(ibv_open_qp__bindgen_ty_1__bindgen_ty_1, qpn) - 20usize];
+    ["Offset of field: ibv_open_qp__bindgen_ty_1__bindgen_ty_1::qp_type"]
+        [::core::mem::offset_of!(ibv_open_qp__bindgen_ty_1__bindgen_ty_1, qp_type) - 24usize];
+    ["Offset of field: ibv_open_qp__bindgen_ty_1__bindgen_ty_1::reserved"]
+        [::core::mem::offset_of!(ibv_open_qp__bindgen_ty_1__bindgen_ty_1, reserved) - 25usize];
+    ["Offset of field: ibv_open_qp__bindgen_ty_1__bindgen_ty_1::driver_data"]
+        [::core::mem::offset_of!(ibv_open_qp__bindgen_ty_1__bindgen_ty_1, driver_data) - 32usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_open_qp__bindgen_ty_1"]
+        [::core::mem::size_of::<ibv_open_qp__bindgen_ty_1>() - 32usize];
+    ["Alignment of ibv_open_qp__bindgen_ty_1"]
+        [::core::mem::align_of::<ibv_open_qp__bindgen_ty_1>() - 8usize];
+    ["Offset of field: ibv_open_qp__bindgen_ty_1::core_payload"]
+        [::core::mem::offset_of!(ibv_open_qp__bindgen_ty_1, core_payload) - 0usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_open_qp"][::core::mem::size_of::<ibv_open_qp>() - 40usize];
+    ["Alignment of ibv_open_qp"][::core::mem::align_of::<ibv_open_qp>() - 8usize];
+    ["Offset of field: ibv_open_qp::hdr"][::core::mem::offset_of!(ibv_open_qp, hdr) - 0usize];
+};
+#[repr(C)]
+pub struct ibv_open_xrcd {
+    pub hdr: ib_uverbs_cmd_hdr,
+    pub __bindgen_anon_1: ibv_open_xrcd__bindgen_ty_1,
+}
+#[repr(C)]
+pub union ibv_open_xrcd__bindgen_ty_1 {
+    pub __bindgen_anon_1: ::core::mem::ManuallyDrop<ibv_open_xrcd__bindgen_ty_1__bindgen_ty_1>,
+    pub core_payload: ::core::mem::ManuallyDrop<ib_uverbs_open_xrcd>,
+}
+#[repr(C)]
+pub struct ibv_open_xrcd__bindgen_ty_1__bindgen_ty_1 {
+    pub response: __u64,
+    pub fd: __u32,
+    pub oflags: __u32,
+    pub driver_data: __IncompleteArrayField<__u64>,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_open_xrcd__bindgen_ty_1__bindgen_ty_1"]
+        [::core::mem::size_of::<ibv_open_xrcd__bindgen_ty_1__bindgen_ty_1>() - 16usize];
+    ["Alignment of ibv_open_xrcd__bindgen_ty_1__bindgen_ty_1"]
+        [::core::mem::align_of::<ibv_open_xrcd__bindgen_ty_1__bindgen_ty_1>() - 8usize];
+    ["Offset of field: ibv_open_xrcd__bindgen_ty_1__bindgen_ty_1::response"]
+        [::core::mem::offset_of!(ibv_open_xrcd__bindgen_ty_1__bindgen_ty_1, response) - 0usize];
+    ["Offset of field: ibv_open_xrcd__bindgen_ty_1__bindgen_ty_1::fd"]
+        [::core::mem::offset_of!(ibv_open_xrcd__bindgen_ty_1__bindgen_ty_1, fd) - 8usize];
+    ["Offset of field: ibv_open_xrcd__bindgen_ty_1__bindgen_ty_1::oflags"]
+        [::core::mem::offset_of!(ibv_open_xrcd__bindgen_ty_1__bindgen_ty_1, oflags) - 12usize];
+    ["Offset of field: ibv_open_xrcd__bindgen_ty_1__bindgen_ty_1::driver_data"]
+        [::core::mem::offset_of!(ibv_open_xrcd__bindgen_ty_1__bindgen_ty_1, driver_data) - 16usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_open_xrcd__bindgen_ty_1"]
+        [::core::mem::size_of::<ibv_open_xrcd__bindgen_ty_1>() - 16usize];
+    ["Alignment of ibv_open_xrcd__bindgen_ty_1"]
+        [::core::mem::align_of::<ibv_open_xrcd__bindgen_ty_1>() - 8usize];
+    ["Offset of field: ibv_open_xrcd__bindgen_ty_1::core_payload"]
+        [::core::mem::offset_of!(ibv_open_xrcd__bindgen_ty_1, core_payload) - 0usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_open_xrcd"][::core::mem::size_of::<ibv_open_xrcd>() - 24usize];
+    ["Alignment of ibv_open_xrcd"][::core::mem::align_of::<ibv_open_xrcd>() - 8usize];
+    ["Offset of field: ibv_open_xrcd::hdr"][::core::mem::offset_of!(ibv_open_xrcd, hdr) - 0usize];
 };
 #[repr(C)]
 pub struct ibv_query_port {
@@ -6901,6 +7195,17 @@ unsafe extern "C" {
         resp_size: usize,
     ) -> core::ffi::c_int;
     pub fn ibv_cmd_dealloc_pd(pd: *mut ibv_pd) -> core::ffi::c_int;
+    pub fn ibv_cmd_open_xrcd(
+        context: *mut ibv_context,
+        xrcd: *mut verbs_xrcd,
+        vxrcd_size: core::ffi::c_int,
+        attr: *mut ibv_xrcd_init_attr,
+        cmd: *mut ibv_open_xrcd,
+        cmd_size: usize,
+        resp: *mut ib_uverbs_open_xrcd_resp,
+        resp_size: usize,
+    ) -> core::ffi::c_int;
+    pub fn ibv_cmd_close_xrcd(xrcd: *mut verbs_xrcd) -> core::ffi::c_int;
     pub fn ibv_cmd_reg_mr(
         pd: *mut ibv_pd,
         addr: *mut core::ffi::c_void,
@@ -6986,6 +7291,15 @@ unsafe extern "C" {
         resp: *mut ib_uverbs_create_srq_resp,
         resp_size: usize,
     ) -> core::ffi::c_int;
+    pub fn ibv_cmd_create_srq_ex(
+        context: *mut ibv_context,
+        srq: *mut verbs_srq,
+        attr_ex: *mut ibv_srq_init_attr_ex,
+        cmd: *mut ibv_create_xsrq,
+        cmd_size: usize,
+        resp: *mut ib_uverbs_create_srq_resp,
+        resp_size: usize,
+    ) -> core::ffi::c_int;
     pub fn ibv_cmd_modify_srq(
         srq: *mut ibv_srq,
         srq_attr: *mut ibv_srq_attr,
@@ -7016,6 +7330,16 @@ unsafe extern "C" {
         cmd: *mut ibv_create_qp_ex,
         cmd_size: usize,
         resp: *mut ib_uverbs_ex_create_qp_resp,
+        resp_size: usize,
+    ) -> core::ffi::c_int;
+    pub fn ibv_cmd_open_qp(
+        context: *mut ibv_context,
+        qp: *mut verbs_qp,
+        vqp_sz: core::ffi::c_int,
+        attr: *mut ibv_qp_open_attr,
+        cmd: *mut ibv_open_qp,
+        cmd_size: usize,
+        resp: *mut ib_uverbs_create_qp_resp,
         resp_size: usize,
     ) -> core::ffi::c_int;
     pub fn ibv_cmd_query_qp(

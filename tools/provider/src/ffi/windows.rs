@@ -74,7 +74,9 @@ pub unsafe extern "C" fn bind_mw(
     // SAFETY: see the head of this file.
     let wanted = unsafe { Bind::new(key, info) };
     // SAFETY: see the head of this file.
-    let qp = unsafe { QpObject::inner(qp) };
+    let Some(qp) = unsafe { QpObject::inner(qp) }.as_ref() else {
+        return Errno::INVAL.0;
+    };
     let mut guard = qp.sends.start(|| qp.may_send());
     let operands = Operands::Bind(Some(wanted));
     qp.sends.begin(

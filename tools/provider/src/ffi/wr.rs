@@ -169,6 +169,12 @@ impl<'a> SendWr<'a> {
         of_type_2.then(|| unsafe { Bind::new(bind.rkey, &bind.bind_info) })
     }
 
+    /// The SRQ at the peer, of extended connections.
+    pub fn srqn(self) -> u32 {
+        // SAFETY: a plain integer, set for this type of queue pair.
+        unsafe { self.0.qp_type.xrc.remote_srqn }
+    }
+
     /// Address handle, QPN and Q_Key, of datagrams.
     #[inline(always)]
     pub fn datagram(self) -> Option<(&'a Ah, u32, u32)> {

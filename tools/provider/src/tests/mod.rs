@@ -77,6 +77,7 @@ impl Fixture {
         Arc::new(Srq {
             srqn: 1,
             queue: self.receives(5, true),
+            cq: None,
         })
     }
 
@@ -87,6 +88,7 @@ impl Fixture {
             max_sge: 2,
             max_inline: 40,
             datagram: false,
+            xrc: false,
             signal_all: false,
             slot: SLOT,
         };

@@ -366,6 +366,7 @@ fn a_datagram_without_an_address_is_refused() {
         max_sge: 2,
         max_inline: 40,
         datagram: true,
+        xrc: false,
         signal_all: false,
         slot: SLOT,
     };

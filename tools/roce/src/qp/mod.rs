@@ -221,7 +221,19 @@ impl Core {
             QpType::Rc => Transport::Rc,
             QpType::Uc => Transport::Uc,
             QpType::Ud | QpType::Gsi => Transport::Ud,
+            QpType::XrcIni | QpType::XrcTgt => Transport::Xrc,
         }
+    }
+
+    /// Whether it has the side that a packet is for: of an extended connection, the initiator has no responder, and the target no
+    /// requester (A14).
+    pub(crate) fn takes(&self, packet: &Packet) -> bool {
+        packet.transport == self.transport()
+            && match self.config.qp_type {
+                QpType::XrcIni => !packet.kind.is_request(),
+                QpType::XrcTgt => packet.kind.is_request(),
+                _ => true,
+            }
     }
 
     pub(crate) fn window(&self) -> u32 {
@@ -413,7 +425,10 @@ impl Qp {
     /// Tells the producer index of the send queue (free-running; the owner has checked that it is at most the ring's
     /// size ahead of [`Snapshot::sq_consumer`]).
     pub fn handle_posts(&mut self, _now: u64, producer: u32) {
-        self.req.set_producer(producer);
+        // A target has no send queue.
+        if self.core.config.qp_type != QpType::XrcTgt {
+            self.req.set_producer(producer);
+        }
     }
 
     /// Tells that receives may have been posted since the last call. Cheap when the peer is not waiting to hear of them.
@@ -428,7 +443,7 @@ impl Qp {
         let core = &mut self.core;
         core.counters.rx_packets += u64::from(packet.psns);
         core.counters.rx_bytes += u64::from(packet.payload.len());
-        if packet.transport != core.transport() {
+        if !core.takes(&packet) {
             core.counters.dropped_transport += 1;
             return;
         }
@@ -493,7 +508,9 @@ impl Qp {
         }
         let sent = match self.core.transport() {
             Transport::Ud => ud::run(&mut self.core, &mut self.req, host, budget),
-            Transport::Rc | Transport::Uc => self.req.run(&mut self.core, host, now, budget),
+            Transport::Rc | Transport::Xrc | Transport::Uc => {
+                self.req.run(&mut self.core, host, now, budget)
+            }
         };
         match sent {
             Ok(busy) => more |= busy,
@@ -539,7 +556,7 @@ impl Qp {
 
     /// A work request failed. On unreliable services only the send queue is in error: SQE (IBTA 10.3.1).
     fn send_error(&mut self, cause: Syndrome) {
-        if self.core.transport() == Transport::Rc {
+        if self.core.transport().is_reliable() {
             self.enter_error(cause);
         } else {
             self.core.state = QpState::Sqe;

@@ -2,7 +2,7 @@
 
 //! What a work request is owed: one completion, however it ends.
 
-use crate::host::{Completion, Syndrome, WcOpcode, WcStatus};
+use crate::host::{Completion, Syndrome, WcOpcode, WcStatus, XrcSrq};
 
 /// The completion that a work request is owed (IBTA 10.8.5). Whoever takes a work request out of its queue has this instead, and
 /// only by giving it away makes a completion, so that none is told twice. RESET alone cancels it.
@@ -12,6 +12,7 @@ pub(crate) struct Owed {
     wr_id: u64,
     wqe_index: u32,
     opcode: WcOpcode,
+    xrc: XrcSrq,
 }
 
 impl Owed {
@@ -22,7 +23,14 @@ impl Owed {
             wr_id,
             wqe_index,
             opcode,
+            xrc: XrcSrq::default(),
         }
+    }
+
+    /// Of a receive of this queue.
+    #[inline]
+    pub(super) fn of(self, xrc: XrcSrq) -> Self {
+        Self { xrc, ..self }
     }
 
     /// Free-running index and `wr_id` of the work request.
@@ -44,6 +52,7 @@ impl Owed {
             invalidated: None,
             solicited: false,
             source: None,
+            xrc: self.xrc,
         }
     }
 

@@ -252,7 +252,7 @@ impl Requester {
                     budget.spend(packet.payload.len());
                     unasked = unasked.saturating_add(packet.psns);
                     if unasked >= quarter && !core.attr.local_peer {
-                        packet.ack_req = core.transport() == Transport::Rc;
+                        packet.ack_req = core.transport().is_reliable();
                         unasked = 0;
                     }
                     if let Some(ready) = held.replace(packet) {
@@ -264,7 +264,7 @@ impl Requester {
             }
         };
         if let Some(mut packet) = held {
-            packet.ack_req = core.transport() == Transport::Rc;
+            packet.ack_req = core.transport().is_reliable();
             core.transmit(host, packet);
         }
         if result.is_ok() {

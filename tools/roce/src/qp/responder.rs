@@ -16,6 +16,7 @@ mod execute;
 mod prefetch;
 mod receives;
 mod refuse;
+mod xrc;
 
 use super::{Core, QpState};
 use crate::host::{Access, AtomicOp, EventType, Host, KeyUse, RecvWqe, Syndrome, WcStatus};
@@ -41,6 +42,8 @@ pub(super) enum Message {
 struct Executed {
     psn: u32,
     psns: u32,
+    /// Protection domain of its memory.
+    pd: u32,
     body: Body,
 }
 
@@ -274,7 +277,8 @@ impl Responder {
         self.nak = Nak::NotSent;
         // A READ or atomic is acknowledged by its response.
         let ack_req = packet.ack_req && is_data(&packet);
-        let result = match packet.kind {
+        let found = self.find_xrc_srq(core, host, &packet);
+        let result = found.and_then(|()| match packet.kind {
             Kind::Send(tail) => self.send(core, host, &packet, tail),
             Kind::Write { reth, imm } => self.write_parts(core, host, packet, reth, imm),
             Kind::ReadRequest(reth) => self.read(core, host, &packet, reth),
@@ -283,8 +287,8 @@ impl Responder {
             Kind::Unknown(_) => {
                 Err(self.refuse_request(core, host, packet.psn, Syndrome::RequestOpcode))
             }
-            Kind::ReadResponse(_) | Kind::Ack(_) | Kind::AtomicResponse(..) => return None,
-        };
+            Kind::ReadResponse(_) | Kind::Ack(_) | Kind::AtomicResponse(..) => Err(Stop::Dropped),
+        });
         match result {
             Ok(()) => {
                 if ack_req {
@@ -303,9 +307,10 @@ fn is_data(packet: &Packet) -> bool {
     matches!(packet.kind, Kind::Send(_) | Kind::Write { .. })
 }
 
-fn remote_use(core: &Core, reth: &Reth, access: Access) -> KeyUse {
+/// The use of memory of a protection domain that a request asks for.
+fn remote_use(core: &Core, pd: u32, reth: &Reth, access: Access) -> KeyUse {
     KeyUse {
-        pd: core.config.pd,
+        pd,
         owner: core.config.owner,
         privileged: false,
         key: reth.rkey,

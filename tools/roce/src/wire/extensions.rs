@@ -3,19 +3,21 @@
 //! The headers between BTH and payload together, as the table of opcodes has them.
 
 use super::opcode::{Header, Operation, Row};
-use super::{aeth, atomic_ack_eth, atomic_eth, deth, ieth, imm_dt, reth, Malformed};
+use super::{aeth, atomic_ack_eth, atomic_eth, deth, ieth, imm_dt, reth, xrceth, Malformed};
 use crate::host::AtomicOp;
-use crate::packet::{Kind, Packet, SendTail};
+use crate::packet::{Kind, Packet, SendTail, Transport};
 use alloc::vec::Vec;
 
-/// Most bytes that they have together: DETH and ImmDt, RETH and ImmDt, AtomicETH, AETH and AtomicAckETH.
-pub const MAX_LEN: usize = 28;
+/// Most bytes that they have together: XRCETH and AtomicETH.
+pub const MAX_LEN: usize = 32;
 
 /// What was there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Repr {
     /// DETH.
     pub deth: Option<deth::Repr>,
+    /// XRCETH.
+    pub xrceth: Option<xrceth::Repr>,
     /// RETH.
     pub reth: Option<reth::Repr>,
     /// AtomicETH.
@@ -53,7 +55,8 @@ impl Repr {
                 Header::AtomicAckEth => read!(atomic_ack_eth),
                 Header::ImmDt => read!(imm_dt),
                 Header::Ieth => read!(ieth),
-                Header::Xrceth | Header::Feth => return Err(Malformed::Opcode),
+                Header::Xrceth => read!(xrceth),
+                Header::Feth => return Err(Malformed::Opcode),
             }
         }
         Ok(bytes)
@@ -82,7 +85,8 @@ impl Repr {
                 Header::AtomicAckEth => write!(atomic_ack_eth),
                 Header::ImmDt => write!(imm_dt),
                 Header::Ieth => write!(ieth),
-                Header::Xrceth | Header::Feth => {}
+                Header::Xrceth => write!(xrceth),
+                Header::Feth => {}
             }
         }
     }
@@ -94,6 +98,8 @@ impl Repr {
                 qkey: datagram.qkey,
                 src_qpn: packet.src_qpn,
             }),
+            xrceth: (packet.transport == Transport::Xrc)
+                .then_some(xrceth::Repr { srqn: packet.srqn }),
             ..Self::default()
         };
         match packet.kind {
@@ -164,7 +170,7 @@ mod tests {
             .filter(|opcode| opcode::is_served(*opcode))
             .filter_map(opcode::lookup)
             .map(|(service, row)| {
-                let headers = service.headers.iter().chain(row.headers);
+                let headers = service.headers_of(row).iter().chain(row.headers);
                 headers.map(|header| header.length()).sum::<usize>()
             });
         assert_eq!(lengths.max(), Some(MAX_LEN));

@@ -173,7 +173,7 @@ fn parse_transport(view: bth::View<'_>) -> Result<(Packet, Option<Datagram>, &[u
     let (service, row) = opcode::lookup(bth.opcode).ok_or(Malformed::Opcode)?;
     let transport = service.transport.ok_or(Malformed::Opcode)?;
     let mut headers = extensions::Repr::default();
-    let rest = headers.parse(service.headers, view.payload())?;
+    let rest = headers.parse(service.headers_of(row), view.payload())?;
     let rest = headers.parse(row.headers, rest)?;
     let kind = headers.kind(row)?;
     let length = rest
@@ -188,6 +188,7 @@ fn parse_transport(view: bth::View<'_>) -> Result<(Packet, Option<Datagram>, &[u
         first: row.first,
         last: row.last,
         src_qpn: headers.deth.map_or(0, |deth| deth.src_qpn),
+        srqn: headers.xrceth.map_or(0, |xrceth| xrceth.srqn),
         ..packet(bth, transport, kind)
     };
     let datagram = headers.deth.map(|deth| Datagram {
@@ -211,6 +212,7 @@ fn packet(bth: bth::Repr, transport: Transport, kind: Kind) -> Packet {
         src_qpn: 0,
         psn: bth.psn,
         psns: 1,
+        srqn: 0,
         datagram: None,
         payload: Payload::None,
     }
@@ -226,7 +228,11 @@ fn refused(bth: bth::Repr, rest: &[u8]) -> Result<Packet, Malformed> {
         return Err(Malformed::Length);
     }
     let kind = Kind::Unknown(bth.opcode & opcode::OPERATION);
-    Ok(packet(bth, Transport::Rc, kind))
+    let transport = match bth.opcode & !opcode::OPERATION {
+        opcode::service::XRC => Transport::Xrc,
+        _ => Transport::Rc,
+    };
+    Ok(packet(bth, transport, kind))
 }
 
 /// Appends the frame of a single packet to `out`. `fill` writes the payload, of `packet.payload.len()` bytes, into its
@@ -249,7 +255,7 @@ pub fn emit<E>(
     let opcode = packet.opcode();
     if let Some((service, row)) = opcode::lookup(opcode) {
         let headers = extensions::Repr::of(packet);
-        headers.emit(service.headers, out);
+        headers.emit(service.headers_of(row), out);
         headers.emit(row.headers, out);
     }
     let payload_at = out.len();

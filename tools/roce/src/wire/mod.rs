@@ -11,7 +11,7 @@
 //! | `ethernet.rs`, `vlan.rs` | Ethernet, 802.1Q |
 //! | `ipv4.rs`, `ipv6.rs`, `udp.rs` | IP without options, UDP |
 //! | `bth.rs` | base transport header |
-//! | `deth.rs`, `reth.rs`, `atomic_eth.rs`, `aeth.rs`, `atomic_ack_eth.rs`, `imm_dt.rs`, `ieth.rs` | extended transport headers |
+//! | `deth.rs`, `reth.rs`, `atomic_eth.rs`, `aeth.rs`, `atomic_ack_eth.rs`, `imm_dt.rs`, `ieth.rs`, `xrceth.rs` | extended transport headers |
 //! | `opcode.rs` | which of them follow, by opcode; `extensions.rs` reads and writes them together |
 //! | `icrc.rs` | the checksum over all that routers leave alone |
 //! | `frame.rs` | whole frames to and from [`Packet`](crate::Packet) |
@@ -35,6 +35,7 @@ mod properties;
 pub mod reth;
 pub mod udp;
 pub mod vlan;
+pub mod xrceth;
 
 /// Why a frame is not a RoCEv2 packet that a queue pair can be given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

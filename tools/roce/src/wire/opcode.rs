@@ -67,7 +67,7 @@ pub const OPERATION: u8 = 0x1f;
 pub enum Header {
     /// DETH.
     Deth,
-    /// XRCETH: reserved (1), SRQN (3). Not served yet.
+    /// XRCETH.
     Xrceth,
     /// RETH.
     Reth,
@@ -96,7 +96,8 @@ impl Header {
             Header::AtomicAckEth => super::atomic_ack_eth::LEN,
             Header::ImmDt => super::imm_dt::LEN,
             Header::Ieth => super::ieth::LEN,
-            Header::Xrceth | Header::Feth => 4,
+            Header::Xrceth => super::xrceth::LEN,
+            Header::Feth => 4,
         }
     }
 }
@@ -149,9 +150,29 @@ pub struct Service {
     /// As packets name it; None: not served yet.
     pub transport: Option<Transport>,
     /// Headers before those of the operation.
-    pub headers: &'static [Header],
+    headers: &'static [Header],
     /// Operations that it has, a bit each.
     operations: u32,
+}
+
+impl Operation {
+    /// Whether it answers a request.
+    pub const fn is_response(self) -> bool {
+        matches!(
+            self,
+            Operation::ReadResponse | Operation::Acknowledge | Operation::AtomicAcknowledge
+        )
+    }
+}
+
+impl Service {
+    /// Headers before those of an operation: a response of an extended connection has no XRCETH (A14).
+    pub fn headers_of(&self, row: &Row) -> &'static [Header] {
+        match self.transport {
+            Some(Transport::Xrc) if row.operation.is_response() => &[],
+            _ => self.headers,
+        }
+    }
 }
 
 const fn row(
@@ -251,8 +272,8 @@ static SERVICES: [Option<Service>; 8] = {
         service("UD", Some(Transport::Ud), &[Header::Deth], bit(op::SEND_ONLY) | bit(op::SEND_ONLY_IMM)),
         // The CNP's row, if it is ever served, is its own: its operation's number is that of SEND Middle.
         None,
-        // Its responses have no XRCETH.
-        service("XRC", None, &[Header::Xrceth], RELIABLE),
+        // Its responses have no XRCETH: see [`Service::headers_of`].
+        service("XRC", Some(Transport::Xrc), &[Header::Xrceth], RELIABLE),
         None,
         None,
     ]
@@ -280,7 +301,7 @@ pub fn is_served(opcode: u8) -> bool {
 /// Whether an opcode is one of reliable connections whose operation is reserved or not served. Such a packet has its place
 /// in the sequence and is refused by the responder (IBTA 9.7.4.1); of any other service it is dropped.
 pub fn is_refused(opcode: u8) -> bool {
-    opcode & !OPERATION == service::RC && !is_served(opcode)
+    matches!(opcode & !OPERATION, service::RC | service::XRC) && !is_served(opcode)
 }
 
 /// The opcode of a single packet.
@@ -289,6 +310,7 @@ pub fn of(packet: &Packet) -> u8 {
         Transport::Rc => service::RC,
         Transport::Uc => service::UC,
         Transport::Ud => service::UD,
+        Transport::Xrc => service::XRC,
     };
     let place = (packet.first, packet.last);
     service
@@ -346,23 +368,20 @@ mod tests {
         let rc = (0x00..=0x14).chain(0x16..=0x17);
         let uc = 0x20..=0x2b;
         let ud = [0x64, 0x65];
-        let all: Vec<u8> = rc.chain(uc).chain(ud).collect();
+        let xrc = (0xa0..=0xb4).chain(0xb6..=0xb7);
+        let all: Vec<u8> = rc.chain(uc).chain(ud).chain(xrc).collect();
         assert_eq!(served(), all);
     }
 
     #[test]
     fn what_is_to_come_has_its_place_and_is_not_served() {
-        let headers = |opcode| lookup(opcode).map(|(service, row)| (service.headers, row.headers));
+        let headers =
+            |opcode| lookup(opcode).map(|(service, row)| (service.headers_of(row), row.headers));
         let flush: &[Header] = &[Header::Feth, Header::Reth];
         assert_eq!(headers(service::RC | op::FLUSH), Some((&[][..], flush)));
-        assert_eq!(
-            headers(service::XRC | op::SEND_ONLY),
-            Some((&[Header::Xrceth][..], &[][..]))
-        );
         for opcode in [
             service::RC | op::FLUSH,
             service::RC | op::ATOMIC_WRITE,
-            service::XRC | op::SEND_ONLY,
             service::RD | op::SEND_ONLY,
             service::RD | op::RESYNC,
             service::RC | op::RESYNC,
@@ -375,10 +394,23 @@ mod tests {
     #[test]
     fn of_reliable_connections_what_is_not_served_is_refused() {
         let refused: Vec<u8> = (0..=0xff).filter(|opcode| is_refused(*opcode)).collect();
-        assert_eq!(
-            refused,
-            [0x15, 0x18, 0x19, 0x1a, 0x1b, 0x1c, 0x1d, 0x1e, 0x1f]
-        );
+        let operations = [0x15, 0x18, 0x19, 0x1a, 0x1b, 0x1c, 0x1d, 0x1e, 0x1f];
+        let xrc = operations.map(|operation| service::XRC | operation);
+        assert_eq!(refused, [operations, xrc].concat());
+    }
+
+    #[test]
+    fn requests_of_extended_connections_name_a_queue_and_responses_do_not() {
+        for operation in 0..32 {
+            let Some((service, row)) = lookup(service::XRC | operation) else {
+                continue;
+            };
+            let expected: &[Header] = match operation {
+                op::READ_RESPONSE_FIRST..=op::ATOMIC_ACKNOWLEDGE => &[],
+                _ => &[Header::Xrceth],
+            };
+            assert_eq!(service.headers_of(row), expected, "{operation:#x}");
+        }
     }
 
     #[test]

@@ -112,10 +112,12 @@ fn extensions() -> impl Strategy<Value = extensions::Repr> {
         any::<u64>(),
         any::<[u8; 4]>(),
         any::<u32>(),
+        QPN,
     );
     headers.prop_map(
-        |(deth, reth, atomic_eth, aeth, original, data, rkey)| extensions::Repr {
+        |(deth, reth, atomic_eth, aeth, original, data, rkey, srqn)| extensions::Repr {
             deth: Some(deth),
+            xrceth: Some(xrceth::Repr { srqn }),
             reth: Some(reth),
             atomic_eth: Some(atomic_eth),
             aeth: Some(aeth),
@@ -131,6 +133,7 @@ fn only(headers: &[Header], all: &extensions::Repr) -> extensions::Repr {
     let has = |header| headers.contains(&header);
     extensions::Repr {
         deth: all.deth.filter(|_| has(Header::Deth)),
+        xrceth: all.xrceth.filter(|_| has(Header::Xrceth)),
         reth: all.reth.filter(|_| has(Header::Reth)),
         atomic_eth: all.atomic_eth.filter(|_| has(Header::AtomicEth)),
         aeth: all.aeth.filter(|_| has(Header::Aeth)),
@@ -185,7 +188,8 @@ fn packets() -> impl Strategy<Value = Packet> {
     (opcodes, bths(), extensions(), payloads).prop_map(|(opcode, bth, all, payload)| {
         let (service, row) = opcode::lookup(opcode).unwrap();
         let headers = only(row.headers, &all);
-        let deth = only(service.headers, &all).deth;
+        let before = only(service.headers_of(row), &all);
+        let deth = before.deth;
         Packet {
             transport: service.transport.unwrap(),
             kind: headers.kind(row).unwrap(),
@@ -198,6 +202,7 @@ fn packets() -> impl Strategy<Value = Packet> {
             src_qpn: deth.map_or(0, |deth| deth.src_qpn),
             psn: bth.psn,
             psns: 1,
+            srqn: before.xrceth.map_or(0, |xrceth| xrceth.srqn),
             datagram: deth.map(|deth| {
                 Rc::new(Datagram {
                     qkey: deth.qkey,

@@ -109,6 +109,7 @@ pub fn request(kind: Kind, n: u32, payload: &[u8]) -> Packet {
         src_qpn: 0x11,
         psn: psn(n),
         psns: 1,
+        srqn: 0,
         datagram: None,
         payload: Payload::from_bytes(payload),
     }

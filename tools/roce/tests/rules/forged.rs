@@ -24,6 +24,7 @@ fn forged(kind: Kind, psn: u32, payload: &[u8]) -> Packet {
         src_qpn: 0x11,
         psn,
         psns: 1,
+        srqn: 0,
         datagram: None,
         payload: Payload::from_bytes(payload),
     }

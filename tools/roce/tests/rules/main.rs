@@ -27,6 +27,7 @@ mod timers;
 mod unreliable;
 mod unreliable_drops;
 mod windows;
+mod xrc;
 
 use verbena_roce_lab::Mode;
 

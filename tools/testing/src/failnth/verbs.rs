@@ -8,6 +8,7 @@ use crate::ffi::mr::{access, Mr};
 use crate::ffi::mw::{mw_type, Mw};
 use crate::ffi::qp::{mask, state, Ah, Qp, QpInit, Srq};
 use crate::ffi::sys::{Buf, Errno};
+use crate::ffi::xrc::Xrcd;
 use crate::ffi::{AhAttr, QpAttr, QpCap};
 use crate::outcome::Context as _;
 use crate::rig::{self, Conn, Rig};
@@ -26,6 +27,7 @@ pub struct Verb {
 const RC: u32 = 2;
 const UC: u32 = 3;
 const UD: u32 = 4;
+const XRC_INITIATOR: u32 = 9;
 const QKEY: u32 = 0x1111_1111;
 
 macro_rules! verbs {
@@ -127,6 +129,41 @@ verbs! {
         shot.fire(|| srq.query());
         Ok(())
     },
+    "open-xrcd": |shot| {
+        let rig = Rig::new()?;
+        let _xrcd = shot.fire(|| Xrcd::open(&rig.ctx, None));
+        Ok(())
+    },
+    "close-xrcd": |shot| {
+        let rig = Rig::new()?;
+        let xrcd = Xrcd::open(&rig.ctx, None)?;
+        shot.destroy(xrcd)
+    },
+    "create-srq-xrc": |shot| {
+        let rig = Rig::new()?;
+        let (xrcd, cq) = (Xrcd::open(&rig.ctx, None)?, Cq::new(&rig.ctx, 100)?);
+        let _srq = shot.fire(|| xrcd.srq(&rig.pd, &cq, 100));
+        Ok(())
+    },
+    "create-qp-xrc-target": |shot| {
+        let rig = Rig::new()?;
+        let xrcd = Xrcd::open(&rig.ctx, None)?;
+        let _target = shot.fire(|| xrcd.target());
+        Ok(())
+    },
+    "open-qp": |shot| {
+        let rig = Rig::new()?;
+        let xrcd = Xrcd::open(&rig.ctx, None)?;
+        let target = xrcd.target()?;
+        let _again = shot.fire(|| xrcd.open_target(target.qpn()));
+        Ok(())
+    },
+    "destroy-qp-xrc-target": |shot| {
+        let rig = Rig::new()?;
+        let xrcd = Xrcd::open(&rig.ctx, None)?;
+        let target = xrcd.target()?;
+        shot.destroy(target)
+    },
     "destroy-srq": |shot| {
         let rig = Rig::new()?;
         let srq = Srq::new(&rig.pd, 100, 2)?;
@@ -135,6 +172,7 @@ verbs! {
     "create-qp-rc": |shot| create_qp(shot, RC),
     "create-qp-uc": |shot| create_qp(shot, UC),
     "create-qp-ud": |shot| create_qp(shot, UD),
+    "create-qp-xrc-initiator": |shot| create_qp(shot, XRC_INITIATOR),
     "create-qp-srq": |shot| {
         let rig = Rig::new()?;
         let srq = Srq::new(&rig.pd, 100, 2)?;

@@ -1195,6 +1195,10 @@ impl Default for ibv_td {
         }
     }
 }
+pub const IBV_XRCD_INIT_ATTR_FD: ibv_xrcd_init_attr_mask = 1;
+pub const IBV_XRCD_INIT_ATTR_OFLAGS: ibv_xrcd_init_attr_mask = 2;
+pub const IBV_XRCD_INIT_ATTR_RESERVED: ibv_xrcd_init_attr_mask = 4;
+pub type ibv_xrcd_init_attr_mask = core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ibv_xrcd_init_attr {
@@ -1416,6 +1420,13 @@ pub const IBV_SRQT_BASIC: ibv_srq_type = 0;
 pub const IBV_SRQT_XRC: ibv_srq_type = 1;
 pub const IBV_SRQT_TM: ibv_srq_type = 2;
 pub type ibv_srq_type = core::ffi::c_uint;
+pub const IBV_SRQ_INIT_ATTR_TYPE: ibv_srq_init_attr_mask = 1;
+pub const IBV_SRQ_INIT_ATTR_PD: ibv_srq_init_attr_mask = 2;
+pub const IBV_SRQ_INIT_ATTR_XRCD: ibv_srq_init_attr_mask = 4;
+pub const IBV_SRQ_INIT_ATTR_CQ: ibv_srq_init_attr_mask = 8;
+pub const IBV_SRQ_INIT_ATTR_TM: ibv_srq_init_attr_mask = 16;
+pub const IBV_SRQ_INIT_ATTR_RESERVED: ibv_srq_init_attr_mask = 32;
+pub type ibv_srq_init_attr_mask = core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ibv_tm_cap {
@@ -1683,6 +1694,14 @@ impl Default for ibv_qp_init_attr {
         }
     }
 }
+pub const IBV_QP_INIT_ATTR_PD: ibv_qp_init_attr_mask = 1;
+pub const IBV_QP_INIT_ATTR_XRCD: ibv_qp_init_attr_mask = 2;
+pub const IBV_QP_INIT_ATTR_CREATE_FLAGS: ibv_qp_init_attr_mask = 4;
+pub const IBV_QP_INIT_ATTR_MAX_TSO_HEADER: ibv_qp_init_attr_mask = 8;
+pub const IBV_QP_INIT_ATTR_IND_TABLE: ibv_qp_init_attr_mask = 16;
+pub const IBV_QP_INIT_ATTR_RX_HASH: ibv_qp_init_attr_mask = 32;
+pub const IBV_QP_INIT_ATTR_SEND_OPS_FLAGS: ibv_qp_init_attr_mask = 64;
+pub type ibv_qp_init_attr_mask = core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ibv_rx_hash_conf {
@@ -1779,6 +1798,12 @@ impl Default for ibv_qp_init_attr_ex {
         }
     }
 }
+pub const IBV_QP_OPEN_ATTR_NUM: ibv_qp_open_attr_mask = 1;
+pub const IBV_QP_OPEN_ATTR_XRCD: ibv_qp_open_attr_mask = 2;
+pub const IBV_QP_OPEN_ATTR_CONTEXT: ibv_qp_open_attr_mask = 4;
+pub const IBV_QP_OPEN_ATTR_TYPE: ibv_qp_open_attr_mask = 8;
+pub const IBV_QP_OPEN_ATTR_RESERVED: ibv_qp_open_attr_mask = 16;
+pub type ibv_qp_open_attr_mask = core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ibv_qp_open_attr {

@@ -10,6 +10,7 @@ use super::mr::Mr;
 use super::mw::{dealloc_mw, Mw};
 use super::qp::{Ah, Qp, Srq};
 use super::sys::{note_drop, Errno};
+use super::xrc::{close_xrcd, Target, Xrcd};
 use std::sync::Arc;
 
 /// What can be destroyed.
@@ -88,8 +89,12 @@ object!(Channel, ibv_destroy_comp_channel, "channel");
 object!(Cq, ibv_destroy_cq, "CQ");
 object!(Srq, ibv_destroy_srq, "SRQ");
 object!(Qp, ibv_destroy_qp, "QP");
+object!(Target, ibv_destroy_qp, "XRC target");
+object!(Xrcd, close_xrcd, "XRC domain");
 
 owned!(Qp, ibv_destroy_qp);
+owned!(Target, ibv_destroy_qp);
+shared!(Xrcd, close_xrcd);
 owned!(Mr, ibv_dereg_mr);
 owned!(Mw, dealloc_mw);
 owned!(Ah, ibv_destroy_ah);

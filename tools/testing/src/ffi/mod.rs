@@ -33,6 +33,7 @@ pub mod mr;
 pub mod mw;
 pub mod qp;
 pub mod sys;
+pub mod xrc;
 
 pub use bindings::{
     ibv_ah_attr as AhAttr, ibv_device_attr as DeviceAttr, ibv_global_route as GlobalRoute,

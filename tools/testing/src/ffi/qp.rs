@@ -3,9 +3,10 @@
 #![allow(unsafe_code)]
 
 use super::bindings::*;
-use super::context::{Element, Pd};
+use super::context::{later_methods, Element, Pd};
 use super::cq::Cq;
 use super::sys::Errno;
+use super::xrc::Xrcd;
 use core::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -92,6 +93,8 @@ pub struct SendWr {
     /// Atomics only.
     pub compare_add: u64,
     pub swap: u64,
+    /// XRC only: the SRQ at the peer.
+    pub srqn: u32,
 }
 
 impl SendWr {
@@ -109,6 +112,11 @@ impl SendWr {
     pub fn remote(mut self, addr: u64, rkey: u32) -> SendWr {
         self.remote_addr = addr;
         self.rkey = rkey;
+        self
+    }
+
+    pub fn to_srq(mut self, srq: &Srq) -> SendWr {
+        self.srqn = srq.number();
         self
     }
 
@@ -176,13 +184,13 @@ pub struct PostError {
 }
 
 /// Links receive requests into the list that the verb takes; the vectors own the memory.
-fn recv_list(wrs: &mut [RecvWr]) -> Vec<ibv_recv_wr> {
+pub(super) fn recv_list(wrs: &[RecvWr]) -> Vec<ibv_recv_wr> {
     let mut list: Vec<ibv_recv_wr> = wrs
-        .iter_mut()
+        .iter()
         .map(|wr| ibv_recv_wr {
             wr_id: wr.wr_id,
             next: std::ptr::null_mut(),
-            sg_list: wr.sges.as_mut_ptr(),
+            sg_list: wr.sges.as_ptr().cast_mut(),
             num_sge: wr.sges.len() as i32,
         })
         .collect();
@@ -328,6 +336,11 @@ impl Qp {
                 send_flags: flags,
                 __bindgen_anon_1: ibv_send_wr__bindgen_ty_1 { imm_data: wr.imm },
                 wr: wr.remote_part(),
+                qp_type: ibv_send_wr__bindgen_ty_3 {
+                    xrc: ibv_send_wr__bindgen_ty_3__bindgen_ty_1 {
+                        remote_srqn: wr.srqn,
+                    },
+                },
                 ..ibv_send_wr::default()
             });
         }
@@ -350,8 +363,7 @@ impl Qp {
     }
 
     pub fn post_recv(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
-        let mut wrs = wrs.to_vec();
-        let mut list = recv_list(&mut wrs);
+        let mut list = recv_list(wrs);
         // SAFETY: as in `post_send`.
         let verb = unsafe { (*self.pd.ctx.raw()).ops.post_recv };
         // SAFETY: as in `post_send`.
@@ -363,6 +375,8 @@ impl Qp {
 pub struct Srq {
     pub(super) raw: *mut ibv_srq,
     pd: Arc<Pd>,
+    /// One for extended connections: what it is made of.
+    _xrc: Option<(Arc<Cq>, Arc<Xrcd>)>,
 }
 
 impl Srq {
@@ -383,7 +397,37 @@ impl Srq {
         Ok(Arc::new(Srq {
             raw,
             pd: pd.clone(),
+            _xrc: None,
         }))
+    }
+
+    pub(super) fn of_xrc(
+        raw: *mut ibv_srq,
+        pd: &Arc<Pd>,
+        cq: &Arc<Cq>,
+        xrcd: &Arc<Xrcd>,
+    ) -> Arc<Srq> {
+        Arc::new(Srq {
+            raw,
+            pd: pd.clone(),
+            _xrc: Some((cq.clone(), xrcd.clone())),
+        })
+    }
+
+    /// The SRQN, of one for extended connections.
+    ///
+    /// # Panics
+    ///
+    /// If the provider has no such verb.
+    pub fn number(&self) -> u32 {
+        let methods = later_methods(self.pd.ctx.raw()).expect("a table of later methods");
+        // SAFETY: the method table of a provider, which is not changed any more.
+        let op = unsafe { (*methods).get_srq_num }.expect("ibv_get_srq_num");
+        let mut number = 0;
+        // SAFETY: a valid SRQ and out pointer.
+        let returned = unsafe { op(self.raw, &mut number) };
+        assert_eq!(returned, 0, "ibv_get_srq_num");
+        number
     }
 
     /// Sets the limit below which an event is raised.
@@ -405,8 +449,7 @@ impl Srq {
     }
 
     pub fn post(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
-        let mut wrs = wrs.to_vec();
-        let mut list = recv_list(&mut wrs);
+        let mut list = recv_list(wrs);
         // SAFETY: as in `Qp::post_send`.
         let verb = unsafe { (*self.pd.ctx.raw()).ops.post_srq_recv };
         // SAFETY: as in `Qp::post_send`.

@@ -17,6 +17,7 @@ mod states;
 mod statuses;
 mod stress;
 mod windows;
+mod xrc;
 
 pub use events::checked_exchange;
 
@@ -34,6 +35,7 @@ static GROUPS: &[&[Test]] = &[
     limits::TESTS,
     changes::TESTS,
     windows::TESTS,
+    xrc::TESTS,
     stress::TESTS,
 ];
 

@@ -12,6 +12,7 @@ use std::rc::Rc;
 use verbena_abi::ctx::{qp_mask, QpContext};
 use verbena_abi::eqe::EventType;
 use verbena_abi::wqe::{self, LOG_RQ_STRIDE, LOG_SQ_STRIDE};
+use verbena_roce::host::XrcSrq;
 use verbena_roce::QpState;
 
 /// Events of queue pairs.
@@ -32,6 +33,35 @@ fn check_ring(log_size: u8, log_stride: u8, strides: (u8, u8)) -> Result<(), Cmd
     Ok(())
 }
 
+/// Whether a queue pair has a send queue, and whether it has receives of its own or an SRQ's. What describes a queue that is not
+/// there has to be 0, and so has an XRC domain of any but a target.
+fn sides(qp_type: QpType, request: &CreateQp) -> Result<(bool, bool), CmdError> {
+    let sides = match qp_type {
+        QpType::XrcIni => (true, false),
+        QpType::XrcTgt => (false, false),
+        _ => (true, true),
+    };
+    let is_target = qp_type == QpType::XrcTgt;
+    let no_sends = request.send_cqn.get() == 0
+        && request.pdn.get() == 0
+        && request.flags & QP_SIGNAL_ALL == 0
+        && (
+            request.log_sq_size,
+            request.max_send_sge,
+            request.max_inline.get(),
+        ) == (0, 0, 0);
+    let no_receives = (request.recv_cqn.get(), request.srqn.get()) == (0, 0)
+        && request.flags & QP_HAS_SRQ == 0
+        && (request.log_rq_size, request.max_recv_sge) == (0, 0);
+    let wrong = !sides.0 && !no_sends
+        || !sides.1 && !no_receives
+        || is_target != (request.xrcdn.get() != 0);
+    if wrong {
+        return Err(ATTRIBUTE);
+    }
+    Ok(sides)
+}
+
 impl Device {
     pub(super) fn create_qp<M: GuestMemory>(
         &mut self,
@@ -43,7 +73,7 @@ impl Device {
             .ok_or(bad(CmdStatus::Unsupported, Syndrome::CmdAttribute))?;
         let port = match qp_type {
             QpType::Gsi => 1..=config::NUM_PORTS,
-            QpType::Rc | QpType::Uc | QpType::Ud => 0..=0,
+            _ => 0..=0,
         };
         let numbered = match qp_type {
             QpType::Gsi => qpn == u32::from(QpType::Gsi.to_raw()),
@@ -55,9 +85,6 @@ impl Device {
         if request.create_flags.get() != 0 {
             return Err(bad(CmdStatus::Unsupported, Syndrome::CmdAttribute));
         }
-        if request.xrcdn.get() != 0 {
-            return Err(ATTRIBUTE);
-        }
         if self.qps.get(qpn).is_some() {
             return Err(IN_USE);
         }
@@ -65,17 +92,22 @@ impl Device {
         if flags & !(QP_PRIVILEGED | QP_SIGNAL_ALL | QP_HAS_SRQ) != 0 {
             return Err(ATTRIBUTE);
         }
+        let (sends, receives) = sides(qp_type, request)?;
         let has_srq = flags & QP_HAS_SRQ != 0;
-        check_ring(request.log_sq_size, request.log_sq_stride, LOG_SQ_STRIDE)?;
-        if !has_srq {
+        let has_rq = receives && !has_srq;
+        if sends {
+            check_ring(request.log_sq_size, request.log_sq_stride, LOG_SQ_STRIDE)?;
+        }
+        if has_rq {
             check_ring(request.log_rq_size, request.log_rq_stride, LOG_RQ_STRIDE)?;
         }
         let most_sges = u32::from(request.max_send_sge.max(request.max_recv_sge));
         if most_sges > wqe::MAX_SGE || u32::from(request.max_inline.get()) > wqe::MAX_INLINE {
             return Err(SIZE);
         }
-        let (send, recv) = (request.send_cqn.get(), request.recv_cqn.get());
-        self.check_queues(send, recv)?;
+        let send = sends.then_some(request.send_cqn.get());
+        let recv = receives.then_some(request.recv_cqn.get());
+        self.check_queues(send.into_iter().chain(recv))?;
         if has_srq {
             self.check_srq(request.srqn.get())?;
         }
@@ -86,8 +118,12 @@ impl Device {
         }
         let area = uar.base;
         let context_slot = self.shared.tables.slot(mem, Table::Qpc, qpn)?;
-        let sq = Ring::new(mem, &request.sq, request.log_sq_size, request.log_sq_stride)?;
-        let rq = if has_srq {
+        let sq = if sends {
+            Ring::new(mem, &request.sq, request.log_sq_size, request.log_sq_stride)?
+        } else {
+            Ring::none()
+        };
+        let rq = if !has_rq {
             None
         } else {
             let (size, stride) = (request.log_rq_size, request.log_rq_stride);
@@ -97,7 +133,7 @@ impl Device {
         self.shared.owners += 1;
         let owner = self.shared.owners;
         let config = verbena_roce::Config {
-            has_srq,
+            has_srq: has_srq || qp_type == QpType::XrcTgt,
             owner,
             max_msg_size: config::MAX_MSG,
             credits: self.shared.config.credits,
@@ -109,11 +145,8 @@ impl Device {
         } else {
             None
         };
-        let (Some(send_cq), Some(recv_cq)) =
-            (self.shared.cqs.hold(send), self.shared.cqs.hold(recv))
-        else {
-            return Err(NO_OBJECT);
-        };
+        let mut hold = |cqn: Option<u32>| self.shared.cqs.hold(cqn?);
+        let (send_cq, recv_cq) = (hold(send), hold(recv));
         let mut qp = Box::new(Qp {
             transport: verbena_roce::Qp::new(config),
             env: Env {
@@ -132,6 +165,7 @@ impl Device {
                 attr: Default::default(),
                 av: Default::default(),
                 path: None,
+                xrc: XrcSrq::default(),
                 shown: QpState::Reset,
                 owner,
                 context_slot,
@@ -172,8 +206,9 @@ impl Device {
         // The transport goes here, and with it every reference to its buffers.
         let Qp { transport, env } = *qp;
         drop(transport);
-        self.shared.cqs.release(env.send_cq);
-        self.shared.cqs.release(env.recv_cq);
+        for cq in [env.send_cq, env.recv_cq].into_iter().flatten() {
+            self.shared.cqs.release(cq);
+        }
         if let Some(srq) = env.srq {
             self.shared.srqs.release(srq);
         }
@@ -192,8 +227,8 @@ impl Device {
     }
 
     /// A dead CQ takes no queue pair: nothing but its destruction revives it.
-    fn check_queues(&self, send: u32, recv: u32) -> Result<(), CmdError> {
-        for cqn in [send, recv] {
+    pub(super) fn check_queues(&self, cqns: impl IntoIterator<Item = u32>) -> Result<(), CmdError> {
+        for cqn in cqns {
             if self.shared.cqs.get(cqn).ok_or(NO_OBJECT)?.error.is_some() {
                 return Err(bad(CmdStatus::Invalid, Syndrome::CqDied));
             }
@@ -229,7 +264,8 @@ impl Device {
         let from = qp.transport.state();
         let to = qp_attr::check(qp.env.qp_type, from, request)?;
         if !matches!(to, QpState::Reset | QpState::Err) {
-            self.check_queues(qp.env.send_cq.number(), qp.env.recv_cq.number())?;
+            let cqs = [&qp.env.send_cq, &qp.env.recv_cq].into_iter().flatten();
+            self.check_queues(cqs.map(|cq| cq.number()))?;
             if let Some(srqn) = qp.env.srqn() {
                 self.check_srq(srqn)?;
             }

@@ -19,11 +19,16 @@ const TRANSITION: CmdError = bad(CmdStatus::Invalid, Syndrome::CmdTransition);
 /// Attributes that a transition must have, and those that it may have.
 fn masks(qp_type: QpType, from: QpState, to: QpState) -> Option<(u32, u32)> {
     use QpState::*;
-    let connected = matches!(qp_type, QpType::Rc | QpType::Uc);
-    let rc = qp_type == QpType::Rc;
+    let connected = !matches!(qp_type, QpType::Ud | QpType::Gsi);
+    // The two sides of a reliable connection; an extended one has one of them at each end.
+    let requester = matches!(qp_type, QpType::Rc | QpType::XrcIni);
+    let responder = matches!(qp_type, QpType::Rc | QpType::XrcTgt);
+    let reliable = requester || responder;
     // What identifies the service: the GSI queue pair is on its port from the start.
     let (key, init) = match qp_type {
-        QpType::Rc | QpType::Uc => (m::ACCESS_FLAGS, m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS),
+        QpType::Rc | QpType::Uc | QpType::XrcIni | QpType::XrcTgt => {
+            (m::ACCESS_FLAGS, m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS)
+        }
         QpType::Ud => (m::QKEY, m::PKEY_INDEX | m::PORT | m::QKEY),
         QpType::Gsi => (m::QKEY, m::PKEY_INDEX | m::QKEY),
     };
@@ -32,27 +37,24 @@ fn masks(qp_type: QpType, from: QpState, to: QpState) -> Option<(u32, u32)> {
     } else {
         m::CUR_STATE | m::QKEY
     };
-    let rc_only = |bits: u32| if rc { bits } else { 0 };
+    let only = |is: bool, bits: u32| if is { bits } else { 0 };
+    let timers = only(reliable, m::TIMEOUT)
+        | only(requester, m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC);
+    let rnr = only(responder, m::MIN_RNR_TIMER);
+    let reads = only(responder, m::MAX_DEST_RD_ATOMIC);
     Some(match (from, to) {
         (_, Reset | Err) => (0, 0),
         (Reset, Init) => (init, if qp_type == QpType::Gsi { m::PORT } else { 0 }),
         (Init, Init) => (0, m::PKEY_INDEX | m::PORT | key),
         (Init, Rtr) if connected => (
-            m::AV
-                | m::PATH_MTU
-                | m::DEST_QPN
-                | m::RQ_PSN
-                | rc_only(m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER),
+            m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN | reads | rnr,
             m::ALT_PATH | m::ACCESS_FLAGS | m::PKEY_INDEX,
         ),
         (Init, Rtr) => (0, m::PKEY_INDEX | m::QKEY),
-        (Rtr, Rts) => (
-            m::SQ_PSN | rc_only(m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC),
-            running | rc_only(m::MIN_RNR_TIMER),
-        ),
-        (Rts, Rts) => (0, running | rc_only(m::MIN_RNR_TIMER)),
+        (Rtr, Rts) => (m::SQ_PSN | timers, running | rnr),
+        (Rts, Rts) => (0, running | rnr),
         (Rts, Sqd) => (0, m::EN_SQD_ASYNC_NOTIFY),
-        (Sqd, Rts) => (0, running | rc_only(m::MIN_RNR_TIMER)),
+        (Sqd, Rts) => (0, running | rnr),
         (Sqd, Sqd) if connected => (
             0,
             m::PORT
@@ -61,17 +63,12 @@ fn masks(qp_type: QpType, from: QpState, to: QpState) -> Option<(u32, u32)> {
                 | m::ACCESS_FLAGS
                 | m::PKEY_INDEX
                 | m::PATH_MIG_STATE
-                | rc_only(
-                    m::TIMEOUT
-                        | m::RETRY_CNT
-                        | m::RNR_RETRY
-                        | m::MAX_QP_RD_ATOMIC
-                        | m::MAX_DEST_RD_ATOMIC
-                        | m::MIN_RNR_TIMER,
-                ),
+                | timers
+                | reads
+                | rnr,
         ),
         (Sqd, Sqd) => (0, m::PKEY_INDEX | m::QKEY),
-        (Sqe, Rts) if !rc => (
+        (Sqe, Rts) if !reliable => (
             0,
             m::CUR_STATE | if connected { m::ACCESS_FLAGS } else { m::QKEY },
         ),

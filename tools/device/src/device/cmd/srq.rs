@@ -11,6 +11,10 @@ use verbena_abi::ctx::SrqContext;
 use verbena_abi::eqe::EventType;
 use verbena_abi::wqe::LOG_RQ_STRIDE;
 
+/// `enum ib_srq_type`.
+const SRQ_BASIC: u8 = 0;
+const SRQ_XRC: u8 = 1;
+
 impl Device {
     pub(super) fn create_srq<M: GuestMemory>(
         &mut self,
@@ -24,11 +28,13 @@ impl Device {
         if self.shared.srqs.get(srqn).is_some() {
             return Err(IN_USE);
         }
-        if request.srq_type != 0 {
-            return Err(bad(CmdStatus::Unsupported, Syndrome::CmdAttribute));
-        }
-        if request.cqn.get() != 0 || request.xrcdn.get() != 0 {
-            return Err(ATTRIBUTE);
+        let (cqn, xrcdn) = (request.cqn.get(), request.xrcdn.get());
+        match request.srq_type {
+            SRQ_BASIC if cqn != 0 || xrcdn != 0 => return Err(ATTRIBUTE),
+            SRQ_XRC if xrcdn == 0 => return Err(ATTRIBUTE),
+            SRQ_XRC => self.check_queues([cqn])?,
+            SRQ_BASIC => {}
+            _ => return Err(bad(CmdStatus::Unsupported, Syndrome::CmdAttribute)),
         }
         let strides = LOG_RQ_STRIDE.0..=LOG_RQ_STRIDE.1;
         let entries = 1u64 << request.log_size.min(63);
@@ -46,6 +52,7 @@ impl Device {
         let area = uar.base;
         let context_slot = self.shared.tables.slot(mem, Table::Srqc, srqn)?;
         let ring = Ring::new(mem, &request.ring, request.log_size, request.log_stride)?;
+        self.shared.owners += 1;
         let mut srq = Box::new(Srq {
             srqn,
             pdn: request.pdn.get(),
@@ -56,6 +63,13 @@ impl Device {
             ci: 0,
             limit: request.limit.get(),
             users: 0,
+            cq: if xrcdn == 0 {
+                None
+            } else {
+                self.shared.cqs.hold(cqn)
+            },
+            xrcdn,
+            life: self.shared.owners,
             error: None,
             context_slot,
         });
@@ -80,6 +94,9 @@ impl Device {
         self.shared.forget_events(ASYNC_EQN, srqn, &kinds);
         if let Some(uar) = self.shared.uars.get_mut(srq.uar) {
             uar.set_qp_slot(srq.slot, None);
+        }
+        if let Some(cq) = srq.cq {
+            self.shared.cqs.release(cq);
         }
         Ok(self.quiesced(None))
     }

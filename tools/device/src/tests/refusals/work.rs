@@ -28,7 +28,8 @@ fn shared_receive_queues() {
         |r| r.srqn = caps.max_srq => NUMBER;
         |r| r.srqn = (caps.max_srq.get() - 1).into() => TABLE_SLOT;
         |r| r.srqn = old.srqn.into() => IN_USE;
-        |r| r.srq_type = 1 => UNSUPPORTED;
+        |r| r.srq_type = 2 => UNSUPPORTED;
+        |r| r.srq_type = 1 => ATTRIBUTE;
         |r| r.cqn = 1.into() => ATTRIBUTE;
         |r| r.xrcdn = 1.into() => ATTRIBUTE;
         |r| r.log_size = 15 => SIZE;

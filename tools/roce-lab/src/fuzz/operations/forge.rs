@@ -11,7 +11,7 @@ use verbena_roce::packet::{
     Aeth, AethSyndrome, Datagram, Kind, NakCode, Packet, Payload, Reth, Transport,
 };
 use verbena_roce::wire::opcode::{self, op, Header};
-use verbena_roce::wire::{atomic_ack_eth, atomic_eth, deth, extensions, ieth, imm_dt};
+use verbena_roce::wire::{atomic_ack_eth, atomic_eth, deth, extensions, ieth, imm_dt, xrceth};
 use verbena_roce::{psn, QpType};
 
 impl Lab {
@@ -25,6 +25,7 @@ impl Lab {
             QpType::Rc => code & 0x1f,
             QpType::Uc => code & 0x1f | 0x20,
             QpType::Ud | QpType::Gsi => code & 0x1f | 0x60,
+            QpType::XrcIni | QpType::XrcTgt => code & 0x1f | 0xa0,
         };
         // Of what is refused for its opcode nothing else counts.
         let refused = opcode::is_refused(code);
@@ -36,7 +37,7 @@ impl Lab {
             return;
         };
         let mut headers = extensions::Repr::default();
-        for header in service.headers.iter().chain(row.headers) {
+        for header in service.headers_of(row).iter().chain(row.headers) {
             let (addr, rkey) = match header {
                 Header::Reth | Header::AtomicEth | Header::Ieth => remote(input, node & 1),
                 _ => (0, 0),
@@ -63,7 +64,11 @@ impl Lab {
                 }
                 Header::ImmDt => headers.imm_dt = Some(imm_dt::Repr { data: [9; 4] }),
                 Header::Ieth => headers.ieth = Some(ieth::Repr { rkey }),
-                Header::Xrceth | Header::Feth => return,
+                Header::Xrceth => {
+                    let srqn = u32::from(input.u8());
+                    headers.xrceth = Some(xrceth::Repr { srqn });
+                }
+                Header::Feth => return,
             }
         }
         let Ok(mut kind) = headers.kind(row) else {
@@ -101,6 +106,7 @@ impl Lab {
             src_qpn: headers.deth.map_or(0, |deth| deth.src_qpn),
             psn,
             psns: 1,
+            srqn: headers.xrceth.map_or(0, |xrceth| xrceth.srqn),
             datagram: headers.deth.map(|deth| {
                 Rc::new(Datagram {
                     path: path(node ^ 1),

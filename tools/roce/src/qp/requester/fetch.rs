@@ -62,7 +62,7 @@ fn check<H: Host>(
         WqeOpcode::Send | WqeOpcode::SendImm => true,
         WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm => transport != Transport::Ud,
         WqeOpcode::SendInv | WqeOpcode::RdmaRead | WqeOpcode::CompareSwap | WqeOpcode::FetchAdd => {
-            transport == Transport::Rc
+            transport.is_reliable()
         }
         _ if is_local(wqe.opcode) => transport != Transport::Ud,
         _ => false,

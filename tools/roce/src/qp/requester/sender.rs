@@ -139,6 +139,7 @@ impl Requester {
             src_qpn: core.config.qpn,
             psn,
             psns,
+            srqn: 0,
             datagram: None,
             payload: Payload::None,
         }
@@ -223,7 +224,8 @@ impl Requester {
                 },
             },
         };
-        let packet = self.packet(core, kind, from, 1);
+        let mut packet = self.packet(core, kind, from, 1);
+        packet.srqn = wqe.srqn;
         self.note_sent(core, from, rest);
         self.cursor_packets = begin;
         self.advance(rest);
@@ -277,6 +279,7 @@ impl Requester {
             _ => Kind::Send(SendTail::None),
         };
         let mut packet = self.packet(core, kind, from, count);
+        packet.srqn = wqe.srqn;
         packet.first = first;
         packet.last = last;
         packet.solicited = last && wqe.solicited;

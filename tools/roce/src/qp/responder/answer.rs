@@ -128,7 +128,7 @@ impl Responder {
                     if length > 0 {
                         packet.payload = Payload::Region {
                             lender: Rc::clone(&self.lender),
-                            pd: core.config.pd,
+                            pd: front.to.pd,
                             owner: core.config.owner,
                             key: reth.rkey,
                             addr: reth.addr.wrapping_add(u64::from(offset)),
@@ -174,6 +174,7 @@ fn answer(core: &Core, kind: Kind, psn: u32, psns: u32) -> Packet {
         src_qpn: core.config.qpn,
         psn,
         psns,
+        srqn: 0,
         datagram: None,
         payload: Payload::None,
     }

@@ -34,7 +34,7 @@ impl Responder {
                     rest_of_read(first, psn, &reth, core.attr.path_mtu)
                 })?;
                 if reth.length > 0 {
-                    let check = host.check(&remote_use(core, &reth, Access::RemoteRead));
+                    let check = host.check(&remote_use(core, again.pd, &reth, Access::RemoteRead));
                     // A key may be good for memory that cannot be reached.
                     let fault = self.lender.fault.get().filter(|(at, _)| *at == psn);
                     let unread = fault.map(|(_, cause)| cause);
@@ -154,6 +154,7 @@ fn rest_of_read(first: &Executed, psn: u32, reth: &Reth, mtu: u32) -> Option<Exe
     (*reth == rest).then_some(Executed {
         psn,
         psns: first.psns.checked_sub(skip)?,
+        pd: first.pd,
         body: Body::Read(rest),
     })
 }

@@ -200,7 +200,8 @@ impl Responder {
         }
         // A good message of one part is checked by its copy.
         if packet.first && reth.length > 0 && (wrong || !packet.last) {
-            if let Err(cause) = host.check(&remote_use(core, &reth, Access::RemoteWrite)) {
+            let key = remote_use(core, self.pd(core), &reth, Access::RemoteWrite);
+            if let Err(cause) = host.check(&key) {
                 return Err(self.refuse_access(core, host, psn, cause));
             }
         }
@@ -209,7 +210,7 @@ impl Responder {
         }
         if length > 0 {
             let target = Target::Region {
-                pd: core.config.pd,
+                pd: self.pd(core),
                 owner: core.config.owner,
                 key: reth.rkey,
                 addr: reth.addr.wrapping_add(u64::from(self.offset)),
@@ -252,7 +253,8 @@ impl Responder {
             return Err(self.refuse_request(core, host, packet.psn, Syndrome::RequestLength));
         }
         if reth.length > 0 {
-            if let Err(cause) = host.check(&remote_use(core, &reth, Access::RemoteRead)) {
+            let key = remote_use(core, self.pd(core), &reth, Access::RemoteRead);
+            if let Err(cause) = host.check(&key) {
                 return Err(self.refuse_access(core, host, packet.psn, cause));
             }
         }
@@ -263,6 +265,7 @@ impl Responder {
             Executed {
                 psn: packet.psn,
                 psns,
+                pd: self.pd(core),
                 body: Body::Read(reth),
             },
         );
@@ -293,6 +296,7 @@ impl Responder {
         self.check_response_request(core, host, packet, access::REMOTE_ATOMIC)?;
         let key = remote_use(
             core,
+            self.pd(core),
             &Reth {
                 addr,
                 rkey,
@@ -321,6 +325,7 @@ impl Responder {
             Executed {
                 psn: packet.psn,
                 psns: 1,
+                pd: self.pd(core),
                 body,
             },
         );

@@ -32,7 +32,7 @@ impl Responder {
         let take = host.take_recv(&mut self.recv);
         if matches!(take, Take::Taken | Take::Malformed(_)) {
             let (wr_id, index) = (self.recv.wr_id, self.recv.index);
-            self.owed = Some(Owed::new(wr_id, index, WcOpcode::Recv));
+            self.owed = Some(Owed::new(wr_id, index, WcOpcode::Recv).of(self.recv.xrc));
         }
         take
     }

@@ -44,6 +44,7 @@ fn packet(transport: Transport, kind: Kind, first: bool, last: bool, payload: &[
         },
         psn: 0xab_cdef,
         psns: 1,
+        srqn: 0,
         datagram,
         payload: Payload::from_bytes(payload),
     }
@@ -152,6 +153,27 @@ fn samples() -> Vec<Packet> {
             true,
             &[1; 18],
         ),
+        Packet {
+            srqn: 0x77_8899,
+            ..packet(
+                Transport::Xrc,
+                Kind::Send(SendTail::Imm([1; 4])),
+                true,
+                true,
+                &[1; 18],
+            )
+        },
+        Packet {
+            srqn: 0x77_8899,
+            ..packet(Transport::Xrc, Kind::ReadRequest(reth), true, true, &[])
+        },
+        packet(
+            Transport::Xrc,
+            Kind::ReadResponse(Some(aeth)),
+            true,
+            true,
+            &[4; 3],
+        ),
         packet(
             Transport::Ud,
             Kind::Send(SendTail::Imm([1; 4])),
@@ -218,6 +240,7 @@ fn every_kind_of_packet_survives_the_wire() {
             );
             assert_eq!(payload_bytes(&got.packet), payload_bytes(&sent));
             assert_eq!(got.packet.src_qpn, sent.src_qpn);
+            assert_eq!(got.packet.srqn, sent.srqn);
         }
     }
 }
@@ -416,7 +439,7 @@ fn what_a_reliable_responder_refuses_is_a_packet_without_payload() {
     assert_eq!(uneven.unwrap_err(), Malformed::Length);
     let long = resealed(|bytes| {
         bytes[0] = 0x18;
-        bytes.resize(12 + 28 + 4096 + 4, 0);
+        bytes.resize(12 + extensions::MAX_LEN + 4096 + 4, 0);
     });
     assert_eq!(long.unwrap_err(), Malformed::Length);
 }

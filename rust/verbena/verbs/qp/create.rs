@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How a queue pair is made: its queues, their memory, and what the device and the process are told of them.
+
+use super::{
+    super::{
+        cq,
+        wq::WorkQueue,
+        Verbena, //
+    },
+    Mappings,
+    Number,
+    QpData, //
+};
+use crate::{
+    abi::{
+        cmd::{
+            self,
+            CreateQp, //
+        },
+        uverbs::CreateQpResp,
+        wqe,
+        Le16,
+        Le32,
+        Le64, //
+    },
+    cmdq::{
+        lent::Lent,
+        Lender, //
+    },
+    doorbell::SlotKind,
+    ring::Ring, //
+};
+use kernel::{
+    new_mutex,
+    prelude::*,
+    sync::atomic::Atomic, //
+};
+use rdma::{
+    base::errno::eopnotsupp,
+    enums::{
+        QpState,
+        QpType,
+        SigType, //
+    },
+    mmap::{
+        Entry,
+        Memory,
+        Protection, //
+    },
+    new_irq_lock,
+    qp::Home,
+    qp_attr::{
+        QpCap,
+        QpInitAttr, //
+    },
+    udata::{
+        Caller,
+        User, //
+    }, //
+};
+
+fn map(user: &User<'_, Verbena>, ring: &Ring) -> Result<Entry> {
+    let mut chunks = KVec::new();
+    for chunk in ring.chunks() {
+        chunks.push(chunk.clone(), GFP_KERNEL)?;
+    }
+    user.context()
+        .mmap()
+        .insert(Memory::Chunks(chunks), Protection::ReadWrite)
+}
+
+fn log_size(entries: u32, most: u32) -> Result<u8> {
+    let entries = entries.max(1).checked_next_power_of_two().ok_or(EINVAL)?;
+    if entries > most {
+        return Err(EINVAL);
+    }
+    // CAST: the logarithm of 32 bits.
+    Ok(entries.trailing_zeros() as u8)
+}
+
+/// The sizes asked for, of the queues that there are: one that is there has room for an element at least.
+fn asked(cap: QpCap, has_sends: bool, has_recvs: bool) -> QpCap {
+    let (sends, recvs) = (u32::from(has_sends), u32::from(has_recvs));
+    QpCap {
+        max_send_wr: cap.max_send_wr * sends,
+        max_send_sge: cap.max_send_sge.max(1) * sends,
+        max_inline_data: cap.max_inline_data * sends,
+        max_recv_wr: cap.max_recv_wr * recvs,
+        max_recv_sge: cap.max_recv_sge.max(1) * recvs,
+        max_rdma_ctxs: 0,
+    }
+}
+
+impl QpData {
+    pub(super) fn new(
+        home: &Home<'_, Verbena>,
+        attr: &QpInitAttr<'_, Verbena>,
+        caller: &Caller<'_, Verbena>,
+    ) -> Result<impl PinInit<Self, Error>> {
+        let live = home.device().live.clone();
+        let caps = &live.known()?.caps;
+        let qp_type = attr.qp_type()?;
+        let device_type = match qp_type {
+            QpType::Gsi if caller.is_kernel() => cmd::QpType::Gsi,
+            QpType::Rc => cmd::QpType::Rc,
+            QpType::Uc if live.has(cmd::FEATURE_UC) => cmd::QpType::Uc,
+            QpType::Ud if live.has(cmd::FEATURE_UD) => cmd::QpType::Ud,
+            // The completions of the kernel's own are matched by queue pair.
+            QpType::XrcIni if live.has(cmd::FEATURE_XRC) && !caller.is_kernel() => {
+                cmd::QpType::XrcIni
+            }
+            // The core makes it for whoever opens it, so it is the kernel's.
+            QpType::XrcTgt if live.has(cmd::FEATURE_XRC) => cmd::QpType::XrcTgt,
+            _ => return Err(eopnotsupp()),
+        };
+        if attr.create_flags() != 0 {
+            return Err(eopnotsupp());
+        }
+        let datagram = matches!(qp_type, QpType::Gsi | QpType::Ud);
+        // Of extended connections the target has no queue at all, the initiator none of receives.
+        let has_sends = device_type != cmd::QpType::XrcTgt;
+        let has_recvs = !matches!(qp_type, QpType::XrcIni | QpType::XrcTgt);
+        let wanted = asked(attr.cap(), has_sends, has_recvs);
+        if wanted.max_send_sge > caps.max_send_sge.get()
+            || wanted.max_recv_sge > caps.max_recv_sge.get()
+            || wanted.max_inline_data > caps.max_inline_data.get()
+        {
+            return Err(EINVAL);
+        }
+        let srq = attr.srq().filter(|_| has_recvs);
+        let has_rq = has_recvs && srq.is_none();
+        let most = caps.max_qp_wr.get();
+        let (log_sq_size, log_sq_stride) = if has_sends {
+            (
+                log_size(wanted.max_send_wr, most)?,
+                wqe::log_sq_stride(datagram, wanted.max_send_sge, wanted.max_inline_data),
+            )
+        } else {
+            (0, 0)
+        };
+        let (log_rq_size, log_rq_stride) = if has_rq {
+            (
+                log_size(wanted.max_recv_wr, most)?,
+                wqe::log_rq_stride(wanted.max_recv_sge),
+            )
+        } else {
+            (0, 0)
+        };
+        if log_sq_stride > wqe::LOG_SQ_STRIDE.1 || log_rq_stride > wqe::LOG_RQ_STRIDE.1 {
+            return Err(EINVAL);
+        }
+
+        let number = Number::new(&live, qp_type)?;
+        let ring = |log| {
+            let ring = Ring::new(&live.dma, caller.payer(), 1usize << log)?;
+            Ok::<_, Error>(Lent::new(ring, &live.health))
+        };
+        let sq = match has_sends {
+            true => Some(ring(log_sq_size + log_sq_stride)?),
+            false => None,
+        };
+        let rq = match has_rq {
+            true => Some(ring(log_rq_size + log_rq_stride)?),
+            false => None,
+        };
+        let (slot, mappings) = match (caller, &sq) {
+            // A target may outlive the process that made it, and is posted nothing.
+            (Caller::Kernel, _) | (_, None) => {
+                (live.areas.take(&live.hw, None, SlotKind::Qp)?, None)
+            }
+            (Caller::User(user), Some(sq)) => {
+                let context = user.context();
+                let mappings = Mappings {
+                    sq: map(user, sq)?,
+                    rq: match &rq {
+                        Some(rq) => Some(map(user, rq)?),
+                        None => None,
+                    },
+                };
+                let slot = context
+                    .areas
+                    .take(&live.hw, Some(context.mmap()), SlotKind::Qp)?;
+                (slot, Some(mappings))
+            }
+        };
+        slot.clear();
+
+        let mut flags = 0;
+        // A target does for processes what their receives say.
+        if caller.is_kernel() && has_sends {
+            flags |= cmd::QP_PRIVILEGED;
+        }
+        if attr.sig_type() == SigType::AllWr && has_sends {
+            flags |= cmd::QP_SIGNAL_ALL;
+        }
+        if srq.is_some() {
+            flags |= cmd::QP_HAS_SRQ;
+        }
+        let recv_sge = if has_rq { wanted.max_recv_sge } else { 0 };
+        let (pdn, xrcdn) = match home {
+            Home::Pd(pd) => (pd.pdn, 0),
+            Home::Xrcd(xrcd) => (0, xrcd.xrcdn),
+        };
+        let cqn = |has, cq| if has { cq::number(cq) } else { Ok(0) };
+        let request = CreateQp {
+            qpn: Le32::new(number.qpn),
+            pdn: Le32::new(pdn),
+            xrcdn: Le32::new(xrcdn),
+            send_cqn: Le32::new(cqn(has_sends, attr.send_cq())?),
+            recv_cqn: Le32::new(cqn(has_recvs, attr.recv_cq())?),
+            srqn: Le32::new(srq.map_or(0, |srq| srq.srqn())),
+            uar: Le32::new(slot.uar()),
+            slot: Le16::new(slot.index()),
+            qp_type: device_type.to_raw(),
+            flags,
+            port: u8::from(device_type == cmd::QpType::Gsi),
+            log_sq_size,
+            log_sq_stride,
+            log_rq_size,
+            log_rq_stride,
+            // CAST: not above the device's limits, which are below 256 and 65536.
+            max_send_sge: wanted.max_send_sge as u8,
+            max_recv_sge: recv_sge as u8,
+            max_inline: Le16::new(wanted.max_inline_data as u16),
+            ..Default::default()
+        };
+        let cap = QpCap {
+            max_send_wr: if has_sends { 1 << log_sq_size } else { 0 },
+            max_recv_wr: if rq.is_some() { 1 << log_rq_size } else { 0 },
+            max_send_sge: wanted.max_send_sge,
+            max_recv_sge: recv_sge,
+            max_inline_data: wanted.max_inline_data,
+            max_rdma_ctxs: 0,
+        };
+        let sig_type = attr.sig_type();
+        let send = WorkQueue::new(caller.is_kernel(), log_sq_size)?;
+        let recv = WorkQueue::new(caller.is_kernel() && rq.is_some(), log_rq_size)?;
+        Ok(try_pin_init!(Self {
+            live,
+            number,
+            sq,
+            rq,
+            slot,
+            mappings,
+            request,
+            cap,
+            sig_type,
+            datagram,
+            moving <- new_mutex!(()),
+            state: Atomic::new(QpState::Reset.as_raw()),
+            last_wqe_reached: Atomic::new(false),
+            qkey: Atomic::new(0),
+            send <- new_irq_lock!(send),
+            recv <- new_irq_lock!(recv),
+        }? Error))
+    }
+
+    pub(super) fn command(&self, to: &Lender) -> CreateQp {
+        CreateQp {
+            sq: self
+                .sq
+                .as_ref()
+                .map(|sq| sq.lend(to).translation())
+                .unwrap_or_default(),
+            rq: self
+                .rq
+                .as_ref()
+                .map(|rq| rq.lend(to).translation())
+                .unwrap_or_default(),
+            ..self.request
+        }
+    }
+
+    pub(super) fn respond(&self, user: &User<'_, Verbena>) -> Result {
+        let Some(mappings) = &self.mappings else {
+            return Ok(());
+        };
+        let (rq_offset, rq_length) = match (&mappings.rq, &self.rq) {
+            (Some(entry), Some(ring)) => (entry.offset(), ring.len() as u64),
+            _ => (0, 0),
+        };
+        user.udata().respond(&CreateQpResp {
+            qpn: Le32::new(self.qpn()),
+            slot: Le16::new(self.slot.index()),
+            log_sq_size: self.request.log_sq_size,
+            log_sq_stride: self.request.log_sq_stride,
+            log_rq_size: self.request.log_rq_size,
+            log_rq_stride: self.request.log_rq_stride,
+            area: self.slot.info(),
+            sq_offset: Le64::new(mappings.sq.offset()),
+            sq_length: Le64::new(self.sq.as_ref().map_or(0, |sq| sq.len() as u64)),
+            rq_offset: Le64::new(rq_offset),
+            rq_length: Le64::new(rq_length),
+            ..Default::default()
+        })
+    }
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! XRC domains: a number that the device compares.
+
+use super::Verbena;
+use crate::{
+    abi::cmd::FEATURE_XRC,
+    hw::Hw, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use rdma::{
+    base::errno::eopnotsupp,
+    device::Device,
+    udata::Caller,
+    xrcd::{
+        XrcDomain,
+        Xrcd, //
+    }, //
+};
+
+/// Data of an XRC domain.
+pub(crate) struct XrcdData {
+    hw: Arc<Hw>,
+    /// Not 0.
+    pub(crate) xrcdn: u32,
+}
+
+impl XrcDomain<Verbena> for XrcdData {
+    fn create(dev: &Device<Verbena>, _caller: &Caller<'_, Verbena>) -> impl PinInit<Self, Error> {
+        let create = || {
+            let hw = dev.live.hw.clone();
+            if !hw.has(FEATURE_XRC) {
+                return Err(eopnotsupp());
+            }
+            let xrcdn = hw.known()?.ids.xrcdns.alloc()?;
+            Ok(Self { hw, xrcdn })
+        };
+        create()
+    }
+
+    fn destroy(_xrcd: &Xrcd<Verbena>) -> Result {
+        Ok(())
+    }
+}
+
+impl Drop for XrcdData {
+    fn drop(&mut self) {
+        if let Ok(known) = self.hw.known() {
+            known.ids.xrcdns.free(self.xrcdn);
+        }
+    }
+}

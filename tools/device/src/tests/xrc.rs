@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Extended reliable connections (annex A14): targets, initiators, and the SRQs that requests name.
+
+use crate::error::CmdError;
+use crate::mock::{flat, CqHandle, Driver, QpHandle, SendWr, SrqHandle, ALL_ACCESS};
+use crate::Config;
+use verbena_abi::cmd::*;
+use verbena_abi::cqe::{WcOpcode, WcStatus};
+use verbena_abi::ctx::{qp_mask as m, QpAttr, QpState};
+use verbena_abi::doorbell::{self, Words};
+use verbena_abi::eqe::EventType;
+use verbena_abi::syndrome::Syndrome;
+use verbena_abi::wqe::{SendWqe, WqeOpcode};
+
+/// Of a receive with up to three SGEs, as a power of two.
+const LOG_STRIDE: u8 = 6;
+
+/// The PD of the receiver; that of the initiator is 7.
+const THEIRS: u32 = 8;
+
+/// An initiator connected to a target, and an SRQ of the target's domain.
+struct Xrc {
+    d: Driver,
+    cq: CqHandle,
+    ini: QpHandle,
+    tgt: QpHandle,
+    /// Where the SRQ's receives complete.
+    srq_cq: CqHandle,
+    srq: SrqHandle,
+}
+
+fn srq_request(d: &mut Driver, cqn: u32, xrcdn: u32) -> CreateSrq {
+    let ring = d.alloc(1 << (6 + LOG_STRIDE));
+    CreateSrq {
+        srqn: d.number().into(),
+        pdn: THEIRS.into(),
+        slot: d.slot().into(),
+        log_size: 6,
+        log_stride: LOG_STRIDE,
+        ring: flat(ring),
+        srq_type: 1,
+        cqn: cqn.into(),
+        xrcdn: xrcdn.into(),
+        ..Default::default()
+    }
+}
+
+fn create_srq(d: &mut Driver, cqn: u32, xrcdn: u32) -> SrqHandle {
+    let request = srq_request(d, cqn, xrcdn);
+    d.must(&request);
+    SrqHandle {
+        srqn: request.srqn.get(),
+        slot: request.slot.get(),
+        ring: request.ring.addr.get(),
+        pi: 0,
+    }
+}
+
+fn ini_request(d: &mut Driver, cq: &CqHandle) -> CreateQp {
+    CreateQp {
+        qp_type: QpType::XrcIni.to_raw(),
+        recv_cqn: 0.into(),
+        log_rq_size: 0,
+        max_recv_sge: 0,
+        ..d.qp_request(cq, cq)
+    }
+}
+
+fn tgt_request(d: &mut Driver, xrcdn: u32) -> CreateQp {
+    CreateQp {
+        qpn: d.number().into(),
+        slot: d.slot().into(),
+        qp_type: QpType::XrcTgt.to_raw(),
+        xrcdn: xrcdn.into(),
+        ..Default::default()
+    }
+}
+
+/// From RESET to RTS, with exactly what each side has to be given.
+fn connect(
+    d: &mut Driver,
+    me: u32,
+    peer: u32,
+    ends: (u16, u16),
+    is_target: bool,
+) -> Result<(), CmdError> {
+    d.to_init(me)?;
+    let attr = QpAttr {
+        path_mtu: 3,
+        dest_qpn: peer.into(),
+        rq_psn: 7.into(),
+        sq_psn: 7.into(),
+        max_dest_rd_atomic: 4,
+        max_rd_atomic: 4,
+        min_rnr_timer: 1,
+        timeout: 10,
+        retry_cnt: 7,
+        rnr_retry: 2,
+        ..Default::default()
+    };
+    let to = |state: QpState| QpAttr {
+        qp_state: state.to_raw(),
+        ..attr
+    };
+    let (rtr, rts) = if is_target {
+        (m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER, 0)
+    } else {
+        (0, m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC)
+    };
+    let rtr = rtr | m::STATE | m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN;
+    d.modify_av(me, rtr, to(QpState::Rtr), Driver::path(ends.0, ends.1))?;
+    let rts = rts | m::STATE | m::SQ_PSN | m::TIMEOUT;
+    d.modify(me, rts, to(QpState::Rts)).map(|_| ())
+}
+
+impl Xrc {
+    fn new() -> Self {
+        Self::with(Config::default())
+    }
+
+    fn with(config: Config) -> Self {
+        let mut d = Driver::with(config);
+        let (cq, srq_cq) = (d.create_cq(6), d.create_cq(4));
+        let request = ini_request(&mut d, &cq);
+        let ini = d.create_qp_by(&request).unwrap();
+        let request = tgt_request(&mut d, 3);
+        let tgt = d.create_qp_by(&request).unwrap();
+        let srq = create_srq(&mut d, srq_cq.cqn, 3);
+        connect(&mut d, ini.qpn, tgt.qpn, (0, 1), false).unwrap();
+        connect(&mut d, tgt.qpn, ini.qpn, (1, 0), true).unwrap();
+        Self {
+            d,
+            cq,
+            ini,
+            tgt,
+            srq_cq,
+            srq,
+        }
+    }
+
+    /// Posts a request to an SRQ.
+    fn post(&mut self, wr: &SendWr, srqn: u32) {
+        let mut wqe = wr.encode();
+        let at = std::mem::offset_of!(SendWqe, remote_srqn);
+        wqe[at..at + 4].copy_from_slice(&srqn.to_le_bytes());
+        self.d.post_raw(&mut self.ini, &wqe);
+    }
+
+    /// Memory of the receiver's: address and key.
+    fn theirs(&mut self, bytes: u32) -> (u64, u32) {
+        let addr = self.d.alloc(bytes.into());
+        let key = self.d.number() << 8 | 0x22;
+        self.d.must(&CreateMr {
+            key: key.into(),
+            pdn: THEIRS.into(),
+            access: ALL_ACCESS.into(),
+            iova: addr.into(),
+            length: u64::from(bytes).into(),
+            pages: flat(addr),
+            ..Default::default()
+        });
+        (addr, key)
+    }
+
+    fn state(&mut self, qpn: u32) -> u8 {
+        self.d.query_qp(qpn).attr.qp_state
+    }
+
+    fn told(&mut self) -> Vec<(EventType, u32)> {
+        let events = self.d.events(0);
+        events.iter().map(|e| (e.kind, e.syndrome)).collect()
+    }
+}
+
+#[test]
+fn a_receive_completes_where_its_queue_says() {
+    for wire_local in [false, true] {
+        let mut x = Xrc::with(Config {
+            wire_local,
+            ..Config::default()
+        });
+        let (src, key) = x.d.region(4096, 1);
+        let (dst, there) = x.theirs(4096);
+        x.d.post_srq(&mut x.srq, 9, &[(dst, 3000, there)]);
+        let srqn = x.srq.srqn;
+        x.post(&SendWr::new(WqeOpcode::Send, 1, &[(src, 3000, key)]), srqn);
+        x.d.run();
+        let done = x.d.poll(&mut x.srq_cq).unwrap();
+        assert_eq!(done.status(), WcStatus::Success);
+        assert_eq!(done.tail.opcode, WcOpcode::Recv.to_raw());
+        assert_eq!((done.cqe.wr_id.get(), done.cqe.byte_len.get()), (9, 3000));
+        assert_eq!((done.cqe.qpn.get(), done.cqe.srqn.get()), (x.tgt.qpn, srqn));
+        assert_eq!(x.d.drain(&mut x.cq), [(1, WcStatus::Success)]);
+        assert_eq!(x.d.bytes(dst, 3000), x.d.bytes(src, 3000));
+        let taken =
+            x.d.words()
+                .load_acquire(doorbell::srq_consumer(x.srq.slot.into()));
+        assert_eq!(taken, 1);
+        // Memory of the SRQ's domain can be written and read; the initiator's cannot.
+        let mut write = SendWr::new(WqeOpcode::RdmaWrite, 2, &[(src, 8, key)]);
+        write.remote = (dst + 100, there);
+        x.post(&write, srqn);
+        let mut read = SendWr::new(WqeOpcode::RdmaRead, 3, &[(src + 8, 8, key)]);
+        read.remote = (dst + 100, there);
+        x.post(&read, srqn);
+        let done = x.d.drain(&mut x.cq);
+        assert_eq!(done, [(2, WcStatus::Success), (3, WcStatus::Success)]);
+        assert_eq!(x.d.bytes(src, 8), x.d.bytes(src + 8, 8));
+        (write.wr_id, write.remote) = (4, (src, key));
+        x.post(&write, srqn);
+        assert_eq!(x.d.drain(&mut x.cq), [(4, WcStatus::RemAccessErr)]);
+    }
+}
+
+#[test]
+fn requests_to_a_queue_that_is_not_theirs_are_refused() {
+    let tries: [(fn(&mut Xrc) -> u32, Syndrome); 3] = [
+        (|_| 4000, Syndrome::XrcSrq),
+        // A basic one.
+        (|x| x.d.create_srq().srqn, Syndrome::XrcSrq),
+        (
+            |x| create_srq(&mut x.d, x.srq_cq.cqn, 4).srqn,
+            Syndrome::XrcDomain,
+        ),
+    ];
+    for (queue, cause) in tries {
+        let mut x = Xrc::new();
+        let srqn = queue(&mut x);
+        x.post(&SendWr::new(WqeOpcode::Send, 1, &[]), srqn);
+        assert_eq!(x.d.drain(&mut x.cq), [(1, WcStatus::RemInvReqErr)]);
+        let told = x.told();
+        assert!(
+            told.contains(&(EventType::QpReqErr, cause.to_raw().into())),
+            "{told:?}"
+        );
+        assert_eq!(x.state(x.tgt.qpn), QpState::Err.to_raw());
+        assert_eq!(x.d.drain(&mut x.srq_cq), []);
+    }
+}
+
+#[test]
+fn a_queue_that_goes_within_a_message_is_not_written_to() {
+    for again in [false, true] {
+        let mut x = Xrc::new();
+        let length: u32 = 4 << 20;
+        let (src, key) = x.d.region(length, 1);
+        let (dst, there) = x.theirs(length);
+        x.d.post_srq(&mut x.srq, 9, &[(dst, length, there)]);
+        let srqn = x.srq.srqn;
+        x.post(
+            &SendWr::new(WqeOpcode::Send, 1, &[(src, length, key)]),
+            srqn,
+        );
+        for _ in 0..3 {
+            x.d.device.run_slice(&x.d.ram, x.d.now);
+        }
+        x.d.must(&DestroySrq {
+            id: srqn.into(),
+            ..Default::default()
+        });
+        if again {
+            let mut request = srq_request(&mut x.d, x.srq_cq.cqn, 3);
+            request.srqn = srqn.into();
+            x.d.must(&request);
+        }
+        assert_eq!(x.d.drain(&mut x.cq), [(1, WcStatus::RemInvReqErr)]);
+        assert_eq!(
+            x.d.drain(&mut x.srq_cq),
+            [],
+            "its number is another's, its CQ is not"
+        );
+        assert_eq!(x.state(x.tgt.qpn), QpState::Err.to_raw());
+    }
+}
+
+#[test]
+fn the_death_of_the_queues_cq_ends_who_needs_it() {
+    let mut x = Xrc::new();
+    let srqn = x.srq.srqn;
+    // The CQ has 16 entries, of which none is polled.
+    for id in 0..20 {
+        x.d.post_srq(&mut x.srq, id, &[]);
+    }
+    for id in 0..17 {
+        x.post(&SendWr::new(WqeOpcode::Send, id, &[]), srqn);
+        x.d.run();
+    }
+    x.post(&SendWr::new(WqeOpcode::Send, 17, &[]), srqn);
+    let done = x.d.drain(&mut x.cq);
+    assert_eq!(done[17], (17, WcStatus::RemOpErr), "{done:?}");
+    assert_eq!(x.state(x.tgt.qpn), QpState::Err.to_raw());
+    let told: Vec<_> = x.told().iter().map(|(kind, _)| *kind).collect();
+    assert!(
+        told.contains(&EventType::CqErr) && told.contains(&EventType::QpFatal),
+        "{told:?}"
+    );
+    // No other SRQ begins with it.
+    let request = srq_request(&mut x.d, x.srq_cq.cqn, 3);
+    assert_eq!(x.d.cmd(&request).unwrap_err().syndrome, Syndrome::CqDied);
+}
+
+#[test]
+fn a_cq_stays_while_a_queue_completes_there() {
+    let mut x = Xrc::new();
+    let cqn = x.srq_cq.cqn;
+    let destroy = DestroyCq {
+        id: cqn.into(),
+        ..Default::default()
+    };
+    assert_eq!(x.d.cmd(&destroy).unwrap_err().status, CmdStatus::Busy);
+    x.d.must(&DestroySrq {
+        id: x.srq.srqn.into(),
+        ..Default::default()
+    });
+    x.d.must(&destroy);
+    // The CQ of an initiator is used once, and none by a target.
+    for qpn in [x.ini.qpn, x.tgt.qpn] {
+        x.d.must(&DestroyQp {
+            id: qpn.into(),
+            ..Default::default()
+        });
+    }
+    x.d.must(&DestroyCq {
+        id: x.cq.cqn.into(),
+        ..Default::default()
+    });
+}
+
+#[test]
+fn what_cannot_be_created() {
+    let mut d = Driver::new();
+    let cq = d.create_cq(6);
+    let srq = d.create_srq();
+    let attribute = (CmdStatus::Invalid, Syndrome::CmdAttribute);
+    macro_rules! refused {
+        ($type:ty, $good:expr, $($change:expr),* $(,)?) => {{
+            let good = $good;
+            $(
+                let mut request = good;
+                let change: fn(&mut $type, &CqHandle, &SrqHandle) = $change;
+                change(&mut request, &cq, &srq);
+                let e = d.cmd(&request).unwrap_err();
+                assert_eq!((e.status, e.syndrome), attribute, "{request:?}");
+            )*
+            d.must(&good);
+        }};
+    }
+    refused!(
+        CreateQp,
+        tgt_request(&mut d, 1),
+        |r, _, _| r.xrcdn = 0.into(),
+        |r, cq, _| r.send_cqn = cq.cqn.into(),
+        |r, cq, _| r.recv_cqn = cq.cqn.into(),
+        |r, _, srq| r.srqn = srq.srqn.into(),
+        |r, _, _| r.pdn = 7.into(),
+        |r, _, _| r.flags = QP_HAS_SRQ,
+        |r, _, _| r.flags = QP_SIGNAL_ALL,
+        |r, _, _| r.log_sq_size = 1,
+        |r, _, _| r.max_send_sge = 1,
+        |r, _, _| r.max_inline = 1.into(),
+        |r, _, _| r.log_rq_size = 1,
+        |r, _, _| r.max_recv_sge = 1,
+    );
+    refused!(
+        CreateQp,
+        ini_request(&mut d, &cq),
+        |r, _, _| r.xrcdn = 1.into(),
+        |r, cq, _| r.recv_cqn = cq.cqn.into(),
+        |r, _, srq| r.srqn = srq.srqn.into(),
+        |r, _, _| r.flags = QP_HAS_SRQ,
+        |r, _, _| r.log_rq_size = 1,
+        |r, _, _| r.max_recv_sge = 1,
+    );
+    refused!(
+        CreateSrq,
+        srq_request(&mut d, cq.cqn, 1),
+        |r, _, _| r.xrcdn = 0.into(),
+        |r, _, _| r.srq_type = 0,
+    );
+    let mut request = srq_request(&mut d, 9999, 1);
+    assert_eq!(d.cmd(&request).unwrap_err().status, CmdStatus::NotFound);
+    (request.cqn, request.srq_type) = (cq.cqn.into(), 2);
+    assert_eq!(d.cmd(&request).unwrap_err().status, CmdStatus::Unsupported);
+}
+
+#[test]
+fn each_side_is_given_what_it_needs_and_nothing_else() {
+    let mut x = Xrc::new();
+    let (ini, tgt) = (x.ini.qpn, x.tgt.qpn);
+    for (me, peer, is_target) in [(ini, tgt, false), (tgt, ini, true)] {
+        x.d.move_to(me, QpState::Reset).unwrap();
+        let e = connect(&mut x.d, me, peer, (0, 1), !is_target).unwrap_err();
+        assert_eq!(e.syndrome, Syndrome::CmdAttribute);
+        x.d.move_to(me, QpState::Reset).unwrap();
+        connect(&mut x.d, me, peer, (0, 1), is_target).unwrap();
+        // Neither has a send queue that could be in error alone.
+        let e = x.d.move_to(me, QpState::Sqe).unwrap_err();
+        assert_eq!(e.syndrome, Syndrome::CmdTransition);
+        x.d.move_to(me, QpState::Sqd).unwrap();
+    }
+}
+
+#[test]
+fn nothing_is_read_of_a_send_queue_that_a_target_does_not_have() {
+    let mut x = Xrc::new();
+    doorbell::post_send(&x.d.words(), x.tgt.slot.into(), 1 << 20, || {});
+    x.d.device.ring(0);
+    x.d.run();
+    assert_eq!(x.state(x.tgt.qpn), QpState::Rts.to_raw());
+    x.d.move_to(x.tgt.qpn, QpState::Err).unwrap();
+    x.d.run();
+    assert_eq!(x.state(x.tgt.qpn), QpState::Err.to_raw());
+    assert_eq!(x.d.drain(&mut x.cq), []);
+}

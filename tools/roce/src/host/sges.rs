@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Scatter/gather elements, and lists of them that cost nothing while they are short.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+/// A scatter/gather element, as decoded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sge {
+    /// Virtual (or zero-based) address.
+    pub addr: u64,
+    /// Bytes; 0 means 0.
+    pub length: u32,
+    /// Local key.
+    pub lkey: u32,
+}
+
+/// A vector that most of its owners never use: one word until then. Memory that it had stays for the next use.
+#[derive(Clone, Debug)]
+#[allow(clippy::box_collection, reason = "an empty vector has three words")]
+pub struct Rare<T>(Option<Box<Vec<T>>>);
+
+impl<T> Default for Rare<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T: Copy> Rare<T> {
+    /// Appends one.
+    pub fn push(&mut self, value: T) {
+        self.0.get_or_insert_default().push(value);
+    }
+
+    /// Appends several.
+    pub fn extend_from_slice(&mut self, values: &[T]) {
+        if !values.is_empty() {
+            self.0.get_or_insert_default().extend_from_slice(values);
+        }
+    }
+
+    /// Empties it for reuse.
+    #[inline]
+    pub fn clear(&mut self) {
+        if let Some(values) = &mut self.0 {
+            values.clear();
+        }
+    }
+}
+
+impl<T> core::ops::Deref for Rare<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        match &self.0 {
+            Some(values) => values,
+            None => &[],
+        }
+    }
+}
+
+/// A list of SGEs. A single one, as most work requests have, is in the list itself, so that it needs no more memory to be
+/// allocated or fetched.
+#[derive(Clone, Debug, Default)]
+pub struct SgeList {
+    one: [Sge; 1],
+    count: u32,
+    /// All of them, if there are more.
+    many: Rare<Sge>,
+}
+
+impl SgeList {
+    /// Appends one.
+    #[inline]
+    pub fn push(&mut self, sge: Sge) {
+        match self.count {
+            0 => self.one = [sge],
+            1 => {
+                self.many.clear();
+                self.many.extend_from_slice(&self.one);
+                self.many.push(sge);
+            }
+            _ => self.many.push(sge),
+        }
+        self.count = self.count.saturating_add(1);
+    }
+
+    /// Appends several.
+    pub fn extend_from_slice(&mut self, sges: &[Sge]) {
+        sges.iter().for_each(|sge| self.push(*sge));
+    }
+
+    /// Empties it for reuse; memory stays.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.count = 0;
+    }
+}
+
+impl core::ops::Deref for SgeList {
+    type Target = [Sge];
+
+    #[inline]
+    fn deref(&self) -> &[Sge] {
+        match self.count {
+            0 => &[],
+            1 => &self.one,
+            _ => &self.many,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_holds_what_was_pushed_whatever_it_held_before() {
+        let sge = |n: u32| Sge {
+            addr: n.into(),
+            length: n,
+            lkey: n,
+        };
+        let mut list = SgeList::default();
+        for count in [0, 1, 5, 1, 2, 0, 3] {
+            list.clear();
+            let all: Vec<Sge> = (0..count).map(sge).collect();
+            list.extend_from_slice(&all);
+            assert_eq!(list[..], all[..]);
+        }
+    }
+}

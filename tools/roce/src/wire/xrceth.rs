@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! XRC extended transport header (IBTA A14): in every request of an extended connection, and in no response.
+
+use super::{put, split, Malformed};
+
+/// Bytes.
+pub const LEN: usize = 4;
+
+mod at {
+    pub const SRQN: usize = 0;
+}
+
+/// Bytes of which the header is complete.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    header: &'a [u8; LEN],
+    payload: &'a [u8],
+}
+
+impl<'a> View<'a> {
+    /// Checks the length.
+    pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let (header, payload) = split(bytes)?;
+        Ok(Self { header, payload })
+    }
+
+    /// The shared receive queue, 24 bits behind 8 that are reserved.
+    pub fn srqn(&self) -> u32 {
+        u32::from_be_bytes(*self.header) & 0xff_ffff
+    }
+
+    /// What follows the header.
+    pub fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+}
+
+/// A header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Repr {
+    /// The shared receive queue.
+    pub srqn: u32,
+}
+
+impl Repr {
+    /// Reads it.
+    pub fn parse(view: View<'_>) -> Result<Self, Malformed> {
+        Ok(Self { srqn: view.srqn() })
+    }
+
+    /// Writes it.
+    pub fn emit(&self, bytes: &mut [u8]) {
+        put(bytes, at::SRQN, &(self.srqn & 0xff_ffff).to_be_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_reserved_is_zero_and_not_looked_at() {
+        let repr = Repr { srqn: 0xff02_0304 };
+        let mut bytes = [0; LEN];
+        repr.emit(&mut bytes);
+        assert_eq!(bytes, [0, 2, 3, 4]);
+        bytes[0] = 0x80;
+        let parsed = View::new(&bytes).and_then(Repr::parse);
+        assert_eq!(parsed, Ok(Repr { srqn: 0x02_0304 }));
+        assert_eq!(
+            View::new(&bytes[..LEN - 1]).unwrap_err(),
+            Malformed::Truncated
+        );
+    }
+}
