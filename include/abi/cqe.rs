@@ -77,6 +77,10 @@ codes! {
         LocalInv = 6,
         /// Fast registration.
         FastReg = 7,
+        /// FLUSH.
+        Flush = 8,
+        /// ATOMIC WRITE.
+        AtomicWrite = 9,
         /// Receive.
         Recv = 128,
         /// Receive that an RDMA WRITE with immediate took.

@@ -22,8 +22,14 @@ pub mod access {
     pub const MW_BIND: u32 = 1 << 4;
     /// Addresses begin at 0.
     pub const ZERO_BASED: u32 = 1 << 5;
-    /// All bits that the device knows.
-    pub const ALL: u32 = 0x3f;
+    /// FLUSH to global visibility by the peer.
+    pub const FLUSH_GLOBAL: u32 = 1 << 8;
+    /// FLUSH to persistence by the peer. A queue pair may have it; no memory region does.
+    pub const FLUSH_PERSISTENT: u32 = 1 << 9;
+    /// All bits that the device knows of memory regions.
+    pub const ALL: u32 = 0x13f;
+    /// All bits that the device knows of queue pairs.
+    pub const QP_ALL: u32 = ALL | FLUSH_PERSISTENT;
 }
 
 /// [`super::cmd::CreateMr::flags`].

@@ -14,7 +14,7 @@ codes! {
         MessageTooLong = 0x0102,
         /// The response carried more or fewer bytes than the READ asked for.
         ResponseLength = 0x0103,
-        /// An atomic's SGEs do not add up to 8 bytes.
+        /// An atomic's SGEs, or the data of an ATOMIC WRITE, do not add up to 8 bytes.
         AtomicLength = 0x0104,
         /// The send WQE has an unknown opcode.
         WqeOpcodeUnknown = 0x0201,
@@ -96,7 +96,7 @@ codes! {
         OperationDisabled = 0x2101,
         /// More READs or atomics came than max_dest_rd_atomic allows.
         TooManyReads = 0x2102,
-        /// An atomic's address is not a multiple of 8.
+        /// The address of an atomic or ATOMIC WRITE is not a multiple of 8.
         AtomicMisaligned = 0x2103,
         /// A request's opcode is unknown, or does not follow from the one before it.
         RequestOpcode = 0x2104,
@@ -106,6 +106,8 @@ codes! {
         XrcSrq = 0x2106,
         /// A request of an extended connection names an SRQ of another XRC domain.
         XrcDomain = 0x2107,
+        /// A FLUSH asks for no placement, or has a reserved placement or selectivity.
+        FlushType = 0x2108,
         /// A receive WQE is malformed.
         RecvWqeMalformed = 0x2201,
         /// A receive WQE's SGE cannot be used; the receive's own completion tells why.

@@ -38,6 +38,10 @@ codes! {
         /// Bind of a memory window: [`SendWqe::rkey`] is the window's key with the tag that it is to have,
         /// [`SendWqe::remote_addr`] its first address in the memory region that the [`BindSegment`] behind the header names.
         BindMw = 10,
+        /// ATOMIC WRITE of 8 bytes.
+        AtomicWrite = 11,
+        /// FLUSH: a [`FlushSegment`] follows the header; it has no data.
+        Flush = 12,
     }
 }
 
@@ -128,6 +132,38 @@ layout! {
 }
 
 layout! {
+    /// What a FLUSH asks for; [`SendWqe::remote_addr`] is its first address.
+    pub struct FlushSegment: 16 {
+        /// Bytes; of a whole region nothing.
+        0 => length: Le32,
+        /// [`flush_placement`].
+        4 => placement: u8,
+        /// [`flush_level`].
+        5 => level: u8,
+        6 => reserved0: Le16,
+        8 => reserved1: Le64,
+    }
+}
+
+/// [`FlushSegment::placement`], with the bits of `enum ib_placement_type`: how far earlier writes have come.
+pub mod flush_placement {
+    /// Everybody who reads the memory sees them.
+    pub const GLOBAL: u8 = 1 << 0;
+    /// They survive a loss of power.
+    pub const PERSISTENT: u8 = 1 << 1;
+    /// All bits that there are.
+    pub const ALL: u8 = 0x3;
+}
+
+/// [`FlushSegment::level`], with the numbers of `enum ib_selectivity_level`: which memory.
+pub mod flush_level {
+    /// A range of a memory region.
+    pub const RANGE: u8 = 0;
+    /// All of a memory region.
+    pub const REGION: u8 = 1;
+}
+
+layout! {
     /// Header of a receive WQE.
     pub struct RecvWqe: 16 {
         /// Comes back in the CQE.
@@ -150,6 +186,12 @@ pub const FAST_REG_OFFSET: usize = DATA_OFFSET;
 
 /// Offset of the [`BindSegment`].
 pub const BIND_OFFSET: usize = DATA_OFFSET;
+
+/// Offset of the [`FlushSegment`].
+pub const FLUSH_OFFSET: usize = DATA_OFFSET;
+
+/// Bytes of an ATOMIC WRITE. They may be inline whatever the queue was created for.
+pub const ATOMIC_WRITE_SIZE: usize = 8;
 
 /// Smallest and largest stride of a send ring, as powers of two.
 pub const LOG_SQ_STRIDE: (u8, u8) = (6, 10);
@@ -206,6 +248,6 @@ const fn log2_at_least(bytes: usize, least: u8) -> u8 {
 }
 
 layouts! {
-    structs: [SendWqe, Sge, AtomicSegment, FastRegSegment, BindSegment, RecvWqe],
+    structs: [SendWqe, Sge, AtomicSegment, FastRegSegment, BindSegment, FlushSegment, RecvWqe],
     codes: [WqeOpcode]
 }

@@ -193,6 +193,10 @@ caps! {
         XRC = ib_device_cap_flags_IB_DEVICE_XRC,
         /// Memory windows of type 2B.
         MEM_WINDOW_TYPE_2B = ib_device_cap_flags_IB_DEVICE_MEM_WINDOW_TYPE_2B,
+        /// FLUSH to global visibility.
+        FLUSH_GLOBAL = ib_device_cap_flags_IB_DEVICE_FLUSH_GLOBAL,
+        /// ATOMIC WRITE.
+        ATOMIC_WRITE = ib_device_cap_flags_IB_DEVICE_ATOMIC_WRITE,
     }
 }
 

@@ -163,6 +163,10 @@ verbs_enum! {
         LocalInv = ib_wc_opcode_IB_WC_LOCAL_INV,
         /// Fast registration.
         RegMr = ib_wc_opcode_IB_WC_REG_MR,
+        /// FLUSH.
+        Flush = ib_wc_opcode_IB_WC_FLUSH,
+        /// ATOMIC WRITE.
+        AtomicWrite = ib_wc_opcode_IB_WC_ATOMIC_WRITE,
         /// A receive that a SEND used.
         Recv = ib_wc_opcode_IB_WC_RECV,
         /// A receive that an RDMA WRITE with immediate used.
@@ -346,6 +350,10 @@ verbs_flags! {
         MW_BIND = ib_access_flags_IB_ACCESS_MW_BIND,
         /// Addresses start at 0.
         ZERO_BASED = ib_access_flags_IB_ZERO_BASED,
+        /// FLUSH to global visibility.
+        FLUSH_GLOBAL = ib_access_flags_IB_ACCESS_FLUSH_GLOBAL,
+        /// FLUSH to persistence.
+        FLUSH_PERSISTENT = ib_access_flags_IB_ACCESS_FLUSH_PERSISTENT,
         /// On-demand paging.
         ON_DEMAND = ib_access_flags_IB_ACCESS_ON_DEMAND,
         /// Huge pages.

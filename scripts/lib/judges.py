@@ -77,7 +77,7 @@ def table_is_tsharks():
         row = OPCODES.get(code)
         if row is None or known.get(code) != full_name(row):
             yield f"opcode {code:#x}: {row} is {known.get(code)!r}"
-        elif not row["served"] and row["name"] not in ("FLUSH", "ATOMIC WRITE"):
+        elif not row["served"]:
             yield f"opcode {code:#x} is not served: {row}"
 
 
@@ -145,6 +145,7 @@ FIELDS = {
     "psn": [("infiniband.bth.psn", number)],
     "qkey": [("infiniband.deth.q_key", number)],
     "srcqp": [("infiniband.deth.srcqp", number)],
+    "placement": [("infiniband.feth.plt", number)],
     "va": [("infiniband.reth.va", number)],
     "rkey": [("infiniband.reth.r_key", number)],
     "dmalen": [("infiniband.reth.dmalen", number)],
@@ -174,13 +175,16 @@ def fields(path):
         # tshark counts the padding in, and who sent it is on no wire.
         expected["length"] += expected["pad"]
         del expected["from"]
+        # tshark has the selectivity level in bits 4:3; rxe, and the engine, in bits 5:4.
+        expected.pop("level", None)
         yield from differences(expected, got, f"packet {index}")
 
 
 WORK = {"SEND": {"SEND", "SEND with immediate", "SEND with invalidate"},
         "RDMA WRITE": {"RDMA WRITE", "RDMA WRITE with immediate"},
         "RDMA READ": {"RDMA READ"}, "CmpSwap": {"CmpSwap"}, "FetchAdd": {"FetchAdd"},
-        "ATOMIC Acknowledge": {"CmpSwap", "FetchAdd"}}
+        "ATOMIC Acknowledge": {"CmpSwap", "FetchAdd"}, "ATOMIC WRITE": {"ATOMIC WRITE"}, "FLUSH": {"FLUSH"},
+        "RDMA READ response Only": {"RDMA READ", "ATOMIC WRITE", "FLUSH"}}
 COMMENT = re.compile(
     r"QP (0x[0-9a-f]+) -> (0x[0-9a-f]+), (?:([a-z]+(?: \([a-z ]+\))?|is not ready for) )?WR (\d+) \(([A-Za-z ]+)\), PSN (\d+)"
     r"(?:, (?:from )?(packet|response) (\d+) of (\d+)|, (\d+) responses)?(, retransmission)?(, lost)?")
@@ -200,7 +204,7 @@ def comments(path):
             continue
         source, target, _, _, work, psn, _, nth, count, *_ = found.groups()
         name = OPCODES[packet["opcode"]]["name"]
-        kind = next((kind for kind in WORK if name.startswith(kind)), None)
+        kind = max((kind for kind in WORK if name.startswith(kind)), key=len, default=None)
         right = (int(source, 16), int(target, 16), int(psn)) == (packet["from"], packet["dqpn"], packet["psn"])
         right &= kind is None or work in WORK[kind]
         if "First" in name and "READ" not in name:
@@ -252,7 +256,12 @@ def extension(dice, name, expected):
 
     if expected["service"] == "UD":
         put("!II", qkey=bits(32), srcqp=bits(24))
-    if name.startswith("RDMA WRITE") and ("First" in name or "Only" in name) or name == "RDMA READ request":
+    if name.startswith("RDMA WRITE") and ("First" in name or "Only" in name) or name in ("RDMA READ request", "ATOMIC WRITE"):
+        put("!QII", va=bits(64), rkey=bits(32), dmalen=bits(32))
+    if name == "FLUSH":
+        placement, level = bits(4), bits(2)
+        out += struct.pack("!I", bits(26) << 6 | level << 4 | placement)
+        expected.update(placement=placement, level=level)
         put("!QII", va=bits(64), rkey=bits(32), dmalen=bits(32))
     if name in ("CmpSwap", "FetchAdd"):
         put("!QIQQ", va=bits(64), rkey=bits(32), swap_add=bits(64), compare=bits(64))
@@ -278,7 +287,7 @@ def extension(dice, name, expected):
 def random_frame(dice, path, row, length):
     """A frame that scapy built, and what is in it."""
     bits, name = dice.getrandbits, row["name"]
-    carries = name.startswith(("SEND", "RDMA WRITE", "RDMA READ response"))
+    carries = name.startswith(("SEND", "RDMA WRITE", "RDMA READ response", "ATOMIC WRITE"))
     payload = dice.randbytes(length if carries else 0)
     pad = -len(payload) % 4
     smac, dmac = dice.randbytes(6), dice.randbytes(6)

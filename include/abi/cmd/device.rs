@@ -94,6 +94,10 @@ pub const FEATURE_MW: u64 = 1 << 9;
 pub const FEATURE_MCAST: u64 = 1 << 8;
 /// Extended reliable connections.
 pub const FEATURE_XRC: u64 = 1 << 12;
+/// ATOMIC WRITE.
+pub const FEATURE_ATOMIC_WRITE: u64 = 1 << 10;
+/// FLUSH to global visibility.
+pub const FEATURE_FLUSH: u64 = 1 << 11;
 
 /// Size of a chunk of a context table in bytes. The table grows by whole chunks.
 pub const TABLE_CHUNK_SIZE: usize = 0x1_0000;

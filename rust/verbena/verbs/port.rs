@@ -24,7 +24,9 @@ use crate::{
             SetGid,
             StatsKind,
             FEATURE_ATOMIC,
+            FEATURE_ATOMIC_WRITE,
             FEATURE_FAST_REG,
+            FEATURE_FLUSH,
             FEATURE_MCAST,
             FEATURE_MW,
             FEATURE_SRQ,
@@ -160,6 +162,12 @@ impl Operations for Verbena {
             flags = flags | DeviceCaps::MEM_WINDOW | DeviceCaps::MEM_WINDOW_TYPE_2B;
             // Their keys are of one space with those of regions.
             attr.set_max_mw(known.ids.keys.count());
+        }
+        if hw.has(FEATURE_ATOMIC_WRITE) {
+            flags = flags | DeviceCaps::ATOMIC_WRITE;
+        }
+        if hw.has(FEATURE_FLUSH) {
+            flags = flags | DeviceCaps::FLUSH_GLOBAL;
         }
         if hw.has(FEATURE_SRQ) {
             attr.set_max_srq(known.ids.srqns.count())

@@ -128,5 +128,7 @@ fn name(opcode: WqeOpcode) -> &'static str {
         WqeOpcode::LocalInv => "local invalidate",
         WqeOpcode::FastReg => "fast register",
         WqeOpcode::BindMw => "bind window",
+        WqeOpcode::AtomicWrite => "ATOMIC WRITE",
+        WqeOpcode::Flush => "FLUSH",
     }
 }

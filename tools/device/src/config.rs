@@ -65,7 +65,7 @@ pub const MAX_MCAST_QP_ATTACH: u32 = 256;
 /// Work requests of a queue.
 pub const MAX_WR: u32 = 16 << 10;
 /// Entries of a CQ.
-pub const MAX_CQE: u32 = 128 << 10;
+pub const MAX_CQE: u32 = 1 << 18;
 /// Entries of an EQ.
 pub const MAX_EQE: u32 = 128 << 10;
 /// Longest message in bytes.
@@ -107,7 +107,9 @@ pub fn caps(config: &Config) -> DeviceCaps {
             | cmd::FEATURE_MODERATION
             | cmd::FEATURE_MW
             | cmd::FEATURE_MCAST
-            | cmd::FEATURE_XRC)
+            | cmd::FEATURE_XRC
+            | cmd::FEATURE_ATOMIC_WRITE
+            | cmd::FEATURE_FLUSH)
             .into(),
         max_qp: MAX_QP.into(),
         max_cq: MAX_CQ.into(),

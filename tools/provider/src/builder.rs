@@ -53,6 +53,10 @@ pub enum Operands {
     RemoteImm(u32, u64, u32),
     /// The same, then compare or add, swap.
     Atomic(u32, u64, u64, u64),
+    /// The same, and the 8 bytes to write.
+    Value(u32, u64, [u8; 8]),
+    /// The same, and what to flush: bytes, placement, level.
+    Flush(u32, u64, usize, u8, u8),
     /// A window of type 2 to bind; none: not such a window.
     Bind(Option<Bind>),
 }
@@ -152,6 +156,18 @@ impl SendQueue {
                     wqe.set_operands(compare_add, swap);
                 }
             }
+            Operands::Value(rkey, addr, value) => {
+                wqe.set_remote(addr, rkey);
+                wqe.set_value(value);
+                producer.build.head = producer.build.head.with_inline(value.len() as u32);
+            }
+            Operands::Flush(rkey, addr, length, placement, level) => match u32::try_from(length) {
+                Ok(length) => {
+                    wqe.set_remote(addr, rkey);
+                    wqe.set_flush(length, placement, level);
+                }
+                Err(_) => producer.build.fail(Errno::INVAL),
+            },
             Operands::Bind(Some(bind)) => {
                 wqe.set_remote(bind.addr, bind.key);
                 wqe.set_bind(bind.length, bind.region, bind.access);
@@ -214,7 +230,9 @@ impl SendQueue {
         if !fits
             || matches!(
                 build.form,
-                Some(Form::Read | Form::Atomic | Form::Key | Form::Bind)
+                Some(
+                    Form::Read | Form::Atomic | Form::Key | Form::Bind | Form::Value | Form::Flush
+                )
             )
         {
             return producer.build.fail(Errno::INVAL);

@@ -33,6 +33,10 @@ pub enum Form {
     Key,
     /// A window to bind, no data.
     Bind,
+    /// Remote address and key; 8 bytes that may always be inline.
+    Value,
+    /// Remote address and key, and what to flush, no data. Only `ibv_wr_flush` can say it.
+    Flush,
     /// Unknown: refused.
     Invalid,
 }
@@ -49,6 +53,8 @@ pub const OPCODES: [(WqeOpcode, Form); 16] = {
     table[IBV_WR_ATOMIC_FETCH_AND_ADD as usize] = (WqeOpcode::FetchAdd, Form::Atomic);
     table[IBV_WR_LOCAL_INV as usize] = (WqeOpcode::LocalInv, Form::Key);
     table[IBV_WR_BIND_MW as usize] = (WqeOpcode::BindMw, Form::Bind);
+    table[IBV_WR_ATOMIC_WRITE as usize] = (WqeOpcode::AtomicWrite, Form::Value);
+    table[IBV_WR_FLUSH as usize] = (WqeOpcode::Flush, Form::Flush);
     table[IBV_WR_SEND_WITH_INV as usize] = (WqeOpcode::SendInv, Form::Send);
     table
 };
@@ -225,7 +231,7 @@ impl SendQueue {
         let mut data = self.data;
         match form {
             Form::Send => {}
-            Form::Invalid => return Err(Errno::INVAL),
+            Form::Invalid | Form::Flush => return Err(Errno::INVAL),
             Form::Key => head = head.not_inline(),
             Form::Bind => {
                 let bind = wr.bind().ok_or(Errno::INVAL)?;
@@ -236,7 +242,7 @@ impl SendQueue {
                     wqe.set_bind(bind.length, bind.region, bind.access);
                 }
             }
-            Form::Write | Form::Read => {
+            Form::Write | Form::Read | Form::Value => {
                 let (remote_addr, rkey) = wr.rdma();
                 wqe.set_remote(remote_addr, rkey);
             }
@@ -258,9 +264,11 @@ impl SendQueue {
             if matches!(form, Form::Read | Form::Atomic) {
                 return Err(Errno::INVAL);
             }
-            let length = wr
-                .copy_inline(wqe.0, data, self.config.max_inline)
-                .ok_or(Errno::INVAL)?;
+            let most = match form {
+                Form::Value => self.config.max_inline.max(wqe::ATOMIC_WRITE_SIZE as u32),
+                _ => self.config.max_inline,
+            };
+            let length = wr.copy_inline(wqe.0, data, most).ok_or(Errno::INVAL)?;
             head = head.with_inline(length);
         } else if !matches!(form, Form::Key | Form::Bind) {
             if !wr.copy_sges(wqe.0, data) {

@@ -8,7 +8,9 @@ use crate::ffi::memory::Entry;
 use crate::ffi::object::Ah;
 use core::mem::{offset_of, size_of};
 use verbena_abi::ctx::AddressVector;
-use verbena_abi::wqe::{self, send_flags, AtomicSegment, BindSegment, SendWqe, Sge, WqeOpcode};
+use verbena_abi::wqe::{
+    self, send_flags, AtomicSegment, BindSegment, FlushSegment, SendWqe, Sge, WqeOpcode,
+};
 
 /// Smallest stride of a send ring.
 pub const MIN: usize = 1 << wqe::LOG_SQ_STRIDE.0;
@@ -131,6 +133,26 @@ impl Wqe<'_> {
         };
         let rights = u64::from(region) | u64::from(access) << 32;
         self.0.put_pair(wqe::BIND_OFFSET, length, rights);
+    }
+
+    /// What an ATOMIC WRITE writes, inline.
+    #[inline(always)]
+    pub fn set_value(self, value: [u8; wqe::ATOMIC_WRITE_SIZE]) {
+        self.0
+            .put_pair(wqe::DATA_OFFSET, u64::from_ne_bytes(value), 0);
+    }
+
+    /// What a FLUSH asks for; its first address and the key lie in the header.
+    #[inline(always)]
+    pub fn set_flush(self, length: u32, placement: u8, level: u8) {
+        const {
+            assert!(offset_of!(FlushSegment, length) == 0);
+            assert!(offset_of!(FlushSegment, placement) == 4);
+            assert!(offset_of!(FlushSegment, level) == 5 && size_of::<FlushSegment>() == 16);
+        };
+        let how = u64::from(placement) << 32 | u64::from(level) << 40;
+        self.0
+            .put_pair(wqe::FLUSH_OFFSET, u64::from(length) | how, 0);
     }
 
     /// The address of a datagram.

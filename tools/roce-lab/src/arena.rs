@@ -6,11 +6,13 @@
 
 use crate::keys::{self, admit};
 use std::ops::Range;
-use verbena_abi::ctx::access::{LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
+use verbena_abi::ctx::access::{
+    FLUSH_GLOBAL, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE,
+};
 use verbena_roce::host::{Access, AtomicOp, KeyUse, Sge, Source, Syndrome, Target};
 
 /// Every use of a key by the owner and by peers.
-pub const EVERY_USE: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
+pub const EVERY_USE: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC | FLUSH_GLOBAL;
 
 /// A memory region.
 #[derive(Clone, Copy, Debug)]

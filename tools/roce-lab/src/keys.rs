@@ -27,9 +27,17 @@ pub fn admit<'a>(
         Access::RemoteRead => access::REMOTE_READ,
         Access::RemoteWrite => access::REMOTE_WRITE,
         Access::RemoteAtomic => access::REMOTE_ATOMIC,
+        Access::RemoteFlush(feth) => match feth.placement {
+            1 => access::FLUSH_GLOBAL,
+            2 => access::FLUSH_PERSISTENT,
+            _ => access::FLUSH_GLOBAL | access::FLUSH_PERSISTENT,
+        },
     };
     if region.access & needed != needed {
         return Err(pick(Syndrome::LkeyAccess, Syndrome::RkeyAccess));
+    }
+    if matches!(key.access, Access::RemoteFlush(feth) if feth.level == 1) {
+        return Ok((region, 0));
     }
     let bounds = pick(Syndrome::LkeyBounds, Syndrome::RkeyBounds);
     let offset = key.addr.checked_sub(region.addr).ok_or(bounds)?;

@@ -48,7 +48,10 @@ impl Default for Setup {
             seed: 1,
             attr: Attr {
                 path_mtu: 256,
-                access_flags: access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC,
+                access_flags: access::REMOTE_WRITE
+                    | access::REMOTE_READ
+                    | access::REMOTE_ATOMIC
+                    | access::FLUSH_GLOBAL,
                 qkey: 0x1234,
                 max_rd_atomic: 4,
                 max_dest_rd_atomic: 4,
@@ -328,7 +331,10 @@ impl Pair {
             };
             let psns = match post.wqe.opcode {
                 WqeOpcode::LocalInv | WqeOpcode::FastReg => 0,
-                WqeOpcode::CompareSwap | WqeOpcode::FetchAdd => 1,
+                WqeOpcode::CompareSwap
+                | WqeOpcode::FetchAdd
+                | WqeOpcode::AtomicWrite
+                | WqeOpcode::Flush => 1,
                 _ if self.setup.qp_type == QpType::Ud && length > mtu => 0,
                 _ => length.div_ceil(mtu).max(1),
             };

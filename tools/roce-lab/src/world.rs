@@ -6,7 +6,7 @@
 use super::arena::{Arena, Buffer, Region, EVERY_USE};
 use std::collections::BTreeMap;
 use verbena_roce::host::*;
-use verbena_roce::packet::Packet;
+use verbena_roce::packet::{Feth, Packet};
 
 /// One of the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +68,18 @@ impl Post {
     /// RDMA READ from the beginning of a buffer.
     pub fn read(wr_id: u64, sges: &[Sge], from: Buffer) -> Self {
         Self::new(wr_id, WqeOpcode::RdmaRead, sges).at(from.addr, from.key)
+    }
+
+    /// ATOMIC WRITE to the beginning of a buffer.
+    pub fn atomic_write(wr_id: u64, sges: &[Sge], to: Buffer) -> Self {
+        Self::new(wr_id, WqeOpcode::AtomicWrite, sges).at(to.addr, to.key)
+    }
+
+    /// FLUSH of all of a buffer.
+    pub fn flush(wr_id: u64, how: Feth, of: Buffer) -> Self {
+        let mut post = Self::new(wr_id, WqeOpcode::Flush, &[]).at(of.addr, of.key);
+        post.wqe.flush = (how, of.len);
+        post
     }
 
     /// With a remote address and key.

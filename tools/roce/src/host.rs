@@ -7,7 +7,7 @@
 
 mod sges;
 
-use crate::packet::Packet;
+use crate::packet::{Feth, Packet};
 use crate::pool::Pool;
 use alloc::boxed::Box;
 use core::cell::Cell;
@@ -43,6 +43,8 @@ pub struct SendWqe {
     pub swap: u64,
     /// Extended connections: the shared receive queue at the peer.
     pub srqn: u32,
+    /// FLUSH: what, and how many bytes.
+    pub flush: (Feth, u32),
     /// Datagrams: where to. Set by [`SendWqe::set_datagram`].
     pub datagram: Option<Box<DatagramDest>>,
 }
@@ -71,6 +73,7 @@ impl Default for SendWqe {
             compare_add: 0,
             swap: 0,
             srqn: 0,
+            flush: Default::default(),
             datagram: None,
         }
     }
@@ -240,6 +243,8 @@ pub enum Access {
     RemoteWrite,
     /// Atomic by the peer.
     RemoteAtomic,
+    /// FLUSH by the peer. Of a whole region, neither address nor length count.
+    RemoteFlush(Feth),
 }
 
 impl Access {
@@ -258,6 +263,7 @@ impl Access {
             Access::RemoteRead => access::REMOTE_READ,
             Access::RemoteWrite => access::REMOTE_WRITE,
             Access::RemoteAtomic => access::REMOTE_ATOMIC,
+            Access::RemoteFlush(feth) => feth.permission(),
         }
     }
 }
@@ -361,6 +367,8 @@ pub fn completes_as(opcode: WqeOpcode) -> WcOpcode {
         WqeOpcode::LocalInv => WcOpcode::LocalInv,
         WqeOpcode::FastReg => WcOpcode::FastReg,
         WqeOpcode::BindMw => WcOpcode::BindMw,
+        WqeOpcode::AtomicWrite => WcOpcode::AtomicWrite,
+        WqeOpcode::Flush => WcOpcode::Flush,
     }
 }
 
@@ -451,6 +459,20 @@ pub trait Host {
 
     /// Executes an atomic on 8 aligned bytes of a memory region and returns the value before (in the machine's order).
     fn atomic(&mut self, key: &KeyUse, op: AtomicOp) -> Result<u64, Syndrome>;
+
+    /// Writes 8 aligned bytes of a memory region at once, after all that was written before.
+    fn atomic_write(&mut self, key: &KeyUse, value: [u8; 8]) -> Result<(), Syndrome> {
+        let target = Target::Region {
+            pd: key.pd,
+            owner: key.owner,
+            key: key.key,
+            addr: key.addr,
+        };
+        let copied = self.copy(target, Source::Bytes(&value));
+        copied.map_err(|fault| match fault {
+            CopyFault::Source(cause) | CopyFault::Target(cause) => cause,
+        })
+    }
 
     /// Invalidates a key: for the peer's SEND with invalidate (`remote`), or for a local invalidate.
     fn invalidate(&mut self, key: u32, remote: bool) -> Result<(), Syndrome>;

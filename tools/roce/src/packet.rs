@@ -12,6 +12,8 @@ use crate::wire::{self, Path};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::Cell;
+use verbena_abi::ctx::access;
+use verbena_abi::wqe::{flush_level, flush_placement};
 
 /// Transport service, the top three bits of a BTH opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +56,43 @@ pub struct Reth {
     pub rkey: u32,
     /// DMA length: bytes of the whole message.
     pub length: u32,
+}
+
+/// FLUSH extended transport header (IBTA A19).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Feth {
+    /// Placement type: `flush_placement`, 4 bits.
+    pub placement: u8,
+    /// Selectivity level: `flush_level`, 2 bits.
+    pub level: u8,
+}
+
+impl Feth {
+    /// Whether it asks for something that exists.
+    pub fn is_known(self) -> bool {
+        let known = flush_placement::ALL;
+        self.placement & known != 0
+            && self.placement & !known == 0
+            && matches!(self.level, flush_level::RANGE | flush_level::REGION)
+    }
+
+    /// Whether a whole memory region is meant.
+    pub fn is_whole(self) -> bool {
+        self.level == flush_level::REGION
+    }
+
+    /// The rights that the queue pair and the memory region have to have.
+    pub fn permission(self) -> u32 {
+        let right = |placement, right| {
+            if self.placement & placement != 0 {
+                right
+            } else {
+                0
+            }
+        };
+        right(flush_placement::GLOBAL, access::FLUSH_GLOBAL)
+            | right(flush_placement::PERSISTENT, access::FLUSH_PERSISTENT)
+    }
 }
 
 /// Code of a NAK (IBTA 9.7.5).
@@ -114,7 +153,8 @@ pub enum Kind {
     },
     /// RDMA READ request.
     ReadRequest(Reth),
-    /// RDMA READ response; the AETH comes with the first and the last packet.
+    /// RDMA READ response; the AETH comes with the first and the last packet. ATOMIC WRITE and FLUSH are answered by one of
+    /// no bytes.
     ReadResponse(Option<Aeth>),
     /// Acknowledgement of any kind.
     Ack(Aeth),
@@ -127,6 +167,10 @@ pub enum Kind {
         /// The operation.
         op: crate::host::AtomicOp,
     },
+    /// ATOMIC WRITE; the payload is what to write.
+    AtomicWrite(Reth),
+    /// FLUSH.
+    Flush(Feth, Reth),
     /// Atomic response, with the value before the operation.
     AtomicResponse(Aeth, u64),
     /// A request whose operation is reserved or not served: the lower five bits of its opcode. Nothing behind its BTH has a

@@ -62,6 +62,7 @@ pub mod wc {
     pub const RDMA_WRITE: u32 = 1;
     pub const RDMA_READ: u32 = 2;
     pub const BIND_MW: u32 = 5;
+    pub const ATOMIC_WRITE: u32 = 9;
     pub const RECV: u32 = 1 << 7;
     pub const RECV_RDMA_WITH_IMM: u32 = RECV + 1;
     pub const WITH_IMM: u32 = 1 << 1;

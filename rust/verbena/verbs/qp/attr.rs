@@ -200,7 +200,7 @@ fn to_device(attr: &QpAttr, mask: QpAttrMask) -> Result<DeviceAttr> {
         rq_psn: Le32::new(attr.rq_psn() & 0xff_ffff),
         sq_psn: Le32::new(attr.sq_psn() & 0xff_ffff),
         dest_qpn: Le32::new(attr.dest_qp_num() & 0xff_ffff),
-        qp_access_flags: Le32::new(attr.access().as_raw() & access::ALL),
+        qp_access_flags: Le32::new(attr.access().as_raw() & access::QP_ALL),
         pkey_index: Le16::new(attr.pkey_index()),
         max_rd_atomic: attr.max_rd_atomic(),
         max_dest_rd_atomic: attr.max_dest_rd_atomic(),

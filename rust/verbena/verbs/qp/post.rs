@@ -259,6 +259,8 @@ fn completes_as(opcode: WqeOpcode) -> WcOpcode {
         WqeOpcode::CompareSwap => WcOpcode::CompSwap,
         WqeOpcode::FetchAdd => WcOpcode::FetchAdd,
         WqeOpcode::LocalInv => WcOpcode::LocalInv,
+        WqeOpcode::AtomicWrite => WcOpcode::AtomicWrite,
+        WqeOpcode::Flush => WcOpcode::Flush,
         // The kernel binds no windows.
         WqeOpcode::FastReg | WqeOpcode::BindMw => WcOpcode::RegMr,
     }

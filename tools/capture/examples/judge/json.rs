@@ -94,7 +94,12 @@ impl Line {
                     None => line,
                 }
             }
-            Kind::ReadRequest(reth) => line
+            Kind::Flush(feth, reth) => line
+                .number("placement", feth.placement)
+                .number("level", feth.level)
+                .reth(reth.addr, reth.rkey)
+                .number("dmalen", reth.length),
+            Kind::ReadRequest(reth) | Kind::AtomicWrite(reth) => line
                 .reth(reth.addr, reth.rkey)
                 .number("dmalen", reth.length),
             Kind::ReadResponse(Some(aeth)) | Kind::Ack(aeth) => line.aeth(aeth),

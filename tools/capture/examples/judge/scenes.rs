@@ -6,7 +6,7 @@ use crate::Recorder;
 use std::cell::RefCell;
 use std::rc::Rc;
 use verbena_roce::host::{DatagramDest, Sge, WcStatus, WqeOpcode};
-use verbena_roce::packet::Kind;
+use verbena_roce::packet::{Feth, Kind};
 use verbena_roce::wire::{ipv4_to_gid, Path};
 use verbena_roce::{Attr, QpType};
 use verbena_roce_lab::{Buffer, Mode, Pair, Post, Setup, Side};
@@ -68,6 +68,7 @@ pub fn all(paths: [Path; 2], recorder: &Rc<RefCell<Recorder>>) {
     stage.invalidates();
     stage.reads();
     stage.atomics();
+    stage.placements();
     stage.datagrams();
     stage.big_packets();
     stage.refusals();
@@ -163,6 +164,21 @@ impl Stage<'_> {
         add.wqe.compare_add = 0xfedc_ba98_7654_3210;
         pair.post(A, swap);
         pair.post(A, add);
+        succeed(&mut pair);
+    }
+
+    fn placements(&self) {
+        let mut pair = self.pair(QpType::Rc);
+        let (from, to) = buffers(&mut pair, 8);
+        pair.post(A, Post::atomic_write(1, &[from.sge()], to));
+        // A range, and the whole region; for everybody to see.
+        for level in [0, 1] {
+            let how = Feth {
+                placement: 1,
+                level,
+            };
+            pair.post(A, Post::flush(2 + u64::from(level), how, to));
+        }
         succeed(&mut pair);
     }
 

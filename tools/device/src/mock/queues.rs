@@ -13,8 +13,11 @@ use verbena_abi::wqe::{self, send_flags, RecvWqe, SendWqe, Sge, WqeOpcode};
 use zerocopy::IntoBytes;
 
 /// Everything that a region can allow.
-pub const ALL_ACCESS: u32 =
-    access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+pub const ALL_ACCESS: u32 = access::LOCAL_WRITE
+    | access::REMOTE_WRITE
+    | access::REMOTE_READ
+    | access::REMOTE_ATOMIC
+    | access::FLUSH_GLOBAL;
 
 /// A CQ from the program's side.
 #[derive(Clone, Debug)]

@@ -160,8 +160,15 @@ pub fn resolve<'a>(regions: &'a Slots<Mr>, key: &KeyUse) -> Result<Span<'a>, Syn
     if region.access & needed != needed || unprivileged {
         return Err(names.access);
     }
-    let offset = key.addr.wrapping_sub(region.iova);
-    if key.addr < region.iova || offset > region.length || key.length > region.length - offset {
+    // A FLUSH of all of it has no address.
+    let whole = matches!(key.access, Access::RemoteFlush(feth) if feth.is_whole());
+    let (addr, length) = if whole {
+        (region.iova, 0)
+    } else {
+        (key.addr, key.length)
+    };
+    let offset = addr.wrapping_sub(region.iova);
+    if addr < region.iova || offset > region.length || length > region.length - offset {
         return Err(names.bounds);
     }
     // Both were checked to fit the translation when the region was made.

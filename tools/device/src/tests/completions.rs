@@ -9,7 +9,8 @@ use verbena_abi::cqe::{network_type, wc_flags, Cqe, Tail, WcOpcode, WcStatus};
 use verbena_abi::ctx::{mr_flags, qp_mask as m, AddressVector, QpAttr, QpState};
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::{
-    send_flags, FastRegSegment, WqeOpcode, DATA_OFFSET, DATA_OFFSET_ATOMIC, DATA_OFFSET_UD,
+    flush_placement, send_flags, FastRegSegment, WqeOpcode, DATA_OFFSET, DATA_OFFSET_ATOMIC,
+    DATA_OFFSET_UD, FLUSH_OFFSET,
 };
 use zerocopy::IntoBytes;
 
@@ -181,11 +182,18 @@ fn of_what_the_peer_does_not_notice() {
             .to(at + 1000, key)
             .encode()
     };
+    let word = SendWr::new(WqeOpcode::AtomicWrite, 9, &[(at, 8, key)]).to(at + 64, key);
+    let word = word.encode();
+    let mut flush = SendWr::new(WqeOpcode::Flush, 9, &[]).to(at, key).encode();
+    flush[FLUSH_OFFSET] = 64;
+    flush[FLUSH_OFFSET + 4] = flush_placement::GLOBAL;
     let ops = [
         (plain(WqeOpcode::RdmaWrite), WcOpcode::RdmaWrite, 300),
         (plain(WqeOpcode::RdmaRead), WcOpcode::RdmaRead, 300),
         (atomic(WqeOpcode::CompareSwap), WcOpcode::CompSwap, 8),
         (atomic(WqeOpcode::FetchAdd), WcOpcode::FetchAdd, 8),
+        (word, WcOpcode::AtomicWrite, 8),
+        (flush, WcOpcode::Flush, 0),
     ];
     for (i, (wqe, opcode, byte_len)) in ops.into_iter().enumerate() {
         p.d.post_raw(&mut p.a, &wqe);

@@ -9,15 +9,23 @@ use crate::objects::mr::resolve;
 use verbena_abi::cmd::*;
 use verbena_abi::ctx::{access, mr_flags};
 use verbena_abi::syndrome::Syndrome::{self, *};
+use verbena_abi::wqe::{flush_level, flush_placement};
 use verbena_roce::host::{Access, KeyUse};
+use verbena_roce::packet::Feth;
 
-const USES: [(Access, u32); 5] = [
+const USES: [(Access, u32); 6] = [
     (Access::LocalRead, 0),
     (Access::LocalWrite, access::LOCAL_WRITE),
     (Access::RemoteRead, access::REMOTE_READ),
     (Access::RemoteWrite, access::REMOTE_WRITE),
     (Access::RemoteAtomic, access::REMOTE_ATOMIC),
+    (Access::RemoteFlush(RANGE), access::FLUSH_GLOBAL),
 ];
+
+const RANGE: Feth = Feth {
+    placement: flush_placement::GLOBAL,
+    level: flush_level::RANGE,
+};
 
 const KEY: u32 = 0x4301;
 const IOVA: u64 = 0x7000_0000;
@@ -25,8 +33,7 @@ const LENGTH: u64 = 4096;
 
 #[test]
 fn a_key_is_good_for_what_its_region_says_and_no_more() {
-    let all =
-        access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+    let all = access::ALL;
     for (kind, needs) in USES {
         for flags in [0, mr_flags::PRIVILEGED] {
             for rights in [all, all & !needs] {
@@ -105,4 +112,35 @@ fn a_key_is_good_for_what_its_region_says_and_no_more() {
             }
         }
     }
+}
+
+#[test]
+fn a_flush_of_a_whole_region_has_no_address() {
+    let mut d = Driver::new();
+    let pages = flat(d.alloc(LENGTH));
+    d.must(&CreateMr {
+        key: KEY.into(),
+        pdn: 7.into(),
+        access: access::FLUSH_GLOBAL.into(),
+        iova: IOVA.into(),
+        length: LENGTH.into(),
+        pages,
+        ..Default::default()
+    });
+    let whole = |placement| {
+        let level = flush_level::REGION;
+        let key = KeyUse {
+            pd: 7,
+            owner: 5,
+            privileged: false,
+            key: KEY,
+            addr: 3,
+            length: u64::MAX,
+            access: Access::RemoteFlush(Feth { placement, level }),
+        };
+        resolve(&d.device.shared.mrs, &key).map(|_| ()).err()
+    };
+    assert_eq!(whole(flush_placement::GLOBAL), None);
+    assert_eq!(whole(flush_placement::PERSISTENT), Some(RkeyAccess));
+    assert_eq!(whole(flush_placement::ALL), Some(RkeyAccess));
 }

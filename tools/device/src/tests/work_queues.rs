@@ -112,7 +112,9 @@ fn each_type_has_its_operations() {
                 (QpType::Rc | QpType::Uc, RdmaWrite | RdmaWriteImm) => None,
                 (QpType::Rc, RdmaRead | SendInv) => None,
                 // Eight bytes are needed, of a key that is good.
-                (QpType::Rc, CompareSwap | FetchAdd) => continue,
+                (QpType::Rc, CompareSwap | FetchAdd | AtomicWrite) => continue,
+                // It asks for nothing.
+                (QpType::Rc, Flush) => op_err(Syndrome::FlushType),
                 // No other than a privileged queue pair has it.
                 (QpType::Rc | QpType::Uc, FastReg) => op_err(Syndrome::Privilege),
                 // There are no such keys.
@@ -123,7 +125,7 @@ fn each_type_has_its_operations() {
             let got = outcome(kind, &shortest(kind, opcode));
             assert_eq!(got, expected, "{kind:?} {opcode:?}");
         }
-        for unknown in [11, 12, 0x80, 0xff] {
+        for unknown in [13, 14, 0x80, 0xff] {
             let mut wqe = shortest(kind, Send);
             wqe[0] = unknown;
             assert_eq!(outcome(kind, &wqe), op_err(Syndrome::WqeOpcodeUnknown));

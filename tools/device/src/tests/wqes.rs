@@ -73,6 +73,11 @@ fn refused(cause: Syndrome) -> (WcStatus, u32) {
     (WcStatus::LocQpOpErr, cause.to_raw().into())
 }
 
+/// An ATOMIC WRITE of other than 8 bytes.
+fn too_short() -> (WcStatus, u32) {
+    (WcStatus::LocLenErr, Syndrome::AtomicLength.to_raw().into())
+}
+
 /// Puts an address vector, good for `running`, where a datagram's WQE has it.
 fn address(wqe: &mut WqeBytes, dest_qpn: u32) {
     let av = AddressVector {
@@ -98,6 +103,8 @@ fn each_transport_has_its_operations() {
         SendInv,
         FastReg,
         BindMw,
+        AtomicWrite,
+        Flush,
     ];
     for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud, QpType::Gsi] {
         let datagram = matches!(qp_type, QpType::Ud | QpType::Gsi);
@@ -116,7 +123,9 @@ fn each_transport_has_its_operations() {
                 let what = format!("{opcode:?} of {qp_type:?}, {flags}");
                 let known = match opcode {
                     Send | SendImm => true,
-                    SendInv | RdmaRead | CompareSwap | FetchAdd => qp_type == QpType::Rc,
+                    SendInv | RdmaRead | CompareSwap | FetchAdd | AtomicWrite | Flush => {
+                        qp_type == QpType::Rc
+                    }
                     _ => !datagram,
                 };
                 if !known {
@@ -128,6 +137,9 @@ fn each_transport_has_its_operations() {
                         _ => (WcStatus::MwBindErr, Syndrome::KeyManagement.to_raw().into()),
                     };
                     assert_eq!(got, Some(expected), "{what}");
+                } else if opcode == Flush {
+                    // It asks for nothing.
+                    assert_eq!(got, Some(refused(Syndrome::FlushType)), "{what}");
                 } else if got.is_some_and(|g| g.0 == WcStatus::LocQpOpErr) {
                     panic!("{what}: {got:?}");
                 }
@@ -307,6 +319,25 @@ fn inline_data_end_with_the_wqe_and_are_no_elements() {
         let there = p.d.bytes(at, 256);
         assert_eq!(there[..length as usize], vec![0x77; length as usize]);
         assert!(there[length as usize] != 0x77);
+    }
+    // Those of an ATOMIC WRITE were agreed to with the operation.
+    for (length, bytes, expected) in [
+        (8, 0, (WcStatus::Success, 0)),
+        (8, 4, (WcStatus::Success, 0)),
+        (4, 0, too_short()),
+        (9, 0, refused(Syndrome::WqeInline)),
+        (9, 16, too_short()),
+    ] {
+        let (mut p, mut qp) = sized(6, 1, bytes);
+        let (at, key) = p.d.region(64, 1);
+        let mut wr = SendWr::new(WqeOpcode::AtomicWrite, 1, &[]).to(at + 8, key);
+        wr.flags |= send_flags::INLINE;
+        let mut wqe = wr.encode();
+        wqe[4] = length;
+        wqe[wqe::DATA_OFFSET..][..8].fill(0x5a);
+        assert_eq!(outcome(&mut p, &mut qp, &wqe), expected, "{length} {bytes}");
+        let written = expected.0 == WcStatus::Success;
+        assert_eq!(p.d.bytes(at + 8, 8) == [0x5a; 8], written);
     }
     // Nor has an operation that brings data any.
     for opcode in [

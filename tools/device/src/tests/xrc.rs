@@ -215,7 +215,8 @@ fn a_receive_completes_where_its_queue_says() {
 
 #[test]
 fn requests_to_a_queue_that_is_not_theirs_are_refused() {
-    let tries: [(fn(&mut Xrc) -> u32, Syndrome); 3] = [
+    type Queue = fn(&mut Xrc) -> u32;
+    let tries: [(Queue, Syndrome); 3] = [
         (|_| 4000, Syndrome::XrcSrq),
         // A basic one.
         (|x| x.d.create_srq().srqn, Syndrome::XrcSrq),

@@ -14,7 +14,7 @@ use crate::objects::window::{self, Bind, Bound};
 use crate::slots::Ref;
 use crate::work::copy;
 use crate::work::shared::Shared;
-use crate::work::wqe::{decode_recv, decode_sges, malformed, read_at};
+use crate::work::wqe::{decode_flush, decode_recv, decode_sges, malformed, read_at};
 use verbena_abi::cmd::{self, QpType, NO_VLAN};
 use verbena_abi::cqe::{network_type, wc_flags, Cqe, Tail};
 use verbena_abi::ctx::{mr_flags, AddressVector, MrState};
@@ -160,7 +160,11 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
             | WqeOpcode::LocalInv
             | WqeOpcode::FastReg
             | WqeOpcode::BindMw => !datagram,
-            WqeOpcode::RdmaRead | WqeOpcode::CompareSwap | WqeOpcode::FetchAdd => {
+            WqeOpcode::RdmaRead
+            | WqeOpcode::CompareSwap
+            | WqeOpcode::FetchAdd
+            | WqeOpcode::AtomicWrite
+            | WqeOpcode::Flush => {
                 matches!(self.env.qp_type, QpType::Rc | QpType::XrcIni)
             }
         };
@@ -183,6 +187,10 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         ) {
             return Ok(());
         }
+        if opcode == WqeOpcode::Flush {
+            out.flush = decode_flush(bytes)?;
+            return Ok(());
+        }
         let atomic = matches!(opcode, WqeOpcode::CompareSwap | WqeOpcode::FetchAdd);
         if atomic {
             let operands: AtomicSegment =
@@ -198,6 +206,11 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         let data = wqe::data_offset(datagram, atomic);
         if header.flags & send_flags::INLINE != 0 {
             let count = header.inline_length.get() as usize;
+            let most = self.env.create.max_inline.get() as usize;
+            let most = match opcode {
+                WqeOpcode::AtomicWrite => most.max(wqe::ATOMIC_WRITE_SIZE),
+                _ => most,
+            };
             let fits = matches!(
                 opcode,
                 WqeOpcode::Send
@@ -205,7 +218,8 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
                     | WqeOpcode::SendInv
                     | WqeOpcode::RdmaWrite
                     | WqeOpcode::RdmaWriteImm
-            ) && count <= self.env.create.max_inline.get() as usize
+                    | WqeOpcode::AtomicWrite
+            ) && count <= most
                 && header.num_sge == 0;
             let inline = bytes.get(data..).and_then(|b| b.get(..count));
             match inline {
@@ -315,6 +329,13 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
             AtomicOp::FetchAdd { add } => self.mem.fetch_add64(addr, add),
         }
         .map_err(|_| mr::unreachable(key.access))
+    }
+
+    fn atomic_write(&mut self, key: &KeyUse, value: [u8; 8]) -> Result<(), Syndrome> {
+        let addr = self.atomic_address(key)?;
+        let value = u64::from_ne_bytes(value);
+        let stored = self.mem.store64(addr, value);
+        stored.map_err(|_| mr::unreachable(key.access))
     }
 
     fn invalidate(&mut self, key: u32, remote: bool) -> Result<(), Syndrome> {

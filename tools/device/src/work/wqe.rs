@@ -6,6 +6,7 @@ use crate::memory::ring::Ring;
 use crate::memory::GuestMemory;
 use verbena_abi::wqe;
 use verbena_roce::host::{RecvWqe, Sge, SgeList, Syndrome, WcStatus, WqeError};
+use verbena_roce::packet::Feth;
 use zerocopy::FromBytes;
 
 /// Largest stride of a ring.
@@ -63,6 +64,20 @@ pub fn decode_sges(bytes: &[u8], offset: usize, count: usize, sges: &mut SgeList
         });
     }
     true
+}
+
+/// Decodes what a FLUSH asks for.
+pub fn decode_flush(bytes: &[u8]) -> Result<(Feth, u32), WqeError> {
+    let segment: wqe::FlushSegment =
+        read_at(bytes, wqe::FLUSH_OFFSET).ok_or(malformed(Syndrome::WqeSgeCount))?;
+    let feth = Feth {
+        placement: segment.placement,
+        level: segment.level,
+    };
+    if !feth.is_known() {
+        return Err(malformed(Syndrome::FlushType));
+    }
+    Ok((feth, segment.length.get()))
 }
 
 /// Decodes a receive WQE from its copy; false if it is malformed (`wr_id` is set all the same).

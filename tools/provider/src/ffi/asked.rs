@@ -62,7 +62,9 @@ const RELIABLE: u32 = UNRELIABLE
     | IBV_QP_EX_WITH_RDMA_READ
     | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
     | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
-    | IBV_QP_EX_WITH_SEND_WITH_INV;
+    | IBV_QP_EX_WITH_SEND_WITH_INV
+    | IBV_QP_EX_WITH_FLUSH
+    | IBV_QP_EX_WITH_ATOMIC_WRITE;
 
 /// The `ibv_wr_*` operations that a type of queue pair has: of UC neither answers nor keys for the peer to invalidate.
 pub fn operations(qp_type: ibv_qp_type) -> Result<u32, Errno> {

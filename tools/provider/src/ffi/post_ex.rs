@@ -159,6 +159,12 @@ requests! {
         IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_CMP_AND_SWP, Operands::Atomic(rkey, addr, compare, swap);
     wr_atomic_fetch_add = atomic_fetch_add(rkey: u32, addr: u64, add: u64):
         IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_FETCH_AND_ADD, Operands::Atomic(rkey, addr, add, 0);
+    wr_atomic_write = atomic_write(rkey: u32, addr: u64, value: *const c_void):
+        IBV_QP_EX_WITH_ATOMIC_WRITE, IBV_WR_ATOMIC_WRITE,
+        // SAFETY: the program passes 8 readable bytes.
+        Operands::Value(rkey, addr, unsafe { value.cast::<[u8; 8]>().read_unaligned() });
+    wr_flush = flush(rkey: u32, addr: u64, length: usize, placement: u8, level: u8):
+        IBV_QP_EX_WITH_FLUSH, IBV_WR_FLUSH, Operands::Flush(rkey, addr, length, placement, level);
 }
 
 unsafe extern "C" fn set_ud_addr(ex: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {

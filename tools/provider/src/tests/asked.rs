@@ -50,6 +50,8 @@ fn what_is_not_offered_is_refused() {
         (IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, &[IBV_QPT_RC]),
         (IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, &[IBV_QPT_RC]),
         (IBV_QP_EX_WITH_SEND_WITH_INV, &[IBV_QPT_RC]),
+        (IBV_QP_EX_WITH_ATOMIC_WRITE, &[IBV_QPT_RC]),
+        (IBV_QP_EX_WITH_FLUSH, &[IBV_QPT_RC]),
         (IBV_QP_EX_WITH_TSO, &[]),
     ] {
         for qp_type in [IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD] {

@@ -15,7 +15,7 @@ use crate::send::{Producer, SendConfig, SendQueue};
 use verbena_abi::cqe::WcOpcode;
 use verbena_abi::ctx::{AddressVector, QpState};
 use verbena_abi::doorbell::{self, Words};
-use verbena_abi::wqe::{BindSegment, SendWqe, Sge, WqeOpcode};
+use verbena_abi::wqe::{send_flags, BindSegment, FlushSegment, SendWqe, Sge, WqeOpcode};
 use zerocopy::FromBytes;
 
 #[test]
@@ -243,6 +243,7 @@ fn both_ways_of_posting_write_the_same() {
             Operands::Imm(_) => mock::set_rdma(&mut wr, 0, 0, imm),
             Operands::None => mock::set_rdma(&mut wr, 0, 0, 3),
             Operands::Bind(_) => mock::set_bind(&mut wr, bind, IBV_MW_TYPE_2, 3),
+            Operands::Value(..) | Operands::Flush(..) => unreachable!("not by lists alike"),
         }
         let key = matches!(opcode, IBV_WR_LOCAL_INV | IBV_WR_BIND_MW);
         let list = written(&|| post_list(&qp, wr));
@@ -259,6 +260,68 @@ fn both_ways_of_posting_write_the_same() {
         assert_eq!(header.wr_id.get(), 71);
         assert_eq!((header.flags, header.num_sge), (2, u8::from(!key)));
     }
+}
+
+#[test]
+fn an_atomic_write_may_always_be_inline() {
+    let f = Fixture::new();
+    let qp = f.rts(9);
+    let sends = &qp.sends;
+    let (rkey, addr, value) = (0x77, 0x1_2345_6788u64, *b"8 bytes!");
+    let mut guard = sends.start(|| true);
+    let operands = Operands::Value(rkey, addr, value);
+    sends.begin(&mut guard, IBV_WR_ATOMIC_WRITE, 71, 0, operands);
+    sends.commit(guard).unwrap();
+    let pieces = sends.bytes(0, 64);
+    let (header, rest) = SendWqe::read_from_prefix(&pieces).unwrap();
+    assert_eq!(header.opcode, WqeOpcode::AtomicWrite.to_raw());
+    assert_eq!((header.num_sge, header.inline_length.get()), (0, 8));
+    assert_eq!(header.flags & send_flags::INLINE, send_flags::INLINE);
+    assert_eq!((header.remote_addr.get(), header.rkey.get()), (addr, rkey));
+    assert_eq!(rest[..8], value);
+    // By a list, from where it lies or inline.
+    let mut sges = [ibv_sge {
+        addr: value.as_ptr() as u64,
+        length: 8,
+        lkey: 0x55,
+    }];
+    let mut wr = send(72, &mut sges);
+    (wr.opcode, wr.send_flags) = (IBV_WR_ATOMIC_WRITE, IBV_SEND_INLINE);
+    mock::set_rdma(&mut wr, addr, rkey, 0);
+    post(&qp, &mut [wr]).unwrap();
+    wr.send_flags = 0;
+    post(&qp, &mut [wr]).unwrap();
+    // No more data comes behind it.
+    let mut guard = sends.start(|| true);
+    sends.begin(&mut guard, IBV_WR_ATOMIC_WRITE, 73, 0, operands);
+    sends.add_inline(&mut guard, 1, |_, _| true);
+    assert_eq!(sends.commit(guard), Err(Errno::INVAL));
+}
+
+#[test]
+fn a_flush_is_asked_for_by_its_own_function() {
+    let f = Fixture::new();
+    let qp = f.rts(9);
+    let sends = &qp.sends;
+    let flush = |length| {
+        let mut guard = sends.start(|| true);
+        let operands = Operands::Flush(0x77, 0x1_2345, length, 1, 1);
+        sends.begin(&mut guard, IBV_WR_FLUSH, 71, 0, operands);
+        sends.commit(guard)
+    };
+    assert_eq!(flush(1 << 32), Err(Errno::INVAL));
+    assert_eq!(flush(0xffff_ffff), Ok(()));
+    let bytes = sends.bytes(0, 64);
+    let (header, rest) = SendWqe::read_from_prefix(&bytes).unwrap();
+    assert_eq!(header.opcode, WqeOpcode::Flush.to_raw());
+    assert_eq!((header.num_sge, header.flags), (0, 0));
+    let segment = FlushSegment::read_from_prefix(rest).unwrap().0;
+    assert_eq!(segment.length.get(), 0xffff_ffff);
+    assert_eq!((segment.placement, segment.level), (1, 1));
+    // A list has no place for what it asks.
+    let mut wr = send(72, &mut []);
+    wr.opcode = IBV_WR_FLUSH;
+    assert_eq!(post(&qp, &mut [wr]), Err((Errno::INVAL, 0)));
 }
 
 #[test]

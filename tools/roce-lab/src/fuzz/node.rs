@@ -236,6 +236,19 @@ impl Host for NodeHost<'_> {
         post.malformed.map_or(Take::Taken, Take::Malformed)
     }
 
+    /// Some numbers are of no queue, some of another domain's; all others are of the shared ring.
+    fn xrc_srq(&mut self, srqn: u32) -> Result<XrcSrq, Syndrome> {
+        match srqn {
+            0..=199 => Ok(XrcSrq {
+                srqn,
+                life: u64::from(srqn) + 1,
+                pd: pd(self.node),
+            }),
+            200..=219 => Err(Syndrome::XrcDomain),
+            _ => Err(Syndrome::XrcSrq),
+        }
+    }
+
     fn recv_credits(&mut self) -> Option<u32> {
         let node = self.node();
         let posted = node.recvs.posts.len() - node.recvs.taken;

@@ -12,6 +12,7 @@ use crate::arena::parts;
 use crate::Rng;
 use verbena_abi::ctx::access;
 use verbena_roce::host::{DatagramDest, SendWqe, Sge, Syndrome, WqeOpcode};
+use verbena_roce::packet::Feth;
 use verbena_roce::{QpState, QpType};
 
 /// Bytes of a region behind its message, at most.
@@ -132,9 +133,9 @@ impl Network {
             imm: (number ^ 0x1234_5678).to_be_bytes(),
             ..SendWqe::default()
         };
-        if op.is_atomic() {
+        if op.is_atomic() || opcode == WqeOpcode::AtomicWrite {
             op.length = 8;
-        } else if op.is_silent() {
+        } else if op.is_silent() || opcode == WqeOpcode::Flush {
             op.length = 0;
         }
         self.give_buffers(me, number, &mut op);
@@ -179,8 +180,10 @@ impl Network {
                 51..=61 => RdmaWriteImm,
                 62..=78 => RdmaRead,
                 79..=85 => CompareSwap,
-                86..=93 => FetchAdd,
-                94..=97 => LocalInv,
+                86..=91 => FetchAdd,
+                92..=93 => AtomicWrite,
+                94 => Flush,
+                95..=97 => LocalInv,
                 _ => FastReg,
             },
             QpType::Uc => match drawn {
@@ -217,7 +220,7 @@ impl Network {
     /// Local buffers, or inline data.
     fn give_buffers(&mut self, me: usize, number: u32, op: &mut Op) {
         let pd = self.lab.ends[me].pd;
-        let reads = !op.responds();
+        let reads = op.brings();
         if reads && op.length > 0 && op.length <= 200 && self.rng.chance(30) {
             op.inline = pattern(op.base, 0, op.length).to_vec();
             return;
@@ -276,6 +279,22 @@ impl Network {
                     memory.fill(addr, pattern(op.base, 0, op.length + behind));
                 }
                 (op.wqe.remote_addr, op.wqe.rkey) = (addr, key);
+            }
+            WqeOpcode::AtomicWrite => {
+                let before = 8 * self.rng.below(3);
+                let right = access::REMOTE_WRITE | access::LOCAL_WRITE;
+                let memory = &mut self.lab.memory;
+                let region = memory.register(peer_pd, right, 32, Owner::Remote);
+                (op.wqe.remote_addr, op.wqe.rkey) = (region.addr + before, region.key);
+            }
+            WqeOpcode::Flush => {
+                let (size, level) = (self.rng.below(300) as u32, self.rng.below(2) as u8);
+                let before = self.rng.below(u64::from(size) + 1);
+                let memory = &mut self.lab.memory;
+                let region = memory.register(peer_pd, access::FLUSH_GLOBAL, size, Owner::Remote);
+                (op.wqe.remote_addr, op.wqe.rkey) = (region.addr + before, region.key);
+                let placement = 1;
+                op.wqe.flush = (Feth { placement, level }, size - before as u32);
             }
             WqeOpcode::SendInv | WqeOpcode::LocalInv => {
                 let pd = if op.is_silent() { end.pd } else { peer_pd };

@@ -437,6 +437,7 @@ impl Network {
             psn = op.end();
             if op.responds() {
                 assert!(!op.is_atomic() || op.executed, "not executed: {op:?}");
+                assert!(!op.brings() || op.done == op.length, "not written: {op:?}");
                 continue;
             }
             let due = ((to.min(psn) - op.first) * u64::from(mtu)).min(u64::from(op.length));
@@ -480,7 +481,7 @@ impl Network {
             let op = &lab.ops[op as usize];
             psn = op.message_at(psn).1;
             if op.responds() && psn <= una {
-                let whole = psn < op.end() || op.got == op.length;
+                let whole = psn < op.end() || op.got == op.returns();
                 assert!(whole, "done, but not all has come back: {op:?}");
                 back += 1;
             }

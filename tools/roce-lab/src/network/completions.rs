@@ -186,7 +186,7 @@ impl Lab {
             }
             op.over = true;
             let (silent, responds, length, got) =
-                (op.is_silent(), op.responds(), op.length, op.got);
+                (op.is_silent(), op.responds(), op.returns(), op.got);
             if strict && (!last || c.status == WcStatus::Success) {
                 self.check_finished(me, number);
                 if responds {

@@ -166,7 +166,7 @@ impl Lab {
                 let (op, done) = self.cursor(me);
                 let op = &self.ops[op as usize];
                 assert!(
-                    !op.is_send() && !op.responds() && op.wqe.rkey == *key,
+                    !op.is_send() && op.brings() && op.wqe.rkey == *key,
                     "memory is written for {op:?}"
                 );
                 assert!(

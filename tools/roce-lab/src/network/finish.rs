@@ -6,6 +6,7 @@ use super::air::What;
 use super::cover::Topic;
 use super::{Climate, Network};
 use std::rc::Rc;
+use verbena_roce::host::WqeOpcode;
 use verbena_roce::{QpState, QpType};
 
 impl Network {
@@ -78,8 +79,11 @@ impl Network {
             assert_eq!(refused, (0, 0), "refused or flushed without a cause");
             for op in &end.sq {
                 let op = &self.lab.ops[*op as usize];
-                let done = if op.responds() { op.got } else { op.done };
-                let done = op.psns == 0 || op.executed || done == op.length;
+                let done = if op.brings() { op.done } else { op.got };
+                let done = op.psns == 0
+                    || op.executed
+                    || done == op.length
+                    || op.wqe.opcode == WqeOpcode::Flush;
                 assert!(end.qp_type != QpType::Rc || done, "not executed: {op:?}");
             }
         }

@@ -29,7 +29,10 @@ impl Network {
             op.fault = Fault::NoReads;
         } else if qp_type != QpType::Ud {
             let needs = match op.wqe.opcode {
-                WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm => access::REMOTE_WRITE,
+                WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm | WqeOpcode::AtomicWrite => {
+                    access::REMOTE_WRITE
+                }
+                WqeOpcode::Flush => access::FLUSH_GLOBAL,
                 WqeOpcode::RdmaRead => access::REMOTE_READ,
                 WqeOpcode::CompareSwap | WqeOpcode::FetchAdd => access::REMOTE_ATOMIC,
                 _ => 0,
@@ -68,13 +71,17 @@ impl Network {
             _ if qp_type == QpType::Ud => Fault::OverMtu,
             _ => Fault::Malformed,
         };
+        let writes_word = op.wqe.opcode == WqeOpcode::AtomicWrite;
         let fits = match drawn {
             Fault::RkeyUnknown | Fault::RkeyBounds | Fault::RkeyPd => remote,
             Fault::RkeyAccess => remote && !op.is_atomic(),
-            Fault::Misaligned | Fault::AtomicLength => op.is_atomic(),
+            Fault::Misaligned => op.is_atomic() || writes_word,
+            Fault::AtomicLength => op.is_atomic() || writes_word && op.inline.is_empty(),
             Fault::LkeyUnknown | Fault::LkeyBounds => has_sge,
-            Fault::LkeyAccess => has_sge && op.responds(),
-            Fault::TooLong => !op.is_silent() && !op.is_atomic() && op.inline.is_empty(),
+            Fault::LkeyAccess => has_sge && op.responds() && !op.is_placed(),
+            Fault::TooLong => {
+                !op.is_silent() && !op.is_atomic() && !op.is_placed() && op.inline.is_empty()
+            }
             Fault::Opcode => qp_type != QpType::Rc && op.inline.is_empty(),
             _ => true,
         };
@@ -85,7 +92,7 @@ impl Network {
         let memory = &mut self.lab.memory;
         match drawn {
             Fault::RkeyUnknown => op.wqe.rkey = BAD_KEY,
-            Fault::RkeyBounds if op.is_atomic() || self.rng.chance(40) => {
+            Fault::RkeyBounds if op.is_atomic() || writes_word || self.rng.chance(40) => {
                 op.wqe.remote_addr += 0x1_0000;
             }
             // It begins within the region: the first packets alone would be good.

@@ -244,6 +244,13 @@ impl Lab {
                         assert!(op.is_atomic() && op.executed);
                         assert_eq!(value, op.value, "an atomic's result is not the stored one");
                     }
+                    _ if op.is_placed() => {
+                        let empty = packet.payload.is_empty();
+                        assert!(
+                            empty && packet.first && packet.last,
+                            "a wrong response {packet:?} for {op:?}"
+                        );
+                    }
                     _ => {
                         assert_eq!(op.wqe.opcode, WqeOpcode::RdmaRead);
                         assert_eq!(
@@ -385,6 +392,19 @@ fn check_request(packet: &Packet, op: &super::work::Op, begin: u32, mtu: u32) {
                 rkey: wqe.rkey,
                 length: part - done,
             }),
+            WqeOpcode::AtomicWrite => Kind::AtomicWrite(verbena_roce::packet::Reth {
+                addr: wqe.remote_addr,
+                rkey: wqe.rkey,
+                length: 8,
+            }),
+            WqeOpcode::Flush => Kind::Flush(
+                wqe.flush.0,
+                verbena_roce::packet::Reth {
+                    addr: wqe.remote_addr,
+                    rkey: wqe.rkey,
+                    length: wqe.flush.1,
+                },
+            ),
             WqeOpcode::CompareSwap => Kind::Atomic {
                 addr: wqe.remote_addr,
                 rkey: wqe.rkey,
@@ -402,6 +422,8 @@ fn check_request(packet: &Packet, op: &super::work::Op, begin: u32, mtu: u32) {
             },
         };
         assert_eq!(packet.kind, kind, "a wrong request for {op:?}");
+        let due = if op.brings() { op.length } else { 0 };
+        assert_eq!(packet.payload.len(), due, "a wrong payload for {op:?}");
         return;
     }
     let (first, last) = (begin == 0, begin + packet.psns == op.psns);

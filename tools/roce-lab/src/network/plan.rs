@@ -189,7 +189,10 @@ impl Network {
         let turmoil = self.climate == Climate::Turmoil;
         let mut attr = Attr {
             path_mtu: mtu,
-            access_flags: access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC,
+            access_flags: access::REMOTE_WRITE
+                | access::REMOTE_READ
+                | access::REMOTE_ATOMIC
+                | access::FLUSH_GLOBAL,
             qkey: rng.next() as u32 >> 1,
             max_rd_atomic: 1 + rng.below(8) as u8,
             min_rnr_timer: rng.below(32) as u8,

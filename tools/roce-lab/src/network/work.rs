@@ -196,7 +196,26 @@ impl Op {
         matches!(
             self.wqe.opcode,
             WqeOpcode::RdmaRead | WqeOpcode::CompareSwap | WqeOpcode::FetchAdd
-        )
+        ) || self.is_placed()
+    }
+
+    /// Whether a response of no bytes ends it.
+    pub fn is_placed(&self) -> bool {
+        matches!(self.wqe.opcode, WqeOpcode::AtomicWrite | WqeOpcode::Flush)
+    }
+
+    /// Bytes that come back.
+    pub fn returns(&self) -> u32 {
+        if self.responds() && !self.is_placed() {
+            self.length
+        } else {
+            0
+        }
+    }
+
+    /// Whether it brings bytes to the peer.
+    pub fn brings(&self) -> bool {
+        !self.responds() || self.wqe.opcode == WqeOpcode::AtomicWrite
     }
 
     /// Whether it is an atomic.
@@ -237,7 +256,7 @@ impl Op {
     pub fn needs(&self, mtu: u32) -> u32 {
         if self.is_silent() {
             0
-        } else if self.is_atomic() {
+        } else if self.is_atomic() || self.is_placed() {
             1
         } else {
             self.length.div_ceil(mtu).max(1)

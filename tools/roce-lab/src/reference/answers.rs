@@ -5,7 +5,7 @@
 use super::tables::{code_of, near};
 use std::collections::BTreeSet;
 use verbena_roce::host::AtomicOp;
-use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Payload, Reth};
+use verbena_roce::packet::{Aeth, AethSyndrome, Feth, Kind, NakCode, Packet, Payload, Reth};
 
 /// A READ or an atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +21,10 @@ pub enum Wish {
         /// Operation.
         op: AtomicOp,
     },
+    /// ATOMIC WRITE.
+    Write(Reth),
+    /// FLUSH.
+    Flush(Feth, Reth),
 }
 
 /// A READ or an atomic that was executed.
@@ -138,7 +142,7 @@ impl Answers {
                     ..reth
                 })
             }
-            atomic => atomic,
+            other => other,
         };
         if rest != wish {
             return false;
@@ -318,8 +322,10 @@ impl Answers {
         let end = psn + u64::from(packet.psns);
         let found = self.stored.iter().find(|s| s.first <= psn && psn < s.end);
         let stored = found.unwrap_or_else(|| panic!("9.7.5.1: a response to no READ: {packet:?}"));
-        let Wish::Read(reth) = stored.wish else {
-            panic!("9.7.5.1: a READ response to an atomic");
+        let reth = match stored.wish {
+            Wish::Read(reth) => reth,
+            Wish::Write(reth) | Wish::Flush(_, reth) => Reth { length: 0, ..reth },
+            Wish::Atomic { .. } => panic!("9.7.5.1: a READ response to an atomic"),
         };
         let mtu = u64::from(now.mtu);
         let done = (psn - stored.first) * mtu;

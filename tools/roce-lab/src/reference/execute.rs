@@ -6,7 +6,7 @@ use super::answers::Wish;
 use super::responder::{Message, Responder};
 use super::{Next, Receive, Received, World};
 use verbena_roce::host::{Access, AtomicOp, WcOpcode, WcStatus};
-use verbena_roce::packet::{NakCode, Packet, Reth, SendTail};
+use verbena_roce::packet::{Feth, NakCode, Packet, Reth, SendTail};
 
 /// The longest message (C9-94).
 const LONGEST: u32 = 1 << 31;
@@ -219,6 +219,46 @@ impl Responder {
         self.due.atomic = Some((rkey, addr, op));
         self.answers
             .ask(self.expected, 1, Wish::Atomic { rkey, addr, op });
+        self.expected += 1;
+        self.msn += 1;
+    }
+
+    /// ATOMIC WRITE (A19).
+    pub(super) fn write_word(&mut self, packet: &Packet, reth: Reth, world: &impl World) {
+        if !self.has_place() {
+            self.refuse(NakCode::InvalidRequest, None);
+            return;
+        }
+        if !self.allows(&reth, Access::RemoteWrite, world) {
+            self.refuse(NakCode::RemoteAccess, None);
+            return;
+        }
+        if (reth.length, packet.payload.len()) != (8, 8) || reth.addr % 8 != 0 {
+            self.refuse(NakCode::InvalidRequest, None);
+            return;
+        }
+        self.due.write(reth.rkey, reth.addr, 8);
+        self.place(Wish::Write(reth));
+    }
+
+    /// FLUSH (A19).
+    pub(super) fn flush(&mut self, feth: Feth, reth: Reth, world: &impl World) {
+        if !self.has_place() {
+            self.refuse(NakCode::InvalidRequest, None);
+            return;
+        }
+        // Of a whole region the length says nothing.
+        let length = if feth.level == 1 { 1 } else { reth.length };
+        let memory = Reth { length, ..reth };
+        if !self.allows(&memory, Access::RemoteFlush(feth), world) {
+            self.refuse(NakCode::RemoteAccess, None);
+            return;
+        }
+        self.place(Wish::Flush(feth, reth));
+    }
+
+    fn place(&mut self, wish: Wish) {
+        self.answers.ask(self.expected, 1, wish);
         self.expected += 1;
         self.msn += 1;
     }

@@ -162,6 +162,7 @@ pub fn is_possible(packet: &Packet) -> bool {
         }
         Kind::Send(tail) => tail == verbena_roce::packet::SendTail::None || packet.last,
         Kind::ReadResponse(aeth) => aeth.is_some() == (packet.first || packet.last),
+        Kind::AtomicWrite(_) => packet.first && packet.last,
         _ => packet.first && packet.last && packet.payload.is_empty(),
     };
     let solicits = matches!(

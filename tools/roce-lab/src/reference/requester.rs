@@ -144,6 +144,8 @@ impl Requester {
             }
             Kind::ReadRequest(_) => work.opcode == WqeOpcode::RdmaRead,
             Kind::Atomic { .. } => work.is_atomic(),
+            Kind::AtomicWrite(_) => work.opcode == WqeOpcode::AtomicWrite,
+            Kind::Flush(..) => work.opcode == WqeOpcode::Flush,
             _ => false,
         };
         assert!(kind_fits, "reference: 9.7.3: {packet:?} of {work:?}");
@@ -201,7 +203,7 @@ impl Requester {
         );
         let mtu = self.attr.path_mtu;
         let work = &mut self.works[index];
-        let count = if work.is_atomic() {
+        let count = if work.is_atomic() || work.is_placed() {
             1
         } else {
             work.length.div_ceil(mtu).max(1)

@@ -207,6 +207,8 @@ impl Responder {
             }
             Kind::ReadRequest(reth) => Wish::Read(reth),
             Kind::Atomic { addr, rkey, op } => Wish::Atomic { rkey, addr, op },
+            Kind::AtomicWrite(reth) => Wish::Write(reth),
+            Kind::Flush(feth, reth) => Wish::Flush(feth, reth),
             _ => return,
         };
         if let Wish::Read(reth) = wish {
@@ -242,13 +244,19 @@ impl Responder {
             _ => false,
         };
         let needs = match packet.kind {
-            Kind::Write { .. } => access::REMOTE_WRITE,
+            Kind::Write { .. } | Kind::AtomicWrite(_) => access::REMOTE_WRITE,
             Kind::ReadRequest(_) => access::REMOTE_READ,
             Kind::Atomic { .. } => access::REMOTE_ATOMIC,
+            Kind::Flush(feth, _) => u32::from(feth.placement & 3) << 8,
             _ => 0,
         };
         let enabled = self.attr.access_flags & needs == needs || !packet.first;
-        let known = !matches!(packet.kind, Kind::Unknown(_));
+        let known = match packet.kind {
+            Kind::Unknown(_) => false,
+            // A19: placement and selectivity that are not reserved.
+            Kind::Flush(feth, _) => (1..=3).contains(&feth.placement) && feth.level < 2,
+            _ => true,
+        };
         if !goes_on || !enabled || !known {
             self.refuse_message(NakCode::InvalidRequest, WcStatus::LocQpOpErr);
             return;
@@ -258,6 +266,8 @@ impl Responder {
             Kind::Write { reth, imm } => self.write(packet, reth, imm, world),
             Kind::ReadRequest(reth) => self.read(reth, world),
             Kind::Atomic { addr, rkey, op } => self.atomic(addr, rkey, op, world),
+            Kind::AtomicWrite(reth) => self.write_word(packet, reth, world),
+            Kind::Flush(feth, reth) => self.flush(feth, reth, world),
             _ => {}
         }
     }

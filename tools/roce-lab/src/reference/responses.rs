@@ -180,6 +180,7 @@ impl Requester {
         let bad = aeth.is_some_and(|aeth| !matches!(aeth.syndrome, AethSyndrome::Ack { .. }));
         let fits = match packet.kind {
             Kind::AtomicResponse(..) => work.is_atomic(),
+            _ if work.is_placed() => packet.first && packet.last && packet.payload.is_empty(),
             _ => work.opcode == WqeOpcode::RdmaRead && self.fits(work, packet, psn),
         };
         if bad || !fits {

@@ -53,8 +53,13 @@ impl Work {
         matches!(self.opcode, WqeOpcode::CompareSwap | WqeOpcode::FetchAdd)
     }
 
+    /// Whether it is answered by a READ response of no bytes.
+    pub(super) fn is_placed(&self) -> bool {
+        matches!(self.opcode, WqeOpcode::AtomicWrite | WqeOpcode::Flush)
+    }
+
     pub(super) fn responds(&self) -> bool {
-        self.is_atomic() || self.opcode == WqeOpcode::RdmaRead
+        self.is_atomic() || self.is_placed() || self.opcode == WqeOpcode::RdmaRead
     }
 
     pub(super) fn is_silent(&self) -> bool {

@@ -7,12 +7,13 @@
 //! wait behind them.
 //!
 //! This file places a request in the sequence, `execute.rs` and `execute/` execute it, `duplicate.rs` repeats what was
-//! executed before, `answer.rs` answers, `refuse.rs` ends the connection, `receives.rs` takes and flushes receives.
+//! executed before, `place.rs` has ATOMIC WRITE and FLUSH, `answer.rs` answers, `refuse.rs` ends the connection, `receives.rs` takes and flushes receives.
 //! Documentation/rules.md has the rules by clause.
 
 mod answer;
 mod duplicate;
 mod execute;
+mod place;
 mod prefetch;
 mod receives;
 mod refuse;
@@ -20,7 +21,7 @@ mod xrc;
 
 use super::{Core, QpState};
 use crate::host::{Access, AtomicOp, EventType, Host, KeyUse, RecvWqe, Syndrome, WcStatus};
-use crate::packet::{AethSyndrome, Kind, Lender, NakCode, Packet, Reth};
+use crate::packet::{AethSyndrome, Feth, Kind, Lender, NakCode, Packet, Reth};
 use crate::psn;
 use crate::qp::credits;
 use crate::qp::owed::Owed;
@@ -37,7 +38,7 @@ pub(super) enum Message {
     Write { reth: Reth },
 }
 
-/// A READ or atomic that was executed: for its response, and for duplicates.
+/// A READ, atomic, ATOMIC WRITE or FLUSH that was executed: for its response, and for duplicates.
 #[derive(Clone, Copy, Debug)]
 struct Executed {
     psn: u32,
@@ -57,6 +58,8 @@ enum Body {
         /// The value before the operation.
         value: u64,
     },
+    AtomicWrite(Reth),
+    Flush(Feth, Reth),
 }
 
 /// A response that waits to be sent.
@@ -283,6 +286,8 @@ impl Responder {
             Kind::Write { reth, imm } => self.write_parts(core, host, packet, reth, imm),
             Kind::ReadRequest(reth) => self.read(core, host, &packet, reth),
             Kind::Atomic { addr, rkey, op } => self.atomic(core, host, &packet, addr, rkey, op),
+            Kind::AtomicWrite(reth) => self.atomic_write(core, host, &packet, reth),
+            Kind::Flush(feth, reth) => self.flush_memory(core, host, &packet, feth, reth),
             // Reserved or not supported: an invalid request (IBTA 9.7.4.1, 9.9.3 class C).
             Kind::Unknown(_) => {
                 Err(self.refuse_request(core, host, packet.psn, Syndrome::RequestOpcode))

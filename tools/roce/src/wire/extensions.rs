@@ -3,7 +3,7 @@
 //! The headers between BTH and payload together, as the table of opcodes has them.
 
 use super::opcode::{Header, Operation, Row};
-use super::{aeth, atomic_ack_eth, atomic_eth, deth, ieth, imm_dt, reth, xrceth, Malformed};
+use super::{aeth, atomic_ack_eth, atomic_eth, deth, feth, ieth, imm_dt, reth, xrceth, Malformed};
 use crate::host::AtomicOp;
 use crate::packet::{Kind, Packet, SendTail, Transport};
 use alloc::vec::Vec;
@@ -18,6 +18,8 @@ pub struct Repr {
     pub deth: Option<deth::Repr>,
     /// XRCETH.
     pub xrceth: Option<xrceth::Repr>,
+    /// FETH.
+    pub feth: Option<feth::Repr>,
     /// RETH.
     pub reth: Option<reth::Repr>,
     /// AtomicETH.
@@ -56,7 +58,7 @@ impl Repr {
                 Header::ImmDt => read!(imm_dt),
                 Header::Ieth => read!(ieth),
                 Header::Xrceth => read!(xrceth),
-                Header::Feth => return Err(Malformed::Opcode),
+                Header::Feth => read!(feth),
             }
         }
         Ok(bytes)
@@ -86,7 +88,7 @@ impl Repr {
                 Header::ImmDt => write!(imm_dt),
                 Header::Ieth => write!(ieth),
                 Header::Xrceth => write!(xrceth),
-                Header::Feth => {}
+                Header::Feth => write!(feth),
             }
         }
     }
@@ -110,7 +112,8 @@ impl Repr {
                 all.reth = reth;
                 all.imm_dt = imm.map(|data| imm_dt::Repr { data });
             }
-            Kind::ReadRequest(reth) => all.reth = Some(reth),
+            Kind::ReadRequest(reth) | Kind::AtomicWrite(reth) => all.reth = Some(reth),
+            Kind::Flush(feth, reth) => (all.feth, all.reth) = (Some(feth), Some(reth)),
             Kind::ReadResponse(aeth) => all.aeth = aeth,
             Kind::Ack(aeth) => all.aeth = Some(aeth),
             Kind::AtomicResponse(aeth, original) => {
@@ -153,6 +156,11 @@ impl Repr {
             },
             Operation::CompareSwap => atomic(atomic_eth::Repr::compare_swap),
             Operation::FetchAdd => atomic(atomic_eth::Repr::fetch_add),
+            Operation::AtomicWrite => self.reth.map(Kind::AtomicWrite),
+            Operation::Flush => match (self.feth, self.reth) {
+                (Some(feth), Some(reth)) => Some(Kind::Flush(feth, reth)),
+                _ => None,
+            },
             Operation::NotServed => None,
         }
         .ok_or(Malformed::Opcode)

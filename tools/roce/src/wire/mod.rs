@@ -23,6 +23,7 @@ pub mod bth;
 pub mod deth;
 pub mod ethernet;
 pub mod extensions;
+pub mod feth;
 pub mod frame;
 pub mod icrc;
 pub mod ieth;

@@ -81,7 +81,7 @@ pub enum Header {
     ImmDt,
     /// IETH.
     Ieth,
-    /// FETH: placement type and selectivity (4). Not served yet.
+    /// FETH.
     Feth,
 }
 
@@ -97,7 +97,7 @@ impl Header {
             Header::ImmDt => super::imm_dt::LEN,
             Header::Ieth => super::ieth::LEN,
             Header::Xrceth => super::xrceth::LEN,
-            Header::Feth => 4,
+            Header::Feth => super::feth::LEN,
         }
     }
 }
@@ -121,6 +121,10 @@ pub enum Operation {
     CompareSwap,
     /// FetchAdd.
     FetchAdd,
+    /// FLUSH.
+    Flush,
+    /// ATOMIC WRITE.
+    AtomicWrite,
     /// Something that has its place in the table and is not served yet.
     NotServed,
 }
@@ -231,8 +235,8 @@ static ROWS: [Option<Row>; 32] = {
         None,
         None,
         None,
-        row("FLUSH", NotServed, ONLY, &[Feth, Reth], false),
-        row("ATOMIC WRITE", NotServed, ONLY, &[Reth], true),
+        row("FLUSH", Flush, ONLY, &[Feth, Reth], false),
+        row("ATOMIC WRITE", AtomicWrite, ONLY, &[Reth], true),
         None,
         None,
     ]
@@ -342,6 +346,8 @@ pub fn of(packet: &Packet) -> u8 {
             },
             Kind::Ack(_) => op::ACKNOWLEDGE,
             Kind::AtomicResponse(..) => op::ATOMIC_ACKNOWLEDGE,
+            Kind::AtomicWrite(_) => op::ATOMIC_WRITE,
+            Kind::Flush(..) => op::FLUSH,
             Kind::Unknown(operation) => operation & OPERATION,
             Kind::Atomic {
                 op: AtomicOp::CompareSwap { .. },
@@ -365,10 +371,10 @@ mod tests {
 
     #[test]
     fn each_service_has_its_operations() {
-        let rc = (0x00..=0x14).chain(0x16..=0x17);
+        let rc = (0x00..=0x14).chain(0x16..=0x17).chain(0x1c..=0x1d);
         let uc = 0x20..=0x2b;
         let ud = [0x64, 0x65];
-        let xrc = (0xa0..=0xb4).chain(0xb6..=0xb7);
+        let xrc = (0xa0..=0xb4).chain(0xb6..=0xb7).chain(0xbc..=0xbd);
         let all: Vec<u8> = rc.chain(uc).chain(ud).chain(xrc).collect();
         assert_eq!(served(), all);
     }
@@ -380,8 +386,6 @@ mod tests {
         let flush: &[Header] = &[Header::Feth, Header::Reth];
         assert_eq!(headers(service::RC | op::FLUSH), Some((&[][..], flush)));
         for opcode in [
-            service::RC | op::FLUSH,
-            service::RC | op::ATOMIC_WRITE,
             service::RD | op::SEND_ONLY,
             service::RD | op::RESYNC,
             service::RC | op::RESYNC,
@@ -394,7 +398,7 @@ mod tests {
     #[test]
     fn of_reliable_connections_what_is_not_served_is_refused() {
         let refused: Vec<u8> = (0..=0xff).filter(|opcode| is_refused(*opcode)).collect();
-        let operations = [0x15, 0x18, 0x19, 0x1a, 0x1b, 0x1c, 0x1d, 0x1e, 0x1f];
+        let operations = [0x15, 0x18, 0x19, 0x1a, 0x1b, 0x1e, 0x1f];
         let xrc = operations.map(|operation| service::XRC | operation);
         assert_eq!(refused, [operations, xrc].concat());
     }

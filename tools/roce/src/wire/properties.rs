@@ -76,6 +76,11 @@ prop_compose! {
     }
 }
 prop_compose! {
+    fn feths()(placement in 0u8..16, level in 0u8..4) -> feth::Repr {
+        feth::Repr { placement, level }
+    }
+}
+prop_compose! {
     fn reths()(addr: u64, rkey: u32, length: u32) -> Reth {
         Reth { addr, rkey, length }
     }
@@ -106,6 +111,7 @@ prop_compose! {
 fn extensions() -> impl Strategy<Value = extensions::Repr> {
     let headers = (
         deths(),
+        feths(),
         reths(),
         atomic_eths(),
         aeths(),
@@ -115,8 +121,9 @@ fn extensions() -> impl Strategy<Value = extensions::Repr> {
         QPN,
     );
     headers.prop_map(
-        |(deth, reth, atomic_eth, aeth, original, data, rkey, srqn)| extensions::Repr {
+        |(deth, feth, reth, atomic_eth, aeth, original, data, rkey, srqn)| extensions::Repr {
             deth: Some(deth),
+            feth: Some(feth),
             xrceth: Some(xrceth::Repr { srqn }),
             reth: Some(reth),
             atomic_eth: Some(atomic_eth),
@@ -134,6 +141,7 @@ fn only(headers: &[Header], all: &extensions::Repr) -> extensions::Repr {
     extensions::Repr {
         deth: all.deth.filter(|_| has(Header::Deth)),
         xrceth: all.xrceth.filter(|_| has(Header::Xrceth)),
+        feth: all.feth.filter(|_| has(Header::Feth)),
         reth: all.reth.filter(|_| has(Header::Reth)),
         atomic_eth: all.atomic_eth.filter(|_| has(Header::AtomicEth)),
         aeth: all.aeth.filter(|_| has(Header::Aeth)),
@@ -278,6 +286,7 @@ round_trips! {
     udp_round_trip: udp from udps();
     bth_round_trip: bth from bths();
     deth_round_trip: deth from deths();
+    feth_round_trip: feth from feths();
     reth_round_trip: reth from reths();
     atomic_eth_round_trip: atomic_eth from atomic_eths();
     aeth_round_trip: aeth from aeths();

@@ -13,6 +13,7 @@ mod flow;
 mod forged;
 mod ordering;
 mod parts;
+mod placement;
 mod remote_errors;
 mod requester;
 mod requester_credits;

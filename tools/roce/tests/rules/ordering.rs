@@ -3,6 +3,7 @@
 //! The table of ordering: what of a work request is done before what of the next, with the fence and without.
 
 use super::answered::*;
+use super::placement::RANGE;
 use super::MODES;
 use verbena_roce::host::{WcStatus::*, WqeOpcode};
 use verbena_roce::packet::Kind;
@@ -15,14 +16,16 @@ enum Op {
     Write,
     Read,
     Atomic,
+    AtomicWrite,
+    Flush,
 }
 use Op::*;
 
-const OPS: [Op; 4] = [Send, Write, Read, Atomic];
+const OPS: [Op; 6] = [Send, Write, Read, Atomic, AtomicWrite, Flush];
 
 impl Op {
     fn responds(self) -> bool {
-        matches!(self, Read | Atomic)
+        !matches!(self, Send | Write)
     }
 
     fn post(self, wr_id: u64, here: Buffer, there: Buffer) -> Post {
@@ -36,6 +39,8 @@ impl Op {
                 post.wqe.compare_add = 1;
                 post
             }
+            AtomicWrite => Post::atomic_write(wr_id, &[here.sge()], there),
+            Flush => Post::flush(wr_id, RANGE, there),
         }
     }
 }
@@ -79,7 +84,7 @@ fn a_fence_does_not_wait_for_writes() {
 
 #[test]
 fn a_fence_waits_for_reads_and_atomics() {
-    for first in [Read, Atomic] {
+    for first in [Read, Atomic, AtomicWrite, Flush] {
         for second in OPS {
             let (mut p, sent) = pair_of(first, second, true);
             assert_eq!(sent, [1], "{first:?}, {second:?}");
@@ -88,6 +93,7 @@ fn a_fence_waits_for_reads_and_atomics() {
             assert!(numbers(&mut p).iter().all(|n| *n == 1));
             match first {
                 Read => read_only(&mut p, 1, &[1; 8]),
+                AtomicWrite | Flush => read_only(&mut p, 1, &[]),
                 _ => answer(&mut p, Kind::AtomicResponse(positive(), 1), 1, &[]),
             }
             assert_eq!(p.statuses(A), [(1, Success)]);
@@ -139,7 +145,10 @@ fn writes_and_sends_are_seen_by_all_that_follows() {
                 let (seen, left) = (p.world.bytes(back).to_vec(), p.world.bytes(there).to_vec());
                 let (seven, nine) = (7u64.to_ne_bytes(), 9u64.to_ne_bytes());
                 match second {
-                    Send | Write => assert_eq!(left, nine, "{mode:?} {first:?} {second:?}"),
+                    Send | Write | AtomicWrite => {
+                        assert_eq!(left, nine, "{mode:?} {first:?} {second:?}")
+                    }
+                    Flush => assert_eq!(left, seven, "{mode:?} {first:?} {second:?}"),
                     Read | Atomic => assert_eq!(seen, seven, "{mode:?} {first:?} {second:?}"),
                 }
                 assert_eq!(p.completions(A).len(), 2);

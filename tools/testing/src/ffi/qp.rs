@@ -65,6 +65,8 @@ pub mod op {
     pub const FETCH_ADD: u32 = IBV_WR_ATOMIC_FETCH_AND_ADD;
     pub const LOCAL_INV: u32 = IBV_WR_LOCAL_INV;
     pub const SEND_INV: u32 = IBV_WR_SEND_WITH_INV;
+    pub const FLUSH: u32 = IBV_WR_FLUSH;
+    pub const ATOMIC_WRITE: u32 = IBV_WR_ATOMIC_WRITE;
 }
 
 /// `enum ibv_send_flags`.

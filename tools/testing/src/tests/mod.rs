@@ -11,6 +11,7 @@ mod immediate;
 mod limits;
 mod objects;
 mod operations;
+mod placement;
 mod processes;
 mod recovery;
 mod states;
@@ -30,6 +31,7 @@ static GROUPS: &[&[Test]] = &[
     recovery::TESTS,
     states::TESTS,
     operations::TESTS,
+    placement::TESTS,
     processes::TESTS,
     objects::TESTS,
     limits::TESTS,

@@ -21,6 +21,7 @@ pub static TESTS: &[Test] = &[
     Test::new("8/xrc-churn", churn).limit(180),
 ];
 
+const ACCESS: u32 = access::ALL | access::REMOTE_ATOMIC;
 /// `IBV_QPT_XRC_SEND`.
 const INITIATOR: u32 = 9;
 
@@ -53,10 +54,14 @@ fn up(
     } else {
         (mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER, 0)
     };
+    let conn = Conn {
+        access: ACCESS,
+        ..Conn::default()
+    };
     for (to, without) in [(state::INIT, 0), (state::RTR, rtr), (state::RTS, rts)] {
         let attr = QpAttr {
             qp_state: to,
-            ..attrs(rig.gid, peer, &Conn::default())
+            ..attrs(rig.gid, peer, &conn)
         };
         modify(&attr, mask_to(to) & !without).at(state::NAMES[to as usize])?;
     }
@@ -88,7 +93,7 @@ fn set_up(rig: &Rig) -> Result<Xrc, Fail> {
     let tgt = xrcd.target().at("a target")?;
     up(rig, &|a, m| ini.modify(a, m), tgt.qpn(), false).at("the initiator")?;
     up(rig, &|a, m| tgt.modify(a, m), ini.qpn(), true).at("the target")?;
-    let mr = Mr::new(&rig.pd, 8192, access::ALL)?;
+    let mr = Mr::new(&rig.pd, 8192, ACCESS)?;
     Ok(Xrc {
         xrcd,
         ini,

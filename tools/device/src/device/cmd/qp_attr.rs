@@ -123,7 +123,7 @@ fn check_ranges(mask: u32, attr: &QpAttr) -> Result<(), CmdError> {
     let rd_limit = MAX_RD_ATOMIC as u8;
     let wrong = (has(m::PKEY_INDEX) && attr.pkey_index.get() != 0)
         || (has(m::PORT) && attr.port_num != 1)
-        || (has(m::ACCESS_FLAGS) && attr.qp_access_flags.get() & !access::ALL != 0)
+        || (has(m::ACCESS_FLAGS) && attr.qp_access_flags.get() & !access::QP_ALL != 0)
         || (has(m::PATH_MTU) && !(1..=5).contains(&attr.path_mtu))
         || (has(m::MAX_QP_RD_ATOMIC) && attr.max_rd_atomic > rd_limit)
         || (has(m::MAX_DEST_RD_ATOMIC) && attr.max_dest_rd_atomic > rd_limit)

@@ -17,17 +17,17 @@ fn completion_queues() {
         eqn: 1.into(),
         uar: 3.into(),
         slot: 127.into(),
-        log_size: 17,
+        log_size: 18,
         ring: flat(ring),
         ..Default::default()
     };
-    assert_eq!(caps.max_cqe.get(), 1 << 17);
+    assert_eq!(caps.max_cqe.get(), 1 << 18);
     tries! { d, good,
         |r| r.cqn = caps.max_cq => NUMBER;
         |r| r.cqn = u32::MAX.into() => NUMBER;
         |r| r.cqn = (caps.max_cq.get() - 1).into() => TABLE_SLOT;
         |r| r.cqn = old.cqn.into() => IN_USE;
-        |r| r.log_size = 18 => SIZE;
+        |r| r.log_size = 19 => SIZE;
         |r| r.log_size = 255 => SIZE;
         |r| r.eqn = 2.into() => NO_OBJECT;
         |r| r.eqn = caps.max_eq => NO_OBJECT;
@@ -36,7 +36,7 @@ fn completion_queues() {
         |r| (r.uar, r.slot) = (0.into(), old.slot.into()) => IN_USE;
         |r| r.ring.addr = (ring + 32).into() => TRANSLATION;
         |r| r.ring.addr = (first - 64).into() => UNREACHABLE;
-        |r| r.ring.addr = (last - (64 << 17) + 64).into() => UNREACHABLE;
+        |r| r.ring.addr = (last - (64 << 18) + 64).into() => UNREACHABLE;
         |r| r.ring.num_pages = 2.into() => TRANSLATION;
     }
     // None of them has taken the slot, or made the area or the event queue busy.
@@ -85,7 +85,7 @@ fn completion_queues() {
         ..resize
     };
     tries! { d, resize,
-        |r| r.log_size = 18 => SIZE;
+        |r| r.log_size = 19 => SIZE;
         |r| r.ring.addr = (ring + 8).into() => TRANSLATION;
         |r| r.ring.addr = last.into() => UNREACHABLE;
         |_r| {} => OK;
@@ -115,7 +115,7 @@ fn event_queues() {
         |r| r.kind = 1 => UNSUPPORTED;
         |r| r.log_entry_size = 5 => SIZE;
         |r| r.log_size = 0 => SIZE;
-        |r| r.log_size = 18 => SIZE;
+        |r| r.log_size = 19 => SIZE;
         |r| r.log_size = 255 => SIZE;
         |r| r.ci_addr = (last - 6).into() => TRANSLATION;
         |r| r.ci_addr = last.into() => UNREACHABLE;

@@ -128,8 +128,8 @@ fn what_the_device_announces() {
         // 4 KiB to 1 GiB.
         page_size_cap: 0x7fff_f000.into(),
         // RC, UC, UD, SRQ, atomics, fast registration, RESIZE_CQ, moderation, memory windows,
-        // multicast, XRC.
-        features: 0x13ff.into(),
+        // multicast, atomic writes, FLUSH, XRC.
+        features: 0x1fff.into(),
         max_qp: 16384.into(),
         max_cq: 16384.into(),
         max_srq: 4096.into(),
@@ -140,7 +140,7 @@ fn what_the_device_announces() {
         max_gid: 256.into(),
         max_qp_wr: 16384.into(),
         max_srq_wr: 16384.into(),
-        max_cqe: 131_072.into(),
+        max_cqe: 262_144.into(),
         max_eqe: 131_072.into(),
         max_send_sge: 32.into(),
         max_recv_sge: 32.into(),

@@ -5,7 +5,7 @@
 use super::{path, Lab, Mode};
 use crate::fuzz::Input;
 use verbena_roce::host::{CopyFault, Syndrome, Target};
-use verbena_roce::packet::{Packet, Transport};
+use verbena_roce::packet::Packet;
 use verbena_roce::wire::frame;
 use verbena_roce::{psn, Host, QpType};
 
@@ -129,8 +129,11 @@ impl Lab {
         if let Some((to, mut packet)) = self.take(input) {
             let from = to ^ 1;
             // Only of what a queue pair of this kind may have sent.
-            let is_reliable = self.qps[from].config().qp_type == QpType::Rc;
-            if is_reliable != (packet.transport == Transport::Rc) {
+            let is_reliable = matches!(
+                self.qps[from].config().qp_type,
+                QpType::Rc | QpType::XrcIni | QpType::XrcTgt
+            );
+            if is_reliable != packet.transport.is_reliable() {
                 return;
             }
             let flags = input.u8();

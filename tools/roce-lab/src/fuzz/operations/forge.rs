@@ -8,7 +8,7 @@ use crate::fuzz::Input;
 use std::rc::Rc;
 use verbena_roce::host::AtomicOp;
 use verbena_roce::packet::{
-    Aeth, AethSyndrome, Datagram, Kind, NakCode, Packet, Payload, Reth, Transport,
+    Aeth, AethSyndrome, Datagram, Feth, Kind, NakCode, Packet, Payload, Reth, Transport,
 };
 use verbena_roce::wire::opcode::{self, op, Header};
 use verbena_roce::wire::{atomic_ack_eth, atomic_eth, deth, extensions, ieth, imm_dt, xrceth};
@@ -68,7 +68,10 @@ impl Lab {
                     let srqn = u32::from(input.u8());
                     headers.xrceth = Some(xrceth::Repr { srqn });
                 }
-                Header::Feth => return,
+                Header::Feth => {
+                    let (placement, level) = (flags & 0xf, flags >> 4 & 3);
+                    headers.feth = Some(Feth { placement, level });
+                }
             }
         }
         let Ok(mut kind) = headers.kind(row) else {

@@ -84,7 +84,8 @@ impl Lab {
     fn new(input: &mut Input<'_>) -> Self {
         let (kind, shape) = (input.u8(), input.u8());
         let qp_type = match kind % 8 {
-            0..=3 => QpType::Rc,
+            0..=2 => QpType::Rc,
+            3 => QpType::XrcIni,
             4 | 5 => QpType::Uc,
             6 => QpType::Ud,
             _ => QpType::Gsi,
@@ -94,12 +95,16 @@ impl Lab {
             2 => Mode::Split,
             _ => Mode::Wire,
         };
-        let has_srq = kind & 0x20 != 0;
+        let is_xrc = qp_type == QpType::XrcIni;
+        let has_srq = kind & 0x20 != 0 || is_xrc;
         let count = if kind & 0x40 != 0 { 4 } else { 2 };
         let limits = input.u8();
         let attr = Attr {
             path_mtu: [256, 256, 512, 1024][usize::from(shape & 3)],
-            access_flags: access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC,
+            access_flags: access::REMOTE_WRITE
+                | access::REMOTE_READ
+                | access::REMOTE_ATOMIC
+                | access::FLUSH_GLOBAL,
             qkey: QKEY,
             max_rd_atomic: limits & 3,
             max_dest_rd_atomic: limits >> 2 & 3,
@@ -118,6 +123,11 @@ impl Lab {
             _ => [input.u32() & 0xff_ffff, input.u32() & 0xff_ffff],
         };
         let config = |node: usize| {
+            // One end sends, the other receives.
+            let qp_type = match qp_type {
+                QpType::XrcIni if node % 2 == 1 => QpType::XrcTgt,
+                qp_type => qp_type,
+            };
             let mut config = Config::new(0x10 + node as u32, qp_type, pd(node));
             config.has_srq = has_srq;
             config.window = [64, 4, 1, 2048][usize::from(shape >> 5 & 3)];

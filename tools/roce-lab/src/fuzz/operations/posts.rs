@@ -7,11 +7,12 @@ use crate::arena::Region;
 use crate::fuzz::node::{Recv, Send, World, REGIONS};
 use crate::fuzz::Input;
 use verbena_roce::host::{DatagramDest, SendWqe, Sge, Syndrome, WcStatus, WqeError, WqeOpcode};
+use verbena_roce::packet::Feth;
 use verbena_roce::QpType;
 
 /// Posts of one life of a queue pair.
 const MAX_POSTS: usize = 64;
-const OPCODES: [WqeOpcode; 10] = [
+const OPCODES: [WqeOpcode; 12] = [
     WqeOpcode::RdmaWrite,
     WqeOpcode::RdmaWriteImm,
     WqeOpcode::Send,
@@ -22,6 +23,8 @@ const OPCODES: [WqeOpcode; 10] = [
     WqeOpcode::LocalInv,
     WqeOpcode::SendInv,
     WqeOpcode::FastReg,
+    WqeOpcode::AtomicWrite,
+    WqeOpcode::Flush,
 ];
 
 /// Lengths around what matters: single bytes, MTUs, a whole region.
@@ -97,6 +100,12 @@ impl Lab {
             }
             WqeOpcode::FastReg => wqe.rkey = u32::from(has(8)),
             WqeOpcode::Send | WqeOpcode::SendImm => {}
+            WqeOpcode::Flush => {
+                (wqe.remote_addr, wqe.rkey) = remote(input, node & 1 ^ 1);
+                let bits = input.u8();
+                let (placement, level) = (bits & 3, bits >> 4 & 3);
+                wqe.flush = (Feth { placement, level }, length(input));
+            }
             _ => (wqe.remote_addr, wqe.rkey) = remote(input, node & 1 ^ 1),
         }
         if matches!(self.qps[node].config().qp_type, QpType::Ud | QpType::Gsi) && !has(8) {
@@ -110,6 +119,11 @@ impl Lab {
                 },
             });
         }
+        // Two queues at the peer in turn, now and then one that is none.
+        wqe.srqn = match flags >> 6 {
+            3 if has(16) => 250,
+            queue => u32::from(queue & 1),
+        };
         let mut send = Send {
             wqe,
             sges: Vec::new(),
@@ -137,8 +151,9 @@ impl Lab {
         if flags == 0xff {
             send.malformed = Some(WqeError::new(WcStatus::LocQpOpErr, Syndrome::WqeFlags));
         }
+        let has_sends = self.qps[node].config().qp_type != QpType::XrcTgt;
         let ring = &mut self.world.nodes[node];
-        if ring.idle || ring.sends.len() >= MAX_POSTS {
+        if !has_sends || ring.idle || ring.sends.len() >= MAX_POSTS {
             return;
         }
         ring.sends.push(send);

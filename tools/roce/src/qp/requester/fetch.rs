@@ -61,9 +61,12 @@ fn check<H: Host>(
     let supported = match wqe.opcode {
         WqeOpcode::Send | WqeOpcode::SendImm => true,
         WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm => transport != Transport::Ud,
-        WqeOpcode::SendInv | WqeOpcode::RdmaRead | WqeOpcode::CompareSwap | WqeOpcode::FetchAdd => {
-            transport.is_reliable()
-        }
+        WqeOpcode::SendInv
+        | WqeOpcode::RdmaRead
+        | WqeOpcode::CompareSwap
+        | WqeOpcode::FetchAdd
+        | WqeOpcode::AtomicWrite
+        | WqeOpcode::Flush => transport.is_reliable(),
         _ if is_local(wqe.opcode) => transport != Transport::Ud,
         _ => false,
     };
@@ -92,6 +95,9 @@ fn check<H: Host>(
                 return Err(WqeError::new(WcStatus::LocLenErr, Syndrome::AtomicLength));
             }
             Access::LocalWrite
+        }
+        WqeOpcode::AtomicWrite if length != 8 => {
+            return Err(WqeError::new(WcStatus::LocLenErr, Syndrome::AtomicLength));
         }
         _ => Access::LocalRead,
     };

@@ -285,7 +285,20 @@ impl Requester {
                     host.copy(slot.target(offset), packet.payload.source())
                 }
             }
-            Kind::AtomicResponse(_, value) if !is_read => {
+            Kind::ReadResponse(_)
+                if matches!(slot.wqe.opcode, WqeOpcode::AtomicWrite | WqeOpcode::Flush) =>
+            {
+                if packet.psns != 1 || !packet.last || !packet.payload.is_empty() {
+                    return self.bad_response(core, host, Syndrome::ResponseLength);
+                }
+                Ok(())
+            }
+            Kind::AtomicResponse(_, value)
+                if matches!(
+                    slot.wqe.opcode,
+                    WqeOpcode::CompareSwap | WqeOpcode::FetchAdd
+                ) =>
+            {
                 host.copy(slot.target(0), Source::Bytes(&value.to_ne_bytes()))
             }
             _ => return self.bad_response(core, host, Syndrome::ResponseOpcode),

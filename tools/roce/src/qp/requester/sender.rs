@@ -80,7 +80,10 @@ impl Requester {
                 0
             }
             WqeOpcode::FastReg | WqeOpcode::BindMw => 0,
-            WqeOpcode::CompareSwap | WqeOpcode::FetchAdd => 1,
+            WqeOpcode::CompareSwap
+            | WqeOpcode::FetchAdd
+            | WqeOpcode::AtomicWrite
+            | WqeOpcode::Flush => 1,
             _ => slot.length().div_ceil(core.attr.path_mtu).max(1),
         };
         if psns == 0 {
@@ -178,7 +181,7 @@ impl Requester {
         true
     }
 
-    /// An atomic request, or one for the next part of a READ; of a part whose first responses have come, for the rest.
+    /// The request of an atomic, ATOMIC WRITE or FLUSH, or one for the next part of a READ; of a part whose first responses have come, for the rest.
     fn response_request(&mut self, core: &mut Core) -> Option<Packet> {
         let slot = self.slots.get(self.cursor)?;
         let begin = self.cursor_packets.max(slot.progress);
@@ -208,6 +211,19 @@ impl Requester {
                     length: part - done,
                 })
             }
+            WqeOpcode::AtomicWrite => Kind::AtomicWrite(Reth {
+                addr: wqe.remote_addr,
+                rkey: wqe.rkey,
+                length: slot.length(),
+            }),
+            WqeOpcode::Flush => Kind::Flush(
+                wqe.flush.0,
+                Reth {
+                    addr: wqe.remote_addr,
+                    rkey: wqe.rkey,
+                    length: wqe.flush.1,
+                },
+            ),
             WqeOpcode::CompareSwap => Kind::Atomic {
                 addr: wqe.remote_addr,
                 rkey: wqe.rkey,
@@ -226,6 +242,13 @@ impl Requester {
         };
         let mut packet = self.packet(core, kind, from, 1);
         packet.srqn = wqe.srqn;
+        if let Kind::AtomicWrite(reth) = packet.kind {
+            packet.payload = Payload::Gather {
+                gather: Rc::clone(&slot.gather),
+                offset: 0,
+                length: reth.length,
+            };
+        }
         self.note_sent(core, from, rest);
         self.cursor_packets = begin;
         self.advance(rest);

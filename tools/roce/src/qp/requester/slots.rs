@@ -35,7 +35,11 @@ impl Slot {
     pub(super) fn awaits_response(&self) -> bool {
         matches!(
             self.wqe.opcode,
-            WqeOpcode::RdmaRead | WqeOpcode::CompareSwap | WqeOpcode::FetchAdd
+            WqeOpcode::RdmaRead
+                | WqeOpcode::CompareSwap
+                | WqeOpcode::FetchAdd
+                | WqeOpcode::AtomicWrite
+                | WqeOpcode::Flush
         )
     }
 

@@ -112,6 +112,11 @@ impl Responder {
                     let aeth = self.aeth(core, host);
                     answer(core, Kind::AtomicResponse(aeth, value), psn, 1)
                 }
+                // A READ response of no bytes (A19).
+                Body::AtomicWrite(_) | Body::Flush(..) => {
+                    let aeth = self.aeth(core, host);
+                    answer(core, Kind::ReadResponse(Some(aeth)), psn, 1)
+                }
                 Body::Read(reth) => {
                     let mtu = core.attr.path_mtu;
                     let count = left.min(core.super_packets());

@@ -3,7 +3,8 @@
 //! Requests that were executed before: copies that the network made, or a requester that went back (IBTA 9.7.5).
 //!
 //! A SEND or WRITE is acknowledged again. For READs and atomics the last `max_dest_rd_atomic` are remembered, which is
-//! as many as a requester may have outstanding: a READ is executed again, an atomic gets its stored result. What is
+//! as many as a requester may have outstanding: a READ is executed again, an atomic gets its stored result, ATOMIC WRITE
+//! and FLUSH are answered again. What is
 //! older, or not what was executed under its PSN, is dropped. So is a READ whose key is gone by now: the copy may have
 //! been late, and a request that was good once must not end the connection.
 
@@ -62,6 +63,11 @@ impl Responder {
                     } if (a, r, o) == (addr, rkey, op) => Some(*first),
                     _ => None,
                 })?;
+                self.answer_again(core, again);
+            }
+            // What was written may have been read, so it is not written again; what was flushed still is.
+            Kind::AtomicWrite(_) | Kind::Flush(..) => {
+                let again = self.remembered(psn, |first| is_placed(first, &packet.kind))?;
                 self.answer_again(core, again);
             }
             Kind::Unknown(_) | Kind::ReadResponse(_) | Kind::Ack(_) | Kind::AtomicResponse(..) => {}
@@ -137,6 +143,16 @@ impl Responder {
         }
         self.answers.insert(at, again);
     }
+}
+
+/// The ATOMIC WRITE or FLUSH that was executed, if it is the one asked for.
+fn is_placed(first: &Executed, asked: &Kind) -> Option<Executed> {
+    let same = match (first.body, *asked) {
+        (Body::AtomicWrite(reth), Kind::AtomicWrite(again)) => reth == again,
+        (Body::Flush(feth, reth), Kind::Flush(how, what)) => (feth, reth) == (how, what),
+        _ => false,
+    };
+    same.then_some(*first)
 }
 
 /// The READ that `reth` asks for, if it is `first` from one of its packets on, to its end.

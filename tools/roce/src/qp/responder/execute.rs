@@ -6,7 +6,7 @@ use super::{remote_use, Answer, Body, Executed, Message, Refusal, Responder, Sto
 use crate::host::{
     Access, AtomicOp, Completion, CopyFault, EventType, Host, Syndrome, Target, WcOpcode, WcStatus,
 };
-use crate::packet::{NakCode, Packet, Payload, Reth, SendTail};
+use crate::packet::{Kind, NakCode, Packet, Payload, Reth, SendTail};
 use crate::psn;
 use crate::qp::Core;
 use verbena_abi::ctx::access;
@@ -273,7 +273,7 @@ impl Responder {
     }
 
     /// Counts a READ or atomic as executed; its answer waits to be sent.
-    fn answer_first(&mut self, core: &Core, to: Executed) {
+    pub(super) fn answer_first(&mut self, core: &Core, to: Executed) {
         self.remember(core, to);
         self.answers.push_back(Answer {
             to,
@@ -332,8 +332,8 @@ impl Responder {
         Ok(())
     }
 
-    /// What READs and atomics are checked for alike.
-    fn check_response_request<H: Host>(
+    /// What all that gets a response is checked for alike.
+    pub(super) fn check_response_request<H: Host>(
         &mut self,
         core: &mut Core,
         host: &mut H,
@@ -343,7 +343,7 @@ impl Responder {
         if self.message.is_some() {
             return Err(self.refuse_request(core, host, packet.psn, Syndrome::RequestOpcode));
         }
-        if core.attr.access_flags & access == 0 {
+        if core.attr.access_flags & access != access {
             return Err(self.refuse_request(core, host, packet.psn, Syndrome::OperationDisabled));
         }
         // One more than was agreed on ends the connection: "too many RDMA READ or ATOMIC requests" is an invalid request of
@@ -354,7 +354,7 @@ impl Responder {
         if waiting >= usize::from(core.attr.max_dest_rd_atomic) {
             return Err(self.refuse_request(core, host, packet.psn, Syndrome::TooManyReads));
         }
-        if !packet.payload.is_empty() {
+        if !packet.payload.is_empty() && !matches!(packet.kind, Kind::AtomicWrite(_)) {
             return Err(self.refuse_request(core, host, packet.psn, Syndrome::RequestLength));
         }
         Ok(())

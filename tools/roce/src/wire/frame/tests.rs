@@ -418,13 +418,7 @@ fn what_contradicts_itself_is_refused() {
 
 #[test]
 fn what_a_reliable_responder_refuses_is_a_packet_without_payload() {
-    for code in [
-        0x15,
-        0x18,
-        opcode::op::FLUSH,
-        opcode::op::ATOMIC_WRITE,
-        0x1f,
-    ] {
+    for code in [0x15, 0x18, 0x1e, 0x1f] {
         let good = resealed(|_| {}).unwrap().packet;
         let packet = resealed(|bytes| bytes[0] = code).unwrap().packet;
         assert_eq!(packet.kind, Kind::Unknown(code));
