@@ -106,6 +106,32 @@ layout! {
 }
 
 layout! {
+    /// Request of modify_srq for another number of work requests, in the same two steps.
+    pub struct ResizeSrqReq: 16 {
+        /// As [`ResizeCqReq::step`]. The provider copies the entries that the device has not taken between the two.
+        0 => step: u8,
+        1 => reserved0: u8,
+        2 => reserved1: Le16,
+        4 => reserved2: Le32,
+        /// First step: where the process wants its [`ResizeSrqResp`], since the core's verb has no response.
+        8 => response: Le64,
+    }
+}
+
+layout! {
+    /// What the process is told in the first step of modify_srq.
+    pub struct ResizeSrqResp: 24 {
+        0 => ring_offset: Le64,
+        8 => ring_length: Le64,
+        /// Work requests of the new ring.
+        16 => max_wr: Le32,
+        20 => log_size: u8,
+        21 => reserved0: u8,
+        22 => reserved1: Le16,
+    }
+}
+
+layout! {
     /// Response of create_srq.
     pub struct CreateSrqResp: 64 {
         0 => srqn: Le32,
@@ -155,6 +181,7 @@ layout! {
 layouts! {
     structs: [
         AreaInfo, AllocUcontextReq, AllocUcontextResp, AllocPdResp, CreateCqResp, ResizeCqReq, ResizeCqResp,
+        ResizeSrqReq, ResizeSrqResp,
         CreateSrqResp, CreateQpResp, CreateAhResp,
     ],
     codes: []

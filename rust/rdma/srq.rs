@@ -19,7 +19,6 @@ use crate::{
     },
     object::{
         core_members,
-        no_udata,
         object_size,
         pd_member,
         InPd,
@@ -129,8 +128,8 @@ pub trait SharedReceiveQueue<D: Operations>: Sized + Send + Sync {
     /// [`Srq::set_srq_num`].
     fn start(srq: &Srq<D>, attr: &mut SrqAttr, caller: &Caller<'_, D>) -> Result;
 
-    /// Modifies the queue.
-    fn modify(srq: &Srq<D>, attr: &SrqAttr, mask: SrqAttrMask) -> Result;
+    /// Modifies the queue. The core's verb has no response.
+    fn modify(srq: &Srq<D>, attr: &SrqAttr, mask: SrqAttrMask, caller: &Caller<'_, D>) -> Result;
 
     /// Tells the attributes.
     fn query(srq: &Srq<D>) -> Result<SrqAttr>;
@@ -267,11 +266,11 @@ impl<D: Operations> Srq<D> {
         udata: *mut bindings::ib_udata,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: ARGUMENTS.
-            unsafe { no_udata(udata) }?;
+            // SAFETY: STARTED, ARGUMENTS.
+            let caller = unsafe { Self::caller(srq, udata) }?;
             // SAFETY: STARTED, ARGUMENTS.
             let (srq, attr) = unsafe { (Self::from_raw(srq), SrqAttr::from_raw(&*attr)) };
-            D::Srq::modify(srq, &attr, SrqAttrMask::from_raw(mask))?;
+            D::Srq::modify(srq, &attr, SrqAttrMask::from_raw(mask), &caller)?;
             Ok(0)
         })
     }
@@ -326,7 +325,12 @@ impl<D: Operations> SharedReceiveQueue<D> for Unsupported {
         Err(eopnotsupp())
     }
 
-    fn modify(_srq: &Srq<D>, _attr: &SrqAttr, _mask: SrqAttrMask) -> Result {
+    fn modify(
+        _srq: &Srq<D>,
+        _attr: &SrqAttr,
+        _mask: SrqAttrMask,
+        _caller: &Caller<'_, D>,
+    ) -> Result {
         Err(eopnotsupp())
     }
 

@@ -22,7 +22,11 @@ use core::{
 };
 use kernel::{
     error::to_result,
-    prelude::*, //
+    prelude::*,
+    uaccess::{
+        UserPtr,
+        UserSlice, //
+    }, //
 };
 use zerocopy::{
     FromBytes,
@@ -94,8 +98,17 @@ impl Udata<'_> {
         })
     }
 
+    /// Copies `value` to an address that the process has named.
+    pub fn write_to<T: IntoBytes + Immutable>(&self, address: u64, value: &T) -> Result {
+        let address = UserPtr::from_addr(usize::try_from(address)?);
+        let bytes = value.as_bytes();
+        UserSlice::new(address, bytes.len())
+            .writer()
+            .write_slice(bytes)
+    }
+
     /// A request that nobody read must be empty or zero.
-    pub(crate) fn finish_input(&self) -> Result {
+    pub fn finish_input(&self) -> Result {
         if self.read.get() {
             return Ok(());
         }

@@ -94,6 +94,8 @@ pub const FEATURE_MW: u64 = 1 << 9;
 pub const FEATURE_MCAST: u64 = 1 << 8;
 /// Extended reliable connections.
 pub const FEATURE_XRC: u64 = 1 << 12;
+/// Moving an SRQ to another ring.
+pub const FEATURE_RESIZE_SRQ: u64 = 1 << 13;
 /// ATOMIC WRITE.
 pub const FEATURE_ATOMIC_WRITE: u64 = 1 << 10;
 /// FLUSH to global visibility.

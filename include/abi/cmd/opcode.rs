@@ -61,6 +61,8 @@ codes! {
         ModifySrq = 0x52,
         /// Publishes a shared receive queue's context.
         QuerySrq = 0x53,
+        /// Moves a shared receive queue to another ring.
+        ResizeSrq = 0x54,
         /// Creates a queue pair in RESET.
         CreateQp = 0x60,
         /// Quiesces and destroys a queue pair.

@@ -167,10 +167,24 @@ layout! {
 }
 command!(ModifySrq, ModifySrq, Empty);
 
+layout! {
+    /// Moves a shared receive queue to another ring, in which the entries that are not taken lie already: entry `i` at
+    /// `i` mod its size. Entries have the size that they had. Nothing is posted until the reply.
+    pub struct ResizeSrq: 32 {
+        0 => srqn: Le32,
+        4 => log_size: u8,
+        5 => reserved0: u8,
+        6 => reserved1: Le16,
+        8 => ring: Translation,
+        24 => reserved2: Le64,
+    }
+}
+command!(ResizeSrq, ResizeSrq, Empty);
+
 layouts! {
     structs: [
         CreateUar, DestroyUar, CreateEq, DestroyEq, CreateCq, DestroyCq, QueryCq, ModifyCq, ResizeCq, CreateSrq, DestroySrq,
-        QuerySrq, ModifySrq,
+        QuerySrq, ModifySrq, ResizeSrq,
     ],
     codes: [EqKind]
 }

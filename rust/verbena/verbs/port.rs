@@ -29,6 +29,7 @@ use crate::{
             FEATURE_FLUSH,
             FEATURE_MCAST,
             FEATURE_MW,
+            FEATURE_RESIZE_SRQ,
             FEATURE_SRQ,
             FEATURE_XRC,
             GID_TYPE_ROCE_V2,
@@ -179,6 +180,9 @@ impl Operations for Verbena {
             attr.set_max_mcast_grp(groups)
                 .set_max_mcast_qp_attach(members)
                 .set_max_total_mcast_qp_attach(groups.saturating_mul(members));
+        }
+        if hw.has(FEATURE_RESIZE_SRQ) {
+            flags = flags | DeviceCaps::SRQ_RESIZE;
         }
         if hw.has(FEATURE_XRC) {
             flags = flags | DeviceCaps::XRC;

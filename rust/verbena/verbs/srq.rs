@@ -26,13 +26,21 @@ use crate::{
             DestroySrq,
             ModifySrq,
             QuerySrq,
+            ResizeSrq,
+            FEATURE_RESIZE_SRQ,
             FEATURE_SRQ, //
         },
         ctx::{
             QueueState,
             SrqContext, //
         },
-        uverbs::CreateSrqResp,
+        uverbs::{
+            CreateSrqResp,
+            ResizeSrqReq,
+            ResizeSrqResp,
+            RESIZE_MOVE,
+            RESIZE_PREPARE, //
+        },
         wqe,
         Le16,
         Le32,
@@ -52,11 +60,16 @@ use crate::{
     ring::Ring, //
 };
 use kernel::{
+    new_mutex,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        Arc,
+        Mutex, //
+    }, //
 };
 use rdma::{
     base::{
+        dma::Payer,
         errno::eopnotsupp,
         sync::IrqLock, //
     },
@@ -75,7 +88,10 @@ use rdma::{
         SrqAttr,
         SrqKind, //
     },
-    udata::Caller,
+    udata::{
+        Caller,
+        User, //
+    },
     wr::{
         RecvWr,
         RecvWrs, //
@@ -188,12 +204,68 @@ struct Xrc {
     xrcdn: u32,
 }
 
+/// The rings that a process has resized to. The first one stays as long as the queue.
+#[derive(Default)]
+struct Resized {
+    /// Made, and not moved to yet.
+    prepared: Option<Room>,
+    /// The present one, if it is not the first.
+    present: Option<Room>,
+}
+
+/// A ring, and how a process maps it.
+struct Room {
+    max_wr: u32,
+    ring: Lent<Ring>,
+    mapping: Entry,
+}
+
+impl Room {
+    fn new(srq: &SrqData, wanted: u32, user: &User<'_, Verbena>) -> Result<Self> {
+        let live = &srq.number.live;
+        let max_wr = rounded(wanted, live.caps()?.max_srq_wr.get())?;
+        let bytes = (max_wr as usize) << srq.log_stride;
+        let ring = Lent::new(Ring::new(&live.dma, Payer::Process, bytes)?, &live.health);
+        let mapping = map(user, &ring)?;
+        Ok(Self {
+            max_wr,
+            ring,
+            mapping,
+        })
+    }
+
+    fn log_size(&self) -> u8 {
+        // CAST: the logarithm of a 32-bit number.
+        self.max_wr.trailing_zeros() as u8
+    }
+}
+
+/// The number of entries for so many work requests.
+fn rounded(max_wr: u32, most: u32) -> Result<u32> {
+    max_wr
+        .checked_next_power_of_two()
+        .filter(|&entries| max_wr != 0 && entries <= most)
+        .ok_or(EINVAL)
+}
+
+fn map(user: &User<'_, Verbena>, ring: &Ring) -> Result<Entry> {
+    let mut chunks = KVec::with_capacity(ring.chunks().len(), GFP_KERNEL)?;
+    for chunk in ring.chunks() {
+        chunks.push(chunk.clone(), GFP_KERNEL)?;
+    }
+    let mmap = user.context().mmap();
+    mmap.insert(Memory::Chunks(chunks), Protection::ReadWrite)
+}
+
 /// Data of a shared receive queue.
 ///
 /// The fields are in the order in which they have to go: the number last.
 #[pin_data]
 pub(crate) struct SrqData {
     xrc: Option<Xrc>,
+    /// A process': the rings that it has resized to.
+    #[pin]
+    resized: Mutex<Resized>,
     max_wr: u32,
     max_sge: u32,
     log_size: u8,
@@ -217,6 +289,47 @@ impl SrqData {
     /// The receive, once; `None` if there is no such receive.
     pub(crate) fn complete(&self, wr_id: u64) -> Option<Request> {
         self.posted.lock().take(wr_id)
+    }
+
+    /// Work requests of the present ring.
+    fn max_wr(&self) -> u32 {
+        let resized = self.resized.lock();
+        resized
+            .present
+            .as_ref()
+            .map_or(self.max_wr, |room| room.max_wr)
+    }
+
+    /// One of the two steps of a resize.
+    fn resize(&self, wanted: u32, user: &User<'_, Verbena>) -> Result {
+        let live = &self.number.live;
+        let request: ResizeSrqReq = user.udata().read()?;
+        let mut guard = self.resized.lock();
+        let Resized { prepared, present } = &mut *guard;
+        if request.step == RESIZE_PREPARE {
+            let room = prepared.insert(Room::new(self, wanted, user)?);
+            let told = ResizeSrqResp {
+                ring_offset: Le64::new(room.mapping.offset()),
+                ring_length: Le64::new(room.ring.len() as u64),
+                max_wr: Le32::new(room.max_wr),
+                log_size: room.log_size(),
+                ..Default::default()
+            };
+            return user.udata().write_to(request.response.get(), &told);
+        }
+        let (Some(new), RESIZE_MOVE) = (prepared.take(), request.step) else {
+            return Err(EINVAL);
+        };
+        let request = |to: &Lender| ResizeSrq {
+            srqn: Le32::new(self.srqn()),
+            log_size: new.log_size(),
+            ring: new.ring.lend(to).translation(),
+            ..Default::default()
+        };
+        let old = present.as_ref().map_or(&self.ring, |room| &room.ring);
+        live.cmdq.exchange(request, &[&new.ring], &[old])?;
+        *present = Some(new);
+        Ok(())
     }
 
     fn context(&self) -> Result<SrqContext> {
@@ -249,15 +362,15 @@ impl SrqData {
             }),
         };
         let most = caps.max_srq_wr.get();
-        if attr.max_wr == 0 || attr.max_wr > most || attr.max_sge > caps.max_srq_sge.get() {
+        if attr.max_sge > caps.max_srq_sge.get() {
             return Err(EINVAL);
         }
-        let max_wr = attr.max_wr.checked_next_power_of_two().ok_or(EINVAL)?;
+        let max_wr = rounded(attr.max_wr, most)?;
         let max_sge = attr.max_sge.max(1);
         // CAST: the logarithm of a 32-bit number.
         let log_size = max_wr.trailing_zeros() as u8;
         let log_stride = wqe::log_rq_stride(max_sge);
-        if max_wr > most || log_stride > wqe::LOG_RQ_STRIDE.1 {
+        if log_stride > wqe::LOG_RQ_STRIDE.1 {
             return Err(EINVAL);
         }
         if attr.srq_limit > max_wr {
@@ -276,18 +389,14 @@ impl SrqData {
             Caller::User(user) => {
                 let context = user.context();
                 let mmap = context.mmap();
-                let mut chunks = KVec::with_capacity(ring.chunks().len(), GFP_KERNEL)?;
-                for chunk in ring.chunks() {
-                    chunks.push(chunk.clone(), GFP_KERNEL)?;
-                }
                 let place = context.areas.take(&live.hw, Some(mmap), SlotKind::Qp)?;
-                let mapping = mmap.insert(Memory::Chunks(chunks), Protection::ReadWrite)?;
-                (place, Some(mapping))
+                (place, Some(map(user, &ring)?))
             }
             Caller::Kernel => (live.areas.take(&live.hw, None, SlotKind::Qp)?, None),
         };
         Ok(try_pin_init!(Self {
             xrc,
+            resized <- new_mutex!(Resized::default()),
             max_wr,
             max_sge,
             log_size,
@@ -359,12 +468,28 @@ impl SharedReceiveQueue<Verbena> for SrqData {
         Ok(())
     }
 
-    fn modify(srq: &Srq<Verbena>, attr: &SrqAttr, mask: SrqAttrMask) -> Result {
+    fn modify(
+        srq: &Srq<Verbena>,
+        attr: &SrqAttr,
+        mask: SrqAttrMask,
+        caller: &Caller<'_, Verbena>,
+    ) -> Result {
         if mask.contains(SrqAttrMask::MAX_WR) {
-            return Err(eopnotsupp());
+            // One at a time: of two changes the first must not remain where the second fails.
+            if mask.contains(SrqAttrMask::LIMIT) {
+                return Err(EINVAL);
+            }
+            let user = caller
+                .user()
+                .filter(|_| srq.number.live.has(FEATURE_RESIZE_SRQ));
+            let user = user.ok_or(eopnotsupp())?;
+            return srq.resize(attr.max_wr, user);
+        }
+        if let Some(user) = caller.user() {
+            user.udata().finish_input()?;
         }
         if mask.contains(SrqAttrMask::LIMIT) {
-            if attr.srq_limit > srq.max_wr {
+            if attr.srq_limit > srq.max_wr() {
                 return Err(EINVAL);
             }
             srq.number.live.cmdq.exec(&ModifySrq {
@@ -379,7 +504,7 @@ impl SharedReceiveQueue<Verbena> for SrqData {
     fn query(srq: &Srq<Verbena>) -> Result<SrqAttr> {
         let context = srq.context()?;
         Ok(SrqAttr {
-            max_wr: srq.max_wr,
+            max_wr: srq.max_wr(),
             max_sge: srq.max_sge,
             srq_limit: context.limit.get(),
         })
@@ -392,8 +517,14 @@ impl SharedReceiveQueue<Verbena> for SrqData {
             ..Default::default()
         };
         // Events of this queue reach it before it goes; those that come later find nobody.
-        let lent = [&srq.ring as &dyn Borrowed];
-        if let Some(quiesced) = live.cmdq.take_back(&request, &lent) {
+        let resized = srq.resized.lock();
+        let present = resized
+            .present
+            .as_ref()
+            .map_or(&srq.ring, |room| &room.ring);
+        let quiesced = live.cmdq.take_back(&request, &[present as &dyn Borrowed]);
+        drop(resized);
+        if let Some(quiesced) = quiesced {
             live.drain_events(&quiesced);
         }
         srq.unlink();

@@ -108,6 +108,7 @@ pub fn caps(config: &Config) -> DeviceCaps {
             | cmd::FEATURE_MW
             | cmd::FEATURE_MCAST
             | cmd::FEATURE_XRC
+            | cmd::FEATURE_RESIZE_SRQ
             | cmd::FEATURE_ATOMIC_WRITE
             | cmd::FEATURE_FLUSH)
             .into(),

@@ -13,7 +13,7 @@ use verbena_abi::doorbell::{self, Words};
 use verbena_abi::wqe::{self, RecvWqe};
 
 /// Smallest stride of a receive ring.
-const MIN: usize = 1 << wqe::LOG_RQ_STRIDE.0;
+pub const MIN: usize = 1 << wqe::LOG_RQ_STRIDE.0;
 
 /// What a receive queue is made with.
 pub struct RecvConfig {
@@ -48,13 +48,21 @@ const _: () = {
 
 impl RecvQueue {
     pub fn new(ring: Ring<MIN>, area: Arc<Area>, config: RecvConfig) -> Self {
-        let window = Window::new(ring.size(), config.max_wr);
+        let window = match config.shared {
+            true => Window::of_shared(config.max_wr.min(ring.size())),
+            false => Window::new(ring.size(), config.max_wr),
+        };
         Self {
             area,
             config,
             window,
             producer: Lock::new(Producer { ring, index: 0 }),
         }
+    }
+
+    /// Size of an entry, as a power of two.
+    pub fn log_stride(&self) -> u8 {
+        self.producer.lock().ring.log_stride()
     }
 
     #[cfg(test)]
@@ -126,6 +134,37 @@ impl RecvQueue {
         let word = doorbell::srq_consumer(self.config.slot);
         self.window.advance(self.area.load_acquire(word), producer);
         self.window.has_room(producer)
+    }
+
+    /// Moves an SRQ to the ring that `make` makes, for so many work requests, when `move_to` says so. Nothing is posted meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// What either says, or that there are more entries than the new ring takes; then nothing has changed.
+    pub fn resize(
+        &self,
+        make: impl FnOnce() -> Result<(Ring<MIN>, u32), Errno>,
+        move_to: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let mut producer = self.producer.lock_long();
+        let (ring, max_wr) = make()?;
+        // The device goes on taking entries: those from here on are all that it may still read.
+        let taken = self
+            .area
+            .load_acquire(doorbell::srq_consumer(self.config.slot));
+        let waiting = producer.index.wrapping_sub(taken);
+        if waiting > max_wr.min(ring.size()) {
+            return Err(Errno::INVAL);
+        }
+        for index in (0..waiting).map(|ahead| taken.wrapping_add(ahead)) {
+            if !ring.entry(index).copy_from(producer.ring.entry(index)) {
+                return Err(Errno::IO);
+            }
+        }
+        move_to()?;
+        producer.ring = ring;
+        self.window.set_limit(max_wr);
+        Ok(())
     }
 
     /// Takes the oldest outstanding receive, to flush it in software. Under the lock of the CQ where it completes.

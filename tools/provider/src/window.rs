@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub struct Window {
     wr_ids: Box<[AtomicU64]>,
     consumed: AtomicU32,
-    limit: u32,
+    limit: AtomicU32,
 }
 
 impl Window {
@@ -21,14 +21,28 @@ impl Window {
         Self {
             wr_ids: (0..size).map(|_| AtomicU64::new(0)).collect(),
             consumed: AtomicU32::new(0),
-            limit: limit.min(size),
+            limit: AtomicU32::new(limit.min(size)),
         }
     }
 
     /// Whether there is room for one more entry at `producer`.
     #[inline(always)]
     pub fn has_room(&self, producer: u32) -> bool {
-        producer.wrapping_sub(self.consumed.load(Ordering::Acquire)) < self.limit
+        producer.wrapping_sub(self.consumed.load(Ordering::Acquire))
+            < self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Without places for `wr_id`s: of an SRQ nothing is flushed in software.
+    pub fn of_shared(limit: u32) -> Self {
+        Self {
+            limit: AtomicU32::new(limit),
+            ..Self::new(0, 0)
+        }
+    }
+
+    /// Another number of entries may be outstanding. Under the queue's lock.
+    pub fn set_limit(&self, limit: u32) {
+        self.limit.store(limit, Ordering::Relaxed);
     }
 
     /// Remembers the `wr_id` of the entry at `index`.

@@ -316,6 +316,14 @@ fn request(dice: &mut Dice, p: &mut Pair, pool: u64) -> (Opcode, Vec<u8>) {
         }
         .as_bytes()
         .to_vec(),
+        Opcode::ResizeSrq => ResizeSrq {
+            srqn: number.into(),
+            log_size: dice.roll(8) as u8,
+            ring: crate::mock::flat(page),
+            ..Default::default()
+        }
+        .as_bytes()
+        .to_vec(),
         Opcode::CreateSrq => CreateSrq {
             srqn: number.into(),
             pdn: 7.into(),

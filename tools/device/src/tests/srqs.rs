@@ -416,3 +416,92 @@ fn words_of_a_slot_begin_at_0() {
     assert_eq!(end(&mut p, &of_qp, true), None);
     assert_eq!(error(&p), 0);
 }
+
+/// Copies what is not taken to a ring of another size, and moves to it.
+fn resize(p: &mut Pair, srq: &mut SrqHandle, log_size: u8) -> Result<(), Syndrome> {
+    let ring = p.d.alloc(64 << log_size);
+    for index in taken(p, srq)..srq.pi {
+        let at = |ring: u64, log_size: u8| ring + (u64::from(index % (1 << log_size)) << 6);
+        let entry = p.d.bytes(at(srq.ring, LOG_SRQ), 64);
+        p.d.ram.write(at(ring, log_size), &entry).unwrap();
+    }
+    let request = ResizeSrq {
+        srqn: srq.srqn.into(),
+        log_size,
+        ring: crate::mock::flat(ring),
+        ..Default::default()
+    };
+    p.d.cmd(&request).map_err(|e| e.syndrome)?;
+    srq.ring = ring;
+    Ok(())
+}
+
+/// The driver's SRQs have so many entries, as a power of two.
+const LOG_SRQ: u8 = 4;
+
+#[test]
+fn an_srq_moves_with_what_it_has() {
+    for log_size in [2, 3, 6] {
+        let (mut p, mut srq) = shared();
+        // Past the end of the first ring, so that places differ.
+        for id in 0..14 {
+            p.d.post_srq(&mut srq, id, &[]);
+            send(&mut p);
+        }
+        p.d.drain(&mut p.cq_b.clone());
+        let mut cq_b = p.cq_b.clone();
+        while p.d.poll(&mut cq_b).is_some() {}
+        p.cq_b = cq_b;
+        for id in 100..104 {
+            p.d.post_srq(&mut srq, id, &[]);
+        }
+        let shown = context(&p, &srq).log_size;
+        assert_eq!(shown, LOG_SRQ);
+        resize(&mut p, &mut srq, log_size).unwrap();
+        assert_eq!(context(&p, &srq).log_size, log_size);
+        for _ in 0..4 {
+            send(&mut p);
+        }
+        let ids: Vec<_> = p.d.drain(&mut p.cq_b).iter().map(|(id, _)| *id).collect();
+        assert_eq!(ids, [100, 101, 102, 103], "{log_size}");
+    }
+}
+
+#[test]
+fn an_srq_does_not_move_where_it_has_no_room() {
+    let (mut p, mut srq) = shared();
+    for id in 0..5 {
+        p.d.post_srq(&mut srq, id, &[]);
+    }
+    for log_size in [0, 2, 15, 255] {
+        let ring = p.d.alloc(1 << 12);
+        let request = ResizeSrq {
+            srqn: srq.srqn.into(),
+            log_size,
+            ring: crate::mock::flat(ring),
+            ..Default::default()
+        };
+        assert_eq!(p.d.cmd(&request).unwrap_err().syndrome, Syndrome::CmdSize);
+    }
+    // An armed limit has to fit too.
+    send(&mut p);
+    send(&mut p);
+    set_limit(&mut p, &srq, 3).unwrap();
+    let e = resize(&mut p, &mut srq, 1).unwrap_err();
+    assert_eq!(e, Syndrome::CmdSize);
+    resize(&mut p, &mut srq, 2).unwrap();
+    let gone = ResizeSrq {
+        srqn: 9999.into(),
+        ..Default::default()
+    };
+    assert_eq!(p.d.cmd(&gone).unwrap_err().status, CmdStatus::NotFound);
+}
+
+#[test]
+fn a_dead_srq_does_not_move() {
+    let (mut p, mut srq) = shared();
+    doorbell::post_recv(&p.d.words(), srq.slot.into(), 1000, || {});
+    send(&mut p);
+    srq.pi = taken(&p, &srq);
+    assert_eq!(resize(&mut p, &mut srq, 4).unwrap_err(), Syndrome::SrqDied);
+}

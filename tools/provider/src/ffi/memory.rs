@@ -373,6 +373,11 @@ impl<const MIN: usize> Ring<MIN> {
         })
     }
 
+    /// Size of an entry, as a power of two.
+    pub fn log_stride(&self) -> u8 {
+        self.log_stride as u8
+    }
+
     /// Number of entries.
     pub fn size(&self) -> u32 {
         self.mask + 1
@@ -437,6 +442,18 @@ impl<const MIN: usize> Entry<'_, MIN> {
             // SAFETY: within the entry, which was checked for all of them, and aligned.
             unsafe { to.write(*sge) };
             to = to.wrapping_add(1);
+        }
+        true
+    }
+
+    /// Copies another ring's entry; false, with nothing written, if it has another size.
+    pub fn copy_from(self, other: Entry<'_, MIN>) -> bool {
+        if other.stride != self.stride {
+            return false;
+        }
+        // SAFETY: both are entries of so many bytes, of rings that do not overlap.
+        unsafe {
+            core::ptr::copy_nonoverlapping(other.base.as_ptr(), self.base.as_ptr(), self.stride);
         }
         true
     }

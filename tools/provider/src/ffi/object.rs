@@ -50,6 +50,8 @@ unsafe impl Zeroed for ib_uverbs_create_ah_resp {}
 // SAFETY: as above.
 unsafe impl Zeroed for ib_uverbs_ex_create_cq_resp {}
 // SAFETY: as above.
+unsafe impl Zeroed for ibv_modify_srq {}
+// SAFETY: as above.
 unsafe impl Zeroed for ibv_resize_cq {}
 // SAFETY: as above.
 unsafe impl Zeroed for ib_uverbs_resize_cq_resp {}

@@ -22,7 +22,7 @@ use core::mem::{size_of, size_of_val};
 use core::ptr::null_mut;
 use std::sync::Arc;
 use verbena_abi::ctx::QpState;
-use verbena_abi::uverbs::{CreateCqResp, CreateQpResp, CreateSrqResp};
+use verbena_abi::uverbs::{CreateCqResp, CreateQpResp, CreateSrqResp, ResizeSrqReq, ResizeSrqResp};
 use verbena_abi::uverbs::{ResizeCqReq, ResizeCqResp, RESIZE_MOVE, RESIZE_PREPARE};
 use verbena_abi::{wqe, Le64};
 
@@ -287,10 +287,54 @@ pub unsafe extern "C" fn modify_srq(
     attr: *mut ibv_srq_attr,
     mask: c_int,
 ) -> c_int {
+    if mask as u32 & IBV_SRQ_MAX_WR != 0 {
+        // SAFETY: see the head of this file.
+        return match unsafe { resize_srq(srq, attr, mask) } {
+            Ok(()) => 0,
+            Err(errno) => errno.0,
+        };
+    }
     // SAFETY: integers.
     let mut request: ibv_modify_srq = unsafe { core::mem::zeroed() };
     // SAFETY: see the head of this file.
     unsafe { ibv_cmd_modify_srq(srq, attr, mask, &mut request, size_of::<ibv_modify_srq>()) }
+}
+
+/// # Safety
+///
+/// As `modify_srq`.
+unsafe fn resize_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> Result<(), Errno> {
+    if mask as u32 & !IBV_SRQ_MAX_WR != 0 {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: see the head of this file.
+    let context = unsafe { (*srq).context };
+    // SAFETY: as above.
+    let inner = unsafe { Inner::of(context) };
+    let step = |step, response: *mut ResizeSrqResp| {
+        let mut request = Message::<ibv_modify_srq, ResizeSrqReq>::new(ResizeSrqReq {
+            step,
+            response: (response as u64).into(),
+            ..ResizeSrqReq::default()
+        });
+        let size = size_of_val(&request);
+        // SAFETY: see the head of this file. The kernel writes to `response` only if it is not null.
+        check(unsafe { ibv_cmd_modify_srq(srq, attr, mask, &mut request.core, size) })
+    };
+    // SAFETY: see the head of this file.
+    let queue = &unsafe { SrqObject::inner(srq) }.queue;
+    let log_stride = queue.log_stride();
+    queue.resize(
+        || {
+            let mut made = ResizeSrqResp::default();
+            step(RESIZE_PREPARE, &mut made)?;
+            let (offset, length) = (made.ring_offset, made.ring_length);
+            let (log_size, access) = (made.log_size, Protection::ReadWrite);
+            let ring = map_ring(inner, offset, length, log_size, log_stride, access)?;
+            Ok((ring, made.max_wr.get()))
+        },
+        || step(RESIZE_MOVE, null_mut()),
+    )
 }
 
 pub unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {

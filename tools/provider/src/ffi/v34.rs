@@ -2663,6 +2663,9 @@ const _: () = {
     ["Offset of field: ibv_ah_attr::port_num"]
         [::core::mem::offset_of!(ibv_ah_attr, port_num) - 30usize];
 };
+pub const IBV_SRQ_MAX_WR: ibv_srq_attr_mask = 1;
+pub const IBV_SRQ_LIMIT: ibv_srq_attr_mask = 2;
+pub type ibv_srq_attr_mask = core::ffi::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ibv_srq_attr {

@@ -123,6 +123,12 @@ verbs! {
         shot.fire(|| srq.set_limit(5));
         Ok(())
     },
+    "resize-srq": |shot| {
+        let rig = Rig::new()?;
+        let srq = Srq::new(&rig.pd, 100, 2)?;
+        shot.fire(|| srq.resize(500));
+        Ok(())
+    },
     "query-srq": |shot| {
         let rig = Rig::new()?;
         let srq = Srq::new(&rig.pd, 100, 2)?;

@@ -443,6 +443,17 @@ impl Srq {
         Errno::check(unsafe { ibv_modify_srq(self.raw, &mut attr, LIMIT) })
     }
 
+    /// Another number of work requests.
+    pub fn resize(&self, max_wr: u32) -> Result<(), Errno> {
+        let mut attr = ibv_srq_attr {
+            max_wr,
+            ..ibv_srq_attr::default()
+        };
+        const MAX_WR: c_int = 1 << 0;
+        // SAFETY: a valid SRQ and attributes.
+        Errno::check(unsafe { ibv_modify_srq(self.raw, &mut attr, MAX_WR) })
+    }
+
     pub fn query(&self) -> Result<ibv_srq_attr, Errno> {
         let mut attr = ibv_srq_attr::default();
         // SAFETY: a valid SRQ and out pointer.

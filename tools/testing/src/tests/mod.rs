@@ -14,6 +14,7 @@ mod operations;
 mod placement;
 mod processes;
 mod recovery;
+mod srq;
 mod states;
 mod statuses;
 mod stress;
@@ -36,6 +37,7 @@ static GROUPS: &[&[Test]] = &[
     objects::TESTS,
     limits::TESTS,
     changes::TESTS,
+    srq::TESTS,
     windows::TESTS,
     xrc::TESTS,
     stress::TESTS,

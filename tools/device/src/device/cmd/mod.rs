@@ -158,6 +158,7 @@ impl Device {
                 | Opcode::CreateCq
                 | Opcode::ResizeCq
                 | Opcode::CreateSrq
+                | Opcode::ResizeSrq
                 | Opcode::CreateQp,
             ) => SLICE_COMMANDS,
             _ => 1,
@@ -237,6 +238,7 @@ impl Device {
             Opcode::DestroySrq => run(payload, |r| self.destroy_srq(mem, r)),
             Opcode::ModifySrq => run(payload, |r| self.modify_srq(mem, r)),
             Opcode::QuerySrq => run(payload, |r| self.query_srq(mem, r)),
+            Opcode::ResizeSrq => run(payload, |r| self.resize_srq(mem, r)),
             Opcode::CreateQp => run(payload, |r| self.create_qp(mem, r)),
             Opcode::DestroyQp => run(payload, |r| self.destroy_qp(mem, r)),
             Opcode::ModifyQp => begin(payload, |r: &ModifyQp| {

@@ -126,6 +126,29 @@ impl Device {
         Ok(())
     }
 
+    pub(super) fn resize_srq<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        request: &ResizeSrq,
+    ) -> Result<(), CmdError> {
+        let srq = self.shared.srqs.get(request.srqn.get()).ok_or(NO_OBJECT)?;
+        if srq.error.is_some() {
+            return Err(bad(CmdStatus::Invalid, Syndrome::SrqDied));
+        }
+        let entries = 1u64 << request.log_size.min(63);
+        let posted = srq.producer(mem).wrapping_sub(srq.ci);
+        if entries > config::MAX_WR.into() || u64::from(posted.max(srq.limit)) > entries {
+            return Err(SIZE);
+        }
+        let stride = srq.ring.log_stride();
+        let ring = Ring::new(mem, &request.ring, request.log_size, stride)?;
+        if let Some(srq) = self.shared.srqs.get_mut(request.srqn.get()) {
+            srq.ring = ring;
+            srq.publish(mem);
+        }
+        Ok(())
+    }
+
     pub(super) fn query_srq<M: GuestMemory>(
         &mut self,
         mem: &M,

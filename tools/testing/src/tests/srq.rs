@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! Shared receive queues of another size: what is posted stays, and nothing comes twice.
+use crate::ffi::qp::{op, RecvWr, SendWr, Srq};
+use crate::ffi::sys::Errno;
+use crate::outcome::Context as _;
+use crate::rig::*;
+use crate::{Fail, Test, TestResult};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub static TESTS: &[Test] = &[
+    Test::new("1/srq-resize-keeps-receives", keeps),
+    Test::new("1/srq-resize-refuses-too-few-entries", too_small),
+    Test::new("1/srq-resize-under-traffic", under_traffic).limit(180),
+];
+
+fn pair_of(rig: &Rig, max_wr: u32) -> Result<(Pair, Arc<Srq>), Fail> {
+    let srq = Srq::new(&rig.pd, max_wr, 1).at("an SRQ")?;
+    let pair = rig.pair(&PairOpts {
+        srq: Some(srq.clone()),
+        ..PairOpts::default()
+    })?;
+    Ok((pair, srq))
+}
+
+fn post(srq: &Srq, id: u64) -> Result<(), Errno> {
+    srq.post(&[RecvWr::new(id, &[])]).map_err(|e| e.errno)
+}
+
+/// A sends so many messages; B's receives are these, in order.
+fn exchange(pair: &Pair, first: u64, count: u64) -> TestResult {
+    for id in first..first + count {
+        pair.a
+            .qp
+            .post_send(&[SendWr::new(op::SEND, id, &[])])
+            .at("a SEND")?;
+        ok(&wait_one(&pair.a.scq, "a SEND")?, id, wc::SEND)?;
+        ok(&wait_one(&pair.b.rcq, "a receive")?, id, wc::RECV)?;
+    }
+    Ok(())
+}
+
+fn keeps(rig: &Rig) -> TestResult {
+    let (pair, srq) = pair_of(rig, 16)?;
+    let (mut posted, mut done) = (0, 0);
+    for (round, (waiting, size)) in [(10, 200), (150, 500), (3, 4), (4, 4), (2, 64)]
+        .into_iter()
+        .enumerate()
+    {
+        let at = format!("round {round}, to {size} work requests");
+        while posted < done + waiting {
+            post(&srq, posted).at(&at)?;
+            posted += 1;
+        }
+        srq.resize(size).at(&at)?;
+        ensure!(srq.query()?.max_wr >= size, "{at}: promised entries");
+        exchange(&pair, done, waiting).at(&at)?;
+        done += waiting;
+        // All of the new size can be used, and no more.
+        let all = u64::from(srq.query()?.max_wr);
+        for _ in 0..all {
+            post(&srq, posted).at(&at)?;
+            posted += 1;
+        }
+        ensure_eq!(post(&srq, 0), Err(Errno::ENOMEM), "{at}: one more");
+        exchange(&pair, done, all).at(&at)?;
+        done += all;
+    }
+    Ok(())
+}
+
+fn too_small(rig: &Rig) -> TestResult {
+    let (pair, srq) = pair_of(rig, 64)?;
+    for id in 0..20 {
+        post(&srq, id)?;
+    }
+    let most = rig.ctx.query_device()?.max_srq_wr as u32;
+    for size in [16, 0, most + 1, u32::MAX] {
+        ensure_eq!(srq.resize(size), Err(Errno::EINVAL), "to {size}, 20 posted");
+        ensure_eq!(srq.query()?.max_wr, 64, "behind a refused resize");
+    }
+    exchange(&pair, 0, 20)
+}
+
+/// One thread posts and sends, another moves the ring under it: each receive completes once, in order.
+fn under_traffic(rig: &Rig) -> TestResult {
+    const TOTAL: u64 = 20_000;
+    let (pair, srq) = pair_of(rig, 64)?;
+    let done = AtomicBool::new(false);
+    let moved = std::thread::scope(|s| {
+        let mover = s.spawn(|| -> Result<u32, Fail> {
+            let mut moves = 0;
+            while !done.load(Ordering::Relaxed) {
+                // Always room for what is posted.
+                let size = [64, 1000, 128, 500][moves as usize % 4];
+                srq.resize(size).at(&format!("to {size} work requests"))?;
+                moves += 1;
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Ok(moves)
+        });
+        let run = || -> TestResult {
+            let mut posted = 0;
+            for next in 0..TOTAL {
+                while posted < TOTAL && posted - next < 40 {
+                    post(&srq, posted).at("a receive")?;
+                    posted += 1;
+                }
+                exchange(&pair, next, 1)?;
+            }
+            Ok(())
+        };
+        let ran = run();
+        done.store(true, Ordering::Relaxed);
+        let moved = mover.join().map_err(|_| Fail::from("the mover panicked"))?;
+        ran.and(moved)
+    })?;
+    ensure!(moved > 10, "only {moved} moves");
+    Ok(())
+}
