@@ -122,7 +122,11 @@ impl Lab {
         self.ends[me].hi = hi;
         self.ends[me].waits = false;
         // Of a READ that was asked for in part the next request begins nothing.
-        let begun = self.op_at(me, psn);
+        // What an unreliable one had not sent when it failed, the next one has.
+        let begun = self.op_at(me, psn).filter(|op| {
+            let has_ended = !reliable && self.ops[*op as usize].over;
+            !(has_ended && psn == hi && packet.first)
+        });
         let number = if psn == hi && packet.first && begun.is_none() {
             let end = &mut self.ends[me];
             if end.state == QpState::Sqd {
