@@ -453,20 +453,31 @@ impl Cq {
     }
 
     /// Makes known an SRQ for extended connections whose receives complete here.
+    ///
+    /// As in [`attach`](Self::attach), the kernel may have handed out the number of one that is still known here: what is found
+    /// belongs to that one.
     pub fn attach_srq(&self, srq: &Arc<Srq>) {
         let mut state = self.state.lock();
-        state.srqs.retain(|other| other.srqn != srq.srqn);
+        if state.srqs.iter().any(|other| other.srqn == srq.srqn) {
+            self.forget_srq(&mut state, srq.srqn);
+        }
         state.srqs.push(Arc::clone(srq));
     }
 
-    /// Forgets it. Its completions go with it: what of them is in the ring is passed over.
+    /// Takes an SRQ's completions out and forgets it, unless its number has brought another here.
     pub fn detach_srq(&self, srq: &Arc<Srq>) {
         let mut state = self.state.lock();
-        self.save(&mut state);
-        state.saved.retain(|(_, one)| !one.is_of(srq.srqn));
-        state.srqs.retain(|other| !Arc::ptr_eq(other, srq));
+        if state.srqs.iter().any(|other| Arc::ptr_eq(other, srq)) {
+            self.forget_srq(&mut state, srq.srqn);
+        }
+    }
+
+    fn forget_srq(&self, state: &mut CqState, srqn: u32) {
+        self.save(state);
+        state.saved.retain(|(_, one)| !one.is_of(srqn));
+        state.srqs.retain(|srq| srq.srqn != srqn);
         state.aside = state.flushing || !state.saved.is_empty();
-        self.publish(&state);
+        self.publish(state);
     }
 
     /// Takes `qp`'s completions out; then `then`, which no poll comes between. The device writes none of them any more.

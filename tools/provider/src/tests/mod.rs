@@ -23,6 +23,7 @@ mod poll;
 mod recv;
 mod send;
 mod threads;
+mod xrc;
 
 const LOG_SIZE: u8 = 2;
 const SIZE: u32 = 1 << LOG_SIZE;
@@ -107,6 +108,11 @@ impl Fixture {
 
     /// The device writes a CQE.
     fn complete(&mut self, qpn: u32, opcode: WcOpcode, wqe_index: u32, wr_id: u64) {
+        self.complete_of(qpn, 0, opcode, wqe_index, wr_id);
+    }
+
+    /// One that names an SRQ.
+    fn complete_of(&mut self, qpn: u32, srqn: u32, opcode: WcOpcode, wqe_index: u32, wr_id: u64) {
         let tail = Tail {
             status: WcStatus::Success.to_raw(),
             opcode: opcode.to_raw(),
@@ -118,6 +124,7 @@ impl Fixture {
             wqe_index: Le32::new(wqe_index),
             byte_len: Le32::new(77),
             qpn: Le32::new(qpn),
+            srqn: Le32::new(srqn),
             tail: Le32::new(tail.pack(place, self.log_size)),
             ..Cqe::default()
         };

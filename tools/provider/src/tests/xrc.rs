@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! SRQs for extended connections, whose completions name a queue pair that may be another process'; and SRQs of another size.
+
+use super::{sge, Fixture, LOG_SIZE, SIZE};
+use crate::builder::Operands;
+use crate::errno::Errno;
+use crate::ffi::memory::{Memory, Ring};
+use crate::ffi::mock;
+use crate::ffi::pabi::IBV_WR_SEND;
+use crate::qp::Srq;
+use crate::send::{SendConfig, SendQueue};
+use std::sync::Arc;
+use verbena_abi::cqe::WcOpcode;
+use verbena_abi::doorbell::{self, Words};
+use verbena_abi::wqe::{RecvWqe, SendWqe};
+use zerocopy::FromBytes;
+
+/// The target of all completions: no queue pair of this process.
+const TARGET: u32 = 77;
+/// The doorbell slot of the SRQs.
+const SRQ_SLOT: usize = 5;
+
+fn xrc_srq(f: &Fixture, srqn: u32) -> Arc<Srq> {
+    let srq = Arc::new(Srq {
+        srqn,
+        queue: f.receives(SRQ_SLOT, true),
+        cq: Some(f.cq.clone()),
+    });
+    f.cq.attach_srq(&srq);
+    srq
+}
+
+fn post(srq: &Srq, wr_id: u64) -> Result<(), Errno> {
+    let mut sges = [sge(16)];
+    let mut wrs = [mock::recv_wr(wr_id, &mut sges)];
+    let posted = mock::with_recvs(&mut wrs, |first| srq.queue.post(first, || true));
+    posted.map_err(|(errno, _)| errno)
+}
+
+/// The device completes a receive of an SRQ.
+fn complete(f: &mut Fixture, srqn: u32, index: u32, wr_id: u64) {
+    f.complete_of(TARGET, srqn, WcOpcode::Recv, index, wr_id);
+}
+
+#[test]
+fn a_receive_is_its_srqs_whoever_the_target_is() {
+    let mut f = Fixture::new();
+    let (one, two) = (xrc_srq(&f, 1), xrc_srq(&f, 2));
+    let qp = f.rts(9);
+    for round in 0..10 {
+        let wr_id = u64::from(round);
+        post(&one, wr_id).unwrap();
+        super::post_one(&qp, 100 + wr_id).unwrap();
+        complete(&mut f, 1, round, wr_id);
+        f.complete(9, WcOpcode::Send, round, 100 + wr_id);
+        // Of an SRQ that completes elsewhere, and of one that nobody has.
+        complete(&mut f, 3, round, 999);
+        complete(&mut f, 2, round, 200 + wr_id);
+        let done = f.poll(4);
+        let ids: Vec<_> = done.iter().map(|one| (one.wr_id, one.qpn())).collect();
+        let expected = [(wr_id, TARGET), (100 + wr_id, 9), (200 + wr_id, TARGET)];
+        assert_eq!(ids, expected);
+        assert_eq!(f.consumer(), 4 * (round + 1));
+    }
+    // What was polled has made room.
+    for wr_id in 0..u64::from(SIZE) {
+        post(&one, wr_id).unwrap();
+    }
+    assert_eq!(post(&one, 9), Err(Errno::NOMEM));
+    let _ = two;
+}
+
+#[test]
+fn what_was_set_aside_makes_room_too() {
+    let mut f = Fixture::new();
+    let srq = xrc_srq(&f, 1);
+    let qp = f.rts(9);
+    for wr_id in 0..u64::from(SIZE) {
+        post(&srq, wr_id).unwrap();
+    }
+    complete(&mut f, 1, 0, 0);
+    complete(&mut f, 1, 1, 1);
+    qp.reset();
+    assert_eq!(f.polled(1), [0]);
+    assert_eq!(post(&srq, 4), Ok(()));
+    assert_eq!(post(&srq, 5), Err(Errno::NOMEM));
+    assert_eq!(f.polled(4), [1]);
+    assert_eq!(post(&srq, 5), Ok(()));
+}
+
+#[test]
+fn an_srq_that_goes_takes_its_completions_along() {
+    let mut f = Fixture::new();
+    let (one, two) = (xrc_srq(&f, 1), xrc_srq(&f, 2));
+    complete(&mut f, 1, 0, 10);
+    complete(&mut f, 2, 0, 20);
+    f.cq.detach_srq(&one);
+    assert_eq!(f.polled(4), [20]);
+    assert_eq!(f.consumer(), 2);
+    let _ = two;
+}
+
+#[test]
+fn a_number_used_again_is_not_taken_for_its_last_owner() {
+    let mut f = Fixture::new();
+    let first = xrc_srq(&f, 1);
+    complete(&mut f, 1, 0, 10);
+    // The kernel has destroyed it and hands out its number, before the process has forgotten it.
+    let second = xrc_srq(&f, 1);
+    assert_eq!(f.polled(4), []);
+    post(&second, 20).unwrap();
+    complete(&mut f, 1, 0, 20);
+    f.cq.detach_srq(&first);
+    assert_eq!(f.polled(4), [20]);
+    f.cq.detach_srq(&second);
+}
+
+#[test]
+fn an_initiators_requests_name_an_srq() {
+    let f = Fixture::new();
+    let ring = Ring::new(Memory::heap(128 << LOG_SIZE), LOG_SIZE, 7).unwrap();
+    let config = SendConfig {
+        max_wr: SIZE,
+        max_sge: 2,
+        max_inline: 40,
+        datagram: false,
+        xrc: true,
+        signal_all: false,
+        slot: super::SLOT,
+    };
+    let sends = SendQueue::new(ring, f.area.clone(), config);
+    let mut sges = [sge(8)];
+    let mut wr = super::send(1, &mut sges);
+    wr.qp_type.xrc.remote_srqn = 0x12_3456;
+    wr.__bindgen_anon_1.imm_data = 0x0102_0304;
+    mock::with_sends(&mut [wr], |first| sends.post(first, || true)).unwrap();
+    let header = |index| {
+        SendWqe::read_from_prefix(&sends.bytes(index, 64))
+            .unwrap()
+            .0
+    };
+    assert_eq!(header(0).remote_srqn.get(), 0x12_3456);
+    assert_eq!(u32::from_le_bytes(header(0).imm), 0x0102_0304);
+    // Piece by piece: without an SRQ it would go where an older one went.
+    let mut guard = sends.start(|| true);
+    sends.begin(&mut guard, IBV_WR_SEND, 2, 0, Operands::None);
+    assert_eq!(sends.commit(guard), Err(Errno::INVAL));
+    let mut guard = sends.start(|| true);
+    sends.begin(&mut guard, IBV_WR_SEND, 3, 0, Operands::None);
+    sends.set_srqn(&mut guard, 7);
+    sends.commit(guard).unwrap();
+    assert_eq!((header(1).remote_srqn.get(), header(1).wr_id.get()), (7, 3));
+}
+
+#[test]
+fn an_srq_of_another_size_has_what_the_device_has_not_taken() {
+    for log_size in [1, 2, 5] {
+        let f = Fixture::new();
+        let srq = f.srq();
+        let consumer = doorbell::srq_consumer(SRQ_SLOT);
+        // Past the end of the first ring.
+        for wr_id in 0..6 {
+            f.area.store(consumer, wr_id as u32);
+            post(&srq, wr_id).unwrap();
+        }
+        f.area.store(consumer, 4);
+        let make = || {
+            Ok((
+                Ring::new(Memory::heap(64 << log_size), log_size, 6).unwrap(),
+                1 << log_size,
+            ))
+        };
+        // What fails changes nothing.
+        let refused = srq.queue.resize(make, || Err(Errno::IO));
+        assert_eq!(refused, Err(Errno::IO));
+        assert_eq!(srq.queue.log_stride(), 6);
+        srq.queue.resize(make, || Ok(())).unwrap();
+        for index in 4..6 {
+            let bytes = srq.queue.bytes(index, 64);
+            let header = RecvWqe::read_from_prefix(&bytes).unwrap().0;
+            assert_eq!(header.wr_id.get(), u64::from(index));
+        }
+        // All of the new size can be used.
+        for wr_id in 6..4 + (1 << log_size) {
+            post(&srq, wr_id).unwrap();
+        }
+        assert_eq!(post(&srq, 99), Err(Errno::NOMEM), "{log_size}");
+        let make = || Ok((Ring::new(Memory::heap(64), 0, 6).unwrap(), 1));
+        assert_eq!(srq.queue.resize(make, || Ok(())), Err(Errno::INVAL));
+    }
+}
