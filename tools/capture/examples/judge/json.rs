@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 use verbena_roce::host::Source;
-use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, SendTail};
+use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, SendTail, Transport};
 use verbena_roce::wire::{atomic_eth, frame, Path};
 
 /// A line under way.
@@ -75,6 +75,9 @@ impl Line {
             .number("ackreq", packet.ack_req)
             .number("psn", packet.psn)
             .number("length", packet.payload.len());
+        if packet.transport == Transport::Xrc && packet.kind.is_request() {
+            line = line.number("srqn", packet.srqn);
+        }
         if let Some(datagram) = &packet.datagram {
             line = line
                 .number("qkey", datagram.qkey)

@@ -5,7 +5,7 @@
 use crate::Recorder;
 use std::cell::RefCell;
 use std::rc::Rc;
-use verbena_roce::host::{DatagramDest, Sge, WcStatus, WqeOpcode};
+use verbena_roce::host::{DatagramDest, Sge, WcStatus, WqeOpcode, XrcSrq};
 use verbena_roce::packet::{Feth, Kind};
 use verbena_roce::wire::{ipv4_to_gid, Path};
 use verbena_roce::{Attr, QpType};
@@ -20,6 +20,8 @@ const QKEY: u32 = 0x1234;
 /// Number of the queue pair A of each pair.
 pub const QPN_A: u32 = 0x10;
 const QPN_B: u32 = 0x11;
+/// The shared receive queue that extended connections name.
+const SRQN: u32 = 0x65_4321;
 
 /// Each kind of path, with a name: both ends of it.
 pub fn paths() -> Vec<(&'static str, [Path; 2])> {
@@ -61,14 +63,16 @@ struct Stage<'a> {
 /// All scenes.
 pub fn all(paths: [Path; 2], recorder: &Rc<RefCell<Recorder>>) {
     let stage = Stage { paths, recorder };
-    for qp_type in [QpType::Rc, QpType::Uc] {
+    for qp_type in [QpType::Rc, QpType::Uc, QpType::XrcIni] {
         stage.sends(qp_type);
         stage.writes(qp_type);
     }
-    stage.invalidates();
-    stage.reads();
-    stage.atomics();
-    stage.placements();
+    for qp_type in [QpType::Rc, QpType::XrcIni] {
+        stage.invalidates(qp_type);
+        stage.reads(qp_type);
+        stage.atomics(qp_type);
+        stage.placements(qp_type);
+    }
     stage.datagrams();
     stage.big_packets();
     stage.refusals();
@@ -90,6 +94,10 @@ impl Stage<'_> {
         });
         pair.now = self.recorder.borrow().now + 1_000;
         pair.tap = Some(Box::new(Rc::clone(self.recorder)));
+        // Whose memory is B's.
+        let (pd, life) = (pair.world.ends[1].pd, 1);
+        let srqn = SRQN;
+        pair.world.xrc.insert(srqn, Ok(XrcSrq { srqn, life, pd }));
         pair.connect(A);
         pair.connect(B);
         pair
@@ -112,8 +120,8 @@ impl Stage<'_> {
             let imm = Post::send(wr + 1, &part(from, length)).imm([1, 2, 3, length as u8]);
             pair.post_recv(B, wr, &[to.sge()]);
             pair.post_recv(B, wr + 1, &[to.sge()]);
-            pair.post(A, plain);
-            pair.post(A, imm);
+            send(&mut pair, plain);
+            send(&mut pair, imm);
         }
         succeed(&mut pair);
     }
@@ -124,37 +132,37 @@ impl Stage<'_> {
         for (wr, length) in SHORT.into_iter().chain(LONG).enumerate() {
             let wr = 2 * wr as u64;
             pair.post_recv(B, wr, &[]);
-            pair.post(A, Post::write(wr, &part(from, length), to));
+            send(&mut pair, Post::write(wr, &part(from, length), to));
             let imm = Post::write(wr + 1, &part(from, length), to).imm([4, 3, 2, length as u8]);
-            pair.post(A, imm);
+            send(&mut pair, imm);
         }
         succeed(&mut pair);
     }
 
-    fn invalidates(&self) {
-        let mut pair = self.pair(QpType::Rc);
+    fn invalidates(&self, qp_type: QpType) {
+        let mut pair = self.pair(qp_type);
         let (from, to) = buffers(&mut pair, 2048);
         for (wr, length) in [3, 256, 258, 1024].into_iter().enumerate() {
             let wr = wr as u64;
             let mut post = Post::new(wr, WqeOpcode::SendInv, &part(from, length));
             post.wqe.imm = pair.zeros(B, 8).key.to_le_bytes();
             pair.post_recv(B, wr, &[to.sge()]);
-            pair.post(A, post);
+            send(&mut pair, post);
         }
         succeed(&mut pair);
     }
 
-    fn reads(&self) {
-        let mut pair = self.pair(QpType::Rc);
+    fn reads(&self, qp_type: QpType) {
+        let mut pair = self.pair(qp_type);
         let (to, from) = buffers(&mut pair, 2048);
         for (wr, length) in SHORT.into_iter().chain(LONG).enumerate() {
-            pair.post(A, Post::read(wr as u64, &part(to, length), from));
+            send(&mut pair, Post::read(wr as u64, &part(to, length), from));
         }
         succeed(&mut pair);
     }
 
-    fn atomics(&self) {
-        let mut pair = self.pair(QpType::Rc);
+    fn atomics(&self, qp_type: QpType) {
+        let mut pair = self.pair(qp_type);
         let (to, from) = buffers(&mut pair, 8);
         let (addr, key) = (from.addr, from.key);
         let mut swap = Post::new(1, WqeOpcode::CompareSwap, &[to.sge()]).at(addr, key);
@@ -162,22 +170,22 @@ impl Stage<'_> {
         swap.wqe.swap = 0x0102_0304_0506_0708;
         let mut add = Post::new(2, WqeOpcode::FetchAdd, &[to.sge()]).at(addr, key);
         add.wqe.compare_add = 0xfedc_ba98_7654_3210;
-        pair.post(A, swap);
-        pair.post(A, add);
+        send(&mut pair, swap);
+        send(&mut pair, add);
         succeed(&mut pair);
     }
 
-    fn placements(&self) {
-        let mut pair = self.pair(QpType::Rc);
+    fn placements(&self, qp_type: QpType) {
+        let mut pair = self.pair(qp_type);
         let (from, to) = buffers(&mut pair, 8);
-        pair.post(A, Post::atomic_write(1, &[from.sge()], to));
+        send(&mut pair, Post::atomic_write(1, &[from.sge()], to));
         // A range, and the whole region; for everybody to see.
         for level in [0, 1] {
             let how = Feth {
                 placement: 1,
                 level,
             };
-            pair.post(A, Post::flush(2 + u64::from(level), how, to));
+            send(&mut pair, Post::flush(2 + u64::from(level), how, to));
         }
         succeed(&mut pair);
     }
@@ -198,7 +206,7 @@ impl Stage<'_> {
                     post = post.imm([9, 8, 7, length as u8]);
                 }
                 pair.post_recv(B, wr, &[to.sge()]);
-                pair.post(A, post);
+                send(&mut pair, post);
             }
         }
         succeed(&mut pair);
@@ -214,8 +222,8 @@ impl Stage<'_> {
             ..Setup::default()
         });
         let (from, to) = buffers(&mut pair, 4097);
-        pair.post(A, Post::write(1, &[from.sge()], to));
-        pair.post(A, Post::read(2, &[from.sge()], to));
+        send(&mut pair, Post::write(1, &[from.sge()], to));
+        send(&mut pair, Post::read(2, &[from.sge()], to));
         succeed(&mut pair);
     }
 
@@ -225,10 +233,10 @@ impl Stage<'_> {
         let acts: [(WcStatus, Act); 3] = [
             (WcStatus::RemInvReqErr, |pair, from, to| {
                 pair.post_recv(B, 1, &[to.part(0, 3)]);
-                pair.post(A, Post::send(1, &[from.part(0, 4)]));
+                send(pair, Post::send(1, &[from.part(0, 4)]));
             }),
             (WcStatus::RemAccessErr, |pair, from, to| {
-                pair.post(A, Post::write(1, &[from.sge()], to).at(to.addr, 0xbad));
+                send(pair, Post::write(1, &[from.sge()], to).at(to.addr, 0xbad));
             }),
             (WcStatus::RemOpErr, |pair, from, to| {
                 let sge = Sge {
@@ -236,7 +244,7 @@ impl Stage<'_> {
                     ..to.sge()
                 };
                 pair.post_recv(B, 1, &[sge]);
-                pair.post(A, Post::send(1, &[from.part(0, 4)]));
+                send(pair, Post::send(1, &[from.part(0, 4)]));
             }),
         ];
         for (status, act) in acts {
@@ -252,7 +260,7 @@ impl Stage<'_> {
     fn not_ready(&self) {
         let mut pair = self.pair(QpType::Rc);
         let (from, to) = buffers(&mut pair, 64);
-        pair.post(A, Post::send(1, &[from.part(0, 4)]));
+        send(&mut pair, Post::send(1, &[from.part(0, 4)]));
         pair.run_until(pair.now + 30_000);
         pair.post_recv(B, 1, &[to.sge()]);
         succeed(&mut pair);
@@ -264,16 +272,22 @@ impl Stage<'_> {
         let (from, to) = buffers(&mut pair, 1024);
         pair.link.drop_if = Some(|packet| packet.psn == 0xff_fff1 && packet.kind.is_request());
         pair.post_recv(B, 1, &[to.sge()]);
-        pair.post(A, Post::send(1, &[from.sge()]));
+        send(&mut pair, Post::send(1, &[from.sge()]));
         pair.run_until(pair.now + 20_000);
         pair.link.drop_if = None;
         pair.settle();
         pair.link.drop_if = Some(|packet| matches!(packet.kind, Kind::ReadResponse(None)));
-        pair.post(A, Post::read(2, &[from.sge()], to));
+        send(&mut pair, Post::read(2, &[from.sge()], to));
         pair.run_until(pair.now + 20_000);
         pair.link.drop_if = None;
         succeed(&mut pair);
     }
+}
+
+/// Posts to A; of extended connections, to the queue at B.
+fn send(pair: &mut Pair, mut post: Post) {
+    post.wqe.srqn = SRQN;
+    pair.post(A, post);
 }
 
 fn buffers(pair: &mut Pair, length: usize) -> (Buffer, Buffer) {
