@@ -28,7 +28,7 @@
 //! | `device/cmd/` | commands, by kind of object; validated in full before anything changes |
 //! | `device/sched.rs`, `areas.rs`, `net.rs` | a slice: commands, doorbell areas, timers, queue pairs in turn; the ways of a packet |
 //! | `device/snapshot.rs` | contexts and counters for people, in portions |
-//! | `work/` | what a queue pair sees of the device while it runs: `shared.rs` all but the transports, `host.rs` a transport's call, `wqe.rs` work queue entries, `copy.rs` the payload's one copy |
+//! | `execution/` | what a queue pair sees of the device while it runs: `shared.rs` all but the transports, `host.rs` a transport's call, `wqe.rs` work queue entries, `copy.rs` the payload's one copy |
 //! | `objects/` | `qp.rs`, `cq.rs`, `eq.rs`, `srq.rs`, `mr.rs`, `uar.rs`, `port.rs` |
 //! | `memory/` | guest memory, rings and translations, context tables |
 //! | `regs.rs` | BAR 0, shared with the front, which answers reads at once |
@@ -46,6 +46,7 @@
 pub mod config;
 pub mod device;
 pub(crate) mod error;
+pub mod execution;
 #[cfg(feature = "hostile")]
 pub mod hostile;
 pub mod memory;
@@ -55,7 +56,6 @@ pub mod mock;
 pub mod objects;
 pub mod regs;
 pub mod slots;
-pub mod work;
 
 #[cfg(test)]
 mod tests;

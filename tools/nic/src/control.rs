@@ -216,7 +216,7 @@ fn status(shared: &Shared) -> Status {
 mod tests {
     use super::*;
     use serde_json::{json, Value};
-    use verbena_device::work::shared::OwnCounters;
+    use verbena_device::execution::shared::OwnCounters;
 
     #[test]
     fn every_counter_has_a_plain_name() {

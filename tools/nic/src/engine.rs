@@ -31,8 +31,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{mpsc, Arc};
 use std::time::{Duration, Instant};
 use verbena_abi::syndrome::Syndrome;
+use verbena_device::execution::shared::OwnCounters;
 use verbena_device::misbehave::Kind;
-use verbena_device::work::shared::OwnCounters;
 use verbena_device::{Action, Config, Device};
 
 /// So long the engine looks again at once after something happened, where there are cores for it: about the time that a

@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 use std::sync::mpsc;
-use verbena_device::work::shared::OwnCounters;
+use verbena_device::execution::shared::OwnCounters;
 use verbena_device::{Action, Cursor, Portion};
 
 /// The most frames that wait for the engine.

@@ -11,11 +11,11 @@ pub mod snapshot;
 
 use crate::device::cmd::{CommandQueue, Running};
 use crate::device::snapshot::Survey;
+use crate::execution::shared::Shared;
 use crate::memory::GuestMemory;
 use crate::objects::mcast::Groups;
 use crate::objects::qp::Qp;
 use crate::slots::Slots;
-use crate::work::shared::Shared;
 use crate::{config, Config, Registers};
 use std::collections::VecDeque;
 use std::rc::Rc;

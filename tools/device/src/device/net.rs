@@ -4,11 +4,11 @@
 
 use crate::device::sched::SLICE_BYTES;
 use crate::device::{Device, MAX_FRAMES};
+use crate::execution::copy;
+use crate::execution::host::QpHost;
 use crate::memory::GuestMemory;
 use crate::objects::mcast::{self, MULTICAST_QPN};
 use crate::objects::port::Outgoing;
-use crate::work::copy;
-use crate::work::host::QpHost;
 use std::rc::Rc;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;

@@ -21,10 +21,10 @@
 //! | queue pairs that follow a CQ or SRQ that died | [`SLICE_FOLLOWED`] |
 
 use crate::device::{Device, Next};
+use crate::execution::host::QpHost;
+use crate::execution::shared::SLICE_DEADLINES;
 use crate::memory::GuestMemory;
 use crate::objects::qp::Qp;
-use crate::work::host::QpHost;
-use crate::work::shared::SLICE_DEADLINES;
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_roce::{sched, QpState};

@@ -7,8 +7,8 @@
 //! object is shown as it was when its portion was taken.
 
 use crate::device::Device;
+use crate::execution::shared::{Counters, OwnCounters};
 use crate::slots::Slots;
-use crate::work::shared::{Counters, OwnCounters};
 use verbena_abi::ctx::{CqContext, EqContext, MemoryEntry, QpContext, SrqContext};
 
 /// Numbers of a table that are looked at for one portion: most may be free.

@@ -4,9 +4,9 @@
 
 use super::*;
 use crate::config::NUM_PORTS;
+use crate::execution::shared::Counters;
 use crate::memory::Area;
 use crate::objects::uar::Uar;
-use crate::work::shared::Counters;
 use verbena_abi::doorbell::{self, Words};
 
 /// Writes counters to where the driver wants them, and replies how many.

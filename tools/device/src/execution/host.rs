@@ -5,6 +5,9 @@
 //! WQEs are copied out once, then the copy is validated (`wqe.rs`): whatever a guest writes there becomes a status or an
 //! error of its own queue pair.
 
+use crate::execution::copy;
+use crate::execution::shared::Shared;
+use crate::execution::wqe::{decode_flush, decode_recv, decode_sges, malformed, read_at};
 use crate::memory::ring::Pages;
 use crate::memory::GuestMemory;
 use crate::objects::mr;
@@ -12,9 +15,6 @@ use crate::objects::port::Outgoing;
 use crate::objects::qp::Env;
 use crate::objects::window::{self, Bind, Bound};
 use crate::slots::Ref;
-use crate::work::copy;
-use crate::work::shared::Shared;
-use crate::work::wqe::{decode_flush, decode_recv, decode_sges, malformed, read_at};
 use verbena_abi::cmd::{self, QpType, NO_VLAN};
 use verbena_abi::cqe::{network_type, wc_flags, Cqe, Tail};
 use verbena_abi::ctx::{mr_flags, AddressVector, MrState};

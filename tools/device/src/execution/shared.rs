@@ -3,6 +3,8 @@
 //! Everything of the device but the queue pairs' transports: what a queue pair sees of the device while it runs.
 
 use crate::config::{self, Config};
+use crate::execution::copy::Lookups;
+use crate::execution::wqe::Wqe;
 use crate::memory::tables::Tables;
 use crate::memory::{Area, GuestMemory};
 use crate::objects::cq::{Cq, Written};
@@ -13,8 +15,6 @@ use crate::objects::srq::Srq;
 use crate::objects::uar::Uar;
 use crate::regs::Registers;
 use crate::slots::Slots;
-use crate::work::copy::Lookups;
-use crate::work::wqe::Wqe;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use verbena_abi::cmd::ASYNC_EQN;
