@@ -29,12 +29,26 @@ use rdma::{
             Chunk,
             Payer, //
         }, //
+    },
+    mmap::{
+        Entry,
+        Memory,
+        MmapContext,
+        Protection, //
     }, //
 };
 
 /// Size of a chunk of a ring that has more than one.
 const CHUNK: usize = 0x1_0000;
 const LOG_CHUNK: u8 = 16;
+
+/// The number of entries that hold so many: a power of two. `EINVAL` if it is none, or above `most`.
+pub(crate) fn entries(wanted: u32, most: u32) -> Result<u32> {
+    wanted
+        .checked_next_power_of_two()
+        .filter(|&count| wanted != 0 && count <= most)
+        .ok_or(EINVAL)
+}
 
 /// The memory of a ring.
 pub(crate) struct Ring {
@@ -78,9 +92,13 @@ impl Ring {
         })
     }
 
-    /// The chunks, in order, for a mapping.
-    pub(crate) fn chunks(&self) -> &[Arc<Chunk>] {
-        &self.chunks
+    /// Lets a process map it.
+    pub(crate) fn map(&self, mmap: &MmapContext, protection: Protection) -> Result<Entry> {
+        let mut chunks = KVec::with_capacity(self.chunks.len(), GFP_KERNEL)?;
+        for chunk in &self.chunks {
+            chunks.push(chunk.clone(), GFP_KERNEL)?;
+        }
+        mmap.insert(Memory::Chunks(chunks), protection)
     }
 
     /// Length in bytes; whole pages.

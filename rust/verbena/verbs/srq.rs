@@ -57,7 +57,10 @@ use crate::{
         Slot,
         SlotKind, //
     },
-    ring::Ring, //
+    ring::{
+        entries,
+        Ring, //
+    }, //
 };
 use kernel::{
     new_mutex,
@@ -76,7 +79,6 @@ use rdma::{
     enums::SrqAttrMask,
     mmap::{
         Entry,
-        Memory,
         Protection, //
     },
     new_irq_lock,
@@ -223,10 +225,10 @@ struct Room {
 impl Room {
     fn new(srq: &SrqData, wanted: u32, user: &User<'_, Verbena>) -> Result<Self> {
         let live = &srq.number.live;
-        let max_wr = rounded(wanted, live.caps()?.max_srq_wr.get())?;
+        let max_wr = entries(wanted, live.caps()?.max_srq_wr.get())?;
         let bytes = (max_wr as usize) << srq.log_stride;
         let ring = Lent::new(Ring::new(&live.dma, Payer::Process, bytes)?, &live.health);
-        let mapping = map(user, &ring)?;
+        let mapping = ring.map(user.context().mmap(), Protection::ReadWrite)?;
         Ok(Self {
             max_wr,
             ring,
@@ -238,23 +240,6 @@ impl Room {
         // CAST: the logarithm of a 32-bit number.
         self.max_wr.trailing_zeros() as u8
     }
-}
-
-/// The number of entries for so many work requests.
-fn rounded(max_wr: u32, most: u32) -> Result<u32> {
-    max_wr
-        .checked_next_power_of_two()
-        .filter(|&entries| max_wr != 0 && entries <= most)
-        .ok_or(EINVAL)
-}
-
-fn map(user: &User<'_, Verbena>, ring: &Ring) -> Result<Entry> {
-    let mut chunks = KVec::with_capacity(ring.chunks().len(), GFP_KERNEL)?;
-    for chunk in ring.chunks() {
-        chunks.push(chunk.clone(), GFP_KERNEL)?;
-    }
-    let mmap = user.context().mmap();
-    mmap.insert(Memory::Chunks(chunks), Protection::ReadWrite)
 }
 
 /// Data of a shared receive queue.
@@ -365,7 +350,7 @@ impl SrqData {
         if attr.max_sge > caps.max_srq_sge.get() {
             return Err(EINVAL);
         }
-        let max_wr = rounded(attr.max_wr, most)?;
+        let max_wr = entries(attr.max_wr, most)?;
         let max_sge = attr.max_sge.max(1);
         // CAST: the logarithm of a 32-bit number.
         let log_size = max_wr.trailing_zeros() as u8;
@@ -390,7 +375,7 @@ impl SrqData {
                 let context = user.context();
                 let mmap = context.mmap();
                 let place = context.areas.take(&live.hw, Some(mmap), SlotKind::Qp)?;
-                (place, Some(map(user, &ring)?))
+                (place, Some(ring.map(mmap, Protection::ReadWrite)?))
             }
             Caller::Kernel => (live.areas.take(&live.hw, None, SlotKind::Qp)?, None),
         };

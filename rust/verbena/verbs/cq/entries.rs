@@ -20,7 +20,10 @@ use crate::{
         Le64, //
     },
     cmdq::lent::Lent,
-    ring::Ring, //
+    ring::{
+        self,
+        Ring, //
+    }, //
 };
 use kernel::prelude::*;
 use rdma::{
@@ -30,7 +33,6 @@ use rdma::{
     },
     mmap::{
         Entry,
-        Memory,
         Protection, //
     },
     udata::User, //
@@ -48,10 +50,7 @@ impl Entries {
     /// Zeroed room for at least `cqe` entries.
     fn new(live: &Live, cqe: u32, payer: Payer) -> Result<Self> {
         let most = live.known()?.caps.max_cqe.get();
-        let count = cqe
-            .checked_next_power_of_two()
-            .filter(|&count| cqe != 0 && count <= most)
-            .ok_or(EINVAL)?;
+        let count = ring::entries(cqe, most)?;
         let ring = Ring::new(&live.dma, payer, (count as usize) * CQE_SIZE)?;
         Ok(Self {
             // CAST: the logarithm of 32 bits.
@@ -68,12 +67,8 @@ impl Entries {
     /// A process maps the ring, for reading.
     pub(super) fn of_process(live: &Live, cqe: u32, user: &User<'_, Verbena>) -> Result<Self> {
         let mut entries = Self::new(live, cqe, Payer::Process)?;
-        let mut chunks = KVec::new();
-        for chunk in entries.ring.chunks() {
-            chunks.push(chunk.clone(), GFP_KERNEL)?;
-        }
         let mmap = user.context().mmap();
-        entries.mapping = Some(mmap.insert(Memory::Chunks(chunks), Protection::ReadOnly)?);
+        entries.mapping = Some(entries.ring.map(mmap, Protection::ReadOnly)?);
         Ok(entries)
     }
 

@@ -29,7 +29,10 @@ use crate::{
         Lender, //
     },
     doorbell::SlotKind,
-    ring::Ring, //
+    ring::{
+        entries,
+        Ring, //
+    }, //
 };
 use kernel::{
     new_mutex,
@@ -43,11 +46,7 @@ use rdma::{
         QpType,
         SigType, //
     },
-    mmap::{
-        Entry,
-        Memory,
-        Protection, //
-    },
+    mmap::Protection,
     new_irq_lock,
     qp::Home,
     qp_attr::{
@@ -60,23 +59,9 @@ use rdma::{
     }, //
 };
 
-fn map(user: &User<'_, Verbena>, ring: &Ring) -> Result<Entry> {
-    let mut chunks = KVec::new();
-    for chunk in ring.chunks() {
-        chunks.push(chunk.clone(), GFP_KERNEL)?;
-    }
-    user.context()
-        .mmap()
-        .insert(Memory::Chunks(chunks), Protection::ReadWrite)
-}
-
-fn log_size(entries: u32, most: u32) -> Result<u8> {
-    let entries = entries.max(1).checked_next_power_of_two().ok_or(EINVAL)?;
-    if entries > most {
-        return Err(EINVAL);
-    }
+fn log_size(wanted: u32, most: u32) -> Result<u8> {
     // CAST: the logarithm of 32 bits.
-    Ok(entries.trailing_zeros() as u8)
+    Ok(entries(wanted.max(1), most)?.trailing_zeros() as u8)
 }
 
 /// The sizes asked for, of the queues that there are: one that is there has room for an element at least.
@@ -172,9 +157,9 @@ impl QpData {
             (Caller::User(user), Some(sq)) => {
                 let context = user.context();
                 let mappings = Mappings {
-                    sq: map(user, sq)?,
+                    sq: sq.map(context.mmap(), Protection::ReadWrite)?,
                     rq: match &rq {
-                        Some(rq) => Some(map(user, rq)?),
+                        Some(rq) => Some(rq.map(context.mmap(), Protection::ReadWrite)?),
                         None => None,
                     },
                 };
