@@ -117,7 +117,7 @@ layout! {
         24 => src_qp: Le32,
         /// [`super::syndrome::Syndrome`]; 0 on success only.
         28 => vendor_err: Le32,
-        /// Device clock, nanoseconds.
+        /// When it completed, by the device clock, in nanoseconds ([`super::regs::DOORBELL_CLOCK`]).
         32 => timestamp: Le64,
         /// Queue pairs on an SRQ: the SRQN, else 0.
         40 => srqn: Le32,

@@ -39,10 +39,10 @@ pub mod wqe;
 pub use le::{Le16, Le32, Le64};
 
 /// Version of this contract. It changes whenever `Documentation/layout.txt` does.
-pub const ABI_VERSION: u16 = 8;
+pub const ABI_VERSION: u16 = 9;
 
 /// The oldest version that this side still speaks.
-pub const ABI_VERSION_MIN: u16 = 8;
+pub const ABI_VERSION_MIN: u16 = 9;
 
 /// A structure's name, size and fields, for the layout table.
 pub trait Layout {

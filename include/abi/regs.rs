@@ -2,7 +2,7 @@
 
 //! BAR 0, the registers, and BAR 2, the doorbells. Device specification, "Registers".
 //!
-//! All registers are 32 bits wide and accessed as such. None is read on the data path.
+//! All registers are 32 bits wide and accessed as such, except the clock. None is read on the data path.
 
 /// PCI vendor id (the range that QEMU's project keeps for experiments).
 pub const PCI_VENDOR_ID: u16 = 0x1af4;
@@ -19,6 +19,9 @@ pub const BAR_REGS_SIZE: usize = 0x1_0000;
 pub const BAR_DOORBELL: u32 = 2;
 /// Distance of the doorbells of neighbouring areas in bytes; fits guests with pages of up to 64 KiB.
 pub const DOORBELL_STRIDE: usize = 0x1_0000;
+/// RO, in each area's page: the device clock, 64 bits of nanoseconds since power-on, read at once. [`super::cqe::Cqe::timestamp`] is
+/// of this clock.
+pub const DOORBELL_CLOCK: usize = 0x08;
 /// Number of doorbell areas (UARs).
 pub const NUM_UARS: u32 = 1024;
 /// Size of the doorbell BAR in bytes.

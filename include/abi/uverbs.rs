@@ -20,7 +20,7 @@ layout! {
         8 => device_offset: Le64,
         /// The part that the guest writes: as many bytes, for reading and writing.
         16 => guest_offset: Le64,
-        /// The area's page in the doorbell BAR: one page, for writing only.
+        /// The area's page in the doorbell BAR: one page. It is written to ring, and holds the clock.
         24 => ring_offset: Le64,
     }
 }

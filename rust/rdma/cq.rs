@@ -16,7 +16,10 @@ use crate::{
         Device,
         Operations, //
     },
-    enums::NotifyFlags,
+    enums::{
+        CqFlags,
+        NotifyFlags, //
+    },
     new_irq_lock,
     object::{
         core_members,
@@ -69,9 +72,9 @@ impl CqInitAttr {
         self.0.comp_vector
     }
 
-    /// `enum ib_uverbs_ex_create_cq_flags`.
-    pub fn flags(&self) -> u32 {
-        self.0.flags
+    /// Flags.
+    pub fn flags(&self) -> CqFlags {
+        CqFlags::from_raw(self.0.flags)
     }
 }
 

@@ -336,6 +336,16 @@ impl QpAttrMask {
 }
 
 verbs_flags! {
+    /// `enum ib_uverbs_ex_create_cq_flags`.
+    CqFlags {
+        /// Completions have timestamps.
+        TIMESTAMP_COMPLETION = ib_uverbs_ex_create_cq_flags_IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION,
+        /// Whoever polls sees to it that there is room.
+        IGNORE_OVERRUN = ib_uverbs_ex_create_cq_flags_IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN,
+    }
+}
+
+verbs_flags! {
     /// `enum ib_access_flags`.
     Access {
         /// Local write.

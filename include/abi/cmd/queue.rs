@@ -81,11 +81,18 @@ layout! {
         32 => moderation_count: Le16,
         /// ... or this many microseconds after the first.
         34 => moderation_period: Le16,
-        36 => reserved1: Le32,
+        /// [`cq_flags`].
+        36 => flags: Le32,
         40 => reserved2: Le64,
     }
 }
 command!(CreateCq, CreateCq, Empty);
+
+/// [`CreateCq::flags`]; others are refused.
+pub mod cq_flags {
+    /// There is no overflow: whoever polls sees to it that there is always room. Entries that find none overwrite others.
+    pub const IGNORE_OVERRUN: u32 = 1 << 0;
+}
 
 object_command!(
     /// Destroys a completion queue that no queue pair uses.

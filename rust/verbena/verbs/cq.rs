@@ -28,6 +28,7 @@ use super::{
 use crate::{
     abi::{
         cmd::{
+            cq_flags,
             CreateCq,
             DestroyCq,
             ModifyCq,
@@ -81,6 +82,7 @@ use rdma::{
     },
     device::Device,
     enums::{
+        CqFlags,
         NetworkType,
         NotifyFlags,
         WcFlags,
@@ -131,6 +133,7 @@ pub(crate) struct CqData {
     number: Number,
     slot: Slot,
     eq: Arc<CompEq>,
+    ignore_overrun: bool,
     /// The entries of a queue of the kernel's, which stay where they are.
     own: Option<Entries>,
     #[pin]
@@ -151,8 +154,10 @@ impl CqData {
         caller: &Caller<'_, Verbena>,
     ) -> Result<impl PinInit<Self, Error>> {
         let known = live.known()?;
-        // Timestamps and overrun rules are not for the asking.
-        if attr.flags() != 0 {
+        // Each completion has a timestamp, asked for or not.
+        let ignore_overrun = attr.flags().contains(CqFlags::IGNORE_OVERRUN);
+        let known_flags = CqFlags::TIMESTAMP_COMPLETION | CqFlags::IGNORE_OVERRUN;
+        if !known_flags.contains(attr.flags()) {
             return Err(eopnotsupp());
         }
         let eqs = live.events.comp_eqs();
@@ -188,6 +193,7 @@ impl CqData {
             number,
             slot,
             eq,
+            ignore_overrun,
             own,
             theirs <- new_mutex!(theirs),
             state <- new_irq_lock!(State {
@@ -215,6 +221,11 @@ impl CqData {
             slot: Le16::new(self.slot.index()),
             log_size: entries.log_size,
             ring: entries.ring.lend(to).translation(),
+            flags: Le32::new(if self.ignore_overrun {
+                cq_flags::IGNORE_OVERRUN
+            } else {
+                0
+            }),
             ..Default::default()
         }
     }

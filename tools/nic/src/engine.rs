@@ -80,7 +80,6 @@ pub struct Engine {
     uplink: Uplink,
     /// [`SPIN`], or less.
     spin: u64,
-    start: Instant,
     /// Whether there are no more cores than [`FEW_CORES`].
     crowded: bool,
     /// When something happened last, and when the device wants its next slice.
@@ -108,7 +107,6 @@ impl Engine {
                 SPIN_CROWDED
             },
             crowded: cores <= FEW_CORES,
-            start: Instant::now(),
             last_work: 0,
             deadline: None,
             untaken: 0,
@@ -198,7 +196,7 @@ impl Engine {
     }
 
     fn now(&self) -> u64 {
-        self.start.elapsed().as_nanos() as u64
+        self.shared.now()
     }
 
     /// Handles what was left for the engine, a bounded part of it. Returns whether there was anything.

@@ -127,7 +127,17 @@ impl PciDevice for Front {
             regs::BAR_REGS if data.len() == 4 && offset % 4 == 0 => {
                 data.copy_from_slice(&self.read_register(offset as usize).to_le_bytes());
             }
-            // The doorbells read as 0, and QEMU keeps the MSI-X table itself.
+            regs::BAR_DOORBELL => {
+                data.fill(0);
+                let clock = self.shared.now().to_le_bytes();
+                // At whatever width: who reads less than the whole has to know what it means.
+                let within = offset as usize % regs::DOORBELL_STRIDE;
+                for (at, byte) in (within..).zip(data) {
+                    let place = at.checked_sub(regs::DOORBELL_CLOCK);
+                    *byte = place.and_then(|p| clock.get(p)).copied().unwrap_or(0);
+                }
+            }
+            // QEMU keeps the MSI-X table itself.
             _ => data.fill(0),
         }
         Ok(())

@@ -23,7 +23,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use verbena_abi::regs;
 use verbena_device::misbehave::Misbehaviour;
 use verbena_device::{Action, Registers};
@@ -66,6 +66,7 @@ pub struct Shared {
     pub counts: Counts,
     /// What the NIC does wrong at present: nothing, but in a build for tests.
     pub misbehave: Misbehaviour,
+    power_on: Instant,
     ram: RwLock<GuestRam>,
     bus_master: AtomicBool,
     resetting: AtomicBool,
@@ -95,6 +96,7 @@ impl Shared {
             misbehave,
             regs: Arc::default(),
             counts: Counts::default(),
+            power_on: Instant::now(),
             ram: RwLock::default(),
             bus_master: AtomicBool::new(false),
             resetting: AtomicBool::new(false),
@@ -106,6 +108,11 @@ impl Shared {
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             vectors: Mutex::new((0..regs::NUM_VECTORS).map(|_| None).collect()),
         })
+    }
+
+    /// The device clock: nanoseconds since power-on. No reset sets it back.
+    pub fn now(&self) -> u64 {
+        self.power_on.elapsed().as_nanos() as u64
     }
 
     /// Guest RAM, for the length of one slice.

@@ -97,6 +97,7 @@ impl SendQueue {
         }
         if guard.build.index != guard.index {
             guard.index = guard.build.index;
+            self.window().produce(guard.index);
             if guard.build.alive {
                 self.publish(guard.index);
             }

@@ -13,6 +13,7 @@ use crate::ffi::lock::Lock;
 use crate::ffi::memory::{Area, Entry, Ring};
 use crate::qp::{Qp, Receives, Srq};
 use crate::table::QpTable;
+use crate::wall_clock::{system_clock, WallClock};
 use core::mem::offset_of;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -55,6 +56,7 @@ pub struct CqState {
     qps: QpTable,
     /// The SRQs for extended connections that complete here: their entries name a target, which may be another process'.
     srqs: Vec<Arc<Srq>>,
+    wall_clock: WallClock,
     /// The entry that `ibv_next_poll` reads from.
     pub current: Completion,
 }
@@ -218,6 +220,7 @@ impl Cq {
                 },
                 qps: QpTable::default(),
                 srqs: Vec::new(),
+                wall_clock: WallClock::default(),
                 current: Completion::default(),
             }),
         }
@@ -390,6 +393,13 @@ impl Cq {
             }
         }
         None
+    }
+
+    /// What the system clock (nanoseconds since 1970) showed when the device clock showed `timestamp`.
+    pub fn wall_clock(&self, state: &mut CqState, timestamp: u64) -> u64 {
+        state
+            .wall_clock
+            .at(timestamp, || Some((self.area.clock()?, system_clock())))
     }
 
     /// Asks for an event at the next completion, or the next solicited one.

@@ -5,6 +5,7 @@
 
 use crate::cq::{Completion, Cq, LOG_STRIDE};
 use crate::errno::Errno;
+use crate::ffi::lock::Sharing;
 use crate::ffi::memory::{Area, Ring};
 use crate::ffi::mock::{self, Shared};
 use crate::ffi::object::{Ah, Draft};
@@ -110,6 +111,7 @@ impl Rig {
                     datagram: qp_type == QpType::Ud,
                     xrc: false,
                     signal_all: false,
+                    sharing: Sharing::THREADS,
                     slot: handle.slot.into(),
                 },
             );
@@ -123,6 +125,7 @@ impl Rig {
                     max_sge: request.max_recv_sge.into(),
                     slot: handle.slot.into(),
                     shared: false,
+                    sharing: Sharing::THREADS,
                 },
             );
             let receives = Receives::Own(receives);

@@ -40,6 +40,7 @@ mod recv;
 mod send;
 mod table;
 mod users;
+mod wall_clock;
 mod window;
 mod wqe;
 

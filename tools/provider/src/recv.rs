@@ -3,7 +3,7 @@
 //! Posting receives, to a queue pair's own queue or to an SRQ.
 
 use crate::errno::Errno;
-use crate::ffi::lock::Lock;
+use crate::ffi::lock::{Lock, Sharing};
 use crate::ffi::memory::{Area, Ring};
 use crate::ffi::wr::RecvWr;
 use crate::window::Window;
@@ -23,6 +23,8 @@ pub struct RecvConfig {
     pub slot: usize,
     /// It is an SRQ.
     pub shared: bool,
+    /// Who may post.
+    pub sharing: Sharing,
 }
 
 /// A receive queue.
@@ -52,11 +54,12 @@ impl RecvQueue {
             true => Window::of_shared(config.max_wr.min(ring.size())),
             false => Window::new(ring.size(), config.max_wr),
         };
+        let sharing = config.sharing;
         Self {
             area,
             config,
             window,
-            producer: Lock::new(Producer { ring, index: 0 }),
+            producer: Lock::shared_by(sharing, Producer { ring, index: 0 }),
         }
     }
 
@@ -116,6 +119,7 @@ impl RecvQueue {
         };
         if producer != start {
             guard.index = producer;
+            self.window.produce(producer);
             if alive {
                 doorbell::post_recv(&*self.area, self.config.slot, producer, || self.area.ring());
             }
@@ -169,8 +173,7 @@ impl RecvQueue {
 
     /// Takes the oldest outstanding receive, to flush it in software. Under the lock of the CQ where it completes.
     pub fn flush_one(&self) -> Option<u64> {
-        let producer = self.producer.lock();
-        self.window.take(producer.index)
+        self.window.take()
     }
 
     /// Back to the beginning, when the queue pair is in RESET. Under the lock of the CQ where its receives complete.

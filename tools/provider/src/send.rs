@@ -8,7 +8,7 @@
 
 use crate::builder::Build;
 use crate::errno::Errno;
-use crate::ffi::lock::Lock;
+use crate::ffi::lock::{Lock, Sharing};
 use crate::ffi::memory::{Area, Ring};
 use crate::ffi::pabi::*;
 use crate::ffi::wr::SendWr;
@@ -81,6 +81,8 @@ pub struct SendConfig {
     pub xrc: bool,
     /// `sq_sig_all`.
     pub signal_all: bool,
+    /// Who may post.
+    pub sharing: Sharing,
     /// Slot in the doorbell area.
     pub slot: usize,
 }
@@ -111,6 +113,7 @@ pub struct Producer {
 impl SendQueue {
     pub fn new(ring: Ring<MIN>, area: Arc<Area>, config: SendConfig) -> Self {
         let window = Window::new(ring.size(), config.max_wr);
+        let sharing = config.sharing;
         Self {
             flags: if config.signal_all {
                 send_flags::SIGNALED.into()
@@ -122,11 +125,14 @@ impl SendQueue {
             area,
             config,
             window,
-            producer: Lock::new(Producer {
-                ring,
-                index: 0,
-                build: Build::default(),
-            }),
+            producer: Lock::shared_by(
+                sharing,
+                Producer {
+                    ring,
+                    index: 0,
+                    build: Build::default(),
+                },
+            ),
         }
     }
 
@@ -186,6 +192,7 @@ impl SendQueue {
         };
         if producer != start {
             guard.index = producer;
+            self.window.produce(producer);
             if alive {
                 self.publish(producer);
             }
@@ -291,8 +298,7 @@ impl SendQueue {
 
     /// Takes the oldest outstanding send, to flush it in software. Under the lock of the CQ where it completes.
     pub fn flush_one(&self) -> Option<u64> {
-        let producer = self.producer.lock();
-        self.window.take(producer.index)
+        self.window.take()
     }
 
     /// Back to the beginning, when the queue pair is in RESET. Under the lock of the CQ where its sends complete.

@@ -2,8 +2,8 @@
 
 //! What is outstanding in a work queue.
 //!
-//! Indexes are free-running. The poster owns the producer index (under the queue's lock); whoever polls a completion of
-//! entry `i` moves the consumer index behind it. The `wr_id`s are kept here as well as in the ring, because the ring is
+//! Indexes are free-running. The poster owns the producer index (under the queue's lock, if it has one); whoever polls a
+//! completion of entry `i` moves the consumer index behind it. The `wr_id`s are kept here as well as in the ring, because the ring is
 //! gone when the device is: then they are all that is left to flush.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -12,6 +12,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub struct Window {
     wr_ids: Box<[AtomicU64]>,
     consumed: AtomicU32,
+    /// The producer index, for whoever flushes.
+    produced: AtomicU32,
     limit: AtomicU32,
 }
 
@@ -21,6 +23,7 @@ impl Window {
         Self {
             wr_ids: (0..size).map(|_| AtomicU64::new(0)).collect(),
             consumed: AtomicU32::new(0),
+            produced: AtomicU32::new(0),
             limit: AtomicU32::new(limit.min(size)),
         }
     }
@@ -54,6 +57,12 @@ impl Window {
         }
     }
 
+    /// The entries before `index` are remembered. Under the queue's lock.
+    #[inline(always)]
+    pub fn produce(&self, index: u32) {
+        self.produced.store(index, Ordering::Release);
+    }
+
     /// Everything up to and including the entry at `index` is done.
     #[inline(always)]
     pub fn retire(&self, index: u32) {
@@ -80,10 +89,10 @@ impl Window {
         }
     }
 
-    /// Takes the oldest of the entries before `producer`, to flush it in software.
-    pub fn take(&self, producer: u32) -> Option<u64> {
+    /// Takes the oldest entry, to flush it in software.
+    pub fn take(&self) -> Option<u64> {
         let index = self.consumed.load(Ordering::Acquire);
-        if index == producer {
+        if index == self.produced.load(Ordering::Acquire) {
             return None;
         }
         let mask = self.wr_ids.len().wrapping_sub(1);
@@ -97,6 +106,7 @@ impl Window {
 
     /// Back to the beginning, when the queue pair moves to RESET.
     pub fn reset(&self) {
+        self.produced.store(0, Ordering::Release);
         self.consumed.store(0, Ordering::Release);
     }
 }

@@ -174,6 +174,11 @@ fn encode_sge(&(addr, length, lkey): &(u64, u32, u32)) -> Sge {
 impl Driver {
     /// A CQ on event queue 1.
     pub fn create_cq(&mut self, log_size: u8) -> CqHandle {
+        self.create_cq_with(log_size, 0)
+    }
+
+    /// The same with flags of `cq_flags`.
+    pub fn create_cq_with(&mut self, log_size: u8, flags: u32) -> CqHandle {
         let (cqn, slot) = (self.number(), self.slot());
         let ring = self.alloc((CQE_SIZE as u64) << log_size);
         self.must(&CreateCq {
@@ -182,6 +187,7 @@ impl Driver {
             slot: slot.into(),
             log_size,
             ring: flat(ring),
+            flags: flags.into(),
             ..Default::default()
         });
         CqHandle {

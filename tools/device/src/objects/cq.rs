@@ -43,6 +43,8 @@ pub struct Cq {
     pub context_slot: ContextSlot,
     /// Queues of queue pairs that use it.
     users: u32,
+    /// Whoever polls sees to it that there is room.
+    pub ignore_overrun: bool,
     /// What brought it to ERR.
     pub error: Option<Syndrome>,
     /// Index of its last completion event's entry; none while that event waits for room.
@@ -102,6 +104,7 @@ impl Cq {
             ring,
             context_slot,
             users: 0,
+            ignore_overrun: false,
             error: None,
             last_event: None,
             written: false,
@@ -130,7 +133,7 @@ impl Cq {
             return Written::Dead;
         }
         let size = self.ring.size();
-        if self.pi.wrapping_sub(self.ci) >= size {
+        if self.pi.wrapping_sub(self.ci) >= size && !self.ignore_overrun {
             self.ci = self.read_ci(mem);
             if self.pi.wrapping_sub(self.ci) >= size {
                 self.error = Some(Syndrome::CqOverflow);

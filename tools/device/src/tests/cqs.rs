@@ -4,7 +4,7 @@
 
 use super::Pair;
 use crate::mock::{flat, CqHandle, Driver, SendWr};
-use verbena_abi::cmd::{CmdStatus, CreateCq, DestroyCq, ModifyCq};
+use verbena_abi::cmd::{cq_flags, CmdStatus, CreateCq, DestroyCq, ModifyCq};
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::ctx::QpState;
 use verbena_abi::doorbell::{self, ArmMode, Words};
@@ -81,6 +81,62 @@ fn room_made_in_time_is_no_overflow() {
         assert_eq!(p.d.drain(&mut tiny).len(), 3);
     }
     assert_eq!(p.d.events(0), []);
+}
+
+/// [`small`], of a CQ whose overrun is ignored.
+fn careless() -> (Pair, CqHandle) {
+    let mut p = Pair::new();
+    let tiny = p.d.create_cq_with(2, cq_flags::IGNORE_OVERRUN);
+    let recv = p.cq_a.clone();
+    p.a = p.d.create_qp(&tiny, &recv);
+    p.b = p.d.create_qp(&p.cq_b, &p.cq_b);
+    p.d.connect(&p.a, &p.b);
+    (p, tiny)
+}
+
+#[test]
+fn an_overrun_that_is_ignored_overwrites() {
+    let (mut p, mut tiny) = careless();
+    complete(&mut p, 4);
+    let four: Vec<_> = p.d.drain(&mut tiny).iter().map(|d| d.0).collect();
+    assert_eq!(four, [0, 1, 2, 3]);
+    // Three rounds without a poll: the phase is the expected one again.
+    complete(&mut p, 4 + 8);
+    assert_eq!(p.d.events(0), []);
+    let newest: Vec<_> = p.d.drain(&mut tiny).iter().map(|d| d.0).collect();
+    assert_eq!(newest, [8, 9, 10, 11]);
+    let state = p.d.query_qp(p.a.qpn).attr.qp_state;
+    assert_eq!(state, QpState::Rts.to_raw());
+}
+
+#[test]
+fn arms_of_a_cq_whose_overrun_is_ignored_are_served() {
+    let (mut p, mut tiny) = careless();
+    complete(&mut p, 12);
+    p.d.arm(&mut tiny, ArmMode::Next);
+    p.d.run();
+    // Entries lie beyond what the program has seen.
+    let events = p.d.events(1);
+    assert_eq!(events.len(), 1);
+    assert_eq!(events[0].number, tiny.cqn);
+}
+
+#[test]
+fn unknown_flags_are_refused() {
+    let mut p = Pair::new();
+    let ring = p.d.alloc(64 << 2);
+    let request = CreateCq {
+        cqn: 77.into(),
+        eqn: 1.into(),
+        slot: 99.into(),
+        log_size: 2,
+        ring: flat(ring),
+        flags: 2.into(),
+        ..Default::default()
+    };
+    assert_eq!(p.d.cmd(&request).unwrap_err().status, CmdStatus::Invalid);
+    let flags = cq_flags::IGNORE_OVERRUN.into();
+    p.d.must(&CreateCq { flags, ..request });
 }
 
 #[test]

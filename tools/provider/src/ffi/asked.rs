@@ -21,13 +21,18 @@ pub fn check_cq(attr: &ibv_cq_init_attr_ex) -> Result<(), Errno> {
     )?;
     // A field that the mask does not name is whatever was on the program's stack.
     if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0 {
-        // That one thread only uses it is no more than a hint.
-        check_flags(attr.flags, IBV_CREATE_CQ_ATTR_SINGLE_THREADED)?;
+        // That one thread only polls it is no more than a hint: queue pairs of others come and go.
+        check_flags(
+            attr.flags,
+            IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN,
+        )?;
     }
     let wanted = u32::try_from(attr.wc_flags).map_err(|_| Errno::OPNOTSUPP)?;
     check_flags(
         wanted,
-        IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP,
+        IBV_WC_STANDARD_FLAGS
+            | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
+            | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK,
     )
 }
 

@@ -107,6 +107,17 @@ impl Inner {
         Ok(area)
     }
 
+    /// The device clock in nanoseconds.
+    ///
+    /// # Errors
+    ///
+    /// EIO if the device is dead, EOPNOTSUPP while an imported context has nothing of its own.
+    pub fn clock(&self) -> Result<u64, Errno> {
+        let areas = self.areas.lock().unwrap_or_else(PoisonError::into_inner);
+        let area = areas.first().ok_or(Errno::OPNOTSUPP)?;
+        area.clock().ok_or(Errno::IO)
+    }
+
     /// The device is dead: no mapping is to be believed any more.
     pub fn bury(&self) {
         let areas = self.areas.lock().unwrap_or_else(PoisonError::into_inner);
@@ -290,6 +301,7 @@ static OPS: verbs_context_ops = {
     ops.query_device_ex = Some(verbs::query_device_ex);
     ops.query_port = Some(verbs::query_port);
     ops.query_qp = Some(queues::query_qp);
+    ops.query_rt_values = Some(verbs::query_rt_values);
     ops.query_srq = Some(queues::query_srq);
     ops.reg_dmabuf_mr = Some(verbs::reg_dmabuf_mr);
     ops.reg_mr = Some(verbs::reg_mr);

@@ -2,13 +2,16 @@
 
 //! Protection domains, thread domains, and parent domains, which join one of each. The preconditions are those of
 //! `verbs`. The latter two exist in the process only: a parent domain stands for its protection domain everywhere, and
-//! what is created on it is counted here, as the kernel counts what is created on a protection domain.
+//! what is created on it is counted here, as the kernel counts what is created on a protection domain. Queue pairs and SRQs on
+//! a parent domain with a thread domain are posted to without a lock. CQs keep theirs: queue pairs of other threads come and go
+//! there, which the program need not know of.
 #![allow(unsafe_code)]
 // Said once, at the head of `verbs`.
 #![allow(clippy::missing_safety_doc)]
 
 use super::asked::check_flags;
 use super::device::{check, Message};
+use super::lock::Sharing;
 use super::object::{or_null, Draft, Object};
 use super::pabi::*;
 use crate::errno::Errno;
@@ -29,6 +32,15 @@ impl Pd {
     /// knows.
     pub fn begin_use(&self) -> Option<Use> {
         self.stands_on.is_some().then(|| self.users.begin())
+    }
+
+    /// Who may post to what is created on this domain.
+    pub fn sharing(&self) -> Sharing {
+        match self.stands_on {
+            // SAFETY: the program has put it into a thread domain, which says so.
+            Some((_, Some(_))) => unsafe { Sharing::promised() },
+            _ => Sharing::THREADS,
+        }
     }
 
     /// The provider's part of what C calls a protection domain.

@@ -21,9 +21,31 @@ fn single_threaded() -> bool {
     unsafe { __libc_single_threaded.load(Ordering::Relaxed) != 0 }
 }
 
+/// Who may use a queue.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Sharing {
+    alone: bool,
+}
+
+impl Sharing {
+    /// Any thread at any time.
+    pub const THREADS: Self = Self { alone: false };
+
+    /// One thread at a time, by itself.
+    ///
+    /// # Safety
+    ///
+    /// The program has promised so for all that this is given to (`ibv_alloc_td`).
+    pub const unsafe fn promised() -> Self {
+        Self { alone: true }
+    }
+}
+
 /// A value that one thread at a time can reach.
 pub struct Lock<T> {
     held: AtomicBool,
+    /// Nobody else ever comes: there is nothing to wait for.
+    alone: bool,
     value: UnsafeCell<T>,
 }
 
@@ -33,8 +55,14 @@ unsafe impl<T: Send> Sync for Lock<T> {}
 impl<T> Lock<T> {
     /// A free lock.
     pub const fn new(value: T) -> Self {
+        Self::shared_by(Sharing::THREADS, value)
+    }
+
+    /// A free lock of a value that is shared like this.
+    pub const fn shared_by(sharing: Sharing, value: T) -> Self {
         Self {
             held: AtomicBool::new(false),
+            alone: sharing.alone,
             value: UnsafeCell::new(value),
         }
     }
@@ -43,7 +71,7 @@ impl<T> Lock<T> {
     /// what runs under it creates no thread.
     #[inline(always)]
     pub fn lock(&self) -> Guard<'_, T> {
-        if !single_threaded() && self.held.swap(true, Ordering::Acquire) {
+        if !self.alone && !single_threaded() && self.held.swap(true, Ordering::Acquire) {
             self.wait();
         }
         Guard::of(self)
@@ -51,7 +79,7 @@ impl<T> Lock<T> {
 
     /// Waits for the lock, to hold it across several calls from C: there a second thread can appear meanwhile.
     pub fn lock_long(&self) -> Guard<'_, T> {
-        if self.held.swap(true, Ordering::Acquire) {
+        if !self.alone && self.held.swap(true, Ordering::Acquire) {
             self.wait();
         }
         Guard::of(self)
@@ -130,5 +158,32 @@ impl<T> Drop for Guard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
         self.lock.held.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_alone_does_not_wait() {
+        // SAFETY: this thread is the only one that knows the lock.
+        let alone = Lock::shared_by(unsafe { Sharing::promised() }, 5);
+        let first = alone.lock();
+        // Either would wait for ever.
+        let rest = (alone.lock(), alone.lock_long());
+        assert_eq!((*first, *rest.0, *rest.1), (5, 5, 5));
+    }
+
+    #[test]
+    fn threads_wait_for_each_other() {
+        let lock = Lock::new(0);
+        let first = lock.lock_long();
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| *lock.lock());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert!(!second.is_finished());
+            drop(first);
+        });
     }
 }

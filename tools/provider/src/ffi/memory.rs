@@ -17,6 +17,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::io;
 use verbena_abi::doorbell::{self, Words};
+use verbena_abi::regs;
 use verbena_abi::uverbs::AreaInfo;
 use verbena_abi::wqe::Sge;
 
@@ -67,10 +68,8 @@ unsafe fn map(
 pub enum Protection {
     /// The device writes, the process reads.
     Read,
-    /// The process writes, the device reads; the process may read again what it wrote.
+    /// The process writes, the device reads; the process may read again what it wrote. And a doorbell page.
     ReadWrite,
-    /// A doorbell page.
-    Write,
 }
 
 impl Protection {
@@ -78,7 +77,6 @@ impl Protection {
         match self {
             Self::Read => PROT_READ,
             Self::ReadWrite => PROT_READ | PROT_WRITE,
-            Self::Write => PROT_WRITE,
         }
     }
 }
@@ -204,6 +202,9 @@ pub struct Area {
     dead: AtomicBool,
 }
 
+/// The doorbell page has at least so many bytes.
+const CLOCK_END: usize = regs::DOORBELL_CLOCK + 8;
+
 impl Area {
     /// Maps what a response describes.
     pub fn map(fd: c_int, info: &AreaInfo) -> io::Result<Self> {
@@ -220,12 +221,12 @@ impl Area {
             ],
         )?;
         let offset = info.ring_offset.get();
-        let page = Memory::map(fd, offset, doorbell::PART_SIZE, Protection::Write)?;
+        let page = Memory::map(fd, offset, doorbell::PART_SIZE, Protection::ReadWrite)?;
         Self::new(words, page, info.uar.get()).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     fn new(words: Memory, page: Memory, uar: u32) -> Option<Self> {
-        (words.length >= doorbell::AREA_SIZE && page.length >= 4).then_some(Self {
+        (words.length >= doorbell::AREA_SIZE && page.length >= CLOCK_END).then_some(Self {
             words,
             page,
             uar,
@@ -283,6 +284,14 @@ impl Area {
         let word = unsafe { AtomicU32::from_ptr(self.page.base.as_ptr().cast()) };
         // The device ignores the value.
         word.store(1, Ordering::Relaxed);
+    }
+
+    /// The device clock in nanoseconds: a VM exit. `None` where there is no device any more.
+    pub fn clock(&self) -> Option<u64> {
+        let at = self.page.base.as_ptr().wrapping_add(regs::DOORBELL_CLOCK);
+        // SAFETY: the page holds it, aligned; it is only ever accessed as an atomic.
+        let clock = unsafe { AtomicU64::from_ptr(at.cast()) }.load(Ordering::Relaxed);
+        self.alive().then_some(clock)
     }
 
     #[inline(always)]

@@ -56,6 +56,7 @@ unsafe fn create(
     ex.read_sl = Some(read_sl);
     ex.read_dlid_path_bits = Some(read_dlid_path_bits);
     ex.read_completion_ts = Some(read_completion_ts);
+    ex.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
     Ok(cq)
 }
 
@@ -153,4 +154,12 @@ readers! {
     read_sl -> u8: |one| one.sl();
     read_dlid_path_bits -> u8: |_| 0;
     read_completion_ts -> u64: |one| one.timestamp;
+}
+
+unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
+    // SAFETY: the program calls it between start and end.
+    let mut state = unsafe { held(cq) };
+    let timestamp = state.current.timestamp;
+    // SAFETY: as above.
+    unsafe { CqObject::inner(cq) }.wall_clock(&mut state, timestamp)
 }

@@ -8,6 +8,7 @@
 use super::asked::{check_operations, check_qp, operations};
 use super::device::{check, Inner, Message};
 use super::domains::Pd;
+use super::lock::Sharing;
 use super::memory::{Memory, Protection, Ring};
 use super::object::{or_null, Draft, InDomain, Object};
 use super::pabi::*;
@@ -220,7 +221,8 @@ unsafe fn new_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> Result<*mut 
     // SAFETY: as above.
     let inner = unsafe { Inner::of(context) };
     // SAFETY: as above.
-    let domain = unsafe { Pd::of(pd) }.begin_use();
+    let within = unsafe { Pd::of(pd) };
+    let domain = within.begin_use();
     // SAFETY: integers.
     let mut request: ibv_create_srq = unsafe { core::mem::zeroed() };
     let mut response = Message::<ib_uverbs_create_srq_resp, CreateSrqResp>::zeroed();
@@ -242,7 +244,7 @@ unsafe fn new_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> Result<*mut 
         max_wr, max_sge, ..
     } = unsafe { (*attr).attr };
     let driver = &response.driver;
-    match make_srq(inner, driver, max_wr, max_sge, None) {
+    match make_srq(inner, driver, (max_wr, max_sge), within.sharing(), None) {
         Ok(made) => Ok(srq.finish(InDomain::new(made, domain))),
         Err(errno) => {
             // SAFETY: the kernel has just created it, and nobody else knows it.
@@ -256,8 +258,8 @@ unsafe fn new_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> Result<*mut 
 pub fn make_srq(
     inner: &Inner,
     driver: &CreateSrqResp,
-    max_wr: u32,
-    max_sge: u32,
+    (max_wr, max_sge): (u32, u32),
+    sharing: Sharing,
     cq: Option<Arc<Cq>>,
 ) -> Result<Arc<Srq>, Errno> {
     let area = inner.area(&driver.area)?;
@@ -274,6 +276,7 @@ pub fn make_srq(
         max_sge,
         slot: driver.slot.get().into(),
         shared: true,
+        sharing,
     };
     Ok(Arc::new(Srq {
         srqn: driver.srqn.get(),
@@ -483,6 +486,8 @@ unsafe fn make_qp(
     recv_cq: Arc<Cq>,
 ) -> Result<Arc<Qp>, Errno> {
     let area = inner.area(&driver.area)?;
+    // SAFETY: see the head of this file.
+    let sharing = unsafe { Pd::of(attr.pd) }.sharing();
     let slot = driver.slot.get().into();
     let ring = map_ring(
         inner,
@@ -502,6 +507,7 @@ unsafe fn make_qp(
             datagram,
             xrc: attr.qp_type == IBV_QPT_XRC_SEND,
             signal_all: attr.sq_sig_all != 0,
+            sharing,
             slot,
         },
     );
@@ -522,6 +528,7 @@ unsafe fn make_qp(
             max_sge: attr.cap.max_recv_sge.min(wqe::MAX_SGE),
             slot,
             shared: false,
+            sharing,
         };
         Receives::Own(RecvQueue::new(ring, area, config))
     } else {

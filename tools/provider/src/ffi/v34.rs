@@ -4524,6 +4524,9 @@ const _: () = {
     ["Offset of field: ibv_counter_attach_attr::comp_mask"]
         [::core::mem::offset_of!(ibv_counter_attach_attr, comp_mask) - 8usize];
 };
+pub const IBV_VALUES_MASK_RAW_CLOCK: ibv_values_mask = 1;
+pub const IBV_VALUES_MASK_RESERVED: ibv_values_mask = 2;
+pub type ibv_values_mask = core::ffi::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ibv_values_ex {

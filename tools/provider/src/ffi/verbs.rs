@@ -69,6 +69,26 @@ pub unsafe extern "C" fn query_device_ex(
     0
 }
 
+pub unsafe extern "C" fn query_rt_values(
+    context: *mut ibv_context,
+    values: *mut ibv_values_ex,
+) -> c_int {
+    // SAFETY: see the head of this file.
+    let values = unsafe { &mut *values };
+    if values.comp_mask & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
+        return Errno::INVAL.0;
+    }
+    if values.comp_mask != 0 {
+        // SAFETY: see the head of this file.
+        match unsafe { Inner::of(context) }.clock() {
+            // As everywhere: the raw value, in what is called nanoseconds.
+            Ok(clock) => (values.raw_clock.tv_sec, values.raw_clock.tv_nsec) = (0, clock as i64),
+            Err(errno) => return errno.0,
+        }
+    }
+    0
+}
+
 pub unsafe extern "C" fn query_port(
     context: *mut ibv_context,
     port: u8,

@@ -89,7 +89,8 @@ unsafe fn new_srq(
     // SAFETY: see the head of `verbs`.
     let inner = unsafe { Inner::of(context) };
     // SAFETY: as above.
-    let domain = unsafe { Pd::of(attr.pd) }.begin_use();
+    let within = unsafe { Pd::of(attr.pd) };
+    let domain = within.begin_use();
     // SAFETY: as above.
     let cq = Arc::clone(unsafe { CqObject::inner(attr.cq) });
     // SAFETY: integers.
@@ -111,8 +112,8 @@ unsafe fn new_srq(
     let made = make_srq(
         inner,
         &response.driver,
-        attr.attr.max_wr,
-        attr.attr.max_sge,
+        (attr.attr.max_wr, attr.attr.max_sge),
+        within.sharing(),
         Some(Arc::clone(&cq)),
     );
     match made {

@@ -20,6 +20,8 @@ fn what_is_not_offered_is_refused() {
     assert_eq!(check_cq(&attr), Err(Errno::OPNOTSUPP));
     attr.flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
     assert_eq!(check_cq(&attr), Ok(()));
+    attr.flags |= IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
+    assert_eq!(check_cq(&attr), Ok(()));
     attr.comp_mask = 1 << 7;
     assert_eq!(check_cq(&attr), Err(Errno::OPNOTSUPP));
     attr.comp_mask = 0;

@@ -4,6 +4,7 @@
 
 use crate::cq::{Completion, Cq, LOG_STRIDE};
 use crate::errno::Errno;
+use crate::ffi::lock::Sharing;
 use crate::ffi::memory::{Area, Memory, Ring};
 use crate::ffi::mock;
 use crate::ffi::pabi::*;
@@ -70,6 +71,7 @@ impl Fixture {
             max_sge: 3,
             slot,
             shared,
+            sharing: Sharing::THREADS,
         };
         RecvQueue::new(ring, self.area.clone(), config)
     }
@@ -91,6 +93,7 @@ impl Fixture {
             datagram: false,
             xrc: false,
             signal_all: false,
+            sharing: Sharing::THREADS,
             slot: SLOT,
         };
         let sends = SendQueue::new(ring, self.area.clone(), config);

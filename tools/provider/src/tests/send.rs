@@ -5,6 +5,7 @@
 use super::{post, post_one, receive, send, sge, Fixture, LOG_SIZE, SIZE, SLOT};
 use crate::builder::Operands;
 use crate::errno::Errno;
+use crate::ffi::lock::Sharing;
 use crate::ffi::memory::{Memory, Ring};
 use crate::ffi::mock;
 use crate::ffi::object::Ah;
@@ -431,6 +432,7 @@ fn a_datagram_without_an_address_is_refused() {
         datagram: true,
         xrc: false,
         signal_all: false,
+        sharing: Sharing::THREADS,
         slot: SLOT,
     };
     let sends = SendQueue::new(ring, f.area.clone(), config);

@@ -5,6 +5,7 @@
 use super::{sge, Fixture, LOG_SIZE, SIZE};
 use crate::builder::Operands;
 use crate::errno::Errno;
+use crate::ffi::lock::Sharing;
 use crate::ffi::memory::{Memory, Ring};
 use crate::ffi::mock;
 use crate::ffi::pabi::IBV_WR_SEND;
@@ -127,6 +128,7 @@ fn an_initiators_requests_name_an_srq() {
         datagram: false,
         xrc: true,
         signal_all: false,
+        sharing: Sharing::THREADS,
         slot: super::SLOT,
     };
     let sends = SendQueue::new(ring, f.area.clone(), config);

@@ -1031,6 +1031,19 @@ pub const IBV_WC_DRIVER1: ibv_wc_opcode = 135;
 pub const IBV_WC_DRIVER2: ibv_wc_opcode = 136;
 pub const IBV_WC_DRIVER3: ibv_wc_opcode = 137;
 pub type ibv_wc_opcode = core::ffi::c_uint;
+pub const IBV_WC_EX_WITH_BYTE_LEN: ibv_create_cq_wc_flags = 1;
+pub const IBV_WC_EX_WITH_IMM: ibv_create_cq_wc_flags = 2;
+pub const IBV_WC_EX_WITH_QP_NUM: ibv_create_cq_wc_flags = 4;
+pub const IBV_WC_EX_WITH_SRC_QP: ibv_create_cq_wc_flags = 8;
+pub const IBV_WC_EX_WITH_SLID: ibv_create_cq_wc_flags = 16;
+pub const IBV_WC_EX_WITH_SL: ibv_create_cq_wc_flags = 32;
+pub const IBV_WC_EX_WITH_DLID_PATH_BITS: ibv_create_cq_wc_flags = 64;
+pub const IBV_WC_EX_WITH_COMPLETION_TIMESTAMP: ibv_create_cq_wc_flags = 128;
+pub const IBV_WC_EX_WITH_CVLAN: ibv_create_cq_wc_flags = 256;
+pub const IBV_WC_EX_WITH_FLOW_TAG: ibv_create_cq_wc_flags = 512;
+pub const IBV_WC_EX_WITH_TM_INFO: ibv_create_cq_wc_flags = 1024;
+pub const IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK: ibv_create_cq_wc_flags = 2048;
+pub type ibv_create_cq_wc_flags = core::ffi::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ibv_wc {
@@ -3193,6 +3206,12 @@ impl Default for ibv_context {
         }
     }
 }
+pub const IBV_CQ_INIT_ATTR_MASK_FLAGS: ibv_cq_init_attr_mask = 1;
+pub const IBV_CQ_INIT_ATTR_MASK_PD: ibv_cq_init_attr_mask = 2;
+pub type ibv_cq_init_attr_mask = core::ffi::c_uint;
+pub const IBV_CREATE_CQ_ATTR_SINGLE_THREADED: ibv_create_cq_attr_flags = 1;
+pub const IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN: ibv_create_cq_attr_flags = 2;
+pub type ibv_create_cq_attr_flags = core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ibv_cq_init_attr_ex {
@@ -3354,6 +3373,9 @@ impl Default for ibv_counter_attach_attr {
         }
     }
 }
+pub const IBV_VALUES_MASK_RAW_CLOCK: ibv_values_mask = 1;
+pub const IBV_VALUES_MASK_RESERVED: ibv_values_mask = 2;
+pub type ibv_values_mask = core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ibv_values_ex {

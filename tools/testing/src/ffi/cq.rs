@@ -132,6 +132,15 @@ impl Cq {
         }))
     }
 
+    /// Takes over what was created otherwise.
+    pub(super) fn from_raw(raw: *mut ibv_cq, ctx: &Arc<Context>) -> Arc<Cq> {
+        Arc::new(Cq {
+            raw,
+            _channel: None,
+            ctx: ctx.clone(),
+        })
+    }
+
     pub(super) fn raw(&self) -> *mut ibv_cq {
         self.raw
     }

@@ -26,6 +26,7 @@
     clippy::multiple_unsafe_ops_per_block
 )]
 mod bindings;
+pub mod clock;
 pub mod context;
 pub mod cq;
 pub mod destroy;

@@ -5,6 +5,7 @@ use crate::Test;
 
 mod arm;
 mod changes;
+mod clock;
 mod completions;
 mod events;
 mod immediate;
@@ -40,6 +41,7 @@ static GROUPS: &[&[Test]] = &[
     srq::TESTS,
     windows::TESTS,
     xrc::TESTS,
+    clock::TESTS,
     stress::TESTS,
 ];
 

@@ -34,6 +34,9 @@ impl Device {
             return Err(IN_USE);
         }
         check_size(request.log_size)?;
+        if request.flags.get() & !cq_flags::IGNORE_OVERRUN != 0 {
+            return Err(ATTRIBUTE);
+        }
         self.shared.eqs.get(eqn).ok_or(NO_OBJECT)?;
         let (number, slot) = (request.uar.get(), request.slot.get());
         let uar = self.shared.uars.get(number).ok_or(NO_OBJECT)?;
@@ -47,6 +50,7 @@ impl Device {
         let mut cq = Box::new(Cq::new(cqn, eq, place, ring, context_slot));
         cq.moderation_count = request.moderation_count.get();
         cq.moderation_period = request.moderation_period.get();
+        cq.ignore_overrun = request.flags.get() & cq_flags::IGNORE_OVERRUN != 0;
         Area::new(mem, place.1).store_release(doorbell::cq_served(slot.into()), 0);
         cq.publish(mem);
         self.shared.cqs.put(cqn, cq);

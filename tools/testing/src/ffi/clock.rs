@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! The device clock, and extended CQs, whose completions have timestamps of it.
+#![allow(unsafe_code)]
+
+use super::bindings::*;
+use super::context::{later_methods, Context};
+use super::cq::Cq;
+use super::sys::Errno;
+use std::sync::Arc;
+
+pub use super::bindings::{
+    IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN as IGNORE_OVERRUN, IBV_VALUES_MASK_RAW_CLOCK as RAW_CLOCK,
+};
+
+/// Reads what `mask` names by `ibv_query_rt_values_ex`; the raw clock comes back.
+pub fn query(ctx: &Arc<Context>, mask: u32) -> Result<u64, Errno> {
+    let mut values = ibv_values_ex {
+        comp_mask: mask,
+        ..ibv_values_ex::default()
+    };
+    let methods = later_methods(ctx.raw()).ok_or(Errno::EOPNOTSUPP)?;
+    // SAFETY: the method table of a provider, which is not changed any more.
+    let op = unsafe { (*methods).query_rt_values }.ok_or(Errno::EOPNOTSUPP)?;
+    // SAFETY: a valid context and a structure to fill.
+    match unsafe { op(ctx.raw(), &mut values) } {
+        0 => Ok(values.raw_clock.tv_nsec as u64),
+        errno => Err(Errno(errno)),
+    }
+}
+
+/// A completion of an extended poll.
+#[derive(Clone, Copy, Debug)]
+pub struct Timed {
+    pub wr_id: u64,
+    pub status: u32,
+    /// By the device clock.
+    pub timestamp: u64,
+    /// By the system clock.
+    pub wall_clock: u64,
+}
+
+/// An extended CQ with timestamps of both kinds.
+pub fn cq(ctx: &Arc<Context>, cqe: u32, flags: u32) -> Result<Arc<Cq>, Errno> {
+    let mut attr = ibv_cq_init_attr_ex {
+        cqe,
+        wc_flags: (IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
+            | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
+            .into(),
+        comp_mask: IBV_CQ_INIT_ATTR_MASK_FLAGS,
+        flags,
+        ..ibv_cq_init_attr_ex::default()
+    };
+    let methods = later_methods(ctx.raw()).ok_or(Errno::EOPNOTSUPP)?;
+    // SAFETY: the method table of a provider, which is not changed any more.
+    let op = unsafe { (*methods).create_cq_ex }.ok_or(Errno::EOPNOTSUPP)?;
+    // SAFETY: a valid context and attributes.
+    let raw = unsafe { op(ctx.raw(), &mut attr) };
+    if raw.is_null() {
+        return Err(Errno::last());
+    }
+    Ok(Cq::from_raw(raw.cast(), ctx))
+}
+
+/// All that an extended CQ holds, in one poll.
+pub fn drain(cq: &Cq) -> Result<Vec<Timed>, Errno> {
+    const ENOENT: i32 = 2;
+    let raw: *mut ibv_cq_ex = cq.raw().cast();
+    // SAFETY: made by `cq` above, alive while `cq` is.
+    let ops = unsafe { &*raw };
+    let (Some(start), Some(next), Some(end), Some(time), Some(wall)) = (
+        ops.start_poll,
+        ops.next_poll,
+        ops.end_poll,
+        ops.read_completion_ts,
+        ops.read_completion_wallclock_ns,
+    ) else {
+        return Err(Errno::EOPNOTSUPP);
+    };
+    let mut attr = ibv_poll_cq_attr::default();
+    let mut all = Vec::new();
+    // SAFETY: an extended CQ.
+    let mut returned = unsafe { start(raw, &mut attr) };
+    if returned == ENOENT {
+        return Ok(all);
+    }
+    while returned == 0 {
+        // SAFETY: within a poll, and these fields are the current completion's.
+        let (wr_id, status) = unsafe { ((*raw).wr_id, (*raw).status) };
+        // SAFETY: within a poll.
+        let timestamp = unsafe { time(raw) };
+        // SAFETY: within a poll.
+        let wall_clock = unsafe { wall(raw) };
+        all.push(Timed {
+            wr_id,
+            status,
+            timestamp,
+            wall_clock,
+        });
+        // SAFETY: within a poll.
+        returned = unsafe { next(raw) };
+    }
+    // SAFETY: the start succeeded.
+    unsafe { end(raw) };
+    match returned {
+        ENOENT => Ok(all),
+        errno => Err(Errno(errno)),
+    }
+}
