@@ -22,7 +22,7 @@ pub fn enable() -> io::Result<()> {
             .map_err(|e| io::Error::new(e.kind(), format!("{what}: {e}")))?;
     }
     if let Some((start, end)) = dma_debug()? {
-        for what in ["failslab", "fail_page_alloc"] {
+        for what in POOLS {
             fs::write(format!("{DEBUGFS}/{what}/reject-end"), format!("{end:#x}"))?;
             fs::write(
                 format!("{DEBUGFS}/{what}/reject-start"),
@@ -61,6 +61,36 @@ fn dma_debug() -> io::Result<Option<(u64, u64)>> {
         let behind = text.get(last + 1)?;
         Some((text[first].0, behind.0))
     }))
+}
+
+/// What may fail at once.
+const POOLS: [&str; 2] = ["failslab", "fail_page_alloc"];
+
+/// Runs `f` while only those allocations can fail that are made on behalf of this module.
+pub fn only_of<T>(module: &str, f: impl FnOnce() -> T) -> io::Result<T> {
+    let modules = fs::read_to_string("/proc/modules")?;
+    let place = modules.lines().find_map(|line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let [name, size, _, _, _, address, ..] = words[..] else {
+            return None;
+        };
+        let start = u64::from_str_radix(address.strip_prefix("0x")?, 16).ok()?;
+        (name == module).then_some((start, start + size.parse::<u64>().ok()?))
+    });
+    let (start, end) = place.ok_or(io::ErrorKind::NotFound)?;
+    let require = |start: u64, end: u64| {
+        POOLS.iter().try_for_each(|pool| {
+            fs::write(
+                format!("{DEBUGFS}/{pool}/require-start"),
+                format!("{start:#x}"),
+            )?;
+            fs::write(format!("{DEBUGFS}/{pool}/require-end"), format!("{end:#x}"))
+        })
+    };
+    require(start, end)?;
+    let result = f();
+    require(0, u64::MAX)?;
+    Ok(result)
 }
 
 /// This thread's failures. `self` in the path is the process, so only its first thread may have one.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! The verbs that are tried. Each sets up what it needs, runs one verb through [`Shot::fire`] or
 //! [`Shot::destroy`], and takes everything down, which must succeed.
-use super::inject::Shot;
+use super::inject::{self, Shot};
 use super::open;
 use crate::ffi::cq::{Channel, Cq};
 use crate::ffi::mr::{access, Mr};
@@ -154,7 +154,8 @@ verbs! {
     "create-qp-xrc-target": |shot| {
         let rig = Rig::new()?;
         let xrcd = Xrcd::open(&rig.ctx, None)?;
-        let _target = shot.fire(|| xrcd.target());
+        // Where the core's own fail after the driver's, it keeps the domain for ever.
+        let _target = inject::only_of("verbena", || shot.fire(|| xrcd.target()))?;
         Ok(())
     },
     "open-qp": |shot| {

@@ -85,7 +85,7 @@ pub fn drain(cq: &Cq) -> Result<Vec<Timed>, Errno> {
     }
     while returned == 0 {
         // SAFETY: within a poll, and these fields are the current completion's.
-        let (wr_id, status) = unsafe { ((*raw).wr_id, (*raw).status) };
+        let &ibv_cq_ex { wr_id, status, .. } = unsafe { &*raw };
         // SAFETY: within a poll.
         let timestamp = unsafe { time(raw) };
         // SAFETY: within a poll.
