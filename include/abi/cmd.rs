@@ -16,6 +16,7 @@
 //! | `queue` | doorbell areas, event queues, completion queues, shared receive queues |
 //! | `memory` | memory regions, memory of the device, page faults |
 //! | `qp` | queue pairs |
+//! | `fault` | faults on demand |
 
 use super::{Fields, Layout, Le16, Le32, Le64, VisitCode, VisitStruct};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -54,6 +55,7 @@ macro_rules! object_command {
 }
 
 mod device;
+mod fault;
 mod frame;
 mod memory;
 mod opcode;
@@ -62,6 +64,7 @@ mod qp;
 mod queue;
 
 pub use device::*;
+pub use fault::*;
 pub use frame::*;
 pub use memory::*;
 pub use opcode::*;
@@ -77,4 +80,5 @@ pub(super) fn layouts(structure: &mut VisitStruct<'_>, code: &mut VisitCode<'_>)
     queue::layouts(structure, code);
     memory::layouts(structure, code);
     qp::layouts(structure, code);
+    fault::layouts(structure, code);
 }

@@ -80,6 +80,8 @@ codes! {
         Aborted = 0x1001,
         /// The device is dead.
         DeviceFatal = 0x1301,
+        /// Somebody who may do so has asked for this fault.
+        Injected = 0x1302,
         /// A remote key is unknown, free or has another tag.
         RkeyUnknown = 0x2001,
         /// A remote key belongs to another PD.

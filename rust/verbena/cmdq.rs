@@ -41,6 +41,7 @@ use crate::{
 };
 use core::mem::offset_of;
 use kernel::{
+    fmt,
     new_condvar,
     new_mutex,
     prelude::*,
@@ -278,6 +279,35 @@ impl CommandQueue {
                 self.health.wait_end();
             }
             Err(Failure::Dead) => self.health.wait_end(),
+        }
+        Ok(())
+    }
+
+    /// Tells people what is going on.
+    pub(crate) fn show(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (free, last) = {
+            let free = self.free.lock();
+            (free.slots, free.last_token)
+        };
+        writeln!(
+            to,
+            "slots {SLOTS}, free {}, commands so far {last}",
+            free.count_ones()
+        )?;
+        for (index, slot) in (0u32..).zip(self.slots.iter()) {
+            let token = slot.token.load(Acquire);
+            if token == 0 {
+                continue;
+            }
+            let offset = Self::request_offset(index);
+            let header = self.memory.read::<RequestHeader>(offset);
+            let opcode = header.ok().and_then(|h| Opcode::from_raw(h.opcode.get()));
+            let name = opcode.map_or("?", |opcode| opcode.name());
+            let answered = self.reply_token(index) == token;
+            writeln!(
+                to,
+                "slot {index}, token {token}, {name}, answered {answered}"
+            )?;
         }
         Ok(())
     }

@@ -47,7 +47,7 @@ use crate::{
     ring::Ring, //
 };
 use kernel::{
-    new_mutex,
+    fmt, new_mutex,
     prelude::*,
     sync::{
         atomic::{
@@ -194,6 +194,11 @@ impl EventRing {
             .ok()?;
         mb();
         Some(eqe)
+    }
+
+    /// How many entries were taken, and whether another is there.
+    fn progress(&self) -> (u32, bool) {
+        (self.ci, self.next().is_some())
     }
 
     /// How far it has been read towards the producer index `pi`.
@@ -409,6 +414,21 @@ impl Events {
             }),
             GFP_KERNEL,
         )
+    }
+
+    /// Tells people how far each was read, and whether an entry waits there.
+    pub(crate) fn show(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut line = |eqn: u32, kind: &str, (taken, waits): (u32, bool)| {
+            writeln!(to, "eqn {eqn}, {kind}, taken {taken}, waiting {waits}")
+        };
+        if let Some(eq) = self.asynchronous.as_ref() {
+            line(ASYNC_EQN, "asynchronous", eq.ring.lock().progress())?;
+        }
+        for eq in self.comp_eqs() {
+            let progress = eq.ring.lock().progress();
+            line(eq.eqn, "completions", progress)?;
+        }
+        Ok(())
     }
 
     /// Requests vector 0, without which the command queue has no interrupt.

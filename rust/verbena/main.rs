@@ -31,6 +31,7 @@
 //! | [`ids`] | numbers of objects |
 //! | [`netdev`] | the port's net device |
 //! | [`verbs`] | the objects of the verbs |
+//! | [`debugfs`] | what those see and may do who look after the device |
 
 #[allow(dead_code, unreachable_pub, clippy::all)]
 #[path = "../../include/abi/mod.rs"]
@@ -41,6 +42,8 @@ mod bars;
 mod cmdq;
 #[forbid(unsafe_code)]
 mod ctx;
+#[forbid(unsafe_code)]
+mod debugfs;
 #[forbid(unsafe_code)]
 mod doorbell;
 #[forbid(unsafe_code)]

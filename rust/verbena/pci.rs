@@ -3,13 +3,14 @@
 //! The PCI driver: from probe to unbind, and over the deaths of the device between.
 //!
 //! [`Running`] is one life with everything that was built on it, in the order in which it is taken
-//! down: the follower of the net device, the registration (which waits for users, disassociates
+//! down: the files of debugfs, the follower of the net device, the registration (which waits for users, disassociates
 //! processes and destroys all objects), the life itself. The device lives while its users say
 //! goodbye; only then it is silenced. A [`Recovery`] replaces a dead life by a new one.
 
 use crate::{
     abi::regs,
     bars::Bars,
+    debugfs::Files,
     hw::Parts,
     life::Life,
     netdev::{
@@ -63,6 +64,7 @@ use rdma::{
 
 /// One life, registered.
 struct Running {
+    _files: Files,
     _notifier: Notifier<Follower>,
     _registration: Registration<Verbena>,
     life: Life,
@@ -134,6 +136,7 @@ impl Recovery {
         };
         let notifier = Notifier::new(port.netdev(), Arc::new(follower, GFP_KERNEL)?)?;
         Ok(Running {
+            _files: Files::new(&self.parts, live)?,
             _notifier: notifier,
             _registration: registration,
             life,

@@ -100,6 +100,8 @@ pub const FEATURE_RESIZE_SRQ: u64 = 1 << 13;
 pub const FEATURE_ATOMIC_WRITE: u64 = 1 << 10;
 /// FLUSH to global visibility.
 pub const FEATURE_FLUSH: u64 = 1 << 11;
+/// Faults on demand.
+pub const FEATURE_FAULTS: u64 = 1 << 14;
 
 /// Size of a chunk of a context table in bytes. The table grows by whole chunks.
 pub const TABLE_CHUNK_SIZE: usize = 0x1_0000;

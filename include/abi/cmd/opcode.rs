@@ -23,6 +23,8 @@ codes! {
         ModifyPort = 0x08,
         /// Hands a management datagram to the device's agents.
         ProcessMad = 0x09,
+        /// Injects a fault.
+        InjectFault = 0x0a,
         /// Creates a doorbell area.
         CreateUar = 0x10,
         /// Destroys a doorbell area that nothing uses.

@@ -200,9 +200,9 @@ impl Operations for Verbena {
             .set_vendor_part_id(0x10f5)
             .set_max_pkeys(PKEYS)
             .set_local_ca_ack_delay(15)
-            // The device clock: nanoseconds.
+            // The device clock in kHz.
             .set_timestamp_mask(u64::MAX)
-            .set_hca_core_clock(1_000_000)
+            .set_hca_core_clock((1_000_000 << 16) / u64::from(caps.clock_ns_q16.get().max(1)))
             .set_max_qp(known.ids.qpns.count())
             .set_max_qp_wr(caps.max_qp_wr.get())
             .set_max_send_sge(caps.max_send_sge.get())

@@ -110,7 +110,8 @@ pub fn caps(config: &Config) -> DeviceCaps {
             | cmd::FEATURE_XRC
             | cmd::FEATURE_RESIZE_SRQ
             | cmd::FEATURE_ATOMIC_WRITE
-            | cmd::FEATURE_FLUSH)
+            | cmd::FEATURE_FLUSH
+            | cmd::FEATURE_FAULTS)
             .into(),
         max_qp: MAX_QP.into(),
         max_cq: MAX_CQ.into(),

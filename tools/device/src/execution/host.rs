@@ -103,6 +103,9 @@ impl<M: GuestMemory> QpHost<'_, M> {
             return self.srq_dies(srqn, Syndrome::ProducerIndex);
         }
         let index = srq.ci;
+        if srq.faulty {
+            return self.srq_dies(srqn, Syndrome::Injected);
+        }
         let Some(length) = self.shared.wqe.fetch(mem, &srq.ring, index) else {
             return self.srq_dies(srqn, Syndrome::SrqUnreadable);
         };
@@ -148,6 +151,9 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         let opcode =
             WqeOpcode::from_raw(header.opcode).ok_or(malformed(Syndrome::WqeOpcodeUnknown))?;
         out.opcode = opcode;
+        if let Some(status) = self.env.fault.take() {
+            return Err(WqeError::new(status, Syndrome::Injected));
+        }
         if header.flags & !send_flags::ALL != 0 {
             return Err(malformed(Syndrome::WqeFlags));
         }

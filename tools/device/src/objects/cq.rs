@@ -45,6 +45,8 @@ pub struct Cq {
     users: u32,
     /// Whoever polls sees to it that there is room.
     pub ignore_overrun: bool,
+    /// The next entry is to bring it to ERR.
+    pub faulty: bool,
     /// What brought it to ERR.
     pub error: Option<Syndrome>,
     /// Index of its last completion event's entry; none while that event waits for room.
@@ -105,6 +107,7 @@ impl Cq {
             context_slot,
             users: 0,
             ignore_overrun: false,
+            faulty: false,
             error: None,
             last_event: None,
             written: false,
@@ -141,7 +144,7 @@ impl Cq {
             }
         }
         let index = self.pi;
-        if self.write_entry(mem, body, tail).is_err() {
+        if self.faulty || self.write_entry(mem, body, tail).is_err() {
             self.error = Some(Syndrome::CqUnwritable);
             return Written::Died(Syndrome::CqUnwritable);
         }

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use verbena_abi::cmd::{self, QpType};
 use verbena_abi::ctx::{AddressVector, QpAttr, QpContext};
 use verbena_abi::doorbell::{self, Words};
-use verbena_roce::host::XrcSrq;
+use verbena_roce::host::{WcStatus, XrcSrq};
 use verbena_roce::prefetch;
 use verbena_roce::wire::Path;
 use verbena_roce::QpState;
@@ -62,6 +62,8 @@ pub struct Env {
     pub path: Option<Rc<Path>>,
     /// XRC targets: the SRQ of the present request.
     pub xrc: XrcSrq,
+    /// How the next send that it begins with is to fail.
+    pub fault: Option<WcStatus>,
     /// State that the context shows.
     pub shown: QpState,
     /// No other queue pair has, or ever had, the same: what a memory window is bound to.

@@ -38,6 +38,8 @@ pub struct Srq {
     pub xrcdn: u32,
     /// ... and what no other SRQ has, or ever had.
     pub life: u64,
+    /// The next receive that is taken is to bring it to ERR.
+    pub faulty: bool,
     /// What brought it to ERR.
     pub error: Option<Syndrome>,
     /// Where the context is.

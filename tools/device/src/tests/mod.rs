@@ -17,6 +17,7 @@ mod ends;
 mod eqs;
 mod errors;
 mod events;
+mod faults;
 mod fields;
 mod hostile_guest;
 mod key_uses;

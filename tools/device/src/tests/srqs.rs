@@ -26,7 +26,7 @@ fn join(p: &mut Pair, srq: &SrqHandle, send: &CqHandle, recv: &CqHandle, pdn: u3
 }
 
 /// A pair whose second queue pair takes its receives from an SRQ.
-fn shared() -> (Pair, SrqHandle) {
+pub(super) fn shared() -> (Pair, SrqHandle) {
     let mut p = Pair::new();
     let srq = p.d.create_srq();
     let cq = p.cq_b.clone();
@@ -45,7 +45,7 @@ fn taken(p: &Pair, srq: &SrqHandle) -> u32 {
 }
 
 /// What the device shows of an SRQ, unasked.
-fn context(p: &Pair, srq: &SrqHandle) -> SrqContext {
+pub(super) fn context(p: &Pair, srq: &SrqHandle) -> SrqContext {
     let at = u64::from(srq.srqn) * size_of::<SrqContext>() as u64;
     p.d.ram.read_struct(p.d.table(Table::Srqc) + at).unwrap()
 }

@@ -258,6 +258,7 @@ impl EventType {
     pub const DEVICE_FATAL: EventType = EventType(IBV_EVENT_DEVICE_FATAL);
     pub const PORT_ACTIVE: EventType = EventType(IBV_EVENT_PORT_ACTIVE);
     pub const PORT_ERR: EventType = EventType(IBV_EVENT_PORT_ERR);
+    pub const SRQ_ERR: EventType = EventType(IBV_EVENT_SRQ_ERR);
     pub const SRQ_LIMIT_REACHED: EventType = EventType(IBV_EVENT_SRQ_LIMIT_REACHED);
     pub const QP_LAST_WQE_REACHED: EventType = EventType(IBV_EVENT_QP_LAST_WQE_REACHED);
     pub const GID_CHANGE: EventType = EventType(IBV_EVENT_GID_CHANGE);

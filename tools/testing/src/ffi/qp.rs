@@ -421,6 +421,10 @@ impl Srq {
     /// # Panics
     ///
     /// If the provider has no such verb.
+    pub fn element(&self) -> Element {
+        Element::of(self.raw.cast())
+    }
+
     pub fn number(&self) -> u32 {
         let methods = later_methods(self.pd.ctx.raw()).expect("a table of later methods");
         // SAFETY: the method table of a provider, which is not changed any more.

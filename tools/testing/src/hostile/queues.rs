@@ -85,11 +85,16 @@ impl Area {
     /// Looks in a context that has no queues yet, whose rings could be taken for an area.
     pub fn find() -> Option<Area> {
         let maps = DeviceMapping::find(DEVICE_FILE);
-        let guest = maps
+        // The guest's part lies behind the device's, which is for reading only; the doorbell page by itself.
+        let behind = |m: &DeviceMapping| {
+            let mut device = maps.iter().filter(|m| !m.writable);
+            device.any(|d| d.start() + d.len() == m.start())
+        };
+        let mut pages = maps
             .iter()
-            .find(|m| m.readable && m.writable && m.len() == db::PART_SIZE)?
-            .clone();
-        let bell = maps.iter().find(|m| m.writable && !m.readable)?.clone();
+            .filter(|m| m.writable && m.len() == db::PART_SIZE);
+        let guest = pages.clone().find(|&m| behind(m))?.clone();
+        let bell = pages.find(|&m| !behind(m))?.clone();
         Some(Area { guest, bell })
     }
 

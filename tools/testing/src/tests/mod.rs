@@ -8,6 +8,7 @@ mod changes;
 mod clock;
 mod completions;
 mod events;
+mod faults;
 mod immediate;
 mod limits;
 mod objects;
@@ -42,6 +43,7 @@ static GROUPS: &[&[Test]] = &[
     windows::TESTS,
     xrc::TESTS,
     clock::TESTS,
+    faults::TESTS,
     stress::TESTS,
 ];
 

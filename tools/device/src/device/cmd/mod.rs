@@ -6,6 +6,7 @@
 
 mod cq;
 mod eq;
+mod fault;
 pub(crate) mod long;
 mod mcast;
 mod misc;
@@ -251,6 +252,7 @@ impl Device {
                 Ok(Step::Done(reply_of(&reply)))
             }),
             Opcode::QueryQp => run(payload, |r| self.query_qp(mem, r)),
+            Opcode::InjectFault => run(payload, |r| self.inject_fault(mem, r)),
             Opcode::AttachMcast => run(payload, |r| self.attach_mcast(r)),
             Opcode::DetachMcast => run(payload, |r| self.detach_mcast(r)),
             // What no feature of this device announces.

@@ -166,6 +166,7 @@ impl Device {
                 av: Default::default(),
                 path: None,
                 xrc: XrcSrq::default(),
+                fault: None,
                 shown: QpState::Reset,
                 owner,
                 context_slot,
@@ -320,6 +321,7 @@ impl Device {
             (env.attr, env.av, env.path) = (attr, av, path);
             if to == QpState::Reset {
                 (env.sq_pi, env.rq_ci, env.rq_pi) = (0, 0, 0);
+                env.fault = None;
             }
             Ok(held)
         });

@@ -70,6 +70,7 @@ impl Device {
             },
             xrcdn,
             life: self.shared.owners,
+            faulty: false,
             error: None,
             context_slot,
         });

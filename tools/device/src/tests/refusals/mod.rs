@@ -128,8 +128,8 @@ fn what_the_device_announces() {
         // 4 KiB to 1 GiB.
         page_size_cap: 0x7fff_f000.into(),
         // RC, UC, UD, SRQ, atomics, fast registration, RESIZE_CQ, moderation, memory windows,
-        // multicast, atomic writes, FLUSH, XRC, RESIZE_SRQ.
-        features: 0x3fff.into(),
+        // multicast, atomic writes, FLUSH, XRC, RESIZE_SRQ, faults on demand.
+        features: 0x7fff.into(),
         max_qp: 16384.into(),
         max_cq: 16384.into(),
         max_srq: 4096.into(),

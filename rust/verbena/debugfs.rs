@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What people who look after the device see and may do, in debugfs: `verbena-ADDRESS/`, by PCI
+//! address.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | `commands` | the command queue: what is going on, what was |
+//! | `event_queues` | how far each was read, and whether something waits there |
+//! | `inject` | takes a fault: `send QPN STATUS`, `srq SRQN`, `cq CQN` or `device` |
+
+use crate::{
+    abi::{
+        cmd::{
+            FaultKind,
+            InjectFault,
+            FEATURE_FAULTS, //
+        },
+        Le32, //
+    },
+    cmdq::Failure,
+    hw::Parts,
+    verbs::Live, //
+};
+use kernel::{
+    debugfs::{
+        Dir,
+        File, //
+    },
+    fmt,
+    prelude::*,
+    str::CString,
+    sync::Arc,
+    uaccess::UserSliceReader, //
+};
+use rdma::base::errno::eopnotsupp;
+
+/// The longest line that a fault is asked for with.
+const LONGEST: usize = 64;
+
+/// The files of one life of the device. They go before it does.
+pub(crate) struct Files {
+    _files: [Pin<KBox<File<Arc<Live>>>>; 3],
+}
+
+impl Files {
+    /// Shows a life.
+    pub(crate) fn new(parts: &Parts, live: &Arc<Live>) -> Result<Self> {
+        let device: &kernel::device::Device = (*parts.pdev).as_ref();
+        let name = CString::try_from_fmt(fmt!("verbena-{}", device.name()))?;
+        let dir = Dir::new(&name);
+        let data = || Ok::<_, Error>(live.clone());
+        let commands = dir.read_callback_file(c"commands", data(), &commands);
+        let queues = dir.read_callback_file(c"event_queues", data(), &event_queues);
+        let inject = dir.write_callback_file(c"inject", data(), &inject);
+        Ok(Self {
+            _files: [
+                KBox::pin_init::<Error>(commands, GFP_KERNEL)?,
+                KBox::pin_init::<Error>(queues, GFP_KERNEL)?,
+                KBox::pin_init::<Error>(inject, GFP_KERNEL)?,
+            ],
+        })
+    }
+}
+
+fn commands(live: &Arc<Live>, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+    live.cmdq.show(to)
+}
+
+fn event_queues(live: &Arc<Live>, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+    live.events.show(to)
+}
+
+/// A line of a few words becomes a fault. What is wrong with it is EINVAL.
+fn inject(live: &Arc<Live>, from: &mut UserSliceReader) -> Result {
+    let mut bytes = [0u8; LONGEST];
+    let line = bytes.get_mut(..from.len()).ok_or(E2BIG)?;
+    from.read_slice(line)?;
+    let request = parse(line).ok_or(EINVAL)?;
+    if !live.has(FEATURE_FAULTS) {
+        return Err(eopnotsupp());
+    }
+    dev_info!(
+        live.pdev,
+        "a fault is asked for: kind {}, number {}, status {}\n",
+        request.kind,
+        request.number.get(),
+        request.status
+    );
+    match live.cmdq.exec(&request) {
+        // There is nobody left to answer.
+        Err(Failure::Dead) if request.kind == FaultKind::Device.to_raw() => Ok(()),
+        result => result.map(|_| ()).map_err(Error::from),
+    }
+}
+
+fn parse(line: &[u8]) -> Option<InjectFault> {
+    let mut words = line
+        .split(|byte| byte.is_ascii_whitespace())
+        .filter(|word| !word.is_empty());
+    let kind = match words.next()? {
+        b"send" => FaultKind::Send,
+        b"srq" => FaultKind::Srq,
+        b"cq" => FaultKind::Cq,
+        b"device" => FaultKind::Device,
+        _ => return None,
+    };
+    let mut number = || -> Option<u32> { core::str::from_utf8(words.next()?).ok()?.parse().ok() };
+    let (number, status) = match kind {
+        FaultKind::Device => (0, 0),
+        FaultKind::Send => (number()?, u8::try_from(number()?).ok()?),
+        FaultKind::Srq | FaultKind::Cq => (number()?, 0),
+    };
+    words.next().is_none().then(|| InjectFault {
+        kind: kind.to_raw(),
+        status,
+        number: Le32::new(number),
+        ..Default::default()
+    })
+}

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! What comes only of a device that fails: the driver takes the faults in debugfs, and each looks as if it had come by itself.
+use crate::ffi::context::EventType;
+use crate::ffi::cq::Cq;
+use crate::ffi::destroy::Destroy;
+use crate::ffi::qp::{op, state, RecvWr, SendWr, Srq};
+use crate::outcome::Context as _;
+use crate::rig::*;
+use crate::tests::checked_exchange;
+use crate::{Fail, Test, TestResult};
+use std::path::PathBuf;
+use std::process::Command;
+
+pub static TESTS: &[Test] = &[
+    Test::new("3/bad-resp-err", |rig| send_fails(rig, BAD_RESP_ERR)),
+    Test::new("3/fatal-err", |rig| send_fails(rig, FATAL_ERR)),
+    Test::new("3/resp-timeout-err", |rig| {
+        send_fails(rig, RESP_TIMEOUT_ERR)
+    }),
+    Test::new("3/general-err", |rig| send_fails(rig, GENERAL_ERR)),
+    Test::new("4/srq-err", srq_err),
+    Test::new("4/cq-err-unwritable", cq_unwritable),
+    Test::new("4/device-fatal", device_fatal).limit(90).alone(),
+    Test::new("4/a-fault-of-nothing-is-refused", refused),
+];
+
+const BAD_RESP_ERR: u32 = 7;
+const FATAL_ERR: u32 = 19;
+const RESP_TIMEOUT_ERR: u32 = 20;
+const GENERAL_ERR: u32 = 21;
+
+/// The file of the tested device that takes faults.
+fn file() -> Result<PathBuf, Fail> {
+    let device = format!("/sys/class/infiniband/{}/device", env().device);
+    let address = std::fs::canonicalize(device).at("the device in sysfs")?;
+    let address = address.file_name().unwrap_or_default().to_string_lossy();
+    Ok(format!("/sys/kernel/debug/verbena-{address}/inject").into())
+}
+
+fn inject(what: &str) -> TestResult {
+    std::fs::write(file()?, what).at(what)
+}
+
+fn write(end: &End, peer: &End, wr_id: u64) -> TestResult {
+    let wr = SendWr::new(op::WRITE, wr_id, &[end.mr.sge(0, 8)]);
+    let wr = wr.remote(peer.mr.at(0), peer.mr.rkey());
+    end.qp.post_send(&[wr]).at("a post")
+}
+
+/// The send fails with that status; what is behind it is flushed; the peer does not know.
+fn send_fails(rig: &Rig, want: u32) -> TestResult {
+    let p = rig.pair(&PairOpts::default())?;
+    p.a.recv(77, 0, 8)?;
+    write(&p.a, &p.b, 1)?;
+    ok(&wait_one(&p.a.scq, "before the fault")?, 1, wc::RDMA_WRITE)?;
+    inject(&format!("send {} {want}", p.a.qp.qpn()))?;
+    for wr_id in 2..5 {
+        write(&p.a, &p.b, wr_id)?;
+    }
+    let sends = wait(&p.a.scq, 3, "the fault and the flushes")?;
+    err(&sends[0], 2, want, &p.a.qp)?;
+    for (w, wr_id) in sends[1..].iter().zip(3..) {
+        err(w, wr_id, status::WR_FLUSH_ERR, &p.a.qp)?;
+    }
+    err(
+        &wait_one(&p.a.rcq, "the receive")?,
+        77,
+        status::WR_FLUSH_ERR,
+        &p.a.qp,
+    )?;
+    ensure_eq!(p.a.qp.state()?, state::ERR, "state");
+    ensure_eq!(p.b.qp.state()?, state::RTS, "state of the peer");
+    expect_quiet(&p.a.scq, QUIET, "a completion too many")?;
+    // The same queue pair again, with the same CQs.
+    for end in [&p.a, &p.b] {
+        set_state(&end.qp, state::RESET)?;
+    }
+    connect(&p.a.qp, rig.gid, p.b.qp.qpn(), &Conn::default())?;
+    connect(&p.b.qp, rig.gid, p.a.qp.qpn(), &Conn::default())?;
+    write(&p.a, &p.b, 9)?;
+    ok(
+        &wait_one(&p.a.scq, "after the recovery")?,
+        9,
+        wc::RDMA_WRITE,
+    )
+}
+
+/// SRQ_ERR once, QP_FATAL and LAST_WQE_REACHED of the queue pair; its receives complete nowhere; both destroyed and made again work.
+fn srq_err(rig: &Rig) -> TestResult {
+    for round in 0..3 {
+        let srq = Srq::new(&rig.pd, 8, 1).at("an SRQ")?;
+        let opts = PairOpts {
+            srq: Some(srq.clone()),
+            ..PairOpts::default()
+        };
+        let (a, b) = (rig.end(&PairOpts::default())?, rig.end(&opts)?);
+        connect(&a.qp, rig.gid, b.qp.qpn(), &Conn::default())?;
+        connect(&b.qp, rig.gid, a.qp.qpn(), &Conn::default())?;
+        let p = Pair { a, b };
+        for wr_id in 0..4 {
+            srq.post(&[RecvWr::new(wr_id, &[])]).at("a receive")?;
+        }
+        p.a.qp
+            .post_send(&[SendWr::new(op::SEND, 1, &[])])
+            .at("a SEND")?;
+        ok(&wait_one(&p.b.rcq, "before the fault")?, 0, wc::RECV)?;
+        wait_one(&p.a.scq, "before the fault")?;
+        inject(&format!("srq {}", srq.number()))?;
+        p.a.qp
+            .post_send(&[SendWr::new(op::SEND, 2, &[])])
+            .at("a SEND")?;
+        let mut kinds = Vec::new();
+        for _ in 0..3 {
+            let event = rig.event("SRQ_ERR and what its queue pair says")?;
+            if event.kind() == EventType::SRQ_ERR {
+                ensure_eq!(event.element(), srq.element(), "object of SRQ_ERR");
+            } else {
+                ensure_eq!(event.element(), p.b.qp.element(), "object of the other");
+            }
+            kinds.push(event.kind());
+        }
+        for kind in [
+            EventType::SRQ_ERR,
+            EventType::QP_FATAL,
+            EventType::QP_LAST_WQE_REACHED,
+        ] {
+            ensure!(kinds.contains(&kind), "round {round}: {kinds:?}");
+        }
+        wait_state(&p.b.qp, state::ERR)?;
+        expect_quiet(&p.b.rcq, QUIET, "a receive of an SRQ in error")?;
+        rig.expect_no_event(QUIET)?;
+        drop((p, opts));
+        srq.destroy().map_err(|(e, _)| e).at("destroying the SRQ")?;
+    }
+    checked_exchange(
+        &rig.pair(&PairOpts {
+            buf: 1 << 17,
+            ..PairOpts::default()
+        })?,
+        5,
+    )
+}
+
+/// The CQN of the only CQ of this process.
+fn only_cqn() -> Result<u32, Fail> {
+    let out = Command::new("rdma")
+        .args(["-dd", "resource", "show", "cq"])
+        .output()?;
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let own = format!("pid {} ", std::process::id());
+    // What the driver tells stands on the line below.
+    let mut lines = text.lines().skip_while(|line| !line.contains(&own));
+    let line = lines
+        .nth(1)
+        .ok_or_else(|| format!("no CQ of ours: {text}"))?;
+    let others = lines.any(|line| line.contains(&own));
+    ensure!(!others, "more than one CQ of ours: {text}");
+    let mut words = line.split_whitespace().skip_while(|w| *w != "drv_cqn");
+    let number = words.nth(1).and_then(|word| word.parse().ok());
+    number.ok_or_else(|| format!("no CQN in {line}").into())
+}
+
+/// As an overflow: one event, what is there stays, and the queue pair follows.
+fn cq_unwritable(rig: &Rig) -> TestResult {
+    let (dying, channel) = rig.cq_with_events(64)?;
+    let cqn = only_cqn()?;
+    let a = rig.end_on(&PairOpts::default(), dying.clone(), Cq::new(&rig.ctx, 64)?)?;
+    let b = rig.end(&PairOpts::default())?;
+    connect(&a.qp, rig.gid, b.qp.qpn(), &Conn::default())?;
+    connect(&b.qp, rig.gid, a.qp.qpn(), &Conn::default())?;
+    a.recv(77, 0, 8)?;
+    dying.arm(false)?;
+    write(&a, &b, 1)?;
+    let ms = patience().as_millis() as i32;
+    ensure!(channel.event(ms).is_some(), "no completion event");
+    inject(&format!("cq {cqn}"))?;
+    write(&a, &b, 2)?;
+    let mut kinds = Vec::new();
+    for _ in 0..2 {
+        let event = rig.event("CQ_ERR and QP_FATAL")?;
+        let of = match event.kind() {
+            EventType::CQ_ERR => dying.element(),
+            _ => a.qp.element(),
+        };
+        ensure_eq!(event.element(), of, "object of {:?}", event.kind());
+        kinds.push(event.kind());
+    }
+    for kind in [EventType::CQ_ERR, EventType::QP_FATAL] {
+        ensure!(kinds.contains(&kind), "{kinds:?}");
+    }
+    ok(&wait_one(&dying, "what was there")?, 1, wc::RDMA_WRITE)?;
+    expect_quiet(&dying, QUIET, "an entry of a CQ in error")?;
+    let flushed = wait_one(&a.rcq, "the receive")?;
+    err(&flushed, 77, status::WR_FLUSH_ERR, &a.qp)?;
+    rig.expect_no_event(QUIET)
+}
+
+/// Whatever was posted is flushed once, the event comes once, and the next context works.
+fn device_fatal(rig: &Rig) -> TestResult {
+    let p = rig.pair(&PairOpts::default())?;
+    for wr_id in 0..4 {
+        p.b.recv(100 + wr_id, 0, 8)?;
+        // Without a receive at the peer these would not end by themselves.
+        let wr = SendWr::new(op::SEND, wr_id, &[p.b.mr.sge(0, 8)]);
+        p.b.qp.post_send(&[wr]).at("a SEND")?;
+    }
+    inject("device")?;
+    let event = rig.event("DEVICE_FATAL")?;
+    ensure_eq!(event.kind(), EventType::DEVICE_FATAL, "event");
+    drop(event);
+    for (cq, first) in [(&p.b.scq, 0), (&p.b.rcq, 100)] {
+        for (w, wr_id) in wait(cq, 4, "flushes of a dead device")?.iter().zip(first..) {
+            err(w, wr_id, status::WR_FLUSH_ERR, &p.b.qp)?;
+        }
+        expect_quiet(cq, QUIET, "flushed twice")?;
+    }
+    rig.expect_no_event(QUIET)?;
+    wait_for("the device is back", || {
+        Ok(Rig::new().is_ok_and(|new| new.gid.raw != [0; 16]))
+    })?;
+    let new = Rig::new()?;
+    let opts = PairOpts {
+        buf: 1 << 17,
+        ..PairOpts::default()
+    };
+    checked_exchange(&new.pair(&opts)?, 3).at("in the next life")?;
+    drop(p);
+    checked_exchange(&new.pair(&opts)?, 4).at("when the old objects are gone")
+}
+
+fn refused(_rig: &Rig) -> TestResult {
+    let path = file()?;
+    for (what, want) in [
+        ("send 16777215 7", libc::EINVAL),
+        ("send 1", libc::EINVAL),
+        ("cq 5 5", libc::EINVAL),
+        ("nonsense", libc::EINVAL),
+        ("", 0),
+    ] {
+        let errno = std::fs::write(&path, what).err();
+        let errno = errno.and_then(|e| e.raw_os_error()).unwrap_or(0);
+        ensure_eq!(errno, want, "{what:?}");
+    }
+    Ok(())
+}
