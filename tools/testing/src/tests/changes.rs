@@ -113,7 +113,7 @@ fn resize_too_small(rig: &Rig) -> TestResult {
 }
 
 /// One thread posts and polls, another moves the ring under it: each request completes once, in order.
-fn resize_under_traffic(rig: &Rig) -> TestResult {
+pub(super) fn resize_under_traffic(rig: &Rig) -> TestResult {
     const TOTAL: u64 = 30_000;
     let (pair, cq) = with_cq(rig, 256, 128)?;
     let done = AtomicBool::new(false);
@@ -368,7 +368,7 @@ fn rereg_refused(rig: &Rig) -> TestResult {
 
 /// A region is registered anew all the time, over the same memory, while it is written: no WRITE fails or goes astray. Another
 /// goes from one domain to another and back.
-fn rereg_under_traffic(rig: &Rig) -> TestResult {
+pub(super) fn rereg_under_traffic(rig: &Rig) -> TestResult {
     const TOTAL: u64 = 4000;
     let pair = rig.pair(&PairOpts::default())?;
     let mr = Mr::new(&rig.pd, 1 << 20, access::ALL)?;

@@ -84,7 +84,7 @@ fn too_small(rig: &Rig) -> TestResult {
 }
 
 /// One thread posts and sends, another moves the ring under it: each receive completes once, in order.
-fn under_traffic(rig: &Rig) -> TestResult {
+pub(super) fn under_traffic(rig: &Rig) -> TestResult {
     const TOTAL: u64 = 20_000;
     let (pair, srq) = pair_of(rig, 64)?;
     let done = AtomicBool::new(false);

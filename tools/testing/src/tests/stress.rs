@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! Tests that take minutes.
 use super::events::checked_exchange;
+use super::{changes, srq, windows, xrc};
 use crate::ffi::qp::{op, SendWr};
 use crate::outcome::Context as _;
 use crate::pattern::Rng;
@@ -20,6 +21,9 @@ pub static TESTS: &[Test] = &[
     .limit(900)
     .long(),
     Test::new("long/byte-checked-load", load).limit(300).long(),
+    Test::new("long/changes-under-traffic", all_changes)
+        .limit(1200)
+        .long(),
 ];
 
 const THREADS: u64 = 4;
@@ -83,6 +87,39 @@ fn load(rig: &Rig) -> TestResult {
                         checked_exchange(&p, t << 40 | i).at(&format!("exchange {i}"))?;
                         i += 1;
                     }
+                    Ok(())
+                })
+            })
+            .collect();
+        all.into_iter()
+            .try_for_each(|t| t.join().map_err(|_| Fail::from("a thread panicked"))?)
+    })
+}
+
+/// For ten minutes, side by side: CQs and SRQs move to other rings, regions are registered anew, windows are bound and invalidated,
+/// extended connections come and go, all under traffic of which each completion is accounted for.
+fn all_changes(_rig: &Rig) -> TestResult {
+    type Change = fn(&Rig) -> TestResult;
+    const CHANGES: &[(&str, Change)] = &[
+        ("CQ resize", changes::resize_under_traffic),
+        ("SRQ resize", srq::under_traffic),
+        ("rereg", changes::rereg_under_traffic),
+        ("windows", windows::churn),
+        ("extended connections", xrc::churn),
+    ];
+    let until = Instant::now() + Duration::from_secs(600);
+    std::thread::scope(|s| {
+        let all: Vec<_> = CHANGES
+            .iter()
+            .map(|&(name, change)| {
+                s.spawn(move || -> TestResult {
+                    let mut rounds = 0;
+                    while Instant::now() < until {
+                        // Events are the context's.
+                        change(&Rig::new()?).at(&format!("{name}, round {rounds}"))?;
+                        rounds += 1;
+                    }
+                    println!("{name}: {rounds} rounds");
                     Ok(())
                 })
             })

@@ -285,7 +285,7 @@ fn busy(rig: &Rig) -> TestResult {
 }
 
 /// Windows come, are bound, used, invalidated and go, by two threads with queue pairs of their own, over one region.
-fn churn(rig: &Rig) -> TestResult {
+pub(super) fn churn(rig: &Rig) -> TestResult {
     const ROUNDS: u32 = 300;
     let mr = Mr::new(&rig.pd, 8192, access::LOCAL_WRITE | access::MW_BIND)?;
     std::thread::scope(|s| {

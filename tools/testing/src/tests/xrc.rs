@@ -213,7 +213,7 @@ fn post_to_target(rig: &Rig) -> TestResult {
 }
 
 /// Everything made and destroyed, in either order.
-fn churn(rig: &Rig) -> TestResult {
+pub(super) fn churn(rig: &Rig) -> TestResult {
     for round in 0..100 {
         let x = set_up(rig)?;
         let (srq, cq) = queue(rig, &x.xrcd)?;
