@@ -14,6 +14,7 @@ mod limits;
 mod objects;
 mod operations;
 mod placement;
+mod port;
 mod processes;
 mod recovery;
 mod srq;
@@ -44,6 +45,7 @@ static GROUPS: &[&[Test]] = &[
     xrc::TESTS,
     clock::TESTS,
     faults::TESTS,
+    port::TESTS,
     stress::TESTS,
 ];
 

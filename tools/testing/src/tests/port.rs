@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! The port follows its net device: link state, addresses.
+use super::events::checked_exchange;
+use crate::ffi::context::EventType;
+use crate::outcome::Context as _;
+use crate::rig::*;
+use crate::{Fail, Test, TestResult};
+use std::process::Command;
+use std::time::Instant;
+
+pub static TESTS: &[Test] = &[
+    Test::new("4/port-err-and-active", link).limit(120).alone(),
+    Test::new("4/gid-change", address).limit(120).alone(),
+];
+
+/// The net device of port 1.
+fn netdev() -> Result<String, Fail> {
+    let ports = format!("/sys/class/infiniband/{}/ports/1", env().device);
+    let name =
+        std::fs::read_to_string(format!("{ports}/gid_attrs/ndevs/0")).at("the net device")?;
+    Ok(name.trim().to_owned())
+}
+
+fn ip(args: &[&str]) -> TestResult {
+    let out = Command::new("ip").args(args).output()?;
+    let text = String::from_utf8_lossy(&out.stderr);
+    ensure!(
+        out.status.success(),
+        "ip {}: {}",
+        args.join(" "),
+        text.trim()
+    );
+    Ok(())
+}
+
+/// All events until one of this kind came, and it comes once: nothing of it follows.
+fn until(rig: &Rig, kind: EventType) -> TestResult {
+    let deadline = Instant::now() + patience();
+    let mut count = 0;
+    while count == 0 {
+        ensure!(Instant::now() < deadline, "no {kind:?}");
+        if let Some(event) = rig.ctx.async_event(QUIET.as_millis() as i32) {
+            count += u32::from(event.kind() == kind);
+        }
+    }
+    while let Some(event) = rig.ctx.async_event(QUIET.as_millis() as i32) {
+        count += u32::from(event.kind() == kind);
+    }
+    ensure_eq!(count, 1, "{kind:?} came so often");
+    Ok(())
+}
+
+fn state(rig: &Rig) -> Result<u32, Fail> {
+    Ok(rig.ctx.query_port(1)?.state)
+}
+
+fn link(rig: &Rig) -> TestResult {
+    const DOWN: u32 = 1;
+    const ACTIVE: u32 = 4;
+    let netdev = netdev()?;
+    for round in 0..3 {
+        let p = rig.pair(&PairOpts {
+            buf: 1 << 17,
+            ..PairOpts::default()
+        })?;
+        checked_exchange(&p, round).at("before")?;
+        ip(&["link", "set", &netdev, "down"])?;
+        until(rig, EventType::PORT_ERR).at(&format!("round {round}"))?;
+        ensure_eq!(state(rig)?, DOWN, "state of the port");
+        ip(&["link", "set", &netdev, "up"])?;
+        until(rig, EventType::PORT_ACTIVE).at(&format!("round {round}"))?;
+        ensure_eq!(state(rig)?, ACTIVE, "state of the port");
+        // The queue pairs were idle meanwhile, and go on.
+        checked_exchange(&p, round + 100).at("after")?;
+    }
+    Ok(())
+}
+
+fn gids(rig: &Rig) -> Vec<[u8; 16]> {
+    let all = (0..256).map_while(|i| rig.ctx.query_gid(1, i).ok());
+    all.map(|entry| entry.gid.raw).collect()
+}
+
+fn address(rig: &Rig) -> TestResult {
+    const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 77, 0, 1];
+    let netdev = netdev()?;
+    ensure!(!gids(rig).contains(&GID), "the address is there already");
+    ip(&["address", "add", "10.77.0.1/24", "dev", &netdev])?;
+    let added = until(rig, EventType::GID_CHANGE).and_then(|()| {
+        ensure!(gids(rig).contains(&GID), "no GID of the new address");
+        Ok(())
+    });
+    ip(&["address", "del", "10.77.0.1/24", "dev", &netdev])?;
+    added?;
+    until(rig, EventType::GID_CHANGE)?;
+    ensure!(
+        !gids(rig).contains(&GID),
+        "the GID stays without its address"
+    );
+    Ok(())
+}
