@@ -298,6 +298,7 @@ static OPS: verbs_context_ops = {
     ops.post_recv = Some(data::post_recv);
     ops.post_send = Some(data::post_send);
     ops.post_srq_recv = Some(data::post_srq_recv);
+    ops.query_ece = Some(verbs::query_ece);
     ops.query_device_ex = Some(verbs::query_device_ex);
     ops.query_port = Some(verbs::query_port);
     ops.query_qp = Some(queues::query_qp);
@@ -307,6 +308,7 @@ static OPS: verbs_context_ops = {
     ops.reg_mr = Some(verbs::reg_mr);
     ops.req_notify_cq = Some(data::req_notify_cq);
     ops.rereg_mr = Some(verbs::rereg_mr);
+    ops.set_ece = Some(verbs::set_ece);
     ops
 };
 

@@ -20,7 +20,7 @@ use core::mem::{size_of, size_of_val};
 use std::sync::{Mutex, PoisonError};
 use verbena_abi::ctx::{AddressVector, AV_GRH};
 use verbena_abi::uverbs::CreateAhResp;
-use verbena_abi::{Le16, Le32};
+use verbena_abi::{regs, Le16, Le32};
 
 /// A memory region: nothing of the provider's own but the domain that it is in, which can be changed.
 struct Mr(Mutex<Option<Use>>);
@@ -302,4 +302,31 @@ pub unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
         drop(unsafe { Object::<ibv_ah, Ah>::take(ah) });
     }
     returned
+}
+
+/// Options that both ends of a connection agree on beyond the specification: there are none here, which the vendor's name says.
+pub unsafe extern "C" fn query_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+    // SAFETY: see the head of this file.
+    unsafe {
+        ece.write(ibv_ece {
+            vendor_id: regs::PCI_VENDOR_ID.into(),
+            options: 0,
+            comp_mask: 0,
+        })
+    };
+    0
+}
+
+/// What the peer has is reduced to what is known here, as the man page wants it: to nothing.
+pub unsafe extern "C" fn set_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+    // SAFETY: see the head of this file.
+    let &mut ibv_ece {
+        vendor_id,
+        comp_mask,
+        ..
+    } = unsafe { &mut *ece };
+    if comp_mask != 0 || vendor_id != regs::PCI_VENDOR_ID.into() {
+        return Errno::INVAL.0;
+    }
+    0
 }

@@ -19,6 +19,8 @@ pub mod access {
     pub const MW_BIND: u32 = IBV_ACCESS_MW_BIND;
     pub const FLUSH_GLOBAL: u32 = IBV_ACCESS_FLUSH_GLOBAL;
     pub const FLUSH_PERSISTENT: u32 = IBV_ACCESS_FLUSH_PERSISTENT;
+    pub const ZERO_BASED: u32 = IBV_ACCESS_ZERO_BASED;
+    pub const HUGETLB: u32 = IBV_ACCESS_HUGETLB;
     pub const RELAXED_ORDERING: u32 = IBV_ACCESS_RELAXED_ORDERING;
     /// What an ordinary test buffer and QP allow.
     pub const ALL: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ;

@@ -95,14 +95,22 @@ unsafe impl Sync for Buf {}
 impl Buf {
     /// A zeroed, page-aligned mapping.
     pub fn new(len: usize) -> Result<Buf, Errno> {
-        let len = len.max(1);
+        Buf::mapped(len.max(1), 0)
+    }
+
+    /// A zeroed mapping of huge pages of 2 MiB, of which `len` is a multiple.
+    pub fn huge(len: usize) -> Result<Buf, Errno> {
+        Buf::mapped(len, libc::MAP_HUGETLB | libc::MAP_HUGE_2MB)
+    }
+
+    fn mapped(len: usize, flags: i32) -> Result<Buf, Errno> {
         // SAFETY: an anonymous mapping at an address of the kernel's choice touches nothing else.
         let addr = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
                 len,
                 libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags,
                 -1,
                 0,
             )

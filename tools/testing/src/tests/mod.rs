@@ -17,6 +17,7 @@ mod placement;
 mod port;
 mod processes;
 mod recovery;
+mod regions;
 mod srq;
 mod states;
 mod statuses;
@@ -46,6 +47,7 @@ static GROUPS: &[&[Test]] = &[
     clock::TESTS,
     faults::TESTS,
     port::TESTS,
+    regions::TESTS,
     stress::TESTS,
 ];
 

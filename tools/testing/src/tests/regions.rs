@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! Kinds of memory regions.
+use crate::ffi::context::EventType;
+use crate::ffi::mr::{access, Mr};
+use crate::ffi::qp::{op, SendWr};
+use crate::ffi::sys::Buf;
+use crate::outcome::Context as _;
+use crate::rig::*;
+use crate::{Test, TestResult};
+use std::sync::Arc;
+
+pub static TESTS: &[Test] = &[
+    Test::new("7/zero-based", zero_based),
+    Test::new("7/huge-pages", huge_pages).alone(),
+];
+
+/// Work requests name its bytes from 0 on, at both ends.
+fn zero_based(rig: &Rig) -> TestResult {
+    let opts = PairOpts::default();
+    let p = rig.pair(&opts)?;
+    let len = 3 * 4096 + 100;
+    let buf = Arc::new(Buf::new(5 * 4096)?);
+    // Not at the start of a page.
+    let target = Mr::of(&rig.pd, &buf, 200, len, access::ALL | access::ZERO_BASED)?;
+    let source = Mr::new(&rig.pd, len, access::ALL | access::ZERO_BASED)?;
+    let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + 1) as u8).collect();
+    source.buf.write(0, &bytes);
+    let sge = |offset: usize, len: usize| {
+        let mut sge = source.sge(0, len);
+        sge.addr = offset as u64;
+        sge
+    };
+    let wr = SendWr::new(op::WRITE, 1, &[sge(0, len)]);
+    p.a.qp.post_send(&[wr.remote(0, target.rkey())])?;
+    ok(&wait_one(&p.a.scq, "all of it")?, 1, wc::RDMA_WRITE)?;
+    ensure!(buf.read(200, len) == bytes, "the bytes of a WRITE");
+    ensure!(buf.read(0, 200).iter().all(|b| *b == 0), "bytes before it");
+    ensure!(
+        buf.read(200 + len, 100).iter().all(|b| *b == 0),
+        "bytes behind it"
+    );
+    source.buf.write(0, &vec![0; len]);
+    let wr = SendWr::new(op::READ, 2, &[sge(5000, 1000)]);
+    p.a.qp.post_send(&[wr.remote(5000, target.rkey())])?;
+    ok(&wait_one(&p.a.scq, "a READ")?, 2, wc::RDMA_READ)?;
+    ensure!(
+        source.buf.read(5000, 1000) == bytes[5000..6000],
+        "the bytes of a READ"
+    );
+    // Its own addresses are out of its bounds.
+    let wr = SendWr::new(op::WRITE, 3, &[sge(0, 1)]);
+    p.a.qp
+        .post_send(&[wr.remote(buf.addr() + 200, target.rkey())])?;
+    let refused = wait_one(&p.a.scq, "by address")?;
+    err(&refused, 3, status::REM_ACCESS_ERR, &p.a.qp)?;
+    drop(rig.expect_event(EventType::QP_ACCESS_ERR, p.b.qp.element())?);
+    let q = rig.pair(&opts)?;
+    let wr = SendWr::new(op::WRITE, 4, &[sge(0, 1)]);
+    q.a.qp.post_send(&[wr.remote(len as u64, target.rkey())])?;
+    let refused = wait_one(&q.a.scq, "one beyond the end")?;
+    err(&refused, 4, status::REM_ACCESS_ERR, &q.a.qp)?;
+    drop(rig.expect_event(EventType::QP_ACCESS_ERR, q.b.qp.element())?);
+    Ok(())
+}
+
+fn huge_pages(rig: &Rig) -> TestResult {
+    const HUGE: usize = 2 << 20;
+    const COUNT: &str = "/proc/sys/vm/nr_hugepages";
+    std::fs::write(COUNT, "4").at("asking for huge pages")?;
+    let run = || -> TestResult {
+        let buf = Arc::new(Buf::huge(3 * HUGE).at("three huge pages")?);
+        let p = rig.pair(&PairOpts::default())?;
+        // Across the borders of pages, told of them or not.
+        for flags in [access::HUGETLB, 0] {
+            let mr = Mr::of(&rig.pd, &buf, 4096, 3 * HUGE - 8192, access::ALL | flags)?;
+            let bytes: Vec<u8> = (0..30_000).map(|i| (i % 251) as u8 ^ flags as u8).collect();
+            p.a.mr.buf.write(0, &bytes);
+            for at in [4096, HUGE - 15_000, 2 * HUGE - 1, 3 * HUGE - 4096 - 30_000] {
+                let wr = SendWr::new(op::WRITE, at as u64, &[p.a.mr.sge(0, 30_000)]);
+                let wr = wr.remote(buf.addr() + at as u64, mr.rkey());
+                p.a.qp.post_send(&[wr])?;
+                ok(&wait_one(&p.a.scq, "a WRITE")?, at as u64, wc::RDMA_WRITE)?;
+                ensure!(
+                    buf.read(at, 30_000) == bytes,
+                    "the bytes at {at}, flags {flags}"
+                );
+            }
+        }
+        Ok(())
+    };
+    let ran = run();
+    std::fs::write(COUNT, "0").at("giving them back")?;
+    ran
+}
