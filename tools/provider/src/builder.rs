@@ -130,7 +130,9 @@ impl SendQueue {
             return build.fail(Errno::NOMEM);
         }
         build.open = true;
-        build.unaddressed = self.config.datagram || self.config.xrc;
+        // What an initiator does with keys goes nowhere.
+        let is_local = matches!(form, Form::Key | Form::Bind);
+        build.unaddressed = self.config.datagram || self.config.xrc && !is_local;
         build.form = Some(form);
         build.wr_id = wr_id;
         // Inline is what comes by the functions for it, not what this flag says.

@@ -8,7 +8,8 @@ use crate::errno::Errno;
 use crate::ffi::lock::Sharing;
 use crate::ffi::memory::{Memory, Ring};
 use crate::ffi::mock;
-use crate::ffi::pabi::IBV_WR_SEND;
+use crate::ffi::pabi::{IBV_WR_BIND_MW, IBV_WR_LOCAL_INV, IBV_WR_SEND};
+use crate::ffi::wr::Bind;
 use crate::qp::Srq;
 use crate::send::{SendConfig, SendQueue};
 use std::sync::Arc;
@@ -117,9 +118,8 @@ fn a_number_used_again_is_not_taken_for_its_last_owner() {
     f.cq.detach_srq(&second);
 }
 
-#[test]
-fn an_initiators_requests_name_an_srq() {
-    let f = Fixture::new();
+/// The send queue of an initiator.
+fn initiator(f: &Fixture) -> SendQueue {
     let ring = Ring::new(Memory::heap(128 << LOG_SIZE), LOG_SIZE, 7).unwrap();
     let config = SendConfig {
         max_wr: SIZE,
@@ -131,7 +131,13 @@ fn an_initiators_requests_name_an_srq() {
         sharing: Sharing::THREADS,
         slot: super::SLOT,
     };
-    let sends = SendQueue::new(ring, f.area.clone(), config);
+    SendQueue::new(ring, f.area.clone(), config)
+}
+
+#[test]
+fn an_initiators_requests_name_an_srq() {
+    let f = Fixture::new();
+    let sends = initiator(&f);
     let mut sges = [sge(8)];
     let mut wr = super::send(1, &mut sges);
     wr.qp_type.xrc.remote_srqn = 0x12_3456;
@@ -153,6 +159,29 @@ fn an_initiators_requests_name_an_srq() {
     sends.set_srqn(&mut guard, 7);
     sends.commit(guard).unwrap();
     assert_eq!((header(1).remote_srqn.get(), header(1).wr_id.get()), (7, 3));
+}
+
+#[test]
+fn what_an_initiator_does_with_keys_names_no_srq() {
+    let f = Fixture::new();
+    let sends = initiator(&f);
+    let bind = Bind {
+        key: 0x502,
+        addr: 0x1000,
+        length: 64,
+        region: 0x601,
+        access: 0,
+    };
+    let local = [
+        (IBV_WR_BIND_MW, Operands::Bind(Some(bind))),
+        (IBV_WR_LOCAL_INV, Operands::Imm(0x502)),
+    ];
+    for (index, (opcode, operands)) in (0..).zip(local) {
+        let mut guard = sends.start(|| true);
+        sends.begin(&mut guard, opcode, 1, 0, operands);
+        assert_eq!(sends.commit(guard), Ok(()), "{opcode}");
+        assert_eq!(sends.posted(), index + 1);
+    }
 }
 
 #[test]
