@@ -484,7 +484,10 @@ impl Cq {
 
     fn forget_srq(&self, state: &mut CqState, srqn: u32) {
         self.save(state);
-        state.saved.retain(|(_, one)| !one.is_of(srqn));
+        // A basic one may have the number by now: its completions name a queue pair that is known here.
+        let mut saved = core::mem::take(&mut state.saved);
+        saved.retain(|(_, one)| !one.is_of(srqn) || state.qps.find(one.qpn()).is_some());
+        state.saved = saved;
         state.srqs.retain(|srq| srq.srqn != srqn);
         state.aside = state.flushing || !state.saved.is_empty();
         self.publish(state);
@@ -503,7 +506,9 @@ impl Cq {
         self.save(state);
         let mut saved = core::mem::take(&mut state.saved);
         saved.retain(|(_, completion)| {
-            let own = completion.qpn() == qp.qpn;
+            // A target may have the number by now: what it receives names an SRQ that is not this one's.
+            let own = completion.qpn() == qp.qpn
+                && (!completion.is_receive() || completion.srqn == qp.srqn());
             if own && completion.is_receive() {
                 if let Receives::Shared(srq) = &qp.receives {
                     srq.queue.window().retire_shared(completion.wqe_index());

@@ -90,6 +90,14 @@ impl Qp {
         }
     }
 
+    /// The SRQ that completions of its receives name: 0 if they are its own.
+    pub fn srqn(&self) -> u32 {
+        match &self.receives {
+            Receives::Shared(srq) => srq.srqn,
+            Receives::Own(_) | Receives::None => 0,
+        }
+    }
+
     /// A completion of a send, or of a receive, with this WQE index was polled.
     #[inline(always)]
     pub fn retire(&self, receive: bool, wqe_index: u32) {

@@ -81,10 +81,10 @@ fn an_srq_is_retired_by_whatever_completes_or_is_taken_out() {
     let fill = |wr_ids: &[u64]| fill(&srq, wr_ids);
     fill(&[0, 1, 2, 3]).unwrap();
     assert_eq!(fill(&[4]), Err((Errno::NOMEM, 0)));
-    f.complete(9, WcOpcode::Recv, 1, 1);
-    f.complete(9, WcOpcode::Recv, 0, 0);
+    f.complete_of(9, srq.srqn, WcOpcode::Recv, 1, 1);
+    f.complete_of(9, srq.srqn, WcOpcode::Recv, 0, 0);
     assert_eq!(f.polled(2), [1, 0]);
-    f.complete(9, WcOpcode::Recv, 2, 2);
+    f.complete_of(9, srq.srqn, WcOpcode::Recv, 2, 2);
     qp.detach();
     assert_eq!(f.polled(2), []);
     assert_eq!(fill(&[4, 5, 6, 7]), Err((Errno::NOMEM, 3)));

@@ -10,7 +10,7 @@ use crate::ffi::memory::{Memory, Ring};
 use crate::ffi::mock;
 use crate::ffi::pabi::{IBV_WR_BIND_MW, IBV_WR_LOCAL_INV, IBV_WR_SEND};
 use crate::ffi::wr::Bind;
-use crate::qp::Srq;
+use crate::qp::{Receives, Srq};
 use crate::send::{SendConfig, SendQueue};
 use std::sync::Arc;
 use verbena_abi::cqe::WcOpcode;
@@ -182,6 +182,27 @@ fn what_an_initiator_does_with_keys_names_no_srq() {
         assert_eq!(sends.commit(guard), Ok(()), "{opcode}");
         assert_eq!(sends.posted(), index + 1);
     }
+}
+
+/// Numbers that the kernel hands out again before the process has forgotten who had them.
+#[test]
+fn a_target_with_the_number_of_a_queue_pair_keeps_its_completions() {
+    let mut f = Fixture::new();
+    let srq = xrc_srq(&f, 1);
+    let gone = f.rts(TARGET);
+    f.complete(TARGET, WcOpcode::Send, 0, 5);
+    complete(&mut f, 1, 0, 10);
+    gone.detach();
+    assert_eq!(f.polled(4), [10]);
+    // And the other way around: a queue pair takes receives from a basic SRQ with the number of one that goes.
+    let basic = f.srq();
+    assert_eq!(basic.srqn, srq.srqn);
+    let qp = f.qp(9, Receives::Shared(basic));
+    f.complete_of(9, 1, WcOpcode::Recv, 0, 20);
+    complete(&mut f, 1, 1, 30);
+    f.cq.detach_srq(&srq);
+    assert_eq!(f.polled(4), [20]);
+    let _ = qp;
 }
 
 #[test]
