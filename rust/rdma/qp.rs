@@ -92,7 +92,7 @@ pub trait QueuePair<D: Operations>: Sized + Send + Sync {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// Detaches it again.
+    /// Detaches it again. If it fails, the core does not destroy the queue pair.
     fn detach_mcast(_qp: &Qp<D>, _group: &[u8; 16], _lid: u16) -> Result {
         build_error!(VTABLE_DEFAULT_ERROR)
     }

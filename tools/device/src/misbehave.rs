@@ -48,7 +48,7 @@ kinds! {
     LateCommand = 3 "late-command",
     /// The next command stalls the engine for so many milliseconds before it is executed.
     StallAtCommand = 4 "stall-at-command",
-    /// The four kinds above apply to commands with this opcode only.
+    /// The four kinds above, and [`Kind::RefuseCommands`], apply to commands with this opcode only.
     OnlyOpcode = 5 "only-opcode",
     /// The engine does nothing at all for so many milliseconds, and then goes on as if nothing had happened.
     Stall = 6 "stall",
@@ -64,10 +64,12 @@ kinds! {
     ResetUnconfirmed = 11 "reset-unconfirmed",
     /// Bus mastering cannot be switched off: the bit stays set and the DMA goes on.
     BusMasterStuck = 12 "bus-master-stuck",
+    /// So many commands are not executed and answered that there are no resources for them.
+    RefuseCommands = 13 "refuse-commands",
 }
 
 /// Words, by number of the kind; the first is the magic's.
-const WORDS: usize = 13;
+const WORDS: usize = 14;
 
 /// What the device does wrong at present; copies share it.
 #[derive(Clone, Debug, Default)]

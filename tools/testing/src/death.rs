@@ -5,6 +5,8 @@
 //! driver has to find out by itself: everything that was posted completes exactly once, within [`limit()`], DEVICE_FATAL
 //! comes once, and posting stays accepted and flushes. Then the process leaves its old context behind.
 //!
+//! `verbena-guest-death --refused`: [`refused`].
+//!
 //! `verbena-guest-death --queries SECONDS`: queries a queue pair that another thread modifies, for a NIC that is slow between
 //! both stores of a context's sequence counter. A reader may be told EBUSY; the device stays alive.
 use crate::ffi::context::EventType;
@@ -12,6 +14,7 @@ use crate::ffi::qp::{mask, op, state, SendWr};
 use crate::ffi::sys::Errno;
 use crate::ffi::QpAttr;
 use crate::outcome::Context as _;
+use crate::refused;
 use crate::rig::{self, Conn, End, PairOpts, Rig};
 use crate::tests::checked_exchange;
 use crate::{runner, Fail, TestResult};
@@ -36,8 +39,9 @@ pub fn main() -> ExitCode {
         [option, n] if option == "--queries" => n.parse().ok(),
         _ => None,
     };
-    if kinds.is_empty() || kinds[0].starts_with('-') && seconds.is_none() {
-        eprintln!("usage: verbena-guest-death KIND[=NUMBER]... | --queries SECONDS");
+    let refusals = kinds == ["--refused"];
+    if kinds.is_empty() || kinds[0].starts_with('-') && seconds.is_none() && !refusals {
+        eprintln!("usage: verbena-guest-death KIND[=NUMBER]... | --queries SECONDS | --refused");
         return ExitCode::from(2);
     }
     if let Err(why) = runner::set_env(std::env::var("VERBENA_DEVICE").ok(), None) {
@@ -46,6 +50,7 @@ pub fn main() -> ExitCode {
     }
     let result = match seconds {
         Some(n) => queries(Duration::from_secs(n)),
+        None if refusals => refused::run(),
         None => run(&kinds),
     };
     match result {

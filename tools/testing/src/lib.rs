@@ -30,6 +30,7 @@ pub mod death;
 pub mod failnth;
 pub mod pattern;
 pub mod peer;
+pub mod refused;
 pub mod rig;
 pub mod runner;
 pub mod tests;

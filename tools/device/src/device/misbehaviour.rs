@@ -52,6 +52,13 @@ impl Device {
         m.applies_to(opcode) && m.count(Kind::MuteCommands)
     }
 
+    /// Whether a command is refused, whatever it asks for.
+    #[inline]
+    pub(crate) fn refuses(&self, opcode: u16) -> bool {
+        let m = &self.shared.config.misbehave;
+        m.applies_to(opcode) && m.count(Kind::RefuseCommands)
+    }
+
     /// Panics, without the message that tells of a defect, if it is time for that.
     #[inline]
     pub(crate) fn may_panic(&self, step: bool) {

@@ -398,3 +398,27 @@ fn publishes_some(d: &Driver, ops: &[Op], table: Table, number: u32, size: usize
         assert_eq!((odd % 2, *even), (1, odd + 1));
     }
 }
+
+#[cfg(feature = "misbehave")]
+#[test]
+fn a_command_that_is_refused_on_purpose_is_not_executed() {
+    use crate::misbehave::{Kind, ALWAYS};
+    let mut d = Driver::new();
+    let addr = d.alloc(4096);
+    let request = CreateMr {
+        key: 0x500.into(),
+        pdn: 7.into(),
+        length: 4096.into(),
+        pages: flat(addr),
+        ..Default::default()
+    };
+    let m = d.device.shared.config.misbehave.clone();
+    m.set(Kind::OnlyOpcode, CreateMr::OPCODE.to_raw().into());
+    m.set(Kind::RefuseCommands, ALWAYS);
+    // Others are not meant.
+    d.create_cq(4);
+    assert_eq!(d.cmd(&request).unwrap_err().status, CmdStatus::NoResources);
+    m.set(Kind::RefuseCommands, 0);
+    // Were it there, its number would be in use.
+    d.must(&request);
+}

@@ -3772,4 +3772,6 @@ unsafe extern "C" {
     pub fn ibv_destroy_qp(qp: *mut ibv_qp) -> core::ffi::c_int;
     pub fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah;
     pub fn ibv_destroy_ah(ah: *mut ibv_ah) -> core::ffi::c_int;
+    pub fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> core::ffi::c_int;
+    pub fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> core::ffi::c_int;
 }

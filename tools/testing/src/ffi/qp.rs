@@ -293,6 +293,20 @@ impl Qp {
         Errno::check(unsafe { ibv_modify_qp(self.raw, &mut attr, mask as i32) })
     }
 
+    /// Attaches it to a multicast group.
+    pub fn attach_mcast(&self, group: [u8; 16]) -> Result<(), Errno> {
+        let gid = ibv_gid { raw: group };
+        // SAFETY: a valid QP and GID.
+        Errno::check(unsafe { ibv_attach_mcast(self.raw, &gid, 0) })
+    }
+
+    /// Detaches it again.
+    pub fn detach_mcast(&self, group: [u8; 16]) -> Result<(), Errno> {
+        let gid = ibv_gid { raw: group };
+        // SAFETY: a valid QP and GID.
+        Errno::check(unsafe { ibv_detach_mcast(self.raw, &gid, 0) })
+    }
+
     /// Live attributes, and the capacity that the device reports.
     pub fn query(&self) -> Result<(ibv_qp_attr, ibv_qp_cap), Errno> {
         let mut attr = ibv_qp_attr::default();

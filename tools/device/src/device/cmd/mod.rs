@@ -142,6 +142,8 @@ impl Device {
         let opcode = Opcode::from_raw(opcode);
         let outcome = if self.shared.regs.is_fatal() {
             Err(bad(CmdStatus::Fatal, Syndrome::DeviceFatal))
+        } else if self.refuses(place.opcode) {
+            Err(bad(CmdStatus::NoResources, Syndrome::CmdNumber))
         } else {
             opcode
                 .ok_or(bad(CmdStatus::Unsupported, Syndrome::CmdOpcode))

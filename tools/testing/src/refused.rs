@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! `verbena-guest-death --refused`: a NIC that refuses one kind of command after the other (`misbehave refuse-commands`). What the
+//! core lets no driver fail at ends all the same; of anything else the caller is told, and what he has goes on as before.
+use crate::ffi::cq::Cq;
+use crate::ffi::destroy::Destroy;
+use crate::ffi::mr::access;
+use crate::ffi::qp::{Qp, QpInit, RecvWr, Srq};
+use crate::ffi::sys::Errno;
+use crate::ffi::QpCap;
+use crate::outcome::Context as _;
+use crate::rig::{PairOpts, Rig};
+use crate::tests::checked_exchange;
+use crate::TestResult;
+use std::process::Command;
+
+/// 239.1.2.3.
+const GROUP: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3];
+/// `IBV_QPT_UD`.
+const DATAGRAM: u32 = 4;
+
+// `include/abi/cmd/opcode.rs`.
+const MODIFY_MR: u32 = 0x32;
+const RESIZE_CQ: u32 = 0x44;
+const RESIZE_SRQ: u32 = 0x54;
+const DETACH_MCAST: u32 = 0x71;
+
+/// Runs `call` while commands of this opcode are refused.
+fn refused<T>(opcode: u32, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, crate::Fail> {
+    misbehave(&[
+        format!("only-opcode={opcode}"),
+        "refuse-commands=always".to_owned(),
+    ])?;
+    let result = call();
+    misbehave(&["off".to_owned()])?;
+    Ok(result?)
+}
+
+fn misbehave(kinds: &[String]) -> TestResult {
+    let status = Command::new("misbehave").args(kinds).status()?;
+    ensure!(status.success(), "misbehave {kinds:?}: {status}");
+    Ok(())
+}
+
+pub fn run() -> TestResult {
+    let rig = Rig::new()?;
+    leaves_a_group(&rig).at("leaving a group")?;
+    keeps_its_size(&rig).at("another size")?;
+    keeps_its_rights(&rig).at("other rights")
+}
+
+/// The core counts the groups that a queue pair is in, and destroys none that is in one.
+fn leaves_a_group(rig: &Rig) -> TestResult {
+    let cq = Cq::new(&rig.ctx, 8)?;
+    let init = QpInit {
+        send_cq: cq.clone(),
+        recv_cq: cq,
+        srq: None,
+        cap: QpCap {
+            max_send_wr: 1,
+            max_recv_wr: 1,
+            ..QpCap::default()
+        },
+        sq_sig_all: false,
+        qp_type: DATAGRAM,
+    };
+    let qp = Qp::new(&rig.pd, &init)?;
+    qp.attach_mcast(GROUP).at("ibv_attach_mcast")?;
+    refused(DETACH_MCAST, || qp.detach_mcast(GROUP)).at("ibv_detach_mcast")?;
+    qp.destroy()
+        .map_err(|(errno, _)| errno)
+        .at("ibv_destroy_qp")?;
+    Ok(())
+}
+
+fn keeps_its_size(rig: &Rig) -> TestResult {
+    let cq = Cq::new(&rig.ctx, 8)?;
+    let told = refused(RESIZE_CQ, || Ok(cq.resize(100)))?;
+    ensure_eq!(told, Err(Errno::ENOMEM), "ibv_resize_cq");
+    cq.resize(100).at("ibv_resize_cq, later")?;
+    let srq = Srq::new(&rig.pd, 8, 1)?;
+    let post = |id| srq.post(&[RecvWr::new(id, &[])]).map_err(|e| e.errno);
+    for id in 0..8 {
+        post(id)?;
+    }
+    let told = refused(RESIZE_SRQ, || Ok(srq.resize(100)))?;
+    ensure_eq!(told, Err(Errno::ENOMEM), "ibv_modify_srq");
+    ensure_eq!(post(8), Err(Errno::ENOMEM), "a receive more");
+    srq.resize(100).at("ibv_modify_srq, later")?;
+    Ok(post(8)?)
+}
+
+fn keeps_its_rights(rig: &Rig) -> TestResult {
+    let pair = rig.pair(&PairOpts {
+        buf: 1 << 17,
+        ..PairOpts::default()
+    })?;
+    let change = || Ok(pair.b.mr.change(None, None, Some(access::LOCAL_WRITE)));
+    let told = refused(MODIFY_MR, change)?;
+    ensure_eq!(told, Err(Errno::ENOMEM), "ibv_rereg_mr");
+    checked_exchange(&pair, 1)
+}
