@@ -114,6 +114,13 @@ impl DeviceAttr {
         set_max_total_mcast_qp_attach: max_total_mcast_qp_attach;
     }
 
+    /// For how many completions, and microseconds, an event of a completion queue can wait.
+    pub fn set_cq_moderation(&mut self, count: u16, period: u16) -> &mut Self {
+        self.0.cq_caps.max_cq_moderation_count = count;
+        self.0.cq_caps.max_cq_moderation_period = period;
+        self
+    }
+
     /// GUID of the system image, as on the wire.
     pub fn set_sys_image_guid(&mut self, guid: [u8; 8]) -> &mut Self {
         self.0.sys_image_guid = u64::from_ne_bytes(guid);

@@ -28,6 +28,7 @@ use crate::{
             FEATURE_FAST_REG,
             FEATURE_FLUSH,
             FEATURE_MCAST,
+            FEATURE_MODERATION,
             FEATURE_MW,
             FEATURE_RESIZE_SRQ,
             FEATURE_SRQ,
@@ -180,6 +181,9 @@ impl Operations for Verbena {
             attr.set_max_mcast_grp(groups)
                 .set_max_mcast_qp_attach(members)
                 .set_max_total_mcast_qp_attach(groups.saturating_mul(members));
+        }
+        if hw.has(FEATURE_MODERATION) {
+            attr.set_cq_moderation(u16::MAX, u16::MAX);
         }
         if hw.has(FEATURE_RESIZE_SRQ) {
             flags = flags | DeviceCaps::SRQ_RESIZE;

@@ -118,6 +118,21 @@ impl Context {
         Ok(unsafe { attr.assume_init() })
     }
 
+    /// Completions and microseconds that an event can wait for, at most.
+    pub fn cq_moderation(&self) -> Result<(u16, u16), Errno> {
+        let mut attr = MaybeUninit::<ibv_device_attr_ex>::zeroed();
+        let size = core::mem::size_of_val(&attr);
+        let methods = later_methods(self.raw).ok_or(Errno::EOPNOTSUPP)?;
+        // SAFETY: the method table of a provider, which is not changed any more.
+        let op = unsafe { (*methods).query_device_ex }.ok_or(Errno::EOPNOTSUPP)?;
+        let input = std::ptr::null();
+        // SAFETY: a valid context, no input, and room of the size given.
+        Errno::check(unsafe { op(self.raw, input, attr.as_mut_ptr(), size) })?;
+        // SAFETY: all fields are integers; zeroed and then filled by the library.
+        let caps = unsafe { attr.assume_init() }.cq_mod_caps;
+        Ok((caps.max_cq_count, caps.max_cq_period))
+    }
+
     /// The exported function, which knows the fields up to `flags`; the others are 0.
     pub fn query_port(&self, port: u8) -> Result<ibv_port_attr, Errno> {
         let mut attr = ibv_port_attr::default();

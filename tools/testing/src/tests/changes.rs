@@ -199,6 +199,11 @@ fn overflow_at_new_size(rig: &Rig) -> TestResult {
 }
 
 fn moderation(rig: &Rig) -> TestResult {
+    ensure_eq!(
+        rig.ctx.cq_moderation().at("ibv_query_device_ex")?,
+        (u16::MAX, u16::MAX),
+        "announced moderation"
+    );
     let (cq, channel) = rig.cq_with_events(64)?;
     let opts = PairOpts::default();
     let a = rig.end_on(&opts, cq.clone(), Cq::new(&rig.ctx, 16)?)?;
