@@ -41,6 +41,7 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{
+            Acquire,
             Atomic,
             Full,
             Relaxed, //
@@ -151,6 +152,8 @@ pub(crate) struct QpData {
     /// The state as the verbs left it; the device's own may be ERR by now. Written with both queues
     /// locked, so that who has locked one of them and may post there does so before the next move.
     state: Atomic<u32>,
+    /// Somebody has moved it from state to state.
+    moved: Atomic<bool>,
     /// LAST_WQE_REACHED was reported since the queue pair left RESET.
     last_wqe_reached: Atomic<bool>,
     qkey: Atomic<u32>,
@@ -240,6 +243,13 @@ impl QpData {
     /// The device reports an event of the queue pair, or [`flush_event`](Self::flush_event) does.
     /// May sleep.
     pub(crate) fn report(qp: &Qp<Verbena>, event: QpEvent) {
+        // Until then there is none, and the core, which may still be making a target of extended
+        // connections (`create_xrc_qp_user()`), cannot take one.
+        if !qp.moved.load(Acquire) {
+            return qp
+                .live
+                .complain("an event of a queue pair that was never used");
+        }
         // Who waits for it does not wait twice, and may count.
         let again = event == QpEvent::LastWqeReached && qp.last_wqe_reached.xchg(true, Full);
         if !again {

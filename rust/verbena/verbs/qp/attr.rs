@@ -28,7 +28,10 @@ use crate::{
 };
 use kernel::{
     prelude::*,
-    sync::atomic::Relaxed, //
+    sync::atomic::{
+        Relaxed,
+        Release, //
+    }, //
 };
 use rdma::{
     base::errno::eopnotsupp,
@@ -118,6 +121,9 @@ impl QpData {
             request.av = ah::to_device(&attr.ah())?;
         }
         let moves = mask.contains(QpAttrMask::STATE);
+        if moves {
+            qp.moved.store(true, Release);
+        }
         if moves && qp.is_in(QpState::Reset) {
             // A life begins, with an end of its own.
             qp.last_wqe_reached.store(false, Relaxed);

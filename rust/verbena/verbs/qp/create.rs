@@ -234,6 +234,7 @@ impl QpData {
             datagram,
             moving <- new_mutex!(()),
             state: Atomic::new(QpState::Reset.as_raw()),
+            moved: Atomic::new(false),
             last_wqe_reached: Atomic::new(false),
             qkey: Atomic::new(0),
             send <- new_irq_lock!(send),
