@@ -231,6 +231,13 @@ pub const fn log_sq_stride(datagram: bool, max_sge: u32, max_inline: u32) -> u8 
     log2_at_least(bytes, LOG_SQ_STRIDE.0)
 }
 
+/// The bytes of inline data that a send ring of this stride (as a power of two) has room for, which may be more than it was
+/// made for: programs that ask for none send what would fit in the place of an SGE.
+pub const fn inline_room(datagram: bool, log_sq_stride: u8) -> u32 {
+    // CAST: at most the largest stride.
+    ((1usize << log_sq_stride) - data_offset(datagram, false)) as u32
+}
+
 /// The stride (as a power of two) of a receive ring for so many SGEs.
 pub const fn log_rq_stride(max_sge: u32) -> u8 {
     log2_at_least(

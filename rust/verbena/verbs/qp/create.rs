@@ -106,7 +106,7 @@ impl QpData {
         // Of extended connections the target has no queue at all, the initiator none of receives.
         let has_sends = device_type != cmd::QpType::XrcTgt;
         let has_recvs = !matches!(qp_type, QpType::XrcIni | QpType::XrcTgt);
-        let wanted = asked(attr.cap(), has_sends, has_recvs);
+        let mut wanted = asked(attr.cap(), has_sends, has_recvs);
         if wanted.max_send_sge > caps.max_send_sge.get()
             || wanted.max_recv_sge > caps.max_recv_sge.get()
             || wanted.max_inline_data > caps.max_inline_data.get()
@@ -134,6 +134,10 @@ impl QpData {
         };
         if log_sq_stride > wqe::LOG_SQ_STRIDE.1 || log_rq_stride > wqe::LOG_RQ_STRIDE.1 {
             return Err(EINVAL);
+        }
+        if has_sends {
+            let room = wqe::inline_room(datagram, log_sq_stride);
+            wanted.max_inline_data = room.min(caps.max_inline_data.get());
         }
 
         let number = Number::new(&live, qp_type)?;

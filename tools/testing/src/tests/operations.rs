@@ -17,7 +17,8 @@ pub static TESTS: &[Test] = &[
     Test::new("ops/large", large).limit(180),
     Test::new("ops/odd-alignments", alignments).limit(120),
     Test::new("ops/multi-sge", multi_sge),
-    Test::new("ops/inline", inline),
+    Test::new("ops/inline", |rig| inline(rig, 64)),
+    Test::new("ops/inline-unasked", |rig| inline(rig, 0)),
     Test::new("ops/zero-length", zero_length),
     Test::new("ops/fence", fence),
     Test::new("ops/write-then-send-is-ordered", ordered),
@@ -220,10 +221,14 @@ fn multi_sge(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-fn inline(rig: &Rig) -> TestResult {
-    let p = rig.pair(&PairOpts::default().with(|o| o.cap.max_inline_data = 64))?;
+/// A program that asks for none, too, can send as much as takes the place of its SGE.
+fn inline(rig: &Rig, asked: u32) -> TestResult {
+    let p = rig.pair(&PairOpts::default().with(|o| o.cap.max_inline_data = asked))?;
     let max = p.a.qp.cap.max_inline_data as usize;
-    ensure!(max >= 64, "asked for 64 bytes of inline data, got {max}");
+    ensure!(
+        max >= asked.max(16) as usize,
+        "asked for {asked} bytes of inline data, got {max}"
+    );
     for len in 0..=max {
         let data = pattern::bytes(len as u64, len);
         let id = len as u64;
