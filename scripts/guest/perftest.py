@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Runs in the guest: a server and a client of one program, and what perftest prints. For `perftest-table` and `programs`.
+"""Runs in the guest: a server and a client, and what perftest prints. For `perftest-table` and `programs`.
 
 perftest prints 0 or inf, and succeeds, where it cannot tell the CPU's frequency, which happens when the machine is busy while
 it samples the clock, which it does anew for each row: such a row is no result, and is measured again.
 """
+import json
 import math
 import re
 import subprocess
@@ -21,8 +22,14 @@ class NoClock(Failed):
     """perftest found no clock: all figures of a row are 0, inf or nan."""
 
 
-def listening(port):
-    """A server waits on the TCP port through which both ends exchange addresses."""
+def next_port():
+    """The last one may still be in TIME_WAIT."""
+    global _port
+    _port += 1
+    return _port
+
+
+def listening_tcp(port):
     for path in ("/proc/net/tcp", "/proc/net/tcp6"):
         with open(path) as f:
             for line in f:
@@ -30,6 +37,14 @@ def listening(port):
                 if field[3] == "0A" and field[1].endswith(f":{port:04X}"):
                     return True
     return False
+
+
+def listening(port):
+    """A server waits on the port: of TCP, through which both ends exchange addresses, or of the connection manager."""
+    if listening_tcp(port):
+        return True
+    found = json.loads(subprocess.run(["rdma", "-j", "resource", "show", "cm_id"], capture_output=True, check=True).stdout)
+    return any(i.get("state") == "LISTEN" and i.get("src-addr", "").endswith(f":{port}") for i in found)
 
 
 def start(*command):
@@ -48,34 +63,41 @@ def end(process, what, limit):
     return out
 
 
-def pair(address, *command, limit=240, meanwhile=None):
-    """A server and a client of the same program with the same options; the client's output."""
-    global _port
-    _port += 1  # the last port may still be in TIME_WAIT
-    server = start(*command, "-p", _port)
-    client = None
+def stop(process):
+    if process and process.poll() is None:
+        process.kill()
+        process.communicate()
+
+
+def both(server, client, ready, limit=240, meanwhile=None):
+    """What a server and a client wrote. The client starts when `ready` says so; both must end by themselves, and with 0."""
+    names = [f"{command[0]} {end}" for command, end in ((server, "server"), (client, "client"))]
+    server = start(*server)
+    started = None
     try:
         deadline = time.monotonic() + 20
-        if "-R" in command:
-            time.sleep(3)  # it listens through rdma_cm, which no table shows
-        while "-R" not in command and not listening(_port):
+        while not ready():
             if server.poll() is not None:
                 raise Failed(f"the server ended with {server.returncode}: {server.stdout.read()[-400:].strip()}")
             if time.monotonic() > deadline:
-                raise Failed("the server did not listen within 20 s")
+                raise Failed("the server was not ready within 20 s")
             time.sleep(0.02)
-        client = start(*command, "-p", _port, address)
+        started = start(*client)
         if meanwhile:
             time.sleep(2)
             meanwhile()
-        out = end(client, f"{command[0]} client", limit)
-        end(server, f"{command[0]} server", 20)
-        return out
+        out = end(started, names[1], limit)
+        return end(server, names[0], 20), out
     finally:
-        for p in (server, client):
-            if p and p.poll() is None:
-                p.kill()
-                p.wait()
+        stop(server)
+        stop(started)
+
+
+def pair(address, *command, limit=240, meanwhile=None):
+    """A server and a client of the same program with the same options; the client's output."""
+    port = next_port()
+    command = (*command, "-p", port)
+    return both(command, (*command, address), lambda: listening(port), limit, meanwhile)[1]
 
 
 def rows(out, count):

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+"""Runs in the guest: what perftest can measure, as a table of combinations. For `programs`.
+
+Each operation over each transport, latency and bandwidth, with each variant: it is run, or it is left out because perftest
+refuses it, which is a test too (`REFUSED`).
+"""
+import math
+
+from perftest import Failed, NoClock, again, end, pair, rows as rows_of, start, timed
+
+TRANSPORTS = ("RC", "UC", "UD", "XRC")
+OPERATIONS = {
+    "send": ("send",),
+    "write": ("write",),
+    "write_imm": ("write", "--write_with_imm"),
+    "read": ("read",),
+    "atomic": ("atomic",),
+}
+VARIANTS = {
+    "plain": ("-n", 200),
+    "all": ("-a", "-n", 50),
+    "events": ("-e", "-n", 200),
+    "cm": ("-R", "-n", 200),
+    "64_qps": ("-q", 64, "-n", 100),
+    # perftest sends nothing inline on a device that it does not know, and says so; rstream does (`programs cm/rstream`).
+    "inline": ("-I", 512, "-n", 200),
+    "srq": ("--use-srq", "-n", 200),
+}
+# Every power of two from 2 B to 8 MiB; of datagrams, to 1 KiB, the port's MTU.
+ALL, ALL_UD = 23, 10
+# Who refuses what, by operation, kind, transport and variant (None: any), and what it says. The first that fits.
+REFUSED = (
+    (("write", "write_imm"), None, ("UD",), None, "UD connection only possible in SEND verb"),
+    (("read", "atomic"), None, ("UD",), None, "UD connection only possible in SEND verb"),
+    (("read", "atomic"), None, ("UC",), None, "UC connection not possible in READ/ATOMIC verbs"),
+    (("write", "write_imm"), None, None, ("events",), "Events feature not available on WRITE verb"),
+    (None, ("lat",), None, ("64_qps",), "Multiple QPs only available on bw tests"),
+    (("read", "atomic"), None, None, ("inline",), "Inline feature not available on READ/Atomic verbs"),
+    (("atomic",), None, None, ("all",), "Message size cannot be changed for Atomic tests"),
+    (("write", "write_imm", "read", "atomic"), None, None, ("srq",), "Using SRQ only avavilible in SEND tests"),
+    (None, None, ("XRC",), ("cm",), "XRC does not support RDMA_CM"),
+    (None, None, ("UC",), ("cm",), "UC is not supported in librdmacm"),
+)
+
+
+def in_all_sizes(operation, kind, transport):
+    """perftest looks for the CPU's clock for a third of a second at each size, so of latency and bandwidth one has all sizes,
+    by turns; datagrams, which have fewer, both."""
+    turn = TRANSPORTS.index(transport) + list(OPERATIONS).index(operation)
+    return operation != "atomic" and (transport == "UD" or (kind == "lat") == (turn % 2 == 0))
+
+
+def same(operation, kind, transport, variant):
+    """What another combination tests as well: an XRC target receives from an SRQ anyway, and all sizes include one."""
+    if variant in ("plain", "all"):
+        return in_all_sizes(operation, kind, transport) == (variant == "plain")
+    return (transport, variant) == ("XRC", "srq")
+
+
+def refusal(*combination):
+    """What perftest says to it, or None."""
+    for *who, message in REFUSED:
+        if all(asked is None or c in asked for c, asked in zip(combination, who)):
+            return message
+    return None
+
+
+def options(operation, variant):
+    more = list(VARIANTS[variant])
+    if variant in ("plain", "events", "cm", "64_qps", "srq") and operation != "atomic":
+        # What a datagram can carry.
+        more += ["-s", 1024]
+    if variant == "inline":
+        more += ["-s", 512]
+    return more
+
+
+class Matrix:
+    def __init__(self, device, address, gid):
+        self.device, self.address, self.gid = device, address, gid
+
+    def run(self, *command, count=1, limit=240, meanwhile=None, gid=None):
+        """Checks that there are as many rows as asked for and that each figure is a plausible number."""
+        given = self.gid if gid is None else gid
+        out = pair(self.address, command[0], "-d", self.device, "-x", given, "-F", *command[1:], limit=limit, meanwhile=meanwhile)
+        for row in rows_of(out, count):
+            if not timed(row):
+                # Of all sizes, only this one again.
+                if count > 1:
+                    alone = [c for c in command if c != "-a"] + ["-s", int(row[0])]
+                    again(lambda: self.run(*alone, gid=gid))
+                    continue
+                raise NoClock(f"perftest found no CPU clock: {row}")
+            # The last columns of latency rows may be 0 with few iterations; the typical value and the bandwidth may not.
+            value = row[4] if command[0].endswith("_lat") else row[3]
+            if not math.isfinite(value) or not 0 < value < 1e6:
+                raise Failed(f"implausible figure {value} in row {row}")
+
+    def refused(self, command, message):
+        """It ends at once, in error, and says why."""
+        process = start(command[0], "-d", self.device, *command[1:])
+        try:
+            end(process, command[0], 20)
+        except Failed as e:
+            if message in str(e):
+                return
+            raise Failed(f"{' '.join(map(str, command))} does not say '{message}': {e}") from None
+        raise Failed(f"{' '.join(map(str, command))} is not refused: '{message}'")
+
+    def tests(self):
+        """Name and function of each: those that run, and one for each reason not to."""
+        found, refused = [], {}
+        for variant in VARIANTS:
+            for transport in TRANSPORTS:
+                for operation, (verb, *more) in OPERATIONS.items():
+                    for kind in ("lat", "bw"):
+                        command = [f"ib_{verb}_{kind}", "-c", transport, *more, *options(operation, variant)]
+                        message = refusal(operation, kind, transport, variant)
+                        if message:
+                            refused.setdefault(message, []).append(command)
+                            continue
+                        if same(operation, kind, transport, variant):
+                            continue
+                        count = 1 if variant != "all" else ALL_UD if transport == "UD" else ALL
+                        name = f"perftest/{operation}_{kind}_{transport}_{variant}"
+                        found.append((name, lambda c=command, n=count: again(lambda: self.run(*c, count=n))))
+        for message, commands in refused.items():
+            # One of each program: the others are refused by the same line.
+            each = {c[0]: c for c in commands}.values()
+            name = f"perftest/refused: {message}"
+            found.append((name, lambda e=each, m=message: [self.refused(c, m) for c in e]))
+        return found + self.others()
+
+    def others(self):
+        """Long runs, large messages, both ways at once, and what one operation alone has."""
+
+        def perf(name, *command, rows=1, gid=None):
+            found.append((f"perftest/{name}", lambda: again(lambda: self.run(*command, count=rows, gid=gid))))
+
+        found = []
+        for op in ("send", "write", "read"):
+            perf(f"{op}_bw_64_long", f"ib_{op}_bw", "-s", 64, "-n", 100000)
+            perf(f"{op}_bw_8m", f"ib_{op}_bw", "-s", 8388608, "-n", 100)
+            perf(f"{op}_bw_8_qps", f"ib_{op}_bw", "-s", 4096, "-n", 20000, "-q", 8, "-Q", 16)
+        for op in ("send", "write"):
+            perf(f"{op}_bw_both_ways", f"ib_{op}_bw", "-s", 65536, "-n", 5000, "-b")
+        for op in ("send", "read"):
+            perf(f"{op}_lat_all_events", f"ib_{op}_lat", "-a", "-n", 200, "-e", rows=ALL)
+            perf(f"{op}_bw_64k_events", f"ib_{op}_bw", "-s", 65536, "-n", 5000, "-e")
+        perf("write_bw_cm", "ib_write_bw", "-R", "-s", 65536, "-n", 1000)
+        for kind in ("lat", "bw"):
+            perf(f"atomic_cas_{kind}", f"ib_atomic_{kind}", "-A", "CMP_AND_SWAP", "-n", 2000)
+        perf("send_lat_multicast", "ib_send_lat", "-c", "UD", "-g", "-a", "-n", 200, rows=ALL_UD)
+        # This one takes no multicast GID beside an IPv4 one.
+        perf("send_bw_multicast", "ib_send_bw", "-c", "UD", "-g", "-a", "-n", 200, rows=ALL_UD, gid=0)
+        return found

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+"""Runs in the guest: the programs of ibverbs-utils and rdmacm-utils. For `programs`.
+
+Several of them end with 0 when they failed, or look at the data at one end only: what both ends print is what counts.
+"""
+import os
+import re
+import subprocess
+import time
+
+from perftest import ATTEMPTS, Failed, both, end, listening, listening_tcp, next_port, start, stop
+
+WRONG = re.compile(r"invalid data|verification failed|mismatch|bogus|error|unable|fail", re.I)
+
+
+def expect(outputs, pattern, times=1):
+    """Each end says what it says at success, and nothing of what it says otherwise."""
+    for out in outputs:
+        wrong = WRONG.search(out)
+        if wrong:
+            raise Failed(f"'{wrong[0]}' in {out[-400:].strip()}")
+        if len(re.findall(pattern, out, re.M)) != times:
+            raise Failed(f"not {times} times '{pattern}' in {out[-400:].strip()}")
+
+
+def refused(command, message):
+    try:
+        end(start(*command), command[0], 20)
+    except Failed as e:
+        if message not in str(e):
+            raise Failed(f"it does not say '{message}': {e}") from None
+    else:
+        raise Failed(f"it is not refused: '{message}'")
+
+
+class Programs:
+    def __init__(self, device, address, gid):
+        self.device, self.address, self.gid = device, address, gid
+
+    def tests(self):
+        return self.pingpongs() + self.managed()
+
+    # Of ibverbs-utils.
+
+    def pingpong(self, kind, *more):
+        port = next_port()
+        command = (f"ibv_{kind}_pingpong", "-d", self.device, "-g", self.gid, "-p", port, *more)
+        out = both(command, (*command, self.address), lambda: listening(port), limit=60)
+        expect(out, r"^\d+ iters in \d")
+
+    def pingpongs(self):
+        found = []
+        variants = {
+            "rc": {"": (), "events": ("-e",), "new": ("-N",), "new_events": ("-N", "-e"), "64k": ("-s", 65536), "mtu_256": ("-m", 256)},
+            "uc": {"": (), "events": ("-e",), "64k": ("-s", 65536), "mtu_256": ("-m", 256)},
+            "ud": {"": (), "events": ("-e",), "64": ("-s", 64)},
+            "srq": {"": (), "events": ("-e",), "64k": ("-s", 65536), "100_qps": ("-q", 100)},
+        }
+        for kind, options in variants.items():
+            for name, more in options.items():
+                # -c: the server looks at what it received last.
+                run = lambda k=kind, m=more: self.pingpong(k, "-n", 1000, "-c", *m)
+                found.append((f"pingpong/{kind}{name and '_' + name}", run))
+        for name, more in {"": (), "_events": ("-e",), "_64k": ("-s", 65536)}.items():
+            found.append((f"pingpong/xsrq{name}", lambda m=more: self.xsrq(*m)))
+        no_odp = "The device isn't ODP capable"
+        for kind, option, message in (
+            ("rc", "-o", no_odp),
+            ("rc", "-O", no_odp),
+            ("srq", "-o", no_odp),
+            ("xsrq", "-o", no_odp),
+            ("rc", "-j", "Device doesn't support dm allocation"),
+        ):
+            command = (f"ibv_{kind}_pingpong", "-d", self.device, "-g", self.gid, option)
+            found.append((f"pingpong/{kind}_refused{option}", lambda c=command, m=message: refused(c, m)))
+        return found
+
+    def xsrq(self, *more):
+        """SRQs that other processes' requests name: two clients."""
+        port = next_port()
+        command = ("ibv_xsrq_pingpong", "-d", self.device, "-g", self.gid, "-n", 200, "-p", port, *more)
+        second = []
+        try:
+            # The second beside the first.
+            client = lambda: second.append(start(*command, self.address)) or listening(port)
+            out = both((*command, "-c", 2), (*command, self.address), lambda: listening(port) and client(), limit=60)
+            expect((*out, end(second[0], command[0], 30)), r"^success$")
+        finally:
+            for process in second:
+                stop(process)
+
+    # Of rdmacm-utils.
+
+    def pair(self, server, client, pattern, times=1, port=None):
+        """`port`: the one that it has if it takes none."""
+        if port is None:
+            port = next_port()
+            server, client = (*server, "-p", port), (*client, "-p", port)
+        expect(both(server, client, lambda: listening(port), limit=60), pattern, times)
+
+    def polled(self, *how):
+        """With -T a they take it for an error when the other end, done, closes before they have looked at its last message."""
+        for attempt in range(ATTEMPTS):
+            try:
+                return self.pair(*how)
+            except Failed as e:
+                if "ended with 16:" not in str(e) or attempt == ATTEMPTS - 1:
+                    raise
+
+    def managed(self):
+        found = []
+        a = self.address
+
+        def test(name, server, client, pattern, times=1, port=None, how=self.pair):
+            found.append((f"cm/{name}", lambda: how(server, client, pattern, times, port)))
+
+        done = r"^(data transfers complete|return status 0)$"
+        for name, more in {
+            "": ("-C", 100, "-S", 1000),
+            "_20_connections": ("-c", 20, "-C", 10, "-S", 65536),
+            "_migrate": ("-m", "-C", 10),
+            "_ack_timeout": ("-a", 16, "-C", 10),
+        }.items():
+            test(f"ucmatose{name}", ("ucmatose", "-b", a, *more), ("ucmatose", "-s", a, "-b", a, *more), done, 2)
+        for name, more in {"": ("-C", 100, "-S", 1000), "_10_connections": ("-c", 10, "-C", 20, "-S", 64)}.items():
+            test(f"udaddy{name}", ("udaddy", "-b", a, *more), ("udaddy", "-s", a, "-b", a, *more), done, 2, port=7174)
+        row = r"^custom +\w+ +\d+ +\d+ +\w+ +\d+\.\d+s +\d+\.\d+ +\d+\.\d+$"
+        for program, modes in (("rstream", "abnfr"), ("riostream", "abn")):
+            for name, more in {
+                **{f"_{m}": ("-T", m, "-S", 4096, "-C", 50, "-I", 50) for m in modes},
+                **{f"_{size}": ("-T", "v", "-S", size, "-C", 10, "-I", 10) for size in (64, 65536, 1048576)},
+                "_inline": ("-T", "v", "-i", 512, "-S", 512, "-C", 50, "-I", 10),
+            }.items():
+                how = self.polled if name == "_a" else self.pair
+                test(f"{program}{name}", (program, "-b", a, *more), (program, "-s", a, *more), row, how=how)
+        test("rdma_server", ("rdma_server", "-s", a), ("rdma_client", "-s", a), r"^rdma_(server|client): end 0$")
+        for how in "rx":
+            test(
+                f"rdma_xserver_{how}",
+                ("rdma_xserver", "-c", how),
+                ("rdma_xclient", "-s", a, "-c", how),
+                r"^rdma_x(server|client): end 0$",
+            )
+        for name, more in {"": (), "_4k": ("-S", 4096), "_own_qp": ("-q",)}.items():
+            # Of each round both ends print what the other wrote.
+            server, client = (("rping", e, "-a", a, "-v", "-V", "-C", 10, *more) for e in ("-s", "-c"))
+            test(f"rping{name}", server, client, r"^(server )?ping data: rdma-ping-\d+: ", 10)
+        # -v would print all of it. The server takes the end for an unexpected state.
+        server, client = (("rping", e, "-a", a, "-V", "-C", 100, "-S", 65535) for e in ("-s", "-c"))
+        test("rping_64k", server, client, r"\A(\w+ DISCONNECT EVENT\.\.\.\n|wait for RDMA_READ_ADV state 10\n)*\Z")
+        found.append(("cm/rcopy", self.rcopy))
+        for name, send in (("", ()), ("_send_only", ("-o",))):
+            found.append((f"cm/mckey{name}", lambda s=send: self.mckey(s)))
+        # A flag of the queue pair, which is not offered.
+        not_looped_back = ("mckey", "-m", "239.1.2.3", "-b", a, "-l")
+        found.append(("cm/mckey_refused-l", lambda: refused(not_looped_back, "unable to create QP: Operation not supported")))
+        # It makes an address handle without a GRH, which no RoCE device has; rxe refuses it too.
+        found.append(("cm/udpong_refused", self.udpong))
+        found.append(("cm/cmtime_2000", self.cmtime))
+        found.append(("cm/rping_200", self.rping_200))
+        return found
+
+    def rcopy(self):
+        source, copy = "/tmp/rcopy.source", "/tmp/rcopy.copy"
+        data = os.urandom(20_000_003)
+        with open(source, "wb") as f:
+            f.write(data)
+        port = next_port()
+        # It serves until it is killed.
+        server = start("rcopy", "-p", port)
+        try:
+            self.wait(port, server)
+            out = end(start("rcopy", source, f"{self.address}:{copy}", "-p", port), "rcopy", 60)
+            if f"{len(data)} bytes in" not in out:
+                raise Failed(f"no transfer in {out[-300:].strip()}")
+            with open(copy, "rb") as f:
+                if f.read() != data:
+                    raise Failed("the copy differs")
+        finally:
+            stop(server)
+            for path in (source, copy):
+                if os.path.exists(path):
+                    os.remove(path)
+
+    @staticmethod
+    def wait(port, server):
+        deadline = time.monotonic() + 20
+        while not listening(port):
+            if server.poll() is not None or time.monotonic() > deadline:
+                raise Failed("the server does not listen")
+            time.sleep(0.05)
+
+    def mckey(self, send):
+        """A group that is joined by the connection manager."""
+
+        def joined():
+            # The address in the host's order, and a moment for what comes after: attaching the queue pair.
+            with open("/proc/net/igmp") as f:
+                there = "030201EF" in f.read()
+            if there:
+                time.sleep(1)
+            return there
+
+        common = ("mckey", "-m", "239.1.2.3", "-b", self.address, "-C", 20)
+        out = both(common, (*common, "-s", *send), joined, limit=60)
+        expect(out, r"^(data transfers complete|return status 0)$", 2)
+
+    def udpong(self):
+        port = next_port()
+        server = start("udpong", "-b", self.address, "-p", port)
+        try:
+            refused(("udpong", "-s", self.address, "-p", port, "-C", 20, "-S", 512), "rconnect: ")
+        finally:
+            stop(server)
+
+    def cmtime(self):
+        """2010 connects, 100 at a time, half of them with queue pairs of their own: no memory stays behind."""
+        for i in range(10):
+            if i == 1:
+                before = kept()
+            port = next_port()
+            # Queue pair numbers that the second half invents: those of both ends have to differ.
+            server = ("cmtime", "-b", self.address, "-c", 100, "-p", port)
+            client = ("cmtime", "-b", self.address, "-s", self.address, "-c", 100, "-q", 100000, "-p", port)
+            out = both(server, client, lambda p=port: listening_tcp(p), limit=60)
+            expect(out, r"^(qp|cm)_conn +100$", 2)
+            expect(out, r"^full connect +\d+ ", 2)
+        no_growth(before, 1809)
+
+    def rping_200(self):
+        """The connection manager: QP1, kernel CQs, kernel post and poll."""
+        port = next_port()
+        server = start("rping", "-s", "-P", "-a", self.address, "-p", port)
+        try:
+            self.wait(port, server)
+            for i in range(200):
+                if i == 20:
+                    before = kept()
+                try:
+                    end(start("rping", "-c", "-a", self.address, "-p", port, "-C", 2, "-V"), "rping", 20)
+                except Failed as e:
+                    raise Failed(f"connect {i + 1}: {e}") from None
+            if server.poll() is not None:
+                raise Failed(f"the server ended: {server.stdout.read()[-300:].strip()}")
+            no_growth(before, 180)
+        finally:
+            stop(server)
+
+
+def no_growth(before, connects):
+    """At most half a kilobyte of small objects for each connect, and half a page of anything, or what is noise."""
+    slab_most, all_most = max(connects / 2, 512), max(connects * 2, 3072)
+    # Connections of the connection manager's live on for some seconds.
+    for _ in range(30):
+        slab, available = (now - then for then, now in zip(before, kept()))
+        if slab <= slab_most and available >= -all_most:
+            return
+        time.sleep(1)
+    raise Failed(f"after {connects} connects there are {slab} kB more of slab, and {-available} kB less available")
+
+
+def kept():
+    """What the kernel has in small objects, and what is available, in kB."""
+    subprocess.run(["sync"], check=True)
+    with open("/proc/sys/vm/drop_caches", "w") as f:
+        f.write("3")
+    time.sleep(1)
+    with open("/proc/meminfo") as f:
+        found = {line.split(":")[0]: int(line.split()[1]) for line in f}
+    return found["Slab"], found["MemAvailable"]
