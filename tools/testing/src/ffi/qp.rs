@@ -97,6 +97,16 @@ pub struct SendWr {
     pub swap: u64,
     /// XRC only: the SRQ at the peer.
     pub srqn: u32,
+    /// UD only.
+    pub to: Option<Destination>,
+}
+
+/// Where a datagram goes.
+#[derive(Clone)]
+pub struct Destination {
+    pub ah: Arc<Ah>,
+    pub qpn: u32,
+    pub qkey: u32,
 }
 
 impl SendWr {
@@ -122,6 +132,11 @@ impl SendWr {
         self
     }
 
+    pub fn to(mut self, to: &Destination) -> SendWr {
+        self.to = Some(to.clone());
+        self
+    }
+
     pub fn flags(mut self, flags: u32) -> SendWr {
         self.flags = flags;
         self
@@ -140,6 +155,15 @@ impl SendWr {
             swap,
             ..
         } = self;
+        if let Some(to) = &self.to {
+            return ibv_send_wr__bindgen_ty_2 {
+                ud: ibv_send_wr__bindgen_ty_2__bindgen_ty_3 {
+                    ah: to.ah.raw,
+                    remote_qpn: to.qpn,
+                    remote_qkey: to.qkey,
+                },
+            };
+        }
         if self.opcode == op::CMP_SWP || self.opcode == op::FETCH_ADD {
             return ibv_send_wr__bindgen_ty_2 {
                 atomic: ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {

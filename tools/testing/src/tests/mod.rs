@@ -3,7 +3,9 @@
 use crate::peer::Role;
 use crate::Test;
 
+mod announcements;
 mod arm;
+mod atomics;
 mod changes;
 mod clock;
 mod completions;
@@ -22,6 +24,7 @@ mod srq;
 mod states;
 mod statuses;
 mod stress;
+mod unreliable;
 mod windows;
 mod xrc;
 
@@ -47,6 +50,9 @@ static GROUPS: &[&[Test]] = &[
     clock::TESTS,
     faults::TESTS,
     port::TESTS,
+    unreliable::TESTS,
+    announcements::TESTS,
+    atomics::TESTS,
     regions::TESTS,
     stress::TESTS,
 ];

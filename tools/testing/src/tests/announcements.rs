@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! Events that tell of no error.
+use crate::ffi::context::EventType;
+use crate::ffi::qp::{mask, op, state, RecvWr, SendWr, Srq};
+use crate::ffi::QpAttr;
+use crate::outcome::Context as _;
+use crate::rig::*;
+use crate::{Fail, Test, TestResult};
+use std::sync::Arc;
+
+pub static TESTS: &[Test] = &[
+    Test::new("4/comm-est", comm_est),
+    Test::new("4/sq-drained", sq_drained),
+    Test::new("4/srq-limit-reached", srq_limit),
+    Test::new("4/qp-last-wqe-reached", last_wqe),
+];
+
+fn send(end: &End, wr_id: u64) -> TestResult {
+    let wr = SendWr::new(op::SEND, wr_id, &[end.mr.sge(0, 8)]);
+    end.qp.post_send(&[wr]).at("a SEND")
+}
+
+/// A packet arrives at a queue pair that is in RTR: once.
+fn comm_est(rig: &Rig) -> TestResult {
+    let (a, b) = (
+        rig.end(&PairOpts::default())?,
+        rig.end(&PairOpts::default())?,
+    );
+    let conn = Conn::default();
+    for to in [state::INIT, state::RTR] {
+        move_to(&b.qp, to, rig.gid, a.qp.qpn(), &conn)?;
+    }
+    connect(&a.qp, rig.gid, b.qp.qpn(), &conn)?;
+    for wr_id in 0..3 {
+        b.recv(10 + wr_id, 0, 8)?;
+        send(&a, wr_id)?;
+        ok(&wait_one(&a.scq, "a SEND")?, wr_id, wc::SEND)?;
+        ok(&wait_one(&b.rcq, "a receive")?, 10 + wr_id, wc::RECV)?;
+        if wr_id == 0 {
+            drop(rig.expect_event(EventType::COMM_EST, b.qp.element())?);
+        }
+    }
+    rig.expect_no_event(QUIET)?;
+    move_to(&b.qp, state::RTS, rig.gid, a.qp.qpn(), &conn)?;
+    b.recv(20, 0, 8)?;
+    send(&a, 9)?;
+    ok(&wait_one(&b.rcq, "a receive in RTS")?, 20, wc::RECV)?;
+    rig.expect_no_event(QUIET)
+}
+
+/// What is under way ends, then the event comes, once; what is posted meanwhile waits for RTS.
+fn sq_drained(rig: &Rig) -> TestResult {
+    let p = rig.pair(&PairOpts::default())?;
+    for round in 0..3 {
+        for wr_id in 0..4 {
+            let wr = SendWr::new(op::WRITE, wr_id, &[p.a.mr.sge(0, 4096)]);
+            let wr = wr.remote(p.b.mr.at(0), p.b.mr.rkey());
+            p.a.qp.post_send(&[wr]).at("a WRITE")?;
+        }
+        let attr = QpAttr {
+            qp_state: state::SQD,
+            en_sqd_async_notify: 1,
+            ..QpAttr::default()
+        };
+        p.a.qp
+            .modify(&attr, mask::STATE | mask::EN_SQD_ASYNC_NOTIFY)
+            .at("SQD")?;
+        drop(rig.expect_event(EventType::SQ_DRAINED, p.a.qp.element())?);
+        // What had begun is done; whatever had not waits, as what comes now does.
+        let done = p.a.scq.poll(16)?;
+        for (one, wr_id) in done.iter().zip(0..) {
+            ok(one, wr_id, wc::RDMA_WRITE)?;
+        }
+        let wr = SendWr::new(op::WRITE, 4, &[p.a.mr.sge(0, 8)]);
+        p.a.qp
+            .post_send(&[wr.remote(p.b.mr.at(0), p.b.mr.rkey())])
+            .at("a WRITE in SQD")?;
+        expect_quiet(&p.a.scq, QUIET, "a send in SQD")?;
+        let rts = QpAttr {
+            qp_state: state::RTS,
+            ..QpAttr::default()
+        };
+        p.a.qp.modify(&rts, mask::STATE).at("RTS")?;
+        let left = 5 - done.len();
+        let rest = wait(&p.a.scq, left, "what waited")?;
+        for (one, wr_id) in rest.iter().zip(done.len() as u64..) {
+            ok(one, wr_id, wc::RDMA_WRITE)?;
+        }
+        rig.expect_no_event(QUIET).at(&format!("round {round}"))?;
+    }
+    Ok(())
+}
+
+/// B takes its receives from an SRQ, A sends to it.
+fn on_srq(rig: &Rig) -> Result<(Pair, Arc<Srq>), Fail> {
+    let srq = Srq::new(&rig.pd, 16, 1).at("an SRQ")?;
+    let opts = PairOpts {
+        srq: Some(srq.clone()),
+        ..PairOpts::default()
+    };
+    let (a, b) = (rig.end(&PairOpts::default())?, rig.end(&opts)?);
+    connect(&a.qp, rig.gid, b.qp.qpn(), &Conn::default())?;
+    connect(&b.qp, rig.gid, a.qp.qpn(), &Conn::default())?;
+    Ok((Pair { a, b }, srq))
+}
+
+fn srq_limit(rig: &Rig) -> TestResult {
+    let (p, srq) = on_srq(rig)?;
+    let post = |wr_id| {
+        let wr = RecvWr::new(wr_id, &[p.b.mr.sge(0, 64)]);
+        srq.post(&[wr]).at("a receive")
+    };
+    (0..8).try_for_each(post)?;
+    srq.set_limit(5).at("a limit of 5")?;
+    ensure_eq!(srq.query()?.srq_limit, 5, "limit");
+    let take = |wr_id| -> TestResult {
+        send(&p.a, wr_id)?;
+        ok(&wait_one(&p.b.rcq, "a receive")?, wr_id, wc::RECV)
+    };
+    // Five are left: not below it.
+    (0..3).try_for_each(take)?;
+    rig.expect_no_event(QUIET)?;
+    take(3)?;
+    let event = rig.event("SRQ_LIMIT_REACHED")?;
+    ensure_eq!(event.kind(), EventType::SRQ_LIMIT_REACHED, "event");
+    ensure_eq!(event.element(), srq.element(), "object");
+    drop(event);
+    ensure_eq!(srq.query()?.srq_limit, 0, "limit when it has fired");
+    take(4)?;
+    rig.expect_no_event(QUIET).at("it fires once")?;
+    // Three are left: a limit above that fires at once.
+    srq.set_limit(4).at("a limit of 4")?;
+    let event = rig.event("a limit above what is posted")?;
+    ensure_eq!(event.kind(), EventType::SRQ_LIMIT_REACHED, "event");
+    drop(event);
+    ensure_eq!(srq.query()?.srq_limit, 0, "limit");
+    rig.expect_no_event(QUIET)
+}
+
+/// Once for each entry to ERR, whether it had taken a receive or not.
+fn last_wqe(rig: &Rig) -> TestResult {
+    let (p, srq) = on_srq(rig)?;
+    srq.post(&[RecvWr::new(1, &[p.b.mr.sge(0, 64)])])
+        .at("a receive")?;
+    for round in 0..3 {
+        set_state(&p.b.qp, state::ERR)?;
+        drop(rig.expect_event(EventType::QP_LAST_WQE_REACHED, p.b.qp.element())?);
+        set_state(&p.b.qp, state::ERR)?;
+        rig.expect_no_event(QUIET).at(&format!("round {round}"))?;
+        // The receive is the SRQ's still.
+        expect_quiet(&p.b.rcq, QUIET, "a receive of an SRQ is not flushed")?;
+        for end in [&p.a, &p.b] {
+            set_state(&end.qp, state::RESET)?;
+        }
+        connect(&p.a.qp, rig.gid, p.b.qp.qpn(), &Conn::default())?;
+        connect(&p.b.qp, rig.gid, p.a.qp.qpn(), &Conn::default())?;
+    }
+    send(&p.a, 5)?;
+    ok(&wait_one(&p.b.rcq, "a receive")?, 1, wc::RECV)?;
+    set_state(&p.b.qp, state::ERR)?;
+    drop(rig.expect_event(EventType::QP_LAST_WQE_REACHED, p.b.qp.element())?);
+    rig.expect_no_event(QUIET)
+}

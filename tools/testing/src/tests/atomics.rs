@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! COMPARE SWAP and FETCH ADD.
+use crate::ffi::context::EventType;
+use crate::ffi::mr::access;
+use crate::ffi::qp::{op, SendWr};
+use crate::outcome::Context as _;
+use crate::rig::*;
+use crate::{Fail, Test, TestResult};
+
+pub static TESTS: &[Test] = &[
+    Test::new("ops/atomics", results),
+    Test::new("3.1/atomic-whose-buffer-is-not-8-bytes", wrong_length),
+    Test::new("3.9/atomic-misaligned", |rig| {
+        refused(
+            rig,
+            ALL,
+            ALL,
+            4,
+            status::REM_INV_REQ_ERR,
+            EventType::QP_REQ_ERR,
+        )
+    }),
+    Test::new("3.9/atomic-not-enabled", |rig| {
+        refused(
+            rig,
+            ALL,
+            access::ALL,
+            0,
+            status::REM_INV_REQ_ERR,
+            EventType::QP_REQ_ERR,
+        )
+    }),
+    Test::new("3.10/atomic-no-permission", |rig| {
+        refused(
+            rig,
+            access::ALL,
+            ALL,
+            0,
+            status::REM_ACCESS_ERR,
+            EventType::QP_ACCESS_ERR,
+        )
+    }),
+];
+
+const ALL: u32 = access::ALL | access::REMOTE_ATOMIC;
+const FETCH_ADD: u32 = 4;
+const COMP_SWAP: u32 = 3;
+
+fn pair(rig: &Rig, mr_access: u32, qp_access: u32) -> Result<Pair, Fail> {
+    let opts = PairOpts {
+        mr_access,
+        ..PairOpts::default()
+    };
+    rig.pair(&opts.conn(|conn| conn.access = qp_access))
+}
+
+fn atomic(p: &Pair, opcode: u32, at: usize, len: usize, compare_add: u64, swap: u64) -> SendWr {
+    let wr = SendWr::new(opcode, 1, &[p.a.mr.sge(0, len)]);
+    SendWr {
+        compare_add,
+        swap,
+        ..wr.remote(p.b.mr.at(at), p.b.mr.rkey())
+    }
+}
+
+fn results(rig: &Rig) -> TestResult {
+    let p = pair(rig, ALL, ALL)?;
+    let mut value = 0xffff_ffff_ffff_fff0_u64;
+    p.b.mr.buf.write(4096, &value.to_ne_bytes());
+    for (opcode, compare_add, swap) in [
+        (op::FETCH_ADD, 0x20, 0),
+        (op::CMP_SWP, 0x10, 77),
+        (op::CMP_SWP, 0x10, 78),
+        (op::FETCH_ADD, u64::MAX, 0),
+    ] {
+        let wr = atomic(&p, opcode, 4096, 8, compare_add, swap);
+        p.a.qp.post_send(&[wr]).at("an atomic")?;
+        let one = wait_one(&p.a.scq, "an atomic")?;
+        let done = if opcode == op::CMP_SWP {
+            COMP_SWAP
+        } else {
+            FETCH_ADD
+        };
+        ok(&one, 1, done)?;
+        ensure_eq!(one.byte_len, 8, "length");
+        ensure!(
+            p.a.mr.buf.read(0, 8) == value.to_ne_bytes(),
+            "the value before"
+        );
+        value = match opcode {
+            op::FETCH_ADD => value.wrapping_add(compare_add),
+            _ if value == compare_add => swap,
+            _ => value,
+        };
+        ensure!(
+            p.b.mr.buf.read(4096, 8) == value.to_ne_bytes(),
+            "the value after"
+        );
+    }
+    Ok(())
+}
+
+fn wrong_length(rig: &Rig) -> TestResult {
+    for len in [4, 7, 9, 16] {
+        let p = pair(rig, ALL, ALL)?;
+        let wr = atomic(&p, op::FETCH_ADD, 0, len, 1, 0);
+        p.a.qp.post_send(&[wr]).at("an atomic")?;
+        let one = wait_one(&p.a.scq, "an atomic")?;
+        err(&one, 1, status::LOC_LEN_ERR, &p.a.qp).at(&format!("{len} bytes"))?;
+        ensure_eq!(p.b.mr.buf.read(0, 8), [0; 8], "what was to be added to");
+    }
+    Ok(())
+}
+
+fn refused(
+    rig: &Rig,
+    mr_access: u32,
+    qp_access: u32,
+    at: usize,
+    want: u32,
+    event: EventType,
+) -> TestResult {
+    for opcode in [op::FETCH_ADD, op::CMP_SWP] {
+        let p = pair(rig, mr_access, qp_access)?;
+        p.a.qp
+            .post_send(&[atomic(&p, opcode, at, 8, 0, 5)])
+            .at("an atomic")?;
+        let one = wait_one(&p.a.scq, "an atomic")?;
+        // Where the NAK is lost, so is the peer's voice.
+        let want = if lossy() && one.status == status::RETRY_EXC_ERR {
+            status::RETRY_EXC_ERR
+        } else {
+            want
+        };
+        err(&one, 1, want, &p.a.qp)?;
+        drop(rig.expect_event(event, p.b.qp.element())?);
+        ensure_eq!(p.b.mr.buf.read(0, 16), [0; 16], "what was to be changed");
+    }
+    rig.expect_no_event(QUIET)
+}

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! UC and UD: what arrives, what is dropped without a word, and how their send queues fail and recover.
+use crate::ffi::qp::{mask, op, state, Ah, Destination, Qp, QpInit, SendWr};
+use crate::ffi::{QpAttr, Wc};
+use crate::outcome::Context as _;
+use crate::rig::*;
+use crate::{Fail, Test, TestResult};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub static TESTS: &[Test] = &[
+    Test::new("1.6/ud-header-address-and-immediate", ud_receive),
+    Test::new("3/ud-drops", ud_drops),
+    Test::new("3.1/ud-longer-than-the-mtu", ud_too_long),
+    Test::new("3.2/ud-has-no-write", |rig| op_err(rig, UD, op::WRITE)),
+    Test::new("3.2/uc-has-no-read", |rig| op_err(rig, UC, op::READ)),
+    Test::new("3.2/ud-address-handle-of-another-pd", foreign_ah),
+    Test::new("ops/uc", uc_operations),
+    Test::new("3/uc-drops", uc_drops),
+    Test::new("5/sqe-back-to-rts", sqe_recovery),
+];
+
+const UC: u32 = 3;
+const UD: u32 = 4;
+const QKEY: u32 = 0x1234_5678;
+/// What is before the data of a datagram.
+const GRH: usize = 40;
+
+fn to_state(qp: &Qp, qp_type: u32, to: u32, gid: crate::ffi::Gid, dest: u32) -> TestResult {
+    let attr = QpAttr {
+        qp_state: to,
+        qkey: QKEY,
+        ..attrs(gid, dest, &Conn::default())
+    };
+    let wanted = match (qp_type, to) {
+        (UD, state::INIT) => mask::STATE | mask::PKEY_INDEX | mask::PORT | mask::QKEY,
+        (UD, state::RTR) => mask::STATE,
+        (UD, state::RTS) => mask::STATE | mask::SQ_PSN,
+        (_, state::RTR) => mask_to(to) & !(mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER),
+        (_, state::RTS) => mask::STATE | mask::SQ_PSN,
+        _ => mask_to(to),
+    };
+    qp.modify(&attr, wanted).at(state::NAMES[to as usize])
+}
+
+/// Two ends of a transport, in RTS; and where the second is, for datagrams.
+fn ends(rig: &Rig, qp_type: u32) -> Result<(Pair, Option<Destination>), Fail> {
+    let end = || -> Result<End, Fail> {
+        let end = rig.end(&PairOpts::default())?;
+        let init = QpInit {
+            qp_type,
+            ..end.qp.init.clone()
+        };
+        let qp = Qp::new(&rig.pd, &init).at("a queue pair")?;
+        Ok(End { qp, ..end })
+    };
+    let (a, b) = (end()?, end()?);
+    for (own, peer) in [(&a, &b), (&b, &a)] {
+        for to in [state::INIT, state::RTR, state::RTS] {
+            to_state(&own.qp, qp_type, to, rig.gid, peer.qp.qpn())?;
+        }
+    }
+    let to = match qp_type {
+        UD => Some(Destination {
+            ah: Arc::new(Ah::new(
+                &rig.pd,
+                &attrs(rig.gid, 0, &Conn::default()).ah_attr,
+            )?),
+            qpn: b.qp.qpn(),
+            qkey: QKEY,
+        }),
+        _ => None,
+    };
+    Ok((Pair { a, b }, to))
+}
+
+fn post(p: &Pair, to: &Option<Destination>, wr: SendWr) -> TestResult {
+    let wr = match to {
+        Some(to) => wr.to(to),
+        None => wr,
+    };
+    p.a.qp.post_send(&[wr]).at("a post")
+}
+
+/// Sends until the peer has received one, for packets may get lost; each send completes with success.
+fn arrives(p: &Pair, to: &Option<Destination>, wr: &SendWr) -> Result<Wc, Fail> {
+    for _ in 0..100 {
+        post(p, to, wr.clone())?;
+        let sent = wait_one(&p.a.scq, "a send")?;
+        ensure_eq!(sent.status, status::SUCCESS, "status of a send");
+        let until = Instant::now() + Duration::from_millis(if lossy() { 100 } else { 5000 });
+        while Instant::now() < until {
+            if let Some(one) = p.b.rcq.poll(1)?.first() {
+                return Ok(*one);
+            }
+            std::thread::yield_now();
+        }
+    }
+    Err("nothing arrives".into())
+}
+
+/// A few sends that succeed, of which nothing arrives: the peer's receive is still there.
+fn vanish(p: &Pair, to: &Option<Destination>, wr: &SendWr, what: &str) -> TestResult {
+    for _ in 0..3 {
+        post(p, to, wr.clone())?;
+        let sent = wait_one(&p.a.scq, what)?;
+        ensure_eq!(sent.status, status::SUCCESS, "{what}: status of the send");
+    }
+    expect_quiet(&p.b.rcq, QUIET, what)?;
+    ensure_eq!(p.b.qp.state()?, state::RTS, "{what}: state of the peer");
+    Ok(())
+}
+
+fn send(p: &Pair, wr_id: u64, len: usize) -> SendWr {
+    SendWr::new(op::SEND, wr_id, &[p.a.mr.sge(0, len)])
+}
+
+fn ud_receive(rig: &Rig) -> TestResult {
+    let (p, to) = ends(rig, UD)?;
+    let bytes: Vec<u8> = (0..700).map(|i| (i * 11 + 3) as u8).collect();
+    p.a.mr.buf.write(0, &bytes);
+    p.b.recv(5, 1000, 1024)?;
+    let wr = SendWr {
+        opcode: op::SEND_IMM,
+        ..send(&p, 9, 700).imm(0x0102_0304)
+    };
+    let got = arrives(&p, &to, &wr)?;
+    ok(&got, 5, wc::RECV)?;
+    ensure_eq!(got.byte_len as usize, 700 + GRH, "length");
+    ensure_eq!(got.src_qp, p.a.qp.qpn(), "QPN of the sender");
+    ensure_eq!(got.qp_num, p.b.qp.qpn(), "QPN");
+    ensure_eq!(got.imm_data, 0x0102_0304, "immediate data");
+    const WITH_GRH: u32 = 1;
+    ensure!(
+        got.wc_flags & WITH_GRH != 0,
+        "no GRH: flags {}",
+        got.wc_flags
+    );
+    ensure!(
+        got.wc_flags & wc::WITH_IMM != 0,
+        "no immediate: flags {}",
+        got.wc_flags
+    );
+    ensure!(p.b.mr.buf.read(1000 + GRH, 700) == bytes, "the bytes");
+    // RoCE v2 over IPv4: its header is the end of the GRH.
+    let header = p.b.mr.buf.read(1000 + 20, 20);
+    ensure_eq!(header[0], 0x45, "version and length of the IPv4 header");
+    let own = &rig.gid.raw[12..];
+    ensure_eq!(
+        (&header[12..16], &header[16..20]),
+        (own, own),
+        "its addresses"
+    );
+    Ok(())
+}
+
+fn ud_drops(rig: &Rig) -> TestResult {
+    let (p, to) = ends(rig, UD)?;
+    let good = to.clone().ok_or("a destination")?;
+    vanish(&p, &to, &send(&p, 1, 8), "no receive is posted")?;
+    p.b.recv(5, 0, GRH + 100)?;
+    let wrong = Some(Destination {
+        qkey: QKEY + 1,
+        ..good.clone()
+    });
+    vanish(&p, &wrong, &send(&p, 2, 8), "another Q_Key")?;
+    let nobody = Some(Destination {
+        qpn: 0xff_fff0,
+        ..good
+    });
+    vanish(&p, &nobody, &send(&p, 3, 8), "no such queue pair")?;
+    vanish(&p, &to, &send(&p, 4, 101), "longer than the receive")?;
+    // The receive is the next one's that fits.
+    let got = arrives(&p, &to, &send(&p, 5, 100))?;
+    ok(&got, 5, wc::RECV)?;
+    ensure_eq!(got.byte_len as usize, 100 + GRH, "length");
+    rig.expect_no_event(QUIET)
+}
+
+/// C10-93.1.1: nothing is sent, and there is no error.
+fn ud_too_long(rig: &Rig) -> TestResult {
+    let (p, to) = ends(rig, UD)?;
+    p.b.recv(5, 0, 20_000)?;
+    vanish(&p, &to, &send(&p, 1, 9_000), "longer than a packet")?;
+    ok(&arrives(&p, &to, &send(&p, 2, 1000))?, 5, wc::RECV)
+}
+
+/// The send completes in error, what is behind it is flushed; the queue pair is in SQE and receives.
+fn fails(rig: &Rig, p: &Pair, to: &Option<Destination>, bad: SendWr) -> TestResult {
+    post(p, to, SendWr { wr_id: 1, ..bad })?;
+    // Posted into SQE or before it: either way it is flushed.
+    post(p, to, send(p, 2, 8))?;
+    let sends = wait(&p.a.scq, 2, "the error and the flush")?;
+    err(&sends[0], 1, status::LOC_QP_OP_ERR, &p.a.qp)?;
+    err(&sends[1], 2, status::WR_FLUSH_ERR, &p.a.qp)?;
+    wait_state(&p.a.qp, state::SQE)?;
+    rig.expect_no_event(QUIET)
+}
+
+fn op_err(rig: &Rig, qp_type: u32, opcode: u32) -> TestResult {
+    let (p, to) = ends(rig, qp_type)?;
+    let bad = SendWr::new(opcode, 1, &[p.a.mr.sge(0, 8)]);
+    let bad = match qp_type {
+        UD => bad,
+        _ => bad.remote(p.b.mr.at(0), p.b.mr.rkey()),
+    };
+    fails(rig, &p, &to, bad)
+}
+
+fn foreign_ah(rig: &Rig) -> TestResult {
+    let (p, to) = ends(rig, UD)?;
+    let pd = rig.ctx.alloc_pd()?;
+    let attr = attrs(rig.gid, 0, &Conn::default()).ah_attr;
+    let foreign = Destination {
+        ah: Arc::new(Ah::new(&pd, &attr)?),
+        ..to.clone().ok_or("a destination")?
+    };
+    let bad = send(&p, 1, 8).to(&foreign);
+    p.a.qp.post_send(&[bad]).at("a post")?;
+    let one = wait_one(&p.a.scq, "the error")?;
+    err(&one, 1, status::LOC_QP_OP_ERR, &p.a.qp)?;
+    wait_state(&p.a.qp, state::SQE)
+}
+
+fn uc_operations(rig: &Rig) -> TestResult {
+    let (p, to) = ends(rig, UC)?;
+    // Several packets.
+    let bytes: Vec<u8> = (0..5000).map(|i| (i * 13 + 1) as u8).collect();
+    p.a.mr.buf.write(0, &bytes);
+    p.b.recv(5, 100, 6000)?;
+    let got = arrives(&p, &to, &send(&p, 1, 5000))?;
+    ok(&got, 5, wc::RECV)?;
+    ensure_eq!(got.byte_len, 5000, "length");
+    ensure!(p.b.mr.buf.read(100, 5000) == bytes, "the bytes of a SEND");
+    p.b.recv(6, 0, 0)?;
+    let wr = SendWr::new(op::WRITE_IMM, 2, &[p.a.mr.sge(0, 5000)]).imm(7);
+    let wr = wr.remote(p.b.mr.at(20_000), p.b.mr.rkey());
+    let got = arrives(&p, &to, &wr)?;
+    ok(&got, 6, wc::RECV_RDMA_WITH_IMM)?;
+    ensure_eq!(
+        (got.byte_len, got.imm_data),
+        (5000, 7),
+        "length and immediate data"
+    );
+    ensure!(
+        p.b.mr.buf.read(20_000, 5000) == bytes,
+        "the bytes of a WRITE"
+    );
+    Ok(())
+}
+
+fn uc_drops(rig: &Rig) -> TestResult {
+    let (p, to) = ends(rig, UC)?;
+    vanish(&p, &to, &send(&p, 1, 8), "no receive is posted")?;
+    p.b.recv(5, 0, 3000)?;
+    p.b.mr.buf.write(30_000, &[9; 8]);
+    for (what, addr, rkey) in [
+        ("another key", p.b.mr.at(30_000), p.b.mr.rkey() ^ 0x55),
+        ("out of its bounds", p.b.mr.at(64 * 1024 - 4), p.b.mr.rkey()),
+    ] {
+        let wr = SendWr::new(op::WRITE_IMM, 2, &[p.a.mr.sge(0, 8)]).imm(1);
+        vanish(&p, &to, &wr.remote(addr, rkey), what)?;
+    }
+    ensure_eq!(p.b.mr.buf.read(30_000, 8), [9; 8], "what was to be written");
+    vanish(&p, &to, &send(&p, 3, 3001), "longer than the receive")?;
+    ok(&arrives(&p, &to, &send(&p, 4, 3000))?, 5, wc::RECV)?;
+    rig.expect_no_event(QUIET)
+}
+
+fn sqe_recovery(rig: &Rig) -> TestResult {
+    for qp_type in [UD, UC] {
+        let (p, to) = ends(rig, qp_type)?;
+        let opcode = if qp_type == UD { op::WRITE } else { op::READ };
+        for round in 0..3 {
+            let bad = SendWr::new(opcode, 1, &[p.a.mr.sge(0, 8)]);
+            let bad = match qp_type {
+                UD => bad,
+                _ => bad.remote(p.b.mr.at(0), p.b.mr.rkey()),
+            };
+            fails(rig, &p, &to, bad).at(&format!("type {qp_type}, round {round}"))?;
+            let attr = QpAttr {
+                qp_state: state::RTS,
+                cur_qp_state: state::SQE,
+                ..QpAttr::default()
+            };
+            p.a.qp
+                .modify(&attr, mask::STATE | mask::CUR_STATE)
+                .at("SQE to RTS")?;
+            p.b.recv(50, 0, 2000)?;
+            ok(&arrives(&p, &to, &send(&p, 3, 500))?, 50, wc::RECV)?;
+        }
+    }
+    Ok(())
+}
