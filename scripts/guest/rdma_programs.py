@@ -38,7 +38,7 @@ class Programs:
         self.device, self.address, self.gid = device, address, gid
 
     def tests(self):
-        return self.pingpongs() + self.managed()
+        return self.pingpongs() + self.managed() + self.timestamps()
 
     # Of ibverbs-utils.
 
@@ -74,6 +74,18 @@ class Programs:
             command = (f"ibv_{kind}_pingpong", "-d", self.device, "-g", self.gid, option)
             found.append((f"pingpong/{kind}_refused{option}", lambda c=command, m=message: refused(c, m)))
         return found
+
+    def timestamps(self):
+        """With the times of completions, of which rc_pingpong prints the longest between two messages."""
+        variants = {"": (), "_events": ("-e",), "_new": ("-N",)}
+        return [(f"pingpong/rc_timestamps{n}", lambda m=m: self.timed(*m)) for n, m in variants.items()]
+
+    def timed(self, *more):
+        port = next_port()
+        command = ("ibv_rc_pingpong", "-d", self.device, "-g", self.gid, "-p", port, "-n", 1000, "-c", "-t", *more)
+        out = both(command, (*command, self.address), lambda: listening(port), limit=60)
+        expect(out, r"^\d+ iters in \d")
+        expect(out, r"^Max receive completion clock cycles = [1-9]\d*$")
 
     def xsrq(self, *more):
         """SRQs that other processes' requests name: two clients."""
