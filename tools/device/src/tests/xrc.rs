@@ -3,7 +3,8 @@
 //! Extended reliable connections (annex A14): targets, initiators, and the SRQs that requests name.
 
 use crate::error::CmdError;
-use crate::mock::{flat, CqHandle, Driver, QpHandle, SendWr, SrqHandle, ALL_ACCESS};
+use crate::memory::GuestMemory;
+use crate::mock::{flat, CqHandle, Driver, QpHandle, SendWr, SrqHandle, WqeBytes, ALL_ACCESS};
 use crate::Config;
 use verbena_abi::cmd::*;
 use verbena_abi::cqe::{WcOpcode, WcStatus};
@@ -114,6 +115,14 @@ fn connect(
     d.modify(me, rts, to(QpState::Rts)).map(|_| ())
 }
 
+/// The WQE of a request to an SRQ.
+fn to_srq(wr: &SendWr, srqn: u32) -> WqeBytes {
+    let mut wqe = wr.encode();
+    let at = std::mem::offset_of!(SendWqe, remote_srqn);
+    wqe[at..at + 4].copy_from_slice(&srqn.to_le_bytes());
+    wqe
+}
+
 impl Xrc {
     fn new() -> Self {
         Self::with(Config::default())
@@ -141,10 +150,7 @@ impl Xrc {
 
     /// Posts a request to an SRQ.
     fn post(&mut self, wr: &SendWr, srqn: u32) {
-        let mut wqe = wr.encode();
-        let at = std::mem::offset_of!(SendWqe, remote_srqn);
-        wqe[at..at + 4].copy_from_slice(&srqn.to_le_bytes());
-        self.d.post_raw(&mut self.ini, &wqe);
+        self.d.post_raw(&mut self.ini, &to_srq(wr, srqn));
     }
 
     /// Memory of the receiver's: address and key.
@@ -413,4 +419,51 @@ fn nothing_is_read_of_a_send_queue_that_a_target_does_not_have() {
     x.d.run();
     assert_eq!(x.state(x.tgt.qpn), QpState::Err.to_raw());
     assert_eq!(x.d.drain(&mut x.cq), []);
+}
+
+/// By reference, through frames, through frames of which some are lost; what is sent again is executed once.
+#[test]
+fn requests_to_two_queues_in_turn_arrive_once_and_in_order() {
+    const LENGTH: u32 = 5000;
+    for (wire_local, drop_percent) in [(false, 0), (true, 0), (true, 5)] {
+        let mut x = Xrc::with(Config {
+            wire_local,
+            drop_percent,
+            ..Config::default()
+        });
+        let cq = x.d.create_cq(4);
+        let srq = create_srq(&mut x.d, cq.cqn, 3);
+        let (src, key) = x.d.region(LENGTH, 1);
+        let (dst, there) = x.theirs(LENGTH);
+        let (word, word_key) = x.theirs(8);
+        let (back, back_key) = x.d.region(8, 2);
+        let mut queues = [(&mut x.srq_cq, &mut x.srq), (&mut { cq }, &mut { srq })];
+        for round in 0..24u64 {
+            let (cq, srq) = &mut queues[(round % 3 == 1) as usize];
+            let length = round as u32 * 997 % LENGTH;
+            let value = (round + 1).to_le_bytes();
+            x.d.ram.write(dst, &[0; LENGTH as usize]).unwrap();
+            x.d.post_srq(srq, round, &[(dst, LENGTH, there)]);
+            let mut write = SendWr::new(WqeOpcode::AtomicWrite, 1, &[]).to(word, word_key);
+            write.inline = value.to_vec();
+            let send = SendWr::new(WqeOpcode::Send, 2, &[(src, length, key)]);
+            let read = SendWr::new(WqeOpcode::RdmaRead, 3, &[(back, 8, back_key)]);
+            for wr in [write, send, read.to(word, word_key)] {
+                x.d.post_raw(&mut x.ini, &to_srq(&wr, srq.srqn));
+            }
+            x.d.pass(2_000_000_000);
+            let done = x.d.drain(&mut x.cq);
+            let expected = [1, 2, 3].map(|id| (id, WcStatus::Success));
+            assert_eq!(done, expected, "{drop_percent} {round}");
+            let done = x.d.poll(cq).unwrap().cqe;
+            assert_eq!((done.wr_id.get(), done.srqn.get()), (round, srq.srqn));
+            assert_eq!(done.byte_len.get(), length);
+            let length = length as usize;
+            assert_eq!(x.d.bytes(dst, length), x.d.bytes(src, length));
+            assert_eq!(x.d.bytes(back, 8), value);
+            for (cq, _) in &mut queues {
+                assert_eq!(x.d.drain(cq), [], "{drop_percent} {round}");
+            }
+        }
+    }
 }
