@@ -2,7 +2,7 @@
 
 //! The lock of a queue: a spinlock that yields, and costs next to nothing while the process has one thread.
 //!
-//! A wall. Held for a few dozen instructions, never across a syscall of ours.
+//! A wall. Held for a few dozen instructions, and across a syscall of ours only while a queue is resized (`lock_long`).
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -77,7 +77,7 @@ impl<T> Lock<T> {
         Guard::of(self)
     }
 
-    /// Waits for the lock, to hold it across several calls from C: there a second thread can appear meanwhile.
+    /// Waits for the lock, to hold it across several calls from C, or for long: there a second thread can appear meanwhile.
     pub fn lock_long(&self) -> Guard<'_, T> {
         if !self.alone && self.held.swap(true, Ordering::Acquire) {
             self.wait();
