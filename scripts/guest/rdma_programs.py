@@ -5,6 +5,7 @@ Several of them end with 0 when they failed, or look at the data at one end only
 """
 import os
 import re
+import select
 import subprocess
 import time
 
@@ -203,19 +204,20 @@ class Programs:
             time.sleep(0.05)
 
     def mckey(self, send):
-        """A group that is joined by the connection manager."""
-
-        def joined():
-            # The address in the host's order, and a moment for what comes after: attaching the queue pair.
-            with open("/proc/net/igmp") as f:
-                there = "030201EF" in f.read()
-            if there:
-                time.sleep(1)
-            return there
-
+        """A group that is joined by the connection manager. What is sent before the receiver has joined is lost to it."""
         common = ("mckey", "-m", "239.1.2.3", "-b", self.address, "-C", 20)
-        out = both(common, (*common, "-s", *send), joined, limit=60)
-        expect(out, r"^(data transfers complete|return status 0)$", 2)
+        receiver, seen = start("stdbuf", "-oL", *common), ""
+        try:
+            while "joined dgid" not in seen:
+                ready = select.select([receiver.stdout], [], [], 20)[0]
+                more = os.read(receiver.stdout.fileno(), 4096).decode() if ready else ""
+                if not more:
+                    raise Failed(f"the receiver has not joined: {seen.strip()}")
+                seen += more
+            sent = end(start(*common, "-s", *send), "mckey sender", 60)
+            expect((sent, seen + end(receiver, "mckey receiver", 20)), r"^(data transfers complete|return status 0)$", 2)
+        finally:
+            stop(receiver)
 
     def udpong(self):
         port = next_port()
