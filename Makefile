@@ -4,7 +4,7 @@
 # Needs root on Debian 12 or 13; installs and fetches what it lacks.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-debug check bench bench-engine sim sim-device mutants fuzz coverage judges vm modules tools clean
+.PHONY: help run test test-debug check bench bench-engine sim sim-device mutants fuzz coverage judges conformance vm modules tools clean
 
 help:    ## this list
 	@sed -nE 's/^([a-z-]+): *[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -42,6 +42,8 @@ fuzz:    ## `make fuzz RUNS=N` runs each fuzz target until it has run N times wi
 coverage: ## lines of the transport that its tests reach, per file
 	@scripts/coverage
 
+conformance: ## each rule of the contract, with the tests that show it, beside rxe: build/conformance.txt, build/conformance.html
+	@scripts/conformance
 judges:  ## captures of every opcode, judged by tshark and scapy
 	@scripts/judges
 

@@ -24,6 +24,7 @@ pub mod status {
     pub const REM_OP_ERR: u32 = 11;
     pub const RETRY_EXC_ERR: u32 = 12;
     pub const RNR_RETRY_EXC_ERR: u32 = 13;
+    pub const REM_ABORT_ERR: u32 = 16;
 
     pub fn name(status: u32) -> String {
         const NAMES: [&str; 22] = [

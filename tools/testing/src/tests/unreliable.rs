@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! UC and UD: what arrives, what is dropped without a word, and how their send queues fail and recover.
-use crate::ffi::qp::{mask, op, state, Ah, Destination, Qp, QpInit, SendWr};
+use crate::ffi::qp::{mask, op, state, Ah, Destination, Qp, QpInit, RecvWr, SendWr, Srq};
 use crate::ffi::{QpAttr, Wc};
 use crate::outcome::Context as _;
 use crate::rig::*;
@@ -18,6 +18,7 @@ pub static TESTS: &[Test] = &[
     Test::new("ops/uc", uc_operations),
     Test::new("3/uc-drops", uc_drops),
     Test::new("5/sqe-back-to-rts", sqe_recovery),
+    Test::new("3.16/uc-on-an-srq-abandoned-message", abandoned).limit(120),
 ];
 
 const UC: u32 = 3;
@@ -291,4 +292,66 @@ fn sqe_recovery(rig: &Rig) -> TestResult {
         }
     }
     Ok(())
+}
+
+/// A sender that is reset in the middle of a message, and begins another: the receive of the first completes as aborted.
+fn abandoned(rig: &Rig) -> TestResult {
+    const LONG: usize = 4 << 20;
+    let opts = PairOpts {
+        buf: 2 * LONG,
+        ..PairOpts::default()
+    };
+    let srq = Srq::new(&rig.pd, 16, 1).at("an SRQ")?;
+    let (a, b) = (rig.end(&opts)?, rig.end(&opts)?);
+    let init = |end: &End, srq| QpInit {
+        qp_type: UC,
+        srq,
+        ..end.qp.init.clone()
+    };
+    let (of_a, of_b) = (init(&a, None), init(&b, Some(srq.clone())));
+    let mut a = End {
+        qp: Qp::new(&rig.pd, &of_a)?,
+        ..a
+    };
+    let mut b = End {
+        qp: Qp::new(&rig.pd, &of_b)?,
+        ..b
+    };
+    for (own, peer) in [(&a, &b), (&b, &a)] {
+        for to in [state::INIT, state::RTR, state::RTS] {
+            to_state(&own.qp, UC, to, rig.gid, peer.qp.qpn())?;
+        }
+    }
+    for round in 0..200u64 {
+        for wr_id in [1, 2] {
+            // Where enough are left of the last round, there is no room for more.
+            let _ = srq.post(&[RecvWr::new(wr_id, &[b.mr.sge(0, LONG)])]);
+        }
+        let long = SendWr::new(op::SEND, round, &[a.mr.sge(0, LONG)]);
+        a.qp.post_send(&[long]).at("a long SEND")?;
+        // Sooner or later the reset finds it under way.
+        std::thread::sleep(Duration::from_micros(round % 20 * 50));
+        set_state(&a.qp, state::RESET)?;
+        for to in [state::INIT, state::RTR, state::RTS] {
+            to_state(&a.qp, UC, to, rig.gid, b.qp.qpn())?;
+        }
+        let p = Pair { a, b };
+        let small = arrives(&p, &None, &SendWr::new(op::SEND, 9, &[p.a.mr.sge(0, 8)]))?;
+        ensure_eq!(p.b.qp.state()?, state::RTS, "state of the receiver");
+        if small.status == status::REM_ABORT_ERR {
+            ensure!(small.vendor_err != 0, "no vendor_err");
+            let next = wait_one(&p.b.rcq, "the message behind it")?;
+            ensure_eq!(
+                (next.status, next.byte_len),
+                (status::SUCCESS, 8),
+                "the message behind it"
+            );
+            return Ok(());
+        }
+        ensure_eq!(small.status, status::SUCCESS, "round {round}");
+        // Whatever came, the receives that are left are for the next round.
+        while !p.b.rcq.poll(4)?.is_empty() {}
+        (a, b) = (p.a, p.b);
+    }
+    Err("no message was caught under way".into())
 }

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+"""The conformance report. usage: conformance.py check | bugs FILTER | report LOG TEXT HTML
+
+Reads tools/testing/conformance.toml, in the top directory.
+"""
+import html
+import os
+import re
+import subprocess
+import sys
+import tomllib
+
+TABLE = "tools/testing/conformance.toml"
+# Rules without a planted bug. The number may only be lowered.
+WITHOUT_BUG = 27
+SECTIONS = {
+    "1": "Work completions",
+    "2": "Immediate errors",
+    "3": "Completion statuses",
+    "4": "Asynchronous events",
+    "5": "Recovery",
+    "6": "Queue pairs",
+    "7": "Memory",
+}
+
+
+def rules():
+    with open(TABLE, "rb") as f:
+        return tomllib.load(f)["row"]
+
+
+def names(folder, pattern):
+    out = subprocess.run(["git", "grep", "-hoE", pattern, "--", folder], stdout=subprocess.PIPE, text=True, check=False).stdout
+    return {re.sub(r'^[{ ]*"|"$', "", line) for line in out.splitlines()}
+
+
+def check():
+    """What is wrong with the table."""
+    user = names("tools/testing/src/tests", r'"[0-9a-z.]+/[a-z0-9-]+"')
+    kernel = names("selftest", r'\{ "[a-z0-9-]+"') | {"drain-held"}
+    without = 0
+    for rule in rules():
+        where = f"{TABLE}: {rule['section']} {rule['rule']}"
+        for test in rule.get("user", []):
+            if test not in user:
+                yield f"{where}: there is no test {test}"
+        for test in rule.get("kernel", []):
+            if test not in kernel:
+                yield f"{where}: the self-test has no test {test}"
+        if rule.get("unreachable"):
+            continue
+        if not rule.get("user") and not rule.get("kernel"):
+            yield f"{where}: no test"
+        if "bug" not in rule:
+            without += 1
+        elif not os.path.isfile(rule["bug"]):
+            yield f"{where}: there is no {rule['bug']}"
+    if without > WITHOUT_BUG:
+        yield f"{TABLE}: {without} rules have no planted bug, not {WITHOUT_BUG}: plant one for what is new"
+    elif without < WITHOUT_BUG:
+        yield f"scripts/lib/conformance.py: only {without} rules have no planted bug: lower WITHOUT_BUG"
+
+
+def results(log):
+    """By part of the log, what each test came to: ok, FAILED, skipped."""
+    found, part = {"user": {}, "kernel": {}, "rxe": {}}, None
+    with open(log, encoding="utf-8", errors="replace") as f:
+        for line in f:
+            if m := re.match(r"=== (\w+)", line):
+                part = found[m[1]]
+            elif part is not None and (m := re.match(r"(ok|FAILED|skipped) ([^\s:]+)", line)):
+                part[m[2]] = m[1]
+    return found
+
+
+def verdict(tests, found):
+    """Of several tests: what the worst says."""
+    if not tests:
+        return ""
+    said = [found.get(test, "not run") for test in tests]
+    for worst in ("FAILED", "not run", "skipped"):
+        if worst in said:
+            return worst
+    return "ok"
+
+
+def lines(found):
+    for rule in rules():
+        user, kernel = rule.get("user", []), rule.get("kernel", [])
+        if rule.get("unreachable"):
+            yield rule, "unreachable", "", ""
+        else:
+            yield rule, verdict(user, found["user"]), verdict(kernel, found["kernel"]), verdict(user, found["rxe"])
+
+
+STYLE = """body{font:15px/1.4 sans-serif;max-width:75em;margin:2em auto;padding:0 1em;color:#222;background:#fff}
+table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.25em .6em;border-bottom:1px solid #ddd;vertical-align:top}
+small{color:#666}.ok{color:#176f2c}.bad{color:#b00020;font-weight:bold}.dim{color:#777}
+@media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}td,th{border-color:#444}small{color:#aaa}.ok{color:#6fce85}.bad{color:#ff8a8a}}"""
+
+
+def cell(said):
+    kind = {"ok": "ok", "FAILED": "bad", "not run": "bad"}.get(said, "dim")
+    return f'<td class="{kind}">{html.escape(said)}</td>'
+
+
+def report(log, text_path, html_path):
+    found = results(log)
+    text, rows, section, bad, held, of_rxe = [], [], None, 0, 0, 0
+    for rule, user, kernel, rxe in lines(found):
+        if (top := rule["section"].split(".")[0]) != section:
+            section = top
+            text.append(f"\n{section}. {SECTIONS[section]}".ljust(78) + f"{'processes':<11} {'kernel':<8} rxe")
+            rows.append(f"<tr><th colspan=2>{section}. {SECTIONS[section]}<th>processes<th>kernel<th>rxe<th>planted bug</tr>")
+        text.append(f"{rule['section']:<5} {rule['rule']:<72.72} {user:<11} {kernel:<8} {rxe}")
+        tests = ", ".join(rule.get("user", []) + [f"kernel: {t}" for t in rule.get("kernel", [])])
+        bug = os.path.basename(rule.get("bug", "")).removesuffix(".patch")
+        rows.append(f"<tr><td>{rule['section']}<td>{html.escape(rule['rule'])}<br><small>{html.escape(tests)}</small>"
+                    f"{cell(user)}{cell(kernel)}{cell(rxe)}<td><small>{html.escape(bug)}</small></tr>")
+        if user == "unreachable":
+            continue
+        good = {user, kernel} <= {"ok", ""}
+        held, bad = held + good, bad + (not good)
+        of_rxe += rxe == "ok"
+    compared = sum(1 for rule, *_ in lines(found) if rule.get("user"))
+    end = f"{held} rules hold, {bad} do not; of the {compared} that processes can see, rxe keeps {of_rxe}"
+    text = "\n".join([*text, "", end, ""])
+    with open(text_path, "w", encoding="utf-8") as f:
+        f.write(text)
+    with open(html_path, "w", encoding="utf-8") as f:
+        f.write(f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Conformance</title><style>{STYLE}</style>'
+                f"<h1>Conformance</h1><p>{html.escape(end)}.</p><table>{''.join(rows)}</table></html>")
+    print(text.strip())
+    return bad == 0
+
+
+def main():
+    match sys.argv[1:]:
+        case ["check"]:
+            wrong = list(check())
+            print("\n".join(wrong), end="\n" if wrong else "")
+            return not wrong
+        case ["bugs", part]:
+            patches = {rule["bug"] for rule in rules() if "bug" in rule and part in f"{rule['section']} {rule['rule']}"}
+            print("\n".join(sorted(patches)))
+            return bool(patches)
+        case ["report", log, text_path, html_path]:
+            return report(log, text_path, html_path)
+    print(__doc__, file=sys.stderr)
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(0 if main() else 1)
