@@ -445,7 +445,8 @@ pub trait Host {
     ///
     /// # Errors
     ///
-    /// None of this number for extended connections, or one of another domain.
+    /// None of this number for extended connections, or one of another domain; SRQ_DIED or CQ_DIED: one that completes nothing
+    /// any more.
     fn xrc_srq(&mut self, _srqn: u32) -> Result<XrcSrq, Syndrome> {
         Err(Syndrome::XrcSrq)
     }

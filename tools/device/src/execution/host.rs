@@ -295,6 +295,17 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         if srq.xrcdn != self.env.create.xrcdn.get() {
             return Err(Syndrome::XrcDomain);
         }
+        // As of a queue pair whose own SRQ or CQ has died: it takes no request, begun or not.
+        if srq.error.is_some() {
+            return Err(Syndrome::SrqDied);
+        }
+        let cq = srq
+            .cq
+            .as_ref()
+            .and_then(|cq| self.shared.cqs.get(cq.number()));
+        if cq.is_none_or(|cq| cq.error.is_some()) {
+            return Err(Syndrome::CqDied);
+        }
         self.env.xrc = XrcSrq {
             srqn,
             life: srq.life,

@@ -308,6 +308,37 @@ fn the_death_of_the_queues_cq_ends_who_needs_it() {
 }
 
 #[test]
+fn a_message_is_not_over_where_nobody_hears_of_it() {
+    let mut x = Xrc::new();
+    let length: u32 = 4 << 20;
+    let (src, key) = x.d.region(length, 1);
+    let (dst, there) = x.theirs(length);
+    x.d.post_srq(&mut x.srq, 9, &[(dst, length, there)]);
+    let request = ini_request(&mut x.d, &x.srq_cq);
+    let mut other = x.d.create_qp_by(&request).unwrap();
+    x.d.to_init(other.qpn).unwrap();
+    x.d.move_to(other.qpn, QpState::Err).unwrap();
+    let flushed = SendWr::new(WqeOpcode::Send, 0, &[]);
+    x.d.post_send(&mut other, &flushed);
+    x.d.run();
+    let srqn = x.srq.srqn;
+    let send = SendWr::new(WqeOpcode::Send, 1, &[(src, length, key)]);
+    x.post(&send, srqn);
+    for _ in 0..3 {
+        x.d.device.run_slice(&x.d.ram, x.d.now);
+    }
+    // Within it the CQ overflows, by what another queue pair has flushed there.
+    for _ in 0..16 {
+        x.d.post_send(&mut other, &flushed);
+    }
+    assert_eq!(x.d.drain(&mut x.cq), [(1, WcStatus::RemOpErr)]);
+    assert_eq!(x.state(x.tgt.qpn), QpState::Err.to_raw());
+    let told = x.told();
+    let fatal = (EventType::QpFatal, Syndrome::CqDied.to_raw().into());
+    assert!(told.contains(&fatal), "{told:?}");
+}
+
+#[test]
 fn a_cq_stays_while_a_queue_completes_there() {
     let mut x = Xrc::new();
     let cqn = x.srq_cq.cqn;

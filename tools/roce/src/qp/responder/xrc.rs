@@ -3,9 +3,9 @@
 //! The target of an extended connection (annex A14): each request names the shared receive queue that it takes a receive from,
 //! and the protection domain of that queue decides what it may access.
 
-use super::{Responder, Stop};
-use crate::host::{Host, Syndrome};
-use crate::packet::{Kind, Packet, Transport};
+use super::{Refusal, Responder, Stop};
+use crate::host::{EventType, Host, Syndrome, WcStatus};
+use crate::packet::{Kind, NakCode, Packet, Transport};
 use crate::qp::Core;
 
 impl Responder {
@@ -41,6 +41,17 @@ impl Responder {
             Ok(found) => {
                 self.recv.xrc = found;
                 Ok(())
+            }
+            Err(cause @ (Syndrome::SrqDied | Syndrome::CqDied)) => {
+                let refusal = Refusal {
+                    psn: packet.psn,
+                    nak: Some(NakCode::RemoteOperational),
+                    // Nobody hears of a receive that was taken there.
+                    status: WcStatus::WrFlushErr,
+                    event: EventType::QpFatal,
+                    cause,
+                };
+                Err(self.refuse(core, host, refusal))
             }
             Err(cause) => Err(self.refuse_request(core, host, packet.psn, cause)),
         }
