@@ -24,6 +24,7 @@ use crate::{
     cq::CompletionQueue,
     enums::LinkLayer,
     gid::Gid,
+    mad::PortCounters,
     mr::MemoryRegion,
     mw::MemoryWindow,
     object::{
@@ -32,13 +33,19 @@ use crate::{
     },
     ops::Adapter,
     pd::ProtectionDomain,
-    qp::QueuePair,
+    qp::{
+        Qp,
+        QueuePair, //
+    },
     srq::SharedReceiveQueue,
     stats::StatDesc,
     ucontext::UserContext,
     xrcd::XrcDomain, //
 };
-use core::ptr::NonNull;
+use core::{
+    num::NonZeroU32,
+    ptr::NonNull, //
+};
 use kernel::{
     device,
     error::{
@@ -105,8 +112,39 @@ pub trait Operations: Sized + Send + Sync + 'static {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// Reads the port's counters into `values`, in the order of [`PORT_STATS`](Self::PORT_STATS).
+    /// Reads the port's counters into `values`, in the order of [`PORT_STATS`](Self::PORT_STATS), without
+    /// what counters of queue pairs have.
     fn port_stats(_dev: &Device<Self>, _port: u32, _values: &mut [u64]) -> Result {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// Reads the port's counters for performance management.
+    fn port_counters(_dev: &Device<Self>, _port: u32) -> Result<PortCounters> {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// From now on a queue pair counts for a counter, or for a new one; returns its number. A driver
+    /// that has this has the next three too. May sleep.
+    fn bind_counter(
+        _dev: &Device<Self>,
+        _counter: Option<NonZeroU32>,
+        _qp: &Qp<Self>,
+    ) -> Result<NonZeroU32> {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// A queue pair does not count for its counter any more. What it did stays there. May sleep.
+    fn unbind_counter(_dev: &Device<Self>, _counter: NonZeroU32, _qp: &Qp<Self>) {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// Reads a counter into `values`, in the order of [`PORT_STATS`](Self::PORT_STATS). May sleep.
+    fn read_counter(_dev: &Device<Self>, _counter: NonZeroU32, _values: &mut [u64]) -> Result {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// A counter goes; the core has kept what [`read_counter`](Self::read_counter) said last.
+    fn dealloc_counter(_dev: &Device<Self>, _counter: NonZeroU32) {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 

@@ -46,10 +46,7 @@ impl<D: Operations> Adapter<D> {
         if D::HAS_DEL_GID {
             ops.del_gid = Some(Self::del_gid);
         }
-        if D::HAS_PORT_STATS {
-            ops.alloc_hw_port_stats = Some(Self::alloc_hw_port_stats);
-            ops.get_hw_stats = Some(Self::get_hw_stats);
-        }
+        Self::fill_stats_ops(&mut ops);
         if D::HAS_FW_VERSION {
             ops.get_dev_fw_str = Some(Self::get_dev_fw_str);
         }
@@ -166,57 +163,6 @@ impl<D: Operations> Adapter<D> {
             // SAFETY: A valid entry of a device of ours.
             unsafe { D::del_gid(Device::from_raw((*attr).device), &Gid::from_raw(attr)) }?;
             Ok(0)
-        })
-    }
-
-    /// # Safety
-    ///
-    /// Only for the core.
-    unsafe extern "C" fn alloc_hw_port_stats(
-        _dev: *mut bindings::ib_device,
-        _port: u32,
-    ) -> *mut bindings::rdma_hw_stats {
-        let Ok(num) = c_int::try_from(D::PORT_STATS.len()) else {
-            return core::ptr::null_mut();
-        };
-        // SAFETY: `StatDesc` is transparent, and the names are constants.
-        unsafe {
-            bindings::rdma_alloc_hw_stats_struct(
-                D::PORT_STATS.as_ptr().cast(),
-                num,
-                // CAST: A small constant.
-                bindings::RDMA_HW_STATS_DEFAULT_LIFESPAN as c_ulong,
-            )
-        }
-    }
-
-    /// # Safety
-    ///
-    /// Only for the core, which holds the lock of `stats`.
-    unsafe extern "C" fn get_hw_stats(
-        dev: *mut bindings::ib_device,
-        stats: *mut bindings::rdma_hw_stats,
-        port: u32,
-        _index: c_int,
-    ) -> c_int {
-        from_result(|| {
-            if port == 0 {
-                return Err(EINVAL);
-            }
-            // SAFETY: A device of ours; `stats` is from `alloc_hw_port_stats`, so it has that many
-            // values.
-            let (dev, values, num) = unsafe {
-                let num = (*stats).num_counters;
-                let values = (&raw mut (*stats).value).cast::<u64>();
-                let len = usize::try_from(num)?;
-                (
-                    Device::from_raw(dev),
-                    core::slice::from_raw_parts_mut(values, len),
-                    num,
-                )
-            };
-            D::port_stats(dev, port, values)?;
-            Ok(num)
         })
     }
 

@@ -81,6 +81,7 @@ pub mod cq;
 pub mod device;
 pub mod enums;
 pub mod gid;
+pub mod mad;
 pub mod mmap;
 pub mod mr;
 pub mod mw;

@@ -120,10 +120,7 @@ impl Recovery {
             &self.parts.dma,
             name.as_ref().map_or(c"verbena%d", |name| name),
             &settings,
-            Ok::<_, Error>(Verbena {
-                live: live.clone(),
-                port: port.clone(),
-            }),
+            Verbena::new(live.clone(), port.clone()),
         )?;
         if name.is_none() {
             *name = Some(CString::try_from(registration.device().name())?);

@@ -9,7 +9,7 @@ codes! {
     pub enum StatsKind: u8 {
         /// A port's, indexed by [`super::super::stats::Counter`].
         Port = 0,
-        /// A queue pair's, numbered in the same way: packets, bytes, retries and drops; the others are 0.
+        /// A queue pair's, numbered in the same way; those that no queue pair has are 0.
         Qp = 1,
     }
 }

@@ -4,6 +4,7 @@
 #include <rdma/ib_addr.h>
 #include <rdma/ib_cache.h>
 #include <rdma/ib_mad.h>
+#include <rdma/ib_pma.h>
 #include <rdma/iter.h>
 #include <rdma/restrack.h>
 #include <rdma/rdma_netlink.h>

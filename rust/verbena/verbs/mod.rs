@@ -3,6 +3,7 @@
 //! The verbs, one file per object; `live` has all of them.
 
 pub(crate) mod ah;
+mod counters;
 pub(crate) mod cq;
 pub(crate) mod live;
 pub(crate) mod mr;

@@ -4,6 +4,10 @@
 
 use super::{
     ah::AhData,
+    counters::{
+        self,
+        Counters, //
+    },
     cq::CqData,
     mr::{
         MrData,
@@ -20,9 +24,7 @@ use super::{
 use crate::{
     abi::{
         cmd::{
-            QueryStats,
             SetGid,
-            StatsKind,
             FEATURE_ATOMIC,
             FEATURE_ATOMIC_WRITE,
             FEATURE_FAST_REG,
@@ -37,20 +39,12 @@ use crate::{
             NO_VLAN, //
         },
         uverbs::UVERBS_ABI_VERSION,
-        Le16,
-        Le32,
-        Le64, //
-    },
-    cmdq::{
-        lent::{
-            Borrowed,
-            Lent, //
-        },
-        Lender, //
+        Le16, //
     },
     hw::Hw,
     netdev::Port, //
 };
+use core::num::NonZeroU32;
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -62,10 +56,6 @@ use rdma::{
         KernelCaps,
         PortAttr,
         PortImmutable, //
-    },
-    base::dma::{
-        Chunk,
-        Payer, //
     },
     device::{
         Device,
@@ -82,13 +72,28 @@ use rdma::{
         PortWidth, //
     },
     gid::Gid,
+    mad::PortCounters,
+    qp::Qp,
     stats::StatDesc, //
 };
 
 /// The driver's data of an RDMA device.
+#[pin_data]
 pub(crate) struct Verbena {
     pub(crate) live: Arc<Live>,
     pub(crate) port: Arc<Port>,
+    #[pin]
+    counters: Counters,
+}
+
+impl Verbena {
+    pub(crate) fn new(live: Arc<Live>, port: Arc<Port>) -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            live,
+            port,
+            counters <- Counters::new(),
+        }? Error)
+    }
 }
 
 /// P_Keys of the port: the default one.
@@ -105,38 +110,7 @@ fn gids(hw: &Hw) -> Result<u16> {
 impl Operations for Verbena {
     const ABI_VERSION: u32 = UVERBS_ABI_VERSION;
 
-    const PORT_STATS: &'static [StatDesc] = &[
-        StatDesc::new(c"tx_packets"),
-        StatDesc::new(c"rx_packets"),
-        StatDesc::new(c"tx_bytes"),
-        StatDesc::new(c"rx_bytes"),
-        StatDesc::new(c"rx_write_requests"),
-        StatDesc::new(c"rx_read_requests"),
-        StatDesc::new(c"rx_atomic_requests"),
-        StatDesc::new(c"rx_sends"),
-        StatDesc::new(c"duplicate_request"),
-        StatDesc::new(c"out_of_sequence"),
-        StatDesc::new(c"packet_seq_err"),
-        StatDesc::new(c"local_ack_timeout_err"),
-        StatDesc::new(c"rnr_nak_sent"),
-        StatDesc::new(c"rnr_nak_rcvd"),
-        StatDesc::new(c"retransmits"),
-        StatDesc::new(c"retry_exceeded"),
-        StatDesc::new(c"rnr_retry_exceeded"),
-        StatDesc::new(c"req_cqe_error"),
-        StatDesc::new(c"resp_cqe_error"),
-        StatDesc::new(c"req_cqe_flush_error"),
-        StatDesc::new(c"resp_cqe_flush_error"),
-        StatDesc::new(c"rx_icrc_errors"),
-        StatDesc::new(c"rx_malformed"),
-        StatDesc::new(c"rx_drops_ud"),
-        StatDesc::new(c"cq_overflow"),
-        StatDesc::new(c"doorbells"),
-        StatDesc::new(c"posts"),
-        StatDesc::new(c"recvs"),
-        StatDesc::new(c"interrupts"),
-        StatDesc::new(c"commands"),
-    ];
+    const PORT_STATS: &'static [StatDesc] = &counters::NAMES;
 
     type Ucontext = UcontextData;
     type Pd = PdData;
@@ -296,26 +270,31 @@ impl Operations for Verbena {
     }
 
     fn port_stats(dev: &Device<Self>, _port: u32, values: &mut [u64]) -> Result {
-        let live = &dev.live;
-        let memory = Chunk::alloc(&live.dma, Payer::Kernel, size_of_val(values))?;
-        let memory = Lent::new(Arc::new(memory, GFP_KERNEL)?, &live.health);
-        let request = |to: &Lender| QueryStats {
-            kind: StatsKind::Port.to_raw(),
-            port: 1,
-            addr: Le64::new(memory.lend(to).addr()),
-            // CAST: a few counters.
-            count: Le32::new(values.len() as u32),
-            ..Default::default()
-        };
-        let told = live.cmdq.exec_with(request, &[&memory as &dyn Borrowed])?;
-        for (index, value) in values
-            .iter_mut()
-            .take(told.count.get() as usize)
-            .enumerate()
-        {
-            *value = memory.read::<Le64>(index * size_of::<Le64>())?.get();
-        }
-        Ok(())
+        dev.counters.of_rest(&dev.live, values)
+    }
+
+    fn port_counters(dev: &Device<Self>, _port: u32) -> Result<PortCounters> {
+        counters::of_port(&dev.live)
+    }
+
+    fn bind_counter(
+        dev: &Device<Self>,
+        counter: Option<NonZeroU32>,
+        qp: &Qp<Self>,
+    ) -> Result<NonZeroU32> {
+        dev.counters.bind(&dev.live, counter, qp)
+    }
+
+    fn unbind_counter(dev: &Device<Self>, counter: NonZeroU32, qp: &Qp<Self>) {
+        dev.counters.unbind(&dev.live, counter, qp);
+    }
+
+    fn read_counter(dev: &Device<Self>, counter: NonZeroU32, values: &mut [u64]) -> Result {
+        dev.counters.read(&dev.live, counter, values)
+    }
+
+    fn dealloc_counter(dev: &Device<Self>, counter: NonZeroU32) {
+        dev.counters.dealloc(counter);
     }
 
     fn fw_version(dev: &Device<Self>) -> [u16; 4] {

@@ -9,24 +9,12 @@ use std::collections::BTreeMap;
 /// All counters, since the last reset of the device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
-    /// What the device counts beside.
-    #[serde(flatten)]
-    pub device: Device,
     /// What the process around it counts.
     #[serde(flatten)]
     pub engine: Engine,
     /// The port's, which the driver is told too, by the names of the ABI (`stats.rs`).
     #[serde(flatten)]
     pub port: BTreeMap<String, u64>,
-}
-
-/// Counters that the driver is not told.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Device {
-    /// Congestion notifications (CNPs) received, on which nothing is done.
-    pub rx_cnps: u64,
-    /// Packets that did not leave, since the port's MTU is below that of their path by now.
-    pub tx_over_mtu: u64,
 }
 
 /// Counters of the NIC's process. They go on over a reset of the device.

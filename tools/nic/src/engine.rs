@@ -30,8 +30,8 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::Ordering;
 use std::sync::{mpsc, Arc};
 use std::time::{Duration, Instant};
+use verbena_abi::stats::NUM_COUNTERS;
 use verbena_abi::syndrome::Syndrome;
-use verbena_device::execution::shared::OwnCounters;
 use verbena_device::misbehave::Kind;
 use verbena_device::{Action, Config, Device};
 
@@ -90,7 +90,7 @@ pub struct Engine {
     /// When HEARTBEAT counted last.
     last_beat: u64,
     /// Who waits for the counters, which are added up bit by bit.
-    asker: Option<mpsc::Sender<([u64; 30], OwnCounters)>>,
+    asker: Option<mpsc::Sender<[u64; NUM_COUNTERS]>>,
 }
 
 impl Engine {
@@ -260,7 +260,7 @@ impl Engine {
         let Some(asker) = self.asker.take() else {
             return false;
         };
-        let figures = |device: &mut Device, _: &_| Some((device.survey()?, device.own_counters()));
+        let figures = |device: &mut Device, _: &_| device.survey();
         match slice.call(figures) {
             Some(Some(figures)) => {
                 let _ = asker.send(figures);

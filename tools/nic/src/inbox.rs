@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 use std::sync::mpsc;
-use verbena_device::execution::shared::OwnCounters;
+use verbena_abi::stats::NUM_COUNTERS;
 use verbena_device::{Action, Cursor, Portion};
 
 /// The most frames that wait for the engine.
@@ -22,8 +22,8 @@ pub(crate) const QUESTIONS_MAX: usize = 64;
 
 /// What the control socket asks.
 pub enum Question {
-    /// The counters: those of `stats::Counter`, and the device's own.
-    Stats(mpsc::Sender<([u64; 30], OwnCounters)>),
+    /// The counters, by `stats::Counter`.
+    Stats(mpsc::Sender<[u64; NUM_COUNTERS]>),
     /// Some contexts, from this place on.
     Contexts(Cursor, mpsc::Sender<Portion>),
 }

@@ -52,6 +52,8 @@ counters! {
     sequence_naks_received,
     /// NAKs of other kinds sent.
     naks_sent,
+    /// Those of them for an access that the key does not allow.
+    access_naks_sent,
     /// NAKs of other kinds received.
     naks_received,
     /// RNR NAKs sent.

@@ -48,10 +48,13 @@ fn take_in<M: GuestMemory>(
         _ => false,
     };
     if !expected {
-        host.shared.counters.add(Counter::RxMalformed, 1);
+        host.env.counters.add(Counter::RxMalformed, 1);
         return;
     }
-    host.shared.counters.add_request(&packet);
+    if path.is_some_and(|path| mcast::is_group(&path.dgid)) {
+        host.env.counters.add(Counter::RxMulticastPackets, 1);
+    }
+    host.env.counters.add_request(&packet);
     transport.handle_packet(host, now, packet);
 }
 
@@ -116,6 +119,7 @@ impl Device {
             .groups
             .members(&path.dgid)
             .map_or(0, |members| members.len());
+        self.shared.counters.add(Counter::TxMulticastPackets, 1);
         let bytes = members as u64 * u64::from(out.packet.payload.len());
         if members > 0 && !self.shared.port.loses() {
             if !self.shared.config.wire_local {
@@ -150,7 +154,7 @@ impl Device {
         for packet in out.packet.split(out.mtu) {
             // The wire would not carry it either: the queue pair finds that its retries are exceeded.
             if !out.local && self.shared.port.is_over_mtu(&packet) {
-                self.shared.own_counters.tx_over_mtu += 1;
+                self.shared.counters.add(Counter::TxOverMtu, 1);
                 continue;
             }
             let Some(bytes) = self.frame(mem, &path, &packet) else {
@@ -231,8 +235,8 @@ impl Device {
                 self.shared.counters.add(Counter::RxMalformed, 1);
             }
             Ok(frame) => self.hand_over(mem, &frame.path, frame.packet),
-            Err(Malformed::Cnp) => self.shared.own_counters.rx_cnps += 1,
-            Err(Malformed::Icrc) => self.shared.counters.add(Counter::RxIcrcErrors, 1),
+            Err(Malformed::Cnp) => self.shared.counters.add(Counter::RpCnpIgnored, 1),
+            Err(Malformed::Icrc) => self.shared.counters.add(Counter::RxIcrcEncapsulated, 1),
             Err(_) => self.shared.counters.add(Counter::RxMalformed, 1),
         }
     }

@@ -7,9 +7,10 @@
 //! object is shown as it was when its portion was taken.
 
 use crate::device::Device;
-use crate::execution::shared::{Counters, OwnCounters};
+use crate::objects::counters::Counters;
 use crate::slots::Slots;
 use verbena_abi::ctx::{CqContext, EqContext, MemoryEntry, QpContext, SrqContext};
+use verbena_abi::stats::NUM_COUNTERS;
 
 /// Numbers of a table that are looked at for one portion: most may be free.
 pub(crate) const LOOKS: u32 = 4096;
@@ -86,9 +87,9 @@ pub(crate) struct Survey {
 
 impl Survey {
     /// A queue pair goes, whose counters are the device's own from now on: what this survey began with has none of them.
-    pub(crate) fn lose(&mut self, qpn: u32, counters: &verbena_roce::Counters) {
+    pub(crate) fn lose(&mut self, qpn: u32, counters: &Counters) {
         if qpn >= self.next {
-            self.counters.add_transport(counters);
+            self.counters.add_all(counters);
         }
     }
 }
@@ -147,11 +148,11 @@ impl Device {
     }
 
     /// Goes on adding up; the counters by `stats::Counter`, if that was the last queue pair.
-    pub(crate) fn go_on_survey(&self, survey: &mut Survey) -> Option<[u64; 30]> {
+    pub(crate) fn go_on_survey(&self, survey: &mut Survey) -> Option<[u64; NUM_COUNTERS]> {
         let end = survey.next.saturating_add(SURVEYED).min(self.qps.len());
         while survey.next < end {
             if let Some(qp) = self.qps.get(survey.next) {
-                survey.counters.add_transport(qp.transport.counters());
+                survey.counters.add_all(&qp.counters());
             }
             survey.next += 1;
         }
@@ -160,7 +161,7 @@ impl Device {
 
     /// Adds up a part of the counters; all of them by `stats::Counter`, once it has come to the end. The next call begins
     /// anew.
-    pub fn survey(&mut self) -> Option<[u64; 30]> {
+    pub fn survey(&mut self) -> Option<[u64; NUM_COUNTERS]> {
         let mut survey = self.survey.take().unwrap_or_else(|| self.begin_survey());
         let stats = self.go_on_survey(&mut survey);
         if stats.is_none() {
@@ -169,13 +170,8 @@ impl Device {
         stats
     }
 
-    /// The counters that the driver is not told.
-    pub fn own_counters(&self) -> OwnCounters {
-        self.shared.own_counters
-    }
-
     /// All counters at once, however long that takes.
-    pub fn stats(&self) -> [u64; 30] {
+    pub fn stats(&self) -> [u64; NUM_COUNTERS] {
         let mut survey = self.begin_survey();
         loop {
             if let Some(stats) = self.go_on_survey(&mut survey) {

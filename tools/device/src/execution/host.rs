@@ -132,7 +132,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         out: &mut SendWqe,
         gather: &mut Gather,
     ) -> Result<(), WqeError> {
-        self.shared.counters.add(Counter::Posts, 1);
+        self.env.counters.add(Counter::Posts, 1);
         let length = self.shared.wqe.fetch(self.mem, &self.env.sq, index);
         let length = length.ok_or(malformed(Syndrome::RingUnreadable))?;
         let bytes = self.shared.wqe.bytes(length);
@@ -258,7 +258,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         if let Some(srqn) = xrc.or(self.env.srqn()) {
             let take = self.take_from_srq(srqn, out);
             if take == Take::Taken {
-                self.shared.counters.add(Counter::Recvs, 1);
+                self.env.counters.add(Counter::Recvs, 1);
             }
             return take;
         }
@@ -278,7 +278,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
             return Take::Dead(Syndrome::RingUnreadable);
         };
         self.env.rq_ci = index.wrapping_add(1);
-        self.shared.counters.add(Counter::Recvs, 1);
+        self.env.counters.add(Counter::Recvs, 1);
         out.pd = self.env.create.pdn.get();
         let bytes = self.shared.wqe.bytes(length);
         let good = decode_recv(bytes, index, self.env.is_privileged(), out);
@@ -467,16 +467,23 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
             (_, false) => Some(Counter::ReqCqeError),
             (_, true) => Some(Counter::RespCqeError),
         };
-        let gave_up = match completion.syndrome {
-            Some(Syndrome::RetryExceeded | Syndrome::SequenceRetryExceeded) => {
-                Some(Counter::RetryExceeded)
-            }
-            Some(Syndrome::RnrRetryExceeded) => Some(Counter::RnrRetryExceeded),
+        let status = match (completion.status, recv) {
+            (WcStatus::LocLenErr, true) => Some(Counter::RespLocalLengthError),
+            (WcStatus::RemInvReqErr, false) => Some(Counter::ReqRemoteInvalidRequest),
+            (WcStatus::RemAccessErr, false) => Some(Counter::ReqRemoteAccessErrors),
             _ => None,
         };
-        for counter in [counter, gave_up].into_iter().flatten() {
-            self.shared.counters.add(counter, 1);
+        let gave_up = match completion.syndrome {
+            Some(Syndrome::RetryExceeded | Syndrome::SequenceRetryExceeded) => {
+                Some(Counter::ReqTransportRetriesExceeded)
+            }
+            Some(Syndrome::RnrRetryExceeded) => Some(Counter::ReqRnrRetriesExceeded),
+            _ => None,
+        };
+        for counter in [counter, status, gave_up].into_iter().flatten() {
+            self.env.counters.add(counter, 1);
         }
+        let env = &*self.env;
         let mut flags = 0;
         let mut body = Cqe {
             wr_id: completion.wr_id.into(),

@@ -7,6 +7,7 @@ use crate::execution::copy::Lookups;
 use crate::execution::wqe::Wqe;
 use crate::memory::tables::Tables;
 use crate::memory::{Area, GuestMemory};
+use crate::objects::counters::Counters;
 use crate::objects::cq::{Cq, Written};
 use crate::objects::eq::{Eq, Event};
 use crate::objects::mr::Mr;
@@ -24,9 +25,8 @@ use verbena_abi::eqe::EventType;
 use verbena_abi::regs::NUM_UARS;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
-use verbena_roce::packet::Kind;
 use verbena_roce::sched::Wheel;
-use verbena_roce::{Packet, Pool};
+use verbena_roce::Pool;
 
 /// Deadlines that a slice attends to.
 pub(crate) const SLICE_DEADLINES: u32 = 1024;
@@ -36,70 +36,6 @@ const EQ_REMIND_NS: u64 = 50_000_000;
 
 /// So many events that had to wait are put into rings at once.
 pub(crate) const FLUSHED_EVENTS: u32 = 1024;
-
-/// The port's counters.
-#[derive(Clone, Debug, Default)]
-pub struct Counters([u64; 30]);
-
-/// Counters that the driver is not told: its reply has no room for more.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OwnCounters {
-    /// Congestion notifications (CNPs) received, on which nothing is done.
-    pub rx_cnps: u64,
-    /// Packets that did not leave, since the port's MTU is below that of their path by now.
-    pub tx_over_mtu: u64,
-}
-
-impl Counters {
-    /// Adds to one.
-    #[inline]
-    pub fn add(&mut self, counter: Counter, count: u64) {
-        let value = &mut self.0[counter as usize];
-        *value = value.wrapping_add(count);
-    }
-
-    /// Adds what a queue pair's transport has counted.
-    pub fn add_transport(&mut self, qp: &verbena_roce::Counters) {
-        let dropped = qp.dropped_qkey
-            + qp.dropped_pkey
-            + qp.dropped_no_receive
-            + qp.dropped_too_long
-            + qp.dropped_invalid;
-        for (counter, count) in [
-            (Counter::TxPackets, qp.tx_packets),
-            (Counter::RxPackets, qp.rx_packets),
-            (Counter::TxBytes, qp.tx_bytes),
-            (Counter::RxBytes, qp.rx_bytes),
-            (Counter::DuplicateRequest, qp.duplicates),
-            (Counter::OutOfSequence, qp.out_of_sequence),
-            (Counter::PacketSeqErr, qp.sequence_naks_received),
-            (Counter::LocalAckTimeoutErr, qp.timeouts),
-            (Counter::RnrNakSent, qp.rnr_naks_sent),
-            (Counter::RnrNakRcvd, qp.rnr_naks_received),
-            (Counter::Retransmits, qp.retransmitted),
-            (Counter::RxDropsUd, dropped),
-        ] {
-            self.add(counter, count);
-        }
-    }
-
-    /// Counts a message that arrived.
-    pub fn add_request(&mut self, packet: &Packet) {
-        let counter = match packet.kind {
-            Kind::Send(_) if packet.last => Counter::RxSends,
-            Kind::Write { .. } if packet.last => Counter::RxWriteRequests,
-            Kind::ReadRequest(_) => Counter::RxReadRequests,
-            Kind::Atomic { .. } => Counter::RxAtomicRequests,
-            _ => return,
-        };
-        self.add(counter, 1);
-    }
-
-    /// All of them, by number.
-    pub fn all(&self) -> [u64; 30] {
-        self.0
-    }
-}
 
 /// The device around the queue pairs.
 #[derive(Debug)]
@@ -126,10 +62,8 @@ pub struct Shared {
     pub owners: u64,
     /// GIDs, netdev state.
     pub port: Port,
-    /// Counters.
+    /// What no queue pair has counted, or one that is gone.
     pub counters: Counters,
-    /// Those of them that the driver is not told.
-    pub own_counters: OwnCounters,
     /// Vectors to raise.
     pub interrupts: u32,
     /// Packets that were sent and not delivered yet.
@@ -173,7 +107,6 @@ impl Shared {
             owners: 0,
             port,
             counters: Counters::default(),
-            own_counters: OwnCounters::default(),
             interrupts: 0,
             outgoing: VecDeque::new(),
             pool: Pool::default(),

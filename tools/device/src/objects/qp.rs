@@ -5,6 +5,7 @@
 use crate::memory::ring::Ring;
 use crate::memory::tables::ContextSlot;
 use crate::memory::{Area, GuestMemory};
+use crate::objects::counters::Counters;
 use crate::objects::cq::Cq;
 use crate::objects::srq::Srq;
 use crate::slots::Ref;
@@ -62,6 +63,8 @@ pub struct Env {
     pub path: Option<Rc<Path>>,
     /// XRC targets: the SRQ of the present request.
     pub xrc: XrcSrq,
+    /// What it has counted beside its transport.
+    pub counters: Counters,
     /// How the next send that it begins with is to fail.
     pub fault: Option<WcStatus>,
     /// State that the context shows.
@@ -70,6 +73,15 @@ pub struct Env {
     pub owner: u64,
     /// Where the context is.
     pub context_slot: ContextSlot,
+}
+
+impl Qp {
+    /// Its counters, since it was created.
+    pub fn counters(&self) -> Counters {
+        let mut all = self.env.counters.clone();
+        all.add_transport(self.transport.counters());
+        all
+    }
 }
 
 impl Env {

@@ -9,7 +9,7 @@ use crate::mock::flat;
 use crate::Config;
 use verbena_abi::cmd::*;
 use verbena_abi::regs;
-use verbena_abi::stats::Counter;
+use verbena_abi::stats::{Counter, NUM_COUNTERS};
 use verbena_abi::syndrome::Syndrome;
 
 /// Writes a request to a slot of the queue at `base`.
@@ -240,7 +240,7 @@ fn each_command_reads_its_request_once_and_ends_with_its_token() {
                 id: qp.qpn.into(),
                 port: 1,
                 addr: area.into(),
-                count: 30.into(),
+                count: (NUM_COUNTERS as u32).into(),
                 ..Default::default()
             },
         );

@@ -130,11 +130,12 @@ fn of_a_peer_without_receives() {
         (RxPackets, 6),
         (RxSends, 3),
         (RnrNakSent, 3),
-        (RnrNakRcvd, 3),
+        (RnrNakRetryErr, 3),
         (Retransmits, 2),
-        (RnrRetryExceeded, 1),
+        (ReqRnrRetriesExceeded, 1),
         (ReqCqeError, 1),
         (Posts, 1),
+        (OutOfBuffer, 3),
     ];
     assert_eq!(got, expected);
 }
@@ -149,12 +150,94 @@ fn of_a_peer_that_is_gone() {
     let of = |counter| got.iter().find(|c| c.0 == counter).map_or(0, |c| c.1);
     // The seventh timeout in a row is one too many.
     assert_eq!(
-        (of(LocalAckTimeoutErr), of(RetryExceeded), of(ReqCqeError)),
+        (
+            of(LocalAckTimeoutErr),
+            of(ReqTransportRetriesExceeded),
+            of(ReqCqeError)
+        ),
         (8, 1, 1)
     );
     assert_eq!(of(TxPackets), 8);
     assert_eq!(of(Retransmits), 7);
-    assert_eq!(of(RnrRetryExceeded), 0);
+    assert_eq!(of(ReqRnrRetriesExceeded), 0);
+}
+
+#[test]
+fn of_a_key_that_does_not_allow_it() {
+    let mut p = Pair::new();
+    let (at, key) = p.d.region(4096, 1);
+    let got = counted(&mut p, |p| {
+        let write = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(at, 8, key)]);
+        post(p, write.to(at, key + 0x100));
+    });
+    let expected = [
+        (TxPackets, 2),
+        (RxPackets, 2),
+        (TxBytes, 8),
+        (RxBytes, 8),
+        (RxWriteRequests, 1),
+        (ReqCqeError, 1),
+        (Posts, 1),
+        (ReqRemoteAccessErrors, 1),
+        (RespRemoteAccessErrors, 1),
+    ];
+    assert_eq!(got, expected);
+}
+
+#[test]
+fn of_a_port_that_goes_down() {
+    let mut p = Pair::new();
+    let got = counted(&mut p, |p| {
+        for up in [0, 0, 1, 0, 1] {
+            p.d.must(&SetPort {
+                port: 1,
+                up,
+                mtu: 5,
+                ..Default::default()
+            });
+        }
+    });
+    assert_eq!(got, [(LinkDowned, 2)]);
+}
+
+/// What each of two queue pairs has counted is its own, and together it is the port's.
+#[test]
+fn of_each_queue_pair() {
+    let mut p = Pair::new();
+    let (at, key) = p.d.region(4096, 1);
+    p.d.post_recv(&mut p.b, 1, &[]);
+    post(&mut p, SendWr::new(WqeOpcode::Send, 1, &[]));
+    post(
+        &mut p,
+        SendWr::new(WqeOpcode::RdmaWrite, 2, &[(at, 8, key)]).to(at, 0),
+    );
+    let most = Counter::ALL.len() as u32;
+    let of = |p: &mut Pair, qpn| {
+        let told = p.d.query_stats(Some(qpn), most).unwrap();
+        let all = Counter::ALL.iter().map(|&c| (c, told[c as usize]));
+        all.filter(|(_, n)| *n != 0).collect::<Vec<_>>()
+    };
+    let (a, b) = (p.a.qpn, p.b.qpn);
+    let (of_a, of_b) = (of(&mut p, a), of(&mut p, b));
+    let expected = [
+        (TxPackets, 2),
+        (RxPackets, 2),
+        (TxBytes, 8),
+        (ReqCqeError, 1),
+        (Posts, 2),
+        (ReqRemoteAccessErrors, 1),
+    ];
+    assert_eq!(of_a, expected);
+    let expected = [
+        (TxPackets, 2),
+        (RxPackets, 2),
+        (RxBytes, 8),
+        (RxWriteRequests, 1),
+        (RxSends, 1),
+        (Recvs, 1),
+        (RespRemoteAccessErrors, 1),
+    ];
+    assert_eq!(of_b, expected);
 }
 
 #[test]
@@ -195,6 +278,8 @@ fn of_a_receive_in_error_and_a_cq_that_overflows() {
         (RespCqeError, 1),
         (Posts, 1),
         (Recvs, 1),
+        (RespLocalLengthError, 1),
+        (ReqRemoteInvalidRequest, 1),
     ];
     assert_eq!(got, expected);
     let small = p.d.create_cq(0);
@@ -273,7 +358,8 @@ fn of_datagrams_that_are_dropped() {
             (RxPackets, 1),
             (RxSends, 1),
             (RxDropsUd, 1),
-            (Posts, 1)
+            (Posts, 1),
+            (OutOfBuffer, 1),
         ]
     );
     // Another Q_Key.

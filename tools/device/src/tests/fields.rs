@@ -7,7 +7,7 @@ use crate::error::CmdError;
 use crate::memory::GuestMemory;
 use crate::mock::{flat, SendWr};
 use verbena_abi::cmd::*;
-use verbena_abi::stats::Counter;
+use verbena_abi::stats::{Counter, NUM_COUNTERS};
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
 
@@ -48,13 +48,13 @@ fn a_queue_pair_has_counters_of_its_own() {
     assert_eq!(p.d.drain(&mut p.cq_a).len(), 1);
     let (a, b) = (p.a.qpn, p.b.qpn);
     let of = |d: &mut Driver, qpn, counter: Counter| {
-        d.query_stats(Some(qpn), 30).unwrap()[counter as usize]
+        d.query_stats(Some(qpn), NUM_COUNTERS as u32).unwrap()[counter as usize]
     };
     assert_eq!(of(&mut p.d, a, Counter::TxBytes), 100);
     assert_eq!(of(&mut p.d, a, Counter::RxBytes), 0);
     assert_eq!(of(&mut p.d, b, Counter::RxBytes), 100);
     assert_eq!(
-        refused(p.d.query_stats(Some(b + 500), 30)),
+        refused(p.d.query_stats(Some(b + 500), NUM_COUNTERS as u32)),
         CmdStatus::NotFound
     );
 }
@@ -64,8 +64,8 @@ fn counters_go_nowhere_else() {
     let mut d = Driver::new();
     let good = QueryStats {
         port: 1,
-        addr: d.alloc(240).into(),
-        count: 30.into(),
+        addr: d.alloc(NUM_COUNTERS as u64 * 8).into(),
+        count: (NUM_COUNTERS as u32).into(),
         ..Default::default()
     };
     let mut with = |change: &dyn Fn(&mut QueryStats)| {

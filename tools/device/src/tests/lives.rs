@@ -12,6 +12,7 @@ use verbena_abi::cqe::{Cqe, Tail};
 use verbena_abi::doorbell::{self, ArmMode, Words, AREA_SIZE};
 use verbena_abi::eqe::{EventType, EQE_SIZE, LOG_EQE_SIZE};
 use verbena_abi::regs::{self, *};
+use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
 
@@ -118,7 +119,7 @@ fn busy() -> Driver {
         transport.poll(host, now, &mut verbena_roce::sched::turn())
     });
     p.d.device.make_ready(qpn);
-    p.d.device.shared.own_counters.rx_cnps += 1;
+    p.d.device.shared.counters.add(Counter::RpCnpIgnored, 1);
     p.d.device.may_follow = 5;
     p.d.device.follow_next = 6;
     p.d.device.next_sweep += 1;

@@ -6,7 +6,7 @@ use crate::memory::GuestMemory;
 use crate::mock::{CqHandle, Driver, QpHandle, SendWr};
 use crate::Config;
 use verbena_abi::cqe::WcStatus;
-use verbena_abi::stats::Counter;
+use verbena_abi::stats::{Counter, NUM_COUNTERS};
 use verbena_abi::wqe::WqeOpcode;
 
 const PAIRS: usize = 6;
@@ -75,7 +75,7 @@ fn post(d: &mut Driver, lane: &mut Lane, dice: &mut Dice, id: u64) {
     lane.posted.push(id);
 }
 
-fn load(config: Config, rounds: u64) -> [u64; 30] {
+fn load(config: Config, rounds: u64) -> [u64; NUM_COUNTERS] {
     let mut d = Driver::with(config);
     let dice = &mut Dice(7);
     let (mut sends, mut recvs) = (d.create_cq(9), d.create_cq(9));

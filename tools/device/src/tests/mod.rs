@@ -130,7 +130,8 @@ mod hostile {
                 && done[0].cqe.qpn.get() == p.a.qpn
                 && done[0].tail.status == 0;
             wrong_cqes += u32::from(!right);
-            let reply = p.d.query_stats(None, 30);
+            let reply =
+                p.d.query_stats(None, verbena_abi::stats::NUM_COUNTERS as u32);
             wrong_replies += u32::from(reply.is_err());
         }
         assert!(wrong_cqes > 10 && wrong_replies > 10);

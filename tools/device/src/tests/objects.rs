@@ -14,6 +14,7 @@ use verbena_abi::ctx::*;
 use verbena_abi::doorbell;
 use verbena_abi::eqe::EventType;
 use verbena_abi::regs;
+use verbena_abi::stats::NUM_COUNTERS;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
 
@@ -259,7 +260,7 @@ fn reset_forgets_everything() {
     p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
     p.d.device.run_slice(&p.d.ram, p.d.now);
     assert!(p.d.poll(&mut p.cq_a).is_none());
-    assert_eq!(p.d.device.stats(), [0; 30], "counters too");
+    assert_eq!(p.d.device.stats(), [0; NUM_COUNTERS], "counters too");
     p.d.bring_up();
 }
 

@@ -20,7 +20,7 @@ use verbena_abi::cqe::{Cqe, Tail, WcStatus};
 use verbena_abi::ctx::{qp_mask as m, CqContext, QpAttr, QpContext, QpState};
 use verbena_abi::doorbell::{self, Words, AREA_SIZE, AREA_SLOTS};
 use verbena_abi::eqe::{EventType, EQE_SIZE, LOG_EQE_SIZE};
-use verbena_abi::stats::Counter;
+use verbena_abi::stats::{Counter, NUM_COUNTERS};
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
 
@@ -126,9 +126,9 @@ fn counters_are_added_up_over_several_slices() {
         p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
         p.d.pass(1_000_000_000);
     }
-    let told = p.d.query_stats(None, 30).unwrap();
+    let told = p.d.query_stats(None, NUM_COUNTERS as u32).unwrap();
     assert_eq!(p.d.slices, 3);
-    let sent = |all: &[u64; 30]| all[Counter::TxPackets as usize];
+    let sent = |all: &[u64; NUM_COUNTERS]| all[Counter::TxPackets as usize];
     let all = p.d.device.stats();
     assert!(sent(&all) > 1);
     assert_eq!(told[Counter::TxPackets as usize], sent(&all));

@@ -9,7 +9,7 @@ use verbena_abi::cmd::*;
 use verbena_abi::ctx::QpState;
 use verbena_abi::doorbell::ArmMode;
 use verbena_abi::eqe::{EventType, LOG_EQE_SIZE};
-use verbena_abi::stats::Counter;
+use verbena_abi::stats::{Counter, NUM_COUNTERS};
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
 
@@ -131,14 +131,19 @@ fn counters_have_to_have_room_for_as_many_as_are_told() {
     while p.d.ram.contains(end, 4096) {
         end += 4096;
     }
+    let all = NUM_COUNTERS as u32;
     for (kind, id) in [(StatsKind::Port, 0), (StatsKind::Qp, p.a.qpn)] {
         for (addr, count, told) in [
-            (end - 240, 30, Ok(30)),
+            (end - 8 * u64::from(all), all, Ok(all)),
             // The device knows no more.
-            (end - 240, 31, Ok(30)),
-            (end - 240, u32::MAX, Ok(30)),
-            (end - 232, 30, Err(CmdStatus::BadAddress)),
-            (end - 232, 29, Ok(29)),
+            (end - 8 * u64::from(all), all + 1, Ok(all)),
+            (end - 8 * u64::from(all), u32::MAX, Ok(all)),
+            (
+                end - 8 * u64::from(all - 1),
+                all,
+                Err(CmdStatus::BadAddress),
+            ),
+            (end - 8 * u64::from(all - 1), all - 1, Ok(all - 1)),
             (end - 8, 1, Ok(1)),
             (end - 8, 2, Err(CmdStatus::BadAddress)),
             (end, 1, Err(CmdStatus::BadAddress)),
@@ -171,7 +176,7 @@ fn counters_whose_place_goes_while_they_are_added_up_are_not_told() {
     let query = QueryStats {
         port: 1,
         addr: addr.into(),
-        count: 30.into(),
+        count: (NUM_COUNTERS as u32).into(),
         ..Default::default()
     };
     d.begin_cmd(2, &query);

@@ -8,6 +8,7 @@ use crate::Config;
 use verbena_abi::cmd::*;
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::ctx::{qp_mask as m, QpAttr, QpState};
+use verbena_abi::stats::Counter;
 use verbena_abi::wqe::WqeOpcode;
 use verbena_roce::wire::{frame, Path};
 
@@ -145,7 +146,7 @@ fn a_payload_may_be_as_long_as_the_ports_mtu() {
             d.modify_av(qp.qpn, mask, attr, Driver::path(0, 8)).unwrap();
             d.to_rts(qp.qpn).unwrap();
             set_mtu(&mut d, 1, mtu);
-            let before = d.device.own_counters().tx_over_mtu;
+            let before = d.device.stats()[Counter::TxOverMtu as usize];
             let mut qp = qp;
             let write = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(at, length, key)]);
             d.post_send(&mut qp, &write);
@@ -158,7 +159,7 @@ fn a_payload_may_be_as_long_as_the_ports_mtu() {
                 usize::from(passes)
             };
             assert_eq!(sent, expected, "{length} of MTU {mtu}");
-            let over = d.device.own_counters().tx_over_mtu - before;
+            let over = d.device.stats()[Counter::TxOverMtu as usize] - before;
             assert_eq!(over, u64::from(!passes));
         }
     }
@@ -176,7 +177,7 @@ fn between_queue_pairs_of_the_device_a_smaller_mtu_loses_nothing() {
         let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(at, 4096, key)]).to(at + 4096, key);
         p.d.post_send(&mut p.a, &wr);
         assert_eq!(p.d.drain(&mut p.cq_a), [(1, WcStatus::Success)]);
-        assert_eq!(p.d.device.own_counters().tx_over_mtu, 0);
+        assert_eq!(p.d.device.stats()[Counter::TxOverMtu as usize], 0);
     }
 }
 

@@ -161,6 +161,7 @@ fn requests_that_are_refused() {
         ("rx_packets", 1),
         ("rx_bytes", 8),
         ("naks_sent", 1),
+        ("access_naks_sent", 1),
     ];
     assert_eq!(counted(&p, B), b);
 }

@@ -9,6 +9,7 @@ mod atomics;
 mod changes;
 mod clock;
 mod completions;
+mod counters;
 mod events;
 mod faults;
 mod immediate;
@@ -48,6 +49,7 @@ static GROUPS: &[&[Test]] = &[
     windows::TESTS,
     xrc::TESTS,
     clock::TESTS,
+    counters::TESTS,
     faults::TESTS,
     port::TESTS,
     unreliable::TESTS,

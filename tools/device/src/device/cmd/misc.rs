@@ -4,7 +4,6 @@
 
 use super::*;
 use crate::config::NUM_PORTS;
-use crate::execution::shared::Counters;
 use crate::memory::Area;
 use crate::objects::uar::Uar;
 use verbena_abi::doorbell::{self, Words};
@@ -59,9 +58,7 @@ impl Device {
             }
             StatsKind::Qp => {
                 let qp = self.qps.get(request.id.get()).ok_or(NO_OBJECT)?;
-                let mut counters = Counters::default();
-                counters.add_transport(qp.transport.counters());
-                tell_stats(mem, request, &counters.all()).map(Step::Done)
+                tell_stats(mem, request, &qp.counters().all()).map(Step::Done)
             }
         }
     }
@@ -85,7 +82,11 @@ impl Device {
         if request.up > 1 || !(1..=5).contains(&request.mtu) {
             return Err(ATTRIBUTE);
         }
-        self.shared.port.up = request.up != 0;
+        let up = request.up != 0;
+        if self.shared.port.up && !up {
+            self.shared.counters.add(Counter::LinkDowned, 1);
+        }
+        self.shared.port.up = up;
         self.shared.port.mtu = request.mtu;
         Ok(())
     }

@@ -6,6 +6,7 @@ use super::qp_attr;
 use super::*;
 use crate::config;
 use crate::memory::ring::Ring;
+use crate::objects::counters::Counters;
 use crate::objects::qp::{Env, Qp};
 use crate::objects::uar::Owner;
 use std::rc::Rc;
@@ -166,6 +167,7 @@ impl Device {
                 av: Default::default(),
                 path: None,
                 xrc: XrcSrq::default(),
+                counters: Counters::default(),
                 fault: None,
                 shown: QpState::Reset,
                 owner,
@@ -192,10 +194,10 @@ impl Device {
         self.groups.forget(qpn);
         self.ready.remove(qpn);
         self.timers.cancel(qpn);
-        let counters = qp.transport.counters();
-        self.shared.counters.add_transport(counters);
+        let counters = qp.counters();
+        self.shared.counters.add_all(&counters);
         if let Some(survey) = &mut self.survey {
-            survey.lose(qpn, counters);
+            survey.lose(qpn, &counters);
         }
         let env = &mut qp.env;
         let held = env.take_held(&qp.transport);

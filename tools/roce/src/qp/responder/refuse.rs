@@ -129,6 +129,9 @@ impl Responder {
     ) -> Syndrome {
         if let Some(code) = refusal.nak {
             core.counters.naks_sent += 1;
+            if code == NakCode::RemoteAccess {
+                core.counters.access_naks_sent += 1;
+            }
             self.end = End::Told {
                 psn: refusal.psn,
                 code,

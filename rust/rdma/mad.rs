@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Performance management (specification, chapter 16.1): what a port has counted, for sysfs
+//! (`/sys/class/infiniband/*/ports/*/counters`) and for whoever asks with a datagram (MAD).
+//!
+//! C: `process_mad` of `struct ib_device_ops`, `<rdma/ib_pma.h>`.
+
+use crate::{
+    bindings,
+    device::{
+        Device,
+        Operations, //
+    },
+    ops::Adapter, //
+};
+use kernel::prelude::*;
+
+/// Where the attribute is in the data behind a datagram's header: 64 bytes into the datagram.
+const ATTRIBUTE: usize = 40;
+/// Bytes of the attribute.
+const ATTRIBUTE_LEN: usize = 192;
+
+// Attributes of the class, which C has in network order only.
+const CLASS_PORT_INFO: u16 = 0x0001;
+const PORT_COUNTERS: u16 = 0x0012;
+const PORT_COUNTERS_EXTENDED: u16 = 0x001d;
+
+/// ClassPortInfo: PortCountersExtended are there.
+const CAP_EXT_WIDTH: u16 = 1 << 9;
+
+/// Selects all ports; there is no sum of them, but a port may be asked by this too.
+const ALL_PORTS: u8 = 0xff;
+
+/// Counters of a port, as PortCounters and PortCountersExtended have them. Each is told as the most
+/// that its field holds if it is more (16.1.3.5).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PortCounters {
+    /// Data sent, in units of four bytes.
+    pub xmit_data: u64,
+    /// Data received, in units of four bytes.
+    pub rcv_data: u64,
+    /// Packets sent.
+    pub xmit_packets: u64,
+    /// Packets received.
+    pub rcv_packets: u64,
+    /// Those of the packets sent that went to multicast groups.
+    pub multicast_xmit_packets: u64,
+    /// Those of the packets received that went to multicast groups.
+    pub multicast_rcv_packets: u64,
+    /// Times that the link went down.
+    pub link_downed: u64,
+    /// Packets received that had an error.
+    pub rcv_errors: u64,
+    /// Packets that were to be sent, and were dropped.
+    pub xmit_discards: u64,
+}
+
+fn be16(value: u64) -> u16 {
+    u16::try_from(value).unwrap_or(u16::MAX).to_be()
+}
+
+fn be32(value: u64) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX).to_be()
+}
+
+impl PortCounters {
+    fn basic(&self, select: u8) -> bindings::ib_pma_portcounters {
+        bindings::ib_pma_portcounters {
+            port_select: select,
+            link_downed_counter: u8::try_from(self.link_downed).unwrap_or(u8::MAX),
+            port_rcv_errors: be16(self.rcv_errors),
+            port_xmit_discards: be16(self.xmit_discards),
+            port_xmit_data: be32(self.xmit_data),
+            port_rcv_data: be32(self.rcv_data),
+            port_xmit_packets: be32(self.xmit_packets),
+            port_rcv_packets: be32(self.rcv_packets),
+            ..pin_init::zeroed()
+        }
+    }
+
+    fn extended(&self, select: u8) -> bindings::ib_pma_portcounters_ext {
+        let unicast = |all: u64, multicast| all.saturating_sub(multicast).to_be();
+        bindings::ib_pma_portcounters_ext {
+            port_select: select,
+            port_xmit_data: self.xmit_data.to_be(),
+            port_rcv_data: self.rcv_data.to_be(),
+            port_xmit_packets: self.xmit_packets.to_be(),
+            port_rcv_packets: self.rcv_packets.to_be(),
+            port_unicast_xmit_packets: unicast(self.xmit_packets, self.multicast_xmit_packets),
+            port_unicast_rcv_packets: unicast(self.rcv_packets, self.multicast_rcv_packets),
+            port_multicast_xmit_packets: self.multicast_xmit_packets.to_be(),
+            port_multicast_rcv_packets: self.multicast_rcv_packets.to_be(),
+            ..pin_init::zeroed()
+        }
+    }
+}
+
+fn class_port_info() -> bindings::ib_class_port_info {
+    bindings::ib_class_port_info {
+        base_version: 1,
+        class_version: 1,
+        capability_mask: CAP_EXT_WIDTH.to_be(),
+        ..pin_init::zeroed()
+    }
+}
+
+impl<D: Operations> Adapter<D> {
+    /// # Safety
+    ///
+    /// Only for the core.
+    pub(crate) unsafe extern "C" fn process_mad(
+        dev: *mut bindings::ib_device,
+        _flags: c_int,
+        port: u32,
+        _wc: *const bindings::ib_wc,
+        _grh: *const bindings::ib_grh,
+        request: *const bindings::ib_mad,
+        response: *mut bindings::ib_mad,
+        _size: *mut usize,
+        _pkey_index: *mut u16,
+    ) -> c_int {
+        // CAST: Two small flags.
+        const SUCCESS: c_int = bindings::ib_mad_result_IB_MAD_RESULT_SUCCESS as c_int;
+        const REPLY: c_int = bindings::ib_mad_result_IB_MAD_RESULT_REPLY as c_int;
+        const FAILURE: c_int = bindings::ib_mad_result_IB_MAD_RESULT_FAILURE as c_int;
+
+        // SAFETY: A datagram of at least 256 bytes, of which this is a copy: whoever else can write
+        // there changes nothing that was checked.
+        let mut mad = unsafe { request.read_volatile() };
+        let header = &mut mad.mad_hdr;
+        let is_ours = u32::from(header.mgmt_class) == bindings::IB_MGMT_CLASS_PERF_MGMT
+            && matches!(
+                u32::from(header.method),
+                bindings::IB_MGMT_METHOD_GET | bindings::IB_MGMT_METHOD_SET
+            );
+        if !is_ours {
+            return SUCCESS;
+        }
+        let select = mad.data[ATTRIBUTE + 1];
+        mad.data = [0; _];
+        // SAFETY: A device of ours.
+        let dev = unsafe { Device::<D>::from_raw(dev) };
+        let is_get = u32::from(header.method) == bindings::IB_MGMT_METHOD_GET;
+        let is_port = u32::from(select) == port || select == ALL_PORTS;
+        let mut tell = |attribute: &[u8]| {
+            mad.data[ATTRIBUTE..][..attribute.len()].copy_from_slice(attribute);
+        };
+        let status = match u16::from_be(header.attr_id) {
+            _ if header.class_version != 1 => bindings::IB_MGMT_MAD_STATUS_BAD_VERSION,
+            CLASS_PORT_INFO if is_get => {
+                tell(bytes_of(&class_port_info()));
+                bindings::IB_MGMT_MAD_STATUS_SUCCESS
+            }
+            PORT_COUNTERS | PORT_COUNTERS_EXTENDED if is_get && !is_port => {
+                bindings::IB_MGMT_MAD_STATUS_INVALID_ATTRIB_VALUE
+            }
+            attribute @ (PORT_COUNTERS | PORT_COUNTERS_EXTENDED) if is_get => {
+                let Ok(counters) = D::port_counters(dev, port) else {
+                    return FAILURE;
+                };
+                if attribute == PORT_COUNTERS {
+                    tell(bytes_of(&counters.basic(select)));
+                } else {
+                    tell(bytes_of(&counters.extended(select)));
+                }
+                bindings::IB_MGMT_MAD_STATUS_SUCCESS
+            }
+            _ => bindings::IB_MGMT_MAD_STATUS_UNSUPPORTED_METHOD_ATTRIB,
+        };
+        // CAST: Both are smaller than their fields.
+        header.method = bindings::IB_MGMT_METHOD_GET_RESP as u8;
+        header.status = (status as u16).to_be();
+        // SAFETY: Ours to fill, of at least 256 bytes.
+        unsafe { response.write(mad) };
+        SUCCESS | REPLY
+    }
+}
+
+/// An attribute as it is in a datagram.
+trait Attribute {}
+impl Attribute for bindings::ib_class_port_info {}
+impl Attribute for bindings::ib_pma_portcounters {}
+impl Attribute for bindings::ib_pma_portcounters_ext {}
+
+fn bytes_of<A: Attribute>(attribute: &A) -> &[u8] {
+    const { assert!(size_of::<A>() <= ATTRIBUTE_LEN) };
+    // SAFETY: Plain integers without gaps between them: what stands in datagrams.
+    unsafe { core::slice::from_raw_parts((&raw const *attribute).cast(), size_of::<A>()) }
+}

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the device counts: for the port, and for queue pairs that somebody has bound to a counter
+//! (`rdma statistic qp`).
+
+use super::{
+    Live,
+    Verbena, //
+};
+use crate::{
+    abi::{
+        cmd::{
+            QueryStats,
+            StatsKind, //
+        },
+        stats::{
+            Counter,
+            NUM_COUNTERS, //
+        },
+        Le32,
+        Le64, //
+    },
+    cmdq::{
+        lent::{
+            Borrowed,
+            Lent, //
+        },
+        Lender, //
+    },
+};
+use core::num::NonZeroU32;
+use kernel::{
+    new_mutex,
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex, //
+    },
+};
+use rdma::{
+    base::dma::{
+        Chunk,
+        Payer, //
+    },
+    mad::PortCounters,
+    qp::Qp,
+    stats::StatDesc, //
+};
+
+/// Names of the counters, in the order of [`Counter`].
+pub(crate) const NAMES: [StatDesc; NUM_COUNTERS] = [
+    StatDesc::new(c"tx_packets"),
+    StatDesc::new(c"rx_packets"),
+    StatDesc::new(c"tx_bytes"),
+    StatDesc::new(c"rx_bytes"),
+    StatDesc::new(c"rx_write_requests"),
+    StatDesc::new(c"rx_read_requests"),
+    StatDesc::new(c"rx_atomic_requests"),
+    StatDesc::new(c"rx_sends"),
+    StatDesc::new(c"duplicate_request"),
+    StatDesc::new(c"out_of_sequence"),
+    StatDesc::new(c"packet_seq_err"),
+    StatDesc::new(c"local_ack_timeout_err"),
+    StatDesc::new(c"rnr_nak_sent"),
+    StatDesc::new(c"rnr_nak_retry_err"),
+    StatDesc::new(c"retransmits"),
+    StatDesc::new(c"req_transport_retries_exceeded"),
+    StatDesc::new(c"req_rnr_retries_exceeded"),
+    StatDesc::new(c"req_cqe_error"),
+    StatDesc::new(c"resp_cqe_error"),
+    StatDesc::new(c"req_cqe_flush_error"),
+    StatDesc::new(c"resp_cqe_flush_error"),
+    StatDesc::new(c"rx_icrc_encapsulated"),
+    StatDesc::new(c"rx_malformed"),
+    StatDesc::new(c"rx_drops_ud"),
+    StatDesc::new(c"cq_overflow"),
+    StatDesc::new(c"doorbells"),
+    StatDesc::new(c"posts"),
+    StatDesc::new(c"recvs"),
+    StatDesc::new(c"interrupts"),
+    StatDesc::new(c"commands"),
+    StatDesc::new(c"out_of_buffer"),
+    StatDesc::new(c"implied_nak_seq_err"),
+    StatDesc::new(c"resp_local_length_error"),
+    StatDesc::new(c"req_remote_invalid_request"),
+    StatDesc::new(c"req_remote_access_errors"),
+    StatDesc::new(c"resp_remote_access_errors"),
+    StatDesc::new(c"tx_multicast_packets"),
+    StatDesc::new(c"rx_multicast_packets"),
+    StatDesc::new(c"rp_cnp_ignored"),
+    StatDesc::new(c"tx_over_mtu"),
+    StatDesc::new(c"link_downed"),
+    StatDesc::new(c"rx_atomic_write_requests"),
+    StatDesc::new(c"rx_flush_requests"),
+];
+
+type Values = [u64; NUM_COUNTERS];
+
+/// Asks the device. Those that it has not are 0.
+fn query(live: &Live, kind: StatsKind, number: u32) -> Result<Values> {
+    let memory = Chunk::alloc(&live.dma, Payer::Kernel, size_of::<Values>())?;
+    let memory = Lent::new(Arc::new(memory, GFP_KERNEL)?, &live.health);
+    let request = |to: &Lender| QueryStats {
+        kind: kind.to_raw(),
+        port: 1,
+        id: Le32::new(number),
+        addr: Le64::new(memory.lend(to).addr()),
+        // CAST: a few counters.
+        count: Le32::new(NUM_COUNTERS as u32),
+        ..Default::default()
+    };
+    let told = live.cmdq.exec_with(request, &[&memory as &dyn Borrowed])?;
+    let mut values = [0; NUM_COUNTERS];
+    let told = told.count.get() as usize;
+    for (index, value) in values.iter_mut().take(told).enumerate() {
+        *value = memory.read::<Le64>(index * size_of::<Le64>())?.get();
+    }
+    Ok(values)
+}
+
+/// What the port has counted, all of it.
+pub(super) fn of_port(live: &Live) -> Result<PortCounters> {
+    let values = query(live, StatsKind::Port, 0)?;
+    let count = |counter: Counter| values[usize::from(counter.to_raw())];
+    Ok(PortCounters {
+        xmit_data: count(Counter::TxBytes) / 4,
+        rcv_data: count(Counter::RxBytes) / 4,
+        xmit_packets: count(Counter::TxPackets),
+        rcv_packets: count(Counter::RxPackets),
+        multicast_xmit_packets: count(Counter::TxMulticastPackets),
+        multicast_rcv_packets: count(Counter::RxMulticastPackets),
+        link_downed: count(Counter::LinkDowned),
+        rcv_errors: count(Counter::RxIcrcEncapsulated).saturating_add(count(Counter::RxMalformed)),
+        xmit_discards: count(Counter::TxOverMtu),
+    })
+}
+
+/// A queue pair that counts for a counter.
+struct Bound {
+    qpn: u32,
+    /// What it had counted when it was bound.
+    before: Values,
+    /// What it has counted since, as it was said last.
+    since: Values,
+}
+
+impl Bound {
+    /// Asks again. What a device that has died said last is all that there is.
+    fn refresh(&mut self, live: &Live) {
+        if let Ok(now) = query(live, StatsKind::Qp, self.qpn) {
+            for ((since, now), before) in self.since.iter_mut().zip(now).zip(self.before) {
+                *since = now.wrapping_sub(before);
+            }
+        }
+    }
+}
+
+/// A counter that somebody has made.
+struct Set {
+    id: NonZeroU32,
+    /// What queue pairs have counted that do not count for it any more.
+    done: Values,
+    bound: KVec<Bound>,
+}
+
+fn add(to: &mut Values, more: &Values) {
+    for (to, more) in to.iter_mut().zip(more) {
+        *to = to.wrapping_add(*more);
+    }
+}
+
+impl Set {
+    fn read(&mut self, live: &Live) -> Values {
+        let mut sum = self.done;
+        for bound in &mut self.bound {
+            bound.refresh(live);
+            add(&mut sum, &bound.since);
+        }
+        sum
+    }
+}
+
+struct Sets {
+    last_id: u32,
+    sets: KVec<Set>,
+    /// What counters had that are gone: the core adds it to the port's.
+    gone: Values,
+}
+
+impl Sets {
+    fn find(&mut self, id: NonZeroU32) -> Option<&mut Set> {
+        self.sets.iter_mut().find(|set| set.id == id)
+    }
+
+    /// A number that no counter has.
+    fn new_id(&mut self) -> NonZeroU32 {
+        loop {
+            self.last_id = self.last_id.wrapping_add(1);
+            match NonZeroU32::new(self.last_id) {
+                Some(id) if self.find(id).is_none() => return id,
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Counters that queue pairs are bound to.
+#[pin_data]
+pub(crate) struct Counters {
+    #[pin]
+    sets: Mutex<Sets>,
+}
+
+impl Counters {
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            sets <- new_mutex!(Sets {
+                last_id: 0,
+                sets: KVec::new(),
+                gone: [0; NUM_COUNTERS],
+            }),
+        })
+    }
+
+    /// What the port has counted, without what the counters have.
+    pub(super) fn of_rest(&self, live: &Live, values: &mut [u64]) -> Result {
+        let all = query(live, StatsKind::Port, 0)?;
+        let mut sets = self.sets.lock();
+        let mut apart = sets.gone;
+        for set in &mut sets.sets {
+            add(&mut apart, &set.read(live));
+        }
+        for ((value, all), apart) in values.iter_mut().zip(all).zip(apart) {
+            *value = all.saturating_sub(apart);
+        }
+        Ok(())
+    }
+
+    pub(super) fn bind(
+        &self,
+        live: &Live,
+        counter: Option<NonZeroU32>,
+        qp: &Qp<Verbena>,
+    ) -> Result<NonZeroU32> {
+        let qpn = qp.qpn();
+        let bound = Bound {
+            qpn,
+            before: query(live, StatsKind::Qp, qpn)?,
+            since: [0; NUM_COUNTERS],
+        };
+        let mut sets = self.sets.lock();
+        if let Some(id) = counter {
+            let set = sets.find(id).ok_or(ENOENT)?;
+            set.bound.push(bound, GFP_KERNEL)?;
+            return Ok(id);
+        }
+        let id = sets.new_id();
+        let mut set = Set {
+            id,
+            done: [0; NUM_COUNTERS],
+            bound: KVec::new(),
+        };
+        set.bound.push(bound, GFP_KERNEL)?;
+        sets.sets.push(set, GFP_KERNEL)?;
+        Ok(id)
+    }
+
+    pub(super) fn unbind(&self, live: &Live, counter: NonZeroU32, qp: &Qp<Verbena>) {
+        let mut sets = self.sets.lock();
+        let Some(set) = sets.find(counter) else {
+            return;
+        };
+        if let Some(at) = set.bound.iter().position(|bound| bound.qpn == qp.qpn()) {
+            if let Ok(mut bound) = set.bound.remove(at) {
+                bound.refresh(live);
+                add(&mut set.done, &bound.since);
+            }
+        }
+    }
+
+    pub(super) fn read(&self, live: &Live, counter: NonZeroU32, values: &mut [u64]) -> Result {
+        let mut sets = self.sets.lock();
+        let sum = sets.find(counter).ok_or(ENOENT)?.read(live);
+        for (value, sum) in values.iter_mut().zip(sum) {
+            *value = sum;
+        }
+        Ok(())
+    }
+
+    pub(super) fn dealloc(&self, counter: NonZeroU32) {
+        let mut sets = self.sets.lock();
+        if let Some(at) = sets.sets.iter().position(|set| set.id == counter) {
+            if let Ok(set) = sets.sets.remove(at) {
+                add(&mut sets.gone, &set.done);
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What the device counts, for itself and for each queue pair.
+
+use verbena_abi::stats::{Counter, NUM_COUNTERS};
+use verbena_roce::packet::Kind;
+use verbena_roce::Packet;
+
+/// Counters, of the device or of a queue pair.
+#[derive(Clone, Debug)]
+pub struct Counters([u64; NUM_COUNTERS]);
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self([0; NUM_COUNTERS])
+    }
+}
+
+impl Counters {
+    /// Adds to one.
+    #[inline]
+    pub fn add(&mut self, counter: Counter, count: u64) {
+        let value = &mut self.0[counter as usize];
+        *value = value.wrapping_add(count);
+    }
+
+    /// Adds all of another.
+    pub fn add_all(&mut self, other: &Self) {
+        for (value, more) in self.0.iter_mut().zip(other.0) {
+            *value = value.wrapping_add(more);
+        }
+    }
+
+    /// Adds what a queue pair's transport has counted.
+    pub fn add_transport(&mut self, qp: &verbena_roce::Counters) {
+        let dropped = qp.dropped_qkey
+            + qp.dropped_pkey
+            + qp.dropped_no_receive
+            + qp.dropped_too_long
+            + qp.dropped_invalid;
+        for (counter, count) in [
+            (Counter::TxPackets, qp.tx_packets),
+            (Counter::RxPackets, qp.rx_packets),
+            (Counter::TxBytes, qp.tx_bytes),
+            (Counter::RxBytes, qp.rx_bytes),
+            (Counter::DuplicateRequest, qp.duplicates),
+            (Counter::OutOfSequence, qp.out_of_sequence),
+            (Counter::PacketSeqErr, qp.sequence_naks_received),
+            (Counter::LocalAckTimeoutErr, qp.timeouts),
+            (Counter::RnrNakSent, qp.rnr_naks_sent),
+            (Counter::RnrNakRetryErr, qp.rnr_naks_received),
+            (Counter::Retransmits, qp.retransmitted),
+            (Counter::RxDropsUd, dropped),
+            (
+                Counter::OutOfBuffer,
+                qp.rnr_naks_sent + qp.dropped_no_receive,
+            ),
+            (Counter::ImpliedNakSeqErr, qp.implied_naks),
+            (Counter::RespRemoteAccessErrors, qp.access_naks_sent),
+        ] {
+            self.add(counter, count);
+        }
+    }
+
+    /// Counts a message that arrived.
+    pub fn add_request(&mut self, packet: &Packet) {
+        let counter = match packet.kind {
+            Kind::Send(_) if packet.last => Counter::RxSends,
+            Kind::Write { .. } if packet.last => Counter::RxWriteRequests,
+            Kind::ReadRequest(_) => Counter::RxReadRequests,
+            Kind::Atomic { .. } => Counter::RxAtomicRequests,
+            Kind::AtomicWrite(_) => Counter::RxAtomicWriteRequests,
+            Kind::Flush(..) => Counter::RxFlushRequests,
+            _ => return,
+        };
+        self.add(counter, 1);
+    }
+
+    /// All of them, by number.
+    pub fn all(&self) -> [u64; NUM_COUNTERS] {
+        self.0
+    }
+}

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! Counters, where those who look after a device look for them: sysfs, and the `rdma` tool.
+use crate::ffi::qp::{op, state, SendWr};
+use crate::outcome::Context as _;
+use crate::rig::*;
+use crate::{Fail, Test, TestResult};
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Duration;
+
+pub static TESTS: &[Test] = &[
+    Test::new("ops/counters-of-the-port", port).alone(),
+    Test::new("ops/counters-of-queue-pairs", queue_pairs).alone(),
+    Test::new("ops/counters-of-each-type", automatic).alone(),
+];
+
+type Values = BTreeMap<String, u64>;
+
+/// The core asks the device no more often than this.
+const FRESH: Duration = Duration::from_millis(50);
+
+fn link() -> String {
+    format!("{}/1", env().device)
+}
+
+/// What sysfs has of the port in a folder.
+fn sysfs(folder: &str) -> Result<Values, Fail> {
+    std::thread::sleep(FRESH);
+    let path = format!("/sys/class/infiniband/{}/ports/1/{folder}", env().device);
+    let mut all = Values::new();
+    for entry in std::fs::read_dir(&path).at(&path)? {
+        let entry = entry.at(&path)?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let value = std::fs::read_to_string(entry.path()).at(&name)?;
+        // One is no counter: how long they are kept.
+        if let Ok(value) = value.trim().parse() {
+            all.insert(name, value);
+        }
+    }
+    if folder == "hw_counters" && !all.contains_key("rx_sends") {
+        return Err(Fail::Skipped("the device has other counters".into()));
+    }
+    Ok(all)
+}
+
+/// What was added to a counter.
+fn added(before: &Values, after: &Values, name: &str) -> Result<u64, Fail> {
+    let of = |all: &Values| all.get(name).copied();
+    match (of(before), of(after)) {
+        (Some(before), Some(after)) => Ok(after.wrapping_sub(before)),
+        _ => Err(format!("no counter {name}").into()),
+    }
+}
+
+fn compare(before: &Values, after: &Values, want: &[(&str, u64)]) -> TestResult {
+    for &(name, want) in want {
+        ensure_eq!(added(before, after, name)?, want, "{name}");
+    }
+    Ok(())
+}
+
+/// So many SENDs of 100 bytes.
+fn send(p: &Pair, count: u64) -> TestResult {
+    for wr_id in 0..count {
+        p.b.recv(wr_id, 0, 100)?;
+        let wr = SendWr::new(op::SEND, wr_id, &[p.a.mr.sge(0, 100)]);
+        p.a.qp.post_send(&[wr]).at("a SEND")?;
+        ok(&wait_one(&p.a.scq, "a SEND")?, wr_id, wc::SEND)?;
+        ok(&wait_one(&p.b.rcq, "a receive")?, wr_id, wc::RECV)?;
+    }
+    Ok(())
+}
+
+/// Traffic that is known adds to each counter what it is.
+fn port(rig: &Rig) -> TestResult {
+    let p = rig.pair(&PairOpts::default())?;
+    let (own, pma) = (sysfs("hw_counters")?, sysfs("counters")?);
+    send(&p, 7)?;
+    for (opcode, done) in [(op::WRITE, wc::RDMA_WRITE), (op::READ, wc::RDMA_READ)] {
+        let wr = SendWr::new(opcode, 9, &[p.a.mr.sge(0, 64)]);
+        let wr = wr.remote(p.b.mr.at(0), p.b.mr.rkey());
+        p.a.qp.post_send(&[wr]).at("a post")?;
+        ok(&wait_one(&p.a.scq, "a post")?, 9, done)?;
+    }
+    // With a key that is not one: an error on either side.
+    p.a.recv(1, 0, 8)?;
+    let wr = SendWr::new(op::WRITE, 9, &[p.a.mr.sge(0, 8)]);
+    let wr = wr.remote(p.b.mr.at(0), !p.b.mr.rkey());
+    p.a.qp.post_send(&[wr]).at("a post")?;
+    let ends = wait_one(&p.a.scq, "a wrong key")?;
+    err(&ends, 9, status::REM_ACCESS_ERR, &p.a.qp)?;
+    wait_one(&p.a.rcq, "the flush")?;
+    let (own_after, pma_after) = (sysfs("hw_counters")?, sysfs("counters")?);
+    let bytes = 7 * 100 + 2 * 64 + 8;
+    compare(
+        &own,
+        &own_after,
+        &[
+            ("rx_sends", 7),
+            ("rx_write_requests", 2),
+            ("rx_read_requests", 1),
+            ("tx_bytes", bytes),
+            ("rx_bytes", bytes),
+            ("posts", 10),
+            ("recvs", 8),
+            ("req_cqe_error", 1),
+            ("req_remote_access_errors", 1),
+            ("resp_remote_access_errors", 1),
+            ("resp_cqe_flush_error", 1),
+            ("duplicate_request", 0),
+        ],
+    )?;
+    // In units of four bytes, each rounded down by itself.
+    let words = |all: &Values| all.get("tx_bytes").map_or(0, |bytes| bytes / 4);
+    let packets = added(&own, &own_after, "tx_packets")?;
+    compare(
+        &pma,
+        &pma_after,
+        &[
+            ("port_xmit_data", words(&own_after) - words(&own)),
+            ("port_rcv_data", words(&own_after) - words(&own)),
+            ("port_xmit_packets", packets),
+            ("port_rcv_packets", packets),
+            ("unicast_xmit_packets", packets),
+            ("unicast_rcv_packets", packets),
+            ("multicast_xmit_packets", 0),
+            ("port_rcv_errors", 0),
+            ("link_downed", 0),
+        ],
+    )
+}
+
+fn rdma(words: &[&str]) -> Result<String, Fail> {
+    let out = Command::new("rdma").args(words).output();
+    let out = out.at("the rdma tool")?;
+    if !out.status.success() {
+        let why = String::from_utf8_lossy(&out.stderr);
+        return Err(format!("rdma {}: {}", words.join(" "), why.trim()).into());
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+/// Counters that queue pairs are bound to, as `rdma statistic qp show` has them, with their queue pairs.
+fn shown() -> Result<Vec<(Values, Vec<u32>)>, Fail> {
+    let text = rdma(&["statistic", "qp", "show", "link", &link()])?;
+    let counters = text.split("link ").skip(1).map(|counter| {
+        let (values, qps) = counter.split_once("LQPN:").unwrap_or((counter, ""));
+        let words: Vec<&str> = values.split_whitespace().collect();
+        let values = words
+            .windows(2)
+            .filter_map(|pair| Some((pair[0].to_owned(), pair[1].parse().ok()?)))
+            .collect();
+        let qps = qps.split(|c: char| !c.is_ascii_digit());
+        (values, qps.filter_map(|qp| qp.parse().ok()).collect())
+    });
+    Ok(counters.collect())
+}
+
+/// The one counter that there is.
+fn only() -> Result<(Values, Vec<u32>), Fail> {
+    let mut all = shown()?;
+    ensure_eq!(all.len(), 1, "counters of queue pairs");
+    Ok(all.remove(0))
+}
+
+fn bind(words: &[&str]) -> TestResult {
+    let link = link();
+    let mut all = vec!["statistic", "qp", "bind", "link", &link];
+    all.extend(words);
+    rdma(&all).map(drop)
+}
+
+/// Queue pairs that are bound to a counter count for it and for the port; others, and later, for the port alone.
+fn queue_pairs(rig: &Rig) -> TestResult {
+    let port = sysfs("hw_counters")?;
+    let p = rig.pair(&PairOpts::default())?;
+    let (a, b) = (p.a.qp.qpn().to_string(), p.b.qp.qpn().to_string());
+    send(&p, 3)?;
+    bind(&["lqpn", &a])?;
+    let (values, qps) = only()?;
+    ensure_eq!(qps, vec![p.a.qp.qpn()], "queue pairs of the counter");
+    ensure_eq!(values.get("posts"), Some(&0), "posts before it was bound");
+    send(&p, 5)?;
+    let (values, _) = only()?;
+    ensure_eq!(values.get("posts"), Some(&5), "posts");
+    ensure_eq!(values.get("tx_bytes"), Some(&500), "bytes sent");
+    ensure_eq!(values.get("rx_sends"), Some(&0), "SENDs of the other");
+    // It is in one already.
+    ensure!(bind(&["lqpn", &a]).is_err(), "bound twice");
+    let id = values.get("cntn").ok_or("a counter without number")?;
+    let id = id.to_string();
+    bind(&["lqpn", &b, "cntn", &id])?;
+    send(&p, 2)?;
+    let (values, qps) = only()?;
+    ensure_eq!(qps.len(), 2, "queue pairs of the counter");
+    ensure_eq!(values.get("posts"), Some(&7), "posts of both");
+    ensure_eq!(values.get("rx_sends"), Some(&2), "SENDs since");
+    let sum = |want: u64| compare(&port, &sysfs("hw_counters")?, &[("posts", want)]);
+    sum(10)?;
+    let link = link();
+    let unbind = ["statistic", "qp", "unbind", "link", &link, "cntn", &id];
+    rdma(&[&unbind[..], &["lqpn", &a]].concat())?;
+    send(&p, 4)?;
+    let (values, _) = only()?;
+    ensure_eq!(values.get("posts"), Some(&7), "posts of one unbound");
+    ensure_eq!(values.get("rx_sends"), Some(&6), "SENDs of the other");
+    sum(14)?;
+    drop(p);
+    ensure_eq!(shown()?.len(), 0, "counters that are left");
+    sum(14)
+}
+
+/// With one counter for each type of queue pair, all is counted there, and stays the port's when they are gone.
+fn automatic(rig: &Rig) -> TestResult {
+    let port = sysfs("hw_counters")?;
+    let link = link();
+    let set = |mode: &[&str]| {
+        let words = ["statistic", "qp", "set", "link", &link, "auto"];
+        rdma(&[&words[..], mode].concat()).map(drop)
+    };
+    set(&["type", "on"])?;
+    let counted = (|| {
+        let p = rig.pair(&PairOpts::default())?;
+        send(&p, 6)?;
+        let (values, qps) = only()?;
+        ensure_eq!(qps.len(), 2, "queue pairs of the counter");
+        ensure_eq!(values.get("rx_sends"), Some(&6), "SENDs");
+        // What a queue pair has counted stays, also when it begins anew.
+        set_state(&p.a.qp, state::RESET)?;
+        let (values, _) = only()?;
+        ensure_eq!(values.get("posts"), Some(&6), "posts after RESET");
+        drop(p);
+        ensure_eq!(shown()?.len(), 0, "counters that are left");
+        Ok(())
+    })();
+    set(&["off"])?;
+    counted?;
+    let after = sysfs("hw_counters")?;
+    compare(&port, &after, &[("rx_sends", 6), ("posts", 6)])
+}
