@@ -206,7 +206,7 @@ def rules():
 
 
 def mutants():
-    """Each patch in tools/sim/mutants and tools/device/mutants says in its first line what it breaks, and applies."""
+    """Each patch (tools/*/mutants) says in its first line what it breaks, and applies."""
     patches = tracked(".patch")
     for f in patches:
         if not re.match(r"[A-Z][^\n]*\.\n\n--- a/", read(f)):
@@ -214,10 +214,10 @@ def mutants():
         result = subprocess.run(["git", "apply", "--check", f], stderr=subprocess.PIPE, text=True)
         if result.returncode:
             yield f"{f}: {result.stderr.strip()}"
-    for folder in ("tools/sim/mutants/", "tools/device/mutants/"):
-        count = sum(f.startswith(folder) for f in patches)
-        if count < 20:
-            yield f"{folder}: only {count} patches"
+    for folder, least in ("sim", 20), ("device", 20), ("provider", 5), ("testing", 1):
+        count = sum(f.startswith(f"tools/{folder}/mutants/") for f in patches)
+        if count < least:
+            yield f"tools/{folder}/mutants: only {count} patches"
 
 
 MOST_LINES = 600

@@ -22,8 +22,10 @@ ENVIRONMENT = dict(
 LONGEST = 600
 SIM = "tools/sim/mutants"
 DEVICE = "tools/device/mutants"
+PROVIDER = "tools/provider/mutants"
 # The tests that a mutant of each folder is shown to. Those of the transport: unit tests and the rules.
-TESTS = {SIM: ("-p", "verbena-roce", "--lib", "--test", "rules"), DEVICE: ("-p", "verbena-device", "--lib")}
+TESTS = {SIM: ("-p", "verbena-roce", "--lib", "--test", "rules"), DEVICE: ("-p", "verbena-device", "--lib"),
+         PROVIDER: ("-p", "verbena-provider", "--lib")}
 # What the simulation runs for the mutants of each folder: queue pairs on a network, or programs on the whole device.
 LABORATORY = {SIM: (), DEVICE: ("--device",)}
 
@@ -135,14 +137,14 @@ def try_patch(patch, seeds):
     """Whether a mutant is caught, and a line that says by what; by the simulation, also the seed.
 
     One of the transport is shown to the simulation first, to its tests, and then to the device's; one of the device to its tests
-    and then to the simulation of the device.
+    and then to the simulation of the device; one of the provider to its tests.
     """
     folder = os.path.dirname(patch)
     applied = run("git", "apply", os.path.abspath(patch))
     if applied.returncode:
         return False, None, f"does not apply: {applied.stdout.strip()}"
     slipped = []
-    for judge in ((by_simulation, by_tests, by_device) if folder == SIM else (by_tests, by_simulation)):
+    for judge in JUDGES[folder]:
         try:
             caught, seed, said = judge(folder, seeds)
         except DoesNotCompile as error:
@@ -170,13 +172,16 @@ def by_device(_, seeds):
     return by_tests(DEVICE, seeds)
 
 
+JUDGES = {SIM: (by_simulation, by_tests, by_device), DEVICE: (by_tests, by_simulation), PROVIDER: (by_tests,)}
+
+
 def last_line(said):
     return said.strip().split("\n")[-1]
 
 
 def main():
     seeds, names = int(sys.argv[1]), sys.argv[2:]
-    patches = sorted(glob.glob(f"{SIM}/*.patch")) + sorted(glob.glob(f"{DEVICE}/*.patch"))
+    patches = [patch for folder in JUDGES for patch in sorted(glob.glob(f"{folder}/*.patch"))]
     chosen = [p for p in patches if not names or any(name in p for name in names)]
     if not chosen:
         sys.exit("error: no mutant is called " + ", ".join(names))
@@ -195,7 +200,8 @@ def main():
         print(f"{'ok' if caught else 'FAILED'} {os.path.basename(patch)[:-6]} ({seconds:.0f} s): {line}", flush=True)
     # What they broke is kept by the engine itself.
     copy()
-    build()
+    if last:
+        build()
     for folder in sorted(last):
         said, broken = simulate(last[folder] + 1, folder)
         sound = "no broken rule" in said and not broken

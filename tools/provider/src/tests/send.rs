@@ -12,7 +12,7 @@ use crate::ffi::object::Ah;
 use crate::ffi::pabi::*;
 use crate::ffi::wr::Bind;
 use crate::qp::{Qp, Receives};
-use crate::send::{Producer, SendConfig, SendQueue};
+use crate::send::{Form, Producer, SendConfig, SendQueue, OPCODES};
 use verbena_abi::cqe::WcOpcode;
 use verbena_abi::ctx::{AddressVector, QpState};
 use verbena_abi::doorbell::{self, Words};
@@ -95,6 +95,25 @@ fn a_list_is_published_once_and_stops_at_the_bad_request() {
     list[2].opcode = 99;
     assert_eq!(post(&qp, &mut list[2..]), Err((Errno::INVAL, 0)));
     assert_eq!((f.producer(), f.generation()), (2, 1));
+}
+
+#[test]
+fn unknown_opcodes_are_refused() {
+    let f = Fixture::new();
+    let qp = f.rts(9);
+    let mut sges = [sge(8)];
+    let mut wr = send(1, &mut sges);
+    let known = |opcode: u32| {
+        OPCODES
+            .get(opcode as usize)
+            .is_some_and(|o| o.1 != Form::Invalid)
+    };
+    assert_eq!((0..32).filter(|&opcode| known(opcode)).count(), 12);
+    for opcode in (0..32).filter(|&opcode| !known(opcode)) {
+        wr.opcode = opcode;
+        assert_eq!(post(&qp, &mut [wr]), Err((Errno::INVAL, 0)), "{opcode}");
+    }
+    assert_eq!(f.producer(), 0);
 }
 
 #[test]

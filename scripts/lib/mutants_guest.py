@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+"""The copy of the tree that scripts/mutants --guest builds, in the top directory.
+
+usage: mutants_guest.py copy       makes build/mutants/guest like the working tree; what is the same is not touched
+       mutants_guest.py list NAME...  for each planted bug whose path has one of the names (without names: those of
+                                   tools/testing/mutants): the patch, and what runs its rules' tests in the guest
+"""
+import os
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from conformance import rules  # noqa: E402
+
+TREE = "build/mutants/guest"
+GUEST = "tools/testing/mutants/"
+
+
+def read(path):
+    try:
+        with open(path, "rb") as f:
+            return f.read()
+    except FileNotFoundError:
+        return None
+
+
+def copy():
+    listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], stdout=subprocess.PIPE, check=True,
+                            text=True).stdout
+    wanted = {f for f in listed.split("\0") if f and os.path.isfile(f)}
+    for f in sorted(wanted):
+        content = read(f)
+        if read(f"{TREE}/{f}") != content:
+            os.makedirs(os.path.dirname(f"{TREE}/{f}") or ".", exist_ok=True)
+            with open(f"{TREE}/{f}", "wb") as out:
+                out.write(content)
+            os.chmod(f"{TREE}/{f}", os.stat(f).st_mode)
+    for base, folders, names in os.walk(TREE):
+        folders[:] = [f for f in folders if os.path.join(base, f) not in (f"{TREE}/build", f"{TREE}/.git")]
+        for name in names:
+            path = os.path.join(base, name)
+            if os.path.relpath(path, TREE) not in wanted:
+                os.remove(path)
+
+
+def commands(names):
+    """By patch: what to run in the guest. The bug is caught if that fails."""
+    found = {}
+    for rule in rules():
+        patch = rule.get("bug", "")
+        if any(name in patch for name in names or [GUEST]):
+            tests = found.setdefault(patch, [])
+            tests += [f"verbena-guest-tests --filter {test}" for test in rule.get("user", [])]
+            tests += [f"kernel-selftest {test}" for test in rule.get("kernel", [])]
+    return {patch: " && ".join(dict.fromkeys(tests)) for patch, tests in found.items()}
+
+
+def main():
+    match sys.argv[1:]:
+        case ["copy"]:
+            copy()
+            return 0
+        case ["list", *names]:
+            for patch, command in sorted(commands(names).items()):
+                print(f"{patch}\t{command}")
+            return 0
+    print(__doc__, file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
