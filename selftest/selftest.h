@@ -109,6 +109,13 @@ int t_fast_reg(struct rig *rig);
 int t_drain(struct rig *rig);
 int t_death(struct rig *rig);
 
+/* Tests of statuses, states and atomics (errors.c). */
+int t_local_errors(struct rig *rig);
+int t_remote_errors(struct rig *rig);
+int t_peer_gone(struct rig *rig);
+int t_rtr_and_sqd(struct rig *rig);
+int t_atomics(struct rig *rig);
+
 /* Tests of shared receive queues (srq.c). */
 int t_srq_order(struct rig *rig);
 int t_srq_storm(struct rig *rig);

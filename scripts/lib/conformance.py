@@ -11,6 +11,8 @@ import sys
 import tomllib
 
 TABLE = "tools/testing/conformance.toml"
+# Rules without a test for kernel users, and without a reason for that. The number may only be lowered.
+WITHOUT_KERNEL = 26
 SECTIONS = {
     "1": "Work completions",
     "2": "Immediate errors",
@@ -36,6 +38,7 @@ def check():
     """What is wrong with the table."""
     user = names("tools/testing/src/tests", r'"[0-9a-z.]+/[a-z0-9-]+"')
     kernel = names("selftest", r'\{ "[a-z0-9-]+"') | {"drain-held"}
+    without = 0
     for rule in rules():
         where = f"{TABLE}: {rule['section']} {rule['rule']}"
         for test in rule.get("user", []):
@@ -48,10 +51,15 @@ def check():
             continue
         if not rule.get("user") and not rule.get("kernel"):
             yield f"{where}: no test"
+        without += "kernel" not in rule and "kernel_none" not in rule
         if "bug" not in rule:
             yield f"{where}: no planted bug"
         elif not os.path.isfile(rule["bug"]):
             yield f"{where}: there is no {rule['bug']}"
+    if without > WITHOUT_KERNEL:
+        yield f"{TABLE}: {without} rules have no test for kernel users, not {WITHOUT_KERNEL}: write one, or say why there is none"
+    elif without < WITHOUT_KERNEL:
+        yield f"scripts/lib/conformance.py: only {without} rules have no test for kernel users: lower WITHOUT_KERNEL"
 
 
 def results(log):
@@ -107,6 +115,8 @@ def report(log, text_path, html_path):
             rows.append(f"<tr><th colspan=2>{section}. {SECTIONS[section]}<th>processes<th>kernel<th>rxe<th>planted bug</tr>")
         text.append(f"{rule['section']:<5} {rule['rule']:<72.72} {user:<11} {kernel:<8} {rxe}")
         tests = ", ".join(rule.get("user", []) + [f"kernel: {t}" for t in rule.get("kernel", [])])
+        if "kernel_none" in rule:
+            tests += f"; not for kernel users: {rule['kernel_none']}"
         bug = os.path.basename(rule.get("bug", "")).removesuffix(".patch")
         rows.append(f"<tr><td>{rule['section']}<td>{html.escape(rule['rule'])}<br><small>{html.escape(tests)}</small>"
                     f"{cell(user)}{cell(kernel)}{cell(rxe)}<td><small>{html.escape(bug)}</small></tr>")
