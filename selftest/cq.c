@@ -82,6 +82,8 @@ int t_cq_overflow(struct rig *rig)
 	CHECK(atomic_read(&rig->a.cq_events) == 1, "%d events", atomic_read(&rig->a.cq_events));
 	TRY(ib_query_qp(rig->a.qp, &attr, IB_QP_STATE, &init));
 	CHECK(attr.qp_state == IB_QPS_ERR, "queue pair in state %d", attr.qp_state);
+	CHECK(atomic_read(&rig->a.qp_events) == 1 && rig->a.last_qp_event == IB_EVENT_QP_FATAL,
+	      "%d events, last %d", atomic_read(&rig->a.qp_events), rig->a.last_qp_event);
 	return 0;
 }
 

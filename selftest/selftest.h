@@ -116,6 +116,12 @@ int t_peer_gone(struct rig *rig);
 int t_rtr_and_sqd(struct rig *rig);
 int t_atomics(struct rig *rig);
 
+/* Tests of unreliable services, and of timeout 0 (unreliable.c). */
+int t_ud_drops(struct rig *rig);
+int t_sqe(struct rig *rig);
+int t_uc(struct rig *rig);
+int t_no_timeout(struct rig *rig);
+
 /* Tests of shared receive queues (srq.c). */
 int t_srq_order(struct rig *rig);
 int t_srq_storm(struct rig *rig);
