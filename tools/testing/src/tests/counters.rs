@@ -25,6 +25,9 @@ fn link() -> String {
 
 /// What sysfs has of the port in a folder.
 fn sysfs(folder: &str) -> Result<Values, Fail> {
+    if lossy() {
+        return Err(Fail::Skipped("what is sent again counts again".into()));
+    }
     std::thread::sleep(FRESH);
     let path = format!("/sys/class/infiniband/{}/ports/1/{folder}", env().device);
     let mut all = Values::new();
