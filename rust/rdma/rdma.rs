@@ -93,6 +93,7 @@ pub mod qp_attr;
 pub mod restrack;
 pub mod srq;
 pub mod stats;
+pub mod trace;
 pub mod ucontext;
 pub mod udata;
 pub mod umem;

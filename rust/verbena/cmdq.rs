@@ -71,7 +71,8 @@ use rdma::{
         },
         errno::eopnotsupp,
         sync::Completion, //
-    }, //
+    },
+    trace, //
 };
 use zerocopy::{
     FromZeros,
@@ -185,8 +186,16 @@ impl CommandQueue {
         (index, token): (u32, u32),
         request: &C,
     ) -> Result<C::Reply, Failure> {
-        self.exec_in(index, token, C::OPCODE, request.as_bytes())?;
-        let reply = self.read_reply::<C>(index);
+        let begin = Instant::<Monotonic>::now();
+        let answered = self.exec_in(index, token, C::OPCODE, request.as_bytes());
+        let reply = answered.map(|()| self.read_reply::<C>(index));
+        let error = match &reply {
+            Ok(Ok(_)) => 0,
+            Ok(Err(Failure::Refused(error, _))) => error.to_errno(),
+            Ok(Err(Failure::Dead)) | Err(_) => EIO.to_errno(),
+        };
+        trace::command(self.health.name(), C::OPCODE.name(), error, begin.elapsed());
+        let reply = reply?;
         if !self.health.is_dead() {
             self.free.lock().slots |= 1 << index;
             self.freed.notify_one();

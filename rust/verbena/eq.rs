@@ -74,7 +74,8 @@ use rdma::{
         work, //
     },
     new_irq_lock,
-    new_work, //
+    new_work,
+    trace, //
 };
 
 /// Entries of an event queue. At most one event of each kind is outstanding for an object, and the
@@ -330,13 +331,17 @@ impl AsyncEq {
 /// Takes an asynchronous event to whom it concerns.
 fn dispatch(hw: &Hw, to: &dyn Listener, eqe: &Eqe) {
     // CAST: the type is the low byte.
-    match EventType::from_raw(eqe.tail.get() as u8) {
+    let kind = EventType::from_raw(eqe.tail.get() as u8);
+    let name = kind.map_or("?", |kind| kind.name());
+    let (number, syndrome) = (eqe.number.get(), eqe.syndrome.get());
+    trace::event(hw.health.name(), name, number, syndrome);
+    match kind {
         None => hw.complain("an unknown event"),
         Some(EventType::Completion) => hw.complain("a completion event on the wrong queue"),
         Some(EventType::DeviceFatal) => {
-            hw.health.declare_dead(Cause::Device(eqe.syndrome.get()));
+            hw.health.declare_dead(Cause::Device(syndrome));
         }
-        Some(event) => to.event(event, eqe.number.get()),
+        Some(event) => to.event(event, number),
     }
 }
 

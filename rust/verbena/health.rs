@@ -37,7 +37,8 @@ use rdma::{
         },
         work::Wake, //
     },
-    new_irq_lock, //
+    new_irq_lock,
+    trace, //
 };
 
 /// Why the device is dead.
@@ -120,6 +121,12 @@ impl Health {
         &self.pdev
     }
 
+    /// The device's name: its PCI address.
+    pub(crate) fn name(&self) -> &CStr {
+        let device: &kernel::device::Device = (*self.pdev).as_ref();
+        device.name()
+    }
+
     /// Whether the device is no longer alive: no command is sent.
     #[inline]
     pub(crate) fn is_dead(&self) -> bool {
@@ -137,6 +144,14 @@ impl Health {
         if self.stage.cmpxchg(ALIVE, DEAD, Full).is_err() {
             return;
         }
+        let (what, syndrome) = match cause {
+            Cause::Device(syndrome) => ("fatal", syndrome),
+            Cause::CommandTimeout => ("silent", 0),
+            Cause::Gone => ("gone", 0),
+            Cause::Protocol(what) => (what, 0),
+            Cause::Unbind => ("unbound", 0),
+        };
+        trace::device(self.name(), what, syndrome);
         match cause {
             Cause::Device(syndrome) => {
                 dev_err!(

@@ -19,7 +19,8 @@ use kernel::{
 };
 use rdma::{
     base::work::Wake,
-    new_work, //
+    new_work,
+    trace, //
 };
 
 /// Ends a life when it is dropped.
@@ -44,6 +45,7 @@ impl Life {
         hw.start()?;
         live.events.start(&hw, parts, asynchronous, &to)?;
         life.pulse = Some(Pulse::start(live)?);
+        trace::device(hw.health.name(), "alive", 0);
         Ok(life)
     }
 }

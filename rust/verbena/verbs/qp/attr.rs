@@ -47,7 +47,8 @@ use rdma::{
         modify_is_ok,
         QpAttr,
         QpInitReply, //
-    }, //
+    },
+    trace, //
 };
 
 impl QpData {
@@ -138,6 +139,9 @@ impl QpData {
         } else {
             Some(live.exec_unless_dead(&request)?)
         };
+        if moves {
+            trace::qp_state(live.health.name(), qp.qpn(), from, to);
+        }
         if mask.contains(QpAttrMask::QKEY) {
             qp.qkey.store(attr.qkey(), Relaxed);
         }

@@ -25,6 +25,7 @@ mod srq;
 mod states;
 mod statuses;
 mod stress;
+mod trace;
 mod unreliable;
 mod windows;
 mod xrc;
@@ -50,6 +51,7 @@ static GROUPS: &[&[Test]] = &[
     xrc::TESTS,
     clock::TESTS,
     counters::TESTS,
+    trace::TESTS,
     faults::TESTS,
     port::TESTS,
     unreliable::TESTS,
