@@ -95,7 +95,9 @@ static int drain_with(struct rig *rig, struct ib_cq *cq)
 
 int t_drain(struct rig *rig)
 {
-	static const enum ib_poll_context contexts[] = { IB_POLL_SOFTIRQ, IB_POLL_WORKQUEUE };
+	static const enum ib_poll_context contexts[] = {
+		IB_POLL_DIRECT, IB_POLL_SOFTIRQ, IB_POLL_WORKQUEUE, IB_POLL_UNBOUND_WORKQUEUE,
+	};
 	int i, ret;
 
 	for (i = 0; i < ARRAY_SIZE(contexts); i++) {

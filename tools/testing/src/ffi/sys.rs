@@ -323,3 +323,47 @@ impl DeviceMapping {
         unsafe { self.at::<u64>(off).write_volatile(value) }
     }
 }
+
+/// A copy of this process, as fork() makes one: it shares every page until somebody writes to it, and does nothing but end
+/// when it is dropped here.
+pub struct Twin {
+    pid: libc::pid_t,
+    gate: c_int,
+}
+
+impl Twin {
+    pub fn new() -> Result<Twin, Errno> {
+        let mut ends = [0; 2];
+        // SAFETY: room for the two descriptors.
+        Errno::check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) })?;
+        let [wait, gate] = ends;
+        // SAFETY: the copy calls nothing but close, read and _exit, which need no lock of another thread.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let mut byte = 0u8;
+            // SAFETY: its own copies of the descriptors, and room for a byte; nothing is left to be dropped.
+            unsafe {
+                libc::close(gate);
+                libc::read(wait, (&raw mut byte).cast(), 1);
+                libc::_exit(0)
+            }
+        }
+        let forked = Errno::check(pid.min(0));
+        // SAFETY: this end is the copy's.
+        unsafe { libc::close(wait) };
+        if forked.is_err() {
+            // SAFETY: nobody has use for this one either.
+            unsafe { libc::close(gate) };
+        }
+        forked.map(|()| Twin { pid, gate })
+    }
+}
+
+impl Drop for Twin {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is this value's own; the copy ends when it is closed.
+        unsafe { libc::close(self.gate) };
+        // SAFETY: a child of this process that nobody else waits for.
+        unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), 0) };
+    }
+}

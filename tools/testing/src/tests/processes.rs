@@ -3,6 +3,7 @@
 use super::events::checked_exchange;
 use crate::ffi::mr::access;
 use crate::ffi::qp::{op, state, SendWr};
+use crate::ffi::sys::Twin;
 use crate::outcome::Context as _;
 use crate::pattern;
 use crate::peer::{numbers, Parent, Peer, Role};
@@ -13,6 +14,7 @@ pub static TESTS: &[Test] = &[
     Test::new("ops/two-processes", two_processes).limit(120),
     Test::new("3.10/rkey-of-another-process", foreign_process),
     Test::new("3.12/peer-process-killed", killed).limit(90),
+    Test::new("ops/fork-with-posted-work", forked).limit(120),
     Test::new("res/killed-process-leaves-nothing", leaves_nothing)
         .alone()
         .limit(120),
@@ -101,6 +103,37 @@ fn region(rig: &Rig, parent: &mut Parent) -> TestResult {
         mr.buf.read(0, 4096).iter().all(|&b| b == 0x33),
         "another process wrote to us"
     );
+    Ok(())
+}
+
+/// A process that forks with receives posted goes on with its own pages, not with copies of them, while the child lives and
+/// after it has ended, which unmaps queues and doorbells of its own.
+fn forked(rig: &Rig) -> TestResult {
+    const LEN: usize = 10_000;
+    let p = rig.pair(&PairOpts {
+        buf: 1 << 17,
+        ..PairOpts::default()
+    })?;
+    for round in 0..4u8 {
+        p.b.recv(1, 20_000, LEN)?;
+        let twin = Twin::new().at("fork")?;
+        // The first write after a fork is what gives one of the two a copy of the page.
+        let data: Vec<u8> = (0..LEN)
+            .map(|i| (i as u8).wrapping_mul(7) ^ round)
+            .collect();
+        p.b.mr.buf.fill(20_000, LEN, 0);
+        p.a.mr.buf.write(0, &data);
+        let send = SendWr::new(op::SEND, 2, &[p.a.mr.sge(0, LEN)]);
+        p.a.qp.post_send(&[send])?;
+        ok(&wait_one(&p.b.rcq, "a message")?, 1, wc::RECV)?;
+        ok(&wait_one(&p.a.scq, "its send")?, 2, wc::SEND)?;
+        ensure!(
+            p.b.mr.buf.read(20_000, LEN) == data,
+            "the bytes, with a child"
+        );
+        drop(twin);
+        checked_exchange(&p, round.into()).at("after the child has ended")?;
+    }
     Ok(())
 }
 
