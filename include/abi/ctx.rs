@@ -60,7 +60,7 @@ layout! {
         0 => addr: Le64,
         /// Number of pages of 2^log_page_size bytes; 1 when `levels` is 0.
         8 => num_pages: Le32,
-        /// 12 to 30; with `levels` 0 it is ignored.
+        /// 12 to 30; with `levels` 0 or [`TRANSLATION_ELEMENTS`] it is ignored.
         12 => log_page_size: u8,
         13 => levels: u8,
         14 => reserved: Le16,
@@ -74,6 +74,20 @@ pub const PAGE_WRITABLE: u64 = 1 << 1;
 
 /// Entries of a table of the last level when there are two.
 pub const TRANSLATION_LEAF: usize = 512;
+
+/// [`Translation::levels`] of a region with gaps, which fast registration alone makes: `addr`, aligned to 8, is that of a list of
+/// `num_pages` [`Element`]s.
+pub const TRANSLATION_ELEMENTS: u8 = 0x80;
+
+layout! {
+    /// An element of a region with gaps: contiguous memory, which begins and ends anywhere. It may have no bytes.
+    pub struct Element: 16 {
+        /// DMA address of the first byte.
+        0 => addr: Le64,
+        /// Position in the region behind the last byte: how many bytes all elements up to this one have.
+        8 => end: Le64,
+    }
+}
 
 layout! {
     /// Address vector: of a connected queue pair, or in the WQE of a datagram.
@@ -389,7 +403,7 @@ layout! {
 
 layouts! {
     structs: [
-        Translation, AddressVector, QpAttr, QpContext, CqContext, SrqContext, MemoryEntry, EqContext,
+        Translation, Element, AddressVector, QpAttr, QpContext, CqContext, SrqContext, MemoryEntry, EqContext,
     ],
     codes: [QpState, QueueState, MrState]
 }

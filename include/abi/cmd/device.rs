@@ -66,8 +66,9 @@ layout! {
         141 => reserved0: [u8; 3],
         /// Members of a multicast group.
         144 => max_mcast_qp_attach: Le32,
-        148 => reserved1: Le32,
-        152 => reserved2: Le64,
+        /// Elements of a region with gaps ([`super::super::ctx::Element`]).
+        148 => max_gaps: Le32,
+        152 => reserved1: Le64,
     }
 }
 command!(QueryDevice, QueryDevice, DeviceCaps);
@@ -102,6 +103,8 @@ pub const FEATURE_ATOMIC_WRITE: u64 = 1 << 10;
 pub const FEATURE_FLUSH: u64 = 1 << 11;
 /// Faults on demand.
 pub const FEATURE_FAULTS: u64 = 1 << 14;
+/// Fast registration of regions with gaps.
+pub const FEATURE_GAPS: u64 = 1 << 15;
 
 /// Size of a chunk of a context table in bytes. The table grows by whole chunks.
 pub const TABLE_CHUNK_SIZE: usize = 0x1_0000;

@@ -12,7 +12,10 @@ use crate::things::{Element, Qp, Recv, Send};
 use std::collections::VecDeque;
 use verbena_abi::cmd::{DestroyMr, QpType, Table};
 use verbena_abi::cqe::WcStatus;
-use verbena_abi::ctx::{access, mr_flags, MemoryEntry, MrState, QpState, Translation};
+use verbena_abi::ctx::{
+    access, mr_flags, Element as Piece, MemoryEntry, MrState, QpState, Translation,
+    TRANSLATION_ELEMENTS,
+};
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::{send_flags, FastRegSegment, WqeOpcode};
 use verbena_device::memory::GuestMemory;
@@ -36,7 +39,7 @@ impl Region {
     /// Whether a region may be so.
     fn is_sound(&self) -> bool {
         let room = match self.raw.levels {
-            0 => u64::MAX,
+            0 | TRANSLATION_ELEMENTS => u64::MAX,
             _ => u64::from(self.raw.num_pages.get()) << self.raw.log_page_size,
         };
         let end = self.offset().checked_add(self.length);
@@ -173,6 +176,9 @@ impl Lab {
                 flags: old.flags,
                 ..self.draw_region(key)
             };
+            if self.rng.chance(40) {
+                self.with_gaps(&mut new);
+            }
             match self.rng.below(8) {
                 0 if bad => new.rights |= 0x40,
                 1 if bad => new.iova = u64::MAX - new.length + 1,
@@ -184,6 +190,46 @@ impl Lab {
         self.keys.all[found].busy = true;
         self.meet("a key is to change");
         Some(wr)
+    }
+
+    /// Names the memory of a region by a list of elements: its pages, cut anywhere but in a word, for atomics are not cut.
+    fn with_gaps(&mut self, region: &mut Region) {
+        // Nobody asks for what lies before the first page.
+        let mut elements = vec![(0, region.skip * PAGE)];
+        for &page in &region.pages {
+            let (mut at, end) = (page * PAGE, (page + 1) * PAGE);
+            while at < end {
+                let length = match self.rng.below(3) {
+                    0 => end - at,
+                    1 => (8 * self.rng.below(600)).min(end - at),
+                    _ => (8 + 8 * self.rng.below(8)).min(end - at),
+                };
+                elements.push((self.heap + at, length));
+                at += length;
+                if elements.len() > 300 {
+                    elements.push((self.heap + at, end - at));
+                    break;
+                }
+            }
+        }
+        let list = self.d.alloc(16 * elements.len() as u64);
+        let mut end = 0u64;
+        for (i, (addr, length)) in elements.iter().enumerate() {
+            end += length;
+            let element = Piece {
+                addr: (*addr).into(),
+                end: end.into(),
+            };
+            let place = list + 16 * i as u64;
+            self.d.ram.write_struct(place, &element).expect("a list");
+        }
+        region.raw = Translation {
+            addr: list.into(),
+            num_pages: (elements.len() as u32).into(),
+            levels: TRANSLATION_ELEMENTS,
+            ..Default::default()
+        };
+        self.meet("a region with gaps");
     }
 
     /// A signaled request of nothing.

@@ -52,6 +52,8 @@ pub const MAX_SRQ: u32 = 4 << 10;
 pub const MAX_MR: u32 = 64 << 10;
 /// Bytes of a memory region.
 pub const MAX_MR_SIZE: u64 = 1 << 47;
+/// Elements of a region with gaps.
+pub const MAX_GAPS: u32 = 512;
 /// EQNs are below this.
 pub const MAX_EQ: u32 = 64;
 /// Ports are numbered from 1 to this.
@@ -111,7 +113,8 @@ pub fn caps(config: &Config) -> DeviceCaps {
             | cmd::FEATURE_RESIZE_SRQ
             | cmd::FEATURE_ATOMIC_WRITE
             | cmd::FEATURE_FLUSH
-            | cmd::FEATURE_FAULTS)
+            | cmd::FEATURE_FAULTS
+            | cmd::FEATURE_GAPS)
             .into(),
         max_qp: MAX_QP.into(),
         max_cq: MAX_CQ.into(),
@@ -138,6 +141,7 @@ pub fn caps(config: &Config) -> DeviceCaps {
         max_mcast_grp: MAX_MCAST_GRP.into(),
         max_mcast_qp_attach: MAX_MCAST_QP_ATTACH.into(),
         num_ports: NUM_PORTS,
+        max_gaps: MAX_GAPS.into(),
         ..Default::default()
     }
 }

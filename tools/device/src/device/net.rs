@@ -2,7 +2,7 @@
 
 //! Delivery of packets: inside the device, through the bytes of a frame, or out.
 
-use crate::device::sched::SLICE_BYTES;
+use crate::device::sched::{ELEMENT_BYTES, SLICE_BYTES};
 use crate::device::{Device, MAX_FRAMES};
 use crate::execution::copy;
 use crate::execution::host::QpHost;
@@ -87,6 +87,7 @@ impl Device {
                 if !host.shared.port.loses() {
                     take_in(transport, host, now, out.path.as_deref(), out.packet);
                 }
+                all.bytes += host.shared.lookups.take_sought() * ELEMENT_BYTES;
                 // The first that changes more than its queue pair is the last.
                 let is_last = transport.state() != state || !host.shared.witnesses.is_empty();
                 if is_last || all.packets >= MAX_RUN || all.bytes >= SLICE_BYTES {

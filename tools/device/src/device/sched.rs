@@ -12,7 +12,7 @@
 //!
 //! | work | bound |
 //! | --- | --- |
-//! | payload | [`SLICE_BYTES`] and a packet |
+//! | payload | [`SLICE_BYTES`] and a packet; an element of a region with gaps counts as [`ELEMENT_BYTES`] more |
 //! | turns of queue pairs, deliveries | [`SLICE_STEPS`] |
 //! | commands | [`SLICE_COMMANDS`], one of those that look up rings; a long one (`cmd/long.rs`) goes on in the next slice |
 //! | slots of doorbell areas whose counters changed | [`SLICE_LOOKS`] and an area |
@@ -31,6 +31,8 @@ use verbena_roce::{sched, QpState};
 
 /// Bytes that a slice may copy before the memory map may change.
 pub const SLICE_BYTES: u64 = sched::TURN_BYTES;
+/// Looking up an element of a region with gaps takes as long as copying so many bytes, or less.
+pub(crate) const ELEMENT_BYTES: u64 = 1024;
 /// Calls of queue pairs and deliveries of packets in a slice.
 const SLICE_STEPS: u32 = 256;
 /// Commands in a slice. What looks up a ring counts as this many.
@@ -166,6 +168,7 @@ impl Device {
         let mut steps = 0;
         while steps < SLICE_STEPS {
             self.follow_deaths(mem);
+            copied += self.shared.lookups.take_sought() * ELEMENT_BYTES;
             if copied >= SLICE_BYTES {
                 break;
             }

@@ -19,6 +19,14 @@ pub struct Lookups {
     pub(crate) target: PageCache,
 }
 
+impl Lookups {
+    /// How many elements of regions with gaps copies have sought since the last call.
+    #[inline]
+    pub fn take_sought(&mut self) -> u64 {
+        u64::from(self.source.take_sought()) + u64::from(self.target.take_sought())
+    }
+}
+
 /// Walks one side.
 struct Walk<'a> {
     pd: u32,

@@ -433,7 +433,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         let (rights, iova) = (segment.access.get(), segment.iova.get());
         let (length, offset) = (segment.length.get(), segment.page_offset.get());
         let bytes = mr::check_terms(rights, iova, length, offset).map_err(|_| bad)?;
-        region.pages = Pages::new(&segment.pages, bytes).map_err(|_| bad)?;
+        region.pages = Pages::registered(&segment.pages, bytes).map_err(|_| bad)?;
         region.key = key;
         region.access = rights;
         region.iova = iova;

@@ -6,6 +6,7 @@
 //! at is loaded and stored at once. What is read is a snapshot to be validated; nothing is read twice where the first
 //! answer was trusted.
 
+pub mod elements;
 pub mod ring;
 pub mod tables;
 

@@ -3,9 +3,10 @@
 //! Translations, and rings of entries in guest memory.
 
 use crate::error::{bad, CmdError};
+use crate::memory::elements::Elements;
 use crate::memory::GuestMemory;
 use verbena_abi::cmd::CmdStatus;
-use verbena_abi::ctx::{Translation, TRANSLATION_LEAF};
+use verbena_abi::ctx::{Translation, TRANSLATION_ELEMENTS, TRANSLATION_LEAF};
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::Le64;
 use zerocopy::IntoBytes;
@@ -25,6 +26,24 @@ pub struct Pages {
 }
 
 impl Pages {
+    /// Checks what a fast registration says: a translation of at least `bytes` bytes, or a list of elements, whose bytes are
+    /// counted when they are used.
+    pub fn registered(raw: &Translation, bytes: u64) -> Result<Self, CmdError> {
+        if raw.levels != TRANSLATION_ELEMENTS {
+            return Self::new(raw, bytes);
+        }
+        let (addr, num_pages) = (raw.addr.get(), raw.num_pages.get());
+        if !Elements::is_sound(addr, num_pages) {
+            return Err(bad(CmdStatus::Invalid, Syndrome::CmdTranslation));
+        }
+        Ok(Self {
+            raw: *raw,
+            addr,
+            num_pages,
+            ..Self::none()
+        })
+    }
+
     /// Checks a translation of at least `bytes` bytes.
     pub fn new(raw: &Translation, bytes: u64) -> Result<Self, CmdError> {
         let malformed = bad(CmdStatus::Invalid, Syndrome::CmdTranslation);
@@ -81,6 +100,10 @@ impl Pages {
         position: u64,
         want: u64,
     ) -> Option<(u64, u64)> {
+        if self.raw.levels == TRANSLATION_ELEMENTS {
+            let (addr, count) = (self.addr, self.num_pages);
+            return Elements { addr, count }.run(mem, cache, position, want);
+        }
         let size = 1u64 << self.log_page;
         let mut page = u32::try_from(position >> self.log_page).ok()?;
         let inside = position & (size - 1);
@@ -162,14 +185,17 @@ impl Pages {
 }
 
 /// Page addresses that are read at once.
-const CACHED: usize = 32;
+pub(super) const CACHED: usize = 32;
 
-/// Page addresses that were looked up a moment ago, for one walk over one region at a time.
+/// Page addresses, or elements, that were looked up a moment ago, for one walk over one region at a time.
 #[derive(Debug)]
 pub struct PageCache {
-    first: u32,
-    count: u32,
-    addrs: [Le64; CACHED],
+    pub(super) first: u32,
+    pub(super) count: u32,
+    /// Of an element two: its address and its end.
+    pub(super) addrs: [Le64; CACHED],
+    /// Elements that were sought since somebody took the number.
+    pub(super) sought: u32,
 }
 
 impl PageCache {
@@ -177,6 +203,12 @@ impl PageCache {
     #[inline]
     pub fn forget(&mut self) {
         self.count = 0;
+    }
+
+    /// How many elements were sought since the last call.
+    #[inline]
+    pub fn take_sought(&mut self) -> u32 {
+        std::mem::take(&mut self.sought)
     }
 }
 
@@ -187,6 +219,7 @@ impl Default for PageCache {
             first: 0,
             count: 0,
             addrs: [Le64::new(0); CACHED],
+            sought: 0,
         }
     }
 }

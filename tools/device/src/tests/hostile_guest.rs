@@ -9,10 +9,11 @@ use crate::Config;
 use std::collections::BTreeSet;
 use verbena_abi::cmd::*;
 use verbena_abi::cqe::WcStatus;
-use verbena_abi::ctx::QpState;
+use verbena_abi::ctx::{mr_flags, QpState, Translation, TRANSLATION_ELEMENTS};
 use verbena_abi::doorbell::{self, Words};
 use verbena_abi::syndrome::Syndrome;
-use verbena_abi::wqe::WqeOpcode;
+use verbena_abi::wqe::{FastRegSegment, WqeOpcode, FAST_REG_OFFSET};
+use zerocopy::IntoBytes;
 
 struct Dice(u64);
 
@@ -33,13 +34,17 @@ impl Dice {
 /// Keys and addresses that the program has, or nearly has.
 struct Loot {
     at: u64,
+    /// Where the region with gaps begins.
+    yard: u64,
     keys: Vec<u32>,
 }
 
 fn wqe(dice: &mut Dice, loot: &Loot) -> crate::mock::WqeBytes {
     let opcode = dice.pick(WqeOpcode::ALL);
-    let addr =
-        |dice: &mut Dice| loot.at.wrapping_add(dice.roll(5000)).wrapping_sub(8) & !dice.roll(8);
+    let addr = |dice: &mut Dice| {
+        let near = dice.pick(&[loot.at, loot.at, loot.yard]);
+        near.wrapping_add(dice.roll(5000)).wrapping_sub(8) & !dice.roll(8)
+    };
     let mut sges = vec![];
     for _ in 0..dice.roll(4) {
         let len = dice.pick(&[0, 1, 8, 8, 100, 3000, 1 << 20, u32::MAX]);
@@ -70,6 +75,56 @@ fn revive(d: &mut Driver, a: &mut QpHandle, b: &mut QpHandle) {
         d.words().store(doorbell::rq_producer(qp.slot.into()), 0);
     }
     d.connect(a, b);
+}
+
+/// A region with gaps of 32 elements, whose list and memory nobody else uses: its key, the list, the memory.
+fn gaps(p: &mut Pair) -> (u32, u64, u64) {
+    let (key, list, memory) = (0x6311, p.d.alloc(512), p.d.alloc(3 * 4096));
+    for i in 0..32 {
+        p.d.ram.store64(list + 16 * i, memory + 64 * i).unwrap();
+        p.d.ram.store64(list + 16 * i + 8, 128 * (i + 1)).unwrap();
+    }
+    let mut cq = p.d.create_cq(6);
+    let mut request = p.d.qp_request(&cq, &cq);
+    request.flags = QP_PRIVILEGED;
+    let mut kernel = p.d.create_qp_by(&request).unwrap();
+    let other = p.d.create_qp(&cq, &cq);
+    p.d.connect(&kernel, &other);
+    p.d.must(&CreateMr {
+        key: key.into(),
+        pdn: 7.into(),
+        flags: mr_flags::FAST_REG.into(),
+        ..Default::default()
+    });
+    let pages = Translation {
+        addr: list.into(),
+        num_pages: 32.into(),
+        levels: TRANSLATION_ELEMENTS,
+        ..Default::default()
+    };
+    let segment = FastRegSegment {
+        key: key.into(),
+        access: 0xf.into(),
+        iova: memory.into(),
+        length: 4096.into(),
+        page_offset: 0.into(),
+        pages,
+    };
+    let mut register = SendWr::new(WqeOpcode::FastReg, 1, &[]).encode();
+    register[FAST_REG_OFFSET..][..size_of_val(&segment)].copy_from_slice(segment.as_bytes());
+    p.d.post_raw(&mut kernel, &register);
+    assert_eq!(p.d.drain(&mut cq), [(1, WcStatus::Success)]);
+    (key, list, memory)
+}
+
+/// Changes an address or an end in that list: nobody keeps to what it was.
+fn scribble(dice: &mut Dice, d: &Driver, list: u64, memory: u64) {
+    let element = list + 16 * dice.roll(32);
+    let (near, far) = (dice.roll(5000), dice.roll(64));
+    let addr = dice.pick(&[memory + near.min(4096), u64::MAX - near, near, 1 << 50]);
+    let end = dice.pick(&[near, near, far, u64::MAX - far, 1 << far]);
+    let word = dice.pick(&[(element, addr), (element + 8, end)]);
+    d.ram.store64(word.0, word.1).unwrap();
 }
 
 fn storm(config: Config, rounds: u64, seen: &mut BTreeSet<u16>) {
@@ -105,9 +160,13 @@ fn storm(config: Config, rounds: u64, seen: &mut BTreeSet<u16>) {
         pages: crate::mock::flat(unreachable),
         ..Default::default()
     });
+    let (key, list, yard) = gaps(&mut p);
     let loot = Loot {
         at,
+        yard,
         keys: vec![
+            key,
+            key,
             good,
             good,
             good,
@@ -121,6 +180,7 @@ fn storm(config: Config, rounds: u64, seen: &mut BTreeSet<u16>) {
         ],
     };
     for round in 0..rounds {
+        scribble(dice, &p.d, list, yard);
         for _ in 0..1 + dice.roll(3) {
             let bytes = wqe(dice, &loot);
             p.d.post_raw(&mut p.a, &bytes);
@@ -241,7 +301,6 @@ fn nonsense_harms_nobody_else() {
 
 /// A request that is right but for a byte or two.
 fn request(dice: &mut Dice, p: &mut Pair, pool: u64) -> (Opcode, Vec<u8>) {
-    use zerocopy::IntoBytes;
     let number = FIRST_QPN + dice.roll(6) as u32;
     let page = pool + dice.roll(8) * 4096;
     let id = ObjectId {

@@ -14,7 +14,7 @@ use verbena_abi::wqe::{FastRegSegment, WqeOpcode};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// A pair whose queue pairs are privileged; the second is of another protection domain.
-fn privileged() -> Pair {
+pub(super) fn privileged() -> Pair {
     let mut p = Pair::new();
     for pdn in [7, 8] {
         let cq = if pdn == 7 { &p.cq_a } else { &p.cq_b }.clone();

@@ -128,8 +128,8 @@ fn what_the_device_announces() {
         // 4 KiB to 1 GiB.
         page_size_cap: 0x7fff_f000.into(),
         // RC, UC, UD, SRQ, atomics, fast registration, RESIZE_CQ, moderation, memory windows,
-        // multicast, atomic writes, FLUSH, XRC, RESIZE_SRQ, faults on demand.
-        features: 0x7fff.into(),
+        // multicast, atomic writes, FLUSH, XRC, RESIZE_SRQ, faults on demand, gaps.
+        features: 0xffff.into(),
         max_qp: 16384.into(),
         max_cq: 16384.into(),
         max_srq: 4096.into(),
@@ -155,6 +155,7 @@ fn what_the_device_announces() {
         max_mcast_grp: 1024.into(),
         num_ports: 1,
         max_mcast_qp_attach: 256.into(),
+        max_gaps: 512.into(),
         ..Default::default()
     };
     assert_eq!(d.must(&QueryDevice::default()), expected);
