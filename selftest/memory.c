@@ -3,6 +3,7 @@
  * Memory regions.
  */
 #include <linux/scatterlist.h>
+#include <linux/slab.h>
 
 #include "selftest.h"
 
@@ -71,5 +72,201 @@ int t_fast_reg(struct rig *rig)
 	CHECK(!ib_dereg_mr(mr), "dereg_mr");
 	CHECK(!ret, "%d", ret);
 	CHECK(mapped == 1, "map_mr_sg: %d", mapped);
+	return 0;
+}
+
+/* Elements of end b's buffer, none of which could be a page of a list of pages. */
+static const struct {
+	u32 offset, len;
+} elements[] = {
+	{ 9001, 33 }, { 1, 1 }, { 4095, 2 }, { 100, 1777 }, { 12288, 4096 }, { 2047, 2048 },
+	{ 8191, 7 },
+};
+
+#define ELEMENTS	ARRAY_SIZE(elements)
+
+static void fill_gaps(u8 *at, u32 len, u8 seed)
+{
+	u32 i;
+
+	for (i = 0; i < len; i++)
+		at[i] = seed ^ i ^ (i >> 8) * 31;
+}
+
+/* Puts bytes of a region with gaps where they lie in end b's buffer. */
+static void scatter(u8 *buf, const u8 *from, u32 skip)
+{
+	int i;
+
+	for (i = 0; i < ELEMENTS; i++) {
+		memcpy(buf + elements[i].offset + skip, from, elements[i].len - skip);
+		from += elements[i].len - skip;
+		skip = 0;
+	}
+}
+
+static int wait_for(struct end *e, u64 id, enum ib_wc_status status)
+{
+	struct ib_wc wc[1];
+
+	TRY(reap(e, wc, 1));
+	EXPECT_WC(wc[0], id, status);
+	return 0;
+}
+
+static int register_gaps(struct rig *rig, struct ib_mr *mr)
+{
+	struct ib_reg_wr reg = {
+		.wr = { .wr_id = 1, .opcode = IB_WR_REG_MR, .send_flags = IB_SEND_SIGNALED },
+		.mr = mr,
+		.access = IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_READ,
+	};
+
+	ib_update_fast_reg_key(mr, mr->rkey + 1);
+	reg.key = mr->rkey;
+	TRY(ib_post_send(rig->b.qp, &reg.wr, NULL));
+	return wait_for(&rig->b, 1, IB_WC_SUCCESS);
+}
+
+static int invalidate(struct rig *rig, u32 key)
+{
+	struct ib_send_wr inv = {
+		.wr_id = 2, .opcode = IB_WR_LOCAL_INV, .send_flags = IB_SEND_SIGNALED,
+		.ex.invalidate_rkey = key,
+	};
+
+	TRY(ib_post_send(rig->b.qp, &inv, NULL));
+	return wait_for(&rig->b, 2, IB_WC_SUCCESS);
+}
+
+/* End b sends from a region with gaps. */
+static int send_gaps(struct rig *rig, struct ib_mr *mr, u32 from, u32 len)
+{
+	struct ib_sge sge = { .addr = mr->iova + from, .length = len, .lkey = mr->lkey };
+	struct ib_send_wr wr = {
+		.wr_id = 3, .opcode = IB_WR_SEND, .send_flags = IB_SEND_SIGNALED,
+		.sg_list = &sge, .num_sge = 1,
+	};
+
+	TRY(post_recv(rig, &rig->a, 4, 0, len));
+	TRY(ib_post_send(rig->b.qp, &wr, NULL));
+	TRY(wait_for(&rig->b, 3, IB_WC_SUCCESS));
+	return wait_for(&rig->a, 4, IB_WC_SUCCESS);
+}
+
+static int write_gaps(struct rig *rig, struct ib_mr *mr, u32 to, u32 len, enum ib_wc_status status)
+{
+	TRY(post(rig, &rig->a, 5, IB_WR_RDMA_WRITE, IB_SEND_SIGNALED, 0, len, mr->iova + to,
+		 mr->rkey));
+	return wait_for(&rig->a, 5, status);
+}
+
+/* Moves every byte of a region that begins `skip` bytes into its first element, both ways. */
+static int move_gaps(struct rig *rig, struct ib_mr *mr, u32 skip, u8 *image, u8 *data)
+{
+	u32 len = mr->length;
+	u32 some = len - 61;
+
+	fill_gaps(rig->b.buf, BUF_SIZE, 0x11);
+	fill_gaps(data, len, 0x77 + skip);
+	memcpy(image, rig->b.buf, BUF_SIZE);
+	scatter(image, data, skip);
+	memcpy(rig->a.buf, data, len);
+	TRY(write_gaps(rig, mr, 0, len, IB_WC_SUCCESS));
+	CHECK(!memcmp(rig->b.buf, image, BUF_SIZE), "written elsewhere");
+	memset(rig->a.buf, 0, BUF_SIZE);
+	TRY(post(rig, &rig->a, 6, IB_WR_RDMA_READ, IB_SEND_SIGNALED, 0, some, mr->iova + 20,
+		 mr->rkey));
+	TRY(wait_for(&rig->a, 6, IB_WC_SUCCESS));
+	CHECK(!memcmp(rig->a.buf, data + 20, some), "read from elsewhere");
+	memset(rig->a.buf, 0, BUF_SIZE);
+	TRY(send_gaps(rig, mr, 31, some));
+	CHECK(!memcmp(rig->a.buf, data + 31, some), "sent from elsewhere");
+	return 0;
+}
+
+static int use_gaps(struct rig *rig, struct ib_mr *mr, struct scatterlist *sg, u8 *image, u8 *data)
+{
+	u64 len = 0;
+	u32 offset;
+	int i;
+
+	for (i = 0; i < ELEMENTS; i++)
+		len += elements[i].len;
+	for (offset = 0; offset < 15; offset += 7) {
+		unsigned int from = offset;
+
+		i = ib_map_mr_sg(mr, sg, ELEMENTS, &from, PAGE_SIZE);
+		CHECK(i == ELEMENTS && !from, "%d mapped, up to %u", i, from);
+		CHECK(mr->length == len - offset, "length %llu", mr->length);
+		TRY(register_gaps(rig, mr));
+		TRY(move_gaps(rig, mr, offset, image, data));
+		TRY(invalidate(rig, mr->rkey));
+	}
+	CHECK(ib_map_mr_sg(mr, sg, ELEMENTS, NULL, 0) == ELEMENTS, "map_mr_sg");
+	TRY(register_gaps(rig, mr));
+	memcpy(image, rig->b.buf, BUF_SIZE);
+	TRY(write_gaps(rig, mr, len - 1, 2, IB_WC_REM_ACCESS_ERR));
+	TRY(to_state(&rig->a, IB_QPS_RESET));
+	TRY(to_state(&rig->b, IB_QPS_RESET));
+	TRY(connect_ends(rig));
+	CHECK(!memcmp(rig->b.buf, image, BUF_SIZE), "written beyond the end");
+	TRY(write_gaps(rig, mr, len - 1, 1, IB_WC_SUCCESS));
+	TRY(invalidate(rig, mr->rkey));
+	return write_gaps(rig, mr, 0, 1, IB_WC_REM_ACCESS_ERR);
+}
+
+/* Of a list that is too long its beginning is mapped. */
+static int too_many(struct rig *rig, struct scatterlist *sg)
+{
+	struct ib_mr *mr = ib_alloc_mr(rig->pd, IB_MR_TYPE_SG_GAPS, ELEMENTS - 2);
+	u64 last = elements[ELEMENTS - 1].len + elements[ELEMENTS - 2].len, len = 0;
+	int i, mapped;
+
+	CHECK(!IS_ERR(mr), "alloc_mr: %ld", PTR_ERR(mr));
+	mapped = ib_map_mr_sg(mr, sg, ELEMENTS, NULL, PAGE_SIZE);
+	for (i = 0; i < ELEMENTS; i++)
+		len += elements[i].len;
+	len -= mr->length;
+	CHECK(!ib_dereg_mr(mr), "dereg_mr");
+	CHECK(mapped == ELEMENTS - 2 && len == last, "%d mapped, without %llu", mapped, len);
+	mr = ib_alloc_mr(rig->pd, IB_MR_TYPE_SG_GAPS,
+			 rig->ibdev->attrs.max_fast_reg_page_list_len + 1);
+	if (!IS_ERR(mr))
+		ib_dereg_mr(mr);
+	CHECK(IS_ERR(mr), "more elements than there may be");
+	return 0;
+}
+
+/* Regions with gaps: elements of any address and length, every byte compared, both ways. */
+int t_gaps(struct rig *rig)
+{
+	struct scatterlist sg[ELEMENTS];
+	struct ib_mr *mr;
+	u8 *bytes;
+	int i, ret;
+
+	if (!(rig->ibdev->attrs.kernel_cap_flags & IBK_SG_GAPS_REG)) {
+		strscpy(why, "skipped: no regions with gaps");
+		return 0;
+	}
+	TRY(connect_ends(rig));
+	bytes = kmalloc(2 * BUF_SIZE, GFP_KERNEL);
+	CHECK(bytes, "no memory");
+	mr = ib_alloc_mr(rig->pd, IB_MR_TYPE_SG_GAPS, ELEMENTS);
+	if (IS_ERR(mr))
+		kfree(bytes);
+	CHECK(!IS_ERR(mr), "alloc_mr: %ld", PTR_ERR(mr));
+	sg_init_table(sg, ELEMENTS);
+	for (i = 0; i < ELEMENTS; i++)
+		sg_set_buf(&sg[i], rig->b.buf + elements[i].offset, elements[i].len);
+	ret = ib_dma_map_sg(rig->ibdev, sg, ELEMENTS, DMA_BIDIRECTIONAL);
+	if (ret == ELEMENTS) {
+		ret = too_many(rig, sg) ?: use_gaps(rig, mr, sg, bytes, bytes + BUF_SIZE);
+		ib_dma_unmap_sg(rig->ibdev, sg, ELEMENTS, DMA_BIDIRECTIONAL);
+	}
+	CHECK(!ib_dereg_mr(mr), "dereg_mr");
+	kfree(bytes);
+	CHECK(!ret, "%d", ret);
 	return 0;
 }

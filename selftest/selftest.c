@@ -53,6 +53,7 @@ static const struct {
 	{ "drain", t_drain, CQE },
 	{ "ud", t_ud, CQE },
 	{ "fast-reg", t_fast_reg, CQE },
+	{ "gaps", t_gaps, CQE },
 	{ "churn", t_churn, CQE },
 	{ "many-cqs", t_many_cqs, CQE },
 	{ "local-errors", t_local_errors, CQE },

@@ -104,6 +104,7 @@ int t_churn(struct rig *rig);
 /* Tests of datagrams (ud.c) and of memory regions (memory.c). */
 int t_ud(struct rig *rig);
 int t_fast_reg(struct rig *rig);
+int t_gaps(struct rig *rig);
 
 /* Tests of drains by the core, and of the device's death (death.c). */
 int t_drain(struct rig *rig);

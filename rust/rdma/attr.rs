@@ -212,6 +212,8 @@ caps! {
     KernelCaps {
         /// `local_dma_lkey` is valid: the kernel's protection domains need no region of their own.
         LOCAL_DMA_LKEY = ib_kernel_cap_flags_IBK_LOCAL_DMA_LKEY,
+        /// Regions with gaps can be registered.
+        SG_GAPS_REG = ib_kernel_cap_flags_IBK_SG_GAPS_REG,
         /// Multicast loopback may be switched off.
         BLOCK_MULTICAST_LOOPBACK = ib_kernel_cap_flags_IBK_BLOCK_MULTICAST_LOOPBACK,
     }

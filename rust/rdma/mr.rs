@@ -102,7 +102,7 @@ pub trait MemoryRegion<D: Operations>: Sized + Send + Sync {
     /// A region of memory of a process. Pins it: see [`Umem`](crate::umem::Umem).
     fn reg_user(pd: &Pd<D>, range: &UserRange, user: &User<'_, D>) -> impl PinInit<Self, Error>;
 
-    /// A region for fast registration of at most `max_num_sg` pages, for kernel users.
+    /// A region for fast registration of at most `max_num_sg` pages, or elements, for kernel users.
     fn alloc(pd: &Pd<D>, mr_type: MrType, max_num_sg: u32) -> impl PinInit<Self, Error>;
 
     /// Makes the region known to the device; returns its keys.
@@ -114,7 +114,7 @@ pub trait MemoryRegion<D: Operations>: Sized + Send + Sync {
     }
 
     /// Takes the pages of a region for fast registration: clears its page list, then calls
-    /// [`SgPages::map`].
+    /// [`SgPages::map`], or [`SgPages::map_elements`] if it may have gaps.
     fn map_sg(mr: &Mr<D>, pages: SgPages<'_, D>) -> Result<u32>;
 
     /// Deregisters the region. The device must have let go of the pages.
@@ -453,12 +453,65 @@ impl<D: Operations> SgPages<'_, D> {
             )
         };
         to_result(n.min(0))?;
+        self.set_range(mapping.raw.iova, mapping.raw.length);
+        Ok(n.try_into()?)
+    }
+
+    fn set_range(&self, iova: u64, length: u64) {
         let raw = self.mr.as_raw();
         // SAFETY: Plain integers of the region, of which the caller of the verb is the only user.
         unsafe {
-            (&raw mut (*raw).iova).write_volatile(mapping.raw.iova);
-            (&raw mut (*raw).length).write_volatile(mapping.raw.length);
+            (&raw mut (*raw).iova).write_volatile(iova);
+            (&raw mut (*raw).length).write_volatile(length);
         }
-        Ok(n.try_into()?)
+    }
+
+    /// Calls `set` with address and length of each entry, of which none is like a page; sets the
+    /// region's address, that of the first byte, and its length. Returns the number of entries
+    /// that were mapped.
+    ///
+    /// `set` fails when the region has no room for the entry: mapping ends before it.
+    pub fn map_elements(self, mut set: impl FnMut(u64, u64) -> Result) -> Result<u32> {
+        let mut skip = 0;
+        if !self.offset.is_null() {
+            // SAFETY: The caller of the verb passes a number of its own, or NULL.
+            skip = u64::from(unsafe { *self.offset });
+        }
+        let (mut iova, mut length) = (0, 0u64);
+        let (mut sg, mut mapped) = (self.sg, 0);
+        // CAST: none if it is negative.
+        while mapped < self.nents.max(0) as u32 && !sg.is_null() {
+            // SAFETY: An entry of a mapped list, as the caller of the verb passes it.
+            let (addr, bytes) = unsafe {
+                (
+                    kbindings::sg_dma_address(sg),
+                    u64::from(kbindings::sg_dma_len(sg)),
+                )
+            };
+            let addr = addr.checked_add(skip).ok_or(EINVAL)?;
+            let bytes = bytes.checked_sub(skip).ok_or(EINVAL)?;
+            let longer = length.checked_add(bytes).ok_or(EINVAL)?;
+            match set(addr, bytes) {
+                Ok(()) => {}
+                Err(_) if mapped > 0 => break,
+                Err(e) => return Err(e),
+            }
+            if mapped == 0 {
+                iova = addr;
+            }
+            (length, skip) = (longer, 0);
+            mapped += 1;
+            // SAFETY: As above; behind the last entry there is NULL.
+            sg = unsafe { kbindings::sg_next(sg) };
+        }
+        if mapped == 0 {
+            return Err(EINVAL);
+        }
+        self.set_range(iova, length);
+        if !self.offset.is_null() {
+            // SAFETY: As above. Entries are mapped whole.
+            unsafe { *self.offset = 0 };
+        }
+        Ok(mapped)
     }
 }

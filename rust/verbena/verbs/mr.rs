@@ -4,7 +4,10 @@
 
 use super::{
     mw::Windows,
-    pages::PageTable,
+    pages::{
+        ElementList,
+        PageTable, //
+    },
     Verbena, //
 };
 use crate::{
@@ -14,6 +17,7 @@ use crate::{
             DestroyMr,
             ModifyMr,
             FEATURE_FAST_REG,
+            FEATURE_GAPS,
             FEATURE_MW, //
         },
         ctx::{
@@ -74,8 +78,14 @@ use zerocopy::IntoBytes;
 
 /// Pages of a region at most: what fits into the device's number.
 const MOST_PAGES: usize = u32::MAX as usize;
-/// Pages of a fast registration at most.
+/// Pages of a fast registration at most, and elements.
 pub(crate) const MOST_FAST_REG: u32 = 512;
+
+/// Whether regions with gaps can be registered: as many elements as pages, for their users know one limit.
+pub(crate) fn has_gaps(hw: &Hw) -> bool {
+    let most = hw.caps().map_or(0, |caps| caps.max_gaps.get());
+    hw.has(FEATURE_FAST_REG) && hw.has(FEATURE_GAPS) && most >= MOST_FAST_REG
+}
 
 /// A key, given back when dropped.
 pub(crate) struct Key {
@@ -227,7 +237,9 @@ pub(crate) struct MrData {
     key: Option<Key>,
     /// The pages of fast registrations.
     table: Option<Lent<PageTable>>,
-    /// Pages of the last `map_sg`.
+    /// The elements, if there may be gaps.
+    list: Option<Lent<ElementList>>,
+    /// Pages or elements of the last `map_sg`.
     mapped: Atomic<u32>,
     /// Memory of a process.
     #[pin]
@@ -256,6 +268,7 @@ struct Parts {
     request: CreateMr,
     key: Option<Key>,
     table: Option<Lent<PageTable>>,
+    list: Option<Lent<ElementList>>,
     registered: Option<Registered>,
 }
 
@@ -266,6 +279,7 @@ impl MrData {
                 request,
                 key,
                 table,
+                list,
                 registered,
             } = parts?;
             Ok::<_, Error>(try_pin_init!(Self {
@@ -273,6 +287,7 @@ impl MrData {
                 request,
                 key,
                 table,
+                list,
                 mapped: Atomic::new(0),
                 registered <- new_mutex!(registered),
             }? Error))
@@ -287,6 +302,7 @@ impl MrData {
             request: registered.terms,
             key: Some(key),
             table: None,
+            list: None,
             registered: Some(registered),
         })
     }
@@ -316,20 +332,29 @@ impl MrData {
             },
             key,
             table: None,
+            list: None,
             registered: None,
         })
     }
 
     fn fast_reg(pd: &Pd<Verbena>, mr_type: MrType, max_num_sg: u32) -> Result<Parts> {
         let hw = &pd.device().live.hw;
-        if mr_type != MrType::MemReg || !hw.has(FEATURE_FAST_REG) {
+        let gaps = mr_type == MrType::SgGaps;
+        if !(hw.has(FEATURE_FAST_REG) && (!gaps || has_gaps(hw))) {
             return Err(eopnotsupp());
         }
         if max_num_sg == 0 || max_num_sg > MOST_FAST_REG {
             return Err(EINVAL);
         }
-        let table = PageTable::new(&hw.dma, Payer::Kernel, max_num_sg as usize)?;
-        let table = Lent::new(table, &hw.health);
+        let (payer, room) = (Payer::Kernel, max_num_sg as usize);
+        let (mut table, mut list) = (None, None);
+        if gaps {
+            let made = ElementList::new(&hw.dma, payer, room)?;
+            list = Some(Lent::new(made, &hw.health));
+        } else {
+            let made = PageTable::new(&hw.dma, payer, room)?;
+            table = Some(Lent::new(made, &hw.health));
+        }
         let key = Key::new(hw)?;
         Ok(Parts {
             request: CreateMr {
@@ -344,12 +369,17 @@ impl MrData {
                 ..Default::default()
             },
             key: Some(key),
-            table: Some(table),
+            table,
+            list,
             registered: None,
         })
     }
 
     fn command(&self, to: &Lender) -> CreateMr {
+        // Work requests will name the list.
+        if let Some(list) = &self.list {
+            list.lend(to);
+        }
         let table = self.table.as_ref().map(|table| table.lend(to));
         let pages = self.request.pages;
         CreateMr {
@@ -362,24 +392,31 @@ impl MrData {
 
     /// The segment of a fast registration of this region.
     pub(crate) fn segment(mr: &Mr<Verbena>, key: u32, wanted: Access) -> Result<FastRegSegment> {
-        let table = mr.table.as_ref().ok_or(EINVAL)?;
-        let page_size = u64::from(mr.page_size());
-        if !page_size.is_power_of_two()
-            || mr.key.as_ref().is_none_or(|own| own.key >> 8 != key >> 8)
-        {
+        if mr.key.as_ref().is_none_or(|own| own.key >> 8 != key >> 8) {
             return Err(EINVAL);
         }
+        let mapped = Le32::new(mr.mapped.load(Relaxed));
+        let (page_offset, pages) = if let Some(list) = &mr.list {
+            (0, list.loan().ok_or(EINVAL)?.translation(mapped))
+        } else {
+            let table = mr.table.as_ref().ok_or(EINVAL)?;
+            let page_size = u64::from(mr.page_size());
+            if !page_size.is_power_of_two() {
+                return Err(EINVAL);
+            }
+            // CAST: a power of two below 2^32.
+            let log_page_size = page_size.trailing_zeros() as u8;
+            let table = table.loan().ok_or(EINVAL)?;
+            let pages = table.translation(mapped, log_page_size);
+            (mr.iova() & (page_size - 1), pages)
+        };
         Ok(FastRegSegment {
             key: Le32::new(key),
             access: Le32::new(device_access(wanted)),
             iova: Le64::new(mr.iova()),
             length: Le64::new(mr.length()),
-            page_offset: Le64::new(mr.iova() & (page_size - 1)),
-            pages: table.loan().ok_or(EINVAL)?.translation(
-                Le32::new(mr.mapped.load(Relaxed)),
-                // CAST: a power of two below 2^32.
-                page_size.trailing_zeros() as u8,
-            ),
+            page_offset: Le64::new(page_offset),
+            pages,
         })
     }
 }
@@ -412,7 +449,7 @@ impl MemoryRegion<Verbena> for MrData {
                 hw.tables.ensure::<MemoryEntry>(&hw.cmdq, key.key >> 8)?;
                 match &*mr.registered.lock() {
                     Some(memory) => hw.cmdq.give(|to| memory.create(to), &memory.lent())?,
-                    None => hw.cmdq.give(|to| mr.command(to), &[&mr.table])?,
+                    None => hw.cmdq.give(|to| mr.command(to), &[&mr.table, &mr.list])?,
                 };
                 key.key
             }
@@ -447,8 +484,19 @@ impl MemoryRegion<Verbena> for MrData {
     }
 
     fn map_sg(mr: &Mr<Verbena>, pages: SgPages<'_, Verbena>) -> Result<u32> {
-        let table = mr.table.as_ref().ok_or(EINVAL)?;
         let mut count = 0usize;
+        if let Some(list) = &mr.list {
+            let mut end = 0u64;
+            let mapped = pages.map_elements(|addr, length| {
+                end = end.checked_add(length).ok_or(EINVAL)?;
+                list.set(count, addr, end)?;
+                count += 1;
+                Ok(())
+            })?;
+            mr.mapped.store(mapped, Relaxed);
+            return Ok(mapped);
+        }
+        let table = mr.table.as_ref().ok_or(EINVAL)?;
         let mapped = pages.map(|addr| {
             table.set(count, addr)?;
             count += 1;
@@ -473,7 +521,7 @@ impl MemoryRegion<Verbena> for MrData {
                     cmdq.take_back_unused(&request, &memory.lent(), || windows.since(before))?;
                 }
                 None => {
-                    cmdq.take_back(&request, &[&mr.table]);
+                    cmdq.take_back(&request, &[&mr.table, &mr.list]);
                 }
             }
         }

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Tables of page addresses, by which the device finds the pages of a memory region.
+//! Tables of page addresses, by which the device finds the pages of a memory region, and lists of
+//! elements where it has gaps.
 
 use crate::{
     abi::{
         ctx::{
+            Element,
             Translation,
+            TRANSLATION_ELEMENTS,
             TRANSLATION_LEAF, //
         },
         Le32,
@@ -98,6 +101,53 @@ impl PageTable {
 impl Abandon for PageTable {
     fn abandon(&self) -> usize {
         self.top.abandon() + self.chunks.iter().map(Abandon::abandon).sum::<usize>()
+    }
+}
+
+/// A list of elements.
+pub(crate) struct ElementList {
+    chunk: Arc<Chunk>,
+    capacity: usize,
+}
+
+impl ElementList {
+    /// A list with room for `elements`, of `payer`'s memory.
+    pub(crate) fn new(dma: &Binding, payer: Payer, elements: usize) -> Result<Self> {
+        let bytes = elements.checked_mul(size_of::<Element>()).ok_or(EINVAL)?;
+        Ok(Self {
+            chunk: Arc::new(Chunk::alloc(dma, payer, bytes)?, GFP_KERNEL)?,
+            capacity: elements,
+        })
+    }
+
+    /// Sets element `index`, which begins at `addr` and whose last byte lies before position `end`.
+    pub(crate) fn set(&self, index: usize, addr: u64, end: u64) -> Result {
+        if index >= self.capacity {
+            return Err(ENOMEM);
+        }
+        let element = Element {
+            addr: Le64::new(addr),
+            end: Le64::new(end),
+        };
+        self.chunk.write(index * size_of::<Element>(), &element)
+    }
+}
+
+impl Abandon for ElementList {
+    fn abandon(&self) -> usize {
+        self.chunk.abandon()
+    }
+}
+
+impl Loan<'_, ElementList> {
+    /// How the device finds the first `count` of them.
+    pub(crate) fn translation(&self, count: Le32) -> Translation {
+        Translation {
+            addr: Le64::new(self.chunk.dma_addr()),
+            num_pages: count,
+            levels: TRANSLATION_ELEMENTS,
+            ..Default::default()
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use super::{
     },
     cq::CqData,
     mr::{
+        has_gaps,
         MrData,
         MOST_FAST_REG, //
     },
@@ -168,8 +169,12 @@ impl Operations for Verbena {
         if hw.has(FEATURE_ATOMIC) {
             attr.set_atomic_cap(AtomicCap::Hca);
         }
+        let mut kernel_flags = KernelCaps::LOCAL_DMA_LKEY;
+        if has_gaps(hw) {
+            kernel_flags = kernel_flags | KernelCaps::SG_GAPS_REG;
+        }
         attr.set_device_cap_flags(flags)
-            .set_kernel_cap_flags(KernelCaps::LOCAL_DMA_LKEY)
+            .set_kernel_cap_flags(kernel_flags)
             .set_fw_ver(caps.fw_ver.get())
             .set_sys_image_guid(caps.node_guid)
             .set_max_mr_size(caps.max_mr_size.get())
