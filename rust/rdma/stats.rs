@@ -160,17 +160,26 @@ impl<D: Operations> Adapter<D> {
 
     /// # Safety
     ///
-    /// Only for the core, which holds the lock of the queue pair's counter.
+    /// Only for the core, which holds the lock of the counter that the queue pair had when it looked.
     unsafe extern "C" fn counter_unbind_qp(qp: *mut bindings::ib_qp, _port: u32) -> c_int {
-        // SAFETY: A queue pair of a device of ours that has a counter; see `counter_bind_qp`.
-        unsafe {
-            let dev = Device::<D>::from_raw((*qp).device);
-            if let Some(id) = NonZeroU32::new((*(*qp).counter).id) {
-                D::unbind_counter(dev, id, Qp::from_raw(qp));
+        from_result(|| {
+            // SAFETY: A queue pair of a device of ours, and its counter, if it still has one: of two
+            // who unbind it at once the second has waited for the lock, and finds none. The first has
+            // let go of the counter that the core holds for it; an error keeps the core from doing so
+            // twice.
+            unsafe {
+                let counter = (*qp).counter;
+                if counter.is_null() {
+                    return Err(EINVAL);
+                }
+                let dev = Device::<D>::from_raw((*qp).device);
+                if let Some(id) = NonZeroU32::new((*counter).id) {
+                    D::unbind_counter(dev, id, Qp::from_raw(qp));
+                }
+                (*qp).counter = core::ptr::null_mut();
             }
-            (*qp).counter = core::ptr::null_mut();
-        }
-        0
+            Ok(0)
+        })
     }
 
     /// # Safety
