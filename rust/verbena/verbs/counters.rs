@@ -36,6 +36,11 @@ use kernel::{
         Arc,
         Mutex, //
     },
+    time::{
+        Delta,
+        Instant,
+        Monotonic, //
+    },
 };
 use rdma::{
     base::dma::{
@@ -155,12 +160,18 @@ impl Bound {
     }
 }
 
+/// For so long a counter says what it said last: the core asks for all of it once for each of its
+/// values, and for its port's values at this interval too.
+const FRESH: Delta = Delta::from_millis(10);
+
 /// A counter that somebody has made.
 struct Set {
     id: NonZeroU32,
     /// What queue pairs have counted that do not count for it any more.
     done: Values,
     bound: KVec<Bound>,
+    /// When its queue pairs were asked last, if they are the same now.
+    asked: Option<Instant<Monotonic>>,
 }
 
 fn add(to: &mut Values, more: &Values) {
@@ -170,10 +181,17 @@ fn add(to: &mut Values, more: &Values) {
 }
 
 impl Set {
-    fn read(&mut self, live: &Live) -> Values {
-        let mut sum = self.done;
+    /// Asks all of its queue pairs.
+    fn ask(&mut self, live: &Live) {
         for bound in &mut self.bound {
             bound.refresh(live);
+        }
+        self.asked = Some(Instant::now());
+    }
+
+    fn sum(&self) -> Values {
+        let mut sum = self.done;
+        for bound in &self.bound {
             add(&mut sum, &bound.since);
         }
         sum
@@ -228,7 +246,10 @@ impl Counters {
         let mut sets = self.sets.lock();
         let mut apart = sets.gone;
         for set in &mut sets.sets {
-            add(&mut apart, &set.read(live));
+            // Not what it said before: with less than it has by now left out, the port would have more than
+            // there was, and less later.
+            set.ask(live);
+            add(&mut apart, &set.sum());
         }
         for ((value, all), apart) in values.iter_mut().zip(all).zip(apart) {
             *value = all.saturating_sub(apart);
@@ -252,6 +273,7 @@ impl Counters {
         if let Some(id) = counter {
             let set = sets.find(id).ok_or(ENOENT)?;
             set.bound.push(bound, GFP_KERNEL)?;
+            set.asked = None;
             return Ok(id);
         }
         let id = sets.new_id();
@@ -259,6 +281,7 @@ impl Counters {
             id,
             done: [0; NUM_COUNTERS],
             bound: KVec::new(),
+            asked: None,
         };
         set.bound.push(bound, GFP_KERNEL)?;
         sets.sets.push(set, GFP_KERNEL)?;
@@ -280,8 +303,11 @@ impl Counters {
 
     pub(super) fn read(&self, live: &Live, counter: NonZeroU32, values: &mut [u64]) -> Result {
         let mut sets = self.sets.lock();
-        let sum = sets.find(counter).ok_or(ENOENT)?.read(live);
-        for (value, sum) in values.iter_mut().zip(sum) {
+        let set = sets.find(counter).ok_or(ENOENT)?;
+        if set.asked.is_none_or(|asked| asked.elapsed() >= FRESH) {
+            set.ask(live);
+        }
+        for (value, sum) in values.iter_mut().zip(set.sum()) {
             *value = sum;
         }
         Ok(())

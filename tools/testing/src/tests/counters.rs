@@ -3,6 +3,7 @@
 use crate::ffi::qp::{op, state, SendWr};
 use crate::outcome::Context as _;
 use crate::rig::*;
+use crate::tests::faults::debugfs;
 use crate::{Fail, Test, TestResult};
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -12,6 +13,7 @@ pub static TESTS: &[Test] = &[
     Test::new("ops/counters-of-the-port", port).alone(),
     Test::new("ops/counters-of-queue-pairs", queue_pairs).alone(),
     Test::new("ops/counters-of-each-type", automatic).alone(),
+    Test::new("ops/counters-are-read-once-for-all-values", few_commands).alone(),
 ];
 
 type Values = BTreeMap<String, u64>;
@@ -145,6 +147,7 @@ fn rdma(words: &[&str]) -> Result<String, Fail> {
 
 /// Counters that queue pairs are bound to, as `rdma statistic qp show` has them, with their queue pairs.
 fn shown() -> Result<Vec<(Values, Vec<u32>)>, Fail> {
+    std::thread::sleep(FRESH);
     let text = rdma(&["statistic", "qp", "show", "link", &link()])?;
     let counters = text.split("link ").skip(1).map(|counter| {
         let (values, qps) = counter.split_once("LQPN:").unwrap_or((counter, ""));
@@ -240,4 +243,26 @@ fn automatic(rig: &Rig) -> TestResult {
     counted?;
     let after = sysfs("hw_counters")?;
     compare(&port, &after, &[("rx_sends", 6), ("posts", 6)])
+}
+
+/// Commands so far.
+fn commands() -> Result<u64, Fail> {
+    let text = std::fs::read_to_string(debugfs("commands")?).at("commands")?;
+    let line = text.lines().next().unwrap_or("");
+    let count = line.rsplit(' ').next().and_then(|word| word.parse().ok());
+    count.ok_or_else(|| format!("no number of commands in {line}").into())
+}
+
+/// Reading all that the port has does not ask the bound queue pairs for each value anew.
+fn few_commands(rig: &Rig) -> TestResult {
+    let values = sysfs("hw_counters")?.len() as u64;
+    let p = rig.pair(&PairOpts::default())?;
+    for end in [&p.a, &p.b] {
+        bind(&["lqpn", &end.qp.qpn().to_string()])?;
+    }
+    let before = commands()?;
+    sysfs("hw_counters")?;
+    let asked = commands()? - before;
+    ensure!(asked < values, "{asked} commands for {values} values");
+    Ok(())
 }

@@ -29,15 +29,20 @@ const FATAL_ERR: u32 = 19;
 const RESP_TIMEOUT_ERR: u32 = 20;
 const GENERAL_ERR: u32 = 21;
 
-/// The file of the tested device that takes faults.
-fn file() -> Result<PathBuf, Fail> {
+/// A file of the tested device in debugfs.
+pub fn debugfs(name: &str) -> Result<PathBuf, Fail> {
     if !env().device.starts_with("verbena") {
         return Err(Fail::Skipped("the device takes no faults".into()));
     }
     let device = format!("/sys/class/infiniband/{}/device", env().device);
     let address = std::fs::canonicalize(device).at("the device in sysfs")?;
     let address = address.file_name().unwrap_or_default().to_string_lossy();
-    Ok(format!("/sys/kernel/debug/verbena-{address}/inject").into())
+    Ok(format!("/sys/kernel/debug/verbena-{address}/{name}").into())
+}
+
+/// The file that takes faults.
+fn file() -> Result<PathBuf, Fail> {
+    debugfs("inject")
 }
 
 fn inject(what: &str) -> TestResult {
