@@ -3,7 +3,8 @@
 
 usage: mutants_guest.py copy       makes build/mutants/guest like the working tree; what is the same is not touched
        mutants_guest.py list NAME...  for each planted bug whose path has one of the names (without names: those of
-                                   tools/testing/mutants): the patch, and what runs its rules' tests in the guest
+                                   tools/testing/mutants): the patch, what runs its rules' tests in the guest, and the names of
+                                   those tests, with | between them
 """
 import os
 import subprocess
@@ -44,15 +45,18 @@ def copy():
 
 
 def commands(names):
-    """By patch: what to run in the guest. The bug is caught if that fails."""
+    """By patch: what to run in the guest, and the tests of which one has to fail there."""
     found = {}
     for rule in rules():
         patch = rule.get("bug", "")
         if any(name in patch for name in names or [GUEST]):
-            tests = found.setdefault(patch, [])
-            tests += [f"verbena-guest-tests --filter {test}" for test in rule.get("user", [])]
-            tests += [f"kernel-selftest {test}" for test in rule.get("kernel", [])]
-    return {patch: " && ".join(dict.fromkeys(tests)) for patch, tests in found.items()}
+            run, tests = found.setdefault(patch, ([], []))
+            user, kernel = rule.get("user", []), rule.get("kernel", [])
+            run += [f"verbena-guest-tests --filter {test}" for test in user]
+            # It runs all that it has.
+            run += ["kernel-selftest"] if kernel else []
+            tests += user + kernel
+    return {patch: (" && ".join(dict.fromkeys(run)), "|".join(dict.fromkeys(tests))) for patch, (run, tests) in found.items()}
 
 
 def main():
@@ -61,8 +65,8 @@ def main():
             copy()
             return 0
         case ["list", *names]:
-            for patch, command in sorted(commands(names).items()):
-                print(f"{patch}\t{command}")
+            for patch, (command, tests) in sorted(commands(names).items()):
+                print(f"{patch}\t{command}\t{tests}")
             return 0
     print(__doc__, file=sys.stderr)
     return 2
