@@ -62,5 +62,5 @@ mod tests;
 
 pub use config::Config;
 pub use device::snapshot::{Cursor, Portion, Snapshot};
-pub use device::{Device, Next};
+pub use device::{Addresses, Device, Next};
 pub use regs::{Action, Registers};

@@ -74,6 +74,17 @@ pub struct Device {
     pub(crate) follow_budget: u32,
     /// Frames for the uplink.
     pub(crate) frames: VecDeque<Rc<Vec<u8>>>,
+    /// Its addresses have changed since they were asked for.
+    pub(crate) readdressed: bool,
+}
+
+/// What the device answers to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Addresses {
+    /// The GIDs that are set.
+    pub gids: Vec<[u8; 16]>,
+    /// The multicast groups that have members.
+    pub groups: Vec<[u8; 16]>,
 }
 
 /// Frames that wait for the uplink; more are dropped, as a full port queue would.
@@ -102,6 +113,7 @@ impl Device {
             follow_next: 0,
             follow_budget: 0,
             frames: VecDeque::new(),
+            readdressed: true,
         }
     }
 
@@ -152,6 +164,15 @@ impl Device {
     /// The next frame for the uplink.
     pub fn next_frame(&mut self) -> Option<Rc<Vec<u8>>> {
         self.frames.pop_front()
+    }
+
+    /// What the device answers to, if that has changed since the last call. A device after power-on answers to nothing, and
+    /// says so.
+    pub fn take_addresses(&mut self) -> Option<Addresses> {
+        std::mem::take(&mut self.readdressed).then(|| Addresses {
+            gids: self.shared.port.own().to_vec(),
+            groups: self.groups.all().copied().collect(),
+        })
     }
 
     /// The engine failed: dead until reset. The driver is told if anything of it still works.

@@ -76,13 +76,20 @@ impl Groups {
         Ok(())
     }
 
-    /// A queue pair is gone.
-    pub fn forget(&mut self, qpn: u32) {
+    /// A queue pair is gone. Returns whether a group is, with it.
+    pub fn forget(&mut self, qpn: u32) -> bool {
+        let before = self.0.len();
         self.0.retain(|_, members| {
             if members.contains(&qpn) {
                 Rc::make_mut(members).retain(|&m| m != qpn);
             }
             !members.is_empty()
         });
+        self.0.len() != before
+    }
+
+    /// The groups that have members.
+    pub fn all(&self) -> impl Iterator<Item = &Gid> {
+        self.0.keys()
     }
 }

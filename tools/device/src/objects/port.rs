@@ -106,6 +106,11 @@ impl Port {
         self.own.contains(gid)
     }
 
+    /// The GIDs that are set.
+    pub fn own(&self) -> &[[u8; 16]] {
+        &self.own
+    }
+
     /// The path that an address vector describes, if its source GID is set.
     pub fn path(&self, av: &AddressVector, qpn: u32) -> Option<Path> {
         let own = self.gid(av.sgid_index.get())?;

@@ -122,6 +122,33 @@ fn every_member_is_given_the_datagram_and_so_is_the_wire() {
 }
 
 #[test]
+fn addresses_are_told_once_after_each_change() {
+    let (mut p, all, _) = three(Config::default());
+    let own = p.d.device.take_addresses().unwrap().gids;
+    assert_eq!(p.d.device.take_addresses(), None);
+    p.d.set_gid(7, [10, 0, 0, 77]);
+    let gids = p.d.device.take_addresses().unwrap().gids;
+    assert_eq!(gids.len(), own.len() + 1);
+    for member in [true, false] {
+        let qpn = all[1].qpn;
+        if member {
+            p.d.must(&attach(GROUP, qpn));
+        } else {
+            p.d.must(&DestroyQp {
+                id: qpn.into(),
+                ..Default::default()
+            });
+        }
+        let groups = p.d.device.take_addresses().unwrap().groups;
+        assert_eq!(groups.contains(&GROUP), member);
+        assert_eq!(p.d.device.take_addresses(), None);
+    }
+    p.d.device.reset();
+    let none = p.d.device.take_addresses().unwrap();
+    assert!(none.gids.is_empty() && none.groups.is_empty());
+}
+
+#[test]
 fn a_frame_for_a_group_is_wanted_while_there_is_a_member() {
     let (mut p, mut all, _) = three(Config::default());
     assert_eq!(

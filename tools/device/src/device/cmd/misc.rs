@@ -74,6 +74,7 @@ impl Device {
         if !self.shared.port.set_gid(request) {
             return Err(NUMBER);
         }
+        self.readdressed = true;
         Ok(())
     }
 

@@ -191,7 +191,7 @@ impl Device {
         let qpn = request.id.get();
         let mut qp = self.qps.take(qpn).ok_or(NO_OBJECT)?;
         self.forget_qp(qpn);
-        self.groups.forget(qpn);
+        self.readdressed |= self.groups.forget(qpn);
         self.ready.remove(qpn);
         self.timers.cancel(qpn);
         let counters = qp.counters();
