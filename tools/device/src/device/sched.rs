@@ -18,9 +18,10 @@
 //! | slots of doorbell areas whose counters changed | [`SLICE_LOOKS`] and an area |
 //! | deadlines of queue pairs and of collapsed events | [`SLICE_DEADLINES`] each |
 //! | events that had to wait for room | `shared.rs`, `FLUSHED_EVENTS` |
+//! | frames that have not left | [`CROWDED`]: then only queue pairs of the device's own get turns |
 //! | queue pairs that follow a CQ or SRQ that died | [`SLICE_FOLLOWED`] |
 
-use crate::device::{Device, Next};
+use crate::device::{Device, Next, MAX_FRAMES};
 use crate::execution::host::QpHost;
 use crate::execution::shared::SLICE_DEADLINES;
 use crate::memory::GuestMemory;
@@ -39,6 +40,9 @@ const SLICE_STEPS: u32 = 256;
 pub(crate) const SLICE_COMMANDS: u32 = 16;
 /// Slots of doorbell areas that a slice looks at; it does not stop inside of an area.
 pub(crate) const SLICE_LOOKS: u32 = 4096;
+/// With so many frames that have not left, queue pairs that would make more wait: a sender is as fast as its wire. There is
+/// room for what the turns of a slice make on top of them.
+const CROWDED: usize = MAX_FRAMES / 4;
 /// What a slice spends on queue pairs whose CQ or SRQ may have died: 1 to look at one ...
 pub(crate) const SLICE_FOLLOWED: u32 = 1024;
 /// ... and so much to move it to ERR.
@@ -164,6 +168,7 @@ impl Device {
     fn work<M: GuestMemory>(&mut self, mem: &M) -> bool {
         let mut copied = 0;
         let mut worked = false;
+        let mut held = Vec::new();
         self.may_panic(false);
         let mut steps = 0;
         while steps < SLICE_STEPS {
@@ -183,14 +188,25 @@ impl Device {
             let Some(qpn) = self.ready.pop() else {
                 break;
             };
+            steps += 1;
+            if self.frames.len() >= CROWDED && self.may_leave(qpn) {
+                held.push(qpn);
+                continue;
+            }
             self.prefetch();
             self.run_qp(mem, qpn);
-            steps += 1;
             self.may_panic(true);
             worked = true;
         }
+        held.into_iter().for_each(|qpn| self.make_ready(qpn));
         self.follow_deaths(mem);
         worked
+    }
+
+    /// Whether a queue pair's packets may have to leave the device.
+    fn may_leave(&self, qpn: u32) -> bool {
+        let transport = self.qps.get(qpn).map(|qp| &qp.transport);
+        transport.is_some_and(|transport| !transport.attr().local_peer)
     }
 
     /// Has memory fetched that the next turns need: with thousands of queue pairs none of it is near.

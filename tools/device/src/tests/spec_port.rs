@@ -317,6 +317,30 @@ fn a_packet_between_two_of_the_ports_gids_is_of_both() {
 }
 
 #[test]
+fn a_sender_is_as_fast_as_its_wire_and_holds_up_no_other() {
+    let mut p = Pair::on(Driver::new());
+    let cq = p.d.create_cq(6);
+    let mut far = from_to(&mut p.d, &cq, 0, gid([10, 0, 0, 9]));
+    let waiting = crate::device::MAX_FRAMES / 2;
+    for _ in 0..waiting {
+        p.d.device.frames.push_back(Default::default());
+    }
+    let write = SendWr::new(WqeOpcode::RdmaWrite, 1, &[]);
+    p.d.post_send(&mut far, &write);
+    p.d.post_send(&mut p.a, &write);
+    for _ in 0..3 {
+        let next = p.d.device.run_slice(&p.d.ram, p.d.now);
+        assert!(next.busy, "it would send");
+    }
+    assert_eq!(p.d.device.frames.len(), waiting);
+    assert!(p.d.poll(&mut p.cq_a).is_some(), "this one stays here");
+    // There is room again.
+    p.d.device.frames.clear();
+    p.d.run();
+    assert_eq!(p.d.device.frames.len(), 1);
+}
+
+#[test]
 fn frames_that_nobody_takes_are_dropped_like_those_of_a_full_port() {
     let mut d = Driver::new();
     let cq = d.create_cq(6);
@@ -324,9 +348,15 @@ fn frames_that_nobody_takes_are_dropped_like_those_of_a_full_port() {
     for _ in 1..crate::device::MAX_FRAMES {
         d.device.frames.push_back(Default::default());
     }
+    let now = d.now;
     for _ in 0..3 {
         d.post_send(&mut qp, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
-        d.run();
+        // As an answer that must not wait.
+        assert!(d.device.note_posts(&d.ram, qp.qpn));
+        d.device.with_qp(&d.ram, qp.qpn, |transport, host| {
+            transport.poll(host, now, &mut verbena_roce::sched::turn())
+        });
+        d.device.run_slice(&d.ram, now);
         assert_eq!(d.device.frames.len(), crate::device::MAX_FRAMES);
     }
 }
