@@ -22,10 +22,22 @@ pub struct Stats {
 pub struct Engine {
     /// Frames of the guest's Ethernet.
     pub ethernet_frames: u64,
-    /// Frames for which the uplink had no room.
+    /// Frames for the guest's Ethernet that found no room there, or no guest.
+    pub ethernet_dropped: u64,
+    /// Frames that the uplink has taken.
+    pub uplink_sent: u64,
+    /// Frames that the uplink has brought.
+    pub uplink_received: u64,
+    /// Frames that had to leave although there is no uplink, or no room in it, or no way for their address.
     pub uplink_dropped: u64,
     /// Frames that came faster than the engine took them.
     pub inbox_dropped: u64,
+    /// Frames for groups and for addresses that were not known.
+    pub switch_flooded: u64,
+    /// Frames that spoke in another's name, or were none.
+    pub switch_refused: u64,
+    /// Frames of which the sender's address found no room in the switch.
+    pub switch_unlearned: u64,
     /// Interrupts that could not be raised.
     pub interrupts_lost: u64,
     /// Slices of work.

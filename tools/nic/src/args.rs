@@ -2,6 +2,7 @@
 
 //! The command line.
 
+use crate::uplink::Kind;
 use clap::Parser;
 use std::path::PathBuf;
 use verbena_device::misbehave::Misbehaviour;
@@ -21,6 +22,12 @@ pub struct Args {
     /// Socket on which QEMU's `-netdev stream` finds the port
     #[arg(long, value_name = "PATH")]
     pub netdev_socket: Option<PathBuf>,
+
+    /// Way to another machine: unix:OWN,PEER joins two NICs on this host by two datagram sockets, one of each;
+    /// udp:OWN,PEER[,PEER...] is a UDP tunnel to each peer, all of them ADDRESS:PORT; tap:NAME is a TAP device of the host. May be
+    /// repeated: with several other ends, each has to have a way to each
+    #[arg(long, value_name = "KIND:ADDRESSES")]
+    pub uplink: Vec<Kind>,
 
     /// Socket for verbenactl
     #[arg(long, value_name = "PATH")]

@@ -113,8 +113,14 @@ fn stats(shared: &Shared) -> Result<Told, String> {
     let stats = Stats {
         engine: said::Engine {
             ethernet_frames: load(&counts.ethernet_frames),
+            ethernet_dropped: load(&counts.ethernet_dropped),
+            uplink_sent: load(&counts.uplink_sent),
+            uplink_received: load(&counts.uplink_received),
             uplink_dropped: load(&counts.uplink_dropped),
             inbox_dropped: load(&counts.inbox_dropped),
+            switch_flooded: load(&counts.switch_flooded),
+            switch_refused: load(&counts.switch_refused),
+            switch_unlearned: load(&counts.switch_unlearned),
             interrupts_lost: load(&counts.interrupts_lost),
             engine_slices: load(&counts.slices),
             engine_sleeps: load(&counts.sleeps),
@@ -304,7 +310,7 @@ mod tests {
         assert_eq!(reply["stats"]["rx_packets"], 1);
         assert_eq!(reply["stats"]["posts"], Counter::Posts as u8);
         // Nothing of the port's is called like anything else.
-        let of_the_nic = 6;
+        let of_the_nic = 12;
         assert_eq!(
             reply["stats"].as_object().unwrap().len(),
             Counter::ALL.len() + of_the_nic

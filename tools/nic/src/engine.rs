@@ -22,9 +22,12 @@
 //! with a new device. A panic of the engine's own code ends this engine; another takes its place, with a dead device too,
 //! and tells of it by vector 0.
 
+use crate::departures::Departures;
+use crate::network::Network;
 use crate::shared::{Question, Shared};
 use crate::slice::Model;
-use crate::uplink::Uplink;
+use crate::uplink::Batch;
+use rustix::event::{PollFd, PollFlags};
 use std::num::NonZeroU64;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::Ordering;
@@ -72,12 +75,20 @@ const NICE: i32 = -10;
 const FRAMES: usize = 64;
 /// Contexts that the engine hands out before a slice.
 const CONTEXTS: u32 = 256;
+/// An engine that is awake looks at the uplinks this often: each look is a system call, and slices can be shorter than one.
+const LOOK: u64 = 2_000;
+/// The longest wait for room in an uplink.
+const CROWDED: Duration = Duration::from_micros(200);
 
 /// The engine.
 pub struct Engine {
     shared: Arc<Shared>,
     model: Model,
-    uplink: Uplink,
+    network: Arc<Network>,
+    /// Frames that an uplink has brought, and when the uplinks were looked at last.
+    batch: Batch,
+    last_look: u64,
+    departures: Departures,
     /// [`SPIN`], or less.
     spin: u64,
     /// Whether there are no more cores than [`FEW_CORES`].
@@ -95,12 +106,15 @@ pub struct Engine {
 
 impl Engine {
     /// An engine with a device as after power-on. To be made in the thread that will run it.
-    pub fn new(shared: Arc<Shared>, config: Config, uplink: Uplink) -> Self {
+    pub fn new(shared: Arc<Shared>, config: Config, network: Arc<Network>) -> Self {
         let cores = std::thread::available_parallelism().map_or(FEW_CORES, usize::from);
         Self {
             model: Model::new(shared.clone(), config),
             shared,
-            uplink,
+            network,
+            batch: Batch::default(),
+            last_look: 0,
+            departures: Departures::default(),
             spin: if cores > FEW_CORES {
                 SPIN
             } else {
@@ -136,13 +150,14 @@ impl Engine {
     /// Turn after turn.
     fn turns(&mut self) {
         loop {
-            let worked = self.misbehave() | self.take_mail() | self.slice();
+            let worked = self.misbehave() | self.take_mail() | self.look_out() | self.slice();
             let now = self.now();
             if now.saturating_sub(self.last_beat) >= BEAT {
-                self.last_beat = now;
-                self.shared.regs.beat();
+                self.beat(now);
             }
-            if worked {
+            if self.departures.is_waiting() {
+                self.park(CROWDED);
+            } else if worked {
                 self.last_work = now;
                 self.leave_alone(now);
             } else {
@@ -151,12 +166,63 @@ impl Engine {
         }
     }
 
+    /// What is done twice a second, also while all is silent.
+    fn beat(&mut self, now: u64) {
+        self.last_beat = now;
+        self.shared.regs.beat();
+        for wire in self.network.wires() {
+            wire.tend();
+        }
+    }
+
+    /// Sleeps until somebody wakes it, an uplink brings something or has the room that is waited for, or for so long.
+    fn park(&mut self, timeout: Duration) -> bool {
+        let wires = self.network.wires().enumerate().map(|(n, wire)| {
+            let mut wanted = PollFlags::IN;
+            wanted.set(PollFlags::OUT, self.departures.waits_for(n));
+            PollFd::from_borrowed_fd(wire.descriptor(), wanted)
+        });
+        let woken = self.shared.park_beside(timeout, wires);
+        if woken {
+            self.last_look = 0;
+        }
+        woken
+    }
+
+    /// Takes what the uplinks have brought, a batch of each at most. Returns whether there was anything.
+    fn look_out(&mut self) -> bool {
+        let now = self.now();
+        if now.saturating_sub(self.last_look) < LOOK {
+            return false;
+        }
+        self.last_look = now;
+        let network = self.network.clone();
+        let mut batch = std::mem::take(&mut self.batch);
+        let mut any = false;
+        for (n, wire) in network.wires().enumerate() {
+            wire.receive(&mut batch);
+            any |= !batch.is_empty();
+            for frame in batch.frames().filter(|frame| !frame.is_empty()) {
+                if network.from_wire(n, frame) {
+                    self.receive(frame);
+                }
+            }
+        }
+        if any {
+            // There may be more.
+            self.last_look = 0;
+        }
+        self.batch = batch;
+        any
+    }
+
     /// Takes the place of the engine that has just ended: nobody knows what state it left its device in.
     #[cold]
     fn start_over(&mut self) {
         log::error!("the engine failed: the device is dead until it is reset");
         self.model.give_up();
         self.deadline = None;
+        self.departures.clear();
         // A reset may have been in the engine's hands.
         let lost = self.shared.start_over();
         self.shared.regs.set_fatal(Syndrome::EngineFailure);
@@ -274,7 +340,17 @@ impl Engine {
     fn reset(&mut self) {
         self.model.reset();
         self.deadline = None;
+        self.departures.clear();
+        self.tell_addresses();
         self.shared.reset_done();
+    }
+
+    /// Tells the switch what the device answers to, if that has changed.
+    fn tell_addresses(&mut self) {
+        let addresses = self.model.slice().call(|device, _| device.take_addresses());
+        if let Some(Some(addresses)) = addresses {
+            self.network.set_addresses(addresses);
+        }
     }
 
     fn receive(&mut self, frame: &[u8]) {
@@ -283,22 +359,18 @@ impl Engine {
         if !slice.is_open() {
             return;
         }
-        let taken = slice.call(|device, ram| {
-            let wants = device.wants_frame(frame);
-            if wants {
+        // Its addresses may have changed since the switch looked.
+        slice.call(|device, ram| {
+            if device.wants_frame(frame) {
                 device.receive_frame(ram, frame, now);
             }
-            wants
         });
-        drop(slice);
-        if taken == Some(false) {
-            self.uplink.send(frame);
-        }
     }
 
     /// Gives the device one slice. Returns whether it did anything.
     fn slice(&mut self) -> bool {
         let now = self.now();
+        self.departures.depart(&self.network, now);
         let mut slice = self.model.slice();
         if !slice.is_open() {
             (self.deadline, self.untaken) = (None, 0);
@@ -308,12 +380,18 @@ impl Engine {
             .call(|device, ram| device.run_slice(ram, now))
             .unwrap_or_default();
         let interrupts = slice.raise_wanted();
-        let frames =
-            slice.call(|device, _| std::iter::from_fn(|| device.next_frame()).collect::<Vec<_>>());
+        let (network, departures) = (&self.network, &mut self.departures);
+        slice.call(|device, _| {
+            if let Some(addresses) = device.take_addresses() {
+                network.set_addresses(addresses);
+            }
+            if !departures.is_waiting() {
+                let frames = std::iter::from_fn(|| device.next_frame());
+                frames.for_each(|frame| departures.add(network.from_engine(&frame), &frame));
+            }
+        });
         drop(slice);
-        for frame in frames.into_iter().flatten() {
-            self.uplink.send(&frame);
-        }
+        self.departures.depart(&self.network, now);
         self.shared.counts.slices.fetch_add(1, Ordering::Relaxed);
         self.deadline = next.deadline;
         self.untaken = next.untaken;
@@ -321,11 +399,11 @@ impl Engine {
     }
 
     /// Leaves the cores to programs that are behind with taking what is done.
-    fn leave_alone(&self, now: u64) {
+    fn leave_alone(&mut self, now: u64) {
         if self.crowded && self.untaken >= BEHIND {
             let pause = PAUSE.min(u64::from(self.untaken) * TAKE);
             let due = self.deadline.map_or(PAUSE, |d| d.saturating_sub(now));
-            self.shared.park(Duration::from_nanos(pause.min(due)));
+            self.park(Duration::from_nanos(pause.min(due)));
         }
     }
 
@@ -344,7 +422,7 @@ impl Engine {
             let nap = (silence / NAP_SHARE)
                 .clamp(NAP_MIN, NAP_MAX)
                 .min(due.unwrap_or(u64::MAX));
-            self.shared.park(Duration::from_nanos(nap));
+            self.park(Duration::from_nanos(nap));
             return;
         }
         if self.fall_asleep() {
@@ -361,11 +439,10 @@ impl Engine {
         let end = due.map(|due| self.now().saturating_add(due));
         loop {
             let left = end.map_or(BEAT, |end| end.saturating_sub(self.now()));
-            if left == 0 || self.shared.park(Duration::from_nanos(left.min(BEAT))) {
+            if left == 0 || self.park(Duration::from_nanos(left.min(BEAT))) {
                 return;
             }
-            self.last_beat = self.now();
-            self.shared.regs.beat();
+            self.beat(self.now());
         }
     }
 
@@ -389,8 +466,8 @@ mod tests {
 
     fn engine() -> Engine {
         let shared = Arc::new(Shared::new().unwrap());
-        let uplink = Uplink::new(shared.clone());
-        Engine::new(shared, Config::default(), uplink)
+        let network = Arc::new(Network::new(shared.clone(), [2, 0, 0, 0, 0, 1], vec![]));
+        Engine::new(shared, Config::default(), network)
     }
 
     fn status(engine: &Engine) -> u32 {

@@ -4,35 +4,40 @@
 //!
 //! The model takes guest memory, time and frames, and gives completions, interrupts and frames. Here it meets the real
 //! world: QEMU, which hands over guest RAM and asks for the PCI function; the guest's Ethernet; a person who asks what
-//! the NIC is doing. `verbena-nic` serves one guest and ends with it.
+//! the NIC is doing; and other machines, behind an uplink. `verbena-nic` serves one guest and ends with it.
 //!
 //! | thread | file | what it does |
 //! | --- | --- | --- |
 //! | main | [`vfio_user`], [`front`], [`pci`] | answers QEMU: configuration space, registers, doorbells, maps, resets |
 //! | signals | [`places`] | removes the sockets when the process is told to end |
-//! | engine | [`engine`] | owns the device and gives it time; sleeps when the guest is silent |
-//! | netdev | [`netdev`], [`uplink`] | takes the guest's Ethernet frames |
+//! | engine | [`engine`] | owns the device and gives it time, takes what the [`uplink`] brings; sleeps when both are silent |
+//! | netdev | [`netdev`], [`network`], [`switch`] | takes the guest's Ethernet frames, and sends them where they go |
+//! | outlet | [`outlet`] | gives the guest the frames for which QEMU had no room at once |
 //! | control | [`control`] | answers `verbenactl` |
 //!
 //! The path of one RDMA WRITE: the guest stores a WQE and an index in its own memory, and nothing else happens in this
 //! process than that the engine, awake or woken by a write to the doorbell BAR ([`front`], [`shared`]), runs a slice: the
 //! device reads the WQE and copies the payload from one guest buffer to another through [`guest_ram`], the only file with
-//! `unsafe`; writes the CQE; and asks for an interrupt if the CQ was armed, which the engine raises through an eventfd that
-//! QEMU gave to the front.
+//! `unsafe` but for one ioctl ([`uplink::tun`]); writes the CQE; and asks for an interrupt if the CQ was armed, which the engine
+//! raises through an eventfd that QEMU gave to the front.
 //!
 //! Start with [`shared`] for who tells whom what, and [`engine`] for when.
 
 pub mod args;
 pub mod control;
+pub mod departures;
 pub mod engine;
 pub mod front;
 pub mod guest_ram;
 pub mod inbox;
 pub mod netdev;
+pub mod network;
+pub mod outlet;
 pub mod pci;
 pub mod places;
 pub mod shared;
 pub mod sharing;
 mod slice;
+pub mod switch;
 pub mod uplink;
 pub mod vfio_user;

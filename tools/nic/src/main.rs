@@ -12,9 +12,10 @@ use std::thread;
 use verbena_nic::args::Args;
 use verbena_nic::engine::Engine;
 use verbena_nic::front::Front;
+use verbena_nic::network::Network;
 use verbena_nic::places::Places;
 use verbena_nic::shared::Shared;
-use verbena_nic::uplink::Uplink;
+use verbena_nic::switch::MAX_WIRES;
 use verbena_nic::{control, netdev, sharing, vfio_user};
 
 fn main() -> ExitCode {
@@ -82,18 +83,29 @@ fn run(args: &Args, places: &Places) -> io::Result<()> {
     let (for_netdev, for_control) = (open(&args.netdev_socket)?, open(&args.control)?);
     let config = args.device_config();
     let shared = Arc::new(Shared::misbehaving(config.misbehave.clone())?);
-    let uplink = Uplink::new(shared.clone());
+    let wires = args.uplink.iter().map(|kind| kind.open(places));
+    let wires = wires.collect::<io::Result<Vec<_>>>()?;
+    let wires: Vec<_> = wires.into_iter().flatten().collect();
+    if wires.len() > MAX_WIRES.into() {
+        return Err(io::Error::other(format!(
+            "{} uplinks, {MAX_WIRES} are possible",
+            wires.len()
+        )));
+    }
+    let network = Arc::new(Network::new(shared.clone(), args.mac, wires));
     if let Some(listener) = for_control {
         let shared = shared.clone();
         spawn("control", move || control::serve(&listener, &shared))?;
     }
     if let Some(listener) = for_netdev {
-        let (shared, uplink) = (shared.clone(), uplink.clone());
-        spawn("netdev", move || netdev::serve(&listener, &shared, &uplink))?;
+        let to_guest = network.clone();
+        spawn("outlet", move || to_guest.outlet.drain())?;
+        let network = network.clone();
+        spawn("netdev", move || netdev::serve(&listener, &network))?;
     }
     spawn("engine", {
         let shared = shared.clone();
-        move || Engine::new(shared, config, uplink).run()
+        move || Engine::new(shared, config, network).run()
     })?;
     let paths = [
         Some(&args.socket),

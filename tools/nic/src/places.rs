@@ -11,7 +11,7 @@ use rustix::fs::{flock, FlockOperation, Mode, OFlags};
 use std::fs::{self, File, Metadata, Permissions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -51,6 +51,15 @@ impl Places {
 
     /// Listens at `path`, for this user's programs only.
     pub fn listen(&self, path: &Path) -> io::Result<UnixListener> {
+        self.take(path, |path| UnixListener::bind(path))
+    }
+
+    /// A socket for datagrams at `path`, for this user's programs only.
+    pub fn datagram(&self, path: &Path) -> io::Result<UnixDatagram> {
+        self.take(path, |path| UnixDatagram::bind(path))
+    }
+
+    fn take<T>(&self, path: &Path, make: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
         let explain = |e| io::Error::other(format!("cannot listen at {}: {e}", path.display()));
         // Held all the while, so that `leave` on another thread comes before or after, not between.
         let mut places = self.places();
@@ -58,7 +67,7 @@ impl Places {
         lock_path.push(".lock");
         let lock_path = PathBuf::from(lock_path);
         let lock = hold(&lock_path).map_err(explain)?;
-        let bound = bind(path);
+        let bound = bind(path, make);
         if bound.is_err() {
             let _ = fs::remove_file(&lock_path);
         }
@@ -111,7 +120,7 @@ fn hold(path: &Path) -> io::Result<File> {
     }
 }
 
-fn bind(path: &Path) -> io::Result<(UnixListener, (u64, u64))> {
+fn bind<T>(path: &Path, make: impl Fn(&Path) -> io::Result<T>) -> io::Result<(T, (u64, u64))> {
     match fs::symlink_metadata(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
         Err(e) => return Err(e),
@@ -124,7 +133,7 @@ fn bind(path: &Path) -> io::Result<(UnixListener, (u64, u64))> {
         // A NIC that was killed has left it behind.
         Ok(_) => fs::remove_file(path)?,
     }
-    let listener = UnixListener::bind(path)?;
+    let listener = make(path)?;
     fs::set_permissions(path, Permissions::from_mode(0o600))?;
     Ok((listener, identity(&fs::symlink_metadata(path)?)))
 }
@@ -151,7 +160,7 @@ fn bound_to(line: &str) -> Option<&str> {
 
 #[cfg(test)]
 #[path = "../tests/daemon/dir.rs"]
-mod dir;
+pub(crate) mod dir;
 
 #[cfg(test)]
 mod tests {

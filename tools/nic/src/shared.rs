@@ -46,8 +46,20 @@ pub struct Mail {
 pub struct Counts {
     /// Ethernet frames of the guest.
     pub ethernet_frames: AtomicU64,
-    /// Frames that had to leave although there is no uplink.
+    /// Frames for the guest's Ethernet that found no room there, or no guest.
+    pub ethernet_dropped: AtomicU64,
+    /// Frames that the uplink has taken.
+    pub uplink_sent: AtomicU64,
+    /// Frames that the uplink has brought.
+    pub uplink_received: AtomicU64,
+    /// Frames that had to leave although there is no uplink, or no room in it, or no way for their address.
     pub uplink_dropped: AtomicU64,
+    /// Frames for groups and for addresses that were not known.
+    pub switch_flooded: AtomicU64,
+    /// Frames that spoke in another's name, or were none.
+    pub switch_refused: AtomicU64,
+    /// Frames of which the sender's address found no room in the switch.
+    pub switch_unlearned: AtomicU64,
     /// Frames that came faster than the engine took them.
     pub inbox_dropped: AtomicU64,
     /// Slices that the engine has run.
@@ -246,6 +258,15 @@ impl Shared {
 
     /// Engine: sleeps until somebody leaves something, or for `timeout`. Returns whether there may be something.
     pub fn park(&self, timeout: Duration) -> bool {
+        self.park_beside(timeout, std::iter::empty())
+    }
+
+    /// The same, and what comes to other descriptors ends the sleep too.
+    pub fn park_beside<'a>(
+        &'a self,
+        timeout: Duration,
+        others: impl Iterator<Item = PollFd<'a>>,
+    ) -> bool {
         self.parked.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         let pending =
@@ -255,7 +276,8 @@ impl Shared {
                 tv_sec: timeout.as_secs().min(i32::MAX as u64) as i64,
                 tv_nsec: i64::from(timeout.subsec_nanos()),
             };
-            let mut fds = [PollFd::new(&self.wake, PollFlags::IN)];
+            let wake = PollFd::new(&self.wake, PollFlags::IN);
+            let mut fds: Vec<_> = std::iter::once(wake).chain(others).collect();
             // An error (a signal) is as good as an early wake-up.
             poll(&mut fds, Some(&timeout)) != Ok(0)
         };

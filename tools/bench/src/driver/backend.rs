@@ -8,8 +8,8 @@ use std::sync::Arc;
 use verbena_device::{Action, Config, Device, Registers};
 use verbena_nic::engine::Engine;
 use verbena_nic::guest_ram::GuestRam;
+use verbena_nic::network::Network;
 use verbena_nic::shared::Shared;
-use verbena_nic::uplink::Uplink;
 
 /// A device and what runs it.
 pub trait Backend {
@@ -84,7 +84,11 @@ impl Threaded {
         shared.set_bus_master(true);
         std::thread::Builder::new().spawn({
             let shared = shared.clone();
-            move || Engine::new(shared.clone(), Config::default(), Uplink::new(shared)).run()
+            move || {
+                let config = Config::default();
+                let network = Network::new(shared.clone(), config.mac, vec![]);
+                Engine::new(shared, config, Arc::new(network)).run();
+            }
         })?;
         Ok(Self(shared))
     }

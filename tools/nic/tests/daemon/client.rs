@@ -18,8 +18,8 @@ use verbena_device::Config;
 use verbena_nic::engine::Engine;
 use verbena_nic::front::Front;
 use verbena_nic::guest_ram::GuestRam;
+use verbena_nic::network::Network;
 use verbena_nic::shared::{Question, Shared};
-use verbena_nic::uplink::Uplink;
 use verbena_nic::vfio_user;
 
 pub const BAR_REGS: u32 = regs::BAR_REGS;
@@ -48,7 +48,11 @@ impl Client {
         // The engine runs until the test program ends, as it does in the NIC.
         thread::spawn({
             let shared = shared.clone();
-            move || Engine::new(shared.clone(), Config::default(), Uplink::new(shared)).run()
+            move || {
+                let config = Config::default();
+                let network = Network::new(shared.clone(), config.mac, vec![]);
+                Engine::new(shared, config, Arc::new(network)).run();
+            }
         });
         let server = thread::spawn({
             let shared = shared.clone();

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Frames to the guest's network card: into QEMU's stream, each behind its length (4 bytes, big endian).
+//!
+//! Whoever has a frame writes it at once, if QEMU has room; nobody waits. What has no room waits in a queue of at most [`FRAMES`],
+//! which a thread of its own ([`Outlet::drain`]) empties; more is dropped, as a card with a full ring drops it.
+
+use rustix::event::{poll, PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::net::{sendmsg, SendAncillaryBuffer, SendFlags};
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Frames that wait for QEMU.
+const FRAMES: usize = 1024;
+
+/// Where QEMU is connected, and what waits for it.
+#[derive(Default)]
+struct State {
+    stream: Option<Arc<UnixStream>>,
+    /// Each with its length before it.
+    queue: VecDeque<Vec<u8>>,
+    /// So much of the first has been written.
+    written: usize,
+}
+
+/// The way to the guest's network card.
+#[derive(Default)]
+pub struct Outlet {
+    state: Mutex<State>,
+    /// There is something in the queue.
+    filled: Condvar,
+}
+
+impl Outlet {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// QEMU has connected or left. What waited is not for whoever comes next.
+    pub fn connect(&self, stream: Option<UnixStream>) {
+        *self.state() = State {
+            stream: stream.map(Arc::new),
+            ..State::default()
+        };
+    }
+
+    /// Gives the guest a frame. False: there is no room, or no guest.
+    pub fn send(&self, frame: &[u8]) -> bool {
+        let mut state = self.state();
+        let Some(stream) = &state.stream else {
+            return false;
+        };
+        let length = (frame.len() as u32).to_be_bytes();
+        let mut written = 0;
+        if state.queue.is_empty() {
+            written = write(stream, &[&length, frame]);
+            if written == length.len() + frame.len() {
+                return true;
+            }
+        } else if state.queue.len() >= FRAMES {
+            return false;
+        }
+        if state.queue.is_empty() {
+            state.written = written;
+        }
+        state.queue.push_back([&length, frame].concat());
+        drop(state);
+        self.filled.notify_one();
+        true
+    }
+
+    /// Writes what waits, for ever.
+    pub fn drain(&self) {
+        loop {
+            let mut state = self.state();
+            while state.queue.is_empty() {
+                let woken = self.filled.wait(state);
+                state = woken.unwrap_or_else(PoisonError::into_inner);
+            }
+            let Some(stream) = state.stream.clone() else {
+                state.queue.clear();
+                continue;
+            };
+            drop(state);
+            // An error is as good as room: the next write finds it.
+            let _ = poll(&mut [PollFd::new(&*stream, PollFlags::OUT)], None);
+            self.flush(&stream);
+        }
+    }
+
+    /// Writes what there is room for, to the stream that is meant.
+    fn flush(&self, stream: &Arc<UnixStream>) {
+        let mut state = self.state();
+        let state = &mut *state;
+        if !state
+            .stream
+            .as_ref()
+            .is_some_and(|s| Arc::ptr_eq(s, stream))
+        {
+            return;
+        }
+        while let Some(frame) = state.queue.front() {
+            let rest = frame.get(state.written..).unwrap_or(&[]);
+            let count = write(stream, &[rest]);
+            if count < rest.len() {
+                state.written += count;
+                return;
+            }
+            state.written = 0;
+            state.queue.pop_front();
+        }
+    }
+}
+
+/// Writes what there is room for. A stream that is broken takes everything: its reader finds out.
+fn write(stream: &UnixStream, parts: &[&[u8]]) -> usize {
+    let slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
+    let mut nothing = SendAncillaryBuffer::default();
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    match sendmsg(stream, &slices, &mut nothing, flags) {
+        Ok(count) => count,
+        Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => 0,
+        Err(_) => parts.iter().map(|part| part.len()).sum(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    #[test]
+    fn frames_arrive_whole_and_in_order_whoever_is_slow_and_more_are_dropped() {
+        let outlet = Arc::new(Outlet::default());
+        assert!(!outlet.send(&[1; 60]));
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        outlet.connect(Some(ours));
+        std::thread::spawn({
+            let outlet = outlet.clone();
+            move || outlet.drain()
+        });
+        let frame = |n: u32| [&n.to_be_bytes()[..], &[9; 2000]].concat();
+        let mut count = 0;
+        // Nobody reads, and nobody waits.
+        while outlet.send(&frame(count)) {
+            count += 1;
+        }
+        assert!(count as usize > FRAMES);
+        for n in 0..count {
+            let mut length = [0; 4];
+            theirs.read_exact(&mut length).unwrap();
+            let mut bytes = vec![0; u32::from_be_bytes(length) as usize];
+            theirs.read_exact(&mut bytes).unwrap();
+            assert!(bytes == frame(n), "{n}");
+        }
+        // Another QEMU gets nothing that was for the last.
+        while outlet.send(&frame(0)) {}
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        outlet.connect(Some(ours));
+        assert!(outlet.send(&[5; 60]));
+        let mut bytes = [0; 64];
+        theirs.read_exact(&mut bytes).unwrap();
+        assert_eq!(bytes[..5], [0, 0, 0, 60, 5]);
+    }
+}

@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The switch, with frames and no sockets.
+
+use super::*;
+use Port::{Engine, Guest};
+
+const A: Mac = [2, 0, 0, 0, 0, 0xa];
+const B: Mac = [2, 0, 0, 0, 0, 0xb];
+/// A station on the wire.
+const X: Mac = [2, 0, 0, 0, 0, 0x99];
+/// A station behind a guest.
+const NESTED: Mac = [2, 0, 0, 0, 1, 1];
+const ALL: Mac = [0xff; 6];
+const SECOND: u64 = 1_000_000_000;
+const WIRE: Port = Port::Wire(0);
+
+fn ip(last: u8) -> Gid {
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, last]
+}
+
+/// Plain Ethernet.
+fn plain(from: Mac, to: Mac) -> Vec<u8> {
+    let mut frame = [&to[..], &from, &[0x88, 0xb5]].concat();
+    frame.resize(60, 0);
+    frame
+}
+
+fn tagged(from: Mac, to: Mac, vlan: u16) -> Vec<u8> {
+    let mut frame = plain(from, to);
+    frame.splice(12..12, [0x81, 0, (vlan >> 8) as u8, vlan as u8]);
+    frame
+}
+
+/// RoCE over IPv4, as far as a switch looks at it.
+fn roce(from: (Mac, Gid), to: (Mac, Gid)) -> Vec<u8> {
+    let mut frame = plain(from.0, to.0);
+    frame[12..14].copy_from_slice(&[8, 0]);
+    let ip = &mut frame[14..34];
+    ip[..10].copy_from_slice(&[0x45, 0, 0, 46, 0, 0, 0x40, 0, 64, 17]);
+    ip[12..16].copy_from_slice(&from.1[12..]);
+    ip[16..].copy_from_slice(&to.1[12..]);
+    let words = ip.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1]));
+    let sum = words.sum::<u32>();
+    let sum = !((sum >> 16) + (sum & 0xffff)) as u16;
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    frame[36..38].copy_from_slice(&4791u16.to_be_bytes());
+    frame
+}
+
+fn addresses(gids: &[Gid], groups: &[Gid]) -> Addresses {
+    Addresses {
+        gids: gids.to_vec(),
+        groups: groups.to_vec(),
+    }
+}
+
+/// Two VMs, of which the drivers have set a GID each, and a wire.
+fn switch() -> Switch {
+    let mut switch = Switch::new(1);
+    assert_eq!((switch.add(A), switch.add(B)), (Some(0), Some(1)));
+    assert_eq!(switch.set_addresses(0, addresses(&[ip(1)], &[]), 0), None);
+    assert_eq!(switch.set_addresses(1, addresses(&[ip(2)], &[]), 0), None);
+    switch
+}
+
+fn ports(ports: &[Port]) -> Ports {
+    let mut set = Ports::default();
+    ports.iter().for_each(|p| set.add(*p));
+    set
+}
+
+#[test]
+fn the_unknown_is_flooded_and_the_known_is_not() {
+    let mut s = switch();
+    let to = s.forward(Guest(0), &plain(A, X), 0);
+    assert_eq!(to, ports(&[WIRE, Guest(1)]));
+    s.forward(WIRE, &plain(X, ALL), 1);
+    assert_eq!(s.forward(Guest(0), &plain(A, X), 2), ports(&[WIRE]));
+    assert_eq!(s.forward(Guest(1), &plain(B, A), 2), ports(&[Guest(0)]));
+    assert_eq!(s.forward(WIRE, &plain(X, B), 2), ports(&[Guest(1)]));
+    assert_eq!(s.tally.flooded, 2);
+}
+
+#[test]
+fn nothing_goes_back_where_it_came_from() {
+    let mut s = switch();
+    s.forward(WIRE, &plain(X, ALL), 0);
+    let y = [2, 0, 0, 0, 0, 0x98];
+    assert!(s.forward(WIRE, &plain(y, X), 0).is_empty());
+    assert_eq!(
+        s.forward(WIRE, &plain(y, ALL), 0),
+        ports(&[Guest(0), Guest(1)])
+    );
+    assert!(s.forward(Guest(0), &plain(A, A), 0).is_empty());
+    let own = roce((A, ip(1)), (A, ip(1)));
+    assert!(s.forward(Engine(0), &own, 0).is_empty());
+    let mut alone = Switch::new(0);
+    alone.add(A);
+    assert!(alone.forward(Guest(0), &plain(A, ALL), 0).is_empty());
+}
+
+#[test]
+fn wires_are_not_joined_here() {
+    let mut s = Switch::new(3);
+    s.add(A);
+    let wires = [0, 1, 2].map(Port::Wire);
+    assert_eq!(s.forward(Guest(0), &plain(A, ALL), 0), ports(&wires));
+    assert_eq!(s.forward(wires[1], &plain(X, ALL), 0), ports(&[Guest(0)]));
+    assert!(s.forward(wires[2], &plain(NESTED, X), 0).is_empty());
+    assert_eq!(s.forward(Guest(0), &plain(A, X), 0), ports(&[wires[1]]));
+    assert_eq!(
+        s.forward(Guest(0), &plain(A, ALL), 0)
+            .wires()
+            .sum::<usize>(),
+        3
+    );
+}
+
+#[test]
+fn what_went_round_a_loop_is_refused() {
+    let mut s = switch();
+    for frame in [plain(A, ALL), plain(A, X), roce((A, ip(1)), (X, ip(9)))] {
+        assert!(!s.forward(Guest(0), &frame, 0).is_empty());
+        assert!(s.forward(WIRE, &frame, 1).is_empty());
+    }
+    assert_eq!(s.tally.refused, 3);
+    // It has not moved either.
+    assert_eq!(s.forward(WIRE, &plain(X, A), 2), ports(&[Guest(0)]));
+}
+
+#[test]
+fn roce_for_a_gid_of_the_driver_is_the_engines_and_other_roce_the_guests() {
+    let mut s = switch();
+    let frame = roce((X, ip(9)), (A, ip(1)));
+    assert_eq!(s.forward(WIRE, &frame, 0), ports(&[Engine(0)]));
+    assert_eq!(
+        s.forward(Engine(1), &roce((B, ip(2)), (A, ip(1))), 0),
+        ports(&[Engine(0)])
+    );
+    // rxe has an address of which the driver knows nothing.
+    let other = roce((X, ip(9)), (A, ip(77)));
+    assert_eq!(s.forward(WIRE, &other, 0), ports(&[Guest(0)]));
+    // Another VM's GID at this MAC address.
+    let wrong = roce((X, ip(9)), (A, ip(2)));
+    assert_eq!(s.forward(WIRE, &wrong, 0), ports(&[Guest(0)]));
+    // The driver is unloaded.
+    s.set_addresses(0, addresses(&[], &[]), 0);
+    assert_eq!(s.forward(WIRE, &frame, 0), ports(&[Guest(0)]));
+    assert_eq!(s.forward(WIRE, &plain(X, A), 0), ports(&[Guest(0)]));
+}
+
+#[test]
+fn groups_reach_guests_and_the_engines_that_have_members() {
+    let mut s = switch();
+    let group = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3];
+    let to = (mcast::mac(&group), group);
+    let frame = roce((X, ip(9)), to);
+    assert_eq!(s.forward(WIRE, &frame, 0), ports(&[Guest(0), Guest(1)]));
+    s.set_addresses(0, addresses(&[ip(1)], &[group]), 0);
+    s.set_addresses(1, addresses(&[ip(2)], &[group]), 0);
+    assert_eq!(
+        s.forward(WIRE, &frame, 0),
+        ports(&[Guest(0), Guest(1), Engine(0), Engine(1)])
+    );
+    // A VM does not hear itself: its device gives its own members what they are to have.
+    for from in [Guest(0), Engine(0)] {
+        assert_eq!(
+            s.forward(from, &roce((A, ip(1)), to), 0),
+            ports(&[WIRE, Guest(1), Engine(1)])
+        );
+    }
+    // The group's GID at another group's address.
+    let mut other = frame;
+    other[5] ^= 1;
+    assert_eq!(s.forward(WIRE, &other, 0), ports(&[Guest(0), Guest(1)]));
+}
+
+#[test]
+fn rdma_speaks_in_its_own_name_only() {
+    let mut s = switch();
+    let to = (X, ip(9));
+    let refused =
+        |s: &mut Switch, from, who: (Mac, Gid)| s.forward(from, &roce(who, to), 0).is_empty();
+    for own in [Engine(0), Guest(0)] {
+        assert!(!refused(&mut s, own, (A, ip(1))), "{own:?}");
+        // Stock rxe, with an address of its own.
+        assert!(!refused(&mut s, own, (A, ip(50))), "{own:?}");
+        assert!(refused(&mut s, own, (A, ip(2))), "{own:?}");
+        assert!(refused(&mut s, own, (B, ip(1))), "{own:?}");
+        assert!(refused(&mut s, own, (NESTED, ip(1))), "{own:?}");
+    }
+    // What rxe uses is its VM's, for others here and on the wire.
+    assert!(refused(&mut s, Guest(1), (B, ip(50))));
+    assert!(s
+        .forward(WIRE, &roce((X, ip(50)), (B, ip(2))), 0)
+        .is_empty());
+    assert!(s.forward(WIRE, &roce((X, ip(1)), (B, ip(2))), 0).is_empty());
+    // Until nobody has used it for long.
+    let late = roce((B, ip(50)), to);
+    assert!(!s.forward(Guest(1), &late, AGE).is_empty());
+}
+
+#[test]
+fn a_gid_is_whose_driver_set_it_first_and_then_the_next_ones() {
+    let mut s = switch();
+    assert_eq!(
+        s.set_addresses(1, addresses(&[ip(1), ip(2)], &[]), 0),
+        Some(ip(1))
+    );
+    let frame = roce((X, ip(9)), (B, ip(1)));
+    assert_eq!(s.forward(WIRE, &frame, 0), ports(&[Guest(1)]));
+    s.set_addresses(0, addresses(&[], &[]), 0);
+    assert_eq!(s.forward(WIRE, &frame, 0), ports(&[Engine(1)]));
+}
+
+#[test]
+fn a_guest_may_have_others_behind_it_but_takes_nobodys_address() {
+    let mut s = switch();
+    s.forward(Guest(0), &plain(NESTED, ALL), 0);
+    assert_eq!(s.forward(WIRE, &plain(X, NESTED), 0), ports(&[Guest(0)]));
+    // The address of another VM, ever; of a station that was just heard, not yet.
+    assert!(s.forward(Guest(0), &plain(B, ALL), 0).is_empty());
+    assert!(s.forward(Guest(0), &plain(X, ALL), 1).is_empty());
+    assert!(s
+        .forward(Guest(1), &plain(NESTED, ALL), HOLD - 1)
+        .is_empty());
+    assert_eq!(s.forward(Guest(1), &plain(B, X), 2), ports(&[WIRE]));
+    // It has moved here; and back to the wire at once.
+    assert!(!s.forward(Guest(0), &plain(X, ALL), HOLD).is_empty());
+    assert_eq!(s.forward(Guest(1), &plain(B, X), HOLD), ports(&[Guest(0)]));
+    s.forward(WIRE, &plain(X, ALL), HOLD + 1);
+    assert_eq!(s.forward(Guest(1), &plain(B, X), HOLD + 1), ports(&[WIRE]));
+}
+
+#[test]
+fn addresses_are_forgotten_when_they_are_not_heard() {
+    let mut s = switch();
+    s.forward(WIRE, &plain(X, ALL), 0);
+    assert_eq!(s.forward(Guest(0), &plain(A, X), AGE - 1), ports(&[WIRE]));
+    let flooded = ports(&[WIRE, Guest(1)]);
+    assert_eq!(s.forward(Guest(0), &plain(A, X), AGE), flooded);
+}
+
+#[test]
+fn vlans_have_addresses_of_their_own() {
+    let mut s = switch();
+    s.forward(WIRE, &tagged(NESTED, ALL, 7), 0);
+    s.forward(Guest(0), &tagged(NESTED, ALL, 8), 0);
+    assert_eq!(
+        s.forward(Guest(1), &tagged(B, NESTED, 7), 0),
+        ports(&[WIRE])
+    );
+    assert_eq!(
+        s.forward(Guest(1), &tagged(B, NESTED, 8), 0),
+        ports(&[Guest(0)])
+    );
+}
+
+#[test]
+fn a_flood_of_addresses_fills_nobody_elses_table() {
+    let mut s = switch();
+    let nth = |n: u32| {
+        let [a, b, c, d] = n.to_be_bytes();
+        [4, 0, a, b, c, d]
+    };
+    s.forward(WIRE, &plain(X, ALL), 0);
+    for n in 0..3 * GUEST_ADDRESSES as u32 {
+        let to = s.forward(Guest(0), &plain(nth(n), ALL), SECOND + u64::from(n));
+        assert_eq!(to, ports(&[WIRE, Guest(1)]));
+    }
+    assert_eq!(s.tally.unlearned, 2 * GUEST_ADDRESSES as u64);
+    assert!(s.heard.len() <= GUEST_ADDRESSES + 1);
+    // Others are learned all the same, and known still.
+    s.forward(Guest(1), &plain(NESTED, ALL), SECOND);
+    assert_eq!(
+        s.forward(WIRE, &plain(X, NESTED), SECOND),
+        ports(&[Guest(1)])
+    );
+    assert_eq!(s.forward(Guest(1), &plain(B, X), SECOND), ports(&[WIRE]));
+    // When they are too old there is room again.
+    let later = AGE + 2 * SECOND;
+    s.forward(Guest(0), &plain(nth(u32::MAX), ALL), later);
+    assert_eq!(
+        s.forward(WIRE, &plain(X, nth(u32::MAX)), later),
+        ports(&[Guest(0)])
+    );
+    assert!(s.heard.len() < 4);
+    assert_eq!(s.learned.iter().sum::<usize>(), s.heard.len());
+}
+
+#[test]
+fn a_flood_of_gids_takes_none_from_others() {
+    let mut s = switch();
+    for n in 0..4 * GUEST_GIDS as u32 {
+        let mut gid = ip(0);
+        gid[12..].copy_from_slice(&(n + (11 << 24)).to_be_bytes());
+        s.forward(Guest(0), &roce((A, gid), (X, ip(9))), 0);
+    }
+    assert!(s.gids.len() <= GUEST_GIDS + 2);
+    let frame = roce((X, ip(9)), (B, ip(2)));
+    assert_eq!(s.forward(WIRE, &frame, 0), ports(&[Engine(1)]));
+}
+
+#[test]
+fn what_is_no_frame_or_for_the_link_alone_is_not_forwarded() {
+    let mut s = switch();
+    let link = [1, 0x80, 0xc2, 0, 0, 0xe];
+    for frame in [
+        vec![],
+        vec![2; 13],
+        plain([0; 6], ALL),
+        plain(ALL, X),
+        plain([3, 0, 0, 0, 0, 1], X),
+        plain(A, link),
+    ] {
+        assert!(s.forward(Guest(0), &frame, 0).is_empty(), "{frame:02x?}");
+    }
+    // Whatever the bytes are, it does not panic.
+    let mut dice = 1u32;
+    for length in 0..4000 {
+        let bytes = (0..length % 90).map(|_| {
+            dice = dice.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (dice >> 24) as u8
+        });
+        let mut frame: Vec<u8> = bytes.collect();
+        if let Some(kind) = frame.get_mut(12..14) {
+            kind.copy_from_slice(&[[8, 0], [0x86, 0xdd], [0x81, 0]][length % 3]);
+        }
+        for from in [WIRE, Guest(0), Engine(1)] {
+            let to = s.forward(from, &frame, 0);
+            assert!(!to.has(from));
+        }
+    }
+}
+
+#[test]
+fn vms_are_few_and_have_an_address_each() {
+    let mut s = Switch::new(0);
+    for n in 0..MAX_VMS {
+        assert_eq!(s.add([2, 0, 0, 0, 9, n]), Some(n));
+        assert_eq!(s.add([2, 0, 0, 0, 9, n]), None);
+    }
+    assert_eq!(s.add(X), None);
+    let to = s.forward(Guest(3), &plain([2, 0, 0, 0, 9, 3], ALL), 0);
+    assert!((0..MAX_VMS).all(|vm| to.has(Guest(vm)) == (vm != 3)));
+    assert!((0..MAX_VMS).all(|vm| !to.has(Engine(vm))) && !to.has(WIRE));
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Uplinks: the ways out to other machines. They carry Ethernet frames and know nothing of RDMA.
+//!
+//! | kind | file | what carries the frames |
+//! | --- | --- | --- |
+//! | `unix:OWN,PEER` | [`unix`] | two UNIX datagram sockets, connected to each other: two NICs on one host |
+//! | `udp:OWN,PEER[,PEER...]` | [`udp`] | a UDP tunnel to each peer |
+//! | `tap:NAME` | [`tap`], [`tun`] | a TAP device of the host, and what that is a port of |
+//!
+//! Each has one other end; a NIC may have several uplinks, one to each of the others. A frame that has no room is taken back, so that the engine keeps what it is yet to send; what an uplink has taken can still be
+//! lost, as on any wire. The engine's thread receives, in batches; all threads send.
+
+mod batch;
+pub mod tap;
+pub mod tun;
+pub mod udp;
+pub mod unix;
+
+pub use batch::Batch;
+
+use crate::places::Places;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// The most frames that go with one system call.
+pub const BATCH: usize = 64;
+
+/// The longest frame that any uplink carries: what QEMU sends at most.
+pub const MAX_FRAME: usize = 68 << 10;
+
+/// A way out.
+pub trait Uplink: Send + Sync {
+    /// Sends frames, in order. Returns how many it has taken, which may be lost for all that; for the others there is no room now.
+    fn send(&self, frames: &[&[u8]]) -> usize;
+
+    /// Receives what is there, at most a batch, without waiting.
+    fn receive(&self, batch: &mut Batch);
+
+    /// What becomes readable when there is something to receive, and writable when there is room again.
+    fn descriptor(&self) -> BorrowedFd<'_>;
+
+    /// The longest frame that it carries.
+    fn mtu(&self) -> usize;
+
+    /// Sees to the other end, about twice a second.
+    fn tend(&self) {}
+}
+
+/// A kind of uplink, as the command line names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Own socket and the peer's.
+    Unix(PathBuf, PathBuf),
+    /// Own address and the peers'.
+    Udp(SocketAddr, Vec<SocketAddr>),
+    /// Name of the device.
+    Tap(String),
+}
+
+impl FromStr for Kind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
+        match kind {
+            "unix" => {
+                let form = || format!("{text:?} is not unix:OWN,PEER, the paths of two sockets");
+                let (own, peer) = rest.split_once(',').ok_or_else(form)?;
+                if own.is_empty() || peer.is_empty() || peer.contains(',') {
+                    return Err(form());
+                }
+                if own == peer {
+                    return Err(String::from("a socket cannot be its own peer"));
+                }
+                Ok(Self::Unix(own.into(), peer.into()))
+            }
+            "udp" => {
+                let form = || {
+                    format!(
+                        "{text:?} is not udp:OWN,PEER[,PEER...], each an address and a port, like 10.0.0.1:5000"
+                    )
+                };
+                let all = rest.split(',').map(str::parse::<SocketAddr>);
+                let all = all.collect::<Result<Vec<_>, _>>().map_err(|_| form())?;
+                let (own, peers) = all.split_first().ok_or_else(form)?;
+                if peers.is_empty() {
+                    return Err(form());
+                }
+                if all
+                    .iter()
+                    .any(|a| a.port() == 0 || a.is_ipv4() != own.is_ipv4())
+                {
+                    return Err(format!(
+                        "{text:?}: each needs a port, and all one version of IP"
+                    ));
+                }
+                if (1..all.len()).any(|n| all[..n].contains(&all[n])) {
+                    return Err(format!("{text:?} names an address twice"));
+                }
+                Ok(Self::Udp(*own, peers.to_vec()))
+            }
+            "tap" => {
+                let is_plain = |c: char| c.is_ascii_graphic() && !"/%:".contains(c);
+                let fits = (1..tun::NAME).contains(&rest.len()) && rest.chars().all(is_plain);
+                if !fits || rest == "." || rest == ".." {
+                    return Err(format!(
+                        "{text:?} is not tap:NAME, that of a network interface"
+                    ));
+                }
+                Ok(Self::Tap(rest.into()))
+            }
+            _ => Err(format!(
+                "{text:?} is no uplink: unix:OWN,PEER or udp:OWN,PEER[,PEER...] or tap:NAME"
+            )),
+        }
+    }
+}
+
+impl Kind {
+    /// Opens it: an uplink for each other end.
+    ///
+    /// # Errors
+    ///
+    /// A socket cannot be had.
+    pub fn open(&self, places: &Places) -> io::Result<Vec<Box<dyn Uplink>>> {
+        Ok(match self {
+            Self::Unix(own, peer) => vec![Box::new(unix::Unix::open(places, own, peer)?)],
+            Self::Tap(name) => vec![Box::new(tap::Tap::open(name)?)],
+            Self::Udp(own, peers) => {
+                let all = peers.iter().map(|peer| -> io::Result<Box<dyn Uplink>> {
+                    Ok(Box::new(udp::Udp::open(own, peer)?))
+                });
+                all.collect::<io::Result<_>>()?
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_read_and_mistakes_named() {
+        let unix = Kind::Unix("/run/a".into(), "b".into());
+        assert_eq!("unix:/run/a,b".parse(), Ok(unix));
+        let [a, b, c] = ["10.0.0.1:5000", "10.0.0.2:5000", "10.0.0.3:5001"];
+        let peers = [b, c].map(|p| p.parse().unwrap()).to_vec();
+        let udp = Kind::Udp(a.parse().unwrap(), peers);
+        assert_eq!(format!("udp:{a},{b},{c}").parse(), Ok(udp));
+        assert!("udp:[fd00::1]:5000,[fd00::2]:5000".parse::<Kind>().is_ok());
+        assert_eq!("tap:vm-1.0".parse(), Ok(Kind::Tap("vm-1.0".into())));
+        for (bad, why) in [
+            ("", "is no uplink"),
+            ("cable", "is no uplink"),
+            ("unix", "OWN,PEER"),
+            ("unix:a", "OWN,PEER"),
+            ("unix:a,", "OWN,PEER"),
+            ("unix:,b", "OWN,PEER"),
+            ("unix:a,b,c", "OWN,PEER"),
+            ("unix:a,a", "own peer"),
+            ("tap:", "tap:NAME"),
+            ("tap:a-name-that-is-long", "tap:NAME"),
+            ("tap:a/b", "tap:NAME"),
+            ("tap:tap%d", "tap:NAME"),
+            ("udp:10.0.0.1:5000", "OWN,PEER"),
+            ("udp:10.0.0.1,10.0.0.2", "like 10.0.0.1:5000"),
+            ("udp:10.0.0.1:0,10.0.0.2:5000", "needs a port"),
+            ("udp:10.0.0.1:5000,[fd00::2]:5000", "one version of IP"),
+            ("udp:10.0.0.1:5000,10.0.0.1:5000", "twice"),
+        ] {
+            let error = bad.parse::<Kind>().unwrap_err();
+            assert!(error.contains(why), "{bad}: {error}");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A tunnel to a NIC on another host: each frame is the payload of a UDP datagram, as QEMU's `-netdev dgram` has it.
+//!
+//! Each peer is given by its address; there is no discovery, and no secret: whoever can send from the peer's address can send
+//! frames. A socket for each peer, connected, so that it hears nobody else; those of one NIC share their own address. A frame that is
+//! longer than the way between the hosts takes is cut and put together by their IP.
+
+use super::{batch, Batch, Uplink};
+use rustix::io::Errno;
+use rustix::net::{bind, connect, socket_with, sockopt};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Bytes that wait on each side.
+const BUFFER: usize = 16 << 20;
+
+/// The most that a datagram carries.
+const MTU: usize = 65507;
+
+/// One end.
+pub struct Udp(OwnedFd);
+
+impl Udp {
+    /// Binds `own` and connects to `peer`.
+    ///
+    /// # Errors
+    ///
+    /// The address is not this host's or is taken, or the peer's is of another family.
+    pub fn open(own: &SocketAddr, peer: &SocketAddr) -> io::Result<Self> {
+        let open = || {
+            let family = if own.is_ipv4() {
+                AddressFamily::INET
+            } else {
+                AddressFamily::INET6
+            };
+            let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+            sockopt::set_socket_reuseport(&socket, true)?;
+            // Beyond what users may have, for those who may.
+            if sockopt::set_socket_send_buffer_size_force(&socket, BUFFER).is_err() {
+                sockopt::set_socket_send_buffer_size(&socket, BUFFER)?;
+            }
+            if sockopt::set_socket_recv_buffer_size_force(&socket, BUFFER).is_err() {
+                sockopt::set_socket_recv_buffer_size(&socket, BUFFER)?;
+            }
+            bind(&socket, own)?;
+            connect(&socket, peer)?;
+            Ok(Self(socket))
+        };
+        open().map_err(|e: Errno| {
+            let e = io::Error::from(e);
+            io::Error::other(format!("no tunnel from {own} to {peer}: {e}"))
+        })
+    }
+}
+
+impl Uplink for Udp {
+    fn send(&self, frames: &[&[u8]]) -> usize {
+        let send = || batch::send(self.0.as_fd(), frames);
+        // The first may only tell that nobody was there for an earlier one.
+        match send().or_else(|e| {
+            if e == Errno::CONNREFUSED {
+                send()
+            } else {
+                Err(e)
+            }
+        }) {
+            Ok(count) => count,
+            Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => 0,
+            Err(_) => frames.len().min(1),
+        }
+    }
+
+    fn receive(&self, batch: &mut Batch) {
+        // An error tells of an earlier frame that reached nobody.
+        let _ = batch.receive(self.0.as_fd());
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    fn mtu(&self) -> usize {
+        MTU
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn received(end: &Udp) -> Vec<Vec<u8>> {
+        let mut batch = Batch::default();
+        end.receive(&mut batch);
+        batch.frames().map(<[u8]>::to_vec).collect()
+    }
+
+    #[test]
+    fn each_peer_has_its_own_frames_and_strangers_are_not_heard() {
+        // Addresses of this test's own; the loopback network is large.
+        let number = std::process::id().to_le_bytes();
+        let address =
+            |host| SocketAddr::from(([127, 77, number[0], host], 4000 + u16::from(number[1])));
+        let all = [1, 2, 3].map(address);
+        let to = |from: usize, to: usize| Udp::open(&all[from], &all[to]).unwrap();
+        let early = to(0, 1);
+        // Nobody is there: it is lost, and so is nothing later.
+        assert_eq!(early.send(&[b"lost"]), 1);
+        let (one_two, one_three, two, three) = (early, to(0, 2), to(1, 0), to(2, 0));
+        for length in [60, 1514, 9018, MTU] {
+            let frames = [vec![2; length], vec![3; length]];
+            assert_eq!(one_two.send(&[&frames[0], &frames[0]]), 2);
+            assert_eq!(one_three.send(&[&frames[1]]), 1);
+            assert_eq!(received(&two), [frames[0].clone(), frames[0].clone()]);
+            assert_eq!(received(&three), [frames[1].clone()]);
+        }
+        assert_eq!(two.send(&[b"two"]), 1);
+        assert_eq!(three.send(&[b"three"]), 1);
+        assert_eq!(received(&one_two), [b"two"]);
+        assert_eq!(received(&one_three), [b"three"]);
+        let stranger = std::net::UdpSocket::bind(address(4)).unwrap();
+        stranger.send_to(b"forged", all[1]).unwrap();
+        assert!(received(&two).is_empty());
+        // What is too long does not stop what comes behind it.
+        assert_eq!(one_two.send(&[&[0; MTU + 1], b"next"]), 1);
+        assert!(Udp::open(&"192.0.2.1:4000".parse().unwrap(), &all[0]).is_err());
+    }
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Two NICs on one host, by UNIX datagram sockets that are connected to each other.
+//!
+//! Connected both ways, because the kernel then bounds what is under way by the sender's buffer; else it would by
+//! `net.unix.max_dgram_qlen`, which is ten frames where nobody has changed it. Such a socket also hears its peer only. The peer may
+//! come later, go and come back: frames to nobody are lost, and [`Unix::tend`] looks whether it is there, with a datagram that
+//! is no frame.
+
+use super::{batch, Batch, Uplink, MAX_FRAME};
+use crate::places::Places;
+use rustix::io::Errno;
+use rustix::net::{connect, sockopt, SocketAddrUnix};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Bytes under way, with what the kernel adds to each frame.
+const BUFFER: usize = 16 << 20;
+
+/// One end.
+pub struct Unix {
+    socket: UnixDatagram,
+    peer: SocketAddrUnix,
+    is_connected: AtomicBool,
+}
+
+impl Unix {
+    /// Binds `own` and connects to `peer`, as soon as there is one.
+    ///
+    /// # Errors
+    ///
+    /// The path cannot be had, or is too long.
+    pub fn open(places: &Places, own: &Path, peer: &Path) -> io::Result<Self> {
+        let address = SocketAddrUnix::new(peer);
+        let text = |e| io::Error::other(format!("no socket can be at {}: {e}", peer.display()));
+        let it = Self {
+            peer: address.map_err(text)?,
+            socket: places.datagram(own)?,
+            is_connected: AtomicBool::new(false),
+        };
+        // Beyond what users may have, for those who may.
+        if sockopt::set_socket_send_buffer_size_force(&it.socket, BUFFER).is_err() {
+            sockopt::set_socket_send_buffer_size(&it.socket, BUFFER)?;
+        }
+        it.connect();
+        Ok(it)
+    }
+
+    /// Whether there is a peer, which is looked for if there was none.
+    fn connect(&self) -> bool {
+        if self.is_connected.load(Ordering::Relaxed) {
+            return true;
+        }
+        let result = connect(&self.socket, &self.peer);
+        match result {
+            Ok(()) => log::info!("uplink: connected"),
+            Err(e) => log::debug!("uplink: no peer: {e}"),
+        }
+        self.is_connected.store(result.is_ok(), Ordering::Relaxed);
+        result.is_ok()
+    }
+
+    /// The peer has gone: another may come.
+    fn lost(&self, why: Errno) {
+        if self.is_connected.swap(false, Ordering::Relaxed) {
+            log::info!("uplink: the peer is gone: {why}");
+        }
+    }
+}
+
+impl Uplink for Unix {
+    fn send(&self, frames: &[&[u8]]) -> usize {
+        if !self.is_connected.load(Ordering::Relaxed) {
+            return frames.len();
+        }
+        match batch::send(self.socket.as_fd(), frames) {
+            Ok(count) => count,
+            Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => 0,
+            Err(e) => {
+                self.lost(e);
+                frames.len()
+            }
+        }
+    }
+
+    fn receive(&self, batch: &mut Batch) {
+        // Its error, if there is one, is that of a peer which has gone, and is over with the call.
+        let result = batch.receive(self.socket.as_fd());
+        if let Err(nix::Error::ECONNRESET) = result {
+            self.lost(Errno::CONNRESET);
+        }
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn mtu(&self) -> usize {
+        MAX_FRAME
+    }
+
+    fn tend(&self) {
+        if !self.connect() {
+            return;
+        }
+        let nothing: &[u8] = &[];
+        if let Err(e) = batch::send(self.socket.as_fd(), &[nothing]) {
+            if e != Errno::AGAIN {
+                self.lost(e);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::places::dir::Dir;
+
+    fn received(end: &Unix) -> Vec<Vec<u8>> {
+        let mut batch = Batch::default();
+        end.receive(&mut batch);
+        let frames = batch.frames().filter(|f| !f.is_empty());
+        frames.map(<[u8]>::to_vec).collect()
+    }
+
+    #[test]
+    fn frames_pass_in_order_and_a_peer_may_come_later_go_and_return() {
+        let dir = Dir::new("uplink-unix");
+        let (a, b) = (dir.0.join("a"), dir.0.join("b"));
+        let places = Places::default();
+        let one = Unix::open(&places, &a, &b).unwrap();
+        // As on a port without a cable.
+        assert_eq!(one.send(&[b"lost"]), 1);
+        for life in 0..3 {
+            let places = Places::default();
+            let other = Unix::open(&places, &b, &a).unwrap();
+            // Each finds out about the other within two looks.
+            (0..2).for_each(|_| [&one, &other].map(Uplink::tend).into_iter().collect());
+            let frames: Vec<Vec<u8>> = (0..100).map(|n| vec![n; 1500]).collect();
+            let slices: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+            for (from, to) in [(&one, &other), (&other, &one)] {
+                received(to);
+                let sent = from.send(&slices);
+                assert_eq!(sent, super::super::BATCH, "{life}");
+                assert_eq!(received(to), frames[..sent]);
+            }
+            places.leave();
+        }
+        places.leave();
+    }
+
+    #[test]
+    fn what_has_no_room_is_taken_back() {
+        let dir = Dir::new("uplink-unix-full");
+        let (a, b) = (dir.0.join("a"), dir.0.join("b"));
+        let places = Places::default();
+        let one = Unix::open(&places, &a, &b).unwrap();
+        let other = Unix::open(&places, &b, &a).unwrap();
+        one.tend();
+        let frame = vec![7; 9000];
+        let frames = vec![&frame[..]; 64];
+        let mut sent = 0;
+        while one.send(&frames) == 64 {
+            sent += 64;
+            assert!(sent < 1 << 20, "no end");
+        }
+        // Far more than `net.unix.max_dgram_qlen`.
+        assert!(sent >= 64);
+        while !received(&other).is_empty() {}
+        assert_eq!(one.send(&frames), 64);
+        places.leave();
+    }
+}
