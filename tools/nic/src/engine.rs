@@ -201,8 +201,9 @@ impl Engine {
         let mut any = false;
         for (n, wire) in network.wires().enumerate() {
             wire.receive(&mut batch);
-            any |= !batch.is_empty();
+            // What is empty only asked whether somebody is here.
             for frame in batch.frames().filter(|frame| !frame.is_empty()) {
+                any = true;
                 if network.from_wire(n, frame) {
                     self.receive(frame);
                 }

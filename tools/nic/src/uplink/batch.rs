@@ -22,11 +22,6 @@ impl Batch {
         pairs.map(|(buffer, &length)| buffer.get(..length).unwrap_or(&[]))
     }
 
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.lengths.is_empty()
-    }
-
     /// Receives one frame after the other, at most [`BATCH`], until there is none.
     pub(super) fn fill(&mut self, mut receive: impl FnMut(&mut [u8]) -> Option<usize>) {
         self.lengths.clear();
