@@ -7,7 +7,7 @@ set -euo pipefail
 
 if [ -n "$VM_NIC" ]; then
 	export RUST_BACKTRACE=1
-	"$VM_NIC" --socket "$VM_SOCK/nic" --netdev-socket "$VM_SOCK/net" --mac 52:54:00:12:34:56 --control "$VM_SOCK/control" "$@" \
+	"$VM_NIC" --socket "$VM_SOCK/nic" --netdev-socket "$VM_SOCK/net" --mac "$VM_MAC" --control "$VM_SOCK/control" "$@" \
 		>"$VM_RUN/nic.log" 2>&1 &
 	nic=$!
 	for ((i = 0; i < 100; i++)); do
@@ -26,7 +26,8 @@ if [ -n "$VM_NIC" ]; then
 	fi
 fi
 
-(cd "$VM_RUN/initrd" && find . | cpio --quiet -o -H newc -R 0:0) >"$VM_RUN/initrd.cpio"
+# What all guests have, then what is this one's: the kernel unpacks one archive after the other.
+for part in "$VM_INITRD" "$VM_RUN/own"; do (cd "$part" && find . | cpio --quiet -o -H newc -R 0:0); done >"$VM_RUN/initrd.cpio"
 
 # maxcpus is at least 2 always: with one possible CPU, TCG emits neither atomic nor fencing instructions towards other processes.
 maxcpus=$((VM_SMP > 2 ? VM_SMP : 2))
@@ -63,11 +64,12 @@ if [ -n "$VM_NIC" ]; then
 else
 	nowhere 0
 fi
-qemu+=(-device "virtio-net-pci,netdev=n0,mac=52:54:00:12:34:56,romfile=")
+qemu+=(-device "virtio-net-pci,netdev=n0,mac=$VM_MAC,romfile=")
 if [ -n "$VM_RXE" ]; then
 	nowhere 1
-	qemu+=(-device "virtio-net-pci,netdev=n1,mac=52:54:00:12:34:57,romfile=")
+	qemu+=(-device "virtio-net-pci,netdev=n1,mac=$VM_RXE_MAC,romfile=")
 fi
+[ -z "$VM_TOGETHER" ] || qemu+=(-virtfs "local,path=$VM_TOGETHER,mount_tag=together,security_model=none,multidevs=remap")
 [ -z "$VM_SHARE" ] || qemu+=(-virtfs "local,path=$VM_SHARE,mount_tag=host,security_model=passthrough,multidevs=remap")
 
 limit=()
