@@ -2,7 +2,7 @@
 
 //! The transport's laboratory: a virtual clock, links that misbehave as told, hosts over plain memory that check every rule.
 //!
-//! It sees of `verbena_roce` what everybody sees, as a NIC does. There are four ways to run queue pairs, each with a host of
+//! It sees of `verbena_roce` what everybody sees, as a NIC does. There are five ways to run queue pairs, each with a host of
 //! its own:
 //!
 //! | what runs | where | for |
@@ -10,9 +10,10 @@
 //! | two: [`Pair`] owns them, the [`World`] around them, the [`Link`] between them | `pair.rs` | `tools/roce/tests`, captures |
 //! | many, drawn from a seed, compared with a model at each step: [`Network`] | `network/` | `tools/sim` |
 //! | many, with turns and timers as in a NIC: [`Engine`](engine::Engine) | `engine/` | benches, allocations, memory |
+//! | pairs that share a link of some rate: [`flows`] | `flows.rs` | `scripts/sim --goodput` |
 //! | two or four, as the bytes of a fuzzer say: [`fuzz`] | `fuzz/` | `scripts/fuzz`, replayed by the tests here |
 //!
-//! All but the engine, which is there to be measured, check in every run, whatever is tested: each work request completes at
+//! All but the engine and the flows, which are there to be measured, check in every run, whatever is tested: each work request completes at
 //! most once and in order, and no buffer is read or written for a work request that is not outstanding. They share the
 //! [`arena`], memory with its regions; [`keys`], a second opinion of what a key allows; [`tap`], by which a link is watched;
 //! and [`rng`], so that each run can be repeated.
@@ -23,6 +24,7 @@
 
 pub mod arena;
 pub mod engine;
+pub mod flows;
 pub mod fuzz;
 pub mod keys;
 pub mod link;

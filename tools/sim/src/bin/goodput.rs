@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! `scripts/sim --goodput`: what loss costs on a link of a given rate and delay, by simulation: goodput beside that without loss,
+//! and packets sent for each that is needed.
+
+use clap::{Parser, ValueEnum};
+use verbena_roce::host::WqeOpcode;
+use verbena_roce_lab::flows::{Flows, Shape};
+
+/// Runs one sender over a lossy link, on a virtual clock.
+#[derive(Parser)]
+#[command(name = "goodput")]
+struct Args {
+    /// Loss in each direction, in percent; several are run one after the other.
+    #[arg(long, value_name = "PERCENT", default_values_t = [0.1, 1.0, 5.0, 20.0])]
+    loss: Vec<f64>,
+    /// Rate in Gbit/s.
+    #[arg(long, value_name = "GBIT", default_value_t = 10.0)]
+    rate: f64,
+    /// Delay from end to end in microseconds.
+    #[arg(long, value_name = "US", default_value_t = 5.0)]
+    delay: f64,
+    /// Path MTU.
+    #[arg(long, value_name = "BYTES", default_value_t = 1024)]
+    mtu: u32,
+    /// Packets that may be unacknowledged.
+    #[arg(long, value_name = "PACKETS", default_value_t = 128)]
+    window: u32,
+    /// Packets that are needed.
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    packets: u64,
+    /// Operation.
+    #[arg(long, value_enum, default_value_t = Operation::Write)]
+    op: Operation,
+    /// Runs, each with its own seed; figures are of all together.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    runs: u64,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Operation {
+    Send,
+    Write,
+    Read,
+}
+
+/// Nanoseconds, bytes and packets of all runs.
+#[derive(Default)]
+struct Total {
+    time: u64,
+    bytes: u64,
+    sent: u64,
+    failed: u64,
+}
+
+impl Total {
+    /// Bits of a nanosecond, without headers.
+    fn goodput(&self) -> f64 {
+        (self.bytes * 8) as f64 / self.time.max(1) as f64
+    }
+}
+
+fn run(args: &Args, percent: f64) -> Total {
+    let mut total = Total::default();
+    for run in 0..args.runs {
+        let shape = Shape {
+            opcode: match args.op {
+                Operation::Send => WqeOpcode::Send,
+                Operation::Write => WqeOpcode::RdmaWrite,
+                Operation::Read => WqeOpcode::RdmaRead,
+            },
+            mtu: args.mtu,
+            message: 64 * args.mtu,
+            window: args.window,
+            rate: (args.rate * 1e3) as u64,
+            delay: (args.delay * 1e3) as u64,
+            loss: (percent * 10.0).round() as u32,
+            seed: 1 + run,
+            ..Shape::default()
+        };
+        let mut flows = Flows::new(shape, |_, _| ());
+        flows.post(0, args.packets.div_ceil(64) as u32);
+        while flows.is_done(0) == Ok(false) && flows.run_until(flows.now + 10_000) {}
+        total.failed += u64::from(flows.is_done(0) != Ok(true));
+        total.time += flows.now;
+        total.bytes += flows.arrived(0);
+        total.sent += flows.sent();
+    }
+    total
+}
+
+fn main() {
+    let args = Args::parse();
+    let clean = run(&args, 0.0);
+    println!(
+        "{:>7} {:>9} {:>8} {:>15}",
+        "loss", "Gbit/s", "of clean", "sent per needed"
+    );
+    for percent in std::iter::once(&0.0).chain(&args.loss) {
+        let lossy = run(&args, *percent);
+        let needed = args.packets.div_ceil(64) * 64 * args.runs;
+        let note = match lossy.failed {
+            0 => String::new(),
+            failed => format!("  {failed} of {} runs failed", args.runs),
+        };
+        println!(
+            "{percent:>6}% {:>9.3} {:>8.3} {:>15.3}{note}",
+            lossy.goodput(),
+            lossy.goodput() / clean.goodput(),
+            lossy.sent as f64 / needed as f64,
+        );
+    }
+}
