@@ -42,6 +42,9 @@ impl Default for Config {
 /// The reserved key with which privileged queue pairs reach all DMA addresses: index 0, which no region has.
 pub const LOCAL_DMA_LKEY: u32 = 0x5a;
 
+/// Bytes that all queue pairs together keep of what came ahead of a gap.
+pub const KEEP_BYTES: u64 = 64 << 20;
+
 /// QPNs are below this.
 pub const MAX_QP: u32 = 16 << 10;
 /// CQNs are below this.

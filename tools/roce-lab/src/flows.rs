@@ -293,13 +293,11 @@ impl Flows {
                     self.qps[to].handle_packet(&mut self.ends[to], at, packet);
                     self.run(to);
                 }
-                Some(What::Timer(me)) => {
-                    if self.ends[me].timer.is_some_and(|timer| timer <= at) {
-                        self.ends[me].timer = None;
-                        self.run(me);
-                    }
+                Some(What::Timer(me)) if self.ends[me].timer.is_some_and(|timer| timer <= at) => {
+                    self.ends[me].timer = None;
+                    self.run(me);
                 }
-                None => {}
+                _ => {}
             }
         }
         false

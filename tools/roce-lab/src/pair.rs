@@ -6,6 +6,7 @@ use super::arena::Buffer;
 use super::link::{Carried, Link, Mode};
 use super::tap::{Fate, Sight, Tap, Work};
 use super::world::{Post, RecvPost, Side, World};
+use std::rc::Rc;
 use verbena_abi::ctx::access;
 use verbena_roce::host::{
     Completion, CopyFault, EventType, Sge, Syndrome, Target, WcStatus, WqeOpcode,
@@ -13,7 +14,7 @@ use verbena_roce::host::{
 use verbena_roce::packet::Packet;
 use verbena_roce::psn;
 use verbena_roce::wire::{frame, ipv4_to_gid, Path};
-use verbena_roce::{Attr, Budget, Config, Host, Qp, QpState, QpType};
+use verbena_roce::{Allowance, Attr, Budget, Config, Host, Qp, QpState, QpType};
 
 /// What a pair is made of.
 #[derive(Clone, Debug)]
@@ -34,6 +35,8 @@ pub struct Setup {
     pub min_timeout_ns: u64,
     /// What one call of `run` may send.
     pub budget: Budget,
+    /// Behind a wire both recover from loss as this engine does; else as the specification has it.
+    pub recovers: bool,
     /// Both take receives from SRQs.
     pub has_srq: bool,
     /// Paths of the frames from A and B.
@@ -65,6 +68,7 @@ impl Default for Setup {
             window: 64,
             min_timeout_ns: 100_000,
             budget: Budget::new(16, 64 << 10),
+            recovers: true,
             has_srq: false,
             paths: [path(Side::A), path(Side::B)],
         }
@@ -132,6 +136,10 @@ impl Pair {
             config.has_srq = setup.has_srq || qp_type == QpType::XrcTgt;
             config.super_bytes = 4096;
             config.min_timeout_ns = setup.min_timeout_ns;
+            config.recovers = setup.recovers;
+            if !setup.recovers {
+                config.keep_bytes = 0;
+            }
             Qp::new(config)
         };
         let mut world = World::default();
@@ -162,6 +170,13 @@ impl Pair {
     /// One queue pair.
     pub fn qp(&mut self, side: Side) -> &mut Qp {
         &mut self.qps[side as usize]
+    }
+
+    /// Lets a side keep so many bytes of what comes ahead of a gap.
+    pub fn restrict(&mut self, side: Side, bytes: u64) -> Rc<Allowance> {
+        let allowance = Allowance::new(bytes);
+        self.qps[side as usize].set_allowance(Rc::clone(&allowance));
+        allowance
     }
 
     /// Moves a queue pair to a state with its attributes.

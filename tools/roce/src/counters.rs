@@ -44,7 +44,7 @@ counters! {
     retransmitted,
     /// Times that the local ACK timer expired.
     timeouts,
-    /// Times that everything was sent again before the local ACK timer expired.
+    /// Times that something was sent again before the local ACK timer expired.
     probes,
     /// NAKs sent for a gap in the sequence.
     sequence_naks_sent,
@@ -64,8 +64,10 @@ counters! {
     implied_naks,
     /// Requests that had been executed before.
     duplicates,
-    /// Requests ahead of the sequence, dropped.
+    /// Requests ahead of the sequence.
     out_of_sequence,
+    /// Those of them that were kept until the gap before them closed.
+    kept,
     /// Responses and acknowledgements that answer nothing outstanding, dropped.
     stale_responses,
     /// Packets whose payload died on the way (the sender's work request had ended), dropped.

@@ -28,6 +28,7 @@
 //! | --- | --- |
 //! | `host.rs` | what a queue pair needs from the NIC: [`Host`] and the types of its calls |
 //! | `packet.rs` | [`Packet`], payloads by reference, super-packets |
+//! | `allowance.rs` | [`Allowance`]: bytes that may be kept of what came ahead of a gap |
 //! | `pool.rs` | [`Pool`]: buffers of payloads that are copies, used again and again |
 //! | `qp/mod.rs` | [`Qp`] and the order of calls; `qp/state.rs` its states, `qp/timers.rs` its timers |
 //! | `qp/requester.rs`, `qp/requester/` | work requests and responses in, requests and completions out |
@@ -62,6 +63,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod allowance;
 pub mod counters;
 pub mod host;
 pub mod packet;
@@ -72,6 +74,7 @@ pub mod qp;
 pub mod sched;
 pub mod wire;
 
+pub use allowance::Allowance;
 pub use counters::Counters;
 pub use host::{Gather, Host};
 pub use packet::{Packet, Payload};

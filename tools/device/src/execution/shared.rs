@@ -17,6 +17,7 @@ use crate::objects::uar::Uar;
 use crate::regs::Registers;
 use crate::slots::Slots;
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::sync::Arc;
 use verbena_abi::cmd::ASYNC_EQN;
 use verbena_abi::cqe::{Cqe, Tail};
@@ -26,7 +27,7 @@ use verbena_abi::regs::NUM_UARS;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_roce::sched::Wheel;
-use verbena_roce::Pool;
+use verbena_roce::{Allowance, Pool};
 
 /// Deadlines that a slice attends to.
 pub(crate) const SLICE_DEADLINES: u32 = 1024;
@@ -60,6 +61,8 @@ pub struct Shared {
     pub mrs: Slots<Mr>,
     /// Queue pairs that were created so far.
     pub owners: u64,
+    /// What they may keep of what came ahead of a gap.
+    pub kept: Rc<Allowance>,
     /// GIDs, netdev state.
     pub port: Port,
     /// What no queue pair has counted, or one that is gone.
@@ -105,6 +108,7 @@ impl Shared {
             srqs: Slots::new(config::MAX_SRQ),
             mrs: Slots::new(config::MAX_MR),
             owners: 0,
+            kept: Allowance::new(config::KEEP_BYTES),
             port,
             counters: Counters::default(),
             interrupts: 0,

@@ -40,8 +40,12 @@ impl Beside {
         let (pd, shared, credits) = (config.pd, config.has_srq, config.credits);
         let model = match config.qp_type {
             QpType::Rc => Model::Rc(Box::new((
-                Responder::new(Setup { pd, credits }),
-                Requester::new(credits, config.min_timeout_ns),
+                Responder::new(Setup {
+                    pd,
+                    credits,
+                    keep_bytes: config.keep_bytes.into(),
+                }),
+                Requester::new(credits, config.min_timeout_ns, config.recovers),
             ))),
             other => Model::Other(Box::new(Unreliable::new(other, pd, shared))),
         };
@@ -117,6 +121,25 @@ impl Lab {
         };
         let now = self.now;
         requester.response(packet, now, readable, &stores);
+    }
+
+    /// The engine is about to execute a request that it has kept.
+    pub(super) fn beside_goes_on(&mut self, me: usize, packet: &Packet) {
+        let around = Around {
+            memory: &self.memory,
+            recvs: &self.recvs,
+            queue: &self.queues[self.ends[me].queue],
+        };
+        let beside = &mut self.beside[me];
+        let mut seen = std::mem::take(&mut beside.seen);
+        assert!(
+            beside.taken.len() <= 1,
+            "two receives are taken for one request"
+        );
+        seen.taken = beside.taken.pop();
+        if let Model::Rc(both) = &mut beside.model {
+            both.0.goes_on(packet, &seen, &around);
+        }
     }
 
     /// Bytes were copied.

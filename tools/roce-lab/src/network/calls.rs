@@ -382,7 +382,7 @@ impl Network {
         if end.strict && end.qp_type == QpType::Rc && live && same_life {
             let expected = extend(end.expected, snap.expected_psn);
             if expected != end.expected {
-                self.after_execution(me, expected);
+                self.lab.after_execution(me, expected);
             }
             let end = &self.lab.ends[me];
             assert_eq!(
@@ -407,49 +407,6 @@ impl Network {
         end.flushes = 0;
         end.events.clear();
         lab.call = Call::Own;
-    }
-
-    /// The responder has gone on.
-    fn after_execution(&mut self, me: usize, to: u64) {
-        let lab = &mut self.lab;
-        let end = &lab.ends[me];
-        let (from, peer, mtu) = (end.expected, end.peer, end.attr.path_mtu);
-        let Call::Request {
-            first, end: last, ..
-        } = lab.call
-        else {
-            panic!("PSN {to:#x} is expected without that {from:#x} came");
-        };
-        assert!(
-            first <= from && from < last && from < to,
-            "{from:#x} was expected, {first:#x}..{last:#x} came, {to:#x} is expected"
-        );
-        let reaches = match lab.op_at(peer, from) {
-            Some(op) if lab.ops[op as usize].responds() => lab.ops[op as usize].message_at(from).1,
-            _ => last,
-        };
-        assert!(to <= reaches, "more is expected than what came");
-        lab.note_executed(me, to);
-        let mut psn = from;
-        while psn < to {
-            let op = lab.op_at(peer, psn).expect("just executed");
-            let op = &lab.ops[op as usize];
-            psn = op.end();
-            if op.responds() {
-                assert!(!op.is_atomic() || op.executed, "not executed: {op:?}");
-                assert!(!op.brings() || op.done == op.length, "not written: {op:?}");
-                continue;
-            }
-            let due = ((to.min(psn) - op.first) * u64::from(mtu)).min(u64::from(op.length));
-            assert_eq!(
-                u64::from(op.done),
-                due,
-                "not executed as far as it says: {op:?}"
-            );
-            if psn <= to && op.takes_recv() && op.fault != Fault::RemoteInvalidate {
-                assert!(op.executed, "its receive is not complete: {op:?}");
-            }
-        }
     }
 
     /// The requester knows of more that is done.
@@ -489,6 +446,10 @@ impl Network {
         let end = &mut lab.ends[me];
         end.reads -= back;
         end.una = una;
+        // An answer that goes no further than what was sent again says that what is behind it is missing.
+        end.sign |= end.is_modern() && una == end.again_to;
+        end.is_probe = false;
+        end.twice = None;
         end.rounds = 0;
         end.rnr_seen = 0;
         // Progress ends the wait for a receive.

@@ -76,6 +76,10 @@ pub struct End {
     pub window: u32,
     /// The ACK timer is not shorter.
     pub min_timeout: u64,
+    /// Behind a wire it recovers by itself: it goes back by one packet.
+    pub recovers: bool,
+    /// Then it does so after this time at the earliest.
+    pub min_probe: u64,
     /// Attributes of its present life.
     pub attr: Attr,
     /// The model knows exactly what has to happen. False: only what is safe counts.
@@ -113,6 +117,14 @@ pub struct End {
     pub hi: u64,
     /// One after the last request sent.
     pub at: u64,
+    /// Where it goes on after it has sent something again.
+    pub resume: u64,
+    /// One after the last packet that was sent again.
+    pub again_to: u64,
+    /// Time alone has made it go back.
+    pub is_probe: bool,
+    /// The peer asked for this PSN: it may be sent a second time, until then.
+    pub twice: Option<(u64, u64)>,
     /// Oldest PSN that is not acknowledged.
     pub una: u64,
     /// READs and atomics sent that have not come back.
@@ -226,6 +238,8 @@ impl End {
     pub fn begin(&mut self) {
         let first = PSN_BASE + u64::from(self.attr.sq_psn);
         (self.hi, self.at, self.una) = (first, first, first);
+        (self.resume, self.again_to) = (first, first);
+        (self.is_probe, self.twice) = (false, None);
         let expected = PSN_BASE + u64::from(self.attr.rq_psn);
         (self.expected, self.next, self.answered) = (expected, expected, expected);
     }
@@ -237,6 +251,11 @@ impl End {
         } else {
             (self.window / 2).max(1)
         }
+    }
+
+    /// Whether it recovers by itself.
+    pub fn is_modern(&self) -> bool {
+        self.recovers && !self.attr.local_peer
     }
 
     /// The local ACK timeout, if there is one.

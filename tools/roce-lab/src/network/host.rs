@@ -97,6 +97,10 @@ impl Host for LabHost<'_> {
         self.lab.ends[self.me].out.push(packet);
     }
 
+    fn executes_kept(&mut self, packet: &Packet) {
+        self.lab.goes_on(self.me, packet);
+    }
+
     fn pool(&mut self) -> Option<&mut Pool> {
         Some(&mut self.lab.pool)
     }

@@ -17,7 +17,7 @@
 //! | `lab.rs` | what the model knows, and which call is going on |
 //! | `host.rs` | the host of a queue pair: every effect is judged at once, in `copies.rs` and `completions.rs` |
 //! | `observer.rs` | every packet that is sent is judged by itself |
-//! | `calls.rs` | the calls of a queue pair, and what must hold after each |
+//! | `calls.rs` | the calls of a queue pair, and what must hold after each; `executed.rs`: of what it has executed |
 //! | `beside.rs` | the reference (`crate::reference`) beside the engine: told the same packets, compared after each call |
 //! | `air.rs` | the links: loss, doubling, reordering, delay, corruption, forgery |
 //! | `cover.rs` | what was met, counted |
@@ -35,6 +35,7 @@ mod completions;
 mod copies;
 mod drivers;
 mod end;
+mod executed;
 mod finish;
 mod flaws;
 mod forge;

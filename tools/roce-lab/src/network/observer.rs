@@ -96,19 +96,42 @@ impl Lab {
             hi
         };
         assert!(psn <= hi, "PSN {psn:#x} leaves a gap behind {hi:#x}");
-        if reliable && psn != end.at {
+        let modern = end.is_modern();
+        if reliable && modern && psn > end.at && psn <= end.resume {
+            // What was sent again alone is sent, and the reference knows where it goes on; or an acknowledgement came meanwhile.
+            let end = &mut self.ends[me];
+            end.at = psn;
+            if psn == una && psn < hi {
+                end.rounds += 1;
+                end.twice = end.sign.then_some((psn, self.now + end.min_probe));
+                end.sign = false;
+            }
+        } else if reliable && psn != end.at {
             assert!(
                 psn == una,
                 "it goes back to {psn:#x}, not to {una:#x}, the oldest not acknowledged"
             );
             let goes_back = psn < end.at;
+            let now = self.now;
             let end = &mut self.ends[me];
-            if goes_back {
+            end.resume = end.resume.max(end.at);
+            let second = end
+                .twice
+                .take()
+                .is_some_and(|(at, end)| at == psn && now < end);
+            let second = modern && second && !end.sign;
+            if goes_back && !second {
                 end.rounds += 1;
                 // The timer may have been started by what came just before the first was sent.
-                let due = (end.progress_at + end.min_timeout).saturating_sub(2_000);
+                let least = if modern {
+                    end.min_probe
+                } else {
+                    end.min_timeout
+                };
+                let due = (end.progress_at + least).saturating_sub(2_000);
+                (end.is_probe, end.twice) = (!end.sign, end.sign.then_some((psn, now + least)));
                 assert!(
-                    end.sign || end.thawed || self.now >= due,
+                    end.sign || end.thawed || now >= due,
                     "sent again before the timer expires at {due}"
                 );
                 end.sign = false;
@@ -118,6 +141,16 @@ impl Lab {
                 "packets are sent again without a reason (una {una:#x}, at {:#x})",
                 end.at
             );
+            assert!(
+                !modern || !goes_back || packet.ack_req,
+                "the first packet that is sent again does not ask for an acknowledgement"
+            );
+        } else if reliable && modern && psn < hi {
+            assert!(
+                !end.is_probe || end.sign,
+                "a probe is more than one packet: {psn:#x} after {una:#x}"
+            );
+            self.ends[me].rounds += u32::from(psn == una);
         }
         self.ends[me].hi = hi;
         self.ends[me].waits = false;
@@ -172,6 +205,9 @@ impl Lab {
         check_request(packet, op, begin, mtu);
         let end = &mut self.ends[me];
         let again = hi.min(reaches).saturating_sub(psn);
+        if again > 0 {
+            end.again_to = reaches;
+        }
         end.books.retransmitted += again;
         end.at = reaches;
         if end.hi == end.una {

@@ -295,6 +295,14 @@ impl Network {
         config.max_outstanding = 1 + rng.below(40) as u32;
         config.super_bytes = attr.path_mtu * (1 + rng.below(16) as u32);
         config.min_timeout_ns = 60_000;
+        config.recovers = rng.chance(60);
+        config.min_probe_ns = 20_000;
+        // Some keep nothing, and some so little that it is not enough.
+        config.keep_bytes = match rng.below(4) {
+            0 => 0,
+            1 => rng.below(4_000) as u32,
+            _ => 1 << 20,
+        };
         let (mistakes, turmoil) = match self.climate {
             Climate::Mistakes => (2 + rng.below(20) as u32, 0),
             Climate::Turmoil => (rng.below(8) as u32, 5 + rng.below(25) as u32),
@@ -336,6 +344,8 @@ impl Network {
             budget: Budget::new(1 + rng.below(24) as u32, 1 + rng.below(64 << 10)),
             window: config.window,
             min_timeout: config.min_timeout_ns,
+            recovers: config.recovers,
+            min_probe: config.min_probe_ns,
             attr,
             strict: self.climate != Climate::Hostile,
             life: 0,
@@ -354,6 +364,10 @@ impl Network {
             assign: 0,
             hi: 0,
             at: 0,
+            resume: 0,
+            again_to: 0,
+            is_probe: false,
+            twice: None,
             una: 0,
             reads: 0,
             rnr_until: 0,

@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | `tables.rs` | timers and codes of the specification, written down a second time; PSNs that do not wrap |
 //! | `responder.rs`, `execute.rs` | reliable connections: what each request does |
+//! | `keep.rs` | requests that come ahead of a gap |
 //! | `refuse.rs` | what a refusal consists of |
 //! | `answers.rs` | answers that are owed or allowed, and every answer that leaves |
 //! | `requester.rs`, `work.rs` | reliable connections: when what may be sent, and when it has to complete |
@@ -25,6 +26,7 @@
 
 pub mod answers;
 pub mod execute;
+pub mod keep;
 pub mod limits;
 pub mod refuse;
 pub mod requester;

@@ -18,6 +18,8 @@ pub struct Requester {
     /// It keeps to credits.
     pub(super) credits: bool,
     pub(super) min_timeout: u64,
+    /// It may send the oldest packet again alone, and go on where it was.
+    pub(super) recovers: bool,
     /// None: in RESET.
     pub(super) state: Option<QpState>,
     pub(super) loose: bool,
@@ -28,6 +30,10 @@ pub struct Requester {
     pub(super) una: u64,
     /// PSN that is sent next.
     pub(super) at: u64,
+    /// PSNs where it may go on when what it has sent again is sent: where it was each time that it went back.
+    pub(super) resume: Vec<u64>,
+    /// One after the last PSN that was sent again.
+    pub(super) again_to: u64,
     /// One after the last PSN sent.
     pub(super) hi: u64,
     /// Something was sent in this call.
@@ -44,8 +50,12 @@ pub struct Requester {
     pub(super) waits: bool,
     /// A NAK came for what is about to be sent anyway. Whether that is a retry is left open.
     pub(super) again: bool,
+    /// Where it goes back to if it is one.
+    pub(super) goes_to: u64,
     /// The gap at this PSN was asked for.
     pub(super) implied: Option<u64>,
+    /// What is missing there may have been asked for, or be about to be sent anyway: that is left open.
+    pub(super) open: Option<u64>,
     /// One of these work requests has to fail, and how.
     pub(super) failure: Option<(RangeInclusive<usize>, WcStatus)>,
     pub(super) limits: Limits,
@@ -55,10 +65,11 @@ pub struct Requester {
 
 impl Requester {
     /// In RESET.
-    pub fn new(credits: bool, min_timeout: u64) -> Self {
+    pub fn new(credits: bool, min_timeout: u64, recovers: bool) -> Self {
         Self {
             credits,
             min_timeout,
+            recovers,
             ..Self::default()
         }
     }
@@ -74,7 +85,7 @@ impl Requester {
                     hi: psn,
                     retries: attr.retry_cnt,
                     rnr_retries: attr.rnr_retry,
-                    ..Self::new(self.credits, self.min_timeout)
+                    ..Self::new(self.credits, self.min_timeout, self.recovers)
                 };
                 self.limits.begin(self.credits);
             }
@@ -101,6 +112,20 @@ impl Requester {
         matches!(self.state, Some(QpState::Rts | QpState::Sqd))
     }
 
+    /// Whether it goes back by one packet.
+    pub(super) fn is_modern(&self) -> bool {
+        self.recovers && !self.attr.local_peer
+    }
+
+    /// It goes back from where it is.
+    pub(super) fn leave(&mut self) {
+        let una = self.una;
+        self.resume.retain(|psn| *psn > una);
+        if !self.resume.contains(&self.at) {
+            self.resume.push(self.at);
+        }
+    }
+
     pub(super) fn work_at(&self, psn: u64) -> Option<usize> {
         let holds = |w: &Work| w.first <= psn && psn < w.end;
         self.works[..self.begun].iter().rposition(holds)
@@ -122,12 +147,17 @@ impl Requester {
             self.rnr_until
         );
         let psn = near(self.at, packet.psn);
+        let resumes = self.is_modern() && self.resume.contains(&psn);
         assert!(
-            psn == self.at || psn == self.una,
-            "reference: 9.7.3: PSN {psn:#x} leaves, not {:#x} or {:#x}",
+            psn == self.at || psn == self.una || resumes,
+            "reference: 9.7.3: PSN {psn:#x} leaves, not {:#x}, {:#x} or one of {:x?}",
             self.at,
-            self.una
+            self.una,
+            self.resume
         );
+        if psn < self.at {
+            self.leave();
+        }
         if self.una == self.hi {
             self.timer_from = now;
         }
@@ -171,6 +201,9 @@ impl Requester {
                 count == 1 && packet.ack_req,
                 "reference: 9.7.7.2: the first packet of a SEND without a credit goes alone and asks"
             );
+        }
+        if psn < hi {
+            self.again_to = psn + count;
         }
         self.sent = true;
         self.waits = false;
@@ -301,6 +334,8 @@ impl Requester {
         );
         if again && snap.retry_left + 1 == self.retries {
             self.retries = snap.retry_left;
+            self.leave();
+            self.at = self.at.min(self.goes_to.max(self.una));
         }
         if snap.retry_left + 1 == self.retries && now >= self.timer_from + self.timeout() {
             // The timer has expired.

@@ -19,6 +19,8 @@ pub struct Setup {
     pub pd: u32,
     /// It tells how many receives are posted.
     pub credits: bool,
+    /// Bytes that it keeps of what comes ahead of a gap.
+    pub keep_bytes: u64,
 }
 
 /// The message under way.
@@ -55,6 +57,10 @@ pub struct Responder {
     pub(super) message: Message,
     /// The peer knows of the gap, or of the missing receive, before what comes ahead.
     pub(super) told: bool,
+    /// It was told of a gap.
+    pub(super) gap: bool,
+    /// What came ahead of it, by PSN.
+    pub(super) kept: Vec<(u64, Packet)>,
     pub(super) established: bool,
     pub(super) refusal: Option<Refusal>,
     pub(super) answers: Answers,
@@ -78,6 +84,8 @@ impl Responder {
             msn: 0,
             message: Message::None,
             told: false,
+            gap: false,
+            kept: Vec::new(),
             established: false,
             refusal: None,
             answers: Answers::default(),
@@ -106,6 +114,7 @@ impl Responder {
                     self.refusal = None;
                 }
                 self.dies = None;
+                self.kept.clear();
                 self.answers.forget();
             }
             _ => {}
@@ -174,26 +183,25 @@ impl Responder {
         }
     }
 
-    fn single(&mut self, packet: &Packet, world: &impl World) {
+    pub(super) fn single(&mut self, packet: &Packet, world: &impl World) {
         let psn = near(self.expected, packet.psn);
         if psn < self.expected {
             self.duplicate(packet, psn, world);
             return;
         }
         if psn > self.expected {
-            if !self.told {
-                self.told = true;
-                self.answers.owe_sequence();
-            }
+            self.is_ahead(packet, psn, world);
             return;
         }
-        self.told = false;
+        (self.told, self.gap) = (false, false);
         self.answers.go_on();
         if !world.readable(&packet.payload) {
             self.loose = true;
+            self.kept.clear();
             return;
         }
         self.execute(packet, world);
+        self.look_ahead();
     }
 
     /// C9-105, 9.7.5.1: a request behind what is expected.
@@ -336,6 +344,7 @@ impl Responder {
             "reference: what a request does (left: the engine)"
         );
         self.check_end();
+        self.check_kept(state);
         if state == QpState::Err {
             self.answers.forget();
             self.dies = None;

@@ -14,6 +14,10 @@ impl Requester {
     fn progress(&mut self, una: u64, now: u64) {
         if una > self.una {
             self.una = una;
+            if self.is_modern() && una == self.again_to {
+                // Nothing behind it has come: it may be about to be sent again too.
+                self.open = Some(una);
+            }
             self.at = self.at.max(una);
             self.retries = self.attr.retry_cnt;
             self.rnr_retries = self.attr.rnr_retry;
@@ -34,7 +38,15 @@ impl Requester {
         let whole = missing.is_none();
         self.progress(to, now);
         // Once for each gap, and not at all for what is about to be sent anyway.
-        if !whole && self.implied != Some(self.una) && self.at > self.una {
+        if whole || self.implied == Some(self.una) {
+            return whole;
+        }
+        let further = self.resume.iter().any(|psn| *psn > self.una);
+        let waits = self.is_modern() && self.at <= self.una && further;
+        if self.open == Some(self.una) || waits {
+            (self.open, self.again) = (Some(self.una), true);
+            self.goes_to = self.una;
+        } else if self.at > self.una {
             self.implied = Some(self.una);
             self.go_back(self.una);
         }
@@ -52,8 +64,9 @@ impl Requester {
 
     /// What was lost is sent again, which costs a retry, unless it is about to be sent anyway.
     fn go_back(&mut self, psn: u64) {
-        if self.at <= psn {
+        if self.at <= psn || self.open == Some(psn) {
             self.again = true;
+            self.goes_to = psn;
             return;
         }
         if self.retries == 0 {
@@ -61,6 +74,7 @@ impl Requester {
             return;
         }
         self.retries -= 1;
+        self.leave();
         self.at = psn;
     }
 
@@ -139,6 +153,7 @@ impl Requester {
                     self.rnr_retries -= 1;
                 }
                 self.waits = true;
+                self.leave();
                 self.at = psn;
                 self.rnr_until = now + rnr_ns(timer);
             }

@@ -17,9 +17,10 @@
 //!
 //! A queue pair has two sides. The requester (`requester.rs`, its parts in `requester/`) is the send queue: requests go out,
 //! responses come in. The responder (`responder.rs`, `responder/`) is the receive queue: requests come in, responses go out.
-//! `uc.rs` is the responder of an unreliable connection; `ud.rs` is both sides of datagrams. The rest belongs to both: `state.rs`
+//! `uc.rs` is the responder of an unreliable connection; `ud.rs` is both sides of datagrams. The rest belongs to both: `config.rs`, `state.rs`
 //! and the codes of `timers.rs` and `credits.rs`.
 
+mod config;
 pub mod credits;
 mod owed;
 mod requester;
@@ -29,67 +30,19 @@ pub mod timers;
 mod uc;
 mod ud;
 
+use crate::allowance::Allowance;
 use crate::counters::Counters;
 use crate::host::{Completion, EventType, Host, Syndrome, WcStatus};
 use crate::packet::{Packet, Transport};
 use crate::prefetch;
 use crate::psn;
+use alloc::rc::Rc;
+pub use config::Config;
 use core::mem;
 use requester::Requester;
 use responder::Responder;
 pub use state::QpState;
 pub use verbena_abi::cmd::QpType;
-
-/// What a queue pair is from its creation on.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Number.
-    pub qpn: u32,
-    /// Transport service.
-    pub qp_type: QpType,
-    /// Protection domain.
-    pub pd: u32,
-    /// What the host knows the queue pair by where a key belongs to one ([`KeyUse::owner`](crate::host::KeyUse::owner)).
-    pub owner: u64,
-    /// Takes receives from an SRQ.
-    pub has_srq: bool,
-    /// Longest message in bytes, at most 2^31.
-    pub max_msg_size: u32,
-    /// Packets to a local peer that may be unacknowledged.
-    pub window: u32,
-    /// The same to a peer behind a wire, whose buffers and those on the way are small.
-    pub wire_window: u32,
-    /// Work requests that may be unacknowledged.
-    pub max_outstanding: u32,
-    /// Most bytes of a super-packet to a local peer.
-    pub super_bytes: u32,
-    /// The local ACK timer is not shorter than this, whatever the attribute says, as hardware has it too: IBTA 9.7.6
-    /// lets it be up to four times the attribute, and a busy host must not look like a dead one.
-    pub min_timeout_ns: u64,
-    /// End-to-end credits (IBTA 9.7.7.2): acknowledgements tell how many receives are posted, and the requester keeps to
-    /// what the peer tells. A queue pair with an SRQ tells none.
-    pub credits: bool,
-}
-
-impl Config {
-    /// The usual configuration.
-    pub fn new(qpn: u32, qp_type: QpType, pd: u32) -> Self {
-        Self {
-            qpn,
-            qp_type,
-            pd,
-            owner: qpn.into(),
-            has_srq: false,
-            max_msg_size: 1 << 31,
-            window: 2048,
-            wire_window: 128,
-            max_outstanding: 256,
-            super_bytes: 256 << 10,
-            min_timeout_ns: 4_000_000,
-            credits: true,
-        }
-    }
-}
 
 /// Attributes, as the driver has set them. The owner changes a copy and hands it to [`Qp::handle_modify`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -307,6 +260,11 @@ impl Qp {
     /// What it was created as.
     pub fn config(&self) -> &Config {
         &self.core.config
+    }
+
+    /// What is kept of requests that come ahead of a gap is taken from this account from now on.
+    pub fn set_allowance(&mut self, allowance: Rc<Allowance>) {
+        self.core.config.allowance = Some(allowance);
     }
 
     /// Present attributes.

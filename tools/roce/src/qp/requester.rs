@@ -19,6 +19,7 @@
 //! | `datagram.rs` | the same without a connection |
 //! | `credits.rs` | which messages the peer has receives for |
 //! | `retry.rs` | timers, and going back |
+//! | `path.rs` | round trips, and what becomes of what is sent again |
 //! | `responses.rs` | what comes back from the peer |
 //! | `complete.rs` | work requests complete, in order |
 //!
@@ -29,6 +30,7 @@ mod complete;
 mod credits;
 mod datagram;
 mod fetch;
+mod path;
 mod prefetch;
 mod responses;
 mod retry;
@@ -38,9 +40,11 @@ mod slots;
 use super::{Attr, Budget, Core, QpState};
 use crate::host::{EventType, Host, Syndrome};
 use crate::packet::{Packet, Transport};
+use alloc::boxed::Box;
 use core::mem;
 use credits::Limit;
-use retry::Wait;
+use path::Path;
+use retry::{Back, Wait};
 use slots::Slots;
 
 /// The requester's state.
@@ -73,6 +77,8 @@ pub(crate) struct Requester {
     rewound: bool,
     /// SQ_DRAINED is still to be reported.
     drain_report: bool,
+    /// Behind a wire, if it recovers by itself.
+    path: Option<Box<Path>>,
 }
 
 impl Drop for Requester {
@@ -99,6 +105,7 @@ impl Requester {
             implied_nak_at: None,
             rewound: false,
             drain_report: false,
+            path: None,
         }
     }
 
@@ -118,6 +125,10 @@ impl Requester {
         self.sent_psn = core.attr.sq_psn;
         self.limit = Limit::new(!core.config.credits || core.transport() != Transport::Rc);
         self.reload_retries(core);
+        let recovers = core.config.recovers && core.transport().is_reliable();
+        if recovers && !core.attr.local_peer {
+            self.path = Some(Box::new(Path::new()));
+        }
     }
 
     /// SQE to RTS: everything is flushed; PSNs that were given and not sent are given again.
@@ -229,7 +240,13 @@ impl Requester {
             Wait::Receive { .. } => self.waits = Wait::Nothing,
             Wait::Acknowledgement { expires, .. } if now >= expires => {
                 core.counters.timeouts += 1;
-                self.retry(core, host, Syndrome::RetryExceeded)?;
+                self.disarm();
+                self.retry(
+                    core,
+                    host,
+                    Syndrome::RetryExceeded,
+                    Back::Oldest { told: false },
+                )?;
             }
             Wait::Acknowledgement { probe, .. } if probe.is_some_and(|at| now >= at) => {
                 self.probe(core, now);
@@ -238,15 +255,20 @@ impl Requester {
         }
         // One packet is held back, so that the last one of this call can ask for an acknowledgement: whatever stops
         // the sending (nothing posted, the window, a fence, a fault, SQD, the budget), what was sent gets acknowledged.
-        let mut held: Option<Packet> = None;
+        let mut held: Option<(Packet, bool)> = None;
         // Behind a wire it is asked for in each quarter of the window too, so that the window never runs empty before the
         // answer is there, and a lost one costs no timeout.
         let quarter = (core.window() / 4).max(1);
         let mut unasked = 0u32;
+        self.send_alone(core, host, budget)?;
         let result = loop {
+            if self.path.as_ref().is_some_and(|path| path.holds()) {
+                break Ok(false);
+            }
             if budget.is_spent() {
                 break Ok(true);
             }
+            let new = self.sent_psn;
             match self.next_packet(core, host) {
                 Ok(Some(mut packet)) => {
                     budget.spend(packet.payload.len());
@@ -255,7 +277,11 @@ impl Requester {
                         packet.ack_req = core.transport().is_reliable();
                         unasked = 0;
                     }
-                    if let Some(ready) = held.replace(packet) {
+                    let is_new = packet.psn == new;
+                    if self.path.is_some() {
+                        self.note_sending(&mut packet, is_new, now);
+                    }
+                    if let Some((ready, _)) = held.replace((packet, is_new)) {
                         core.transmit(host, ready);
                     }
                 }
@@ -263,13 +289,30 @@ impl Requester {
                 Err(cause) => break Err(cause),
             }
         };
-        if let Some(mut packet) = held {
+        if let Some((mut packet, is_new)) = held {
             packet.ack_req = core.transport().is_reliable();
+            if let Some(path) = &mut self.path {
+                path.times(&packet, is_new, now);
+            }
             core.transmit(host, packet);
+        }
+        if matches!(result, Ok(false)) {
+            if let Some(path) = &mut self.path {
+                path.ask_twice();
+                self.send_alone(core, host, budget)?;
+            }
         }
         if result.is_ok() {
             self.arm(core, now, false);
         }
         result
+    }
+
+    /// A packet is about to be sent in its turn.
+    fn note_sending(&mut self, packet: &mut Packet, is_new: bool, now: u64) {
+        let end = self.next_to_send();
+        if let Some(path) = &mut self.path {
+            path.sends(packet, end, is_new, now);
+        }
     }
 }

@@ -7,12 +7,13 @@
 //! wait behind them.
 //!
 //! This file places a request in the sequence, `execute.rs` and `execute/` execute it, `duplicate.rs` repeats what was
-//! executed before, `place.rs` has ATOMIC WRITE and FLUSH, `answer.rs` answers, `refuse.rs` ends the connection, `receives.rs` takes and flushes receives.
+//! executed before, `keep.rs` keeps what comes ahead of a gap, `place.rs` has ATOMIC WRITE and FLUSH, `answer.rs` answers, `refuse.rs` ends the connection, `receives.rs` takes and flushes receives.
 //! Documentation/rules.md has the rules by clause.
 
 mod answer;
 mod duplicate;
 mod execute;
+mod keep;
 mod place;
 mod prefetch;
 mod receives;
@@ -25,8 +26,10 @@ use crate::packet::{AethSyndrome, Feth, Kind, Lender, NakCode, Packet, Reth};
 use crate::psn;
 use crate::qp::credits;
 use crate::qp::owed::Owed;
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
+use keep::Store;
 
 /// Longest message of the protocol (IBTA 9.7.4).
 const MAX_LENGTH: u32 = 1 << 31;
@@ -91,7 +94,10 @@ enum Nak {
     NotSent,
     /// It waits behind `answers`.
     Due(AethSyndrome),
-    Sent,
+    Sent {
+        /// That PSN has not come. Else it has, and there was no receive for it.
+        gap: bool,
+    },
 }
 
 impl Nak {
@@ -160,6 +166,8 @@ pub(crate) struct Responder {
     memory: VecDeque<(Executed, bool)>,
     /// READ responses under way may read memory. They may also in ERR: they were sent before.
     lender: Rc<Lender>,
+    /// What came ahead of a gap.
+    store: Option<Box<Store>>,
 }
 
 impl Drop for Responder {
@@ -185,6 +193,7 @@ impl Responder {
             end: End::None,
             credits_told: credits::INVALID,
             lender: Rc::default(),
+            store: None,
             comm_est_due: false,
             last_wqe_due: false,
         }
@@ -214,6 +223,7 @@ impl Responder {
         self.answers.clear();
         self.ack_due = false;
         self.nak = Nak::NotSent;
+        self.store = None;
         self.take_refusal();
         self.last_wqe_due = true;
     }
@@ -267,6 +277,7 @@ impl Responder {
                 if !self.nak.is_told() {
                     self.nak(core, host, AethSyndrome::Nak(NakCode::Sequence));
                 }
+                self.keep(core, host, packet);
                 return None;
             }
             let old = psn::ahead(self.expected_psn, packet.psn);
@@ -277,11 +288,45 @@ impl Responder {
             core.counters.duplicates += u64::from(old);
             packet.trim_front(old, core.attr.path_mtu);
         }
-        self.nak = Nak::NotSent;
         // A READ or atomic is acknowledged by its response.
-        let ack_req = packet.ack_req && is_data(&packet);
-        let found = self.find_xrc_srq(core, host, &packet);
-        let result = found.and_then(|()| match packet.kind {
+        let mut asked = packet.ack_req && is_data(&packet);
+        let mut result = self.execute(core, host, packet);
+        while let (Ok(()), Some(packet)) = (&result, self.take_kept()) {
+            host.executes_kept(&packet);
+            asked |= packet.ack_req && is_data(&packet);
+            result = self.execute(core, host, packet);
+        }
+        match result {
+            // The next gap is known already. Telling it acknowledges all before it, but it may close before it is told.
+            Ok(()) if self.keeps() => {
+                self.ack_due |= asked && !self.answers.is_empty();
+                self.nak(core, host, AethSyndrome::Nak(NakCode::Sequence));
+                None
+            }
+            Ok(()) => {
+                if asked {
+                    self.ack(core, host);
+                }
+                None
+            }
+            Err(Stop::Dropped) => {
+                self.store = None;
+                None
+            }
+            Err(Stop::Error(cause)) => Some(cause),
+        }
+    }
+
+    /// Executes the request that is expected.
+    fn execute<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        packet: Packet,
+    ) -> Result<(), Stop> {
+        self.nak = Nak::NotSent;
+        self.find_xrc_srq(core, host, &packet)?;
+        match packet.kind {
             Kind::Send(tail) => self.send(core, host, &packet, tail),
             Kind::Write { reth, imm } => self.write_parts(core, host, packet, reth, imm),
             Kind::ReadRequest(reth) => self.read(core, host, &packet, reth),
@@ -293,16 +338,6 @@ impl Responder {
                 Err(self.refuse_request(core, host, packet.psn, Syndrome::RequestOpcode))
             }
             Kind::ReadResponse(_) | Kind::Ack(_) | Kind::AtomicResponse(..) => Err(Stop::Dropped),
-        });
-        match result {
-            Ok(()) => {
-                if ack_req {
-                    self.ack(core, host);
-                }
-                None
-            }
-            Err(Stop::Dropped) => None,
-            Err(Stop::Error(cause)) => Some(cause),
         }
     }
 }

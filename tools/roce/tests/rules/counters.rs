@@ -100,21 +100,22 @@ fn requests_and_responses_that_are_lost() {
     p.link.drop_if = None;
     p.settle();
     let a = [
-        ("tx_packets", 6),
-        ("tx_bytes", 1200),
+        ("tx_packets", 4),
+        ("tx_bytes", 856),
         ("rx_packets", 2),
         ("completed", 1),
-        ("retransmitted", 3),
+        ("retransmitted", 1),
         ("sequence_naks_received", 1),
     ];
     assert_eq!(counted(&p, A), a);
     let b = [
         ("tx_packets", 2),
-        ("rx_packets", 5),
-        ("rx_bytes", 944),
+        ("rx_packets", 3),
+        ("rx_bytes", 600),
         ("acks_sent", 1),
         ("sequence_naks_sent", 1),
         ("out_of_sequence", 2),
+        ("kept", 2),
     ];
     assert_eq!(counted(&p, B), b);
 }

@@ -14,6 +14,7 @@ mod forged;
 mod ordering;
 mod parts;
 mod placement;
+mod recovery;
 mod remote_errors;
 mod requester;
 mod requester_credits;

@@ -164,7 +164,10 @@ fn a_lost_response_of_a_part_is_asked_for_with_what_was_asked_for_behind_it() {
 
 #[test]
 fn a_timeout_asks_for_each_part_again_and_takes_no_more_places() {
-    let (mut p, back, there) = reader(places(2));
+    let (mut p, back, there) = reader(Setup {
+        recovers: false,
+        ..places(2)
+    });
     sent(&mut p);
     for _ in 0..3 {
         let at = p.qps[0].next_deadline().unwrap();
@@ -217,7 +220,10 @@ fn a_part_that_is_refused_ends_the_read() {
 
 #[test]
 fn a_gap_between_parts_goes_back_to_it() {
-    let (mut p, _, there) = reader(places(4));
+    let (mut p, _, there) = reader(Setup {
+        recovers: false,
+        ..places(4)
+    });
     sent(&mut p);
     respond(&mut p, 0, 4);
     assert_eq!(asked(&sent(&mut p), there), PARTS[2..]);

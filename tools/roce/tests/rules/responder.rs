@@ -168,7 +168,10 @@ fn a_read_response_has_its_aeths_at_its_ends() {
 
 #[test]
 fn a_gap_is_reported_once_and_again_after_progress() {
-    let mut p = rc();
+    let mut p = responder(Setup {
+        recovers: false,
+        ..Setup::default()
+    });
     let word = p.zeros(A, 8);
     let write = |p: &mut Pair, n| ask(p, request(write(word), n, &[1; 8]));
     assert!(is_nak(&write(&mut p, 1), 0, NakCode::Sequence));

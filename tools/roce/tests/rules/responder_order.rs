@@ -43,7 +43,10 @@ fn a_request_with_another_pkey_is_silently_dropped() {
 #[test]
 fn an_unknown_opcode_is_an_invalid_request() {
     for code in [0x15, 0x18, 0x1b, 0x1e, 0x1f] {
-        let mut p = rc();
+        let mut p = responder(Setup {
+            recovers: false,
+            ..Setup::default()
+        });
         let word = p.zeros(A, 8);
         p.post_recv(A, 1, &[word.sge()]);
         // Ahead of the PSN expected it is out of sequence as anything is.

@@ -11,7 +11,11 @@ use verbena_roce_lab::{Buffer, Pair, Post, Setup, Side::*};
 
 /// A requester that has sent: a WRITE of 3 packets (0 to 2), a READ of 3 responses (3 to 5), a WRITE (6).
 fn busy() -> (Pair, Buffer) {
-    let mut p = requester(Setup::default());
+    busy_of(Setup::default())
+}
+
+fn busy_of(setup: Setup) -> (Pair, Buffer) {
+    let mut p = requester(setup);
     let (src, back) = (p.buffer(A, &pattern(600, 1)), p.zeros(A, 600));
     let there = p.zeros(B, 600);
     p.post(A, Post::write(1, &[src.sge()], there));
@@ -227,7 +231,10 @@ fn a_duplicate_response_changes_nothing() {
 
 #[test]
 fn responses_of_before_and_after_a_retry_mix() {
-    let (mut p, back) = busy();
+    let (mut p, back) = busy_of(Setup {
+        recovers: false,
+        ..Setup::default()
+    });
     answer_part(&mut p, response(true, false), 3, &[1; 256], [true, false]);
     // The timer expires, and the rest is asked for; then what had been under way all the time comes, then the new answer.
     p.run_until(p.now + (4_096 << 8));
@@ -389,7 +396,10 @@ fn a_fault_in_the_first_packet_of_a_message_fails_none_before() {
 #[test]
 fn an_acknowledgement_overtakes_what_is_being_sent_again() {
     // No timer is to help.
-    let mut setup = Setup::default();
+    let mut setup = Setup {
+        recovers: false,
+        ..Setup::default()
+    };
     setup.attr.timeout = 0;
     let mut p = requester(setup);
     let (src, there) = (p.zeros(A, 2560), p.zeros(B, 2560));

@@ -14,11 +14,19 @@ fn is_nak(packet: &Packet) -> bool {
 
 /// Sends `count` WRITEs of one packet, of which the link loses some.
 fn writes(mode: Mode, count: u64, lost: fn(&Packet) -> bool) -> Pair {
-    let mut p = Pair::new(Setup {
-        mode,
-        psns: [0, 0],
-        ..Setup::default()
-    });
+    writes_of(
+        Setup {
+            mode,
+            psns: [0, 0],
+            ..Setup::default()
+        },
+        count,
+        lost,
+    )
+}
+
+fn writes_of(setup: Setup, count: u64, lost: fn(&Packet) -> bool) -> Pair {
+    let mut p = Pair::new(setup);
     p.link.record = true;
     p.link.drop_if = Some(lost);
     let (src, dst) = (p.buffer(A, &pattern(8, 1)), p.zeros(B, 8));
@@ -45,7 +53,13 @@ fn a_gap_is_reported_once() {
 
 #[test]
 fn a_nak_makes_the_requester_go_back_to_its_psn() {
-    let p = writes(Mode::Split, 8, |packet| {
+    let setup = Setup {
+        mode: Mode::Split,
+        psns: [0, 0],
+        recovers: false,
+        ..Setup::default()
+    };
+    let p = writes_of(setup, 8, |packet| {
         packet.psn == 3 && packet.kind.is_request()
     });
     // One loss only: `drop_if` would lose the PSN again, so it comes through by the timer at the latest.

@@ -14,6 +14,8 @@ fn prepared(qp_type: QpType, has_srq: bool, sizes: &[usize]) -> (Pair, Vec<Buffe
     let mut p = responder(Setup {
         qp_type,
         has_srq,
+        // Nothing is kept of what comes ahead between queue pairs of one engine.
+        recovers: false,
         ..Setup::default()
     });
     let mut buffers = Vec::new();

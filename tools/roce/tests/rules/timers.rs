@@ -82,7 +82,11 @@ fn a_stale_acknowledgement_does_not_start_the_timer_anew() {
 
 #[test]
 fn sequence_errors_run_out_of_retries() {
-    let mut p = writes(Setup::default(), 2);
+    let setup = Setup {
+        recovers: false,
+        ..Setup::default()
+    };
+    let mut p = writes(setup, 2);
     for left in (0..7).rev() {
         nak(&mut p, 0, NakCode::Sequence);
         assert_eq!(numbers(&mut p), [0, 1]);
@@ -244,7 +248,11 @@ fn other_retry_counts_hold_at_once() {
 
 #[test]
 fn timeouts_are_retried_in_sqd() {
-    let mut p = writes(Setup::default(), 2);
+    let setup = Setup {
+        recovers: false,
+        ..Setup::default()
+    };
+    let mut p = writes(setup, 2);
     p.modify(A, QpState::Sqd).unwrap();
     p.run_until(TIMEOUT);
     assert_eq!(timeouts(&p), 1);

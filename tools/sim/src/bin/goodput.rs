@@ -5,6 +5,7 @@
 
 use clap::{Parser, ValueEnum};
 use verbena_roce::host::WqeOpcode;
+use verbena_roce::Counters;
 use verbena_roce_lab::flows::{Flows, Shape};
 
 /// Runs one sender over a lossy link, on a virtual clock.
@@ -35,6 +36,20 @@ struct Args {
     /// Runs, each with its own seed; figures are of all together.
     #[arg(long, value_name = "N", default_value_t = 1)]
     runs: u64,
+    /// Who sends all again and keeps nothing.
+    #[arg(long, value_enum, default_value_t = Old::None)]
+    old: Old,
+    /// Print what the queue pairs have counted.
+    #[arg(long)]
+    counters: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Old {
+    None,
+    Sender,
+    Receiver,
+    Both,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -51,6 +66,7 @@ struct Total {
     bytes: u64,
     sent: u64,
     failed: u64,
+    counters: [Counters; 2],
 }
 
 impl Total {
@@ -78,13 +94,21 @@ fn run(args: &Args, percent: f64) -> Total {
             seed: 1 + run,
             ..Shape::default()
         };
-        let mut flows = Flows::new(shape, |_, _| ());
+        let mut flows = Flows::new(shape, |end, config| {
+            let own = [Old::Sender, Old::Receiver][end % 2];
+            if args.old == own || args.old == Old::Both {
+                (config.recovers, config.keep_bytes) = (false, 0);
+            }
+        });
         flows.post(0, args.packets.div_ceil(64) as u32);
         while flows.is_done(0) == Ok(false) && flows.run_until(flows.now + 10_000) {}
         total.failed += u64::from(flows.is_done(0) != Ok(true));
         total.time += flows.now;
         total.bytes += flows.arrived(0);
         total.sent += flows.sent();
+        for (all, one) in total.counters.iter_mut().zip(flows.counters(0)) {
+            all.add(one);
+        }
     }
     total
 }
@@ -109,5 +133,12 @@ fn main() {
             lossy.goodput() / clean.goodput(),
             lossy.sent as f64 / needed as f64,
         );
+        if args.counters {
+            for (name, counters) in ["sender", "receiver"].iter().zip(&lossy.counters) {
+                let counts = counters.each().filter(|(_, count)| *count > 0);
+                let counts: Vec<_> = counts.map(|(what, n)| format!("{what} {n}")).collect();
+                println!("        {name}: {}", counts.join(", "));
+            }
+        }
     }
 }

@@ -5,7 +5,7 @@
 //! The responder answers in PSN order. So whatever answers PSN n also acknowledges every SEND and WRITE before n, and
 //! tells that a READ or atomic before n whose response has not come was lost on the way ("implied NAK", IBTA 9.7.5).
 
-use super::retry::Wait;
+use super::retry::{Back, Wait};
 use super::Requester;
 use crate::host::{CopyFault, Host, Source, Syndrome, WcStatus, WqeOpcode};
 use crate::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Payload};
@@ -27,17 +27,38 @@ impl Requester {
             return None;
         }
         let una = self.una_psn;
-        let result = match packet.kind {
+        let kind = packet.kind;
+        let result = match kind {
             Kind::Ack(aeth) => self.acknowledgement(core, host, now, packet.psn, aeth),
-            Kind::ReadResponse(_) | Kind::AtomicResponse(..) => self.response(core, host, packet),
+            Kind::ReadResponse(_) | Kind::AtomicResponse(..) => {
+                self.response(core, host, now, packet)
+            }
             _ => Ok(()),
         };
         if let Err(cause) = result {
             return Some(cause);
         }
         self.complete_local(core, host);
+        if self.una_psn != una {
+            self.note_answer(&kind);
+        }
         self.arm(core, now, self.una_psn != una);
         None
+    }
+
+    /// What was sent again is answered. If that acknowledges nothing behind it, the rest has to be sent again too.
+    fn note_answer(&mut self, kind: &Kind) {
+        let Some(path) = &mut self.path else {
+            return;
+        };
+        let asks =
+            matches!(kind, Kind::Ack(aeth) if !matches!(aeth.syndrome, AethSyndrome::Ack { .. }));
+        let is_missing = path.answered(self.una_psn, asks);
+        if self.sent_psn == self.una_psn {
+            path.sent_alone();
+        } else if is_missing {
+            self.rewind();
+        }
     }
 
     /// Whether a PSN was sent and is not acknowledged.
@@ -47,19 +68,22 @@ impl Requester {
 
     /// Everything before `end` is done at the peer. Completes work requests; false: a READ or atomic before `end` has
     /// not had its response, and acknowledgement ends there.
-    fn acknowledge<H: Host>(&mut self, core: &mut Core, host: &mut H, end: u32) -> bool {
+    fn acknowledge<H: Host>(&mut self, core: &mut Core, host: &mut H, now: u64, end: u32) -> bool {
         let una = self.una_psn;
         let all = self.acknowledge_slots(core, host, end);
         if self.una_psn != una {
-            self.note_progress(core);
+            self.note_progress(core, now);
         }
         all
     }
 
     /// Something was acknowledged: all retries are there again (IBTA 9.7.6), and what the peer had no receive for, it has
     /// taken.
-    fn note_progress(&mut self, core: &Core) {
+    fn note_progress(&mut self, core: &Core, now: u64) {
         self.reload_retries(core);
+        if let Some(path) = &mut self.path {
+            path.acknowledged(self.una_psn, now);
+        }
         if self.awaits_receive() {
             self.waits = Wait::Nothing;
         }
@@ -114,7 +138,7 @@ impl Requester {
             AethSyndrome::Ack { .. } => psn::add(psn, 1),
             _ => psn,
         };
-        if !self.acknowledge(core, host, end) {
+        if !self.acknowledge(core, host, now, end) {
             return self.imply_nak(core, host);
         }
         match syndrome {
@@ -146,7 +170,12 @@ impl Requester {
                 if self.is_rewound() || self.awaits_receive() {
                     return Ok(());
                 }
-                self.retry(core, host, Syndrome::SequenceRetryExceeded)
+                self.retry(
+                    core,
+                    host,
+                    Syndrome::SequenceRetryExceeded,
+                    Back::Oldest { told: true },
+                )
             }
             AethSyndrome::Nak(code) => {
                 core.counters.naks_received += 1;
@@ -186,7 +215,7 @@ impl Requester {
         }
         self.implied_nak_at = Some(self.una_psn);
         core.counters.implied_naks += 1;
-        self.retry(core, host, Syndrome::RetryExceeded)
+        self.retry(core, host, Syndrome::RetryExceeded, Back::All)
     }
 
     fn bad_response<H: Host>(
@@ -203,6 +232,7 @@ impl Requester {
         &mut self,
         core: &mut Core,
         host: &mut H,
+        now: u64,
         mut packet: Packet,
     ) -> Result<(), Syndrome> {
         let mtu = core.attr.path_mtu;
@@ -237,7 +267,7 @@ impl Requester {
             packet.trim_front(old, mtu);
         } else if ahead > 0 {
             if ahead < psns - progress || self.answers_response(packet.psn) {
-                self.acknowledge(core, host, expected);
+                self.acknowledge(core, host, now, expected);
                 return self.imply_nak(core, host);
             }
             return self.bad_response(core, host, Syndrome::ResponseOpcode);
@@ -246,7 +276,7 @@ impl Requester {
             core.counters.dead_payloads += 1;
             return Ok(());
         }
-        self.acknowledge(core, host, expected);
+        self.acknowledge(core, host, now, expected);
         self.una_psn = expected;
         let aeth = match packet.kind {
             Kind::ReadResponse(aeth) => aeth,
@@ -331,7 +361,7 @@ impl Requester {
                 self.responses_due = self.responses_due.saturating_sub(1);
             }
         }
-        self.note_progress(core);
+        self.note_progress(core, now);
         Ok(())
     }
 

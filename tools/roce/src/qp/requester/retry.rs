@@ -6,7 +6,10 @@ use super::Requester;
 use crate::host::{Host, Syndrome, WcStatus};
 use crate::psn;
 use crate::qp::timers::ack_timeout_ns;
-use crate::qp::Core;
+use crate::qp::{Budget, Core};
+
+/// How long an answer is waited for before any was timed.
+const UNKNOWN_TRIP_NS: u64 = 1_000_000;
 
 /// What the requester waits for before it sends again what is not acknowledged, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +32,15 @@ pub(super) enum Wait {
     },
 }
 
+/// What is sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Back {
+    /// The oldest packet, to hear where to go on; `told`: of a gap that the peer has told of.
+    Oldest { told: bool },
+    /// All.
+    All,
+}
+
 impl Requester {
     /// Starts the ACK timer if something is outstanding; on progress, anew.
     pub(super) fn arm(&mut self, core: &Core, now: u64, progress: bool) {
@@ -36,9 +48,13 @@ impl Requester {
             self.disarm();
         } else if matches!(self.waits, Wait::Nothing) || progress && !self.awaits_receive() {
             let least = core.config.min_timeout_ns;
+            let delay = self.path.as_ref().map_or(least, |path| {
+                let patience = path.patience(least.min(UNKNOWN_TRIP_NS));
+                patience.max(core.config.min_probe_ns)
+            });
             self.waits = match ack_timeout_ns(core.attr.timeout) {
                 Some(timeout) => {
-                    await_ack(core, now, now.saturating_add(timeout.max(least)), least)
+                    await_ack(core, now, now.saturating_add(timeout.max(least)), delay)
                 }
                 None => Wait::Nothing,
             };
@@ -58,11 +74,11 @@ impl Requester {
     }
 
     /// A responder reports each gap once, so a NAK that is lost, or a packet that is lost again, would cost the whole
-    /// ACK timeout. So before it expires, everything is sent again at growing distances.
+    /// ACK timeout. So before it expires, the oldest packet is sent again at growing distances: its answer tells where to go on.
     pub(super) fn probe(&mut self, core: &mut Core, now: u64) {
         core.counters.probes += 1;
         let waits = self.waits;
-        self.rewind();
+        self.go_back(Back::Oldest { told: false });
         if let Wait::Acknowledgement { expires, delay, .. } = waits {
             self.waits = await_ack(core, now, expires, delay.saturating_mul(2));
         }
@@ -79,12 +95,77 @@ impl Requester {
         core: &mut Core,
         host: &mut H,
         cause: Syndrome,
+        back: Back,
     ) -> Result<(), Syndrome> {
         if self.retry_left == 0 {
             return Err(self.fail_oldest(core, host, WcStatus::RetryExcErr, cause));
         }
         self.retry_left -= 1;
+        self.go_back(back);
+        Ok(())
+    }
+
+    fn go_back(&mut self, back: Back) {
+        let told = match back {
+            Back::Oldest { told } => {
+                if self.path.as_mut().is_some_and(|path| path.ask_alone(told)) {
+                    return;
+                }
+                told
+            }
+            Back::All => false,
+        };
         self.rewind();
+        if let Some(path) = &mut self.path {
+            path.went_back(told);
+        }
+    }
+
+    /// The PSN at the cursor: one after what was sent last, of a READ after the responses that were asked for.
+    pub(super) fn next_to_send(&self) -> u32 {
+        match self.slots.get(self.cursor).filter(|slot| slot.started) {
+            Some(slot) => psn::add(slot.first_psn, self.cursor_packets),
+            None => self.next_psn,
+        }
+    }
+
+    /// Sends again what is due alone: the oldest packet, or a few. What else is to be sent goes on where it was.
+    pub(super) fn send_alone<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        budget: &mut Budget,
+    ) -> Result<(), Syndrome> {
+        let due = self.path.as_ref().map_or(0, |path| path.due());
+        if due == 0 || self.sent_psn == self.una_psn {
+            return Ok(());
+        }
+        let (cursor, packets) = (self.cursor, self.cursor_packets);
+        let oldest = self.slots.oldest();
+        self.cursor = oldest;
+        self.cursor_packets = self.acknowledged_of_oldest();
+        let end = (cursor.wrapping_sub(oldest), packets);
+        for count in 1..=due {
+            // What was not sent follows in its turn.
+            if (self.cursor.wrapping_sub(oldest), self.cursor_packets) >= end {
+                break;
+            }
+            let Some(mut packet) = self.next_packet(core, host)? else {
+                break;
+            };
+            let end = self.next_to_send();
+            if let Some(path) = &mut self.path {
+                path.sends_alone(&mut packet, end, count);
+            }
+            budget.spend(packet.payload.len());
+            core.transmit(host, packet);
+        }
+        if let Some(path) = &mut self.path {
+            path.sent_alone();
+        }
+        if (self.cursor.wrapping_sub(oldest), self.cursor_packets) < end {
+            (self.cursor, self.cursor_packets) = (cursor, packets);
+        }
         Ok(())
     }
 
@@ -92,6 +173,9 @@ impl Requester {
     pub(super) fn rewind(&mut self) {
         self.disarm();
         self.rewound = true;
+        if let Some(path) = &mut self.path {
+            path.went_back(false);
+        }
         self.cursor = self.slots.oldest();
         self.cursor_packets = self.acknowledged_of_oldest();
     }
@@ -99,6 +183,7 @@ impl Requester {
     /// Whether all that is not acknowledged is about to be sent again anyway: then it costs no retry to ask for it.
     pub(super) fn is_rewound(&self) -> bool {
         self.rewound
+            || self.path.as_ref().is_some_and(|path| path.due() > 0)
             || self.cursor == self.slots.oldest()
                 && self.cursor_packets == self.acknowledged_of_oldest()
     }

@@ -31,8 +31,12 @@ impl Responder {
         }
         self.nak = match syndrome {
             AethSyndrome::Nak(NakCode::SourceFault) => Nak::NotSent,
-            _ => Nak::Sent,
+            AethSyndrome::Nak(NakCode::Sequence) => Nak::Sent { gap: true },
+            _ => Nak::Sent { gap: false },
         };
+        if !matches!(self.nak, Nak::Sent { gap: true }) {
+            self.store = None;
+        }
         match syndrome {
             AethSyndrome::Rnr { .. } => core.counters.rnr_naks_sent += 1,
             AethSyndrome::Nak(NakCode::Sequence) => core.counters.sequence_naks_sent += 1,

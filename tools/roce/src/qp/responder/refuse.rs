@@ -99,6 +99,7 @@ impl Responder {
         host: &mut H,
         refusal: Refusal,
     ) -> Stop {
+        self.store = None;
         if self.answers.is_empty() {
             Stop::Error(self.carry_out(core, host, refusal))
         } else {

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What a responder has executed: by each request of a call, one of those that it had kept included, as far as it says.
+
+use super::end::extend;
+use super::lab::{Call, Lab};
+use super::work::Fault;
+use verbena_roce::packet::Packet;
+use verbena_roce::QpType;
+
+impl Lab {
+    /// A request that was kept is executed in the call of another: that one is executed, and nothing is between them.
+    pub(super) fn goes_on(&mut self, me: usize, packet: &Packet) {
+        self.say(me, || {
+            format!("goes on with {}", super::observer::describe(packet))
+        });
+        self.beside_goes_on(me, packet);
+        let end = &self.ends[me];
+        let first = extend(end.expected, packet.psn);
+        let last = first + u64::from(packet.psns);
+        let same_life = self.ends[end.peer].life == end.life;
+        assert!(
+            end.qp_type == QpType::Rc && !end.attr.local_peer,
+            "{:?} keeps requests",
+            end.qp_type
+        );
+        if end.strict && same_life {
+            if first != end.expected {
+                self.after_execution(me, first);
+            }
+            self.ends[me].received = 0;
+        }
+        self.call = Call::Request {
+            first,
+            end: last,
+            op: None,
+        };
+    }
+
+    /// The responder has gone on.
+    pub(super) fn after_execution(&mut self, me: usize, to: u64) {
+        let lab = self;
+        let end = &lab.ends[me];
+        let (from, peer, mtu) = (end.expected, end.peer, end.attr.path_mtu);
+        let Call::Request {
+            first, end: last, ..
+        } = lab.call
+        else {
+            panic!("PSN {to:#x} is expected without that {from:#x} came");
+        };
+        assert!(
+            first <= from && from < last && from < to,
+            "{from:#x} was expected, {first:#x}..{last:#x} came, {to:#x} is expected"
+        );
+        let reaches = match lab.op_at(peer, from) {
+            Some(op) if lab.ops[op as usize].responds() => lab.ops[op as usize].message_at(from).1,
+            _ => last,
+        };
+        assert!(to <= reaches, "more is expected than what came");
+        lab.note_executed(me, to);
+        let mut psn = from;
+        while psn < to {
+            let op = lab.op_at(peer, psn).expect("just executed");
+            let op = &lab.ops[op as usize];
+            psn = op.end();
+            if op.responds() {
+                assert!(!op.is_atomic() || op.executed, "not executed: {op:?}");
+                assert!(!op.brings() || op.done == op.length, "not written: {op:?}");
+                continue;
+            }
+            let due = ((to.min(psn) - op.first) * u64::from(mtu)).min(u64::from(op.length));
+            assert_eq!(
+                u64::from(op.done),
+                due,
+                "not executed as far as it says: {op:?}"
+            );
+            if psn <= to && op.takes_recv() && op.fault != Fault::RemoteInvalidate {
+                assert!(op.executed, "its receive is not complete: {op:?}");
+            }
+        }
+    }
+}

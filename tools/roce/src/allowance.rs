@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Bytes that queue pairs may keep of what came ahead of a gap: an account that several share, and parts of it, so that one peer
+//! cannot take what is everybody's.
+
+use alloc::rc::Rc;
+use core::cell::Cell;
+
+/// An account of bytes.
+#[derive(Debug)]
+pub struct Allowance {
+    left: Cell<u64>,
+    /// What it is a part of.
+    whole: Option<Rc<Allowance>>,
+}
+
+impl Allowance {
+    /// An account of so many bytes.
+    pub fn new(bytes: u64) -> Rc<Self> {
+        Rc::new(Self {
+            left: Cell::new(bytes),
+            whole: None,
+        })
+    }
+
+    /// At most so many bytes of another account.
+    pub fn part_of(whole: &Rc<Self>, bytes: u64) -> Rc<Self> {
+        Rc::new(Self {
+            left: Cell::new(bytes),
+            whole: Some(Rc::clone(whole)),
+        })
+    }
+
+    /// Bytes that are left.
+    pub fn left(&self) -> u64 {
+        let whole = self.whole.as_ref().map_or(u64::MAX, |whole| whole.left());
+        self.left.get().min(whole)
+    }
+
+    /// Takes bytes, which come back when what this returns is dropped.
+    pub(crate) fn take(self: &Rc<Self>, bytes: u32) -> Option<Held> {
+        if self.left() < bytes.into() {
+            return None;
+        }
+        self.add(bytes, false);
+        Some(Held {
+            from: Rc::clone(self),
+            bytes,
+        })
+    }
+
+    fn add(&self, bytes: u32, back: bool) {
+        let (left, bytes64) = (self.left.get(), u64::from(bytes));
+        self.left.set(if back {
+            left.saturating_add(bytes64)
+        } else {
+            left.saturating_sub(bytes64)
+        });
+        if let Some(whole) = &self.whole {
+            whole.add(bytes, back);
+        }
+    }
+}
+
+/// Bytes that were taken.
+#[derive(Debug)]
+pub(crate) struct Held {
+    from: Rc<Allowance>,
+    bytes: u32,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.from.add(self.bytes, true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_taken_comes_back() {
+        let whole = Allowance::new(100);
+        let (a, b) = (
+            Allowance::part_of(&whole, 60),
+            Allowance::part_of(&whole, 60),
+        );
+        let first = a.take(50).unwrap();
+        assert_eq!((a.left(), b.left(), whole.left()), (10, 50, 50));
+        assert!(a.take(11).is_none() && b.take(51).is_none());
+        let second = b.take(50).unwrap();
+        assert_eq!((a.left(), whole.left()), (0, 0));
+        drop(first);
+        assert_eq!((a.left(), b.left()), (50, 10));
+        drop(second);
+        assert_eq!((a.left(), b.left(), whole.left()), (60, 60, 100));
+    }
+}

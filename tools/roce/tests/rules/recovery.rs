@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Recovery from loss behind a wire, beyond what the specification has: one packet is sent again to hear where to go on, the time
+//! to that is measured, and a responder keeps what comes ahead of a gap.
+
+use super::answered::{ack, nak, numbers, requester, rnr, sent};
+use super::by_hand::{
+    is_ack, is_nak, part, psn, put, read, request, responder, responder_by, write, SEND,
+};
+use super::pattern;
+use verbena_roce::host::WcStatus::*;
+use verbena_roce::packet::{AethSyndrome, Kind, NakCode, Packet};
+use verbena_roce::QpState;
+use verbena_roce_lab::{Mode, Pair, Post, Setup, Side::*};
+
+/// A requester with a WRITE of so many packets under way.
+fn writing(count: u32) -> Pair {
+    let mut p = requester(Setup::default());
+    let (src, dst) = (
+        p.zeros(A, 256 * count as usize),
+        p.zeros(B, 256 * count as usize),
+    );
+    p.post(A, Post::write(1, &[src.sge()], dst));
+    assert_eq!(numbers(&mut p), (0..count).collect::<Vec<_>>());
+    p
+}
+
+#[test]
+fn a_gap_brings_one_packet_and_its_answer_tells_where_to_go_on() {
+    let mut p = writing(8);
+    nak(&mut p, 2, NakCode::Sequence);
+    let again = sent(&mut p);
+    assert!(again.len() == 1 && again[0].psn == psn(2) && again[0].ack_req);
+    // The peer has kept the rest, but for one.
+    nak(&mut p, 5, NakCode::Sequence);
+    let again: Vec<u32> = sent(&mut p).iter().map(|packet| packet.psn).collect();
+    // Nothing else can be sent, so it goes a second time.
+    assert_eq!(again, [psn(5), psn(5)]);
+    ack(&mut p, 7);
+    assert!(numbers(&mut p).is_empty());
+    assert_eq!(p.statuses(A), [(1, Success)]);
+    assert_eq!(p.qps[0].snapshot().retry_left, 7);
+}
+
+#[test]
+fn a_peer_that_keeps_nothing_is_sent_all_again() {
+    let mut p = writing(8);
+    nak(&mut p, 2, NakCode::Sequence);
+    assert_eq!(numbers(&mut p), [2]);
+    ack(&mut p, 2);
+    assert_eq!(numbers(&mut p), [3, 4, 5, 6, 7]);
+    // It is known now.
+    nak(&mut p, 4, NakCode::Sequence);
+    let again = sent(&mut p);
+    assert_eq!(again.len(), 4);
+    assert!(again[0].psn == psn(4) && again[0].ack_req);
+    ack(&mut p, 7);
+    assert_eq!(p.statuses(A), [(1, Success)]);
+}
+
+#[test]
+fn nothing_new_is_sent_before_it_is_known_whether_the_peer_keeps_it() {
+    let mut p = writing(8);
+    let (src, dst) = (p.zeros(A, 8), p.zeros(B, 8));
+    nak(&mut p, 2, NakCode::Sequence);
+    p.post(A, Post::write(2, &[src.sge()], dst));
+    assert_eq!(numbers(&mut p), [2]);
+    ack(&mut p, 7);
+    assert_eq!(numbers(&mut p), [8]);
+    // From now on it is.
+    p.post(A, Post::write(3, &[src.sge()], dst));
+    assert_eq!(numbers(&mut p), [9]);
+    p.post(A, Post::write(4, &[src.sge()], dst));
+    nak(&mut p, 8, NakCode::Sequence);
+    assert_eq!(numbers(&mut p), [8, 10, 8]);
+}
+
+#[test]
+fn a_probe_is_the_oldest_packet_and_the_next_one_waits_twice_as_long() {
+    let mut p = writing(8);
+    for at in [100_000, 300_000, 700_000] {
+        assert_eq!(p.qps[0].next_deadline(), Some(at));
+        p.run_until(at - 1);
+        assert!(sent(&mut p).is_empty());
+        p.run_until(at);
+        let again = sent(&mut p);
+        assert!(again.len() == 1 && again[0].psn == psn(0) && again[0].ack_req);
+    }
+    assert_eq!(p.qps[0].snapshot().retry_left, 7, "it is no retry");
+    // Nothing behind it has come either: that goes again in growing parts.
+    ack(&mut p, 0);
+    assert_eq!(numbers(&mut p), [1, 2]);
+    ack(&mut p, 1);
+    assert!(numbers(&mut p).is_empty());
+    ack(&mut p, 2);
+    assert_eq!(numbers(&mut p), [3, 4, 5, 6]);
+    ack(&mut p, 7);
+    assert_eq!(p.statuses(A), [(1, Success)]);
+}
+
+#[test]
+fn the_probe_timer_is_the_round_trip_and_four_deviations() {
+    let mut p = requester(Setup {
+        min_timeout_ns: 10_000_000,
+        ..Setup::default()
+    });
+    let (src, dst) = (p.zeros(A, 8), p.zeros(B, 8));
+    let mut next = 0;
+    let mut trip = |p: &mut Pair, ns: u64| {
+        p.post(A, Post::write(next.into(), &[src.sge()], dst));
+        sent(p);
+        let patience = p.qps[0].next_deadline().map(|at| at - p.now);
+        p.run_until(p.now + ns);
+        ack(p, next);
+        next += 1;
+        patience.unwrap()
+    };
+    // Before any was timed, a millisecond.
+    assert_eq!(trip(&mut p, 200_000), 1_000_000);
+    // RFC 6298: the first deviates by its half, then by a quarter of what the next ones differ.
+    assert_eq!(trip(&mut p, 200_000), 200_000 + 4 * 100_000);
+    assert_eq!(trip(&mut p, 280_000), 200_000 + 4 * 75_000);
+    assert_eq!(trip(&mut p, 1_000), 210_000 + 4 * 76_250);
+    for _ in 0..100 {
+        trip(&mut p, 1_000);
+    }
+    assert_eq!(trip(&mut p, 1_000), 100_000, "no shorter");
+}
+
+#[test]
+fn what_was_sent_again_is_not_timed() {
+    let mut p = writing(1);
+    // The first measures: 20 us.
+    p.run_until(20_000);
+    ack(&mut p, 0);
+    let (src, dst) = (p.zeros(A, 8), p.zeros(B, 8));
+    p.post(A, Post::write(2, &[src.sge()], dst));
+    sent(&mut p);
+    p.run_until(420_000);
+    assert_eq!(p.qps[0].counters().probes, 2);
+    ack(&mut p, 1);
+    // 400 us would have made it patient.
+    p.post(A, Post::write(3, &[src.sge()], dst));
+    sent(&mut p);
+    assert_eq!(p.qps[0].next_deadline(), Some(520_000));
+}
+
+#[test]
+fn after_an_rnr_nak_all_is_sent_again() {
+    let mut p = writing(4);
+    rnr(&mut p, 1);
+    p.run_until(10_000);
+    assert_eq!(numbers(&mut p), [1, 2, 3]);
+}
+
+#[test]
+fn between_local_queue_pairs_there_is_none_of_it() {
+    let mut p = Pair::rc(Mode::Local);
+    p.link.loss = 100;
+    let (src, dst) = (p.zeros(A, 8), p.zeros(B, 8));
+    p.post(A, Post::write(1, &[src.sge()], dst));
+    p.run_until(1);
+    assert_eq!(p.qps[0].next_deadline(), Some(4_096 << 8));
+    let mut p = responder_by(Mode::Local, Setup::default());
+    let word = p.zeros(A, 8);
+    put(&mut p, request(write(word), 1, &[1; 8]));
+    assert_eq!(p.qps[0].counters().kept, 0);
+}
+
+/// A responder with a SEND of each number, and what it answers.
+fn ask(p: &mut Pair, n: u32) -> Vec<Packet> {
+    super::by_hand::ask(p, request(SEND, n, &[n as u8; 8]))
+}
+
+fn receiving(receives: u64) -> Pair {
+    let mut p = responder(Setup::default());
+    for wr_id in 0..receives {
+        let buffer = p.zeros(A, 8);
+        p.post_recv(A, wr_id, &[buffer.sge()]);
+    }
+    p
+}
+
+#[test]
+fn what_comes_ahead_of_a_gap_is_executed_when_it_closes() {
+    let mut p = receiving(4);
+    assert!(is_nak(&ask(&mut p, 1), 0, NakCode::Sequence));
+    assert!(ask(&mut p, 3).is_empty() && ask(&mut p, 2).is_empty());
+    assert!(p.statuses(A).is_empty());
+    // In order, and acknowledged at once.
+    assert!(is_ack(&ask(&mut p, 0), 3));
+    let got = [(0, Success), (1, Success), (2, Success), (3, Success)];
+    assert_eq!(p.statuses(A), got);
+    assert_eq!(p.qps[0].counters().kept, 3);
+    assert!(is_ack(&ask(&mut p, 2), 3), "a duplicate by now");
+}
+
+#[test]
+fn a_gap_behind_the_gap_is_told_when_that_closes() {
+    let mut p = receiving(4);
+    assert!(is_nak(&ask(&mut p, 1), 0, NakCode::Sequence));
+    assert!(ask(&mut p, 3).is_empty());
+    assert!(is_nak(&ask(&mut p, 0), 2, NakCode::Sequence));
+    assert!(ask(&mut p, 3).is_empty());
+    assert!(is_ack(&ask(&mut p, 2), 3));
+}
+
+#[test]
+fn reads_and_atomics_are_kept_too() {
+    let mut p = responder(Setup::default());
+    let far = p.buffer(A, &pattern(600, 1));
+    put(&mut p, request(read(far), 1, &[]));
+    let first = super::by_hand::ask(&mut p, request(super::by_hand::WRITE_NOTHING, 4, &[]));
+    assert!(is_nak(&first[..1], 0, NakCode::Sequence));
+    let got = super::by_hand::ask(&mut p, request(super::by_hand::WRITE_NOTHING, 0, &[]));
+    let psns: Vec<u32> = got.iter().map(|packet| packet.psn).collect();
+    assert_eq!(psns, [psn(1), psn(2), psn(3), psn(4)]);
+}
+
+#[test]
+fn an_acknowledgement_that_waits_outlives_a_nak_that_waits() {
+    let mut p = responder(Setup::default());
+    let far = p.buffer(A, &pattern(600, 1));
+    let write = |n, ack_req| Packet {
+        ack_req,
+        ..request(super::by_hand::WRITE_NOTHING, n, &[])
+    };
+    put(&mut p, request(read(far), 1, &[]));
+    put(&mut p, write(4, true));
+    put(&mut p, write(6, false));
+    // The READ is executed, and the NAK for the gap behind it waits for its responses. So does what was asked for before.
+    put(&mut p, write(0, false));
+    put(&mut p, write(5, false));
+    let got = super::by_hand::answers(&mut p);
+    let psns: Vec<u32> = got.iter().map(|packet| packet.psn).collect();
+    assert_eq!(psns, [psn(0), psn(1), psn(2), psn(3), psn(6)]);
+    assert!(is_nak(&got[..1], 0, NakCode::Sequence) && is_ack(&got[4..], 6));
+}
+
+#[test]
+fn what_is_kept_dies_with_an_rnr_nak() {
+    let mut p = receiving(0);
+    assert!(is_nak(&ask(&mut p, 1), 0, NakCode::Sequence));
+    let got = ask(&mut p, 0);
+    assert!(
+        matches!(got[0].kind, Kind::Ack(aeth) if matches!(aeth.syndrome, AethSyndrome::Rnr { .. }))
+    );
+    // Nor is anything kept behind it.
+    assert!(ask(&mut p, 2).is_empty());
+    for wr_id in 0..3 {
+        p.post_recv(A, wr_id, &[]);
+    }
+    let buffer = p.zeros(A, 8);
+    p.world.end(A).rq[0].sges = vec![buffer.sge()];
+    assert!(is_ack(&ask(&mut p, 0), 0), "no receive for the second");
+    assert_eq!(p.statuses(A), [(0, Success)]);
+    // The same where the receive is missing for one that was kept.
+    let mut p = receiving(1);
+    ask(&mut p, 1);
+    ask(&mut p, 2);
+    ask(&mut p, 0);
+    assert_eq!(p.qps[0].counters().rnr_naks_sent, 1);
+    for wr_id in 1..4 {
+        let buffer = p.zeros(A, 8);
+        p.post_recv(A, wr_id, &[buffer.sge()]);
+    }
+    assert!(is_ack(&ask(&mut p, 1), 1));
+    assert!(is_ack(&ask(&mut p, 2), 2));
+}
+
+#[test]
+fn what_is_kept_dies_with_the_connection() {
+    let mut p = receiving(4);
+    ask(&mut p, 1);
+    p.reset(A);
+    p.connect(A);
+    for wr_id in 0..4 {
+        let buffer = p.zeros(A, 8);
+        p.post_recv(A, wr_id, &[buffer.sge()]);
+    }
+    assert!(is_ack(&ask(&mut p, 0), 0));
+    // A refusal that waits behind a READ.
+    let far = p.buffer(A, &pattern(600, 1));
+    put(&mut p, request(read(far), 1, &[]));
+    put(&mut p, request(SEND, 5, &[1; 8]));
+    put(&mut p, part(false, true, request(SEND, 4, &[1])));
+    let got = super::by_hand::answers(&mut p);
+    assert!(is_nak(&got[3..], 4, NakCode::InvalidRequest));
+    assert_eq!(p.state(A), QpState::Err);
+    assert_eq!(p.statuses(A).first(), Some(&(0, Success)));
+}
+
+#[test]
+fn two_that_differ_in_one_psn_are_both_dropped() {
+    let mut p = receiving(4);
+    ask(&mut p, 2);
+    ask(&mut p, 1);
+    let other = super::by_hand::ask(&mut p, request(SEND, 1, &[9; 8]));
+    assert!(other.is_empty());
+    assert!(is_nak(&ask(&mut p, 0), 1, NakCode::Sequence));
+    // A copy is no other, whether or not it asks for an acknowledgement.
+    let mut copy = request(SEND, 2, &[2; 8]);
+    copy.ack_req = false;
+    assert!(super::by_hand::ask(&mut p, copy).is_empty());
+    assert!(is_ack(&ask(&mut p, 1), 2));
+}
+
+#[test]
+fn no_more_is_kept_than_fits() {
+    let mut p = receiving(140);
+    ask(&mut p, 1);
+    ask(&mut p, 127);
+    assert_eq!(p.qps[0].counters().kept, 2);
+    ask(&mut p, 128);
+    ask(&mut p, 1 << 22);
+    assert_eq!(p.qps[0].counters().kept, 2, "too far ahead");
+    let mut p = receiving(4);
+    p.restrict(A, 2 * 264);
+    for n in 1..4 {
+        ask(&mut p, n);
+    }
+    assert_eq!(p.qps[0].counters().kept, 2);
+    assert!(is_ack(&ask(&mut p, 0), 2));
+}
+
+#[test]
+fn what_is_kept_is_of_the_owners_account() {
+    let mut p = receiving(4);
+    let whole = p.restrict(A, 10_000);
+    ask(&mut p, 1);
+    ask(&mut p, 2);
+    assert_eq!(whole.left(), 10_000 - 2 * 264);
+    ask(&mut p, 0);
+    assert_eq!(whole.left(), 10_000);
+    ask(&mut p, 4);
+    assert_eq!(whole.left(), 10_000 - 264);
+    p.modify(A, QpState::Err).unwrap();
+    assert_eq!(whole.left(), 10_000);
+}
