@@ -3,7 +3,7 @@
 //! Recovery from loss behind a wire, beyond what the specification has: one packet is sent again to hear where to go on, the time
 //! to that is measured, and a responder keeps what comes ahead of a gap.
 
-use super::answered::{ack, nak, numbers, requester, rnr, sent};
+use super::answered::{ack, answer_part, nak, numbers, positive, requester, rnr, sent};
 use super::by_hand::{
     is_ack, is_nak, part, psn, put, read, request, responder, responder_by, write, SEND,
 };
@@ -143,6 +143,33 @@ fn what_was_sent_again_is_not_timed() {
     p.post(A, Post::write(3, &[src.sge()], dst));
     sent(&mut p);
     assert_eq!(p.qps[0].next_deadline(), Some(520_000));
+}
+
+#[test]
+fn responses_of_no_use_tell_that_the_answer_is_still_to_come() {
+    let mut p = requester(Setup::default());
+    let (back, there) = (p.zeros(A, 1024), p.zeros(B, 1024));
+    p.post(A, Post::read(1, &[back.sge()], there));
+    sent(&mut p);
+    let part = |p: &mut Pair, n, ends| {
+        let aeth = (n == 0 || n == 3).then(positive);
+        answer_part(p, Kind::ReadResponse(aeth), n, &[1; 256], ends);
+    };
+    part(&mut p, 0, [true, false]);
+    p.run_until(60_000);
+    // The second is lost and asked for; what was sent before that comes first.
+    part(&mut p, 2, [false, false]);
+    assert_eq!(numbers(&mut p), [1]);
+    p.run_until(120_000);
+    part(&mut p, 3, [false, true]);
+    assert_eq!(p.qps[0].next_deadline(), Some(220_000));
+    // It does not put off the ACK timer.
+    for _ in 0..100 {
+        p.run_until(p.now + 90_000);
+        part(&mut p, 3, [false, true]);
+    }
+    assert!(p.qps[0].counters().timeouts > 5);
+    assert_eq!(p.qps[0].counters().probes, 0);
 }
 
 #[test]

@@ -41,6 +41,8 @@ impl Requester {
         self.complete_local(core, host);
         if self.una_psn != una {
             self.note_answer(&kind);
+        } else if matches!(kind, Kind::ReadResponse(_)) {
+            self.defer_probe(core, now);
         }
         self.arm(core, now, self.una_psn != una);
         None

@@ -48,16 +48,29 @@ impl Requester {
             self.disarm();
         } else if matches!(self.waits, Wait::Nothing) || progress && !self.awaits_receive() {
             let least = core.config.min_timeout_ns;
-            let delay = self.path.as_ref().map_or(least, |path| {
-                let patience = path.patience(least.min(UNKNOWN_TRIP_NS));
-                patience.max(core.config.min_probe_ns)
-            });
+            let delay = self.patience(core);
             self.waits = match ack_timeout_ns(core.attr.timeout) {
                 Some(timeout) => {
                     await_ack(core, now, now.saturating_add(timeout.max(least)), delay)
                 }
                 None => Wait::Nothing,
             };
+        }
+    }
+
+    /// How long an answer is waited for before it is asked for again.
+    fn patience(&self, core: &Core) -> u64 {
+        let least = core.config.min_timeout_ns;
+        self.path.as_ref().map_or(least, |path| {
+            let patience = path.patience(least.min(UNKNOWN_TRIP_NS));
+            patience.max(core.config.min_probe_ns)
+        })
+    }
+
+    /// A READ response came that is of no use: what was asked for again comes behind it.
+    pub(super) fn defer_probe(&mut self, core: &Core, now: u64) {
+        if let (Wait::Acknowledgement { expires, .. }, Some(_)) = (self.waits, &self.path) {
+            self.waits = await_ack(core, now, expires, self.patience(core));
         }
     }
 
