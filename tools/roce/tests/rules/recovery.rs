@@ -8,7 +8,7 @@ use super::by_hand::{
     is_ack, is_nak, part, psn, put, read, request, responder, responder_by, write, SEND,
 };
 use super::pattern;
-use verbena_roce::host::WcStatus::*;
+use verbena_roce::host::{WcStatus::*, WqeOpcode};
 use verbena_roce::packet::{AethSyndrome, Kind, NakCode, Packet};
 use verbena_roce::QpState;
 use verbena_roce_lab::{Mode, Pair, Post, Setup, Side::*};
@@ -56,6 +56,24 @@ fn a_peer_that_keeps_nothing_is_sent_all_again() {
     assert!(again[0].psn == psn(4) && again[0].ack_req);
     ack(&mut p, 7);
     assert_eq!(p.statuses(A), [(1, Success)]);
+}
+
+#[test]
+fn what_sends_nothing_has_no_place_between_what_is_sent_again() {
+    let mut p = requester(Setup::default());
+    let (src, dst) = (p.zeros(A, 768), p.zeros(B, 768));
+    let fresh = p.zeros(A, 8);
+    p.world.region(fresh).valid = false;
+    let mut register = Post::new(2, WqeOpcode::FastReg, &[]);
+    register.wqe.imm = fresh.key.to_le_bytes();
+    p.post(A, Post::write(1, &[src.part(0, 8)], dst));
+    p.post(A, register);
+    p.post(A, Post::write(3, &[src.sge()], dst));
+    assert_eq!(numbers(&mut p), [0, 1, 2, 3]);
+    nak(&mut p, 0, NakCode::Sequence);
+    assert_eq!(numbers(&mut p), [0]);
+    ack(&mut p, 0);
+    assert_eq!(numbers(&mut p), [1, 2, 3]);
 }
 
 #[test]

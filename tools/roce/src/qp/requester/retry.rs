@@ -136,10 +136,15 @@ impl Requester {
 
     /// The PSN at the cursor: one after what was sent last, of a READ after the responses that were asked for.
     pub(super) fn next_to_send(&self) -> u32 {
-        match self.slots.get(self.cursor).filter(|slot| slot.started) {
-            Some(slot) => psn::add(slot.first_psn, self.cursor_packets),
-            None => self.next_psn,
+        let (mut index, mut packets) = (self.cursor, self.cursor_packets);
+        while let Some(slot) = self.slots.get(index).filter(|slot| slot.started) {
+            // What sends nothing has no PSN.
+            if slot.psns > 0 {
+                return psn::add(slot.first_psn, packets);
+            }
+            (index, packets) = (index.wrapping_add(1), 0);
         }
+        self.next_psn
     }
 
     /// Sends again what is due alone: the oldest packet, or a few. What else is to be sent goes on where it was.
