@@ -50,7 +50,7 @@ codes! {
         RespCqeFlush = 20,
         /// rx_icrc_encapsulated: packets dropped for a wrong ICRC.
         RxIcrcEncapsulated = 21,
-        /// rx_malformed: packets dropped because they cannot be parsed or have no queue pair.
+        /// rx_malformed: packets dropped because they cannot be parsed.
         RxMalformed = 22,
         /// rx_drops_ud: datagrams dropped (no receive, Q_Key, P_Key, length).
         RxDropsUd = 23,
@@ -92,6 +92,8 @@ codes! {
         RxAtomicWriteRequests = 41,
         /// rx_flush_requests: FLUSH requests received.
         RxFlushRequests = 42,
+        /// rx_no_qp: packets dropped because their queue pair is not there, or hears another peer.
+        RxNoQp = 43,
     }
 }
 

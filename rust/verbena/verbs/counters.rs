@@ -97,6 +97,7 @@ pub(crate) const NAMES: [StatDesc; NUM_COUNTERS] = [
     StatDesc::new(c"link_downed"),
     StatDesc::new(c"rx_atomic_write_requests"),
     StatDesc::new(c"rx_flush_requests"),
+    StatDesc::new(c"rx_no_qp"),
 ];
 
 type Values = [u64; NUM_COUNTERS];

@@ -10,7 +10,7 @@ use verbena_abi::stats::NUM_COUNTERS;
 use verbena_abi::syndrome::Syndrome;
 
 /// What no queue pair counts, or not all of it.
-const OF_DEVICE: [Counter; 10] = [
+const OF_DEVICE: [Counter; 11] = [
     RxIcrcEncapsulated,
     RxMalformed,
     CqOverflow,
@@ -21,6 +21,7 @@ const OF_DEVICE: [Counter; 10] = [
     RpCnpIgnored,
     TxOverMtu,
     LinkDowned,
+    RxNoQp,
 ];
 
 /// What counters are known to have.

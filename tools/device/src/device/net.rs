@@ -48,7 +48,7 @@ fn take_in<M: GuestMemory>(
         _ => false,
     };
     if !expected {
-        host.env.counters.add(Counter::RxMalformed, 1);
+        host.env.counters.add(Counter::RxNoQp, 1);
         return;
     }
     if path.is_some_and(|path| mcast::is_group(&path.dgid)) {
@@ -102,7 +102,7 @@ impl Device {
         });
         match found {
             Some(()) => self.make_ready(qpn),
-            None => self.shared.counters.add(Counter::RxMalformed, 1),
+            None => self.shared.counters.add(Counter::RxNoQp, 1),
         }
     }
 
@@ -222,7 +222,7 @@ impl Device {
         });
         match found {
             Some(()) => self.make_ready(qpn),
-            None => self.shared.counters.add(Counter::RxMalformed, 1),
+            None => self.shared.counters.add(Counter::RxNoQp, 1),
         }
     }
 

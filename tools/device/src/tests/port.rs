@@ -291,6 +291,12 @@ fn frames_come_in_by_the_ports_address_and_one_of_its_gids() {
         ),
         (1, 1)
     );
+    // Nor does it hear another peer.
+    let mut other = path;
+    other.sgid[15] = 99;
+    d.device.receive_frame(&d.ram, &emit(&other), d.now);
+    let (malformed, unheard) = (Counter::RxMalformed, Counter::RxNoQp);
+    assert_eq!((count(&d, malformed), count(&d, unheard)), (1, 1));
     // Nor while the port is down.
     d.set_port(false);
     d.device.receive_frame(&d.ram, &good, d.now);
