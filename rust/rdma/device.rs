@@ -24,7 +24,10 @@ use crate::{
     cq::CompletionQueue,
     enums::LinkLayer,
     gid::Gid,
-    mad::PortCounters,
+    mad::{
+        Cleared,
+        PortCounters, //
+    },
     mr::MemoryRegion,
     mw::MemoryWindow,
     object::{
@@ -53,6 +56,7 @@ use kernel::{
         VTABLE_DEFAULT_ERROR, //
     },
     prelude::*,
+    sync::Mutex,
     types::Opaque, //
 };
 
@@ -118,8 +122,14 @@ pub trait Operations: Sized + Send + Sync + 'static {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// Reads the port's counters for performance management.
+    /// Reads the port's counters for performance management. A driver that has this has the next one too.
+    /// May sleep.
     fn port_counters(_dev: &Device<Self>, _port: u32) -> Result<PortCounters> {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// What the port's counters had when they were cleared.
+    fn cleared_counters(_dev: &Device<Self>, _port: u32) -> &Mutex<Cleared> {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 

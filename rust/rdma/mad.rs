@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Performance management (specification, chapter 16.1): what a port has counted, for sysfs
-//! (`/sys/class/infiniband/*/ports/*/counters`) and for whoever asks with a datagram (MAD).
+//! (`/sys/class/infiniband/*/ports/*/counters`) and for whoever asks with a datagram (MAD). Set clears
+//! the counters that CounterSelect names, for PortCounters and PortCountersExtended apart.
 //!
 //! C: `process_mad` of `struct ib_device_ops`, `<rdma/ib_pma.h>`.
 
@@ -25,10 +26,12 @@ const CLASS_PORT_INFO: u16 = 0x0001;
 const PORT_COUNTERS: u16 = 0x0012;
 const PORT_COUNTERS_EXTENDED: u16 = 0x001d;
 
-/// ClassPortInfo: PortCountersExtended are there.
-const CAP_EXT_WIDTH: u16 = 1 << 9;
+/// ClassPortInfo: all ports may be selected, and PortCountersExtended are there.
+const CAPABILITIES: u16 = 1 << 8 | 1 << 9;
+/// ClassPortInfo: an answer takes up to 4.096 us * 2^18, about a second, as most say.
+const RESPONSE_TIME: u32 = 18;
 
-/// Selects all ports; there is no sum of them, but a port may be asked by this too.
+/// Selects all ports: the sum of the one that there is.
 const ALL_PORTS: u8 = 0xff;
 
 /// Counters of a port, as PortCounters and PortCountersExtended have them. Each is told as the most
@@ -43,6 +46,10 @@ pub struct PortCounters {
     pub xmit_packets: u64,
     /// Packets received.
     pub rcv_packets: u64,
+    /// Those of the packets sent that did not go to multicast groups.
+    pub unicast_xmit_packets: u64,
+    /// Those of the packets received that did not go to multicast groups.
+    pub unicast_rcv_packets: u64,
     /// Those of the packets sent that went to multicast groups.
     pub multicast_xmit_packets: u64,
     /// Those of the packets received that went to multicast groups.
@@ -55,6 +62,48 @@ pub struct PortCounters {
     pub xmit_discards: u64,
 }
 
+/// A counter, and the bit of CounterSelect that stands for it.
+type Selected = (u16, fn(&mut PortCounters) -> &mut u64);
+
+/// Those of PortCounters.
+const BASIC: &[Selected] = &[
+    (1 << 2, |c| &mut c.link_downed),
+    (1 << 3, |c| &mut c.rcv_errors),
+    (1 << 6, |c| &mut c.xmit_discards),
+    (1 << 12, |c| &mut c.xmit_data),
+    (1 << 13, |c| &mut c.rcv_data),
+    (1 << 14, |c| &mut c.xmit_packets),
+    (1 << 15, |c| &mut c.rcv_packets),
+];
+
+/// Those of PortCountersExtended.
+const EXTENDED: &[Selected] = &[
+    (1 << 0, |c| &mut c.xmit_data),
+    (1 << 1, |c| &mut c.rcv_data),
+    (1 << 2, |c| &mut c.xmit_packets),
+    (1 << 3, |c| &mut c.rcv_packets),
+    (1 << 4, |c| &mut c.unicast_xmit_packets),
+    (1 << 5, |c| &mut c.unicast_rcv_packets),
+    (1 << 6, |c| &mut c.multicast_xmit_packets),
+    (1 << 7, |c| &mut c.multicast_rcv_packets),
+];
+
+/// What the counters of a port had when they were cleared last, of each attribute by itself.
+#[derive(Default)]
+pub struct Cleared {
+    basic: PortCounters,
+    extended: PortCounters,
+}
+
+impl Cleared {
+    fn of(&mut self, attribute: u16) -> (&mut PortCounters, &'static [Selected]) {
+        match attribute {
+            PORT_COUNTERS => (&mut self.basic, BASIC),
+            _ => (&mut self.extended, EXTENDED),
+        }
+    }
+}
+
 fn be16(value: u64) -> u16 {
     u16::try_from(value).unwrap_or(u16::MAX).to_be()
 }
@@ -64,9 +113,27 @@ fn be32(value: u64) -> u32 {
 }
 
 impl PortCounters {
-    fn basic(&self, select: u8) -> bindings::ib_pma_portcounters {
+    /// Begins anew with those that are selected.
+    fn clear(&mut self, mut now: Self, counters: &[Selected], select: u16) {
+        for (bit, counter) in counters {
+            if select & bit != 0 {
+                *counter(self) = *counter(&mut now);
+            }
+        }
+    }
+
+    /// What was counted since.
+    fn since(&mut self, mut before: Self, counters: &[Selected]) {
+        for (_, counter) in counters {
+            let value = counter(self);
+            *value = value.saturating_sub(*counter(&mut before));
+        }
+    }
+
+    fn basic(&self, port: u8, select: u16) -> bindings::ib_pma_portcounters {
         bindings::ib_pma_portcounters {
-            port_select: select,
+            port_select: port,
+            counter_select: select.to_be(),
             link_downed_counter: u8::try_from(self.link_downed).unwrap_or(u8::MAX),
             port_rcv_errors: be16(self.rcv_errors),
             port_xmit_discards: be16(self.xmit_discards),
@@ -78,16 +145,16 @@ impl PortCounters {
         }
     }
 
-    fn extended(&self, select: u8) -> bindings::ib_pma_portcounters_ext {
-        let unicast = |all: u64, multicast| all.saturating_sub(multicast).to_be();
+    fn extended(&self, port: u8, select: u16) -> bindings::ib_pma_portcounters_ext {
         bindings::ib_pma_portcounters_ext {
-            port_select: select,
+            port_select: port,
+            counter_select: select.to_be(),
             port_xmit_data: self.xmit_data.to_be(),
             port_rcv_data: self.rcv_data.to_be(),
             port_xmit_packets: self.xmit_packets.to_be(),
             port_rcv_packets: self.rcv_packets.to_be(),
-            port_unicast_xmit_packets: unicast(self.xmit_packets, self.multicast_xmit_packets),
-            port_unicast_rcv_packets: unicast(self.rcv_packets, self.multicast_rcv_packets),
+            port_unicast_xmit_packets: self.unicast_xmit_packets.to_be(),
+            port_unicast_rcv_packets: self.unicast_rcv_packets.to_be(),
             port_multicast_xmit_packets: self.multicast_xmit_packets.to_be(),
             port_multicast_rcv_packets: self.multicast_rcv_packets.to_be(),
             ..pin_init::zeroed()
@@ -99,7 +166,8 @@ fn class_port_info() -> bindings::ib_class_port_info {
     bindings::ib_class_port_info {
         base_version: 1,
         class_version: 1,
-        capability_mask: CAP_EXT_WIDTH.to_be(),
+        capability_mask: CAPABILITIES.to_be(),
+        cap_mask2_resp_time: RESPONSE_TIME.to_be(),
         ..pin_init::zeroed()
     }
 }
@@ -136,7 +204,8 @@ impl<D: Operations> Adapter<D> {
         if !is_ours {
             return SUCCESS;
         }
-        let select = mad.data[ATTRIBUTE + 1];
+        let asked = &mad.data[ATTRIBUTE..];
+        let (select, counters) = (asked[1], u16::from_be_bytes([asked[2], asked[3]]));
         mad.data = [0; _];
         // SAFETY: A device of ours.
         let dev = unsafe { Device::<D>::from_raw(dev) };
@@ -151,17 +220,23 @@ impl<D: Operations> Adapter<D> {
                 tell(bytes_of(&class_port_info()));
                 bindings::IB_MGMT_MAD_STATUS_SUCCESS
             }
-            PORT_COUNTERS | PORT_COUNTERS_EXTENDED if is_get && !is_port => {
+            PORT_COUNTERS | PORT_COUNTERS_EXTENDED if !is_port => {
                 bindings::IB_MGMT_MAD_STATUS_INVALID_ATTRIB_VALUE
             }
-            attribute @ (PORT_COUNTERS | PORT_COUNTERS_EXTENDED) if is_get => {
-                let Ok(counters) = D::port_counters(dev, port) else {
+            attribute @ (PORT_COUNTERS | PORT_COUNTERS_EXTENDED) => {
+                let Ok(mut now) = D::port_counters(dev, port) else {
                     return FAILURE;
                 };
+                let mut cleared = D::cleared_counters(dev, port).lock();
+                let (before, fields) = cleared.of(attribute);
+                if !is_get {
+                    before.clear(now, fields, counters);
+                }
+                now.since(*before, fields);
                 if attribute == PORT_COUNTERS {
-                    tell(bytes_of(&counters.basic(select)));
+                    tell(bytes_of(&now.basic(select, counters)));
                 } else {
-                    tell(bytes_of(&counters.extended(select)));
+                    tell(bytes_of(&now.extended(select, counters)));
                 }
                 bindings::IB_MGMT_MAD_STATUS_SUCCESS
             }

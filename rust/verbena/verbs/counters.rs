@@ -47,7 +47,10 @@ use rdma::{
         Chunk,
         Payer, //
     },
-    mad::PortCounters,
+    mad::{
+        Cleared,
+        PortCounters, //
+    },
     qp::Qp,
     stats::StatDesc, //
 };
@@ -128,13 +131,23 @@ fn query(live: &Live, kind: StatsKind, number: u32) -> Result<Values> {
 pub(super) fn of_port(live: &Live) -> Result<PortCounters> {
     let values = query(live, StatsKind::Port, 0)?;
     let count = |counter: Counter| values[usize::from(counter.to_raw())];
+    let (xmit_packets, multicast_xmit) = (
+        count(Counter::TxPackets),
+        count(Counter::TxMulticastPackets),
+    );
+    let (rcv_packets, multicast_rcv) = (
+        count(Counter::RxPackets),
+        count(Counter::RxMulticastPackets),
+    );
     Ok(PortCounters {
         xmit_data: count(Counter::TxBytes) / 4,
         rcv_data: count(Counter::RxBytes) / 4,
-        xmit_packets: count(Counter::TxPackets),
-        rcv_packets: count(Counter::RxPackets),
-        multicast_xmit_packets: count(Counter::TxMulticastPackets),
-        multicast_rcv_packets: count(Counter::RxMulticastPackets),
+        xmit_packets,
+        rcv_packets,
+        unicast_xmit_packets: xmit_packets.saturating_sub(multicast_xmit),
+        unicast_rcv_packets: rcv_packets.saturating_sub(multicast_rcv),
+        multicast_xmit_packets: multicast_xmit,
+        multicast_rcv_packets: multicast_rcv,
         link_downed: count(Counter::LinkDowned),
         rcv_errors: count(Counter::RxIcrcEncapsulated).saturating_add(count(Counter::RxMalformed)),
         xmit_discards: count(Counter::TxOverMtu),
@@ -228,6 +241,8 @@ impl Sets {
 pub(crate) struct Counters {
     #[pin]
     sets: Mutex<Sets>,
+    #[pin]
+    cleared: Mutex<Cleared>,
 }
 
 impl Counters {
@@ -238,7 +253,13 @@ impl Counters {
                 sets: KVec::new(),
                 gone: [0; NUM_COUNTERS],
             }),
+            cleared <- new_mutex!(Cleared::default()),
         })
+    }
+
+    /// What the port's counters had when performance management cleared them.
+    pub(super) fn cleared(&self) -> &Mutex<Cleared> {
+        &self.cleared
     }
 
     /// What the port has counted, without what the counters have.

@@ -48,7 +48,10 @@ use crate::{
 use core::num::NonZeroU32;
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::{
+        Arc,
+        Mutex, //
+    },
 };
 use rdma::{
     attr::{
@@ -73,7 +76,10 @@ use rdma::{
         PortWidth, //
     },
     gid::Gid,
-    mad::PortCounters,
+    mad::{
+        Cleared,
+        PortCounters, //
+    },
     qp::Qp,
     stats::StatDesc, //
 };
@@ -280,6 +286,10 @@ impl Operations for Verbena {
 
     fn port_counters(dev: &Device<Self>, _port: u32) -> Result<PortCounters> {
         counters::of_port(&dev.live)
+    }
+
+    fn cleared_counters(dev: &Device<Self>, _port: u32) -> &Mutex<Cleared> {
+        dev.counters.cleared()
     }
 
     fn bind_counter(
