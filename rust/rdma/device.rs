@@ -41,7 +41,10 @@ use crate::{
         QueuePair, //
     },
     srq::SharedReceiveQueue,
-    stats::StatDesc,
+    stats::{
+        StatDesc,
+        Values, //
+    },
     ucontext::UserContext,
     xrcd::XrcDomain, //
 };
@@ -118,7 +121,7 @@ pub trait Operations: Sized + Send + Sync + 'static {
 
     /// Reads the port's counters into `values`, in the order of [`PORT_STATS`](Self::PORT_STATS), without
     /// what counters of queue pairs have.
-    fn port_stats(_dev: &Device<Self>, _port: u32, _values: &mut [u64]) -> Result {
+    fn port_stats(_dev: &Device<Self>, _port: u32, _values: &mut Values<'_>) -> Result {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
@@ -149,7 +152,11 @@ pub trait Operations: Sized + Send + Sync + 'static {
     }
 
     /// Reads a counter into `values`, in the order of [`PORT_STATS`](Self::PORT_STATS). May sleep.
-    fn read_counter(_dev: &Device<Self>, _counter: NonZeroU32, _values: &mut [u64]) -> Result {
+    fn read_counter(
+        _dev: &Device<Self>,
+        _counter: NonZeroU32,
+        _values: &mut Values<'_>,
+    ) -> Result {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 

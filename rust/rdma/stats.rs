@@ -15,7 +15,10 @@ use crate::{
     ops::Adapter,
     qp::Qp, //
 };
-use core::num::NonZeroU32;
+use core::{
+    marker::PhantomData,
+    num::NonZeroU32, //
+};
 use kernel::{
     error::from_result,
     prelude::*, //
@@ -43,18 +46,46 @@ impl StatDesc {
     }
 }
 
-/// The values of counters.
+/// Where the values of counters are told.
 ///
-/// # Safety
+/// # Invariants
 ///
-/// `stats` must be from [`alloc`], and nobody else's for `'a`.
-unsafe fn values<'a>(stats: *mut bindings::rdma_hw_stats) -> Result<(&'a mut [u64], c_int)> {
-    // SAFETY: It has that many values.
-    unsafe {
-        let num = (*stats).num_counters;
-        let values = (&raw mut (*stats).value).cast::<u64>();
-        let len = usize::try_from(num)?;
-        Ok((core::slice::from_raw_parts_mut(values, len), num))
+/// `stats` is from [`Adapter::alloc`], and nobody else writes its values for `'a`. The core may read them
+/// meanwhile (`rdma statistic` does so without the lock), so they are never borrowed.
+pub struct Values<'a> {
+    stats: *mut bindings::rdma_hw_stats,
+    _life: PhantomData<&'a ()>,
+}
+
+impl Values<'_> {
+    /// # Safety
+    ///
+    /// `stats` must be from [`Adapter::alloc`], and nobody else may write its values while this lives.
+    unsafe fn from_raw(stats: *mut bindings::rdma_hw_stats) -> Self {
+        // INVARIANT: The caller vouches for it.
+        Self {
+            stats,
+            _life: PhantomData,
+        }
+    }
+
+    /// How many there are.
+    fn num(&self) -> c_int {
+        // SAFETY: It is valid, and the number never changes.
+        unsafe { (*self.stats).num_counters }
+    }
+
+    /// Tells the values, in order; those without a place are dropped.
+    pub fn set(&mut self, values: impl Iterator<Item = u64>) {
+        for (index, value) in (0..self.num()).zip(values) {
+            // SAFETY: It has that many values, which nobody else writes. Who reads one meanwhile sees the
+            // old or the new, as from C.
+            // CAST: Not negative.
+            unsafe {
+                let first = (&raw mut (*self.stats).value).cast::<u64>();
+                first.add(index as usize).write_volatile(value);
+            }
+        }
     }
 }
 
@@ -116,10 +147,11 @@ impl<D: Operations> Adapter<D> {
             if port == 0 {
                 return Err(EINVAL);
             }
-            // SAFETY: A device of ours; `stats` is from `alloc_hw_port_stats`, and locked.
-            let (dev, (values, num)) = unsafe { (Device::from_raw(dev), values(stats)?) };
-            D::port_stats(dev, port, values)?;
-            Ok(num)
+            // SAFETY: A device of ours; `stats` is from `alloc_hw_port_stats`, and whoever writes there has
+            // its lock.
+            let (dev, mut values) = unsafe { (Device::from_raw(dev), Values::from_raw(stats)) };
+            D::port_stats(dev, port, &mut values)?;
+            Ok(values.num())
         })
     }
 
@@ -187,16 +219,16 @@ impl<D: Operations> Adapter<D> {
     /// Only for the core, which holds the lock of `counter`.
     unsafe extern "C" fn counter_update_stats(counter: *mut bindings::rdma_counter) -> c_int {
         from_result(|| {
-            // SAFETY: A counter of a device of ours, with `stats` from `counter_alloc_stats`, which
-            // the lock protects.
-            let (dev, id, (values, _)) = unsafe {
+            // SAFETY: A counter of a device of ours, with `stats` from `counter_alloc_stats`; whoever
+            // writes there has the lock.
+            let (dev, id, mut values) = unsafe {
                 (
                     Device::<D>::from_raw((*counter).device),
                     NonZeroU32::new((*counter).id),
-                    values((*counter).stats)?,
+                    Values::from_raw((*counter).stats),
                 )
             };
-            D::read_counter(dev, id.ok_or(EINVAL)?, values)?;
+            D::read_counter(dev, id.ok_or(EINVAL)?, &mut values)?;
             Ok(0)
         })
     }

@@ -52,7 +52,10 @@ use rdma::{
         PortCounters, //
     },
     qp::Qp,
-    stats::StatDesc, //
+    stats::{
+        self,
+        StatDesc, //
+    },
 };
 
 /// Names of the counters, in the order of [`Counter`].
@@ -164,11 +167,12 @@ struct Bound {
 }
 
 impl Bound {
-    /// Asks again. What a device that has died said last is all that there is.
+    /// Asks again. What a device that has died said last is all that there is, and one that lies has
+    /// counted nothing rather than 2^64.
     fn refresh(&mut self, live: &Live) {
         if let Ok(now) = query(live, StatsKind::Qp, self.qpn) {
             for ((since, now), before) in self.since.iter_mut().zip(now).zip(self.before) {
-                *since = now.wrapping_sub(before);
+                *since = now.saturating_sub(before);
             }
         }
     }
@@ -190,7 +194,7 @@ struct Set {
 
 fn add(to: &mut Values, more: &Values) {
     for (to, more) in to.iter_mut().zip(more) {
-        *to = to.wrapping_add(*more);
+        *to = to.saturating_add(*more);
     }
 }
 
@@ -263,7 +267,7 @@ impl Counters {
     }
 
     /// What the port has counted, without what the counters have.
-    pub(super) fn of_rest(&self, live: &Live, values: &mut [u64]) -> Result {
+    pub(super) fn of_rest(&self, live: &Live, values: &mut stats::Values<'_>) -> Result {
         let all = query(live, StatsKind::Port, 0)?;
         let mut sets = self.sets.lock();
         let mut apart = sets.gone;
@@ -273,9 +277,8 @@ impl Counters {
             set.ask(live);
             add(&mut apart, &set.sum());
         }
-        for ((value, all), apart) in values.iter_mut().zip(all).zip(apart) {
-            *value = all.saturating_sub(apart);
-        }
+        let rest = all.into_iter().zip(apart);
+        values.set(rest.map(|(all, apart)| all.saturating_sub(apart)));
         Ok(())
     }
 
@@ -323,15 +326,18 @@ impl Counters {
         }
     }
 
-    pub(super) fn read(&self, live: &Live, counter: NonZeroU32, values: &mut [u64]) -> Result {
+    pub(super) fn read(
+        &self,
+        live: &Live,
+        counter: NonZeroU32,
+        values: &mut stats::Values<'_>,
+    ) -> Result {
         let mut sets = self.sets.lock();
         let set = sets.find(counter).ok_or(ENOENT)?;
         if set.asked.is_none_or(|asked| asked.elapsed() >= FRESH) {
             set.ask(live);
         }
-        for (value, sum) in values.iter_mut().zip(set.sum()) {
-            *value = sum;
-        }
+        values.set(set.sum().into_iter());
         Ok(())
     }
 

@@ -81,7 +81,10 @@ use rdma::{
         PortCounters, //
     },
     qp::Qp,
-    stats::StatDesc, //
+    stats::{
+        StatDesc,
+        Values, //
+    },
 };
 
 /// The driver's data of an RDMA device.
@@ -280,7 +283,7 @@ impl Operations for Verbena {
         Ok(())
     }
 
-    fn port_stats(dev: &Device<Self>, _port: u32, values: &mut [u64]) -> Result {
+    fn port_stats(dev: &Device<Self>, _port: u32, values: &mut Values<'_>) -> Result {
         dev.counters.of_rest(&dev.live, values)
     }
 
@@ -304,7 +307,11 @@ impl Operations for Verbena {
         dev.counters.unbind(&dev.live, counter, qp);
     }
 
-    fn read_counter(dev: &Device<Self>, counter: NonZeroU32, values: &mut [u64]) -> Result {
+    fn read_counter(
+        dev: &Device<Self>,
+        counter: NonZeroU32,
+        values: &mut Values<'_>,
+    ) -> Result {
         dev.counters.read(&dev.live, counter, values)
     }
 
