@@ -165,8 +165,7 @@ int t_local_errors(struct rig *rig)
 			  .sender = IB_WC_LOC_LEN_ERR, .event = -1 },
 		};
 
-		TRY(connect_ends(rig));
-		ret = all_fail(rig, requests, ARRAY_SIZE(requests));
+		ret = connect_ends(rig) ?: all_fail(rig, requests, ARRAY_SIZE(requests));
 	}
 	ib_dealloc_pd(other);
 	return ret;
@@ -205,8 +204,7 @@ int t_remote_errors(struct rig *rig)
 		u32 cause;
 		int i;
 
-		TRY(connect_ends(rig));
-		ret = all_fail(rig, requests, ARRAY_SIZE(requests));
+		ret = connect_ends(rig) ?: all_fail(rig, requests, ARRAY_SIZE(requests));
 		for (i = 0; !ret && i < ARRAY_SIZE(alike); i++)
 			ret = fails(rig, &alike[i], &cause);
 	}

@@ -130,9 +130,11 @@ static int with_drops(struct two *t)
 	TRY(lost(t, t->b->qp_num, QKEY + 1, 24));	/* another Q_Key */
 	TRY(lost(t, 0xfffff0, QKEY, 24));		/* nobody there */
 	TRY(lost(t, t->b->qp_num, QKEY, 25));		/* longer than the receive */
-	TRY(lost(t, t->b->qp_num, QKEY, 8192));		/* over the MTU */
 	/* The receive is still there. */
-	return arrives(t, 2, 7);
+	TRY(arrives(t, 2, 7));
+	TRY(receive(t, t->b, 8, 40 + 8192));
+	TRY(lost(t, t->b->qp_num, QKEY, 8192));		/* over the MTU: that receive would take it */
+	return arrives(t, 3, 8);
 }
 
 /* One request fails by itself, what is behind it is flushed, receives go on, and back in RTS all is as before. */
