@@ -152,11 +152,7 @@ pub trait Operations: Sized + Send + Sync + 'static {
     }
 
     /// Reads a counter into `values`, in the order of [`PORT_STATS`](Self::PORT_STATS). May sleep.
-    fn read_counter(
-        _dev: &Device<Self>,
-        _counter: NonZeroU32,
-        _values: &mut Values<'_>,
-    ) -> Result {
+    fn read_counter(_dev: &Device<Self>, _counter: NonZeroU32, _values: &mut Values<'_>) -> Result {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 

@@ -307,11 +307,7 @@ impl Operations for Verbena {
         dev.counters.unbind(&dev.live, counter, qp);
     }
 
-    fn read_counter(
-        dev: &Device<Self>,
-        counter: NonZeroU32,
-        values: &mut Values<'_>,
-    ) -> Result {
+    fn read_counter(dev: &Device<Self>, counter: NonZeroU32, values: &mut Values<'_>) -> Result {
         dev.counters.read(&dev.live, counter, values)
     }
 
