@@ -341,12 +341,12 @@ impl Twin {
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             let mut byte = 0u8;
-            // SAFETY: its own copies of the descriptors, and room for a byte; nothing is left to be dropped.
-            unsafe {
-                libc::close(gate);
-                libc::read(wait, (&raw mut byte).cast(), 1);
-                libc::_exit(0)
-            }
+            // SAFETY: its own copy of the descriptor.
+            unsafe { libc::close(gate) };
+            // SAFETY: room for a byte.
+            unsafe { libc::read(wait, (&raw mut byte).cast(), 1) };
+            // SAFETY: nothing is left to be dropped.
+            unsafe { libc::_exit(0) }
         }
         let forked = Errno::check(pid.min(0));
         // SAFETY: this end is the copy's.
