@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 """Runs in the guest: a server and a client, and what perftest prints. For `perftest-table` and `programs`.
 
+The server may run in another guest, which an agent (`agent.py`) serves: then `peer` is set. What differs between the two guests
+stands in commands as @DEVICE, @GID and @ADDRESS.
+
 perftest prints 0 or inf, and succeeds, where it cannot tell the CPU's frequency, which happens when the machine is busy while
 it samples the clock, which it does anew for each row: such a row is no result, and is measured again.
 """
 import json
 import math
+import os
 import re
 import subprocess
 import time
 
 ATTEMPTS = 5
 _port = 18515
+# The agent of the guest where servers run, if it is not this one.
+peer = None
 
 
 class Failed(Exception):
@@ -20,6 +26,11 @@ class Failed(Exception):
 
 class NoClock(Failed):
     """perftest found no clock: all figures of a row are 0, inf or nan."""
+
+
+def peer_is_another():
+    """The other end may be another kind of device."""
+    return peer is not None
 
 
 def next_port():
@@ -41,6 +52,10 @@ def listening_tcp(port):
 
 def listening(port):
     """A server waits on the port: of TCP, through which both ends exchange addresses, or of the connection manager."""
+    return peer.listening(port) if peer else listening_here(port)
+
+
+def listening_here(port):
     if listening_tcp(port):
         return True
     found = json.loads(subprocess.run(["rdma", "-j", "resource", "show", "cm_id"], capture_output=True, check=True).stdout)
@@ -48,7 +63,13 @@ def listening(port):
 
 
 def start(*command):
-    return subprocess.Popen([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    own = [os.environ[c[1:]] if str(c) in ("@DEVICE", "@GID", "@ADDRESS") else str(c) for c in command]
+    return subprocess.Popen(own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def serve(*command):
+    """The same where servers run."""
+    return peer.start(*command) if peer else start(*command)
 
 
 def end(process, what, limit):
@@ -72,7 +93,7 @@ def stop(process):
 def both(server, client, ready, limit=240, meanwhile=None):
     """What a server and a client wrote. The client starts when `ready` says so; both must end by themselves, and with 0."""
     names = [f"{command[0]} {end}" for command, end in ((server, "server"), (client, "client"))]
-    server = start(*server)
+    server = serve(*server)
     started = None
     try:
         deadline = time.monotonic() + 20

@@ -9,7 +9,7 @@ import select
 import subprocess
 import time
 
-from perftest import ATTEMPTS, Failed, both, end, listening, listening_tcp, next_port, start, stop
+from perftest import ATTEMPTS, Failed, both, end, listening, listening_tcp, next_port, serve, start, stop
 
 WRONG = re.compile(r"invalid data|verification failed|mismatch|bogus|error|unable|fail", re.I)
 
@@ -35,8 +35,9 @@ def refused(command, message):
 
 
 class Programs:
-    def __init__(self, device, address, gid):
-        self.device, self.address, self.gid = device, address, gid
+    def __init__(self, device, address, gid, own=None):
+        """`address` is where servers are, `own` that of each end."""
+        self.device, self.address, self.gid, self.own = device, address, gid, own or address
 
     def tests(self):
         return self.pingpongs() + self.managed() + self.timestamps()
@@ -126,7 +127,7 @@ class Programs:
 
     def managed(self):
         found = []
-        a = self.address
+        a, own = self.address, self.own
 
         def test(name, server, client, pattern, times=1, port=None, how=self.pair):
             found.append((f"cm/{name}", lambda: how(server, client, pattern, times, port)))
@@ -138,9 +139,9 @@ class Programs:
             "_migrate": ("-m", "-C", 10),
             "_ack_timeout": ("-a", 16, "-C", 10),
         }.items():
-            test(f"ucmatose{name}", ("ucmatose", "-b", a, *more), ("ucmatose", "-s", a, "-b", a, *more), done, 2)
+            test(f"ucmatose{name}", ("ucmatose", "-b", a, *more), ("ucmatose", "-s", a, "-b", own, *more), done, 2)
         for name, more in {"": ("-C", 100, "-S", 1000), "_10_connections": ("-c", 10, "-C", 20, "-S", 64)}.items():
-            test(f"udaddy{name}", ("udaddy", "-b", a, *more), ("udaddy", "-s", a, "-b", a, *more), done, 2, port=7174)
+            test(f"udaddy{name}", ("udaddy", "-b", a, *more), ("udaddy", "-s", a, "-b", own, *more), done, 2, port=7174)
         row = r"^custom +\w+ +\d+ +\d+ +\w+ +\d+\.\d+s +\d+\.\d+ +\d+\.\d+$"
         for program, modes in (("rstream", "abnfr"), ("riostream", "abn")):
             for name, more in {
@@ -240,7 +241,7 @@ class Programs:
             port = next_port()
             # Queue pair numbers that the second half invents: those of both ends have to differ.
             server = ("cmtime", "-b", self.address, "-c", 100, "-p", port)
-            client = ("cmtime", "-b", self.address, "-s", self.address, "-c", 100, "-q", 100000, "-p", port)
+            client = ("cmtime", "-b", self.own, "-s", self.address, "-c", 100, "-q", 100000, "-p", port)
             out = both(server, client, lambda p=port: listening_tcp(p), limit=60)
             expect(out, r"^(qp|cm)_conn +100$", 2)
             expect(out, r"^full connect +\d+ ", 2)
@@ -249,7 +250,7 @@ class Programs:
     def rping_200(self):
         """The connection manager: QP1, kernel CQs, kernel post and poll."""
         port = next_port()
-        server = start("rping", "-s", "-P", "-a", self.address, "-p", port)
+        server = serve("rping", "-s", "-P", "-a", self.address, "-p", port)
         try:
             self.wait(port, server)
             for i in range(200):

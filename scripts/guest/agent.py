@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+"""Runs in the guest: starts programs for another guest (`agent`), and asks such an agent (`Peer`)."""
+import os
+import socket
+import subprocess
+import sys
+import time
+import xmlrpc.client
+import xmlrpc.server
+
+import perftest
+
+PORT = 7470
+
+
+class Agent:
+    """What the other guest may ask for: programs by number, and what `more` has."""
+
+    def __init__(self):
+        self.processes = []
+
+    def address(self):
+        return os.environ["ADDRESS"]
+
+    def listening(self, port):
+        return perftest.listening_here(port)
+
+    def start(self, command):
+        self.processes.append(perftest.start(*command))
+        return len(self.processes) - 1
+
+    def poll(self, number):
+        """Its exit status, or None."""
+        return self.processes[number].poll()
+
+    def output(self, number):
+        """What it wrote, when it has ended."""
+        return self.processes[number].stdout.read()
+
+    def kill(self, number):
+        self.processes[number].kill()
+        return self.processes[number].wait()
+
+
+def serve(more=None):
+    """Serves for ever."""
+    server = xmlrpc.server.SimpleXMLRPCServer(("", PORT), allow_none=True, logRequests=False)
+    server.register_instance(more or Agent())
+    server.serve_forever()
+
+
+class Remote:
+    """A program there, with what `perftest` uses of a Popen."""
+
+    def __init__(self, agent, command):
+        self.agent, self.args, self.stdout = agent, command, self
+        self.number = agent.start([str(c) for c in command])
+        self.returncode = None
+
+    def poll(self):
+        if self.returncode is None:
+            self.returncode = self.agent.poll(self.number)
+        return self.returncode
+
+    def read(self):
+        return self.agent.output(self.number)
+
+    def communicate(self, timeout=None):
+        deadline = time.monotonic() + (timeout or 60)
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            time.sleep(0.05)
+        return self.read(), None
+
+    def kill(self):
+        self.returncode = self.agent.kill(self.number)
+
+
+class Peer:
+    """The agent of a guest, as soon as it answers."""
+
+    def __init__(self, name, patience=60):
+        self.agent = xmlrpc.client.ServerProxy(f"http://{name}:{PORT}", allow_none=True)
+        deadline = time.monotonic() + patience * int(os.environ.get("VERBENA_SLOW", "1"))
+        while True:
+            try:
+                self.address = self.agent.address()
+                return
+            except (OSError, socket.gaierror) as e:
+                if time.monotonic() > deadline:
+                    raise perftest.Failed(f"no agent at {name}: {e}") from None
+                time.sleep(0.2)
+
+    def start(self, *command):
+        return Remote(self.agent, command)
+
+    def listening(self, port):
+        return self.agent.listening(port)
+
+
+if __name__ == "__main__":
+    sys.exit(serve())
