@@ -14,6 +14,7 @@ mod events;
 mod faults;
 mod immediate;
 mod limits;
+mod multicast;
 mod objects;
 mod operations;
 mod placement;
@@ -51,6 +52,7 @@ static GROUPS: &[&[Test]] = &[
     xrc::TESTS,
     clock::TESTS,
     counters::TESTS,
+    multicast::TESTS,
     trace::TESTS,
     faults::TESTS,
     port::TESTS,

@@ -22,10 +22,10 @@ pub static TESTS: &[Test] = &[
 ];
 
 const UC: u32 = 3;
-const UD: u32 = 4;
-const QKEY: u32 = 0x1234_5678;
+pub(super) const UD: u32 = 4;
+pub(super) const QKEY: u32 = 0x1234_5678;
 /// What is before the data of a datagram.
-const GRH: usize = 40;
+pub(super) const GRH: usize = 40;
 
 fn to_state(qp: &Qp, qp_type: u32, to: u32, gid: crate::ffi::Gid, dest: u32) -> TestResult {
     let attr = QpAttr {
@@ -44,18 +44,28 @@ fn to_state(qp: &Qp, qp_type: u32, to: u32, gid: crate::ffi::Gid, dest: u32) -> 
     qp.modify(&attr, wanted).at(state::NAMES[to as usize])
 }
 
-/// Two ends of a transport, in RTS; and where the second is, for datagrams.
-fn ends(rig: &Rig, qp_type: u32) -> Result<(Pair, Option<Destination>), Fail> {
-    let end = || -> Result<End, Fail> {
-        let end = rig.end(&PairOpts::default())?;
-        let init = QpInit {
-            qp_type,
-            ..end.qp.init.clone()
-        };
-        let qp = Qp::new(&rig.pd, &init).at("a queue pair")?;
-        Ok(End { qp, ..end })
+/// An end for datagrams, in RTS.
+pub(super) fn datagram_end(rig: &Rig) -> Result<End, Fail> {
+    let end = unreliable_end(rig, UD)?;
+    for to in [state::INIT, state::RTR, state::RTS] {
+        to_state(&end.qp, UD, to, rig.gid, 0)?;
+    }
+    Ok(end)
+}
+
+fn unreliable_end(rig: &Rig, qp_type: u32) -> Result<End, Fail> {
+    let end = rig.end(&PairOpts::default())?;
+    let init = QpInit {
+        qp_type,
+        ..end.qp.init.clone()
     };
-    let (a, b) = (end()?, end()?);
+    let qp = Qp::new(&rig.pd, &init).at("a queue pair")?;
+    Ok(End { qp, ..end })
+}
+
+/// Two ends of a transport, in RTS; and where the second is, for datagrams.
+pub(super) fn ends(rig: &Rig, qp_type: u32) -> Result<(Pair, Option<Destination>), Fail> {
+    let (a, b) = (unreliable_end(rig, qp_type)?, unreliable_end(rig, qp_type)?);
     for (own, peer) in [(&a, &b), (&b, &a)] {
         for to in [state::INIT, state::RTR, state::RTS] {
             to_state(&own.qp, qp_type, to, rig.gid, peer.qp.qpn())?;

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! Multicast groups: one datagram for all members.
+use super::unreliable::{datagram_end, GRH, QKEY};
+use crate::ffi::qp::{op, Ah, Destination, SendWr};
+use crate::ffi::sys::Errno;
+use crate::ffi::{AhAttr, GlobalRoute};
+use crate::outcome::Context as _;
+use crate::rig::*;
+use crate::{pattern, Fail, Test, TestResult};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub static TESTS: &[Test] = &[
+    Test::new("ops/multicast-reaches-all-members", all_members),
+    Test::new("ops/multicast-members-drop-for-themselves", drops),
+];
+
+const LEN: usize = 500;
+
+/// A group of this test's own: 239.1.2.n.
+pub fn group(n: u8) -> [u8; 16] {
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, n]
+}
+
+/// Where a group is.
+pub fn to_group(rig: &Rig, group: [u8; 16]) -> Result<Destination, Fail> {
+    let attr = attrs(rig.gid, 0, &Conn::default()).ah_attr;
+    let attr = AhAttr {
+        grh: GlobalRoute {
+            dgid: crate::ffi::Gid { raw: group }.into(),
+            ..attr.grh
+        },
+        ..attr
+    };
+    Ok(Destination {
+        ah: Arc::new(Ah::new(&rig.pd, &attr).at("the address of a group")?),
+        qpn: 0xff_ffff,
+        qkey: QKEY,
+    })
+}
+
+/// Sends from the first end until these have received it, which for all of them is the same one: each has `wr_id` there.
+fn reach(ends: &[End], to: &Destination, seed: u64, wr_id: u64, members: &[usize]) -> TestResult {
+    let data = pattern::bytes(seed, LEN);
+    let sender = &ends[0];
+    sender.mr.buf.write(0, &data);
+    let first = &ends[members[0]];
+    let got = 'sent: loop {
+        let wr = SendWr::new(op::SEND, 9, &[sender.mr.sge(0, LEN)]).to(to);
+        sender.qp.post_send(&[wr]).at("a datagram")?;
+        ok(&wait_one(&sender.scq, "a datagram")?, 9, wc::SEND)?;
+        let until = Instant::now() + Duration::from_millis(if lossy() { 100 } else { 5000 });
+        while Instant::now() < until {
+            if let Some(one) = first.rcq.poll(1)?.first() {
+                break 'sent *one;
+            }
+            std::thread::yield_now();
+        }
+        ensure!(lossy(), "member {} receives nothing", members[0]);
+    };
+    for &m in members {
+        let end = &ends[m];
+        let got = match m == members[0] {
+            true => got,
+            false => wait_one(&end.rcq, &format!("member {m}"))?,
+        };
+        ok(&got, wr_id, wc::RECV).at(&format!("member {m}"))?;
+        ensure_eq!(got.byte_len as usize, LEN + GRH, "length at member {m}");
+        ensure_eq!(got.qp_num, end.qp.qpn(), "QPN of member {m}");
+        ensure_eq!(got.src_qp, sender.qp.qpn(), "QPN of the sender");
+        ensure!(got.wc_flags & 1 != 0, "no GRH at member {m}");
+        let at = place(wr_id);
+        pattern::compare("received", &end.mr.buf.read(at + GRH, LEN), &data)?;
+        // RoCE v2 over IPv4: its header is the end of the GRH.
+        let header = end.mr.buf.read(at + 20, 20);
+        ensure_eq!(header[0], 0x45, "version and length of the IPv4 header");
+        ensure_eq!(header[16..18], [239, 1], "the group's address");
+    }
+    for (m, end) in ends.iter().enumerate() {
+        expect_quiet(
+            &end.rcq,
+            QUIET / 3,
+            &format!("end {m} receives it too, or twice"),
+        )?;
+    }
+    Ok(())
+}
+
+/// Where a receive lies.
+fn place(wr_id: u64) -> usize {
+    1000 * wr_id as usize
+}
+
+fn receive(end: &End, wr_id: u64) -> TestResult {
+    end.recv(wr_id, place(wr_id), LEN + GRH)
+}
+
+fn three(rig: &Rig) -> Result<[End; 3], Fail> {
+    Ok([datagram_end(rig)?, datagram_end(rig)?, datagram_end(rig)?])
+}
+
+/// The sender too, if it is one; each once, however often it is attached; none that was detached.
+fn all_members(rig: &Rig) -> TestResult {
+    let (ends, group) = (three(rig)?, group(3));
+    let to = to_group(rig, group)?;
+    for end in &ends {
+        for wr_id in 1..5 {
+            receive(end, wr_id)?;
+        }
+        end.qp.attach_mcast(group).at("attaching")?;
+    }
+    reach(&ends, &to, 1, 1, &[0, 1, 2])?;
+    ends[2].qp.attach_mcast(group).at("attaching again")?;
+    reach(&ends, &to, 2, 2, &[0, 1, 2])?;
+    ends[1].qp.detach_mcast(group).at("detaching")?;
+    reach(&ends, &to, 3, 3, &[0, 2])?;
+    let again = ends[1].qp.detach_mcast(group);
+    ensure_eq!(again, Err(Errno::EINVAL), "detaching what is no member");
+    // The sender is none any more either.
+    ends[0].qp.detach_mcast(group).at("detaching the sender")?;
+    reach(&ends, &to, 4, 4, &[2])?;
+    ends[2].qp.detach_mcast(group).at("detaching the last")?;
+    rig.expect_no_event(QUIET)
+}
+
+/// One without a receive misses it; the others do not.
+fn drops(rig: &Rig) -> TestResult {
+    let (ends, group) = (three(rig)?, group(4));
+    let to = to_group(rig, group)?;
+    for end in &ends {
+        end.qp.attach_mcast(group).at("attaching")?;
+    }
+    receive(&ends[0], 1)?;
+    receive(&ends[2], 1)?;
+    reach(&ends, &to, 5, 1, &[0, 2])?;
+    // It goes on with the next.
+    for end in &ends {
+        receive(end, 2)?;
+    }
+    reach(&ends, &to, 6, 2, &[0, 1, 2])?;
+    // A member cannot be destroyed.
+    for end in &ends {
+        end.qp.detach_mcast(group).at("detaching")?;
+    }
+    rig.expect_no_event(QUIET)
+}
