@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! Counters, where those who look after a device look for them: sysfs, and the `rdma` tool.
-use crate::ffi::qp::{op, state, SendWr};
+use super::multicast::{group, to_group};
+use super::port::{ip, netdev, until};
+use super::unreliable::{datagram_end, ends, GRH, UD};
+use crate::ffi::context::EventType;
+use crate::ffi::qp::{op, state, Destination, SendWr};
 use crate::outcome::Context as _;
 use crate::rig::*;
 use crate::tests::faults::debugfs;
@@ -11,12 +15,15 @@ use std::time::{Duration, Instant};
 
 pub static TESTS: &[Test] = &[
     Test::new("ops/counters-of-the-port", port).alone(),
+    Test::new("ops/counters-of-each-direction", directions)
+        .limit(120)
+        .alone(),
     Test::new("ops/counters-of-queue-pairs", queue_pairs).alone(),
     Test::new("ops/counters-of-each-type", automatic).alone(),
     Test::new("ops/counters-are-read-once-for-all-values", few_commands).alone(),
 ];
 
-type Values = BTreeMap<String, u64>;
+pub(super) type Values = BTreeMap<String, u64>;
 
 /// The core asks the device no more often than this.
 const FRESH: Duration = Duration::from_millis(50);
@@ -26,7 +33,7 @@ fn link() -> String {
 }
 
 /// What sysfs has of the port in a folder.
-fn sysfs(folder: &str) -> Result<Values, Fail> {
+pub(super) fn sysfs(folder: &str) -> Result<Values, Fail> {
     if lossy() {
         return Err(Fail::Skipped("what is sent again counts again".into()));
     }
@@ -49,7 +56,7 @@ fn sysfs(folder: &str) -> Result<Values, Fail> {
 }
 
 /// What was added to a counter.
-fn added(before: &Values, after: &Values, name: &str) -> Result<u64, Fail> {
+pub(super) fn added(before: &Values, after: &Values, name: &str) -> Result<u64, Fail> {
     let of = |all: &Values| all.get(name).copied();
     match (of(before), of(after)) {
         (Some(before), Some(after)) => Ok(after.wrapping_sub(before)),
@@ -65,7 +72,7 @@ fn compare(before: &Values, after: &Values, want: &[(&str, u64)]) -> TestResult 
 }
 
 /// So many SENDs of 100 bytes.
-fn send(p: &Pair, count: u64) -> TestResult {
+pub(super) fn send(p: &Pair, count: u64) -> TestResult {
     for wr_id in 0..count {
         p.b.recv(wr_id, 0, 100)?;
         let wr = SendWr::new(op::SEND, wr_id, &[p.a.mr.sge(0, 100)]);
@@ -133,6 +140,94 @@ fn port(rig: &Rig) -> TestResult {
             ("link_downed", 0),
         ],
     )
+}
+
+/// What moved of the port in both folders, of what tells directions apart.
+fn moved(own: &Values, pma: &Values) -> Result<[u64; 10], Fail> {
+    let (own_after, pma_after) = (sysfs("hw_counters")?, sysfs("counters")?);
+    let own = |name| added(own, &own_after, name);
+    let pma = |name| added(pma, &pma_after, name);
+    let data = |name, bytes: u64| -> Result<u64, Fail> {
+        // In units of four bytes, rounded down: of what is a multiple of four the same was added.
+        ensure_eq!(pma(name)?, bytes / 4, "{name}");
+        Ok(bytes)
+    };
+    Ok([
+        pma("port_xmit_packets")?,
+        pma("port_rcv_packets")?,
+        data("port_xmit_data", own("tx_bytes")?)?,
+        data("port_rcv_data", own("rx_bytes")?)?,
+        pma("multicast_xmit_packets")?,
+        pma("multicast_rcv_packets")?,
+        own("rx_no_qp")?,
+        pma("port_rcv_errors")?,
+        pma("port_xmit_discards")?,
+        pma("link_downed")?,
+    ])
+}
+
+/// Where what is sent is not what is received, each counter moves alone.
+fn directions(rig: &Rig) -> TestResult {
+    let now = || Ok::<_, Fail>((sysfs("hw_counters")?, sysfs("counters")?));
+    let (p, to) = ends(rig, UD)?;
+    // To nobody: sent, not received, and nothing is wrong with the link.
+    let nobody = Destination {
+        qpn: 0xff_fff0,
+        ..to.ok_or("a destination")?
+    };
+    let (own, pma) = now()?;
+    for wr_id in 0..3 {
+        let wr = SendWr::new(op::SEND, wr_id, &[p.a.mr.sge(0, 100)]).to(&nobody);
+        p.a.qp.post_send(&[wr]).at("a datagram")?;
+        ok(&wait_one(&p.a.scq, "a datagram")?, wr_id, wc::SEND)?;
+    }
+    let want = [3, 0, 300, 0, 0, 0, 3, 0, 0, 0];
+    ensure_eq!(moved(&own, &pma)?, want, "datagrams to nobody");
+    // The same of a connection, with a retry.
+    let end = rig.end(&PairOpts::default())?;
+    let conn = Conn {
+        retry_cnt: 1,
+        timeout: 12,
+        ..Conn::default()
+    };
+    connect(&end.qp, rig.gid, 0xff_fff0, &conn)?;
+    let (own, pma) = now()?;
+    let wr = SendWr::new(op::SEND, 1, &[end.mr.sge(0, 100)]);
+    end.qp.post_send(&[wr]).at("a SEND")?;
+    let ends = wait_one(&end.scq, "a SEND to nobody")?;
+    err(&ends, 1, status::RETRY_EXC_ERR, &end.qp)?;
+    let want = [2, 0, 200, 0, 0, 0, 2, 0, 0, 0];
+    ensure_eq!(moved(&own, &pma)?, want, "a SEND to nobody");
+    // One to two members: sent once, received twice.
+    let (members, group) = ([datagram_end(rig)?, datagram_end(rig)?], group(5));
+    for member in &members {
+        member.qp.attach_mcast(group).at("attaching")?;
+        member.recv(1, 0, 100 + GRH)?;
+    }
+    let to = to_group(rig, group)?;
+    let (own, pma) = now()?;
+    let wr = SendWr::new(op::SEND, 1, &[p.a.mr.sge(0, 100)]).to(&to);
+    p.a.qp.post_send(&[wr]).at("a datagram")?;
+    ok(&wait_one(&p.a.scq, "a datagram")?, 1, wc::SEND)?;
+    for member in &members {
+        ok(&wait_one(&member.rcq, "a member")?, 1, wc::RECV)?;
+    }
+    let want = [1, 2, 100, 200, 1, 2, 0, 0, 0, 0];
+    ensure_eq!(moved(&own, &pma)?, want, "a datagram to two members");
+    for member in &members {
+        member.qp.detach_mcast(group).at("detaching")?;
+    }
+    // The link.
+    let netdev = netdev()?;
+    let (own, pma) = now()?;
+    ip(&["link", "set", &netdev, "down"])?;
+    let down = until(rig, EventType::PORT_ERR);
+    ip(&["link", "set", &netdev, "up"])?;
+    until(rig, EventType::PORT_ACTIVE)?;
+    down?;
+    let want = [0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+    ensure_eq!(moved(&own, &pma)?, want, "the link goes down");
+    Ok(())
 }
 
 fn rdma(words: &[&str]) -> Result<String, Fail> {

@@ -14,14 +14,14 @@ pub static TESTS: &[Test] = &[
 ];
 
 /// The net device of port 1.
-fn netdev() -> Result<String, Fail> {
+pub(super) fn netdev() -> Result<String, Fail> {
     let ports = format!("/sys/class/infiniband/{}/ports/1", env().device);
     let name =
         std::fs::read_to_string(format!("{ports}/gid_attrs/ndevs/0")).at("the net device")?;
     Ok(name.trim().to_owned())
 }
 
-fn ip(args: &[&str]) -> TestResult {
+pub(super) fn ip(args: &[&str]) -> TestResult {
     let out = Command::new("ip").args(args).output()?;
     let text = String::from_utf8_lossy(&out.stderr);
     ensure!(
@@ -34,7 +34,7 @@ fn ip(args: &[&str]) -> TestResult {
 }
 
 /// All events until one of this kind came, and it comes once: nothing of it follows.
-fn until(rig: &Rig, kind: EventType) -> TestResult {
+pub(super) fn until(rig: &Rig, kind: EventType) -> TestResult {
     let deadline = Instant::now() + patience();
     let mut count = 0;
     while count == 0 {
