@@ -10,6 +10,7 @@
 //! | `mw.rs` | memory windows |
 //! | `cq.rs` | completion channels and queues |
 //! | `qp.rs` | queue pairs, shared receive queues, address handles, work requests |
+//! | `umad.rs` | management datagrams |
 //! | `destroy.rs` | destroying any of them: in `Drop`, or by hand, with the result |
 //!
 //! Objects hold a reference to what they were made from, so they are destroyed in the only order
@@ -34,6 +35,7 @@ pub mod mr;
 pub mod mw;
 pub mod qp;
 pub mod sys;
+pub mod umad;
 pub mod xrc;
 
 pub use bindings::{

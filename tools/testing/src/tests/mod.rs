@@ -17,6 +17,7 @@ mod limits;
 mod multicast;
 mod objects;
 mod operations;
+mod performance;
 mod placement;
 mod port;
 mod processes;
@@ -52,6 +53,7 @@ static GROUPS: &[&[Test]] = &[
     xrc::TESTS,
     clock::TESTS,
     counters::TESTS,
+    performance::TESTS,
     multicast::TESTS,
     trace::TESTS,
     faults::TESTS,

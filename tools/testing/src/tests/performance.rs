@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! Performance management by datagram, as monitoring asks for it from anywhere (specification, 16.1).
+use super::counters::{added, send, sysfs};
+use crate::ffi::umad::{Agent, MAD};
+use crate::ffi::GidEntry;
+use crate::outcome::Context as _;
+use crate::rig::*;
+use crate::{Fail, Test, TestResult};
+
+pub static TESTS: &[Test] = &[
+    Test::new("ops/counters-of-performance-management", read).alone(),
+    Test::new("ops/counters-of-performance-management-cleared", clear).alone(),
+    Test::new("ops/counters-of-performance-management-refused", refused).alone(),
+];
+
+const PERF_MGMT: u8 = 4;
+const GET: u8 = 1;
+const SET: u8 = 2;
+const GET_RESP: u8 = 0x81;
+const CLASS_PORT_INFO: u16 = 0x01;
+const PORT_COUNTERS: u16 = 0x12;
+const PORT_COUNTERS_EXTENDED: u16 = 0x1d;
+const ALL_PORTS: u8 = 0xff;
+/// Where the attribute begins.
+const DATA: usize = 64;
+
+/// A request.
+#[derive(Clone, Copy)]
+struct Asked {
+    method: u8,
+    version: u8,
+    attribute: u16,
+    port: u8,
+    select: u16,
+}
+
+const ASKED: Asked = Asked {
+    method: GET,
+    version: 1,
+    attribute: PORT_COUNTERS_EXTENDED,
+    port: 1,
+    select: 0,
+};
+
+/// A number of so many bytes of an attribute.
+fn number(attribute: &[u8], at: usize, len: usize) -> u64 {
+    let bytes = &attribute[at..at + len];
+    bytes.iter().fold(0, |sum, &b| sum << 8 | u64::from(b))
+}
+
+/// The device's `umad`.
+fn agent() -> Result<Agent, Fail> {
+    for n in 0..8 {
+        let of = std::fs::read_to_string(format!("/sys/class/infiniband_mad/umad{n}/ibdev"));
+        if of.is_ok_and(|name| name.trim() == env().device) {
+            return Agent::new(&format!("/dev/infiniband/umad{n}"), PERF_MGMT).at("an agent");
+        }
+    }
+    Err("the device has no umad".into())
+}
+
+/// An IPv6 GID of the port. The kernel tells whose an answer is by the destination in the GRH, which over IPv4 has none.
+fn ipv6(rig: &Rig) -> Result<GidEntry, Fail> {
+    const ROCE_V2: u32 = 2;
+    let all = (0..=u8::MAX).filter_map(|i| rig.ctx.query_gid(1, i.into()).ok());
+    let mut own = all.filter(|e| e.gid_type == ROCE_V2 && e.gid.raw[0] == 0xfe);
+    own.next().ok_or_else(|| "no IPv6 GID".into())
+}
+
+/// Asks; status and attribute.
+fn ask(rig: &Rig, asked: Asked) -> Result<(u16, Vec<u8>), Fail> {
+    let mut mad = [0; MAD];
+    (mad[0], mad[1], mad[2], mad[3]) = (1, PERF_MGMT, asked.version, asked.method);
+    mad[16..18].copy_from_slice(&asked.attribute.to_be_bytes());
+    mad[DATA + 1] = asked.port;
+    mad[DATA + 2..DATA + 4].copy_from_slice(&asked.select.to_be_bytes());
+    let to = ipv6(rig)?;
+    let answer = agent()?.ask(to.gid, to.gid_index as u8, &mad);
+    let answer = answer.at("a datagram")?;
+    ensure_eq!(answer[3], GET_RESP, "method of the answer");
+    ensure_eq!(answer[16..18], mad[16..18], "attribute of the answer");
+    Ok((number(&answer, 4, 2) as u16, answer[DATA..].to_vec()))
+}
+
+fn told(rig: &Rig, asked: Asked) -> Result<Vec<u8>, Fail> {
+    let (status, attribute) = ask(rig, asked)?;
+    ensure_eq!(status, 0, "status of attribute {:#x}", asked.attribute);
+    ensure_eq!(attribute[1], asked.port, "PortSelect");
+    Ok(attribute)
+}
+
+/// Where PortCountersExtended has what sysfs calls so, and where PortCounters has it in four bytes.
+const FIELDS: [(&str, usize, Option<usize>); 8] = [
+    ("port_xmit_data", 8, Some(24)),
+    ("port_rcv_data", 16, Some(28)),
+    ("port_xmit_packets", 24, Some(32)),
+    ("port_rcv_packets", 32, Some(36)),
+    ("unicast_xmit_packets", 40, None),
+    ("unicast_rcv_packets", 48, None),
+    ("multicast_xmit_packets", 56, None),
+    ("multicast_rcv_packets", 64, None),
+];
+
+/// What is told is what sysfs has, and the datagrams count themselves.
+fn read(rig: &Rig) -> TestResult {
+    let (status, info) = ask(
+        rig,
+        Asked {
+            attribute: CLASS_PORT_INFO,
+            ..ASKED
+        },
+    )?;
+    ensure_eq!(status, 0, "status of ClassPortInfo");
+    ensure_eq!((info[0], info[1]), (1, 1), "versions");
+    ensure_eq!(number(&info, 2, 2), 0x300, "capabilities");
+    ensure!(info[7] & 0x1f > 0, "no time in which it answers");
+    send(&rig.pair(&PairOpts::default())?, 5)?;
+    for port in [1, ALL_PORTS] {
+        let before = sysfs("counters")?;
+        let extended = told(rig, Asked { port, ..ASKED })?;
+        let basic = Asked {
+            attribute: PORT_COUNTERS,
+            port,
+            ..ASKED
+        };
+        let basic = told(rig, basic)?;
+        let after = sysfs("counters")?;
+        for (name, at, short) in FIELDS {
+            // Of 256 bytes there, and as many back.
+            let (own, total) = match name {
+                _ if name.ends_with("_data") => (64, 4 * 64),
+                _ if name.starts_with("multicast") => (0, 0),
+                _ => (1, 4),
+            };
+            ensure_eq!(
+                added(&before, &after, name)?,
+                total,
+                "{name} of the datagrams"
+            );
+            let first = before.get(name).copied().unwrap_or(0);
+            ensure_eq!(number(&extended, at, 8), first + own, "{name}, extended");
+            if let Some(at) = short {
+                let want = (first + 3 * own).min(u32::MAX.into());
+                ensure_eq!(number(&basic, at, 4), want, "{name}");
+            }
+        }
+        ensure_eq!(number(&basic, 8, 2), after["port_rcv_errors"], "errors");
+        ensure_eq!(number(&basic, 7, 1), after["link_downed"], "link_downed");
+    }
+    Ok(())
+}
+
+/// Set begins anew with what it selects, of this attribute alone; the device goes on counting.
+fn clear(rig: &Rig) -> TestResult {
+    let own = sysfs("hw_counters")?;
+    send(&rig.pair(&PairOpts::default())?, 20)?;
+    let set = Asked {
+        method: SET,
+        select: 1 << 2 | 1 << 5,
+        ..ASKED
+    };
+    let cleared = told(rig, set)?;
+    ensure_eq!(
+        number(&cleared, 2, 2),
+        u64::from(set.select),
+        "CounterSelect"
+    );
+    let few = |name: &str, value: u64, wanted: bool| {
+        let is_few = value < 10;
+        ensure_eq!(is_few, wanted, "{name} is {value}: whether it was cleared");
+        Ok::<(), Fail>(())
+    };
+    let of_sysfs = sysfs("counters")?;
+    for (name, at, _) in FIELDS {
+        if !name.starts_with("multicast") {
+            let wanted = ["port_xmit_packets", "unicast_rcv_packets"].contains(&name);
+            few(name, number(&cleared, at, 8), wanted)?;
+            few(name, of_sysfs.get(name).copied().unwrap_or(0), wanted)?;
+        }
+    }
+    let basic = Asked {
+        method: SET,
+        attribute: PORT_COUNTERS,
+        select: 1 << 15,
+        ..ASKED
+    };
+    let cleared = told(rig, basic)?;
+    few("packets sent", number(&cleared, 32, 4), false)?;
+    few("packets received", number(&cleared, 36, 4), true)?;
+    let extended = told(rig, ASKED)?;
+    few("packets received", number(&extended, 32, 8), false)?;
+    // It was nobody's to clear what the device counts.
+    let sent = added(&own, &sysfs("hw_counters")?, "tx_packets")?;
+    ensure!((40..100).contains(&sent), "{sent} packets sent");
+    Ok(())
+}
+
+/// Each with the status of 13.4.7 that says why.
+fn refused(rig: &Rig) -> TestResult {
+    const VERSION: u16 = 1 << 2;
+    const METHOD_ATTRIBUTE: u16 = 3 << 2;
+    const VALUE: u16 = 7 << 2;
+    sysfs("counters")?;
+    for (method, version, attribute, port, want) in [
+        (GET, 2, PORT_COUNTERS, 1, VERSION),
+        (GET, 1, 0x00ff, 1, METHOD_ATTRIBUTE),
+        (SET, 1, 0x00ff, 1, METHOD_ATTRIBUTE),
+        (SET, 1, CLASS_PORT_INFO, 1, METHOD_ATTRIBUTE),
+        (GET, 1, PORT_COUNTERS, 2, VALUE),
+        (GET, 1, PORT_COUNTERS, 0, VALUE),
+        (SET, 1, PORT_COUNTERS, 2, VALUE),
+        (GET, 1, PORT_COUNTERS_EXTENDED, 2, VALUE),
+    ] {
+        let asked = Asked {
+            method,
+            version,
+            attribute,
+            port,
+            select: 0xffff,
+        };
+        let (status, _) = ask(rig, asked)?;
+        ensure_eq!(
+            status,
+            want,
+            "method {method}, version {version}, attribute {attribute:#x}, port {port}"
+        );
+    }
+    told(rig, ASKED).map(drop)
+}
