@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::bindings::*;
+use super::domains::Td;
 use super::sys::{readable, set_nonblocking, DeviceMapping, Errno};
 use core::ffi::{c_int, c_void, CStr};
 use std::fmt;
@@ -185,6 +186,7 @@ impl Context {
         Ok(Arc::new(Pd {
             raw,
             ctx: self.clone(),
+            _stands_on: None,
         }))
     }
 }
@@ -322,6 +324,8 @@ pub(super) fn later_methods(context: *mut ibv_context) -> Option<*mut verbs_cont
 pub struct Pd {
     pub(super) raw: *mut ibv_pd,
     pub ctx: Arc<Context>,
+    /// A parent domain: what it joins.
+    pub(super) _stands_on: Option<(Arc<Pd>, Arc<Td>)>,
 }
 
 impl Pd {

@@ -6,6 +6,7 @@
 use super::bindings::*;
 use super::context::{Context, Pd};
 use super::cq::{Channel, Cq};
+use super::domains::{dealloc_td, Td};
 use super::mr::Mr;
 use super::mw::{dealloc_mw, Mw};
 use super::qp::{Ah, Qp, Srq};
@@ -82,6 +83,7 @@ macro_rules! object {
 
 object!(Context, ibv_close_device, "context");
 object!(Pd, ibv_dealloc_pd, "PD");
+object!(Td, dealloc_td, "TD");
 object!(Mr, ibv_dereg_mr, "MR");
 object!(Mw, dealloc_mw, "MW");
 object!(Ah, ibv_destroy_ah, "AH");
@@ -99,6 +101,7 @@ owned!(Mr, ibv_dereg_mr);
 owned!(Mw, dealloc_mw);
 owned!(Ah, ibv_destroy_ah);
 shared!(Pd, ibv_dealloc_pd);
+shared!(Td, dealloc_td);
 shared!(Cq, ibv_destroy_cq);
 shared!(Srq, ibv_destroy_srq);
 shared!(Channel, ibv_destroy_comp_channel);

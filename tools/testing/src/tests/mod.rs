@@ -10,6 +10,7 @@ mod changes;
 mod clock;
 mod completions;
 mod counters;
+mod domains;
 mod events;
 mod faults;
 mod immediate;
@@ -55,6 +56,7 @@ static GROUPS: &[&[Test]] = &[
     counters::TESTS,
     performance::TESTS,
     multicast::TESTS,
+    domains::TESTS,
     trace::TESTS,
     faults::TESTS,
     port::TESTS,
