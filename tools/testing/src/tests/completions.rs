@@ -2,10 +2,13 @@
 //! Rules 1.1 to 1.6: what completions there are, when, in which order, and what they say.
 use crate::ffi::cq::Cq;
 use crate::ffi::qp::{flag, op, RecvWr, SendWr};
+use crate::ffi::sys;
 use crate::outcome::Context as _;
 use crate::pattern;
 use crate::rig::*;
 use crate::{Test, TestResult};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
 
 pub static TESTS: &[Test] = &[
     Test::new(
@@ -32,7 +35,42 @@ pub static TESTS: &[Test] = &[
     Test::new("1.4/cq-in-use-is-busy", busy),
     Test::new("1.5/error-fields-of-every-flush", error_fields),
     Test::new("1.6/opcode-length-immediate", fields),
+    Test::new("1.8/poll-without-a-system-call", no_calls),
 ];
+
+/// A thread that polls is not allowed any system call: empty polls first, then completions.
+fn no_calls(rig: &Rig) -> TestResult {
+    const EMPTY: u32 = 1000;
+    const COUNT: u32 = 12;
+    let p = rig.pair(&PairOpts::default())?;
+    let (ready, done) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let (cq, told, got) = (p.a.scq.clone(), ready.clone(), done.clone());
+    // It ends by itself or is killed, and is never joined.
+    std::thread::spawn(move || {
+        sys::without_calls(|| {
+            let mut polls = 0;
+            while got.load(Ordering::Acquire) < COUNT {
+                got.fetch_add(cq.poll_silently(), Ordering::Release);
+                polls += 1;
+                if polls == EMPTY {
+                    told.store(1, Ordering::Release);
+                }
+                std::hint::spin_loop();
+            }
+        })
+    });
+    wait_for("the empty polls return", || {
+        Ok(ready.load(Ordering::Acquire) == 1)
+    })?;
+    for i in 0..COUNT.into() {
+        let wr = SendWr::new(op::WRITE, i, &[p.a.mr.sge(0, 8)]);
+        p.a.qp
+            .post_send(&[wr.remote(p.b.mr.at(0), p.b.mr.rkey())])?;
+    }
+    wait_for("the completions are polled", || {
+        Ok(done.load(Ordering::Acquire) == COUNT)
+    })
+}
 
 fn one_cqe_each(rig: &Rig) -> TestResult {
     let p = rig.pair(&PairOpts::default())?;
