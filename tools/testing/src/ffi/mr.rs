@@ -64,6 +64,18 @@ impl Mr {
             // SAFETY: as above.
             unsafe { ibv_reg_mr(pd.raw(), addr.cast(), len, access) }
         };
+        Mr::made(raw, pd, buf)
+    }
+
+    /// Registers all of `buf`, which work requests are to name by other addresses.
+    pub fn at_iova(pd: &Arc<Pd>, buf: &Arc<Buf>, iova: u64, access: u32) -> Result<Mr, Errno> {
+        let addr = buf.as_ptr().cast();
+        // SAFETY: a live mapping that the `Arc` in the result keeps alive.
+        let raw = unsafe { ibv_reg_mr_iova2(pd.raw(), addr, buf.len(), iova, access) };
+        Mr::made(raw, pd, buf)
+    }
+
+    fn made(raw: *mut ibv_mr, pd: &Arc<Pd>, buf: &Arc<Buf>) -> Result<Mr, Errno> {
         if raw.is_null() {
             return Err(Errno::last());
         }

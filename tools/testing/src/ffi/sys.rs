@@ -142,8 +142,14 @@ impl Buf {
 
     /// Takes every access away: the memory cannot be pinned any more.
     pub fn forbid(&self) {
+        self.forbid_from(0);
+    }
+
+    /// The same for what begins there, at a page.
+    pub fn forbid_from(&self, off: usize) {
+        self.check(off, 0);
         // SAFETY: the mapping is this value's own. Who accesses it from here on is ended by a signal.
-        unsafe { libc::mprotect(self.addr.cast(), self.len, libc::PROT_NONE) };
+        unsafe { libc::mprotect(self.addr.add(off).cast(), self.len - off, libc::PROT_NONE) };
     }
 
     fn check(&self, off: usize, len: usize) {

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! Kinds of memory regions.
 use crate::ffi::context::EventType;
+use crate::ffi::destroy::Destroy;
 use crate::ffi::mr::{access, Mr};
 use crate::ffi::qp::{op, SendWr};
 use crate::ffi::sys::Buf;
 use crate::outcome::Context as _;
 use crate::rig::*;
-use crate::{Test, TestResult};
+use crate::{Fail, Test, TestResult};
 use std::sync::Arc;
 
 pub static TESTS: &[Test] = &[
     Test::new("7/zero-based", zero_based),
     Test::new("7/huge-pages", huge_pages).alone(),
+    Test::new("7/failed-registration-pins-nothing", pins_nothing),
+    Test::new("7/deregistered-memory-stays-untouched", untouched),
 ];
 
 /// Work requests name its bytes from 0 on, at both ends.
@@ -60,6 +63,66 @@ fn zero_based(rig: &Rig) -> TestResult {
     let refused = wait_one(&q.a.scq, "one beyond the end")?;
     err(&refused, 4, status::REM_ACCESS_ERR, &q.a.qp)?;
     drop(rig.expect_event(EventType::QP_ACCESS_ERR, q.b.qp.element())?);
+    Ok(())
+}
+
+/// Pages of this process that are pinned, in kB.
+fn pinned() -> Result<u64, Fail> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmPin:"));
+    let kb = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    kb.ok_or_else(|| "no VmPin".into())
+}
+
+/// Memory that ends too early, and addresses that wrap once all of it is pinned.
+fn pins_nothing(rig: &Rig) -> TestResult {
+    let before = pinned()?;
+    let buf = Arc::new(Buf::new(64 * 4096)?);
+    for _ in 0..20 {
+        let wraps = Mr::at_iova(&rig.pd, &buf, u64::MAX - 4095, access::ALL);
+        ensure!(wraps.is_err(), "a region whose addresses wrap");
+        ensure_eq!(pinned()?, before, "pinned after addresses that wrap");
+    }
+    let good = Mr::of(&rig.pd, &buf, 0, buf.len(), access::ALL).at("all of it")?;
+    ensure_eq!(pinned()?, before + 64 * 4, "pinned with a region");
+    drop(good);
+    ensure_eq!(pinned()?, before, "pinned without it");
+    buf.forbid_from(40 * 4096);
+    for _ in 0..20 {
+        let ends = Mr::of(&rig.pd, &buf, 0, buf.len(), access::ALL);
+        ensure!(ends.is_err(), "a region of which a part is not there");
+        ensure_eq!(pinned()?, before, "pinned after memory that ends");
+    }
+    Ok(())
+}
+
+/// A WRITE may end in success or find no region; once the region is gone, it writes nothing any more.
+fn untouched(rig: &Rig) -> TestResult {
+    const LEN: usize = 1 << 20;
+    for round in 0..30u64 {
+        let opts = PairOpts {
+            buf: LEN,
+            ..PairOpts::default()
+        };
+        let p = rig.pair(&opts)?;
+        p.a.mr.buf.fill(0, LEN, 0xaa);
+        let mr = Mr::new(&rig.pd, LEN, access::ALL)?;
+        let buf = mr.buf.clone();
+        for wr_id in 0..4 {
+            let wr = SendWr::new(op::WRITE, wr_id, &[p.a.mr.sge(0, LEN)]);
+            p.a.qp.post_send(&[wr.remote(mr.at(0), mr.rkey())])?;
+        }
+        std::thread::sleep(std::time::Duration::from_micros(20 * round));
+        mr.destroy().map_err(|e| e.0).at("the region")?;
+        buf.fill(0, LEN, 0x55);
+        wait(&p.a.scq, 4, "the WRITEs")?;
+        ensure!(
+            buf.read(0, LEN).iter().all(|b| *b == 0x55),
+            "written after its deregistration, round {round}"
+        );
+    }
+    // Of those that found it gone.
+    while rig.ctx.async_event(0).is_some() {}
     Ok(())
 }
 
