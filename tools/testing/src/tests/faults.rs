@@ -20,7 +20,17 @@ pub static TESTS: &[Test] = &[
     Test::new("3/general-err", |rig| send_fails(rig, GENERAL_ERR)),
     Test::new("4/srq-err", srq_err),
     Test::new("4/cq-err-unwritable", cq_unwritable),
-    Test::new("4/device-fatal", device_fatal).limit(90).alone(),
+    Test::new("4/device-fatal", |rig| {
+        device_fatal(rig, || inject("device"), || Ok(()))
+    })
+    .limit(90)
+    .alone(),
+    Test::new("4/device-fatal-by-unbind", unbound)
+        .limit(90)
+        .alone(),
+    Test::new("4/device-fatal-by-removal", removed)
+        .limit(90)
+        .alone(),
     Test::new("4/a-fault-of-nothing-is-refused", refused),
 ];
 
@@ -29,14 +39,21 @@ const FATAL_ERR: u32 = 19;
 const RESP_TIMEOUT_ERR: u32 = 20;
 const GENERAL_ERR: u32 = 21;
 
-/// A file of the tested device in debugfs.
-pub fn debugfs(name: &str) -> Result<PathBuf, Fail> {
+/// The PCI function of the tested device, in sysfs, and its address.
+fn function() -> Result<(PathBuf, String), Fail> {
     if !env().device.starts_with("verbena") {
         return Err(Fail::Skipped("the device takes no faults".into()));
     }
     let device = format!("/sys/class/infiniband/{}/device", env().device);
-    let address = std::fs::canonicalize(device).at("the device in sysfs")?;
-    let address = address.file_name().unwrap_or_default().to_string_lossy();
+    let path = std::fs::canonicalize(device).at("the device in sysfs")?;
+    let address = path.file_name().unwrap_or_default().to_string_lossy();
+    let address = address.into_owned();
+    Ok((path, address))
+}
+
+/// A file of the tested device in debugfs.
+pub fn debugfs(name: &str) -> Result<PathBuf, Fail> {
+    let (_, address) = function()?;
     Ok(format!("/sys/kernel/debug/verbena-{address}/{name}").into())
 }
 
@@ -203,8 +220,26 @@ fn cq_unwritable(rig: &Rig) -> TestResult {
     rig.expect_no_event(QUIET)
 }
 
+fn unbound(rig: &Rig) -> TestResult {
+    let (path, address) = function()?;
+    let driver = std::fs::canonicalize(path.join("driver")).at("the driver")?;
+    let write = |name: &str| std::fs::write(driver.join(name), &address).at(name);
+    device_fatal(rig, || write("unbind"), || write("bind"))
+}
+
+fn removed(rig: &Rig) -> TestResult {
+    let (path, _) = function()?;
+    let end = || std::fs::write(path.join("remove"), "1").at("removing it");
+    let begin = || std::fs::write("/sys/bus/pci/rescan", "1").at("looking for it");
+    device_fatal(rig, end, begin)
+}
+
 /// Whatever was posted is flushed once, the event comes once, and the next context works.
-fn device_fatal(rig: &Rig) -> TestResult {
+fn device_fatal(
+    rig: &Rig,
+    end: impl Fn() -> TestResult,
+    begin: impl Fn() -> TestResult,
+) -> TestResult {
     let p = rig.pair(&PairOpts::default())?;
     for wr_id in 0..4 {
         p.b.recv(100 + wr_id, 0, 8)?;
@@ -212,7 +247,7 @@ fn device_fatal(rig: &Rig) -> TestResult {
         let wr = SendWr::new(op::SEND, wr_id, &[p.b.mr.sge(0, 8)]);
         p.b.qp.post_send(&[wr]).at("a SEND")?;
     }
-    inject("device")?;
+    end()?;
     let event = rig.event("DEVICE_FATAL")?;
     ensure_eq!(event.kind(), EventType::DEVICE_FATAL, "event");
     drop(event);
@@ -223,6 +258,7 @@ fn device_fatal(rig: &Rig) -> TestResult {
         expect_quiet(cq, QUIET, "flushed twice")?;
     }
     rig.expect_no_event(QUIET)?;
+    begin()?;
     wait_for("the device is back", || {
         Ok(Rig::new().is_ok_and(|new| new.gid.raw != [0; 16]))
     })?;

@@ -2,6 +2,7 @@
 //! The port follows its net device: link state, addresses.
 use super::events::checked_exchange;
 use crate::ffi::context::EventType;
+use crate::ffi::qp::{op, SendWr};
 use crate::outcome::Context as _;
 use crate::rig::*;
 use crate::{Fail, Test, TestResult};
@@ -11,6 +12,7 @@ use std::time::Instant;
 pub static TESTS: &[Test] = &[
     Test::new("4/port-err-and-active", link).limit(120).alone(),
     Test::new("4/gid-change", address).limit(120).alone(),
+    Test::new("3.12/link-down", unreachable).limit(120).alone(),
 ];
 
 /// The net device of port 1.
@@ -74,6 +76,25 @@ fn link(rig: &Rig) -> TestResult {
         checked_exchange(&p, round + 100).at("after")?;
     }
     Ok(())
+}
+
+/// What is posted while the link is down runs out of retries, though the peer is of the same device.
+fn unreachable(rig: &Rig) -> TestResult {
+    let netdev = netdev()?;
+    let opts = PairOpts::default().with(|o| (o.conn_a.timeout, o.conn_a.retry_cnt) = (14, 2));
+    let p = rig.pair(&opts)?;
+    let run = || -> TestResult {
+        let wr = SendWr::new(op::WRITE, 1, &[p.a.mr.sge(0, 8)]);
+        p.a.qp
+            .post_send(&[wr.remote(p.b.mr.at(0), p.b.mr.rkey())])?;
+        let one = wait_one(&p.a.scq, "a WRITE with the link down")?;
+        err(&one, 1, status::RETRY_EXC_ERR, &p.a.qp).map(drop)
+    };
+    ip(&["link", "set", &netdev, "down"])?;
+    let ran = until(rig, EventType::PORT_ERR).and_then(|()| run());
+    ip(&["link", "set", &netdev, "up"])?;
+    ran?;
+    until(rig, EventType::PORT_ACTIVE)
 }
 
 fn gids(rig: &Rig) -> Vec<[u8; 16]> {
