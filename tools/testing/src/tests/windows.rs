@@ -14,10 +14,12 @@ pub static TESTS: &[Test] = &[
     Test::new("7/windows-of-type-1", type_1),
     Test::new("7/windows-of-type-2", type_2),
     Test::new("3/mw-bind-err", bind_errors),
+    Test::new("3.6/failed-remote-invalidate", remote_invalidate),
     Test::new("7/region-with-windows-is-busy", busy),
     Test::new("7/windows-churn", churn).limit(180),
 ];
 
+const MW_BIND_ERR: u32 = 6;
 const WRITE: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE;
 
 /// A pair, and a region of B's that windows may be bound to and that gives the peer nothing by itself.
@@ -252,6 +254,31 @@ fn bind_errors(rig: &Rig) -> TestResult {
         status::SUCCESS,
         "behind all of them"
     );
+    rig.expect_no_event(QUIET)
+}
+
+/// The SEND itself was good: it completes, and the receive alone tells of the key.
+fn remote_invalidate(rig: &Rig) -> TestResult {
+    let (pair, mr) = rig_of(rig)?;
+    let mw = Mw::new(&rig.pd, mw_type::TYPE_2)?;
+    for (what, key) in [("an unbound window", mw.rkey()), ("a region", mr.rkey())] {
+        pair.b.recv(5, 0, 64)?;
+        let wr = SendWr::new(op::SEND_INV, 6, &[]).imm(key);
+        pair.a.qp.post_send(&[wr]).at(what)?;
+        let received = wait_one(&pair.b.rcq, what)?;
+        err(&received, 5, MW_BIND_ERR, &pair.b.qp).at(what)?;
+        wait_state(&pair.b.qp, state::ERR).at(what)?;
+        // Where its acknowledgement is lost, nobody is there to repeat it.
+        if !lossy() {
+            ok(&wait_one(&pair.a.scq, what)?, 6, wc::SEND).at(what)?;
+            ensure_eq!(
+                pair.a.qp.state()?,
+                state::RTS,
+                "{what}: state of the sender"
+            );
+        }
+        again(rig, &pair).at(what)?;
+    }
     rig.expect_no_event(QUIET)
 }
 

@@ -13,7 +13,10 @@ use local::{
     bad_recv, distinct_local, lkey_bounds, lkey_foreign, lkey_stale, lkey_unknown, local,
     over_max_msg_sz, read_no_local_write, recv_prot, recv_too_small, rem_op,
 };
-use remote::{not_enabled, read_not_enabled, rem, write_edge, write_not_enabled, Cause};
+use remote::{
+    imm_refused, none_accepted, not_enabled, read_not_enabled, rem, write_edge, write_not_enabled,
+    Cause,
+};
 use retries::{peer_destroyed, peer_in_reset, rnr, short_retries, wrong_qpn};
 
 mod flush;
@@ -37,6 +40,8 @@ pub static TESTS: &[Test] = &[
     Test::new("3.5/err-from-init-flushes-receives", flush_from_init),
     Test::new("3.9/write-not-enabled", write_not_enabled),
     Test::new("3.9/read-not-enabled", read_not_enabled),
+    Test::new("3.9/peer-that-accepts-no-read", none_accepted),
+    Test::new("3.8/write-imm-that-took-a-receive", imm_refused),
     Test::new("3.10/write-unknown-rkey", |r| {
         rem(r, op::WRITE, Cause::Unknown).map(drop)
     }),

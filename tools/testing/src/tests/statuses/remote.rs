@@ -46,6 +46,31 @@ pub(super) fn read_not_enabled(rig: &Rig) -> TestResult {
     Ok(())
 }
 
+/// A peer with `max_dest_rd_atomic` 0 takes no READ, whatever its requester may have outstanding.
+pub(super) fn none_accepted(rig: &Rig) -> TestResult {
+    let opts = PairOpts::default().with(|o| o.conn_b.rd_atomic = 0);
+    let p = loaded(rig, &opts)?;
+    p.b.recv(2, 0, 64)?;
+    let wr = SendWr::new(op::READ, 1, &[p.a.mr.sge(0, 8)]).remote(p.b.mr.at(0), p.b.mr.rkey());
+    fails(&p, wr, status::REM_INV_REQ_ERR)?;
+    responder_error(rig, &p, EventType::QP_REQ_ERR)
+}
+
+/// The immediate has taken the receive, so that tells of the key, and there is no event.
+pub(super) fn imm_refused(rig: &Rig) -> TestResult {
+    let p = loaded(rig, &PairOpts::default())?;
+    p.b.recv(1, 0, 64)?;
+    p.b.recv(2, 0, 64)?;
+    let wr = SendWr::new(op::WRITE_IMM, 3, &[p.a.mr.sge(0, 8)]).imm(7);
+    let wr = wr.remote(p.b.mr.at(0), !p.b.mr.rkey());
+    fails(&p, wr, status::REM_ACCESS_ERR)?;
+    let w = wait(&p.b.rcq, 2, "receives")?;
+    err(&w[0], 1, status::LOC_ACCESS_ERR, &p.b.qp)?;
+    err(&w[1], 2, status::WR_FLUSH_ERR, &p.b.qp)?;
+    wait_state(&p.b.qp, state::ERR)?;
+    rig.expect_no_event(QUIET)
+}
+
 #[derive(Clone, Copy)]
 pub(super) enum Cause {
     Unknown,
