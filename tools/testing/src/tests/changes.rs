@@ -191,10 +191,15 @@ fn overflow_at_new_size(rig: &Rig) -> TestResult {
         "events {kinds:?}"
     );
     wait_state(&pair.a.qp, state::ERR)?;
-    // Resizing does not revive it.
+    // Resizing does not revive it: nothing completes there, and it takes no queue pair.
     let _ = cq.resize(300);
     polled(&cq, 0, room)?;
+    let wr = SendWr::new(op::WRITE, 1, &[pair.a.mr.sge(0, 8)]);
+    let wr = wr.remote(pair.b.mr.at(0), pair.b.mr.rkey());
+    pair.a.qp.post_send(&[wr]).at("a post in ERR")?;
     expect_quiet(&cq, QUIET, "a CQ in error")?;
+    let another = rig.end_on(&PairOpts::default(), cq.clone(), cq.clone());
+    ensure!(another.is_err(), "a CQ in error took a queue pair");
     rig.expect_no_event(QUIET)
 }
 

@@ -36,6 +36,7 @@ fn at_state(rig: &Rig, to: u32) -> Result<End, Fail> {
         state::INIT => &[state::INIT],
         state::RTR => &[state::INIT, state::RTR],
         state::RTS => &[state::INIT, state::RTR, state::RTS],
+        state::SQD => &[state::INIT, state::RTR, state::RTS, state::SQD],
         _ => &[state::INIT, state::RTR, state::RTS, state::ERR],
     };
     for &s in path {
@@ -70,10 +71,10 @@ fn illegal(rig: &Rig) -> TestResult {
             || (to == ERR && from != RESET)
             || matches!(
                 (from, to),
-                (RESET, INIT) | (INIT, INIT | RTR) | (RTR | RTS, RTS | SQD)
+                (RESET, INIT) | (INIT, INIT | RTR) | (RTR | RTS | SQD, RTS | SQD)
             ) && (from, to) != (RTR, SQD)
     };
-    for from in [RESET, INIT, RTR, RTS, ERR] {
+    for from in [RESET, INIT, RTR, RTS, SQD, ERR] {
         let e = at_state(rig, from)?;
         for to in [RESET, INIT, RTR, RTS, SQD, SQE, ERR, 7, 200] {
             if legal(from, to) {

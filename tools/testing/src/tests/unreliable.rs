@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! UC and UD: what arrives, what is dropped without a word, and how their send queues fail and recover.
 use crate::ffi::qp::{mask, op, state, Ah, Destination, Qp, QpInit, RecvWr, SendWr, Srq};
+use crate::ffi::sys::Errno;
 use crate::ffi::{QpAttr, Wc};
 use crate::outcome::Context as _;
 use crate::rig::*;
@@ -19,6 +20,9 @@ pub static TESTS: &[Test] = &[
     Test::new("3/uc-drops", uc_drops),
     Test::new("5/sqe-back-to-rts", sqe_recovery),
     Test::new("3.16/uc-on-an-srq-abandoned-message", abandoned).limit(120),
+    Test::new("3/uc-receive-of-an-abandoned-message", used_again).limit(120),
+    Test::new("3/too-long-for-a-receive-of-an-srq", too_long_for_srq),
+    Test::new("6/illegal-transitions-from-sqe", illegal_from_sqe),
 ];
 
 const UC: u32 = 3;
@@ -46,17 +50,23 @@ fn to_state(qp: &Qp, qp_type: u32, to: u32, gid: crate::ffi::Gid, dest: u32) -> 
 
 /// An end for datagrams, in RTS.
 pub(super) fn datagram_end(rig: &Rig) -> Result<End, Fail> {
-    let end = unreliable_end(rig, UD)?;
+    let end = unreliable_end(rig, UD, &PairOpts::default(), None)?;
     for to in [state::INIT, state::RTR, state::RTS] {
         to_state(&end.qp, UD, to, rig.gid, 0)?;
     }
     Ok(end)
 }
 
-fn unreliable_end(rig: &Rig, qp_type: u32) -> Result<End, Fail> {
-    let end = rig.end(&PairOpts::default())?;
+fn unreliable_end(
+    rig: &Rig,
+    qp_type: u32,
+    opts: &PairOpts,
+    srq: Option<Arc<Srq>>,
+) -> Result<End, Fail> {
+    let end = rig.end(opts)?;
     let init = QpInit {
         qp_type,
+        srq,
         ..end.qp.init.clone()
     };
     let qp = Qp::new(&rig.pd, &init).at("a queue pair")?;
@@ -65,7 +75,18 @@ fn unreliable_end(rig: &Rig, qp_type: u32) -> Result<End, Fail> {
 
 /// Two ends of a transport, in RTS; and where the second is, for datagrams.
 pub(super) fn ends(rig: &Rig, qp_type: u32) -> Result<(Pair, Option<Destination>), Fail> {
-    let (a, b) = (unreliable_end(rig, qp_type)?, unreliable_end(rig, qp_type)?);
+    ends_of(rig, qp_type, &PairOpts::default(), None)
+}
+
+/// The same; the second may take its receives from an SRQ.
+fn ends_of(
+    rig: &Rig,
+    qp_type: u32,
+    opts: &PairOpts,
+    srq: Option<Arc<Srq>>,
+) -> Result<(Pair, Option<Destination>), Fail> {
+    let a = unreliable_end(rig, qp_type, opts, None)?;
+    let b = unreliable_end(rig, qp_type, opts, srq)?;
     for (own, peer) in [(&a, &b), (&b, &a)] {
         for to in [state::INIT, state::RTR, state::RTS] {
             to_state(&own.qp, qp_type, to, rig.gid, peer.qp.qpn())?;
@@ -306,54 +327,21 @@ fn sqe_recovery(rig: &Rig) -> TestResult {
 
 /// A sender that is reset in the middle of a message, and begins another: the receive of the first completes as aborted.
 fn abandoned(rig: &Rig) -> TestResult {
-    const LONG: usize = 4 << 20;
-    let opts = PairOpts {
-        buf: 2 * LONG,
-        ..PairOpts::default()
-    };
     let srq = Srq::new(&rig.pd, 16, 1).at("an SRQ")?;
-    let (a, b) = (rig.end(&opts)?, rig.end(&opts)?);
-    let init = |end: &End, srq| QpInit {
-        qp_type: UC,
-        srq,
-        ..end.qp.init.clone()
-    };
-    let (of_a, of_b) = (init(&a, None), init(&b, Some(srq.clone())));
-    let mut a = End {
-        qp: Qp::new(&rig.pd, &of_a)?,
-        ..a
-    };
-    let mut b = End {
-        qp: Qp::new(&rig.pd, &of_b)?,
-        ..b
-    };
-    for (own, peer) in [(&a, &b), (&b, &a)] {
-        for to in [state::INIT, state::RTR, state::RTS] {
-            to_state(&own.qp, UC, to, rig.gid, peer.qp.qpn())?;
-        }
-    }
+    let (p, _) = ends_of(rig, UC, &long_buffers(), Some(srq.clone()))?;
     for round in 0..200u64 {
         for wr_id in [1, 2] {
             // Where enough are left of the last round, there is no room for more.
-            let _ = srq.post(&[RecvWr::new(wr_id, &[b.mr.sge(0, LONG)])]);
+            let _ = srq.post(&[RecvWr::new(wr_id, &[p.b.mr.sge(0, LONG)])]);
         }
-        let long = SendWr::new(op::SEND, round, &[a.mr.sge(0, LONG)]);
-        a.qp.post_send(&[long]).at("a long SEND")?;
-        // Sooner or later the reset finds it under way.
-        std::thread::sleep(Duration::from_micros(round % 20 * 50));
-        set_state(&a.qp, state::RESET)?;
-        for to in [state::INIT, state::RTR, state::RTS] {
-            to_state(&a.qp, UC, to, rig.gid, b.qp.qpn())?;
-        }
-        let p = Pair { a, b };
-        let eight = SendWr::new(op::SEND, 9, &[p.a.mr.sge(0, 8)]);
-        let small = arrives(&p, &None, &eight)?;
+        give_up(rig, &p, round)?;
+        let small = arrives(&p, &None, &send(&p, 9, 8))?;
         ensure_eq!(p.b.qp.state()?, state::RTS, "state of the receiver");
         if small.status == status::REM_ABORT_ERR {
             ensure!(small.vendor_err != 0, "no vendor_err");
             // Where packets get lost, the gap that ended the long one may have been one, and the small one another.
             let next = match lossy() {
-                true => arrives(&p, &None, &eight)?,
+                true => arrives(&p, &None, &send(&p, 9, 8))?,
                 false => wait_one(&p.b.rcq, "the message behind it")?,
             };
             ensure_eq!(
@@ -366,7 +354,92 @@ fn abandoned(rig: &Rig) -> TestResult {
         ensure_eq!(small.status, status::SUCCESS, "round {round}");
         // Whatever came, the receives that are left are for the next round.
         while !p.b.rcq.poll(4)?.is_empty() {}
-        (a, b) = (p.a, p.b);
     }
     Err("no message was caught under way".into())
+}
+
+const LONG: usize = 4 << 20;
+
+fn long_buffers() -> PairOpts {
+    PairOpts {
+        buf: 2 * LONG,
+        ..PairOpts::default()
+    }
+}
+
+/// A begins a long message, and is reset: sooner or later while that is under way.
+fn give_up(rig: &Rig, p: &Pair, round: u64) -> TestResult {
+    let long = SendWr::new(op::SEND, round, &[p.a.mr.sge(0, LONG)]);
+    p.a.qp.post_send(&[long]).at("a long SEND")?;
+    std::thread::sleep(Duration::from_micros(round % 20 * 50));
+    set_state(&p.a.qp, state::RESET)?;
+    for to in [state::INIT, state::RTR, state::RTS] {
+        to_state(&p.a.qp, UC, to, rig.gid, p.b.qp.qpn())?;
+    }
+    Ok(())
+}
+
+/// Without an SRQ the receive of a message that was abandoned is the next one's, from its beginning.
+fn used_again(rig: &Rig) -> TestResult {
+    let (p, _) = ends_of(rig, UC, &long_buffers(), None)?;
+    // Behind what the small message brings.
+    const BEHIND: usize = 512;
+    p.a.mr.buf.fill(0, 1024, 0x5a);
+    for round in 0..200u64 {
+        p.b.mr.buf.fill(0, 1024, 0);
+        p.b.recv(1, 0, LONG)?;
+        give_up(rig, &p, round)?;
+        let first = match p.b.rcq.poll(1)?.first() {
+            // It was too late.
+            Some(one) => *one,
+            None => arrives(&p, &None, &send(&p, 9, 8))?,
+        };
+        ok(&first, 1, wc::RECV).at(&format!("round {round}"))?;
+        if first.byte_len == 8 && p.b.mr.buf.read(BEHIND, 1) == [0x5a] {
+            ensure!(p.b.mr.buf.read(0, 8) == [0x5a; 8], "the small message");
+            return Ok(());
+        }
+    }
+    Err("no message was caught under way".into())
+}
+
+/// The receive cannot go back to its queue, so it completes in error; the queue pair stays up.
+fn too_long_for_srq(rig: &Rig) -> TestResult {
+    for (qp_type, head) in [(UD, GRH), (UC, 0)] {
+        let srq = Srq::new(&rig.pd, 16, 1).at("an SRQ")?;
+        let (p, to) = ends_of(rig, qp_type, &PairOpts::default(), Some(srq.clone()))?;
+        for wr_id in 5..15 {
+            let room = p.b.mr.sge(0, head + 100);
+            srq.post(&[RecvWr::new(wr_id, &[room])]).at("a receive")?;
+        }
+        let long = arrives(&p, &to, &send(&p, 1, 101))?;
+        err(&long, 5, status::LOC_LEN_ERR, &p.b.qp)?;
+        ensure_eq!(p.b.qp.state()?, state::RTS, "state of the receiver");
+        let good = arrives(&p, &to, &send(&p, 2, 100))?;
+        ok(&good, 6, wc::RECV).at("the next")?;
+        ensure_eq!(good.byte_len as usize, head + 100, "its length");
+    }
+    rig.expect_no_event(QUIET)
+}
+
+/// Out of SQE there are ways to RTS, ERR and RESET only.
+fn illegal_from_sqe(rig: &Rig) -> TestResult {
+    let (p, to) = ends(rig, UC)?;
+    let bad = SendWr::new(op::READ, 1, &[p.a.mr.sge(0, 8)]);
+    fails(rig, &p, &to, bad.remote(p.b.mr.at(0), p.b.mr.rkey()))?;
+    for to in [state::INIT, state::RTR, state::SQD, state::SQE, 7, 200] {
+        let attr = QpAttr {
+            qp_state: to,
+            ..attrs(rig.gid, p.b.qp.qpn(), &Conn::default())
+        };
+        for wanted in [mask_to(to), mask::STATE] {
+            let got = p.a.qp.modify(&attr, wanted);
+            ensure_eq!(got, Err(Errno::EINVAL), "SQE to state {to}");
+            ensure_eq!(p.a.qp.state()?, state::SQE, "state behind it");
+        }
+    }
+    for to in [state::ERR, state::RESET] {
+        set_state(&p.a.qp, to).at(state::NAMES[to as usize])?;
+    }
+    Ok(())
 }
