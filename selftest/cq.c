@@ -55,6 +55,39 @@ int t_solicited(struct rig *rig)
 	return 0;
 }
 
+/* With moderation by two, the first completion waits for the second, or for the time. */
+int t_moderation(struct rig *rig)
+{
+	bool waited = false;
+	struct ib_wc wc[2];
+	int i, ret;
+
+	TRY(connect_ends(rig));
+	ret = rdma_set_cq_moderation(rig->b.cq, 2, 65535);
+	if (ret == -EOPNOTSUPP) {
+		strscpy(why, "skipped: no moderation", WHY_SIZE);
+		return 0;
+	}
+	TRY(ret);
+	/* On a busy machine the time may be over before anybody looks. */
+	for (i = 0; i < 20; i++) {
+		atomic_set(&rig->b.comp_events, 0);
+		TRY(post_recv(rig, &rig->b, 1, 0, 64));
+		TRY(post_recv(rig, &rig->b, 2, 0, 64));
+		CHECK(ib_req_notify_cq(rig->b.cq, IB_CQ_NEXT_COMP) >= 0, "arm");
+		TRY(post(rig, &rig->a, 3, IB_WR_SEND, IB_SEND_SIGNALED, 0, 8, 0, 0));
+		TRY(reap(&rig->a, wc, 1));
+		msleep(5);
+		waited |= !atomic_read(&rig->b.comp_events);
+		TRY(post(rig, &rig->a, 4, IB_WR_SEND, IB_SEND_SIGNALED, 0, 8, 0, 0));
+		TRY(reap(&rig->a, wc, 1));
+		TRY(wait_count(&rig->b.comp_events, 1));
+		TRY(reap(&rig->b, wc, 2));
+	}
+	CHECK(waited, "each completion notified at once");
+	return 0;
+}
+
 /* One event, what is there stays pollable, the queue pair is in error. */
 int t_cq_overflow(struct rig *rig)
 {

@@ -21,6 +21,7 @@ struct request {
 	u32 recv_len;	/* of the receive that b posts; 0: none */
 	u32 recv_lkey;
 	int access;	/* what b allows, if not 0 */
+	bool no_reads;	/* b accepts none */
 	enum ib_wc_status sender;
 	enum ib_wc_status receiver;
 	enum ib_event_type event;	/* of b; -1: none */
@@ -101,6 +102,7 @@ static int fails(struct rig *rig, const struct request *r, u32 *vendor_err)
 	struct request good = { .opcode = IB_WR_RDMA_WRITE, .len = 8 };
 	struct ib_wc wc[2];
 
+	rig->b.no_reads = r->no_reads;
 	TRY(start_again(rig));
 	if (r->access)
 		TRY(allow(&rig->b, r->access));
@@ -163,6 +165,8 @@ int t_local_errors(struct rig *rig)
 			  .event = -1 },
 			{ "atomic of 4 bytes", IB_WR_ATOMIC_FETCH_AND_ADD, 4,
 			  .sender = IB_WC_LOC_LEN_ERR, .event = -1 },
+			{ "longer than any message", IB_WR_RDMA_WRITE, 0x80000001,
+			  .sender = IB_WC_LOC_LEN_ERR, .event = -1 },
 		};
 
 		ret = connect_ends(rig) ?: all_fail(rig, requests, ARRAY_SIZE(requests));
@@ -197,6 +201,11 @@ int t_remote_errors(struct rig *rig)
 			{ "READ not enabled", IB_WR_RDMA_READ, 8,
 			  .access = IB_ACCESS_REMOTE_WRITE, .sender = IB_WC_REM_INV_REQ_ERR,
 			  .event = IB_EVENT_QP_REQ_ERR },
+			{ "READ where none is accepted", IB_WR_RDMA_READ, 8, .no_reads = true,
+			  .sender = IB_WC_REM_INV_REQ_ERR, .event = IB_EVENT_QP_REQ_ERR },
+			{ "WRITE that took a receive", IB_WR_RDMA_WRITE_WITH_IMM, 8,
+			  .rkey = WRONG_KEY, .recv_len = 64, .sender = IB_WC_REM_ACCESS_ERR,
+			  .receiver = IB_WC_LOC_ACCESS_ERR, .event = -1 },
 			{ "SEND longer than the receive", IB_WR_SEND, 128, .recv_len = 64,
 			  .sender = IB_WC_REM_INV_REQ_ERR, .receiver = IB_WC_LOC_LEN_ERR,
 			  .event = -1 },
@@ -269,13 +278,13 @@ int t_rtr_and_sqd(struct rig *rig)
 	return 0;
 }
 
-/* Registers end b's buffer, for atomics too: the key of the domain does not allow those. */
-static int register_all(struct rig *rig, struct ib_mr *mr, struct scatterlist *sg)
+/* Registers end b's buffer; for atomics too, which the key of the domain does not allow. */
+static int register_for(struct rig *rig, struct ib_mr *mr, struct scatterlist *sg, int access)
 {
 	struct ib_reg_wr reg = {
 		.wr = { .wr_id = 1, .opcode = IB_WR_REG_MR, .send_flags = IB_SEND_SIGNALED },
 		.mr = mr,
-		.access = ALL_ACCESS,
+		.access = access,
 	};
 	struct ib_wc wc[1];
 
@@ -316,8 +325,8 @@ static int with_atomics(struct rig *rig, struct ib_mr *mr)
 	return fails(rig, &misaligned, &cause);
 }
 
-/* Atomics return what was there; more of them than may be outstanding wait; nothing needs no key. */
-int t_atomics(struct rig *rig)
+/* Runs @test with end b's buffer registered. */
+static int with_region(struct rig *rig, int access, int (*test)(struct rig *rig, struct ib_mr *mr))
 {
 	struct scatterlist sg;
 	struct ib_mr *mr;
@@ -330,11 +339,77 @@ int t_atomics(struct rig *rig)
 	sg_init_one(&sg, rig->b.buf, BUF_SIZE);
 	ret = ib_dma_map_sg(rig->ibdev, &sg, 1, DMA_BIDIRECTIONAL) == 1 ? 0 : -EIO;
 	if (!ret) {
-		ret = register_all(rig, mr, &sg);
+		ret = register_for(rig, mr, &sg, access);
 		if (!ret)
-			ret = with_atomics(rig, mr);
+			ret = test(rig, mr);
 		ib_dma_unmap_sg(rig->ibdev, &sg, 1, DMA_BIDIRECTIONAL);
 	}
 	CHECK(!ib_dereg_mr(mr), "dereg_mr");
 	return ret;
+}
+
+/* Atomics return what was there; more of them than may be outstanding wait; nothing needs no key. */
+int t_atomics(struct rig *rig)
+{
+	return with_region(rig, ALL_ACCESS, with_atomics);
+}
+
+static int into_read_only(struct rig *rig, struct ib_mr *mr)
+{
+	const struct request r = {
+		"receive without local write", IB_WR_SEND, 8, .recv_len = 64,
+		.recv_lkey = mr->lkey, .sender = IB_WC_REM_OP_ERR,
+		.receiver = IB_WC_LOC_PROT_ERR, .event = -1,
+	};
+	u32 cause;
+
+	return fails(rig, &r, &cause);
+}
+
+/* Memory that may only be read takes no message. */
+int t_local_write(struct rig *rig)
+{
+	return with_region(rig, IB_ACCESS_REMOTE_READ, into_read_only);
+}
+
+/* Asks the driver for a fault, which it takes from a process. */
+static int inject(struct rig *rig, u32 qpn, enum ib_wc_status status)
+{
+	static char *env[] = { "PATH=/bin", NULL };
+	char line[128];
+	char *argv[] = { "/bin/sh", "-c", line, NULL };
+
+	snprintf(line, sizeof(line), "echo send %u %d >/sys/kernel/debug/verbena-%s/inject", qpn, status,
+		 dev_name(rig->ibdev->dev.parent));
+	return call_usermodehelper(argv[0], argv, env, UMH_WAIT_PROC);
+}
+
+/* Statuses that only a device that fails has: the send completes with it, what is behind it is flushed. */
+int t_injected(struct rig *rig)
+{
+	static const enum ib_wc_status statuses[] = {
+		IB_WC_BAD_RESP_ERR, IB_WC_FATAL_ERR, IB_WC_RESP_TIMEOUT_ERR, IB_WC_GENERAL_ERR,
+	};
+	struct request write = { .opcode = IB_WR_RDMA_WRITE, .len = 8 };
+	struct ib_wc wc[2];
+	int i;
+
+	if (strncmp(dev_name(&rig->ibdev->dev), "verbena", 7)) {
+		strscpy(why, "skipped: the device takes no faults", WHY_SIZE);
+		return 0;
+	}
+	for (i = 0; i < ARRAY_SIZE(statuses); i++) {
+		TRY(start_again(rig));
+		TRY(inject(rig, rig->a.qp->qp_num, statuses[i]));
+		TRY(request(rig, 1, &write));
+		TRY(request(rig, 2, &write));
+		TRY(reap(&rig->a, wc, 2));
+		EXPECT_WC(wc[0], 1, statuses[i]);
+		CHECK(wc[0].vendor_err, "status %d without a vendor_err", statuses[i]);
+		EXPECT_WC(wc[1], 2, IB_WC_WR_FLUSH_ERR);
+		CHECK(state_of(&rig->a) == IB_QPS_ERR, "state %d", state_of(&rig->a));
+		CHECK(state_of(&rig->b) == IB_QPS_RTS, "state %d of the peer", state_of(&rig->b));
+		TRY(no_more(&rig->a));
+	}
+	return 0;
 }

@@ -238,6 +238,89 @@ static int too_many(struct rig *rig, struct scatterlist *sg)
 	return 0;
 }
 
+static int send_inv(struct rig *rig, u32 key)
+{
+	struct ib_send_wr wr = {
+		.wr_id = 7, .opcode = IB_WR_SEND_WITH_INV, .send_flags = IB_SEND_SIGNALED,
+		.ex.invalidate_rkey = key,
+	};
+
+	TRY(post_recv(rig, &rig->b, 8, 0, 64));
+	TRY(ib_post_send(rig->a.qp, &wr, NULL));
+	return wait_for(&rig->a, 7, IB_WC_SUCCESS);
+}
+
+static int invalidated_by_peer(struct rig *rig, struct ib_mr *mr)
+{
+	struct ib_qp_init_attr init;
+	struct ib_qp_attr attr;
+	struct ib_wc wc[1];
+
+	TRY(register_gaps(rig, mr));
+	TRY(write_gaps(rig, mr, 0, 8, IB_WC_SUCCESS));
+	TRY(send_inv(rig, mr->rkey));
+	TRY(reap(&rig->b, wc, 1));
+	EXPECT_WC(wc[0], 8, IB_WC_SUCCESS);
+	CHECK(wc[0].wc_flags & IB_WC_WITH_INVALIDATE && wc[0].ex.invalidate_rkey == mr->rkey,
+	      "flags %x, key %x instead of %x", wc[0].wc_flags, wc[0].ex.invalidate_rkey, mr->rkey);
+	/* There is nothing left to invalidate: the receive alone tells of it. */
+	TRY(send_inv(rig, mr->rkey));
+	TRY(wait_for(&rig->b, 8, IB_WC_MW_BIND_ERR));
+	TRY(ib_query_qp(rig->b.qp, &attr, IB_QP_STATE, &init));
+	CHECK(attr.qp_state == IB_QPS_ERR, "state %d", attr.qp_state);
+	TRY(ib_query_qp(rig->a.qp, &attr, IB_QP_STATE, &init));
+	CHECK(attr.qp_state == IB_QPS_RTS, "state %d of the sender", attr.qp_state);
+	CHECK(!atomic_read(&rig->b.qp_events), "an event");
+	return 0;
+}
+
+/* A SEND with invalidate names the key; where it fails, the sender does not hear of it. */
+int t_remote_inv(struct rig *rig)
+{
+	struct scatterlist sg;
+	struct ib_mr *mr;
+	int ret;
+
+	if (!(rig->ibdev->attrs.device_cap_flags & IB_DEVICE_MEM_MGT_EXTENSIONS)) {
+		strscpy(why, "skipped: no memory management extensions", WHY_SIZE);
+		return 0;
+	}
+	TRY(connect_ends(rig));
+	mr = ib_alloc_mr(rig->pd, IB_MR_TYPE_MEM_REG, 8);
+	CHECK(!IS_ERR(mr), "alloc_mr: %ld", PTR_ERR(mr));
+	sg_init_one(&sg, rig->b.buf, BUF_SIZE);
+	ret = ib_dma_map_sg(rig->ibdev, &sg, 1, DMA_BIDIRECTIONAL) == 1 ? 0 : -EIO;
+	if (!ret) {
+		ret = ib_map_mr_sg(mr, &sg, 1, NULL, PAGE_SIZE) == 1 ?
+			invalidated_by_peer(rig, mr) : -EIO;
+		ib_dma_unmap_sg(rig->ibdev, &sg, 1, DMA_BIDIRECTIONAL);
+	}
+	CHECK(!ib_dereg_mr(mr), "dereg_mr");
+	return ret;
+}
+
+/* A key that was given back is not handed out again soon. */
+int t_stale_keys(struct rig *rig)
+{
+	struct ib_mr *mr = ib_alloc_mr(rig->pd, IB_MR_TYPE_MEM_REG, 8);
+	u32 stale;
+	int i;
+
+	CHECK(!IS_ERR(mr), "alloc_mr: %ld", PTR_ERR(mr));
+	stale = mr->rkey;
+	CHECK(!ib_dereg_mr(mr), "dereg_mr");
+	for (i = 0; i < 100; i++) {
+		u32 key;
+
+		mr = ib_alloc_mr(rig->pd, IB_MR_TYPE_MEM_REG, 8);
+		CHECK(!IS_ERR(mr), "alloc_mr: %ld", PTR_ERR(mr));
+		key = mr->rkey;
+		CHECK(!ib_dereg_mr(mr), "dereg_mr");
+		CHECK(key >> 8 != stale >> 8, "index %x again after %d others", key >> 8, i);
+	}
+	return 0;
+}
+
 /* Regions with gaps: elements of any address and length, every byte compared, both ways. */
 int t_gaps(struct rig *rig)
 {

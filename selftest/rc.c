@@ -23,7 +23,15 @@ int t_transitions(struct rig *rig)
 	CHECK(attr.qp_state == IB_QPS_INIT, "state %d", attr.qp_state);
 	CHECK(attr.port_num == 1, "port %u", attr.port_num);
 	CHECK(init.cap.max_send_wr >= DEPTH && init.cap.max_recv_wr >= DEPTH, "capacities");
-	return 0;
+	TRY(to_rtr(rig, &rig->a, &rig->b));
+	TRY(to_rts(&rig->a));
+	TRY(to_state(&rig->a, IB_QPS_SQD));
+	CHECK(to_init(&rig->a), "SQD to INIT");
+	CHECK(to_rtr(rig, &rig->a, &rig->b), "SQD to RTR");
+	CHECK(to_state(&rig->a, IB_QPS_SQE), "SQD to SQE");
+	TRY(ib_query_qp(rig->a.qp, &attr, IB_QP_STATE, &init));
+	CHECK(attr.qp_state == IB_QPS_SQD, "state %d", attr.qp_state);
+	return to_state(&rig->a, IB_QPS_RTS);
 }
 
 /* What is wrong in itself is refused when it is posted, with the bad request named. */
@@ -250,5 +258,32 @@ int t_rnr(struct rig *rig)
 	TRY(post(rig, &rig->a, 1, IB_WR_SEND, IB_SEND_SIGNALED, 0, 8, 0, 0));
 	TRY(reap(&rig->a, wc, 1));
 	EXPECT_WC(wc[0], 1, IB_WC_RNR_RETRY_EXC_ERR);
+	return 0;
+}
+
+/* A message has as many packets as the path MTU says, and the same bytes. */
+int t_path_mtu(struct rig *rig)
+{
+	struct ib_qp_init_attr init;
+	struct ib_qp_attr attr;
+	struct ib_wc wc[1];
+	enum ib_mtu mtu;
+
+	for (mtu = IB_MTU_256; mtu <= IB_MTU_1024; mtu++) {
+		rig->path_mtu = mtu;
+		TRY(to_state(&rig->a, IB_QPS_RESET));
+		TRY(to_state(&rig->b, IB_QPS_RESET));
+		TRY(connect_ends(rig));
+		TRY(ib_query_qp(rig->a.qp, &attr, IB_QP_PATH_MTU, &init));
+		CHECK(attr.path_mtu == mtu, "path MTU %d, not %d", attr.path_mtu, mtu);
+		fill(&rig->a, 0, 4096, mtu);
+		TRY(post_recv(rig, &rig->b, 100, 0, 4096));
+		TRY(post(rig, &rig->a, 1, IB_WR_SEND, IB_SEND_SIGNALED, 0, 4096, 0, 0));
+		TRY(reap(&rig->b, wc, 1));
+		EXPECT_WC(wc[0], 100, IB_WC_SUCCESS);
+		TRY(reap(&rig->a, wc, 1));
+		EXPECT_WC(wc[0], 1, IB_WC_SUCCESS);
+		CHECK(!memcmp(rig->a.buf, rig->b.buf, 4096), "data with path MTU %d", mtu);
+	}
 	return 0;
 }

@@ -137,10 +137,10 @@ int to_rtr(struct rig *rig, struct end *e, struct end *peer)
 {
 	struct ib_qp_attr attr = {
 		.qp_state = IB_QPS_RTR,
-		.path_mtu = IB_MTU_1024,
+		.path_mtu = rig->path_mtu ?: IB_MTU_1024,
 		.dest_qp_num = peer->qp->qp_num,
 		.rq_psn = 0xfffff0,
-		.max_dest_rd_atomic = 4,
+		.max_dest_rd_atomic = e->no_reads ? 0 : 4,
 		.min_rnr_timer = 1,
 	};
 	int ret = find_ah(rig, &attr.ah_attr);
@@ -195,6 +195,7 @@ int rig_open(struct rig *rig, int cqe)
 {
 	int ret;
 
+	rig->path_mtu = 0;
 	rig->pd = ib_alloc_pd(rig->ibdev, IB_PD_UNSAFE_GLOBAL_RKEY);
 	if (IS_ERR(rig->pd)) {
 		ret = PTR_ERR(rig->pd);

@@ -22,6 +22,7 @@ struct end {
 	atomic_t comp_events;
 	atomic_t cq_events;
 	atomic_t qp_events;
+	bool no_reads;	/* it accepts none */
 	enum ib_event_type last_cq_event, last_qp_event;
 };
 
@@ -30,6 +31,7 @@ struct rig {
 	struct ib_pd *pd;
 	struct end a, b;
 	int gid_index;
+	enum ib_mtu path_mtu;	/* 0: 1024 */
 };
 
 /* What a test found wrong; the first complaint stays. */
@@ -93,10 +95,12 @@ int t_flush(struct rig *rig);
 int t_reset(struct rig *rig);
 int t_access_error(struct rig *rig);
 int t_rnr(struct rig *rig);
+int t_path_mtu(struct rig *rig);
 
 /* Tests of queues (cq.c). */
 int t_notify(struct rig *rig);
 int t_solicited(struct rig *rig);
+int t_moderation(struct rig *rig);
 int t_cq_overflow(struct rig *rig);
 int t_many_cqs(struct rig *rig);
 int t_churn(struct rig *rig);
@@ -104,6 +108,8 @@ int t_churn(struct rig *rig);
 /* Tests of datagrams (ud.c) and of memory regions (memory.c). */
 int t_ud(struct rig *rig);
 int t_fast_reg(struct rig *rig);
+int t_remote_inv(struct rig *rig);
+int t_stale_keys(struct rig *rig);
 int t_gaps(struct rig *rig);
 
 /* Tests of drains by the core, and of the device's death (death.c). */
@@ -116,11 +122,14 @@ int t_remote_errors(struct rig *rig);
 int t_peer_gone(struct rig *rig);
 int t_rtr_and_sqd(struct rig *rig);
 int t_atomics(struct rig *rig);
+int t_local_write(struct rig *rig);
+int t_injected(struct rig *rig);
 
 /* Tests of unreliable services, and of timeout 0 (unreliable.c). */
 int t_ud_drops(struct rig *rig);
 int t_sqe(struct rig *rig);
 int t_uc(struct rig *rig);
+int t_srq_too_long(struct rig *rig);
 int t_no_timeout(struct rig *rig);
 
 /* Tests of shared receive queues (srq.c). */

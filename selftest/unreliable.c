@@ -14,6 +14,7 @@ struct two {
 	struct rig *rig;
 	struct ib_qp *a, *b;
 	struct ib_ah *ah;
+	struct ib_srq *srq;	/* of b, if there is one */
 };
 
 static int state_of(struct ib_qp *qp)
@@ -68,6 +69,8 @@ static int receive(struct two *t, struct ib_qp *qp, u64 id, u32 len)
 	};
 	struct ib_recv_wr wr = { .wr_id = id, .sg_list = &sge, .num_sge = 1 };
 
+	if (qp == t->b && t->srq)
+		return ib_post_srq_recv(t->srq, &wr, NULL);
 	return ib_post_recv(qp, &wr, NULL);
 }
 
@@ -270,8 +273,9 @@ static int connect_kind(struct two *t, enum ib_qp_type kind)
 	return 0;
 }
 
-/* Runs @test with two queue pairs of a kind. */
-static int with_two(struct rig *rig, enum ib_qp_type kind, int (*test)(struct two *))
+/* Runs @test with two queue pairs of a kind; the second takes its receives from @srq, if there is one. */
+static int with_srq(struct rig *rig, enum ib_qp_type kind, struct ib_srq *srq,
+		    int (*test)(struct two *))
 {
 	struct ib_qp_init_attr attr = {
 		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1,
@@ -281,13 +285,14 @@ static int with_two(struct rig *rig, enum ib_qp_type kind, int (*test)(struct tw
 		.send_cq = rig->a.cq,
 		.recv_cq = rig->a.cq,
 	};
-	struct two t = { .rig = rig };
+	struct two t = { .rig = rig, .srq = srq };
 	int ret;
 
 	t.a = ib_create_qp(rig->pd, &attr);
 	TRY(PTR_ERR_OR_ZERO(t.a));
 	attr.send_cq = rig->b.cq;
 	attr.recv_cq = rig->b.cq;
+	attr.srq = srq;
 	t.b = ib_create_qp(rig->pd, &attr);
 	ret = PTR_ERR_OR_ZERO(t.b);
 	if (!ret) {
@@ -299,6 +304,46 @@ static int with_two(struct rig *rig, enum ib_qp_type kind, int (*test)(struct tw
 	if (t.ah)
 		rdma_destroy_ah(t.ah, RDMA_DESTROY_AH_SLEEPABLE);
 	WARN_ON(ib_destroy_qp(t.a));
+	return ret;
+}
+
+static int with_two(struct rig *rig, enum ib_qp_type kind, int (*test)(struct two *))
+{
+	return with_srq(rig, kind, NULL, test);
+}
+
+/* The receive of a message that is too long cannot go back: it completes in error, and the queue pair stays up. */
+static int with_too_long(struct two *t)
+{
+	struct ib_wc wc[1];
+
+	TRY(receive(t, t->b, 7, 40 + 23));
+	TRY(receive(t, t->b, 8, 40 + 24));
+	TRY(datagram(t, 1, IB_WR_SEND, t->ah, t->b->qp_num, QKEY, 24));
+	TRY(reap(&t->rig->a, wc, 1));
+	EXPECT_WC(wc[0], 1, IB_WC_SUCCESS);
+	TRY(reap(&t->rig->b, wc, 1));
+	EXPECT_WC(wc[0], 7, IB_WC_LOC_LEN_ERR);
+	CHECK(state_of(t->b) == IB_QPS_RTS, "state %d", state_of(t->b));
+	return arrives(t, 2, 8);
+}
+
+int t_srq_too_long(struct rig *rig)
+{
+	struct ib_srq_init_attr attr = {
+		.attr = { .max_wr = DEPTH, .max_sge = 1 },
+		.srq_type = IB_SRQT_BASIC,
+	};
+	struct ib_srq *srq = ib_create_srq(rig->pd, &attr);
+	int ret;
+
+	if (IS_ERR(srq) && PTR_ERR(srq) == -EOPNOTSUPP) {
+		strscpy(why, "skipped: no shared receive queues", WHY_SIZE);
+		return 0;
+	}
+	TRY(PTR_ERR_OR_ZERO(srq));
+	ret = with_srq(rig, IB_QPT_UD, srq, with_too_long);
+	ib_destroy_srq(srq);
 	return ret;
 }
 
