@@ -315,6 +315,16 @@ fn resize_to_less_than_waits_changes_nothing() {
 }
 
 #[test]
+fn a_resize_does_not_revive_a_dead_cq() {
+    let (mut p, mut tiny) = small();
+    complete(&mut p, 5);
+    let _ = p.d.resize_cq(&mut tiny, 4);
+    let request = p.d.qp_request(&tiny, &p.cq_b.clone());
+    let e = p.d.create_qp_by(&request).unwrap_err();
+    assert_eq!(e.syndrome, Syndrome::CqDied);
+}
+
+#[test]
 fn each_event_after_the_driver_has_come_raises_its_interrupt() {
     let mut p = Pair::new();
     let raised = |p: &Pair| p.d.interrupts.get(&1).copied().unwrap_or(0);
