@@ -148,8 +148,10 @@ impl Buf {
     /// The same for what begins there, at a page.
     pub fn forbid_from(&self, off: usize) {
         self.check(off, 0);
+        // SAFETY: the range was just checked to lie in the mapping.
+        let from = unsafe { self.addr.add(off) };
         // SAFETY: the mapping is this value's own. Who accesses it from here on is ended by a signal.
-        unsafe { libc::mprotect(self.addr.add(off).cast(), self.len - off, libc::PROT_NONE) };
+        unsafe { libc::mprotect(from.cast(), self.len - off, libc::PROT_NONE) };
     }
 
     fn check(&self, off: usize, len: usize) {
