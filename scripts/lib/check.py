@@ -214,7 +214,7 @@ def mutants():
         result = subprocess.run(["git", "apply", "--check", f], stderr=subprocess.PIPE, text=True)
         if result.returncode:
             yield f"{f}: {result.stderr.strip()}"
-    for folder, least in ("sim", 20), ("device", 20), ("provider", 5), ("testing", 1):
+    for folder, least in ("sim", 20), ("device", 20), ("provider", 5), ("nic", 1), ("testing", 1):
         count = sum(f.startswith(f"tools/{folder}/mutants/") for f in patches)
         if count < least:
             yield f"tools/{folder}/mutants: only {count} patches"

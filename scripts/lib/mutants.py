@@ -23,9 +23,10 @@ LONGEST = 600
 SIM = "tools/sim/mutants"
 DEVICE = "tools/device/mutants"
 PROVIDER = "tools/provider/mutants"
+NIC = "tools/nic/mutants"
 # The tests that a mutant of each folder is shown to. Those of the transport: unit tests and the rules.
 TESTS = {SIM: ("-p", "verbena-roce", "--lib", "--test", "rules"), DEVICE: ("-p", "verbena-device", "--lib"),
-         PROVIDER: ("-p", "verbena-provider", "--lib")}
+         PROVIDER: ("-p", "verbena-provider", "--lib"), NIC: ("-p", "verbena-nic", "--lib")}
 # What the simulation runs for the mutants of each folder: queue pairs on a network, or programs on the whole device.
 LABORATORY = {SIM: (), DEVICE: ("--device",)}
 
@@ -137,7 +138,7 @@ def try_patch(patch, seeds):
     """Whether a mutant is caught, and a line that says by what; by the simulation, also the seed.
 
     One of the transport is shown to the simulation first, to its tests, and then to the device's; one of the device to its tests
-    and then to the simulation of the device; one of the provider to its tests.
+    and then to the simulation of the device; one of the provider or the NIC to its tests.
     """
     folder = os.path.dirname(patch)
     applied = run("git", "apply", os.path.abspath(patch))
@@ -172,7 +173,7 @@ def by_device(_, seeds):
     return by_tests(DEVICE, seeds)
 
 
-JUDGES = {SIM: (by_simulation, by_tests, by_device), DEVICE: (by_tests, by_simulation), PROVIDER: (by_tests,)}
+JUDGES = {SIM: (by_simulation, by_tests, by_device), DEVICE: (by_tests, by_simulation), PROVIDER: (by_tests,), NIC: (by_tests,)}
 
 
 def last_line(said):
