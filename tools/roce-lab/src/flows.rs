@@ -137,12 +137,13 @@ impl Host for End {
         Ok(())
     }
 
-    fn complete(&mut self, completion: &Completion) {
+    fn complete(&mut self, completion: &Completion) -> bool {
         if completion.status != WcStatus::Success {
             self.failed.get_or_insert(completion.status);
         } else if !completion.is_recv() {
             self.done += 1;
         }
+        true
     }
 
     fn event(&mut self, _event: EventType, _syndrome: Option<Syndrome>) {}

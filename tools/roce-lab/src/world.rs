@@ -140,6 +140,8 @@ pub struct End {
     pub recvs_done: usize,
     /// Why no receive can be taken any more.
     pub dead: Option<Syndrome>,
+    /// So many completions more find place in its CQ, which dies of the next.
+    pub room: Option<usize>,
     /// Completions of both queues.
     pub completions: Vec<Completion>,
     /// Events.
@@ -338,7 +340,7 @@ impl Host for MockHost<'_> {
         Ok(())
     }
 
-    fn complete(&mut self, completion: &Completion) {
+    fn complete(&mut self, completion: &Completion) -> bool {
         let end = self.world.end(self.side);
         let index = completion.wqe_index as usize;
         assert_eq!(
@@ -367,7 +369,13 @@ impl Host for MockHost<'_> {
             }
             end.sends_done = index + 1;
         }
+        match &mut end.room {
+            Some(0) => return false,
+            Some(room) => *room -= 1,
+            None => {}
+        }
         end.completions.push(*completion);
+        true
     }
 
     fn event(&mut self, event: EventType, syndrome: Option<Syndrome>) {

@@ -486,8 +486,9 @@ pub trait Host {
         Err(Syndrome::BindWindow)
     }
 
-    /// Writes a completion to the send or receive CQ ([`Completion::is_recv`]).
-    fn complete(&mut self, completion: &Completion);
+    /// Writes a completion to the send or receive CQ ([`Completion::is_recv`]). False: that CQ is dead and the completion is lost, and
+    /// the owner calls `Qp::handle_failure` soon; until then the queue pair answers and sends nothing.
+    fn complete(&mut self, completion: &Completion) -> bool;
 
     /// Reports an asynchronous event of the queue pair.
     fn event(&mut self, event: EventType, syndrome: Option<Syndrome>);

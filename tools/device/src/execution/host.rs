@@ -444,7 +444,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         Ok(())
     }
 
-    fn complete(&mut self, completion: &Completion) {
+    fn complete(&mut self, completion: &Completion) -> bool {
         let recv = completion.is_recv();
         let env = &*self.env;
         let cq = if completion.xrc.life != 0 {
@@ -458,7 +458,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
             env.send_cq.as_ref()
         };
         let Some(cqn) = cq.map(Ref::number) else {
-            return;
+            return true;
         };
         let counter = match (completion.status, recv) {
             (WcStatus::Success, _) => None,
@@ -532,6 +532,8 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         if !written && recv && self.env.srqn().is_some() {
             self.env.lost = Some((completion.wqe_index, completion.wr_id));
         }
+        // A target outlives the CQ of an SRQ that is not its own.
+        written || completion.xrc.life != 0
     }
 
     fn event(&mut self, event: EventType, syndrome: Option<Syndrome>) {

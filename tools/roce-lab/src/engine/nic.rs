@@ -326,7 +326,7 @@ impl Host for EndHost<'_> {
         Err(Syndrome::KeyManagement)
     }
 
-    fn complete(&mut self, completion: &Completion) {
+    fn complete(&mut self, completion: &Completion) -> bool {
         let nic = &mut *self.nic;
         let recv = completion.is_recv();
         let at = nic.cq_produced as usize & (nic.cq.len() - 1);
@@ -339,6 +339,7 @@ impl Host for EndHost<'_> {
         };
         nic.cq_produced = nic.cq_produced.wrapping_add(1);
         nic.received += u64::from(recv);
+        true
     }
 
     fn event(&mut self, _event: EventType, _syndrome: Option<Syndrome>) {

@@ -295,7 +295,7 @@ impl Host for NodeHost<'_> {
         }
     }
 
-    fn complete(&mut self, completion: &Completion) {
+    fn complete(&mut self, completion: &Completion) -> bool {
         let is_flush = completion.status == WcStatus::WrFlushErr;
         let node = self.node();
         let index = completion.wqe_index as usize;
@@ -333,6 +333,7 @@ impl Host for NodeHost<'_> {
             );
             node.done = index + 1;
         }
+        true
     }
 
     fn event(&mut self, _event: EventType, _syndrome: Option<Syndrome>) {

@@ -79,9 +79,10 @@ impl Host for LabHost<'_> {
         Ok(())
     }
 
-    fn complete(&mut self, completion: &Completion) {
+    fn complete(&mut self, completion: &Completion) -> bool {
         self.lab.beside_completes(self.me, completion);
         self.lab.complete(self.me, completion);
+        true
     }
 
     fn event(&mut self, event: EventType, syndrome: Option<Syndrome>) {

@@ -163,6 +163,8 @@ pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) attr: Attr,
     pub(crate) state: QpState,
+    /// A completion was lost with its CQ: the owner is about to call [`Qp::handle_failure`].
+    pub(crate) doomed: bool,
     /// First cause of ERR or SQE.
     pub(crate) syndrome: Option<Syndrome>,
     pub(crate) counters: Counters,
@@ -216,13 +218,18 @@ impl Core {
         }
     }
 
+    /// Whether a completion was lost, and the owner has not yet moved the queue pair to ERR for that.
+    pub(crate) fn is_doomed(&self) -> bool {
+        self.doomed && self.state != QpState::Err
+    }
+
     pub(crate) fn complete<H: Host>(&mut self, host: &mut H, completion: &Completion) {
         if completion.status == WcStatus::WrFlushErr {
             self.counters.flushed += 1;
         } else {
             self.counters.completed += 1;
         }
-        host.complete(completion);
+        self.doomed |= !host.complete(completion);
     }
 
     pub(crate) fn transmit<H: Host>(&mut self, host: &mut H, packet: Packet) {
@@ -249,6 +256,7 @@ impl Qp {
                 config,
                 attr: Attr::default(),
                 state: QpState::Reset,
+                doomed: false,
                 counters: Counters::default(),
                 syndrome: None,
             },
@@ -333,6 +341,7 @@ impl Qp {
                 self.core.attr = *attr;
                 self.core.state = to;
                 self.core.syndrome = None;
+                self.core.doomed = false;
                 self.req.reset();
                 self.resp.reset();
                 return Ok(());
@@ -401,6 +410,10 @@ impl Qp {
         let core = &mut self.core;
         core.counters.rx_packets += u64::from(packet.psns);
         core.counters.rx_bytes += u64::from(packet.payload.len());
+        if core.is_doomed() {
+            core.counters.dropped_state += 1;
+            return;
+        }
         if !core.takes(&packet) {
             core.counters.dropped_transport += 1;
             return;
@@ -451,6 +464,7 @@ impl Qp {
         match self.core.state {
             QpState::Reset | QpState::Init => return false,
             QpState::Err => return self.flush(host, budget),
+            _ if self.core.doomed => return false,
             QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe => {}
         }
         let mut more = false;
@@ -484,7 +498,7 @@ impl Qp {
     /// When [`Qp::poll`] has to be called again if nothing else happens.
     pub fn next_deadline(&self) -> Option<u64> {
         match self.core.state {
-            QpState::Rts | QpState::Sqd => self.req.deadline(),
+            QpState::Rts | QpState::Sqd if !self.core.doomed => self.req.deadline(),
             _ => None,
         }
     }

@@ -291,12 +291,17 @@ impl Responder {
         // A READ or atomic is acknowledged by its response.
         let mut asked = packet.ack_req && is_data(&packet);
         let mut result = self.execute(core, host, packet);
-        while let (Ok(()), Some(packet)) = (&result, self.take_kept()) {
+        while let (Ok(()), false) = (&result, core.is_doomed()) {
+            let Some(packet) = self.take_kept() else {
+                break;
+            };
             host.executes_kept(&packet);
             asked |= packet.ack_req && is_data(&packet);
             result = self.execute(core, host, packet);
         }
         match result {
+            // What nobody was told of is not acknowledged.
+            Ok(()) if core.is_doomed() => None,
             // The next gap is known already. Telling it acknowledges all before it, but it may close before it is told.
             Ok(()) if self.keeps() => {
                 self.ack_due |= asked && !self.answers.is_empty();

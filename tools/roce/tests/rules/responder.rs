@@ -4,10 +4,10 @@
 
 use super::by_hand::*;
 use super::pattern;
-use verbena_roce::host::{EventType, WcStatus::*};
+use verbena_roce::host::{EventType, Syndrome, WcStatus::*};
 use verbena_roce::packet::{AethSyndrome, Kind, NakCode, SendTail};
 use verbena_roce::QpState;
-use verbena_roce_lab::{Buffer, Mode, Pair, Setup, Side::*};
+use verbena_roce_lab::{Buffer, Mode, Pair, Post, Setup, Side::*};
 
 const RNR: AethSyndrome = AethSyndrome::Rnr { timer: 1 };
 
@@ -203,6 +203,43 @@ fn nothing_is_executed_behind_a_refusal() {
     assert_eq!(p.world.bytes(far), [7; 300]);
     assert_eq!(p.events(A), [EventType::QpReqErr]);
     assert_eq!(p.state(A), QpState::Err);
+}
+
+#[test]
+fn nothing_is_acknowledged_behind_a_cq_that_died() {
+    // What came ahead of a gap, and what comes in its turn.
+    for kept in [true, false] {
+        let mut p = rc();
+        let word = p.zeros(A, 8);
+        for wr_id in 0..4 {
+            p.post_recv(A, wr_id, &[word.sge()]);
+        }
+        p.world.end(A).room = Some(1);
+        if kept {
+            assert!(is_nak(
+                &ask(&mut p, request(SEND, 1, &[1])),
+                0,
+                NakCode::Sequence
+            ));
+            assert!(ask(&mut p, request(SEND, 2, &[2])).is_empty());
+            assert!(ask(&mut p, request(SEND, 0, &[0])).is_empty());
+        } else {
+            assert!(is_ack(&ask(&mut p, request(SEND, 0, &[0])), 0));
+            assert!(ask(&mut p, request(SEND, 1, &[1])).is_empty());
+            assert!(ask(&mut p, request(SEND, 2, &[2])).is_empty());
+        }
+        assert_eq!(p.statuses(A), [(0, Success)], "kept: {kept}");
+        assert_eq!(p.world.end(A).taken, 2, "kept: {kept}");
+        // Until its owner knows, it does nothing at all; then it is in ERR once.
+        assert_eq!(p.state(A), QpState::Rts);
+        p.post(A, Post::write(9, &[word.sge()], word));
+        assert!(answers(&mut p).is_empty());
+        let host = &mut p.world.host(A);
+        p.qps[0].handle_failure(host, 0, Some(EventType::QpFatal), Syndrome::CqDied);
+        answers(&mut p);
+        assert_eq!(p.state(A), QpState::Err);
+        assert_eq!(p.events(A), [EventType::QpFatal]);
+    }
 }
 
 #[test]
