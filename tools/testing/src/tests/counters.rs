@@ -196,8 +196,15 @@ fn directions(rig: &Rig) -> TestResult {
     end.qp.post_send(&[wr]).at("a SEND")?;
     let ends = wait_one(&end.scq, "a SEND to nobody")?;
     err(&ends, 1, status::RETRY_EXC_ERR, &end.qp)?;
-    let want = [2, 0, 200, 0, 0, 0, 2, 0, 0, 0];
-    ensure_eq!(moved(&own, &pma)?, want, "a SEND to nobody");
+    // Behind a wire it is sent a few times more, as probes.
+    let sent = moved(&own, &pma)?;
+    let n = sent[0];
+    ensure!(n >= 2, "a SEND with a retry was sent {n} times");
+    ensure_eq!(
+        sent,
+        [n, 0, n * 100, 0, 0, 0, n, 0, 0, 0],
+        "a SEND to nobody"
+    );
     // One to two members: sent once, received twice.
     let (members, group) = ([datagram_end(rig)?, datagram_end(rig)?], group(5));
     for member in &members {
