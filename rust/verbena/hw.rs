@@ -28,6 +28,7 @@ use crate::{
     },
     ctx::Tables,
     health::{
+        Cause,
         End,
         Health, //
     },
@@ -43,10 +44,6 @@ use kernel::{
     prelude::*,
     sync::{
         aref::ARef,
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
         Arc,
         Mutex,
         SetOnce, //
@@ -89,8 +86,6 @@ pub(crate) struct Hw {
     pub(crate) served: Served,
     #[pin]
     pub(crate) uars: Ids,
-    /// A completion failed a check: see [`Hw::distrust`].
-    distrusted: Atomic<bool>,
     known: SetOnce<Known>,
     #[pin]
     irqs: Mutex<KVec<Irq>>,
@@ -154,7 +149,6 @@ impl Hw {
                 tables <- Tables::new(&parts.dma, health),
                 served <- Served::new(),
                 uars <- Ids::new(0, parts.bars.num_uars()),
-                distrusted: Atomic::new(false),
                 known: SetOnce::new(),
                 irqs <- new_mutex!(KVec::new()),
                 silenced <- new_mutex!(false),
@@ -267,17 +261,10 @@ impl Hw {
         }
     }
 
-    /// A completion is wrong and skipped, so what it was for may never complete. From now on what a
-    /// queue pair in ERR has outstanding is flushed in software too, so that no drain waits for ever.
-    pub(crate) fn distrust(&self, what: &str) {
-        self.complain(what);
-        self.distrusted.store(true, Relaxed);
-        self.health.flush();
-    }
-
-    /// Whether software may have something to flush.
-    pub(crate) fn may_flush(&self) -> bool {
-        self.health.has_ended() || self.distrusted.load(Relaxed)
+    /// A completion is wrong. What it was for may never complete, and a user in the kernel may wait for
+    /// that without an end: the device is given up, and all is flushed.
+    pub(crate) fn distrust(&self, what: &'static str) {
+        self.health.declare_dead(Cause::Protocol(what));
     }
 
     /// Ends the life of a device that is dead: when this returns it is silent, or lost. Once; whoever

@@ -73,6 +73,7 @@ impl Handler for Pulse {
             live.complain("an event has no interrupt");
             live.events.look();
         }
+        live.wake_stuck();
         if let Some(work) = &*self.work.lock() {
             work.queue_after(PERIOD_MS);
         }

@@ -51,9 +51,6 @@ impl Handler for Undertaker {
         let live = &self.live;
         if !live.health.is_dead() {
             live.events.look();
-            if live.may_flush() {
-                live.flush();
-            }
             return;
         }
         let first = !self.buried.xchg(true, Full);

@@ -4,9 +4,10 @@
 //!
 //! A process polls its own ring. The kernel's polls are here: an entry is taken when its last word
 //! shows the phase, copied once, and believed only as far as it can be checked: its QPN must be one
-//! of a queue pair that completes here, its index one that is outstanding there. What fails a check
-//! is skipped. The queue knows its queue pairs by itself, so that polls of different queues have
-//! nothing in common.
+//! of a queue pair that completes here, its index one that is outstanding there, and no request before
+//! it still owed a completion. A device that fails a check is given up: what the completion was for
+//! may never complete, and the kernel's users wait for that without an end. The queue knows its queue
+//! pairs by itself, so that polls of different queues have nothing in common.
 //!
 //! When the device is dead, and its ring is empty, what is outstanding is flushed in software.
 
@@ -200,6 +201,8 @@ impl CqData {
                 consumer: 0,
                 arm: Arm { index: 0, seq: 0, mode: ArmMode::None },
                 armed: false,
+                waiting: None,
+                is_moderated: false,
                 woken: false,
                 qps: KVec::new(),
                 last: 0,
@@ -315,7 +318,7 @@ impl CqData {
 
     /// Whether software has something to flush.
     fn has_flush(&self, state: &State) -> bool {
-        self.live.may_flush()
+        self.live.health.has_ended()
             && state
                 .qps
                 .iter()
@@ -330,6 +333,17 @@ impl CqData {
         if armed || cq.is_user() {
             cq.complete();
         }
+    }
+
+    /// Whether an entry that a handler of the kernel's waits for lies there, and did when this was
+    /// called last: the device has not said so.
+    pub(crate) fn stuck(&self) -> bool {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let is_due = state.armed && state.arm.mode == ArmMode::Next && !state.is_moderated;
+        let waiting = (is_due && self.has_entry(state)).then_some(state.consumer);
+        let before = core::mem::replace(&mut state.waiting, waiting);
+        waiting.is_some() && waiting == before
     }
 
     /// The device is dead: calls the handler that waits, if there is something to flush.
@@ -492,7 +506,7 @@ impl CompletionQueue<Verbena> for CqData {
         if state.consumer != before {
             cq.slot.consume(state.consumer);
         }
-        if cq.live.may_flush() {
+        if cq.live.health.has_ended() {
             cq.flush(&state, wcs);
         }
         Ok(())
@@ -510,7 +524,7 @@ impl CompletionQueue<Verbena> for CqData {
         cq.slot.arm_cq(&mut state.arm, state.consumer, mode);
         let missed = cq.has_entry(state) || cq.has_flush(state);
         drop(guard);
-        if missed && cq.live.may_flush() {
+        if missed && cq.live.health.has_ended() {
             cq.live.health.flush();
         }
         Ok(missed && flags.contains(NotifyFlags::REPORT_MISSED_EVENTS))
@@ -551,6 +565,7 @@ impl CompletionQueue<Verbena> for CqData {
             moderation_period: Le16::new(period),
             ..Default::default()
         })?;
+        cq.state.lock().is_moderated = count > 1 && period == 0;
         Ok(())
     }
 

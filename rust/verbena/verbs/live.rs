@@ -82,6 +82,18 @@ impl Live {
         self.events.drain(self, eq, quiesced.comp_pi.get());
     }
 
+    /// Calls the handlers of kernel users that wait for an entry that is there, since the device has
+    /// not.
+    pub(crate) fn wake_stuck(&self) {
+        let Ok(known) = self.known() else { return };
+        for cqn in 0..known.ids.cqns.end() {
+            if let Some(cq) = self.cqs.get(cqn).filter(|cq| cq.stuck()) {
+                self.complain("a completion has no event");
+                cq.completion_event(&cq);
+            }
+        }
+    }
+
     /// Calls the handlers of all CQs for which there is something to flush, then of all queue pairs whose
     /// drain waits for an event.
     pub(crate) fn flush(&self) {

@@ -206,7 +206,7 @@ impl QpData {
 
     /// Whether software flushes what is outstanding.
     pub(crate) fn flushes(&self) -> bool {
-        self.live.health.has_ended() || self.live.may_flush() && self.is_in(QpState::Err)
+        self.live.health.has_ended()
     }
 
     fn verbs_state(&self) -> u32 {

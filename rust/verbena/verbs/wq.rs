@@ -36,6 +36,8 @@ pub(crate) struct Request {
     pub(crate) opcode: WcOpcode,
     /// Bytes of its buffers.
     pub(crate) length: u32,
+    /// It has a completion in success, too.
+    pub(crate) signaled: bool,
 }
 
 /// A queue that kernel users post to.
@@ -115,6 +117,7 @@ pub(crate) fn write_recv(
         wr_id: wr.wr_id(),
         opcode: WcOpcode::Recv,
         length: wr.length(),
+        signaled: true,
     })
 }
 
@@ -123,6 +126,7 @@ const NONE: Request = Request {
     wr_id: 0,
     opcode: WcOpcode::Send,
     length: 0,
+    signaled: false,
 };
 
 /// A send or receive queue.
@@ -155,9 +159,15 @@ impl WorkQueue {
         self.producer.wrapping_sub(self.consumer)
     }
 
-    /// Takes the request at `index`, and all before it. `None` if it is not outstanding.
+    /// Takes the request at `index`, and all before it. `None` if it is not outstanding, or if one before
+    /// it is still owed a completion.
     pub(crate) fn complete(&mut self, index: u32) -> Option<Request> {
-        if index.wrapping_sub(self.consumer) >= self.outstanding() {
+        let before = index.wrapping_sub(self.consumer);
+        if before >= self.outstanding() {
+            return None;
+        }
+        let mut passed = (0..before).map(|n| self.place(self.consumer.wrapping_add(n)));
+        if passed.any(|place| self.requests.get(place).is_some_and(|r| r.signaled)) {
             return None;
         }
         let request = *self.requests.get(self.place(index))?;

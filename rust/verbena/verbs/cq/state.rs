@@ -19,6 +19,10 @@ pub(super) struct State {
     pub(super) arm: Arm,
     /// A handler waits for its call.
     pub(super) armed: bool,
+    /// The index of the entry that [`CqData::stuck`](super::CqData::stuck) found waiting.
+    pub(super) waiting: Option<u32>,
+    /// An event may wait for more entries as long as it likes.
+    pub(super) is_moderated: bool,
     /// The process has been woken because the device died.
     pub(super) woken: bool,
     /// Kernel queue pairs that use this queue; twice if they use it for both sides.

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     abi::{
+        cmd::QP_SIGNAL_ALL,
         wqe::{
             self,
             AtomicSegment,
@@ -47,6 +48,7 @@ use rdma::{
 impl QpData {
     /// Posts sends until one fails.
     pub(super) fn post_sends(&self, wrs: &mut SendWrs<'_, Verbena>) -> Result {
+        let all_signaled = self.request.flags & QP_SIGNAL_ALL != 0;
         let write = |place: u32, _, wr: &SendWr<'_, Verbena>| {
             let offset = (place as usize) << self.request.log_sq_stride;
             // The core drains queue pairs of every type by an RDMA WRITE, in ERR.
@@ -59,6 +61,7 @@ impl QpData {
                 wr_id: wr.wr_id(),
                 opcode,
                 length: 0,
+                signaled: all_signaled || wr.flags().contains(SendFlags::SIGNALED),
             })
         };
         let mut queue = self.send.lock();
