@@ -154,6 +154,12 @@ pub struct Snapshot {
     pub retry_left: u8,
     /// RNR retries left.
     pub rnr_left: u8,
+    /// Packets that may be under way.
+    pub window: u32,
+    /// Packets that are: sent and not acknowledged.
+    pub in_flight: u32,
+    /// Round trip, smoothed, and its mean deviation, in nanoseconds. None: not measured, as between queue pairs of one device.
+    pub round_trip: Option<(u64, u64)>,
 }
 
 /// What requester and responder share: what every packet needs in the first two cache lines, the rarer counters after it.
@@ -310,6 +316,9 @@ impl Qp {
             msn: self.resp.msn(),
             retry_left: self.req.retry_left(),
             rnr_left: self.req.rnr_left(),
+            window: self.core.window(),
+            in_flight: self.req.in_flight(&self.core),
+            round_trip: self.req.round_trip(),
         }
     }
 

@@ -40,6 +40,7 @@ mod slots;
 use super::{Attr, Budget, Core, QpState};
 use crate::host::{EventType, Host, Syndrome};
 use crate::packet::{Packet, Transport};
+use crate::psn;
 use alloc::boxed::Box;
 use core::mem;
 use credits::Limit;
@@ -199,6 +200,21 @@ impl Requester {
 
     pub(crate) fn rnr_left(&self) -> u8 {
         self.rnr_left
+    }
+
+    /// Packets that were sent and are not acknowledged.
+    pub(crate) fn in_flight(&self, core: &Core) -> u32 {
+        let ahead = psn::ahead(self.sent_psn, self.una_psn);
+        if core.transport().is_reliable() && ahead < psn::PSN_WINDOW {
+            ahead
+        } else {
+            0
+        }
+    }
+
+    /// Round trip, smoothed, and its mean deviation, in nanoseconds, if it was measured.
+    pub(crate) fn round_trip(&self) -> Option<(u64, u64)> {
+        self.path.as_ref()?.round_trip()
     }
 
     pub(crate) fn deadline(&self) -> Option<u64> {

@@ -78,6 +78,11 @@ impl Path {
         }
     }
 
+    /// Round trip, smoothed, and its mean deviation, in nanoseconds, if one was measured.
+    pub(super) fn round_trip(&self) -> Option<(u64, u64)> {
+        (self.smoothed > 0).then_some((self.smoothed, self.deviation))
+    }
+
     /// How long to wait for an answer before asking again: the smoothed round trip and four deviations.
     /// `unknown` if there was none yet.
     pub(super) fn patience(&self, unknown: u64) -> u64 {
