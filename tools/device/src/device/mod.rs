@@ -4,6 +4,7 @@
 
 mod areas;
 pub(crate) mod cmd;
+pub mod figures;
 mod misbehaviour;
 mod net;
 pub(crate) mod sched;

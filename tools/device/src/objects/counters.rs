@@ -62,6 +62,28 @@ impl Counters {
         }
     }
 
+    /// What a queue pair's transport has counted that no counter of the port tells, by the transport's names.
+    pub fn beside(qp: &verbena_roce::Counters) -> impl Iterator<Item = (&'static str, u64)> {
+        let told = [
+            "tx_packets",
+            "rx_packets",
+            "tx_bytes",
+            "rx_bytes",
+            "duplicates",
+            "out_of_sequence",
+            "sequence_naks_received",
+            "timeouts",
+            "rnr_naks_sent",
+            "rnr_naks_received",
+            "retransmitted",
+            "access_naks_sent",
+            "implied_naks",
+        ];
+        let all: Vec<_> = qp.each().collect();
+        all.into_iter()
+            .filter(move |(name, _)| !told.contains(name))
+    }
+
     /// Counts a message that arrived.
     pub fn add_request(&mut self, packet: &Packet) {
         let counter = match packet.kind {
@@ -74,6 +96,23 @@ impl Counters {
             _ => return,
         };
         self.add(counter, 1);
+    }
+
+    /// Whether a counter is one of the port alone: no queue pair counts it.
+    pub fn is_ports(counter: Counter) -> bool {
+        matches!(
+            counter,
+            Counter::RxIcrcEncapsulated
+                | Counter::RxMalformed
+                | Counter::CqOverflow
+                | Counter::Doorbells
+                | Counter::Interrupts
+                | Counter::Commands
+                | Counter::TxMulticastPackets
+                | Counter::RpCnpIgnored
+                | Counter::TxOverMtu
+                | Counter::LinkDowned
+        )
     }
 
     /// All of them, by number.

@@ -88,6 +88,11 @@ impl Groups {
         self.0.len() != before
     }
 
+    /// The groups that have members, with these.
+    pub fn each(&self) -> impl Iterator<Item = (&Gid, &[u32])> {
+        self.0.iter().map(|(gid, members)| (gid, &members[..]))
+    }
+
     /// The groups that have members.
     pub fn all(&self) -> impl Iterator<Item = &Gid> {
         self.0.keys()

@@ -96,6 +96,12 @@ impl Port {
         self.gids.get(index as usize)?.as_ref()
     }
 
+    /// The entries that are set, with their indexes.
+    pub fn gids(&self) -> impl Iterator<Item = (u16, &Gid)> {
+        let entries = (0u16..).zip(&self.gids);
+        entries.filter_map(|(index, gid)| Some((index, gid.as_ref()?)))
+    }
+
     /// Whether a packet is too long for the port: the MTU of its path was the port's, which has shrunk since.
     pub fn is_over_mtu(&self, packet: &Packet) -> bool {
         packet.payload.len() > 128 << self.mtu

@@ -19,6 +19,7 @@ mod errors;
 mod events;
 mod faults;
 mod fields;
+mod figures;
 mod gaps;
 mod hostile_guest;
 mod key_uses;

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What people are told of the port and of queue pairs.
+
+use super::*;
+use crate::mock::{gid, SendWr};
+use crate::objects::counters::Counters;
+use verbena_abi::cmd::*;
+use verbena_abi::stats::Counter;
+use verbena_abi::wqe::WqeOpcode;
+
+#[test]
+fn the_port_tells_its_addresses_and_groups() {
+    let mut d = Driver::new();
+    let before = d.device.port_figures();
+    assert!(before.up && before.groups.is_empty());
+    d.must(&SetGid {
+        index: 255.into(),
+        valid: 1,
+        vlan: 7.into(),
+        mac: [2, 0, 0, 0, 0, 9],
+        gid: gid([10, 0, 0, 200]),
+        port: 1,
+        gid_type: GID_TYPE_ROCE_V2,
+        ..Default::default()
+    });
+    let after = d.device.port_figures();
+    assert_eq!(after.gids.len(), before.gids.len() + 1);
+    let (index, entry) = after.gids.last().unwrap();
+    assert_eq!(
+        (*index, entry.vlan, entry.gid),
+        (255, Some(7), gid([10, 0, 0, 200]))
+    );
+    d.must(&SetPort {
+        up: 0,
+        mtu: 5,
+        port: 1,
+        ..Default::default()
+    });
+    let down = d.device.port_figures();
+    assert_eq!((down.up, down.mtu), (false, 4096));
+}
+
+#[test]
+fn of_a_group_only_some_members_are_named() {
+    let mut d = Driver::new();
+    let cq = d.create_cq(6);
+    let group = gid([224, 0, 0, 251]);
+    let count = crate::device::figures::GROUP_MEMBERS + 4;
+    for _ in 0..count {
+        let mut request = d.qp_request(&cq, &cq);
+        request.qp_type = QpType::Ud.to_raw();
+        let qp = d.create_qp_by(&request).unwrap();
+        d.must(&AttachMcast {
+            qpn: qp.qpn.into(),
+            mgid: group,
+            port: 1,
+            ..Default::default()
+        });
+    }
+    let groups = d.device.port_figures().groups;
+    assert_eq!((groups.len(), groups[0].gid), (1, group));
+    assert_eq!(groups[0].members as usize, count);
+    assert_eq!(groups[0].first.len(), count - 4);
+}
+
+#[test]
+fn a_queue_pair_tells_its_own_counters_and_peer() {
+    let mut p = Pair::new();
+    let (at, key) = p.d.region(8192, 1);
+    let write = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(at, 3000, key)]).to(at, key);
+    p.d.post_send(&mut p.a, &write);
+    p.d.run();
+    let a = p.d.device.qp_figures(p.a.qpn).unwrap();
+    assert_eq!((a.dest_qpn, a.is_local), (p.b.qpn, true));
+    let (own, peer) = a.gids.unwrap();
+    let gids = p.d.device.port_figures().gids;
+    assert!([own, peer]
+        .iter()
+        .all(|x| gids.iter().any(|(_, g)| g.gid == *x)));
+    assert_eq!(a.counters[Counter::TxPackets as usize], 3);
+    assert_eq!((a.live.in_flight, a.live.round_trip), (0, None));
+    assert!(a.live.window > 0);
+    let beside: Vec<_> = Counters::beside(&a.transport).collect();
+    assert!(beside.contains(&("completed", 1)), "{beside:?}");
+    for name in ["probes", "kept", "sequence_naks_sent", "stale_responses"] {
+        assert!(beside.contains(&(name, 0)), "{name}");
+    }
+    assert!(!beside.iter().any(|(name, _)| name.ends_with("_packets")));
+    assert!(p.d.device.qp_figures(9999).is_none() && p.d.device.qp_figures(u32::MAX).is_none());
+}
+
+#[test]
+fn queue_pairs_are_listed_in_portions() {
+    let p = Pair::new();
+    let (mut all, mut next) = (vec![], Some(0));
+    let mut turns = 0;
+    while let Some(from) = next {
+        let (some, on) = p.d.device.all_qp_figures(from, 1);
+        assert!(some.len() <= 1);
+        all.extend(some.iter().map(|qp| qp.qpn));
+        next = on;
+        turns += 1;
+    }
+    assert!(all.contains(&p.a.qpn) && all.contains(&p.b.qpn));
+    assert!(turns >= 2);
+}
+
+#[test]
+fn no_queue_pair_counts_what_is_the_ports() {
+    let mut p = Pair::new();
+    let (at, key) = p.d.region(8192, 1);
+    let write = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(at, 64, key)]).to(at, key);
+    p.d.post_send(&mut p.a, &write);
+    p.d.run();
+    for qpn in [p.a.qpn, p.b.qpn] {
+        let figures = p.d.device.qp_figures(qpn).unwrap();
+        for counter in Counter::ALL.iter().filter(|c| Counters::is_ports(**c)) {
+            assert_eq!(figures.counters[*counter as usize], 0, "{counter:?}");
+        }
+    }
+}
