@@ -3,18 +3,23 @@
 //! What is said over the NIC's control socket, for both of its ends.
 //!
 //! One JSON object a line each way. A [`Request`] is answered by a [`Reply`]: `"ok": true` and what was asked for, or
-//! `"ok": false` and an `"error"`. [`Question`] ties each request to the type of its answer.
+//! `"ok": false` and an `"error"`. [`Question`] ties each request that names nothing to the type of its answer.
 
 mod contexts;
 mod figures;
+mod port;
 
 pub use contexts::{Context, Cq, Eq, Fields, Mr, Qp, Srq};
 pub use figures::{Contexts, Engine, Stats, Status, Told};
+pub use port::{Gid, Group, Port, QueuePair, ToldPort, ToldQp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// The longest request, in bytes.
 pub const MAX_REQUEST: u64 = 4096;
+
+/// The names of requests.
+const COMMANDS: [&str; 5] = ["stats", "contexts", "status", "port", "qp"];
 
 /// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +31,13 @@ pub enum Request {
     Contexts,
     /// Whether the device runs, as [`Status`].
     Status,
+    /// The port, as [`ToldPort`].
+    Port,
+    /// One queue pair, as [`ToldQp`].
+    Qp {
+        /// Its number.
+        number: u32,
+    },
 }
 
 /// What answers a request.
@@ -97,8 +109,12 @@ impl Request {
     pub fn read(line: &[u8]) -> Result<Self, String> {
         let value: serde_json::Value =
             serde_json::from_slice(line).map_err(|e| format!("not JSON: {e}"))?;
-        serde_json::from_value(value)
-            .map_err(|_| String::from("\"command\" must be \"stats\", \"contexts\" or \"status\""))
+        let name = value["command"].as_str().unwrap_or_default();
+        if !COMMANDS.contains(&name) {
+            return Err(format!("\"command\" must be one of {COMMANDS:?}"));
+        }
+        let name = String::from(name);
+        serde_json::from_value(value).map_err(|e| format!("{name:?}: {e}"))
     }
 }
 
@@ -121,9 +137,20 @@ mod tests {
 
     #[test]
     fn requests_survive_the_wire() {
-        for request in [Request::Stats, Request::Contexts, Request::Status] {
+        let all = [
+            Request::Stats,
+            Request::Contexts,
+            Request::Status,
+            Request::Port,
+            Request::Qp { number: 17 },
+        ];
+        assert_eq!(all.len(), COMMANDS.len());
+        for (request, name) in all.into_iter().zip(COMMANDS) {
+            assert!(request.line().contains(name));
             assert_eq!(Request::read(request.line().as_bytes()), Ok(request));
         }
+        let error = Request::read(b"{\"command\":\"qp\"}").unwrap_err();
+        assert!(error.contains("number"), "{error}");
         assert_eq!(Request::Stats.line(), "{\"command\":\"stats\"}\n");
         assert!(Request::read(b"nonsense")
             .unwrap_err()

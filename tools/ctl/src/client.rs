@@ -2,6 +2,7 @@
 
 //! Asks a NIC over its control socket.
 
+use serde::de::DeserializeOwned;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -12,9 +13,22 @@ use verbena_control::{Question, Reply, Request};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Asks the NIC at `socket`.
+///
+/// # Errors
+///
+/// There is no NIC, or it says why it gives no answer.
 pub fn ask<Q: Question>(socket: &Path) -> Result<Q, String> {
-    let line = exchange(socket, Q::REQUEST)
-        .map_err(|e| format!("the NIC at {}: {e}", socket.display()))?;
+    ask_for(socket, Q::REQUEST)
+}
+
+/// The same with a request that says more.
+///
+/// # Errors
+///
+/// As of [`ask`].
+pub fn ask_for<T: DeserializeOwned>(socket: &Path, request: Request) -> Result<T, String> {
+    let line =
+        exchange(socket, request).map_err(|e| format!("the NIC at {}: {e}", socket.display()))?;
     Reply::read(&line)
 }
 

@@ -8,11 +8,12 @@ mod client;
 mod table;
 
 use clap::{Parser, Subcommand};
+use serde::Serialize;
 use serde_json::{json, Value};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use verbena_abi::syndrome::Syndrome;
-use verbena_control::{Contexts, Question, Status, Told};
+use verbena_control::{Contexts, Request, Status, Told, ToldPort, ToldQp};
 
 /// Ask a running Verbena NIC, or explain its error codes.
 #[derive(Parser, Debug)]
@@ -45,11 +46,27 @@ enum Command {
     },
     /// Whether the device runs
     Status,
+    /// The port: link, MTU, addresses, multicast groups and counters
+    #[command(alias = "ports")]
+    Port,
+    /// One queue pair: its peer, window and round trip, and its own counters
+    Qp {
+        /// Its number, in decimal or 0x...
+        #[arg(value_name = "QPN", value_parser = number)]
+        number: u32,
+    },
     /// What a `vendor_err` or syndrome means
     Explain {
         /// The code: 1025, 0x401 or LkeyUnknown; `all` lists every code
         code: String,
     },
+}
+
+/// A number in decimal or hexadecimal.
+fn number(text: &str) -> Result<u32, String> {
+    let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+    let number = digits.map_or_else(|| text.parse(), |hex| u32::from_str_radix(hex, 16));
+    number.map_err(|_| format!("{text:?} is no number like 17 or 0x11"))
 }
 
 fn main() -> ExitCode {
@@ -84,14 +101,19 @@ fn run(args: &Args) -> Result<String, String> {
             keep(&mut contexts, kind.as_deref(), *number);
             show(args, &contexts, |told| table::contexts(&told["contexts"]))
         }
+        Command::Port => show(args, &client::ask::<ToldPort>(socket)?, table::port),
+        Command::Qp { number } => {
+            let told: ToldQp = client::ask_for(socket, Request::Qp { number: *number })?;
+            show(args, &told, |told| table::queue_pair(&told["qp"]))
+        }
         _ => show(args, &client::ask::<Status>(socket)?, table::pairs),
     }
 }
 
 /// An answer, as it is or for people.
-fn show<Q: Question>(
+fn show(
     args: &Args,
-    answer: &Q,
+    answer: &impl Serialize,
     table: impl FnOnce(&Value) -> String,
 ) -> Result<String, String> {
     let value = serde_json::to_value(answer).map_err(|e| e.to_string())?;
@@ -163,6 +185,19 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn numbers_are_decimal_or_hexadecimal() {
+        assert_eq!((number("17"), number("0x11")), (Ok(17), Ok(17)));
+        for bad in ["", "0x", "-1", "x", "4294967296"] {
+            assert!(number(bad).unwrap_err().contains("17 or 0x11"), "{bad}");
+        }
+        let args = Args::parse_from(["verbenactl", "qp", "0x11"]);
+        assert!(matches!(args.command, Command::Qp { number: 17 }));
+        assert!(Args::try_parse_from(["verbenactl", "qp"]).is_err());
+        let args = Args::parse_from(["verbenactl", "ports"]);
+        assert!(matches!(args.command, Command::Port));
     }
 
     #[test]

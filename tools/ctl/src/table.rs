@@ -73,6 +73,64 @@ pub fn contexts(list: &Value) -> String {
     out
 }
 
+/// The port: its state, its addresses, its groups, its counters.
+pub fn port(told: &Value) -> String {
+    let port = &told["port"];
+    let mut out = pairs(&apart(port, &["gids", "groups", "counters"]));
+    if let Some(gids) = list(&port["gids"], &["index", "gid", "mac", "vlan"]) {
+        let _ = write!(out, "\n{gids}");
+    }
+    let groups: Vec<Value> = port["groups"].as_array().map_or(vec![], |groups| {
+        let named = groups.iter().map(|group| {
+            let mut named = group.clone();
+            named["qpns"] = Value::String(numbers(group));
+            named
+        });
+        named.collect()
+    });
+    if let Some(groups) = list(&groups.into(), &["gid", "members", "qpns"]) {
+        let _ = write!(out, "\n{groups}");
+    }
+    let _ = write!(out, "\n{}", pairs(&port["counters"]));
+    out
+}
+
+/// A group's members, as far as they are named.
+fn numbers(group: &Value) -> String {
+    let first = group["first"].as_array().map_or(&[][..], Vec::as_slice);
+    let mut all: Vec<String> = first.iter().map(Value::to_string).collect();
+    if group["members"].as_u64() > Some(first.len() as u64) {
+        all.push(String::from("..."));
+    }
+    all.join(" ")
+}
+
+/// A queue pair: its fields, then its counters.
+pub fn queue_pair(qp: &Value) -> String {
+    let fields = pairs(&apart(qp, &["counters"]));
+    format!("{fields}\n{}", pairs(&qp["counters"]))
+}
+
+/// An object without some of its fields.
+fn apart(object: &Value, names: &[&str]) -> Value {
+    let mut rest = object.as_object().cloned().unwrap_or_default();
+    rest.retain(|name, _| !names.contains(&name.as_str()));
+    rest.into()
+}
+
+/// A table of some fields of each object of a list. None: there is no object.
+pub fn list(objects: &Value, columns: &[&str]) -> Option<String> {
+    let mut rows: Vec<Vec<String>> = vec![columns.iter().copied().map(String::from).collect()];
+    let objects = objects.as_array().map_or(&[][..], Vec::as_slice);
+    for object in objects {
+        let row = columns.iter().map(|name| text(name, &object[name]));
+        rows.push(row.collect());
+    }
+    let mut out = String::new();
+    lines(&mut out, &rows);
+    (!objects.is_empty()).then_some(out)
+}
+
 fn lines(out: &mut String, rows: &[Vec<String>]) {
     let widths: Vec<usize> = (0..rows[0].len())
         .map(|i| rows.iter().map(|row| row[i].len()).max().unwrap_or(0))
@@ -97,6 +155,36 @@ mod tests {
         assert_eq!(
             pairs(&value),
             "cause       -\nposts       12\ntx_packets  3\n"
+        );
+    }
+
+    #[test]
+    fn the_port_is_its_state_then_tables_then_counters() {
+        let value = json!({ "port": {
+            "link_up": true, "mtu": 1024,
+            "gids": [{ "index": 1, "gid": "::ffff:10.0.0.1", "mac": "02:00:00:00:00:01", "vlan": null }],
+            "groups": [{ "gid": "ff02::1", "members": 3, "first": [5, 6] }],
+            "counters": { "tx_packets": 3 },
+        }});
+        assert_eq!(
+            port(&value),
+            "link_up  true\nmtu      1024\n\n\
+             index  gid              mac                vlan\n\
+             1      ::ffff:10.0.0.1  02:00:00:00:00:01  -\n\n\
+             gid      members  qpns\nff02::1  3        5 6 ...\n\n\
+             tx_packets  3\n"
+        );
+        let bare = json!({ "port": { "mtu": 256, "gids": [], "groups": [], "counters": {} } });
+        assert_eq!(port(&bare), "mtu  256\n\n");
+    }
+
+    #[test]
+    fn a_queue_pair_is_its_fields_then_its_counters() {
+        let value =
+            json!({ "number": 17, "round_trip_ns": null, "counters": { "kept": 1, "probes": 20 } });
+        assert_eq!(
+            queue_pair(&value),
+            "number         17\nround_trip_ns  -\n\nkept    1\nprobes  20\n"
         );
     }
 

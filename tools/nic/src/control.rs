@@ -5,6 +5,8 @@
 //! The user who started the NIC and root may ask, over a few connections at a time; there is nothing here yet that
 //! changes anything.
 
+mod port;
+
 use crate::shared::{Question, Shared};
 use crate::sharing;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -83,6 +85,8 @@ fn answer(line: &[u8], shared: &Shared) -> String {
         Ok(Request::Stats) => Reply::from(stats(shared)).line(),
         Ok(Request::Contexts) => Reply::from(contexts(shared)).line(),
         Ok(Request::Status) => Reply::from(Ok(status(shared))).line(),
+        Ok(Request::Port) => Reply::from(port::port(shared)).line(),
+        Ok(Request::Qp { number }) => Reply::from(port::qp(shared, number)).line(),
         Err(error) => Reply::<Status>::from(Err(error)).line(),
     }
 }

@@ -25,7 +25,7 @@
 use crate::departures::Departures;
 use crate::network::Network;
 use crate::shared::{Question, Shared};
-use crate::slice::Model;
+use crate::slice::{Model, Slice};
 use crate::uplink::Batch;
 use rustix::event::{PollFd, PollFlags};
 use std::num::NonZeroU64;
@@ -316,10 +316,17 @@ impl Engine {
         match question {
             Some(Question::Stats(to)) => self.asker = Some(to),
             Some(Question::Contexts(from, to)) => {
-                let portion = slice.call(|device, _| device.contexts(from, CONTEXTS));
-                if let Some(portion) = portion {
-                    let _ = to.send(portion);
-                }
+                tell(&mut slice, &to, |device| device.contexts(from, CONTEXTS));
+                return true;
+            }
+            Some(Question::Port(to)) => {
+                tell(&mut slice, &to, |device| device.port_figures());
+                return true;
+            }
+            Some(Question::Qp(number, to)) => {
+                tell(&mut slice, &to, |device| {
+                    device.qp_figures(number).map(Box::new)
+                });
                 return true;
             }
             None => {}
@@ -455,6 +462,13 @@ impl Engine {
             || slice
                 .call(|device, ram| device.fall_asleep(ram))
                 .unwrap_or(true)
+    }
+}
+
+/// Tells somebody what the device says of itself. Where it cannot be asked any more, nobody is told.
+fn tell<T>(slice: &mut Slice<'_>, to: &mpsc::Sender<T>, ask: impl FnOnce(&Device) -> T) {
+    if let Some(answer) = slice.call(|device, _| ask(device)) {
+        let _ = to.send(answer);
     }
 }
 

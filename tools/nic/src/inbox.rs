@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 use std::sync::mpsc;
 use verbena_abi::stats::NUM_COUNTERS;
-use verbena_device::{Action, Cursor, Portion};
+use verbena_device::{Action, Cursor, PortFigures, Portion, QpFigures};
 
 /// The most frames that wait for the engine.
 pub(crate) const FRAMES_MAX: usize = 4096;
@@ -26,6 +26,10 @@ pub enum Question {
     Stats(mpsc::Sender<[u64; NUM_COUNTERS]>),
     /// Some contexts, from this place on.
     Contexts(Cursor, mpsc::Sender<Portion>),
+    /// The port.
+    Port(mpsc::Sender<PortFigures>),
+    /// A queue pair, by number.
+    Qp(u32, mpsc::Sender<Option<Box<QpFigures>>>),
 }
 
 /// Register writes that need the engine, in order. What is there twice is done once: so there is an action for each

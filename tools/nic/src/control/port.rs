@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What is said of the port and of single queue pairs.
+
+use super::{ask, name, said};
+use crate::shared::{Question, Shared};
+use std::collections::BTreeMap;
+use std::net::Ipv6Addr;
+use verbena_abi::cmd::QpType;
+use verbena_abi::stats::{Counter, NUM_COUNTERS};
+use verbena_device::objects::counters::Counters;
+use verbena_device::QpFigures;
+
+/// A GID as people write it.
+pub(super) fn gid(bytes: [u8; 16]) -> String {
+    Ipv6Addr::from(bytes).to_string()
+}
+
+fn mac(bytes: [u8; 6]) -> String {
+    bytes.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+/// Counters by their names, those that are wanted.
+fn by_name(
+    counters: [u64; NUM_COUNTERS],
+    wanted: impl Fn(Counter) -> bool,
+) -> BTreeMap<String, u64> {
+    let all = Counter::ALL.iter().zip(counters);
+    let wanted = all.filter(|(counter, _)| wanted(**counter));
+    wanted.map(|(&c, value)| (name(c).into(), value)).collect()
+}
+
+/// A queue pair's counters: those of the ABI that a queue pair can have, and what else its transport counts.
+pub(super) fn counters(qp: &QpFigures) -> BTreeMap<String, u64> {
+    let mut all = by_name(qp.counters, |counter| !Counters::is_ports(counter));
+    all.extend(Counters::beside(&qp.transport).map(|(name, value)| (name.into(), value)));
+    all
+}
+
+/// The port.
+pub(super) fn port(shared: &Shared) -> Result<said::ToldPort, String> {
+    let figures = ask(shared, Question::Port)?;
+    let counters = ask(shared, Question::Stats)?;
+    let gids = figures.gids.iter().map(|(index, entry)| said::Gid {
+        index: *index,
+        gid: gid(entry.gid),
+        mac: mac(entry.mac),
+        vlan: entry.vlan,
+    });
+    let groups = figures.groups.into_iter().map(|group| said::Group {
+        gid: gid(group.gid),
+        members: group.members,
+        first: group.first,
+    });
+    let port = said::Port {
+        link_up: figures.up,
+        mtu: figures.mtu,
+        mac: mac(figures.mac),
+        gids: gids.collect(),
+        groups: groups.collect(),
+        counters: by_name(counters, |_| true),
+    };
+    Ok(said::ToldPort { port })
+}
+
+/// A queue pair.
+pub(super) fn qp(shared: &Shared, number: u32) -> Result<said::ToldQp, String> {
+    let figures = ask(shared, |to| Question::Qp(number, to))?;
+    let figures = figures.ok_or_else(|| {
+        format!("there is no queue pair {number} (verbenactl contexts --kind qp lists them)")
+    })?;
+    Ok(said::ToldQp {
+        qp: queue_pair(&figures),
+    })
+}
+
+fn queue_pair(qp: &QpFigures) -> said::QueuePair {
+    let live = &qp.live;
+    said::QueuePair {
+        number: qp.qpn,
+        qp_type: QpType::from_raw(qp.qp_type)
+            .map_or("?", QpType::name)
+            .into(),
+        state: live.state.name().into(),
+        syndrome: live.syndrome.map(|cause| cause.name().into()),
+        dest_qpn: qp.dest_qpn,
+        own_gid: qp.gids.map(|(own, _)| gid(own)),
+        peer_gid: qp.gids.map(|(_, peer)| gid(peer)),
+        is_local: qp.is_local,
+        window: live.window,
+        in_flight: live.in_flight,
+        round_trip_ns: live.round_trip.map(|(smoothed, _)| smoothed),
+        round_trip_deviation_ns: live.round_trip.map(|(_, deviation)| deviation),
+        counters: counters(qp),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{answer, PATIENCE};
+    use super::*;
+    use serde_json::Value;
+    use std::sync::Arc;
+    use verbena_device::{Config, Device};
+
+    /// What a device says to a request, asked as the engine asks it.
+    fn told(request: &str, device: &Device) -> Value {
+        let shared = Arc::new(Shared::new().unwrap());
+        let asking = std::thread::spawn({
+            let (shared, request) = (shared.clone(), String::from(request));
+            move || answer(request.as_bytes(), &shared)
+        });
+        while !asking.is_finished() {
+            match shared.mail(0, true).question {
+                Some(Question::Port(to)) => drop(to.send(device.port_figures())),
+                Some(Question::Stats(to)) => drop(to.send(device.stats())),
+                Some(Question::Qp(n, to)) => drop(to.send(device.qp_figures(n).map(Box::new))),
+                _ => drop(shared.park(PATIENCE / 1000)),
+            }
+        }
+        serde_json::from_str(&asking.join().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn the_port_is_told_with_its_counters() {
+        let device = Device::new(Config::default(), Arc::default());
+        let told = told("{\"command\":\"port\"}", &device);
+        let port = &told["port"];
+        assert_eq!(
+            (&told["ok"], &port["link_up"]),
+            (&true.into(), &false.into())
+        );
+        assert_eq!(
+            (&port["mtu"], &port["mac"]),
+            (&1024.into(), &"52:54:00:12:34:56".into())
+        );
+        let counters = port["counters"].as_object().unwrap();
+        assert_eq!(counters.len(), NUM_COUNTERS);
+        assert_eq!(counters["link_downed"], 0);
+    }
+
+    #[test]
+    fn a_queue_pair_that_is_not_there_is_named() {
+        let device = Device::new(Config::default(), Arc::default());
+        let told = told("{\"command\":\"qp\",\"number\":4711}", &device);
+        assert_eq!(told["ok"], false);
+        assert!(told["error"].as_str().unwrap().contains("4711"));
+    }
+
+    #[test]
+    fn addresses_are_written_as_people_write_them() {
+        let mut mapped = [0; 16];
+        mapped[10..].copy_from_slice(&[0xff, 0xff, 10, 0, 0, 1]);
+        assert_eq!(gid(mapped), "::ffff:10.0.0.1");
+        assert_eq!(mac([2, 0, 0xab, 0, 0, 9]), "02:00:ab:00:00:09");
+    }
+}
