@@ -7,10 +7,12 @@
 
 mod contexts;
 mod figures;
+mod peers;
 mod port;
 
 pub use contexts::{Context, Cq, Eq, Fields, Mr, Qp, Srq};
 pub use figures::{Contexts, Engine, Stats, Status, Told};
+pub use peers::{Peer, ToldPeers, MAX_PEERS};
 pub use port::{Gid, Group, Port, QueuePair, ToldPort, ToldQp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -19,7 +21,7 @@ use serde::{Deserialize, Serialize};
 pub const MAX_REQUEST: u64 = 4096;
 
 /// The names of requests.
-const COMMANDS: [&str; 5] = ["stats", "contexts", "status", "port", "qp"];
+const COMMANDS: [&str; 6] = ["stats", "contexts", "status", "port", "peers", "qp"];
 
 /// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +35,8 @@ pub enum Request {
     Status,
     /// The port, as [`ToldPort`].
     Port,
+    /// Whom queue pairs are connected to, as [`ToldPeers`].
+    Peers,
     /// One queue pair, as [`ToldQp`].
     Qp {
         /// Its number.
@@ -142,6 +146,7 @@ mod tests {
             Request::Contexts,
             Request::Status,
             Request::Port,
+            Request::Peers,
             Request::Qp { number: 17 },
         ];
         assert_eq!(all.len(), COMMANDS.len());

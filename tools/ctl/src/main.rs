@@ -13,7 +13,7 @@ use serde_json::{json, Value};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use verbena_abi::syndrome::Syndrome;
-use verbena_control::{Contexts, Request, Status, Told, ToldPort, ToldQp};
+use verbena_control::{Contexts, Request, Status, Told, ToldPeers, ToldPort, ToldQp};
 
 /// Ask a running Verbena NIC, or explain its error codes.
 #[derive(Parser, Debug)]
@@ -49,6 +49,8 @@ enum Command {
     /// The port: link, MTU, addresses, multicast groups and counters
     #[command(alias = "ports")]
     Port,
+    /// Whom queue pairs are connected to: how many, round trips, sums of their counters
+    Peers,
     /// One queue pair: its peer, window and round trip, and its own counters
     Qp {
         /// Its number, in decimal or 0x...
@@ -102,6 +104,7 @@ fn run(args: &Args) -> Result<String, String> {
             show(args, &contexts, |told| table::contexts(&told["contexts"]))
         }
         Command::Port => show(args, &client::ask::<ToldPort>(socket)?, table::port),
+        Command::Peers => show(args, &client::ask::<ToldPeers>(socket)?, table::peers),
         Command::Qp { number } => {
             let told: ToldQp = client::ask_for(socket, Request::Qp { number: *number })?;
             show(args, &told, |told| table::queue_pair(&told["qp"]))

@@ -111,6 +111,42 @@ pub fn queue_pair(qp: &Value) -> String {
     format!("{fields}\n{}", pairs(&qp["counters"]))
 }
 
+/// Columns of peers that are counters.
+const OF_PEERS: [&str; 10] = [
+    "tx_packets",
+    "rx_packets",
+    "tx_bytes",
+    "rx_bytes",
+    "retransmits",
+    "probes",
+    "local_ack_timeout_err",
+    "packet_seq_err",
+    "out_of_sequence",
+    "kept",
+];
+
+/// Peers, one line each, with the counters that tell of the way to them.
+pub fn peers(told: &Value) -> String {
+    let mut columns = vec!["gid", "qps", "in_error", "in_flight", "round_trip_ns"];
+    columns.extend(OF_PEERS);
+    let peers = told["peers"].as_array().map_or(&[][..], Vec::as_slice);
+    let rows: Vec<Value> = peers
+        .iter()
+        .map(|peer| {
+            let mut row = peer.clone();
+            for name in OF_PEERS {
+                row[name] = peer["counters"][name].clone();
+            }
+            row
+        })
+        .collect();
+    let mut out = list(&rows.into(), &columns).unwrap_or_default();
+    if let Some(more @ 1..) = told["left_out"].as_u64() {
+        let _ = writeln!(out, "\n{more} queue pairs of more peers are left out");
+    }
+    out
+}
+
 /// An object without some of its fields.
 fn apart(object: &Value, names: &[&str]) -> Value {
     let mut rest = object.as_object().cloned().unwrap_or_default();
@@ -186,6 +222,21 @@ mod tests {
             queue_pair(&value),
             "number         17\nround_trip_ns  -\n\nkept    1\nprobes  20\n"
         );
+    }
+
+    #[test]
+    fn peers_have_a_line_each_and_what_is_left_out_is_told() {
+        let value = json!({
+            "peers": [{ "gid": null, "qps": 2, "in_error": 0, "in_flight": 0, "round_trip_ns": null,
+                        "counters": { "tx_packets": 7 } }],
+            "left_out": 3,
+        });
+        let text = peers(&value);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].starts_with("gid  qps  in_error  in_flight  round_trip_ns  tx_packets"));
+        assert!(lines[1].starts_with("-    2    0         0          -              7 "));
+        assert_eq!(lines[3], "3 queue pairs of more peers are left out");
+        assert_eq!(peers(&json!({ "peers": [], "left_out": 0 })), "");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! The user who started the NIC and root may ask, over a few connections at a time; there is nothing here yet that
 //! changes anything.
 
+mod peers;
 mod port;
 
 use crate::shared::{Question, Shared};
@@ -86,6 +87,7 @@ fn answer(line: &[u8], shared: &Shared) -> String {
         Ok(Request::Contexts) => Reply::from(contexts(shared)).line(),
         Ok(Request::Status) => Reply::from(Ok(status(shared))).line(),
         Ok(Request::Port) => Reply::from(port::port(shared)).line(),
+        Ok(Request::Peers) => Reply::from(peers::peers(shared)).line(),
         Ok(Request::Qp { number }) => Reply::from(port::qp(shared, number)).line(),
         Err(error) => Reply::<Status>::from(Err(error)).line(),
     }

@@ -22,10 +22,12 @@
 //! with a new device. A panic of the engine's own code ends this engine; another takes its place, with a dead device too,
 //! and tells of it by vector 0.
 
+mod answers;
+
 use crate::departures::Departures;
 use crate::network::Network;
-use crate::shared::{Question, Shared};
-use crate::slice::{Model, Slice};
+use crate::shared::Shared;
+use crate::slice::Model;
 use crate::uplink::Batch;
 use rustix::event::{PollFd, PollFlags};
 use std::num::NonZeroU64;
@@ -36,7 +38,7 @@ use std::time::{Duration, Instant};
 use verbena_abi::stats::NUM_COUNTERS;
 use verbena_abi::syndrome::Syndrome;
 use verbena_device::misbehave::Kind;
-use verbena_device::{Action, Config, Device};
+use verbena_device::{Action, Config};
 
 /// So long the engine looks again at once after something happened, where there are cores for it: about the time that a
 /// guest needs to see a completion and post again.
@@ -73,8 +75,6 @@ const NICE: i32 = -10;
 
 /// Frames that are handled before a slice: each has guest RAM for itself, so that the map can change between two.
 const FRAMES: usize = 64;
-/// Contexts that the engine hands out before a slice.
-const CONTEXTS: u32 = 256;
 /// An engine that is awake looks at the uplinks this often: each look is a system call, and slices can be shorter than one.
 const LOOK: u64 = 2_000;
 /// The longest wait for room in an uplink.
@@ -306,45 +306,6 @@ impl Engine {
         worked
     }
 
-    /// Answers a question, or goes on with the answer to the last one. What the device is asked for takes a bounded time;
-    /// the one who asked makes text of it, and may have gone: then the answer is for nobody.
-    fn answer(&mut self, question: Option<Question>) -> bool {
-        if question.is_none() && self.asker.is_none() {
-            return false;
-        }
-        let mut slice = self.model.slice();
-        match question {
-            Some(Question::Stats(to)) => self.asker = Some(to),
-            Some(Question::Contexts(from, to)) => {
-                tell(&mut slice, &to, |device| device.contexts(from, CONTEXTS));
-                return true;
-            }
-            Some(Question::Port(to)) => {
-                tell(&mut slice, &to, |device| device.port_figures());
-                return true;
-            }
-            Some(Question::Qp(number, to)) => {
-                tell(&mut slice, &to, |device| {
-                    device.qp_figures(number).map(Box::new)
-                });
-                return true;
-            }
-            None => {}
-        }
-        let Some(asker) = self.asker.take() else {
-            return false;
-        };
-        let figures = |device: &mut Device, _: &_| device.survey();
-        match slice.call(figures) {
-            Some(Some(figures)) => {
-                let _ = asker.send(figures);
-            }
-            Some(None) => self.asker = Some(asker),
-            None => {}
-        }
-        true
-    }
-
     fn reset(&mut self) {
         self.model.reset();
         self.deadline = None;
@@ -465,121 +426,5 @@ impl Engine {
     }
 }
 
-/// Tells somebody what the device says of itself. Where it cannot be asked any more, nobody is told.
-fn tell<T>(slice: &mut Slice<'_>, to: &mpsc::Sender<T>, ask: impl FnOnce(&Device) -> T) {
-    if let Some(answer) = slice.call(|device, _| ask(device)) {
-        let _ = to.send(answer);
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use rustix::event::{eventfd, EventfdFlags};
-    use std::os::fd::OwnedFd;
-    use verbena_abi::regs;
-
-    fn engine() -> Engine {
-        let shared = Arc::new(Shared::new().unwrap());
-        let network = Arc::new(Network::new(shared.clone(), [2, 0, 0, 0, 0, 1], vec![]));
-        Engine::new(shared, Config::default(), network)
-    }
-
-    fn status(engine: &Engine) -> u32 {
-        engine.shared.regs.read(regs::STATUS)
-    }
-
-    fn call<T>(engine: &mut Engine, call: impl FnOnce(&mut Device) -> T) -> Option<T> {
-        engine.model.slice().call(|device, _| call(device))
-    }
-
-    /// Vector 0 of an engine whose gate is open.
-    fn interrupt(engine: &Engine) -> OwnedFd {
-        let fd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
-        let theirs = fd.try_clone().unwrap();
-        engine.shared.set_vector(0, Some(theirs));
-        engine.shared.set_bus_master(true);
-        fd
-    }
-
-    fn was_raised(interrupt: &OwnedFd) -> bool {
-        rustix::io::read(interrupt, &mut [0; 8]).is_ok()
-    }
-
-    #[test]
-    fn every_panic_is_told_and_a_fatal_error_until_reset() {
-        let mut engine = engine();
-        let interrupt = interrupt(&engine);
-        for again in 0..3 {
-            assert_eq!(
-                call(&mut engine, |_| -> u32 { panic!("the first, on purpose") }),
-                None
-            );
-            assert_eq!(status(&engine), regs::STATUS_FATAL, "{again}");
-            assert!(was_raised(&interrupt));
-            assert_eq!(call(&mut engine, |_| 5), Some(5));
-            assert_eq!(
-                call(&mut engine, |_| -> u32 { panic!("the second, on purpose") }),
-                None
-            );
-            assert!(was_raised(&interrupt));
-            assert_eq!(call(&mut engine, |_| 5), None);
-            engine.shared.reset();
-            engine.take_mail();
-            assert_eq!(status(&engine), 0);
-            assert_eq!(call(&mut engine, |_| 5), Some(5));
-        }
-    }
-
-    #[test]
-    fn an_engine_that_ends_is_followed_by_one_that_a_reset_heals() {
-        let mut engine = engine();
-        let interrupt = interrupt(&engine);
-        engine.start_over();
-        assert_eq!(status(&engine), regs::STATUS_FATAL);
-        assert!(was_raised(&interrupt));
-        assert_eq!(call(&mut engine, |_| 5), None);
-        // It may end with a reset in its hands, and with another one waiting.
-        engine.shared.reset();
-        drop(engine.shared.mail(0, false));
-        engine.shared.reset();
-        engine.start_over();
-        assert!(!engine.shared.resetting());
-        assert_eq!((status(&engine), call(&mut engine, |_| 5)), (0, Some(5)));
-        engine.shared.reset();
-        engine.take_mail();
-        assert_eq!((status(&engine), call(&mut engine, |_| 5)), (0, Some(5)));
-    }
-
-    #[test]
-    fn of_two_resets_only_the_last_is_done_and_what_came_before_is_void() {
-        let mut engine = engine();
-        engine.shared.act(Action::EnableCmdq);
-        engine.shared.reset();
-        engine.shared.act(Action::EnableCmdq);
-        engine.shared.reset();
-        assert!(engine.take_mail());
-        // Enabling without a version would have been a fatal error.
-        assert_eq!(status(&engine), 0);
-        assert!(!engine.shared.resetting() && !engine.take_mail());
-    }
-
-    #[test]
-    fn a_flood_of_frames_waits_its_turn() {
-        let mut engine = engine();
-        engine.shared.set_bus_master(true);
-        let count = 10 * FRAMES;
-        for _ in 0..count {
-            engine.shared.receive(vec![0; 64]);
-        }
-        engine.shared.act(Action::EnableCmdq);
-        assert!(engine.take_mail());
-        // It was looked at, although frames wait: no version was chosen.
-        assert_eq!(status(&engine), regs::STATUS_FATAL);
-        let mut turns = 1;
-        while engine.take_mail() {
-            turns += 1;
-        }
-        assert_eq!(turns, count / FRAMES);
-    }
-}
+mod tests;

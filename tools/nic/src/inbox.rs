@@ -28,6 +28,8 @@ pub enum Question {
     Contexts(Cursor, mpsc::Sender<Portion>),
     /// The port.
     Port(mpsc::Sender<PortFigures>),
+    /// Some queue pairs, from this number on.
+    Qps(u32, mpsc::Sender<(Vec<QpFigures>, Option<u32>)>),
     /// A queue pair, by number.
     Qp(u32, mpsc::Sender<Option<Box<QpFigures>>>),
 }

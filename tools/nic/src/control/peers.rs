@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What is said of peers: queue pairs by the GID that they are connected to, added up as they are listed. A guest decides how many
+//! there are, so no more than [`MAX_PEERS`] are kept.
+
+use super::{ask, port, said};
+use crate::shared::{Question, Shared};
+use std::collections::BTreeMap;
+use verbena_control::MAX_PEERS;
+use verbena_device::QpFigures;
+use verbena_roce::QpState;
+
+type Gid = [u8; 16];
+
+/// A peer, while it is added up.
+#[derive(Default)]
+struct Sum {
+    peer: said::Peer,
+    /// Sum and number of round trips that were measured.
+    trips: (u64, u64),
+}
+
+impl Sum {
+    fn add(&mut self, qp: &QpFigures) {
+        let peer = &mut self.peer;
+        peer.is_local |= qp.is_local;
+        peer.qps += 1;
+        peer.in_error += u32::from(matches!(qp.live.state, QpState::Err | QpState::Sqe));
+        peer.in_flight += u64::from(qp.live.in_flight);
+        if let Some((trip, _)) = qp.live.round_trip {
+            self.trips.0 = self.trips.0.saturating_add(trip);
+            self.trips.1 += 1;
+            peer.round_trip_max_ns = peer.round_trip_max_ns.max(Some(trip));
+        }
+        for (name, value) in port::counters(qp) {
+            let sum = peer.counters.entry(name).or_default();
+            *sum = sum.wrapping_add(value);
+        }
+    }
+
+    fn told(mut self, gid: Option<Gid>) -> said::Peer {
+        self.peer.gid = gid.map(port::gid);
+        self.peer.round_trip_ns = self.trips.0.checked_div(self.trips.1);
+        self.peer
+    }
+}
+
+/// All peers.
+#[derive(Default)]
+struct Sums {
+    peers: BTreeMap<Option<Gid>, Sum>,
+    left_out: u32,
+}
+
+impl Sums {
+    fn add(&mut self, qp: &QpFigures) {
+        let gid = qp.gids.map(|(_, peer)| peer);
+        if self.peers.len() >= MAX_PEERS && !self.peers.contains_key(&gid) {
+            self.left_out += 1;
+        } else {
+            self.peers.entry(gid).or_default().add(qp);
+        }
+    }
+
+    fn told(self) -> said::ToldPeers {
+        said::ToldPeers {
+            peers: self.peers.into_iter().map(|(g, sum)| sum.told(g)).collect(),
+            left_out: self.left_out,
+        }
+    }
+}
+
+/// All peers, as they are while the engine hands out its queue pairs.
+pub(super) fn peers(shared: &Shared) -> Result<said::ToldPeers, String> {
+    let (mut sums, mut next) = (Sums::default(), Some(0));
+    while let Some(from) = next {
+        let (some, on) = ask(shared, |to| Question::Qps(from, to))?;
+        some.iter().for_each(|qp| sums.add(qp));
+        next = on;
+    }
+    Ok(sums.told())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use verbena_abi::stats::{Counter, NUM_COUNTERS};
+
+    /// A queue pair that has sent so many packets to a peer.
+    fn qp(peer: Option<u16>, sent: u64, trip: Option<u64>) -> QpFigures {
+        let transport =
+            verbena_roce::Qp::new(verbena_roce::Config::new(16, verbena_roce::QpType::Rc, 1));
+        let mut counters = [0; NUM_COUNTERS];
+        counters[Counter::TxPackets as usize] = sent;
+        let mut live = transport.snapshot();
+        live.round_trip = trip.map(|trip| (trip, 1));
+        live.in_flight = 2;
+        let gid = |peer: u16| {
+            std::array::from_fn(|n| {
+                if n < 14 {
+                    1
+                } else {
+                    peer.to_be_bytes()[n - 14]
+                }
+            })
+        };
+        QpFigures {
+            qpn: 16,
+            qp_type: 0,
+            dest_qpn: 17,
+            gids: peer.map(|peer| ([0; 16], gid(peer))),
+            is_local: false,
+            live,
+            counters,
+            transport: verbena_roce::Counters::default(),
+        }
+    }
+
+    #[test]
+    fn queue_pairs_are_added_up_by_peer() {
+        let mut sums = Sums::default();
+        for (peer, sent, trip) in [
+            (Some(1), 3, Some(10)),
+            (Some(2), 5, None),
+            (Some(1), 4, Some(20)),
+            (None, 1, None),
+            (Some(1), 0, None),
+        ] {
+            sums.add(&qp(peer, sent, trip));
+        }
+        let told = sums.told();
+        let [none, one, two] = &told.peers[..] else {
+            panic!("{told:?}");
+        };
+        assert_eq!((none.gid.as_deref(), none.qps), (None, 1));
+        assert_eq!(one.gid.as_deref(), Some("101:101:101:101:101:101:101:1"));
+        assert_eq!(
+            (one.qps, one.in_flight, one.counters["tx_packets"]),
+            (3, 6, 7)
+        );
+        assert_eq!(
+            (one.round_trip_ns, one.round_trip_max_ns),
+            (Some(15), Some(20))
+        );
+        assert_eq!((two.round_trip_ns, two.counters["tx_packets"]), (None, 5));
+        assert_eq!(two.counters["probes"], 0);
+        assert!(!two.counters.contains_key("doorbells"));
+    }
+
+    #[test]
+    fn a_guest_with_a_thousand_peers_fills_no_memory() {
+        let mut sums = Sums::default();
+        for peer in 0..MAX_PEERS as u16 + 10 {
+            sums.add(&qp(Some(peer), 1, None));
+        }
+        sums.add(&qp(Some(3), 1, None));
+        let told = sums.told();
+        assert_eq!((told.peers.len(), told.left_out), (MAX_PEERS, 10));
+        assert_eq!(told.peers[3].qps, 2);
+    }
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The engine's answers to the control socket: plain data, a bounded portion each.
+
+use super::Engine;
+use crate::shared::Question;
+use crate::slice::Slice;
+use std::sync::mpsc;
+use verbena_device::Device;
+
+/// Contexts that the engine hands out before a slice.
+const CONTEXTS: u32 = 256;
+/// The same of queue pairs with all their counters.
+const QPS: usize = 64;
+
+impl Engine {
+    /// Answers a question, or goes on with the answer to the last one. What the device is asked for takes a bounded time;
+    /// the one who asked makes text of it, and may have gone: then the answer is for nobody.
+    pub(super) fn answer(&mut self, question: Option<Question>) -> bool {
+        if question.is_none() && self.asker.is_none() {
+            return false;
+        }
+        let mut slice = self.model.slice();
+        match question {
+            Some(Question::Stats(to)) => self.asker = Some(to),
+            Some(Question::Contexts(from, to)) => {
+                tell(&mut slice, &to, |device| device.contexts(from, CONTEXTS));
+                return true;
+            }
+            Some(Question::Port(to)) => {
+                tell(&mut slice, &to, |device| device.port_figures());
+                return true;
+            }
+            Some(Question::Qps(from, to)) => {
+                tell(&mut slice, &to, |device| device.all_qp_figures(from, QPS));
+                return true;
+            }
+            Some(Question::Qp(number, to)) => {
+                tell(&mut slice, &to, |device| {
+                    device.qp_figures(number).map(Box::new)
+                });
+                return true;
+            }
+            None => {}
+        }
+        let Some(asker) = self.asker.take() else {
+            return false;
+        };
+        let figures = |device: &mut Device, _: &_| device.survey();
+        match slice.call(figures) {
+            Some(Some(figures)) => {
+                let _ = asker.send(figures);
+            }
+            Some(None) => self.asker = Some(asker),
+            None => {}
+        }
+        true
+    }
+}
+
+/// Tells somebody what the device says of itself. Where it cannot be asked any more, nobody is told.
+fn tell<T>(slice: &mut Slice<'_>, to: &mpsc::Sender<T>, ask: impl FnOnce(&Device) -> T) {
+    if let Some(answer) = slice.call(|device, _| ask(device)) {
+        let _ = to.send(answer);
+    }
+}
