@@ -237,7 +237,7 @@ def lines():
 
 
 # What each part of the device model may use besides itself, from the ground up: all that stands before it.
-FLOORS = ("config regs error slots misbehave", "memory", "objects hostile", "execution", "device")
+FLOORS = ("config regs error slots misbehave tap", "memory", "objects hostile", "execution", "device")
 
 
 def floors():

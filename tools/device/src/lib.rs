@@ -28,11 +28,12 @@
 //! | `device/cmd/` | commands, by kind of object; validated in full before anything changes |
 //! | `device/sched.rs`, `areas.rs`, `net.rs` | a slice: commands, doorbell areas, timers, queue pairs in turn; the ways of a packet |
 //! | `device/snapshot.rs`, `figures.rs` | contexts, counters, the port and its queue pairs for people, in portions |
-//! | `execution/` | what a queue pair sees of the device while it runs: `shared.rs` all but the transports, `host.rs` a transport's call, `wqe.rs` work queue entries, `copy.rs` the payload's one copy |
+//! | `execution/` | what a queue pair sees of the device while it runs: `shared.rs` all but the transports, `host.rs` a transport's call, `frames.rs` packets as bytes, `wqe.rs` work queue entries, `copy.rs` the payload's one copy |
 //! | `objects/` | `qp.rs`, `cq.rs`, `eq.rs`, `srq.rs`, `mr.rs`, `uar.rs`, `port.rs` |
 //! | `memory/` | guest memory, rings and translations, context tables |
 //! | `regs.rs` | BAR 0, shared with the front, which answers reads at once |
 //! | `config.rs`, `error.rs`, `slots.rs` | limits, how a command fails, tables of objects by number |
+//! | `tap.rs` | who captures what the port sends and receives |
 //! | `misbehave.rs` | a device that is slow, silent or dead when a test wants it |
 //! | `hostile.rs` | a device that lies, to try the driver with; `mock/` the fake driver |
 //!
@@ -56,6 +57,7 @@ pub mod mock;
 pub mod objects;
 pub mod regs;
 pub mod slots;
+pub mod tap;
 
 #[cfg(test)]
 mod tests;

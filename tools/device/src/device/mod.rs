@@ -17,6 +17,7 @@ use crate::memory::GuestMemory;
 use crate::objects::mcast::Groups;
 use crate::objects::qp::Qp;
 use crate::slots::Slots;
+use crate::tap::Tap;
 use crate::{config, Config, Registers};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -124,12 +125,28 @@ impl Device {
         // A new life is lied to otherwise than the last, or a driver that a seed stops early never gets further.
         #[cfg(feature = "hostile")]
         let hostile = self.shared.hostile.next_life();
+        let tap = self.shared.tap.take();
         *self = Self::new(self.shared.config.clone(), regs.clone());
+        self.shared.tap = tap;
         #[cfg(feature = "hostile")]
         {
             self.shared.hostile = hostile;
         }
         regs.reset();
+    }
+
+    /// Has the port watched by a tap, over resets too. False: somebody watches it already.
+    pub fn set_tap(&mut self, tap: Tap) -> bool {
+        let free = self.shared.tap.as_ref().is_none_or(|tap| !tap.is_watched());
+        if free {
+            self.shared.tap = Some(Box::new(tap));
+        }
+        free
+    }
+
+    /// Hands the tap over to the device that takes this one's place.
+    pub fn pass_tap(&mut self, to: &mut Self) {
+        to.shared.tap = self.shared.tap.take();
     }
 
     /// A command slot was rung.

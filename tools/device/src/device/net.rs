@@ -4,15 +4,15 @@
 
 use crate::device::sched::{ELEMENT_BYTES, SLICE_BYTES};
 use crate::device::{Device, MAX_FRAMES};
-use crate::execution::copy;
 use crate::execution::host::QpHost;
 use crate::memory::GuestMemory;
 use crate::objects::mcast::{self, MULTICAST_QPN};
 use crate::objects::port::Outgoing;
+use crate::tap::Way;
 use std::rc::Rc;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
-use verbena_roce::host::{CopyFault, Target};
+use verbena_roce::host::CopyFault;
 use verbena_roce::wire::{frame, Malformed, Path};
 use verbena_roce::Packet;
 
@@ -84,7 +84,9 @@ impl Device {
         let found = self.with_qp(mem, qpn, |transport, host| {
             let state = transport.state();
             while let Some(out) = next.take() {
-                if !host.shared.port.loses() {
+                let lost = host.shared.port.loses();
+                all.bytes += host.shared.show_local(mem, &out, lost);
+                if !lost {
                     take_in(transport, host, now, out.path.as_deref(), out.packet);
                 }
                 all.bytes += host.shared.lookups.take_sought() * ELEMENT_BYTES;
@@ -162,10 +164,13 @@ impl Device {
                 return;
             };
             if out.local {
-                if !self.shared.port.loses() {
+                let lost = self.shared.port.loses();
+                self.show(if lost { Way::Lost } else { Way::Local }, &packet, &bytes);
+                if !lost {
                     self.parse_frame(mem, bytes);
                 }
             } else if self.frames.len() < MAX_FRAMES {
+                self.show(Way::Sent, &packet, &bytes);
                 self.frames.push_back(bytes);
             }
         }
@@ -184,17 +189,7 @@ impl Device {
         let mut bytes = self.shared.pool.buffer();
         let room = Rc::get_mut(&mut bytes)?;
         room.clear();
-        let (regions, lookups) = (&self.shared.mrs, &mut self.shared.lookups);
-        let made = frame::emit(path, packet, room, |buffer| {
-            copy::copy(
-                mem,
-                regions,
-                lookups,
-                Target::Buffer(buffer),
-                packet.payload.source(),
-            )
-        });
-        match made {
+        match self.shared.emit(mem, path, packet, room) {
             Ok(()) => {
                 self.shared.pool.keep_buffer(&bytes);
                 Some(bytes)
@@ -204,6 +199,30 @@ impl Device {
                 None
             }
         }
+    }
+
+    /// Shows a frame to the tap, if there is one.
+    #[inline]
+    fn show(&mut self, way: Way, packet: &Packet, bytes: &[u8]) {
+        if self.shared.tap.is_some() {
+            let qpns = [packet.src_qpn, packet.dst_qpn].map(Some);
+            self.shared.show_frame(way, qpns, bytes);
+        }
+    }
+
+    /// The same of a frame that has come. On a wire only datagrams say who sent them; others come from the peer.
+    #[cold]
+    fn show_received(&mut self, bytes: &[u8]) {
+        let packet = frame::parse(bytes).ok().map(|frame| frame.packet);
+        let qpns = packet.map_or([None; 2], |packet| {
+            let own = || self.qps.get(packet.dst_qpn);
+            let peer = match packet.datagram {
+                Some(_) => Some(packet.src_qpn),
+                None => own().map(|qp| qp.env.attr.dest_qpn.get()),
+            };
+            [peer, Some(packet.dst_qpn)]
+        });
+        self.shared.show_frame(Way::Received, qpns, bytes);
     }
 
     fn source_fault<M: GuestMemory>(&mut self, mem: &M, packet: &Packet, cause: Syndrome) {
@@ -259,6 +278,9 @@ impl Device {
             return;
         }
         self.shared.now = now;
+        if self.shared.tap.is_some() {
+            self.show_received(bytes);
+        }
         // One short copy, so that the packet can outlive the caller's buffer.
         let mut frame = self.shared.pool.buffer();
         if let Some(room) = Rc::get_mut(&mut frame) {

@@ -16,6 +16,7 @@ use crate::objects::srq::Srq;
 use crate::objects::uar::Uar;
 use crate::regs::Registers;
 use crate::slots::Slots;
+use crate::tap::Tap;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -67,6 +68,8 @@ pub struct Shared {
     pub port: Port,
     /// What no queue pair has counted, or one that is gone.
     pub counters: Counters,
+    /// Who watches the port.
+    pub tap: Option<Box<Tap>>,
     /// Vectors to raise.
     pub interrupts: u32,
     /// Packets that were sent and not delivered yet.
@@ -111,6 +114,7 @@ impl Shared {
             kept: Allowance::new(config::KEEP_BYTES),
             port,
             counters: Counters::default(),
+            tap: None,
             interrupts: 0,
             outgoing: VecDeque::new(),
             pool: Pool::default(),

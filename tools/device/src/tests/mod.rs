@@ -37,6 +37,7 @@ mod spec_commands;
 mod spec_port;
 mod srq_ud;
 mod srqs;
+mod tap;
 mod transitions;
 mod translations;
 mod vanish;

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Packets become bytes: those of a frame, and those that a tap is shown.
+
+use crate::execution::copy;
+use crate::execution::shared::Shared;
+use crate::memory::GuestMemory;
+use crate::objects::port::Outgoing;
+use crate::tap::{Seen, Way};
+use verbena_roce::host::{CopyFault, Target};
+use verbena_roce::packet::Kind;
+use verbena_roce::wire::{frame, Path};
+use verbena_roce::Packet;
+
+impl Shared {
+    /// Appends the frame of a single packet to a buffer.
+    ///
+    /// # Errors
+    ///
+    /// Its payload cannot be reached.
+    pub fn emit<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        path: &Path,
+        packet: &Packet,
+        room: &mut Vec<u8>,
+    ) -> Result<(), CopyFault> {
+        let (regions, lookups) = (&self.mrs, &mut self.lookups);
+        frame::emit(path, packet, room, |buffer| {
+            let to = Target::Buffer(buffer);
+            copy::copy(mem, regions, lookups, to, packet.payload.source())
+        })
+    }
+
+    /// Shows the tap, if there is one, a packet that goes from one queue pair to another by reference, as the frames that it
+    /// stands for. Says how many bytes were made for that.
+    #[inline]
+    pub fn show_local<M: GuestMemory>(&mut self, mem: &M, out: &Outgoing, lost: bool) -> u64 {
+        if self.tap.is_some() {
+            self.show_frames_of(mem, out, if lost { Way::Lost } else { Way::Local })
+        } else {
+            0
+        }
+    }
+
+    #[cold]
+    fn show_frames_of<M: GuestMemory>(&mut self, mem: &M, out: &Outgoing, way: Way) -> u64 {
+        let Some(path) = out.path().copied() else {
+            return 0;
+        };
+        let Some(tap) = self.tap.take() else {
+            return 0;
+        };
+        let mut bytes = 0;
+        // A READ request has the PSNs of its responses.
+        let mut left = match out.packet.kind {
+            Kind::ReadRequest(_) => 1,
+            _ => out.packet.psns,
+        };
+        for packet in out.packet.clone().split(out.mtu) {
+            // The rest would find no room either.
+            if !tap.has_room() {
+                break;
+            }
+            left = left.saturating_sub(1);
+            let mut frame = Vec::new();
+            let is_whole =
+                packet.payload.is_alive() && self.emit(mem, &path, &packet, &mut frame).is_ok();
+            // What cannot be read is not delivered either.
+            if is_whole {
+                bytes += frame.len() as u64;
+                tap.show(Seen {
+                    time: self.now,
+                    way,
+                    src_qpn: Some(packet.src_qpn),
+                    dst_qpn: Some(packet.dst_qpn),
+                    frame,
+                });
+            }
+        }
+        tap.miss(left);
+        self.tap = tap.is_watched().then_some(tap);
+        bytes
+    }
+
+    /// Shows the tap a frame that exists already.
+    #[cold]
+    pub fn show_frame(&mut self, way: Way, qpns: [Option<u32>; 2], bytes: &[u8]) {
+        let Some(tap) = self.tap.take() else {
+            return;
+        };
+        if !tap.has_room() {
+            tap.miss(1);
+        } else {
+            let [src_qpn, dst_qpn] = qpns;
+            tap.show(Seen {
+                time: self.now,
+                way,
+                src_qpn,
+                dst_qpn,
+                frame: bytes.to_vec(),
+            });
+        }
+        self.tap = tap.is_watched().then_some(tap);
+    }
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What a tap sees of the port: every frame, once, as it would be on a wire.
+
+use super::*;
+use crate::memory::GuestMemory;
+use crate::mock::{gid, SendWr};
+use crate::tap::{tap, Seen, Tap, Watch, Way};
+use crate::Config;
+use verbena_abi::wqe::WqeOpcode;
+use verbena_roce::packet::{Kind, Payload};
+use verbena_roce::wire::frame;
+
+const FRAMES: usize = 1000;
+const BYTES: usize = 1 << 20;
+
+fn watched(config: Config) -> (Pair, Watch) {
+    let mut p = Pair::on(Driver::with(config));
+    let (to, watch) = tap(FRAMES, BYTES);
+    assert!(p.d.device.set_tap(to));
+    (p, watch)
+}
+
+fn all(watch: &Watch) -> Vec<Seen> {
+    std::iter::from_fn(|| watch.try_next()).collect()
+}
+
+/// A WRITE of 3000 bytes: three packets and an acknowledgement.
+fn write(p: &mut Pair) {
+    let (at, key) = p.d.region(8192, 1);
+    let pattern: Vec<u8> = (0..3000u32).map(|n| n as u8).collect();
+    p.d.ram.write(at, &pattern).unwrap();
+    let write = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(at, 3000, key)]);
+    p.d.post_send(&mut p.a, &write.to(at + 4096, key));
+    p.d.run();
+}
+
+#[test]
+fn what_goes_by_reference_is_seen_as_the_frames_that_it_stands_for() {
+    for wire_local in [false, true] {
+        let (mut p, watch) = watched(Config {
+            wire_local,
+            ..Config::default()
+        });
+        write(&mut p);
+        let seen = all(&watch);
+        assert_eq!((seen.len(), watch.tally()), (4, (4, 0)), "{wire_local}");
+        let mut payload = vec![];
+        for (n, seen) in seen.iter().enumerate() {
+            // The parser looks at the ICRC.
+            let packet = frame::parse(&seen.frame).unwrap().packet;
+            let ends = if n < 3 {
+                [p.a.qpn, p.b.qpn]
+            } else {
+                [p.b.qpn, p.a.qpn]
+            };
+            assert_eq!([seen.src_qpn, seen.dst_qpn], ends.map(Some));
+            assert_eq!((seen.way, packet.dst_qpn), (Way::Local, ends[1]));
+            assert_eq!(matches!(packet.kind, Kind::Ack(_)), n == 3);
+            if let Payload::Bytes { bytes, .. } = packet.payload {
+                payload.extend_from_slice(&bytes);
+            }
+        }
+        assert_eq!(payload.len(), 3000);
+        assert!(payload.iter().enumerate().all(|(n, byte)| *byte == n as u8));
+        assert!(p.d.poll(&mut p.cq_a).is_some());
+    }
+}
+
+#[test]
+fn what_is_lost_on_purpose_is_seen_as_lost() {
+    let (mut p, watch) = watched(Config {
+        wire_local: true,
+        drop_percent: 100,
+        ..Config::default()
+    });
+    write(&mut p);
+    let seen = all(&watch);
+    assert!(seen.len() >= 3 && seen.iter().all(|seen| seen.way == Way::Lost));
+}
+
+#[test]
+fn what_leaves_and_what_comes_is_seen_once() {
+    let (mut p, watch) = watched(Config::default());
+    let qp = p.d.create_qp(&p.cq_a.clone(), &p.cq_a.clone());
+    let mut av = Driver::path(0, 0);
+    av.dgid = gid([10, 0, 0, 9]);
+    p.d.to_init(qp.qpn).unwrap();
+    p.d.to_rtr(qp.qpn, 77, av).unwrap();
+    p.d.to_rts(qp.qpn).unwrap();
+    let mut qp = qp;
+    p.d.post_send(&mut qp, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
+    p.d.run();
+    let sent = p.d.device.next_frame().unwrap();
+    let [seen] = &all(&watch)[..] else {
+        panic!("not one frame");
+    };
+    assert_eq!((seen.way, &seen.frame), (Way::Sent, &*sent));
+    // Whatever comes is seen, also what nobody can read.
+    p.d.device.receive_frame(&p.d.ram, &[1, 2, 3], 5);
+    p.d.device.receive_frame(&p.d.ram, &sent, 5);
+    let seen = all(&watch);
+    assert_eq!(seen.len(), 2);
+    assert!(seen.iter().all(|seen| seen.way == Way::Received));
+    assert_eq!(
+        (seen[0].dst_qpn, &seen[0].frame[..]),
+        (None, &[1, 2, 3][..])
+    );
+    assert_eq!(seen[1].dst_qpn, Some(77));
+}
+
+#[test]
+fn a_slow_reader_costs_frames_and_nothing_else() {
+    let mut p = Pair::new();
+    let (to, watch) = tap(2, BYTES);
+    p.d.device.set_tap(to);
+    write(&mut p);
+    assert_eq!(watch.tally(), (4, 2));
+    assert!(p.d.poll(&mut p.cq_a).is_some());
+    // No room for a byte: nothing is made.
+    let mut p = Pair::new();
+    let (to, watch) = tap(FRAMES, 0);
+    p.d.device.set_tap(to);
+    write(&mut p);
+    assert_eq!((watch.tally(), all(&watch)), ((4, 4), vec![]));
+    assert!(p.d.poll(&mut p.cq_a).is_some());
+}
+
+#[test]
+fn there_is_one_reader_at_a_time_over_resets_and_a_gone_one_makes_room() {
+    let taken = |d: &mut Driver| -> (bool, Watch) {
+        let (to, watch): (Tap, Watch) = tap(FRAMES, BYTES);
+        (d.device.set_tap(to), watch)
+    };
+    let mut d = Driver::new();
+    let (first, watch) = taken(&mut d);
+    assert!(first && !taken(&mut d).0);
+    d.device.reset();
+    assert!(!taken(&mut d).0);
+    let mut next = crate::Device::new(Config::default(), d.device.shared.regs.clone());
+    d.device.pass_tap(&mut next);
+    d.device = next;
+    assert!(!taken(&mut d).0);
+    drop(watch);
+    let (mut p, watch) = (Pair::new(), taken(&mut d).1);
+    drop(watch);
+    assert!(taken(&mut p.d).0, "its reader is gone");
+    write(&mut p);
+    assert!(p.d.device.shared.tap.is_none());
+}
