@@ -3,11 +3,12 @@
 //! Captures in pcapng: what a link has carried, for Wireshark, with a comment on each packet that says which queue pair sent
 //! it for which work request.
 //!
-//! [`Capture`] takes frames with their times and comments, from whomever has them. It is also a [`Tap`]: set into a
-//! simulation, it is shown every frame that is sent, those that get lost too, and comments on them itself ([`comment`]).
-//! Times are nanoseconds of whatever clock the frames go by: a simulation's begins at 0, so its captures are of 1970.
+//! [`Capture`] takes frames with their times and comments, from whomever has them, as `verbenactl capture` does. With the feature
+//! `simulation` it is also a `Tap`: set into a simulation, it is shown every frame that is sent, those that get lost too, and
+//! comments on them itself (`comment`). Times are nanoseconds of whatever clock the frames go by: a simulation's begins at 0, so its captures are of 1970.
 //!
 //! ```
+//! # #[cfg(feature = "simulation")] {
 //! use std::{cell::RefCell, rc::Rc};
 //! use verbena_capture::Capture;
 //! use verbena_roce_lab::{Mode, Pair, Post, Side};
@@ -23,17 +24,23 @@
 //! # let text = String::from_utf8_lossy(&bytes).into_owned();
 //! # assert!(text.contains("QP 0x10 -> 0x11, WR 5 (RDMA WRITE), PSN 16777201, packet 2 of 3"), "{text}");
 //! # assert!(text.contains("QP 0x11 -> 0x10, acknowledges WR 5 (RDMA WRITE), PSN 16777202"), "{text}");
+//! # }
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "simulation")]
 pub mod comment;
 
+#[cfg(feature = "simulation")]
 use comment::Commentator;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
 use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
+use pcap_file::pcapng::blocks::interface_statistics::{
+    InterfaceStatisticsBlock, InterfaceStatisticsOption,
 };
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::{DataLink, PcapError};
@@ -42,14 +49,25 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::time::Duration;
+#[cfg(feature = "simulation")]
 use verbena_roce_lab::tap::{Sight, Tap};
 
 /// `if_tsresol`: times are in units of 10^-9 s.
 const NANOSECONDS: u8 = 9;
 
+/// Which way a frame went, as the flags of a packet have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// In.
+    Inbound = 1,
+    /// Out.
+    Outbound = 2,
+}
+
 /// A capture under way: one section, one Ethernet interface.
 pub struct Capture<W: Write> {
     writer: PcapNgWriter<W>,
+    #[cfg(feature = "simulation")]
     commentator: Commentator,
     /// The first failure of a write by the tap, which has nobody to tell.
     failure: Option<io::Error>,
@@ -78,6 +96,7 @@ impl<W: Write> Capture<W> {
             .map_err(io_error)?;
         Ok(Self {
             writer,
+            #[cfg(feature = "simulation")]
             commentator: Commentator::default(),
             failure: None,
         })
@@ -85,10 +104,20 @@ impl<W: Write> Capture<W> {
 
     /// Writes a frame that was seen at a time, with a comment if there is one.
     pub fn write(&mut self, time_ns: u64, frame: &[u8], comment: Option<&str>) -> io::Result<()> {
-        let options = comment
-            .map(|text| EnhancedPacketOption::Comment(Cow::Borrowed(text)))
-            .into_iter()
-            .collect();
+        self.write_going(time_ns, frame, comment, None)
+    }
+
+    /// The same, and which way it went, if it went one.
+    pub fn write_going(
+        &mut self,
+        time_ns: u64,
+        frame: &[u8],
+        comment: Option<&str>,
+        direction: Option<Direction>,
+    ) -> io::Result<()> {
+        let comment = comment.map(|text| EnhancedPacketOption::Comment(Cow::Borrowed(text)));
+        let flags = direction.map(|direction| EnhancedPacketOption::Flags(direction as u32));
+        let options = comment.into_iter().chain(flags).collect();
         self.writer
             .write_pcapng_block(EnhancedPacketBlock {
                 interface_id: 0,
@@ -99,6 +128,32 @@ impl<W: Write> Capture<W> {
             })
             .map_err(io_error)?;
         Ok(())
+    }
+
+    /// Writes the interface's statistics as of a time: frames that it has seen, and those of them that are not in the capture.
+    pub fn statistics(&mut self, time_ns: u64, seen: u64, dropped: u64) -> io::Result<()> {
+        // The block has the high half of the time first, and the crate writes 64 bits in the byte order of this machine.
+        let timestamp = if cfg!(target_endian = "little") {
+            time_ns.rotate_left(32)
+        } else {
+            time_ns
+        };
+        self.writer
+            .write_pcapng_block(InterfaceStatisticsBlock {
+                interface_id: 0,
+                timestamp,
+                options: vec![
+                    InterfaceStatisticsOption::IsbIfRecv(seen),
+                    InterfaceStatisticsOption::IsbIfDrop(dropped),
+                ],
+            })
+            .map_err(io_error)?;
+        Ok(())
+    }
+
+    /// Hands on what was written, for readers that watch.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.writer.get_mut().flush()
     }
 
     /// Ends the capture, and tells if anything could not be written.
@@ -118,6 +173,7 @@ impl<W: Write> std::fmt::Debug for Capture<W> {
     }
 }
 
+#[cfg(feature = "simulation")]
 impl<W: Write> Tap for Capture<W> {
     fn see(&mut self, sight: &Sight<'_>) {
         let comment = self.commentator.comment(sight);
@@ -138,5 +194,5 @@ fn io_error(error: PcapError) -> io::Error {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "simulation"))]
 mod tests;

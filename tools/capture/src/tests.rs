@@ -49,6 +49,52 @@ fn frames_times_and_comments_come_back() {
 }
 
 #[test]
+fn directions_and_statistics_come_back() {
+    let mut capture = Capture::new(Vec::new(), "test").unwrap();
+    let late = 0x1234_5678_9abc_def0;
+    let (inbound, outbound) = (Direction::Inbound, Direction::Outbound);
+    for direction in [None, Some(inbound), Some(outbound)] {
+        capture.write_going(5, &[1; 64], None, direction).unwrap();
+    }
+    capture.statistics(late, 10, 7).unwrap();
+    capture.flush().unwrap();
+    let bytes = capture.finish().unwrap();
+    let mut reader = PcapNgReader::new(&bytes[..]).unwrap();
+    let (mut flags, mut statistics) = (vec![], vec![]);
+    while let Some(block) = reader.next_block() {
+        match block.unwrap() {
+            Block::EnhancedPacket(packet) => {
+                flags.push(packet.options.first().cloned().map(|option| match option {
+                    EnhancedPacketOption::Flags(flags) => flags,
+                    other => panic!("{other:?}"),
+                }))
+            }
+            Block::InterfaceStatistics(block) => statistics.push(block.into_owned()),
+            _ => {}
+        }
+    }
+    assert_eq!(flags, [None, Some(1), Some(2)]);
+    let [block] = &statistics[..] else {
+        panic!("{statistics:?}");
+    };
+    let expected = [
+        InterfaceStatisticsOption::IsbIfRecv(10),
+        InterfaceStatisticsOption::IsbIfDrop(7),
+    ];
+    assert_eq!(block.options, expected);
+    // High half first, whatever the byte order.
+    let place = bytes.len() - block_length(&bytes);
+    let half =
+        |at: usize| u32::from_ne_bytes(bytes[place + at..place + at + 4].try_into().unwrap());
+    assert_eq!((half(12), half(16)), (0x1234_5678, 0x9abc_def0));
+}
+
+/// The length of the last block, which is at its end.
+fn block_length(bytes: &[u8]) -> usize {
+    u32::from_ne_bytes(bytes[bytes.len() - 4..].try_into().unwrap()) as usize
+}
+
+#[test]
 fn parts_of_a_message_are_numbered() {
     let seen = comments(Pair::rc(Mode::Wire), |pair| {
         let (from, to) = (pair.buffer(Side::A, &[7; 600]), pair.zeros(Side::B, 600));

@@ -4,10 +4,11 @@
 //!
 //! `judge generate DIR` has queue pairs send packets of every opcode and syndrome over each kind of path. For each path it
 //! writes `DIR/PATH.pcapng` and `DIR/PATH.jsonl`, a line for each packet: what the engine meant to send. `DIR/opcodes.jsonl`
-//! has the table of opcodes.
+//! has the table of opcodes. `DIR/device.pcapng` and `DIR/device.jsonl` are of what passes inside a device.
 //!
 //! `judge parse` reads frames in hexadecimal, a line each, and prints what the parser makes of each.
 
+mod device;
 mod json;
 mod scenes;
 
@@ -103,7 +104,7 @@ fn generate(dir: &Path) -> io::Result<()> {
         recorder.capture.finish()?;
         recorder.meant.flush()?;
     }
-    Ok(())
+    device::generate(dir)
 }
 
 fn parse() -> io::Result<()> {
