@@ -5,11 +5,13 @@
 //! One JSON object a line each way. A [`Request`] is answered by a [`Reply`]: `"ok": true` and what was asked for, or
 //! `"ok": false` and an `"error"`. [`Question`] ties each request that names nothing to the type of its answer.
 
+mod capture;
 mod contexts;
 mod figures;
 mod peers;
 mod port;
 
+pub use capture::{Record, ToldCapture, Way, MAX_FRAME};
 pub use contexts::{Context, Cq, Eq, Fields, Mr, Qp, Srq};
 pub use figures::{Contexts, Engine, Stats, Status, Told};
 pub use peers::{Peer, ToldPeers, MAX_PEERS};
@@ -21,7 +23,9 @@ use serde::{Deserialize, Serialize};
 pub const MAX_REQUEST: u64 = 4096;
 
 /// The names of requests.
-const COMMANDS: [&str; 6] = ["stats", "contexts", "status", "port", "peers", "qp"];
+const COMMANDS: [&str; 7] = [
+    "stats", "contexts", "status", "port", "peers", "capture", "qp",
+];
 
 /// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +41,8 @@ pub enum Request {
     Port,
     /// Whom queue pairs are connected to, as [`ToldPeers`].
     Peers,
+    /// What is sent and received, as [`ToldCapture`] and then [`Record`]s.
+    Capture,
     /// One queue pair, as [`ToldQp`].
     Qp {
         /// Its number.
@@ -147,6 +153,7 @@ mod tests {
             Request::Status,
             Request::Port,
             Request::Peers,
+            Request::Capture,
             Request::Qp { number: 17 },
         ];
         assert_eq!(all.len(), COMMANDS.len());

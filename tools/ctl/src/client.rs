@@ -32,11 +32,28 @@ pub fn ask_for<T: DeserializeOwned>(socket: &Path, request: Request) -> Result<T
     Reply::read(&line)
 }
 
+/// Asks for what comes in a stream behind the answer, and waits for it as long as it takes.
+///
+/// # Errors
+///
+/// As of [`ask`].
+pub fn open<Q: Question>(socket: &Path) -> Result<(Q, BufReader<UnixStream>), String> {
+    let failed = |e| format!("the NIC at {}: {e}", socket.display());
+    let (line, reader) = begin(socket, Q::REQUEST).map_err(failed)?;
+    let told = Reply::read(&line)?;
+    reader.get_ref().set_read_timeout(None).map_err(failed)?;
+    Ok((told, reader))
+}
+
 fn exchange(socket: &Path, request: Request) -> io::Result<String> {
+    begin(socket, request).map(|(line, _)| line)
+}
+
+fn begin(socket: &Path, request: Request) -> io::Result<(String, BufReader<UnixStream>)> {
     let stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     (&stream).write_all(request.line().as_bytes())?;
-    let mut line = String::new();
-    BufReader::new(&stream).read_line(&mut line)?;
-    Ok(line)
+    let (mut line, mut reader) = (String::new(), BufReader::new(stream));
+    reader.read_line(&mut line)?;
+    Ok((line, reader))
 }

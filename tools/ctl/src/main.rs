@@ -4,6 +4,7 @@
 //!
 //! [`client`] speaks the protocol, [`table`] prints for people. With `--json` the NIC's answer is printed as it is.
 
+mod capture;
 mod client;
 mod table;
 
@@ -51,6 +52,12 @@ enum Command {
     Port,
     /// Whom queue pairs are connected to: how many, round trips, sums of their counters
     Peers,
+    /// All RDMA that the port sends and receives, in pcapng: verbenactl capture - | wireshark -k -i -
+    Capture {
+        /// The file, or - for standard output. An interrupt ends the capture
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
     /// One queue pair: its peer, window and round trip, and its own counters
     Qp {
         /// Its number, in decimal or 0x...
@@ -94,6 +101,11 @@ fn run(args: &Args) -> Result<String, String> {
         .socket
         .as_deref()
         .ok_or("--socket PATH says which NIC to ask")?;
+    if let Command::Capture { file } = &args.command {
+        let summary = capture::run(socket, file)?;
+        eprintln!("verbenactl: {summary}");
+        return Ok(String::new());
+    }
     match &args.command {
         Command::Stats => show(args, &client::ask::<Told>(socket)?, |told| {
             table::pairs(&told["stats"])

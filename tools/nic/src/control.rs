@@ -2,9 +2,10 @@
 
 //! The control socket, for `verbenactl`: one JSON object a line in, one a line out (`verbena_control`).
 //!
-//! The user who started the NIC and root may ask, over a few connections at a time; there is nothing here yet that
-//! changes anything.
+//! The user who started the NIC and root may ask, over a few connections at a time. A capture takes a connection for itself. There is
+//! nothing here yet that changes anything.
 
+mod capture;
 mod peers;
 mod port;
 
@@ -73,6 +74,9 @@ fn converse(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
         if length == 0 {
             return Ok(());
         }
+        if Request::read(&line) == Ok(Request::Capture) {
+            return capture::capture(stream, shared);
+        }
         (&mut &*stream).write_all(answer(&line, shared).as_bytes())?;
         if line.last() != Some(&b'\n') {
             return Ok(());
@@ -88,6 +92,9 @@ fn answer(line: &[u8], shared: &Shared) -> String {
         Ok(Request::Status) => Reply::from(Ok(status(shared))).line(),
         Ok(Request::Port) => Reply::from(port::port(shared)).line(),
         Ok(Request::Peers) => Reply::from(peers::peers(shared)).line(),
+        Ok(Request::Capture) => {
+            Reply::<Status>::from(Err(String::from("a capture takes a connection"))).line()
+        }
         Ok(Request::Qp { number }) => Reply::from(port::qp(shared, number)).line(),
         Err(error) => Reply::<Status>::from(Err(error)).line(),
     }

@@ -13,6 +13,7 @@
 use std::collections::VecDeque;
 use std::sync::mpsc;
 use verbena_abi::stats::NUM_COUNTERS;
+use verbena_device::tap::Tap;
 use verbena_device::{Action, Cursor, PortFigures, Portion, QpFigures};
 
 /// The most frames that wait for the engine.
@@ -30,6 +31,8 @@ pub enum Question {
     Port(mpsc::Sender<PortFigures>),
     /// Some queue pairs, from this number on.
     Qps(u32, mpsc::Sender<(Vec<QpFigures>, Option<u32>)>),
+    /// Has the port watched, if nobody does yet.
+    Watch(Tap, mpsc::Sender<bool>),
     /// A queue pair, by number.
     Qp(u32, mpsc::Sender<Option<Box<QpFigures>>>),
 }

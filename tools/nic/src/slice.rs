@@ -91,7 +91,8 @@ impl Model {
 
     /// Puts a new device in the place of one that may be broken beyond being dropped.
     fn replace(&mut self) {
-        let new = Device::new(self.config.clone(), self.shared.regs.clone());
+        let mut new = Device::new(self.config.clone(), self.shared.regs.clone());
+        self.device.pass_tap(&mut new);
         let old = std::mem::replace(&mut self.device, new);
         if catch_unwind(AssertUnwindSafe(|| drop(old))).is_err() {
             log::error!("the device model failed in its end");

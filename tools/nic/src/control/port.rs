@@ -63,6 +63,14 @@ pub(super) fn port(shared: &Shared) -> Result<said::ToldPort, String> {
     Ok(said::ToldPort { port })
 }
 
+/// Whose NIC it is.
+pub(super) fn guest(shared: &Shared) -> Result<said::ToldCapture, String> {
+    let figures = ask(shared, Question::Port)?;
+    Ok(said::ToldCapture {
+        guest: mac(figures.mac),
+    })
+}
+
 /// A queue pair.
 pub(super) fn qp(shared: &Shared, number: u32) -> Result<said::ToldQp, String> {
     let figures = ask(shared, |to| Question::Qp(number, to))?;

@@ -35,6 +35,10 @@ impl Engine {
                 tell(&mut slice, &to, |device| device.all_qp_figures(from, QPS));
                 return true;
             }
+            Some(Question::Watch(tap, to)) => {
+                tell(&mut slice, &to, |device| device.set_tap(tap));
+                return true;
+            }
             Some(Question::Qp(number, to)) => {
                 tell(&mut slice, &to, |device| {
                     device.qp_figures(number).map(Box::new)
@@ -59,7 +63,7 @@ impl Engine {
 }
 
 /// Tells somebody what the device says of itself. Where it cannot be asked any more, nobody is told.
-fn tell<T>(slice: &mut Slice<'_>, to: &mpsc::Sender<T>, ask: impl FnOnce(&Device) -> T) {
+fn tell<T>(slice: &mut Slice<'_>, to: &mpsc::Sender<T>, ask: impl FnOnce(&mut Device) -> T) {
     if let Some(answer) = slice.call(|device, _| ask(device)) {
         let _ = to.send(answer);
     }

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A capture over the control socket.
+//!
+//! [`Request::Capture`] is answered by a line, [`ToldCapture`], and then by [`Record`]s in bytes, until the asker closes its
+//! sending half or goes. The last record is [`Record::End`]. Numbers are little-endian:
+//!
+//! | record | bytes |
+//! | --- | --- |
+//! | frame | 1, way (1), sender's QPN (4), receiver's QPN (4), length (4), time (8), the frame |
+//! | end | 2, frames seen (8), frames dropped (8) |
+
+use crate::{Question, Request};
+use serde::{Deserialize, Serialize};
+use std::io::{self, Read};
+
+/// The longest frame, in bytes.
+pub const MAX_FRAME: usize = 68 << 10;
+
+/// Stands for a QPN that is not known.
+const NO_QPN: u32 = u32::MAX;
+const FRAME: u8 = 1;
+const END: u8 = 2;
+const FRAME_REST: usize = 21;
+
+/// The answer to [`Request::Capture`], before the records.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToldCapture {
+    /// MAC address of the guest whose NIC it is.
+    pub guest: String,
+}
+
+impl Question for ToldCapture {
+    const REQUEST: Request = Request::Capture;
+}
+
+/// The way of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From one queue pair of the device to another.
+    Local,
+    /// The same, and lost on purpose.
+    Lost,
+    /// Out.
+    Sent,
+    /// In.
+    Received,
+}
+
+const WAYS: [Way; 4] = [Way::Local, Way::Lost, Way::Sent, Way::Received];
+
+/// A record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// A frame that was seen.
+    Frame {
+        /// Its way.
+        way: Way,
+        /// The queue pair that sent it, if it is known.
+        src_qpn: Option<u32>,
+        /// The queue pair that it is for, if it is known.
+        dst_qpn: Option<u32>,
+        /// Nanoseconds since 1970.
+        time_ns: u64,
+        /// Its bytes, with the ICRC.
+        frame: Vec<u8>,
+    },
+    /// The capture is over.
+    End {
+        /// Frames that passed while it went on.
+        seen: u64,
+        /// Those of them that were dropped, since the reader was slow.
+        dropped: u64,
+    },
+}
+
+fn bad(what: &str) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("{what}: is the NIC of another version?"),
+    )
+}
+
+/// `N` bytes from a place on; the place is within a header.
+fn at<const N: usize>(bytes: &[u8], from: usize) -> [u8; N] {
+    let mut out = [0; N];
+    if let Some(part) = bytes.get(from..from + N) {
+        out.copy_from_slice(part);
+    }
+    out
+}
+
+impl Record {
+    /// Appends its bytes. A frame that is longer than [`MAX_FRAME`] is cut there.
+    pub fn put(&self, to: &mut Vec<u8>) {
+        match self {
+            Self::Frame {
+                way,
+                src_qpn,
+                dst_qpn,
+                time_ns,
+                frame,
+            } => {
+                let frame = frame.get(..MAX_FRAME).unwrap_or(frame);
+                to.extend_from_slice(&[FRAME, *way as u8]);
+                to.extend_from_slice(&src_qpn.unwrap_or(NO_QPN).to_le_bytes());
+                to.extend_from_slice(&dst_qpn.unwrap_or(NO_QPN).to_le_bytes());
+                to.extend_from_slice(&(frame.len() as u32).to_le_bytes());
+                to.extend_from_slice(&time_ns.to_le_bytes());
+                to.extend_from_slice(frame);
+            }
+            Self::End { seen, dropped } => {
+                to.push(END);
+                to.extend_from_slice(&seen.to_le_bytes());
+                to.extend_from_slice(&dropped.to_le_bytes());
+            }
+        }
+    }
+
+    /// The next record. None: whoever sent them is gone.
+    ///
+    /// # Errors
+    ///
+    /// Reading fails, ends in the middle of a record, or these are no records.
+    pub fn read(from: &mut impl Read) -> io::Result<Option<Self>> {
+        let mut kind = [0];
+        if from.read(&mut kind)? == 0 {
+            return Ok(None);
+        }
+        match kind[0] {
+            FRAME => {
+                let mut head = [0; FRAME_REST];
+                from.read_exact(&mut head)?;
+                let way = WAYS.get(usize::from(head[0]));
+                let way = *way.ok_or_else(|| bad("a frame goes no way that is known"))?;
+                let length = u32::from_le_bytes(at(&head, 9)) as usize;
+                if length > MAX_FRAME {
+                    return Err(bad("a frame is too long"));
+                }
+                let mut frame = vec![0; length];
+                from.read_exact(&mut frame)?;
+                let qpn =
+                    |place| Some(u32::from_le_bytes(at(&head, place))).filter(|q| *q != NO_QPN);
+                Ok(Some(Self::Frame {
+                    way,
+                    src_qpn: qpn(1),
+                    dst_qpn: qpn(5),
+                    time_ns: u64::from_le_bytes(at(&head, 13)),
+                    frame,
+                }))
+            }
+            END => {
+                let mut rest = [0; 16];
+                from.read_exact(&mut rest)?;
+                Ok(Some(Self::End {
+                    seen: u64::from_le_bytes(at(&rest, 0)),
+                    dropped: u64::from_le_bytes(at(&rest, 8)),
+                }))
+            }
+            _ => Err(bad("what comes is no record of a capture")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn records() -> Vec<Record> {
+        let frame = |way, src_qpn, dst_qpn, length| Record::Frame {
+            way,
+            src_qpn,
+            dst_qpn,
+            time_ns: 0x0123_4567_89ab_cdef,
+            frame: vec![7; length],
+        };
+        vec![
+            frame(Way::Local, Some(16), Some(17), 70),
+            frame(Way::Lost, Some(16), Some(17), 70),
+            frame(Way::Sent, Some(0), Some(0xff_ffff), MAX_FRAME),
+            frame(Way::Received, None, None, 0),
+            Record::End {
+                seen: u64::MAX,
+                dropped: 5,
+            },
+        ]
+    }
+
+    #[test]
+    fn records_survive_the_wire() {
+        let mut bytes = vec![];
+        records().iter().for_each(|record| record.put(&mut bytes));
+        let mut rest = &bytes[..];
+        for record in records() {
+            assert_eq!(Record::read(&mut rest).unwrap(), Some(record));
+        }
+        assert_eq!(Record::read(&mut rest).unwrap(), None);
+    }
+
+    #[test]
+    fn what_is_no_record_is_refused_and_takes_no_memory() {
+        for (bytes, what) in [
+            (vec![9], "no record"),
+            ([vec![1, 4], vec![0; 20]].concat(), "no way"),
+            ([vec![1, 0], vec![0xff; 20]].concat(), "too long"),
+        ] {
+            let error = Record::read(&mut &bytes[..]).unwrap_err().to_string();
+            assert!(error.contains(what), "{error}");
+        }
+        let mut bytes = vec![];
+        records()[0].put(&mut bytes);
+        for end in 1..bytes.len() {
+            let error = Record::read(&mut &bytes[..end]).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{end}");
+        }
+    }
+}

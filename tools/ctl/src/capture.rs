@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! `verbenactl capture`: what the NIC sends and receives, as a capture for Wireshark while it goes on.
+//!
+//! The NIC sends records (`verbena_control::Record`); here they become packets of pcapng, with a comment on each that names guest
+//! and queue pairs. Interrupted, it has the NIC end the capture and tells what was dropped, in the file too.
+
+use crate::client;
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use nix::sys::signal::{SigSet, Signal};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal, Write};
+use std::net::Shutdown;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use verbena_capture::{Capture, Direction};
+use verbena_control::{Record, ToldCapture, Way};
+
+/// How a capture ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// It was ended: frames that passed, and those of them that were dropped.
+    Told { seen: u64, dropped: u64 },
+    /// Nobody reads what is written any more.
+    Unread,
+    /// The NIC is gone.
+    Gone,
+}
+
+/// Captures into a file, or to standard output if its name is `-`, until a signal ends it. Returns what is to be said at the end.
+///
+/// # Errors
+///
+/// There is no NIC, it refuses, it goes, or the file cannot be written.
+pub fn run(socket: &Path, file: &Path) -> Result<String, String> {
+    let to_stdout = file == Path::new("-");
+    if to_stdout && io::stdout().is_terminal() {
+        return Err(String::from(
+            "a capture is no text for a terminal: name a file, or pipe it: verbenactl capture - | wireshark -k -i -",
+        ));
+    }
+    let signals = signals()?;
+    let (told, from): (ToldCapture, _) = client::open(socket)?;
+    let failed = |e| format!("cannot write {}: {e}", file.display());
+    let to: Box<dyn Write> = if to_stdout {
+        Box::new(io::stdout())
+    } else {
+        Box::new(File::create(file).map_err(failed)?)
+    };
+    end_by_signal(signals, from.get_ref())?;
+    if to_stdout {
+        end_with_reader(from.get_ref())?;
+    }
+    eprintln!("verbenactl: capturing; interrupt to end");
+    let end = copy(from, BufWriter::new(to), &told.guest).map_err(failed)?;
+    match end {
+        End::Told { seen, dropped: 0 } => Ok(format!("{} captured", frames(seen))),
+        End::Told { seen, dropped } => Ok(format!(
+            "{} captured, {} dropped, since they came faster than they were written",
+            frames(seen - dropped.min(seen)),
+            frames(dropped)
+        )),
+        End::Unread => Ok(String::from("the reader is gone: the capture has ended")),
+        End::Gone => Err(String::from(
+            "the NIC is gone: what was captured until then is there",
+        )),
+    }
+}
+
+fn frames(count: u64) -> String {
+    format!("{count} {}", if count == 1 { "frame" } else { "frames" })
+}
+
+/// The signals that end a capture, which no thread hears but the one that waits for them.
+fn signals() -> Result<SigSet, String> {
+    let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]
+        .into_iter()
+        .collect();
+    signals
+        .thread_block()
+        .map_err(|e| format!("signals cannot be waited for: {e}"))?;
+    Ok(signals)
+}
+
+/// Has the first signal end the capture, and the second this program.
+fn end_by_signal(signals: SigSet, stream: &UnixStream) -> Result<(), String> {
+    let stream = stream.try_clone().map_err(|e| e.to_string())?;
+    std::thread::spawn(move || {
+        if signals.wait().is_ok() {
+            let _ = stream.shutdown(Shutdown::Write);
+            let _ = signals.thread_unblock();
+            std::thread::park();
+        }
+    });
+    Ok(())
+}
+
+/// Ends the capture when nobody reads standard output any more, also while there is nothing to write.
+fn end_with_reader(stream: &UnixStream) -> Result<(), String> {
+    let stream = stream.try_clone().map_err(|e| e.to_string())?;
+    std::thread::spawn(move || {
+        let stdout = io::stdout();
+        // What a pipe tells without being asked is that its other end is gone.
+        let mut fds = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
+        if poll(&mut fds, PollTimeout::NONE).is_ok() {
+            let _ = stream.shutdown(Shutdown::Write);
+        }
+    });
+    Ok(())
+}
+
+/// Makes packets of records until there are no more.
+fn copy<W: Write>(from: BufReader<impl io::Read>, to: W, guest: &str) -> io::Result<End> {
+    match packets(from, to, guest) {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(End::Unread),
+        other => other,
+    }
+}
+
+fn packets<W: Write>(mut from: BufReader<impl io::Read>, to: W, guest: &str) -> io::Result<End> {
+    let mut capture = Capture::new(to, "verbena")?;
+    let mut now = 0;
+    let end = loop {
+        if from.buffer().is_empty() {
+            // Whoever watches is to see what there is, before more is waited for.
+            capture.flush()?;
+            from.fill_buf().ok();
+        }
+        // A NIC that goes in the middle of a record is gone all the same.
+        match Record::read(&mut from) {
+            Ok(Some(Record::Frame {
+                way,
+                src_qpn,
+                dst_qpn,
+                time_ns,
+                frame,
+            })) => {
+                now = time_ns;
+                let comment = comment(guest, way, src_qpn, dst_qpn);
+                capture.write_going(time_ns, &frame, Some(&comment), direction(way))?;
+            }
+            Ok(Some(Record::End { seen, dropped })) => {
+                capture.statistics(now, seen, dropped)?;
+                break End::Told { seen, dropped };
+            }
+            Err(e) if e.kind() == io::ErrorKind::InvalidData => return Err(e),
+            Ok(None) | Err(_) => break End::Gone,
+        }
+    };
+    capture.finish()?;
+    Ok(end)
+}
+
+/// Which way a frame went. One that stays in the device goes neither.
+fn direction(way: Way) -> Option<Direction> {
+    match way {
+        Way::Local | Way::Lost => None,
+        Way::Sent => Some(Direction::Outbound),
+        Way::Received => Some(Direction::Inbound),
+    }
+}
+
+/// For example `guest 52:54:00:12:34:56, QP 0x10 -> 0x11, local`.
+fn comment(guest: &str, way: Way, src_qpn: Option<u32>, dst_qpn: Option<u32>) -> String {
+    let qp = |qpn: Option<u32>| qpn.map_or_else(|| String::from("?"), |qpn| format!("{qpn:#x}"));
+    let how = match way {
+        Way::Local => "local",
+        Way::Lost => "local, lost on purpose",
+        Way::Sent => "sent",
+        Way::Received => "received",
+    };
+    format!(
+        "guest {guest}, QP {} -> {}, {how}",
+        qp(src_qpn),
+        qp(dst_qpn)
+    )
+}
+
+#[cfg(test)]
+mod tests;

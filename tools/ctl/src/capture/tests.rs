@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Captures of queue pairs of the device model, read back.
+
+use super::*;
+use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
+use pcap_file::pcapng::blocks::interface_statistics::InterfaceStatisticsOption;
+use pcap_file::pcapng::{Block, PcapNgReader};
+use verbena_abi::wqe::WqeOpcode;
+use verbena_device::memory::GuestMemory;
+use verbena_device::mock::{Driver, SendWr};
+use verbena_device::tap::tap;
+use verbena_roce::wire::frame;
+
+const GUEST: &str = "52:54:00:12:34:56";
+
+/// Frame and comment of each packet, and what the statistics say was seen and dropped.
+type Read = (Vec<(Vec<u8>, String)>, Vec<(u64, u64)>);
+
+fn read(bytes: &[u8]) -> Read {
+    let mut reader = PcapNgReader::new(bytes).unwrap();
+    let (mut packets, mut statistics) = (vec![], vec![]);
+    while let Some(block) = reader.next_block() {
+        match block.unwrap() {
+            Block::EnhancedPacket(packet) => {
+                let comment = packet.options.iter().find_map(|option| match option {
+                    EnhancedPacketOption::Comment(text) => Some(text.to_string()),
+                    _ => None,
+                });
+                packets.push((packet.data.to_vec(), comment.unwrap()));
+            }
+            Block::InterfaceStatistics(block) => {
+                let [InterfaceStatisticsOption::IsbIfRecv(seen), InterfaceStatisticsOption::IsbIfDrop(dropped)] =
+                    block.options[..]
+                else {
+                    panic!("{block:?}");
+                };
+                statistics.push((seen, dropped));
+            }
+            _ => {}
+        }
+    }
+    (packets, statistics)
+}
+
+fn captured(records: &[u8]) -> (End, Read) {
+    let mut file = vec![];
+    let end = copy(BufReader::new(records), &mut file, GUEST).unwrap();
+    (end, read(&file))
+}
+
+fn record(way: Way, frame: &[u8]) -> Record {
+    Record::Frame {
+        way,
+        src_qpn: Some(16),
+        dst_qpn: None,
+        time_ns: 5,
+        frame: frame.to_vec(),
+    }
+}
+
+#[test]
+fn what_two_queue_pairs_send_each_other_is_read_back_with_its_icrc() {
+    let mut d = Driver::new();
+    let cq = d.create_cq(6);
+    let (mut a, b) = (d.create_qp(&cq, &cq), d.create_qp(&cq, &cq));
+    d.connect(&a, &b);
+    let (to, watch) = tap(100, 1 << 20);
+    assert!(d.device.set_tap(to));
+    let (at, key) = d.region(8192, 1);
+    let pattern: Vec<u8> = (0..3000u32).map(|n| n as u8).collect();
+    d.ram.write(at, &pattern).unwrap();
+    let write = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(at, 3000, key)]);
+    d.post_send(&mut a, &write.to(at + 4096, key));
+    d.run();
+    let mut records = vec![];
+    while let Some(seen) = watch.try_next() {
+        Record::Frame {
+            way: Way::Local,
+            src_qpn: seen.src_qpn,
+            dst_qpn: seen.dst_qpn,
+            time_ns: seen.time,
+            frame: seen.frame,
+        }
+        .put(&mut records);
+    }
+    let (seen, dropped) = watch.tally();
+    Record::End { seen, dropped }.put(&mut records);
+    let (end, (packets, statistics)) = captured(&records);
+    assert_eq!(
+        end,
+        End::Told {
+            seen: 4,
+            dropped: 0
+        }
+    );
+    assert_eq!((packets.len(), statistics), (4, vec![(4, 0)]));
+    for (n, (bytes, comment)) in packets.iter().enumerate() {
+        // The parser believes nothing of a frame with a wrong ICRC.
+        let packet = frame::parse(bytes).unwrap().packet;
+        let (from, to) = if n < 3 {
+            (a.qpn, b.qpn)
+        } else {
+            (b.qpn, a.qpn)
+        };
+        assert_eq!(packet.dst_qpn, to);
+        let expected = format!("guest {GUEST}, QP {from:#x} -> {to:#x}, local");
+        assert_eq!(*comment, expected);
+    }
+}
+
+#[test]
+fn each_way_has_its_comment_and_direction() {
+    let told = |way| comment(GUEST, way, Some(16), None);
+    assert!(told(Way::Sent).ends_with("QP 0x10 -> ?, sent"));
+    assert!(told(Way::Received).ends_with(", received"));
+    assert!(told(Way::Lost).ends_with(", local, lost on purpose"));
+    let ways = [Way::Local, Way::Lost, Way::Sent, Way::Received].map(direction);
+    let (inbound, outbound) = (Some(Direction::Inbound), Some(Direction::Outbound));
+    assert_eq!(ways, [None, None, outbound, inbound]);
+}
+
+#[test]
+fn what_was_dropped_is_in_the_file() {
+    let mut records = vec![];
+    record(Way::Sent, &[1; 60]).put(&mut records);
+    let (seen, dropped) = (9, 8);
+    Record::End { seen, dropped }.put(&mut records);
+    let (end, (packets, statistics)) = captured(&records);
+    assert_eq!(end, End::Told { seen, dropped });
+    assert_eq!((packets.len(), statistics), (1, vec![(9, 8)]));
+}
+
+#[test]
+fn a_nic_that_goes_leaves_a_file_that_can_be_read() {
+    let mut records = vec![];
+    record(Way::Sent, &[1; 60]).put(&mut records);
+    record(Way::Sent, &[2; 60]).put(&mut records);
+    for cut in [0, 1, 30] {
+        let (end, (packets, _)) = captured(&records[..records.len() - cut]);
+        assert_eq!(
+            (end, packets.len()),
+            (End::Gone, if cut == 0 { 2 } else { 1 })
+        );
+    }
+    let nonsense = copy(BufReader::new(&[9][..]), io::sink(), GUEST).unwrap_err();
+    assert!(nonsense.to_string().contains("another version"));
+}
+
+#[test]
+fn a_reader_that_goes_ends_the_capture_quietly() {
+    struct Gone;
+    impl Write for Gone {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let end = copy(BufReader::new(&[][..]), Gone, GUEST).unwrap();
+    assert_eq!(end, End::Unread);
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A capture for one connection: the device shows its frames to a tap, and this thread hands them on as records.
+//!
+//! What waits is bounded ([`FRAMES`], [`BYTES`]); a client that does not read has its frames dropped by the engine, before they
+//! are made, and counted. The engine never waits.
+
+use super::{ask, said};
+use crate::shared::{Question, Shared};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use verbena_control::{Record, Reply, ToldCapture};
+use verbena_device::tap::{tap, Seen, Watch, Way};
+
+/// The most frames that wait for a client.
+const FRAMES: usize = 8192;
+/// The most bytes that wait for a client.
+const BYTES: usize = 16 << 20;
+/// Records are written once they come to so many bytes, or no frame waits.
+const WRITE: usize = 64 << 10;
+/// How often a client is looked at that has nothing to read.
+const LOOK: Duration = Duration::from_millis(100);
+/// How often a capture is tried to begin: a client that has just gone is noticed soon.
+const TRIES: u32 = 4;
+
+/// Has the device watched.
+fn begin(shared: &Shared) -> Result<(ToldCapture, Watch), String> {
+    for _ in 0..TRIES {
+        let (to, watch) = tap(FRAMES, BYTES);
+        if ask(shared, |answer| Question::Watch(to, answer))? {
+            return Ok((super::port::guest(shared)?, watch));
+        }
+        std::thread::sleep(LOOK);
+    }
+    Err(String::from(
+        "another capture is running: end that one first, there is one at a time",
+    ))
+}
+
+/// Captures for a client until it closes its sending half, goes, or the device's tap is gone.
+pub(super) fn capture(mut stream: &UnixStream, shared: &Shared) -> io::Result<()> {
+    let (told, watch) = match begin(shared) {
+        Ok((told, watch)) => (Ok(told), Some(watch)),
+        Err(error) => (Err(error), None),
+    };
+    stream.write_all(Reply::from(told).line().as_bytes())?;
+    let Some(watch) = watch else {
+        return Ok(());
+    };
+    // Captures are read beside others': they go by the time of day.
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let power_on = (since.unwrap_or_default().as_nanos() as u64).saturating_sub(shared.now());
+    hand_on(stream, &watch, power_on)
+}
+
+fn hand_on(mut stream: &UnixStream, watch: &Watch, power_on: u64) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    while !is_over(stream) {
+        let Ok(first) = watch.next(LOOK) else {
+            break;
+        };
+        let mut next = first;
+        while let Some(seen) = next {
+            record(seen, power_on).put(&mut bytes);
+            next = (bytes.len() < WRITE).then(|| watch.try_next()).flatten();
+        }
+        stream.write_all(&bytes)?;
+        bytes.clear();
+    }
+    // What came before the end is in it; what goes on coming is not waited for.
+    let mut left = FRAMES;
+    while let Some(seen) = watch.try_next().filter(|_| left > 0) {
+        left -= 1;
+        record(seen, power_on).put(&mut bytes);
+        if bytes.len() >= WRITE {
+            stream.write_all(&bytes)?;
+            bytes.clear();
+        }
+    }
+    let (seen, dropped) = watch.tally();
+    Record::End { seen, dropped }.put(&mut bytes);
+    stream.write_all(&bytes)
+}
+
+/// Whether the client has said that it is over, or has gone.
+fn is_over(stream: &UnixStream) -> bool {
+    let wanted = PollFlags::IN | PollFlags::RDHUP;
+    let at_once = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let mut fds = [PollFd::new(stream, wanted)];
+    poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)
+}
+
+fn record(seen: Seen, power_on: u64) -> Record {
+    Record::Frame {
+        way: match seen.way {
+            Way::Local => said::Way::Local,
+            Way::Lost => said::Way::Lost,
+            Way::Sent => said::Way::Sent,
+            Way::Received => said::Way::Received,
+        },
+        src_qpn: seen.src_qpn,
+        dst_qpn: seen.dst_qpn,
+        time_ns: power_on.saturating_add(seen.time),
+        frame: seen.frame,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Shutdown;
+    use verbena_device::tap::Tap;
+
+    fn seen(time: u64) -> Seen {
+        Seen {
+            time,
+            way: Way::Sent,
+            src_qpn: Some(16),
+            dst_qpn: None,
+            frame: vec![3; 100],
+        }
+    }
+
+    /// A client of a capture, and the tap of the device.
+    fn running(frames: usize) -> (UnixStream, Tap, std::thread::JoinHandle<io::Result<()>>) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (to, watch) = tap(frames, BYTES);
+        let thread = std::thread::spawn(move || hand_on(&ours, &watch, 1000));
+        (theirs, to, thread)
+    }
+
+    #[test]
+    fn frames_come_as_they_are_seen_and_the_end_counts_them() {
+        let (mut client, to, thread) = running(8);
+        for n in 0..3 {
+            to.show(seen(n));
+            let Ok(Some(Record::Frame { time_ns, frame, .. })) = Record::read(&mut client) else {
+                panic!("no frame");
+            };
+            assert_eq!((time_ns, frame.len()), (1000 + n, 100));
+        }
+        to.miss(2);
+        client.shutdown(Shutdown::Write).unwrap();
+        let end = Record::End {
+            seen: 5,
+            dropped: 2,
+        };
+        assert_eq!(Record::read(&mut client).unwrap(), Some(end));
+        assert_eq!(Record::read(&mut client).unwrap(), None);
+        thread.join().unwrap().unwrap();
+        assert!(!to.is_watched());
+    }
+
+    #[test]
+    fn a_client_that_goes_ends_its_capture() {
+        let (client, to, thread) = running(8);
+        drop(client);
+        let _ = thread.join().unwrap();
+        assert!(!to.is_watched());
+    }
+
+    #[test]
+    fn a_device_that_goes_ends_it_too() {
+        let (mut client, to, thread) = running(8);
+        drop(to);
+        thread.join().unwrap().unwrap();
+        let end = Record::End {
+            seen: 0,
+            dropped: 0,
+        };
+        assert_eq!(Record::read(&mut client).unwrap(), Some(end));
+    }
+
+    #[test]
+    fn a_client_that_does_not_read_holds_up_nobody() {
+        let (mut client, to, thread) = running(16);
+        let mut shown = 0;
+        // More than the socket, this thread and the tap hold.
+        while shown < 100_000 {
+            to.show(seen(shown));
+            shown += 1;
+        }
+        client.shutdown(Shutdown::Write).unwrap();
+        let mut read = 0;
+        loop {
+            match Record::read(&mut client).unwrap().unwrap() {
+                Record::Frame { .. } => read += 1,
+                Record::End { seen, dropped } => {
+                    assert_eq!((seen, read + dropped), (shown, shown));
+                    assert!(dropped > 0);
+                    break;
+                }
+            }
+        }
+        thread.join().unwrap().unwrap();
+    }
+}
