@@ -8,12 +8,14 @@
 mod capture;
 mod contexts;
 mod figures;
+mod impair;
 mod peers;
 mod port;
 
 pub use capture::{Record, ToldCapture, Way, MAX_FRAME};
 pub use contexts::{Context, Cq, Eq, Fields, Mr, Qp, Srq};
 pub use figures::{Contexts, Engine, Stats, Status, Told};
+pub use impair::{Impaired, Impairment, ToldImpairments, Toll, MAX_DELAY, MILLION, MIN_RATE};
 pub use peers::{Peer, ToldPeers, MAX_PEERS};
 pub use port::{Gid, Group, Port, QueuePair, ToldPort, ToldQp};
 use serde::de::DeserializeOwned;
@@ -23,8 +25,16 @@ use serde::{Deserialize, Serialize};
 pub const MAX_REQUEST: u64 = 4096;
 
 /// The names of requests.
-const COMMANDS: [&str; 7] = [
-    "stats", "contexts", "status", "port", "peers", "capture", "qp",
+const COMMANDS: [&str; 9] = [
+    "stats",
+    "contexts",
+    "status",
+    "port",
+    "peers",
+    "capture",
+    "impairments",
+    "impair",
+    "qp",
 ];
 
 /// What is asked.
@@ -43,6 +53,15 @@ pub enum Request {
     Peers,
     /// What is sent and received, as [`ToldCapture`] and then [`Record`]s.
     Capture,
+    /// What goes wrong on uplinks, as [`ToldImpairments`].
+    Impairments,
+    /// Something is to go wrong on uplinks: the same, as it is then.
+    Impair {
+        /// Its number; none: all of them.
+        uplink: Option<u8>,
+        /// What. Nothing: nothing any more.
+        with: Option<Impairment>,
+    },
     /// One queue pair, as [`ToldQp`].
     Qp {
         /// Its number.
@@ -154,6 +173,14 @@ mod tests {
             Request::Port,
             Request::Peers,
             Request::Capture,
+            Request::Impairments,
+            Request::Impair {
+                uplink: Some(1),
+                with: Some(Impairment {
+                    delay_ns: 7,
+                    ..Impairment::default()
+                }),
+            },
             Request::Qp { number: 17 },
         ];
         assert_eq!(all.len(), COMMANDS.len());
@@ -161,6 +188,13 @@ mod tests {
             assert!(request.line().contains(name));
             assert_eq!(Request::read(request.line().as_bytes()), Ok(request));
         }
+        let off = Request::Impair {
+            uplink: None,
+            with: None,
+        };
+        assert_eq!(Request::read(b"{\"command\":\"impair\"}"), Ok(off));
+        let misspelt = b"{\"command\":\"impair\",\"with\":{\"los_ppm\":1}}";
+        assert!(Request::read(misspelt).unwrap_err().contains("los_ppm"));
         let error = Request::read(b"{\"command\":\"qp\"}").unwrap_err();
         assert!(error.contains("number"), "{error}");
         assert_eq!(Request::Stats.line(), "{\"command\":\"stats\"}\n");

@@ -6,6 +6,7 @@
 
 mod capture;
 mod client;
+mod impair;
 mod table;
 
 use clap::{Parser, Subcommand};
@@ -14,7 +15,9 @@ use serde_json::{json, Value};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use verbena_abi::syndrome::Syndrome;
-use verbena_control::{Contexts, Request, Status, Told, ToldPeers, ToldPort, ToldQp};
+use verbena_control::{
+    Contexts, Request, Status, Told, ToldImpairments, ToldPeers, ToldPort, ToldQp,
+};
 
 /// Ask a running Verbena NIC, or explain its error codes.
 #[derive(Parser, Debug)]
@@ -52,6 +55,8 @@ enum Command {
     Port,
     /// Whom queue pairs are connected to: how many, round trips, sums of their counters
     Peers,
+    /// What goes wrong with what leaves by the uplinks: loss, delay, ... Without options, how it is
+    Impair(impair::Impair),
     /// All RDMA that the port sends and receives, in pcapng: verbenactl capture - | wireshark -k -i -
     Capture {
         /// The file, or - for standard output. An interrupt ends the capture
@@ -117,6 +122,10 @@ fn run(args: &Args) -> Result<String, String> {
         }
         Command::Port => show(args, &client::ask::<ToldPort>(socket)?, table::port),
         Command::Peers => show(args, &client::ask::<ToldPeers>(socket)?, table::peers),
+        Command::Impair(asked) => {
+            let told: ToldImpairments = client::ask_for(socket, asked.request()?)?;
+            show(args, &told, table::impairments)
+        }
         Command::Qp { number } => {
             let told: ToldQp = client::ask_for(socket, Request::Qp { number: *number })?;
             show(args, &told, |told| table::queue_pair(&told["qp"]))

@@ -147,6 +147,63 @@ pub fn peers(told: &Value) -> String {
     out
 }
 
+/// Columns of uplinks: what goes wrong, and what became of frames.
+const OF_UPLINKS: [(&str, [&str; 8]); 2] = [
+    (
+        "impairment",
+        [
+            "loss_ppm",
+            "duplicate_ppm",
+            "corrupt_ppm",
+            "reorder_ppm",
+            "delay_ns",
+            "jitter_ns",
+            "rate_bps",
+            "seed",
+        ],
+    ),
+    (
+        "toll",
+        [
+            "frames",
+            "lost",
+            "duplicated",
+            "corrupted",
+            "reordered",
+            "overflowed",
+            "waiting",
+            "",
+        ],
+    ),
+];
+
+/// Uplinks, for each what goes wrong there and what became of frames since.
+pub fn impairments(told: &Value) -> String {
+    let mut out = String::new();
+    for uplink in told["uplinks"].as_array().into_iter().flatten() {
+        if !out.is_empty() {
+            out.push('\n');
+        }
+        let number = &uplink["uplink"];
+        if uplink["impairment"].is_null() {
+            let _ = writeln!(out, "uplink {number}: nothing goes wrong");
+            continue;
+        }
+        let _ = writeln!(out, "uplink {number}:");
+        for (group, names) in OF_UPLINKS {
+            let fields = &uplink[group];
+            let there = names.iter().filter(|name| !fields[**name].is_null());
+            let there: Vec<&str> = there.copied().collect();
+            let one = Value::from(vec![fields.clone()]);
+            out.push_str(&list(&one, &there).unwrap_or_default());
+        }
+    }
+    if out.is_empty() {
+        out.push_str("the NIC has no uplink\n");
+    }
+    out
+}
+
 /// An object without some of its fields.
 fn apart(object: &Value, names: &[&str]) -> Value {
     let mut rest = object.as_object().cloned().unwrap_or_default();
@@ -237,6 +294,22 @@ mod tests {
         assert!(lines[1].starts_with("-    2    0         0          -              7 "));
         assert_eq!(lines[3], "3 queue pairs of more peers are left out");
         assert_eq!(peers(&json!({ "peers": [], "left_out": 0 })), "");
+    }
+
+    #[test]
+    fn uplinks_are_told_with_what_became_of_frames() {
+        let value = json!({ "uplinks": [
+            { "uplink": 0, "impairment": null, "toll": null },
+            { "uplink": 1, "impairment": { "loss_ppm": 10_000, "seed": 1 }, "toll": { "frames": 200, "lost": 3 } },
+        ]});
+        assert_eq!(
+            impairments(&value),
+            "uplink 0: nothing goes wrong\n\nuplink 1:\nloss_ppm  seed\n10000     1\nframes  lost\n200     3\n"
+        );
+        assert_eq!(
+            impairments(&json!({ "uplinks": [] })),
+            "the NIC has no uplink\n"
+        );
     }
 
     #[test]

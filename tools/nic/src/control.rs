@@ -2,8 +2,8 @@
 
 //! The control socket, for `verbenactl`: one JSON object a line in, one a line out (`verbena_control`).
 //!
-//! The user who started the NIC and root may ask, over a few connections at a time. A capture takes a connection for itself. There is
-//! nothing here yet that changes anything.
+//! The user who started the NIC and root may ask, over a few connections at a time. A capture takes a connection for itself. Only
+//! impairments of uplinks change anything.
 
 mod capture;
 mod peers;
@@ -22,7 +22,8 @@ use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::{regs, ABI_VERSION};
 use verbena_control::{
-    self as said, Context, Contexts, Fields, Reply, Request, Stats, Status, Told,
+    self as said, Context, Contexts, Fields, Impairment, Reply, Request, Stats, Status, Told,
+    ToldImpairments,
 };
 use verbena_device::{Cursor, Snapshot};
 
@@ -95,6 +96,8 @@ fn answer(line: &[u8], shared: &Shared) -> String {
         Ok(Request::Capture) => {
             Reply::<Status>::from(Err(String::from("a capture takes a connection"))).line()
         }
+        Ok(Request::Impairments) => Reply::from(Ok(shared.impairments.told())).line(),
+        Ok(Request::Impair { uplink, with }) => Reply::from(impair(shared, uplink, with)).line(),
         Ok(Request::Qp { number }) => Reply::from(port::qp(shared, number)).line(),
         Err(error) => Reply::<Status>::from(Err(error)).line(),
     }
@@ -141,6 +144,22 @@ fn stats(shared: &Shared) -> Result<Told, String> {
         port: names.zip(port).collect(),
     };
     Ok(Told { stats })
+}
+
+fn impair(
+    shared: &Shared,
+    uplink: Option<u8>,
+    with: Option<Impairment>,
+) -> Result<ToldImpairments, String> {
+    shared.impairments.set(uplink, with)?;
+    // What waited may be due now.
+    shared.wake();
+    let named = uplink.map_or_else(|| String::from("all uplinks"), |n| format!("uplink {n}"));
+    match with {
+        Some(how) => log::info!("{named}: {how:?}"),
+        None => log::info!("{named}: nothing goes wrong any more"),
+    }
+    Ok(shared.impairments.told())
 }
 
 /// The engine hands out a portion at a time, as it is then, and works for the guest in between.

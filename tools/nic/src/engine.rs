@@ -151,6 +151,7 @@ impl Engine {
     fn turns(&mut self) {
         loop {
             let worked = self.misbehave() | self.take_mail() | self.look_out() | self.slice();
+            self.network.release();
             let now = self.now();
             if now.saturating_sub(self.last_beat) >= BEAT {
                 self.beat(now);
@@ -378,7 +379,9 @@ impl Engine {
 
     /// Nothing happened: waits, for as long as the silence so far suggests.
     fn idle(&mut self, now: u64) {
-        let due = self.deadline.map(|d| d.saturating_sub(now));
+        let due = [self.deadline, self.network.next_release()];
+        let due = due.into_iter().flatten().min();
+        let due = due.map(|d| d.saturating_sub(now));
         if due == Some(0) {
             return;
         }

@@ -13,7 +13,7 @@
 //! | engine | [`engine`] | owns the device and gives it time, takes what the [`uplink`] brings; sleeps when both are silent |
 //! | netdev | [`netdev`], [`network`], [`switch`] | takes the guest's Ethernet frames, and sends them where they go |
 //! | outlet | [`outlet`] | gives the guest the frames for which QEMU had no room at once |
-//! | control | [`control`] | answers `verbenactl` |
+//! | control | [`control`], [`impair`] | answers `verbenactl`; what is to go wrong on uplinks |
 //!
 //! The path of one RDMA WRITE: the guest stores a WQE and an index in its own memory, and nothing else happens in this
 //! process than that the engine, awake or woken by a write to the doorbell BAR ([`front`], [`shared`]), runs a slice: the
@@ -29,6 +29,7 @@ pub mod departures;
 pub mod engine;
 pub mod front;
 pub mod guest_ram;
+pub mod impair;
 pub mod inbox;
 pub mod netdev;
 pub mod network;

@@ -5,7 +5,7 @@
 use crate::outlet::Outlet;
 use crate::shared::{Counts, Shared};
 use crate::switch::{Port, Ports, Switch, MAX_WIRES};
-use crate::uplink::Uplink;
+use crate::uplink::{Uplink, BATCH};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use verbena_device::Addresses;
@@ -32,6 +32,7 @@ impl Network {
     /// The network of a VM with this MAC address and with so many uplinks.
     pub fn new(shared: Arc<Shared>, mac: [u8; 6], mut wires: Vec<Box<dyn Uplink>>) -> Self {
         wires.truncate(MAX_WIRES.into());
+        shared.impairments.set_uplinks(wires.len());
         let mut switch = Switch::new(wires.len() as u8);
         let _ = switch.add(mac);
         Self {
@@ -133,8 +134,8 @@ impl Network {
     }
 
     /// Sends frames over an uplink, a batch at most. Returns how many it has taken; what is too long for it is lost.
-    pub fn send(&self, wire: usize, frames: &[&[u8]]) -> usize {
-        let Some(wire) = self.wires.get(wire) else {
+    pub fn send(&self, number: usize, frames: &[&[u8]]) -> usize {
+        let Some(wire) = self.wires.get(number) else {
             return frames.len();
         };
         let mtu = wire.mtu();
@@ -143,8 +144,34 @@ impl Network {
             count(&self.counts().uplink_dropped, 1);
             return frames.len().min(1);
         }
-        let sent = wire.send(frames.get(..fit).unwrap_or(frames));
+        let frames = frames.get(..fit).unwrap_or(frames);
+        let impairments = &self.shared.impairments;
+        if impairments.take(number, frames, self.shared.now()) {
+            // It may sleep until something is due.
+            self.shared.wake();
+            return fit;
+        }
+        let sent = wire.send(frames);
         count(&self.counts().uplink_sent, sent);
         sent
     }
+
+    /// Has leave what waited on impaired uplinks and is due.
+    pub fn release(&self) {
+        let impairments = &self.shared.impairments;
+        impairments.release(self.shared.now(), BATCH, |number, frames| {
+            let wire = self.wires.get(number);
+            let sent = wire.map_or(frames.len(), |wire| wire.send(frames));
+            count(&self.counts().uplink_sent, sent);
+            sent
+        });
+    }
+
+    /// When [`Network::release`] has something to do.
+    pub fn next_release(&self) -> Option<u64> {
+        self.shared.impairments.next_due()
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,6 +16,7 @@
 //! their message, execute a full fence and look at `parked`. One of both sees the other.
 
 use crate::guest_ram::GuestRam;
+use crate::impair::Impairments;
 use crate::inbox::Inboxes;
 pub use crate::inbox::Question;
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
@@ -76,6 +77,8 @@ pub struct Shared {
     pub regs: Arc<Registers>,
     /// Counts.
     pub counts: Counts,
+    /// What goes wrong on the uplinks: nothing, but where somebody asked for it.
+    pub impairments: Impairments,
     /// What the NIC does wrong at present: nothing, but in a build for tests.
     pub misbehave: Misbehaviour,
     power_on: Instant,
@@ -108,6 +111,7 @@ impl Shared {
             misbehave,
             regs: Arc::default(),
             counts: Counts::default(),
+            impairments: Impairments::default(),
             power_on: Instant::now(),
             ram: RwLock::default(),
             bus_master: AtomicBool::new(false),

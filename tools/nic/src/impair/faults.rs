@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What goes wrong with the frames that leave by one uplink. It knows neither sockets nor clocks: who has them says when a frame
+//! is to leave, and asks which are due. All chance is drawn from a seed, for each frame the same draws whatever their outcome, so
+//! the same frames have the same fate.
+
+use std::collections::BTreeMap;
+use verbena_control::{Impairment, Toll};
+
+/// The most frames that wait.
+pub const MAX_WAITING: usize = 4096;
+/// The most bytes that wait.
+pub const MAX_BYTES: usize = 16 << 20;
+/// Bits are flipped behind the Ethernet header, so that a frame comes to whom it is for.
+const ETHERNET: usize = 14;
+/// So many nanoseconds later an uplink is tried again that had no room.
+const CROWDED: u64 = 200_000;
+const MILLION: u64 = verbena_control::MILLION as u64;
+
+/// Draws (splitmix64).
+#[derive(Debug)]
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn hits(&mut self, ppm: u32) -> bool {
+        self.next() % MILLION < u64::from(ppm)
+    }
+}
+
+/// An impaired uplink.
+#[derive(Debug)]
+pub struct Faults {
+    how: Impairment,
+    dice: Dice,
+    /// Frames by when they leave, and in order where they leave at once.
+    waiting: BTreeMap<(u64, u64), Vec<u8>>,
+    /// Number of the next.
+    next: u64,
+    bytes: usize,
+    /// When the last bit of all that was to leave has left, at the rate.
+    idle_at: u64,
+    /// There was no room, and is not looked for before.
+    stuck_until: u64,
+    toll: Toll,
+}
+
+impl Faults {
+    /// An uplink on which nothing waits but what waited before, which is due at once.
+    pub fn behind(before: Option<Self>, how: Impairment) -> Self {
+        let frames = before.map_or_else(BTreeMap::new, |before| before.waiting);
+        let frames = (0..).zip(frames.into_values());
+        let waiting: BTreeMap<_, _> = frames.map(|(n, frame)| ((0, n), frame)).collect();
+        Self {
+            how,
+            dice: Dice(how.seed),
+            next: waiting.len() as u64,
+            bytes: waiting.values().map(Vec::len).sum(),
+            waiting,
+            idle_at: 0,
+            stuck_until: 0,
+            toll: Toll::default(),
+        }
+    }
+
+    /// What goes wrong.
+    pub fn how(&self) -> Impairment {
+        self.how
+    }
+
+    /// What became of frames so far.
+    pub fn toll(&self) -> Toll {
+        Toll {
+            waiting: self.waiting.len() as u64,
+            ..self.toll
+        }
+    }
+
+    /// A frame is to leave.
+    pub fn take(&mut self, frame: &[u8], now: u64) {
+        let how = self.how;
+        let [lost, twice, corrupt, early] = [
+            how.loss_ppm,
+            how.duplicate_ppm,
+            how.corrupt_ppm,
+            how.reorder_ppm,
+        ]
+        .map(|ppm| self.dice.hits(ppm));
+        let (bit, jitter) = (self.dice.next(), self.dice.next());
+        self.toll.frames += 1;
+        if lost {
+            self.toll.lost += 1;
+            return;
+        }
+        let mut frame = frame.to_vec();
+        if corrupt && flip(&mut frame, bit) {
+            self.toll.corrupted += 1;
+        }
+        let delay = if early {
+            self.toll.reordered += 1;
+            0
+        } else {
+            how.delay_ns.saturating_sub(how.jitter_ns) + jitter % (2 * how.jitter_ns + 1)
+        };
+        if twice {
+            self.toll.duplicated += 1;
+            self.wait(frame.clone(), now, delay);
+        }
+        self.wait(frame, now, delay);
+    }
+
+    fn wait(&mut self, frame: Vec<u8>, now: u64, delay: u64) {
+        if self.waiting.len() >= MAX_WAITING || self.bytes + frame.len() > MAX_BYTES {
+            self.toll.overflowed += 1;
+            return;
+        }
+        let mut due = now;
+        let bits = frame.len() as u64 * 8;
+        // None: as fast as the uplink takes it.
+        let takes = (bits * 1_000_000_000).checked_div(self.how.rate_bps);
+        if let Some(takes) = takes {
+            due = self.idle_at.max(now).saturating_add(takes);
+            self.idle_at = due;
+        }
+        self.put((due.saturating_add(delay), self.next), frame);
+        self.next += 1;
+    }
+
+    fn put(&mut self, at: (u64, u64), frame: Vec<u8>) {
+        self.bytes += frame.len();
+        self.waiting.insert(at, frame);
+    }
+
+    /// When the next frame is to leave.
+    pub fn next_due(&self) -> Option<u64> {
+        let first = self.waiting.first_key_value();
+        first.map(|((due, _), _)| (*due).max(self.stuck_until))
+    }
+
+    /// Has frames leave that are due, at most so many. `send` says how many of them had room; the others are tried again a little
+    /// later.
+    pub fn release(&mut self, now: u64, most: usize, send: impl FnOnce(&[&[u8]]) -> usize) {
+        let mut due = Vec::new();
+        while due.len() < most && self.next_due().is_some_and(|at| at <= now) {
+            let Some((at, frame)) = self.waiting.pop_first() else {
+                break;
+            };
+            self.bytes -= frame.len();
+            due.push((at, frame));
+        }
+        if due.is_empty() {
+            return;
+        }
+        let frames: Vec<&[u8]> = due.iter().map(|(_, frame)| &frame[..]).collect();
+        let sent = send(&frames);
+        if sent < due.len() {
+            self.stuck_until = now.saturating_add(CROWDED);
+        }
+        for (at, frame) in due.into_iter().skip(sent) {
+            self.put(at, frame);
+        }
+    }
+}
+
+/// Flips a bit of a frame, if it has one to be flipped.
+fn flip(frame: &mut [u8], bit: u64) -> bool {
+    let Some(bits) = (frame.len().saturating_sub(ETHERNET) as u64).checked_mul(8) else {
+        return false;
+    };
+    let Some(bit) = bit.checked_rem(bits) else {
+        return false;
+    };
+    let byte = frame.get_mut(ETHERNET + (bit / 8) as usize);
+    byte.map(|byte| *byte ^= 1 << (bit % 8)).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn all(faults: &mut Faults, now: u64) -> Vec<Vec<u8>> {
+        let mut out = vec![];
+        while faults.next_due().is_some_and(|due| due <= now) {
+            faults.release(now, 3, |frames| {
+                out.extend(frames.iter().map(|frame| frame.to_vec()));
+                frames.len()
+            });
+        }
+        out
+    }
+
+    fn frame(n: u32) -> Vec<u8> {
+        [&[0; 14][..], &n.to_le_bytes(), &[0; 42]].concat()
+    }
+
+    fn number(frame: &[u8]) -> u32 {
+        u32::from_le_bytes(frame[14..18].try_into().unwrap())
+    }
+
+    /// What becomes of a thousand frames, one each millisecond.
+    fn thousand(how: Impairment) -> (Vec<(u64, Vec<u8>)>, Toll) {
+        how.check().unwrap();
+        let mut faults = Faults::behind(None, how);
+        let mut left = vec![];
+        for ms in 0..1200 {
+            if ms < 1000 {
+                faults.take(&frame(ms), u64::from(ms) * MS);
+            }
+            let now = u64::from(ms) * MS;
+            left.extend(all(&mut faults, now).into_iter().map(|frame| (now, frame)));
+        }
+        (left, faults.toll())
+    }
+
+    #[test]
+    fn a_seed_has_the_same_frames_fail_and_another_others() {
+        let how = Impairment {
+            loss_ppm: 100_000,
+            duplicate_ppm: 50_000,
+            corrupt_ppm: 50_000,
+            reorder_ppm: 100_000,
+            delay_ns: 20 * MS,
+            jitter_ns: 5 * MS,
+            rate_bps: 10_000_000,
+            seed: 7,
+        };
+        assert_eq!(thousand(how), thousand(how));
+        assert_ne!(thousand(how).0, thousand(Impairment { seed: 8, ..how }).0);
+        // More loss is loss of others too, not of others instead.
+        let lost = |loss_ppm| {
+            let left = thousand(Impairment {
+                loss_ppm,
+                seed: 7,
+                ..Impairment::default()
+            })
+            .0;
+            let there: Vec<u32> = left.iter().map(|(_, frame)| number(frame)).collect();
+            (0..1000)
+                .filter(|n| !there.contains(n))
+                .collect::<Vec<u32>>()
+        };
+        let (few, many) = (lost(50_000), lost(200_000));
+        assert!(few.len() < many.len() && few.iter().all(|n| many.contains(n)));
+    }
+
+    #[test]
+    fn each_fault_happens_about_as_often_as_it_is_to() {
+        let about = |count: u64| (60..140).contains(&count);
+        let (left, toll) = thousand(Impairment {
+            loss_ppm: 100_000,
+            ..Impairment::default()
+        });
+        assert!(about(toll.lost) && left.len() as u64 == 1000 - toll.lost);
+        let (left, toll) = thousand(Impairment {
+            duplicate_ppm: 100_000,
+            ..Impairment::default()
+        });
+        assert!(about(toll.duplicated) && left.len() as u64 == 1000 + toll.duplicated);
+        let (left, toll) = thousand(Impairment {
+            corrupt_ppm: 100_000,
+            ..Impairment::default()
+        });
+        let broken = (0..1000)
+            .zip(&left)
+            .filter(|(n, (_, got))| *got != frame(*n));
+        assert!(about(toll.corrupted) && broken.count() as u64 == toll.corrupted);
+        assert!(left.iter().all(|(_, frame)| frame[..14] == [0; 14]));
+        let (left, toll) = thousand(Impairment {
+            reorder_ppm: 100_000,
+            delay_ns: 10 * MS,
+            ..Impairment::default()
+        });
+        let early = left
+            .iter()
+            .filter(|(at, frame)| u64::from(number(frame)) * MS == *at);
+        assert!(about(toll.reordered) && early.count() as u64 == toll.reordered);
+    }
+
+    #[test]
+    fn delay_and_jitter_are_kept_and_nothing_is_lost_by_them() {
+        let (left, toll) = thousand(Impairment {
+            delay_ns: 20 * MS,
+            jitter_ns: 10 * MS,
+            ..Impairment::default()
+        });
+        assert_eq!((left.len(), toll.waiting), (1000, 0));
+        let waits = left
+            .iter()
+            .map(|(at, frame)| at / MS - u64::from(number(frame)));
+        let (least, most) = (waits.clone().min().unwrap(), waits.max().unwrap());
+        assert!((10..13).contains(&least) && (28..32).contains(&most));
+    }
+
+    #[test]
+    fn a_rate_spaces_frames_and_what_waits_is_bounded() {
+        // 60 bytes at 480 kbit/s take a millisecond.
+        let mut faults = Faults::behind(
+            None,
+            Impairment {
+                rate_bps: 480_000,
+                ..Impairment::default()
+            },
+        );
+        (0..10).for_each(|n| faults.take(&frame(n), 0));
+        for n in 1..=10 {
+            assert_eq!(faults.next_due(), Some(n * MS));
+            assert_eq!(all(&mut faults, n * MS).len(), 1);
+        }
+        (0..2 * MAX_WAITING as u32).for_each(|n| faults.take(&frame(n), 0));
+        let toll = faults.toll();
+        assert_eq!(toll.waiting, MAX_WAITING as u64);
+        assert_eq!(toll.overflowed, MAX_WAITING as u64);
+        let mut faults = Faults::behind(
+            None,
+            Impairment {
+                delay_ns: MS,
+                ..Impairment::default()
+            },
+        );
+        (0..20).for_each(|_| faults.take(&vec![0; 1 << 20], 0));
+        assert_eq!((faults.toll().waiting, faults.toll().overflowed), (16, 4));
+    }
+
+    #[test]
+    fn what_has_no_room_is_tried_again_later_and_a_change_has_it_leave() {
+        let mut faults = Faults::behind(None, Impairment::default());
+        (0..5).for_each(|n| faults.take(&frame(n), 7));
+        faults.release(7, 4, |frames| {
+            assert_eq!(frames.len(), 4);
+            1
+        });
+        // Not at once: nobody is to look for room all the time.
+        assert_eq!(faults.next_due(), Some(7 + CROWDED));
+        faults.release(8, 4, |_| panic!("too early"));
+        let mut next = Faults::behind(Some(faults), Impairment::default());
+        next.take(&frame(5), 9);
+        let left: Vec<u32> = all(&mut next, 9)
+            .iter()
+            .map(|frame| number(frame))
+            .collect();
+        assert_eq!((left, next.bytes), (vec![1, 2, 3, 4, 5], 0));
+    }
+
+    #[test]
+    fn a_frame_without_a_payload_has_no_bit_to_flip() {
+        for length in [0, 13, 14] {
+            assert!(!flip(&mut vec![0; length], 77));
+        }
+        let mut frame = [0; 15];
+        assert!(flip(&mut frame, 9) && frame[14] == 2);
+    }
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What leaves by an uplink, and what an impairment makes of it.
+
+use super::*;
+use crate::uplink::Batch;
+use rustix::event::{eventfd, EventfdFlags};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use verbena_control::Impairment;
+
+type Sent = Arc<Mutex<Vec<Vec<u8>>>>;
+
+/// An uplink that remembers what it was given.
+struct Wire {
+    fd: OwnedFd,
+    sent: Sent,
+}
+
+impl Uplink for Wire {
+    fn send(&self, frames: &[&[u8]]) -> usize {
+        let mut sent = self.sent.lock().unwrap();
+        sent.extend(frames.iter().map(|frame| frame.to_vec()));
+        frames.len()
+    }
+
+    fn receive(&self, _: &mut Batch) {}
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    fn mtu(&self) -> usize {
+        1500
+    }
+}
+
+fn network(uplinks: usize) -> (Network, Arc<Shared>, Vec<Sent>) {
+    let shared = Arc::new(Shared::new().unwrap());
+    let sent: Vec<Sent> = (0..uplinks).map(|_| Sent::default()).collect();
+    let wires = sent.iter().map(|sent| -> Box<dyn Uplink> {
+        Box::new(Wire {
+            fd: eventfd(0, EventfdFlags::NONBLOCK).unwrap(),
+            sent: sent.clone(),
+        })
+    });
+    let network = Network::new(shared.clone(), [2, 0, 0, 0, 0, 1], wires.collect());
+    (network, shared, sent)
+}
+
+/// A broadcast of the guest.
+fn broadcast() -> Vec<u8> {
+    [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1, 0x88, 0xb5], &[7; 50]].concat()
+}
+
+#[test]
+fn the_guests_frames_and_the_engines_go_through_an_impairment_of_their_uplink() {
+    let (network, shared, sent) = network(2);
+    let how = |loss_ppm| {
+        Some(Impairment {
+            loss_ppm,
+            ..Impairment::default()
+        })
+    };
+    let count = |n: usize| sent[n].lock().unwrap().len();
+    network.from_guest(&broadcast());
+    assert_eq!((count(0), count(1), network.next_release()), (1, 1, None));
+    shared.impairments.set(Some(1), how(1_000_000)).unwrap();
+    network.from_guest(&broadcast());
+    assert_eq!(network.send(1, &[&[1; 60], &[2; 60]]), 2);
+    network.release();
+    assert_eq!((count(0), count(1)), (2, 1));
+    let toll = shared.impairments.told().uplinks[1].toll.unwrap();
+    assert_eq!((toll.frames, toll.lost), (3, 3));
+    // One that loses nothing has all leave when the engine next looks.
+    shared.impairments.set(Some(1), how(0)).unwrap();
+    network.from_guest(&broadcast());
+    assert!(network.next_release().is_some() && count(1) == 1);
+    network.release();
+    assert_eq!(count(1), 2);
+    let counted = shared.counts.uplink_sent.load(Ordering::Relaxed);
+    assert_eq!(counted as usize, count(0) + count(1));
+    shared.impairments.set(None, None).unwrap();
+    network.release();
+    network.from_guest(&broadcast());
+    assert_eq!((count(0), count(1)), (4, 3));
+}
+
+#[test]
+fn what_is_too_long_for_an_uplink_is_lost_before_anything_waits() {
+    let (network, shared, sent) = network(1);
+    let how = Impairment {
+        delay_ns: 1,
+        ..Impairment::default()
+    };
+    shared.impairments.set(None, Some(how)).unwrap();
+    assert_eq!(network.send(0, &[&[0; 1501]]), 1);
+    assert_eq!(network.next_release(), None);
+    assert!(sent[0].lock().unwrap().is_empty());
+}
