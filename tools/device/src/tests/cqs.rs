@@ -318,7 +318,8 @@ fn resize_to_less_than_waits_changes_nothing() {
 fn a_resize_does_not_revive_a_dead_cq() {
     let (mut p, mut tiny) = small();
     complete(&mut p, 5);
-    let _ = p.d.resize_cq(&mut tiny, 4);
+    let e = p.d.resize_cq(&mut tiny, 4).unwrap_err();
+    assert_eq!(e.syndrome, Syndrome::CqOverflow);
     let request = p.d.qp_request(&tiny, &p.cq_b.clone());
     let e = p.d.create_qp_by(&request).unwrap_err();
     assert_eq!(e.syndrome, Syndrome::CqDied);
