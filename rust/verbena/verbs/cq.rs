@@ -338,12 +338,9 @@ impl CqData {
     /// Whether an entry that a handler of the kernel's waits for lies there, and did when this was
     /// called last: the device has not said so.
     pub(crate) fn stuck(&self) -> bool {
-        let mut guard = self.state.lock();
-        let state = &mut *guard;
-        let is_due = state.armed && state.arm.mode == ArmMode::Next && !state.is_moderated;
-        let waiting = (is_due && self.has_entry(state)).then_some(state.consumer);
-        let before = core::mem::replace(&mut state.waiting, waiting);
-        waiting.is_some() && waiting == before
+        let mut state = self.state.lock();
+        let has_entry = self.has_entry(&state);
+        state.stuck(has_entry)
     }
 
     /// The device is dead: calls the handler that waits, if there is something to flush.

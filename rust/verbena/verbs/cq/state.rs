@@ -4,7 +4,10 @@
 
 use super::Verbena;
 use crate::{
-    abi::doorbell::Arm,
+    abi::doorbell::{
+        Arm,
+        ArmMode, //
+    },
     verbs::qp::Side, //
 };
 use kernel::prelude::*;
@@ -44,6 +47,14 @@ impl State {
     pub(super) fn place(&self, qpn: u32, side: Side) -> Result<usize, usize> {
         self.qps
             .binary_search_by_key(&(qpn, side), |attached| (attached.qpn, attached.side))
+    }
+
+    /// Whether the entry that a handler waits for now was there already when this was called last.
+    pub(super) fn stuck(&mut self, has_entry: bool) -> bool {
+        let is_due = self.armed && self.arm.mode == ArmMode::Next && !self.is_moderated;
+        let waiting = (is_due && has_entry).then_some(self.consumer);
+        let before = core::mem::replace(&mut self.waiting, waiting);
+        waiting.is_some() && waiting == before
     }
 
     /// The queue pair, if that side of it completes here.

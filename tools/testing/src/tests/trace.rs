@@ -121,7 +121,7 @@ fn tracepoints(rig: &Rig) -> TestResult {
     ensure!(value(events[0], "syndrome") != "0x0000", "{}", events[0]);
     // What is switched off says nothing.
     tracing.enable("0")?;
-    let before = lines.len();
+    let before = tracing.lines()?.len();
     drop(rig.pair(&PairOpts::default())?);
     ensure_eq!(tracing.lines()?.len(), before, "lines when it is off");
     Ok(())
