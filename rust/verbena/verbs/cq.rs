@@ -322,7 +322,7 @@ impl CqData {
             && state
                 .qps
                 .iter()
-                .any(|attached| attached.qp.flushes() && attached.qp.has_outstanding(attached.side))
+                .any(|attached| attached.qp.has_outstanding(attached.side))
     }
 
     /// The device notifies. Any context.
@@ -428,7 +428,7 @@ impl CqData {
 
     fn flush(&self, state: &State, wcs: &mut WcSink<'_, Verbena>) {
         for Attached { qp, side, .. } in &state.qps {
-            while !wcs.is_full() && qp.flushes() {
+            while !wcs.is_full() {
                 let Some(request) = qp.flush_one(*side) else {
                     break;
                 };
