@@ -2,20 +2,25 @@
 # shellcheck shell=bash
 #
 # The part of scripts/vm that runs in the toolchain root, in a PID namespace of its own: the NIC, then QEMU. Its arguments go
-# to the NIC. Everything it starts ends with it.
+# to the NIC. Everything it starts ends with it. Where guests may boot again (VM_REBOOTS), a reset is one more boot in the same QEMU, and
+# a file kill-nic.vmK in what the guests have together has the NIC of guest K killed: then NIC and QEMU begin again.
 set -euo pipefail
 
-if [ -n "$VM_NIC" ]; then
+nic='' name=vm$VM_NUMBER
+has_sockets() { [ -S "$VM_SOCK/nic" ] && [ -S "$VM_SOCK/net" ] && [ -S "$VM_SOCK/control" ]; }
+# start_nic ARGUMENT...: starts the NIC, with its sockets there when this returns
+start_nic() {
 	export RUST_BACKTRACE=1
+	rm -f "$VM_SOCK"/{nic,net,control}
 	"$VM_NIC" --socket "$VM_SOCK/nic" --netdev-socket "$VM_SOCK/net" --mac "$VM_MAC" --control "$VM_SOCK/control" "$@" \
-		>"$VM_RUN/nic.log" 2>&1 &
+		>>"$VM_RUN/nic.log" 2>&1 &
 	nic=$!
 	for ((i = 0; i < 100; i++)); do
-		if [ -S "$VM_SOCK/nic" ] && [ -S "$VM_SOCK/net" ]; then break; fi
+		if has_sockets; then break; fi
 		kill -0 "$nic" 2>/dev/null || break
 		sleep 0.1
 	done
-	if ! [ -S "$VM_SOCK/nic" ] || ! [ -S "$VM_SOCK/net" ]; then
+	if ! has_sockets; then
 		if kill -0 "$nic" 2>/dev/null; then echo "did not open its sockets within 10 s"; else
 			rc=0
 			wait "$nic" || rc=$?
@@ -24,7 +29,7 @@ if [ -n "$VM_NIC" ]; then
 		cat "$VM_RUN/nic.log" >&2
 		exit 125
 	fi
-fi
+}
 
 # What all guests have, then what is this one's: the kernel unpacks one archive after the other.
 for part in "$VM_INITRD" "$VM_RUN/own"; do (cd "$part" && find . | cpio --quiet -o -H newc -R 0:0); done >"$VM_RUN/initrd.cpio"
@@ -42,25 +47,27 @@ fi
 # nowhere N: a link whose packets are taken and dropped. The second port takes them: a hub whose only port is the sender's never
 # does, so the guest's queue would stall, and with it whatever waits for what it sent.
 nowhere() { qemu+=(-netdev "hubport,id=n$1,hubid=$1" -netdev "hubport,id=n$1-end,hubid=$1"); }
-qemu=(qemu-system-x86_64 -nodefaults -no-user-config -no-reboot -display none
+qemu=(qemu-system-x86_64 -nodefaults -no-user-config -display none
 	-machine "q35,memory-backend=m" -object "memory-backend-memfd,id=m,size=${VM_MEM}M,share=on" -m "$VM_MEM"
 	-accel "$accel" -cpu max -smp "$VM_SMP,maxcpus=$maxcpus"
 	-kernel "$VM_KERNEL" -initrd "$VM_RUN/initrd.cpio"
 	-append "console=ttyS0 loglevel=7 panic=-1 oops=panic sysctl.kernel.hung_task_timeout_secs=20 sysctl.kernel.hung_task_warnings=-1$clock$VM_KERNEL_ARGS"
 	-drive "file=$VM_GUEST/disk.img,format=raw,if=virtio,snapshot=on"
-	-serial "file:$VM_RUN/kernel.log"
+	-chardev "file,id=log,append=on,path=$VM_RUN/kernel.log" -serial chardev:log
 	-device virtio-serial-pci
 	-chardev "file,id=status,path=$VM_RUN/status" -device "virtserialport,chardev=status,name=verbena.status")
+[ -n "$VM_REBOOTS" ] || qemu+=(-no-reboot)
 [ -z "$VM_MODULES" ] || qemu+=(-drive "file=$VM_MODULES,format=raw,if=virtio,snapshot=on")
 if [ -n "$VM_INTERACTIVE" ]; then
 	qemu+=(-chardev "stdio,id=tty,mux=on,signal=off" -device "virtconsole,chardev=tty")
 else
-	qemu+=(-chardev "file,id=out,path=$VM_RUN/stdout" -device "virtserialport,chardev=out,name=verbena.stdout"
-		-chardev "file,id=err,path=$VM_RUN/stderr" -device "virtserialport,chardev=err,name=verbena.stderr")
+	qemu+=(-chardev "file,id=out,append=on,path=$VM_RUN/stdout" -device "virtserialport,chardev=out,name=verbena.stdout"
+		-chardev "file,id=err,append=on,path=$VM_RUN/stderr" -device "virtserialport,chardev=err,name=verbena.stderr")
 fi
 if [ -n "$VM_NIC" ]; then
 	qemu+=(-netdev "stream,id=n0,server=off,addr.type=unix,addr.path=$VM_SOCK/net"
-		-device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"'"$VM_SOCK/nic"'"}}')
+		-device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"'"$VM_SOCK/nic"'"}}'
+		-chardev "socket,id=control,path=$VM_SOCK/control,server=off" -device "virtserialport,chardev=control,name=verbena.control")
 else
 	nowhere 0
 fi
@@ -72,10 +79,34 @@ fi
 [ -z "$VM_TOGETHER" ] || qemu+=(-virtfs "local,path=$VM_TOGETHER,mount_tag=together,security_model=none,multidevs=remap")
 [ -z "$VM_SHARE" ] || qemu+=(-virtfs "local,path=$VM_SHARE,mount_tag=host,security_model=passthrough,multidevs=remap")
 
-limit=()
-[ -z "$VM_TIMEOUT" ] || limit=(timeout --foreground -k 5 "$VM_TIMEOUT")
-rc=0
-"${limit[@]}" "${qemu[@]}" || rc=$?
+# killer: kills the NIC when a guest wants it, and QEMU, which can do nothing without it
+killer() {
+	local wish=$VM_TOGETHER/kill-nic.$name
+	until [ -e "$wish" ]; do sleep 0.1; done
+	kill -KILL "$nic"
+	sleep 0.5
+	! kill -0 "$1" 2>/dev/null || kill -TERM "$1"
+}
+while :; do
+	[ -z "$VM_NIC" ] || start_nic "$@"
+	limit=()
+	[ -z "$VM_TIMEOUT" ] || limit=(timeout --foreground -k 5 $((VM_TIMEOUT > SECONDS ? VM_TIMEOUT - SECONDS : 1)))
+	rc=0
+	if [ -z "$VM_REBOOTS" ]; then
+		"${limit[@]}" "${qemu[@]}" || rc=$?
+		break
+	fi
+	"${limit[@]}" "${qemu[@]}" <&0 &
+	qemu_pid=$!
+	killer "$qemu_pid" 2>/dev/null &
+	killer=$!
+	wait $qemu_pid || rc=$?
+	kill $killer 2>/dev/null || true
+	[ -e "$VM_TOGETHER/kill-nic.$name" ] || break
+	kill -KILL "$nic" 2>/dev/null || true
+	wait "$nic" || true
+	rm -f "$VM_TOGETHER/kill-nic.$name"
+done
 [ "$rc" != 137 ] || [ -z "$VM_TIMEOUT" ] || rc=124
 
 if [ -n "$VM_NIC" ]; then

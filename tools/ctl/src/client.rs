@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Asks a NIC over its control socket.
+//! Asks a NIC over its control socket, or inside a guest over a port whose other end QEMU has connected to that socket.
 
+mod door;
+
+use door::Door;
 use serde::de::DeserializeOwned;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
 use verbena_control::{Question, Reply, Request};
-
-/// A NIC that is stopped gives no answer.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Asks the NIC at `socket`.
 ///
@@ -27,8 +26,9 @@ pub fn ask<Q: Question>(socket: &Path) -> Result<Q, String> {
 ///
 /// As of [`ask`].
 pub fn ask_for<T: DeserializeOwned>(socket: &Path, request: Request) -> Result<T, String> {
-    let line =
-        exchange(socket, request).map_err(|e| format!("the NIC at {}: {e}", socket.display()))?;
+    let failed = |e| format!("the NIC at {}: {e}", socket.display());
+    let mut door = Door::open(socket).map_err(failed)?;
+    let line = begin(&mut door, request).map_err(failed)?.0;
     Reply::read(&line)
 }
 
@@ -36,24 +36,27 @@ pub fn ask_for<T: DeserializeOwned>(socket: &Path, request: Request) -> Result<T
 ///
 /// # Errors
 ///
-/// As of [`ask`].
+/// As of [`ask`]; and a port of a guest is no way for a stream, for it stays open when nobody listens any more.
 pub fn open<Q: Question>(socket: &Path) -> Result<(Q, BufReader<UnixStream>), String> {
     let failed = |e| format!("the NIC at {}: {e}", socket.display());
-    let (line, reader) = begin(socket, Q::REQUEST).map_err(failed)?;
+    let Door::Socket(stream) = Door::open(socket).map_err(failed)? else {
+        return Err(format!(
+            "{} is a port of this guest: a capture needs the NIC's socket on the host",
+            socket.display()
+        ));
+    };
+    let (line, reader) = begin(stream, Q::REQUEST).map_err(failed)?;
     let told = Reply::read(&line)?;
     reader.get_ref().set_read_timeout(None).map_err(failed)?;
     Ok((told, reader))
 }
 
-fn exchange(socket: &Path, request: Request) -> io::Result<String> {
-    begin(socket, request).map(|(line, _)| line)
-}
-
-fn begin(socket: &Path, request: Request) -> io::Result<(String, BufReader<UnixStream>)> {
-    let stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    (&stream).write_all(request.line().as_bytes())?;
-    let (mut line, mut reader) = (String::new(), BufReader::new(stream));
+fn begin<D: io::Read + Write>(
+    mut door: D,
+    request: Request,
+) -> io::Result<(String, BufReader<D>)> {
+    door.write_all(request.line().as_bytes())?;
+    let (mut line, mut reader) = (String::new(), BufReader::new(door));
     reader.read_line(&mut line)?;
     Ok((line, reader))
 }

@@ -23,8 +23,8 @@ use verbena_control::{
 #[derive(Parser, Debug)]
 #[command(version)]
 struct Args {
-    /// Control socket of the NIC (what was given to `verbena-nic --control`)
-    #[arg(long, value_name = "PATH", global = true)]
+    /// Control socket of the NIC (what was given to `verbena-nic --control`), or a port of this guest that leads there
+    #[arg(long, value_name = "PATH", global = true, env = "VERBENA_CONTROL")]
     socket: Option<PathBuf>,
 
     /// Print JSON instead of tables

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The way to a NIC.
+
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// A NIC that is stopped gives no answer: so many seconds it may take.
+const PATIENCE: u8 = 10;
+
+/// See the module.
+pub enum Door {
+    /// Its control socket.
+    Socket(UnixStream),
+    /// A port of a guest: a character device, which the kernel lets one at a time open.
+    Port(File),
+}
+
+impl Door {
+    /// Opens what is at `path`.
+    ///
+    /// # Errors
+    ///
+    /// There is nothing, or nobody listens there.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        if !fs::metadata(path)?.file_type().is_char_device() {
+            let stream = UnixStream::connect(path)?;
+            stream.set_read_timeout(Some(Duration::from_secs(PATIENCE.into())))?;
+            return Ok(Self::Socket(stream));
+        }
+        let mut port = File::options().read(true).write(true).open(path)?;
+        // The answer to somebody who did not wait for it.
+        while is_readable(&port, PollTimeout::ZERO)? && port.read(&mut [0; 4096])? != 0 {}
+        Ok(Self::Port(port))
+    }
+}
+
+fn is_readable(port: &File, patience: PollTimeout) -> io::Result<bool> {
+    let mut fds = [PollFd::new(port.as_fd(), PollFlags::POLLIN)];
+    Ok(poll(&mut fds, patience)? != 0)
+}
+
+impl Read for Door {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Socket(stream) => stream.read(buffer),
+            Self::Port(port) if is_readable(port, PollTimeout::from(u16::from(PATIENCE) * 1000))? => {
+                port.read(buffer)
+            }
+            Self::Port(_) => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+}
+
+impl Write for Door {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Socket(stream) => stream.write(bytes),
+            Self::Port(port) => port.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
