@@ -7,10 +7,20 @@ import sys
 import time
 import xmlrpc.client
 import xmlrpc.server
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 
 import perftest
 
 PORT = 7470
+
+
+def script(name):
+    """Another script of this directory, as a module."""
+    spec = spec_from_loader(name.replace("-", "_"), SourceFileLoader(name, f"{os.path.dirname(__file__)}/{name}"))
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 class Agent:

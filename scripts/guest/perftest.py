@@ -28,6 +28,13 @@ class NoClock(Failed):
     """perftest found no clock: all figures of a row are 0, inf or nan."""
 
 
+def chosen(name, filters):
+    """No filter that begins with `!` is in the name, and one of the others is, if there are some."""
+    wanted = [f for f in filters if f[0] != "!"]
+    unwanted = any(f[1:] in name for f in filters if f[0] == "!")
+    return not unwanted and (not wanted or any(f in name for f in wanted))
+
+
 def peer_is_another():
     """The other end may be another kind of device."""
     return peer is not None
