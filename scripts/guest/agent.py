@@ -17,7 +17,7 @@ PORT = 7470
 
 def script(name):
     """Another script of this directory, as a module."""
-    spec = spec_from_loader(name.replace("-", "_"), SourceFileLoader(name, f"{os.path.dirname(__file__)}/{name}"))
+    spec = spec_from_loader(name, SourceFileLoader(name, f"{os.path.dirname(__file__)}/{name}"))
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
