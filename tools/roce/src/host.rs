@@ -496,7 +496,7 @@ pub trait Host {
     /// Sends a packet: to the queue of a local peer, or out. It must not be delivered before this call returns.
     fn transmit(&mut self, packet: Packet);
 
-    /// A request that had come ahead of a gap and was kept is about to be executed. For those who watch.
+    /// A request or response that had come ahead of a gap and was kept is about to be executed. For those who watch.
     fn executes_kept(&mut self, _packet: &Packet) {}
 
     /// Where buffers for copies come from: payloads of unreliable services. Without one, each is allocated.

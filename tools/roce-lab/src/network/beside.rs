@@ -45,7 +45,12 @@ impl Beside {
                     credits,
                     keep_bytes: config.keep_bytes.into(),
                 }),
-                Requester::new(credits, config.min_timeout_ns, config.recovers),
+                Requester::new(
+                    credits,
+                    config.min_timeout_ns,
+                    config.recovers,
+                    config.keep_bytes.into(),
+                ),
             ))),
             other => Model::Other(Box::new(Unreliable::new(other, pd, shared))),
         };
@@ -107,10 +112,17 @@ impl Lab {
             recvs: &self.recvs,
             queue: &self.queues[self.ends[me].queue],
         };
-        let requester = match &mut self.beside[me].model {
-            Model::Other(model) => return model.request(packet, &around),
-            Model::Rc(both) if packet.kind.is_request() => return both.0.request(packet, &around),
-            Model::Rc(both) => &mut both.1,
+        match &mut self.beside[me].model {
+            Model::Other(model) => model.request(packet, &around),
+            Model::Rc(both) if packet.kind.is_request() => both.0.request(packet, &around),
+            Model::Rc(_) => self.beside_hears(me, packet, false),
+        }
+    }
+
+    /// A response is about to be handed to the engine, or to be taken by it that had kept it.
+    fn beside_hears(&mut self, me: usize, packet: &Packet, kept: bool) {
+        let Model::Rc(both) = &mut self.beside[me].model else {
+            return;
         };
         let source = packet.payload.source();
         let readable = !matches!(source, Source::Region { .. }) || self.memory.reads(&source);
@@ -120,11 +132,18 @@ impl Lab {
             memory.stores(end.pd, &op.sges, offset, length)
         };
         let now = self.now;
-        requester.response(packet, now, readable, &stores);
+        if kept {
+            both.1.goes_on(packet, now, &stores);
+        } else {
+            both.1.response(packet, now, readable, &stores);
+        }
     }
 
-    /// The engine is about to execute a request that it has kept.
+    /// The engine is about to execute a request, or to take a response, that it has kept.
     pub(super) fn beside_goes_on(&mut self, me: usize, packet: &Packet) {
+        if !packet.kind.is_request() {
+            return self.beside_hears(me, packet, true);
+        }
         let around = Around {
             memory: &self.memory,
             recvs: &self.recvs,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a responder has executed: by each request of a call, one of those that it had kept included, as far as it says.
+//! What a responder has executed: by each request of a call, one of those that it had kept included, as far as it says. And
+//! what a requester had kept of responses.
 
 use super::end::extend;
 use super::lab::{Call, Lab};
@@ -9,13 +10,19 @@ use verbena_roce::packet::Packet;
 use verbena_roce::QpType;
 
 impl Lab {
-    /// A request that was kept is executed in the call of another: that one is executed, and nothing is between them.
+    /// A packet that was kept is executed in the call of another: that one is executed, and nothing is between them.
     pub(super) fn goes_on(&mut self, me: usize, packet: &Packet) {
         self.say(me, || {
             format!("goes on with {}", super::observer::describe(packet))
         });
         self.beside_goes_on(me, packet);
         let end = &self.ends[me];
+        if !packet.kind.is_request() {
+            assert!(!end.attr.local_peer, "{:?} keeps responses", end.qp_type);
+            let end = extend(end.una, packet.psn) + u64::from(packet.psns);
+            self.call = Call::Response { end };
+            return;
+        }
         let first = extend(end.expected, packet.psn);
         let last = first + u64::from(packet.psns);
         let same_life = self.ends[end.peer].life == end.life;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! Requests ahead of a gap, which a reliable responder behind a wire keeps (Documentation/transport.md: an exception to IBTA 9.7.4.1),
-//! and executes in order when the gap closes.
+//! and executes in order when the gap closes. And responses, which a requester keeps as well.
 
+use super::requester::Requester;
 use super::responder::Responder;
 use super::tables::near;
 use super::{Effects, World};
-use verbena_roce::packet::{Packet, Payload};
+use verbena_roce::packet::{Kind, Packet, Payload};
 use verbena_roce::QpState;
 
 /// From so many PSNs on nothing is kept.
@@ -26,6 +27,88 @@ fn same(a: &Packet, b: &Packet) -> bool {
     marks(a) == marks(b) && bytes
 }
 
+/// What is kept, with one more packet ahead of a gap, if there is room for it. Of two that differ none stays.
+fn keep(kept: &mut Vec<(u64, Packet)>, room: u64, packet: &Packet, psn: u64, readable: bool) {
+    if let Some(found) = kept.iter().position(|(at, _)| *at == psn) {
+        if !readable {
+            return;
+        }
+        let (_, ours) = &mut kept[found];
+        if same(ours, packet) {
+            ours.ack_req |= packet.ack_req;
+        } else {
+            kept.remove(found);
+        }
+        return;
+    }
+    let cost = |packet: &Packet| u64::from(packet.payload.len()) + COST;
+    let total: u64 = kept.iter().map(|(_, packet)| cost(packet)).sum();
+    if total + cost(packet) <= room && readable {
+        kept.push((psn, packet.clone()));
+    }
+}
+
+/// The packet that the engine says that it has kept is taken out.
+fn take(kept: &mut Vec<(u64, Packet)>, packet: &Packet, psn: u64) -> Packet {
+    let found = kept.iter().position(|(at, _)| *at == psn);
+    let found = found.expect("reference: what is executed never came");
+    let (_, ours) = kept.remove(found);
+    assert!(
+        same(&ours, packet) && ours.ack_req == packet.ack_req,
+        "reference: what was kept is {ours:?}, not {packet:?}"
+    );
+    ours
+}
+
+impl Requester {
+    /// A response is ahead of one that is missing.
+    pub(super) fn keep(&mut self, packet: &Packet, psn: u64) {
+        let missing = self.missing(psn).expect("there is a gap");
+        let reaches = psn - missing < REACH && !self.attr.local_peer && packet.psns == 1;
+        if reaches && self.keep_bytes > 0 {
+            keep(&mut self.kept, self.keep_bytes, packet, psn, true);
+        }
+    }
+
+    /// The engine takes a response that it had kept.
+    pub fn goes_on(&mut self, packet: &Packet, now: u64, stores: &dyn Fn(usize, u64, u64) -> bool) {
+        if self.loose {
+            return;
+        }
+        let psn = near(self.una, packet.psn);
+        assert_eq!(
+            self.missing(psn + 1),
+            Some(psn),
+            "reference: 9.7.5.1: a response is taken out of order"
+        );
+        let ours = take(&mut self.kept, packet, psn);
+        let aeth = match ours.kind {
+            Kind::ReadResponse(aeth) => aeth,
+            Kind::AtomicResponse(aeth, _) => Some(aeth),
+            _ => None,
+        };
+        self.responded(&ours, aeth, now, stores);
+    }
+
+    /// The call is over: nothing is left that is due.
+    pub(super) fn check_kept(&mut self) {
+        if !self.runs() {
+            self.kept.clear();
+        }
+        if self.loose || !self.runs() || self.failure.is_some() {
+            return;
+        }
+        let missing = self.missing(self.hi);
+        self.kept
+            .retain(|(psn, _)| missing.is_some_and(|missing| *psn >= missing));
+        let due = self.kept.iter().find(|(psn, _)| Some(*psn) == missing);
+        assert!(
+            due.is_none(),
+            "reference: a response that was missing is there, and what was kept is not taken: {due:?}"
+        );
+    }
+}
+
 impl Responder {
     /// A request is ahead of the PSN expected.
     pub(super) fn is_ahead(&mut self, packet: &Packet, psn: u64, world: &impl World) {
@@ -37,25 +120,8 @@ impl Responder {
         if !self.gap || self.setup.keep_bytes == 0 || !reaches {
             return;
         }
-        let found = self.kept.iter().position(|(at, _)| *at == psn);
-        if let Some(found) = found {
-            if !world.readable(&packet.payload) {
-                return;
-            }
-            let (_, ours) = &mut self.kept[found];
-            if same(ours, packet) {
-                ours.ack_req |= packet.ack_req;
-            } else {
-                self.kept.remove(found);
-            }
-            return;
-        }
-        let cost = |packet: &Packet| u64::from(packet.payload.len()) + COST;
-        let total: u64 = self.kept.iter().map(|(_, packet)| cost(packet)).sum();
-        let fits = total + cost(packet) <= self.setup.keep_bytes;
-        if fits && world.readable(&packet.payload) {
-            self.kept.push((psn, packet.clone()));
-        }
+        let readable = world.readable(&packet.payload);
+        keep(&mut self.kept, self.setup.keep_bytes, packet, psn, readable);
     }
 
     /// Something was executed, or refused: what is kept is due, is ahead of another gap, or is gone.
@@ -90,13 +156,7 @@ impl Responder {
             psn, self.expected,
             "reference: 9.7.4.1: what was kept is executed out of order"
         );
-        let found = self.kept.iter().position(|(at, _)| *at == psn);
-        let found = found.expect("reference: a request is executed that never came");
-        let (_, ours) = self.kept.remove(found);
-        assert!(
-            same(&ours, packet) && ours.ack_req == packet.ack_req,
-            "reference: what was kept is {ours:?}, not {packet:?}"
-        );
+        let ours = take(&mut self.kept, packet, psn);
         self.single(&ours, world);
     }
 

@@ -20,6 +20,10 @@ pub struct Requester {
     pub(super) min_timeout: u64,
     /// It may send the oldest packet again alone, and go on where it was.
     pub(super) recovers: bool,
+    /// Bytes that it keeps of responses that come ahead of one that is missing.
+    pub(super) keep_bytes: u64,
+    /// Those, by PSN.
+    pub(super) kept: Vec<(u64, Packet)>,
     /// None: in RESET.
     pub(super) state: Option<QpState>,
     pub(super) loose: bool,
@@ -65,11 +69,12 @@ pub struct Requester {
 
 impl Requester {
     /// In RESET.
-    pub fn new(credits: bool, min_timeout: u64, recovers: bool) -> Self {
+    pub fn new(credits: bool, min_timeout: u64, recovers: bool, keep_bytes: u64) -> Self {
         Self {
             credits,
             min_timeout,
             recovers,
+            keep_bytes,
             ..Self::default()
         }
     }
@@ -85,7 +90,12 @@ impl Requester {
                     hi: psn,
                     retries: attr.retry_cnt,
                     rnr_retries: attr.rnr_retry,
-                    ..Self::new(self.credits, self.min_timeout, self.recovers)
+                    ..Self::new(
+                        self.credits,
+                        self.min_timeout,
+                        self.recovers,
+                        self.keep_bytes,
+                    )
                 };
                 self.limits.begin(self.credits);
             }
@@ -321,6 +331,7 @@ impl Requester {
             self.drain = false;
         }
         self.state = Some(snap.state);
+        self.check_kept();
         let sent = std::mem::take(&mut self.sent);
         let again = std::mem::take(&mut self.again);
         if self.loose || !self.runs() || self.failure.is_some() {

@@ -54,7 +54,7 @@ impl Requester {
     }
 
     /// The first PSN before another whose response has not come.
-    fn missing(&self, end: u64) -> Option<u64> {
+    pub(super) fn missing(&self, end: u64) -> Option<u64> {
         let begun = &self.works[..self.begun];
         let found = begun
             .iter()
@@ -172,7 +172,7 @@ impl Requester {
     }
 
     /// One response of a READ or atomic.
-    fn responded(
+    pub(super) fn responded(
         &mut self,
         packet: &Packet,
         aeth: Option<Aeth>,
@@ -207,6 +207,7 @@ impl Requester {
             return;
         }
         if !whole {
+            self.keep(packet, psn);
             return;
         }
         let (offset, length) = if work.is_atomic() {

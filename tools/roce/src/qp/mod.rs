@@ -26,6 +26,7 @@ mod owed;
 mod requester;
 mod responder;
 pub mod state;
+mod store;
 pub mod timers;
 mod uc;
 mod ud;

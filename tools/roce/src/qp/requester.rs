@@ -21,6 +21,7 @@
 //! | `retry.rs` | timers, and going back |
 //! | `path.rs` | round trips, and what becomes of what is sent again |
 //! | `responses.rs` | what comes back from the peer |
+//! | `early.rs` | responses that come ahead of one that was lost |
 //! | `complete.rs` | work requests complete, in order |
 //!
 //! A fault of the work request itself (a bad key, say) stops the cursor at it. It is completed in error once all before
@@ -29,6 +30,7 @@
 mod complete;
 mod credits;
 mod datagram;
+mod early;
 mod fetch;
 mod path;
 mod prefetch;
@@ -37,6 +39,7 @@ mod retry;
 mod sender;
 mod slots;
 
+use super::store::Store;
 use super::{Attr, Budget, Core, QpState};
 use crate::host::{EventType, Host, Syndrome};
 use crate::packet::{Packet, Transport};
@@ -80,6 +83,8 @@ pub(crate) struct Requester {
     drain_report: bool,
     /// Behind a wire, if it recovers by itself.
     path: Option<Box<Path>>,
+    /// Responses that came ahead of one that is missing.
+    early: Option<Box<Store>>,
 }
 
 impl Drop for Requester {
@@ -107,6 +112,7 @@ impl Requester {
             rewound: false,
             drain_report: false,
             path: None,
+            early: None,
         }
     }
 
@@ -153,6 +159,7 @@ impl Requester {
             index = index.wrapping_add(1);
         }
         self.waits = Wait::Nothing;
+        self.early = None;
     }
 
     /// The attributes changed: other retry counts hold from now on, and another timeout too.

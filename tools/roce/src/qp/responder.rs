@@ -20,6 +20,7 @@ mod receives;
 mod refuse;
 mod xrc;
 
+use super::store::Store;
 use super::{Core, QpState};
 use crate::host::{Access, AtomicOp, EventType, Host, KeyUse, RecvWqe, Syndrome, WcStatus};
 use crate::packet::{AethSyndrome, Feth, Kind, Lender, NakCode, Packet, Reth};
@@ -29,7 +30,6 @@ use crate::qp::owed::Owed;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
-use keep::Store;
 
 /// Longest message of the protocol (IBTA 9.7.4).
 const MAX_LENGTH: u32 = 1 << 31;

@@ -326,3 +326,57 @@ fn a_read_of_many_parts_over_any_link_brings_its_bytes() {
         }
     }
 }
+
+#[test]
+fn responses_ahead_of_a_lost_one_are_kept_until_it_is_there() {
+    let (mut p, back, there) = reader(places(4));
+    assert_eq!(asked(&sent(&mut p), there), PARTS[..2]);
+    some(&mut p, 0..1, 0, 4, positive());
+    some(&mut p, 2..4, 0, 4, positive());
+    some(&mut p, 4..6, 4, 8, positive());
+    some(&mut p, 7..8, 4, 8, positive());
+    assert_eq!((una(&p), p.qps[0].counters().kept), (1, 5));
+    // What is missing was asked for once, with all behind it.
+    let again = [(1, Some((256, 768))), PARTS[1]];
+    assert_eq!(asked(&sent(&mut p), there), again);
+    some(&mut p, 1..2, 1, 4, positive());
+    assert_eq!(una(&p), 6, "all is taken up to the next that is missing");
+    some(&mut p, 6..7, 4, 8, positive());
+    assert_eq!(una(&p), 8);
+    // What comes a second time is late.
+    some(&mut p, 2..4, 1, 4, positive());
+    assert_eq!(asked(&sent(&mut p), there), PARTS[2..]);
+    respond(&mut p, 8, 11);
+    assert_eq!(p.statuses(A), [(1, Success)]);
+    let whole: Vec<u8> = (0..2660).map(|at| (at / 256) as u8 + 1).collect();
+    assert_eq!(p.world.bytes(back), whole);
+    assert_eq!(p.qps[0].counters().implied_naks, 1);
+}
+
+#[test]
+fn what_is_kept_of_responses_is_bounded_and_dies_with_the_connection() {
+    let (mut p, _, _) = reader(places(4));
+    let whole = p.restrict(A, 2 * 512);
+    sent(&mut p);
+    some(&mut p, 1..4, 0, 4, positive());
+    assert_eq!((whole.left(), p.qps[0].counters().kept), (0, 2));
+    some(&mut p, 0..1, 0, 4, positive());
+    assert_eq!((whole.left(), una(&p)), (2 * 512, 3));
+    some(&mut p, 4..5, 4, 8, positive());
+    assert_eq!(whole.left(), 512);
+    p.modify(A, QpState::Err).unwrap();
+    assert_eq!(whole.left(), 2 * 512);
+}
+
+#[test]
+fn a_response_that_was_kept_is_judged_when_it_is_taken() {
+    let (mut p, _, _) = reader(places(4));
+    sent(&mut p);
+    // Too short for its place.
+    answer_part(&mut p, Kind::ReadResponse(None), 2, &[3; 100], [false; 2]);
+    some(&mut p, 0..1, 0, 4, positive());
+    assert_eq!(p.state(A), QpState::Rts);
+    some(&mut p, 1..2, 0, 4, positive());
+    assert_eq!(p.state(A), QpState::Err);
+    assert_eq!(p.statuses(A), [(1, BadRespErr)]);
+}

@@ -30,9 +30,9 @@ impl Requester {
         let kind = packet.kind;
         let result = match kind {
             Kind::Ack(aeth) => self.acknowledgement(core, host, now, packet.psn, aeth),
-            Kind::ReadResponse(_) | Kind::AtomicResponse(..) => {
-                self.response(core, host, now, packet)
-            }
+            Kind::ReadResponse(_) | Kind::AtomicResponse(..) => self
+                .response(core, host, now, packet)
+                .and_then(|()| self.take_early(core, host, now)),
             _ => Ok(()),
         };
         if let Err(cause) = result {
@@ -230,7 +230,7 @@ impl Requester {
     }
 
     /// Handles a READ or atomic response.
-    fn response<H: Host>(
+    pub(super) fn response<H: Host>(
         &mut self,
         core: &mut Core,
         host: &mut H,
@@ -270,6 +270,7 @@ impl Requester {
         } else if ahead > 0 {
             if ahead < psns - progress || self.answers_response(packet.psn) {
                 self.acknowledge(core, host, now, expected);
+                self.keep(core, host, packet, expected);
                 return self.imply_nak(core, host);
             }
             return self.bad_response(core, host, Syndrome::ResponseOpcode);

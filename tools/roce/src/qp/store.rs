@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What came ahead of a gap, and is kept until the gap closes: requests by a responder, responses by a requester.
+//!
+//! What is kept owns its bytes, and is bounded: by distance, by bytes of the queue pair and by an account that several share.
+
+use crate::allowance::Held;
+use crate::host::{Host, Source, Target};
+use crate::packet::{Packet, Payload};
+use crate::psn;
+use crate::qp::Core;
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::rc::Rc;
+use alloc::vec;
+
+/// PSNs ahead of the one expected from which nothing is kept, and so the most packets.
+const REACH: u32 = 128;
+/// What a packet costs beside its payload, so that small ones are not free.
+pub const PACKET_BYTES: u32 = 256;
+
+#[derive(Debug)]
+struct Kept {
+    packet: Packet,
+    cost: u32,
+    _held: Option<Held>,
+}
+
+/// What is kept, by PSN.
+#[derive(Debug, Default)]
+pub(super) struct Store {
+    packets: VecDeque<Kept>,
+    bytes: u32,
+}
+
+impl Store {
+    /// Keeps a packet that is ahead of `expected`, if it may be: behind a wire, near enough, where there is room for it. Of two
+    /// that differ under one PSN neither stays.
+    pub(super) fn keep<H: Host>(
+        store: &mut Option<Box<Self>>,
+        core: &mut Core,
+        host: &mut H,
+        mut packet: Packet,
+        expected: u32,
+    ) {
+        let ahead = psn::ahead(packet.psn, expected);
+        let is_single = packet.psns == 1 && !core.attr.local_peer;
+        if core.config.keep_bytes == 0 || !is_single || ahead >= REACH {
+            return;
+        }
+        let store = store.get_or_insert_default();
+        let at = store
+            .packets
+            .partition_point(|kept| psn::ahead(kept.packet.psn, expected) < ahead);
+        if let Some(kept) = store.packets.get_mut(at) {
+            if kept.packet.psn == packet.psn {
+                if is_same(host, &kept.packet, &packet) {
+                    kept.packet.ack_req |= packet.ack_req;
+                } else {
+                    // One of the two is not of this connection, and nobody knows which.
+                    let gone = store.packets.remove(at).map_or(0, |kept| kept.cost);
+                    store.bytes = store.bytes.saturating_sub(gone);
+                }
+                return;
+            }
+        }
+        let cost = packet.payload.len().saturating_add(PACKET_BYTES);
+        if store.bytes.saturating_add(cost) > core.config.keep_bytes {
+            return;
+        }
+        let held = match &core.config.allowance {
+            None => None,
+            Some(allowance) => match allowance.take(cost) {
+                Some(held) => Some(held),
+                None => return,
+            },
+        };
+        let Some(payload) = owned(host, &packet.payload) else {
+            return;
+        };
+        packet.payload = payload;
+        core.counters.kept += 1;
+        store.bytes = store.bytes.saturating_add(cost);
+        store.packets.insert(
+            at,
+            Kept {
+                packet,
+                cost,
+                _held: held,
+            },
+        );
+    }
+
+    /// The packet that is expected, if it was kept. What is behind it is forgotten.
+    pub(super) fn take(store: &mut Option<Box<Self>>, expected: u32) -> Option<Packet> {
+        let kept = store.as_mut()?;
+        while let Some(first) = kept.packets.front() {
+            if !psn::is_behind(first.packet.psn, expected) {
+                break;
+            }
+            kept.forget_first();
+        }
+        let first = kept.packets.front().map(|kept| kept.packet.psn);
+        if first == Some(expected) {
+            return kept.forget_first();
+        }
+        if first.is_none() {
+            *store = None;
+        }
+        None
+    }
+
+    fn forget_first(&mut self) -> Option<Packet> {
+        let kept = self.packets.pop_front()?;
+        self.bytes = self.bytes.saturating_sub(kept.cost);
+        Some(kept.packet)
+    }
+}
+
+/// The payload in bytes that nobody else can change or take away. None: it cannot be read.
+fn owned<H: Host>(host: &mut H, payload: &Payload) -> Option<Payload> {
+    let length = payload.len();
+    match payload {
+        Payload::None => return Some(Payload::None),
+        // A big buffer would be kept for a small payload.
+        Payload::Bytes { bytes, .. } if bytes.capacity() as u64 <= 2 * u64::from(length) + 256 => {
+            return Some(payload.clone())
+        }
+        _ => {}
+    }
+    let mut bytes = vec![0; length as usize];
+    host.copy(Target::Buffer(&mut bytes), payload.source())
+        .ok()?;
+    Some(Payload::Bytes {
+        bytes: Rc::new(bytes),
+        offset: 0,
+        length,
+    })
+}
+
+/// Whether two packets are the same but for asking for an acknowledgement.
+fn is_same<H: Host>(host: &mut H, kept: &Packet, packet: &Packet) -> bool {
+    let marks = |p: &Packet| (p.kind, p.first, p.last, p.solicited, p.srqn);
+    if marks(kept) != marks(packet) || kept.payload.len() != packet.payload.len() {
+        return false;
+    }
+    match (bytes_of(&kept.payload), bytes_of(&packet.payload)) {
+        (Some(ours), Some(theirs)) => ours == theirs,
+        // By reference; what cannot be read is lost.
+        (Some(ours), None) => {
+            let theirs = owned(host, &packet.payload);
+            theirs.is_none_or(|theirs| bytes_of(&theirs) == Some(ours))
+        }
+        _ => false,
+    }
+}
+
+fn bytes_of(payload: &Payload) -> Option<&[u8]> {
+    match payload.source() {
+        Source::Bytes(bytes) => Some(bytes),
+        _ => None,
+    }
+}
