@@ -43,6 +43,14 @@ impl Front {
         }
     }
 
+    /// QEMU has gone: from here on there is no DMA, no interrupt and no memory of the guest, and soon a device as after power-on.
+    pub fn leave(&mut self) {
+        self.shared.set_bus_master(false);
+        (0..regs::NUM_VECTORS).for_each(|vector| self.shared.set_vector(vector, None));
+        self.shared.ram_mut().clear();
+        self.shared.reset();
+    }
+
     fn read_register(&self, offset: usize) -> u32 {
         let value = self.shared.regs.read(offset);
         match offset {
@@ -84,7 +92,7 @@ impl Front {
         let value = u32::from_le_bytes(word);
         if self.shared.misbehave.write_config(offset, value) {
             log::info!("misbehaviour: word {offset:#x} is {value}");
-            self.shared.wake();
+            self.shared.nudge();
         }
     }
 }

@@ -114,6 +114,20 @@ impl Ports {
             .map(usize::from)
     }
 
+    /// The VMs whose RDMA function is among them.
+    pub fn engines(self) -> impl Iterator<Item = usize> {
+        (0..MAX_VMS)
+            .filter(move |vm| self.has(Port::Engine(*vm)))
+            .map(usize::from)
+    }
+
+    /// The VMs whose Ethernet is among them.
+    pub fn guests(self) -> impl Iterator<Item = usize> {
+        (0..MAX_VMS)
+            .filter(move |vm| self.has(Port::Guest(*vm)))
+            .map(usize::from)
+    }
+
     fn add(&mut self, port: Port) {
         self.0 |= port.bit();
     }

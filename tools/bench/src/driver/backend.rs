@@ -86,8 +86,9 @@ impl Threaded {
             let shared = shared.clone();
             move || {
                 let config = Config::default();
-                let network = Network::new(shared.clone(), config.mac, vec![]);
-                Engine::new(shared, config, Arc::new(network)).run();
+                let vms = [(shared.clone(), config.mac)];
+                let network = Network::new(&shared.common, &vms, vec![]);
+                Engine::new(vec![(shared, config)], Arc::new(network)).run();
             }
         })?;
         Ok(Self(shared))
