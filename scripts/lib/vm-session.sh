@@ -2,20 +2,26 @@
 # shellcheck shell=bash
 #
 # The part of scripts/vm that runs in the toolchain root, in a PID namespace of its own: the NIC, then QEMU. Its arguments go
-# to the NIC. Everything it starts ends with it.
+# to the NIC. Everything it starts ends with it. Where several guests have one NIC, a session of its own has that alone (VM_ROLE
+# `nic`), until there is a file `over`; those of the guests have no NIC to start (`guest`).
 set -euo pipefail
 
-if [ -n "$VM_NIC" ]; then
+nic=''
+if [ -n "$VM_NIC" ] && [ "$VM_ROLE" != guest ]; then
 	export RUST_BACKTRACE=1
-	"$VM_NIC" --socket "$VM_SOCK/nic" --netdev-socket "$VM_SOCK/net" --mac "$VM_MAC" --control "$VM_SOCK/control" "$@" \
-		>"$VM_RUN/nic.log" 2>&1 &
+	[ "$VM_ROLE" = nic ] ||
+		set -- --socket "$VM_SOCK/nic" --netdev-socket "$VM_SOCK/net" --mac "$VM_MAC" --control "$VM_SOCK/control" "$@"
+	"$VM_NIC" "$@" >"$VM_RUN/nic.log" 2>&1 &
 	nic=$!
+fi
+if [ -n "$VM_NIC" ] && [ "$VM_ROLE" != nic ]; then
 	for ((i = 0; i < 100; i++)); do
 		if [ -S "$VM_SOCK/nic" ] && [ -S "$VM_SOCK/net" ]; then break; fi
-		kill -0 "$nic" 2>/dev/null || break
+		[ -z "$nic" ] || kill -0 "$nic" 2>/dev/null || break
 		sleep 0.1
 	done
 	if ! [ -S "$VM_SOCK/nic" ] || ! [ -S "$VM_SOCK/net" ]; then
+		[ -n "$nic" ] || exit 125
 		if kill -0 "$nic" 2>/dev/null; then echo "did not open its sockets within 10 s"; else
 			rc=0
 			wait "$nic" || rc=$?
@@ -27,7 +33,7 @@ if [ -n "$VM_NIC" ]; then
 fi
 
 # What all guests have, then what is this one's: the kernel unpacks one archive after the other.
-for part in "$VM_INITRD" "$VM_RUN/own"; do (cd "$part" && find . | cpio --quiet -o -H newc -R 0:0); done >"$VM_RUN/initrd.cpio"
+[ "$VM_ROLE" = nic ] || for part in "$VM_INITRD" "$VM_RUN/own"; do (cd "$part" && find . | cpio --quiet -o -H newc -R 0:0); done >"$VM_RUN/initrd.cpio"
 
 # maxcpus is at least 2 always: with one possible CPU, TCG emits neither atomic nor fencing instructions towards other processes.
 maxcpus=$((VM_SMP > 2 ? VM_SMP : 2))
@@ -75,10 +81,14 @@ fi
 limit=()
 [ -z "$VM_TIMEOUT" ] || limit=(timeout --foreground -k 5 "$VM_TIMEOUT")
 rc=0
-"${limit[@]}" "${qemu[@]}" || rc=$?
+if [ "$VM_ROLE" = nic ]; then
+	while kill -0 "$nic" 2>/dev/null && ! [ -e "$VM_RUN/over" ]; do sleep 0.1; done
+else
+	"${limit[@]}" "${qemu[@]}" || rc=$?
+fi
 [ "$rc" != 137 ] || [ -z "$VM_TIMEOUT" ] || rc=124
 
-if [ -n "$VM_NIC" ]; then
+if [ -n "$nic" ]; then
 	# QEMU has left, so a NIC that serves one guest may have ended well by itself; else it is ended, and must end well.
 	for ((i = 0; i < 10; i++)); do
 		kill -0 "$nic" 2>/dev/null || break
