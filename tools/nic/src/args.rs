@@ -45,7 +45,7 @@ pub struct Args {
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log_level: log::LevelFilter,
 
-    /// Force packets between local queue pairs through the bytes of a frame
+    /// Force packets between local queue pairs, and between the guests of one process, through the bytes of a frame
     #[arg(long)]
     pub wire_local: bool,
 
@@ -124,6 +124,7 @@ impl Args {
         verbena_device::Config {
             mac,
             wire_local: self.wire_local || self.drop != 0,
+            neighbours: self.socket.len() > 1 && !self.wire_local && self.drop == 0,
             drop_percent: self.drop,
             credits: !self.no_credits,
             seed: self.seed,

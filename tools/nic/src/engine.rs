@@ -26,6 +26,7 @@
 //! then dead too, and which is told of it by vector 0; the others do not notice.
 
 mod answers;
+mod arrivals;
 mod vm;
 
 use crate::common::Common;
@@ -157,14 +158,19 @@ impl Engine {
         let mut is_free = false;
         let mut is_waiting = false;
         let mut now = 0;
-        for (number, vm) in self.vms.iter_mut().enumerate() {
+        for number in 0..self.vms.len() {
             self.at = Some(number);
-            let did = vm.turn();
+            let heard = self.take_arrivals(number);
+            let Some(vm) = self.vms.get_mut(number) else {
+                break;
+            };
+            let did = vm.turn() | heard;
             now = self.common.now();
             vm.settle(did, now, AWAKE);
             worked |= did;
             is_free |= did && !vm.departures.is_waiting();
             is_waiting |= vm.departures.is_waiting();
+            worked |= self.send_across(number);
         }
         self.at = None;
         self.network.release();

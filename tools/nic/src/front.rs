@@ -47,8 +47,9 @@ impl Front {
     pub fn leave(&mut self) {
         self.shared.set_bus_master(false);
         (0..regs::NUM_VECTORS).for_each(|vector| self.shared.set_vector(vector, None));
-        self.shared.ram_mut().clear();
+        let gone = self.shared.ram_mut().clear();
         self.shared.reset();
+        drop(gone);
     }
 
     fn read_register(&self, offset: usize) -> u32 {
@@ -230,13 +231,15 @@ impl PciDevice for Front {
         // The lock is granted between two slices, so nothing is in flight.
         let mut ram = self.shared.ram_mut();
         let Some((addr, len)) = range else {
-            ram.clear();
+            let gone = ram.clear();
+            drop((ram, gone));
             self.unusable.clear();
             return Ok(());
         };
-        let count = ram.unmap(addr, len)?;
+        let gone = ram.unmap(addr, len)?;
         drop(ram);
-        log::debug!("{len:#x} bytes at {addr:#x} gone ({count} of RAM)");
+        log::debug!("{len:#x} bytes at {addr:#x} gone ({} of RAM)", gone.count());
+        drop(gone);
         self.unusable.retain(|r| *r != (addr, len));
         Ok(())
     }

@@ -10,6 +10,7 @@ use crate::uplink::{Uplink, BATCH};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use verbena_device::Addresses;
+use verbena_roce::wire::Path;
 
 /// A VM, as the network reaches it.
 struct Station {
@@ -152,6 +153,12 @@ impl Network {
         self.to_engines(to, frame);
         self.to_guests(to, frame);
         to
+    }
+
+    /// The other VM whose device a packet of a device is for, if there is one.
+    pub fn device_for(&self, vm: u8, path: &Path) -> Option<u8> {
+        let now = self.common.now();
+        self.switch().engine_for(vm, path, now)
     }
 
     /// Frames that had no room in an uplink for too long.

@@ -192,8 +192,13 @@ impl Shared {
     /// Leaves a frame for the engine.
     pub fn receive(&self, frame: Vec<u8>) {
         if !self.post(|inboxes| inboxes.frames.leave(frame)) {
-            self.counts.inbox_dropped.fetch_add(1, Ordering::Relaxed);
+            self.count_lost();
         }
+    }
+
+    /// Counts what came faster than the engine took it.
+    pub fn count_lost(&self) {
+        self.counts.inbox_dropped.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Asks the engine. False: too many ask.

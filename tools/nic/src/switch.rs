@@ -297,6 +297,16 @@ impl Switch {
         to
     }
 
+    /// The VM whose RDMA function a packet of another's is for, if it may say what it says: what [`Switch::forward`] would find for
+    /// its frame. None: its frame is to be seen to.
+    pub fn engine_for(&mut self, from: u8, path: &Path, now: u64) -> Option<u8> {
+        let vm = self.owner(&path.dmac).filter(|vm| *vm != from)?;
+        let is_engine = |holder: &&Holder| holder.vm == vm && holder.used.is_none();
+        self.gids.get(&path.dgid).filter(is_engine)?;
+        let is_own = self.owner(&path.smac) == Some(from);
+        (is_own && self.may_use(Port::Engine(from), &path.sgid, now)).then_some(vm)
+    }
+
     fn owner(&self, mac: &Mac) -> Option<u8> {
         (0..)
             .zip(&self.vms)

@@ -3,6 +3,7 @@
 //! One VM in the hands of the engine: its device, what waits for it, and when it wants time. Whatever goes wrong with it (a
 //! panic, a reset, a stall, an uplink that takes nothing of its) stays in here, and the engine goes on with the others.
 
+use super::arrivals::Arrivals;
 use crate::departures::Departures;
 use crate::network::Network;
 use crate::shared::Shared;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use verbena_abi::stats::NUM_COUNTERS;
 use verbena_abi::syndrome::Syndrome;
 use verbena_device::misbehave::Kind;
-use verbena_device::{Action, Config};
+use verbena_device::{Action, Config, Crossing};
 
 /// Frames that are handled before a slice: each has guest RAM for itself, so that the map can change between two.
 pub(super) const FRAMES: usize = 64;
@@ -26,6 +27,12 @@ pub(super) struct Vm {
     pub(super) model: Model,
     pub(super) network: Arc<Network>,
     pub(super) departures: Departures,
+    /// Packets for other VMs' devices: to which, and what.
+    pub(super) crossing: Vec<(u8, Crossing)>,
+    /// The same from other VMs' devices.
+    pub(super) arrivals: Arrivals,
+    /// Counts the lives of the device: what it sent in another is lost.
+    pub(super) life: u64,
     /// When something happened last, and when the device wants its next slice.
     pub(super) last_work: u64,
     pub(super) deadline: Option<u64>,
@@ -53,6 +60,9 @@ impl Vm {
             shared,
             network,
             departures: Departures::default(),
+            crossing: Vec::new(),
+            arrivals: Arrivals::default(),
+            life: 0,
             last_work: 0,
             deadline: None,
             untaken: 0,
@@ -107,7 +117,7 @@ impl Vm {
 
     /// Whether something was left for the engine that it would look at now.
     pub(super) fn has_news(&self) -> bool {
-        self.stalled.is_none() && self.shared.has_news()
+        self.stalled.is_none() && (self.shared.has_news() || !self.arrivals.is_empty())
     }
 
     /// Whether it does nothing at present, because it misbehaves so.
@@ -121,7 +131,7 @@ impl Vm {
         log::error!("the engine failed: the device is dead until it is reset");
         self.model.give_up();
         (self.deadline, self.is_asleep) = (None, false);
-        self.departures.clear();
+        self.forget_packets();
         // A reset may have been in the engine's hands.
         let lost = self.shared.start_over();
         self.shared.regs.set_fatal(Syndrome::EngineFailure);
@@ -199,9 +209,17 @@ impl Vm {
     fn reset(&mut self) {
         self.model.reset();
         self.deadline = None;
-        self.departures.clear();
+        self.forget_packets();
         self.tell_addresses();
         self.shared.reset_done();
+    }
+
+    /// What is under way from the device, or to it, was of a life that is over.
+    fn forget_packets(&mut self) {
+        self.life += 1;
+        self.departures.clear();
+        self.crossing.clear();
+        self.arrivals.clear();
     }
 
     /// Tells the switch what the device answers to, if that has changed.
@@ -251,9 +269,19 @@ impl Vm {
             .unwrap_or_default();
         let interrupts = slice.raise_wanted();
         let (vm, network, departures) = (self.number, &self.network, &mut self.departures);
-        slice.call(|device, _| {
+        let crossing = &mut self.crossing;
+        slice.call(|device, ram| {
             if let Some(addresses) = device.take_addresses() {
                 network.set_addresses(vm, addresses);
+            }
+            while let Some(packet) = device.next_crossing() {
+                match packet.path().and_then(|path| network.device_for(vm, path)) {
+                    Some(to) => {
+                        device.show_crossing(ram, &packet);
+                        crossing.push((to, packet));
+                    }
+                    None => device.make_frames(ram, packet),
+                }
             }
             if !departures.is_waiting() {
                 let frames = std::iter::from_fn(|| device.next_frame());

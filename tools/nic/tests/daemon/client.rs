@@ -66,6 +66,7 @@ impl Client {
                 let network = Arc::new(Network::new(&common, &vms, vec![]));
                 let config = |mac| Config {
                     mac,
+                    neighbours: count > 1,
                     ..Config::default()
                 };
                 let vms = vms.into_iter().map(|(shared, mac)| (shared, config(mac)));
