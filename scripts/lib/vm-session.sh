@@ -2,25 +2,33 @@
 # shellcheck shell=bash
 #
 # The part of scripts/vm that runs in the toolchain root, in a PID namespace of its own: the NIC, then QEMU. Its arguments go
-# to the NIC. Everything it starts ends with it. Where guests may boot again (VM_REBOOTS), a reset is one more boot in the same QEMU, and
-# a file kill-nic.vmK in what the guests have together has the NIC of guest K killed: then NIC and QEMU begin again.
+# to the NIC. Everything it starts ends with it. Where several guests have one NIC, a session of its own has that alone (VM_ROLE
+# `nic`), until there is a file `over`; those of the guests have no NIC to start (`guest`). Where guests may boot again (VM_REBOOTS), a reset
+# is one more boot in the same QEMU, and a file kill-nic.vmK in what the guests have together has the NIC of guest K killed: then NIC and
+# QEMU begin again; of a guest that shares its NIC, QEMU alone.
 set -euo pipefail
 
 nic='' name=vm$VM_NUMBER
 has_sockets() { [ -S "$VM_SOCK/nic" ] && [ -S "$VM_SOCK/net" ] && [ -S "$VM_SOCK/control" ]; }
-# start_nic ARGUMENT...: starts the NIC, with its sockets there when this returns
+# start_nic ARGUMENT...: starts the NIC, if it is this session's; its sockets are there when this returns
 start_nic() {
-	export RUST_BACKTRACE=1
-	rm -f "$VM_SOCK"/{nic,net,control}
-	"$VM_NIC" --socket "$VM_SOCK/nic" --netdev-socket "$VM_SOCK/net" --mac "$VM_MAC" --control "$VM_SOCK/control" "$@" \
-		>>"$VM_RUN/nic.log" 2>&1 &
-	nic=$!
+	if [ "$VM_ROLE" != guest ]; then
+		export RUST_BACKTRACE=1
+		if [ "$VM_ROLE" != nic ]; then
+			rm -f "$VM_SOCK"/{nic,net,control}
+			set -- --socket "$VM_SOCK/nic" --netdev-socket "$VM_SOCK/net" --mac "$VM_MAC" --control "$VM_SOCK/control" "$@"
+		fi
+		"$VM_NIC" "$@" >>"$VM_RUN/nic.log" 2>&1 &
+		nic=$!
+	fi
+	[ "$VM_ROLE" != nic ] || return 0
 	for ((i = 0; i < 100; i++)); do
 		if has_sockets; then break; fi
-		kill -0 "$nic" 2>/dev/null || break
+		[ -z "$nic" ] || kill -0 "$nic" 2>/dev/null || break
 		sleep 0.1
 	done
 	if ! has_sockets; then
+		[ -n "$nic" ] || exit 125
 		if kill -0 "$nic" 2>/dev/null; then echo "did not open its sockets within 10 s"; else
 			rc=0
 			wait "$nic" || rc=$?
@@ -32,7 +40,7 @@ start_nic() {
 }
 
 # What all guests have, then what is this one's: the kernel unpacks one archive after the other.
-for part in "$VM_INITRD" "$VM_RUN/own"; do (cd "$part" && find . | cpio --quiet -o -H newc -R 0:0); done >"$VM_RUN/initrd.cpio"
+[ "$VM_ROLE" = nic ] || for part in "$VM_INITRD" "$VM_RUN/own"; do (cd "$part" && find . | cpio --quiet -o -H newc -R 0:0); done >"$VM_RUN/initrd.cpio"
 
 # maxcpus is at least 2 always: with one possible CPU, TCG emits neither atomic nor fencing instructions towards other processes.
 maxcpus=$((VM_SMP > 2 ? VM_SMP : 2))
@@ -79,15 +87,20 @@ fi
 [ -z "$VM_TOGETHER" ] || qemu+=(-virtfs "local,path=$VM_TOGETHER,mount_tag=together,security_model=none,multidevs=remap")
 [ -z "$VM_SHARE" ] || qemu+=(-virtfs "local,path=$VM_SHARE,mount_tag=host,security_model=passthrough,multidevs=remap")
 
-# killer: kills the NIC when a guest wants it, and QEMU, which can do nothing without it
+# killer: has the guest lose its NIC when it wants to, and ends QEMU, which can do nothing without it
 killer() {
 	local wish=$VM_TOGETHER/kill-nic.$name
 	until [ -e "$wish" ]; do sleep 0.1; done
-	kill -KILL "$nic"
+	[ -z "$nic" ] || kill -KILL "$nic"
 	sleep 0.5
 	! kill -0 "$1" 2>/dev/null || kill -TERM "$1"
 }
-while :; do
+if [ "$VM_ROLE" = nic ]; then
+	start_nic "$@"
+	while kill -0 "$nic" 2>/dev/null && ! [ -e "$VM_RUN/over" ]; do sleep 0.1; done
+fi
+rc=0
+while [ "$VM_ROLE" != nic ]; do
 	[ -z "$VM_NIC" ] || start_nic "$@"
 	limit=()
 	[ -z "$VM_TIMEOUT" ] || limit=(timeout --foreground -k 5 $((VM_TIMEOUT > SECONDS ? VM_TIMEOUT - SECONDS : 1)))
@@ -103,13 +116,15 @@ while :; do
 	wait $qemu_pid || rc=$?
 	kill $killer 2>/dev/null || true
 	[ -e "$VM_TOGETHER/kill-nic.$name" ] || break
-	kill -KILL "$nic" 2>/dev/null || true
-	wait "$nic" || true
+	if [ -n "$nic" ]; then
+		kill -KILL "$nic" 2>/dev/null || true
+		wait "$nic" || true
+	fi
 	rm -f "$VM_TOGETHER/kill-nic.$name"
 done
 [ "$rc" != 137 ] || [ -z "$VM_TIMEOUT" ] || rc=124
 
-if [ -n "$VM_NIC" ]; then
+if [ -n "$nic" ]; then
 	# QEMU has left, so a NIC that serves one guest may have ended well by itself; else it is ended, and must end well.
 	for ((i = 0; i < 10; i++)); do
 		kill -0 "$nic" 2>/dev/null || break

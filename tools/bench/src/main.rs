@@ -10,7 +10,7 @@
 mod driver;
 
 use clap::Parser;
-use driver::{scattered, Direct, Driver, Threaded, Write, DEPTH, PAGE, SOURCE, TARGET};
+use driver::{scattered, Direct, Driver, Port, Threaded, Write, DEPTH, PAGE, SOURCE, TARGET};
 use serde_json::json;
 use std::io;
 use std::process::ExitCode;
@@ -44,7 +44,7 @@ type Test = (&'static str, Box<dyn Fn(&str) -> io::Result<()>>);
 fn main() -> ExitCode {
     let args = Args::parse();
     let beyond = (llc() * 4).clamp(64 << 20, BEYOND_MAX);
-    let tests: [Test; 7] = [
+    let tests: [Test; 9] = [
         (
             "engine_write_within_llc",
             Box::new(|name| bandwidth(name, WITHIN, false)),
@@ -56,6 +56,14 @@ fn main() -> ExitCode {
         (
             "engine_write_4k_pages",
             Box::new(|name| bandwidth(name, 8 << 20, true)),
+        ),
+        (
+            "engine_write_two_guests",
+            Box::new(|name| between(name, true)),
+        ),
+        (
+            "engine_write_two_guests_frames",
+            Box::new(|name| between(name, false)),
         ),
         ("engine_write_rate", Box::new(rate)),
         ("engine_write_latency", Box::new(|name| latency(name, 0))),
@@ -139,10 +147,44 @@ fn bandwidth(name: &str, size: u64, scatter: bool) -> io::Result<()> {
                 let place = |at: u64| if scatter { scattered(at) } else { at };
                 let to = TARGET + place(write.to + offset);
                 let from = SOURCE + place(write.from + offset);
-                let copied = driver.ram.copy(to, from, piece as usize);
+                let copied = driver.ram.copy_from(to, &driver.ram, from, piece as usize);
                 copied.map_err(|_| io::Error::other("a buffer cannot be reached"))?;
             }
             Ok(bytes)
+        })?);
+    }
+    let gib = f64::from(1 << 30);
+    let (value, memcpy) = (median(values) / gib, median(copies) / gib);
+    print(name, MESSAGE, "GiB/s", value, Some(memcpy));
+    Ok(())
+}
+
+/// From one guest's memory to another's of the same process, by reference or as frames, with the engine in a thread of its own.
+fn between(name: &str, by_reference: bool) -> io::Result<()> {
+    let [a, b] = Threaded::start_two(by_reference)?;
+    let ports = [Port::of(1), Port::of(2)];
+    let mut a = Driver::between(a, WITHIN, true, ports)?;
+    let b = Driver::between(b, WITHIN, true, [ports[1], ports[0]])?;
+    let writes: Vec<_> = (0..u64::from(DEPTH))
+        .map(|i| i * MESSAGE % WITHIN)
+        .map(|at| Write {
+            from: at,
+            to: at,
+            length: MESSAGE as u32,
+        })
+        .collect();
+    let (mut values, mut copies) = (vec![], vec![]);
+    for _ in 0..ROUNDS {
+        let bytes = MESSAGE * u64::from(DEPTH);
+        values.push(measure(|| a.run(&writes).map(|()| bytes))?);
+        copies.push(measure(|| {
+            for at in (0..WITHIN).step_by(PAGE as usize).map(scattered) {
+                let copied = b
+                    .ram
+                    .copy_from(TARGET + at, &a.ram, SOURCE + at, PAGE as usize);
+                copied.map_err(|_| io::Error::other("a buffer cannot be reached"))?;
+            }
+            Ok(WITHIN)
         })?);
     }
     let gib = f64::from(1 << 30);

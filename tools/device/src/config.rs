@@ -13,6 +13,8 @@ pub struct Config {
     pub mac: [u8; 6],
     /// Forces every packet between local queue pairs through the bytes of a frame.
     pub wire_local: bool,
+    /// There are other devices in the process: packets for elsewhere are offered by reference ([`Device::next_crossing`](crate::Device::next_crossing)).
+    pub neighbours: bool,
     /// So many percent of the local packets are lost.
     pub drop_percent: u8,
     /// Acknowledgements carry end-to-end credits, and those of peers are kept to.
@@ -30,6 +32,7 @@ impl Default for Config {
         Self {
             mac: [0x52, 0x54, 0x00, 0x12, 0x34, 0x56],
             wire_local: false,
+            neighbours: false,
             drop_percent: 0,
             credits: true,
             seed: 1,

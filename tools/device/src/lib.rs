@@ -27,6 +27,7 @@
 //! | `device/` | the device's life, and what the daemon calls |
 //! | `device/cmd/` | commands, by kind of object; validated in full before anything changes |
 //! | `device/sched.rs`, `areas.rs`, `net.rs` | a slice: commands, doorbell areas, timers, queue pairs in turn; the ways of a packet |
+//! | `device/crossing.rs` | packets between the devices of one process |
 //! | `device/snapshot.rs`, `figures.rs` | contexts, counters, the port and its queue pairs for people, in portions |
 //! | `execution/` | what a queue pair sees of the device while it runs: `shared.rs` all but the transports, `host.rs` a transport's call, `frames.rs` packets as bytes, `wqe.rs` work queue entries, `copy.rs` the payload's one copy |
 //! | `objects/` | `qp.rs`, `cq.rs`, `eq.rs`, `srq.rs`, `mr.rs`, `uar.rs`, `port.rs` |
@@ -63,7 +64,9 @@ pub mod tap;
 mod tests;
 
 pub use config::Config;
+pub use device::crossing::Crossing;
 pub use device::figures::{PortFigures, QpFigures};
 pub use device::snapshot::{Cursor, Portion, Snapshot};
 pub use device::{Addresses, Device, Next};
+pub use execution::copy::Side;
 pub use regs::{Action, Registers};

@@ -2,6 +2,7 @@
 
 //! The command line.
 
+use crate::switch::MAX_VMS;
 use crate::uplink::Kind;
 use clap::Parser;
 use std::path::PathBuf;
@@ -11,17 +12,19 @@ use verbena_device::misbehave::Misbehaviour;
 ///
 /// QEMU attaches it with `-device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"SOCKET"}}'`, and the
 /// guest's Ethernet with `-netdev stream,server=off,addr.type=unix,addr.path=NETDEV_SOCKET`. Guest RAM must be shared
-/// (`share=on`) and in a file that cannot be truncated: that of a memory-backend-memfd. The NIC serves one guest and ends when QEMU goes away.
+/// (`share=on`) and in a file that cannot be truncated: that of a memory-backend-memfd. The NIC ends when QEMU goes away. It can
+/// serve several guests: the n-th --socket, --netdev-socket, --control and --mac are the n-th guest's. Then it ends with the last
+/// QEMU, and each can come back before that.
 #[derive(Parser, Debug)]
 #[command(version)]
 pub struct Args {
-    /// Socket on which QEMU finds the PCI function
-    #[arg(long, value_name = "PATH")]
-    pub socket: PathBuf,
+    /// Socket on which QEMU finds the PCI function; one for each guest, at most 16
+    #[arg(long, value_name = "PATH", required = true)]
+    pub socket: Vec<PathBuf>,
 
-    /// Socket on which QEMU's `-netdev stream` finds the port
+    /// Socket on which QEMU's `-netdev stream` finds the port; for no guest or for each
     #[arg(long, value_name = "PATH")]
-    pub netdev_socket: Option<PathBuf>,
+    pub netdev_socket: Vec<PathBuf>,
 
     /// Way to another machine: unix:OWN,PEER joins two NICs on this host by two datagram sockets, one of each;
     /// udp:OWN,PEER[,PEER...] is a UDP tunnel to each peer, all of them ADDRESS:PORT; tap:NAME is a TAP device of the host. May be
@@ -29,19 +32,20 @@ pub struct Args {
     #[arg(long, value_name = "KIND:ADDRESSES")]
     pub uplink: Vec<Kind>,
 
-    /// Socket for verbenactl
+    /// Socket for verbenactl; for no guest or for each
     #[arg(long, value_name = "PATH")]
-    pub control: Option<PathBuf>,
+    pub control: Vec<PathBuf>,
 
-    /// MAC address of the port: that of the guest's network card
-    #[arg(long, value_name = "MAC", default_value = "52:54:00:12:34:56", value_parser = parse_mac)]
-    pub mac: [u8; 6],
+    /// MAC address of the port: that of the guest's network card. A single guest has 52:54:00:12:34:56 unless told otherwise, of
+    /// several each needs its own
+    #[arg(long, value_name = "MAC", value_parser = parse_mac)]
+    pub mac: Vec<[u8; 6]>,
 
     /// What to log: error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log_level: log::LevelFilter,
 
-    /// Force packets between local queue pairs through the bytes of a frame
+    /// Force packets between local queue pairs, and between the guests of one process, through the bytes of a frame
     #[arg(long)]
     pub wire_local: bool,
 
@@ -69,11 +73,58 @@ pub struct Args {
 }
 
 impl Args {
-    /// What the device model is told.
-    pub fn device_config(&self) -> verbena_device::Config {
+    /// What the device model of each VM is told.
+    ///
+    /// # Errors
+    ///
+    /// There are too many VMs, or not each has what it needs for itself.
+    pub fn vms(&self) -> Result<Vec<verbena_device::Config>, String> {
+        let count = self.socket.len();
+        if count > MAX_VMS.into() {
+            return Err(format!("{count} guests (--socket), {MAX_VMS} are possible"));
+        }
+        for (name, given) in [
+            ("--netdev-socket", self.netdev_socket.len()),
+            ("--control", self.control.len()),
+        ] {
+            if given != 0 && given != count {
+                return Err(format!(
+                    "{given} times {name} for {count} times --socket: it is for no guest or for each"
+                ));
+            }
+        }
+        let sockets: Vec<_> = [&self.socket, &self.netdev_socket, &self.control]
+            .into_iter()
+            .flatten()
+            .collect();
+        if let Some(path) = twice(&sockets) {
+            return Err(format!("two sockets at {}", path.display()));
+        }
+        let macs = match (self.mac.len(), count) {
+            (0, 1) => vec![DEFAULT_MAC],
+            (given, _) if given == count => self.mac.clone(),
+            (given, _) => {
+                return Err(format!(
+                    "{given} times --mac for {count} times --socket: of several guests each needs an address of its own"
+                ))
+            }
+        };
+        if twice(&macs).is_some() {
+            return Err(String::from(
+                "two guests cannot have one MAC address (--mac)",
+            ));
+        }
+        Ok(macs
+            .into_iter()
+            .map(|mac| self.device_config(mac))
+            .collect())
+    }
+
+    fn device_config(&self, mac: [u8; 6]) -> verbena_device::Config {
         verbena_device::Config {
-            mac: self.mac,
+            mac,
             wire_local: self.wire_local || self.drop != 0,
+            neighbours: self.socket.len() > 1 && !self.wire_local && self.drop == 0,
             drop_percent: self.drop,
             credits: !self.no_credits,
             seed: self.seed,
@@ -100,6 +151,16 @@ impl Args {
     fn misbehaviour(&self) -> Misbehaviour {
         Misbehaviour::default()
     }
+}
+
+/// The address of a single guest of which nothing is said, as QEMU gives it.
+const DEFAULT_MAC: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
+
+/// What is there twice.
+fn twice<T: PartialEq>(all: &[T]) -> Option<&T> {
+    all.iter()
+        .enumerate()
+        .find_map(|(n, one)| all.get(..n)?.contains(one).then_some(one))
 }
 
 /// Six bytes in hexadecimal, separated by colons; not a group address.
@@ -161,9 +222,49 @@ mod tests {
     #[test]
     fn losing_packets_needs_packets() {
         let args = Args::parse_from(["verbena-nic", "--socket", "s", "--drop", "5"]);
-        let config = args.device_config();
+        let config = args.vms().unwrap().remove(0);
         assert!(config.wire_local && config.drop_percent == 5);
+        assert_eq!(config.mac, DEFAULT_MAC);
         assert!(Args::try_parse_from(["verbena-nic", "--socket", "s", "--drop", "101"]).is_err());
         assert!(Args::try_parse_from(["verbena-nic"]).is_err());
+    }
+
+    fn vms(line: &str) -> Result<Vec<[u8; 6]>, String> {
+        let args = ["verbena-nic"].into_iter().chain(line.split(' '));
+        let configs = Args::parse_from(args).vms()?;
+        Ok(configs.iter().map(|config| config.mac).collect())
+    }
+
+    #[test]
+    fn each_of_several_guests_has_its_own() {
+        const TWO: &str = "--socket a --socket b";
+        const MACS: &str = "--mac 02:00:00:00:00:0a --mac 02:00:00:00:00:0b";
+        let macs = [[2, 0, 0, 0, 0, 0xa], [2, 0, 0, 0, 0, 0xb]];
+        assert_eq!(vms(&format!("{TWO} {MACS}")), Ok(macs.to_vec()));
+        let all = "--netdev-socket c --netdev-socket d --control e --control f";
+        assert_eq!(vms(&format!("{TWO} {MACS} {all}")), Ok(macs.to_vec()));
+        for (line, named) in [
+            (TWO, "--mac"),
+            (&format!("{TWO} --mac 02:00:00:00:00:0a"), "1 times --mac"),
+            (&format!("--socket a {MACS}"), "2 times --mac"),
+            (
+                &format!("{TWO} --mac 02:00:00:00:00:0a --mac 02:00:00:00:00:0a"),
+                "one MAC",
+            ),
+            (
+                &format!("{TWO} {MACS} --netdev-socket c"),
+                "--netdev-socket",
+            ),
+            (&format!("{TWO} {MACS} --control c"), "--control"),
+            (&format!("--socket a --socket a {MACS}"), "two sockets at a"),
+            (
+                &format!("{TWO} {MACS} --control b --control c"),
+                "two sockets at b",
+            ),
+            (&["--socket a"; 17].join(" "), "17 guests"),
+        ] {
+            let error = vms(line).unwrap_err();
+            assert!(error.contains(named), "{line}: {error}");
+        }
     }
 }

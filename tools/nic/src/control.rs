@@ -2,6 +2,7 @@
 
 //! The control socket, for `verbenactl`: one JSON object a line in, one a line out (`verbena_control`).
 //!
+//! Each VM has a control socket of its own, and what is told there is of that VM; uplinks and the switch are everybody's.
 //! The user who started the NIC and root may ask, over a few connections at a time. A capture takes a connection for itself. Only
 //! impairments of uplinks change anything.
 
@@ -96,7 +97,7 @@ fn answer(line: &[u8], shared: &Shared) -> String {
         Ok(Request::Capture) => {
             Reply::<Status>::from(Err(String::from("a capture takes a connection"))).line()
         }
-        Ok(Request::Impairments) => Reply::from(Ok(shared.impairments.told())).line(),
+        Ok(Request::Impairments) => Reply::from(Ok(shared.common.impairments.told())).line(),
         Ok(Request::Impair { uplink, with }) => Reply::from(impair(shared, uplink, with)).line(),
         Ok(Request::Qp { number }) => Reply::from(port::qp(shared, number)).line(),
         Err(error) => Reply::<Status>::from(Err(error)).line(),
@@ -124,19 +125,19 @@ fn name(counter: Counter) -> &'static str {
 fn stats(shared: &Shared) -> Result<Told, String> {
     let port = ask(shared, Question::Stats)?;
     let names = Counter::ALL.iter().map(|&counter| name(counter).into());
-    let counts = &shared.counts;
+    let (counts, all) = (&shared.counts, &shared.common.tallies);
     let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let stats = Stats {
         engine: said::Engine {
             ethernet_frames: load(&counts.ethernet_frames),
             ethernet_dropped: load(&counts.ethernet_dropped),
-            uplink_sent: load(&counts.uplink_sent),
-            uplink_received: load(&counts.uplink_received),
-            uplink_dropped: load(&counts.uplink_dropped),
+            uplink_sent: load(&all.uplink_sent),
+            uplink_received: load(&all.uplink_received),
+            uplink_dropped: load(&all.uplink_dropped),
             inbox_dropped: load(&counts.inbox_dropped),
-            switch_flooded: load(&counts.switch_flooded),
-            switch_refused: load(&counts.switch_refused),
-            switch_unlearned: load(&counts.switch_unlearned),
+            switch_flooded: load(&all.switch_flooded),
+            switch_refused: load(&all.switch_refused),
+            switch_unlearned: load(&all.switch_unlearned),
             interrupts_lost: load(&counts.interrupts_lost),
             engine_slices: load(&counts.slices),
             engine_sleeps: load(&counts.sleeps),
@@ -151,15 +152,15 @@ fn impair(
     uplink: Option<u8>,
     with: Option<Impairment>,
 ) -> Result<ToldImpairments, String> {
-    shared.impairments.set(uplink, with)?;
+    shared.common.impairments.set(uplink, with)?;
     // What waited may be due now.
-    shared.wake();
+    shared.common.waker.wake();
     let named = uplink.map_or_else(|| String::from("all uplinks"), |n| format!("uplink {n}"));
     match with {
         Some(how) => log::info!("{named}: {how:?}"),
         None => log::info!("{named}: nothing goes wrong any more"),
     }
-    Ok(shared.impairments.told())
+    Ok(shared.common.impairments.told())
 }
 
 /// The engine hands out a portion at a time, as it is then, and works for the guest in between.
@@ -334,7 +335,7 @@ mod tests {
                     to.send(std::array::from_fn(|i| i as u64)).unwrap();
                     return;
                 }
-                shared.park(PATIENCE);
+                std::thread::yield_now();
             }
         });
         let reply = answer(b"{\"command\":\"stats\"}", &shared);

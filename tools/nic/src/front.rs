@@ -43,6 +43,15 @@ impl Front {
         }
     }
 
+    /// QEMU has gone: from here on there is no DMA, no interrupt and no memory of the guest, and soon a device as after power-on.
+    pub fn leave(&mut self) {
+        self.shared.set_bus_master(false);
+        (0..regs::NUM_VECTORS).for_each(|vector| self.shared.set_vector(vector, None));
+        let gone = self.shared.ram_mut().clear();
+        self.shared.reset();
+        drop(gone);
+    }
+
     fn read_register(&self, offset: usize) -> u32 {
         let value = self.shared.regs.read(offset);
         match offset {
@@ -84,7 +93,7 @@ impl Front {
         let value = u32::from_le_bytes(word);
         if self.shared.misbehave.write_config(offset, value) {
             log::info!("misbehaviour: word {offset:#x} is {value}");
-            self.shared.wake();
+            self.shared.nudge();
         }
     }
 }
@@ -222,13 +231,15 @@ impl PciDevice for Front {
         // The lock is granted between two slices, so nothing is in flight.
         let mut ram = self.shared.ram_mut();
         let Some((addr, len)) = range else {
-            ram.clear();
+            let gone = ram.clear();
+            drop((ram, gone));
             self.unusable.clear();
             return Ok(());
         };
-        let count = ram.unmap(addr, len)?;
+        let gone = ram.unmap(addr, len)?;
         drop(ram);
-        log::debug!("{len:#x} bytes at {addr:#x} gone ({count} of RAM)");
+        log::debug!("{len:#x} bytes at {addr:#x} gone ({} of RAM)", gone.count());
+        drop(gone);
         self.unusable.retain(|r| *r != (addr, len));
         Ok(())
     }

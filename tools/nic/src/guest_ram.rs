@@ -96,6 +96,18 @@ impl Drop for Region {
     }
 }
 
+/// Regions that nobody can reach any more. Their mappings go when this is dropped, which takes a while for memory that was used: so the
+/// owner lets go of the table first.
+#[must_use = "the mappings go with it"]
+pub struct Gone(Vec<Region>);
+
+impl Gone {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+}
+
 /// All of guest RAM that the device can reach.
 #[derive(Default)]
 pub struct GuestRam {
@@ -151,9 +163,9 @@ impl GuestRam {
         Ok(())
     }
 
-    /// Takes away every region that lies in `[addr, addr + len)`; returns how many. Takes none if there is one of which
+    /// Takes away every region that lies in `[addr, addr + len)`. Takes none if there is one of which
     /// only a part lies there: what the caller would believe to be gone could still be reached.
-    pub fn unmap(&mut self, addr: u64, len: u64) -> io::Result<usize> {
+    pub fn unmap(&mut self, addr: u64, len: u64) -> io::Result<Gone> {
         let inside = |r: &Region| {
             let offset = r.addr.checked_sub(addr).filter(|&o| o < len);
             offset.is_some_and(|o| r.len <= len - o)
@@ -165,14 +177,16 @@ impl GuestRam {
         if self.regions.iter().any(|r| touched(r) && !inside(r)) {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
         }
-        let before = self.regions.len();
-        self.regions.retain(|r| !inside(r));
-        Ok(before - self.regions.len())
+        let (gone, kept) = std::mem::take(&mut self.regions)
+            .into_iter()
+            .partition(inside);
+        self.regions = kept;
+        Ok(Gone(gone))
     }
 
     /// Takes away everything.
-    pub fn clear(&mut self) {
-        self.regions.clear();
+    pub fn clear(&mut self) -> Gone {
+        Gone(std::mem::take(&mut self.regions))
     }
 
     /// How many bytes of RAM there are.
@@ -312,14 +326,14 @@ impl GuestMemory for GuestRam {
     }
 
     #[inline]
-    fn copy(&self, mut to: u64, mut from: u64, mut len: usize) -> Access {
+    fn copy_from(&self, mut to: u64, of: &Self, mut from: u64, mut len: usize) -> Access {
         while len != 0 {
-            let (source, source_room) = self.find(from, false)?;
+            let (source, source_room) = of.find(from, false)?;
             let (target, target_room) = self.find(to, true)?;
             let room = source_room.min(target_room);
             let step = len.min(usize::try_from(room).unwrap_or(usize::MAX));
-            // SAFETY: Both are valid for `step` bytes and the target is writable; they may overlap. The guest may write
-            // meanwhile, see `copy_shared`.
+            // SAFETY: Both are valid for `step` bytes and the target is writable; they may overlap, also where two guests have
+            // one file. The guests may write meanwhile, see `copy_shared`.
             unsafe { ptr::copy(source, target, step) };
             len -= step;
             from = from.wrapping_add(step as u64);
@@ -395,12 +409,12 @@ mod tests {
         let mut back = [0; 256];
         ram.read(0x1f80, &mut back).unwrap();
         assert_eq!(back[..], data[..]);
-        ram.copy(0x1000, 0x1f80, 256).unwrap();
+        ram.copy_from(0x1000, &ram, 0x1f80, 256).unwrap();
         ram.read(0x1000, &mut back).unwrap();
         assert_eq!(back[..], data[..]);
         assert_eq!(ram.read(0x2f80, &mut back), Err(Unreachable));
         assert_eq!(ram.read(0xfff, &mut back), Err(Unreachable));
-        assert_eq!(ram.copy(0x2f80, 0x1000, 256), Err(Unreachable));
+        assert_eq!(ram.copy_from(0x2f80, &ram, 0x1000, 256), Err(Unreachable));
         assert_eq!(ram.read(u64::MAX - 3, &mut back), Err(Unreachable));
         assert!(ram.contains(0x1000, 2 * PAGE) && !ram.contains(0x1000, 2 * PAGE + 1));
         assert!(!ram.contains(u64::MAX, 2) && ram.contains(u64::MAX, 0));
@@ -412,8 +426,8 @@ mod tests {
         assert_eq!(ram.load32(0x8000), Ok(0));
         assert_eq!(ram.store32(0x8000, 1), Err(Unreachable));
         assert_eq!(ram.write(0x8000, &[1]), Err(Unreachable));
-        assert_eq!(ram.copy(0x8000, 0x1000, 8), Err(Unreachable));
-        assert_eq!(ram.copy(0x1000, 0x8000, 8), Ok(()));
+        assert_eq!(ram.copy_from(0x8000, &ram, 0x1000, 8), Err(Unreachable));
+        assert_eq!(ram.copy_from(0x1000, &ram, 0x8000, 8), Ok(()));
     }
 
     #[test]
@@ -434,10 +448,10 @@ mod tests {
     fn unmapping_takes_what_lies_inside() {
         let mut ram = ram();
         assert_eq!(ram.load32(0x2000), Ok(0));
-        assert_eq!(ram.unmap(0x2000, PAGE).unwrap(), 1);
+        assert_eq!(ram.unmap(0x2000, PAGE).unwrap().count(), 1);
         assert_eq!(ram.load32(0x2000), Err(Unreachable));
         assert_eq!(ram.load32(0x1000), Ok(0));
-        assert_eq!(ram.unmap(0, u64::MAX).unwrap(), 2);
+        assert_eq!(ram.unmap(0, u64::MAX).unwrap().count(), 2);
         assert_eq!((ram.size(), ram.load32(0x1000)), (0, Err(Unreachable)));
     }
 
@@ -455,10 +469,14 @@ mod tests {
         }
         // Next to regions, and nothing at all.
         for (addr, len) in [(0, 0x1000), (0x3000, PAGE), (0x1000, 0), (0x1800, 0)] {
-            assert_eq!(ram.unmap(addr, len).unwrap(), 0, "{addr:#x}+{len:#x}");
+            assert_eq!(
+                ram.unmap(addr, len).unwrap().count(),
+                0,
+                "{addr:#x}+{len:#x}"
+            );
         }
         assert_eq!(ram.size(), 3 * PAGE);
-        assert_eq!(ram.unmap(0x1000, 2 * PAGE).unwrap(), 2);
+        assert_eq!(ram.unmap(0x1000, 2 * PAGE).unwrap().count(), 2);
     }
 
     #[test]
@@ -502,7 +520,7 @@ mod tests {
     fn copies_may_overlap() {
         let ram = ram();
         ram.write(0x1000, &[1, 2, 3, 4, 5, 6]).unwrap();
-        ram.copy(0x1002, 0x1000, 6).unwrap();
+        ram.copy_from(0x1002, &ram, 0x1000, 6).unwrap();
         let mut back = [0; 8];
         ram.read(0x1000, &mut back).unwrap();
         assert_eq!(back, [1, 2, 1, 2, 3, 4, 5, 6]);

@@ -4,16 +4,19 @@
 //!
 //! The model takes guest memory, time and frames, and gives completions, interrupts and frames. Here it meets the real
 //! world: QEMU, which hands over guest RAM and asks for the PCI function; the guest's Ethernet; a person who asks what
-//! the NIC is doing; and other machines, behind an uplink. `verbena-nic` serves one guest and ends with it.
+//! the NIC is doing; and other machines, behind an uplink. `verbena-nic` serves one guest or several, and ends with the last of them.
 //!
 //! | thread | file | what it does |
 //! | --- | --- | --- |
-//! | main | [`vfio_user`], [`front`], [`pci`] | answers QEMU: configuration space, registers, doorbells, maps, resets |
+//! | main | [`attend`] | waits until the last QEMU has gone |
 //! | signals | [`places`] | removes the sockets when the process is told to end |
-//! | engine | [`engine`] | owns the device and gives it time, takes what the [`uplink`] brings; sleeps when both are silent |
-//! | netdev | [`netdev`], [`network`], [`switch`] | takes the guest's Ethernet frames, and sends them where they go |
-//! | outlet | [`outlet`] | gives the guest the frames for which QEMU had no room at once |
-//! | control | [`control`], [`impair`] | answers `verbenactl`; what is to go wrong on uplinks |
+//! | engine | [`engine`] | owns the devices and gives them time, takes what the [`uplink`] brings; sleeps when all are silent |
+//! | vm, for each VM | [`vfio_user`], [`front`], [`pci`] | answers QEMU: configuration space, registers, doorbells, maps, resets |
+//! | netdev, for each VM | [`netdev`], [`network`], [`switch`] | takes the guest's Ethernet frames, and sends them where they go |
+//! | outlet, for each VM | [`outlet`] | gives the guest the frames for which QEMU had no room at once |
+//! | control, for each VM | [`control`], [`impair`] | answers `verbenactl`; what is to go wrong on uplinks |
+//!
+//! What threads share for one VM is [`shared`], what all VMs have in common is [`common`].
 //!
 //! The path of one RDMA WRITE: the guest stores a WQE and an index in its own memory, and nothing else happens in this
 //! process than that the engine, awake or woken by a write to the doorbell BAR ([`front`], [`shared`]), runs a slice: the
@@ -24,6 +27,8 @@
 //! Start with [`shared`] for who tells whom what, and [`engine`] for when.
 
 pub mod args;
+pub mod attend;
+pub mod common;
 pub mod control;
 pub mod departures;
 pub mod engine;
@@ -42,3 +47,4 @@ mod slice;
 pub mod switch;
 pub mod uplink;
 pub mod vfio_user;
+pub mod waker;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `verbena-nic`: opens the sockets, starts the threads and serves QEMU until it goes away. See the library.
+//! `verbena-nic`: opens the sockets, starts the threads and serves QEMU until the last one has gone. See the library.
 
 use clap::Parser;
 use nix::sys::signal::{raise, SigSet, Signal};
@@ -10,13 +10,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 use verbena_nic::args::Args;
+use verbena_nic::common::Common;
 use verbena_nic::engine::Engine;
-use verbena_nic::front::Front;
 use verbena_nic::network::Network;
 use verbena_nic::places::Places;
 use verbena_nic::shared::Shared;
 use verbena_nic::switch::MAX_WIRES;
-use verbena_nic::{control, netdev, sharing, vfio_user};
+use verbena_nic::{attend, control, netdev};
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -77,12 +77,14 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
 }
 
 fn run(args: &Args, places: &Places) -> io::Result<()> {
+    let vms = args.vms().map_err(io::Error::other)?;
     // All of them, before anything is served: a NIC that cannot have one does not begin.
-    let listener = places.listen(&args.socket)?;
-    let open = |path: &Option<PathBuf>| path.as_deref().map(|p| places.listen(p)).transpose();
-    let (for_netdev, for_control) = (open(&args.netdev_socket)?, open(&args.control)?);
-    let config = args.device_config();
-    let shared = Arc::new(Shared::misbehaving(config.misbehave.clone())?);
+    let listen = |paths: &[PathBuf]| {
+        let all = paths.iter().map(|path| places.listen(path));
+        all.collect::<io::Result<Vec<_>>>()
+    };
+    let listeners = listen(&args.socket)?;
+    let (for_netdev, for_control) = (listen(&args.netdev_socket)?, listen(&args.control)?);
     let wires = args.uplink.iter().map(|kind| kind.open(places));
     let wires = wires.collect::<io::Result<Vec<_>>>()?;
     let wires: Vec<_> = wires.into_iter().flatten().collect();
@@ -92,42 +94,38 @@ fn run(args: &Args, places: &Places) -> io::Result<()> {
             wires.len()
         )));
     }
-    let network = Arc::new(Network::new(shared.clone(), args.mac, wires));
-    if let Some(listener) = for_control {
+    let common = Arc::new(Common::new()?);
+    let vms = vms.into_iter().map(|config| {
+        let shared = Shared::beside(&common, config.misbehave.clone());
+        (Arc::new(shared), config)
+    });
+    let vms: Vec<_> = vms.collect();
+    let macs: Vec<_> = vms.iter().map(|(vm, c)| (vm.clone(), c.mac)).collect();
+    let network = Arc::new(Network::new(&common, &macs, wires));
+    for (listener, (shared, _)) in for_control.into_iter().zip(&vms) {
         let shared = shared.clone();
         spawn("control", move || control::serve(&listener, &shared))?;
     }
-    if let Some(listener) = for_netdev {
+    for (vm, listener) in (0..).zip(for_netdev) {
         let to_guest = network.clone();
-        spawn("outlet", move || to_guest.outlet.drain())?;
+        spawn("outlet", move || {
+            if let Some(outlet) = to_guest.outlet(vm) {
+                outlet.drain();
+            }
+        })?;
         let network = network.clone();
-        spawn("netdev", move || netdev::serve(&listener, &network))?;
+        spawn("netdev", move || netdev::serve(&listener, &network, vm))?;
     }
-    spawn("engine", {
-        let shared = shared.clone();
-        move || Engine::new(shared, config, network).run()
-    })?;
-    let paths = [
-        Some(&args.socket),
-        args.netdev_socket.as_ref(),
-        args.control.as_ref(),
-    ];
-    let paths: Vec<_> = paths
-        .iter()
-        .flatten()
-        .map(|p| p.display().to_string())
-        .collect();
+    let all = vms.iter().map(|(shared, _)| shared.clone());
+    let served = listeners.into_iter().zip(all).collect();
+    spawn("engine", move || Engine::new(vms, network).run())?;
+    let paths = [&args.socket, &args.netdev_socket, &args.control];
+    let paths = paths.into_iter().flatten();
+    let paths: Vec<_> = paths.map(|p| p.display().to_string()).collect();
     log::info!(
         "verbena-nic {} listens at {}",
         env!("CARGO_PKG_VERSION"),
         paths.join(", ")
     );
-    let (stream, _) = listener.accept()?;
-    // It serves one guest: who comes later is refused, and does not wait for an answer.
-    drop(listener);
-    log::info!("QEMU is connected");
-    let qemu = sharing::peer(&stream);
-    vfio_user::serve(stream, &mut Front::new(shared, qemu))?;
-    log::info!("QEMU is gone");
-    Ok(())
+    attend::serve(served)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The Ethernet side: the guest's ordinary network card, which shares the port and the MAC address.
+//! The Ethernet side: a guest's ordinary network card, which shares the port and the MAC address.
 //!
 //! QEMU connects its `-netdev stream` to our UNIX socket; each frame is preceded by its length, 4 bytes, big endian.
 //! Where they go says the [switch](crate::switch); what comes for the guest goes through the [outlet](crate::outlet).
@@ -10,11 +10,11 @@ use crate::uplink::MAX_FRAME;
 use std::io::{self, BufReader, Read};
 use std::os::unix::net::{UnixListener, UnixStream};
 
-/// Serves one connection after the other, for ever.
-pub fn serve(listener: &UnixListener, network: &Network) {
+/// Serves one connection of a VM's after the other, for ever.
+pub fn serve(listener: &UnixListener, network: &Network, vm: u8) {
     for stream in listener.incoming() {
-        let result = stream.and_then(|stream| receive(stream, network));
-        network.outlet.connect(None);
+        let result = stream.and_then(|stream| receive(stream, network, vm));
+        connect(network, vm, None);
         match result {
             Ok(()) => log::debug!("netdev: the guest's Ethernet is gone"),
             Err(e) => log::warn!("netdev: {e}"),
@@ -22,9 +22,15 @@ pub fn serve(listener: &UnixListener, network: &Network) {
     }
 }
 
-fn receive(stream: UnixStream, network: &Network) -> io::Result<()> {
+fn connect(network: &Network, vm: u8, stream: Option<UnixStream>) {
+    if let Some(outlet) = network.outlet(vm) {
+        outlet.connect(stream);
+    }
+}
+
+fn receive(stream: UnixStream, network: &Network, vm: u8) -> io::Result<()> {
     log::debug!("netdev: the guest's Ethernet is connected");
-    network.outlet.connect(Some(stream.try_clone()?));
+    connect(network, vm, Some(stream.try_clone()?));
     let mut stream = BufReader::with_capacity(MAX_FRAME, stream);
     let mut frame = Vec::new();
     loop {
@@ -39,7 +45,7 @@ fn receive(stream: UnixStream, network: &Network) -> io::Result<()> {
         }
         frame.resize(length, 0);
         stream.read_exact(&mut frame)?;
-        network.from_guest(&frame);
+        network.from_guest(vm, &frame);
     }
 }
 
@@ -52,7 +58,11 @@ mod tests {
     use std::sync::Arc;
 
     fn network(shared: &Arc<Shared>) -> Network {
-        Network::new(shared.clone(), [2, 0, 0, 0, 0, 1], vec![])
+        Network::new(
+            &shared.common,
+            &[(shared.clone(), [2, 0, 0, 0, 0, 1])],
+            vec![],
+        )
     }
 
     #[test]
@@ -64,8 +74,11 @@ mod tests {
             theirs.write_all(&[2; 60]).unwrap();
         }
         drop(theirs);
-        receive(ours, &network(&shared)).unwrap();
-        assert_eq!(shared.counts.uplink_dropped.load(Ordering::Relaxed), 2);
+        receive(ours, &network(&shared), 0).unwrap();
+        assert_eq!(
+            shared.common.tallies.uplink_dropped.load(Ordering::Relaxed),
+            2
+        );
         assert_eq!(shared.counts.ethernet_frames.load(Ordering::Relaxed), 2);
     }
 
@@ -74,6 +87,6 @@ mod tests {
         let shared = Arc::new(Shared::new().unwrap());
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(&[0xff; 8]).unwrap();
-        assert!(receive(ours, &network(&shared)).is_err());
+        assert!(receive(ours, &network(&shared), 0).is_err());
     }
 }

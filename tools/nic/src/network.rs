@@ -2,23 +2,29 @@
 
 //! The network: the switch with what is behind its ports, for whichever thread has a frame.
 
+use crate::common::{Common, Tallies};
 use crate::outlet::Outlet;
-use crate::shared::{Counts, Shared};
+use crate::shared::Shared;
 use crate::switch::{Port, Ports, Switch, MAX_WIRES};
 use crate::uplink::{Uplink, BATCH};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use verbena_device::Addresses;
+use verbena_roce::wire::Path;
 
-/// The number of the one VM.
-const VM: u8 = 0;
+/// A VM, as the network reaches it.
+struct Station {
+    shared: Arc<Shared>,
+    /// To the guest's Ethernet.
+    outlet: Outlet,
+}
 
 /// See the module.
 pub struct Network {
-    shared: Arc<Shared>,
+    common: Arc<Common>,
     switch: Mutex<Switch>,
-    /// To the guest's Ethernet.
-    pub outlet: Outlet,
+    /// By their numbers in the switch.
+    stations: Vec<Station>,
     wires: Vec<Box<dyn Uplink>>,
 }
 
@@ -29,26 +35,47 @@ fn count(counter: &AtomicU64, more: usize) {
 }
 
 impl Network {
-    /// The network of a VM with this MAC address and with so many uplinks.
-    pub fn new(shared: Arc<Shared>, mac: [u8; 6], mut wires: Vec<Box<dyn Uplink>>) -> Self {
+    /// The network of VMs with these MAC addresses, no two the same, and with so many uplinks. VMs are numbered as they are listed.
+    pub fn new(
+        common: &Arc<Common>,
+        vms: &[(Arc<Shared>, [u8; 6])],
+        mut wires: Vec<Box<dyn Uplink>>,
+    ) -> Self {
         wires.truncate(MAX_WIRES.into());
-        shared.impairments.set_uplinks(wires.len());
+        common.impairments.set_uplinks(wires.len());
         let mut switch = Switch::new(wires.len() as u8);
-        let _ = switch.add(mac);
+        let stations = vms.iter().map(|(shared, mac)| {
+            let number = switch.add(*mac);
+            debug_assert!(number.is_some(), "too many, or one address twice");
+            Station {
+                shared: shared.clone(),
+                outlet: Outlet::default(),
+            }
+        });
         Self {
-            shared,
+            stations: stations.collect(),
+            common: common.clone(),
             switch: Mutex::new(switch),
-            outlet: Outlet::default(),
             wires,
         }
+    }
+
+    /// What all VMs have in common.
+    pub fn common(&self) -> &Arc<Common> {
+        &self.common
+    }
+
+    /// The way to a guest's Ethernet.
+    pub fn outlet(&self, vm: u8) -> Option<&Outlet> {
+        Some(&self.stations.get(usize::from(vm))?.outlet)
     }
 
     fn switch(&self) -> MutexGuard<'_, Switch> {
         self.switch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn counts(&self) -> &Counts {
-        &self.shared.counts
+    fn tallies(&self) -> &Tallies {
+        &self.common.tallies
     }
 
     /// The uplinks.
@@ -56,81 +83,87 @@ impl Network {
         self.wires.iter().map(|wire| &**wire)
     }
 
-    /// The device answers to other GIDs and groups.
-    pub fn set_addresses(&self, addresses: Addresses) {
-        let now = self.shared.now();
-        if let Some(gid) = self.switch().set_addresses(VM, addresses, now) {
+    /// A device answers to other GIDs and groups.
+    pub fn set_addresses(&self, vm: u8, addresses: Addresses) {
+        let now = self.common.now();
+        if let Some(gid) = self.switch().set_addresses(vm, addresses, now) {
             log::warn!("another VM has the GID {gid:02x?}");
         }
     }
 
     fn forward(&self, from: Port, frame: &[u8]) -> Ports {
-        let now = self.shared.now();
+        let now = self.common.now();
         let mut switch = self.switch();
         let to = switch.forward(from, frame, now);
-        let counts = self.counts();
-        counts
-            .switch_flooded
-            .store(switch.tally.flooded, Ordering::Relaxed);
-        counts
-            .switch_refused
-            .store(switch.tally.refused, Ordering::Relaxed);
-        counts
-            .switch_unlearned
-            .store(switch.tally.unlearned, Ordering::Relaxed);
+        let (tally, all) = (switch.tally, self.tallies());
+        all.switch_flooded.store(tally.flooded, Ordering::Relaxed);
+        all.switch_refused.store(tally.refused, Ordering::Relaxed);
+        all.switch_unlearned
+            .store(tally.unlearned, Ordering::Relaxed);
+        drop(switch);
+        if to.is_empty() && !matches!(from, Port::Wire(_)) {
+            count(&all.uplink_dropped, 1);
+        }
         to
     }
 
-    fn to_guest(&self, frame: &[u8]) {
-        count(
-            &self.counts().ethernet_dropped,
-            usize::from(!self.outlet.send(frame)),
-        );
+    /// Gives a frame to guests. Whoever has no room, or is not there, has lost it.
+    fn to_guests(&self, to: Ports, frame: &[u8]) {
+        for station in to.guests().filter_map(|vm| self.stations.get(vm)) {
+            let lost = !station.outlet.send(frame);
+            count(&station.shared.counts.ethernet_dropped, lost.into());
+        }
     }
 
-    /// A frame from the guest's Ethernet.
-    pub fn from_guest(&self, frame: &[u8]) {
-        count(&self.counts().ethernet_frames, 1);
-        let to = self.forward(Port::Guest(VM), frame);
-        if to.has(Port::Engine(VM)) {
-            self.shared.receive(frame.to_vec());
+    /// Leaves a frame for devices.
+    fn to_engines(&self, to: Ports, frame: &[u8]) {
+        for station in to.engines().filter_map(|vm| self.stations.get(vm)) {
+            station.shared.receive(frame.to_vec());
         }
+    }
+
+    /// A frame from a guest's Ethernet.
+    pub fn from_guest(&self, vm: u8, frame: &[u8]) {
+        if let Some(station) = self.stations.get(usize::from(vm)) {
+            count(&station.shared.counts.ethernet_frames, 1);
+        }
+        let to = self.forward(Port::Guest(vm), frame);
+        self.to_engines(to, frame);
+        self.to_guests(to, frame);
         for wire in to.wires() {
             // With no room it is lost, as on any port.
             if self.send(wire, &[frame]) == 0 {
-                count(&self.counts().uplink_dropped, 1);
+                count(&self.tallies().uplink_dropped, 1);
             }
         }
-        if to.is_empty() {
-            count(&self.counts().uplink_dropped, 1);
-        }
     }
 
-    /// A frame from an uplink. Returns whether it is for the engine, which has called.
-    pub fn from_wire(&self, wire: usize, frame: &[u8]) -> bool {
-        count(&self.counts().uplink_received, 1);
+    /// A frame from an uplink. Of the ports that it returns, the engine, which has called, sees to the devices.
+    pub fn from_wire(&self, wire: usize, frame: &[u8]) -> Ports {
+        count(&self.tallies().uplink_received, 1);
         let to = self.forward(Port::Wire(wire as u8), frame);
-        if to.has(Port::Guest(VM)) {
-            self.to_guest(frame);
-        }
-        to.has(Port::Engine(VM))
+        self.to_guests(to, frame);
+        to
     }
 
-    /// A frame from the engine. Those that it returns are the uplinks by which it is to leave.
-    pub fn from_engine(&self, frame: &[u8]) -> Ports {
-        let to = self.forward(Port::Engine(VM), frame);
-        if to.has(Port::Guest(VM)) {
-            self.to_guest(frame);
-        }
-        if to.is_empty() {
-            count(&self.counts().uplink_dropped, 1);
-        }
+    /// A frame from a device. Of the ports that it returns, the uplinks are those by which it is yet to leave. Other devices find
+    /// it when they have their turn.
+    pub fn from_engine(&self, vm: u8, frame: &[u8]) -> Ports {
+        let to = self.forward(Port::Engine(vm), frame);
+        self.to_engines(to, frame);
+        self.to_guests(to, frame);
         to
+    }
+
+    /// The other VM whose device a packet of a device is for, if there is one.
+    pub fn device_for(&self, vm: u8, path: &Path) -> Option<u8> {
+        let now = self.common.now();
+        self.switch().engine_for(vm, path, now)
     }
 
     /// Frames that had no room in an uplink for too long.
     pub fn drop_frames(&self, frames: usize) {
-        count(&self.counts().uplink_dropped, frames);
+        count(&self.tallies().uplink_dropped, frames);
     }
 
     /// Sends frames over an uplink, a batch at most. Returns how many it has taken; what is too long for it is lost.
@@ -141,35 +174,35 @@ impl Network {
         let mtu = wire.mtu();
         let fit = frames.iter().take_while(|f| f.len() <= mtu).count();
         if fit == 0 {
-            count(&self.counts().uplink_dropped, 1);
+            count(&self.tallies().uplink_dropped, 1);
             return frames.len().min(1);
         }
         let frames = frames.get(..fit).unwrap_or(frames);
-        let impairments = &self.shared.impairments;
-        if impairments.take(number, frames, self.shared.now()) {
+        let impairments = &self.common.impairments;
+        if impairments.take(number, frames, self.common.now()) {
             // It may sleep until something is due.
-            self.shared.wake();
+            self.common.waker.wake();
             return fit;
         }
         let sent = wire.send(frames);
-        count(&self.counts().uplink_sent, sent);
+        count(&self.tallies().uplink_sent, sent);
         sent
     }
 
     /// Has leave what waited on impaired uplinks and is due.
     pub fn release(&self) {
-        let impairments = &self.shared.impairments;
-        impairments.release(self.shared.now(), BATCH, |number, frames| {
+        let impairments = &self.common.impairments;
+        impairments.release(self.common.now(), BATCH, |number, frames| {
             let wire = self.wires.get(number);
             let sent = wire.map_or(frames.len(), |wire| wire.send(frames));
-            count(&self.counts().uplink_sent, sent);
+            count(&self.tallies().uplink_sent, sent);
             sent
         });
     }
 
     /// When [`Network::release`] has something to do.
     pub fn next_release(&self) -> Option<u64> {
-        self.shared.impairments.next_due()
+        self.common.impairments.next_due()
     }
 }
 

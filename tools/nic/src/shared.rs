@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the threads of the NIC share: guest RAM, the gate of DMA, the engine's mail and the interrupts.
+//! What the threads of the NIC share for one VM: guest RAM, the gate of DMA, the engine's mail and the interrupts. What all VMs
+//! have in common is [`Common`].
 //!
 //! The front (which answers QEMU) never waits for the engine, except for the end of one slice where silence has to be
 //! certain. So everything that it tells the engine is left in atomics or in its mail, and the engine is woken if it
@@ -11,20 +12,15 @@
 //! **The gate** (device specification, section 1): no DMA while bus mastering is off or a reset is going on. The engine
 //! takes the read lock of guest RAM for each slice and looks at the gate after that. So whoever closes the gate and then
 //! holds the write lock for a moment knows that all DMA has ended.
-//!
-//! **Waking**: the engine sets `parked`, executes a full fence and looks once more whether anything came; the others leave
-//! their message, execute a full fence and look at `parked`. One of both sees the other.
 
+use crate::common::Common;
 use crate::guest_ram::GuestRam;
-use crate::impair::Impairments;
 use crate::inbox::Inboxes;
 pub use crate::inbox::Question;
-use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::{Duration, Instant};
 use verbena_abi::regs;
 use verbena_device::misbehave::Misbehaviour;
 use verbena_device::{Action, Registers};
@@ -49,23 +45,11 @@ pub struct Counts {
     pub ethernet_frames: AtomicU64,
     /// Frames for the guest's Ethernet that found no room there, or no guest.
     pub ethernet_dropped: AtomicU64,
-    /// Frames that the uplink has taken.
-    pub uplink_sent: AtomicU64,
-    /// Frames that the uplink has brought.
-    pub uplink_received: AtomicU64,
-    /// Frames that had to leave although there is no uplink, or no room in it, or no way for their address.
-    pub uplink_dropped: AtomicU64,
-    /// Frames for groups and for addresses that were not known.
-    pub switch_flooded: AtomicU64,
-    /// Frames that spoke in another's name, or were none.
-    pub switch_refused: AtomicU64,
-    /// Frames of which the sender's address found no room in the switch.
-    pub switch_unlearned: AtomicU64,
     /// Frames that came faster than the engine took them.
     pub inbox_dropped: AtomicU64,
-    /// Slices that the engine has run.
+    /// Slices that the engine has given the device.
     pub slices: AtomicU64,
-    /// How often the engine went to sleep until somebody would wake it.
+    /// How often the guest was told that the engine sleeps until somebody wakes it.
     pub sleeps: AtomicU64,
     /// Interrupts that were wanted while their vector had no eventfd.
     pub interrupts_lost: AtomicU64,
@@ -77,11 +61,10 @@ pub struct Shared {
     pub regs: Arc<Registers>,
     /// Counts.
     pub counts: Counts,
-    /// What goes wrong on the uplinks: nothing, but where somebody asked for it.
-    pub impairments: Impairments,
     /// What the NIC does wrong at present: nothing, but in a build for tests.
     pub misbehave: Misbehaviour,
-    power_on: Instant,
+    /// What all VMs have in common.
+    pub common: Arc<Common>,
     ram: RwLock<GuestRam>,
     bus_master: AtomicBool,
     resetting: AtomicBool,
@@ -89,8 +72,7 @@ pub struct Shared {
     rings: AtomicU64,
     inboxes: Mutex<Inboxes>,
     has_mail: AtomicBool,
-    parked: AtomicBool,
-    wake: OwnedFd,
+    nudged: AtomicBool,
     vectors: Mutex<Vec<Option<OwnedFd>>>,
 }
 
@@ -100,19 +82,23 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// As after power-on.
+    /// As after power-on, of a VM that has the process for itself.
+    ///
+    /// # Errors
+    ///
+    /// No descriptor can be had.
     pub fn new() -> io::Result<Self> {
-        Self::misbehaving(Misbehaviour::default())
+        let common = Arc::new(Common::new()?);
+        Ok(Self::beside(&common, Misbehaviour::default()))
     }
 
-    /// As after power-on, of a NIC that may misbehave.
-    pub fn misbehaving(misbehave: Misbehaviour) -> io::Result<Self> {
-        Ok(Self {
+    /// As after power-on, of one of the VMs of a process, with a NIC that may misbehave.
+    pub fn beside(common: &Arc<Common>, misbehave: Misbehaviour) -> Self {
+        Self {
             misbehave,
+            common: common.clone(),
             regs: Arc::default(),
             counts: Counts::default(),
-            impairments: Impairments::default(),
-            power_on: Instant::now(),
             ram: RwLock::default(),
             bus_master: AtomicBool::new(false),
             resetting: AtomicBool::new(false),
@@ -120,15 +106,14 @@ impl Shared {
             rings: AtomicU64::new(0),
             inboxes: Mutex::default(),
             has_mail: AtomicBool::new(false),
-            parked: AtomicBool::new(false),
-            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            nudged: AtomicBool::new(false),
             vectors: Mutex::new((0..regs::NUM_VECTORS).map(|_| None).collect()),
-        })
+        }
     }
 
-    /// The device clock: nanoseconds since power-on. No reset sets it back.
+    /// The device clock, in nanoseconds.
     pub fn now(&self) -> u64 {
-        self.power_on.elapsed().as_nanos() as u64
+        self.common.now()
     }
 
     /// Guest RAM, for the length of one slice.
@@ -155,7 +140,7 @@ impl Shared {
     pub fn set_bus_master(&self, on: bool) {
         self.bus_master.store(on, Ordering::SeqCst);
         if on {
-            self.wake();
+            self.nudge();
         } else {
             drop(self.ram_mut());
         }
@@ -207,8 +192,13 @@ impl Shared {
     /// Leaves a frame for the engine.
     pub fn receive(&self, frame: Vec<u8>) {
         if !self.post(|inboxes| inboxes.frames.leave(frame)) {
-            self.counts.inbox_dropped.fetch_add(1, Ordering::Relaxed);
+            self.count_lost();
         }
+    }
+
+    /// Counts what came faster than the engine took it.
+    pub fn count_lost(&self) {
+        self.counts.inbox_dropped.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Asks the engine. False: too many ask.
@@ -260,46 +250,26 @@ impl Shared {
         count
     }
 
-    /// Engine: sleeps until somebody leaves something, or for `timeout`. Returns whether there may be something.
-    pub fn park(&self, timeout: Duration) -> bool {
-        self.park_beside(timeout, std::iter::empty())
+    /// Engine: whether anything was left for it.
+    pub fn has_news(&self) -> bool {
+        self.has_mail.load(Ordering::SeqCst)
+            || self.rings.load(Ordering::SeqCst) != 0
+            || self.nudged.load(Ordering::SeqCst)
     }
 
-    /// The same, and what comes to other descriptors ends the sleep too.
-    pub fn park_beside<'a>(
-        &'a self,
-        timeout: Duration,
-        others: impl Iterator<Item = PollFd<'a>>,
-    ) -> bool {
-        self.parked.store(true, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        let pending =
-            self.has_mail.load(Ordering::SeqCst) || self.rings.load(Ordering::SeqCst) != 0;
-        let woken = pending || {
-            let timeout = Timespec {
-                tv_sec: timeout.as_secs().min(i32::MAX as u64) as i64,
-                tv_nsec: i64::from(timeout.subsec_nanos()),
-            };
-            let wake = PollFd::new(&self.wake, PollFlags::IN);
-            let mut fds: Vec<_> = std::iter::once(wake).chain(others).collect();
-            // An error (a signal) is as good as an early wake-up.
-            poll(&mut fds, Some(&timeout)) != Ok(0)
-        };
-        self.parked.store(false, Ordering::SeqCst);
-        if woken {
-            // Non-blocking: it fails if nobody wrote. What is written too late ends the next sleep early.
-            let _ = rustix::io::read(&self.wake, &mut [0; 8]);
-        }
-        woken
+    /// Has the engine give the device a slice, though nothing was left for it.
+    pub fn nudge(&self) {
+        self.nudged.store(true, Ordering::SeqCst);
+        self.wake();
     }
 
-    /// Has the engine look for what is new.
-    pub fn wake(&self) {
-        fence(Ordering::SeqCst);
-        if self.parked.swap(false, Ordering::SeqCst) {
-            // It fails only if the counter is full, and then the engine wakes as well.
-            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-        }
+    /// Engine: whether that was asked for since the last call.
+    pub fn take_nudge(&self) -> bool {
+        self.nudged.load(Ordering::Relaxed) && self.nudged.swap(false, Ordering::SeqCst)
+    }
+
+    fn wake(&self) {
+        self.common.waker.wake();
     }
 
     /// Front: sets or takes away the eventfd of a vector.
@@ -330,8 +300,14 @@ mod tests {
     use super::*;
     use crate::inbox::{FRAMES_MAX, QUESTIONS_MAX};
     use std::sync::mpsc;
+    use std::time::Duration;
 
     const LONG: Duration = Duration::from_secs(20);
+
+    fn park(shared: &Shared) {
+        let pending = || shared.has_news();
+        shared.common.waker.park(LONG, pending, std::iter::empty());
+    }
 
     #[test]
     fn rings_are_collected_by_area_and_counted() {
@@ -349,10 +325,10 @@ mod tests {
     fn parking_returns_at_once_when_something_came() {
         let shared = Shared::new().unwrap();
         shared.ring(7);
-        shared.park(LONG);
+        park(&shared);
         shared.take_rings(|_| ());
         shared.act(Action::Command(1));
-        shared.park(LONG);
+        park(&shared);
         assert_eq!(shared.mail(1, true).actions, [Action::Command(1)]);
         assert!(shared.mail(1, true).actions.is_empty());
     }
@@ -365,7 +341,7 @@ mod tests {
             move || {
                 for _ in 0..1000 {
                     while shared.take_rings(|_| ()) == 0 {
-                        shared.park(LONG);
+                        park(&shared);
                     }
                     shared.regs.beat();
                 }
@@ -396,7 +372,7 @@ mod tests {
         assert_eq!(mail.frames.len(), 10);
         assert_eq!(shared.take_rings(|uar| assert_eq!(uar, 3)), 1);
         // The rest is there still, and the engine does not sleep over it.
-        shared.park(LONG);
+        park(&shared);
         assert_eq!(shared.mail(usize::MAX, true).frames.len(), FRAMES_MAX - 10);
         assert!(shared.mail(usize::MAX, true).frames.is_empty());
     }

@@ -17,7 +17,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Arc, RwLockReadGuard};
 use verbena_abi::syndrome::Syndrome;
 use verbena_device::misbehave::Kind;
-use verbena_device::{Config, Device};
+use verbena_device::{Config, Device, Side};
 
 /// Whether the device model can be trusted with time.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -65,6 +65,18 @@ impl Model {
         }
     }
 
+    /// What another VM's device may copy from, for as long as the map of guest RAM is held. None: the gate is closed, or the device
+    /// has failed.
+    pub(crate) fn lend(&self) -> Option<Loan<'_>> {
+        let ram = self.shared.ram();
+        let has_failed = self.health != Health::Well || self.shared.regs.is_fatal();
+        let is_good = !has_failed && self.shared.gate_open();
+        is_good.then_some(Loan {
+            ram,
+            device: &self.device,
+        })
+    }
+
     /// A device as after power-on, whatever became of the last one.
     pub(crate) fn reset(&mut self) {
         if self.health == Health::Well {
@@ -97,6 +109,20 @@ impl Model {
         if catch_unwind(AssertUnwindSafe(|| drop(old))).is_err() {
             log::error!("the device model failed in its end");
         }
+    }
+}
+
+/// A device's memory in the hands of another's: to be read from only. Like a slice, it is seen to that the map stays and the gate was
+/// open when it began.
+pub(crate) struct Loan<'a> {
+    ram: RwLockReadGuard<'a, GuestRam>,
+    device: &'a Device,
+}
+
+impl Loan<'_> {
+    /// What can be copied from.
+    pub(crate) fn side(&self) -> Side<'_, GuestRam> {
+        self.device.side(&self.ram)
     }
 }
 

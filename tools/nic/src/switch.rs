@@ -114,6 +114,20 @@ impl Ports {
             .map(usize::from)
     }
 
+    /// The VMs whose RDMA function is among them.
+    pub fn engines(self) -> impl Iterator<Item = usize> {
+        (0..MAX_VMS)
+            .filter(move |vm| self.has(Port::Engine(*vm)))
+            .map(usize::from)
+    }
+
+    /// The VMs whose Ethernet is among them.
+    pub fn guests(self) -> impl Iterator<Item = usize> {
+        (0..MAX_VMS)
+            .filter(move |vm| self.has(Port::Guest(*vm)))
+            .map(usize::from)
+    }
+
     fn add(&mut self, port: Port) {
         self.0 |= port.bit();
     }
@@ -281,6 +295,16 @@ impl Switch {
         }
         to.remove(from);
         to
+    }
+
+    /// The VM whose RDMA function a packet of another's is for, if it may say what it says: what [`Switch::forward`] would find for
+    /// its frame. None: its frame is to be seen to.
+    pub fn engine_for(&mut self, from: u8, path: &Path, now: u64) -> Option<u8> {
+        let vm = self.owner(&path.dmac).filter(|vm| *vm != from)?;
+        let is_engine = |holder: &&Holder| holder.vm == vm && holder.used.is_none();
+        self.gids.get(&path.dgid).filter(is_engine)?;
+        let is_own = self.owner(&path.smac) == Some(from);
+        (is_own && self.may_use(Port::Engine(from), &path.sgid, now)).then_some(vm)
     }
 
     fn owner(&self, mac: &Mac) -> Option<u8> {

@@ -6,6 +6,8 @@
 //! A *super-packet* stands for `psns` consecutive packets of one message. It has the effects of these packets one
 //! after the other, and [`Packet::split`] makes them out of it where a real wire needs them.
 
+mod join;
+
 use crate::host::{self, Gather, Source, Syndrome};
 use crate::psn;
 use crate::wire::{self, Path};

@@ -2,10 +2,13 @@
 
 //! A device and what runs it: the device model, called directly, or the NIC's engine in a thread of its own.
 
+use super::Port;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use verbena_device::misbehave::Misbehaviour;
 use verbena_device::{Action, Config, Device, Registers};
+use verbena_nic::common::Common;
 use verbena_nic::engine::Engine;
 use verbena_nic::guest_ram::GuestRam;
 use verbena_nic::network::Network;
@@ -35,7 +38,11 @@ pub struct Direct {
 impl Direct {
     pub fn new() -> Self {
         let registers = Arc::<Registers>::default();
-        let device = Device::new(Config::default(), registers.clone());
+        let config = Config {
+            mac: Port::of(1).mac,
+            ..Config::default()
+        };
+        let device = Device::new(config, registers.clone());
         Self {
             device,
             registers,
@@ -80,17 +87,36 @@ pub struct Threaded(pub(super) Arc<Shared>);
 
 impl Threaded {
     pub fn start() -> io::Result<Self> {
-        let shared = Arc::new(Shared::new()?);
-        shared.set_bus_master(true);
-        std::thread::Builder::new().spawn({
-            let shared = shared.clone();
-            move || {
-                let config = Config::default();
-                let network = Network::new(shared.clone(), config.mac, vec![]);
-                Engine::new(shared, config, Arc::new(network)).run();
-            }
+        let [only] = Self::start_all(false)?;
+        Ok(only)
+    }
+
+    /// Two in one process; packets between them go by reference or as frames.
+    pub fn start_two(by_reference: bool) -> io::Result<[Self; 2]> {
+        Self::start_all(by_reference)
+    }
+
+    fn start_all<const N: usize>(neighbours: bool) -> io::Result<[Self; N]> {
+        let common = Arc::new(Common::new()?);
+        let all: [_; N] = std::array::from_fn(|n| {
+            let shared = Shared::beside(&common, Misbehaviour::default());
+            shared.set_bus_master(true);
+            (Arc::new(shared), Port::of(n as u8 + 1).mac)
+        });
+        let vms = all.clone();
+        std::thread::Builder::new().spawn(move || {
+            let network = Arc::new(Network::new(&common, &vms, vec![]));
+            let vms = vms.into_iter().map(|(shared, mac)| {
+                let config = Config {
+                    mac,
+                    neighbours,
+                    ..Config::default()
+                };
+                (shared, config)
+            });
+            Engine::new(vms.collect(), network).run();
         })?;
-        Ok(Self(shared))
+        Ok(all.map(|(shared, _)| Self(shared)))
     }
 }
 

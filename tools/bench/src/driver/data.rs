@@ -19,10 +19,7 @@ impl<B: Backend> Driver<B> {
     /// Posts `writes`, each signaled, and runs the device until all have completed.
     pub fn run(&mut self, writes: &[Write]) -> io::Result<()> {
         for chunk in writes.chunks(DEPTH as usize) {
-            for write in chunk {
-                self.put(write).map_err(unreachable)?;
-            }
-            self.post().map_err(unreachable)?;
+            self.start(chunk).map_err(unreachable)?;
             let until = self.producer;
             let start = Instant::now();
             while self.consumer != until {
@@ -36,6 +33,14 @@ impl<B: Backend> Driver<B> {
             }
         }
         Ok(())
+    }
+
+    /// Posts `writes`, at most as many as there is room for.
+    pub(super) fn start(&mut self, writes: &[Write]) -> Access {
+        for write in writes {
+            self.put(write)?;
+        }
+        self.post()
     }
 
     fn put(&mut self, write: &Write) -> Access {
@@ -80,7 +85,7 @@ impl<B: Backend> Driver<B> {
         Ok(())
     }
 
-    fn poll(&mut self) -> io::Result<u32> {
+    pub(super) fn poll(&mut self) -> io::Result<u32> {
         let mut count = 0;
         loop {
             let at = self.cq + u64::from(self.consumer % DEPTH) * CQE_SIZE as u64;

@@ -36,7 +36,6 @@ const REQUESTER: u32 = FIRST_QPN;
 const RESPONDER: u32 = FIRST_QPN + 1;
 /// Only a failure waits so long.
 const PATIENCE: Duration = Duration::from_secs(20);
-const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
 
 /// What scattered buffers are registered in.
 pub const PAGE: u64 = 4096;
@@ -51,6 +50,23 @@ pub const LOG_DEPTH: u8 = 7;
 /// The same as a number.
 pub const DEPTH: u32 = 1 << LOG_DEPTH;
 const LOG_STRIDE: u8 = wqe::log_sq_stride(false, 1, 0);
+
+/// The addresses of a device: one of two, or the same for both ends.
+#[derive(Clone, Copy)]
+pub struct Port {
+    mac: [u8; 6],
+    gid: [u8; 16],
+}
+
+impl Port {
+    /// Of device `n`.
+    pub const fn of(n: u8) -> Self {
+        Self {
+            mac: [2, 0, 0, 0, 0, n],
+            gid: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, n],
+        }
+    }
+}
 
 /// One RDMA WRITE.
 #[derive(Clone, Copy)]
@@ -104,7 +120,13 @@ fn unreachable(_: verbena_device::memory::Unreachable) -> io::Error {
 impl<B: Backend> Driver<B> {
     /// A device with two connected queue pairs and a buffer of `size` bytes at each end. With `scatter` the buffers are
     /// registered in pages of 4 KiB, as a guest's are, else in one piece.
-    pub fn new(mut backend: B, size: u64, scatter: bool) -> io::Result<Self> {
+    pub fn new(backend: B, size: u64, scatter: bool) -> io::Result<Self> {
+        Self::between(backend, size, scatter, [Port::of(1); 2])
+    }
+
+    /// The same where the queue pairs are connected to those of another device, which is made like this one, with the ports the
+    /// other way round.
+    pub fn between(mut backend: B, size: u64, scatter: bool, ports: [Port; 2]) -> io::Result<Self> {
         let mut ram = GuestRam::new();
         memory(&mut ram, &mut backend, OWN, OWN_SIZE)?;
         memory(&mut ram, &mut backend, SOURCE, size)?;
@@ -141,7 +163,7 @@ impl<B: Backend> Driver<B> {
                 ));
             }
         }
-        driver.set_up(size, scatter)?;
+        driver.set_up(size, scatter, ports)?;
         Ok(driver)
     }
 }
@@ -177,6 +199,75 @@ mod tests {
         writes_arrive(Direct::new(), false);
         writes_arrive(Direct::new(), true);
         writes_arrive(Threaded::start().unwrap(), true);
+    }
+
+    /// Two guests of one process, with what the first writes to the second.
+    fn two(by_reference: bool) -> (Driver<Threaded>, Driver<Threaded>, Vec<u8>, Vec<Write>) {
+        let size = 256u64 << 10;
+        let [a, b] = Threaded::start_two(by_reference).unwrap();
+        let ports = [Port::of(1), Port::of(2)];
+        let a = Driver::between(a, size, true, ports).unwrap();
+        let b = Driver::between(b, size, true, [ports[1], ports[0]]).unwrap();
+        let data: Vec<u8> = (0..size).map(|i| (i * 7 + i / 251) as u8).collect();
+        a.ram.write(SOURCE, &data).unwrap();
+        let at = |at| Write {
+            from: at,
+            to: at,
+            length: 32 << 10,
+        };
+        let writes = (0..size).step_by(32 << 10).map(at).collect();
+        (a, b, data, writes)
+    }
+
+    #[test]
+    fn writes_arrive_in_the_other_guest_and_in_no_other_place() {
+        for by_reference in [true, false] {
+            let (mut a, b, data, writes) = two(by_reference);
+            for _ in 0..20 {
+                a.run(&writes).unwrap();
+            }
+            let read = |ram: &GuestRam, at| {
+                let mut bytes = vec![0; data.len()];
+                ram.read(at, &mut bytes).unwrap();
+                bytes
+            };
+            assert!(read(&b.ram, TARGET) == data);
+            for (ram, at) in [(&a.ram, TARGET), (&b.ram, SOURCE)] {
+                assert!(read(ram, at).iter().all(|byte| *byte == 0x5a));
+            }
+        }
+    }
+
+    /// Whatever moment it is: what arrives is what was sent, and the other guest goes on.
+    #[test]
+    fn a_guest_that_goes_in_the_middle_takes_nobody_with_it() {
+        for round in 0..3u32 {
+            let (mut a, mut b, data, writes) = two(true);
+            let shared = a.backend.0.clone();
+            let gone = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_micros(500 + 700 * u64::from(round)));
+                match round {
+                    0 => shared.reset(),
+                    1 => shared.set_bus_master(false),
+                    _ => drop(shared.ram_mut().clear()),
+                }
+            });
+            // It ends when nothing completes any more.
+            while !gone.is_finished() {
+                if a.producer.wrapping_sub(a.consumer) + writes.len() as u32 <= DEPTH {
+                    a.start(&writes).unwrap();
+                }
+                if a.poll().is_err() {
+                    break;
+                }
+            }
+            gone.join().unwrap();
+            b.command(verbena_abi::cmd::QueryDevice::default()).unwrap();
+            let mut bytes = vec![0; data.len()];
+            b.ram.read(TARGET, &mut bytes).unwrap();
+            let is_good = |(now, sent): (&u8, &u8)| *now == 0x5a || now == sent;
+            assert!(bytes.iter().zip(&data).all(is_good), "round {round}");
+        }
     }
 
     /// Gaps around the time after which the engine falls asleep: each post is noticed, by polling or by its doorbell.

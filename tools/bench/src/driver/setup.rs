@@ -3,8 +3,8 @@
 //! What comes before the first write: commands that create and connect everything.
 
 use super::{
-    scattered, unreachable, Backend, Driver, CQN, GID, LKEY, LOG_DEPTH, LOG_STRIDE, OWN_SIZE, PAGE,
-    PATIENCE, PD, REQUESTER, RESPONDER, RKEY, SOURCE, TARGET, UAR,
+    scattered, unreachable, Backend, Driver, Port, CQN, LKEY, LOG_DEPTH, LOG_STRIDE, OWN_SIZE,
+    PAGE, PATIENCE, PD, REQUESTER, RESPONDER, RKEY, SOURCE, TARGET, UAR,
 };
 use std::io;
 use std::time::Instant;
@@ -15,10 +15,14 @@ use verbena_abi::eqe::LOG_EQE_SIZE;
 use verbena_abi::wqe;
 use verbena_abi::{doorbell, regs};
 use verbena_device::memory::GuestMemory;
-use verbena_device::Config;
 
 impl<B: Backend> Driver<B> {
-    pub(super) fn set_up(&mut self, size: u64, scatter: bool) -> io::Result<()> {
+    pub(super) fn set_up(
+        &mut self,
+        size: u64,
+        scatter: bool,
+        [own, peer]: [Port; 2],
+    ) -> io::Result<()> {
         for &table in Table::ALL {
             let addr = self.alloc(TABLE_CHUNK_SIZE as u64)?.into();
             let table = table.to_raw();
@@ -40,7 +44,8 @@ impl<B: Backend> Driver<B> {
         let gid = SetGid {
             valid: 1,
             vlan: NO_VLAN.into(),
-            gid: GID,
+            gid: own.gid,
+            mac: own.mac,
             port: 1,
             gid_type: GID_TYPE_ROCE_V2,
             ..Default::default()
@@ -81,8 +86,8 @@ impl<B: Backend> Driver<B> {
         for (qpn, slot) in [(REQUESTER, 0), (RESPONDER, 1)] {
             self.create_qp(qpn, slot)?;
         }
-        for (qpn, peer) in [(REQUESTER, RESPONDER), (RESPONDER, REQUESTER)] {
-            self.connect(qpn, peer)?;
+        for (qpn, other) in [(REQUESTER, RESPONDER), (RESPONDER, REQUESTER)] {
+            self.connect(qpn, other, peer)?;
         }
         Ok(())
     }
@@ -116,11 +121,11 @@ impl<B: Backend> Driver<B> {
         Ok(())
     }
 
-    fn connect(&mut self, qpn: u32, peer: u32) -> io::Result<()> {
+    fn connect(&mut self, qpn: u32, other: u32, peer: Port) -> io::Result<()> {
         use qp_mask::*;
         let attr = QpAttr {
             path_mtu: 5,
-            dest_qpn: peer.into(),
+            dest_qpn: other.into(),
             qp_access_flags: access::REMOTE_WRITE.into(),
             max_rd_atomic: 1,
             max_dest_rd_atomic: 1,
@@ -139,8 +144,8 @@ impl<B: Backend> Driver<B> {
             (QpState::Rts, rts),
         ] {
             let av = AddressVector {
-                dgid: GID,
-                dmac: Config::default().mac,
+                dgid: peer.gid,
+                dmac: peer.mac,
                 hop_limit: 64,
                 port_num: 1,
                 ..Default::default()
@@ -197,7 +202,7 @@ impl<B: Backend> Driver<B> {
         })
     }
 
-    fn command<C: Command>(&mut self, request: C) -> io::Result<()> {
+    pub(super) fn command<C: Command>(&mut self, request: C) -> io::Result<()> {
         self.token += 1;
         let header = RequestHeader {
             opcode: C::OPCODE.to_raw().into(),

@@ -4,6 +4,7 @@
 
 mod areas;
 pub(crate) mod cmd;
+pub mod crossing;
 pub mod figures;
 mod misbehaviour;
 mod net;
@@ -15,6 +16,7 @@ use crate::device::snapshot::Survey;
 use crate::execution::shared::Shared;
 use crate::memory::GuestMemory;
 use crate::objects::mcast::Groups;
+use crate::objects::port::Outgoing;
 use crate::objects::qp::Qp;
 use crate::slots::Slots;
 use crate::tap::Tap;
@@ -74,6 +76,8 @@ pub struct Device {
     pub(crate) follow_next: u32,
     /// ... and so much of the present slice is left for that.
     pub(crate) follow_budget: u32,
+    /// Packets for elsewhere that may be for another device of the process.
+    pub(crate) crossing: VecDeque<Outgoing>,
     /// Frames for the uplink.
     pub(crate) frames: VecDeque<Rc<Vec<u8>>>,
     /// Its addresses have changed since they were asked for.
@@ -114,6 +118,7 @@ impl Device {
             may_follow: 0,
             follow_next: 0,
             follow_budget: 0,
+            crossing: VecDeque::new(),
             frames: VecDeque::new(),
             readdressed: true,
         }

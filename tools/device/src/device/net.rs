@@ -34,7 +34,7 @@ impl Delivered {
 }
 
 /// A queue pair takes a packet, if it is its peer's.
-fn take_in<M: GuestMemory>(
+pub(super) fn take_in<M: GuestMemory>(
     transport: &mut verbena_roce::Qp,
     host: &mut QpHost<'_, M>,
     now: u64,
@@ -71,6 +71,8 @@ impl Device {
             delivered.bytes += self.deliver_to_group(mem, out);
         } else if out.local && !self.shared.config.wire_local {
             self.deliver_run(mem, out, &mut delivered);
+        } else if self.shared.config.neighbours && !out.local {
+            self.offer(out);
         } else {
             self.deliver_frames(mem, out);
         }
@@ -150,7 +152,7 @@ impl Device {
     }
 
     /// A packet as frames, to a queue pair of the device's own or out.
-    fn deliver_frames<M: GuestMemory>(&mut self, mem: &M, out: Outgoing) {
+    pub(super) fn deliver_frames<M: GuestMemory>(&mut self, mem: &M, out: Outgoing) {
         let Some(path) = out.path().copied() else {
             return;
         };

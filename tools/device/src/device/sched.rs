@@ -22,6 +22,7 @@
 //! | queue pairs that follow a CQ or SRQ that died | [`SLICE_FOLLOWED`] |
 
 use crate::device::{Device, Next, MAX_FRAMES};
+use crate::execution::copy::Side;
 use crate::execution::host::QpHost;
 use crate::execution::shared::SLICE_DEADLINES;
 use crate::memory::GuestMemory;
@@ -35,7 +36,7 @@ pub const SLICE_BYTES: u64 = sched::TURN_BYTES;
 /// Looking up an element of a region with gaps takes as long as copying so many bytes, or less.
 pub(crate) const ELEMENT_BYTES: u64 = 1024;
 /// Calls of queue pairs and deliveries of packets in a slice.
-const SLICE_STEPS: u32 = 256;
+pub(crate) const SLICE_STEPS: u32 = 256;
 /// Commands in a slice. What looks up a ring counts as this many.
 pub(crate) const SLICE_COMMANDS: u32 = 16;
 /// Slots of doorbell areas that a slice looks at; it does not stop inside of an area.
@@ -109,6 +110,17 @@ impl Device {
         qpn: u32,
         call: impl FnOnce(&mut verbena_roce::Qp, &mut QpHost<'_, M>) -> R,
     ) -> Option<R> {
+        self.with_qp_of(mem, None, qpn, call)
+    }
+
+    /// The same for a packet of which the payload lies with another guest.
+    pub(crate) fn with_qp_of<M: GuestMemory, R>(
+        &mut self,
+        mem: &M,
+        sender: Option<Side<'_, M>>,
+        qpn: u32,
+        call: impl FnOnce(&mut verbena_roce::Qp, &mut QpHost<'_, M>) -> R,
+    ) -> Option<R> {
         let mut qp = self.qps.take(qpn)?;
         let Qp { transport, env } = &mut *qp;
         let before = transport.next_deadline();
@@ -118,6 +130,7 @@ impl Device {
                 mem,
                 shared: &mut self.shared,
                 env,
+                sender,
             },
         );
         let state = qp.transport.state();

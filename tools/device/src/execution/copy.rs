@@ -3,7 +3,8 @@
 //! The one copy of the payload, from the sender's guest memory to the receiver's.
 //!
 //! Both sides are walked as runs of contiguous DMA addresses, as long as they can be; the copy goes over the shorter
-//! run of the two each time. Keys are checked here again, for the part of a message that is copied now.
+//! run of the two each time. Keys are checked here again, for the part of a message that is copied now. The two sides can be those of
+//! two guests: then each has its own memory and its own keys.
 
 use crate::memory::ring::PageCache;
 use crate::memory::GuestMemory;
@@ -11,6 +12,23 @@ use crate::objects::mr::{self, Mr, Span};
 use crate::slots::Slots;
 use verbena_abi::syndrome::Syndrome;
 use verbena_roce::host::{Access, CopyFault, KeyUse, Sge, Source, Target};
+
+/// One side of a copy: the memory of a guest, and the regions by which it may be reached.
+#[derive(Debug)]
+pub struct Side<'a, M> {
+    /// The memory.
+    pub mem: &'a M,
+    /// The regions.
+    pub regions: &'a Slots<Mr>,
+}
+
+impl<M> Clone for Side<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M> Copy for Side<'_, M> {}
 
 /// Page addresses that the walks of a copy have looked up. It outlives the copy for its room alone.
 #[derive(Debug, Default)]
@@ -122,10 +140,10 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Copies all bytes of `source` to `target`.
+/// Copies all bytes of `source` to `target`, which are what they are on these sides.
 pub fn copy<M: GuestMemory>(
-    mem: &M,
-    regions: &Slots<Mr>,
+    receiver: Side<'_, M>,
+    sender: Side<'_, M>,
     lookups: &mut Lookups,
     target: Target<'_>,
     source: Source<'_>,
@@ -133,7 +151,7 @@ pub fn copy<M: GuestMemory>(
     let region_sge;
     let pages = &mut lookups.target;
     let mut from = match source {
-        Source::Bytes(bytes) => return put(mem, regions, pages, target, bytes),
+        Source::Bytes(bytes) => return put(receiver, pages, target, bytes),
         Source::Gather {
             pd,
             privileged,
@@ -179,7 +197,7 @@ pub fn copy<M: GuestMemory>(
     let total = from.left;
     let target_sge;
     let mut to = match target {
-        Target::Buffer(buffer) => return get(mem, regions, buffer, from),
+        Target::Buffer(buffer) => return get(sender, buffer, from),
         Target::Scatter {
             pd,
             privileged,
@@ -196,18 +214,26 @@ pub fn copy<M: GuestMemory>(
             region(pages, (pd, owner), &target_sge, total)
         }
     };
-    if let Some(src) = from.whole(mem, regions).map_err(CopyFault::Source)? {
-        if let Some(dst) = to.whole(mem, regions).map_err(CopyFault::Target)? {
-            let copied = mem.copy(dst, src, total as usize);
-            return copied.map_err(|_| fault(mem, &from, &to, src, total));
+    if let Some(src) = from
+        .whole(sender.mem, sender.regions)
+        .map_err(CopyFault::Source)?
+    {
+        let whole = to.whole(receiver.mem, receiver.regions);
+        if let Some(dst) = whole.map_err(CopyFault::Target)? {
+            let copied = receiver.mem.copy_from(dst, sender.mem, src, total as usize);
+            return copied.map_err(|_| fault(sender.mem, &from, &to, src, total));
         }
     }
     while from.left > 0 {
         let want = from.left;
-        let (src, have) = from.peek(mem, regions, want).map_err(CopyFault::Source)?;
-        let (dst, room) = to.peek(mem, regions, have).map_err(CopyFault::Target)?;
-        mem.copy(dst, src, room as usize)
-            .map_err(|_| fault(mem, &from, &to, src, room))?;
+        let (src, have) = from
+            .peek(sender.mem, sender.regions, want)
+            .map_err(CopyFault::Source)?;
+        let (dst, room) = to
+            .peek(receiver.mem, receiver.regions, have)
+            .map_err(CopyFault::Target)?;
+        let copied = receiver.mem.copy_from(dst, sender.mem, src, room as usize);
+        copied.map_err(|_| fault(sender.mem, &from, &to, src, room))?;
         from.advance(room);
         to.advance(room);
     }
@@ -217,13 +243,13 @@ pub fn copy<M: GuestMemory>(
 /// Which side of a copy of `length` bytes could not be reached.
 #[cold]
 fn fault<M: GuestMemory>(
-    mem: &M,
+    sender: &M,
     from: &Walk<'_>,
     to: &Walk<'_>,
     src: u64,
     length: u64,
 ) -> CopyFault {
-    if mem.contains(src, length) {
+    if sender.contains(src, length) {
         CopyFault::Target(mr::unreachable(to.access))
     } else {
         CopyFault::Source(mr::unreachable(from.access))
@@ -279,8 +305,7 @@ fn region<'a>(
 }
 
 fn put<M: GuestMemory>(
-    mem: &M,
-    regions: &Slots<Mr>,
+    Side { mem, regions }: Side<'_, M>,
     pages: &mut PageCache,
     target: Target<'_>,
     mut bytes: &[u8],
@@ -323,8 +348,7 @@ fn put<M: GuestMemory>(
 }
 
 fn get<'a, M: GuestMemory>(
-    mem: &M,
-    regions: &'a Slots<Mr>,
+    Side { mem, regions }: Side<'a, M>,
     mut buffer: &mut [u8],
     mut from: Walk<'a>,
 ) -> Result<(), CopyFault> {

@@ -2,7 +2,7 @@
 
 //! Packets become bytes: those of a frame, and those that a tap is shown.
 
-use crate::execution::copy;
+use crate::execution::copy::{self, Lookups, Side};
 use crate::execution::shared::Shared;
 use crate::memory::GuestMemory;
 use crate::objects::port::Outgoing;
@@ -25,11 +25,11 @@ impl Shared {
         packet: &Packet,
         room: &mut Vec<u8>,
     ) -> Result<(), CopyFault> {
-        let (regions, lookups) = (&self.mrs, &mut self.lookups);
-        frame::emit(path, packet, room, |buffer| {
-            let to = Target::Buffer(buffer);
-            copy::copy(mem, regions, lookups, to, packet.payload.source())
-        })
+        let own = Side {
+            mem,
+            regions: &self.mrs,
+        };
+        emit_from(own, &mut self.lookups, path, packet, room)
     }
 
     /// Shows the tap, if there is one, a packet that goes from one queue pair to another by reference, as the frames that it
@@ -37,14 +37,36 @@ impl Shared {
     #[inline]
     pub fn show_local<M: GuestMemory>(&mut self, mem: &M, out: &Outgoing, lost: bool) -> u64 {
         if self.tap.is_some() {
-            self.show_frames_of(mem, out, if lost { Way::Lost } else { Way::Local })
+            self.show_frames_of(mem, None, out, if lost { Way::Lost } else { Way::Local })
+        } else {
+            0
+        }
+    }
+
+    /// The same of a packet that goes from one device of the process to another.
+    #[inline]
+    pub fn show_crossing<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        sender: Option<Side<'_, M>>,
+        out: &Outgoing,
+        way: Way,
+    ) -> u64 {
+        if self.tap.is_some() {
+            self.show_frames_of(mem, sender, out, way)
         } else {
             0
         }
     }
 
     #[cold]
-    fn show_frames_of<M: GuestMemory>(&mut self, mem: &M, out: &Outgoing, way: Way) -> u64 {
+    fn show_frames_of<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        sender: Option<Side<'_, M>>,
+        out: &Outgoing,
+        way: Way,
+    ) -> u64 {
         let Some(path) = out.path().copied() else {
             return 0;
         };
@@ -64,8 +86,13 @@ impl Shared {
             }
             left = left.saturating_sub(1);
             let mut frame = Vec::new();
-            let is_whole =
-                packet.payload.is_alive() && self.emit(mem, &path, &packet, &mut frame).is_ok();
+            let own = Side {
+                mem,
+                regions: &self.mrs,
+            };
+            let from = sender.unwrap_or(own);
+            let is_whole = packet.payload.is_alive()
+                && emit_from(from, &mut self.lookups, &path, &packet, &mut frame).is_ok();
             // What cannot be read is not delivered either.
             if is_whole {
                 bytes += frame.len() as u64;
@@ -103,4 +130,18 @@ impl Shared {
         }
         self.tap = tap.is_watched().then_some(tap);
     }
+}
+
+/// Appends the frame of a single packet, of which the payload lies on this side.
+fn emit_from<M: GuestMemory>(
+    sender: Side<'_, M>,
+    lookups: &mut Lookups,
+    path: &Path,
+    packet: &Packet,
+    room: &mut Vec<u8>,
+) -> Result<(), CopyFault> {
+    frame::emit(path, packet, room, |buffer| {
+        let to = Target::Buffer(buffer);
+        copy::copy(sender, sender, lookups, to, packet.payload.source())
+    })
 }

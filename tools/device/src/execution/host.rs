@@ -5,7 +5,7 @@
 //! WQEs are copied out once, then the copy is validated (`wqe.rs`): whatever a guest writes there becomes a status or an
 //! error of its own queue pair.
 
-use crate::execution::copy;
+use crate::execution::copy::{self, Side};
 use crate::execution::shared::Shared;
 use crate::execution::wqe::{decode_flush, decode_recv, decode_sges, malformed, read_at};
 use crate::memory::ring::Pages;
@@ -38,6 +38,8 @@ pub struct QpHost<'a, M> {
     pub shared: &'a mut Shared,
     /// The queue pair.
     pub env: &'a mut Env,
+    /// Where the payload of the packet at hand lies, if that is another guest's. In such a call nothing else is copied from.
+    pub sender: Option<Side<'a, M>>,
 }
 
 impl<M: GuestMemory> QpHost<'_, M> {
@@ -330,13 +332,12 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
     }
 
     fn copy(&mut self, target: Target<'_>, source: Source<'_>) -> Result<(), CopyFault> {
-        copy::copy(
-            self.mem,
-            &self.shared.mrs,
-            &mut self.shared.lookups,
-            target,
-            source,
-        )
+        let own = Side {
+            mem: self.mem,
+            regions: &self.shared.mrs,
+        };
+        let sender = self.sender.unwrap_or(own);
+        copy::copy(own, sender, &mut self.shared.lookups, target, source)
     }
 
     fn atomic(&mut self, key: &KeyUse, op: AtomicOp) -> Result<u64, Syndrome> {

@@ -29,8 +29,10 @@ pub trait GuestMemory {
     fn read(&self, addr: u64, to: &mut [u8]) -> Access;
     /// Copies bytes in.
     fn write(&self, addr: u64, from: &[u8]) -> Access;
-    /// Copies inside guest memory; the ranges may overlap.
-    fn copy(&self, to: u64, from: u64, len: usize) -> Access;
+    /// Copies from another guest's memory, or inside one's own; the ranges may overlap.
+    fn copy_from(&self, to: u64, of: &Self, from: u64, len: usize) -> Access
+    where
+        Self: Sized;
     /// Loads an aligned word with acquire order.
     fn load32(&self, addr: u64) -> Access<u32>;
     /// Stores an aligned word with release order.

@@ -82,9 +82,14 @@ impl GuestMemory for Ram {
         self.bytes.borrow_mut()[at..at + from.len()].copy_from_slice(from);
         Ok(())
     }
-    fn copy(&self, to: u64, from: u64, len: usize) -> Access {
-        let (to, from) = (self.at(to, len)?, self.at(from, len)?);
-        self.bytes.borrow_mut().copy_within(from..from + len, to);
+    fn copy_from(&self, to: u64, of: &Self, from: u64, len: usize) -> Access {
+        let (to, from) = (self.at(to, len)?, of.at(from, len)?);
+        let mut bytes = self.bytes.borrow_mut();
+        if std::ptr::eq(self, of) {
+            bytes.copy_within(from..from + len, to);
+        } else {
+            bytes[to..to + len].copy_from_slice(&of.bytes.borrow()[from..from + len]);
+        }
         Ok(())
     }
     fn load32(&self, addr: u64) -> Access<u32> {

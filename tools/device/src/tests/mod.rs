@@ -12,6 +12,7 @@ mod counters;
 mod cq_model;
 mod cqs;
 mod credits;
+mod crossing;
 mod data;
 mod ends;
 mod eqs;

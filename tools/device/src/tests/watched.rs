@@ -73,10 +73,10 @@ impl GuestMemory for Watched<'_> {
         self.note(Op::Write(addr, from.len() as u64));
         self.ram.write(addr, from)
     }
-    fn copy(&self, to: u64, from: u64, len: usize) -> Access {
-        self.note(Op::Read(from, len as u64));
+    fn copy_from(&self, to: u64, of: &Self, from: u64, len: usize) -> Access {
+        of.note(Op::Read(from, len as u64));
         self.note(Op::Write(to, len as u64));
-        self.ram.copy(to, from, len)
+        self.ram.copy_from(to, of.ram, from, len)
     }
     fn load32(&self, addr: u64) -> Access<u32> {
         self.note(Op::Load(addr, 4));

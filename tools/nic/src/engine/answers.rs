@@ -2,7 +2,7 @@
 
 //! The engine's answers to the control socket: plain data, a bounded portion each.
 
-use super::Engine;
+use super::vm::Vm;
 use crate::shared::Question;
 use crate::slice::Slice;
 use std::sync::mpsc;
@@ -13,7 +13,7 @@ const CONTEXTS: u32 = 256;
 /// The same of queue pairs with all their counters.
 const QPS: usize = 64;
 
-impl Engine {
+impl Vm {
     /// Answers a question, or goes on with the answer to the last one. What the device is asked for takes a bounded time;
     /// the one who asked makes text of it, and may have gone: then the answer is for nobody.
     pub(super) fn answer(&mut self, question: Option<Question>) -> bool {

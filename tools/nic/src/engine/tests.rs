@@ -1,33 +1,53 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Panics, resets and floods of an engine.
+//! Panics, resets and floods of a VM in the engine's hands, and what the others notice of them.
 
+use super::vm::FRAMES;
 use super::*;
 use rustix::event::{eventfd, EventfdFlags};
 use std::os::fd::OwnedFd;
 use verbena_abi::regs;
-use verbena_device::Device;
+use verbena_device::misbehave::Misbehaviour;
+use verbena_device::{Action, Device};
 
-fn engine() -> Engine {
-    let shared = Arc::new(Shared::new().unwrap());
-    let network = Arc::new(Network::new(shared.clone(), [2, 0, 0, 0, 0, 1], vec![]));
-    Engine::new(shared, Config::default(), network)
+/// An engine with so many VMs.
+fn engine(vms: u8) -> Engine {
+    let common = Arc::new(Common::new().unwrap());
+    let new = |n| {
+        let shared = Arc::new(Shared::beside(&common, Misbehaviour::default()));
+        (shared, [2, 0, 0, 0, 0, n])
+    };
+    let vms: Vec<_> = (1..=vms).map(new).collect();
+    let network = Arc::new(Network::new(&common, &vms, vec![]));
+    let vms = vms.into_iter().map(|(shared, mac)| {
+        let config = Config {
+            mac,
+            ..Config::default()
+        };
+        (shared, config)
+    });
+    Engine::new(vms.collect(), network)
 }
 
-fn status(engine: &Engine) -> u32 {
-    engine.shared.regs.read(regs::STATUS)
+/// The one of an engine with one VM.
+fn single() -> Vm {
+    engine(1).vms.remove(0)
 }
 
-fn call<T>(engine: &mut Engine, call: impl FnOnce(&mut Device) -> T) -> Option<T> {
-    engine.model.slice().call(|device, _| call(device))
+fn status(vm: &Vm) -> u32 {
+    vm.shared.regs.read(regs::STATUS)
 }
 
-/// Vector 0 of an engine whose gate is open.
-fn interrupt(engine: &Engine) -> OwnedFd {
+fn call<T>(vm: &mut Vm, call: impl FnOnce(&mut Device) -> T) -> Option<T> {
+    vm.model.slice().call(|device, _| call(device))
+}
+
+/// Vector 0 of a VM whose gate is open.
+fn interrupt(vm: &Vm) -> OwnedFd {
     let fd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
     let theirs = fd.try_clone().unwrap();
-    engine.shared.set_vector(0, Some(theirs));
-    engine.shared.set_bus_master(true);
+    vm.shared.set_vector(0, Some(theirs));
+    vm.shared.set_bus_master(true);
     fd
 }
 
@@ -37,76 +57,76 @@ fn was_raised(interrupt: &OwnedFd) -> bool {
 
 #[test]
 fn every_panic_is_told_and_a_fatal_error_until_reset() {
-    let mut engine = engine();
-    let interrupt = interrupt(&engine);
+    let mut vm = single();
+    let interrupt = interrupt(&vm);
     for again in 0..3 {
         assert_eq!(
-            call(&mut engine, |_| -> u32 { panic!("the first, on purpose") }),
+            call(&mut vm, |_| -> u32 { panic!("the first, on purpose") }),
             None
         );
-        assert_eq!(status(&engine), regs::STATUS_FATAL, "{again}");
+        assert_eq!(status(&vm), regs::STATUS_FATAL, "{again}");
         assert!(was_raised(&interrupt));
-        assert_eq!(call(&mut engine, |_| 5), Some(5));
+        assert_eq!(call(&mut vm, |_| 5), Some(5));
         assert_eq!(
-            call(&mut engine, |_| -> u32 { panic!("the second, on purpose") }),
+            call(&mut vm, |_| -> u32 { panic!("the second, on purpose") }),
             None
         );
         assert!(was_raised(&interrupt));
-        assert_eq!(call(&mut engine, |_| 5), None);
-        engine.shared.reset();
-        engine.take_mail();
-        assert_eq!(status(&engine), 0);
-        assert_eq!(call(&mut engine, |_| 5), Some(5));
+        assert_eq!(call(&mut vm, |_| 5), None);
+        vm.shared.reset();
+        vm.take_mail();
+        assert_eq!(status(&vm), 0);
+        assert_eq!(call(&mut vm, |_| 5), Some(5));
     }
 }
 
 #[test]
 fn an_engine_that_ends_is_followed_by_one_that_a_reset_heals() {
-    let mut engine = engine();
-    let interrupt = interrupt(&engine);
-    engine.start_over();
-    assert_eq!(status(&engine), regs::STATUS_FATAL);
+    let mut vm = single();
+    let interrupt = interrupt(&vm);
+    vm.start_over();
+    assert_eq!(status(&vm), regs::STATUS_FATAL);
     assert!(was_raised(&interrupt));
-    assert_eq!(call(&mut engine, |_| 5), None);
+    assert_eq!(call(&mut vm, |_| 5), None);
     // It may end with a reset in its hands, and with another one waiting.
-    engine.shared.reset();
-    drop(engine.shared.mail(0, false));
-    engine.shared.reset();
-    engine.start_over();
-    assert!(!engine.shared.resetting());
-    assert_eq!((status(&engine), call(&mut engine, |_| 5)), (0, Some(5)));
-    engine.shared.reset();
-    engine.take_mail();
-    assert_eq!((status(&engine), call(&mut engine, |_| 5)), (0, Some(5)));
+    vm.shared.reset();
+    drop(vm.shared.mail(0, false));
+    vm.shared.reset();
+    vm.start_over();
+    assert!(!vm.shared.resetting());
+    assert_eq!((status(&vm), call(&mut vm, |_| 5)), (0, Some(5)));
+    vm.shared.reset();
+    vm.take_mail();
+    assert_eq!((status(&vm), call(&mut vm, |_| 5)), (0, Some(5)));
 }
 
 #[test]
 fn of_two_resets_only_the_last_is_done_and_what_came_before_is_void() {
-    let mut engine = engine();
-    engine.shared.act(Action::EnableCmdq);
-    engine.shared.reset();
-    engine.shared.act(Action::EnableCmdq);
-    engine.shared.reset();
-    assert!(engine.take_mail());
+    let mut vm = single();
+    vm.shared.act(Action::EnableCmdq);
+    vm.shared.reset();
+    vm.shared.act(Action::EnableCmdq);
+    vm.shared.reset();
+    assert!(vm.take_mail());
     // Enabling without a version would have been a fatal error.
-    assert_eq!(status(&engine), 0);
-    assert!(!engine.shared.resetting() && !engine.take_mail());
+    assert_eq!(status(&vm), 0);
+    assert!(!vm.shared.resetting() && !vm.take_mail());
 }
 
 #[test]
 fn a_flood_of_frames_waits_its_turn() {
-    let mut engine = engine();
-    engine.shared.set_bus_master(true);
+    let mut vm = single();
+    vm.shared.set_bus_master(true);
     let count = 10 * FRAMES;
     for _ in 0..count {
-        engine.shared.receive(vec![0; 64]);
+        vm.shared.receive(vec![0; 64]);
     }
-    engine.shared.act(Action::EnableCmdq);
-    assert!(engine.take_mail());
+    vm.shared.act(Action::EnableCmdq);
+    assert!(vm.take_mail());
     // It was looked at, although frames wait: no version was chosen.
-    assert_eq!(status(&engine), regs::STATUS_FATAL);
+    assert_eq!(status(&vm), regs::STATUS_FATAL);
     let mut turns = 1;
-    while engine.take_mail() {
+    while vm.take_mail() {
         turns += 1;
     }
     assert_eq!(turns, count / FRAMES);

@@ -43,7 +43,11 @@ fn network(uplinks: usize) -> (Network, Arc<Shared>, Vec<Sent>) {
             sent: sent.clone(),
         })
     });
-    let network = Network::new(shared.clone(), [2, 0, 0, 0, 0, 1], wires.collect());
+    let network = Network::new(
+        &shared.common,
+        &[(shared.clone(), [2, 0, 0, 0, 0, 1])],
+        wires.collect(),
+    );
     (network, shared, sent)
 }
 
@@ -62,26 +66,30 @@ fn the_guests_frames_and_the_engines_go_through_an_impairment_of_their_uplink() 
         })
     };
     let count = |n: usize| sent[n].lock().unwrap().len();
-    network.from_guest(&broadcast());
+    network.from_guest(0, &broadcast());
     assert_eq!((count(0), count(1), network.next_release()), (1, 1, None));
-    shared.impairments.set(Some(1), how(1_000_000)).unwrap();
-    network.from_guest(&broadcast());
+    shared
+        .common
+        .impairments
+        .set(Some(1), how(1_000_000))
+        .unwrap();
+    network.from_guest(0, &broadcast());
     assert_eq!(network.send(1, &[&[1; 60], &[2; 60]]), 2);
     network.release();
     assert_eq!((count(0), count(1)), (2, 1));
-    let toll = shared.impairments.told().uplinks[1].toll.unwrap();
+    let toll = shared.common.impairments.told().uplinks[1].toll.unwrap();
     assert_eq!((toll.frames, toll.lost), (3, 3));
     // One that loses nothing has all leave when the engine next looks.
-    shared.impairments.set(Some(1), how(0)).unwrap();
-    network.from_guest(&broadcast());
+    shared.common.impairments.set(Some(1), how(0)).unwrap();
+    network.from_guest(0, &broadcast());
     assert!(network.next_release().is_some() && count(1) == 1);
     network.release();
     assert_eq!(count(1), 2);
-    let counted = shared.counts.uplink_sent.load(Ordering::Relaxed);
+    let counted = shared.common.tallies.uplink_sent.load(Ordering::Relaxed);
     assert_eq!(counted as usize, count(0) + count(1));
-    shared.impairments.set(None, None).unwrap();
+    shared.common.impairments.set(None, None).unwrap();
     network.release();
-    network.from_guest(&broadcast());
+    network.from_guest(0, &broadcast());
     assert_eq!((count(0), count(1)), (4, 3));
 }
 
@@ -92,7 +100,7 @@ fn what_is_too_long_for_an_uplink_is_lost_before_anything_waits() {
         delay_ns: 1,
         ..Impairment::default()
     };
-    shared.impairments.set(None, Some(how)).unwrap();
+    shared.common.impairments.set(None, Some(how)).unwrap();
     assert_eq!(network.send(0, &[&[0; 1501]]), 1);
     assert_eq!(network.next_release(), None);
     assert!(sent[0].lock().unwrap().is_empty());

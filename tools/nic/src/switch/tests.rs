@@ -151,6 +151,41 @@ fn roce_for_a_gid_of_the_driver_is_the_engines_and_other_roce_the_guests() {
 }
 
 #[test]
+fn a_packet_by_reference_goes_where_its_frame_would() {
+    let mut crossed = 0;
+    let ends = [A, B, X, NESTED].map(|mac| [1, 2, 9, 50].map(|last| (mac, ip(last))));
+    let ends = ends.concat();
+    for (from, to) in ends.iter().flat_map(|a| ends.iter().map(move |b| (*a, *b))) {
+        for vm in 0..2 {
+            // What stock rxe uses is its VM's: seen by both ways alike.
+            let new = || {
+                let mut s = switch();
+                s.forward(Guest(1), &roce((B, ip(50)), (X, ip(9))), 0);
+                s
+            };
+            let frame = roce(from, to);
+            let path = frame::peek(&frame).unwrap();
+            let framed = new().forward(Engine(vm), &frame, 0);
+            let by_reference = new().engine_for(vm, &path, 0);
+            let other = 1 - vm;
+            assert_eq!(
+                by_reference == Some(other),
+                framed == ports(&[Engine(other)])
+            );
+            assert_ne!(by_reference, Some(vm));
+            crossed += u32::from(by_reference.is_some());
+        }
+    }
+    // Each from its MAC address and from all GIDs that are not another's, to the one GID of the other's driver.
+    assert_eq!(crossed, 5);
+    let mut s = switch();
+    let path = frame::peek(&roce((A, ip(1)), (B, ip(2)))).unwrap();
+    assert_eq!(s.engine_for(0, &path, 0), Some(1));
+    s.set_addresses(1, addresses(&[], &[]), 0);
+    assert_eq!(s.engine_for(0, &path, 0), None);
+}
+
+#[test]
 fn groups_reach_guests_and_the_engines_that_have_members() {
     let mut s = switch();
     let group = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3];

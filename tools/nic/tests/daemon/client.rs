@@ -13,8 +13,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use verbena_abi::regs;
 use verbena_device::memory::GuestMemory;
-use verbena_device::misbehave::{self, Kind};
+use verbena_device::misbehave::{self, Kind, Misbehaviour};
 use verbena_device::Config;
+use verbena_nic::common::Common;
 use verbena_nic::engine::Engine;
 use verbena_nic::front::Front;
 use verbena_nic::guest_ram::GuestRam;
@@ -29,11 +30,16 @@ pub const CONFIG: u32 = vfio_user::REGION_CONFIG;
 /// Far more than anything here takes; only a failure waits so long.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// What of the NIC is in this process.
+struct Server {
+    thread: JoinHandle<io::Result<()>>,
+    shared: Arc<Shared>,
+}
+
 /// The client, with the server behind it.
 pub struct Client {
     stream: UnixStream,
-    server: JoinHandle<io::Result<()>>,
-    shared: Arc<Shared>,
+    server: Option<Server>,
     file: OwnedFd,
     /// The guest's view of its memory.
     pub ram: GuestRam,
@@ -42,26 +48,50 @@ pub struct Client {
 impl Client {
     /// Starts a NIC and connects to it.
     pub fn start() -> Self {
-        let shared = Arc::new(Shared::new().unwrap());
-        let (stream, theirs) = UnixStream::pair().unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self::start_all(1).remove(0)
+    }
+
+    /// Starts a NIC with so many VMs and connects to each.
+    pub fn start_all(count: u8) -> Vec<Self> {
+        let common = Arc::new(Common::new().unwrap());
+        let new = |n| {
+            let shared = Shared::beside(&common, Misbehaviour::default());
+            (Arc::new(shared), [2, 0, 0, 0, 0, n])
+        };
+        let vms: Vec<_> = (1..=count).map(new).collect();
         // The engine runs until the test program ends, as it does in the NIC.
         thread::spawn({
-            let shared = shared.clone();
+            let vms = vms.clone();
             move || {
-                let config = Config::default();
-                let network = Network::new(shared.clone(), config.mac, vec![]);
-                Engine::new(shared, config, Arc::new(network)).run();
+                let network = Arc::new(Network::new(&common, &vms, vec![]));
+                let config = |mac| Config {
+                    mac,
+                    neighbours: count > 1,
+                    ..Config::default()
+                };
+                let vms = vms.into_iter().map(|(shared, mac)| (shared, config(mac)));
+                Engine::new(vms.collect(), network).run();
             }
         });
-        let server = thread::spawn({
-            let shared = shared.clone();
-            move || vfio_user::serve(theirs, &mut Front::new(shared, None))
+        let clients = vms.into_iter().map(|(shared, _)| {
+            let (stream, theirs) = UnixStream::pair().unwrap();
+            let thread = thread::spawn({
+                let shared = shared.clone();
+                move || vfio_user::serve(theirs, &mut Front::new(shared, None))
+            });
+            let mut client = Self::over(stream);
+            client.server = Some(Server { thread, shared });
+            client
         });
+        clients.collect()
+    }
+
+    /// A client of a NIC elsewhere.
+    pub fn over(stream: UnixStream) -> Self {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         Self {
             stream,
-            server,
-            shared,
+            server: None,
             file: memfd_create("guest", MemfdFlags::ALLOW_SEALING).unwrap(),
             ram: GuestRam::new(),
         }
@@ -85,7 +115,7 @@ impl Client {
     /// Goes away; returns how the server ended.
     pub fn leave(self) -> io::Result<()> {
         drop(self.stream);
-        self.server.join().unwrap()
+        self.server.unwrap().thread.join().unwrap()
     }
 
     fn send(&mut self, command: u16, flags: u32, payload: &[u8], fd: Option<BorrowedFd<'_>>) {
@@ -276,7 +306,8 @@ impl Client {
         // The front serves its socket in order, so the answer says that it has passed on all before it.
         self.read_reg(regs::MAGIC);
         let (to, from) = mpsc::channel();
-        assert!(self.shared.ask(Question::Stats(to)));
+        let shared = &self.server.as_ref().unwrap().shared;
+        assert!(shared.ask(Question::Stats(to)));
         from.recv_timeout(PATIENCE).unwrap();
     }
 }

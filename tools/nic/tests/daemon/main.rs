@@ -7,6 +7,7 @@ mod client;
 mod dir;
 mod misbehave;
 mod process;
+mod several;
 
 use client::{Client, BAR_DOORBELL, BAR_REGS, CONFIG};
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
@@ -26,8 +27,13 @@ const ENOTSUP: u32 = 95;
 
 /// A client whose device has memory, an interrupt and a running command queue.
 fn running() -> (Client, OwnedFd) {
-    let mut client = Client::start();
+    run(Client::start())
+}
+
+fn run(mut client: Client) -> (Client, OwnedFd) {
     client.version();
+    // The one before may just have left.
+    client.wait_reg(regs::STATUS, |status| status == 0);
     client.dma_map(0, RAM);
     let interrupt = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
     client.set_vector(0, &interrupt);

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 /// A running NIC; it ends with the test.
-struct Nic {
+pub struct Nic {
     child: Child,
     log: BufReader<std::process::ChildStderr>,
 }
@@ -27,35 +27,49 @@ impl Drop for Nic {
 impl Nic {
     /// Starts a NIC with three sockets in a directory.
     fn start(dir: &Path) -> Self {
+        Self::start_with(dir, &[("", &[])])
+    }
+
+    /// The same with three for each of several VMs: with this at the end of their names and these arguments more.
+    pub fn start_with(dir: &Path, vms: &[(&str, &[&str])]) -> Self {
         // The NIC leaves alone what it was started to ignore, as a background job is for Ctrl-C.
-        let mut child = Command::new("env")
+        let mut command = Command::new("env");
+        command
             .arg("--default-signal=HUP,INT,QUIT,TERM")
             .arg(env!("CARGO_BIN_EXE_verbena-nic"))
-            .arg("--socket")
-            .arg(dir.join("nic"))
-            .arg("--netdev-socket")
-            .arg(dir.join("net"))
-            .arg("--control")
-            .arg(dir.join("control"))
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+            .stderr(Stdio::piped());
+        for (end, more) in vms {
+            for (argument, name) in [
+                ("--socket", "nic"),
+                ("--netdev-socket", "net"),
+                ("--control", "control"),
+            ] {
+                command.arg(argument).arg(dir.join(format!("{name}{end}")));
+            }
+            command.args(*more);
+        }
+        let mut child = command.spawn().unwrap();
         let log = BufReader::new(child.stderr.take().unwrap());
         Self { child, log }
     }
 
     /// Returns when it has said that it listens.
-    fn listening(mut self) -> Self {
-        let mut line = String::new();
-        while !line.contains("listens at") {
-            line.clear();
-            assert_ne!(self.log.read_line(&mut line).unwrap(), 0, "it ended");
-        }
+    pub fn listening(mut self) -> Self {
+        self.says("listens at");
         self
     }
 
+    /// Returns when it has said something, which may be a part of a line.
+    pub fn says(&mut self, what: &str) {
+        let mut line = String::new();
+        while !line.contains(what) {
+            line.clear();
+            assert_ne!(self.log.read_line(&mut line).unwrap(), 0, "it ended");
+        }
+    }
+
     /// How it ended, and what it has said since.
-    fn end(mut self) -> (std::process::ExitStatus, String) {
+    pub fn end(mut self) -> (std::process::ExitStatus, String) {
         let mut said = String::new();
         self.log.read_to_string(&mut said).unwrap();
         (self.child.wait().unwrap(), said)
@@ -93,9 +107,7 @@ fn a_second_start_says_so_and_the_first_never_notices() {
     // The first still waits for QEMU, and serves it; whoever comes later is refused at once.
     let qemu = UnixStream::connect(dir.0.join("nic")).unwrap();
     let mut first = first;
-    let mut line = String::new();
-    first.log.read_line(&mut line).unwrap();
-    assert!(line.contains("QEMU is connected"), "{line}");
+    first.says("QEMU is connected");
     let late = UnixStream::connect(dir.0.join("nic")).unwrap_err();
     assert_eq!(late.kind(), ErrorKind::ConnectionRefused);
     drop(qemu);

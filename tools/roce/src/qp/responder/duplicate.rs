@@ -41,8 +41,8 @@ impl Responder {
                     let unread = fault.map(|(_, cause)| cause);
                     if let Some(cause) = check.err().or(unread) {
                         // Between local peers no copy comes late: the peer found that the memory was gone when it
-                        // took the response, and asks why.
-                        if core.attr.local_peer {
+                        // took the response, and asks why. So does one that takes packets by reference behind its timers.
+                        if core.attr.local_peer || unread.is_some() {
                             return match self.refuse_executed(core, host, psn, cause) {
                                 Stop::Error(cause) => Some(cause),
                                 Stop::Dropped => None,

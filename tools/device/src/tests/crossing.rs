@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Two devices of one process: packets go from one to the other by reference, and what happens to one of the two is seen by the
+//! other as it would be over a wire.
+
+use super::*;
+use crate::device::crossing::Crossing;
+use crate::memory::GuestMemory;
+use crate::mock::{gid, SendWr};
+use crate::tap::{tap, Way};
+use crate::Config;
+use std::collections::VecDeque;
+use verbena_abi::cmd::{DestroyMr, DestroyQp};
+use verbena_abi::cqe::WcStatus::{self, LocProtErr, RemAccessErr, RetryExcErr, Success};
+use verbena_abi::ctx::{AddressVector, QpState};
+use verbena_abi::stats::Counter;
+use verbena_abi::wqe::{self, WqeOpcode};
+use verbena_roce::wire::frame;
+
+/// A device with a queue pair.
+struct End {
+    d: Driver,
+    qp: QpHandle,
+    cq: CqHandle,
+}
+
+/// Two of them, connected.
+struct Two {
+    a: End,
+    b: End,
+}
+
+const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 0xa], [2, 0, 0, 0, 0, 0xb]];
+const IPS: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 3]];
+
+/// The path to a device.
+fn to(end: usize) -> AddressVector {
+    AddressVector {
+        dgid: gid(IPS[end]),
+        dmac: MACS[end],
+        ..Driver::path(0, 0)
+    }
+}
+
+/// Hands over what a device has sent. Returns how many packets that were.
+fn hand(from: &mut End, to: &mut End) -> usize {
+    let mut packets: VecDeque<_> = std::iter::from_fn(|| from.d.device.next_crossing()).collect();
+    let count = packets.len();
+    while !packets.is_empty() {
+        deliver(from, to, &mut packets);
+    }
+    count
+}
+
+fn deliver(from: &End, to: &mut End, packets: &mut VecDeque<Crossing>) {
+    let sender = from.d.device.side(&from.d.ram);
+    let next = || packets.pop_front();
+    to.d.device
+        .receive_crossing(&to.d.ram, sender, to.d.now, next);
+}
+
+impl End {
+    fn new(n: usize, neighbours: bool) -> Self {
+        let mut d = Driver::with(Config {
+            mac: MACS[n],
+            neighbours,
+            ..Config::default()
+        });
+        d.set_gid(0, IPS[n]);
+        let cq = d.create_cq(6);
+        let qp = d.create_qp(&cq, &cq);
+        Self { d, qp, cq }
+    }
+
+    fn post(&mut self, wr: &SendWr) {
+        self.d.post_send(&mut self.qp, wr);
+        self.d.run();
+    }
+
+    fn done(&mut self) -> Vec<(u64, WcStatus)> {
+        self.d.drain(&mut self.cq)
+    }
+
+    fn counter(&mut self, counter: Counter) -> u64 {
+        self.d.device.stats()[counter as usize]
+    }
+}
+
+impl Two {
+    fn new() -> Self {
+        let (mut a, mut b) = (End::new(0, true), End::new(1, true));
+        // The second GID of the mock is not to be both's.
+        b.d.set_gid(1, [10, 0, 0, 4]);
+        let (qp_a, qp_b) = (a.qp.qpn, b.qp.qpn);
+        for (me, peer, av) in [(&mut a, qp_b, to(1)), (&mut b, qp_a, to(0))] {
+            me.d.to_init(me.qp.qpn).unwrap();
+            me.d.to_rtr(me.qp.qpn, peer, av).unwrap();
+            me.d.to_rts(me.qp.qpn).unwrap();
+        }
+        Self { a, b }
+    }
+
+    /// Lets both work until nothing is under way. Returns how many packets went from the first to the second.
+    fn run(&mut self) -> usize {
+        let mut there = 0;
+        loop {
+            self.a.d.run();
+            let sent = hand(&mut self.a, &mut self.b);
+            self.b.d.run();
+            there += sent;
+            if hand(&mut self.b, &mut self.a) + sent == 0 {
+                return there;
+            }
+        }
+    }
+
+    /// The same, and time passes.
+    fn settle(&mut self) {
+        for _ in 0..2000 {
+            self.run();
+            for end in [&mut self.a, &mut self.b] {
+                end.d.pass(1_000_000);
+            }
+        }
+    }
+}
+
+/// A WRITE from one to the other, of which nothing has been delivered yet; where it goes.
+fn write(two: &mut Two, bytes: u32) -> (u64, u32) {
+    let (from, lkey) = two.a.d.region(bytes, 1);
+    let (at, rkey) = two.b.d.region(bytes, 2);
+    let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(from, bytes, lkey)]);
+    two.a.post(&wr.to(at, rkey));
+    (at, lkey)
+}
+
+/// What the pattern of a region begins with.
+fn pattern(seed: u8, bytes: usize) -> Vec<u8> {
+    let mut d = Driver::new();
+    let (at, _) = d.region(bytes as u32, seed);
+    d.bytes(at, bytes)
+}
+
+#[test]
+fn every_operation_crosses() {
+    let mut two = Two::new();
+    // Both have memory at the same addresses, by the same keys: what is mixed up is noticed.
+    let (here, lkey) = two.a.d.region(70_000, 1);
+    let (there, rkey) = two.b.d.region(70_000, 2);
+    assert_eq!((here, lkey), (there, rkey));
+    let sges = [(here, 30_000, lkey)];
+    two.b
+        .d
+        .post_recv(&mut two.b.qp, 21, &[(there, 70_000, rkey)]);
+    two.a.post(&SendWr::new(WqeOpcode::Send, 1, &sges));
+    assert!(two.run() < 30, "the packets of a message are joined");
+    assert_eq!(
+        (two.a.done(), two.b.done()),
+        (vec![(1, Success)], vec![(21, Success)])
+    );
+    assert_eq!(two.b.d.bytes(there, 70_000)[..30_000], pattern(1, 30_000));
+
+    let wr = SendWr::new(WqeOpcode::RdmaWriteImm, 2, &[(here + 1, 9_999, lkey)]);
+    two.b.d.post_recv(&mut two.b.qp, 22, &[]);
+    two.a.post(&wr.to(there + 40_000, rkey));
+    two.run();
+    assert_eq!(
+        (two.a.done(), two.b.done()),
+        (vec![(2, Success)], vec![(22, Success)])
+    );
+    let written = two.b.d.bytes(there + 40_000, 9_999);
+    assert_eq!(written, pattern(1, 10_000)[1..]);
+
+    let wr = SendWr::new(WqeOpcode::RdmaRead, 3, &[(here + 30_000, 40_000, lkey)]);
+    two.a.post(&wr.to(there + 30_000, rkey));
+    two.run();
+    assert_eq!(two.a.done(), [(3, Success)]);
+    let expected = two.b.d.bytes(there + 30_000, 40_000);
+    assert_eq!(two.a.d.bytes(here + 30_000, 40_000), expected);
+
+    two.b.d.ram.store64(there, 40).unwrap();
+    let mut wqe = SendWr::new(WqeOpcode::FetchAdd, 4, &[(here, 8, lkey)])
+        .to(there, rkey)
+        .encode();
+    wqe[2] = 1;
+    wqe.copy_within(
+        wqe::DATA_OFFSET..wqe::DATA_OFFSET + 16,
+        wqe::DATA_OFFSET_ATOMIC,
+    );
+    wqe[wqe::DATA_OFFSET..wqe::DATA_OFFSET_ATOMIC].fill(0);
+    wqe[wqe::DATA_OFFSET] = 2;
+    two.a.d.post_raw(&mut two.a.qp, &wqe);
+    two.a.d.run();
+    two.run();
+    assert_eq!(two.a.done(), [(4, Success)]);
+    assert_eq!(two.b.d.ram.load64(there), Ok(42));
+    assert_eq!(two.a.d.ram.load64(here), Ok(40));
+    let gone = |end: &mut End| end.counter(Counter::RxNoQp) + end.counter(Counter::RxMalformed);
+    assert_eq!((gone(&mut two.a), gone(&mut two.b)), (0, 0));
+    assert!(two.a.d.device.next_frame().is_none());
+}
+
+#[test]
+fn a_senders_memory_that_goes_meanwhile_is_its_own_error() {
+    let mut two = Two::new();
+    let (at, lkey) = write(&mut two, 5000);
+    two.a.d.must(&DestroyMr {
+        id: lkey.into(),
+        ..Default::default()
+    });
+    two.run();
+    assert_eq!(two.a.done(), [(1, LocProtErr)]);
+    assert_eq!(two.b.d.bytes(at, 5000), pattern(2, 5000));
+    let state = two.b.d.query_qp(two.b.qp.qpn).attr.qp_state;
+    assert_eq!(state, QpState::Rts as u8);
+}
+
+#[test]
+fn memory_that_is_unmapped_meanwhile_is_not_read() {
+    let mut two = Two::new();
+    let (at, _) = write(&mut two, 5000);
+    two.a.d.ram.hide(at & !0xfff, 8192);
+    two.run();
+    assert_eq!(two.a.done(), [(1, LocProtErr)]);
+    assert_eq!(two.b.d.bytes(at, 5000), pattern(2, 5000));
+}
+
+#[test]
+fn packets_of_a_queue_pair_that_is_gone_are_lost() {
+    for how in 0..3 {
+        let mut two = Two::new();
+        let (at, _) = write(&mut two, 5000);
+        let packets = std::iter::from_fn(|| two.a.d.device.next_crossing());
+        let mut packets: VecDeque<_> = packets.collect();
+        assert!(!packets.is_empty());
+        let qpn = two.a.qp.qpn;
+        match how {
+            0 => drop(two.a.d.must(&DestroyQp {
+                id: qpn.into(),
+                ..Default::default()
+            })),
+            1 => drop(two.a.d.move_to(qpn, QpState::Err).unwrap()),
+            _ => two.a.d.device.reset(),
+        }
+        deliver(&two.a, &mut two.b, &mut packets);
+        assert!(packets.is_empty());
+        assert_eq!(two.b.d.bytes(at, 5000), pattern(2, 5000), "{how}");
+    }
+}
+
+#[test]
+fn what_the_receiver_refuses_the_sender_is_told() {
+    let mut two = Two::new();
+    let (from, lkey) = two.a.d.region(5000, 1);
+    let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(from, 5000, lkey)]);
+    two.a.post(&wr.to(from, 0x7711));
+    two.run();
+    assert_eq!(two.a.done(), [(1, RemAccessErr)]);
+}
+
+#[test]
+fn a_region_that_goes_under_a_read_is_refused() {
+    let mut two = Two::new();
+    let (here, lkey) = two.a.d.region(20_000, 1);
+    let (there, rkey) = two.b.d.region(20_000, 2);
+    let wr = SendWr::new(WqeOpcode::RdmaRead, 1, &[(here, 20_000, lkey)]);
+    two.a.post(&wr.to(there, rkey));
+    hand(&mut two.a, &mut two.b);
+    two.b.d.run();
+    // Its responses are under way.
+    two.b.d.must(&DestroyMr {
+        id: rkey.into(),
+        ..Default::default()
+    });
+    two.settle();
+    assert_eq!(two.a.done(), [(1, RemAccessErr)]);
+    assert_eq!(two.a.d.bytes(here, 20_000), pattern(1, 20_000));
+}
+
+#[test]
+fn a_peer_that_vanishes_is_noticed_by_time() {
+    let mut two = Two::new();
+    write(&mut two, 5000);
+    for _ in 0..10_000 {
+        while two.a.d.device.next_crossing().is_some() {}
+        two.a.d.pass(1_000_000);
+    }
+    assert_eq!(two.a.done(), [(1, RetryExcErr)]);
+}
+
+#[test]
+fn what_is_lost_on_the_way_is_sent_again() {
+    let mut two = Two::new();
+    let (at, _) = write(&mut two, 200_000);
+    let mut dice = Dice(7);
+    for _ in 0..3000 {
+        let packets = std::iter::from_fn(|| two.a.d.device.next_crossing());
+        let mut packets: VecDeque<_> = packets.filter(|_| dice.roll(3) != 0).collect();
+        while !packets.is_empty() {
+            deliver(&two.a, &mut two.b, &mut packets);
+        }
+        two.b.d.run();
+        hand(&mut two.b, &mut two.a);
+        two.a.d.pass(100_000);
+        two.b.d.pass(100_000);
+    }
+    assert_eq!(two.a.done(), [(1, Success)]);
+    assert_eq!(two.b.d.bytes(at, 200_000), pattern(1, 200_000));
+}
+
+#[test]
+fn a_device_that_has_other_addresses_now_or_is_down_hears_nothing() {
+    for how in 0..2 {
+        let mut two = Two::new();
+        let (at, _) = write(&mut two, 5000);
+        match how {
+            0 => two.b.d.set_gid(0, [10, 0, 0, 9]),
+            _ => two.b.d.set_port(false),
+        }
+        hand(&mut two.a, &mut two.b);
+        assert_eq!(two.b.d.bytes(at, 5000), pattern(2, 5000), "{how}");
+    }
+}
+
+#[test]
+fn the_ports_mtu_counts() {
+    let mut two = Two::new();
+    two.a.d.must(&verbena_abi::cmd::SetPort {
+        up: 1,
+        mtu: 2,
+        port: 1,
+        ..Default::default()
+    });
+    write(&mut two, 4196);
+    assert_eq!(
+        hand(&mut two.a, &mut two.b),
+        1,
+        "all but the last are too long"
+    );
+    assert_eq!(two.a.counter(Counter::TxOverMtu), 4);
+}
+
+#[test]
+fn what_is_for_elsewhere_becomes_the_frames_that_it_would_have_been() {
+    let frames = |neighbours| {
+        let mut end = End::new(0, neighbours);
+        let qpn = end.qp.qpn;
+        end.d.to_init(qpn).unwrap();
+        end.d.to_rtr(qpn, 77, to(1)).unwrap();
+        end.d.to_rts(qpn).unwrap();
+        let (from, lkey) = end.d.region(5000, 1);
+        let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(from, 5000, lkey)]);
+        end.post(&wr.to(0x1000, 5));
+        while let Some(packet) = end.d.device.next_crossing() {
+            assert_eq!(packet.path().unwrap().dmac, MACS[1]);
+            end.d.device.make_frames(&end.d.ram, packet);
+        }
+        let frames = std::iter::from_fn(|| end.d.device.next_frame());
+        frames.map(|frame| frame.to_vec()).collect::<Vec<_>>()
+    };
+    assert_eq!(frames(true).len(), 5);
+    assert_eq!(frames(true), frames(false));
+}
+
+#[test]
+fn both_ports_taps_see_it() {
+    let mut two = Two::new();
+    let watches = [&mut two.a, &mut two.b].map(|end| {
+        let (to, watch) = tap(1000, 1 << 20);
+        assert!(end.d.device.set_tap(to));
+        watch
+    });
+    let (at, _) = write(&mut two, 5000);
+    while let Some(packet) = two.a.d.device.next_crossing() {
+        two.a.d.device.show_crossing(&two.a.d.ram, &packet);
+        let mut packets = VecDeque::from([packet]);
+        deliver(&two.a, &mut two.b, &mut packets);
+    }
+    let [sent, received] = watches.map(|watch| {
+        let seen = std::iter::from_fn(|| watch.try_next());
+        seen.collect::<Vec<_>>()
+    });
+    assert_eq!((sent.len(), received.len()), (5, 5));
+    for (sent, received) in sent.iter().zip(&received) {
+        assert_eq!((sent.way, received.way), (Way::Sent, Way::Received));
+        assert_eq!(sent.frame, received.frame);
+        assert!(frame::parse(&sent.frame).is_ok());
+        let qpns = [Some(two.a.qp.qpn), Some(two.b.qp.qpn)];
+        assert_eq!([received.src_qpn, received.dst_qpn], qpns);
+    }
+    assert_eq!(two.b.d.bytes(at, 5000), pattern(1, 5000));
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Serves QEMU at the sockets of all VMs, each on a thread of its own, until the last QEMU has gone.
+//!
+//! A process with one VM serves one QEMU and no other. Of several VMs, one whose QEMU has gone leaves: its device is as after
+//! power-on, and nothing of its guest's memory stays mapped. Another QEMU can then have its socket, while the others go on. Who
+//! comes to a socket that is being served waits until it is free.
+
+use crate::front::Front;
+use crate::shared::Shared;
+use crate::{sharing, vfio_user};
+use std::io;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::{mpsc, Arc};
+use std::thread;
+use std::time::Duration;
+
+/// After a connection that could not be taken, another is tried so much later.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What a VM's thread tells.
+enum News {
+    /// QEMU has connected.
+    Came,
+    /// It has gone, or what it says cannot be understood.
+    Gone(io::Result<()>),
+}
+
+/// Serves until every QEMU that came has gone. The first must have come for that.
+///
+/// # Errors
+///
+/// A thread cannot be had; or some QEMU has said what cannot be understood.
+pub fn serve(vms: Vec<(UnixListener, Arc<Shared>)>) -> io::Result<()> {
+    let is_only = vms.len() == 1;
+    let (tell, news) = mpsc::channel();
+    for (n, (listener, shared)) in (1..).zip(vms) {
+        let tell = tell.clone();
+        let name = format!("vm{n}");
+        thread::Builder::new().name(name).spawn(move || {
+            let who = if is_only {
+                String::new()
+            } else {
+                format!("VM {n}: ")
+            };
+            attend(&who, listener, &shared, &tell, is_only);
+        })?;
+    }
+    let (mut here, mut result) = (0u32, Ok(()));
+    for told in news {
+        match told {
+            News::Came => here += 1,
+            News::Gone(how) => {
+                here -= 1;
+                result = result.and(how);
+                if here == 0 {
+                    break;
+                }
+            }
+        }
+    }
+    result
+}
+
+/// Serves the QEMUs of one VM, one after the other; only the first if the VM `is_only` one.
+fn attend(
+    who: &str,
+    listener: UnixListener,
+    shared: &Arc<Shared>,
+    tell: &mpsc::Sender<News>,
+    is_only: bool,
+) {
+    let mut listener = Some(listener);
+    while let Some(door) = &listener {
+        let stream = match door.accept() {
+            Ok((stream, _)) => stream,
+            Err(e) => {
+                log::error!("{who}{e}");
+                thread::sleep(PAUSE);
+                continue;
+            }
+        };
+        if is_only {
+            // Who comes later is refused, and does not wait for an answer.
+            listener = None;
+        }
+        let _ = tell.send(News::Came);
+        log::info!("{who}QEMU is connected");
+        let how = serve_one(stream, shared);
+        match &how {
+            Ok(()) => log::info!("{who}QEMU is gone"),
+            Err(e) if is_only => log::debug!("{e}"),
+            Err(e) => log::error!("{who}{e}"),
+        }
+        let _ = tell.send(News::Gone(how));
+    }
+}
+
+fn serve_one(stream: UnixStream, shared: &Arc<Shared>) -> io::Result<()> {
+    let qemu = sharing::peer(&stream);
+    let mut front = Front::new(shared.clone(), qemu);
+    let how = catch_unwind(AssertUnwindSafe(|| vfio_user::serve(stream, &mut front)));
+    front.leave();
+    how.unwrap_or_else(|_| Err(io::Error::other("what answers QEMU has failed")))
+}

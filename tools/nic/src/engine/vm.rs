@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! One VM in the hands of the engine: its device, what waits for it, and when it wants time. Whatever goes wrong with it (a
+//! panic, a reset, a stall, an uplink that takes nothing of its) stays in here, and the engine goes on with the others.
+
+use super::arrivals::Arrivals;
+use crate::departures::Departures;
+use crate::network::Network;
+use crate::shared::Shared;
+use crate::slice::Model;
+use std::sync::atomic::Ordering;
+use std::sync::{mpsc, Arc};
+use std::time::{Duration, Instant};
+use verbena_abi::stats::NUM_COUNTERS;
+use verbena_abi::syndrome::Syndrome;
+use verbena_device::misbehave::Kind;
+use verbena_device::{Action, Config, Crossing};
+
+/// Frames that are handled before a slice: each has guest RAM for itself, so that the map can change between two.
+pub(super) const FRAMES: usize = 64;
+
+/// See the module.
+pub(super) struct Vm {
+    /// Its number in the switch.
+    number: u8,
+    pub(super) shared: Arc<Shared>,
+    pub(super) model: Model,
+    pub(super) network: Arc<Network>,
+    pub(super) departures: Departures,
+    /// Packets for other VMs' devices: to which, and what.
+    pub(super) crossing: Vec<(u8, Crossing)>,
+    /// The same from other VMs' devices.
+    pub(super) arrivals: Arrivals,
+    /// Counts the lives of the device: what it sent in another is lost.
+    pub(super) life: u64,
+    /// When something happened last, and when the device wants its next slice.
+    pub(super) last_work: u64,
+    pub(super) deadline: Option<u64>,
+    /// Completions that a program has yet to take, if all is done that was posted.
+    pub(super) untaken: u32,
+    /// The guest was told that posts have to be rung for, and the device gets no slices.
+    pub(super) is_asleep: bool,
+    /// Since when it does nothing, because it misbehaves so.
+    stalled: Option<Instant>,
+    /// Who waits for the counters, which are added up bit by bit.
+    pub(super) asker: Option<mpsc::Sender<[u64; NUM_COUNTERS]>>,
+}
+
+impl Vm {
+    /// A VM of this number, with a device as after power-on.
+    pub(super) fn new(
+        number: u8,
+        shared: Arc<Shared>,
+        config: Config,
+        network: Arc<Network>,
+    ) -> Self {
+        Self {
+            number,
+            model: Model::new(shared.clone(), config),
+            shared,
+            network,
+            departures: Departures::default(),
+            crossing: Vec::new(),
+            arrivals: Arrivals::default(),
+            life: 0,
+            last_work: 0,
+            deadline: None,
+            untaken: 0,
+            is_asleep: false,
+            stalled: None,
+            asker: None,
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.shared.now()
+    }
+
+    /// Its turn: what was left for the engine, then a slice. Returns whether anything was done.
+    pub(super) fn turn(&mut self) -> bool {
+        if self.misbehaves() {
+            return false;
+        }
+        let nudged = self.shared.take_nudge();
+        let worked = self.take_mail() | nudged;
+        let is_wanted = worked || !self.is_asleep || self.departures.is_waiting();
+        if !is_wanted && !self.is_due(self.now()) {
+            return false;
+        }
+        self.slice() || worked
+    }
+
+    /// What is seen to after each of its turns.
+    pub(super) fn settle(&mut self, worked: bool, now: u64, awake: u64) {
+        if worked {
+            self.last_work = now;
+            self.is_asleep = false;
+        } else if !self.is_asleep
+            && now.saturating_sub(self.last_work) >= awake
+            && !self.is_due(now)
+            && !self.departures.is_waiting()
+            && self.stalled.is_none()
+        {
+            if self.fall_asleep() {
+                self.is_asleep = true;
+                self.shared.counts.sleeps.fetch_add(1, Ordering::Relaxed);
+            } else {
+                // Something came up while falling asleep.
+                self.last_work = now;
+            }
+        }
+    }
+
+    fn is_due(&self, now: u64) -> bool {
+        self.deadline.is_some_and(|due| due <= now)
+    }
+
+    /// Whether something was left for the engine that it would look at now.
+    pub(super) fn has_news(&self) -> bool {
+        self.stalled.is_none() && (self.shared.has_news() || !self.arrivals.is_empty())
+    }
+
+    /// Whether it does nothing at present, because it misbehaves so.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.stalled.is_some()
+    }
+
+    /// Takes the place of what has just ended: nobody knows what state it left the device in.
+    #[cold]
+    pub(super) fn start_over(&mut self) {
+        log::error!("the engine failed: the device is dead until it is reset");
+        self.model.give_up();
+        (self.deadline, self.is_asleep) = (None, false);
+        self.forget_packets();
+        // A reset may have been in the engine's hands.
+        let lost = self.shared.start_over();
+        self.shared.regs.set_fatal(Syndrome::EngineFailure);
+        if lost {
+            self.reset();
+        }
+        self.model.slice().tell_of_failure();
+    }
+
+    /// Stalls or dies, if the NIC is to misbehave so. Returns whether it is stalled.
+    #[inline]
+    fn misbehaves(&mut self) -> bool {
+        let misbehave = &self.shared.misbehave;
+        if misbehave.take(Kind::EngineDies) != 0 {
+            std::panic::resume_unwind(Box::new("the engine ends on purpose"));
+        }
+        (self.stalled.is_some() || misbehave.is(Kind::Stall)) && self.stalls()
+    }
+
+    /// Does nothing, whatever comes, until the time is over or the stall is called off; then goes on with its DMA
+    /// before it looks at what has come, unless the gate was closed.
+    #[cold]
+    fn stalls(&mut self) -> bool {
+        let since = *self.stalled.get_or_insert_with(Instant::now);
+        let time = Duration::from_millis(self.shared.misbehave.get(Kind::Stall).into());
+        if since.elapsed() < time {
+            return true;
+        }
+        self.stalled = None;
+        self.shared.misbehave.set(Kind::Stall, 0);
+        self.slice();
+        false
+    }
+
+    /// Handles what was left for the engine, a bounded part of it. Returns whether there was anything.
+    pub(super) fn take_mail(&mut self) -> bool {
+        let mail = self.shared.mail(FRAMES, self.asker.is_none());
+        let mut worked = !mail.actions.is_empty() || !mail.frames.is_empty();
+        for action in mail.actions {
+            if action == Action::Reset {
+                self.reset();
+                log::debug!("the device is reset");
+                continue;
+            }
+            let mut slice = self.model.slice();
+            match action {
+                // What came before a reset is void.
+                _ if self.shared.resetting() => {}
+                Action::EnableCmdq => {
+                    slice.call(|device, ram| device.enable_cmdq(ram));
+                }
+                Action::Command(slot) => {
+                    slice.call(|device, _| device.command(slot));
+                }
+                Action::None | Action::Reset => {}
+            }
+        }
+        for frame in mail.frames {
+            self.receive(&frame);
+        }
+        worked |= self.answer(mail.question);
+        let mut rung = Vec::new();
+        let writes = self.shared.take_rings(|uar| rung.push(uar));
+        if !rung.is_empty() {
+            self.model.slice().call(|device, _| {
+                rung.iter().for_each(|&uar| device.ring(uar));
+                // `ring` has counted one for each area.
+                device.count_doorbells(writes.saturating_sub(rung.len() as u64));
+            });
+            worked = true;
+        }
+        worked
+    }
+
+    fn reset(&mut self) {
+        self.model.reset();
+        self.deadline = None;
+        self.forget_packets();
+        self.tell_addresses();
+        self.shared.reset_done();
+    }
+
+    /// What is under way from the device, or to it, was of a life that is over.
+    fn forget_packets(&mut self) {
+        self.life += 1;
+        self.departures.clear();
+        self.crossing.clear();
+        self.arrivals.clear();
+    }
+
+    /// Tells the switch what the device answers to, if that has changed.
+    fn tell_addresses(&mut self) {
+        let addresses = self.model.slice().call(|device, _| device.take_addresses());
+        if let Some(Some(addresses)) = addresses {
+            self.network.set_addresses(self.number, addresses);
+        }
+    }
+
+    /// A frame from an uplink.
+    pub(super) fn hear(&mut self, frame: &[u8], now: u64) {
+        if self.is_stalled() {
+            // It hears of it when it goes on.
+            self.shared.receive(frame.to_vec());
+            return;
+        }
+        self.receive(frame);
+        (self.last_work, self.is_asleep) = (now, false);
+    }
+
+    fn receive(&mut self, frame: &[u8]) {
+        let now = self.now();
+        let mut slice = self.model.slice();
+        if !slice.is_open() {
+            return;
+        }
+        // Its addresses may have changed since the switch looked.
+        slice.call(|device, ram| {
+            if device.wants_frame(frame) {
+                device.receive_frame(ram, frame, now);
+            }
+        });
+    }
+
+    /// Gives the device one slice. Returns whether it did anything.
+    fn slice(&mut self) -> bool {
+        let now = self.now();
+        self.departures.depart(&self.network, now);
+        let mut slice = self.model.slice();
+        if !slice.is_open() {
+            (self.deadline, self.untaken) = (None, 0);
+            return false;
+        }
+        let next = slice
+            .call(|device, ram| device.run_slice(ram, now))
+            .unwrap_or_default();
+        let interrupts = slice.raise_wanted();
+        let (vm, network, departures) = (self.number, &self.network, &mut self.departures);
+        let crossing = &mut self.crossing;
+        slice.call(|device, ram| {
+            if let Some(addresses) = device.take_addresses() {
+                network.set_addresses(vm, addresses);
+            }
+            while let Some(packet) = device.next_crossing() {
+                match packet.path().and_then(|path| network.device_for(vm, path)) {
+                    Some(to) => {
+                        device.show_crossing(ram, &packet);
+                        crossing.push((to, packet));
+                    }
+                    None => device.make_frames(ram, packet),
+                }
+            }
+            if !departures.is_waiting() {
+                let frames = std::iter::from_fn(|| device.next_frame());
+                frames.for_each(|frame| departures.add(network.from_engine(vm, &frame), &frame));
+            }
+        });
+        drop(slice);
+        self.departures.depart(&self.network, now);
+        self.shared.counts.slices.fetch_add(1, Ordering::Relaxed);
+        self.deadline = next.deadline;
+        self.untaken = next.untaken;
+        next.busy || interrupts
+    }
+
+    /// Tells the guest that posts have to be rung for. False: something was posted meanwhile.
+    fn fall_asleep(&mut self) -> bool {
+        let mut slice = self.model.slice();
+        // Where there is no DMA there are no posts either.
+        !slice.is_open()
+            || slice
+                .call(|device, ram| device.fall_asleep(ram))
+                .unwrap_or(true)
+    }
+}
