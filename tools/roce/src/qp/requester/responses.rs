@@ -240,6 +240,20 @@ impl Requester {
         Err(self.fail_oldest(core, host, WcStatus::BadRespErr, cause))
     }
 
+    /// A response has a PSN that asks for none. One that died with an earlier life of the peer has not come at all.
+    fn misplaced<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        packet: &Packet,
+    ) -> Result<(), Syndrome> {
+        if packet.payload.is_alive() {
+            return self.bad_response(core, host, Syndrome::ResponseOpcode);
+        }
+        core.counters.dead_payloads += 1;
+        Ok(())
+    }
+
     /// Handles a READ or atomic response.
     fn response<H: Host>(
         &mut self,
@@ -258,7 +272,7 @@ impl Requester {
         let mut index = self.slots.oldest();
         let slot = loop {
             match self.slots.get(index).filter(|slot| slot.started) {
-                None => return self.bad_response(core, host, Syndrome::ResponseOpcode),
+                None => return self.misplaced(core, host, &packet),
                 Some(slot) if slot.awaits_response() => break slot,
                 Some(_) => index = index.wrapping_add(1),
             }
@@ -272,7 +286,7 @@ impl Requester {
             if old >= packet.psns {
                 if psn::is_behind(packet.psn, first) {
                     // Answers the PSN of a SEND or WRITE.
-                    return self.bad_response(core, host, Syndrome::ResponseOpcode);
+                    return self.misplaced(core, host, &packet);
                 }
                 self.note_stale(core);
                 return Ok(());
@@ -283,7 +297,7 @@ impl Requester {
                 self.acknowledge(core, host, now, expected);
                 return self.imply_nak(core, host);
             }
-            return self.bad_response(core, host, Syndrome::ResponseOpcode);
+            return self.misplaced(core, host, &packet);
         }
         if !packet.payload.is_alive() {
             core.counters.dead_payloads += 1;
