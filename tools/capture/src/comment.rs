@@ -54,7 +54,7 @@ impl Commentator {
     /// Whether a packet was sent before.
     fn is_again(&mut self, packet: &Packet, work: Option<Work>) -> bool {
         let is_request = packet.kind.is_request();
-        if matches!(packet.kind, Kind::Ack(_)) {
+        if matches!(packet.kind, Kind::Ack(_) | Kind::Cnp) {
             return false;
         }
         let next = match (packet.kind, work) {
@@ -81,7 +81,7 @@ fn part(text: &mut String, packet: &Packet, work: &Work) -> std::fmt::Result {
     let number = psn::ahead(packet.psn, work.first_psn).saturating_add(1);
     match packet.kind {
         // It may cover any number of them.
-        Kind::Ack(_) => Ok(()),
+        Kind::Ack(_) | Kind::Cnp => Ok(()),
         Kind::ReadRequest(reth) => match responses(&reth, work) {
             all if all == work.psns => write!(text, ", {all} responses"),
             some if number.saturating_add(some) > work.psns => {
@@ -110,6 +110,7 @@ fn verb(packet: &Packet) -> &'static str {
             },
         },
         Kind::ReadResponse(_) | Kind::AtomicResponse(..) => "answers ",
+        Kind::Cnp => "tells of congestion, as does ",
         _ => "",
     }
 }

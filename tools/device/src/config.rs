@@ -19,6 +19,8 @@ pub struct Config {
     pub drop_percent: u8,
     /// Acknowledgements carry end-to-end credits, and those of peers are kept to.
     pub credits: bool,
+    /// On a wire, queue pairs have fewer packets under way where there are queues, and answer what routers mark (annex A17.9).
+    pub congestion_control: bool,
     /// Seed of everything that is drawn by lot.
     pub seed: u64,
     /// Answers that look right and are wrong, drawn with this seed (only with the feature `hostile`).
@@ -35,6 +37,7 @@ impl Default for Config {
             neighbours: false,
             drop_percent: 0,
             credits: true,
+            congestion_control: true,
             seed: 1,
             hostile: None,
             misbehave: Misbehaviour::default(),

@@ -57,6 +57,10 @@ pub struct Args {
     #[arg(long)]
     pub no_credits: bool,
 
+    /// Have as much under way on a wire as ever may be, and leave alone what routers mark
+    #[arg(long)]
+    pub no_congestion_control: bool,
+
     /// Seed of all chance
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
@@ -127,6 +131,7 @@ impl Args {
             neighbours: self.socket.len() > 1 && !self.wire_local && self.drop == 0,
             drop_percent: self.drop,
             credits: !self.no_credits,
+            congestion_control: !self.no_congestion_control,
             seed: self.seed,
             #[cfg(feature = "hostile")]
             hostile: self.hostile,

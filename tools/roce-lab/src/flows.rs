@@ -10,13 +10,14 @@ use super::pair::Setup;
 use super::rng::Rng;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::rc::Rc;
 use verbena_roce::host::*;
-use verbena_roce::packet::Packet;
+use verbena_roce::packet::{Packet, Payload};
 use verbena_roce::sched;
-use verbena_roce::{Attr, Config, Counters, Pool, Qp, QpState, QpType};
+use verbena_roce::{Attr, Config, CongestionCounters, Counters, Pool, Qp, QpState, QpType};
 
 /// Preamble, gap, Ethernet, IPv4, UDP, BTH, ICRC and FCS, about.
-const HEADERS: u64 = 82;
+pub const HEADERS: u64 = 82;
 
 /// What is run.
 #[derive(Clone, Debug)]
@@ -37,6 +38,8 @@ pub struct Shape {
     pub delay: u64,
     /// Packets lost in each direction, of 1000.
     pub loss: u32,
+    /// Packets are marked (CE) that find so many bytes in the queue before the link; 0: none are.
+    pub mark: u64,
     /// Code of the local ACK timeout.
     pub timeout: u8,
     /// Draws what is lost.
@@ -54,6 +57,7 @@ impl Default for Shape {
             rate: 10_000,
             delay: 5_000,
             loss: 0,
+            mark: 0,
             timeout: 14,
             seed: 1,
         }
@@ -67,6 +71,8 @@ struct End {
     message: u32,
     posted: u32,
     done: u32,
+    /// Work requests that it keeps posted from now on; 0: what it was told.
+    keeps: u32,
     failed: Option<WcStatus>,
     /// Payload bytes that have come to where they belong.
     arrived: u64,
@@ -168,7 +174,9 @@ enum What {
 struct Way {
     /// When the last bit of what waits has left.
     busy_until: u64,
-    /// What the queue has held, in byte-nanoseconds since `since`.
+    /// Since when the queue is measured.
+    since: u64,
+    /// What the queue has held, in byte-nanoseconds.
     area: u128,
     longest: u64,
     bytes: u64,
@@ -186,6 +194,8 @@ pub struct Flows {
     slots: Vec<Option<What>>,
     free: Vec<usize>,
     number: u64,
+    /// The payload of every frame.
+    bytes: Rc<Vec<u8>>,
     /// Virtual time in nanoseconds.
     pub now: u64,
 }
@@ -202,6 +212,7 @@ impl Flows {
             slots: Vec::new(),
             free: Vec::new(),
             number: 0,
+            bytes: Rc::new(vec![0; shape.mtu as usize]),
             now: 0,
             shape,
         };
@@ -241,6 +252,12 @@ impl Flows {
         self.run(2 * sender);
     }
 
+    /// A sender posts a message for each that is done, from now on, so that as many as now are always posted.
+    pub fn keep_posting(&mut self, sender: usize) {
+        let end = &mut self.ends[2 * sender];
+        end.keeps = end.posted.wrapping_sub(end.done);
+    }
+
     /// Whether a sender has nothing more to do; or the status that it has failed with.
     pub fn is_done(&self, sender: usize) -> Result<bool, WcStatus> {
         let end = &self.ends[2 * sender];
@@ -260,6 +277,14 @@ impl Flows {
         ]
     }
 
+    /// What a sender's queue pair and its receiver's have met of congestion.
+    pub fn congestion(&self, sender: usize) -> [CongestionCounters; 2] {
+        [
+            self.qps[2 * sender].congestion(),
+            self.qps[2 * sender + 1].congestion(),
+        ]
+    }
+
     /// Packets that carry data, of all senders: for READs, the responses.
     pub fn sent(&self) -> u64 {
         let data = usize::from(self.shape.opcode == WqeOpcode::RdmaRead);
@@ -268,15 +293,28 @@ impl Flows {
             .sum()
     }
 
-    /// The queue before the link since the beginning: bytes on the average, and at the most.
+    /// The queue of data before the link since the beginning: bytes on the average, and at the most.
     pub fn queue(&self) -> (u64, u64) {
-        let way = &self.ways[0];
-        ((way.area / u128::from(self.now.max(1))) as u64, way.longest)
+        let way = self.way();
+        let time = (self.now - way.since).max(1);
+        ((way.area / u128::from(time)) as u64, way.longest)
+    }
+
+    /// Measures the queue from now on.
+    pub fn forget_queue(&mut self) {
+        for way in &mut self.ways {
+            (way.since, way.area, way.longest, way.bytes) = (self.now, 0, 0, 0);
+        }
     }
 
     /// Bytes that the link has carried, headers included.
     pub fn carried(&self) -> u64 {
-        self.ways[0].bytes
+        self.way().bytes
+    }
+
+    /// The way that data take.
+    fn way(&self) -> &Way {
+        &self.ways[usize::from(self.shape.opcode == WqeOpcode::RdmaRead)]
     }
 
     /// Runs until a time, or until nothing happens any more: then false.
@@ -316,6 +354,11 @@ impl Flows {
 
     /// Lets a queue pair do what it can.
     fn run(&mut self, me: usize) {
+        let end = &mut self.ends[me];
+        if end.keeps > 0 {
+            end.posted = end.done.wrapping_add(end.keeps);
+            self.qps[me].handle_posts(self.now, end.posted);
+        }
         loop {
             let more = self.qps[me].poll(&mut self.ends[me], self.now, &mut sched::turn());
             let mut out = std::mem::take(&mut self.ends[me].out);
@@ -336,8 +379,8 @@ impl Flows {
         }
     }
 
-    /// Puts a packet on the link.
-    fn carry(&mut self, from: usize, packet: Packet) {
+    /// Puts a packet on the link, as a frame with bytes of its own.
+    fn carry(&mut self, from: usize, mut packet: Packet) {
         if self.rng.below(1000) < u64::from(self.shape.loss) {
             return;
         }
@@ -345,11 +388,21 @@ impl Flows {
         let bytes = u64::from(packet.payload.len()) + HEADERS;
         let begin = way.busy_until.max(self.now);
         let waits = begin - self.now;
+        let mark = self.shape.mark;
+        packet.marked = mark > 0 && waits * self.shape.rate / 8_000 >= mark;
         way.busy_until = begin + bytes * 8_000 / self.shape.rate;
         way.area += u128::from(waits) * u128::from(bytes);
         way.longest = way.longest.max(waits * self.shape.rate / 8_000);
         way.bytes += bytes;
         let at = way.busy_until + self.shape.delay;
+        let length = packet.payload.len();
+        if length > 0 {
+            packet.payload = Payload::Bytes {
+                bytes: Rc::clone(&self.bytes),
+                offset: 0,
+                length,
+            };
+        }
         self.at(at, What::Arrival(from ^ 1, packet));
     }
 }

@@ -24,6 +24,7 @@
 
 pub mod arena;
 pub mod engine;
+pub mod fairness;
 pub mod flows;
 pub mod fuzz;
 pub mod keys;

@@ -55,6 +55,8 @@ pub struct Link {
     pub duplication: u32,
     /// Loses the next packets that this says are to be lost.
     pub drop_if: Option<fn(&Packet) -> bool>,
+    /// Marks the packets (CE) that this says are to be marked; not those that travel as frames.
+    pub mark_if: Option<fn(&Packet) -> bool>,
     /// Packets that went in, by side, when `record` is set.
     pub log: Vec<(Side, Packet)>,
     /// Keeps a log.
@@ -78,6 +80,7 @@ impl Link {
             loss: 0,
             duplication: 0,
             drop_if: None,
+            mark_if: None,
             log: Vec::new(),
             record: false,
             rng: Rng::new(seed),
@@ -93,6 +96,11 @@ impl Link {
             self.log.push((from, packet.clone()));
         }
         self.drop_if.is_some_and(|drop| drop(packet)) || self.rng.chance(self.loss)
+    }
+
+    /// Whether a packet is to be marked.
+    pub fn marks(&self, packet: &Packet) -> bool {
+        self.mark_if.is_some_and(|mark| mark(packet))
     }
 
     /// Sends something from one side.

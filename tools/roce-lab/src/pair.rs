@@ -37,6 +37,8 @@ pub struct Setup {
     pub budget: Budget,
     /// Behind a wire both recover from loss as this engine does; else as the specification has it.
     pub recovers: bool,
+    /// Behind a wire both heed congestion.
+    pub congestion_control: bool,
     /// Both take receives from SRQs.
     pub has_srq: bool,
     /// Paths of the frames from A and B.
@@ -69,6 +71,7 @@ impl Default for Setup {
             min_timeout_ns: 100_000,
             budget: Budget::new(16, 64 << 10),
             recovers: true,
+            congestion_control: true,
             has_srq: false,
             paths: [path(Side::A), path(Side::B)],
         }
@@ -137,6 +140,7 @@ impl Pair {
             config.super_bytes = 4096;
             config.min_timeout_ns = setup.min_timeout_ns;
             config.recovers = setup.recovers;
+            config.congestion_control = setup.congestion_control;
             if !setup.recovers {
                 config.keep_bytes = 0;
             }
@@ -276,7 +280,8 @@ impl Pair {
         }
     }
 
-    fn carry_one(&mut self, side: Side, packet: Packet) {
+    fn carry_one(&mut self, side: Side, mut packet: Packet) {
+        packet.marked = self.link.marks(&packet);
         let lost = self.link.loses(side, &packet);
         if self.link.mode != Mode::Wire {
             if !lost {

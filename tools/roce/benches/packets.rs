@@ -33,6 +33,7 @@ fn write(size: usize) -> Packet {
         psn: 1,
         psns: 1,
         srqn: 0,
+        marked: false,
         datagram: None,
         payload: Payload::from_bytes(&vec![0x5a; size]),
     }

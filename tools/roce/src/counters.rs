@@ -4,22 +4,22 @@
 //! count.
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What a queue pair has sent, received, dropped and repeated since it was created.
+    ($(#[$about:meta])* $all:ident: $($(#[$doc:meta])* $name:ident,)*) => {
+        $(#[$about])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[repr(C)]
-        pub struct Counters {
+        pub struct $all {
             $( $(#[$doc])* pub $name: u64, )*
         }
 
-        impl Counters {
+        impl $all {
             /// Names and values, in order.
             pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$( (stringify!($name), self.$name), )*].into_iter()
             }
 
             /// Adds another's values.
-            pub fn add(&mut self, other: &Counters) {
+            pub fn add(&mut self, other: &Self) {
                 $( self.$name = self.$name.wrapping_add(other.$name); )*
             }
         }
@@ -27,6 +27,8 @@ macro_rules! counters {
 }
 
 counters! {
+    /// What a queue pair has sent, received, dropped and repeated since it was created.
+    Counters:
     // Those that count with every message come first: they share a cache line.
     /// Packets sent; a super-packet counts as the packets it stands for.
     tx_packets,
@@ -92,4 +94,17 @@ counters! {
     over_mtu,
     /// Work requests flushed.
     flushed,
+}
+
+counters! {
+    /// What a queue pair has met of congestion since it was created, by the names that RDMA drivers have for it.
+    CongestionCounters:
+    /// Packets received that routers have marked.
+    np_ecn_marked_roce_packets,
+    /// Congestion notifications (CNPs) sent, for requests that routers have marked.
+    np_cnp_sent,
+    /// CNPs received, on which fewer packets are under way.
+    rp_cnp_handled,
+    /// CNPs received, on which nothing is done.
+    rp_cnp_ignored,
 }

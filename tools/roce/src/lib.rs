@@ -75,7 +75,7 @@ pub mod sched;
 pub mod wire;
 
 pub use allowance::Allowance;
-pub use counters::Counters;
+pub use counters::{CongestionCounters, Counters};
 pub use host::{Gather, Host};
 pub use packet::{Packet, Payload};
 pub use pool::Pool;

@@ -175,6 +175,8 @@ pub enum Kind {
     Flush(Feth, Reth),
     /// Atomic response, with the value before the operation.
     AtomicResponse(Aeth, u64),
+    /// Congestion notification (CNP): a router has marked what the queue pair sends (A17.9.3).
+    Cnp,
     /// A request whose operation is reserved or not served: the lower five bits of its opcode. Nothing behind its BTH has a
     /// meaning, so it has no payload.
     Unknown(u8),
@@ -185,7 +187,7 @@ impl Kind {
     pub fn is_request(&self) -> bool {
         !matches!(
             self,
-            Kind::ReadResponse(_) | Kind::Ack(_) | Kind::AtomicResponse(..)
+            Kind::ReadResponse(_) | Kind::Ack(_) | Kind::AtomicResponse(..) | Kind::Cnp
         )
     }
 }
@@ -393,6 +395,8 @@ pub struct Packet {
     pub psns: u32,
     /// Requests of extended connections only: the shared receive queue at the responder.
     pub srqn: u32,
+    /// A router on the way has marked it: congestion experienced (CE, RFC 3168). Nothing that is sent.
+    pub marked: bool,
     /// Datagrams only.
     pub datagram: Option<Rc<Datagram>>,
     /// The bytes.

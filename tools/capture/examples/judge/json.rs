@@ -113,7 +113,7 @@ impl Line {
                     .number("swap_add", header.swap_add)
                     .number("compare", header.compare)
             }
-            Kind::Unknown(_) => line,
+            Kind::Cnp | Kind::Unknown(_) => line,
         }
     }
 

@@ -56,6 +56,8 @@ pub struct QpFigures {
     pub counters: [u64; NUM_COUNTERS],
     /// What its transport has counted.
     pub transport: verbena_roce::Counters,
+    /// What it has met of congestion.
+    pub congestion: verbena_roce::CongestionCounters,
 }
 
 impl QpFigures {
@@ -70,6 +72,7 @@ impl QpFigures {
             live: qp.transport.snapshot(),
             counters: qp.counters().all(),
             transport: *qp.transport.counters(),
+            congestion: qp.transport.congestion(),
         }
     }
 }

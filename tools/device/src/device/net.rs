@@ -162,6 +162,12 @@ impl Device {
                 self.shared.counters.add(Counter::TxOverMtu, 1);
                 continue;
             }
+            // Who heeds congestion notifications lets routers mark what it sends.
+            let controls = self.shared.config.congestion_control && !out.local;
+            let path = match controls && packet.transport.is_reliable() {
+                true => path.with_ect(),
+                false => path,
+            };
             let Some(bytes) = self.frame(mem, &path, &packet) else {
                 return;
             };
@@ -257,7 +263,6 @@ impl Device {
                 self.shared.counters.add(Counter::RxMalformed, 1);
             }
             Ok(frame) => self.hand_over(mem, &frame.path, frame.packet),
-            Err(Malformed::Cnp) => self.shared.counters.add(Counter::RpCnpIgnored, 1),
             Err(Malformed::Icrc) => self.shared.counters.add(Counter::RxIcrcEncapsulated, 1),
             Err(_) => self.shared.counters.add(Counter::RxMalformed, 1),
         }

@@ -32,7 +32,9 @@ impl Counters {
     }
 
     /// Adds what a queue pair's transport has counted.
-    pub fn add_transport(&mut self, qp: &verbena_roce::Counters) {
+    pub fn add_transport(&mut self, qp: &verbena_roce::Qp) {
+        self.add(Counter::RpCnpIgnored, qp.congestion().rp_cnp_ignored);
+        let qp = qp.counters();
         let dropped = qp.dropped_qkey
             + qp.dropped_pkey
             + qp.dropped_no_receive
@@ -63,7 +65,10 @@ impl Counters {
     }
 
     /// What a queue pair's transport has counted that no counter of the port tells, by the transport's names.
-    pub fn beside(qp: &verbena_roce::Counters) -> impl Iterator<Item = (&'static str, u64)> {
+    pub fn beside(
+        qp: &verbena_roce::Counters,
+        congestion: &verbena_roce::CongestionCounters,
+    ) -> impl Iterator<Item = (&'static str, u64)> {
         let told = [
             "tx_packets",
             "rx_packets",
@@ -78,8 +83,9 @@ impl Counters {
             "retransmitted",
             "access_naks_sent",
             "implied_naks",
+            "rp_cnp_ignored",
         ];
-        let all: Vec<_> = qp.each().collect();
+        let all: Vec<_> = qp.each().chain(congestion.each()).collect();
         all.into_iter()
             .filter(move |(name, _)| !told.contains(name))
     }
@@ -109,7 +115,6 @@ impl Counters {
                 | Counter::Interrupts
                 | Counter::Commands
                 | Counter::TxMulticastPackets
-                | Counter::RpCnpIgnored
                 | Counter::TxOverMtu
                 | Counter::LinkDowned
         )

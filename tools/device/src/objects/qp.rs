@@ -79,7 +79,7 @@ impl Qp {
     /// Its counters, since it was created.
     pub fn counters(&self) -> Counters {
         let mut all = self.env.counters.clone();
-        all.add_transport(self.transport.counters());
+        all.add_transport(&self.transport);
         all
     }
 }

@@ -81,12 +81,20 @@ fn a_queue_pair_tells_its_own_counters_and_peer() {
     assert_eq!(a.counters[Counter::TxPackets as usize], 3);
     assert_eq!((a.live.in_flight, a.live.round_trip), (0, None));
     assert!(a.live.window > 0);
-    let beside: Vec<_> = Counters::beside(&a.transport).collect();
+    let beside: Vec<_> = Counters::beside(&a.transport, &a.congestion).collect();
     assert!(beside.contains(&("completed", 1)), "{beside:?}");
-    for name in ["probes", "kept", "sequence_naks_sent", "stale_responses"] {
+    for name in [
+        "probes",
+        "kept",
+        "sequence_naks_sent",
+        "stale_responses",
+        "np_cnp_sent",
+    ] {
         assert!(beside.contains(&(name, 0)), "{name}");
     }
-    assert!(!beside.iter().any(|(name, _)| name.ends_with("_packets")));
+    for name in ["tx_packets", "rx_packets", "rp_cnp_ignored"] {
+        assert!(!beside.iter().any(|(told, _)| *told == name), "{name}");
+    }
     assert!(p.d.device.qp_figures(9999).is_none() && p.d.device.qp_figures(u32::MAX).is_none());
 }
 

@@ -10,8 +10,8 @@ use verbena_abi::ctx::{qp_mask as m, AddressVector, QpAttr, QpState};
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
-use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Payload, Transport};
-use verbena_roce::wire::{frame, icrc, ipv4_to_gid, opcode, Path};
+use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Payload};
+use verbena_roce::wire::{frame, Path};
 
 /// A queue pair in RTS whose peer is at another machine, with this traffic class.
 fn far(traffic_class: u8) -> (Driver, QpHandle, CqHandle) {
@@ -33,8 +33,9 @@ fn frames(d: &mut Driver) -> Vec<Rc<Vec<u8>>> {
 }
 
 #[test]
-fn the_dscp_leaves_and_the_ecn_bits_do_not() {
-    for (class, sent) in [(0xff, 0xfc), (0xb9, 0xb8), (0x01, 0), (0x68, 0x68)] {
+fn the_dscp_leaves_and_routers_may_mark() {
+    // Whatever ECN bits the address vector has: ECT(0).
+    for (class, sent) in [(0xff, 0xfe), (0xb9, 0xba), (0x01, 2), (0x68, 0x6a)] {
         let (mut d, mut qp, _) = far(class);
         d.post_send(&mut qp, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
         let all = frames(&mut d);
@@ -44,45 +45,28 @@ fn the_dscp_leaves_and_the_ecn_bits_do_not() {
 }
 
 #[test]
-fn a_congestion_notification_is_counted_as_one() {
-    let (mut d, qp, _) = far(0);
-    // 16 reserved bytes behind the BTH.
-    let packet = Packet {
-        transport: Transport::Rc,
-        kind: Kind::Ack(Aeth {
-            syndrome: AethSyndrome::Ack { credits: 0 },
-            msn: 0,
-        }),
-        first: true,
-        last: true,
-        solicited: false,
-        ack_req: false,
-        pkey: 0xffff,
-        dst_qpn: qp.qpn,
-        src_qpn: 0,
-        psn: 0,
-        psns: 1,
-        srqn: 0,
-        datagram: None,
-        payload: Payload::from_bytes(&[0; 12]),
-    };
+fn a_congestion_notification_that_nobody_heeds_is_counted() {
+    let (mut d, mut qp, _) = far(0);
+    d.post_send(&mut qp, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
+    let sent = frame::parse(&frames(&mut d)[0]).unwrap();
     let path = Path {
-        sgid: ipv4_to_gid([10, 0, 0, 9]),
-        dgid: ipv4_to_gid([10, 0, 0, 1]),
-        ..Path::default()
+        sgid: sent.path.dgid,
+        dgid: sent.path.sgid,
+        ..sent.path
     };
-    let mut bytes = Vec::new();
-    let filled: Result<(), ()> = frame::emit(&path, &packet, &mut bytes, |room| {
-        room.fill(0);
-        Ok(())
-    });
-    filled.unwrap();
-    let end = bytes.len() - icrc::LEN;
-    bytes[end - opcode::CNP_PAYLOAD..end].fill(0);
-    bytes[14 + 20 + 8] = opcode::CNP;
-    let crc = icrc::compute(&bytes[14..end]);
-    bytes[end..].copy_from_slice(&crc);
-    d.device.receive_frame(&d.ram, &bytes, d.now);
+    let packet = Packet {
+        kind: Kind::Cnp,
+        dst_qpn: qp.qpn,
+        payload: Payload::None,
+        ..sent.packet
+    };
+    let mut cnp = Vec::new();
+    frame::emit::<()>(&path, &packet, &mut cnp, |_| Ok(())).unwrap();
+    d.device.receive_frame(&d.ram, &cnp, d.now);
+    assert_eq!(d.device.stats()[Counter::RpCnpIgnored as usize], 0);
+    // It sends no more.
+    d.move_to(qp.qpn, QpState::Err).unwrap();
+    d.device.receive_frame(&d.ram, &cnp, d.now);
     assert_eq!(d.device.stats()[Counter::RpCnpIgnored as usize], 1);
     assert_eq!(d.device.stats()[Counter::RxMalformed as usize], 0);
 }
@@ -218,6 +202,7 @@ fn what_the_address_vector_says_is_in_the_frame() {
         sgid_index: 4.into(),
         flow_label: 0xabc_def0.into(),
         hop_limit: 3,
+        // Routers may mark what a connection sends: ECT(0) is added.
         traffic_class: 0x40,
         sl: 5,
         port_num: 1,
@@ -229,7 +214,7 @@ fn what_the_address_vector_says_is_in_the_frame() {
         assert_eq!((path.sgid, path.dgid), ([0xfe; 16], av.dgid));
         assert_eq!(
             (path.vlan, path.hop_limit, path.traffic_class),
-            (tag, 3, 0x40)
+            (tag, 3, 0x42)
         );
         assert_eq!(path.flow_label, 0xc_def0, "20 bits");
         // The service level is the priority of the tag, where there is one.

@@ -113,6 +113,7 @@ mod tests {
             live,
             counters,
             transport: verbena_roce::Counters::default(),
+            congestion: verbena_roce::CongestionCounters::default(),
         }
     }
 

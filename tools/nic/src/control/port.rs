@@ -33,7 +33,8 @@ fn by_name(
 /// A queue pair's counters: those of the ABI that a queue pair can have, and what else its transport counts.
 pub(super) fn counters(qp: &QpFigures) -> BTreeMap<String, u64> {
     let mut all = by_name(qp.counters, |counter| !Counters::is_ports(counter));
-    all.extend(Counters::beside(&qp.transport).map(|(name, value)| (name.into(), value)));
+    let beside = Counters::beside(&qp.transport, &qp.congestion);
+    all.extend(beside.map(|(name, value)| (name.into(), value)));
     all
 }
 

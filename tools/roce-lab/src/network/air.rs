@@ -13,7 +13,7 @@ use std::collections::BinaryHeap;
 use std::rc::Rc;
 use verbena_roce::host::CopyFault;
 use verbena_roce::packet::{Packet, Payload};
-use verbena_roce::wire::frame;
+use verbena_roce::wire::{ecn, frame, Path};
 use verbena_roce::{Host, QpType};
 
 /// A packet under way.
@@ -69,6 +69,8 @@ pub struct Weather {
     pub doubling: u32,
     /// Packets that come very late, of 100.
     pub straggling: u32,
+    /// Packets marked (CE), of 100.
+    pub marking: u32,
     /// Frames corrupted, of 100.
     pub corruption: u32,
     /// Packets forged, of 100.
@@ -184,7 +186,7 @@ impl Network {
         self.lab.cover.count(Topic::Weather, what, 0);
     }
 
-    fn carry_one(&mut self, me: usize, packet: Packet, op: Option<u32>) {
+    fn carry_one(&mut self, me: usize, mut packet: Packet, op: Option<u32>) {
         let end = &self.lab.ends[me];
         let to = match (end.qp_type, op) {
             (QpType::Ud, Some(op)) => self.lab.ops[op as usize].to,
@@ -211,6 +213,11 @@ impl Network {
             self.lab.say(me, || "  lost".into());
             self.show(me, &packet, op, None, Fate::Lost);
             return;
+        }
+        let markable = packet.datagram.is_none() && weather.marking > 0;
+        packet.marked = markable && self.air.rng.chance(weather.marking);
+        if packet.marked {
+            self.lab.cover.count(Topic::Weather, 8, 0);
         }
         let mut arrival = Arrival {
             to,
@@ -278,7 +285,15 @@ impl Network {
         }
         let path = match &packet.datagram {
             Some(datagram) => datagram.path,
-            None => self.lab.ends[me].path,
+            // Whatever it had: the router's word is the last.
+            None => {
+                let ecn = if packet.marked { ecn::CE } else { ecn::ECT0 };
+                let path = self.lab.ends[me].path;
+                Path {
+                    traffic_class: path.traffic_class & !ecn::MASK | ecn,
+                    ..path
+                }
+            }
         };
         let mut buffer = self.lab.pool.buffer();
         let mut host = self.lab.host(me);

@@ -296,10 +296,10 @@ impl Lab {
     }
 
     /// The engine says that it has nothing more to do.
-    pub(super) fn beside_rests(&mut self, me: usize) {
+    pub(super) fn beside_rests(&mut self, me: usize, pauses: bool) {
         if let Model::Rc(both) = &mut self.beside[me].model {
             both.0.rests();
-            both.1.rests();
+            both.1.rests(pauses);
         }
     }
 }

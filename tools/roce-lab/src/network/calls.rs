@@ -3,6 +3,7 @@
 //! The calls of a queue pair, and what must hold after each.
 
 use super::air::What;
+use super::congestion::is_cnp;
 use super::cover::Topic;
 use super::end::extend;
 use super::lab::Call;
@@ -56,7 +57,10 @@ impl Network {
         } else {
             let last = extend(end.una, packet.psn) + count;
             // An acknowledgement makes nobody go back, unless a READ or atomic should have been answered before.
-            let ack = matches!(packet.kind, Kind::Ack(aeth) if matches!(aeth.syndrome, AethSyndrome::Ack { .. }));
+            let ack = match packet.kind {
+                Kind::Ack(aeth) => matches!(aeth.syndrome, AethSyndrome::Ack { .. }),
+                kind => kind == Kind::Cnp,
+            };
             let end = &mut self.lab.ends[me];
             end.sign |= !ack || end.reads > 0;
             Call::Response { end: last }
@@ -72,7 +76,10 @@ impl Network {
         let una = self.lab.ends[me].una;
         let last = packet.last;
         let now = self.lab.now;
-        self.lab.beside_hands(me, &packet);
+        if !is_cnp(&packet) {
+            self.lab.beside_hands(me, &packet);
+        }
+        self.lab.expect_cnp(me, &packet);
         self.qps[me].handle_packet(&mut self.lab.host(me), now, packet);
         self.after_request(me, op, last, due);
         self.after(me, false);
@@ -80,6 +87,7 @@ impl Network {
             self.after_rnr(me, una, psn, timer);
         }
         self.carry(me);
+        self.lab.after_marked(me);
         if self.whim.chance(80) {
             self.poll(me);
         } else {
@@ -268,9 +276,11 @@ impl Network {
     fn rest(&mut self, me: usize) {
         let (now, end) = (self.lab.now, &mut self.lab.ends[me]);
         end.again = None;
-        self.lab.beside_rests(me);
-        let end = &mut self.lab.ends[me];
         let deadline = self.qps[me].next_deadline();
+        // Where nothing is under way, that is all it can wait for.
+        let pauses = end.cnps.controls && end.is_modern() && deadline.is_some();
+        self.lab.beside_rests(me, pauses);
+        let end = &mut self.lab.ends[me];
         if let Some(at) = deadline {
             assert!(at > now, "a deadline has passed and nothing happened");
             if end.timer.is_none_or(|timer| timer > at) {

@@ -54,7 +54,7 @@ impl Topic {
 }
 
 /// Names of what a link does.
-pub const WEATHER: [&str; 8] = [
+pub const WEATHER: [&str; 9] = [
     "delivered",
     "lost",
     "doubled",
@@ -63,6 +63,7 @@ pub const WEATHER: [&str; 8] = [
     "cut",
     "forged",
     "payload died",
+    "marked",
 ];
 
 /// Names of what drivers do.

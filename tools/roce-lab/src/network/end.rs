@@ -3,6 +3,7 @@
 //! One end of a connection as the model knows it. PSNs are counted in 64 bits here, so that nothing wraps.
 
 use super::super::link::Mode;
+use super::congestion::Cnps;
 use std::collections::VecDeque;
 use verbena_roce::host::EventType;
 use verbena_roce::packet::Packet;
@@ -80,6 +81,8 @@ pub struct End {
     pub recovers: bool,
     /// Then it does so after this time at the earliest.
     pub min_probe: u64,
+    /// What it says of what is marked.
+    pub cnps: Cnps,
     /// Attributes of its present life.
     pub attr: Attr,
     /// The model knows exactly what has to happen. False: only what is safe counts.
@@ -250,6 +253,17 @@ impl End {
             u32::MAX
         } else {
             (self.window / 2).max(1)
+        }
+    }
+
+    /// And the fewest: where routers mark or trips grow, the window is smaller, but a request for each response would fill the
+    /// path too.
+    pub fn least_part(&self) -> u32 {
+        let most = self.read_part();
+        if self.cnps.controls && self.is_modern() {
+            most.min(8)
+        } else {
+            most
         }
     }
 

@@ -19,6 +19,7 @@
 //! | `observer.rs` | every packet that is sent is judged by itself |
 //! | `calls.rs` | the calls of a queue pair, and what must hold after each; `executed.rs`: of what it has executed |
 //! | `beside.rs` | the reference (`crate::reference`) beside the engine: told the same packets, compared after each call |
+//! | `congestion.rs` | what the links have marked, and what has to follow |
 //! | `air.rs` | the links: loss, doubling, reordering, delay, corruption, forgery |
 //! | `cover.rs` | what was met, counted |
 //! | `show.rs` | what a tap is shown |
@@ -32,6 +33,7 @@ mod air;
 mod beside;
 mod calls;
 mod completions;
+mod congestion;
 mod copies;
 mod drivers;
 mod end;

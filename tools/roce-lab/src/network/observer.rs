@@ -3,6 +3,7 @@
 //! Watches every packet that a queue pair sends, and knows by itself what it has to be: which PSN, which part of which
 //! work request, which acknowledgement.
 
+use super::congestion::is_cnp;
 use super::cover::Topic;
 use super::end::{extend, Pending};
 use super::lab::Lab;
@@ -32,6 +33,10 @@ impl Lab {
             packet.kind
         {
             self.cover.count(Topic::Aeth, syndrome_byte(&aeth), 0);
+        }
+        if is_cnp(packet) {
+            self.observe_cnp(me, packet);
+            return None;
         }
         if !self.ends[me].strict {
             return None;
@@ -174,9 +179,19 @@ impl Lab {
             if op.wqe.fence {
                 assert_eq!(end.reads, 0, "a fence does not hold: {op:?}");
             }
-            let part = end.read_part();
+            let (most, least) = (end.read_part(), end.least_part());
             let op = &mut self.ops[number as usize];
-            (op.psns, op.part) = (op.needs(mtu), part);
+            op.psns = op.needs(mtu);
+            // How much its requests ask for depends on the path. The first says it for all.
+            op.part = match packet.kind {
+                Kind::ReadRequest(reth) => reth.length.div_ceil(mtu).max(1),
+                _ => most,
+            };
+            assert!(
+                op.part <= most && op.part >= least.min(op.psns),
+                "a READ asks for {} responses, of {least} to {most}",
+                op.part
+            );
             number
         } else {
             begun.expect("a PSN that belongs to no work request")

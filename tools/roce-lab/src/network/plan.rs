@@ -4,6 +4,7 @@
 
 use super::air::{Weather, What};
 use super::beside::Beside;
+use super::congestion::Cnps;
 use super::cover::Topic;
 use super::end::{Actor, End};
 use super::lab::Lab;
@@ -255,6 +256,9 @@ impl Network {
             }
             weather.bounded = self.climate != Climate::Turmoil || rng.chance(50);
         }
+        if rng.chance(40) {
+            weather.marking = 1 + rng.below(60) as u32;
+        }
         if self.climate == Climate::Hostile {
             weather.forgery = 2 + rng.below(30) as u32;
         }
@@ -297,6 +301,7 @@ impl Network {
         config.min_timeout_ns = 60_000;
         config.recovers = rng.chance(60);
         config.min_probe_ns = 20_000;
+        config.congestion_control = rng.chance(70);
         // Some keep nothing, and some so little that it is not enough.
         config.keep_bytes = match rng.below(4) {
             0 => 0,
@@ -346,6 +351,7 @@ impl Network {
             min_timeout: config.min_timeout_ns,
             recovers: config.recovers,
             min_probe: config.min_probe_ns,
+            cnps: Cnps::new(config.congestion_control),
             attr,
             strict: self.climate != Climate::Hostile,
             life: 0,

@@ -371,8 +371,8 @@ impl Requester {
         }
     }
 
-    /// The queue pair has nothing more to do now.
-    pub fn rests(&mut self) {
+    /// The queue pair has nothing more to do now. `pauses`: lest there be more than the path takes, until a time that it tells.
+    pub fn rests(&mut self, pauses: bool) {
         if self.loose || !self.runs() {
             return;
         }
@@ -394,6 +394,9 @@ impl Requester {
                 self.at < self.hi || self.asks,
                 "reference: 9.7.3: nothing that was sent asks for an acknowledgement"
             );
+            return;
+        }
+        if pauses {
             return;
         }
         let half = begun.last().filter(|w| w.end > self.hi);

@@ -42,6 +42,7 @@ impl Packet {
         }
         self.kind = kind;
         self.psns = self.psns.saturating_add(next.psns);
+        self.marked |= next.marked;
         (self.last, self.solicited, self.ack_req) = (next.last, next.solicited, next.ack_req);
         true
     }
@@ -130,6 +131,7 @@ mod tests {
             psns: 5,
             srqn: 0,
             datagram: None,
+            marked: false,
             payload,
         }
     }

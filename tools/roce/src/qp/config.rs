@@ -38,6 +38,8 @@ pub struct Config {
     /// Behind a wire, recovers from loss by itself: asks again after the round trip that it has measured, and by one packet. Else
     /// all that is not acknowledged is sent again, as the specification has it, at the latest after `min_timeout_ns`.
     pub recovers: bool,
+    /// Behind a wire, if it recovers by itself: has fewer packets under way than `wire_window` where the path has a queue (annex A17.9).
+    pub congestion_control: bool,
     /// It asks again after this time at the earliest.
     pub min_probe_ns: u64,
     /// Bytes of requests that are kept behind a gap, as responder; a packet costs its payload and 256 more. 0: none are.
@@ -63,6 +65,7 @@ impl Config {
             min_timeout_ns: 4_000_000,
             credits: true,
             recovers: true,
+            congestion_control: true,
             min_probe_ns: 100_000,
             keep_bytes: 1 << 20,
             allowance: None,

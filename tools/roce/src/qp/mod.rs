@@ -17,11 +17,13 @@
 //!
 //! A queue pair has two sides. The requester (`requester.rs`, its parts in `requester/`) is the send queue: requests go out,
 //! responses come in. The responder (`responder.rs`, `responder/`) is the receive queue: requests come in, responses go out.
+//! `notify.rs` answers what routers have marked.
 //! `uc.rs` is the responder of an unreliable connection; `ud.rs` is both sides of datagrams. The rest belongs to both: `config.rs`, `state.rs`
 //! and the codes of `timers.rs` and `credits.rs`.
 
 mod config;
 pub mod credits;
+pub mod notify;
 mod owed;
 mod requester;
 mod responder;
@@ -32,14 +34,15 @@ mod uc;
 mod ud;
 
 use crate::allowance::Allowance;
-use crate::counters::Counters;
+use crate::counters::{CongestionCounters, Counters};
 use crate::host::{Completion, EventType, Host, Syndrome, WcStatus};
-use crate::packet::{Packet, Transport};
+use crate::packet::{Kind, Packet, Transport};
 use crate::prefetch;
 use crate::psn;
 use alloc::rc::Rc;
 pub use config::Config;
 use core::mem;
+use notify::Notifier;
 use requester::Requester;
 use responder::Responder;
 pub use state::QpState;
@@ -206,6 +209,14 @@ impl Core {
         }
     }
 
+    /// Whether it answers what routers mark, and has fewer packets under way when it is told of that.
+    pub(crate) fn controls_congestion(&self) -> bool {
+        self.config.congestion_control
+            && self.config.recovers
+            && self.transport().is_reliable()
+            && !self.attr.local_peer
+    }
+
     /// Most responses that one READ request asks for. Behind a wire, half a window: the next part is asked for while this one
     /// comes. Between local peers nothing bounds it but the protocol.
     pub(crate) fn read_part(&self) -> u32 {
@@ -253,6 +264,7 @@ pub struct Qp {
     core: Core,
     req: Requester,
     resp: Responder,
+    notifier: Notifier,
 }
 
 impl Qp {
@@ -269,6 +281,7 @@ impl Qp {
             },
             req: Requester::new(),
             resp: Responder::new(),
+            notifier: Notifier::default(),
         }
     }
 
@@ -297,6 +310,11 @@ impl Qp {
         &self.core.counters
     }
 
+    /// What it has met of congestion since creation.
+    pub fn congestion(&self) -> CongestionCounters {
+        self.notifier.counters()
+    }
+
     /// The receive that was taken and has not completed: its index and `wr_id`. There is at most one.
     pub fn held_recv(&self) -> Option<(u32, u64)> {
         self.resp.held_recv()
@@ -317,7 +335,7 @@ impl Qp {
             msn: self.resp.msn(),
             retry_left: self.req.retry_left(),
             rnr_left: self.req.rnr_left(),
-            window: self.core.window(),
+            window: self.req.window(&self.core),
             in_flight: self.req.in_flight(&self.core),
             round_trip: self.req.round_trip(),
         }
@@ -424,12 +442,23 @@ impl Qp {
             core.counters.dropped_state += 1;
             return;
         }
-        if !core.takes(&packet) {
+        // A CNP is of no service.
+        let is_cnp = packet.kind == Kind::Cnp;
+        if !is_cnp && !core.takes(&packet) {
             core.counters.dropped_transport += 1;
             return;
         }
         if !pkey_matches(packet.pkey, core.attr.pkey) {
             core.counters.dropped_pkey += 1;
+            return;
+        }
+        if packet.marked {
+            self.notifier.note_marked(core, host, &packet, now);
+        }
+        if is_cnp {
+            let runs = matches!(core.state, QpState::Rts | QpState::Sqd);
+            let is_heeded = runs && self.req.notified(now);
+            self.notifier.note_cnp(is_heeded);
             return;
         }
         if packet.transport == Transport::Ud {

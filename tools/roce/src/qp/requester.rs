@@ -20,6 +20,7 @@
 //! | `credits.rs` | which messages the peer has receives for |
 //! | `retry.rs` | timers, and going back |
 //! | `path.rs` | round trips, and what becomes of what is sent again |
+//! | `congestion.rs` | how much may be under way |
 //! | `responses.rs` | what comes back from the peer |
 //! | `early.rs` | responses that come ahead of one that was lost |
 //! | `complete.rs` | work requests complete, in order |
@@ -28,6 +29,7 @@
 //! it are done, so completions keep their order; nothing after it is sent.
 
 mod complete;
+mod congestion;
 mod credits;
 mod datagram;
 mod early;
@@ -50,6 +52,9 @@ use credits::Limit;
 use path::Path;
 use retry::{Back, Wait};
 use slots::Slots;
+
+/// Responses that a READ request asks for at least, however full the path is: a request for each would fill it too.
+const LEAST_PART: u32 = 8;
 
 /// The requester's state.
 #[derive(Debug)]
@@ -134,7 +139,7 @@ impl Requester {
         self.reload_retries(core);
         let recovers = core.config.recovers && core.transport().is_reliable();
         if recovers && !core.attr.local_peer {
-            self.path = Some(Box::new(Path::new()));
+            self.path = Some(Box::new(Path::new(&core.config, core.attr.sq_psn)));
         }
     }
 
@@ -225,11 +230,13 @@ impl Requester {
     }
 
     pub(crate) fn deadline(&self) -> Option<u64> {
-        match self.waits {
+        let waits = match self.waits {
             Wait::Nothing => None,
             Wait::Acknowledgement { expires, probe, .. } => probe.or(Some(expires)),
-            Wait::Receive { until } => Some(until),
-        }
+            Wait::Receive { until } => return Some(until),
+        };
+        let paced = self.path.as_ref().and_then(|path| path.resumes_at());
+        waits.into_iter().chain(paced).min()
     }
 
     /// Whether every work request that has started is complete.
@@ -258,6 +265,9 @@ impl Requester {
         if !matches!(core.state, QpState::Rts | QpState::Sqd) {
             return Ok(false);
         }
+        if let Some(path) = &mut self.path {
+            path.resume();
+        }
         match self.waits {
             Wait::Receive { until } if now < until => return Ok(false),
             Wait::Receive { .. } => self.waits = Wait::Nothing,
@@ -281,11 +291,11 @@ impl Requester {
         let mut held: Option<(Packet, bool)> = None;
         // Behind a wire it is asked for in each quarter of the window too, so that the window never runs empty before the
         // answer is there, and a lost one costs no timeout.
-        let quarter = (core.window() / 4).max(1);
+        let quarter = (self.window(core) / 4).max(1);
         let mut unasked = 0u32;
         self.send_alone(core, host, budget)?;
         let result = loop {
-            if self.path.as_ref().is_some_and(|path| path.holds()) {
+            if self.path.as_mut().is_some_and(|path| path.holds(now)) {
                 break Ok(false);
             }
             if budget.is_spent() {
@@ -329,6 +339,26 @@ impl Requester {
             self.arm(core, now, false);
         }
         result
+    }
+
+    /// A router has marked what was sent, or what was asked for. False: nobody heeds it.
+    pub(crate) fn notified(&mut self, now: u64) -> bool {
+        self.path.as_mut().is_some_and(|path| path.notified(now))
+    }
+
+    /// Packets that may be unacknowledged.
+    pub(crate) fn window(&self, core: &Core) -> u32 {
+        let most = core.window();
+        self.path.as_ref().map_or(most, |path| path.window(most))
+    }
+
+    /// Most responses that one READ request asks for.
+    fn read_part(&self, core: &Core) -> u32 {
+        let most = core.read_part();
+        match &self.path {
+            Some(_) => (self.window(core) / 2).max(LEAST_PART).min(most),
+            None => most,
+        }
     }
 
     /// A packet is about to be sent in its turn.

@@ -342,7 +342,9 @@ impl Responder {
             Kind::Unknown(_) => {
                 Err(self.refuse_request(core, host, packet.psn, Syndrome::RequestOpcode))
             }
-            Kind::ReadResponse(_) | Kind::Ack(_) | Kind::AtomicResponse(..) => Err(Stop::Dropped),
+            Kind::ReadResponse(_) | Kind::Ack(_) | Kind::AtomicResponse(..) | Kind::Cnp => {
+                Err(Stop::Dropped)
+            }
         }
     }
 }

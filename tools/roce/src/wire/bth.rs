@@ -2,6 +2,7 @@
 
 //! Base transport header (IBTA 9.2).
 
+use super::opcode::CNP;
 use super::{field, field24, put, put24, split, Malformed};
 
 /// Bytes.
@@ -106,8 +107,8 @@ impl<'a> View<'a> {
     }
 }
 
-/// A header. MigReq is sent as 1, as there is no alternate path in RoCE, congestion notifications and reserved bits as 0;
-/// all of these are ignored on arrival.
+/// A header. MigReq is sent as 1, as there is no alternate path in RoCE, congestion notifications and reserved bits as 0; but a
+/// CNP has BECN and no MigReq (A17.9.3). All of these are ignored on arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
     /// Service and operation.
@@ -146,11 +147,15 @@ impl Repr {
     /// Writes it.
     pub fn emit(&self, bytes: &mut [u8]) {
         let solicited = if self.solicited { SOLICITED } else { 0 };
-        let flags = solicited | MIG_REQ | self.pad << 4 & PAD;
+        let (mig_req, variant) = match self.opcode {
+            CNP => (0, BECN),
+            _ => (MIG_REQ, 0),
+        };
+        let flags = solicited | mig_req | self.pad << 4 & PAD;
         let ack_req = if self.ack_req { ACK_REQ } else { 0 };
         put(bytes, at::OPCODE, &[self.opcode, flags]);
         put(bytes, at::PKEY, &self.pkey.to_be_bytes());
-        put(bytes, at::VARIANT, &[0]);
+        put(bytes, at::VARIANT, &[variant]);
         put24(bytes, at::DEST_QP, self.dest_qpn);
         put(bytes, at::ACK_REQ, &[ack_req]);
         put24(bytes, at::PSN, self.psn);

@@ -105,7 +105,7 @@ impl Repr {
             ..Self::default()
         };
         match packet.kind {
-            Kind::Send(SendTail::None) | Kind::Unknown(_) => {}
+            Kind::Send(SendTail::None) | Kind::Cnp | Kind::Unknown(_) => {}
             Kind::Send(SendTail::Imm(data)) => all.imm_dt = Some(imm_dt::Repr { data }),
             Kind::Send(SendTail::Invalidate(rkey)) => all.ieth = Some(ieth::Repr { rkey }),
             Kind::Write { reth, imm } => {

@@ -137,7 +137,8 @@ fn parse_parts(bytes: &[u8]) -> Result<Parts<'_>, Malformed> {
     if icrc::compute(covered) != *crc {
         return Err(Malformed::Icrc);
     }
-    let (packet, mut datagram, payload) = parse_transport(view)?;
+    let (mut packet, mut datagram, payload) = parse_transport(view)?;
+    packet.marked = path.is_marked();
     if let Some(datagram) = datagram.as_mut() {
         let (from, length) = if path.is_ipv4() {
             (ipv6::LEN - ipv4::LEN, ipv4::LEN)
@@ -165,10 +166,10 @@ fn parse_transport(view: bth::View<'_>) -> Result<(Packet, Option<Datagram>, &[u
     }
     if bth.opcode == opcode::CNP {
         // 16 reserved bytes follow (A17.9.3).
-        return Err(match view.payload().len() {
-            opcode::CNP_PAYLOAD => Malformed::Cnp,
-            _ => Malformed::Length,
-        });
+        return match view.payload().len() {
+            opcode::CNP_PAYLOAD => Ok((packet(bth, Transport::Rc, Kind::Cnp), None, &[])),
+            _ => Err(Malformed::Length),
+        };
     }
     let (service, row) = opcode::lookup(bth.opcode).ok_or(Malformed::Opcode)?;
     let transport = service.transport.ok_or(Malformed::Opcode)?;
@@ -213,6 +214,7 @@ fn packet(bth: bth::Repr, transport: Transport, kind: Kind) -> Packet {
         psn: bth.psn,
         psns: 1,
         srqn: 0,
+        marked: false,
         datagram: None,
         payload: Payload::None,
     }
@@ -257,6 +259,8 @@ pub fn emit<E>(
         let headers = extensions::Repr::of(packet);
         headers.emit(service.headers_of(row), out);
         headers.emit(row.headers, out);
+    } else if packet.kind == Kind::Cnp {
+        out.resize(out.len().saturating_add(opcode::CNP_PAYLOAD), 0);
     }
     let payload_at = out.len();
     let length = packet.payload.len() as usize;

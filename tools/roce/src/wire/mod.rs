@@ -38,6 +38,16 @@ pub mod udp;
 pub mod vlan;
 pub mod xrceth;
 
+/// Explicit congestion notification: the lower two bits of the traffic class (RFC 3168).
+pub mod ecn {
+    /// Both bits.
+    pub const MASK: u8 = 3;
+    /// ECN-capable transport: routers may mark the packet.
+    pub const ECT0: u8 = 2;
+    /// Congestion experienced: one has.
+    pub const CE: u8 = 3;
+}
+
 /// Why a frame is not a RoCEv2 packet that a queue pair can be given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
@@ -59,8 +69,6 @@ pub enum Malformed {
     TransportVersion,
     /// The BTH has an opcode that is not served.
     Opcode,
-    /// It is a congestion notification (CNP), on which no queue pair acts.
-    Cnp,
     /// An AETH has a reserved syndrome.
     Syndrome,
     /// The invariant CRC is wrong.
@@ -110,6 +118,19 @@ impl Default for Path {
 }
 
 impl Path {
+    /// Whether a router has marked the frame: congestion experienced (RFC 3168).
+    pub fn is_marked(&self) -> bool {
+        self.traffic_class & ecn::MASK == ecn::CE
+    }
+
+    /// The same path for frames that routers may mark, instead of dropping them later.
+    pub fn with_ect(self) -> Self {
+        Self {
+            traffic_class: self.traffic_class & !ecn::MASK | ecn::ECT0,
+            ..self
+        }
+    }
+
     /// Whether frames are IPv4.
     pub fn is_ipv4(&self) -> bool {
         gid_to_ipv4(&self.sgid).is_some() && gid_to_ipv4(&self.dgid).is_some()

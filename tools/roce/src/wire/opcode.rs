@@ -274,7 +274,7 @@ static SERVICES: [Option<Service>; 8] = {
         // Reliable datagrams: nothing is known to have them, and RoCE leaves them out.
         None,
         service("UD", Some(Transport::Ud), &[Header::Deth], bit(op::SEND_ONLY) | bit(op::SEND_ONLY_IMM)),
-        // The CNP's row, if it is ever served, is its own: its operation's number is that of SEND Middle.
+        // The CNP has no row: it is no operation, and has no headers. Its number would be that of SEND Middle.
         None,
         // Its responses have no XRCETH: see [`Service::headers_of`].
         service("XRC", Some(Transport::Xrc), &[Header::Xrceth], RELIABLE),
@@ -310,6 +310,9 @@ pub fn is_refused(opcode: u8) -> bool {
 
 /// The opcode of a single packet.
 pub fn of(packet: &Packet) -> u8 {
+    if packet.kind == Kind::Cnp {
+        return CNP;
+    }
     let service = match packet.transport {
         Transport::Rc => service::RC,
         Transport::Uc => service::UC,
@@ -348,6 +351,7 @@ pub fn of(packet: &Packet) -> u8 {
             Kind::AtomicResponse(..) => op::ATOMIC_ACKNOWLEDGE,
             Kind::AtomicWrite(_) => op::ATOMIC_WRITE,
             Kind::Flush(..) => op::FLUSH,
+            Kind::Cnp => CNP & OPERATION,
             Kind::Unknown(operation) => operation & OPERATION,
             Kind::Atomic {
                 op: AtomicOp::CompareSwap { .. },

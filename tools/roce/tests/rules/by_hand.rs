@@ -110,6 +110,7 @@ pub fn request(kind: Kind, n: u32, payload: &[u8]) -> Packet {
         psn: psn(n),
         psns: 1,
         srqn: 0,
+        marked: false,
         datagram: None,
         payload: Payload::from_bytes(payload),
     }

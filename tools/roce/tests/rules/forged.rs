@@ -25,6 +25,7 @@ fn forged(kind: Kind, psn: u32, payload: &[u8]) -> Packet {
         psn,
         psns: 1,
         srqn: 0,
+        marked: false,
         datagram: None,
         payload: Payload::from_bytes(payload),
     }

@@ -5,6 +5,7 @@
 mod answered;
 mod by_hand;
 mod chaos;
+mod congestion;
 mod counters;
 mod credits;
 mod duplicates;

@@ -3,11 +3,12 @@
 //! What a requester makes of each answer, rule by rule.
 
 use super::answered::*;
+use super::by_hand;
 use super::pattern;
 use verbena_roce::host::{Syndrome, WcStatus, WcStatus::*, WqeOpcode};
-use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode};
+use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet};
 use verbena_roce::{Budget, QpState};
-use verbena_roce_lab::{Buffer, Pair, Post, Setup, Side::*};
+use verbena_roce_lab::{Buffer, Mode, Pair, Post, Setup, Side::*};
 
 /// A requester that has sent: a WRITE of 3 packets (0 to 2), a READ of 3 responses (3 to 5), a WRITE (6).
 fn busy() -> (Pair, Buffer) {
@@ -281,6 +282,30 @@ fn bad(kind: Kind, ends: [bool; 2], n: u32, len: usize) {
         Some(cause),
         "{kind:?} {ends:?} {len}"
     );
+}
+
+/// Between local peers, a response of an earlier connection has lost its memory with it, so it has not come at all.
+#[test]
+fn what_an_earlier_connection_had_to_answer_is_lost() {
+    let mut earlier = by_hand::responder_by(Mode::Local, Setup::default());
+    let there = earlier.zeros(A, 8);
+    let request = by_hand::request(by_hand::read(there), 0, &[]);
+    let response = by_hand::ask(&mut earlier, request).remove(0);
+    drop(earlier);
+    assert!(!response.payload.is_alive());
+    let (mut p, _) = busy();
+    // It has the PSN of a WRITE.
+    p.deliver(
+        A,
+        Packet {
+            psn: psn(0),
+            ..response
+        },
+    );
+    assert!(sent(&mut p).is_empty() && p.statuses(A).is_empty());
+    assert_eq!(p.qps[0].counters().dead_payloads, 1);
+    ack(&mut p, 2);
+    assert_eq!(p.statuses(A), [(1, Success)]);
 }
 
 #[test]

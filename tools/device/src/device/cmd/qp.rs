@@ -138,6 +138,7 @@ impl Device {
             owner,
             max_msg_size: config::MAX_MSG,
             credits: self.shared.config.credits,
+            congestion_control: self.shared.config.congestion_control,
             allowance: Some(Rc::clone(&self.shared.kept)),
             ..verbena_roce::Config::new(qpn, qp_type, request.pdn.get())
         };

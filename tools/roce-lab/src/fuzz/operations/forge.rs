@@ -110,6 +110,7 @@ impl Lab {
             psn,
             psns: 1,
             srqn: headers.xrceth.map_or(0, |xrceth| xrceth.srqn),
+            marked: flags & 0x80 != 0,
             datagram: headers.deth.map(|deth| {
                 Rc::new(Datagram {
                     path: path(node ^ 1),

@@ -3,8 +3,13 @@
 //! The path to a peer behind a wire, as the requester finds it: how long an answer takes, whether the peer keeps what comes
 //! ahead of a gap, and what was sent again and is not answered. Between queue pairs of one device there is none.
 
+use super::congestion::Congestion;
 use crate::packet::{Kind, Packet};
 use crate::psn;
+use crate::qp::Config;
+
+/// The longest patience is 2 to this times the shortest.
+const MOST_IN_VAIN: u32 = 6;
 
 /// Whether the peer keeps requests that come ahead of a gap, as this engine does. The specification's responder does not; what it
 /// answers tells.
@@ -60,10 +65,16 @@ pub(super) struct Path {
     back: Option<bool>,
     /// Nothing else is sent before the answer.
     holds: bool,
+    /// The oldest packet was sent again because its answer was late. True: it is answered by now.
+    probed: Option<bool>,
+    /// How often in a row that was in vain: each time the answer is waited for twice as long. A trip that is measured ends it.
+    in_vain: u32,
+    congestion: Option<Congestion>,
 }
 
 impl Path {
-    pub(super) fn new() -> Self {
+    /// `first`: the first PSN.
+    pub(super) fn new(config: &Config, first: u32) -> Self {
         Self {
             smoothed: 0,
             deviation: 0,
@@ -75,6 +86,11 @@ impl Path {
             due: None,
             back: None,
             holds: false,
+            probed: None,
+            in_vain: 0,
+            congestion: config
+                .congestion_control
+                .then(|| Congestion::new(config.wire_window, first)),
         }
     }
 
@@ -84,18 +100,43 @@ impl Path {
     }
 
     /// How long to wait for an answer before asking again: the smoothed round trip and four deviations.
-    /// `unknown` if there was none yet.
-    pub(super) fn patience(&self, unknown: u64) -> u64 {
-        if self.smoothed == 0 {
-            return self.bound.map_or(unknown, |bound| bound.min(unknown));
+    /// `unknown` if there was none yet, and never less than `least`.
+    pub(super) fn patience(&self, unknown: u64, least: u64) -> u64 {
+        let patience = if self.smoothed == 0 {
+            self.bound.map_or(unknown, |bound| bound.min(unknown))
+        } else {
+            let longest = self.deviation.saturating_mul(4);
+            self.smoothed.saturating_add(longest)
+        };
+        patience.max(least) << self.in_vain
+    }
+
+    /// The oldest packet is sent again because its answer is late.
+    pub(super) fn probes(&mut self) {
+        if self.probed == Some(true) {
+            self.in_vain = 0;
         }
-        let longest = self.deviation.saturating_mul(4);
-        self.smoothed.saturating_add(longest)
+        // What was sent again for a gap may be answered twice too.
+        let told = self.again.is_some_and(|again| again.told);
+        self.probed = (!told).then_some(false);
+    }
+
+    /// Something was answered twice: what was sent again was on its way all the time.
+    pub(super) fn answered_twice(&mut self) {
+        if self.probed.take().is_some() && self.in_vain < MOST_IN_VAIN {
+            self.in_vain += 1;
+        }
+        // Nor need what is behind it be sent again.
+        self.again = self.again.filter(|again| again.told);
+        self.due = self.due.filter(|due| due.told);
     }
 
     /// A packet is about to be sent in its turn. The first of what is sent again asks for an answer. `end`: one after
     /// its last PSN, of a READ after its responses.
     pub(super) fn sends(&mut self, packet: &mut Packet, end: u32, is_new: bool, now: u64) {
+        if let Some(congestion) = &mut self.congestion {
+            congestion.sent(packet.psn, end, now);
+        }
         if let Some(told) = self.back.take() {
             packet.ack_req = true;
             self.note_again(packet, end, None, told);
@@ -125,6 +166,15 @@ impl Path {
     pub(super) fn acknowledged(&mut self, una: u32, now: u64) {
         self.due = None;
         self.holds = false;
+        self.probed = self.probed.map(|_| true);
+        self.end_trip(una, now);
+        if let Some(congestion) = &mut self.congestion {
+            congestion.acknowledged(una);
+        }
+    }
+
+    /// The trip that was timed is over, if it is.
+    fn end_trip(&mut self, una: u32, now: u64) {
         let Some((psn, since)) = self.timed else {
             return;
         };
@@ -135,6 +185,10 @@ impl Path {
                 self.bound = Some(self.bound.map_or(trip, |bound| bound.min(trip)));
             } else {
                 self.measured(trip);
+                (self.probed, self.in_vain) = (None, 0);
+                if let Some(congestion) = &mut self.congestion {
+                    congestion.measured(trip, self.deviation, psn, now);
+                }
             }
         }
     }
@@ -185,9 +239,37 @@ impl Path {
         }
     }
 
-    /// Whether nothing may be sent before an answer has come.
-    pub(super) fn holds(&self) -> bool {
-        self.holds
+    /// Packets that may be under way, if so many are configured.
+    pub(super) fn window(&self, most: u32) -> u32 {
+        self.congestion
+            .as_ref()
+            .map_or(most, |congestion| congestion.packets().min(most))
+    }
+
+    /// Whether nothing may be sent now: before an answer has come, or lest there be more than the path takes.
+    pub(super) fn holds(&mut self, now: u64) -> bool {
+        let congestion = self.congestion.as_mut();
+        self.holds || congestion.is_some_and(|congestion| congestion.pauses(now))
+    }
+
+    /// When a pause ends that was met since [`resume`](Self::resume).
+    pub(super) fn resumes_at(&self) -> Option<u64> {
+        self.congestion.as_ref()?.resumes_at()
+    }
+
+    /// It is tried again whether something may be sent.
+    pub(super) fn resume(&mut self) {
+        if let Some(congestion) = &mut self.congestion {
+            congestion.resume();
+        }
+    }
+
+    /// A router has marked what was sent, or what was asked for. False: nobody heeds it.
+    pub(super) fn notified(&mut self, now: u64) -> bool {
+        if let Some(congestion) = &mut self.congestion {
+            congestion.notified(now);
+        }
+        self.congestion.is_some()
     }
 
     /// A packet leaves again alone, or the last so far of `count`. To a peer that may keep nothing, nothing else is sent until it
@@ -202,6 +284,7 @@ impl Path {
         }
         self.holds = self.keeps != Keeps::Yes;
         let told = self.due.is_some_and(|due| due.told);
+        self.probed = self.probed.filter(|_| !told);
         self.note_again(packet, end, Some(count), told);
     }
 
@@ -217,6 +300,7 @@ impl Path {
         self.due = None;
         self.holds = false;
         self.again = None;
+        self.probed = None;
         self.back = Some(told);
     }
 

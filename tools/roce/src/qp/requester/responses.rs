@@ -28,6 +28,9 @@ impl Requester {
         }
         let una = self.una_psn;
         let kind = packet.kind;
+        if packet.marked && matches!(kind, Kind::ReadResponse(_)) {
+            self.notified(now);
+        }
         let result = match kind {
             Kind::Ack(aeth) => self.acknowledgement(core, host, now, packet.psn, aeth),
             Kind::ReadResponse(_) | Kind::AtomicResponse(..) => self
@@ -60,6 +63,14 @@ impl Requester {
             path.sent_alone();
         } else if is_missing {
             self.rewind();
+        }
+    }
+
+    /// An answer came to nothing that is outstanding.
+    fn note_stale(&mut self, core: &mut Core) {
+        core.counters.stale_responses += 1;
+        if let Some(path) = &mut self.path {
+            path.answered_twice();
         }
     }
 
@@ -128,7 +139,7 @@ impl Requester {
     ) -> Result<(), Syndrome> {
         let syndrome = aeth.syndrome;
         if !self.is_outstanding(psn) {
-            core.counters.stale_responses += 1;
+            self.note_stale(core);
             // Unasked, when receives were posted: nothing new is acknowledged, and there are credits.
             if psn::add(psn, 1) == self.una_psn {
                 self.take_credits(aeth);
@@ -148,7 +159,7 @@ impl Requester {
             AethSyndrome::Rnr { timer } => {
                 // A copy of the one that it waits for already.
                 if self.awaits_receive() {
-                    core.counters.stale_responses += 1;
+                    self.note_stale(core);
                     return Ok(());
                 }
                 core.counters.rnr_naks_received += 1;
@@ -229,6 +240,20 @@ impl Requester {
         Err(self.fail_oldest(core, host, WcStatus::BadRespErr, cause))
     }
 
+    /// A response has a PSN that asks for none. One that died with an earlier life of the peer has not come at all.
+    fn misplaced<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        packet: &Packet,
+    ) -> Result<(), Syndrome> {
+        if packet.payload.is_alive() {
+            return self.bad_response(core, host, Syndrome::ResponseOpcode);
+        }
+        core.counters.dead_payloads += 1;
+        Ok(())
+    }
+
     /// Handles a READ or atomic response.
     pub(super) fn response<H: Host>(
         &mut self,
@@ -240,14 +265,14 @@ impl Requester {
         let mtu = core.attr.path_mtu;
         let last_psn = psn::add(packet.psn, packet.psns.saturating_sub(1));
         if !self.is_outstanding(last_psn) {
-            core.counters.stale_responses += 1;
+            self.note_stale(core);
             return Ok(());
         }
         // The oldest work request that waits for a response; all before it are done, since this came.
         let mut index = self.slots.oldest();
         let slot = loop {
             match self.slots.get(index).filter(|slot| slot.started) {
-                None => return self.bad_response(core, host, Syndrome::ResponseOpcode),
+                None => return self.misplaced(core, host, &packet),
                 Some(slot) if slot.awaits_response() => break slot,
                 Some(_) => index = index.wrapping_add(1),
             }
@@ -261,9 +286,9 @@ impl Requester {
             if old >= packet.psns {
                 if psn::is_behind(packet.psn, first) {
                     // Answers the PSN of a SEND or WRITE.
-                    return self.bad_response(core, host, Syndrome::ResponseOpcode);
+                    return self.misplaced(core, host, &packet);
                 }
-                core.counters.stale_responses += 1;
+                self.note_stale(core);
                 return Ok(());
             }
             packet.trim_front(old, mtu);
@@ -273,7 +298,7 @@ impl Requester {
                 self.keep(core, host, packet, expected);
                 return self.imply_nak(core, host);
             }
-            return self.bad_response(core, host, Syndrome::ResponseOpcode);
+            return self.misplaced(core, host, &packet);
         }
         if !packet.payload.is_alive() {
             core.counters.dead_payloads += 1;

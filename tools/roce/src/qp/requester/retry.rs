@@ -62,8 +62,7 @@ impl Requester {
     fn patience(&self, core: &Core) -> u64 {
         let least = core.config.min_timeout_ns;
         self.path.as_ref().map_or(least, |path| {
-            let patience = path.patience(least.min(UNKNOWN_TRIP_NS));
-            patience.max(core.config.min_probe_ns)
+            path.patience(least.min(UNKNOWN_TRIP_NS), core.config.min_probe_ns)
         })
     }
 
@@ -90,6 +89,9 @@ impl Requester {
     /// ACK timeout. So before it expires, the oldest packet is sent again at growing distances: its answer tells where to go on.
     pub(super) fn probe(&mut self, core: &mut Core, now: u64) {
         core.counters.probes += 1;
+        if let Some(path) = &mut self.path {
+            path.probes();
+        }
         let waits = self.waits;
         self.go_back(Back::Oldest { told: false });
         if let Wait::Acknowledgement { expires, delay, .. } = waits {

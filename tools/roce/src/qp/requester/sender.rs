@@ -64,6 +64,7 @@ impl Requester {
         let outstanding = psn::ahead(self.next_psn, self.una_psn);
         let (responses_due, next_psn) = (self.responses_due, self.next_psn);
         let is_oldest = self.slots.oldest() == index;
+        let part = self.read_part(core);
         let Some(slot) = self.slots.get_mut(index) else {
             return false;
         };
@@ -121,7 +122,7 @@ impl Requester {
         slot.first_psn = next_psn;
         slot.psns = psns;
         slot.started = true;
-        slot.part = core.read_part();
+        slot.part = part;
         slot.placed = slot.part_end(0);
         let responds = slot.awaits_response();
         self.next_psn = psn::add(next_psn, psns);
@@ -143,6 +144,7 @@ impl Requester {
             psn,
             psns,
             srqn: 0,
+            marked: false,
             datagram: None,
             payload: Payload::None,
         }
@@ -192,7 +194,7 @@ impl Requester {
         // started.
         let ahead = psn::ahead(from, self.una_psn);
         let reach = if core.attr.local_peer { 1 } else { rest };
-        if ahead > 0 && ahead.saturating_add(reach) > core.window() {
+        if ahead > 0 && ahead.saturating_add(reach) > self.window(core) {
             return None;
         }
         if !self.place_part(core, begin) {
@@ -267,7 +269,9 @@ impl Requester {
             return Ok(None);
         };
         let from = psn::add(slot.first_psn, done);
-        let room = core.window().saturating_sub(psn::ahead(from, self.una_psn));
+        let room = self
+            .window(core)
+            .saturating_sub(psn::ahead(from, self.una_psn));
         if room == 0 {
             return Ok(None);
         }

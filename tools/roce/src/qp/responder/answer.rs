@@ -184,6 +184,7 @@ fn answer(core: &Core, kind: Kind, psn: u32, psns: u32) -> Packet {
         psn,
         psns,
         srqn: 0,
+        marked: false,
         datagram: None,
         payload: Payload::None,
     }

@@ -70,7 +70,11 @@ impl Responder {
                 let again = self.remembered(psn, |first| is_placed(first, &packet.kind))?;
                 self.answer_again(core, again);
             }
-            Kind::Unknown(_) | Kind::ReadResponse(_) | Kind::Ack(_) | Kind::AtomicResponse(..) => {}
+            Kind::Unknown(_)
+            | Kind::ReadResponse(_)
+            | Kind::Ack(_)
+            | Kind::AtomicResponse(..)
+            | Kind::Cnp => {}
         }
         None
     }

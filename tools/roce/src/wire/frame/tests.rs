@@ -45,6 +45,7 @@ fn packet(transport: Transport, kind: Kind, first: bool, last: bool, payload: &[
         psn: 0xab_cdef,
         psns: 1,
         srqn: 0,
+        marked: false,
         datagram,
         payload: Payload::from_bytes(payload),
     }
@@ -446,7 +447,50 @@ fn a_congestion_notification_is_told_from_what_is_malformed() {
         bytes.truncate(12);
         bytes.resize(12 + opcode::CNP_PAYLOAD, 0);
     });
-    assert_eq!(cnp.unwrap_err(), Malformed::Cnp);
+    let cnp = cnp.unwrap().packet;
+    assert_eq!((cnp.kind, cnp.psn, cnp.psns), (Kind::Cnp, 0xab_cdef, 1));
+    assert!(!cnp.kind.is_request() && cnp.payload.is_empty());
+}
+
+/// As hardware has it: BECN, no MigReq, 16 reserved bytes (see `icrc.rs` for a captured one).
+#[test]
+fn a_congestion_notification_is_what_hardware_sends() {
+    let cnp = Packet {
+        dst_qpn: 0x118,
+        psn: 0,
+        solicited: false,
+        ack_req: false,
+        ..packet(Transport::Rc, Kind::Cnp, true, true, &[])
+    };
+    let bytes = bytes_of(&path(), &cnp);
+    let bth = &bytes[14 + 20 + 8..bytes.len() - icrc::LEN];
+    assert_eq!(bth[..2], [0x81, 0]);
+    assert_eq!(bth[4..8], [0x40, 0, 1, 0x18]);
+    assert_eq!(bth[12..], [0; opcode::CNP_PAYLOAD]);
+    let frame = parse(&bytes).unwrap();
+    assert_eq!(
+        (frame.packet.kind, frame.packet.dst_qpn),
+        (Kind::Cnp, 0x118)
+    );
+}
+
+#[test]
+fn what_routers_have_marked_is_known() {
+    for (class, marked) in [
+        (0xb8, false),
+        (0xb9, false),
+        (0xba, false),
+        (0xbb, true),
+        (3, true),
+    ] {
+        let path = Path {
+            traffic_class: class,
+            ..path()
+        };
+        let frame = parse(&bytes_of(&path, &samples()[0])).unwrap();
+        assert_eq!(frame.packet.marked, marked, "{class:#x}");
+        assert_eq!(path.with_ect().traffic_class, class & 0xfc | 2);
+    }
 }
 
 #[test]

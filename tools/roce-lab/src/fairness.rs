@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! How senders share a link that is too narrow for all of them, and how long a queue they leave in front of it.
+
+use super::flows::{Flows, Shape, HEADERS};
+use verbena_roce::{CongestionCounters, Counters};
+
+/// Messages that each sender has posted and not completed.
+const DEPTH: u32 = 8;
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Payload bytes that have arrived, by sender.
+    pub shares: Vec<u64>,
+    /// Bytes in the queue before the link, on the average.
+    pub queue: u64,
+    /// And at the most.
+    pub longest: u64,
+    /// Payload that has arrived, of what the link can carry, in thousandths.
+    pub goodput: u64,
+    /// What the queue pairs of senders and receivers have counted.
+    pub counters: [Counters; 2],
+    /// What they have met of congestion.
+    pub congestion: [CongestionCounters; 2],
+}
+
+impl Outcome {
+    /// The least share and the greatest, of an even one, in thousandths.
+    pub fn spread(&self) -> (u64, u64) {
+        let all: u64 = self.shares.iter().sum();
+        let even = (all / self.shares.len().max(1) as u64).max(1);
+        let least = self.shares.iter().min().copied().unwrap_or(0);
+        let most = self.shares.iter().max().copied().unwrap_or(0);
+        (least * 1000 / even, most * 1000 / even)
+    }
+}
+
+/// Runs senders that always have something to send for some nanoseconds, with congestion control or without. Each begins
+/// `stagger` nanoseconds after the one before it; what counts is what comes from then on that all have begun.
+pub fn run(shape: &Shape, stagger: u64, duration: u64, controls: bool) -> Outcome {
+    let mut flows = Flows::new(shape.clone(), |_, config| {
+        config.congestion_control = controls;
+    });
+    for sender in 0..shape.senders {
+        flows.post(sender, DEPTH);
+        flows.keep_posting(sender);
+        flows.run_until(flows.now + stagger);
+    }
+    let begin = flows.now;
+    let arrived =
+        |flows: &Flows| -> Vec<u64> { (0..shape.senders).map(|n| flows.arrived(n)).collect() };
+    let before = arrived(&flows);
+    flows.forget_queue();
+    flows.run_until(begin + duration);
+    let shares: Vec<u64> = arrived(&flows)
+        .iter()
+        .zip(before)
+        .map(|(now, then)| now - then)
+        .collect();
+    let (queue, longest) = flows.queue();
+    let mtu = u64::from(shape.mtu);
+    let room = shape.rate * (duration / 1000) * mtu / (mtu + HEADERS) / 8;
+    let mut counters = [Counters::default(); 2];
+    let mut congestion = [CongestionCounters::default(); 2];
+    for sender in 0..shape.senders {
+        for (all, one) in counters.iter_mut().zip(flows.counters(sender)) {
+            all.add(one);
+        }
+        for (all, one) in congestion.iter_mut().zip(flows.congestion(sender)) {
+            all.add(&one);
+        }
+    }
+    Outcome {
+        goodput: shares.iter().sum::<u64>() * 1000 / room.max(1),
+        shares,
+        queue,
+        longest,
+        counters,
+        congestion,
+    }
+}

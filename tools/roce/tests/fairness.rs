@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Eight senders share a link of 10 Gbit/s: the short form of `scripts/sim --fairness`, on a virtual clock.
+
+use verbena_roce::host::WqeOpcode;
+use verbena_roce_lab::fairness::{run, Outcome};
+use verbena_roce_lab::flows::Shape;
+
+const SENDERS: usize = 8;
+const MS: u64 = 1_000_000;
+
+/// Each sender begins 20 ms after the one before it; then half a second is measured.
+fn share(opcode: WqeOpcode, mark: u64, controls: bool) -> Outcome {
+    let shape = Shape {
+        senders: SENDERS,
+        opcode,
+        mark,
+        ..Shape::default()
+    };
+    run(&shape, 20 * MS, 500 * MS, controls)
+}
+
+#[test]
+fn senders_share_a_link_that_marks_and_leave_no_queue() {
+    for opcode in [WqeOpcode::RdmaWrite, WqeOpcode::RdmaRead] {
+        let free = share(opcode, 0, false);
+        let got = share(opcode, 40_000, true);
+        let (least, most) = got.spread();
+        assert!(least >= 900 && most <= 1100, "{opcode:?}: {:?}", got.shares);
+        assert!(got.queue * 5 < free.queue, "{} {}", got.queue, free.queue);
+        assert!(got.goodput >= 950, "{opcode:?}: {}", got.goodput);
+    }
+}
+
+/// Where nobody marks, delay alone keeps the queue short, and nobody starves.
+#[test]
+fn delay_alone_keeps_the_queue_short() {
+    for opcode in [WqeOpcode::RdmaWrite, WqeOpcode::RdmaRead] {
+        let free = share(opcode, 0, false);
+        let got = share(opcode, 0, true);
+        let (least, most) = got.spread();
+        assert!(least >= 500 && most <= 2000, "{opcode:?}: {:?}", got.shares);
+        assert!(got.queue * 4 < free.queue, "{} {}", got.queue, free.queue);
+        assert!(got.goodput >= 950, "{opcode:?}: {}", got.goodput);
+    }
+}

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Congestion behind a wire: what routers have marked is told, and who is told of it, or waits longer than before, has less
+//! under way (annex A17.9).
+
+use super::answered::{ack, answer, numbers, requester, requester_by};
+use super::by_hand::{answers, ask, put, request, responder, responder_by};
+use verbena_roce::packet::{Kind, Packet, Reth};
+use verbena_roce::qp::notify::CNP_INTERVAL_NS;
+use verbena_roce_lab::{Mode, Pair, Post, Setup, Side::*};
+
+const WINDOW: u32 = 16;
+
+fn marked(packet: Packet) -> Packet {
+    Packet {
+        marked: true,
+        ..packet
+    }
+}
+
+fn cnps(packets: &[Packet]) -> usize {
+    packets.iter().filter(|p| p.kind == Kind::Cnp).count()
+}
+
+/// A WRITE of nothing.
+fn write(n: u32) -> Packet {
+    let reth = Some(Reth {
+        addr: 0,
+        rkey: 0,
+        length: 0,
+    });
+    request(Kind::Write { reth, imm: None }, n, &[])
+}
+
+#[test]
+fn a_marked_request_is_answered_by_a_cnp() {
+    let mut p = responder(Setup::default());
+    let got = ask(&mut p, marked(write(0)));
+    assert_eq!(cnps(&got), 1);
+    let cnp = got.iter().find(|p| p.kind == Kind::Cnp).unwrap();
+    assert_eq!((cnp.psn, cnp.psns, cnp.dst_qpn), (0, 1, 0x11));
+    assert!(cnp.payload.is_empty() && !cnp.marked);
+    let counters = p.qps[0].congestion();
+    assert_eq!(counters.np_cnp_sent, 1);
+    assert_eq!(counters.np_ecn_marked_roce_packets, 1);
+    assert_eq!(cnps(&ask(&mut p, write(1))), 0);
+}
+
+#[test]
+fn cnps_keep_their_distance() {
+    let mut p = responder(Setup::default());
+    assert_eq!(cnps(&ask(&mut p, marked(write(0)))), 1);
+    p.now += CNP_INTERVAL_NS - 1;
+    assert_eq!(cnps(&ask(&mut p, marked(write(1)))), 0);
+    p.now += 1;
+    assert_eq!(cnps(&ask(&mut p, marked(write(2)))), 1);
+    assert_eq!(p.qps[0].congestion().np_ecn_marked_roce_packets, 3);
+}
+
+/// It has met the queue, too, whatever becomes of it.
+#[test]
+fn a_marked_request_that_is_not_executed_is_told_too() {
+    for n in [5, 0xff_ff00] {
+        let mut p = responder(Setup::default());
+        assert_eq!(cnps(&ask(&mut p, marked(write(n)))), 1, "{n:#x}");
+    }
+}
+
+#[test]
+fn without_congestion_control_and_between_local_peers_there_is_no_cnp() {
+    let mut p = responder_by(Mode::Local, Setup::default());
+    put(&mut p, marked(write(0)));
+    assert_eq!(cnps(&answers(&mut p)), 0);
+    let mut p = responder(Setup {
+        congestion_control: false,
+        ..Setup::default()
+    });
+    put(&mut p, marked(write(0)));
+    assert_eq!(cnps(&answers(&mut p)), 0);
+    assert_eq!(p.qps[0].congestion().np_ecn_marked_roce_packets, 1);
+}
+
+/// A requester with a message that is longer than its window.
+fn long(setup: Setup) -> Pair {
+    let mut p = requester(Setup {
+        window: WINDOW,
+        ..setup
+    });
+    let (src, there) = (p.zeros(A, 256 * 4000), p.zeros(B, 256 * 4000));
+    p.post(A, Post::write(1, &[src.sge()], there));
+    assert_eq!(numbers(&mut p).len(), WINDOW as usize);
+    p
+}
+
+/// Gives A a CNP.
+fn notify(p: &mut Pair) {
+    answer(p, Kind::Cnp, 0, &[]);
+}
+
+/// Acknowledges what A has under way after this time: how many packets it has under way then.
+fn next_round(p: &mut Pair, next: &mut u32, under_way: u32, trip: u64) -> u32 {
+    p.now += trip;
+    *next += under_way;
+    ack(p, *next - 1);
+    numbers(p).len() as u32
+}
+
+/// Three quarters of a packet more in each round trip: what a window of so many packets is after another, in 1024ths.
+fn grown(window: u32, acknowledged: u32) -> u32 {
+    window + acknowledged * 1024 * 1024 * 3 / 4 / window
+}
+
+#[test]
+fn a_cnp_shrinks_the_window_once_in_a_round_trip() {
+    let mut p = long(Setup::default());
+    let mut next = 0;
+    let under_way = next_round(&mut p, &mut next, WINDOW, 20_000);
+    assert_eq!(under_way, WINDOW);
+    p.now += 20_000;
+    notify(&mut p);
+    notify(&mut p);
+    assert_eq!(p.qps[0].congestion().rp_cnp_handled, 2);
+    // A quarter less. Of what was under way then, another CNP says nothing new.
+    let mut window = grown(WINDOW * 1024 * 3 / 4, under_way - 1);
+    next += under_way - 1;
+    ack(&mut p, next - 1);
+    let mut under_way = numbers(&mut p).len() as u32 + 1;
+    assert_eq!(under_way, window / 1024);
+    notify(&mut p);
+    for _ in 0..8 {
+        window = grown(window, under_way).min(WINDOW * 1024);
+        under_way = next_round(&mut p, &mut next, under_way, 20_000);
+        assert_eq!(under_way, window / 1024);
+    }
+    assert_eq!(under_way, WINDOW);
+    notify(&mut p);
+    assert!(next_round(&mut p, &mut next, under_way, 20_000) < WINDOW);
+}
+
+#[test]
+fn round_trips_that_grow_shrink_the_window() {
+    let mut p = long(Setup::default());
+    let mut next = 0;
+    let mut under_way = WINDOW;
+    for _ in 0..8 {
+        under_way = next_round(&mut p, &mut next, under_way, 20_000);
+    }
+    assert_eq!(under_way, WINDOW);
+    // A single one may have met a busy host.
+    under_way = next_round(&mut p, &mut next, under_way, 90_000);
+    assert_eq!(under_way, WINDOW);
+    for _ in 0..4 {
+        under_way = next_round(&mut p, &mut next, under_way, 20_000);
+    }
+    for _ in 0..12 {
+        under_way = next_round(&mut p, &mut next, under_way, 400_000);
+    }
+    assert!(under_way > 0 && under_way < WINDOW / 2, "{under_way}");
+    // Delay alone leaves a packet.
+    for _ in 0..40 {
+        under_way = next_round(&mut p, &mut next, under_way, 400_000);
+        assert!(under_way > 0);
+    }
+}
+
+/// Links lose packets by chance.
+#[test]
+fn loss_alone_shrinks_nothing() {
+    let mut p = long(Setup::default());
+    let mut next = 0;
+    for _ in 0..4 {
+        assert_eq!(next_round(&mut p, &mut next, WINDOW, 20_000), WINDOW);
+    }
+    super::answered::nak(&mut p, next, verbena_roce::packet::NakCode::Sequence);
+    assert_eq!(numbers(&mut p), [next], "one packet alone");
+    p.now += 20_000;
+    ack(&mut p, next + WINDOW - 1);
+    assert_eq!(numbers(&mut p).len(), WINDOW as usize);
+}
+
+/// A window of one packet is left, and it is not held up.
+#[test]
+fn however_often_routers_mark_one_packet_is_under_way() {
+    let mut p = long(Setup::default());
+    let mut next = 0;
+    let mut under_way = WINDOW;
+    for _ in 0..60 {
+        notify(&mut p);
+        under_way = next_round(&mut p, &mut next, under_way, 20_000);
+        assert!(under_way > 0);
+    }
+    assert!(under_way <= 4, "{under_way}");
+}
+
+#[test]
+fn a_cnp_without_congestion_control_is_counted() {
+    for (mode, congestion_control) in [(Mode::Local, true), (Mode::Split, false)] {
+        let mut p = requester_by(
+            mode,
+            Setup {
+                congestion_control,
+                ..Setup::default()
+            },
+        );
+        notify(&mut p);
+        let counters = p.qps[0].congestion();
+        assert_eq!((counters.rp_cnp_handled, counters.rp_cnp_ignored), (0, 1));
+    }
+}
+
+#[test]
+fn marked_responses_shrink_what_is_asked_for() {
+    let mut p = Pair::new(Setup {
+        mode: Mode::Split,
+        window: 64,
+        ..Setup::default()
+    });
+    p.link.record = true;
+    let (there, mine) = (p.zeros(B, 256 * 400), p.zeros(A, 256 * 400));
+    let parts = |p: &mut Pair| {
+        p.settle();
+        let log = std::mem::take(&mut p.link.log);
+        let lengths = log.iter().filter_map(|(_, packet)| match packet.kind {
+            Kind::ReadRequest(reth) => Some(reth.length / 256),
+            _ => None,
+        });
+        lengths.max().unwrap()
+    };
+    p.post(A, Post::read(1, &[mine.sge()], there));
+    assert_eq!(parts(&mut p), 32);
+    p.link.mark_if = Some(|packet| matches!(packet.kind, Kind::ReadResponse(_)));
+    p.post(A, Post::read(2, &[mine.sge()], there));
+    p.settle();
+    p.link.log.clear();
+    p.post(A, Post::read(3, &[mine.sge()], there));
+    assert_eq!(parts(&mut p), 8);
+    assert_eq!(p.statuses(A).len(), 3);
+    // Nobody need tell.
+    assert_eq!(p.qps[0].congestion().np_cnp_sent, 0);
+}
+
+#[test]
+fn marks_change_nothing_but_how_much_is_under_way() {
+    let mut p = Pair::rc(Mode::Split);
+    p.link.mark_if = Some(|_| true);
+    let bytes = super::pattern(256 * 300, 1);
+    let (src, there) = (p.buffer(A, &bytes), p.zeros(B, bytes.len()));
+    for wr_id in 0..4 {
+        p.post_recv(B, wr_id, &[there.sge()]);
+        p.post(A, Post::send(wr_id, &[src.sge()]));
+    }
+    p.settle();
+    assert_eq!(p.statuses(A).len(), 4);
+    assert_eq!(p.world.bytes(there), bytes);
+    assert!(p.qps[0].congestion().rp_cnp_handled > 0);
+    assert_eq!(p.qps[0].counters().retransmitted, 0);
+}

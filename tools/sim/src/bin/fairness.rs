@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! `scripts/sim --fairness`: how senders share a link that is too narrow for all of them, by simulation: the least and the greatest
+//! share, the queue in front of the link, goodput; without congestion control, and with it, with routers that mark and without.
+
+use clap::{Parser, ValueEnum};
+use verbena_roce::host::WqeOpcode;
+use verbena_roce_lab::fairness::{run, Outcome};
+use verbena_roce_lab::flows::Shape;
+
+/// Runs senders that share one link, on a virtual clock.
+#[derive(Parser)]
+#[command(name = "fairness")]
+struct Args {
+    /// Senders, each to a receiver of its own behind the link.
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    senders: usize,
+    /// Rate in Gbit/s.
+    #[arg(long, value_name = "GBIT", default_value_t = 10.0)]
+    rate: f64,
+    /// Delay from end to end in microseconds.
+    #[arg(long, value_name = "US", default_value_t = 5.0)]
+    delay: f64,
+    /// Path MTU.
+    #[arg(long, value_name = "BYTES", default_value_t = 1024)]
+    mtu: u32,
+    /// Packets that may be unacknowledged, of each sender.
+    #[arg(long, value_name = "PACKETS", default_value_t = 128)]
+    window: u32,
+    /// Loss in each direction, in percent.
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
+    loss: f64,
+    /// Packets are marked when the queue has so many bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = 40_000)]
+    mark: u64,
+    /// Each begins so long after the one before it.
+    #[arg(long, value_name = "US", default_value_t = 0)]
+    stagger: u64,
+    /// Milliseconds of virtual time.
+    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    time: u64,
+    /// Operation; without one, WRITE and READ.
+    #[arg(long, value_enum)]
+    op: Option<Operation>,
+    /// Print what the queue pairs have counted.
+    #[arg(long)]
+    counters: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Operation {
+    Send,
+    Write,
+    Read,
+}
+
+impl Operation {
+    fn opcode(self) -> (&'static str, WqeOpcode) {
+        match self {
+            Operation::Send => ("SEND", WqeOpcode::Send),
+            Operation::Write => ("WRITE", WqeOpcode::RdmaWrite),
+            Operation::Read => ("READ", WqeOpcode::RdmaRead),
+        }
+    }
+}
+
+fn print(args: &Args, op: &str, how: &str, outcome: &Outcome) {
+    let (least, most) = outcome.spread();
+    let thousandths = |n: u64| n as f64 / 1e3;
+    println!(
+        "{op:<5} {how:<7} {:>6.3} {:>6.3} {:>8.1} {:>8.1} {:>8.3}",
+        thousandths(least),
+        thousandths(most),
+        thousandths(outcome.queue),
+        thousandths(outcome.longest),
+        thousandths(outcome.goodput),
+    );
+    if args.counters {
+        let congestion = outcome.congestion.iter();
+        let all = outcome.counters.iter().zip(congestion);
+        for (name, (counters, congestion)) in ["senders", "receivers"].iter().zip(all) {
+            let counts = counters.each().chain(congestion.each());
+            let counts = counts.filter(|(_, count)| *count > 0);
+            let counts: Vec<_> = counts.map(|(what, n)| format!("{what} {n}")).collect();
+            println!("      {name}: {}", counts.join(", "));
+        }
+    }
+}
+
+fn main() {
+    let args = Args::parse();
+    println!(
+        "{} senders. Shares: of an even one. Queue: kB. Goodput: of what the link can carry.",
+        args.senders
+    );
+    println!("op    control  least   most    queue  longest  goodput");
+    let ops = args
+        .op
+        .map_or(vec![Operation::Write, Operation::Read], |op| vec![op]);
+    for op in ops {
+        let (name, opcode) = op.opcode();
+        for (how, controls, mark) in [
+            ("none", false, 0),
+            ("delay", true, 0),
+            ("ECN", true, args.mark),
+        ] {
+            let shape = Shape {
+                senders: args.senders,
+                opcode,
+                mtu: args.mtu,
+                message: 64 * args.mtu,
+                window: args.window,
+                rate: (args.rate * 1e3) as u64,
+                delay: (args.delay * 1e3) as u64,
+                loss: (args.loss * 10.0).round() as u32,
+                mark,
+                ..Shape::default()
+            };
+            let (stagger, time) = (args.stagger * 1000, args.time * 1_000_000);
+            print(&args, name, how, &run(&shape, stagger, time, controls));
+        }
+    }
+}
