@@ -51,10 +51,7 @@ pub fn open<Q: Question>(socket: &Path) -> Result<(Q, BufReader<UnixStream>), St
     Ok((told, reader))
 }
 
-fn begin<D: io::Read + Write>(
-    mut door: D,
-    request: Request,
-) -> io::Result<(String, BufReader<D>)> {
+fn begin<D: io::Read + Write>(mut door: D, request: Request) -> io::Result<(String, BufReader<D>)> {
     door.write_all(request.line().as_bytes())?;
     let (mut line, mut reader) = (String::new(), BufReader::new(door));
     reader.read_line(&mut line)?;

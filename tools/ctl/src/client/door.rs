@@ -50,7 +50,9 @@ impl Read for Door {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Socket(stream) => stream.read(buffer),
-            Self::Port(port) if is_readable(port, PollTimeout::from(u16::from(PATIENCE) * 1000))? => {
+            Self::Port(port)
+                if is_readable(port, PollTimeout::from(u16::from(PATIENCE) * 1000))? =>
+            {
                 port.read(buffer)
             }
             Self::Port(_) => Err(io::ErrorKind::TimedOut.into()),
