@@ -2,6 +2,7 @@
 
 //! The port: what leaves by it and what comes in.
 
+use crate::config::Config;
 use crate::mock::{CqHandle, Driver, QpHandle, SendWr};
 use std::rc::Rc;
 use verbena_abi::cmd::{CmdStatus, SetGid, SetPort, GID_TYPE_ROCE_V2, NO_VLAN};
@@ -15,7 +16,11 @@ use verbena_roce::wire::{frame, Path};
 
 /// A queue pair in RTS whose peer is at another machine, with this traffic class.
 fn far(traffic_class: u8) -> (Driver, QpHandle, CqHandle) {
-    let mut d = Driver::new();
+    far_by(Config::default(), traffic_class)
+}
+
+fn far_by(config: Config, traffic_class: u8) -> (Driver, QpHandle, CqHandle) {
+    let mut d = Driver::with(config);
     let cq = d.create_cq(6);
     let qp = d.create_qp(&cq, &cq);
     let mut av = Driver::path(0, 8);
@@ -42,6 +47,19 @@ fn the_dscp_leaves_and_routers_may_mark() {
         assert_eq!(all.len(), 1);
         assert_eq!(frame::parse(&all[0]).unwrap().path.traffic_class, sent);
     }
+}
+
+#[test]
+fn without_congestion_control_no_router_may_mark() {
+    let config = Config {
+        congestion_control: false,
+        ..Config::default()
+    };
+    let (mut d, mut qp, _) = far_by(config, 0xff);
+    d.post_send(&mut qp, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
+    let all = frames(&mut d);
+    assert_eq!(all.len(), 1);
+    assert_eq!(frame::parse(&all[0]).unwrap().path.traffic_class, 0xfc);
 }
 
 #[test]
