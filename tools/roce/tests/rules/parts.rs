@@ -380,3 +380,23 @@ fn a_response_that_was_kept_is_judged_when_it_is_taken() {
     assert_eq!(p.state(A), QpState::Err);
     assert_eq!(p.statuses(A), [(1, BadRespErr)]);
 }
+
+#[test]
+fn a_response_that_was_kept_acknowledges_what_is_before_it() {
+    let (mut p, _, there) = reader(places(4));
+    let (src, dst) = (p.zeros(A, 256), p.zeros(B, 256));
+    sent(&mut p);
+    respond(&mut p, 0, 4);
+    respond(&mut p, 4, 8);
+    assert_eq!(asked(&sent(&mut p), there), PARTS[2..]);
+    p.post(A, Post::write(2, &[src.sge()], dst));
+    p.post(A, Post::read(3, &[src.sge()], there));
+    sent(&mut p);
+    // Of the first READ the last response but one is missing, and the second READ is whole.
+    some(&mut p, 8..9, 8, 11, positive());
+    some(&mut p, 10..11, 8, 11, positive());
+    some(&mut p, 12..13, 12, 13, positive());
+    assert_eq!((una(&p), p.statuses(A).len()), (9, 0));
+    some(&mut p, 9..10, 9, 11, positive());
+    assert_eq!(p.statuses(A), [(1, Success), (2, Success), (3, Success)]);
+}

@@ -38,6 +38,10 @@ impl Requester {
             };
             host.executes_kept(&packet);
             self.response(core, host, now, packet)?;
+            if self.awaited() == Some(next) {
+                // It was of no use.
+                break;
+            }
         }
         Ok(())
     }
