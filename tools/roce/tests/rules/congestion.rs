@@ -178,6 +178,31 @@ fn loss_alone_shrinks_nothing() {
     assert_eq!(numbers(&mut p).len(), WINDOW as usize);
 }
 
+/// What it has sent again was on its way: its answer comes twice.
+#[test]
+fn a_probe_in_vain_has_nothing_behind_it_sent_again_and_the_next_one_waits() {
+    let mut p = long(Setup::default());
+    let mut next = 0;
+    for _ in 0..4 {
+        next_round(&mut p, &mut next, WINDOW, 20_000);
+    }
+    let patience = p.qps[0].next_deadline().unwrap() - p.now;
+    p.now += patience;
+    assert_eq!(numbers(&mut p), [next]);
+    // One packet alone is acknowledged: so far, those behind it may be lost.
+    ack(&mut p, next);
+    numbers(&mut p);
+    ack(&mut p, next);
+    let before = p.qps[0].counters().retransmitted;
+    for n in 1..4 {
+        ack(&mut p, next + n);
+        numbers(&mut p);
+    }
+    assert_eq!(p.qps[0].counters().retransmitted, before);
+    let longer = p.qps[0].next_deadline().unwrap() - p.now;
+    assert_eq!(longer, 2 * patience);
+}
+
 /// A window of one packet is left, and it is not held up.
 #[test]
 fn however_often_routers_mark_one_packet_is_under_way() {
