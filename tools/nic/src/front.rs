@@ -319,6 +319,32 @@ mod tests {
     }
 
     #[test]
+    fn when_qemu_has_gone_nothing_of_its_guest_is_left() {
+        let mut front = front();
+        let fd = memfd_create("ram", MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&fd, 4096).unwrap();
+        fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
+        let shared = DmaMap {
+            fd: Some(fd),
+            ..map(0, 4096, true)
+        };
+        front.dma_map(shared).unwrap();
+        front.set_vector(
+            0,
+            Some(memfd_create("vector", MemfdFlags::empty()).unwrap()),
+        );
+        front.write(REGION_CONFIG, 4, &[6, 0]).unwrap();
+        assert!(front.shared.gate_open());
+        front.leave();
+        assert!(!front.shared.gate_open() && front.shared.resetting());
+        let ram = front.shared.ram();
+        assert_eq!(ram.size(), 0);
+        front.shared.raise(&ram, 1);
+        let lost = &front.shared.counts.interrupts_lost;
+        assert_eq!(lost.load(std::sync::atomic::Ordering::Relaxed), 1);
+    }
+
+    #[test]
     fn accesses_that_are_no_words_do_nothing() {
         let mut front = front();
         front

@@ -7,7 +7,7 @@ use super::*;
 use rustix::event::{eventfd, EventfdFlags};
 use std::os::fd::OwnedFd;
 use verbena_abi::regs;
-use verbena_device::misbehave::Misbehaviour;
+use verbena_device::misbehave::{Kind, Misbehaviour, ALWAYS};
 use verbena_device::{Action, Device};
 
 /// An engine with so many VMs.
@@ -98,6 +98,41 @@ fn an_engine_that_ends_is_followed_by_one_that_a_reset_heals() {
     vm.shared.reset();
     vm.take_mail();
     assert_eq!((status(&vm), call(&mut vm, |_| 5)), (0, Some(5)));
+}
+
+#[test]
+fn an_engine_that_ends_in_a_guests_turn_is_the_end_of_that_guests_device_alone() {
+    let mut engine = engine(3);
+    for dead in 0..3 {
+        engine.vms[dead].shared.misbehave.set(Kind::EngineDies, 1);
+        assert!(catch_unwind(AssertUnwindSafe(|| engine.round())).is_err());
+        engine.start_over();
+        engine.round();
+        for (n, vm) in engine.vms.iter().enumerate() {
+            let fatal = if n == dead { regs::STATUS_FATAL } else { 0 };
+            assert_eq!(status(vm), fatal, "{n}");
+        }
+        engine.vms[dead].shared.reset();
+        engine.round();
+        assert!(engine.vms.iter().all(|vm| status(vm) == 0));
+    }
+}
+
+#[test]
+fn one_that_stalls_keeps_its_mail_and_nobody_elses() {
+    let mut engine = engine(2);
+    engine.vms[0].shared.misbehave.set(Kind::Stall, ALWAYS);
+    for vm in &engine.vms {
+        vm.shared.set_bus_master(true);
+        vm.shared.act(Action::EnableCmdq);
+    }
+    engine.round();
+    // No version was chosen: a fatal error of the one that looked.
+    let seen = |engine: &Engine| [0, 1].map(|n| status(&engine.vms[n]) != 0);
+    assert_eq!(seen(&engine), [false, true]);
+    engine.vms[0].shared.misbehave.set(Kind::Stall, 0);
+    engine.round();
+    assert_eq!(seen(&engine), [true, true]);
 }
 
 #[test]
