@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 import xmlrpc.client
 import xmlrpc.server
@@ -52,8 +53,16 @@ class Agent:
         return self.processes[number].wait()
 
 
+def until_alone():
+    """An agent ends when vm1 has."""
+    while not os.path.exists("/run/together/ended.vm1"):
+        time.sleep(0.2)
+    os._exit(0)
+
+
 def serve(more=None):
-    """Serves for ever."""
+    """Serves until vm1 has ended."""
+    threading.Thread(target=until_alone, daemon=True).start()
     server = xmlrpc.server.SimpleXMLRPCServer(("", PORT), allow_none=True, logRequests=False)
     server.register_instance(more or Agent())
     server.serve_forever()

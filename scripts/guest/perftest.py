@@ -2,7 +2,7 @@
 """Runs in the guest: a server and a client, and what perftest prints. For `perftest-table` and `programs`.
 
 The server may run in another guest, which an agent (`agent.py`) serves: then `peer` is set. What differs between the two guests
-stands in commands as @DEVICE, @GID and @ADDRESS.
+stands in commands as @NAME: the environment of each has it (DEVICE, GID, ADDRESS, ...).
 
 perftest prints 0 or inf, and succeeds, where it cannot tell the CPU's frequency, which happens when the machine is busy while
 it samples the clock, which it does anew for each row: such a row is no result, and is measured again.
@@ -70,7 +70,7 @@ def listening_here(port):
 
 
 def start(*command):
-    own = [os.environ[c[1:]] if str(c) in ("@DEVICE", "@GID", "@ADDRESS") else str(c) for c in command]
+    own = [os.environ[c[1:]] if str(c).startswith("@") else str(c) for c in command]
     return subprocess.Popen(own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

@@ -81,7 +81,13 @@ else
 fi
 qemu+=(-device "virtio-net-pci,netdev=n0,mac=$VM_MAC,romfile=")
 if [ -n "$VM_RXE" ]; then
-	nowhere 1
+	if [ -z "$VM_TOGETHER" ]; then
+		nowhere 1
+	elif [ "$VM_NUMBER" = 1 ]; then
+		qemu+=(-netdev "stream,id=n1,server=on,addr.type=unix,addr.path=$VM_RXE_LINK")
+	else
+		qemu+=(-netdev "stream,id=n1,server=off,addr.type=unix,addr.path=$VM_RXE_LINK,reconnect-ms=500")
+	fi
 	qemu+=(-device "virtio-net-pci,netdev=n1,mac=$VM_RXE_MAC,romfile=")
 fi
 [ -z "$VM_TOGETHER" ] || qemu+=(-virtfs "local,path=$VM_TOGETHER,mount_tag=together,security_model=none,multidevs=remap")
