@@ -37,6 +37,7 @@ start_nic() {
 		cat "$VM_RUN/nic.log" >&2
 		exit 125
 	fi
+	[ -z "$VM_CAPTURE" ] || verbenactl --socket "$VM_SOCK/control" capture "$VM_RUN/rdma.pcapng" >>"$VM_RUN/nic.log" 2>&1 &
 }
 
 # What all guests have, then what is this one's: the kernel unpacks one archive after the other.
