@@ -50,6 +50,8 @@ pub const LOCAL_DMA_LKEY: u32 = 0x5a;
 
 /// Bytes that all queue pairs together keep of what came ahead of a gap.
 pub const KEEP_BYTES: u64 = 64 << 20;
+/// The same of those that are connected to one peer.
+pub const PEER_KEEP_BYTES: u64 = 16 << 20;
 
 /// QPNs are below this.
 pub const MAX_QP: u32 = 16 << 10;

@@ -7,6 +7,7 @@ use crate::execution::copy::Lookups;
 use crate::execution::wqe::Wqe;
 use crate::memory::tables::Tables;
 use crate::memory::{Area, GuestMemory};
+use crate::objects::accounts::Accounts;
 use crate::objects::counters::Counters;
 use crate::objects::cq::{Cq, Written};
 use crate::objects::eq::{Eq, Event};
@@ -18,7 +19,6 @@ use crate::regs::Registers;
 use crate::slots::Slots;
 use crate::tap::Tap;
 use std::collections::VecDeque;
-use std::rc::Rc;
 use std::sync::Arc;
 use verbena_abi::cmd::ASYNC_EQN;
 use verbena_abi::cqe::{Cqe, Tail};
@@ -28,7 +28,7 @@ use verbena_abi::regs::NUM_UARS;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_roce::sched::Wheel;
-use verbena_roce::{Allowance, Pool};
+use verbena_roce::Pool;
 
 /// Deadlines that a slice attends to.
 pub(crate) const SLICE_DEADLINES: u32 = 1024;
@@ -63,7 +63,7 @@ pub struct Shared {
     /// Queue pairs that were created so far.
     pub owners: u64,
     /// What they may keep of what came ahead of a gap.
-    pub kept: Rc<Allowance>,
+    pub kept: Accounts,
     /// GIDs, netdev state.
     pub port: Port,
     /// What no queue pair has counted, or one that is gone.
@@ -111,7 +111,7 @@ impl Shared {
             srqs: Slots::new(config::MAX_SRQ),
             mrs: Slots::new(config::MAX_MR),
             owners: 0,
-            kept: Allowance::new(config::KEEP_BYTES),
+            kept: Accounts::default(),
             port,
             counters: Counters::default(),
             tap: None,

@@ -3,6 +3,7 @@
 //! The objects that commands create: what each holds, its context, and its rules. None knows the device; of each other they
 //! know numbers, and what a claim on another is (`CqRef`, `EqRef`, `SrqRef`).
 
+pub mod accounts;
 pub mod counters;
 pub mod cq;
 pub mod eq;

@@ -2,7 +2,7 @@
 
 //! The port: what leaves by it and what comes in.
 
-use crate::config::Config;
+use crate::config::{Config, KEEP_BYTES, PEER_KEEP_BYTES};
 use crate::mock::{CqHandle, Driver, QpHandle, SendWr};
 use std::rc::Rc;
 use verbena_abi::cmd::{CmdStatus, SetGid, SetPort, GID_TYPE_ROCE_V2, NO_VLAN};
@@ -358,4 +358,35 @@ fn giving_up_is_counted_whatever_wore_the_retries_out() {
             if naks { 8 } else { 0 }
         );
     }
+}
+
+#[test]
+fn what_is_kept_ahead_of_a_gap_is_of_the_peers_account() {
+    let (mut there, mut sender, _) = far(0);
+    there.post_send(&mut sender, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
+    let sent = frame::parse(&frames(&mut there)[0]).unwrap();
+    let (mut d, qp, _) = far(0);
+    let peer = Driver::path(0, 8).dgid;
+    let path = Path {
+        dmac: crate::Config::default().mac,
+        sgid: peer,
+        dgid: Driver::path(0, 0).dgid,
+        ..sent.path
+    };
+    // The first ahead of the gap is kept as well.
+    for psn in [0xff_ffff, 0] {
+        let packet = Packet {
+            dst_qpn: qp.qpn,
+            psn,
+            ..sent.packet.clone()
+        };
+        let mut bytes = Vec::new();
+        frame::emit::<()>(&path, &packet, &mut bytes, |_| Ok(())).unwrap();
+        d.device.receive_frame(&d.ram, &bytes, d.now);
+    }
+    let kept = &mut d.device.shared.kept;
+    let taken = KEEP_BYTES - kept.whole().left();
+    assert!(taken > 0);
+    assert_eq!(kept.of_peer(&peer).left(), PEER_KEEP_BYTES - taken);
+    assert_eq!(kept.of_peer(&[9; 16]).left(), PEER_KEEP_BYTES);
 }

@@ -139,7 +139,7 @@ impl Device {
             max_msg_size: config::MAX_MSG,
             credits: self.shared.config.credits,
             congestion_control: self.shared.config.congestion_control,
-            allowance: Some(Rc::clone(&self.shared.kept)),
+            allowance: Some(self.shared.kept.whole()),
             ..verbena_roce::Config::new(qpn, qp_type, request.pdn.get())
         };
         // All was found: from here on nothing fails.
@@ -314,6 +314,8 @@ impl Device {
             self.forget_qp(qpn);
             self.timers.cancel(qpn);
         }
+        let peer = path.as_ref().filter(|_| mask & qp_mask::AV != 0);
+        let account = peer.map(|path| self.shared.kept.of_peer(&path.dgid));
         let now = self.shared.now;
         let outcome = self.with_qp(mem, qpn, |transport, host| {
             let held = match to {
@@ -321,6 +323,9 @@ impl Device {
                 _ => None,
             };
             transport.handle_modify(host, now, to, &wanted)?;
+            if let Some(account) = account {
+                transport.set_allowance(account);
+            }
             let env = &mut *host.env;
             (env.attr, env.av, env.path) = (attr, av, path);
             if to == QpState::Reset {

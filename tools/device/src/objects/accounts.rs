@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What queue pairs may keep of what came ahead of a gap: the device's account, and a part of it for each peer, so that one peer, with however
+//! many queue pairs, cannot take what is everybody's.
+
+use crate::config::{KEEP_BYTES, PEER_KEEP_BYTES};
+use std::collections::HashMap;
+use std::rc::{Rc, Weak};
+use verbena_roce::Allowance;
+
+type Gid = [u8; 16];
+
+/// See the module.
+#[derive(Debug)]
+pub struct Accounts {
+    whole: Rc<Allowance>,
+    /// Those of peers, as long as a queue pair has them.
+    of_peers: HashMap<Gid, Weak<Allowance>>,
+    /// At so many it is looked whether some are gone.
+    crowded: usize,
+}
+
+impl Default for Accounts {
+    fn default() -> Self {
+        Self {
+            whole: Allowance::new(KEEP_BYTES),
+            of_peers: HashMap::new(),
+            crowded: 64,
+        }
+    }
+}
+
+impl Accounts {
+    /// That of whoever has no peer yet.
+    pub fn whole(&self) -> Rc<Allowance> {
+        Rc::clone(&self.whole)
+    }
+
+    /// That of the peer with this GID.
+    pub fn of_peer(&mut self, gid: &Gid) -> Rc<Allowance> {
+        if let Some(account) = self.of_peers.get(gid).and_then(Weak::upgrade) {
+            return account;
+        }
+        if self.of_peers.len() >= self.crowded {
+            self.of_peers
+                .retain(|_, account| account.strong_count() > 0);
+            self.crowded = (2 * self.of_peers.len()).max(64);
+        }
+        let account = Allowance::part_of(&self.whole, PEER_KEEP_BYTES);
+        self.of_peers.insert(*gid, Rc::downgrade(&account));
+        account
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_has_one_account_as_long_as_somebody_uses_it() {
+        let mut accounts = Accounts::default();
+        let one = accounts.of_peer(&[1; 16]);
+        assert!(Rc::ptr_eq(&one, &accounts.of_peer(&[1; 16])));
+        assert!(!Rc::ptr_eq(&one, &accounts.of_peer(&[2; 16])));
+        assert_eq!(
+            (one.left(), accounts.whole().left()),
+            (PEER_KEEP_BYTES, KEEP_BYTES)
+        );
+    }
+
+    #[test]
+    fn peers_that_are_gone_are_forgotten_and_the_others_stay() {
+        let mut accounts = Accounts::default();
+        let stays = accounts.of_peer(&[255; 16]);
+        for n in 0..10_000u32 {
+            let mut gid = [0; 16];
+            gid[..4].copy_from_slice(&n.to_be_bytes());
+            accounts.of_peer(&gid);
+        }
+        assert!(accounts.of_peers.len() <= 64);
+        assert!(Rc::ptr_eq(&stays, &accounts.of_peer(&[255; 16])));
+    }
+}
