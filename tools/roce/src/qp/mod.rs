@@ -24,6 +24,7 @@
 mod config;
 pub mod credits;
 pub mod notify;
+mod outgoing;
 mod owed;
 mod requester;
 mod responder;
@@ -248,12 +249,6 @@ impl Core {
             self.counters.completed += 1;
         }
         self.doomed |= !host.complete(completion);
-    }
-
-    pub(crate) fn transmit<H: Host>(&mut self, host: &mut H, packet: Packet) {
-        self.counters.tx_packets += u64::from(packet.psns);
-        self.counters.tx_bytes += u64::from(packet.payload.len());
-        host.transmit(packet);
     }
 }
 

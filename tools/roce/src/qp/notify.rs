@@ -9,7 +9,7 @@
 use super::{Core, QpState};
 use crate::counters::CongestionCounters;
 use crate::host::Host;
-use crate::packet::{Kind, Packet, Payload};
+use crate::packet::{Kind, Packet};
 use alloc::boxed::Box;
 
 /// Between two CNPs of one queue pair, in nanoseconds.
@@ -64,23 +64,7 @@ impl Notifier {
         }
         met.next = now.saturating_add(CNP_INTERVAL_NS);
         met.counters.np_cnp_sent += 1;
-        let cnp = Packet {
-            transport: core.transport(),
-            kind: Kind::Cnp,
-            first: true,
-            last: true,
-            solicited: false,
-            ack_req: false,
-            pkey: core.attr.pkey,
-            dst_qpn: core.attr.dest_qpn,
-            src_qpn: core.config.qpn,
-            psn: 0,
-            psns: 1,
-            srqn: 0,
-            marked: false,
-            datagram: None,
-            payload: Payload::None,
-        };
+        let cnp = core.packet(Kind::Cnp, 0, 1);
         core.transmit(host, cnp);
     }
 }

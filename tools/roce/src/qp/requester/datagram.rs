@@ -46,7 +46,7 @@ impl Requester {
             WqeOpcode::SendImm => SendTail::Imm(slot.wqe.imm),
             _ => SendTail::None,
         };
-        let mut packet = self.packet(core, Kind::Send(tail), self.next_psn, 1);
+        let mut packet = core.packet(Kind::Send(tail), self.next_psn, 1);
         packet.solicited = slot.wqe.solicited;
         packet.dst_qpn = dest.qpn;
         let datagram = Datagram {

@@ -130,26 +130,6 @@ impl Requester {
         true
     }
 
-    pub(super) fn packet(&self, core: &Core, kind: Kind, psn: u32, psns: u32) -> Packet {
-        Packet {
-            transport: core.transport(),
-            kind,
-            first: true,
-            last: true,
-            solicited: false,
-            ack_req: false,
-            pkey: core.attr.pkey,
-            dst_qpn: core.attr.dest_qpn,
-            src_qpn: core.config.qpn,
-            psn,
-            psns,
-            srqn: 0,
-            marked: false,
-            datagram: None,
-            payload: Payload::None,
-        }
-    }
-
     /// Notes that PSNs up to `end` were sent.
     fn note_sent(&mut self, core: &mut Core, from: u32, count: u32) {
         self.rewound = false;
@@ -242,7 +222,7 @@ impl Requester {
                 },
             },
         };
-        let mut packet = self.packet(core, kind, from, 1);
+        let mut packet = core.packet(kind, from, 1);
         packet.srqn = wqe.srqn;
         if let Kind::AtomicWrite(reth) = packet.kind {
             packet.payload = Payload::Gather {
@@ -305,7 +285,7 @@ impl Requester {
             }
             _ => Kind::Send(SendTail::None),
         };
-        let mut packet = self.packet(core, kind, from, count);
+        let mut packet = core.packet(kind, from, count);
         packet.srqn = wqe.srqn;
         packet.first = first;
         packet.last = last;

@@ -4,7 +4,7 @@
 
 use super::{Body, Nak, Responder};
 use crate::host::{Host, Syndrome};
-use crate::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Payload};
+use crate::packet::{Aeth, AethSyndrome, Kind, NakCode, Payload};
 use crate::psn;
 use crate::qp::{credits, Budget, Core, QpState};
 use alloc::rc::Rc;
@@ -63,7 +63,7 @@ impl Responder {
             syndrome,
             msn: self.msn,
         });
-        let packet = answer(core, kind, psn, 1);
+        let packet = core.packet(kind, psn, 1);
         core.transmit(host, packet);
     }
 
@@ -114,12 +114,12 @@ impl Responder {
             let packet = match front.to.body {
                 Body::Atomic { value, .. } => {
                     let aeth = self.aeth(core, host);
-                    answer(core, Kind::AtomicResponse(aeth, value), psn, 1)
+                    core.packet(Kind::AtomicResponse(aeth, value), psn, 1)
                 }
                 // A READ response of no bytes (A19).
                 Body::AtomicWrite(_) | Body::Flush(..) => {
                     let aeth = self.aeth(core, host);
-                    answer(core, Kind::ReadResponse(Some(aeth)), psn, 1)
+                    core.packet(Kind::ReadResponse(Some(aeth)), psn, 1)
                 }
                 Body::Read(reth) => {
                     let mtu = core.attr.path_mtu;
@@ -131,7 +131,7 @@ impl Responder {
                         .min(count.saturating_mul(mtu));
                     let (first, last) = (front.done == 0, count == left);
                     let aeth = (first || last).then(|| self.aeth(core, host));
-                    let mut packet = answer(core, Kind::ReadResponse(aeth), psn, count);
+                    let mut packet = core.packet(Kind::ReadResponse(aeth), psn, count);
                     packet.first = first;
                     packet.last = last;
                     if length > 0 {
@@ -166,26 +166,5 @@ impl Responder {
             Some(refusal) => Err(self.carry_out(core, host, refusal)),
             None => Ok(false),
         }
-    }
-}
-
-/// A packet to the peer that carries no request.
-fn answer(core: &Core, kind: Kind, psn: u32, psns: u32) -> Packet {
-    Packet {
-        transport: core.transport(),
-        kind,
-        first: true,
-        last: true,
-        solicited: false,
-        ack_req: false,
-        pkey: core.attr.pkey,
-        dst_qpn: core.attr.dest_qpn,
-        src_qpn: core.config.qpn,
-        psn,
-        psns,
-        srqn: 0,
-        marked: false,
-        datagram: None,
-        payload: Payload::None,
     }
 }
