@@ -122,19 +122,23 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
+/// So many messages, one after the other through a buffer of `size` bytes, again and again.
+fn through(count: u64, size: u64) -> Vec<Write> {
+    let places = (0..count).map(|i| i * MESSAGE % size);
+    let writes = places.map(|at| Write {
+        from: at,
+        to: at,
+        length: MESSAGE as u32,
+    });
+    writes.collect()
+}
+
 fn bandwidth(name: &str, size: u64, scatter: bool) -> io::Result<()> {
     let mut driver = Driver::new(Direct::new(), size, scatter)?;
     // A small buffer is gone through several times without a pause, until the queue is full.
     let count = (size / MESSAGE).max(DEPTH.into());
     let bytes = count * MESSAGE;
-    let writes: Vec<_> = (0..count)
-        .map(|i| i * MESSAGE % size)
-        .map(|at| Write {
-            from: at,
-            to: at,
-            length: MESSAGE as u32,
-        })
-        .collect();
+    let writes = through(count, size);
     let (mut values, mut copies) = (vec![], vec![]);
     for _ in 0..ROUNDS {
         values.push(measure(|| driver.run(&writes).map(|()| bytes))?);
@@ -165,14 +169,7 @@ fn between(name: &str, by_reference: bool) -> io::Result<()> {
     let ports = [Port::of(1), Port::of(2)];
     let mut a = Driver::between(a, WITHIN, true, ports)?;
     let b = Driver::between(b, WITHIN, true, [ports[1], ports[0]])?;
-    let writes: Vec<_> = (0..u64::from(DEPTH))
-        .map(|i| i * MESSAGE % WITHIN)
-        .map(|at| Write {
-            from: at,
-            to: at,
-            length: MESSAGE as u32,
-        })
-        .collect();
+    let writes = through(DEPTH.into(), WITHIN);
     let (mut values, mut copies) = (vec![], vec![]);
     for _ in 0..ROUNDS {
         let bytes = MESSAGE * u64::from(DEPTH);

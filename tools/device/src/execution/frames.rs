@@ -36,11 +36,7 @@ impl Shared {
     /// stands for. Says how many bytes were made for that.
     #[inline]
     pub fn show_local<M: GuestMemory>(&mut self, mem: &M, out: &Outgoing, lost: bool) -> u64 {
-        if self.tap.is_some() {
-            self.show_frames_of(mem, None, out, if lost { Way::Lost } else { Way::Local })
-        } else {
-            0
-        }
+        self.show_crossing(mem, None, out, if lost { Way::Lost } else { Way::Local })
     }
 
     /// The same of a packet that goes from one device of the process to another.
