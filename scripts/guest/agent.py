@@ -33,8 +33,8 @@ class Agent:
     def address(self):
         return os.environ["ADDRESS"]
 
-    def listening(self, port):
-        return perftest.listening_here(port)
+    def listening(self, port, tcp):
+        return perftest.listening_here(port, tcp)
 
     def start(self, command):
         self.processes.append(perftest.start(*command))
@@ -114,8 +114,8 @@ class Peer:
     def start(self, *command):
         return Remote(self.agent, command)
 
-    def listening(self, port):
-        return self.agent.listening(port)
+    def listening(self, port, tcp):
+        return self.agent.listening(port, tcp)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,16 @@ class Failed(Exception):
     pass
 
 
-class NoClock(Failed):
+class Again(Failed):
+    """No result: it has to be measured again."""
+
+
+class NoClock(Again):
     """perftest found no clock: all figures of a row are 0, inf or nan."""
+
+
+class NoListener(Again):
+    """The client came before the connection manager there had the server's service ID."""
 
 
 def chosen(name, filters):
@@ -57,16 +65,29 @@ def listening_tcp(port):
     return False
 
 
-def listening(port):
-    """A server waits on the port: of TCP, through which both ends exchange addresses, or of the connection manager."""
-    return peer.listening(port) if peer else listening_here(port)
+def listening(port, tcp=False):
+    """A server waits on the port: of TCP, through which both ends exchange addresses, or, but for `tcp`, of the connection manager."""
+    return peer.listening(port, tcp) if peer else listening_here(port, tcp)
 
 
-def listening_here(port):
+def listening_here(port, tcp=False):
     if listening_tcp(port):
         return True
+    if tcp:
+        return False
     found = json.loads(subprocess.run(["rdma", "-j", "resource", "show", "cm_id"], capture_output=True, check=True).stdout)
     return any(i.get("state") == "LISTEN" and i.get("src-addr", "").endswith(f":{port}") for i in found)
+
+
+def wait_listening(port, server):
+    """For a server that has no end."""
+    deadline = time.monotonic() + 20
+    while not listening(port):
+        if server.poll() is not None:
+            raise Failed(f"the server ended with {server.returncode}: {server.stdout.read()[-400:].strip()}")
+        if time.monotonic() > deadline:
+            raise Failed("the server does not listen")
+        time.sleep(0.05)
 
 
 def start(*command):
@@ -125,7 +146,13 @@ def pair(address, *command, limit=240, meanwhile=None):
     """A server and a client of the same program with the same options; the client's output."""
     port = next_port()
     command = (*command, "-p", port)
-    return both(command, (*command, address), lambda: listening(port), limit, meanwhile)[1]
+    try:
+        return both(command, (*command, address), lambda: listening(port), limit, meanwhile)[1]
+    except Failed as e:
+        # It is in the state LISTEN a moment before it listens. IB_CM_REJ_INVALID_SERVICE_ID.
+        if "RDMA_CM_EVENT_REJECTED; error: 8." in str(e):
+            raise NoListener(str(e)) from None
+        raise
 
 
 def rows(out, count):
@@ -144,11 +171,11 @@ def timed(row):
 
 
 def again(measure):
-    """What `measure` returns, tried some times if it finds no clock."""
+    """What `measure` returns, tried some times if it has no result."""
     for attempt in range(ATTEMPTS):
         try:
             return measure()
-        except NoClock:
+        except Again:
             if attempt == ATTEMPTS - 1:
                 raise
             time.sleep(0.5)

@@ -3,13 +3,14 @@
 
 Several of them end with 0 when they failed, or look at the data at one end only: what both ends print is what counts.
 """
+import hashlib
 import os
 import re
 import select
 import subprocess
 import time
 
-from perftest import ATTEMPTS, Failed, both, end, listening, listening_tcp, next_port, serve, start, stop
+from perftest import ATTEMPTS, Failed, both, end, listening, next_port, serve, start, stop, wait_listening
 
 WRONG = re.compile(r"invalid data|verification failed|mismatch|bogus|error|unable|fail", re.I)
 
@@ -173,7 +174,7 @@ class Programs:
         # commands before it looks at doorbells, so that often none is sent. Without, it detaches first, which takes long enough.
         found.append(("cm/mckey", self.mckey))
         # A flag of the queue pair, which is not offered.
-        not_looped_back = ("mckey", "-m", "239.1.2.3", "-b", a, "-l")
+        not_looped_back = ("mckey", "-m", "239.1.2.3", "-b", own, "-l")
         found.append(("cm/mckey_refused-l", lambda: refused(not_looped_back, "unable to create QP: Operation not supported")))
         # It makes an address handle without a GRH, which no RoCE device has; rxe refuses it too.
         found.append(("cm/udpong_refused", self.udpong))
@@ -188,33 +189,23 @@ class Programs:
             f.write(data)
         port = next_port()
         # It serves until it is killed.
-        server = start("rcopy", "-p", port)
+        server = serve("rcopy", "-p", port)
         try:
-            self.wait(port, server)
+            wait_listening(port, server)
             out = end(start("rcopy", source, f"{self.address}:{copy}", "-p", port), "rcopy", 60)
             if f"{len(data)} bytes in" not in out:
                 raise Failed(f"no transfer in {out[-300:].strip()}")
-            with open(copy, "rb") as f:
-                if f.read() != data:
-                    raise Failed("the copy differs")
+            if hashlib.sha256(data).hexdigest() not in end(serve("sha256sum", copy), "sha256sum", 20):
+                raise Failed("the copy differs")
         finally:
             stop(server)
-            for path in (source, copy):
-                if os.path.exists(path):
-                    os.remove(path)
-
-    @staticmethod
-    def wait(port, server):
-        deadline = time.monotonic() + 20
-        while not listening(port):
-            if server.poll() is not None or time.monotonic() > deadline:
-                raise Failed("the server does not listen")
-            time.sleep(0.05)
+            for remove, path in (start, source), (serve, copy):
+                end(remove("rm", "-f", path), "rm", 20)
 
     def mckey(self):
         """A group that is joined by the connection manager. What is sent before the receiver has joined is lost to it."""
-        common = ("mckey", "-m", "239.1.2.3", "-b", self.address, "-C", 20)
-        receiver, seen = start("stdbuf", "-oL", *common), ""
+        common = ("mckey", "-m", "239.1.2.3", "-C", 20, "-b")
+        receiver, seen = start("stdbuf", "-oL", *common, self.own), ""
         try:
             while "joined dgid" not in seen:
                 ready = select.select([receiver.stdout], [], [], 20)[0]
@@ -222,7 +213,7 @@ class Programs:
                 if not more:
                     raise Failed(f"the receiver has not joined: {seen.strip()}")
                 seen += more
-            sent = end(start(*common, "-s"), "mckey sender", 60)
+            sent = end(serve(*common, self.address, "-s"), "mckey sender", 60)
             expect((sent, seen + end(receiver, "mckey receiver", 20)), r"^(data transfers complete|return status 0)$", 2)
         finally:
             stop(receiver)
@@ -244,7 +235,7 @@ class Programs:
             # Queue pair numbers that the second half invents: those of both ends have to differ.
             server = ("cmtime", "-b", self.address, "-c", 100, "-p", port)
             client = ("cmtime", "-b", self.own, "-s", self.address, "-c", 100, "-q", 100000, "-p", port)
-            out = both(server, client, lambda p=port: listening_tcp(p), limit=60)
+            out = both(server, client, lambda p=port: listening(p, tcp=True), limit=60)
             expect(out, r"^(qp|cm)_conn +100$", 2)
             expect(out, r"^full connect +\d+ ", 2)
         no_growth(before, 1809)
@@ -254,7 +245,7 @@ class Programs:
         port = next_port()
         server = serve("rping", "-s", "-P", "-a", self.address, "-p", port)
         try:
-            self.wait(port, server)
+            wait_listening(port, server)
             for i in range(200):
                 if i == 20:
                     before = kept()
