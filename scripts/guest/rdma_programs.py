@@ -235,7 +235,7 @@ class Programs:
             # Queue pair numbers that the second half invents: those of both ends have to differ.
             server = ("cmtime", "-b", self.address, "-c", 100, "-p", port)
             client = ("cmtime", "-b", self.own, "-s", self.address, "-c", 100, "-q", 100000, "-p", port)
-            out = both(server, client, lambda p=port: listening(p, tcp=True), limit=60)
+            out = both(server, client, lambda p=port: listening(p, tcp=True), limit=240)
             expect(out, r"^(qp|cm)_conn +100$", 2)
             expect(out, r"^full connect +\d+ ", 2)
         no_growth(before, 1809)
