@@ -24,7 +24,7 @@ check:   ## formatting, clippy in both builds, ABI layout and version, SPDX, uns
 bench:   ## Verbena and rxe alternating in one guest, and the engine alone: build/bench.json, build/bench.svg
 	@scripts/bench
 
-bench-engine: ## the transport alone, on one core: message rates, bandwidth against memcpy, 1 and 10,000 QPs
+bench-engine: ## the transport alone, on one core: message rates, bandwidth against memcpy, 1 and 10,000 QPs; two engines over a wire
 	@scripts/bench-engine
 
 sim:     ## the simulated network: `make sim SEEDS=N` runs N seeds and goes on where it stopped, `make sim SEED=K` shows one

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Joins the figures with targets and Criterion's estimates: {"targets": [...], "criterion": [{name, ns, rate, unit}, ...]}."""
+"""Joins the figures with targets, Criterion's estimates and those over a wire: {"targets": [...], "criterion": [{name, ns, rate, unit}, ...],
+"wire": [{test, size, unit, value, memcpy, ratio}, ...]}."""
 
 import json
 import pathlib
 import sys
 
-targets, criterion = map(pathlib.Path, sys.argv[1:3])
+targets, criterion, wire = map(pathlib.Path, sys.argv[1:4])
 rows = []
 for file in sorted(criterion.glob("**/new/estimates.json")):
     about = json.loads((file.parent / "benchmark.json").read_text())
@@ -16,4 +17,5 @@ for file in sorted(criterion.glob("**/new/estimates.json")):
         if count:
             row |= {"rate": round(count * 1e9 / ns), "unit": unit}
     rows.append(row)
-print(json.dumps({"targets": json.loads(targets.read_text()), "criterion": rows}, indent=1))
+wires = [json.loads(line) for line in wire.read_text().splitlines()]
+print(json.dumps({"targets": json.loads(targets.read_text()), "criterion": rows, "wire": wires}, indent=1))

@@ -8,9 +8,10 @@
 //! take turns, because a busy machine slows both.
 
 mod driver;
+mod wire;
 
 use clap::Parser;
-use driver::{scattered, Direct, Driver, Port, Threaded, Write, DEPTH, PAGE, SOURCE, TARGET};
+use driver::{scattered, By, Direct, Driver, Link, Threaded, Write, DEPTH, PAGE, SOURCE, TARGET};
 use serde_json::json;
 use std::io;
 use std::process::ExitCode;
@@ -36,6 +37,12 @@ const BEYOND_MAX: u64 = 256 << 20;
 struct Args {
     /// Only the tests whose names contain one of these.
     tests: Vec<String>,
+    /// Queue pairs of `wire_many_*`.
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=16_000))]
+    qps: u32,
+    /// Windows do not heed congestion.
+    #[arg(long)]
+    no_congestion_control: bool,
 }
 
 /// A test by name.
@@ -44,7 +51,13 @@ type Test = (&'static str, Box<dyn Fn(&str) -> io::Result<()>>);
 fn main() -> ExitCode {
     let args = Args::parse();
     let beyond = (llc() * 4).clamp(64 << 20, BEYOND_MAX);
-    let tests: [Test; 9] = [
+    let qps = args.qps;
+    let congestion_control = !args.no_congestion_control;
+    let link = move |by| Link {
+        by,
+        congestion_control,
+    };
+    let tests: [Test; 16] = [
         (
             "engine_write_within_llc",
             Box::new(|name| bandwidth(name, WITHIN, false)),
@@ -59,11 +72,11 @@ fn main() -> ExitCode {
         ),
         (
             "engine_write_two_guests",
-            Box::new(|name| between(name, true)),
+            Box::new(move |name| wire::threaded(name, link(By::Reference), 5)),
         ),
         (
             "engine_write_two_guests_frames",
-            Box::new(|name| between(name, false)),
+            Box::new(move |name| wire::threaded(name, link(By::Frames), 5)),
         ),
         ("engine_write_rate", Box::new(rate)),
         ("engine_write_latency", Box::new(|name| latency(name, 0))),
@@ -72,6 +85,34 @@ fn main() -> ExitCode {
             Box::new(|name| latency(name, cores())),
         ),
         ("engine_ping_pong", Box::new(ping_pong)),
+        (
+            "wire_cost_one_process",
+            Box::new(move |name| wire::stepped(name, link(By::Reference))),
+        ),
+        (
+            "wire_cost_unix",
+            Box::new(move |name| wire::stepped(name, link(By::Unix))),
+        ),
+        (
+            "wire_cost_udp",
+            Box::new(move |name| wire::stepped(name, link(By::Udp))),
+        ),
+        (
+            "wire_write_unix",
+            Box::new(move |name| wire::threaded(name, link(By::Unix), 3)),
+        ),
+        (
+            "wire_write_udp",
+            Box::new(move |name| wire::threaded(name, link(By::Udp), 3)),
+        ),
+        (
+            "wire_many_one_each",
+            Box::new(move |name| wire::many(name, link(By::Unix), qps, 1)),
+        ),
+        (
+            "wire_many_16_each",
+            Box::new(move |name| wire::many(name, link(By::Unix), qps, 16)),
+        ),
     ];
     let wanted = |name: &str| {
         args.tests.is_empty() || args.tests.iter().any(|test| name.contains(test.as_str()))
@@ -105,16 +146,30 @@ fn llc() -> u64 {
 }
 
 /// Calls `batch` until the round is over; returns bytes (or what it counts) a second.
-fn measure(mut batch: impl FnMut() -> io::Result<u64>) -> io::Result<f64> {
+fn measure(batch: impl FnMut() -> io::Result<u64>) -> io::Result<f64> {
     let start = Instant::now();
-    let mut total = 0;
+    measure_by(|| start.elapsed(), batch)
+}
+
+/// The same by this clock.
+fn measure_by(
+    clock: impl Fn() -> Duration,
+    mut batch: impl FnMut() -> io::Result<u64>,
+) -> io::Result<f64> {
+    let (start, mut total) = (clock(), 0);
     loop {
         total += batch()?;
-        let elapsed = start.elapsed();
+        let elapsed = clock().saturating_sub(start);
         if elapsed >= ROUND {
             return Ok(total as f64 / elapsed.as_secs_f64());
         }
     }
+}
+
+/// The time that this thread had a processor: what others do on the machine is not in it.
+fn busy() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -155,33 +210,6 @@ fn bandwidth(name: &str, size: u64, scatter: bool) -> io::Result<()> {
                 copied.map_err(|_| io::Error::other("a buffer cannot be reached"))?;
             }
             Ok(bytes)
-        })?);
-    }
-    let gib = f64::from(1 << 30);
-    let (value, memcpy) = (median(values) / gib, median(copies) / gib);
-    print(name, MESSAGE, "GiB/s", value, Some(memcpy));
-    Ok(())
-}
-
-/// From one guest's memory to another's of the same process, by reference or as frames, with the engine in a thread of its own.
-fn between(name: &str, by_reference: bool) -> io::Result<()> {
-    let [a, b] = Threaded::start_two(by_reference)?;
-    let ports = [Port::of(1), Port::of(2)];
-    let mut a = Driver::between(a, WITHIN, true, ports)?;
-    let b = Driver::between(b, WITHIN, true, [ports[1], ports[0]])?;
-    let writes = through(DEPTH.into(), WITHIN);
-    let (mut values, mut copies) = (vec![], vec![]);
-    for _ in 0..ROUNDS {
-        let bytes = MESSAGE * u64::from(DEPTH);
-        values.push(measure(|| a.run(&writes).map(|()| bytes))?);
-        copies.push(measure(|| {
-            for at in (0..WITHIN).step_by(PAGE as usize).map(scattered) {
-                let copied = b
-                    .ram
-                    .copy_from(TARGET + at, &a.ram, SOURCE + at, PAGE as usize);
-                copied.map_err(|_| io::Error::other("a buffer cannot be reached"))?;
-            }
-            Ok(WITHIN)
         })?);
     }
     let gib = f64::from(1 << 30);

@@ -53,6 +53,9 @@ pub const KEEP_BYTES: u64 = 64 << 20;
 /// The same of those that are connected to one peer.
 pub const PEER_KEEP_BYTES: u64 = 16 << 20;
 
+/// Packets of a super-packet to a peer behind a wire: frames that are made at once.
+pub const WIRE_SUPER_PACKETS: u8 = 32;
+
 /// QPNs are below this.
 pub const MAX_QP: u32 = 16 << 10;
 /// CQNs are below this.

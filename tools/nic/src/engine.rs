@@ -30,8 +30,9 @@ mod arrivals;
 mod vm;
 
 use crate::common::Common;
-use crate::network::Network;
+use crate::network::{Network, Trail};
 use crate::shared::Shared;
+use crate::switch::Ports;
 use crate::uplink::Batch;
 use rustix::event::{PollFd, PollFlags};
 use std::num::NonZeroU64;
@@ -80,6 +81,17 @@ const LOOK: u64 = 2_000;
 const CROWDED: Duration = Duration::from_micros(200);
 /// How often a VM that does nothing on purpose is looked at, in nanoseconds.
 const STALL_LOOK: u64 = 1_000_000;
+
+/// What a turn has come to.
+#[derive(Clone, Copy, Debug)]
+pub struct Done {
+    /// Something was done.
+    pub worked: bool,
+    /// Nothing can be done before there is room in an uplink.
+    is_stuck: bool,
+    /// When it ended.
+    now: u64,
+}
 
 /// The engine.
 pub struct Engine {
@@ -151,8 +163,20 @@ impl Engine {
         }
     }
 
-    /// A turn of each VM.
+    /// A turn of each VM, and a rest.
     fn round(&mut self) {
+        let done = self.turn();
+        if done.is_stuck {
+            self.park(CROWDED);
+        } else if done.worked {
+            self.leave_alone(done.now);
+        } else {
+            self.idle(done.now);
+        }
+    }
+
+    /// A turn of each VM.
+    pub fn turn(&mut self) -> Done {
         let mut worked = self.look_out();
         // Of a VM that does not have to wait for room in an uplink.
         let mut is_free = false;
@@ -177,12 +201,10 @@ impl Engine {
         if now.saturating_sub(self.last_beat) >= BEAT {
             self.beat(now);
         }
-        if is_waiting && !is_free {
-            self.park(CROWDED);
-        } else if worked {
-            self.leave_alone(now);
-        } else {
-            self.idle(now);
+        Done {
+            worked,
+            is_stuck: is_waiting && !is_free,
+            now,
         }
     }
 
@@ -225,17 +247,19 @@ impl Engine {
         let mut any = false;
         for (n, wire) in network.wires().enumerate() {
             wire.receive(&mut batch);
+            let (mut trail, mut run, mut run_to) = (Trail::default(), vec![], Ports::default());
             // What is empty only asked whether somebody is here.
             for frame in batch.frames().filter(|frame| !frame.is_empty()) {
                 any = true;
-                for at in network.from_wire(n, frame).engines() {
-                    self.at = Some(at);
-                    if let Some(vm) = self.vms.get_mut(at) {
-                        vm.hear(frame, now);
-                    }
+                let to = network.from_wire(n, frame, &mut trail);
+                if to != run_to {
+                    self.hear(run_to, &run, now);
+                    run.clear();
+                    run_to = to;
                 }
-                self.at = None;
+                run.push(frame);
             }
+            self.hear(run_to, &run, now);
         }
         if any {
             // There may be more.
@@ -243,6 +267,17 @@ impl Engine {
         }
         self.batch = batch;
         any
+    }
+
+    /// Gives devices what an uplink has brought for them.
+    fn hear(&mut self, to: Ports, frames: &[&[u8]], now: u64) {
+        for at in to.engines() {
+            self.at = Some(at);
+            if let Some(vm) = self.vms.get_mut(at) {
+                vm.hear(frames.iter().copied(), now);
+            }
+        }
+        self.at = None;
     }
 
     /// Leaves the cores to programs that are behind with taking what is done, if there are no others.

@@ -10,7 +10,7 @@ use crate::uplink::{Uplink, BATCH};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use verbena_device::Addresses;
-use verbena_roce::wire::Path;
+use verbena_roce::wire::{frame, Path};
 
 /// A VM, as the network reaches it.
 struct Station {
@@ -26,6 +26,22 @@ pub struct Network {
     /// By their numbers in the switch.
     stations: Vec<Station>,
     wires: Vec<Box<dyn Uplink>>,
+}
+
+/// Where RoCE frames in a row go: those that come by one port on one path go where the first of them goes. To be kept for no longer
+/// than a batch.
+#[derive(Default)]
+pub struct Trail(Option<(Port, Path, Ports)>);
+
+impl Trail {
+    /// Where a frame goes, if that is where the last went; else its path.
+    fn follow(&self, from: Port, frame: &[u8]) -> Result<Ports, Option<Path>> {
+        let path = frame::peek(frame);
+        match (&self.0, path) {
+            (Some((port, last, to)), Some(path)) if *port == from && *last == path => Ok(*to),
+            (_, path) => Err(path),
+        }
+    }
 }
 
 fn count(counter: &AtomicU64, more: usize) {
@@ -91,7 +107,18 @@ impl Network {
         }
     }
 
-    fn forward(&self, from: Port, frame: &[u8]) -> Ports {
+    fn forward(&self, from: Port, frame: &[u8], trail: &mut Trail) -> Ports {
+        let path = match trail.follow(from, frame) {
+            Ok(to) => return to,
+            Err(path) => path,
+        };
+        let to = self.decide(from, frame);
+        // What has no way is counted each time.
+        trail.0 = path.filter(|_| !to.is_empty()).map(|path| (from, path, to));
+        to
+    }
+
+    fn decide(&self, from: Port, frame: &[u8]) -> Ports {
         let now = self.common.now();
         let mut switch = self.switch();
         let to = switch.forward(from, frame, now);
@@ -127,7 +154,7 @@ impl Network {
         if let Some(station) = self.stations.get(usize::from(vm)) {
             count(&station.shared.counts.ethernet_frames, 1);
         }
-        let to = self.forward(Port::Guest(vm), frame);
+        let to = self.decide(Port::Guest(vm), frame);
         self.to_engines(to, frame);
         self.to_guests(to, frame);
         for wire in to.wires() {
@@ -139,17 +166,17 @@ impl Network {
     }
 
     /// A frame from an uplink. Of the ports that it returns, the engine, which has called, sees to the devices.
-    pub fn from_wire(&self, wire: usize, frame: &[u8]) -> Ports {
+    pub fn from_wire(&self, wire: usize, frame: &[u8], trail: &mut Trail) -> Ports {
         count(&self.tallies().uplink_received, 1);
-        let to = self.forward(Port::Wire(wire as u8), frame);
+        let to = self.forward(Port::Wire(wire as u8), frame, trail);
         self.to_guests(to, frame);
         to
     }
 
     /// A frame from a device. Of the ports that it returns, the uplinks are those by which it is yet to leave. Other devices find
     /// it when they have their turn.
-    pub fn from_engine(&self, vm: u8, frame: &[u8]) -> Ports {
-        let to = self.forward(Port::Engine(vm), frame);
+    pub fn from_engine(&self, vm: u8, frame: &[u8], trail: &mut Trail) -> Ports {
+        let to = self.forward(Port::Engine(vm), frame, trail);
         self.to_engines(to, frame);
         self.to_guests(to, frame);
         to

@@ -31,6 +31,8 @@ pub struct Setup {
     pub psns: [u32; 2],
     /// Packets that may be unacknowledged.
     pub window: u32,
+    /// Most packets of a super-packet behind a wire.
+    pub wire_super_packets: u8,
     /// The local ACK timer is not shorter.
     pub min_timeout_ns: u64,
     /// What one call of `run` may send.
@@ -68,6 +70,7 @@ impl Default for Setup {
             },
             psns: [0xff_fff0, 5],
             window: 64,
+            wire_super_packets: 1,
             min_timeout_ns: 100_000,
             budget: Budget::new(16, 64 << 10),
             recovers: true,
@@ -138,6 +141,7 @@ impl Pair {
             config.wire_window = setup.window;
             config.has_srq = setup.has_srq || qp_type == QpType::XrcTgt;
             config.super_bytes = 4096;
+            config.wire_super_packets = setup.wire_super_packets;
             config.min_timeout_ns = setup.min_timeout_ns;
             config.recovers = setup.recovers;
             config.congestion_control = setup.congestion_control;

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A device and what runs it: the device model, called directly, or the NIC's engine in a thread of its own.
+//! A device and what runs it: the device model, called directly, or the NIC's engine, in a thread of its own or whenever its driver
+//! waits.
 
-use super::Port;
+use super::{Link, Port};
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::sync::Arc;
-use verbena_device::misbehave::Misbehaviour;
 use verbena_device::{Action, Config, Device, Registers};
-use verbena_nic::common::Common;
 use verbena_nic::engine::Engine;
 use verbena_nic::guest_ram::GuestRam;
-use verbena_nic::network::Network;
 use verbena_nic::shared::Shared;
+
+use super::link::Process;
 
 /// A device and what runs it.
 pub trait Backend {
@@ -87,36 +89,27 @@ pub struct Threaded(pub(super) Arc<Shared>);
 
 impl Threaded {
     pub fn start() -> io::Result<Self> {
-        let [only] = Self::start_all(false)?;
-        Ok(only)
+        let mut all = Self::start_all(vec![Process::new(
+            &[Port::of(1).mac],
+            &Config::default(),
+            vec![],
+        )?])?;
+        all.pop().ok_or(io::ErrorKind::NotFound.into())
     }
 
-    /// Two in one process; packets between them go by reference or as frames.
-    pub fn start_two(by_reference: bool) -> io::Result<[Self; 2]> {
-        Self::start_all(by_reference)
+    /// Two devices that are joined so. Each process has an engine thread.
+    pub fn start_two(link: Link) -> io::Result<[Self; 2]> {
+        let all = Self::start_all(link.processes([1, 2].map(|n| Port::of(n).mac))?)?;
+        all.try_into().map_err(|_| io::ErrorKind::NotFound.into())
     }
 
-    fn start_all<const N: usize>(neighbours: bool) -> io::Result<[Self; N]> {
-        let common = Arc::new(Common::new()?);
-        let all: [_; N] = std::array::from_fn(|n| {
-            let shared = Shared::beside(&common, Misbehaviour::default());
-            shared.set_bus_master(true);
-            (Arc::new(shared), Port::of(n as u8 + 1).mac)
-        });
-        let vms = all.clone();
-        std::thread::Builder::new().spawn(move || {
-            let network = Arc::new(Network::new(&common, &vms, vec![]));
-            let vms = vms.into_iter().map(|(shared, mac)| {
-                let config = Config {
-                    mac,
-                    neighbours,
-                    ..Config::default()
-                };
-                (shared, config)
-            });
-            Engine::new(vms.collect(), network).run();
-        })?;
-        Ok(all.map(|(shared, _)| Self(shared)))
+    fn start_all(processes: Vec<Process>) -> io::Result<Vec<Self>> {
+        let mut all = vec![];
+        for Process { network, vms } in processes {
+            all.extend(vms.iter().map(|(shared, _)| Self(shared.clone())));
+            std::thread::Builder::new().spawn(move || Engine::new(vms, network).run())?;
+        }
+        Ok(all)
     }
 }
 
@@ -142,6 +135,57 @@ impl Backend for Threaded {
 
     fn work(&mut self, _ram: &GuestRam) -> bool {
         std::hint::spin_loop();
+        true
+    }
+}
+
+/// The engines of two devices in the driver's own thread: all of them get a turn when it waits, so that no scheduler has a part
+/// in what is measured.
+pub struct Stepped {
+    device: Threaded,
+    engines: Rc<RefCell<Vec<Engine>>>,
+}
+
+impl Stepped {
+    /// Two devices that are joined so.
+    pub fn two(link: Link) -> io::Result<[Self; 2]> {
+        let processes = link.processes([1, 2].map(|n| Port::of(n).mac))?;
+        let vms = processes.iter().flat_map(|process| &process.vms);
+        let devices: Vec<_> = vms.map(|(shared, _)| Threaded(shared.clone())).collect();
+        let engines = processes.into_iter().map(|p| Engine::new(p.vms, p.network));
+        let engines = Rc::new(RefCell::new(engines.collect()));
+        let all = devices.into_iter().map(|device| Self {
+            device,
+            engines: Rc::clone(&engines),
+        });
+        let all: Vec<_> = all.collect();
+        all.try_into().map_err(|_| io::ErrorKind::NotFound.into())
+    }
+}
+
+impl Backend for Stepped {
+    fn map(&mut self, addr: u64, len: u64, fd: &OwnedFd) -> io::Result<()> {
+        self.device.map(addr, len, fd)
+    }
+
+    fn write(&mut self, ram: &GuestRam, offset: usize, value: u32) {
+        self.device.write(ram, offset, value);
+    }
+
+    fn read(&self, offset: usize) -> u32 {
+        self.device.read(offset)
+    }
+
+    fn ring(&mut self, uar: u32) {
+        self.device.ring(uar);
+    }
+
+    fn work(&mut self, _ram: &GuestRam) -> bool {
+        let mut engines = self.engines.borrow_mut();
+        for engine in engines.iter_mut() {
+            engine.turn();
+        }
+        // A wire may have to be waited for.
         true
     }
 }

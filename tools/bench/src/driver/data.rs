@@ -3,8 +3,7 @@
 //! The data path: posts to the send ring, and polls of the CQ.
 
 use super::{
-    unreachable, Backend, Driver, Write, DEPTH, LKEY, LOG_DEPTH, LOG_STRIDE, PATIENCE, RKEY,
-    SOURCE, TARGET, UAR,
+    unreachable, Backend, Driver, Write, DEPTH, LKEY, LOG_STRIDE, PATIENCE, RKEY, SOURCE, TARGET,
 };
 use std::io;
 use std::sync::atomic::{fence, Ordering};
@@ -16,39 +15,65 @@ use verbena_device::memory::{Access, GuestMemory};
 use zerocopy::IntoBytes;
 
 impl<B: Backend> Driver<B> {
-    /// Posts `writes`, each signaled, and runs the device until all have completed.
+    /// Posts `writes` on the first queue pair, each signaled, and runs the device until all have completed.
     pub fn run(&mut self, writes: &[Write]) -> io::Result<()> {
         for chunk in writes.chunks(DEPTH as usize) {
             self.start(chunk).map_err(unreachable)?;
-            let until = self.producer;
-            let start = Instant::now();
-            while self.consumer != until {
-                let busy = self.backend.work(&self.ram);
-                let polled = self.poll()?;
-                if polled == 0 && (!busy || start.elapsed() > PATIENCE) {
-                    return Err(io::Error::other(
-                        "the device has stopped short of the last write",
-                    ));
-                }
+            self.finish()?;
+        }
+        Ok(())
+    }
+
+    /// Posts so many writes of `length` bytes on each queue pair, and runs the device until all have completed.
+    pub fn run_each(&mut self, count: u32, length: u32) -> io::Result<()> {
+        for queue in 0..self.queues.len() {
+            let at = queue as u64 * u64::from(length) % self.shape.size;
+            let write = Write {
+                from: at,
+                to: at,
+                length,
+            };
+            self.start_on(queue, (0..count).map(|_| write))
+                .map_err(unreachable)?;
+        }
+        self.finish()
+    }
+
+    /// Runs the device until all writes have completed.
+    fn finish(&mut self) -> io::Result<()> {
+        let start = Instant::now();
+        while self.consumer != self.posted {
+            let busy = self.backend.work(&self.ram);
+            let polled = self.poll()?;
+            if polled == 0 && (!busy || start.elapsed() > PATIENCE) {
+                return Err(io::Error::other(
+                    "the device has stopped short of the last write",
+                ));
             }
         }
         Ok(())
     }
 
-    /// Posts `writes`, at most as many as there is room for.
+    /// Posts `writes` on the first queue pair, at most as many as there is room for.
     pub(super) fn start(&mut self, writes: &[Write]) -> Access {
-        for write in writes {
-            self.put(write)?;
-        }
-        self.post()
+        self.start_on(0, writes.iter().copied())
     }
 
-    fn put(&mut self, write: &Write) -> Access {
+    fn start_on(&mut self, queue: usize, writes: impl Iterator<Item = Write>) -> Access {
+        for write in writes {
+            self.put(queue, &write)?;
+        }
+        self.post(queue)
+    }
+
+    fn put(&mut self, queue: usize, write: &Write) -> Access {
+        let log_depth = self.shape.log_depth;
+        let queue = &mut self.queues[queue];
         let header = SendWqe {
             opcode: WqeOpcode::RdmaWrite.to_raw(),
             flags: send_flags::SIGNALED,
             num_sge: 1,
-            wr_id: u64::from(self.producer).into(),
+            wr_id: u64::from(queue.producer).into(),
             remote_addr: (TARGET + write.to).into(),
             rkey: RKEY.into(),
             ..Default::default()
@@ -58,27 +83,30 @@ impl<B: Backend> Driver<B> {
             length: write.length.into(),
             lkey: LKEY.into(),
         };
-        let at = self.sq + (u64::from(self.producer % DEPTH) << LOG_STRIDE);
+        let place = queue.producer % (1 << log_depth);
+        let at = queue.sq + (u64::from(place) << LOG_STRIDE);
         let mut entry = [0; wqe::DATA_OFFSET + size_of::<Sge>()];
         entry[..size_of::<SendWqe>()].copy_from_slice(header.as_bytes());
         entry[wqe::DATA_OFFSET..].copy_from_slice(sge.as_bytes());
         self.ram.write(at, &entry)?;
-        self.producer = self.producer.wrapping_add(1);
+        queue.producer = queue.producer.wrapping_add(1);
+        self.posted = self.posted.wrapping_add(1);
         Ok(())
     }
 
     /// Device specification, section 5; `verbena_abi::doorbell` has it as code for those who map the area.
-    fn post(&mut self) -> Access {
-        let word = |offset: usize| self.area + offset as u64;
+    fn post(&mut self, queue: usize) -> Access {
+        let queue = &self.queues[queue];
+        let word = |offset: usize| queue.area + offset as u64;
+        let generation = word(doorbell::qp_generation(queue.slot / doorbell::GROUP_SLOTS));
         self.ram
-            .store32(word(doorbell::sq_producer(0)), self.producer)?;
-        let count = self.ram.load32(word(doorbell::qp_generation(0)))?;
-        self.ram
-            .store32(word(doorbell::qp_generation(0)), count.wrapping_add(1))?;
+            .store32(word(doorbell::sq_producer(queue.slot)), queue.producer)?;
+        let count = self.ram.load32(generation)?;
+        self.ram.store32(generation, count.wrapping_add(1))?;
         fence(Ordering::SeqCst);
         let sleep = self.ram.load32(word(doorbell::SLEEP))?;
         if sleep & 1 != 0 && self.ram.load32(word(doorbell::RUNG))? != sleep {
-            self.backend.ring(UAR);
+            self.backend.ring(queue.uar);
             self.rings += 1;
             self.ram.store32(word(doorbell::RUNG), sleep)?;
         }
@@ -87,13 +115,15 @@ impl<B: Backend> Driver<B> {
 
     pub(super) fn poll(&mut self) -> io::Result<u32> {
         let mut count = 0;
+        let log_cq = self.shape.log_cq();
         loop {
-            let at = self.cq + u64::from(self.consumer % DEPTH) * CQE_SIZE as u64;
+            let place = self.consumer % (1 << log_cq);
+            let at = self.cq + u64::from(place) * CQE_SIZE as u64;
             let word = self
                 .ram
                 .load32(at + cqe::TAIL_OFFSET as u64)
                 .map_err(unreachable)?;
-            let Some(tail) = Tail::unpack(word, self.consumer, LOG_DEPTH) else {
+            let Some(tail) = Tail::unpack(word, self.consumer, log_cq) else {
                 break;
             };
             if tail.status != 0 {
@@ -106,7 +136,7 @@ impl<B: Backend> Driver<B> {
             count += 1;
         }
         if count != 0 {
-            let at = self.area + doorbell::cq_consumer(0) as u64;
+            let at = self.queues[0].area + doorbell::cq_consumer(0) as u64;
             self.ram.store32(at, self.consumer).map_err(unreachable)?;
         }
         Ok(count)

@@ -8,21 +8,23 @@
 use rustix::fs::{fcntl_add_seals, ftruncate, memfd_create, MemfdFlags, SealFlags};
 use std::io;
 use std::time::{Duration, Instant};
-use verbena_abi::cmd::FIRST_QPN;
 use verbena_abi::{regs, wqe, ABI_VERSION};
 use verbena_device::memory::GuestMemory;
 use verbena_nic::guest_ram::GuestRam;
 
 mod backend;
 mod data;
+mod link;
 mod ping_pong;
 mod setup;
 
-pub use backend::{Backend, Direct, Threaded};
+pub use backend::{Backend, Direct, Stepped, Threaded};
+pub use link::{By, Link};
 
-/// The driver's own memory: rings, tables, command slots.
+/// The driver's own memory: rings, tables, command slots; for each queue pair so much more.
 const OWN: u64 = 0;
 const OWN_SIZE: u64 = 16 << 20;
+const QUEUE_SIZE: u64 = 8 << 10;
 /// The buffers of the writing and of the written guest.
 pub const SOURCE: u64 = 1 << 40;
 pub const TARGET: u64 = 2 << 40;
@@ -32,8 +34,6 @@ const UAR: u32 = 1;
 const LKEY: u32 = 1 << 8;
 const RKEY: u32 = 2 << 8;
 const CQN: u32 = 1;
-const REQUESTER: u32 = FIRST_QPN;
-const RESPONDER: u32 = FIRST_QPN + 1;
 /// Only a failure waits so long.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -45,7 +45,7 @@ pub const fn scattered(offset: u64) -> u64 {
     offset ^ PAGE
 }
 
-/// Entries of the send ring and of the CQ.
+/// Entries of the send ring and of the CQ, where there are few queue pairs.
 pub const LOG_DEPTH: u8 = 7;
 /// The same as a number.
 pub const DEPTH: u32 = 1 << LOG_DEPTH;
@@ -68,6 +68,51 @@ impl Port {
     }
 }
 
+/// What a driver makes.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    /// Bytes of each buffer.
+    pub size: u64,
+    /// The buffers are registered in pages of 4 KiB, as a guest's are, else in one piece.
+    pub scatter: bool,
+    /// Path MTU, as `enum ib_mtu`.
+    pub mtu: u8,
+    /// Queue pairs.
+    pub queues: u32,
+    /// Entries of each send ring.
+    pub log_depth: u8,
+}
+
+impl Shape {
+    /// Two queue pairs with the largest path MTU.
+    pub const fn new(size: u64, scatter: bool) -> Self {
+        Self {
+            size,
+            scatter,
+            mtu: 5,
+            queues: 2,
+            log_depth: LOG_DEPTH,
+        }
+    }
+
+    /// Entries of the CQ: as many as all send rings together.
+    fn log_cq(&self) -> u8 {
+        let all = self.queues.next_power_of_two().ilog2() as u8 + self.log_depth;
+        all.max(LOG_DEPTH)
+    }
+}
+
+/// A queue pair.
+struct Queue {
+    /// Its send ring, and where in it the next request goes.
+    sq: u64,
+    producer: u32,
+    /// Its doorbell area, by number, the address of that, and its slot there.
+    uar: u32,
+    area: u64,
+    slot: usize,
+}
+
 /// One RDMA WRITE.
 #[derive(Clone, Copy)]
 pub struct Write {
@@ -88,12 +133,11 @@ pub struct Driver<B> {
     free: u64,
     slots: u64,
     token: u32,
-    area: u64,
-    sq: u64,
-    /// The send ring of the responder, which is used for ping-pong only.
-    other_sq: u64,
+    shape: Shape,
+    queues: Vec<Queue>,
     cq: u64,
-    producer: u32,
+    /// Writes that were posted, and those that have completed, on all queue pairs.
+    posted: u32,
     consumer: u32,
 }
 
@@ -118,19 +162,20 @@ fn unreachable(_: verbena_device::memory::Unreachable) -> io::Error {
 }
 
 impl<B: Backend> Driver<B> {
-    /// A device with two connected queue pairs and a buffer of `size` bytes at each end. With `scatter` the buffers are
-    /// registered in pages of 4 KiB, as a guest's are, else in one piece.
+    /// A device with two queue pairs that are connected to each other, and a buffer of `size` bytes at each end; with `scatter`
+    /// see [`Shape::scatter`].
     pub fn new(backend: B, size: u64, scatter: bool) -> io::Result<Self> {
-        Self::between(backend, size, scatter, [Port::of(1); 2])
+        Self::between(backend, Shape::new(size, scatter), [Port::of(1); 2])
     }
 
-    /// The same where the queue pairs are connected to those of another device, which is made like this one, with the ports the
-    /// other way round.
-    pub fn between(mut backend: B, size: u64, scatter: bool, ports: [Port; 2]) -> io::Result<Self> {
+    /// A device with queue pairs each of which is connected to that of the same number of another device, which is made like this
+    /// one, with the ports the other way round.
+    pub fn between(mut backend: B, shape: Shape, ports: [Port; 2]) -> io::Result<Self> {
         let mut ram = GuestRam::new();
-        memory(&mut ram, &mut backend, OWN, OWN_SIZE)?;
-        memory(&mut ram, &mut backend, SOURCE, size)?;
-        memory(&mut ram, &mut backend, TARGET, size)?;
+        let own = OWN_SIZE + u64::from(shape.queues) * QUEUE_SIZE;
+        memory(&mut ram, &mut backend, OWN, own)?;
+        memory(&mut ram, &mut backend, SOURCE, shape.size)?;
+        memory(&mut ram, &mut backend, TARGET, shape.size)?;
         let mut driver = Self {
             backend,
             rings: 0,
@@ -138,11 +183,10 @@ impl<B: Backend> Driver<B> {
             free: 4096,
             slots: 0,
             token: 0,
-            area: 0,
-            sq: 0,
-            other_sq: 0,
+            shape,
+            queues: vec![],
             cq: 0,
-            producer: 0,
+            posted: 0,
             consumer: 0,
         };
         driver.slots = driver.alloc(4096)?;
@@ -157,13 +201,14 @@ impl<B: Backend> Driver<B> {
         }
         let start = Instant::now();
         while driver.backend.read(regs::STATUS) != regs::STATUS_READY {
+            driver.backend.work(&driver.ram);
             if start.elapsed() > PATIENCE {
                 return Err(io::Error::other(
                     "the device does not take the command queue",
                 ));
             }
         }
-        driver.set_up(size, scatter, ports)?;
+        driver.set_up(ports)?;
         Ok(driver)
     }
 }
@@ -201,13 +246,13 @@ mod tests {
         writes_arrive(Threaded::start().unwrap(), true);
     }
 
-    /// Two guests of one process, with what the first writes to the second.
-    fn two(by_reference: bool) -> (Driver<Threaded>, Driver<Threaded>, Vec<u8>, Vec<Write>) {
+    /// Two guests, with what the first writes to the second.
+    fn two<B: Backend>([a, b]: [B; 2]) -> (Driver<B>, Driver<B>, Vec<u8>, Vec<Write>) {
         let size = 256u64 << 10;
-        let [a, b] = Threaded::start_two(by_reference).unwrap();
         let ports = [Port::of(1), Port::of(2)];
-        let a = Driver::between(a, size, true, ports).unwrap();
-        let b = Driver::between(b, size, true, [ports[1], ports[0]]).unwrap();
+        let shape = Shape::new(size, true);
+        let a = Driver::between(a, shape, ports).unwrap();
+        let b = Driver::between(b, shape, [ports[1], ports[0]]).unwrap();
         let data: Vec<u8> = (0..size).map(|i| (i * 7 + i / 251) as u8).collect();
         a.ram.write(SOURCE, &data).unwrap();
         let at = |at| Write {
@@ -219,30 +264,54 @@ mod tests {
         (a, b, data, writes)
     }
 
+    fn arrive_in_the_other<B: Backend>(ends: [B; 2]) {
+        let (mut a, b, data, writes) = two(ends);
+        for _ in 0..20 {
+            a.run(&writes).unwrap();
+        }
+        let read = |ram: &GuestRam, at| {
+            let mut bytes = vec![0; data.len()];
+            ram.read(at, &mut bytes).unwrap();
+            bytes
+        };
+        assert!(read(&b.ram, TARGET) == data);
+        for (ram, at) in [(&a.ram, TARGET), (&b.ram, SOURCE)] {
+            assert!(read(ram, at).iter().all(|byte| *byte == 0x5a));
+        }
+    }
+
     #[test]
     fn writes_arrive_in_the_other_guest_and_in_no_other_place() {
-        for by_reference in [true, false] {
-            let (mut a, b, data, writes) = two(by_reference);
-            for _ in 0..20 {
-                a.run(&writes).unwrap();
-            }
-            let read = |ram: &GuestRam, at| {
-                let mut bytes = vec![0; data.len()];
-                ram.read(at, &mut bytes).unwrap();
-                bytes
-            };
-            assert!(read(&b.ram, TARGET) == data);
-            for (ram, at) in [(&a.ram, TARGET), (&b.ram, SOURCE)] {
-                assert!(read(ram, at).iter().all(|byte| *byte == 0x5a));
-            }
+        for link in Link::all() {
+            arrive_in_the_other(Threaded::start_two(link).unwrap());
+            arrive_in_the_other(Stepped::two(link).unwrap());
         }
+    }
+
+    #[test]
+    fn many_queue_pairs_write_and_each_is_told() {
+        let shape = Shape {
+            queues: 300,
+            log_depth: 2,
+            ..Shape::new(64 << 10, false)
+        };
+        let [a, b] = Stepped::two(By::Unix.into()).unwrap();
+        let ports = [Port::of(1), Port::of(2)];
+        let mut a = Driver::between(a, shape, ports).unwrap();
+        let _b = Driver::between(b, shape, [ports[1], ports[0]]).unwrap();
+        for count in [1, 4, 3] {
+            a.run_each(count, 8).unwrap();
+        }
+        assert_eq!(a.consumer, 300 * 8);
+        assert!(a.queues.iter().all(|queue| queue.producer == 8));
     }
 
     /// Whatever moment it is: what arrives is what was sent, and the other guest goes on.
     #[test]
     fn a_guest_that_goes_in_the_middle_takes_nobody_with_it() {
         for round in 0..3u32 {
-            let (mut a, mut b, data, writes) = two(true);
+            let (mut a, mut b, data, writes) =
+                two(Threaded::start_two(By::Reference.into()).unwrap());
             let shared = a.backend.0.clone();
             let gone = std::thread::spawn(move || {
                 std::thread::sleep(Duration::from_micros(500 + 700 * u64::from(round)));
@@ -254,7 +323,7 @@ mod tests {
             });
             // It ends when nothing completes any more.
             while !gone.is_finished() {
-                if a.producer.wrapping_sub(a.consumer) + writes.len() as u32 <= DEPTH {
+                if a.posted.wrapping_sub(a.consumer) + writes.len() as u32 <= DEPTH {
                     a.start(&writes).unwrap();
                 }
                 if a.poll().is_err() {

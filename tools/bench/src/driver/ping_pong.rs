@@ -69,15 +69,15 @@ impl Driver<Threaded> {
         let side = |sq, slot, own, other| Player {
             ram: &self.ram,
             shared: &self.backend.0,
-            area: self.area,
+            area: self.queues[0].area,
             sq,
             slot,
             own,
             other,
         };
         let (here, there) = ((SOURCE, LKEY), (TARGET, RKEY));
-        let ping = side(self.sq, 0, here, there);
-        let pong = side(self.other_sq, 1, there, here);
+        let ping = side(self.queues[0].sq, 0, here, there);
+        let pong = side(self.queues[1].sq, 1, there, here);
         let pause = || {
             let start = Instant::now();
             while start.elapsed() < think {

@@ -3,34 +3,36 @@
 //! What comes before the first write: commands that create and connect everything.
 
 use super::{
-    scattered, unreachable, Backend, Driver, Port, CQN, LKEY, LOG_DEPTH, LOG_STRIDE, OWN_SIZE,
-    PAGE, PATIENCE, PD, REQUESTER, RESPONDER, RKEY, SOURCE, TARGET, UAR,
+    scattered, unreachable, Backend, Driver, Port, Queue, Shape, CQN, LKEY, LOG_STRIDE, OWN_SIZE,
+    PAGE, PATIENCE, PD, QUEUE_SIZE, RKEY, SOURCE, TARGET, UAR,
 };
 use std::io;
 use std::time::Instant;
 use verbena_abi::cmd::*;
 use verbena_abi::cqe::CQE_SIZE;
-use verbena_abi::ctx::{access, qp_mask, AddressVector, QpAttr, QpState, Translation};
+use verbena_abi::ctx::{access, qp_mask, AddressVector, QpAttr, QpContext, QpState, Translation};
 use verbena_abi::eqe::LOG_EQE_SIZE;
 use verbena_abi::wqe;
 use verbena_abi::{doorbell, regs};
 use verbena_device::memory::GuestMemory;
 
 impl<B: Backend> Driver<B> {
-    pub(super) fn set_up(
-        &mut self,
-        size: u64,
-        scatter: bool,
-        [own, peer]: [Port; 2],
-    ) -> io::Result<()> {
+    pub(super) fn set_up(&mut self, [own, peer]: [Port; 2]) -> io::Result<()> {
+        let Shape { size, scatter, .. } = self.shape;
         for &table in Table::ALL {
-            let addr = self.alloc(TABLE_CHUNK_SIZE as u64)?.into();
-            let table = table.to_raw();
-            self.command(SetTableChunk {
-                table,
-                addr,
-                ..Default::default()
-            })?;
+            let last = match table {
+                Table::Qpc => (FIRST_QPN + self.shape.queues) as usize * size_of::<QpContext>(),
+                _ => 0,
+            };
+            for chunk in 0..=(last / TABLE_CHUNK_SIZE) as u32 {
+                let addr = self.alloc(TABLE_CHUNK_SIZE as u64)?.into();
+                self.command(SetTableChunk {
+                    table: table.to_raw(),
+                    chunk: chunk.into(),
+                    addr,
+                    ..Default::default()
+                })?;
+            }
         }
         let ring = self.ring(4096)?;
         let ci_addr = self.alloc(4096)?.into();
@@ -57,12 +59,6 @@ impl<B: Backend> Driver<B> {
             port: 1,
             ..Default::default()
         })?;
-        self.area = self.alloc(doorbell::AREA_SIZE as u64)?;
-        self.command(CreateUar {
-            uar: UAR.into(),
-            addr: self.area.into(),
-            ..Default::default()
-        })?;
         for (key, addr) in [(LKEY, SOURCE), (RKEY, TARGET)] {
             let pages = self.pages(addr, size, scatter)?;
             self.command(CreateMr {
@@ -75,56 +71,77 @@ impl<B: Backend> Driver<B> {
                 ..Default::default()
             })?;
         }
-        self.cq = self.alloc((CQE_SIZE as u64) << LOG_DEPTH)?;
-        self.command(CreateCq {
-            cqn: CQN.into(),
-            uar: UAR.into(),
-            log_size: LOG_DEPTH,
-            ring: contiguous(self.cq),
-            ..Default::default()
-        })?;
-        for (qpn, slot) in [(REQUESTER, 0), (RESPONDER, 1)] {
-            self.create_qp(qpn, slot)?;
+        let log_cq = self.shape.log_cq();
+        self.cq = self.alloc((CQE_SIZE as u64) << log_cq)?;
+        let rq = self.ring(4096)?;
+        let mut area = 0;
+        for number in 0..self.shape.queues {
+            let slot = number as usize % doorbell::AREA_SLOTS;
+            let uar = UAR + number / doorbell::AREA_SLOTS as u32;
+            if slot == 0 {
+                area = self.alloc(doorbell::AREA_SIZE as u64)?;
+                self.command(CreateUar {
+                    uar: uar.into(),
+                    addr: area.into(),
+                    ..Default::default()
+                })?;
+            }
+            if number == 0 {
+                self.command(CreateCq {
+                    cqn: CQN.into(),
+                    uar: UAR.into(),
+                    log_size: log_cq,
+                    ring: contiguous(self.cq),
+                    ..Default::default()
+                })?;
+            }
+            let sq = self.alloc(1 << (self.shape.log_depth + LOG_STRIDE))?;
+            self.queues.push(Queue {
+                sq,
+                producer: 0,
+                uar,
+                area,
+                slot,
+            });
+            self.create_qp(number, rq)?;
         }
-        for (qpn, other) in [(REQUESTER, RESPONDER), (RESPONDER, REQUESTER)] {
-            self.connect(qpn, other, peer)?;
+        for number in 0..self.shape.queues {
+            // In one device they are connected two by two.
+            let other = number ^ u32::from(own.mac == peer.mac);
+            self.connect(FIRST_QPN + number, FIRST_QPN + other, peer)?;
         }
         Ok(())
     }
 
-    fn create_qp(&mut self, qpn: u32, slot: u16) -> io::Result<()> {
-        let sq = self.alloc(1 << (LOG_DEPTH + LOG_STRIDE))?;
-        if qpn == REQUESTER {
-            self.sq = sq;
-        } else {
-            self.other_sq = sq;
-        }
-        let rq = self.ring(4096)?;
-        self.command(CreateQp {
-            qpn: qpn.into(),
+    /// Nobody receives, so all have one receive ring.
+    fn create_qp(&mut self, number: u32, rq: Translation) -> io::Result<()> {
+        let queue = &self.queues[number as usize];
+        let request = CreateQp {
+            qpn: (FIRST_QPN + number).into(),
             pdn: PD.into(),
             send_cqn: CQN.into(),
             recv_cqn: CQN.into(),
-            uar: UAR.into(),
-            slot: slot.into(),
+            uar: queue.uar.into(),
+            slot: (queue.slot as u16).into(),
             qp_type: QpType::Rc.to_raw(),
-            log_sq_size: LOG_DEPTH,
+            log_sq_size: self.shape.log_depth,
             log_sq_stride: LOG_STRIDE,
             log_rq_size: 4,
             log_rq_stride: wqe::log_rq_stride(1),
-            sq: contiguous(sq),
+            sq: contiguous(queue.sq),
             rq,
             max_send_sge: 1,
             max_recv_sge: 1,
             ..Default::default()
-        })?;
+        };
+        self.command(request)?;
         Ok(())
     }
 
     fn connect(&mut self, qpn: u32, other: u32, peer: Port) -> io::Result<()> {
         use qp_mask::*;
         let attr = QpAttr {
-            path_mtu: 5,
+            path_mtu: self.shape.mtu,
             dest_qpn: other.into(),
             qp_access_flags: access::REMOTE_WRITE.into(),
             max_rd_atomic: 1,
@@ -168,7 +185,7 @@ impl<B: Backend> Driver<B> {
     pub(super) fn alloc(&mut self, size: u64) -> io::Result<u64> {
         let at = self.free;
         self.free += size.next_multiple_of(4096);
-        if self.free > OWN_SIZE {
+        if self.free > OWN_SIZE + u64::from(self.shape.queues) * QUEUE_SIZE {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         self.ram

@@ -36,11 +36,29 @@ impl Crossing {
 impl Device {
     /// Offers a packet that is not for the device's own. Those of a message in a row become one.
     pub(super) fn offer(&mut self, out: Outgoing) {
-        // As on a wire, which would not carry it: the queue pair finds that its retries are exceeded.
-        if out.packet.payload.len().min(out.mtu) > 128 << self.shared.port.mtu {
-            self.shared.counters.add(Counter::TxOverMtu, 1);
+        if !self.shared.port.is_over_mtu(&out.packet) || out.mtu <= self.shared.port.mtu_bytes() {
+            self.append(out);
             return;
         }
+        // As on a wire, which would not carry it: the queue pair finds that its retries are exceeded.
+        let Outgoing {
+            packet, path, mtu, ..
+        } = out;
+        for packet in packet.split(mtu) {
+            if self.shared.port.is_over_mtu(&packet) {
+                self.shared.counters.add(Counter::TxOverMtu, 1);
+                continue;
+            }
+            self.append(Outgoing {
+                packet,
+                path: path.clone(),
+                mtu,
+                local: false,
+            });
+        }
+    }
+
+    fn append(&mut self, out: Outgoing) {
         if let Some(last) = self.crossing.back_mut() {
             let fits = last.packet.payload.len() < JOINED_BYTES;
             if fits && last.mtu == out.mtu && last.packet.join(&out.packet, out.mtu) {

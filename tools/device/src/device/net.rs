@@ -279,12 +279,34 @@ impl Device {
         })
     }
 
+    /// Frames from the uplink. Those for which [`Device::wants_frame`] says no are dropped.
+    pub fn receive_frames<'a, M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        frames: impl Iterator<Item = &'a [u8]>,
+        now: u64,
+    ) {
+        self.shared.now = now;
+        for bytes in frames {
+            // The first may change that.
+            if !self.shared.regs.is_fatal() && self.shared.port.up && self.wants_frame(bytes) {
+                self.take_frame(mem, bytes);
+            }
+        }
+        self.shared.notify_written(mem);
+    }
+
     /// A frame from the uplink, for which [`Device::wants_frame`] said yes.
     pub fn receive_frame<M: GuestMemory>(&mut self, mem: &M, bytes: &[u8], now: u64) {
         if self.shared.regs.is_fatal() || !self.shared.port.up {
             return;
         }
         self.shared.now = now;
+        self.take_frame(mem, bytes);
+        self.shared.notify_written(mem);
+    }
+
+    fn take_frame<M: GuestMemory>(&mut self, mem: &M, bytes: &[u8]) {
         if self.shared.tap.is_some() {
             self.show_received(bytes);
         }
@@ -297,6 +319,5 @@ impl Device {
         self.shared.pool.keep_buffer(&frame);
         self.parse_frame(mem, frame);
         self.follow_deaths(mem);
-        self.shared.notify_written(mem);
     }
 }

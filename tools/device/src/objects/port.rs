@@ -102,9 +102,14 @@ impl Port {
         entries.filter_map(|(index, gid)| Some((index, gid.as_ref()?)))
     }
 
+    /// Largest path MTU, in bytes.
+    pub fn mtu_bytes(&self) -> u32 {
+        128 << self.mtu
+    }
+
     /// Whether a packet is too long for the port: the MTU of its path was the port's, which has shrunk since.
     pub fn is_over_mtu(&self, packet: &Packet) -> bool {
-        packet.payload.len() > 128 << self.mtu
+        packet.payload.len() > self.mtu_bytes()
     }
 
     /// Whether a GID is the port's own.

@@ -395,6 +395,81 @@ fn a_frame_is_taken_when_it_comes_and_told_of_at_once() {
 }
 
 #[test]
+fn of_frames_that_come_together_all_are_taken_but_others_and_those_after_the_end() {
+    use verbena_roce::packet::{Kind, Payload, SendTail, Transport};
+    let mut p = Pair::new();
+    let far = gid([10, 0, 0, 9]);
+    let mut qp = from_to(&mut p.d, &p.cq_a, 0, far);
+    let dst_qpn = qp.qpn;
+    let frame = |psn: u32, dgid| {
+        let path = Path {
+            dmac: Config::default().mac,
+            sgid: far,
+            dgid,
+            ..Path::default()
+        };
+        let packet = verbena_roce::Packet {
+            transport: Transport::Rc,
+            kind: Kind::Send(SendTail::None),
+            first: true,
+            last: true,
+            solicited: false,
+            ack_req: false,
+            pkey: 0xffff,
+            dst_qpn,
+            src_qpn: 0,
+            psn,
+            psns: 1,
+            srqn: 0,
+            marked: false,
+            datagram: None,
+            payload: Payload::None,
+        };
+        let mut bytes = Vec::new();
+        frame::emit::<()>(&path, &packet, &mut bytes, |_| Ok(())).unwrap();
+        bytes
+    };
+    let (own, other) = (gid([10, 0, 0, 1]), gid([10, 0, 0, 77]));
+    let frames = [
+        frame(0xff_fffe, own),
+        frame(0xff_ffff, other),
+        frame(0xff_ffff, own),
+        vec![0; 20],
+        frame(0, own),
+    ];
+    for number in 0..3 {
+        p.d.post_recv(&mut qp, number, &[]);
+    }
+    let now = p.d.now;
+    let all = || frames.iter().map(Vec::as_slice);
+    p.d.device.receive_frames(&p.d.ram, all(), now);
+    let done: Vec<_> =
+        p.d.drain(&mut p.cq_a)
+            .into_iter()
+            .map(|(id, _)| id)
+            .collect();
+    assert_eq!(done, [0, 1, 2]);
+    assert_eq!(p.d.query_qp(qp.qpn).expected_psn.get(), 1);
+    // A device that is dead hears nothing.
+    p.d.device
+        .shared
+        .regs
+        .set_fatal(verbena_abi::syndrome::Syndrome::EngineFailure);
+    p.d.device
+        .receive_frames(&p.d.ram, [&frame(1, own)[..]].into_iter(), now);
+    assert_eq!(
+        p.d.device
+            .qps
+            .get(qp.qpn)
+            .unwrap()
+            .transport
+            .snapshot()
+            .expected_psn,
+        1
+    );
+}
+
+#[test]
 fn the_source_port_is_of_the_queue_pair() {
     let p = Pair::new();
     let port = |qpn| {

@@ -5,7 +5,7 @@
 
 use super::arrivals::Arrivals;
 use crate::departures::Departures;
-use crate::network::Network;
+use crate::network::{Network, Trail};
 use crate::shared::Shared;
 use crate::slice::Model;
 use std::sync::atomic::Ordering;
@@ -16,8 +16,10 @@ use verbena_abi::syndrome::Syndrome;
 use verbena_device::misbehave::Kind;
 use verbena_device::{Action, Config, Crossing};
 
-/// Frames that are handled before a slice: each has guest RAM for itself, so that the map can change between two.
+/// Frames that are handled before a slice.
 pub(super) const FRAMES: usize = 64;
+/// Of those, so many have one hold of guest RAM: less than a slice copies.
+const PORTION: usize = 16;
 
 /// See the module.
 pub(super) struct Vm {
@@ -189,9 +191,7 @@ impl Vm {
                 Action::None | Action::Reset => {}
             }
         }
-        for frame in mail.frames {
-            self.receive(&frame);
-        }
+        self.receive(mail.frames.iter().map(Vec::as_slice));
         worked |= self.answer(mail.question);
         let mut rung = Vec::new();
         let writes = self.shared.take_rings(|uar| rung.push(uar));
@@ -230,29 +230,33 @@ impl Vm {
         }
     }
 
-    /// A frame from an uplink.
-    pub(super) fn hear(&mut self, frame: &[u8], now: u64) {
+    /// Frames from an uplink.
+    pub(super) fn hear<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>, now: u64) {
         if self.is_stalled() {
-            // It hears of it when it goes on.
-            self.shared.receive(frame.to_vec());
+            // It hears of them when it goes on.
+            frames.for_each(|frame| self.shared.receive(frame.to_vec()));
             return;
         }
-        self.receive(frame);
+        self.receive(frames);
         (self.last_work, self.is_asleep) = (now, false);
     }
 
-    fn receive(&mut self, frame: &[u8]) {
-        let now = self.now();
-        let mut slice = self.model.slice();
-        if !slice.is_open() {
-            return;
-        }
-        // Its addresses may have changed since the switch looked.
-        slice.call(|device, ram| {
-            if device.wants_frame(frame) {
-                device.receive_frame(ram, frame, now);
+    /// Has the device take frames, as many at once as a slice has time for: so the map can change between two portions.
+    fn receive<'a>(&mut self, mut frames: impl Iterator<Item = &'a [u8]>) {
+        let mut next = frames.next();
+        while next.is_some() {
+            let now = self.now();
+            let mut slice = self.model.slice();
+            if !slice.is_open() {
+                return;
             }
-        });
+            let portion = std::iter::from_fn(|| std::mem::replace(&mut next, frames.next()));
+            let portion = portion.take(PORTION);
+            let taken = slice.call(|device, ram| device.receive_frames(ram, portion, now));
+            if taken.is_none() {
+                return;
+            }
+        }
     }
 
     /// Gives the device one slice. Returns whether it did anything.
@@ -284,8 +288,11 @@ impl Vm {
                 }
             }
             if !departures.is_waiting() {
-                let frames = std::iter::from_fn(|| device.next_frame());
-                frames.for_each(|frame| departures.add(network.from_engine(vm, &frame), &frame));
+                let mut trail = Trail::default();
+                while let Some(frame) = device.next_frame() {
+                    let to = network.from_engine(vm, &frame, &mut trail);
+                    departures.add(to, &frame);
+                }
             }
         });
         drop(slice);

@@ -12,6 +12,8 @@
 //! lost, as on any wire. The engine's thread receives, in batches; all threads send.
 
 mod batch;
+mod bundle;
+mod segments;
 pub mod tap;
 pub mod tun;
 pub mod udp;
@@ -26,8 +28,8 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The most frames that go with one system call.
-pub const BATCH: usize = 64;
+/// The most frames that go at once.
+pub const BATCH: usize = 128;
 
 /// The longest frame that any uplink carries: what QEMU sends at most.
 pub const MAX_FRAME: usize = 68 << 10;

@@ -6,7 +6,8 @@
 //! frames. A socket for each peer, connected, so that it hears nobody else; those of one NIC share their own address. A frame that is
 //! longer than the way between the hosts takes is cut and put together by their IP.
 
-use super::{batch, Batch, Uplink};
+use super::segments::{self, Segments};
+use super::{Batch, Uplink};
 use rustix::io::Errno;
 use rustix::net::{bind, connect, socket_with, sockopt};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -21,7 +22,10 @@ const BUFFER: usize = 16 << 20;
 const MTU: usize = 65507;
 
 /// One end.
-pub struct Udp(OwnedFd);
+pub struct Udp {
+    socket: OwnedFd,
+    segments: Segments,
+}
 
 impl Udp {
     /// Binds `own` and connects to `peer`.
@@ -47,7 +51,11 @@ impl Udp {
             }
             bind(&socket, own)?;
             connect(&socket, peer)?;
-            Ok(Self(socket))
+            segments::receive_many(&socket);
+            Ok(Self {
+                socket,
+                segments: Segments::default(),
+            })
         };
         open().map_err(|e: Errno| {
             let e = io::Error::from(e);
@@ -58,7 +66,7 @@ impl Udp {
 
 impl Uplink for Udp {
     fn send(&self, frames: &[&[u8]]) -> usize {
-        let send = || batch::send(self.0.as_fd(), frames);
+        let send = || self.segments.send(self.socket.as_fd(), frames);
         // The first may only tell that nobody was there for an earlier one.
         match send().or_else(|e| {
             if e == Errno::CONNREFUSED {
@@ -75,11 +83,11 @@ impl Uplink for Udp {
 
     fn receive(&self, batch: &mut Batch) {
         // An error tells of an earlier frame that reached nobody.
-        let _ = batch.receive(self.0.as_fd());
+        let _ = batch.receive(self.socket.as_fd());
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
     }
 
     fn mtu(&self) -> usize {
@@ -109,6 +117,22 @@ mod tests {
         // Nobody is there: it is lost, and so is nothing later.
         assert_eq!(early.send(&[b"lost"]), 1);
         let (one_two, one_three, two, three) = (early, to(0, 2), to(1, 0), to(2, 0));
+        // What the kernel cuts, and what it does not.
+        for (length, last) in [(60, 60), (1082, 61), (4170, 4170)] {
+            let mut frames: Vec<_> = (0..150).map(|n| vec![n; length]).collect();
+            frames.insert(7, vec![7; 50]);
+            frames.push(vec![200; last]);
+            let slices: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+            assert_eq!(one_two.send(&slices), frames.len());
+            let mut all = vec![];
+            while all.len() < frames.len() {
+                let more = received(&two);
+                assert!(!more.is_empty(), "{} of {}", all.len(), frames.len());
+                all.extend(more);
+            }
+            assert_eq!(all, frames);
+            assert!(received(&three).is_empty());
+        }
         for length in [60, 1514, 9018, MTU] {
             let frames = [vec![2; length], vec![3; length]];
             assert_eq!(one_two.send(&[&frames[0], &frames[0]]), 2);

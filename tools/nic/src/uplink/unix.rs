@@ -5,7 +5,7 @@
 //! Connected both ways, because the kernel then bounds what is under way by the sender's buffer; else it would by
 //! `net.unix.max_dgram_qlen`, which is ten frames where nobody has changed it. Such a socket also hears its peer only. The peer may
 //! come later, go and come back: frames to nobody are lost, and [`Unix::tend`] looks whether it is there, with a datagram that
-//! is no frame.
+//! is no frame. To a peer that says that it takes them, frames go as [bundles](super::bundle).
 
 use super::{batch, Batch, Uplink, MAX_FRAME};
 use crate::places::Places;
@@ -15,16 +15,23 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Bytes under way, with what the kernel adds to each frame.
 const BUFFER: usize = 16 << 20;
+
+/// A peer is told so often that bundles are taken: one that connects later than this end did may not have heard it.
+const OFFERS: u32 = 8;
 
 /// One end.
 pub struct Unix {
     socket: UnixDatagram,
     peer: SocketAddrUnix,
     is_connected: AtomicBool,
+    /// The peer has said that it takes bundles.
+    takes_bundles: AtomicBool,
+    /// So often it is yet to be told that this end does.
+    offers: AtomicU32,
 }
 
 impl Unix {
@@ -40,6 +47,8 @@ impl Unix {
             peer: address.map_err(text)?,
             socket: places.datagram(own)?,
             is_connected: AtomicBool::new(false),
+            takes_bundles: AtomicBool::new(false),
+            offers: AtomicU32::new(OFFERS),
         };
         // Beyond what users may have, for those who may.
         if sockopt::set_socket_send_buffer_size_force(&it.socket, BUFFER).is_err() {
@@ -65,6 +74,8 @@ impl Unix {
 
     /// The peer has gone: another may come.
     fn lost(&self, why: Errno) {
+        self.takes_bundles.store(false, Ordering::Relaxed);
+        self.offers.store(OFFERS, Ordering::Relaxed);
         if self.is_connected.swap(false, Ordering::Relaxed) {
             log::info!("uplink: the peer is gone: {why}");
         }
@@ -76,7 +87,11 @@ impl Uplink for Unix {
         if !self.is_connected.load(Ordering::Relaxed) {
             return frames.len();
         }
-        match batch::send(self.socket.as_fd(), frames) {
+        let send = match self.takes_bundles.load(Ordering::Relaxed) {
+            true => batch::send_bundles,
+            false => batch::send,
+        };
+        match send(self.socket.as_fd(), frames) {
             Ok(count) => count,
             Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => 0,
             Err(e) => {
@@ -92,6 +107,9 @@ impl Uplink for Unix {
         if let Err(nix::Error::ECONNRESET) = result {
             self.lost(Errno::CONNRESET);
         }
+        if batch.find_bundles() && self.is_connected.load(Ordering::Relaxed) {
+            self.takes_bundles.store(true, Ordering::Relaxed);
+        }
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
@@ -106,11 +124,18 @@ impl Uplink for Unix {
         if !self.connect() {
             return;
         }
+        let offers = self.offers.load(Ordering::Relaxed);
         let nothing: &[u8] = &[];
-        if let Err(e) = batch::send(self.socket.as_fd(), &[nothing]) {
-            if e != Errno::AGAIN {
-                self.lost(e);
-            }
+        let told = match offers {
+            0 => batch::send(self.socket.as_fd(), &[nothing]),
+            _ => batch::offer_bundles(self.socket.as_fd()),
+        };
+        match told {
+            Ok(_) => self
+                .offers
+                .store(offers.saturating_sub(1), Ordering::Relaxed),
+            Err(Errno::AGAIN) => {}
+            Err(e) => self.lost(e),
         }
     }
 }
@@ -121,10 +146,16 @@ mod tests {
     use crate::places::dir::Dir;
 
     fn received(end: &Unix) -> Vec<Vec<u8>> {
-        let mut batch = Batch::default();
-        end.receive(&mut batch);
-        let frames = batch.frames().filter(|f| !f.is_empty());
-        frames.map(<[u8]>::to_vec).collect()
+        let (mut batch, mut all) = (Batch::default(), vec![]);
+        loop {
+            end.receive(&mut batch);
+            let frames = batch.frames().filter(|f| !f.is_empty());
+            let frames: Vec<_> = frames.map(<[u8]>::to_vec).collect();
+            if frames.is_empty() {
+                return all;
+            }
+            all.extend(frames);
+        }
     }
 
     #[test]
@@ -140,7 +171,7 @@ mod tests {
             let other = Unix::open(&places, &b, &a).unwrap();
             // Each finds out about the other within two looks.
             (0..2).for_each(|_| [&one, &other].map(Uplink::tend).into_iter().collect());
-            let frames: Vec<Vec<u8>> = (0..100).map(|n| vec![n; 1500]).collect();
+            let frames: Vec<Vec<u8>> = (0..200).map(|n| vec![n; 1500]).collect();
             let slices: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
             for (from, to) in [(&one, &other), (&other, &one)] {
                 received(to);
@@ -150,6 +181,63 @@ mod tests {
             }
             places.leave();
         }
+        places.leave();
+    }
+
+    #[test]
+    fn who_does_not_ask_for_bundles_gets_none() {
+        let dir = Dir::new("uplink-unix-plain");
+        let (a, b) = (dir.0.join("a"), dir.0.join("b"));
+        let places = Places::default();
+        let other = UnixDatagram::bind(&b).unwrap();
+        let one = Unix::open(&places, &a, &b).unwrap();
+        other.connect(&a).unwrap();
+        let got = || {
+            let mut bytes = [0; 100];
+            let count = other.recv(&mut bytes).unwrap();
+            bytes[..count].to_vec()
+        };
+        let frames: [&[u8]; 3] = [&[1; 60], &[2; 70], &[3; 60]];
+        assert_eq!(one.send(&frames), 3);
+        assert_eq!([got(), got(), got()], frames);
+        // What it might ask for is no frame to anybody.
+        one.tend();
+        let offer = got();
+        assert!(crate::switch::Switch::new(1)
+            .forward(crate::switch::Port::Wire(0), &offer, 0)
+            .is_empty());
+        // From now on it asks.
+        other.send(&offer).unwrap();
+        assert!(received(&one).is_empty());
+        assert_eq!(one.send(&frames), 3);
+        let sum: usize = frames.iter().map(|frame| 2 + frame.len()).sum();
+        let mut bytes = [0; 1000];
+        assert_eq!(other.recv(&mut bytes).unwrap(), offer.len() + sum);
+        places.leave();
+    }
+
+    #[test]
+    fn of_full_bundles_few_are_taken_at_once() {
+        let dir = Dir::new("uplink-unix-many");
+        let (a, b) = (dir.0.join("a"), dir.0.join("b"));
+        let places = Places::default();
+        let one = Unix::open(&places, &a, &b).unwrap();
+        let other = Unix::open(&places, &b, &a).unwrap();
+        (0..2).for_each(|_| [&one, &other].map(Uplink::tend).into_iter().collect());
+        received(&one);
+        let frame = vec![7; 1500];
+        let frames = vec![&frame[..]; super::super::BATCH];
+        let mut batch = Batch::default();
+        let (mut sent, mut got) = (0, 0);
+        for round in 0..3 {
+            sent += (0..20).map(|_| one.send(&frames)).sum::<usize>();
+            other.receive(&mut batch);
+            let count = batch.frames().filter(|f| !f.is_empty()).count();
+            // Once it knows.
+            assert!(round == 0 || (1..400).contains(&count), "{round}: {count}");
+            got += count;
+        }
+        assert_eq!(got + received(&other).len(), sent);
         places.leave();
     }
 

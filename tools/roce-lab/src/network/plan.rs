@@ -298,6 +298,7 @@ impl Network {
         config.wire_window = config.window;
         config.max_outstanding = 1 + rng.below(40) as u32;
         config.super_bytes = attr.path_mtu * (1 + rng.below(16) as u32);
+        config.wire_super_packets = (1 + config.window % 8) as u8;
         config.min_timeout_ns = 60_000;
         config.recovers = rng.chance(60);
         config.min_probe_ns = 20_000;

@@ -29,6 +29,9 @@ pub struct Config {
     pub max_outstanding: u32,
     /// Most bytes of a super-packet to a local peer.
     pub super_bytes: u32,
+    /// Most packets of a super-packet to a peer behind a wire, which whoever makes frames splits. Requests have no more than a
+    /// quarter of the window.
+    pub wire_super_packets: u8,
     /// The local ACK timer is not shorter than this, whatever the attribute says, as hardware has it too: IBTA 9.7.6
     /// lets it be up to four times the attribute, and a busy host must not look like a dead one.
     pub min_timeout_ns: u64,
@@ -62,6 +65,7 @@ impl Config {
             wire_window: 128,
             max_outstanding: 256,
             super_bytes: 256 << 10,
+            wire_super_packets: 1,
             min_timeout_ns: 4_000_000,
             credits: true,
             recovers: true,

@@ -233,7 +233,7 @@ impl Core {
         if self.attr.local_peer {
             (self.config.super_bytes / self.attr.path_mtu).max(1)
         } else {
-            1
+            u32::from(self.config.wire_super_packets.max(1))
         }
     }
 

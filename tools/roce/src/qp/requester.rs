@@ -302,7 +302,12 @@ impl Requester {
                 break Ok(true);
             }
             let new = self.sent_psn;
-            match self.next_packet(core, host) {
+            let most = match core.attr.local_peer {
+                true => core.super_packets(),
+                // The last of a super-packet is the one that asks.
+                false => core.super_packets().min(quarter.saturating_sub(unasked)),
+            };
+            match self.next_packet(core, host, most.max(1)) {
                 Ok(Some(mut packet)) => {
                     budget.spend(packet.payload.len());
                     unasked = unasked.saturating_add(packet.psns);

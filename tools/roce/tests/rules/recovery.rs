@@ -146,6 +146,24 @@ fn the_probe_timer_is_the_round_trip_and_four_deviations() {
 }
 
 #[test]
+fn of_packets_that_are_made_at_once_the_last_is_timed_which_asks() {
+    let mut p = requester(Setup {
+        wire_super_packets: 4,
+        ..Setup::default()
+    });
+    let (src, dst) = (p.zeros(A, 1024), p.zeros(B, 1024));
+    p.post(A, Post::write(1, &[src.sge()], dst));
+    assert_eq!(sent(&mut p).len(), 4);
+    // A peer may acknowledge more often than it is asked to.
+    p.run_until(10_000);
+    ack(&mut p, 0);
+    assert_eq!(p.qps[0].snapshot().round_trip, None);
+    p.run_until(30_000);
+    ack(&mut p, 3);
+    assert_eq!(p.qps[0].snapshot().round_trip, Some((30_000, 15_000)));
+}
+
+#[test]
 fn what_was_sent_again_is_not_timed() {
     let mut p = writing(1);
     // The first measures: 20 us.

@@ -101,10 +101,11 @@ fn what_follows_a_read_over_the_limit_waits_with_it() {
 
 #[test]
 fn each_quarter_of_a_wire_window_asks_for_an_acknowledgement() {
-    let asks = |mode, window, budget| {
+    let asks = |mode, window, budget, most| {
         let mut p = Pair::new(Setup {
             mode,
             window,
+            wire_super_packets: most,
             budget: verbena_roce::Budget::new(budget, 1 << 30),
             ..Setup::default()
         });
@@ -123,13 +124,19 @@ fn each_quarter_of_a_wire_window_asks_for_an_acknowledgement() {
         }
         asks
     };
-    assert_eq!(asks(Mode::Split, 32, 100), [8, 16, 24, 32]);
-    assert_eq!(asks(Mode::Split, 30, 100), [7, 14, 21, 28, 30]);
-    assert_eq!(asks(Mode::Split, 2, 100), [1, 2]);
+    // The same however many packets are made at once.
+    for most in [1, 3, 8, 100] {
+        assert_eq!(asks(Mode::Split, 32, 100, most), [8, 16, 24, 32], "{most}");
+        let odd = asks(Mode::Split, 30, 100, most);
+        assert_eq!(odd, [7, 14, 21, 28, 30], "{most}");
+        assert_eq!(asks(Mode::Split, 2, 100, most), [1, 2], "{most}");
+    }
     // At the end of each round, too.
-    assert_eq!(asks(Mode::Split, 32, 5), [5, 10, 15, 20, 25, 30, 32]);
+    assert_eq!(asks(Mode::Split, 32, 5, 1), [5, 10, 15, 20, 25, 30, 32]);
+    // In each of them five super-packets, of which no part is left for another: 3, 3, 2, 3, 3 packets.
+    assert_eq!(asks(Mode::Split, 32, 5, 3), [8, 14, 22, 28, 32]);
     // A local peer answers before anything else is sent.
-    assert_eq!(asks(Mode::Local, 32, 100), [32]);
+    assert_eq!(asks(Mode::Local, 32, 100, 1), [32]);
 }
 
 #[test]

@@ -139,6 +139,7 @@ impl Device {
             max_msg_size: config::MAX_MSG,
             credits: self.shared.config.credits,
             congestion_control: self.shared.config.congestion_control,
+            wire_super_packets: config::WIRE_SUPER_PACKETS,
             allowance: Some(self.shared.kept.whole()),
             ..verbena_roce::Config::new(qpn, qp_type, request.pdn.get())
         };

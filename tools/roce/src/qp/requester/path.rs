@@ -147,7 +147,9 @@ impl Path {
     /// An answer to a new packet is timed, if none is.
     pub(super) fn times(&mut self, packet: &Packet, is_new: bool, now: u64) {
         if is_new && packet.ack_req && self.timed.is_none() {
-            self.timed = Some((packet.psn, now));
+            // The last of a super-packet asks.
+            let asks = psn::add(packet.psn, packet.psns.saturating_sub(1));
+            self.timed = Some((asks, now));
             self.is_late = false;
         }
     }

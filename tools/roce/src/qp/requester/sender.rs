@@ -11,11 +11,12 @@ use crate::qp::{Core, QpState};
 use alloc::rc::Rc;
 
 impl Requester {
-    /// The packet after the last one, or nothing if nothing may be sent now.
+    /// The packet after the last one, which stands for `most` packets at most, or nothing if nothing may be sent now.
     pub(super) fn next_packet<H: Host>(
         &mut self,
         core: &mut Core,
         host: &mut H,
+        most: u32,
     ) -> Result<Option<Packet>, Syndrome> {
         loop {
             let index = self.cursor;
@@ -45,7 +46,7 @@ impl Requester {
             if slot.awaits_response() {
                 return Ok(self.response_request(core));
             }
-            return self.data_packet(core, host);
+            return self.data_packet(core, host, most);
         }
     }
 
@@ -242,6 +243,7 @@ impl Requester {
         &mut self,
         core: &mut Core,
         host: &mut H,
+        most: u32,
     ) -> Result<Option<Packet>, Syndrome> {
         let mtu = core.attr.path_mtu;
         let done = self.cursor_packets;
@@ -255,7 +257,7 @@ impl Requester {
         if room == 0 {
             return Ok(None);
         }
-        let mut count = (slot.psns - done).min(core.super_packets()).min(room);
+        let mut count = (slot.psns - done).min(most).min(room);
         let is_beyond = slot.takes_receive() && self.limit.is_beyond(slot.ssn);
         if is_beyond && slot.wqe.opcode != WqeOpcode::RdmaWriteImm {
             // Without a credit, one packet of it. When that is acknowledged, there is a receive (IBTA 9.7.7.2).

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What joins two devices: one process, or the NIC's own uplinks, with the kernel's sockets between them.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+use verbena_device::misbehave::Misbehaviour;
+use verbena_device::Config;
+use verbena_nic::common::Common;
+use verbena_nic::network::Network;
+use verbena_nic::places::Places;
+use verbena_nic::shared::Shared;
+use verbena_nic::uplink::{Kind, Uplink};
+
+/// What joins two devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// One process: packets go by reference.
+    Reference,
+    /// One process: packets go as frames.
+    Frames,
+    /// Two, with UNIX sockets between them.
+    Unix,
+    /// Two, with a UDP tunnel over the loopback device between them.
+    Udp,
+}
+
+/// What joins two devices, and how they use it.
+#[derive(Clone, Copy, Debug)]
+pub struct Link {
+    pub by: By,
+    pub congestion_control: bool,
+}
+
+/// One engine's network, and the devices in its hands.
+pub struct Process {
+    pub network: Arc<Network>,
+    pub vms: Vec<(Arc<Shared>, Config)>,
+}
+
+impl Process {
+    /// With a device for each of these MAC addresses.
+    pub fn new(macs: &[[u8; 6]], like: &Config, wires: Vec<Box<dyn Uplink>>) -> io::Result<Self> {
+        let common = Arc::new(Common::new()?);
+        let vms = macs.iter().map(|&mac| {
+            let shared = Shared::beside(&common, Misbehaviour::default());
+            shared.set_bus_master(true);
+            let config = Config {
+                mac,
+                ..like.clone()
+            };
+            (Arc::new(shared), config)
+        });
+        let vms: Vec<_> = vms.collect();
+        let ports: Vec<_> = vms.iter().map(|(vm, c)| (vm.clone(), c.mac)).collect();
+        Ok(Self {
+            network: Arc::new(Network::new(&common, &ports, wires)),
+            vms,
+        })
+    }
+}
+
+impl From<By> for Link {
+    fn from(by: By) -> Self {
+        Self {
+            by,
+            congestion_control: true,
+        }
+    }
+}
+
+impl Link {
+    /// All of them.
+    #[cfg(test)]
+    pub fn all() -> impl Iterator<Item = Self> {
+        [By::Reference, By::Frames, By::Unix, By::Udp]
+            .into_iter()
+            .map(Self::from)
+    }
+
+    /// The processes with two devices of these MAC addresses.
+    pub fn processes(self, macs: [[u8; 6]; 2]) -> io::Result<Vec<Process>> {
+        let like = Config {
+            neighbours: self.by == By::Reference,
+            congestion_control: self.congestion_control,
+            ..Config::default()
+        };
+        let (own, peer, places) = match self.by {
+            By::Reference | By::Frames => return Ok(vec![Process::new(&macs, &like, vec![])?]),
+            By::Unix => unix()?,
+            By::Udp => udp()?,
+        };
+        let wires = [own.open(&places)?, peer.open(&places)?];
+        // Each finds the other, and then nobody else needs their names.
+        wires.iter().flatten().for_each(|wire| wire.tend());
+        places.leave();
+        let both = macs.iter().zip(wires);
+        both.map(|(&mac, wires)| Process::new(&[mac], &like, wires))
+            .collect()
+    }
+}
+
+fn unix() -> io::Result<(Kind, Kind, Places)> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let name = |end| {
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("verbena-bench-{}-{count}-{end}", std::process::id());
+        std::env::temp_dir().join(name)
+    };
+    let (a, b) = (name("a"), name("b"));
+    Ok((
+        Kind::Unix(a.clone(), b.clone()),
+        Kind::Unix(b, a),
+        Places::default(),
+    ))
+}
+
+fn udp() -> io::Result<(Kind, Kind, Places)> {
+    let free = || UdpSocket::bind("127.0.0.1:0");
+    let all = [free()?, free()?];
+    let address = |socket: &UdpSocket| -> io::Result<SocketAddr> { socket.local_addr() };
+    let (a, b) = (address(&all[0])?, address(&all[1])?);
+    drop(all);
+    Ok((
+        Kind::Udp(a, vec![b]),
+        Kind::Udp(b, vec![a]),
+        Places::default(),
+    ))
+}

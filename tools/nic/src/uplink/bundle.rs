@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Bundles: many frames in one datagram, between NICs that both know them. The kernel's price is that of a datagram, not that of a byte.
+//!
+//! A bundle begins with [`MARK`], which is no frame: its source is no station's address. Then come the frames, each behind its length
+//! (2 bytes, big endian). One without frames tells that whoever sent it takes bundles.
+
+use std::io::IoSlice;
+
+/// What a bundle begins with: to those next door (IEEE 802.1Q 8.6.3), from nobody, an EtherType for experiments.
+pub(super) const MARK: [u8; 14] = [
+    0x01, 0x80, 0xc2, 0, 0, 0x0e, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x88, 0xb5,
+];
+/// The most bytes of a bundle.
+const MOST: usize = 60 << 10;
+
+/// How many of these frames, the first among them, go into one datagram.
+pub(super) fn fitting(frames: &[&[u8]]) -> usize {
+    let mut bytes = MARK.len();
+    let fitting = frames.iter().take_while(|frame| {
+        bytes += 2 + frame.len();
+        bytes <= MOST
+    });
+    fitting.count().max(1)
+}
+
+/// The lengths of frames, as they stand in a bundle.
+pub(super) fn lengths(frames: &[&[u8]]) -> Vec<[u8; 2]> {
+    let lengths = frames.iter().map(|f| (f.len() as u16).to_be_bytes());
+    lengths.collect()
+}
+
+/// The parts of a datagram that carries these frames; of a single one, itself.
+pub(super) fn parts<'a>(frames: &[&'a [u8]], lengths: &'a [[u8; 2]]) -> Vec<IoSlice<'a>> {
+    if let [only] = frames {
+        return vec![IoSlice::new(only)];
+    }
+    let pairs = lengths.iter().zip(frames);
+    let rest = pairs.flat_map(|(length, frame)| [IoSlice::new(length), IoSlice::new(frame)]);
+    std::iter::once(IoSlice::new(&MARK)).chain(rest).collect()
+}
+
+/// The next frame of what follows the mark. None: there is no other, or the rest is no bundle.
+pub(super) fn next<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let (length, bytes) = rest.split_first_chunk::<2>()?;
+    let (frame, bytes) = bytes.split_at_checked(u16::from_be_bytes(*length).into())?;
+    *rest = bytes;
+    Some(frame)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_come_out_as_they_went_in_and_the_rest_of_a_broken_bundle_is_dropped() {
+        let frames: [&[u8]; 3] = [&[1; 60], &[], &[3; 9000]];
+        let lengths = lengths(&frames);
+        let bytes: Vec<u8> = parts(&frames, &lengths)
+            .iter()
+            .flat_map(|p| p.to_vec())
+            .collect();
+        let rest = bytes.strip_prefix(&MARK).unwrap();
+        let read = |mut rest| std::iter::from_fn(|| next(&mut rest)).collect::<Vec<_>>();
+        assert_eq!(read(rest), frames);
+        assert_eq!(read(&rest[..rest.len() - 1]), frames[..2]);
+        assert_eq!(read(&rest[..1]), [[0u8; 0]; 0]);
+        assert_eq!(parts(&frames[..1], &lengths).len(), 1);
+    }
+
+    #[test]
+    fn a_bundle_has_a_longest() {
+        let frame = [0; 1500];
+        let count = fitting(&[&frame[..]; 100]);
+        assert!(count * 1502 + MARK.len() <= MOST && (count + 1) * 1502 + MARK.len() > MOST);
+        // What is longer goes alone.
+        assert_eq!(fitting(&[&[0; MOST][..], &[1]]), 1);
+    }
+}

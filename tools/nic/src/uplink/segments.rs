@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Segmentation offload of UDP sockets: frames of one length go to the kernel as one datagram, which it, or the network card, cuts again
+//! (UDP_SEGMENT), and come as one where the kernel has put them together (UDP_GRO).
+//!
+//! On the network they are datagrams of their own, so the other end needs to know nothing of it. Where the kernel or the way out cannot
+//! do that, frames go as before.
+
+use super::batch;
+use nix::sys::socket::{sendmsg, setsockopt, sockopt, ControlMessage, MsgFlags};
+use rustix::io::Errno;
+use std::io::IoSlice;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Segments that every kernel with UDP_SEGMENT takes at once.
+const MOST: usize = 64;
+/// The most bytes of a datagram that is cut, with room for its headers.
+const BYTES: usize = 65_000;
+/// So few frames are not worth a system call of their own.
+const LEAST: usize = 3;
+
+/// Has the kernel give what it has put together as one.
+pub(super) fn receive_many(socket: &impl AsFd) {
+    if let Err(e) = setsockopt(socket, sockopt::UdpGroSegment, &true) {
+        log::debug!("uplink: datagrams come one by one: {e}");
+    }
+}
+
+/// What is known of a socket's way out.
+pub(super) struct Segments {
+    /// Frames that are longer go one by one.
+    longest: AtomicUsize,
+}
+
+impl Default for Segments {
+    fn default() -> Self {
+        Self {
+            longest: AtomicUsize::new(usize::MAX),
+        }
+    }
+}
+
+impl Segments {
+    /// Sends frames over a connected socket, in order. Returns how many have left.
+    ///
+    /// # Errors
+    ///
+    /// That of the first, if it has not left.
+    pub(super) fn send(
+        &self,
+        socket: BorrowedFd<'_>,
+        frames: &[&[u8]],
+    ) -> rustix::io::Result<usize> {
+        let mut sent = 0;
+        while let Some(rest) = frames.get(sent..).filter(|rest| !rest.is_empty()) {
+            let longest = self.longest.load(Ordering::Relaxed);
+            let run = run(rest, longest);
+            let singles = if run < LEAST {
+                until_run(rest, longest)
+            } else {
+                0
+            };
+            let wanted = run.max(singles);
+            let result = if singles > 0 {
+                batch::send(socket, rest.get(..singles).unwrap_or(rest))
+            } else {
+                self.send_run(socket, rest.get(..run).unwrap_or(rest))
+            };
+            match result {
+                Ok(count) => {
+                    sent += count;
+                    if singles > 0 && count < wanted.min(super::BATCH) {
+                        break;
+                    }
+                }
+                Err(e) if sent == 0 => return Err(e),
+                Err(_) => break,
+            }
+        }
+        Ok(sent)
+    }
+
+    /// Sends frames of one length, but for the last, as one. Returns how many have left: none, where that cannot be done with them, and
+    /// will not be tried again.
+    fn send_run(&self, socket: BorrowedFd<'_>, run: &[&[u8]]) -> rustix::io::Result<usize> {
+        let length = run.first().map_or(0, |frame| frame.len());
+        let slices: Vec<_> = run.iter().map(|frame| IoSlice::new(frame)).collect();
+        let size = length as u16;
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        let cut = [ControlMessage::UdpGsoSegments(&size)];
+        match sendmsg::<()>(socket.as_raw_fd(), &slices, &cut, flags, None) {
+            Ok(_) => Ok(run.len()),
+            // Longer than the way takes, or nobody is there to cut it.
+            Err(
+                nix::Error::EINVAL
+                | nix::Error::EMSGSIZE
+                | nix::Error::EIO
+                | nix::Error::EOPNOTSUPP,
+            ) => {
+                let longest = length.saturating_sub(1);
+                if self.longest.fetch_min(longest, Ordering::Relaxed) == usize::MAX {
+                    log::info!("uplink: frames of {length} bytes and more leave one by one");
+                }
+                Ok(0)
+            }
+            Err(e) => Err(Errno::from_raw_os_error(e as i32)),
+        }
+    }
+}
+
+/// How many frames, from the first on, can go as one: all of one length, the last maybe shorter.
+fn run(frames: &[&[u8]], longest: usize) -> usize {
+    let Some(length) = frames.first().map(|f| f.len()) else {
+        return 0;
+    };
+    if length == 0 || length > longest {
+        return 1;
+    }
+    let most = MOST.min(BYTES / length);
+    let equal = frames.iter().take(most).take_while(|f| f.len() == length);
+    let equal = equal.count();
+    let last = frames.get(equal).filter(|_| equal < most);
+    let is_shorter = last.is_some_and(|f| !f.is_empty() && f.len() < length);
+    (equal + usize::from(is_shorter)).max(1)
+}
+
+/// How many frames come before the first run that is worth it.
+fn until_run(frames: &[&[u8]], longest: usize) -> usize {
+    let starts = 1..frames.len();
+    let is_run = |at: &usize| {
+        frames
+            .get(*at..)
+            .is_some_and(|rest| run(rest, longest) >= LEAST)
+    };
+    starts.into_iter().find(is_run).unwrap_or(frames.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_of_one_length_and_end_with_what_is_shorter() {
+        let frames = |lengths: &[usize]| lengths.iter().map(|&n| vec![0; n]).collect::<Vec<_>>();
+        for (lengths, longest, first, before) in [
+            (&[100, 100, 100, 60, 60][..], usize::MAX, 4, 1),
+            (&[116, 100, 100, 100], 1000, 2, 1),
+            (&[60, 100, 100], 1000, 1, 3),
+            (&[100, 100, 100, 0], 1000, 3, 4),
+            (&[100, 100, 100], 99, 1, 3),
+            (&[40_000, 40_000], usize::MAX, 1, 2),
+        ] {
+            let frames = frames(lengths);
+            let slices: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+            assert_eq!(run(&slices, longest), first, "{lengths:?}");
+            assert_eq!(until_run(&slices, longest), before, "{lengths:?}");
+        }
+        assert_eq!(run(&[&[0; 20][..]; 100], usize::MAX), MOST);
+    }
+
+    #[test]
+    fn where_nothing_is_cut_frames_go_one_by_one_as_to_whoever_takes_them_so() {
+        let [one, two] = [0, 1].map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
+        one.connect(two.local_addr().unwrap()).unwrap();
+        let segments = Segments::default();
+        let came = |length: usize| {
+            let mut bytes = vec![0; 65536];
+            let frames = (0..3).map(|_| two.recv(&mut bytes).unwrap());
+            assert_eq!(frames.collect::<Vec<_>>(), [length; 3]);
+        };
+        let send = |length: usize| {
+            let frame = vec![1; length];
+            assert_eq!(segments.send(one.as_fd(), &[&frame[..]; 3]).unwrap(), 3);
+            came(length);
+        };
+        send(1082);
+        assert_eq!(segments.longest.load(Ordering::Relaxed), usize::MAX);
+        // As on a way that is too narrow: more than a datagram has room for.
+        let frame = vec![1; 30_000];
+        assert_eq!(segments.send_run(one.as_fd(), &[&frame[..]; 3]).unwrap(), 0);
+        assert_eq!(segments.longest.load(Ordering::Relaxed), 29_999);
+        send(30_000);
+        send(1082);
+    }
+}
