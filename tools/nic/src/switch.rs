@@ -335,11 +335,22 @@ impl Switch {
             return false;
         }
         if let Some(path) = roce {
-            if from.vm() != owner || !self.may_use(from, &path.sgid, now) {
+            if from.vm() != owner {
+                return false;
+            }
+            let to = self.owner(&header.to);
+            if !self.may_use(from, &path.sgid, now) && !self.is_twice(from, to, &path.sgid) {
                 return false;
             }
         }
         owner.is_some() || self.learn(from, header, roce.is_some(), now)
+    }
+
+    /// Whether a GID with which somebody behind a wire speaks to a VM is that VM's own: two have the same address, by mistake. To
+    /// whom it was connected before, it stays so.
+    fn is_twice(&self, from: Port, to: Option<u8>, gid: &Gid) -> bool {
+        let holder = self.gids.get(gid).map(|holder| holder.vm);
+        matches!(from, Port::Wire(_)) && to.is_some() && holder == to
     }
 
     /// Whether a port may speak RDMA with a GID: it is nobody's, or its VM's.

@@ -269,6 +269,21 @@ fn a_guest_may_have_others_behind_it_but_takes_nobodys_address() {
 }
 
 #[test]
+fn who_has_the_address_of_the_one_he_speaks_to_is_heard_by_that_one_alone() {
+    let mut s = switch();
+    let twice = roce((X, ip(1)), (A, ip(1)));
+    assert_eq!(s.forward(WIRE, &twice, 0), ports(&[Engine(0)]));
+    for to in [(B, ip(2)), (ALL, ip(2)), (NESTED, ip(9))] {
+        let frame = roce((X, ip(1)), to);
+        assert!(s.forward(WIRE, &frame, 0).is_empty());
+    }
+    // Nor does that hold for a VM beside it.
+    let beside = roce((B, ip(1)), (A, ip(1)));
+    assert!(s.forward(Guest(1), &beside, 0).is_empty());
+    assert!(s.forward(Engine(1), &beside, 0).is_empty());
+}
+
+#[test]
 fn an_address_that_speaks_rdma_on_a_wire_moves_with_rdma_only() {
     let mut s = Switch::new(2);
     s.add(A);
