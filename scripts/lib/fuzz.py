@@ -18,9 +18,10 @@ WORK = f"{TOP}/build/fuzz"
 LOG = f"{FUZZ}/LOG.md"
 HEADERS = ["ethernet", "ipv4", "ipv6", "udp", "bth", "ext"]
 PARSERS = HEADERS + ["frame", "round_trip"]
-TARGETS = PARSERS + ["operations"]
+SWITCH = "hostile_frames"
+TARGETS = PARSERS + ["operations", SWITCH]
 # Longest input: what a target can make use of.
-LENGTH = {"frame": 320, "round_trip": 320, "operations": 256}
+LENGTH = {"frame": 320, "round_trip": 320, "operations": 256, SWITCH: 1024}
 # Seconds of one turn, after which the count is written down.
 TURN = 20
 # Bytes of a target's committed corpus, as text.
@@ -43,6 +44,9 @@ def source_hash(target):
     if target == "operations":
         used = files("tools/roce/src/**/*.rs", ours + "mod.rs", ours + "node.rs", ours + "operations/*.rs",
                      "tools/roce-lab/src/keys.rs", "tools/roce-lab/src/arena.rs")
+    elif target == SWITCH:
+        used = files("tools/roce/src/**/*.rs", "tools/device/src/**/*.rs", "tools/nic/src/switch.rs", "tools/nic-lab/src/*.rs",
+                     ours + "mod.rs", ours + "frames.rs")
     else:
         module = "headers.rs" if target in HEADERS else "frames.rs"
         used = files("tools/roce/src/wire/**/*.rs", ours + "mod.rs", ours + module)
@@ -134,7 +138,7 @@ class Campaign:
     def __init__(self, targets, runs):
         self.states = {target: State(target) for target in targets}
         self.left = {t: max(0, runs - s.now["executions"]) for t, s in self.states.items()}
-        self.rate = {t: 20_000 if t == "operations" else 500_000 for t in targets}
+        self.rate = {t: {"operations": 20_000, SWITCH: 1000}.get(t, 500_000) for t in targets}
         self.lock = threading.Lock()
         self.running = {}
         self.failed = []
@@ -274,7 +278,7 @@ def main():
         parser.add_argument(flag, action="store_true")
     parser.add_argument("names", nargs="*")
     options = parser.parse_args(sys.argv[2:])
-    names = options.names or ["parsers", "operations"]
+    names = options.names or ["parsers", "operations", SWITCH]
     if options.replay:
         build()
         target, inputs = names[0], names[1:]

@@ -18,7 +18,9 @@
 //! The MAC address of a VM is given with the VM, so nobody else speaks with it: what comes from elsewhere is a forgery, or went round a
 //! loop. A VM speaks RDMA with no other MAC address, and with no GID that is another VM's here: its driver has set it first, or it
 //! was used first and within [`AGE`]. That holds for stock rxe in a guest as well. In plain Ethernet a guest may have
-//! others behind it, but not take an address that was heard on another port within [`HOLD`]; the wire may, because stations move.
+//! others behind it, but not take an address that was heard on another port within [`HOLD`]; the wire may, because stations move. But an
+//! address that has spoken RDMA on one wire within [`HOLD`] moves to another only with RDMA: what a guest sends of that has its own address,
+//! which the switch that it is behind has seen to.
 //! What a port has others learn is bounded ([`GUEST_ADDRESSES`], [`WIRE_ADDRESSES`]): beyond that, frames to them are flooded.
 
 use std::collections::{HashMap, HashSet};
@@ -174,6 +176,19 @@ struct Vm {
 struct Heard {
     port: Port,
     at: u64,
+    /// When it spoke RDMA there last.
+    spoke_rdma: Option<u64>,
+}
+
+impl Heard {
+    /// Whether it may be heard on another port now.
+    fn may_move(&self, to: Port, with_rdma: bool, now: u64) -> bool {
+        let is_held = |at: u64| now.saturating_sub(at) < HOLD;
+        match to.vm() {
+            Some(_) => !is_held(self.at),
+            None => with_rdma || !self.spoke_rdma.is_some_and(is_held),
+        }
+    }
 }
 
 /// Whose a GID is.
@@ -320,11 +335,22 @@ impl Switch {
             return false;
         }
         if let Some(path) = roce {
-            if from.vm() != owner || !self.may_use(from, &path.sgid, now) {
+            if from.vm() != owner {
+                return false;
+            }
+            let to = self.owner(&header.to);
+            if !self.may_use(from, &path.sgid, now) && !self.is_twice(from, to, &path.sgid) {
                 return false;
             }
         }
-        owner.is_some() || self.learn(from, header, now)
+        owner.is_some() || self.learn(from, header, roce.is_some(), now)
+    }
+
+    /// Whether a GID with which somebody behind a wire speaks to a VM is that VM's own: two have the same address, by mistake. To
+    /// whom it was connected before, it stays so.
+    fn is_twice(&self, from: Port, to: Option<u8>, gid: &Gid) -> bool {
+        let holder = self.gids.get(gid).map(|holder| holder.vm);
+        matches!(from, Port::Wire(_)) && to.is_some() && holder == to
     }
 
     /// Whether a port may speak RDMA with a GID: it is nobody's, or its VM's.
@@ -351,15 +377,17 @@ impl Switch {
     }
 
     /// Remembers where an address is. False: it is somebody's elsewhere.
-    fn learn(&mut self, from: Port, header: &Header, now: u64) -> bool {
+    fn learn(&mut self, from: Port, header: &Header, with_rdma: bool, now: u64) -> bool {
         let place = from.place();
         let key = (header.vlan, header.from);
+        let spoke_rdma = with_rdma.then_some(now);
         if let Some(heard) = self.heard.get_mut(&key) {
             if heard.port == from {
                 heard.at = now;
+                heard.spoke_rdma = spoke_rdma.or(heard.spoke_rdma);
                 return true;
             }
-            if from.vm().is_some() && now.saturating_sub(heard.at) < HOLD {
+            if !heard.may_move(from, with_rdma, now) {
                 return false;
             }
         }
@@ -373,6 +401,7 @@ impl Switch {
         let heard = Heard {
             port: from,
             at: now,
+            spoke_rdma,
         };
         if let Some(old) = self.heard.insert(key, heard) {
             self.learned[old.port.place()] -= 1;

@@ -28,6 +28,7 @@ pub mod hostile;
 mod outcome;
 pub mod death;
 pub mod failnth;
+pub mod many;
 pub mod pattern;
 pub mod peer;
 pub mod refused;

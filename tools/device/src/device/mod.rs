@@ -193,7 +193,7 @@ impl Device {
     /// says so.
     pub fn take_addresses(&mut self) -> Option<Addresses> {
         std::mem::take(&mut self.readdressed).then(|| Addresses {
-            gids: self.shared.port.own().to_vec(),
+            gids: self.shared.port.own(),
             groups: self.groups.all().copied().collect(),
         })
     }

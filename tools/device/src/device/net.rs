@@ -33,6 +33,21 @@ impl Delivered {
     }
 }
 
+/// MAC addresses that routers share, by what they begin with: VRRP over IPv4 and IPv6 (RFC 5798 7.3), HSRP of both versions, GLBP.
+const SHARED_BY_ROUTERS: [&[u8]; 5] = [
+    &[0, 0, 0x5e, 0, 1],
+    &[0, 0, 0x5e, 0, 2],
+    &[0, 0, 0x0c, 0x07, 0xac],
+    &[0, 0, 0x0c, 0x9f],
+    &[0, 0x07, 0xb4],
+];
+
+/// Whether a frame comes from where a queue pair sends to: a GID alone anybody on the link can name. In place of the SLID, which has to
+/// be that of the path (IBTA 9.6.1.5). Routers that share an address send with their own ones.
+fn is_from(dmac: &[u8; 6], smac: &[u8; 6]) -> bool {
+    dmac == smac || SHARED_BY_ROUTERS.iter().any(|oui| dmac.starts_with(oui))
+}
+
 /// A queue pair takes a packet, if it is its peer's.
 pub(super) fn take_in<M: GuestMemory>(
     transport: &mut verbena_roce::Qp,
@@ -44,7 +59,9 @@ pub(super) fn take_in<M: GuestMemory>(
     let expected = match (path, &host.env.path) {
         _ if packet.datagram.is_some() => true,
         // A connected queue pair hears its peer only.
-        (Some(path), Some(own)) => own.sgid == path.dgid && own.dgid == path.sgid,
+        (Some(path), Some(own)) => {
+            own.sgid == path.dgid && own.dgid == path.sgid && is_from(&own.dmac, &path.smac)
+        }
         _ => false,
     };
     if !expected {
@@ -272,8 +289,7 @@ impl Device {
     /// a member here.
     pub fn wants_frame(&self, bytes: &[u8]) -> bool {
         frame::peek(bytes).is_some_and(|path| {
-            let is_ours =
-                path.dmac == self.shared.config.mac && self.shared.port.is_own(&path.dgid);
+            let is_ours = path.dmac == self.shared.config.mac && self.shared.port.is_for(&path);
             let has_members = || self.groups.members(&path.dgid).is_some();
             is_ours || path.dmac == mcast::mac(&path.dgid) && has_members()
         })

@@ -552,7 +552,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         let Some(path) = out.path() else {
             return;
         };
-        out.local = self.shared.port.is_own(&path.dgid);
+        out.local = self.shared.port.is_local(path);
         self.shared.outgoing.push_back(out);
     }
 

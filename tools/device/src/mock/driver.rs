@@ -371,11 +371,16 @@ impl Driver {
 
     /// Sets a GID.
     pub fn set_gid(&mut self, index: u16, ip: [u8; 4]) {
+        self.set_gid_of(index, ip, [2, 0, 0, 0, 0, 1]);
+    }
+
+    /// Sets a GID of a net device with a MAC address.
+    pub fn set_gid_of(&mut self, index: u16, ip: [u8; 4], mac: [u8; 6]) {
         self.must(&SetGid {
             index: index.into(),
             valid: 1,
             vlan: NO_VLAN.into(),
-            mac: [2, 0, 0, 0, 0, 1],
+            mac,
             gid: gid(ip),
             port: 1,
             gid_type: GID_TYPE_ROCE_V2,

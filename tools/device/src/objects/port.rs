@@ -32,8 +32,8 @@ pub struct Port {
     /// Largest path MTU, as `enum ib_mtu`.
     pub mtu: u8,
     gids: Vec<Option<Gid>>,
-    /// The GIDs that are set: few, and looked through for each packet.
-    own: Vec<[u8; 16]>,
+    /// The entries that are set: few, and looked through for each packet.
+    own: Vec<Gid>,
     dice: u64,
     drop_percent: u8,
 }
@@ -86,7 +86,7 @@ impl Port {
             mac: request.mac,
             vlan: (vlan != NO_VLAN).then_some(vlan),
         });
-        self.own = self.gids.iter().flatten().map(|g| g.gid).collect();
+        self.own = self.gids.iter().flatten().copied().collect();
         self.own.dedup();
         true
     }
@@ -112,14 +112,22 @@ impl Port {
         packet.payload.len() > self.mtu_bytes()
     }
 
-    /// Whether a GID is the port's own.
-    pub fn is_own(&self, gid: &[u8; 16]) -> bool {
-        self.own.contains(gid)
+    /// Whether packets by this path stay in the device. The GID alone does not tell: another station may have the same one, by
+    /// mistake, and what is connected to that goes on.
+    pub fn is_local(&self, path: &Path) -> bool {
+        let is_it = |own: &Gid| own.gid == path.dgid && own.mac == path.dmac;
+        self.own.iter().any(is_it)
+    }
+
+    /// Whether what came by this path is for a GID of the port's, in its VLAN.
+    pub fn is_for(&self, path: &Path) -> bool {
+        let is_it = |own: &Gid| own.gid == path.dgid && own.vlan == path.vlan;
+        self.own.iter().any(is_it)
     }
 
     /// The GIDs that are set.
-    pub fn own(&self) -> &[[u8; 16]] {
-        &self.own
+    pub fn own(&self) -> Vec<[u8; 16]> {
+        self.own.iter().map(|own| own.gid).collect()
     }
 
     /// The path that an address vector describes, if its source GID is set.

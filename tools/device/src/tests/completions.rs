@@ -296,12 +296,13 @@ fn datagram(p: &mut Pair, at_a: bool) -> QpHandle {
 fn of_datagrams() {
     let mut p = Pair::new();
     let mut gid6 = [0x20; 16];
+    let mac6 = [2, 4, 6, 8, 10, 12];
     for (index, vlan, gid) in [(4u16, 77u16, [0x20; 16]), (5, NO_VLAN, [0x21; 16])] {
         p.d.must(&SetGid {
             index: index.into(),
             valid: 1,
             vlan: vlan.into(),
-            mac: [2, 4, 6, 8, 10, 12],
+            mac: mac6,
             gid,
             port: 1,
             gid_type: GID_TYPE_ROCE_V2,
@@ -311,7 +312,8 @@ fn of_datagrams() {
     }
     let (mut x, mut y) = (datagram(&mut p, true), datagram(&mut p, false));
     let (at, key) = p.d.region(4096, 1);
-    let av = |from: u16, dgid| AddressVector {
+    let av = |from: u16, dgid, dmac| AddressVector {
+        dmac,
         dest_qpn: y.qpn.into(),
         qkey: 5.into(),
         pdn: 7.into(),
@@ -323,16 +325,11 @@ fn of_datagrams() {
         hop_limit: 9,
         ..Default::default()
     };
-    let v4 = |from: u16| av(from, Driver::path(0, 1).dgid);
+    let v4 = |from: u16| av(from, Driver::path(0, 1).dgid, Driver::path(0, 1).dmac);
     let paths = [
         (v4(0), [2, 0, 0, 0, 0, 1], NO_VLAN, network_type::IPV4),
-        (av(4, gid6), [2, 4, 6, 8, 10, 12], 77, network_type::IPV6),
-        (
-            av(5, gid6),
-            [2, 4, 6, 8, 10, 12],
-            NO_VLAN,
-            network_type::IPV6,
-        ),
+        (av(4, gid6, mac6), mac6, 77, network_type::IPV6),
+        (av(5, gid6, mac6), mac6, NO_VLAN, network_type::IPV6),
     ];
     for (i, (av, smac, vlan, network)) in paths.into_iter().enumerate() {
         let index = i as u32;

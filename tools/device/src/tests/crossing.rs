@@ -66,7 +66,7 @@ impl End {
             neighbours,
             ..Config::default()
         });
-        d.set_gid(0, IPS[n]);
+        d.set_gid_of(0, IPS[n], MACS[n]);
         let cq = d.create_cq(6);
         let qp = d.create_qp(&cq, &cq);
         Self { d, qp, cq }

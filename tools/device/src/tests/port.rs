@@ -300,6 +300,11 @@ fn frames_come_in_by_the_ports_address_and_one_of_its_gids() {
     d.device.receive_frame(&d.ram, &emit(&other), d.now);
     let (malformed, unheard) = (Counter::RxMalformed, Counter::RxNoQp);
     assert_eq!((count(&d, malformed), count(&d, unheard)), (1, 1));
+    // Nor one that only has its peer's GID.
+    let mut other = path;
+    other.smac[5] ^= 1;
+    d.device.receive_frame(&d.ram, &emit(&other), d.now);
+    assert_eq!((count(&d, malformed), count(&d, unheard)), (1, 2));
     // Nor while the port is down.
     d.set_port(false);
     d.device.receive_frame(&d.ram, &good, d.now);
@@ -308,6 +313,102 @@ fn frames_come_in_by_the_ports_address_and_one_of_its_gids() {
     d.device.receive_frame(&d.ram, &good, d.now);
     assert_eq!(expected(&mut d), 0xff_ffff);
     assert_eq!(count(&d, Counter::RxPackets), 1);
+}
+
+#[test]
+fn behind_routers_that_share_an_address_a_peer_is_heard_from_any() {
+    for (dmac, is_heard) in [
+        ([0, 0, 0x5e, 0, 1, 9], true),
+        ([0, 0, 0x5e, 0, 2, 9], true),
+        ([0, 0, 0x0c, 0x07, 0xac, 9], true),
+        ([0, 0, 0x5e, 0, 3, 9], false),
+    ] {
+        let (mut there, mut sender, _) = far(0);
+        there.post_send(&mut sender, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
+        let sent = frame::parse(&frames(&mut there)[0]).unwrap();
+        let mut d = Driver::new();
+        let cq = d.create_cq(6);
+        let qp = d.create_qp(&cq, &cq);
+        let av = AddressVector {
+            dmac,
+            ..Driver::path(0, 8)
+        };
+        d.to_init(qp.qpn).unwrap();
+        d.to_rtr(qp.qpn, 77, av).unwrap();
+        let path = Path {
+            dmac: crate::Config::default().mac,
+            smac: [2, 0, 0, 0, 7, 7],
+            sgid: av.dgid,
+            dgid: Driver::path(0, 0).dgid,
+            ..sent.path
+        };
+        let packet = Packet {
+            dst_qpn: qp.qpn,
+            psn: 0xff_fffe,
+            ..sent.packet
+        };
+        let mut bytes = Vec::new();
+        frame::emit::<()>(&path, &packet, &mut bytes, |_| Ok(())).unwrap();
+        d.device.receive_frame(&d.ram, &bytes, d.now);
+        let expected = if is_heard { 0xff_ffff } else { 0xff_fffe };
+        assert_eq!(d.query_qp(qp.qpn).expected_psn.get(), expected, "{dmac:x?}");
+    }
+}
+
+#[test]
+fn a_peer_whose_gid_becomes_the_ports_own_too_is_still_the_peer() {
+    let (mut d, mut qp, _) = far(0);
+    let write = SendWr::new(WqeOpcode::RdmaWrite, 1, &[]);
+    d.post_send(&mut qp, &write);
+    assert_eq!(frames(&mut d).len(), 1);
+    // The address of the peer, by mistake, at another MAC address.
+    d.set_gid_of(5, [10, 0, 0, 9], [2, 0, 0, 0, 0, 9]);
+    d.post_send(&mut qp, &write);
+    let sent = frames(&mut d);
+    assert_eq!(sent.len(), 1);
+    let path = frame::parse(&sent[0]).unwrap().path;
+    assert_eq!(path.dgid, Driver::path(0, 8).dgid);
+    assert_eq!(path.dmac, Driver::path(0, 8).dmac);
+}
+
+#[test]
+fn a_gid_hears_its_vlan_only() {
+    for vlan in [None, Some(123)] {
+        let mut d = Driver::new();
+        let mac = crate::Config::default().mac;
+        d.must(&SetGid {
+            index: 4.into(),
+            valid: 1,
+            port: 1,
+            gid_type: GID_TYPE_ROCE_V2,
+            gid: [0xfe; 16],
+            vlan: vlan.unwrap_or(NO_VLAN).into(),
+            mac,
+            ..Default::default()
+        });
+        let to = AddressVector {
+            dgid: [0xfd; 16],
+            ..Driver::path(4, 8)
+        };
+        let sent = leaves_by(NO_VLAN, [2; 6], to);
+        let there = frame::parse(&sent).unwrap();
+        for tag in [None, Some(123), Some(124)] {
+            let path = Path {
+                dmac: mac,
+                dgid: [0xfe; 16],
+                sgid: [0xfd; 16],
+                vlan: tag,
+                ..there.path
+            };
+            let mut bytes = Vec::new();
+            frame::emit::<()>(&path, &there.packet, &mut bytes, |_| Ok(())).unwrap();
+            assert_eq!(
+                d.device.wants_frame(&bytes),
+                tag == vlan,
+                "{tag:?} {vlan:?}"
+            );
+        }
+    }
 }
 
 #[test]

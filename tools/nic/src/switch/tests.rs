@@ -269,6 +269,43 @@ fn a_guest_may_have_others_behind_it_but_takes_nobodys_address() {
 }
 
 #[test]
+fn who_has_the_address_of_the_one_he_speaks_to_is_heard_by_that_one_alone() {
+    let mut s = switch();
+    let twice = roce((X, ip(1)), (A, ip(1)));
+    assert_eq!(s.forward(WIRE, &twice, 0), ports(&[Engine(0)]));
+    for to in [(B, ip(2)), (ALL, ip(2)), (NESTED, ip(9))] {
+        let frame = roce((X, ip(1)), to);
+        assert!(s.forward(WIRE, &frame, 0).is_empty());
+    }
+    // Nor does that hold for a VM beside it.
+    let beside = roce((B, ip(1)), (A, ip(1)));
+    assert!(s.forward(Guest(1), &beside, 0).is_empty());
+    assert!(s.forward(Engine(1), &beside, 0).is_empty());
+}
+
+#[test]
+fn an_address_that_speaks_rdma_on_a_wire_moves_with_rdma_only() {
+    let mut s = Switch::new(2);
+    s.add(A);
+    let wires = [0, 1].map(Port::Wire);
+    let speaks = roce((X, ip(9)), (A, ip(1)));
+    let is_at = |s: &mut Switch, now| s.forward(Guest(0), &plain(A, X), now);
+    assert!(!s.forward(wires[0], &speaks, 0).is_empty());
+    for borrowed in [plain(X, A), plain(X, ALL)] {
+        assert!(s.forward(wires[1], &borrowed, HOLD - 1).is_empty());
+    }
+    assert_eq!(s.tally.refused, 2);
+    assert_eq!(is_at(&mut s, HOLD - 1), ports(&[wires[0]]));
+    // What it says without RDMA is as good as ever, and does not keep it longer.
+    s.forward(wires[0], &plain(X, A), HOLD - 1);
+    // A station that moves, and takes its connections along.
+    s.forward(wires[1], &speaks, HOLD - 1);
+    assert_eq!(is_at(&mut s, HOLD - 1), ports(&[wires[1]]));
+    s.forward(wires[0], &plain(X, ALL), 2 * HOLD - 1);
+    assert_eq!(is_at(&mut s, 2 * HOLD - 1), ports(&[wires[0]]));
+}
+
+#[test]
 fn addresses_are_forgotten_when_they_are_not_heard() {
     let mut s = switch();
     s.forward(WIRE, &plain(X, ALL), 0);

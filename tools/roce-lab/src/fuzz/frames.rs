@@ -32,7 +32,7 @@ mod repair {
 }
 
 /// Makes a frame more valid than its bytes are.
-fn mend(bits: u8, bytes: &mut [u8]) {
+pub fn mend(bits: u8, bytes: &mut [u8]) {
     let has = |bit| bits & bit != 0;
     let put = |bytes: &mut [u8], at: usize, value: &[u8]| {
         if let Some(place) = bytes.get_mut(at..at + value.len()) {

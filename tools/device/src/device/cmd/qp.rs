@@ -300,7 +300,7 @@ impl Device {
         let local = !self.shared.config.wire_local
             && path
                 .as_ref()
-                .is_some_and(|p| self.shared.port.is_own(&p.dgid));
+                .is_some_and(|path| self.shared.port.is_local(path));
         let wanted = if to == QpState::Reset {
             Default::default()
         } else {

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The laboratory of the NIC: its switch with devices behind it, without sockets, threads or guests, and somebody who sends
+//! whatever a fuzzer thinks of.
+//!
+//! Two VMs, each with a driver and connected queue pairs, exchange messages. A third VM and two uplinks send frames: any bytes,
+//! or right ones with one thing wrong, in anybody's name. It must not matter ([`World`]).
+//!
+//! `tools/roce-lab/fuzz` makes a program for libFuzzer of it, and `scripts/fuzz` runs that beside the others; the tests here replay its
+//! committed inputs.
+#![forbid(unsafe_code)]
+
+mod end;
+mod frames;
+mod world;
+
+use verbena_roce_lab::fuzz::Input;
+pub use world::World;
+
+/// Longest input that is looked at.
+const LONGEST: usize = 1024;
+
+/// The target: an input is a setup, and what happens one after the other. Panics if something is wrong.
+pub fn hostile_frames(bytes: &[u8]) {
+    let mut input = Input::new(bytes.get(..LONGEST).unwrap_or(bytes));
+    let mut world = World::new(&mut input);
+    while !input.is_empty() {
+        world.step(&mut input);
+    }
+    world.finish();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+    use verbena_roce_lab::Rng;
+
+    fn fuzz() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../roce-lab/fuzz")
+    }
+
+    fn unhex(line: &str) -> Vec<u8> {
+        let digit = |at: usize| u8::from_str_radix(&line[at..at + 2], 16).unwrap();
+        (0..line.len()).step_by(2).map(digit).collect()
+    }
+
+    #[test]
+    fn corpus_passes() {
+        let file = fuzz().join("corpus/hostile_frames.hex");
+        let lines = fs::read_to_string(file).unwrap();
+        assert!(lines.lines().count() > 2);
+        for line in lines.lines() {
+            super::hostile_frames(&unhex(line));
+        }
+    }
+
+    #[test]
+    fn what_crashed_once_passes() {
+        let Ok(files) = fs::read_dir(fuzz().join("crashes/hostile_frames")) else {
+            return;
+        };
+        for file in files {
+            super::hostile_frames(&fs::read(file.unwrap().path()).unwrap());
+        }
+    }
+
+    #[test]
+    fn random_inputs_pass() {
+        for seed in 0..300 {
+            let mut rng = Rng::new(seed);
+            let bytes: Vec<u8> = (0..400).map(|_| rng.next() as u8).collect();
+            super::hostile_frames(&bytes);
+        }
+    }
+}

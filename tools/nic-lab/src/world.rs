@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The switch, the VMs and the uplinks, and what has to hold whatever comes.
+
+use crate::end::{path, End, FAR, GROUP, IPS, MACS, MESSAGES, ROOM};
+use crate::frames;
+use std::collections::VecDeque;
+use verbena_abi::ctx::QpState;
+use verbena_abi::wqe::WqeOpcode;
+use verbena_device::mock::{gid, SendWr};
+use verbena_device::objects::mcast;
+use verbena_device::{Addresses, Crossing};
+use verbena_nic::switch::{Port, Ports, Switch};
+use verbena_roce::wire::{frame, Path};
+use verbena_roce_lab::fuzz::Input;
+
+/// Where a stranger's frames come from.
+const STRANGERS: [Port; 4] = [
+    Port::Guest(2),
+    Port::Engine(2),
+    Port::Wire(0),
+    Port::Wire(1),
+];
+
+/// See the module.
+pub struct World {
+    switch: Switch,
+    ends: [End; 2],
+    now: u64,
+    /// Messages that were posted.
+    posted: usize,
+    /// Completions that were seen, of either end.
+    completed: [usize; 2],
+    /// Receives that were posted: each completes.
+    receives: usize,
+    /// The station behind the first uplink has said something.
+    far_spoke: bool,
+    /// What the queue pairs that are connected to it were like.
+    far_was: [(u8, u32, u32); 2],
+    /// QPNs of all of them, and some others.
+    qpns: Vec<u32>,
+}
+
+impl World {
+    /// Both honest VMs have connected queue pairs. The first byte says how packets go between them.
+    pub fn new(input: &mut Input<'_>) -> Self {
+        let by_reference = input.u8() & 1 == 0;
+        let mut ends = [0, 1].map(|n| End::new(n, by_reference));
+        let numbers = [0, 1].map(|n: usize| (ends[n].rc.qpn, ends[n].uc.qpn));
+        for (n, end) in ends.iter_mut().enumerate() {
+            let (peer, to) = (numbers[1 - n], path(MACS[1 - n], IPS[1 - n]));
+            end.connect(numbers[n].0, peer.0, to, false);
+            end.connect(numbers[n].1, peer.1, to, true);
+            end.connect(end.far.qpn, FAR.2, path(FAR.0, FAR.1), false);
+            // It is waiting for an answer.
+            let wr = SendWr::new(
+                WqeOpcode::RdmaWrite,
+                99,
+                &[(end.memory.0, 64, end.memory.1)],
+            );
+            end.d.post_send(&mut end.far, &wr.to(0x1000, 5));
+            end.d.run();
+        }
+        let mut qpns = vec![1, 0xff_ffff, 0x1234];
+        for end in &ends {
+            qpns.extend([&end.rc, &end.uc, &end.far, &end.ud].map(|qp| qp.qpn));
+        }
+        let far_was = [0, 1].map(|n: usize| ends[n].look(ends[n].far.qpn));
+        let mut switch = Switch::new(2);
+        for mac in MACS {
+            assert!(switch.add(mac).is_some());
+        }
+        let mut world = Self {
+            switch,
+            ends,
+            now: 1_000_000,
+            posted: 0,
+            completed: [0; 2],
+            receives: 0,
+            far_spoke: false,
+            far_was,
+            qpns,
+        };
+        world.work();
+        world
+    }
+
+    /// Whatever the next byte says.
+    pub fn step(&mut self, input: &mut Input<'_>) {
+        match input.u8() % 8 {
+            0 => self.post(),
+            1 => self.work(),
+            2 => self.claim(input),
+            _ => {
+                let from = input.pick(&STRANGERS);
+                let frame = frames::next(input, &self.qpns);
+                self.hear(from, &frame);
+            }
+        }
+    }
+
+    /// The next message of the first VM's.
+    fn post(&mut self) {
+        if self.posted >= MESSAGES {
+            return;
+        }
+        let at = (self.posted * ROOM) as u64;
+        let id = self.posted as u64;
+        let [a, b] = &mut self.ends;
+        let (here, there) = (a.memory, b.memory);
+        let sges = [(here.0 + at, ROOM as u32, here.1)];
+        let to = |opcode| SendWr::new(opcode, id, &sges).to(there.0 + at, there.1);
+        match self.posted % 4 {
+            0 => a.d.post_send(&mut a.rc, &to(WqeOpcode::RdmaWrite)),
+            1 => {
+                b.d.post_recv(&mut b.rc, id, &[(there.0 + at, ROOM as u32, there.1)]);
+                self.receives += 1;
+                a.d.post_send(&mut a.rc, &SendWr::new(WqeOpcode::Send, id, &sges));
+            }
+            2 => a.d.post_send(&mut a.rc, &to(WqeOpcode::RdmaRead)),
+            _ => a.d.post_send(&mut a.uc, &to(WqeOpcode::RdmaWrite)),
+        }
+        self.posted += 1;
+    }
+
+    /// The third VM's driver would like to have GIDs.
+    fn claim(&mut self, input: &mut Input<'_>) {
+        let wanted = [IPS[2], IPS[0], IPS[1], FAR.1];
+        let gids: Vec<_> = (0..input.u8() % 4)
+            .map(|_| gid(input.pick(&wanted)))
+            .collect();
+        let is_anothers = gids.iter().any(|g| [gid(IPS[0]), gid(IPS[1])].contains(g));
+        let addresses = Addresses {
+            gids,
+            groups: vec![gid(GROUP)],
+        };
+        let denied = self.switch.set_addresses(2, addresses, self.now);
+        assert_eq!(denied.is_some(), is_anothers, "{denied:x?}");
+    }
+
+    /// Both devices work, and get what is for them, until nothing moves.
+    fn work(&mut self) {
+        self.now += 1000;
+        loop {
+            let mut moved = false;
+            for n in 0..2 {
+                let d = &mut self.ends[n].d;
+                d.now = d.now.max(self.now);
+                d.run();
+                if let Some(addresses) = d.device.take_addresses() {
+                    let denied = self.switch.set_addresses(n as u8, addresses, self.now);
+                    assert_eq!(denied, None);
+                }
+                moved |= self.depart(n);
+            }
+            if !moved {
+                break;
+            }
+        }
+        for n in 0..2 {
+            self.completed[n] += self.ends[n].completed();
+        }
+    }
+
+    /// What a device has sent goes where the switch says. Returns whether there was anything.
+    fn depart(&mut self, from: usize) -> bool {
+        let mut moved = false;
+        while let Some(packet) = self.ends[from].d.device.next_crossing() {
+            moved = true;
+            let to = packet.path().and_then(|path| {
+                let to = self.switch.engine_for(from as u8, path, self.now);
+                let is_peers = path.dgid == gid(IPS[1 - from]);
+                assert_eq!(to, is_peers.then_some(1 - from as u8), "{path:x?}");
+                to
+            });
+            match to {
+                Some(_) => self.cross(from, packet),
+                None => {
+                    let d = &mut self.ends[from].d;
+                    d.device.make_frames(&d.ram, packet);
+                }
+            }
+        }
+        while let Some(frame) = self.ends[from].d.device.next_frame() {
+            moved = true;
+            let to = self
+                .switch
+                .forward(Port::Engine(from as u8), &frame, self.now);
+            assert!(!to.is_empty() || frame[..6] == MACS[from], "{to:?}");
+            self.deliver(to, &frame);
+        }
+        moved
+    }
+
+    fn cross(&mut self, from: usize, packet: Crossing) {
+        let [a, b] = &mut self.ends;
+        let (from, to) = if from == 0 { (a, b) } else { (b, a) };
+        let mut packets = VecDeque::from([packet]);
+        let sender = from.d.device.side(&from.d.ram);
+        let next = || packets.pop_front();
+        to.d.device
+            .receive_crossing(&to.d.ram, sender, to.d.now, next);
+    }
+
+    /// As the engine has it (`tools/nic/src/engine/vm.rs`).
+    fn deliver(&mut self, to: Ports, frame: &[u8]) {
+        for vm in to.engines().filter(|vm| *vm < 2) {
+            let d = &mut self.ends[vm].d;
+            if d.device.wants_frame(frame) {
+                d.device.receive_frame(&d.ram, frame, d.now);
+            }
+        }
+    }
+
+    /// A frame of a stranger's.
+    fn hear(&mut self, from: Port, frame: &[u8]) {
+        let before = self.switch.tally;
+        let to = self.switch.forward(from, frame, self.now);
+        let path = frame::peek(frame);
+        self.check(from, frame, path.as_ref(), to);
+        let after = self.switch.tally;
+        assert!(to.is_empty() || after.refused == before.refused);
+        let is_far = |path: Path| path.smac == FAR.0 && path.sgid == gid(FAR.1);
+        let is_wire = matches!(from, Port::Wire(_));
+        self.far_spoke |= is_wire && path.is_some_and(is_far);
+        self.deliver(to, frame);
+    }
+
+    /// What has to hold of each frame that is forwarded.
+    fn check(&self, from: Port, frame: &[u8], path: Option<&Path>, to: Ports) {
+        assert!(!to.has(from), "it goes back");
+        let vm = match from {
+            Port::Wire(_) => None,
+            Port::Guest(vm) | Port::Engine(vm) => Some(usize::from(vm)),
+        };
+        if vm.is_none() {
+            assert!(to.wires().next().is_none(), "from wire to wire");
+        }
+        if to.is_empty() {
+            return;
+        }
+        for (n, mac) in MACS.iter().enumerate() {
+            assert!(frame[6..12] != *mac || vm == Some(n), "in the name of {n}");
+        }
+        assert!(to.engines().next().is_none() || path.is_some(), "no RoCE");
+        let Some(path) = path else {
+            return;
+        };
+        for (n, ip) in IPS.iter().enumerate().take(2) {
+            // Somebody behind a wire may have the address of whom he speaks to.
+            let is_twice = vm.is_none() && path.dmac == MACS[n];
+            let is_own = vm == Some(n) || is_twice;
+            assert!(path.sgid != gid(*ip) || is_own, "with the GID of {n}");
+        }
+        if let Some(vm) = vm {
+            assert_eq!(path.smac, MACS[vm], "RDMA with another address");
+        }
+        let group = gid(GROUP);
+        let is_group = path.dgid == group && path.dmac == mcast::mac(&group);
+        for engine in to.engines() {
+            let is_own = path.dmac == MACS[engine] && self.has_gid(engine, &path.dgid);
+            assert!(is_own || is_group, "not for the engine of {engine}");
+        }
+    }
+
+    fn has_gid(&self, vm: usize, of: &[u8; 16]) -> bool {
+        let [a, b, c, last] = IPS[vm];
+        let own = [gid(IPS[vm]), gid([a, b, c, last + 20])];
+        // What the third has is its own affair.
+        vm == 2 || own.contains(of)
+    }
+
+    /// All that was posted is done, every byte is right, and nobody's queue pair has heard a stranger.
+    pub fn finish(mut self) {
+        if !self.far_spoke {
+            for (n, was) in self.far_was.into_iter().enumerate() {
+                let qpn = self.ends[n].far.qpn;
+                assert_eq!(self.ends[n].look(qpn), was, "the far peer's of {n}");
+            }
+        }
+        while self.posted < MESSAGES {
+            self.post();
+        }
+        for _ in 0..20 {
+            self.work();
+            self.now += 100_000;
+        }
+        assert_eq!(self.completed, [MESSAGES, self.receives]);
+        let pattern = |seed: u8, n: usize| -> Vec<u8> {
+            let bytes = (0..MESSAGES * ROOM).map(|i| (i as u8).wrapping_mul(31) ^ seed);
+            bytes.skip(n * ROOM).take(ROOM).collect()
+        };
+        for n in 0..MESSAGES {
+            // A READ brings the second VM's to the first, all others the other way.
+            let seed = if n % 4 == 2 { 2 } else { 1 };
+            for (vm, end) in self.ends.iter().enumerate() {
+                let at = end.memory.0 + (n * ROOM) as u64;
+                assert_eq!(end.d.bytes(at, ROOM), pattern(seed, n), "{n} of {vm}");
+            }
+        }
+        for end in &mut self.ends {
+            for qpn in [end.rc.qpn, end.uc.qpn] {
+                assert_eq!(end.look(qpn).0, QpState::Rts.to_raw());
+            }
+        }
+    }
+}
