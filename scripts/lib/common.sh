@@ -7,6 +7,8 @@
 #   $cache/toolchain-HASH/      a Debian root: toolchain and QEMU          (scripts/rootfs toolchain)
 #   $cache/linux-DEB-HASH/      the prepared kernel tree                   (scripts/kernel)
 #   $cache/guest-HASH/          guest disk, kernel, module tree            (scripts/rootfs guest)
+#   $cache/users-HASH/          a root in which suites of others are built (scripts/rootfs users)
+#   $cache/suites-HASH/         such suites                                (scripts/lib/users-suites)
 #   $cache/cargo/               Cargo's registry
 #
 # What belongs to this checkout lives in $top/build.
@@ -204,7 +206,7 @@ apt_transport() {
 used() { touch "$1/.used" 2>/dev/null || true; }
 forget_unused() {
 	local d
-	for d in "$cache"/{toolchain,linux,guest}-*/; do
+	for d in "$cache"/{toolchain,linux,guest,users,suites}-*/; do
 		[ -e "$d/.used" ] || continue
 		[ -z "$(find "$d/.used" -mtime +14)" ] || rm -rf --one-file-system "$d"
 	done

@@ -1,0 +1,88 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+"""Runs in the guest: programs that others wrote, on Verbena and on rxe. usage: users [--peer NAME] ROW@DEVICE...
+       users --list [--peer NAME] [FILTER...]
+       users --agent
+
+With --peer servers run in another guest, where `users --agent` serves until vm1 has ended. A FILTER is part of a row's name; one that begins
+with ! leaves out what contains the rest. For each row lines of JSON: that it begins, and how it ended: pass, fail or nothere, and why;
+a figure where there is one; before it one for each part, if it is a suite of many. Ends with `N passed, N failed`.
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+
+sys.path.insert(1, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+import agent  # noqa: E402
+from perftest import Failed, chosen  # noqa: E402
+from row import NotHere, Place, use, version  # noqa: E402
+
+GROUPS = ("ucx", "libfabric", "mpi", "verbs", "storage", "suites")
+
+
+def all_rows():
+    return [row for group in GROUPS for row in __import__(group).rows()]
+
+
+class Agent(agent.Agent):
+    def use(self, device):
+        use(device)
+
+
+def tell(**what):
+    print(json.dumps(what), flush=True)
+
+
+def one(row, place):
+    """The row's result on the place's device."""
+    began = time.monotonic()
+    figure, parts, why = None, [], ""
+    try:
+        found = row.run(place)
+        figure, parts = (None, found) if isinstance(found, list) else (found, [])
+        result = "pass"
+    except NotHere as e:
+        result, why = "nothere", str(e)
+    except (Failed, OSError, ValueError, KeyError, IndexError, subprocess.SubprocessError) as e:
+        result, why = "fail", f"{type(e).__name__ + ': ' if not isinstance(e, Failed) else ''}{e}"
+    common = {"device": place.device, "pair": place.pair, "program": row.program, "package": row.package, "version": version(row.package)}
+    for part in parts:
+        tell(row=f"{row.name}/{part.name}", of=row.name, **common, result=part.result, why=part.why, seconds=0)
+    done = {"row": row.name, **common, "result": result, "why": why, "seconds": round(time.monotonic() - began, 1)}
+    if figure:
+        done |= {"figure": figure.value, "unit": figure.unit}
+    if parts:
+        done["parts"] = len(parts)
+    tell(**done)
+    return "fail" if any(part.result == "fail" for part in parts) else result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, usage=argparse.SUPPRESS)
+    parser.add_argument("--peer")
+    parser.add_argument("--agent", action="store_true")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("what", nargs="*")
+    args = parser.parse_args()
+    if args.agent:
+        return agent.serve(Agent())
+    rows = {r.name: r for r in all_rows() if r.pair in (None, bool(args.peer))}
+    if args.list:
+        print("\n".join(name for name in rows if chosen(name, args.what)))
+        return 0
+    peer = agent.Peer(args.peer) if args.peer else None
+    counts = {"pass": 0, "fail": 0, "nothere": 0}
+    for what in args.what:
+        name, device = what.split("@")
+        tell(begins=name, device=device)
+        counts[one(rows[name], Place(device, peer))] += 1
+    print(f"{counts['pass']} passed, {counts['fail']} failed")
+    return 1 if counts["fail"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+"""libfabric: its own ping-pong, and fabtests, over verbs."""
+from perftest import Failed
+from row import Figure, Row
+
+# Without it rxm asks for a CQ of all peers that there might be, 1024 of them (Documentation/users.md).
+FEW = "FI_UNIVERSE_SIZE=8"
+SIZES = (64, 1024, 65536, 1048576)
+
+
+def pingpong(place, provider, endpoint, sizes=SIZES, env=""):
+    """It prints a row for each size: bytes, number, seconds, MB/s, microseconds for each transfer."""
+    last = None
+    for size in sizes:
+        line = f"{env} fi_pingpong -p '{provider}' -e {endpoint} -c -S {size} -I 50"
+        if endpoint == "rdm":
+            line += " -s $ADDRESS"
+        server, client = place.both(f"{line} -B PORT", f"{line} -P PORT $SERVER")
+        rows = [r.split() for r in client.splitlines() if r[:1].isdigit()]
+        if len(rows) != 1:
+            raise Failed(f"{size} bytes: {client[-300:].strip()}")
+        last = last or Figure(float(rows[0][-2]), "us")
+    return last
+
+
+def rows():
+    def row(name, *how, **more):
+        return Row(f"libfabric/{name}", "fi_pingpong", "libfabric-bin", lambda p: pingpong(p, *how, **more))
+
+    return [
+        row("msg", "verbs", "msg"),
+        row("rdm_rxm", "verbs;ofi_rxm", "rdm", env=FEW),
+        row("rdm_rxm_srx", "verbs;ofi_rxm", "rdm", env=f"{FEW} FI_OFI_RXM_USE_SRX=1"),
+        row("dgram", "verbs", "dgram", sizes=(64, 512)),
+        # As users start it, with nothing set.
+        row("rdm_rxm_default", "verbs;ofi_rxm", "rdm", sizes=(64,)),
+    ]

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+"""MPI: Open MPI over UCX and over libfabric, MPICH, mpi4py."""
+from perftest import Failed
+from row import Figure, Row, suite
+from ucx import ENV, launch
+
+OVER = {
+    "ucx": (f"{ENV} UCX_TLS=rc_verbs,ud_verbs,self", "--mca pml ucx --mca btl ^openib,uct,ofi"),
+    "ofi": ("FI_UNIVERSE_SIZE=4 FI_PROVIDER=\"verbs;ofi_rxm\" FI_VERBS_IFACE=$NETDEV",
+            "--mca pml cm --mca mtl ofi --mca btl ^openib,uct,ofi --mca mtl_ofi_provider_include 'verbs;ofi_rxm'"),
+}
+
+
+def bench(place, over, test, ranks, size):
+    """mpi4py's own benchmark, which prints seconds."""
+    env, more = OVER[over]
+    out = place.run(launch(place, env, ranks, f"python3 -m mpi4py.bench {test} -n {size} -l 100", more))
+    if test == "ringtest":
+        return Figure(float(Figure.of(out, r"= ([\d.]+) seconds", "s").value) * 1e6 / 100, "us")
+    return None
+
+
+def hello(place, over, ranks):
+    env, more = OVER[over]
+    out = place.run(launch(place, env, ranks, "python3 -m mpi4py.bench helloworld", more))
+    if out.count("Hello, World!") != ranks:
+        raise Failed(out[-300:])
+
+
+def own_tests(place, over):
+    """mpi4py's test suite on four ranks, those of its tests that need no spawned processes."""
+    env, more = OVER[over]
+    tests = suite("mpi4py")
+    out = place.run(launch(place, env, 4, f"python3 {tests}/test/main.py -f -e spawn -e dynproc", more), limit=1800)
+    if out.count("\nOK") < 1:
+        raise Failed(out[-400:])
+
+
+def rows():
+    found = []
+    for over in OVER:
+        def row(name, run, *how, pair=None):
+            return Row(f"mpi/{over}_{name}", "Open MPI, mpi4py", "openmpi-bin", lambda p, o=over: run(p, o, *how), pair)
+
+        found += [
+            row("hello", hello, 4),
+            row("ring_64", bench, "ringtest", 2, 64),
+            row("ring_64k", bench, "ringtest", 4, 65536),
+            row("mpi4py", own_tests),
+        ]
+    return found

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+"""Block devices and files over RDMA: NVMe, iSER, SRP and NFS, the kernel's own at both ends.
+
+Of each: 256 MiB written and read back; 20 times attached and detached; the target stopped and started under a load that compares every
+byte. Targets are set up by lines of bash, for they may be in another guest.
+"""
+import glob
+import hashlib
+import os
+import time
+
+import perftest
+from perftest import Failed
+from row import Figure, Row
+from storage_load import Load, until
+
+MIB = 256
+CONFIGFS = "mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config; cd /sys/kernel/config"
+# A RAM disk of the SCSI target.
+LUN = f"mkdir -p target/core/rd_mcp_0/disk; echo rd_pages={MIB * 256} >target/core/rd_mcp_0/disk/control; echo 1 >target/core/rd_mcp_0/disk/enable"
+NO_LUN = "rmdir target/core/rd_mcp_0/disk target/core/rd_mcp_0"
+IQN = "iqn.2026-11.verbena:disk"
+
+
+class Nvme:
+    package, program = "nvme-cli", "NVMe over RDMA (nvme-cli)"
+    up = f"""modprobe -a nvmet nvmet_rdma; modprobe brd rd_nr=1 rd_size={MIB * 1024}; {CONFIGFS}/nvmet
+        mkdir -p subsystems/disk/namespaces/1 ports/1; echo 1 >subsystems/disk/attr_allow_any_host
+        echo /dev/ram0 >subsystems/disk/namespaces/1/device_path; echo 1 >subsystems/disk/namespaces/1/enable; cd ports/1
+        echo rdma >addr_trtype; echo ipv4 >addr_adrfam; echo $SERVER >addr_traddr; echo 4420 >addr_trsvcid"""
+    start = "ln -s /sys/kernel/config/nvmet/subsystems/disk /sys/kernel/config/nvmet/ports/1/subsystems/"
+    stop = "rm /sys/kernel/config/nvmet/ports/1/subsystems/disk"
+    down = """cd /sys/kernel/config/nvmet; rm -f ports/1/subsystems/disk; echo 0 >subsystems/disk/namespaces/1/enable
+        rmdir ports/1 subsystems/disk/namespaces/1 subsystems/disk; modprobe -r nvmet_rdma nvmet brd"""
+    attach = """modprobe nvme_rdma; nvme connect -t rdma -a $SERVER -s 4420 -n disk -i 2 --reconnect-delay=1 --ctrl-loss-tmo=600 -k 5 \
+        --hostnqn=nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555 --hostid=11111111-2222-3333-4444-555555555555"""
+    detach = "nvme disconnect -n disk"
+    disk = "/dev/nvme*n1"
+
+
+class Iser:
+    package, program = "open-iscsi", "iSER (open-iscsi, LIO)"
+    up = f"""modprobe -a target_core_mod iscsi_target_mod ib_isert; {CONFIGFS}; {LUN}
+        T=target/iscsi/{IQN}/tpgt_1; mkdir -p target/iscsi; mkdir -p $T/lun/lun_0 $T/np/$SERVER:3260
+        for a in generate_node_acls cache_dynamic_acls; do echo 1 >$T/attrib/$a; done
+        for a in demo_mode_write_protect authentication; do echo 0 >$T/attrib/$a; done
+        ln -s /sys/kernel/config/target/core/rd_mcp_0/disk $T/lun/lun_0/; echo 1 >$T/np/$SERVER:3260/iser"""
+    start = f"echo 1 >/sys/kernel/config/target/iscsi/{IQN}/tpgt_1/enable"
+    stop = f"echo 0 >/sys/kernel/config/target/iscsi/{IQN}/tpgt_1/enable"
+    down = f"""cd /sys/kernel/config; T=target/iscsi/{IQN}/tpgt_1; echo 0 >$T/enable; rm -f $T/lun/lun_0/disk
+        rmdir $T/np/* $T/lun/lun_0 $T target/iscsi/{IQN}; {NO_LUN}"""
+    attach = f"""modprobe -a sd_mod ib_iser; pgrep -x iscsid >/dev/null || {{ mkdir -p /run/lock/iscsi; iscsid; sleep 1; }}
+        iscsiadm -m node -o new -T {IQN} -p $SERVER:3260 -I iser >/dev/null
+        iscsiadm -m node -T {IQN} -p $SERVER:3260 -o update -n node.session.timeo.replacement_timeout -v 600
+        iscsiadm -m node -T {IQN} -p $SERVER:3260 -I iser -l"""
+    detach = f"iscsiadm -m node -T {IQN} -p $SERVER:3260 -u && iscsiadm -m node -T {IQN} -p $SERVER:3260 -o delete"
+    disk = "/dev/sd?"
+
+
+class Srp:
+    package, program = "linux", "SRP (ib_srp, ib_srpt)"
+    # The port's name at the target is its first GID without the prefix.
+    GUID = "$(cut -d : -f 5-8 /sys/class/infiniband/$DEVICE/ports/1/gids/0)"
+    up = f"""modprobe ib_srpt rdma_cm_port=5555; {CONFIGFS}; {LUN}
+        T=target/srpt/{GUID}/{GUID}; mkdir -p target/srpt; mkdir -p $T/lun/lun_0 && ls target/srpt >&2
+        echo 1 >$T/attrib/generate_node_acls 2>/dev/null || true; echo 0 >$T/attrib/demo_mode_write_protect 2>/dev/null || true
+        ln -s /sys/kernel/config/target/core/rd_mcp_0/disk $T/lun/lun_0/"""
+    start = f"echo 1 >/sys/kernel/config/target/srpt/{GUID}/{GUID}/enable"
+    stop = f"echo 0 >/sys/kernel/config/target/srpt/{GUID}/{GUID}/enable"
+    down = f"""cd /sys/kernel/config; T=target/srpt/{GUID}/{GUID}; echo 0 >$T/enable; rm -f $T/lun/lun_0/disk
+        rmdir $T/lun/lun_0 $T/acls/* $T target/srpt/{GUID}; {NO_LUN}; modprobe -r ib_srpt"""
+    guid = "cat /sys/module/ib_srpt/parameters/srpt_service_guid"
+    attach = """modprobe -a sd_mod ib_srp; echo "id_ext=$SRPT,initiator_ext=fe80000000000000,ioc_guid=$SRPT,src=$ADDRESS,dest=$SERVER:5555" \
+        >/sys/class/infiniband_srp/srp-$DEVICE-1/add_target"""
+    detach = "for f in /sys/class/srp_remote_ports/port-*/delete; do echo 1 >$f; done"
+    disk = "/dev/sd?"
+
+
+class Nfs:
+    package, program = "nfs-kernel-server", "NFS over RDMA"
+    up = """modprobe -a nfsd rpcrdma; mkdir -p /srv/nfs; mount -t tmpfs -o size=300m export /srv/nfs
+        mountpoint -q /proc/fs/nfsd || mount -t nfsd nfsd /proc/fs/nfsd
+        exportfs -o rw,no_root_squash,fsid=0,insecure,no_subtree_check 10.0.0.0/7:/srv/nfs
+        mkdir -p /run/rpc_pipefs /var/lib/nfs/nfsdcld; mountpoint -q /run/rpc_pipefs || mount -t rpc_pipefs pipes /run/rpc_pipefs
+        rpc.mountd -N 3; nfsdcld -p /run/rpc_pipefs"""
+    start = "rpc.nfsd --no-nfs-version 3 --grace-time 10 --lease-time 10 4 && echo rdma 20049 >/proc/fs/nfsd/portlist"
+    stop = "rpc.nfsd 0"
+    down = "rpc.nfsd 0; pkill -x rpc.mountd; pkill -x nfsdcld; exportfs -ua; sleep 1; umount /srv/nfs"
+    attach = "modprobe -a nfs rpcrdma; mkdir -p /mnt/nfs; mount -t nfs4 -o proto=rdma,port=20049,vers=4.2,timeo=50 $SERVER:/ /mnt/nfs"
+    detach = "umount -f /mnt/nfs"
+    disk = "/mnt/nfs/file"
+
+
+class Store:
+    """A target and the disk that it gives, both gone when the test is over."""
+
+    def __init__(self, kind, place):
+        self.kind, self.place, self.path = kind, place, None
+
+    def there(self, line, limit=60):
+        """Where the target is."""
+        return perftest.end(perftest.serve("bash", "-c", f"SERVER={self.place.server}\n{line}"), f"target: {line[:40]}", limit)
+
+    def __enter__(self):
+        try:
+            self.there(self.kind.up)
+            self.there(self.kind.start)
+            if hasattr(self.kind, "guid"):
+                os.environ["SRPT"] = self.there(self.kind.guid).strip()
+        except Exception:
+            self.quietly(self.there, self.kind.down)
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.quietly(self.place.run, self.kind.detach)
+        self.quietly(self.there, self.kind.down)
+
+    @staticmethod
+    def quietly(run, line):
+        try:
+            run(line)
+        except Failed:
+            pass
+
+    def attach(self):
+        before = set(glob.glob(self.kind.disk))
+        self.place.run(self.kind.attach, 60)
+        if self.kind is Nfs:
+            with open(self.kind.disk, "ab") as f:
+                f.truncate(MIB << 20)
+            self.path = self.kind.disk
+            return self.path
+        until("the disk", lambda: set(glob.glob(self.kind.disk)) - before)
+        (self.path,) = set(glob.glob(self.kind.disk)) - before
+        return self.path
+
+    def detach(self):
+        self.place.run(self.kind.detach, 60)
+        if self.kind is not Nfs:
+            until("the disk is gone", lambda: not os.path.exists(self.path))
+
+
+def transfer(place, kind):
+    with Store(kind, place) as store:
+        disk = store.attach()
+        data, began = os.urandom(1 << 20), time.monotonic()
+        total = hashlib.sha256()
+        with open("/tmp/data", "wb") as f:
+            for i in range(MIB):
+                piece = data[i:] + data[:i]
+                total.update(piece)
+                f.write(piece)
+        place.run(f"dd if=/tmp/data of={disk} bs=1M oflag=direct conv=fsync,notrunc 2>&1; rm /tmp/data")
+        taken = time.monotonic() - began
+        store.detach()
+        out = place.run(f"{kind.attach} >/dev/null; sleep 1; for d in {kind.disk}; do dd if=$d bs=1M count={MIB} iflag=direct | sha256sum; done", 120)
+        if total.hexdigest() not in out:
+            raise Failed(f"what was read back differs: {out[-200:]}")
+        return Figure((MIB << 20) / taken, "bytes/s")
+
+
+def reconnects(place, kind):
+    with Store(kind, place) as store:
+        for _ in range(20):
+            place.run(f"dd if={store.attach()} of=/dev/null bs=1M count=8 iflag=direct")
+            store.detach()
+
+
+def restart(place, kind):
+    with Store(kind, place) as store:
+        load = Load(store.attach(), 4096)
+        load.goes_on("before")
+        for _ in range(2):
+            store.there(kind.stop)
+            time.sleep(3)
+            store.there(kind.start)
+            load.goes_on("the target is back", 120)
+        load.end()
+        load.check(store.path)
+
+
+def rows():
+    kinds = {"nvme": Nvme, "iser": Iser, "srp": Srp, "nfs": Nfs}
+    tests = {"transfer": transfer, "reconnects": reconnects, "restart": restart}
+    return [Row(f"storage/{k}_{t}", kind.program, kind.package, lambda p, r=run, kind=kind: r(p, kind))
+            for k, kind in kinds.items() for t, run in tests.items()]

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+"""Programs of verbs itself: qperf, fio, QEMU's migration; the suites `programs` and `pyverbs` have the rest."""
+from perftest import Failed
+from row import Figure, Row
+
+QPERF = ("rc_bw", "rc_lat", "rc_bi_bw", "rc_rdma_read_bw", "rc_rdma_read_lat", "rc_rdma_write_bw", "rc_rdma_write_lat",
+         "rc_rdma_write_poll_lat", "rc_compare_swap_mr", "rc_fetch_add_mr", "ver_rc_compare_swap", "ver_rc_fetch_add", "uc_bw", "uc_lat",
+         "uc_bi_bw", "uc_rdma_write_bw", "uc_rdma_write_lat", "uc_rdma_write_poll_lat", "ud_bw", "ud_lat", "ud_bi_bw")
+
+
+def qperf(place, test):
+    # Without -cm 1 it sends no GRH, which RoCE needs.
+    out = place.served("qperf -lp PORT", f"qperf $SERVER -lp PORT -t 1 -cm 1 -uu -un {test}")
+    if test.startswith("ver_"):
+        return None
+    kind = "latency" if test.endswith("lat") else "msg_rate" if test.endswith("_mr") else "(?:bw|recv_bw)"
+    figure = Figure.of(out, rf"^ +{kind} += +([\d.e+]+)", "")
+    if not figure.value > 0:
+        raise Failed(out[-300:])
+    return Figure(figure.value * 1e6, "us") if kind == "latency" else Figure(figure.value, "messages/s" if kind == "msg_rate" else "bytes/s")
+
+
+def fio(place, verb, rw):
+    common = "--ioengine=rdma --port=PORT --bs=64k --size=64m"
+    server = f"fio --name=r {common} --rw=read --iodepth=16 --output-format=terse"
+    client = f"fio --name=s {common} --hostname=$SERVER --verb={verb} --rw={rw} --iodepth=1 --iodepth_batch_complete=1"
+    _, out = place.both(server, client)
+    return Figure(Figure.of(out, r"bw=[^(]*\(([\d.]+)MB/s\)", "").value * 1e6, "bytes/s")
+
+
+MIGRATE = """
+import json, socket, sys, time
+def qmp(path):
+    for _ in range(100):
+        try:
+            s = socket.socket(socket.AF_UNIX); s.connect(path); break
+        except OSError:
+            time.sleep(0.1)
+    f = s.makefile("rw"); f.readline()
+    def ask(name, **arguments):
+        f.write(json.dumps({"execute": name, "arguments": arguments}) + "\\n"); f.flush()
+        while True:
+            answer = json.loads(f.readline())
+            if "return" in answer or "error" in answer:
+                return answer
+    ask("qmp_capabilities")
+    return ask
+ask = qmp("/tmp/source.qmp")
+print(ask("migrate", uri="rdma:" + sys.argv[1]))
+for _ in range(600):
+    state = ask("query-migrate")["return"]
+    if state.get("status") in ("completed", "failed"):
+        break
+    time.sleep(0.1)
+print(json.dumps(state)); ask("quit")
+"""
+
+
+def migration(place):
+    """A machine of 128 MiB, moved while it stands still, which QEMU does by RDMA WRITEs into the memory of the other."""
+    machine = "qemu-system-x86_64 -M q35 -accel tcg -m 128 -display none -nodefaults"
+    script = "/tmp/migrate.py"
+    with open(script, "w") as f:
+        f.write(MIGRATE)
+    source = f"rm -f /tmp/source.qmp; {machine} -qmp unix:/tmp/source.qmp,server=on,wait=off >/tmp/source.log 2>&1 &"
+    out = place.served(f"{machine} -incoming rdma:$ADDRESS:PORT", f"{source} python3 {script} $SERVER:PORT; cat /tmp/source.log", 180)
+    if '"status": "completed"' not in out:
+        raise Failed(out[-400:])
+    return Figure(Figure.of(out, r'"total-time": (\d+)', "").value * 1e3, "us")
+
+
+def rows():
+    found = [Row(f"qperf/{t}", "qperf", "qperf", lambda p, t=t: qperf(p, t)) for t in QPERF]
+    for verb, rw in ("write", "write"), ("read", "write"), ("send", "write"):
+        found.append(Row(f"fio/{verb}", "fio", "fio", lambda p, v=verb, w=rw: fio(p, v, w)))
+    found.append(Row("qemu/migration", "QEMU", "qemu-system-x86", migration))
+    return found

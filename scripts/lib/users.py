@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+"""users.py: what scripts/users keeps of its rows, and the table that it makes of them.
+
+  --todo RESULTS STAGE DEVICES   names on standard input: prints NAME@DEVICE of those that have no result
+  --keep RESULTS STAGE           what `users` prints on standard input: keeps it, and tells
+  --forget RESULTS [FILTER...]
+  --again RESULTS                forgets rows that could not run
+  --show RESULTS BUILD KIND      the table: text, and for the long form users.html and users.json in BUILD
+
+A line of RESULTS is what the guest says of a row on a device (scripts/guest/users), and the stage: `one` guest or `two`.
+"""
+import collections
+import fnmatch
+import html
+import json
+import os
+import sys
+
+CAUSES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "users-causes")
+HERE, PEER = "verbena0", "rxe0"
+
+
+def read(path):
+    """The newest result of each stage, row and device, in the order of their first."""
+    found = {}
+    with open(path) as f:
+        for line in f:
+            r = json.loads(line)
+            found[r["stage"], r["row"], r["device"]] = r
+    return found
+
+
+def write(path, results):
+    with open(path + ".new", "w") as f:
+        f.writelines(json.dumps(r) + "\n" for r in results)
+    os.replace(path + ".new", path)
+
+
+def causes():
+    """(patterns of stage, row and device, the cause) of failures that are known."""
+    with open(CAUSES) as f:
+        lines = [line.partition("#") for line in f if line.strip() and line[0] != "#"]
+    return [(*patterns.split(), cause.strip()) for patterns, _, cause in lines]
+
+
+def cause(r, known):
+    return next((c for *patterns, c in known if all(fnmatch.fnmatch(r[k], p) for k, p in zip(("stage", "row", "device"), patterns))), "")
+
+
+def todo(results, stage, devices):
+    done = {(row, device) for s, row, device in read(results) if s == stage}
+    for name in sys.stdin.read().split():
+        for device in devices.split(","):
+            if (name, device) not in done:
+                print(f"{name}@{device}")
+
+
+def tell(r):
+    amount = f" ({figure(r)})" if "figure" in r else ""
+    print(f"{r['result']} {r['stage']}/{r['row']} {r['device']}{amount}{': ' + r['why'] if r['why'] else ''}", flush=True)
+
+
+def keep(results, stage):
+    begun = None
+    with open(results, "a") as f:
+        for line in sys.stdin:
+            if line[:1] != "{":
+                continue
+            r = json.loads(line)
+            if "begins" in r:
+                begun = {"stage": stage, "row": r["begins"], "device": r["device"], "program": "", "package": "", "version": "", "seconds": 0}
+                continue
+            begun, r = None, {"stage": stage, **r}
+            tell(r)
+            f.write(json.dumps(r) + "\n")
+            f.flush()
+        if begun:
+            r = {**begun, "result": "fail", "why": "the guest ended, or its time, before the row did"}
+            tell(r)
+            f.write(json.dumps(r) + "\n")
+
+
+def forget(results, filters):
+    write(results, [r for (_, row, _), r in read(results).items() if filters and not any(f in row for f in filters)])
+
+
+def again(results):
+    write(results, [r for r in read(results).values() if r["result"] != "nothere"])
+
+
+UNITS = {"us": ((1e6, "s"), (1e3, "ms"), (1, "us")), "bytes/s": ((1 << 30, "GiB/s"), (1 << 20, "MiB/s"), (1, "B/s")),
+         "messages/s": ((1e6, "M/s"), (1e3, "k/s"), (1, "/s"))}
+
+
+def figure(r):
+    for factor, unit in UNITS[r["unit"]]:
+        if r["figure"] >= factor or factor == 1:
+            return f"{r['figure'] / factor:.3g} {unit}"
+
+
+def lines(found):
+    """A row of the table for each row and stage."""
+    known, table = causes(), collections.OrderedDict()
+    for (stage, row, device), r in found.items():
+        # A suite counts by its parts.
+        if not r.get("parts"):
+            table.setdefault((row, stage), {})[device] = r
+    for (row, stage), results in table.items():
+        here, peer = results.get(HERE), results.get(PEER)
+        if not here:
+            continue
+        line = {"row": row, "guests": stage, "program": here["program"], "package": here["package"], "version": here["version"]}
+        if "of" in here:
+            line["part"] = here["of"]
+        for name, r in (("verbena", here), ("rxe", peer)):
+            if not r:
+                continue
+            why = r["why"]
+            result = r["result"]
+            if result == "fail" and (c := cause(r, known)):
+                result, why = "known", f"{c} [{why[-200:]}]"
+            line[name] = {"result": result, "why": why, "seconds": r["seconds"]}
+            if "figure" in r:
+                line[name] |= {"figure": r["figure"], "unit": r["unit"], "told": figure(r)}
+        if all(n in line and "figure" in line[n] for n in ("verbena", "rxe")):
+            a, b = line["verbena"]["figure"], line["rxe"]["figure"]
+            line["ratio"] = round(b / a if line["verbena"]["unit"] == "us" else a / b, 3)
+        yield line
+
+
+def cell(line, name):
+    r = line.get(name)
+    return "-" if not r else r["result"] + (f" {r['told']}" if "told" in r else "")
+
+
+def show(results, build, kind):
+    table = list(lines(read(results)))
+    print(f"{'row':34}{'guests':7}{'verbena':22}{'rxe':22}{'ratio':>8}")
+    for line in (line for line in table if line["verbena"]["result"] != "pass" or "part" not in line):
+        print(f"{line['row']:34}{line['guests']:7}{cell(line, 'verbena'):22}{cell(line, 'rxe'):22}{line.get('ratio', ''):>8}")
+    counts = collections.Counter(line["verbena"]["result"] for line in table)
+    only_rxe = [f"{line['row']} ({line['guests']})" for line in table
+                if line["verbena"]["result"] in ("fail", "known") and line.get("rxe", {}).get("result") == "pass"]
+    for line in table:
+        if line["verbena"]["result"] in ("fail", "known"):
+            word = "FAILED" if line["verbena"]["result"] == "fail" else "known"
+            print(f"{word} {line['guests']}/{line['row']}: {line['verbena']['why']}")
+    if only_rxe:
+        print(f"passes on rxe and not here: {', '.join(only_rxe)}")
+    if kind == "long":
+        with open(f"{build}/users.json", "w") as f:
+            json.dump(table, f, indent=1)
+            f.write("\n")
+        with open(f"{build}/users.html", "w") as f:
+            f.write(page(table))
+        print(f"written: {build}/users.json, {build}/users.html")
+    if counts["known"] or counts["nothere"]:
+        print(f"{counts['known']} failed for a known cause, {counts['nothere']} could not run")
+    print(f"{counts['pass']} passed, {counts['fail']} failed")
+    return 1 if counts["fail"] or not counts["pass"] else 0
+
+
+COLOURS = {"pass": "#dff2df", "fail": "#f6c9c4", "known": "#fbeec2", "nothere": "#eee"}
+
+
+def page(table):
+    def td(line, name):
+        r = line.get(name)
+        if not r:
+            return "<td>-</td>"
+        why = f"<details><summary>why</summary><pre>{html.escape(r['why'])}</pre></details>" if r["why"] else ""
+        return f"<td style='background:{COLOURS[r['result']]}'>{html.escape(cell(line, name))}{why}</td>"
+
+    rows = "\n".join(
+        f"<tr><td>{html.escape(line['row'])}</td><td>{line['guests']}</td><td>{html.escape(line['program'])}</td>"
+        f"<td>{html.escape(line['package'])} {html.escape(line['version'])}</td>{td(line, 'verbena')}{td(line, 'rxe')}<td>{line.get('ratio', '')}</td></tr>"
+        for line in table)
+    return ("<!DOCTYPE html><html lang='en'><meta charset='utf-8'><title>What people run</title>"
+            "<style>body{font:14px sans-serif;margin:2em}table{border-collapse:collapse}td,th{border:1px solid #ccc;padding:3px 8px;text-align:left;"
+            "vertical-align:top}pre{white-space:pre-wrap;max-width:60em}</style>"
+            "<h1>What people run, on Verbena and on rxe</h1><table><tr><th>row<th>guests<th>program<th>version<th>Verbena<th>rxe<th>ratio</tr>\n"
+            f"{rows}\n</table></html>\n")
+
+
+if __name__ == "__main__":
+    how, *args = sys.argv[1:]
+    commands = {"--todo": todo, "--keep": keep, "--again": again, "--show": show, "--forget": lambda path, *filters: forget(path, filters)}
+    sys.exit(commands[how](*args))
