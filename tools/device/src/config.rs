@@ -21,6 +21,8 @@ pub struct Config {
     pub credits: bool,
     /// On a wire, queue pairs have fewer packets under way where there are queues, and answer what routers mark (annex A17.9).
     pub congestion_control: bool,
+    /// Connected queue pairs hear their peer from any MAC address: routers may differ for each direction.
+    pub asymmetric_routes: bool,
     /// Seed of everything that is drawn by lot.
     pub seed: u64,
     /// Answers that look right and are wrong, drawn with this seed (only with the feature `hostile`).
@@ -38,6 +40,7 @@ impl Default for Config {
             drop_percent: 0,
             credits: true,
             congestion_control: true,
+            asymmetric_routes: false,
             seed: 1,
             hostile: None,
             misbehave: Misbehaviour::default(),

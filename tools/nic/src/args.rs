@@ -61,6 +61,10 @@ pub struct Args {
     #[arg(long)]
     pub no_congestion_control: bool,
 
+    /// Hear peers from whatever MAC address, because the way back is by another router than the way there
+    #[arg(long)]
+    pub asymmetric_routes: bool,
+
     /// Seed of all chance
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
@@ -132,6 +136,7 @@ impl Args {
             drop_percent: self.drop,
             credits: !self.no_credits,
             congestion_control: !self.no_congestion_control,
+            asymmetric_routes: self.asymmetric_routes,
             seed: self.seed,
             #[cfg(feature = "hostile")]
             hostile: self.hostile,

@@ -60,7 +60,9 @@ pub(super) fn take_in<M: GuestMemory>(
         _ if packet.datagram.is_some() => true,
         // A connected queue pair hears its peer only.
         (Some(path), Some(own)) => {
-            own.sgid == path.dgid && own.dgid == path.sgid && is_from(&own.dmac, &path.smac)
+            let is_from = || is_from(&own.dmac, &path.smac);
+            let is_to = own.sgid == path.dgid && own.dgid == path.sgid;
+            is_to && (host.shared.config.asymmetric_routes || is_from())
         }
         _ => false,
     };

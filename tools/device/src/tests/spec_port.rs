@@ -404,6 +404,7 @@ fn of_frames_that_come_together_all_are_taken_but_others_and_those_after_the_end
     let frame = |psn: u32, dgid| {
         let path = Path {
             dmac: Config::default().mac,
+            smac: Driver::path(0, 0).dmac,
             sgid: far,
             dgid,
             ..Path::default()
