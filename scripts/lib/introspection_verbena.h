@@ -20,6 +20,9 @@ class IntrospectionVerbena : public NicIntrospection {
         "verbena", [](const std::string& name, const ibv_device_attr& attr) { return new IntrospectionVerbena(name, attr); });
   }
 
+  // ibv_post_send() fails, as ibv_post_send(3) has it.
+  bool SilentlyDropSendWrWhenResetInitRtr() const override { return false; }
+
   // On an emulated processor all is slow.
   bool IsSlowNic() const override { return true; }
 

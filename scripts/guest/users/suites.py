@@ -7,8 +7,8 @@ from row import Part, Row, suite
 
 # Tests that take longer than a guest has: the device's limits, one after the other, and all numbers of queue pairs.
 TOO_LONG = "DeviceLimitTest.*:QpStateTest.QpIdRollover"
-UNIT = ("Access", "Ah", "Async", "Buffer", "CompChannel", "Cq", "Device", "Huge", "LoopbackRc", "LoopbackUd", "Mr", "Mw", "Pd", "Qp", "Rc", "Srq",
-        "Stress", "Threaded", "Ud", "")
+UNIT = ("Advanced", "Ah", "Async", "Atomic", "Buffer", "CompChannel", "Cq", "Device", "Huge", "LoopbackRc", "LoopbackUd", "Messaging", "Mr", "Mw",
+        "Pd", "Qp", "RdmaAccess", "Remote", "Responder", "Srq", "Stress", "Threaded", "")
 
 
 def unit(place, family):

@@ -92,7 +92,7 @@ pub fn set_bind(wr: &mut ibv_send_wr, bind: Bind, mw_type: ibv_mw_type, imm: u32
     let mut mw: Box<ibv_mw> = Box::new(unsafe { core::mem::zeroed() });
     // SAFETY: as above.
     let mut mr: Box<ibv_mr> = Box::new(unsafe { core::mem::zeroed() });
-    (mw.type_, mr.lkey) = (mw_type, bind.region);
+    (mw.type_, mw.rkey, mr.lkey) = (mw_type, bind.key & !0xff, bind.region);
     // They outlive the test, as long as the request may.
     wr.__bindgen_anon_2.bind_mw = ibv_send_wr__bindgen_ty_4__bindgen_ty_1 {
         mw: Box::leak(mw),
@@ -105,6 +105,11 @@ pub fn set_bind(wr: &mut ibv_send_wr, bind: Bind, mw_type: ibv_mw_type, imm: u32
         },
     };
     wr.__bindgen_anon_1.imm_data = imm;
+}
+
+/// Another key for the bind of [`set_bind`].
+pub fn set_bind_key(wr: &mut ibv_send_wr, key: u32) {
+    wr.__bindgen_anon_2.bind_mw.rkey = key;
 }
 
 pub fn set_datagram(wr: &mut ibv_send_wr, ah: *mut ibv_ah, qpn: u32, qkey: u32, imm: u32) {

@@ -107,14 +107,12 @@ unsafe fn begin(ex: *mut ibv_qp_ex, opcode: u32, operands: Operands) {
 ///
 /// # Safety
 ///
-/// `mw` is a window of this provider, `info` readable; it names a region of this provider, or none.
+/// `mw` is a window of this provider that no other thread uses meanwhile, `info` readable; it names a region of this provider, or none.
 unsafe fn window(mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) -> Option<Bind> {
     // SAFETY: the caller vouches for it.
-    let of_type_2 = unsafe { (*mw).type_ } == IBV_MW_TYPE_2;
-    // SAFETY: as above.
     let info = unsafe { &*info };
     // SAFETY: as above.
-    of_type_2.then(|| unsafe { Bind::new(rkey, info) })
+    unsafe { Bind::tagged(mw, rkey, info) }
 }
 
 macro_rules! requests {

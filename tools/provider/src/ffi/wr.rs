@@ -8,7 +8,7 @@
 
 use super::memory::Entry;
 use super::object::Ah;
-use super::pabi::{ibv_mw_bind_info, ibv_recv_wr, ibv_send_wr, ibv_sge, IBV_MW_TYPE_2};
+use super::pabi::{ibv_mw, ibv_mw_bind_info, ibv_recv_wr, ibv_send_wr, ibv_sge, IBV_MW_TYPE_2};
 use core::slice;
 
 /// What both kinds of requests have, with what the caller of `new` vouches for.
@@ -89,6 +89,25 @@ pub struct Bind {
 }
 
 impl Bind {
+    /// Takes what a program asks for of a window of type 2, or nothing of another.
+    ///
+    /// A program chooses the tag alone, the last byte of the key (IBTA 10.6.7.2.2); what it gives of the rest is not looked at,
+    /// as with other adapters. The window has the new key from then on.
+    ///
+    /// # Safety
+    ///
+    /// `mw` is a window of this provider that no other thread uses meanwhile; the rest as for [`Bind::new`].
+    pub unsafe fn tagged(mw: *mut ibv_mw, tag: u32, info: &ibv_mw_bind_info) -> Option<Self> {
+        // SAFETY: the caller vouches for it.
+        let mw = unsafe { mw.as_mut() }?;
+        if mw.type_ != IBV_MW_TYPE_2 {
+            return None;
+        }
+        mw.rkey = (mw.rkey & !0xff) | (tag & 0xff);
+        // SAFETY: the caller vouches for it.
+        Some(unsafe { Self::new(mw.rkey, info) })
+    }
+
     /// Takes what a program asks for.
     ///
     /// # Safety
@@ -114,7 +133,7 @@ pub struct SendWr<'a>(&'a ibv_send_wr);
 request!(
     SendWr of ibv_send_wr,
     /// `wr` points to a valid list: each entry has `num_sge` SGEs if that is positive, or none (null), the union member of its
-    /// opcode is set, address handles, windows and regions are this provider's, and inline data is readable. Nothing changes it during `'a`.
+    /// opcode is set, address handles, windows and regions are this provider's, and inline data is readable. Nothing changes it, nor uses the windows, during `'a`.
 );
 
 impl<'a> SendWr<'a> {
@@ -163,10 +182,8 @@ impl<'a> SendWr<'a> {
     pub fn bind(self) -> Option<Bind> {
         // SAFETY: plain integers and pointers, set for this opcode.
         let bind = unsafe { self.0.__bindgen_anon_2.bind_mw };
-        // SAFETY: `new`'s caller vouched for the window.
-        let of_type_2 = unsafe { bind.mw.as_ref() }?.type_ == IBV_MW_TYPE_2;
-        // SAFETY: `new`'s caller vouched for the region.
-        of_type_2.then(|| unsafe { Bind::new(bind.rkey, &bind.bind_info) })
+        // SAFETY: `new`'s caller vouched for window and region.
+        unsafe { Bind::tagged(bind.mw, bind.rkey, &bind.bind_info) }
     }
 
     /// The SRQ at the peer, of extended connections.

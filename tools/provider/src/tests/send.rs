@@ -374,6 +374,29 @@ fn only_windows_of_type_2_are_bound_by_work_requests() {
 }
 
 #[test]
+fn of_the_key_of_a_bind_the_program_chooses_the_tag_alone() {
+    let f = Fixture::new();
+    let qp = f.rts(9);
+    let bind = Bind {
+        key: 0x1234_5600,
+        addr: 2,
+        length: 3,
+        region: 4,
+        access: 0,
+    };
+    let mut wr = send(71, &mut []);
+    wr.opcode = IBV_WR_BIND_MW;
+    mock::set_bind(&mut wr, bind, IBV_MW_TYPE_2, 0);
+    for (number, key) in [0xffff_ff07, 0x08].into_iter().enumerate() {
+        mock::set_bind_key(&mut wr, key);
+        post(&qp, &mut [wr]).unwrap();
+        let bytes = qp.sends.bytes(number as u32, 64);
+        let (header, _) = SendWqe::read_from_prefix(&bytes).unwrap();
+        assert_eq!(header.rkey.get(), 0x1234_5600 | (key & 0xff));
+    }
+}
+
+#[test]
 fn pieces_are_posted_together_or_not_at_all() {
     let f = Fixture::new();
     let qp = f.rts(9);

@@ -209,6 +209,18 @@ fn type_2(rig: &Rig) -> TestResult {
         status::REM_ACCESS_ERR,
         "invalidated by the peer"
     );
+    // The tag alone is the program's to choose; the window then has the whole key.
+    ensure_eq!(
+        bind(&pair, &mw, 0x0700_0007, whole(&mr, WRITE))?,
+        status::SUCCESS,
+        "bound with a tag"
+    );
+    ensure_eq!(mw.rkey(), (key & !0xff) | 7, "the key");
+    ensure_eq!(
+        write(rig, &pair, at, mw.rkey())?,
+        status::SUCCESS,
+        "by the key with that tag"
+    );
     rig.expect_no_event(QUIET)
 }
 
