@@ -34,7 +34,7 @@ class Agent:
     def address(self):
         return os.environ["ADDRESS"]
 
-    def listening(self, port, tcp):
+    def listening(self, port, tcp=False):
         return perftest.listening_here(port, tcp)
 
     def start(self, command):
@@ -115,7 +115,7 @@ class Peer:
     def start(self, *command):
         return Remote(self.agent, command)
 
-    def listening(self, port, tcp):
+    def listening(self, port, tcp=False):
         return self.agent.listening(port, tcp)
 
 
