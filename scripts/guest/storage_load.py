@@ -30,9 +30,9 @@ class Worker(threading.Thread):
     A block holds its number and the count of the write that wrote it, over and over. A write that failed may have been done or not.
     """
 
-    def __init__(self, path, first, blocks, seed, direct=True):
+    def __init__(self, path, first, blocks, seed):
         super().__init__(daemon=True)
-        self.path, self.first, self.blocks, self.direct = path, first, blocks, direct
+        self.path, self.first, self.blocks = path, first, blocks
         self.rng = random.Random(seed)
         self.count = 0
         self.may = [{0} for _ in range(blocks)]  # the counts that a block may hold; 0: nothing was written yet
@@ -55,15 +55,11 @@ class Worker(threading.Thread):
         done = os.pwritev(fd, [memoryview(self.buffer)[: length * BLOCK]], (self.first + at) * BLOCK)
         if done != length * BLOCK:
             raise OSError(errno.EIO, "a short write")
-        if not self.direct:
-            os.fdatasync(fd)
         for block in range(at, at + length):
             self.may[block] = {self.count}
         self.written += length
 
     def look(self, fd, at, length):
-        if not self.direct:
-            os.posix_fadvise(fd, (self.first + at) * BLOCK, length * BLOCK, os.POSIX_FADV_DONTNEED)
         done = os.preadv(fd, [memoryview(self.buffer)[: length * BLOCK]], (self.first + at) * BLOCK)
         if done != length * BLOCK:
             raise OSError(errno.EIO, "a short read")
@@ -77,12 +73,9 @@ class Worker(threading.Thread):
             self.may[block] = {found[0]}
         self.read += length
 
-    def open(self):
-        return os.open(self.path, os.O_RDWR | (os.O_DIRECT if self.direct else 0))
-
     def run(self):
         try:
-            fd = self.open()
+            fd = os.open(self.path, os.O_RDWR | os.O_DIRECT)
         except OSError as e:
             self.why = f"opening {self.path}: {e}"
             return
@@ -100,7 +93,7 @@ class Worker(threading.Thread):
 
     def check(self):
         """Reads all of it."""
-        fd = self.open()
+        fd = os.open(self.path, os.O_RDWR | os.O_DIRECT)
         try:
             for at in range(0, self.blocks, 64):
                 self.look(fd, at, min(64, self.blocks - at))
@@ -109,11 +102,11 @@ class Worker(threading.Thread):
 
 
 class Load:
-    """Workers side by side on one file: past the page cache, or (not `direct`) through it, each write and read on to the disk."""
+    """Workers side by side on one file."""
 
-    def __init__(self, path, blocks, workers=4, seed=1, direct=True):
+    def __init__(self, path, blocks, workers=4, seed=1):
         each = blocks // workers
-        self.workers = [Worker(path, number * each, each, seed * 100 + number, direct) for number in range(workers)]
+        self.workers = [Worker(path, number * each, each, seed * 100 + number) for number in range(workers)]
         for worker in self.workers:
             worker.start()
 
@@ -124,7 +117,7 @@ class Load:
         """All of them work."""
         for worker in self.workers:
             before = worker.written + worker.read
-            until(f"{what}: a worker goes on", lambda: worker.why or worker.written + worker.read > before + 4, seconds)
+            until(f"{what}: a worker goes on", lambda: worker.why or worker.errors or worker.written + worker.read > before + 4, seconds)
             if worker.why or worker.errors:
                 raise Failed(f"{what}: {worker.why or worker.lost}")
 
