@@ -16,7 +16,7 @@ def bench(place, over, test, ranks, size):
     env, more = OVER[over]
     out = place.run(launch(place, env, ranks, f"python3 -m mpi4py.bench {test} -n {size} -l 100", more))
     if test == "ringtest":
-        return Figure(float(Figure.of(out, r"= ([\d.]+) seconds", "s").value) * 1e6 / 100, "us")
+        return Figure(Figure.of(out, r"= ([\d.]+) seconds", "s").value * 1e6 / 100, "us")
     return None
 
 
@@ -39,8 +39,8 @@ def own_tests(place, over):
 def rows():
     found = []
     for over in OVER:
-        def row(name, run, *how, pair=None):
-            return Row(f"mpi/{over}_{name}", "Open MPI, mpi4py", "openmpi-bin", lambda p, o=over: run(p, o, *how), pair)
+        def row(name, run, *how):
+            return Row(f"mpi/{over}_{name}", "Open MPI, mpi4py", "openmpi-bin", lambda p, o=over: run(p, o, *how))
 
         found += [
             row("hello", hello, 4),

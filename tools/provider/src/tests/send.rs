@@ -344,12 +344,10 @@ fn a_flush_is_asked_for_by_its_own_function() {
     assert_eq!(post(&qp, &mut [wr]), Err((Errno::INVAL, 0)));
 }
 
-#[test]
-fn only_windows_of_type_2_are_bound_by_work_requests() {
-    let f = Fixture::new();
-    let qp = f.rts(9);
+/// A bind with that key, and a request that has its opcode.
+fn bind_of(key: u32) -> (Bind, ibv_send_wr) {
     let bind = Bind {
-        key: 1,
+        key,
         addr: 2,
         length: 3,
         region: 4,
@@ -357,6 +355,14 @@ fn only_windows_of_type_2_are_bound_by_work_requests() {
     };
     let mut wr = send(71, &mut []);
     wr.opcode = IBV_WR_BIND_MW;
+    (bind, wr)
+}
+
+#[test]
+fn only_windows_of_type_2_are_bound_by_work_requests() {
+    let f = Fixture::new();
+    let qp = f.rts(9);
+    let (bind, mut wr) = bind_of(1);
     mock::set_bind(&mut wr, bind, IBV_MW_TYPE_1, 0);
     assert_eq!(post(&qp, &mut [wr]), Err((Errno::INVAL, 0)));
     let mut guard = qp.sends.start(|| true);
@@ -377,15 +383,7 @@ fn only_windows_of_type_2_are_bound_by_work_requests() {
 fn of_the_key_of_a_bind_the_program_chooses_the_tag_alone() {
     let f = Fixture::new();
     let qp = f.rts(9);
-    let bind = Bind {
-        key: 0x1234_5600,
-        addr: 2,
-        length: 3,
-        region: 4,
-        access: 0,
-    };
-    let mut wr = send(71, &mut []);
-    wr.opcode = IBV_WR_BIND_MW;
+    let (bind, mut wr) = bind_of(0x1234_5600);
     mock::set_bind(&mut wr, bind, IBV_MW_TYPE_2, 0);
     for (number, key) in [0xffff_ff07, 0x08].into_iter().enumerate() {
         mock::set_bind_key(&mut wr, key);
