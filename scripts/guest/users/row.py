@@ -66,15 +66,15 @@ class Place:
         """What it wrote, both of its streams; it has to end with 0."""
         return perftest.end(perftest.start("bash", "-c", line), line.split()[0], limit)
 
-    def both(self, server, client, limit=120, port=None):
-        """What server and client wrote. In both lines PORT is a number that is free, or the one that they have."""
-        port = port or perftest.next_port()
+    def both(self, server, client, limit=120):
+        """What server and client wrote. In both lines PORT is a number that is free."""
+        port = perftest.next_port()
         lines = (("bash", "-c", line.replace("PORT", str(port))) for line in (server, client))
         return perftest.both(*lines, lambda: perftest.listening(port), limit)
 
-    def served(self, server, client, limit=120, port=None):
+    def served(self, server, client, limit=120):
         """The same with a server that has no end: what the client wrote."""
-        port = port or perftest.next_port()
+        port = perftest.next_port()
         running = perftest.serve("bash", "-c", "exec " + server.replace("PORT", str(port)))
         try:
             perftest.wait_listening(port, running)
