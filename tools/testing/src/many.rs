@@ -24,7 +24,7 @@ const ROOM: usize = 2304;
 const LONGEST: u64 = 2048;
 /// What lies where nothing was sent to.
 const UNTOUCHED: u8 = 0xa5;
-/// So long all of them together may take for one message each.
+/// So long all of them together may take for one message each, and the other end to be there.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Completions that are taken at once.
 const BATCH: usize = 256;
@@ -65,7 +65,7 @@ impl Other {
         let to = match peer {
             None => TcpListener::bind(("0.0.0.0", port))?.accept()?.0,
             Some(peer) => {
-                let deadline = Instant::now() + rig::patience();
+                let deadline = Instant::now() + PATIENCE;
                 loop {
                     match TcpStream::connect((peer, port)) {
                         Ok(stream) => break stream,
