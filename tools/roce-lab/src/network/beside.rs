@@ -121,11 +121,16 @@ impl Lab {
 
     /// A response is about to be handed to the engine, or to be taken by it that had kept it.
     fn beside_hears(&mut self, me: usize, packet: &Packet, kept: bool) {
+        let source = packet.payload.source();
+        let readable = !matches!(source, Source::Region { .. }) || self.memory.reads(&source);
+        if !readable {
+            if let Model::Rc(both) = &mut self.beside[self.ends[me].peer].model {
+                both.0.is_unread(packet);
+            }
+        }
         let Model::Rc(both) = &mut self.beside[me].model else {
             return;
         };
-        let source = packet.payload.source();
-        let readable = !matches!(source, Source::Region { .. }) || self.memory.reads(&source);
         let (end, ops, memory) = (&self.ends[me], &self.ops, &self.memory);
         let stores = |index: usize, offset: u64, length: u64| {
             let op = &ops[end.sq[index] as usize];

@@ -68,6 +68,8 @@ pub struct Responder {
     pub(super) due: Effects,
     /// A remote invalidate failed, which ends the connection without a NAK: the receive that tells so.
     pub(super) dies: Option<u64>,
+    /// A response that the peer could not read from the memory that it was lent: first PSN, and number of PSNs.
+    unread: Option<(u64, u64)>,
     /// The queue pair has failed by other means.
     pub(super) failed: bool,
 }
@@ -91,6 +93,7 @@ impl Responder {
             answers: Answers::default(),
             due: Effects::default(),
             dies: None,
+            unread: None,
             failed: false,
         }
     }
@@ -125,6 +128,12 @@ impl Responder {
     /// Something happens that it has no opinion of.
     pub fn loosen(&mut self) {
         self.loose = true;
+    }
+
+    /// The peer could not read a response: it may ask again from there, and be told why.
+    pub fn is_unread(&mut self, packet: &Packet) {
+        let psn = near(self.expected, packet.psn);
+        self.unread = Some((psn, u64::from(packet.psns)));
     }
 
     /// The queue pair fails without a request.
@@ -220,6 +229,11 @@ impl Responder {
             _ => return,
         };
         if let Wish::Read(reth) = wish {
+            let asks_why = |(first, psns)| (first..first + psns).contains(&psn);
+            if self.unread.is_some_and(asks_why) {
+                self.loose = true;
+                return;
+            }
             if !self.allows(&reth, Access::RemoteRead, world) {
                 // Dropped, but between local peers, where the requester has to hear why.
                 self.loose |= self.attr.local_peer;
