@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""MPI: Open MPI over UCX and over libfabric, MPICH, mpi4py."""
+"""MPI: Open MPI over UCX and over libfabric; mpi4py, OSU's benchmarks."""
+import re
+
 from perftest import Failed
-from row import Figure, Row, suite
+from row import Figure, NotHere, Row, suite
 from ucx import ENV, launch
 
 OVER = {
     "ucx": (f"{ENV} UCX_TLS=rc_verbs,ud_verbs,self", "--mca pml ucx --mca btl ^openib,uct,ofi"),
     "ofi": ("FI_UNIVERSE_SIZE=4 FI_PROVIDER=\"verbs;ofi_rxm\" FI_VERBS_IFACE=$NETDEV",
             "--mca pml cm --mca mtl ofi --mca btl ^openib,uct,ofi --mca mtl_ofi_provider_include 'verbs;ofi_rxm'"),
+    # What to compare with: the same port, without RDMA.
+    "tcp": ("", "--mca pml ob1 --mca btl self,tcp --mca btl_tcp_if_include 10.0.0.0/24"),
 }
+RDMA = ("ucx", "ofi")
 
 
 def bench(place, over, test, ranks, size):
@@ -36,11 +41,31 @@ def own_tests(place, over):
         raise Failed(out[-400:])
 
 
+# What OSU's benchmarks are looked at for: bytes of a message, unit of the second column, and what that is in ours.
+OSU = {"latency": (8, "us", 1), "bw": (65536, "bytes/s", 1e6), "bibw": (65536, "bytes/s", 1e6), "mbw_mr": (8, "messages/s", None)}
+
+
+def osu(place, over, test):
+    size, unit, factor = OSU[test]
+    env, more = OVER[over]
+    if over == "tcp" and place.device.startswith("rxe"):
+        raise NotHere("TCP needs no device: the row of the other one tells it")
+    binary = suite("osu-micro-benchmarks") + f"/osu_{test}"
+    out = place.run(launch(place, env, 2, f"{binary} -i {20 if factor and factor > 1 else 200} -x 5", more), 600)
+    found = re.findall(rf"^{size}((?: +[\d.]+)+)$", out, re.M)
+    if not found:
+        raise Failed(f"no figure in {out[-300:].strip()}")
+    return Figure(float(found[-1].split()[0 if factor else -1]) * (factor or 1), unit)
+
+
 def rows():
-    found = []
-    for over in OVER:
+    found = [Row(f"mpi/tcp_osu_{test}", "OSU micro-benchmarks", "osu-micro-benchmarks", lambda p, t=test: osu(p, "tcp", t)) for test in OSU]
+    for over in RDMA:
         def row(name, run, *how):
             return Row(f"mpi/{over}_{name}", "Open MPI, mpi4py", "openmpi-bin", lambda p, o=over: run(p, o, *how))
+
+        found += [Row(f"mpi/{over}_osu_{test}", "OSU micro-benchmarks", "osu-micro-benchmarks", lambda p, o=over, t=test: osu(p, o, t))
+                  for test in OSU]
 
         found += [
             row("hello", hello, 4),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Suites that come as sources (scripts/lib/users-suites): libfabric's fabtests, google's rdma-unit-test."""
+"""Suites that come as sources (scripts/lib/users-suites): libfabric's fabtests, google's rdma-unit-test, blktests."""
 import re
 
 from perftest import Failed
@@ -72,8 +72,21 @@ def fabtests(place, provider, more):
     return [Part(re.sub(r"\W+", "_", name.strip()), kinds[result], "" if result == "Pass" else result) for name, result in found]
 
 
+def blktests(place):
+    """The group nvme, over RDMA: target and host are both in this guest."""
+    path = suite("blktests")
+    env = "nvme_trtype=rdma USE_RXE=1 nvme_img_size=16M"
+    out = place.run(f"mkdir -p /tmp/blktests; cd {path}; {env} TMPDIR=/tmp ./check -o /tmp/blktests nvme 2>&1; true", 5400)
+    found = re.findall(r"^(nvme/\d+) .*?\[(passed|failed|not run)\](.*(?:\n    .*)*)", out, re.M)
+    if not found:
+        raise Failed(out[-400:])
+    kinds = {"passed": "pass", "failed": "fail", "not run": "nothere"}
+    return [Part(name.replace("nvme/", ""), kinds[result], "" if result == "passed" else why.strip()) for name, result, why in dict((f[0], f) for f in found).values()]
+
+
 def rows():
     found = [Row(f"fabtests/{name}", "fabtests", "fabtests", lambda p, h=how: fabtests(p, *h)) for name, how in FABTESTS.items()]
+    found.append(Row("blktests/nvme", "blktests", "blktests", blktests, pair=False))
     for family in UNIT:
         found.append(Row(f"rdma-unit-test/{family or 'others'}", "rdma-unit-test", "rdma-unit-test", lambda p, f=family: unit(p, f), pair=False))
     return found
