@@ -34,7 +34,7 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Keeps a packet that is ahead of `expected`, if it may be: behind a wire, near enough, where there is room for it. Of two
+    /// Keeps a packet that is ahead of `expected`, if it may be: alive, behind a wire, near enough, where there is room for it. Of two
     /// that differ under one PSN neither stays.
     pub(super) fn keep<H: Host>(
         store: &mut Option<Box<Self>>,
@@ -45,7 +45,8 @@ impl Store {
     ) {
         let ahead = psn::ahead(packet.psn, expected);
         let is_single = packet.psns == 1 && !core.attr.local_peer;
-        if core.config.keep_bytes == 0 || !is_single || ahead >= REACH {
+        let may_be = is_single && ahead < REACH && packet.payload.is_alive();
+        if core.config.keep_bytes == 0 || !may_be {
             return;
         }
         let store = store.get_or_insert_default();

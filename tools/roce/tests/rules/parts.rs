@@ -3,6 +3,7 @@
 //! READs behind a wire, which are asked for in parts of half a window.
 
 use super::answered::*;
+use super::by_hand;
 use super::pattern;
 use std::ops::Range;
 use verbena_roce::host::{EventType, WcStatus::*};
@@ -351,6 +352,28 @@ fn responses_ahead_of_a_lost_one_are_kept_until_it_is_there() {
     let whole: Vec<u8> = (0..2660).map(|at| (at / 256) as u8 + 1).collect();
     assert_eq!(p.world.bytes(back), whole);
     assert_eq!(p.qps[0].counters().implied_naks, 1);
+}
+
+#[test]
+fn a_response_that_has_lost_its_memory_is_not_kept() {
+    let mut earlier = by_hand::responder_by(Mode::Local, Setup::default());
+    let far = earlier.zeros(A, 256);
+    let request = by_hand::request(by_hand::read(far), 0, &[]);
+    let response = by_hand::ask(&mut earlier, request).remove(0);
+    drop(earlier);
+    let (mut p, _, _) = reader(places(4));
+    sent(&mut p);
+    p.deliver(
+        A,
+        Packet {
+            psn: psn(2),
+            kind: Kind::ReadResponse(None),
+            first: false,
+            last: false,
+            ..response
+        },
+    );
+    assert_eq!(p.qps[0].counters().kept, 0);
 }
 
 #[test]
