@@ -358,6 +358,19 @@ fn an_answer_that_waits_is_not_doubled() {
 }
 
 #[test]
+fn a_duplicate_from_an_earlier_place_takes_in_the_one_that_waits() {
+    let mut p = rc();
+    let far = p.zeros(A, 600);
+    ask(&mut p, request(read(far), 0, &[]));
+    ask(&mut p, request(fetch_add(far, 0), 3, &[]));
+    // They have changed places on their way.
+    put(&mut p, request(rest(far, 2), 2, &[]));
+    put(&mut p, request(rest(far, 1), 1, &[]));
+    put(&mut p, request(fetch_add(far, 0), 3, &[]));
+    assert_eq!(psns(&answers(&mut p)), [psn(1), psn(2), psn(3)]);
+}
+
+#[test]
 fn answers_behind_a_duplicate_are_still_sent() {
     let mut p = rc();
     let far = p.zeros(A, 600);

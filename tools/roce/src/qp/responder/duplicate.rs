@@ -132,6 +132,11 @@ impl Responder {
                 }
                 return;
             }
+            if psn::ahead(waiting.to.psn, to.psn) < to.psns {
+                // The same READ, asked for from an earlier place on: all that waits is in that.
+                *waiting = again;
+                return;
+            }
         }
         let repeated = self.answers.iter().filter(|a| a.again).count();
         if repeated >= usize::from(core.attr.max_dest_rd_atomic) {
