@@ -143,7 +143,7 @@ impl Network {
     /// Runs a seed. Panics when a rule is broken.
     pub fn run(&mut self, seed: u64) -> Outcome {
         let climate = Climate::of(seed);
-        if seed % COMPARED == 1 && self.lab.trace.is_none() && self.tap.is_none() {
+        if seed % COMPARED == 1 && self.tap.is_none() {
             // Super-packets, single packets and frames have the same outcome.
             let local = self.run_as(seed, climate, Some(Mode::Local)).digest;
             for mode in [Mode::Split, Mode::Wire] {
@@ -164,6 +164,9 @@ impl Network {
         self.whim = Rng::new(!seed);
         self.climate = climate;
         self.mode = mode;
+        if let (Some(trace), Some(mode)) = (self.lab.trace, mode) {
+            trace(&format!("all packets travel as {mode:?}:"));
+        }
         self.lab.cover.count(Topic::Climate, climate as u8, 0);
         self.plan();
         self.go();

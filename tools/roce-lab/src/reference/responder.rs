@@ -68,7 +68,7 @@ pub struct Responder {
     pub(super) due: Effects,
     /// A remote invalidate failed, which ends the connection without a NAK: the receive that tells so.
     pub(super) dies: Option<u64>,
-    /// A response that the peer could not read from the memory that it was lent: first PSN, and number of PSNs.
+    /// Responses that the peer could not read from the memory that it was lent: first PSN, and the one behind the last.
     unread: Option<(u64, u64)>,
     /// The queue pair has failed by other means.
     pub(super) failed: bool,
@@ -133,7 +133,9 @@ impl Responder {
     /// The peer could not read a response: it may ask again from there, and be told why.
     pub fn is_unread(&mut self, packet: &Packet) {
         let psn = near(self.expected, packet.psn);
-        self.unread = Some((psn, u64::from(packet.psns)));
+        let end = psn + u64::from(packet.psns);
+        let (first, last) = self.unread.unwrap_or((psn, end));
+        self.unread = Some((first.min(psn), last.max(end)));
     }
 
     /// The queue pair fails without a request.
@@ -229,7 +231,7 @@ impl Responder {
             _ => return,
         };
         if let Wish::Read(reth) = wish {
-            let asks_why = |(first, psns)| (first..first + psns).contains(&psn);
+            let asks_why = |(first, end)| (first..end).contains(&psn);
             if self.unread.is_some_and(asks_why) {
                 self.loose = true;
                 return;
