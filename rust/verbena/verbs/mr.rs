@@ -132,11 +132,12 @@ impl Registered {
         user: &User<'_, Verbena>,
     ) -> Result<Self> {
         let caps = hw.caps()?;
-        if range.length == 0 || range.length > caps.max_mr_size.get() {
+        if range.length > caps.max_mr_size.get() {
             return Err(EINVAL);
         }
         check_access(hw, range.access)?;
-        let umem = Umem::pin(user, range.start, range.length, range.access)?;
+        // A region of no bytes has the page where it would begin.
+        let umem = Umem::pin(user, range.start, range.length.max(1), range.access)?;
         let pgsz = umem
             .find_best_pgsz(caps.page_size_cap.get(), range.virt_addr)
             .ok_or(EINVAL)?;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 pub static TESTS: &[Test] = &[
     Test::new("7/zero-based", zero_based),
+    Test::new("7/no-bytes", no_bytes),
     Test::new("7/huge-pages", huge_pages).alone(),
     Test::new("7/failed-registration-pins-nothing", pins_nothing),
     Test::new("7/deregistered-memory-stays-untouched", untouched),
@@ -63,6 +64,37 @@ fn zero_based(rig: &Rig) -> TestResult {
     let refused = wait_one(&q.a.scq, "one beyond the end")?;
     err(&refused, 4, status::REM_ACCESS_ERR, &q.a.qp)?;
     drop(rig.expect_event(EventType::QP_ACCESS_ERR, q.b.qp.element())?);
+    Ok(())
+}
+
+/// Messages of no bytes name its keys, and no others.
+fn no_bytes(rig: &Rig) -> TestResult {
+    let opts = PairOpts::default();
+    let buf = Arc::new(Buf::new(4096)?);
+    for offset in [0, 200] {
+        let p = rig.pair(&opts)?;
+        let mr = Mr::of(&rig.pd, &buf, offset, 0, access::ALL)?;
+        let at = buf.addr() + offset as u64;
+        let mut sge = mr.sge(0, 0);
+        sge.addr = at;
+        for (wr_id, opcode, told) in [(1, op::WRITE, wc::RDMA_WRITE), (2, op::READ, wc::RDMA_READ)] {
+            let wr = SendWr::new(opcode, wr_id, &[sge]);
+            p.a.qp.post_send(&[wr.remote(at, mr.rkey())])?;
+            ok(&wait_one(&p.a.scq, "of no bytes")?, wr_id, told)?;
+        }
+        let source = Mr::new(&rig.pd, 8, access::ALL)?;
+        let wr = SendWr::new(op::WRITE, 3, &[source.sge(0, 1)]);
+        p.a.qp.post_send(&[wr.remote(at, mr.rkey())])?;
+        let refused = wait_one(&p.a.scq, "a byte")?;
+        err(&refused, 3, status::REM_ACCESS_ERR, &p.a.qp)?;
+        drop(rig.expect_event(EventType::QP_ACCESS_ERR, p.b.qp.element())?);
+        let q = rig.pair(&opts)?;
+        sge.length = 1;
+        let wr = SendWr::new(op::WRITE, 4, &[sge]);
+        q.a.qp.post_send(&[wr.remote(source.buf.addr(), source.rkey())])?;
+        let refused = wait_one(&q.a.scq, "from nowhere")?;
+        err(&refused, 4, status::LOC_PROT_ERR, &q.a.qp)?;
+    }
     Ok(())
 }
 
