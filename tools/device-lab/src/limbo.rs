@@ -3,10 +3,10 @@
 //! Requests whose end says nothing of how far they came: their queue pair, or their peer, ended before they did.
 
 use crate::lab::{Due, Lab};
-use crate::memory::Want;
+use crate::memory::{Piece, Want};
 use crate::oracle::Verdict;
 use crate::settle::FLUSH;
-use crate::things::Send;
+use crate::things::{Element, Send};
 use verbena_abi::cmd::QpType;
 use verbena_abi::ctx::QpState;
 use verbena_abi::wqe::WqeOpcode;
@@ -129,10 +129,6 @@ impl Lab {
         let qp = &self.qps[at];
         let to = (wr.remote.0, wr.length(), wr.remote.1);
         let pd = self.qps[qp.peer].pd;
-        let own = self
-            .keys
-            .look_up_all(&wr.sges, qp.pd, Want::Write)
-            .unwrap_or_default();
         match wr.opcode {
             WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm => {
                 let far = self
@@ -142,16 +138,24 @@ impl Lab {
                 let payload = self.payload(at, wr);
                 self.data.perhaps(&far, &payload);
             }
-            WqeOpcode::RdmaRead => self.data.anything(&own),
+            WqeOpcode::RdmaRead => self.doubt_own(at, wr),
             WqeOpcode::CompareSwap | WqeOpcode::FetchAdd if over => {
                 let far = self
                     .keys
                     .look_up(to, pd, Want::RemoteAtomic)
                     .unwrap_or_default();
-                self.data.anything(&own);
+                self.doubt_own(at, wr);
                 self.data.anything(&far);
             }
             _ => {}
         }
+    }
+
+    /// Something of what a request fetches may be where it has to go.
+    pub fn doubt_own(&mut self, at: usize, wr: &Send) {
+        let pd = self.qps[at].pd;
+        let pieces = |sge: &Element| self.keys.reach(*sge, pd, Want::Write);
+        let own: Vec<Piece> = wr.sges.iter().flat_map(pieces).collect();
+        self.data.anything(&own);
     }
 }

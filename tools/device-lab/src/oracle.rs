@@ -23,6 +23,8 @@ pub enum Verdict {
     Fine,
     /// It is refused by its own side.
     Local(WcStatus, Vec<Syndrome>),
+    /// The responder has executed it, and its own side has no place for what comes back.
+    Unstored(Vec<Syndrome>),
     /// It is refused by the responder: what the requester is told, and what the responder's side is.
     Refused(WcStatus, Option<BadRecv>, Option<EventType>),
     /// There is no receive.
@@ -41,6 +43,7 @@ impl Verdict {
             Self::Local(status, _) | Self::Refused(status, ..) | Self::Echo(status) => {
                 Some(*status)
             }
+            Self::Unstored(_) => Some(WcStatus::LocProtErr),
             Self::NotReady if rnr_retry == 7 => None,
             Self::NotReady => Some(WcStatus::RnrRetryExcErr),
             Self::Gone => Some(WcStatus::RetryExcErr),
@@ -51,7 +54,7 @@ impl Verdict {
     pub fn causes(&self) -> Vec<Syndrome> {
         match self {
             Self::Fine => Vec::new(),
-            Self::Local(_, causes) => causes.clone(),
+            Self::Local(_, causes) | Self::Unstored(causes) => causes.clone(),
             Self::Refused(status, ..) | Self::Echo(status) => vec![match status {
                 WcStatus::RemInvReqErr => Syndrome::NakInvalidRequest,
                 WcStatus::RemAccessErr => Syndrome::NakRemoteAccess,
@@ -125,16 +128,28 @@ impl Lab {
         if wr.is_local() {
             return self.key_fault(at, wr);
         }
-        let fetches = matches!(
-            wr.opcode,
-            WqeOpcode::RdmaRead | WqeOpcode::CompareSwap | WqeOpcode::FetchAdd
-        );
-        let want = if fetches { Want::Write } else { Want::Read };
+        if wr.fetches() {
+            return None;
+        }
         let wrong = self
             .keys
-            .look_up_all(&wr.sges, self.qps[at].pd, want)
+            .look_up_all(&wr.sges, self.qps[at].pd, Want::Read)
             .err()?;
         Some(Verdict::Local(WcStatus::LocProtErr, wrong))
+    }
+
+    /// Where what a send fetches goes, or what is wrong there.
+    pub fn own_pieces(&self, at: usize, wr: &Send) -> Result<Vec<Piece>, Vec<Syndrome>> {
+        self.keys
+            .look_up_all(&wr.sges, self.qps[at].pd, Want::Write)
+    }
+
+    /// What a send that its responder executes ends with.
+    fn executed(&self, at: usize, wr: &Send) -> Verdict {
+        match self.own_pieces(at, wr) {
+            Err(wrong) if wr.fetches() => Verdict::Unstored(wrong),
+            _ => Verdict::Fine,
+        }
     }
 
     /// What may become of a send. More than one where the rules leave it open, or where another's fate has a part in it.
@@ -150,7 +165,7 @@ impl Lab {
             return out;
         }
         if qp.kind != QpType::Rc || wr.done || wr.is_local() {
-            return vec![Verdict::Fine];
+            return vec![self.executed(at, wr)];
         }
         let mut out = Vec::new();
         if peer.received() {
@@ -159,7 +174,7 @@ impl Lab {
         if !peer.received() || peer.real == QpState::Err || !peer.connected {
             out.push(Verdict::Gone);
             if wr.maybe {
-                out.push(Verdict::Fine);
+                out.push(self.executed(at, wr));
             }
             if peer.refused {
                 use WcStatus::*;
@@ -173,6 +188,7 @@ impl Lab {
     fn answers(&self, at: usize, wr: &Send) -> Vec<Verdict> {
         use WcStatus::*;
         let qp = &self.qps[at];
+        let fine = || self.executed(qp.peer, wr);
         let length = wr.length();
         let atomic = matches!(wr.opcode, WqeOpcode::CompareSwap | WqeOpcode::FetchAdd);
         let want = Want::of(wr.opcode);
@@ -190,16 +206,14 @@ impl Lab {
         });
         let access = Verdict::Refused(RemAccessErr, None, Some(EventType::QpAccessErr));
         if atomic && wr.remote.0 % 8 != 0 {
-            let misaligned = Verdict::Refused(RemInvReqErr, None, Some(EventType::QpReqErr));
-            // Which of two faults is found first is left open.
-            return if refused {
-                vec![misaligned, access]
-            } else {
-                vec![misaligned]
-            };
+            return vec![Verdict::Refused(
+                RemInvReqErr,
+                None,
+                Some(EventType::QpReqErr),
+            )];
         }
         if !wr.takes_receive() {
-            return vec![if refused { access } else { Verdict::Fine }];
+            return vec![if refused { access } else { fine() }];
         }
         let imm_write = wr.opcode == WqeOpcode::RdmaWriteImm;
         // The immediate is in the last packet; the key is checked with the first.

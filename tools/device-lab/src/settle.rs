@@ -3,7 +3,7 @@
 //! After each step: what the device told is matched with the oracle, request by request, and the model follows.
 
 use crate::lab::{note, Due, Lab};
-use crate::memory::{Piece, Want};
+use crate::memory::Want;
 use crate::oracle::{BadRecv, Verdict};
 use crate::things::{Recv, Seen, Send};
 use verbena_abi::cmd::{QpType, QP_SIGNAL_ALL};
@@ -106,8 +106,15 @@ impl Lab {
                 }
                 self.check_send(at, &wr, seen, &verdict);
             }
-            if matches!(verdict, Verdict::Gone | Verdict::Echo(_)) {
-                // The peer may have executed it before it went.
+            if matches!(verdict, Verdict::Unstored(_)) {
+                self.execute(at, &wr);
+                self.qps[at].sends[0].done = true;
+            }
+            if matches!(
+                verdict,
+                Verdict::Unstored(_) | Verdict::Gone | Verdict::Echo(_)
+            ) {
+                // The peer may have executed it before it went, and what came behind it.
                 self.perhaps(at, true);
             }
             self.qps[at].sends.pop_front();
@@ -115,6 +122,7 @@ impl Lab {
             self.meet(match verdict {
                 Verdict::Fine => "succeeds",
                 Verdict::Local(..) => "refused by its own side",
+                Verdict::Unstored(_) => "has no place for what it fetched",
                 Verdict::Refused(..) => "refused by its peer",
                 Verdict::NotReady => "no receive",
                 Verdict::Gone => "nobody answers",
@@ -201,7 +209,7 @@ impl Lab {
             return;
         }
         let qp = &self.qps[at];
-        let (peer, pd) = (qp.peer, qp.pd);
+        let peer = qp.peer;
         if wr.is_local() {
             return self.change_key(wr);
         }
@@ -214,10 +222,6 @@ impl Lab {
                 .look_up(to, self.qps[peer].pd, want)
                 .unwrap_or_default()
         };
-        let own = self
-            .keys
-            .look_up_all(&wr.sges, pd, Want::Write)
-            .unwrap_or_default();
         match wr.opcode {
             WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm => {
                 let pieces = far(Want::RemoteWrite);
@@ -226,7 +230,7 @@ impl Lab {
             }
             WqeOpcode::RdmaRead => {
                 let bytes = self.data.gather(&far(Want::RemoteRead));
-                self.answer(&own, &bytes, answered);
+                self.answer(at, wr, &bytes, answered);
             }
             WqeOpcode::CompareSwap | WqeOpcode::FetchAdd => {
                 let pieces = far(Want::RemoteAtomic);
@@ -237,7 +241,7 @@ impl Lab {
                     _ => old,
                 };
                 self.data.scatter(&pieces, &new.to_le_bytes());
-                self.answer(&own, &old.to_le_bytes(), answered);
+                self.answer(at, wr, &old.to_le_bytes(), answered);
             }
             _ => {}
         }
@@ -246,11 +250,11 @@ impl Lab {
         }
     }
 
-    fn answer(&mut self, own: &[Piece], bytes: &[u8], answered: bool) {
-        if answered {
-            self.data.scatter(own, bytes);
-        } else {
-            self.data.perhaps(own, bytes);
+    fn answer(&mut self, at: usize, wr: &Send, bytes: &[u8], answered: bool) {
+        match self.own_pieces(at, wr) {
+            Ok(own) if answered => self.data.scatter(&own, bytes),
+            Ok(own) => self.data.perhaps(&own, bytes),
+            Err(_) => self.doubt_own(at, wr),
         }
     }
 

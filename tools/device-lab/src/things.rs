@@ -75,6 +75,12 @@ impl Send {
         matches!(self.opcode, Send | SendImm | SendInv | RdmaWriteImm)
     }
 
+    /// Whether its responder has something for it.
+    pub fn fetches(&self) -> bool {
+        use WqeOpcode::*;
+        matches!(self.opcode, RdmaRead | CompareSwap | FetchAdd)
+    }
+
     /// Bytes of its message.
     pub fn length(&self) -> u32 {
         if self.inline.is_empty() {

@@ -22,7 +22,7 @@ impl Network {
         if wrong {
             self.spoil(me, op);
         }
-        if op.fault.is_local() {
+        if op.stays() {
             return;
         }
         if op.responds() && reads == 0 {

@@ -66,7 +66,7 @@ impl Lab {
             let hi = end.hi;
             let op = &mut self.ops[number as usize];
             assert!(
-                !op.fault.is_local(),
+                !op.stays(),
                 "sent in spite of a fault, or something after it: {op:?}"
             );
             op.first = hi;

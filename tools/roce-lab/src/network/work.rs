@@ -218,6 +218,16 @@ impl Op {
         !self.responds() || self.wqe.opcode == WqeOpcode::AtomicWrite
     }
 
+    /// Whether it is never sent: its own side refuses it, but not for where what it fetches would go.
+    pub fn stays(&self) -> bool {
+        let fetches = self.is_atomic() || self.wqe.opcode == WqeOpcode::RdmaRead;
+        let lkey = matches!(
+            self.fault,
+            Fault::LkeyUnknown | Fault::LkeyBounds | Fault::LkeyAccess
+        );
+        self.fault.is_local() && !(fetches && lkey)
+    }
+
     /// Whether it is an atomic.
     pub fn is_atomic(&self) -> bool {
         matches!(

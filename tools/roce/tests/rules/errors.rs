@@ -102,6 +102,26 @@ fn a_local_key_that_cannot_be_used() {
 }
 
 #[test]
+fn an_atomic_whose_result_has_no_place_is_executed() {
+    for mode in MODES {
+        for (off, status, after) in [(0, LocProtErr, 5), (1, RemInvReqErr, 0)] {
+            let mut p = Pair::rc(mode);
+            let (word, own) = (p.zeros(B, 16), p.zeros(A, 8));
+            let mut sge = own.sge();
+            sge.lkey ^= 1;
+            let mut add = Post::new(1, WqeOpcode::FetchAdd, &[sge]).at(word.addr + off, word.key);
+            add.wqe.compare_add = 5;
+            p.post(A, add);
+            let [sends, _] = outcome(&mut p);
+            assert_eq!(sends, [(1, status)], "{mode:?}");
+            assert_eq!(p.world.bytes(word)[0], after, "{mode:?}");
+            assert_eq!(p.world.bytes(own), [0; 8]);
+            in_error(&p, [true, off > 0]);
+        }
+    }
+}
+
+#[test]
 fn read_into_memory_without_local_write() {
     let mut p = Pair::rc(Mode::Local);
     let (src, dst) = (p.zeros(B, 8), p.world.register(A, 0, vec![0; 8]));

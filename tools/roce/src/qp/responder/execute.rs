@@ -294,6 +294,9 @@ impl Responder {
         op: AtomicOp,
     ) -> Result<(), Stop> {
         self.check_response_request(core, host, packet, access::REMOTE_ATOMIC)?;
+        if addr % 8 != 0 {
+            return Err(self.refuse_request(core, host, packet.psn, Syndrome::AtomicMisaligned));
+        }
         let key = remote_use(
             core,
             self.pd(core),
@@ -304,12 +307,6 @@ impl Responder {
             },
             Access::RemoteAtomic,
         );
-        if addr % 8 != 0 {
-            return Err(match host.check(&key) {
-                Ok(()) => self.refuse_request(core, host, packet.psn, Syndrome::AtomicMisaligned),
-                Err(cause) => self.refuse_access(core, host, packet.psn, cause),
-            });
-        }
         let value = match host.atomic(&key, op) {
             Ok(value) => value,
             Err(cause) => return Err(self.refuse_access(core, host, packet.psn, cause)),
