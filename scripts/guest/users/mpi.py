@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 """MPI: Open MPI over UCX and over libfabric; mpi4py, OSU's benchmarks."""
-import re
-
 from perftest import Failed
 from row import Figure, NotHere, Row, suite
 from ucx import ENV, launch
@@ -42,7 +40,7 @@ def own_tests(place, over):
 
 
 # What OSU's benchmarks are looked at for: bytes of a message, unit of the second column, and what that is in ours.
-OSU = {"latency": (8, "us", 1), "bw": (65536, "bytes/s", 1e6), "bibw": (65536, "bytes/s", 1e6), "mbw_mr": (8, "messages/s", None)}
+OSU = {"latency": (8, "us", 1), "bw": (65536, "bytes/s", 1e6), "bibw": (65536, "bytes/s", 1e6)}
 
 
 def osu(place, over, test):
@@ -51,11 +49,9 @@ def osu(place, over, test):
     if over == "tcp" and place.device.startswith("rxe"):
         raise NotHere("TCP needs no device: the row of the other one tells it")
     binary = suite("osu-micro-benchmarks") + f"/osu_{test}"
-    out = place.run(launch(place, env, 2, f"{binary} -i {20 if factor and factor > 1 else 200} -x 5", more), 600)
-    found = re.findall(rf"^{size}((?: +[\d.]+)+)$", out, re.M)
-    if not found:
-        raise Failed(f"no figure in {out[-300:].strip()}")
-    return Figure(float(found[-1].split()[0 if factor else -1]) * (factor or 1), unit)
+    out = place.run(launch(place, env, 2, f"{binary} -i {20 if factor > 1 else 200} -x 5", more), 600)
+    figure = Figure.of(out, rf"^{size} +([\d.]+)$", unit)
+    return figure._replace(value=figure.value * factor)
 
 
 def rows():
