@@ -3,7 +3,6 @@
 
 Several of them end with 0 when they failed, or look at the data at one end only: what both ends print is what counts.
 """
-import hashlib
 import os
 import re
 import select
@@ -34,6 +33,24 @@ def refused(command, message):
             raise Failed(f"it does not say '{message}': {e}") from None
     else:
         raise Failed(f"it is not refused: '{message}'")
+
+
+PIECE = 4096
+# Its length, and a digest of each piece.
+DIGESTS = f"""
+import hashlib, sys
+data = open(sys.argv[1], "rb").read()
+print(len(data), *[hashlib.sha256(data[at : at + {PIECE}]).hexdigest()[:16] for at in range(0, len(data), {PIECE})])
+"""
+
+
+def differing(path, told):
+    """What of a file is not as told by the other end: nothing, or a sentence."""
+    length, *pieces = end(start("python3", "-c", DIGESTS, path), "digests", 60).split()
+    if told[:1] != [length]:
+        return f"{told[:1]} bytes are there, not {length}"
+    wrong = [n for n, (ours, theirs) in enumerate(zip(pieces, told[1:], strict=True)) if ours != theirs]
+    return f"{len(wrong)} of {len(pieces)} pieces of {PIECE} bytes differ: {wrong[:20]}" if wrong else ""
 
 
 class Programs:
@@ -196,12 +213,19 @@ class Programs:
             out = end(start("rcopy", source, f"{self.address}:{copy}", "-p", port), "rcopy", 60)
             if f"{len(data)} bytes in" not in out:
                 raise Failed(f"no transfer in {out[-300:].strip()}")
-            if hashlib.sha256(data).hexdigest() not in end(serve("sha256sum", copy), "sha256sum", 20):
-                raise Failed("the copy differs")
+            found = self.compare(source, copy)
+            if found:
+                time.sleep(2)
+                raise Failed(f"the copy differs: {found}; two seconds later: {self.compare(source, copy) or 'no more'}")
         finally:
             stop(server)
             for remove, path in (start, source), (serve, copy):
                 end(remove("rm", "-f", path), "rm", 20)
+
+    @staticmethod
+    def compare(source, copy):
+        """How the server's copy of a file differs from it."""
+        return differing(source, end(serve("python3", "-c", DIGESTS, copy), "digests", 60).split())
 
     def mckey(self):
         """A group that is joined by the connection manager. What is sent before the receiver has joined is lost to it."""
