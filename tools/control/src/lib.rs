@@ -7,25 +7,30 @@
 
 mod capture;
 mod contexts;
+mod faults;
 mod figures;
 mod impair;
 mod peers;
 mod port;
+mod rules;
 
 pub use capture::{Record, ToldCapture, Way, MAX_FRAME};
 pub use contexts::{Context, Cq, Eq, Fields, Mr, Qp, Srq};
+pub use faults::ToldRules;
 pub use figures::{Contexts, Engine, Stats, Status, Told};
 pub use impair::{Impaired, Impairment, ToldImpairments, Toll, MAX_DELAY, MILLION, MIN_RATE};
 pub use peers::{Peer, ToldPeers, MAX_PEERS};
 pub use port::{Gid, Group, Port, QueuePair, ToldPort, ToldQp};
+pub use rules::{read_json, read_toml};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use verbena_faults::RuleSet;
 
 /// The longest request, in bytes.
-pub const MAX_REQUEST: u64 = 4096;
+pub const MAX_REQUEST: u64 = 64 << 10;
 
 /// The names of requests.
-const COMMANDS: [&str; 9] = [
+const COMMANDS: [&str; 13] = [
     "stats",
     "contexts",
     "status",
@@ -35,10 +40,14 @@ const COMMANDS: [&str; 9] = [
     "impairments",
     "impair",
     "qp",
+    "faults",
+    "fault-add",
+    "fault-remove",
+    "fault-clear",
 ];
 
 /// What is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "lowercase")]
 pub enum Request {
     /// The counters, as [`Stats`].
@@ -67,6 +76,26 @@ pub enum Request {
         /// Its number.
         number: u32,
     },
+    /// The rules of what is to go wrong, as [`ToldRules`].
+    Faults,
+    /// More rules, all or none: the same, as they are then.
+    #[serde(rename = "fault-add")]
+    FaultAdd {
+        /// The rules, as a file has them.
+        set: RuleSet,
+        /// They go when this connection does.
+        #[serde(default)]
+        while_connected: bool,
+    },
+    /// One rule less: the same, as they are then.
+    #[serde(rename = "fault-remove")]
+    FaultRemove {
+        /// Its name.
+        name: String,
+    },
+    /// No rules any more.
+    #[serde(rename = "fault-clear")]
+    FaultClear,
 }
 
 /// What answers a request.
@@ -128,8 +157,8 @@ impl<T: DeserializeOwned> Reply<T> {
 
 impl Request {
     /// The line that asks.
-    pub fn line(self) -> String {
-        let mut line = serde_json::to_string(&self).unwrap_or_default();
+    pub fn line(&self) -> String {
+        let mut line = serde_json::to_string(self).unwrap_or_default();
         line.push('\n');
         line
     }
@@ -182,6 +211,15 @@ mod tests {
                 }),
             },
             Request::Qp { number: 17 },
+            Request::Faults,
+            Request::FaultAdd {
+                set: read_toml("version = 1\n[[rule]]\nname = \"x\"\naction = \"drop\"\n").unwrap(),
+                while_connected: true,
+            },
+            Request::FaultRemove {
+                name: String::from("x"),
+            },
+            Request::FaultClear,
         ];
         assert_eq!(all.len(), COMMANDS.len());
         for (request, name) in all.into_iter().zip(COMMANDS) {

@@ -38,14 +38,26 @@ pub fn ask_for<T: DeserializeOwned>(socket: &Path, request: Request) -> Result<T
 ///
 /// As of [`ask`]; and a port of a guest is no way for a stream, for it stays open when nobody listens any more.
 pub fn open<Q: Question>(socket: &Path) -> Result<(Q, BufReader<UnixStream>), String> {
+    open_for(socket, Q::REQUEST)
+}
+
+/// The same with a request that says more.
+///
+/// # Errors
+///
+/// As of [`open`].
+pub fn open_for<T: DeserializeOwned>(
+    socket: &Path,
+    request: Request,
+) -> Result<(T, BufReader<UnixStream>), String> {
     let failed = |e| format!("the NIC at {}: {e}", socket.display());
     let Door::Socket(stream) = Door::open(socket).map_err(failed)? else {
         return Err(format!(
-            "{} is a port of this guest: a capture needs the NIC's socket on the host",
+            "{} is a port of this guest, which stays open: this needs the NIC's socket on the host",
             socket.display()
         ));
     };
-    let (line, reader) = begin(stream, Q::REQUEST).map_err(failed)?;
+    let (line, reader) = begin(stream, request).map_err(failed)?;
     let told = Reply::read(&line)?;
     reader.get_ref().set_read_timeout(None).map_err(failed)?;
     Ok((told, reader))

@@ -6,6 +6,7 @@
 
 mod capture;
 mod client;
+mod fault;
 mod impair;
 mod table;
 
@@ -57,6 +58,9 @@ enum Command {
     Peers,
     /// What goes wrong with what leaves by the uplinks: loss, delay, ... Without options, how it is
     Impair(impair::Impair),
+    /// Rules of what is to go wrong: packets, sends, commands, the device (Documentation/faults.md)
+    #[command(subcommand)]
+    Fault(fault::Fault),
     /// All RDMA that the port sends and receives, in pcapng: verbenactl capture - | wireshark -k -i -
     Capture {
         /// The file, or - for standard output. An interrupt ends the capture
@@ -126,6 +130,7 @@ fn run(args: &Args) -> Result<String, String> {
             let told: ToldImpairments = client::ask_for(socket, asked.request()?)?;
             show(args, &told, table::impairments)
         }
+        Command::Fault(asked) => fault::run(socket, asked, |told| show(args, told, fault::table)),
         Command::Qp { number } => {
             let told: ToldQp = client::ask_for(socket, Request::Qp { number: *number })?;
             show(args, &told, |told| table::queue_pair(&told["qp"]))

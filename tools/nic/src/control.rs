@@ -4,9 +4,10 @@
 //!
 //! Each VM has a control socket of its own, and what is told there is of that VM; uplinks and the switch are everybody's.
 //! The user who started the NIC and root may ask, over a few connections at a time. A capture takes a connection for itself. Only
-//! impairments of uplinks change anything.
+//! impairments of uplinks and rules of what is to go wrong change anything.
 
 mod capture;
+mod faults;
 mod peers;
 mod port;
 
@@ -68,6 +69,7 @@ fn admit(stream: UnixStream, seats: &Arc<()>, shared: &Arc<Shared>) -> io::Resul
 fn converse(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
     let mut reader = BufReader::new(stream);
     let mut line = Vec::new();
+    let mut rules = faults::Rules::new(shared);
     loop {
         line.clear();
         let length = (&mut reader)
@@ -79,7 +81,12 @@ fn converse(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
         if Request::read(&line) == Ok(Request::Capture) {
             return capture::capture(stream, shared);
         }
-        (&mut &*stream).write_all(answer(&line, shared).as_bytes())?;
+        let told = match Request::read(&line) {
+            Ok(request) => rules.answer(request),
+            Err(_) => None,
+        };
+        let told = told.unwrap_or_else(|| answer(&line, shared));
+        (&mut &*stream).write_all(told.as_bytes())?;
         if line.last() != Some(&b'\n') {
             return Ok(());
         }
@@ -100,6 +107,13 @@ fn answer(line: &[u8], shared: &Shared) -> String {
         Ok(Request::Impairments) => Reply::from(Ok(shared.common.impairments.told())).line(),
         Ok(Request::Impair { uplink, with }) => Reply::from(impair(shared, uplink, with)).line(),
         Ok(Request::Qp { number }) => Reply::from(port::qp(shared, number)).line(),
+        // They are a connection's (`faults.rs`).
+        Ok(
+            Request::Faults
+            | Request::FaultAdd { .. }
+            | Request::FaultRemove { .. }
+            | Request::FaultClear,
+        ) => Reply::<Status>::from(Err(String::from("rules take a connection"))).line(),
         Err(error) => Reply::<Status>::from(Err(error)).line(),
     }
 }

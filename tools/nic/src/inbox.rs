@@ -15,6 +15,7 @@ use std::sync::mpsc;
 use verbena_abi::stats::NUM_COUNTERS;
 use verbena_device::tap::Tap;
 use verbena_device::{Action, Cursor, PortFigures, Portion, QpFigures};
+use verbena_faults::{RuleSet, Told};
 
 /// The most frames that wait for the engine.
 pub(crate) const FRAMES_MAX: usize = 4096;
@@ -35,6 +36,22 @@ pub enum Question {
     Watch(Tap, mpsc::Sender<bool>),
     /// A queue pair, by number.
     Qp(u32, mpsc::Sender<Option<Box<QpFigures>>>),
+    /// The rules of what is to go wrong, after a change of them.
+    Rules(Change, mpsc::Sender<Result<Vec<Told>, String>>),
+}
+
+/// What is to become of the rules.
+pub enum Change {
+    /// They stay.
+    None,
+    /// More of them, which go with this owner if there is one.
+    Add(RuleSet, Option<u64>),
+    /// The one of this name goes.
+    Remove(String),
+    /// Those of this owner go.
+    RemoveOf(u64),
+    /// All go.
+    Clear,
 }
 
 /// Register writes that need the engine, in order. What is there twice is done once: so there is an action for each

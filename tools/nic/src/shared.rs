@@ -16,7 +16,7 @@
 use crate::common::Common;
 use crate::guest_ram::GuestRam;
 use crate::inbox::Inboxes;
-pub use crate::inbox::Question;
+pub use crate::inbox::{Change, Question};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

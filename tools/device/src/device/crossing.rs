@@ -17,6 +17,7 @@ use crate::memory::GuestMemory;
 use crate::objects::port::Outgoing;
 use crate::tap::Way;
 use verbena_abi::stats::Counter;
+use verbena_faults::Direction;
 use verbena_roce::wire::Path;
 
 /// The most bytes of a super-packet.
@@ -119,6 +120,10 @@ impl Device {
                 .shared
                 .show_crossing(mem, Some(sender), &out, Way::Received);
             let qpn = out.packet.dst_qpn;
+            if self.shared.lab.is_some() && self.is_concerned(Direction::In, qpn) {
+                self.receive_by_rules(mem, sender, &path, out);
+                continue;
+            }
             let found = self.with_qp_of(mem, Some(sender), qpn, |transport, host| {
                 take_in(transport, host, now, Some(&path), out.packet);
             });

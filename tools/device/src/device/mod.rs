@@ -6,6 +6,7 @@ mod areas;
 pub(crate) mod cmd;
 pub mod crossing;
 pub mod figures;
+mod laboratory;
 mod misbehaviour;
 mod net;
 pub(crate) mod sched;
@@ -131,8 +132,11 @@ impl Device {
         #[cfg(feature = "hostile")]
         let hostile = self.shared.hostile.next_life();
         let tap = self.shared.tap.take();
+        let mut lab = self.shared.lab.take();
         *self = Self::new(self.shared.config.clone(), regs.clone());
         self.shared.tap = tap;
+        lab.iter_mut().for_each(|lab| lab.reset());
+        self.shared.lab = lab;
         #[cfg(feature = "hostile")]
         {
             self.shared.hostile = hostile;
@@ -149,9 +153,10 @@ impl Device {
         free
     }
 
-    /// Hands the tap over to the device that takes this one's place.
+    /// Hands the tap and the rules over to the device that takes this one's place.
     pub fn pass_tap(&mut self, to: &mut Self) {
         to.shared.tap = self.shared.tap.take();
+        to.shared.lab = self.shared.lab.take();
     }
 
     /// A command slot was rung.

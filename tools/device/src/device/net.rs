@@ -80,7 +80,16 @@ pub(super) fn take_in<M: GuestMemory>(
 impl Device {
     /// Delivers a packet that was sent, and those behind it that are for the same queue pair, at most [`MAX_RUN`] in all.
     /// Says how many there were, and their bytes.
+    #[inline]
     pub(crate) fn deliver<M: GuestMemory>(&mut self, mem: &M, out: Outgoing) -> Delivered {
+        match self.shared.lab {
+            None => self.deliver_freely(mem, out),
+            Some(_) => self.deliver_by_rules(mem, out),
+        }
+    }
+
+    /// The same, whatever rules there are.
+    pub(super) fn deliver_freely<M: GuestMemory>(&mut self, mem: &M, out: Outgoing) -> Delivered {
         let mut delivered = Delivered::default();
         delivered.count(&out);
         if !self.shared.port.up {
@@ -112,7 +121,9 @@ impl Device {
                 }
                 all.bytes += host.shared.lookups.take_sought() * ELEMENT_BYTES;
                 // The first that changes more than its queue pair is the last.
-                let is_last = transport.state() != state || !host.shared.witnesses.is_empty();
+                let is_last = transport.state() != state
+                    || !host.shared.witnesses.is_empty()
+                    || host.shared.lab.is_some();
                 if is_last || all.packets >= MAX_RUN || all.bytes >= SLICE_BYTES {
                     break;
                 }
@@ -204,7 +215,7 @@ impl Device {
     }
 
     /// The frame of a packet. None: its payload is gone, which its sender is told if it does not know it.
-    fn frame<M: GuestMemory>(
+    pub(super) fn frame<M: GuestMemory>(
         &mut self,
         mem: &M,
         path: &Path,
@@ -260,8 +271,21 @@ impl Device {
         self.make_ready(qpn);
     }
 
-    /// Gives a packet to its queue pair.
+    /// Gives a packet to its queue pair, if no rule is against it.
     fn hand_over<M: GuestMemory>(&mut self, mem: &M, path: &Path, packet: Packet) {
+        match self.shared.lab {
+            None => self.hand_over_freely(mem, path, packet),
+            Some(_) => self.hand_over_by_rules(mem, path, packet),
+        }
+    }
+
+    /// Gives a packet to its queue pair.
+    pub(super) fn hand_over_freely<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        path: &Path,
+        packet: Packet,
+    ) {
         let (now, qpn) = (self.shared.now, packet.dst_qpn);
         let found = self.with_qp(mem, qpn, |transport, host| {
             take_in(transport, host, now, Some(path), packet);
@@ -272,7 +296,8 @@ impl Device {
         }
     }
 
-    fn parse_frame<M: GuestMemory>(&mut self, mem: &M, bytes: Rc<Vec<u8>>) {
+    /// Gives what a frame has to its queue pair or its group.
+    pub(super) fn parse_frame<M: GuestMemory>(&mut self, mem: &M, bytes: Rc<Vec<u8>>) {
         match frame::parse_in(&bytes, &mut self.shared.pool) {
             Ok(frame) if frame.packet.dst_qpn == MULTICAST_QPN => {
                 self.hand_to_group(mem, &frame.path, &frame.packet);

@@ -56,6 +56,7 @@ impl Device {
         self.follow_budget = SLICE_FOLLOWED;
         let late = self.run_late(mem);
         let mut busy = self.run_commands(mem);
+        let rules = self.run_rules(mem);
         if self.shared.regs.is_fatal() {
             return Next {
                 busy: !self.commands.is_empty() || self.running.is_some(),
@@ -72,7 +73,7 @@ impl Device {
         let retry = self.shared.flush_events(mem);
         let remind = self.shared.remind_drivers(mem);
         let timer = self.timers.next_deadline();
-        let deadline = [moderation, retry, remind, timer, late]
+        let deadline = [moderation, retry, remind, timer, late, rules]
             .into_iter()
             .flatten()
             .min();

@@ -32,6 +32,21 @@ impl Shared {
         emit_from(own, &mut self.lookups, path, packet, room)
     }
 
+    /// The same of a packet of which the payload lies on another side.
+    ///
+    /// # Errors
+    ///
+    /// Its payload cannot be reached.
+    pub fn emit_of<M: GuestMemory>(
+        &mut self,
+        sender: Side<'_, M>,
+        path: &Path,
+        packet: &Packet,
+        room: &mut Vec<u8>,
+    ) -> Result<(), CopyFault> {
+        emit_from(sender, &mut self.lookups, path, packet, room)
+    }
+
     /// Shows the tap, if there is one, a packet that goes from one queue pair to another by reference, as the frames that it
     /// stands for. Says how many bytes were made for that.
     #[inline]

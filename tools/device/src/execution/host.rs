@@ -153,7 +153,11 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         let opcode =
             WqeOpcode::from_raw(header.opcode).ok_or(malformed(Syndrome::WqeOpcodeUnknown))?;
         out.opcode = opcode;
-        if let Some(status) = self.env.fault.take() {
+        let by_rule = match &mut self.shared.lab {
+            None => None,
+            Some(lab) => lab.send(self.shared.now, self.env, header.opcode),
+        };
+        if let Some(status) = self.env.fault.take().or(by_rule) {
             return Err(WqeError::new(status, Syndrome::Injected));
         }
         if header.flags & !send_flags::ALL != 0 {

@@ -11,6 +11,7 @@ use crate::objects::accounts::Accounts;
 use crate::objects::counters::Counters;
 use crate::objects::cq::{Cq, Written};
 use crate::objects::eq::{Eq, Event};
+use crate::objects::lab::Lab;
 use crate::objects::mr::Mr;
 use crate::objects::port::{Outgoing, Port};
 use crate::objects::srq::Srq;
@@ -70,6 +71,8 @@ pub struct Shared {
     pub counters: Counters,
     /// Who watches the port.
     pub tap: Option<Box<Tap>>,
+    /// What is to go wrong, if anything is.
+    pub lab: Option<Box<Lab>>,
     /// Vectors to raise.
     pub interrupts: u32,
     /// Packets that were sent and not delivered yet.
@@ -115,6 +118,7 @@ impl Shared {
             port,
             counters: Counters::default(),
             tap: None,
+            lab: None,
             interrupts: 0,
             outgoing: VecDeque::new(),
             pool: Pool::default(),

@@ -7,6 +7,7 @@ pub mod accounts;
 pub mod counters;
 pub mod cq;
 pub mod eq;
+pub mod lab;
 pub mod mcast;
 pub mod mr;
 pub mod port;

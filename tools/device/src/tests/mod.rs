@@ -25,6 +25,7 @@ mod gaps;
 mod hostile_guest;
 mod key_uses;
 mod keys;
+mod laboratory;
 mod lives;
 mod load;
 mod mcast;

@@ -3,7 +3,7 @@
 //! The engine's answers to the control socket: plain data, a bounded portion each.
 
 use super::vm::Vm;
-use crate::shared::Question;
+use crate::shared::{Change, Question};
 use crate::slice::Slice;
 use std::sync::mpsc;
 use verbena_device::Device;
@@ -37,6 +37,24 @@ impl Vm {
             }
             Some(Question::Watch(tap, to)) => {
                 tell(&mut slice, &to, |device| device.set_tap(tap));
+                return true;
+            }
+            Some(Question::Rules(change, to)) => {
+                let now = self.shared.now();
+                tell(&mut slice, &to, |device| {
+                    match change {
+                        Change::None => {}
+                        Change::Add(set, owner) => device.add_rules(&set, owner, now)?,
+                        Change::Remove(name) => {
+                            if !device.remove_rule(&name) {
+                                return Err(format!("no rule is called {name:?}"));
+                            }
+                        }
+                        Change::RemoveOf(owner) => device.remove_rules_of(owner),
+                        Change::Clear => device.clear_rules(),
+                    }
+                    Ok(device.rules())
+                });
                 return true;
             }
             Some(Question::Qp(number, to)) => {

@@ -144,6 +144,8 @@ impl Device {
             Err(bad(CmdStatus::Fatal, Syndrome::DeviceFatal))
         } else if self.refuses(place.opcode) {
             Err(bad(CmdStatus::NoResources, Syndrome::CmdNumber))
+        } else if let Some(fault) = self.fault_of_command(mem, place.opcode) {
+            Err(fault)
         } else {
             opcode
                 .ok_or(bad(CmdStatus::Unsupported, Syndrome::CmdOpcode))

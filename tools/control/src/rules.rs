@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Files of rules. An error says the line, the field and the reason.
+
+use serde::de::DeserializeOwned;
+use serde_json::{json, Value};
+use verbena_faults::{not_available, Action, Match, Rule, RuleSet};
+
+/// Rules in TOML.
+///
+/// # Errors
+///
+/// A line, and what is wrong there.
+pub fn read_toml(text: &str) -> Result<RuleSet, String> {
+    let value = basic_toml::from_str(text);
+    let value = value.map_err(|e: basic_toml::Error| place_first(&e.to_string()))?;
+    read(value, &Places::new(text, "[[rule]]"))
+}
+
+/// Rules in JSON.
+///
+/// # Errors
+///
+/// A line, and what is wrong there.
+pub fn read_json(text: &str) -> Result<RuleSet, String> {
+    let value = serde_json::from_str(text);
+    let value = value.map_err(|e: serde_json::Error| place_first(&e.to_string()))?;
+    read(value, &Places::new(text, "\"name\""))
+}
+
+/// `why at line 3 column 7` as `line 3: why`.
+fn place_first(told: &str) -> String {
+    let Some((why, place)) = told.rsplit_once(" at line ") else {
+        return format!("line 1: {told}");
+    };
+    let digits = place.split(|c: char| !c.is_ascii_digit()).next();
+    format!("line {}: {why}", digits.unwrap_or("1"))
+}
+
+/// Where rules stand in a text.
+struct Places<'a> {
+    lines: Vec<&'a str>,
+    /// Where each begins, as places among the lines.
+    heads: Vec<usize>,
+}
+
+impl<'a> Places<'a> {
+    fn new(text: &'a str, head: &str) -> Self {
+        let lines: Vec<&str> = text.lines().collect();
+        let heads = lines.iter().enumerate();
+        let heads = heads.flat_map(|(n, line)| line.match_indices(head).map(move |_| n));
+        Self {
+            heads: heads.collect(),
+            lines,
+        }
+    }
+
+    /// The line of a field of a rule, or where the rule begins.
+    fn of(&self, rule: Option<usize>, field: &str) -> usize {
+        let begin = rule.and_then(|n| self.heads.get(n)).copied();
+        let end = rule.and_then(|n| self.heads.get(n + 1)).copied();
+        let key = field.rsplit('.').next().unwrap_or(field);
+        let is_word = |c: char| c.is_alphanumeric() || c == '_';
+        let has = |line: &&str| line.split(|c| !is_word(c)).any(|word| word == key);
+        let first = begin.unwrap_or(0);
+        let count = end.unwrap_or(self.lines.len()).saturating_sub(first).max(1);
+        let found = self
+            .lines
+            .iter()
+            .skip(first)
+            .take(count)
+            .position(|line| has(line));
+        1 + first + found.unwrap_or(0)
+    }
+}
+
+fn read(mut value: Value, places: &Places<'_>) -> Result<RuleSet, String> {
+    let rules = value.get_mut("rule").map(Value::take);
+    let mut set = value;
+    if let (Some(_), Some(fields)) = (&rules, set.as_object_mut()) {
+        fields.remove("rule");
+    }
+    let at =
+        |rule, (field, why): (String, String)| format!("line {}: {why}", places.of(rule, &field));
+    whole::<RuleSet>("", &set, &json!({ "version": 1 })).map_err(|e| at(None, e))?;
+    let mut set: RuleSet = serde_json::from_value(set).map_err(|e| format!("line 1: {e}"))?;
+    let rules = match rules {
+        None => Vec::new(),
+        Some(Value::Array(rules)) => rules,
+        Some(_) => {
+            return Err(format!(
+                "line {}: rule: is no list",
+                places.of(None, "rule")
+            ))
+        }
+    };
+    for (n, value) in rules.into_iter().enumerate() {
+        let name = value.get("name").and_then(Value::as_str).unwrap_or("?");
+        let named =
+            |(field, why): (String, String)| at(Some(n), (field, format!("rule {name:?}: {why}")));
+        look(&value).map_err(named)?;
+        let rule = serde_json::from_value(value.clone());
+        set.rule
+            .push(rule.map_err(|e| named((String::new(), e.to_string())))?);
+    }
+    set.check().map_err(|(rule, why)| {
+        let field = rule
+            .and_then(|n| set.rule.get(n))
+            .and_then(|rule| rule.check().err());
+        at(
+            rule,
+            (field.map_or("name", |wrong| wrong.field).into(), why),
+        )
+    })?;
+    Ok(set)
+}
+
+/// Looks at a rule part by part, so that an error has its field.
+fn look(rule: &Value) -> Result<(), (String, String)> {
+    for part in ["match", "action"] {
+        let keys: Vec<&str> = match rule.get(part) {
+            Some(Value::Object(fields)) => fields.keys().map(String::as_str).collect(),
+            Some(Value::String(name)) => vec![name],
+            _ => Vec::new(),
+        };
+        for key in keys {
+            if let Some(why) = not_available(key) {
+                let field = format!("{part}.{key}");
+                return Err((field.clone(), format!("{field}: not available: {why}")));
+            }
+        }
+    }
+    if let Some(matches) = rule.get("match") {
+        whole::<Match>("match.", matches, &json!({}))?;
+    }
+    if let Some(action) = rule.get("action") {
+        let read = serde_json::from_value::<Action>(action.clone());
+        read.map_err(|e| (String::from("action"), format!("action: {e}")))?;
+    }
+    whole::<Rule>("", rule, &json!({ "name": "x", "action": "drop" }))
+}
+
+/// Reads an object field by field, each beside what has to be there.
+fn whole<T: DeserializeOwned>(
+    path: &str,
+    object: &Value,
+    rest: &Value,
+) -> Result<(), (String, String)> {
+    let fields = object.as_object();
+    for (key, value) in fields.into_iter().flatten() {
+        // What a number is that is none.
+        if value.is_null() {
+            return Err((key.clone(), format!("{path}{key}: has no value")));
+        }
+        let mut alone = rest.clone();
+        if let Some(alone) = alone.as_object_mut() {
+            alone.insert(key.clone(), value.clone());
+        }
+        let read = serde_json::from_value::<T>(alone);
+        read.map_err(|e| (key.clone(), format!("{path}{key}: {e}")))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,461 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The hooks of the fault laboratory: where rules (`verbena_faults`) are asked, and what then happens.
+//!
+//! | hook | where |
+//! | --- | --- |
+//! | a packet that a queue pair sends | [`Device::deliver`], before it goes anywhere |
+//! | a packet that it receives | by reference in [`Device::deliver`] too, else before it is handed over |
+//! | a send that the device begins with | `execution/host.rs`, `fetch_send` |
+//! | a command | `device/cmd/mod.rs`, before it is executed |
+//! | a moment | at the beginning of a slice |
+//!
+//! What a rule of packets concerns is split into single packets, and what a rule alters becomes a frame, which takes the way of frames
+//! from there: so rules work alike on what goes by reference and on what comes from a wire. All else stays as it is.
+
+use crate::device::net::Delivered;
+use crate::device::{Device, MAX_FRAMES};
+use crate::error::{bad, CmdError};
+use crate::execution::copy::Side;
+use crate::memory::GuestMemory;
+use crate::objects::lab::{party, passing, Held, Lab};
+use crate::objects::mcast::MULTICAST_QPN;
+use crate::objects::port::Outgoing;
+use crate::tap::Way;
+use std::rc::Rc;
+use verbena_abi::cmd::CmdStatus;
+use verbena_abi::stats::Counter;
+use verbena_abi::syndrome::Syndrome;
+use verbena_faults::{alter, Direction, Effect, RuleSet, Told};
+use verbena_roce::host::Host;
+use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode};
+use verbena_roce::wire::{ecn, frame, Path};
+use verbena_roce::Packet;
+
+/// Frames that were kept back and come in one slice.
+const SLICE_HELD: u32 = 64;
+
+/// The syndrome of an AETH, of its byte.
+fn syndrome(byte: u8) -> AethSyndrome {
+    let value = byte & 0x1f;
+    match byte & 0x60 {
+        0x20 => AethSyndrome::Rnr { timer: value },
+        _ => AethSyndrome::Nak(match value {
+            0 => NakCode::Sequence,
+            1 => NakCode::InvalidRequest,
+            2 => NakCode::RemoteAccess,
+            3 => NakCode::RemoteOperational,
+            _ => NakCode::InvalidRd,
+        }),
+    }
+}
+
+impl Device {
+    /// Adds rules, all or none; those with an owner go with it ([`Device::remove_rules_of`]). They stay over resets.
+    ///
+    /// # Errors
+    ///
+    /// A rule makes no sense, or not beside those that are there.
+    pub fn add_rules(&mut self, set: &RuleSet, owner: Option<u64>, now: u64) -> Result<(), String> {
+        let created = self.shared.owners;
+        let lab = self.shared.lab.get_or_insert_default();
+        let added = lab.table.add(set, owner, now, created);
+        self.leave_lab();
+        added
+    }
+
+    /// Removes a rule. False: there is none of that name.
+    pub fn remove_rule(&mut self, name: &str) -> bool {
+        let lab = self.shared.lab.as_mut();
+        let removed = lab.is_some_and(|lab| lab.table.remove(name));
+        self.leave_lab();
+        removed
+    }
+
+    /// Removes the rules of an owner.
+    pub fn remove_rules_of(&mut self, owner: u64) {
+        let lab = self.shared.lab.iter_mut();
+        lab.for_each(|lab| lab.table.gone(owner));
+        self.leave_lab();
+    }
+
+    /// Removes all rules.
+    pub fn clear_rules(&mut self) {
+        let lab = self.shared.lab.iter_mut();
+        lab.for_each(|lab| lab.table.clear());
+        self.leave_lab();
+    }
+
+    /// The rules, and how often each fired.
+    pub fn rules(&self) -> Vec<Told> {
+        let lab = self.shared.lab.as_ref();
+        lab.map_or_else(Vec::new, |lab| lab.table.told())
+    }
+
+    /// A device without rules pays for none.
+    fn leave_lab(&mut self) {
+        if self.shared.lab.as_ref().is_some_and(|lab| lab.is_idle()) {
+            self.shared.lab = None;
+        }
+    }
+
+    fn lab(&mut self) -> Option<&mut Lab> {
+        self.shared.lab.as_deref_mut()
+    }
+
+    /// Whether a rule may name packets of a queue pair.
+    pub(super) fn is_concerned(&self, way: Direction, qpn: u32) -> bool {
+        let (Some(lab), Some(qp)) = (&self.shared.lab, self.qps.get(qpn)) else {
+            return false;
+        };
+        lab.table.concerns(way, &party(&qp.env))
+    }
+
+    /// What is to happen with a packet at a queue pair.
+    fn judge(&mut self, way: Direction, qpn: u32, packet: &Packet) -> Option<Effect> {
+        let (Some(lab), Some(qp)) = (&mut self.shared.lab, self.qps.get(qpn)) else {
+            return None;
+        };
+        if way == Direction::In && packet.kind.is_request() {
+            let expected = qp.transport.snapshot().expected_psn;
+            if lab.ignores(qpn, packet.psn, expected) {
+                return Some(Effect::Drop);
+            }
+        }
+        lab.table
+            .packet(self.shared.now, &passing(&qp.env, way, packet))
+    }
+
+    /// Delivers what was sent, one packet after the other if a rule concerns them.
+    #[cold]
+    pub(super) fn deliver_by_rules<M: GuestMemory>(&mut self, mem: &M, out: Outgoing) -> Delivered {
+        let (from, to) = (out.packet.src_qpn, out.packet.dst_qpn);
+        let by_reference = out.local && !self.shared.config.wire_local && to != MULTICAST_QPN;
+        let leaves = self.is_concerned(Direction::Out, from);
+        let arrives = by_reference && self.is_concerned(Direction::In, to);
+        if !self.shared.port.up || !(leaves || arrives) {
+            return self.deliver_freely(mem, out);
+        }
+        let Outgoing {
+            packet,
+            path,
+            mtu,
+            local,
+        } = out;
+        let mut all = Delivered::default();
+        for packet in packet.split(mtu) {
+            let out = Outgoing {
+                packet,
+                path: path.clone(),
+                mtu,
+                local,
+            };
+            let mut next = Some(out);
+            for (way, qpn, asked) in [(Direction::Out, from, leaves), (Direction::In, to, arrives)]
+            {
+                if asked {
+                    next = next.and_then(|out| self.meet(mem, way, qpn, out));
+                }
+            }
+            all.packets += 1;
+            if let Some(out) = next {
+                all.bytes += self.deliver_freely(mem, out).bytes;
+            }
+            for (way, qpn, asked) in [(Direction::Out, from, leaves), (Direction::In, to, arrives)]
+            {
+                if asked {
+                    self.pass(mem, way, qpn);
+                }
+            }
+            self.follow_deaths(mem);
+        }
+        all
+    }
+
+    /// A packet meets the rules of a queue pair. None: it does not go on as it is.
+    fn meet<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        way: Direction,
+        qpn: u32,
+        mut out: Outgoing,
+    ) -> Option<Outgoing> {
+        let Some(effect) = self.judge(way, qpn, &out.packet) else {
+            return Some(out);
+        };
+        match effect {
+            Effect::Drop => {
+                self.shared.show_local(mem, &out, true);
+                None
+            }
+            Effect::Nak(byte) => match &mut out.packet.kind {
+                Kind::Ack(aeth) => {
+                    aeth.syndrome = syndrome(byte);
+                    Some(out)
+                }
+                _ if way == Direction::In && out.packet.transport.is_reliable() => {
+                    self.refuse(mem, qpn, &out, syndrome(byte))
+                }
+                _ => Some(out),
+            },
+            // What stays in the device has no IP header to mark.
+            Effect::MarkEcn if way == Direction::In || out.local => {
+                out.packet.marked = true;
+                Some(out)
+            }
+            Effect::QpError(..) => {
+                self.fail_qp(mem, qpn, Syndrome::Injected);
+                Some(out)
+            }
+            Effect::Fatal => {
+                self.fail(mem, Syndrome::Injected);
+                None
+            }
+            _ => {
+                self.replace(mem, way, qpn, &out, &effect);
+                None
+            }
+        }
+    }
+
+    /// A NAK is the answer to a request, which nobody receives.
+    fn refuse<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        qpn: u32,
+        out: &Outgoing,
+        syndrome: AethSyndrome,
+    ) -> Option<Outgoing> {
+        self.shared.show_local(mem, out, true);
+        let request = &out.packet;
+        let refused = self.with_qp(mem, qpn, |transport, host| {
+            let responder = transport.snapshot();
+            // What comes ahead or again gets no such answer: it is lost, and that is all.
+            if responder.expected_psn != request.psn {
+                return false;
+            }
+            let kind = Kind::Ack(Aeth {
+                syndrome,
+                msn: responder.msn,
+            });
+            host.transmit(Packet {
+                kind,
+                first: true,
+                last: true,
+                solicited: false,
+                ack_req: false,
+                dst_qpn: host.env.attr.dest_qpn.get(),
+                src_qpn: qpn,
+                psns: 1,
+                srqn: 0,
+                marked: false,
+                datagram: None,
+                payload: verbena_roce::Payload::None,
+                ..request.clone()
+            });
+            true
+        });
+        let psn = request.psn;
+        if let (Some(true), Some(lab)) = (refused, self.lab()) {
+            lab.refuse(qpn, psn);
+        }
+        None
+    }
+
+    /// A packet becomes a frame, with which something happens.
+    fn replace<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        way: Direction,
+        qpn: u32,
+        out: &Outgoing,
+        effect: &Effect,
+    ) {
+        let Some(mut path) = out.path().copied() else {
+            return;
+        };
+        if *effect == Effect::MarkEcn {
+            path.traffic_class |= ecn::CE;
+        }
+        let Some(frame) = self.frame(mem, &path, &out.packet) else {
+            return;
+        };
+        let (now, local) = (self.shared.now, out.local);
+        let mut held = Held::new(way, qpn, local, frame);
+        match effect {
+            Effect::Delay(ns) => self
+                .lab()
+                .into_iter()
+                .for_each(|lab| lab.delay(now, *ns, held.clone())),
+            Effect::Reorder(n) => {
+                // Its own passing is yet to be counted.
+                let behind = n.saturating_add(1);
+                self.lab()
+                    .into_iter()
+                    .for_each(|lab| lab.put_behind(now, behind, held.clone()));
+            }
+            Effect::Duplicate(copies) => {
+                (0..*copies).for_each(|_| self.send_on(mem, held.clone()));
+                self.send_on(mem, held);
+            }
+            Effect::Corrupt(how) => {
+                let mut bytes = held.frame.to_vec();
+                // What has no such field stays as it is.
+                alter::corrupt(&mut bytes, how);
+                held.frame = Rc::new(bytes);
+                self.send_on(mem, held);
+            }
+            _ => self.send_on(mem, held),
+        }
+    }
+
+    /// A packet of a queue pair has passed: those that were to come behind it may be next.
+    fn pass<M: GuestMemory>(&mut self, mem: &M, way: Direction, qpn: u32) {
+        let now = self.shared.now;
+        if let Some(lab) = self.lab() {
+            lab.passed(now, way, qpn);
+        }
+        self.release(mem);
+    }
+
+    /// Frames go on that are due.
+    fn release<M: GuestMemory>(&mut self, mem: &M) {
+        let now = self.shared.now;
+        for _ in 0..SLICE_HELD {
+            let Some(held) = self.lab().and_then(|lab| lab.due(now)) else {
+                break;
+            };
+            self.send_on(mem, held);
+        }
+    }
+
+    /// A frame goes on from the hook at which it was made.
+    fn send_on<M: GuestMemory>(&mut self, mem: &M, held: Held) {
+        if !self.shared.port.up {
+            return;
+        }
+        if held.way == Direction::In {
+            match frame::parse_in(&held.frame, &mut self.shared.pool) {
+                Ok(frame) => self.hand_over_freely(mem, &frame.path, frame.packet),
+                Err(verbena_roce::wire::Malformed::Icrc) => {
+                    self.shared.counters.add(Counter::RxIcrcEncapsulated, 1);
+                }
+                Err(_) => self.shared.counters.add(Counter::RxMalformed, 1),
+            }
+        } else if held.local {
+            self.show_frame(Way::Local, &held);
+            self.parse_frame(mem, held.frame);
+        } else if self.frames.len() < MAX_FRAMES {
+            self.show_frame(Way::Sent, &held);
+            self.frames.push_back(held.frame);
+        }
+    }
+
+    fn show_frame(&mut self, way: Way, held: &Held) {
+        if self.shared.tap.is_some() {
+            let to = frame::parse(&held.frame)
+                .ok()
+                .map(|frame| frame.packet.dst_qpn);
+            self.shared
+                .show_frame(way, [Some(held.qpn), to], &held.frame);
+        }
+    }
+
+    /// Gives a packet that was a frame to its queue pair, if no rule is against it.
+    #[cold]
+    pub(super) fn hand_over_by_rules<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        path: &Path,
+        packet: Packet,
+    ) {
+        let qpn = packet.dst_qpn;
+        if !self.is_concerned(Direction::In, qpn) {
+            return self.hand_over_freely(mem, path, packet);
+        }
+        let out = Outgoing {
+            packet,
+            path: Some(Rc::new(*path)),
+            mtu: self.shared.port.mtu_bytes(),
+            local: false,
+        };
+        if let Some(out) = self.meet(mem, Direction::In, qpn, out) {
+            self.hand_over_freely(mem, path, out.packet);
+        }
+        self.pass(mem, Direction::In, qpn);
+    }
+
+    /// Takes a packet of another device of the process as the frames that it stands for.
+    #[cold]
+    pub(super) fn receive_by_rules<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        sender: Side<'_, M>,
+        path: &Path,
+        out: Outgoing,
+    ) {
+        for packet in out.packet.split(out.mtu) {
+            let mut bytes = Vec::new();
+            let is_whole = packet.payload.is_alive()
+                && self
+                    .shared
+                    .emit_of(sender, path, &packet, &mut bytes)
+                    .is_ok();
+            // What cannot be read any more is a lost packet.
+            if is_whole {
+                self.parse_frame(mem, Rc::new(bytes));
+            }
+        }
+        self.follow_deaths(mem);
+    }
+
+    /// How a command fails, if a rule has it fail.
+    #[inline]
+    pub(crate) fn fault_of_command<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        opcode: u16,
+    ) -> Option<CmdError> {
+        let now = self.shared.now;
+        match self.shared.lab.as_mut()?.table.command(now, opcode)? {
+            Effect::Fail(status) => Some(bad(status, Syndrome::Injected)),
+            Effect::Fatal => {
+                self.fail(mem, Syndrome::Injected);
+                Some(bad(CmdStatus::Fatal, Syndrome::DeviceFatal))
+            }
+            _ => None,
+        }
+    }
+
+    /// What is due by itself. Says when there is more.
+    #[inline]
+    pub(crate) fn run_rules<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
+        self.shared.lab.as_ref()?;
+        self.run_due(mem)
+    }
+
+    #[cold]
+    fn run_due<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
+        let now = self.shared.now;
+        while let Some(effect) = self.lab()?.table.due(now) {
+            match effect {
+                Effect::Fatal => self.fail(mem, Syndrome::Injected),
+                Effect::QpError(Some(qpn), _) => self.fail_qp(mem, qpn, Syndrome::Injected),
+                Effect::QpError(None, Some(created)) => {
+                    let is_it =
+                        |qpn: &u32| self.qps.get(*qpn).is_some_and(|qp| qp.env.owner == created);
+                    if let Some(qpn) = (0..self.qps.len()).find(is_it) {
+                        self.fail_qp(mem, qpn, Syndrome::Injected);
+                    }
+                }
+                _ => {}
+            }
+        }
+        if !self.shared.regs.is_fatal() {
+            self.release(mem);
+        }
+        let next = self.lab()?.next_due();
+        self.leave_lab();
+        next
+    }
+}

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The hooks of the fault laboratory: each changes what comes, for whom it is meant, by reference and through frames.
+
+use super::Pair;
+use crate::mock::{Driver, SendWr};
+use crate::Config;
+use verbena_abi::cmd::CmdStatus;
+use verbena_abi::cqe::WcStatus::{self, Success};
+use verbena_abi::ctx::QpState;
+use verbena_abi::stats::{Counter, NUM_COUNTERS};
+use verbena_abi::syndrome::Syndrome;
+use verbena_abi::wqe::WqeOpcode;
+use verbena_faults::{Action, Corrupt, Direction, Field, Icrc, Match, On, Rule, RuleSet, VERSION};
+
+/// A pair by reference, and one through frames.
+fn on_both(test: impl Fn(Pair)) {
+    for wire_local in [false, true] {
+        test(Pair::on(Driver::with(Config {
+            wire_local,
+            ..Config::default()
+        })));
+    }
+}
+
+impl Pair {
+    /// Adds a rule that is called x.
+    fn rule(&mut self, matches: Match, action: Action) {
+        let rule = Rule {
+            name: String::from("x"),
+            optional: false,
+            matches,
+            action,
+        };
+        let set = RuleSet {
+            version: VERSION,
+            seed: 0,
+            rule: vec![rule],
+        };
+        self.d.device.add_rules(&set, None, self.d.now).unwrap();
+    }
+
+    fn fired(&self) -> u64 {
+        self.d.device.rules()[0].fired
+    }
+
+    /// A WRITE of ten packets of the first queue pair: how it completes, and whether all is there.
+    fn write(&mut self) -> (WcStatus, u32, bool) {
+        const BYTES: usize = 10_000;
+        let (from, lkey) = self.d.region(BYTES as u32, 1);
+        let (to, rkey) = self.d.region(BYTES as u32, 2);
+        let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(from, BYTES as u32, lkey)]).to(to, rkey);
+        self.d.post_send(&mut self.a, &wr);
+        self.d.pass(20_000_000_000);
+        let done = self.d.poll(&mut self.cq_a).unwrap();
+        let same = self.d.bytes(from, BYTES) == self.d.bytes(to, BYTES);
+        (done.status(), done.cqe.vendor_err.get(), same)
+    }
+
+    fn counter(&mut self, qpn: u32, counter: Counter) -> u64 {
+        let all = self.d.query_stats(Some(qpn), NUM_COUNTERS as u32).unwrap();
+        all[counter as usize]
+    }
+}
+
+/// Packets with this name.
+fn named(opcode: &str) -> Match {
+    Match {
+        opcode: vec![String::from(opcode)],
+        ..Match::default()
+    }
+}
+
+/// The n-th WRITE packet that is received.
+fn received(nth: u64) -> Match {
+    Match {
+        direction: Some(Direction::In),
+        nth: Some(nth),
+        ..named("RDMA WRITE")
+    }
+}
+
+fn change(field: Option<Field>, value: Option<u64>, payload: Option<u32>, icrc: Icrc) -> Action {
+    Action::Corrupt(Corrupt {
+        field,
+        value,
+        payload,
+        icrc,
+    })
+}
+
+#[test]
+fn what_a_network_does_is_repaired() {
+    let third = || Match {
+        packet_of_message: Some(3),
+        limit: Some(1),
+        ..Match::default()
+    };
+    let last = Match {
+        nth: Some(1),
+        ..named("RDMA WRITE Last")
+    };
+    let some = Match {
+        every: Some(4),
+        limit: Some(3),
+        ..Match::default()
+    };
+    for (matches, action, is_lost) in [
+        (third(), Action::Drop, true),
+        (third(), change(None, None, Some(7), Icrc::Wrong), true),
+        (third(), Action::Reorder(2), false),
+        (third(), Action::DelayUs(300), false),
+        (third(), Action::Duplicate(3), false),
+        (third(), Action::MarkEcn, false),
+        (last, Action::Drop, true),
+        (some, Action::Drop, true),
+    ] {
+        on_both(|mut p| {
+            let qp = Some(p.a.qpn);
+            p.rule(
+                Match {
+                    qp,
+                    ..matches.clone()
+                },
+                action.clone(),
+            );
+            assert_eq!(p.write(), (Success, 0, true), "{action:?}");
+            assert!(p.fired() > 0, "{action:?}");
+            let again = p.counter(p.a.qpn, Counter::Retransmits);
+            assert!(!is_lost || again > 0, "{action:?}");
+        });
+    }
+}
+
+#[test]
+fn the_same_works_where_packets_arrive() {
+    on_both(|mut p| {
+        let qp = Some(p.b.qpn);
+        p.rule(Match { qp, ..received(4) }, Action::Drop);
+        assert_eq!(p.write(), (Success, 0, true));
+        assert_eq!(p.fired(), 1);
+    });
+}
+
+#[test]
+fn a_request_is_refused_in_the_responders_name() {
+    use Syndrome::{NakInvalidRequest, NakRemoteAccess, NakRemoteOperational};
+    for (nak, status, cause) in [
+        ("invalid request", WcStatus::RemInvReqErr, NakInvalidRequest),
+        (
+            "remote access error",
+            WcStatus::RemAccessErr,
+            NakRemoteAccess,
+        ),
+        (
+            "remote operational error",
+            WcStatus::RemOpErr,
+            NakRemoteOperational,
+        ),
+    ] {
+        on_both(|mut p| {
+            p.rule(received(4), Action::Nak(String::from(nak)));
+            let (got, vendor_err, _) = p.write();
+            assert_eq!((got, vendor_err), (status, cause.to_raw().into()));
+            let states = [p.a.qpn, p.b.qpn].map(|qpn| p.d.query_qp(qpn).attr.qp_state);
+            // The responder knows nothing of it.
+            assert_eq!(states, [QpState::Err.to_raw(), QpState::Rts.to_raw()]);
+        });
+    }
+    on_both(|mut p| {
+        p.rule(received(4), Action::Rnr(1));
+        assert_eq!(p.write(), (Success, 0, true));
+        assert_eq!(p.counter(p.a.qpn, Counter::RnrNakRetryErr), 1);
+    });
+}
+
+#[test]
+fn a_field_that_is_changed_on_the_way_is_believed_if_the_icrc_is_right() {
+    on_both(|mut p| {
+        let wrong = change(Some(Field::Rkey), Some(0xdead00), None, Icrc::Right);
+        p.rule(named("RDMA WRITE First"), wrong);
+        assert_eq!(p.write().0, WcStatus::RemAccessErr);
+        let states = [p.a.qpn, p.b.qpn].map(|qpn| p.d.query_qp(qpn).attr.qp_state);
+        assert_eq!(states, [QpState::Err.to_raw(); 2]);
+    });
+}
+
+#[test]
+fn sends_commands_and_the_device_fail() {
+    let on = |on| Match {
+        on,
+        ..Match::default()
+    };
+    on_both(|mut p| {
+        let second = Match {
+            nth: Some(2),
+            ..on(On::Send)
+        };
+        p.rule(second, Action::Complete(String::from("RESP_TIMEOUT_ERR")));
+        assert_eq!(p.write().0, Success);
+        let cause = Syndrome::Injected.to_raw().into();
+        let (status, vendor_err, _) = p.write();
+        assert_eq!((status, vendor_err), (WcStatus::RespTimeoutErr, cause));
+    });
+    on_both(|mut p| {
+        let create = Match {
+            command: Some(String::from("CREATE_QP")),
+            ..on(On::Command)
+        };
+        p.rule(create, Action::Errno(String::from("ENOMEM")));
+        let request = p.d.qp_request(&p.cq_a.clone(), &p.cq_a.clone());
+        let error = p.d.create_qp_by(&request).map(drop).unwrap_err();
+        let expected = (CmdStatus::NoResources, Syndrome::Injected);
+        assert_eq!((error.status, error.syndrome), expected);
+        p.d.device.clear_rules();
+        assert!(p.d.create_qp_by(&request).is_ok());
+    });
+    on_both(|mut p| {
+        let later = Match {
+            after_ms: Some(5),
+            ..on(On::Time)
+        };
+        p.rule(later, Action::Fatal);
+        p.d.pass(4_000_000);
+        assert!(!p.d.device.shared.regs.is_fatal());
+        p.d.pass(2_000_000);
+        assert!(p.d.device.shared.regs.is_fatal());
+    });
+}
+
+#[test]
+fn a_queue_pair_is_named_by_the_order_of_creation() {
+    let mut p = Pair::new();
+    let second = Match {
+        qp_created: Some(2),
+        ..named("RDMA WRITE")
+    };
+    p.rule(second, Action::Drop);
+    p.write();
+    assert_eq!(p.fired(), 0);
+    let (cq_a, cq_b) = (p.cq_a.clone(), p.cq_b.clone());
+    // The second that is created sends.
+    p.b = p.d.create_qp(&cq_b, &cq_b);
+    p.a = p.d.create_qp(&cq_a, &cq_a);
+    p.d.connect(&p.a, &p.b);
+    assert_eq!(p.write().0, WcStatus::RetryExcErr);
+    assert!(p.fired() > 0);
+}
+
+#[test]
+fn rules_outlive_a_reset_and_leave_nothing_when_they_go() {
+    let late = || Match {
+        packet_of_message: Some(2),
+        ..Match::default()
+    };
+    let mut p = Pair::new();
+    p.rule(late(), Action::DelayUs(1_000_000));
+    p.d.device.reset();
+    assert_eq!(p.d.device.rules().len(), 1);
+    assert!(p.d.device.remove_rule("x") && p.d.device.shared.lab.is_none());
+    let mut p = Pair::new();
+    p.rule(late(), Action::DelayUs(1000));
+    p.write();
+    p.d.device.clear_rules();
+    p.d.pass(1_000_000_000);
+    assert!(p.d.device.shared.lab.is_none());
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Frames are altered: as a wire or a router would, or somebody on the way.
+
+use crate::rule::{Corrupt, Field};
+use verbena_roce::wire::opcode::{self, Header};
+use verbena_roce::wire::{bth, ethernet, icrc, ipv4, ipv6, udp, vlan};
+
+/// Where parts of a frame begin.
+#[derive(Clone, Copy, Debug)]
+struct Places {
+    ip: usize,
+    bth: usize,
+    /// Behind the last byte before the ICRC.
+    end: usize,
+}
+
+fn places(frame: &[u8]) -> Option<Places> {
+    let ether_type = |at: usize| Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]));
+    let mut ip = ethernet::LEN;
+    if ether_type(ip - 2)? == ethernet::TYPE_VLAN {
+        ip += vlan::LEN;
+    }
+    let ip_len = match ether_type(ip - 2)? {
+        ethernet::TYPE_IPV4 => ipv4::LEN,
+        ethernet::TYPE_IPV6 => ipv6::LEN,
+        _ => return None,
+    };
+    let bth = ip + ip_len + udp::LEN;
+    let end = frame.len().checked_sub(icrc::LEN)?;
+    (end >= bth + bth::LEN).then_some(Places { ip, bth, end })
+}
+
+/// Headers of a frame behind its BTH: each with where it begins; and where the payload begins.
+fn headers(frame: &[u8], at: Places) -> Option<(Vec<(Header, usize)>, usize)> {
+    let (service, row) = opcode::lookup(*frame.get(at.bth)?)?;
+    let mut next = at.bth + bth::LEN;
+    let mut all = Vec::new();
+    for &header in service.headers_of(row).iter().chain(row.headers) {
+        all.push((header, next));
+        next += header.length();
+    }
+    Some((all, next))
+}
+
+/// Where a field begins. None: the frame has none of that name.
+fn field(frame: &[u8], at: Places, field: Field) -> Option<usize> {
+    let of = |wanted: &[(Header, usize)]| {
+        let (all, _) = headers(frame, at)?;
+        all.iter().find_map(|(header, begin)| {
+            let found = wanted.iter().find(|(known, _)| known == header);
+            found.map(|(_, offset)| begin + offset)
+        })
+    };
+    match field {
+        Field::Opcode => Some(at.bth),
+        Field::Pkey => Some(at.bth + 2),
+        Field::DestQp => Some(at.bth + 5),
+        Field::Psn => Some(at.bth + 9),
+        Field::Va => of(&[(Header::Reth, 0), (Header::AtomicEth, 0)]),
+        Field::Rkey => of(&[(Header::Reth, 8), (Header::AtomicEth, 8)]),
+        Field::DmaLength => of(&[(Header::Reth, 12)]),
+        Field::Syndrome => of(&[(Header::Aeth, 0)]),
+        Field::Msn => of(&[(Header::Aeth, 1)]),
+        Field::Qkey => of(&[(Header::Deth, 0)]),
+    }
+}
+
+/// Changes a frame. False: it has nothing of what is to be changed, and is as it was.
+pub fn corrupt(frame: &mut [u8], how: &Corrupt) -> bool {
+    change(frame, how).is_some()
+}
+
+fn change(frame: &mut [u8], how: &Corrupt) -> Option<()> {
+    let at = places(frame)?;
+    match (how.field, how.payload) {
+        (Some(name), _) => {
+            let begin = field(frame, at, name)?;
+            let bytes = frame.get_mut(begin..begin + name.bytes())?;
+            match how.value {
+                Some(value) => {
+                    let value = value.to_be_bytes();
+                    bytes.copy_from_slice(value.get(value.len() - bytes.len()..)?);
+                }
+                None => *bytes.last_mut()? ^= 1,
+            }
+        }
+        (None, offset) => {
+            let (_, payload) = headers(frame, at)?;
+            let pad = usize::from(frame.get(at.bth + 1)? >> 4 & 3);
+            let end = at.end.checked_sub(pad)?;
+            let begin = payload.checked_add(offset? as usize)?;
+            let byte = frame.get_mut(..end)?.get_mut(begin)?;
+            *byte ^= 1;
+        }
+    }
+    if how.is_right() {
+        seal(frame, at)?;
+    }
+    Some(())
+}
+
+/// Puts the right ICRC at a frame's end.
+fn seal(frame: &mut [u8], at: Places) -> Option<()> {
+    let right = icrc::compute(frame.get(at.ip..at.end)?);
+    frame.get_mut(at.end..)?.copy_from_slice(&right);
+    Some(())
+}
+
+/// Turns an acknowledgement into one with this syndrome. False: it has no AETH.
+pub fn answer(frame: &mut [u8], syndrome: u8) -> bool {
+    let how = Corrupt {
+        field: Some(Field::Syndrome),
+        value: Some(syndrome.into()),
+        payload: None,
+        icrc: crate::Icrc::Right,
+    };
+    corrupt(frame, &how)
+}

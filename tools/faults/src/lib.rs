@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The fault laboratory's rules: what is to go wrong, with what, when and how often.
+//!
+//! A rule is data: a match and an action ([`Rule`]); `verbena_control` reads them from files. [`check`](Rule::check) refuses what cannot work.
+//! A [`Table`] has the rules of a device, sorted by the hook at which they apply. The device tells it what passes there ([`Passing`]), and is
+//! told what to do ([`Effect`]). There is no clock, no socket and no packet in here: the same rules, seed and passings give the same effects.
+#![forbid(unsafe_code)]
+
+pub mod alter;
+mod check;
+mod dice;
+mod names;
+mod rule;
+mod table;
+mod track;
+
+pub use check::Wrong;
+pub use names::{not_available, NOT_AVAILABLE};
+pub use rule::{Action, Corrupt, Direction, Field, Icrc, Match, On, Rule, RuleSet, VERSION};
+pub use table::{Effect, Party, Passing, Table, Told, MAX_RULES};

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Names, and what they stand for in the contract and in the table of opcodes.
+
+use verbena_abi::cmd::{CmdStatus, Opcode};
+use verbena_abi::cqe::WcStatus;
+use verbena_abi::wqe::WqeOpcode;
+use verbena_roce::wire::opcode::{self, Operation, CNP};
+
+/// What people may look for and does not exist yet, with the reason or what does the same.
+pub const NOT_AVAILABLE: [(&str, &str); 14] = [
+    (
+        "guest",
+        "a rule is of the guest whose control socket it came by",
+    ),
+    (
+        "pid",
+        "the device does not know processes: name the queue pair by qp_created",
+    ),
+    ("byte", "name the packet by packet_of_message"),
+    (
+        "replace",
+        "corrupt with a right ICRC changes a response's fields",
+    ),
+    (
+        "vendor_err",
+        "what a rule completes has the syndrome Injected",
+    ),
+    (
+        "cq_overflow",
+        "INJECT_FAULT has a CQ fail, and a program that does not poll has it overflow",
+    ),
+    ("kill_srq", "INJECT_FAULT has an SRQ fail"),
+    ("withhold", "events and interrupts have no hook yet"),
+    ("repeat", "events and interrupts have no hook yet"),
+    (
+        "stall",
+        "a queue pair or device that does nothing has no hook yet",
+    ),
+    (
+        "port_down",
+        "the port follows the guest's net device: set that down",
+    ),
+    (
+        "port_up",
+        "the port follows the guest's net device: set that up",
+    ),
+    ("gid_change", "addresses are the guest's net device's"),
+    ("mtu", "the MTU is the guest's net device's"),
+];
+
+/// Why a field or action of this name is not available, if it is one that may come.
+pub fn not_available(name: &str) -> Option<&'static str> {
+    let found = NOT_AVAILABLE.iter().find(|(known, _)| *known == name);
+    found.map(|(_, why)| *why)
+}
+
+/// Opcodes: operations, a bit each, and the CNP, which is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Opcodes {
+    pub(crate) operations: u32,
+    pub(crate) cnp: bool,
+}
+
+impl Opcodes {
+    /// All of them.
+    pub(crate) const ALL: Self = Self {
+        operations: u32::MAX,
+        cnp: true,
+    };
+
+    /// Those that one of these names says. Errors: the name that says none.
+    pub(crate) fn of(names: &[String]) -> Result<Self, &str> {
+        if names.is_empty() {
+            return Ok(Self::ALL);
+        }
+        let mut all = Self::default();
+        for name in names {
+            if name.eq_ignore_ascii_case("CNP") {
+                all.cnp = true;
+                continue;
+            }
+            let found = rows().filter(|(_, row)| says(name, row.name));
+            let bits = found.fold(0, |bits, (operation, _)| bits | 1 << operation);
+            if bits == 0 {
+                return Err(name);
+            }
+            all.operations |= bits;
+        }
+        Ok(all)
+    }
+
+    /// Whether an opcode is one of them.
+    pub(crate) fn has(self, opcode: u8) -> bool {
+        if opcode == CNP {
+            self.cnp
+        } else {
+            self.operations & 1 << (opcode & opcode::OPERATION) != 0
+        }
+    }
+
+    /// Whether all of them are requests.
+    pub(crate) fn are_requests(self) -> bool {
+        !self.cnp && self.rows().all(|row| !row.operation.is_response())
+    }
+
+    /// Whether all of them are acknowledgements.
+    pub(crate) fn are_acknowledgements(self) -> bool {
+        !self.cnp
+            && self
+                .rows()
+                .all(|row| row.operation == Operation::Acknowledge)
+    }
+
+    /// Its rows of the table.
+    pub(crate) fn rows(self) -> impl Iterator<Item = &'static opcode::Row> {
+        let of = move |operation: u8| self.operations & 1 << operation != 0;
+        rows().filter_map(move |(operation, row)| of(operation).then_some(row))
+    }
+}
+
+fn rows() -> impl Iterator<Item = (u8, &'static opcode::Row)> {
+    let row = |operation| {
+        Some((
+            operation,
+            opcode::lookup(opcode::service::RC | operation)?.1,
+        ))
+    };
+    (0..=opcode::OPERATION).filter_map(row)
+}
+
+/// Whether a name is a row's, or what words of it begin with.
+fn says(name: &str, row: &str) -> bool {
+    let head = row.get(..name.len());
+    let rest = row.get(name.len()..).unwrap_or_default();
+    head.is_some_and(|head| head.eq_ignore_ascii_case(name))
+        && (rest.is_empty() || rest.starts_with(' '))
+}
+
+/// `CreateQp` as `CREATE_QP`.
+pub(crate) fn shout(name: &str) -> String {
+    let mut loud = String::new();
+    for c in name.chars() {
+        if c.is_ascii_uppercase() && !loud.is_empty() {
+            loud.push('_');
+        }
+        loud.push(c.to_ascii_uppercase());
+    }
+    loud
+}
+
+/// A command.
+pub(crate) fn command(name: &str) -> Option<Opcode> {
+    let all = Opcode::ALL.iter().copied();
+    all.into_iter().find(|code| shout(code.name()) == name)
+}
+
+/// A completion status, as `GENERAL_ERR` or `IBV_WC_GENERAL_ERR`.
+pub(crate) fn status(name: &str) -> Option<WcStatus> {
+    let name = name.trim_start_matches("IBV_WC_");
+    let mut all = WcStatus::ALL.iter().copied();
+    all.find(|status| shout(status.name()) == name)
+}
+
+/// How a command fails that fails with an errno.
+pub(crate) fn errno(name: &str) -> Option<CmdStatus> {
+    ERRNOS
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map(|(_, status)| *status)
+}
+
+/// The errnos that the driver has for commands that fail.
+pub(crate) const ERRNOS: [(&str, CmdStatus); 6] = [
+    ("EINVAL", CmdStatus::Invalid),
+    ("EBUSY", CmdStatus::Busy),
+    ("EEXIST", CmdStatus::Exists),
+    ("ENOMEM", CmdStatus::NoResources),
+    ("EOPNOTSUPP", CmdStatus::Unsupported),
+    ("EFAULT", CmdStatus::BadAddress),
+];
+
+/// A code of a NAK (IBTA 9.7.5.2.7), as the byte of the AETH.
+pub(crate) fn nak(name: &str) -> Option<u8> {
+    let found = NAKS
+        .iter()
+        .position(|known| known.eq_ignore_ascii_case(name));
+    found.map(|code| 0x60 | code as u8)
+}
+
+/// By their codes.
+pub(crate) const NAKS: [&str; 5] = [
+    "PSN sequence error",
+    "invalid request",
+    "remote access error",
+    "remote operational error",
+    "invalid RD request",
+];
+
+/// Operations of send work requests, as `enum ibv_wr_opcode` has them.
+pub(crate) const SENDS: [(&str, WqeOpcode); 13] = [
+    ("RDMA_WRITE", WqeOpcode::RdmaWrite),
+    ("RDMA_WRITE_WITH_IMM", WqeOpcode::RdmaWriteImm),
+    ("SEND", WqeOpcode::Send),
+    ("SEND_WITH_IMM", WqeOpcode::SendImm),
+    ("RDMA_READ", WqeOpcode::RdmaRead),
+    ("ATOMIC_CMP_AND_SWP", WqeOpcode::CompareSwap),
+    ("ATOMIC_FETCH_AND_ADD", WqeOpcode::FetchAdd),
+    ("LOCAL_INV", WqeOpcode::LocalInv),
+    ("SEND_WITH_INV", WqeOpcode::SendInv),
+    ("REG_MR", WqeOpcode::FastReg),
+    ("BIND_MW", WqeOpcode::BindMw),
+    ("ATOMIC_WRITE", WqeOpcode::AtomicWrite),
+    ("FLUSH", WqeOpcode::Flush),
+];
+
+/// Operations of send work requests, a bit each. Errors: the name that is none.
+pub(crate) fn sends(names: &[String]) -> Result<u32, &str> {
+    if names.is_empty() {
+        return Ok(u32::MAX);
+    }
+    let mut bits = 0;
+    for name in names {
+        let plain = name.trim_start_matches("IBV_WR_");
+        let found = SENDS.iter().find(|(known, _)| *known == plain);
+        bits |= 1 << found.ok_or(name.as_str())?.1.to_raw();
+    }
+    Ok(bits)
+}
+
+/// Names in a sentence.
+pub(crate) fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    names.collect::<Vec<_>>().join(", ")
+}

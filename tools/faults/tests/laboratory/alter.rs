@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Frames that were altered, as the transport reads them.
+
+use verbena_faults::{alter, Corrupt, Field, Icrc};
+use verbena_roce::packet::{Kind, Reth, Transport};
+use verbena_roce::wire::{frame, Malformed, Path};
+use verbena_roce::{Packet, Payload};
+
+fn write(is_ipv4: bool, vlan: Option<u16>) -> Vec<u8> {
+    let gid = |last| {
+        let mut gid = [0; 16];
+        if is_ipv4 {
+            gid[10..12].fill(0xff);
+        } else {
+            gid[0] = 0xfd;
+        }
+        gid[15] = last;
+        gid
+    };
+    let path = Path {
+        vlan,
+        sgid: gid(1),
+        dgid: gid(2),
+        ..Path::default()
+    };
+    let packet = Packet {
+        transport: Transport::Rc,
+        kind: Kind::Write {
+            reth: Some(Reth {
+                addr: 0x1000,
+                rkey: 0x1234,
+                length: 5,
+            }),
+            imm: None,
+        },
+        first: true,
+        last: true,
+        solicited: false,
+        ack_req: true,
+        pkey: 0xffff,
+        dst_qpn: 17,
+        src_qpn: 18,
+        psn: 7,
+        psns: 1,
+        srqn: 0,
+        marked: false,
+        datagram: None,
+        payload: Payload::from_bytes(b"hello"),
+    };
+    let mut bytes = Vec::new();
+    frame::emit(&path, &packet, &mut bytes, |room| {
+        room.copy_from_slice(b"hello");
+        Ok::<(), ()>(())
+    })
+    .unwrap();
+    bytes
+}
+
+fn how(field: Option<Field>, value: Option<u64>, payload: Option<u32>, icrc: Icrc) -> Corrupt {
+    Corrupt {
+        field,
+        value,
+        payload,
+        icrc,
+    }
+}
+
+#[test]
+fn a_field_becomes_what_is_asked_for() {
+    for (is_ipv4, vlan) in [
+        (true, None),
+        (false, None),
+        (true, Some(5)),
+        (false, Some(5)),
+    ] {
+        let mut bytes = write(is_ipv4, vlan);
+        assert!(alter::corrupt(
+            &mut bytes,
+            &how(Some(Field::Rkey), Some(0xbad), None, Icrc::Right)
+        ));
+        assert!(alter::corrupt(
+            &mut bytes,
+            &how(Some(Field::Va), None, None, Icrc::Right)
+        ));
+        assert!(alter::corrupt(
+            &mut bytes,
+            &how(Some(Field::Psn), Some(9), None, Icrc::Right)
+        ));
+        let packet = frame::parse(&bytes).unwrap().packet;
+        let expected = Reth {
+            addr: 0x1001,
+            rkey: 0xbad,
+            length: 5,
+        };
+        let kind = Kind::Write {
+            reth: Some(expected),
+            imm: None,
+        };
+        assert_eq!((packet.kind, packet.psn), (kind, 9));
+        assert!(!alter::corrupt(
+            &mut bytes,
+            &how(Some(Field::Syndrome), Some(9), None, Icrc::Right)
+        ));
+    }
+}
+
+#[test]
+fn a_payload_has_a_bit_flipped_and_no_more_than_it_has() {
+    let mut bytes = write(true, None);
+    assert!(alter::corrupt(
+        &mut bytes,
+        &how(None, None, Some(4), Icrc::Right)
+    ));
+    let packet = frame::parse(&bytes).unwrap().packet;
+    let verbena_roce::host::Source::Bytes(payload) = packet.payload.source() else {
+        panic!("no bytes");
+    };
+    assert_eq!(payload, b"helln");
+    // Behind it there is padding.
+    let before = bytes.clone();
+    assert!(!alter::corrupt(
+        &mut bytes,
+        &how(None, None, Some(5), Icrc::Right)
+    ));
+    assert_eq!(bytes, before);
+}
+
+#[test]
+fn a_wrong_icrc_is_seen() {
+    let mut bytes = write(true, None);
+    assert!(alter::corrupt(
+        &mut bytes,
+        &how(None, None, Some(0), Icrc::Wrong)
+    ));
+    assert_eq!(frame::parse(&bytes).map(drop), Err(Malformed::Icrc));
+}
+
+#[test]
+fn what_is_no_frame_is_left_alone() {
+    let whole = write(true, None);
+    let change = how(Some(Field::Psn), Some(1), None, Icrc::Right);
+    for length in 0..58 {
+        assert!(
+            !alter::corrupt(&mut whole[..length].to_vec(), &change),
+            "{length}"
+        );
+    }
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Rules as people write them, and what a device is told to do by them.
+
+use verbena_abi::cmd::{CmdStatus, Opcode};
+use verbena_abi::cqe::WcStatus;
+use verbena_abi::wqe::WqeOpcode;
+use verbena_control::{read_json, read_toml};
+use verbena_faults::{Direction, Effect, Party, Passing, Rule, RuleSet, Table};
+
+mod alter;
+mod refused;
+mod schema;
+
+fn rules(text: &str) -> RuleSet {
+    read_toml(&format!("version = 1\nseed = 7\n{text}")).unwrap()
+}
+
+/// A rule called x: what its match and its action are.
+fn rule(matches: &str, action: &str) -> RuleSet {
+    rules(&format!(
+        "[[rule]]\nname = \"x\"\nmatch = {{ {matches} }}\naction = {action}\n"
+    ))
+}
+
+fn table(matches: &str, action: &str) -> Table {
+    let mut table = Table::default();
+    table.add(&rule(matches, action), None, 0, 10).unwrap();
+    table
+}
+
+/// A packet of WRITEs of four packets, that a queue pair sends which begins with PSN 100.
+fn write(psn: u32) -> Passing {
+    let place = (psn - 100) % 4;
+    Passing {
+        way: Direction::Out,
+        party: Party {
+            qpn: 17,
+            created: 12,
+            peer: 18,
+        },
+        opcode: [0x06, 0x07, 0x07, 0x08][place as usize],
+        psn,
+        first_psn: 100,
+        first: place == 0,
+    }
+}
+
+/// The PSNs of those WRITEs, counted from 0, of which the first sixteen fire.
+fn fired(table: &mut Table) -> Vec<u32> {
+    let fires = |psn: &u32| table.packet(0, &write(100 + psn)).is_some();
+    (0..16).filter(fires).collect()
+}
+
+#[test]
+fn what_is_matched_fires() {
+    for (matches, expected) in [
+        (
+            "",
+            &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15][..],
+        ),
+        ("nth = 3", &[2]),
+        ("every = 5", &[4, 9, 14]),
+        ("limit = 2", &[0, 1]),
+        ("every = 5, limit = 2", &[4, 9]),
+        ("psn = 104", &[4]),
+        ("packet = 6", &[5]),
+        ("packet_of_message = 3", &[2, 6, 10, 14]),
+        ("message = 2", &[4, 5, 6, 7]),
+        ("message = 2, packet_of_message = 4", &[7]),
+        ("opcode = \"RDMA WRITE First\"", &[0, 4, 8, 12]),
+        (
+            "opcode = [\"RDMA WRITE First\", \"RDMA WRITE Last\"]",
+            &[0, 3, 4, 7, 8, 11, 12, 15],
+        ),
+        ("opcode = \"rdma write\", nth = 2", &[1]),
+        ("opcode = \"RDMA WRITE\", packet = 2", &[1]),
+        ("opcode = \"SEND\"", &[]),
+        ("opcode = \"CNP\"", &[]),
+        ("direction = \"in\"", &[]),
+        ("qp = 17, nth = 1", &[0]),
+        ("qp = 16", &[]),
+        ("peer_qp = 18, nth = 1", &[0]),
+        ("peer_qp = 17", &[]),
+        // Ten were there before.
+        ("qp_created = 2, nth = 1", &[0]),
+        ("qp_created = 1", &[]),
+        ("after_ms = 1", &[]),
+    ] {
+        assert_eq!(
+            fired(&mut table(matches, "\"drop\"")),
+            expected,
+            "{matches}"
+        );
+    }
+}
+
+#[test]
+fn chance_is_the_seeds_and_the_rules_own() {
+    let set = rule("probability = 0.3", "\"drop\"");
+    let alone = fired(&mut table("probability = 0.3", "\"drop\""));
+    assert!(!alone.is_empty() && alone.len() < 16);
+    let mut table = Table::default();
+    let mut other = set.clone();
+    other.rule[0].name = String::from("y");
+    other.rule[0].matches.limit = Some(1);
+    table.add(&other, None, 0, 0).unwrap();
+    table.add(&set, None, 0, 0).unwrap();
+    // What fires is the first's once; the draws of the second are the same.
+    let both = fired(&mut table);
+    assert!(alone.iter().all(|psn| both.contains(psn)));
+    let seeds = (0..20).map(|seed| {
+        let mut table = Table::default();
+        table
+            .add(
+                &RuleSet {
+                    seed,
+                    ..set.clone()
+                },
+                None,
+                0,
+                0,
+            )
+            .unwrap();
+        fired(&mut table)
+    });
+    let mut seeds: Vec<_> = seeds.collect();
+    seeds.dedup();
+    assert!(seeds.len() > 10);
+}
+
+#[test]
+fn what_is_sent_again_keeps_its_number() {
+    let mut table = table("packet_of_message = 3, message = 1", "\"drop\"");
+    assert_eq!(fired(&mut table), [2]);
+    assert_eq!(fired(&mut table), [2]);
+    let told = &table.told()[0];
+    assert_eq!((told.matched, told.fired), (2, 2));
+}
+
+#[test]
+fn the_first_that_would_fire_does_and_all_count() {
+    let mut table = Table::default();
+    let mut set = rule("nth = 3", "\"drop\"");
+    let second = Rule {
+        name: String::from("second"),
+        ..rule("every = 3", "{ delay_us = 5 }").rule.remove(0)
+    };
+    set.rule.push(second);
+    table.add(&set, None, 0, 0).unwrap();
+    let effects: Vec<_> = (0..6).map(|n| table.packet(0, &write(100 + n))).collect();
+    assert_eq!(effects[2], Some(Effect::Drop));
+    assert_eq!(effects[5], Some(Effect::Delay(5000)));
+    let counts: Vec<_> = table
+        .told()
+        .iter()
+        .map(|told| (told.matched, told.fired))
+        .collect();
+    assert_eq!(counts, [(6, 1), (6, 1)]);
+}
+
+#[test]
+fn a_rule_waits_for_another() {
+    let mut table = Table::default();
+    let set = rules(
+        "[[rule]]\nname = \"first\"\nmatch = { nth = 2 }\naction = \"mark_ecn\"\n\
+         [[rule]]\nname = \"then\"\nmatch = { while = \"first\", limit = 3 }\naction = \"drop\"\n",
+    );
+    table.add(&set, None, 0, 0).unwrap();
+    assert_eq!(fired(&mut table), [1, 2, 3, 4]);
+    assert!(table.remove("first") && !table.remove("first"));
+    let error = table
+        .add(&rule("while = \"first\"", "\"drop\""), None, 0, 0)
+        .unwrap_err();
+    assert!(
+        error.contains("no other rule is called \"first\""),
+        "{error}"
+    );
+}
+
+#[test]
+fn rules_are_added_all_or_none_and_go_with_their_owner() {
+    let mut table = Table::default();
+    let set = rule("", "\"drop\"");
+    table.add(&set, Some(5), 0, 0).unwrap();
+    let mut more = set.clone();
+    more.rule[0].name = String::from("y");
+    more.rule.push(set.rule[0].clone());
+    assert!(table
+        .add(&more, None, 0, 0)
+        .unwrap_err()
+        .contains("already"));
+    assert_eq!(table.told().len(), 1);
+    more.rule.pop();
+    table.add(&more, None, 0, 0).unwrap();
+    table.gone(5);
+    assert_eq!(table.told()[0].rule.name, "y");
+    assert!(!table.told()[0].while_connected);
+    table.clear();
+    assert!(table.is_empty() && fired(&mut table).is_empty());
+}
+
+#[test]
+fn sends_commands_and_moments_have_hooks_of_their_own() {
+    let party = write(100).party;
+    let mut sends = table(
+        "on = \"send\", opcode = \"RDMA_READ\", nth = 2",
+        "{ complete = \"GENERAL_ERR\" }",
+    );
+    let read = WqeOpcode::RdmaRead.to_raw();
+    assert_eq!(sends.send(0, &party, WqeOpcode::Send.to_raw()), None);
+    assert_eq!(sends.send(0, &party, read), None);
+    assert_eq!(
+        sends.send(0, &party, read),
+        Some(Effect::Complete(WcStatus::GeneralErr))
+    );
+    assert!(fired(&mut sends).is_empty());
+
+    let mut commands = table(
+        "on = \"command\", command = \"CREATE_QP\"",
+        "{ errno = \"ENOMEM\" }",
+    );
+    assert_eq!(commands.command(0, Opcode::CreateCq.to_raw()), None);
+    let fails = Some(Effect::Fail(CmdStatus::NoResources));
+    assert_eq!(commands.command(0, Opcode::CreateQp.to_raw()), fails);
+
+    let mut moments = table(
+        "on = \"time\", after_ms = 3, qp_created = 2",
+        "\"qp_error\"",
+    );
+    assert_eq!(
+        (moments.next_due(), moments.due(2_999_999)),
+        (Some(3_000_000), None)
+    );
+    assert_eq!(
+        moments.due(3_000_000),
+        Some(Effect::QpError(None, Some(12)))
+    );
+    assert_eq!((moments.next_due(), moments.due(9_000_000)), (None, None));
+}
+
+#[test]
+fn only_queue_pairs_that_are_named_are_concerned() {
+    let party = write(100).party;
+    let table = table("qp = 17", "\"drop\"");
+    assert!(table.concerns(Direction::Out, &party) && !table.concerns(Direction::In, &party));
+    assert!(!table.concerns(Direction::Out, &Party { qpn: 16, ..party }));
+}
+
+#[test]
+fn both_formats_say_the_same() {
+    let set = rule(
+        "opcode = \"RDMA WRITE\", nth = 3",
+        "{ corrupt = { payload = 0, icrc = \"wrong\" } }",
+    );
+    let json = serde_json::to_string(&set).unwrap();
+    assert_eq!(read_json(&json).unwrap(), set);
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Rules of what is to go wrong, over a connection. Those that are tied to it go when it goes, however that comes.
+
+use super::ask;
+use crate::shared::{Change, Question, Shared};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+use verbena_control::{Reply, Request, ToldRules};
+
+/// How often it is tried to take a connection's rules away, while too many ask.
+const TRIES: u32 = 50;
+/// The pause between two tries.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Numbers of connections.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// The rules of a connection.
+pub(super) struct Rules<'a> {
+    shared: &'a Shared,
+    number: u64,
+    /// Some are tied to it, or may be.
+    owns: bool,
+}
+
+impl<'a> Rules<'a> {
+    /// A new connection's.
+    pub(super) fn new(shared: &'a Shared) -> Self {
+        Self {
+            shared,
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+            owns: false,
+        }
+    }
+
+    /// The line that answers a request about rules; to others it has no answer.
+    pub(super) fn answer(&mut self, request: Request) -> Option<String> {
+        let change = match request {
+            Request::Faults => Change::None,
+            Request::FaultAdd {
+                set,
+                while_connected,
+            } => {
+                if let Err((_, why)) = set.check() {
+                    return Some(Reply::<ToldRules>::from(Err(why)).line());
+                }
+                log::info!("{} rules, seed {}", set.rule.len(), set.seed);
+                // Also if there is no answer: they may be there.
+                self.owns |= while_connected;
+                Change::Add(set, while_connected.then_some(self.number))
+            }
+            Request::FaultRemove { name } => Change::Remove(name),
+            Request::FaultClear => Change::Clear,
+            _ => return None,
+        };
+        let told = ask(self.shared, |to| Question::Rules(change, to));
+        let told = told.and_then(|rules| rules);
+        Some(Reply::from(told.map(|rules| ToldRules { rules })).line())
+    }
+}
+
+impl Drop for Rules<'_> {
+    fn drop(&mut self) {
+        if !self.owns {
+            return;
+        }
+        for _ in 0..TRIES {
+            // Nobody waits for the answer.
+            let (to, _) = mpsc::channel();
+            if self
+                .shared
+                .ask(Question::Rules(Change::RemoveOf(self.number), to))
+            {
+                return;
+            }
+            std::thread::sleep(PAUSE);
+        }
+        log::warn!("rules of a connection that went are still there: too many ask");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    /// An engine that tells what is asked of its rules, and has none.
+    fn engine(shared: &Arc<Shared>) -> mpsc::Receiver<Change> {
+        let (to, from) = mpsc::channel();
+        let shared = Arc::clone(shared);
+        std::thread::spawn(move || loop {
+            match shared.mail(0, true).question {
+                Some(Question::Rules(change, answer)) => {
+                    // Whoever has gone waits for none.
+                    let _ = answer.send(Ok(Vec::new()));
+                    if to.send(change).is_err() {
+                        return;
+                    }
+                }
+                _ => std::thread::yield_now(),
+            }
+        });
+        from
+    }
+
+    fn add(while_connected: bool) -> Request {
+        let text = "version = 1\n[[rule]]\nname = \"x\"\naction = \"drop\"\n";
+        Request::FaultAdd {
+            set: verbena_control::read_toml(text).unwrap(),
+            while_connected,
+        }
+    }
+
+    #[test]
+    fn rules_that_are_tied_to_a_connection_go_with_it_and_others_stay() {
+        let shared = Arc::new(Shared::new().unwrap());
+        let asked = engine(&shared);
+        let mut tied = Rules::new(&shared);
+        let mut free = Rules::new(&shared);
+        assert!(tied.answer(add(true)).unwrap().contains("\"ok\":true"));
+        assert!(matches!(asked.recv(), Ok(Change::Add(_, Some(n))) if n == tied.number));
+        assert!(free.answer(add(false)).is_some());
+        assert!(matches!(asked.recv(), Ok(Change::Add(_, None))));
+        let number = tied.number;
+        drop(free);
+        drop(tied);
+        assert!(matches!(asked.recv(), Ok(Change::RemoveOf(n)) if n == number));
+    }
+
+    #[test]
+    fn what_makes_no_sense_never_reaches_the_engine() {
+        let shared = Arc::new(Shared::new().unwrap());
+        let mut rules = Rules::new(&shared);
+        let Request::FaultAdd { mut set, .. } = add(false) else {
+            return;
+        };
+        set.rule[0].matches.nth = Some(0);
+        let request = Request::FaultAdd {
+            set,
+            while_connected: true,
+        };
+        let told = rules.answer(request).unwrap();
+        assert!(told.contains("match.nth: counts from 1"), "{told}");
+        assert!(rules.answer(Request::Status).is_none() && !rules.owns);
+    }
+}
