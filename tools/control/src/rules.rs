@@ -64,12 +64,7 @@ impl<'a> Places<'a> {
         let has = |line: &&str| line.split(|c| !is_word(c)).any(|word| word == key);
         let first = begin.unwrap_or(0);
         let count = end.unwrap_or(self.lines.len()).saturating_sub(first).max(1);
-        let found = self
-            .lines
-            .iter()
-            .skip(first)
-            .take(count)
-            .position(|line| has(line));
+        let found = self.lines.iter().skip(first).take(count).position(has);
         1 + first + found.unwrap_or(0)
     }
 }

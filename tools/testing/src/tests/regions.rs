@@ -77,7 +77,8 @@ fn no_bytes(rig: &Rig) -> TestResult {
         let at = buf.addr() + offset as u64;
         let mut sge = mr.sge(0, 0);
         sge.addr = at;
-        for (wr_id, opcode, told) in [(1, op::WRITE, wc::RDMA_WRITE), (2, op::READ, wc::RDMA_READ)] {
+        for (wr_id, opcode, told) in [(1, op::WRITE, wc::RDMA_WRITE), (2, op::READ, wc::RDMA_READ)]
+        {
             let wr = SendWr::new(opcode, wr_id, &[sge]);
             p.a.qp.post_send(&[wr.remote(at, mr.rkey())])?;
             ok(&wait_one(&p.a.scq, "of no bytes")?, wr_id, told)?;
@@ -91,7 +92,8 @@ fn no_bytes(rig: &Rig) -> TestResult {
         let q = rig.pair(&opts)?;
         sge.length = 1;
         let wr = SendWr::new(op::WRITE, 4, &[sge]);
-        q.a.qp.post_send(&[wr.remote(source.buf.addr(), source.rkey())])?;
+        q.a.qp
+            .post_send(&[wr.remote(source.buf.addr(), source.rkey())])?;
         let refused = wait_one(&q.a.scq, "from nowhere")?;
         err(&refused, 4, status::LOC_PROT_ERR, &q.a.qp)?;
     }
