@@ -106,14 +106,3 @@ fn seal(frame: &mut [u8], at: Places) -> Option<()> {
     frame.get_mut(at.end..)?.copy_from_slice(&right);
     Some(())
 }
-
-/// Turns an acknowledgement into one with this syndrome. False: it has no AETH.
-pub fn answer(frame: &mut [u8], syndrome: u8) -> bool {
-    let how = Corrupt {
-        field: Some(Field::Syndrome),
-        value: Some(syndrome.into()),
-        payload: None,
-        icrc: crate::Icrc::Right,
-    };
-    corrupt(frame, &how)
-}

@@ -42,6 +42,15 @@ fn wrong(field: &'static str, why: impl Into<String>) -> Checked {
     Err((field, why.into()))
 }
 
+/// Kinds of matches, as rules name them.
+fn any_of(on: &[On]) -> String {
+    let names: Vec<String> = on
+        .iter()
+        .map(|on| format!("{on:?}").to_lowercase())
+        .collect();
+    names.join(" or ")
+}
+
 impl RuleSet {
     /// Whether all rules make sense. Errors: the first that does not, and its place.
     ///
@@ -182,11 +191,7 @@ impl Match {
         let packets = packets.map(|(field, said)| (field, said, &[On::Packet][..]));
         for (field, said, on) in packets.into_iter().chain(others) {
             if said && !on.contains(&self.on) {
-                let on: Vec<String> = on
-                    .iter()
-                    .map(|on| format!("{on:?}").to_lowercase())
-                    .collect();
-                return wrong(field, format!("only with on = {}", on.join(" or ")));
+                return wrong(field, format!("only with on = {}", any_of(on)));
             }
         }
         Ok(())
@@ -292,11 +297,7 @@ impl Action {
             _ => &[On::Packet],
         };
         if !on.contains(&matches.on) {
-            let on: Vec<String> = on
-                .iter()
-                .map(|on| format!("{on:?}").to_lowercase())
-                .collect();
-            return wrong(name, format!("happens only to on = {}", on.join(" or ")));
+            return wrong(name, format!("happens only to on = {}", any_of(on)));
         }
         let is_whole = matches.qp.is_none() && matches.qp_created.is_none();
         match self {

@@ -5,11 +5,12 @@
 use crate::dice::Dice;
 use crate::names::{self, Opcodes};
 use crate::rule::{Action, Corrupt, Direction, Match, On, Rule, RuleSet};
-use crate::track::{distance, Track};
+use crate::track::Track;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use verbena_abi::cmd::CmdStatus;
 use verbena_abi::cqe::WcStatus;
+use verbena_roce::psn;
 
 /// The most rules of a device.
 pub const MAX_RULES: usize = 256;
@@ -184,7 +185,7 @@ impl Entry {
                 return false;
             }
         }
-        let number = || distance(packet.psn, packet.first_psn) + 1;
+        let number = || psn::ahead(packet.psn, packet.first_psn) + 1;
         self.operations.has(packet.opcode)
             && m.psn.is_none_or(|psn| psn == packet.psn)
             && m.packet.is_none_or(|n| n == number())

@@ -3,16 +3,10 @@
 //! Messages of a queue pair in one direction: which of them a packet belongs to, also when it is sent again.
 
 use std::collections::VecDeque;
+use verbena_roce::psn;
 
 /// So many of the last messages are known.
 const KNOWN: usize = 64;
-/// PSNs have so many values.
-const PSNS: u32 = 1 << 24;
-
-/// `a - b`, as PSNs.
-pub(crate) fn distance(a: u32, b: u32) -> u32 {
-    a.wrapping_sub(b) & (PSNS - 1)
-}
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
@@ -24,25 +18,25 @@ pub(crate) struct Track {
 
 impl Track {
     /// Number of a packet's message, and of the packet in it, both from 1 on. None: it began before this was looked at.
-    pub(crate) fn place(&mut self, psn: u32, first: bool) -> Option<(u64, u64)> {
+    pub(crate) fn place(&mut self, at: u32, first: bool) -> Option<(u64, u64)> {
         let known = self.starts.iter().rev();
-        let known = known.filter(|(start, _)| distance(psn, *start) < PSNS / 2);
+        let known = known.filter(|(start, _)| !psn::is_behind(at, *start));
         let nearest = known
-            .min_by_key(|(start, _)| distance(psn, *start))
+            .min_by_key(|(start, _)| psn::ahead(at, *start))
             .copied();
         let (start, number) = match nearest {
-            Some((start, number)) if start == psn || !first => (start, number),
+            Some((start, number)) if start == at || !first => (start, number),
             _ if first => {
                 self.last += 1;
                 if self.starts.len() == KNOWN {
                     self.starts.pop_front();
                 }
-                self.starts.push_back((psn, self.last));
-                (psn, self.last)
+                self.starts.push_back((at, self.last));
+                (at, self.last)
             }
             _ => return None,
         };
-        Some((number, u64::from(distance(psn, start)) + 1))
+        Some((number, u64::from(psn::ahead(at, start)) + 1))
     }
 }
 
@@ -54,12 +48,12 @@ mod tests {
     fn a_packet_that_is_sent_again_keeps_its_place() {
         let mut track = Track::default();
         assert_eq!(track.place(5, false), None);
-        let top = PSNS - 2;
+        let top = psn::PSN_COUNT - 2;
         assert_eq!(track.place(top, true), Some((1, 1)));
-        assert_eq!(track.place(PSNS - 1, false), Some((1, 2)));
+        assert_eq!(track.place(psn::PSN_MASK, false), Some((1, 2)));
         assert_eq!(track.place(0, false), Some((1, 3)));
         assert_eq!(track.place(1, true), Some((2, 1)));
-        assert_eq!(track.place(PSNS - 1, false), Some((1, 2)));
+        assert_eq!(track.place(psn::PSN_MASK, false), Some((1, 2)));
         assert_eq!(track.place(top, true), Some((1, 1)));
         assert_eq!(track.place(2, false), Some((2, 2)));
         assert_eq!(track.place(3, true), Some((3, 1)));
