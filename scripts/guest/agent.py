@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 """Runs in the guest: starts programs for another guest (`agent`), and asks such an agent (`Peer`)."""
+import concurrent.futures
 import os
 import socket
 import subprocess
@@ -30,6 +31,9 @@ class Agent:
 
     def __init__(self):
         self.processes = []
+        # What each writes is read at once: a pipe that is full would stop it.
+        self.written = concurrent.futures.ThreadPoolExecutor(max_workers=1000)
+        self.outputs = []
 
     def address(self):
         return os.environ["ADDRESS"]
@@ -38,7 +42,9 @@ class Agent:
         return perftest.listening_here(port, tcp)
 
     def start(self, command):
-        self.processes.append(perftest.start(*command))
+        process = perftest.start(*command)
+        self.processes.append(process)
+        self.outputs.append(self.written.submit(process.stdout.read))
         return len(self.processes) - 1
 
     def poll(self, number):
@@ -47,7 +53,7 @@ class Agent:
 
     def output(self, number):
         """What it wrote, when it has ended."""
-        return self.processes[number].stdout.read()
+        return self.outputs[number].result()
 
     def kill(self, number):
         self.processes[number].kill()

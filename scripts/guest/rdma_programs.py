@@ -35,12 +35,12 @@ def refused(command, message):
         raise Failed(f"it is not refused: '{message}'")
 
 
-PIECE = 4096
+PIECE = 8192
 # Its length, and a digest of each piece.
 DIGESTS = f"""
 import hashlib, sys
 data = open(sys.argv[1], "rb").read()
-print(len(data), *[hashlib.sha256(data[at : at + {PIECE}]).hexdigest()[:16] for at in range(0, len(data), {PIECE})])
+print(len(data), *[hashlib.sha256(data[at : at + {PIECE}]).hexdigest()[:8] for at in range(0, len(data), {PIECE})])
 """
 
 
