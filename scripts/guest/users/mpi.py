@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""MPI: Open MPI over UCX and over libfabric; mpi4py, OSU's benchmarks."""
+"""MPI: Open MPI over UCX and over libfabric, MPICH; mpi4py, OSU's benchmarks; gloo."""
 from perftest import Failed
 from row import Figure, NotHere, Row, suite
 from ucx import ENV, launch
@@ -54,8 +54,29 @@ def osu(place, over, test):
     return figure._replace(value=figure.value * factor)
 
 
+def mpich(place, test):
+    """OSU's benchmark with MPICH, which has UCX alone, and starts its processes itself."""
+    size, unit, factor = OSU[test]
+    binary = suite("osu-micro-benchmarks") + f"/mpich_osu_{test}"
+    where = "-hosts vm1,vm2 -launcher ssh" if place.pair else ""
+    out = place.run(f"mpiexec.mpich {where} -n 2 bash -c '. /run/users.env; {ENV} UCX_TLS=rc_verbs,ud_verbs,self exec {binary} "
+                    f"-i {20 if factor > 1 else 200} -x 5'", 600)
+    figure = Figure.of(out, rf"^{size} +([\d.]+)$", unit)
+    return figure._replace(value=figure.value * factor)
+
+
+def gloo(place, ranks):
+    """Processes of one guest, which find each other by files."""
+    binary = suite("gloo") + "/allreduce"
+    out = place.run(f"d=$(mktemp -d); for r in $(seq 1 {ranks - 1}); do {binary} $r {ranks} $d $DEVICE $GID & done; "
+                    f"{binary} 0 {ranks} $d $DEVICE $GID; rc=$?; for p in $(jobs -p); do wait $p || rc=1; done; rm -rf $d; exit $rc", 180)
+    return Figure.of(out, r"right, ([\d.]+) bytes/s", "bytes/s")
+
+
 def rows():
     found = [Row(f"mpi/tcp_osu_{test}", "OSU micro-benchmarks", "osu-micro-benchmarks", lambda p, t=test: osu(p, "tcp", t)) for test in OSU]
+    found += [Row(f"mpi/mpich_osu_{test}", "OSU micro-benchmarks", "osu-micro-benchmarks", lambda p, t=test: mpich(p, t)) for test in OSU]
+    found += [Row(f"gloo/allreduce_ring_{n}", "gloo", "gloo", lambda p, n=n: gloo(p, n), pair=False) for n in (2, 4)]
     for over in RDMA:
         def row(name, run, *how):
             return Row(f"mpi/{over}_{name}", "Open MPI, mpi4py", "openmpi-bin", lambda p, o=over: run(p, o, *how))

@@ -2,7 +2,10 @@
 """What a row of `users` is: a test of somebody's program, and the place where it runs."""
 import os
 import re
+import signal
 import subprocess
+import tempfile
+import time
 from typing import Callable, NamedTuple, Optional
 
 import perftest
@@ -65,6 +68,21 @@ class Place:
     def run(self, line, limit=120):
         """What it wrote, both of its streams; it has to end with 0."""
         return perftest.end(perftest.start("bash", "-c", line), line.split()[0], limit)
+
+    def watched(self, line, idle=60):
+        """What it wrote, both of its streams, until it ended or, for `idle` seconds, was silent: then it is killed."""
+        with tempfile.TemporaryFile() as written:
+            process = subprocess.Popen(["bash", "-c", line], stdout=written, stderr=subprocess.STDOUT, start_new_session=True)
+            size, since = 0, time.monotonic()
+            while process.poll() is None:
+                time.sleep(0.1)
+                if os.fstat(written.fileno()).st_size != size:
+                    size, since = os.fstat(written.fileno()).st_size, time.monotonic()
+                elif time.monotonic() - since > idle:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+            written.seek(0)
+            return written.read().decode(errors="replace")
 
     def both(self, server, client, limit=120):
         """What server and client wrote. In both lines PORT is a number that is free."""

@@ -35,10 +35,7 @@ def unit(place, family):
             ipv4 = "--ipv4_only" if place.device.startswith("rxe") else ""
             line = (f"{path}/rdma_unit_test --device_name=$DEVICE --gid_index=$GID --verbs_mtu=1024 {ipv4} "
                     f"--gtest_filter='{':'.join(rest)}-{TOO_LONG}' 2>&1; true")
-            try:
-                out = place.run(line, 300)
-            except Failed as e:
-                out = str(e)
+            out = place.watched(line)
             seen = re.findall(r"^\[ +(OK|FAILED|SKIPPED) +\] ([\w/.]+)", out, re.M)
             results = {name: result for result, name in reversed(seen) if name in rest}
             for name, result in results.items():
@@ -48,7 +45,7 @@ def unit(place, family):
             begun = re.findall(r"^\[ RUN +\] ([\w/.]+)", out, re.M)
             unfinished = [n for n in begun if n in rest and n not in results]
             if unfinished:
-                parts.append(Part(unfinished[-1], "fail", f"its process did not survive: {out[-300:]}"))
+                parts.append(Part(unfinished[-1], "fail", f"its process did not survive, or said nothing for a minute: {out[-300:]}"))
             rest = [n for n in rest if n not in results and n not in unfinished] if unfinished else []
     return parts
 
@@ -75,13 +72,18 @@ def fabtests(place, provider, more):
 def blktests(place):
     """The group nvme, over RDMA: target and host are both in this guest."""
     path = suite("blktests")
-    env = "nvme_trtype=rdma USE_RXE=1 nvme_img_size=16M"
-    out = place.run(f"mkdir -p /tmp/blktests; cd {path}; {env} TMPDIR=/tmp ./check -o /tmp/blktests nvme 2>&1; true", 5400)
-    found = re.findall(r"^(nvme/\d+) .*?\[(passed|failed|not run)\](.*(?:\n    .*)*)", out, re.M)
-    if not found:
-        raise Failed(out[-400:])
+    place.run(f"mkdir -p /tmp/blktests /boot; cp {path}/config /boot/config-$(uname -r); mountpoint -q /sys/kernel/config || mount -t configfs config /sys/kernel/config")
+    env = "NVMET_TRTYPES=rdma USE_RXE=1 NVME_IMG_SIZE=350M TMPDIR=/tmp"
+    out = place.run(f"cd {path}; {env} ./check -o /tmp/blktests nvme 2>&1; true", 5400)
+    # A test is named when it begins and when it ends, with reasons, or what differs, below.
+    found = {}
+    for name, result, why in re.findall(r"^(nvme/\d+) .*?\[(passed|failed|not run)\].*((?:\n    .*)*)", out, re.M):
+        found[name] = (result, why.strip())
+    ran = [name for name, (result, _) in found.items() if result != "not run"]
+    if not ran:
+        raise Failed(f"no test of {len(found)} ran: {out[-400:]}")
     kinds = {"passed": "pass", "failed": "fail", "not run": "nothere"}
-    return [Part(name.replace("nvme/", ""), kinds[result], "" if result == "passed" else why.strip()) for name, result, why in dict((f[0], f) for f in found).values()]
+    return [Part(name.replace("nvme/", ""), kinds[result], "" if result == "passed" else why) for name, (result, why) in found.items()]
 
 
 def rows():

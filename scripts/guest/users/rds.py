@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+"""Reliable datagrams of the kernel (RDS) over RDMA, between two guests: within one they take no device."""
+import re
+
+from perftest import Failed
+from row import Figure, Row
+
+COMMON = """
+import hashlib, os, random, socket, sys, time
+SIZES = [1, 100, 4096, 65536, 200000] * 20
+def pattern(n):
+    return random.Random(n).randbytes(SIZES[n])
+"""
+
+# Each message is of the transport RDMA, and is compared; what came is told over TCP.
+SERVER = COMMON + """
+address, port = sys.argv[1], int(sys.argv[2])
+rds = socket.socket(socket.AF_RDS, socket.SOCK_SEQPACKET)
+rds.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+rds.bind((address, port))
+told = socket.create_server((address, port)).accept()[0]
+right = sum(rds.recvfrom(1 << 20)[0] == pattern(n) for n in range(len(SIZES)))
+told.sendall(f"{right} right".encode())
+"""
+CLIENT = COMMON + """
+own, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
+rds = socket.socket(socket.AF_RDS, socket.SOCK_SEQPACKET)
+rds.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
+SOL_RDS, SO_RDS_TRANSPORT, RDS_TRANS_IB = 276, 8, 0
+rds.setsockopt(SOL_RDS, SO_RDS_TRANSPORT, RDS_TRANS_IB)
+rds.bind((own, 0))
+told = socket.create_connection((address, port))
+began = time.monotonic()
+for n in range(len(SIZES)):
+    rds.sendto(pattern(n), (address, port))
+print(told.recv(100).decode(), sum(SIZES) / (time.monotonic() - began), "bytes/s")
+"""
+
+
+def messages(place):
+    """A hundred messages in order, up to 200,000 bytes."""
+    for name, text in ("server", SERVER), ("client", CLIENT):
+        with open(f"/tmp/rds.{name}", "w") as f:
+            f.write(text)
+    load = "modprobe rds_rdma && "
+    quoted = SERVER.replace("'", "'\\''")
+    _, out = place.both(f"{load}python3 -c '{quoted}' $ADDRESS PORT", f"{load}python3 /tmp/rds.client $ADDRESS $SERVER PORT", 120)
+    if not re.search(r"^100 right", out, re.M):
+        raise Failed(out[-300:])
+    return Figure.of(out, r" ([\d.]+) bytes/s", "bytes/s")
+
+
+def rows():
+    return [Row("rds/messages", "RDS", "kmod", messages, pair=True)]
