@@ -8,6 +8,7 @@ mod capture;
 mod client;
 mod fault;
 mod impair;
+mod record;
 mod table;
 
 use clap::{Parser, Subcommand};
@@ -67,6 +68,9 @@ enum Command {
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
+    /// The flight recorder: what happened last (Documentation/recording.md)
+    #[command(subcommand)]
+    Record(record::Record),
     /// One queue pair: its peer, window and round trip, and its own counters
     Qp {
         /// Its number, in decimal or 0x...
@@ -131,6 +135,9 @@ fn run(args: &Args) -> Result<String, String> {
             show(args, &told, table::impairments)
         }
         Command::Fault(asked) => fault::run(socket, asked, |told| show(args, told, fault::table)),
+        Command::Record(asked) => {
+            record::run(socket, asked, |told| show(args, told, record::table))
+        }
         Command::Qp { number } => {
             let told: ToldQp = client::ask_for(socket, Request::Qp { number: *number })?;
             show(args, &told, |told| table::queue_pair(&told["qp"]))

@@ -71,7 +71,11 @@ pub enum What {
     },
     /// An asynchronous event.
     #[allow(missing_docs)]
-    Event { kind: u8, number: u32, syndrome: u16 },
+    Event {
+        kind: u8,
+        number: u32,
+        syndrome: u16,
+    },
     /// A command was answered.
     #[allow(missing_docs)]
     Command {
@@ -215,7 +219,15 @@ impl Packet {
             kind,
             a: self.opcode,
             b: self.flags.into(),
-            n: [self.qpn, self.peer, self.psn, self.count, self.detail, self.bytes, 0],
+            n: [
+                self.qpn,
+                self.peer,
+                self.psn,
+                self.count,
+                self.detail,
+                self.bytes,
+                0,
+            ],
             g: self.address,
         }
     }
@@ -284,7 +296,13 @@ impl What {
                 opcode,
                 status,
                 syndrome,
-            } => raw(COMMAND, status, opcode, [syndrome.into(), 0, 0, 0, 0, 0, 0], 0),
+            } => raw(
+                COMMAND,
+                status,
+                opcode,
+                [syndrome.into(), 0, 0, 0, 0, 0, 0],
+                0,
+            ),
             Self::Created {
                 qpn,
                 owner,
@@ -326,7 +344,13 @@ impl What {
                 nth,
             } => {
                 let g = u64::from(opcode) | u64::from(way_bits(way)) << 16;
-                raw(FIRED, on_bits(on), rule, [qpn, owner, base, psn, nth, 0, 0], g)
+                raw(
+                    FIRED,
+                    on_bits(on),
+                    rule,
+                    [qpn, owner, base, psn, nth, 0, 0],
+                    g,
+                )
             }
             Self::Reset => raw(RESET, 0, 0, [0; 7], 0),
         }
@@ -564,6 +588,9 @@ pub(crate) mod tests {
         for kind in [0, RESET + 1, 255] {
             assert_eq!(Entry::unpack(&[1, kind.into(), 0, 0, 0, 0]), None);
         }
-        assert_eq!(Entry::unpack(&[1, u64::from(FIRED) | 9 << 8, 0, 0, 0, 0]), None);
+        assert_eq!(
+            Entry::unpack(&[1, u64::from(FIRED) | 9 << 8, 0, 0, 0, 0]),
+            None
+        );
     }
 }

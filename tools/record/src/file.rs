@@ -65,7 +65,10 @@ impl fmt::Display for Bad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoRecording => write!(f, "this is no recording of Verbena's"),
-            Self::Version(n) => write!(f, "a recording of version {n}; this reads version {VERSION}"),
+            Self::Version(n) => write!(
+                f,
+                "a recording of version {n}; this reads version {VERSION}"
+            ),
             Self::Short(at, what) => write!(f, "it ends after {at} bytes, in the middle of {what}"),
             Self::Long(more) => write!(f, "{more} bytes too many at its end"),
             Self::Sum => write!(f, "its sum is wrong: bytes of it have changed"),
@@ -232,7 +235,10 @@ mod tests {
         for end in 0..bytes.len() {
             let error = Recording::from_bytes(&bytes[..end]).unwrap_err();
             let is_short = matches!(error, Bad::Short(at, _) if at == end);
-            assert!(is_short || end < 8 && error == Bad::NoRecording, "{end}: {error}");
+            assert!(
+                is_short || end < 8 && error == Bad::NoRecording,
+                "{end}: {error}"
+            );
         }
         let longer = [&bytes[..], &[0]].concat();
         assert_eq!(Recording::from_bytes(&longer), Err(Bad::Long(1)));

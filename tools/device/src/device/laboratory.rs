@@ -26,7 +26,7 @@ use std::rc::Rc;
 use verbena_abi::cmd::CmdStatus;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
-use verbena_faults::{alter, Direction, Effect, RuleSet, Told};
+use verbena_faults::{alter, Direction, Effect, On, RuleSet, Told};
 use verbena_roce::host::Host;
 use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode};
 use verbena_roce::wire::{ecn, frame, Path};
@@ -60,6 +60,9 @@ impl Device {
         let created = self.shared.owners;
         let lab = self.shared.lab.get_or_insert_default();
         let added = lab.table.add(set, owner, now, created);
+        if added.is_ok() {
+            self.note_rules(&set.rule, false);
+        }
         self.leave_lab();
         added
     }
@@ -122,8 +125,10 @@ impl Device {
                 return Some(Effect::Drop);
             }
         }
-        lab.table
-            .packet(self.shared.now, &passing(&qp.env, way, packet))
+        let passing = passing(&qp.env, way, packet);
+        let effect = lab.table.packet(self.shared.now, &passing);
+        self.shared.note_passing(&passing, effect.is_some());
+        effect
     }
 
     /// Delivers what was sent, one packet after the other if a rule concerns them.
@@ -417,7 +422,9 @@ impl Device {
         opcode: u16,
     ) -> Option<CmdError> {
         let now = self.shared.now;
-        match self.shared.lab.as_mut()?.table.command(now, opcode)? {
+        let effect = self.shared.lab.as_mut()?.table.command(now, opcode)?;
+        self.shared.note_fired(On::Command, opcode, None);
+        match effect {
             Effect::Fail(status) => Some(bad(status, Syndrome::Injected)),
             Effect::Fatal => {
                 self.fail(mem, Syndrome::Injected);
@@ -438,6 +445,7 @@ impl Device {
     fn run_due<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
         let now = self.shared.now;
         while let Some(effect) = self.lab()?.table.due(now) {
+            self.shared.note_fired(On::Time, 0, None);
             match effect {
                 Effect::Fatal => self.fail(mem, Syndrome::Injected),
                 Effect::QpError(Some(qpn), _) => self.fail_qp(mem, qpn, Syndrome::Injected),

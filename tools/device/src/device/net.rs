@@ -74,6 +74,7 @@ pub(super) fn take_in<M: GuestMemory>(
         host.env.counters.add(Counter::RxMulticastPackets, 1);
     }
     host.env.counters.add_request(&packet);
+    host.shared.note_received(host.env, &packet);
     transport.handle_packet(host, now, packet);
 }
 
@@ -203,6 +204,7 @@ impl Device {
             };
             if out.local {
                 let lost = self.shared.port.loses();
+                self.note_chance(&packet, lost);
                 self.show(if lost { Way::Lost } else { Way::Local }, &packet, &bytes);
                 if !lost {
                     self.parse_frame(mem, bytes);

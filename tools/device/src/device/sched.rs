@@ -137,6 +137,7 @@ impl Device {
         let state = qp.transport.state();
         let changed = state != qp.env.shown;
         if changed {
+            self.shared.note_state(&qp);
             qp.publish(mem);
             // Stored and fenced before the next flush looks at the receive ring: a receive posted meanwhile either
             // is seen by that flush, or its post sees this word and rings.

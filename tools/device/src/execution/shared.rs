@@ -14,6 +14,7 @@ use crate::objects::eq::{Eq, Event};
 use crate::objects::lab::Lab;
 use crate::objects::mr::Mr;
 use crate::objects::port::{Outgoing, Port};
+use crate::objects::recorder::Recorder;
 use crate::objects::srq::Srq;
 use crate::objects::uar::Uar;
 use crate::regs::Registers;
@@ -73,6 +74,8 @@ pub struct Shared {
     pub tap: Option<Box<Tap>>,
     /// What is to go wrong, if anything is.
     pub lab: Option<Box<Lab>>,
+    /// What happened last, if that is recorded.
+    pub recorder: Option<Box<Recorder>>,
     /// Vectors to raise.
     pub interrupts: u32,
     /// Packets that were sent and not delivered yet.
@@ -101,6 +104,7 @@ impl Shared {
     /// The state after power-on.
     pub fn new(config: Config, regs: Arc<Registers>) -> Self {
         let port = Port::new(&config);
+        let recorder = (config.record > 0).then(|| Box::new(Recorder::new(config.record)));
         Self {
             #[cfg(feature = "hostile")]
             hostile: crate::hostile::Hostile::new(config.hostile),
@@ -119,6 +123,7 @@ impl Shared {
             counters: Counters::default(),
             tap: None,
             lab: None,
+            recorder,
             interrupts: 0,
             outgoing: VecDeque::new(),
             pool: Pool::default(),
@@ -144,6 +149,7 @@ impl Shared {
             return;
         }
         self.regs.set_fatal(cause);
+        self.note_event(EventType::DeviceFatal, 0, Some(cause));
         // No area is served any more, whose programs find that out by themselves.
         for (_, uar) in self.uars.iter() {
             Area::new(mem, uar.base).store_release(doorbell::ALIVE, 0);
@@ -169,6 +175,7 @@ impl Shared {
         number: u32,
         cause: Option<Syndrome>,
     ) {
+        self.note_event(kind, number, cause);
         self.push_event(mem, ASYNC_EQN, kind, number, cause);
     }
 
