@@ -15,9 +15,23 @@
 #![forbid(unsafe_code)]
 
 mod entry;
+mod export;
+mod facts;
 mod file;
+mod report;
 mod ring;
+mod why;
 
 pub use entry::{Entry, Packet, What, FIRST, LAST, LOST, NO_RULE, RECV, WORDS, WRITTEN};
 pub use file::{Bad, Recording, VERSION};
 pub use ring::{Ring, DEFAULT_ENTRIES, MAX_ENTRIES, MIN_ENTRIES};
+
+pub use export::{export, Exported};
+pub use facts::{packet_name, state_name, work_name, Facts, QpNow};
+pub use report::report;
+pub use why::{syndrome_text, why};
+
+/// A PSN in people's words.
+pub(crate) fn psn_text(psn: u32) -> String {
+    format!("PSN {psn:#08x}")
+}
