@@ -10,6 +10,8 @@ mod fault;
 mod impair;
 mod record;
 mod table;
+mod toml;
+mod why;
 
 use clap::{Parser, Subcommand};
 use serde::Serialize;
@@ -77,6 +79,24 @@ enum Command {
         #[arg(value_name = "QPN", value_parser = number)]
         number: u32,
     },
+    /// Why a queue pair is in the state that it is in, and what to do
+    Why {
+        /// Ask the recording of this file, not the NIC
+        #[arg(long, value_name = "RECORDING")]
+        file: Option<PathBuf>,
+        /// Its number, in decimal or 0x...
+        #[arg(value_name = "QPN", value_parser = number)]
+        number: u32,
+    },
+    /// A page that shows a recording: packets, PSNs, lives, errors with why; needs no NIC
+    Report {
+        /// What `record dump` has written
+        #[arg(value_name = "RECORDING")]
+        file: PathBuf,
+        /// The page
+        #[arg(short, long, value_name = "FILE", default_value = "report.html")]
+        output: PathBuf,
+    },
     /// What a `vendor_err` or syndrome means
     Explain {
         /// The code: 1025, 0x401 or LkeyUnknown; `all` lists every code
@@ -109,6 +129,14 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<String, String> {
     if let Command::Explain { code } = &args.command {
         return explain(code, args.json);
+    }
+    match &args.command {
+        Command::Why { file, number } => {
+            return why::run(args.socket.as_deref(), file.as_deref(), *number, args.json);
+        }
+        Command::Report { file, output } => return why::report(file, output),
+        Command::Record(record::Record::Export { file }) => return why::export(file),
+        _ => {}
     }
     let socket = args
         .socket

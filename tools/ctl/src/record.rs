@@ -22,6 +22,12 @@ pub enum Record {
     Off,
     /// Whether something is recorded, and how much
     Status,
+    /// Print rules that have happen again what fired in a recording; needs no NIC
+    Export {
+        /// What `dump` has written
+        #[arg(value_name = "RECORDING")]
+        file: PathBuf,
+    },
     /// Write what was recorded to a file
     Dump {
         /// The file
@@ -43,7 +49,8 @@ pub fn run(
     let request = match record {
         Record::On { entries } => Request::Record { entries: *entries },
         Record::Off => Request::Record { entries: 0 },
-        Record::Status => Request::Recorder,
+        // An export asks no NIC.
+        Record::Status | Record::Export { .. } => Request::Recorder,
         Record::Dump { file } => {
             let bytes = taken(socket)?;
             let recording = parse(&bytes, "what the NIC has recorded")?;

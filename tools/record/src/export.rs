@@ -52,7 +52,12 @@ impl Counts {
                 owner,
                 nth,
                 ..
-            } => *self.packets.entry((owner, way == Direction::In, opcode, nth)).or_default() += 1,
+            } => {
+                *self
+                    .packets
+                    .entry((owner, way == Direction::In, opcode, nth))
+                    .or_default() += 1
+            }
             What::Work { owner, opcode, .. } => {
                 *self.sends.entry((owner, opcode)).or_default() += 1;
             }
@@ -170,7 +175,10 @@ fn packet(
         direction: Some(way),
         opcode: vec![packet_name(opcode)],
         packet: Some(nth),
-        nth: counts.packets.get(&(owner, way == Direction::In, opcode, nth)).copied(),
+        nth: counts
+            .packets
+            .get(&(owner, way == Direction::In, opcode, nth))
+            .copied(),
         ..Match::default()
     };
     counts.party(&mut m, owner, base, qpn)?;
@@ -220,7 +228,9 @@ fn exact(counts: &Counts, what: &What, rule: &Rule) -> Result<Option<Match>, Str
             }))
         }
         (On::Time, On::Time) => Ok(None),
-        _ => Err(String::from("this kind of match cannot be repeated exactly")),
+        _ => Err(String::from(
+            "this kind of match cannot be repeated exactly",
+        )),
     }
 }
 

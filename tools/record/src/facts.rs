@@ -61,7 +61,8 @@ pub fn packet_name(code: u8) -> String {
 /// The name of a work request's operation.
 pub fn work_name(code: u8) -> String {
     let name = verbena_faults::send_name(code);
-    let raw = || WqeOpcode::from_raw(code).map_or_else(|| format!("{code:#04x}"), |c| c.name().into());
+    let raw =
+        || WqeOpcode::from_raw(code).map_or_else(|| format!("{code:#04x}"), |c| c.name().into());
     name.map_or_else(raw, String::from)
 }
 
@@ -107,7 +108,10 @@ impl Facts {
     /// A rule's name.
     pub(crate) fn rule(&self, number: u16) -> String {
         let name = self.rules.get(usize::from(number));
-        name.map_or_else(|| String::from("a rule of which no more is known"), |name| format!("rule {name:?}"))
+        name.map_or_else(
+            || String::from("a rule of which no more is known"),
+            |name| format!("rule {name:?}"),
+        )
     }
 
     /// The place behind the last reset of the device, and behind the creation of the queue pair that has this number last.

@@ -128,6 +128,9 @@ impl Device {
         let passing = passing(&qp.env, way, packet);
         let effect = lab.table.packet(self.shared.now, &passing);
         self.shared.note_passing(&passing, effect.is_some());
+        if let Some(effect) = &effect {
+            self.shared.remark_rule(effect, On::Packet);
+        }
         effect
     }
 
@@ -213,6 +216,7 @@ impl Device {
                 Some(out)
             }
             Effect::Fatal => {
+                self.shared.show_local(mem, &out, true);
                 self.fail(mem, Syndrome::Injected);
                 None
             }
@@ -287,6 +291,12 @@ impl Device {
         };
         let (now, local) = (self.shared.now, out.local);
         let mut held = Held::new(way, qpn, local, frame);
+        if way == Direction::Out {
+            held.note = self.shared.remark.take();
+        } else if local {
+            // What came by reference was not shown yet.
+            self.shared.show_local(mem, out, false);
+        }
         match effect {
             Effect::Delay(ns) => self
                 .lab()
@@ -348,9 +358,11 @@ impl Device {
                 Err(_) => self.shared.counters.add(Counter::RxMalformed, 1),
             }
         } else if held.local {
+            self.shared.remark = held.note.clone().or(self.shared.remark.take());
             self.show_frame(Way::Local, &held);
             self.parse_frame(mem, held.frame);
         } else if self.frames.len() < MAX_FRAMES {
+            self.shared.remark = held.note.clone().or(self.shared.remark.take());
             self.show_frame(Way::Sent, &held);
             self.frames.push_back(held.frame);
         }
@@ -384,7 +396,10 @@ impl Device {
             mtu: self.shared.port.mtu_bytes(),
             local: false,
         };
-        if let Some(out) = self.meet(mem, Direction::In, qpn, out) {
+        let met = self.meet(mem, Direction::In, qpn, out);
+        // The frame was shown when it came.
+        self.shared.remark_on_last();
+        if let Some(out) = met {
             self.hand_over_freely(mem, path, out.packet);
         }
         self.pass(mem, Direction::In, qpn);
@@ -424,6 +439,7 @@ impl Device {
         let now = self.shared.now;
         let effect = self.shared.lab.as_mut()?.table.command(now, opcode)?;
         self.shared.note_fired(On::Command, opcode, None);
+        self.shared.remark_rule(&effect, On::Command);
         match effect {
             Effect::Fail(status) => Some(bad(status, Syndrome::Injected)),
             Effect::Fatal => {
@@ -446,6 +462,7 @@ impl Device {
         let now = self.shared.now;
         while let Some(effect) = self.lab()?.table.due(now) {
             self.shared.note_fired(On::Time, 0, None);
+            self.shared.remark_rule(&effect, On::Time);
             match effect {
                 Effect::Fatal => self.fail(mem, Syndrome::Injected),
                 Effect::QpError(Some(qpn), _) => self.fail_qp(mem, qpn, Syndrome::Injected),

@@ -339,6 +339,7 @@ impl Device {
             }
         }
         self.shared.notify_written(mem);
+        self.shared.show_last();
     }
 
     /// A frame from the uplink, for which [`Device::wants_frame`] said yes.
@@ -349,6 +350,7 @@ impl Device {
         self.shared.now = now;
         self.take_frame(mem, bytes);
         self.shared.notify_written(mem);
+        self.shared.show_last();
     }
 
     fn take_frame<M: GuestMemory>(&mut self, mem: &M, bytes: &[u8]) {

@@ -157,8 +157,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
             None => None,
             Some(lab) => lab.send(self.shared.now, self.env, header.opcode),
         };
-        self.shared
-            .note_work(self.env, index, &header, by_rule.is_some());
+        self.shared.note_work(self.env, index, &header, by_rule);
         let bytes = self.shared.wqe.bytes(length);
         if let Some(status) = self.env.fault.take().or(by_rule) {
             return Err(WqeError::new(status, Syndrome::Injected));

@@ -5,11 +5,11 @@
 use crate::execution::shared::Shared;
 use crate::objects::qp::{Env, Qp};
 use verbena_abi::cmd::CmdStatus;
-use verbena_abi::cqe::{Cqe, Tail};
+use verbena_abi::cqe::{Cqe, Tail, WcStatus};
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::SendWqe;
-use verbena_faults::{Direction, On, Passing};
+use verbena_faults::{Direction, Effect, On, Passing};
 use verbena_record::{Packet as Noted, What, FIRST, LAST, LOST, RECV, WRITTEN};
 use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode};
 use verbena_roce::{psn, Packet};
@@ -63,6 +63,26 @@ fn noted(qpn: u32, peer: u32, packet: &Packet) -> Noted {
     }
 }
 
+/// An action, as rules name it.
+fn effect_name(effect: &Effect) -> &'static str {
+    match effect {
+        Effect::Drop => "drop",
+        Effect::Delay(_) => "delay_us",
+        Effect::Duplicate(_) => "duplicate",
+        Effect::Reorder(_) => "reorder",
+        Effect::Corrupt(_) => "corrupt",
+        Effect::MarkEcn => "mark_ecn",
+        Effect::Nak(byte) if byte & 0x60 == 0x20 => "rnr",
+        Effect::Nak(_) => "nak",
+        Effect::Complete(_) => "complete",
+        Effect::QpError(..) => "qp_error",
+        Effect::Fatal => "fatal",
+        Effect::Fail(_) => "errno",
+        #[allow(unreachable_patterns)]
+        _ => "another action",
+    }
+}
+
 fn raw(syndrome: Option<Syndrome>) -> u16 {
     syndrome.map_or(0, Syndrome::to_raw)
 }
@@ -87,7 +107,13 @@ impl Shared {
 
     /// The device begins with a work request, which a rule may have fail.
     #[inline]
-    pub(crate) fn note_work(&mut self, env: &Env, index: u32, wqe: &SendWqe, by_rule: bool) {
+    pub(crate) fn note_work(
+        &mut self,
+        env: &Env,
+        index: u32,
+        wqe: &SendWqe,
+        by_rule: Option<WcStatus>,
+    ) {
         self.note(|| What::Work {
             qpn: env.qpn(),
             owner: env.owner as u32,
@@ -95,7 +121,8 @@ impl Shared {
             opcode: wqe.opcode,
             wr_id: wqe.wr_id.get(),
         });
-        if by_rule {
+        if let Some(status) = by_rule {
+            self.remark_rule(&Effect::Complete(status), On::Send);
             self.note_fired(On::Send, wqe.opcode.into(), Some(env));
         }
     }
@@ -233,6 +260,21 @@ impl Shared {
     pub(crate) fn note_fired(&mut self, on: On, opcode: u16, env: Option<&Env>) {
         let party = env.map_or((0, 0), |env| (env.qpn(), env.owner as u32));
         self.note_rule(on, Direction::Out, opcode, party, (0, 0));
+    }
+
+    /// Has the tap told that a rule has just fired: with the frame that it fired on, or with the next.
+    #[cold]
+    pub(crate) fn remark_rule(&mut self, effect: &Effect, on: On) {
+        let last = self.lab.as_ref().and_then(|lab| lab.table.last_fired());
+        let (Some((name, _)), true) = (last, self.tap.is_some()) else {
+            return;
+        };
+        let action = effect_name(effect);
+        let text = match on {
+            On::Packet => format!("rule {name:?}: {action}"),
+            _ => format!("before it rule {name:?}: {action}"),
+        };
+        self.remark(&text);
     }
 
     fn note_rule(

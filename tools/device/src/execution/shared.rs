@@ -19,7 +19,7 @@ use crate::objects::srq::Srq;
 use crate::objects::uar::Uar;
 use crate::regs::Registers;
 use crate::slots::Slots;
-use crate::tap::Tap;
+use crate::tap::{Seen, Tap};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use verbena_abi::cmd::ASYNC_EQN;
@@ -72,6 +72,10 @@ pub struct Shared {
     pub counters: Counters,
     /// Who watches the port.
     pub tap: Option<Box<Tap>>,
+    /// The frame that was shown last, if more may be said of it, and what is to be said of the next.
+    pub shown: Option<Seen>,
+    /// See there.
+    pub remark: Option<String>,
     /// What is to go wrong, if anything is.
     pub lab: Option<Box<Lab>>,
     /// What happened last, if that is recorded.
@@ -122,6 +126,8 @@ impl Shared {
             port,
             counters: Counters::default(),
             tap: None,
+            shown: None,
+            remark: None,
             lab: None,
             recorder,
             interrupts: 0,

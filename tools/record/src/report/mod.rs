@@ -97,9 +97,18 @@ fn rows(facts: &Facts, json: &mut Json) {
             }
             What::Received(p) => packet_row(json, time, &p, "in"),
             What::Passed {
-                flags, opcode, qpn, psn, ..
+                flags,
+                opcode,
+                qpn,
+                psn,
+                ..
             } if flags & LOST != 0 => {
-                mark(qpn, "rule", &format!("lost by --drop: {}", packet_name(opcode)), psn);
+                mark(
+                    qpn,
+                    "rule",
+                    &format!("lost by --drop: {}", packet_name(opcode)),
+                    psn,
+                );
             }
             What::Fired {
                 rule,
@@ -118,7 +127,12 @@ fn rows(facts: &Facts, json: &mut Json) {
                     On::Send => work_name(opcode as u8),
                     _ => String::from("a command or a moment"),
                 };
-                mark(qpn, "rule", &format!("{} fired on {on}", facts.rule(rule)), psn);
+                mark(
+                    qpn,
+                    "rule",
+                    &format!("{} fired on {on}", facts.rule(rule)),
+                    psn,
+                );
             }
             What::Completed {
                 qpn,
@@ -142,7 +156,12 @@ fn rows(facts: &Facts, json: &mut Json) {
             }
             What::Work {
                 qpn, index, opcode, ..
-            } => mark(qpn, "work", &format!("{} {index} begun", work_name(opcode)), 0),
+            } => mark(
+                qpn,
+                "work",
+                &format!("{} {index} begun", work_name(opcode)),
+                0,
+            ),
             What::State {
                 qpn,
                 from,
@@ -256,7 +275,9 @@ fn errors(facts: &Facts, json: &mut Json) {
     let mut told: Vec<u32> = Vec::new();
     for entry in facts.all() {
         if let What::State { qpn, to, .. } = entry.what {
-            let is_error = [QpState::Err, QpState::Sqe].map(QpState::to_raw).contains(&to);
+            let is_error = [QpState::Err, QpState::Sqe]
+                .map(QpState::to_raw)
+                .contains(&to);
             if is_error && !told.contains(&qpn) && told.len() < TOLD {
                 told.push(qpn);
             }
@@ -298,7 +319,8 @@ pub fn report(facts: &Facts) -> String {
     json.end('}');
     let page = include_str!("page.html");
     let script = include_str!("page.js");
-    page.replace("/*script*/", script).replace("/*data*/", json.text())
+    page.replace("/*script*/", script)
+        .replace("/*data*/", json.text())
 }
 
 #[cfg(test)]
@@ -317,7 +339,11 @@ mod tests {
         };
         let page = report(&Facts::of(recording, vec![String::from("x</script>")]));
         assert!(page.contains("\"rows\":[["));
-        assert_eq!(page.matches("</script>").count(), 2, "the data end no script");
+        assert_eq!(
+            page.matches("</script>").count(),
+            2,
+            "the data end no script"
+        );
         for far in ["http:", "https:", "src=", "@import", "url("] {
             assert!(!page.contains(far), "{far}");
         }

@@ -9,8 +9,8 @@ use verbena_abi::syndrome::Syndrome;
 pub(super) fn clause(cause: Syndrome) -> Option<&'static str> {
     use Syndrome::*;
     Some(match cause {
-        RkeyUnknown | RkeyPd | RkeyBounds | RkeyAccess | RkeyQp | OperationDisabled | TooManyReads
-        | RequestOpcode | RequestLength => "9.7.4.1",
+        RkeyUnknown | RkeyPd | RkeyBounds | RkeyAccess | RkeyQp | OperationDisabled
+        | TooManyReads | RequestOpcode | RequestLength => "9.7.4.1",
         AtomicMisaligned => "9.4.5",
         XrcSrq | XrcDomain => "A14",
         FlushType => "A19",

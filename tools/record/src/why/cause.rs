@@ -65,7 +65,10 @@ fn is_responders(cause: Syndrome) -> bool {
     matches!(cause.to_raw(), 0x2000..=0x22ff)
         || matches!(
             cause,
-            Syndrome::RecvTooSmall | Syndrome::WriteImmAccess | Syndrome::RemoteInvalidate | Syndrome::MessageTooLong
+            Syndrome::RecvTooSmall
+                | Syndrome::WriteImmAccess
+                | Syndrome::RemoteInvalidate
+                | Syndrome::MessageTooLong
         )
 }
 
@@ -112,7 +115,11 @@ pub(super) fn firings(facts: &Facts, qpn: u32, from: usize, to: usize) -> Vec<St
                 }
                 let first = match on {
                     On::Packet => {
-                        let way = if way == Direction::Out { "sent" } else { "received" };
+                        let way = if way == Direction::Out {
+                            "sent"
+                        } else {
+                            "received"
+                        };
                         format!("{} {way}, {}", packet_name(opcode as u8), psn_text(psn))
                     }
                     On::Send => format!("the work request {}", work_name(opcode as u8)),
@@ -182,7 +189,9 @@ impl Chain<'_> {
         let which = if flags & RECV != 0 {
             String::from("receive")
         } else {
-            let begun = self.says(|what| matches!(*what, What::Work { qpn, index: i, .. } if qpn == me && i == index));
+            let begun = self.says(
+                |what| matches!(*what, What::Work { qpn, index: i, .. } if qpn == me && i == index),
+            );
             match begun.map(|(_, entry)| entry.what) {
                 Some(What::Work { opcode, .. }) => work_name(opcode),
                 _ => String::from("work request"),
@@ -229,7 +238,10 @@ impl Chain<'_> {
     fn peer(&self, out: &mut Vec<String>) {
         match self.facts.local_peer(self.qp) {
             Some(peer) if self.depth > 1 => {
-                out.push(format!("Its peer {} is of this device too.", Name(peer.qpn)));
+                out.push(format!(
+                    "Its peer {} is of this device too.",
+                    Name(peer.qpn)
+                ));
                 tell(self.facts, &peer, self.depth - 1, out);
             }
             Some(_) => {}
@@ -246,7 +258,10 @@ impl Chain<'_> {
         let me = self.qp.qpn;
         let is_nak = |what: &What| match *what {
             What::Received(p) => {
-                p.qpn == me && is_acknowledge(p.opcode) && p.detail >> 29 == 3 && p.detail >> 24 != 0x60
+                p.qpn == me
+                    && is_acknowledge(p.opcode)
+                    && p.detail >> 29 == 3
+                    && p.detail >> 24 != 0x60
             }
             _ => false,
         };
@@ -263,7 +278,12 @@ impl Chain<'_> {
                 // In the responder's name, or in the place of an acknowledgement.
                 let fired = self.says(|what| match *what {
                     What::Fired {
-                        qpn, psn, way, on: On::Packet, opcode, ..
+                        qpn,
+                        psn,
+                        way,
+                        on: On::Packet,
+                        opcode,
+                        ..
                     } => {
                         let request = qpn == p.peer && way == Direction::In && psn == p.psn;
                         let answer = is_acknowledge(opcode as u8) && psn == p.psn;
@@ -298,7 +318,9 @@ impl Chain<'_> {
         let text = self.facts.recording.rules.get(usize::from(rule));
         text.is_some_and(|text| {
             let action = text.rsplit("\"action\":").next().unwrap_or_default();
-            names.iter().any(|name| action.contains(&format!("\"{name}\"")))
+            names
+                .iter()
+                .any(|name| action.contains(&format!("\"{name}\"")))
         })
     }
 
@@ -313,7 +335,9 @@ impl Chain<'_> {
         // The state of the transport may have been cleared: what was sent last tells.
         let last = self.says(|what| matches!(what, What::Sent(p) if p.qpn == me && is_request(p)));
         let una = match last.map(|(_, entry)| entry.what) {
-            Some(What::Sent(p)) if times_sent(self.facts, me, una, self.life, self.at) == 0 => p.psn,
+            Some(What::Sent(p)) if times_sent(self.facts, me, una, self.life, self.at) == 0 => {
+                p.psn
+            }
             _ => una,
         };
         let sent = times_sent(self.facts, me, una, self.life, self.at);
@@ -350,7 +374,9 @@ impl Chain<'_> {
         let is_rnr = |what: &What| matches!(what, What::Received(p) if p.qpn == me && is_acknowledge(p.opcode) && p.detail >> 29 == 1);
         let last = self.says(is_rnr);
         let part = self.facts.all();
-        let part = part.get(self.life..self.at.min(part.len())).unwrap_or_default();
+        let part = part
+            .get(self.life..self.at.min(part.len()))
+            .unwrap_or_default();
         let count = part.iter().filter(|entry| is_rnr(&entry.what)).count();
         if let Some((n, entry)) = last {
             if let What::Received(p) = entry.what {
@@ -378,9 +404,12 @@ impl Chain<'_> {
         let cqns = self.qp.cqns;
         let died = self.says(|what| matches!(*what, What::Event { kind, number, .. } if kind == EventType::CqErr.to_raw() && cqns.contains(&number)));
         let (cqn, cause, when) = match died.map(|(n, entry)| (n, entry.what)) {
-            Some((n, What::Event { number, syndrome, .. })) => {
-                (number, Syndrome::from_raw(syndrome), self.facts.moment(n))
-            }
+            Some((
+                n,
+                What::Event {
+                    number, syndrome, ..
+                },
+            )) => (number, Syndrome::from_raw(syndrome), self.facts.moment(n)),
             _ => match self.facts.cqs.iter().find(|(cqn, _)| cqns.contains(cqn)) {
                 Some((cqn, cause)) => (*cqn, *cause, String::from("before")),
                 None => return,
@@ -388,7 +417,12 @@ impl Chain<'_> {
         };
         let text = cause.map_or_else(String::new, syndrome_text);
         out.push(format!("CQ {cqn}, where it completes, died {when}: {text}"));
-        let full = self.facts.all().iter().filter(|entry| matches!(entry.what, What::Completed { cqn: n, .. } if n == cqn)).count();
+        let full = self
+            .facts
+            .all()
+            .iter()
+            .filter(|entry| matches!(entry.what, What::Completed { cqn: n, .. } if n == cqn))
+            .count();
         if full > 0 && cause == Some(Syndrome::CqOverflow) {
             out.push(format!(
                 "{full} completions for it were recorded: the program took too few of them in time, or made the CQ too small."
@@ -397,7 +431,8 @@ impl Chain<'_> {
     }
 
     fn event(&self, wanted: EventType, name: &str, out: &mut Vec<String>) {
-        let event = self.says(|what| matches!(*what, What::Event { kind, .. } if kind == wanted.to_raw()));
+        let event =
+            self.says(|what| matches!(*what, What::Event { kind, .. } if kind == wanted.to_raw()));
         if let Some((n, entry)) = event {
             if let What::Event {
                 number, syndrome, ..
@@ -420,7 +455,8 @@ impl Chain<'_> {
     /// The request in which the responder found it.
     fn request(&self, out: &mut Vec<String>) {
         let me = self.qp.qpn;
-        let found = self.says(|what| matches!(what, What::Received(p) if p.qpn == me && is_request(p)));
+        let found =
+            self.says(|what| matches!(what, What::Received(p) if p.qpn == me && is_request(p)));
         let Some((n, entry)) = found else {
             self.rules(me, out);
             return;
@@ -454,7 +490,8 @@ impl Chain<'_> {
                 ..
             } => {
                 let is_here = psn::ahead(at, p.psn) < p.count.max(1);
-                let is_it = qpn == me && way == Direction::In || qpn == p.peer && way == Direction::Out;
+                let is_it =
+                    qpn == me && way == Direction::In || qpn == p.peer && way == Direction::Out;
                 is_here && is_it
             }
             _ => false,
@@ -480,7 +517,8 @@ impl Chain<'_> {
             return;
         };
         let mut back = self.facts.before(sent);
-        let work = back.find(|(_, entry)| matches!(entry.what, What::Work { qpn, .. } if qpn == request.peer));
+        let work = back
+            .find(|(_, entry)| matches!(entry.what, What::Work { qpn, .. } if qpn == request.peer));
         if let Some((
             n,
             Entry {

@@ -89,7 +89,9 @@ fn tell(facts: &Facts, qp: &QpNow, depth: u32, out: &mut Vec<String>) {
     let when = since.map_or_else(String::new, |at| format!(", {}", facts.moment(at)));
     let state = state_name(qp.state.to_raw());
     if is_destroyed(facts, qp.qpn, life) {
-        out.push(format!("{name} was destroyed; it was in {state} last{when}."));
+        out.push(format!(
+            "{name} was destroyed; it was in {state} last{when}."
+        ));
     }
     match (qp.state, qp.syndrome) {
         (QpState::Err | QpState::Sqe, Some(syndrome)) => {
@@ -113,14 +115,7 @@ fn is_destroyed(facts: &Facts, qpn: u32, life: usize) -> bool {
 }
 
 /// Nothing is wrong with it; but maybe something is on its way.
-fn healthy(
-    facts: &Facts,
-    qp: &QpNow,
-    life: usize,
-    state: &str,
-    when: &str,
-    out: &mut Vec<String>,
-) {
+fn healthy(facts: &Facts, qp: &QpNow, life: usize, state: &str, when: &str, out: &mut Vec<String>) {
     let name = Name(qp.qpn);
     out.push(format!("{name} is in {state}{when}: that is no error."));
     let [next, una, _] = qp.psns;
@@ -139,6 +134,9 @@ fn healthy(
     }
     let fired = cause::firings(facts, qp.qpn, life, usize::MAX);
     if !fired.is_empty() {
-        out.push(format!("What rules did to it was repaired: {}.", fired.join("; ")));
+        out.push(format!(
+            "What rules did to it was repaired: {}.",
+            fired.join("; ")
+        ));
     }
 }

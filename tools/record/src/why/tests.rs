@@ -10,8 +10,15 @@ use verbena_abi::cqe::WcStatus;
 fn told(whats: &[What], qpn: u32) -> String {
     let entries = (0..).zip(whats);
     let recording = Recording {
-        entries: entries.map(|(n, &what)| Entry { time: n * 1000, what }).collect(),
-        rules: vec![String::from("{\"name\":\"x\",\"match\":{},\"action\":\"drop\"}")],
+        entries: entries
+            .map(|(n, &what)| Entry {
+                time: n * 1000,
+                what,
+            })
+            .collect(),
+        rules: vec![String::from(
+            "{\"name\":\"x\",\"match\":{},\"action\":\"drop\"}",
+        )],
         ..Recording::default()
     };
     let facts = Facts::of(recording, vec![String::from("x")]);
@@ -158,7 +165,14 @@ fn a_cq_that_overflowed_is_told_with_its_event() {
         ],
         1,
     );
-    has(&told, &["CQ 6, where it completes, died", "The CQ was full.", "with more"]);
+    has(
+        &told,
+        &[
+            "CQ 6, where it completes, died",
+            "The CQ was full.",
+            "with more",
+        ],
+    );
 }
 
 #[test]
@@ -166,7 +180,10 @@ fn each_cause_has_something_to_tell_and_no_queue_pair_has_none() {
     for &cause in Syndrome::ALL {
         for to in [QpState::Err, QpState::Sqe] {
             let told = told(&[created(1), state(1, 2, to, Some(cause))], 1);
-            has(&told, &[cause.name(), cause.explain().trim(), "What to do: "]);
+            has(
+                &told,
+                &[cause.name(), cause.explain().trim(), "What to do: "],
+            );
         }
     }
     assert!(told(&[created(1), state(1, 2, QpState::Rts, None)], 1).contains("no error"));
@@ -192,5 +209,8 @@ fn without_a_recording_the_queue_pair_itself_tells() {
         ..Facts::default()
     };
     let told = why(&facts, 1).unwrap().join("\n");
-    has(&told, &["NakRemoteAccess", "RkeyBounds", "Nothing was recorded"]);
+    has(
+        &told,
+        &["NakRemoteAccess", "RkeyBounds", "Nothing was recorded"],
+    );
 }
