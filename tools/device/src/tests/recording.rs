@@ -7,7 +7,6 @@ use crate::mock::{Driver, SendWr};
 use crate::tap::tap;
 use crate::Config;
 use verbena_abi::cqe::WcStatus;
-use verbena_abi::ctx::QpState;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
 use verbena_faults::{Action, Direction, Match, On, Rule, RuleSet, VERSION};
@@ -118,17 +117,14 @@ fn lives_events_and_the_end_of_the_device_are_there_and_outlive_it() {
         number: 0,
         syndrome: Syndrome::EngineFailure.to_raw(),
     };
-    let ram = p.d.ram.clone();
-    p.d.device.fail(&ram, Syndrome::EngineFailure);
+    p.d.device.fail(&p.d.ram, Syndrome::EngineFailure);
     assert_eq!(whats(&p.d).last(), Some(&fatal));
     assert!(told(&p.d, p.a.qpn).contains("The device itself is dead: EngineFailure"));
     p.d.device.reset();
     assert_eq!(whats(&p.d).last(), Some(&What::Reset));
-    let qpn = p.a.qpn;
     let mut other = crate::Device::new(Config::default(), std::sync::Arc::default());
     p.d.device.pass_tap(&mut other);
     assert!(other.recorded(0, 1).is_some() && p.d.device.recorded(0, 1).is_none());
-    assert_ne!(qpn, 0);
 }
 
 #[test]
@@ -146,7 +142,7 @@ fn a_refused_key_is_told_with_the_chain_of_both_ends() {
         for wanted in [
             format!("QP {a:#x} is in ERR, at "),
             String::from("The RDMA_WRITE with wr_id 0x1 (index 0) completed with RemAccessErr"),
-            format!("It received a NAK (AETH syndrome 0x62) for PSN "),
+            String::from("It received a NAK (AETH syndrome 0x62) for PSN "),
             format!("QP {b:#x} is in ERR, at "),
             String::from("RkeyUnknown (0x2001): A remote key is unknown"),
             String::from("R_Key 0xdead00"),
@@ -320,6 +316,4 @@ fn each_firing_is_a_note_on_a_frame_of_the_capture() {
             }
         }
     }
-    let state = QpState::Err;
-    assert_ne!(state, QpState::Rts);
 }
