@@ -212,6 +212,10 @@ impl Device {
                 Some(out)
             }
             Effect::QpError(..) => {
+                // Payload of its own is gone with its work requests.
+                if way == Direction::Out && out.packet.kind.is_request() {
+                    self.shared.show_local(mem, &out, true);
+                }
                 self.fail_qp(mem, qpn, Syndrome::Injected);
                 Some(out)
             }

@@ -158,6 +158,9 @@ impl Shared {
             }
         }
         tap.miss(left);
+        if note.is_some() {
+            self.remark = note;
+        }
         self.tap = tap.is_watched().then_some(tap);
         bytes
     }

@@ -171,8 +171,10 @@ fn a_rule_that_had_its_hand_in_it_is_named() {
             "Rule \"x\" asked for it",
         ),
     ] {
-        let mut p = Pair::new();
-        p.d.device.record(ENTRIES, 0);
+        let mut p = Pair::on(Driver::with(Config {
+            record: ENTRIES,
+            ..Config::default()
+        }));
         let rules = set(vec![rule("x", matches, action.clone())]);
         p.d.device.add_rules(&rules, None, p.d.now).unwrap();
         assert_ne!(p.send_recorded(None), WcStatus::Success);

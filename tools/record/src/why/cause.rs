@@ -343,8 +343,9 @@ impl Chain<'_> {
         let sent = times_sent(self.facts, me, una, self.life, self.at);
         if sent > 0 {
             out.push(format!(
-                "{} was sent {sent} times and not acknowledged.",
-                capital(&psn_text(una))
+                "{} was sent {} and not acknowledged.",
+                capital(&psn_text(una)),
+                times(sent)
             ));
         }
         let arrived = |what: &What| match *what {
@@ -540,6 +541,14 @@ impl Chain<'_> {
                 self.facts.moment(n)
             ));
         }
+    }
+}
+
+/// `once`, or how many times.
+pub(super) fn times(count: usize) -> String {
+    match count {
+        1 => String::from("once"),
+        n => format!("{n} times"),
     }
 }
 

@@ -124,7 +124,7 @@ fn healthy(facts: &Facts, qp: &QpNow, life: usize, state: &str, when: &str, out:
         let sent = cause::times_sent(facts, qp.qpn, una, life, usize::MAX);
         let sent = match sent {
             0 => String::new(),
-            n => format!(" It was sent {n} times."),
+            n => format!(" It was sent {}.", cause::times(n)),
         };
         out.push(format!(
             "It waits for the acknowledgement of {}; what it sends next has {}.{sent}",
