@@ -114,14 +114,23 @@ impl Facts {
         )
     }
 
-    /// The place behind the last reset of the device, and behind the creation of the queue pair that has this number last.
+    /// The place where the last life begins of a queue pair that has this number: its creation, or the reset of the device before it.
     pub(crate) fn life(&self, qpn: u32) -> usize {
+        let all = self.all();
+        let is_its = |entry: &Entry| match entry.what {
+            What::Created { qpn: n, .. }
+            | What::State { qpn: n, .. }
+            | What::Destroyed { qpn: n, .. } => n == qpn,
+            _ => false,
+        };
         let born = |entry: &Entry| match entry.what {
             What::Created { qpn: n, .. } => n == qpn,
             What::Reset => true,
             _ => false,
         };
-        self.all().iter().rposition(born).unwrap_or(0)
+        let last = all.iter().rposition(is_its).unwrap_or(all.len());
+        let until = all.get(..=last).unwrap_or(all);
+        until.iter().rposition(born).unwrap_or(0)
     }
 
     /// The queue pair as it is now, or was last.

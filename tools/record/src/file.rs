@@ -181,6 +181,13 @@ impl Recording {
             found.rules.push(rest.text("the rules")?);
         }
         let count = rest.u64("the entries")?;
+        // Numbers are only ever counted on.
+        if count
+            .checked_add(found.first)
+            .is_none_or(|end| end > u64::MAX / 2)
+        {
+            return Err(Bad::Wrong("the number of entries"));
+        }
         for n in 0..count {
             let bytes = rest.take(ENTRY, "the entries")?;
             let mut words = [0; WORDS];
@@ -252,12 +259,18 @@ mod tests {
         newer[8] = 2;
         let error = Recording::from_bytes(&newer).unwrap_err().to_string();
         assert_eq!(error, "a recording of version 2; this reads version 1");
+        let endless = Recording {
+            first: u64::MAX,
+            ..recording()
+        };
+        let error = Recording::from_bytes(&endless.to_bytes());
+        assert_eq!(error, Err(Bad::Wrong("the number of entries")));
         // A count that would need all the memory takes none.
         let mut endless = recording();
         endless.entries.clear();
         let mut bytes = endless.to_bytes();
         let at = bytes.len() - 16;
-        bytes[at..at + 8].fill(0xff);
+        bytes[at..at + 8].copy_from_slice(&(1u64 << 40).to_le_bytes());
         let error = Recording::from_bytes(&bytes).unwrap_err();
         assert!(matches!(error, Bad::Short(_, "the entries")), "{error}");
     }

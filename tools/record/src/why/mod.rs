@@ -88,10 +88,14 @@ fn tell(facts: &Facts, qp: &QpNow, depth: u32, out: &mut Vec<String>) {
         .filter(|at| *at >= life);
     let when = since.map_or_else(String::new, |at| format!(", {}", facts.moment(at)));
     let state = state_name(qp.state.to_raw());
-    if is_destroyed(facts, qp.qpn, life) {
-        out.push(format!(
-            "{name} was destroyed; it was in {state} last{when}."
-        ));
+    match end(facts, qp.qpn, life) {
+        Some(What::Destroyed { .. }) => {
+            out.push(format!(
+                "{name} was destroyed; it was in {state} last{when}."
+            ));
+        }
+        Some(_) => out.push(format!("{name} went with a reset of the device.")),
+        None => {}
     }
     match (qp.state, qp.syndrome) {
         (QpState::Err | QpState::Sqe, Some(syndrome)) => {
@@ -108,10 +112,18 @@ fn tell(facts: &Facts, qp: &QpNow, depth: u32, out: &mut Vec<String>) {
     }
 }
 
-fn is_destroyed(facts: &Facts, qpn: u32, life: usize) -> bool {
-    let rest = facts.all().get(life..).unwrap_or_default();
-    let gone = |entry: &Entry| matches!(entry.what, What::Destroyed { qpn: n, .. } if n == qpn);
-    facts.qps.iter().all(|qp| qp.qpn != qpn) && rest.iter().any(gone)
+/// What ended the life of a queue pair that is not there any more.
+fn end(facts: &Facts, qpn: u32, life: usize) -> Option<What> {
+    if facts.qps.iter().any(|qp| qp.qpn == qpn) {
+        return None;
+    }
+    let rest = facts.all().get(life + 1..).unwrap_or_default();
+    let mut ends = rest.iter().map(|entry| entry.what);
+    ends.find(|what| match *what {
+        What::Destroyed { qpn: n, .. } => n == qpn,
+        What::Reset => true,
+        _ => false,
+    })
 }
 
 /// Nothing is wrong with it; but maybe something is on its way.

@@ -192,6 +192,20 @@ fn each_cause_has_something_to_tell_and_no_queue_pair_has_none() {
 }
 
 #[test]
+fn a_life_that_is_over_is_told_and_the_next_one_is_another() {
+    let died = [
+        created(1),
+        state(1, 2, QpState::Err, Some(Syndrome::ModifiedToErr)),
+        What::Destroyed { qpn: 1, owner: 1 },
+    ];
+    has(&told(&died, 1), &["was destroyed", "ModifiedToErr"]);
+    let reset = [died[0], died[1], What::Reset];
+    has(&told(&reset, 1), &["went with a reset", "ModifiedToErr"]);
+    let again = [died[0], died[1], What::Reset, created(1)];
+    has(&told(&again, 1), &["QP 0x1 is in RESET"]);
+}
+
+#[test]
 fn without_a_recording_the_queue_pair_itself_tells() {
     let qp = |qpn, peer, syndrome| QpNow {
         qpn,
