@@ -81,7 +81,7 @@ pub fn run(
     if json {
         return Ok(format!("{:#}\n", json!({ "number": qpn, "why": lines })));
     }
-    Ok(lines.iter().map(|line| format!("{line}\n")).collect())
+    Ok(lines.join("\n") + "\n")
 }
 
 /// Rules that have happen again what fired in a recording, as a file of rules.

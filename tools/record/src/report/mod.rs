@@ -193,9 +193,17 @@ fn rows(facts: &Facts, json: &mut Json) {
     json.end(']');
 }
 
-/// The life of a queue pair: number, and when it came to each state.
+/// The life of a queue pair.
+struct Life {
+    qpn: u32,
+    owner: u32,
+    /// When it came to each state.
+    states: Vec<(u64, String)>,
+}
+
+/// The lives of queue pairs: the number, and when it came to each state.
 fn lives(facts: &Facts, json: &mut Json) {
-    let mut all: Vec<(u32, u32, Vec<(u64, String)>)> = Vec::new();
+    let mut all: Vec<Life> = Vec::new();
     for entry in facts.all() {
         let (qpn, owner, state) = match entry.what {
             What::Created { qpn, owner, .. } => (qpn, owner, String::from("RESET")),
@@ -203,17 +211,24 @@ fn lives(facts: &Facts, json: &mut Json) {
             What::Destroyed { qpn, owner } => (qpn, owner, String::from("destroyed")),
             _ => continue,
         };
-        let known = all.iter().rposition(|(n, o, _)| (*n, *o) == (qpn, owner));
+        let known = all
+            .iter()
+            .rposition(|life| (life.qpn, life.owner) == (qpn, owner));
+        let state = (entry.time, state);
         match known.and_then(|at| all.get_mut(at)) {
-            Some((.., states)) => states.push((entry.time, state)),
-            None => all.push((qpn, owner, vec![(entry.time, state)])),
+            Some(life) => life.states.push(state),
+            None => all.push(Life {
+                qpn,
+                owner,
+                states: vec![state],
+            }),
         }
     }
     json.begin('[');
-    for (qpn, _, states) in all {
+    for life in all {
         json.begin('[');
-        json.number(qpn.into());
-        for (time, state) in states {
+        json.number(life.qpn.into());
+        for (time, state) in life.states {
             json.number(time);
             json.string(&state);
         }
