@@ -8,8 +8,8 @@ use crate::entry::{Entry, What, WORDS};
 pub const MIN_ENTRIES: usize = 1 << 10;
 /// Entries that a recording has at most: 12 MiB.
 pub const MAX_ENTRIES: usize = 1 << 18;
-/// Entries that a recording has where nobody says how many.
-pub const DEFAULT_ENTRIES: usize = 1 << 16;
+/// Entries that a recording has where nobody says how many: they stay in the cache of a core, so that payload keeps the rest.
+pub const DEFAULT_ENTRIES: usize = 1 << 14;
 
 /// The last entries, and how many there were.
 #[derive(Clone, Debug)]
