@@ -8,6 +8,7 @@
 //! | record | bytes |
 //! | --- | --- |
 //! | frame | 1, way (1), sender's QPN (4), receiver's QPN (4), length (4), time (8), the frame |
+//! | frame with a note | 3, the same, then length of the note (2) and the note in UTF-8 |
 //! | end | 2, frames seen (8), frames dropped (8) |
 
 use crate::{Question, Request};
@@ -21,6 +22,7 @@ pub const MAX_FRAME: usize = 68 << 10;
 const NO_QPN: u32 = u32::MAX;
 const FRAME: u8 = 1;
 const END: u8 = 2;
+const NOTED: u8 = 3;
 const FRAME_REST: usize = 21;
 
 /// The answer to [`Request::Capture`], before the records.
@@ -64,6 +66,8 @@ pub enum Record {
         time_ns: u64,
         /// Its bytes, with the ICRC.
         frame: Vec<u8>,
+        /// What a rule had happen with it, or what a rule did before it.
+        note: Option<String>,
     },
     /// The capture is over.
     End {
@@ -100,14 +104,21 @@ impl Record {
                 dst_qpn,
                 time_ns,
                 frame,
+                note,
             } => {
                 let frame = frame.get(..MAX_FRAME).unwrap_or(frame);
-                to.extend_from_slice(&[FRAME, *way as u8]);
+                let kind = if note.is_some() { NOTED } else { FRAME };
+                to.extend_from_slice(&[kind, *way as u8]);
                 to.extend_from_slice(&src_qpn.unwrap_or(NO_QPN).to_le_bytes());
                 to.extend_from_slice(&dst_qpn.unwrap_or(NO_QPN).to_le_bytes());
                 to.extend_from_slice(&(frame.len() as u32).to_le_bytes());
                 to.extend_from_slice(&time_ns.to_le_bytes());
                 to.extend_from_slice(frame);
+                if let Some(note) = note {
+                    let length = u16::try_from(note.len()).unwrap_or(0);
+                    to.extend_from_slice(&length.to_le_bytes());
+                    to.extend_from_slice(&note.as_bytes()[..length.into()]);
+                }
             }
             Self::End { seen, dropped } => {
                 to.push(END);
@@ -128,7 +139,7 @@ impl Record {
             return Ok(None);
         }
         match kind[0] {
-            FRAME => {
+            kind @ (FRAME | NOTED) => {
                 let mut head = [0; FRAME_REST];
                 from.read_exact(&mut head)?;
                 let way = WAYS.get(usize::from(head[0]));
@@ -139,6 +150,14 @@ impl Record {
                 }
                 let mut frame = vec![0; length];
                 from.read_exact(&mut frame)?;
+                let mut note = None;
+                if kind == NOTED {
+                    let mut length = [0; 2];
+                    from.read_exact(&mut length)?;
+                    let mut text = vec![0; u16::from_le_bytes(length).into()];
+                    from.read_exact(&mut text)?;
+                    note = Some(String::from_utf8_lossy(&text).into_owned());
+                }
                 let qpn =
                     |place| Some(u32::from_le_bytes(at(&head, place))).filter(|q| *q != NO_QPN);
                 Ok(Some(Self::Frame {
@@ -147,6 +166,7 @@ impl Record {
                     dst_qpn: qpn(5),
                     time_ns: u64::from_le_bytes(at(&head, 13)),
                     frame,
+                    note,
                 }))
             }
             END => {
@@ -173,6 +193,7 @@ mod tests {
             dst_qpn,
             time_ns: 0x0123_4567_89ab_cdef,
             frame: vec![7; length],
+            note: (length == 70).then(|| String::from("rule \"ä\": drop")),
         };
         vec![
             frame(Way::Local, Some(16), Some(17), 70),

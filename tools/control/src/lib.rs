@@ -12,6 +12,7 @@ mod figures;
 mod impair;
 mod peers;
 mod port;
+mod recording;
 mod rules;
 
 pub use capture::{Record, ToldCapture, Way, MAX_FRAME};
@@ -21,6 +22,7 @@ pub use figures::{Contexts, Engine, Stats, Status, Told};
 pub use impair::{Impaired, Impairment, ToldImpairments, Toll, MAX_DELAY, MILLION, MIN_RATE};
 pub use peers::{Peer, ToldPeers, MAX_PEERS};
 pub use port::{Gid, Group, Port, QueuePair, ToldPort, ToldQp};
+pub use recording::{ToldRecorder, ToldRecording};
 pub use rules::{read_json, read_toml};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -30,7 +32,7 @@ use verbena_faults::RuleSet;
 pub const MAX_REQUEST: u64 = 64 << 10;
 
 /// The names of requests.
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 16] = [
     "stats",
     "contexts",
     "status",
@@ -44,6 +46,9 @@ const COMMANDS: [&str; 13] = [
     "fault-add",
     "fault-remove",
     "fault-clear",
+    "recorder",
+    "record",
+    "recording",
 ];
 
 /// What is asked.
@@ -96,6 +101,15 @@ pub enum Request {
     /// No rules any more.
     #[serde(rename = "fault-clear")]
     FaultClear,
+    /// The flight recorder, as [`ToldRecorder`].
+    Recorder,
+    /// It is to keep so many entries, from now on; 0: none. The same, as it is then.
+    Record {
+        /// How many.
+        entries: u64,
+    },
+    /// What was recorded, as [`ToldRecording`].
+    Recording,
 }
 
 /// What answers a request.
@@ -220,6 +234,9 @@ mod tests {
                 name: String::from("x"),
             },
             Request::FaultClear,
+            Request::Recorder,
+            Request::Record { entries: 4096 },
+            Request::Recording,
         ];
         assert_eq!(all.len(), COMMANDS.len());
         for (request, name) in all.into_iter().zip(COMMANDS) {

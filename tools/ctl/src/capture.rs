@@ -135,9 +135,14 @@ fn packets<W: Write>(mut from: BufReader<impl io::Read>, to: W, guest: &str) -> 
                 dst_qpn,
                 time_ns,
                 frame,
+                note,
             })) => {
                 now = time_ns;
-                let comment = comment(guest, way, src_qpn, dst_qpn);
+                let mut comment = comment(guest, way, src_qpn, dst_qpn);
+                if let Some(note) = note {
+                    comment.push_str(", ");
+                    comment.push_str(&note);
+                }
                 capture.write_going(time_ns, &frame, Some(&comment), direction(way))?;
             }
             Ok(Some(Record::End { seen, dropped })) => {

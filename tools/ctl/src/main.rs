@@ -8,7 +8,10 @@ mod capture;
 mod client;
 mod fault;
 mod impair;
+mod record;
 mod table;
+mod toml;
+mod why;
 
 use clap::{Parser, Subcommand};
 use serde::Serialize;
@@ -67,11 +70,32 @@ enum Command {
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
+    /// The flight recorder: what happened last (Documentation/recording.md)
+    #[command(subcommand)]
+    Record(record::Record),
     /// One queue pair: its peer, window and round trip, and its own counters
     Qp {
         /// Its number, in decimal or 0x...
         #[arg(value_name = "QPN", value_parser = number)]
         number: u32,
+    },
+    /// Why a queue pair is in the state that it is in, and what to do
+    Why {
+        /// Ask the recording of this file, not the NIC
+        #[arg(long, value_name = "RECORDING")]
+        file: Option<PathBuf>,
+        /// Its number, in decimal or 0x...
+        #[arg(value_name = "QPN", value_parser = number)]
+        number: u32,
+    },
+    /// A page that shows a recording: packets, PSNs, lives, errors with why; needs no NIC
+    Report {
+        /// What `record dump` has written
+        #[arg(value_name = "RECORDING")]
+        file: PathBuf,
+        /// The page
+        #[arg(short, long, value_name = "FILE", default_value = "report.html")]
+        output: PathBuf,
     },
     /// What a `vendor_err` or syndrome means
     Explain {
@@ -106,6 +130,14 @@ fn run(args: &Args) -> Result<String, String> {
     if let Command::Explain { code } = &args.command {
         return explain(code, args.json);
     }
+    match &args.command {
+        Command::Why { file, number } => {
+            return why::run(args.socket.as_deref(), file.as_deref(), *number, args.json);
+        }
+        Command::Report { file, output } => return why::report(file, output),
+        Command::Record(record::Record::Export { file }) => return why::export(file),
+        _ => {}
+    }
     let socket = args
         .socket
         .as_deref()
@@ -131,6 +163,9 @@ fn run(args: &Args) -> Result<String, String> {
             show(args, &told, table::impairments)
         }
         Command::Fault(asked) => fault::run(socket, asked, |told| show(args, told, fault::table)),
+        Command::Record(asked) => {
+            record::run(socket, asked, |told| show(args, told, record::table))
+        }
         Command::Qp { number } => {
             let told: ToldQp = client::ask_for(socket, Request::Qp { number: *number })?;
             show(args, &told, |told| table::queue_pair(&told["qp"]))

@@ -29,6 +29,8 @@ pub struct Config {
     pub hostile: Option<u64>,
     /// What the device does wrong at present (only with the feature `misbehave`).
     pub misbehave: Misbehaviour,
+    /// The flight recorder keeps so many entries from the beginning; 0: nothing is recorded until somebody asks for it.
+    pub record: usize,
 }
 
 impl Default for Config {
@@ -44,6 +46,7 @@ impl Default for Config {
             seed: 1,
             hostile: None,
             misbehave: Misbehaviour::default(),
+            record: 0,
         }
     }
 }

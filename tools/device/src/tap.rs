@@ -38,6 +38,8 @@ pub struct Seen {
     pub dst_qpn: Option<u32>,
     /// Its bytes, from the Ethernet header to the ICRC.
     pub frame: Vec<u8>,
+    /// What a rule had happen with it, or what a rule did before it.
+    pub note: Option<String>,
 }
 
 /// What both ends know.
@@ -163,6 +165,7 @@ mod tests {
             src_qpn: None,
             dst_qpn: None,
             frame: vec![0; length],
+            note: None,
         }
     }
 

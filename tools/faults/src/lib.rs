@@ -16,6 +16,6 @@ mod table;
 mod track;
 
 pub use check::Wrong;
-pub use names::{not_available, NOT_AVAILABLE};
+pub use names::{command_name, not_available, send_name, NOT_AVAILABLE};
 pub use rule::{Action, Corrupt, Direction, Field, Icrc, Match, On, Rule, RuleSet, VERSION};
 pub use table::{Effect, Party, Passing, Table, Told, MAX_RULES};

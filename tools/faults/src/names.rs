@@ -214,6 +214,17 @@ pub(crate) const SENDS: [(&str, WqeOpcode); 13] = [
     ("FLUSH", WqeOpcode::Flush),
 ];
 
+/// The name of the operation of a send work request, by its number.
+pub fn send_name(code: u8) -> Option<&'static str> {
+    let found = SENDS.iter().find(|(_, op)| op.to_raw() == code);
+    found.map(|(name, _)| *name)
+}
+
+/// The name of a command, by its number.
+pub fn command_name(code: u16) -> Option<String> {
+    Opcode::from_raw(code).map(|opcode| shout(opcode.name()))
+}
+
 /// Operations of send work requests, a bit each. Errors: the name that is none.
 pub(crate) fn sends(names: &[String]) -> Result<u32, &str> {
     if names.is_empty() {

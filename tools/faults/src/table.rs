@@ -112,6 +112,8 @@ pub struct Table {
     entries: Vec<Entry>,
     /// Their places, for each hook.
     hooks: [Vec<usize>; 5],
+    /// The place of the one that fired last.
+    last: usize,
 }
 
 /// A hook's place.
@@ -365,6 +367,7 @@ impl Table {
             if names(entry) && entry.comes(now, is_allowed) && fires.is_none() {
                 entry.fired += 1;
                 fires = Some(entry.effect.clone());
+                self.last = at;
             }
         }
         fires
@@ -392,6 +395,12 @@ impl Table {
         })
     }
 
+    /// The name of the rule that fired last, and how many queue pairs there were when it was added. To be asked right then.
+    pub fn last_fired(&self) -> Option<(&str, u64)> {
+        let entry = self.entries.get(self.last)?;
+        Some((&entry.rule.name, entry.created))
+    }
+
     /// When [`Table::due`] has something to do next.
     pub fn next_due(&self) -> Option<u64> {
         let timed = self.hooks[4].iter().filter_map(|at| self.entries.get(*at));
@@ -404,6 +413,7 @@ impl Table {
             if let Some(entry) = self.entries.get_mut(*at) {
                 if entry.fired == 0 && entry.due() <= now {
                     (entry.matched, entry.fired) = (1, 1);
+                    self.last = *at;
                     return Some(entry.effect.clone());
                 }
             }

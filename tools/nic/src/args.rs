@@ -65,6 +65,14 @@ pub struct Args {
     #[arg(long)]
     pub asymmetric_routes: bool,
 
+    /// Record what happens in a ring of so many entries (verbenactl record, why), from the beginning
+    #[arg(long, value_name = "ENTRIES", value_parser = clap::value_parser!(u32).range(1..=verbena_record::MAX_ENTRIES as i64))]
+    pub record: Option<u32>,
+
+    /// File for what was recorded when a device dies; for no guest or for each
+    #[arg(long, value_name = "PATH")]
+    pub record_dump: Vec<PathBuf>,
+
     /// Seed of all chance
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
@@ -94,6 +102,7 @@ impl Args {
         for (name, given) in [
             ("--netdev-socket", self.netdev_socket.len()),
             ("--control", self.control.len()),
+            ("--record-dump", self.record_dump.len()),
         ] {
             if given != 0 && given != count {
                 return Err(format!(
@@ -101,12 +110,15 @@ impl Args {
                 ));
             }
         }
-        let sockets: Vec<_> = [&self.socket, &self.netdev_socket, &self.control]
-            .into_iter()
-            .flatten()
-            .collect();
+        let places = [
+            &self.socket,
+            &self.netdev_socket,
+            &self.control,
+            &self.record_dump,
+        ];
+        let sockets: Vec<_> = places.into_iter().flatten().collect();
         if let Some(path) = twice(&sockets) {
-            return Err(format!("two sockets at {}", path.display()));
+            return Err(format!("two sockets or files at {}", path.display()));
         }
         let macs = match (self.mac.len(), count) {
             (0, 1) => vec![DEFAULT_MAC],
@@ -143,6 +155,7 @@ impl Args {
             #[cfg(not(feature = "hostile"))]
             hostile: None,
             misbehave: self.misbehaviour(),
+            record: self.record.map_or(0, |entries| entries as usize),
         }
     }
 }
@@ -266,10 +279,13 @@ mod tests {
                 "--netdev-socket",
             ),
             (&format!("{TWO} {MACS} --control c"), "--control"),
-            (&format!("--socket a --socket a {MACS}"), "two sockets at a"),
+            (
+                &format!("--socket a --socket a {MACS}"),
+                "two sockets or files at a",
+            ),
             (
                 &format!("{TWO} {MACS} --control b --control c"),
-                "two sockets at b",
+                "two sockets or files at b",
             ),
             (&["--socket a"; 17].join(" "), "17 guests"),
         ] {

@@ -4,12 +4,13 @@
 //!
 //! Each VM has a control socket of its own, and what is told there is of that VM; uplinks and the switch are everybody's.
 //! The user who started the NIC and root may ask, over a few connections at a time. A capture takes a connection for itself. Only
-//! impairments of uplinks and rules of what is to go wrong change anything.
+//! impairments of uplinks, rules of what is to go wrong and the switch of the recorder change anything.
 
 mod capture;
 mod faults;
 mod peers;
 mod port;
+mod recording;
 
 use crate::shared::{Question, Shared};
 use crate::sharing;
@@ -107,6 +108,11 @@ fn answer(line: &[u8], shared: &Shared) -> String {
         Ok(Request::Impairments) => Reply::from(Ok(shared.common.impairments.told())).line(),
         Ok(Request::Impair { uplink, with }) => Reply::from(impair(shared, uplink, with)).line(),
         Ok(Request::Qp { number }) => Reply::from(port::qp(shared, number)).line(),
+        Ok(Request::Recorder) => Reply::from(recording::switch(shared, None)).line(),
+        Ok(Request::Record { entries }) => {
+            Reply::from(recording::switch(shared, Some(entries))).line()
+        }
+        Ok(Request::Recording) => Reply::from(recording::taken(shared)).line(),
         // They are a connection's (`faults.rs`).
         Ok(
             Request::Faults

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::sync::mpsc;
 use verbena_abi::stats::NUM_COUNTERS;
 use verbena_device::tap::Tap;
-use verbena_device::{Action, Cursor, PortFigures, Portion, QpFigures};
+use verbena_device::{Action, Cursor, PortFigures, Portion, QpFigures, Recorded};
 use verbena_faults::{RuleSet, Told};
 
 /// The most frames that wait for the engine.
@@ -38,6 +38,20 @@ pub enum Question {
     Qp(u32, mpsc::Sender<Option<Box<QpFigures>>>),
     /// The rules of what is to go wrong, after a change of them.
     Rules(Change, mpsc::Sender<Result<Vec<Told>, String>>),
+    /// The flight recorder without its entries, after it was switched.
+    Recorder(Switch, mpsc::Sender<Option<Recorded>>),
+    /// So many of its entries at most, from a number on.
+    Recorded(u64, usize, mpsc::Sender<Option<Recorded>>),
+}
+
+/// What is to become of the flight recorder.
+pub enum Switch {
+    /// It stays as it is.
+    Stay,
+    /// It keeps so many entries, from now on.
+    On(usize),
+    /// It keeps none.
+    Off,
 }
 
 /// What is to become of the rules.

@@ -41,6 +41,7 @@ pub mod network;
 pub mod outlet;
 pub mod pci;
 pub mod places;
+mod recording;
 pub mod shared;
 pub mod sharing;
 mod slice;

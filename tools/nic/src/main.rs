@@ -100,6 +100,9 @@ fn run(args: &Args, places: &Places) -> io::Result<()> {
         (Arc::new(shared), config)
     });
     let vms: Vec<_> = vms.collect();
+    for ((shared, _), path) in vms.iter().zip(&args.record_dump) {
+        let _ = shared.dump.set(path.clone());
+    }
     let macs: Vec<_> = vms.iter().map(|(vm, c)| (vm.clone(), c.mac)).collect();
     let network = Arc::new(Network::new(&common, &macs, wires));
     for (listener, (shared, _)) in for_control.into_iter().zip(&vms) {

@@ -16,11 +16,14 @@
 use crate::common::Common;
 use crate::guest_ram::GuestRam;
 use crate::inbox::Inboxes;
-pub use crate::inbox::{Change, Question};
+pub use crate::inbox::{Change, Question, Switch};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 use verbena_abi::regs;
 use verbena_device::misbehave::Misbehaviour;
 use verbena_device::{Action, Registers};
@@ -65,6 +68,8 @@ pub struct Shared {
     pub misbehave: Misbehaviour,
     /// What all VMs have in common.
     pub common: Arc<Common>,
+    /// Where what was recorded goes when the device dies, if anywhere.
+    pub dump: OnceLock<PathBuf>,
     ram: RwLock<GuestRam>,
     bus_master: AtomicBool,
     resetting: AtomicBool,
@@ -97,6 +102,7 @@ impl Shared {
         Self {
             misbehave,
             common: common.clone(),
+            dump: OnceLock::new(),
             regs: Arc::default(),
             counts: Counts::default(),
             ram: RwLock::default(),

@@ -17,7 +17,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Arc, RwLockReadGuard};
 use verbena_abi::syndrome::Syndrome;
 use verbena_device::misbehave::Kind;
-use verbena_device::{Config, Device, Side};
+use verbena_device::{Config, Device, Recorded, Side};
 
 /// Whether the device model can be trusted with time.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -75,6 +75,18 @@ impl Model {
             ram,
             device: &self.device,
         })
+    }
+
+    /// All that the device has recorded, also when it has failed: the recorder depends on nothing else of it.
+    #[cold]
+    pub(crate) fn recorded(&self, from: u64, most: usize) -> Option<Recorded> {
+        let device = &self.device;
+        catch_unwind(AssertUnwindSafe(|| device.recorded(from, most))).unwrap_or_default()
+    }
+
+    /// Its MAC address.
+    pub(crate) fn mac(&self) -> [u8; 6] {
+        self.config.mac
     }
 
     /// A device as after power-on, whatever became of the last one.

@@ -56,6 +56,7 @@ fn record(way: Way, frame: &[u8]) -> Record {
         dst_qpn: None,
         time_ns: 5,
         frame: frame.to_vec(),
+        note: None,
     }
 }
 
@@ -81,6 +82,7 @@ fn what_two_queue_pairs_send_each_other_is_read_back_with_its_icrc() {
             dst_qpn: seen.dst_qpn,
             time_ns: seen.time,
             frame: seen.frame,
+            note: seen.note,
         }
         .put(&mut records);
     }
@@ -107,6 +109,33 @@ fn what_two_queue_pairs_send_each_other_is_read_back_with_its_icrc() {
         let expected = format!("guest {GUEST}, QP {from:#x} -> {to:#x}, local");
         assert_eq!(*comment, expected);
     }
+}
+
+#[test]
+fn what_a_rule_did_stands_in_the_comment() {
+    let mut records = vec![];
+    let Record::Frame {
+        way,
+        time_ns,
+        frame,
+        ..
+    } = record(Way::Lost, &[1; 60])
+    else {
+        return;
+    };
+    Record::Frame {
+        way,
+        src_qpn: Some(16),
+        dst_qpn: Some(17),
+        time_ns,
+        frame,
+        note: Some(String::from("rule \"x\": drop")),
+    }
+    .put(&mut records);
+    let (_, (packets, _)) = captured(&records);
+    assert!(packets[0]
+        .1
+        .ends_with(", lost on purpose, rule \"x\": drop"));
 }
 
 #[test]

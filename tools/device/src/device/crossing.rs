@@ -135,5 +135,6 @@ impl Device {
             self.follow_deaths(mem);
         }
         self.shared.notify_written(mem);
+        self.shared.show_last();
     }
 }

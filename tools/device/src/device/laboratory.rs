@@ -26,7 +26,7 @@ use std::rc::Rc;
 use verbena_abi::cmd::CmdStatus;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
-use verbena_faults::{alter, Direction, Effect, RuleSet, Told};
+use verbena_faults::{alter, Direction, Effect, On, RuleSet, Told};
 use verbena_roce::host::Host;
 use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode};
 use verbena_roce::wire::{ecn, frame, Path};
@@ -60,6 +60,9 @@ impl Device {
         let created = self.shared.owners;
         let lab = self.shared.lab.get_or_insert_default();
         let added = lab.table.add(set, owner, now, created);
+        if added.is_ok() {
+            self.note_rules(&set.rule, false);
+        }
         self.leave_lab();
         added
     }
@@ -122,8 +125,13 @@ impl Device {
                 return Some(Effect::Drop);
             }
         }
-        lab.table
-            .packet(self.shared.now, &passing(&qp.env, way, packet))
+        let passing = passing(&qp.env, way, packet);
+        let effect = lab.table.packet(self.shared.now, &passing);
+        self.shared.note_passing(&passing, effect.is_some());
+        if let Some(effect) = &effect {
+            self.shared.remark_rule(effect, On::Packet);
+        }
+        effect
     }
 
     /// Delivers what was sent, one packet after the other if a rule concerns them.
@@ -204,10 +212,15 @@ impl Device {
                 Some(out)
             }
             Effect::QpError(..) => {
+                // Payload of its own is gone with its work requests.
+                if way == Direction::Out && out.packet.kind.is_request() {
+                    self.shared.show_local(mem, &out, true);
+                }
                 self.fail_qp(mem, qpn, Syndrome::Injected);
                 Some(out)
             }
             Effect::Fatal => {
+                self.shared.show_local(mem, &out, true);
                 self.fail(mem, Syndrome::Injected);
                 None
             }
@@ -282,6 +295,12 @@ impl Device {
         };
         let (now, local) = (self.shared.now, out.local);
         let mut held = Held::new(way, qpn, local, frame);
+        if way == Direction::Out {
+            held.note = self.shared.remark.take();
+        } else if local {
+            // What came by reference was not shown yet.
+            self.shared.show_local(mem, out, false);
+        }
         match effect {
             Effect::Delay(ns) => self
                 .lab()
@@ -343,9 +362,11 @@ impl Device {
                 Err(_) => self.shared.counters.add(Counter::RxMalformed, 1),
             }
         } else if held.local {
+            self.shared.remark = held.note.clone().or(self.shared.remark.take());
             self.show_frame(Way::Local, &held);
             self.parse_frame(mem, held.frame);
         } else if self.frames.len() < MAX_FRAMES {
+            self.shared.remark = held.note.clone().or(self.shared.remark.take());
             self.show_frame(Way::Sent, &held);
             self.frames.push_back(held.frame);
         }
@@ -379,7 +400,10 @@ impl Device {
             mtu: self.shared.port.mtu_bytes(),
             local: false,
         };
-        if let Some(out) = self.meet(mem, Direction::In, qpn, out) {
+        let met = self.meet(mem, Direction::In, qpn, out);
+        // The frame was shown when it came.
+        self.shared.remark_on_last();
+        if let Some(out) = met {
             self.hand_over_freely(mem, path, out.packet);
         }
         self.pass(mem, Direction::In, qpn);
@@ -417,7 +441,10 @@ impl Device {
         opcode: u16,
     ) -> Option<CmdError> {
         let now = self.shared.now;
-        match self.shared.lab.as_mut()?.table.command(now, opcode)? {
+        let effect = self.shared.lab.as_mut()?.table.command(now, opcode)?;
+        self.shared.note_fired(On::Command, opcode, None);
+        self.shared.remark_rule(&effect, On::Command);
+        match effect {
             Effect::Fail(status) => Some(bad(status, Syndrome::Injected)),
             Effect::Fatal => {
                 self.fail(mem, Syndrome::Injected);
@@ -438,6 +465,8 @@ impl Device {
     fn run_due<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
         let now = self.shared.now;
         while let Some(effect) = self.lab()?.table.due(now) {
+            self.shared.note_fired(On::Time, 0, None);
+            self.shared.remark_rule(&effect, On::Time);
             match effect {
                 Effect::Fatal => self.fail(mem, Syndrome::Injected),
                 Effect::QpError(Some(qpn), _) => self.fail_qp(mem, qpn, Syndrome::Injected),

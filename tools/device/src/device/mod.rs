@@ -9,6 +9,7 @@ pub mod figures;
 mod laboratory;
 mod misbehaviour;
 mod net;
+pub mod recording;
 pub(crate) mod sched;
 pub mod snapshot;
 
@@ -133,10 +134,14 @@ impl Device {
         let hostile = self.shared.hostile.next_life();
         let tap = self.shared.tap.take();
         let mut lab = self.shared.lab.take();
+        let mut recorder = self.shared.recorder.take();
+        let now = self.shared.now;
+        recorder.iter_mut().for_each(|recorder| recorder.reset(now));
         *self = Self::new(self.shared.config.clone(), regs.clone());
         self.shared.tap = tap;
         lab.iter_mut().for_each(|lab| lab.reset());
         self.shared.lab = lab;
+        self.shared.recorder = recorder;
         #[cfg(feature = "hostile")]
         {
             self.shared.hostile = hostile;
@@ -153,10 +158,11 @@ impl Device {
         free
     }
 
-    /// Hands the tap and the rules over to the device that takes this one's place.
+    /// Hands the tap, the rules and the recording over to the device that takes this one's place.
     pub fn pass_tap(&mut self, to: &mut Self) {
         to.shared.tap = self.shared.tap.take();
         to.shared.lab = self.shared.lab.take();
+        to.shared.recorder = self.shared.recorder.take();
     }
 
     /// A command slot was rung.

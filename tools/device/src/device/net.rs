@@ -74,6 +74,7 @@ pub(super) fn take_in<M: GuestMemory>(
         host.env.counters.add(Counter::RxMulticastPackets, 1);
     }
     host.env.counters.add_request(&packet);
+    host.shared.note_received(host.env, &packet);
     transport.handle_packet(host, now, packet);
 }
 
@@ -203,6 +204,7 @@ impl Device {
             };
             if out.local {
                 let lost = self.shared.port.loses();
+                self.note_chance(&packet, lost);
                 self.show(if lost { Way::Lost } else { Way::Local }, &packet, &bytes);
                 if !lost {
                     self.parse_frame(mem, bytes);
@@ -337,6 +339,7 @@ impl Device {
             }
         }
         self.shared.notify_written(mem);
+        self.shared.show_last();
     }
 
     /// A frame from the uplink, for which [`Device::wants_frame`] said yes.
@@ -347,6 +350,7 @@ impl Device {
         self.shared.now = now;
         self.take_frame(mem, bytes);
         self.shared.notify_written(mem);
+        self.shared.show_last();
     }
 
     fn take_frame<M: GuestMemory>(&mut self, mem: &M, bytes: &[u8]) {

@@ -52,6 +52,7 @@ pub(crate) const FOLLOW_COST: u32 = 16;
 impl Device {
     /// Works for a bounded time.
     pub fn run_slice<M: GuestMemory>(&mut self, mem: &M, now: u64) -> Next {
+        self.shared.show_last();
         self.shared.now = now;
         self.follow_budget = SLICE_FOLLOWED;
         let late = self.run_late(mem);
@@ -70,6 +71,7 @@ impl Device {
         let moderation = self.shared.run_moderation(mem);
         busy |= self.work(mem);
         let untaken = self.shared.notify_written(mem);
+        self.shared.show_last();
         let retry = self.shared.flush_events(mem);
         let remind = self.shared.remind_drivers(mem);
         let timer = self.timers.next_deadline();
@@ -137,6 +139,7 @@ impl Device {
         let state = qp.transport.state();
         let changed = state != qp.env.shown;
         if changed {
+            self.shared.note_state(&qp);
             qp.publish(mem);
             // Stored and fenced before the next flush looks at the receive ring: a receive posted meanwhile either
             // is seen by that flush, or its post sees this word and rings.

@@ -12,6 +12,9 @@ use verbena_roce::packet::Kind;
 use verbena_roce::wire::{frame, Path};
 use verbena_roce::Packet;
 
+/// What is said of a frame is about so long at most.
+const MAX_REMARK: usize = 256;
+
 impl Shared {
     /// Appends the frame of a single packet to a buffer.
     ///
@@ -70,6 +73,41 @@ impl Shared {
         }
     }
 
+    /// Something happened by a rule of which the next frame that is shown tells.
+    #[cold]
+    pub fn remark(&mut self, what: &str) {
+        if self.tap.is_none() {
+            return;
+        }
+        match &mut self.remark {
+            Some(text) if text.len() > MAX_REMARK => {}
+            Some(text) => {
+                text.push_str("; ");
+                text.push_str(what);
+            }
+            None => self.remark = Some(what.into()),
+        }
+    }
+
+    /// The same of the frame that was shown last.
+    pub fn remark_on_last(&mut self) {
+        if let Some(last) = &mut self.shown {
+            if last.note.is_none() {
+                last.note = self.remark.take();
+            }
+        }
+    }
+
+    /// Hands over the frame that was shown last: nothing more is said of it.
+    #[inline]
+    pub fn show_last(&mut self) {
+        if let Some(last) = self.shown.take() {
+            if let Some(tap) = &self.tap {
+                tap.show(last);
+            }
+        }
+    }
+
     #[cold]
     fn show_frames_of<M: GuestMemory>(
         &mut self,
@@ -81,9 +119,11 @@ impl Shared {
         let Some(path) = out.path().copied() else {
             return 0;
         };
+        self.show_last();
         let Some(tap) = self.tap.take() else {
             return 0;
         };
+        let mut note = self.remark.take();
         let mut bytes = 0;
         // A READ request has the PSNs of its responses.
         let mut left = match out.packet.kind {
@@ -113,10 +153,14 @@ impl Shared {
                     src_qpn: Some(packet.src_qpn),
                     dst_qpn: Some(packet.dst_qpn),
                     frame,
+                    note: note.take(),
                 });
             }
         }
         tap.miss(left);
+        if note.is_some() {
+            self.remark = note;
+        }
         self.tap = tap.is_watched().then_some(tap);
         bytes
     }
@@ -124,20 +168,28 @@ impl Shared {
     /// Shows the tap a frame that exists already.
     #[cold]
     pub fn show_frame(&mut self, way: Way, qpns: [Option<u32>; 2], bytes: &[u8]) {
+        self.show_last();
         let Some(tap) = self.tap.take() else {
             return;
         };
+        let note = self.remark.take();
         if !tap.has_room() {
             tap.miss(1);
         } else {
             let [src_qpn, dst_qpn] = qpns;
-            tap.show(Seen {
+            let seen = Seen {
                 time: self.now,
                 way,
                 src_qpn,
                 dst_qpn,
                 frame: bytes.to_vec(),
-            });
+                note,
+            };
+            // A rule where it arrives may have more to say of it.
+            match self.lab {
+                Some(_) => self.shown = Some(seen),
+                None => tap.show(seen),
+            }
         }
         self.tap = tap.is_watched().then_some(tap);
     }

@@ -157,6 +157,8 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
             None => None,
             Some(lab) => lab.send(self.shared.now, self.env, header.opcode),
         };
+        self.shared.note_work(self.env, index, &header, by_rule);
+        let bytes = self.shared.wqe.bytes(length);
         if let Some(status) = self.env.fault.take().or(by_rule) {
             return Err(WqeError::new(status, Syndrome::Injected));
         }
@@ -534,6 +536,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         };
         let solicited = completion.solicited || completion.status != WcStatus::Success;
         let written = self.shared.write_cqe(self.mem, cqn, &body, tail, solicited);
+        self.shared.note_completion(cqn, &body, tail, recv, written);
         if !written && recv && self.env.srqn().is_some() {
             self.env.lost = Some((completion.wqe_index, completion.wr_id));
         }
@@ -557,6 +560,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
             return;
         };
         out.local = self.shared.port.is_local(path);
+        self.shared.note_sent(&out.packet);
         self.shared.outgoing.push_back(out);
     }
 

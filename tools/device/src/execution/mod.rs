@@ -5,5 +5,6 @@
 pub(crate) mod copy;
 pub(crate) mod frames;
 pub(crate) mod host;
+pub(crate) mod notes;
 pub mod shared;
 pub(crate) mod wqe;

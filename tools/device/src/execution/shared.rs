@@ -14,11 +14,12 @@ use crate::objects::eq::{Eq, Event};
 use crate::objects::lab::Lab;
 use crate::objects::mr::Mr;
 use crate::objects::port::{Outgoing, Port};
+use crate::objects::recorder::Recorder;
 use crate::objects::srq::Srq;
 use crate::objects::uar::Uar;
 use crate::regs::Registers;
 use crate::slots::Slots;
-use crate::tap::Tap;
+use crate::tap::{Seen, Tap};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use verbena_abi::cmd::ASYNC_EQN;
@@ -71,8 +72,14 @@ pub struct Shared {
     pub counters: Counters,
     /// Who watches the port.
     pub tap: Option<Box<Tap>>,
+    /// The frame that was shown last, if more may be said of it, and what is to be said of the next.
+    pub shown: Option<Seen>,
+    /// See there.
+    pub remark: Option<String>,
     /// What is to go wrong, if anything is.
     pub lab: Option<Box<Lab>>,
+    /// What happened last, if that is recorded.
+    pub recorder: Option<Box<Recorder>>,
     /// Vectors to raise.
     pub interrupts: u32,
     /// Packets that were sent and not delivered yet.
@@ -101,6 +108,7 @@ impl Shared {
     /// The state after power-on.
     pub fn new(config: Config, regs: Arc<Registers>) -> Self {
         let port = Port::new(&config);
+        let recorder = (config.record > 0).then(|| Box::new(Recorder::new(config.record)));
         Self {
             #[cfg(feature = "hostile")]
             hostile: crate::hostile::Hostile::new(config.hostile),
@@ -118,7 +126,10 @@ impl Shared {
             port,
             counters: Counters::default(),
             tap: None,
+            shown: None,
+            remark: None,
             lab: None,
+            recorder,
             interrupts: 0,
             outgoing: VecDeque::new(),
             pool: Pool::default(),
@@ -144,6 +155,7 @@ impl Shared {
             return;
         }
         self.regs.set_fatal(cause);
+        self.note_event(EventType::DeviceFatal, 0, Some(cause));
         // No area is served any more, whose programs find that out by themselves.
         for (_, uar) in self.uars.iter() {
             Area::new(mem, uar.base).store_release(doorbell::ALIVE, 0);
@@ -169,6 +181,7 @@ impl Shared {
         number: u32,
         cause: Option<Syndrome>,
     ) {
+        self.note_event(kind, number, cause);
         self.push_event(mem, ASYNC_EQN, kind, number, cause);
     }
 

@@ -27,6 +27,8 @@ pub struct Held {
     pub local: bool,
     /// Its bytes.
     pub frame: Rc<Vec<u8>>,
+    /// What a rule had happen with it.
+    pub note: Option<String>,
     /// It comes behind so many packets of the same queue pair and way.
     behind: u32,
 }
@@ -39,6 +41,7 @@ impl Held {
             qpn,
             local,
             frame,
+            note: None,
             behind: 0,
         }
     }

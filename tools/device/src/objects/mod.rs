@@ -12,6 +12,7 @@ pub mod mcast;
 pub mod mr;
 pub mod port;
 pub mod qp;
+pub mod recorder;
 pub mod srq;
 pub mod uar;
 pub mod window;

@@ -32,6 +32,7 @@ mod mcast;
 mod objects;
 mod once;
 mod port;
+mod recording;
 mod refusals;
 mod sges;
 mod slices;

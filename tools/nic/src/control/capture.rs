@@ -107,6 +107,7 @@ fn record(seen: Seen, power_on: u64) -> Record {
         dst_qpn: seen.dst_qpn,
         time_ns: power_on.saturating_add(seen.time),
         frame: seen.frame,
+        note: seen.note,
     }
 }
 
@@ -123,6 +124,7 @@ mod tests {
             src_qpn: Some(16),
             dst_qpn: None,
             frame: vec![3; 100],
+            note: None,
         }
     }
 

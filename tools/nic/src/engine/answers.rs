@@ -3,7 +3,7 @@
 //! The engine's answers to the control socket: plain data, a bounded portion each.
 
 use super::vm::Vm;
-use crate::shared::{Change, Question};
+use crate::shared::{Change, Question, Switch};
 use crate::slice::Slice;
 use std::sync::mpsc;
 use verbena_device::Device;
@@ -19,6 +19,11 @@ impl Vm {
     pub(super) fn answer(&mut self, question: Option<Question>) -> bool {
         if question.is_none() && self.asker.is_none() {
             return false;
+        }
+        if let Some(Question::Recorded(from, most, to)) = question {
+            // Of a device that is dead too.
+            let _ = to.send(self.model.recorded(from, most));
+            return true;
         }
         let mut slice = self.model.slice();
         match question {
@@ -57,13 +62,25 @@ impl Vm {
                 });
                 return true;
             }
+            Some(Question::Recorder(switch, to)) => {
+                let now = self.shared.now();
+                tell(&mut slice, &to, |device| {
+                    match switch {
+                        Switch::Stay => {}
+                        Switch::On(entries) => device.record(entries, now),
+                        Switch::Off => device.record_no_more(),
+                    }
+                    device.recorded(u64::MAX, 0)
+                });
+                return true;
+            }
             Some(Question::Qp(number, to)) => {
                 tell(&mut slice, &to, |device| {
                     device.qp_figures(number).map(Box::new)
                 });
                 return true;
             }
-            None => {}
+            Some(Question::Recorded(..)) | None => {}
         }
         let Some(asker) = self.asker.take() else {
             return false;

@@ -166,3 +166,50 @@ fn a_flood_of_frames_waits_its_turn() {
     }
     assert_eq!(turns, count / FRAMES);
 }
+
+#[test]
+fn what_was_recorded_is_saved_when_a_model_panics_and_when_the_engine_ends() {
+    use verbena_abi::eqe::EventType;
+    use verbena_abi::syndrome::Syndrome;
+    use verbena_record::{Recording, What};
+    let name = format!("verbena-death-{}", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let read = || {
+        // It is written by a thread of its own, and there as a whole.
+        while !path.exists() {
+            std::thread::yield_now();
+        }
+        let recording = Recording::from_bytes(&std::fs::read(&path).unwrap()).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        recording
+    };
+    for engine_ends in [false, true] {
+        let mut vm = single();
+        vm.shared.dump.set(path.clone()).unwrap();
+        vm.shared.set_bus_master(true);
+        call(&mut vm, |device| device.record(1024, 0)).unwrap();
+        if engine_ends {
+            vm.start_over();
+        } else {
+            let dies = |_: &mut Device| -> u32 { panic!("on purpose") };
+            assert_eq!(call(&mut vm, dies), None);
+            vm.turn();
+        }
+        let recording = read();
+        assert_eq!(recording.reason, "the device died: EngineFailure");
+        assert_eq!(recording.mac, [2, 0, 0, 0, 0, 1]);
+        let fatal = What::Event {
+            kind: EventType::DeviceFatal.to_raw(),
+            number: 0,
+            syndrome: Syndrome::EngineFailure.to_raw(),
+        };
+        let last = recording.entries.last().map(|entry| entry.what);
+        // An engine that ends has no model that could write anything down.
+        assert_eq!(last, (!engine_ends).then_some(fatal));
+        // It goes on over the reset.
+        vm.shared.reset();
+        vm.take_mail();
+        let recorded = vm.model.recorded(0, 9).unwrap();
+        assert!(recorded.total > 0 && recorded.capacity == 1024);
+    }
+}

@@ -6,11 +6,13 @@
 use super::arrivals::Arrivals;
 use crate::departures::Departures;
 use crate::network::{Network, Trail};
+use crate::recording;
 use crate::shared::Shared;
 use crate::slice::Model;
 use std::sync::atomic::Ordering;
 use std::sync::{mpsc, Arc};
 use std::time::{Duration, Instant};
+use verbena_abi::regs;
 use verbena_abi::stats::NUM_COUNTERS;
 use verbena_abi::syndrome::Syndrome;
 use verbena_device::misbehave::Kind;
@@ -20,6 +22,9 @@ use verbena_device::{Action, Config, Crossing};
 pub(super) const FRAMES: usize = 64;
 /// Of those, so many have one hold of guest RAM: less than a slice copies.
 const PORTION: usize = 16;
+
+/// The least time between two recordings that are saved by themselves, in nanoseconds.
+const SAVE_PAUSE: u64 = 1_000_000_000;
 
 /// See the module.
 pub(super) struct Vm {
@@ -44,6 +49,9 @@ pub(super) struct Vm {
     pub(super) is_asleep: bool,
     /// Since when it does nothing, because it misbehaves so.
     stalled: Option<Instant>,
+    /// What was recorded of the death of this device is saved, and when the last one was.
+    is_saved: bool,
+    saved: Option<u64>,
     /// Who waits for the counters, which are added up bit by bit.
     pub(super) asker: Option<mpsc::Sender<[u64; NUM_COUNTERS]>>,
 }
@@ -70,6 +78,8 @@ impl Vm {
             untaken: 0,
             is_asleep: false,
             stalled: None,
+            is_saved: false,
+            saved: None,
             asker: None,
         }
     }
@@ -140,7 +150,32 @@ impl Vm {
         if lost {
             self.reset();
         }
+        self.save_recording();
         self.model.slice().tell_of_failure();
+    }
+
+    /// The device is dead: what was recorded until then is saved, once for each death.
+    #[cold]
+    fn save_recording(&mut self) {
+        if std::mem::replace(&mut self.is_saved, true) {
+            return;
+        }
+        // A guest that has its device die again and again is told of once a second.
+        let now = self.now();
+        if self
+            .saved
+            .is_some_and(|last| now.saturating_sub(last) < SAVE_PAUSE)
+        {
+            return;
+        }
+        self.saved = Some(now);
+        if let Some(recorded) = self.model.recorded(0, usize::MAX) {
+            let cause = self.shared.regs.read(regs::FATAL_SYNDROME);
+            let cause = u16::try_from(cause).ok().and_then(Syndrome::from_raw);
+            let reason = cause.map_or("?", Syndrome::name);
+            let reason = format!("the device died: {reason}");
+            recording::save(recorded, &self.shared, self.model.mac(), &reason);
+        }
     }
 
     /// Stalls or dies, if the NIC is to misbehave so. Returns whether it is stalled.
@@ -207,7 +242,11 @@ impl Vm {
     }
 
     fn reset(&mut self) {
+        if self.shared.regs.is_fatal() {
+            self.save_recording();
+        }
         self.model.reset();
+        self.is_saved = false;
         self.deadline = None;
         self.forget_packets();
         self.tell_addresses();
@@ -297,6 +336,9 @@ impl Vm {
         });
         drop(slice);
         self.departures.depart(&self.network, now);
+        if self.shared.regs.is_fatal() {
+            self.save_recording();
+        }
         self.shared.counts.slices.fetch_add(1, Ordering::Relaxed);
         self.deadline = next.deadline;
         self.untaken = next.untaken;

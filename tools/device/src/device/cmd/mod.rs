@@ -181,6 +181,7 @@ impl Device {
             Ok(reply) => (CmdStatus::Ok, 0, reply),
             Err(e) => (e.status, e.syndrome.to_raw().into(), [0; PAYLOAD_SIZE]),
         };
+        self.shared.note_command(place.opcode, status, syndrome);
         let answer = ReplyHeader {
             status: status.to_raw().into(),
             syndrome: syndrome.into(),

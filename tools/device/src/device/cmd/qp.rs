@@ -178,6 +178,7 @@ impl Device {
             },
         });
         qp.env.show_error(mem, false);
+        self.shared.note_created(&qp.env);
         qp.publish(mem);
         self.qps.put(qpn, qp);
         if let Some(uar) = self.shared.uars.get_mut(number) {
@@ -193,6 +194,7 @@ impl Device {
     ) -> Result<Quiesced, CmdError> {
         let qpn = request.id.get();
         let mut qp = self.qps.take(qpn).ok_or(NO_OBJECT)?;
+        self.shared.note_destroyed(&qp.env);
         self.forget_qp(qpn);
         self.readdressed |= self.groups.forget(qpn);
         self.ready.remove(qpn);

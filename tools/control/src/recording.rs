@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The flight recorder: on, off, and what it has.
+
+use crate::{Question, Request};
+use serde::{Deserialize, Serialize};
+
+/// The answer to requests that switch the recorder: how it is then.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToldRecorder {
+    /// The last so many entries are kept; 0: nothing is recorded.
+    pub entries: u64,
+    /// So many there were, since it was switched on.
+    pub total: u64,
+    /// Where they are written when the device dies, if anywhere.
+    pub dump: Option<String>,
+}
+
+impl Question for ToldRecorder {
+    const REQUEST: Request = Request::Recorder;
+}
+
+/// The answer to [`Request::Recording`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToldRecording {
+    /// The bytes of the file (`verbena_record`), in hexadecimal.
+    pub recording: String,
+}
+
+impl Question for ToldRecording {
+    const REQUEST: Request = Request::Recording;
+}
+
+impl ToldRecording {
+    /// That of a file.
+    pub fn new(file: &[u8]) -> Self {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let digit = |n: u8| char::from(DIGITS[usize::from(n & 15)]);
+        let digits = file
+            .iter()
+            .flat_map(|byte| [digit(byte >> 4), digit(*byte)]);
+        Self {
+            recording: digits.collect(),
+        }
+    }
+
+    /// The file.
+    ///
+    /// # Errors
+    ///
+    /// These are no bytes in hexadecimal.
+    pub fn file(&self) -> Result<Vec<u8>, String> {
+        let digit = |digit: &u8| char::from(*digit).to_digit(16);
+        let pairs = self.recording.as_bytes().chunks(2).map(|pair| match pair {
+            [high, low] => Some((digit(high)? << 4 | digit(low)?) as u8),
+            _ => None,
+        });
+        let bytes: Option<Vec<u8>> = pairs.collect();
+        bytes.ok_or_else(|| String::from("what was recorded did not come whole"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_survives_the_wire() {
+        let file: Vec<u8> = (0..=255).collect();
+        let told = ToldRecording::new(&file);
+        assert!(told.recording.starts_with("000102"));
+        assert_eq!(told.file(), Ok(file));
+        for bad in ["0", "0g", "0012 3"] {
+            let recording = String::from(bad);
+            assert!(ToldRecording { recording }.file().is_err(), "{bad}");
+        }
+    }
+}

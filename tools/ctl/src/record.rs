@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! `verbenactl record`: the flight recorder.
+
+use crate::client;
+use clap::Subcommand;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use verbena_control::{Request, ToldRecorder, ToldRecording};
+use verbena_record::{Recording, DEFAULT_ENTRIES};
+
+/// What is asked for.
+#[derive(Subcommand, Debug)]
+pub enum Record {
+    /// Keep the last entries from now on; what was recorded before is gone
+    On {
+        /// How many: rounded up to a power of two
+        #[arg(value_name = "ENTRIES", default_value_t = DEFAULT_ENTRIES as u64, value_parser = clap::value_parser!(u64).range(1..))]
+        entries: u64,
+    },
+    /// Record no more
+    Off,
+    /// Whether something is recorded, and how much
+    Status,
+    /// Print rules that have happen again what fired in a recording; needs no NIC
+    Export {
+        /// What `dump` has written
+        #[arg(value_name = "RECORDING")]
+        file: PathBuf,
+    },
+    /// Write what was recorded to a file
+    Dump {
+        /// The file
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+}
+
+/// Does it, and says how the recorder is then.
+///
+/// # Errors
+///
+/// The NIC does not want to, or a file cannot be written or is none.
+pub fn run(
+    socket: &Path,
+    record: &Record,
+    show: impl Fn(&ToldRecorder) -> Result<String, String>,
+) -> Result<String, String> {
+    let request = match record {
+        Record::On { entries } => Request::Record { entries: *entries },
+        Record::Off => Request::Record { entries: 0 },
+        // An export asks no NIC.
+        Record::Status | Record::Export { .. } => Request::Recorder,
+        Record::Dump { file } => {
+            let bytes = taken(socket)?;
+            let recording = parse(&bytes, "what the NIC has recorded")?;
+            std::fs::write(file, &bytes).map_err(|e| format!("{}: {e}", file.display()))?;
+            let count = recording.entries.len();
+            return Ok(format!("{count} entries: {}\n", file.display()));
+        }
+    };
+    show(&client::ask_for(socket, request)?)
+}
+
+/// The bytes of what the NIC has recorded.
+///
+/// # Errors
+///
+/// There is no NIC, or it records nothing.
+pub fn taken(socket: &Path) -> Result<Vec<u8>, String> {
+    client::ask_for::<ToldRecording>(socket, Request::Recording)?.file()
+}
+
+fn parse(bytes: &[u8], name: &str) -> Result<Recording, String> {
+    Recording::from_bytes(bytes).map_err(|bad| format!("{name}: {bad}"))
+}
+
+/// The recording that the NIC has.
+///
+/// # Errors
+///
+/// As of [`taken`].
+pub fn live(socket: &Path) -> Result<Recording, String> {
+    parse(&taken(socket)?, "what the NIC has recorded")
+}
+
+/// The recording of a file.
+///
+/// # Errors
+///
+/// It cannot be read, or has none.
+pub fn read(file: &Path) -> Result<Recording, String> {
+    let name = file.display().to_string();
+    let bytes = std::fs::read(file).map_err(|e| format!("{name}: {e}"))?;
+    parse(&bytes, &name)
+}
+
+/// The recorder for people.
+pub fn table(told: &Value) -> String {
+    let dump = match told["dump"].as_str() {
+        Some(path) => format!("when the device dies they go to {path}"),
+        None => String::from("when the device dies they stay in the NIC"),
+    };
+    match told["entries"].as_u64() {
+        Some(0) | None => String::from("nothing is recorded\n"),
+        Some(entries) => format!(
+            "the last {entries} entries are kept, {} there were; {dump}\n",
+            told["total"]
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_recorder_is_told_in_a_sentence() {
+        let off = json!({ "entries": 0, "total": 0, "dump": null });
+        assert_eq!(table(&off), "nothing is recorded\n");
+        let on = json!({ "entries": 1024, "total": 5, "dump": "/run/x" });
+        let told = "the last 1024 entries are kept, 5 there were; when the device dies they go to /run/x\n";
+        assert_eq!(table(&on), told);
+    }
+
+    #[test]
+    fn a_file_that_is_no_recording_is_named_with_the_reason() {
+        let error = read(Path::new("/nonexistent")).unwrap_err();
+        assert!(error.starts_with("/nonexistent: "), "{error}");
+        let error = parse(b"hello", "x").unwrap_err();
+        assert_eq!(error, "x: this is no recording of Verbena's");
+    }
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Files of rules, as people write them: each match and action on a line.
+
+use serde_json::Value;
+use std::fmt::Write as _;
+use verbena_faults::RuleSet;
+
+/// A string; what JSON escapes, TOML escapes too.
+fn text(text: &str) -> String {
+    Value::from(text).to_string().replace('\u{7f}', "\\u007f")
+}
+
+/// A value on one line.
+fn inline(value: &Value) -> String {
+    match value {
+        Value::Object(fields) => {
+            let fields = fields.iter().map(|(k, v)| format!("{k} = {}", inline(v)));
+            format!("{{ {} }}", fields.collect::<Vec<_>>().join(", "))
+        }
+        Value::Array(values) if values.len() == 1 => inline(&values[0]),
+        Value::Array(values) => {
+            let values: Vec<String> = values.iter().map(inline).collect();
+            format!("[{}]", values.join(", "))
+        }
+        Value::String(string) => text(string),
+        other => other.to_string(),
+    }
+}
+
+/// The file of some rules.
+///
+/// # Errors
+///
+/// A rule has what no file has.
+pub fn rules(set: &RuleSet) -> Result<String, String> {
+    let mut out = format!("version = {}\nseed = {}\n", set.version, set.seed);
+    for rule in &set.rule {
+        let value = serde_json::to_value(rule).map_err(|e| e.to_string())?;
+        let _ = write!(out, "\n[[rule]]\n");
+        for key in ["name", "optional", "match", "action"] {
+            if let Some(value) = value.get(key) {
+                let _ = writeln!(out, "{key} = {}", inline(value));
+            }
+        }
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use verbena_control::read_toml;
+
+    #[test]
+    fn what_is_written_is_read_as_the_same() {
+        let file = "version = 1\nseed = 7\n\n[[rule]]\nname = \"a \\\"b\\\" \\\\ ä\"\noptional = true\nmatch = { direction = \"in\", nth = 3, opcode = [\"SEND\", \"RDMA WRITE\"] }\naction = { corrupt = { field = \"rkey\", value = 5, icrc = \"right\" } }\n\n[[rule]]\nname = \"x\"\nmatch = { on = \"time\", after_ms = 5 }\naction = \"fatal\"\n";
+        let set = read_toml(file).unwrap();
+        assert_eq!(read_toml(&rules(&set).unwrap()).unwrap(), set);
+    }
+}

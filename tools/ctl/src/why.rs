@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! `verbenactl why`: why a queue pair is in the state that it is in; and what else is made of recordings.
+
+use crate::{client, record, toml};
+use serde_json::json;
+use std::path::Path;
+use verbena_abi::ctx::QpState;
+use verbena_abi::syndrome::Syndrome;
+use verbena_control::{Contexts, Fields, Request};
+use verbena_faults::Rule;
+use verbena_record::{Facts, QpNow, Recording};
+
+/// The rules of a recording, as far as they can be read.
+fn rules(recording: &Recording) -> Vec<Option<Rule>> {
+    let read = |text: &String| serde_json::from_str(text).ok();
+    recording.rules.iter().map(read).collect()
+}
+
+fn facts(recording: Recording) -> Facts {
+    let name = |rule: Option<Rule>| rule.map_or_else(|| String::from("?"), |rule| rule.name);
+    let names = rules(&recording).into_iter().map(name).collect();
+    Facts::of(recording, names)
+}
+
+fn cause(raw: u32) -> Option<Syndrome> {
+    Syndrome::from_raw(u16::try_from(raw).ok()?)
+}
+
+/// Adds how things are now.
+fn add_contexts(facts: &mut Facts, contexts: &Contexts) {
+    for context in &contexts.contexts {
+        match &context.fields {
+            Fields::Qp(qp) => {
+                let state = QpState::ALL.iter().find(|state| state.name() == qp.state);
+                facts.qps.extend(state.map(|&state| QpNow {
+                    qpn: context.number,
+                    state,
+                    syndrome: cause(qp.syndrome),
+                    peer: qp.dest_qpn,
+                    cqns: [qp.send_cqn, qp.recv_cqn],
+                    psns: [qp.next_psn, qp.una_psn, qp.expected_psn],
+                }));
+            }
+            Fields::Cq(cq) if cq.syndrome != 0 => {
+                facts.cqs.push((context.number, cause(cq.syndrome)));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Says why, out of a file, or of what the NIC has recorded and how its objects are.
+///
+/// # Errors
+///
+/// There is no NIC or no recording, or no such queue pair.
+pub fn run(
+    socket: Option<&Path>,
+    file: Option<&Path>,
+    qpn: u32,
+    json: bool,
+) -> Result<String, String> {
+    let facts = match file {
+        Some(file) => facts(record::read(file)?),
+        None => {
+            let socket = socket.ok_or("--socket PATH says which NIC to ask")?;
+            // Without a recorder the queue pair itself tells.
+            let recorder = client::ask_for(socket, Request::Recorder)?;
+            let is_on = matches!(recorder, verbena_control::ToldRecorder { entries: 1.., .. });
+            let recording = match is_on {
+                true => record::live(socket)?,
+                false => Recording::default(),
+            };
+            let mut facts = facts(recording);
+            add_contexts(&mut facts, &client::ask(socket)?);
+            facts
+        }
+    };
+    let lines = verbena_record::why(&facts, qpn)?;
+    if json {
+        return Ok(format!("{:#}\n", json!({ "number": qpn, "why": lines })));
+    }
+    Ok(lines.join("\n") + "\n")
+}
+
+/// Rules that have happen again what fired in a recording, as a file of rules.
+///
+/// # Errors
+///
+/// The file is no recording, or nothing in it can be had again.
+pub fn export(file: &Path) -> Result<String, String> {
+    let recording = record::read(file)?;
+    let exported = verbena_record::export(&recording, &rules(&recording));
+    for missing in &exported.missing {
+        eprintln!("verbenactl: not exported: {missing}");
+    }
+    if exported.set.rule.is_empty() {
+        return Err(format!(
+            "{}: nothing fired that can be had again",
+            file.display()
+        ));
+    }
+    toml::rules(&exported.set)
+}
+
+/// The page of a recording.
+///
+/// # Errors
+///
+/// The file is no recording, or the page cannot be written.
+pub fn report(file: &Path, output: &Path) -> Result<String, String> {
+    let page = verbena_record::report(&facts(record::read(file)?));
+    let named = |e| format!("{}: {e}", output.display());
+    std::fs::write(output, page).map_err(named)?;
+    Ok(format!("{}\n", output.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use verbena_control::{Context, Cq, Qp};
+
+    #[test]
+    fn contexts_tell_what_was_not_recorded() {
+        let qp = Context {
+            number: 17,
+            fields: Fields::Qp(Qp {
+                state: String::from("Err"),
+                syndrome: Syndrome::CqDied.to_raw().into(),
+                send_cqn: 3,
+                recv_cqn: 3,
+                ..Qp::default()
+            }),
+        };
+        let cq = Context {
+            number: 3,
+            fields: Fields::Cq(Cq {
+                syndrome: Syndrome::CqOverflow.to_raw().into(),
+                ..Cq::default()
+            }),
+        };
+        let contexts = vec![qp, cq];
+        let mut facts = facts(Recording::default());
+        add_contexts(&mut facts, &Contexts { contexts });
+        let told = verbena_record::why(&facts, 17).unwrap().join("\n");
+        assert!(told.contains("CQ 3, where it completes, died"), "{told}");
+        assert!(told.contains("Nothing was recorded"), "{told}");
+    }
+}

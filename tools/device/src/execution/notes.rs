@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The hooks of the flight recorder: what happens becomes an entry, if it is recorded.
+
+use crate::execution::shared::Shared;
+use crate::objects::qp::{Env, Qp};
+use verbena_abi::cmd::CmdStatus;
+use verbena_abi::cqe::{Cqe, Tail, WcStatus};
+use verbena_abi::eqe::EventType;
+use verbena_abi::syndrome::Syndrome;
+use verbena_abi::wqe::SendWqe;
+use verbena_faults::{Direction, Effect, On, Passing};
+use verbena_record::{Packet as Noted, What, FIRST, LAST, LOST, RECV, WRITTEN};
+use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode};
+use verbena_roce::{psn, Packet};
+
+/// The byte of an AETH's syndrome (IBTA 9.7.5.2).
+fn syndrome(aeth: &Aeth) -> u32 {
+    let byte = match aeth.syndrome {
+        AethSyndrome::Ack { credits } => credits & 0x1f,
+        AethSyndrome::Rnr { timer } => 0x20 | timer & 0x1f,
+        AethSyndrome::Nak(code) => {
+            0x60 | match code {
+                NakCode::Sequence => 0,
+                NakCode::InvalidRequest => 1,
+                NakCode::RemoteAccess => 2,
+                NakCode::RemoteOperational => 3,
+                NakCode::InvalidRd => 4,
+                // Never on a wire.
+                NakCode::SourceFault => 0x1f,
+            }
+        }
+    };
+    u32::from(byte) << 24 | aeth.msn & 0xff_ffff
+}
+
+fn noted(qpn: u32, peer: u32, packet: &Packet) -> Noted {
+    let (detail, address) = match &packet.kind {
+        Kind::Ack(aeth) | Kind::ReadResponse(Some(aeth)) | Kind::AtomicResponse(aeth, _) => {
+            (syndrome(aeth), 0)
+        }
+        Kind::Write {
+            reth: Some(reth), ..
+        }
+        | Kind::ReadRequest(reth)
+        | Kind::AtomicWrite(reth)
+        | Kind::Flush(_, reth) => (reth.rkey, reth.addr),
+        Kind::Atomic { addr, rkey, .. } => (*rkey, *addr),
+        _ => (0, 0),
+    };
+    let first = if packet.first { FIRST } else { 0 };
+    let last = if packet.last { LAST } else { 0 };
+    Noted {
+        qpn,
+        peer,
+        opcode: packet.opcode(),
+        flags: first | last,
+        psn: packet.psn,
+        count: packet.psns,
+        bytes: packet.payload.len(),
+        detail,
+        address,
+    }
+}
+
+/// An action, as rules name it.
+fn effect_name(effect: &Effect) -> &'static str {
+    match effect {
+        Effect::Drop => "drop",
+        Effect::Delay(_) => "delay_us",
+        Effect::Duplicate(_) => "duplicate",
+        Effect::Reorder(_) => "reorder",
+        Effect::Corrupt(_) => "corrupt",
+        Effect::MarkEcn => "mark_ecn",
+        Effect::Nak(byte) if byte & 0x60 == 0x20 => "rnr",
+        Effect::Nak(_) => "nak",
+        Effect::Complete(_) => "complete",
+        Effect::QpError(..) => "qp_error",
+        Effect::Fatal => "fatal",
+        Effect::Fail(_) => "errno",
+        #[allow(unreachable_patterns)]
+        _ => "another action",
+    }
+}
+
+fn raw(syndrome: Option<Syndrome>) -> u16 {
+    syndrome.map_or(0, Syndrome::to_raw)
+}
+
+impl Shared {
+    /// Writes an entry, if what happens is recorded.
+    #[inline]
+    pub(crate) fn note(&mut self, what: impl FnOnce() -> What) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.ring.push(self.now, what());
+        }
+    }
+
+    /// An event.
+    pub(crate) fn note_event(&mut self, kind: EventType, number: u32, cause: Option<Syndrome>) {
+        self.note(|| What::Event {
+            kind: kind.to_raw(),
+            number,
+            syndrome: raw(cause),
+        });
+    }
+
+    /// The device begins with a work request, which a rule may have fail.
+    #[inline]
+    pub(crate) fn note_work(
+        &mut self,
+        env: &Env,
+        index: u32,
+        wqe: &SendWqe,
+        by_rule: Option<WcStatus>,
+    ) {
+        self.note(|| What::Work {
+            qpn: env.qpn(),
+            owner: env.owner as u32,
+            index,
+            opcode: wqe.opcode,
+            wr_id: wqe.wr_id.get(),
+        });
+        if let Some(status) = by_rule {
+            self.remark_rule(&Effect::Complete(status), On::Send);
+            self.note_fired(On::Send, wqe.opcode.into(), Some(env));
+        }
+    }
+
+    /// A completion.
+    #[inline]
+    pub(crate) fn note_completion(
+        &mut self,
+        cqn: u32,
+        cqe: &Cqe,
+        tail: Tail,
+        recv: bool,
+        written: bool,
+    ) {
+        self.note(|| What::Completed {
+            qpn: cqe.qpn.get(),
+            cqn,
+            index: cqe.wqe_index.get(),
+            bytes: cqe.byte_len.get(),
+            status: tail.status,
+            flags: if recv { RECV } else { 0 } | if written { WRITTEN } else { 0 },
+            syndrome: cqe.vendor_err.get() as u16,
+            wr_id: cqe.wr_id.get(),
+        });
+    }
+
+    /// A queue pair sends.
+    #[inline]
+    pub(crate) fn note_sent(&mut self, packet: &Packet) {
+        self.note(|| What::Sent(noted(packet.src_qpn, packet.dst_qpn, packet)));
+    }
+
+    /// A queue pair receives.
+    #[inline]
+    pub(crate) fn note_received(&mut self, env: &Env, packet: &Packet) {
+        self.note(|| {
+            let peer = match packet.datagram {
+                Some(_) => packet.src_qpn,
+                None => env.attr.dest_qpn.get(),
+            };
+            What::Received(noted(env.qpn(), peer, packet))
+        });
+    }
+
+    /// A queue pair is in another state than its context shows.
+    #[inline]
+    pub(crate) fn note_state(&mut self, qp: &Qp) {
+        self.note(|| {
+            let live = qp.transport.snapshot();
+            What::State {
+                qpn: qp.env.qpn(),
+                owner: qp.env.owner as u32,
+                peer: qp.env.attr.dest_qpn.get(),
+                from: qp.env.shown.to_raw(),
+                to: live.state.to_raw(),
+                syndrome: raw(live.syndrome),
+                next_psn: live.next_psn,
+                una_psn: live.una_psn,
+                expected_psn: live.expected_psn,
+            }
+        });
+    }
+
+    /// A queue pair is created.
+    pub(crate) fn note_created(&mut self, env: &Env) {
+        self.note(|| What::Created {
+            qpn: env.qpn(),
+            owner: env.owner as u32,
+            qp_type: env.create.qp_type,
+            send_cqn: env.create.send_cqn.get(),
+            recv_cqn: env.create.recv_cqn.get(),
+        });
+    }
+
+    /// A queue pair is destroyed.
+    pub(crate) fn note_destroyed(&mut self, env: &Env) {
+        self.note(|| What::Destroyed {
+            qpn: env.qpn(),
+            owner: env.owner as u32,
+        });
+    }
+
+    /// A command is answered.
+    pub(crate) fn note_command(&mut self, opcode: u16, status: CmdStatus, syndrome: u32) {
+        self.note(|| What::Command {
+            opcode,
+            status: status.to_raw() as u8,
+            syndrome: syndrome as u16,
+        });
+    }
+
+    /// A packet passes the rules, of which one may have fired.
+    pub(crate) fn note_passing(&mut self, passing: &Passing, fired: bool) {
+        let nth = psn::ahead(passing.psn, passing.first_psn) + 1;
+        self.note(|| What::Passed {
+            way: passing.way,
+            flags: 0,
+            opcode: passing.opcode,
+            qpn: passing.party.qpn,
+            owner: passing.party.created as u32,
+            psn: passing.psn,
+            nth,
+        });
+        if fired {
+            self.note_rule(
+                On::Packet,
+                passing.way,
+                passing.opcode.into(),
+                (passing.party.qpn, passing.party.created as u32),
+                (passing.psn, nth),
+            );
+        }
+    }
+
+    /// A packet that chance may have lost (`verbena-nic --drop`).
+    pub(crate) fn note_lot(&mut self, env: Option<&Env>, packet: &Packet, lost: bool) {
+        self.note(|| {
+            let first = |env: &Env| match packet.kind.is_request() {
+                true => env.attr.sq_psn.get(),
+                false => env.attr.rq_psn.get(),
+            };
+            What::Passed {
+                way: Direction::Out,
+                flags: if lost { LOST } else { 0 },
+                opcode: packet.opcode(),
+                qpn: packet.src_qpn,
+                owner: env.map_or(0, |env| env.owner as u32),
+                psn: packet.psn,
+                nth: env.map_or(0, |env| psn::ahead(packet.psn, first(env)) + 1),
+            }
+        });
+    }
+
+    /// A rule has just fired on something else than a packet.
+    pub(crate) fn note_fired(&mut self, on: On, opcode: u16, env: Option<&Env>) {
+        let party = env.map_or((0, 0), |env| (env.qpn(), env.owner as u32));
+        self.note_rule(on, Direction::Out, opcode, party, (0, 0));
+    }
+
+    /// Has the tap told that a rule has just fired: with the frame that it fired on, or with the next.
+    #[cold]
+    pub(crate) fn remark_rule(&mut self, effect: &Effect, on: On) {
+        let last = self.lab.as_ref().and_then(|lab| lab.table.last_fired());
+        let (Some((name, _)), true) = (last, self.tap.is_some()) else {
+            return;
+        };
+        let action = effect_name(effect);
+        let text = match on {
+            On::Packet => format!("rule {name:?}: {action}"),
+            _ => format!("before it rule {name:?}: {action}"),
+        };
+        self.remark(&text);
+    }
+
+    fn note_rule(
+        &mut self,
+        on: On,
+        way: Direction,
+        opcode: u16,
+        (qpn, owner): (u32, u32),
+        (psn, nth): (u32, u32),
+    ) {
+        let last = self.lab.as_ref().and_then(|lab| lab.table.last_fired());
+        let (Some(recorder), Some((name, base))) = (&mut self.recorder, last) else {
+            return;
+        };
+        let fired = What::Fired {
+            rule: recorder.number(name),
+            on,
+            way,
+            opcode,
+            qpn,
+            owner,
+            base: base as u32,
+            psn,
+            nth,
+        };
+        recorder.ring.push(self.now, fired);
+    }
+}

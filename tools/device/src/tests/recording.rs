@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The flight recorder: what it has of what happens, what is told of it, and that what chance did is done again by exact rules.
+
+use super::Pair;
+use crate::mock::{Driver, SendWr};
+use crate::tap::tap;
+use crate::Config;
+use verbena_abi::cqe::WcStatus;
+use verbena_abi::syndrome::Syndrome;
+use verbena_abi::wqe::WqeOpcode;
+use verbena_faults::{Action, Direction, Match, On, Rule, RuleSet, VERSION};
+use verbena_record::{export, why, Entry, Facts, Recording, What, LOST};
+
+const ENTRIES: usize = 1 << 16;
+const BYTES: usize = 20_000;
+
+fn rule(name: &str, matches: Match, action: Action) -> Rule {
+    Rule {
+        name: name.into(),
+        optional: false,
+        matches,
+        action,
+    }
+}
+
+fn set(rule: Vec<Rule>) -> RuleSet {
+    RuleSet {
+        version: VERSION,
+        seed: 7,
+        rule,
+    }
+}
+
+/// What a device has recorded, and the rules by number.
+fn taken(d: &Driver) -> (Recording, Vec<Option<Rule>>) {
+    let recorded = d.device.recorded(0, usize::MAX).unwrap();
+    let entries = recorded.entries.iter().map(|w| Entry::unpack(w).unwrap());
+    let recording = Recording {
+        first: recorded.first,
+        entries: entries.collect(),
+        rules: vec![String::from("\"action\":{\"nak\":\"\"}"); recorded.rules.len()],
+        ..Recording::default()
+    };
+    (recording, recorded.rules.into_iter().map(Some).collect())
+}
+
+fn whats(d: &Driver) -> Vec<What> {
+    let entries = taken(d).0.entries;
+    entries.into_iter().map(|entry| entry.what).collect()
+}
+
+/// Why a queue pair is in its state.
+fn told(d: &Driver, qpn: u32) -> String {
+    let (recording, rules) = taken(d);
+    let names = rules.into_iter().flatten().map(|rule| rule.name);
+    let facts = Facts::of(recording, names.collect());
+    why(&facts, qpn).unwrap().join("\n")
+}
+
+impl Pair {
+    /// A WRITE of many packets with this key, or the right one. How it completes.
+    fn send_recorded(&mut self, key: Option<u32>) -> WcStatus {
+        let (from, lkey) = self.d.region(BYTES as u32, 1);
+        let (to, rkey) = self.d.region(BYTES as u32, 2);
+        let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(from, BYTES as u32, lkey)]);
+        self.d
+            .post_send(&mut self.a, &wr.to(to, key.unwrap_or(rkey)));
+        self.d.pass(20_000_000_000);
+        self.d.poll(&mut self.cq_a).unwrap().status()
+    }
+}
+
+#[test]
+fn a_write_is_there_from_its_beginning_to_its_completion() {
+    let mut p = Pair::new();
+    p.d.device.record(ENTRIES, 0);
+    assert_eq!(p.send_recorded(None), WcStatus::Success);
+    let (a, b) = (p.a.qpn, p.b.qpn);
+    let mut seen = Vec::new();
+    for what in whats(&p.d) {
+        match what {
+            What::Work { qpn, opcode: 0, .. } => seen.push(("work", qpn)),
+            What::Sent(packet) => seen.push(("sent", packet.qpn)),
+            What::Received(packet) => seen.push(("received", packet.qpn)),
+            What::Completed { qpn, status: 0, .. } => seen.push(("completed", qpn)),
+            What::Command { status: 0, .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(seen.first(), Some(&("work", a)));
+    assert_eq!(seen.last(), Some(&("completed", a)));
+    for step in [("sent", a), ("received", b), ("sent", b), ("received", a)] {
+        assert!(seen.contains(&step), "{step:?}");
+    }
+    // A super-packet is one entry with its count.
+    let most = whats(&p.d).into_iter().map(|what| match what {
+        What::Sent(packet) => packet.count,
+        _ => 0,
+    });
+    assert!(most.max() > Some(1));
+    p.d.device.record_no_more();
+    assert!(p.d.device.recorded(0, 1).is_none());
+}
+
+#[test]
+fn lives_events_and_the_end_of_the_device_are_there_and_outlive_it() {
+    let mut p = Pair::on(Driver::with(Config {
+        record: ENTRIES,
+        ..Config::default()
+    }));
+    p.send_recorded(Some(0xdead00));
+    let created = |what: &What| matches!(what, What::Created { .. });
+    assert_eq!(whats(&p.d).iter().filter(|what| created(what)).count(), 2);
+    let fatal = What::Event {
+        kind: verbena_abi::eqe::EventType::DeviceFatal.to_raw(),
+        number: 0,
+        syndrome: Syndrome::EngineFailure.to_raw(),
+    };
+    p.d.device.fail(&p.d.ram, Syndrome::EngineFailure);
+    assert_eq!(whats(&p.d).last(), Some(&fatal));
+    assert!(told(&p.d, p.a.qpn).contains("The device itself is dead: EngineFailure"));
+    p.d.device.reset();
+    assert_eq!(whats(&p.d).last(), Some(&What::Reset));
+    let mut other = crate::Device::new(Config::default(), std::sync::Arc::default());
+    p.d.device.pass_tap(&mut other);
+    assert!(other.recorded(0, 1).is_some() && p.d.device.recorded(0, 1).is_none());
+}
+
+#[test]
+fn a_refused_key_is_told_with_the_chain_of_both_ends() {
+    for wire_local in [false, true] {
+        let mut p = Pair::on(Driver::with(Config {
+            record: ENTRIES,
+            wire_local,
+            ..Config::default()
+        }));
+        let status = p.send_recorded(Some(0xdead00));
+        assert_eq!(status, WcStatus::RemAccessErr);
+        let (a, b) = (p.a.qpn, p.b.qpn);
+        let text = told(&p.d, a);
+        for wanted in [
+            format!("QP {a:#x} is in ERR, at "),
+            String::from("The RDMA_WRITE with wr_id 0x1 (index 0) completed with RemAccessErr"),
+            String::from("It received a NAK (AETH syndrome 0x62) for PSN "),
+            format!("QP {b:#x} is in ERR, at "),
+            String::from("RkeyUnknown (0x2001): A remote key is unknown"),
+            String::from("R_Key 0xdead00"),
+            String::from("What to do: poll its CQs"),
+        ] {
+            assert!(text.contains(&wanted), "{wanted:?} is not in:\n{text}");
+        }
+    }
+}
+
+#[test]
+fn a_rule_that_had_its_hand_in_it_is_named() {
+    let write = |direction| Match {
+        direction: Some(direction),
+        opcode: vec![String::from("RDMA WRITE")],
+        ..Match::default()
+    };
+    let nak = Action::Nak(String::from("remote access error"));
+    for (matches, action, wanted) in [
+        (write(Direction::Out), Action::Drop, "rule \"x\" fired"),
+        (write(Direction::In), Action::Drop, "never received it"),
+        (write(Direction::In), nak, "Rule \"x\" made that NAK"),
+        (
+            write(Direction::Out),
+            Action::QpError,
+            "Rule \"x\" asked for it",
+        ),
+    ] {
+        let mut p = Pair::on(Driver::with(Config {
+            record: ENTRIES,
+            ..Config::default()
+        }));
+        let rules = set(vec![rule("x", matches, action.clone())]);
+        p.d.device.add_rules(&rules, None, p.d.now).unwrap();
+        assert_ne!(p.send_recorded(None), WcStatus::Success);
+        let text = told(&p.d, p.a.qpn);
+        assert!(
+            text.contains(wanted),
+            "{action:?}: {wanted:?} is not in:\n{text}"
+        );
+    }
+}
+
+/// What fired, and on what.
+type Firings = Vec<(bool, u16, u32, u32, u64)>;
+
+/// A new device with two queue pairs that write often; what fired on their packets, and all that can be exported. What chance loses is
+/// a firing too.
+fn run(config: &Config, rules: &RuleSet) -> (Firings, verbena_record::Exported) {
+    let mut d = Driver::with(Config {
+        record: 1 << 18,
+        ..config.clone()
+    });
+    d.device.add_rules(rules, None, d.now).unwrap();
+    let mut p = Pair::on(d);
+    for _ in 0..40 {
+        assert_eq!(p.send_recorded(None), WcStatus::Success);
+    }
+    let (recording, rules) = taken(&p.d);
+    let mut firings = Firings::new();
+    for entry in &recording.entries {
+        match entry.what {
+            What::Fired {
+                on: On::Packet,
+                way,
+                opcode,
+                owner,
+                nth,
+                ..
+            } => firings.push((way == Direction::In, opcode, owner, nth, entry.time)),
+            What::Passed {
+                flags,
+                opcode,
+                owner,
+                nth,
+                ..
+            } if flags & LOST != 0 => {
+                firings.push((false, opcode.into(), owner, nth, entry.time));
+            }
+            _ => {}
+        }
+    }
+    (firings, export(&recording, &rules))
+}
+
+#[test]
+fn what_chance_had_fire_fires_again_by_exact_rules_twenty_times_of_twenty() {
+    let some = |direction, probability| Match {
+        direction: Some(direction),
+        probability: Some(probability),
+        ..Match::default()
+    };
+    let chance = set(vec![
+        rule("loss", some(Direction::Out, 0.01), Action::Drop),
+        rule("late", some(Direction::In, 0.01), Action::DelayUs(50)),
+        rule("twice", some(Direction::Out, 0.005), Action::Duplicate(1)),
+    ]);
+    for wire_local in [false, true] {
+        let config = Config {
+            wire_local,
+            ..Config::default()
+        };
+        let (first, exported) = run(&config, &chance);
+        assert!(first.len() > 8, "{first:?}");
+        assert_eq!(exported.missing, Vec::<String>::new());
+        assert_eq!(exported.set.rule.len(), first.len());
+        exported.set.check().unwrap();
+        for _ in 0..20 {
+            assert_eq!(run(&config, &exported.set).0, first);
+        }
+    }
+}
+
+#[test]
+fn what_the_nic_lost_by_lot_is_lost_again_by_rules() {
+    let lossy = Config {
+        wire_local: true,
+        drop_percent: 2,
+        ..Config::default()
+    };
+    let (first, exported) = run(&lossy, &set(vec![]));
+    assert!(first.len() > 8, "{first:?}");
+    assert_eq!(exported.missing, Vec::<String>::new());
+    let whole = Config {
+        drop_percent: 0,
+        ..lossy
+    };
+    for _ in 0..20 {
+        assert_eq!(run(&whole, &exported.set).0, first);
+    }
+}
+
+#[test]
+fn each_firing_is_a_note_on_a_frame_of_the_capture() {
+    let third = |direction| Match {
+        direction: Some(direction),
+        packet_of_message: Some(3),
+        opcode: vec![String::from("RDMA WRITE")],
+        limit: Some(1),
+        ..Match::default()
+    };
+    for wire_local in [false, true] {
+        for direction in [Direction::Out, Direction::In] {
+            for (action, name, frames) in [
+                (Action::Drop, "drop", 1),
+                (Action::DelayUs(20), "delay_us", 1),
+                (Action::Reorder(2), "reorder", 1),
+                (Action::Duplicate(1), "duplicate", 2),
+                (Action::MarkEcn, "mark_ecn", 1),
+                (Action::QpError, "qp_error", 1),
+            ] {
+                let mut p = Pair::on(Driver::with(Config {
+                    wire_local,
+                    ..Config::default()
+                }));
+                let rules = set(vec![rule("x", third(direction), action)]);
+                p.d.device.add_rules(&rules, None, p.d.now).unwrap();
+                let (to, watch) = tap(4096, 1 << 24);
+                assert!(p.d.device.set_tap(to));
+                p.send_recorded(None);
+                let mut notes = Vec::new();
+                while let Some(seen) = watch.try_next() {
+                    notes.extend(seen.note);
+                }
+                let note = format!("rule \"x\": {name}");
+                // Each copy of what is sent twice is a frame of its own; what arrives came as one.
+                let frames = if direction == Direction::Out {
+                    frames
+                } else {
+                    1
+                };
+                assert_eq!(notes, vec![note; frames], "{wire_local} {direction:?}");
+            }
+        }
+    }
+}

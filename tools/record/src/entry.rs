@@ -1,0 +1,596 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! An entry of a recording.
+
+use verbena_faults::{Direction, On};
+
+/// Words of 64 bits of an entry.
+pub const WORDS: usize = 6;
+
+/// A flag of a packet: it begins a message.
+pub const FIRST: u8 = 1;
+/// A flag of a packet: it ends a message.
+pub const LAST: u8 = 2;
+/// A flag of a packet that passed: it was lost by `verbena-nic --drop`.
+pub const LOST: u8 = 4;
+/// A flag of a completion: of a receive.
+pub const RECV: u8 = 1;
+/// A flag of a completion: it is in the CQ, which had room for it.
+pub const WRITTEN: u8 = 2;
+/// The number of a rule of which nothing more is known.
+pub const NO_RULE: u16 = u16::MAX;
+
+/// What happened, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Device clock in nanoseconds: the beginning of the slice.
+    pub time: u64,
+    /// What.
+    pub what: What,
+}
+
+/// What happened. `owner` counts the queue pairs that were created since the device's reset, and is no other's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// The device began with a send work request. `opcode` is that of the WQE.
+    #[allow(missing_docs)]
+    Work {
+        qpn: u32,
+        owner: u32,
+        index: u32,
+        opcode: u8,
+        wr_id: u64,
+    },
+    /// A queue pair sent a packet, or `count` packets in a row.
+    Sent(Packet),
+    /// A queue pair received them.
+    Received(Packet),
+    /// One packet passed the hook of rules, or of `verbena-nic --drop` ([`LOST`]). `nth` is its PSN, counted from the queue pair's
+    /// first in that sequence, which is 1.
+    #[allow(missing_docs)]
+    Passed {
+        way: Direction,
+        flags: u8,
+        opcode: u8,
+        qpn: u32,
+        owner: u32,
+        psn: u32,
+        nth: u32,
+    },
+    /// A work request completed.
+    #[allow(missing_docs)]
+    Completed {
+        qpn: u32,
+        cqn: u32,
+        index: u32,
+        bytes: u32,
+        status: u8,
+        flags: u8,
+        syndrome: u16,
+        wr_id: u64,
+    },
+    /// An asynchronous event.
+    #[allow(missing_docs)]
+    Event {
+        kind: u8,
+        number: u32,
+        syndrome: u16,
+    },
+    /// A command was answered.
+    #[allow(missing_docs)]
+    Command {
+        opcode: u16,
+        status: u8,
+        syndrome: u16,
+    },
+    /// A queue pair was created.
+    #[allow(missing_docs)]
+    Created {
+        qpn: u32,
+        owner: u32,
+        qp_type: u8,
+        send_cqn: u32,
+        recv_cqn: u32,
+    },
+    /// A queue pair is in another state, and why if it is an error.
+    #[allow(missing_docs)]
+    State {
+        qpn: u32,
+        owner: u32,
+        peer: u32,
+        from: u8,
+        to: u8,
+        syndrome: u16,
+        next_psn: u32,
+        una_psn: u32,
+        expected_psn: u32,
+    },
+    /// A queue pair was destroyed.
+    #[allow(missing_docs)]
+    Destroyed { qpn: u32, owner: u32 },
+    /// A rule was added, or was there when the recording began (`late`).
+    #[allow(missing_docs)]
+    Rule { rule: u16, late: bool },
+    /// A rule fired. `base`: so many queue pairs there were when it was added. On a packet, `opcode` is the packet's, on a send the
+    /// WQE's, on a command the command's.
+    #[allow(missing_docs)]
+    Fired {
+        rule: u16,
+        on: On,
+        way: Direction,
+        opcode: u16,
+        qpn: u32,
+        owner: u32,
+        base: u32,
+        psn: u32,
+        nth: u32,
+    },
+    /// The device was reset: numbers begin again.
+    Reset,
+}
+
+/// A packet, or `count` packets of one message in a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Packet {
+    /// The queue pair that sent or received it.
+    pub qpn: u32,
+    /// The other one, where it is known.
+    pub peer: u32,
+    /// BTH opcode of the first of them.
+    pub opcode: u8,
+    /// [`FIRST`] and [`LAST`].
+    pub flags: u8,
+    /// PSN of the first of them.
+    pub psn: u32,
+    /// How many there are.
+    pub count: u32,
+    /// Bytes of payload.
+    pub bytes: u32,
+    /// AETH: syndrome in bits 31:24, MSN below. RETH, AtomicETH: the R_Key.
+    pub detail: u32,
+    /// RETH, AtomicETH: the address.
+    pub address: u64,
+}
+
+/// The fields of an entry as they lie in its words.
+#[derive(Clone, Copy, Default)]
+struct Raw {
+    kind: u8,
+    a: u8,
+    b: u16,
+    n: [u32; 7],
+    g: u64,
+}
+
+const WORK: u8 = 1;
+const SENT: u8 = 2;
+const RECEIVED: u8 = 3;
+const PASSED: u8 = 4;
+const COMPLETED: u8 = 5;
+const EVENT: u8 = 6;
+const COMMAND: u8 = 7;
+const CREATED: u8 = 8;
+const STATE: u8 = 9;
+const DESTROYED: u8 = 10;
+const RULE: u8 = 11;
+const FIRED: u8 = 12;
+const RESET: u8 = 13;
+
+fn way_bits(way: Direction) -> u16 {
+    match way {
+        Direction::Out => 0,
+        Direction::In => 1,
+    }
+}
+
+fn way_of(bits: u16) -> Direction {
+    if bits & 1 == 0 {
+        Direction::Out
+    } else {
+        Direction::In
+    }
+}
+
+fn on_bits(on: On) -> u8 {
+    match on {
+        On::Packet => 0,
+        On::Send => 1,
+        On::Command => 2,
+        On::Time => 3,
+        // A kind of match that this version does not know how to repeat.
+        #[allow(unreachable_patterns)]
+        _ => 4,
+    }
+}
+
+fn on_of(bits: u8) -> Option<On> {
+    Some(match bits {
+        0 => On::Packet,
+        1 => On::Send,
+        2 => On::Command,
+        3 | 4 => On::Time,
+        _ => return None,
+    })
+}
+
+impl Packet {
+    fn pack(&self, kind: u8) -> Raw {
+        Raw {
+            kind,
+            a: self.opcode,
+            b: self.flags.into(),
+            n: [
+                self.qpn,
+                self.peer,
+                self.psn,
+                self.count,
+                self.detail,
+                self.bytes,
+                0,
+            ],
+            g: self.address,
+        }
+    }
+
+    fn unpack(raw: &Raw) -> Self {
+        let [qpn, peer, psn, count, detail, bytes, _] = raw.n;
+        Self {
+            qpn,
+            peer,
+            opcode: raw.a,
+            flags: raw.b as u8,
+            psn,
+            count,
+            bytes,
+            detail,
+            address: raw.g,
+        }
+    }
+}
+
+impl What {
+    #[inline]
+    fn pack(&self) -> Raw {
+        let raw = |kind, a, b, n, g| Raw { kind, a, b, n, g };
+        match *self {
+            Self::Work {
+                qpn,
+                owner,
+                index,
+                opcode,
+                wr_id,
+            } => raw(WORK, opcode, 0, [qpn, owner, index, 0, 0, 0, 0], wr_id),
+            Self::Sent(packet) => packet.pack(SENT),
+            Self::Received(packet) => packet.pack(RECEIVED),
+            Self::Passed {
+                way,
+                flags,
+                opcode,
+                qpn,
+                owner,
+                psn,
+                nth,
+            } => {
+                let b = way_bits(way) | u16::from(flags) << 8;
+                raw(PASSED, opcode, b, [qpn, owner, psn, nth, 0, 0, 0], 0)
+            }
+            Self::Completed {
+                qpn,
+                cqn,
+                index,
+                bytes,
+                status,
+                flags,
+                syndrome,
+                wr_id,
+            } => {
+                let n = [qpn, cqn, index, bytes, flags.into(), 0, 0];
+                raw(COMPLETED, status, syndrome, n, wr_id)
+            }
+            Self::Event {
+                kind,
+                number,
+                syndrome,
+            } => raw(EVENT, kind, syndrome, [number, 0, 0, 0, 0, 0, 0], 0),
+            Self::Command {
+                opcode,
+                status,
+                syndrome,
+            } => raw(
+                COMMAND,
+                status,
+                opcode,
+                [syndrome.into(), 0, 0, 0, 0, 0, 0],
+                0,
+            ),
+            Self::Created {
+                qpn,
+                owner,
+                qp_type,
+                send_cqn,
+                recv_cqn,
+            } => raw(
+                CREATED,
+                qp_type,
+                0,
+                [qpn, owner, send_cqn, recv_cqn, 0, 0, 0],
+                0,
+            ),
+            Self::State {
+                qpn,
+                owner,
+                peer,
+                from,
+                to,
+                syndrome,
+                next_psn,
+                una_psn,
+                expected_psn,
+            } => {
+                let n = [qpn, owner, peer, next_psn, una_psn, expected_psn, 0];
+                raw(STATE, to, syndrome, n, from.into())
+            }
+            Self::Destroyed { qpn, owner } => raw(DESTROYED, 0, 0, [qpn, owner, 0, 0, 0, 0, 0], 0),
+            Self::Rule { rule, late } => raw(RULE, late.into(), rule, [0; 7], 0),
+            Self::Fired {
+                rule,
+                on,
+                way,
+                opcode,
+                qpn,
+                owner,
+                base,
+                psn,
+                nth,
+            } => {
+                let g = u64::from(opcode) | u64::from(way_bits(way)) << 16;
+                raw(
+                    FIRED,
+                    on_bits(on),
+                    rule,
+                    [qpn, owner, base, psn, nth, 0, 0],
+                    g,
+                )
+            }
+            Self::Reset => raw(RESET, 0, 0, [0; 7], 0),
+        }
+    }
+
+    fn unpack(raw: &Raw) -> Option<Self> {
+        let (a, b, g) = (raw.a, raw.b, raw.g);
+        let n = raw.n;
+        Some(match raw.kind {
+            WORK => Self::Work {
+                qpn: n[0],
+                owner: n[1],
+                index: n[2],
+                opcode: a,
+                wr_id: g,
+            },
+            SENT => Self::Sent(Packet::unpack(raw)),
+            RECEIVED => Self::Received(Packet::unpack(raw)),
+            PASSED => Self::Passed {
+                way: way_of(b),
+                flags: (b >> 8) as u8,
+                opcode: a,
+                qpn: n[0],
+                owner: n[1],
+                psn: n[2],
+                nth: n[3],
+            },
+            COMPLETED => Self::Completed {
+                qpn: n[0],
+                cqn: n[1],
+                index: n[2],
+                bytes: n[3],
+                status: a,
+                flags: n[4] as u8,
+                syndrome: b,
+                wr_id: g,
+            },
+            EVENT => Self::Event {
+                kind: a,
+                number: n[0],
+                syndrome: b,
+            },
+            COMMAND => Self::Command {
+                opcode: b,
+                status: a,
+                syndrome: n[0] as u16,
+            },
+            CREATED => Self::Created {
+                qpn: n[0],
+                owner: n[1],
+                qp_type: a,
+                send_cqn: n[2],
+                recv_cqn: n[3],
+            },
+            STATE => Self::State {
+                qpn: n[0],
+                owner: n[1],
+                peer: n[2],
+                from: g as u8,
+                to: a,
+                syndrome: b,
+                next_psn: n[3],
+                una_psn: n[4],
+                expected_psn: n[5],
+            },
+            DESTROYED => Self::Destroyed {
+                qpn: n[0],
+                owner: n[1],
+            },
+            RULE => Self::Rule {
+                rule: b,
+                late: a != 0,
+            },
+            FIRED => Self::Fired {
+                rule: b,
+                on: on_of(a)?,
+                way: way_of((g >> 16) as u16),
+                opcode: g as u16,
+                qpn: n[0],
+                owner: n[1],
+                base: n[2],
+                psn: n[3],
+                nth: n[4],
+            },
+            RESET => Self::Reset,
+            _ => return None,
+        })
+    }
+}
+
+impl Entry {
+    /// Its words.
+    #[inline]
+    pub fn pack(&self) -> [u64; WORDS] {
+        let raw = self.what.pack();
+        let [n0, n1, n2, n3, n4, n5, n6] = raw.n.map(u64::from);
+        [
+            self.time,
+            u64::from(raw.kind) | u64::from(raw.a) << 8 | u64::from(raw.b) << 16 | n0 << 32,
+            n1 | n2 << 32,
+            n3 | n4 << 32,
+            n5 | n6 << 32,
+            raw.g,
+        ]
+    }
+
+    /// The entry that some words are. None: they are none.
+    pub fn unpack(words: &[u64; WORDS]) -> Option<Self> {
+        let [time, head, w2, w3, w4, g] = *words;
+        let high = |word: u64| (word >> 32) as u32;
+        let raw = Raw {
+            kind: head as u8,
+            a: (head >> 8) as u8,
+            b: (head >> 16) as u16,
+            n: [
+                high(head),
+                w2 as u32,
+                high(w2),
+                w3 as u32,
+                high(w3),
+                w4 as u32,
+                high(w4),
+            ],
+            g,
+        };
+        let what = What::unpack(&raw)?;
+        Some(Self { time, what })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// One of each kind, all fields different.
+    pub(crate) fn all() -> Vec<What> {
+        let packet = Packet {
+            qpn: 1,
+            peer: 2,
+            opcode: 3,
+            flags: FIRST | LAST,
+            psn: 0xff_ffff,
+            count: 6,
+            bytes: 1 << 31,
+            detail: 0x6200_0007,
+            address: u64::MAX - 5,
+        };
+        vec![
+            What::Work {
+                qpn: 1,
+                owner: 2,
+                index: 3,
+                opcode: 4,
+                wr_id: u64::MAX,
+            },
+            What::Sent(packet),
+            What::Received(packet),
+            What::Passed {
+                way: Direction::In,
+                flags: LOST,
+                opcode: 17,
+                qpn: 1,
+                owner: 2,
+                psn: 3,
+                nth: 4,
+            },
+            What::Completed {
+                qpn: 1,
+                cqn: 2,
+                index: 3,
+                bytes: 4,
+                status: 5,
+                flags: RECV | WRITTEN,
+                syndrome: 0x401,
+                wr_id: 8,
+            },
+            What::Event {
+                kind: 1,
+                number: 2,
+                syndrome: 0x3001,
+            },
+            What::Command {
+                opcode: 0x1234,
+                status: 5,
+                syndrome: 0x4001,
+            },
+            What::Created {
+                qpn: 1,
+                owner: 2,
+                qp_type: 3,
+                send_cqn: 4,
+                recv_cqn: 5,
+            },
+            What::State {
+                qpn: 1,
+                owner: 2,
+                peer: 3,
+                from: 4,
+                to: 6,
+                syndrome: 7,
+                next_psn: 8,
+                una_psn: 9,
+                expected_psn: 10,
+            },
+            What::Destroyed { qpn: 1, owner: 2 },
+            What::Rule {
+                rule: 7,
+                late: true,
+            },
+            What::Fired {
+                rule: 1,
+                on: On::Send,
+                way: Direction::In,
+                opcode: 0xfffe,
+                qpn: 4,
+                owner: 5,
+                base: 6,
+                psn: 7,
+                nth: 8,
+            },
+            What::Reset,
+        ]
+    }
+
+    #[test]
+    fn each_kind_survives_its_words() {
+        for (time, what) in (0..).zip(all()) {
+            let entry = Entry { time, what };
+            assert_eq!(Entry::unpack(&entry.pack()), Some(entry));
+        }
+    }
+
+    #[test]
+    fn words_of_no_kind_are_no_entry() {
+        for kind in [0, RESET + 1, 255] {
+            assert_eq!(Entry::unpack(&[1, kind.into(), 0, 0, 0, 0]), None);
+        }
+        assert_eq!(
+            Entry::unpack(&[1, u64::from(FIRED) | 9 << 8, 0, 0, 0, 0]),
+            None
+        );
+    }
+}

@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Rules that have happen again, on purpose, what rules and chance had happen: each firing becomes a rule of its own that names the very
+//! thing: the queue pair by its order of creation, the packet by its number, and which time it passes.
+
+use crate::entry::{What, LOST};
+use crate::facts::{packet_name, work_name};
+use crate::file::Recording;
+use std::collections::{HashMap, HashSet};
+use verbena_faults::{Action, Direction, Match, On, Rule, RuleSet};
+
+/// The longest that is left of a rule's name in bytes, so that a number has room behind it.
+const NAME: usize = 48;
+
+/// What was exported.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Exported {
+    /// The rules, in the order of the firings.
+    pub set: RuleSet,
+    /// What could not be exported, and why.
+    pub missing: Vec<String>,
+}
+
+/// One packet at one hook: queue pair, whether it is received, opcode, number.
+type Thing = (u32, bool, u8, u32);
+
+/// What is counted while the entries are gone through.
+#[derive(Default)]
+struct Counts {
+    /// Queue pairs of which the creation was seen in this life of the device.
+    born: HashSet<u32>,
+    /// Queue pairs that there were before the first of these.
+    before: Option<u32>,
+    packets: HashMap<Thing, u64>,
+    sends: HashMap<(u32, u8), u64>,
+    commands: HashMap<u16, u64>,
+    /// Commands so far when a rule was added, by its number.
+    since: HashMap<u16, HashMap<u16, u64>>,
+    lives: u64,
+}
+
+impl Counts {
+    fn see(&mut self, what: &What) {
+        match *what {
+            What::Created { owner, .. } => {
+                self.born.insert(owner);
+                self.before.get_or_insert(owner.saturating_sub(1));
+            }
+            What::Passed {
+                way,
+                opcode,
+                owner,
+                nth,
+                ..
+            } => {
+                *self
+                    .packets
+                    .entry((owner, way == Direction::In, opcode, nth))
+                    .or_default() += 1
+            }
+            What::Work { owner, opcode, .. } => {
+                *self.sends.entry((owner, opcode)).or_default() += 1;
+            }
+            What::Command { opcode, .. } => *self.commands.entry(opcode).or_default() += 1,
+            What::Rule { rule, late: false } => {
+                self.since.insert(rule, self.commands.clone());
+            }
+            What::Reset => {
+                let lives = self.lives + 1;
+                let (commands, since) = (
+                    std::mem::take(&mut self.commands),
+                    std::mem::take(&mut self.since),
+                );
+                *self = Self {
+                    lives,
+                    commands,
+                    since,
+                    before: Some(0),
+                    ..Self::default()
+                };
+            }
+            _ => {}
+        }
+    }
+
+    /// The queue pair, named as the next run knows it.
+    fn party(&self, m: &mut Match, owner: u32, base: u32, qpn: u32) -> Result<(), String> {
+        if owner <= base {
+            return Err(format!(
+                "QP {qpn:#x} was there before the rule: add rules before the program begins"
+            ));
+        }
+        if !self.born.contains(&owner) {
+            return Err(format!(
+                "the creation of QP {qpn:#x} is not in the recording: record more entries, or earlier"
+            ));
+        }
+        m.qp_created = Some(u64::from(owner - base));
+        Ok(())
+    }
+}
+
+fn base_name(rule: &Rule) -> &str {
+    let mut end = rule.name.len().min(NAME);
+    while !rule.name.is_char_boundary(end) {
+        end -= 1;
+    }
+    rule.name.get(..end).unwrap_or_default()
+}
+
+/// Rules out of what fired. `rules` are those that entries name, by number.
+pub fn export(recording: &Recording, rules: &[Option<Rule>]) -> Exported {
+    let mut counts = Counts::default();
+    let mut out = Exported {
+        set: RuleSet {
+            version: verbena_faults::VERSION,
+            seed: 0,
+            rule: Vec::new(),
+        },
+        missing: Vec::new(),
+    };
+    let dropped = Rule {
+        name: String::from("lost"),
+        optional: false,
+        matches: Match::default(),
+        action: Action::Drop,
+    };
+    for (n, entry) in (recording.first..).zip(&recording.entries) {
+        counts.see(&entry.what);
+        let made = match entry.what {
+            What::Fired { rule, .. } => match rules.get(usize::from(rule)) {
+                Some(Some(rule)) => exact(&counts, &entry.what, rule).map(|m| (rule, m)),
+                _ => Err(String::from("nothing more is known of the rule")),
+            },
+            What::Passed {
+                way,
+                flags,
+                opcode,
+                qpn,
+                owner,
+                nth,
+                ..
+            } if flags & LOST != 0 => {
+                let base = counts.before.unwrap_or(u32::MAX);
+                packet(&counts, way, opcode, (qpn, owner, base), nth).map(|m| (&dropped, m))
+            }
+            _ => continue,
+        };
+        match made {
+            Ok((rule, Some(matches))) => {
+                let name = format!("{} {}", base_name(rule), out.set.rule.len() + 1);
+                out.set.rule.push(Rule {
+                    name,
+                    optional: false,
+                    matches,
+                    action: rule.action.clone(),
+                });
+            }
+            // A moment is as exact as it was.
+            Ok((rule, None)) => out.set.rule.push(rule.clone()),
+            Err(why) => out.missing.push(format!("entry {n}: {why}")),
+        }
+    }
+    out
+}
+
+fn packet(
+    counts: &Counts,
+    way: Direction,
+    opcode: u8,
+    (qpn, owner, base): (u32, u32, u32),
+    nth: u32,
+) -> Result<Option<Match>, String> {
+    let mut m = Match {
+        direction: Some(way),
+        opcode: vec![packet_name(opcode)],
+        packet: Some(nth),
+        nth: counts
+            .packets
+            .get(&(owner, way == Direction::In, opcode, nth))
+            .copied(),
+        ..Match::default()
+    };
+    counts.party(&mut m, owner, base, qpn)?;
+    Ok(Some(m))
+}
+
+/// What names the very thing on which a rule fired. None: the rule itself does.
+fn exact(counts: &Counts, what: &What, rule: &Rule) -> Result<Option<Match>, String> {
+    let What::Fired {
+        rule: number,
+        on,
+        way,
+        opcode,
+        qpn,
+        owner,
+        base,
+        nth,
+        ..
+    } = *what
+    else {
+        return Ok(None);
+    };
+    match (on, rule.matches.on) {
+        (On::Packet, _) => packet(counts, way, opcode as u8, (qpn, owner, base), nth),
+        (On::Send, _) => {
+            let mut m = Match {
+                on,
+                opcode: vec![work_name(opcode as u8)],
+                nth: counts.sends.get(&(owner, opcode as u8)).copied(),
+                ..Match::default()
+            };
+            counts.party(&mut m, owner, base, qpn)?;
+            Ok(Some(m))
+        }
+        (On::Command, _) => {
+            let since = counts.since.get(&number).ok_or(
+                "the recording begins behind the rule: switch it on before rules are added",
+            )?;
+            let before = since.get(&opcode).copied().unwrap_or(0);
+            let all = counts.commands.get(&opcode).copied().unwrap_or(0);
+            Ok(Some(Match {
+                on,
+                command: Some(verbena_faults::command_name(opcode).ok_or("an unknown command")?),
+                // Its own answer is yet to come.
+                nth: Some(all - before.min(all) + 1),
+                ..Match::default()
+            }))
+        }
+        (On::Time, On::Time) => Ok(None),
+        _ => Err(String::from(
+            "this kind of match cannot be repeated exactly",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::Entry;
+
+    fn rule(name: &str) -> Option<Rule> {
+        Some(Rule {
+            name: name.into(),
+            optional: true,
+            matches: Match {
+                probability: Some(0.5),
+                ..Match::default()
+            },
+            action: Action::Drop,
+        })
+    }
+
+    fn passed(owner: u32, nth: u32, flags: u8) -> What {
+        What::Passed {
+            way: Direction::Out,
+            flags,
+            opcode: 7,
+            qpn: 0x11,
+            owner,
+            psn: 99 + nth,
+            nth,
+        }
+    }
+
+    fn fired(rule: u16, owner: u32, nth: u32) -> What {
+        What::Fired {
+            rule,
+            on: On::Packet,
+            way: Direction::Out,
+            opcode: 7,
+            qpn: 0x11,
+            owner,
+            base: 2,
+            psn: 99 + nth,
+            nth,
+        }
+    }
+
+    fn created(owner: u32) -> What {
+        What::Created {
+            qpn: 0x11,
+            owner,
+            qp_type: 2,
+            send_cqn: 1,
+            recv_cqn: 1,
+        }
+    }
+
+    fn of(whats: &[What], rules: &[Option<Rule>]) -> Exported {
+        let entries = whats.iter().map(|&what| Entry { time: 0, what });
+        let recording = Recording {
+            entries: entries.collect(),
+            ..Recording::default()
+        };
+        export(&recording, rules)
+    }
+
+    #[test]
+    fn a_firing_is_named_by_queue_pair_packet_and_time_of_passing() {
+        let out = of(
+            &[
+                created(3),
+                passed(3, 5, 0),
+                passed(3, 6, 0),
+                passed(3, 5, 0),
+                fired(0, 3, 5),
+            ],
+            &[rule("chance")],
+        );
+        assert!(out.missing.is_empty());
+        let only = &out.set.rule[0];
+        assert_eq!(only.name, "chance 1");
+        assert!(!only.optional && only.matches.probability.is_none());
+        let expected = Match {
+            direction: Some(Direction::Out),
+            qp_created: Some(1),
+            opcode: vec![String::from("RDMA WRITE Middle")],
+            packet: Some(5),
+            nth: Some(2),
+            ..Match::default()
+        };
+        assert_eq!(only.matches, expected);
+        out.set.check().unwrap();
+    }
+
+    #[test]
+    fn what_chance_lost_is_a_firing_too() {
+        let out = of(&[created(7), passed(7, 1, LOST)], &[]);
+        assert_eq!(out.set.rule[0].matches.qp_created, Some(1));
+        assert_eq!(out.set.rule[0].matches.nth, Some(1));
+    }
+
+    #[test]
+    fn what_cannot_be_named_exactly_is_missing_with_the_reason() {
+        for (whats, why) in [
+            (vec![passed(3, 1, 0), fired(0, 3, 1)], "creation of QP 0x11"),
+            (vec![created(2), fired(0, 2, 1)], "before the rule"),
+            (vec![created(3), fired(9, 3, 1)], "nothing more is known"),
+            (vec![created(3), What::Reset, fired(0, 3, 1)], "creation"),
+        ] {
+            let out = of(&whats, &[rule("x")]);
+            assert!(out.set.rule.is_empty());
+            assert!(out.missing[0].contains(why), "{:?}", out.missing);
+        }
+    }
+
+    #[test]
+    fn sends_and_commands_are_counted() {
+        let create = verbena_abi::cmd::Opcode::CreateQp.to_raw();
+        let command = What::Command {
+            opcode: create,
+            status: 0,
+            syndrome: 0,
+        };
+        let work = What::Work {
+            qpn: 0x11,
+            owner: 3,
+            index: 0,
+            opcode: 0,
+            wr_id: 0,
+        };
+        let on = |on, opcode| What::Fired {
+            rule: 0,
+            on,
+            way: Direction::Out,
+            opcode,
+            qpn: 0x11,
+            owner: 3,
+            base: 2,
+            psn: 0,
+            nth: 0,
+        };
+        let added = What::Rule {
+            rule: 0,
+            late: false,
+        };
+        let whats = [
+            command,
+            added,
+            command,
+            on(On::Command, create),
+            created(3),
+            work,
+            work,
+            on(On::Send, 0),
+        ];
+        let out = of(&whats, &[rule("x")]);
+        assert!(out.missing.is_empty(), "{:?}", out.missing);
+        let [first, second] = &out.set.rule[..] else {
+            panic!("{:?}", out.set.rule);
+        };
+        assert_eq!(first.matches.command.as_deref(), Some("CREATE_QP"));
+        assert_eq!(first.matches.nth, Some(2));
+        assert_eq!(second.matches.opcode, ["RDMA_WRITE"]);
+        assert_eq!(second.matches.nth, Some(2));
+    }
+}

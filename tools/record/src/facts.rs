@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What is known of a device: what was recorded, and how its objects are now.
+
+use crate::entry::{Entry, Packet, What};
+use crate::file::Recording;
+use std::fmt;
+use verbena_abi::ctx::QpState;
+use verbena_abi::syndrome::Syndrome;
+use verbena_abi::wqe::WqeOpcode;
+use verbena_roce::wire::opcode;
+use verbena_roce::{psn, psn::PSN_MASK};
+
+/// A queue pair as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpNow {
+    /// Its number.
+    pub qpn: u32,
+    /// Its state.
+    pub state: QpState,
+    /// Why it is in ERR or SQE.
+    pub syndrome: Option<Syndrome>,
+    /// The number of its peer.
+    pub peer: u32,
+    /// Its CQs.
+    pub cqns: [u32; 2],
+    /// PSN that is sent next, the oldest that is not acknowledged, and the one that is expected.
+    pub psns: [u32; 3],
+}
+
+/// What is known.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// What was recorded; nothing, if there is no recording.
+    pub recording: Recording,
+    /// The names of the rules that entries name, by number.
+    pub rules: Vec<String>,
+    /// The queue pairs, if the device could be asked; else they are as recorded last.
+    pub qps: Vec<QpNow>,
+    /// The CQs in error, and why.
+    pub cqs: Vec<(u32, Option<Syndrome>)>,
+}
+
+/// A queue pair in people's words.
+pub(crate) struct Name(pub(crate) u32);
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "QP {:#x}", self.0)
+    }
+}
+
+/// The name of a packet's opcode, as the specification has it.
+pub fn packet_name(code: u8) -> String {
+    if code == opcode::CNP {
+        return String::from("CNP");
+    }
+    opcode::lookup(code).map_or_else(|| format!("opcode {code:#04x}"), |(_, row)| row.name.into())
+}
+
+/// The name of a work request's operation.
+pub fn work_name(code: u8) -> String {
+    let name = verbena_faults::send_name(code);
+    let raw =
+        || WqeOpcode::from_raw(code).map_or_else(|| format!("{code:#04x}"), |c| c.name().into());
+    name.map_or_else(raw, String::from)
+}
+
+/// A state's name in capitals.
+pub fn state_name(state: u8) -> String {
+    QpState::from_raw(state).map_or_else(|| format!("state {state}"), |s| s.name().to_uppercase())
+}
+
+/// Whether one of the packets has this PSN.
+pub(crate) fn covers(packet: &Packet, wanted: u32) -> bool {
+    psn::ahead(wanted, packet.psn & PSN_MASK) < packet.count.max(1)
+}
+
+impl Facts {
+    /// Of a recording, with the names of its rules.
+    pub fn of(recording: Recording, rules: Vec<String>) -> Self {
+        Self {
+            recording,
+            rules,
+            ..Self::default()
+        }
+    }
+
+    /// The entries.
+    pub(crate) fn all(&self) -> &[Entry] {
+        &self.recording.entries
+    }
+
+    /// Entries before a place, the latest first.
+    pub(crate) fn before(&self, at: usize) -> impl Iterator<Item = (usize, &Entry)> {
+        let all = self.all();
+        let end = at.min(all.len());
+        (0..end).rev().filter_map(move |n| Some((n, all.get(n)?)))
+    }
+
+    /// A moment, as people have it: seconds of the device clock, and the entry.
+    pub(crate) fn moment(&self, at: usize) -> String {
+        let time = self.all().get(at).map_or(0, |entry| entry.time);
+        let number = self.recording.first + at as u64;
+        format!("at {:.6} s (entry {number})", time as f64 / 1e9)
+    }
+
+    /// A rule's name.
+    pub(crate) fn rule(&self, number: u16) -> String {
+        let name = self.rules.get(usize::from(number));
+        name.map_or_else(
+            || String::from("a rule of which no more is known"),
+            |name| format!("rule {name:?}"),
+        )
+    }
+
+    /// The place where the last life begins of a queue pair that has this number: its creation, or the reset of the device before it.
+    pub(crate) fn life(&self, qpn: u32) -> usize {
+        let all = self.all();
+        let is_its = |entry: &Entry| match entry.what {
+            What::Created { qpn: n, .. }
+            | What::State { qpn: n, .. }
+            | What::Destroyed { qpn: n, .. } => n == qpn,
+            _ => false,
+        };
+        let born = |entry: &Entry| match entry.what {
+            What::Created { qpn: n, .. } => n == qpn,
+            What::Reset => true,
+            _ => false,
+        };
+        let last = all.iter().rposition(is_its).unwrap_or(all.len());
+        let until = all.get(..=last).unwrap_or(all);
+        until.iter().rposition(born).unwrap_or(0)
+    }
+
+    /// The queue pair as it is now, or was last.
+    pub fn qp(&self, qpn: u32) -> Option<QpNow> {
+        if let Some(found) = self.qps.iter().find(|qp| qp.qpn == qpn) {
+            return Some(*found);
+        }
+        let mut now = None;
+        for entry in self.all().get(self.life(qpn)..)? {
+            match entry.what {
+                What::Created {
+                    qpn: n,
+                    send_cqn,
+                    recv_cqn,
+                    ..
+                } if n == qpn => {
+                    now = Some(QpNow {
+                        qpn,
+                        state: QpState::Reset,
+                        syndrome: None,
+                        peer: 0,
+                        cqns: [send_cqn, recv_cqn],
+                        psns: [0; 3],
+                    });
+                }
+                What::State {
+                    qpn: n,
+                    to,
+                    syndrome,
+                    peer,
+                    next_psn,
+                    una_psn,
+                    expected_psn,
+                    ..
+                } if n == qpn => {
+                    let cqns = now.map_or([0; 2], |qp: QpNow| qp.cqns);
+                    now = Some(QpNow {
+                        qpn,
+                        state: QpState::from_raw(to)?,
+                        syndrome: Syndrome::from_raw(syndrome),
+                        peer,
+                        cqns,
+                        psns: [next_psn, una_psn, expected_psn],
+                    });
+                }
+                _ => {}
+            }
+        }
+        now
+    }
+
+    /// Whether the peer of a queue pair is one of this device: the one of that number is connected to it.
+    pub(crate) fn local_peer(&self, qp: &QpNow) -> Option<QpNow> {
+        self.qp(qp.peer).filter(|peer| peer.peer == qp.qpn)
+    }
+}

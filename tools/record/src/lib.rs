@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The flight recorder: what a device did last, in a ring of small entries, and what can be read out of them.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | `entry.rs` | an entry, and its 48 bytes |
+//! | `ring.rs` | the ring that the device writes |
+//! | `file.rs` | the file of a recording, and its reader, which refuses what is none |
+//! | `facts.rs`, `why/` | why a queue pair is in the state that it is in, in sentences |
+//! | `export.rs` | rules that have happen again what happened |
+//! | `report/` | a page that shows a recording |
+//!
+//! There is no clock, no socket and no file in here.
+#![forbid(unsafe_code)]
+
+mod entry;
+mod export;
+mod facts;
+mod file;
+mod report;
+mod ring;
+mod why;
+
+pub use entry::{Entry, Packet, What, FIRST, LAST, LOST, NO_RULE, RECV, WORDS, WRITTEN};
+pub use file::{Bad, Recording, VERSION};
+pub use ring::{Ring, DEFAULT_ENTRIES, MAX_ENTRIES, MIN_ENTRIES};
+
+pub use export::{export, Exported};
+pub use facts::{packet_name, state_name, work_name, Facts, QpNow};
+pub use report::report;
+pub use why::{syndrome_text, why};
+
+/// A PSN in people's words.
+pub(crate) fn psn_text(psn: u32) -> String {
+    format!("PSN {psn:#08x}")
+}

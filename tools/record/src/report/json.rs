@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! JSON that may stand in a page.
+
+use std::fmt::Write as _;
+
+/// What is written.
+#[derive(Default)]
+pub(super) struct Json {
+    out: String,
+    /// Something stands before what comes next.
+    follows: bool,
+}
+
+impl Json {
+    fn part(&mut self) {
+        if self.follows {
+            self.out.push(',');
+        }
+        self.follows = true;
+    }
+
+    /// Begins an array or object.
+    pub(super) fn begin(&mut self, bracket: char) {
+        self.part();
+        self.out.push(bracket);
+        self.follows = false;
+    }
+
+    /// Ends it.
+    pub(super) fn end(&mut self, bracket: char) {
+        self.out.push(bracket);
+        self.follows = true;
+    }
+
+    /// A key of an object.
+    pub(super) fn key(&mut self, name: &str) {
+        self.string(name);
+        self.out.push(':');
+        self.follows = false;
+    }
+
+    /// A number.
+    pub(super) fn number(&mut self, n: u64) {
+        self.part();
+        let _ = write!(self.out, "{n}");
+    }
+
+    /// A string. What could end the script, or begin a tag, is escaped.
+    pub(super) fn string(&mut self, text: &str) {
+        self.part();
+        self.out.push('"');
+        for c in text.chars() {
+            match c {
+                '"' | '\\' | '<' | '>' | '&' | '\u{2028}' | '\u{2029}' | '\0'..='\x1f' => {
+                    let _ = write!(self.out, "\\u{:04x}", c as u32);
+                }
+                _ => self.out.push(c),
+            }
+        }
+        self.out.push('"');
+    }
+
+    /// The text.
+    pub(super) fn text(&self) -> &str {
+        &self.out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_json_that_ends_no_script() {
+        let mut json = Json::default();
+        json.begin('{');
+        json.key("a");
+        json.begin('[');
+        json.number(1);
+        json.string("\"</script>\n");
+        json.end(']');
+        json.key("b");
+        json.number(2);
+        json.end('}');
+        let told = "{\"a\":[1,\"\\u0022\\u003c/script\\u003e\\u000a\"],\"b\":2}";
+        assert_eq!(json.text(), told);
+    }
+}

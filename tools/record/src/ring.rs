@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The ring of entries that a device writes.
+
+use crate::entry::{Entry, What, WORDS};
+
+/// Entries that a recording has at least.
+pub const MIN_ENTRIES: usize = 1 << 10;
+/// Entries that a recording has at most: 12 MiB.
+pub const MAX_ENTRIES: usize = 1 << 18;
+/// Entries that a recording has where nobody says how many: they stay in the cache of a core, so that payload keeps the rest.
+pub const DEFAULT_ENTRIES: usize = 1 << 14;
+
+/// The last entries, and how many there were.
+#[derive(Clone, Debug)]
+pub struct Ring {
+    /// As many as a power of two.
+    entries: Vec<[u64; WORDS]>,
+    next: u64,
+}
+
+impl Ring {
+    /// An empty one for at least so many entries, within the limits.
+    pub fn new(entries: usize) -> Self {
+        let entries = entries.clamp(MIN_ENTRIES, MAX_ENTRIES).next_power_of_two();
+        Self {
+            entries: vec![[0; WORDS]; entries],
+            next: 0,
+        }
+    }
+
+    /// How many it has room for.
+    pub fn capacity(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// How many there were, those that were overwritten among them.
+    pub fn total(&self) -> u64 {
+        self.next
+    }
+
+    /// Writes an entry over the oldest.
+    #[inline]
+    pub fn push(&mut self, time: u64, what: What) {
+        let at = self.next as usize & (self.entries.len() - 1);
+        if let Some(place) = self.entries.get_mut(at) {
+            *place = Entry { time, what }.pack();
+        }
+        self.next += 1;
+    }
+
+    /// At most so many entries from a number on, or from the oldest that there is; and the number of the first.
+    pub fn portion(&self, from: u64, most: usize) -> (u64, Vec<[u64; WORDS]>) {
+        let room = self.entries.len() as u64;
+        let first = from.max(self.next.saturating_sub(room)).min(self.next);
+        let count = (self.next - first).min(most as u64);
+        let mask = self.entries.len() - 1;
+        let places = (first..first + count).filter_map(|n| self.entries.get(n as usize & mask));
+        (first, places.copied().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pushed(count: u32) -> Ring {
+        let mut ring = Ring::new(0);
+        for n in 0..count {
+            ring.push(n.into(), What::Destroyed { qpn: n, owner: 0 });
+        }
+        ring
+    }
+
+    fn numbers(ring: &Ring, from: u64, most: usize) -> (u64, Vec<u64>) {
+        let (first, words) = ring.portion(from, most);
+        let times = words.iter().filter_map(|w| Some(Entry::unpack(w)?.time));
+        (first, times.collect())
+    }
+
+    #[test]
+    fn the_last_entries_are_there_in_order() {
+        assert_eq!(numbers(&pushed(0), 0, 9), (0, vec![]));
+        assert_eq!(numbers(&pushed(3), 0, 9), (0, vec![0, 1, 2]));
+        assert_eq!(numbers(&pushed(3), 1, 1), (1, vec![1]));
+        assert_eq!(numbers(&pushed(3), 99, 9), (3, vec![]));
+        let ring = pushed(MIN_ENTRIES as u32 + 5);
+        assert_eq!(numbers(&ring, 0, 2), (5, vec![5, 6]));
+        let (first, all) = numbers(&ring, 0, usize::MAX);
+        assert_eq!((first, all.len()), (5, MIN_ENTRIES));
+        assert_eq!(ring.total(), MIN_ENTRIES as u64 + 5);
+    }
+
+    #[test]
+    fn its_size_is_within_limits() {
+        let sizes = [0, 5000, usize::MAX].map(|n| Ring::new(n).capacity());
+        assert_eq!(sizes, [MIN_ENTRIES, 8192, MAX_ENTRIES]);
+    }
+}

@@ -1,0 +1,559 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The chain back from an error of a queue pair: the packet or work request that it was found with, rules that had a hand in it, the peer.
+
+use super::{syndrome_text, tell};
+use crate::entry::{Entry, Packet, What, LOST, RECV};
+use crate::facts::{covers, packet_name, work_name, Facts, Name, QpNow};
+use crate::psn_text;
+use verbena_abi::cqe::WcStatus;
+use verbena_abi::ctx::QpState;
+use verbena_abi::eqe::EventType;
+use verbena_abi::syndrome::Syndrome;
+use verbena_faults::{Direction, On};
+use verbena_roce::psn;
+use verbena_roce::wire::opcode;
+
+/// What is told of an error.
+struct Chain<'a> {
+    facts: &'a Facts,
+    qp: &'a QpNow,
+    /// The life of the queue pair begins here ...
+    life: usize,
+    /// ... and its error came here.
+    at: usize,
+    depth: u32,
+}
+
+/// Tells it.
+pub(super) fn chain(
+    facts: &Facts,
+    qp: &QpNow,
+    cause: Syndrome,
+    at: usize,
+    depth: u32,
+    out: &mut Vec<String>,
+) {
+    let life = facts.life(qp.qpn);
+    let chain = Chain {
+        facts,
+        qp,
+        life,
+        at,
+        depth,
+    };
+    use Syndrome::*;
+    chain.work(cause, out);
+    match cause {
+        Injected => chain.injected(out),
+        NakInvalidRequest | NakRemoteAccess | NakRemoteOperational => chain.refused(out),
+        RetryExceeded | SequenceRetryExceeded => chain.unanswered(out),
+        RnrRetryExceeded => chain.not_ready(out),
+        CqDied => chain.cq_died(out),
+        SrqDied => chain.event(EventType::SrqErr, "SRQ", out),
+        ModifiedToErr => out.push(String::from(
+            "The driver moved it there by MODIFY_QP: a program's ibv_modify_qp, or the end of a connection (rdma_disconnect, a process that went).",
+        )),
+        DeviceFatal => chain.event(EventType::DeviceFatal, "device", out),
+        _ if is_responders(cause) => chain.request(out),
+        _ => {}
+    }
+}
+
+/// Whether the responder found it, in a request.
+fn is_responders(cause: Syndrome) -> bool {
+    matches!(cause.to_raw(), 0x2000..=0x22ff)
+        || matches!(
+            cause,
+            Syndrome::RecvTooSmall
+                | Syndrome::WriteImmAccess
+                | Syndrome::RemoteInvalidate
+                | Syndrome::MessageTooLong
+        )
+}
+
+/// How often a packet was sent between two places.
+pub(super) fn times_sent(facts: &Facts, qpn: u32, wanted: u32, from: usize, to: usize) -> usize {
+    let sent = |entry: &&Entry| match entry.what {
+        What::Sent(packet) => packet.qpn == qpn && is_request(&packet) && covers(&packet, wanted),
+        _ => false,
+    };
+    let all = facts.all();
+    let part = all.get(from..to.min(all.len())).unwrap_or_default();
+    part.iter().filter(sent).count()
+}
+
+fn is_request(packet: &Packet) -> bool {
+    opcode::lookup(packet.opcode).is_none_or(|(_, row)| !row.operation.is_response())
+        && packet.opcode != opcode::CNP
+}
+
+fn is_acknowledge(code: u8) -> bool {
+    code & opcode::OPERATION == opcode::op::ACKNOWLEDGE
+}
+
+/// The rules that fired on a queue pair between two places, each with how often and on what first.
+pub(super) fn firings(facts: &Facts, qpn: u32, from: usize, to: usize) -> Vec<String> {
+    let all = facts.all();
+    let part = all.get(from..to.min(all.len())).unwrap_or_default();
+    let mut found: Vec<(u16, usize, String)> = Vec::new();
+    let mut lost = 0usize;
+    for (n, entry) in part.iter().enumerate() {
+        match entry.what {
+            What::Fired {
+                rule,
+                qpn: n_qpn,
+                on,
+                way,
+                opcode,
+                psn,
+                ..
+            } if n_qpn == qpn => {
+                if let Some((_, count, _)) = found.iter_mut().find(|(known, ..)| *known == rule) {
+                    *count += 1;
+                    continue;
+                }
+                let first = match on {
+                    On::Packet => {
+                        let way = if way == Direction::Out {
+                            "sent"
+                        } else {
+                            "received"
+                        };
+                        format!("{} {way}, {}", packet_name(opcode as u8), psn_text(psn))
+                    }
+                    On::Send => format!("the work request {}", work_name(opcode as u8)),
+                    _ => String::from("its command or moment"),
+                };
+                let moment = facts.moment(from + n);
+                found.push((rule, 1, format!("on {first} {moment}")));
+            }
+            What::Passed {
+                qpn: n_qpn, flags, ..
+            } if n_qpn == qpn && flags & LOST != 0 => lost += 1,
+            _ => {}
+        }
+    }
+    let told = found.into_iter().map(|(rule, count, first)| {
+        let times = if count == 1 {
+            String::from("once,")
+        } else {
+            format!("{count} times, first")
+        };
+        format!("{} fired {times} {first}", facts.rule(rule))
+    });
+    let mut told: Vec<String> = told.collect();
+    if lost > 0 {
+        told.push(format!("verbena-nic --drop lost {lost} of its packets"));
+    }
+    told
+}
+
+impl Chain<'_> {
+    fn says(&self, mut is_it: impl FnMut(&What) -> bool) -> Option<(usize, &Entry)> {
+        let mut back = self.facts.before(self.at);
+        back.find(|(n, entry)| *n >= self.life && is_it(&entry.what))
+    }
+
+    /// The work request that failed.
+    fn work(&self, cause: Syndrome, out: &mut Vec<String>) {
+        let me = self.qp.qpn;
+        // The completion comes before the change of state, or right behind it.
+        let failed = |what: &What| match *what {
+            What::Completed {
+                qpn,
+                status,
+                syndrome,
+                ..
+            } => {
+                let flush = WcStatus::WrFlushErr.to_raw();
+                qpn == me && syndrome == cause.to_raw() && status != 0 && status != flush
+            }
+            _ => false,
+        };
+        let Some((n, entry)) = self.says(failed) else {
+            return;
+        };
+        let What::Completed {
+            index,
+            status,
+            wr_id,
+            flags,
+            cqn,
+            ..
+        } = entry.what
+        else {
+            return;
+        };
+        let status = WcStatus::from_raw(status).map_or("?", WcStatus::name);
+        let which = if flags & RECV != 0 {
+            String::from("receive")
+        } else {
+            let begun = self.says(
+                |what| matches!(*what, What::Work { qpn, index: i, .. } if qpn == me && i == index),
+            );
+            match begun.map(|(_, entry)| entry.what) {
+                Some(What::Work { opcode, .. }) => work_name(opcode),
+                _ => String::from("work request"),
+            }
+        };
+        out.push(format!(
+            "The {which} with wr_id {wr_id:#x} (index {index}) completed with {status} in CQ {cqn}, {}; all behind it flushes.",
+            self.facts.moment(n)
+        ));
+    }
+
+    fn rules(&self, qpn: u32, out: &mut Vec<String>) -> bool {
+        let fired = firings(self.facts, qpn, self.facts.life(qpn), self.at);
+        let any = !fired.is_empty();
+        if any {
+            out.push(format!("Rules at {}: {}.", Name(qpn), fired.join("; ")));
+        }
+        any
+    }
+
+    fn injected(&self, out: &mut Vec<String>) {
+        let me = self.qp.qpn;
+        let is_it = |what: &What| match *what {
+            What::Fired { qpn, on, .. } => qpn == me || on == On::Time,
+            _ => false,
+        };
+        match self.says(is_it) {
+            Some((n, entry)) => {
+                if let What::Fired { rule, .. } = entry.what {
+                    out.push(format!(
+                        "{} asked for it, {}.",
+                        capital(&self.facts.rule(rule)),
+                        self.facts.moment(n)
+                    ));
+                }
+            }
+            None => out.push(String::from(
+                "A rule (verbenactl fault list), or INJECT_FAULT of the driver, asked for it.",
+            )),
+        }
+    }
+
+    /// The peer, if it is of this device: how it came to it.
+    fn peer(&self, out: &mut Vec<String>) {
+        match self.facts.local_peer(self.qp) {
+            Some(peer) if self.depth > 1 => {
+                out.push(format!(
+                    "Its peer {} is of this device too.",
+                    Name(peer.qpn)
+                ));
+                tell(self.facts, &peer, self.depth - 1, out);
+            }
+            Some(_) => {}
+            None if self.qp.peer != 0 => out.push(format!(
+                "Its peer {} is of another device (or not there any more): ask that one why.",
+                Name(self.qp.peer)
+            )),
+            None => {}
+        }
+    }
+
+    /// A NAK came.
+    fn refused(&self, out: &mut Vec<String>) {
+        let me = self.qp.qpn;
+        let is_nak = |what: &What| match *what {
+            What::Received(p) => {
+                p.qpn == me
+                    && is_acknowledge(p.opcode)
+                    && p.detail >> 29 == 3
+                    && p.detail >> 24 != 0x60
+            }
+            _ => false,
+        };
+        let mut by_rule = false;
+        if let Some((n, entry)) = self.says(is_nak) {
+            if let What::Received(p) = entry.what {
+                out.push(format!(
+                    "It received a NAK (AETH syndrome {:#04x}) for {} from {}, {}.",
+                    p.detail >> 24,
+                    psn_text(p.psn),
+                    Name(p.peer),
+                    self.facts.moment(n)
+                ));
+                // In the responder's name, or in the place of an acknowledgement.
+                let fired = self.says(|what| match *what {
+                    What::Fired {
+                        qpn,
+                        psn,
+                        way,
+                        on: On::Packet,
+                        opcode,
+                        ..
+                    } => {
+                        let request = qpn == p.peer && way == Direction::In && psn == p.psn;
+                        let answer = is_acknowledge(opcode as u8) && psn == p.psn;
+                        (request || answer && (qpn == me || qpn == p.peer))
+                            && self.action_is(what, &["nak", "rnr"])
+                    }
+                    _ => false,
+                });
+                if let Some((n, entry)) = fired {
+                    if let What::Fired { rule, .. } = entry.what {
+                        by_rule = true;
+                        out.push(format!(
+                            "{} made that NAK, {}: the peer knows nothing of it.",
+                            capital(&self.facts.rule(rule)),
+                            self.facts.moment(n)
+                        ));
+                    }
+                }
+            }
+        }
+        if !by_rule {
+            self.rules(me, out);
+            self.peer(out);
+        }
+    }
+
+    /// Whether the action of a rule that fired is called so.
+    fn action_is(&self, what: &What, names: &[&str]) -> bool {
+        let What::Fired { rule, .. } = *what else {
+            return false;
+        };
+        let text = self.facts.recording.rules.get(usize::from(rule));
+        text.is_some_and(|text| {
+            let action = text.rsplit("\"action\":").next().unwrap_or_default();
+            names
+                .iter()
+                .any(|name| action.contains(&format!("\"{name}\"")))
+        })
+    }
+
+    /// No acknowledgement came.
+    fn unanswered(&self, out: &mut Vec<String>) {
+        let me = self.qp.qpn;
+        let state = self.facts.all().get(self.at).map(|entry| entry.what);
+        let una = match state {
+            Some(What::State { una_psn, .. }) => una_psn,
+            _ => self.qp.psns[1],
+        };
+        // The state of the transport may have been cleared: what was sent last tells.
+        let last = self.says(|what| matches!(what, What::Sent(p) if p.qpn == me && is_request(p)));
+        let una = match last.map(|(_, entry)| entry.what) {
+            Some(What::Sent(p)) if times_sent(self.facts, me, una, self.life, self.at) == 0 => {
+                p.psn
+            }
+            _ => una,
+        };
+        let sent = times_sent(self.facts, me, una, self.life, self.at);
+        if sent > 0 {
+            out.push(format!(
+                "{} was sent {} and not acknowledged.",
+                capital(&psn_text(una)),
+                times(sent)
+            ));
+        }
+        let arrived = |what: &What| match *what {
+            What::Received(p) => p.qpn == self.qp.peer && covers(&p, una),
+            _ => false,
+        };
+        let peer = self.facts.local_peer(self.qp);
+        let at_me = self.rules(me, out);
+        let at_peer = peer.is_some_and(|peer| self.rules(peer.qpn, out));
+        match peer {
+            Some(peer) => {
+                if sent > 0 && self.says(arrived).is_none() {
+                    out.push(format!("{} never received it.", Name(peer.qpn)));
+                }
+                if !(at_me || at_peer) || peer.state != QpState::Rts {
+                    self.peer(out);
+                }
+            }
+            None if !at_me => self.peer(out),
+            None => {}
+        }
+    }
+
+    /// The peer had no receive.
+    fn not_ready(&self, out: &mut Vec<String>) {
+        let me = self.qp.qpn;
+        let is_rnr = |what: &What| matches!(what, What::Received(p) if p.qpn == me && is_acknowledge(p.opcode) && p.detail >> 29 == 1);
+        let last = self.says(is_rnr);
+        let part = self.facts.all();
+        let part = part
+            .get(self.life..self.at.min(part.len()))
+            .unwrap_or_default();
+        let count = part.iter().filter(|entry| is_rnr(&entry.what)).count();
+        if let Some((n, entry)) = last {
+            if let What::Received(p) = entry.what {
+                out.push(format!(
+                    "It received {count} RNR NAKs, the last for {} from {}, {}: there was no receive for it.",
+                    psn_text(p.psn),
+                    Name(p.peer),
+                    self.facts.moment(n)
+                ));
+            }
+        }
+        let peer = self.facts.local_peer(self.qp);
+        if self.rules(me, out) | peer.is_some_and(|peer| self.rules(peer.qpn, out)) {
+            return;
+        }
+        if peer.is_some() {
+            self.peer(out);
+        }
+        out.push(String::from(
+            "The receiving program posts receives too late or too few; rnr_retry 7 waits for ever.",
+        ));
+    }
+
+    fn cq_died(&self, out: &mut Vec<String>) {
+        let cqns = self.qp.cqns;
+        let died = self.says(|what| matches!(*what, What::Event { kind, number, .. } if kind == EventType::CqErr.to_raw() && cqns.contains(&number)));
+        let (cqn, cause, when) = match died.map(|(n, entry)| (n, entry.what)) {
+            Some((
+                n,
+                What::Event {
+                    number, syndrome, ..
+                },
+            )) => (number, Syndrome::from_raw(syndrome), self.facts.moment(n)),
+            _ => match self.facts.cqs.iter().find(|(cqn, _)| cqns.contains(cqn)) {
+                Some((cqn, cause)) => (*cqn, *cause, String::from("before")),
+                None => return,
+            },
+        };
+        let text = cause.map_or_else(String::new, syndrome_text);
+        out.push(format!("CQ {cqn}, where it completes, died {when}: {text}"));
+        let full = self
+            .facts
+            .all()
+            .iter()
+            .filter(|entry| matches!(entry.what, What::Completed { cqn: n, .. } if n == cqn))
+            .count();
+        if full > 0 && cause == Some(Syndrome::CqOverflow) {
+            out.push(format!(
+                "{full} completions for it were recorded: the program took too few of them in time, or made the CQ too small."
+            ));
+        }
+    }
+
+    fn event(&self, wanted: EventType, name: &str, out: &mut Vec<String>) {
+        let event =
+            self.says(|what| matches!(*what, What::Event { kind, .. } if kind == wanted.to_raw()));
+        if let Some((n, entry)) = event {
+            if let What::Event {
+                number, syndrome, ..
+            } = entry.what
+            {
+                let text = Syndrome::from_raw(syndrome).map_or_else(String::new, syndrome_text);
+                let number = if wanted == EventType::DeviceFatal {
+                    String::new()
+                } else {
+                    format!(" {number}")
+                };
+                out.push(format!(
+                    "The {name}{number} died {}: {text}",
+                    self.facts.moment(n)
+                ));
+            }
+        }
+    }
+
+    /// The request in which the responder found it.
+    fn request(&self, out: &mut Vec<String>) {
+        let me = self.qp.qpn;
+        let found =
+            self.says(|what| matches!(what, What::Received(p) if p.qpn == me && is_request(p)));
+        let Some((n, entry)) = found else {
+            self.rules(me, out);
+            return;
+        };
+        let What::Received(p) = entry.what else {
+            return;
+        };
+        let mut detail = String::new();
+        if p.address != 0 || p.detail != 0 {
+            detail = format!(", R_Key {:#x}, address {:#x}", p.detail, p.address);
+        }
+        let many = if p.count > 1 {
+            format!(" and {} more", p.count - 1)
+        } else {
+            String::new()
+        };
+        out.push(format!(
+            "The request was {}{many}, {}, {} bytes{detail}, from {}, {}.",
+            packet_name(p.opcode),
+            psn_text(p.psn),
+            p.bytes,
+            Name(p.peer),
+            self.facts.moment(n)
+        ));
+        let altered = self.says(|what| match *what {
+            What::Fired {
+                qpn,
+                psn: at,
+                on: On::Packet,
+                way,
+                ..
+            } => {
+                let is_here = psn::ahead(at, p.psn) < p.count.max(1);
+                let is_it =
+                    qpn == me && way == Direction::In || qpn == p.peer && way == Direction::Out;
+                is_here && is_it
+            }
+            _ => false,
+        });
+        match altered {
+            Some((n, entry)) => {
+                if let What::Fired { rule, .. } = entry.what {
+                    out.push(format!(
+                        "{} had its hand in that packet, {}: the peer did not send it so.",
+                        capital(&self.facts.rule(rule)),
+                        self.facts.moment(n)
+                    ));
+                }
+            }
+            None => self.asker(&p, out),
+        }
+    }
+
+    /// The work request at the peer that the request came of.
+    fn asker(&self, request: &Packet, out: &mut Vec<String>) {
+        let is_sent = |what: &What| matches!(what, What::Sent(p) if p.qpn == request.peer && covers(p, request.psn) && is_request(p));
+        let Some((sent, _)) = self.says(is_sent) else {
+            return;
+        };
+        let mut back = self.facts.before(sent);
+        let work = back
+            .find(|(_, entry)| matches!(entry.what, What::Work { qpn, .. } if qpn == request.peer));
+        if let Some((
+            n,
+            Entry {
+                what:
+                    What::Work {
+                        opcode,
+                        wr_id,
+                        index,
+                        ..
+                    },
+                ..
+            },
+        )) = work
+        {
+            out.push(format!(
+                "{} sent it for its work request {} with wr_id {wr_id:#x} (index {index}), begun {}.",
+                Name(request.peer),
+                work_name(*opcode),
+                self.facts.moment(n)
+            ));
+        }
+    }
+}
+
+/// `once`, or how many times.
+pub(super) fn times(count: usize) -> String {
+    match count {
+        1 => String::from("once"),
+        n => format!("{n} times"),
+    }
+}
+
+fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    let first = chars.next().map(|c| c.to_uppercase().collect::<String>());
+    first.unwrap_or_default() + chars.as_str()
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Why a queue pair is in the state that it is in, in sentences: what happened, which check found it, what brought that about, and what
+//! a program does then.
+
+mod advice;
+mod cause;
+
+#[cfg(test)]
+mod tests;
+
+use crate::entry::{Entry, What};
+use crate::facts::{state_name, Facts, Name, QpNow};
+use crate::psn_text;
+use verbena_abi::ctx::QpState;
+use verbena_abi::syndrome::Syndrome;
+
+/// Queue pairs in a chain: it, its peer, and no further.
+const DEPTH: u32 = 2;
+
+/// A syndrome with its text of the contract, and the clause of the specification where one has it.
+pub fn syndrome_text(cause: Syndrome) -> String {
+    let clause = advice::clause(cause).map_or_else(String::new, |c| format!(" [IBTA {c}]"));
+    format!(
+        "{} ({:#06x}): {}{clause}",
+        cause.name(),
+        cause.to_raw(),
+        cause.explain().trim()
+    )
+}
+
+/// Why, a sentence or two a line.
+///
+/// # Errors
+///
+/// Nothing is known of such a queue pair.
+pub fn why(facts: &Facts, qpn: u32) -> Result<Vec<String>, String> {
+    let Some(qp) = facts.qp(qpn) else {
+        let last = if facts.all().is_empty() {
+            ""
+        } else {
+            ", and nothing of it was recorded"
+        };
+        return Err(format!("there is no queue pair {qpn:#x}{last}"));
+    };
+    let mut out = Vec::new();
+    tell(facts, &qp, DEPTH, &mut out);
+    let dead = facts
+        .all()
+        .iter()
+        .rev()
+        .take_while(|entry| entry.what != What::Reset)
+        .find_map(|entry| match entry.what {
+            What::Event { kind, syndrome, .. }
+                if kind == verbena_abi::eqe::EventType::DeviceFatal.to_raw() =>
+            {
+                Some(syndrome)
+            }
+            _ => None,
+        });
+    if let Some(cause) = dead {
+        let text = Syndrome::from_raw(cause).map_or_else(String::new, syndrome_text);
+        out.push(format!("The device itself is dead: {text}"));
+        out.push(advice::of_a_dead_device().into());
+    } else if let Some(advice) = advice::advice(qp.state, qp.syndrome) {
+        out.push(format!("What to do: {advice}"));
+    }
+    if facts.all().is_empty() {
+        out.push(String::from(
+            "Nothing was recorded, so this is all that the queue pair itself knows; verbenactl record on, and the next time there is more.",
+        ));
+    }
+    Ok(out)
+}
+
+/// The state of a queue pair, and its chain.
+fn tell(facts: &Facts, qp: &QpNow, depth: u32, out: &mut Vec<String>) {
+    let name = Name(qp.qpn);
+    let life = facts.life(qp.qpn);
+    let is_its = |entry: &Entry| match entry.what {
+        What::State { qpn, to, .. } => qpn == qp.qpn && to == qp.state.to_raw(),
+        _ => false,
+    };
+    let since = facts
+        .all()
+        .iter()
+        .rposition(is_its)
+        .filter(|at| *at >= life);
+    let when = since.map_or_else(String::new, |at| format!(", {}", facts.moment(at)));
+    let state = state_name(qp.state.to_raw());
+    match end(facts, qp.qpn, life) {
+        Some(What::Destroyed { .. }) => {
+            out.push(format!(
+                "{name} was destroyed; it was in {state} last{when}."
+            ));
+        }
+        Some(_) => out.push(format!("{name} went with a reset of the device.")),
+        None => {}
+    }
+    match (qp.state, qp.syndrome) {
+        (QpState::Err | QpState::Sqe, Some(syndrome)) => {
+            out.push(format!(
+                "{name} is in {state}{when}: {}",
+                syndrome_text(syndrome)
+            ));
+            cause::chain(facts, qp, syndrome, since.unwrap_or(usize::MAX), depth, out);
+        }
+        (QpState::Err | QpState::Sqe, None) => {
+            out.push(format!("{name} is in {state}{when}, and says of no cause."));
+        }
+        _ => healthy(facts, qp, life, &state, &when, out),
+    }
+}
+
+/// What ended the life of a queue pair that is not there any more.
+fn end(facts: &Facts, qpn: u32, life: usize) -> Option<What> {
+    if facts.qps.iter().any(|qp| qp.qpn == qpn) {
+        return None;
+    }
+    let rest = facts.all().get(life + 1..).unwrap_or_default();
+    let mut ends = rest.iter().map(|entry| entry.what);
+    ends.find(|what| match *what {
+        What::Destroyed { qpn: n, .. } => n == qpn,
+        What::Reset => true,
+        _ => false,
+    })
+}
+
+/// Nothing is wrong with it; but maybe something is on its way.
+fn healthy(facts: &Facts, qp: &QpNow, life: usize, state: &str, when: &str, out: &mut Vec<String>) {
+    let name = Name(qp.qpn);
+    out.push(format!("{name} is in {state}{when}: that is no error."));
+    let [next, una, _] = qp.psns;
+    let is_live = facts.qps.iter().any(|now| now.qpn == qp.qpn);
+    if is_live && next != una && qp.state == QpState::Rts {
+        let sent = cause::times_sent(facts, qp.qpn, una, life, usize::MAX);
+        let sent = match sent {
+            0 => String::new(),
+            n => format!(" It was sent {}.", cause::times(n)),
+        };
+        out.push(format!(
+            "It waits for the acknowledgement of {}; what it sends next has {}.{sent}",
+            psn_text(una),
+            psn_text(next)
+        ));
+    }
+    let fired = cause::firings(facts, qp.qpn, life, usize::MAX);
+    if !fired.is_empty() {
+        out.push(format!(
+            "What rules did to it was repaired: {}.",
+            fired.join("; ")
+        ));
+    }
+}

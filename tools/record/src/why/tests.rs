@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What is told, of recordings that were made up. Recordings of a device are told in `tools/ctl`.
+
+use super::*;
+use crate::entry::Packet;
+use crate::file::Recording;
+use verbena_abi::cqe::WcStatus;
+
+fn told(whats: &[What], qpn: u32) -> String {
+    let entries = (0..).zip(whats);
+    let recording = Recording {
+        entries: entries
+            .map(|(n, &what)| Entry {
+                time: n * 1000,
+                what,
+            })
+            .collect(),
+        rules: vec![String::from(
+            "{\"name\":\"x\",\"match\":{},\"action\":\"drop\"}",
+        )],
+        ..Recording::default()
+    };
+    let facts = Facts::of(recording, vec![String::from("x")]);
+    why(&facts, qpn).unwrap().join("\n")
+}
+
+fn created(qpn: u32) -> What {
+    What::Created {
+        qpn,
+        owner: qpn,
+        qp_type: 2,
+        send_cqn: 5,
+        recv_cqn: 6,
+    }
+}
+
+fn state(qpn: u32, peer: u32, to: QpState, syndrome: Option<Syndrome>) -> What {
+    What::State {
+        qpn,
+        owner: qpn,
+        peer,
+        from: 3,
+        to: to.to_raw(),
+        syndrome: syndrome.map_or(0, Syndrome::to_raw),
+        next_psn: 9,
+        una_psn: 7,
+        expected_psn: 0,
+    }
+}
+
+fn packet(qpn: u32, peer: u32, opcode: u8, psn: u32, detail: u32) -> Packet {
+    Packet {
+        qpn,
+        peer,
+        opcode,
+        psn,
+        count: 1,
+        detail,
+        ..Packet::default()
+    }
+}
+
+fn has(told: &str, wanted: &[&str]) {
+    for wanted in wanted {
+        assert!(told.contains(wanted), "{wanted:?} is not in:\n{told}");
+    }
+}
+
+#[test]
+fn a_nak_leads_to_the_peers_check_and_its_request() {
+    let (here, there) = (0x11, 0x12);
+    let told = told(
+        &[
+            created(here),
+            created(there),
+            state(here, there, QpState::Rts, None),
+            state(there, here, QpState::Rts, None),
+            What::Work {
+                qpn: here,
+                owner: here,
+                index: 3,
+                opcode: 0,
+                wr_id: 0xabc,
+            },
+            What::Sent(packet(here, there, 0x0a, 7, 0x77)),
+            What::Received(packet(there, here, 0x0a, 7, 0x77)),
+            state(there, here, QpState::Err, Some(Syndrome::RkeyUnknown)),
+            What::Sent(packet(there, here, 0x11, 7, 0x62 << 24)),
+            What::Received(packet(here, there, 0x11, 7, 0x62 << 24)),
+            What::Completed {
+                qpn: here,
+                cqn: 5,
+                index: 3,
+                bytes: 0,
+                status: WcStatus::RemAccessErr.to_raw(),
+                flags: 2,
+                syndrome: Syndrome::NakRemoteAccess.to_raw(),
+                wr_id: 0xabc,
+            },
+            state(here, there, QpState::Err, Some(Syndrome::NakRemoteAccess)),
+        ],
+        here,
+    );
+    has(
+        &told,
+        &[
+            "QP 0x11 is in ERR, at 0.000011 s (entry 11): NakRemoteAccess (0x0a01)",
+            "RDMA_WRITE with wr_id 0xabc (index 3) completed with RemAccessErr",
+            "received a NAK (AETH syndrome 0x62) for PSN 0x000007 from QP 0x12",
+            "QP 0x12 is in ERR, at 0.000007 s (entry 7): RkeyUnknown (0x2001)",
+            "[IBTA 9.7.4.1]",
+            "The request was RDMA WRITE Only, PSN 0x000007, 0 bytes, R_Key 0x77",
+            "QP 0x11 sent it for its work request RDMA_WRITE with wr_id 0xabc",
+            "ibv_modify_qp to RESET at both ends",
+        ],
+    );
+}
+
+#[test]
+fn what_a_rule_lost_is_said_of_the_retries() {
+    let lost = What::Fired {
+        rule: 0,
+        on: verbena_faults::On::Packet,
+        way: verbena_faults::Direction::Out,
+        opcode: 0x0a,
+        qpn: 1,
+        owner: 1,
+        base: 0,
+        psn: 7,
+        nth: 1,
+    };
+    let sent = What::Sent(packet(1, 2, 0x0a, 7, 0));
+    let told = told(
+        &[
+            created(1),
+            sent,
+            lost,
+            sent,
+            lost,
+            state(1, 2, QpState::Err, Some(Syndrome::RetryExceeded)),
+        ],
+        1,
+    );
+    has(
+        &told,
+        &[
+            "PSN 0x000007 was sent 2 times and not acknowledged",
+            "rule \"x\" fired 2 times, first on RDMA WRITE Only sent, PSN 0x000007",
+        ],
+    );
+}
+
+#[test]
+fn a_cq_that_overflowed_is_told_with_its_event() {
+    let told = told(
+        &[
+            created(1),
+            What::Event {
+                kind: verbena_abi::eqe::EventType::CqErr.to_raw(),
+                number: 6,
+                syndrome: Syndrome::CqOverflow.to_raw(),
+            },
+            state(1, 2, QpState::Err, Some(Syndrome::CqDied)),
+        ],
+        1,
+    );
+    has(
+        &told,
+        &[
+            "CQ 6, where it completes, died",
+            "The CQ was full.",
+            "with more",
+        ],
+    );
+}
+
+#[test]
+fn each_cause_has_something_to_tell_and_no_queue_pair_has_none() {
+    for &cause in Syndrome::ALL {
+        for to in [QpState::Err, QpState::Sqe] {
+            let told = told(&[created(1), state(1, 2, to, Some(cause))], 1);
+            has(
+                &told,
+                &[cause.name(), cause.explain().trim(), "What to do: "],
+            );
+        }
+    }
+    assert!(told(&[created(1), state(1, 2, QpState::Rts, None)], 1).contains("no error"));
+    let error = why(&Facts::default(), 7).unwrap_err();
+    assert_eq!(error, "there is no queue pair 0x7");
+}
+
+#[test]
+fn a_life_that_is_over_is_told_and_the_next_one_is_another() {
+    let died = [
+        created(1),
+        state(1, 2, QpState::Err, Some(Syndrome::ModifiedToErr)),
+        What::Destroyed { qpn: 1, owner: 1 },
+    ];
+    has(&told(&died, 1), &["was destroyed", "ModifiedToErr"]);
+    let reset = [died[0], died[1], What::Reset];
+    has(&told(&reset, 1), &["went with a reset", "ModifiedToErr"]);
+    let again = [died[0], died[1], What::Reset, created(1)];
+    has(&told(&again, 1), &["QP 0x1 is in RESET"]);
+}
+
+#[test]
+fn without_a_recording_the_queue_pair_itself_tells() {
+    let qp = |qpn, peer, syndrome| QpNow {
+        qpn,
+        state: QpState::Err,
+        syndrome: Some(syndrome),
+        peer,
+        cqns: [1, 1],
+        psns: [0; 3],
+    };
+    let facts = Facts {
+        qps: vec![
+            qp(1, 2, Syndrome::NakRemoteAccess),
+            qp(2, 1, Syndrome::RkeyBounds),
+        ],
+        ..Facts::default()
+    };
+    let told = why(&facts, 1).unwrap().join("\n");
+    has(
+        &told,
+        &["NakRemoteAccess", "RkeyBounds", "Nothing was recorded"],
+    );
+}
