@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod alter;
+mod actions;
 mod check;
 mod dice;
 mod names;
@@ -17,5 +18,8 @@ mod track;
 
 pub use check::Wrong;
 pub use names::{not_available, NOT_AVAILABLE};
-pub use rule::{Action, Corrupt, Direction, Field, Icrc, Match, On, Rule, RuleSet, VERSION};
-pub use table::{Effect, Party, Passing, Table, Told, MAX_RULES};
+pub use rule::{
+    Action, Because, Complete, Corrupt, Direction, Field, Icrc, Match, On, Queue, Rule, RuleSet,
+    VERSION,
+};
+pub use table::{Effect, Party, Passing, Table, Told, Whom, MAX_RULES};

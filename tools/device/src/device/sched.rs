@@ -54,6 +54,12 @@ impl Device {
     pub fn run_slice<M: GuestMemory>(&mut self, mem: &M, now: u64) -> Next {
         self.shared.now = now;
         self.follow_budget = SLICE_FOLLOWED;
+        if let Some(until) = self.rests() {
+            return Next {
+                deadline: Some(until),
+                ..Next::default()
+            };
+        }
         let late = self.run_late(mem);
         let mut busy = self.run_commands(mem);
         let rules = self.run_rules(mem);
@@ -205,6 +211,9 @@ impl Device {
             steps += 1;
             if self.frames.len() >= CROWDED && self.may_leave(qpn) {
                 held.push(qpn);
+                continue;
+            }
+            if self.is_stalled(qpn) {
                 continue;
             }
             self.prefetch();

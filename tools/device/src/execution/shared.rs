@@ -134,6 +134,11 @@ impl Shared {
 
     /// Raises a vector.
     pub fn interrupt(&mut self, vector: u16) {
+        if let Some(lab) = &mut self.lab {
+            if lab.withholds(self.now, vector) {
+                return;
+            }
+        }
         self.interrupts |= 1u32.checked_shl(vector.into()).unwrap_or(0);
         self.counters.add(Counter::Interrupts, 1);
     }
@@ -195,6 +200,16 @@ impl Shared {
             }
             event
         };
+        if let Some(lab) = &mut self.lab {
+            let times = lab.events(self.now, kind);
+            if times == 0 {
+                return None;
+            }
+            // What fails here fails once more below.
+            for _ in 1..times {
+                let _ = eq.push(mem, event);
+            }
+        }
         match eq.push(mem, event) {
             Ok(index) => {
                 if !eq.dirty {
