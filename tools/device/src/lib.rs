@@ -30,6 +30,7 @@
 //! | `device/crossing.rs` | packets between the devices of one process |
 //! | `device/laboratory.rs` | where rules of what is to go wrong are asked |
 //! | `device/recording.rs` | the flight recorder: on, off, what it has; its hooks are in `execution/notes.rs` |
+//! | `device/doors.rs` | what they do by doors that the device has anyway |
 //! | `device/snapshot.rs`, `figures.rs` | contexts, counters, the port and its queue pairs for people, in portions |
 //! | `execution/` | what a queue pair sees of the device while it runs: `shared.rs` all but the transports, `host.rs` a transport's call, `frames.rs` packets as bytes, `wqe.rs` work queue entries, `copy.rs` the payload's one copy |
 //! | `objects/` | `qp.rs`, `cq.rs`, `eq.rs`, `srq.rs`, `mr.rs`, `uar.rs`, `port.rs` |

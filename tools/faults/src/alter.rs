@@ -63,6 +63,7 @@ fn field(frame: &[u8], at: Places, field: Field) -> Option<usize> {
         Field::Syndrome => of(&[(Header::Aeth, 0)]),
         Field::Msn => of(&[(Header::Aeth, 1)]),
         Field::Qkey => of(&[(Header::Deth, 0)]),
+        Field::OriginalData => of(&[(Header::AtomicAckEth, 0)]),
     }
 }
 
@@ -91,7 +92,7 @@ fn change(frame: &mut [u8], how: &Corrupt) -> Option<()> {
             let end = at.end.checked_sub(pad)?;
             let begin = payload.checked_add(offset? as usize)?;
             let byte = frame.get_mut(..end)?.get_mut(begin)?;
-            *byte ^= 1;
+            *byte = how.value.map_or(*byte ^ 1, |value| value as u8);
         }
     }
     if how.is_right() {

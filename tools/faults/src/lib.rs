@@ -7,6 +7,7 @@
 //! told what to do ([`Effect`]). There is no clock, no socket and no packet in here: the same rules, seed and passings give the same effects.
 #![forbid(unsafe_code)]
 
+mod actions;
 pub mod alter;
 mod check;
 mod dice;
@@ -17,5 +18,8 @@ mod track;
 
 pub use check::Wrong;
 pub use names::{command_name, not_available, send_name, NOT_AVAILABLE};
-pub use rule::{Action, Corrupt, Direction, Field, Icrc, Match, On, Rule, RuleSet, VERSION};
-pub use table::{Effect, Party, Passing, Table, Told, MAX_RULES};
+pub use rule::{
+    Action, Because, Complete, Corrupt, Direction, Field, Icrc, Match, On, Queue, Rule, RuleSet,
+    VERSION,
+};
+pub use table::{Effect, Party, Passing, Table, Told, Whom, MAX_RULES};

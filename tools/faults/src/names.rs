@@ -4,11 +4,12 @@
 
 use verbena_abi::cmd::{CmdStatus, Opcode};
 use verbena_abi::cqe::WcStatus;
+use verbena_abi::eqe::EventType;
 use verbena_abi::wqe::WqeOpcode;
 use verbena_roce::wire::opcode::{self, Operation, CNP};
 
-/// What people may look for and does not exist yet, with the reason or what does the same.
-pub const NOT_AVAILABLE: [(&str, &str); 14] = [
+/// What people may look for and does not exist, with the reason or what does the same.
+pub const NOT_AVAILABLE: [(&str, &str); 6] = [
     (
         "guest",
         "a rule is of the guest whose control socket it came by",
@@ -17,36 +18,19 @@ pub const NOT_AVAILABLE: [(&str, &str); 14] = [
         "pid",
         "the device does not know processes: name the queue pair by qp_created",
     ),
-    ("byte", "name the packet by packet_of_message"),
     (
         "replace",
-        "corrupt with a right ICRC changes a response's fields",
+        "corrupt with a right ICRC changes fields and bytes of a response",
+    ),
+    ("stall", "stall_ms for a queue pair, stall_device_ms"),
+    (
+        "gid_change",
+        "addresses are the guest's net device's: `ip address add` and `ip address del`",
     ),
     (
-        "vendor_err",
-        "what a rule completes has the syndrome Injected",
+        "mtu",
+        "the MTU is the guest's net device's: `ip link set mtu`",
     ),
-    (
-        "cq_overflow",
-        "INJECT_FAULT has a CQ fail, and a program that does not poll has it overflow",
-    ),
-    ("kill_srq", "INJECT_FAULT has an SRQ fail"),
-    ("withhold", "events and interrupts have no hook yet"),
-    ("repeat", "events and interrupts have no hook yet"),
-    (
-        "stall",
-        "a queue pair or device that does nothing has no hook yet",
-    ),
-    (
-        "port_down",
-        "the port follows the guest's net device: set that down",
-    ),
-    (
-        "port_up",
-        "the port follows the guest's net device: set that up",
-    ),
-    ("gid_change", "addresses are the guest's net device's"),
-    ("mtu", "the MTU is the guest's net device's"),
 ];
 
 /// Why a field or action of this name is not available, if it is one that may come.
@@ -242,4 +226,18 @@ pub(crate) fn sends(names: &[String]) -> Result<u32, &str> {
 /// Names in a sentence.
 pub(crate) fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
     names.collect::<Vec<_>>().join(", ")
+}
+
+/// Events, a bit each; all of them if none is named. Errors: the name that is none.
+pub(crate) fn events(names: &[String]) -> Result<u32, &str> {
+    if names.is_empty() {
+        return Ok(u32::MAX);
+    }
+    let mut bits = 0;
+    for name in names {
+        let mut all = EventType::ALL.iter();
+        let found = all.find(|event| shout(event.name()) == *name);
+        bits |= 1 << found.ok_or(name.as_str())?.to_raw();
+    }
+    Ok(bits)
 }

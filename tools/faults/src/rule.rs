@@ -3,6 +3,7 @@
 //! Rules as they are written down and sent. Names are the InfiniBand specification's.
 
 use serde::{Deserialize, Serialize};
+use verbena_abi::syndrome::Syndrome;
 
 /// Version of the format.
 pub const VERSION: u32 = 1;
@@ -50,6 +51,10 @@ pub enum On {
     Command,
     /// A moment.
     Time,
+    /// An event that the device tells the driver of.
+    Event,
+    /// An interrupt that it raises.
+    Interrupt,
 }
 
 /// Direction of a packet, as its queue pair sees it.
@@ -97,9 +102,18 @@ pub struct Match {
     /// Packets: the n-th packet of its message, from 1 on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packet_of_message: Option<u64>,
+    /// Packets: the one that carries this byte of its message, from 0 on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub byte: Option<u64>,
     /// Commands: the name, like `CREATE_QP`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
+    /// Events: names, like `CQ_ERR`.
+    #[serde(skip_serializing_if = "Vec::is_empty", with = "one_or_many")]
+    pub event: Vec<String>,
+    /// Interrupts: the vector.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vector: Option<u16>,
     /// Only the n-th of all that is so, from 1 on, counted since the rule was added.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nth: Option<u64>,
@@ -148,13 +162,79 @@ pub enum Action {
     /// The same with an RNR NAK with this timer code.
     Rnr(u8),
     /// The work request completes with this status.
-    Complete(String),
+    Complete(Complete),
     /// The queue pair is in error.
     QpError,
     /// The device is dead until reset.
     Fatal,
     /// The command fails with this errno.
     Errno(String),
+    /// The port carries nothing, in neither direction, until a rule has it up again or this one goes.
+    PortDown,
+    /// The end of that.
+    PortUp,
+    /// A CQ of the queue pair has no room for its next completion.
+    CqOverflow(Queue),
+    /// The SRQ of the queue pair is in error when the next receive is taken from it.
+    KillSrq,
+    /// The queue pair does nothing for so many milliseconds: what it would send, answer or receive waits.
+    StallMs(u64),
+    /// The same of the whole device.
+    StallDeviceMs(u64),
+    /// The event or interrupt does not come.
+    Withhold,
+    /// The event comes so many times more.
+    Repeat(u32),
+}
+
+/// How a work request completes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "a status, or status and vendor_err")]
+pub enum Complete {
+    /// With this status.
+    Status(String),
+    /// With this status and cause.
+    Because(Because),
+}
+
+/// See [`Complete`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Because {
+    /// The status.
+    pub status: String,
+    /// The cause, as `verbena_abi::syndrome::Syndrome` has it.
+    pub vendor_err: u32,
+}
+
+impl Complete {
+    /// The status.
+    pub fn status(&self) -> &str {
+        match self {
+            Complete::Status(status) => status,
+            Complete::Because(because) => &because.status,
+        }
+    }
+
+    /// The cause: that of all that rules complete, unless it is said. None: there is no such cause.
+    pub fn cause(&self) -> Option<Syndrome> {
+        match self {
+            Complete::Status(_) => Some(Syndrome::Injected),
+            Complete::Because(because) => {
+                Syndrome::from_raw(u16::try_from(because.vendor_err).ok()?)
+            }
+        }
+    }
+}
+
+/// Whose completions a CQ of a queue pair has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Queue {
+    /// Sends.
+    Send,
+    /// Receives.
+    Recv,
 }
 
 /// What is changed in a packet.
@@ -164,10 +244,10 @@ pub struct Corrupt {
     /// A field of its headers. Nothing: a byte of its payload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<Field>,
-    /// What the field becomes. Nothing: its lowest bit is flipped.
+    /// What the field, or the byte, becomes. Nothing: its lowest bit is flipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<u64>,
-    /// Which byte of the payload; its lowest bit is flipped.
+    /// Which byte of the payload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<u32>,
     /// The ICRC afterwards.
@@ -208,6 +288,8 @@ pub enum Field {
     Msn,
     /// DETH: Q_Key.
     Qkey,
+    /// AtomicAckETH: original remote data.
+    OriginalData,
 }
 
 impl Field {
@@ -224,6 +306,7 @@ impl Field {
             Field::Syndrome => "syndrome",
             Field::Msn => "msn",
             Field::Qkey => "qkey",
+            Field::OriginalData => "original_data",
         }
     }
 
@@ -234,7 +317,7 @@ impl Field {
             Field::Pkey => 2,
             Field::DestQp | Field::Psn | Field::Msn => 3,
             Field::Rkey | Field::DmaLength | Field::Qkey => 4,
-            Field::Va => 8,
+            Field::Va | Field::OriginalData => 8,
         }
     }
 }

@@ -4,12 +4,13 @@
 
 use crate::dice::Dice;
 use crate::names::{self, Opcodes};
-use crate::rule::{Action, Corrupt, Direction, Match, On, Rule, RuleSet};
+use crate::rule::{Action, Corrupt, Direction, Match, On, Queue, Rule, RuleSet};
 use crate::track::Track;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use verbena_abi::cmd::CmdStatus;
 use verbena_abi::cqe::WcStatus;
+use verbena_abi::syndrome::Syndrome;
 use verbena_roce::psn;
 
 /// The most rules of a device.
@@ -43,6 +44,19 @@ pub struct Passing {
     pub first_psn: u32,
     /// It begins a message.
     pub first: bool,
+    /// Path MTU, in bytes.
+    pub mtu: u32,
+    /// Bytes of its payload.
+    pub bytes: u32,
+}
+
+/// Whom something happens to at a moment: where there is a packet or a send, its queue pair is meant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Whom {
+    /// By its number ...
+    pub qp: Option<u32>,
+    /// ... or by [`Party::created`].
+    pub created: Option<u64>,
 }
 
 /// What is to be done.
@@ -63,13 +77,29 @@ pub enum Effect {
     /// See [`Action::Nak`] and [`Action::Rnr`]: the byte of the AETH.
     Nak(u8),
     /// See [`Action::Complete`].
-    Complete(WcStatus),
-    /// See [`Action::QpError`]. At a moment, which queue pair: by its number, or by [`Party::created`].
-    QpError(Option<u32>, Option<u64>),
+    Complete(WcStatus, Syndrome),
+    /// See [`Action::QpError`].
+    QpError(Whom),
     /// See [`Action::Fatal`].
     Fatal,
     /// See [`Action::Errno`].
     Fail(CmdStatus),
+    /// See [`Action::PortDown`]: it is so while there is this rule ([`Table::has`]).
+    PortDown(u64),
+    /// See [`Action::PortUp`].
+    PortUp,
+    /// See [`Action::CqOverflow`].
+    CqOverflow(Queue, Whom),
+    /// See [`Action::KillSrq`].
+    KillSrq(Whom),
+    /// See [`Action::StallMs`]: for so many nanoseconds, while there is this rule.
+    Stall(u64, u64, Whom),
+    /// See [`Action::StallDeviceMs`]; the same.
+    StallDevice(u64, u64),
+    /// See [`Action::Withhold`].
+    Withhold,
+    /// See [`Action::Repeat`].
+    Repeat(u32),
 }
 
 /// A rule and how it went.
@@ -92,12 +122,14 @@ pub struct Told {
 #[derive(Debug)]
 struct Entry {
     rule: Rule,
+    /// No other rule of the device has, or ever had, the same.
+    id: u64,
     seed: u64,
     owner: Option<u64>,
     since: u64,
     created: u64,
     operations: Opcodes,
-    /// Opcodes of sends, a bit each, or the opcode of commands.
+    /// Opcodes of sends or kinds of events, a bit each, or the opcode of commands.
     code: u32,
     effect: Effect,
     dice: Dice,
@@ -111,9 +143,10 @@ struct Entry {
 pub struct Table {
     entries: Vec<Entry>,
     /// Their places, for each hook.
-    hooks: [Vec<usize>; 5],
+    hooks: [Vec<usize>; 7],
     /// The place of the one that fired last.
     last: usize,
+    next_id: u64,
 }
 
 /// A hook's place.
@@ -124,11 +157,29 @@ fn hook(matches: &Match) -> usize {
         (On::Send, _) => 2,
         (On::Command, _) => 3,
         (On::Time, _) => 4,
+        (On::Event, _) => 5,
+        (On::Interrupt, _) => 6,
+    }
+}
+
+impl Passing {
+    /// Whether it carries this byte of its message, being the n-th packet of it.
+    fn carries(&self, byte: u64, nth: u64) -> bool {
+        let begin = nth.saturating_sub(1).saturating_mul(self.mtu.into());
+        let at = byte.checked_sub(begin);
+        at.is_some_and(|at| at < u64::from(self.bytes))
     }
 }
 
 impl Entry {
-    fn new(rule: &Rule, seed: u64, owner: Option<u64>, now: u64, created: u64) -> Option<Self> {
+    fn new(
+        id: u64,
+        rule: &Rule,
+        seed: u64,
+        owner: Option<u64>,
+        now: u64,
+        created: u64,
+    ) -> Option<Self> {
         let names = &rule.matches.opcode;
         let code = match rule.matches.on {
             On::Send => names::sends(names).ok()?,
@@ -136,7 +187,8 @@ impl Entry {
                 Some(name) => names::command(name)?.to_raw().into(),
                 None => 0,
             },
-            On::Packet | On::Time => 0,
+            On::Event => names::events(&rule.matches.event).ok()?,
+            On::Packet | On::Time | On::Interrupt => 0,
         };
         let operations = match rule.matches.on {
             On::Packet => Opcodes::of(names).ok()?,
@@ -149,7 +201,8 @@ impl Entry {
             created,
             operations,
             code,
-            effect: effect(rule, created)?,
+            effect: effect(id, rule, created)?,
+            id,
             dice: Dice::of(seed, &rule.name),
             tracks: HashMap::new(),
             matched: 0,
@@ -172,7 +225,7 @@ impl Entry {
         if !self.is_of(&packet.party) {
             return false;
         }
-        if m.message.is_some() || m.packet_of_message.is_some() {
+        if m.message.is_some() || m.packet_of_message.is_some() || m.byte.is_some() {
             if self.tracks.len() >= TRACKED && !self.tracks.contains_key(&packet.party.qpn) {
                 return false;
             }
@@ -183,6 +236,7 @@ impl Entry {
             };
             if m.message.is_some_and(|n| n != message)
                 || m.packet_of_message.is_some_and(|n| n != nth)
+                || m.byte.is_some_and(|byte| !packet.carries(byte, nth))
             {
                 return false;
             }
@@ -213,8 +267,13 @@ impl Entry {
     }
 }
 
-fn effect(rule: &Rule, created: u64) -> Option<Effect> {
+fn effect(id: u64, rule: &Rule, created: u64) -> Option<Effect> {
     let m = &rule.matches;
+    let whom = Whom {
+        qp: m.qp,
+        created: m.qp_created.map(|n| created.saturating_add(n)),
+    };
+    let ns = |ms: &u64| ms.saturating_mul(1_000_000);
     Some(match &rule.action {
         Action::Drop => Effect::Drop,
         Action::DelayUs(us) => Effect::Delay(us.saturating_mul(1000)),
@@ -224,14 +283,27 @@ fn effect(rule: &Rule, created: u64) -> Option<Effect> {
         Action::MarkEcn => Effect::MarkEcn,
         Action::Nak(code) => Effect::Nak(names::nak(code)?),
         Action::Rnr(timer) => Effect::Nak(0x20 | timer & 0x1f),
-        Action::Complete(status) => Effect::Complete(names::status(status)?),
-        Action::QpError => Effect::QpError(m.qp, m.qp_created.map(|n| created.saturating_add(n))),
+        Action::Complete(how) => Effect::Complete(names::status(how.status())?, how.cause()?),
+        Action::QpError => Effect::QpError(whom),
         Action::Fatal => Effect::Fatal,
         Action::Errno(errno) => Effect::Fail(names::errno(errno)?),
+        Action::PortDown => Effect::PortDown(id),
+        Action::PortUp => Effect::PortUp,
+        Action::CqOverflow(queue) => Effect::CqOverflow(*queue, whom),
+        Action::KillSrq => Effect::KillSrq(whom),
+        Action::StallMs(ms) => Effect::Stall(ns(ms), id, whom),
+        Action::StallDeviceMs(ms) => Effect::StallDevice(ns(ms), id),
+        Action::Withhold => Effect::Withhold,
+        Action::Repeat(n) => Effect::Repeat(*n),
     })
 }
 
 impl Table {
+    /// Whether there is still a rule.
+    pub fn has(&self, id: u64) -> bool {
+        self.entries.iter().any(|entry| entry.id == id)
+    }
+
     /// Whether there are no rules.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -271,9 +343,11 @@ impl Table {
                     ));
                 }
             }
-            let entry = Entry::new(rule, set.seed, owner, now, created);
+            let id = self.next_id + new.len() as u64;
+            let entry = Entry::new(id, rule, set.seed, owner, now, created);
             new.push(entry.ok_or_else(|| format!("rule {:?}: a name is not known", rule.name))?);
         }
+        self.next_id += new.len() as u64;
         self.entries.append(&mut new);
         self.sort();
         Ok(())
@@ -327,7 +401,7 @@ impl Table {
         for entry in &mut self.entries {
             entry.tracks.clear();
             entry.created = 0;
-            if let Some(effect) = effect(&entry.rule, 0) {
+            if let Some(effect) = effect(entry.id, &entry.rule, 0) {
                 entry.effect = effect;
             }
         }
@@ -399,6 +473,18 @@ impl Table {
     pub fn last_fired(&self) -> Option<(&str, u64)> {
         let entry = self.entries.get(self.last)?;
         Some((&entry.rule.name, entry.created))
+    }
+
+    /// The device tells the driver of an event.
+    pub fn event(&mut self, now: u64, kind: u8) -> Option<Effect> {
+        let bit = 1u32.checked_shl(kind.into()).unwrap_or(0);
+        self.pass(5, now, |entry| entry.code & bit != 0)
+    }
+
+    /// The device raises an interrupt.
+    pub fn interrupt(&mut self, now: u64, vector: u16) -> Option<Effect> {
+        let is_it = |entry: &mut Entry| entry.rule.matches.vector.is_none_or(|n| n == vector);
+        self.pass(6, now, is_it)
     }
 
     /// When [`Table::due`] has something to do next.

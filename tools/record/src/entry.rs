@@ -197,9 +197,8 @@ fn on_bits(on: On) -> u8 {
         On::Send => 1,
         On::Command => 2,
         On::Time => 3,
-        // A kind of match that this version does not know how to repeat.
-        #[allow(unreachable_patterns)]
-        _ => 4,
+        On::Event => 4,
+        On::Interrupt => 5,
     }
 }
 
@@ -208,7 +207,9 @@ fn on_of(bits: u8) -> Option<On> {
         0 => On::Packet,
         1 => On::Send,
         2 => On::Command,
-        3 | 4 => On::Time,
+        3 => On::Time,
+        4 => On::Event,
+        5 => On::Interrupt,
         _ => return None,
     })
 }

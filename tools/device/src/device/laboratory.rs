@@ -8,6 +8,7 @@
 //! | a packet that it receives | by reference in [`Device::deliver`] too, else before it is handed over |
 //! | a send that the device begins with | `execution/host.rs`, `fetch_send` |
 //! | a command | `device/cmd/mod.rs`, before it is executed |
+//! | an event, an interrupt | `execution/shared.rs`, `push_event` and `interrupt` |
 //! | a moment | at the beginning of a slice |
 //!
 //! What a rule of packets concerns is split into single packets, and what a rule alters becomes a frame, which takes the way of frames
@@ -97,12 +98,14 @@ impl Device {
 
     /// A device without rules pays for none.
     fn leave_lab(&mut self) {
+        let now = self.shared.now;
+        self.lab().into_iter().for_each(|lab| lab.settle(now));
         if self.shared.lab.as_ref().is_some_and(|lab| lab.is_idle()) {
             self.shared.lab = None;
         }
     }
 
-    fn lab(&mut self) -> Option<&mut Lab> {
+    pub(super) fn lab(&mut self) -> Option<&mut Lab> {
         self.shared.lab.as_deref_mut()
     }
 
@@ -111,7 +114,7 @@ impl Device {
         let (Some(lab), Some(qp)) = (&self.shared.lab, self.qps.get(qpn)) else {
             return false;
         };
-        lab.table.concerns(way, &party(&qp.env))
+        lab.is_cut() || lab.stalls(&qp.env).is_some() || lab.table.concerns(way, &party(&qp.env))
     }
 
     /// What is to happen with a packet at a queue pair.
@@ -125,18 +128,25 @@ impl Device {
                 return Some(Effect::Drop);
             }
         }
+        let now = self.shared.now;
         let passing = passing(&qp.env, way, packet);
-        let effect = lab.table.packet(self.shared.now, &passing);
+        let effect = lab.table.packet(now, &passing);
+        let stalled = lab.stalls(&qp.env);
         self.shared.note_passing(&passing, effect.is_some());
         if let Some(effect) = &effect {
             self.shared.remark_rule(effect, On::Packet);
         }
-        effect
+        effect.or_else(|| Some(Effect::Delay(stalled?.saturating_sub(now))))
     }
 
     /// Delivers what was sent, one packet after the other if a rule concerns them.
     #[cold]
     pub(super) fn deliver_by_rules<M: GuestMemory>(&mut self, mem: &M, out: Outgoing) -> Delivered {
+        if self.is_cut() {
+            let mut lost = Delivered::default();
+            lost.count(&out);
+            return lost;
+        }
         let (from, to) = (out.packet.src_qpn, out.packet.dst_qpn);
         let by_reference = out.local && !self.shared.config.wire_local && to != MULTICAST_QPN;
         let leaves = self.is_concerned(Direction::Out, from);
@@ -211,17 +221,23 @@ impl Device {
                 out.packet.marked = true;
                 Some(out)
             }
-            Effect::QpError(..) => {
+            Effect::QpError(_) | Effect::CqOverflow(..) | Effect::KillSrq(_) | Effect::PortUp => {
                 // Payload of its own is gone with its work requests.
                 if way == Direction::Out && out.packet.kind.is_request() {
                     self.shared.show_local(mem, &out, true);
                 }
-                self.fail_qp(mem, qpn, Syndrome::Injected);
+                self.open_door(mem, Some(qpn), &effect);
                 Some(out)
             }
-            Effect::Fatal => {
+            // Nothing goes on, nor does what it was.
+            Effect::Fatal | Effect::PortDown(_) => {
                 self.shared.show_local(mem, &out, true);
-                self.fail(mem, Syndrome::Injected);
+                self.open_door(mem, Some(qpn), &effect);
+                None
+            }
+            Effect::Stall(ns, ..) | Effect::StallDevice(ns, _) => {
+                self.open_door(mem, Some(qpn), &effect);
+                self.replace(mem, way, qpn, &out, &Effect::Delay(ns));
                 None
             }
             _ => {
@@ -350,7 +366,7 @@ impl Device {
 
     /// A frame goes on from the hook at which it was made.
     fn send_on<M: GuestMemory>(&mut self, mem: &M, held: Held) {
-        if !self.shared.port.up {
+        if !self.shared.port.up || self.is_cut() {
             return;
         }
         if held.way == Direction::In {
@@ -391,6 +407,9 @@ impl Device {
         packet: Packet,
     ) {
         let qpn = packet.dst_qpn;
+        if self.is_cut() {
+            return;
+        }
         if !self.is_concerned(Direction::In, qpn) {
             return self.hand_over_freely(mem, path, packet);
         }
@@ -450,7 +469,10 @@ impl Device {
                 self.fail(mem, Syndrome::Injected);
                 Some(bad(CmdStatus::Fatal, Syndrome::DeviceFatal))
             }
-            _ => None,
+            effect => {
+                self.open_door(mem, None, &effect);
+                None
+            }
         }
     }
 
@@ -467,18 +489,11 @@ impl Device {
         while let Some(effect) = self.lab()?.table.due(now) {
             self.shared.note_fired(On::Time, 0, None);
             self.shared.remark_rule(&effect, On::Time);
-            match effect {
-                Effect::Fatal => self.fail(mem, Syndrome::Injected),
-                Effect::QpError(Some(qpn), _) => self.fail_qp(mem, qpn, Syndrome::Injected),
-                Effect::QpError(None, Some(created)) => {
-                    let is_it =
-                        |qpn: &u32| self.qps.get(*qpn).is_some_and(|qp| qp.env.owner == created);
-                    if let Some(qpn) = (0..self.qps.len()).find(is_it) {
-                        self.fail_qp(mem, qpn, Syndrome::Injected);
-                    }
-                }
-                _ => {}
-            }
+            let qpn = self.whom(&effect);
+            self.open_door(mem, qpn, &effect);
+        }
+        for qpn in self.lab()?.go_on(now) {
+            self.make_ready(qpn);
         }
         if !self.shared.regs.is_fatal() {
             self.release(mem);

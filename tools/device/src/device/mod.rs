@@ -5,6 +5,7 @@
 mod areas;
 pub(crate) mod cmd;
 pub mod crossing;
+mod doors;
 pub mod figures;
 mod laboratory;
 mod misbehaviour;

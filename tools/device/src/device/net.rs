@@ -27,7 +27,7 @@ pub(crate) struct Delivered {
 }
 
 impl Delivered {
-    fn count(&mut self, out: &Outgoing) {
+    pub(super) fn count(&mut self, out: &Outgoing) {
         self.packets += 1;
         self.bytes += u64::from(out.packet.payload.len());
     }

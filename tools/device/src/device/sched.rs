@@ -55,6 +55,12 @@ impl Device {
         self.shared.show_last();
         self.shared.now = now;
         self.follow_budget = SLICE_FOLLOWED;
+        if let Some(until) = self.rests() {
+            return Next {
+                deadline: Some(until),
+                ..Next::default()
+            };
+        }
         let late = self.run_late(mem);
         let mut busy = self.run_commands(mem);
         let rules = self.run_rules(mem);
@@ -208,6 +214,9 @@ impl Device {
             steps += 1;
             if self.frames.len() >= CROWDED && self.may_leave(qpn) {
                 held.push(qpn);
+                continue;
+            }
+            if self.is_stalled(qpn) {
                 continue;
             }
             self.prefetch();

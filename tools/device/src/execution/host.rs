@@ -157,10 +157,12 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
             None => None,
             Some(lab) => lab.send(self.shared.now, self.env, header.opcode),
         };
-        self.shared.note_work(self.env, index, &header, by_rule);
+        let failed = by_rule.map(|(status, _)| status);
+        self.shared.note_work(self.env, index, &header, failed);
         let bytes = self.shared.wqe.bytes(length);
-        if let Some(status) = self.env.fault.take().or(by_rule) {
-            return Err(WqeError::new(status, Syndrome::Injected));
+        let asked = self.env.fault.take().map(|s| (s, Syndrome::Injected));
+        if let Some((status, cause)) = asked.or(by_rule) {
+            return Err(WqeError::new(status, cause));
         }
         if header.flags & !send_flags::ALL != 0 {
             return Err(malformed(Syndrome::WqeFlags));

@@ -74,12 +74,18 @@ fn effect_name(effect: &Effect) -> &'static str {
         Effect::MarkEcn => "mark_ecn",
         Effect::Nak(byte) if byte & 0x60 == 0x20 => "rnr",
         Effect::Nak(_) => "nak",
-        Effect::Complete(_) => "complete",
+        Effect::Complete(..) => "complete",
         Effect::QpError(..) => "qp_error",
         Effect::Fatal => "fatal",
         Effect::Fail(_) => "errno",
-        #[allow(unreachable_patterns)]
-        _ => "another action",
+        Effect::PortDown(_) => "port_down",
+        Effect::PortUp => "port_up",
+        Effect::CqOverflow(..) => "cq_overflow",
+        Effect::KillSrq(_) => "kill_srq",
+        Effect::Stall(..) => "stall_ms",
+        Effect::StallDevice(..) => "stall_device_ms",
+        Effect::Withhold => "withhold",
+        Effect::Repeat(_) => "repeat",
     }
 }
 
@@ -122,7 +128,7 @@ impl Shared {
             wr_id: wqe.wr_id.get(),
         });
         if let Some(status) = by_rule {
-            self.remark_rule(&Effect::Complete(status), On::Send);
+            self.remark_rule(&Effect::Complete(status, Syndrome::Injected), On::Send);
             self.note_fired(On::Send, wqe.opcode.into(), Some(env));
         }
     }

@@ -29,6 +29,7 @@ use verbena_abi::eqe::EventType;
 use verbena_abi::regs::NUM_UARS;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
+use verbena_faults::On;
 use verbena_roce::sched::Wheel;
 use verbena_roce::Pool;
 
@@ -145,6 +146,12 @@ impl Shared {
 
     /// Raises a vector.
     pub fn interrupt(&mut self, vector: u16) {
+        if let Some(lab) = &mut self.lab {
+            if lab.withholds(self.now, vector) {
+                self.note_fired(On::Interrupt, vector, None);
+                return;
+            }
+        }
         self.interrupts |= 1u32.checked_shl(vector.into()).unwrap_or(0);
         self.counters.add(Counter::Interrupts, 1);
     }
@@ -194,7 +201,18 @@ impl Shared {
         number: u32,
         cause: Option<Syndrome>,
     ) -> Option<u32> {
-        let eq = self.eqs.get_mut(eqn).filter(|eq| !eq.has_failed())?;
+        self.eqs.get(eqn).filter(|eq| !eq.has_failed())?;
+        let mut times = 1;
+        if let Some(lab) = &mut self.lab {
+            times = lab.events(self.now, kind);
+            if times != 1 {
+                self.note_fired(On::Event, kind.to_raw().into(), None);
+            }
+        }
+        if times == 0 {
+            return None;
+        }
+        let eq = self.eqs.get_mut(eqn)?;
         let event = Event {
             kind,
             number,
@@ -208,6 +226,10 @@ impl Shared {
             }
             event
         };
+        // What fails here fails once more below.
+        for _ in 1..times {
+            let _ = eq.push(mem, event);
+        }
         match eq.push(mem, event) {
             Ok(index) => {
                 if !eq.dirty {

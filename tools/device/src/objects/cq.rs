@@ -47,6 +47,8 @@ pub struct Cq {
     pub ignore_overrun: bool,
     /// The next entry is to bring it to ERR.
     pub faulty: bool,
+    /// The next entry is to find no room.
+    pub full: bool,
     /// What brought it to ERR.
     pub error: Option<Syndrome>,
     /// Index of its last completion event's entry; none while that event waits for room.
@@ -108,6 +110,7 @@ impl Cq {
             users: 0,
             ignore_overrun: false,
             faulty: false,
+            full: false,
             error: None,
             last_event: None,
             written: false,
@@ -135,7 +138,7 @@ impl Cq {
         if self.error.is_some() {
             return Written::Dead;
         }
-        let size = self.ring.size();
+        let size = if self.full { 0 } else { self.ring.size() };
         if self.pi.wrapping_sub(self.ci) >= size && !self.ignore_overrun {
             self.ci = self.read_ci(mem);
             if self.pi.wrapping_sub(self.ci) >= size {

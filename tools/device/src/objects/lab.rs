@@ -7,6 +7,8 @@
 use crate::objects::qp::Env;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
+use verbena_abi::eqe::EventType;
+use verbena_abi::syndrome::Syndrome;
 use verbena_faults::{Direction, Effect, Party, Passing, Table};
 use verbena_roce::host::WcStatus;
 use verbena_roce::Packet;
@@ -59,6 +61,20 @@ pub struct Lab {
     /// PSNs that rules have refused, by the queue pairs that would have received them: what comes behind is not for them, until
     /// the requester has begun again there.
     refused: HashMap<u32, u32>,
+    /// The rule that has taken the port down.
+    cut: Option<u64>,
+    /// The device does nothing.
+    rest: Option<Stall>,
+    /// Queue pairs that do nothing, by number; each with what no other has, or ever had.
+    stalls: HashMap<u32, (u64, Stall)>,
+}
+
+/// Something does nothing for a while.
+#[derive(Clone, Copy, Debug)]
+struct Stall {
+    until: u64,
+    /// The rule by which it is so.
+    rule: u64,
 }
 
 /// What a rule is told of a queue pair.
@@ -86,13 +102,18 @@ pub fn passing(env: &Env, way: Direction, packet: &Packet) -> Passing {
         psn: packet.psn,
         first_psn: first_psn.get(),
         first: packet.first,
+        mtu: 128u32 << env.attr.path_mtu.clamp(1, 5),
+        bytes: packet.payload.len(),
     }
 }
 
 impl Lab {
     /// Whether there is nothing that it could do any more.
     pub fn is_idle(&self) -> bool {
-        self.table.is_empty() && self.held.is_empty()
+        self.table.is_empty()
+            && self.held.is_empty()
+            && self.rest.is_none()
+            && self.stalls.is_empty()
     }
 
     /// The device was reset: nothing is under way.
@@ -100,13 +121,20 @@ impl Lab {
         self.table.reset();
         self.held.clear();
         self.refused.clear();
+        self.cut = None;
+        self.rest = None;
+        self.stalls.clear();
     }
 
     /// A queue pair begins with a send: how that is to fail, if it is.
     #[cold]
-    pub fn send(&mut self, now: u64, env: &Env, opcode: u8) -> Option<WcStatus> {
+    pub fn send(&mut self, now: u64, env: &Env, opcode: u8) -> Option<(WcStatus, Syndrome)> {
         match self.table.send(now, &party(env), opcode)? {
-            Effect::Complete(status) => Some(status),
+            Effect::Complete(status, cause) => Some((status, cause)),
+            Effect::Stall(ns, rule, _) => {
+                self.stall(now, ns, rule, env);
+                None
+            }
             _ => None,
         }
     }
@@ -152,7 +180,92 @@ impl Lab {
     /// When there is something to do next.
     pub fn next_due(&self) -> Option<u64> {
         let held = self.held.first_key_value().map(|((at, _), _)| *at);
-        [held, self.table.next_due()].into_iter().flatten().min()
+        let rest = self.rest.map(|stall| stall.until);
+        let stalls = self.stalls.values().map(|(_, stall)| stall.until).min();
+        let all = [held, self.table.next_due(), rest, stalls];
+        all.into_iter().flatten().min()
+    }
+
+    /// A rule takes the port down. True: it was up as far as rules go.
+    pub fn cut(&mut self, rule: u64) -> bool {
+        self.cut.replace(rule).is_none()
+    }
+
+    /// A rule has the port up again.
+    pub fn mend(&mut self) {
+        self.cut = None;
+    }
+
+    /// Whether a rule has taken the port down.
+    pub fn is_cut(&self) -> bool {
+        self.cut.is_some()
+    }
+
+    /// A queue pair does nothing for so long.
+    pub fn stall(&mut self, now: u64, ns: u64, rule: u64, env: &Env) {
+        let until = now.saturating_add(ns);
+        let stall = Stall { until, rule };
+        self.stalls.insert(env.qpn(), (env.owner, stall));
+    }
+
+    /// The device does nothing for so long.
+    pub fn stall_device(&mut self, now: u64, ns: u64, rule: u64) {
+        let until = now.saturating_add(ns);
+        self.rest = Some(Stall { until, rule });
+    }
+
+    /// Until when a queue pair does nothing, if it is to do nothing.
+    pub fn stalls(&self, env: &Env) -> Option<u64> {
+        let own = self.stalls.get(&env.qpn());
+        let own = own.filter(|(owner, _)| *owner == env.owner);
+        [own.map(|(_, stall)| *stall), self.rest]
+            .into_iter()
+            .flatten()
+            .map(|stall| stall.until)
+            .max()
+    }
+
+    /// Until when the device does nothing. None: it works, maybe again.
+    pub fn rests(&mut self, now: u64) -> Option<u64> {
+        self.rest = self.rest.filter(|stall| now < stall.until);
+        self.rest.map(|stall| stall.until)
+    }
+
+    /// Queue pairs that go on, because their time is over.
+    pub fn go_on(&mut self, now: u64) -> Vec<u32> {
+        let over = self.stalls.iter();
+        let over = over.filter(|(_, (_, stall))| stall.until <= now);
+        let over: Vec<u32> = over.map(|(qpn, _)| *qpn).collect();
+        self.stalls.retain(|_, (_, stall)| stall.until > now);
+        over
+    }
+
+    /// Rules have gone: what was so because of them is over now.
+    pub fn settle(&mut self, now: u64) {
+        let table = &self.table;
+        self.cut = self.cut.filter(|rule| table.has(*rule));
+        let stalls = self.stalls.values_mut().map(|(_, stall)| stall);
+        for stall in stalls.chain(&mut self.rest) {
+            if !table.has(stall.rule) {
+                stall.until = stall.until.min(now);
+            }
+        }
+    }
+
+    /// How often the driver is told of an event.
+    #[cold]
+    pub fn events(&mut self, now: u64, kind: EventType) -> u32 {
+        match self.table.event(now, kind.to_raw()) {
+            Some(Effect::Withhold) => 0,
+            Some(Effect::Repeat(more)) => more.saturating_add(1),
+            _ => 1,
+        }
+    }
+
+    /// Whether an interrupt does not come.
+    #[cold]
+    pub fn withholds(&mut self, now: u64, vector: u16) -> bool {
+        self.table.interrupt(now, vector) == Some(Effect::Withhold)
     }
 
     /// A request was refused in the name of a queue pair.

@@ -11,10 +11,12 @@ use verbena_abi::ctx::QpState;
 use verbena_abi::stats::{Counter, NUM_COUNTERS};
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
-use verbena_faults::{Action, Corrupt, Direction, Field, Icrc, Match, On, Rule, RuleSet, VERSION};
+use verbena_faults::{
+    Action, Complete, Corrupt, Direction, Field, Icrc, Match, On, Rule, RuleSet, VERSION,
+};
 
 /// A pair by reference, and one through frames.
-fn on_both(test: impl Fn(Pair)) {
+pub(super) fn on_both(test: impl Fn(Pair)) {
     for wire_local in [false, true] {
         test(Pair::on(Driver::with(Config {
             wire_local,
@@ -25,9 +27,14 @@ fn on_both(test: impl Fn(Pair)) {
 
 impl Pair {
     /// Adds a rule that is called x.
-    fn rule(&mut self, matches: Match, action: Action) {
+    pub(super) fn rule(&mut self, matches: Match, action: Action) {
+        self.rule_named("x", matches, action);
+    }
+
+    /// Adds a rule.
+    pub(super) fn rule_named(&mut self, name: &str, matches: Match, action: Action) {
         let rule = Rule {
-            name: String::from("x"),
+            name: String::from(name),
             optional: false,
             matches,
             action,
@@ -40,12 +47,12 @@ impl Pair {
         self.d.device.add_rules(&set, None, self.d.now).unwrap();
     }
 
-    fn fired(&self) -> u64 {
+    pub(super) fn fired(&self) -> u64 {
         self.d.device.rules()[0].fired
     }
 
     /// A WRITE of ten packets of the first queue pair: how it completes, and whether all is there.
-    fn write(&mut self) -> (WcStatus, u32, bool) {
+    pub(super) fn write(&mut self) -> (WcStatus, u32, bool) {
         const BYTES: usize = 10_000;
         let (from, lkey) = self.d.region(BYTES as u32, 1);
         let (to, rkey) = self.d.region(BYTES as u32, 2);
@@ -57,14 +64,14 @@ impl Pair {
         (done.status(), done.cqe.vendor_err.get(), same)
     }
 
-    fn counter(&mut self, qpn: u32, counter: Counter) -> u64 {
+    pub(super) fn counter(&mut self, qpn: u32, counter: Counter) -> u64 {
         let all = self.d.query_stats(Some(qpn), NUM_COUNTERS as u32).unwrap();
         all[counter as usize]
     }
 }
 
 /// Packets with this name.
-fn named(opcode: &str) -> Match {
+pub(super) fn named(opcode: &str) -> Match {
     Match {
         opcode: vec![String::from(opcode)],
         ..Match::default()
@@ -72,7 +79,7 @@ fn named(opcode: &str) -> Match {
 }
 
 /// The n-th WRITE packet that is received.
-fn received(nth: u64) -> Match {
+pub(super) fn received(nth: u64) -> Match {
     Match {
         direction: Some(Direction::In),
         nth: Some(nth),
@@ -196,7 +203,10 @@ fn sends_commands_and_the_device_fail() {
             nth: Some(2),
             ..on(On::Send)
         };
-        p.rule(second, Action::Complete(String::from("RESP_TIMEOUT_ERR")));
+        p.rule(
+            second,
+            Action::Complete(Complete::Status(String::from("RESP_TIMEOUT_ERR"))),
+        );
         assert_eq!(p.write().0, Success);
         let cause = Syndrome::Injected.to_raw().into();
         let (status, vendor_err, _) = p.write();

@@ -14,6 +14,7 @@ mod cqs;
 mod credits;
 mod crossing;
 mod data;
+mod doors;
 mod ends;
 mod eqs;
 mod errors;

@@ -4,9 +4,11 @@
 
 use verbena_abi::cmd::{CmdStatus, Opcode};
 use verbena_abi::cqe::WcStatus;
+use verbena_abi::eqe::EventType;
+use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
 use verbena_control::{read_json, read_toml};
-use verbena_faults::{Direction, Effect, Party, Passing, Rule, RuleSet, Table};
+use verbena_faults::{Direction, Effect, Party, Passing, Rule, RuleSet, Table, Whom};
 
 mod alter;
 mod refused;
@@ -43,6 +45,8 @@ fn write(psn: u32) -> Passing {
         psn,
         first_psn: 100,
         first: place == 0,
+        mtu: 1024,
+        bytes: if place == 3 { 100 } else { 1024 },
     }
 }
 
@@ -67,6 +71,11 @@ fn what_is_matched_fires() {
         ("packet = 6", &[5]),
         ("packet_of_message = 3", &[2, 6, 10, 14]),
         ("message = 2", &[4, 5, 6, 7]),
+        ("byte = 0", &[0, 4, 8, 12]),
+        ("byte = 1023, message = 1", &[0]),
+        ("byte = 1024, message = 2", &[5]),
+        ("byte = 3171", &[3, 7, 11, 15]),
+        ("byte = 3172", &[]),
         ("message = 2, packet_of_message = 4", &[7]),
         ("opcode = \"RDMA WRITE First\"", &[0, 4, 8, 12]),
         (
@@ -212,7 +221,7 @@ fn sends_commands_and_moments_have_hooks_of_their_own() {
     assert_eq!(sends.send(0, &party, read), None);
     assert_eq!(
         sends.send(0, &party, read),
-        Some(Effect::Complete(WcStatus::GeneralErr))
+        Some(Effect::Complete(WcStatus::GeneralErr, Syndrome::Injected))
     );
     assert!(fired(&mut sends).is_empty());
 
@@ -234,9 +243,49 @@ fn sends_commands_and_moments_have_hooks_of_their_own() {
     );
     assert_eq!(
         moments.due(3_000_000),
-        Some(Effect::QpError(None, Some(12)))
+        Some(Effect::QpError(Whom {
+            qp: None,
+            created: Some(12)
+        }))
     );
     assert_eq!((moments.next_due(), moments.due(9_000_000)), (None, None));
+}
+
+#[test]
+fn events_and_interrupts_have_hooks_of_their_own() {
+    let mut events = table(
+        "on = \"event\", event = \"CQ_ERR\", nth = 2",
+        "{ repeat = 3 }",
+    );
+    assert_eq!(events.event(0, EventType::QpFatal.to_raw()), None);
+    let kind = EventType::CqErr.to_raw();
+    let told: Vec<_> = (0..3).map(|_| events.event(0, kind)).collect();
+    assert_eq!(told, [None, Some(Effect::Repeat(3)), None]);
+    let mut vectors = table("on = \"interrupt\", vector = 2", "\"withhold\"");
+    assert_eq!(vectors.interrupt(0, 1), None);
+    assert_eq!(vectors.interrupt(0, 2), Some(Effect::Withhold));
+}
+
+#[test]
+fn what_lasts_is_tied_to_its_rule() {
+    let mut table = table("nth = 1", "\"port_down\"");
+    let Some(Effect::PortDown(id)) = table.packet(0, &write(100)) else {
+        panic!("the port stays up");
+    };
+    assert!(table.has(id) && table.remove("x") && !table.has(id));
+    table.add(&rule("", "\"port_down\""), None, 0, 0).unwrap();
+    assert!(!table.has(id), "another rule of the same name");
+}
+
+#[test]
+fn a_status_may_have_another_cause() {
+    let mut table = table(
+        "on = \"send\"",
+        "{ complete = { status = \"RETRY_EXC_ERR\", vendor_err = 0xc01 } }",
+    );
+    let party = write(100).party;
+    let effect = Effect::Complete(WcStatus::RetryExcErr, Syndrome::RetryExceeded);
+    assert_eq!(table.send(0, &party, 0), Some(effect));
 }
 
 #[test]

@@ -9,7 +9,9 @@ fn error(matches: &str, action: &str) -> String {
     let text = format!(
         "version = 1\n\n\n[[rule]]\nname = \"x\"\nmatch = {{ {matches} }}\naction = {action}\n"
     );
-    let error = read_toml(&text).map(drop).unwrap_err();
+    let Err(error) = read_toml(&text) else {
+        panic!("taken: {matches} {action}");
+    };
     assert!(error.starts_with("line "), "{error}");
     error
 }
@@ -25,6 +27,69 @@ fn what_cannot_be_combined_is_refused_with_the_reason() {
             "match.every: says how often, as match.nth does",
         ),
         ("nth = 1, limit = 2", "\"drop\"", "match.limit"),
+        (
+            "on = \"event\", event = \"CQ_ER\"",
+            "\"withhold\"",
+            "CQ_ERR",
+        ),
+        (
+            "event = \"CQ_ERR\"",
+            "\"drop\"",
+            "match.event: only with on = event",
+        ),
+        (
+            "on = \"event\", vector = 1",
+            "\"withhold\"",
+            "match.vector: only with on = interrupt",
+        ),
+        (
+            "on = \"event\", qp = 1",
+            "\"withhold\"",
+            "match.qp: only with",
+        ),
+        (
+            "on = \"send\", byte = 1",
+            "{ stall_ms = 1 }",
+            "match.byte: only with on = packet",
+        ),
+        (
+            "on = \"interrupt\"",
+            "{ repeat = 1 }",
+            "action.repeat: happens only to on = event",
+        ),
+        ("on = \"event\"", "{ repeat = 17 }", "1 to 16"),
+        (
+            "on = \"event\"",
+            "\"port_down\"",
+            "packet or command or time",
+        ),
+        (
+            "on = \"command\"",
+            "{ cq_overflow = \"send\" }",
+            "packet or time",
+        ),
+        (
+            "on = \"time\", after_ms = 1",
+            "\"kill_srq\"",
+            "give match.qp",
+        ),
+        (
+            "on = \"time\", after_ms = 1",
+            "{ stall_ms = 1 }",
+            "give match.qp",
+        ),
+        ("", "{ stall_ms = 0 }", "1 to 60000"),
+        ("", "{ stall_device_ms = 60001 }", "1 to 60000"),
+        (
+            "on = \"send\"",
+            "{ complete = { status = \"GENERAL_ERR\", vendor_err = 2 } }",
+            "action.complete.vendor_err",
+        ),
+        (
+            "on = \"send\"",
+            "{ complete = { status = \"GENERAL_ERR\" } }",
+            "a status, or status and vendor_err",
+        ),
         ("probability = 0.0", "\"drop\"", "above 0"),
         (
             "probability = nan",
@@ -123,7 +188,7 @@ fn what_cannot_be_combined_is_refused_with_the_reason() {
         ),
         (
             "",
-            &corrupt("payload = 1, value = 1"),
+            &corrupt("payload = 1, value = 256"),
             "action.corrupt.value",
         ),
         (
@@ -157,8 +222,9 @@ fn what_cannot_be_combined_is_refused_with_the_reason() {
 fn what_is_not_there_yet_is_refused_by_name() {
     for (matches, action) in [
         ("pid = 1", "\"drop\""),
-        ("", "\"port_down\""),
-        ("", "{ kill_srq = 3 }"),
+        ("guest = 1", "\"drop\""),
+        ("", "{ mtu = 1024 }"),
+        ("", "\"gid_change\""),
     ] {
         let error = error(matches, action);
         assert!(error.contains("not available: "), "{error}");

@@ -125,7 +125,7 @@ fn rows(facts: &Facts, json: &mut Json) {
                     }
                     On::Packet => format!("{} received", packet_name(opcode as u8)),
                     On::Send => work_name(opcode as u8),
-                    _ => String::from("a command or a moment"),
+                    _ => String::from("a command, an event or a moment"),
                 };
                 mark(
                     qpn,

@@ -123,7 +123,7 @@ pub(super) fn firings(facts: &Facts, qpn: u32, from: usize, to: usize) -> Vec<St
                         format!("{} {way}, {}", packet_name(opcode as u8), psn_text(psn))
                     }
                     On::Send => format!("the work request {}", work_name(opcode as u8)),
-                    _ => String::from("its command or moment"),
+                    _ => String::from("its command, event or moment"),
                 };
                 let moment = facts.moment(from + n);
                 found.push((rule, 1, format!("on {first} {moment}")));

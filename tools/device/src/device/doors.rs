@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What rules do by doors that the device has anyway: a queue pair, CQ, SRQ or the device fails, the port is down, something stalls.
+
+use crate::device::Device;
+use crate::memory::GuestMemory;
+use verbena_abi::stats::Counter;
+use verbena_abi::syndrome::Syndrome;
+use verbena_faults::{Effect, Queue};
+
+impl Device {
+    /// Whether a rule has taken the port down.
+    pub(super) fn is_cut(&self) -> bool {
+        self.shared.lab.as_ref().is_some_and(|lab| lab.is_cut())
+    }
+
+    /// Until when the device does nothing, if a rule has it do nothing.
+    #[inline]
+    pub(super) fn rests(&mut self) -> Option<u64> {
+        let now = self.shared.now;
+        self.shared.lab.as_mut()?.rests(now)
+    }
+
+    /// Whether a rule has a queue pair do nothing.
+    #[inline]
+    pub(super) fn is_stalled(&self, qpn: u32) -> bool {
+        let Some(lab) = &self.shared.lab else {
+            return false;
+        };
+        let qp = self.qps.get(qpn);
+        qp.is_some_and(|qp| lab.stalls(&qp.env).is_some())
+    }
+
+    /// The queue pair that is meant by what happens at a moment.
+    #[cold]
+    pub(super) fn whom(&self, effect: &Effect) -> Option<u32> {
+        let whom = match effect {
+            Effect::QpError(whom)
+            | Effect::CqOverflow(_, whom)
+            | Effect::KillSrq(whom)
+            | Effect::Stall(_, _, whom) => whom,
+            _ => return None,
+        };
+        let is_it = |qpn: &u32| {
+            let owner = self.qps.get(*qpn).map(|qp| qp.env.owner);
+            owner.is_some() && owner == whom.created
+        };
+        let by_order = || (0..self.qps.len()).find(is_it);
+        whom.qp.or_else(by_order)
+    }
+
+    /// Something fails, or does nothing. What a queue pair does not have does not fail.
+    #[cold]
+    pub(super) fn open_door<M: GuestMemory>(&mut self, mem: &M, qpn: Option<u32>, effect: &Effect) {
+        let now = self.shared.now;
+        let env = qpn.and_then(|qpn| self.qps.get(qpn)).map(|qp| &qp.env);
+        match (effect, env, &mut self.shared.lab) {
+            (Effect::Fatal, ..) => self.fail(mem, Syndrome::Injected),
+            (Effect::QpError(_), Some(env), _) => {
+                let qpn = env.qpn();
+                self.fail_qp(mem, qpn, Syndrome::Injected);
+            }
+            (Effect::CqOverflow(queue, _), Some(env), _) => {
+                let cq = match queue {
+                    Queue::Send => &env.send_cq,
+                    Queue::Recv => &env.recv_cq,
+                };
+                let number = cq.as_ref().map(|cq| cq.number());
+                let cq = number.and_then(|cqn| self.shared.cqs.get_mut(cqn));
+                cq.into_iter().for_each(|cq| cq.full = true);
+            }
+            (Effect::KillSrq(_), Some(env), _) => {
+                let srq = env.srqn();
+                let srq = srq.and_then(|srqn| self.shared.srqs.get_mut(srqn));
+                srq.into_iter().for_each(|srq| srq.faulty = true);
+            }
+            (Effect::Stall(ns, rule, _), Some(env), Some(lab)) => {
+                lab.stall(now, *ns, *rule, env);
+            }
+            (Effect::StallDevice(ns, rule), _, Some(lab)) => lab.stall_device(now, *ns, *rule),
+            (Effect::PortDown(rule), _, Some(lab)) => {
+                if lab.cut(*rule) && self.shared.port.up {
+                    self.shared.counters.add(Counter::LinkDowned, 1);
+                }
+            }
+            (Effect::PortUp, _, Some(lab)) => lab.mend(),
+            _ => {}
+        }
+    }
+}
