@@ -43,26 +43,26 @@ def own_tests(place, over):
 OSU = {"latency": (8, "us", 1), "bw": (65536, "bytes/s", 1e6), "bibw": (65536, "bytes/s", 1e6)}
 
 
-def osu(place, over, test):
+def measured(place, test, binary, started):
+    """One of them; `started` makes a line that starts two processes of its own."""
     size, unit, factor = OSU[test]
+    command = suite("osu-micro-benchmarks") + f"/{binary} -i {20 if factor > 1 else 200} -x 5"
+    figure = Figure.of(place.run(started(command), 600), rf"^{size} +([\d.]+)$", unit)
+    return figure._replace(value=figure.value * factor)
+
+
+def osu(place, over, test):
     env, more = OVER[over]
     if over == "tcp" and place.device.startswith("rxe"):
         raise NotHere("TCP needs no device: the row of the other one tells it")
-    binary = suite("osu-micro-benchmarks") + f"/osu_{test}"
-    out = place.run(launch(place, env, 2, f"{binary} -i {20 if factor > 1 else 200} -x 5", more), 600)
-    figure = Figure.of(out, rf"^{size} +([\d.]+)$", unit)
-    return figure._replace(value=figure.value * factor)
+    return measured(place, test, f"osu_{test}", lambda command: launch(place, env, 2, command, more))
 
 
 def mpich(place, test):
     """OSU's benchmark with MPICH, which has UCX alone, and starts its processes itself."""
-    size, unit, factor = OSU[test]
-    binary = suite("osu-micro-benchmarks") + f"/mpich_osu_{test}"
     where = "-hosts vm1,vm2 -launcher ssh" if place.pair else ""
-    out = place.run(f"mpiexec.mpich {where} -n 2 bash -c '. /run/users.env; {ENV} UCX_TLS=rc_verbs,ud_verbs,self exec {binary} "
-                    f"-i {20 if factor > 1 else 200} -x 5'", 600)
-    figure = Figure.of(out, rf"^{size} +([\d.]+)$", unit)
-    return figure._replace(value=figure.value * factor)
+    started = f"mpiexec.mpich {where} -n 2 bash -c '. /run/users.env; {ENV} UCX_TLS=rc_verbs,ud_verbs,self exec %s'"
+    return measured(place, test, f"mpich_osu_{test}", lambda command: started % command)
 
 
 def gloo(place, ranks):
