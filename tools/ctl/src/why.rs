@@ -18,9 +18,8 @@ fn rules(recording: &Recording) -> Vec<Option<Rule>> {
 }
 
 fn facts(recording: Recording) -> Facts {
-    let name = |rule: Option<Rule>| rule.map_or_else(|| String::from("?"), |rule| rule.name);
-    let names = rules(&recording).into_iter().map(name).collect();
-    Facts::of(recording, names)
+    let rules = rules(&recording);
+    Facts::of(recording, rules)
 }
 
 fn cause(raw: u32) -> Option<Syndrome> {

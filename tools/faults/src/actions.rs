@@ -18,7 +18,13 @@ const MANY: u32 = 16;
 
 impl Action {
     /// As rules name it.
-    fn name(&self) -> &'static str {
+    pub fn name(&self) -> &'static str {
+        let field = self.field();
+        field.strip_prefix("action.").unwrap_or(field)
+    }
+
+    /// The same, as what is wrong with it is told.
+    fn field(&self) -> &'static str {
         match self {
             Action::Drop => "action.drop",
             Action::DelayUs(_) => "action.delay_us",
@@ -44,7 +50,7 @@ impl Action {
     }
 
     pub(crate) fn check(&self, matches: &Match) -> Checked {
-        let name = self.name();
+        let name = self.field();
         let on: &[On] = match self {
             Action::Fatal | Action::PortDown | Action::PortUp | Action::StallDeviceMs(_) => {
                 &[On::Packet, On::Command, On::Time]

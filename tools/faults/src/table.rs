@@ -469,10 +469,10 @@ impl Table {
         })
     }
 
-    /// The name of the rule that fired last, and how many queue pairs there were when it was added. To be asked right then.
-    pub fn last_fired(&self) -> Option<(&str, u64)> {
+    /// The rule that fired last, and how many queue pairs there were when it was added. To be asked right then.
+    pub fn last_fired(&self) -> Option<(&Rule, u64)> {
         let entry = self.entries.get(self.last)?;
-        Some((&entry.rule.name, entry.created))
+        Some((&entry.rule, entry.created))
     }
 
     /// The device tells the driver of an event.

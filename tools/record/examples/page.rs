@@ -6,7 +6,7 @@
 use std::io::Write;
 use verbena_abi::ctx::QpState;
 use verbena_abi::syndrome::Syndrome;
-use verbena_faults::{Direction, On};
+use verbena_faults::{Action, Direction, Match, On, Rule};
 use verbena_record::{report, Entry, Facts, Packet, Recording, What};
 
 /// Packets between two losses.
@@ -70,7 +70,13 @@ fn main() -> std::io::Result<()> {
         rules: vec![String::new()],
         ..Recording::default()
     };
-    let page = report(&Facts::of(recording, vec![String::from("loss")]));
+    let loss = Rule {
+        name: String::from("loss"),
+        optional: false,
+        matches: Match::default(),
+        action: Action::Drop,
+    };
+    let page = report(&Facts::of(recording, vec![Some(loss)]));
     std::io::stdout().write_all(page.as_bytes())
 }
 

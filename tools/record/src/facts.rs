@@ -8,6 +8,7 @@ use std::fmt;
 use verbena_abi::ctx::QpState;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
+use verbena_faults::Rule;
 use verbena_roce::wire::opcode;
 use verbena_roce::{psn, psn::PSN_MASK};
 
@@ -33,8 +34,8 @@ pub struct QpNow {
 pub struct Facts {
     /// What was recorded; nothing, if there is no recording.
     pub recording: Recording,
-    /// The names of the rules that entries name, by number.
-    pub rules: Vec<String>,
+    /// The rules that entries name, by number, as far as they can be read.
+    pub rules: Vec<Option<Rule>>,
     /// The queue pairs, if the device could be asked; else they are as recorded last.
     pub qps: Vec<QpNow>,
     /// The CQs in error, and why.
@@ -48,6 +49,11 @@ impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "QP {:#x}", self.0)
     }
+}
+
+/// Whether a packet of this opcode answers a request.
+pub(crate) fn is_response(code: u8) -> bool {
+    opcode::lookup(code).is_some_and(|(_, row)| row.operation.is_response())
 }
 
 /// The name of a packet's opcode, as the specification has it.
@@ -77,8 +83,8 @@ pub(crate) fn covers(packet: &Packet, wanted: u32) -> bool {
 }
 
 impl Facts {
-    /// Of a recording, with the names of its rules.
-    pub fn of(recording: Recording, rules: Vec<String>) -> Self {
+    /// Of a recording, with its rules.
+    pub fn of(recording: Recording, rules: Vec<Option<Rule>>) -> Self {
         Self {
             recording,
             rules,
@@ -107,11 +113,11 @@ impl Facts {
 
     /// A rule's name.
     pub(crate) fn rule(&self, number: u16) -> String {
-        let name = self.rules.get(usize::from(number));
-        name.map_or_else(
-            || String::from("a rule of which no more is known"),
-            |name| format!("rule {name:?}"),
-        )
+        match self.rules.get(usize::from(number)) {
+            Some(Some(rule)) => format!("rule {:?}", rule.name),
+            Some(None) => String::from("rule \"?\""),
+            None => String::from("a rule of which no more is known"),
+        }
     }
 
     /// The place where the last life begins of a queue pair that has this number: its creation, or the reset of the device before it.

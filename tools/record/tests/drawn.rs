@@ -67,7 +67,7 @@ fn whatever_is_recorded_is_told_of_without_a_panic() {
                 _ => None,
             })
             .collect();
-        let facts = Facts::of(recording, vec![String::from("x")]);
+        let facts = Facts::of(recording, vec![Some(rule.clone()), None]);
         for qpn in qpns {
             explained += usize::from(why(&facts, qpn).is_ok());
         }

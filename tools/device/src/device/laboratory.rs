@@ -133,8 +133,8 @@ impl Device {
         let effect = lab.table.packet(now, &passing);
         let stalled = lab.stalls(&qp.env);
         self.shared.note_passing(&passing, effect.is_some());
-        if let Some(effect) = &effect {
-            self.shared.remark_rule(effect, On::Packet);
+        if effect.is_some() {
+            self.shared.remark_rule(On::Packet);
         }
         effect.or_else(|| Some(Effect::Delay(stalled?.saturating_sub(now))))
     }
@@ -462,7 +462,7 @@ impl Device {
         let now = self.shared.now;
         let effect = self.shared.lab.as_mut()?.table.command(now, opcode)?;
         self.shared.note_fired(On::Command, opcode, None);
-        self.shared.remark_rule(&effect, On::Command);
+        self.shared.remark_rule(On::Command);
         match effect {
             Effect::Fail(status) => Some(bad(status, Syndrome::Injected)),
             Effect::Fatal => {
@@ -488,7 +488,7 @@ impl Device {
         let now = self.shared.now;
         while let Some(effect) = self.lab()?.table.due(now) {
             self.shared.note_fired(On::Time, 0, None);
-            self.shared.remark_rule(&effect, On::Time);
+            self.shared.remark_rule(On::Time);
             let qpn = self.whom(&effect);
             self.open_door(mem, qpn, &effect);
         }

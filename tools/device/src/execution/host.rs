@@ -157,8 +157,8 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
             None => None,
             Some(lab) => lab.send(self.shared.now, self.env, header.opcode),
         };
-        let failed = by_rule.map(|(status, _)| status);
-        self.shared.note_work(self.env, index, &header, failed);
+        self.shared
+            .note_work(self.env, index, &header, by_rule.is_some());
         let bytes = self.shared.wqe.bytes(length);
         let asked = self.env.fault.take().map(|s| (s, Syndrome::Injected));
         if let Some((status, cause)) = asked.or(by_rule) {

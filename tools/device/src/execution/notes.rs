@@ -5,31 +5,21 @@
 use crate::execution::shared::Shared;
 use crate::objects::qp::{Env, Qp};
 use verbena_abi::cmd::CmdStatus;
-use verbena_abi::cqe::{Cqe, Tail, WcStatus};
+use verbena_abi::cqe::{Cqe, Tail};
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::SendWqe;
-use verbena_faults::{Direction, Effect, On, Passing};
+use verbena_faults::{Direction, On, Passing};
 use verbena_record::{Packet as Noted, What, FIRST, LAST, LOST, RECV, WRITTEN};
 use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode};
 use verbena_roce::{psn, Packet};
 
-/// The byte of an AETH's syndrome (IBTA 9.7.5.2).
+/// Syndrome and MSN of an AETH, as they are in its word (IBTA 9.3).
 fn syndrome(aeth: &Aeth) -> u32 {
     let byte = match aeth.syndrome {
-        AethSyndrome::Ack { credits } => credits & 0x1f,
-        AethSyndrome::Rnr { timer } => 0x20 | timer & 0x1f,
-        AethSyndrome::Nak(code) => {
-            0x60 | match code {
-                NakCode::Sequence => 0,
-                NakCode::InvalidRequest => 1,
-                NakCode::RemoteAccess => 2,
-                NakCode::RemoteOperational => 3,
-                NakCode::InvalidRd => 4,
-                // Never on a wire.
-                NakCode::SourceFault => 0x1f,
-            }
-        }
+        // Never on a wire, where it would be a sequence error.
+        AethSyndrome::Nak(NakCode::SourceFault) => 0x7f,
+        other => other.to_wire(),
     };
     u32::from(byte) << 24 | aeth.msn & 0xff_ffff
 }
@@ -63,32 +53,6 @@ fn noted(qpn: u32, peer: u32, packet: &Packet) -> Noted {
     }
 }
 
-/// An action, as rules name it.
-fn effect_name(effect: &Effect) -> &'static str {
-    match effect {
-        Effect::Drop => "drop",
-        Effect::Delay(_) => "delay_us",
-        Effect::Duplicate(_) => "duplicate",
-        Effect::Reorder(_) => "reorder",
-        Effect::Corrupt(_) => "corrupt",
-        Effect::MarkEcn => "mark_ecn",
-        Effect::Nak(byte) if byte & 0x60 == 0x20 => "rnr",
-        Effect::Nak(_) => "nak",
-        Effect::Complete(..) => "complete",
-        Effect::QpError(..) => "qp_error",
-        Effect::Fatal => "fatal",
-        Effect::Fail(_) => "errno",
-        Effect::PortDown(_) => "port_down",
-        Effect::PortUp => "port_up",
-        Effect::CqOverflow(..) => "cq_overflow",
-        Effect::KillSrq(_) => "kill_srq",
-        Effect::Stall(..) => "stall_ms",
-        Effect::StallDevice(..) => "stall_device_ms",
-        Effect::Withhold => "withhold",
-        Effect::Repeat(_) => "repeat",
-    }
-}
-
 fn raw(syndrome: Option<Syndrome>) -> u16 {
     syndrome.map_or(0, Syndrome::to_raw)
 }
@@ -113,13 +77,7 @@ impl Shared {
 
     /// The device begins with a work request, which a rule may have fail.
     #[inline]
-    pub(crate) fn note_work(
-        &mut self,
-        env: &Env,
-        index: u32,
-        wqe: &SendWqe,
-        by_rule: Option<WcStatus>,
-    ) {
+    pub(crate) fn note_work(&mut self, env: &Env, index: u32, wqe: &SendWqe, by_rule: bool) {
         self.note(|| What::Work {
             qpn: env.qpn(),
             owner: env.owner as u32,
@@ -127,8 +85,8 @@ impl Shared {
             opcode: wqe.opcode,
             wr_id: wqe.wr_id.get(),
         });
-        if let Some(status) = by_rule {
-            self.remark_rule(&Effect::Complete(status, Syndrome::Injected), On::Send);
+        if by_rule {
+            self.remark_rule(On::Send);
             self.note_fired(On::Send, wqe.opcode.into(), Some(env));
         }
     }
@@ -270,12 +228,12 @@ impl Shared {
 
     /// Has the tap told that a rule has just fired: with the frame that it fired on, or with the next.
     #[cold]
-    pub(crate) fn remark_rule(&mut self, effect: &Effect, on: On) {
+    pub(crate) fn remark_rule(&mut self, on: On) {
         let last = self.lab.as_ref().and_then(|lab| lab.table.last_fired());
-        let (Some((name, _)), true) = (last, self.tap.is_some()) else {
+        let (Some((rule, _)), true) = (last, self.tap.is_some()) else {
             return;
         };
-        let action = effect_name(effect);
+        let (name, action) = (&rule.name, rule.action.name());
         let text = match on {
             On::Packet => format!("rule {name:?}: {action}"),
             _ => format!("before it rule {name:?}: {action}"),
@@ -292,11 +250,11 @@ impl Shared {
         (psn, nth): (u32, u32),
     ) {
         let last = self.lab.as_ref().and_then(|lab| lab.table.last_fired());
-        let (Some(recorder), Some((name, base))) = (&mut self.recorder, last) else {
+        let (Some(recorder), Some((rule, base))) = (&mut self.recorder, last) else {
             return;
         };
         let fired = What::Fired {
-            rule: recorder.number(name),
+            rule: recorder.number(&rule.name),
             on,
             way,
             opcode,

@@ -39,7 +39,6 @@ fn taken(d: &Driver) -> (Recording, Vec<Option<Rule>>) {
     let recording = Recording {
         first: recorded.first,
         entries: entries.collect(),
-        rules: vec![String::from("\"action\":{\"nak\":\"\"}"); recorded.rules.len()],
         ..Recording::default()
     };
     (recording, recorded.rules.into_iter().map(Some).collect())
@@ -53,9 +52,7 @@ fn whats(d: &Driver) -> Vec<What> {
 /// Why a queue pair is in its state.
 fn told(d: &Driver, qpn: u32) -> String {
     let (recording, rules) = taken(d);
-    let names = rules.into_iter().flatten().map(|rule| rule.name);
-    let facts = Facts::of(recording, names.collect());
-    why(&facts, qpn).unwrap().join("\n")
+    why(&Facts::of(recording, rules), qpn).unwrap().join("\n")
 }
 
 impl Pair {

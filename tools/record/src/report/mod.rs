@@ -6,7 +6,7 @@
 mod json;
 
 use crate::entry::{Packet, What, LAST, LOST, RECV, WRITTEN};
-use crate::facts::{packet_name, state_name, work_name, Facts};
+use crate::facts::{is_response, packet_name, state_name, work_name, Facts};
 use crate::why::{syndrome_text, why};
 use json::Json;
 use std::collections::BTreeMap;
@@ -16,7 +16,6 @@ use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_faults::{Direction, On};
 use verbena_roce::psn;
-use verbena_roce::wire::opcode;
 
 /// Queue pairs whose errors are told with their chains.
 const TOLD: usize = 64;
@@ -26,8 +25,7 @@ type Sent = BTreeMap<u32, u32>;
 
 /// What a packet looks like in the ladder.
 fn look(p: &Packet, sent: &mut Sent) -> &'static str {
-    let is_response = opcode::lookup(p.opcode).is_some_and(|(_, row)| row.operation.is_response());
-    if is_response {
+    if is_response(p.opcode) {
         return match p.detail >> 29 {
             1 if p.detail != 0 => "rnr",
             3 => "nak",
@@ -343,6 +341,7 @@ mod tests {
     use super::*;
     use crate::entry::{self, Entry};
     use crate::file::Recording;
+    use crate::why::tests::rule;
 
     #[test]
     fn a_page_has_its_data_and_nothing_of_another_place() {
@@ -352,7 +351,7 @@ mod tests {
             entries: entries.map(|(time, what)| Entry { time, what }).collect(),
             ..Recording::default()
         };
-        let page = report(&Facts::of(recording, vec![String::from("x</script>")]));
+        let page = report(&Facts::of(recording, vec![Some(rule("x</script>"))]));
         assert!(page.contains("\"rows\":[["));
         assert_eq!(
             page.matches("</script>").count(),

@@ -4,13 +4,13 @@
 
 use super::{syndrome_text, tell};
 use crate::entry::{Entry, Packet, What, LOST, RECV};
-use crate::facts::{covers, packet_name, work_name, Facts, Name, QpNow};
+use crate::facts::{covers, is_response, packet_name, work_name, Facts, Name, QpNow};
 use crate::psn_text;
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::ctx::QpState;
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
-use verbena_faults::{Direction, On};
+use verbena_faults::{Action, Direction, On, Rule};
 use verbena_roce::psn;
 use verbena_roce::wire::opcode;
 
@@ -84,8 +84,7 @@ pub(super) fn times_sent(facts: &Facts, qpn: u32, wanted: u32, from: usize, to: 
 }
 
 fn is_request(packet: &Packet) -> bool {
-    opcode::lookup(packet.opcode).is_none_or(|(_, row)| !row.operation.is_response())
-        && packet.opcode != opcode::CNP
+    !is_response(packet.opcode) && packet.opcode != opcode::CNP
 }
 
 fn is_acknowledge(code: u8) -> bool {
@@ -287,8 +286,7 @@ impl Chain<'_> {
                     } => {
                         let request = qpn == p.peer && way == Direction::In && psn == p.psn;
                         let answer = is_acknowledge(opcode as u8) && psn == p.psn;
-                        (request || answer && (qpn == me || qpn == p.peer))
-                            && self.action_is(what, &["nak", "rnr"])
+                        (request || answer && (qpn == me || qpn == p.peer)) && self.makes_naks(what)
                     }
                     _ => false,
                 });
@@ -310,18 +308,14 @@ impl Chain<'_> {
         }
     }
 
-    /// Whether the action of a rule that fired is called so.
-    fn action_is(&self, what: &What, names: &[&str]) -> bool {
+    /// Whether what fired is a rule that answers with a NAK.
+    fn makes_naks(&self, what: &What) -> bool {
         let What::Fired { rule, .. } = *what else {
             return false;
         };
-        let text = self.facts.recording.rules.get(usize::from(rule));
-        text.is_some_and(|text| {
-            let action = text.rsplit("\"action\":").next().unwrap_or_default();
-            names
-                .iter()
-                .any(|name| action.contains(&format!("\"{name}\"")))
-        })
+        let rule = self.facts.rules.get(usize::from(rule));
+        let is_nak = |rule: &Rule| matches!(rule.action, Action::Nak(_) | Action::Rnr(_));
+        rule.and_then(Option::as_ref).is_some_and(is_nak)
     }
 
     /// No acknowledgement came.

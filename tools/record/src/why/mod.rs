@@ -7,7 +7,7 @@ mod advice;
 mod cause;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use crate::entry::{Entry, What};
 use crate::facts::{state_name, Facts, Name, QpNow};

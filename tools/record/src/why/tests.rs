@@ -6,6 +6,17 @@ use super::*;
 use crate::entry::Packet;
 use crate::file::Recording;
 use verbena_abi::cqe::WcStatus;
+use verbena_faults::{Action, Match, Rule};
+
+/// A rule that loses packets.
+pub(crate) fn rule(name: &str) -> Rule {
+    Rule {
+        name: name.into(),
+        optional: false,
+        matches: Match::default(),
+        action: Action::Drop,
+    }
+}
 
 fn told(whats: &[What], qpn: u32) -> String {
     let entries = (0..).zip(whats);
@@ -16,12 +27,9 @@ fn told(whats: &[What], qpn: u32) -> String {
                 what,
             })
             .collect(),
-        rules: vec![String::from(
-            "{\"name\":\"x\",\"match\":{},\"action\":\"drop\"}",
-        )],
         ..Recording::default()
     };
-    let facts = Facts::of(recording, vec![String::from("x")]);
+    let facts = Facts::of(recording, vec![Some(rule("x"))]);
     why(&facts, qpn).unwrap().join("\n")
 }
 

@@ -76,19 +76,20 @@ fn ask(rig: &Rig, asked: Asked) -> Result<(u16, Vec<u8>), Fail> {
     mad[DATA + 2..DATA + 4].copy_from_slice(&asked.select.to_be_bytes());
     let to = ipv6(rig)?;
     let before = sysfs("counters")?;
-    let answer = agent()?.ask(to.gid, to.gid_index as u8, &mad);
-    if let Err(wrong) = &answer {
-        // Whether it is the request that is lost, or its answer.
-        let after = sysfs("counters")?;
-        let sent = added(&before, &after, "port_xmit_packets")?;
-        let received = added(&before, &after, "port_rcv_packets")?;
-        let of = asked.attribute;
-        let told = format!(
-            "attribute {of:#x} over {to:?}: {wrong}; {sent} packets sent, {received} received"
-        );
-        return Err(told.into());
-    }
-    let answer = answer.at("a datagram")?;
+    let answer = match agent()?.ask(to.gid, to.gid_index as u8, &mad) {
+        Ok(answer) => answer,
+        Err(wrong) => {
+            // Whether it is the request that is lost, or its answer.
+            let after = sysfs("counters")?;
+            let sent = added(&before, &after, "port_xmit_packets")?;
+            let received = added(&before, &after, "port_rcv_packets")?;
+            let of = asked.attribute;
+            let told = format!(
+                "attribute {of:#x} over {to:?}: {wrong}; {sent} packets sent, {received} received"
+            );
+            return Err(told.into());
+        }
+    };
     ensure_eq!(answer[3], GET_RESP, "method of the answer");
     ensure_eq!(answer[16..18], mad[16..18], "attribute of the answer");
     Ok((number(&answer, 4, 2) as u16, answer[DATA..].to_vec()))
