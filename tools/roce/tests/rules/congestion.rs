@@ -82,11 +82,16 @@ fn without_congestion_control_and_between_local_peers_there_is_no_cnp() {
 
 /// A requester with a message that is longer than its window.
 fn long(setup: Setup) -> Pair {
+    longer(setup, 4000)
+}
+
+/// The same, of so many packets.
+fn longer(setup: Setup, packets: usize) -> Pair {
     let mut p = requester(Setup {
         window: WINDOW,
         ..setup
     });
-    let (src, there) = (p.zeros(A, 256 * 4000), p.zeros(B, 256 * 4000));
+    let (src, there) = (p.zeros(A, 256 * packets), p.zeros(B, 256 * packets));
     p.post(A, Post::write(1, &[src.sge()], there));
     assert_eq!(numbers(&mut p).len(), WINDOW as usize);
     p
@@ -164,6 +169,33 @@ fn round_trips_that_grow_shrink_the_window() {
 }
 
 /// Links lose packets by chance.
+/// For a while no round trip was nearly as short as the first, though none was too long: one packet alone is under way for three round
+/// trips, to see how long the way is, and then as many as before.
+#[test]
+fn a_look_for_the_way_alone_takes_some_round_trips() {
+    const TRIP: u64 = 100_000;
+    let mut p = longer(Setup::default(), 6000);
+    let mut next = 0;
+    let mut under_way = next_round(&mut p, &mut next, WINDOW, 20_000);
+    let mut rounds = 0;
+    while under_way > 1 {
+        assert_eq!(under_way, WINDOW);
+        under_way = next_round(&mut p, &mut next, under_way, TRIP);
+        rounds += 1;
+    }
+    assert!(
+        (250..260).contains(&rounds),
+        "begins after {rounds} round trips"
+    );
+    rounds = 0;
+    while under_way == 1 {
+        under_way = next_round(&mut p, &mut next, under_way, TRIP);
+        rounds += 1;
+    }
+    assert!((3..=4).contains(&rounds), "ends after {rounds} round trips");
+    assert_eq!(under_way, WINDOW);
+}
+
 #[test]
 fn loss_alone_shrinks_nothing() {
     let mut p = long(Setup::default());
