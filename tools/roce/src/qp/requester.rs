@@ -302,6 +302,7 @@ impl Requester {
                 break Ok(true);
             }
             let new = self.sent_psn;
+            let is_first_again = self.rewound;
             let most = match core.attr.local_peer {
                 true => core.super_packets(),
                 // The last of a super-packet is the one that asks.
@@ -314,6 +315,10 @@ impl Requester {
                     if unasked >= quarter && !core.attr.local_peer {
                         packet.ack_req = core.transport().is_reliable();
                         unasked = 0;
+                    }
+                    if is_first_again {
+                        // If the last one is lost for ever, what is before it completes nevertheless.
+                        packet.ack_req = core.transport().is_reliable();
                     }
                     let is_new = packet.psn == new;
                     if self.path.is_some() {
