@@ -407,6 +407,15 @@ impl Table {
         }
     }
 
+    /// A queue pair begins anew, or is no more.
+    pub fn begin_anew(&mut self, qpn: u32) {
+        for entry in &mut self.entries {
+            if let Some(track) = entry.tracks.get_mut(&qpn) {
+                track.begin_anew();
+            }
+        }
+    }
+
     /// Whether a rule may name a packet of a queue pair: if none does, its packets are not looked at one by one.
     pub fn concerns(&self, way: Direction, party: &Party) -> bool {
         let hook = match way {

@@ -38,6 +38,11 @@ impl Track {
         };
         Some((number, u64::from(psn::ahead(at, start)) + 1))
     }
+
+    /// The queue pair begins anew: a PSN that was there before is of another message. Messages are counted on.
+    pub(crate) fn begin_anew(&mut self) {
+        self.starts.clear();
+    }
 }
 
 #[cfg(test)]
@@ -57,6 +62,17 @@ mod tests {
         assert_eq!(track.place(top, true), Some((1, 1)));
         assert_eq!(track.place(2, false), Some((2, 2)));
         assert_eq!(track.place(3, true), Some((3, 1)));
+    }
+
+    #[test]
+    fn a_queue_pair_that_begins_anew_has_other_messages() {
+        let mut track = Track::default();
+        assert_eq!(track.place(7, true), Some((1, 1)));
+        assert_eq!(track.place(8, true), Some((2, 1)));
+        track.begin_anew();
+        assert_eq!(track.place(8, false), None);
+        assert_eq!(track.place(7, true), Some((3, 1)));
+        assert_eq!(track.place(8, true), Some((4, 1)));
     }
 
     #[test]

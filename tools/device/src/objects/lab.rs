@@ -126,6 +126,12 @@ impl Lab {
         self.stalls.clear();
     }
 
+    /// A queue pair begins anew, or is no more: its PSNs mean others then.
+    pub fn forget_qp(&mut self, qpn: u32) {
+        self.table.begin_anew(qpn);
+        self.refused.remove(&qpn);
+    }
+
     /// A queue pair begins with a send: how that is to fail, if it is.
     #[cold]
     pub fn send(&mut self, now: u64, env: &Env, opcode: u8) -> Option<(WcStatus, Syndrome)> {

@@ -258,6 +258,27 @@ fn a_queue_pair_is_named_by_the_order_of_creation() {
 }
 
 #[test]
+fn messages_are_counted_on_when_a_queue_pair_begins_anew() {
+    on_both(|mut p| {
+        let second = Match {
+            message: Some(2),
+            ..named("RDMA WRITE")
+        };
+        p.rule(second, Action::Drop);
+        let statuses = [p.write().0, p.write().0];
+        assert_eq!(statuses, [Success, WcStatus::RetryExcErr]);
+        let fired = p.fired();
+        for qpn in [p.a.qpn, p.b.qpn] {
+            p.d.move_to(qpn, QpState::Reset).unwrap();
+        }
+        p.d.connect(&p.a, &p.b);
+        // The same PSNs as before.
+        let statuses = [p.write().0, p.write().0];
+        assert_eq!((statuses, p.fired()), ([Success; 2], fired));
+    });
+}
+
+#[test]
 fn rules_outlive_a_reset_and_leave_nothing_when_they_go() {
     let late = || Match {
         packet_of_message: Some(2),

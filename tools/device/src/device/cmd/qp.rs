@@ -254,12 +254,16 @@ impl Device {
     }
 
     /// Drops packets to a queue pair and events of its life that ends. What it has sent itself goes on its way: its peer
-    /// needs the acknowledgements, and payload that it referred to is dead with the transport.
+    /// needs the acknowledgements, and payload that it referred to is dead with the transport. Rules do not take its PSNs for
+    /// those of the next life.
     fn forget_qp(&mut self, qpn: u32) {
         self.shared
             .outgoing
             .retain(|out| !(out.local && out.packet.dst_qpn == qpn));
         self.shared.forget_events(ASYNC_EQN, qpn, &QP_EVENTS);
+        if let Some(lab) = &mut self.shared.lab {
+            lab.forget_qp(qpn);
+        }
     }
 
     pub(super) fn modify_qp<M: GuestMemory>(
