@@ -65,6 +65,8 @@ pub struct Shared {
     pub mrs: Slots<Mr>,
     /// Queue pairs that were created so far.
     pub owners: u64,
+    /// SRQs that were created so far.
+    pub srq_lives: u64,
     /// What they may keep of what came ahead of a gap.
     pub kept: Accounts,
     /// GIDs, netdev state.
@@ -123,6 +125,7 @@ impl Shared {
             srqs: Slots::new(config::MAX_SRQ),
             mrs: Slots::new(config::MAX_MR),
             owners: 0,
+            srq_lives: 0,
             kept: Accounts::default(),
             port,
             counters: Counters::default(),

@@ -249,7 +249,8 @@ fn a_queue_pair_is_named_by_the_order_of_creation() {
     p.write();
     assert_eq!(p.fired(), 0);
     let (cq_a, cq_b) = (p.cq_a.clone(), p.cq_b.clone());
-    // The second that is created sends.
+    // The second that is created sends. An SRQ is none.
+    p.d.create_srq();
     p.b = p.d.create_qp(&cq_b, &cq_b);
     p.a = p.d.create_qp(&cq_a, &cq_a);
     p.d.connect(&p.a, &p.b);
