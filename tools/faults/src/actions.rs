@@ -39,6 +39,7 @@ impl Action {
             Action::Fatal => "action.fatal",
             Action::Errno(_) => "action.errno",
             Action::PortDown => "action.port_down",
+            Action::PortDownMs(_) => "action.port_down_ms",
             Action::PortUp => "action.port_up",
             Action::CqOverflow(_) => "action.cq_overflow",
             Action::KillSrq => "action.kill_srq",
@@ -52,9 +53,11 @@ impl Action {
     pub(crate) fn check(&self, matches: &Match) -> Checked {
         let name = self.field();
         let on: &[On] = match self {
-            Action::Fatal | Action::PortDown | Action::PortUp | Action::StallDeviceMs(_) => {
-                &[On::Packet, On::Command, On::Time]
-            }
+            Action::Fatal
+            | Action::PortDown
+            | Action::PortDownMs(_)
+            | Action::PortUp
+            | Action::StallDeviceMs(_) => &[On::Packet, On::Command, On::Time],
             Action::QpError | Action::CqOverflow(_) | Action::KillSrq => &[On::Packet, On::Time],
             Action::StallMs(_) => &[On::Packet, On::Send, On::Time],
             Action::Withhold => &[On::Event, On::Interrupt],
@@ -71,7 +74,9 @@ impl Action {
             Action::DelayUs(us) if !(1..=DELAY).contains(us) => {
                 wrong(name, "1 to 10000000, ten seconds")
             }
-            Action::StallMs(ms) | Action::StallDeviceMs(ms) if !(1..=STALL).contains(ms) => {
+            Action::StallMs(ms) | Action::StallDeviceMs(ms) | Action::PortDownMs(ms)
+                if !(1..=STALL).contains(ms) =>
+            {
                 wrong(name, "1 to 60000, a minute")
             }
             Action::Duplicate(n) | Action::Reorder(n) | Action::Repeat(n)

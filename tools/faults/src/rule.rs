@@ -171,6 +171,8 @@ pub enum Action {
     Errno(String),
     /// The port carries nothing, in neither direction, until a rule has it up again or this one goes.
     PortDown,
+    /// The same for so many milliseconds.
+    PortDownMs(u64),
     /// The end of that.
     PortUp,
     /// A CQ of the queue pair has no room for its next completion.

@@ -84,8 +84,8 @@ pub enum Effect {
     Fatal,
     /// See [`Action::Errno`].
     Fail(CmdStatus),
-    /// See [`Action::PortDown`]: it is so while there is this rule ([`Table::has`]).
-    PortDown(u64),
+    /// See [`Action::PortDown`]: it is so while there is this rule ([`Table::has`]), and for so many nanoseconds, if it is told.
+    PortDown(Option<u64>, u64),
     /// See [`Action::PortUp`].
     PortUp,
     /// See [`Action::CqOverflow`].
@@ -287,7 +287,8 @@ fn effect(id: u64, rule: &Rule, created: u64) -> Option<Effect> {
         Action::QpError => Effect::QpError(whom),
         Action::Fatal => Effect::Fatal,
         Action::Errno(errno) => Effect::Fail(names::errno(errno)?),
-        Action::PortDown => Effect::PortDown(id),
+        Action::PortDown => Effect::PortDown(None, id),
+        Action::PortDownMs(ms) => Effect::PortDown(Some(ns(ms)), id),
         Action::PortUp => Effect::PortUp,
         Action::CqOverflow(queue) => Effect::CqOverflow(*queue, whom),
         Action::KillSrq => Effect::KillSrq(whom),

@@ -78,8 +78,8 @@ impl Device {
                 lab.stall(now, *ns, *rule, env);
             }
             (Effect::StallDevice(ns, rule), _, Some(lab)) => lab.stall_device(now, *ns, *rule),
-            (Effect::PortDown(rule), _, Some(lab)) => {
-                if lab.cut(*rule) && self.shared.port.up {
+            (Effect::PortDown(ns, rule), _, Some(lab)) => {
+                if lab.cut(now, *ns, *rule) && self.shared.port.up {
                     self.shared.counters.add(Counter::LinkDowned, 1);
                 }
             }

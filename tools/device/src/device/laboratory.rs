@@ -230,7 +230,7 @@ impl Device {
                 Some(out)
             }
             // Nothing goes on, nor does what it was.
-            Effect::Fatal | Effect::PortDown(_) => {
+            Effect::Fatal | Effect::PortDown(..) => {
                 self.shared.show_local(mem, &out, true);
                 self.open_door(mem, Some(qpn), &effect);
                 None

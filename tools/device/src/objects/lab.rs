@@ -61,8 +61,8 @@ pub struct Lab {
     /// PSNs that rules have refused, by the queue pairs that would have received them: what comes behind is not for them, until
     /// the requester has begun again there.
     refused: HashMap<u32, u32>,
-    /// The rule that has taken the port down.
-    cut: Option<u64>,
+    /// The port is down.
+    cut: Option<Stall>,
     /// The device does nothing.
     rest: Option<Stall>,
     /// Queue pairs that do nothing, by number; each with what no other has, or ever had.
@@ -188,13 +188,16 @@ impl Lab {
         let held = self.held.first_key_value().map(|((at, _), _)| *at);
         let rest = self.rest.map(|stall| stall.until);
         let stalls = self.stalls.values().map(|(_, stall)| stall.until).min();
-        let all = [held, self.table.next_due(), rest, stalls];
+        let cut = self.cut.map(|stall| stall.until);
+        let cut = cut.filter(|until| *until < u64::MAX);
+        let all = [held, self.table.next_due(), rest, stalls, cut];
         all.into_iter().flatten().min()
     }
 
-    /// A rule takes the port down. True: it was up as far as rules go.
-    pub fn cut(&mut self, rule: u64) -> bool {
-        self.cut.replace(rule).is_none()
+    /// A rule takes the port down, for so long if it says so. True: it was up as far as rules go.
+    pub fn cut(&mut self, now: u64, ns: Option<u64>, rule: u64) -> bool {
+        let until = ns.map_or(u64::MAX, |ns| now.saturating_add(ns));
+        self.cut.replace(Stall { until, rule }).is_none()
     }
 
     /// A rule has the port up again.
@@ -237,8 +240,9 @@ impl Lab {
         self.rest.map(|stall| stall.until)
     }
 
-    /// Queue pairs that go on, because their time is over.
+    /// Queue pairs that go on, because their time is over; so does the port.
     pub fn go_on(&mut self, now: u64) -> Vec<u32> {
+        self.cut = self.cut.filter(|stall| stall.until > now);
         let over = self.stalls.iter();
         let over = over.filter(|(_, (_, stall))| stall.until <= now);
         let over: Vec<u32> = over.map(|(qpn, _)| *qpn).collect();
@@ -249,7 +253,7 @@ impl Lab {
     /// Rules have gone: what was so because of them is over now.
     pub fn settle(&mut self, now: u64) {
         let table = &self.table;
-        self.cut = self.cut.filter(|rule| table.has(*rule));
+        self.cut = self.cut.filter(|stall| table.has(stall.rule));
         let stalls = self.stalls.values_mut().map(|(_, stall)| stall);
         for stall in stalls.chain(&mut self.rest) {
             if !table.has(stall.rule) {

@@ -72,6 +72,18 @@ fn a_port_is_down_until_a_rule_has_it_up_or_its_rule_goes() {
 }
 
 #[test]
+fn a_port_comes_up_by_itself_when_its_time_is_over() {
+    on_both(|mut p| {
+        p.rule(third(), Action::PortDownMs(5));
+        let before = p.d.now;
+        assert_eq!(p.write(), (Success, 0, true));
+        assert!(p.counter(p.a.qpn, Counter::LocalAckTimeoutErr) > 0);
+        assert!(p.d.now - before >= 5 * MS);
+        assert_eq!(p.write(), (Success, 0, true));
+    });
+}
+
+#[test]
 fn a_rule_has_the_port_up_again() {
     on_both(|mut p| {
         p.rule(at(1), Action::PortDown);

@@ -269,7 +269,7 @@ fn events_and_interrupts_have_hooks_of_their_own() {
 #[test]
 fn what_lasts_is_tied_to_its_rule() {
     let mut table = table("nth = 1", "\"port_down\"");
-    let Some(Effect::PortDown(id)) = table.packet(0, &write(100)) else {
+    let Some(Effect::PortDown(None, id)) = table.packet(0, &write(100)) else {
         panic!("the port stays up");
     };
     assert!(table.has(id) && table.remove("x") && !table.has(id));

@@ -79,6 +79,7 @@ fn what_cannot_be_combined_is_refused_with_the_reason() {
             "give match.qp",
         ),
         ("", "{ stall_ms = 0 }", "1 to 60000"),
+        ("", "{ port_down_ms = 60001 }", "1 to 60000"),
         ("", "{ stall_device_ms = 60001 }", "1 to 60000"),
         (
             "on = \"send\"",

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/* The host's address changes ($CHANGE is a command that does it), and with it the GID that connections are made with. */
+#include "../lib/verbs.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Takes the first GID of the same kind, which for an IPv4 address is the twelve bytes before it. */
+static bool find_gid(struct device *device)
+{
+	static const union ibv_gid none;
+	union ibv_gid gid;
+	int i;
+
+	for (i = 0; i < 256; i++) {
+		if (ibv_query_gid(device->context, 1, i, &gid) || !memcmp(&gid, &none, 16) || memcmp(&gid, &device->gid, 12))
+			continue;
+		device->gid = gid;
+		device->gid_index = i;
+		return true;
+	}
+	return false;
+}
+
+/* Half of the work, the change, and the rest over a new connection, as after a restart of the peer. */
+static bool write_halves(struct device *device, bool look)
+{
+	const char *change = getenv("CHANGE");
+	struct work work = { 0 };
+	struct end from, to;
+	int i;
+
+	end_create(&from, device, IBV_QPT_RC, PIECES, NULL);
+	end_create(&to, device, IBV_QPT_RC, PIECES, NULL);
+	prepare(&from, &to);
+	connect_ends(&from, &to, PATIENT);
+	for (i = PIECES / 2; i < PIECES; i++)
+		work.done[i] = true;
+	if (write_rest(&from, &to, &work))
+		return false;
+	if (change && system(change))
+		die("the address cannot be changed");
+	/* One event for the address that goes and one for that which comes; between them there may be none. */
+	while (look && event_came(device, IBV_EVENT_GID_CHANGE, change ? 5000 : 0))
+		if (find_gid(device)) {
+			printf("IBV_EVENT_GID_CHANGE: GID %d is taken\n", device->gid_index);
+			break;
+		}
+	work = (struct work){ 0 };
+	for (i = 0; i < PIECES / 2; i++)
+		work.done[i] = true;
+	connect_ends(&from, &to, (struct patience){ .timeout = 14, .retry_cnt = 3, .rnr_retry = 7 });
+	return write_rest(&from, &to, &work) == 0 && arrived(&from, &to) == PIECES;
+}
+
+/* Remembers a GID. */
+static bool careless(struct device *device)
+{
+	return write_halves(device, false);
+}
+
+/* Looks for one when it is told that they have changed. */
+static bool careful(struct device *device)
+{
+	return write_halves(device, true);
+}
+
+int main(int argc, char **argv)
+{
+	return scenario(argc, argv, careless, careful);
+}

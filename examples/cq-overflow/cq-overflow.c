@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/* A CQ has no room for a completion: CQ_ERR, and its queue pairs are in ERR. What would have completed there completes nowhere. */
+#include "../lib/verbs.h"
+
+#include <stdio.h>
+
+/* Waits for as many completions as it has posted work requests. */
+static bool careless(struct device *device)
+{
+	struct work work = { 0 };
+	struct end from, to;
+
+	end_create(&from, device, IBV_QPT_RC, PIECES, NULL);
+	end_create(&to, device, IBV_QPT_RC, PIECES, NULL);
+	prepare(&from, &to);
+	connect_ends(&from, &to, PATIENT);
+	if (write_rest(&from, &to, &work) < 0)
+		puts("completions do not come any more");
+	return arrived(&from, &to) == PIECES && work.done[PIECES - 1];
+}
+
+/* Polls what is there, destroys what uses the CQ and then the CQ, creates a larger one, and writes what is not known to be done. */
+static bool careful(struct device *device)
+{
+	struct work work = { 0 };
+	struct end from, to;
+	int status, cqe = PIECES;
+
+	end_create(&from, device, IBV_QPT_RC, cqe, NULL);
+	end_create(&to, device, IBV_QPT_RC, PIECES, NULL);
+	prepare(&from, &to);
+	for (;;) {
+		connect_ends(&from, &to, PATIENT);
+		status = write_rest(&from, &to, &work);
+		if (status == 0)
+			return arrived(&from, &to) == PIECES;
+		if (!event_came(device, IBV_EVENT_CQ_ERR, 0) || cqe > 4 * PIECES)
+			return false;
+		cqe *= 2;
+		printf("IBV_EVENT_CQ_ERR: a CQ of %d entries\n", cqe);
+		end_destroy(&from);
+		end_create(&from, device, IBV_QPT_RC, cqe, NULL);
+		prepare(&from, &to);
+		work = (struct work){ 0 };
+	}
+}
+
+int main(int argc, char **argv)
+{
+	return scenario(argc, argv, careless, careful);
+}

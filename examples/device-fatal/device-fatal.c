@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/* The device dies, and its driver resets it. */
+#include "../lib/verbs.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+static int write_once(struct device *device, struct end *from, struct end *to)
+{
+	struct work work = { 0 };
+
+	end_create(from, device, IBV_QPT_RC, PIECES, NULL);
+	end_create(to, device, IBV_QPT_RC, PIECES, NULL);
+	prepare(from, to);
+	connect_ends(from, to, PATIENT);
+	return write_rest(from, to, &work);
+}
+
+/* Takes it for a queue pair in error. */
+static bool careless(struct device *device)
+{
+	struct work work = { 0 };
+	struct end from, to;
+	int status = write_once(device, &from, &to);
+
+	if (status > 0) {
+		puts("flushed: both ends begin anew");
+		connect_ends(&from, &to, PATIENT);
+		status = write_rest(&from, &to, &work);
+	}
+	return status == 0 && arrived(&from, &to) == PIECES;
+}
+
+/* Asks whether it was the device. If so all that was made of it is destroyed, which works, and made anew when the device is back. */
+static bool careful(struct device *device)
+{
+	struct end from, to;
+	int i;
+
+	if (write_once(device, &from, &to) == 0)
+		return arrived(&from, &to) == PIECES;
+	if (!event_came(device, IBV_EVENT_DEVICE_FATAL, 5000))
+		return false;
+	puts("IBV_EVENT_DEVICE_FATAL: opened again");
+	end_destroy(&from);
+	end_destroy(&to);
+	device_close(device);
+	for (i = 0; !device_try(device); i++) {
+		if (i == 300)
+			die("the device does not come back");
+		usleep(100000);
+	}
+	return write_once(device, &from, &to) == 0 && arrived(&from, &to) == PIECES;
+}
+
+int main(int argc, char **argv)
+{
+	return scenario(argc, argv, careless, careful);
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/* The acknowledgement of an atomic is lost until the requester gives up: it was executed, and nobody says so. */
+#include "../lib/verbs.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define ADDS 10
+static const struct patience patience = { .timeout = 14, .retry_cnt = 3, .rnr_retry = 7 };
+
+/* One operation on the counter at the other end; its status. What was fetched is at the beginning of the memory. */
+static int operate(struct end *from, struct end *to, enum ibv_wr_opcode opcode)
+{
+	struct ibv_sge sge = { (uintptr_t)from->memory, sizeof(uint64_t), from->mr->lkey };
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = opcode }, *bad;
+	struct ibv_wc wc;
+
+	if (opcode == IBV_WR_RDMA_READ) {
+		wr.wr.rdma.remote_addr = (uintptr_t)to->memory;
+		wr.wr.rdma.rkey = to->mr->rkey;
+	} else {
+		wr.wr.atomic.remote_addr = (uintptr_t)to->memory;
+		wr.wr.atomic.rkey = to->mr->rkey;
+		wr.wr.atomic.compare_add = 1;
+	}
+	if (ibv_post_send(from->qp, &wr, &bad) || !next(from->cq, &wc, 10000))
+		die("an operation does not come back");
+	return wc.status;
+}
+
+static uint64_t value(const struct end *end)
+{
+	uint64_t number;
+
+	memcpy(&number, end->memory, sizeof(number));
+	return number;
+}
+
+static bool add(struct device *device, bool ask)
+{
+	struct end from, to;
+	int i, lives = 0;
+
+	end_create(&from, device, IBV_QPT_RC, PIECES, NULL);
+	end_create(&to, device, IBV_QPT_RC, PIECES, NULL);
+	prepare(&from, &to);
+	connect_ends(&from, &to, patience);
+	for (i = 0; i < ADDS && lives < 20;) {
+		int status = operate(&from, &to, IBV_WR_ATOMIC_FETCH_AND_ADD);
+
+		if (!status) {
+			i++;
+			continue;
+		}
+		lives++;
+		printf("%s at number %d\n", ibv_wc_status_str(status), i);
+		connect_ends(&from, &to, patience);
+		/* Nobody else adds to this counter. With others, each needs a word of its own, or CmpSwap and a value that tells whose it is. */
+		if (ask && operate(&from, &to, IBV_WR_RDMA_READ) == IBV_WC_SUCCESS)
+			i = (int)value(&from);
+	}
+	printf("%d times one is %d\n", ADDS, (int)value(&to));
+	return value(&to) == ADDS;
+}
+
+/* What has failed is done again. */
+static bool careless(struct device *device)
+{
+	return add(device, false);
+}
+
+/* What has failed may have been done: it looks. */
+static bool careful(struct device *device)
+{
+	return add(device, true);
+}
+
+int main(int argc, char **argv)
+{
+	return scenario(argc, argv, careless, careful);
+}

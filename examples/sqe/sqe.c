@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/* A send of an unreliable queue pair fails: its send queue is in SQE, where all that is posted is flushed; receives go on. */
+#include "../lib/verbs.h"
+
+#include <stdio.h>
+
+static bool write_all(struct device *device, bool recover)
+{
+	struct work work = { 0 };
+	struct end from, to;
+	int status, turns = 0;
+
+	end_create(&from, device, IBV_QPT_UC, PIECES, NULL);
+	end_create(&to, device, IBV_QPT_UC, PIECES, NULL);
+	prepare(&from, &to);
+	connect_ends(&from, &to, PATIENT);
+	do {
+		status = write_rest(&from, &to, &work);
+		if (status > 0)
+			puts(ibv_wc_status_str(status));
+		if (status > 0 && recover) {
+			struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS, .cur_qp_state = IBV_QPS_SQE };
+
+			if (ibv_modify_qp(from.qp, &attr, IBV_QP_STATE | IBV_QP_CUR_STATE))
+				die("not from SQE to RTS");
+		}
+	} while (status > 0 && ++turns < 5);
+	return status == 0;
+}
+
+/* Posts again what has failed. */
+static bool careless(struct device *device)
+{
+	return write_all(device, false);
+}
+
+/* Once the last one has come back it says that it knows, and posts again. */
+static bool careful(struct device *device)
+{
+	return write_all(device, true);
+}
+
+int main(int argc, char **argv)
+{
+	return scenario(argc, argv, careless, careful);
+}
