@@ -235,7 +235,9 @@ impl Lab {
     pub fn go_on(&mut self, now: u64) -> Vec<u32> {
         let over = self.stalls.iter();
         let over = over.filter(|(_, (_, stall))| stall.until <= now);
-        let over: Vec<u32> = over.map(|(qpn, _)| *qpn).collect();
+        let mut over: Vec<u32> = over.map(|(qpn, _)| *qpn).collect();
+        // In an order that comes again.
+        over.sort_unstable();
         self.stalls.retain(|_, (_, stall)| stall.until > now);
         over
     }
