@@ -169,6 +169,8 @@ impl Device {
     /// Has the port watched by a tap, over resets too. False: somebody watches it already.
     pub fn set_tap(&mut self, tap: Tap) -> bool {
         let free = self.shared.tap.as_ref().is_none_or(|tap| !tap.is_watched());
+        // What a tap reads would be in a recording, and not in its replay.
+        let free = free && !self.boundary.is_taped();
         if free {
             self.shared.tap = Some(Box::new(tap));
         }
