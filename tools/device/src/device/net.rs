@@ -356,11 +356,11 @@ impl Device {
 
     /// A frame from the uplink, for which [`Device::wants_frame`] said yes.
     pub fn receive_frame<M: GuestMemory>(&mut self, mem: &M, bytes: &[u8], now: u64) {
-        if self.boundary.is_taped() {
-            return self.taped_frames(mem, std::iter::once(bytes), now);
-        }
         if self.shared.regs.is_fatal() || !self.shared.port.up {
             return;
+        }
+        if self.boundary.is_taped() {
+            return self.taped_frames(mem, std::iter::once(bytes), now);
         }
         self.shared.now = now;
         self.take_frame(mem, bytes);

@@ -169,7 +169,8 @@ fn what_a_device_did_comes_again() {
             assert_eq!(found.end.as_deref(), Some("over"));
             assert_eq!((found.work_requests, found.completions), (31, 31));
             assert_eq!((found.resets, found.events), (1, 2), "QP_FATAL is none");
-            assert!(found.packets > 200 && found.bytes > 100_000);
+            let moved = (found.packets, found.bytes);
+            assert!(moved.0 > 60 && moved.1 > 50_000, "{moved:?}");
             assert_eq!(found.rules.len(), if is_ruled { 4 } else { 0 });
             // Payload is there by its length and sum alone, once it is more than a few bytes.
             let sums = items(&bytes).iter().any(|one| match item(one) {
