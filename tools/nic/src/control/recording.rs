@@ -119,3 +119,47 @@ pub(super) fn taken(shared: &Shared) -> Result<ToldRecording, String> {
     let file = recording(&all, shared, mac, "asked for").to_bytes();
     Ok(ToldRecording::new(&file))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::net::Shutdown;
+    use std::sync::Mutex;
+    use verbena_record::full::{Item, Reader, Tape};
+
+    #[test]
+    fn a_client_that_closes_its_half_gets_the_recording_to_its_end() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let (sink, pieces) = full::pieces();
+        let tape = Mutex::new(Some(Tape::new(sink, &Item::Reset {})));
+        let end = move || tape.lock().unwrap().take().map(|tape| tape.end("asked")) == Some(2);
+        let thread = std::thread::spawn(move || hand_on(&ours, &pieces, end));
+        theirs.shutdown(Shutdown::Write).unwrap();
+        let mut file = Vec::new();
+        theirs.read_to_end(&mut file).unwrap();
+        thread.join().unwrap().unwrap();
+        let mut reader = Reader::new(&file).unwrap();
+        assert_eq!(reader.next_item(), Ok(Some(Item::Reset {})));
+        assert_eq!(reader.next_item(), Ok(Some(Item::End { reason: "asked" })));
+        assert_eq!(reader.next_item(), Ok(None));
+    }
+
+    #[test]
+    fn a_client_that_goes_is_an_end_too() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (sink, pieces) = full::pieces();
+        let mut tape = Tape::new(sink, &Item::Reset {});
+        drop(theirs);
+        let asked = Mutex::new(0);
+        let end = || {
+            *asked.lock().unwrap() += 1;
+            true
+        };
+        assert!(hand_on(&ours, &pieces, end).is_err());
+        assert_eq!(*asked.lock().unwrap(), 1);
+        drop(pieces);
+        tape.flush();
+        assert!(tape.failed().is_some());
+    }
+}
