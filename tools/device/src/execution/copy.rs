@@ -353,11 +353,13 @@ fn get<'a, M: GuestMemory>(
     mut buffer: &mut [u8],
     mut from: Walk<'a>,
 ) -> Result<(), CopyFault> {
+    let length = buffer.len();
     while !buffer.is_empty() && from.left > 0 {
+        let place = length - buffer.len();
         let want = from.left.min(buffer.len() as u64);
         let (src, have) = from.peek(mem, regions, want).map_err(CopyFault::Source)?;
         let (now, later) = buffer.split_at_mut(have as usize);
-        mem.read_payload(src, now)
+        mem.read_payload(src, now, place)
             .map_err(|_| CopyFault::Source(mr::unreachable(from.access)))?;
         from.advance(have);
         buffer = later;

@@ -46,9 +46,9 @@ pub trait GuestMemory {
     /// Adds to an aligned 64-bit word; returns the value before.
     fn fetch_add64(&self, addr: u64, add: u64) -> Access<u64>;
 
-    /// Copies payload out, of which the device wants the bytes and not their meaning.
+    /// Copies payload out, of which the device wants the bytes and not their meaning: a part of it, which begins at this place of it.
     #[inline]
-    fn read_payload(&self, addr: u64, to: &mut [u8]) -> Access {
+    fn read_payload(&self, addr: u64, to: &mut [u8], _place: usize) -> Access {
         self.read(addr, to)
     }
 

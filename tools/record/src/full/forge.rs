@@ -33,6 +33,50 @@ pub fn forge(length: usize, wanted: u32) -> Vec<u8> {
     bytes
 }
 
+/// The least path MTU: a payload that is sent in several packets is cut at multiples of it.
+const PART: usize = 256;
+
+/// The lengths of the parts of payload, of which so many bytes come before.
+fn parts(mut length: usize, place: usize) -> impl Iterator<Item = usize> {
+    let mut room = PART - place % PART;
+    std::iter::from_fn(move || {
+        let part = length.min(room);
+        length -= part;
+        room = PART;
+        (part > 0).then_some(part)
+    })
+}
+
+/// The sums of the parts of some payload that packets may have, which begins at this place of the whole. Of four bytes and fewer there
+/// are the bytes themselves.
+pub fn sums(mut bytes: &[u8], place: usize) -> Vec<u8> {
+    let mut all = Vec::with_capacity(4 + bytes.len() / PART * 4 + 4);
+    for length in parts(bytes.len(), place) {
+        let (part, rest) = bytes.split_at(length);
+        bytes = rest;
+        match part.len() {
+            ..=4 => all.extend_from_slice(part),
+            _ => all.extend_from_slice(&sum(part).to_le_bytes()),
+        }
+    }
+    all
+}
+
+/// Payload of which all parts have these sums. What is missing is zero.
+pub fn forge_parts(length: usize, place: usize, mut sums: &[u8]) -> Vec<u8> {
+    let mut all = Vec::with_capacity(length);
+    for part in parts(length, place) {
+        let (sum, rest) = sums.split_at(sums.len().min(part.min(4)));
+        sums = rest;
+        match (part, sum.first_chunk()) {
+            (5.., Some(sum)) => all.extend(forge(part, u32::from_le_bytes(*sum))),
+            _ => all.extend_from_slice(sum),
+        }
+    }
+    all.resize(length, 0);
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,6 +98,23 @@ mod tests {
             };
             assert_eq!(flip(&forged), flip(part));
         }
+        // Cut anywhere where packets are cut.
+        for (place, length) in [
+            (0, 5000),
+            (100, 700),
+            (255, 300),
+            (253, 4),
+            (256, 65),
+            (3, 10),
+        ] {
+            let part = &real[..length];
+            let forged = forge_parts(length, place, &sums(part, place));
+            for cut in (0..length).filter(|cut| (place + cut) % PART == 0) {
+                assert_eq!(sum(&forged[..cut]), sum(&part[..cut]), "{place} {cut}");
+                assert_eq!(sum(&forged[cut..]), sum(&part[cut..]), "{place} {cut}");
+            }
+        }
+        assert_eq!(forge_parts(300, 0, &[1, 2]).len(), 300);
         assert_eq!(forge(0, 7), []);
         assert_eq!(forge(3, 7).len(), 3);
     }

@@ -29,6 +29,8 @@ pub enum Payload<'a> {
     Bytes(Bytes<'a>),
     /// By length and [sum](super::sum).
     Sum(u32, u32),
+    /// By the [sums of its parts](super::sums).
+    Sums(Bytes<'a>),
 }
 
 /// Something that has bytes.
@@ -150,6 +152,10 @@ impl<'a> Field<'a> for Payload<'a> {
                 length.put(to);
                 sum.put(to);
             }
+            Self::Sums(sums) => {
+                to.push(3);
+                sums.put(to);
+            }
         }
     }
 
@@ -158,6 +164,7 @@ impl<'a> Field<'a> for Payload<'a> {
             0 => Some(Self::Unreachable),
             1 => Bytes::take(from).map(Self::Bytes),
             2 => Some(Self::Sum(u32::take(from)?, u32::take(from)?)),
+            3 => Bytes::take(from).map(Self::Sums),
             _ => None,
         }
     }

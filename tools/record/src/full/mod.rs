@@ -25,7 +25,7 @@ mod item;
 mod reader;
 mod tape;
 
-pub use forge::{forge, sum};
+pub use forge::{forge, forge_parts, sum, sums};
 pub use item::{Bytes, Item, Payload};
 pub use reader::{Bad, Reader};
 pub use tape::{piece, sent, Sink, Tape, Words};

@@ -2,7 +2,7 @@
 
 //! The writer of a full recording: items into pieces, pieces to whoever keeps them.
 
-use super::forge::sum;
+use super::forge::{sum, sums};
 use super::item::{Bytes, Item, Payload};
 use super::{FRAME_HEAD, FRAME_TAIL, MAGIC, SENT_HEAD, VERBATIM, VERSION};
 use std::collections::HashMap;
@@ -157,9 +157,17 @@ impl Tape {
         self.put(&Item::Store32 { addr, value, done });
     }
 
-    /// Payload was read; none: it could not be.
-    pub fn read_payload(&mut self, addr: u64, length: usize, bytes: Option<&[u8]>) {
-        let payload = bytes.map_or(Payload::Unreachable, |b| payload(b, self.verbatim));
+    /// A part of payload was read, which begins at this place of it; none: it could not be.
+    pub fn read_payload(&mut self, addr: u64, length: usize, place: usize, bytes: Option<&[u8]>) {
+        let own;
+        let payload = match bytes {
+            None => Payload::Unreachable,
+            Some(bytes) if bytes.len() <= VERBATIM || self.verbatim => Payload::Bytes(Bytes(bytes)),
+            Some(bytes) => {
+                own = sums(bytes, place);
+                Payload::Sums(Bytes(&own))
+            }
+        };
         self.put(&Item::ReadPayload {
             addr,
             length: length as u32,

@@ -312,7 +312,7 @@ fn frame(head: &[u8], between: Payload<'_>, tail: &[u8]) -> Vec<u8> {
     let forged;
     let between = match between {
         Payload::Unreachable => &[][..],
-        Payload::Bytes(bytes) => bytes.0,
+        Payload::Bytes(bytes) | Payload::Sums(bytes) => bytes.0,
         // No frame is longer than the port's; a file may say anything.
         Payload::Sum(length, sum) => {
             forged = forge(length.min(1 << 16) as usize, sum);

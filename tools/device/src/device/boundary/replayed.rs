@@ -6,7 +6,7 @@
 use crate::memory::{Access, GuestMemory, Unreachable};
 use std::cell::{RefCell, RefMut};
 use std::fmt;
-use verbena_record::full::{forge, sum, Bad, Bytes, Item, Payload, Reader, Words};
+use verbena_record::full::{forge, forge_parts, sum, Bad, Bytes, Item, Payload, Reader, Words};
 
 /// Why a replay has stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -163,8 +163,31 @@ impl GuestMemory for Played<'_> {
     }
 
     fn write(&self, addr: u64, from: &[u8]) -> Access {
-        recorded!(self, format!("a write at {addr:#x} of {:?}", Bytes(from)),
-            Item::Write { addr: a, bytes, done } if a == addr && bytes.0 == from => access(done))
+        let (item, place) = self.take(format_args!("a write at {addr:#x}"));
+        match item {
+            Item::Write {
+                addr: a,
+                bytes,
+                done,
+            } if a == addr && bytes.0.len() == from.len() => {
+                let pairs = bytes.0.iter().zip(from).enumerate();
+                let mut others = pairs.filter(|(_, (then, now))| then != now);
+                match others.next() {
+                    None => access(done),
+                    Some((at, (then, now))) => stop(place.differs(
+                        &format_args!(
+                            "{then:02x} in byte {at} of {} written at {a:#x}",
+                            from.len()
+                        ),
+                        format_args!("{now:02x}"),
+                    )),
+                }
+            }
+            other => stop(place.differs(
+                &other,
+                format_args!("a write at {addr:#x} of {:?}", Bytes(from)),
+            )),
+        }
     }
 
     fn copy_from(&self, to: u64, _: &Self, from: u64, len: usize) -> Access {
@@ -229,13 +252,14 @@ impl GuestMemory for Played<'_> {
             Item::Add64 { addr: a, add: d, old } if (a, d) == (addr, add) => old.ok_or(Unreachable))
     }
 
-    fn read_payload(&self, addr: u64, to: &mut [u8]) -> Access {
+    fn read_payload(&self, addr: u64, to: &mut [u8], place: usize) -> Access {
         let payload = recorded!(self, format!("a read of {} bytes of payload at {addr:#x}", to.len()),
             Item::ReadPayload { addr: a, length, payload } if a == addr && length as usize == to.len() => payload);
         match payload {
             Payload::Unreachable => Err(Unreachable),
             Payload::Bytes(bytes) => fill(to, Some(bytes)),
             Payload::Sum(_, sum) => fill(to, Some(Bytes(&forge(to.len(), sum)))),
+            Payload::Sums(sums) => fill(to, Some(Bytes(&forge_parts(to.len(), place, sums.0)))),
         }
     }
 

@@ -116,10 +116,10 @@ impl<M: GuestMemory> GuestMemory for Taped<'_, M> {
         old
     }
 
-    fn read_payload(&self, addr: u64, to: &mut [u8]) -> Access {
-        let done = self.mem.read_payload(addr, to);
+    fn read_payload(&self, addr: u64, to: &mut [u8], place: usize) -> Access {
+        let done = self.mem.read_payload(addr, to, place);
         let bytes = done.is_ok().then_some(&*to);
-        self.tape().read_payload(addr, to.len(), bytes);
+        self.tape().read_payload(addr, to.len(), place, bytes);
         done
     }
 
