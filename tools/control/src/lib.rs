@@ -22,7 +22,7 @@ pub use figures::{Contexts, Engine, Stats, Status, Told};
 pub use impair::{Impaired, Impairment, ToldImpairments, Toll, MAX_DELAY, MILLION, MIN_RATE};
 pub use peers::{Peer, ToldPeers, MAX_PEERS};
 pub use port::{Gid, Group, Port, QueuePair, ToldPort, ToldQp};
-pub use recording::{ToldRecorder, ToldRecording};
+pub use recording::{ToldFull, ToldRecorder, ToldRecording};
 pub use rules::{read_json, read_toml};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ use verbena_faults::RuleSet;
 pub const MAX_REQUEST: u64 = 64 << 10;
 
 /// The names of requests.
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 17] = [
     "stats",
     "contexts",
     "status",
@@ -49,6 +49,7 @@ const COMMANDS: [&str; 16] = [
     "recorder",
     "record",
     "recording",
+    "record-full",
 ];
 
 /// What is asked.
@@ -110,6 +111,9 @@ pub enum Request {
     },
     /// What was recorded, as [`ToldRecording`].
     Recording,
+    /// All that the device is told, reads and does, as [`ToldFull`] and then the bytes of a file.
+    #[serde(rename = "record-full")]
+    RecordFull,
 }
 
 /// What answers a request.
@@ -237,6 +241,7 @@ mod tests {
             Request::Recorder,
             Request::Record { entries: 4096 },
             Request::Recording,
+            Request::RecordFull,
         ];
         assert_eq!(all.len(), COMMANDS.len());
         for (request, name) in all.into_iter().zip(COMMANDS) {

@@ -14,6 +14,20 @@ pub struct ToldRecorder {
     pub total: u64,
     /// Where they are written when the device dies, if anywhere.
     pub dump: Option<String>,
+    /// The full recording, in words; nothing: there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full: Option<String>,
+}
+
+/// The answer to [`Request::RecordFull`], behind which the bytes of a file come until one end closes its half (`verbena_record::full`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToldFull {
+    /// It begins with the next reset of the device.
+    pub waiting: bool,
+}
+
+impl Question for ToldFull {
+    const REQUEST: Request = Request::RecordFull;
 }
 
 impl Question for ToldRecorder {

@@ -73,7 +73,7 @@ fn frames(count: u64) -> String {
 }
 
 /// The signals that end a capture, which no thread hears but the one that waits for them.
-fn signals() -> Result<SigSet, String> {
+pub(crate) fn signals() -> Result<SigSet, String> {
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]
         .into_iter()
         .collect();
@@ -84,7 +84,7 @@ fn signals() -> Result<SigSet, String> {
 }
 
 /// Has the first signal end the capture, and the second this program.
-fn end_by_signal(signals: SigSet, stream: &UnixStream) -> Result<(), String> {
+pub(crate) fn end_by_signal(signals: SigSet, stream: &UnixStream) -> Result<(), String> {
     let stream = stream.try_clone().map_err(|e| e.to_string())?;
     std::thread::spawn(move || {
         if signals.wait().is_ok() {

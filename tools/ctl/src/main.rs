@@ -9,6 +9,7 @@ mod client;
 mod fault;
 mod impair;
 mod record;
+mod replay;
 mod table;
 mod toml;
 mod why;
@@ -97,6 +98,15 @@ enum Command {
         #[arg(short, long, value_name = "FILE", default_value = "report.html")]
         output: PathBuf,
     },
+    /// Drive the device model with a full recording, and say where it does something else; needs no NIC
+    Replay {
+        /// What `record full` or `verbena-nic --record-full` has written
+        #[arg(value_name = "RECORDING")]
+        file: PathBuf,
+        /// Write what the flight recorder would have had, for `why` and `report`
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
     /// What a `vendor_err` or syndrome means
     Explain {
         /// The code: 1025, 0x401 or LkeyUnknown; `all` lists every code
@@ -134,6 +144,7 @@ fn run(args: &Args) -> Result<String, String> {
         Command::Why { file, number } => {
             return why::run(args.socket.as_deref(), file.as_deref(), *number, args.json);
         }
+        Command::Replay { file, output } => return replay::run(file, output.as_deref()),
         Command::Report { file, output } => return why::report(file, output),
         Command::Record(record::Record::Export { file }) => return why::export(file),
         _ => {}
@@ -146,6 +157,9 @@ fn run(args: &Args) -> Result<String, String> {
         let summary = capture::run(socket, file)?;
         eprintln!("verbenactl: {summary}");
         return Ok(String::new());
+    }
+    if let Command::Record(record::Record::Full { file }) = &args.command {
+        return replay::record(socket, file);
     }
     match &args.command {
         Command::Stats => show(args, &client::ask::<Told>(socket)?, |told| {

@@ -28,6 +28,12 @@ pub enum Record {
         #[arg(value_name = "RECORDING")]
         file: PathBuf,
     },
+    /// Record all that the device is told and reads, and all that it does, from its next reset on, for `replay`. An interrupt ends it
+    Full {
+        /// The file
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
     /// Write what was recorded to a file
     Dump {
         /// The file
@@ -49,8 +55,8 @@ pub fn run(
     let request = match record {
         Record::On { entries } => Request::Record { entries: *entries },
         Record::Off => Request::Record { entries: 0 },
-        // An export asks no NIC.
-        Record::Status | Record::Export { .. } => Request::Recorder,
+        // An export asks no NIC, and a full recording takes a connection.
+        Record::Status | Record::Export { .. } | Record::Full { .. } => Request::Recorder,
         Record::Dump { file } => {
             let bytes = taken(socket)?;
             let recording = parse(&bytes, "what the NIC has recorded")?;
@@ -101,7 +107,9 @@ pub fn table(told: &Value) -> String {
         Some(path) => format!("when the device dies they go to {path}"),
         None => String::from("when the device dies they stay in the NIC"),
     };
-    match told["entries"].as_u64() {
+    let full = told["full"].as_str();
+    let full = full.map_or(String::new(), |full| format!("full recording: {full}\n"));
+    full + &match told["entries"].as_u64() {
         Some(0) | None => String::from("nothing is recorded\n"),
         Some(entries) => format!(
             "the last {entries} entries are kept, {} there were; {dump}\n",

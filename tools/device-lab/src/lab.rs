@@ -119,6 +119,11 @@ pub(crate) use note;
 impl Lab {
     /// A device that is up, with its objects.
     pub fn new(seed: u64) -> Self {
+        Self::prepared(seed, |_| {})
+    }
+
+    /// The same, of a device with which something is done first.
+    pub fn prepared(seed: u64, prepare: impl FnOnce(&mut Driver)) -> Self {
         let mut rng = Rng::new(seed);
         let config = Config {
             wire_local: rng.chance(25),
@@ -127,6 +132,7 @@ impl Lab {
             ..Config::default()
         };
         let mut d = Driver::cold(config);
+        prepare(&mut d);
         // Much else goes on while a command is executed.
         d.watch = u32::MAX;
         // So small that events have to wait for room.

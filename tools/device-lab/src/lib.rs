@@ -102,6 +102,19 @@ pub fn run(seed: u64, trace: Option<&mut dyn FnMut(&str)>) -> Outcome {
     }
 }
 
+/// Runs a seed of which all is recorded in full. Panics when a rule is broken, or it cannot be recorded.
+pub fn run_recorded(seed: u64, wish: verbena_device::Wish) -> Outcome {
+    let begin = |d: &mut verbena_device::mock::Driver| {
+        if let Err(reason) = d.device.record_fully(wish) {
+            panic!("seed {seed}: {reason}");
+        }
+    };
+    let mut lab = Lab::prepared(seed, begin);
+    lab.live();
+    lab.d.device.record_fully_no_more("the seed is over");
+    lab.outcome()
+}
+
 impl Lab {
     fn live(&mut self) {
         for step in 0..10 + self.rng.below(30) {

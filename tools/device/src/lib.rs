@@ -29,6 +29,7 @@
 //! | `device/sched.rs`, `areas.rs`, `net.rs` | a slice: commands, doorbell areas, timers, queue pairs in turn; the ways of a packet |
 //! | `device/crossing.rs` | packets between the devices of one process |
 //! | `device/laboratory.rs` | where rules of what is to go wrong are asked |
+//! | `device/boundary/` | all that the model is told, reads and does, written down, and the model driven by that again |
 //! | `device/recording.rs` | the flight recorder: on, off, what it has; its hooks are in `execution/notes.rs` |
 //! | `device/doors.rs` | what they do by doors that the device has anyway |
 //! | `device/snapshot.rs`, `figures.rs` | contexts, counters, the port and its queue pairs for people, in portions |
@@ -67,6 +68,7 @@ pub mod tap;
 mod tests;
 
 pub use config::Config;
+pub use device::boundary::{replay, Fully, Replayed, Stopped, Wish};
 pub use device::crossing::Crossing;
 pub use device::figures::{PortFigures, QpFigures};
 pub use device::recording::Recorded;

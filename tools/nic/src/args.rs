@@ -73,6 +73,11 @@ pub struct Args {
     #[arg(long, value_name = "PATH")]
     pub record_dump: Vec<PathBuf>,
 
+    /// Record all that the device is told and reads, and all that it does, from the beginning into this file (verbenactl replay);
+    /// for no guest or for each
+    #[arg(long, value_name = "PATH")]
+    pub record_full: Vec<PathBuf>,
+
     /// Seed of all chance
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
@@ -103,6 +108,7 @@ impl Args {
             ("--netdev-socket", self.netdev_socket.len()),
             ("--control", self.control.len()),
             ("--record-dump", self.record_dump.len()),
+            ("--record-full", self.record_full.len()),
         ] {
             if given != 0 && given != count {
                 return Err(format!(
@@ -115,10 +121,16 @@ impl Args {
             &self.netdev_socket,
             &self.control,
             &self.record_dump,
+            &self.record_full,
         ];
         let sockets: Vec<_> = places.into_iter().flatten().collect();
         if let Some(path) = twice(&sockets) {
             return Err(format!("two sockets or files at {}", path.display()));
+        }
+        if !self.record_full.is_empty() && self.has_neighbours() {
+            return Err(String::from(
+                "--record-full of several guests needs --wire-local: packets go by reference between them",
+            ));
         }
         let macs = match (self.mac.len(), count) {
             (0, 1) => vec![DEFAULT_MAC],
@@ -140,11 +152,15 @@ impl Args {
             .collect())
     }
 
+    fn has_neighbours(&self) -> bool {
+        self.socket.len() > 1 && !self.wire_local && self.drop == 0
+    }
+
     fn device_config(&self, mac: [u8; 6]) -> verbena_device::Config {
         verbena_device::Config {
             mac,
             wire_local: self.wire_local || self.drop != 0,
-            neighbours: self.socket.len() > 1 && !self.wire_local && self.drop == 0,
+            neighbours: self.has_neighbours(),
             drop_percent: self.drop,
             credits: !self.no_credits,
             congestion_control: !self.no_congestion_control,

@@ -82,6 +82,9 @@ fn converse(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
         if Request::read(&line) == Ok(Request::Capture) {
             return capture::capture(stream, shared);
         }
+        if Request::read(&line) == Ok(Request::RecordFull) {
+            return recording::full(stream, shared);
+        }
         let told = match Request::read(&line) {
             Ok(request) => rules.answer(request),
             Err(_) => None,
@@ -104,6 +107,9 @@ fn answer(line: &[u8], shared: &Shared) -> String {
         Ok(Request::Peers) => Reply::from(peers::peers(shared)).line(),
         Ok(Request::Capture) => {
             Reply::<Status>::from(Err(String::from("a capture takes a connection"))).line()
+        }
+        Ok(Request::RecordFull) => {
+            Reply::<Status>::from(Err(String::from("a full recording takes a connection"))).line()
         }
         Ok(Request::Impairments) => Reply::from(Ok(shared.common.impairments.told())).line(),
         Ok(Request::Impair { uplink, with }) => Reply::from(impair(shared, uplink, with)).line(),

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::sync::mpsc;
 use verbena_abi::stats::NUM_COUNTERS;
 use verbena_device::tap::Tap;
-use verbena_device::{Action, Cursor, PortFigures, Portion, QpFigures, Recorded};
+use verbena_device::{Action, Cursor, Fully, PortFigures, Portion, QpFigures, Recorded, Wish};
 use verbena_faults::{RuleSet, Told};
 
 /// The most frames that wait for the engine.
@@ -40,6 +40,8 @@ pub enum Question {
     Rules(Change, mpsc::Sender<Result<Vec<Told>, String>>),
     /// The flight recorder without its entries, after it was switched.
     Recorder(Switch, mpsc::Sender<Option<Recorded>>),
+    /// The full recording, after it was begun or ended.
+    Full(Full, mpsc::Sender<Result<Fully, String>>),
     /// So many of its entries at most, from a number on.
     Recorded(u64, usize, mpsc::Sender<Option<Recorded>>),
 }
@@ -52,6 +54,16 @@ pub enum Switch {
     On(usize),
     /// It keeps none.
     Off,
+}
+
+/// What is to become of a full recording.
+pub enum Full {
+    /// It stays as it is.
+    Stay,
+    /// It begins.
+    Begin(Wish),
+    /// It ends, for this reason.
+    End(String),
 }
 
 /// What is to become of the rules.

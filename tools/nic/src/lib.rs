@@ -13,6 +13,7 @@
 //! | engine | [`engine`] | owns the devices and gives them time, takes what the [`uplink`] brings; sleeps when all are silent |
 //! | vm, for each VM | [`vfio_user`], [`front`], [`pci`] | answers QEMU: configuration space, registers, doorbells, maps, resets |
 //! | netdev, for each VM | [`netdev`], [`network`], [`switch`] | takes the guest's Ethernet frames, and sends them where they go |
+//! | full recording, for each VM that has one | [`full`] | writes it |
 //! | outlet, for each VM | [`outlet`] | gives the guest the frames for which QEMU had no room at once |
 //! | control, for each VM | [`control`], [`impair`] | answers `verbenactl`; what is to go wrong on uplinks |
 //!
@@ -28,6 +29,7 @@
 
 pub mod args;
 pub mod attend;
+pub mod full;
 pub mod common;
 pub mod control;
 pub mod departures;

@@ -16,7 +16,7 @@ use verbena_nic::network::Network;
 use verbena_nic::places::Places;
 use verbena_nic::shared::Shared;
 use verbena_nic::switch::MAX_WIRES;
-use verbena_nic::{attend, control, netdev};
+use verbena_nic::{attend, control, full, netdev};
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -103,6 +103,9 @@ fn run(args: &Args, places: &Places) -> io::Result<()> {
     for ((shared, _), path) in vms.iter().zip(&args.record_dump) {
         let _ = shared.dump.set(path.clone());
     }
+    let recordings = vms.iter().zip(&args.record_full);
+    let recordings = recordings.map(|((shared, _), path)| full::into_file(path, shared));
+    let recordings = recordings.collect::<io::Result<Vec<_>>>()?;
     let macs: Vec<_> = vms.iter().map(|(vm, c)| (vm.clone(), c.mac)).collect();
     let network = Arc::new(Network::new(&common, &macs, wires));
     for (listener, (shared, _)) in for_control.into_iter().zip(&vms) {
@@ -130,5 +133,7 @@ fn run(args: &Args, places: &Places) -> io::Result<()> {
         env!("CARGO_PKG_VERSION"),
         paths.join(", ")
     );
-    attend::serve(served)
+    let result = attend::serve(served);
+    recordings.into_iter().for_each(full::Recording::end);
+    result
 }

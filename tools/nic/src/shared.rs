@@ -16,7 +16,7 @@
 use crate::common::Common;
 use crate::guest_ram::GuestRam;
 use crate::inbox::Inboxes;
-pub use crate::inbox::{Change, Question, Switch};
+pub use crate::inbox::{Change, Full, Question, Switch};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ use std::sync::{
 };
 use verbena_abi::regs;
 use verbena_device::misbehave::Misbehaviour;
-use verbena_device::{Action, Registers};
+use verbena_device::{Action, Registers, Wish};
 
 const RING_WORDS: usize = regs::NUM_UARS as usize / 64;
 
@@ -70,6 +70,7 @@ pub struct Shared {
     pub common: Arc<Common>,
     /// Where what was recorded goes when the device dies, if anywhere.
     pub dump: OnceLock<PathBuf>,
+    full: Mutex<Option<Wish>>,
     ram: RwLock<GuestRam>,
     bus_master: AtomicBool,
     resetting: AtomicBool,
@@ -103,6 +104,7 @@ impl Shared {
             misbehave,
             common: common.clone(),
             dump: OnceLock::new(),
+            full: Mutex::default(),
             regs: Arc::default(),
             counts: Counts::default(),
             ram: RwLock::default(),
@@ -115,6 +117,16 @@ impl Shared {
             nudged: AtomicBool::new(false),
             vectors: Mutex::new((0..regs::NUM_VECTORS).map(|_| None).collect()),
         }
+    }
+
+    /// Has the device recorded in full from its beginning.
+    pub fn want_full(&self, wish: Wish) {
+        *lock(&self.full) = Some(wish);
+    }
+
+    /// Engine: the recording that was wanted.
+    pub(crate) fn take_wish(&self) -> Option<Wish> {
+        lock(&self.full).take()
     }
 
     /// The device clock, in nanoseconds.

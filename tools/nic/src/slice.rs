@@ -43,8 +43,12 @@ impl Model {
     /// A device as after power-on.
     pub(crate) fn new(shared: Arc<Shared>, mut config: Config) -> Self {
         config.misbehave = shared.misbehave.clone();
+        let mut device = Device::new(config.clone(), shared.regs.clone());
+        if let Some(Err(e)) = shared.take_wish().map(|wish| device.record_fully(wish)) {
+            log::error!("nothing is recorded in full: {e}");
+        }
         Self {
-            device: Device::new(config.clone(), shared.regs.clone()),
+            device,
             shared,
             config,
             health: Health::Well,
@@ -176,7 +180,7 @@ impl Slice<'_> {
         *self.health = if again { Health::Gone } else { Health::Failed };
         if !again && self.is_open {
             let (device, ram) = (&mut *self.device, &*self.ram);
-            let call = AssertUnwindSafe(|| device.fail(ram, Syndrome::EngineFailure));
+            let call = AssertUnwindSafe(|| device.engine_failed(ram, Syndrome::EngineFailure));
             if catch_unwind(call).is_err() {
                 *self.health = Health::Gone;
             }

@@ -10,6 +10,7 @@
 //! | `facts.rs`, `why/` | why a queue pair is in the state that it is in, in sentences |
 //! | `export.rs` | rules that have happen again what happened |
 //! | `report/` | a page that shows a recording |
+//! | `full/` | a full recording: all that a device model is told, reads and does, to be replayed |
 //!
 //! There is no clock, no socket and no file in here.
 #![forbid(unsafe_code)]
@@ -18,6 +19,7 @@ mod entry;
 mod export;
 mod facts;
 mod file;
+pub mod full;
 mod report;
 mod ring;
 mod why;

@@ -24,6 +24,13 @@ impl Device {
     /// An area that shows something in the scan after its sleep word was written is awake again at once. A dead device has
     /// nothing to declare: it looks at no area any more, and only commands keep it awake.
     pub fn fall_asleep<M: GuestMemory>(&mut self, mem: &M) -> bool {
+        match self.boundary.is_taped() {
+            true => self.taped_sleep(mem),
+            false => self.try_to_sleep(mem),
+        }
+    }
+
+    pub(super) fn try_to_sleep<M: GuestMemory>(&mut self, mem: &M) -> bool {
         if self.shared.regs.is_fatal() {
             return self.commands.is_empty() && self.running.is_none();
         }

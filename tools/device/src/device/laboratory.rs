@@ -28,6 +28,7 @@ use verbena_abi::cmd::CmdStatus;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_faults::{alter, Direction, Effect, On, RuleSet, Told};
+use verbena_record::full::Item;
 use verbena_roce::host::Host;
 use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode};
 use verbena_roce::wire::{ecn, frame, Path};
@@ -58,18 +59,21 @@ impl Device {
     ///
     /// A rule makes no sense, or not beside those that are there.
     pub fn add_rules(&mut self, set: &RuleSet, owner: Option<u64>, now: u64) -> Result<(), String> {
+        self.tape_rules(set, owner, now);
         let created = self.shared.owners;
         let lab = self.shared.lab.get_or_insert_default();
         let added = lab.table.add(set, owner, now, created);
         if added.is_ok() {
             self.note_rules(&set.rule, false);
         }
+        self.tape_told(added.is_ok());
         self.leave_lab();
         added
     }
 
     /// Removes a rule. False: there is none of that name.
     pub fn remove_rule(&mut self, name: &str) -> bool {
+        self.tape_removal(name);
         let lab = self.shared.lab.as_mut();
         let removed = lab.is_some_and(|lab| lab.table.remove(name));
         self.leave_lab();
@@ -78,6 +82,7 @@ impl Device {
 
     /// Removes the rules of an owner.
     pub fn remove_rules_of(&mut self, owner: u64) {
+        self.boundary.note(|| Item::RemoveRulesOf { owner });
         let lab = self.shared.lab.iter_mut();
         lab.for_each(|lab| lab.table.gone(owner));
         self.leave_lab();
@@ -85,6 +90,7 @@ impl Device {
 
     /// Removes all rules.
     pub fn clear_rules(&mut self) {
+        self.boundary.note(|| Item::ClearRules {});
         let lab = self.shared.lab.iter_mut();
         lab.for_each(|lab| lab.table.clear());
         self.leave_lab();

@@ -3,6 +3,7 @@
 //! The device: life cycle, and what the daemon around it calls.
 
 mod areas;
+pub mod boundary;
 pub(crate) mod cmd;
 pub mod crossing;
 mod doors;
@@ -14,6 +15,7 @@ pub mod recording;
 pub(crate) mod sched;
 pub mod snapshot;
 
+use crate::device::boundary::Boundary;
 use crate::device::cmd::{CommandQueue, Running};
 use crate::device::snapshot::Survey;
 use crate::execution::shared::Shared;
@@ -29,6 +31,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
+use verbena_record::full::Item;
 use verbena_roce::sched::{Ready, Wheel};
 
 /// What is to be done after a slice.
@@ -85,6 +88,8 @@ pub struct Device {
     pub(crate) frames: VecDeque<Rc<Vec<u8>>>,
     /// Its addresses have changed since they were asked for.
     pub(crate) readdressed: bool,
+    /// What is recorded of all that it is told, reads and does.
+    pub(crate) boundary: Boundary,
 }
 
 /// What the device answers to.
@@ -124,11 +129,20 @@ impl Device {
             crossing: VecDeque::new(),
             frames: VecDeque::new(),
             readdressed: true,
+            boundary: Boundary::default(),
         }
     }
 
     /// Drops everything; the state after power-on. Guest memory is not touched: its owner may have reused it.
     pub fn reset(&mut self) {
+        self.boundary.note(|| Item::Reset {});
+        let regs = self.begin_anew();
+        self.begin_taping();
+        regs.reset();
+    }
+
+    /// As after power-on, but for the registers, which come back.
+    fn begin_anew(&mut self) -> Arc<Registers> {
         let regs = self.shared.regs.clone();
         // A new life is lied to otherwise than the last, or a driver that a seed stops early never gets further.
         #[cfg(feature = "hostile")]
@@ -136,6 +150,7 @@ impl Device {
         let tap = self.shared.tap.take();
         let mut lab = self.shared.lab.take();
         let mut recorder = self.shared.recorder.take();
+        let boundary = std::mem::take(&mut self.boundary);
         let now = self.shared.now;
         recorder.iter_mut().for_each(|recorder| recorder.reset(now));
         *self = Self::new(self.shared.config.clone(), regs.clone());
@@ -143,16 +158,19 @@ impl Device {
         lab.iter_mut().for_each(|lab| lab.reset());
         self.shared.lab = lab;
         self.shared.recorder = recorder;
+        self.boundary = boundary;
         #[cfg(feature = "hostile")]
         {
             self.shared.hostile = hostile;
         }
-        regs.reset();
+        regs
     }
 
     /// Has the port watched by a tap, over resets too. False: somebody watches it already.
     pub fn set_tap(&mut self, tap: Tap) -> bool {
         let free = self.shared.tap.as_ref().is_none_or(|tap| !tap.is_watched());
+        // What a tap reads would be in a recording, and not in its replay.
+        let free = free && !self.boundary.is_taped();
         if free {
             self.shared.tap = Some(Box::new(tap));
         }
@@ -164,10 +182,12 @@ impl Device {
         to.shared.tap = self.shared.tap.take();
         to.shared.lab = self.shared.lab.take();
         to.shared.recorder = self.shared.recorder.take();
+        to.boundary = std::mem::take(&mut self.boundary);
     }
 
     /// A command slot was rung.
     pub fn command(&mut self, slot: u32) {
+        self.boundary.note(|| Item::Command { slot });
         let bit = 1u64.checked_shl(slot).unwrap_or(0);
         if bit & !self.rung_slots != 0 {
             self.rung_slots |= bit;
@@ -177,6 +197,7 @@ impl Device {
 
     /// The page of an area in the doorbell BAR was written.
     pub fn ring(&mut self, uar: u32) {
+        self.boundary.note(|| Item::Ring { uar });
         self.shared.counters.add(Counter::Doorbells, 1);
         if let Some(area) = self.shared.uars.get_mut(uar) {
             if !area.rung {
@@ -188,17 +209,26 @@ impl Device {
 
     /// Counts writes to the doorbell BAR that were collapsed into one call of [`Device::ring`].
     pub fn count_doorbells(&mut self, more: u64) {
+        self.boundary.note(|| Item::Doorbells { more });
         self.shared.counters.add(Counter::Doorbells, more);
     }
 
     /// The vectors to raise since the last call, a bit each.
     pub fn take_interrupts(&mut self) -> u32 {
-        std::mem::take(&mut self.shared.interrupts)
+        let vectors = std::mem::take(&mut self.shared.interrupts);
+        if vectors != 0 {
+            self.boundary.note(|| Item::Raised { vectors });
+        }
+        vectors
     }
 
     /// The next frame for the uplink.
     pub fn next_frame(&mut self) -> Option<Rc<Vec<u8>>> {
-        self.frames.pop_front()
+        let frame = self.frames.pop_front();
+        if let (Some(frame), true) = (&frame, self.boundary.is_taped()) {
+            self.tape_sent(frame);
+        }
+        frame
     }
 
     /// What the device answers to, if that has changed since the last call. A device after power-on answers to nothing, and

@@ -331,6 +331,18 @@ impl Device {
         frames: impl Iterator<Item = &'a [u8]>,
         now: u64,
     ) {
+        match self.boundary.is_taped() {
+            true => self.taped_frames(mem, frames, now),
+            false => self.take_frames(mem, frames, now),
+        }
+    }
+
+    pub(super) fn take_frames<'a, M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        frames: impl Iterator<Item = &'a [u8]>,
+        now: u64,
+    ) {
         self.shared.now = now;
         for bytes in frames {
             // The first may change that.
@@ -346,6 +358,9 @@ impl Device {
     pub fn receive_frame<M: GuestMemory>(&mut self, mem: &M, bytes: &[u8], now: u64) {
         if self.shared.regs.is_fatal() || !self.shared.port.up {
             return;
+        }
+        if self.boundary.is_taped() {
+            return self.taped_frames(mem, std::iter::once(bytes), now);
         }
         self.shared.now = now;
         self.take_frame(mem, bytes);

@@ -52,6 +52,13 @@ pub(crate) const FOLLOW_COST: u32 = 16;
 impl Device {
     /// Works for a bounded time.
     pub fn run_slice<M: GuestMemory>(&mut self, mem: &M, now: u64) -> Next {
+        match self.boundary.is_taped() {
+            true => self.taped_slice(mem, now),
+            false => self.work_for_a_slice(mem, now),
+        }
+    }
+
+    pub(super) fn work_for_a_slice<M: GuestMemory>(&mut self, mem: &M, now: u64) -> Next {
         self.shared.show_last();
         self.shared.now = now;
         self.follow_budget = SLICE_FOLLOWED;

@@ -334,12 +334,13 @@ fn put<M: GuestMemory>(
             region(pages, (pd, owner), &sge, total)
         }
     };
+    mem.begin_payload(bytes);
     while !bytes.is_empty() {
         let (dst, room) = to
             .peek(mem, regions, bytes.len() as u64)
             .map_err(CopyFault::Target)?;
         let (now, later) = bytes.split_at(room as usize);
-        mem.write(dst, now)
+        mem.write_payload(dst, now)
             .map_err(|_| CopyFault::Target(mr::unreachable(to.access)))?;
         to.advance(room);
         bytes = later;
@@ -352,11 +353,13 @@ fn get<'a, M: GuestMemory>(
     mut buffer: &mut [u8],
     mut from: Walk<'a>,
 ) -> Result<(), CopyFault> {
+    let length = buffer.len();
     while !buffer.is_empty() && from.left > 0 {
+        let place = length - buffer.len();
         let want = from.left.min(buffer.len() as u64);
         let (src, have) = from.peek(mem, regions, want).map_err(CopyFault::Source)?;
         let (now, later) = buffer.split_at_mut(have as usize);
-        mem.read(src, now)
+        mem.read_payload(src, now, place)
             .map_err(|_| CopyFault::Source(mr::unreachable(from.access)))?;
         from.advance(have);
         buffer = later;

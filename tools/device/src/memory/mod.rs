@@ -46,6 +46,22 @@ pub trait GuestMemory {
     /// Adds to an aligned 64-bit word; returns the value before.
     fn fetch_add64(&self, addr: u64, add: u64) -> Access<u64>;
 
+    /// Copies payload out, of which the device wants the bytes and not their meaning: a part of it, which begins at this place of it.
+    #[inline]
+    fn read_payload(&self, addr: u64, to: &mut [u8], _place: usize) -> Access {
+        self.read(addr, to)
+    }
+
+    /// These bytes of payload are about to be written, in parts.
+    #[inline]
+    fn begin_payload(&self, _bytes: &[u8]) {}
+
+    /// Copies a part of them in.
+    #[inline]
+    fn write_payload(&self, addr: u64, from: &[u8]) -> Access {
+        self.write(addr, from)
+    }
+
     /// Takes a snapshot of a structure.
     #[inline]
     fn read_struct<T: FromBytes + IntoBytes>(&self, addr: u64) -> Access<T>

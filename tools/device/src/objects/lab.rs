@@ -245,7 +245,9 @@ impl Lab {
         self.cut = self.cut.filter(|stall| stall.until > now);
         let over = self.stalls.iter();
         let over = over.filter(|(_, (_, stall))| stall.until <= now);
-        let over: Vec<u32> = over.map(|(qpn, _)| *qpn).collect();
+        let mut over: Vec<u32> = over.map(|(qpn, _)| *qpn).collect();
+        // In an order that comes again.
+        over.sort_unstable();
         self.stalls.retain(|_, (_, stall)| stall.until > now);
         over
     }

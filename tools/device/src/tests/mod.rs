@@ -22,6 +22,7 @@ mod events;
 mod faults;
 mod fields;
 mod figures;
+mod full;
 mod gaps;
 mod hostile_guest;
 mod key_uses;

@@ -35,7 +35,7 @@ fn begin(shared: &Shared) -> Result<(ToldCapture, Watch), String> {
         std::thread::sleep(LOOK);
     }
     Err(String::from(
-        "another capture is running: end that one first, there is one at a time",
+        "another capture is running, or a full recording: end that one first, there is one at a time",
     ))
 }
 
@@ -85,7 +85,7 @@ fn hand_on(mut stream: &UnixStream, watch: &Watch, power_on: u64) -> io::Result<
 }
 
 /// Whether the client has said that it is over, or has gone.
-fn is_over(stream: &UnixStream) -> bool {
+pub(super) fn is_over(stream: &UnixStream) -> bool {
     let wanted = PollFlags::IN | PollFlags::RDHUP;
     let at_once = Timespec {
         tv_sec: 0,

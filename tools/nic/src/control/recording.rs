@@ -1,15 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The flight recorder: switched, and asked for what it has.
+//! The flight recorder: switched, and asked for what it has; and full recordings, each for one connection.
 
 use super::ask;
+use super::capture::is_over;
+use crate::full::{self, Pieces};
 use crate::recording::recording;
-use crate::shared::{Question, Shared, Switch};
-use verbena_control::{ToldRecorder, ToldRecording};
+use crate::shared::{Full, Question, Shared, Switch};
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+use verbena_control::{Reply, ToldFull, ToldRecorder, ToldRecording};
+use verbena_device::Fully;
 use verbena_record::MAX_ENTRIES;
 
 /// Entries that the engine hands out at once.
 const PORTION: usize = 4096;
+/// How often a client is looked at that gets nothing.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Switches the recorder, or leaves it as it is.
 pub(super) fn switch(shared: &Shared, entries: Option<u64>) -> Result<ToldRecorder, String> {
@@ -24,11 +32,62 @@ pub(super) fn switch(shared: &Shared, entries: Option<u64>) -> Result<ToldRecord
     let recorded = ask(shared, |to| Question::Recorder(switch, to))?;
     let dump = shared.dump.get().map(|path| path.display().to_string());
     let (entries, total) = recorded.map_or((0, 0), |r| (r.capacity as u64, r.total));
+    let full = match ask(shared, |to| Question::Full(Full::Stay, to))?? {
+        Fully::Off => None,
+        Fully::Waiting => Some(String::from("begins with the next reset of the device")),
+        Fully::On(count) => Some(format!("{count} entries so far")),
+        Fully::Ended(reason) => Some(format!("ended: {reason}")),
+    };
     Ok(ToldRecorder {
         entries,
         total,
         dump,
+        full,
     })
+}
+
+/// Records in full for a client, until it closes its sending half or goes, or the recording ends by itself.
+pub(super) fn full(mut stream: &UnixStream, shared: &Shared) -> io::Result<()> {
+    let (sink, pieces) = full::pieces();
+    let begin = Full::Begin(full::wish(sink, shared));
+    let told = ask(shared, |to| Question::Full(begin, to)).and_then(|told| told);
+    let is_on = told.is_ok();
+    let told = told.map(|told| ToldFull {
+        waiting: told == Fully::Waiting,
+    });
+    let written = stream.write_all(Reply::from(told).line().as_bytes());
+    if !is_on {
+        return written;
+    }
+    let end = || {
+        let reason = String::from("the one who asked for it has ended it");
+        ask(shared, |to| Question::Full(Full::End(reason), to))
+    };
+    let written = written.and_then(|()| hand_on(stream, &pieces, || end().is_ok()));
+    if written.is_err() {
+        // Also one that still waits for its beginning.
+        let _ = end();
+    }
+    written
+}
+
+/// Hands pieces on until there are no more.
+fn hand_on(mut stream: &UnixStream, pieces: &Pieces, end: impl Fn() -> bool) -> io::Result<()> {
+    let mut has_ended = false;
+    loop {
+        if !has_ended && is_over(stream) {
+            has_ended = true;
+            if !end() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+        match pieces.next(LOOK) {
+            Ok(Some(piece)) => stream.write_all(&piece)?,
+            Ok(None) => {}
+            Err(()) => break,
+        }
+    }
+    pieces.last().map_or(Ok(()), |last| stream.write_all(&last))
 }
 
 /// What was recorded, taken bit by bit: what is overwritten meanwhile is left out.
@@ -59,4 +118,48 @@ pub(super) fn taken(shared: &Shared) -> Result<ToldRecording, String> {
     let mac = port.map_or([0; 6], |port| port.mac);
     let file = recording(&all, shared, mac, "asked for").to_bytes();
     Ok(ToldRecording::new(&file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::net::Shutdown;
+    use std::sync::Mutex;
+    use verbena_record::full::{Item, Reader, Tape};
+
+    #[test]
+    fn a_client_that_closes_its_half_gets_the_recording_to_its_end() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let (sink, pieces) = full::pieces();
+        let tape = Mutex::new(Some(Tape::new(sink, &Item::Reset {})));
+        let end = move || tape.lock().unwrap().take().map(|tape| tape.end("asked")) == Some(2);
+        let thread = std::thread::spawn(move || hand_on(&ours, &pieces, end));
+        theirs.shutdown(Shutdown::Write).unwrap();
+        let mut file = Vec::new();
+        theirs.read_to_end(&mut file).unwrap();
+        thread.join().unwrap().unwrap();
+        let mut reader = Reader::new(&file).unwrap();
+        assert_eq!(reader.next_item(), Ok(Some(Item::Reset {})));
+        assert_eq!(reader.next_item(), Ok(Some(Item::End { reason: "asked" })));
+        assert_eq!(reader.next_item(), Ok(None));
+    }
+
+    #[test]
+    fn a_client_that_goes_is_an_end_too() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (sink, pieces) = full::pieces();
+        let mut tape = Tape::new(sink, &Item::Reset {});
+        drop(theirs);
+        let asked = Mutex::new(0);
+        let end = || {
+            *asked.lock().unwrap() += 1;
+            true
+        };
+        assert!(hand_on(&ours, &pieces, end).is_err());
+        assert_eq!(*asked.lock().unwrap(), 1);
+        drop(pieces);
+        tape.flush();
+        assert!(tape.failed().is_some());
+    }
 }

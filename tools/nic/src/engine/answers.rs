@@ -3,7 +3,7 @@
 //! The engine's answers to the control socket: plain data, a bounded portion each.
 
 use super::vm::Vm;
-use crate::shared::{Change, Question, Switch};
+use crate::shared::{Change, Full, Question, Switch};
 use crate::slice::Slice;
 use std::sync::mpsc;
 use verbena_device::Device;
@@ -71,6 +71,17 @@ impl Vm {
                         Switch::Off => device.record_no_more(),
                     }
                     device.recorded(u64::MAX, 0)
+                });
+                return true;
+            }
+            Some(Question::Full(full, to)) => {
+                tell(&mut slice, &to, |device| match full {
+                    Full::Stay => Ok(device.fully()),
+                    Full::Begin(wish) => device.record_fully(wish),
+                    Full::End(reason) => {
+                        device.record_fully_no_more(&reason);
+                        Ok(device.fully())
+                    }
                 });
                 return true;
             }

@@ -66,11 +66,26 @@ impl Device {
     /// CMDQ_ENABLE was written: checks what the driver set up, and runs or says why not.
     pub fn enable_cmdq<M: GuestMemory>(&mut self, mem: &M) {
         let regs = &self.shared.regs;
+        let ((base, slots), spoken) = (regs.cmdq(), regs.version_ok());
+        match self.boundary.is_taped() {
+            true => self.taped_enable(mem, (spoken, base, slots)),
+            false => self.enable_cmdq_as(mem, spoken, base, slots),
+        }
+    }
+
+    /// The same with what the registers had.
+    pub(super) fn enable_cmdq_as<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        spoken: bool,
+        base: u64,
+        slots: u32,
+    ) {
+        let regs = &self.shared.regs;
         if regs.is_fatal() || self.cmdq.is_some() {
             return;
         }
-        let (base, slots) = regs.cmdq();
-        if !regs.version_ok() {
+        if !spoken {
             regs.set_fatal(Syndrome::CmdVersion);
         } else if !(1..=CMDQ_LIMIT).contains(&slots)
             || base % 4096 != 0

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Programs of the laboratory, recorded in full, come again without memory or driver.
+
+use std::sync::{Arc, Mutex};
+use verbena_device::{replay, Wish};
+
+/// Seeds that are run with every `cargo test`.
+const SEEDS: u64 = 60;
+
+#[test]
+fn what_a_seed_does_comes_again_from_its_recording() {
+    let mut work = 0;
+    for seed in 0..SEEDS {
+        let file = Arc::new(Mutex::new(Vec::new()));
+        let to = file.clone();
+        let wish = Wish {
+            sink: Box::new(move |piece| {
+                to.lock().unwrap().extend(piece);
+                Ok(())
+            }),
+            // No program has rules.
+            json: |_| String::new(),
+            power_on: 0,
+        };
+        verbena_device_lab::run_recorded(seed, wish);
+        let file = file.lock().unwrap();
+        let found = replay(&file, |_| Err(String::from("there are no rules")));
+        let found = found.unwrap_or_else(|stopped| panic!("seed {seed}: {stopped}"));
+        assert_eq!(found.end.as_deref(), Some("the seed is over"));
+        work += found.work_requests;
+    }
+    assert!(work > 10 * SEEDS, "{work}");
+}

@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The boundary of the device model: all that it is told and reads, and all that it does, written down as it happens
+//! (`verbena_record::full`), from a reset on; and the model driven by that again, without a guest.
+//!
+//! | what | where |
+//! | --- | --- |
+//! | calls and their answers | here: each public call that changes the model looks at one pointer |
+//! | guest memory | `taped.rs`: another memory, which the whole model is compiled for once more. The one that is used without a recording knows nothing of it |
+//! | driving it again | `replay.rs`, with the memory of `replayed.rs` |
+//!
+//! Guests and threads may do what they like meanwhile: what is written down is what the model got to see.
+
+mod replay;
+mod replayed;
+mod taped;
+
+pub use replay::{replay, Replayed};
+pub use replayed::Stopped;
+
+use crate::device::{Device, Next};
+use crate::memory::GuestMemory;
+use crate::Config;
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::Rc;
+use taped::Taped;
+use verbena_faults::{Action, Field, RuleSet};
+use verbena_record::full::{Bytes, Item, Sink, Tape};
+
+/// Bits of [`Item::Begin`].
+const WIRE_LOCAL: u32 = 1;
+const CREDITS: u32 = 2;
+const CONGESTION_CONTROL: u32 = 4;
+const ASYMMETRIC_ROUTES: u32 = 8;
+
+/// What is recorded, while it is.
+#[derive(Debug)]
+struct Full {
+    tape: Tape,
+    json: fn(&RuleSet) -> String,
+    /// A call has begun, and has not come back.
+    open: bool,
+}
+
+impl Full {
+    /// A call begins.
+    fn call(&mut self, item: &Item<'_>) {
+        if std::mem::replace(&mut self.open, true) {
+            self.tape.put(&Item::Panicked {});
+        }
+        self.tape.put(item);
+    }
+
+    /// It has come back.
+    fn answer(&mut self, item: Option<Item<'_>>) {
+        self.open = false;
+        item.iter().for_each(|item| self.tape.put(item));
+        self.tape.pause();
+    }
+
+    /// Something that needs no memory.
+    fn note(&mut self, item: &Item<'_>) {
+        self.call(item);
+        self.answer(None);
+    }
+}
+
+/// A recording that somebody wants.
+pub struct Wish {
+    /// Where it goes.
+    pub sink: Sink,
+    /// Rules as JSON.
+    pub json: fn(&RuleSet) -> String,
+    /// Time of day, in nanoseconds since 1970, at which the device clock was 0.
+    pub power_on: u64,
+}
+
+impl fmt::Debug for Wish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wish").finish_non_exhaustive()
+    }
+}
+
+/// How a full recording is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Fully {
+    /// There is none.
+    #[default]
+    Off,
+    /// It begins with the next reset of the device.
+    Waiting,
+    /// It has so many entries.
+    On(u64),
+    /// It has ended by itself: why.
+    Ended(String),
+}
+
+/// What the device has of it.
+#[derive(Debug, Default)]
+pub(crate) struct Boundary {
+    full: Option<Rc<RefCell<Full>>>,
+    wish: Option<Box<Wish>>,
+    ended: Option<String>,
+}
+
+impl Boundary {
+    #[inline]
+    pub(super) fn is_taped(&self) -> bool {
+        self.full.is_some()
+    }
+
+    /// Something that needs no memory, if it is recorded.
+    #[inline]
+    pub(super) fn note(&self, item: impl FnOnce() -> Item<'static>) {
+        if let Some(full) = &self.full {
+            full.borrow_mut().note(&item());
+        }
+    }
+}
+
+/// Whether the value of payload decides what such rules do.
+fn value_matters(set: &RuleSet) -> bool {
+    set.rule.iter().any(|rule| match &rule.action {
+        // With another opcode other bytes are headers.
+        Action::Corrupt(how) => {
+            how.field == Some(Field::Opcode) || how.payload.is_some() && how.value.is_some()
+        }
+        _ => false,
+    })
+}
+
+impl Device {
+    /// Has all be recorded from now on, if the device is as after power-on; else from its next reset on.
+    ///
+    /// # Errors
+    ///
+    /// That cannot be: why.
+    pub fn record_fully(&mut self, wish: Wish) -> Result<Fully, String> {
+        if self.boundary.full.is_some() || self.boundary.wish.is_some() {
+            return Err("a full recording is there already".into());
+        }
+        self.boundary.ended = None;
+        if let Some(reason) = self.cannot_be_recorded() {
+            return Err(reason.into());
+        }
+        self.boundary.wish = Some(Box::new(wish));
+        let is_new = self.cmdq.is_none() && self.commands.is_empty() && self.running.is_none();
+        if is_new && !self.shared.regs.is_fatal() {
+            self.begin_anew();
+            self.begin_taping();
+        }
+        Ok(self.fully())
+    }
+
+    fn cannot_be_recorded(&self) -> Option<&'static str> {
+        let config = &self.shared.config;
+        if config.neighbours {
+            return Some("packets go by reference between the guests of this NIC: --wire-local, or a NIC for each");
+        }
+        if config.hostile.is_some() {
+            return Some("a NIC that lies is not recorded");
+        }
+        if self.shared.tap.as_ref().is_some_and(|tap| tap.is_watched()) {
+            return Some("a capture is going on, which reads memory too");
+        }
+        if self.shared.lab.is_some() {
+            return Some("there are rules from before: clear them, and add them when it has begun");
+        }
+        None
+    }
+
+    /// A reset is over: what was to begin with it begins.
+    pub(super) fn begin_taping(&mut self) {
+        let Some(wish) = self.boundary.wish.take() else {
+            return;
+        };
+        if let Some(reason) = self.cannot_be_recorded() {
+            self.boundary.ended = Some(reason.into());
+            return;
+        }
+        let Wish {
+            sink,
+            json,
+            power_on,
+        } = *wish;
+        let config = &self.shared.config;
+        let flag = |is_set: bool, flag| if is_set { flag } else { 0 };
+        let begin = Item::Begin {
+            version: env!("CARGO_PKG_VERSION"),
+            mac: Bytes(&config.mac),
+            flags: flag(config.wire_local, WIRE_LOCAL)
+                | flag(config.credits, CREDITS)
+                | flag(config.congestion_control, CONGESTION_CONTROL)
+                | flag(config.asymmetric_routes, ASYMMETRIC_ROUTES),
+            drop_percent: config.drop_percent,
+            seed: config.seed,
+            power_on,
+        };
+        self.boundary.full = Some(Rc::new(RefCell::new(Full {
+            tape: Tape::new(sink, &begin),
+            json,
+            open: false,
+        })));
+    }
+
+    /// Ends a full recording, or the wait for one.
+    pub fn record_fully_no_more(&mut self, reason: &str) {
+        let full = std::mem::take(&mut self.boundary).full;
+        let full = full.and_then(Rc::into_inner).map(RefCell::into_inner);
+        if let Some(mut full) = full {
+            if full.open {
+                full.tape.put(&Item::Panicked {});
+            }
+            full.tape.end(reason);
+        }
+    }
+
+    /// How a full recording is.
+    pub fn fully(&self) -> Fully {
+        let boundary = &self.boundary;
+        match (&boundary.full, &boundary.wish, &boundary.ended) {
+            (Some(full), ..) => full
+                .try_borrow()
+                .map_or(Fully::On(0), |full| Fully::On(full.tape.count())),
+            (None, Some(_), _) => Fully::Waiting,
+            (None, None, Some(reason)) => Fully::Ended(reason.clone()),
+            (None, None, None) => Fully::Off,
+        }
+    }
+
+    /// Drops a recording that nobody takes any more.
+    fn drop_failed_tape(&mut self) {
+        let failed = self.boundary.full.as_ref().and_then(|full| {
+            let full = full.try_borrow().ok()?;
+            full.tape.failed().map(String::from)
+        });
+        if failed.is_some() {
+            self.boundary.full = None;
+            self.boundary.ended = failed;
+        }
+    }
+
+    /// Makes a call with a memory that is written down.
+    fn taped<M: GuestMemory, R>(
+        &mut self,
+        mem: &M,
+        begin: impl FnOnce(&mut Full),
+        call: impl FnOnce(&mut Self, &Taped<'_, M>) -> R,
+        answer: impl FnOnce(&R) -> Option<Item<'static>>,
+    ) -> Option<R> {
+        let full = self.boundary.full.clone()?;
+        begin(&mut full.borrow_mut());
+        let result = call(self, &Taped::new(mem, &full));
+        full.borrow_mut().answer(answer(&result));
+        drop(full);
+        self.drop_failed_tape();
+        Some(result)
+    }
+
+    #[cold]
+    pub(super) fn taped_slice<M: GuestMemory>(&mut self, mem: &M, now: u64) -> Next {
+        let answer = |next: &Next| Item::Next {
+            busy: next.busy,
+            deadline: next.deadline,
+            untaken: next.untaken,
+        };
+        self.taped(
+            mem,
+            |full| full.call(&Item::Slice { now }),
+            |device, mem| device.work_for_a_slice(mem, now),
+            |next| Some(answer(next)),
+        )
+        .unwrap_or_default()
+    }
+
+    #[cold]
+    pub(super) fn taped_sleep<M: GuestMemory>(&mut self, mem: &M) -> bool {
+        let asleep = self.taped(
+            mem,
+            |full| full.call(&Item::Sleep {}),
+            |device, mem| device.try_to_sleep(mem),
+            |yes| Some(Item::Told { yes: *yes }),
+        );
+        // A good moment for what waits.
+        if let Some(full) = self.boundary.full.as_ref() {
+            full.borrow_mut().tape.flush();
+        }
+        self.drop_failed_tape();
+        asleep.unwrap_or_default()
+    }
+
+    #[cold]
+    pub(super) fn taped_frames<'a, M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        frames: impl Iterator<Item = &'a [u8]>,
+        now: u64,
+    ) {
+        let frames: Vec<&[u8]> = frames.collect();
+        let begin = |full: &mut Full| {
+            let count = frames.len() as u32;
+            full.call(&Item::Frames { now, count });
+            frames.iter().for_each(|frame| full.tape.frame(frame));
+        };
+        self.taped(
+            mem,
+            begin,
+            |device, mem| device.take_frames(mem, frames.iter().copied(), now),
+            |()| None,
+        );
+    }
+
+    #[cold]
+    pub(super) fn taped_enable<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        (spoken, base, slots): (bool, u64, u32),
+    ) {
+        let item = Item::Enable {
+            spoken,
+            base,
+            slots,
+        };
+        self.taped(
+            mem,
+            |full| full.call(&item),
+            |device, mem| device.enable_cmdq_as(mem, spoken, base, slots),
+            |()| None,
+        );
+    }
+
+    /// The engine has failed: as [`Device::fail`].
+    pub fn engine_failed<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        cause: verbena_abi::syndrome::Syndrome,
+    ) {
+        let syndrome = cause.to_raw();
+        let done = self.taped(
+            mem,
+            |full| full.call(&Item::Fail { syndrome }),
+            |device, mem| device.fail(mem, cause),
+            |()| None,
+        );
+        if done.is_none() {
+            self.fail(mem, cause);
+        }
+    }
+
+    /// Rules are about to be added.
+    pub(super) fn tape_rules(&mut self, set: &RuleSet, owner: Option<u64>, now: u64) {
+        if let Some(full) = &self.boundary.full {
+            let mut full = full.borrow_mut();
+            let json = (full.json)(set);
+            if value_matters(set) {
+                full.tape.keep_payload();
+            }
+            full.call(&Item::AddRules {
+                now,
+                owner,
+                json: &json,
+            });
+        }
+    }
+
+    /// They were, or not.
+    pub(super) fn tape_told(&mut self, yes: bool) {
+        if let Some(full) = &self.boundary.full {
+            full.borrow_mut().answer(Some(Item::Told { yes }));
+        }
+    }
+
+    pub(super) fn tape_removal(&mut self, name: &str) {
+        if let Some(full) = &self.boundary.full {
+            full.borrow_mut().note(&Item::RemoveRule { name });
+        }
+    }
+
+    #[cold]
+    pub(super) fn tape_sent(&mut self, frame: &[u8]) {
+        if let Some(full) = &self.boundary.full {
+            full.borrow_mut().tape.sent(frame);
+        }
+    }
+}
+
+/// How the device of a recording was started.
+fn config(mac: &[u8], flags: u32, drop_percent: u8, seed: u64) -> Option<Config> {
+    Some(Config {
+        mac: mac.try_into().ok()?,
+        wire_local: flags & WIRE_LOCAL != 0,
+        credits: flags & CREDITS != 0,
+        congestion_control: flags & CONGESTION_CONTROL != 0,
+        asymmetric_routes: flags & ASYMMETRIC_ROUTES != 0,
+        drop_percent,
+        seed,
+        ..Config::default()
+    })
+}

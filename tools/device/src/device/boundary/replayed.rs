@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The guest memory of a replay: each access takes the next entry of the recording, which has to be of this access, and gives what it
+//! gave then.
+
+use crate::memory::{Access, GuestMemory, Unreachable};
+use std::cell::{RefCell, RefMut};
+use std::fmt;
+use verbena_record::full::{forge, forge_parts, sum, Bad, Bytes, Item, Payload, Reader, Words};
+
+/// Why a replay has stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// The device does something else than was recorded.
+    Different {
+        /// Number of the entry.
+        entry: u64,
+        /// What it has.
+        expected: String,
+        /// What came.
+        came: String,
+    },
+    /// The file is none, or not whole.
+    Bad {
+        /// Number of the entry that cannot be read.
+        entry: u64,
+        /// Why not.
+        bad: Bad,
+    },
+}
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Different {
+                entry,
+                expected,
+                came,
+            } => write!(f, "entry {entry}: recorded was {expected}; now came {came}"),
+            Self::Bad { entry, bad } => write!(f, "at entry {entry}: {bad}"),
+        }
+    }
+}
+
+/// How far the recording was read.
+struct Place<'a> {
+    reader: Reader<'a>,
+    ahead: Option<Item<'a>>,
+    words: Words,
+    /// So many loads of known words are left in a row; the sum of their addresses, and what it has to become.
+    left: u32,
+    sum: u64,
+    wanted: u64,
+}
+
+/// The memory.
+pub(super) struct Played<'a>(RefCell<Place<'a>>);
+
+/// Leaves the model, from wherever it is.
+fn stop(why: Stopped) -> ! {
+    std::panic::resume_unwind(Box::new(why))
+}
+
+impl<'a> Place<'a> {
+    /// The number of the entry that was taken last.
+    fn entry(&self) -> u64 {
+        let read = self.reader.number() - u64::from(self.ahead.is_some());
+        read.saturating_sub(1)
+    }
+
+    fn next(&mut self) -> Result<Option<Item<'a>>, Stopped> {
+        if let Some(item) = self.ahead.take() {
+            return Ok(Some(item));
+        }
+        let entry = self.reader.number();
+        self.reader
+            .next_item()
+            .map_err(|bad| Stopped::Bad { entry, bad })
+    }
+
+    fn differs(&self, expected: &dyn fmt::Debug, came: impl fmt::Display) -> Stopped {
+        Stopped::Different {
+            entry: self.entry(),
+            expected: format!("{expected:x?}"),
+            came: came.to_string(),
+        }
+    }
+}
+
+impl<'a> Played<'a> {
+    pub(super) fn new(reader: Reader<'a>) -> Self {
+        Self(RefCell::new(Place {
+            reader,
+            ahead: None,
+            words: Words::default(),
+            left: 0,
+            sum: 0,
+            wanted: 0,
+        }))
+    }
+
+    /// The next entry, outside of the model's calls. None: that was the last.
+    pub(super) fn next(&self) -> Result<Option<Item<'a>>, Stopped> {
+        let mut place = self.0.borrow_mut();
+        if place.left > 0 {
+            let left = place.left;
+            return Err(place.differs(&format_args!("{left} more loads"), "the end of the call"));
+        }
+        place.next()
+    }
+
+    /// How many entries were taken.
+    pub(super) fn count(&self) -> u64 {
+        self.0.borrow().reader.number()
+    }
+
+    /// That something else came than this.
+    pub(super) fn differs(&self, expected: &Item<'_>, came: impl fmt::Display) -> Stopped {
+        self.0.borrow().differs(expected, came)
+    }
+
+    /// The next entry, for what the model does now.
+    fn take(&self, came: impl fmt::Display) -> (Item<'a>, RefMut<'_, Place<'a>>) {
+        let mut place = self.0.borrow_mut();
+        if place.left > 0 {
+            let left = place.left;
+            stop(place.differs(&format_args!("{left} more loads of words"), came));
+        }
+        match place.next() {
+            Ok(Some(item)) => (item, place),
+            Ok(None) => stop(place.differs(&format_args!("the end"), came)),
+            Err(why) => stop(why),
+        }
+    }
+}
+
+fn access(done: bool) -> Access {
+    done.then_some(()).ok_or(Unreachable)
+}
+
+/// Gives what was recorded, if the entry is the one for this.
+macro_rules! recorded {
+    ($self:ident, $came:expr, $pattern:pat if $same:expr => $value:expr) => {{
+        let came = $came;
+        let (item, place) = $self.take(&came);
+        match item {
+            $pattern if $same => $value,
+            other => stop(place.differs(&other, came)),
+        }
+    }};
+}
+
+impl GuestMemory for Played<'_> {
+    fn contains(&self, addr: u64, length: u64) -> bool {
+        recorded!(self, format!("a question for {length} bytes at {addr:#x}"),
+            Item::Contains { addr: a, length: l, yes } if (a, l) == (addr, length) => yes)
+    }
+
+    fn read(&self, addr: u64, to: &mut [u8]) -> Access {
+        let bytes = recorded!(self, format!("a read of {} bytes at {addr:#x}", to.len()),
+            Item::Read { addr: a, length, bytes } if a == addr && length as usize == to.len() => bytes);
+        fill(to, bytes)
+    }
+
+    fn write(&self, addr: u64, from: &[u8]) -> Access {
+        let (item, place) = self.take(format_args!("a write at {addr:#x}"));
+        match item {
+            Item::Write {
+                addr: a,
+                bytes,
+                done,
+            } if a == addr && bytes.0.len() == from.len() => {
+                let pairs = bytes.0.iter().zip(from).enumerate();
+                let mut others = pairs.filter(|(_, (then, now))| then != now);
+                match others.next() {
+                    None => access(done),
+                    Some((at, (then, now))) => stop(place.differs(
+                        &format_args!(
+                            "{then:02x} in byte {at} of {} written at {a:#x}",
+                            from.len()
+                        ),
+                        format_args!("{now:02x}"),
+                    )),
+                }
+            }
+            other => stop(place.differs(
+                &other,
+                format_args!("a write at {addr:#x} of {:?}", Bytes(from)),
+            )),
+        }
+    }
+
+    fn copy_from(&self, to: u64, _: &Self, from: u64, len: usize) -> Access {
+        recorded!(self, format!("a copy of {len} bytes from {from:#x} to {to:#x}"),
+            Item::Copy { to: t, from: f, length, sum } if (t, f, length) == (to, from, len as u64) => access(sum.is_some()))
+    }
+
+    fn load32(&self, addr: u64) -> Access<u32> {
+        let came = || format!("a load of 32 bits at {addr:#x}");
+        let mut place = self.0.borrow_mut();
+        if place.left == 0 {
+            let item = match place.next() {
+                Ok(item) => item,
+                Err(why) => stop(why),
+            };
+            match item {
+                Some(Item::Same { count, sum }) => {
+                    (place.left, place.sum, place.wanted) = (count, 0, sum);
+                }
+                Some(Item::Load32 { addr: a, value }) if a == addr => {
+                    place.words.set(addr, value);
+                    return value.ok_or(Unreachable);
+                }
+                Some(other) => stop(place.differs(&other, came())),
+                None => stop(place.differs(&format_args!("the end"), came())),
+            }
+        }
+        place.left = place.left.saturating_sub(1);
+        place.sum = Words::follow(place.sum, addr);
+        let is_other = place.left == 0 && place.sum != place.wanted;
+        match place.words.get(addr) {
+            Some(value) if !is_other => Ok(value),
+            _ => stop(place.differs(&format_args!("loads of other words"), came())),
+        }
+    }
+
+    fn store32(&self, addr: u64, value: u32) -> Access {
+        let done = recorded!(self, format!("a store of {value:#x} in 32 bits at {addr:#x}"),
+            Item::Store32 { addr: a, value: v, done } if (a, v) == (addr, value) => done);
+        let mut place = self.0.borrow_mut();
+        place.words.set(addr, done.then_some(value));
+        access(done)
+    }
+
+    fn load64(&self, addr: u64) -> Access<u64> {
+        recorded!(self, format!("a load of 64 bits at {addr:#x}"),
+            Item::Load64 { addr: a, value } if a == addr => value.ok_or(Unreachable))
+    }
+
+    fn store64(&self, addr: u64, value: u64) -> Access {
+        recorded!(self, format!("a store of {value:#x} in 64 bits at {addr:#x}"),
+            Item::Store64 { addr: a, value: v, done } if (a, v) == (addr, value) => access(done))
+    }
+
+    fn compare_swap64(&self, addr: u64, compare: u64, swap: u64) -> Access<u64> {
+        recorded!(self, format!("a compare and swap of {compare:#x} and {swap:#x} at {addr:#x}"),
+            Item::Swap64 { addr: a, compare: c, swap: s, old } if (a, c, s) == (addr, compare, swap) => old.ok_or(Unreachable))
+    }
+
+    fn fetch_add64(&self, addr: u64, add: u64) -> Access<u64> {
+        recorded!(self, format!("an addition of {add:#x} at {addr:#x}"),
+            Item::Add64 { addr: a, add: d, old } if (a, d) == (addr, add) => old.ok_or(Unreachable))
+    }
+
+    fn read_payload(&self, addr: u64, to: &mut [u8], place: usize) -> Access {
+        let payload = recorded!(self, format!("a read of {} bytes of payload at {addr:#x}", to.len()),
+            Item::ReadPayload { addr: a, length, payload } if a == addr && length as usize == to.len() => payload);
+        match payload {
+            Payload::Unreachable => Err(Unreachable),
+            Payload::Bytes(bytes) => fill(to, Some(bytes)),
+            Payload::Sum(_, sum) => fill(to, Some(Bytes(&forge(to.len(), sum)))),
+            Payload::Sums(sums) => fill(to, Some(Bytes(&forge_parts(to.len(), place, sums.0)))),
+        }
+    }
+
+    fn begin_payload(&self, bytes: &[u8]) {
+        let own = sum(bytes);
+        recorded!(self, format!("{} bytes of payload with the sum {own:#x}", bytes.len()),
+            Item::Payload { length, sum } if (length as usize, sum) == (bytes.len(), own) => ());
+    }
+
+    fn write_payload(&self, addr: u64, from: &[u8]) -> Access {
+        recorded!(self, format!("a write of {} bytes of payload at {addr:#x}", from.len()),
+            Item::WritePayload { addr: a, length, done } if a == addr && length as usize == from.len() => access(done))
+    }
+}
+
+fn fill(to: &mut [u8], bytes: Option<Bytes<'_>>) -> Access {
+    let Bytes(bytes) = bytes.ok_or(Unreachable)?;
+    // A file may lie about lengths.
+    let count = to.len().min(bytes.len());
+    to[..count].copy_from_slice(&bytes[..count]);
+    Ok(())
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A guest memory of which each access is written down.
+
+use super::Full;
+use crate::memory::{Access, GuestMemory};
+use std::cell::{RefCell, RefMut};
+use verbena_record::full::{sum, Bytes, Item, Tape};
+
+/// The memory.
+pub(super) struct Taped<'a, M> {
+    mem: &'a M,
+    full: &'a RefCell<Full>,
+}
+
+impl<'a, M> Taped<'a, M> {
+    pub(super) fn new(mem: &'a M, full: &'a RefCell<Full>) -> Self {
+        Self { mem, full }
+    }
+
+    fn tape(&self) -> RefMut<'_, Tape> {
+        RefMut::map(self.full.borrow_mut(), |full| &mut full.tape)
+    }
+}
+
+impl<M: GuestMemory> GuestMemory for Taped<'_, M> {
+    fn contains(&self, addr: u64, length: u64) -> bool {
+        let yes = self.mem.contains(addr, length);
+        self.tape().put(&Item::Contains { addr, length, yes });
+        yes
+    }
+
+    fn read(&self, addr: u64, to: &mut [u8]) -> Access {
+        let done = self.mem.read(addr, to);
+        self.tape().put(&Item::Read {
+            addr,
+            length: to.len() as u32,
+            bytes: done.is_ok().then_some(Bytes(to)),
+        });
+        done
+    }
+
+    fn write(&self, addr: u64, from: &[u8]) -> Access {
+        let done = self.mem.write(addr, from);
+        self.tape().put(&Item::Write {
+            addr,
+            bytes: Bytes(from),
+            done: done.is_ok(),
+        });
+        done
+    }
+
+    fn copy_from(&self, to: u64, of: &Self, from: u64, length: usize) -> Access {
+        // Before, for the two may overlap.
+        let mut bytes = vec![0; length];
+        let was = of.mem.read(from, &mut bytes).map(|()| sum(&bytes));
+        let done = self.mem.copy_from(to, of.mem, from, length);
+        self.tape().put(&Item::Copy {
+            to,
+            from,
+            length: length as u64,
+            sum: done.ok().map(|()| was.unwrap_or(0)),
+        });
+        done
+    }
+
+    fn load32(&self, addr: u64) -> Access<u32> {
+        let value = self.mem.load32(addr);
+        self.tape().load32(addr, value.ok());
+        value
+    }
+
+    fn store32(&self, addr: u64, value: u32) -> Access {
+        let done = self.mem.store32(addr, value);
+        self.tape().store32(addr, value, done.is_ok());
+        done
+    }
+
+    fn load64(&self, addr: u64) -> Access<u64> {
+        let value = self.mem.load64(addr);
+        self.tape().put(&Item::Load64 {
+            addr,
+            value: value.ok(),
+        });
+        value
+    }
+
+    fn store64(&self, addr: u64, value: u64) -> Access {
+        let done = self.mem.store64(addr, value);
+        self.tape().put(&Item::Store64 {
+            addr,
+            value,
+            done: done.is_ok(),
+        });
+        done
+    }
+
+    fn compare_swap64(&self, addr: u64, compare: u64, swap: u64) -> Access<u64> {
+        let old = self.mem.compare_swap64(addr, compare, swap);
+        self.tape().put(&Item::Swap64 {
+            addr,
+            compare,
+            swap,
+            old: old.ok(),
+        });
+        old
+    }
+
+    fn fetch_add64(&self, addr: u64, add: u64) -> Access<u64> {
+        let old = self.mem.fetch_add64(addr, add);
+        self.tape().put(&Item::Add64 {
+            addr,
+            add,
+            old: old.ok(),
+        });
+        old
+    }
+
+    fn read_payload(&self, addr: u64, to: &mut [u8], place: usize) -> Access {
+        let done = self.mem.read_payload(addr, to, place);
+        let bytes = done.is_ok().then_some(&*to);
+        self.tape().read_payload(addr, to.len(), place, bytes);
+        done
+    }
+
+    fn begin_payload(&self, bytes: &[u8]) {
+        self.tape().put(&Item::Payload {
+            length: bytes.len() as u32,
+            sum: sum(bytes),
+        });
+    }
+
+    fn write_payload(&self, addr: u64, from: &[u8]) -> Access {
+        let done = self.mem.write_payload(addr, from);
+        self.tape().put(&Item::WritePayload {
+            addr,
+            length: from.len() as u32,
+            done: done.is_ok(),
+        });
+        done
+    }
+}

@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Full recordings: what a device did comes again without a guest, and whatever is changed in a recording is found.
+
+use super::Pair;
+use crate::mock::{Driver, SendWr};
+use crate::{replay, Config, Fully, Replayed, Stopped, Wish};
+use std::sync::{Arc, Mutex};
+use verbena_abi::cqe::WcStatus;
+use verbena_abi::syndrome::Syndrome;
+use verbena_abi::wqe::WqeOpcode;
+use verbena_faults::{Action, Corrupt, Direction, Icrc, Match, Rule, RuleSet, VERSION};
+use verbena_record::full::{piece, Bytes, Item, Payload, Reader};
+
+/// Where a recording goes.
+#[derive(Clone, Default)]
+struct File(Arc<Mutex<Vec<u8>>>);
+
+impl File {
+    fn wish(&self) -> Wish {
+        let to = self.0.clone();
+        Wish {
+            sink: Box::new(move |piece| {
+                to.lock().unwrap().extend(piece);
+                Ok(())
+            }),
+            // Whoever has JSON gives it; here all sets are one but for a value.
+            json: |set| value_of(set).map_or(String::new(), |value| value.to_string()),
+            power_on: 0,
+        }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+fn again(bytes: &[u8]) -> Result<Replayed, Stopped> {
+    replay(bytes, |json| match json {
+        "" => Ok(rules()),
+        value => value
+            .parse()
+            .map(with_value)
+            .map_err(|_| format!("{value:?} is no value")),
+    })
+}
+
+fn rule(name: &str, matches: Match, action: Action) -> Rule {
+    Rule {
+        name: name.into(),
+        optional: false,
+        matches,
+        action,
+    }
+}
+
+fn rules() -> RuleSet {
+    let some = |direction, probability| Match {
+        direction: Some(direction),
+        probability: Some(probability),
+        ..Match::default()
+    };
+    let flip = Action::Corrupt(Corrupt {
+        field: None,
+        value: None,
+        payload: Some(1),
+        icrc: Icrc::Wrong,
+    });
+    RuleSet {
+        version: VERSION,
+        seed: 7,
+        rule: vec![
+            rule("loss", some(Direction::Out, 0.01), Action::Drop),
+            rule("late", some(Direction::In, 0.01), Action::DelayUs(50)),
+            rule("twice", some(Direction::Out, 0.01), Action::Duplicate(1)),
+            rule("flip", some(Direction::Out, 0.01), flip),
+        ],
+    }
+}
+
+/// The same with a value for the byte that is changed.
+fn with_value(value: u64) -> RuleSet {
+    let mut set = rules();
+    if let Action::Corrupt(how) = &mut set.rule[3].action {
+        how.value = Some(value);
+    }
+    set
+}
+
+fn value_of(set: &RuleSet) -> Option<u64> {
+    set.rule.iter().find_map(|rule| match &rule.action {
+        Action::Corrupt(how) => how.value,
+        _ => None,
+    })
+}
+
+/// A device that lives through chance, errors and a reset; its recording.
+fn lived(config: Config, rules: Option<RuleSet>) -> Vec<u8> {
+    let file = File::default();
+    let mut d = Driver::cold(config.clone());
+    let begun = d.device.record_fully(file.wish()).unwrap();
+    assert!(matches!(begun, Fully::On(_)), "{begun:?}");
+    d.bring_up();
+    let mut p = Pair::on(d);
+    if let Some(rules) = &rules {
+        p.d.device.add_rules(rules, None, p.d.now).unwrap();
+    }
+    for n in 0..30u64 {
+        let bytes = [1, 8, 60, 300, 20_000][n as usize % 5];
+        let (from, lkey) = p.d.region(bytes, n as u8);
+        let (to, rkey) = p.d.region(bytes, 2);
+        let opcode = [WqeOpcode::RdmaWrite, WqeOpcode::RdmaRead][n as usize % 2];
+        let wr = SendWr::new(opcode, n, &[(from, bytes, lkey)]).to(to, rkey);
+        p.d.post_send(&mut p.a, &wr);
+        p.d.pass(20_000_000_000);
+        assert_eq!(p.d.poll(&mut p.cq_a).unwrap().status(), WcStatus::Success);
+    }
+    p.d.device.clear_rules();
+    let (from, lkey) = p.d.region(300, 1);
+    let wr = SendWr::new(WqeOpcode::RdmaWrite, 99, &[(from, 300, lkey)]).to(from, 0xdead00);
+    p.d.post_send(&mut p.a, &wr);
+    p.d.pass(20_000_000_000);
+    let status = p.d.poll(&mut p.cq_a).unwrap().status();
+    assert_eq!(status, WcStatus::RemAccessErr);
+    p.d.device.fall_asleep(&p.d.ram);
+    p.d.device.engine_failed(&p.d.ram, Syndrome::EngineFailure);
+    p.d.device.take_interrupts();
+    p.d.device.reset();
+    p.d.device.record_fully_no_more("over");
+    assert_eq!(p.d.device.fully(), Fully::Off);
+    file.bytes()
+}
+
+fn wire_local() -> Config {
+    Config {
+        wire_local: true,
+        ..Config::default()
+    }
+}
+
+/// The items of a recording, each with its own bytes.
+fn items(bytes: &[u8]) -> Vec<Vec<u8>> {
+    let mut reader = Reader::new(bytes).unwrap();
+    let mut all = Vec::new();
+    while let Some(item) = reader.next_item().unwrap() {
+        let mut own = Vec::new();
+        item.put(&mut own);
+        all.push(own);
+    }
+    all
+}
+
+/// A recording of these.
+fn file(head: &[u8], items: &[Vec<u8>]) -> Vec<u8> {
+    [head[..12].to_vec(), piece(&items.concat())].concat()
+}
+
+fn item(bytes: &[u8]) -> Item<'_> {
+    Item::take(&mut &*bytes).unwrap()
+}
+
+#[test]
+fn what_a_device_did_comes_again() {
+    for config in [Config::default(), wire_local()] {
+        for rules in [None, Some(rules())] {
+            let is_ruled = rules.is_some();
+            let bytes = lived(config.clone(), rules);
+            let found = again(&bytes).unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(found.end.as_deref(), Some("over"));
+            assert_eq!((found.work_requests, found.completions), (31, 31));
+            assert_eq!((found.resets, found.events), (1, 2), "QP_FATAL is none");
+            let moved = (found.packets, found.bytes);
+            assert!(moved.0 > 60 && moved.1 > 50_000, "{moved:?}");
+            assert_eq!(found.rules.len(), if is_ruled { 4 } else { 0 });
+            // Payload is there by its length and sum alone, once it is more than a few bytes.
+            let sums = items(&bytes).iter().any(|one| match item(one) {
+                Item::ReadPayload { payload, .. } => matches!(payload, Payload::Sums(..)),
+                _ => false,
+            });
+            assert_eq!(sums, config.wire_local || is_ruled);
+        }
+    }
+}
+
+#[test]
+fn chance_of_the_nic_comes_again() {
+    let bytes = lived(
+        Config {
+            drop_percent: 2,
+            ..wire_local()
+        },
+        None,
+    );
+    again(&bytes).unwrap_or_else(|e| panic!("{e}"));
+}
+
+#[test]
+fn payload_whose_value_matters_is_recorded_as_it_is() {
+    for value in [0x07, 0x55] {
+        let bytes = lived(wire_local(), Some(with_value(value)));
+        again(&bytes).unwrap_or_else(|e| panic!("{e}"));
+    }
+}
+
+#[test]
+fn what_is_changed_in_what_it_did_is_found_where_it_is() {
+    let bytes = lived(wire_local(), Some(rules()));
+    let all = items(&bytes);
+    let mut tried = 0;
+    for (n, own) in all.iter().enumerate().skip(1) {
+        let changed;
+        let other = match item(own) {
+            Item::Write { addr, bytes, done } => {
+                let mut bytes = bytes.0.to_vec();
+                let Some(last) = bytes.last_mut() else {
+                    continue;
+                };
+                *last ^= 1;
+                changed = bytes;
+                Item::Write {
+                    addr,
+                    bytes: Bytes(&changed),
+                    done,
+                }
+            }
+            Item::Store32 { addr, value, done } => Item::Store32 {
+                addr,
+                value: value ^ 1,
+                done,
+            },
+            Item::Payload { length, sum } => Item::Payload {
+                length,
+                sum: sum ^ 1,
+            },
+            Item::Next {
+                busy,
+                deadline,
+                untaken,
+            } => Item::Next {
+                busy: !busy,
+                deadline,
+                untaken,
+            },
+            Item::Raised { vectors } => Item::Raised {
+                vectors: vectors ^ 4,
+            },
+            Item::Copy {
+                to,
+                from,
+                length,
+                sum,
+            } => Item::Copy {
+                to: to + 1,
+                from,
+                length,
+                sum,
+            },
+            _ => continue,
+        };
+        // Each kind, now and then.
+        if n % 7 != 0 {
+            continue;
+        }
+        tried += 1;
+        let mut changed = all.clone();
+        changed[n].clear();
+        other.put(&mut changed[n]);
+        match again(&file(&bytes, &changed)) {
+            Err(Stopped::Different { entry, .. }) => assert_eq!(entry, n as u64),
+            found => panic!("entry {n}: {found:?}"),
+        }
+    }
+    assert!(tried > 30, "{tried}");
+}
+
+#[test]
+fn what_is_changed_in_what_it_read_is_found_by_what_it_does_then() {
+    let bytes = lived(Config::default(), None);
+    let all = items(&bytes);
+    // The wr_id of a work queue entry.
+    let is_wqe = |own: &Vec<u8>| matches!(item(own), Item::Read { bytes: Some(Bytes(b)), .. } if b.len() >= 64 && b[..16].contains(&99));
+    let n = all.iter().rposition(is_wqe).unwrap();
+    let Item::Read {
+        addr,
+        length,
+        bytes: Some(Bytes(wqe)),
+    } = item(&all[n])
+    else {
+        panic!("no read");
+    };
+    let at = wqe[..16].iter().position(|&b| b == 99).unwrap();
+    let mut wqe = wqe.to_vec();
+    wqe[at] = 98;
+    let mut changed = all.clone();
+    changed[n].clear();
+    Item::Read {
+        addr,
+        length,
+        bytes: Some(Bytes(&wqe)),
+    }
+    .put(&mut changed[n]);
+    let Err(Stopped::Different {
+        entry, expected, ..
+    }) = again(&file(&bytes, &changed))
+    else {
+        panic!("it is not found");
+    };
+    // It is the completion that has another wr_id.
+    assert!(
+        entry > n as u64 && expected.contains(" written at "),
+        "{entry}: {expected}"
+    );
+}
+
+#[test]
+fn a_file_of_anything_is_an_answer_and_no_panic() {
+    let bytes = lived(wire_local(), Some(rules()));
+    let all = items(&bytes);
+    let mut dice = super::Dice(5);
+    for _ in 0..100 {
+        let mut changed = all.clone();
+        for _ in 0..=dice.roll(3) {
+            let n = dice.roll(changed.len() as u32) as usize;
+            match dice.roll(4) {
+                0 => changed[n] = all[dice.roll(all.len() as u32) as usize].clone(),
+                1 => {
+                    changed.remove(n);
+                }
+                2 => changed.truncate(n.max(1)),
+                _ => {
+                    let at = dice.roll(changed[n].len() as u32) as usize;
+                    changed[n][at] ^= 1 << dice.roll(8);
+                }
+            }
+        }
+        if let Err(stopped) = again(&file(&bytes, &changed)) {
+            assert!(!stopped.to_string().is_empty());
+        }
+    }
+    let second = 12 + 8 + all.iter().map(Vec::len).sum::<usize>() / 2;
+    for (cut, wanted) in [
+        (4, "no full recording"),
+        (10, "middle of a piece"),
+        (second, "middle of a piece"),
+    ] {
+        let error = again(&bytes[..cut]).unwrap_err().to_string();
+        assert!(error.contains(wanted), "{error}");
+    }
+    let mut newer = bytes.clone();
+    newer[8] = 2;
+    let error = again(&newer).unwrap_err().to_string();
+    assert!(
+        error.contains("of version 2; this reads version 1"),
+        "{error}"
+    );
+    let mut other = bytes;
+    other[40] ^= 1;
+    let error = again(&other).unwrap_err().to_string();
+    assert!(error.contains("bytes of it have changed"), "{error}");
+}
+
+#[test]
+fn a_recording_begins_with_a_reset_or_not_at_all() {
+    let refused = |config: Config, wanted: &str| {
+        let mut d = Driver::cold(config);
+        let error = d.device.record_fully(File::default().wish()).unwrap_err();
+        assert!(error.contains(wanted), "{error}");
+    };
+    let neighbours = Config {
+        neighbours: true,
+        ..Config::default()
+    };
+    refused(neighbours, "by reference");
+    // A device that lives is waited for.
+    let file = File::default();
+    let mut d = Driver::new();
+    assert_eq!(d.device.record_fully(file.wish()), Ok(Fully::Waiting));
+    assert!(d.device.record_fully(file.wish()).is_err());
+    d.device.add_rules(&rules(), None, d.now).unwrap();
+    d.device.reset();
+    let Fully::Ended(reason) = d.device.fully() else {
+        panic!("{:?}", d.device.fully());
+    };
+    assert!(reason.contains("rules from before"), "{reason}");
+    assert!(d.device.record_fully(file.wish()).is_err());
+    d.device.clear_rules();
+    assert!(matches!(
+        d.device.record_fully(file.wish()),
+        Ok(Fully::On(_))
+    ));
+    // Nothing reads memory that a replay would not.
+    assert!(!d.device.set_tap(crate::tap::tap(1, 1).0));
+    d.device.record_fully_no_more("over");
+    assert_eq!(again(&file.bytes()).unwrap().entries, 2);
+}
+
+#[test]
+fn a_recording_that_nobody_takes_ends_and_the_device_goes_on() {
+    let mut d = Driver::cold(Config::default());
+    let mut left = 3;
+    let sink = move |_: Vec<u8>| {
+        left -= 1;
+        match left {
+            0 => Err(String::from("no room")),
+            _ => Ok(()),
+        }
+    };
+    let wish = Wish {
+        sink: Box::new(sink),
+        ..File::default().wish()
+    };
+    d.device.record_fully(wish).unwrap();
+    d.bring_up();
+    while matches!(d.device.fully(), Fully::On(_)) {
+        d.device.fall_asleep(&d.ram);
+        d.device.ring(0);
+        d.device.run_slice(&d.ram, d.now);
+    }
+    assert_eq!(d.device.fully(), Fully::Ended("no room".into()));
+    let mut p = Pair::on(d);
+    let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[]);
+    p.d.post_send(&mut p.a, &wr);
+    p.d.run();
+    assert_eq!(p.d.poll(&mut p.cq_a).unwrap().status(), WcStatus::Success);
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A full recording on its way out (`verbena_record::full`): pieces wait for a thread that writes them, as many as there is room for.
+//! The engine never waits; where the other end is slow, full or gone, the recording ends.
+
+use crate::inbox::{Full, Question};
+use crate::shared::Shared;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TrySendError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use verbena_device::Wish;
+use verbena_record::full::{piece, Item, Sink};
+
+/// Pieces that wait: 64 MiB, about.
+const WAITING: usize = 256;
+/// So long the engine may take to end a recording.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why a recording has ended by itself.
+type Why = Arc<Mutex<Option<String>>>;
+
+/// Where pieces come out.
+pub(crate) struct Pieces {
+    from: Receiver<Vec<u8>>,
+    why: Why,
+}
+
+fn lock(why: &Why) -> MutexGuard<'_, Option<String>> {
+    why.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where pieces go in, and where they come out.
+pub(crate) fn pieces() -> (Sink, Pieces) {
+    let (to, from) = mpsc::sync_channel(WAITING);
+    let why = Why::default();
+    let told = why.clone();
+    let sink = move |piece| match to.try_send(piece) {
+        Ok(()) => Ok(()),
+        Err(TrySendError::Full(_)) => {
+            let reason = format!(
+                "it comes faster than it is written: {WAITING} pieces of 256 KiB were waiting"
+            );
+            Err(lock(&told).insert(reason).clone())
+        }
+        Err(TrySendError::Disconnected(_)) => {
+            let reason = lock(&told).clone();
+            Err(reason.unwrap_or_else(|| String::from("nobody takes it any more")))
+        }
+    };
+    (Box::new(sink), Pieces { from, why })
+}
+
+impl Pieces {
+    /// The next. None: none came for so long.
+    ///
+    /// # Errors
+    ///
+    /// That was the last.
+    pub(crate) fn next(&self, patience: Duration) -> Result<Option<Vec<u8>>, ()> {
+        match self.from.recv_timeout(patience) {
+            Ok(piece) => Ok(Some(piece)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(()),
+        }
+    }
+
+    /// The piece that says why there are no more, if nobody else does.
+    pub(crate) fn last(&self) -> Option<Vec<u8>> {
+        let reason = lock(&self.why).clone()?;
+        let mut end = Vec::new();
+        Item::End { reason: &reason }.put(&mut end);
+        Some(piece(&end))
+    }
+
+    fn write(&self, to: &mut impl Write) -> io::Result<()> {
+        for piece in &self.from {
+            if let Err(e) = to.write_all(&piece) {
+                *lock(&self.why) = Some(e.to_string());
+                return Err(e);
+            }
+        }
+        match self.last() {
+            Some(last) => to.write_all(&last),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A recording that goes there.
+pub(crate) fn wish(sink: Sink, shared: &Shared) -> Wish {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let since = since.unwrap_or_default().as_nanos() as u64;
+    Wish {
+        sink,
+        json: |set| serde_json::to_string(set).unwrap_or_default(),
+        power_on: since.saturating_sub(shared.now()),
+    }
+}
+
+/// A recording into a file, from the beginning.
+pub struct Recording {
+    shared: Arc<Shared>,
+    path: PathBuf,
+    writer: JoinHandle<()>,
+}
+
+/// Has the device of a VM recorded into a file as soon as there is one.
+///
+/// # Errors
+///
+/// The file cannot be written, or there is no thread for it.
+pub fn into_file(path: &Path, shared: &Arc<Shared>) -> io::Result<Recording> {
+    let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
+    let mut file = File::create(path).map_err(named)?;
+    let (sink, pieces) = pieces();
+    let own = path.to_owned();
+    let name = String::from("full recording");
+    let writer = std::thread::Builder::new().name(name).spawn(move || {
+        if let Err(e) = pieces.write(&mut file) {
+            log::error!("the full recording ends: {}: {e}", own.display());
+        }
+    })?;
+    shared.want_full(wish(sink, shared));
+    Ok(Recording {
+        shared: shared.clone(),
+        path: path.to_owned(),
+        writer,
+    })
+}
+
+impl Recording {
+    /// Ends it, and waits until it is written.
+    pub fn end(self) {
+        let (to, from) = mpsc::channel();
+        let reason = String::from("the NIC ends");
+        let asked = self.shared.ask(Question::Full(Full::End(reason), to));
+        if asked && from.recv_timeout(PATIENCE).is_ok() && self.writer.join().is_ok() {
+            log::info!("recorded in full: {}", self.path.display());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use verbena_record::full::{Reader, Tape};
+
+    fn begin(sink: Sink) -> Tape {
+        Tape::new(sink, &Item::Reset {})
+    }
+
+    fn last(bytes: &[u8]) -> Option<Item<'_>> {
+        let mut reader = Reader::new(bytes).unwrap();
+        let mut last = None;
+        while let Some(item) = reader.next_item().unwrap() {
+            last = Some(item);
+        }
+        last
+    }
+
+    #[test]
+    fn all_that_is_recorded_is_written() {
+        let (sink, pieces) = pieces();
+        begin(sink).end("over");
+        let mut file = Vec::new();
+        pieces.write(&mut file).unwrap();
+        assert_eq!(last(&file), Some(Item::End { reason: "over" }));
+    }
+
+    #[test]
+    fn a_slow_end_ends_the_recording_and_says_so_in_it() {
+        let (sink, pieces) = pieces();
+        let mut tape = begin(sink);
+        for n in 0..2 * WAITING as u64 {
+            tape.put(&Item::Slice { now: n });
+            tape.flush();
+        }
+        let reason = tape.failed().unwrap().to_owned();
+        assert!(reason.contains("faster than it is written"), "{reason}");
+        drop(tape);
+        let mut file = Vec::new();
+        pieces.write(&mut file).unwrap();
+        assert_eq!(last(&file), Some(Item::End { reason: &reason }));
+    }
+
+    #[test]
+    fn a_full_disk_ends_the_recording_with_its_reason() {
+        let (sink, pieces) = pieces();
+        let mut tape = begin(sink);
+        let mut full = File::options().write(true).open("/dev/full").unwrap();
+        tape.flush();
+        // It waits for more, and gets an error for the first.
+        assert!(pieces.write(&mut full).is_err());
+        drop(pieces);
+        tape.put(&Item::Reset {});
+        tape.flush();
+        let reason = tape.failed().unwrap();
+        assert!(reason.contains("No space left"), "{reason}");
+    }
+}

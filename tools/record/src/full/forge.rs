@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Payload that stands for what was recorded by its length and its sum.
+//!
+//! The sum is the CRC-32 of the ICRC (IBTA A17.3.3). Two runs of bytes with the same length and CRC-32 leave the CRC of whatever they
+//! are a part of the same. So a frame with a payload that is made up has the ICRC of the real one, and payloads that are put together
+//! of pieces can be compared by their sums.
+
+const POLYNOMIAL: u32 = 0xedb8_8320;
+
+/// The sum of some bytes.
+pub fn sum(bytes: &[u8]) -> u32 {
+    crc32fast::hash(bytes)
+}
+
+/// Bytes of this length with this sum. Of fewer than four there may be none; then they are the nearest.
+pub fn forge(length: usize, wanted: u32) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    let (front, end) = bytes.split_at_mut(length.saturating_sub(4));
+    // What the register has to be before four bytes of zeros, backwards bit by bit.
+    let mut register = !wanted;
+    for _ in 0..32 {
+        register = match register >> 31 {
+            1 => (register ^ POLYNOMIAL) << 1 | 1,
+            _ => register << 1,
+        };
+    }
+    let last = (register ^ !sum(front)).to_le_bytes();
+    let few = last.len() - end.len();
+    for (byte, value) in end.iter_mut().zip(last.iter().skip(few)) {
+        *byte = *value;
+    }
+    bytes
+}
+
+/// The least path MTU: a payload that is sent in several packets is cut at multiples of it.
+const PART: usize = 256;
+
+/// The lengths of the parts of payload, of which so many bytes come before.
+fn parts(mut length: usize, place: usize) -> impl Iterator<Item = usize> {
+    let mut room = PART - place % PART;
+    std::iter::from_fn(move || {
+        let part = length.min(room);
+        length -= part;
+        room = PART;
+        (part > 0).then_some(part)
+    })
+}
+
+/// The sums of the parts of some payload that packets may have, which begins at this place of the whole. Of four bytes and fewer there
+/// are the bytes themselves.
+pub fn sums(mut bytes: &[u8], place: usize) -> Vec<u8> {
+    let mut all = Vec::with_capacity(4 + bytes.len() / PART * 4 + 4);
+    for length in parts(bytes.len(), place) {
+        let (part, rest) = bytes.split_at(length);
+        bytes = rest;
+        match part.len() {
+            ..=4 => all.extend_from_slice(part),
+            _ => all.extend_from_slice(&sum(part).to_le_bytes()),
+        }
+    }
+    all
+}
+
+/// Payload of which all parts have these sums. What is missing is zero.
+pub fn forge_parts(length: usize, place: usize, mut sums: &[u8]) -> Vec<u8> {
+    let mut all = Vec::with_capacity(length);
+    for part in parts(length, place) {
+        let (sum, rest) = sums.split_at(sums.len().min(part.min(4)));
+        sums = rest;
+        match (part, sum.first_chunk()) {
+            (5.., Some(sum)) => all.extend(forge(part, u32::from_le_bytes(*sum))),
+            _ => all.extend_from_slice(sum),
+        }
+    }
+    all.resize(length, 0);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forged_bytes_have_the_sum_alone_and_as_a_part() {
+        let real: Vec<u8> = (0..5000u32).map(|i| (i * i >> 3) as u8).collect();
+        for length in [4, 5, 64, 65, 1024, 5000] {
+            let part = &real[..length];
+            let forged = forge(length, sum(part));
+            assert_eq!(sum(&forged), sum(part), "{length}");
+            let whole = |part: &[u8]| sum(&[b"before", part, b"behind"].concat());
+            assert_eq!(whole(&forged), whole(part));
+            // One bit changes the same in both.
+            let flip = |bytes: &[u8]| {
+                let mut bytes = bytes.to_vec();
+                bytes[2] ^= 1;
+                sum(&bytes)
+            };
+            assert_eq!(flip(&forged), flip(part));
+        }
+        // Cut anywhere where packets are cut.
+        for (place, length) in [
+            (0, 5000),
+            (100, 700),
+            (255, 300),
+            (253, 4),
+            (256, 65),
+            (3, 10),
+        ] {
+            let part = &real[..length];
+            let forged = forge_parts(length, place, &sums(part, place));
+            for cut in (0..length).filter(|cut| (place + cut) % PART == 0) {
+                assert_eq!(sum(&forged[..cut]), sum(&part[..cut]), "{place} {cut}");
+                assert_eq!(sum(&forged[cut..]), sum(&part[cut..]), "{place} {cut}");
+            }
+        }
+        assert_eq!(forge_parts(300, 0, &[1, 2]).len(), 300);
+        assert_eq!(forge(0, 7), []);
+        assert_eq!(forge(3, 7).len(), 3);
+    }
+}

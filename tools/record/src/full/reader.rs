@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The reader of a full recording.
+
+use super::forge::sum;
+use super::item::Item;
+use super::{MAGIC, VERSION};
+use std::fmt;
+
+/// Why there is no next item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bad {
+    /// The bytes begin otherwise.
+    NoRecording,
+    /// Of this version, which is not [`VERSION`].
+    Version(u32),
+    /// They end at this place, in the middle of a piece.
+    Short(usize),
+    /// The sum of the piece that begins at this place is another.
+    Sum(usize),
+    /// The item of this number is of no kind that is known, or not whole.
+    Item(u64),
+    /// The first item is another.
+    Begin,
+}
+
+impl fmt::Display for Bad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoRecording => write!(f, "this is no full recording of Verbena's"),
+            Self::Version(n) => write!(
+                f,
+                "a full recording of version {n}; this reads version {VERSION}"
+            ),
+            Self::Short(at) => write!(f, "it ends after {at} bytes, in the middle of a piece"),
+            Self::Sum(at) => write!(
+                f,
+                "the sum of the piece at byte {at} is wrong: bytes of it have changed"
+            ),
+            Self::Item(n) => write!(f, "entry {n} is of no kind that is known"),
+            Self::Begin => write!(f, "it does not begin with what was recorded"),
+        }
+    }
+}
+
+/// Reads items in order.
+#[derive(Clone, Debug)]
+pub struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    items: &'a [u8],
+    number: u64,
+}
+
+impl<'a> Reader<'a> {
+    /// A reader of a file.
+    ///
+    /// # Errors
+    ///
+    /// It is none.
+    pub fn new(bytes: &'a [u8]) -> Result<Self, Bad> {
+        let head = bytes.strip_prefix(MAGIC).ok_or(Bad::NoRecording)?;
+        let version = head.first_chunk().ok_or(Bad::Short(bytes.len()))?;
+        match u32::from_le_bytes(*version) {
+            VERSION => Ok(Self {
+                bytes,
+                at: MAGIC.len() + 4,
+                items: &[],
+                number: 0,
+            }),
+            other => Err(Bad::Version(other)),
+        }
+    }
+
+    /// The number of the next item.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn piece(&mut self) -> Result<(), Bad> {
+        let short = Bad::Short(self.bytes.len());
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        let (head, rest) = rest.split_first_chunk::<8>().ok_or(short.clone())?;
+        let [a, b, c, d, e, f, g, h] = *head;
+        let length = u32::from_le_bytes([a, b, c, d]) as usize;
+        let items = rest.get(..length).ok_or(short)?;
+        if sum(items) != u32::from_le_bytes([e, f, g, h]) {
+            return Err(Bad::Sum(self.at));
+        }
+        self.at += head.len() + length;
+        self.items = items;
+        Ok(())
+    }
+
+    /// The next item. None: the file ends here.
+    ///
+    /// # Errors
+    ///
+    /// There is none.
+    pub fn next_item(&mut self) -> Result<Option<Item<'a>>, Bad> {
+        while self.items.is_empty() {
+            if self.at >= self.bytes.len() {
+                return Ok(None);
+            }
+            self.piece()?;
+        }
+        let item = Item::take(&mut self.items).ok_or(Bad::Item(self.number))?;
+        self.number += 1;
+        Ok(Some(item))
+    }
+}
