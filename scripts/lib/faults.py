@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+import textwrap
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # These have no row: the ABI says why beside each (IBTA 11.6.2: "reliable datagram only").
@@ -66,7 +67,7 @@ def show(rows, codes):
     lines = [head] + [(r["of"], r["door"], r["program"], words(r["found"], codes), r["result"]) for r in rows]
     widths = [min(max(len(line[n]) for line in lines), limit) for n, limit in enumerate((20, 64, 34, 70, 4))]
     for line in lines:
-        cells = [[cell[at:at + width] for at in range(0, len(cell), width)] or [""] for cell, width in zip(line, widths)]
+        cells = [textwrap.wrap(cell, width) or [""] for cell, width in zip(line, widths)]
         for n in range(max(map(len, cells))):
             print("  ".join((cell[n] if n < len(cell) else "").ljust(width) for cell, width in zip(cells, widths)).rstrip())
 
