@@ -71,14 +71,7 @@ fn run(wire_local: bool, set: &RuleSet) -> Vec<Firing> {
             owner,
             psn,
             ..
-        } => Some((
-            rule,
-            way == Direction::In,
-            opcode,
-            owner,
-            psn,
-            entry.time,
-        )),
+        } => Some((rule, way == Direction::In, opcode, owner, psn, entry.time)),
         _ => None,
     });
     fired.collect()
@@ -146,7 +139,10 @@ fn what_is_relative_to_a_queue_pair_hits_the_same_a_hundred_times_of_a_hundred()
     };
     let set = rules(
         0,
-        &[("third", third, Action::Drop), ("tenth", tenth, Action::Duplicate(1))],
+        &[
+            ("third", third, Action::Drop),
+            ("tenth", tenth, Action::Duplicate(1)),
+        ],
     );
     for wire_local in [false, true] {
         assert_eq!(always(wire_local, &set).len(), 2);
