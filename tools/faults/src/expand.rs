@@ -35,6 +35,7 @@ impl Rule {
             _ => String::from("each of them"),
         };
         match m.limit {
+            Some(1) => format!("{which}, once at most"),
             Some(n) => format!("{which}, {n} times at most"),
             None => format!("{which}, without a limit"),
         }
@@ -126,6 +127,11 @@ mod tests {
         let limit = Some(5);
         let all = Match { limit, ..m() };
         assert_eq!(often(all), "each of them, 5 times at most");
+        let once = Match {
+            limit: Some(1),
+            ..m()
+        };
+        assert_eq!(often(once), "each of them, once at most");
         let all = Match { every, ..m() };
         assert_eq!(often(all), "one of 2, without a limit");
         let probability = Some(0.25);
