@@ -114,10 +114,10 @@ def events(context, at_least=1):
     return sorted(found)
 
 
-def recorded_state(qpn):
-    """The last state of a queue pair, which may be gone, as the flight recorder has it."""
+def recorded(qpn):
+    """The last state of a queue pair, which may be gone, and the cause if it is an error, as the flight recorder has them."""
     status, told = ctl("why", qpn)
-    found = re.search(r" is in (\w+)", told)
+    found = re.search(r" is in (\w+).*?(?: \((0x[0-9a-f]{4})\):|$)", told, re.M)
     if status or not found:
         raise faults.Failed(f"verbenactl why {qpn}: {told}")
-    return found[1]
+    return found[1], int(found[2] or "0", 16)

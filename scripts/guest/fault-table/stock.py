@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import perftest
 from perftest import Failed
-from row import STATUSES, Row, applied, faults, recorded_state, said
+from row import STATUSES, Row, applied, faults, recorded, said
 
 # perftest; ibverbs-utils; rping.
 TOLD = (
@@ -31,17 +31,23 @@ class End(NamedTuple):
         for pattern in TOLD:
             if found := pattern.search(self.out):
                 parts = found.groupdict()
-                code = {"vendor_err": int(parts["vendor_err"], 16)} if "vendor_err" in parts else {}
-                return {"status": STATUSES[int(parts["status"])], **code}
+                found = {"status": STATUSES[int(parts["status"])]}
+                if "vendor_err" in parts:
+                    found["vendor_err"] = int(parts["vendor_err"], 16)
+                elif QPN.search(self.out):
+                    # It keeps that to itself.
+                    found["vendor_err"] = self.recorded()[1]
+                return found
         if self.status == 0:
             return {"status": "SUCCESS", "vendor_err": 0}
         raise Failed(f"it ended with {self.status} and told of no completion: {self.out[-300:]}")
 
-    def state(self):
+    def recorded(self):
+        """The state of its queue pair, and the cause."""
         found = QPN.search(self.out)
         if not found:
             raise Failed(f"it did not say its queue pair: {self.out[-300:]}")
-        return recorded_state(found[1])
+        return recorded(found[1])
 
 
 def line(command, port, *options):
@@ -101,11 +107,11 @@ def row(of, vendor_err, rules, command, *options, state="ERR", at="client", peer
         own, other = (client, server) if at == "client" else (server, client)
         found = own.told()
         if state:
-            found["state"] = own.state()
+            found["state"] = own.recorded()[0]
         if peer and "status" in peer:
             found |= {f"peer_{what}": value for what, value in other.told().items()}
         if peer and "state" in peer:
-            found["peer_state"] = other.state()
+            found["peer_state"] = other.recorded()[0]
         return found
 
     wanted = {"status": of} | ({"vendor_err": vendor_err} if vendor_err is not None else {}) | ({"state": state} if state else {})
