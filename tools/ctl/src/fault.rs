@@ -2,9 +2,10 @@
 
 //! `verbenactl fault`: rules of what is to go wrong.
 
-use crate::client;
+use crate::{client, toml};
 use clap::Subcommand;
 use serde_json::Value;
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::io::{self, BufRead, Read, Write as _};
 use std::path::{Path, PathBuf};
@@ -32,8 +33,10 @@ pub enum Fault {
     },
     /// Remove all rules
     Clear,
-    /// Fail if a rule never fired that is not optional
+    /// Fail if a rule never fired that is not optional; says what summary says
     Check,
+    /// How a run went: seed, rules with all defaults and how often each fired, and the command that has the same rules again
+    Summary,
 }
 
 /// The rules of a file.
@@ -78,7 +81,7 @@ pub fn run(
             }
             request
         }
-        Fault::List | Fault::Check => Request::Faults,
+        Fault::List | Fault::Check | Fault::Summary => Request::Faults,
         Fault::Remove { name } => Request::FaultRemove { name: name.clone() },
         Fault::Clear => Request::FaultClear,
     };
@@ -128,10 +131,63 @@ pub fn table(told: &Value) -> String {
     out
 }
 
+/// What is told of an answer for people.
+pub fn words(asked: &Fault) -> fn(&Value) -> String {
+    match asked {
+        Fault::Check | Fault::Summary => summary,
+        _ => table,
+    }
+}
+
+/// How a run went, and how to have its rules again: those of each seed are a file of their own.
+fn summary(told: &Value) -> String {
+    let told: ToldRules = match serde_json::from_value(told.clone()) {
+        Ok(told) => told,
+        Err(e) => return format!("{e}\n"),
+    };
+    let mut seeds: Vec<u64> = told.rules.iter().map(|told| told.seed).collect();
+    seeds.dedup();
+    let mut out = String::new();
+    let mut again = String::from("\nThe same rules again:\n");
+    let mut seen = HashSet::new();
+    for seed in seeds.into_iter().filter(|seed| seen.insert(*seed)) {
+        let _ = writeln!(out, "seed {seed}");
+        let of_seed = || told.rules.iter().filter(|told| told.seed == seed);
+        for told in of_seed() {
+            let must = match told.rule.optional {
+                true => "it need not fire",
+                false => "it has to fire",
+            };
+            let often = told.rule.how_often();
+            let (name, matched, fired) = (&told.rule.name, told.matched, told.fired);
+            let _ = writeln!(
+                out,
+                "{name}: matched {matched}, fired {fired}; fires on {often}; {must}"
+            );
+        }
+        let set = RuleSet {
+            version: verbena_faults::VERSION,
+            seed,
+            rule: of_seed().map(|told| told.rule.expanded()).collect(),
+        };
+        match toml::rules(&set) {
+            Ok(file) => {
+                let _ = write!(again, "verbenactl fault add - <<'RULES'\n{file}RULES\n");
+            }
+            Err(e) => return format!("{e}\n"),
+        }
+    }
+    match out.is_empty() {
+        true => table(&Value::Null),
+        false => out + &again,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
+    use verbena_control::read_toml as parse;
 
     #[test]
     fn rules_are_told_in_a_line_each() {
@@ -143,6 +199,38 @@ mod tests {
             "x: matched 5, fired 1: \"drop\" of {\"nth\":3}\n"
         );
         assert_eq!(table(&json!({ "rules": [] })), "there are no rules\n");
+    }
+
+    #[test]
+    fn a_summary_has_the_rules_of_each_seed_as_a_file() {
+        let rule = |name: &str, seed: u64, fired: u64| {
+            json!({ "name": name, "match": { "opcode": "SEND Last", "nth": 3 }, "action": "drop",
+                "seed": seed, "while_connected": false, "matched": 9, "fired": fired })
+        };
+        let told = json!({ "rules": [rule("a", 7, 1), rule("b", 0, 0), rule("c", 7, 1)] });
+        let text = summary(&told);
+        let (seven, zero) = (text.find("seed 7\na: matched 9, fired 1; fires on number 3 of them, once; it has to fire\nc: "), text.find("seed 0\nb: "));
+        assert!(seven < zero && seven.is_some(), "{text}");
+        let files: Vec<&str> = text.split("<<'RULES'\n").skip(1).collect();
+        let files: Vec<RuleSet> = files
+            .iter()
+            .map(|file| parse(file.split("RULES\n").next().unwrap()).unwrap())
+            .collect();
+        let names = |set: &RuleSet| -> Vec<String> {
+            set.rule.iter().map(|rule| rule.name.clone()).collect()
+        };
+        assert_eq!(
+            (files[0].seed, names(&files[0])),
+            (7, vec!["a".into(), "c".into()])
+        );
+        assert_eq!((files[1].seed, names(&files[1])), (0, vec!["b".into()]));
+        let matches = &files[0].rule[0].matches;
+        assert!(
+            matches.direction.is_some() && matches.nth == Some(3),
+            "{matches:?}"
+        );
+        assert_eq!(matches.opcode[0], "SEND Last");
+        assert_eq!(summary(&json!({ "rules": [] })), "there are no rules\n");
     }
 
     #[test]

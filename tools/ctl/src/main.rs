@@ -176,7 +176,9 @@ fn run(args: &Args) -> Result<String, String> {
             let told: ToldImpairments = client::ask_for(socket, asked.request()?)?;
             show(args, &told, table::impairments)
         }
-        Command::Fault(asked) => fault::run(socket, asked, |told| show(args, told, fault::table)),
+        Command::Fault(asked) => {
+            fault::run(socket, asked, |told| show(args, told, fault::words(asked)))
+        }
         Command::Record(asked) => {
             record::run(socket, asked, |told| show(args, told, record::table))
         }

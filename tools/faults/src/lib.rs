@@ -11,6 +11,7 @@ mod actions;
 pub mod alter;
 mod check;
 mod dice;
+mod expand;
 mod names;
 mod rule;
 mod table;

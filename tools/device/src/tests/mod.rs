@@ -3,6 +3,7 @@
 //! The rules of the device, each a small test by the fake driver.
 
 mod access;
+mod again;
 mod areas;
 mod chunks;
 mod command_slots;

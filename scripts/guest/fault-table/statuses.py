@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+"""A row and more for each status of completions, in the order of their numbers."""
+import pyverbs.enums as e
+from pyverbs.mr import MR, MW, MWBindInfo
+
+import stock
+from row import Row, applied, faults, next_completion, said, state
+
+Pair, wire = faults.Pair, faults.wire
+# The state of a responder that nothing has happened to: the server of a perftest that only answers has gone no further than RTR.
+UP = "RTR"
+# Several packets; one packet.
+MANY, ONE = ("-F", "-n", 5, "-s", 4096), ("-F", "-n", 5, "-s", 512)
+WRITE, SEND = {"opcode": "RDMA WRITE"}, {"opcode": "SEND"}
+RECEIVED = {"direction": "in", "opcode": "RDMA WRITE", "nth": 2}
+
+
+def changed(field, value):
+    return {"corrupt": {"field": field, "value": value, "icrc": "right"}}
+
+
+def completes(of, vendor_err, command="ib_write_bw", opcode="RDMA_WRITE"):
+    """The device says so of a send that it begins with."""
+    how = {"status": of, "vendor_err": vendor_err} if vendor_err != 0x1302 else of
+    return stock.row(of, vendor_err, [({"complete": how}, {"on": "send", "opcode": opcode, "nth": 2})], command, *MANY, peer={"state": UP})
+
+
+def answered(of, vendor_err, nak):
+    """A NAK in the name of a responder that knows nothing of it."""
+    return stock.row(of, vendor_err, [({"nak": nak}, RECEIVED)], "ib_write_bw", *MANY, peer={"state": UP})
+
+
+def own(of, vendor_err, program, test, state="ERR", rules=(), **more):
+    """A small program of queue pairs by pyverbs: `test` has a pair."""
+    def run():
+        pair = Pair(rnr_retry=2)
+        try:
+            with applied(rules):
+                return test(pair)
+        finally:
+            pair.close()
+    door = said(rules) if rules else "the program asks for it"
+    return Row(of, door, f"pyverbs: {program}", {"status": of, "vendor_err": vendor_err, "state": state, **more}, run)
+
+
+def both_states(pair):
+    return {"state": state(pair.here), "peer_state": state(pair.there)}
+
+
+def receiver_never_ready(pair):
+    pair.there.receive(100)
+    pair.post(e.IBV_WR_SEND, 100)
+    return next_completion(pair.here.cq) | both_states(pair)
+
+
+def wrong_local_key(pair):
+    sge = wire.SGE(pair.here.mr.buf, 100, pair.here.mr.lkey ^ 0xff)
+    wr = wire.SendWR(opcode=e.IBV_WR_SEND, num_sge=1, sg=[sge])
+    pair.here.qp.post_send(wr)
+    return next_completion(pair.here.cq) | both_states(pair)
+
+
+def invalidated(pair):
+    """The immediate becomes a key, and the receive tells that it cannot be invalidated. The sender has done nothing wrong."""
+    pair.there.receive(100)
+    pair.here.qp.post_send(wire.SendWR(opcode=e.IBV_WR_SEND_WITH_IMM, imm_data=0x1234, **pair.here.sges(100)))
+    sent = next_completion(pair.here.cq)
+    return next_completion(pair.there.cq) | {"state": state(pair.there), "peer_status": sent["status"], "peer_state": state(pair.here)}
+
+
+def bound(pair):
+    """A memory window in a region without the right to be bound to."""
+    region = MR(pair.here.pd, 4096, e.IBV_ACCESS_LOCAL_WRITE)
+    window = MW(pair.here.pd, e.IBV_MW_TYPE_2)
+    try:
+        wr = wire.SendWR(opcode=e.IBV_WR_BIND_MW, send_flags=e.IBV_SEND_SIGNALED)
+        wr.set_bind_wr(window, MWBindInfo(region, region.buf, 4096, e.IBV_ACCESS_REMOTE_WRITE))
+        pair.here.qp.post_send(wr)
+        return next_completion(pair.here.cq) | both_states(pair)
+    finally:
+        window.close()
+        region.close()
+
+
+def datagram_write():
+    """RDMA WRITE is no operation of datagrams: only the send queue fails."""
+    end = wire.End()
+    end.connect(end.create("UD", "GID"), faults.MTU)
+    try:
+        wr = wire.SendWR(opcode=e.IBV_WR_RDMA_WRITE, **end.sges(100))
+        wr.set_wr_ud(end.ah, end.qp.qp_num, wire.QKEY)
+        end.qp.post_send(wr)
+        return next_completion(end.cq) | {"state": state(end)}
+    finally:
+        end.close()
+
+
+# A message that does not end where it should, and goes on in the next: longer than its receive.
+ENDLESS = [
+    (changed("opcode", 0x01), {"opcode": "SEND Last", "nth": 1}),
+    (changed("opcode", 0x01), {"opcode": "SEND First", "while": "1", "limit": 1}),
+]
+INVALIDATE = [(changed("opcode", 0x17), {"opcode": "SEND Only with Immediate", "limit": 1})]
+ROWS = [
+    stock.row("SUCCESS", 0, [("drop", {**WRITE, "packet_of_message": 3, "limit": 1})], "ib_write_bw", *MANY, state="RTS", peer={"state": UP}),
+    # A timer that is not soon over: what is sent again begins messages, too.
+    stock.row("LOC_LEN_ERR", 0x101, ENDLESS, "ib_send_bw", *MANY, "-u", 18, at="server", peer={"status": "REM_INV_REQ_ERR", "vendor_err": 0x901, "state": "ERR"}),
+    completes("LOC_QP_OP_ERR", 0x202),
+    Row("LOC_QP_OP_ERR", "the program asks for it", "pyverbs: RDMA WRITE as a datagram",
+        {"status": "LOC_QP_OP_ERR", "vendor_err": 0x202, "state": "SQE"}, datagram_write),
+    completes("LOC_PROT_ERR", 0x401),
+    own("LOC_PROT_ERR", 0x401, "an L_Key that is none", wrong_local_key, peer_state="RTS"),
+    stock.row("WR_FLUSH_ERR", 0x1, [("qp_error", {**WRITE, "nth": 2})], "ib_write_bw", *MANY, peer={"state": UP}),
+    own("MW_BIND_ERR", 0x602, "SEND with immediate", invalidated, rules=INVALIDATE, peer_status="SUCCESS", peer_state="RTS"),
+    own("MW_BIND_ERR", 0x604, "a memory window where none may be", bound, peer_state="RTS"),
+    stock.row("BAD_RESP_ERR", 0x701, [(changed("opcode", 0x10), {"direction": "in", "opcode": "ATOMIC Acknowledge", "nth": 2})],
+              "ib_atomic_bw", "-F", "-n", 5, peer={"state": UP}),
+    stock.row("LOC_ACCESS_ERR", 0x801, [(changed("rkey", 0xDEAD00), {"opcode": "RDMA WRITE Only with Immediate", "nth": 2})],
+              "ib_write_bw", "--write_with_imm", *ONE, at="server", peer={"status": "REM_ACCESS_ERR", "vendor_err": 0xA01, "state": "ERR"}),
+    answered("REM_INV_REQ_ERR", 0x901, "invalid request"),
+    stock.row("REM_INV_REQ_ERR", 0x901, [(changed("dma_length", 0x80000001), {"opcode": "RDMA WRITE First", "nth": 2})], "ib_write_bw", *MANY,
+              peer={"state": "ERR"}),
+    answered("REM_ACCESS_ERR", 0xA01, "remote access error"),
+    stock.row("REM_ACCESS_ERR", 0xA01, [(changed("rkey", 0xDEAD00), {"opcode": "RDMA WRITE First", "nth": 2})], "ib_write_bw", *MANY,
+              peer={"state": "ERR"}),
+    stock.row("REM_ACCESS_ERR", None, [(changed("rkey", 0xDEAD00), {"opcode": "RDMA READ request", "nth": 2})], "rping", "-C", 5, at="server", state=None),
+    answered("REM_OP_ERR", 0xB01, "remote operational error"),
+    stock.row("REM_OP_ERR", 0xB01, [("kill_srq", {"direction": "in", **SEND, "nth": 1})], "ibv_srq_pingpong", "-n", 50, "-q", 1,
+              peer={"state": "ERR"}),
+    stock.row("RETRY_EXC_ERR", 0xC01, [("drop", WRITE)], "ib_write_bw", *MANY, peer={"state": UP}),
+    stock.row("RETRY_EXC_ERR", 0xC01, [("port_down", {**SEND, "qp_created": 2, "nth": 3})], "ibv_rc_pingpong", "-n", 20),
+    own("RNR_RETRY_EXC_ERR", 0xD01, "rnr_retry 2", receiver_never_ready, rules=[({"rnr": 1}, {"direction": "in", **SEND})], peer_state="RTS"),
+    stock.row("REM_ABORT_ERR", 0x1001, [("drop", {"opcode": "SEND Middle", "nth": 2})], "ib_send_bw", "-c", "UC", "--use-srq", *MANY, at="server",
+              state=UP),
+    completes("FATAL_ERR", 0x1302),
+    completes("RESP_TIMEOUT_ERR", 0x1302),
+    completes("GENERAL_ERR", 0x1302),
+]

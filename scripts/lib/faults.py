@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+"""faults.py LOG JSON [--all]: the table of scripts/faults, from what `fault-table` printed in the guest.
+
+Writes the rows to JSON and prints them. With --all each status and each event has to have a row: those of the ABI (include/abi), but for statuses
+of reliable datagrams, and those that come from the net device. Ends with `N passed, N failed`.
+"""
+import json
+import os
+import re
+import sys
+import textwrap
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+# These have no row: the ABI says why beside each (IBTA 11.6.2: "reliable datagram only").
+DATAGRAM = re.compile(r"reliable datagram only", re.I)
+# Events of the port are the kernel's, which sees the net device.
+NETDEV = ("PORT_ERR", "PORT_ACTIVE", "GID_CHANGE")
+# Rows of --long: the same rules have the same happen.
+AGAIN = "again/"
+VENDOR_ERR = re.compile(r"^ +(\w+) = (0x[0-9a-f]+),$", re.M)
+
+
+def abi(path, enum):
+    """Variants of an enumeration of the ABI, as rules name them, with what stands above each."""
+    with open(f"{TOP}/include/abi/{path}") as f:
+        body = re.search(rf"pub enum {enum}: u\d+ {{(.*?)\n    }}", f.read(), re.S)[1]
+    found = re.findall(r"///([^\n]*)\n +(\w+) = ", body)
+    return {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper(): text for text, name in found}
+
+
+def syndromes():
+    with open(f"{TOP}/include/abi/syndrome.rs") as f:
+        return {int(code, 16): name for name, code in VENDOR_ERR.findall(f.read())}
+
+
+def missing(rows):
+    """What has no row that passed; what no row can be of; what a row is of that does not exist."""
+    statuses, events = abi("cqe.rs", "WcStatus"), abi("eqe.rs", "EventType")
+    assert len(statuses) == 22 and len(events) >= 11, "the enumerations of the ABI cannot be read"
+    unreachable = [name for name, text in statuses.items() if DATAGRAM.search(text)]
+    wanted = [name for name in statuses if name not in unreachable] + list(events) + list(NETDEV)
+    there = {row["of"] for row in rows}
+    return [name for name in wanted if name not in there], unreachable, wanted
+
+
+def words(said, codes):
+    """What was to be reported, or was, in short: the other end behind a slash."""
+    def one(prefix):
+        parts = []
+        for key in ("status", "vendor_err", "state", "event", "limit", "ended", "runs", "ways", "fired"):
+            value = said.get(prefix + key)
+            if value is None:
+                continue
+            if key == "vendor_err":
+                value = f"{value:#x} {codes.get(value, '?')}" if value else "0"
+            elif isinstance(value, list):
+                value = " ".join(value) or "none"
+            elif key in ("limit", "ended", "runs", "ways", "fired"):
+                value = f"{key} {value}"
+            parts.append(str(value))
+        return ", ".join(parts)
+    return " / ".join(part for part in (one(""), one("peer_")) if part)
+
+
+def show(rows, codes):
+    head = ("status or event", "rule or door", "program", "reported / at the other end", "")
+    lines = [head] + [(r["of"], r["door"], r["program"], words(r["found"], codes), r["result"]) for r in rows]
+    widths = [min(max(len(line[n]) for line in lines), limit) for n, limit in enumerate((20, 64, 34, 70, 4))]
+    for line in lines:
+        cells = [textwrap.wrap(cell, width) or [""] for cell, width in zip(line, widths)]
+        for n in range(max(map(len, cells))):
+            print("  ".join((cell[n] if n < len(cell) else "").ljust(width) for cell, width in zip(cells, widths)).rstrip())
+
+
+def summary(rows, codes):
+    """Seed, rules as the NIC had them, how often each fired, and the command that has it all again: in full of what failed."""
+    print()
+    for r in rows:
+        heads = r["summary"].split("\n\n")[0].splitlines()
+        long = "--long " if r["of"].startswith(AGAIN) else ""
+        print(f"{r['row']}: {'; '.join(heads) or 'no rules'}; again: scripts/faults {long}'{r['row']}'")
+    for r in rows:
+        if r["result"] != "pass":
+            print(f"FAILED {r['row']}: {r['why']}; wanted {words(r['wanted'], codes)}\n{r['summary']}")
+
+
+def main():
+    log, out, *options = sys.argv[1:]
+    with open(log, errors="replace") as f:
+        rows = [json.loads(line) for line in f if line.startswith('{"row"')]
+    codes = syndromes()
+    unknown = [row["row"] for row in rows for key in ("vendor_err", "peer_vendor_err") if row["wanted"].get(key) and row["wanted"][key] not in codes]
+    lacking, unreachable, known = missing(rows)
+    failures = [f"FAILED {name}: wants a vendor_err that the ABI does not have" for name in unknown]
+    failures += [f"FAILED {row['row']}: no such status or event" for row in rows if row["of"] not in known and not row["of"].startswith(AGAIN)]
+    if "--all" in options:
+        failures += [f"FAILED {name}: it has no row" for name in lacking]
+    with open(out + ".new", "w") as f:
+        json.dump({"rows": rows, "missing": lacking, "reliable_datagrams": unreachable}, f, indent=1)
+    os.replace(out + ".new", out)
+    show(rows, codes)
+    summary(rows, codes)
+    print(f"of reliable datagrams, which there are none of: {', '.join(unreachable)}")
+    print("\n".join(failures) + "\n" if failures else "", end="")
+    failed = sum(row["result"] != "pass" for row in rows) + len(failures)
+    if not rows:
+        print("FAILED: the guest told of no row")
+        failed += 1
+    print(f"{len(rows) - sum(row['result'] != 'pass' for row in rows)} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

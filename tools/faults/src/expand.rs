@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Rules with all that they say by saying nothing.
+
+use crate::names::Opcodes;
+use crate::rule::{Action, Because, Complete, Match, On, Rule};
+
+impl Rule {
+    /// The same rule with its defaults written out: which way packets go, which opcodes a name stands for, the cause of a status.
+    pub fn expanded(&self) -> Rule {
+        let mut rule = self.clone();
+        if rule.matches.on == On::Packet {
+            rule.matches.direction = Some(rule.matches.way());
+            rule.matches.opcode = opcodes(&rule.matches);
+        }
+        if let Action::Complete(how) = &rule.action {
+            if let Some(cause) = how.cause() {
+                rule.action = Action::Complete(Complete::Because(Because {
+                    status: how.status().into(),
+                    vendor_err: cause.to_raw().into(),
+                }));
+            }
+        }
+        rule
+    }
+
+    /// How often it fires, in words.
+    pub fn how_often(&self) -> String {
+        let m = &self.matches;
+        let which = match (m.nth, m.every, m.probability) {
+            _ if m.on == On::Time => return String::from("once"),
+            (Some(n), ..) => return format!("number {n} of them, once"),
+            (_, Some(n), _) => format!("one of {n}"),
+            (.., Some(p)) => format!("each of them by chance, {p}"),
+            _ => String::from("each of them"),
+        };
+        match m.limit {
+            Some(1) => format!("{which}, once at most"),
+            Some(n) => format!("{which}, {n} times at most"),
+            None => format!("{which}, without a limit"),
+        }
+    }
+}
+
+/// All names that those of a match stand for. None: any.
+fn opcodes(matches: &Match) -> Vec<String> {
+    match Opcodes::of(&matches.opcode) {
+        Ok(all) if !matches.opcode.is_empty() => {
+            let names = all.rows().map(|row| String::from(row.name));
+            let cnp = all.cnp.then(|| String::from("CNP"));
+            names.chain(cnp).collect()
+        }
+        _ => matches.opcode.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rule::Direction;
+
+    fn rule(matches: Match, action: Action) -> Rule {
+        Rule {
+            name: String::from("x"),
+            optional: false,
+            matches,
+            action,
+        }
+    }
+
+    fn named(opcode: &str) -> Match {
+        Match {
+            opcode: vec![opcode.into()],
+            ..Match::default()
+        }
+    }
+
+    #[test]
+    fn what_is_not_said_is_written_out() {
+        let all = rule(named("RDMA READ response"), Action::Drop).expanded();
+        let parts = ["First", "Middle", "Last", "Only"];
+        let wanted = parts.map(|part| format!("RDMA READ response {part}"));
+        assert_eq!(all.matches.opcode, wanted);
+        assert_eq!(all.matches.direction, Some(Direction::Out));
+        let cnp = rule(named("cnp"), Action::Drop).expanded();
+        assert_eq!(cnp.matches.opcode, ["CNP"]);
+        let any = rule(Match::default(), Action::Drop).expanded();
+        assert!(any.matches.opcode.is_empty());
+        let send = Match {
+            on: On::Send,
+            ..named("SEND")
+        };
+        let action = Action::Complete(Complete::Status("GENERAL_ERR".into()));
+        let send = rule(send, action).expanded();
+        assert_eq!(
+            (send.matches.direction, send.matches.opcode.len()),
+            (None, 1)
+        );
+        let Action::Complete(Complete::Because(because)) = &send.action else {
+            panic!("{:?}", send.action);
+        };
+        assert_eq!(because.vendor_err, 0x1302);
+    }
+
+    #[test]
+    fn an_expanded_rule_is_right_and_stays_as_it_is() {
+        for (matches, action) in [
+            (named("SEND"), Action::Drop),
+            (named("CNP"), Action::MarkEcn),
+            (named("Acknowledge"), Action::Nak("invalid request".into())),
+            (Match::default(), Action::Duplicate(1)),
+        ] {
+            let rule = rule(matches, action);
+            rule.check().unwrap();
+            let expanded = rule.expanded();
+            expanded.check().unwrap();
+            assert_eq!(expanded.expanded(), expanded);
+        }
+    }
+
+    #[test]
+    fn how_often_is_told_in_words() {
+        let often = |matches| rule(matches, Action::Drop).how_often();
+        let m = Match::default;
+        let (nth, every) = (Some(3), Some(2));
+        assert_eq!(often(Match { nth, ..m() }), "number 3 of them, once");
+        let limit = Some(5);
+        let all = Match { limit, ..m() };
+        assert_eq!(often(all), "each of them, 5 times at most");
+        let once = Match {
+            limit: Some(1),
+            ..m()
+        };
+        assert_eq!(often(once), "each of them, once at most");
+        let all = Match { every, ..m() };
+        assert_eq!(often(all), "one of 2, without a limit");
+        let probability = Some(0.25);
+        let all = Match {
+            probability,
+            limit,
+            ..m()
+        };
+        assert_eq!(often(all), "each of them by chance, 0.25, 5 times at most");
+        let on = On::Time;
+        assert_eq!(often(Match { on, ..m() }), "once");
+    }
+}
