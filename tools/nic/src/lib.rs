@@ -29,12 +29,12 @@
 
 pub mod args;
 pub mod attend;
-pub mod full;
 pub mod common;
 pub mod control;
 pub mod departures;
 pub mod engine;
 pub mod front;
+pub mod full;
 pub mod guest_ram;
 pub mod impair;
 pub mod inbox;
