@@ -52,7 +52,7 @@ def test_a_capture_has_each_frame_and_what_rules_did(verbena, pair, tmp_path):
     assert [frame.note for frame in lost] == ['rule "second": drop']
     psn = lambda frame: frame.data[42 + 9 : 42 + 12]
     sent = [psn(frame) for frame in capture.frames if frame.src_qpn == pair.qpn]
-    assert sent.count(psn(lost[0])) == 2 and len(set(sent)) == 5
+    assert sent.count(psn(lost[0])) >= 2 and len(set(sent)) == 5
     file = (tmp_path / "a.pcapng").read_bytes()
     assert file[:4] == b"\x0a\x0d\x0d\x0a" and b'rule "second": drop' in file
     # The next begins anew, and one that fails is there too.

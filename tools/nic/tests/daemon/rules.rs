@@ -278,10 +278,13 @@ fn as_nobody(socket: &Path) -> String {
 s = socket.socket(socket.AF_UNIX)
 try:
     s.connect(sys.argv[1])
-    s.sendall(sys.argv[2].encode())
-    print(s.makefile().readline())
 except OSError as e:
-    print(type(e).__name__)";
+    sys.exit(print(type(e).__name__))
+try:
+    s.sendall(sys.argv[2].encode())
+except BrokenPipeError:
+    pass  # It was refused before.
+print(s.makefile().readline())";
     let told = Command::new("python3")
         .args(["-c", program])
         .arg(socket)
