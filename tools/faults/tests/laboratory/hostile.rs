@@ -236,10 +236,10 @@ fn what_is_nested_deep_is_refused_whatever_the_stack() {
         }
     }
     // Many rules are not deep.
-    let rules: String = (0..256)
+    let rules: Vec<String> = (0..256)
         .map(|n| format!("[[rule]] # {n}\nname = \"a.{n}\"\nmatch = {{ opcode = [\"SEND\"] }}\naction = {{ delay_us = 5 }}\n# ...\n"))
         .collect();
-    let set = read_toml(&format!("version = 1\n{rules}")).unwrap();
+    let set = read_toml(&format!("version = 1\n{}", rules.concat())).unwrap();
     assert_eq!(set.rule.len(), 256);
     is_good(&set);
 }
