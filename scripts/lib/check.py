@@ -220,6 +220,19 @@ def mutants():
             yield f"tools/{folder}/mutants: only {count} patches"
 
 
+def examples():
+    """What a page shows below a comment with the name of a file is that file, but for the line of its licence."""
+    shown = 0
+    for f in tracked(".md"):
+        for path, block in re.findall(r"^<!-- (\S+/\S+) -->\n```\w*\n(.*?)^```$", read(f), re.S | re.M):
+            shown += 1
+            lines = [line for line in read(path).split("\n") if "SPDX-License-Identifier" not in line] if os.path.exists(path) else []
+            if "\n".join(lines) != block:
+                yield f"{f}: shows another {path} than there is"
+    if not shown:
+        yield "no page shows a file"
+
+
 MOST_LINES = 600
 
 
@@ -262,7 +275,7 @@ def floors():
         yield f"{top}: there is no {name}"
 
 
-CHECKS = {c.__name__: c for c in (spdx, walls, dependencies, links, hosts, shell, rules, lines, mutants, floors)}
+CHECKS = {c.__name__: c for c in (spdx, walls, dependencies, links, hosts, shell, rules, lines, examples, mutants, floors)}
 
 if __name__ == "__main__":
     problems = list(CHECKS[sys.argv[1]]())

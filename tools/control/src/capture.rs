@@ -3,7 +3,10 @@
 //! A capture over the control socket.
 //!
 //! [`Request::Capture`] is answered by a line, [`ToldCapture`], and then by [`Record`]s in bytes, until the asker closes its
-//! sending half or goes. The last record is [`Record::End`]. Numbers are little-endian:
+//! sending half or goes. The last record is [`Record::End`].
+//!
+//! [`Request::CaptureBegin`] has the NIC keep the records instead, and [`Request::CaptureEnd`] is answered by all of them, in hexadecimal:
+//! also over a port of a guest, which stays open whoever listens. Numbers are little-endian:
 //!
 //! | record | bytes |
 //! | --- | --- |
@@ -11,7 +14,7 @@
 //! | frame with a note | 3, the same, then length of the note (2) and the note in UTF-8 |
 //! | end | 2, frames seen (8), frames dropped (8) |
 
-use crate::{Question, Request};
+use crate::{hex, Question, Request};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read};
 
@@ -34,6 +37,38 @@ pub struct ToldCapture {
 
 impl Question for ToldCapture {
     const REQUEST: Request = Request::Capture;
+}
+
+/// The answer to [`Request::CaptureEnd`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToldKept {
+    /// MAC address of the guest whose NIC it is.
+    pub guest: String,
+    /// The records in hexadecimal, up to [`Record::End`].
+    pub records: String,
+}
+
+impl Question for ToldKept {
+    const REQUEST: Request = Request::CaptureEnd;
+}
+
+impl ToldKept {
+    /// That of these records.
+    pub fn new(guest: String, records: &[u8]) -> Self {
+        Self {
+            guest,
+            records: hex::write(records),
+        }
+    }
+
+    /// The records.
+    ///
+    /// # Errors
+    ///
+    /// These are no bytes in hexadecimal.
+    pub fn bytes(&self) -> Result<Vec<u8>, String> {
+        hex::read(&self.records).ok_or_else(|| String::from("what was kept did not come whole"))
+    }
 }
 
 /// The way of a frame.
@@ -216,6 +251,17 @@ mod tests {
             assert_eq!(Record::read(&mut rest).unwrap(), Some(record));
         }
         assert_eq!(Record::read(&mut rest).unwrap(), None);
+    }
+
+    #[test]
+    fn records_that_were_kept_survive_the_wire() {
+        let mut bytes = vec![];
+        records().iter().for_each(|record| record.put(&mut bytes));
+        let told = ToldKept::new(String::from("52:54:00:12:34:56"), &bytes);
+        assert_eq!(told.bytes(), Ok(bytes));
+        let records = String::from("0");
+        let guest = String::new();
+        assert!(ToldKept { guest, records }.bytes().is_err());
     }
 
     #[test]

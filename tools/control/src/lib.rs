@@ -9,21 +9,25 @@ mod capture;
 mod contexts;
 mod faults;
 mod figures;
+mod handle;
+mod hex;
 mod impair;
 mod peers;
 mod port;
 mod recording;
 mod rules;
+mod strict;
 
-pub use capture::{Record, ToldCapture, Way, MAX_FRAME};
+pub use capture::{Record, ToldCapture, ToldKept, Way, MAX_FRAME};
 pub use contexts::{Context, Cq, Eq, Fields, Mr, Qp, Srq};
 pub use faults::ToldRules;
 pub use figures::{Contexts, Engine, Stats, Status, Told};
+pub use handle::{Fault, Nic};
 pub use impair::{Impaired, Impairment, ToldImpairments, Toll, MAX_DELAY, MILLION, MIN_RATE};
 pub use peers::{Peer, ToldPeers, MAX_PEERS};
 pub use port::{Gid, Group, Port, QueuePair, ToldPort, ToldQp};
 pub use recording::{ToldFull, ToldRecorder, ToldRecording};
-pub use rules::{read_json, read_toml};
+pub use rules::{read_json, read_rules, read_toml};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use verbena_faults::RuleSet;
@@ -32,13 +36,15 @@ use verbena_faults::RuleSet;
 pub const MAX_REQUEST: u64 = 64 << 10;
 
 /// The names of requests.
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 19] = [
     "stats",
     "contexts",
     "status",
     "port",
     "peers",
     "capture",
+    "capture-begin",
+    "capture-end",
     "impairments",
     "impair",
     "qp",
@@ -68,6 +74,12 @@ pub enum Request {
     Peers,
     /// What is sent and received, as [`ToldCapture`] and then [`Record`]s.
     Capture,
+    /// The same is to be kept from now on, while this connection is there: as [`ToldCapture`].
+    #[serde(rename = "capture-begin")]
+    CaptureBegin,
+    /// What was kept, as [`ToldKept`]; nothing is kept any more.
+    #[serde(rename = "capture-end")]
+    CaptureEnd,
     /// What goes wrong on uplinks, as [`ToldImpairments`].
     Impairments,
     /// Something is to go wrong on uplinks: the same, as it is then.
@@ -183,7 +195,7 @@ impl Request {
 
     /// What a line asks, or what is wrong with it.
     pub fn read(line: &[u8]) -> Result<Self, String> {
-        let value: serde_json::Value =
+        let strict::Strict(value) =
             serde_json::from_slice(line).map_err(|e| format!("not JSON: {e}"))?;
         let name = value["command"].as_str().unwrap_or_default();
         if !COMMANDS.contains(&name) {
@@ -220,6 +232,8 @@ mod tests {
             Request::Port,
             Request::Peers,
             Request::Capture,
+            Request::CaptureBegin,
+            Request::CaptureEnd,
             Request::Impairments,
             Request::Impair {
                 uplink: Some(1),

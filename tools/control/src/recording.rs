@@ -2,7 +2,7 @@
 
 //! The flight recorder: on, off, and what it has.
 
-use crate::{Question, Request};
+use crate::{hex, Question, Request};
 use serde::{Deserialize, Serialize};
 
 /// The answer to requests that switch the recorder: how it is then.
@@ -48,13 +48,8 @@ impl Question for ToldRecording {
 impl ToldRecording {
     /// That of a file.
     pub fn new(file: &[u8]) -> Self {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let digit = |n: u8| char::from(DIGITS[usize::from(n & 15)]);
-        let digits = file
-            .iter()
-            .flat_map(|byte| [digit(byte >> 4), digit(*byte)]);
         Self {
-            recording: digits.collect(),
+            recording: hex::write(file),
         }
     }
 
@@ -64,12 +59,7 @@ impl ToldRecording {
     ///
     /// These are no bytes in hexadecimal.
     pub fn file(&self) -> Result<Vec<u8>, String> {
-        let digit = |digit: &u8| char::from(*digit).to_digit(16);
-        let pairs = self.recording.as_bytes().chunks(2).map(|pair| match pair {
-            [high, low] => Some((digit(high)? << 4 | digit(low)?) as u8),
-            _ => None,
-        });
-        let bytes: Option<Vec<u8>> = pairs.collect();
+        let bytes = hex::read(&self.recording);
         bytes.ok_or_else(|| String::from("what was recorded did not come whole"))
     }
 }

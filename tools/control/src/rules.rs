@@ -2,9 +2,33 @@
 
 //! Files of rules. An error says the line, the field and the reason.
 
+use crate::strict::Strict;
 use serde::de::DeserializeOwned;
 use serde_json::{json, Value};
 use verbena_faults::{not_available, Action, Match, Rule, RuleSet};
+
+/// The most that a rule of a file can have of brackets, braces and dots.
+const NESTING: usize = 200;
+/// The longest error, in characters: what is wrong may be quoted, and be long.
+const ERROR: usize = 500;
+
+/// Rules in whatever a file has: TOML, or JSON if it begins with a brace.
+///
+/// # Errors
+///
+/// A line, and what is wrong there.
+pub fn read_rules(file: &[u8]) -> Result<RuleSet, String> {
+    let text = std::str::from_utf8(file).map_err(|e| {
+        let before = file.iter().take(e.valid_up_to());
+        let line = 1 + before.filter(|byte| **byte == b'\n').count();
+        format!("line {line}: is not UTF-8")
+    })?;
+    if text.trim_start().starts_with('{') {
+        read_json(text)
+    } else {
+        read_toml(text)
+    }
+}
 
 /// Rules in TOML.
 ///
@@ -12,9 +36,13 @@ use verbena_faults::{not_available, Action, Match, Rule, RuleSet};
 ///
 /// A line, and what is wrong there.
 pub fn read_toml(text: &str) -> Result<RuleSet, String> {
-    let value = basic_toml::from_str(text);
-    let value = value.map_err(|e: basic_toml::Error| place_first(&e.to_string()))?;
-    read(value, &Places::new(text, "[[rule]]"))
+    let value = nesting(text).and_then(|()| {
+        let value = basic_toml::from_str(text);
+        value.map_err(|e: basic_toml::Error| place_first(&e.to_string()))
+    });
+    value
+        .and_then(|value| read(value, &Places::new(text, "[[rule]]")))
+        .map_err(cut)
 }
 
 /// Rules in JSON.
@@ -24,8 +52,46 @@ pub fn read_toml(text: &str) -> Result<RuleSet, String> {
 /// A line, and what is wrong there.
 pub fn read_json(text: &str) -> Result<RuleSet, String> {
     let value = serde_json::from_str(text);
-    let value = value.map_err(|e: serde_json::Error| place_first(&e.to_string()))?;
-    read(value, &Places::new(text, "\"name\""))
+    let value = value.map_err(|e: serde_json::Error| place_first(&e.to_string()));
+    value
+        .and_then(|Strict(value)| read(value, &Places::new(text, "\"name\"")))
+        .map_err(cut)
+}
+
+fn cut(mut error: String) -> String {
+    if let Some((end, _)) = error.char_indices().nth(ERROR) {
+        error.truncate(end);
+        error.push_str("...");
+    }
+    error
+}
+
+/// Refuses what is nested so deep that reading it would need more stack than there is: the reader of TOML calls itself for each level.
+///
+/// A line `[[rule]]` begins anew, since it is no value; for that there are no strings of several lines, in which it could stand.
+fn nesting(text: &str) -> Result<(), String> {
+    let mut levels = 0;
+    for (n, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.contains("\"\"\"") || line.contains("'''") {
+            return Err(format!("line {}: no string has several lines here", n + 1));
+        }
+        if line.starts_with('#') {
+            continue;
+        }
+        if line
+            .split('#')
+            .next()
+            .is_some_and(|line| line.trim() == "[[rule]]")
+        {
+            levels = 0;
+        }
+        levels += line.matches(['[', '{', '.']).count();
+        if levels > NESTING {
+            return Err(format!("line {}: a rule is not nested so deep", n + 1));
+        }
+    }
+    Ok(())
 }
 
 /// `why at line 3 column 7` as `line 3: why`.

@@ -9,8 +9,11 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::io::{self, BufRead, Read, Write as _};
 use std::path::{Path, PathBuf};
-use verbena_control::{read_json, read_toml, Request, ToldRules};
+use verbena_control::{read_rules, Request, ToldRules, MAX_REQUEST};
 use verbena_faults::RuleSet;
+
+/// The longest file of rules. As a request it may be no longer than [`MAX_REQUEST`]; comments do not get there.
+const MAX_FILE: u64 = 16 * MAX_REQUEST;
 
 /// What is asked for.
 #[derive(Subcommand, Debug)]
@@ -41,20 +44,20 @@ pub enum Fault {
 
 /// The rules of a file.
 fn read(file: &Path) -> Result<RuleSet, String> {
-    let mut text = String::new();
-    let got = if file == Path::new("-") {
-        io::stdin().read_to_string(&mut text).map(drop)
-    } else {
-        std::fs::read_to_string(file).map(|read| text = read)
+    let mut bytes = Vec::new();
+    let open = || -> io::Result<Box<dyn Read>> {
+        if file == Path::new("-") {
+            return Ok(Box::new(io::stdin()));
+        }
+        Ok(Box::new(std::fs::File::open(file)?))
     };
+    let got = open().and_then(|from| from.take(MAX_FILE + 1).read_to_end(&mut bytes));
     let named = |e: String| format!("{}: {e}", file.display());
     got.map_err(|e| named(e.to_string()))?;
-    let set = if text.trim_start().starts_with('{') {
-        read_json(&text)
-    } else {
-        read_toml(&text)
-    };
-    set.map_err(named)
+    if bytes.len() as u64 > MAX_FILE {
+        return Err(named(format!("is longer than {MAX_FILE} bytes")));
+    }
+    read_rules(&bytes).map_err(named)
 }
 
 /// Does it, and says what rules there are then.
@@ -237,5 +240,7 @@ mod tests {
     fn a_file_is_named_by_what_is_wrong_with_it() {
         let error = read(Path::new("/nonexistent")).unwrap_err();
         assert!(error.starts_with("/nonexistent: "), "{error}");
+        let endless = read(Path::new("/dev/zero")).unwrap_err();
+        assert_eq!(endless, "/dev/zero: is longer than 1048576 bytes");
     }
 }

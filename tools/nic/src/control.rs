@@ -71,6 +71,7 @@ fn converse(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
     let mut reader = BufReader::new(stream);
     let mut line = Vec::new();
     let mut rules = faults::Rules::new(shared);
+    let mut kept = capture::Kept::default();
     loop {
         line.clear();
         let length = (&mut reader)
@@ -79,21 +80,24 @@ fn converse(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
         if length == 0 {
             return Ok(());
         }
-        if Request::read(&line) == Ok(Request::Capture) {
-            return capture::capture(stream, shared);
+        // Whoever has gone in the middle of a request has not asked for anything.
+        if line.last() != Some(&b'\n') {
+            let cut = format!("a request is a line of at most {} bytes", said::MAX_REQUEST);
+            let refused = Reply::<Status>::from(Err(cut));
+            return (&mut &*stream).write_all(refused.line().as_bytes());
         }
         if Request::read(&line) == Ok(Request::RecordFull) {
             return recording::full(stream, shared);
         }
         let told = match Request::read(&line) {
-            Ok(request) => rules.answer(request),
+            Ok(Request::Capture) => return capture::capture(stream, shared),
+            Ok(request) => kept
+                .answer(&request, shared)
+                .or_else(|| rules.answer(request)),
             Err(_) => None,
         };
         let told = told.unwrap_or_else(|| answer(&line, shared));
         (&mut &*stream).write_all(told.as_bytes())?;
-        if line.last() != Some(&b'\n') {
-            return Ok(());
-        }
     }
 }
 
@@ -105,7 +109,8 @@ fn answer(line: &[u8], shared: &Shared) -> String {
         Ok(Request::Status) => Reply::from(Ok(status(shared))).line(),
         Ok(Request::Port) => Reply::from(port::port(shared)).line(),
         Ok(Request::Peers) => Reply::from(peers::peers(shared)).line(),
-        Ok(Request::Capture) => {
+        // Answered before (`capture.rs`).
+        Ok(Request::Capture | Request::CaptureBegin | Request::CaptureEnd) => {
             Reply::<Status>::from(Err(String::from("a capture takes a connection"))).line()
         }
         Ok(Request::RecordFull) => {
@@ -349,6 +354,25 @@ mod tests {
             (&replies[1]["ok"], &replies[2]["ok"]),
             (&json!(false), &json!(false))
         );
+    }
+
+    #[test]
+    fn half_a_request_is_none() {
+        for half in [&b"{\"command\":\"status\"}"[..], &[b' '; 70000], b"{"] {
+            let shared = Arc::new(Shared::new().unwrap());
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            let client = std::thread::spawn(move || {
+                let _ = (&theirs).write_all(half);
+                theirs.shutdown(std::net::Shutdown::Write).unwrap();
+                let mut line = String::new();
+                BufReader::new(&theirs).read_line(&mut line).unwrap();
+                line
+            });
+            converse(&ours, &shared).unwrap();
+            drop(ours);
+            let told = client.join().unwrap();
+            assert!(told.contains("a line of at most 65536 bytes"), "{told}");
+        }
     }
 
     #[test]

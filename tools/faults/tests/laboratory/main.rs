@@ -11,6 +11,7 @@ use verbena_control::{read_json, read_toml};
 use verbena_faults::{Direction, Effect, Party, Passing, Rule, RuleSet, Table, Whom};
 
 mod alter;
+mod hostile;
 mod refused;
 mod schema;
 

@@ -3,7 +3,7 @@
 //! A capture for one connection: the device shows its frames to a tap, and this thread hands them on as records.
 //!
 //! What waits is bounded ([`FRAMES`], [`BYTES`]); a client that does not read has its frames dropped by the engine, before they
-//! are made, and counted. The engine never waits.
+//! are made, and counted. The engine never waits. A capture that is kept ([`Kept`]) has the same bounds, until it is asked for.
 
 use super::{ask, said};
 use crate::shared::{Question, Shared};
@@ -11,7 +11,7 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use verbena_control::{Record, Reply, ToldCapture};
+use verbena_control::{Record, Reply, Request, ToldCapture, ToldKept};
 use verbena_device::tap::{tap, Seen, Watch, Way};
 
 /// The most frames that wait for a client.
@@ -49,10 +49,57 @@ pub(super) fn capture(mut stream: &UnixStream, shared: &Shared) -> io::Result<()
     let Some(watch) = watch else {
         return Ok(());
     };
-    // Captures are read beside others': they go by the time of day.
+    hand_on(stream, &watch, power_on(shared))
+}
+
+/// Nanoseconds since 1970 when the NIC began: captures are read beside others', so they go by the time of day.
+fn power_on(shared: &Shared) -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let power_on = (since.unwrap_or_default().as_nanos() as u64).saturating_sub(shared.now());
-    hand_on(stream, &watch, power_on)
+    (since.unwrap_or_default().as_nanos() as u64).saturating_sub(shared.now())
+}
+
+/// A capture that the NIC keeps until it is asked for. It ends with the connection that it is of.
+#[derive(Default)]
+pub(super) struct Kept(Option<(ToldCapture, Watch)>);
+
+impl Kept {
+    /// The line that answers a request for one; to others it has no answer.
+    pub(super) fn answer(&mut self, request: &Request, shared: &Shared) -> Option<String> {
+        match request {
+            Request::CaptureBegin => {
+                // What was kept before is gone.
+                self.0 = None;
+                let begun = begin(shared).map(|begun| {
+                    let told = begun.0.clone();
+                    self.0 = Some(begun);
+                    told
+                });
+                Some(Reply::from(begun).line())
+            }
+            Request::CaptureEnd => {
+                let kept = self.0.take().ok_or_else(|| {
+                    String::from("no capture was begun over this connection (capture-begin)")
+                });
+                let told = kept
+                    .map(|(told, watch)| ToldKept::new(told.guest, &all(&watch, power_on(shared))));
+                Some(Reply::from(told).line())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// All that waits, with the end.
+fn all(watch: &Watch, power_on: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let waits = std::iter::from_fn(|| watch.try_next());
+    // What goes on coming is not waited for.
+    for seen in waits.take(FRAMES) {
+        record(seen, power_on).put(&mut bytes);
+    }
+    let (seen, dropped) = watch.tally();
+    Record::End { seen, dropped }.put(&mut bytes);
+    bytes
 }
 
 fn hand_on(mut stream: &UnixStream, watch: &Watch, power_on: u64) -> io::Result<()> {
@@ -126,6 +173,39 @@ mod tests {
             frame: vec![3; 100],
             note: None,
         }
+    }
+
+    #[test]
+    fn what_is_kept_is_told_whole_and_ends_with_its_connection() {
+        let (to, watch) = tap(8, BYTES);
+        (0..3).for_each(|n| to.show(seen(n)));
+        to.miss(2);
+        let told = ToldCapture::default();
+        let shared = Shared::new().unwrap();
+        let mut kept = Kept(Some((told, watch)));
+        let line = kept.answer(&Request::CaptureEnd, &shared).unwrap();
+        assert!(!to.is_watched());
+        let told: ToldKept = Reply::read(&line).unwrap();
+        let bytes = told.bytes().unwrap();
+        let mut rest = &bytes[..];
+        for n in 0..3 {
+            let Ok(Some(Record::Frame { time_ns, .. })) = Record::read(&mut rest) else {
+                panic!("no frame");
+            };
+            assert!(time_ns > n, "{time_ns}");
+        }
+        let end = Record::End {
+            seen: 5,
+            dropped: 2,
+        };
+        assert_eq!(Record::read(&mut rest).unwrap(), Some(end));
+        assert!(rest.is_empty());
+        let again = kept.answer(&Request::CaptureEnd, &shared).unwrap();
+        assert!(again.contains("no capture was begun"), "{again}");
+        assert!(kept.answer(&Request::Stats, &shared).is_none());
+        let (to, watch) = tap(8, BYTES);
+        drop(Kept(Some((ToldCapture::default(), watch))));
+        assert!(!to.is_watched());
     }
 
     /// A client of a capture, and the tap of the device.

@@ -2,7 +2,7 @@
 
 //! Rules of what is to go wrong, over a connection. Those that are tied to it go when it goes, however that comes.
 
-use super::ask;
+use super::{ask, PATIENCE};
 use crate::shared::{Change, Question, Shared};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -67,12 +67,13 @@ impl Drop for Rules<'_> {
             return;
         }
         for _ in 0..TRIES {
-            // Nobody waits for the answer.
-            let (to, _) = mpsc::channel();
+            let (to, answer) = mpsc::channel();
             if self
                 .shared
                 .ask(Question::Rules(Change::RemoveOf(self.number), to))
             {
+                // Whoever waits for the end of the connection knows then that they are gone.
+                let _ = answer.recv_timeout(PATIENCE);
                 return;
             }
             std::thread::sleep(PAUSE);

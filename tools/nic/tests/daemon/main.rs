@@ -7,6 +7,7 @@ mod client;
 mod dir;
 mod misbehave;
 mod process;
+mod rules;
 mod several;
 
 use client::{Client, BAR_DOORBELL, BAR_REGS, CONFIG};

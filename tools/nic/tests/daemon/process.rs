@@ -26,7 +26,7 @@ impl Drop for Nic {
 
 impl Nic {
     /// Starts a NIC with three sockets in a directory.
-    fn start(dir: &Path) -> Self {
+    pub fn start(dir: &Path) -> Self {
         Self::start_with(dir, &[("", &[])])
     }
 

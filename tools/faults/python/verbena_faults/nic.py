@@ -1,69 +1,22 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Rules of what is to go wrong in a Verbena NIC (Documentation/faults.md), for Python programs and tests.
-
-    nic = Nic()
-    with nic.fault("drop", match={"opcode": "RDMA WRITE", "packet_of_message": 3, "limit": 1}) as fault:
-        ...
-
-A rule that has not fired when its block ends raises `NeverFired`, unless it is optional.
-`Nic()` asks the NIC at $VERBENA_CONTROL: its control socket, or inside a guest the port that leads there. A rule goes when its
-`with` block ends; on the host also when the program ends in any other way.
-"""
+"""A NIC, and rules for it."""
 from __future__ import annotations
 
 import itertools
-import json
 import os
-import socket
-import stat
 from types import TracebackType
-from typing import IO, Any, Mapping, Optional, Type, Union
+from typing import Any, Mapping, Optional, Type, Union
+
+from .capture import Capture
+from .door import Door, Tied
 
 VERSION = 1
-PATIENCE = 10.0
 Action = Union[str, Mapping[str, Any]]
 _names = itertools.count(1)
 
 
-class Refused(Exception):
-    """The NIC says why it does not do what it was asked for."""
-
-
 class NeverFired(AssertionError):
     """A rule was to fire and did not, so nothing was tested."""
-
-
-class _Door:
-    """A connection to the NIC."""
-
-    def __init__(self, path: str) -> None:
-        self.is_port = stat.S_ISCHR(os.stat(path).st_mode)
-        self.socket: Optional[socket.socket] = None
-        if self.is_port:
-            self.file: IO[bytes] = open(path, "r+b", buffering=0)
-        else:
-            self.socket = socket.socket(socket.AF_UNIX)
-            self.socket.settimeout(PATIENCE)
-            self.socket.connect(path)
-            self.file = self.socket.makefile("rwb", buffering=0)
-
-    def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        self.file.write(json.dumps(request).encode() + b"\n")
-        line = b""
-        while not line.endswith(b"\n"):
-            more = self.file.read(1 << 16) if self.is_port else self.file.readline()
-            if not more:
-                raise Refused("the NIC has gone")
-            line += more
-        told: dict[str, Any] = json.loads(line)
-        if not told.pop("ok"):
-            raise Refused(told.get("error", "the NIC gave no reason"))
-        return told
-
-    def close(self) -> None:
-        self.file.close()
-        if self.socket:
-            self.socket.close()
 
 
 class Nic:
@@ -74,7 +27,7 @@ class Nic:
 
     def ask(self, command: str, **more: Any) -> dict[str, Any]:
         """Asks what `verbenactl` asks, and returns what the NIC says."""
-        door = _Door(self.path)
+        door = Door(self.path)
         try:
             return door.ask({"command": command, **more})
         finally:
@@ -109,47 +62,56 @@ class Nic:
         name = name or f"python {os.getpid()}.{next(_names)}"
         return Fault(self, {"name": name, "optional": optional, "match": dict(match or {}), "action": action}, seed)
 
+    def capture(self, file: Union[str, os.PathLike[str]]) -> Capture:
+        """A capture in pcapng of a `with` block."""
+        return Capture(self.path, file)
+
+    def counters(self, qpn: Optional[int] = None) -> dict[str, int]:
+        """Counters of a queue pair since it was created, or of the port, by name (Documentation/verbenactl.md)."""
+        told = self.ask("port")["port"] if qpn is None else self.ask("qp", number=qpn)["qp"]
+        counters: dict[str, int] = told["counters"]
+        return counters
+
 
 class Fault:
     """A rule that goes at the end of its `with` block. `matched` and `fired` say how it went, then and afterwards."""
 
     def __init__(self, nic: Nic, rule: Mapping[str, Any], seed: int) -> None:
         self.nic, self.rule, self.seed = nic, rule, seed
-        self.door: Optional[_Door] = None
+        self.tied: Optional[Tied] = None
         self.last: dict[str, Any] = {"matched": 0, "fired": 0}
 
     def __enter__(self) -> Fault:
         rules = {"version": VERSION, "seed": self.seed, "rule": [self.rule]}
-        door = _Door(self.nic.path)
+        tied = Tied(self.nic.path)
         try:
-            # A port stays open when this program goes.
-            door.ask({"command": "fault-add", "set": rules, "while_connected": not door.is_port})
+            tied.ask({"command": "fault-add", "set": rules, "while_connected": not tied.is_port})
         except BaseException:
-            door.close()
+            tied.close()
             raise
-        if door.is_port:
-            door.close()
-        else:
-            self.door = door
+        self.tied = tied
         return self
 
     def __exit__(
         self, kind: Optional[Type[BaseException]], wrong: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
+        tied = self.tied
+        if not tied:
+            return
         try:
             self._look()
-            self.nic.remove(self.rule["name"])
+            tied.ask({"command": "fault-remove", "name": self.rule["name"]})
         finally:
-            if self.door:
-                self.door.close()
-                self.door = None
+            self.tied = None
+            tied.close()
         if kind is None and not self.last["fired"] and not self.rule.get("optional"):
             raise NeverFired(f"{self.rule['name']}: matched {self.last['matched']} times and never fired: {self.rule}")
 
     def _look(self) -> dict[str, Any]:
-        for told in self.nic.rules():
-            if told["name"] == self.rule["name"]:
-                self.last = told
+        if self.tied:
+            for told in self.tied.ask({"command": "faults"})["rules"]:
+                if told["name"] == self.rule["name"]:
+                    self.last = told
         return self.last
 
     @property

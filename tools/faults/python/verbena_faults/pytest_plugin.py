@@ -5,11 +5,12 @@ from typing import Iterator
 
 import pytest
 
-from verbena_faults import Nic
+from .nic import Nic
 
 
 @pytest.fixture
 def verbena() -> Iterator[Nic]:
+    """The NIC."""
     if "VERBENA_CONTROL" not in os.environ:
         pytest.skip("VERBENA_CONTROL does not say where the NIC is")
     nic = Nic()

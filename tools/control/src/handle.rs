@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Rules for Rust programs and tests: a handle that has them go when it goes.
+//!
+//! ```no_run
+//! use verbena_control::Nic;
+//!
+//! let nic = Nic::at("/run/vm/control");
+//! let fault = nic.fault(
+//!     r#"
+//!     version = 1
+//!     [[rule]]
+//!     name = "third packet"
+//!     match = { opcode = "RDMA WRITE", packet_of_message = 3, limit = 1 }
+//!     action = "drop"
+//!     "#,
+//! )?;
+//! // Here something is written.
+//! let told = fault.end()?;
+//! assert_eq!(told[0].fired, 1);
+//! # Ok::<(), String>(())
+//! ```
+
+use crate::{read_toml, Reply, Request, ToldRules};
+use serde::de::DeserializeOwned;
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+use verbena_faults::{RuleSet, Told};
+
+/// A NIC that is stopped gives no answer: so long it may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A NIC, at its control socket. (In a guest there is a port instead, which nothing can be tied to.)
+#[derive(Clone, Debug)]
+pub struct Nic {
+    path: PathBuf,
+}
+
+/// A connection.
+#[derive(Debug)]
+struct Line(BufReader<UnixStream>);
+
+impl Line {
+    fn ask<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T, String> {
+        let failed = |e: io::Error| format!("the NIC gives no answer: {e}");
+        let sent = self.0.get_mut().write_all(request.line().as_bytes());
+        sent.map_err(failed)?;
+        let mut line = String::new();
+        self.0.read_line(&mut line).map_err(failed)?;
+        if !line.ends_with('\n') {
+            return Err(String::from("the NIC has gone"));
+        }
+        Reply::read(&line)
+    }
+}
+
+impl Nic {
+    /// The one whose control socket is there.
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    fn line(&self) -> Result<Line, String> {
+        let open = || {
+            let stream = UnixStream::connect(&self.path)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            Ok(Line(BufReader::new(stream)))
+        };
+        open().map_err(|e: io::Error| format!("the NIC at {}: {e}", self.path.display()))
+    }
+
+    /// Asks it.
+    ///
+    /// # Errors
+    ///
+    /// There is no NIC, or it says why it gives no answer.
+    pub fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T, String> {
+        self.line()?.ask(request)
+    }
+
+    /// The rules that there are.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Nic::ask`].
+    pub fn rules(&self) -> Result<Vec<Told>, String> {
+        self.ask(&Request::Faults).map(|told: ToldRules| told.rules)
+    }
+
+    /// Adds the rules of a file in TOML, for as long as there is the handle.
+    ///
+    /// # Errors
+    ///
+    /// The file is wrong, or the NIC does not want the rules: then there is none of them.
+    pub fn fault(&self, file: &str) -> Result<Fault, String> {
+        self.fault_of(read_toml(file)?)
+    }
+
+    /// The same with rules that are no file.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Nic::fault`].
+    pub fn fault_of(&self, set: RuleSet) -> Result<Fault, String> {
+        let names = set.rule.iter().map(|rule| rule.name.clone()).collect();
+        let mut line = self.line()?;
+        let request = Request::FaultAdd {
+            set,
+            while_connected: true,
+        };
+        let _: ToldRules = line.ask(&request)?;
+        Ok(Fault { line, names })
+    }
+}
+
+/// Rules that go with this handle, also if the program ends in whatever way: they are tied to its connection.
+#[derive(Debug)]
+#[must_use = "the rules are gone with their handle"]
+pub struct Fault {
+    line: Line,
+    names: Vec<String>,
+}
+
+impl Fault {
+    /// Its rules, with how often each has matched and fired.
+    ///
+    /// # Errors
+    ///
+    /// The NIC has gone.
+    pub fn told(&mut self) -> Result<Vec<Told>, String> {
+        let told: ToldRules = self.line.ask(&Request::Faults)?;
+        let own = |told: &Told| self.names.contains(&told.rule.name);
+        Ok(told.rules.into_iter().filter(own).collect())
+    }
+
+    /// How often they have fired, together.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Fault::told`].
+    pub fn fired(&mut self) -> Result<u64, String> {
+        Ok(self.told()?.iter().map(|told| told.fired).sum())
+    }
+
+    /// Has them go, and says how they went.
+    ///
+    /// # Errors
+    ///
+    /// One that is not optional has never fired, so what was to be tested was not; or as of [`Fault::told`].
+    pub fn end(mut self) -> Result<Vec<Told>, String> {
+        let told = self.told()?;
+        let is_idle = |told: &&Told| told.fired == 0 && !told.rule.optional;
+        let names: Vec<&str> = told
+            .iter()
+            .filter(is_idle)
+            .map(|told| &*told.rule.name)
+            .collect();
+        if !names.is_empty() {
+            return Err(format!("never fired: {}", names.join(", ")));
+        }
+        Ok(told)
+    }
+}
+
+impl Drop for Fault {
+    fn drop(&mut self) {
+        // The NIC closes the connection when the rules are gone. One that has gone itself has none.
+        let _ = self.line.0.get_ref().shutdown(Shutdown::Write);
+        let _ = io::copy(&mut self.line.0, &mut io::sink());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    const FILE: &str = "version = 1\n[[rule]]\nname = \"x\"\naction = \"drop\"\n";
+
+    /// A NIC that says these lines to one client and hears all that it says.
+    fn nic(name: &str, says: &'static [&'static str]) -> (Nic, thread::JoinHandle<Vec<String>>) {
+        let name = format!("verbena-handle-{name}.{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let listener = UnixListener::bind(&path).unwrap();
+        let thread = thread::spawn({
+            let path = path.clone();
+            move || {
+                let stream = listener.accept().unwrap().0;
+                std::fs::remove_file(path).unwrap();
+                let mut says = says.iter();
+                let lines = BufReader::new(&stream).lines();
+                let heard = lines.map(|line| {
+                    let answer = says.next().map_or("", |line| *line);
+                    let _ = writeln!(&stream, "{answer}");
+                    line.unwrap()
+                });
+                heard.collect()
+            }
+        });
+        (Nic::at(path), thread)
+    }
+
+    const ADDED: &str = r#"{"ok":true,"rules":[]}"#;
+    const IDLE: &str = r#"{"ok":true,"rules":[{"name":"x","action":"drop","seed":0,"while_connected":true,"matched":2,"fired":0},{"name":"y","action":"drop","seed":0,"while_connected":false,"matched":7,"fired":7}]}"#;
+
+    #[test]
+    fn rules_are_tied_to_the_handle_and_tell_of_themselves_alone() {
+        let (nic, thread) = nic("tied", &[ADDED, IDLE, IDLE]);
+        let mut fault = nic.fault(FILE).unwrap();
+        let told = fault.told().unwrap();
+        assert_eq!((told.len(), told[0].matched), (1, 2));
+        assert_eq!(fault.end().unwrap_err(), "never fired: x");
+        let heard = thread.join().unwrap();
+        assert_eq!(heard.len(), 3);
+        assert!(
+            heard[0].contains("\"while_connected\":true"),
+            "{}",
+            heard[0]
+        );
+    }
+
+    #[test]
+    fn what_is_refused_has_no_handle() {
+        let (nic, thread) = nic("refused", &[r#"{"ok":false,"error":"no"}"#]);
+        assert_eq!(nic.fault(FILE).unwrap_err(), "no");
+        thread.join().unwrap();
+        let wrong = nic.fault("version = 2").unwrap_err();
+        assert!(wrong.starts_with("line 1: "), "{wrong}");
+        assert!(nic.fault(FILE).unwrap_err().starts_with("the NIC at "));
+    }
+}

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+"""A capture of what a NIC sends and receives in a `with` block, as pcapng for Wireshark.
+
+The NIC keeps the frames until the block ends, 8192 of them and 16 MiB at most; what comes beyond that is dropped and counted.
+`verbenactl capture` has no such end.
+"""
+from __future__ import annotations
+
+import os
+import struct
+from types import TracebackType
+from typing import Iterator, NamedTuple, Optional, Type, Union
+
+from .door import Tied
+
+_WAYS = ("local", "local, lost on purpose", "sent", "received")
+# Of the flags of a packet: inbound, outbound. One that stays in the device is neither.
+_DIRECTIONS = (0, 0, 2, 1)
+_NO_QPN = 0xFFFFFFFF
+
+
+class Frame(NamedTuple):
+    """A frame of a capture."""
+
+    way: str
+    src_qpn: Optional[int]
+    dst_qpn: Optional[int]
+    time_ns: int
+    data: bytes
+    note: Optional[str]
+    """What a rule had happen with it, or what a rule did before it."""
+
+
+class Capture:
+    """A capture. When its block has ended, however it did, its file is there, and `frames` and `dropped` say what was seen."""
+
+    def __init__(self, path: str, file: Union[str, os.PathLike[str]]) -> None:
+        self.path, self.file = path, file
+        self.frames: list[Frame] = []
+        self.dropped = 0
+        self.tied: Optional[Tied] = None
+
+    def __enter__(self) -> Capture:
+        tied = Tied(self.path)
+        try:
+            tied.ask({"command": "capture-begin"})
+        except BaseException:
+            tied.close()
+            raise
+        self.tied = tied
+        return self
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], wrong: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        tied = self.tied
+        if not tied:
+            return
+        try:
+            told = tied.ask({"command": "capture-end"})
+        finally:
+            self.tied = None
+            tied.close()
+        self._read(bytes.fromhex(told["records"]))
+        with open(self.file, "wb") as to:
+            for block in _blocks(self.frames, str(told["guest"])):
+                to.write(block)
+
+    def _read(self, records: bytes) -> None:
+        """Records of the control socket (tools/control/src/capture.rs)."""
+        at = 0
+        while records[at] != 2:
+            kind, way, src, dst, length, time = struct.unpack_from("<BBIIIQ", records, at)
+            at += 22
+            data, note = records[at : at + length], None
+            at += length
+            if kind == 3:
+                (length,) = struct.unpack_from("<H", records, at)
+                note = records[at + 2 : at + 2 + length].decode()
+                at += 2 + length
+            known = [None if qpn == _NO_QPN else qpn for qpn in (src, dst)]
+            self.frames.append(Frame(_WAYS[way], known[0], known[1], time, data, note))
+        _, self.dropped = struct.unpack_from("<QQ", records, at + 1)
+
+
+def _option(code: int, value: bytes) -> bytes:
+    return struct.pack("<HH", code, len(value)) + value + b"\0" * (-len(value) % 4)
+
+
+def _block(kind: int, body: bytes) -> bytes:
+    length = struct.pack("<I", len(body) + 12)
+    return struct.pack("<I", kind) + length + body + length
+
+
+def _comment(frame: Frame, guest: str) -> str:
+    src, dst = ("?" if qpn is None else f"{qpn:#x}" for qpn in (frame.src_qpn, frame.dst_qpn))
+    text = f"guest {guest}, QP {src} -> {dst}, {frame.way}"
+    return f"{text}, {frame.note}" if frame.note else text
+
+
+def _blocks(frames: list[Frame], guest: str) -> Iterator[bytes]:
+    """A section with one Ethernet interface, whose times are in nanoseconds (pcapng, section 4)."""
+    yield _block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1))
+    end = _option(0, b"")
+    yield _block(1, struct.pack("<HHI", 1, 0, 0) + _option(2, b"verbena") + _option(9, b"\x09") + end)
+    for frame in frames:
+        high, low = divmod(frame.time_ns, 1 << 32)
+        data = frame.data + b"\0" * (-len(frame.data) % 4)
+        options = _option(1, _comment(frame, guest).encode())
+        direction = _DIRECTIONS[_WAYS.index(frame.way)]
+        if direction:
+            options += _option(2, struct.pack("<I", direction))
+        length = len(frame.data)
+        yield _block(6, struct.pack("<IIIII", 0, high, low, length, length) + data + options + end)

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Files that are wrong in every way: an error with its line, and never a panic. What is taken for good is good.
+
+use verbena_control::{read_json, read_rules, read_toml};
+use verbena_faults::{RuleSet, Table};
+
+/// SplitMix64: the same each time.
+struct Lot(u64);
+
+impl Lot {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ z >> 31) % n.max(1) as u64) as usize
+    }
+
+    fn of<'a>(&mut self, all: &[&'a str]) -> &'a str {
+        all[self.below(all.len())]
+    }
+}
+
+const TOML: &str = r#"version = 1
+seed = 7
+
+[[rule]]
+name = "third packet"
+match = { opcode = ["RDMA WRITE", "SEND"], packet_of_message = 3, limit = 1 }
+action = "drop"
+
+[[rule]]
+name = "status"
+optional = true
+match = { on = "send", opcode = "RDMA_WRITE", nth = 2 }
+action = { complete = { status = "GENERAL_ERR", vendor_err = 3073 } }
+
+[[rule]]
+name = "key"
+action = { corrupt = { field = "rkey", value = 5, icrc = "right" } }
+[rule.match]
+opcode = "RDMA WRITE First"
+probability = 0.5
+while = "status"
+"#;
+
+fn json() -> String {
+    serde_json::to_string_pretty(&read_toml(TOML).unwrap()).unwrap()
+}
+
+/// Numbers that are none, or too large; names that are known, and are not; deep nesting; bytes of all kinds.
+const PIECES: &[&str] = &[
+    "99999999999999999999999999",
+    "-1",
+    "1e999",
+    "nan",
+    "inf",
+    "0x10",
+    "1_0",
+    "0.0",
+    "true",
+    "null",
+    "18446744073709551615",
+    "\"",
+    "'",
+    "\"\"\"",
+    "'''",
+    "{",
+    "}",
+    "[",
+    "]",
+    ",",
+    "=",
+    ":",
+    "#",
+    "\n",
+    "\r",
+    "\t",
+    " ",
+    "\0",
+    "\u{feff}",
+    "\u{202e}",
+    "\\",
+    "\\u0000",
+    "\\ud800",
+    "a.b.c",
+    "1979-05-27T07:32:00Z",
+    "[[rule]]\n",
+    "[rule.match]\n",
+    "name = \"third packet\"\n",
+    "\"name\": \"key\",",
+    "version = 1\n",
+    "nth = 1",
+    "qp = 16777216",
+    "psn = 1, packet = 1",
+    "on = \"time\"",
+    "on = \"command\"",
+    "action = \"fatal\"\n",
+    "\"action\": \"fatal\",",
+    "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[",
+    "{a={a={a={a={a={a={a={a=",
+    "nht = 1",
+    "{}",
+    "[]",
+];
+
+fn spoilt(lot: &mut Lot, text: &str) -> Vec<u8> {
+    let mut bytes = text.as_bytes().to_vec();
+    for _ in 0..=lot.below(4) {
+        let at = lot.below(bytes.len() + 1);
+        let to = (at + lot.below(12)).min(bytes.len());
+        match lot.below(8) {
+            0 => bytes.truncate(at),
+            1 if at < bytes.len() => bytes[at] ^= 1 << lot.below(8),
+            2 => drop(bytes.drain(at..to)),
+            3 => drop(bytes.splice(at..at, [0xff, 0xc3])),
+            4 => {
+                let from = lot.below(bytes.len() + 1);
+                let copy = bytes[from.min(to)..from.max(to)].to_vec();
+                drop(bytes.splice(at..at, copy));
+            }
+            _ => drop(bytes.splice(at..to, lot.of(PIECES).bytes())),
+        }
+    }
+    bytes
+}
+
+/// What an error of a file has to be like.
+fn is_clear(error: &str, file: &[u8]) {
+    let lines = 1 + file.iter().filter(|byte| **byte == b'\n').count();
+    let told = error
+        .strip_prefix("line ")
+        .and_then(|rest| rest.split_once(": "));
+    let (line, why) = told.unwrap_or_else(|| panic!("no line: {error}"));
+    let line: usize = line.parse().unwrap_or_else(|_| panic!("no line: {error}"));
+    assert!((1..=lines).contains(&line), "{error}: of {lines} lines");
+    assert!(!why.is_empty() && error.chars().count() < 600, "{error}");
+}
+
+/// What is taken for good can be added to a device, and written down and read again.
+fn is_good(set: &RuleSet) {
+    assert_eq!(set.check(), Ok(()));
+    let mut table = Table::default();
+    if let Err(why) = table.add(set, Some(1), 0, 0) {
+        // Which the device may have, so a file cannot tell.
+        assert!(why.contains("no other rule is called"), "{why}: {set:?}");
+        assert!(table.is_empty());
+    }
+    let text = serde_json::to_string(set).unwrap();
+    assert_eq!(read_json(&text).as_ref(), Ok(set));
+}
+
+#[test]
+fn files_that_are_spoilt_by_lot_are_refused_with_their_line() {
+    let json = json();
+    let mut lot = Lot(12);
+    let (mut good, mut bad) = (0, 0);
+    for round in 0..30_000 {
+        let file = spoilt(&mut lot, if round % 2 == 0 { TOML } else { &json });
+        match read_rules(&file) {
+            Ok(set) => {
+                is_good(&set);
+                good += 1;
+            }
+            Err(error) => {
+                is_clear(&error, &file);
+                bad += 1;
+            }
+        }
+    }
+    // Neither all nor nothing is refused.
+    assert!(good > 300 && bad > 10_000, "{good} {bad}");
+}
+
+#[test]
+fn a_file_that_is_cut_anywhere_is_refused_or_has_fewer_rules() {
+    for text in [TOML, &json()] {
+        let whole = read_rules(text.as_bytes()).unwrap();
+        for end in 0..text.len() {
+            let file = &text.as_bytes()[..end];
+            match read_rules(file) {
+                Ok(set) => {
+                    is_good(&set);
+                    assert!(set.rule.len() <= whole.rule.len());
+                }
+                Err(error) => is_clear(&error, file),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rule_that_is_refused_leaves_those_that_were_there() {
+    let json = json();
+    let mut lot = Lot(13);
+    let mut table = Table::default();
+    let mut refused = 0;
+    table.add(&read_toml(TOML).unwrap(), None, 0, 0).unwrap();
+    let before = table.told();
+    for _ in 0..5_000 {
+        // As the NIC gets them: whoever reads no file looks at nothing.
+        let Ok(set) = serde_json::from_slice::<RuleSet>(&spoilt(&mut lot, &json)) else {
+            continue;
+        };
+        if table.add(&set, Some(1), 0, 0).is_err() {
+            refused += 1;
+        } else {
+            table.gone(1);
+        }
+        assert_eq!(table.told(), before);
+    }
+    assert!(refused > 50, "{refused}");
+}
+
+#[test]
+fn what_is_nested_deep_is_refused_whatever_the_stack() {
+    let deep = |open: &str, n| open.repeat(n);
+    for n in [150, 250, 1_000, 100_000] {
+        for file in [
+            format!("version = 1\nseed = {}", deep("[", n)),
+            format!("version = 1\nseed = {}", deep("[\n", n)),
+            format!("version = 1\nseed = {}", deep("{a=", n)),
+            format!("version = 1\n[[rule]]\n{}b = 1", deep("a.", n)),
+            format!("version = 1\n[{}b]", deep("a.", n)),
+            format!(
+                "version = 1\nseed = {}",
+                deep("[\"\"\"\n[[rule]]\n\"\"\",", n)
+            ),
+            format!("version = 1\nseed = {}", deep("[[rule]]\n", n)),
+            format!("{{\"version\": {}", deep("[", n)),
+            format!("{{\"version\": {}", deep("{\"a\":", n)),
+        ] {
+            let error = read_rules(file.as_bytes()).unwrap_err();
+            is_clear(&error, file.as_bytes());
+        }
+    }
+    // Many rules are not deep.
+    let rules: Vec<String> = (0..256)
+        .map(|n| format!("[[rule]] # {n}\nname = \"a.{n}\"\nmatch = {{ opcode = [\"SEND\"] }}\naction = {{ delay_us = 5 }}\n# ...\n"))
+        .collect();
+    let set = read_toml(&format!("version = 1\n{}", rules.concat())).unwrap();
+    assert_eq!(set.rule.len(), 256);
+    is_good(&set);
+}
+
+#[test]
+fn what_is_there_twice_or_is_no_text_is_told() {
+    for (file, told) in [
+        (&b"version = 1\nversion = 1\n"[..], "line 2: "),
+        (b"version = 1\n[[rule]]\nname = \"x\"\nname = \"y\"\naction = \"drop\"\n", "line 4: "),
+        (b"version = 1\n[[rule]]\nname = \"x\"\naction = \"drop\"\n[[rule]]\nname = \"x\"\naction = \"drop\"\n", "line 6: "),
+        (b"{\"version\": 1,\n\"seed\": 1,\n\"seed\": 2}", "line 3: seed: is there twice"),
+        (b"{\"version\": 1, \"rule\": [{\"name\": \"x\",\n\"action\": \"drop\",\n\"match\": {\"nth\": 1,\n\"nth\": 2}}]}", "line 4: nth: is there twice"),
+        (b"version = 1\nseed = 7\n# \xff\n", "line 3: is not UTF-8"),
+        (b"version = 1\nseed = -1\n", "line 2: seed: "),
+        (b"version = 1\nseed = 18446744073709551616\n", "line 2: "),
+        (b"{\"version\": 1,\n\"seed\": 1e400}", "line 2: "),
+        (b"", "line 1: "),
+        (b"\0", "line 1: "),
+        (b"{", "line 1: "),
+    ] {
+        let error = read_rules(file).unwrap_err();
+        let text = String::from_utf8_lossy(file);
+        assert!(error.starts_with(told), "{text}: {error}");
+        is_clear(&error, file);
+    }
+}

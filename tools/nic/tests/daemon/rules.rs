@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Rules over the control socket, from clients that are honest, vanish, talk nonsense, or are somebody else.
+
+use crate::client::Client;
+use crate::dir::Dir;
+use crate::process::Nic as Process;
+use crate::{command, run};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+use verbena_abi::cmd::{CmdStatus, QueryDevice};
+use verbena_control::{read_toml, Nic, Request};
+
+/// A command fails.
+const FAILS: &str = r#"
+version = 1
+[[rule]]
+name = "fails"
+match = { on = "command", command = "QUERY_DEVICE" }
+action = { errno = "ENOMEM" }
+"#;
+
+/// A rule that was there before, and is to stay as it is.
+const STAYS: &str = r#"
+version = 1
+[[rule]]
+name = "stays"
+match = { opcode = "CmpSwap" }
+action = "drop"
+"#;
+
+/// A NIC with a running device, and the way to ask it.
+fn start(name: &str) -> (Dir, Process, Client, OwnedFd, Nic, PathBuf) {
+    let dir = Dir::new(name);
+    let process = Process::start(&dir.0).listening();
+    let stream = UnixStream::connect(dir.0.join("nic")).unwrap();
+    let (client, interrupt) = run(Client::over(stream));
+    let socket = dir.0.join("control");
+    let nic = Nic::at(&socket);
+    (dir, process, client, interrupt, nic, socket)
+}
+
+fn add(nic: &Nic, file: &str) {
+    let request = Request::FaultAdd {
+        set: read_toml(file).unwrap(),
+        while_connected: false,
+    };
+    let _: verbena_control::ToldRules = nic.ask(&request).unwrap();
+}
+
+/// The line of rules that go with the connection, with a name of their own.
+fn tied(name: &str) -> String {
+    let set = read_toml(&FAILS.replace("\"fails\"", &format!("{name:?}"))).unwrap();
+    let while_connected = true;
+    Request::FaultAdd {
+        set,
+        while_connected,
+    }
+    .line()
+}
+
+fn names(nic: &Nic) -> Vec<String> {
+    let told = nic.rules().unwrap();
+    told.into_iter().map(|told| told.rule.name).collect()
+}
+
+/// Asks until there is a seat: those who vanished may not be noticed yet.
+fn settle(nic: &Nic, wanted: &[&str]) {
+    let mut last = Vec::new();
+    for _ in 0..400 {
+        if let Ok(told) = nic.rules() {
+            last = told.into_iter().map(|told| told.rule.name).collect();
+            if last == wanted {
+                return;
+            }
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    panic!("rules are {last:?}, not {wanted:?}");
+}
+
+#[test]
+fn a_rule_lasts_as_long_as_its_handle() {
+    let (_dir, _process, mut client, interrupt, nic, _) = start("rules-handle");
+    let mut query = |token| command(&mut client, &interrupt, token, QueryDevice::default());
+    assert_eq!(query(1), 0);
+    let mut fault = nic.fault(FAILS).unwrap();
+    assert_eq!(query(2), CmdStatus::NoResources.to_raw());
+    assert_eq!(fault.fired(), Ok(1));
+    assert_eq!(query(3), CmdStatus::NoResources.to_raw());
+    let told = fault.end().unwrap();
+    assert_eq!((told.len(), told[0].fired), (1, 2));
+    // There is nothing to wait for.
+    assert_eq!(query(4), 0);
+    assert_eq!(names(&nic), [""; 0]);
+    drop(nic.fault(FAILS).unwrap());
+    assert_eq!(query(5), 0);
+    let idle = nic.fault(FAILS).unwrap().end();
+    assert_eq!(idle.unwrap_err(), "never fired: fails");
+    // Two handles cannot have rules of one name, and the first stays.
+    let first = nic.fault(FAILS).unwrap();
+    assert!(nic.fault(FAILS).unwrap_err().contains("already"));
+    assert_eq!(query(6), CmdStatus::NoResources.to_raw());
+    first.end().unwrap();
+}
+
+/// A client that vanishes in one of several ways; what it does not get is its own affair.
+fn vanish(socket: &Path, way: usize, name: &str) {
+    let Ok(mut stream) = UnixStream::connect(socket) else {
+        return;
+    };
+    let line = tied(name);
+    let mut answer = String::new();
+    let _ = match way {
+        // In the middle of a request, all but its end among them.
+        0 => stream.write_all(&line.as_bytes()[..line.len() / 2]),
+        1 => stream.write_all(&line.as_bytes()[..line.len() - 1]),
+        // Before the answer.
+        2 => stream.write_all(line.as_bytes()),
+        // In the middle of the answer.
+        3 => stream
+            .write_all(line.as_bytes())
+            .and_then(|()| stream.read_exact(&mut [0; 9])),
+        // With the rule in force.
+        4 => stream
+            .write_all(line.as_bytes())
+            .and_then(|()| BufReader::new(&stream).read_line(&mut answer).map(drop)),
+        // With a long list that nobody reads, and a capture that is kept.
+        _ => (0..50).try_for_each(|_| {
+            stream.write_all(b"{\"command\":\"contexts\"}\n{\"command\":\"capture-begin\"}\n")
+        }),
+    };
+}
+
+#[test]
+fn clients_that_vanish_leave_no_rule_and_disturb_nobody() {
+    let (_dir, _process, mut client, interrupt, nic, socket) = start("rules-vanish");
+    add(&nic, STAYS);
+    let over = AtomicBool::new(false);
+    let mut done = (0, 0);
+    thread::scope(|scope| {
+        let traffic = scope.spawn(|| {
+            let mut done = (0, 0);
+            let mut token = 0;
+            while !over.load(Ordering::Relaxed) {
+                token += 1;
+                let status = command(&mut client, &interrupt, token, QueryDevice::default());
+                if status == 0 {
+                    done.0 += 1;
+                } else {
+                    // While a rule is there that is to go with its client.
+                    assert_eq!(status, CmdStatus::NoResources.to_raw());
+                    done.1 += 1;
+                }
+            }
+            done
+        });
+        thread::scope(|scope| {
+            for thread in 0..8 {
+                let socket = &socket;
+                scope.spawn(move || {
+                    for round in 0..60 {
+                        vanish(socket, (thread + round) % 6, &format!("{thread}.{round}"));
+                    }
+                });
+            }
+        });
+        settle(&nic, &["stays"]);
+        over.store(true, Ordering::Relaxed);
+        done = traffic.join().unwrap();
+    });
+    assert!(done.0 > 0 && done.1 > 0, "{done:?}");
+    assert_eq!(
+        command(&mut client, &interrupt, 1 << 20, QueryDevice::default()),
+        0
+    );
+    let told = nic.rules().unwrap();
+    assert_eq!((told[0].matched, told[0].while_connected), (0, false));
+}
+
+/// SplitMix64: the same each time.
+struct Lot(u64);
+
+impl Lot {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ z >> 31) % n as u64) as usize
+    }
+}
+
+/// A request that has gone wrong somewhere.
+fn spoilt(lot: &mut Lot, line: &[u8]) -> Vec<u8> {
+    let mut line = line.to_vec();
+    for _ in 0..=lot.below(3) {
+        let at = lot.below(line.len());
+        match lot.below(6) {
+            0 => line[at] ^= 1 << lot.below(8),
+            1 => line.truncate(at.max(1)),
+            2 => drop(line.splice(at..at, b"9999999999999999999999e999".iter().copied())),
+            3 => drop(line.splice(at..at, vec![b'['; 5000])),
+            4 => drop(line.splice(at..at, [0xff, 0xfe, 0])),
+            _ => {
+                let to = at + lot.below(line.len() - at);
+                let copy = line[at..to].to_vec();
+                drop(line.splice(at..at, copy));
+            }
+        }
+    }
+    line.retain(|byte| *byte != b'\n');
+    line.push(b'\n');
+    line
+}
+
+#[test]
+fn nonsense_is_answered_and_changes_nothing() {
+    let (_dir, _process, mut client, interrupt, nic, socket) = start("rules-nonsense");
+    add(&nic, STAYS);
+    let before = nic.rules().unwrap();
+    let mut lot = Lot(12);
+    let (mut refused, mut taken) = (0, 0);
+    let two = FAILS.to_owned() + &STAYS.replace("version = 1", "");
+    let set = read_toml(&two.replace("\"stays\"", "\"other\"")).unwrap();
+    let while_connected = true;
+    let line = Request::FaultAdd {
+        set,
+        while_connected,
+    }
+    .line();
+    for _ in 0..40 {
+        let stream = UnixStream::connect(&socket).unwrap();
+        let mut answers = BufReader::new(&stream);
+        for _ in 0..25 {
+            (&stream)
+                .write_all(&spoilt(&mut lot, line.as_bytes()))
+                .unwrap();
+            let mut answer = String::new();
+            answers.read_line(&mut answer).unwrap();
+            let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+            if answer["ok"] == true {
+                // What was spoilt was a name, or a number that may be another.
+                taken += 1;
+                (&stream)
+                    .write_all(b"{\"command\":\"fault-clear\"}\n")
+                    .unwrap();
+                answers.read_line(&mut String::new()).unwrap();
+                add(&nic, STAYS);
+            } else {
+                assert!(!answer["error"].as_str().unwrap().is_empty());
+                refused += 1;
+            }
+            assert_eq!(nic.rules().unwrap(), before);
+        }
+    }
+    assert!(
+        refused > 500 && refused + taken == 1000,
+        "{refused} {taken}"
+    );
+    assert_eq!(
+        command(&mut client, &interrupt, 7, QueryDevice::default()),
+        0
+    );
+}
+
+/// What a program of another user is told. The socket of a test is in a directory that everybody may enter.
+fn as_nobody(socket: &Path) -> String {
+    let program = "import socket, sys
+s = socket.socket(socket.AF_UNIX)
+try:
+    s.connect(sys.argv[1])
+except OSError as e:
+    sys.exit(print(type(e).__name__))
+try:
+    s.sendall(sys.argv[2].encode())
+except BrokenPipeError:
+    pass  # It was refused before.
+print(s.makefile().readline())";
+    let told = Command::new("python3")
+        .args(["-c", program])
+        .arg(socket)
+        .arg(tied("nobody's"))
+        .uid(65534)
+        .gid(65534)
+        .output()
+        .unwrap();
+    String::from_utf8(told.stdout).unwrap()
+}
+
+#[test]
+fn nobody_but_the_owner_adds_rules() {
+    let (dir, _process, _client, _interrupt, nic, socket) = start("rules-owner");
+    assert!(
+        rustix::process::geteuid().is_root(),
+        "only root can be somebody else"
+    );
+    let everybody = |path: &Path| {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o777)).unwrap();
+    };
+    everybody(&dir.0);
+    // The socket is for its owner ...
+    assert_eq!(as_nobody(&socket).trim(), "PermissionError");
+    // ... and if it were not, the NIC looks at who asks.
+    everybody(&socket);
+    let told = as_nobody(&socket);
+    assert!(
+        told.contains("only root and the user who started the NIC may ask"),
+        "{told}"
+    );
+    assert_eq!(names(&nic), [""; 0]);
+}
