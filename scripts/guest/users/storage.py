@@ -61,18 +61,21 @@ class Srp:
     package, program = "linux", "SRP (ib_srp, ib_srpt)"
     # The port's name at the target is its first GID without the prefix.
     GUID = "$(cut -d : -f 5-8 /sys/class/infiniband/$DEVICE/ports/1/gids/0)"
-    up = f"""modprobe ib_srpt rdma_cm_port=5555; {CONFIGFS}; {LUN}
-        T=target/srpt/{GUID}/{GUID}; mkdir -p target/srpt; mkdir -p $T/lun/lun_0 && ls target/srpt >&2
-        echo 1 >$T/attrib/generate_node_acls 2>/dev/null || true; echo 0 >$T/attrib/demo_mode_write_protect 2>/dev/null || true
-        ln -s /sys/kernel/config/target/core/rd_mcp_0/disk $T/lun/lun_0/"""
+    up = f"""modprobe ib_srpt; {CONFIGFS}; {LUN}; mkdir -p target/srpt; echo 5555 >target/srpt/discovery_auth/rdma_cm_port
+        T=$PWD/target/srpt/{GUID}/{GUID}; mkdir -p $T/lun/lun_0; ln -s $PWD/target/core/rd_mcp_0/disk $T/lun/lun_0/
+        mkdir $T/acls/$CLIENT $T/acls/$CLIENT/lun_0; ln -s $T/lun/lun_0 $T/acls/$CLIENT/lun_0/"""
     start = f"echo 1 >/sys/kernel/config/target/srpt/{GUID}/{GUID}/enable"
     stop = f"echo 0 >/sys/kernel/config/target/srpt/{GUID}/{GUID}/enable"
-    down = f"""cd /sys/kernel/config; T=target/srpt/{GUID}/{GUID}; echo 0 >$T/enable; rm -f $T/lun/lun_0/disk
-        rmdir $T/lun/lun_0 $T/acls/* $T target/srpt/{GUID}; {NO_LUN}; modprobe -r ib_srpt"""
+    down = f"""cd /sys/kernel/config; T=target/srpt/{GUID}/{GUID}; echo 0 >$T/enable; rm -f $T/acls/*/lun_0/lun_0; rmdir $T/acls/*/lun_0 $T/acls/*
+        rm -f $T/lun/lun_0/disk; rmdir $T/lun/lun_0 $T target/srpt/{GUID}; {NO_LUN}; modprobe -r ib_srpt"""
     guid = "cat /sys/module/ib_srpt/parameters/srpt_service_guid"
-    attach = """modprobe -a sd_mod ib_srp; echo "id_ext=$SRPT,initiator_ext=fe80000000000000,ioc_guid=$SRPT,src=$ADDRESS,dest=$SERVER:5555" \
-        >/sys/class/infiniband_srp/srp-$DEVICE-1/add_target"""
-    detach = "for f in /sys/class/srp_remote_ports/port-*/delete; do echo 1 >$f; done"
+    # ib_srp knows a target a little longer than its port is there.
+    attach = """modprobe -a sd_mod ib_srp; for i in 1 2 3 4 5; do
+        echo "id_ext=$SRPT,initiator_ext=fe80000000000000,ioc_guid=$SRPT,src=$ADDRESS,dest=$SERVER:5555" \
+            >/sys/class/infiniband_srp/srp-$DEVICE-1/add_target && exit 0; sleep 0.3; done; exit 1"""
+    # It goes on behind the write.
+    detach = """for f in /sys/class/srp_remote_ports/port-*/delete; do echo 1 >$f; done
+        for i in $(seq 200); do compgen -G '/sys/class/srp_remote_ports/port-*' >/dev/null || exit 0; sleep 0.1; done; exit 1"""
     disk = "/dev/sd?"
 
 
@@ -98,8 +101,8 @@ class Store:
         self.kind, self.place, self.path = kind, place, None
 
     def there(self, line, limit=60):
-        """Where the target is."""
-        return perftest.end(perftest.serve("bash", "-c", f"SERVER={self.place.server}\n{line}"), f"target: {line[:40]}", limit)
+        """Where the target is; CLIENT is who will come."""
+        return perftest.end(perftest.serve("bash", "-c", f"SERVER={self.place.server} CLIENT={os.environ['ADDRESS']}\n{line}"), f"target: {line[:40]}", limit)
 
     def __enter__(self):
         try:
@@ -154,7 +157,7 @@ def transfer(place, kind):
         place.run(f"dd if=/tmp/data of={disk} bs=1M oflag=direct conv=fsync,notrunc 2>&1; rm /tmp/data")
         taken = time.monotonic() - began
         store.detach()
-        out = place.run(f"{kind.attach} >/dev/null; sleep 1; for d in {kind.disk}; do dd if=$d bs=1M count={MIB} iflag=direct | sha256sum; done", 120)
+        out = place.run(f"dd if={store.attach()} bs=1M count={MIB} iflag=direct | sha256sum", 120)
         if total.hexdigest() not in out:
             raise Failed(f"what was read back differs: {out[-200:]}")
         return Figure((MIB << 20) / taken, "bytes/s")
