@@ -23,7 +23,7 @@
 
 use crate::{read_toml, Reply, Request, ToldRules};
 use serde::de::DeserializeOwned;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufReader};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -46,10 +46,7 @@ struct Line(BufReader<UnixStream>);
 impl Line {
     fn ask<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T, String> {
         let failed = |e: io::Error| format!("the NIC gives no answer: {e}");
-        let sent = self.0.get_mut().write_all(request.line().as_bytes());
-        sent.map_err(failed)?;
-        let mut line = String::new();
-        self.0.read_line(&mut line).map_err(failed)?;
+        let line = request.ask(&mut self.0).map_err(failed)?;
         if !line.ends_with('\n') {
             return Err(String::from("the NIC has gone"));
         }
@@ -176,6 +173,7 @@ impl Drop for Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{BufRead, Write};
     use std::os::unix::net::UnixListener;
     use std::thread;
 

@@ -30,6 +30,7 @@ pub use recording::{ToldFull, ToldRecorder, ToldRecording};
 pub use rules::{read_json, read_rules, read_toml};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use verbena_faults::RuleSet;
 
 /// The longest request, in bytes.
@@ -191,6 +192,18 @@ impl Request {
         let mut line = serde_json::to_string(self).unwrap_or_default();
         line.push('\n');
         line
+    }
+
+    /// Asks over a connection, and waits for the line that answers. It is cut off, or empty, if the other end has gone.
+    ///
+    /// # Errors
+    ///
+    /// As of the connection.
+    pub fn ask<C: Read + Write>(&self, over: &mut BufReader<C>) -> io::Result<String> {
+        over.get_mut().write_all(self.line().as_bytes())?;
+        let mut line = String::new();
+        over.read_line(&mut line)?;
+        Ok(line)
     }
 
     /// What a line asks, or what is wrong with it.

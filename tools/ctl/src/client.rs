@@ -6,7 +6,7 @@ mod door;
 
 use door::Door;
 use serde::de::DeserializeOwned;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::BufReader;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use verbena_control::{Question, Reply, Request};
@@ -27,8 +27,8 @@ pub fn ask<Q: Question>(socket: &Path) -> Result<Q, String> {
 /// As of [`ask`].
 pub fn ask_for<T: DeserializeOwned>(socket: &Path, request: Request) -> Result<T, String> {
     let failed = |e| format!("the NIC at {}: {e}", socket.display());
-    let mut door = Door::open(socket).map_err(failed)?;
-    let line = begin(&mut door, request).map_err(failed)?.0;
+    let door = Door::open(socket).map_err(failed)?;
+    let line = request.ask(&mut BufReader::new(door)).map_err(failed)?;
     Reply::read(&line)
 }
 
@@ -57,15 +57,9 @@ pub fn open_for<T: DeserializeOwned>(
             socket.display()
         ));
     };
-    let (line, reader) = begin(stream, request).map_err(failed)?;
+    let mut reader = BufReader::new(stream);
+    let line = request.ask(&mut reader).map_err(failed)?;
     let told = Reply::read(&line)?;
     reader.get_ref().set_read_timeout(None).map_err(failed)?;
     Ok((told, reader))
-}
-
-fn begin<D: io::Read + Write>(mut door: D, request: Request) -> io::Result<(String, BufReader<D>)> {
-    door.write_all(request.line().as_bytes())?;
-    let (mut line, mut reader) = (String::new(), BufReader::new(door));
-    reader.read_line(&mut line)?;
-    Ok((line, reader))
 }

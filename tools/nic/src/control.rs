@@ -86,52 +86,48 @@ fn converse(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
             let refused = Reply::<Status>::from(Err(cut));
             return (&mut &*stream).write_all(refused.line().as_bytes());
         }
-        if Request::read(&line) == Ok(Request::RecordFull) {
-            return recording::full(stream, shared);
-        }
         let told = match Request::read(&line) {
             Ok(Request::Capture) => return capture::capture(stream, shared),
-            Ok(request) => kept
-                .answer(&request, shared)
-                .or_else(|| rules.answer(request)),
-            Err(_) => None,
+            Ok(Request::RecordFull) => return recording::full(stream, shared),
+            Ok(request) => {
+                let of_connection = kept.answer(&request, shared);
+                let of_connection = of_connection.or_else(|| rules.answer(&request));
+                of_connection.unwrap_or_else(|| answer(request, shared))
+            }
+            Err(error) => Reply::<Status>::from(Err(error)).line(),
         };
-        let told = told.unwrap_or_else(|| answer(&line, shared));
         (&mut &*stream).write_all(told.as_bytes())?;
     }
 }
 
-/// The line that answers a line.
-fn answer(line: &[u8], shared: &Shared) -> String {
-    match Request::read(line) {
-        Ok(Request::Stats) => Reply::from(stats(shared)).line(),
-        Ok(Request::Contexts) => Reply::from(contexts(shared)).line(),
-        Ok(Request::Status) => Reply::from(Ok(status(shared))).line(),
-        Ok(Request::Port) => Reply::from(port::port(shared)).line(),
-        Ok(Request::Peers) => Reply::from(peers::peers(shared)).line(),
+/// The line that answers a request that needs no connection of its own.
+fn answer(request: Request, shared: &Shared) -> String {
+    match request {
+        Request::Stats => Reply::from(stats(shared)).line(),
+        Request::Contexts => Reply::from(contexts(shared)).line(),
+        Request::Status => Reply::from(Ok(status(shared))).line(),
+        Request::Port => Reply::from(port::port(shared)).line(),
+        Request::Peers => Reply::from(peers::peers(shared)).line(),
         // Answered before (`capture.rs`).
-        Ok(Request::Capture | Request::CaptureBegin | Request::CaptureEnd) => {
+        Request::Capture | Request::CaptureBegin | Request::CaptureEnd => {
             Reply::<Status>::from(Err(String::from("a capture takes a connection"))).line()
         }
-        Ok(Request::RecordFull) => {
+        Request::RecordFull => {
             Reply::<Status>::from(Err(String::from("a full recording takes a connection"))).line()
         }
-        Ok(Request::Impairments) => Reply::from(Ok(shared.common.impairments.told())).line(),
-        Ok(Request::Impair { uplink, with }) => Reply::from(impair(shared, uplink, with)).line(),
-        Ok(Request::Qp { number }) => Reply::from(port::qp(shared, number)).line(),
-        Ok(Request::Recorder) => Reply::from(recording::switch(shared, None)).line(),
-        Ok(Request::Record { entries }) => {
-            Reply::from(recording::switch(shared, Some(entries))).line()
-        }
-        Ok(Request::Recording) => Reply::from(recording::taken(shared)).line(),
+        Request::Impairments => Reply::from(Ok(shared.common.impairments.told())).line(),
+        Request::Impair { uplink, with } => Reply::from(impair(shared, uplink, with)).line(),
+        Request::Qp { number } => Reply::from(port::qp(shared, number)).line(),
+        Request::Recorder => Reply::from(recording::switch(shared, None)).line(),
+        Request::Record { entries } => Reply::from(recording::switch(shared, Some(entries))).line(),
+        Request::Recording => Reply::from(recording::taken(shared)).line(),
         // They are a connection's (`faults.rs`).
-        Ok(
-            Request::Faults
-            | Request::FaultAdd { .. }
-            | Request::FaultRemove { .. }
-            | Request::FaultClear,
-        ) => Reply::<Status>::from(Err(String::from("rules take a connection"))).line(),
-        Err(error) => Reply::<Status>::from(Err(error)).line(),
+        Request::Faults
+        | Request::FaultAdd { .. }
+        | Request::FaultRemove { .. }
+        | Request::FaultClear => {
+            Reply::<Status>::from(Err(String::from("rules take a connection"))).line()
+        }
     }
 }
 
@@ -388,7 +384,7 @@ mod tests {
                 std::thread::yield_now();
             }
         });
-        let reply = answer(b"{\"command\":\"stats\"}", &shared);
+        let reply = answer(Request::Stats, &shared);
         let reply: Value = serde_json::from_str(&reply).unwrap();
         assert_eq!(reply["stats"]["rx_packets"], 1);
         assert_eq!(reply["stats"]["posts"], Counter::Posts as u8);

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TrySendError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use verbena_device::Wish;
 use verbena_record::full::{piece, Item, Sink};
 
@@ -92,12 +92,10 @@ impl Pieces {
 
 /// A recording that goes there.
 pub(crate) fn wish(sink: Sink, shared: &Shared) -> Wish {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let since = since.unwrap_or_default().as_nanos() as u64;
     Wish {
         sink,
         json: |set| serde_json::to_string(set).unwrap_or_default(),
-        power_on: since.saturating_sub(shared.now()),
+        power_on: shared.power_on(),
     }
 }
 

@@ -5,7 +5,6 @@
 use crate::shared::Shared;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 use verbena_device::Recorded;
 use verbena_record::{Entry, Recording};
 
@@ -16,14 +15,11 @@ pub(crate) fn recording(
     mac: [u8; 6],
     reason: &str,
 ) -> Recording {
-    let taken = shared.now();
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let since = since.unwrap_or_default().as_nanos() as u64;
     let json = |rule| serde_json::to_string(rule).unwrap_or_default();
     Recording {
         first: recorded.first,
-        power_on: since.saturating_sub(taken),
-        taken,
+        power_on: shared.power_on(),
+        taken: shared.now(),
         mac,
         reason: reason.into(),
         rules: recorded.rules.iter().map(json).collect(),

@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{
     Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
+use std::time::{SystemTime, UNIX_EPOCH};
 use verbena_abi::regs;
 use verbena_device::misbehave::Misbehaviour;
 use verbena_device::{Action, Registers, Wish};
@@ -132,6 +133,13 @@ impl Shared {
     /// The device clock, in nanoseconds.
     pub fn now(&self) -> u64 {
         self.common.now()
+    }
+
+    /// Nanoseconds since 1970 at which the device clock was 0: captures and recordings are read beside others', so they go by the time
+    /// of day.
+    pub fn power_on(&self) -> u64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        (since.unwrap_or_default().as_nanos() as u64).saturating_sub(self.now())
     }
 
     /// Guest RAM, for the length of one slice.

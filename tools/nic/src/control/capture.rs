@@ -10,7 +10,7 @@ use crate::shared::{Question, Shared};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use verbena_control::{Record, Reply, Request, ToldCapture, ToldKept};
 use verbena_device::tap::{tap, Seen, Watch, Way};
 
@@ -49,13 +49,7 @@ pub(super) fn capture(mut stream: &UnixStream, shared: &Shared) -> io::Result<()
     let Some(watch) = watch else {
         return Ok(());
     };
-    hand_on(stream, &watch, power_on(shared))
-}
-
-/// Nanoseconds since 1970 when the NIC began: captures are read beside others', so they go by the time of day.
-fn power_on(shared: &Shared) -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    (since.unwrap_or_default().as_nanos() as u64).saturating_sub(shared.now())
+    hand_on(stream, &watch, shared.power_on())
 }
 
 /// A capture that the NIC keeps until it is asked for. It ends with the connection that it is of.
@@ -80,8 +74,9 @@ impl Kept {
                 let kept = self.0.take().ok_or_else(|| {
                     String::from("no capture was begun over this connection (capture-begin)")
                 });
-                let told = kept
-                    .map(|(told, watch)| ToldKept::new(told.guest, &all(&watch, power_on(shared))));
+                let told = kept.map(|(told, watch)| {
+                    ToldKept::new(told.guest, &all(&watch, shared.power_on()))
+                });
                 Some(Reply::from(told).line())
             }
             _ => None,

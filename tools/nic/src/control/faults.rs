@@ -36,7 +36,7 @@ impl<'a> Rules<'a> {
     }
 
     /// The line that answers a request about rules; to others it has no answer.
-    pub(super) fn answer(&mut self, request: Request) -> Option<String> {
+    pub(super) fn answer(&mut self, request: &Request) -> Option<String> {
         let change = match request {
             Request::Faults => Change::None,
             Request::FaultAdd {
@@ -48,10 +48,10 @@ impl<'a> Rules<'a> {
                 }
                 log::info!("{} rules, seed {}", set.rule.len(), set.seed);
                 // Also if there is no answer: they may be there.
-                self.owns |= while_connected;
-                Change::Add(set, while_connected.then_some(self.number))
+                self.owns |= *while_connected;
+                Change::Add(set.clone(), while_connected.then_some(self.number))
             }
-            Request::FaultRemove { name } => Change::Remove(name),
+            Request::FaultRemove { name } => Change::Remove(name.clone()),
             Request::FaultClear => Change::Clear,
             _ => return None,
         };
@@ -120,9 +120,9 @@ mod tests {
         let asked = engine(&shared);
         let mut tied = Rules::new(&shared);
         let mut free = Rules::new(&shared);
-        assert!(tied.answer(add(true)).unwrap().contains("\"ok\":true"));
+        assert!(tied.answer(&add(true)).unwrap().contains("\"ok\":true"));
         assert!(matches!(asked.recv(), Ok(Change::Add(_, Some(n))) if n == tied.number));
-        assert!(free.answer(add(false)).is_some());
+        assert!(free.answer(&add(false)).is_some());
         assert!(matches!(asked.recv(), Ok(Change::Add(_, None))));
         let number = tied.number;
         drop(free);
@@ -142,8 +142,8 @@ mod tests {
             set,
             while_connected: true,
         };
-        let told = rules.answer(request).unwrap();
+        let told = rules.answer(&request).unwrap();
         assert!(told.contains("match.nth: counts from 1"), "{told}");
-        assert!(rules.answer(Request::Status).is_none() && !rules.owns);
+        assert!(rules.answer(&Request::Status).is_none() && !rules.owns);
     }
 }

@@ -110,6 +110,7 @@ mod tests {
     use super::*;
     use serde_json::Value;
     use std::sync::Arc;
+    use verbena_control::Request;
     use verbena_device::{Config, Device};
 
     /// What a device says to a request, asked as the engine asks it.
@@ -117,7 +118,7 @@ mod tests {
         let shared = Arc::new(Shared::new().unwrap());
         let asking = std::thread::spawn({
             let (shared, request) = (shared.clone(), String::from(request));
-            move || answer(request.as_bytes(), &shared)
+            move || answer(Request::read(request.as_bytes()).unwrap(), &shared)
         });
         while !asking.is_finished() {
             match shared.mail(0, true).question {
