@@ -3,12 +3,13 @@
 //! The same rules and seed have the same fire, at the same PSNs and moments, run after run: chance on both queue pairs, and matches that
 //! are relative to a queue pair.
 
+use super::laboratory::rule;
 use super::Pair;
 use crate::mock::{Driver, SendWr};
 use crate::Config;
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::wqe::WqeOpcode;
-use verbena_faults::{Action, Direction, Match, On, Rule, RuleSet, VERSION};
+use verbena_faults::{Action, Direction, Match, On, RuleSet, VERSION};
 use verbena_record::{Entry, What};
 
 const TIMES: usize = 100;
@@ -18,11 +19,8 @@ const BYTES: u32 = 20_000;
 type Firing = (u16, bool, u16, u32, u32, u64);
 
 fn rules(seed: u64, rules: &[(&str, Match, Action)]) -> RuleSet {
-    let rule = |(name, matches, action): &(&str, Match, Action)| Rule {
-        name: (*name).into(),
-        optional: false,
-        matches: matches.clone(),
-        action: action.clone(),
+    let rule = |(name, matches, action): &(&str, Match, Action)| {
+        rule(name, matches.clone(), action.clone())
     };
     RuleSet {
         version: VERSION,

@@ -2,6 +2,7 @@
 
 //! Full recordings: what a device did comes again without a guest, and whatever is changed in a recording is found.
 
+use super::laboratory::rule;
 use super::Pair;
 use crate::mock::{Driver, SendWr};
 use crate::{replay, Config, Fully, Replayed, Stopped, Wish};
@@ -9,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
-use verbena_faults::{Action, Corrupt, Direction, Icrc, Match, Rule, RuleSet, VERSION};
+use verbena_faults::{Action, Corrupt, Direction, Icrc, Match, RuleSet, VERSION};
 use verbena_record::full::{piece, Bytes, Item, Payload, Reader};
 
 /// Where a recording goes.
@@ -43,15 +44,6 @@ fn again(bytes: &[u8]) -> Result<Replayed, Stopped> {
             .map(with_value)
             .map_err(|_| format!("{value:?} is no value")),
     })
-}
-
-fn rule(name: &str, matches: Match, action: Action) -> Rule {
-    Rule {
-        name: name.into(),
-        optional: false,
-        matches,
-        action,
-    }
 }
 
 fn rules() -> RuleSet {

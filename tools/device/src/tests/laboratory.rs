@@ -25,6 +25,16 @@ pub(super) fn on_both(test: impl Fn(Pair)) {
     }
 }
 
+/// A rule that has to fire.
+pub(super) fn rule(name: &str, matches: Match, action: Action) -> Rule {
+    Rule {
+        name: name.into(),
+        optional: false,
+        matches,
+        action,
+    }
+}
+
 impl Pair {
     /// Adds a rule that is called x.
     pub(super) fn rule(&mut self, matches: Match, action: Action) {
@@ -33,16 +43,10 @@ impl Pair {
 
     /// Adds a rule.
     pub(super) fn rule_named(&mut self, name: &str, matches: Match, action: Action) {
-        let rule = Rule {
-            name: String::from(name),
-            optional: false,
-            matches,
-            action,
-        };
         let set = RuleSet {
             version: VERSION,
             seed: 0,
-            rule: vec![rule],
+            rule: vec![rule(name, matches, action)],
         };
         self.d.device.add_rules(&set, None, self.d.now).unwrap();
     }

@@ -2,6 +2,7 @@
 
 //! The flight recorder: what it has of what happens, what is told of it, and that what chance did is done again by exact rules.
 
+use super::laboratory::rule;
 use super::Pair;
 use crate::mock::{Driver, SendWr};
 use crate::tap::tap;
@@ -14,15 +15,6 @@ use verbena_record::{export, why, Entry, Facts, Recording, What, LOST};
 
 const ENTRIES: usize = 1 << 16;
 const BYTES: usize = 20_000;
-
-fn rule(name: &str, matches: Match, action: Action) -> Rule {
-    Rule {
-        name: name.into(),
-        optional: false,
-        matches,
-        action,
-    }
-}
 
 fn set(rule: Vec<Rule>) -> RuleSet {
     RuleSet {

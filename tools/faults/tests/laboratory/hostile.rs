@@ -4,17 +4,14 @@
 
 use verbena_control::{read_json, read_rules, read_toml};
 use verbena_faults::{RuleSet, Table};
+use verbena_roce_lab::Rng;
 
-/// SplitMix64: the same each time.
-struct Lot(u64);
+/// What is drawn, the same each time.
+struct Lot(Rng);
 
 impl Lot {
     fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ z >> 31) % n.max(1) as u64) as usize
+        self.0.below(n.max(1) as u64) as usize
     }
 
     fn of<'a>(&mut self, all: &[&'a str]) -> &'a str {
@@ -154,7 +151,7 @@ fn is_good(set: &RuleSet) {
 #[test]
 fn files_that_are_spoilt_by_lot_are_refused_with_their_line() {
     let json = json();
-    let mut lot = Lot(12);
+    let mut lot = Lot(Rng::new(12));
     let (mut good, mut bad) = (0, 0);
     for round in 0..30_000 {
         let file = spoilt(&mut lot, if round % 2 == 0 { TOML } else { &json });
@@ -193,7 +190,7 @@ fn a_file_that_is_cut_anywhere_is_refused_or_has_fewer_rules() {
 #[test]
 fn a_rule_that_is_refused_leaves_those_that_were_there() {
     let json = json();
-    let mut lot = Lot(13);
+    let mut lot = Lot(Rng::new(13));
     let mut table = Table::default();
     let mut refused = 0;
     table.add(&read_toml(TOML).unwrap(), None, 0, 0).unwrap();

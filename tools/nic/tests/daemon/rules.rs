@@ -18,6 +18,7 @@ use std::thread;
 use std::time::Duration;
 use verbena_abi::cmd::{CmdStatus, QueryDevice};
 use verbena_control::{read_toml, Nic, Request};
+use verbena_roce_lab::Rng;
 
 /// A command fails.
 const FAILS: &str = r#"
@@ -186,16 +187,12 @@ fn clients_that_vanish_leave_no_rule_and_disturb_nobody() {
     assert_eq!((told[0].matched, told[0].while_connected), (0, false));
 }
 
-/// SplitMix64: the same each time.
-struct Lot(u64);
+/// What is drawn, the same each time.
+struct Lot(Rng);
 
 impl Lot {
     fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ z >> 31) % n as u64) as usize
+        self.0.below(n as u64) as usize
     }
 }
 
@@ -227,7 +224,7 @@ fn nonsense_is_answered_and_changes_nothing() {
     let (_dir, _process, mut client, interrupt, nic, socket) = start("rules-nonsense");
     add(&nic, STAYS);
     let before = nic.rules().unwrap();
-    let mut lot = Lot(12);
+    let mut lot = Lot(Rng::new(12));
     let (mut refused, mut taken) = (0, 0);
     let two = FAILS.to_owned() + &STAYS.replace("version = 1", "");
     let set = read_toml(&two.replace("\"stays\"", "\"other\"")).unwrap();
