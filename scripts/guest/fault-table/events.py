@@ -40,15 +40,9 @@ class OnSrq(wire.End):
             self.srq = None
 
 
-class SrqPair(Pair):
+def srq_pair():
     """Two queue pairs, the second on an SRQ."""
-
-    def __init__(self):
-        self.here, self.there, self.seed = wire.End(), OnSrq(), 0
-        told = [end.create("RC", "GID") for end in (self.here, self.there)]
-        for end, other in zip((self.here, self.there), reversed(told)):
-            end.timeout = 14
-            end.connect(other, faults.MTU)
+    return Pair(there=OnSrq)
 
 
 def of_pair(of, wanted, program, test, rules=(), kind=Pair, **more):
@@ -70,19 +64,19 @@ def of_pair(of, wanted, program, test, rules=(), kind=Pair, **more):
 
 def write(pair):
     """A WRITE, and what it is told."""
-    pair.post(e.IBV_WR_RDMA_WRITE, faults.LENGTH)
+    pair.here.begin(e.IBV_WR_RDMA_WRITE, faults.LENGTH)
 
 
 def refused(pair):
     write(pair)
-    done = next_completion(pair.here.cq)
+    done = next_completion(pair.here)
     return {"peer_status": done["status"], "peer_vendor_err": done["vendor_err"], "peer_state": state(pair.here)}
 
 
 def send(pair):
     for _ in range(3):
         pair.there.receive(100)
-    pair.post(e.IBV_WR_SEND, 100)
+    pair.here.begin(e.IBV_WR_SEND, 100)
 
 
 def communication_established():
@@ -126,8 +120,8 @@ def below_limit(pair):
         pair.there.receive(100)
     pair.there.srq.modify(SrqAttr(max_wr=16, max_sge=1, srq_limit=4), e.IBV_SRQ_LIMIT)
     for _ in range(2):
-        pair.post(e.IBV_WR_SEND, 100)
-        next_completion(pair.here.cq)
+        pair.here.begin(e.IBV_WR_SEND, 100)
+        next_completion(pair.here)
     return {"limit": pair.there.srq.query().srq_limit}
 
 
@@ -206,10 +200,10 @@ ROWS = [
             peer_vendor_err=0xA01, peer_state="ERR"),
     Row("COMM_EST", "the program asks for it", "pyverbs: SEND to a queue pair in RTR", {"event": ["COMM_EST"], "state": "RTR"}, communication_established),
     of_pair("SQ_DRAINED", ["SQ_DRAINED"], "SQD with en_sqd_async_notify", drained, state="SQD"),
-    of_pair("QP_LAST_WQE_REACHED", ["QP_FATAL", "QP_LAST_WQE_REACHED"], "SEND to a queue pair on an SRQ", send, [("qp_error", TAKEN)], SrqPair,
+    of_pair("QP_LAST_WQE_REACHED", ["QP_FATAL", "QP_LAST_WQE_REACHED"], "SEND to a queue pair on an SRQ", send, [("qp_error", TAKEN)], srq_pair,
             at="there", state="ERR"),
-    of_pair("SRQ_LIMIT_REACHED", ["SRQ_LIMIT_REACHED"], "a limit", below_limit, (), SrqPair, at="there", state="RTS", limit=0),
-    of_pair("SRQ_ERR", ["QP_FATAL", "QP_LAST_WQE_REACHED", "SRQ_ERR"], "SEND to a queue pair on an SRQ", send, [("kill_srq", TAKEN)], SrqPair,
+    of_pair("SRQ_LIMIT_REACHED", ["SRQ_LIMIT_REACHED"], "a limit", below_limit, (), srq_pair, at="there", state="RTS", limit=0),
+    of_pair("SRQ_ERR", ["QP_FATAL", "QP_LAST_WQE_REACHED", "SRQ_ERR"], "SEND to a queue pair on an SRQ", send, [("kill_srq", TAKEN)], srq_pair,
             at="there", state="ERR"),
     watched("PORT_ERR", "the net device goes down", ["PORT_ERR"], lambda: link("down"), up_again),
     watched("PORT_ACTIVE", "the net device goes down and up", ["PORT_ACTIVE"], lambda: link("down", "up")),

@@ -49,23 +49,23 @@ def both_states(pair):
 
 def receiver_never_ready(pair):
     pair.there.receive(100)
-    pair.post(e.IBV_WR_SEND, 100)
-    return next_completion(pair.here.cq) | both_states(pair)
+    pair.here.begin(e.IBV_WR_SEND, 100)
+    return next_completion(pair.here) | both_states(pair)
 
 
 def wrong_local_key(pair):
     sge = wire.SGE(pair.here.mr.buf, 100, pair.here.mr.lkey ^ 0xff)
     wr = wire.SendWR(opcode=e.IBV_WR_SEND, num_sge=1, sg=[sge])
     pair.here.qp.post_send(wr)
-    return next_completion(pair.here.cq) | both_states(pair)
+    return next_completion(pair.here) | both_states(pair)
 
 
 def invalidated(pair):
     """The immediate becomes a key, and the receive tells that it cannot be invalidated. The sender has done nothing wrong."""
     pair.there.receive(100)
     pair.here.qp.post_send(wire.SendWR(opcode=e.IBV_WR_SEND_WITH_IMM, imm_data=0x1234, **pair.here.sges(100)))
-    sent = next_completion(pair.here.cq)
-    return next_completion(pair.there.cq) | {"state": state(pair.there), "peer_status": sent["status"], "peer_state": state(pair.here)}
+    sent = next_completion(pair.here)
+    return next_completion(pair.there) | {"state": state(pair.there), "peer_status": sent["status"], "peer_state": state(pair.here)}
 
 
 def bound(pair):
@@ -76,7 +76,7 @@ def bound(pair):
         wr = wire.SendWR(opcode=e.IBV_WR_BIND_MW, send_flags=e.IBV_SEND_SIGNALED)
         wr.set_bind_wr(window, MWBindInfo(region, region.buf, 4096, e.IBV_ACCESS_REMOTE_WRITE))
         pair.here.qp.post_send(wr)
-        return next_completion(pair.here.cq) | both_states(pair)
+        return next_completion(pair.here) | both_states(pair)
     finally:
         window.close()
         region.close()
@@ -90,7 +90,7 @@ def datagram_write():
         wr = wire.SendWR(opcode=e.IBV_WR_RDMA_WRITE, **end.sges(100))
         wr.set_wr_ud(end.ah, end.qp.qp_num, wire.QKEY)
         end.qp.post_send(wr)
-        return next_completion(end.cq) | {"state": state(end)}
+        return next_completion(end) | {"state": state(end)}
     finally:
         end.close()
 
