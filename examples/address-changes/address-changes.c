@@ -31,9 +31,7 @@ static bool write_halves(struct device *device, bool look)
 	struct end from, to;
 	int i;
 
-	end_create(&from, device, IBV_QPT_RC, PIECES, NULL);
-	end_create(&to, device, IBV_QPT_RC, PIECES, NULL);
-	prepare(&from, &to);
+	ends_create(&from, &to, device, IBV_QPT_RC);
 	connect_ends(&from, &to, PATIENT);
 	for (i = PIECES / 2; i < PIECES; i++)
 		work.done[i] = true;

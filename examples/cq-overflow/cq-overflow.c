@@ -10,9 +10,7 @@ static bool careless(struct device *device)
 	struct work work = { 0 };
 	struct end from, to;
 
-	end_create(&from, device, IBV_QPT_RC, PIECES, NULL);
-	end_create(&to, device, IBV_QPT_RC, PIECES, NULL);
-	prepare(&from, &to);
+	ends_create(&from, &to, device, IBV_QPT_RC);
 	connect_ends(&from, &to, PATIENT);
 	if (write_rest(&from, &to, &work) < 0)
 		puts("completions do not come any more");

@@ -9,9 +9,7 @@ static int write_once(struct device *device, struct end *from, struct end *to)
 {
 	struct work work = { 0 };
 
-	end_create(from, device, IBV_QPT_RC, PIECES, NULL);
-	end_create(to, device, IBV_QPT_RC, PIECES, NULL);
-	prepare(from, to);
+	ends_create(from, to, device, IBV_QPT_RC);
 	connect_ends(from, to, PATIENT);
 	return write_rest(from, to, &work);
 }

@@ -91,6 +91,13 @@ void end_create(struct end *end, struct device *device, enum ibv_qp_type type, i
 		die("no region or no queue pair: %s", strerror(errno));
 }
 
+void ends_create(struct end *from, struct end *to, struct device *device, enum ibv_qp_type type)
+{
+	end_create(from, device, type, PIECES, NULL);
+	end_create(to, device, type, PIECES, NULL);
+	prepare(from, to);
+}
+
 void end_destroy(struct end *end)
 {
 	if (ibv_destroy_qp(end->qp) || ibv_destroy_cq(end->cq) || ibv_dereg_mr(end->mr))
@@ -251,6 +258,22 @@ int arrived(const struct end *from, const struct end *to)
 	for (i = 0; i < PIECES; i++)
 		there += !memcmp(from->memory + (size_t)i * PIECE, to->memory + (size_t)i * PIECE, PIECE);
 	return there;
+}
+
+bool write_all(struct device *device, struct patience patience, int most)
+{
+	struct work work = { 0 };
+	struct end from, to;
+	int status;
+
+	ends_create(&from, &to, device, IBV_QPT_RC);
+	do {
+		connect_ends(&from, &to, patience);
+		status = write_rest(&from, &to, &work);
+		if (status > 0)
+			puts(ibv_wc_status_str(status));
+	} while (status > 0 && --most > 0);
+	return status == 0 && arrived(&from, &to) == PIECES;
 }
 
 int scenario(int argc, char **argv, bool (*careless)(struct device *), bool (*careful)(struct device *))

@@ -53,6 +53,8 @@ void device_close(struct device *device);
 /* Creates CQ, region of BYTES, and a queue pair (RC or UC) with room for PIECES work requests each way, in RESET. */
 void end_create(struct end *end, struct device *device, enum ibv_qp_type type, int cqe, struct ibv_srq *srq);
 void end_destroy(struct end *end);
+/* Both ends with a CQ of PIECES entries each, what one is to write in its memory, and nothing in the other's. */
+void ends_create(struct end *from, struct end *to, struct device *device, enum ibv_qp_type type);
 /* From whatever state, through RESET, to RTS at both ends. */
 void connect_ends(struct end *one, struct end *other, struct patience patience);
 
@@ -71,6 +73,12 @@ bool event_came(struct device *device, enum ibv_event_type type, int millisecond
  * IBV_WC_SUCCESS. -1: nothing completed for five seconds.
  */
 int write_rest(struct end *from, struct end *to, struct work *work);
+
+/*
+ * All of the work, over connections of this patience: as often as it fails both ends begin anew, so many times at most. Each status is printed.
+ * Whether all is there.
+ */
+bool write_all(struct device *device, struct patience patience, int most);
 
 /* Fills the memory of one end, and clears that of the other; how many pieces are there. */
 void prepare(struct end *from, struct end *to);

@@ -41,9 +41,7 @@ static bool add(struct device *device, bool ask)
 	struct end from, to;
 	int i, lives = 0;
 
-	end_create(&from, device, IBV_QPT_RC, PIECES, NULL);
-	end_create(&to, device, IBV_QPT_RC, PIECES, NULL);
-	prepare(&from, &to);
+	ends_create(&from, &to, device, IBV_QPT_RC);
 	connect_ends(&from, &to, patience);
 	for (i = 0; i < ADDS && lives < 20;) {
 		int status = operate(&from, &to, IBV_WR_ATOMIC_FETCH_AND_ADD);

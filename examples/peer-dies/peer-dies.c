@@ -13,9 +13,7 @@ static bool careless(struct device *device)
 	struct ibv_wc wc;
 	int i;
 
-	end_create(&from, device, IBV_QPT_RC, PIECES, NULL);
-	end_create(&to, device, IBV_QPT_RC, PIECES, NULL);
-	prepare(&from, &to);
+	ends_create(&from, &to, device, IBV_QPT_RC);
 	connect_ends(&from, &to, patience);
 	for (i = 0; i < PIECES; i++)
 		if (post_write(&from, &to, i))
@@ -37,9 +35,7 @@ static bool careful(struct device *device)
 	struct end from, to;
 	int status, lives = 0;
 
-	end_create(&from, device, IBV_QPT_RC, PIECES, NULL);
-	end_create(&to, device, IBV_QPT_RC, PIECES, NULL);
-	prepare(&from, &to);
+	ends_create(&from, &to, device, IBV_QPT_RC);
 	do {
 		connect_ends(&from, &to, patience);
 		status = write_rest(&from, &to, &work);

@@ -11,9 +11,7 @@ static bool send_all(struct device *device, int rnr_retry)
 	struct ibv_wc wc;
 	int i;
 
-	end_create(&from, device, IBV_QPT_RC, PIECES, NULL);
-	end_create(&to, device, IBV_QPT_RC, PIECES, NULL);
-	prepare(&from, &to);
+	ends_create(&from, &to, device, IBV_QPT_RC);
 	connect_ends(&from, &to, patience);
 	for (i = 0; i < PIECES; i++)
 		if (post_recv(&to, i) || post_send(&from, i))

@@ -4,15 +4,13 @@
 
 #include <stdio.h>
 
-static bool write_all(struct device *device, bool recover)
+static bool write_unreliably(struct device *device, bool recover)
 {
 	struct work work = { 0 };
 	struct end from, to;
 	int status, turns = 0;
 
-	end_create(&from, device, IBV_QPT_UC, PIECES, NULL);
-	end_create(&to, device, IBV_QPT_UC, PIECES, NULL);
-	prepare(&from, &to);
+	ends_create(&from, &to, device, IBV_QPT_UC);
 	connect_ends(&from, &to, PATIENT);
 	do {
 		status = write_rest(&from, &to, &work);
@@ -31,13 +29,13 @@ static bool write_all(struct device *device, bool recover)
 /* Posts again what has failed. */
 static bool careless(struct device *device)
 {
-	return write_all(device, false);
+	return write_unreliably(device, false);
 }
 
 /* Once the last one has come back it says that it knows, and posts again. */
 static bool careful(struct device *device)
 {
-	return write_all(device, true);
+	return write_unreliably(device, true);
 }
 
 int main(int argc, char **argv)

@@ -41,13 +41,7 @@ class Capture:
         self.tied: Optional[Tied] = None
 
     def __enter__(self) -> Capture:
-        tied = Tied(self.path)
-        try:
-            tied.ask({"command": "capture-begin"})
-        except BaseException:
-            tied.close()
-            raise
-        self.tied = tied
+        self.tied = Tied(self.path).begin({"command": "capture-begin"})
         return self
 
     def __exit__(

@@ -78,6 +78,15 @@ class Tied:
         else:
             self.door = door
 
+    def begin(self, request: Mapping[str, Any]) -> Tied:
+        """Asks for what is to be tied to it. It ends if the NIC refuses."""
+        try:
+            self.ask(request)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
     @property
     def is_port(self) -> bool:
         """Nothing can be tied to it."""

@@ -84,12 +84,7 @@ class Fault:
     def __enter__(self) -> Fault:
         rules = {"version": VERSION, "seed": self.seed, "rule": [self.rule]}
         tied = Tied(self.nic.path)
-        try:
-            tied.ask({"command": "fault-add", "set": rules, "while_connected": not tied.is_port})
-        except BaseException:
-            tied.close()
-            raise
-        self.tied = tied
+        self.tied = tied.begin({"command": "fault-add", "set": rules, "while_connected": not tied.is_port})
         return self
 
     def __exit__(
