@@ -118,15 +118,15 @@ fn ignored_overrun(rig: &Rig) -> TestResult {
         connect(&b.qp, rig.gid, a.qp.qpn(), &Conn::default())?;
         senders.push((a, b));
     }
-    let send = |(a, b): &(End, End), wr_id| {
+    let send = |(a, b): &(End, End), wr_id, at| {
         a.qp.post_send(&[
-            SendWr::new(op::WRITE, wr_id, &[a.mr.sge(0, 8)]).remote(b.mr.at(0), b.mr.rkey())
+            SendWr::new(op::WRITE, wr_id, &[a.mr.sge(at, 8)]).remote(b.mr.at(at), b.mr.rkey())
         ])
     };
     // What is polled in time is all there.
     for first in (0..10).map(|round| round * SIZE) {
         for wr_id in first..first + SIZE {
-            send(&senders[0], wr_id).at("a post")?;
+            send(&senders[0], wr_id, 0).at("a post")?;
         }
         let all = wait_timed(&cq, SIZE as usize)?;
         let expected = first..first + SIZE;
@@ -134,7 +134,16 @@ fn ignored_overrun(rig: &Rig) -> TestResult {
     }
     // Three times as many as there is room for.
     for (sender, wr_id) in senders.iter().flat_map(|s| (0..SIZE).map(move |i| (s, i))) {
-        send(sender, 1000 + wr_id).at("a post")?;
+        // The last one writes what nothing else has.
+        let at = if wr_id == SIZE - 1 { 8 } else { 0 };
+        sender.0.mr.buf.write(8, &[1; 8]);
+        send(sender, 1000 + wr_id, at).at("a post")?;
+    }
+    // What has not begun when its queue pair goes to SQD stays there, and a window may keep it back: so each has begun first.
+    for (_, b) in &senders {
+        wait_for("the last WRITE is there", || {
+            Ok(b.mr.buf.read(8, 8) == [1; 8])
+        })?;
     }
     for (a, _) in &senders {
         // Drained: all have completed.
