@@ -444,7 +444,7 @@ fn check_request(packet: &Packet, op: &super::work::Op, begin: u32, mtu: u32) {
         let kind = match wqe.opcode {
             WqeOpcode::RdmaRead => Kind::ReadRequest(verbena_roce::packet::Reth {
                 addr: wqe.remote_addr + u64::from(done),
-                rkey: wqe.rkey,
+                rkey: if op.length == 0 { 0 } else { wqe.rkey },
                 length: part - done,
             }),
             WqeOpcode::AtomicWrite => Kind::AtomicWrite(verbena_roce::packet::Reth {

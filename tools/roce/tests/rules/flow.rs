@@ -125,6 +125,24 @@ fn zero_length_operations_need_no_key() {
     }
 }
 
+/// Soft RoCE answers a READ of nothing once, and each copy of it only if its R_Key is 0.
+#[test]
+fn a_read_of_nothing_names_no_key() {
+    let mut p = Pair::new(Setup {
+        mode: Mode::Split,
+        ..Setup::default()
+    });
+    p.link.record = true;
+    p.post(A, Post::new(1, WqeOpcode::RdmaRead, &[]).at(0xdead, 0xbeef));
+    p.settle();
+    let asked = p.link.log.iter().find_map(|(_, packet)| match packet.kind {
+        Kind::ReadRequest(reth) => Some((reth.addr, reth.rkey, reth.length)),
+        _ => None,
+    });
+    assert_eq!(asked, Some((0xdead, 0, 0)));
+    assert_eq!(p.statuses(A), [(1, WcStatus::Success)]);
+}
+
 #[test]
 fn inline_data_needs_no_key() {
     for mode in MODES {

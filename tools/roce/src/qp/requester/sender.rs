@@ -188,10 +188,12 @@ impl Requester {
                 let mtu = core.attr.path_mtu;
                 let done = begin * mtu;
                 let part = slot.length().min(end.saturating_mul(mtu));
+                let length = part - done;
                 Kind::ReadRequest(Reth {
                     addr: wqe.remote_addr.wrapping_add(u64::from(done)),
-                    rkey: wqe.rkey,
-                    length: part - done,
+                    // Nobody looks at the key of nothing (C9-88), but soft RoCE drops each copy that names one.
+                    rkey: if length == 0 { 0 } else { wqe.rkey },
+                    length,
                 })
             }
             WqeOpcode::AtomicWrite => Kind::AtomicWrite(Reth {
