@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""bench.py BUILD [guest] [wire] [engine]: from the lines of scripts/bench to tables, bench.json, bench-wire.json, bench-engine.json and
-bench.svg."""
+"""bench.py BUILD [guest] [wire] [recording] [engine]: from the lines of scripts/bench to tables, bench.json, bench-wire.json,
+bench-recording.json, bench-engine.json and bench.svg."""
 import json
 import math
 import statistics
@@ -25,8 +25,9 @@ def spread(values):
     return 50 * (max(values) - min(values)) / statistics.median(values)
 
 
-def summarise(samples, others=()):
-    """One row for each test and size, in the order of the run. `others`: rxe's on another way, which count where they are better."""
+def summarise(samples, others=(), one="verbena", base="rxe"):
+    """One row for each test and size, in the order of the run: `one` beside `base`. `others`: those of `base` on another way, which count
+    where they are better."""
     groups, also = {}, {}
     for s in samples:
         groups.setdefault((s["test"], s["size"]), {}).setdefault(s["device"].rstrip("0123456789"), []).append(s["value"])
@@ -36,14 +37,14 @@ def summarise(samples, others=()):
     for (test, size), by_device in groups.items():
         latency = test.endswith("_lat")
         better = min if latency else max
-        by_device["rxe"] = better((v for v in (by_device["rxe"], also.get((test, size))) if v), key=statistics.median)
-        verbena, rxe = statistics.median(by_device["verbena"]), statistics.median(by_device["rxe"])
+        by_device[base] = better((v for v in (by_device[base], also.get((test, size))) if v), key=statistics.median)
+        ours, theirs = statistics.median(by_device[one]), statistics.median(by_device[base])
         rows.append({
             "row": {
-                "test": test, "size": size, "unit": "us" if latency else "MiB/s", "verbena": verbena, "rxe": rxe,
-                "ratio": round(rxe / verbena if latency else verbena / rxe, 3),
+                "test": test, "size": size, "unit": "us" if latency else "MiB/s", one: ours, base: theirs,
+                "ratio": round(theirs / ours if latency else ours / theirs, 3),
             },
-            "spread": (spread(by_device["verbena"]), spread(by_device["rxe"])),
+            "spread": (spread(by_device[one]), spread(by_device[base])),
             "rounds": min(len(v) for v in by_device.values()),
         })
     return rows
@@ -102,13 +103,13 @@ def picture(rows):
     return "\n".join(out) + "\n"
 
 
-def table(rows, what):
-    print(f"\nperftest, RC, {what}, medians of {min(r['rounds'] for r in rows)} rounds (± half the range); ratio above 1: Verbena is better\n")
-    print(f"  {'test':16}{'size':>9}{'verbena':>20}{'rxe':>20}{'ratio':>9}")
+def table(rows, what, one="verbena", base="rxe"):
+    print(f"\nperftest, RC, {what}, medians of {min(r['rounds'] for r in rows)} rounds (± half the range); ratio above 1: {one} is better\n")
+    print(f"  {'test':16}{'size':>9}{one:>20}{base:>20}{'ratio':>9}")
     for r in rows:
         row, (a, b) = r["row"], r["spread"]
         print(f"  {row['test']:16}{size_name(row['size']):>9}"
-              f"{f'''{amount(row['verbena'], row['unit'])} ±{a:.0f}%''':>20}{f'''{amount(row['rxe'], row['unit'])} ±{b:.0f}%''':>20}{row['ratio']:>9.3g}")
+              f"{f'''{amount(row[one], row['unit'])} ±{a:.0f}%''':>20}{f'''{amount(row[base], row['unit'])} ±{b:.0f}%''':>20}{row['ratio']:>9.3g}")
 
 
 def write(path, rows):
@@ -136,6 +137,11 @@ def main():
             result += [{"link": link, **r["row"]} for r in rows]
         write(f"{build}/bench-wire.json", result)
         print(f"\nwritten: {build}/bench-wire.json")
+    if "recording" in parts:
+        rows = summarise(lines(f"{build}/bench-recording.jsonl"), one="recorded", base="verbena")
+        table(rows, "in one guest, with the flight recorder and without", "recorded", "verbena")
+        write(f"{build}/bench-recording.json", [r["row"] for r in rows])
+        print(f"\nwritten: {build}/bench-recording.json")
     if "engine" in parts:
         engine = lines(f"{build}/bench-engine.jsonl")
         write(f"{build}/bench-engine.json", engine)
