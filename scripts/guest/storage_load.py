@@ -28,15 +28,16 @@ class Worker(threading.Thread):
     """Owns a range of blocks of a file: writes extents of them at random, reads others, and knows what each block must hold.
 
     A block holds its number and the count of the write that wrote it, over and over. A write that failed may have been done or not.
+    Each of the error numbers `excused` is forgiven once: then it goes on.
     """
 
-    def __init__(self, path, first, blocks, seed):
+    def __init__(self, path, first, blocks, seed, excused):
         super().__init__(daemon=True)
         self.path, self.first, self.blocks = path, first, blocks
         self.rng = random.Random(seed)
         self.count = 0
         self.may = [{0} for _ in range(blocks)]  # the counts that a block may hold; 0: nothing was written yet
-        self.stop, self.why, self.errors = threading.Event(), None, 0
+        self.stop, self.why, self.errors, self.excused = threading.Event(), None, 0, set(excused)
         self.written = self.read = 0
         self.buffer = mmap.mmap(-1, 64 * BLOCK)
 
@@ -81,7 +82,12 @@ class Worker(threading.Thread):
             return
         try:
             while not self.stop.is_set():
-                (self.put if self.rng.random() < 0.5 else self.look)(fd, *self.extent())
+                try:
+                    (self.put if self.rng.random() < 0.5 else self.look)(fd, *self.extent())
+                except OSError as e:
+                    if e.errno not in self.excused:
+                        raise
+                    self.excused.remove(e.errno)
         except OSError as e:
             # The disk is gone: that may be what the test wants.
             self.errors += 1
@@ -104,9 +110,9 @@ class Worker(threading.Thread):
 class Load:
     """Workers side by side on one file."""
 
-    def __init__(self, path, blocks, workers=4, seed=1):
+    def __init__(self, path, blocks, workers=4, seed=1, excused=()):
         each = blocks // workers
-        self.workers = [Worker(path, number * each, each, seed * 100 + number) for number in range(workers)]
+        self.workers = [Worker(path, number * each, each, seed * 100 + number, excused) for number in range(workers)]
         for worker in self.workers:
             worker.start()
 
