@@ -2,13 +2,13 @@
 
 //! What is known of a device: what was recorded, and how its objects are now.
 
-use crate::entry::{Entry, Packet, What};
+use crate::entry::{Entry, Packet, What, FIRST, LAST};
 use crate::file::Recording;
 use std::fmt;
 use verbena_abi::ctx::QpState;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
-use verbena_faults::Rule;
+use verbena_faults::{Action, Rule};
 use verbena_roce::wire::opcode;
 use verbena_roce::{psn, psn::PSN_MASK};
 
@@ -62,6 +62,32 @@ pub fn packet_name(code: u8) -> String {
         return String::from("CNP");
     }
     opcode::lookup(code).map_or_else(|| format!("opcode {code:#04x}"), |(_, row)| row.name.into())
+}
+
+/// What a packet is, or several in a row: of those, the parts of the message that they are. An acknowledgement by what its AETH says.
+pub(crate) fn packets_name(p: &Packet) -> String {
+    let name = packet_name(p.opcode);
+    if opcode::lookup(p.opcode).is_some() && p.opcode & opcode::OPERATION == opcode::op::ACKNOWLEDGE
+    {
+        let code = (p.detail >> 24) as u8;
+        return match code >> 5 {
+            1 => String::from("RNR NAK"),
+            3 => verbena_faults::nak_name(code & 0x1f)
+                .map_or_else(|| format!("NAK {code:#04x}"), |nak| format!("NAK: {nak}")),
+            _ => String::from("ACK"),
+        };
+    }
+    let parts = [" First", " Middle", " Last", " Only"];
+    match parts.iter().find(|part| name.contains(**part)) {
+        _ if p.count < 2 => name,
+        Some(part) => {
+            let begin = if p.flags & FIRST != 0 { "First" } else { "Middle" };
+            let end = if p.flags & LAST != 0 { "Last" } else { "Middle" };
+            let whole = format!(" {begin} to {end}");
+            format!("{} ({} packets)", name.replace(*part, &whole), p.count)
+        }
+        None => format!("{name} ({} PSNs)", p.count),
+    }
 }
 
 /// The name of a work request's operation.
@@ -118,6 +144,12 @@ impl Facts {
             Some(None) => String::from("rule \"?\""),
             None => String::from("a rule of which no more is known"),
         }
+    }
+
+    /// What a rule does.
+    pub(crate) fn action(&self, number: u16) -> Option<&Action> {
+        let rule = self.rules.get(usize::from(number))?.as_ref();
+        rule.map(|rule| &rule.action)
     }
 
     /// The place where the last life begins of a queue pair that has this number: its creation, or the reset of the device before it.

@@ -4,7 +4,9 @@
 
 use super::{syndrome_text, tell};
 use crate::entry::{Entry, Packet, What, LOST, RECV};
-use crate::facts::{covers, is_response, packet_name, work_name, Facts, Name, QpNow};
+use crate::facts::{
+    covers, is_response, packet_name, packets_name, work_name, Facts, Name, QpNow,
+};
 use crate::psn_text;
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::ctx::QpState;
@@ -463,14 +465,9 @@ impl Chain<'_> {
         if p.address != 0 || p.detail != 0 {
             detail = format!(", R_Key {:#x}, address {:#x}", p.detail, p.address);
         }
-        let many = if p.count > 1 {
-            format!(" and {} more", p.count - 1)
-        } else {
-            String::new()
-        };
         out.push(format!(
-            "The request was {}{many}, {}, {} bytes{detail}, from {}, {}.",
-            packet_name(p.opcode),
+            "The request was {}, {}, {} bytes{detail}, from {}, {}.",
+            packets_name(&p),
             psn_text(p.psn),
             p.bytes,
             Name(p.peer),
@@ -546,7 +543,7 @@ pub(super) fn times(count: usize) -> String {
     }
 }
 
-fn capital(text: &str) -> String {
+pub(super) fn capital(text: &str) -> String {
     let mut chars = text.chars();
     let first = chars.next().map(|c| c.to_uppercase().collect::<String>());
     first.unwrap_or_default() + chars.as_str()
