@@ -15,7 +15,8 @@ import time
 OPTIONS = ("--no-sandbox", "--remote-debugging-pipe", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run",
            "--disable-background-networking", "--disable-component-update", "--disable-sync", "--force-color-profile=srgb",
            "--font-render-hinting=none")
-LIMIT = 120
+# Seconds for an answer, and for a page to be shown.
+LIMIT, PATIENCE = 120, 20
 
 
 class Broken(Exception):
@@ -105,15 +106,18 @@ class Page:
             self.ask("Page.addScriptToEvaluateOnNewDocument", source=before)
         browser.listen(0)
         self.mine()
+        self.found = []
         began = time.monotonic()
         self.ask("Page.navigate", url=self.url)
-        # A page that never says so is looked at all the same.
-        while not (shown := self.evaluate("document.readyState === 'complete' && document.body.dataset.shown")) and time.monotonic() < began + 20:
+        # A page that never says so is looked at all the same; one that has said what is wrong will not.
+        while not (shown := self.evaluate("document.readyState === 'complete' && document.body.dataset.shown")):
             browser.listen(0.02)
+            late = time.monotonic() - began
+            if late > PATIENCE or late > 1 and self.complaints():
+                break
         self.shown = int(shown) if shown else None
         self.took = time.monotonic() - began
         browser.listen(0.1)
-        self.found = self.mine()
 
     def mine(self):
         """The events of this page, which are forgotten."""
@@ -150,9 +154,12 @@ class Page:
                 wrong.append(what)
         return wrong
 
-    def picture(self, path):
+    def picture(self, path, width, height):
+        """The page from its top, so large, in so many colours that a small file has them."""
+        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+        taken = base64.b64decode(self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)["data"])
         with open(path, "wb") as file:
-            file.write(base64.b64decode(self.ask("Page.captureScreenshot", format="png")["data"]))
+            subprocess.run(["pngquant", "--nofs", "--speed", "1", "--strip", "24", "-"], input=taken, stdout=file, check=True)
 
     def close(self):
         self.browser.ask("Target.closeTarget", targetId=self.target)

@@ -1,7 +1,7 @@
 "use strict";
 const data = JSON.parse(document.getElementById("data").textContent);
 const [ENTRY, TIME, QPN, PEER, KIND, TEXT, PSN, COUNT, WAY] = [0, 1, 2, 3, 4, 5, 6, 7, 8];
-// Pixels: of a row, of what stands above all rows, where the first lane may begin, and what a row's text needs.
+// Pixels: of a row, of what stands above all rows, where the first lane may begin, and what a row's text needs at least.
 const ROW = 16, HEAD = 22, LEFT = 140, WORDS = 560;
 // So many queue pairs have a lane of their own, and so many a line.
 const LANES = 24, LIVES = 500;
@@ -78,19 +78,28 @@ function paper(canvas, width, height) {
 }
 
 // What the ladder has: rows, lanes, which rows tell of something wrong, and which one is marked.
-let shown = [], lanes = new Map(), faults = [], marked = -1;
+let shown = [], lanes = new Map(), faults = [], marked = -1, words = WORDS;
+const told = row => {
+	const psn = row[COUNT] || row[WAY] ? `PSN ${hex(row[PSN])} ` : "";
+	return (row[QPN] ? `QP ${hex(row[QPN])} ` : "") + psn + row[TEXT];
+};
 function choose() {
 	const only = Number($("only").value), received = $("received").checked;
 	shown = data.rows.filter(row => (received || row[KIND] !== "in") && (!only || row[QPN] === only || row[PEER] === only));
 	lanes = new Map();
 	faults = [];
+	let longest = null;
 	shown.forEach((row, n) => {
 		// Those of elsewhere share one lane with those for which there is no room.
 		if (row[QPN] && lanes.size < LANES && !lanes.has(row[QPN])) lanes.set(row[QPN], lanes.size);
 		if (wrong.has(row[KIND])) faults.push(n);
+		if (!longest || row[TEXT].length > longest[TEXT].length) longest = row;
 	});
+	// The name of a rule may be long, or of wide letters.
+	words = Math.max(WORDS, longest ? told(longest).length * 9 : 0);
 	marked = -1;
-	$("tall").style.height = shown.length * ROW + HEAD + "px";
+	// One row more than there are: the last one can be seen as a whole wherever the box ends.
+	$("tall").style.height = (shown.length + 1) * ROW + HEAD + "px";
 	go(faults.length ? faults[0] : 0, faults.length ? 0 : -1);
 }
 
@@ -115,8 +124,8 @@ function step(by) {
 // The rows that are in view, and no others.
 function rungs() {
 	const box = $("ladder"), height = box.clientHeight;
-	const room = Math.max(70, (box.clientWidth - LEFT - WORDS) / Math.max(1, lanes.size));
-	const right = LEFT + lanes.size * room, width = Math.max(box.clientWidth, right + WORDS);
+	const room = Math.max(70, (box.clientWidth - LEFT - words) / Math.max(1, lanes.size));
+	const right = LEFT + lanes.size * room, width = Math.max(box.clientWidth, right + words);
 	$("tall").style.width = width + "px";
 	const pen = paper($("rungs"), width, height);
 	const x = qpn => lanes.has(qpn) ? LEFT + room / 2 + lanes.get(qpn) * room : right;
@@ -139,9 +148,7 @@ function rungs() {
 		pen.fillStyle = inks[kind] || colours[kind];
 		pen.fillText(row[ENTRY], 4, y + 4);
 		pen.fillText(time(row[TIME]), 60, y + 4);
-		const psn = row[COUNT] || row[WAY] ? `PSN ${hex(row[PSN])} ` : "";
-		const who = row[QPN] ? `QP ${hex(row[QPN])} ` : "";
-		pen.fillText(who + psn + row[TEXT], right + 20, y + 4);
+		pen.fillText(told(row), right + 20, y + 4);
 		pen.fillStyle = pen.strokeStyle = colours[kind];
 		rung(pen, row, y, x(row[QPN]), x(row[PEER]));
 	}
