@@ -159,7 +159,7 @@ class Page:
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
         taken = base64.b64decode(self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)["data"])
         with open(path, "wb") as file:
-            subprocess.run(["pngquant", "--nofs", "--speed", "1", "--strip", "24", "-"], input=taken, stdout=file, check=True)
+            subprocess.run(["pngquant", "--nofs", "--speed", "1", "--strip", "20", "-"], input=taken, stdout=file, check=True)
 
     def close(self):
         self.browser.ask("Target.closeTarget", targetId=self.target)

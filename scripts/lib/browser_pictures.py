@@ -9,7 +9,8 @@ import sys
 from browser import Browser
 
 DIR, PICTURES = sys.argv[1], "Documentation/pictures"
-WIDTH, HEIGHT = 1000, 720
+# The ladder has 60% of the height: its head and 26 rows.
+WIDTH, HEIGHT = 1000, 730
 # The end of the ladder.
 END = "Math.ceil(document.getElementById('ladder').getBoundingClientRect().bottom + window.scrollY + 12)"
 

@@ -13,7 +13,8 @@ import sys
 
 DIR = sys.argv[1]
 ENTRY = 48
-WORK, SENT, RECEIVED, PASSED, COMPLETED, EVENT, STATE, FIRED = 1, 2, 3, 4, 5, 6, 9, 12
+WORK, SENT, RECEIVED, PASSED, COMPLETED, EVENT, COMMAND, STATE, FIRED = 1, 2, 3, 4, 5, 6, 7, 9, 12
+SET_GID = 4
 LOST = 4
 # Names of rules, and reasons, that a page may only show: at most 64 bytes, none of them control characters.
 HOSTILE = (
@@ -67,11 +68,13 @@ class Recording:
         drops = {number for number, rule in enumerate(self.rules) if json.loads(rule)["action"] == "drop"}
         rows = packets = lost = 0
         for entry in self.entries:
-            kind, _, b = struct.unpack_from("<BBH", entry, 8)
+            kind, a, b = struct.unpack_from("<BBH", entry, 8)
             packets += kind in (SENT, RECEIVED)
             is_lost = kind == PASSED and b >> 8 & LOST
             lost += bool(is_lost or kind == FIRED and b in drops)
-            rows += bool(is_lost or kind in (WORK, SENT, RECEIVED, COMPLETED, EVENT, STATE, FIRED))
+            # Of commands what was refused, and another address.
+            is_told = kind == COMMAND and (a or b == SET_GID)
+            rows += bool(is_lost or is_told or kind in (WORK, SENT, RECEIVED, COMPLETED, EVENT, STATE, FIRED))
         return {"rows": rows, "packets": packets, "lost": lost}
 
 

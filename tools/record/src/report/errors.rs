@@ -13,13 +13,15 @@ use verbena_abi::ctx::QpState;
 /// Errors that are told with their chains.
 const TOLD: usize = 64;
 
-/// What is known until a queue pair that came to an error at a place goes on to another state, or ends.
+/// What is known of a queue pair that came to an error at a place: all until it, or later another one, goes on to another state or ends.
 fn until(facts: &Facts, at: usize, qpn: u32) -> Facts {
     let all = facts.all();
+    let time = all.get(at).map_or(0, |entry| entry.time);
     let later = all.get(at + 1..).unwrap_or_default();
     let goes_on = later.iter().position(|entry| match entry.what {
-        What::State { qpn: n, .. } | What::Created { qpn: n, .. } => n == qpn,
-        What::Destroyed { qpn: n, .. } => n == qpn,
+        What::State { qpn: n, .. }
+        | What::Created { qpn: n, .. }
+        | What::Destroyed { qpn: n, .. } => n == qpn || entry.time > time,
         What::Reset => true,
         _ => false,
     });

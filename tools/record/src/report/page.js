@@ -2,7 +2,7 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const [ENTRY, TIME, QPN, PEER, KIND, TEXT, PSN, COUNT, WAY] = [0, 1, 2, 3, 4, 5, 6, 7, 8];
 // Pixels: of a row, of what stands above all rows, where the first lane may begin, and what a row's text needs at least.
-const ROW = 16, HEAD = 22, LEFT = 140, WORDS = 560;
+const ROW = 16, HEAD = 22, LEFT = 140, WORDS = 400;
 // So many queue pairs have a lane of their own, and so many a line.
 const LANES = 24, LIVES = 500;
 const colours = {
@@ -95,30 +95,31 @@ function choose() {
 		if (wrong.has(row[KIND])) faults.push(n);
 		if (!longest || row[TEXT].length > longest[TEXT].length) longest = row;
 	});
-	// The name of a rule may be long, or of wide letters.
-	words = Math.max(WORDS, longest ? told(longest).length * 9 : 0);
+	// The name of a rule may be long; letters that are wider than those of the longest have some room.
+	const pen = paper($("rungs"), 1, 1);
+	words = Math.max(WORDS, longest ? pen.measureText(told(longest)).width * 1.25 + 40 : 0);
 	marked = -1;
 	// One row more than there are: the last one can be seen as a whole wherever the box ends.
 	$("tall").style.height = (shown.length + 1) * ROW + HEAD + "px";
-	go(faults.length ? faults[0] : 0, faults.length ? 0 : -1);
+	go(faults.length ? faults[0] : -1);
 }
 
-// Brings a row into view; `nth` is its place among those that tell of something wrong.
-function go(n, nth) {
-	marked = nth < 0 && !shown.length ? -1 : n;
+// Brings a row into view and marks it.
+function go(n) {
+	const nth = faults.indexOf(n);
+	marked = n;
 	$("ladder").scrollTop = Math.max(0, n - 8) * ROW;
 	$("where").textContent = nth < 0 ? `${faults.length} rows` : `row ${nth + 1} of ${faults.length}`;
 	rungs();
 }
 function show(entry) {
-	let n = shown.findIndex(row => row[ENTRY] >= entry);
-	if (n < 0) n = shown.length - 1;
-	go(n, faults.indexOf(n));
+	const n = shown.findIndex(row => row[ENTRY] >= entry);
+	go(n < 0 ? shown.length - 1 : n);
 	$("ladder").scrollIntoView({ block: "nearest" });
 }
 function step(by) {
 	const next = by > 0 ? faults.findIndex(n => n > marked) : faults.findLastIndex(n => n < marked);
-	if (next >= 0) go(faults[next], next);
+	if (next >= 0) go(faults[next]);
 }
 
 // The rows that are in view, and no others.

@@ -6,6 +6,7 @@ use super::json::Json;
 use crate::entry::{Packet, What, LOST, RECV, WRITTEN};
 use crate::facts::{is_response, packet_name, packets_name, state_name, work_name, Facts};
 use std::collections::BTreeMap;
+use verbena_abi::cmd::{CmdStatus, Opcode};
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::ctx::QpState;
 use verbena_abi::eqe::EventType;
@@ -205,6 +206,20 @@ fn row(facts: &Facts, what: &What, sent: &mut Sent) -> Option<Row> {
             let qpn = if matches!(kind, 3..=8) { number } else { 0 };
             let text = format!("event {name} of {number}{}", cause(syndrome));
             Row::mark(qpn, "event", text)
+        }
+        What::Command {
+            opcode,
+            status,
+            syndrome,
+        } if status != 0 || opcode == Opcode::SetGid.to_raw() => {
+            let name = verbena_faults::command_name(opcode);
+            let name = name.unwrap_or_else(|| format!("{opcode:#04x}"));
+            if status == 0 {
+                return Some(Row::mark(0, "event", format!("command {name}: another address")));
+            }
+            let refused = CmdStatus::from_raw(status.into()).map_or("?", CmdStatus::name);
+            let why = cause(syndrome);
+            Row::mark(0, "failed", format!("command {name} refused, {refused}{why}"))
         }
         _ => return None,
     })
