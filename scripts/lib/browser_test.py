@@ -12,17 +12,17 @@ DIR = sys.argv[1]
 # Of each scenario what its errors have to say, or that there is none.
 TOLD = {
     "address-changes": ["Nothing came to an error."],
-    "cq-overflow": ["CQ 3 died", "CqOverflow", "CqDied"],
+    "cq-overflow": ["died, at", "CqOverflow", "CqDied"],
     "device-fatal": ["The device died", "Injected", 'Rule "dead"'],
     "link-flaps": ["RetryExceeded", 'rule "flap"'],
-    "lost-ack": ["RetryExceeded", 'rule "lost answer" fired 4 times', "What to do"],
+    "lost-ack": ["RetryExceeded", 'rule "lost answer" fired', "What to do"],
     "nak-storm": ["SequenceRetryExceeded", 'rule "storm"'],
-    "peer-dies": ["RetryExceeded", 'rule "dead peer" fired 16 times', "never received it"],
+    "peer-dies": ["RetryExceeded", 'rule "dead peer" fired', "never received it"],
     "rnr-storm": ["RnrRetryExceeded", 'rule "not ready"'],
     "slow-receiver": ["RetryExceeded", 'rule "busy"'],
     "sqe": ["is in SQE", "GeneralErr", 'Rule "fails"'],
     "srq-dry": ["RnrRetryExceeded", "posts receives too late or too few"],
-    "srq-error": ["SRQ 1 died", "NakRemoteOperational", 'Rule "dead SRQ"'],
+    "srq-error": ["SRQ", "died, at", "NakRemoteOperational", 'Rule "dead SRQ"'],
 }
 # Notes for each row of the ladder, by its place among all: what was written, and whether there was an arrow, or a cross. What is not in view
 # as a whole is not there.
@@ -147,8 +147,9 @@ def judge(browser, path, expected, height=900, plain=None):
         page.close()
 
 
-def planted(text):
-    """Pages with an error in them, by what has to be said of each."""
+def planted(text, expected):
+    """Pages with an error in them, made of a good one, by what has to be said of each."""
+    rows, packets = f"{expected['rows'] - 1} rows in the ladder", f"{expected['packets'] - 1} packets in the ladder"
     end = "document.body.dataset.shown"
     policy = text[text.index("<meta http-equiv"):text.index("<title>")]
 
@@ -166,10 +167,10 @@ def planted(text):
     yield "fetch", late('fetch("http://192.0.2.1/planted").catch(() => 0);').replace(policy, ""), "request: http://192.0.2.1/planted"
     yield "font", text.replace("<style>", '<link rel="stylesheet" href="http://192.0.2.1/planted">\n<style>').replace(policy, ""), "request: http://192.0.2.1/planted"
     yield "never", text.replace(f"{end} =", "0 ||"), "never says"
-    yield "row", text.replace("const start =", "data.rows.splice(data.rows.length - 1, 1);\nconst start ="), "1071 rows in the ladder"
-    yield "arrow", text.replace("if (row[COUNT]) {", "if (row[COUNT] && row[ENTRY] !== 122) {"), "920 packets in the ladder"
+    yield "row", text.replace("const start =", "data.rows.splice(data.rows.length - 1, 1);\nconst start ="), rows
+    yield "arrow", text.replace("if (row[COUNT]) {", "if (row[COUNT] && row !== data.rows.find(one => one[COUNT])) {"), packets
     yield "cross", text.replace('if (row[KIND] === "lost")', "if (0)"), "0 lost in the ladder"
-    yield "last", text.replace("(shown.length + 1) * ROW", "shown.length * ROW - 9"), "1071 rows in the ladder"
+    yield "last", text.replace("(shown.length + 1) * ROW", "shown.length * ROW - 9"), rows
     yield "begin", text.replace("go(faults.length ? faults[0] : -1)", "go(0)"), "does not begin with"
     yield "words", text.replace("WORDS = 400", "WORDS = 200").replace("width * 1.25 + 40", "width - 40"), "rows that cannot be read"
     yield "link", text.replace("row[ENTRY] >= entry", "row[ENTRY] > entry"), "links to other entries"
@@ -217,7 +218,7 @@ def main():
 
         with open(path("peer-dies"), encoding="utf-8") as file:
             text = file.read()
-        cases = [(name, page, "peer-dies", said) for name, page, said in planted(text)]
+        cases = [(name, page, "peer-dies", said) for name, page, said in planted(text, expected["peer-dies"])]
         with open(path("hostile-2"), encoding="utf-8") as file:
             markup = file.read().replace("text.append(part)", 'text.insertAdjacentHTML("beforeend", part)')
         cases.append(("markup", markup, "hostile-2", "a name was executed"))

@@ -81,8 +81,16 @@ pub(crate) fn packets_name(p: &Packet) -> String {
     match parts.iter().find(|part| name.contains(**part)) {
         _ if p.count < 2 => name,
         Some(part) => {
-            let begin = if p.flags & FIRST != 0 { "First" } else { "Middle" };
-            let end = if p.flags & LAST != 0 { "Last" } else { "Middle" };
+            let begin = if p.flags & FIRST != 0 {
+                "First"
+            } else {
+                "Middle"
+            };
+            let end = if p.flags & LAST != 0 {
+                "Last"
+            } else {
+                "Middle"
+            };
             let whole = format!(" {begin} to {end}");
             format!("{} ({} packets)", name.replace(*part, &whole), p.count)
         }

@@ -60,3 +60,95 @@ pub(super) fn write(facts: &Facts, json: &mut Json) {
     }
     json.end(']');
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::Entry;
+    use crate::why::tests::{created, rule, state};
+    use verbena_abi::eqe::EventType;
+    use verbena_abi::syndrome::Syndrome;
+    use verbena_faults::{Direction, On};
+
+    fn of(whats: Vec<What>) -> Vec<String> {
+        let entries = (0..).zip(whats);
+        let recording = Recording {
+            first: 100,
+            entries: entries.map(|(time, what)| Entry { time, what }).collect(),
+            ..Recording::default()
+        };
+        let told = told(&Facts::of(recording, vec![Some(rule("x"))]));
+        let each = told.into_iter();
+        each.map(|(who, lines)| format!("{who}\n{}", lines.join("\n")))
+            .collect()
+    }
+
+    #[test]
+    fn what_was_repaired_is_told_as_it_was_each_time() {
+        let error = |cause| state(1, 2, QpState::Err, Some(cause));
+        let told = of(vec![
+            created(1),
+            error(Syndrome::RetryExceeded),
+            state(1, 0, QpState::Reset, None),
+            state(1, 2, QpState::Rts, None),
+            error(Syndrome::NakRemoteAccess),
+            What::Destroyed { qpn: 1, owner: 1 },
+        ]);
+        let [first, second] = told.as_slice() else {
+            panic!("{told:?}");
+        };
+        assert!(
+            first.starts_with("QP 0x1\nQP 0x1 is in ERR, at 0.000000 s (entry 101): RetryExceeded"),
+            "{first}"
+        );
+        assert!(
+            second.starts_with(
+                "QP 0x1\nQP 0x1 is in ERR, at 0.000000 s (entry 104): NakRemoteAccess"
+            ),
+            "{second}"
+        );
+        assert!(
+            !first.contains("no error") && !second.contains("destroyed"),
+            "{told:?}"
+        );
+    }
+
+    #[test]
+    fn a_device_that_dies_is_told_with_the_rule() {
+        let fired = What::Fired {
+            rule: 0,
+            on: On::Packet,
+            way: Direction::Out,
+            opcode: 7,
+            qpn: 1,
+            owner: 1,
+            base: 0,
+            psn: 0,
+            nth: 1,
+        };
+        let event = |kind: EventType, number| What::Event {
+            kind: kind.to_raw(),
+            number,
+            syndrome: Syndrome::Injected.to_raw(),
+        };
+        let told = of(vec![
+            fired,
+            event(EventType::DeviceFatal, 0),
+            event(EventType::SrqErr, 7),
+            event(EventType::QpLastWqeReached, 1),
+        ]);
+        let [device, srq] = told.as_slice() else {
+            panic!("{told:?}");
+        };
+        for part in [
+            "The device died",
+            "(entry 101)",
+            "Rule \"x\" fired last before it",
+            "(entry 100)",
+            "open it again",
+        ] {
+            assert!(device.contains(part), "{part}: {device}");
+        }
+        assert!(srq.starts_with("SRQ 7\nSRQ 7 died"), "{srq}");
+    }
+}

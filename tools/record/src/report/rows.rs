@@ -125,7 +125,11 @@ fn row(facts: &Facts, what: &What, sent: &mut Sent) -> Option<Row> {
         } if flags & LOST != 0 => Row {
             psn,
             way: Some(way),
-            ..Row::mark(qpn, "lost", format!("{} lost by --drop", packet_name(opcode)))
+            ..Row::mark(
+                qpn,
+                "lost",
+                format!("{} lost by --drop", packet_name(opcode)),
+            )
         },
         What::Fired {
             rule,
@@ -215,11 +219,19 @@ fn row(facts: &Facts, what: &What, sent: &mut Sent) -> Option<Row> {
             let name = verbena_faults::command_name(opcode);
             let name = name.unwrap_or_else(|| format!("{opcode:#04x}"));
             if status == 0 {
-                return Some(Row::mark(0, "event", format!("command {name}: another address")));
+                return Some(Row::mark(
+                    0,
+                    "event",
+                    format!("command {name}: another address"),
+                ));
             }
             let refused = CmdStatus::from_raw(status.into()).map_or("?", CmdStatus::name);
             let why = cause(syndrome);
-            Row::mark(0, "failed", format!("command {name} refused, {refused}{why}"))
+            Row::mark(
+                0,
+                "failed",
+                format!("command {name} refused, {refused}{why}"),
+            )
         }
         _ => return None,
     })

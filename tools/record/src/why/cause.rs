@@ -4,9 +4,7 @@
 
 use super::{syndrome_text, tell};
 use crate::entry::{Entry, Packet, What, LOST, RECV};
-use crate::facts::{
-    covers, is_response, packet_name, packets_name, work_name, Facts, Name, QpNow,
-};
+use crate::facts::{covers, is_response, packet_name, packets_name, work_name, Facts, Name, QpNow};
 use crate::psn_text;
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::ctx::QpState;

@@ -52,9 +52,7 @@ pub fn why(facts: &Facts, qpn: u32) -> Result<Vec<String>, String> {
         .rev()
         .take_while(|entry| entry.what != What::Reset)
         .find_map(|entry| match entry.what {
-            What::Event { kind, syndrome, .. }
-                if kind == EventType::DeviceFatal.to_raw() =>
-            {
+            What::Event { kind, syndrome, .. } if kind == EventType::DeviceFatal.to_raw() => {
                 Some(syndrome)
             }
             _ => None,
