@@ -179,6 +179,16 @@ impl Facts {
         until.iter().rposition(born).unwrap_or(0)
     }
 
+    /// The place where a queue pair of this number, before another place, began anew: in its last life, or its last RESET there.
+    pub(crate) fn anew(&self, qpn: u32, at: usize) -> usize {
+        let life = self.life(qpn);
+        let reset = QpState::Reset.to_raw();
+        let is_reset = |entry: &Entry| matches!(entry.what, What::State { qpn: n, to, .. } if n == qpn && to == reset);
+        let mut back = self.before(at).take_while(|(n, _)| *n > life);
+        let last = back.find(|(_, entry)| is_reset(entry));
+        last.map_or(life, |(n, _)| n)
+    }
+
     /// The queue pair as it is now, or was last.
     pub fn qp(&self, qpn: u32) -> Option<QpNow> {
         if let Some(found) = self.qps.iter().find(|qp| qp.qpn == qpn) {

@@ -64,7 +64,7 @@ pub(super) fn write(facts: &Facts, json: &mut Json) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entry::Entry;
+    use crate::entry::{Entry, Packet};
     use crate::why::tests::{created, rule, state};
     use verbena_abi::eqe::EventType;
     use verbena_abi::syndrome::Syndrome;
@@ -86,27 +86,39 @@ mod tests {
     #[test]
     fn what_was_repaired_is_told_as_it_was_each_time() {
         let error = |cause| state(1, 2, QpState::Err, Some(cause));
+        let sent = What::Sent(Packet {
+            qpn: 1,
+            opcode: 10,
+            psn: 7,
+            count: 1,
+            ..Packet::default()
+        });
         let told = of(vec![
             created(1),
+            sent,
+            sent,
             error(Syndrome::RetryExceeded),
             state(1, 0, QpState::Reset, None),
             state(1, 2, QpState::Rts, None),
-            error(Syndrome::NakRemoteAccess),
+            sent,
+            error(Syndrome::RetryExceeded),
             What::Destroyed { qpn: 1, owner: 1 },
         ]);
         let [first, second] = told.as_slice() else {
             panic!("{told:?}");
         };
         assert!(
-            first.starts_with("QP 0x1\nQP 0x1 is in ERR, at 0.000000 s (entry 101): RetryExceeded"),
+            first.starts_with("QP 0x1\nQP 0x1 is in ERR, at 0.000000 s (entry 103): RetryExceeded"),
             "{first}"
         );
         assert!(
-            second.starts_with(
-                "QP 0x1\nQP 0x1 is in ERR, at 0.000000 s (entry 104): NakRemoteAccess"
-            ),
+            second
+                .starts_with("QP 0x1\nQP 0x1 is in ERR, at 0.000000 s (entry 107): RetryExceeded"),
             "{second}"
         );
+        assert!(first.contains("was sent 2 times"), "{first}");
+        // Not what the connection before had sent.
+        assert!(second.contains("was sent once"), "{second}");
         assert!(
             !first.contains("no error") && !second.contains("destroyed"),
             "{told:?}"

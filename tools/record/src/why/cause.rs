@@ -18,7 +18,7 @@ use verbena_roce::wire::opcode;
 struct Chain<'a> {
     facts: &'a Facts,
     qp: &'a QpNow,
-    /// The life of the queue pair begins here ...
+    /// The queue pair began anew here ...
     life: usize,
     /// ... and its error came here.
     at: usize,
@@ -34,7 +34,7 @@ pub(super) fn chain(
     depth: u32,
     out: &mut Vec<String>,
 ) {
-    let life = facts.life(qp.qpn);
+    let life = facts.anew(qp.qpn, at);
     let chain = Chain {
         facts,
         qp,
@@ -203,7 +203,7 @@ impl Chain<'_> {
     }
 
     fn rules(&self, qpn: u32, out: &mut Vec<String>) -> bool {
-        let fired = firings(self.facts, qpn, self.facts.life(qpn), self.at);
+        let fired = firings(self.facts, qpn, self.facts.anew(qpn, self.at), self.at);
         let any = !fired.is_empty();
         if any {
             out.push(format!("Rules at {}: {}.", Name(qpn), fired.join("; ")));
