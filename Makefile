@@ -4,7 +4,7 @@
 # Needs root on Debian 12 or 13; installs and fetches what it lacks.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-debug check bench bench-engine sim sim-device mutants fuzz coverage judges conformance faults users vm modules tools clean
+.PHONY: help run test test-debug check bench bench-engine sim sim-device mutants fuzz coverage judges conformance faults pictures users vm modules tools clean
 
 help:    ## this list
 	@sed -nE 's/^([a-z-]+): *[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -49,6 +49,9 @@ judges:  ## captures of every opcode, judged by tshark and scapy
 
 faults:  ## every completion status and asynchronous event, by rules under stock programs, as a table: build/faults.json
 	@scripts/faults
+
+pictures: ## the report of each scenario as a headless browser shows it: Documentation/pictures
+	@scripts/browser pictures
 
 users:   ## programs and suites that others wrote, on Verbena and on rxe, as a table: build/users.html; `make users ONLY=ucx`, `SOURCES=DIR`
 	@scripts/users $(if $(SOURCES),--sources "$(SOURCES)") $(ONLY)

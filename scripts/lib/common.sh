@@ -8,6 +8,7 @@
 #   $cache/linux-DEB-HASH/      the prepared kernel tree                   (scripts/kernel)
 #   $cache/guest-HASH/          guest disk, kernel, module tree            (scripts/rootfs guest)
 #   $cache/users-HASH/          a root in which suites of others are built (scripts/rootfs users)
+#   $cache/browser-HASH/        a root with a browser                      (scripts/rootfs browser)
 #   $cache/suites-HASH/         such suites                                (scripts/lib/users-suites)
 #   $cache/cargo/               Cargo's registry
 #
@@ -206,7 +207,7 @@ apt_transport() {
 used() { touch "$1/.used" 2>/dev/null || true; }
 forget_unused() {
 	local d
-	for d in "$cache"/{toolchain,linux,guest,users,suites}-*/; do
+	for d in "$cache"/{toolchain,linux,guest,users,browser,suites}-*/; do
 		[ -e "$d/.used" ] || continue
 		[ -z "$(find "$d/.used" -mtime +14)" ] || rm -rf --one-file-system "$d"
 	done

@@ -18,7 +18,7 @@ mod table;
 mod track;
 
 pub use check::Wrong;
-pub use names::{command_name, not_available, send_name, NOT_AVAILABLE};
+pub use names::{command_name, nak_name, not_available, send_name, NOT_AVAILABLE};
 pub use rule::{
     Action, Because, Complete, Corrupt, Direction, Field, Icrc, Match, On, Queue, Rule, RuleSet,
     VERSION,

@@ -181,6 +181,11 @@ pub(crate) const NAKS: [&str; 5] = [
     "invalid RD request",
 ];
 
+/// The name of a NAK code.
+pub fn nak_name(code: u8) -> Option<&'static str> {
+    NAKS.get(usize::from(code)).copied()
+}
+
 /// Operations of send work requests, as `enum ibv_wr_opcode` has them.
 pub(crate) const SENDS: [(&str, WqeOpcode); 13] = [
     ("RDMA_WRITE", WqeOpcode::RdmaWrite),

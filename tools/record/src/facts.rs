@@ -2,13 +2,13 @@
 
 //! What is known of a device: what was recorded, and how its objects are now.
 
-use crate::entry::{Entry, Packet, What};
+use crate::entry::{Entry, Packet, What, FIRST, LAST};
 use crate::file::Recording;
 use std::fmt;
 use verbena_abi::ctx::QpState;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
-use verbena_faults::Rule;
+use verbena_faults::{Action, Rule};
 use verbena_roce::wire::opcode;
 use verbena_roce::{psn, psn::PSN_MASK};
 
@@ -62,6 +62,40 @@ pub fn packet_name(code: u8) -> String {
         return String::from("CNP");
     }
     opcode::lookup(code).map_or_else(|| format!("opcode {code:#04x}"), |(_, row)| row.name.into())
+}
+
+/// What a packet is, or several in a row: of those, the parts of the message that they are. An acknowledgement by what its AETH says.
+pub(crate) fn packets_name(p: &Packet) -> String {
+    let name = packet_name(p.opcode);
+    if opcode::lookup(p.opcode).is_some() && p.opcode & opcode::OPERATION == opcode::op::ACKNOWLEDGE
+    {
+        let code = (p.detail >> 24) as u8;
+        return match code >> 5 {
+            1 => String::from("RNR NAK"),
+            3 => verbena_faults::nak_name(code & 0x1f)
+                .map_or_else(|| format!("NAK {code:#04x}"), |nak| format!("NAK: {nak}")),
+            _ => String::from("ACK"),
+        };
+    }
+    let parts = [" First", " Middle", " Last", " Only"];
+    match parts.iter().find(|part| name.contains(**part)) {
+        _ if p.count < 2 => name,
+        Some(part) => {
+            let begin = if p.flags & FIRST != 0 {
+                "First"
+            } else {
+                "Middle"
+            };
+            let end = if p.flags & LAST != 0 {
+                "Last"
+            } else {
+                "Middle"
+            };
+            let whole = format!(" {begin} to {end}");
+            format!("{} ({} packets)", name.replace(*part, &whole), p.count)
+        }
+        None => format!("{name} ({} PSNs)", p.count),
+    }
 }
 
 /// The name of a work request's operation.
@@ -120,6 +154,12 @@ impl Facts {
         }
     }
 
+    /// What a rule does.
+    pub(crate) fn action(&self, number: u16) -> Option<&Action> {
+        let rule = self.rules.get(usize::from(number))?.as_ref();
+        rule.map(|rule| &rule.action)
+    }
+
     /// The place where the last life begins of a queue pair that has this number: its creation, or the reset of the device before it.
     pub(crate) fn life(&self, qpn: u32) -> usize {
         let all = self.all();
@@ -137,6 +177,16 @@ impl Facts {
         let last = all.iter().rposition(is_its).unwrap_or(all.len());
         let until = all.get(..=last).unwrap_or(all);
         until.iter().rposition(born).unwrap_or(0)
+    }
+
+    /// The place where a queue pair of this number, before another place, began anew: in its last life, or its last RESET there.
+    pub(crate) fn anew(&self, qpn: u32, at: usize) -> usize {
+        let life = self.life(qpn);
+        let reset = QpState::Reset.to_raw();
+        let is_reset = |entry: &Entry| matches!(entry.what, What::State { qpn: n, to, .. } if n == qpn && to == reset);
+        let mut back = self.before(at).take_while(|(n, _)| *n > life);
+        let last = back.find(|(_, entry)| is_reset(entry));
+        last.map_or(life, |(n, _)| n)
     }
 
     /// The queue pair as it is now, or was last.

@@ -1,16 +1,21 @@
 "use strict";
-const began = performance.now();
 const data = JSON.parse(document.getElementById("data").textContent);
-const [TIME, QPN, PEER, KIND, TEXT, PSN, COUNT] = [0, 1, 2, 3, 4, 5, 6];
-const ROW = 16, HEAD = 22;
+const [ENTRY, TIME, QPN, PEER, KIND, TEXT, PSN, COUNT, WAY] = [0, 1, 2, 3, 4, 5, 6, 7, 8];
+// Pixels: of a row, of what stands above all rows, where the first lane may begin, and what a row's text needs at least.
+const ROW = 16, HEAD = 22, LEFT = 140, WORDS = 400;
+// So many queue pairs have a lane of their own, and so many a line.
+const LANES = 24, LIVES = 500;
 const colours = {
-	new: "#246", again: "#d70", ack: "#2a7", nak: "#c22", rnr: "#a0a", in: "#bbb", rule: "#c22",
-	done: "#2a7", failed: "#c22", work: "#999", state: "#05c", event: "#a0a",
+	new: "#246", again: "#d70", ack: "#287", nak: "#c22", rnr: "#a0a", in: "#bbb", lost: "#c22", rule: "#c22",
+	done: "#287", failed: "#c22", flushed: "#b99", error: "#c22", work: "#ccc", state: "#05c", event: "#a0a",
 };
+// Of those whose lines are too light to read.
+const inks = { in: "#777", work: "#999", flushed: "#a77" };
 const meanings = {
 	new: "request", again: "request sent again", ack: "acknowledgement or response", nak: "NAK", rnr: "RNR NAK", in: "received",
-	rule: "rule fired", failed: "completion in error", state: "state", event: "event",
+	rule: "rule fired (\u2715: lost)", failed: "error", flushed: "flushed", state: "state", event: "event",
 };
+const wrong = new Set(["lost", "rule", "nak", "rnr", "failed", "error", "event"]);
 const $ = id => document.getElementById(id);
 const hex = n => "0x" + n.toString(16);
 const element = (name, text, parent) => {
@@ -21,25 +26,35 @@ const element = (name, text, parent) => {
 };
 const start = data.rows.length ? data.rows[0][TIME] : 0;
 const end = data.rows.length ? data.rows[data.rows.length - 1][TIME] : 0;
-const time = ns => ((ns - start) / 1e3).toFixed(1) + " us";
+const time = ns => ns - start < 1e7 ? ((ns - start) / 1e3).toFixed(1) + " us" : ((ns - start) / 1e6).toFixed(3) + " ms";
+const packets = data.rows.reduce((sum, row) => sum + (row[COUNT] ? 1 : 0), 0);
 
 const when = data.powerOn ? new Date(data.powerOn + start / 1e6).toISOString() : "?";
-$("head").textContent = `Port ${data.mac}; ${data.reason}. ${data.rows.length} entries in ${time(end)} since ${when}; ` +
-	`${data.first} before them were overwritten. Times are since the first entry.`;
+$("head").textContent = `Port ${data.mac}; taken because: ${data.reason}. ${data.rows.length} rows, ${packets} of them packets, in ${time(end)} since ${when}` +
+	(data.first ? `; ${data.first} entries before them were overwritten` : "") +
+	`. Times are since the first row, which was at ${(start / 1e9).toFixed(6)} s of the device clock.`;
 for (const [kind, meaning] of Object.entries(meanings))
-	element("span", "\u25a0 " + meaning, $("key")).style.color = colours[kind];
-if (!data.errors.length) element("p", "No queue pair came to an error.", $("errors"));
-for (const [qpn, ...lines] of data.errors) {
+	element("span", "\u25a0 " + meaning, $("key")).style.color = inks[kind] || colours[kind];
+
+// Where a sentence names an entry, there is a way to its row.
+if (!data.errors.length) element("p", "Nothing came to an error.", $("errors"));
+for (const [who, ...lines] of data.errors) {
 	const box = element("div", "", $("errors"));
 	box.className = "error";
-	element("b", "QP " + hex(qpn), box);
-	for (const line of lines) element("p", line, box);
+	element("b", who, box);
+	for (const line of lines) {
+		const text = element("p", "", box);
+		for (const part of line.split(/(?<=\()(entry \d+)(?=\))/)) {
+			if (!/^entry \d+$/.test(part)) text.append(part);
+			else element("button", part, text).addEventListener("click", () => show(Number(part.slice(6))));
+		}
+	}
 }
 
-// Queue pairs in the order in which they come; those of elsewhere have no line of their own.
-const columns = new Map();
-for (const row of data.rows) if (row[QPN] && !columns.has(row[QPN])) columns.set(row[QPN], columns.size);
-for (const qpn of columns.keys()) {
+// Queue pairs in the order in which they come.
+const known = new Set();
+for (const row of data.rows) if (row[QPN]) known.add(row[QPN]);
+for (const qpn of known) {
 	element("option", "QP " + hex(qpn), $("which")).value = qpn;
 	element("option", "QP " + hex(qpn), $("only")).value = qpn;
 }
@@ -48,74 +63,149 @@ all.value = 0;
 $("only").prepend(all);
 $("only").value = 0;
 
-// A canvas as sharp as the screen, of which the place in the page says how wide it is.
-function paper(canvas, height) {
-	const scale = window.devicePixelRatio || 1, width = canvas.parentElement.clientWidth;
+// A canvas as sharp as the screen.
+function paper(canvas, width, height) {
+	const scale = window.devicePixelRatio || 1;
 	canvas.width = width * scale;
 	canvas.height = height * scale;
+	canvas.style.width = width + "px";
 	canvas.style.height = height + "px";
 	const pen = canvas.getContext("2d");
 	pen.scale(scale, scale);
 	pen.font = "11px sans-serif";
 	pen.clearRect(0, 0, width, height);
-	return [pen, width, height];
+	return pen;
 }
 
-let shown = [];
+// What the ladder has: rows, lanes, which rows tell of something wrong, and which one is marked.
+let shown = [], lanes = new Map(), faults = [], marked = -1, words = WORDS;
+const told = row => {
+	const psn = row[COUNT] || row[WAY] ? `PSN ${hex(row[PSN])} ` : "";
+	return (row[QPN] ? `QP ${hex(row[QPN])} ` : "") + psn + row[TEXT];
+};
 function choose() {
 	const only = Number($("only").value), received = $("received").checked;
 	shown = data.rows.filter(row => (received || row[KIND] !== "in") && (!only || row[QPN] === only || row[PEER] === only));
-	$("tall").style.height = shown.length * ROW + HEAD + "px";
+	lanes = new Map();
+	faults = [];
+	let longest = null;
+	shown.forEach((row, n) => {
+		// Those of elsewhere share one lane with those for which there is no room.
+		if (row[QPN] && lanes.size < LANES && !lanes.has(row[QPN])) lanes.set(row[QPN], lanes.size);
+		if (wrong.has(row[KIND])) faults.push(n);
+		if (!longest || row[TEXT].length > longest[TEXT].length) longest = row;
+	});
+	// The name of a rule may be long; letters that are wider than those of the longest have some room.
+	const pen = paper($("rungs"), 1, 1);
+	words = Math.max(WORDS, longest ? pen.measureText(told(longest)).width * 1.25 + 40 : 0);
+	marked = -1;
+	// One row more than there are: the last one can be seen as a whole wherever the box ends.
+	$("tall").style.height = (shown.length + 1) * ROW + HEAD + "px";
+	go(faults.length ? faults[0] : -1);
+}
+
+// Brings a row into view and marks it.
+function go(n) {
+	const nth = faults.indexOf(n);
+	marked = n;
+	$("ladder").scrollTop = Math.max(0, n - 8) * ROW;
+	$("where").textContent = nth < 0 ? `${faults.length} rows` : `row ${nth + 1} of ${faults.length}`;
 	rungs();
+}
+function show(entry) {
+	const n = shown.findIndex(row => row[ENTRY] >= entry);
+	go(n < 0 ? shown.length - 1 : n);
+	$("ladder").scrollIntoView({ block: "nearest" });
+}
+function step(by) {
+	const next = by > 0 ? faults.findIndex(n => n > marked) : faults.findLastIndex(n => n < marked);
+	if (next >= 0) go(faults[next]);
 }
 
 // The rows that are in view, and no others.
 function rungs() {
-	const box = $("ladder"), [pen, width, height] = paper($("rungs"), box.clientHeight);
-	const left = 90, room = Math.max(40, (width - left - 380) / Math.max(1, columns.size));
-	const x = qpn => columns.has(qpn) ? left + room / 2 + columns.get(qpn) * room : left + columns.size * room;
-	const from = Math.floor(box.scrollTop / ROW), count = Math.ceil(height / ROW);
+	const box = $("ladder"), height = box.clientHeight;
+	const room = Math.max(70, (box.clientWidth - LEFT - words) / Math.max(1, lanes.size));
+	const right = LEFT + lanes.size * room, width = Math.max(box.clientWidth, right + words);
+	$("tall").style.width = width + "px";
+	const pen = paper($("rungs"), width, height);
+	const x = qpn => lanes.has(qpn) ? LEFT + room / 2 + lanes.get(qpn) * room : right;
+	const from = Math.floor(box.scrollTop / ROW), count = Math.ceil((height - HEAD) / ROW);
+	for (let n = from; n < Math.min(shown.length, from + count); n++) {
+		const kind = shown[n][KIND];
+		if (n !== marked && !wrong.has(kind)) continue;
+		pen.fillStyle = n === marked ? "#fd9" : "#fee";
+		pen.fillRect(0, HEAD + (n - from) * ROW, width, ROW);
+	}
 	pen.strokeStyle = "#ddd";
-	for (const qpn of columns.keys()) {
+	for (const qpn of lanes.keys()) {
 		pen.beginPath();
 		pen.moveTo(x(qpn), HEAD);
 		pen.lineTo(x(qpn), height);
 		pen.stroke();
 	}
 	for (let n = from; n < Math.min(shown.length, from + count); n++) {
-		const row = shown[n], y = HEAD + (n - from) * ROW + ROW / 2;
-		pen.fillStyle = pen.strokeStyle = colours[row[KIND]] || "#222";
-		const psn = row[PSN] || row[COUNT] ? `, PSN ${hex(row[PSN])}` : "";
-		pen.fillText(time(row[TIME]), 4, y + 4);
-		pen.fillText(`QP ${hex(row[QPN])} ${row[TEXT]}${psn}`, left + columns.size * room + 20, y + 4);
-		if (!row[COUNT]) {
-			pen.fillRect(x(row[QPN]) - 3, y - 3, 6, 6);
-			continue;
-		}
-		const [a, b] = row[KIND] === "in" ? [x(row[PEER]), x(row[QPN])] : [x(row[QPN]), x(row[PEER])];
+		const row = shown[n], kind = row[KIND], y = HEAD + (n - from) * ROW + ROW / 2;
+		pen.fillStyle = inks[kind] || colours[kind];
+		pen.fillText(row[ENTRY], 4, y + 4);
+		pen.fillText(time(row[TIME]), 60, y + 4);
+		pen.fillText(told(row), right + 20, y + 4);
+		pen.fillStyle = pen.strokeStyle = colours[kind];
+		rung(pen, row, y, x(row[QPN]), x(row[PEER]));
+	}
+	pen.fillStyle = "#222";
+	for (const qpn of lanes.keys()) pen.fillText("QP " + hex(qpn), x(qpn) - 16, 14);
+	pen.fillText("entry", 4, 14);
+	pen.fillText("time", 60, 14);
+}
+
+// An arrow for packets, a line that a rule ends or marks, or a square.
+function rung(pen, row, y, own, other) {
+	const comes = row[KIND] === "in" || row[WAY] === "in", [a, b] = comes ? [other, own] : [own, other];
+	const line = (from, to) => {
 		pen.setLineDash(row[KIND] === "in" ? [2, 3] : []);
 		pen.beginPath();
-		pen.moveTo(a, y);
-		pen.lineTo(b, y);
+		pen.moveTo(from, y);
+		pen.lineTo(to, y);
 		pen.stroke();
 		pen.setLineDash([]);
+	};
+	if (row[COUNT]) {
 		const back = b < a ? 6 : -6;
+		line(a, b);
 		pen.beginPath();
 		pen.moveTo(b, y);
 		pen.lineTo(b + back, y - 3);
 		pen.lineTo(b + back, y + 3);
 		pen.fill();
+		return;
 	}
-	pen.fillStyle = "#fff";
-	pen.fillRect(0, 0, width, HEAD);
-	pen.fillStyle = "#222";
-	for (const qpn of columns.keys()) pen.fillText("QP " + hex(qpn), x(qpn) - 16, 14);
+	if (!row[WAY] || !row[PEER]) {
+		pen.fillRect(own - 3, y - 3, 6, 6);
+		return;
+	}
+	const middle = a + (b - a) / 2;
+	pen.lineWidth = 2;
+	if (row[KIND] === "lost") {
+		line(a, middle);
+		pen.beginPath();
+		for (const up of [-5, 5]) {
+			pen.moveTo(middle - 5, y - up);
+			pen.lineTo(middle + 5, y + up);
+		}
+		pen.stroke();
+	} else {
+		line(a, b);
+		pen.fillRect(middle - 5, y - 5, 10, 10);
+	}
+	pen.lineWidth = 1;
 }
 
+const inside = canvas => canvas.parentElement.clientWidth - 32;
 function psns() {
-	const [pen, width, height] = paper($("psn"), 260), qpn = Number($("which").value), left = 70, bottom = 20;
-	const kinds = ["new", "again", "ack", "nak", "rnr", "rule"];
-	const rows = data.rows.filter(row => row[QPN] === qpn && kinds.includes(row[KIND]) && (row[COUNT] || row[KIND] === "rule"));
+	const width = inside($("psn")), height = 260, pen = paper($("psn"), width, height), qpn = Number($("which").value), left = 70, bottom = 20;
+	const kinds = ["new", "again", "nak", "rnr", "lost", "rule"];
+	const rows = data.rows.filter(row => row[QPN] === qpn && kinds.includes(row[KIND]) && (row[COUNT] || row[WAY]));
 	const requests = rows.filter(row => row[KIND] === "new" || row[KIND] === "again");
 	if (!requests.length) {
 		pen.fillText("it sent no request", left, 20);
@@ -132,10 +222,10 @@ function psns() {
 	const y = n => 10 + (high - n) / (high - low) * (height - bottom - 10);
 	for (const row of rows) {
 		const n = ahead(row[PSN]);
-		// Answers to the peer have the peer's PSNs.
-		if (n < low || n > high || row[KIND] === "ack") continue;
+		// What goes to the peer as an answer has the peer's PSNs.
+		if (n < low || n > high) continue;
 		pen.fillStyle = colours[row[KIND]];
-		const top = y(n + row[COUNT]), size = row[KIND] === "rule" ? 6 : 2;
+		const top = y(n + row[COUNT]), size = row[COUNT] ? 2 : 6;
 		pen.fillRect(x(row[TIME]) - size / 2, top - (size > 2 ? 3 : 0), size, Math.max(size, y(n) - top));
 	}
 	pen.fillStyle = "#222";
@@ -146,10 +236,12 @@ function psns() {
 }
 
 function lives() {
-	const line = 18, [pen, width] = paper($("lives"), data.lives.length * line + 24), left = 90;
+	const some = data.lives.slice(0, LIVES), line = 18, left = 90;
+	$("more").textContent = data.lives.length > LIVES ? `The first ${LIVES} of ${data.lives.length}.` : "";
+	const width = inside($("lives")), pen = paper($("lives"), width, some.length * line + 24);
 	const shades = { RESET: "#ddd", INIT: "#bcd", RTR: "#8be", RTS: "#2a7", SQD: "#aa5", SQE: "#d70", ERR: "#c22", destroyed: "#fff" };
 	const x = ns => left + (ns - start) / Math.max(1, end - start) * (width - left - 10);
-	data.lives.forEach(([qpn, ...states], n) => {
+	some.forEach(([qpn, ...states], n) => {
 		pen.fillStyle = "#222";
 		pen.fillText("QP " + hex(qpn), 4, n * line + 13);
 		for (let s = 0; s < states.length; s += 2) {
@@ -162,9 +254,9 @@ function lives() {
 	for (const [state, shade] of Object.entries(shades)) {
 		if (state === "destroyed") continue;
 		pen.fillStyle = shade;
-		pen.fillRect(at, data.lives.length * line + 6, 12, 12);
+		pen.fillRect(at, some.length * line + 6, 12, 12);
 		pen.fillStyle = "#222";
-		pen.fillText(state, at + 16, data.lives.length * line + 16);
+		pen.fillText(state, at + 16, some.length * line + 16);
 		at += 70;
 	}
 }
@@ -185,8 +277,11 @@ $("ladder").addEventListener("scroll", () => {
 $("only").addEventListener("change", choose);
 $("received").addEventListener("change", choose);
 $("which").addEventListener("change", psns);
+$("back").addEventListener("click", () => step(-1));
+$("on").addEventListener("click", () => step(1));
 window.addEventListener("resize", () => { rungs(); psns(); lives(); });
 choose();
 psns();
 lives();
-document.body.dataset.shown = Math.round(performance.now() - began);
+// Since the browser began with the page, until it has been painted.
+requestAnimationFrame(() => setTimeout(() => { document.body.dataset.shown = Math.round(performance.now()); }));

@@ -4,7 +4,7 @@
 
 use super::{syndrome_text, tell};
 use crate::entry::{Entry, Packet, What, LOST, RECV};
-use crate::facts::{covers, is_response, packet_name, work_name, Facts, Name, QpNow};
+use crate::facts::{covers, is_response, packet_name, packets_name, work_name, Facts, Name, QpNow};
 use crate::psn_text;
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::ctx::QpState;
@@ -18,7 +18,7 @@ use verbena_roce::wire::opcode;
 struct Chain<'a> {
     facts: &'a Facts,
     qp: &'a QpNow,
-    /// The life of the queue pair begins here ...
+    /// The queue pair began anew here ...
     life: usize,
     /// ... and its error came here.
     at: usize,
@@ -34,7 +34,7 @@ pub(super) fn chain(
     depth: u32,
     out: &mut Vec<String>,
 ) {
-    let life = facts.life(qp.qpn);
+    let life = facts.anew(qp.qpn, at);
     let chain = Chain {
         facts,
         qp,
@@ -203,7 +203,7 @@ impl Chain<'_> {
     }
 
     fn rules(&self, qpn: u32, out: &mut Vec<String>) -> bool {
-        let fired = firings(self.facts, qpn, self.facts.life(qpn), self.at);
+        let fired = firings(self.facts, qpn, self.facts.anew(qpn, self.at), self.at);
         let any = !fired.is_empty();
         if any {
             out.push(format!("Rules at {}: {}.", Name(qpn), fired.join("; ")));
@@ -463,14 +463,9 @@ impl Chain<'_> {
         if p.address != 0 || p.detail != 0 {
             detail = format!(", R_Key {:#x}, address {:#x}", p.detail, p.address);
         }
-        let many = if p.count > 1 {
-            format!(" and {} more", p.count - 1)
-        } else {
-            String::new()
-        };
         out.push(format!(
-            "The request was {}{many}, {}, {} bytes{detail}, from {}, {}.",
-            packet_name(p.opcode),
+            "The request was {}, {}, {} bytes{detail}, from {}, {}.",
+            packets_name(&p),
             psn_text(p.psn),
             p.bytes,
             Name(p.peer),
@@ -546,7 +541,7 @@ pub(super) fn times(count: usize) -> String {
     }
 }
 
-fn capital(text: &str) -> String {
+pub(super) fn capital(text: &str) -> String {
     let mut chars = text.chars();
     let first = chars.next().map(|c| c.to_uppercase().collect::<String>());
     first.unwrap_or_default() + chars.as_str()

@@ -13,6 +13,7 @@ use crate::entry::{Entry, What};
 use crate::facts::{state_name, Facts, Name, QpNow};
 use crate::psn_text;
 use verbena_abi::ctx::QpState;
+use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 
 /// Queue pairs in a chain: it, its peer, and no further.
@@ -51,9 +52,7 @@ pub fn why(facts: &Facts, qpn: u32) -> Result<Vec<String>, String> {
         .rev()
         .take_while(|entry| entry.what != What::Reset)
         .find_map(|entry| match entry.what {
-            What::Event { kind, syndrome, .. }
-                if kind == verbena_abi::eqe::EventType::DeviceFatal.to_raw() =>
-            {
+            What::Event { kind, syndrome, .. } if kind == EventType::DeviceFatal.to_raw() => {
                 Some(syndrome)
             }
             _ => None,
@@ -71,6 +70,42 @@ pub fn why(facts: &Facts, qpn: u32) -> Result<Vec<String>, String> {
         ));
     }
     Ok(out)
+}
+
+/// What died by the event at a place, and of what; None: it is of no such kind.
+pub(crate) fn why_event(facts: &Facts, at: usize) -> Option<(String, Vec<String>)> {
+    let What::Event {
+        kind,
+        number,
+        syndrome,
+    } = facts.all().get(at)?.what
+    else {
+        return None;
+    };
+    let died = match EventType::from_raw(kind)? {
+        EventType::DeviceFatal => String::from("the device"),
+        EventType::CqErr => format!("CQ {number}"),
+        EventType::SrqErr => format!("SRQ {number}"),
+        _ => return None,
+    };
+    let cause = Syndrome::from_raw(syndrome);
+    let text = cause.map_or_else(String::new, syndrome_text);
+    let died = cause::capital(&died);
+    let mut out = vec![format!("{died} died, {}: {text}", facts.moment(at))];
+    if cause == Some(Syndrome::Injected) {
+        let fired = facts.before(at).find_map(|(n, entry)| match entry.what {
+            What::Fired { rule, .. } => Some((n, rule)),
+            _ => None,
+        });
+        if let Some((n, rule)) = fired {
+            let rule = cause::capital(&facts.rule(rule));
+            out.push(format!("{rule} fired last before it, {}.", facts.moment(n)));
+        }
+    }
+    if kind == EventType::DeviceFatal.to_raw() {
+        out.push(advice::of_a_dead_device().into());
+    }
+    Some((died, out))
 }
 
 /// The state of a queue pair, and its chain.

@@ -33,7 +33,7 @@ fn told(whats: &[What], qpn: u32) -> String {
     why(&facts, qpn).unwrap().join("\n")
 }
 
-fn created(qpn: u32) -> What {
+pub(crate) fn created(qpn: u32) -> What {
     What::Created {
         qpn,
         owner: qpn,
@@ -43,7 +43,7 @@ fn created(qpn: u32) -> What {
     }
 }
 
-fn state(qpn: u32, peer: u32, to: QpState, syndrome: Option<Syndrome>) -> What {
+pub(crate) fn state(qpn: u32, peer: u32, to: QpState, syndrome: Option<Syndrome>) -> What {
     What::State {
         qpn,
         owner: qpn,

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+"""What scripts/browser runs in the toolchain root: `reports.py DIR` makes a page of each recording of a scenario in DIR, and of recordings made of
+them: one that is empty, one whose beginning was overwritten, some with hostile names. DIR/expected.json has what each page is to show, by what the
+file itself says (its format is in tools/record/src/file.rs and entry.rs).
+"""
+import glob
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+
+DIR = sys.argv[1]
+ENTRY = 48
+WORK, SENT, RECEIVED, PASSED, COMPLETED, EVENT, COMMAND, STATE, FIRED = 1, 2, 3, 4, 5, 6, 7, 9, 12
+SET_GID = 4
+LOST = 4
+# Names of rules, and reasons, that a page may only show: at most 64 bytes, none of them control characters.
+HOSTILE = (
+    "</script><script>document.body.dataset.ran=1</script>",
+    '<img src="x" onerror="document.body.dataset.ran=1">',
+    "<svg/onload=document.body.dataset.ran=1>",
+    "\"'`;document.body.dataset.ran=1;//${document.body.dataset.ran=1}",
+    "<!--<script>",
+    "]]>--></style></title><b>&lt;&#60;\\u003c\\",
+    "/*script*/ /*data*/ $& $' $1",
+    "\u2028\u2029\u202e</p><h1>",
+)
+
+
+class Recording:
+    """The parts of a file."""
+
+    def __init__(self, data):
+        self.head, at = data[:46], 48
+        self.first = struct.unpack_from("<Q", data, 16)[0]
+
+        def text():
+            nonlocal at
+            length = struct.unpack_from("<I", data, at)[0]
+            at += 4 + length
+            return data[at - length:at].decode()
+
+        self.reason = text()
+        count = struct.unpack_from("<I", data, at)[0]
+        at += 4
+        self.rules = [text() for _ in range(count)]
+        count = struct.unpack_from("<Q", data, at)[0]
+        at += 8
+        self.entries = [data[at + n * ENTRY:at + (n + 1) * ENTRY] for n in range(count)]
+
+    def bytes(self):
+        def text(t):
+            return struct.pack("<I", len(t.encode())) + t.encode()
+
+        out = bytearray(self.head + bytes(2))
+        struct.pack_into("<Q", out, 16, self.first)
+        out += text(self.reason) + struct.pack("<I", len(self.rules)) + b"".join(map(text, self.rules))
+        out += struct.pack("<Q", len(self.entries)) + b"".join(self.entries)
+        total = 0xCBF29CE484222325
+        for byte in out:
+            total = (total ^ byte) * 0x100000001B3 & (1 << 64) - 1
+        return bytes(out) + struct.pack("<Q", total)
+
+    def expected(self):
+        """Rows, packets and lost packets."""
+        drops = {number for number, rule in enumerate(self.rules) if json.loads(rule)["action"] == "drop"}
+        rows = packets = lost = 0
+        for entry in self.entries:
+            kind, a, b = struct.unpack_from("<BBH", entry, 8)
+            packets += kind in (SENT, RECEIVED)
+            is_lost = kind == PASSED and b >> 8 & LOST
+            lost += bool(is_lost or kind == FIRED and b in drops)
+            # Of commands what was refused, and another address.
+            is_told = kind == COMMAND and (a or b == SET_GID)
+            rows += bool(is_lost or is_told or kind in (WORK, SENT, RECEIVED, COMPLETED, EVENT, STATE, FIRED))
+        return {"rows": rows, "packets": packets, "lost": lost}
+
+
+def page(name):
+    return subprocess.run(["verbenactl", "report", f"{DIR}/{name}.record", "-o", f"{DIR}/{name}.html"], capture_output=True, text=True)
+
+
+expected = {}
+
+
+def made(name, recording=None, **more):
+    path = f"{DIR}/{name}.record"
+    if recording:
+        with open(path, "wb") as file:
+            file.write(recording.bytes())
+    else:
+        with open(path, "rb") as file:
+            recording = Recording(file.read())
+    done = page(name)
+    if done.returncode:
+        sys.exit(f"FAILED browser/{name}: verbenactl report: {done.stderr}")
+    expected[name] = {**recording.expected(), **more}
+
+
+def peer_dies():
+    with open(f"{DIR}/peer-dies.record", "rb") as file:
+        return Recording(file.read())
+
+
+for scenario in sorted(glob.glob(f"{DIR}/*.record")):
+    made(os.path.basename(scenario)[:-len(".record")], scenario=True)
+same = peer_dies()
+if same.bytes() != open(f"{DIR}/peer-dies.record", "rb").read():
+    sys.exit("FAILED browser: the format of recordings is another than this reads")
+same.entries, same.rules = [], []
+made("empty", same)
+half = peer_dies()
+gone = len(half.entries) // 2
+half.entries, half.first = half.entries[gone:], half.first + gone
+made("overwritten", half, first=half.first)
+for number, name in enumerate(HOSTILE):
+    hostile = peer_dies()
+    rules = [json.loads(rule) for rule in hostile.rules]
+    hostile.rules = [json.dumps({**rule, "name": name}) for rule in rules]
+    hostile.reason = name
+    # A name stands in a sentence as Rust's {:?} has it.
+    quoted = re.sub("[\u2028\u2029\u202e]", lambda c: f"\\u{{{ord(c[0]):x}}}", name.replace("\\", "\\\\").replace('"', '\\"'))
+    made(f"hostile-{number}", hostile, reason=name, rule=f'rule "{quoted}"')
+with open(f"{DIR}/cut.record", "wb") as file:
+    file.write(peer_dies().bytes()[:-1000])
+done = page("cut")
+if not done.returncode or "it ends after" not in done.stderr or os.path.exists(f"{DIR}/cut.html"):
+    sys.exit(f"FAILED browser/cut: a recording that is cut off has a page: {done.stderr}")
+with open(f"{DIR}/expected.json", "w", encoding="utf-8") as file:
+    json.dump(expected, file)
