@@ -66,13 +66,17 @@ def run(program, way):
     deadline = began + WORK
     try:
         while True:
-            # In this order: what is written before the rule is seen to have fired may still be older.
-            if has_moment and fault_at is None and fired(MOMENT):
+            sizes = [end.size() for end in ends]
+            if fault_at is None and fired(MOMENT):
                 fault_at = time.monotonic()
                 deadline = fault_at + program.patience
                 if way.kills:
                     server.process.kill()
-            over = [end.look(fault_at) for end in ends]
+            elif fault_at is None:
+                # What was written before the rule was asked for is older than what goes wrong.
+                for end, size in zip(ends, sizes):
+                    end.mark = size
+            over = [end.look() for end in ends]
             if all(over) or time.monotonic() > deadline:
                 break
             time.sleep(0.02)
