@@ -221,9 +221,7 @@ pub fn prepare(from: &End, to: &End) {
 
 /// How many pieces are there, with each of their bytes.
 pub fn arrived(from: &End, to: &End) -> usize {
-    let same = |n: &usize| {
-        from.mr.buf.read(n * PIECE, PIECE) == to.mr.buf.read(n * PIECE, PIECE)
-    };
+    let same = |n: &usize| from.mr.buf.read(n * PIECE, PIECE) == to.mr.buf.read(n * PIECE, PIECE);
     (0..PIECES).filter(same).count()
 }
 

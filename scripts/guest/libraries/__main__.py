@@ -25,7 +25,7 @@ from ways import MOMENT, SEED, WAYS, rules  # noqa: E402
 
 faults = script("faults")
 # All of the work, with what is lost sent again.
-WORK = 120
+WORK = 240
 RECORDED = 32768
 
 

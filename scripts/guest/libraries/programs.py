@@ -87,9 +87,10 @@ class End:
         found = []
         for line in self.text(self.mark).splitlines():
             line = re.sub(r"^\[\d+\.\d+\] \[[^]]*\] +", "", line)
-            line = re.sub(r":\d+ +UCX +", " UCX ", line)
-            line = re.sub(r"0x[0-9a-f]{2,}", "0x...", line)
-            line = re.sub(r"^\[\w+:\d+ *:\d+:\d+\] +", "", line).strip()
+            line = re.sub(r"^\[\w+:\d+ *:\w+:\d+\] +", "", line)
+            line = re.sub(r"(\.c):\d+ ?", r"\1 ", line)
+            # `verbenactl explain` knows each vendor_err.
+            line = " ".join(re.sub(r"(?<!vendor_err )0x[0-9a-fA-F]+", "0x...", line).split())
             is_trace = re.match(r"\d+ +/|\[\w+:\d+\]|=+", line)
             if not is_trace and re.search(r"error|fatal|fail|warn|timed out|diag|ret=", line, re.I) and line not in found:
                 found.append(line)

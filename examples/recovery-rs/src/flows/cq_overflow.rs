@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! A CQ in error: it has no room for a completion, its queue pairs are in ERR, and what would complete there completes nowhere. All of it is made
 //! anew, with a larger CQ.
-use crate::verbs::{arrived, connect, prepare, Device, End, Result, Round, Work, PATIENT, PIECES, RC};
+use crate::verbs::{
+    arrived, connect, prepare, Device, End, Result, Round, Work, PATIENT, PIECES, RC,
+};
 use std::time::Duration;
 use verbena_testing::ffi::context::EventType;
 

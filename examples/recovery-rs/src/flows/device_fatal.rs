@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! A dead device: all that was posted is flushed, and only destroying works. It is closed, and opened anew when its driver has it back.
-use crate::verbs::{arrived, connect, prepare, Device, End, Result, Round, Work, PATIENT, PIECES, RC};
+use crate::verbs::{
+    arrived, connect, prepare, Device, End, Result, Round, Work, PATIENT, PIECES, RC,
+};
 use std::thread::sleep;
 use std::time::Duration;
 use verbena_testing::ffi::context::EventType;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! A queue pair in ERR: a WRITE fails, and what is behind it is flushed. Through RESET to RTS again.
-use crate::verbs::{arrived, connect, prepare, Device, End, Patience, Result, Round, Work, PIECES, RC};
+use crate::verbs::{
+    arrived, connect, prepare, Device, End, Patience, Result, Round, Work, PIECES, RC,
+};
 
 const PATIENCE: Patience = Patience {
     timeout: 14,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! A send queue in SQE: a send of an unreliable connection fails, and all that is posted is flushed, while receives go on. Back to RTS.
-use crate::verbs::{arrived, connect, prepare, Device, End, Result, Round, Work, PATIENT, PIECES, UC};
+use crate::verbs::{
+    arrived, connect, prepare, Device, End, Result, Round, Work, PATIENT, PIECES, UC,
+};
 use verbena_testing::ffi::qp::{mask, state};
 use verbena_testing::ffi::QpAttr;
 
