@@ -11,7 +11,7 @@ import sys
 HEAD = "| what goes wrong | the device says | one end | the other end |\n| --- | --- | --- | --- |"
 # Each queue pair on an SRQ gets this one when it goes.
 USUAL = "QP_LAST_WQE_REACHED"
-SHOWN = 2
+SHOWN = 3
 
 
 def outcome(end, is_client):
@@ -22,11 +22,17 @@ def outcome(end, is_client):
     return {"killed by SIGABRT": "aborts", "killed by SIGKILL": "is killed"}.get(how, how)
 
 
+def after(seconds):
+    return "at once" if seconds < 2 else f"after {seconds:.0f} s"
+
+
 def cell(end, is_client):
     text = outcome(end, is_client)
-    at = end["said_after"] if end["said_after"] is not None else end["ended_after"]
-    if at is not None and text not in ("done", "is killed"):
-        text += (", having said" if text == "waits" else ",") + (" at once" if at < 2 else f" after {at:.0f} s")
+    said, ended = end["said_after"], end["ended_after"]
+    if ended is not None and text not in ("done", "is killed"):
+        text += f", {after(ended)}"
+    if said is not None and (ended is None or ended - said > 2):
+        text += f", having said {after(said)}"
     words = " / ".join(f"`{line}`" for line in end["words"][:SHOWN]).replace("|", "\\|")
     return text + (f": {words}" if words else "")
 

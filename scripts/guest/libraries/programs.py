@@ -88,7 +88,7 @@ class End:
         for line in self.text(self.mark).splitlines():
             line = re.sub(r"^\[\d+\.\d+\] \[[^]]*\] +", "", line)
             line = re.sub(r"^\[\w+:\d+ *:\w+:\d+\] +", "", line)
-            line = re.sub(r"(\.c):\d+ ?", r"\1 ", line)
+            line = re.sub(r"(\.c):\d+ *:? *", r"\1: ", line)
             # `verbenactl explain` knows each vendor_err.
             line = " ".join(re.sub(r"(?<!vendor_err )0x[0-9a-fA-F]+", "0x...", line).split())
             is_trace = re.match(r"\d+ +/|\[\w+:\d+\]|=+", line)
