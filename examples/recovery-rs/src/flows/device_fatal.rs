@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! A dead device: all that was posted is flushed, and only destroying works. It is closed, and opened anew when its driver has it back.
+use crate::verbs::{
+    arrived, connect, prepare, Device, End, Result, Round, Work, PATIENT, PIECES, RC,
+};
+use std::thread::sleep;
+use std::time::Duration;
+use verbena_testing::ffi::context::EventType;
+
+/// The driver takes some seconds for it.
+const TRIES: usize = 300;
+
+fn again() -> Result<Device> {
+    for _ in 0..TRIES {
+        if let Ok(device) = Device::open() {
+            return Ok(device);
+        }
+        sleep(Duration::from_millis(100));
+    }
+    Err("the device does not come back".into())
+}
+
+pub fn run(recovers: bool) -> Result<bool> {
+    let mut device = Device::open()?;
+    for life in 0.. {
+        let from = End::new(&device, RC, PIECES, None)?;
+        let to = End::new(&device, RC, PIECES, None)?;
+        prepare(&from, &to);
+        connect(&device, [&from, &to], PATIENT)?;
+        let mut round = Work::default().write_rest(&from, &to)?;
+        if round == Round::Done {
+            return Ok(arrived(&from, &to) == PIECES);
+        }
+        if !recovers {
+            println!("flushed: both ends begin anew");
+            connect(&device, [&from, &to], PATIENT)?;
+            round = Work::default().write_rest(&from, &to)?;
+            return Ok(round == Round::Done && arrived(&from, &to) == PIECES);
+        }
+        if life > 0 || !device.event_came(EventType::DEVICE_FATAL, Duration::from_secs(5)) {
+            return Ok(false);
+        }
+        println!("DEVICE_FATAL: opened again");
+        // All that was made of the device, before it is opened anew.
+        drop((from, to, device));
+        device = again()?;
+    }
+    Ok(false)
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! The recovery flows of Documentation/recovery.md over libibverbs, without `unsafe`: `verbena-recovery FLOW careless|careful`.
+//!
+//! A flow has the name of the scenario in C that goes wrong by the same rule (`examples/FLOW/rule.toml`). All of them do the same work: some
+//! pieces of memory go from one queue pair to another of the same process, and at the end each byte is compared. Without the rule both forms
+//! do it; with the rule the careful one does, and the careless one, which knows of no recovery, does not.
+//!
+//! Ends with 0 if all of the work is done, with 1 if not, and with 2 where a verb refuses what it is asked for.
+mod flows;
+mod verbs;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: verbena-recovery FLOW careless|careful";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let (name, recovers) = match args[..] {
+        [name, "careless"] => (name, false),
+        [name, "careful"] => (name, true),
+        _ => ("", false),
+    };
+    let Some((_, flow)) = flows::ALL.iter().find(|(known, _)| *known == name) else {
+        let names: Vec<&str> = flows::ALL.iter().map(|(known, _)| *known).collect();
+        eprintln!("{USAGE}\nFLOW is one of: {}", names.join(", "));
+        return ExitCode::from(2);
+    };
+    match flow(recovers) {
+        Ok(true) => {
+            println!("all is well");
+            ExitCode::SUCCESS
+        }
+        Ok(false) => {
+            println!("it has failed");
+            ExitCode::from(1)
+        }
+        Err(refused) => {
+            println!("{refused}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! What the flows share: a device, two ends of a connection in one process, and work between them. What a flow is about is never done here.
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use verbena_testing::ffi::context::{device_names, Context, EventType, Pd};
+use verbena_testing::ffi::cq::Cq;
+use verbena_testing::ffi::mr::{access, Mr};
+use verbena_testing::ffi::qp::{mask, op, state, Qp, QpInit, RecvWr, SendWr, Srq};
+use verbena_testing::ffi::{AhAttr, Gid, GlobalRoute, QpAttr, QpCap, Wc};
+use verbena_testing::rig::status;
+
+/// The work: so many pieces of so many bytes go from one end to the other.
+pub const PIECES: usize = 64;
+const PIECE: usize = 4096;
+/// `enum ibv_qp_type`.
+pub const RC: u32 = 2;
+pub const UC: u32 = 3;
+
+/// What a verb refused, in words.
+pub type Result<T> = std::result::Result<T, String>;
+
+/// Says what was asked for when a verb has refused it.
+pub trait Refused<T> {
+    fn to(self, what: &str) -> Result<T>;
+}
+
+impl<T, E: Debug> Refused<T> for std::result::Result<T, E> {
+    fn to(self, what: &str) -> Result<T> {
+        self.map_err(|errno| format!("cannot {what}: {errno:?}"))
+    }
+}
+
+/// A device ($DEVICE, else the first), and the GID that connections use ($GID: its index, else the first that is there).
+pub struct Device {
+    pub context: Arc<Context>,
+    pub pd: Arc<Pd>,
+    gid: Gid,
+    gid_index: u32,
+}
+
+impl Device {
+    /// Opens it, which a device that has died refuses until it is back.
+    pub fn open() -> Result<Device> {
+        let name = std::env::var("DEVICE").ok();
+        let name = name.or_else(|| device_names().into_iter().next());
+        let context = Context::open(&name.unwrap_or_default()).to("open the device")?;
+        let first = std::env::var("GID").ok().and_then(|gid| gid.parse().ok());
+        let known = |index| context.query_gid(1, index).ok().map(|found| found.gid);
+        let is_set = |&(_, gid): &(u32, Gid)| gid != Gid::default();
+        let mut gids = (first.unwrap_or(0)..256).filter_map(|n| Some((n, known(n)?)));
+        let (gid_index, gid) = gids.find(is_set).ok_or("the device has no GID")?;
+        drop(gids);
+        let pd = context.alloc_pd().to("allocate a PD")?;
+        Ok(Device {
+            context,
+            pd,
+            gid,
+            gid_index,
+        })
+    }
+
+    /// The next asynchronous event of a kind, acknowledged, waited for at most so long; others are acknowledged and forgotten.
+    pub fn event_came(&self, kind: EventType, patience: Duration) -> bool {
+        let end = Instant::now() + patience;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            match self.context.async_event(left.as_millis() as i32) {
+                Some(event) if event.kind() == kind => return true,
+                Some(_) => {}
+                None => return false,
+            }
+        }
+    }
+}
+
+/// A queue pair with a CQ and memory of its own; its receives may come from an SRQ. The queue pair is destroyed first.
+pub struct End {
+    pub qp: Qp,
+    pub cq: Arc<Cq>,
+    mr: Mr,
+}
+
+/// How long an end waits for its peer, as `ibv_modify_qp` has it.
+#[derive(Clone, Copy)]
+pub struct Patience {
+    pub timeout: u8,
+    pub retry_cnt: u8,
+    pub rnr_retry: u8,
+}
+
+pub const PATIENT: Patience = Patience {
+    timeout: 16,
+    retry_cnt: 7,
+    rnr_retry: 7,
+};
+
+impl End {
+    pub fn new(device: &Device, kind: u32, cqe: usize, srq: Option<&Arc<Srq>>) -> Result<End> {
+        let all = access::ALL | access::REMOTE_ATOMIC;
+        let cq = Cq::new(&device.context, cqe as i32).to("create a CQ")?;
+        let mr = Mr::new(&device.pd, PIECES * PIECE, all).to("register memory")?;
+        let init = QpInit {
+            send_cq: cq.clone(),
+            recv_cq: cq.clone(),
+            srq: srq.cloned(),
+            cap: QpCap {
+                max_send_wr: PIECES as u32,
+                max_recv_wr: PIECES as u32,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 0,
+            },
+            sq_sig_all: true,
+            qp_type: kind,
+        };
+        let qp = Qp::new(&device.pd, &init).to("create a queue pair")?;
+        Ok(End { qp, cq, mr })
+    }
+
+    /// To a state, with the attributes that the mask names.
+    pub fn modify(&self, to: u32, attr: QpAttr, mask: u32) -> Result<()> {
+        let attr = QpAttr {
+            qp_state: to,
+            ..attr
+        };
+        let what = format!("go to {}", state::NAMES[to as usize]);
+        self.qp.modify(&attr, mask::STATE | mask).to(&what)
+    }
+
+    /// Posts a piece of the work as an RDMA WRITE to the peer's memory.
+    pub fn write(&self, piece: usize, to: &End) -> Result<()> {
+        let at = piece * PIECE;
+        let wr = SendWr::new(op::WRITE, piece as u64, &[self.mr.sge(at, PIECE)])
+            .remote(to.mr.at(at), to.mr.rkey());
+        self.qp.post_send(&[wr]).to("post a WRITE")
+    }
+
+    /// Posts it as a SEND.
+    pub fn send(&self, piece: usize) -> Result<()> {
+        let sge = self.mr.sge(piece * PIECE, PIECE);
+        let wr = SendWr::new(op::SEND, piece as u64, &[sge]);
+        self.qp.post_send(&[wr]).to("post a SEND")
+    }
+
+    /// A receive for a piece.
+    pub fn receive(&self, piece: usize) -> RecvWr {
+        RecvWr::new(piece as u64, &[self.mr.sge(piece * PIECE, PIECE)])
+    }
+
+    /// The next completion; `None`: there was none for five seconds.
+    pub fn completion(&self) -> Result<Option<Wc>> {
+        let end = Instant::now() + Duration::from_secs(5);
+        loop {
+            let found = self.cq.poll(1).to("poll the CQ")?;
+            if found.len() == 1 || Instant::now() > end {
+                return Ok(found.first().copied());
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// From whatever state, through RESET, to RTS at both ends.
+pub fn connect(device: &Device, ends: [&End; 2], patience: Patience) -> Result<()> {
+    let is_reliable = ends[0].qp.init.qp_type == RC;
+    let more = |mask| if is_reliable { mask } else { 0 };
+    for end in ends {
+        let attr = QpAttr {
+            port_num: 1,
+            qp_access_flags: access::REMOTE_WRITE | more(access::REMOTE_READ),
+            ..QpAttr::default()
+        };
+        end.modify(state::RESET, QpAttr::default(), 0)?;
+        let init = mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS;
+        end.modify(state::INIT, attr, init)?;
+    }
+    for (end, peer) in [(ends[0], ends[1]), (ends[1], ends[0])] {
+        let attr = QpAttr {
+            path_mtu: 3, // IBV_MTU_1024
+            dest_qp_num: peer.qp.qpn(),
+            max_dest_rd_atomic: 4,
+            min_rnr_timer: 1,
+            ah_attr: AhAttr {
+                is_global: 1,
+                port_num: 1,
+                grh: GlobalRoute {
+                    dgid: device.gid.into(),
+                    sgid_index: device.gid_index as u8,
+                    hop_limit: 64,
+                    ..GlobalRoute::default()
+                },
+                ..AhAttr::default()
+            },
+            ..QpAttr::default()
+        };
+        let rtr = mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN;
+        let reliable = more(mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER);
+        end.modify(state::RTR, attr, rtr | reliable)?;
+    }
+    for end in ends {
+        let attr = QpAttr {
+            timeout: patience.timeout,
+            retry_cnt: patience.retry_cnt,
+            rnr_retry: patience.rnr_retry,
+            max_rd_atomic: 4,
+            ..QpAttr::default()
+        };
+        let reliable = mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC;
+        end.modify(state::RTS, attr, mask::SQ_PSN | more(reliable))?;
+    }
+    Ok(())
+}
+
+/// Fills the memory of one end, and clears that of the other.
+pub fn prepare(from: &End, to: &End) {
+    let bytes = (0..PIECES * PIECE).map(|i| (1 + i / PIECE + i % 13) as u8);
+    from.mr.buf.write(0, &bytes.collect::<Vec<u8>>());
+    to.mr.buf.fill(0, PIECES * PIECE, 0);
+}
+
+/// How many pieces are there, with each of their bytes.
+pub fn arrived(from: &End, to: &End) -> usize {
+    let same = |n: &usize| from.mr.buf.read(n * PIECE, PIECE) == to.mr.buf.read(n * PIECE, PIECE);
+    (0..PIECES).filter(same).count()
+}
+
+/// How a round of work has ended.
+#[derive(PartialEq, Eq, Debug)]
+pub enum Round {
+    /// Each work request completed well.
+    Done,
+    /// Each completed; this is the status of the first that failed.
+    Failed(u32),
+    /// Completions stayed away.
+    Silent,
+}
+
+/// Which pieces have completed well.
+#[derive(Default)]
+pub struct Work {
+    done: Vec<usize>,
+}
+
+impl Work {
+    /// Waits until so many work requests have completed, in whatever way, and notes which did well. A failure is printed.
+    pub fn wait(&mut self, end: &End, posted: usize) -> Result<Round> {
+        let mut round = Round::Done;
+        for _ in 0..posted {
+            let Some(wc) = end.completion()? else {
+                println!("completions do not come any more");
+                return Ok(Round::Silent);
+            };
+            if wc.status == status::SUCCESS {
+                self.done.push(wc.wr_id as usize);
+            } else if round == Round::Done {
+                println!("{} at piece {}", status::name(wc.status), wc.wr_id);
+                round = Round::Failed(wc.status);
+            }
+        }
+        Ok(round)
+    }
+
+    /// Writes what is not done.
+    pub fn write_rest(&mut self, from: &End, to: &End) -> Result<Round> {
+        let rest = (0..PIECES).filter(|piece| !self.done.contains(piece));
+        let rest: Vec<usize> = rest.collect();
+        for &piece in &rest {
+            from.write(piece, to)?;
+        }
+        self.wait(from, rest.len())
+    }
+}

@@ -1,0 +1,129 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+"""Runs in the guest: what UCX and libfabric report when something goes wrong, by rules. usage: libraries [--list] [ROW...]
+
+A row is a program and what goes wrong with it (PROGRAM/WAY). For each a line of JSON: how both ends ended, what they said first, after how long, and what
+completions in error and events the device gave them. Ends with `N passed, N failed`: a row has failed where nothing went wrong as it was to, not where a
+library did; what that is to be, scripts/lib/libraries.py compares with Documentation/libraries.md.
+"""
+import collections
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[1:1] = [os.path.dirname(HERE), f"{os.path.dirname(HERE)}/users"]
+
+from agent import script  # noqa: E402
+from perftest import Failed, chosen  # noqa: E402
+from programs import PROGRAMS, start  # noqa: E402
+from row import use  # noqa: E402
+from ways import MOMENT, SEED, WAYS, rules  # noqa: E402
+
+faults = script("faults")
+# All of the work, with what is lost sent again.
+WORK = 240
+RECORDED = 32768
+
+
+def told_by_device():
+    """Completions in error and events that the flight recorder has: name, and how many."""
+    with tempfile.TemporaryDirectory() as folder:
+        file, page = f"{folder}/recording", f"{folder}/page"
+        for args in ("record", "dump", file), ("report", file, "-o", page):
+            status, out = faults.ctl(*args)
+            if status:
+                raise Failed(f"verbenactl {' '.join(args)}: {out}")
+        with open(page) as f:
+            rows = json.loads(f.read().split('id="data">')[1].split("</script>")[0])["rows"]
+    found = collections.Counter()
+    for _, _, _, kind, text, *_ in rows:
+        if kind == "failed":
+            found[re.search(r"\) (\w+) in CQ", text)[1] + (" (no room)" if "no room" in text else "")] += 1
+        elif kind == "event" and not text.startswith(("Completion", "COMPLETION")):
+            found[text.split()[0]] += 1
+    return dict(found)
+
+
+def fired(name):
+    return any(rule["name"] == name and rule["fired"] for rule in faults.nic.rules())
+
+
+def run(program, way):
+    """What was found."""
+    faults.nic.clear()
+    faults.ctl("record", "on", str(RECORDED))
+    made = rules(way, program)
+    if made:
+        faults.nic.add(*made, seed=SEED)
+    has_moment = any(rule["name"] == MOMENT for rule in made)
+    server, client = ends = start(program)
+    began = time.monotonic()
+    fault_at = None if has_moment else began
+    deadline = began + WORK
+    try:
+        while True:
+            sizes = [end.size() for end in ends]
+            if fault_at is None and fired(MOMENT):
+                fault_at = time.monotonic()
+                deadline = fault_at + program.patience
+                if way.kills:
+                    server.process.kill()
+            elif fault_at is None:
+                # What was written before the rule was asked for is older than what goes wrong.
+                for end, size in zip(ends, sizes):
+                    end.mark = size
+            over = [end.look() for end in ends]
+            if all(over) or time.monotonic() > deadline:
+                break
+            time.sleep(0.02)
+        if fault_at is None:
+            raise Failed(f"it never came to the moment: {client.text()[-200:]}, {server.text()[-200:]}")
+        found = {"device": told_by_device(), "fired": {rule["name"]: rule["fired"] for rule in faults.nic.rules()}}
+        if "loss" in found["fired"] and not found["fired"]["loss"]:
+            raise Failed("nothing was lost")
+        for name, end in ("client", client), ("server", server):
+            found[name] = {
+                "outcome": end.outcome(),
+                "done": bool(re.search(program.done, end.text(), re.M)),
+                "words": end.complaints()[:4],
+                "said_after": round(end.said_at - fault_at, 1) if end.said_at else None,
+                "ended_after": round(end.ended_at - fault_at, 1) if end.ended_at else None,
+                "text": end.text()[-3000:],
+            }
+        return found
+    finally:
+        for end in ends:
+            end.end()
+        faults.nic.clear()
+        if way.repaired:
+            faults.until_works()
+
+
+def main():
+    args = [arg for arg in sys.argv[1:] if arg != "--list"]
+    rows = [(p, w) for p in PROGRAMS for w in WAYS if (p.is_reliable or not w.reliable) and chosen(f"{p.name}/{w.name}", args)]
+    if "--list" in sys.argv:
+        print("\n".join(f"{p.name}/{w.name}" for p, w in rows))
+        return 0
+    use(os.environ["DEVICE"])
+    passed, failed = 0, 0
+    for program, way in rows:
+        row = {"row": f"{program.name}/{way.name}", "program": program.name, "command": str(program), "way": way.name, "text": way.text}
+        try:
+            row |= run(program, way)
+            passed += 1
+        except (Failed, OSError, ValueError) as wrong:
+            row["wrong"] = str(wrong)
+            failed += 1
+        print(json.dumps(row), flush=True)
+    faults.ctl("record", "off")
+    print(f"{passed} passed, {failed} failed", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+"""What goes wrong with a library: rules, and what is done when they fire."""
+from typing import NamedTuple
+
+from programs import MIDDLE
+
+# The name of the rule that says when it is the middle.
+MOMENT = "moment"
+SEED = 1
+
+
+class Way(NamedTuple):
+    name: str
+    text: str
+    rules: tuple  # (name, action, match); `opcode` None stands for what carries the program's messages
+    kills: bool = False  # the server, at the moment
+    reliable: bool = False  # only reliable connections have that
+    repaired: bool = False  # the device comes back after a while
+
+
+def at(action, **more):
+    """A rule for the message in the middle."""
+    return (MOMENT, action, {"opcode": None, "nth": MIDDLE, **more})
+
+
+def while_there(action, **match):
+    """A rule for what comes then and later."""
+    return ("later", action, {"while": MOMENT, **match})
+
+
+WAYS = (
+    Way("nothing", "nothing", ()),
+    Way("loss_1", "1% of all packets is lost", (("loss", "drop", {"probability": 0.01}),)),
+    Way("loss_5", "5% of all packets are lost", (("loss", "drop", {"probability": 0.05}),)),
+    Way("port_down_3s", "the port carries nothing for 3 s", (at({"port_down_ms": 3000}),)),
+    Way("killed", "the server is killed (SIGKILL)", (at({"delay_us": 1}),), kills=True),
+    Way("vanishes", "nothing arrives any more", (at("drop"), while_there("drop"))),
+    Way("rnr_20", "20 NAKs: receiver not ready", (at({"rnr": 1}, direction="in"), while_there({"rnr": 1}, direction="in", opcode=None, limit=19)), reliable=True),
+    Way("rnr_always", "receiver not ready, for ever", (at({"rnr": 1}, direction="in"), while_there({"rnr": 1}, direction="in", opcode=None)), reliable=True),
+    Way("nak_access", "NAK: remote access error", (at({"nak": "remote access error"}, direction="in"),), reliable=True),
+    Way("nak_operation", "NAK: remote operational error", (at({"nak": "remote operational error"}, direction="in"),), reliable=True),
+    Way("qp_error", "a queue pair is in ERR", (at("qp_error"),)),
+    Way("cq_send", "a send CQ overflows", (at({"cq_overflow": "send"}),)),
+    Way("cq_receive", "a receive CQ overflows", (at({"cq_overflow": "recv"}, direction="in"),)),
+    Way("fatal", "the device dies", (at("fatal"),), repaired=True),
+)
+
+
+def rules(way, program):
+    """Those of the laboratory, for that program."""
+    found = []
+    for name, action, match in way.rules:
+        match = {key: list(program.data) if key == "opcode" else value for key, value in match.items()}
+        found.append({"name": name, "action": action, "match": match, "optional": name != MOMENT})
+    return found

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+"""libraries.py PAGE LOG...: the tables of scripts/libraries, from what `libraries` printed in guests, the newest of each row.
+
+Prints them as the page has them, and compares: how both ends of a row ended has to be what the page says, where `X or Y` stands for either. When, in which
+words, and which of both ends it happened to, is not compared: that is chance, or the machine's. Ends with `N passed, N failed`.
+"""
+import json
+import re
+import sys
+
+HEAD = "| what goes wrong | the device says | one end | the other end |\n| --- | --- | --- | --- |"
+# Each queue pair on an SRQ gets this one when it goes.
+USUAL = "QP_LAST_WQE_REACHED"
+SHOWN = 3
+
+
+def outcome(end, is_client):
+    """In the words of the page."""
+    how = end["outcome"]
+    if how == "ends with 0":
+        return "done" if end["done"] or not is_client else "ends with 0, with nothing done"
+    return {"killed by SIGABRT": "aborts", "killed by SIGKILL": "is killed"}.get(how, how)
+
+
+def after(seconds):
+    return "at once" if seconds < 2 else f"after {seconds:.0f} s"
+
+
+def cell(end, is_client):
+    text = outcome(end, is_client)
+    said, ended = end["said_after"], end["ended_after"]
+    if ended is not None and text not in ("done", "is killed"):
+        text += f", {after(ended)}"
+    if said is not None and (ended is None or ended - said > 2):
+        text += f", having said {after(said)}"
+    words = " / ".join(f"`{line}`" for line in end["words"][:SHOWN]).replace("|", "\\|")
+    return text + (f": {words}" if words else "")
+
+
+def device(told):
+    """Statuses and events, by the names of the ABI."""
+    names = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.partition(" ")[0]).upper() for name in told}
+    return ", ".join(sorted(names - {USUAL})) or "nothing"
+
+
+def ends(row):
+    """Both ends' outcomes and cells; the one that knows first comes first."""
+    found = [(row[name], name == "client") for name in ("client", "server")]
+    late = 1e9
+    found.sort(key=lambda f: (f[0]["outcome"] == "killed by SIGKILL", f[0]["said_after"] if f[0]["said_after"] is not None else late, not f[1]))
+    return [outcome(*f) for f in found], [cell(*f) for f in found]
+
+
+OUTCOME = r"done|waits|aborts|is killed|ends with \d+(?:, with nothing done)?"
+
+
+def documented(page):
+    """The two cells of a row, each as the outcomes that it may have, by program and what goes wrong."""
+    with open(page) as f:
+        text = f.read()
+    found = {}
+    for name, block in re.findall(r"^### (\S+/\S+)\n(.*?)(?=^##|\Z)", text, re.S | re.M):
+        for line in block.splitlines():
+            cells = [c.strip() for c in re.split(r"(?<!\\)\|", line)]
+            if len(cells) == 6 and cells[1] not in ("what goes wrong", "---"):
+                leading = [re.match(rf"(?:{OUTCOME})(?: or (?:{OUTCOME}))*", c) for c in cells[3:5]]
+                assert all(leading), f"{page}: {name}: no outcome in {line}"
+                found[name, cells[1]] = [match[0].split(" or ") for match in leading]
+    return found
+
+
+def agree(outcomes, cells):
+    """Whichever end it happened to."""
+    return any(all(o in c for o, c in zip(outcomes, order)) for order in (cells, cells[::-1]))
+
+
+def main():
+    page, *logs = sys.argv[1:]
+    rows = {}
+    for log in logs:
+        with open(log, errors="replace") as f:
+            rows |= {row["row"]: row for row in (json.loads(line) for line in f if line.startswith('{"row"'))}
+    known, failed, program = documented(page), [], None
+    for row in rows.values():
+        if row["program"] != program:
+            program = row["program"]
+            print(f"\n### {program}\n\n`{row['command']}`\n\n{HEAD}")
+        if "wrong" in row:
+            failed.append(f"{row['row']}: {row['wrong']}")
+            continue
+        outcomes, cells = ends(row)
+        print(f"| {row['text']} | {device(row['device'])} | {cells[0]} | {cells[1]} |")
+        said = known.get((program, row["text"]))
+        if not said or not agree(outcomes, said):
+            failed.append(f"{row['row']}: {' / '.join(outcomes)}; {page} says {' / '.join(map(' or '.join, said)) if said else 'nothing of it'}")
+    print("\n" + "".join(f"FAILED {why}\n" for why in failed), end="")
+    if not rows:
+        failed.append("")
+        print("FAILED: the guest told of no row")
+    print(f"{max(len(rows) - len(failed), 0)} passed, {len(failed)} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
