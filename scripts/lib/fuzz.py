@@ -19,9 +19,10 @@ LOG = f"{FUZZ}/LOG.md"
 HEADERS = ["ethernet", "ipv4", "ipv6", "udp", "bth", "ext"]
 PARSERS = HEADERS + ["frame", "round_trip"]
 SWITCH = "hostile_frames"
-TARGETS = PARSERS + ["operations", SWITCH]
+FILES = ["rule_file", "recording"]
+TARGETS = PARSERS + ["operations", SWITCH] + FILES
 # Longest input: what a target can make use of.
-LENGTH = {"frame": 320, "round_trip": 320, "operations": 256, SWITCH: 1024}
+LENGTH = {"frame": 320, "round_trip": 320, "operations": 256, SWITCH: 1024, "rule_file": 1024, "recording": 2048}
 # Seconds of one turn, after which the count is written down.
 TURN = 20
 # Bytes of a target's committed corpus, as text.
@@ -47,6 +48,10 @@ def source_hash(target):
     elif target == SWITCH:
         used = files("tools/roce/src/**/*.rs", "tools/device/src/**/*.rs", "tools/nic/src/switch.rs", "tools/nic-lab/src/*.rs",
                      ours + "mod.rs", ours + "frames.rs")
+    elif target in FILES:
+        used = files("tools/faults/src/*.rs", "tools/control/src/rules.rs", "tools/control/src/strict.rs", "tools/nic-lab/src/files.rs")
+        if target == "recording":
+            used += files("tools/record/src/**/*.rs")
     else:
         module = "headers.rs" if target in HEADERS else "frames.rs"
         used = files("tools/roce/src/wire/**/*.rs", ours + "mod.rs", ours + module)
@@ -138,7 +143,7 @@ class Campaign:
     def __init__(self, targets, runs):
         self.states = {target: State(target) for target in targets}
         self.left = {t: max(0, runs - s.now["executions"]) for t, s in self.states.items()}
-        self.rate = {t: {"operations": 20_000, SWITCH: 1000}.get(t, 500_000) for t in targets}
+        self.rate = {t: {"operations": 20_000, SWITCH: 1000, "rule_file": 20_000, "recording": 5000}.get(t, 500_000) for t in targets}
         self.lock = threading.Lock()
         self.running = {}
         self.failed = []
@@ -278,7 +283,7 @@ def main():
         parser.add_argument(flag, action="store_true")
     parser.add_argument("names", nargs="*")
     options = parser.parse_args(sys.argv[2:])
-    names = options.names or ["parsers", "operations", SWITCH]
+    names = options.names or ["parsers", "operations", SWITCH] + FILES
     if options.replay:
         build()
         target, inputs = names[0], names[1:]

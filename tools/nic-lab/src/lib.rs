@@ -6,14 +6,18 @@
 //! Two VMs, each with a driver and connected queue pairs, exchange messages. A third VM and two uplinks send frames: any bytes,
 //! or right ones with one thing wrong, in anybody's name. It must not matter ([`World`]).
 //!
-//! `tools/roce-lab/fuzz` makes a program for libFuzzer of it, and `scripts/fuzz` runs that beside the others; the tests here replay its
-//! committed inputs.
+//! And files that people hand to the NIC's programs ([`rule_file`], [`recording`]).
+//!
+//! `tools/roce-lab/fuzz` makes a program for libFuzzer of each target, and `scripts/fuzz` runs them beside the others; the tests here replay
+//! their committed inputs.
 #![forbid(unsafe_code)]
 
 mod end;
+mod files;
 mod frames;
 mod world;
 
+pub use files::{is_clear, is_good, recording, rule_file};
 use verbena_roce_lab::fuzz::Input;
 pub use world::World;
 
@@ -45,23 +49,34 @@ mod tests {
         (0..line.len()).step_by(2).map(digit).collect()
     }
 
+    type Target = fn(&[u8]);
+    const TARGETS: [(&str, Target); 3] = [
+        ("hostile_frames", super::hostile_frames),
+        ("rule_file", super::rule_file),
+        ("recording", super::recording),
+    ];
+
     #[test]
     fn corpus_passes() {
-        let file = fuzz().join("corpus/hostile_frames.hex");
-        let lines = fs::read_to_string(file).unwrap();
-        assert!(lines.lines().count() > 2);
-        for line in lines.lines() {
-            super::hostile_frames(&unhex(line));
+        for (name, target) in TARGETS {
+            let file = fuzz().join(format!("corpus/{name}.hex"));
+            let lines = fs::read_to_string(file).unwrap();
+            assert!(lines.lines().count() > 2, "{name}");
+            for line in lines.lines() {
+                target(&unhex(line));
+            }
         }
     }
 
     #[test]
     fn what_crashed_once_passes() {
-        let Ok(files) = fs::read_dir(fuzz().join("crashes/hostile_frames")) else {
-            return;
-        };
-        for file in files {
-            super::hostile_frames(&fs::read(file.unwrap().path()).unwrap());
+        for (name, target) in TARGETS {
+            let Ok(files) = fs::read_dir(fuzz().join("crashes").join(name)) else {
+                continue;
+            };
+            for file in files {
+                target(&fs::read(file.unwrap().path()).unwrap());
+            }
         }
     }
 
@@ -70,7 +85,7 @@ mod tests {
         for seed in 0..300 {
             let mut rng = Rng::new(seed);
             let bytes: Vec<u8> = (0..400).map(|_| rng.next() as u8).collect();
-            super::hostile_frames(&bytes);
+            TARGETS.iter().for_each(|(_, target)| target(&bytes));
         }
     }
 }

@@ -2,8 +2,9 @@
 
 //! Files that are wrong in every way: an error with its line, and never a panic. What is taken for good is good.
 
-use verbena_control::{read_json, read_rules, read_toml};
+use verbena_control::{read_rules, read_toml};
 use verbena_faults::{RuleSet, Table};
+use verbena_nic_lab::{is_clear, is_good};
 use verbena_roce_lab::Rng;
 
 /// What is drawn, the same each time.
@@ -121,31 +122,6 @@ fn spoilt(lot: &mut Lot, text: &str) -> Vec<u8> {
         }
     }
     bytes
-}
-
-/// What an error of a file has to be like.
-fn is_clear(error: &str, file: &[u8]) {
-    let lines = 1 + file.iter().filter(|byte| **byte == b'\n').count();
-    let told = error
-        .strip_prefix("line ")
-        .and_then(|rest| rest.split_once(": "));
-    let (line, why) = told.unwrap_or_else(|| panic!("no line: {error}"));
-    let line: usize = line.parse().unwrap_or_else(|_| panic!("no line: {error}"));
-    assert!((1..=lines).contains(&line), "{error}: of {lines} lines");
-    assert!(!why.is_empty() && error.chars().count() < 600, "{error}");
-}
-
-/// What is taken for good can be added to a device, and written down and read again.
-fn is_good(set: &RuleSet) {
-    assert_eq!(set.check(), Ok(()));
-    let mut table = Table::default();
-    if let Err(why) = table.add(set, Some(1), 0, 0) {
-        // Which the device may have, so a file cannot tell.
-        assert!(why.contains("no other rule is called"), "{why}: {set:?}");
-        assert!(table.is_empty());
-    }
-    let text = serde_json::to_string(set).unwrap();
-    assert_eq!(read_json(&text).as_ref(), Ok(set));
 }
 
 #[test]

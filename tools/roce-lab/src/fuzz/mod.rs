@@ -155,8 +155,10 @@ mod tests {
             })
             .collect();
         programs.sort();
-        // That of the NIC is in a laboratory of its own.
-        let mut targets = vec![String::from("hostile_frames")];
+        // Those of the NIC are in a laboratory of its own.
+        let mut targets: Vec<String> = ["hostile_frames", "recording", "rule_file"]
+            .map(String::from)
+            .into();
         targets.extend(TARGETS.map(|(name, _)| String::from(name)));
         targets.sort();
         assert_eq!(programs, targets);

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Files that people hand to the NIC's programs: rules of what is to go wrong, and recordings.
+
+use std::collections::BTreeSet;
+use verbena_control::{read_json, read_rules};
+use verbena_faults::{RuleSet, Table};
+use verbena_record::full::{Item, Reader};
+use verbena_record::{export, report, why, Entry, Facts, Recording, What, WORDS};
+
+/// The target: an input is a file of rules. It is good, or an error says where it is not.
+pub fn rule_file(bytes: &[u8]) {
+    match read_rules(bytes) {
+        Ok(set) => is_good(&set),
+        Err(error) => is_clear(&error, bytes),
+    }
+}
+
+/// The target: an input is a recording of either kind, or what is in one: entries, items. Of what can be read, something is told.
+pub fn recording(bytes: &[u8]) {
+    if let Ok(recording) = Recording::from_bytes(bytes) {
+        told(recording);
+    }
+    let words = bytes.chunks_exact(8).map(|eight| {
+        let eight = eight.try_into().unwrap_or_default();
+        u64::from_le_bytes(eight)
+    });
+    let words: Vec<u64> = words.collect();
+    let whole = words.chunks_exact(WORDS);
+    let unpacked = whole.filter_map(|words| Entry::unpack(words.try_into().ok()?));
+    // Times as a device has them.
+    let entries = unpacked.filter(|entry| entry.time <= u64::MAX >> 8);
+    told(Recording {
+        entries: entries.collect(),
+        rules: vec![String::from("{}")],
+        ..Recording::default()
+    });
+    if let Ok(mut reader) = Reader::new(bytes) {
+        while let Ok(Some(_)) = reader.next_item() {}
+    }
+    let mut rest = bytes;
+    while Item::take(&mut rest).is_some() && !rest.is_empty() {}
+}
+
+fn told(recording: Recording) {
+    assert_eq!(
+        Recording::from_bytes(&recording.to_bytes()).as_ref(),
+        Ok(&recording)
+    );
+    let rules = vec![None; recording.rules.len()];
+    let exported = export(&recording, &rules);
+    if !exported.set.rule.is_empty() {
+        assert_eq!(exported.set.check(), Ok(()));
+    }
+    let mut qpns = BTreeSet::new();
+    for entry in &recording.entries {
+        if let What::State { qpn, .. } | What::Created { qpn, .. } = entry.what {
+            qpns.insert(qpn);
+        }
+    }
+    let facts = Facts::of(recording, rules);
+    assert!(report(&facts).ends_with("</html>\n"));
+    for qpn in qpns {
+        if let Ok(lines) = why(&facts, qpn) {
+            assert!(!lines.is_empty());
+        }
+    }
+}
+
+/// What an error of a file has to be like: it names a line of the file, and says why. Panics if it is not.
+pub fn is_clear(error: &str, file: &[u8]) {
+    let lines = 1 + file.iter().filter(|byte| **byte == b'\n').count();
+    let told = error
+        .strip_prefix("line ")
+        .and_then(|rest| rest.split_once(": "));
+    let (line, why) = told.unwrap_or_else(|| panic!("no line: {error}"));
+    let line: usize = line.parse().unwrap_or_else(|_| panic!("no line: {error}"));
+    assert!((1..=lines).contains(&line), "{error}: of {lines} lines");
+    assert!(!why.is_empty() && error.chars().count() < 600, "{error}");
+}
+
+/// What is taken for good can be added to a device, and written down and read again. Panics if that is not so.
+pub fn is_good(set: &RuleSet) {
+    assert_eq!(set.check(), Ok(()));
+    let mut table = Table::default();
+    if let Err(why) = table.add(set, Some(1), 0, 0) {
+        // Which the device may have, so a file cannot tell.
+        assert!(why.contains("no other rule is called"), "{why}: {set:?}");
+        assert!(table.is_empty());
+    }
+    let text = serde_json::to_string(set).unwrap();
+    assert_eq!(read_json(&text).as_ref(), Ok(set));
+}
