@@ -9,7 +9,7 @@ use crate::ffi::sys::{Buf, Errno};
 use crate::outcome::Context as _;
 use crate::rig::*;
 use crate::{Fail, Test, TestResult};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -112,28 +112,61 @@ fn resize_too_small(rig: &Rig) -> TestResult {
     polled(&cq, 20, 16)
 }
 
+/// What a thread does over and over beside the traffic of another. However they share the processors, the traffic goes on until that was done
+/// some times.
+#[derive(Default)]
+struct Beside {
+    rounds: AtomicU64,
+    /// A round has failed: there will be no more.
+    failed: AtomicBool,
+    traffic_ended: AtomicBool,
+}
+
+impl Beside {
+    const LEAST: u64 = 3;
+
+    /// Does rounds, numbered from 0, until the traffic has ended or one fails.
+    fn work(&self, mut round: impl FnMut(u64) -> TestResult) -> TestResult {
+        while !self.traffic_ended.load(Ordering::Relaxed) {
+            let done = self.rounds.load(Ordering::Relaxed);
+            round(done).inspect_err(|_| self.failed.store(true, Ordering::Relaxed))?;
+            self.rounds.store(done + 1, Ordering::Relaxed);
+        }
+        println!("{} times", self.rounds.load(Ordering::Relaxed));
+        Ok(())
+    }
+
+    /// Whether there has to be more traffic behind `count`, of which there have to be `total` at least.
+    fn wants(&self, count: u64, total: u64) -> bool {
+        let enough = self.rounds.load(Ordering::Relaxed) >= Self::LEAST;
+        count < total || !enough && !self.failed.load(Ordering::Relaxed)
+    }
+
+    fn traffic_ended(&self) {
+        self.traffic_ended.store(true, Ordering::Relaxed);
+    }
+}
+
 /// One thread posts and polls, another moves the ring under it: each request completes once, in order.
 pub(super) fn resize_under_traffic(rig: &Rig) -> TestResult {
     const TOTAL: u64 = 30_000;
     let (pair, cq) = with_cq(rig, 256, 128)?;
-    let done = AtomicBool::new(false);
-    let moved = std::thread::scope(|s| {
-        let mover = s.spawn(|| -> Result<u32, Fail> {
-            let mut moves = 0;
-            while !done.load(Ordering::Relaxed) {
+    let beside = Beside::default();
+    std::thread::scope(|s| {
+        let mover = s.spawn(|| {
+            beside.work(|moves| {
                 // Always room for what is outstanding.
                 let cqe = [128, 2000, 256, 500][moves as usize % 4];
                 cq.resize(cqe).at(&format!("to {cqe} entries"))?;
-                moves += 1;
                 std::thread::sleep(Duration::from_millis(2));
-            }
-            Ok(moves)
+                Ok(())
+            })
         });
         let (mut posted, mut completed) = (0, 0);
         let mut spins = 0;
         let mut run = || -> TestResult {
-            while completed < TOTAL {
-                while posted < TOTAL && posted - completed < 120 {
+            while completed < posted || beside.wants(posted, TOTAL) {
+                while posted - completed < 120 && beside.wants(posted, TOTAL) {
                     let wr = SendWr::new(op::WRITE, posted, &[pair.a.mr.sge(0, 8)]);
                     let wr = wr.remote(pair.b.mr.at(0), pair.b.mr.rkey());
                     pair.a
@@ -149,7 +182,7 @@ pub(super) fn resize_under_traffic(rig: &Rig) -> TestResult {
                 }
                 if got.is_empty() {
                     relax(&mut spins);
-                    ensure!(spins < 2_000_000, "only {completed} of {TOTAL} completed");
+                    ensure!(spins < 2_000_000, "only {completed} of {posted} completed");
                 } else {
                     spins = 0;
                 }
@@ -157,12 +190,10 @@ pub(super) fn resize_under_traffic(rig: &Rig) -> TestResult {
             Ok(())
         };
         let ran = run();
-        done.store(true, Ordering::Relaxed);
+        beside.traffic_ended();
         let moved = mover.join().map_err(|_| Fail::from("the mover panicked"))?;
         ran.and(moved)
     })?;
-    println!("{moved} times");
-    ensure!(moved >= 3, "it was resized {moved} times only");
     expect_quiet(&cq, QUIET, "behind all of it")
 }
 
@@ -386,36 +417,34 @@ pub(super) fn rereg_under_traffic(rig: &Rig) -> TestResult {
     let rights = [access::ALL, access::LOCAL_WRITE | access::REMOTE_WRITE];
     let pd = rig.ctx.alloc_pd()?;
     let spare = Mr::new(&pd, 4096, access::ALL)?;
-    let done = AtomicBool::new(false);
-    let changed = std::thread::scope(|s| {
-        let changer = s.spawn(|| -> Result<u32, Fail> {
-            let mut changes = 0;
-            while !done.load(Ordering::Relaxed) {
-                mr.change(Some(&mr.buf), None, Some(rights[changes as usize % 2]))
+    let beside = Beside::default();
+    std::thread::scope(|s| {
+        let changer = s.spawn(|| {
+            beside.work(|changes| {
+                let at = changes as usize % 2;
+                mr.change(Some(&mr.buf), None, Some(rights[at]))
                     .at("rereg")?;
-                let domain = [&rig.pd, &pd][changes as usize % 2];
-                spare.change(None, Some(domain), None).at("the other")?;
-                changes += 1;
-            }
-            Ok(changes)
+                let domain = [&rig.pd, &pd][at];
+                spare.change(None, Some(domain), None).at("the other")
+            })
         });
         let run = || -> TestResult {
-            for id in 0..TOTAL {
+            let mut id = 0;
+            while beside.wants(id, TOTAL) {
                 let at = (id * 4099) % (1 << 20);
                 pair.a.mr.buf.write(0, &[id as u8]);
                 let wr = SendWr::new(op::WRITE, id, &[pair.a.mr.sge(0, 1)]);
                 pair.a.qp.post_send(&[wr.remote(addr + at, rkey)])?;
                 ok(&wait_one(&pair.a.scq, "a WRITE")?, id, wc::RDMA_WRITE)?;
                 ensure_eq!(mr.buf.read(at as usize, 1), [id as u8], "byte {at}");
+                id += 1;
             }
             Ok(())
         };
         let ran = run();
-        done.store(true, Ordering::Relaxed);
+        beside.traffic_ended();
         let changed = changer.join();
         ran.and(changed.map_err(|_| Fail::from("the changer panicked"))?)
     })?;
-    println!("{changed} times");
-    ensure!(changed >= 3, "it was changed {changed} times only");
     rig.expect_no_event(QUIET)
 }
