@@ -23,10 +23,8 @@ def fired():
     """Each firing as an exact rule: the queue pair by its order, the packet by its PSN, counted from the first."""
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "recording")
-        for args in ("dump", file), ("export", file):
-            status, out = ctl("record", *args)
-            if status:
-                raise faults.Failed(f"verbenactl record {args[0]}: {out}")
+        faults.right("record", "dump", file)
+        out = faults.right("record", "export", file)
     return [line for line in out.splitlines() if line.startswith(("match", "action"))]
 
 

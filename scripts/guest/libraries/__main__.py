@@ -33,12 +33,9 @@ def told_by_device():
     """Completions in error and events that the flight recorder has: name, and how many."""
     with tempfile.TemporaryDirectory() as folder:
         file, page = f"{folder}/recording", f"{folder}/page"
-        for args in ("record", "dump", file), ("report", file, "-o", page):
-            status, out = faults.ctl(*args)
-            if status:
-                raise Failed(f"verbenactl {' '.join(args)}: {out}")
-        with open(page) as f:
-            rows = json.loads(f.read().split('id="data">')[1].split("</script>")[0])["rows"]
+        faults.right("record", "dump", file)
+        faults.right("report", file, "-o", page)
+        rows = faults.shown(page)["rows"]
     found = collections.Counter()
     for _, _, _, kind, text, *_ in rows:
         if kind == "failed":
