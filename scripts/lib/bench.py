@@ -138,8 +138,8 @@ def main():
         write(f"{build}/bench-wire.json", result)
         print(f"\nwritten: {build}/bench-wire.json")
     if "recording" in parts:
-        rows = summarise(lines(f"{build}/bench-recording.jsonl"), one="recorded", base="verbena")
-        table(rows, "in one guest, with the flight recorder and without", "recorded", "verbena")
+        rows = summarise(lines(f"{build}/bench-recording.jsonl"), one="recorded", base="unrecorded")
+        table(rows, "in one guest, with the flight recorder and without", "recorded", "unrecorded")
         write(f"{build}/bench-recording.json", [r["row"] for r in rows])
         print(f"\nwritten: {build}/bench-recording.json")
     if "engine" in parts:

@@ -283,7 +283,7 @@ def main():
         parser.add_argument(flag, action="store_true")
     parser.add_argument("names", nargs="*")
     options = parser.parse_args(sys.argv[2:])
-    names = options.names or ["parsers", "operations", SWITCH] + FILES
+    names = options.names or TARGETS
     if options.replay:
         build()
         target, inputs = names[0], names[1:]
