@@ -56,6 +56,10 @@ pub(crate) fn is_response(code: u8) -> bool {
     opcode::lookup(code).is_some_and(|(_, row)| row.operation.is_response())
 }
 
+pub(crate) fn is_acknowledge(code: u8) -> bool {
+    code & opcode::OPERATION == opcode::op::ACKNOWLEDGE
+}
+
 /// The name of a packet's opcode, as the specification has it.
 pub fn packet_name(code: u8) -> String {
     if code == opcode::CNP {
@@ -67,8 +71,7 @@ pub fn packet_name(code: u8) -> String {
 /// What a packet is, or several in a row: of those, the parts of the message that they are. An acknowledgement by what its AETH says.
 pub(crate) fn packets_name(p: &Packet) -> String {
     let name = packet_name(p.opcode);
-    if opcode::lookup(p.opcode).is_some() && p.opcode & opcode::OPERATION == opcode::op::ACKNOWLEDGE
-    {
+    if opcode::lookup(p.opcode).is_some() && is_acknowledge(p.opcode) {
         let code = (p.detail >> 24) as u8;
         return match code >> 5 {
             1 => String::from("RNR NAK"),
@@ -109,6 +112,13 @@ pub fn work_name(code: u8) -> String {
 /// A state's name in capitals.
 pub fn state_name(state: u8) -> String {
     QpState::from_raw(state).map_or_else(|| format!("state {state}"), |s| s.name().to_uppercase())
+}
+
+/// Whether a queue pair in this state has come to an error.
+pub(crate) fn is_error(state: u8) -> bool {
+    [QpState::Err, QpState::Sqe]
+        .map(QpState::to_raw)
+        .contains(&state)
 }
 
 /// Whether one of the packets has this PSN.

@@ -5,10 +5,9 @@
 
 use super::json::Json;
 use crate::entry::What;
-use crate::facts::{Facts, Name};
+use crate::facts::{is_error, Facts, Name};
 use crate::file::Recording;
 use crate::why::{why, why_event};
-use verbena_abi::ctx::QpState;
 
 /// Errors that are told with their chains.
 const TOLD: usize = 64;
@@ -36,10 +35,9 @@ fn until(facts: &Facts, at: usize, qpn: u32) -> Facts {
 
 /// Of each who, and its chain.
 fn told(facts: &Facts) -> Vec<(String, Vec<String>)> {
-    let errors = [QpState::Err, QpState::Sqe].map(QpState::to_raw);
     let places = 0..facts.all().len();
     let each = places.filter_map(|at| match facts.all().get(at)?.what {
-        What::State { qpn, from, to, .. } if errors.contains(&to) && from != to => {
+        What::State { qpn, from, to, .. } if is_error(to) && from != to => {
             let lines = why(&until(facts, at, qpn), qpn).unwrap_or_else(|e| vec![e]);
             Some((Name(qpn).to_string(), lines))
         }
@@ -66,6 +64,7 @@ mod tests {
     use super::*;
     use crate::entry::{Entry, Packet};
     use crate::why::tests::{created, rule, state};
+    use verbena_abi::ctx::QpState;
     use verbena_abi::eqe::EventType;
     use verbena_abi::syndrome::Syndrome;
     use verbena_faults::{Direction, On};

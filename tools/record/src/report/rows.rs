@@ -4,11 +4,12 @@
 
 use super::json::Json;
 use crate::entry::{Packet, What, LOST, RECV, WRITTEN};
-use crate::facts::{is_response, packet_name, packets_name, state_name, work_name, Facts};
+use crate::facts::{
+    is_error, is_response, packet_name, packets_name, state_name, work_name, Facts,
+};
 use std::collections::BTreeMap;
 use verbena_abi::cmd::{CmdStatus, Opcode};
 use verbena_abi::cqe::WcStatus;
-use verbena_abi::ctx::QpState;
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_faults::{Action, Direction, On};
@@ -193,10 +194,7 @@ fn row(facts: &Facts, what: &What, sent: &mut Sent) -> Option<Row> {
             ..
         } => {
             let why = cause(syndrome);
-            let is_error = [QpState::Err, QpState::Sqe]
-                .map(QpState::to_raw)
-                .contains(&to);
-            let kind = if is_error { "error" } else { "state" };
+            let kind = if is_error(to) { "error" } else { "state" };
             let text = format!("{} to {}{why}", state_name(from), state_name(to));
             Row::mark(qpn, kind, text)
         }

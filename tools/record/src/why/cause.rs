@@ -4,7 +4,9 @@
 
 use super::{syndrome_text, tell};
 use crate::entry::{Entry, Packet, What, LOST, RECV};
-use crate::facts::{covers, is_response, packet_name, packets_name, work_name, Facts, Name, QpNow};
+use crate::facts::{
+    covers, is_acknowledge, is_response, packet_name, packets_name, work_name, Facts, Name, QpNow,
+};
 use crate::psn_text;
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::ctx::QpState;
@@ -85,10 +87,6 @@ pub(super) fn times_sent(facts: &Facts, qpn: u32, wanted: u32, from: usize, to: 
 
 fn is_request(packet: &Packet) -> bool {
     !is_response(packet.opcode) && packet.opcode != opcode::CNP
-}
-
-fn is_acknowledge(code: u8) -> bool {
-    code & opcode::OPERATION == opcode::op::ACKNOWLEDGE
 }
 
 /// The rules that fired on a queue pair between two places, each with how often and on what first.
