@@ -50,7 +50,7 @@ def run(*command, timeout=None):
 
 def files():
     listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "Cargo.toml", "Cargo.lock", "tools", "include", "rust"],
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "Cargo.toml", "Cargo.lock", "tools", "include", "rust", "examples"],
         stdout=subprocess.PIPE, check=True, text=True).stdout
     return sorted(f for f in set(listed.split("\0")) if f and os.path.isfile(f))
 
