@@ -168,6 +168,11 @@ impl Answers {
         self.sequence = true;
     }
 
+    /// Whether a gap waits to be told.
+    pub fn owes_sequence(&self) -> bool {
+        self.sequence
+    }
+
     /// There is no receive.
     pub fn owe_rnr(&mut self) {
         self.rnr = (self.rnr.0 + 1, true);

@@ -112,16 +112,42 @@ impl Requester {
 impl Responder {
     /// A request is ahead of the PSN expected.
     pub(super) fn is_ahead(&mut self, packet: &Packet, psn: u64, world: &impl World) {
-        if !self.told {
-            (self.told, self.gap) = (true, true);
-            self.answers.owe_sequence();
+        let has = |psn| self.kept.iter().any(|(at, _)| *at == psn);
+        if self.closed.is_some() && has(self.expected) && has(psn) {
+            self.until = psn + 1;
+        } else if !self.told {
+            self.tell_gap();
         }
         let reaches = psn - self.expected < REACH && !self.attr.local_peer;
-        if !self.gap || self.setup.keep_bytes == 0 || !reaches {
+        let may_keep = self.gap || self.closed.is_some();
+        if !may_keep || self.setup.keep_bytes == 0 || !reaches {
             return;
         }
         let readable = world.readable(&packet.payload);
         keep(&mut self.kept, self.setup.keep_bytes, packet, psn, readable);
+    }
+
+    /// What is kept is behind a gap that the peer is told of.
+    fn tell_gap(&mut self) {
+        (self.told, self.gap) = (true, true);
+        (self.closed, self.until) = (None, 0);
+        self.answers.owe_sequence();
+    }
+
+    /// The request that is expected has come, maybe in a gap that the peer was told of.
+    pub(super) fn closes(&mut self, packet: &Packet, psn: u64) {
+        let was_told = self.gap && !self.answers.owes_sequence();
+        if was_told && !packet.ack_req && !self.kept.is_empty() {
+            self.closed = Some(psn);
+        }
+    }
+
+    /// A request that was executed has come again.
+    pub(super) fn asks_again(&mut self, packet: &Packet, psn: u64) {
+        if packet.ack_req && self.closed == Some(psn) {
+            self.closed = None;
+            self.look_ahead();
+        }
     }
 
     /// Something was executed, or refused: what is kept is due, is ahead of another gap, or is gone.
@@ -133,9 +159,13 @@ impl Responder {
         }
         let expected = self.expected;
         self.kept.retain(|(psn, _)| *psn >= expected);
-        if !self.kept.is_empty() && self.kept.iter().all(|(psn, _)| *psn > expected) {
-            (self.told, self.gap) = (true, true);
-            self.answers.owe_sequence();
+        if self.kept.is_empty() {
+            (self.closed, self.until) = (None, 0);
+        }
+        let waits = self.closed.is_some() && expected >= self.until;
+        let is_gap = self.kept.iter().all(|(psn, _)| *psn > expected);
+        if !self.kept.is_empty() && is_gap && !waits {
+            self.tell_gap();
         }
     }
 
@@ -156,6 +186,10 @@ impl Responder {
             psn, self.expected,
             "reference: 9.7.4.1: what was kept is executed out of order"
         );
+        assert!(
+            self.closed.is_none() || psn < self.until,
+            "reference: what was kept is executed, and the peer has neither asked for it nor sent it again"
+        );
         let ours = take(&mut self.kept, packet, psn);
         self.single(&ours, world);
     }
@@ -164,6 +198,11 @@ impl Responder {
     pub(super) fn check_kept(&mut self, state: QpState) {
         if matches!(state, QpState::Err | QpState::Reset) {
             self.kept.clear();
+        }
+        // The peer was told that the one expected is missing, whether or not a copy is kept.
+        let waits = self.closed.is_some() && self.expected >= self.until;
+        if waits || self.told && self.gap {
+            return;
         }
         let due = self.kept.iter().find(|(psn, _)| *psn == self.expected);
         assert!(

@@ -61,6 +61,10 @@ pub struct Responder {
     pub(super) gap: bool,
     /// What came ahead of it, by PSN.
     pub(super) kept: Vec<(u64, Packet)>,
+    /// That gap has closed by a packet that did not ask. What is kept behind it waits until the peer asks at this PSN, or comes again.
+    pub(super) closed: Option<u64>,
+    /// What is kept before this PSN has come again.
+    pub(super) until: u64,
     pub(super) established: bool,
     pub(super) refusal: Option<Refusal>,
     pub(super) answers: Answers,
@@ -88,6 +92,8 @@ impl Responder {
             told: false,
             gap: false,
             kept: Vec::new(),
+            closed: None,
+            until: 0,
             established: false,
             refusal: None,
             answers: Answers::default(),
@@ -198,12 +204,14 @@ impl Responder {
         let psn = near(self.expected, packet.psn);
         if psn < self.expected {
             self.duplicate(packet, psn, world);
+            self.asks_again(packet, psn);
             return;
         }
         if psn > self.expected {
             self.is_ahead(packet, psn, world);
             return;
         }
+        self.closes(packet, psn);
         (self.told, self.gap) = (false, false);
         self.answers.go_on();
         if !world.readable(&packet.payload) {

@@ -274,36 +274,43 @@ impl Responder {
         if packet.psn != self.expected_psn {
             if !psn::is_behind(packet.psn, self.expected_psn) {
                 core.counters.out_of_sequence += u64::from(packet.psns);
-                if !self.nak.is_told() {
-                    self.nak(core, host, AethSyndrome::Nak(NakCode::Sequence));
-                }
-                self.keep(core, host, packet);
-                return None;
+                return self.ahead(core, host, packet);
             }
             let old = psn::ahead(self.expected_psn, packet.psn);
             if !is_data(&packet) || old >= packet.psns {
                 core.counters.duplicates += u64::from(packet.psns);
+                if self.asks_again(&packet) {
+                    return self.go_on(core, host, &packet);
+                }
                 return self.duplicate(core, host, &packet);
             }
             core.counters.duplicates += u64::from(old);
             packet.trim_front(old, core.attr.path_mtu);
         }
-        // A READ or atomic is acknowledged by its response.
-        let mut asked = packet.ack_req && is_data(&packet);
+        let mut asked = asks(&packet);
+        let waits = self.close(&packet);
         let mut result = self.execute(core, host, packet);
-        while let (Ok(()), false) = (&result, core.is_doomed()) {
-            let Some(packet) = self.take_kept() else {
-                break;
-            };
-            host.executes_kept(&packet);
-            asked |= packet.ack_req && is_data(&packet);
-            result = self.execute(core, host, packet);
+        if waits {
+            self.forget_behind();
+        } else if result.is_ok() {
+            result = self.execute_kept(core, host, None, &mut asked);
         }
+        self.finish(core, host, result, asked)
+    }
+
+    /// Ends a call in which requests were executed. `asked`: for an acknowledgement.
+    fn finish<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        result: Result<(), Stop>,
+        asked: bool,
+    ) -> Option<Syndrome> {
         match result {
             // What nobody was told of is not acknowledged.
             Ok(()) if core.is_doomed() => None,
             // The next gap is known already. Telling it acknowledges all before it, but it may close before it is told.
-            Ok(()) if self.keeps() => {
+            Ok(()) if self.keeps() && self.closed().is_none() => {
                 self.ack_due |= asked && !self.answers.is_empty();
                 self.nak(core, host, AethSyndrome::Nak(NakCode::Sequence));
                 None
@@ -352,6 +359,11 @@ impl Responder {
 /// Whether a request is a SEND or WRITE.
 fn is_data(packet: &Packet) -> bool {
     matches!(packet.kind, Kind::Send(_) | Kind::Write { .. })
+}
+
+/// Whether an acknowledgement is asked for. A READ or atomic is acknowledged by its response.
+fn asks(packet: &Packet) -> bool {
+    packet.ack_req && is_data(packet)
 }
 
 /// The use of memory of a protection domain that a request asks for.

@@ -31,6 +31,8 @@ struct Kept {
 pub(super) struct Store {
     packets: VecDeque<Kept>,
     bytes: u32,
+    /// Of a responder: the PSN that was missing in front of it, and has come without being asked for alone.
+    pub(super) closed: Option<u32>,
 }
 
 impl Store {
@@ -94,21 +96,28 @@ impl Store {
 
     /// The packet that is expected, if it was kept. What is behind it is forgotten.
     pub(super) fn take(store: &mut Option<Box<Self>>, expected: u32) -> Option<Packet> {
+        Self::forget_behind(store, expected);
         let kept = store.as_mut()?;
+        (kept.packets.front()?.packet.psn == expected).then(|| kept.forget_first())?
+    }
+
+    /// Forgets what is behind the PSN expected.
+    pub(super) fn forget_behind(store: &mut Option<Box<Self>>, expected: u32) {
+        let Some(kept) = store else {
+            return;
+        };
         while let Some(first) = kept.packets.front() {
             if !psn::is_behind(first.packet.psn, expected) {
-                break;
+                return;
             }
             kept.forget_first();
         }
-        let first = kept.packets.front().map(|kept| kept.packet.psn);
-        if first == Some(expected) {
-            return kept.forget_first();
-        }
-        if first.is_none() {
-            *store = None;
-        }
-        None
+        *store = None;
+    }
+
+    /// Whether the packet of this PSN is kept.
+    pub(super) fn has(&self, psn: u32) -> bool {
+        self.packets.iter().any(|kept| kept.packet.psn == psn)
     }
 
     fn forget_first(&mut self) -> Option<Packet> {

@@ -75,6 +75,14 @@ pub fn is_ack(packets: &[Packet], n: u32) -> bool {
     matches!(acks(packets)[..], [(at, AethSyndrome::Ack { .. })] if at == psn(n))
 }
 
+/// Whether packets are two positive acknowledgements of the `n`th PSN, as the copy of the end of a message brings.
+pub fn is_ack_twice(packets: &[Packet], n: u32) -> bool {
+    packets.len() == 2
+        && packets
+            .iter()
+            .all(|packet| is_ack(std::slice::from_ref(packet), n))
+}
+
 /// Whether packets are one NAK of the `n`th PSN.
 pub fn is_nak(packets: &[Packet], n: u32, code: NakCode) -> bool {
     acks(packets) == [(psn(n), AethSyndrome::Nak(code))]
