@@ -137,7 +137,12 @@ impl Responder {
     /// The request that is expected has come, maybe in a gap that the peer was told of.
     pub(super) fn closes(&mut self, packet: &Packet, psn: u64) {
         let was_told = self.gap && !self.answers.owes_sequence();
-        if was_told && !packet.ack_req && !self.kept.is_empty() {
+        if !was_told || self.kept.is_empty() {
+            return;
+        }
+        if self.asks_alone.is_some() || packet.ack_req && !packet.last {
+            self.asks_alone = Some(psn + 1);
+        } else if !packet.ack_req {
             self.closed = Some(psn);
         }
     }
@@ -146,7 +151,15 @@ impl Responder {
     pub(super) fn asks_again(&mut self, packet: &Packet, psn: u64) {
         if packet.ack_req && self.closed == Some(psn) {
             self.closed = None;
+            self.asks_alone = Some(psn + 1);
             self.look_ahead();
+        } else if self
+            .asks_alone
+            .is_some_and(|next| (next ^ psn) & 0x7fff == 0)
+            && !packet.ack_req
+        {
+            // It sends all again, whatever it has asked for. 15 bits are compared.
+            self.asks_alone = None;
         }
     }
 

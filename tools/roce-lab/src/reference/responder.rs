@@ -65,6 +65,8 @@ pub struct Responder {
     pub(super) closed: Option<u64>,
     /// What is kept before this PSN has come again.
     pub(super) until: u64,
+    /// The peer has asked alone for what was missing; one after the PSN of the last gap that closed since.
+    pub(super) asks_alone: Option<u64>,
     pub(super) established: bool,
     pub(super) refusal: Option<Refusal>,
     pub(super) answers: Answers,
@@ -94,6 +96,7 @@ impl Responder {
             kept: Vec::new(),
             closed: None,
             until: 0,
+            asks_alone: None,
             established: false,
             refusal: None,
             answers: Answers::default(),

@@ -20,6 +20,7 @@ mod receives;
 mod refuse;
 mod xrc;
 
+use self::keep::AsksAlone;
 use super::store::Store;
 use super::{Core, QpState};
 use crate::host::{Access, AtomicOp, EventType, Host, KeyUse, RecvWqe, Syndrome, WcStatus};
@@ -150,6 +151,7 @@ pub(crate) struct Responder {
     ack_due: bool,
     /// The credit code told last, or the one for "not used".
     credits_told: u8,
+    asks_alone: AsksAlone,
     pub(super) message: Option<Message>,
     /// `recv` was taken and is not complete.
     pub(super) owed: Option<Owed>,
@@ -194,6 +196,7 @@ impl Responder {
             credits_told: credits::INVALID,
             lender: Rc::default(),
             store: None,
+            asks_alone: AsksAlone::UNKNOWN,
             comm_est_due: false,
             last_wqe_due: false,
         }
@@ -282,6 +285,7 @@ impl Responder {
                 if self.asks_again(&packet) {
                     return self.go_on(core, host, &packet);
                 }
+                self.note_copy(&packet);
                 return self.duplicate(core, host, &packet);
             }
             core.counters.duplicates += u64::from(old);

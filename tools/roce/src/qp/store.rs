@@ -115,6 +115,10 @@ impl Store {
         *store = None;
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
     /// Whether the packet of this PSN is kept.
     pub(super) fn has(&self, psn: u32) -> bool {
         self.packets.iter().any(|kept| kept.packet.psn == psn)

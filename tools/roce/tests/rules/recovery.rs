@@ -367,12 +367,13 @@ fn a_peer_that_asks_for_what_came_late_hears_where_to_go_on() {
     assert!(is_ack(&ask(&mut p, 0), 2));
     assert_eq!(completed(&mut p), [1, 2]);
     // If something else comes first, it is told of what is expected now.
-    assert!(is_nak(&ask(&mut p, 4), 3, NakCode::Sequence));
-    assert!(ask(&mut p, 6).is_empty() && tell(&mut p, 3).is_empty());
-    assert!(is_nak(&ask(&mut p, 7), 4, NakCode::Sequence));
-    assert!(is_ack_twice(&ask(&mut p, 3), 3), "a duplicate");
-    assert!(is_nak(&ask(&mut p, 4), 5, NakCode::Sequence));
-    assert!(is_ack(&ask(&mut p, 5), 7));
+    let mut p = receiving(8);
+    assert!(is_nak(&ask(&mut p, 1), 0, NakCode::Sequence));
+    assert!(tell(&mut p, 0).is_empty());
+    assert!(is_nak(&ask(&mut p, 3), 1, NakCode::Sequence));
+    assert!(is_ack_twice(&ask(&mut p, 0), 0), "a duplicate");
+    assert!(is_nak(&ask(&mut p, 1), 2, NakCode::Sequence));
+    assert!(is_ack(&ask(&mut p, 2), 3));
     // A READ asks as well.
     let mut p = responder(Setup::default());
     let far = p.buffer(A, &pattern(8, 1));
@@ -390,6 +391,49 @@ fn a_peer_that_asks_for_what_came_late_hears_where_to_go_on() {
     let got = super::by_hand::ask(&mut p, request(read(far), 0, &[]));
     let psns: Vec<u32> = got.iter().map(|packet| packet.psn).collect();
     assert_eq!(psns, [psn(0), psn(1)]);
+}
+
+#[test]
+fn a_peer_that_has_asked_alone_need_not_ask_for_what_came_late() {
+    // In the middle of a message it need not ask, so it asks alone.
+    let mut p = responder(Setup::default());
+    let far = p.zeros(A, 20 * 256);
+    let piece = |n: u32, ack_req| {
+        let kind = match write(far) {
+            Kind::Write { reth, imm } => Kind::Write {
+                reth: reth.filter(|_| n == 0),
+                imm,
+            },
+            other => other,
+        };
+        Packet {
+            ack_req,
+            ..part(n == 0, n == 19, request(kind, n, &[n as u8; 256]))
+        }
+    };
+    let mut come = |n, ack_req| {
+        let got = super::by_hand::ask(&mut p, piece(n, ack_req));
+        let nak = got.len() == 1 && is_nak(&got, n - 1, NakCode::Sequence);
+        (p.qps[0].snapshot().expected_psn, got.len(), nak)
+    };
+    come(0, false);
+    assert_eq!(come(2, false), (psn(1), 1, true));
+    assert_eq!(come(3, false), (psn(1), 0, false));
+    assert_eq!(come(1, true), (psn(4), 1, false));
+    assert_eq!(come(5, false), (psn(4), 1, true));
+    assert_eq!(come(4, false), (psn(6), 0, false), "late only");
+    // A copy of what is behind that tells that it is not so.
+    come(5, false);
+    assert_eq!(come(7, false), (psn(6), 1, true));
+    assert_eq!(come(6, false), (psn(7), 0, false));
+    assert_eq!(come(7, false), (psn(8), 0, false));
+    // The end of a message asks in any case, so it tells nothing.
+    let mut p = receiving(8);
+    ask(&mut p, 1);
+    assert!(is_ack(&ask(&mut p, 0), 1));
+    ask(&mut p, 3);
+    assert!(tell(&mut p, 2).is_empty());
+    assert_eq!(completed(&mut p), [0, 1, 2]);
 }
 
 #[test]

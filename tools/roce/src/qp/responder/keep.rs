@@ -3,7 +3,7 @@
 //! Requests that come ahead of a gap. The specification's responder drops them, and the requester sends all of them again
 //! (IBTA 9.7.4.1). Behind a wire this one keeps them once the peer was told of the gap. A peer that asks at the packet that was
 //! missing (AckReq) wants to hear where to go on: all that was kept goes on, and the acknowledgement jumps, so that
-//! only what was lost need be sent again.
+//! only what was lost need be sent again. Known by that, it need not ask for what was late only.
 //!
 //! To any other peer nothing is acknowledged that it has not sent again by then: rxe notes such an acknowledgement without
 //! completing the work request, and has no timer from then on. What is kept waits until it comes again, so that each packet is
@@ -18,6 +18,19 @@ use crate::packet::{AethSyndrome, NakCode, Packet};
 use crate::psn;
 use crate::qp::store::Store;
 use crate::qp::Core;
+
+/// Whether the peer asks alone for what is missing. If so, the PSN behind the last that it has asked for, to which a peer that
+/// sends all again comes next: 15 bits of it, as there is room for two bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AsksAlone(u16);
+
+impl AsksAlone {
+    pub(super) const UNKNOWN: Self = Self(0);
+
+    fn before(next: u32) -> Self {
+        Self(1 << 15 | (next & 0x7fff) as u16)
+    }
+}
 
 impl Responder {
     /// Handles a request that is ahead of the PSN expected.
@@ -62,11 +75,23 @@ impl Responder {
     /// The request that is expected comes, and may close a gap. True: what is kept behind it waits. A peer that was not told of the
     /// gap does not come back.
     pub(super) fn close(&mut self, packet: &Packet) -> bool {
-        let comes_back = matches!(self.nak, Nak::Sent { gap: true }) && !packet.ack_req;
-        if self.keeps() && comes_back {
-            self.set_closed(Some(packet.psn));
+        if self.keeps() && matches!(self.nak, Nak::Sent { gap: true }) {
+            // The end of a message asks in any case.
+            let asks_alone = packet.ack_req && !packet.last;
+            if asks_alone || self.asks_alone != AsksAlone::UNKNOWN {
+                self.asks_alone = AsksAlone::before(psn::add(packet.psn, 1));
+            } else if !packet.ack_req {
+                self.set_closed(Some(packet.psn));
+            }
         }
         self.closed().is_some()
+    }
+
+    /// Something that was executed comes again. What is behind a gap that has closed is sent again by a peer that sends all again.
+    pub(super) fn note_copy(&mut self, packet: &Packet) {
+        if self.asks_alone == AsksAlone::before(packet.psn) && !packet.ack_req {
+            self.asks_alone = AsksAlone::UNKNOWN;
+        }
     }
 
     /// Whether a request that was executed asks for what is kept behind it.
@@ -87,6 +112,7 @@ impl Responder {
             }
         }
         self.set_closed(None);
+        self.asks_alone = AsksAlone::before(psn::add(packet.psn, 1));
         let mut asked = asks(packet);
         let result = self.execute_kept(core, host, None, &mut asked);
         self.finish(core, host, result, asked)
@@ -119,7 +145,7 @@ impl Responder {
 
     /// Whether something is kept.
     pub(super) fn keeps(&self) -> bool {
-        self.store.is_some()
+        self.store.as_ref().is_some_and(|store| !store.is_empty())
     }
 
     /// The PSN of a gap that the peer was told of and that closed unasked: what is kept behind it waits.
