@@ -30,11 +30,17 @@ def hello(place, over, ranks):
         raise Failed(out[-300:])
 
 
+# Open MPI 5.0 has no communicators from groups over UCX, says so, and this test of mpi4py's alone does not ask (Documentation/users.md).
+LEFT_OUT = {"ucx": "-x TestIntercommCreateFromGroups.testHalf", "ofi": ""}
+
+
 def own_tests(place, over):
     """mpi4py's test suite on four ranks, those of its tests that need no spawned processes."""
     env, more = OVER[over]
     tests = suite("mpi4py")
-    out = place.run(launch(place, env, 4, f"python3 {tests}/test/main.py -f -e spawn -e dynproc", more), limit=1800)
+    # There are more ranks than processors, as in mpi4py's own runs, which set that, too.
+    more += " --mca mpi_yield_when_idle 1"
+    out = place.run(launch(place, env, 4, f"python3 {tests}/test/main.py -f -e spawn -e dynproc {LEFT_OUT[over]}", more), limit=1800)
     if out.count("\nOK") < 1:
         raise Failed(out[-400:])
 
