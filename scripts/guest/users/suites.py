@@ -33,7 +33,8 @@ def unit(place, family):
         rest = list(some)
         while rest:
             ipv4 = "--ipv4_only" if place.device.startswith("rxe") else ""
-            line = (f"{path}/rdma_unit_test --device_name=$DEVICE --gid_index=$GID --verbs_mtu=1024 {ipv4} "
+            # It waits for completions for two seconds; six tries of a second each, as some of its tests set, take more.
+            line = (f"{path}/rdma_unit_test --device_name=$DEVICE --gid_index=$GID --verbs_mtu=1024 {ipv4} --completion_wait_multiplier=5 "
                     f"--gtest_filter='{':'.join(rest)}-{TOO_LONG}' 2>&1; true")
             out = place.watched(line)
             seen = re.findall(r"^\[ +(OK|FAILED|SKIPPED) +\] ([\w/.]+)", out, re.M)
