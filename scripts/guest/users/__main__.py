@@ -5,8 +5,9 @@
        users --agent
 
 After the seconds of --for no further row begins. With --peer servers run in another guest, where `users --agent` serves until vm1 has
-ended. A FILTER is part of a row's name; one that begins with ! leaves out what contains the rest. For each row lines of JSON: that it begins, and how it ended: pass, fail or nothere, and why;
-a figure where there is one; before it one for each part, if it is a suite of many. Ends with `N passed, N failed`.
+ended. A FILTER is part of a row's name; one that begins with ! leaves out what contains the rest. For each row lines of JSON: that it
+begins, and how it ended: pass, fail or nothere, and why; a figure where there is one; before it one for each part, if it is a suite of
+many. Ends with `N passed, N failed`.
 """
 import argparse
 import json
