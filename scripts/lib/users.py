@@ -2,7 +2,7 @@
 """users.py: what scripts/users keeps of its rows, and the table that it makes of them.
 
   --todo RESULTS STAGE DEVICES   names on standard input: prints NAME@DEVICE of those that have no result
-  --keep RESULTS STAGE           what `users` prints on standard input: keeps it, and tells
+  --keep RESULTS STAGE COMMIT    what `users` prints on standard input: keeps it with the commit that it ran at, and tells
   --forget RESULTS [FILTER...]
   --again RESULTS                forgets rows that could not run
   --show RESULTS BUILD KIND      the table: text, and for the long form users.html and users.json in BUILD
@@ -60,7 +60,7 @@ def tell(r):
     print(f"{r['result']} {r['stage']}/{r['row']} {r['device']}{amount}{': ' + r['why'] if r['why'] else ''}", flush=True)
 
 
-def keep(results, stage):
+def keep(results, stage, commit):
     begun = None
     with open(results, "a") as f:
         for line in sys.stdin:
@@ -68,9 +68,9 @@ def keep(results, stage):
                 continue
             r = json.loads(line)
             if "begins" in r:
-                begun = {"stage": stage, "row": r["begins"], "device": r["device"], "program": "", "package": "", "version": "", "seconds": 0}
+                begun = {"stage": stage, "commit": commit, "row": r["begins"], "device": r["device"], "program": "", "package": "", "version": "", "seconds": 0}
                 continue
-            begun, r = None, {"stage": stage, **r}
+            begun, r = None, {"stage": stage, "commit": commit, **r}
             tell(r)
             f.write(json.dumps(r) + "\n")
             f.flush()
@@ -119,13 +119,24 @@ def lines(found):
             result = r["result"]
             if result == "fail" and (c := cause(r, known)):
                 result, why = "known", f"{c} [{why[-200:]}]"
-            line[name] = {"result": result, "why": why, "seconds": r["seconds"]}
+            line[name] = {"result": result, "why": why, "seconds": r["seconds"], "commit": r.get("commit", "")}
             if "figure" in r:
                 line[name] |= {"figure": r["figure"], "unit": r["unit"], "told": figure(r)}
         if all(n in line and "figure" in line[n] for n in ("verbena", "rxe")):
             a, b = line["verbena"]["figure"], line["rxe"]["figure"]
             line["ratio"] = round(b / a if line["verbena"]["unit"] == "us" else a / b, 3)
         yield line
+
+
+def groups(table):
+    """How many of each group passed, failed for a known cause, failed, could not run, of those rows that ran on the device."""
+    kinds = ("pass", "known", "fail", "nothere")
+    counts = collections.Counter((line["row"].split("/")[0], line["guests"], name, line[name]["result"])
+                                 for line in table for name in ("verbena", "rxe") if name in line)
+    print(f"{'passed, known, failed, not here':34}{'guests':7}{'verbena':22}{'rxe':22}")
+    for group, guests in dict.fromkeys((line["row"].split("/")[0], line["guests"]) for line in table):
+        cells = [", ".join(str(counts[group, guests, name, kind]) for kind in kinds) for name in ("verbena", "rxe")]
+        print(f"{group:34}{guests:7}{cells[0]:22}{cells[1]:22}")
 
 
 def cell(line, name):
@@ -138,6 +149,7 @@ def show(results, build, kind):
     print(f"{'row':34}{'guests':7}{'verbena':22}{'rxe':22}{'ratio':>8}")
     for line in (line for line in table if line["verbena"]["result"] != "pass" or "part" not in line):
         print(f"{line['row']:34}{line['guests']:7}{cell(line, 'verbena'):22}{cell(line, 'rxe'):22}{line.get('ratio', ''):>8}")
+    groups(table)
     counts = collections.Counter(line["verbena"]["result"] for line in table)
     only_rxe = [f"{line['row']} ({line['guests']})" for line in table
                 if line["verbena"]["result"] in ("fail", "known") and line.get("rxe", {}).get("result") == "pass"]

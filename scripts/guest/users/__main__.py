@@ -1,12 +1,13 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Runs in the guest: programs that others wrote, on Verbena and on rxe. usage: users [--peer NAME] ROW@DEVICE...
+"""Runs in the guest: programs that others wrote, on Verbena and on rxe. usage: users [--peer NAME] [--for SECONDS] ROW@DEVICE...
        users --list [--peer NAME] [FILTER...]
        users --agent
 
-With --peer servers run in another guest, where `users --agent` serves until vm1 has ended. A FILTER is part of a row's name; one that begins
-with ! leaves out what contains the rest. For each row lines of JSON: that it begins, and how it ended: pass, fail or nothere, and why;
-a figure where there is one; before it one for each part, if it is a suite of many. Ends with `N passed, N failed`.
+After the seconds of --for no further row begins. With --peer servers run in another guest, where `users --agent` serves until vm1 has
+ended. A FILTER is part of a row's name; one that begins with ! leaves out what contains the rest. For each row lines of JSON: that it
+begins, and how it ended: pass, fail or nothere, and why; a figure where there is one; before it one for each part, if it is a suite of
+many. Ends with `N passed, N failed`.
 """
 import argparse
 import json
@@ -65,6 +66,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, usage=argparse.SUPPRESS)
     parser.add_argument("--peer")
     parser.add_argument("--agent", action="store_true")
+    parser.add_argument("--for", type=int, dest="seconds")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("what", nargs="*")
     args = parser.parse_args()
@@ -76,7 +78,10 @@ def main():
         return 0
     peer = agent.Peer(args.peer) if args.peer else None
     counts = {"pass": 0, "fail": 0, "nothere": 0}
+    began = time.monotonic()
     for what in args.what:
+        if args.seconds is not None and time.monotonic() - began > args.seconds:
+            break
         name, device = what.split("@")
         tell(begins=name, device=device)
         counts[one(rows[name], Place(device, peer))] += 1
