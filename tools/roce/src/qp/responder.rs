@@ -292,17 +292,19 @@ impl Responder {
             packet.trim_front(old, core.attr.path_mtu);
         }
         let mut asked = asks(&packet);
-        let waits = self.close(&packet);
+        let keeps = self.store.is_some();
+        let waits = keeps && self.close(&packet);
         let mut result = self.execute(core, host, packet);
         if waits {
             self.forget_behind();
-        } else if result.is_ok() {
+        } else if keeps && result.is_ok() {
             result = self.execute_kept(core, host, None, &mut asked);
         }
         self.finish(core, host, result, asked)
     }
 
     /// Ends a call in which requests were executed. `asked`: for an acknowledgement.
+    #[inline]
     fn finish<H: Host>(
         &mut self,
         core: &mut Core,
@@ -334,6 +336,7 @@ impl Responder {
     }
 
     /// Executes the request that is expected.
+    #[inline]
     fn execute<H: Host>(
         &mut self,
         core: &mut Core,

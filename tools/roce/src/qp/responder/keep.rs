@@ -34,6 +34,7 @@ impl AsksAlone {
 
 impl Responder {
     /// Handles a request that is ahead of the PSN expected.
+    #[cold]
     pub(super) fn ahead<H: Host>(
         &mut self,
         core: &mut Core,
@@ -100,6 +101,7 @@ impl Responder {
     }
 
     /// Executes what is kept behind a request that asks again.
+    #[cold]
     pub(super) fn go_on<H: Host>(
         &mut self,
         core: &mut Core,
@@ -120,6 +122,7 @@ impl Responder {
 
     /// Executes what was kept, to the next gap or before the PSN `end`. A READ that was executed may have taken the PSNs of what
     /// is none of this connection.
+    #[cold]
     pub(super) fn execute_kept<H: Host>(
         &mut self,
         core: &mut Core,
