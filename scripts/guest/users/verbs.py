@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 """Programs of verbs itself: qperf, fio, QEMU's migration; the suites `programs` and `pyverbs` have the rest."""
+import re
+
 from perftest import Failed
 from row import Figure, Row
 
@@ -25,7 +27,11 @@ def fio(place, verb, rw):
     server = f"fio --name=r {common} --rw=read --iodepth=16 --output-format=terse"
     client = f"fio --name=s {common} --hostname=$SERVER --verb={verb} --rw={rw} --iodepth=1 --iodepth_batch_complete=1"
     _, out = place.both(server, client)
-    return Figure(Figure.of(out, r"bw=[^(]*\(([\d.]+)MB/s\)", "").value * 1e6, "bytes/s")
+    found = re.findall(r"bw=\S+ \(([\d.]+)([kMG]?)B/s\)", out)
+    if not found:
+        raise Failed(f"no figure in {out[-300:].strip()}")
+    amount, unit = found[-1]
+    return Figure(float(amount) * {"": 1, "k": 1e3, "M": 1e6, "G": 1e9}[unit], "bytes/s")
 
 
 MIGRATE = """
