@@ -2,7 +2,7 @@
 
 //! `verbenactl fault`: rules of what is to go wrong.
 
-use crate::{client, toml};
+use crate::{client, toml, why};
 use clap::Subcommand;
 use serde_json::Value;
 use std::collections::HashSet;
@@ -40,6 +40,12 @@ pub enum Fault {
     Check,
     /// How a run went: seed, rules with all defaults and how often each fired, and the command that has the same rules again
     Summary,
+    /// Why a queue pair is in the state that it is in, and by which rule: `verbenactl why`
+    Why {
+        /// Its number, in decimal or 0x...
+        #[arg(value_name = "QPN", value_parser = crate::number)]
+        number: u32,
+    },
 }
 
 /// The rules of a file.
@@ -68,6 +74,7 @@ fn read(file: &Path) -> Result<RuleSet, String> {
 pub fn run(
     socket: &Path,
     fault: &Fault,
+    json: bool,
     show: impl Fn(&ToldRules) -> Result<String, String>,
 ) -> Result<String, String> {
     let request = match fault {
@@ -87,6 +94,7 @@ pub fn run(
         Fault::List | Fault::Check | Fault::Summary => Request::Faults,
         Fault::Remove { name } => Request::FaultRemove { name: name.clone() },
         Fault::Clear => Request::FaultClear,
+        Fault::Why { number } => return why::run(Some(socket), None, *number, json),
     };
     let told: ToldRules = client::ask_for(socket, request)?;
     let text = show(&told)?;

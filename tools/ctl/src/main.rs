@@ -177,7 +177,8 @@ fn run(args: &Args) -> Result<String, String> {
             show(args, &told, table::impairments)
         }
         Command::Fault(asked) => {
-            fault::run(socket, asked, |told| show(args, told, fault::words(asked)))
+            let words = |told: &_| show(args, told, fault::words(asked));
+            fault::run(socket, asked, args.json, words)
         }
         Command::Record(asked) => {
             record::run(socket, asked, |told| show(args, told, record::table))
