@@ -12,6 +12,7 @@ mod duplicates;
 mod errors;
 mod flow;
 mod forged;
+mod kept;
 mod ordering;
 mod parts;
 mod placement;

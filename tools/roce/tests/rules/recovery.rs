@@ -232,11 +232,11 @@ fn between_local_queue_pairs_there_is_none_of_it() {
 }
 
 /// A responder with a SEND of each number, and what it answers.
-fn ask(p: &mut Pair, n: u32) -> Vec<Packet> {
+pub fn ask(p: &mut Pair, n: u32) -> Vec<Packet> {
     super::by_hand::ask(p, request(SEND, n, &[n as u8; 8]))
 }
 
-fn receiving(receives: u64) -> Pair {
+pub fn receiving(receives: u64) -> Pair {
     let mut p = responder(Setup::default());
     for wr_id in 0..receives {
         let buffer = p.zeros(A, 8);
@@ -302,7 +302,7 @@ fn an_acknowledgement_that_waits_outlives_a_nak_that_waits() {
 }
 
 /// A SEND that does not ask for an acknowledgement, and the answers to it.
-fn tell(p: &mut Pair, n: u32) -> Vec<Packet> {
+pub fn tell(p: &mut Pair, n: u32) -> Vec<Packet> {
     let packet = Packet {
         ack_req: false,
         ..request(SEND, n, &[n as u8; 8])
@@ -311,7 +311,7 @@ fn tell(p: &mut Pair, n: u32) -> Vec<Packet> {
 }
 
 /// Receives that were completed.
-fn completed(p: &mut Pair) -> Vec<u64> {
+pub fn completed(p: &mut Pair) -> Vec<u64> {
     p.statuses(A).iter().map(|(wr_id, _)| *wr_id).collect()
 }
 

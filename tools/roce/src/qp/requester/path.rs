@@ -33,6 +33,8 @@ struct Again {
     responds: bool,
     /// Sent a second time, since nothing else could be sent.
     twice: bool,
+    /// The end of a message, which may be acknowledged by two packets.
+    ends: bool,
 }
 
 /// What is to be sent again alone.
@@ -67,6 +69,10 @@ pub(super) struct Path {
     holds: bool,
     /// The oldest packet was sent again because its answer was late. True: it is answered by now.
     probed: Option<bool>,
+    /// Until then, what comes in vain is the second acknowledgement of the end of a message.
+    second: u64,
+    /// How soon that comes: much sooner than anything is sent again.
+    soon: u64,
     /// How often in a row that was in vain: each time the answer is waited for twice as long. A trip that is measured ends it.
     in_vain: u32,
     congestion: Option<Congestion>,
@@ -87,6 +93,8 @@ impl Path {
             back: None,
             holds: false,
             probed: None,
+            second: 0,
+            soon: config.min_probe_ns / 2,
             in_vain: 0,
             congestion: config
                 .congestion_control
@@ -121,8 +129,12 @@ impl Path {
         self.probed = (!told).then_some(false);
     }
 
-    /// Something was answered twice: what was sent again was on its way all the time.
-    pub(super) fn answered_twice(&mut self) {
+    /// Something was answered twice: what was sent again was on its way all the time. Unless it is the second acknowledgement that
+    /// a responder as this one sends for a copy of the end of a message.
+    pub(super) fn answered_twice(&mut self, now: u64) {
+        if now < core::mem::take(&mut self.second) {
+            return;
+        }
         if self.probed.take().is_some() && self.in_vain < MOST_IN_VAIN {
             self.in_vain += 1;
         }
@@ -161,6 +173,7 @@ impl Path {
             told,
             responds: !matches!(packet.kind, Kind::Send(_) | Kind::Write { .. }),
             twice: self.due.is_some_and(|due| due.twice),
+            ends: packet.last,
         });
     }
 
@@ -169,6 +182,9 @@ impl Path {
         self.due = None;
         self.holds = false;
         self.probed = self.probed.map(|_| true);
+        if self.again.is_some_and(|again| again.ends && !again.responds) {
+            self.second = now.saturating_add(self.soon);
+        }
         self.end_trip(una, now);
         if let Some(congestion) = &mut self.congestion {
             congestion.acknowledged(una);

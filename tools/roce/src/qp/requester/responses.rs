@@ -67,10 +67,10 @@ impl Requester {
     }
 
     /// An answer came to nothing that is outstanding.
-    fn note_stale(&mut self, core: &mut Core) {
+    fn note_stale(&mut self, core: &mut Core, now: u64) {
         core.counters.stale_responses += 1;
         if let Some(path) = &mut self.path {
-            path.answered_twice();
+            path.answered_twice(now);
         }
     }
 
@@ -139,7 +139,7 @@ impl Requester {
     ) -> Result<(), Syndrome> {
         let syndrome = aeth.syndrome;
         if !self.is_outstanding(psn) {
-            self.note_stale(core);
+            self.note_stale(core, now);
             // Unasked, when receives were posted: nothing new is acknowledged, and there are credits.
             if psn::add(psn, 1) == self.una_psn {
                 self.take_credits(aeth);
@@ -159,7 +159,7 @@ impl Requester {
             AethSyndrome::Rnr { timer } => {
                 // A copy of the one that it waits for already.
                 if self.awaits_receive() {
-                    self.note_stale(core);
+                    self.note_stale(core, now);
                     return Ok(());
                 }
                 core.counters.rnr_naks_received += 1;
@@ -265,7 +265,7 @@ impl Requester {
         let mtu = core.attr.path_mtu;
         let last_psn = psn::add(packet.psn, packet.psns.saturating_sub(1));
         if !self.is_outstanding(last_psn) {
-            self.note_stale(core);
+            self.note_stale(core, now);
             return Ok(());
         }
         // The oldest work request that waits for a response; all before it are done, since this came.
@@ -288,7 +288,7 @@ impl Requester {
                     // Answers the PSN of a SEND or WRITE.
                     return self.misplaced(core, host, &packet);
                 }
-                self.note_stale(core);
+                self.note_stale(core, now);
                 return Ok(());
             }
             packet.trim_front(old, mtu);

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What a responder keeps behind a gap, with peers that send all again from the gap on, and with odd ones.
+
+use super::answered::{ack, numbers, requester};
+use super::by_hand::{is_ack, is_nak, part, psn, request, responder, SEND};
+use super::pattern;
+use super::recovery::{ask, completed, receiving, tell};
+use verbena_roce::host::WcStatus::*;
+use verbena_roce::packet::{AethSyndrome, Kind, NakCode, Packet};
+use verbena_roce::QpState;
+use verbena_roce_lab::{Buffer, Pair, Post, Rng, Setup, Side::*};
+
+#[test]
+fn the_second_acknowledgement_of_the_end_of_a_message_is_no_answer_to_the_first_copy() {
+    let mut p = requester(Setup::default());
+    let (src, dst) = (p.zeros(A, 8), p.zeros(B, 8));
+    for n in 0..8 {
+        p.post(A, Post::write(n, &[src.sge()], dst));
+    }
+    assert_eq!(numbers(&mut p).len(), 8);
+    p.run_until(100_000);
+    assert_eq!(numbers(&mut p), [0], "a probe");
+    // All was lost but the first, of which the acknowledgement was lost.
+    ack(&mut p, 0);
+    ack(&mut p, 0);
+    assert_eq!(numbers(&mut p), [1, 2]);
+}
+
+/// When a packet asks for an acknowledgement.
+#[derive(Clone, Copy, Debug)]
+enum Asks {
+    /// At the end of a message or window, and each so many packets.
+    Each(u32),
+    Always,
+    /// At the end of a message, and by chance.
+    Random,
+}
+
+/// A peer that sends all again from the gap on, and by its timer, as soft RoCE does.
+struct Peer {
+    asks: Asks,
+    /// The lengths of its messages, in packets, one after the other: whether each packet is the first and the last.
+    packets: Vec<(bool, bool)>,
+    /// What is not acknowledged, what is sent next, and what was ever sent.
+    una: usize,
+    next: usize,
+    sent: usize,
+    since_asked: u32,
+    timeouts: u32,
+}
+
+impl Peer {
+    fn new(asks: Asks, rng: &mut Rng, messages: usize, longest: u64) -> Self {
+        let mut packets = Vec::new();
+        for _ in 0..messages {
+            let count = 1 + rng.below(longest);
+            packets.extend((0..count).map(|n| (n == 0, n + 1 == count)));
+        }
+        Self {
+            asks,
+            packets,
+            una: 0,
+            next: 0,
+            sent: 0,
+            since_asked: 0,
+            timeouts: 0,
+        }
+    }
+
+    fn send(&mut self, rng: &mut Rng, window: usize) -> Packet {
+        let n = self.next;
+        let (first, last) = self.packets[n];
+        let packet = request(SEND, n as u32, &pattern(256, n as u8));
+        let asks = match self.asks {
+            Asks::Each(count) => self.since_asked >= count,
+            Asks::Always => true,
+            Asks::Random => rng.chance(30),
+        };
+        self.since_asked += 1;
+        let ack_req = asks || last || n + 1 == self.una + window;
+        if ack_req {
+            self.since_asked = 0;
+        }
+        self.next += 1;
+        self.sent = self.sent.max(self.next);
+        Packet {
+            ack_req,
+            ..part(first, last, packet)
+        }
+    }
+
+    fn hear(&mut self, packet: &Packet) {
+        let Kind::Ack(aeth) = packet.kind else {
+            panic!("{packet:?}");
+        };
+        let at = verbena_roce::psn::ahead(packet.psn, psn(0)) as usize;
+        let end = match aeth.syndrome {
+            AethSyndrome::Ack { .. } => at.wrapping_add(1) & 0xff_ffff,
+            AethSyndrome::Nak(NakCode::Sequence) => at,
+            other => panic!("{other:?}"),
+        };
+        // Of all before the first packet, it is as good as none.
+        if end > 1 << 23 {
+            return;
+        }
+        assert!(end <= self.sent, "acknowledged what was never sent");
+        self.una = self.una.max(end);
+        self.next = self.next.max(self.una);
+        if !matches!(aeth.syndrome, AethSyndrome::Ack { .. }) && end >= self.una {
+            self.next = end;
+        }
+    }
+}
+
+/// Takes the next of what is on its way, or what follows that, which has been overtaken, or nothing: it is lost.
+fn arrive(way: &mut Vec<Packet>, rng: &mut Rng, loss: u32, swap: u32) -> Option<Packet> {
+    let at = usize::from(way.len() > 1 && rng.chance(swap));
+    let packet = way.remove(at);
+    if rng.chance(2) {
+        way.push(packet.clone());
+    }
+    (!rng.chance(loss)).then_some(packet)
+}
+
+/// All messages over a bad link. What is executed is in order and once; the peer's timer is what it needs at most.
+fn transfer(asks: Asks, seed: u64, loss: u32) -> (Pair, Peer) {
+    let mut rng = Rng::new(seed);
+    let mut p = responder(Setup::default());
+    let longest = 1 + rng.below(80);
+    let mut peer = Peer::new(asks, &mut rng, 12, longest);
+    let buffers: Vec<Buffer> = (0..12).map(|_| p.zeros(A, 81 * 256)).collect();
+    for (wr_id, buffer) in buffers.iter().enumerate() {
+        p.post_recv(A, wr_id as u64, &[buffer.sge()]);
+    }
+    let whole = p.restrict(A, 1 << 20);
+    let window = 1 + rng.below(200) as usize;
+    let (mut there, mut back) = (Vec::new(), Vec::new());
+    let mut idle = 0;
+    while peer.una < peer.packets.len() {
+        let may_send = peer.next < peer.packets.len() && peer.next < peer.una + window;
+        match rng.below(3) {
+            0 if may_send => there.push(peer.send(&mut rng, window)),
+            1 if !there.is_empty() => {
+                if let Some(packet) = arrive(&mut there, &mut rng, loss, 10) {
+                    back.extend(super::by_hand::ask(&mut p, packet));
+                }
+            }
+            2 if !back.is_empty() => {
+                if let Some(packet) = arrive(&mut back, &mut rng, loss, 0) {
+                    let una = peer.una;
+                    peer.hear(&packet);
+                    idle = if peer.una > una { 0 } else { idle };
+                }
+            }
+            _ if !may_send && there.is_empty() && back.is_empty() => {
+                (peer.timeouts, idle) = (peer.timeouts + 1, idle + 1);
+                peer.next = peer.una;
+                assert!(idle < 100, "it waits for ever");
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(completed(&mut p), (0..12).collect::<Vec<_>>());
+    let mut n = 0;
+    for (buffer, ends) in buffers.iter().zip(peer.packets.split_inclusive(|(_, last)| *last)) {
+        let bytes = p.world.bytes(*buffer);
+        for at in 0..ends.len() {
+            assert_eq!(bytes[at * 256..][..256], pattern(256, n as u8));
+            n += 1;
+        }
+    }
+    assert_eq!(p.qps[0].snapshot().msn, 12);
+    assert_eq!(whole.left(), 1 << 20, "what is kept is given back");
+    (p, peer)
+}
+
+#[test]
+fn a_peer_that_sends_all_again_gets_all_through_whenever_it_asks() {
+    for asks in [Asks::Each(64), Asks::Each(1000), Asks::Always, Asks::Random] {
+        let (mut kept, mut naks, mut timeouts) = (0, 0, 0);
+        for seed in 0..150 {
+            let (p, peer) = transfer(asks, seed, [0, 2, 10, 30][seed as usize % 4]);
+            kept += p.qps[0].counters().kept;
+            naks += p.qps[0].counters().sequence_naks_sent;
+            timeouts += peer.timeouts;
+        }
+        println!("{asks:?}: kept {kept}, NAKs {naks}, timeouts {timeouts}");
+        assert!(kept > 0 && naks > 0 && timeouts > 0);
+    }
+}
+
+/// A responder with a gap that has closed, behind which something waits, and the account of that.
+fn waiting() -> (Pair, std::rc::Rc<verbena_roce::Allowance>) {
+    let mut p = receiving(4);
+    let whole = p.restrict(A, 10_000);
+    ask(&mut p, 1);
+    ask(&mut p, 2);
+    tell(&mut p, 0);
+    assert_eq!(whole.left(), 10_000 - 2 * 264);
+    (p, whole)
+}
+
+#[test]
+fn what_waits_is_given_back() {
+    let (mut p, whole) = waiting();
+    assert!(is_ack(&ask(&mut p, 1), 1));
+    assert_eq!(whole.left(), 10_000 - 264);
+    assert!(is_ack(&ask(&mut p, 2), 2));
+    assert_eq!(whole.left(), 10_000);
+    for state in [QpState::Err, QpState::Reset] {
+        let (mut p, whole) = waiting();
+        p.modify(A, state).unwrap();
+        assert_eq!(whole.left(), 10_000, "{state:?}");
+    }
+    // Another that differs: neither of the two waits.
+    let (mut p, whole) = waiting();
+    super::by_hand::ask(&mut p, request(SEND, 1, &[9; 8]));
+    assert_eq!(whole.left(), 10_000 - 264);
+    assert_eq!(p.statuses(A), [(0, Success), (1, Success)], "the one expected is executed");
+    // An RNR NAK.
+    let mut p = receiving(1);
+    let whole = p.restrict(A, 10_000);
+    ask(&mut p, 2);
+    tell(&mut p, 0);
+    ask(&mut p, 1);
+    assert_eq!(p.qps[0].counters().rnr_naks_sent, 1);
+    assert_eq!(whole.left(), 10_000);
+    // The copy of what closed the gap asks for nothing then.
+    assert!(super::by_hand::is_ack_twice(&ask(&mut p, 0), 0));
+}
+
+#[test]
+fn reads_and_atomics_wait_too_and_are_executed_once() {
+    let mut p = responder(Setup::default());
+    let (word, far) = (p.zeros(A, 8), p.buffer(A, &pattern(600, 1)));
+    let quiet = |kind, n, payload: &[u8]| Packet {
+        ack_req: false,
+        ..request(kind, n, payload)
+    };
+    let add = |n| request(super::by_hand::fetch_add(word, 1), n, &[]);
+    let all = |p: &mut Pair, packet| super::by_hand::psns(&super::by_hand::ask(p, packet));
+    // 0: WRITE, 1: atomic, 2 to 4: READ, 5: atomic, 6: WRITE.
+    assert_eq!(all(&mut p, add(1)), [psn(0)]);
+    for packet in [
+        request(super::by_hand::read(far), 2, &[]),
+        add(5),
+        request(super::by_hand::WRITE_NOTHING, 6, &[]),
+        quiet(super::by_hand::WRITE_NOTHING, 0, &[]),
+    ] {
+        assert!(all(&mut p, packet).is_empty());
+    }
+    assert_eq!(p.world.bytes(word), [0; 8]);
+    // In its turn.
+    assert_eq!(all(&mut p, add(1)), [psn(1)]);
+    // The READ is lost again; it and all before 5 has been sent again.
+    assert_eq!(all(&mut p, add(5)), (2..6).map(psn).collect::<Vec<_>>());
+    assert_eq!(p.world.bytes(word), 2u64.to_le_bytes());
+    assert_eq!(p.qps[0].snapshot().expected_psn, psn(6));
+    assert_eq!(all(&mut p, add(5)), [psn(5)], "its result again");
+    assert_eq!(p.world.bytes(word), 2u64.to_le_bytes());
+}
