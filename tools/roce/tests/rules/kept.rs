@@ -3,7 +3,7 @@
 //! What a responder keeps behind a gap, with peers that send all again from the gap on, and with odd ones.
 
 use super::answered::{ack, numbers, requester};
-use super::by_hand::{is_ack, is_nak, part, psn, request, responder, SEND};
+use super::by_hand::{is_ack, part, psn, request, responder, SEND};
 use super::pattern;
 use super::recovery::{ask, completed, receiving, tell};
 use verbena_roce::host::WcStatus::*;
@@ -163,7 +163,10 @@ fn transfer(asks: Asks, seed: u64, loss: u32) -> (Pair, Peer) {
     }
     assert_eq!(completed(&mut p), (0..12).collect::<Vec<_>>());
     let mut n = 0;
-    for (buffer, ends) in buffers.iter().zip(peer.packets.split_inclusive(|(_, last)| *last)) {
+    for (buffer, ends) in buffers
+        .iter()
+        .zip(peer.packets.split_inclusive(|(_, last)| *last))
+    {
         let bytes = p.world.bytes(*buffer);
         for at in 0..ends.len() {
             assert_eq!(bytes[at * 256..][..256], pattern(256, n as u8));
@@ -217,7 +220,11 @@ fn what_waits_is_given_back() {
     let (mut p, whole) = waiting();
     super::by_hand::ask(&mut p, request(SEND, 1, &[9; 8]));
     assert_eq!(whole.left(), 10_000 - 264);
-    assert_eq!(p.statuses(A), [(0, Success), (1, Success)], "the one expected is executed");
+    assert_eq!(
+        p.statuses(A),
+        [(0, Success), (1, Success)],
+        "the one expected is executed"
+    );
     // An RNR NAK.
     let mut p = receiving(1);
     let whole = p.restrict(A, 10_000);

@@ -182,7 +182,10 @@ impl Path {
         self.due = None;
         self.holds = false;
         self.probed = self.probed.map(|_| true);
-        if self.again.is_some_and(|again| again.ends && !again.responds) {
+        if self
+            .again
+            .is_some_and(|again| again.ends && !again.responds)
+        {
             self.second = now.saturating_add(self.soon);
         }
         self.end_trip(una, now);
