@@ -59,6 +59,31 @@ pub fn ask(p: &mut Pair, packet: Packet) -> Vec<Packet> {
     answers(p)
 }
 
+/// A responder with so many receives of 8 bytes.
+pub fn receiving(receives: u64) -> Pair {
+    let mut p = rc();
+    for wr_id in 0..receives {
+        let buffer = p.zeros(A, 8);
+        p.post_recv(A, wr_id, &[buffer.sge()]);
+    }
+    p
+}
+
+/// The receives that were completed since the last call.
+pub fn completed(p: &mut Pair) -> Vec<u64> {
+    p.statuses(A).iter().map(|(wr_id, _)| *wr_id).collect()
+}
+
+/// The `n`th SEND, of 8 bytes of that number, and what it is answered with.
+pub fn send(p: &mut Pair, n: u32) -> Vec<Packet> {
+    ask(p, request(SEND, n, &[n as u8; 8]))
+}
+
+/// The same, without a wish for an acknowledgement.
+pub fn send_quietly(p: &mut Pair, n: u32) -> Vec<Packet> {
+    ask(p, quiet(request(SEND, n, &[n as u8; 8])))
+}
+
 /// The syndromes and PSNs of acknowledgements. Anything else fails the test.
 pub fn acks(packets: &[Packet]) -> Vec<(u32, AethSyndrome)> {
     packets
@@ -121,6 +146,14 @@ pub fn request(kind: Kind, n: u32, payload: &[u8]) -> Packet {
         marked: false,
         datagram: None,
         payload: Payload::from_bytes(payload),
+    }
+}
+
+/// The same, without a wish for an acknowledgement.
+pub fn quiet(packet: Packet) -> Packet {
+    Packet {
+        ack_req: false,
+        ..packet
     }
 }
 

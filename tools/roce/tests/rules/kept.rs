@@ -3,9 +3,11 @@
 //! What a responder keeps behind a gap, with peers that send all again from the gap on, and with odd ones.
 
 use super::answered::{ack, numbers, requester};
-use super::by_hand::{is_ack, part, psn, request, responder, SEND};
+use super::by_hand::{
+    ask, completed, fetch_add, is_ack, is_ack_twice, part, psn, psns, quiet, read, receiving,
+    request, responder, send, send_quietly, SEND, WRITE_NOTHING,
+};
 use super::pattern;
-use super::recovery::{ask, completed, receiving, tell};
 use verbena_roce::host::WcStatus::*;
 use verbena_roce::packet::{AethSyndrome, Kind, NakCode, Packet};
 use verbena_roce::QpState;
@@ -143,7 +145,7 @@ fn transfer(asks: Asks, seed: u64, loss: u32) -> (Pair, Peer) {
             0 if may_send => there.push(peer.send(&mut rng, window)),
             1 if !there.is_empty() => {
                 if let Some(packet) = arrive(&mut there, &mut rng, loss, 10) {
-                    back.extend(super::by_hand::ask(&mut p, packet));
+                    back.extend(ask(&mut p, packet));
                 }
             }
             2 if !back.is_empty() => {
@@ -188,8 +190,10 @@ fn a_peer_that_sends_all_again_gets_all_through_whenever_it_asks() {
             naks += p.qps[0].counters().sequence_naks_sent;
             timeouts += peer.timeouts;
         }
-        println!("{asks:?}: kept {kept}, NAKs {naks}, timeouts {timeouts}");
-        assert!(kept > 0 && naks > 0 && timeouts > 0);
+        assert!(
+            kept > 0 && naks > 0 && timeouts > 0,
+            "{asks:?}: {kept}, {naks}, {timeouts}"
+        );
     }
 }
 
@@ -197,9 +201,9 @@ fn a_peer_that_sends_all_again_gets_all_through_whenever_it_asks() {
 fn waiting() -> (Pair, std::rc::Rc<verbena_roce::Allowance>) {
     let mut p = receiving(4);
     let whole = p.restrict(A, 10_000);
-    ask(&mut p, 1);
-    ask(&mut p, 2);
-    tell(&mut p, 0);
+    send(&mut p, 1);
+    send(&mut p, 2);
+    send_quietly(&mut p, 0);
     assert_eq!(whole.left(), 10_000 - 2 * 264);
     (p, whole)
 }
@@ -207,9 +211,9 @@ fn waiting() -> (Pair, std::rc::Rc<verbena_roce::Allowance>) {
 #[test]
 fn what_waits_is_given_back() {
     let (mut p, whole) = waiting();
-    assert!(is_ack(&ask(&mut p, 1), 1));
+    assert!(is_ack(&send(&mut p, 1), 1));
     assert_eq!(whole.left(), 10_000 - 264);
-    assert!(is_ack(&ask(&mut p, 2), 2));
+    assert!(is_ack(&send(&mut p, 2), 2));
     assert_eq!(whole.left(), 10_000);
     for state in [QpState::Err, QpState::Reset] {
         let (mut p, whole) = waiting();
@@ -218,7 +222,7 @@ fn what_waits_is_given_back() {
     }
     // Another that differs: neither of the two waits.
     let (mut p, whole) = waiting();
-    super::by_hand::ask(&mut p, request(SEND, 1, &[9; 8]));
+    ask(&mut p, request(SEND, 1, &[9; 8]));
     assert_eq!(whole.left(), 10_000 - 264);
     assert_eq!(
         p.statuses(A),
@@ -228,32 +232,28 @@ fn what_waits_is_given_back() {
     // An RNR NAK.
     let mut p = receiving(1);
     let whole = p.restrict(A, 10_000);
-    ask(&mut p, 2);
-    tell(&mut p, 0);
-    ask(&mut p, 1);
+    send(&mut p, 2);
+    send_quietly(&mut p, 0);
+    send(&mut p, 1);
     assert_eq!(p.qps[0].counters().rnr_naks_sent, 1);
     assert_eq!(whole.left(), 10_000);
     // The copy of what closed the gap asks for nothing then.
-    assert!(super::by_hand::is_ack_twice(&ask(&mut p, 0), 0));
+    assert!(is_ack_twice(&send(&mut p, 0), 0));
 }
 
 #[test]
 fn reads_and_atomics_wait_too_and_are_executed_once() {
     let mut p = responder(Setup::default());
     let (word, far) = (p.zeros(A, 8), p.buffer(A, &pattern(600, 1)));
-    let quiet = |kind, n, payload: &[u8]| Packet {
-        ack_req: false,
-        ..request(kind, n, payload)
-    };
-    let add = |n| request(super::by_hand::fetch_add(word, 1), n, &[]);
-    let all = |p: &mut Pair, packet| super::by_hand::psns(&super::by_hand::ask(p, packet));
+    let add = |n| request(fetch_add(word, 1), n, &[]);
+    let all = |p: &mut Pair, packet| psns(&ask(p, packet));
     // 0: WRITE, 1: atomic, 2 to 4: READ, 5: atomic, 6: WRITE.
     assert_eq!(all(&mut p, add(1)), [psn(0)]);
     for packet in [
-        request(super::by_hand::read(far), 2, &[]),
+        request(read(far), 2, &[]),
         add(5),
-        request(super::by_hand::WRITE_NOTHING, 6, &[]),
-        quiet(super::by_hand::WRITE_NOTHING, 0, &[]),
+        request(WRITE_NOTHING, 6, &[]),
+        quiet(request(WRITE_NOTHING, 0, &[])),
     ] {
         assert!(all(&mut p, packet).is_empty());
     }

@@ -5,8 +5,8 @@
 
 use super::answered::{ack, answer_part, nak, numbers, positive, requester, rnr, sent};
 use super::by_hand::{
-    is_ack, is_ack_twice, is_nak, part, psn, put, read, request, responder, responder_by, write,
-    SEND,
+    answers, ask, completed, is_ack, is_ack_twice, is_nak, part, psn, psns, put, quiet, read,
+    receiving, request, responder, responder_by, send, send_quietly, write, SEND, WRITE_NOTHING,
 };
 use super::pattern;
 use verbena_roce::host::{WcStatus::*, WqeOpcode};
@@ -231,42 +231,28 @@ fn between_local_queue_pairs_there_is_none_of_it() {
     assert_eq!(p.qps[0].counters().kept, 0);
 }
 
-/// A responder with a SEND of each number, and what it answers.
-pub fn ask(p: &mut Pair, n: u32) -> Vec<Packet> {
-    super::by_hand::ask(p, request(SEND, n, &[n as u8; 8]))
-}
-
-pub fn receiving(receives: u64) -> Pair {
-    let mut p = responder(Setup::default());
-    for wr_id in 0..receives {
-        let buffer = p.zeros(A, 8);
-        p.post_recv(A, wr_id, &[buffer.sge()]);
-    }
-    p
-}
-
 #[test]
 fn what_comes_ahead_of_a_gap_is_executed_when_it_closes() {
     let mut p = receiving(4);
-    assert!(is_nak(&ask(&mut p, 1), 0, NakCode::Sequence));
-    assert!(ask(&mut p, 3).is_empty() && ask(&mut p, 2).is_empty());
+    assert!(is_nak(&send(&mut p, 1), 0, NakCode::Sequence));
+    assert!(send(&mut p, 3).is_empty() && send(&mut p, 2).is_empty());
     assert!(p.statuses(A).is_empty());
     // In order, and acknowledged at once.
-    assert!(is_ack(&ask(&mut p, 0), 3));
+    assert!(is_ack(&send(&mut p, 0), 3));
     let got = [(0, Success), (1, Success), (2, Success), (3, Success)];
     assert_eq!(p.statuses(A), got);
     assert_eq!(p.qps[0].counters().kept, 3);
-    assert!(is_ack_twice(&ask(&mut p, 2), 3), "a duplicate by now");
+    assert!(is_ack_twice(&send(&mut p, 2), 3), "a duplicate by now");
 }
 
 #[test]
 fn a_gap_behind_the_gap_is_told_when_that_closes() {
     let mut p = receiving(4);
-    assert!(is_nak(&ask(&mut p, 1), 0, NakCode::Sequence));
-    assert!(ask(&mut p, 3).is_empty());
-    assert!(is_nak(&ask(&mut p, 0), 2, NakCode::Sequence));
-    assert!(ask(&mut p, 3).is_empty());
-    assert!(is_ack(&ask(&mut p, 2), 3));
+    assert!(is_nak(&send(&mut p, 1), 0, NakCode::Sequence));
+    assert!(send(&mut p, 3).is_empty());
+    assert!(is_nak(&send(&mut p, 0), 2, NakCode::Sequence));
+    assert!(send(&mut p, 3).is_empty());
+    assert!(is_ack(&send(&mut p, 2), 3));
 }
 
 #[test]
@@ -274,11 +260,10 @@ fn reads_and_atomics_are_kept_too() {
     let mut p = responder(Setup::default());
     let far = p.buffer(A, &pattern(600, 1));
     put(&mut p, request(read(far), 1, &[]));
-    let first = super::by_hand::ask(&mut p, request(super::by_hand::WRITE_NOTHING, 4, &[]));
+    let first = ask(&mut p, request(WRITE_NOTHING, 4, &[]));
     assert!(is_nak(&first[..1], 0, NakCode::Sequence));
-    let got = super::by_hand::ask(&mut p, request(super::by_hand::WRITE_NOTHING, 0, &[]));
-    let psns: Vec<u32> = got.iter().map(|packet| packet.psn).collect();
-    assert_eq!(psns, [psn(1), psn(2), psn(3), psn(4)]);
+    let got = ask(&mut p, request(WRITE_NOTHING, 0, &[]));
+    assert_eq!(psns(&got), [psn(1), psn(2), psn(3), psn(4)]);
 }
 
 #[test]
@@ -287,7 +272,7 @@ fn an_acknowledgement_that_waits_outlives_a_nak_that_waits() {
     let far = p.buffer(A, &pattern(600, 1));
     let write = |n, ack_req| Packet {
         ack_req,
-        ..request(super::by_hand::WRITE_NOTHING, n, &[])
+        ..request(WRITE_NOTHING, n, &[])
     };
     put(&mut p, request(read(far), 1, &[]));
     put(&mut p, write(4, true));
@@ -295,102 +280,79 @@ fn an_acknowledgement_that_waits_outlives_a_nak_that_waits() {
     // The READ is executed, and the NAK for the gap behind it waits for its responses. So does what was asked for before.
     put(&mut p, write(0, true));
     put(&mut p, write(5, false));
-    let got = super::by_hand::answers(&mut p);
-    let psns: Vec<u32> = got.iter().map(|packet| packet.psn).collect();
-    assert_eq!(psns, [psn(0), psn(1), psn(2), psn(3), psn(6)]);
+    let got = answers(&mut p);
+    assert_eq!(psns(&got), [psn(0), psn(1), psn(2), psn(3), psn(6)]);
     assert!(is_nak(&got[..1], 0, NakCode::Sequence) && is_ack(&got[4..], 6));
-}
-
-/// A SEND that does not ask for an acknowledgement, and the answers to it.
-pub fn tell(p: &mut Pair, n: u32) -> Vec<Packet> {
-    let packet = Packet {
-        ack_req: false,
-        ..request(SEND, n, &[n as u8; 8])
-    };
-    super::by_hand::ask(p, packet)
-}
-
-/// Receives that were completed.
-pub fn completed(p: &mut Pair) -> Vec<u64> {
-    p.statuses(A).iter().map(|(wr_id, _)| *wr_id).collect()
 }
 
 #[test]
 fn nothing_is_acknowledged_that_a_peer_which_sends_all_again_has_not_sent_again() {
     let mut p = receiving(6);
-    assert!(is_nak(&ask(&mut p, 1), 0, NakCode::Sequence));
+    assert!(is_nak(&send(&mut p, 1), 0, NakCode::Sequence));
     for n in 2..5 {
-        assert!(ask(&mut p, n).is_empty());
+        assert!(send(&mut p, n).is_empty());
     }
     for n in 0..4 {
-        assert!(tell(&mut p, n).is_empty());
+        assert!(send_quietly(&mut p, n).is_empty());
         assert_eq!(completed(&mut p), [u64::from(n)]);
     }
-    assert!(is_ack(&ask(&mut p, 4), 4));
-    assert!(is_ack(&ask(&mut p, 5), 5));
+    assert!(is_ack(&send(&mut p, 4), 4));
+    assert!(is_ack(&send(&mut p, 5), 5));
     assert_eq!(p.qps[0].counters().duplicates, 0);
     // One that asks on the way is told how far it has come, too.
     let mut p = receiving(4);
-    ask(&mut p, 1);
-    tell(&mut p, 2);
-    tell(&mut p, 0);
-    assert!(is_ack(&ask(&mut p, 1), 1));
+    send(&mut p, 1);
+    send_quietly(&mut p, 2);
+    send_quietly(&mut p, 0);
+    assert!(is_ack(&send(&mut p, 1), 1));
     assert_eq!(completed(&mut p), [0, 1]);
 }
 
 #[test]
 fn what_is_kept_stands_for_what_is_lost_again() {
     let mut p = receiving(8);
-    ask(&mut p, 1);
+    send(&mut p, 1);
     for n in 2..6 {
-        tell(&mut p, n);
+        send_quietly(&mut p, n);
     }
-    tell(&mut p, 0);
+    send_quietly(&mut p, 0);
     // 1 and 2 are lost again.
-    assert!(is_ack(&tell(&mut p, 3), 3), "1 had asked");
+    assert!(is_ack(&send_quietly(&mut p, 3), 3), "1 had asked");
     assert_eq!(completed(&mut p), [0, 1, 2, 3]);
     // So it does beyond another gap that comes again.
-    assert!(is_nak(&tell(&mut p, 7), 4, NakCode::Sequence));
-    assert!(tell(&mut p, 4).is_empty() && tell(&mut p, 5).is_empty());
+    assert!(is_nak(&send_quietly(&mut p, 7), 4, NakCode::Sequence));
+    assert!(send_quietly(&mut p, 4).is_empty() && send_quietly(&mut p, 5).is_empty());
     assert_eq!(completed(&mut p), [4, 5]);
-    assert!(is_nak(&tell(&mut p, 7), 6, NakCode::Sequence));
+    assert!(is_nak(&send_quietly(&mut p, 7), 6, NakCode::Sequence));
 }
 
 #[test]
 fn a_peer_that_asks_for_what_came_late_hears_where_to_go_on() {
     let mut p = receiving(8);
-    assert!(is_nak(&ask(&mut p, 1), 0, NakCode::Sequence));
-    tell(&mut p, 2);
+    assert!(is_nak(&send(&mut p, 1), 0, NakCode::Sequence));
+    send_quietly(&mut p, 2);
     // It was late only.
-    assert!(tell(&mut p, 0).is_empty());
+    assert!(send_quietly(&mut p, 0).is_empty());
     assert_eq!(completed(&mut p), [0]);
-    assert!(is_ack(&ask(&mut p, 0), 2));
+    assert!(is_ack(&send(&mut p, 0), 2));
     assert_eq!(completed(&mut p), [1, 2]);
     // If something else comes first, it is told of what is expected now.
     let mut p = receiving(8);
-    assert!(is_nak(&ask(&mut p, 1), 0, NakCode::Sequence));
-    assert!(tell(&mut p, 0).is_empty());
-    assert!(is_nak(&ask(&mut p, 3), 1, NakCode::Sequence));
-    assert!(is_ack_twice(&ask(&mut p, 0), 0), "a duplicate");
-    assert!(is_nak(&ask(&mut p, 1), 2, NakCode::Sequence));
-    assert!(is_ack(&ask(&mut p, 2), 3));
+    assert!(is_nak(&send(&mut p, 1), 0, NakCode::Sequence));
+    assert!(send_quietly(&mut p, 0).is_empty());
+    assert!(is_nak(&send(&mut p, 3), 1, NakCode::Sequence));
+    assert!(is_ack_twice(&send(&mut p, 0), 0), "a duplicate");
+    assert!(is_nak(&send(&mut p, 1), 2, NakCode::Sequence));
+    assert!(is_ack(&send(&mut p, 2), 3));
     // A READ asks as well.
     let mut p = responder(Setup::default());
     let far = p.buffer(A, &pattern(8, 1));
-    let nothing = |n| request(super::by_hand::WRITE_NOTHING, n, &[]);
-    let late = Packet {
-        ack_req: false,
-        ..request(read(far), 0, &[])
-    };
-    assert!(is_nak(
-        &super::by_hand::ask(&mut p, nothing(1)),
-        0,
-        NakCode::Sequence
-    ));
-    assert_eq!(super::by_hand::ask(&mut p, late).len(), 1);
-    let got = super::by_hand::ask(&mut p, request(read(far), 0, &[]));
-    let psns: Vec<u32> = got.iter().map(|packet| packet.psn).collect();
-    assert_eq!(psns, [psn(0), psn(1)]);
+    let nothing = |n| request(WRITE_NOTHING, n, &[]);
+    let late = quiet(request(read(far), 0, &[]));
+    assert!(is_nak(&ask(&mut p, nothing(1)), 0, NakCode::Sequence));
+    assert_eq!(ask(&mut p, late).len(), 1);
+    let got = ask(&mut p, request(read(far), 0, &[]));
+    assert_eq!(psns(&got), [psn(0), psn(1)]);
 }
 
 #[test]
@@ -412,7 +374,7 @@ fn a_peer_that_has_asked_alone_need_not_ask_for_what_came_late() {
         }
     };
     let mut come = |n, ack_req| {
-        let got = super::by_hand::ask(&mut p, piece(n, ack_req));
+        let got = ask(&mut p, piece(n, ack_req));
         let nak = got.len() == 1 && is_nak(&got, n - 1, NakCode::Sequence);
         (p.qps[0].snapshot().expected_psn, got.len(), nak)
     };
@@ -429,22 +391,22 @@ fn a_peer_that_has_asked_alone_need_not_ask_for_what_came_late() {
     assert_eq!(come(7, false), (psn(8), 0, false));
     // The end of a message asks in any case, so it tells nothing.
     let mut p = receiving(8);
-    ask(&mut p, 1);
-    assert!(is_ack(&ask(&mut p, 0), 1));
-    ask(&mut p, 3);
-    assert!(tell(&mut p, 2).is_empty());
+    send(&mut p, 1);
+    assert!(is_ack(&send(&mut p, 0), 1));
+    send(&mut p, 3);
+    assert!(send_quietly(&mut p, 2).is_empty());
     assert_eq!(completed(&mut p), [0, 1, 2]);
 }
 
 #[test]
 fn behind_what_came_late_another_gap_is_told_when_something_comes() {
     let mut p = receiving(4);
-    ask(&mut p, 2);
-    assert!(tell(&mut p, 0).is_empty());
-    assert!(is_nak(&tell(&mut p, 3), 1, NakCode::Sequence));
+    send(&mut p, 2);
+    assert!(send_quietly(&mut p, 0).is_empty());
+    assert!(is_nak(&send_quietly(&mut p, 3), 1, NakCode::Sequence));
     // It was told of this one.
-    assert!(is_ack_twice(&ask(&mut p, 0), 0), "a duplicate");
-    assert!(is_ack(&ask(&mut p, 1), 3));
+    assert!(is_ack_twice(&send(&mut p, 0), 0), "a duplicate");
+    assert!(is_ack(&send(&mut p, 1), 3));
 }
 
 #[test]
@@ -453,66 +415,65 @@ fn a_gap_that_closes_before_it_is_told_is_none() {
     let far = p.buffer(A, &pattern(600, 1));
     let write = |n| Packet {
         ack_req: n == 5,
-        ..request(super::by_hand::WRITE_NOTHING, n, &[])
+        ..request(WRITE_NOTHING, n, &[])
     };
     put(&mut p, request(read(far), 0, &[]));
     for n in [4, 5, 3] {
         put(&mut p, write(n));
     }
-    let got = super::by_hand::answers(&mut p);
-    let psns: Vec<u32> = got.iter().map(|packet| packet.psn).collect();
-    assert_eq!(psns, [psn(0), psn(1), psn(2), psn(5)]);
+    let got = answers(&mut p);
+    assert_eq!(psns(&got), [psn(0), psn(1), psn(2), psn(5)]);
     assert!(is_ack(&got[3..], 5));
 }
 
 #[test]
 fn what_is_kept_dies_with_an_rnr_nak() {
     let mut p = receiving(0);
-    assert!(is_nak(&ask(&mut p, 1), 0, NakCode::Sequence));
-    let got = ask(&mut p, 0);
+    assert!(is_nak(&send(&mut p, 1), 0, NakCode::Sequence));
+    let got = send(&mut p, 0);
     assert!(
         matches!(got[0].kind, Kind::Ack(aeth) if matches!(aeth.syndrome, AethSyndrome::Rnr { .. }))
     );
     // Nor is anything kept behind it.
-    assert!(ask(&mut p, 2).is_empty());
+    assert!(send(&mut p, 2).is_empty());
     for wr_id in 0..3 {
         p.post_recv(A, wr_id, &[]);
     }
     let buffer = p.zeros(A, 8);
     p.world.end(A).rq[0].sges = vec![buffer.sge()];
-    assert!(is_ack(&ask(&mut p, 0), 0), "no receive for the second");
+    assert!(is_ack(&send(&mut p, 0), 0), "no receive for the second");
     assert_eq!(p.statuses(A), [(0, Success)]);
     // The same where the receive is missing for one that was kept.
     let mut p = receiving(1);
-    ask(&mut p, 1);
-    ask(&mut p, 2);
-    ask(&mut p, 0);
+    send(&mut p, 1);
+    send(&mut p, 2);
+    send(&mut p, 0);
     assert_eq!(p.qps[0].counters().rnr_naks_sent, 1);
     for wr_id in 1..4 {
         let buffer = p.zeros(A, 8);
         p.post_recv(A, wr_id, &[buffer.sge()]);
     }
-    assert!(is_ack(&ask(&mut p, 1), 1));
-    assert!(is_ack(&ask(&mut p, 2), 2));
+    assert!(is_ack(&send(&mut p, 1), 1));
+    assert!(is_ack(&send(&mut p, 2), 2));
 }
 
 #[test]
 fn what_is_kept_dies_with_the_connection() {
     let mut p = receiving(4);
-    ask(&mut p, 1);
+    send(&mut p, 1);
     p.reset(A);
     p.connect(A);
     for wr_id in 0..4 {
         let buffer = p.zeros(A, 8);
         p.post_recv(A, wr_id, &[buffer.sge()]);
     }
-    assert!(is_ack(&ask(&mut p, 0), 0));
+    assert!(is_ack(&send(&mut p, 0), 0));
     // A refusal that waits behind a READ.
     let far = p.buffer(A, &pattern(600, 1));
     put(&mut p, request(read(far), 1, &[]));
     put(&mut p, request(SEND, 5, &[1; 8]));
     put(&mut p, part(false, true, request(SEND, 4, &[1])));
-    let got = super::by_hand::answers(&mut p);
+    let got = answers(&mut p);
     assert!(is_nak(&got[3..], 4, NakCode::InvalidRequest));
     assert_eq!(p.state(A), QpState::Err);
     assert_eq!(p.statuses(A).first(), Some(&(0, Success)));
@@ -521,46 +482,46 @@ fn what_is_kept_dies_with_the_connection() {
 #[test]
 fn two_that_differ_in_one_psn_are_both_dropped() {
     let mut p = receiving(4);
-    ask(&mut p, 2);
-    ask(&mut p, 1);
-    let other = super::by_hand::ask(&mut p, request(SEND, 1, &[9; 8]));
+    send(&mut p, 2);
+    send(&mut p, 1);
+    let other = ask(&mut p, request(SEND, 1, &[9; 8]));
     assert!(other.is_empty());
-    assert!(is_nak(&ask(&mut p, 0), 1, NakCode::Sequence));
+    assert!(is_nak(&send(&mut p, 0), 1, NakCode::Sequence));
     // A copy is no other, whether or not it asks for an acknowledgement.
     let mut copy = request(SEND, 2, &[2; 8]);
     copy.ack_req = false;
-    assert!(super::by_hand::ask(&mut p, copy).is_empty());
-    assert!(is_ack(&ask(&mut p, 1), 2));
+    assert!(ask(&mut p, copy).is_empty());
+    assert!(is_ack(&send(&mut p, 1), 2));
 }
 
 #[test]
 fn no_more_is_kept_than_fits() {
     let mut p = receiving(140);
-    ask(&mut p, 1);
-    ask(&mut p, 127);
+    send(&mut p, 1);
+    send(&mut p, 127);
     assert_eq!(p.qps[0].counters().kept, 2);
-    ask(&mut p, 128);
-    ask(&mut p, 1 << 22);
+    send(&mut p, 128);
+    send(&mut p, 1 << 22);
     assert_eq!(p.qps[0].counters().kept, 2, "too far ahead");
     let mut p = receiving(4);
     p.restrict(A, 2 * 264);
     for n in 1..4 {
-        ask(&mut p, n);
+        send(&mut p, n);
     }
     assert_eq!(p.qps[0].counters().kept, 2);
-    assert!(is_ack(&ask(&mut p, 0), 2));
+    assert!(is_ack(&send(&mut p, 0), 2));
 }
 
 #[test]
 fn what_is_kept_is_of_the_owners_account() {
     let mut p = receiving(4);
     let whole = p.restrict(A, 10_000);
-    ask(&mut p, 1);
-    ask(&mut p, 2);
+    send(&mut p, 1);
+    send(&mut p, 2);
     assert_eq!(whole.left(), 10_000 - 2 * 264);
-    ask(&mut p, 0);
+    send(&mut p, 0);
     assert_eq!(whole.left(), 10_000);
-    ask(&mut p, 4);
+    send(&mut p, 4);
     assert_eq!(whole.left(), 10_000 - 264);
     p.modify(A, QpState::Err).unwrap();
     assert_eq!(whole.left(), 10_000);
