@@ -106,7 +106,7 @@ class Remote:
 class Peer:
     """The agent of a guest, as soon as it answers."""
 
-    def __init__(self, name, patience=60):
+    def __init__(self, name, patience=300):
         self.agent = xmlrpc.client.ServerProxy(f"http://{name}:{PORT}", allow_none=True)
         deadline = time.monotonic() + patience * int(os.environ.get("VERBENA_SLOW", "1"))
         while True:
