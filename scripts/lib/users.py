@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 """users.py: what scripts/users keeps of its rows, and the table that it makes of them.
 
-  --todo RESULTS STAGE DEVICES   names on standard input: prints NAME@DEVICE of those that have no result
+  --todo RESULTS STAGE DEVICES [RECORD]
+                                 names on standard input: prints NAME@DEVICE of those that have no result, nor one in the record
   --keep RESULTS STAGE COMMIT    what `users` prints on standard input: keeps it with the commit that it ran at, and tells
   --forget RESULTS [FILTER...]
   --again RESULTS                forgets rows that could not run
   --show RESULTS BUILD KIND      the table: text, and for the long form users.html and users.json in BUILD
+  --record RESULTS RECORD        writes what has a result into the record, a table that is kept with the sources; rows that are known
+                                 come on standard input, as STAGE ROW
 
 A line of RESULTS is what the guest says of a row on a device (scripts/guest/users), and the stage: `one` guest or `two`.
 """
@@ -17,7 +20,7 @@ import os
 import sys
 
 CAUSES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "users-causes")
-HERE, PEER = "verbena0", "rxe0"
+HERE, PEER = DEVICES = "verbena0", "rxe0"
 
 
 def read(path):
@@ -47,8 +50,10 @@ def cause(r, known):
     return next((c for *patterns, c in known if all(fnmatch.fnmatch(r[k], p) for k, p in zip(("stage", "row", "device"), patterns))), "")
 
 
-def todo(results, stage, devices):
+def todo(results, stage, devices, kept=None):
     done = {(row, device) for s, row, device in read(results) if s == stage}
+    if kept:
+        done |= {(row, device) for (row, s), cells in recorded(kept).items() for device in DEVICES if s == stage and is_done(device, cells[device])}
     for name in sys.stdin.read().split():
         for device in devices.split(","):
             if (name, device) not in done:
@@ -107,11 +112,10 @@ def lines(found):
             table.setdefault((row, stage), {})[device] = r
     for (row, stage), results in table.items():
         here, peer = results.get(HERE), results.get(PEER)
-        if not here:
-            continue
-        line = {"row": row, "guests": stage, "program": here["program"], "package": here["package"], "version": here["version"]}
-        if "of" in here:
-            line["part"] = here["of"]
+        some = here or peer
+        line = {"row": row, "guests": stage, "program": some["program"], "package": some["package"], "version": some["version"]}
+        if "of" in some:
+            line["part"] = some["of"]
         for name, r in (("verbena", here), ("rxe", peer)):
             if not r:
                 continue
@@ -144,19 +148,24 @@ def cell(line, name):
     return "-" if not r else r["result"] + (f" {r['told']}" if "told" in r else "")
 
 
+def has(line, name, *kinds):
+    return line.get(name, {}).get("result") in kinds
+
+
 def show(results, build, kind):
     table = list(lines(read(results)))
+    # That of the one that was run, if only one was.
+    judged = "verbena" if any("verbena" in line for line in table) else "rxe"
     print(f"{'row':34}{'guests':7}{'verbena':22}{'rxe':22}{'ratio':>8}")
-    for line in (line for line in table if line["verbena"]["result"] != "pass" or "part" not in line):
+    for line in (line for line in table if "part" not in line or (judged in line and not has(line, judged, "pass"))):
         print(f"{line['row']:34}{line['guests']:7}{cell(line, 'verbena'):22}{cell(line, 'rxe'):22}{line.get('ratio', ''):>8}")
     groups(table)
-    counts = collections.Counter(line["verbena"]["result"] for line in table)
-    only_rxe = [f"{line['row']} ({line['guests']})" for line in table
-                if line["verbena"]["result"] in ("fail", "known") and line.get("rxe", {}).get("result") == "pass"]
+    counts = collections.Counter(line[judged]["result"] for line in table if judged in line)
+    only_rxe = [f"{line['row']} ({line['guests']})" for line in table if has(line, "verbena", "fail", "known") and has(line, "rxe", "pass")]
     for line in table:
-        if line["verbena"]["result"] in ("fail", "known"):
-            word = "FAILED" if line["verbena"]["result"] == "fail" else "known"
-            print(f"{word} {line['guests']}/{line['row']}: {line['verbena']['why']}")
+        if has(line, judged, "fail", "known"):
+            word = "FAILED" if has(line, judged, "fail") else "known"
+            print(f"{word} {line['guests']}/{line['row']}: {line[judged]['why']}")
     if only_rxe:
         print(f"passes on rxe and not here: {', '.join(only_rxe)}")
     if kind == "long":
@@ -170,6 +179,69 @@ def show(results, build, kind):
         print(f"{counts['known']} failed for a known cause, {counts['nothere']} could not run")
     print(f"{counts['pass']} passed, {counts['fail']} failed")
     return 1 if counts["fail"] or not counts["pass"] else 0
+
+
+RECORD_HEAD = """# What ran
+
+Written by `scripts/users --record`: the last result of each row of [what people run](users.md), and the commit that it ran at. A suite of many
+tests is told as how many passed, failed for a cause that is known, and failed otherwise. `scripts/users --resume` runs what has none, or failed.
+
+| row | guests | Verbena | at | rxe | at | ratio |
+| --- | --- | --- | --- | --- | --- | --- |
+"""
+
+
+def recorded(path):
+    """The cells of the record: (row, stage) to {device: (result, commit)}, and "ratio"."""
+    found = {}
+    with open(path) as f:
+        for line in f:
+            cells = [cell.strip().strip("`") for cell in line.split("|")[1:-1]]
+            if len(cells) == 7 and cells[1] in ("one", "two"):
+                row, stage, here, here_at, peer, peer_at, ratio = cells
+                found[row, stage] = {HERE: (here, here_at), PEER: (peer, peer_at), "ratio": ratio}
+    return found
+
+
+def is_done(device, cell):
+    """What fails here may be mended; what fails on rxe says what it is to say."""
+    result, _ = cell
+    return result != "-" and "not given" not in result and (device != HERE or not ("fail" in result or result.startswith("not here")))
+
+
+def told(r, parts, known):
+    """A cell of the record."""
+    if r["result"] == "nothere":
+        return f"not here: {r['why'][:60]}".replace("|", "/")
+    kinds = collections.Counter("known" if p["result"] == "fail" and cause(p, known) else p["result"] for p in parts or [r])
+    if not parts:
+        kind, = kinds
+        return kind + (f" {figure(r)}" if "figure" in r else "")
+    if r["result"] == "fail":
+        return f"fail, {kinds['pass']} of its tests passed"
+    return f"{kinds['pass']} passed" + "".join(f", {kinds[k]} {name}" for k, name in (("known", "known"), ("fail", "failed"), ("nothere", "not here")) if kinds[k])
+
+
+def record(results, path):
+    found, known = read(results), causes()
+    cells, parts = recorded(path), collections.defaultdict(list)
+    ratios = {(line["row"], line["guests"]): f"{line['ratio']:.3g}" for line in lines(found) if "ratio" in line}
+    for (stage, _, device), r in found.items():
+        if "of" in r:
+            parts[r["of"], stage, device].append(r)
+    rows = [(row, stage) for stage, row in (line.split() for line in sys.stdin)]
+    groups = list(dict.fromkeys(row.split("/")[0] for row, _ in rows))
+    with open(path + ".new", "w") as f:
+        f.write(RECORD_HEAD)
+        for row, stage in sorted(rows, key=lambda key: groups.index(key[0].split("/")[0])):
+            old = cells.get((row, stage), {})
+            line = [f"`{row}`", stage]
+            for device in DEVICES:
+                r = found.get((stage, row, device))
+                line += [told(r, parts[row, stage, device], known), r["commit"]] if r else old.get(device, ("-", "-"))
+            line.append(ratios.get((row, stage)) or old.get("ratio", "-"))
+            f.write(f"| {' | '.join(line)} |\n")
+    os.replace(path + ".new", path)
 
 
 COLOURS = {"pass": "#dff2df", "fail": "#f6c9c4", "known": "#fbeec2", "nothere": "#eee"}
@@ -196,5 +268,5 @@ def page(table):
 
 if __name__ == "__main__":
     how, *args = sys.argv[1:]
-    commands = {"--todo": todo, "--keep": keep, "--again": again, "--show": show, "--forget": lambda path, *filters: forget(path, filters)}
+    commands = {"--todo": todo, "--keep": keep, "--again": again, "--show": show, "--record": record, "--forget": lambda path, *filters: forget(path, filters)}
     sys.exit(commands[how](*args))
