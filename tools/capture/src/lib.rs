@@ -5,7 +5,8 @@
 //!
 //! [`Capture`] takes frames with their times and comments, from whomever has them, as `verbenactl capture` does. With the feature
 //! `simulation` it is also a `Tap`: set into a simulation, it is shown every frame that is sent, those that get lost too, and
-//! comments on them itself (`comment`). Times are nanoseconds of whatever clock the frames go by: a simulation's begins at 0, so its captures are of 1970.
+//! comments on them itself (`comment`). Times are nanoseconds of whatever clock the frames go by: a simulation's begins at 0, so
+//! its captures are of 1970.
 //!
 //! ```
 //! # #[cfg(feature = "simulation")] {

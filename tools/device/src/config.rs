@@ -13,7 +13,8 @@ pub struct Config {
     pub mac: [u8; 6],
     /// Forces every packet between local queue pairs through the bytes of a frame.
     pub wire_local: bool,
-    /// There are other devices in the process: packets for elsewhere are offered by reference ([`Device::next_crossing`](crate::Device::next_crossing)).
+    /// There are other devices in the process: packets for elsewhere are offered by reference
+    /// ([`Device::next_crossing`](crate::Device::next_crossing)).
     pub neighbours: bool,
     /// So many percent of the local packets are lost.
     pub drop_percent: u8,

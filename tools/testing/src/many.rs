@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! `verbena-guest-many COUNT PORT [PEER]`: so many reliable connections from guest to guest, all with traffic at once.
 //!
-//! Without PEER it waits for the other end at a TCP port, over which both tell each other their queue pairs and wait for each other. Then
-//! each end sends a message over all connections before it looks for a completion, writes to the peer's memory over all, reads from it
-//! over all; with other lengths and other bytes for each connection, and every byte compared, those behind the message too. Prints what a connection costs the guest
-//! in memory, and ends with `N passed, N failed`.
+//! Without PEER it waits for the other end at a TCP port, over which both tell each other their queue pairs and wait for each
+//! other. Then each end sends a message over all connections before it looks for a completion, writes to the peer's memory over
+//! all, reads from it over all; with other lengths and other bytes for each connection, and every byte compared, those behind the
+//! message too. Prints what a connection costs the guest in memory, and ends with `N passed, N failed`.
 use crate::ffi::cq::Cq;
 use crate::ffi::mr::{access, Mr};
 use crate::ffi::qp::{flag, op, Qp, QpInit, RecvWr, SendWr};

@@ -8,8 +8,9 @@
 //! | `udp:OWN,PEER[,PEER...]` | [`udp`] | a UDP tunnel to each peer |
 //! | `tap:NAME` | [`tap`], [`tun`] | a TAP device of the host, and what that is a port of |
 //!
-//! Each has one other end; a NIC may have several uplinks, one to each of the others. A frame that has no room is taken back, so that the engine keeps what it is yet to send; what an uplink has taken can still be
-//! lost, as on any wire. The engine's thread receives, in batches; all threads send.
+//! Each has one other end; a NIC may have several uplinks, one to each of the others. A frame that has no room is taken back, so
+//! that the engine keeps what it is yet to send; what an uplink has taken can still be lost, as on any wire. The engine's thread
+//! receives, in batches; all threads send.
 
 mod batch;
 mod bundle;

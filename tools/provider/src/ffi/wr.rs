@@ -133,7 +133,8 @@ pub struct SendWr<'a>(&'a ibv_send_wr);
 request!(
     SendWr of ibv_send_wr,
     /// `wr` points to a valid list: each entry has `num_sge` SGEs if that is positive, or none (null), the union member of its
-    /// opcode is set, address handles, windows and regions are this provider's, and inline data is readable. Nothing changes it, nor uses the windows, during `'a`.
+    /// opcode is set, address handles, windows and regions are this provider's, and inline data is readable. Nothing changes it,
+    /// nor uses the windows, during `'a`.
 );
 
 impl<'a> SendWr<'a> {

@@ -2,9 +2,9 @@
 
 //! A queue pair: attributes, state, and the calls that drive it.
 //!
-//! One call order serves all. Every call is told the time, in nanoseconds of a clock that never goes back. When something happened (a producer index moved, a packet came, a deadline passed, the
-//! state changed) the owner makes the call that tells so, then calls [`Qp::poll`] until it returns false, then sleeps
-//! until the next thing happens or [`Qp::next_deadline`] passes.
+//! One call order serves all. Every call is told the time, in nanoseconds of a clock that never goes back. When something
+//! happened (a producer index moved, a packet came, a deadline passed, the state changed) the owner makes the call that tells so,
+//! then calls [`Qp::poll`] until it returns false, then sleeps until the next thing happens or [`Qp::next_deadline`] passes.
 //!
 //! | call | says |
 //! | --- | --- |

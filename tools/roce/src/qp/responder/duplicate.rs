@@ -3,11 +3,11 @@
 //! Requests that were executed before: copies that the network made, or a requester that went back (IBTA 9.7.5).
 //!
 //! A SEND or WRITE is acknowledged again, at the end of a message by two copies: rxe may have no timer by then
-//! (Documentation/transport.md), so that it would wait for ever if the only one were lost. For READs and atomics the last `max_dest_rd_atomic` are remembered, which is
-//! as many as a requester may have outstanding: a READ is executed again, an atomic gets its stored result, ATOMIC WRITE
-//! and FLUSH are answered again. What is
-//! older, or not what was executed under its PSN, is dropped. So is a READ whose key is gone by now: the copy may have
-//! been late, and a request that was good once must not end the connection.
+//! (Documentation/transport.md), so that it would wait for ever if the only one were lost. For READs and atomics the last
+//! `max_dest_rd_atomic` are remembered, which is as many as a requester may have outstanding: a READ is executed again, an atomic
+//! gets its stored result, ATOMIC WRITE and FLUSH are answered again. What is older, or not what was executed under its PSN, is
+//! dropped. So is a READ whose key is gone by now: the copy may have been late, and a request that was good once must not end the
+//! connection.
 
 use super::{remote_use, Answer, Body, Executed, Responder, Stop};
 use crate::host::{Access, Host, Syndrome};
