@@ -5,6 +5,7 @@
 // Said once, at the head of `verbs`.
 #![allow(clippy::missing_safety_doc)]
 
+use super::asked::{function, Function};
 use super::lock::Guard;
 use super::object::Ah;
 use super::pabi::*;
@@ -17,7 +18,8 @@ use core::ffi::{c_int, c_void};
 use core::mem::ManuallyDrop;
 use core::slice;
 
-/// Gives a new queue pair its functions: those of its `operations`, and refusals in place of the others.
+/// Gives a new queue pair its functions: those of its `operations`, and in place of the others what
+/// [`function`] says.
 ///
 /// # Safety
 ///
@@ -132,7 +134,11 @@ macro_rules! requests {
                     let (qp, mut guard) = unsafe { held(ex) };
                     qp.sends.refuse(&mut guard);
                 }
-                ex.$field = Some(if operations & $operation != 0 { $name } else { $field });
+                ex.$field = match function(operations, $operation) {
+                    Function::Works => Some($name),
+                    Function::Refuses => Some($field),
+                    Function::Missing => None,
+                };
             )*
         }
     };

@@ -3,7 +3,7 @@
 //! What programs may ask for, and what keeps a domain in use.
 
 use crate::errno::Errno;
-use crate::ffi::asked::{check_cq, check_operations, check_qp};
+use crate::ffi::asked::{check_cq, check_operations, check_qp, function, Function};
 use crate::ffi::mock;
 use crate::ffi::object::InDomain;
 use crate::ffi::pabi::*;
@@ -65,6 +65,20 @@ fn what_is_not_offered_is_refused() {
             );
         }
     }
+}
+
+#[test]
+fn programs_see_by_the_functions_whether_they_have_asked_for_placement() {
+    let asked = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_FLUSH;
+    for (operation, expected) in [
+        (IBV_QP_EX_WITH_SEND, Function::Works),
+        (IBV_QP_EX_WITH_RDMA_READ, Function::Refuses),
+        (IBV_QP_EX_WITH_FLUSH, Function::Works),
+        (IBV_QP_EX_WITH_ATOMIC_WRITE, Function::Missing),
+    ] {
+        assert_eq!(function(asked, operation), expected, "{operation:#x}");
+    }
+    assert_eq!(function(0, IBV_QP_EX_WITH_FLUSH), Function::Missing);
 }
 
 #[test]
