@@ -71,30 +71,6 @@ const RELIABLE: u32 = UNRELIABLE
     | IBV_QP_EX_WITH_FLUSH
     | IBV_QP_EX_WITH_ATOMIC_WRITE;
 
-/// The operations that few devices have. To know whether a queue pair has them, programs look at its functions (librpma:
-/// `rpma_flush_new`).
-const PLACEMENT: u32 = IBV_QP_EX_WITH_FLUSH | IBV_QP_EX_WITH_ATOMIC_WRITE;
-
-/// What a queue pair has in the place of the function of an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Function {
-    /// It does it.
-    Works,
-    /// It makes the requests that were begun fail, so that a program that has not asked for it does not die.
-    Refuses,
-    /// None.
-    Missing,
-}
-
-/// That of one `operation`, if these `operations` were asked for.
-pub fn function(operations: u32, operation: u32) -> Function {
-    match operation {
-        _ if operations & operation != 0 => Function::Works,
-        _ if PLACEMENT & operation != 0 => Function::Missing,
-        _ => Function::Refuses,
-    }
-}
-
 /// The `ibv_wr_*` operations that a type of queue pair has: of UC neither answers nor keys for the peer to invalidate.
 pub fn operations(qp_type: ibv_qp_type) -> Result<u32, Errno> {
     match qp_type {
@@ -105,8 +81,34 @@ pub fn operations(qp_type: ibv_qp_type) -> Result<u32, Errno> {
     }
 }
 
-/// Whether the operations that a program wants are there.
-pub fn check_operations(wanted: u64, qp_type: ibv_qp_type) -> Result<(), Errno> {
+/// The operations that few devices have.
+const PLACEMENT: u32 = IBV_QP_EX_WITH_FLUSH | IBV_QP_EX_WITH_ATOMIC_WRITE;
+
+/// The operations that work on a queue pair of which a program wants these: all that its type has, but of [`PLACEMENT`]
+/// those alone that are wanted.
+pub fn offered(wanted: u64, qp_type: ibv_qp_type) -> Result<u32, Errno> {
     let wanted = u32::try_from(wanted).map_err(|_| Errno::OPNOTSUPP)?;
-    check_flags(wanted, operations(qp_type)?)
+    let operations = operations(qp_type)?;
+    check_flags(wanted, operations)?;
+    Ok(operations & (wanted | !PLACEMENT))
+}
+
+/// What a queue pair has in the place of the function of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Function {
+    /// It does it.
+    Works,
+    /// It makes the requests that were begun fail, so that a program that was not to call it does not die.
+    Refuses,
+    /// None: programs look there to know whether they may do without (librpma: `rpma_flush_new`).
+    Missing,
+}
+
+/// That of one `operation`, if these are [`offered`].
+pub fn function(offered: u32, operation: u32) -> Function {
+    match operation {
+        _ if offered & operation != 0 => Function::Works,
+        _ if PLACEMENT & operation != 0 => Function::Missing,
+        _ => Function::Refuses,
+    }
 }

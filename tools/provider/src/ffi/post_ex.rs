@@ -18,13 +18,13 @@ use core::ffi::{c_int, c_void};
 use core::mem::ManuallyDrop;
 use core::slice;
 
-/// Gives a new queue pair its functions: those of its `operations`, and in place of the others what
+/// Gives a new queue pair its functions: those of the operations that are `offered`, and in place of the others what
 /// [`function`] says.
 ///
 /// # Safety
 ///
 /// `qp` was just created, and nobody else knows it.
-pub unsafe fn set_functions(qp: *mut verbs_qp, operations: u32) {
+pub unsafe fn set_functions(qp: *mut verbs_qp, offered: u32) {
     // SAFETY: the caller vouches for it.
     unsafe { (*qp).comp_mask |= VERBS_QP_EX };
     // SAFETY: the caller vouches for it; the union's members begin with the same fields.
@@ -32,7 +32,7 @@ pub unsafe fn set_functions(qp: *mut verbs_qp, operations: u32) {
     ex.wr_start = Some(start);
     ex.wr_complete = Some(complete);
     ex.wr_abort = Some(abort);
-    set_requests(ex, operations);
+    set_requests(ex, offered);
     ex.wr_set_ud_addr = Some(set_ud_addr);
     ex.wr_set_xrc_srqn = Some(set_xrc_srqn);
     ex.wr_set_sge = Some(set_sge);
@@ -127,14 +127,14 @@ macro_rules! requests {
             }
         )*
 
-        fn set_requests(ex: &mut ibv_qp_ex, operations: u32) {
+        fn set_requests(ex: &mut ibv_qp_ex, offered: u32) {
             $(
                 unsafe extern "C" fn $field(ex: *mut ibv_qp_ex $(, _: $type)*) {
                     // SAFETY: the program calls it between start and complete.
                     let (qp, mut guard) = unsafe { held(ex) };
                     qp.sends.refuse(&mut guard);
                 }
-                ex.$field = match function(operations, $operation) {
+                ex.$field = match function(offered, $operation) {
                     Function::Works => Some($name),
                     Function::Refuses => Some($field),
                     Function::Missing => None,

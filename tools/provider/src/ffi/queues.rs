@@ -5,7 +5,7 @@
 // Said once, at the head of `verbs`.
 #![allow(clippy::missing_safety_doc)]
 
-use super::asked::{check_operations, check_qp, operations};
+use super::asked::{check_qp, offered, operations};
 use super::device::{check, Inner, Message};
 use super::domains::Pd;
 use super::lock::Sharing;
@@ -412,12 +412,13 @@ unsafe fn new_qp(
         // SAFETY: see the head of this file.
         return unsafe { xrc::new_target(context, attr) };
     }
-    let operations = operations(attr.qp_type)?;
+    operations(attr.qp_type)?;
     let datagram = attr.qp_type == IBV_QPT_UD;
     let extended = attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
-    if extended {
-        check_operations(attr.send_ops_flags, attr.qp_type)?;
-    }
+    let offered = match extended {
+        true => offered(attr.send_ops_flags, attr.qp_type)?,
+        false => 0,
+    };
     let pd = if attr.comp_mask & IBV_QP_INIT_ATTR_PD != 0 {
         attr.pd
     } else {
@@ -462,7 +463,7 @@ unsafe fn new_qp(
             made.attach();
             if extended {
                 // SAFETY: just created.
-                unsafe { post_ex::set_functions(qp.verbs(), operations) };
+                unsafe { post_ex::set_functions(qp.verbs(), offered) };
             }
             Ok(qp.finish(InDomain::new(Some(made), domain)))
         }

@@ -3,7 +3,7 @@
 //! What programs may ask for, and what keeps a domain in use.
 
 use crate::errno::Errno;
-use crate::ffi::asked::{check_cq, check_operations, check_qp, function, Function};
+use crate::ffi::asked::{check_cq, check_qp, function, offered, Function};
 use crate::ffi::mock;
 use crate::ffi::object::InDomain;
 use crate::ffi::pabi::*;
@@ -57,9 +57,8 @@ fn what_is_not_offered_is_refused() {
         (IBV_QP_EX_WITH_TSO, &[]),
     ] {
         for qp_type in [IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD] {
-            let offered = check_operations(operation.into(), qp_type).is_ok();
             assert_eq!(
-                offered,
+                offered(operation.into(), qp_type).is_ok(),
                 types.contains(&qp_type),
                 "{operation:#x} of {qp_type}"
             );
@@ -69,16 +68,23 @@ fn what_is_not_offered_is_refused() {
 
 #[test]
 fn programs_see_by_the_functions_whether_they_have_asked_for_placement() {
-    let asked = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_FLUSH;
-    for (operation, expected) in [
-        (IBV_QP_EX_WITH_SEND, Function::Works),
-        (IBV_QP_EX_WITH_RDMA_READ, Function::Refuses),
-        (IBV_QP_EX_WITH_FLUSH, Function::Works),
-        (IBV_QP_EX_WITH_ATOMIC_WRITE, Function::Missing),
+    let has = |wanted: u32, qp_type, operation| {
+        function(offered(wanted.into(), qp_type).unwrap(), operation)
+    };
+    for (qp_type, operation, expected) in [
+        (IBV_QPT_RC, IBV_QP_EX_WITH_SEND, Function::Works),
+        (IBV_QPT_RC, IBV_QP_EX_WITH_RDMA_READ, Function::Works),
+        (IBV_QPT_UC, IBV_QP_EX_WITH_RDMA_READ, Function::Refuses),
+        (IBV_QPT_RC, IBV_QP_EX_WITH_FLUSH, Function::Missing),
+        (IBV_QPT_RC, IBV_QP_EX_WITH_ATOMIC_WRITE, Function::Missing),
+        (IBV_QPT_UD, IBV_QP_EX_WITH_FLUSH, Function::Missing),
     ] {
-        assert_eq!(function(asked, operation), expected, "{operation:#x}");
+        let found = has(IBV_QP_EX_WITH_SEND, qp_type, operation);
+        assert_eq!(found, expected, "{operation:#x} of {qp_type}");
     }
-    assert_eq!(function(0, IBV_QP_EX_WITH_FLUSH), Function::Missing);
+    for operation in [IBV_QP_EX_WITH_FLUSH, IBV_QP_EX_WITH_ATOMIC_WRITE] {
+        assert_eq!(has(operation, IBV_QPT_RC, operation), Function::Works);
+    }
 }
 
 #[test]
