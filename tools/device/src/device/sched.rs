@@ -12,7 +12,7 @@
 //!
 //! | work | bound |
 //! | --- | --- |
-//! | payload | [`SLICE_BYTES`] and a packet; an element of a region with gaps counts as [`ELEMENT_BYTES`] more |
+//! | payload | [`SLICE_BYTES`] and a packet, and a turn more for a queue pair that a command stops (`cmd/long.rs`); an element of a region with gaps counts as [`ELEMENT_BYTES`] more |
 //! | turns of queue pairs, deliveries | [`SLICE_STEPS`] |
 //! | commands | [`SLICE_COMMANDS`], one of those that look up rings; a long one (`cmd/long.rs`) goes on in the next slice |
 //! | slots of doorbell areas whose counters changed | [`SLICE_LOOKS`] and an area |
@@ -219,7 +219,7 @@ impl Device {
                 break;
             };
             steps += 1;
-            if self.frames.len() >= CROWDED && self.may_leave(qpn) {
+            if self.is_crowded_for(qpn) {
                 held.push(qpn);
                 continue;
             }
@@ -234,6 +234,18 @@ impl Device {
         held.into_iter().for_each(|qpn| self.make_ready(qpn));
         self.follow_deaths(mem);
         worked
+    }
+
+    /// Gives a queue pair a turn out of turn, unless it has to wait for something. What it sends is delivered later in the slice.
+    pub(crate) fn give_turn<M: GuestMemory>(&mut self, mem: &M, qpn: u32) {
+        if !self.is_crowded_for(qpn) && !self.is_stalled(qpn) {
+            self.run_qp(mem, qpn);
+        }
+    }
+
+    /// Whether so many frames wait to leave the device that a queue pair whose packets may follow them has to wait.
+    fn is_crowded_for(&self, qpn: u32) -> bool {
+        self.frames.len() >= CROWDED && self.may_leave(qpn)
     }
 
     /// Whether a queue pair's packets may have to leave the device.

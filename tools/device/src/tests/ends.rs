@@ -11,7 +11,7 @@ use verbena_abi::wqe::WqeOpcode;
 use verbena_roce::wire::frame;
 
 /// A queue pair in RTS to number `to` of another machine.
-fn far(d: &mut Driver, cq: &CqHandle, to: u32) -> QpHandle {
+pub(super) fn far(d: &mut Driver, cq: &CqHandle, to: u32) -> QpHandle {
     let qp = d.create_qp(cq, cq);
     d.to_init(qp.qpn).unwrap();
     d.to_rtr(qp.qpn, to, Driver::path(0, 8)).unwrap();

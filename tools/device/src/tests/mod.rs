@@ -43,6 +43,7 @@ mod spec_commands;
 mod spec_port;
 mod srq_ud;
 mod srqs;
+mod stops;
 mod tap;
 mod transitions;
 mod translations;

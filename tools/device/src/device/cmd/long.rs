@@ -22,6 +22,8 @@ pub(crate) enum Long {
     Resize(u32, Move),
     /// MODIFY_QP from SQE to RTS: what was posted before is to be flushed.
     Resume(Box<ModifyQp>),
+    /// MODIFY_QP from RTS to ERR: what was posted before has had its turn, and is delivered before the next slice.
+    Stop(Box<ModifyQp>),
 }
 
 /// A command that was begun, and where its reply goes.
@@ -35,6 +37,12 @@ pub(crate) struct Running {
 pub(crate) fn is_running(running: &Option<Running>, qpn: u32) -> bool {
     let long = running.as_ref().map(|running| &running.long);
     matches!(long, Some(Long::Resume(request)) if request.qpn.get() == qpn)
+}
+
+/// Whether the command that was begun moves a queue pair to ERR once its last turn's packets are delivered.
+pub(super) fn is_stopping(running: &Option<Running>) -> bool {
+    let long = running.as_ref().map(|running| &running.long);
+    matches!(long, Some(Long::Stop(_)))
 }
 
 impl Device {
@@ -86,7 +94,30 @@ impl Device {
                 self.modify_qp(mem, request)
                     .map(|reply| Some(reply_of(&reply)))
             }
+            Long::Stop(request) => self
+                .modify_qp(mem, request)
+                .map(|reply| Some(reply_of(&reply))),
         }
+    }
+
+    /// MODIFY_QP, or its beginning.
+    pub(super) fn begin_modify_qp<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        request: &ModifyQp,
+    ) -> Result<Step, CmdError> {
+        let qpn = request.qpn.get();
+        if self.has_to_flush(request) {
+            // All that was posted so far is to be flushed, and nothing that is posted later.
+            self.note_posts(mem, qpn);
+            return Ok(Step::Begun(Long::Resume(Box::new(*request))));
+        }
+        if self.stops(request) && (self.note_posts(mem, qpn) || self.ready.contains(qpn)) {
+            self.give_turn(mem, qpn);
+            return Ok(Step::Begun(Long::Stop(Box::new(*request))));
+        }
+        let reply = self.modify_qp(mem, request)?;
+        Ok(Step::Done(reply_of(&reply)))
     }
 
     /// Whether a change of a queue pair has to flush its send queue first.
@@ -98,5 +129,15 @@ impl Device {
             None
         };
         to == Some(QpState::Rts) && qp.is_some_and(|qp| qp.transport.state() == QpState::Sqe)
+    }
+
+    /// Whether a request moves a queue pair from RTS to ERR, which takes no other attribute. A program that posts its last
+    /// message and disconnects at once may expect of a NIC that the message leaves: the command is not to overtake doorbells
+    /// that were rung before it.
+    fn stops(&self, request: &ModifyQp) -> bool {
+        let qp = self.qps.get(request.qpn.get());
+        request.mask.get() == qp_mask::STATE
+            && QpState::from_raw(request.attr.qp_state) == Some(QpState::Err)
+            && qp.is_some_and(|qp| qp.transport.state() == QpState::Rts)
     }
 }

@@ -19,6 +19,7 @@ use crate::device::sched::SLICE_COMMANDS;
 use crate::device::Device;
 use crate::error::{bad, CmdError, ATTRIBUTE, BUSY, IN_USE, NO_OBJECT, NUMBER, SIZE};
 use crate::memory::GuestMemory;
+use long::is_stopping;
 pub(crate) use long::{is_running, Long, Running};
 use verbena_abi::cmd::*;
 use verbena_abi::stats::Counter;
@@ -181,6 +182,8 @@ impl Device {
                 | Opcode::ResizeSrq
                 | Opcode::CreateQp,
             ) => SLICE_COMMANDS,
+            // The rest is the next slice's.
+            _ if is_stopping(&self.running) => SLICE_COMMANDS,
             _ => 1,
         }
     }
@@ -262,15 +265,7 @@ impl Device {
             Opcode::ResizeSrq => run(payload, |r| self.resize_srq(mem, r)),
             Opcode::CreateQp => run(payload, |r| self.create_qp(mem, r)),
             Opcode::DestroyQp => run(payload, |r| self.destroy_qp(mem, r)),
-            Opcode::ModifyQp => begin(payload, |r: &ModifyQp| {
-                if self.has_to_flush(r) {
-                    // All that was posted so far is to be flushed, and nothing that is posted later.
-                    self.note_posts(mem, r.qpn.get());
-                    return Ok(Step::Begun(Long::Resume(Box::new(*r))));
-                }
-                let reply = self.modify_qp(mem, r)?;
-                Ok(Step::Done(reply_of(&reply)))
-            }),
+            Opcode::ModifyQp => begin(payload, |r| self.begin_modify_qp(mem, r)),
             Opcode::QueryQp => run(payload, |r| self.query_qp(mem, r)),
             Opcode::InjectFault => run(payload, |r| self.inject_fault(mem, r)),
             Opcode::AttachMcast => run(payload, |r| self.attach_mcast(r)),
