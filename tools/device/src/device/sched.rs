@@ -12,7 +12,7 @@
 //!
 //! | work | bound |
 //! | --- | --- |
-//! | payload | [`SLICE_BYTES`] and a packet, and a turn more for a queue pair that a command stops (`cmd/long.rs`); an element of a region with gaps counts as [`ELEMENT_BYTES`] more |
+//! | payload | [`SLICE_BYTES`] and a packet, and datagrams of a turn more if a command stops a queue pair (`cmd/long.rs`); an element of a region with gaps counts as [`ELEMENT_BYTES`] more |
 //! | turns of queue pairs, deliveries | [`SLICE_STEPS`] |
 //! | commands | [`SLICE_COMMANDS`], one of those that look up rings; a long one (`cmd/long.rs`) goes on in the next slice |
 //! | slots of doorbell areas whose counters changed | [`SLICE_LOOKS`] and an area |
@@ -219,7 +219,7 @@ impl Device {
                 break;
             };
             steps += 1;
-            if self.is_crowded_for(qpn) {
+            if self.frames.len() >= CROWDED && self.may_leave(qpn) {
                 held.push(qpn);
                 continue;
             }
@@ -236,16 +236,19 @@ impl Device {
         worked
     }
 
-    /// Gives a queue pair a turn out of turn, unless it has to wait for something. What it sends is delivered later in the slice.
+    /// Gives a queue pair a turn out of turn, for which there is room also while others wait for frames to leave. What it sends
+    /// is delivered later (`work`).
     pub(crate) fn give_turn<M: GuestMemory>(&mut self, mem: &M, qpn: u32) {
-        if !self.is_crowded_for(qpn) && !self.is_stalled(qpn) {
+        let is_full = self.frames.len() >= MAX_FRAMES / 2 && self.may_leave(qpn);
+        if !is_full && !self.is_stalled(qpn) {
             self.run_qp(mem, qpn);
         }
     }
 
-    /// Whether so many frames wait to leave the device that a queue pair whose packets may follow them has to wait.
-    fn is_crowded_for(&self, qpn: u32) -> bool {
-        self.frames.len() >= CROWDED && self.may_leave(qpn)
+    /// Whether requests of a queue pair are still to be delivered, or to be taken by a neighbour.
+    pub(crate) fn has_requests_of(&self, qpn: u32) -> bool {
+        let mut sent = self.shared.outgoing.iter().chain(&self.crossing);
+        sent.any(|out| out.packet.src_qpn == qpn && out.packet.kind.is_request())
     }
 
     /// Whether a queue pair's packets may have to leave the device.

@@ -3,6 +3,7 @@
 //! Two devices of one process: packets go from one to the other by reference, and what happens to one of the two is seen by the
 //! other as it would be over a wire.
 
+use super::stops::to_err;
 use super::*;
 use crate::device::crossing::Crossing;
 use crate::memory::GuestMemory;
@@ -11,7 +12,9 @@ use crate::tap::{tap, Way};
 use crate::Config;
 use std::collections::VecDeque;
 use verbena_abi::cmd::{DestroyMr, DestroyQp};
-use verbena_abi::cqe::WcStatus::{self, LocProtErr, RemAccessErr, RetryExcErr, Success};
+use verbena_abi::cqe::WcStatus::{
+    self, LocProtErr, RemAccessErr, RetryExcErr, Success, WrFlushErr,
+};
 use verbena_abi::ctx::{AddressVector, QpState};
 use verbena_abi::stats::Counter;
 use verbena_abi::wqe::{self, WqeOpcode};
@@ -246,6 +249,24 @@ fn packets_of_a_queue_pair_that_is_gone_are_lost() {
         assert!(packets.is_empty());
         assert_eq!(two.b.d.bytes(at, 5000), pattern(2, 5000), "{how}");
     }
+}
+
+#[test]
+fn the_last_message_before_a_queue_pair_stops_crosses() {
+    let mut two = Two::new();
+    let qpn = two.a.qp.qpn;
+    let (at, key) = two.a.d.region(5000, 1);
+    two.b.d.region(5000, 2);
+    let write = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(at, 5000, key)]);
+    two.a.d.post_send(&mut two.a.qp, &write.to(at, key));
+    two.a.d.begin_cmd(4, &to_err(qpn));
+    two.a.d.device.run_slice(&two.a.d.ram, two.a.d.now);
+    assert!(!two.a.d.is_answered(4), "its packets are there yet");
+    assert!(hand(&mut two.a, &mut two.b) != 0);
+    two.run();
+    assert!(two.a.d.is_answered(4));
+    assert!(two.b.d.bytes(at, 5000) == pattern(1, 5000));
+    assert_eq!(two.a.done(), [(1, WrFlushErr)]);
 }
 
 #[test]

@@ -4,9 +4,12 @@
 
 use super::ends::far;
 use super::*;
+use crate::device::MAX_FRAMES;
 use crate::mock::SendWr;
+use crate::tap::tap;
+use verbena_abi::cmd::ModifyQp;
 use verbena_abi::cqe::WcStatus::{Success, WrFlushErr};
-use verbena_abi::ctx::QpState;
+use verbena_abi::ctx::{qp_mask, QpAttr, QpState};
 use verbena_abi::wqe::WqeOpcode;
 
 /// A pair of which the second has a receive, and the first a message of so many bytes for it that nobody has looked at.
@@ -19,6 +22,19 @@ fn posted(bytes: u32) -> Pair {
     let wr = SendWr::new(WqeOpcode::Send, 1, &[(from, bytes, lkey)]);
     p.d.post_send(&mut p.a, &wr);
     p
+}
+
+/// MODIFY_QP to ERR.
+pub(super) fn to_err(qpn: u32) -> ModifyQp {
+    ModifyQp {
+        qpn: qpn.into(),
+        mask: qp_mask::STATE.into(),
+        attr: QpAttr {
+            qp_state: QpState::Err.to_raw(),
+            ..Default::default()
+        },
+        ..Default::default()
+    }
 }
 
 /// The first is stopped: its message has arrived before the command is answered, and to a peer in the device so has its acknowledgement.
@@ -51,10 +67,70 @@ fn to_another_machine_its_frames_leave() {
     let mut d = Driver::new();
     let cq = d.create_cq(6);
     let mut qp = far(&mut d, &cq, 77);
+    let (at, lkey) = d.region(4096, 1);
+    // Others' frames that wait leave room for a turn.
+    let waiting = MAX_FRAMES / 4;
+    for _ in 0..waiting {
+        d.device.frames.push_back(Default::default());
+    }
+    let write = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(at, 4096, lkey)]);
+    d.post_send(&mut qp, &write);
+    d.move_to(qp.qpn, QpState::Err).unwrap();
+    assert_eq!(d.device.frames.len(), waiting + 4, "an MTU of 1024");
+}
+
+#[test]
+fn but_a_port_that_nobody_takes_frames_from_gets_no_more_of_them() {
+    let mut d = Driver::new();
+    let mut cq = d.create_cq(6);
+    let mut qp = far(&mut d, &cq, 77);
+    for _ in 0..MAX_FRAMES / 2 {
+        d.device.frames.push_back(Default::default());
+    }
     d.post_send(&mut qp, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
     d.move_to(qp.qpn, QpState::Err).unwrap();
-    assert!(d.device.next_frame().is_some());
+    assert_eq!(d.device.frames.len(), MAX_FRAMES / 2);
+    d.device.frames.clear();
+    d.run();
     assert!(d.device.next_frame().is_none());
+    assert_eq!(d.drain(&mut cq), [(1, WrFlushErr)]);
+}
+
+#[test]
+fn what_takes_several_slices_to_deliver_is_delivered() {
+    const BYTES: u32 = 65_536;
+    let mut p = Pair::new();
+    let (to, _watch) = tap(1000, 1 << 20);
+    // What is shown costs a slice as much again.
+    assert!(p.d.device.set_tap(to));
+    let (at, key) = p.d.region(BYTES, 7);
+    for n in 0..4 {
+        p.d.post_recv(&mut p.b, n, &[(at, BYTES, key)]);
+    }
+    p.d.run();
+    for n in 0..4 {
+        let send = SendWr::new(WqeOpcode::Send, n, &[(at, BYTES, key)]);
+        p.d.post_send(&mut p.a, &send);
+    }
+    p.d.move_to(p.a.qpn, QpState::Err).unwrap();
+    let arrived = [0, 1, 2, 3].map(|n| (n, Success));
+    assert_eq!(p.d.drain(&mut p.cq_b), arrived);
+}
+
+#[test]
+fn packets_that_are_never_delivered_do_not_hold_up_the_command() {
+    let mut p = posted(100);
+    let (qpn, write) = (p.a.qpn, SendWr::new(WqeOpcode::RdmaWrite, 3, &[]));
+    p.d.begin_cmd(4, &to_err(qpn));
+    let mut slices = 0;
+    while !p.d.is_answered(4) {
+        // As if there were never time for them.
+        p.d.post_send(&mut p.a, &write);
+        p.d.device.run_commands(&p.d.ram);
+        p.d.device.give_turn(&p.d.ram, qpn);
+        slices += 1;
+        assert!(slices < 30);
+    }
 }
 
 #[test]

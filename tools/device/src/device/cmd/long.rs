@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Commands that take longer than a slice may: they are done bit by bit, and those behind them wait.
+//! Commands that take longer than a slice may, or wait for what a slice does: they are done bit by bit, and those behind them wait.
 
 use super::*;
 use crate::device::snapshot::Survey;
@@ -13,6 +13,9 @@ pub(crate) const MOVED_ENTRIES: u32 = 4096;
 /// Work requests that are flushed in a slice.
 pub(crate) const FLUSHED_REQUESTS: u32 = 1024;
 
+/// Slices in which packets of a queue pair that stops may be delivered.
+const DELIVERY_SLICES: u32 = 16;
+
 /// What is left to be done of a command.
 #[derive(Debug)]
 pub(crate) enum Long {
@@ -22,8 +25,9 @@ pub(crate) enum Long {
     Resize(u32, Move),
     /// MODIFY_QP from SQE to RTS: what was posted before is to be flushed.
     Resume(Box<ModifyQp>),
-    /// MODIFY_QP from RTS to ERR: what was posted before has had its turn, and is delivered before the next slice.
-    Stop(Box<ModifyQp>),
+    /// MODIFY_QP from RTS to ERR: what was posted before has had its turn, and is delivered first, for which there are at most so
+    /// many slices more. Afterwards its payload is gone.
+    Stop(Box<ModifyQp>, u32),
 }
 
 /// A command that was begun, and where its reply goes.
@@ -42,7 +46,7 @@ pub(crate) fn is_running(running: &Option<Running>, qpn: u32) -> bool {
 /// Whether the command that was begun moves a queue pair to ERR once its last turn's packets are delivered.
 pub(super) fn is_stopping(running: &Option<Running>) -> bool {
     let long = running.as_ref().map(|running| &running.long);
-    matches!(long, Some(Long::Stop(_)))
+    matches!(long, Some(Long::Stop(..)))
 }
 
 impl Device {
@@ -94,9 +98,14 @@ impl Device {
                 self.modify_qp(mem, request)
                     .map(|reply| Some(reply_of(&reply)))
             }
-            Long::Stop(request) => self
-                .modify_qp(mem, request)
-                .map(|reply| Some(reply_of(&reply))),
+            Long::Stop(request, slices) => {
+                if *slices != 0 && self.has_requests_of(request.qpn.get()) {
+                    *slices -= 1;
+                    return Ok(None);
+                }
+                self.modify_qp(mem, request)
+                    .map(|reply| Some(reply_of(&reply)))
+            }
         }
     }
 
@@ -112,9 +121,14 @@ impl Device {
             self.note_posts(mem, qpn);
             return Ok(Step::Begun(Long::Resume(Box::new(*request))));
         }
-        if self.stops(request) && (self.note_posts(mem, qpn) || self.ready.contains(qpn)) {
-            self.give_turn(mem, qpn);
-            return Ok(Step::Begun(Long::Stop(Box::new(*request))));
+        if self.stops(request) {
+            let has_posts = self.note_posts(mem, qpn) || self.ready.contains(qpn);
+            if has_posts {
+                self.give_turn(mem, qpn);
+            }
+            if has_posts || self.has_requests_of(qpn) {
+                return Ok(Step::Begun(Long::Stop(Box::new(*request), DELIVERY_SLICES)));
+            }
         }
         let reply = self.modify_qp(mem, request)?;
         Ok(Step::Done(reply_of(&reply)))
