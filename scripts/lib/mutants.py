@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 """The work of scripts/mutants, in the top directory: `mutants.py SEEDS [NAME...]`."""
+import concurrent.futures
 import glob
+import multiprocessing
 import os
 import re
 import signal
@@ -18,6 +20,8 @@ ENVIRONMENT = dict(
     # The copy is no part of a repository, so that `git apply` takes it as it is.
     GIT_CEILING_DIRECTORIES=HERE,
     **{f"CARGO_PROFILE_RELEASE_{name}": value for name, value in PROFILE.items()})
+# Most of a build is one thread's work, so that several mutants are tried side by side, each in a place of its own.
+WORKERS = min(os.cpu_count() or 1, 4)
 # A mutant that hangs is not caught: what waits for ever is to be found by an invariant.
 LONGEST = 600
 SIM = "tools/sim/mutants"
@@ -29,6 +33,8 @@ TESTS = {SIM: ("-p", "verbena-roce", "--lib", "--test", "rules"), DEVICE: ("-p",
          PROVIDER: ("-p", "verbena-provider", "--lib"), NIC: ("-p", "verbena-nic", "--lib")}
 # What the simulation runs for the mutants of each folder: queue pairs on a network, or programs on the whole device.
 LABORATORY = {SIM: (), DEVICE: ("--device",)}
+# What it is built with for that.
+FEATURES = {SIM: ("--no-default-features",), DEVICE: ()}
 
 
 class DoesNotCompile(Exception):
@@ -85,8 +91,8 @@ def compiled(*command):
         raise DoesNotCompile("does not compile: " + " ".join(built.stdout.split())[:600])
 
 
-def build():
-    compiled("build", "-q", "--release", "-p", "verbena-sim")
+def build(folder=SIM):
+    compiled("build", "-q", "--release", "-p", "verbena-sim", "--bin", "verbena-sim", *FEATURES[folder])
 
 
 def short(message):
@@ -157,7 +163,7 @@ def try_patch(patch, seeds):
 
 
 def by_simulation(folder, seeds):
-    build()
+    build(folder)
     said, broken = simulate(seeds, folder)
     if broken:
         return True, broken[0], f"caught by the simulation at seed {broken[0]}: {broken[1]}"
@@ -180,6 +186,22 @@ def last_line(said):
     return said.strip().split("\n")[-1]
 
 
+def settle(places):
+    """Gives a process of its own place to work in: sources, what is built of them, state."""
+    global HERE, SOURCE
+    HERE = f"{HERE}/{places.get()}"
+    SOURCE = f"{HERE}/source"
+    os.makedirs(SOURCE, exist_ok=True)
+    ENVIRONMENT.update(CARGO_TARGET_DIR=f"{HERE}/target")
+
+
+def tried(patch, seeds):
+    """What try_patch says of a mutant in a copy of the sources, and the seconds that it took."""
+    copy()
+    began = time.monotonic()
+    return *try_patch(patch, seeds), time.monotonic() - began
+
+
 def main():
     seeds, names = int(sys.argv[1]), sys.argv[2:]
     patches = [patch for folder in JUDGES for patch in sorted(glob.glob(f"{folder}/*.patch"))]
@@ -188,22 +210,24 @@ def main():
         sys.exit("error: no mutant is called " + ", ".join(names))
     passed = failed = 0
     last, tested = {}, set()
-    for patch in chosen:
-        copy()
-        began = time.monotonic()
-        caught, seed, line = try_patch(patch, seeds)
-        seconds = time.monotonic() - began
-        passed, failed = passed + caught, failed + (not caught)
-        if seed is not None:
-            last[os.path.dirname(patch)] = max(last.get(os.path.dirname(patch), 0), seed)
-        else:
-            tested.add(os.path.dirname(patch))
-        print(f"{'ok' if caught else 'FAILED'} {os.path.basename(patch)[:-6]} ({seconds:.0f} s): {line}", flush=True)
+    places = multiprocessing.Queue()
+    for place in range(WORKERS):
+        places.put(place)
+    with concurrent.futures.ProcessPoolExecutor(WORKERS, initializer=settle, initargs=(places,)) as workers:
+        outcomes = workers.map(tried, chosen, [seeds] * len(chosen))
+        for patch, (caught, seed, line, seconds) in zip(chosen, outcomes):
+            passed, failed = passed + caught, failed + (not caught)
+            if seed is not None:
+                last[os.path.dirname(patch)] = max(last.get(os.path.dirname(patch), 0), seed)
+            else:
+                tested.add(os.path.dirname(patch))
+            print(f"{'ok' if caught else 'FAILED'} {os.path.basename(patch)[:-6]} ({seconds:.0f} s): {line}", flush=True)
     # What they broke is kept by the engine itself.
+    places.put(0)
+    settle(places)
     copy()
-    if last:
-        build()
     for folder in sorted(last):
+        build(folder)
         said, broken = simulate(last[folder] + 1, folder)
         sound = "no broken rule" in said and not broken
         passed, failed = passed + sound, failed + (not sound)

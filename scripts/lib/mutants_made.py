@@ -100,7 +100,7 @@ def verdict(mutant, seeds):
         failed, said = mutants.test(folder, LONGEST)
         if failed != []:
             return "caught", mutants.name_tests(failed) if failed else said
-        mutants.build()
+        mutants.build(DEVICE)
     except DoesNotCompile as error:
         return "unviable", str(error)[:100]
     # Programs on the whole device see much of the transport, too.

@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 use std::time::Instant;
 use verbena_roce_lab::Network;
-use verbena_sim::subject::{Device, Subject};
+use verbena_sim::subject::Subject;
 use verbena_sim::{crew, replay, state::State};
 
 /// Runs the simulation of the transport, or that of the device.
@@ -21,6 +21,7 @@ use verbena_sim::{crew, replay, state::State};
 #[command(name = "verbena-sim")]
 struct Args {
     /// Run programs on the whole device rather than the transport on a network.
+    #[cfg(feature = "device")]
     #[arg(long, conflicts_with_all = ["capture", "coverage"])]
     device: bool,
     /// Run seeds 0 to N - 1, without those that were run before with the same source.
@@ -58,11 +59,7 @@ struct Args {
 fn main() -> ExitCode {
     let args = Args::parse();
     if let Some(seed) = args.seed {
-        let result = match args.device {
-            true => replay::device(seed, !args.quiet),
-            false => replay::one(seed, !args.quiet, args.capture.as_deref()),
-        };
-        return match result {
+        return match replayed(&args, seed) {
             Ok(()) => ExitCode::SUCCESS,
             Err(message) => {
                 eprintln!("seed {seed} breaks a rule: {message}");
@@ -70,11 +67,19 @@ fn main() -> ExitCode {
             }
         };
     }
+    #[cfg(feature = "device")]
     if args.device {
-        run_all::<Device>(&args)
-    } else {
-        run_all::<Network>(&args)
+        return run_all::<verbena_sim::subject::Device>(&args);
     }
+    run_all::<Network>(&args)
+}
+
+fn replayed(args: &Args, seed: u64) -> Result<(), String> {
+    #[cfg(feature = "device")]
+    if args.device {
+        return replay::device(seed, !args.quiet);
+    }
+    replay::one(seed, !args.quiet, args.capture.as_deref())
 }
 
 fn run_all<S: Subject>(args: &Args) -> ExitCode {

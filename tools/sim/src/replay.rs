@@ -50,6 +50,7 @@ pub fn catch(subject: &mut impl Subject, seed: u64) -> Result<(), String> {
 }
 
 /// Runs one seed of the device, with a trace if asked for.
+#[cfg(feature = "device")]
 pub fn device(seed: u64, trace: bool) -> Result<(), String> {
     let mut print = |line: &str| println!("{line}");
     caught(|| {

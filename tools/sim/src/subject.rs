@@ -44,9 +44,11 @@ impl Subject for Network {
 }
 
 /// The laboratory of the device model. What it meets is not counted, but for time.
+#[cfg(feature = "device")]
 #[derive(Debug)]
 pub struct Device(Coverage);
 
+#[cfg(feature = "device")]
 impl Subject for Device {
     const REPLAY: &'static str = "make sim-device SEED=";
 
