@@ -72,7 +72,7 @@ const RELIABLE: u32 = UNRELIABLE
     | IBV_QP_EX_WITH_ATOMIC_WRITE;
 
 /// The `ibv_wr_*` operations that a type of queue pair has: of UC neither answers nor keys for the peer to invalidate.
-pub fn operations(qp_type: ibv_qp_type) -> Result<u32, Errno> {
+fn operations(qp_type: ibv_qp_type) -> Result<u32, Errno> {
     match qp_type {
         IBV_QPT_RC | IBV_QPT_XRC_SEND => Ok(RELIABLE),
         IBV_QPT_UC => Ok(UNRELIABLE),

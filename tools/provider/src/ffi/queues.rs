@@ -5,7 +5,7 @@
 // Said once, at the head of `verbs`.
 #![allow(clippy::missing_safety_doc)]
 
-use super::asked::{check_qp, offered, operations};
+use super::asked::{check_qp, offered};
 use super::device::{check, Inner, Message};
 use super::domains::Pd;
 use super::lock::Sharing;
@@ -412,13 +412,10 @@ unsafe fn new_qp(
         // SAFETY: see the head of this file.
         return unsafe { xrc::new_target(context, attr) };
     }
-    operations(attr.qp_type)?;
     let datagram = attr.qp_type == IBV_QPT_UD;
     let extended = attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
-    let offered = match extended {
-        true => offered(attr.send_ops_flags, attr.qp_type)?,
-        false => 0,
-    };
+    let wanted = if extended { attr.send_ops_flags } else { 0 };
+    let offered = offered(wanted, attr.qp_type)?;
     let pd = if attr.comp_mask & IBV_QP_INIT_ATTR_PD != 0 {
         attr.pd
     } else {
