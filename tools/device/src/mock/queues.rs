@@ -306,11 +306,20 @@ impl Driver {
 
     /// Moves a queue pair to a state with nothing else.
     pub fn move_to(&mut self, qpn: u32, state: QpState) -> Result<Quiesced, CmdError> {
-        let attr = QpAttr {
-            qp_state: state.to_raw(),
+        self.cmd(&Self::move_request(qpn, state))
+    }
+
+    /// MODIFY_QP to a state with nothing else.
+    pub fn move_request(qpn: u32, state: QpState) -> ModifyQp {
+        ModifyQp {
+            qpn: qpn.into(),
+            mask: m::STATE.into(),
+            attr: QpAttr {
+                qp_state: state.to_raw(),
+                ..Default::default()
+            },
             ..Default::default()
-        };
-        self.modify(qpn, m::STATE, attr)
+        }
     }
 
     /// RESET to INIT.

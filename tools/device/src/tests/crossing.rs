@@ -3,7 +3,6 @@
 //! Two devices of one process: packets go from one to the other by reference, and what happens to one of the two is seen by the
 //! other as it would be over a wire.
 
-use super::stops::to_err;
 use super::*;
 use crate::device::crossing::Crossing;
 use crate::memory::GuestMemory;
@@ -259,7 +258,9 @@ fn the_last_message_before_a_queue_pair_stops_crosses() {
     two.b.d.region(5000, 2);
     let write = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(at, 5000, key)]);
     two.a.d.post_send(&mut two.a.qp, &write.to(at, key));
-    two.a.d.begin_cmd(4, &to_err(qpn));
+    two.a
+        .d
+        .begin_cmd(4, &Driver::move_request(qpn, QpState::Err));
     two.a.d.device.run_slice(&two.a.d.ram, two.a.d.now);
     assert!(!two.a.d.is_answered(4), "its packets are there yet");
     assert!(hand(&mut two.a, &mut two.b) != 0);

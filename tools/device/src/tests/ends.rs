@@ -6,7 +6,7 @@ use super::*;
 use crate::mock::SendWr;
 use crate::Config;
 use verbena_abi::cmd::*;
-use verbena_abi::ctx::{qp_mask, QpAttr, QpState};
+use verbena_abi::ctx::QpState;
 use verbena_abi::wqe::WqeOpcode;
 use verbena_roce::wire::frame;
 
@@ -22,16 +22,7 @@ pub(super) fn far(d: &mut Driver, cq: &CqHandle, to: u32) -> QpHandle {
 /// DESTROY_QP, or MODIFY_QP to RESET, in a command slot.
 fn begin_end(d: &mut Driver, qpn: u32, reset: bool) {
     if reset {
-        let request = ModifyQp {
-            qpn: qpn.into(),
-            mask: qp_mask::STATE.into(),
-            attr: QpAttr {
-                qp_state: QpState::Reset.to_raw(),
-                ..Default::default()
-            },
-            ..Default::default()
-        };
-        d.begin_cmd(4, &request);
+        d.begin_cmd(4, &Driver::move_request(qpn, QpState::Reset));
     } else {
         let request = DestroyQp {
             id: qpn.into(),

@@ -7,9 +7,8 @@ use super::*;
 use crate::device::MAX_FRAMES;
 use crate::mock::SendWr;
 use crate::tap::tap;
-use verbena_abi::cmd::ModifyQp;
 use verbena_abi::cqe::WcStatus::{Success, WrFlushErr};
-use verbena_abi::ctx::{qp_mask, QpAttr, QpState};
+use verbena_abi::ctx::QpState;
 use verbena_abi::wqe::WqeOpcode;
 
 /// A pair of which the second has a receive, and the first a message of so many bytes for it that nobody has looked at.
@@ -22,19 +21,6 @@ fn posted(bytes: u32) -> Pair {
     let wr = SendWr::new(WqeOpcode::Send, 1, &[(from, bytes, lkey)]);
     p.d.post_send(&mut p.a, &wr);
     p
-}
-
-/// MODIFY_QP to ERR.
-pub(super) fn to_err(qpn: u32) -> ModifyQp {
-    ModifyQp {
-        qpn: qpn.into(),
-        mask: qp_mask::STATE.into(),
-        attr: QpAttr {
-            qp_state: QpState::Err.to_raw(),
-            ..Default::default()
-        },
-        ..Default::default()
-    }
 }
 
 /// The first is stopped: its message has arrived before the command is answered, and to a peer in the device so has its acknowledgement.
@@ -121,7 +107,7 @@ fn what_takes_several_slices_to_deliver_is_delivered() {
 fn packets_that_are_never_delivered_do_not_hold_up_the_command() {
     let mut p = posted(100);
     let (qpn, write) = (p.a.qpn, SendWr::new(WqeOpcode::RdmaWrite, 3, &[]));
-    p.d.begin_cmd(4, &to_err(qpn));
+    p.d.begin_cmd(4, &Driver::move_request(qpn, QpState::Err));
     let mut slices = 0;
     while !p.d.is_answered(4) {
         // As if there were never time for them.
