@@ -133,9 +133,24 @@ def end(process, what, limit):
         process.kill()
         out, _ = process.communicate()
         raise Failed(f"{what} did not end within {limit} s: {out[-300:].strip()}") from None
-    if process.returncode:
-        raise Failed(f"{what} ended with {process.returncode}: {out[-400:].strip()}")
+    out, code = without_its_late_thread(what.split()[0], process.returncode, out)
+    if code:
+        raise Failed(f"{what} ended with {code}: {out[-400:].strip()}")
     return out
+
+
+def without_its_late_thread(program, code, out):
+    """
+    What a program wrote and the status that it ended with, as they would be without a mistake of rping's.
+
+    Before rdma-core 59 (upstream 1622 mends it) a thread of rping's may ask the event channel for one more event when the main thread has
+    closed it, and then ends the process with -1, after all that rping does is done. Whatever else went wrong has a line of its own.
+    """
+    before, late, behind = out.partition("rdma_get_cm_event: Bad file descriptor\n")
+    usual = r"(\w+ DISCONNECT EVENT\.\.\.\n|wait for RDMA_READ_ADV state 10\n|(server )?ping data: .*\n)*"
+    if (program, code) == ("rping", 255) and late and re.fullmatch(usual, before + behind):
+        return before + behind, 0
+    return out, code
 
 
 def tell_crash(process):

@@ -276,7 +276,8 @@ class Programs:
                 if i == 20:
                     before = kept()
                 try:
-                    end(start("rping", "-c", "-a", self.address, "-p", port, "-C", 2, "-V"), "rping", 20)
+                    out = end(start("rping", "-c", "-a", self.address, "-p", port, "-C", 2, "-V", "-v"), "rping", 20)
+                    expect([out], r"^ping data: ", 2)
                 except Failed as e:
                     raise Failed(f"connect {i + 1}: {e}") from None
             if server.poll() is not None:
