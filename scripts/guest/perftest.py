@@ -169,6 +169,16 @@ def stop(process):
         process.communicate()
 
 
+def wrote(process):
+    """What a process wrote, and how it ended: by itself within two seconds, or killed."""
+    try:
+        out, _ = process.communicate(timeout=2)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, _ = process.communicate()
+    return f"(ended with {process.returncode}) wrote: {out[-400:].strip()}"
+
+
 def both(server, client, ready, limit=240, meanwhile=None):
     """What a server and a client wrote. The client starts when `ready` says so; both must end by themselves, and with 0."""
     names = [f"{command[0]} {end}" for command, end in ((server, "server"), (client, "client"))]
@@ -191,7 +201,7 @@ def both(server, client, ready, limit=240, meanwhile=None):
         except Failed as e:
             # IB_CM_REJ_INVALID_SERVICE_ID
             if "RDMA_CM_EVENT_REJECTED; error: 8." not in str(e):
-                raise
+                raise Failed(f"{e}; the server {wrote(server)}") from None
             tell_crash(started)
             raise NoListener(str(e)) from None
         return end(server, names[0], 20), out

@@ -9,7 +9,7 @@ import select
 import subprocess
 import time
 
-from perftest import ATTEMPTS, Failed, both, end, listening, next_port, serve, start, stop, wait_listening
+from perftest import ATTEMPTS, Failed, both, end, listening, next_port, serve, start, stop, wait_listening, wrote
 
 CONNECTS = int(os.environ.get("VERBENA_CONNECTS", "2000"))
 WRONG = re.compile(r"invalid data|verification failed|mismatch|bogus|error|unable|fail", re.I)
@@ -279,7 +279,7 @@ class Programs:
                     out = end(start("rping", "-c", "-a", self.address, "-p", port, "-C", 2, "-V", "-v"), "rping", 20)
                     expect([out], r"^ping data: ", 2)
                 except Failed as e:
-                    raise Failed(f"connect {i + 1}: {e}") from None
+                    raise Failed(f"connect {i + 1}: {e}; the server {wrote(server)}") from None
             if server.poll() is not None:
                 raise Failed(f"the server ended: {server.stdout.read()[-300:].strip()}")
             no_growth(before, 180)
