@@ -5,7 +5,6 @@
 //! The device compares generation counters with what it saw last, and looks at the slots of a group only if its counter
 //! changed. The protocol of sleeping and waking is code of the contract (`verbena_abi::doorbell`), which a model checks.
 
-use crate::device::cmd::is_running;
 use crate::device::sched::SLICE_LOOKS;
 use crate::device::Device;
 use crate::memory::{Area, GuestMemory};
@@ -211,7 +210,7 @@ impl Device {
             // Receives that were posted are found by taking them.
             QpState::Err => true,
             // While it is brought back to RTS, what is posted is for RTS.
-            QpState::Sqe if is_running(&self.running, qpn) => return false,
+            QpState::Sqe if self.running.as_ref().is_some_and(|r| r.resumes(qpn)) => return false,
             QpState::Rts | QpState::Sqd | QpState::Sqe => false,
         };
         // A target has no send queue.

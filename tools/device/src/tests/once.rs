@@ -99,15 +99,7 @@ fn the_error_word_is_stored_before_receives_are_looked_for() {
     let mut p = Pair::new();
     p.d.post_recv(&mut p.b, 1, &[]);
     p.d.run();
-    let fail = verbena_abi::cmd::ModifyQp {
-        qpn: p.b.qpn.into(),
-        mask: verbena_abi::ctx::qp_mask::STATE.into(),
-        attr: verbena_abi::ctx::QpAttr {
-            qp_state: QpState::Err.to_raw(),
-            ..Default::default()
-        },
-        ..Default::default()
-    };
+    let fail = Driver::move_request(p.b.qpn, QpState::Err);
     p.d.begin_cmd(3, &fail);
     let ops = watch(&mut p);
     let slot = p.b.slot.into();

@@ -322,9 +322,7 @@ fn a_sender_is_as_fast_as_its_wire_and_holds_up_no_other() {
     let cq = p.d.create_cq(6);
     let mut far = from_to(&mut p.d, &cq, 0, gid([10, 0, 0, 9]));
     let waiting = crate::device::MAX_FRAMES / 2;
-    for _ in 0..waiting {
-        p.d.device.frames.push_back(Default::default());
-    }
+    p.d.device.frames.resize_with(waiting, Default::default);
     let write = SendWr::new(WqeOpcode::RdmaWrite, 1, &[]);
     p.d.post_send(&mut far, &write);
     p.d.post_send(&mut p.a, &write);
@@ -345,9 +343,9 @@ fn frames_that_nobody_takes_are_dropped_like_those_of_a_full_port() {
     let mut d = Driver::new();
     let cq = d.create_cq(6);
     let mut qp = from_to(&mut d, &cq, 0, gid([10, 0, 0, 9]));
-    for _ in 1..crate::device::MAX_FRAMES {
-        d.device.frames.push_back(Default::default());
-    }
+    d.device
+        .frames
+        .resize_with(crate::device::MAX_FRAMES - 1, Default::default);
     let now = d.now;
     for _ in 0..3 {
         d.post_send(&mut qp, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));

@@ -56,9 +56,7 @@ fn to_another_machine_its_frames_leave() {
     let (at, lkey) = d.region(4096, 1);
     // Others' frames that wait leave room for a turn.
     let waiting = MAX_FRAMES / 4;
-    for _ in 0..waiting {
-        d.device.frames.push_back(Default::default());
-    }
+    d.device.frames.resize_with(waiting, Default::default);
     let write = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(at, 4096, lkey)]);
     d.post_send(&mut qp, &write);
     d.move_to(qp.qpn, QpState::Err).unwrap();
@@ -70,9 +68,9 @@ fn but_a_port_that_nobody_takes_frames_from_gets_no_more_of_them() {
     let mut d = Driver::new();
     let mut cq = d.create_cq(6);
     let mut qp = far(&mut d, &cq, 77);
-    for _ in 0..MAX_FRAMES / 2 {
-        d.device.frames.push_back(Default::default());
-    }
+    d.device
+        .frames
+        .resize_with(MAX_FRAMES / 2, Default::default);
     d.post_send(&mut qp, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
     d.move_to(qp.qpn, QpState::Err).unwrap();
     assert_eq!(d.device.frames.len(), MAX_FRAMES / 2);

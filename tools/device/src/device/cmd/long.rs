@@ -37,16 +37,16 @@ pub(crate) struct Running {
     pub(super) long: Long,
 }
 
-/// Whether the command that was begun brings this queue pair from SQE to RTS.
-pub(crate) fn is_running(running: &Option<Running>, qpn: u32) -> bool {
-    let long = running.as_ref().map(|running| &running.long);
-    matches!(long, Some(Long::Resume(request)) if request.qpn.get() == qpn)
-}
+impl Running {
+    /// Whether it brings this queue pair from SQE to RTS.
+    pub(crate) fn resumes(&self, qpn: u32) -> bool {
+        matches!(&self.long, Long::Resume(request) if request.qpn.get() == qpn)
+    }
 
-/// Whether the command that was begun moves a queue pair to ERR once its last turn's packets are delivered.
-pub(super) fn is_stopping(running: &Option<Running>) -> bool {
-    let long = running.as_ref().map(|running| &running.long);
-    matches!(long, Some(Long::Stop(..)))
+    /// Whether it moves a queue pair to ERR once its last turn's packets are delivered.
+    pub(super) fn stops(&self) -> bool {
+        matches!(self.long, Long::Stop(..))
+    }
 }
 
 impl Device {
@@ -95,16 +95,14 @@ impl Device {
                 if more == Some(true) {
                     return Ok(None);
                 }
-                self.modify_qp(mem, request)
-                    .map(|reply| Some(reply_of(&reply)))
+                self.end_modify_qp(mem, request)
             }
             Long::Stop(request, slices) => {
                 if *slices != 0 && self.has_requests_of(request.qpn.get()) {
                     *slices -= 1;
                     return Ok(None);
                 }
-                self.modify_qp(mem, request)
-                    .map(|reply| Some(reply_of(&reply)))
+                self.end_modify_qp(mem, request)
             }
         }
     }
@@ -134,24 +132,31 @@ impl Device {
         Ok(Step::Done(reply_of(&reply)))
     }
 
+    fn end_modify_qp<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        request: &ModifyQp,
+    ) -> Result<Option<Reply>, CmdError> {
+        let reply = self.modify_qp(mem, request)?;
+        Ok(Some(reply_of(&reply)))
+    }
+
     /// Whether a change of a queue pair has to flush its send queue first.
-    pub(super) fn has_to_flush(&self, request: &ModifyQp) -> bool {
-        let qp = self.qps.get(request.qpn.get());
-        let to = if request.mask.get() & qp_mask::STATE != 0 {
-            QpState::from_raw(request.attr.qp_state)
-        } else {
-            None
-        };
-        to == Some(QpState::Rts) && qp.is_some_and(|qp| qp.transport.state() == QpState::Sqe)
+    fn has_to_flush(&self, request: &ModifyQp) -> bool {
+        self.moves(request, QpState::Sqe, QpState::Rts)
     }
 
     /// Whether a request moves a queue pair from RTS to ERR, which takes no other attribute. A program that posts its last
     /// message and disconnects at once may expect of a NIC that the message leaves: the command is not to overtake doorbells
     /// that were rung before it.
     fn stops(&self, request: &ModifyQp) -> bool {
+        request.mask.get() == qp_mask::STATE && self.moves(request, QpState::Rts, QpState::Err)
+    }
+
+    fn moves(&self, request: &ModifyQp, from: QpState, to: QpState) -> bool {
         let qp = self.qps.get(request.qpn.get());
-        request.mask.get() == qp_mask::STATE
-            && QpState::from_raw(request.attr.qp_state) == Some(QpState::Err)
-            && qp.is_some_and(|qp| qp.transport.state() == QpState::Rts)
+        request.mask.get() & qp_mask::STATE != 0
+            && QpState::from_raw(request.attr.qp_state) == Some(to)
+            && qp.is_some_and(|qp| qp.transport.state() == from)
     }
 }

@@ -19,8 +19,7 @@ use crate::device::sched::SLICE_COMMANDS;
 use crate::device::Device;
 use crate::error::{bad, CmdError, ATTRIBUTE, BUSY, IN_USE, NO_OBJECT, NUMBER, SIZE};
 use crate::memory::GuestMemory;
-use long::is_stopping;
-pub(crate) use long::{is_running, Long, Running};
+pub(crate) use long::{Long, Running};
 use verbena_abi::cmd::*;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
@@ -183,7 +182,7 @@ impl Device {
                 | Opcode::CreateQp,
             ) => SLICE_COMMANDS,
             // The rest is the next slice's.
-            _ if is_stopping(&self.running) => SLICE_COMMANDS,
+            _ if self.running.as_ref().is_some_and(Running::stops) => SLICE_COMMANDS,
             _ => 1,
         }
     }
