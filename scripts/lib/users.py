@@ -17,6 +17,7 @@ import fnmatch
 import html
 import json
 import os
+import shlex
 import sys
 
 CAUSES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "users-causes")
@@ -40,14 +41,14 @@ def write(path, results):
 
 
 def causes():
-    """(patterns of stage, row and device, the cause) of failures that are known."""
+    """(patterns of stage, row, device and what is told, the cause) of failures that are known."""
     with open(CAUSES) as f:
         lines = [line.partition("#") for line in f if line.strip() and line[0] != "#"]
-    return [(*patterns.split(), cause.strip()) for patterns, _, cause in lines]
+    return [(shlex.split(patterns), cause.strip()) for patterns, _, cause in lines]
 
 
 def cause(r, known):
-    return next((c for *patterns, c in known if all(fnmatch.fnmatch(r[k], p) for k, p in zip(("stage", "row", "device"), patterns))), "")
+    return next((c for patterns, c in known if all(fnmatch.fnmatch(r[k], p) for k, p in zip(("stage", "row", "device", "why"), patterns))), "")
 
 
 def todo(results, stage, devices, kept=None):
