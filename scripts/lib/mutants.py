@@ -2,6 +2,8 @@
 """The work of scripts/mutants, in the top directory: `mutants.py SEEDS [NAME...]`."""
 import concurrent.futures
 import glob
+import hashlib
+import json
 import multiprocessing
 import os
 import re
@@ -12,6 +14,8 @@ import time
 
 HERE = os.path.abspath("build/mutants")
 SOURCE = f"{HERE}/source"
+# What was caught: a run that was stopped goes on behind it.
+STATE = f"{HERE}/caught.jsonl"
 # A build that is quick to make and quick enough to run, with all assertions.
 PROFILE = {"OPT_LEVEL": "1", "DEBUG_ASSERTIONS": "true", "OVERFLOW_CHECKS": "true", "DEBUG": "0", "INCREMENTAL": "true",
            "CODEGEN_UNITS": "256"}
@@ -200,6 +204,15 @@ def settle(places):
     ENVIRONMENT.update(CARGO_TARGET_DIR=f"{HERE}/target")
 
 
+def known_by(patches, seeds):
+    """By patch, what a verdict is known by: the very same sources, bug and seeds."""
+    sources = hashlib.sha256(str(seeds).encode())
+    for path in files():
+        if not path.endswith(".patch"):
+            sources.update(path.encode() + b"\0" + read(path) + b"\0")
+    return {patch: hashlib.sha256(sources.digest() + read(patch)).hexdigest() for patch in patches}
+
+
 def tried(patch, seeds):
     """What try_patch says of a mutant in a copy of the sources, and the seconds that it took."""
     copy()
@@ -213,20 +226,34 @@ def main():
     chosen = [p for p in patches if not names or any(name in p for name in names)]
     if not chosen:
         sys.exit("error: no mutant is called " + ", ".join(names))
+    keys, done = known_by(chosen, seeds), {}
+    for line in (read(STATE) or b"").decode().splitlines():
+        entry = json.loads(line)
+        done[entry["key"]] = entry
     passed = failed = 0
     last, tested = {}, set()
     places = multiprocessing.Queue()
     for place in range(WORKERS):
         places.put(place)
     with concurrent.futures.ProcessPoolExecutor(WORKERS, initializer=settle, initargs=(places,)) as workers:
-        outcomes = workers.map(tried, chosen, [seeds] * len(chosen))
-        for patch, (caught, seed, line, seconds) in zip(chosen, outcomes):
+        to_try = [patch for patch in chosen if keys[patch] not in done]
+        outcomes = workers.map(tried, to_try, [seeds] * len(to_try))
+        for patch in chosen:
+            entry = done.get(keys[patch])
+            if entry:
+                caught, seed, line, took = True, entry["seed"], entry["line"], "known"
+            else:
+                caught, seed, line, seconds = next(outcomes)
+                took = f"{seconds:.0f} s"
+                if caught:
+                    with open(STATE, "a", encoding="utf-8") as out:
+                        out.write(json.dumps({"key": keys[patch], "seed": seed, "line": line}) + "\n")
             passed, failed = passed + caught, failed + (not caught)
             if seed is not None:
                 last[os.path.dirname(patch)] = max(last.get(os.path.dirname(patch), 0), seed)
             else:
                 tested.add(os.path.dirname(patch))
-            print(f"{'ok' if caught else 'FAILED'} {os.path.basename(patch)[:-6]} ({seconds:.0f} s): {line}", flush=True)
+            print(f"{'ok' if caught else 'FAILED'} {os.path.basename(patch)[:-6]} ({took}): {line}", flush=True)
     # What they broke is kept by the engine itself.
     places.put(0)
     settle(places)
