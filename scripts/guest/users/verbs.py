@@ -16,10 +16,11 @@ def qperf(place, test):
     if test.startswith("ver_"):
         return None
     kind = "latency" if test.endswith("lat") else "msg_rate" if test.endswith("_mr") else "(?:bw|recv_bw)"
-    figure = Figure.of(out, rf"^ +{kind} += +([\d.e+]+)", "")
+    # -uu: always nanoseconds.
+    figure = Figure.of(out, rf"^ +{kind} += +([\d.e+]+)" + (" ns$" if kind == "latency" else ""), "")
     if not figure.value > 0:
         raise Failed(out[-300:])
-    return Figure(figure.value * 1e6, "us") if kind == "latency" else Figure(figure.value, "messages/s" if kind == "msg_rate" else "bytes/s")
+    return Figure(figure.value / 1e3, "us") if kind == "latency" else Figure(figure.value, "messages/s" if kind == "msg_rate" else "bytes/s")
 
 
 def fio(place, verb, rw):
