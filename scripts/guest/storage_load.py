@@ -8,12 +8,10 @@ import struct
 import threading
 import time
 
+from perftest import Failed
+
 SLOW = int(os.environ.get("VERBENA_SLOW", "1"))
 BLOCK = 4096
-
-
-class Failed(Exception):
-    pass
 
 
 def until(what, condition, seconds=30):

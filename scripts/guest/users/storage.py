@@ -4,6 +4,7 @@
 Of each: 256 MiB written and read back; 20 times attached and detached; the target stopped and started under a load that compares every
 byte. Targets are set up by lines of bash, for they may be in another guest.
 """
+import errno
 import glob
 import hashlib
 import os
@@ -59,11 +60,12 @@ class Iser:
 
 class Srp:
     package, program = "linux", "SRP (ib_srp, ib_srpt)"
-    # The port's name at the target is its first GID without the prefix.
+    # The port's name at the target is its first GID without the prefix. Who comes through the connection manager is called by the
+    # address of the target itself (srpt_rdma_cm_req_recv in drivers/infiniband/ulp/srpt).
     GUID = "$(cut -d : -f 5-8 /sys/class/infiniband/$DEVICE/ports/1/gids/0)"
     up = f"""modprobe ib_srpt; {CONFIGFS}; {LUN}; mkdir -p target/srpt; echo 5555 >target/srpt/discovery_auth/rdma_cm_port
         T=$PWD/target/srpt/{GUID}/{GUID}; mkdir -p $T/lun/lun_0; ln -s $PWD/target/core/rd_mcp_0/disk $T/lun/lun_0/
-        mkdir $T/acls/$CLIENT $T/acls/$CLIENT/lun_0; ln -s $T/lun/lun_0 $T/acls/$CLIENT/lun_0/"""
+        for i in $CLIENT $SERVER; do [ -d $T/acls/$i ] || {{ mkdir $T/acls/$i $T/acls/$i/lun_0; ln -s $T/lun/lun_0 $T/acls/$i/lun_0/; }}; done"""
     start = f"echo 1 >/sys/kernel/config/target/srpt/{GUID}/{GUID}/enable"
     stop = f"echo 0 >/sys/kernel/config/target/srpt/{GUID}/{GUID}/enable"
     down = f"""cd /sys/kernel/config; T=target/srpt/{GUID}/{GUID}; echo 0 >$T/enable; rm -f $T/acls/*/lun_0/lun_0; rmdir $T/acls/*/lun_0 $T/acls/*
@@ -136,7 +138,18 @@ class Store:
             return self.path
         until("the disk", lambda: set(glob.glob(self.kind.disk)) - before)
         (self.path,) = set(glob.glob(self.kind.disk)) - before
+        until("the disk opens", self.opens)
         return self.path
+
+    def opens(self):
+        """The kernel makes the file of a new disk some moments before it lets it be opened."""
+        try:
+            os.close(os.open(self.path, os.O_RDONLY))
+        except OSError as e:
+            if e.errno != errno.ENXIO:
+                raise
+            return False
+        return True
 
     def detach(self):
         self.place.run(self.kind.detach, 60)
