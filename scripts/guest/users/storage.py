@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Block devices and files over RDMA: NVMe, iSER, SRP and NFS, the kernel's own at both ends.
+"""Block devices and files over RDMA: NVMe, iSER, SRP and NFS, the kernel's own at both ends; targets of programs: iSER of tgt, 9P of diod.
 
 Of each: 256 MiB written and read back; 20 times attached and detached; the target stopped and started under a load that compares every
-byte. Targets are set up by lines of bash, for they may be in another guest.
+byte (but for 9P, whose client does not come back). Targets are set up by lines of bash, for they may be in another guest. And libiscsi's
+tests, whose initiator is a program.
 """
 import errno
 import glob
 import hashlib
 import os
+import re
 import time
 
 import perftest
 from perftest import Failed
-from row import Figure, Row
+from row import SUITES, Figure, Part, Row, suite
 from storage_load import Load, until
 
 MIB = 256
@@ -56,6 +58,25 @@ class Iser:
         iscsiadm -m node -T {IQN} -p $SERVER:3260 -I iser -l"""
     detach = f"iscsiadm -m node -T {IQN} -p $SERVER:3260 -u && iscsiadm -m node -T {IQN} -p $SERVER:3260 -o delete"
     disk = "/dev/sd?"
+    lun, iqn_tcp = 0, IQN
+    over_tcp = f"mkdir /sys/kernel/config/target/iscsi/{IQN}/tpgt_1/np/$SERVER:3261"
+
+
+class Tgt(Iser):
+    """The target is a program, on verbs of user space. Killed, it leaves its file. It lets in whose address and name it was told."""
+
+    package, program = "tgt", "iSER (open-iscsi, tgt)"
+    up = f"modprobe rdma_ucm; mkdir -p /srv/tgt; mount -t tmpfs -o size=300m disk /srv/tgt; truncate -s {MIB}M /srv/tgt/disk"
+    # One target over RDMA, the same file in one over TCP.
+    start = f"""tgtd --iscsi portal=0.0.0.0:3261; for i in $(seq 50); do tgtadm --mode system --op show >/dev/null 2>&1 && break; sleep 0.1; done
+        make() {{ tgtadm --lld $1 --mode target --op new --tid $2 -T $3 && tgtadm --lld $1 --mode logicalunit --op new --tid $2 --lun 1 -b /srv/tgt/disk
+            tgtadm --lld $1 --mode target --op bind --tid $2 -I ALL
+            for name in $(sed -n s/^InitiatorName=//p /etc/iscsi/initiatorname.iscsi) iqn.2007-10.com.github:sahlberg:libiscsi:iscsi-test{{,-2}}; do
+                tgtadm --lld $1 --mode target --op bind --tid $2 -Q $name || return; done; }}
+        make iser 1 {IQN} && make iscsi 2 {IQN}-tcp"""
+    stop = "pkill -9 -x tgtd; for i in $(seq 50); do pgrep -x tgtd >/dev/null || exit 0; sleep 0.1; done; exit 1"
+    lun, iqn_tcp, over_tcp = 1, f"{IQN}-tcp", "true"
+    down = f"{stop.replace('exit 0', 'break').replace('; exit 1', '')}; umount /srv/tgt"
 
 
 class Srp:
@@ -94,13 +115,29 @@ class Nfs:
     attach = "modprobe -a nfs rpcrdma; mkdir -p /mnt/nfs; mount -t nfs4 -o proto=rdma,port=20049,vers=4.2,timeo=50 $SERVER:/ /mnt/nfs"
     detach = "umount -f /mnt/nfs"
     disk = "/mnt/nfs/file"
+    mounted = True
+
+
+class Diod:
+    package, program, suite = "diod", "9P over RDMA (diod)", "diod"
+    up = "modprobe rdma_ucm; mkdir -p /srv/9p; mount -t tmpfs -o size=300m export /srv/9p"
+    start = f"{SUITES}/diod/diod -n -e /srv/9p -l 127.0.0.1:5641"
+    stop = "pkill -x diod"
+    down = "pkill -x diod; sleep 1; umount /srv/9p"
+    attach = """modprobe -a 9p 9pnet_rdma; mkdir -p /mnt/9p
+        mount -t 9p -o trans=rdma,port=5640,version=9p2000.L,aname=/srv/9p,uname=root,access=any $SERVER /mnt/9p"""
+    detach = "umount /mnt/9p"
+    disk = "/mnt/9p/file"
+    mounted = True
 
 
 class Store:
     """A target and the disk that it gives, both gone when the test is over."""
 
     def __init__(self, kind, place):
-        self.kind, self.place, self.path = kind, place, None
+        if hasattr(kind, "suite"):
+            suite(kind.suite)
+        self.kind, self.place, self.path, self.mounted = kind, place, None, getattr(kind, "mounted", False)
 
     def there(self, line, limit=60):
         """Where the target is; CLIENT is who will come."""
@@ -131,7 +168,7 @@ class Store:
     def attach(self):
         before = set(glob.glob(self.kind.disk))
         self.place.run(self.kind.attach, 60)
-        if self.kind is Nfs:
+        if self.mounted:
             with open(self.kind.disk, "ab") as f:
                 f.truncate(MIB << 20)
             self.path = self.kind.disk
@@ -153,7 +190,7 @@ class Store:
 
     def detach(self):
         self.place.run(self.kind.detach, 60)
-        if self.kind is not Nfs:
+        if not self.mounted:
             until("the disk is gone", lambda: not os.path.exists(self.path))
 
 
@@ -196,8 +233,32 @@ def restart(place, kind):
         load.check(store.path)
 
 
+def cu_test(place, test, url):
+    """One of libiscsi's tests in a process of its own: whether it passed, and what it said."""
+    out = place.watched(f"iscsi-test-cu --dataloss --fail --test={test} {url} 2>&1", 60)
+    asserts = re.search(r"^ +asserts +\d+ +\d+ +\d+ +(\d+)", out, re.M)
+    return bool(asserts) and asserts[1] == "0", out.strip()[-300:]
+
+
+def libiscsi(place, kind):
+    """Tests of SCSI. One that fails is tried over TCP: what fails there as well is the target's."""
+    with Store(kind, place) as store:
+        store.there(kind.over_tcp)
+        names = re.findall(r"^(SCSI\.\w+\.\w+)$", place.run("iscsi-test-cu --list"), re.M)
+        parts = []
+        for name in names:
+            passed, why = cu_test(place, name, f"iser://$SERVER:3260/{IQN}/{kind.lun}")
+            result = "pass" if passed else "fail"
+            if not passed and not cu_test(place, name, f"iscsi://$SERVER:3261/{kind.iqn_tcp}/{kind.lun}")[0]:
+                result, why = "nothere", f"fails over TCP as well: {why}"
+            parts.append(Part(name, result, "" if passed else why))
+        return parts
+
+
 def rows():
-    kinds = {"nvme": Nvme, "iser": Iser, "srp": Srp, "nfs": Nfs}
+    kinds = {"nvme": Nvme, "iser": Iser, "tgt": Tgt, "srp": Srp, "nfs": Nfs, "9p": Diod}
     tests = {"transfer": transfer, "reconnects": reconnects, "restart": restart}
-    return [Row(f"storage/{k}_{t}", kind.program, kind.package, lambda p, r=run, kind=kind: r(p, kind))
-            for k, kind in kinds.items() for t, run in tests.items()]
+    found = [Row(f"storage/{k}_{t}", kind.program, kind.package, lambda p, r=run, kind=kind: r(p, kind))
+             for k, kind in kinds.items() for t, run in tests.items() if (k, t) != ("9p", "restart")]
+    found += [Row(f"storage/libiscsi_{k}", "libiscsi's tests", "libiscsi-bin", lambda p, k=k: libiscsi(p, kinds[k])) for k in ("iser", "tgt")]
+    return found

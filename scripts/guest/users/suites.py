@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Suites that come as sources (scripts/lib/users-suites): libfabric's fabtests, google's rdma-unit-test, blktests."""
+"""Suites that come as sources (scripts/lib/users-suites): libfabric's fabtests, google's rdma-unit-test, UCX's gtest, blktests."""
 import re
 
 from perftest import Failed
@@ -11,34 +11,25 @@ UNIT = ("Advanced", "Ah", "Async", "Atomic", "Buffer", "CompChannel", "Cq", "Dev
         "Pd", "Qp", "RdmaAccess", "Remote", "Responder", "Srq", "Stress", "Threaded", "")
 
 
-def unit(place, family):
-    """Test cases whose name begins so, or, for an empty one, with none of them; each in what gtest calls its suite."""
-    path = suite("rdma-unit-test")
-    listed = place.run(f"{path}/rdma_unit_test --gtest_list_tests", 60)
+def listed(place, line, of="", limit=60):
+    """Names of a gtest program's test cases; with `of`, those alone whose parameter has it in it, or that have none."""
     names, current = [], ""
-    for line in listed.splitlines():
-        word = line.split("#")[0].strip()
+    for line in place.run(line, limit).splitlines():
+        word, _, parameter = line.partition("#")
         if line[:1] == " ":
-            names.append(current + word)
-        elif word.endswith("."):
-            current = word
-    plain = lambda name: name.split(".")[0].split("/")[-1]
-    mine = [n for n in names if (plain(n).startswith(family) if family else not any(plain(n).startswith(f) for f in UNIT if f))]
-    if not mine and not family:
-        raise NotHere("all of them are in a family")
-    if not mine:
-        raise Failed(f"no such test case: {listed[-300:]}")
+            names += [current + word.strip()] if of in parameter or not parameter else []
+        elif word.strip().endswith("."):
+            current = word.strip()
+    return names
+
+
+def gtest(place, line, names, at_once, idle=60):
+    """A part for each test case; FILTER in the line is what is to be run. Few at a time: one that ends the process takes no other along."""
     parts = []
-    # Few at a time: one that kills the process takes no other along.
-    for at in range(0, len(mine), 20):
-        some = mine[at : at + 20]
-        rest = list(some)
+    for at in range(0, len(names), at_once):
+        rest = names[at : at + at_once]
         while rest:
-            ipv4 = "--ipv4_only" if place.device.startswith("rxe") else ""
-            # It waits for completions for two seconds; six tries of a second each, as some of its tests set, take more.
-            line = (f"{path}/rdma_unit_test --device_name=$DEVICE --gid_index=$GID --verbs_mtu=1024 {ipv4} --completion_wait_multiplier=5 "
-                    f"--gtest_filter='{':'.join(rest)}-{TOO_LONG}' 2>&1; true")
-            out = place.watched(line)
+            out = place.watched(line.replace("FILTER", ":".join(rest)), idle)
             seen = re.findall(r"^\[ +(OK|FAILED|SKIPPED) +\] ([\w/.]+)", out, re.M)
             results = {name: result for result, name in reversed(seen) if name in rest}
             for name, result in results.items():
@@ -48,9 +39,50 @@ def unit(place, family):
             begun = re.findall(r"^\[ RUN +\] ([\w/.]+)", out, re.M)
             unfinished = [n for n in begun if n in rest and n not in results]
             if unfinished:
-                parts.append(Part(unfinished[-1], "fail", f"its process did not survive, or said nothing for a minute: {out[-300:]}"))
+                parts.append(Part(unfinished[-1], "fail", f"its process did not survive, or said nothing for {idle} s: {out[-300:]}"))
+            elif not results:
+                raise Failed(f"no test case began: {out[-300:].strip()}")
             rest = [n for n in rest if n not in results and n not in unfinished] if unfinished else []
     return parts
+
+
+def unit(place, family):
+    """Test cases whose name begins so, or, for an empty one, with none of them; each in what gtest calls its suite."""
+    path = suite("rdma-unit-test")
+    names = listed(place, f"{path}/rdma_unit_test --gtest_list_tests")
+    plain = lambda name: name.split(".")[0].split("/")[-1]
+    mine = [n for n in names if (plain(n).startswith(family) if family else not any(plain(n).startswith(f) for f in UNIT if f))]
+    if not mine and not family:
+        raise NotHere("all of them are in a family")
+    if not mine:
+        raise Failed(f"no such test case among {len(names)}")
+    ipv4 = "--ipv4_only" if place.device.startswith("rxe") else ""
+    # It waits for completions for two seconds; six tries of a second each, as some of its tests set, take more.
+    line = (f"{path}/rdma_unit_test --device_name=$DEVICE --gid_index=$GID --verbs_mtu=1024 {ipv4} --completion_wait_multiplier=5 "
+            f"--gtest_filter='FILTER-{TOO_LONG}' 2>&1; true")
+    return gtest(place, line, mine, 20)
+
+
+# UCX's transports: UCT's own name, and that of UCP's tests over it. What each test case is about is in the name of its class.
+UCT, UCP = ("amo", "p2p", "peer", "rest"), ("amo", "peer", "tag", "am", "rma", "stream", "cm", "wireup", "rest")
+UCX = {"rc_verbs": UCT, "ud_verbs": UCT, "rc": UCP, "ud": UCP}
+UCX_PARTS = {"amo": "amo|atomic", "p2p": "p2p", "peer": "peer_failure|keepalive", "tag": "_tag", "am": "ucp_am", "rma": "ucp_(?:rma|fence|mmap|rkey)",
+             "stream": "stream", "cm": "sockaddr", "wireup": "wireup"}
+# They measure how fast it is, or how large a structure.
+UCX_LEFT_OUT = "perf|test_pci_bw|obj_size"
+
+
+def ucx(place, transport, part):
+    path = suite("ucx")
+    env = f"LD_LIBRARY_PATH={path}/lib UCX_NET_DEVICES=$DEVICE:1 UCX_IB_GID_INDEX=$GID UCX_UD_ETH_DGID_CHECK=n UCX_WARN_UNUSED_ENV_VARS=n UCX_LOG_LEVEL=warn"
+    names = listed(place, f"{env} {path}/gtest --gtest_list_tests", place.device if transport.endswith("_verbs") else "")
+    mine = []
+    for name in (n for n in names if n.startswith(transport + "/") and not re.search(UCX_LEFT_OUT, n)):
+        about = next((p for p in UCX[transport] if p in UCX_PARTS and re.search(UCX_PARTS[p], name.split("/")[1].split(".")[0])), "rest")
+        mine += [name] if about == part else []
+    if not mine:
+        raise NotHere(f"it has none of these over {transport}")
+    return gtest(place, f"{env} {path}/gtest --gtest_filter='FILTER' 2>&1; true", mine, 50, 180)
 
 
 FABTESTS = {
@@ -72,26 +104,29 @@ def fabtests(place, provider, more):
     return [Part(re.sub(r"\W+", "_", name.strip()), kinds[result], "" if result == "Pass" else result) for name, result in found]
 
 
-def blktests(place):
-    """The group nvme, over RDMA: target and host are both in this guest."""
+def blktests(place, tens):
+    """Tests of the group nvme whose number has these tens, over RDMA: target and host are both in this guest."""
     path = suite("blktests")
     place.run(f"mkdir -p /tmp/blktests /boot; cp {path}/config /boot/config-$(uname -r); mountpoint -q /sys/kernel/config || mount -t configfs config /sys/kernel/config")
     env = "NVMET_TRTYPES=rdma USE_RXE=1 NVME_IMG_SIZE=350M TMPDIR=/tmp"
-    out = place.run(f"cd {path}; {env} ./check -o /tmp/blktests nvme 2>&1; true", 5400)
+    tests = place.run(f"cd {path}/tests && ls -d nvme/0{tens}[0-9]").split()
+    out = place.run(f"cd {path}; {env} ./check -o /tmp/blktests {' '.join(tests)} 2>&1; true", 5400)
     # A test is named when it begins and when it ends, with reasons, or what differs, below.
     found = {}
     for name, result, why in re.findall(r"^(nvme/\d+) .*?\[(passed|failed|not run)\].*((?:\n    .*)*)", out, re.M):
         found[name] = (result, why.strip())
-    ran = [name for name, (result, _) in found.items() if result != "not run"]
-    if not ran:
-        raise Failed(f"no test of {len(found)} ran: {out[-400:]}")
+    if missing := sorted(set(tests) - set(found)):
+        raise Failed(f"not told of {', '.join(missing)}: {out[-400:]}")
     kinds = {"passed": "pass", "failed": "fail", "not run": "nothere"}
     return [Part(name.replace("nvme/", ""), kinds[result], "" if result == "passed" else why) for name, (result, why) in found.items()]
 
 
 def rows():
     found = [Row(f"fabtests/{name}", "fabtests", "fabtests", lambda p, h=how: fabtests(p, *h)) for name, how in FABTESTS.items()]
-    found.append(Row("blktests/nvme", "blktests", "blktests", blktests, pair=False))
+    found += [Row(f"blktests/nvme_{tens}", "blktests", "blktests", lambda p, t=tens: blktests(p, t), pair=False) for tens in range(7)]
+    for transport, parts in UCX.items():
+        for part in parts:
+            found.append(Row(f"ucx-gtest/{transport}_{part}", "UCX's gtest", "ucx", lambda p, t=transport, w=part: ucx(p, t, w), pair=False))
     for family in UNIT:
         found.append(Row(f"rdma-unit-test/{family or 'others'}", "rdma-unit-test", "rdma-unit-test", lambda p, f=family: unit(p, f), pair=False))
     return found
