@@ -23,6 +23,8 @@ class IntrospectionVerbena : public NicIntrospection {
   // ibv_post_send() fails, as ibv_post_send(3) has it.
   bool SilentlyDropSendWrWhenResetInitRtr() const override { return false; }
 
+  bool SupportsReRegMr() const override { return true; }
+
   // On an emulated processor all is slow.
   bool IsSlowNic() const override { return true; }
 

@@ -13,6 +13,8 @@
 A line of RESULTS is what the guest says of a row on a device (scripts/guest/users), and the stage: `one` guest or `two`.
 """
 import collections
+import contextlib
+import fcntl
 import fnmatch
 import html
 import json
@@ -34,10 +36,27 @@ def read(path):
     return found
 
 
-def write(path, results):
-    with open(path + ".new", "w") as f:
-        f.writelines(json.dumps(r) + "\n" for r in results)
-    os.replace(path + ".new", path)
+@contextlib.contextmanager
+def alone(path):
+    """Of several runs in one checkout one at a time changes the file."""
+    with open(path + ".lock", "w") as f:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        yield
+
+
+def add(path, r):
+    tell(r)
+    with alone(path), open(path, "a") as f:
+        f.write(json.dumps(r) + "\n")
+
+
+def retain(path, kept):
+    """Leaves those alone of which `kept` is true."""
+    with alone(path):
+        results = [r for r in read(path).values() if kept(r)]
+        with open(path + ".new", "w") as f:
+            f.writelines(json.dumps(r) + "\n" for r in results)
+        os.replace(path + ".new", path)
 
 
 def causes():
@@ -68,30 +87,25 @@ def tell(r):
 
 def keep(results, stage, commit):
     begun = None
-    with open(results, "a") as f:
-        for line in sys.stdin:
-            if line[:1] != "{":
-                continue
-            r = json.loads(line)
-            if "begins" in r:
-                begun = {"stage": stage, "commit": commit, "row": r["begins"], "device": r["device"], "program": "", "package": "", "version": "", "seconds": 0}
-                continue
-            begun, r = None, {"stage": stage, "commit": commit, **r}
-            tell(r)
-            f.write(json.dumps(r) + "\n")
-            f.flush()
-        if begun:
-            r = {**begun, "result": "fail", "why": "the guest ended, or its time, before the row did"}
-            tell(r)
-            f.write(json.dumps(r) + "\n")
+    for line in sys.stdin:
+        if line[:1] != "{":
+            continue
+        r = json.loads(line)
+        if "begins" in r:
+            begun = {"stage": stage, "commit": commit, "row": r["begins"], "device": r["device"], "program": "", "package": "", "version": "", "seconds": 0}
+            continue
+        begun = None
+        add(results, {"stage": stage, "commit": commit, **r})
+    if begun:
+        add(results, {**begun, "result": "fail", "why": "the guest ended, or its time, before the row did"})
 
 
 def forget(results, filters):
-    write(results, [r for (_, row, _), r in read(results).items() if filters and not any(f in row for f in filters)])
+    retain(results, lambda r: filters and not any(f in r["row"] for f in filters))
 
 
 def again(results):
-    write(results, [r for r in read(results).values() if r["result"] != "nothere"])
+    retain(results, lambda r: r["result"] != "nothere")
 
 
 UNITS = {"us": ((1e6, "s"), (1e3, "ms"), (1, "us")), "bytes/s": ((1 << 30, "GiB/s"), (1 << 20, "MiB/s"), (1, "B/s")),

@@ -33,8 +33,8 @@ def gtest(place, line, names, at_once, idle=60):
             seen = re.findall(r"^\[ +(OK|FAILED|SKIPPED) +\] ([\w/.]+)", out, re.M)
             results = {name: result for result, name in reversed(seen) if name in rest}
             for name, result in results.items():
-                at_name = out.find(f"[ RUN      ] {name}")
-                why = out[at_name : at_name + 600] if result != "OK" else ""
+                said = re.search(rf"^\[ RUN +\] {re.escape(name)}\b.*?\n(.*?)^\[ +{result} +\] {re.escape(name)}\b", out, re.M | re.S)
+                why = said[1].strip()[:600] if said and result != "OK" else ""
                 parts.append(Part(name, {"OK": "pass", "FAILED": "fail", "SKIPPED": "nothere"}[result], why))
             begun = re.findall(r"^\[ RUN +\] ([\w/.]+)", out, re.M)
             unfinished = [n for n in begun if n in rest and n not in results]
@@ -60,7 +60,14 @@ def unit(place, family):
     # It waits for completions for two seconds; six tries of a second each, as some of its tests set, take more.
     line = (f"{path}/rdma_unit_test --device_name=$DEVICE --gid_index=$GID --verbs_mtu=1024 {ipv4} --completion_wait_multiplier=5 "
             f"--gtest_filter='FILTER-{TOO_LONG}' 2>&1; true")
-    return gtest(place, line, mine, 20)
+    if family == "Huge":
+        # Two buffers of a gigabyte.
+        place.run("echo 1024 >/proc/sys/vm/nr_hugepages; grep -qx 1024 /proc/sys/vm/nr_hugepages")
+    try:
+        return gtest(place, line, mine, 20)
+    finally:
+        if family == "Huge":
+            place.run("echo 0 >/proc/sys/vm/nr_hugepages")
 
 
 # UCX's transports: UCT's own name, and that of UCP's tests over it. What each test case is about is in the name of its class.
