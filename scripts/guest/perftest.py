@@ -13,6 +13,7 @@ import json
 import math
 import os
 import re
+import signal
 import subprocess
 import time
 
@@ -116,9 +117,19 @@ def wait_listening(port, server):
         time.sleep(0.05)
 
 
+class Process(subprocess.Popen):
+    """Is killed with the processes that it has started, which would keep its output open (fio's do)."""
+
+    def kill(self):
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
 def start(*command):
     own = [os.environ[c[1:]] if str(c).startswith("@") else str(c) for c in command]
-    return subprocess.Popen(own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return Process(own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
 
 
 def serve(*command):

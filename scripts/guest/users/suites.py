@@ -81,7 +81,7 @@ UCX_LEFT_OUT = "perf|test_pci_bw|obj_size"
 
 def ucx(place, transport, part):
     path = suite("ucx")
-    env = f"LD_LIBRARY_PATH={path}/lib UCX_NET_DEVICES=$DEVICE:1 UCX_IB_GID_INDEX=$GID UCX_UD_ETH_DGID_CHECK=n UCX_WARN_UNUSED_ENV_VARS=n UCX_LOG_LEVEL=warn"
+    env = f"LD_LIBRARY_PATH={path}/lib:{path}/lib/ucx UCX_MODULE_DIR={path}/lib/ucx UCX_NET_DEVICES=$DEVICE:1 UCX_IB_GID_INDEX=$GID UCX_UD_ETH_DGID_CHECK=n UCX_WARN_UNUSED_ENV_VARS=n UCX_LOG_LEVEL=warn"
     names = listed(place, f"{env} {path}/gtest --gtest_list_tests", place.device if transport.endswith("_verbs") else "")
     mine = []
     for name in (n for n in names if n.startswith(transport + "/") and not re.search(UCX_LEFT_OUT, n)):
