@@ -89,7 +89,12 @@ def ucx(place, transport, part):
         mine += [name] if about == part else []
     if not mine:
         raise NotHere(f"it has none of these over {transport}")
-    return gtest(place, f"{env} {path}/gtest --gtest_filter='FILTER' 2>&1; true", mine, 50, 180)
+    # Some want a path MTU of 2048.
+    place.run("ip link set $NETDEV mtu 4500")
+    try:
+        return gtest(place, f"{env} {path}/gtest --gtest_filter='FILTER' 2>&1; true", mine, 50, 180)
+    finally:
+        place.run("ip link set $NETDEV mtu 1500")
 
 
 FABTESTS = {

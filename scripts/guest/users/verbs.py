@@ -24,7 +24,8 @@ def qperf(place, test):
 
 
 def fio(place, verb, rw):
-    common = "--ioengine=rdma --port=PORT --bs=64k --size=64m"
+    # A job that is a process of its own has a session of its own, too, and outlives fio.
+    common = "--thread --ioengine=rdma --port=PORT --bs=64k --size=64m"
     server = f"fio --name=r {common} --rw=read --iodepth=16 --output-format=terse"
     client = f"fio --name=s {common} --hostname=$SERVER --verb={verb} --rw={rw} --iodepth=1 --iodepth_batch_complete=1"
     _, out = place.both(server, client)
