@@ -105,7 +105,7 @@ def forget(results, filters):
 
 
 def again(results):
-    retain(results, lambda r: r["result"] != "nothere")
+    retain(results, lambda r: r["result"] != "nothere" or "of" in r)
 
 
 UNITS = {"us": ((1e6, "s"), (1e3, "ms"), (1, "us")), "bytes/s": ((1 << 30, "GiB/s"), (1 << 20, "MiB/s"), (1, "B/s")),
