@@ -18,6 +18,8 @@ import subprocess
 import time
 
 ATTEMPTS = 5
+# How many times as long as elsewhere things may take on this kernel. Limits are seconds of the stock kernel.
+SLOW = int(os.environ.get("VERBENA_SLOW", "1"))
 _port = 18515
 # The agent of the guest where servers run, if it is not this one.
 peer = None
@@ -108,7 +110,7 @@ def wait_called(pid, limit=2):
 
 def wait_listening(port, server):
     """For a server that has no end."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 120 * SLOW
     while not listening(port):
         if server.poll() is not None:
             raise Failed(f"the server ended with {server.returncode}: {server.stdout.read()[-400:].strip()}")
@@ -139,11 +141,11 @@ def serve(*command):
 
 def end(process, what, limit):
     try:
-        out, _ = process.communicate(timeout=limit)
+        out, _ = process.communicate(timeout=limit * SLOW)
     except subprocess.TimeoutExpired:
         process.kill()
         out, _ = process.communicate()
-        raise Failed(f"{what} did not end within {limit} s: {out[-300:].strip()}") from None
+        raise Failed(f"{what} did not end within {limit * SLOW} s: {out[-300:].strip()}") from None
     out, code = without_its_late_thread(what.split()[0], process.returncode, out)
     if code:
         raise Failed(f"{what} ended with {code}: {out[-400:].strip()}")
@@ -196,12 +198,12 @@ def both(server, client, ready, limit=240, meanwhile=None):
     server = serve(*server)
     started = None
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 20 * SLOW
         while not ready():
             if server.poll() is not None:
                 raise Failed(f"the server ended with {server.returncode}: {server.stdout.read()[-400:].strip()}")
             if time.monotonic() > deadline:
-                raise Failed("the server was not ready within 20 s")
+                raise Failed(f"the server was not ready within {20 * SLOW} s")
             time.sleep(0.02)
         started = start(*client)
         if meanwhile:

@@ -4,6 +4,8 @@
   --todo RESULTS STAGE DEVICES [RECORD]
                                  names on standard input: prints NAME@DEVICE of those that have no result, nor one in the record
   --keep RESULTS STAGE COMMIT    what `users` prints on standard input: keeps it with the commit that it ran at, and tells
+  --guest RESULTS STAGE COMMIT STATUS
+                                 keeps what scripts/vm ended with, as the row guest/kernel
   --forget RESULTS [FILTER...]
   --again RESULTS                forgets rows that could not run
   --show RESULTS BUILD KIND      the table: text, and for the long form users.html and users.json in BUILD
@@ -97,11 +99,26 @@ def keep(results, stage, commit):
         begun = None
         add(results, {"stage": stage, "commit": commit, **r})
     if begun:
-        add(results, {**begun, "result": "fail", "why": "the guest ended, or its time, before the row did"})
+        add(results, {**begun, "result": "fail", "why": DIED})
+
+
+# That a guest's kernel and NIC had nothing to complain of; one complaint is enough until it is forgotten.
+GUEST = "guest/kernel"
+DIED = "the guest ended, or its time, before the row did"
+
+
+def guest(results, stage, commit, status):
+    good, found = status == "0", read(results)
+    last = [r for r in found.values() if r["stage"] == stage][-1:]
+    # A guest that died under a row is told by the row, whose cause may be known.
+    if not any(r["why"] == DIED for r in last) and (not good or (stage, GUEST, HERE) not in found):
+        why = "" if good else f"scripts/vm ended with {status}: it says above what the guest's kernel or its NIC complained of"
+        add(results, {"stage": stage, "commit": commit, "row": GUEST, "device": HERE, "program": "Linux", "package": "", "version": "", "seconds": 0,
+                      "result": "pass" if good else "fail", "why": why})
 
 
 def forget(results, filters):
-    retain(results, lambda r: filters and not any(f in r["row"] for f in filters))
+    retain(results, lambda r: filters and r["row"] != GUEST and not any(f in r["row"] for f in filters))
 
 
 def again(results):
@@ -283,5 +300,6 @@ def page(table):
 
 if __name__ == "__main__":
     how, *args = sys.argv[1:]
-    commands = {"--todo": todo, "--keep": keep, "--again": again, "--show": show, "--record": record, "--forget": lambda path, *filters: forget(path, filters)}
+    commands = {"--todo": todo, "--keep": keep, "--again": again, "--guest": guest, "--show": show, "--record": record,
+                "--forget": lambda path, *filters: forget(path, filters)}
     sys.exit(commands[how](*args))
