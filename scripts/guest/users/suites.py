@@ -124,7 +124,8 @@ def fabtests(place, provider, excluded):
 def blktests(place, tens):
     """Tests of the group nvme whose number has these tens, over RDMA: target and host are both in this guest."""
     path = suite("blktests")
-    place.run(f"mkdir -p /tmp/blktests /boot; cp {path}/config /boot/config-$(uname -r); mountpoint -q /sys/kernel/config || mount -t configfs config /sys/kernel/config")
+    # nvme/047 does not say that it needs loop.
+    place.run(f"modprobe loop; mkdir -p /tmp/blktests /boot; cp {path}/config /boot/config-$(uname -r); mountpoint -q /sys/kernel/config || mount -t configfs config /sys/kernel/config")
     env = "NVMET_TRTYPES=rdma USE_RXE=1 NVME_IMG_SIZE=350M TMPDIR=/tmp"
     # Some have a drive of their own as their object, which RDMA does not go to.
     tests = place.run(f"cd {path}/tests && grep -l '^test()' nvme/0{tens}[0-9]").split()
