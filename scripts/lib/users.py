@@ -125,7 +125,7 @@ def again(results):
     retain(results, lambda r: r["result"] != "nothere" or "of" in r)
 
 
-UNITS = {"us": ((1e6, "s"), (1e3, "ms"), (1, "us")), "bytes/s": ((1 << 30, "GiB/s"), (1 << 20, "MiB/s"), (1, "B/s")),
+UNITS = {"us": ((1e6, "s"), (1e3, "ms"), (1, "us")), "bytes/s": ((1 << 30, "GiB/s"), (1 << 20, "MiB/s"), (1 << 10, "KiB/s"), (1, "B/s")),
          "messages/s": ((1e6, "M/s"), (1e3, "k/s"), (1, "/s"))}
 
 
