@@ -287,3 +287,52 @@ int t_path_mtu(struct rig *rig)
 	}
 	return 0;
 }
+
+/* A list of one entry that is not aligned: ib_iser has its own in a packed struct. */
+struct unaligned {
+	u32 before;
+	struct ib_sge sge;
+} __packed;
+
+static struct ib_sge *unaligned(struct rig *rig, struct unaligned *list, u64 addr, u32 len)
+{
+	list->sge.addr = addr;
+	list->sge.length = len;
+	list->sge.lkey = rig->pd->local_dma_lkey;
+	return (void *)list + offsetof(struct unaligned, sge);
+}
+
+/* A list of entries may lie anywhere. */
+int t_unaligned_list(struct rig *rig)
+{
+	struct unaligned list __aligned(8);
+	struct ib_recv_wr recv = { .num_sge = 1 };
+	struct ib_send_wr send = {
+		.num_sge = 1, .opcode = IB_WR_SEND, .send_flags = IB_SEND_SIGNALED,
+	};
+	struct ib_wc wc[2];
+	u64 id;
+
+	TRY(connect_ends(rig));
+	for (id = 1; id <= 2; id++) {
+		bool is_inline = id == 2;
+
+		fill(&rig->a, 8, 32, id);
+		recv.wr_id = 100 + id;
+		recv.sg_list = unaligned(rig, &list, rig->b.dma, 64);
+		TRY(ib_post_recv(rig->b.qp, &recv, NULL));
+		send.wr_id = id;
+		if (is_inline)
+			send.send_flags |= IB_SEND_INLINE;
+		send.sg_list = unaligned(rig, &list,
+					 is_inline ? (uintptr_t)rig->a.buf + 8 : rig->a.dma + 8, 32);
+		TRY(ib_post_send(rig->a.qp, &send, NULL));
+		TRY(reap(&rig->b, wc, 1));
+		EXPECT_WC(wc[0], 100 + id, IB_WC_SUCCESS);
+		CHECK(wc[0].byte_len == 32, "length %u", wc[0].byte_len);
+		TRY(reap(&rig->a, wc, 1));
+		EXPECT_WC(wc[0], id, IB_WC_SUCCESS);
+		CHECK(!memcmp(rig->a.buf + 8, rig->b.buf, 32), "data of %llu", id);
+	}
+	return 0;
+}

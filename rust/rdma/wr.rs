@@ -56,7 +56,6 @@ pub(crate) unsafe fn post<W: Wrs>(
 }
 
 /// A scatter/gather entry.
-#[repr(transparent)]
 pub struct Sge(bindings::ib_sge);
 
 impl Sge {
@@ -76,18 +75,48 @@ impl Sge {
     }
 }
 
-/// # Safety
-///
-/// `list` must be valid for `num` entries for `'a`.
-unsafe fn sges<'a>(list: *const bindings::ib_sge, num: c_int) -> &'a [Sge] {
-    match usize::try_from(num) {
-        Ok(num) if num > 0 && !list.is_null() => {
-            // SAFETY: The caller says that it is valid; `Sge` is transparent.
-            unsafe { core::slice::from_raw_parts(list.cast(), num) }
+/// The scatter/gather list of a request. It is no slice, as its entries need not be aligned: `ib_iser` has
+/// its own in a packed struct (drivers/infiniband/ulp/iser/iscsi_iser.h, `iser_rx_desc`).
+pub struct Sges<'a> {
+    /// Valid for `left` entries for `'a`, however aligned.
+    next: *const bindings::ib_sge,
+    left: usize,
+    _list: PhantomData<&'a bindings::ib_sge>,
+}
+
+impl Sges<'_> {
+    /// # Safety
+    ///
+    /// `list` must be valid for `num` entries for the lifetime, or null.
+    unsafe fn new(list: *const bindings::ib_sge, num: c_int) -> Self {
+        let left = if list.is_null() { 0 } else { num };
+        Self {
+            next: list,
+            left: usize::try_from(left).unwrap_or(0),
+            _list: PhantomData,
         }
-        _ => &[],
     }
 }
+
+impl Iterator for Sges<'_> {
+    type Item = Sge;
+
+    fn next(&mut self) -> Option<Sge> {
+        self.left = self.left.checked_sub(1)?;
+        // SAFETY: It was not the end yet, so that this entry is valid, and one behind it is its end.
+        unsafe {
+            let sge = self.next.read_unaligned();
+            self.next = self.next.add(1);
+            Some(Sge(sge))
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl ExactSizeIterator for Sges<'_> {}
 
 /// Destination of a datagram.
 pub struct Datagram<'a, D: Operations> {
@@ -190,15 +219,14 @@ impl<'a, D: Operations> SendWr<'a, D> {
     }
 
     /// Scatter/gather list.
-    pub fn sges(&self) -> &'a [Sge] {
+    pub fn sges(&self) -> Sges<'a> {
         // SAFETY: The caller of the verb promises a valid list.
-        unsafe { sges(self.raw.sg_list, self.raw.num_sge) }
+        unsafe { Sges::new(self.raw.sg_list, self.raw.num_sge) }
     }
 
     /// Length of the message. `EINVAL` if it does not fit into 32 bits.
     pub fn length(&self) -> Result<u32> {
         self.sges()
-            .iter()
             .try_fold(0u32, |sum, sge| sum.checked_add(sge.length()))
             .ok_or(EINVAL)
     }
@@ -383,14 +411,14 @@ impl<'a> RecvWr<'a> {
     }
 
     /// Scatter/gather list.
-    pub fn sges(&self) -> &'a [Sge] {
+    pub fn sges(&self) -> Sges<'a> {
         // SAFETY: The caller of the verb promises a valid list.
-        unsafe { sges(self.raw.sg_list, self.raw.num_sge) }
+        unsafe { Sges::new(self.raw.sg_list, self.raw.num_sge) }
     }
 
     /// Bytes that its buffers have room for; no more than a `u32` holds.
     pub fn length(&self) -> u32 {
-        let lengths = self.sges().iter().map(|sge| sge.length());
+        let lengths = self.sges().map(|sge| sge.length());
         lengths.fold(0, u32::saturating_add)
     }
 }

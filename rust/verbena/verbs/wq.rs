@@ -23,7 +23,7 @@ use rdma::{
     enums::WcOpcode,
     wr::{
         RecvWr,
-        Sge, //
+        Sges, //
     }, //
 };
 
@@ -73,7 +73,7 @@ pub(crate) fn post<W>(
 }
 
 /// Writes a scatter/gather list at `offset`.
-pub(crate) fn write_sges(ring: &Ring, mut offset: usize, sges: &[Sge]) -> Result {
+pub(crate) fn write_sges(ring: &Ring, mut offset: usize, sges: Sges<'_>) -> Result {
     for sge in sges {
         let (chunk, at) = ring.at(offset)?;
         chunk.write(
@@ -99,7 +99,8 @@ pub(crate) fn write_recv(
     wr: &RecvWr<'_>,
 ) -> Result<Request> {
     let sges = wr.sges();
-    if sges.len() > max_sge as usize {
+    let num_sge = sges.len();
+    if num_sge > max_sge as usize {
         return Err(EINVAL);
     }
     let (chunk, at) = ring.at(offset)?;
@@ -109,7 +110,7 @@ pub(crate) fn write_recv(
         &RecvWqe {
             wr_id: Le64::new(wr_id),
             // CAST: at most `max_sge`, which the device's own limit bounds.
-            num_sge: sges.len() as u8,
+            num_sge: num_sge as u8,
             ..Default::default()
         },
     )?;
