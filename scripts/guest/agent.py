@@ -108,7 +108,7 @@ class Peer:
 
     def __init__(self, name, patience=300):
         self.agent = xmlrpc.client.ServerProxy(f"http://{name}:{PORT}", allow_none=True)
-        deadline = time.monotonic() + patience * int(os.environ.get("VERBENA_SLOW", "1"))
+        deadline = time.monotonic() + patience * perftest.SLOW
         while True:
             try:
                 self.address = self.agent.address()

@@ -8,9 +8,8 @@ import struct
 import threading
 import time
 
-from perftest import Failed
+from perftest import SLOW, Failed
 
-SLOW = int(os.environ.get("VERBENA_SLOW", "1"))
 BLOCK = 4096
 
 

@@ -3,7 +3,9 @@
 
   --todo RESULTS STAGE DEVICES [RECORD]
                                  names on standard input: prints NAME@DEVICE of those that have no result, nor one in the record
-  --keep RESULTS STAGE COMMIT    what `users` prints on standard input: keeps it with the commit that it ran at, and tells
+  --keep RESULTS STAGE COMMIT SMP
+                                 what `users` prints on standard input: keeps it with the commit that it ran at, and tells; the
+                                 figures alone of guests with two processors, which go into one table
   --guest RESULTS STAGE COMMIT STATUS
                                  keeps what scripts/vm ended with, as the row guest/kernel
   --forget RESULTS [FILTER...]
@@ -87,16 +89,23 @@ def tell(r):
     print(f"{r['result']} {r['stage']}/{r['row']} {r['device']}{amount}{': ' + r['why'] if r['why'] else ''}", flush=True)
 
 
-def keep(results, stage, commit):
+def unsaid(stage, commit, row, device, program=""):
+    """A result of which the guest itself has said nothing."""
+    return {"stage": stage, "commit": commit, "row": row, "device": device, "program": program, "package": "", "version": "", "seconds": 0}
+
+
+def keep(results, stage, commit, smp):
     begun = None
     for line in sys.stdin:
         if line[:1] != "{":
             continue
         r = json.loads(line)
         if "begins" in r:
-            begun = {"stage": stage, "commit": commit, "row": r["begins"], "device": r["device"], "program": "", "package": "", "version": "", "seconds": 0}
+            begun = unsaid(stage, commit, r["begins"], r["device"])
             continue
         begun = None
+        if smp != "2":
+            r = {name: value for name, value in r.items() if name not in ("figure", "unit")}
         add(results, {"stage": stage, "commit": commit, **r})
     if begun:
         add(results, {**begun, "result": "fail", "why": DIED})
@@ -113,8 +122,7 @@ def guest(results, stage, commit, status):
     # A guest that died under a row is told by the row, whose cause may be known.
     if not any(r["why"] == DIED for r in last) and (not good or (stage, GUEST, HERE) not in found):
         why = "" if good else f"scripts/vm ended with {status}: it says above what the guest's kernel or its NIC complained of"
-        add(results, {"stage": stage, "commit": commit, "row": GUEST, "device": HERE, "program": "Linux", "package": "", "version": "", "seconds": 0,
-                      "result": "pass" if good else "fail", "why": why})
+        add(results, {**unsaid(stage, commit, GUEST, HERE, "Linux"), "result": "pass" if good else "fail", "why": why})
 
 
 def forget(results, filters):

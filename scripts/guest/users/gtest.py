@@ -3,7 +3,7 @@
 import contextlib
 import re
 
-from perftest import Failed
+from perftest import SLOW, Failed
 from row import NotHere, Part, Row, suite
 from ucx import ENV
 
@@ -13,10 +13,10 @@ UNIT = ("Advanced", "Ah", "Async", "Atomic", "Buffer", "CompChannel", "Cq", "Dev
         "Pd", "Qp", "RdmaAccess", "Remote", "Responder", "Srq", "Stress", "Threaded", "")
 
 
-def listed(place, line, of="", limit=300):
+def listed(place, line, of=""):
     """Names of a gtest program's test cases; with `of`, those alone whose parameter has it in it, or that have none."""
     names, current = [], ""
-    for line in place.run(line, limit).splitlines():
+    for line in place.run(line, 300).splitlines():
         word, _, parameter = line.partition("#")
         if line[:1] == " ":
             names += [current + word.strip()] if of in parameter or not parameter else []
@@ -38,6 +38,7 @@ def changed(place, line, back):
 def gtest(place, line, names, at_once, idle=60):
     """A part for each test case; FILTER in the line is what is to be run. Few at a time: one that ends the process takes no other along."""
     parts = []
+    idle *= SLOW
     for at in range(0, len(names), at_once):
         rest = names[at : at + at_once]
         while rest:

@@ -71,7 +71,6 @@ class Place:
 
     def watched(self, line, idle=60):
         """What it wrote, both of its streams, until it ended or, for `idle` seconds, was silent: then it is killed."""
-        idle *= perftest.SLOW
         with tempfile.TemporaryFile() as written:
             process = subprocess.Popen(["bash", "-c", line], stdout=written, stderr=subprocess.STDOUT, start_new_session=True)
             size, since = 0, time.monotonic()

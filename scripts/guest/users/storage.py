@@ -240,7 +240,7 @@ def restart(place, kind):
 
 def cu_test(place, test, url):
     """One of libiscsi's tests in a process of its own: whether it passed, and what it said."""
-    out = place.watched(f"iscsi-test-cu --dataloss --fail --test={test} {url} 2>&1", 60)
+    out = place.watched(f"iscsi-test-cu --dataloss --fail --test={test} {url} 2>&1", 60 * perftest.SLOW)
     asserts = re.search(r"^ +asserts +\d+ +\d+ +\d+ +(\d+)", out, re.M)
     return bool(asserts) and asserts[1] == "0", out.strip()[-300:]
 
