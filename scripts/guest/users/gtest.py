@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 """Suites of googletest, built from their sources (scripts/lib/users-suites): google's rdma-unit-test and UCX's own tests."""
 import contextlib
+import functools
 import re
 
+import perftest
 from perftest import SLOW, Failed
 from row import NotHere, Part, Row, suite
 from ucx import ENV
@@ -13,10 +15,16 @@ UNIT = ("Advanced", "Ah", "Async", "Atomic", "Buffer", "CompChannel", "Cq", "Dev
         "Pd", "Qp", "RdmaAccess", "Remote", "Responder", "Srq", "Stress", "Threaded", "")
 
 
+@functools.cache
+def listing(line, _device):
+    """What a gtest program lists, on the device that its environment names. UCX's takes minutes."""
+    return perftest.end(perftest.start("bash", "-c", f"{line} --gtest_list_tests"), "its list of tests", 300)
+
+
 def listed(place, line, of=""):
     """Names of a gtest program's test cases; with `of`, those alone whose parameter has it in it, or that have none."""
     names, current = [], ""
-    for line in place.run(line, 300).splitlines():
+    for line in listing(line, place.device).splitlines():
         word, _, parameter = line.partition("#")
         if line[:1] == " ":
             names += [current + word.strip()] if of in parameter or not parameter else []
@@ -62,7 +70,7 @@ def gtest(place, line, names, at_once, idle=60):
 def unit(place, family):
     """Test cases whose name begins so, or, for an empty one, with none of them; each in what gtest calls its suite."""
     path = suite("rdma-unit-test")
-    names = listed(place, f"{path}/rdma_unit_test --gtest_list_tests")
+    names = listed(place, f"{path}/rdma_unit_test")
     plain = lambda name: name.split(".")[0].split("/")[-1]
     mine = [n for n in names if (plain(n).startswith(family) if family else not any(plain(n).startswith(f) for f in UNIT if f))]
     if not mine and not family:
@@ -92,7 +100,7 @@ UCX_LEFT_OUT = "perf|test_pci_bw|obj_size"
 def ucx(place, transport, part):
     path = suite("ucx")
     env = f"LD_LIBRARY_PATH={path}/lib:{path}/lib/ucx UCX_MODULE_DIR={path}/lib/ucx {ENV} UCX_WARN_UNUSED_ENV_VARS=n UCX_LOG_LEVEL=warn"
-    names = listed(place, f"{env} {path}/gtest --gtest_list_tests", place.device if transport.endswith("_verbs") else "")
+    names = listed(place, f"{env} {path}/gtest", place.device if transport.endswith("_verbs") else "")
     mine = []
     for name in (n for n in names if n.startswith(transport + "/") and not re.search(UCX_LEFT_OUT, n)):
         about = next((p for p in UCX[transport] if p in UCX_PARTS and re.search(UCX_PARTS[p], name.split("/")[1].split(".")[0])), "rest")
