@@ -3,6 +3,8 @@
 from perftest import Failed
 from row import Figure, Row
 
+# By itself verbs takes the first device that there is.
+OWN = "FI_VERBS_DEVICE_NAME=$DEVICE FI_VERBS_IFACE=$NETDEV"
 # Without it rxm asks for a CQ of all peers that there might be, 1024 of them (Documentation/users.md).
 FEW = "FI_UNIVERSE_SIZE=8"
 SIZES = (64, 1024, 65536, 1048576)
@@ -12,7 +14,7 @@ def pingpong(place, provider, endpoint, sizes=SIZES, env=""):
     """It prints a row for each size: bytes, number, seconds, MB/s, microseconds for each transfer."""
     last = None
     for size in sizes:
-        line = f"{env} fi_pingpong -p '{provider}' -e {endpoint} -c -S {size} -I 50"
+        line = f"{OWN} {env} fi_pingpong -p '{provider}' -e {endpoint} -c -S {size} -I 50"
         if endpoint == "rdm":
             line += " -s $ADDRESS"
         server, client = place.both(f"{line} -B PORT", f"{line} -P PORT $SERVER")
