@@ -69,20 +69,21 @@ class Place:
         """What it wrote, both of its streams; it has to end with 0."""
         return perftest.end(perftest.start("bash", "-c", line), line.split()[0], limit)
 
-    def watched(self, line, idle=60):
-        """What it wrote, both of its streams, until it ended or, for `idle` seconds, was silent: then it is killed."""
+    def watched(self, line, idle):
+        """What it wrote, both of its streams, until it ended or, for `idle` seconds, was silent: then it is killed, and the second is true."""
         with tempfile.TemporaryFile() as written:
             process = subprocess.Popen(["bash", "-c", line], stdout=written, stderr=subprocess.STDOUT, start_new_session=True)
-            size, since = 0, time.monotonic()
+            size, since, silent = 0, time.monotonic(), False
             while process.poll() is None:
                 time.sleep(0.1)
                 if os.fstat(written.fileno()).st_size != size:
                     size, since = os.fstat(written.fileno()).st_size, time.monotonic()
                 elif time.monotonic() - since > idle:
+                    silent = True
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
             written.seek(0)
-            return written.read().decode(errors="replace")
+            return written.read().decode(errors="replace"), silent
 
     def both(self, server, client, limit=120):
         """What server and client wrote. In both lines PORT is a number that is free."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""librpma: the examples that come with it, each a server and its clients, which compare what they move. Over ordinary memory."""
+"""librpma: the examples that come with it, each a server and its clients, over ordinary memory. Each ends with 0 if all of its calls did."""
 from row import Row, suite
 
 # By their directories: what each client is told after address and port; what the server is told.

@@ -2,6 +2,7 @@
 """Programs of verbs itself: qperf, fio, QEMU's migration; the suites `programs` and `pyverbs` have the rest."""
 import re
 
+import perftest
 from perftest import Failed
 from row import Figure, Row
 
@@ -23,11 +24,11 @@ def qperf(place, test):
     return Figure(figure.value / 1e3, "us") if kind == "latency" else Figure(figure.value, "messages/s" if kind == "msg_rate" else "bytes/s")
 
 
-def fio(place, verb, rw):
+def fio(place, verb):
     # A job that is a process of its own has a session of its own, too, and outlives fio.
     common = "--thread --ioengine=rdma --port=PORT --bs=64k --size=64m"
     server = f"fio --name=r {common} --rw=read --iodepth=16 --output-format=terse"
-    client = f"fio --name=s {common} --hostname=$SERVER --verb={verb} --rw={rw} --iodepth=1 --iodepth_batch_complete=1"
+    client = f"fio --name=s {common} --hostname=$SERVER --verb={verb} --rw=write --iodepth=1 --iodepth_batch_complete=1"
     _, out = place.both(server, client)
     found = re.findall(r"bw=\S+ \(([\d.]+)([kMG]?)B/s\)", out)
     if not found:
@@ -38,11 +39,14 @@ def fio(place, verb, rw):
 
 MIGRATE = """
 import json, socket, sys, time
-def qmp(path):
-    for _ in range(100):
+def qmp(family, address, limit=SLOW * 10):
+    began = time.monotonic()
+    while True:
         try:
-            s = socket.socket(socket.AF_UNIX); s.connect(path); break
+            s = socket.socket(family); s.connect(address); break
         except OSError:
+            if time.monotonic() - began > limit:
+                raise
             time.sleep(0.1)
     f = s.makefile("rw"); f.readline()
     def ask(name, **arguments):
@@ -53,33 +57,41 @@ def qmp(path):
                 return answer
     ask("qmp_capabilities")
     return ask
-ask = qmp("/tmp/source.qmp")
-print(ask("migrate", uri="rdma:" + sys.argv[1]))
-for _ in range(600):
-    state = ask("query-migrate")["return"]
-    if state.get("status") in ("completed", "failed"):
-        break
-    time.sleep(0.1)
-print(json.dumps(state)); ask("quit")
+def until(ask, what, ends):
+    began = time.monotonic()
+    while True:
+        state = ask(what)["return"]
+        if state.get("status") in ends or time.monotonic() - began > SLOW * 60:
+            return state
+        time.sleep(0.1)
+address, port = sys.argv[1], int(sys.argv[2])
+ask = qmp(socket.AF_UNIX, "/tmp/source.qmp")
+print(ask("migrate", uri=f"rdma:{address}:{port}"))
+print(json.dumps(until(ask, "query-migrate", ("completed", "failed"))))
+there = qmp(socket.AF_INET, (address, port + 5000))
+print("there:", until(there, "query-status", ("running",))["status"])
 """
 
 
 def migration(place):
-    """A machine of 128 MiB, moved while it stands still, which QEMU does by RDMA WRITEs into the memory of the other."""
+    """
+    A machine of 128 MiB, moved while it stands still, which QEMU does by RDMA WRITEs into the memory of the other, and which goes on
+    there. The other's monitor is 5000 ports on.
+    """
     machine = "qemu-system-x86_64 -M q35 -accel tcg -m 128 -display none -nodefaults"
     script = "/tmp/migrate.py"
     with open(script, "w") as f:
-        f.write(MIGRATE)
-    source = f"rm -f /tmp/source.qmp; {machine} -qmp unix:/tmp/source.qmp,server=on,wait=off >/tmp/source.log 2>&1 &"
-    out = place.served(f"{machine} -incoming rdma:$ADDRESS:PORT", f"{source} python3 {script} $SERVER:PORT; cat /tmp/source.log", 180)
-    if '"status": "completed"' not in out:
+        f.write(f"SLOW = {perftest.SLOW}\n{MIGRATE}")
+    source = f"rm -f /tmp/source.qmp; {machine} -qmp unix:/tmp/source.qmp,server=on,wait=off >/tmp/source.log 2>&1 & trap 'kill $!' EXIT;"
+    out = place.served(f"{machine} -qmp tcp:$ADDRESS:$((PORT + 5000)),server=on,wait=off -incoming rdma:$ADDRESS:PORT",
+                       f"{source} python3 {script} $SERVER PORT; cat /tmp/source.log", 180)
+    if '"status": "completed"' not in out or "there: running" not in out:
         raise Failed(out[-400:])
     return Figure(Figure.of(out, r'"total-time": (\d+)', "").value * 1e3, "us")
 
 
 def rows():
     found = [Row(f"qperf/{t}", "qperf", "qperf", lambda p, t=t: qperf(p, t)) for t in QPERF]
-    for verb, rw in ("write", "write"), ("read", "write"), ("send", "write"):
-        found.append(Row(f"fio/{verb}", "fio", "fio", lambda p, v=verb, w=rw: fio(p, v, w)))
+    found += [Row(f"fio/{verb}", "fio", "fio", lambda p, v=verb: fio(p, v)) for verb in ("write", "read", "send")]
     found.append(Row("qemu/migration", "QEMU", "qemu-system-x86", migration))
     return found
