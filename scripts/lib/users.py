@@ -6,8 +6,8 @@
   --keep RESULTS STAGE COMMIT SMP
                                  what `users` prints on standard input: keeps it with the commit that it ran at, and tells; the
                                  figures alone of guests with two processors, which go into one table
-  --guest RESULTS STAGE COMMIT STATUS
-                                 keeps what scripts/vm ended with, as the row guest/kernel
+  --guest RESULTS STAGE COMMIT STATUS TOLD
+                                 keeps what scripts/vm ended with, and told, as the row guest/kernel
   --forget RESULTS [FILTER...]
   --again RESULTS                forgets rows that could not run
   --show RESULTS BUILD KIND      the table: text, and for the long form users.html and users.json in BUILD
@@ -26,7 +26,12 @@ import os
 import shlex
 import sys
 
-CAUSES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "users-causes")
+LIB = os.path.dirname(os.path.abspath(__file__))
+CAUSES = os.path.join(LIB, "users-causes")
+sys.path.insert(1, os.path.join(os.path.dirname(LIB), "guest"))
+
+from perftest import chosen  # noqa: E402
+
 HERE, PEER = DEVICES = "verbena0", "rxe0"
 
 
@@ -116,17 +121,15 @@ GUEST = "guest/kernel"
 DIED = "the guest ended, or its time, before the row did"
 
 
-def guest(results, stage, commit, status):
-    good, found = status == "0", read(results)
-    last = [r for r in found.values() if r["stage"] == stage][-1:]
-    # A guest that died under a row is told by the row, whose cause may be known.
-    if not any(r["why"] == DIED for r in last) and (not good or (stage, GUEST, HERE) not in found):
-        why = "" if good else f"scripts/vm ended with {status}: it says above what the guest's kernel or its NIC complained of"
+def guest(results, stage, commit, status, told):
+    good = status == "0"
+    if not good or (stage, GUEST, HERE) not in read(results):
+        why = "" if good else f"scripts/vm ended with {status}: {' '.join(told.split())}"
         add(results, {**unsaid(stage, commit, GUEST, HERE, "Linux"), "result": "pass" if good else "fail", "why": why})
 
 
 def forget(results, filters):
-    retain(results, lambda r: filters and r["row"] != GUEST and not any(f in r["row"] for f in filters))
+    retain(results, lambda r: filters and r["row"] != GUEST and not chosen(r["row"], filters))
 
 
 def again(results):
@@ -195,17 +198,19 @@ def has(line, name, *kinds):
 def show(results, build, kind):
     table = list(lines(read(results)))
     # That of the one that was run, if only one was.
-    judged = "verbena" if any("verbena" in line for line in table) else "rxe"
+    judged = "verbena" if any("verbena" in line for line in table if line["row"] != GUEST) else "rxe"
     print(f"{'row':34}{'guests':7}{'verbena':22}{'rxe':22}{'ratio':>8}")
     for line in (line for line in table if "part" not in line or (judged in line and not has(line, judged, "pass"))):
         print(f"{line['row']:34}{line['guests']:7}{cell(line, 'verbena'):22}{cell(line, 'rxe'):22}{line.get('ratio', ''):>8}")
     groups(table)
-    counts = collections.Counter(line[judged]["result"] for line in table if judged in line)
+    # What the guest's kernel and NIC say counts whichever device is judged.
+    of = {line["row"]: "verbena" if line["row"] == GUEST else judged for line in table}
+    counts = collections.Counter(line[of[line["row"]]]["result"] for line in table if of[line["row"]] in line)
     only_rxe = [f"{line['row']} ({line['guests']})" for line in table if has(line, "verbena", "fail", "known") and has(line, "rxe", "pass")]
     for line in table:
-        if has(line, judged, "fail", "known"):
-            word = "FAILED" if has(line, judged, "fail") else "known"
-            print(f"{word} {line['guests']}/{line['row']}: {line[judged]['why']}")
+        if has(line, of[line["row"]], "fail", "known"):
+            word = "FAILED" if has(line, of[line["row"]], "fail") else "known"
+            print(f"{word} {line['guests']}/{line['row']}: {line[of[line['row']]]['why']}")
     if only_rxe:
         print(f"passes on rxe and not here: {', '.join(only_rxe)}")
     if kind == "long":
