@@ -80,8 +80,6 @@ def refusal(failure):
 def measure(place, command):
     """Both ends come to their end, and perftest prints figures."""
     more = ["-d", "@DEVICE", "-x", "@GID", "-F"]
-    if place.pair and command[0].startswith(("ib_read", "ib_atomic")) and "-o" not in command:
-        more += ["-o", "16"]
     out = perftest.pair(place.server, command[0], *more, *command[1:], limit=120)
     if not re.search(r"^ *\d+ +\d+ +[\d.]+", out, re.M):
         raise Failed(f"no figures: {out[-300:].strip()}")

@@ -8,8 +8,7 @@ from row import Figure, Row
 COMMON = """
 import hashlib, os, random, socket, sys, time
 SIZES = [1, 100, 4096, 65536, 200000] * 20
-def pattern(n):
-    return random.Random(n).randbytes(SIZES[n])
+MESSAGES = [random.Random(n).randbytes(size) for n, size in enumerate(SIZES)]
 """
 
 # Each message is of the transport RDMA, and is compared; what came is told over TCP.
@@ -19,7 +18,7 @@ rds = socket.socket(socket.AF_RDS, socket.SOCK_SEQPACKET)
 rds.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
 rds.bind((address, port))
 told = socket.create_server((address, port)).accept()[0]
-right = sum(rds.recvfrom(1 << 20)[0] == pattern(n) for n in range(len(SIZES)))
+right = sum(rds.recvfrom(1 << 20)[0] == message for message in MESSAGES)
 told.sendall(f"{right} right".encode())
 """
 CLIENT = COMMON + """
@@ -31,17 +30,16 @@ rds.setsockopt(SOL_RDS, SO_RDS_TRANSPORT, RDS_TRANS_IB)
 rds.bind((own, 0))
 told = socket.create_connection((address, port))
 began = time.monotonic()
-for n in range(len(SIZES)):
-    rds.sendto(pattern(n), (address, port))
+for message in MESSAGES:
+    rds.sendto(message, (address, port))
 print(told.recv(100).decode(), sum(SIZES) / (time.monotonic() - began), "bytes/s")
 """
 
 
 def messages(place):
     """A hundred messages in order, up to 200,000 bytes."""
-    for name, text in ("server", SERVER), ("client", CLIENT):
-        with open(f"/tmp/rds.{name}", "w") as f:
-            f.write(text)
+    with open("/tmp/rds.client", "w") as f:
+        f.write(CLIENT)
     load = "modprobe rds_rdma && "
     quoted = SERVER.replace("'", "'\\''")
     _, out = place.both(f"{load}python3 -c '{quoted}' $ADDRESS PORT", f"{load}python3 /tmp/rds.client $ADDRESS $SERVER PORT", 120)

@@ -7,7 +7,7 @@ from row import Figure, Row
 ENV = "UCX_NET_DEVICES=$DEVICE:1 UCX_IB_GID_INDEX=$GID UCX_UD_ETH_DGID_CHECK=n"
 
 
-def launch(place, env, ranks, command, more=""):
+def launch(place, env, ranks, command, more):
     """mpirun, which starts the command in one guest or in both, each with its own guest's device."""
     where = f"--bind-to none -H vm1:{ranks // 2},vm2:{ranks // 2} --mca oob_tcp_if_include 10.0.0.0/24" if place.pair else "--oversubscribe"
     return (f"mpirun --allow-run-as-root {where} -np {ranks} {more} "
