@@ -14,7 +14,8 @@ def pingpong(place, provider, endpoint, sizes=SIZES, env=""):
     """It prints a row for each size: bytes, number, seconds, MB/s, microseconds for each transfer."""
     last = None
     for size in sizes:
-        line = f"{OWN} {env} fi_pingpong -p '{provider}' -e {endpoint} -c -S {size} -I 50"
+        # Of few small ones the figure would be that of the first.
+        line = f"{OWN} {env} fi_pingpong -p '{provider}' -e {endpoint} -c -S {size} -I {500 if size < 65536 else 50}"
         if endpoint == "rdm":
             line += " -s $ADDRESS"
         server, client = place.both(f"{line} -B PORT", f"{line} -P PORT $SERVER")
