@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 """Suites of googletest, built from their sources (scripts/lib/users-suites): google's rdma-unit-test and UCX's own tests."""
+import collections
 import contextlib
 import functools
 import re
@@ -101,6 +102,16 @@ UCX_PARTS = {"amo": "amo|atomic", "p2p": "p2p", "peer": "peer_failure|keepalive"
 UCX_LEFT_OUT = "perf|test_pci_bw|obj_size"
 
 
+def numbered(names):
+    """By what name UCX knows a test case to ours: its numbers run over the parameters of all devices, ours over those of one."""
+    seen, found = collections.Counter(), {}
+    for name in names:
+        case, _, number = name.rpartition("/")
+        found[name] = f"{case}/{seen[case]}" if number.isdigit() else name
+        seen[case] += 1
+    return found
+
+
 def ucx(place, transport, part):
     path = suite("ucx")
     env = f"LD_LIBRARY_PATH={path}/lib:{path}/lib/ucx UCX_MODULE_DIR={path}/lib/ucx {ENV} UCX_WARN_UNUSED_ENV_VARS=n UCX_LOG_LEVEL=warn"
@@ -113,7 +124,9 @@ def ucx(place, transport, part):
         raise NotHere(f"it has none of these over {transport}")
     # Some want a path MTU of 2048.
     with changed(place, "ip link set $NETDEV mtu 4500", "ip link set $NETDEV mtu 1500"):
-        return gtest(place, f"{env} {path}/gtest --gtest_filter='FILTER' 2>&1; true", mine, 50, 180)
+        parts = gtest(place, f"{env} {path}/gtest --gtest_filter='FILTER' 2>&1; true", mine, 50, 180)
+    ours = numbered(names)
+    return [p._replace(name=ours[p.name]) for p in parts]
 
 
 def rows():
