@@ -288,45 +288,55 @@ int t_path_mtu(struct rig *rig)
 	return 0;
 }
 
-/* A list of one entry that is not aligned: ib_iser has its own in a packed struct. */
+/* Neither the lists nor the requests are aligned: ib_iser and ib_isert have theirs in packed structs. */
 struct unaligned {
 	u32 before;
 	struct ib_sge sge;
+	struct ib_recv_wr recv;
+	struct ib_rdma_wr send;
 } __packed;
 
-static struct ib_sge *unaligned(struct rig *rig, struct unaligned *list, u64 addr, u32 len)
+static struct ib_sge *unaligned_sge(struct rig *rig, struct unaligned *at, u64 addr, u32 len)
 {
-	list->sge.addr = addr;
-	list->sge.length = len;
-	list->sge.lkey = rig->pd->local_dma_lkey;
-	return (void *)list + offsetof(struct unaligned, sge);
+	at->sge.addr = addr;
+	at->sge.length = len;
+	at->sge.lkey = rig->pd->local_dma_lkey;
+	return (void *)at + offsetof(struct unaligned, sge);
 }
 
-/* A list of entries may lie anywhere. */
-int t_unaligned_list(struct rig *rig)
+/* Requests, and their lists, may lie anywhere. */
+int t_unaligned(struct rig *rig)
 {
-	struct unaligned list __aligned(8);
-	struct ib_recv_wr recv = { .num_sge = 1 };
-	struct ib_send_wr send = {
-		.num_sge = 1, .opcode = IB_WR_SEND, .send_flags = IB_SEND_SIGNALED,
+	static const struct {
+		enum ib_wr_opcode opcode;
+		int flags;
+	} kinds[] = {
+		{ IB_WR_SEND, 0 }, { IB_WR_SEND, IB_SEND_INLINE }, { IB_WR_RDMA_WRITE_WITH_IMM, 0 },
 	};
+	struct unaligned at __aligned(8) = {};
+	struct ib_recv_wr *recv = (void *)&at + offsetof(struct unaligned, recv);
+	struct ib_rdma_wr *send = (void *)&at + offsetof(struct unaligned, send);
 	struct ib_wc wc[2];
 	u64 id;
 
 	TRY(connect_ends(rig));
-	for (id = 1; id <= 2; id++) {
-		bool is_inline = id == 2;
+	at.recv.num_sge = 1;
+	at.send.wr.num_sge = 1;
+	at.send.remote_addr = rig->b.dma;
+	at.send.rkey = rig->pd->unsafe_global_rkey;
+	for (id = 0; id < ARRAY_SIZE(kinds); id++) {
+		bool is_inline = kinds[id].flags & IB_SEND_INLINE;
 
 		fill(&rig->a, 8, 32, id);
-		recv.wr_id = 100 + id;
-		recv.sg_list = unaligned(rig, &list, rig->b.dma, 64);
-		TRY(ib_post_recv(rig->b.qp, &recv, NULL));
-		send.wr_id = id;
-		if (is_inline)
-			send.send_flags |= IB_SEND_INLINE;
-		send.sg_list = unaligned(rig, &list,
-					 is_inline ? (uintptr_t)rig->a.buf + 8 : rig->a.dma + 8, 32);
-		TRY(ib_post_send(rig->a.qp, &send, NULL));
+		at.recv.wr_id = 100 + id;
+		at.recv.sg_list = unaligned_sge(rig, &at, rig->b.dma, 64);
+		TRY(ib_post_recv(rig->b.qp, recv, NULL));
+		at.send.wr.wr_id = id;
+		at.send.wr.opcode = kinds[id].opcode;
+		at.send.wr.send_flags = kinds[id].flags | IB_SEND_SIGNALED;
+		at.send.wr.sg_list =
+			unaligned_sge(rig, &at, is_inline ? (uintptr_t)rig->a.buf + 8 : rig->a.dma + 8, 32);
+		TRY(ib_post_send(rig->a.qp, &send->wr, NULL));
 		TRY(reap(&rig->b, wc, 1));
 		EXPECT_WC(wc[0], 100 + id, IB_WC_SUCCESS);
 		CHECK(wc[0].byte_len == 32, "length %u", wc[0].byte_len);

@@ -96,7 +96,7 @@ int t_reset(struct rig *rig);
 int t_access_error(struct rig *rig);
 int t_rnr(struct rig *rig);
 int t_path_mtu(struct rig *rig);
-int t_unaligned_list(struct rig *rig);
+int t_unaligned(struct rig *rig);
 
 /* Tests of queues (cq.c). */
 int t_notify(struct rig *rig);

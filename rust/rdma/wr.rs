@@ -198,10 +198,14 @@ pub enum SendOp<'a, D: Operations> {
     },
 }
 
-/// A send work request.
+/// A send work request. It need not be aligned: `ib_isert` has its own in a packed struct
+/// (drivers/infiniband/ulp/isert/ib_isert.h, `iser_tx_desc`). So what all have in common is a copy.
 pub struct SendWr<'a, D: Operations> {
-    raw: &'a bindings::ib_send_wr,
+    /// In the struct of its opcode, valid for `'a`, however aligned.
+    at: *const bindings::ib_send_wr,
+    raw: bindings::ib_send_wr,
     qp_type: Option<QpType>,
+    _list: PhantomData<&'a bindings::ib_send_wr>,
     _driver: PhantomData<fn(&D)>,
 }
 
@@ -241,7 +245,7 @@ impl<'a, D: Operations> SendWr<'a, D> {
             return None;
         }
         // SAFETY: A SEND on these queue pairs is in an `ib_ud_wr`, whose first member it is.
-        let ud = unsafe { &*core::ptr::from_ref(self.raw).cast::<bindings::ib_ud_wr>() };
+        let ud = unsafe { self.at.cast::<bindings::ib_ud_wr>().read_unaligned() };
         let ah = NonNull::new(ud.ah)?;
         Some(Datagram {
             // SAFETY: A handle of our device, which the caller keeps until the request completes.
@@ -255,7 +259,6 @@ impl<'a, D: Operations> SendWr<'a, D> {
 
     /// What it does; `EINVAL` if that is unknown, or nothing for this type of queue pair.
     pub fn op(&self) -> Result<SendOp<'a, D>> {
-        let raw: *const bindings::ib_send_wr = self.raw;
         // SAFETY: Either variant is 32 bits; `__be32` is kept in its byte order.
         let (imm, invalidate) = unsafe {
             (
@@ -277,46 +280,62 @@ impl<'a, D: Operations> SendWr<'a, D> {
         // SAFETY: The caller of the verb embeds the request in the struct of its opcode, whose
         // first member it is; each arm reads only that of its own.
         unsafe {
-            let rdma = raw.cast::<bindings::ib_rdma_wr>();
-            let atomic = raw.cast::<bindings::ib_atomic_wr>();
-            let reg = raw.cast::<bindings::ib_reg_wr>();
+            let rdma = || self.at.cast::<bindings::ib_rdma_wr>().read_unaligned();
+            let atomic = || self.at.cast::<bindings::ib_atomic_wr>().read_unaligned();
             Ok(match self.raw.opcode {
-                bindings::ib_wr_opcode_IB_WR_RDMA_WRITE => SendOp::RdmaWrite {
-                    remote_addr: (*rdma).remote_addr,
-                    rkey: (*rdma).rkey,
-                },
-                bindings::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM => SendOp::RdmaWriteWithImm {
-                    remote_addr: (*rdma).remote_addr,
-                    rkey: (*rdma).rkey,
-                    imm,
-                },
-                bindings::ib_wr_opcode_IB_WR_RDMA_READ => SendOp::RdmaRead {
-                    remote_addr: (*rdma).remote_addr,
-                    rkey: (*rdma).rkey,
-                    invalidate: false,
-                },
-                bindings::ib_wr_opcode_IB_WR_RDMA_READ_WITH_INV => SendOp::RdmaRead {
-                    remote_addr: (*rdma).remote_addr,
-                    rkey: (*rdma).rkey,
-                    invalidate: true,
-                },
-                bindings::ib_wr_opcode_IB_WR_ATOMIC_CMP_AND_SWP => SendOp::AtomicCmpAndSwp {
-                    remote_addr: (*atomic).remote_addr,
-                    rkey: (*atomic).rkey,
-                    compare: (*atomic).compare_add,
-                    swap: (*atomic).swap,
-                },
-                bindings::ib_wr_opcode_IB_WR_ATOMIC_FETCH_AND_ADD => SendOp::AtomicFetchAndAdd {
-                    remote_addr: (*atomic).remote_addr,
-                    rkey: (*atomic).rkey,
-                    add: (*atomic).compare_add,
-                },
-                bindings::ib_wr_opcode_IB_WR_REG_MR => SendOp::RegMr {
-                    mr: Mr::from_raw(NonNull::new((*reg).mr).ok_or(EINVAL)?.as_ptr()),
-                    key: (*reg).key,
-                    // CAST: Bit flags.
-                    access: Access::from_raw((*reg).access as u32),
-                },
+                bindings::ib_wr_opcode_IB_WR_RDMA_WRITE => {
+                    let bindings::ib_rdma_wr {
+                        remote_addr, rkey, ..
+                    } = rdma();
+                    SendOp::RdmaWrite { remote_addr, rkey }
+                }
+                bindings::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM => {
+                    let bindings::ib_rdma_wr {
+                        remote_addr, rkey, ..
+                    } = rdma();
+                    SendOp::RdmaWriteWithImm {
+                        remote_addr,
+                        rkey,
+                        imm,
+                    }
+                }
+                opcode @ (bindings::ib_wr_opcode_IB_WR_RDMA_READ
+                | bindings::ib_wr_opcode_IB_WR_RDMA_READ_WITH_INV) => {
+                    let bindings::ib_rdma_wr {
+                        remote_addr, rkey, ..
+                    } = rdma();
+                    SendOp::RdmaRead {
+                        remote_addr,
+                        rkey,
+                        invalidate: opcode == bindings::ib_wr_opcode_IB_WR_RDMA_READ_WITH_INV,
+                    }
+                }
+                bindings::ib_wr_opcode_IB_WR_ATOMIC_CMP_AND_SWP => {
+                    let atomic = atomic();
+                    SendOp::AtomicCmpAndSwp {
+                        remote_addr: atomic.remote_addr,
+                        rkey: atomic.rkey,
+                        compare: atomic.compare_add,
+                        swap: atomic.swap,
+                    }
+                }
+                bindings::ib_wr_opcode_IB_WR_ATOMIC_FETCH_AND_ADD => {
+                    let atomic = atomic();
+                    SendOp::AtomicFetchAndAdd {
+                        remote_addr: atomic.remote_addr,
+                        rkey: atomic.rkey,
+                        add: atomic.compare_add,
+                    }
+                }
+                bindings::ib_wr_opcode_IB_WR_REG_MR => {
+                    let reg = self.at.cast::<bindings::ib_reg_wr>().read_unaligned();
+                    SendOp::RegMr {
+                        mr: Mr::from_raw(NonNull::new(reg.mr).ok_or(EINVAL)?.as_ptr()),
+                        key: reg.key,
+                        // CAST: Bit flags.
+                        access: Access::from_raw(reg.access as u32),
+                    }
+                }
                 _ => return Err(EINVAL),
             })
         }
@@ -359,7 +378,7 @@ pub struct SendWrs<'a, D: Operations> {
 impl<'a, D: Operations> SendWrs<'a, D> {
     /// # Safety
     ///
-    /// `wr` must be a list of requests for a queue pair of that type, valid for `'a`.
+    /// `wr` must be a list of requests for a queue pair of that type, valid for `'a`, however aligned.
     pub(crate) unsafe fn new(wr: *const bindings::ib_send_wr, qp_type: Option<QpType>) -> Self {
         Self {
             next: wr,
@@ -387,20 +406,23 @@ impl<'a, D: Operations> Iterator for SendWrs<'a, D> {
             return None;
         }
         self.last = self.next;
-        // SAFETY: A request of the list.
-        let raw = unsafe { &*self.next };
+        // SAFETY: A request of the list, however aligned.
+        let raw = unsafe { self.next.read_unaligned() };
         self.next = raw.next;
         Some(SendWr {
+            at: self.last,
             raw,
             qp_type: self.qp_type,
+            _list: PhantomData,
             _driver: PhantomData,
         })
     }
 }
 
-/// A receive work request.
+/// A receive work request: a copy, for it need not be aligned either.
 pub struct RecvWr<'a> {
-    raw: &'a bindings::ib_recv_wr,
+    raw: bindings::ib_recv_wr,
+    _list: PhantomData<&'a bindings::ib_recv_wr>,
 }
 
 impl<'a> RecvWr<'a> {
@@ -433,7 +455,7 @@ pub struct RecvWrs<'a> {
 impl RecvWrs<'_> {
     /// # Safety
     ///
-    /// `wr` must be a list of requests, valid for the lifetime.
+    /// `wr` must be a list of requests, valid for the lifetime, however aligned.
     pub(crate) unsafe fn new(wr: *const bindings::ib_recv_wr) -> Self {
         Self {
             next: wr,
@@ -459,9 +481,12 @@ impl<'a> Iterator for RecvWrs<'a> {
             return None;
         }
         self.last = self.next;
-        // SAFETY: A request of the list.
-        let raw = unsafe { &*self.next };
+        // SAFETY: A request of the list, however aligned.
+        let raw = unsafe { self.next.read_unaligned() };
         self.next = raw.next;
-        Some(RecvWr { raw })
+        Some(RecvWr {
+            raw,
+            _list: PhantomData,
+        })
     }
 }
