@@ -177,6 +177,12 @@ impl<D: Operations> Qp<D> {
         QpType::from_raw(unsafe { (*self.as_raw()).qp_type })
     }
 
+    /// Whether a process posts to it, by itself. The core lets a process post by the kernel to the target of
+    /// extended connections, which it takes for nobody's (drivers/infiniband/core/verbs.c, `create_xrc_qp_user`).
+    fn is_of_process(&self) -> bool {
+        self.is_user() || matches!(self.qp_type(), Some(QpType::XrcTgt))
+    }
+
     /// Completion queue of the send queue.
     pub fn send_cq(&self) -> Option<&Cq<D>> {
         // SAFETY: Set by the core before `create`, constant; it outlives the queue pair.
@@ -385,7 +391,9 @@ impl<D: Operations> Qp<D> {
         unsafe {
             let qp = Self::from_raw(qp);
             let wrs = SendWrs::new(wr, qp.qp_type());
-            post(qp.is_user(), wrs, bad, |wrs| D::Qp::post_send(qp, wrs))
+            post(qp.is_of_process(), wrs, bad, |wrs| {
+                D::Qp::post_send(qp, wrs)
+            })
         }
     }
 
@@ -400,7 +408,7 @@ impl<D: Operations> Qp<D> {
         // SAFETY: STARTED, ARGUMENTS.
         unsafe {
             let qp = Self::from_raw(qp);
-            post(qp.is_user(), RecvWrs::new(wr), bad, |wrs| {
+            post(qp.is_of_process(), RecvWrs::new(wr), bad, |wrs| {
                 D::Qp::post_recv(qp, wrs)
             })
         }
