@@ -327,7 +327,11 @@ impl QpAttr {
 /// Whether the specification's state machine (IBTA 10.3.1, as the core tabulates it) allows the
 /// transition with these attributes: all required ones, none that is not allowed.
 pub fn modify_is_ok(from: QpState, to: QpState, qp_type: QpType, mask: QpAttrMask) -> bool {
-    // SAFETY: A pure function of valid values.
+    // The core's table has no column for it.
+    if qp_type == QpType::Driver {
+        return false;
+    }
+    // SAFETY: A pure function of values that its table has.
     unsafe {
         bindings::ib_modify_qp_is_ok(from.as_raw(), to.as_raw(), qp_type.as_raw(), mask.as_raw())
     }

@@ -86,9 +86,9 @@ impl Umem {
 
     /// The largest of the page sizes in `pgsz_bitmap` that can describe the memory at `virt_addr`.
     /// `None` if there is none.
-    pub fn find_best_pgsz(&self, pgsz_bitmap: u64, virt_addr: u64) -> Option<u64> {
+    pub fn find_best_pgsz(&mut self, pgsz_bitmap: u64, virt_addr: u64) -> Option<u64> {
         let bitmap = c_ulong::try_from(pgsz_bitmap).ok()?;
-        // SAFETY: Pinned.
+        // SAFETY: Pinned, and by nobody else used now: the core notes `virt_addr` in it.
         match unsafe { bindings::ib_umem_find_best_pgsz(self.raw.as_ptr(), bitmap, virt_addr) } {
             0 => None,
             // CAST: `unsigned long` has at most 64 bits.

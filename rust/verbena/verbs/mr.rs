@@ -137,7 +137,7 @@ impl Registered {
         }
         check_access(hw, range.access)?;
         // A region of no bytes has the page where it would begin.
-        let umem = Umem::pin(user, range.start, range.length.max(1), range.access)?;
+        let mut umem = Umem::pin(user, range.start, range.length.max(1), range.access)?;
         let pgsz = umem
             .find_best_pgsz(caps.page_size_cap.get(), range.virt_addr)
             .ok_or(EINVAL)?;
