@@ -17,11 +17,18 @@ use crate::{
 };
 use core::{
     marker::PhantomData,
-    num::NonZeroU32, //
+    num::NonZeroU32,
+    ptr::null_mut, //
 };
 use kernel::{
     error::from_result,
-    prelude::*, //
+    prelude::*,
+    sync::atomic::{
+        atomic_store,
+        cmpxchg,
+        Full,
+        Relaxed, //
+    }, //
 };
 
 /// Name of a counter.
@@ -178,13 +185,21 @@ impl<D: Operations> Adapter<D> {
         _port: u32,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: A counter of a device of ours, locked; a queue pair of the same device, whose
-            // `counter` is ours to set with that lock.
+            // SAFETY: A counter of a device of ours, locked; a queue pair of the same device. Of two who
+            // bind it at once, each has the lock of its own counter, and has seen that the queue pair had
+            // none; the first whose counter is set here has it. Nobody takes it away before the lock is
+            // released.
             unsafe {
+                let bound = &raw mut (*qp).counter;
+                if cmpxchg(bound, null_mut(), counter, Full).is_err() {
+                    return Err(EINVAL);
+                }
                 let dev = Device::<D>::from_raw((*counter).device);
                 let id = NonZeroU32::new((*counter).id);
-                (*counter).id = D::bind_counter(dev, id, Qp::from_raw(qp))?.get();
-                (*qp).counter = counter;
+                let id = D::bind_counter(dev, id, Qp::from_raw(qp)).inspect_err(|_| {
+                    atomic_store(bound, null_mut(), Relaxed);
+                })?;
+                (*counter).id = id.get();
             }
             Ok(0)
         })
