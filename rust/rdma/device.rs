@@ -59,6 +59,7 @@ use kernel::{
         VTABLE_DEFAULT_ERROR, //
     },
     prelude::*,
+    str::CString,
     sync::Mutex,
     types::Opaque, //
 };
@@ -216,9 +217,17 @@ impl<D: Operations> Device<D> {
         unsafe { device::Device::from_raw(bindings::rdma_helper_ib_device_dev(self.raw.get())) }
     }
 
-    /// Its name.
-    pub fn name(&self) -> &CStr {
-        self.as_dev().name()
+    /// The name that it has now. It may be renamed at any time, whereupon `dev_name()` is freed
+    /// (drivers/infiniband/core/device.c, `ib_device_rename`): this is a copy of the core's own.
+    pub fn name(&self) -> Result<CString> {
+        // SAFETY: A field of the device, initialized. Who renames it may write there: each byte is
+        // read once.
+        let mut bytes = unsafe { (&raw const (*self.raw.get()).name).read_volatile() };
+        if let Some(last) = bytes.last_mut() {
+            *last = 0;
+        }
+        let name = CStr::from_bytes_until_nul(&bytes).map_err(|_| EINVAL)?;
+        Ok(CString::try_from(name)?)
     }
 }
 

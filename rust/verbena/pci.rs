@@ -123,7 +123,7 @@ impl Recovery {
             Verbena::new(live.clone(), port.clone()),
         )?;
         if name.is_none() {
-            *name = Some(CString::try_from(registration.device().name())?);
+            *name = Some(registration.device().name()?);
         }
         drop(name);
         let follower = Follower {
