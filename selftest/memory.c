@@ -114,7 +114,7 @@ static int wait_for(struct end *e, u64 id, enum ib_wc_status status)
 	return 0;
 }
 
-static int register_gaps(struct rig *rig, struct ib_mr *mr)
+static int register_region(struct rig *rig, struct ib_mr *mr)
 {
 	struct ib_reg_wr reg = {
 		.wr = { .wr_id = 1, .opcode = IB_WR_REG_MR, .send_flags = IB_SEND_SIGNALED },
@@ -137,6 +137,73 @@ static int invalidate(struct rig *rig, u32 key)
 
 	TRY(ib_post_send(rig->b.qp, &inv, NULL));
 	return wait_for(&rig->b, 2, IB_WC_SUCCESS);
+}
+
+/* End a writes a byte by a key, with this status; where it came to, if anywhere. */
+static int write_by(struct rig *rig, u64 at, u32 key, u8 value, enum ib_wc_status status)
+{
+	struct ib_wc wc[1];
+
+	rig->a.buf[0] = value;
+	TRY(post(rig, &rig->a, value, IB_WR_RDMA_WRITE, IB_SEND_SIGNALED, 0, 1, at, key));
+	TRY(reap(&rig->a, wc, 1));
+	EXPECT_WC(wc[0], value, status);
+	return 0;
+}
+
+static int map_page(struct rig *rig, struct ib_mr *mr, u32 page)
+{
+	struct scatterlist sg;
+
+	/* An address of the device's, as end_open() mapped it. */
+	sg_init_table(&sg, 1);
+	sg_dma_address(&sg) = rig->b.dma + page * PAGE_SIZE;
+	sg_dma_len(&sg) = PAGE_SIZE;
+	return ib_map_mr_sg(mr, &sg, 1, NULL, PAGE_SIZE) == 1 ? 0 : -EIO;
+}
+
+static int map_ahead(struct rig *rig, struct ib_mr *mr)
+{
+	u8 *pages = PTR_ALIGN(rig->b.buf, PAGE_SIZE);
+	u32 page, old = 0;
+	u64 iova = 0;
+
+	CHECK(pages == rig->b.buf, "end b's buffer has no whole pages");
+	for (page = 0; page < 3; page++) {
+		/* The next page is mapped while the region still has the one before. */
+		TRY(map_page(rig, mr, page));
+		if (page) {
+			TRY(write_by(rig, iova, old, 2 * page, IB_WC_SUCCESS));
+			CHECK(pages[(page - 1) * PAGE_SIZE] == 2 * page, "page %u is not the region's", page - 1);
+			CHECK(pages[page * PAGE_SIZE] == 0, "page %u is the region's already", page);
+			TRY(invalidate(rig, old));
+		}
+		TRY(register_region(rig, mr));
+		TRY(write_by(rig, mr->iova, mr->rkey, 2 * page + 1, IB_WC_SUCCESS));
+		CHECK(pages[page * PAGE_SIZE] == 2 * page + 1, "page %u is not registered", page);
+		old = mr->rkey;
+		iova = mr->iova;
+	}
+	return 0;
+}
+
+/* A region that still lives keeps its pages when its owner maps the next ones. */
+int t_map_ahead(struct rig *rig)
+{
+	struct ib_mr *mr;
+	int ret;
+
+	if (!(rig->ibdev->attrs.device_cap_flags & IB_DEVICE_MEM_MGT_EXTENSIONS)) {
+		strscpy(why, "skipped: no memory management extensions");
+		return 0;
+	}
+	TRY(connect_ends(rig));
+	mr = ib_alloc_mr(rig->pd, IB_MR_TYPE_MEM_REG, 8);
+	CHECK(!IS_ERR(mr), "alloc_mr: %ld", PTR_ERR(mr));
+	memset(rig->b.buf, 0, BUF_SIZE);
+	ret = map_ahead(rig, mr);
+	CHECK(!ib_dereg_mr(mr), "dereg_mr");
+	return ret;
 }
 
 /* End b sends from a region with gaps. */
@@ -199,12 +266,12 @@ static int use_gaps(struct rig *rig, struct ib_mr *mr, struct scatterlist *sg, u
 		i = ib_map_mr_sg(mr, sg, ELEMENTS, &from, PAGE_SIZE);
 		CHECK(i == ELEMENTS && !from, "%d mapped, up to %u", i, from);
 		CHECK(mr->length == len - offset, "length %llu", mr->length);
-		TRY(register_gaps(rig, mr));
+		TRY(register_region(rig, mr));
 		TRY(move_gaps(rig, mr, offset, image, data));
 		TRY(invalidate(rig, mr->rkey));
 	}
 	CHECK(ib_map_mr_sg(mr, sg, ELEMENTS, NULL, 0) == ELEMENTS, "map_mr_sg");
-	TRY(register_gaps(rig, mr));
+	TRY(register_region(rig, mr));
 	memcpy(image, rig->b.buf, BUF_SIZE);
 	TRY(write_gaps(rig, mr, len - 1, 2, IB_WC_REM_ACCESS_ERR));
 	TRY(to_state(&rig->a, IB_QPS_RESET));
@@ -256,7 +323,7 @@ static int invalidated_by_peer(struct rig *rig, struct ib_mr *mr)
 	struct ib_qp_attr attr;
 	struct ib_wc wc[1];
 
-	TRY(register_gaps(rig, mr));
+	TRY(register_region(rig, mr));
 	TRY(write_gaps(rig, mr, 0, 8, IB_WC_SUCCESS));
 	TRY(send_inv(rig, mr->rkey));
 	TRY(reap(&rig->b, wc, 1));

@@ -57,6 +57,7 @@ static const struct {
 	{ "ud", t_ud, CQE },
 	{ "fast-reg", t_fast_reg, CQE },
 	{ "gaps", t_gaps, CQE },
+	{ "map-ahead", t_map_ahead, CQE },
 	{ "remote-inv", t_remote_inv, CQE },
 	{ "stale-keys", t_stale_keys, CQE },
 	{ "churn", t_churn, CQE },

@@ -112,6 +112,7 @@ int t_fast_reg(struct rig *rig);
 int t_remote_inv(struct rig *rig);
 int t_stale_keys(struct rig *rig);
 int t_gaps(struct rig *rig);
+int t_map_ahead(struct rig *rig);
 
 /* Tests of drains by the core, and of the device's death (death.c). */
 int t_drain(struct rig *rig);

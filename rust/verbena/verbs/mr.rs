@@ -6,7 +6,8 @@ use super::{
     mw::Windows,
     pages::{
         ElementList,
-        PageTable, //
+        PageTable,
+        Turns, //
     },
     Verbena, //
 };
@@ -237,9 +238,9 @@ pub(crate) struct MrData {
     /// `None`: the device's own key of all memory.
     key: Option<Key>,
     /// The pages of fast registrations.
-    table: Option<Lent<PageTable>>,
+    table: Option<Turns<PageTable>>,
     /// The elements, if there may be gaps.
-    list: Option<Lent<ElementList>>,
+    list: Option<Turns<ElementList>>,
     /// Pages or elements of the last `map_sg`.
     mapped: Atomic<u32>,
     /// Memory of a process.
@@ -268,8 +269,8 @@ fn check_access(hw: &Hw, wanted: Access) -> Result {
 struct Parts {
     request: CreateMr,
     key: Option<Key>,
-    table: Option<Lent<PageTable>>,
-    list: Option<Lent<ElementList>>,
+    table: Option<Turns<PageTable>>,
+    list: Option<Turns<ElementList>>,
     registered: Option<Registered>,
 }
 
@@ -350,11 +351,11 @@ impl MrData {
         let (payer, room) = (Payer::Kernel, max_num_sg as usize);
         let (mut table, mut list) = (None, None);
         if gaps {
-            let made = ElementList::new(&hw.dma, payer, room)?;
-            list = Some(Lent::new(made, &hw.health));
+            let make = || ElementList::new(&hw.dma, payer, room);
+            list = Some(Turns::new(make, &hw.health)?);
         } else {
-            let made = PageTable::new(&hw.dma, payer, room)?;
-            table = Some(Lent::new(made, &hw.health));
+            let make = || PageTable::new(&hw.dma, payer, room);
+            table = Some(Turns::new(make, &hw.health)?);
         }
         let key = Key::new(hw)?;
         Ok(Parts {
@@ -488,20 +489,24 @@ impl MemoryRegion<Verbena> for MrData {
         let mut count = 0usize;
         if let Some(list) = &mr.list {
             let mut end = 0u64;
-            let mapped = pages.map_elements(|addr, length| {
-                end = end.checked_add(length).ok_or(EINVAL)?;
-                list.set(count, addr, end)?;
-                count += 1;
-                Ok(())
+            let mapped = list.map(|list| {
+                pages.map_elements(|addr, length| {
+                    end = end.checked_add(length).ok_or(EINVAL)?;
+                    list.set(count, addr, end)?;
+                    count += 1;
+                    Ok(())
+                })
             })?;
             mr.mapped.store(mapped, Relaxed);
             return Ok(mapped);
         }
         let table = mr.table.as_ref().ok_or(EINVAL)?;
-        let mapped = pages.map(|addr| {
-            table.set(count, addr)?;
-            count += 1;
-            Ok(())
+        let mapped = table.map(|table| {
+            pages.map(|addr| {
+                table.set(count, addr)?;
+                count += 1;
+                Ok(())
+            })
         })?;
         mr.mapped.store(u32::try_from(count)?, Relaxed);
         Ok(mapped)

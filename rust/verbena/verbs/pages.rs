@@ -14,15 +14,28 @@ use crate::{
         Le32,
         Le64, //
     },
-    cmdq::lent::{
-        Abandon,
-        Loan, //
-    }, //
+    cmdq::{
+        lent::{
+            Abandon,
+            Borrowed,
+            Lent,
+            Loan, //
+        },
+        Lender,
+        LetGo, //
+    },
+    health::Health, //
 };
 use kernel::{
     page::PAGE_SIZE,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    }, //
 };
 use rdma::{
     base::{
@@ -136,6 +149,61 @@ impl ElementList {
 impl Abandon for ElementList {
     fn abandon(&self) -> usize {
         self.chunk.abandon()
+    }
+}
+
+/// Two of a kind for a region of fast registrations, one of which is the region's. Users map the next pages before the
+/// work request that invalidates the region has run (`ib_iser`, `ib_srp`, the core's `rdma_rw`), and until then what they
+/// had registered must not become something else. Requests of a queue pair run in order, so what the one before was
+/// registered with is nobody's when its turn comes again.
+pub(crate) struct Turns<T: Abandon> {
+    both: [Lent<T>; 2],
+    /// Which one was mapped last.
+    last: Atomic<u32>,
+}
+
+impl<T: Abandon> Turns<T> {
+    pub(crate) fn new(make: impl Fn() -> Result<T>, health: &Arc<Health>) -> Result<Self> {
+        Ok(Self {
+            both: [Lent::new(make()?, health), Lent::new(make()?, health)],
+            last: Atomic::new(0),
+        })
+    }
+
+    /// Lends both: work requests will name them in turn. The one that was mapped last.
+    pub(crate) fn lend(&self, to: &Lender) -> Loan<'_, T> {
+        let [a, b] = &self.both;
+        let (a, b) = (a.lend(to), b.lend(to));
+        if self.last.load(Relaxed) == 0 {
+            a
+        } else {
+            b
+        }
+    }
+
+    /// The one that was mapped last.
+    pub(crate) fn loan(&self) -> Option<Loan<'_, T>> {
+        let [a, b] = &self.both;
+        if self.last.load(Relaxed) == 0 { a } else { b }.loan()
+    }
+
+    /// Maps the other one, whose turn it is if that succeeds.
+    pub(crate) fn map<R>(&self, map: impl FnOnce(&T) -> Result<R>) -> Result<R> {
+        let [a, b] = &self.both;
+        let (next, turn) = if self.last.load(Relaxed) == 0 {
+            (b, 1)
+        } else {
+            (a, 0)
+        };
+        let mapped = map(next)?;
+        self.last.store(turn, Relaxed);
+        Ok(mapped)
+    }
+}
+
+impl<T: Abandon> Borrowed for Turns<T> {
+    fn returned(&self, proof: &LetGo) {
+        self.both.iter().for_each(|lent| lent.returned(proof));
     }
 }
 
