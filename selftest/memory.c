@@ -7,6 +7,20 @@
 
 #include "selftest.h"
 
+/* Connects the ends and makes a region for fast registrations; none, and says so, where there are no such. */
+static int connect_with_region(struct rig *rig, struct ib_mr **mr)
+{
+	*mr = NULL;
+	if (!(rig->ibdev->attrs.device_cap_flags & IB_DEVICE_MEM_MGT_EXTENSIONS)) {
+		strscpy(why, "skipped: no memory management extensions");
+		return 0;
+	}
+	TRY(connect_ends(rig));
+	*mr = ib_alloc_mr(rig->pd, IB_MR_TYPE_MEM_REG, 8);
+	CHECK(!IS_ERR(*mr), "alloc_mr: %ld", PTR_ERR(*mr));
+	return 0;
+}
+
 /* Fast registration: register, use, invalidate, fail. */
 int t_fast_reg(struct rig *rig)
 {
@@ -17,13 +31,9 @@ int t_fast_reg(struct rig *rig)
 	struct ib_mr *mr;
 	int ret, mapped = 0;
 
-	if (!(rig->ibdev->attrs.device_cap_flags & IB_DEVICE_MEM_MGT_EXTENSIONS)) {
-		strscpy(why, "skipped: no memory management extensions");
+	TRY(connect_with_region(rig, &mr));
+	if (!mr)
 		return 0;
-	}
-	TRY(connect_ends(rig));
-	mr = ib_alloc_mr(rig->pd, IB_MR_TYPE_MEM_REG, 8);
-	CHECK(!IS_ERR(mr), "alloc_mr: %ld", PTR_ERR(mr));
 	sg_init_one(&sg, rig->b.buf, BUF_SIZE);
 	ret = ib_dma_map_sg(rig->ibdev, &sg, 1, DMA_BIDIRECTIONAL);
 	if (ret == 1) {
@@ -139,16 +149,12 @@ static int invalidate(struct rig *rig, u32 key)
 	return wait_for(&rig->b, 2, IB_WC_SUCCESS);
 }
 
-/* End a writes a byte by a key, with this status; where it came to, if anywhere. */
-static int write_by(struct rig *rig, u64 at, u32 key, u8 value, enum ib_wc_status status)
+/* End a writes a byte by a key. */
+static int write_by(struct rig *rig, u64 at, u32 key, u8 value)
 {
-	struct ib_wc wc[1];
-
 	rig->a.buf[0] = value;
 	TRY(post(rig, &rig->a, value, IB_WR_RDMA_WRITE, IB_SEND_SIGNALED, 0, 1, at, key));
-	TRY(reap(&rig->a, wc, 1));
-	EXPECT_WC(wc[0], value, status);
-	return 0;
+	return wait_for(&rig->a, value, IB_WC_SUCCESS);
 }
 
 static int map_page(struct rig *rig, struct ib_mr *mr, u32 page)
@@ -164,22 +170,22 @@ static int map_page(struct rig *rig, struct ib_mr *mr, u32 page)
 
 static int map_ahead(struct rig *rig, struct ib_mr *mr)
 {
-	u8 *pages = PTR_ALIGN(rig->b.buf, PAGE_SIZE);
+	u8 *pages = rig->b.buf;
 	u32 page, old = 0;
 	u64 iova = 0;
 
-	CHECK(pages == rig->b.buf, "end b's buffer has no whole pages");
+	CHECK(PAGE_ALIGNED(pages), "end b's buffer has no whole pages");
 	for (page = 0; page < 3; page++) {
 		/* The next page is mapped while the region still has the one before. */
 		TRY(map_page(rig, mr, page));
 		if (page) {
-			TRY(write_by(rig, iova, old, 2 * page, IB_WC_SUCCESS));
+			TRY(write_by(rig, iova, old, 2 * page));
 			CHECK(pages[(page - 1) * PAGE_SIZE] == 2 * page, "page %u is not the region's", page - 1);
 			CHECK(pages[page * PAGE_SIZE] == 0, "page %u is the region's already", page);
 			TRY(invalidate(rig, old));
 		}
 		TRY(register_region(rig, mr));
-		TRY(write_by(rig, mr->iova, mr->rkey, 2 * page + 1, IB_WC_SUCCESS));
+		TRY(write_by(rig, mr->iova, mr->rkey, 2 * page + 1));
 		CHECK(pages[page * PAGE_SIZE] == 2 * page + 1, "page %u is not registered", page);
 		old = mr->rkey;
 		iova = mr->iova;
@@ -193,13 +199,9 @@ int t_map_ahead(struct rig *rig)
 	struct ib_mr *mr;
 	int ret;
 
-	if (!(rig->ibdev->attrs.device_cap_flags & IB_DEVICE_MEM_MGT_EXTENSIONS)) {
-		strscpy(why, "skipped: no memory management extensions");
+	TRY(connect_with_region(rig, &mr));
+	if (!mr)
 		return 0;
-	}
-	TRY(connect_ends(rig));
-	mr = ib_alloc_mr(rig->pd, IB_MR_TYPE_MEM_REG, 8);
-	CHECK(!IS_ERR(mr), "alloc_mr: %ld", PTR_ERR(mr));
 	memset(rig->b.buf, 0, BUF_SIZE);
 	ret = map_ahead(rig, mr);
 	CHECK(!ib_dereg_mr(mr), "dereg_mr");

@@ -170,33 +170,32 @@ impl<T: Abandon> Turns<T> {
         })
     }
 
+    /// The one that was mapped last, and the other.
+    fn in_turn(&self) -> (&Lent<T>, &Lent<T>) {
+        let [a, b] = &self.both;
+        if self.last.load(Relaxed) == 0 {
+            (a, b)
+        } else {
+            (b, a)
+        }
+    }
+
     /// Lends both: work requests will name them in turn. The one that was mapped last.
     pub(crate) fn lend(&self, to: &Lender) -> Loan<'_, T> {
-        let [a, b] = &self.both;
-        let (a, b) = (a.lend(to), b.lend(to));
-        if self.last.load(Relaxed) == 0 {
-            a
-        } else {
-            b
-        }
+        let (last, next) = self.in_turn();
+        next.lend(to);
+        last.lend(to)
     }
 
     /// The one that was mapped last.
     pub(crate) fn loan(&self) -> Option<Loan<'_, T>> {
-        let [a, b] = &self.both;
-        if self.last.load(Relaxed) == 0 { a } else { b }.loan()
+        self.in_turn().0.loan()
     }
 
     /// Maps the other one, whose turn it is if that succeeds.
     pub(crate) fn map<R>(&self, map: impl FnOnce(&T) -> Result<R>) -> Result<R> {
-        let [a, b] = &self.both;
-        let (next, turn) = if self.last.load(Relaxed) == 0 {
-            (b, 1)
-        } else {
-            (a, 0)
-        };
-        let mapped = map(next)?;
-        self.last.store(turn, Relaxed);
+        let mapped = map(self.in_turn().1)?;
+        self.last.store(1 - self.last.load(Relaxed), Relaxed);
         Ok(mapped)
     }
 }
