@@ -132,6 +132,14 @@ pub struct Datagram<'a, D: Operations> {
     pub port_num: u32,
 }
 
+/// Memory of the peer.
+pub struct Remote {
+    /// Address.
+    pub addr: u64,
+    /// Key.
+    pub rkey: u32,
+}
+
 /// What a send work request does.
 pub enum SendOp<'a, D: Operations> {
     /// SEND.
@@ -141,36 +149,20 @@ pub enum SendOp<'a, D: Operations> {
     /// SEND that invalidates the peer's key.
     SendWithInv(u32),
     /// RDMA WRITE.
-    RdmaWrite {
-        /// Address.
-        remote_addr: u64,
-        /// Key.
-        rkey: u32,
-    },
+    RdmaWrite(Remote),
     /// RDMA WRITE with immediate data: four bytes, as on the wire.
-    RdmaWriteWithImm {
-        /// Address.
-        remote_addr: u64,
-        /// Key.
-        rkey: u32,
-        /// Immediate data.
-        imm: [u8; 4],
-    },
+    RdmaWriteWithImm(Remote, [u8; 4]),
     /// RDMA READ.
     RdmaRead {
-        /// Address.
-        remote_addr: u64,
-        /// Key.
-        rkey: u32,
+        /// From where.
+        from: Remote,
         /// Invalidate the local key afterwards.
         invalidate: bool,
     },
     /// Compare and swap.
     AtomicCmpAndSwp {
-        /// Address.
-        remote_addr: u64,
-        /// Key.
-        rkey: u32,
+        /// Where.
+        at: Remote,
         /// Value to compare with.
         compare: u64,
         /// Value to write.
@@ -178,10 +170,8 @@ pub enum SendOp<'a, D: Operations> {
     },
     /// Fetch and add.
     AtomicFetchAndAdd {
-        /// Address.
-        remote_addr: u64,
-        /// Key.
-        rkey: u32,
+        /// Where.
+        at: Remote,
         /// Value to add.
         add: u64,
     },
@@ -280,52 +270,38 @@ impl<'a, D: Operations> SendWr<'a, D> {
         // SAFETY: The caller of the verb embeds the request in the struct of its opcode, whose
         // first member it is; each arm reads only that of its own.
         unsafe {
-            let rdma = || self.at.cast::<bindings::ib_rdma_wr>().read_unaligned();
-            let atomic = || self.at.cast::<bindings::ib_atomic_wr>().read_unaligned();
-            Ok(match self.raw.opcode {
-                bindings::ib_wr_opcode_IB_WR_RDMA_WRITE => {
-                    let bindings::ib_rdma_wr {
-                        remote_addr, rkey, ..
-                    } = rdma();
-                    SendOp::RdmaWrite { remote_addr, rkey }
+            let remote = || {
+                let wr = self.at.cast::<bindings::ib_rdma_wr>().read_unaligned();
+                Remote {
+                    addr: wr.remote_addr,
+                    rkey: wr.rkey,
                 }
+            };
+            let atomic = || {
+                let wr = self.at.cast::<bindings::ib_atomic_wr>().read_unaligned();
+                let at = Remote {
+                    addr: wr.remote_addr,
+                    rkey: wr.rkey,
+                };
+                (at, wr.compare_add, wr.swap)
+            };
+            Ok(match self.raw.opcode {
+                bindings::ib_wr_opcode_IB_WR_RDMA_WRITE => SendOp::RdmaWrite(remote()),
                 bindings::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM => {
-                    let bindings::ib_rdma_wr {
-                        remote_addr, rkey, ..
-                    } = rdma();
-                    SendOp::RdmaWriteWithImm {
-                        remote_addr,
-                        rkey,
-                        imm,
-                    }
+                    SendOp::RdmaWriteWithImm(remote(), imm)
                 }
                 opcode @ (bindings::ib_wr_opcode_IB_WR_RDMA_READ
-                | bindings::ib_wr_opcode_IB_WR_RDMA_READ_WITH_INV) => {
-                    let bindings::ib_rdma_wr {
-                        remote_addr, rkey, ..
-                    } = rdma();
-                    SendOp::RdmaRead {
-                        remote_addr,
-                        rkey,
-                        invalidate: opcode == bindings::ib_wr_opcode_IB_WR_RDMA_READ_WITH_INV,
-                    }
-                }
+                | bindings::ib_wr_opcode_IB_WR_RDMA_READ_WITH_INV) => SendOp::RdmaRead {
+                    from: remote(),
+                    invalidate: opcode == bindings::ib_wr_opcode_IB_WR_RDMA_READ_WITH_INV,
+                },
                 bindings::ib_wr_opcode_IB_WR_ATOMIC_CMP_AND_SWP => {
-                    let atomic = atomic();
-                    SendOp::AtomicCmpAndSwp {
-                        remote_addr: atomic.remote_addr,
-                        rkey: atomic.rkey,
-                        compare: atomic.compare_add,
-                        swap: atomic.swap,
-                    }
+                    let (at, compare, swap) = atomic();
+                    SendOp::AtomicCmpAndSwp { at, compare, swap }
                 }
                 bindings::ib_wr_opcode_IB_WR_ATOMIC_FETCH_AND_ADD => {
-                    let atomic = atomic();
-                    SendOp::AtomicFetchAndAdd {
-                        remote_addr: atomic.remote_addr,
-                        rkey: atomic.rkey,
-                        add: atomic.compare_add,
-                    }
+                    let (at, add, _) = atomic();
+                    SendOp::AtomicFetchAndAdd { at, add }
                 }
                 bindings::ib_wr_opcode_IB_WR_REG_MR => {
                     let reg = self.at.cast::<bindings::ib_reg_wr>().read_unaligned();

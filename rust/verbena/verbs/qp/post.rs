@@ -39,6 +39,7 @@ use rdma::{
     wr::{
         RecvWr,
         RecvWrs,
+        Remote,
         SendOp,
         SendWr,
         SendWrs, //
@@ -115,6 +116,7 @@ impl QpData {
             wr_id: Le64::new(place.into()),
             ..Default::default()
         };
+        let mut remote = None;
         let mut atomic = None;
         let mut fast_reg = None;
         let mut has_data = true;
@@ -128,39 +130,25 @@ impl QpData {
                 header.imm = key.to_le_bytes();
                 WqeOpcode::SendInv
             }
-            SendOp::RdmaWrite { remote_addr, rkey } => {
-                header.remote_addr = Le64::new(remote_addr);
-                header.rkey = Le32::new(rkey);
+            SendOp::RdmaWrite(to) => {
+                remote = Some(to);
                 WqeOpcode::RdmaWrite
             }
-            SendOp::RdmaWriteWithImm {
-                remote_addr,
-                rkey,
-                imm,
-            } => {
-                header.remote_addr = Le64::new(remote_addr);
-                header.rkey = Le32::new(rkey);
+            SendOp::RdmaWriteWithImm(to, imm) => {
+                remote = Some(to);
                 header.imm = imm;
                 WqeOpcode::RdmaWriteImm
             }
             SendOp::RdmaRead {
-                remote_addr,
-                rkey,
+                from,
                 invalidate: false,
             } => {
-                header.remote_addr = Le64::new(remote_addr);
-                header.rkey = Le32::new(rkey);
+                remote = Some(from);
                 WqeOpcode::RdmaRead
             }
             SendOp::RdmaRead { .. } => return Err(EINVAL),
-            SendOp::AtomicCmpAndSwp {
-                remote_addr,
-                rkey,
-                compare,
-                swap,
-            } => {
-                header.remote_addr = Le64::new(remote_addr);
-                header.rkey = Le32::new(rkey);
+            SendOp::AtomicCmpAndSwp { at, compare, swap } => {
+                remote = Some(at);
                 atomic = Some(AtomicSegment {
                     compare_add: Le64::new(compare),
                     swap: Le64::new(swap),
@@ -168,13 +156,8 @@ impl QpData {
                 });
                 WqeOpcode::CompareSwap
             }
-            SendOp::AtomicFetchAndAdd {
-                remote_addr,
-                rkey,
-                add,
-            } => {
-                header.remote_addr = Le64::new(remote_addr);
-                header.rkey = Le32::new(rkey);
+            SendOp::AtomicFetchAndAdd { at, add } => {
+                remote = Some(at);
                 atomic = Some(AtomicSegment {
                     compare_add: Le64::new(add),
                     ..Default::default()
@@ -192,6 +175,10 @@ impl QpData {
                 WqeOpcode::FastReg
             }
         };
+        if let Some(Remote { addr, rkey }) = remote {
+            header.remote_addr = Le64::new(addr);
+            header.rkey = Le32::new(rkey);
+        }
         if !has_data {
             flags = flags.without(SendFlags::INLINE);
         }
