@@ -185,7 +185,8 @@ impl<D: Operations> Qp<D> {
 
     /// Completion queue of the send queue.
     pub fn send_cq(&self) -> Option<&Cq<D>> {
-        // SAFETY: Set by the core before `create`, constant; it outlives the queue pair.
+        // SAFETY: Set by the core before `create`; it outlives the queue pair. The core clears it once, for the
+        // target of extended connections, which has had none and is nobody's before `create_xrc_qp_user` ends.
         let cq = unsafe { (*self.as_raw()).send_cq };
         // SAFETY: As above.
         (!cq.is_null()).then(|| unsafe { Cq::from_raw(cq) })

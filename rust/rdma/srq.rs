@@ -74,6 +74,30 @@ impl SrqAttr {
     }
 }
 
+/// What is to be another: who modifies a queue sets no more of the core's attributes than that.
+pub struct SrqChange {
+    /// Work requests.
+    pub max_wr: Option<u32>,
+    /// Armed limit; 0: none.
+    pub srq_limit: Option<u32>,
+}
+
+impl SrqChange {
+    /// # Safety
+    ///
+    /// Those attributes that `mask` names must be valid.
+    unsafe fn from_raw(raw: *const bindings::ib_srq_attr, mask: SrqAttrMask) -> Self {
+        let set = |bit| mask.contains(bit);
+        // SAFETY: The caller says that what `mask` names is valid.
+        unsafe {
+            Self {
+                max_wr: set(SrqAttrMask::MAX_WR).then(|| (*raw).max_wr),
+                srq_limit: set(SrqAttrMask::LIMIT).then(|| (*raw).srq_limit),
+            }
+        }
+    }
+}
+
 /// What a shared receive queue is for.
 pub enum SrqKind<'a, D: Operations> {
     /// Queue pairs that are made with it.
@@ -129,7 +153,7 @@ pub trait SharedReceiveQueue<D: Operations>: Sized + Send + Sync {
     fn start(srq: &Srq<D>, attr: &mut SrqAttr, caller: &Caller<'_, D>) -> Result;
 
     /// Modifies the queue. The core's verb has no response.
-    fn modify(srq: &Srq<D>, attr: &SrqAttr, mask: SrqAttrMask, caller: &Caller<'_, D>) -> Result;
+    fn modify(srq: &Srq<D>, change: &SrqChange, caller: &Caller<'_, D>) -> Result;
 
     /// Tells the attributes.
     fn query(srq: &Srq<D>) -> Result<SrqAttr>;
@@ -269,8 +293,13 @@ impl<D: Operations> Srq<D> {
             // SAFETY: STARTED, ARGUMENTS.
             let caller = unsafe { Self::caller(srq, udata) }?;
             // SAFETY: STARTED, ARGUMENTS.
-            let (srq, attr) = unsafe { (Self::from_raw(srq), SrqAttr::from_raw(&*attr)) };
-            D::Srq::modify(srq, &attr, SrqAttrMask::from_raw(mask), &caller)?;
+            let (srq, change) = unsafe {
+                (
+                    Self::from_raw(srq),
+                    SrqChange::from_raw(attr, SrqAttrMask::from_raw(mask)),
+                )
+            };
+            D::Srq::modify(srq, &change, &caller)?;
             Ok(0)
         })
     }
@@ -325,12 +354,7 @@ impl<D: Operations> SharedReceiveQueue<D> for Unsupported {
         Err(eopnotsupp())
     }
 
-    fn modify(
-        _srq: &Srq<D>,
-        _attr: &SrqAttr,
-        _mask: SrqAttrMask,
-        _caller: &Caller<'_, D>,
-    ) -> Result {
+    fn modify(_srq: &Srq<D>, _change: &SrqChange, _caller: &Caller<'_, D>) -> Result {
         Err(eopnotsupp())
     }
 

@@ -76,7 +76,6 @@ use rdma::{
         errno::eopnotsupp,
         sync::IrqLock, //
     },
-    enums::SrqAttrMask,
     mmap::{
         Entry,
         Protection, //
@@ -88,6 +87,7 @@ use rdma::{
         SharedReceiveQueue,
         Srq,
         SrqAttr,
+        SrqChange,
         SrqKind, //
     },
     udata::{
@@ -453,33 +453,28 @@ impl SharedReceiveQueue<Verbena> for SrqData {
         Ok(())
     }
 
-    fn modify(
-        srq: &Srq<Verbena>,
-        attr: &SrqAttr,
-        mask: SrqAttrMask,
-        caller: &Caller<'_, Verbena>,
-    ) -> Result {
-        if mask.contains(SrqAttrMask::MAX_WR) {
+    fn modify(srq: &Srq<Verbena>, change: &SrqChange, caller: &Caller<'_, Verbena>) -> Result {
+        if let Some(max_wr) = change.max_wr {
             // One at a time: of two changes the first must not remain where the second fails.
-            if mask.contains(SrqAttrMask::LIMIT) {
+            if change.srq_limit.is_some() {
                 return Err(EINVAL);
             }
             let user = caller
                 .user()
                 .filter(|_| srq.number.live.has(FEATURE_RESIZE_SRQ));
             let user = user.ok_or(eopnotsupp())?;
-            return srq.resize(attr.max_wr, user);
+            return srq.resize(max_wr, user);
         }
         if let Some(user) = caller.user() {
             user.udata().finish_input()?;
         }
-        if mask.contains(SrqAttrMask::LIMIT) {
-            if attr.srq_limit > srq.max_wr() {
+        if let Some(limit) = change.srq_limit {
+            if limit > srq.max_wr() {
                 return Err(EINVAL);
             }
             srq.number.live.cmdq.exec(&ModifySrq {
                 srqn: Le32::new(srq.srqn()),
-                limit: Le32::new(attr.srq_limit),
+                limit: Le32::new(limit),
                 ..Default::default()
             })?;
         }
