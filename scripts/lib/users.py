@@ -204,13 +204,12 @@ def show(results, build, kind):
         print(f"{line['row']:34}{line['guests']:7}{cell(line, 'verbena'):22}{cell(line, 'rxe'):22}{line.get('ratio', ''):>8}")
     groups(table)
     # What the guest's kernel and NIC say counts whichever device is judged.
-    of = {line["row"]: "verbena" if line["row"] == GUEST else judged for line in table}
-    counts = collections.Counter(line[of[line["row"]]]["result"] for line in table if of[line["row"]] in line)
+    counting = [(line, line[of]) for line in table if (of := "verbena" if line["row"] == GUEST else judged) in line]
+    counts = collections.Counter(r["result"] for _, r in counting)
     only_rxe = [f"{line['row']} ({line['guests']})" for line in table if has(line, "verbena", "fail", "known") and has(line, "rxe", "pass")]
-    for line in table:
-        if has(line, of[line["row"]], "fail", "known"):
-            word = "FAILED" if has(line, of[line["row"]], "fail") else "known"
-            print(f"{word} {line['guests']}/{line['row']}: {line[of[line['row']]]['why']}")
+    for line, r in counting:
+        if r["result"] in ("fail", "known"):
+            print(f"{'FAILED' if r['result'] == 'fail' else 'known'} {line['guests']}/{line['row']}: {r['why']}")
     if only_rxe:
         print(f"passes on rxe and not here: {', '.join(only_rxe)}")
     if kind == "long":
