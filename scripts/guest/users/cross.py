@@ -14,6 +14,8 @@ TRANSPORTS = {"send": "RC UC UD XRC", "write": "RC UC XRC", "read": "RC XRC", "a
 SIZES = (1, 2, 3, 63, 64, 65, 255, 256, 1023, 1024, 1025, 4096, 65535, 65536, 65537, 1 << 20)
 # What a datagram can carry, of the smallest path MTU.
 SIZES_UD = tuple(size for size in SIZES if size <= 256)
+# Messages of each size, with all of them: 1000 are 16 GiB.
+MOST_OF_ALL = 50
 # Options, what each may be, and how likely it is to be there. `None`: it has no value.
 COMMON = (
     ("-n", (5, 6, 50, 300, 1000), 1),
@@ -64,6 +66,10 @@ def draw(lot):
             values, likely = SIZES_UD, 1
         if lot.random() < likely:
             command += [option] if values is None else [option, str(lot.choice(values))]
+    if "-a" in command:
+        # Each size up to 8 MiB, so many times, both ways.
+        times = command.index("-n") + 1
+        command[times] = str(min(int(command[times]), MOST_OF_ALL))
     return command
 
 
