@@ -433,8 +433,9 @@ impl CommandQueue {
                 if !woken && self.health.may_log() {
                     dev_warn!(
                         self.health.pdev(),
-                        "command {} was answered without an interrupt\n",
-                        opcode.name()
+                        "command {} was answered, but no interrupt said so within {} ms\n",
+                        opcode.name(),
+                        LOOK_MS
                     );
                 }
                 return Ok(());
