@@ -25,6 +25,8 @@ use crate::{
         core_members,
         no_udata,
         object_size,
+        Extra,
+        HasLink,
         Managed,
         Object, //
     },
@@ -46,14 +48,19 @@ use crate::{
 };
 use core::{
     marker::PhantomData,
-    mem::ManuallyDrop, //
+    mem::{
+        offset_of,
+        ManuallyDrop, //
+    }, //
 };
 use kernel::{
     error::{
         from_result,
         VTABLE_DEFAULT_ERROR, //
     },
-    prelude::*, //
+    new_mutex,
+    prelude::*,
+    sync::Mutex, //
 };
 
 /// A driver's data of a queue pair. See the [crate](crate) for the order of calls.
@@ -117,7 +124,7 @@ pub struct QpObject<D>(PhantomData<D>);
 // SAFETY: The core sets `device` and `uobject` before `create`.
 unsafe impl<D: Operations> Object for QpObject<D> {
     type Driver = D;
-    type Extra = Link;
+    type Extra = QpExtra;
     type Data = D::Qp;
 
     const NAME: &'static str = "queue pair";
@@ -134,6 +141,39 @@ unsafe impl<D: Operations> Object for QpObject<D> {
 
     fn fill_res_raw(qp: &Qp<D>, put: &mut dyn FnMut(&[u8]) -> Result) -> Result {
         D::Qp::fill_res_raw(qp, put)
+    }
+}
+
+/// What a queue pair has besides the driver's data.
+#[pin_data]
+pub struct QpExtra {
+    #[pin]
+    link: Link,
+    /// Held by who binds the queue pair to a counter, or takes it away from one. The core has locked that counter, and another one
+    /// may be bound at the same time.
+    #[pin]
+    pub(crate) counter: Mutex<()>,
+}
+
+impl Extra for QpExtra {
+    fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            link <- Link::new(),
+            counter <- new_mutex!(()),
+        })
+    }
+
+    fn fence(&self) {
+        self.link.unlink();
+    }
+}
+
+// SAFETY: `OFFSET` is that of `link`, which `fence` unlinks.
+unsafe impl HasLink for QpExtra {
+    const OFFSET: usize = offset_of!(Self, link);
+
+    fn link(&self) -> &Link {
+        &self.link
     }
 }
 

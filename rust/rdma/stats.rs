@@ -25,9 +25,8 @@ use kernel::{
     prelude::*,
     sync::atomic::{
         atomic_store,
-        cmpxchg,
-        Full,
-        Relaxed, //
+        Relaxed,
+        Release, //
     }, //
 };
 
@@ -185,21 +184,24 @@ impl<D: Operations> Adapter<D> {
         _port: u32,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: A counter of a device of ours, locked; a queue pair of the same device. Of two who
-            // bind it at once, each has the lock of its own counter, and has seen that the queue pair had
-            // none; the first whose counter is set here has it. Nobody takes it away before the lock is
-            // released.
+            // SAFETY: A counter of a device of ours, locked; a queue pair of the same device.
+            let (dev, id, object) = unsafe {
+                (
+                    Device::<D>::from_raw((*counter).device),
+                    NonZeroU32::new((*counter).id),
+                    Qp::<D>::from_raw(qp),
+                )
+            };
+            // Of two who bind it at once, each has the lock of its own counter, and has seen that the
+            // queue pair had none. Nobody may see a counter whose binding can still fail: the core frees it.
+            let _one = object.extra().counter.lock();
+            // SAFETY: As above; only with this lock the queue pair gets a counter, or loses it.
             unsafe {
-                let bound = &raw mut (*qp).counter;
-                if cmpxchg(bound, null_mut(), counter, Full).is_err() {
+                if !(*qp).counter.is_null() {
                     return Err(EINVAL);
                 }
-                let dev = Device::<D>::from_raw((*counter).device);
-                let id = NonZeroU32::new((*counter).id);
-                let id = D::bind_counter(dev, id, Qp::from_raw(qp)).inspect_err(|_| {
-                    atomic_store(bound, null_mut(), Relaxed);
-                })?;
-                (*counter).id = id.get();
+                (*counter).id = D::bind_counter(dev, id, object)?.get();
+                atomic_store(&raw mut (*qp).counter, counter, Release);
             }
             Ok(0)
         })
@@ -210,20 +212,23 @@ impl<D: Operations> Adapter<D> {
     /// Only for the core, which holds the lock of the counter that the queue pair had when it looked.
     unsafe extern "C" fn counter_unbind_qp(qp: *mut bindings::ib_qp, _port: u32) -> c_int {
         from_result(|| {
-            // SAFETY: A queue pair of a device of ours, and its counter, if it still has one: of two
-            // who unbind it at once the second has waited for the lock, and finds none. The first has
-            // let go of the counter that the core holds for it; an error keeps the core from doing so
-            // twice.
+            // SAFETY: A queue pair of a device of ours.
+            let (dev, object) =
+                unsafe { (Device::<D>::from_raw((*qp).device), Qp::<D>::from_raw(qp)) };
+            let _one = object.extra().counter.lock();
+            // SAFETY: As above; its counter, if it still has one: of two who unbind it at once the second
+            // has waited for a lock, and finds none. The first has let go of the counter that the core
+            // holds for it; an error keeps the core from doing so twice. Who finds a counter that was bound
+            // meanwhile ends that: its bind has ended, and the core holds it for the queue pair.
             unsafe {
                 let counter = (*qp).counter;
                 if counter.is_null() {
                     return Err(EINVAL);
                 }
-                let dev = Device::<D>::from_raw((*qp).device);
                 if let Some(id) = NonZeroU32::new((*counter).id) {
-                    D::unbind_counter(dev, id, Qp::from_raw(qp));
+                    D::unbind_counter(dev, id, object);
                 }
-                (*qp).counter = core::ptr::null_mut();
+                atomic_store(&raw mut (*qp).counter, null_mut(), Relaxed);
             }
             Ok(0)
         })
