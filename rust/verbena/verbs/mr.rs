@@ -399,7 +399,7 @@ impl MrData {
         }
         let mapped = Le32::new(mr.mapped.load(Relaxed));
         let (page_offset, pages) = if let Some(list) = &mr.list {
-            (0, list.loan().ok_or(EINVAL)?.translation(mapped))
+            (0, list.name().ok_or(EINVAL)?.translation(mapped))
         } else {
             let table = mr.table.as_ref().ok_or(EINVAL)?;
             let page_size = u64::from(mr.page_size());
@@ -408,7 +408,7 @@ impl MrData {
             }
             // CAST: a power of two below 2^32.
             let log_page_size = page_size.trailing_zeros() as u8;
-            let table = table.loan().ok_or(EINVAL)?;
+            let table = table.name().ok_or(EINVAL)?;
             let pages = table.translation(mapped, log_page_size);
             (mr.iova() & (page_size - 1), pages)
         };

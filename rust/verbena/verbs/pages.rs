@@ -27,7 +27,6 @@ use crate::{
     health::Health, //
 };
 use kernel::{
-    page::PAGE_SIZE,
     prelude::*,
     sync::{
         atomic::{
@@ -51,6 +50,8 @@ use rdma::{
 const FLAT: usize = 0x1_0000 / size_of::<u64>();
 /// Leaves of a table of two levels in one chunk.
 const LEAVES: usize = 16;
+/// Bytes of a leaf, whatever the kernel's pages are.
+const LEAF: usize = TRANSLATION_LEAF * size_of::<u64>();
 
 /// A table of page addresses.
 pub(crate) struct PageTable {
@@ -79,10 +80,10 @@ impl PageTable {
         for leaf in 0..leaves {
             if leaf % LEAVES == 0 {
                 let count = (leaves - leaf).min(LEAVES);
-                chunks.push(alloc(count * PAGE_SIZE)?, GFP_KERNEL)?;
+                chunks.push(alloc(count * LEAF)?, GFP_KERNEL)?;
             }
             let chunk = chunks.last().ok_or(EINVAL)?;
-            let addr = chunk.dma_addr() + ((leaf % LEAVES) * PAGE_SIZE) as u64;
+            let addr = chunk.dma_addr() + ((leaf % LEAVES) * LEAF) as u64;
             top.write(leaf * size_of::<u64>(), &Le64::new(addr))?;
         }
         Ok(Self {
@@ -155,47 +156,53 @@ impl Abandon for ElementList {
 /// Two of a kind for a region of fast registrations, one of which is the region's. Users map the next pages before the
 /// work request that invalidates the region has run (`ib_iser`, `ib_srp`, the core's `rdma_rw`), and until then what they
 /// had registered must not become something else. Requests of a queue pair run in order, so what the one before was
-/// registered with is nobody's when its turn comes again.
+/// registered with is nobody's when its turn comes again: that is, with the next request that registers, for what is only
+/// mapped may be mapped anew (the core's `rdma_rw` gives up a request for which it has not as many regions as it needs).
 pub(crate) struct Turns<T: Abandon> {
     both: [Lent<T>; 2],
-    /// Which one was mapped last.
-    last: Atomic<u32>,
+    /// Whether the second one was mapped last.
+    mapped: Atomic<bool>,
+    /// Whether the second one is what a work request registered last.
+    named: Atomic<bool>,
 }
 
 impl<T: Abandon> Turns<T> {
     pub(crate) fn new(make: impl Fn() -> Result<T>, health: &Arc<Health>) -> Result<Self> {
         Ok(Self {
             both: [Lent::new(make()?, health), Lent::new(make()?, health)],
-            last: Atomic::new(0),
+            mapped: Atomic::new(false),
+            named: Atomic::new(false),
         })
     }
 
-    /// The one that was mapped last, and the other.
-    fn in_turn(&self) -> (&Lent<T>, &Lent<T>) {
+    fn one(&self, second: bool) -> &Lent<T> {
         let [a, b] = &self.both;
-        if self.last.load(Relaxed) == 0 {
-            (a, b)
+        if second {
+            b
         } else {
-            (b, a)
+            a
         }
     }
 
     /// Lends both: work requests will name them in turn. The one that was mapped last.
     pub(crate) fn lend(&self, to: &Lender) -> Loan<'_, T> {
-        let (last, next) = self.in_turn();
-        next.lend(to);
-        last.lend(to)
+        let mapped = self.mapped.load(Relaxed);
+        self.one(!mapped).lend(to);
+        self.one(mapped).lend(to)
     }
 
-    /// The one that was mapped last.
-    pub(crate) fn loan(&self) -> Option<Loan<'_, T>> {
-        self.in_turn().0.loan()
+    /// The one that was mapped last, for a work request that registers it.
+    pub(crate) fn name(&self) -> Option<Loan<'_, T>> {
+        let mapped = self.mapped.load(Relaxed);
+        self.named.store(mapped, Relaxed);
+        self.one(mapped).loan()
     }
 
-    /// Maps the other one, whose turn it is if that succeeds.
+    /// Maps the one that is not registered.
     pub(crate) fn map<R>(&self, map: impl FnOnce(&T) -> Result<R>) -> Result<R> {
-        let mapped = map(self.in_turn().1)?;
-        self.last.store(1 - self.last.load(Relaxed), Relaxed);
+        let next = !self.named.load(Relaxed);
+        let mapped = map(self.one(next))?;
+        self.mapped.store(next, Relaxed);
         Ok(mapped)
     }
 }
