@@ -7,7 +7,7 @@ from row import Figure, NotHere, Row, suite
 from ucx import ENV, launch
 
 OVER = {
-    "ucx": (f"{ENV} UCX_TLS=rc_verbs,ud_verbs,self", "--mca pml ucx --mca osc ucx --mca btl ^openib,uct,ofi"),
+    "ucx": (f"{ENV} UCX_TLS=rc_verbs,ud_verbs,self UCX_FENCE_MODE=weak", "--mca pml ucx --mca osc ucx --mca btl ^openib,uct,ofi"),
     "ofi": ("FI_UNIVERSE_SIZE=4 FI_PROVIDER=\"verbs;ofi_rxm\" FI_VERBS_IFACE=$NETDEV",
             "--mca pml cm --mca mtl ofi --mca btl ^openib,uct,ofi --mca mtl_ofi_provider_include 'verbs;ofi_rxm'"),
     # What to compare with: the same port, without RDMA.
