@@ -8,7 +8,8 @@
                                  figures alone of guests with two processors, which go into one table
   --guest RESULTS STAGE COMMIT STATUS TOLD
                                  keeps what scripts/vm ended with, and told, as the row guest/kernel
-  --forget RESULTS [FILTER...]
+  --forget RESULTS GUESTS DEVICES [FILTER...]
+                                 forgets these rows in one guest (GUESTS has a 1) and between two (a 2), and what the kernel and NIC said
   --again RESULTS                forgets rows that could not run
   --show RESULTS BUILD KIND      the table: text, and for the long form users.html and users.json in BUILD
   --record RESULTS RECORD        writes what has a result into the record, a table that is kept with the sources; rows that are known
@@ -128,8 +129,13 @@ def guest(results, stage, commit, status, told):
         add(results, {**unsaid(stage, commit, GUEST, HERE, "Linux"), "result": "pass" if good else "fail", "why": why})
 
 
-def forget(results, filters):
-    retain(results, lambda r: filters and r["row"] != GUEST and not chosen(r["row"], filters))
+def forget(results, guests, devices, *filters):
+    stages = [stage for number, stage in (("1", "one"), ("2", "two")) if number in guests]
+
+    def concerned(r):
+        return r["row"] == GUEST or (r["device"] in devices.split(",") and chosen(r["row"], filters))
+
+    retain(results, lambda r: r["stage"] not in stages or not concerned(r))
 
 
 def again(results):
@@ -312,6 +318,5 @@ def page(table):
 
 if __name__ == "__main__":
     how, *args = sys.argv[1:]
-    commands = {"--todo": todo, "--keep": keep, "--again": again, "--guest": guest, "--show": show, "--record": record,
-                "--forget": lambda path, *filters: forget(path, filters)}
+    commands = {"--todo": todo, "--keep": keep, "--again": again, "--guest": guest, "--show": show, "--record": record, "--forget": forget}
     sys.exit(commands[how](*args))
