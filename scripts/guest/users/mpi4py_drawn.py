@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+"""mpi4py's own tests, at most so many, drawn by a seed: the same on each rank, which they need. The first rank tells which.
+
+usage: mpi4py_drawn.py MOST SEED MAIN [ARGUMENT...]     MAIN is test/main.py of mpi4py
+"""
+import os
+import random
+import runpy
+import sys
+import unittest
+
+
+def each(suite):
+    for test in suite:
+        yield from each(test) if isinstance(test, unittest.TestSuite) else [test]
+
+
+def draw(most, seed):
+    whole = unittest.TestLoader.discover
+
+    def discover(self, *how):
+        tests = list(each(whole(self, *how)))
+        drawn = set(random.Random(seed).sample(range(len(tests)), min(most, len(tests))))
+        # A module that could not be loaded is a test that fails: never left out.
+        tests = [t for n, t in enumerate(tests) if n in drawn or isinstance(t, unittest.loader._FailedTest)]
+        if os.environ.get("OMPI_COMM_WORLD_RANK", "0") == "0":
+            print(*(f"drawn: {t.id()}" for t in tests), sep="\n", flush=True)
+        return unittest.TestSuite(tests)
+
+    unittest.TestLoader.discover = discover
+
+
+if __name__ == "__main__":
+    most, seed, main, *_ = sys.argv[1:]
+    draw(int(most), int(seed))
+    sys.argv = sys.argv[3:]
+    sys.path.insert(0, os.path.dirname(main))
+    runpy.run_path(main, run_name="__main__")
