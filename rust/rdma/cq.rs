@@ -8,8 +8,7 @@
 use crate::{
     base::{
         errno::eopnotsupp,
-        sync::IrqLock,
-        table::Link, //
+        sync::IrqLock, //
     },
     bindings,
     device::{
@@ -25,7 +24,7 @@ use crate::{
         core_members,
         object_size,
         Extra,
-        HasLink,
+        InTable,
         Managed,
         Object, //
     },
@@ -39,10 +38,7 @@ use crate::{
 };
 use core::{
     marker::PhantomData,
-    mem::{
-        offset_of,
-        ManuallyDrop, //
-    }, //
+    mem::ManuallyDrop, //
 };
 use kernel::{
     error::{
@@ -136,7 +132,7 @@ pub struct CqObject<D>(PhantomData<D>);
 // SAFETY: The core sets `device` and `uobject` before `create`.
 unsafe impl<D: Operations> Object for CqObject<D> {
     type Driver = D;
-    type Extra = CqExtra;
+    type Extra = InTable<CqExtra>;
     type Data = D::Cq;
 
     const NAME: &'static str = "completion queue";
@@ -159,8 +155,6 @@ unsafe impl<D: Operations> Object for CqObject<D> {
 /// What a completion queue has besides the driver's data.
 #[pin_data]
 pub struct CqExtra {
-    #[pin]
-    link: Link,
     /// Serializes calls of the completion handler.
     #[pin]
     handler: IrqLock<()>,
@@ -171,23 +165,9 @@ pub struct CqExtra {
 impl Extra for CqExtra {
     fn new() -> impl PinInit<Self> {
         pin_init!(Self {
-            link <- Link::new(),
             handler <- new_irq_lock!(()),
             in_use: Atomic::new(false),
         })
-    }
-
-    fn fence(&self) {
-        self.link.unlink();
-    }
-}
-
-// SAFETY: `OFFSET` is that of `link`, which `fence` unlinks.
-unsafe impl HasLink for CqExtra {
-    const OFFSET: usize = offset_of!(Self, link);
-
-    fn link(&self) -> &Link {
-        &self.link
     }
 }
 

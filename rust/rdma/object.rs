@@ -51,6 +51,7 @@ use crate::{
 };
 use core::{
     mem::offset_of,
+    ops::Deref,
     ptr::NonNull, //
 };
 use kernel::{
@@ -177,35 +178,34 @@ impl Extra for () {
     fn new() -> impl PinInit<Self> {}
 }
 
-impl Extra for Link {
+/// What is kept with each object of a kind that a [`Table`](crate::base::table::Table) can find, and what else is kept with it.
+#[pin_data]
+pub struct InTable<E> {
+    #[pin]
+    link: Link,
+    #[pin]
+    own: E,
+}
+
+impl<E: Extra> Extra for InTable<E> {
     fn new() -> impl PinInit<Self> {
-        Link::new()
+        pin_init!(Self {
+            link <- Link::new(),
+            own <- E::new(),
+        })
     }
 
     fn fence(&self) {
-        self.unlink();
+        self.link.unlink();
+        self.own.fence();
     }
 }
 
-/// An [`Extra`] with the link of a [`Table`](crate::base::table::Table).
-///
-/// # Safety
-///
-/// `link` returns the field at `OFFSET`, and `fence` unlinks it.
-pub unsafe trait HasLink: Extra {
-    /// Where the link is.
-    const OFFSET: usize;
+impl<E> Deref for InTable<E> {
+    type Target = E;
 
-    /// The link.
-    fn link(&self) -> &Link;
-}
-
-// SAFETY: It is itself the link.
-unsafe impl HasLink for Link {
-    const OFFSET: usize = 0;
-
-    fn link(&self) -> &Link {
-        self
+    fn deref(&self) -> &E {
+        &self.own
     }
 }
 
@@ -229,15 +229,15 @@ unsafe impl<O: Object> Send for Managed<O> {}
 unsafe impl<O: Object> Sync for Managed<O> {}
 
 // SAFETY: The link is at that offset of `extra`; `drop_parts` fences before it drops.
-unsafe impl<O: Object<Extra: HasLink>> Linked for Managed<O> {
-    const LINK_OFFSET: usize = offset_of!(Self, extra) + O::Extra::OFFSET;
+unsafe impl<O: Object<Extra = InTable<E>>, E: Extra> Linked for Managed<O> {
+    const LINK_OFFSET: usize = offset_of!(Self, extra) + offset_of!(InTable<E>, link);
 
     fn link(&self) -> &Link {
-        self.extra.link()
+        &self.extra.link
     }
 }
 
-impl<O: Object> core::ops::Deref for Managed<O> {
+impl<O: Object> Deref for Managed<O> {
     type Target = O::Data;
 
     fn deref(&self) -> &O::Data {
@@ -478,10 +478,10 @@ impl<O: InPd> Managed<O> {
     }
 }
 
-impl<O: Object<Extra: HasLink>> Managed<O> {
+impl<O: Object<Extra = InTable<E>>, E: Extra> Managed<O> {
     /// Takes it out of its [`Table`](crate::base::table::Table). See [`Link::unlink`].
     pub fn unlink(&self) {
-        self.extra.link().unlink();
+        self.extra.link.unlink();
     }
 }
 

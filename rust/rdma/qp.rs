@@ -6,10 +6,7 @@
 //! `post_recv`, `attach_mcast`, `detach_mcast`. `drain_sq` and `drain_rq` are left to the core's generic code.
 
 use crate::{
-    base::{
-        errno::eopnotsupp,
-        table::Link, //
-    },
+    base::errno::eopnotsupp,
     bindings,
     cq::Cq,
     device::{
@@ -26,7 +23,7 @@ use crate::{
         no_udata,
         object_size,
         Extra,
-        HasLink,
+        InTable,
         Managed,
         Object, //
     },
@@ -48,10 +45,7 @@ use crate::{
 };
 use core::{
     marker::PhantomData,
-    mem::{
-        offset_of,
-        ManuallyDrop, //
-    }, //
+    mem::ManuallyDrop, //
 };
 use kernel::{
     error::{
@@ -124,7 +118,7 @@ pub struct QpObject<D>(PhantomData<D>);
 // SAFETY: The core sets `device` and `uobject` before `create`.
 unsafe impl<D: Operations> Object for QpObject<D> {
     type Driver = D;
-    type Extra = QpExtra;
+    type Extra = InTable<QpExtra>;
     type Data = D::Qp;
 
     const NAME: &'static str = "queue pair";
@@ -147,8 +141,6 @@ unsafe impl<D: Operations> Object for QpObject<D> {
 /// What a queue pair has besides the driver's data.
 #[pin_data]
 pub struct QpExtra {
-    #[pin]
-    link: Link,
     /// Held by who binds the queue pair to a counter, or takes it away from one. The core has locked that counter, and another one
     /// may be bound at the same time.
     #[pin]
@@ -158,22 +150,8 @@ pub struct QpExtra {
 impl Extra for QpExtra {
     fn new() -> impl PinInit<Self> {
         pin_init!(Self {
-            link <- Link::new(),
             counter <- new_mutex!(()),
         })
-    }
-
-    fn fence(&self) {
-        self.link.unlink();
-    }
-}
-
-// SAFETY: `OFFSET` is that of `link`, which `fence` unlinks.
-unsafe impl HasLink for QpExtra {
-    const OFFSET: usize = offset_of!(Self, link);
-
-    fn link(&self) -> &Link {
-        &self.link
     }
 }
 

@@ -5,10 +5,7 @@
 //! C: `struct ib_srq`; ops `create_srq`, `modify_srq`, `query_srq`, `destroy_srq`, `post_srq_recv`.
 
 use crate::{
-    base::{
-        errno::eopnotsupp,
-        table::Link, //
-    },
+    base::errno::eopnotsupp,
     bindings,
     cq::Cq,
     device::Operations,
@@ -22,6 +19,7 @@ use crate::{
         object_size,
         pd_member,
         InPd,
+        InTable,
         Managed,
         Object, //
     },
@@ -184,7 +182,7 @@ pub struct SrqObject<D>(PhantomData<D>);
 // SAFETY: The core sets `device` and `uobject` before `create`.
 unsafe impl<D: Operations> Object for SrqObject<D> {
     type Driver = D;
-    type Extra = Link;
+    type Extra = InTable<()>;
     type Data = D::Srq;
 
     const NAME: &'static str = "shared receive queue";
