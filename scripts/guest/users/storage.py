@@ -25,6 +25,11 @@ NO_LUN = "rmdir target/core/rd_mcp_0/disk target/core/rd_mcp_0"
 IQN = "iqn.2026-11.verbena:disk"
 
 
+def killed(program):
+    """Lines that end a program, and fail if it is still there."""
+    return f"pkill -9 -x {program}; for i in $(seq 50); do pgrep -x {program} >/dev/null || break; sleep 0.1; done; ! pgrep -x {program} >/dev/null"
+
+
 class Nvme:
     package, program = "nvme-cli", "NVMe over RDMA (nvme-cli)"
     up = f"""modprobe -a nvmet nvmet_rdma; modprobe brd rd_nr=1 rd_size={MIB * 1024}; {CONFIGFS}/nvmet
@@ -74,9 +79,9 @@ class Tgt(Iser):
             for name in $(sed -n s/^InitiatorName=//p /etc/iscsi/initiatorname.iscsi) iqn.2007-10.com.github:sahlberg:libiscsi:iscsi-test{{,-2}}; do
                 tgtadm --lld $1 --mode target --op bind --tid $2 -Q $name || return; done; }}
         make iser 1 {IQN} && make iscsi 2 {IQN}-tcp"""
-    stop = "pkill -9 -x tgtd; for i in $(seq 50); do pgrep -x tgtd >/dev/null || exit 0; sleep 0.1; done; exit 1"
+    stop = killed("tgtd")
     lun, iqn_tcp, over_tcp = 1, f"{IQN}-tcp", "true"
-    down = f"{stop.replace('exit 0', 'break').replace('; exit 1', '')}; umount /srv/tgt"
+    down = f"{stop}; umount /srv/tgt"
 
 
 class Srp:
@@ -127,7 +132,8 @@ class Diod:
     start = f"""ulimit -l unlimited
         setpriv --reuid nobody --regid nogroup --clear-groups {SUITES}/diod/diod -f -n -e /srv/9p -l 127.0.0.1:5641 >/dev/null 2>&1 &
         for i in $(seq 50); do rdma resource show cm_id | grep -q :5640 && exit 0; sleep 0.1; done; exit 1"""
-    down = "pkill -x diod; sleep 1; umount /srv/9p"
+    # On SIGTERM it waits for one more event of the connection manager, and ends in the midst of the mount that makes it.
+    down = f"{killed('diod')}; umount /srv/9p"
     attach = """modprobe -a 9p 9pnet_rdma; mkdir -p /mnt/9p
         mount -t 9p -o trans=rdma,port=5640,version=9p2000.L,aname=/srv/9p,uname=nobody,access=any $SERVER /mnt/9p"""
     detach = "umount /mnt/9p"
