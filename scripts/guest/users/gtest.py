@@ -3,9 +3,9 @@
 import collections
 import contextlib
 import functools
-import random
 import re
 
+import lot
 import perftest
 from perftest import SLOW, Failed
 from row import NotHere, Part, Row, suite
@@ -125,9 +125,7 @@ def ucx(place, transport, part):
         mine += [name] if about == part else []
     if not mine:
         raise NotHere(f"it has none of these over {transport}")
-    if len(mine) > UCX_MOST:
-        drawn = set(random.Random(SEED).sample(mine, UCX_MOST))
-        mine = [name for name in mine if name in drawn]
+    mine = lot.draw(mine, UCX_MOST, SEED)
     # Some want a path MTU of 2048; one sends 300,000 datagrams to and fro before it says anything.
     with changed(place, "ip link set $NETDEV mtu 4500", "ip link set $NETDEV mtu 1500"):
         parts = gtest(place, f"{env} {path}/gtest --gtest_filter='FILTER' 2>&1; true", mine, 50, 600)

@@ -32,7 +32,7 @@ def hello(place, over):
 
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# Of each part, which has hundreds, so many are drawn by this seed.
+# Of each part, of which the largest have hundreds, at most so many are drawn by this seed.
 MOST, SEED = 60, 12
 # mpi4py's tests by the names of their files, so that a slice of time does for each; those that spawn processes are left out.
 MPI4PY = {"cco": "cco_(?!nb|pr)", "cco_nb": "cco_nb", "cco_pr": "cco_pr", "p2p": "p2p|msg", "rma": "rma|win", "io": "io|file",

@@ -4,10 +4,11 @@
 usage: mpi4py_drawn.py MOST SEED MAIN [ARGUMENT...]     MAIN is test/main.py of mpi4py
 """
 import os
-import random
 import runpy
 import sys
 import unittest
+
+import lot
 
 
 def each(suite):
@@ -20,9 +21,8 @@ def draw(most, seed):
 
     def discover(self, *how):
         tests = list(each(whole(self, *how)))
-        drawn = set(random.Random(seed).sample(range(len(tests)), min(most, len(tests))))
         # A module that could not be loaded is a test that fails: never left out.
-        tests = [t for n, t in enumerate(tests) if n in drawn or isinstance(t, unittest.loader._FailedTest)]
+        tests = lot.draw(tests, most, seed, always=lambda t: isinstance(t, unittest.loader._FailedTest))
         if os.environ.get("OMPI_COMM_WORLD_RANK", "0") == "0":
             print(*(f"drawn: {t.id()}" for t in tests), sep="\n", flush=True)
         return unittest.TestSuite(tests)
