@@ -32,8 +32,8 @@ def hello(place, over):
 
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# Of each part, of which the largest have hundreds, at most so many are drawn by this seed. Between two guests, each of whose ranks polls
-# for those of the other, a test takes three times as long.
+# Of each part, of which the largest have hundreds, at most so many are drawn by this seed; fewer between two guests, whose ranks wait for
+# those of the other as long as the machine takes to let both emulators run.
 MOST, MOST_PAIR, SEED = 60, 20, 12
 # mpi4py's tests by the names of their files, so that a slice of time does for each; those that spawn processes are left out.
 MPI4PY = {"cco": "cco_(?!nb|pr)", "cco_nb": "cco_nb", "cco_pr": "cco_pr", "p2p": "p2p|msg", "rma": "rma|win", "io": "io|file",
