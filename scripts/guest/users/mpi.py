@@ -2,30 +2,53 @@
 """MPI: Open MPI over UCX and over libfabric, MPICH; mpi4py, OSU's benchmarks; gloo."""
 import os
 import re
+from typing import NamedTuple
 
 from perftest import SLOW, Failed
 from row import Figure, NotHere, Part, Row, suite
 from ucx import ENV, launch
 
+
+class Library(NamedTuple):
+    """What Open MPI is run over: variables, and mpirun's options."""
+
+    env: str
+    options: str
+    pair_options: str = ""  # between two guests, too
+    left_out: str = ""  # of mpi4py's own tests
+    pair_left_out: str = ""
+
+
 OVER = {
-    "ucx": (f"{ENV} UCX_TLS=rc_verbs,ud_verbs,self UCX_FENCE_MODE=weak", "--mca pml ucx --mca osc ucx --mca btl ^openib,uct,ofi"),
-    "ofi": ("FI_UNIVERSE_SIZE=4 FI_PROVIDER=\"verbs;ofi_rxm\" FI_VERBS_IFACE=$NETDEV",
-            "--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include 'verbs;ofi_rxm' --mca btl self,ofi --mca btl_ofi_provider_include 'verbs;ofi_rxm'"),
+    "ucx": Library(
+        f"{ENV} UCX_TLS=rc_verbs,ud_verbs,self UCX_FENCE_MODE=weak",
+        "--mca pml ucx --mca osc ucx --mca btl ^openib,uct,ofi",
+        # Open MPI 5.0 over UCX has no communicators from groups, does not revoke one, dies of some that it waits for, and waits for ever where
+        # ranks of two nodes want a mutex at once (Documentation/users.md).
+        left_out="-x TestIntercommCreateFromGroups.testHalf -x .testRevoke -x .testWaitAll",
+        pair_left_out="".join(f' -x "*.Test{what}*World.test[AW]*"' for what in ("Mutex", "Condition", "Semaphore")),
+    ),
+    "ofi": Library(
+        "FI_UNIVERSE_SIZE=4 FI_PROVIDER=\"verbs;ofi_rxm\" FI_VERBS_IFACE=$NETDEV",
+        "--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include 'verbs;ofi_rxm' --mca btl self,ofi --mca btl_ofi_provider_include 'verbs;ofi_rxm'",
+        # By itself Open MPI finds nothing for windows of two nodes.
+        pair_options=" --mca osc rdma",
+    ),
     # What to compare with: the same port, without RDMA.
-    "tcp": ("", "--mca pml ob1 --mca btl self,tcp --mca btl_tcp_if_include 10.0.0.0/24"),
+    "tcp": Library("", "--mca pml ob1 --mca btl self,tcp --mca btl_tcp_if_include 10.0.0.0/24"),
 }
 RDMA = ("ucx", "ofi")
 
 
 def ring(place, over, ranks, size):
     """mpi4py's own benchmark, which prints seconds."""
-    env, more = OVER[over]
+    env, more, *_ = OVER[over]
     out = place.run(launch(place, env, ranks, f"python3 -m mpi4py.bench ringtest -n {size} -l 100", more))
     return Figure(Figure.of(out, r"= ([\d.]+) seconds", "s").value * 1e6 / 100, "us")
 
 
 def hello(place, over):
-    env, more = OVER[over]
+    env, more, *_ = OVER[over]
     out = place.run(launch(place, env, 4, "python3 -m mpi4py.bench helloworld", more))
     if out.count("Hello, World!") != 4:
         raise Failed(out[-300:])
@@ -39,29 +62,26 @@ MOST, MOST_PAIR, SEED = 60, 20, 12
 MPI4PY = {"cco": "cco_(?!nb|pr)", "cco_nb": "cco_nb", "cco_pr": "cco_pr", "p2p": "p2p|msg", "rma": "rma|win", "io": "io|file",
           "pkl5": "util_pkl5", "util": "util_(?!pkl5)"}
 REST = "|".join(("spawn", "dynproc", *MPI4PY.values()))
-# Open MPI 5.0 over UCX has no communicators from groups, does not revoke one, dies of some that it waits for, and waits for ever where
-# ranks of two nodes want a mutex at once (Documentation/users.md).
-LEFT_OUT = {"ucx": "-x TestIntercommCreateFromGroups.testHalf -x .testRevoke -x .testWaitAll", "ofi": ""}
-LEFT_OUT_PAIR = {"ucx": "".join(f' -x "*.Test{what}*World.test[AW]*"' for what in ("Mutex", "Condition", "Semaphore")), "ofi": ""}
+# It may say nothing for so many seconds, before the test that it waits in is told.
+IDLE = 300 * SLOW
 
 
 def own_tests(place, over, part):
     """A part of mpi4py's test suite on four ranks."""
-    env, more = OVER[over]
+    library = OVER[over]
     which = f'-i "^test_({MPI4PY[part]})"' if part in MPI4PY else f'-e "^test_({REST})"'
     # There are more ranks than processors, as in mpi4py's own runs, which set that, too.
-    more += " --mca mpi_yield_when_idle 1"
-    # By itself Open MPI finds nothing for windows of two nodes over libfabric.
-    more += " --mca osc rdma" if over == "ofi" and place.pair else ""
-    most, left_out = (MOST_PAIR, LEFT_OUT[over] + LEFT_OUT_PAIR[over]) if place.pair else (MOST, LEFT_OUT[over])
+    most, more, left_out = MOST, f"{library.options} --mca mpi_yield_when_idle 1", library.left_out
+    if place.pair:
+        most, more, left_out = MOST_PAIR, more + library.pair_options, f"{left_out} {library.pair_left_out}"
     command = f"python3 {HERE}/mpi4py_drawn.py {most} {SEED} {suite('mpi4py')}/test/main.py -f -v {which} {left_out}"
-    out, silent = place.watched(f"{launch(place, env, 4, command, more)}; echo ended with $?", 300 * SLOW)
+    out, silent = place.watched(f"{launch(place, library.env, 4, command, more)}; echo ended with $?", IDLE)
     drawn = re.findall(r"drawn: (\S+)$", out, re.M)
     if drawn and re.search(r"^OK\b.*^ended with 0$", out, re.M | re.S):
         return [Part(name, "pass") for name in drawn]
     # What comes last is which test waits, or what mpirun says of its processes.
     failed = sorted(set(re.findall(r"(?:ERROR|FAIL): (test\w+ \S+)", out)))
-    raise Failed(f"{', '.join(failed)}{'silent for five minutes' if silent else ''}: {out[-400:]}")
+    raise Failed(f"{', '.join([*failed, *([f'it said nothing for {IDLE} s'] if silent else [])])}: {out[-400:]}")
 
 
 # What OSU's benchmarks are looked at for: bytes of a message, unit of the second column, and what that is in ours.
@@ -77,7 +97,7 @@ def measured(place, test, binary, started):
 
 
 def osu(place, over, test):
-    env, more = OVER[over]
+    env, more, *_ = OVER[over]
     if over == "tcp" and place.device.startswith("rxe"):
         raise NotHere("TCP needs no device: the row of the other one tells it")
     return measured(place, test, f"osu_{test}", lambda command: launch(place, env, 2, command, more))
