@@ -81,7 +81,9 @@ def own_tests(place, over, part):
         return [Part(name, "pass") for name in drawn]
     # What comes last is which test waits, or what mpirun says of its processes.
     failed = sorted(set(re.findall(r"(?:ERROR|FAIL): (test\w+ \S+)", out)))
-    raise Failed(f"{', '.join([*failed, *([f'it said nothing for {IDLE} s'] if silent else [])])}: {out[-400:]}")
+    if silent:
+        failed.append(f"it said nothing for {IDLE} s")
+    raise Failed(f"{', '.join(failed)}: {out[-400:]}")
 
 
 # What OSU's benchmarks are looked at for: bytes of a message, unit of the second column, and what that is in ours.
