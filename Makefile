@@ -4,7 +4,7 @@
 # Needs root on Debian 12 or 13; installs and fetches what it lacks.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-debug check bench bench-engine sim sim-device mutants fuzz coverage judges conformance faults pictures users vm modules tools clean
+.PHONY: help run test test-long test-debug check bench bench-engine sim sim-device mutants fuzz coverage judges conformance faults pictures users vm modules tools clean
 
 help:    ## this list
 	@sed -nE 's/^([a-z-]+): *[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -14,6 +14,9 @@ run:     ## build everything, boot a guest, show the device and a table of perft
 
 test:    ## all tests, ending with `N passed, N failed`; `make test SUITES='unit guest'`: only those of scripts/test --list
 	@scripts/test $(SUITES)
+
+test-long: ## the same with the long form of each suite, and what is too long for every day: scripts/test --long
+	@scripts/test --long $(SUITES)
 
 test-debug: ## the suites that matter there on the debug kernel, which is built first (an hour): scripts/test --debug
 	@scripts/test --debug $(SUITES)

@@ -252,7 +252,7 @@ class Programs:
             stop(server)
 
     def cmtime(self):
-        """2010 connects (or $VERBENA_CONNECTS), 100 at a time, half of them with queue pairs of their own: no memory stays behind."""
+        """$VERBENA_CONNECTS connects (2000), 100 at a time, half of them with queue pairs of their own: no memory stays behind."""
         turns = CONNECTS // 200
         for i in range(turns):
             if i == 1:
