@@ -55,9 +55,9 @@ def hello(place, over):
 
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# Of each part, of which the largest have hundreds, at most so many are drawn by this seed; fewer between two guests, whose ranks wait for
-# those of the other as long as the machine takes to let both emulators run.
-MOST, MOST_PAIR, SEED = 60, 20, 12
+# Of each part, of which the largest have hundreds, at most so many are drawn by this seed; fewer on rxe, which is there to compare with, and
+# between two guests, whose ranks wait for those of the other as long as the machine takes to let both emulators run.
+MOST, FEWER, SEED = 60, 20, 12
 # mpi4py's tests by the names of their files, so that a slice of time does for each; those that spawn processes are left out.
 MPI4PY = {"cco": "cco_(?!nb|pr)", "cco_nb": "cco_nb", "cco_pr": "cco_pr", "p2p": "p2p|msg", "rma": "rma|win", "io": "io|file",
           "pkl5": "util_pkl5", "util": "util_(?!pkl5)"}
@@ -71,9 +71,10 @@ def own_tests(place, over, part):
     library = OVER[over]
     which = f'-i "^test_({MPI4PY[part]})"' if part in MPI4PY else f'-e "^test_({REST})"'
     # There are more ranks than processors, as in mpi4py's own runs, which set that, too.
-    most, more, left_out = MOST, f"{library.options} --mca mpi_yield_when_idle 1", library.left_out
+    more, left_out = f"{library.options} --mca mpi_yield_when_idle 1", library.left_out
     if place.pair:
-        most, more, left_out = MOST_PAIR, more + library.pair_options, f"{left_out} {library.pair_left_out}"
+        more, left_out = more + library.pair_options, f"{left_out} {library.pair_left_out}"
+    most = FEWER if place.pair or place.rxe else MOST
     command = f"python3 {HERE}/mpi4py_drawn.py {most} {SEED} {suite('mpi4py')}/test/main.py -f -v {which} {left_out}"
     out, silent = place.watched(f"{launch(place, library.env, 4, command, more)}; echo ended with $?", IDLE)
     drawn = re.findall(r"drawn: (\S+)$", out, re.M)
@@ -100,7 +101,7 @@ def measured(place, test, binary, started):
 
 def osu(place, over, test):
     env, more, *_ = OVER[over]
-    if over == "tcp" and place.device.startswith("rxe"):
+    if over == "tcp" and place.rxe:
         raise NotHere("TCP needs no device: the row of the other one tells it")
     return measured(place, test, f"osu_{test}", lambda command: launch(place, env, 2, command, more))
 

@@ -65,6 +65,10 @@ class Place:
     def pair(self):
         return self.peer is not None
 
+    @property
+    def rxe(self):
+        return self.device.startswith("rxe")
+
     def run(self, line, limit=120):
         """What it wrote, both of its streams; it has to end with 0."""
         return perftest.end(perftest.start("bash", "-c", line), line.split()[0], limit)
