@@ -65,7 +65,7 @@ def gtest(place, line, names, at_once, idle=60):
             begun = re.findall(r"^\[ RUN +\] ([\w/.]+)", out, re.M)
             unfinished = [n for n in begun if n in rest and n not in results]
             if unfinished:
-                parts.append(Part(unfinished[-1], "fail", f"its process {'said nothing for ' + str(idle) + ' s' if silent else 'did not survive'}: {out[-300:]}"))
+                parts.append(Part(unfinished[-1], "fail", f"its process {silent or 'did not survive'}: {out[-300:]}"))
             elif not results:
                 raise Failed(f"no test case began: {out[-300:].strip()}")
             # It may have died between two of them.

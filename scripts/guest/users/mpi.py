@@ -83,7 +83,7 @@ def own_tests(place, over, part):
     # What comes last is which test waits, or what mpirun says of its processes.
     failed = sorted(set(re.findall(r"(?:ERROR|FAIL): (test\w+ \S+)", out)))
     if silent:
-        failed.append(f"it said nothing for {IDLE} s")
+        failed.append(f"it {silent}")
     raise Failed(f"{', '.join(failed)}: {out[-400:]}")
 
 

@@ -74,16 +74,16 @@ class Place:
         return perftest.end(perftest.start("bash", "-c", line), line.split()[0], limit)
 
     def watched(self, line, idle):
-        """What it wrote, both of its streams, until it ended or, for `idle` seconds, was silent: then it is killed, and the second is true."""
+        """What it wrote, both of its streams, until it ended; or was silent for `idle` seconds and is killed, as the second says, or is empty."""
         with tempfile.TemporaryFile() as written:
             process = subprocess.Popen(["bash", "-c", line], stdout=written, stderr=subprocess.STDOUT, start_new_session=True)
-            size, since, silent = 0, time.monotonic(), False
+            size, since, silent = 0, time.monotonic(), ""
             while process.poll() is None:
                 time.sleep(0.1)
                 if os.fstat(written.fileno()).st_size != size:
                     size, since = os.fstat(written.fileno()).st_size, time.monotonic()
                 elif time.monotonic() - since > idle:
-                    silent = True
+                    silent = f"said nothing for {idle} s"
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
             written.seek(0)
