@@ -48,8 +48,8 @@ class Row(NamedTuple):
 class Place:
     """A device in one guest or two, and how programs are started there.
 
-    Commands are lines for bash. Both ends find DEVICE, GID, ADDRESS (their own) and NETDEV in their environment, and SERVER, where
-    servers run.
+    Commands are lines for bash. Both ends find DEVICE, GID, ADDRESS (their own) and NETDEV in their environment, OTHER_NETDEV, which is empty
+    or what another RDMA device of the guest is on, and SERVER, where servers run.
     """
 
     def __init__(self, device, peer=None):
@@ -109,12 +109,14 @@ class Place:
 def use(device):
     """Here programs shall use this device; those that come by ssh, too."""
     rxe = device.startswith("rxe")
-    netdev = os.environ["RXE_NETDEV" if rxe and "RXE_NETDEV" in os.environ else "VERBENA_NETDEV"]
+    both = [os.environ[name] for name in ("VERBENA_NETDEV", "RXE_NETDEV") if name in os.environ]
+    netdev = both[-1 if rxe else 0]
     shown = subprocess.run(["ip", "-o", "-4", "addr", "show", "dev", netdev], capture_output=True, text=True, check=True).stdout
     env = {
         "DEVICE": device,
         "GID": os.environ["RXE_GID" if rxe else "VERBENA_GID"],
         "NETDEV": netdev,
+        "OTHER_NETDEV": " ".join(n for n in both if n != netdev),
         "ADDRESS": re.search(r"inet ([\d.]+)/", shown)[1],
     }
     os.environ.update(env)
