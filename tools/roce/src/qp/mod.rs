@@ -110,7 +110,7 @@ impl Default for Attr {
 /// calls if the owner likes.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
-    /// Packets (a super-packet is one), and completions of flushed work requests.
+    /// Packets (a super-packet is one), work requests that send none, and completions of flushed ones.
     pub packets: u32,
     /// Payload bytes.
     pub bytes: u64,

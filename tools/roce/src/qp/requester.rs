@@ -308,7 +308,7 @@ impl Requester {
                 // The last of a super-packet is the one that asks.
                 false => core.super_packets().min(quarter.saturating_sub(unasked)),
             };
-            match self.next_packet(core, host, most.max(1)) {
+            match self.next_packet(core, host, most.max(1), budget) {
                 Ok(Some(mut packet)) => {
                     budget.spend(packet.payload.len());
                     unasked = unasked.saturating_add(packet.psns);
@@ -328,7 +328,7 @@ impl Requester {
                         core.transmit(host, ready);
                     }
                 }
-                Ok(None) => break Ok(false),
+                Ok(None) => break Ok(budget.is_spent()),
                 Err(cause) => break Err(cause),
             }
         };

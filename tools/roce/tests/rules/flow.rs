@@ -5,6 +5,7 @@
 use super::{pattern, MODES};
 use verbena_roce::host::{WcOpcode, WcStatus, WqeOpcode};
 use verbena_roce::packet::Kind;
+use verbena_roce::{Budget, QpType};
 use verbena_roce_lab::{Mode, Pair, Post, Setup, Side::*};
 
 #[test]
@@ -370,5 +371,28 @@ fn a_key_is_checked_after_the_fast_registration_ahead_of_it() {
         let expected = [(1, Success), (2, Success), (3, Success), (4, LocProtErr)];
         assert_eq!(p.statuses(A), expected, "{mode:?}");
         assert_eq!(p.world.bytes(dst), pattern(600, 1));
+    }
+}
+
+/// A turn is so many packets, and what sends none counts as one: else a queue pair would have them all in its turn.
+#[test]
+fn work_requests_that_send_nothing_cost_a_turn_as_much_as_packets() {
+    for qp_type in [QpType::Rc, QpType::Uc] {
+        let mut p = Pair::new(Setup {
+            qp_type,
+            ..Setup::default()
+        });
+        let src = p.buffer(A, &pattern(600, 1));
+        for id in 0..40 {
+            let opcode = [WqeOpcode::LocalInv, WqeOpcode::FastReg][id as usize % 2];
+            let mut post = Post::new(id, opcode, &[]);
+            post.wqe.imm = src.key.to_le_bytes();
+            p.post(A, post);
+        }
+        for (done, more) in [(16, true), (16, true), (8, false)] {
+            let mut budget = Budget::new(16, 1 << 20);
+            let left = p.qps[0].poll(&mut p.world.host(A), p.now, &mut budget);
+            assert_eq!((p.statuses(A).len(), left), (done, more), "{qp_type:?}");
+        }
     }
 }

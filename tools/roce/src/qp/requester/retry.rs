@@ -170,7 +170,7 @@ impl Requester {
             if (self.cursor.wrapping_sub(oldest), self.cursor_packets) >= end {
                 break;
             }
-            let Some(mut packet) = self.next_packet(core, host, 1)? else {
+            let Some(mut packet) = self.next_packet(core, host, 1, budget)? else {
                 break;
             };
             let end = self.next_to_send();

@@ -7,17 +7,21 @@ use super::Requester;
 use crate::host::{AtomicOp, Host, Syndrome, WcStatus, WqeError, WqeOpcode};
 use crate::packet::{Kind, Packet, Payload, Reth, SendTail, Transport};
 use crate::psn;
-use crate::qp::{Core, QpState};
+use crate::qp::{Budget, Core, QpState};
 use alloc::rc::Rc;
 
 impl Requester {
-    /// The packet after the last one, which stands for `most` packets at most, or nothing if nothing may be sent now.
+    /// The packet after the last one, which stands for `most` packets at most, or nothing if nothing may be sent now. What
+    /// sends none (LOCAL_INV, FAST_REG, BIND_MW) is executed on the way, and each costs as much as a packet: nothing, too, if
+    /// that was all of the budget.
     pub(super) fn next_packet<H: Host>(
         &mut self,
         core: &mut Core,
         host: &mut H,
         most: u32,
+        budget: &mut Budget,
     ) -> Result<Option<Packet>, Syndrome> {
+        let mut executed = false;
         loop {
             let index = self.cursor;
             let Some(slot) = self.slots.get(index) else {
@@ -36,11 +40,19 @@ impl Requester {
                 if core.state != QpState::Rts || !self.try_start(core, host, index) {
                     return Ok(None);
                 }
+                executed = true;
                 continue;
             }
             if slot.psns == 0 {
                 self.advance(1);
                 self.complete_local(core, host);
+                if executed {
+                    executed = false;
+                    budget.spend(0);
+                    if budget.is_spent() {
+                        return Ok(None);
+                    }
+                }
                 continue;
             }
             if slot.awaits_response() {
