@@ -500,7 +500,7 @@ fn check_request(packet: &Packet, op: &super::work::Op, begin: u32, mtu: u32) {
         packet.kind == kind
             && packet.first == first
             && packet.last == last
-            && packet.solicited == (last && wqe.solicited)
+            && packet.solicited == (last && wqe.solicited && op.takes_receive())
             && packet.payload.len() == due,
         "a wrong packet {packet:?} for {op:?}"
     );

@@ -241,6 +241,11 @@ impl Op {
         matches!(self.wqe.opcode, WqeOpcode::LocalInv | WqeOpcode::FastReg)
     }
 
+    /// Whether it takes a receive of the other side: none but these may be solicited (IBTA 9.2.3).
+    pub fn takes_receive(&self) -> bool {
+        self.is_send() || self.wqe.opcode == WqeOpcode::RdmaWriteImm
+    }
+
     /// Whether it is a SEND of any kind.
     pub fn is_send(&self) -> bool {
         matches!(

@@ -22,7 +22,10 @@ fn packets_leave_in_psn_order_message_by_message() {
     let mut last = Post::write(1, &[src.sge()], there).imm([1, 2, 3, 4]);
     last.wqe.solicited = true;
     p.post(A, last);
-    p.post(A, Post::write(2, &[src.part(0, 512)], there));
+    // Without an immediate nobody hears of it.
+    let mut silent = Post::write(2, &[src.part(0, 512)], there);
+    silent.wqe.solicited = true;
+    p.post(A, silent);
     p.post(A, Post::write(3, &[src.part(0, 1)], there));
     p.post(A, Post::write(4, &[], there));
     let packets = sent(&mut p);

@@ -305,7 +305,7 @@ impl Requester {
         packet.srqn = wqe.srqn;
         packet.first = first;
         packet.last = last;
-        packet.solicited = last && wqe.solicited;
+        packet.solicited = last && wqe.solicited && slot.takes_receive();
         packet.ack_req = is_beyond;
         if length > 0 {
             packet.payload = Payload::Gather {
