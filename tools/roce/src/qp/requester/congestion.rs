@@ -4,8 +4,9 @@
 //! that share a link share it evenly.
 //!
 //! Two things tell of a queue: a round trip that takes longer than the way alone does, and what routers mark (ECN). A loss tells
-//! of none: links lose packets by chance too. The window grows by half a packet in each round trip, and shrinks by a part of itself, at
-//! most once in a round trip, never below one packet. It begins with all that is configured, as long as nobody has told of a queue.
+//! of none: links lose packets by chance too. The window grows by three quarters of a packet in each round trip, and shrinks by a part
+//! of itself, at most once in a round trip, never below one packet. It begins with all that is configured, as long as nobody has told
+//! of a queue.
 //!
 //! How much longer a trip may take depends on the window, as in Swift (Kumar et al., SIGCOMM 2020): who has little under way tolerates
 //! more, so that a sender that knows less of the way than another does not starve.
