@@ -97,7 +97,7 @@ impl Device {
             return delivered;
         }
         if out.packet.dst_qpn == MULTICAST_QPN {
-            delivered.bytes += self.deliver_to_group(mem, out);
+            self.deliver_to_group(mem, out, &mut delivered);
         } else if out.local && !self.shared.config.wire_local {
             self.deliver_run(mem, out, &mut delivered);
         } else if self.shared.config.neighbours && !out.local {
@@ -141,22 +141,22 @@ impl Device {
         }
     }
 
-    /// A packet to a multicast group: to the members here, the sender maybe among them, and out. Says how many bytes were
-    /// copied to members.
-    fn deliver_to_group<M: GuestMemory>(&mut self, mem: &M, out: Outgoing) -> u64 {
+    /// A packet to a multicast group: to the members here, the sender maybe among them, and out. Each member's counts.
+    fn deliver_to_group<M: GuestMemory>(&mut self, mem: &M, out: Outgoing, all: &mut Delivered) {
         let path = out
             .path()
             .copied()
             .filter(|path| mcast::is_group(&path.dgid));
         let Some(path) = path else {
-            return 0;
+            return;
         };
         let members = self
             .groups
             .members(&path.dgid)
             .map_or(0, |members| members.len());
         self.shared.counters.add(Counter::TxMulticastPackets, 1);
-        let bytes = members as u64 * u64::from(out.packet.payload.len());
+        all.packets += members as u32;
+        all.bytes += members as u64 * u64::from(out.packet.payload.len());
         if members > 0 && !self.shared.port.loses() {
             if !self.shared.config.wire_local {
                 self.hand_to_group(mem, &path, &out.packet);
@@ -165,7 +165,6 @@ impl Device {
             }
         }
         self.deliver_frames(mem, out);
-        bytes
     }
 
     /// Gives a packet to each member of its group.

@@ -16,9 +16,9 @@ use verbena_abi::ctx::{AddressVector, QpState};
 use verbena_abi::wqe::WqeOpcode;
 
 /// 239.1.2.3, as RoCE v2 has it.
-const GROUP: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 129, 2, 3];
+pub(super) const GROUP: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 129, 2, 3];
 
-fn attach(group: [u8; 16], qpn: u32) -> AttachMcast {
+pub(super) fn attach(group: [u8; 16], qpn: u32) -> AttachMcast {
     AttachMcast {
         qpn: qpn.into(),
         port: 1,
@@ -36,7 +36,7 @@ fn detach(group: [u8; 16], qpn: u32) -> DetachMcast {
     }
 }
 
-fn to_group(group: [u8; 16], qpn: u32) -> AddressVector {
+pub(super) fn to_group(group: [u8; 16], qpn: u32) -> AddressVector {
     AddressVector {
         dgid: group,
         dmac: mac(&group),

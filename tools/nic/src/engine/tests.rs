@@ -2,7 +2,7 @@
 
 //! Panics, resets and floods of a VM in the engine's hands, and what the others notice of them.
 
-use super::vm::FRAMES;
+use super::vm::{portion, FRAMES};
 use super::*;
 use rustix::event::{eventfd, EventfdFlags};
 use std::os::fd::OwnedFd;
@@ -212,4 +212,17 @@ fn what_was_recorded_is_saved_when_a_model_panics_and_when_the_engine_ends() {
         let recorded = vm.model.recorded(0, 9).unwrap();
         assert!(recorded.total > 0 && recorded.capacity == 1024);
     }
+}
+
+/// Guest RAM is held for a portion: of frames to groups, each of which is copied to as many as the group has members, one.
+#[test]
+fn a_frame_to_a_group_is_the_last_of_its_portion() {
+    let (one, group): (&[u8], &[u8]) = (&[2, 0], &[0x33, 0x33]);
+    let mut frames = [one, one, group, group, one].into_iter().chain([one; 20]);
+    let mut next = frames.next();
+    let mut counts = Vec::new();
+    while next.is_some() {
+        counts.push(portion(&mut next, &mut frames).count());
+    }
+    assert_eq!(counts, [3, 1, 16, 5]);
 }

@@ -20,8 +20,28 @@ use verbena_device::{Action, Config, Crossing};
 
 /// Frames that are handled before a slice.
 pub(super) const FRAMES: usize = 64;
-/// Of those, so many have one hold of guest RAM: less than a slice copies.
+/// Of those, at most so many have one hold of guest RAM: less than a slice copies. One to a group, which is copied to each of its
+/// members, is the last.
 const PORTION: usize = 16;
+
+/// The next of the frames, as many as one hold of guest RAM has time for. `next` is the one after the last.
+pub(super) fn portion<'a, 'b, I: Iterator<Item = &'a [u8]>>(
+    next: &'b mut Option<&'a [u8]>,
+    frames: &'b mut I,
+) -> impl Iterator<Item = &'a [u8]> + use<'a, 'b, I> {
+    let mut is_over = false;
+    let portion = std::iter::from_fn(move || {
+        let frame = (!is_over).then(|| std::mem::replace(next, frames.next()))?;
+        is_over = frame.is_some_and(is_to_group);
+        frame
+    });
+    portion.take(PORTION)
+}
+
+/// Whether a frame's destination address is a group's (IEEE 802, 8.2: the first bit that leaves).
+fn is_to_group(frame: &[u8]) -> bool {
+    frame.first().is_some_and(|first| first & 1 != 0)
+}
 
 /// The least time between two recordings that are saved by themselves, in nanoseconds.
 const SAVE_PAUSE: u64 = 1_000_000_000;
@@ -289,9 +309,8 @@ impl Vm {
             if !slice.is_open() {
                 return;
             }
-            let portion = std::iter::from_fn(|| std::mem::replace(&mut next, frames.next()));
-            let portion = portion.take(PORTION);
-            let taken = slice.call(|device, ram| device.receive_frames(ram, portion, now));
+            let frames = portion(&mut next, &mut frames);
+            let taken = slice.call(|device, ram| device.receive_frames(ram, frames, now));
             if taken.is_none() {
                 return;
             }
