@@ -215,8 +215,10 @@ impl Cq {
             return None;
         }
         let index = arm.index.wrapping_sub(self.base);
-        // Indexes wrap: the entries that count are those from the later of the two on.
-        let from = if (index.wrapping_sub(self.notified) as i32) > 0 {
+        // The entries that count are those from the later of the two on. Indexes wrap, and an arm may wait for as long as nothing
+        // solicited comes: which is later is told from what both are behind of.
+        let behind = |of: u32| self.pi.wrapping_sub(of);
+        let from = if behind(index) <= behind(self.notified) {
             index
         } else {
             self.notified

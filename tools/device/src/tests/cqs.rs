@@ -471,6 +471,26 @@ fn a_cq_that_was_polled_for_long_is_told_of_when_it_is_armed() {
 }
 
 #[test]
+fn a_solicited_arm_waits_for_however_many_that_are_not() {
+    let mut p = Pair::new();
+    let cqn = p.cq_a.cqn;
+    p.d.arm(&mut p.cq_a, ArmMode::Solicited);
+    for _ in 0..6 {
+        let cq = p.d.device.shared.cqs.get_mut(cqn).unwrap();
+        cq.pass_by(1 << 29);
+        p.cq_a.ci = p.cq_a.ci.wrapping_add(1 << 29);
+        p.d.words()
+            .store_release(doorbell::cq_consumer(p.cq_a.slot.into()), p.cq_a.ci);
+        complete(&mut p, 1);
+        assert_eq!(p.d.drain(&mut p.cq_a).len(), 1);
+    }
+    assert_eq!(completions(&mut p), 0);
+    p.d.move_to(p.a.qpn, QpState::Err).unwrap();
+    complete(&mut p, 1);
+    assert_eq!(completions(&mut p), 1);
+}
+
+#[test]
 fn slots_of_either_group_are_noticed() {
     for slot in [0u16, 63, 64, 127] {
         let mut d = Driver::with(crate::Config::default());
