@@ -314,12 +314,13 @@ impl Device {
     }
 
     /// Whether a frame is for the RDMA engine: RoCE v2, for our MAC address and one of our GIDs, or for a multicast group with
-    /// a member here.
+    /// a member here, in a VLAN of a GID's.
     pub fn wants_frame(&self, bytes: &[u8]) -> bool {
         frame::peek(bytes).is_some_and(|path| {
             let is_ours = path.dmac == self.shared.config.mac && self.shared.port.is_for(&path);
             let has_members = || self.groups.members(&path.dgid).is_some();
-            is_ours || path.dmac == mcast::mac(&path.dgid) && has_members()
+            let is_heard = || self.shared.port.is_in(path.vlan) && has_members();
+            is_ours || path.dmac == mcast::mac(&path.dgid) && is_heard()
         })
     }
 

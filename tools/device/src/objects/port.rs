@@ -113,10 +113,16 @@ impl Port {
     }
 
     /// Whether packets by this path stay in the device. The GID alone does not tell: another station may have the same one, by
-    /// mistake, and what is connected to that goes on.
+    /// mistake, and what is connected to that goes on. In another VLAN nobody here would hear them either.
     pub fn is_local(&self, path: &Path) -> bool {
-        let is_it = |own: &Gid| own.gid == path.dgid && own.mac == path.dmac;
+        let is_it =
+            |own: &Gid| own.gid == path.dgid && own.mac == path.dmac && own.vlan == path.vlan;
         self.own.iter().any(is_it)
+    }
+
+    /// Whether the port is in a VLAN, or in none: what comes to a group tells no GID of the port's.
+    pub fn is_in(&self, vlan: Option<u16>) -> bool {
+        self.own.iter().any(|own| own.vlan == vlan)
     }
 
     /// Whether what came by this path is for a GID of the port's, in its VLAN.

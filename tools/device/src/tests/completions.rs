@@ -295,7 +295,6 @@ fn datagram(p: &mut Pair, at_a: bool) -> QpHandle {
 #[test]
 fn of_datagrams() {
     let mut p = Pair::new();
-    let mut gid6 = [0x20; 16];
     let mac6 = [2, 4, 6, 8, 10, 12];
     for (index, vlan, gid) in [(4u16, 77u16, [0x20; 16]), (5, NO_VLAN, [0x21; 16])] {
         p.d.must(&SetGid {
@@ -308,13 +307,13 @@ fn of_datagrams() {
             gid_type: GID_TYPE_ROCE_V2,
             ..Default::default()
         });
-        gid6 = gid;
     }
     let (mut x, mut y) = (datagram(&mut p, true), datagram(&mut p, false));
     let (at, key) = p.d.region(4096, 1);
+    let to = y.qpn;
     let av = |from: u16, dgid, dmac| AddressVector {
         dmac,
-        dest_qpn: y.qpn.into(),
+        dest_qpn: to.into(),
         qkey: 5.into(),
         pdn: 7.into(),
         sgid_index: from.into(),
@@ -328,8 +327,8 @@ fn of_datagrams() {
     let v4 = |from: u16| av(from, Driver::path(0, 1).dgid, Driver::path(0, 1).dmac);
     let paths = [
         (v4(0), [2, 0, 0, 0, 0, 1], NO_VLAN, network_type::IPV4),
-        (av(4, gid6, mac6), mac6, 77, network_type::IPV6),
-        (av(5, gid6, mac6), mac6, NO_VLAN, network_type::IPV6),
+        (av(4, [0x20; 16], mac6), mac6, 77, network_type::IPV6),
+        (av(5, [0x21; 16], mac6), mac6, NO_VLAN, network_type::IPV6),
     ];
     for (i, (av, smac, vlan, network)) in paths.into_iter().enumerate() {
         let index = i as u32;
@@ -366,8 +365,22 @@ fn of_datagrams() {
             // Version, traffic class without its ECN bits, flow label; hop limit; both GIDs.
             assert_eq!(got[..4], [0x6f, 0xc1, 0x23, 0x45]);
             assert_eq!(got[7], 9);
-            assert_eq!(got[8..24], if vlan == 77 { [0x20; 16] } else { [0x21; 16] });
-            assert_eq!(got[24..40], gid6);
+            assert_eq!((&got[8..24], &got[24..40]), (&av.dgid[..], &av.dgid[..]));
         }
     }
+    // To a GID of another VLAN: it leaves, and on the link nobody of this port hears it.
+    p.d.post_recv(&mut y, 5, &[(at, 200, key)]);
+    let mut wqe = SendWr::new(WqeOpcode::Send, 6, &[]).encode();
+    wqe[DATA_OFFSET..DATA_OFFSET_UD].copy_from_slice(av(4, [0x21; 16], mac6).as_bytes());
+    p.d.post_raw(&mut x, &wqe);
+    assert_eq!(
+        (
+            completions(&mut p, true).len(),
+            completions(&mut p, false).len()
+        ),
+        (1, 0)
+    );
+    let frame = p.d.device.next_frame().unwrap();
+    assert_eq!(frame[12..16], [0x81, 0, 0xc0, 77]);
+    assert!(!p.d.device.wants_frame(&frame));
 }

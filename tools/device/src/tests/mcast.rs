@@ -168,6 +168,20 @@ fn a_frame_for_a_group_is_wanted_while_there_is_a_member() {
     let mut other = frame.to_vec();
     other[5] ^= 1;
     assert!(!p.d.device.wants_frame(&other));
+    // Nor one in a VLAN that no GID here is in.
+    let tag = [0x81, 0, 0, 9];
+    let tagged = [&frame[..12], &tag, &frame[12..]].concat();
+    assert!(!p.d.device.wants_frame(&tagged));
+    p.d.must(&SetGid {
+        index: 6.into(),
+        valid: 1,
+        vlan: 9.into(),
+        port: 1,
+        gid_type: GID_TYPE_ROCE_V2,
+        gid: [0xfe; 16],
+        ..Default::default()
+    });
+    assert!(p.d.device.wants_frame(&tagged));
     // A group's GID with the number of one queue pair.
     let to_one = to_group(GROUP, all[1].qpn);
     assert_eq!(send(&mut p, &mut all[0], to_one), []);
