@@ -196,9 +196,15 @@ impl<D: Operations> Cq<D> {
     ///
     /// `ib_alloc_cq()` sets the handler, and what the handler needs, only after `create`, and lets
     /// nobody have the queue before. So a queue of the kernel's that no queue pair was ever made with
-    /// has none; nothing can complete there either.
+    /// has none; nothing can complete there either. Of a process' queue that is not
+    /// [known](Self::is_known) the core would link the event to what it frees if the queue comes to
+    /// nothing.
     pub fn complete(&self) {
-        if !self.is_user() && !self.extra().in_use.load(Acquire) {
+        let has_owner = match self.is_user() {
+            true => self.is_known(),
+            false => self.extra().in_use.load(Acquire),
+        };
+        if !has_owner {
             return;
         }
         let _one_at_a_time = self.extra().handler.lock();

@@ -58,6 +58,11 @@ use kernel::{
     bindings as kbindings,
     error::from_result,
     prelude::*,
+    sync::atomic::{
+        Acquire,
+        Atomic,
+        Release, //
+    },
     types::Opaque, //
 };
 
@@ -218,6 +223,8 @@ impl<E> Deref for InTable<E> {
 pub struct Managed<O: Object> {
     raw: Opaque<O::Raw>,
     _count: Counted<Objects>,
+    /// Whoever asked for it has it, or will: it was made, and cannot fail any more.
+    known: Atomic<bool>,
     extra: O::Extra,
     data: O::Data,
 }
@@ -274,8 +281,17 @@ impl<O: Object> Managed<O> {
         unsafe { O::is_user(self.as_raw()) }
     }
 
+    /// Whether the object was made, and will be its owner's. A device may tell of one that is still being
+    /// made, or that it is about to refuse.
+    pub fn is_known(&self) -> bool {
+        self.known.load(Acquire)
+    }
+
     /// Reports an event of this object, if somebody listens. Where the owner's handler may be called:
     /// process context for kernel users that sleep there.
+    ///
+    /// Of one that is not [known](Self::is_known) nothing is reported: the core links the event to what
+    /// it frees at once if the object comes to nothing (`UVERBS_METHOD_CQ_CREATE`).
     ///
     /// # Safety
     ///
@@ -287,7 +303,7 @@ impl<O: Object> Managed<O> {
         context: *mut c_void,
     ) {
         event.device = self.device().as_raw();
-        if let Some(handler) = handler {
+        if let Some(handler) = handler.filter(|_| self.is_known()) {
             // SAFETY: Set before the object was made, and constant; the object is not destroyed while
             // we have a reference.
             unsafe { handler(&mut event, context) };
@@ -342,6 +358,7 @@ impl<O: Object> Managed<O> {
             init_slot(&raw mut (*this).data, data)?;
             let Ok(()) = init_slot(&raw mut (*this).extra, O::Extra::new());
             (&raw mut (*this)._count).write(Counted::new());
+            (&raw mut (*this).known).write(Atomic::new(false));
         }
         Ok(Draft(raw))
     }
@@ -459,7 +476,12 @@ impl<O: Object> Draft<O> {
         caller
             .finish_output()
             // SAFETY: By the invariant; its owner never gets to know the object.
-            .inspect_err(|_| unsafe { Managed::<O>::undo(raw) })
+            .inspect_err(|_| unsafe { Managed::<O>::undo(raw) })?;
+        // SAFETY: By the invariant; it lives until this op has returned.
+        unsafe { Managed::<O>::from_raw(raw) }
+            .known
+            .store(true, Release);
+        Ok(())
     }
 }
 

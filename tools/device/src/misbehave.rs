@@ -66,10 +66,12 @@ kinds! {
     BusMasterStuck = 12 "bus-master-stuck",
     /// So many commands are not executed and answered that there are no resources for them.
     RefuseCommands = 13 "refuse-commands",
+    /// The next CREATE_CQ is so many milliseconds late, and before it come events of its CQ: a completion and an error.
+    EventsAhead = 14 "events-ahead",
 }
 
 /// Words, by number of the kind; the first is the magic's.
-const WORDS: usize = 14;
+const WORDS: usize = 15;
 
 /// What the device does wrong at present; copies share it.
 #[derive(Clone, Debug, Default)]

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! `verbena-guest-death --refused`: a NIC that refuses one kind of command after the other (`misbehave refuse-commands`). What the
 //! core lets no driver fail at ends all the same; of anything else the caller is told, and what he has goes on as before.
-use crate::ffi::cq::Cq;
+use crate::ffi::cq::{Channel, Cq};
 use crate::ffi::destroy::Destroy;
 use crate::ffi::mr::access;
 use crate::ffi::qp::{Qp, QpInit, RecvWr, Srq};
-use crate::ffi::sys::Errno;
+use crate::ffi::sys::{readable, Errno};
 use crate::ffi::QpCap;
 use crate::outcome::Context as _;
 use crate::rig::{PairOpts, Rig};
@@ -20,6 +20,7 @@ const DATAGRAM: u32 = 4;
 
 // `include/abi/cmd/opcode.rs`.
 const MODIFY_MR: u32 = 0x32;
+const CREATE_CQ: u32 = 0x40;
 const RESIZE_CQ: u32 = 0x44;
 const RESIZE_SRQ: u32 = 0x54;
 const DETACH_MCAST: u32 = 0x71;
@@ -43,9 +44,28 @@ fn misbehave(kinds: &[String]) -> TestResult {
 
 pub fn run() -> TestResult {
     let rig = Rig::new()?;
+    hears_of_none_that_is_not(&rig).at("events ahead")?;
     leaves_a_group(&rig).at("leaving a group")?;
     keeps_its_size(&rig).at("another size")?;
     keeps_its_rights(&rig).at("other rights")
+}
+
+/// What the device invents of a CQ before it answers that there is none. Whoever takes such an event has no CQ for it, and the core
+/// has freed what the event is linked to (`UVERBS_METHOD_CQ_CREATE`).
+fn hears_of_none_that_is_not(rig: &Rig) -> TestResult {
+    let channel = Channel::new(&rig.ctx)?;
+    misbehave(&["events-ahead=300".to_owned()])?;
+    let create = || Cq::with_channel(&rig.ctx, 8, Some(&channel), 0);
+    let told = refused(CREATE_CQ, || Ok(create().err()))?;
+    ensure_eq!(told, Some(Errno::ENOMEM), "ibv_create_cq");
+    ensure!(!readable(channel.fd(), 0), "a completion event of no CQ");
+    ensure!(!readable(rig.ctx.async_fd(), 0), "an error of no CQ");
+    // The same channel serves one that is there.
+    let cq = create().at("ibv_create_cq, later")?;
+    cq.destroy()
+        .map_err(|(errno, _)| errno)
+        .at("ibv_destroy_cq")?;
+    Ok(())
 }
 
 /// The core counts the groups that a queue pair is in, and destroys none that is in one.

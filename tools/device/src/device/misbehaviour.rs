@@ -5,6 +5,8 @@
 use super::Device;
 use crate::memory::GuestMemory;
 use crate::misbehave::{Kind, ALWAYS};
+use verbena_abi::cmd::{Command, CreateCq, ASYNC_EQN};
+use verbena_abi::eqe::EventType;
 
 impl Device {
     /// Executes the commands that were put off until now; returns when the next one is due.
@@ -33,6 +35,7 @@ impl Device {
             return true;
         }
         let (late, stall) = (m.take(Kind::LateCommand), m.take(Kind::StallAtCommand));
+        let late = late.max(self.tell_ahead(mem, slot));
         if stall != 0 {
             // The engine sees it before the next slice.
             m.set(Kind::Stall, stall);
@@ -43,6 +46,21 @@ impl Device {
             self.late.push_back((due, slot));
         }
         put_off
+    }
+
+    /// Tells of what the CQ of a slot's CREATE_CQ has not done yet, if it shall. Says how many milliseconds late that is executed.
+    fn tell_ahead<M: GuestMemory>(&mut self, mem: &M, slot: u32) -> u32 {
+        let m = self.shared.config.misbehave.clone();
+        if !m.is(Kind::EventsAhead) || self.opcode(mem, slot) != CreateCq::OPCODE.to_raw() {
+            return 0;
+        }
+        if let Some(request) = self.payload::<CreateCq, M>(mem, slot) {
+            let (cqn, eqn) = (request.cqn.get(), request.eqn.get());
+            let shared = &mut self.shared;
+            shared.push_event(mem, eqn, EventType::Completion, cqn, None);
+            shared.push_event(mem, ASYNC_EQN, EventType::CqErr, cqn, None);
+        }
+        m.take(Kind::EventsAhead)
     }
 
     /// Whether a command that was executed is not answered.

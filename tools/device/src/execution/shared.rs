@@ -196,7 +196,7 @@ impl Shared {
     }
 
     /// Puts an event into a queue; returns the index of its entry, if there is room for it now.
-    fn push_event<M: GuestMemory>(
+    pub(crate) fn push_event<M: GuestMemory>(
         &mut self,
         mem: &M,
         eqn: u32,

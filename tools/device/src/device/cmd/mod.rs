@@ -230,6 +230,17 @@ impl Device {
         header.map_or(0, |h| h.opcode.get())
     }
 
+    /// What the request of a slot has after its header.
+    pub(crate) fn payload<T, M>(&self, mem: &M, slot: u32) -> Option<T>
+    where
+        T: FromBytes + IntoBytes,
+        M: GuestMemory,
+    {
+        let queue = self.cmdq.as_ref().filter(|q| slot < q.slots)?;
+        let at = queue.base + u64::from(slot) * SLOT_SIZE as u64;
+        mem.read_struct(at + HEADER_SIZE as u64).ok()
+    }
+
     fn dispatch<M: GuestMemory>(
         &mut self,
         mem: &M,
