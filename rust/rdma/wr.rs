@@ -229,9 +229,11 @@ impl<'a, D: Operations> SendWr<'a, D> {
         matches!(self.qp_type, Some(QpType::Ud | QpType::Gsi | QpType::Smi))
     }
 
-    /// Destination of a datagram; `None` for other queue pairs and without an address handle.
+    /// Destination of a datagram; `None` for other queue pairs, for what is no SEND, and without an address
+    /// handle.
     pub fn datagram(&self) -> Option<Datagram<'a, D>> {
-        if !self.is_datagram() {
+        // Others are in other structs: the core's drain in one that is shorter.
+        if !self.is_datagram() || !matches!(self.op(), Ok(SendOp::Send | SendOp::SendWithImm(_))) {
             return None;
         }
         // SAFETY: A SEND on these queue pairs is in an `ib_ud_wr`, whose first member it is.
