@@ -5,6 +5,7 @@
 use super::srq_ud::{datagram, datagram_wqe_by};
 use super::Pair;
 use crate::config::{MAX_MCAST_GRP, MAX_MCAST_QP_ATTACH};
+use crate::device::sched::SLICE_STEPS;
 use crate::error::CmdError;
 use crate::mock::{Driver, QpHandle, SendWr};
 use crate::objects::mcast::{is_group, mac, Groups, MULTICAST_QPN};
@@ -13,12 +14,13 @@ use std::rc::Rc;
 use verbena_abi::cmd::*;
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::ctx::{AddressVector, QpState};
+use verbena_abi::stats::Counter;
 use verbena_abi::wqe::WqeOpcode;
 
 /// 239.1.2.3, as RoCE v2 has it.
-pub(super) const GROUP: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 129, 2, 3];
+const GROUP: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 129, 2, 3];
 
-pub(super) fn attach(group: [u8; 16], qpn: u32) -> AttachMcast {
+fn attach(group: [u8; 16], qpn: u32) -> AttachMcast {
     AttachMcast {
         qpn: qpn.into(),
         port: 1,
@@ -36,7 +38,7 @@ fn detach(group: [u8; 16], qpn: u32) -> DetachMcast {
     }
 }
 
-pub(super) fn to_group(group: [u8; 16], qpn: u32) -> AddressVector {
+fn to_group(group: [u8; 16], qpn: u32) -> AddressVector {
     AddressVector {
         dgid: group,
         dmac: mac(&group),
@@ -322,4 +324,29 @@ fn group_addresses() {
     let mut other = GROUP;
     other[3] = 1;
     assert!(!is_group(&other));
+}
+
+/// A datagram to a group is as many deliveries as the group has members, and each is as long a call as any other.
+#[test]
+fn deliveries_to_a_group_count_for_each_member() {
+    const MEMBERS: u32 = 20;
+    let mut p = Pair::new();
+    let mut sender = datagram(&mut p);
+    for _ in 0..MEMBERS {
+        let member = datagram(&mut p).qpn;
+        p.d.must(&attach(GROUP, member));
+    }
+    let wr = SendWr::new(WqeOpcode::Send, 1, &[]);
+    let wqe = datagram_wqe_by(&wr, to_group(GROUP, MULTICAST_QPN));
+    const SENDS: u32 = 16;
+    (0..SENDS).for_each(|_| p.d.post_raw(&mut sender, &wqe));
+    let heard = |p: &Pair| p.d.device.stats()[Counter::RxMulticastPackets as usize] as u32;
+    let mut before = heard(&p);
+    while before < SENDS * MEMBERS {
+        let next = p.d.device.run_slice(&p.d.ram, p.d.now);
+        let now = heard(&p);
+        assert!(now - before < SLICE_STEPS + MEMBERS, "{}", now - before);
+        assert!(next.busy || now == SENDS * MEMBERS);
+        before = now;
+    }
 }

@@ -3,17 +3,14 @@
 //! What bounds a slice: work is counted, never time.
 
 use super::eqs::Many;
-use super::mcast::{attach, to_group, GROUP};
-use super::srq_ud::{datagram, datagram_wqe_by};
 use super::Pair;
 use crate::device::cmd::long::{FLUSHED_REQUESTS, MOVED_ENTRIES};
-use crate::device::sched::{FOLLOW_COST, SLICE_FOLLOWED, SLICE_LOOKS, SLICE_STEPS};
+use crate::device::sched::{FOLLOW_COST, SLICE_FOLLOWED, SLICE_LOOKS};
 use crate::device::snapshot::LOOKS;
 use crate::execution::shared::FLUSHED_EVENTS;
 use crate::execution::shared::SLICE_DEADLINES;
 use crate::memory::GuestMemory;
 use crate::mock::{flat, CqHandle, Driver, SendWr};
-use crate::objects::mcast::MULTICAST_QPN;
 use crate::objects::port::Outgoing;
 use crate::{Cursor, Snapshot};
 use std::collections::HashSet;
@@ -334,31 +331,6 @@ fn so_many_packets_are_delivered_in_a_run() {
     assert_eq!(device.deliver(ram, first).packets, 32);
     let left = device.shared.outgoing.iter();
     assert_eq!(left.filter(|out| out.packet.dst_qpn == to).count(), 8);
-}
-
-/// A datagram to a group is as many deliveries as the group has members, and each is as long a call as any other.
-#[test]
-fn deliveries_to_a_group_count_for_each_member() {
-    const MEMBERS: u32 = 20;
-    let mut p = Pair::new();
-    let mut sender = datagram(&mut p);
-    for _ in 0..MEMBERS {
-        let member = datagram(&mut p).qpn;
-        p.d.must(&attach(GROUP, member));
-    }
-    let wr = SendWr::new(WqeOpcode::Send, 1, &[]);
-    let wqe = datagram_wqe_by(&wr, to_group(GROUP, MULTICAST_QPN));
-    const SENDS: u32 = 16;
-    (0..SENDS).for_each(|_| p.d.post_raw(&mut sender, &wqe));
-    let heard = |p: &Pair| p.d.device.stats()[Counter::RxMulticastPackets as usize] as u32;
-    let mut before = heard(&p);
-    while before < SENDS * MEMBERS {
-        let next = p.d.device.run_slice(&p.d.ram, p.d.now);
-        let now = heard(&p);
-        assert!(now - before < SLICE_STEPS + MEMBERS, "{}", now - before);
-        assert!(next.busy || now == SENDS * MEMBERS);
-        before = now;
-    }
 }
 
 #[test]
