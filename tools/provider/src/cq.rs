@@ -8,18 +8,20 @@
 //! is outstanding would overflow. When the device is dead the ring is not looked at any more: then everything outstanding
 //! in the queue pairs of this CQ is flushed from their windows.
 
+pub use crate::completion::Completion;
+use crate::completion::IMM_QPN;
 use crate::errno::Errno;
-use crate::ffi::lock::Lock;
+use crate::ffi::lock::{Guard, Lock};
 use crate::ffi::memory::{Area, Entry, Ring};
+use crate::newcomers::Newcomers;
 use crate::qp::{Qp, Receives, Srq};
 use crate::table::QpTable;
 use crate::wall_clock::{system_clock, WallClock};
-use core::mem::offset_of;
+use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use verbena_abi::cqe::{Cqe, Tail, WcOpcode, WcStatus, CQE_SIZE, TAIL_OFFSET, WC_OPCODE_RECV};
+use verbena_abi::cqe::{Tail, CQE_SIZE, TAIL_OFFSET};
 use verbena_abi::doorbell::{self, Arm, ArmMode, Words};
-use verbena_abi::syndrome::Syndrome;
 
 /// The ring of a CQ.
 pub type CqRing = Ring<CQE_SIZE>;
@@ -28,10 +30,19 @@ pub type CqRing = Ring<CQE_SIZE>;
 pub const LOG_STRIDE: u8 = CQE_SIZE.trailing_zeros() as u8;
 
 /// A completion queue.
+///
+/// Its lock is held from `ibv_start_poll` to `ibv_end_poll`. What a program may do meanwhile, arm the CQ and create what
+/// completes there, does not need it.
 pub struct Cq {
     area: Arc<Area>,
     slot: usize,
     state: Lock<CqState>,
+    /// The last arm.
+    arm: Lock<Arm>,
+    /// The index behind the last completion that the program has seen, for the next one.
+    seen: AtomicU32,
+    new_qps: Newcomers<Qp>,
+    new_srqs: Newcomers<Srq>,
 }
 
 /// What the lock of a CQ protects.
@@ -50,154 +61,13 @@ pub struct CqState {
     flushing: bool,
     /// Whether a poll has to go the long way first: something is saved, or flushed.
     aside: bool,
-    /// The last arm.
-    arm: Arm,
-    /// The queue pairs that complete here.
+    /// The queue pairs that complete here, but for newcomers.
     qps: QpTable,
     /// The SRQs for extended connections that complete here: their entries name a target, which may be another process'.
     srqs: Vec<Arc<Srq>>,
     wall_clock: WallClock,
     /// The entry that `ibv_next_poll` reads from.
     pub current: Completion,
-}
-
-/// A completion: the words of its CQE, which are turned into what C reads without taking them apart more than needed.
-#[derive(Clone, Copy, Default)]
-pub struct Completion {
-    pub wr_id: u64,
-    /// Index of the WQE, then the length.
-    index_length: u64,
-    /// Immediate data as it lies in memory, then the QPN.
-    imm_qpn: u64,
-    /// QPN of the sender, then the syndrome.
-    source_error: u64,
-    pub timestamp: u64,
-    /// P_Key index, then the service level.
-    path: u64,
-    /// SRQN of a receive of one.
-    srqn: u32,
-    tail: u32,
-}
-
-const INDEX_LENGTH: usize = offset_of!(Cqe, wqe_index);
-const IMM_QPN: usize = offset_of!(Cqe, imm);
-const SOURCE_ERROR: usize = offset_of!(Cqe, src_qp);
-/// The words that hold SRQN and P_Key index, and service level, and where in them.
-const PKEY_INDEX: (usize, usize) = in_word(offset_of!(Cqe, pkey_index));
-const SL: (usize, usize) = in_word(offset_of!(Cqe, sl));
-
-const fn in_word(offset: usize) -> (usize, usize) {
-    (offset / 8 * 8, offset % 8 * 8)
-}
-
-const _: () = {
-    assert!(offset_of!(Cqe, srqn) == PKEY_INDEX.0);
-    assert!(offset_of!(Cqe, byte_len) == INDEX_LENGTH + 4);
-    assert!(offset_of!(Cqe, qpn) == IMM_QPN + 4);
-    assert!(offset_of!(Cqe, vendor_err) == SOURCE_ERROR + 4);
-    assert!(offset_of!(Cqe, tail) == TAIL_OFFSET && size_of::<Cqe>() == CQE_SIZE);
-};
-
-impl Completion {
-    #[inline(always)]
-    fn read(entry: Entry<'_, CQE_SIZE>, imm_qpn: u64, tail: u32) -> Self {
-        let srqn_pkey = entry.get::<{ PKEY_INDEX.0 }>();
-        let pkey_index = srqn_pkey >> PKEY_INDEX.1 & 0xffff;
-        let sl = entry.get::<{ SL.0 }>() >> SL.1 & 0xff;
-        Self {
-            wr_id: entry.get::<{ offset_of!(Cqe, wr_id) }>(),
-            index_length: entry.get::<INDEX_LENGTH>(),
-            imm_qpn,
-            source_error: entry.get::<SOURCE_ERROR>(),
-            timestamp: entry.get::<{ offset_of!(Cqe, timestamp) }>(),
-            path: pkey_index | sl << 32,
-            srqn: srqn_pkey as u32,
-            tail,
-        }
-    }
-
-    fn flushed(qpn: u32, receive: bool, wr_id: u64) -> Self {
-        let opcode = if receive {
-            WcOpcode::Recv
-        } else {
-            WcOpcode::Send
-        };
-        Self {
-            wr_id,
-            imm_qpn: u64::from(qpn) << 32,
-            source_error: u64::from(Syndrome::DeviceFatal.to_raw()) << 32,
-            tail: u32::from(WcStatus::WrFlushErr.to_raw()) | u32::from(opcode.to_raw()) << 8,
-            ..Self::default()
-        }
-    }
-
-    /// `struct ibv_wc`, which is six words: `wr_id`; status, opcode; syndrome, length; immediate data, QPN; QPN of the
-    /// sender, flags; P_Key index, and service level among fields that RoCE has no use for.
-    #[inline(always)]
-    pub fn wc_words(&self) -> [u64; 6] {
-        let tail = u64::from(self.tail);
-        [
-            self.wr_id,
-            tail & 0xff | (tail >> 8 & 0xff) << 32,
-            self.source_error >> 32 | self.index_length >> 32 << 32,
-            self.imm_qpn,
-            u64::from(self.source_error as u32) | (tail >> 16 & 0x3f) << 32,
-            self.path,
-        ]
-    }
-
-    #[inline(always)]
-    pub fn qpn(&self) -> u32 {
-        (self.imm_qpn >> 32) as u32
-    }
-
-    #[inline(always)]
-    pub fn is_receive(&self) -> bool {
-        self.opcode() & WC_OPCODE_RECV != 0
-    }
-
-    #[inline(always)]
-    pub fn wqe_index(&self) -> u32 {
-        self.index_length as u32
-    }
-
-    /// Whether it is of a receive of this SRQ.
-    fn is_of(&self, srqn: u32) -> bool {
-        self.is_receive() && self.srqn == srqn
-    }
-
-    pub fn status(&self) -> u8 {
-        self.tail as u8
-    }
-
-    #[inline(always)]
-    pub fn opcode(&self) -> u8 {
-        (self.tail >> 8) as u8
-    }
-
-    pub fn wc_flags(&self) -> u8 {
-        (self.tail >> 16) as u8 & 0x3f
-    }
-
-    pub fn byte_len(&self) -> u32 {
-        (self.index_length >> 32) as u32
-    }
-
-    pub fn imm(&self) -> u32 {
-        self.imm_qpn as u32
-    }
-
-    pub fn src_qp(&self) -> u32 {
-        self.source_error as u32
-    }
-
-    pub fn vendor_err(&self) -> u32 {
-        (self.source_error >> 32) as u32
-    }
-
-    pub fn sl(&self) -> u8 {
-        (self.path >> 32) as u8
-    }
 }
 
 impl Cq {
@@ -213,22 +83,40 @@ impl Cq {
                 saved: VecDeque::new(),
                 flushing: false,
                 aside: false,
-                arm: Arm {
-                    index: 0,
-                    seq: 0,
-                    mode: ArmMode::None,
-                },
                 qps: QpTable::default(),
                 srqs: Vec::new(),
                 wall_clock: WallClock::default(),
                 current: Completion::default(),
             }),
+            arm: Lock::new(Arm {
+                index: 0,
+                seq: 0,
+                mode: ArmMode::None,
+            }),
+            seen: AtomicU32::new(0),
+            new_qps: Newcomers::default(),
+            new_srqs: Newcomers::default(),
         }
     }
 
     /// The lock itself, for a poll that spans several calls from C.
     pub fn state(&self) -> &Lock<CqState> {
         &self.state
+    }
+
+    /// Waits for the lock; whoever has come so far is known then.
+    fn lock(&self) -> Guard<'_, CqState> {
+        let mut state = self.state.lock();
+        self.let_in(&mut state);
+        state
+    }
+
+    /// Makes those known who have come. Nothing completes for one that has not, so who sees an entry, and asks then, knows whose it is.
+    fn let_in(&self, state: &mut CqState) {
+        for qp in self.new_qps.take() {
+            state.qps.insert(&qp);
+        }
+        state.srqs.append(&mut self.new_srqs.take());
     }
 
     /// Takes up to `most` completions and hands them to `sink`; returns how many. Fewer means that the CQ is empty.
@@ -264,17 +152,16 @@ impl Cq {
         let mut count = 0;
         let mut run: Option<Run<'_>> = None;
         while count < most && !state.aside {
-            let place = state.consumer.wrapping_sub(state.base);
-            let entry = state.ring.entry(place);
-            let tail = entry.get32_acquire::<TAIL_OFFSET>();
-            if !Tail::is_valid(tail, place, state.log_size) {
+            let Some((entry, tail)) = state.written() else {
                 break;
-            }
+            };
             let imm_qpn = entry.get::<IMM_QPN>();
             let Some(qp) = state.qps.find((imm_qpn >> 32) as u32) else {
                 break;
             };
-            let completion = Completion::read(entry, imm_qpn, tail);
+            let Some(completion) = Completion::read(entry, imm_qpn, tail) else {
+                break;
+            };
             let (receive, index) = (completion.is_receive(), completion.wqe_index());
             match &mut run {
                 Some(run) if core::ptr::eq(run.qp, qp) && run.receive == receive => {
@@ -307,25 +194,15 @@ impl Cq {
     /// Tells the device how far the CQ was polled. What is saved still counts.
     #[inline(always)]
     fn publish(&self, state: &CqState) {
+        self.seen.store(state.seen(), Ordering::Relaxed);
         self.area
             .store_release(doorbell::cq_consumer(self.slot), state.polled());
-    }
-
-    /// Whether the next entry is there.
-    #[inline(always)]
-    fn is_written(&self, state: &CqState) -> bool {
-        if state.flushing {
-            return false;
-        }
-        let place = state.consumer.wrapping_sub(state.base);
-        let tail = state.ring.entry(place).get32_acquire::<TAIL_OFFSET>();
-        Tail::is_valid(tail, place, state.log_size)
     }
 
     /// Whether there is nothing to poll.
     #[inline(always)]
     fn is_empty(&self, state: &CqState) -> bool {
-        !self.is_written(state) && state.saved.is_empty() && self.area.alive()
+        state.written().is_none() && state.saved.is_empty() && self.area.alive()
     }
 
     /// Takes the next completion. Its place is free at once: the program may post in its stead before it takes another.
@@ -343,34 +220,27 @@ impl Cq {
     #[inline(never)]
     fn next_unusual(&self, state: &mut CqState) -> Option<Completion> {
         if let Some((_, completion)) = state.saved.pop_front() {
+            self.let_in(state);
             state.aside = state.flushing || !state.saved.is_empty();
             self.publish(state);
-            if let Some(qp) = state.qps.find(completion.qpn()) {
-                qp.retire(completion.is_receive(), completion.wqe_index());
-            } else if let Some(srq) = state.srq_of(&completion) {
-                srq.queue.window().retire_shared(completion.wqe_index());
-            }
+            state.retire(&completion);
             return Some(completion);
         }
         // First whether the entry is there, then what it is: one that appears in between must not pass for unusable.
-        while self.is_written(state) {
-            let mut next = None;
-            if self.take(state, 1, |_, one| next = Some(*one)) == 1 {
-                return next;
-            }
-            // An entry that names no queue pair and no SRQ of this CQ cannot be used; it does not end the poll.
-            let completion = state.next_entry();
+        while let Some(completion) = state.next_entry() {
+            self.let_in(state);
             state.consumer = state.consumer.wrapping_add(1);
             self.publish(state);
-            if let Some(srq) = state.srq_of(&completion) {
-                srq.queue.window().retire_shared(completion.wqe_index());
+            if state.retire(&completion) {
                 return Some(completion);
             }
+            // An entry that names no queue pair and no SRQ of this CQ cannot be used; it does not end the poll.
         }
         if self.area.alive() {
             return None;
         }
         (state.flushing, state.aside) = (true, true);
+        self.let_in(state);
         self.flush(state)
     }
 
@@ -404,7 +274,6 @@ impl Cq {
 
     /// Asks for an event at the next completion, or the next solicited one.
     pub fn arm(&self, solicited: bool) {
-        let mut state = self.state.lock();
         if !self.area.alive() {
             return;
         }
@@ -413,11 +282,10 @@ impl Cq {
         } else {
             ArmMode::Next
         };
-        let index = match state.saved.front() {
-            Some((index, _)) => *index,
-            None => state.consumer,
-        };
-        doorbell::arm_cq(&*self.area, self.slot, &mut state.arm, index, mode, || {
+        let mut last = self.arm.lock();
+        // While another thread polls, it may have seen more: then the event tells of what that one takes.
+        let seen = self.seen.load(Ordering::Relaxed);
+        doorbell::arm_cq(&*self.area, self.slot, &mut last, seen, mode, || {
             self.area.ring();
         });
     }
@@ -444,21 +312,26 @@ impl Cq {
     /// Makes `qp`'s completions known here.
     ///
     /// The kernel may have handed out the number of one that is being destroyed and is still known here. Nothing more can
-    /// complete there, and nothing of `qp` has yet: what is found belongs to that one.
+    /// complete there, and nothing of `qp` has yet: what is found belongs to that one. This alone waits for the lock.
     pub fn attach(&self, qp: &Arc<Qp>) {
-        let mut state = self.state.lock();
+        if self.new_qps.put(qp.qpn, qp) {
+            return;
+        }
+        let mut state = self.lock();
         if let Some(gone) = state.qps.remove(qp.qpn) {
             self.clean_locked(&mut state, &gone);
         }
         state.qps.insert(qp);
+        self.new_qps.know(qp.qpn);
     }
 
     /// Takes `qp`'s completions out and forgets it, unless its number has brought another here.
     pub fn detach(&self, qp: &Qp) {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         if state.qps.has(qp) {
             self.clean_locked(&mut state, qp);
             state.qps.remove(qp.qpn);
+            self.new_qps.forget(qp.qpn);
         }
     }
 
@@ -467,23 +340,29 @@ impl Cq {
     /// As in [`attach`](Self::attach), the kernel may have handed out the number of one that is still known here: what is found
     /// belongs to that one.
     pub fn attach_srq(&self, srq: &Arc<Srq>) {
-        let mut state = self.state.lock();
+        if self.new_srqs.put(srq.srqn, srq) {
+            return;
+        }
+        let mut state = self.lock();
         if state.srqs.iter().any(|other| other.srqn == srq.srqn) {
             self.forget_srq(&mut state, srq.srqn);
         }
         state.srqs.push(Arc::clone(srq));
+        self.new_srqs.know(srq.srqn);
     }
 
     /// Takes an SRQ's completions out and forgets it, unless its number has brought another here.
     pub fn detach_srq(&self, srq: &Arc<Srq>) {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         if state.srqs.iter().any(|other| Arc::ptr_eq(other, srq)) {
             self.forget_srq(&mut state, srq.srqn);
+            self.new_srqs.forget(srq.srqn);
         }
     }
 
     fn forget_srq(&self, state: &mut CqState, srqn: u32) {
-        self.save(state);
+        state.save();
+        self.let_in(state);
         // A basic one may have the number by now: its completions name a queue pair that is known here.
         let mut saved = core::mem::take(&mut state.saved);
         saved.retain(|(_, one)| !one.is_of(srqn) || state.qps.find(one.qpn()).is_some());
@@ -495,7 +374,7 @@ impl Cq {
 
     /// Takes `qp`'s completions out; then `then`, which no poll comes between. The device writes none of them any more.
     pub fn clean(&self, qp: &Qp, then: impl FnOnce()) {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         self.clean_locked(&mut state, qp);
         then();
     }
@@ -503,7 +382,7 @@ impl Cq {
     /// The ring is the device's alone to write, so what belongs to other queue pairs is saved from it. As if it had moved
     /// up in the ring, it keeps as many entries as it had: only those of `qp` are given back.
     fn clean_locked(&self, state: &mut CqState, qp: &Qp) {
-        self.save(state);
+        state.save();
         let mut saved = core::mem::take(&mut state.saved);
         saved.retain(|(_, completion)| {
             // A target may have the number by now: what it receives names an SRQ that is not this one's.
@@ -519,16 +398,6 @@ impl Cq {
         state.saved = saved;
         state.aside = state.flushing || !state.saved.is_empty();
         self.publish(state);
-    }
-
-    /// Sets aside what lies in the ring.
-    fn save(&self, state: &mut CqState) {
-        let polled = state.polled();
-        while state.consumer.wrapping_sub(polled) < state.ring.size() && self.is_written(state) {
-            let completion = state.next_entry();
-            state.saved.push_back((state.consumer, completion));
-            state.consumer = state.consumer.wrapping_add(1);
-        }
     }
 }
 
@@ -550,11 +419,44 @@ impl Run<'_> {
 }
 
 impl CqState {
-    /// The entry at the consumer index, which is there.
-    fn next_entry(&self) -> Completion {
-        let entry = self.ring.entry(self.consumer.wrapping_sub(self.base));
+    /// The next entry's place and tail, if it is there.
+    #[inline(always)]
+    fn written(&self) -> Option<(Entry<'_, CQE_SIZE>, u32)> {
+        let place = self.consumer.wrapping_sub(self.base);
+        let entry = self.ring.entry(place);
         let tail = entry.get32_acquire::<TAIL_OFFSET>();
+        (!self.flushing && Tail::is_valid(tail, place, self.log_size)).then_some((entry, tail))
+    }
+
+    /// The next entry, if it is there.
+    fn next_entry(&self) -> Option<Completion> {
+        let (entry, tail) = self.written()?;
         Completion::read(entry, entry.get::<IMM_QPN>(), tail)
+    }
+
+    /// Sets aside what lies in the ring.
+    fn save(&mut self) {
+        let polled = self.polled();
+        while self.consumer.wrapping_sub(polled) < self.ring.size() {
+            let Some(completion) = self.next_entry() else {
+                break;
+            };
+            self.saved.push_back((self.consumer, completion));
+            self.consumer = self.consumer.wrapping_add(1);
+        }
+    }
+
+    /// Gives back to its queue pair, or SRQ, what a completion held; false if it is of neither.
+    fn retire(&self, completion: &Completion) -> bool {
+        let index = completion.wqe_index();
+        if let Some(qp) = self.qps.find(completion.qpn()) {
+            qp.retire(completion.is_receive(), index);
+        } else if let Some(srq) = self.srq_of(completion) {
+            srq.queue.window().retire_shared(index);
+        } else {
+            return false;
+        }
+        true
     }
 
     /// The SRQ for extended connections that a receive was taken from.
@@ -569,5 +471,13 @@ impl CqState {
     fn polled(&self) -> u32 {
         // At most as many as the ring has entries.
         self.consumer.wrapping_sub(self.saved.len() as u32)
+    }
+
+    /// The index behind the last completion that the program has seen.
+    #[inline(always)]
+    fn seen(&self) -> u32 {
+        self.saved
+            .front()
+            .map_or(self.consumer, |(index, _)| *index)
     }
 }

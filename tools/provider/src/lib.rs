@@ -19,7 +19,8 @@
 //!    on, which frees the ring's entries.
 //!
 //! Locks: each queue has its own ([`ffi::lock`]). A CQ's comes before those of the queues that complete there. Moving a
-//! queue pair to RESET, or destroying it, takes its CQEs out of its CQs under their locks.
+//! queue pair to RESET, or destroying it, takes its CQEs out of its CQs under their locks. Arming a CQ does not take its lock,
+//! nor does creating what completes there ([`newcomers`]).
 //!
 //! When the device dies (a fatal error, an unbind), the kernel takes the mappings away: they show one page of zeroes, or
 //! of what was written to it since. The area's alive word then reads 0, which is latched; posting stays accepted, and
@@ -32,9 +33,11 @@
 #![cfg_attr(test, allow(dead_code))]
 
 mod builder;
+mod completion;
 mod cq;
 mod errno;
 mod ffi;
+mod newcomers;
 mod qp;
 mod recv;
 mod send;

@@ -5,9 +5,9 @@
 //! A wall. Memory comes from `mmap(2)` of the uverbs file or, in unit tests, from the heap; everything above reaches it
 //! through the accessors here. They mask or check each offset, so that a wrong index hits another entry of the same
 //! ring, never other memory. Ordering is what the device specification asks for: an entry is written with plain stores
-//! and published by a release store of the producer index; a CQE is read after an acquire load of its tail. What the device writes is
-//! mapped for reading only: when the kernel takes it away it reads as zeroes, whereas what is read through a writable
-//! mapping means nothing any more (device specification, "Doorbell areas").
+//! and published by a release store of the producer index; a CQE is read after an acquire load of its tail, which is looked
+//! at again then. What the device writes is mapped for reading only: when the kernel takes it away it reads as zeroes, in
+//! the middle of an entry too, whereas what is read through a writable mapping means nothing any more (device specification, "Doorbell areas").
 #![allow(unsafe_code)]
 
 use super::pabi::ibv_sge;
@@ -507,13 +507,14 @@ impl<const MIN: usize> Entry<'_, MIN> {
         true
     }
 
-    /// Loads 8 bytes at a fixed offset.
+    /// Loads 8 bytes at a fixed offset, with relaxed order: the kernel may take them away just now.
     #[inline(always)]
     pub fn get<const OFFSET: usize>(self) -> u64 {
         const { assert!(OFFSET % 8 == 0 && OFFSET + 8 <= MIN) };
-        let at = self.base.as_ptr().wrapping_add(OFFSET).cast::<u64>();
-        // SAFETY: within the entry, which is at least `MIN` bytes long and so aligned.
-        u64::from_le(unsafe { at.read() })
+        let at = self.base.as_ptr().wrapping_add(OFFSET).cast();
+        // SAFETY: within the entry, which is at least `MIN` bytes long and so aligned; nobody writes it otherwise meanwhile.
+        let word = unsafe { AtomicU64::from_ptr(at) };
+        u64::from_le(word.load(Ordering::Relaxed))
     }
 
     /// Loads 4 bytes at a fixed offset with acquire order.
@@ -524,6 +525,17 @@ impl<const MIN: usize> Entry<'_, MIN> {
         // SAFETY: within the entry and aligned; this word is only accessed as an atomic while the device may write it.
         let word = unsafe { AtomicU32::from_ptr(at) };
         u32::from_le(word.load(Ordering::Acquire))
+    }
+
+    /// Loads such a word again, behind all that was loaded before: if it is the same, that was there all the time.
+    #[inline(always)]
+    pub fn get32_again<const OFFSET: usize>(self) -> u32 {
+        const { assert!(OFFSET % 4 == 0 && OFFSET + 4 <= MIN) };
+        fence(Ordering::Acquire);
+        let at = self.base.as_ptr().wrapping_add(OFFSET).cast();
+        // SAFETY: as above.
+        let word = unsafe { AtomicU32::from_ptr(at) };
+        u32::from_le(word.load(Ordering::Relaxed))
     }
 }
 

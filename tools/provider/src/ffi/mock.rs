@@ -8,7 +8,7 @@ use super::object::{Ah, Object};
 use super::pabi::*;
 use super::wr::{Bind, RecvWr, SendWr};
 use crate::errno::Errno;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
 
 /// Memory that a test and a queue both see.
 pub struct Shared(Memory);
@@ -39,6 +39,18 @@ impl Shared {
         let target = self.0.slice_at(offset, 4).cast();
         // SAFETY: `slice_at` has checked the range; queues load this word as an atomic too.
         unsafe { AtomicU32::from_ptr(target) }.store(value, Ordering::Release);
+    }
+
+    /// Zeroes an entry of whole words as the kernel does that takes its page away: who sees one word zeroed, and looks at the
+    /// `last` one afterwards, sees that zeroed too.
+    pub fn revoke(&self, offset: usize, length: usize, last: usize) {
+        self.publish(offset + last, 0);
+        fence(Ordering::Release);
+        for word in (0..length).step_by(8) {
+            let target = self.0.slice_at(offset + word, 8).cast();
+            // SAFETY: `slice_at` has checked the range; queues load these words as atomics too.
+            unsafe { AtomicU64::from_ptr(target) }.store(0, Ordering::Relaxed);
+        }
     }
 
     pub fn read(&self, offset: usize, length: usize) -> Vec<u8> {

@@ -3,9 +3,10 @@
 //! A device that is dead, or is taken for it: everything outstanding is flushed once.
 
 use super::{post_one, receive, Fixture};
+use crate::cq::LOG_STRIDE;
 use crate::errno::Errno;
-use std::sync::atomic::{AtomicBool, Ordering};
-use verbena_abi::cqe::{WcOpcode, WcStatus};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use verbena_abi::cqe::{WcOpcode, WcStatus, TAIL_OFFSET};
 use verbena_abi::doorbell::{self, Words};
 use verbena_abi::syndrome::Syndrome;
 
@@ -89,4 +90,47 @@ fn a_death_during_a_reset_flushes_one_life_only() {
         assert_eq!(f.polled(10), []);
         qp.detach();
     }
+}
+
+/// The page goes while an entry is read: that entry was there whole, or was not there.
+#[test]
+fn a_mapping_that_goes_leaves_no_half_of_an_entry() {
+    const ROUNDS: u64 = 100_000;
+    let mut f = Fixture::new();
+    let (_qp, other) = (f.rts(9), f.rts(10));
+    let stop = AtomicBool::new(false);
+    let polls = AtomicU32::new(0);
+    let (cq, stop, polls) = (f.cq.clone(), &stop, &polls);
+    std::thread::scope(|scope| {
+        let poller = scope.spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                // Some entries are set aside first.
+                if polls.fetch_add(1, Ordering::Relaxed) % 8 == 0 {
+                    cq.clean(&other, || {});
+                }
+                cq.poll(1, |_, one| {
+                    let seen = (one.wr_id, one.byte_len(), one.qpn(), one.wqe_index());
+                    assert_eq!(seen, (u64::MAX, 77, 9, 5));
+                });
+            }
+        });
+        for round in 0..ROUNDS {
+            // Where the program is; it may take the entry before it goes.
+            let next = f.consumer();
+            f.cq_producer = next;
+            let at = f.at(next);
+            f.complete(9, WcOpcode::Send, 5, u64::MAX);
+            // At another moment of the poll each time.
+            for _ in 0..round % 64 {
+                std::hint::spin_loop();
+            }
+            f.cq_memory.revoke(at, 1 << LOG_STRIDE, TAIL_OFFSET);
+            // What has gone does not come back: nobody is reading it when the next entry is written.
+            let before = polls.load(Ordering::Relaxed);
+            while polls.load(Ordering::Relaxed).wrapping_sub(before) < 2 && !poller.is_finished() {
+                std::hint::spin_loop();
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
 }

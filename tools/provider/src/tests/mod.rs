@@ -23,6 +23,7 @@ mod death;
 mod poll;
 mod recv;
 mod send;
+mod session;
 mod threads;
 mod xrc;
 
@@ -105,6 +106,12 @@ impl Fixture {
 
     fn rts(&self, qpn: u32) -> Arc<Qp> {
         let qp = self.qp(qpn, Receives::Own(self.receive_queue(SLOT)));
+        qp.set_state(QpState::Rts);
+        qp
+    }
+
+    fn qp_in_rts_without_receives(&self, qpn: u32) -> Arc<Qp> {
+        let qp = self.qp(qpn, Receives::None);
         qp.set_state(QpState::Rts);
         qp
     }

@@ -103,6 +103,8 @@ fn a_place_is_free_before_its_work_queue_has_room() {
     // Each completion of a long poll, whoever has it: by then both the CQ and the queue have told of those before it.
     let mut f = Fixture::new();
     let qps = [9, 10].map(|qpn| f.rts(qpn));
+    // The first completion of one that the CQ does not know yet goes by itself.
+    f.cq.clean(&qps[0], || {});
     for qp in &qps {
         for wr_id in 0..u64::from(SIZE) {
             post_one(qp, wr_id).unwrap();
