@@ -480,3 +480,22 @@ fn datagrams_carry_their_address() {
         assert_eq!(rig.driver.bytes(to + 40, 50), rig.driver.bytes(from, 50));
     }
 }
+
+#[test]
+fn an_rdma_write_as_a_datagram_is_the_devices_to_refuse() {
+    let mut rig = Rig::of(QpType::Ud);
+    let (from, from_key) = rig.driver.region(64, 1);
+    let mut sges = [sge(from, 50, from_key)];
+    let mut write = wr(7, 0, SIGNALED, &mut sges);
+    // An address that is none in this process.
+    mock::set_rdma(&mut write, 0x10, 0x77, 0);
+    rig.send(0, write);
+    rig.run();
+    let [sent] = rig.poll(0)[..] else {
+        panic!("one completion of the write");
+    };
+    let status = WcStatus::LocQpOpErr.to_raw();
+    assert_eq!((sent.wr_id, sent.status()), (7, status));
+    let cause = Syndrome::WqeOpcodeTransport.to_raw();
+    assert_eq!(sent.vendor_err(), u32::from(cause));
+}

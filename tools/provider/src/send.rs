@@ -263,7 +263,8 @@ impl SendQueue {
                 }
             }
         }
-        if self.config.datagram {
+        // Of what is none of theirs, which the device refuses, the address is not there: the program has set another member.
+        if self.config.datagram && matches!(wr.opcode(), IBV_WR_SEND | IBV_WR_SEND_WITH_IMM) {
             let (ah, qpn, qkey) = wr.datagram().ok_or(Errno::INVAL)?;
             wqe.set_address(ah, qpn, qkey);
         }

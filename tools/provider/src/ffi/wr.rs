@@ -133,8 +133,8 @@ pub struct SendWr<'a>(&'a ibv_send_wr);
 request!(
     SendWr of ibv_send_wr,
     /// `wr` points to a valid list: each entry has `num_sge` SGEs if that is positive, or none (null), the union member of its
-    /// opcode is set, address handles, windows and regions are this provider's, and inline data is readable. Nothing changes it,
-    /// nor uses the windows, during `'a`.
+    /// opcode is set (that of datagrams, if the queue pair is theirs and the opcode too), address handles, windows and regions
+    /// are this provider's, and inline data is readable. Nothing changes it, nor uses the windows, during `'a`.
 );
 
 impl<'a> SendWr<'a> {
@@ -193,10 +193,10 @@ impl<'a> SendWr<'a> {
         unsafe { self.0.qp_type.xrc.remote_srqn }
     }
 
-    /// Address handle, QPN and Q_Key, of datagrams.
+    /// Address handle, QPN and Q_Key, of datagrams: of requests with an opcode that they have.
     #[inline(always)]
     pub fn datagram(self) -> Option<(&'a Ah, u32, u32)> {
-        // SAFETY: plain integers and a pointer, set for this type of queue pair.
+        // SAFETY: plain integers and a pointer, set for this type of queue pair and opcode.
         let ud = unsafe { self.0.wr.ud };
         // SAFETY: `new`'s caller vouched for the handle.
         let ah = unsafe { Ah::from_ptr(ud.ah) }?;

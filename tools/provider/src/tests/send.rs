@@ -461,9 +461,8 @@ fn pieces_are_posted_together_or_not_at_all() {
     assert_eq!(f.producer(), 3);
 }
 
-#[test]
-fn a_datagram_without_an_address_is_refused() {
-    let f = Fixture::new();
+/// The send queue of a datagram queue pair.
+fn datagrams(f: &Fixture) -> SendQueue {
     let ring = Ring::new(Memory::heap(256 << LOG_SIZE), LOG_SIZE, 8).unwrap();
     let config = SendConfig {
         max_wr: SIZE,
@@ -475,7 +474,44 @@ fn a_datagram_without_an_address_is_refused() {
         sharing: Sharing::THREADS,
         slot: SLOT,
     };
-    let sends = SendQueue::new(ring, f.area.clone(), config);
+    SendQueue::new(ring, f.area.clone(), config)
+}
+
+/// What a C program has set for them is the union's member of the opcode: no address handle. The device refuses them.
+#[test]
+fn operations_that_are_none_of_datagrams_have_no_address() {
+    let f = Fixture::new();
+    let sends = datagrams(&f);
+    for (index, opcode) in (0..).zip([
+        IBV_WR_RDMA_WRITE,
+        IBV_WR_RDMA_READ,
+        IBV_WR_ATOMIC_FETCH_AND_ADD,
+        IBV_WR_SEND_WITH_INV,
+    ]) {
+        let mut sges = [sge(8)];
+        let mut wr = send(1, &mut sges);
+        wr.opcode = opcode;
+        mock::set_rdma(&mut wr, 8, 0x77, 0);
+        mock::with_sends(&mut [wr], |first| sends.post(first, || true)).unwrap();
+        let bytes = sends.bytes(index, 64);
+        let (header, _) = SendWqe::read_from_prefix(&bytes).unwrap();
+        assert_eq!(header.opcode, OPCODES[opcode as usize].0.to_raw());
+        let remote = header.remote_addr.get();
+        assert_eq!(remote == 8, opcode != IBV_WR_SEND_WITH_INV);
+    }
+    assert_eq!(sends.posted(), 4);
+}
+
+#[test]
+fn a_datagram_without_an_address_is_refused() {
+    let f = Fixture::new();
+    let sends = datagrams(&f);
+    for opcode in [IBV_WR_SEND, IBV_WR_SEND_WITH_IMM] {
+        let mut wr = send(1, &mut []);
+        wr.opcode = opcode;
+        let refused = mock::with_sends(&mut [wr], |first| sends.post(first, || true));
+        assert_eq!(refused, Err((Errno::INVAL, 0)));
+    }
     let ah = Ah::new(AddressVector::default(), None);
     for addressed in [true, false] {
         let mut guard = sends.start(|| true);

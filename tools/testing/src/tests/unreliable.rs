@@ -219,7 +219,8 @@ fn ud_too_long(rig: &Rig) -> TestResult {
 
 /// The send completes in error, what is behind it is flushed; the queue pair is in SQE and receives.
 fn fails(rig: &Rig, p: &Pair, to: &Option<Destination>, bad: SendWr) -> TestResult {
-    post(p, to, SendWr { wr_id: 1, ..bad })?;
+    let bad = SendWr { wr_id: 1, ..bad };
+    p.a.qp.post_send(&[bad]).at("a post")?;
     // Posted into SQE or before it: either way it is flushed.
     post(p, to, send(p, 2, 8))?;
     let sends = wait(&p.a.scq, 2, "the error and the flush")?;
@@ -231,11 +232,8 @@ fn fails(rig: &Rig, p: &Pair, to: &Option<Destination>, bad: SendWr) -> TestResu
 
 fn op_err(rig: &Rig, qp_type: u32, opcode: u32) -> TestResult {
     let (p, to) = ends(rig, qp_type)?;
-    let bad = SendWr::new(opcode, 1, &[p.a.mr.sge(0, 8)]);
-    let bad = match qp_type {
-        UD => bad,
-        _ => bad.remote(p.b.mr.at(0), p.b.mr.rkey()),
-    };
+    // Address and key of the peer, also where a datagram would have an address handle.
+    let bad = SendWr::new(opcode, 1, &[p.a.mr.sge(0, 8)]).remote(p.b.mr.at(0), p.b.mr.rkey());
     fails(rig, &p, &to, bad)
 }
 
