@@ -385,9 +385,7 @@ pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr)
     // SAFETY: see the head of this file.
     let context = unsafe { (*pd).context };
     // SAFETY: as above.
-    let result = unsafe { new_qp(context, &mut extended) };
-    asked.cap = extended.cap;
-    or_null(result).cast()
+    or_null(unsafe { new_qp(context, extended, &mut asked.cap) }).cast()
 }
 
 pub unsafe extern "C" fn create_qp_ex(
@@ -395,22 +393,26 @@ pub unsafe extern "C" fn create_qp_ex(
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     // SAFETY: see the head of this file.
-    let attr = unsafe { &mut *attr };
+    let asked = unsafe { &mut *attr };
     // SAFETY: as above.
-    or_null(unsafe { new_qp(context, attr) }).cast()
+    or_null(unsafe { new_qp(context, *asked, &mut asked.cap) }).cast()
 }
 
+/// Works on a copy of the attributes, and puts into `cap` what there is.
+///
 /// # Safety
 ///
 /// As `create_qp_ex`.
 unsafe fn new_qp(
     context: *mut ibv_context,
-    attr: &mut ibv_qp_init_attr_ex,
+    mut attr: ibv_qp_init_attr_ex,
+    cap: &mut ibv_qp_cap,
 ) -> Result<*mut verbs_qp, Errno> {
+    let attr = &mut attr;
     check_qp(attr)?;
     if attr.qp_type == IBV_QPT_XRC_RECV {
         // SAFETY: see the head of this file.
-        return unsafe { xrc::new_target(context, attr) };
+        return unsafe { xrc::new_target(context, attr) }.inspect(|_| *cap = attr.cap);
     }
     let datagram = attr.qp_type == IBV_QPT_UD;
     let extended = attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
@@ -457,6 +459,7 @@ unsafe fn new_qp(
     let made = unsafe { make_qp(inner, attr, &response.driver, datagram, send_cq, recv_cq) };
     match made {
         Ok(made) => {
+            *cap = attr.cap;
             made.attach();
             if extended {
                 // SAFETY: just created.

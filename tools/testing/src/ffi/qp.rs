@@ -421,12 +421,22 @@ pub struct Srq {
 
 impl Srq {
     pub fn new(pd: &Arc<Pd>, max_wr: u32, max_sge: u32) -> Result<Arc<Srq>, Errno> {
+        Srq::with_limit(pd, max_wr, max_sge, 0)
+    }
+
+    /// With a value where one that is modified has its limit.
+    pub fn with_limit(
+        pd: &Arc<Pd>,
+        max_wr: u32,
+        max_sge: u32,
+        srq_limit: u32,
+    ) -> Result<Arc<Srq>, Errno> {
         let mut attr = ibv_srq_init_attr {
             srq_context: std::ptr::null_mut(),
             attr: ibv_srq_attr {
                 max_wr,
                 max_sge,
-                srq_limit: 0,
+                srq_limit,
             },
         };
         // SAFETY: a valid PD and attributes.

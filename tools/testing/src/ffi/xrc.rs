@@ -70,6 +70,37 @@ impl Xrcd {
         Ok(Srq::of_xrc(raw, pd, cq, self))
     }
 
+    /// Creates an initiator by `ibv_create_qp_ex` with an SRQ, a receive CQ and receives, which mean nothing there, and
+    /// destroys it; false if the program finds its SRQ or its receive CQ changed.
+    pub fn initiator_keeps_attributes(
+        pd: &Arc<Pd>,
+        cq: &Arc<Cq>,
+        srq: &Srq,
+    ) -> Result<bool, Errno> {
+        let other = std::ptr::null_mut();
+        let mut attr = ibv_qp_init_attr_ex {
+            qp_type: IBV_QPT_XRC_SEND,
+            comp_mask: IBV_QP_INIT_ATTR_PD,
+            pd: pd.raw(),
+            send_cq: cq.raw(),
+            recv_cq: other,
+            srq: srq.raw,
+            ..ibv_qp_init_attr_ex::default()
+        };
+        (attr.cap.max_send_wr, attr.cap.max_recv_sge) = (1, u32::MAX);
+        let methods = later_methods(pd.ctx.raw()).ok_or(Errno::EOPNOTSUPP)?;
+        // SAFETY: the method table of a provider, which is not changed any more.
+        let op = unsafe { (*methods).create_qp_ex }.ok_or(Errno::EOPNOTSUPP)?;
+        // SAFETY: a valid context and attributes, which outlive the queue pair.
+        let raw = unsafe { op(pd.ctx.raw(), &mut attr) };
+        if raw.is_null() {
+            return Err(Errno::last());
+        }
+        // SAFETY: just created, and nobody else knows it.
+        Errno::check(unsafe { ibv_destroy_qp(raw) })?;
+        Ok(attr.srq == srq.raw && attr.recv_cq == other)
+    }
+
     /// A target in RESET.
     pub fn target(self: &Arc<Self>) -> Result<Target, Errno> {
         let mut attr = ibv_qp_init_attr_ex {

@@ -209,6 +209,9 @@ fn post_to_target(rig: &Rig) -> TestResult {
     );
     let recv = x.ini.post_recv(&[RecvWr::new(1, &[])]).map_err(|e| e.errno);
     ensure_eq!(recv, Err(Errno::ENOMEM), "a receive of an initiator");
+    let srq = Srq::new(&rig.pd, 16, 1).at("an SRQ")?;
+    let kept = Xrcd::initiator_keeps_attributes(&rig.pd, &x.scq, &srq).at("another initiator")?;
+    ensure!(kept, "the program's attributes have changed");
     Ok(())
 }
 
