@@ -23,6 +23,7 @@ use self::{
 };
 use super::{
     qp::Side,
+    srq,
     Live,
     Verbena, //
 };
@@ -348,7 +349,9 @@ impl CqData {
         let call = {
             let mut state = self.state.lock();
             if cq.is_user() {
-                self.live.health.has_ended() && !core::mem::replace(&mut state.woken, true)
+                self.live.health.has_ended()
+                    && cq.is_known()
+                    && !core::mem::replace(&mut state.woken, true)
             } else if state.armed && (self.has_entry(&state) || self.has_flush(&state)) {
                 state.armed = false;
                 true
@@ -529,16 +532,15 @@ impl CompletionQueue<Verbena> for CqData {
 
     fn resize(cq: &Cq<Verbena>, cqe: u32, user: &User<'_, Verbena>) -> Result {
         let live = &cq.live;
-        let request: ResizeCqReq = user.udata().read()?;
+        let step = srq::step_of(&user.udata().read::<ResizeCqReq>()?)?;
         let mut guard = cq.theirs.lock();
         let Theirs { entries, prepared } = &mut *guard;
-        if request.step == RESIZE_PREPARE {
+        if step == RESIZE_PREPARE {
             // Of two that were made, the former is gone, mapped or not.
             let new = prepared.insert(Entries::of_process(live, cqe, user)?);
             return user.udata().respond(&new.resized());
         }
-        let (Some(old), Some(new), RESIZE_MOVE) = (entries.as_mut(), prepared.take(), request.step)
-        else {
+        let (Some(old), Some(new), RESIZE_MOVE) = (entries.as_mut(), prepared.take(), step) else {
             return Err(EINVAL);
         };
         // First, because entries are not moved back.

@@ -99,7 +99,10 @@ use rdma::{
         RecvWrs, //
     }, //
 };
-use zerocopy::IntoBytes;
+use zerocopy::{
+    Immutable,
+    IntoBytes, //
+};
 
 /// An SRQN, given back when dropped.
 struct Srqn {
@@ -264,6 +267,14 @@ pub(crate) struct SrqData {
     number: Srqn,
 }
 
+/// The step of a resize, a CQ's too: either request begins with it, and what follows is reserved.
+pub(super) fn step_of<T: IntoBytes + Immutable>(request: &T) -> Result<u8> {
+    match request.as_bytes() {
+        [step, 0, 0, 0, 0, 0, 0, 0, ..] => Ok(*step),
+        _ => Err(EINVAL),
+    }
+}
+
 impl SrqData {
     /// Its number.
     pub(crate) fn srqn(&self) -> u32 {
@@ -289,9 +300,10 @@ impl SrqData {
     fn resize(&self, wanted: u32, user: &User<'_, Verbena>) -> Result {
         let live = &self.number.live;
         let request: ResizeSrqReq = user.udata().read()?;
+        let step = step_of(&request)?;
         let mut guard = self.resized.lock();
         let Resized { prepared, present } = &mut *guard;
-        if request.step == RESIZE_PREPARE {
+        if step == RESIZE_PREPARE {
             let room = prepared.insert(Room::new(self, wanted, user)?);
             let told = ResizeSrqResp {
                 ring_offset: Le64::new(room.mapping.offset()),
@@ -302,7 +314,7 @@ impl SrqData {
             };
             return user.udata().write_to(request.response.get(), &told);
         }
-        let (Some(new), RESIZE_MOVE) = (prepared.take(), request.step) else {
+        let (Some(new), RESIZE_MOVE) = (prepared.take(), step) else {
             return Err(EINVAL);
         };
         let request = |to: &Lender| ResizeSrq {
@@ -356,9 +368,6 @@ impl SrqData {
         let log_size = max_wr.trailing_zeros() as u8;
         let log_stride = wqe::log_rq_stride(max_sge);
         if log_stride > wqe::LOG_RQ_STRIDE.1 {
-            return Err(EINVAL);
-        }
-        if attr.srq_limit > max_wr {
             return Err(EINVAL);
         }
         let number = Srqn::new(&live)?;
@@ -418,7 +427,6 @@ impl SharedReceiveQueue<Verbena> for SrqData {
             log_size: srq.log_size,
             log_stride: srq.log_stride,
             ring: srq.ring.lend(to).translation(),
-            limit: Le32::new(attr.srq_limit),
             // `enum ib_srq_type`.
             srq_type: srq.xrc.is_some().into(),
             cqn: Le32::new(srq.xrc.as_ref().map_or(0, |xrc| xrc.cqn)),
@@ -450,6 +458,8 @@ impl SharedReceiveQueue<Verbena> for SrqData {
         })?;
         attr.max_wr = srq.max_wr;
         attr.max_sge = srq.max_sge;
+        // Irrelevant at creation (ibv_create_srq(3)): a limit is armed by modify alone.
+        attr.srq_limit = 0;
         Ok(())
     }
 

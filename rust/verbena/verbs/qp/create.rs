@@ -65,8 +65,8 @@ fn log_size(wanted: u32, most: u32) -> Result<u8> {
 }
 
 /// The sizes asked for, of the queues that there are: one that is there has room for an element at least.
-fn asked(cap: QpCap, has_sends: bool, has_recvs: bool) -> QpCap {
-    let (sends, recvs) = (u32::from(has_sends), u32::from(has_recvs));
+fn asked(cap: QpCap, has_sends: bool, has_rq: bool) -> QpCap {
+    let (sends, recvs) = (u32::from(has_sends), u32::from(has_rq));
     QpCap {
         max_send_wr: cap.max_send_wr * sends,
         max_send_sge: cap.max_send_sge.max(1) * sends,
@@ -106,15 +106,16 @@ impl QpData {
         // Of extended connections the target has no queue at all, the initiator none of receives.
         let has_sends = device_type != cmd::QpType::XrcTgt;
         let has_recvs = !matches!(qp_type, QpType::XrcIni | QpType::XrcTgt);
-        let mut wanted = asked(attr.cap(), has_sends, has_recvs);
+        let srq = attr.srq().filter(|_| has_recvs);
+        // With an SRQ what is asked of receives is ignored (ibv_create_qp(3)).
+        let has_rq = has_recvs && srq.is_none();
+        let mut wanted = asked(attr.cap(), has_sends, has_rq);
         if wanted.max_send_sge > caps.max_send_sge.get()
             || wanted.max_recv_sge > caps.max_recv_sge.get()
             || wanted.max_inline_data > caps.max_inline_data.get()
         {
             return Err(EINVAL);
         }
-        let srq = attr.srq().filter(|_| has_recvs);
-        let has_rq = has_recvs && srq.is_none();
         let most = caps.max_qp_wr.get();
         let (log_sq_size, log_sq_stride) = if has_sends {
             (
@@ -186,7 +187,6 @@ impl QpData {
         if srq.is_some() {
             flags |= cmd::QP_HAS_SRQ;
         }
-        let recv_sge = if has_rq { wanted.max_recv_sge } else { 0 };
         let (pdn, xrcdn) = match home {
             Home::Pd(pd) => (pd.pdn, 0),
             Home::Xrcd(xrcd) => (0, xrcd.xrcdn),
@@ -210,7 +210,7 @@ impl QpData {
             log_rq_stride,
             // CAST: not above the device's limits, which are below 256 and 65536.
             max_send_sge: wanted.max_send_sge as u8,
-            max_recv_sge: recv_sge as u8,
+            max_recv_sge: wanted.max_recv_sge as u8,
             max_inline: Le16::new(wanted.max_inline_data as u16),
             ..Default::default()
         };
@@ -218,7 +218,7 @@ impl QpData {
             max_send_wr: if has_sends { 1 << log_sq_size } else { 0 },
             max_recv_wr: if rq.is_some() { 1 << log_rq_size } else { 0 },
             max_send_sge: wanted.max_send_sge,
-            max_recv_sge: recv_sge,
+            max_recv_sge: wanted.max_recv_sge,
             max_inline_data: wanted.max_inline_data,
             max_rdma_ctxs: 0,
         };

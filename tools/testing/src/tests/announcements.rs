@@ -105,6 +105,12 @@ fn on_srq(rig: &Rig) -> Result<(Pair, Arc<Srq>), Fail> {
 }
 
 fn srq_limit(rig: &Rig) -> TestResult {
+    // At creation it is irrelevant (ibv_create_srq(3)).
+    for irrelevant in [8, 0xdead_beef] {
+        let srq = Srq::with_limit(&rig.pd, 16, 1, irrelevant).at("an SRQ with a limit")?;
+        ensure_eq!(srq.query()?.srq_limit, 0, "limit of a new one");
+        rig.expect_no_event(QUIET).at("a limit at creation")?;
+    }
     let (p, srq) = on_srq(rig)?;
     let post = |wr_id| {
         let wr = RecvWr::new(wr_id, &[p.b.mr.sge(0, 64)]);
