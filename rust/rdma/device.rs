@@ -162,8 +162,8 @@ pub trait Operations: Sized + Send + Sync + 'static {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// The device's firmware version as text, for `/sys/class/infiniband/*/fw_ver`: four numbers.
-    fn fw_version(_dev: &Device<Self>) -> [u16; 4] {
+    /// The device's firmware version as text, for `/sys/class/infiniband/*/fw_ver`: three numbers.
+    fn fw_version(_dev: &Device<Self>) -> [u16; 3] {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 }

@@ -172,11 +172,11 @@ impl<D: Operations> Adapter<D> {
     unsafe extern "C" fn get_dev_fw_str(dev: *mut bindings::ib_device, text: *mut c_char) {
         // SAFETY: A device of ours.
         let version = D::fw_version(unsafe { Device::from_raw(dev) });
-        // The buffer has IB_FW_VERSION_NAME_MAX bytes: four numbers of five digits, three points
-        // and the end fit into 24.
+        // The buffer has IB_FW_VERSION_NAME_MAX bytes: three numbers of five digits, two points
+        // and the end fit into 18.
         let mut at = 0usize;
         let mut put = |byte: u8| {
-            // SAFETY: At most 24 bytes are written.
+            // SAFETY: At most 18 bytes are written.
             unsafe { text.add(at).write(byte as c_char) };
             at += 1;
         };

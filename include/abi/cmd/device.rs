@@ -18,7 +18,7 @@ layout! {
         0 => mac: [u8; 8],
         /// Node and system image GUID, in network order.
         8 => node_guid: [u8; 8],
-        /// Firmware version: major, minor and patch of the NIC, 16 bits each from the top, as `fw_ver` has them.
+        /// Firmware version: major, minor and patch of the NIC, 16 bits each, the patch lowest.
         16 => fw_ver: Le64,
         24 => max_mr_size: Le64,
         /// Page sizes that translations may use, a bit each.

@@ -315,9 +315,9 @@ impl Operations for Verbena {
         dev.counters.dealloc(counter);
     }
 
-    fn fw_version(dev: &Device<Self>) -> [u16; 4] {
+    fn fw_version(dev: &Device<Self>) -> [u16; 3] {
         let version = dev.live.caps().map_or(0, |caps| caps.fw_ver.get());
-        // CAST: four numbers of 16 bits.
-        [48, 32, 16, 0].map(|shift| (version >> shift) as u16)
+        // CAST: three numbers of 16 bits.
+        [32, 16, 0].map(|shift| (version >> shift) as u16)
     }
 }

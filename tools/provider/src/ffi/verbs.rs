@@ -51,13 +51,9 @@ pub unsafe extern "C" fn query_device_ex(
     if returned != 0 {
         return returned;
     }
-    let version = response.base.fw_ver;
-    let text = format!(
-        "{}.{}.{}",
-        version >> 32,
-        version >> 16 & 0xffff,
-        version & 0xffff
-    );
+    // Major, minor and patch, 16 bits each.
+    let [major, minor, patch] = [32, 16, 0].map(|shift| (response.base.fw_ver >> shift) as u16);
+    let text = format!("{major}.{minor}.{patch}");
     // SAFETY: libibverbs has filled the structure; `orig_attr` is always there.
     let target = unsafe { &mut (*attr).orig_attr.fw_ver };
     for (to, from) in target

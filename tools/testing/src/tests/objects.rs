@@ -35,6 +35,11 @@ pub static TESTS: &[Test] = &[
 fn query_device(rig: &Rig) -> TestResult {
     let d = rig.ctx.query_device().at("query_device")?;
     ensure!(d.vendor_id != 0, "vendor_id is 0");
+    let told: Vec<u8> = d.fw_ver.iter().map(|c| *c as u8).collect();
+    let told = String::from_utf8_lossy(&told);
+    let shown = format!("/sys/class/infiniband/{}/fw_ver", env().device);
+    let shown = std::fs::read_to_string(shown)?;
+    ensure_eq!(told.trim_end_matches('\0'), shown.trim_end(), "fw_ver");
     ensure!(d.node_guid != 0, "node_guid is 0");
     ensure!(d.sys_image_guid != 0, "sys_image_guid is 0");
     ensure_eq!(d.phys_port_cnt, 1, "phys_port_cnt");
