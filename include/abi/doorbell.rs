@@ -23,9 +23,10 @@
 //! | [`cq_arm`] | 128 x 64 | guest | arm word, see [`Arm`] |
 //!
 //! The device's words are in a part of their own, which processes map for reading only. When a context is disassociated
-//! (unbind, fatal error) the device is stopped first, then the driver, its only heir, stores 0 in [`ALIVE`], then the
-//! kernel replaces the mappings: read-only ones by the zero page, all writable ones of the process by one common page.
-//! So [`ALIVE`] reads 0 from then on, whereas what is read through a writable mapping means nothing any more.
+//! the kernel replaces the mappings: read-only ones by the zero page, all writable ones of the process by one common page.
+//! So [`ALIVE`] reads 0 from then on, whereas what is read through a writable mapping means nothing any more. After a fatal
+//! error the device was stopped before, and the driver, its only heir, has stored 0 in [`ALIVE`]; where a device that works is
+//! unbound, the queues that the area's words are about were destroyed before.
 //!
 //! Posting is [`post_send`]: publish the index, count the generation, full fence, read the sleep word, ring if need be. The
 //! device sleeps by [`fall_asleep`] and wakes by [`wake_up`], and must scan the area after either. The fences pair:

@@ -62,7 +62,8 @@ use rdma::{
     }, //
 };
 
-/// Areas that no process gets, so that the kernel is never without one: 16384 queues of each kind.
+/// Areas that no process gets, so that the kernel is never without one: 16384 queues of each kind. A target of extended
+/// connections has its slot there, too: it may outlive the process that made it.
 const KERNEL_AREAS: u32 = 128;
 
 /// The words of an area, as the guest's side of the protocol sees them. The offsets are the

@@ -3,10 +3,10 @@
 //! Coherent memory that the device, and maybe a process, also reads and writes.
 //!
 //! Every access is volatile or atomic, bounds-checked, to or from a value of the caller's: no
-//! reference to the memory ever exists. Words that both sides look at while they work (owner words,
-//! indexes) are accessed with an explicit ordering, by [`load32`](Chunk::load32) and the like;
-//! [`read`](Chunk::read) takes a snapshot of an entry, which is then validated and never read again.
-//! An offset out of bounds or not aligned is `EINVAL`.
+//! reference to the memory ever exists, but to a word as an atomic for the time of an access. Words that
+//! both sides look at while they work (owner words, indexes) are accessed with an explicit ordering, by
+//! [`load32`](Chunk::load32) and the like; [`read`](Chunk::read) takes a snapshot of an entry, which is
+//! then validated and never read again. An offset out of bounds or not aligned is `EINVAL`.
 //!
 //! All is little endian on the wire; the types of the ABI take care of that, and the words here are
 //! plain integers of the ABI's value.

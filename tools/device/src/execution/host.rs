@@ -2,8 +2,8 @@
 
 //! What the transport sees of the device during one call.
 //!
-//! WQEs are copied out once, then the copy is validated (`wqe.rs`): whatever a guest writes there becomes a status or an
-//! error of its own queue pair.
+//! What is used of a WQE is copied out first, then the copy is validated (`wqe.rs`): whatever a guest writes there becomes a
+//! status or an error of its own queue pair. The segments of BIND_MW and FAST_REG are copied when their turn comes.
 
 use crate::execution::copy::{self, Side};
 use crate::execution::shared::Shared;

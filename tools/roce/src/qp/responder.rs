@@ -6,7 +6,7 @@
 //! slot), R_Key, length. Answers leave in PSN order: as long as READ responses are waiting, acknowledgements and NAKs
 //! wait behind them.
 //!
-//! This file places a request in the sequence, `execute.rs` and `execute/` execute it, `duplicate.rs` repeats what was executed
+//! This file places a request in the sequence, `execute.rs` executes it, `duplicate.rs` repeats what was executed
 //! before, `keep.rs` keeps what comes ahead of a gap, `place.rs` has ATOMIC WRITE and FLUSH, `answer.rs` answers, `refuse.rs`
 //! ends the connection, `receives.rs` takes and flushes receives. Documentation/rules.md has the rules by clause.
 
