@@ -62,10 +62,12 @@ impl Lab {
         }
     }
 
-    /// The GIDs of both sides of a pair, by index.
+    /// The GIDs of both sides of a pair, by index: of the same IP and VLAN, else neither hears the other.
     pub fn draw_ends(&mut self) -> [u16; 2] {
-        let half = 3 * self.rng.below(2);
-        [(); 2].map(|()| ENTRIES[(half + self.rng.below(3)) as usize].0)
+        let (from, vlan, _, v6) = ENTRIES[self.rng.below(ENTRIES.len() as u64) as usize];
+        let near = ENTRIES.iter().filter(|e| (e.1, e.3) == (vlan, v6));
+        let near: Vec<u16> = near.map(|e| e.0).collect();
+        [from, near[self.rng.below(near.len() as u64) as usize]]
     }
 
     /// A path from one GID to another.
