@@ -34,7 +34,7 @@ use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode};
 use verbena_roce::wire::{ecn, frame, Path};
 use verbena_roce::Packet;
 
-/// Frames that were kept back and come in one slice.
+/// Frames that were kept back and come at once.
 const SLICE_HELD: u32 = 64;
 
 /// The syndrome of an AETH, of its byte.
@@ -181,10 +181,9 @@ impl Device {
                     next = next.and_then(|out| self.meet(mem, way, qpn, out));
                 }
             }
-            all.packets += 1;
-            if let Some(out) = next {
-                all.bytes += self.deliver_freely(mem, out).bytes;
-            }
+            let delivered = next.map(|out| self.deliver_freely(mem, out));
+            all.packets += delivered.as_ref().map_or(1, |one| one.packets);
+            all.bytes += delivered.map_or(0, |one| one.bytes);
             for (way, qpn, asked) in [(Direction::Out, from, leaves), (Direction::In, to, arrives)]
             {
                 if asked {
@@ -359,15 +358,20 @@ impl Device {
         self.release(mem);
     }
 
-    /// Frames go on that are due.
+    /// Frames go on that are due. One that does is a packet that passes, after which others may be due: whoever has begun takes
+    /// them too, so that none goes on inside of another.
     fn release<M: GuestMemory>(&mut self, mem: &M) {
         let now = self.shared.now;
+        if !self.lab().is_some_and(Lab::begin_releasing) {
+            return;
+        }
         for _ in 0..SLICE_HELD {
             let Some(held) = self.lab().and_then(|lab| lab.due(now)) else {
                 break;
             };
             self.send_on(mem, held);
         }
+        self.lab().into_iter().for_each(Lab::end_releasing);
     }
 
     /// A frame goes on from the hook at which it was made.
@@ -492,6 +496,8 @@ impl Device {
     #[cold]
     fn run_due<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
         let now = self.shared.now;
+        // If the slice before was left by a panic.
+        self.lab()?.end_releasing();
         while let Some(effect) = self.lab()?.table.due(now) {
             self.shared.note_fired(On::Time, 0, None);
             self.shared.remark_rule(On::Time);

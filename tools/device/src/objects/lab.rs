@@ -58,6 +58,8 @@ pub struct Lab {
     held: BTreeMap<(u64, u64), Held>,
     /// Number of the next of them.
     next: u64,
+    /// Those that are due go on just now.
+    releasing: bool,
     /// PSNs that rules have refused, by the queue pairs that would have received them: what comes behind is not for them, until
     /// the requester has begun again there.
     refused: HashMap<u32, u32>,
@@ -175,6 +177,16 @@ impl Lab {
                 self.held.insert((now, at.1), held);
             }
         }
+    }
+
+    /// Frames that are due begin to go on. False: they do already.
+    pub fn begin_releasing(&mut self) -> bool {
+        !std::mem::replace(&mut self.releasing, true)
+    }
+
+    /// They have.
+    pub fn end_releasing(&mut self) {
+        self.releasing = false;
     }
 
     /// The next frame that is due.

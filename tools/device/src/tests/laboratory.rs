@@ -100,6 +100,27 @@ fn change(field: Option<Field>, value: Option<u64>, payload: Option<u32>, icrc: 
     })
 }
 
+/// Frames that are due together go on one after the other. Were each released by the one before it, two thousand of them would be
+/// more than a stack has room for.
+#[test]
+fn frames_that_are_due_together_are_not_inside_of_each_other() {
+    const BYTES: u32 = 2 << 20;
+    let mut p = Pair::new();
+    // It concerns the receiver, and never fires.
+    p.rule_named("in", received(1 << 40), Action::Drop);
+    p.rule_named("late", named("RDMA WRITE"), Action::DelayUs(50));
+    let (from, lkey) = p.d.region(BYTES, 1);
+    let (to, rkey) = p.d.region(BYTES, 2);
+    let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(from, BYTES, lkey)]).to(to, rkey);
+    p.d.post_send(&mut p.a, &wr);
+    p.d.pass(20_000_000_000);
+    assert_eq!(p.d.poll(&mut p.cq_a).unwrap().status(), Success);
+    let rules = p.d.device.rules();
+    let late = rules.iter().find(|told| told.rule.name == "late");
+    let late = late.unwrap();
+    assert!(late.fired >= 2000, "{}", late.fired);
+}
+
 #[test]
 fn what_a_network_does_is_repaired() {
     let third = || Match {
