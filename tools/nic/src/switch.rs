@@ -396,6 +396,10 @@ impl Switch {
         }
         if self.learned[place] >= from.room() {
             self.tally.unlearned += 1;
+            // It is not where it was heard before.
+            if let Some(old) = self.heard.remove(&key) {
+                self.learned[old.port.place()] -= 1;
+            }
             return true;
         }
         let heard = Heard {

@@ -350,6 +350,13 @@ fn a_flood_of_addresses_fills_nobody_elses_table() {
         ports(&[Guest(1)])
     );
     assert_eq!(s.forward(Guest(1), &plain(B, X), SECOND), ports(&[WIRE]));
+    // One that moves to where there is no room is nowhere that is known.
+    let moved = SECOND + HOLD;
+    s.forward(Guest(0), &plain(X, ALL), moved);
+    assert_eq!(
+        s.forward(Guest(1), &plain(B, X), moved),
+        ports(&[WIRE, Guest(0)])
+    );
     // When they are too old there is room again.
     let later = AGE + 2 * SECOND;
     s.forward(Guest(0), &plain(nth(u32::MAX), ALL), later);
