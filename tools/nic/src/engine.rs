@@ -167,7 +167,7 @@ impl Engine {
     fn round(&mut self) {
         let done = self.turn();
         if done.is_stuck {
-            self.park(CROWDED);
+            self.park(CROWDED, |_| false);
         } else if done.worked {
             self.leave_alone(done.now);
         } else {
@@ -218,8 +218,9 @@ impl Engine {
         }
     }
 
-    /// Sleeps until somebody wakes it, an uplink brings something or has the room that is waited for, or for so long.
-    fn park(&mut self, timeout: Duration) -> bool {
+    /// Sleeps until somebody wakes it, an uplink brings something or has the room that is waited for, or for so long. Not at all if
+    /// `is_news` says so of the time when the next frame that was kept back goes on.
+    fn park(&mut self, timeout: Duration, is_news: impl Fn(u64) -> bool) -> bool {
         let vms = &self.vms;
         let wires = self.network.wires().enumerate().map(|(n, wire)| {
             let mut wanted = PollFlags::IN;
@@ -227,7 +228,8 @@ impl Engine {
             wanted.set(PollFlags::OUT, is_awaited);
             PollFd::from_borrowed_fd(wire.descriptor(), wanted)
         });
-        let pending = || vms.iter().any(Vm::has_news);
+        let is_kept = || self.network.next_release().is_some_and(&is_news);
+        let pending = || vms.iter().any(Vm::has_news) || is_kept();
         let woken = self.common.waker.park(timeout, pending, wires);
         if woken {
             self.last_look = 0;
@@ -290,7 +292,7 @@ impl Engine {
         if untaken >= BEHIND {
             let pause = PAUSE.min(u64::from(untaken) * TAKE);
             let due = self.due(now).unwrap_or(PAUSE);
-            self.park(Duration::from_nanos(pause.min(due)));
+            self.park(Duration::from_nanos(pause.min(due)), |_| false);
         }
     }
 
@@ -326,15 +328,17 @@ impl Engine {
         let nap = (silence / NAP_SHARE)
             .clamp(NAP_MIN, NAP_MAX)
             .min(due.unwrap_or(u64::MAX));
-        self.park(Duration::from_nanos(nap));
+        self.park(Duration::from_nanos(nap), |_| false);
     }
 
     /// Sleeps until somebody wakes it, or for so many nanoseconds; the heart beats on.
     fn sleep(&mut self, due: Option<u64>) {
         let end = due.map(|due| self.common.now().saturating_add(due));
+        // A frame may have been kept back since that was told, by a thread that found nobody asleep.
+        let is_sooner = |at| end.is_none_or(|end| at < end);
         loop {
             let left = end.map_or(BEAT, |end| end.saturating_sub(self.common.now()));
-            if left == 0 || self.park(Duration::from_nanos(left.min(BEAT))) {
+            if left == 0 || self.park(Duration::from_nanos(left.min(BEAT)), is_sooner) {
                 return;
             }
             self.beat(self.common.now());

@@ -226,3 +226,20 @@ fn a_frame_to_a_group_is_the_last_of_its_portion() {
     }
     assert_eq!(counts, [3, 1, 16, 5]);
 }
+
+/// A frame is kept back by a thread that finds nobody asleep, after the engine has asked when the next one goes on.
+#[test]
+fn nobody_falls_asleep_over_a_frame_that_is_kept_back() {
+    let mut engine = engine(1);
+    let common = engine.common.clone();
+    common.impairments.set_uplinks(1);
+    let late = verbena_control::Impairment {
+        delay_ns: 1000,
+        ..Default::default()
+    };
+    common.impairments.set(None, Some(late)).unwrap();
+    assert!(!engine.park(Duration::ZERO, |_| true));
+    assert!(common.impairments.take(0, &[&[1]], 500));
+    assert!(engine.park(Duration::ZERO, |at| at == 1500));
+    assert!(!engine.park(Duration::ZERO, |at| at < 1500));
+}
