@@ -17,6 +17,7 @@ use crate::common::Common;
 use crate::guest_ram::GuestRam;
 use crate::inbox::Inboxes;
 pub use crate::inbox::{Change, Full, Question, Switch};
+use rustix::fs::OFlags;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -298,8 +299,13 @@ impl Shared {
         self.common.waker.wake();
     }
 
-    /// Front: sets or takes away the eventfd of a vector.
+    /// Front: sets or takes away the eventfd of a vector. QEMU's never block; one that did would have the engine, which is all
+    /// VMs', wait for this one.
     pub fn set_vector(&self, vector: u32, eventfd: Option<OwnedFd>) {
+        if let Some(fd) = &eventfd {
+            let flags = rustix::fs::fcntl_getfl(fd).map(|flags| flags | OFlags::NONBLOCK);
+            let _ = flags.and_then(|flags| rustix::fs::fcntl_setfl(fd, flags));
+        }
         if let Some(slot) = lock(&self.vectors).get_mut(vector as usize) {
             *slot = eventfd;
         }
@@ -456,6 +462,17 @@ mod tests {
         shared.reset_done();
         assert!(shared.resetting());
         assert_eq!(shared.mail(0, false).actions, [Action::Reset]);
+    }
+
+    #[test]
+    fn a_vector_never_blocks() {
+        let shared = Shared::new().unwrap();
+        // As a client might give it that lies.
+        let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let same = ours.try_clone().unwrap();
+        shared.set_vector(0, Some(ours.into()));
+        let flags = rustix::fs::fcntl_getfl(&same).unwrap();
+        assert!(flags.contains(OFlags::NONBLOCK));
     }
 
     #[test]
