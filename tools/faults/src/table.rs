@@ -408,7 +408,14 @@ impl Table {
         }
     }
 
-    /// A queue pair begins anew, or is no more.
+    /// A queue pair is no more: the next one of its number has messages of its own, and there is room for others.
+    pub fn forget(&mut self, qpn: u32) {
+        for entry in &mut self.entries {
+            entry.tracks.remove(&qpn);
+        }
+    }
+
+    /// A queue pair begins anew.
     pub fn begin_anew(&mut self, qpn: u32) {
         for entry in &mut self.entries {
             if let Some(track) = entry.tracks.get_mut(&qpn) {

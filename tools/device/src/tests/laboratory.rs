@@ -5,7 +5,7 @@
 use super::Pair;
 use crate::mock::{Driver, SendWr};
 use crate::Config;
-use verbena_abi::cmd::CmdStatus;
+use verbena_abi::cmd::{CmdStatus, DestroyQp};
 use verbena_abi::cqe::WcStatus::{self, Success};
 use verbena_abi::ctx::QpState;
 use verbena_abi::stats::{Counter, NUM_COUNTERS};
@@ -119,6 +119,31 @@ fn frames_that_are_due_together_are_not_inside_of_each_other() {
     let late = rules.iter().find(|told| told.rule.name == "late");
     let late = late.unwrap();
     assert!(late.fired >= 2000, "{}", late.fired);
+}
+
+/// A rule follows the messages of four thousand queue pairs: those that are gone are none of them, nor whose number they had.
+#[test]
+fn messages_of_a_queue_pair_that_is_gone_are_not_counted_on() {
+    let mut p = Pair::new();
+    let second = Match {
+        message: Some(2),
+        ..named("RDMA WRITE")
+    };
+    p.rule(second, Action::Drop);
+    for life in 0..3 {
+        p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
+        let done = p.d.drain(&mut p.cq_a);
+        assert_eq!((done, p.fired()), (vec![(1, Success)], 0), "life {life}");
+        p.d.must(&DestroyQp {
+            id: p.a.qpn.into(),
+            ..Default::default()
+        });
+        let mut request = p.d.qp_request(&p.cq_a.clone(), &p.cq_a.clone());
+        request.qpn = p.a.qpn.into();
+        p.a = p.d.create_qp_by(&request).unwrap();
+        p.d.move_to(p.b.qpn, QpState::Reset).unwrap();
+        p.d.connect(&p.a.clone(), &p.b.clone());
+    }
 }
 
 #[test]

@@ -196,6 +196,9 @@ impl Device {
         let mut qp = self.qps.take(qpn).ok_or(NO_OBJECT)?;
         self.shared.note_destroyed(&qp.env);
         self.forget_qp(qpn);
+        if let Some(lab) = &mut self.shared.lab {
+            lab.table.forget(qpn);
+        }
         self.readdressed |= self.groups.forget(qpn);
         self.ready.remove(qpn);
         self.timers.cancel(qpn);
