@@ -10,6 +10,7 @@ use crate::facts::{
 use std::collections::BTreeMap;
 use verbena_abi::cmd::{CmdStatus, Opcode};
 use verbena_abi::cqe::WcStatus;
+use verbena_abi::ctx::QpState;
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_faults::{Action, Direction, On};
@@ -43,6 +44,16 @@ fn look(p: &Packet, sent: &mut Sent) -> &'static str {
             sent.insert(p.qpn, end);
             "new"
         }
+    }
+}
+
+/// Where a queue pair begins anew, its PSNs do.
+fn begin_anew(what: &What, sent: &mut Sent) {
+    match *what {
+        What::Created { qpn, .. } | What::Destroyed { qpn, .. } => drop(sent.remove(&qpn)),
+        What::State { qpn, to, .. } if to == QpState::Reset.to_raw() => drop(sent.remove(&qpn)),
+        What::Reset => sent.clear(),
+        _ => {}
     }
 }
 
@@ -242,6 +253,7 @@ pub(super) fn write(facts: &Facts, json: &mut Json) {
     let mut peers: BTreeMap<u32, u32> = BTreeMap::new();
     json.begin('[');
     for (number, entry) in (facts.recording.first..).zip(facts.all()) {
+        begin_anew(&entry.what, &mut sent);
         let Some(mut row) = row(facts, &entry.what, &mut sent) else {
             continue;
         };
@@ -271,5 +283,11 @@ mod tests {
         let looks = [(5, 3), (8, 1), (6, 1), (6, 5), (11, 1)];
         let looks = looks.map(|(psn, count)| look(&sent(psn, count), &mut so_far));
         assert_eq!(looks, ["new", "new", "again", "again", "new"]);
+        for (qpn, expected) in [(2, "again"), (1, "new")] {
+            begin_anew(&What::Destroyed { qpn, owner: 3 }, &mut so_far);
+            assert_eq!(look(&sent(5, 1), &mut so_far), expected);
+        }
+        begin_anew(&What::Reset, &mut so_far);
+        assert_eq!(look(&sent(5, 1), &mut so_far), "new");
     }
 }
