@@ -37,6 +37,7 @@ fn add_contexts(facts: &mut Facts, contexts: &Contexts) {
                     state,
                     syndrome: cause(qp.syndrome),
                     peer: qp.dest_qpn,
+                    is_local: None,
                     cqns: [qp.send_cqn, qp.recv_cqn],
                     psns: [qp.next_psn, qp.una_psn, qp.expected_psn],
                 }));

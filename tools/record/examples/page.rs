@@ -85,6 +85,7 @@ fn state(qpn: u32, to: QpState, syndrome: Option<Syndrome>) -> What {
         qpn,
         owner: qpn,
         peer: 0x23 - qpn,
+        is_local: Some(true),
         from: 0,
         to: to.to_raw(),
         syndrome: syndrome.map_or(0, Syndrome::to_raw),

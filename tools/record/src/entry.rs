@@ -92,12 +92,14 @@ pub enum What {
         send_cqn: u32,
         recv_cqn: u32,
     },
-    /// A queue pair is in another state, and why if it is an error.
+    /// A queue pair is in another state, and why if it is an error. `is_local`: its peer is of the same device; `None` if that was
+    /// not written down.
     #[allow(missing_docs)]
     State {
         qpn: u32,
         owner: u32,
         peer: u32,
+        is_local: Option<bool>,
         from: u8,
         to: u8,
         syndrome: u16,
@@ -321,6 +323,7 @@ impl What {
                 qpn,
                 owner,
                 peer,
+                is_local,
                 from,
                 to,
                 syndrome,
@@ -328,7 +331,8 @@ impl What {
                 una_psn,
                 expected_psn,
             } => {
-                let n = [qpn, owner, peer, next_psn, una_psn, expected_psn, 0];
+                let place = is_local.map_or(0, |is_local| 1 + u32::from(!is_local));
+                let n = [qpn, owner, peer, next_psn, una_psn, expected_psn, place];
                 raw(STATE, to, syndrome, n, from.into())
             }
             Self::Destroyed { qpn, owner } => raw(DESTROYED, 0, 0, [qpn, owner, 0, 0, 0, 0, 0], 0),
@@ -410,6 +414,7 @@ impl What {
                 qpn: n[0],
                 owner: n[1],
                 peer: n[2],
+                is_local: [None, Some(true), Some(false)][(n[6] as usize).min(2)],
                 from: g as u8,
                 to: a,
                 syndrome: b,
@@ -549,6 +554,7 @@ pub(crate) mod tests {
                 qpn: 1,
                 owner: 2,
                 peer: 3,
+                is_local: Some(false),
                 from: 4,
                 to: 6,
                 syndrome: 7,

@@ -23,6 +23,8 @@ pub struct QpNow {
     pub syndrome: Option<Syndrome>,
     /// The number of its peer.
     pub peer: u32,
+    /// Whether that is of the same device, if it is known.
+    pub is_local: Option<bool>,
     /// Its CQs.
     pub cqns: [u32; 2],
     /// PSN that is sent next, the oldest that is not acknowledged, and the one that is expected.
@@ -201,9 +203,19 @@ impl Facts {
 
     /// The queue pair as it is now, or was last.
     pub fn qp(&self, qpn: u32) -> Option<QpNow> {
-        if let Some(found) = self.qps.iter().find(|qp| qp.qpn == qpn) {
-            return Some(*found);
-        }
+        let written = self.written(qpn);
+        let Some(found) = self.qps.iter().find(|qp| qp.qpn == qpn) else {
+            return written;
+        };
+        let is_local = written.and_then(|qp| qp.is_local);
+        Some(QpNow {
+            is_local: found.is_local.or(is_local),
+            ..*found
+        })
+    }
+
+    /// The queue pair as it was last, by the recording.
+    fn written(&self, qpn: u32) -> Option<QpNow> {
         let mut now = None;
         for entry in self.all().get(self.life(qpn)..)? {
             match entry.what {
@@ -218,6 +230,7 @@ impl Facts {
                         state: QpState::Reset,
                         syndrome: None,
                         peer: 0,
+                        is_local: None,
                         cqns: [send_cqn, recv_cqn],
                         psns: [0; 3],
                     });
@@ -227,6 +240,7 @@ impl Facts {
                     to,
                     syndrome,
                     peer,
+                    is_local,
                     next_psn,
                     una_psn,
                     expected_psn,
@@ -238,6 +252,7 @@ impl Facts {
                         state: QpState::from_raw(to)?,
                         syndrome: Syndrome::from_raw(syndrome),
                         peer,
+                        is_local,
                         cqns,
                         psns: [next_psn, una_psn, expected_psn],
                     });
@@ -248,8 +263,12 @@ impl Facts {
         now
     }
 
-    /// Whether the peer of a queue pair is one of this device: the one of that number is connected to it.
+    /// The peer of a queue pair, if it is one of this device. If that is not known, the one of that number is, if it is connected to
+    /// it; two devices that were used alike have the same numbers.
     pub(crate) fn local_peer(&self, qp: &QpNow) -> Option<QpNow> {
+        if qp.is_local == Some(false) {
+            return None;
+        }
         self.qp(qp.peer).filter(|peer| peer.peer == qp.qpn)
     }
 }

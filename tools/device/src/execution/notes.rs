@@ -140,6 +140,7 @@ impl Shared {
                 qpn: qp.env.qpn(),
                 owner: qp.env.owner as u32,
                 peer: qp.env.attr.dest_qpn.get(),
+                is_local: Some(qp.transport.attr().local_peer),
                 from: qp.env.shown.to_raw(),
                 to: live.state.to_raw(),
                 syndrome: raw(live.syndrome),

@@ -48,6 +48,7 @@ pub(crate) fn state(qpn: u32, peer: u32, to: QpState, syndrome: Option<Syndrome>
         qpn,
         owner: qpn,
         peer,
+        is_local: None,
         from: 3,
         to: to.to_raw(),
         syndrome: syndrome.map_or(0, Syndrome::to_raw),
@@ -220,6 +221,7 @@ fn without_a_recording_the_queue_pair_itself_tells() {
         state: QpState::Err,
         syndrome: Some(syndrome),
         peer,
+        is_local: None,
         cqns: [1, 1],
         psns: [0; 3],
     };
@@ -235,4 +237,20 @@ fn without_a_recording_the_queue_pair_itself_tells() {
         &told,
         &["NakRemoteAccess", "RkeyBounds", "Nothing was recorded"],
     );
+}
+
+/// Two devices that were used alike number their queue pairs alike.
+#[test]
+fn a_peer_of_another_device_is_not_the_one_with_its_number_here() {
+    let error = Some(Syndrome::NakRemoteAccess);
+    let at = |local: Option<bool>| {
+        let mut error = state(1, 1, QpState::Err, error);
+        if let What::State { is_local, .. } = &mut error {
+            *is_local = local;
+        }
+        told(&[created(1), error], 1)
+    };
+    has(&at(Some(false)), &["Its peer QP 0x1 is of another device"]);
+    has(&at(Some(true)), &["Its peer QP 0x1 is of this device too"]);
+    has(&at(None), &["Its peer QP 0x1 is of this device too"]);
 }
