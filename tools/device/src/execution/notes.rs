@@ -134,13 +134,15 @@ impl Shared {
     /// A queue pair is in another state than its context shows.
     #[inline]
     pub(crate) fn note_state(&mut self, qp: &Qp) {
+        let path = qp.env.path.as_ref();
+        let is_local = path.map(|path| self.port.is_local(path));
         self.note(|| {
             let live = qp.transport.snapshot();
             What::State {
                 qpn: qp.env.qpn(),
                 owner: qp.env.owner as u32,
                 peer: qp.env.attr.dest_qpn.get(),
-                is_local: Some(qp.transport.attr().local_peer),
+                is_local,
                 from: qp.env.shown.to_raw(),
                 to: live.state.to_raw(),
                 syndrome: raw(live.syndrome),
