@@ -2,7 +2,7 @@
 
 //! The command line.
 
-use crate::switch::MAX_VMS;
+use crate::switch::{is_group, MAX_VMS};
 use crate::uplink::Kind;
 use clap::Parser;
 use std::path::PathBuf;
@@ -217,7 +217,7 @@ fn parse_mac(text: &str) -> Result<[u8; 6], String> {
     if parts.next().is_some() {
         return Err(form());
     }
-    if mac[0] & 1 != 0 {
+    if is_group(&mac) {
         return Err(format!(
             "{text} is a multicast address, a port needs one of its own"
         ));

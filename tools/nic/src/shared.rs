@@ -17,7 +17,6 @@ use crate::common::Common;
 use crate::guest_ram::GuestRam;
 use crate::inbox::Inboxes;
 pub use crate::inbox::{Change, Full, Question, Switch};
-use rustix::fs::OFlags;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -303,8 +302,7 @@ impl Shared {
     /// VMs', wait for this one.
     pub fn set_vector(&self, vector: u32, eventfd: Option<OwnedFd>) {
         if let Some(fd) = &eventfd {
-            let flags = rustix::fs::fcntl_getfl(fd).map(|flags| flags | OFlags::NONBLOCK);
-            let _ = flags.and_then(|flags| rustix::fs::fcntl_setfl(fd, flags));
+            let _ = rustix::io::ioctl_fionbio(fd, true);
         }
         if let Some(slot) = lock(&self.vectors).get_mut(vector as usize) {
             *slot = eventfd;
@@ -472,7 +470,7 @@ mod tests {
         let same = ours.try_clone().unwrap();
         shared.set_vector(0, Some(ours.into()));
         let flags = rustix::fs::fcntl_getfl(&same).unwrap();
-        assert!(flags.contains(OFlags::NONBLOCK));
+        assert!(flags.contains(rustix::fs::OFlags::NONBLOCK));
     }
 
     #[test]

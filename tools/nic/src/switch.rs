@@ -205,6 +205,11 @@ struct Header {
     vlan: u16,
 }
 
+/// Whether an address, or a frame by its destination, is a group's (IEEE 802, 8.2: the first bit that leaves).
+pub(crate) fn is_group(address: &[u8]) -> bool {
+    address.first().is_some_and(|first| first & 1 != 0)
+}
+
 impl Header {
     /// None: no frame that a station sends.
     fn read(frame: &[u8]) -> Option<Self> {
@@ -215,7 +220,7 @@ impl Header {
             (0x8100, Some(tag)) => u16::from_be_bytes(*tag) & 0xfff,
             _ => 0,
         };
-        let is_station = from[0] & 1 == 0 && *from != [0; 6];
+        let is_station = !is_group(from) && *from != [0; 6];
         is_station.then_some(Self {
             to: *to,
             from: *from,
@@ -224,7 +229,7 @@ impl Header {
     }
 
     fn is_to_group(&self) -> bool {
-        self.to[0] & 1 != 0
+        is_group(&self.to)
     }
 
     /// What is between two neighbours of a link, and not for those behind (IEEE 802.1Q 8.6.3).

@@ -9,6 +9,7 @@ use crate::network::{Network, Trail};
 use crate::recording;
 use crate::shared::Shared;
 use crate::slice::Model;
+use crate::switch::is_group;
 use std::sync::atomic::Ordering;
 use std::sync::{mpsc, Arc};
 use std::time::{Duration, Instant};
@@ -32,15 +33,10 @@ pub(super) fn portion<'a, 'b, I: Iterator<Item = &'a [u8]>>(
     let mut is_over = false;
     let portion = std::iter::from_fn(move || {
         let frame = (!is_over).then(|| std::mem::replace(next, frames.next()))?;
-        is_over = frame.is_some_and(is_to_group);
+        is_over = frame.is_some_and(is_group);
         frame
     });
     portion.take(PORTION)
-}
-
-/// Whether a frame's destination address is a group's (IEEE 802, 8.2: the first bit that leaves).
-fn is_to_group(frame: &[u8]) -> bool {
-    frame.first().is_some_and(|first| first & 1 != 0)
 }
 
 /// The least time between two recordings that are saved by themselves, in nanoseconds.
