@@ -5,7 +5,7 @@
 use super::Device;
 use crate::memory::GuestMemory;
 use crate::misbehave::{Kind, ALWAYS};
-use verbena_abi::cmd::{Command, CreateCq, ASYNC_EQN};
+use verbena_abi::cmd::{Command, CreateCq, ASYNC_EQN, HEADER_SIZE};
 use verbena_abi::eqe::EventType;
 
 impl Device {
@@ -54,7 +54,7 @@ impl Device {
         if !m.is(Kind::EventsAhead) || self.opcode(mem, slot) != CreateCq::OPCODE.to_raw() {
             return 0;
         }
-        if let Some(request) = self.payload::<CreateCq, M>(mem, slot) {
+        if let Some(request) = self.in_slot::<CreateCq, M>(mem, slot, HEADER_SIZE) {
             let (cqn, eqn) = (request.cqn.get(), request.eqn.get());
             let shared = &mut self.shared;
             shared.push_event(mem, eqn, EventType::Completion, cqn, None);

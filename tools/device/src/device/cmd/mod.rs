@@ -222,23 +222,19 @@ impl Device {
 
     /// The opcode in a slot; 0, which none has, if there is no such slot.
     pub(crate) fn opcode<M: GuestMemory>(&self, mem: &M, slot: u32) -> u16 {
-        let queue = self.cmdq.as_ref().filter(|q| slot < q.slots);
-        let header: Option<RequestHeader> = queue.and_then(|q| {
-            mem.read_struct(q.base + u64::from(slot) * SLOT_SIZE as u64)
-                .ok()
-        });
+        let header: Option<RequestHeader> = self.in_slot(mem, slot, 0);
         header.map_or(0, |h| h.opcode.get())
     }
 
-    /// What the request of a slot has after its header.
-    pub(crate) fn payload<T, M>(&self, mem: &M, slot: u32) -> Option<T>
+    /// What a slot has at an offset, if there is such a slot: the header, or the request behind it.
+    pub(crate) fn in_slot<T, M>(&self, mem: &M, slot: u32, offset: usize) -> Option<T>
     where
         T: FromBytes + IntoBytes,
         M: GuestMemory,
     {
         let queue = self.cmdq.as_ref().filter(|q| slot < q.slots)?;
         let at = queue.base + u64::from(slot) * SLOT_SIZE as u64;
-        mem.read_struct(at + HEADER_SIZE as u64).ok()
+        mem.read_struct(at + offset as u64).ok()
     }
 
     fn dispatch<M: GuestMemory>(
