@@ -444,20 +444,24 @@ fn a_solicited_entry_that_was_polled_is_past() {
     }
 }
 
+/// An eighth of what an index can count comes and is polled, and one entry more.
+fn poll_many(p: &mut Pair) {
+    let cq = p.d.device.shared.cqs.get_mut(p.cq_a.cqn).unwrap();
+    cq.pass_by(1 << 29);
+    p.cq_a.ci = p.cq_a.ci.wrapping_add(1 << 29);
+    p.d.words()
+        .store_release(doorbell::cq_consumer(p.cq_a.slot.into()), p.cq_a.ci);
+    complete(p, 1);
+    assert_eq!(p.d.drain(&mut p.cq_a).len(), 1);
+}
+
 #[test]
 fn a_cq_that_was_polled_for_long_is_told_of_when_it_is_armed() {
     for mode in [ArmMode::Next, ArmMode::Solicited] {
         let mut p = Pair::new();
-        let cqn = p.cq_a.cqn;
         // More entries than half of what an index can count, without an arm.
         for _ in 0..5 {
-            let cq = p.d.device.shared.cqs.get_mut(cqn).unwrap();
-            cq.pass_by(1 << 29);
-            p.cq_a.ci = p.cq_a.ci.wrapping_add(1 << 29);
-            p.d.words()
-                .store_release(doorbell::cq_consumer(p.cq_a.slot.into()), p.cq_a.ci);
-            complete(&mut p, 1);
-            assert_eq!(p.d.drain(&mut p.cq_a).len(), 1);
+            poll_many(&mut p);
         }
         p.d.arm(&mut p.cq_a, mode);
         p.d.run();
@@ -473,16 +477,9 @@ fn a_cq_that_was_polled_for_long_is_told_of_when_it_is_armed() {
 #[test]
 fn a_solicited_arm_waits_for_however_many_that_are_not() {
     let mut p = Pair::new();
-    let cqn = p.cq_a.cqn;
     p.d.arm(&mut p.cq_a, ArmMode::Solicited);
     for _ in 0..6 {
-        let cq = p.d.device.shared.cqs.get_mut(cqn).unwrap();
-        cq.pass_by(1 << 29);
-        p.cq_a.ci = p.cq_a.ci.wrapping_add(1 << 29);
-        p.d.words()
-            .store_release(doorbell::cq_consumer(p.cq_a.slot.into()), p.cq_a.ci);
-        complete(&mut p, 1);
-        assert_eq!(p.d.drain(&mut p.cq_a).len(), 1);
+        poll_many(&mut p);
     }
     assert_eq!(completions(&mut p), 0);
     p.d.move_to(p.a.qpn, QpState::Err).unwrap();
