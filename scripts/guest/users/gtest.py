@@ -101,7 +101,7 @@ UCX_PARTS = {"amo": "amo|atomic", "p2p": "p2p", "peer": "peer_failure|keepalive"
              "stream": "stream", "cm": "sockaddr", "wireup": "wireup"}
 # Of UCP's largest classes, which have each of their hundreds of cases with each of a dozen settings, so many are drawn by this seed; on rxe,
 # which is there to compare with, and takes up to ten minutes for a hundred, so many of those.
-UCX_MOST, UCX_MOST_RXE, SEED = 100, 25, 12
+UCX_MOST, UCX_MOST_RXE, SEED = 100, 10, 12
 # They measure how fast it is, or how large a structure.
 UCX_LEFT_OUT = "perf|test_pci_bw|obj_size"
 
