@@ -222,11 +222,12 @@ impl Engine {
     /// `is_news` says so of the time when the next frame that was kept back goes on.
     fn park(&mut self, timeout: Duration, is_news: impl Fn(u64) -> bool) -> bool {
         let vms = &self.vms;
-        let wires = self.network.wires().enumerate().map(|(n, wire)| {
+        let wires = self.network.wires().enumerate();
+        let wires = wires.filter_map(|(n, wire)| {
             let mut wanted = PollFlags::IN;
             let is_awaited = vms.iter().any(|vm| vm.departures.waits_for(n));
             wanted.set(PollFlags::OUT, is_awaited);
-            PollFd::from_borrowed_fd(wire.descriptor(), wanted)
+            Some(PollFd::from_borrowed_fd(wire.descriptor()?, wanted))
         });
         let is_kept = || self.network.next_release().is_some_and(&is_news);
         let pending = || vms.iter().any(Vm::has_news) || is_kept();

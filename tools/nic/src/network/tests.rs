@@ -25,8 +25,8 @@ impl Uplink for Wire {
 
     fn receive(&self, _: &mut Batch) {}
 
-    fn descriptor(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.fd.as_fd())
     }
 
     fn mtu(&self) -> usize {

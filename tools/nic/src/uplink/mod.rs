@@ -43,8 +43,9 @@ pub trait Uplink: Send + Sync {
     /// Receives what is there, at most a batch, without waiting.
     fn receive(&self, batch: &mut Batch);
 
-    /// What becomes readable when there is something to receive, and writable when there is room again.
-    fn descriptor(&self) -> BorrowedFd<'_>;
+    /// What becomes readable when there is something to receive, and writable when there is room again. None while there is nothing
+    /// to wait for: [`tend`](Self::tend) looks after that.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 
     /// The longest frame that it carries.
     fn mtu(&self) -> usize;

@@ -3,16 +3,24 @@
 //! A TAP device of the host: a bridge, Open vSwitch or VXLAN carries the frames on.
 //!
 //! The device is made if there is none of that name; then it is for whoever set up the host to take it up and to put it into a
-//! bridge, and it goes with the NIC. The kernel takes and gives one frame with a system call.
+//! bridge, and it goes with the NIC. The kernel takes and gives one frame with a system call. A device that somebody deletes is as
+//! good as a cable that is pulled, until there is one of that name again.
 
 use super::{tun, Batch, Uplink, MAX_FRAME};
+use nix::net::if_::if_nametoindex;
 use rustix::fs::{open, Mode, OFlags};
 use rustix::io::{read, write, Errno};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// One end.
-pub struct Tap(OwnedFd);
+pub struct Tap {
+    file: OwnedFd,
+    name: String,
+    /// The device was deleted: the file has nothing to read, and says so at every poll.
+    is_gone: AtomicBool,
+}
 
 impl Tap {
     /// Opens the device of that name.
@@ -21,25 +29,43 @@ impl Tap {
     ///
     /// There is no /dev/net/tun, or no right to use it, or another program has the device.
     pub fn open(name: &str) -> io::Result<Self> {
-        let open = || {
-            let mut bytes = [0; tun::NAME];
-            let room = bytes.get_mut(..name.len()).ok_or(Errno::NAMETOOLONG)?;
-            room.copy_from_slice(name.as_bytes());
-            let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-            let file = open("/dev/net/tun", flags, Mode::empty())?;
-            tun::attach(&file, bytes)?;
-            Ok(Self(file))
-        };
-        open().map_err(|e: Errno| {
+        let attached = Self::loose(name).and_then(|tap| tap.attach().map(|()| tap));
+        attached.map_err(|e| {
             let e = io::Error::from(e);
             io::Error::other(format!("no TAP device {name} by /dev/net/tun: {e}"))
         })
+    }
+
+    /// The file, which is no device's yet.
+    fn loose(name: &str) -> Result<Self, Errno> {
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        Ok(Self {
+            file: open("/dev/net/tun", flags, Mode::empty())?,
+            name: name.into(),
+            is_gone: AtomicBool::new(false),
+        })
+    }
+
+    fn attach(&self) -> Result<(), Errno> {
+        let mut bytes = [0; tun::NAME];
+        let room = bytes.get_mut(..self.name.len());
+        room.ok_or(Errno::NAMETOOLONG)?
+            .copy_from_slice(self.name.as_bytes());
+        tun::attach(&self.file, bytes)
+    }
+
+    /// What a call said, which may be that the device is gone.
+    fn heed<T>(&self, told: Result<T, Errno>) -> Result<T, Errno> {
+        if matches!(told, Err(Errno::BADFD)) && !self.is_gone.swap(true, Ordering::Relaxed) {
+            log::warn!("uplink: TAP device {} was deleted", self.name);
+        }
+        told
     }
 }
 
 impl Uplink for Tap {
     fn send(&self, frames: &[&[u8]]) -> usize {
-        let has_left = |frame: &&[u8]| match write(&self.0, frame) {
+        let has_left = |frame: &&[u8]| match self.heed(write(&self.file, frame)) {
             Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => false,
             // While the device is down everything is lost.
             _ => true,
@@ -48,14 +74,53 @@ impl Uplink for Tap {
     }
 
     fn receive(&self, batch: &mut Batch) {
-        batch.fill(|buffer| read(&self.0, buffer).ok());
+        batch.fill(|buffer| self.heed(read(&self.file, buffer)).ok());
     }
 
-    fn descriptor(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        let is_there = !self.is_gone.load(Ordering::Relaxed);
+        is_there.then(|| self.file.as_fd())
     }
 
     fn mtu(&self) -> usize {
         MAX_FRAME
+    }
+
+    fn tend(&self) {
+        // Who has deleted it does not want it made again.
+        if !self.is_gone.load(Ordering::Relaxed) || if_nametoindex(self.name.as_str()).is_err() {
+            return;
+        }
+        match self.attach() {
+            // It has one: a call said that it had none just before it got it.
+            Ok(()) | Err(Errno::EXIST) => {
+                log::info!("uplink: TAP device {} is there again", self.name);
+                self.is_gone.store(false, Ordering::Relaxed);
+            }
+            Err(e) => log::debug!("uplink: TAP device {}: {e}", self.name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_was_deleted_is_not_waited_for() {
+        // A file without a device is what a deletion leaves.
+        let Ok(tap) = Tap::loose("verbena-none") else {
+            eprintln!("no /dev/net/tun here");
+            return;
+        };
+        assert!(tap.descriptor().is_some());
+        let mut batch = Batch::default();
+        tap.receive(&mut batch);
+        assert_eq!(batch.frames().count(), 0);
+        assert!(tap.descriptor().is_none());
+        // It stays away until there is a device, and what is sent is lost.
+        tap.tend();
+        assert!(tap.descriptor().is_none());
+        assert_eq!(tap.send(&[&[0; 60], &[0; 60]]), 2);
     }
 }

@@ -86,8 +86,8 @@ impl Uplink for Udp {
         let _ = batch.receive(self.socket.as_fd());
     }
 
-    fn descriptor(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
     }
 
     fn mtu(&self) -> usize {

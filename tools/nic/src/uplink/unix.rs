@@ -112,8 +112,8 @@ impl Uplink for Unix {
         }
     }
 
-    fn descriptor(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
     }
 
     fn mtu(&self) -> usize {
