@@ -13,6 +13,8 @@ pub const FIRST: u8 = 1;
 pub const LAST: u8 = 2;
 /// A flag of a packet that passed: it was lost by `verbena-nic --drop`.
 pub const LOST: u8 = 4;
+/// A flag of a packet that passed: at the lot of `verbena-nic --drop`, which comes behind the rules.
+pub const LOT: u8 = 8;
 /// A flag of a completion: of a receive.
 pub const RECV: u8 = 1;
 /// A flag of a completion: it is in the CQ, which had room for it.
@@ -45,7 +47,7 @@ pub enum What {
     Sent(Packet),
     /// A queue pair received them.
     Received(Packet),
-    /// One packet passed the hook of rules, or of `verbena-nic --drop` ([`LOST`]). `nth` is its PSN, counted from the queue pair's
+    /// One packet passed the hook of rules, or of `verbena-nic --drop` ([`LOT`], [`LOST`]). `nth` is its PSN, counted from the queue pair's
     /// first in that sequence, which is 1.
     #[allow(missing_docs)]
     Passed {

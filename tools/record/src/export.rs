@@ -3,7 +3,7 @@
 //! Rules that have happen again, on purpose, what rules and chance had happen: each firing becomes a rule of its own that names the very
 //! thing: the queue pair by its order of creation, the packet by its number, and which time it passes.
 
-use crate::entry::{What, LOST};
+use crate::entry::{What, LOST, LOT};
 use crate::facts::{packet_name, work_name};
 use crate::file::Recording;
 use std::collections::{HashMap, HashSet};
@@ -31,7 +31,8 @@ struct Counts {
     born: HashSet<u32>,
     /// Queue pairs that there were before the first of these.
     before: Option<u32>,
-    packets: HashMap<Thing, u64>,
+    /// How often a packet passed the rules, and the lot behind them: where there are both it passes both.
+    packets: HashMap<Thing, [u64; 2]>,
     sends: HashMap<(u32, u8), u64>,
     commands: HashMap<u16, u64>,
     /// Commands so far when a rule was added, by its number.
@@ -48,15 +49,15 @@ impl Counts {
             }
             What::Passed {
                 way,
+                flags,
                 opcode,
                 owner,
                 nth,
                 ..
             } => {
-                *self
-                    .packets
-                    .entry((owner, way == Direction::In, opcode, nth))
-                    .or_default() += 1
+                let thing = (owner, way == Direction::In, opcode, nth);
+                let [rules, lot] = self.packets.entry(thing).or_default();
+                *(if flags & LOT != 0 { lot } else { rules }) += 1;
             }
             What::Work { owner, opcode, .. } => {
                 *self.sends.entry((owner, opcode)).or_default() += 1;
@@ -146,22 +147,40 @@ pub fn export(recording: &Recording, rules: &[Option<Rule>]) -> Exported {
             }
             _ => continue,
         };
+        let made = made.and_then(|(rule, exact)| repeated(rule, exact, &out.set.rule));
         match made {
-            Ok((rule, Some(matches))) => {
-                let name = format!("{} {}", base_name(rule), out.set.rule.len() + 1);
-                out.set.rule.push(Rule {
-                    name,
-                    optional: false,
-                    matches,
-                    action: rule.action.clone(),
-                });
-            }
-            // A moment is as exact as it was.
-            Ok((rule, None)) => out.set.rule.push(rule.clone()),
+            Ok(rule) => out.set.rule.extend(rule),
             Err(why) => out.missing.push(format!("entry {n}: {why}")),
         }
     }
     out
+}
+
+/// What has a firing of a rule happen again, beside those that there are. None: one of them does.
+fn repeated(rule: &Rule, exact: Option<Match>, others: &[Rule]) -> Result<Option<Rule>, String> {
+    let is_there = |name: &str| others.iter().any(|other| other.name == name);
+    let again = match exact {
+        Some(matches) => {
+            let numbered = (others.len() + 1..).map(|n| format!("{} {n}", base_name(rule)));
+            Rule {
+                name: numbered
+                    .into_iter()
+                    .find(|name| !is_there(name))
+                    .unwrap_or_default(),
+                optional: false,
+                matches,
+                action: rule.action.clone(),
+            }
+        }
+        // A moment is as exact as it was, also of a rule that fires often.
+        None if others.contains(rule) => return Ok(None),
+        None if is_there(&rule.name) => {
+            return Err(format!("there are two rules {:?}", rule.name));
+        }
+        None => rule.clone(),
+    };
+    again.check().map_err(|wrong| wrong.to_string())?;
+    Ok(Some(again))
 }
 
 fn packet(
@@ -175,10 +194,11 @@ fn packet(
         direction: Some(way),
         opcode: vec![packet_name(opcode)],
         packet: Some(nth),
+        // A rule may have kept it from the lot.
         nth: counts
             .packets
             .get(&(owner, way == Direction::In, opcode, nth))
-            .copied(),
+            .map(|&[rules, lot]| rules.max(lot)),
         ..Match::default()
     };
     counts.party(&mut m, owner, base, qpn)?;
@@ -346,6 +366,53 @@ mod tests {
     }
 
     #[test]
+    fn a_moment_is_there_once_and_what_no_rule_can_say_is_missing() {
+        let later = Some(Rule {
+            name: String::from("later"),
+            optional: false,
+            matches: Match {
+                on: On::Time,
+                after_ms: Some(5),
+                ..Match::default()
+            },
+            action: Action::PortDownMs(1),
+        });
+        let fired_late = What::Fired {
+            rule: 0,
+            on: On::Time,
+            way: Direction::Out,
+            opcode: 0,
+            qpn: 0,
+            owner: 0,
+            base: 0,
+            psn: 0,
+            nth: 0,
+        };
+        let mut unknown = fired(1, 3, 1);
+        if let What::Fired { opcode, .. } = &mut unknown {
+            *opcode = 0x1f;
+        }
+        let out = of(
+            &[fired_late, fired_late, created(3), unknown],
+            &[later, rule("x")],
+        );
+        assert_eq!(out.set.rule.len(), 1);
+        out.set.check().unwrap();
+        let [why] = &out.missing[..] else {
+            panic!("{:?}", out.missing);
+        };
+        assert!(why.contains("match.opcode"), "{why}");
+    }
+
+    #[test]
+    fn names_are_each_one_rule() {
+        let whats = [created(3), fired(0, 3, 1), fired(1, 3, 2), fired(0, 3, 3)];
+        let out = of(&whats, &[rule("x"), rule("x 3")]);
+        assert_eq!(out.set.rule.len(), 3, "{:?}", out.missing);
+        out.set.check().unwrap();
+    }
+
+    #[test]
     fn sends_and_commands_are_counted() {
         let create = verbena_abi::cmd::Opcode::CreateQp.to_raw();
         let command = What::Command {
@@ -360,8 +427,8 @@ mod tests {
             opcode: 0,
             wr_id: 0,
         };
-        let on = |on, opcode| What::Fired {
-            rule: 0,
+        let on = |rule, on, opcode| What::Fired {
+            rule,
             on,
             way: Direction::Out,
             opcode,
@@ -379,13 +446,15 @@ mod tests {
             command,
             added,
             command,
-            on(On::Command, create),
+            on(0, On::Command, create),
             created(3),
             work,
             work,
-            on(On::Send, 0),
+            on(1, On::Send, 0),
         ];
-        let out = of(&whats, &[rule("x")]);
+        let [refuse, fail] = [Action::Errno(String::from("ENOMEM")), Action::StallMs(1)];
+        let rules = [refuse, fail].map(|action| rule("x").map(|rule| Rule { action, ..rule }));
+        let out = of(&whats, &rules);
         assert!(out.missing.is_empty(), "{:?}", out.missing);
         let [first, second] = &out.set.rule[..] else {
             panic!("{:?}", out.set.rule);

@@ -24,7 +24,7 @@ mod report;
 mod ring;
 mod why;
 
-pub use entry::{Entry, Packet, What, FIRST, LAST, LOST, NO_RULE, RECV, WORDS, WRITTEN};
+pub use entry::{Entry, Packet, What, FIRST, LAST, LOST, LOT, NO_RULE, RECV, WORDS, WRITTEN};
 pub use file::{Bad, Recording, VERSION};
 pub use ring::{Ring, DEFAULT_ENTRIES, MAX_ENTRIES, MIN_ENTRIES};
 

@@ -10,7 +10,7 @@ use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::SendWqe;
 use verbena_faults::{Direction, On, Passing};
-use verbena_record::{Packet as Noted, What, FIRST, LAST, LOST, RECV, WRITTEN};
+use verbena_record::{Packet as Noted, What, FIRST, LAST, LOST, LOT, RECV, WRITTEN};
 use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode};
 use verbena_roce::{psn, Packet};
 
@@ -213,7 +213,7 @@ impl Shared {
             };
             What::Passed {
                 way: Direction::Out,
-                flags: if lost { LOST } else { 0 },
+                flags: if lost { LOT | LOST } else { LOT },
                 opcode: packet.opcode(),
                 qpn: packet.src_qpn,
                 owner: env.map_or(0, |env| env.owner as u32),

@@ -265,6 +265,28 @@ fn what_the_nic_lost_by_lot_is_lost_again_by_rules() {
 }
 
 #[test]
+fn what_rules_and_the_lot_lost_together_is_lost_again() {
+    let lossy = Config {
+        wire_local: true,
+        drop_percent: 2,
+        ..Config::default()
+    };
+    let some = Match {
+        direction: Some(Direction::Out),
+        probability: Some(0.02),
+        ..Match::default()
+    };
+    let (first, exported) = run(&lossy, &set(vec![rule("loss", some, Action::Drop)]));
+    assert!(first.len() > 16, "{first:?}");
+    assert_eq!(exported.missing, Vec::<String>::new());
+    let whole = Config {
+        drop_percent: 0,
+        ..lossy
+    };
+    assert_eq!(run(&whole, &exported.set).0, first);
+}
+
+#[test]
 fn each_firing_is_a_note_on_a_frame_of_the_capture() {
     let third = |direction| Match {
         direction: Some(direction),
