@@ -7,18 +7,6 @@ use verbena_faults::{Direction, On};
 /// Words of 64 bits of an entry.
 pub const WORDS: usize = 6;
 
-/// A flag of a packet: it begins a message.
-pub const FIRST: u8 = 1;
-/// A flag of a packet: it ends a message.
-pub const LAST: u8 = 2;
-/// A flag of a packet that passed: it was lost by `verbena-nic --drop`.
-pub const LOST: u8 = 4;
-/// A flag of a packet that passed: at the lot of `verbena-nic --drop`, which comes behind the rules.
-pub const LOT: u8 = 8;
-/// A flag of a completion: of a receive.
-pub const RECV: u8 = 1;
-/// A flag of a completion: it is in the CQ, which had room for it.
-pub const WRITTEN: u8 = 2;
 /// The number of a rule of which nothing more is known.
 pub const NO_RULE: u16 = u16::MAX;
 
@@ -47,8 +35,8 @@ pub enum What {
     Sent(Packet),
     /// A queue pair received them.
     Received(Packet),
-    /// One packet passed the hook of rules, or of `verbena-nic --drop` ([`LOT`], [`LOST`]). `nth` is its PSN, counted from the queue pair's
-    /// first in that sequence, which is 1.
+    /// One packet passed the hook of rules, or the lot of `verbena-nic --drop` ([`LOT`](crate::LOT)). `nth` is its PSN, counted from
+    /// the queue pair's first in that sequence, which is 1.
     #[allow(missing_docs)]
     Passed {
         way: Direction,
@@ -142,7 +130,7 @@ pub struct Packet {
     pub peer: u32,
     /// BTH opcode of the first of them.
     pub opcode: u8,
-    /// [`FIRST`] and [`LAST`].
+    /// [`FIRST`](crate::FIRST) and [`LAST`](crate::LAST).
     pub flags: u8,
     /// PSN of the first of them.
     pub psn: u32,
@@ -492,6 +480,7 @@ impl Entry {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::flags::{FIRST, LAST, LOST, RECV, WRITTEN};
 
     /// One of each kind, all fields different.
     pub(crate) fn all() -> Vec<What> {

@@ -3,9 +3,10 @@
 //! Rules that have happen again, on purpose, what rules and chance had happen: each firing becomes a rule of its own that names the very
 //! thing: the queue pair by its order of creation, the packet by its number, and which time it passes.
 
-use crate::entry::{What, LOST, LOT};
+use crate::entry::What;
 use crate::facts::{packet_name, work_name};
 use crate::file::Recording;
+use crate::flags::{LOST, LOT};
 use std::collections::{HashMap, HashSet};
 use verbena_faults::{Action, Direction, Match, On, Rule, RuleSet};
 

@@ -2,8 +2,9 @@
 
 //! What is known of a device: what was recorded, and how its objects are now.
 
-use crate::entry::{Entry, Packet, What, FIRST, LAST};
+use crate::entry::{Entry, Packet, What};
 use crate::file::Recording;
+use crate::flags::{FIRST, LAST};
 use std::fmt;
 use verbena_abi::ctx::QpState;
 use verbena_abi::syndrome::Syndrome;

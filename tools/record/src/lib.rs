@@ -4,7 +4,7 @@
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `entry.rs` | an entry, and its 48 bytes |
+//! | `entry.rs`, `flags.rs` | an entry, and its 48 bytes |
 //! | `ring.rs` | the ring that the device writes |
 //! | `file.rs` | the file of a recording, and its reader, which refuses what is none |
 //! | `facts.rs`, `why/` | why a queue pair is in the state that it is in, in sentences |
@@ -19,13 +19,15 @@ mod entry;
 mod export;
 mod facts;
 mod file;
+mod flags;
 pub mod full;
 mod report;
 mod ring;
 mod why;
 
-pub use entry::{Entry, Packet, What, FIRST, LAST, LOST, LOT, NO_RULE, RECV, WORDS, WRITTEN};
+pub use entry::{Entry, Packet, What, NO_RULE, WORDS};
 pub use file::{Bad, Recording, VERSION};
+pub use flags::{FIRST, LAST, LOST, LOT, RECV, WRITTEN};
 pub use ring::{Ring, DEFAULT_ENTRIES, MAX_ENTRIES, MIN_ENTRIES};
 
 pub use export::{export, Exported};

@@ -3,10 +3,11 @@
 //! Rows of the ladder: packets, and what happened to queue pairs between them.
 
 use super::json::Json;
-use crate::entry::{Packet, What, LOST, RECV, WRITTEN};
+use crate::entry::{Packet, What};
 use crate::facts::{
     is_error, is_response, packet_name, packets_name, state_name, work_name, Facts,
 };
+use crate::flags::{LOST, RECV, WRITTEN};
 use std::collections::BTreeMap;
 use verbena_abi::cmd::{CmdStatus, Opcode};
 use verbena_abi::cqe::WcStatus;

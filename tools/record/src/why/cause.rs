@@ -3,10 +3,11 @@
 //! The chain back from an error of a queue pair: the packet or work request that it was found with, rules that had a hand in it, the peer.
 
 use super::{syndrome_text, tell};
-use crate::entry::{Entry, Packet, What, LOST, RECV};
+use crate::entry::{Entry, Packet, What};
 use crate::facts::{
     covers, is_acknowledge, is_response, packet_name, packets_name, work_name, Facts, Name, QpNow,
 };
+use crate::flags::{LOST, RECV};
 use crate::psn_text;
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::ctx::QpState;
