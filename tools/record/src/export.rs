@@ -162,12 +162,9 @@ fn repeated(rule: &Rule, exact: Option<Match>, others: &[Rule]) -> Result<Option
     let is_there = |name: &str| others.iter().any(|other| other.name == name);
     let again = match exact {
         Some(matches) => {
-            let numbered = (others.len() + 1..).map(|n| format!("{} {n}", base_name(rule)));
+            let mut names = (others.len() + 1..).map(|n| format!("{} {n}", base_name(rule)));
             Rule {
-                name: numbered
-                    .into_iter()
-                    .find(|name| !is_there(name))
-                    .unwrap_or_default(),
+                name: names.find(|name| !is_there(name)).unwrap_or_default(),
                 optional: false,
                 matches,
                 action: rule.action.clone(),
@@ -284,18 +281,22 @@ mod tests {
         }
     }
 
-    fn fired(rule: u16, owner: u32, nth: u32) -> What {
+    fn fired_on(rule: u16, on: On, opcode: u16, (owner, nth): (u32, u32)) -> What {
         What::Fired {
             rule,
-            on: On::Packet,
+            on,
             way: Direction::Out,
-            opcode: 7,
+            opcode,
             qpn: 0x11,
             owner,
             base: 2,
             psn: 99 + nth,
             nth,
         }
+    }
+
+    fn fired(rule: u16, owner: u32, nth: u32) -> What {
+        fired_on(rule, On::Packet, 7, (owner, nth))
     }
 
     fn created(owner: u32) -> What {
@@ -378,21 +379,8 @@ mod tests {
             },
             action: Action::PortDownMs(1),
         });
-        let fired_late = What::Fired {
-            rule: 0,
-            on: On::Time,
-            way: Direction::Out,
-            opcode: 0,
-            qpn: 0,
-            owner: 0,
-            base: 0,
-            psn: 0,
-            nth: 0,
-        };
-        let mut unknown = fired(1, 3, 1);
-        if let What::Fired { opcode, .. } = &mut unknown {
-            *opcode = 0x1f;
-        }
+        let fired_late = fired_on(0, On::Time, 0, (3, 0));
+        let unknown = fired_on(1, On::Packet, 0x1f, (3, 1));
         let out = of(
             &[fired_late, fired_late, created(3), unknown],
             &[later, rule("x")],
@@ -428,17 +416,6 @@ mod tests {
             opcode: 0,
             wr_id: 0,
         };
-        let on = |rule, on, opcode| What::Fired {
-            rule,
-            on,
-            way: Direction::Out,
-            opcode,
-            qpn: 0x11,
-            owner: 3,
-            base: 2,
-            psn: 0,
-            nth: 0,
-        };
         let added = What::Rule {
             rule: 0,
             late: false,
@@ -447,11 +424,11 @@ mod tests {
             command,
             added,
             command,
-            on(0, On::Command, create),
+            fired_on(0, On::Command, create, (3, 0)),
             created(3),
             work,
             work,
-            on(1, On::Send, 0),
+            fired_on(1, On::Send, 0, (3, 0)),
         ];
         let [refuse, fail] = [Action::Errno(String::from("ENOMEM")), Action::StallMs(1)];
         let rules = [refuse, fail].map(|action| rule("x").map(|rule| Rule { action, ..rule }));

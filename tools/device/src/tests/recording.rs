@@ -245,15 +245,15 @@ fn what_chance_had_fire_fires_again_by_exact_rules_twenty_times_of_twenty() {
     }
 }
 
-#[test]
-fn what_the_nic_lost_by_lot_is_lost_again_by_rules() {
+/// What the lot of `--drop` loses beside rules, more than `least`, is lost again by exact rules without the lot.
+fn lose_again(rules: &RuleSet, least: usize) {
     let lossy = Config {
         wire_local: true,
         drop_percent: 2,
         ..Config::default()
     };
-    let (first, exported) = run(&lossy, &set(vec![]));
-    assert!(first.len() > 8, "{first:?}");
+    let (first, exported) = run(&lossy, rules);
+    assert!(first.len() > least, "{first:?}");
     assert_eq!(exported.missing, Vec::<String>::new());
     let whole = Config {
         drop_percent: 0,
@@ -265,25 +265,18 @@ fn what_the_nic_lost_by_lot_is_lost_again_by_rules() {
 }
 
 #[test]
+fn what_the_nic_lost_by_lot_is_lost_again_by_rules() {
+    lose_again(&set(vec![]), 8);
+}
+
+#[test]
 fn what_rules_and_the_lot_lost_together_is_lost_again() {
-    let lossy = Config {
-        wire_local: true,
-        drop_percent: 2,
-        ..Config::default()
-    };
     let some = Match {
         direction: Some(Direction::Out),
         probability: Some(0.02),
         ..Match::default()
     };
-    let (first, exported) = run(&lossy, &set(vec![rule("loss", some, Action::Drop)]));
-    assert!(first.len() > 16, "{first:?}");
-    assert_eq!(exported.missing, Vec::<String>::new());
-    let whole = Config {
-        drop_percent: 0,
-        ..lossy
-    };
-    assert_eq!(run(&whole, &exported.set).0, first);
+    lose_again(&set(vec![rule("loss", some, Action::Drop)]), 16);
 }
 
 #[test]
