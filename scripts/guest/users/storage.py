@@ -214,10 +214,10 @@ def transfer(place, kind):
                 total.update(piece)
                 f.write(piece)
         began = time.monotonic()
-        place.run(f"dd if=/tmp/data of={disk} bs=1M oflag=direct conv=fsync,notrunc 2>&1; rm /tmp/data")
+        place.run(f"dd if=/tmp/data of={disk} bs=1M oflag=direct conv=fsync,notrunc 2>&1; rm /tmp/data", 600)
         taken = time.monotonic() - began
         store.detach()
-        out = place.run(f"dd if={store.attach()} bs=1M count={MIB} iflag=direct | sha256sum", 120)
+        out = place.run(f"dd if={store.attach()} bs=1M count={MIB} iflag=direct | sha256sum", 600)
         if total.hexdigest() not in out:
             raise Failed(f"what was read back differs: {out[-200:]}")
         return Figure((MIB << 20) / taken, "bytes/s")
