@@ -17,8 +17,8 @@ use verbena_record::full::{piece, Item, Sink};
 
 /// Pieces that wait: 64 MiB, about.
 const WAITING: usize = 256;
-/// So long the engine may take to end a recording.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// So long the engine may take to end a recording: less than it is commonly left after a signal.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Why a recording has ended by itself.
 type Why = Arc<Mutex<Option<String>>>;
@@ -130,9 +130,27 @@ pub fn into_file(path: &Path, shared: &Arc<Shared>) -> io::Result<Recording> {
     })
 }
 
+/// The recordings into files of this process.
+#[derive(Default)]
+pub struct Recordings(Mutex<Vec<Recording>>);
+
+impl Recordings {
+    /// One more.
+    pub fn add(&self, one: Recording) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(one);
+    }
+
+    /// Ends all of them. When this returns they are written, whoever ends them: the process may end.
+    pub fn end(&self) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.drain(..).for_each(Recording::end);
+    }
+}
+
 impl Recording {
     /// Ends it, and waits until it is written.
-    pub fn end(self) {
+    fn end(self) {
         let (to, from) = mpsc::channel();
         let reason = String::from("the NIC ends");
         let asked = self.shared.ask(Question::Full(Full::End(reason), to));

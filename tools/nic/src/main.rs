@@ -12,11 +12,12 @@ use std::thread;
 use verbena_nic::args::Args;
 use verbena_nic::common::Common;
 use verbena_nic::engine::Engine;
+use verbena_nic::full::{self, Recordings};
 use verbena_nic::network::Network;
 use verbena_nic::places::Places;
 use verbena_nic::shared::Shared;
 use verbena_nic::switch::MAX_WIRES;
-use verbena_nic::{attend, control, full, netdev};
+use verbena_nic::{attend, control, netdev};
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -27,7 +28,9 @@ fn main() -> ExitCode {
     // Sockets are made with it, and are this user's own from their first moment.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
     let places = Arc::new(Places::default());
-    let result = leave_on_signals(&places).and_then(|()| run(&args, &places));
+    let recordings = Arc::new(Recordings::default());
+    let result = leave_on_signals(&places, &recordings);
+    let result = result.and_then(|()| run(&args, &places, &recordings));
     places.leave();
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -38,8 +41,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Has a signal that ends the process leave nothing behind. It ends by that signal all the same.
-fn leave_on_signals(places: &Arc<Places>) -> io::Result<()> {
+/// Has a signal that ends the process leave nothing behind, and no recording without its end. It ends by that signal all the same.
+fn leave_on_signals(places: &Arc<Places>, recordings: &Arc<Recordings>) -> io::Result<()> {
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         // As nohup(1) and shells have it for what they start in the background.
@@ -49,13 +52,14 @@ fn leave_on_signals(places: &Arc<Places>) -> io::Result<()> {
     }
     // The threads that are yet to come inherit it.
     signals.thread_block()?;
-    let places = places.clone();
+    let (places, recordings) = (places.clone(), recordings.clone());
     spawn("signals", move || {
         let Ok(signal) = signals.wait() else {
             return;
         };
         log::info!("{signal}: the NIC ends");
         places.leave();
+        recordings.end();
         let _ = signals.thread_unblock();
         let _ = raise(signal);
     })
@@ -76,7 +80,7 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     Ok(())
 }
 
-fn run(args: &Args, places: &Places) -> io::Result<()> {
+fn run(args: &Args, places: &Places, recordings: &Recordings) -> io::Result<()> {
     let vms = args.vms().map_err(io::Error::other)?;
     // All of them, before anything is served: a NIC that cannot have one does not begin.
     let listen = |paths: &[PathBuf]| {
@@ -103,9 +107,9 @@ fn run(args: &Args, places: &Places) -> io::Result<()> {
     for ((shared, _), path) in vms.iter().zip(&args.record_dump) {
         let _ = shared.dump.set(path.clone());
     }
-    let recordings = vms.iter().zip(&args.record_full);
-    let recordings = recordings.map(|((shared, _), path)| full::into_file(path, shared));
-    let recordings = recordings.collect::<io::Result<Vec<_>>>()?;
+    for ((shared, _), path) in vms.iter().zip(&args.record_full) {
+        recordings.add(full::into_file(path, shared)?);
+    }
     let macs: Vec<_> = vms.iter().map(|(vm, c)| (vm.clone(), c.mac)).collect();
     let network = Arc::new(Network::new(&common, &macs, wires));
     for (listener, (shared, _)) in for_control.into_iter().zip(&vms) {
@@ -134,6 +138,6 @@ fn run(args: &Args, places: &Places) -> io::Result<()> {
         paths.join(", ")
     );
     let result = attend::serve(served);
-    recordings.into_iter().for_each(full::Recording::end);
+    recordings.end();
     result
 }

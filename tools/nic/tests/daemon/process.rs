@@ -2,6 +2,7 @@
 
 //! The NIC as a process: how it takes its sockets, and what it leaves behind.
 
+use crate::client::Client;
 use crate::dir::Dir;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
@@ -10,6 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use verbena_record::full::{Item, Reader};
 
 /// A running NIC; it ends with the test.
 pub struct Nic {
@@ -128,6 +130,28 @@ fn signals_end_it_and_nothing_is_left() {
         assert!(dir.list().is_empty(), "{name}: {:?}", dir.list());
         drop(served);
     }
+}
+
+#[test]
+fn a_signal_ends_a_full_recording_too() {
+    let dir = Dir::new("process-record");
+    let file = dir.0.join("full");
+    let more = ["--record-full", file.to_str().unwrap()];
+    let nic = Nic::start_with(&dir.0, &[("", &more)]).listening();
+    let qemu = UnixStream::connect(dir.0.join("nic")).unwrap();
+    let client = crate::run(Client::over(qemu));
+    nic.signal("TERM");
+    let (status, said) = nic.end();
+    assert_eq!(status.signal(), Some(15), "{said}");
+    drop(client);
+    let bytes = fs::read(&file).unwrap();
+    let mut reader = Reader::new(&bytes).unwrap();
+    let mut last = None;
+    while let Some(item) = reader.next_item().unwrap() {
+        last = Some(item);
+    }
+    let reason = "the NIC ends";
+    assert_eq!(last, Some(Item::End { reason }));
 }
 
 #[test]
