@@ -37,12 +37,51 @@ pub fn cannot_shrink(fd: impl AsFd) -> bool {
     rustix::fs::fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
 }
 
-/// A mapping of a range of guest RAM.
+/// Whole pages of a file, mapped until this is dropped.
+struct Mapping {
+    start: NonNull<u8>,
+    size: usize,
+}
+
+impl Mapping {
+    /// Maps the pages of this size that hold `len` bytes at `offset`; also returns how far the first of these lies behind their beginning.
+    /// Huge pages are mapped as a whole only, and QEMU divides guest RAM where a PC does: at 640 KiB, for one.
+    fn new(
+        fd: impl AsFd,
+        offset: u64,
+        len: u64,
+        page: u64,
+        prot: ProtFlags,
+    ) -> io::Result<(Self, usize)> {
+        let before = offset % page;
+        let size = before.checked_add(len);
+        let size = size.and_then(|size| size.checked_next_multiple_of(page));
+        let size = size.and_then(|size| usize::try_from(size).ok());
+        let size = size.ok_or(io::ErrorKind::InvalidInput)?;
+        let flags = MapFlags::SHARED;
+        // SAFETY: A new mapping at an address of the kernel's choice overlaps nothing of this process.
+        let start = unsafe { mmap(ptr::null_mut(), size, prot, flags, fd, offset - before) }?;
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok((Self { start, size }, before as usize))
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: The mapping is this one's own, of this length, and nobody can reach it any more.
+        let result = unsafe { munmap(self.start.as_ptr().cast(), self.size) };
+        debug_assert!(result.is_ok());
+    }
+}
+
+/// A range of guest RAM.
 struct Region {
     addr: u64,
     len: u64,
+    /// Of which `len` bytes are in the mapping.
     host: NonNull<u8>,
     writable: bool,
+    _mapping: Mapping,
 }
 
 // SAFETY: The region owns its mapping, which any thread may access and unmap.
@@ -52,7 +91,6 @@ unsafe impl Sync for Region {}
 
 impl Region {
     fn map(addr: u64, len: u64, fd: impl AsFd, offset: u64, writable: bool) -> io::Result<Self> {
-        let size = usize::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
         if !cannot_shrink(&fd) {
             return Err(io::Error::other("its file can be truncated"));
         }
@@ -64,14 +102,18 @@ impl Region {
         }
         let mut prot = ProtFlags::READ;
         prot.set(ProtFlags::WRITE, writable);
-        // SAFETY: A new mapping at an address of the kernel's choice overlaps nothing of this process.
-        let host = unsafe { mmap(ptr::null_mut(), size, prot, MapFlags::SHARED, fd, offset) }?;
-        let host = NonNull::new(host.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        // Of a file in memory, the size of its pages.
+        let page = u64::try_from(file.st_blksize).unwrap_or(0);
+        let page = page.max(rustix::param::page_size() as u64);
+        let (mapping, before) = Mapping::new(fd, offset, len, page, prot)?;
+        // SAFETY: The mapping has `len` bytes behind `before`.
+        let host = unsafe { mapping.start.add(before) };
         Ok(Self {
             addr,
             len,
             host,
             writable,
+            _mapping: mapping,
         })
     }
 
@@ -82,17 +124,9 @@ impl Region {
         if offset >= self.len {
             return None;
         }
-        // SAFETY: `offset` is less than `len`, which is the mapping's length.
+        // SAFETY: `offset` is less than `len`, and the mapping has so many bytes from `host` on.
         let host = unsafe { self.host.as_ptr().add(offset as usize) };
         Some((host, self.len - offset))
-    }
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        // SAFETY: The mapping is this region's own, of this length, and nobody can reach it any more.
-        let result = unsafe { munmap(self.host.as_ptr().cast(), self.len as usize) };
-        debug_assert!(result.is_ok());
     }
 }
 
@@ -220,7 +254,7 @@ impl GuestRam {
     #[inline]
     fn word(&self, addr: u64, size: u64, write: bool) -> Access<*mut u8> {
         let (host, room) = self.find(addr, write)?;
-        // Mappings begin at a page, but a region's guest address need not: the host address decides.
+        // A region's guest address may be any: the host address decides.
         if room < size || host as usize as u64 % size != 0 {
             return Err(Unreachable);
         }
@@ -376,153 +410,4 @@ impl GuestMemory for GuestRam {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use rustix::fs::{fcntl_add_seals, ftruncate, memfd_create, MemfdFlags};
-    use std::os::fd::OwnedFd;
-
-    const PAGE: u64 = 4096;
-
-    fn memfd(len: u64) -> OwnedFd {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let fd = memfd_create("ram", flags).unwrap();
-        ftruncate(&fd, len).unwrap();
-        fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
-        fd
-    }
-
-    /// Two neighbouring regions, a hole, and a read-only one.
-    fn ram() -> GuestRam {
-        let mut ram = GuestRam::new();
-        let fd = memfd(4 * PAGE);
-        ram.map(0x2000, PAGE, &fd, PAGE, true).unwrap();
-        ram.map(0x1000, PAGE, &fd, 0, true).unwrap();
-        ram.map(0x8000, PAGE, &fd, 2 * PAGE, false).unwrap();
-        ram
-    }
-
-    #[test]
-    fn accesses_cross_regions_and_stop_at_holes() {
-        let ram = ram();
-        let data: Vec<u8> = (0..=255).collect();
-        ram.write(0x1f80, &data).unwrap();
-        let mut back = [0; 256];
-        ram.read(0x1f80, &mut back).unwrap();
-        assert_eq!(back[..], data[..]);
-        ram.copy_from(0x1000, &ram, 0x1f80, 256).unwrap();
-        ram.read(0x1000, &mut back).unwrap();
-        assert_eq!(back[..], data[..]);
-        assert_eq!(ram.read(0x2f80, &mut back), Err(Unreachable));
-        assert_eq!(ram.read(0xfff, &mut back), Err(Unreachable));
-        assert_eq!(ram.copy_from(0x2f80, &ram, 0x1000, 256), Err(Unreachable));
-        assert_eq!(ram.read(u64::MAX - 3, &mut back), Err(Unreachable));
-        assert!(ram.contains(0x1000, 2 * PAGE) && !ram.contains(0x1000, 2 * PAGE + 1));
-        assert!(!ram.contains(u64::MAX, 2) && ram.contains(u64::MAX, 0));
-    }
-
-    #[test]
-    fn read_only_memory_is_not_written() {
-        let ram = ram();
-        assert_eq!(ram.load32(0x8000), Ok(0));
-        assert_eq!(ram.store32(0x8000, 1), Err(Unreachable));
-        assert_eq!(ram.write(0x8000, &[1]), Err(Unreachable));
-        assert_eq!(ram.copy_from(0x8000, &ram, 0x1000, 8), Err(Unreachable));
-        assert_eq!(ram.copy_from(0x1000, &ram, 0x8000, 8), Ok(()));
-    }
-
-    #[test]
-    fn words_are_aligned_and_in_bounds() {
-        let ram = ram();
-        ram.store64(0x1ff8, 0x0102_0304_0506_0708).unwrap();
-        assert_eq!(ram.load32(0x1ffc), Ok(0x0102_0304));
-        assert_eq!(ram.load32(0x1ffe), Err(Unreachable));
-        assert_eq!(ram.load64(0x1ffc), Err(Unreachable));
-        assert_eq!(ram.load32(0x3000), Err(Unreachable));
-        assert_eq!(ram.fetch_add64(0x1000, 5), Ok(0));
-        assert_eq!(ram.compare_swap64(0x1000, 4, 9), Ok(5));
-        assert_eq!(ram.compare_swap64(0x1000, 5, 9), Ok(5));
-        assert_eq!(ram.load64(0x1000), Ok(9));
-    }
-
-    #[test]
-    fn unmapping_takes_what_lies_inside() {
-        let mut ram = ram();
-        assert_eq!(ram.load32(0x2000), Ok(0));
-        assert_eq!(ram.unmap(0x2000, PAGE).unwrap().count(), 1);
-        assert_eq!(ram.load32(0x2000), Err(Unreachable));
-        assert_eq!(ram.load32(0x1000), Ok(0));
-        assert_eq!(ram.unmap(0, u64::MAX).unwrap().count(), 2);
-        assert_eq!((ram.size(), ram.load32(0x1000)), (0, Err(Unreachable)));
-    }
-
-    #[test]
-    fn a_part_of_a_region_cannot_be_unmapped() {
-        let mut ram = ram();
-        for (addr, len) in [
-            (0x2000, PAGE / 2),
-            (0x2800, PAGE),
-            (0x2800, 8),
-            (0x1800, 2 * PAGE),
-            (0, 0x1001),
-        ] {
-            assert!(ram.unmap(addr, len).is_err(), "{addr:#x}+{len:#x}");
-        }
-        // Next to regions, and nothing at all.
-        for (addr, len) in [(0, 0x1000), (0x3000, PAGE), (0x1000, 0), (0x1800, 0)] {
-            assert_eq!(
-                ram.unmap(addr, len).unwrap().count(),
-                0,
-                "{addr:#x}+{len:#x}"
-            );
-        }
-        assert_eq!(ram.size(), 3 * PAGE);
-        assert_eq!(ram.unmap(0x1000, 2 * PAGE).unwrap().count(), 2);
-    }
-
-    #[test]
-    fn a_file_that_can_become_shorter_is_refused() {
-        let fd = memfd_create("ram", MemfdFlags::ALLOW_SEALING).unwrap();
-        ftruncate(&fd, PAGE).unwrap();
-        let mut ram = GuestRam::new();
-        assert!(ram.map(0, PAGE, &fd, 0, true).is_err());
-        fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
-        ram.map(0, PAGE, &fd, 0, true).unwrap();
-        assert!(ftruncate(&fd, 0).is_err());
-        assert_eq!(ram.load64(PAGE - 8), Ok(0));
-    }
-
-    #[test]
-    fn bad_ranges_are_refused() {
-        let mut ram = ram();
-        let fd = memfd(PAGE);
-        for (addr, len, offset) in [
-            (0x1000, PAGE, 0),
-            (0x0, 2 * PAGE, 0),
-            (0x0, 16 * PAGE, 0),
-            (0x1800, PAGE, 0),
-            (0x4000, 0, 0),
-            (0x4000, 2 * PAGE, 0),
-            (0x4000, PAGE, PAGE),
-            (0x4000, PAGE, u64::MAX - PAGE + 1),
-            (u64::MAX - PAGE + 2, PAGE, 0),
-        ] {
-            assert!(
-                ram.map(addr, len, &fd, offset, true).is_err(),
-                "{addr:#x}+{len:#x}"
-            );
-        }
-        ram.map(u64::MAX - PAGE + 1, PAGE, &fd, 0, true).unwrap();
-        ram.write(u64::MAX - 7, &[7; 8]).unwrap();
-        assert_eq!(ram.load64(u64::MAX - 7), Ok(0x0707_0707_0707_0707));
-    }
-
-    #[test]
-    fn copies_may_overlap() {
-        let ram = ram();
-        ram.write(0x1000, &[1, 2, 3, 4, 5, 6]).unwrap();
-        ram.copy_from(0x1002, &ram, 0x1000, 6).unwrap();
-        let mut back = [0; 8];
-        ram.read(0x1000, &mut back).unwrap();
-        assert_eq!(back, [1, 2, 1, 2, 3, 4, 5, 6]);
-    }
-}
+mod tests;
