@@ -2,6 +2,7 @@
 """Suites of many tests that a shell drives, built from their sources (scripts/lib/users-suites): libfabric's fabtests, blktests."""
 import re
 
+from libfabric import SELDOM
 from perftest import Failed
 from row import Part, Row, suite
 
@@ -17,6 +18,8 @@ def fabtests(place, provider, excluded):
     path = suite("fabtests")
     # Both ends in one guest are started by its shell, those of two by ssh.
     env = {"FI_UNIVERSE_SIZE": "8", "FI_VERBS_DEVICE_NAME": place.device}
+    if provider != "verbs":
+        env |= [SELDOM.split("=")]
     if place.pair:
         where, told = "vm2 vm1", " ".join(f"-E {name}={value}" for name, value in env.items())
     else:
