@@ -170,12 +170,7 @@ mod tests {
     }
 
     fn last(bytes: &[u8]) -> Option<Item<'_>> {
-        let mut reader = Reader::new(bytes).unwrap();
-        let mut last = None;
-        while let Some(item) = reader.next_item().unwrap() {
-            last = Some(item);
-        }
-        last
+        Reader::new(bytes).unwrap().last().map(Result::unwrap)
     }
 
     #[test]

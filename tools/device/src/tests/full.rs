@@ -132,14 +132,12 @@ fn wire_local() -> Config {
 
 /// The items of a recording, each with its own bytes.
 fn items(bytes: &[u8]) -> Vec<Vec<u8>> {
-    let mut reader = Reader::new(bytes).unwrap();
-    let mut all = Vec::new();
-    while let Some(item) = reader.next_item().unwrap() {
+    let own = |item: Result<Item<'_>, _>| {
         let mut own = Vec::new();
-        item.put(&mut own);
-        all.push(own);
-    }
-    all
+        item.unwrap().put(&mut own);
+        own
+    };
+    Reader::new(bytes).unwrap().map(own).collect()
 }
 
 /// A recording of these.

@@ -145,13 +145,9 @@ fn a_signal_ends_a_full_recording_too() {
     assert_eq!(status.signal(), Some(15), "{said}");
     drop(client);
     let bytes = fs::read(&file).unwrap();
-    let mut reader = Reader::new(&bytes).unwrap();
-    let mut last = None;
-    while let Some(item) = reader.next_item().unwrap() {
-        last = Some(item);
-    }
+    let last = Reader::new(&bytes).unwrap().last();
     let reason = "the NIC ends";
-    assert_eq!(last, Some(Item::End { reason }));
+    assert_eq!(last, Some(Ok(Item::End { reason })));
 }
 
 #[test]

@@ -109,3 +109,16 @@ impl<'a> Reader<'a> {
         Ok(Some(item))
     }
 }
+
+/// The items up to the end, or to the first that cannot be read, which is the last.
+impl<'a> Iterator for Reader<'a> {
+    type Item = Result<Item<'a>, Bad>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = self.next_item().transpose();
+        if let Some(Err(_)) = next {
+            (self.at, self.items) = (self.bytes.len(), &[]);
+        }
+        next
+    }
+}
