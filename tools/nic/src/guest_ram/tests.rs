@@ -7,11 +7,16 @@ use std::os::fd::OwnedFd;
 const PAGE: u64 = 4096;
 
 fn memfd(len: u64) -> OwnedFd {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let fd = memfd_create("ram", flags).unwrap();
+    sealed(MemfdFlags::empty(), len).unwrap()
+}
+
+/// A file as QEMU gives it. None: there are no huge pages.
+fn sealed(flags: MemfdFlags, len: u64) -> Option<OwnedFd> {
+    let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = memfd_create("ram", flags).ok()?;
     ftruncate(&fd, len).unwrap();
     fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
-    fd
+    Some(fd)
 }
 
 /// Two neighbouring regions, a hole, and a read-only one.
@@ -141,11 +146,9 @@ fn bad_ranges_are_refused() {
 
 /// A file of the pages that `flags` ask for, divided as QEMU divides the RAM of a PC. False: the host has no such pages.
 fn divided(flags: MemfdFlags, page: u64) -> bool {
-    let Ok(fd) = memfd_create("ram", flags | MemfdFlags::ALLOW_SEALING) else {
+    let Some(fd) = sealed(flags, 2 * page) else {
         return false;
     };
-    ftruncate(&fd, 2 * page).unwrap();
-    fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
     let mut whole = GuestRam::new();
     if whole.map(0, 2 * page, &fd, 0, true).is_err() {
         return false;
@@ -172,7 +175,7 @@ fn divided(flags: MemfdFlags, page: u64) -> bool {
 #[test]
 fn huge_pages_are_mapped_as_a_whole() {
     const HUGE: u64 = 2 << 20;
-    assert!(divided(MemfdFlags::CLOEXEC, HUGE));
+    assert!(divided(MemfdFlags::empty(), HUGE));
     // Where the host has some.
     divided(MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB, HUGE);
 }
