@@ -2,7 +2,7 @@
 """Suites of many tests that a shell drives, built from their sources (scripts/lib/users-suites): libfabric's fabtests, blktests."""
 import re
 
-from libfabric import SELDOM
+from libfabric import FEW, SELDOM, assigned
 from perftest import Failed
 from row import Part, Row, suite
 
@@ -17,14 +17,12 @@ ALONE = "fi_msg_sockets"
 def fabtests(place, provider, excluded):
     path = suite("fabtests")
     # Both ends in one guest are started by its shell, those of two by ssh.
-    env = {"FI_UNIVERSE_SIZE": "8", "FI_VERBS_DEVICE_NAME": place.device}
-    if provider != "verbs":
-        env |= [SELDOM.split("=")]
+    env = FEW | {"FI_VERBS_DEVICE_NAME": place.device} | (SELDOM if provider != "verbs" else {})
     if place.pair:
         where, told = "vm2 vm1", " ".join(f"-E {name}={value}" for name, value in env.items())
     else:
         where, told = "", ""
-    exports = "export " + " ".join(f"{name}={value}" for name, value in env.items())
+    exports = f"export {assigned(env)}"
     line = (f"{exports}; {path}/bin/runfabtests.sh -vvv -t quick -T 300 -e {ALONE} -f {path}/share/fabtests/test_configs/{excluded}.exclude "
             f"{told} -p {path}/bin -s $SERVER -c $ADDRESS '{provider}' {where} 2>&1; "
             f"{'for guest in vm1 vm2; do ssh $guest pkill fi_; done' if place.pair else 'pkill fi_'}; true")
