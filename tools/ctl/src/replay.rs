@@ -32,7 +32,7 @@ pub fn record(socket: &Path, file: &Path) -> Result<String, String> {
     let bytes = std::fs::read(file).map_err(failed)?;
     if bytes.is_empty() {
         return Err(String::from(
-            "nothing was recorded: the device was not reset",
+            "nothing was recorded: the device was not reset, or could not be recorded then (`verbenactl record status` says why)",
         ));
     }
     let (entries, end) = end(&bytes);
