@@ -62,8 +62,9 @@ MOST, FEWER, FEW, SEED = 60, 20, 5, 12
 MPI4PY = {"cco": "cco_(?!nb|pr)", "cco_nb": "cco_nb", "cco_pr": "cco_pr", "p2p": "p2p|msg", "rma": "rma|win", "io": "io|file",
           "pkl5": "util_pkl5", "util": "util_(?!pkl5)"}
 REST = "|".join(("spawn", "dynproc", *MPI4PY.values()))
-# It may say nothing for so many seconds, before the test that it waits in is told.
-IDLE = 300 * SLOW
+# It may say nothing for so many seconds, before the test that it waits in is told: `testStruct2` of test_util_dtlib makes eight thousand datatypes
+# on each rank, which is minutes of an emulated processor that all of them share.
+IDLE = 900 * SLOW
 
 
 def own_tests(place, over, part):
