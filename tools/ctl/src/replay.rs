@@ -49,13 +49,10 @@ fn end(bytes: &[u8]) -> (u64, Option<String>) {
     let Ok(mut reader) = Reader::new(bytes) else {
         return (0, None);
     };
-    let mut end = None;
-    while let Ok(Some(item)) = reader.next_item() {
-        end = match item {
-            Item::End { reason } => Some(reason.into()),
-            _ => None,
-        };
-    }
+    let end = match reader.by_ref().map_while(Result::ok).last() {
+        Some(Item::End { reason }) => Some(reason.into()),
+        _ => None,
+    };
     (reader.number(), end)
 }
 

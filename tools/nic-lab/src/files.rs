@@ -35,9 +35,7 @@ pub fn recording(bytes: &[u8]) {
         rules: vec![String::from("{}")],
         ..Recording::default()
     });
-    if let Ok(mut reader) = Reader::new(bytes) {
-        while let Ok(Some(_)) = reader.next_item() {}
-    }
+    let _ = Reader::new(bytes).map(Iterator::count);
     let mut rest = bytes;
     while Item::take(&mut rest).is_some() && !rest.is_empty() {}
 }

@@ -132,12 +132,12 @@ fn wire_local() -> Config {
 
 /// The items of a recording, each with its own bytes.
 fn items(bytes: &[u8]) -> Vec<Vec<u8>> {
-    let own = |item: Result<Item<'_>, _>| {
+    let bytes_of = |item: Result<Item<'_>, _>| {
         let mut own = Vec::new();
         item.unwrap().put(&mut own);
         own
     };
-    Reader::new(bytes).unwrap().map(own).collect()
+    Reader::new(bytes).unwrap().map(bytes_of).collect()
 }
 
 /// A recording of these.

@@ -140,9 +140,9 @@ mod tests {
         theirs.read_to_end(&mut file).unwrap();
         thread.join().unwrap().unwrap();
         let mut reader = Reader::new(&file).unwrap();
-        assert_eq!(reader.next_item(), Ok(Some(Item::Reset {})));
-        assert_eq!(reader.next_item(), Ok(Some(Item::End { reason: "asked" })));
-        assert_eq!(reader.next_item(), Ok(None));
+        assert_eq!(reader.next(), Some(Ok(Item::Reset {})));
+        assert_eq!(reader.next(), Some(Ok(Item::End { reason: "asked" })));
+        assert_eq!(reader.next(), None);
     }
 
     #[test]

@@ -92,12 +92,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// The next item. None: the file ends here.
-    ///
-    /// # Errors
-    ///
-    /// There is none.
-    pub fn next_item(&mut self) -> Result<Option<Item<'a>>, Bad> {
+    fn item(&mut self) -> Result<Option<Item<'a>>, Bad> {
         while self.items.is_empty() {
             if self.at >= self.bytes.len() {
                 return Ok(None);
@@ -115,7 +110,7 @@ impl<'a> Iterator for Reader<'a> {
     type Item = Result<Item<'a>, Bad>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let next = self.next_item().transpose();
+        let next = self.item().transpose();
         if let Some(Err(_)) = next {
             (self.at, self.items) = (self.bytes.len(), &[]);
         }

@@ -74,7 +74,8 @@ impl<'a> Place<'a> {
         }
         let entry = self.reader.number();
         self.reader
-            .next_item()
+            .next()
+            .transpose()
             .map_err(|bad| Stopped::Bad { entry, bad })
     }
 
