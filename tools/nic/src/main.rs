@@ -32,6 +32,7 @@ fn main() -> ExitCode {
     let result = leave_on_signals(&places, &recordings);
     let result = result.and_then(|()| run(&args, &places, &recordings));
     places.leave();
+    recordings.end();
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
@@ -137,7 +138,5 @@ fn run(args: &Args, places: &Places, recordings: &Recordings) -> io::Result<()> 
         env!("CARGO_PKG_VERSION"),
         paths.join(", ")
     );
-    let result = attend::serve(served);
-    recordings.end();
-    result
+    attend::serve(served)
 }
