@@ -21,12 +21,11 @@ def assigned(env):
 def pingpong(place, provider, endpoint, sizes=SIZES, env=None):
     """It prints a row for each size: bytes, number, seconds, MB/s, microseconds for each transfer."""
     last = None
-    env = assigned((env or {}) | (SELDOM if endpoint == "rdm" else {}))
+    seldom, source = (SELDOM, "-s $ADDRESS") if endpoint == "rdm" else ({}, "")
     for size in sizes:
         # Of few small ones the figure would be that of the first.
-        line = f"{OWN} {env} fi_pingpong -p '{provider}' -e {endpoint} -c -S {size} -I {500 if size < 65536 else 50}"
-        if endpoint == "rdm":
-            line = f"{line} -s $ADDRESS"
+        line = f"{OWN} {assigned((env or {}) | seldom)} fi_pingpong -p '{provider}' -e {endpoint} {source}"
+        line = f"{line} -c -S {size} -I {500 if size < 65536 else 50}"
         server, client = place.both(f"{line} -B PORT", f"{line} -P PORT $SERVER")
         rows = [r.split() for r in client.splitlines() if r[:1].isdigit()]
         if len(rows) != 1:
