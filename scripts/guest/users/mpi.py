@@ -65,7 +65,7 @@ MPI4PY = {"cco": "cco_(?!nb|pr)", "cco_nb": "cco_nb", "cco_pr": "cco_pr", "p2p":
 REST = "|".join(("spawn", "dynproc", *MPI4PY.values()))
 # It may say nothing for so many seconds, before the test that it waits in is told: `testStruct2` of test_util_dtlib makes eight thousand datatypes
 # on each rank, which is minutes of an emulated processor that all of them share.
-IDLE = 900 * SLOW
+IDLE = {"util": 900 * SLOW}
 
 
 def own_tests(place, over, part):
@@ -78,7 +78,7 @@ def own_tests(place, over, part):
         more += library.pair_options
     most = FEW if place.rxe else FEWER if place.pair or over == "ofi" else MOST
     command = f"python3 {HERE}/mpi4py_drawn.py {most} {SEED} {suite('mpi4py')}/test/main.py -f -v {which} {library.left_out}"
-    out, silent = place.watched(f"{launch(place, library.env, 4, command, more)}; echo ended with $?", IDLE)
+    out, silent = place.watched(f"{launch(place, library.env, 4, command, more)}; echo ended with $?", IDLE.get(part, 300 * SLOW))
     drawn = re.findall(r"drawn: (\S+)$", out, re.M)
     if drawn and re.search(r"^OK\b.*^ended with 0$", out, re.M | re.S):
         return [Part(name, "pass") for name in drawn]
