@@ -10,6 +10,10 @@ use alloc::vec::Vec;
 
 /// Most things of a kind that a pool keeps. Packets under way beyond that have memory of their own.
 const MAX_KEPT: usize = 1024;
+/// Bytes of a buffer that has room for a packet of any path MTU, or a frame. Larger ones are for super-packets.
+const PACKET_BYTES: usize = 16 << 10;
+/// Most of those that a pool keeps.
+const MAX_LARGE: usize = 64;
 /// How many are looked at for one that is free. They are lent in turn, so the first one mostly is.
 const TRIES: usize = 2;
 
@@ -32,17 +36,19 @@ impl<T: Default> Lent<T> {
         Rc::default()
     }
 
-    fn keep(&mut self, item: &Rc<T>) {
-        if self.0.len() < MAX_KEPT {
+    fn keep(&mut self, item: &Rc<T>, most: usize) {
+        if self.0.len() < most {
             self.0.push_back(Rc::clone(item));
         }
     }
 }
 
-/// A pool of buffers and of datagrams' headers. It grows to what was once under way at the same time.
+/// A pool of buffers and of datagrams' headers. It grows to what was once under way at the same time; of large buffers to less,
+/// which are apart, so that none of the many becomes one.
 #[derive(Debug)]
 pub struct Pool {
     buffers: Lent<Vec<u8>>,
+    large: Lent<Vec<u8>>,
     datagrams: Lent<Datagram>,
 }
 
@@ -50,21 +56,28 @@ impl Default for Pool {
     fn default() -> Self {
         Self {
             buffers: Lent(VecDeque::new()),
+            large: Lent(VecDeque::new()),
             datagrams: Lent(VecDeque::new()),
         }
     }
 }
 
 impl Pool {
-    /// A buffer that nobody else refers to, with whatever was in it. Once filled, [`Pool::keep_buffer`] has it lent again
-    /// later.
-    pub fn buffer(&mut self) -> Rc<Vec<u8>> {
-        self.buffers.take()
+    /// A buffer for so many bytes that nobody else refers to, with whatever was in it. Once filled, [`Pool::keep_buffer`] has it
+    /// lent again later.
+    pub fn buffer(&mut self, length: usize) -> Rc<Vec<u8>> {
+        match length <= PACKET_BYTES {
+            true => self.buffers.take(),
+            false => self.large.take(),
+        }
     }
 
     /// Remembers a buffer that was filled.
     pub fn keep_buffer(&mut self, buffer: &Rc<Vec<u8>>) {
-        self.buffers.keep(buffer);
+        match buffer.capacity() <= PACKET_BYTES {
+            true => self.buffers.keep(buffer, MAX_KEPT),
+            false => self.large.keep(buffer, MAX_LARGE),
+        }
     }
 
     /// A datagram's headers, with these values.
@@ -73,7 +86,7 @@ impl Pool {
         if let Some(place) = Rc::get_mut(&mut item) {
             *place = value;
         }
-        self.datagrams.keep(&item);
+        self.datagrams.keep(&item, MAX_KEPT);
         item
     }
 }
@@ -85,14 +98,14 @@ mod tests {
     #[test]
     fn what_no_packet_refers_to_is_lent_again() {
         let mut pool = Pool::default();
-        let first = pool.buffer();
+        let first = pool.buffer(4096);
         pool.keep_buffer(&first);
         let address = first.as_ptr_range().start as usize;
-        let second = pool.buffer();
+        let second = pool.buffer(4096);
         assert!(!Rc::ptr_eq(&first, &second), "it is in use");
         pool.keep_buffer(&second);
         drop(first);
-        let third = pool.buffer();
+        let third = pool.buffer(4096);
         assert_eq!(third.as_ptr_range().start as usize, address);
         assert!(!Rc::ptr_eq(&second, &third));
     }
@@ -100,13 +113,37 @@ mod tests {
     #[test]
     fn one_that_stays_in_use_does_not_block_the_others() {
         let mut pool = Pool::default();
-        let stuck = pool.buffer();
+        let stuck = pool.buffer(4096);
         pool.keep_buffer(&stuck);
         for _ in 0..10 * MAX_KEPT {
-            let buffer = pool.buffer();
+            let buffer = pool.buffer(4096);
             pool.keep_buffer(&buffer);
         }
         assert!(pool.buffers.0.len() <= 3, "{}", pool.buffers.0.len());
+    }
+
+    #[test]
+    fn large_ones_stay_few() {
+        let mut pool = Pool::default();
+        let mut many = |length: usize| {
+            let lent = (0..MAX_KEPT).map(|_| {
+                let mut buffer = pool.buffer(length);
+                Rc::get_mut(&mut buffer).unwrap().resize(length, 0);
+                pool.keep_buffer(&buffer);
+                buffer
+            });
+            lent.collect::<Vec<_>>()
+        };
+        many(4096);
+        many(256 << 10);
+        many(4096);
+        let kept = pool.buffers.0.iter().chain(&pool.large.0);
+        let bytes: usize = kept.map(|buffer| buffer.capacity()).sum();
+        assert!(
+            bytes <= MAX_KEPT * PACKET_BYTES + MAX_LARGE * (256 << 10),
+            "{bytes}"
+        );
+        assert_eq!(pool.buffers.0.len(), MAX_KEPT);
     }
 
     #[test]

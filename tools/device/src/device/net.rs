@@ -225,7 +225,7 @@ impl Device {
         if !packet.payload.is_alive() {
             return None;
         }
-        let mut bytes = self.shared.pool.buffer();
+        let mut bytes = self.shared.pool.buffer(packet.payload.len() as usize);
         let room = Rc::get_mut(&mut bytes)?;
         room.clear();
         match self.shared.emit(mem, path, packet, room) {
@@ -373,7 +373,7 @@ impl Device {
             self.show_received(bytes);
         }
         // One short copy, so that the packet can outlive the caller's buffer.
-        let mut frame = self.shared.pool.buffer();
+        let mut frame = self.shared.pool.buffer(bytes.len());
         if let Some(room) = Rc::get_mut(&mut frame) {
             room.clear();
             room.extend_from_slice(bytes);

@@ -186,7 +186,7 @@ impl Engine {
             if !packet.payload.is_alive() {
                 return;
             }
-            let mut bytes = self.nic.pool.buffer();
+            let mut bytes = self.nic.pool.buffer(packet.payload.len() as usize);
             let room = Rc::get_mut(&mut bytes).expect("the pool lends what nobody has");
             room.clear();
             let nic = &mut self.nic;

@@ -295,7 +295,7 @@ impl Network {
                 }
             }
         };
-        let mut buffer = self.lab.pool.buffer();
+        let mut buffer = self.lab.pool.buffer(packet.payload.len() as usize);
         let mut host = self.lab.host(me);
         let bytes = Rc::get_mut(&mut buffer).expect("nobody else refers to it");
         bytes.clear();

@@ -5,7 +5,6 @@
 use super::Requester;
 use crate::host::{CopyFault, Host, Syndrome, Target, WcStatus, WqeOpcode};
 use crate::packet::{Datagram, Kind, Payload, SendTail};
-use crate::pool::Pool;
 use crate::psn;
 use crate::qp::Core;
 use crate::wire;
@@ -91,7 +90,10 @@ pub(super) fn read_payload<H: Host>(host: &mut H, payload: &Payload) -> Result<P
         return Ok(Payload::None);
     }
     let length = payload.len() as usize;
-    let mut bytes = host.pool().map(Pool::buffer).unwrap_or_default();
+    let mut bytes = host
+        .pool()
+        .map(|pool| pool.buffer(length))
+        .unwrap_or_default();
     if let Some(buffer) = Rc::get_mut(&mut bytes) {
         // A longer one stays as long as it is: growing again would have to fill it.
         if buffer.len() < length {
