@@ -555,7 +555,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         let mut out = Outgoing {
             packet,
             path: self.env.path.clone(),
-            mtu: 128u32 << self.env.attr.path_mtu.clamp(1, 5),
+            mtu: self.env.path_mtu_bytes(),
             local: false,
         };
         let Some(path) = out.path() else {

@@ -104,7 +104,7 @@ pub fn passing(env: &Env, way: Direction, packet: &Packet) -> Passing {
         psn: packet.psn,
         first_psn: first_psn.get(),
         first: packet.first,
-        mtu: 128u32 << env.attr.path_mtu.clamp(1, 5),
+        mtu: env.path_mtu_bytes(),
         bytes: packet.payload.len(),
     }
 }

@@ -18,6 +18,9 @@ use verbena_roce::prefetch;
 use verbena_roce::wire::Path;
 use verbena_roce::QpState;
 
+/// The largest path MTU that there is.
+const MAX_MTU_BYTES: u32 = 4096;
+
 /// A queue pair.
 #[derive(Debug)]
 pub struct Qp {
@@ -88,6 +91,14 @@ impl Env {
     /// Its number.
     pub fn qpn(&self) -> u32 {
         self.create.qpn.get()
+    }
+
+    /// The most bytes of payload that one of its packets has. A datagram is one packet, whatever the path.
+    pub fn path_mtu_bytes(&self) -> u32 {
+        match self.attr.path_mtu {
+            0 => MAX_MTU_BYTES,
+            mtu => 128 << mtu.min(5),
+        }
     }
 
     /// The SRQ that it takes receives from, if it does.

@@ -3,6 +3,7 @@
 //! Two devices of one process: packets go from one to the other by reference, and what happens to one of the two is seen by the
 //! other as it would be over a wire.
 
+use super::srq_ud::{datagram_on, datagram_wqe_by};
 use super::*;
 use crate::device::crossing::Crossing;
 use crate::memory::GuestMemory;
@@ -360,6 +361,31 @@ fn the_ports_mtu_counts() {
         "all but the last are too long"
     );
     assert_eq!(two.a.counter(Counter::TxOverMtu), 4);
+}
+
+#[test]
+fn a_datagram_over_the_ports_mtu_does_not_cross() {
+    let mut two = Two::new();
+    let mut qp = datagram_on(&mut two.a.d, &two.a.cq);
+    let (from, lkey) = two.a.d.region(1024, 1);
+    let av = AddressVector {
+        dest_qpn: two.b.qp.qpn.into(),
+        pdn: 7.into(),
+        ..to(1)
+    };
+    let wqe = datagram_wqe_by(&SendWr::new(WqeOpcode::Send, 1, &[(from, 1024, lkey)]), av);
+    for (mtu, crosses) in [(5, 1), (2, 0)] {
+        two.a.d.must(&verbena_abi::cmd::SetPort {
+            up: 1,
+            mtu,
+            port: 1,
+            ..Default::default()
+        });
+        two.a.d.post_raw(&mut qp, &wqe);
+        two.a.d.run();
+        assert_eq!(hand(&mut two.a, &mut two.b), crosses, "mtu {mtu}");
+    }
+    assert_eq!(two.a.counter(Counter::TxOverMtu), 1);
 }
 
 #[test]

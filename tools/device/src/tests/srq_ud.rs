@@ -4,7 +4,7 @@
 
 use super::Pair;
 use crate::memory::GuestMemory;
-use crate::mock::{Driver, QpHandle, SendWr, SrqHandle};
+use crate::mock::{CqHandle, Driver, QpHandle, SendWr, SrqHandle};
 use verbena_abi::cmd::*;
 use verbena_abi::cqe::{wc_flags, WcStatus};
 use verbena_abi::ctx::{qp_mask as m, AddressVector, QpAttr, QpState};
@@ -250,9 +250,14 @@ fn a_receive_that_completes_into_an_overflow_is_told_of_and_no_other_is_taken() 
 
 /// A datagram queue pair in RTS with Q_Key 0x1234.
 pub(super) fn datagram(p: &mut Pair) -> QpHandle {
-    let mut request = p.d.qp_request(&p.cq_a.clone(), &p.cq_a.clone());
+    datagram_on(&mut p.d, &p.cq_a)
+}
+
+/// The same, of any driver's.
+pub(super) fn datagram_on(d: &mut Driver, cq: &CqHandle) -> QpHandle {
+    let mut request = d.qp_request(cq, cq);
     request.qp_type = QpType::Ud.to_raw();
-    let qp = p.d.create_qp_by(&request).unwrap();
+    let qp = d.create_qp_by(&request).unwrap();
     let attr = |state: QpState| QpAttr {
         qp_state: state.to_raw(),
         port_num: 1,
@@ -260,10 +265,10 @@ pub(super) fn datagram(p: &mut Pair) -> QpHandle {
         ..Default::default()
     };
     let init = m::STATE | m::PKEY_INDEX | m::PORT | m::QKEY;
-    p.d.modify(qp.qpn, init, attr(QpState::Init)).unwrap();
-    p.d.modify(qp.qpn, m::STATE, attr(QpState::Rtr)).unwrap();
+    d.modify(qp.qpn, init, attr(QpState::Init)).unwrap();
+    d.modify(qp.qpn, m::STATE, attr(QpState::Rtr)).unwrap();
     let rts = m::STATE | m::SQ_PSN;
-    p.d.modify(qp.qpn, rts, attr(QpState::Rts)).unwrap();
+    d.modify(qp.qpn, rts, attr(QpState::Rts)).unwrap();
     qp
 }
 
