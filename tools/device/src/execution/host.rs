@@ -377,9 +377,15 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
             .shared
             .mrs
             .get_mut(mr::index(key))
-            .filter(|r| r.key == key && r.pdn == pdn && r.state == MrState::Valid)
+            .filter(|r| r.key == key && r.pdn == pdn)
             .ok_or(cause)?;
-        if region.flags & mr_flags::FAST_REG != 0 && registers {
+        let is_fast_reg = region.flags & mr_flags::FAST_REG != 0;
+        // Its owner may take away what a peer has taken away just before: both were asked to.
+        let is_late = is_fast_reg && !remote && region.state == MrState::Invalid;
+        if region.state != MrState::Valid && !is_late {
+            return Err(cause);
+        }
+        if is_fast_reg && registers {
             region.state = MrState::Invalid;
             region.publish(self.mem);
             return Ok(());

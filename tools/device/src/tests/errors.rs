@@ -336,8 +336,11 @@ fn fast_registration_lives_from_register_to_invalidate() {
     let mut invalidate = SendWr::new(WqeOpcode::LocalInv, 3, &[]);
     invalidate.imm = key.to_le_bytes();
     p.d.post_send(&mut p.a, &invalidate);
+    // A peer may have taken it away already.
+    invalidate.wr_id = 4;
+    p.d.post_send(&mut p.a, &invalidate);
     let ok = WcStatus::Success;
-    assert_eq!(p.d.drain(&mut p.cq_a), [(1, ok), (2, ok), (3, ok)]);
+    assert_eq!(p.d.drain(&mut p.cq_a), [(1, ok), (2, ok), (3, ok), (4, ok)]);
     assert_eq!(p.d.bytes(at, 64), p.d.bytes(at + 64, 64));
     let got = outcome(&mut p, &write.encode());
     assert_eq!(got.0, WcStatus::LocProtErr);
