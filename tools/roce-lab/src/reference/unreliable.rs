@@ -339,7 +339,6 @@ impl Unreliable {
         if qkey != Some(self.attr.qkey) {
             return;
         }
-        self.establish();
         let Kind::Send(tail) = packet.kind else {
             return;
         };

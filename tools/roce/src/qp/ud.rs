@@ -67,7 +67,6 @@ pub(crate) fn receive<H: Host>(
         core.counters.dropped_qkey += 1;
         return None;
     }
-    resp.note_arrival(core, host);
     match resp.take_silently(core, host) {
         Ok(()) => {}
         Err(Lost::Counted) => return None,
