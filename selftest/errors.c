@@ -413,3 +413,57 @@ int t_injected(struct rig *rig)
 	}
 	return 0;
 }
+
+/*
+ * An atomic with as many SGEs as the queue has. They take more room than those of other sends, and what waits in the queue
+ * beside it must not suffer.
+ */
+int t_atomic_sges(struct rig *rig)
+{
+	struct ib_qp_init_attr attr = {
+		.send_cq = rig->a.cq,
+		.recv_cq = rig->a.cq,
+		.cap = { .max_send_wr = DEPTH, .max_recv_wr = 1, .max_send_sge = 5, .max_recv_sge = 1 },
+		.sq_sig_type = IB_SIGNAL_ALL_WR,
+		.qp_type = IB_QPT_RC,
+	};
+	struct ib_sge sges[5];
+	struct ib_atomic_wr atomic = {
+		.wr = {
+			.wr_id = 1000,
+			.sg_list = sges,
+			.num_sge = ARRAY_SIZE(sges),
+			.opcode = IB_WR_ATOMIC_FETCH_AND_ADD,
+		},
+		.remote_addr = rig->b.dma,
+		.rkey = rig->pd->unsafe_global_rkey,
+	};
+	struct ib_wc wc;
+	int i, ret;
+
+	for (i = 0; i < ARRAY_SIZE(sges); i++)
+		sges[i] = (struct ib_sge) {
+			.addr = rig->a.dma + 8 * i,
+			.length = i ? 0 : 8,
+			.lkey = rig->pd->local_dma_lkey,
+		};
+	/* Its own queue pair, which the rig closes. */
+	WARN_ON(ib_destroy_qp(rig->a.qp));
+	rig->a.qp = NULL;
+	TRY(make_qp(rig, &rig->a, &attr));
+	TRY(connect_ends(rig));
+	/* In SQD all of them wait; the atomic is in the place before the oldest. */
+	TRY(post(rig, &rig->a, 0, IB_WR_RDMA_WRITE, 0, 0, 8, rig->b.dma, atomic.rkey));
+	TRY(reap(&rig->a, &wc, 1));
+	TRY(to_state(&rig->a, IB_QPS_SQD));
+	for (i = 1; i < attr.cap.max_send_wr; i++)
+		TRY(post(rig, &rig->a, i, IB_WR_RDMA_WRITE, 0, 0, 8, rig->b.dma, atomic.rkey));
+	ret = ib_post_send(rig->a.qp, &atomic.wr, NULL);
+	CHECK(!ret || ret == -EINVAL, "post: %d", ret);
+	TRY(to_state(&rig->a, IB_QPS_RTS));
+	for (i = 1; i < attr.cap.max_send_wr; i++) {
+		TRY(reap(&rig->a, &wc, 1));
+		EXPECT_WC(wc, i, IB_WC_SUCCESS);
+	}
+	return 0;
+}

@@ -67,6 +67,7 @@ static const struct {
 	{ "peer-gone", t_peer_gone, CQE },
 	{ "rtr-and-sqd", t_rtr_and_sqd, CQE },
 	{ "atomics", t_atomics, CQE },
+	{ "atomic-sges", t_atomic_sges, CQE },
 	{ "local-write", t_local_write, CQE },
 	{ "injected", t_injected, CQE },
 	{ "ud-drops", t_ud_drops, CQE },

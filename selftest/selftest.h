@@ -124,6 +124,7 @@ int t_remote_errors(struct rig *rig);
 int t_peer_gone(struct rig *rig);
 int t_rtr_and_sqd(struct rig *rig);
 int t_atomics(struct rig *rig);
+int t_atomic_sges(struct rig *rig);
 int t_local_write(struct rig *rig);
 int t_injected(struct rig *rig);
 

@@ -205,7 +205,7 @@ impl CqData {
                 waiting: None,
                 is_moderated: false,
                 woken: false,
-                qps: KVec::new(),
+                qps: KVVec::new(),
                 last: 0,
             }),
         }? Error))
@@ -249,16 +249,7 @@ impl CqData {
     /// A queue pair's side begins to use this queue.
     pub(crate) fn attach(&self, qpn: u32, side: Side) -> Result {
         let qp = self.live.qps.hold(qpn).ok_or(EINVAL)?;
-        let mut guard = self.state.lock();
-        let state = &mut *guard;
-        let Err(place) = state.place(qpn, side) else {
-            return Err(EBUSY);
-        };
-        state.qps.reserve(1, GFP_ATOMIC)?;
-        state
-            .qps
-            .insert_within_capacity(place, Attached { qpn, side, qp })
-            .map_err(|_| ENOMEM)
+        state::attach(&self.state, Attached { qpn, side, qp })
     }
 
     /// A queue pair is about to be destroyed or was reset: nothing of it is polled any more.
@@ -491,7 +482,6 @@ impl CompletionQueue<Verbena> for CqData {
     fn poll(cq: &Cq<Verbena>, wcs: &mut WcSink<'_, Verbena>) -> Result {
         let entries = cq.own.as_ref().ok_or(EINVAL)?;
         let mut state = cq.state.lock();
-        let before = state.consumer;
         // A device that writes nonsense as fast as it is skipped must not keep us here.
         for _ in 0..2 * entries.count() {
             if wcs.is_full() {
@@ -501,10 +491,9 @@ impl CompletionQueue<Verbena> for CqData {
                 break;
             };
             state.consumer = state.consumer.wrapping_add(1);
-            cq.take(&mut state, &cqe, tail, wcs);
-        }
-        if state.consumer != before {
+            // First: whoever posts into the room that the completion makes must find room here too.
             cq.slot.consume(state.consumer);
+            cq.take(&mut state, &cqe, tail, wcs);
         }
         if cq.live.health.has_ended() {
             cq.flush(&state, wcs);

@@ -12,7 +12,10 @@ use crate::{
 };
 use kernel::prelude::*;
 use rdma::{
-    base::table::Held,
+    base::{
+        sync::IrqLock,
+        table::Held, //
+    },
     qp::Qp, //
 };
 
@@ -29,7 +32,7 @@ pub(super) struct State {
     /// The process has been woken because the device died.
     pub(super) woken: bool,
     /// Kernel queue pairs that use this queue; twice if they use it for both sides.
-    pub(super) qps: KVec<Attached>,
+    pub(super) qps: KVVec<Attached>,
     /// The place of the one whose completion was polled last.
     pub(super) last: usize,
 }
@@ -49,6 +52,17 @@ impl State {
             .binary_search_by_key(&(qpn, side), |attached| (attached.qpn, attached.side))
     }
 
+    /// Moves the queue pairs to `larger`, if it is; what they leave is there afterwards.
+    fn move_to(&mut self, larger: &mut KVVec<Attached>) -> Result {
+        if larger.capacity() > self.qps.capacity() {
+            for attached in self.qps.drain_all() {
+                larger.push_within_capacity(attached).map_err(|_| ENOMEM)?;
+            }
+            core::mem::swap(larger, &mut self.qps);
+        }
+        Ok(())
+    }
+
     /// Whether the entry that a handler waits for now was there already when this was called last.
     pub(super) fn stuck(&mut self, has_entry: bool) -> bool {
         let is_due = self.armed && self.arm.mode == ArmMode::Next && !self.is_moderated;
@@ -64,5 +78,26 @@ impl State {
             self.last = self.place(qpn, side).ok()?;
         }
         Some(&self.qps.get(self.last)?.qp)
+    }
+}
+
+/// A side of a queue pair begins to complete here. May sleep: with many queue pairs it needs more memory than can be had
+/// otherwise.
+pub(super) fn attach(state: &IrqLock<State>, new: Attached) -> Result {
+    let mut larger = KVVec::new();
+    loop {
+        let mut guard = state.lock();
+        let state = &mut *guard;
+        let Err(place) = state.place(new.qpn, new.side) else {
+            return Err(EBUSY);
+        };
+        state.move_to(&mut larger)?;
+        let capacity = state.qps.capacity();
+        if state.qps.len() < capacity {
+            let inserted = state.qps.insert_within_capacity(place, new);
+            return inserted.map_err(|_| ENOMEM);
+        }
+        drop(guard);
+        larger = KVVec::with_capacity(2 * capacity.max(4), GFP_KERNEL)?;
     }
 }

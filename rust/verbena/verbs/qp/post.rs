@@ -20,6 +20,7 @@ use crate::{
             self,
             AtomicSegment,
             SendWqe,
+            Sge,
             WqeOpcode, //
         },
         Le32,
@@ -186,7 +187,10 @@ impl QpData {
         // CAST: the bits that the device knows.
         header.flags = flags.as_raw() as u8 & wqe::send_flags::ALL;
 
-        let data = at + wqe::data_offset(self.datagram, atomic.is_some());
+        let data_offset = wqe::data_offset(self.datagram, atomic.is_some());
+        let data = at + data_offset;
+        // The segment of an atomic leaves room for fewer SGEs than another send may have.
+        let data_room = (1usize << self.request.log_sq_stride).saturating_sub(data_offset);
         if let Some(atomic) = &atomic {
             chunk.write(at + wqe::DATA_OFFSET, atomic)?;
         }
@@ -208,14 +212,15 @@ impl QpData {
         if has_data && flags.contains(SendFlags::INLINE) {
             let mut bytes = [0u8; wqe::MAX_INLINE as usize];
             let room = bytes
-                .get_mut(..self.cap.max_inline_data as usize)
+                .get_mut(..data_room.min(self.cap.max_inline_data as usize))
                 .ok_or(EINVAL)?;
             let len = wr.copy_inline(room)?;
             header.inline_length = Le32::new(u32::try_from(len)?);
             chunk.write_bytes(data, bytes.get(..len).ok_or(EINVAL)?)?;
         } else if has_data {
             let sges = wr.sges();
-            if sges.len() > self.cap.max_send_sge as usize {
+            let max_sge = data_room / size_of::<Sge>();
+            if sges.len() > max_sge.min(self.cap.max_send_sge as usize) {
                 return Err(EINVAL);
             }
             // CAST: at most `max_send_sge`.
