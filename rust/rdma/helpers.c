@@ -343,6 +343,12 @@ bool rdma_helper_queue_work(struct workqueue_struct *queue, struct delayed_work 
 	return queue_delayed_work(queue ?: system_dfl_wq, work, msecs_to_jiffies(ms));
 }
 
+void rdma_helper_put_off_work(struct workqueue_struct *queue, struct delayed_work *work,
+			      unsigned int ms)
+{
+	mod_delayed_work(queue ?: system_dfl_wq, work, msecs_to_jiffies(ms));
+}
+
 void rdma_helper_reinit_completion(struct completion *c)
 {
 	reinit_completion(c);

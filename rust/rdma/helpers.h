@@ -76,6 +76,8 @@ void rdma_helper_init_work(struct delayed_work *work, work_func_t func, const ch
 		       struct lock_class_key *key);
 bool rdma_helper_queue_work(struct workqueue_struct *queue, struct delayed_work *work,
 			unsigned int ms);
+void rdma_helper_put_off_work(struct workqueue_struct *queue, struct delayed_work *work,
+			      unsigned int ms);
 void rdma_helper_reinit_completion(struct completion *c);
 bool rdma_helper_wait_ms(struct completion *c, unsigned int ms);
 void rdma_helper_dma_rmb(void);

@@ -21,7 +21,7 @@ use crate::{
 };
 use kernel::{
     device::Core,
-    new_mutex, pci,
+    fmt, new_mutex, pci,
     prelude::*,
     str::CString,
     sync::{
@@ -66,7 +66,7 @@ use rdma::{
 struct Running {
     _files: Files,
     _notifier: Notifier<Follower>,
-    _registration: Registration<Verbena>,
+    registration: Registration<Verbena>,
     life: Life,
     since: Instant<Monotonic>,
 }
@@ -93,7 +93,7 @@ pub(crate) struct Recovery {
     netdev_gone: Arc<Atomic<bool>>,
     /// Tries since the device last worked.
     tries: Atomic<u32>,
-    /// What the RDMA device is called: the same in each life.
+    /// What the RDMA device was called when it died; the next is called the same.
     #[pin]
     name: Mutex<Option<CString>>,
 }
@@ -121,9 +121,10 @@ impl Recovery {
             name.as_ref().map_or(c"verbena%d", |name| name),
             &settings,
             Verbena::new(live.clone(), port.clone()),
-        )?;
-        if name.is_none() {
-            *name = Some(registration.device().name()?);
+        );
+        if registration.as_ref().is_err_and(|e| *e == ENFILE) {
+            // Somebody else is called so by now: the next try takes a name that is free.
+            *name = None;
         }
         drop(name);
         let follower = Follower {
@@ -131,33 +132,63 @@ impl Recovery {
             recovery: work.clone(),
             gone: self.netdev_gone.clone(),
         };
+        let registration = registration?;
         let notifier = Notifier::new(port.netdev(), Arc::new(follower, GFP_KERNEL)?)?;
         Ok(Running {
             _files: Files::new(&self.parts, live)?,
             _notifier: notifier,
-            _registration: registration,
+            registration,
             life,
             since: Instant::now(),
         })
     }
 }
 
+impl Recovery {
+    /// Ends the dead life, and says whether it was too short to count as one. `None`: none is dead.
+    fn bury(&self, gone: bool) -> Option<bool> {
+        let mut running = self.running.lock();
+        let mut died_young = false;
+        if let Some(old) = running.as_ref() {
+            if !old.life.live.health.is_dead() && !gone {
+                return None;
+            }
+            if old.since.elapsed() >= SHORT_LIFE {
+                self.tries.store(0, Relaxed);
+            }
+            died_young = self.tries.load(Relaxed) != 0;
+            if let Ok(name) = old.registration.device().name() {
+                *self.name.lock() = Some(name);
+            }
+        }
+        // Unregisters: nothing of the old life is left afterwards.
+        *running = None;
+        Some(died_young)
+    }
+
+    /// The last of so many tries came to nothing.
+    fn failed(&self, tries: u32, why: fmt::Arguments<'_>) {
+        if tries < MOST_TRIES {
+            dev_info!(self.parts.pdev, "try {tries} to revive it failed: {why}\n");
+            if let Some(work) = &*self.work.lock() {
+                // Its death has the work wait to run already.
+                work.put_off(PAUSE_MS << tries);
+            }
+        } else {
+            dev_err!(
+                self.parts.pdev,
+                "the device cannot be revived ({why}) and is left dead: bind it again\n"
+            );
+        }
+    }
+}
+
 impl work::Handler for Recovery {
     fn run(&self) {
         let gone = self.netdev_gone.load(Relaxed);
-        {
-            let mut running = self.running.lock();
-            if let Some(old) = running.as_ref() {
-                if !old.life.live.health.is_dead() && !gone {
-                    return;
-                }
-                if old.since.elapsed() >= SHORT_LIFE {
-                    self.tries.store(0, Relaxed);
-                }
-            }
-            // Unregisters: nothing of the old life is left afterwards.
-            *running = None;
-        }
+        let Some(died_young) = self.bury(gone) else {
+            return;
+        };
         if gone {
             dev_info!(
                 self.parts.pdev,
@@ -168,22 +199,20 @@ impl work::Handler for Recovery {
         if self.stopped.load(Relaxed) {
             return;
         }
+        let tries = self.tries.load(Relaxed);
+        if died_young {
+            return self.failed(tries, fmt!("it died again at once"));
+        }
+        if tries >= MOST_TRIES {
+            return;
+        }
         let tries = self.tries.fetch_add(1, Relaxed) + 1;
         match self.start() {
             Ok(new) => {
                 *self.running.lock() = Some(new);
                 dev_info!(self.parts.pdev, "the device lives again\n");
             }
-            Err(e) if tries < MOST_TRIES => {
-                dev_info!(self.parts.pdev, "try {tries} to revive it failed: {e:?}\n");
-                if let Some(work) = &*self.work.lock() {
-                    work.queue_after(PAUSE_MS << tries);
-                }
-            }
-            Err(e) => dev_err!(
-                self.parts.pdev,
-                "the device cannot be revived ({e:?}) and is left dead: bind it again\n"
-            ),
+            Err(e) => self.failed(tries, fmt!("{e:?}")),
         }
     }
 }

@@ -146,13 +146,20 @@ impl<H: Handler> Work<H> {
 
     /// Lets it run in `ms` milliseconds, unless it is waiting to run already. Any context.
     pub fn queue_after(&self, ms: u32) -> bool {
-        let queue = self
-            .inner
-            .queue
-            .as_ref()
-            .map_or(core::ptr::null_mut(), |queue| queue.raw.as_ptr());
         // SAFETY: Initialized; the queue lives as long as we do.
-        unsafe { bindings::rdma_helper_queue_work(queue, self.inner.work.get(), ms) }
+        unsafe { bindings::rdma_helper_queue_work(self.queue_raw(), self.inner.work.get(), ms) }
+    }
+
+    /// Lets it run in `ms` milliseconds, and not before, even if it is waiting to run already. Any
+    /// context.
+    pub fn put_off(&self, ms: u32) {
+        // SAFETY: Initialized; the queue lives as long as we do.
+        unsafe { bindings::rdma_helper_put_off_work(self.queue_raw(), self.inner.work.get(), ms) }
+    }
+
+    fn queue_raw(&self) -> *mut kbindings::workqueue_struct {
+        let queue = self.inner.queue.as_ref();
+        queue.map_or(core::ptr::null_mut(), |queue| queue.raw.as_ptr())
     }
 
     /// Waits until what was queued before has run.
