@@ -2,7 +2,11 @@
 /*
  * Completion queues: notifications, overflow; and queues that come and go, or are many.
  */
+#include <linux/completion.h>
 #include <linux/delay.h>
+#include <linux/interrupt.h>
+#include <linux/pci.h>
+#include <linux/workqueue.h>
 
 #include "selftest.h"
 
@@ -166,4 +170,93 @@ int t_churn(struct rig *rig)
 		CHECK(!IS_ERR(qp), "create_qp %d: %ld", i, PTR_ERR(qp));
 	}
 	return 0;
+}
+
+/* A queue that the core polls in a work item, whose event is late. */
+struct late {
+	struct completion polls, event;
+	bool in_time;
+};
+
+static void late_event(struct ib_cq *cq, void *context)
+{
+	struct late *late = context;
+
+	complete_all(&late->event);
+}
+
+static void late_poll(struct work_struct *work)
+{
+	struct late *late = container_of(work, struct ib_cq, work)->cq_context;
+
+	complete_all(&late->polls);
+	/* After a second or two the driver finds by itself that an interrupt is missing. */
+	late->in_time = wait_for_completion_timeout(&late->event, msecs_to_jiffies(500));
+}
+
+/* Makes its event wait for an interrupt that does not come, and frees it. */
+static int free_late(struct rig *rig, struct ib_cq *cq, unsigned int irq)
+{
+	struct end e = { .cq = cq, .buf = rig->a.buf, .dma = rig->a.dma };
+	struct ib_qp_init_attr attr = {
+		.send_cq = cq,
+		.recv_cq = cq,
+		.cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
+		.qp_type = IB_QPT_RC,
+	};
+	struct late *late = cq->cq_context;
+	struct ib_wc wc;
+	int ret;
+
+	ret = to_state(&rig->b, IB_QPS_RESET) ?: make_qp(rig, &e, &attr);
+	if (ret) {
+		ib_free_cq(cq);
+		return ret;
+	}
+	disable_irq(irq);
+	ret = connect_two(rig, &e, &rig->b) ?:
+	      post(rig, &e, 1, IB_WR_RDMA_WRITE, IB_SEND_SIGNALED, 0, 8, rig->b.dma,
+		   rig->pd->unsafe_global_rkey) ?:
+	      reap(&e, &wc, 1);
+	msleep(10);
+	queue_work(cq->comp_wq, &cq->work);
+	wait_for_completion(&late->polls);
+	WARN_ON(ib_destroy_qp(e.qp));
+	if (completion_done(&late->event))
+		ret = ret ?: -EAGAIN;
+	ib_free_cq(cq);
+	enable_irq(irq);
+	return ret;
+}
+
+/*
+ * An event that comes while its queue is freed. The core cancels the work that the completion handler queues, and frees it
+ * with the queue: so the handler may only be called before that. The work waits for the call.
+ */
+int t_late_event(struct rig *rig)
+{
+	struct device *parent = rig->ibdev->dev.parent;
+	struct late late;
+	struct ib_cq *cq;
+	int i, ret;
+
+	if (!parent || !dev_is_pci(parent)) {
+		strscpy(why, "skipped: no interrupts");
+		return 0;
+	}
+	for (i = 0; i < 10; i++) {
+		init_completion(&late.polls);
+		init_completion(&late.event);
+		late.in_time = false;
+		cq = ib_alloc_cq(rig->ibdev, &late, CQE, 0, IB_POLL_WORKQUEUE);
+		TRY(PTR_ERR_OR_ZERO(cq));
+		cq->comp_handler = late_event;
+		INIT_WORK(&cq->work, late_poll);
+		ret = free_late(rig, cq, pci_irq_vector(to_pci_dev(parent), 1));
+		if (ret && ret != -EAGAIN)
+			TRY(ret);
+		if (!ret && late.in_time)
+			return 0;
+	}
+	CHECK(false, "the handler was not called before the work was cancelled");
 }

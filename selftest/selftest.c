@@ -62,6 +62,7 @@ static const struct {
 	{ "stale-keys", t_stale_keys, CQE },
 	{ "churn", t_churn, CQE },
 	{ "many-cqs", t_many_cqs, CQE },
+	{ "late-event", t_late_event, CQE },
 	{ "local-errors", t_local_errors, CQE },
 	{ "remote-errors", t_remote_errors, CQE },
 	{ "peer-gone", t_peer_gone, CQE },

@@ -105,6 +105,7 @@ int t_moderation(struct rig *rig);
 int t_cq_overflow(struct rig *rig);
 int t_many_cqs(struct rig *rig);
 int t_churn(struct rig *rig);
+int t_late_event(struct rig *rig);
 
 /* Tests of datagrams (ud.c) and of memory regions (memory.c). */
 int t_ud(struct rig *rig);

@@ -2,8 +2,8 @@
 
 //! Completion queues.
 //!
-//! C: `struct ib_cq`; ops `create_cq`, `create_user_cq`, `destroy_cq`, `resize_user_cq`,
-//! `modify_cq`, `poll_cq`, `req_notify_cq`.
+//! C: `struct ib_cq`; ops `create_cq`, `create_user_cq`, `pre_destroy_cq`, `post_destroy_cq`,
+//! `destroy_cq`, `resize_user_cq`, `modify_cq`, `poll_cq`, `req_notify_cq`.
 
 use crate::{
     base::{
@@ -91,6 +91,9 @@ pub trait CompletionQueue<D: Operations>: Sized + Send + Sync {
     fn start(cq: &Cq<D>, caller: &Caller<'_, D>) -> Result;
 
     /// Destroys the queue: no event, no entry any more. The core made sure that no QP uses it.
+    ///
+    /// Whoever polls a queue of the kernel's in a work item may do so, and arm it, until that has
+    /// ended, which the core sees to afterwards.
     fn destroy(cq: &Cq<D>) -> Result;
 
     /// Takes entries, oldest first, until the queue is empty or `wcs` full. Any context.
@@ -160,6 +163,8 @@ pub struct CqExtra {
     handler: IrqLock<()>,
     /// A queue pair was made with the queue, so whoever made the queue has it. See [`Cq::complete`].
     in_use: Atomic<bool>,
+    /// It was destroyed, and only its memory is left. See [`Cq::op_pre_destroy`].
+    destroyed: Atomic<bool>,
 }
 
 impl Extra for CqExtra {
@@ -167,6 +172,7 @@ impl Extra for CqExtra {
         pin_init!(Self {
             handler <- new_irq_lock!(()),
             in_use: Atomic::new(false),
+            destroyed: Atomic::new(false),
         })
     }
 }
@@ -239,6 +245,8 @@ impl<D: Operations> Cq<D> {
         ops.size_ib_cq = object_size::<Self>();
         ops.create_cq = Some(Self::op_create);
         ops.create_user_cq = Some(Self::op_create);
+        ops.pre_destroy_cq = Some(Self::op_pre_destroy);
+        ops.post_destroy_cq = Some(Self::op_post_destroy);
         ops.destroy_cq = Some(Self::op_destroy);
         ops.poll_cq = Some(Self::op_poll);
         ops.req_notify_cq = Some(Self::op_req_notify);
@@ -284,6 +292,38 @@ impl<D: Operations> Cq<D> {
             unsafe { Self::build(cq, data) }?.start(&caller, |cq| D::Cq::start(cq, &caller))?;
             Ok(0)
         })
+    }
+
+    /// The first half of `ib_free_cq()`. Events end here, because the core cancels next what their
+    /// handler queues (`cq->work`), and frees it after the second half.
+    ///
+    /// # Safety
+    ///
+    /// For the core: STARTED, LAST but for `op_poll`, `op_req_notify` and `op_post_destroy`.
+    unsafe extern "C" fn op_pre_destroy(cq: *mut bindings::ib_cq) -> c_int {
+        // SAFETY: STARTED.
+        let cq = unsafe { Self::from_raw(cq) };
+        let destroyed = D::Cq::destroy(cq);
+        cq.extra().fence();
+        cq.extra().destroyed.store(destroyed.is_ok(), Release);
+        from_result(|| destroyed.map(|()| 0))
+    }
+
+    /// The second half. What a device that did not destroy the queue may still use stays.
+    ///
+    /// # Safety
+    ///
+    /// For the core: after `op_pre_destroy`, LAST.
+    unsafe extern "C" fn op_post_destroy(cq: *mut bindings::ib_cq) {
+        // SAFETY: Nothing was dropped yet.
+        let destroyed = unsafe { Self::from_raw(cq) }
+            .extra()
+            .destroyed
+            .load(Acquire);
+        if destroyed {
+            // SAFETY: Destroyed; LAST.
+            unsafe { Self::drop_parts(cq) };
+        }
     }
 
     /// # Safety

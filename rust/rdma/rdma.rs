@@ -70,8 +70,8 @@
 //!   ([`base::dma::Chunk`]); no reference to it ever exists.
 //! - User memory is copied once ([`udata::Udata`]); mapped memory outlives every mapping of it
 //!   ([`mmap::Entry`]).
-//! - An event or completion handler never meets a destroyed object ([`base::table::Table`]), nor the owner of
-//!   one an event before it is there ([`object::Managed::is_known`]).
+//! - An event or completion handler never meets a destroyed object ([`base::table::Table`]), nor does the work
+//!   that it queues ([`cq`]), nor the owner of one an event before it is there ([`object::Managed::is_known`]).
 //! - What leaks is counted ([`base::count`]).
 
 pub mod ah;
