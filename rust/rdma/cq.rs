@@ -93,7 +93,7 @@ pub trait CompletionQueue<D: Operations>: Sized + Send + Sync {
     /// Destroys the queue: no event, no entry any more. The core made sure that no QP uses it.
     ///
     /// Whoever polls a queue of the kernel's in a work item may do so, and arm it, until that has
-    /// ended, which the core sees to afterwards.
+    /// ended, which the core sees to afterwards; a [`modify`](Self::modify) under way may find it gone.
     fn destroy(cq: &Cq<D>) -> Result;
 
     /// Takes entries, oldest first, until the queue is empty or `wcs` full. Any context.
@@ -163,7 +163,9 @@ pub struct CqExtra {
     handler: IrqLock<()>,
     /// A queue pair was made with the queue, so whoever made the queue has it. See [`Cq::complete`].
     in_use: Atomic<bool>,
-    /// It was destroyed, and only its memory is left. See [`Cq::op_pre_destroy`].
+    /// It is about to be destroyed, or was. See [`Cq::op_pre_destroy`].
+    goes: Atomic<bool>,
+    /// It was destroyed, and only its memory is left.
     destroyed: Atomic<bool>,
 }
 
@@ -172,6 +174,7 @@ impl Extra for CqExtra {
         pin_init!(Self {
             handler <- new_irq_lock!(()),
             in_use: Atomic::new(false),
+            goes: Atomic::new(false),
             destroyed: Atomic::new(false),
         })
     }
@@ -299,10 +302,11 @@ impl<D: Operations> Cq<D> {
     ///
     /// # Safety
     ///
-    /// For the core: STARTED, LAST but for `op_poll`, `op_req_notify` and `op_post_destroy`.
+    /// For the core: STARTED, LAST but for `op_poll`, `op_req_notify`, `op_modify` and `op_post_destroy`.
     unsafe extern "C" fn op_pre_destroy(cq: *mut bindings::ib_cq) -> c_int {
         // SAFETY: STARTED.
         let cq = unsafe { Self::from_raw(cq) };
+        cq.extra().goes.store(true, Release);
         let destroyed = D::Cq::destroy(cq);
         cq.extra().fence();
         cq.extra().destroyed.store(destroyed.is_ok(), Release);
@@ -391,7 +395,11 @@ impl<D: Operations> Cq<D> {
     unsafe extern "C" fn op_modify(cq: *mut bindings::ib_cq, count: u16, period: u16) -> c_int {
         from_result(|| {
             // SAFETY: STARTED.
-            D::Cq::modify(unsafe { Self::from_raw(cq) }, count, period)?;
+            let cq = unsafe { Self::from_raw(cq) };
+            // Adaptive moderation does so until the core ends it, in `ib_free_cq()`.
+            if !cq.extra().goes.load(Acquire) {
+                D::Cq::modify(cq, count, period)?;
+            }
             Ok(0)
         })
     }

@@ -221,6 +221,7 @@ impl<D: Operations> Mr<D> {
     unsafe fn allocate(
         pd: *mut bindings::ib_pd,
         caller: &Caller<'_, D>,
+        (iova, length): (u64, u64),
         init: impl PinInit<D::Mr, Error>,
     ) -> *mut bindings::ib_mr {
         let start = |mr: &Self| {
@@ -230,6 +231,9 @@ impl<D: Operations> Mr<D> {
             unsafe {
                 (*raw).lkey = keys.lkey;
                 (*raw).rkey = keys.rkey;
+                // Not the core's to set in every way of registering: UVERBS_METHOD_REG_MR.
+                (*raw).iova = iova;
+                (*raw).length = length;
             }
             Ok(())
         };
@@ -265,6 +269,7 @@ impl<D: Operations> Mr<D> {
             Self::allocate(
                 pd,
                 &Caller::Kernel,
+                (0, 0),
                 D::Mr::get_dma(Pd::from_raw(pd), access),
             )
         }
@@ -303,7 +308,7 @@ impl<D: Operations> Mr<D> {
         // SAFETY: ARGUMENTS: `pd` is STARTED.
         unsafe {
             let init = D::Mr::reg_user(Pd::from_raw(pd), &range, user);
-            Self::allocate(pd, &caller, init)
+            Self::allocate(pd, &caller, (virt_addr, length), init)
         }
     }
 
@@ -366,7 +371,7 @@ impl<D: Operations> Mr<D> {
         // SAFETY: ARGUMENTS: `pd` is STARTED.
         unsafe {
             let init = D::Mr::alloc(Pd::from_raw(pd), mr_type, max_num_sg);
-            Self::allocate(pd, &Caller::Kernel, init)
+            Self::allocate(pd, &Caller::Kernel, (0, 0), init)
         }
     }
 

@@ -134,6 +134,8 @@ impl Recovery {
         };
         let registration = registration?;
         let notifier = Notifier::new(port.netdev(), Arc::new(follower, GFP_KERNEL)?)?;
+        // Of a net device that went down meanwhile the notifier says nothing.
+        port.tell()?;
         Ok(Running {
             _files: Files::new(&self.parts, live)?,
             _notifier: notifier,
