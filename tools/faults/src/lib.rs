@@ -23,4 +23,4 @@ pub use rule::{
     Action, Because, Complete, Corrupt, Direction, Field, Icrc, Match, On, Queue, Rule, RuleSet,
     VERSION,
 };
-pub use table::{Effect, Party, Passing, Table, Told, Whom, MAX_RULES};
+pub use table::{Effect, Party, Passing, Sequence, Table, Told, Whom, MAX_RULES};

@@ -29,6 +29,15 @@ pub struct Party {
     pub peer: u32,
 }
 
+/// Requests of a queue pair and responses to its peer go the same way, each in PSNs of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Sequence {
+    /// What it asks for, by its own work requests.
+    Requests,
+    /// What it answers a READ, an atomic, an ATOMIC WRITE or a FLUSH with.
+    Responses,
+}
+
 /// A packet at a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passing {
@@ -42,8 +51,14 @@ pub struct Passing {
     pub psn: u32,
     /// The first PSN of the queue pair in the sequence that the packet is of.
     pub first_psn: u32,
+    /// What the messages are counted in that it is of; of an acknowledgement there are none.
+    pub sequence: Option<Sequence>,
     /// It begins a message.
     pub first: bool,
+    /// It ends one.
+    pub last: bool,
+    /// The PSNs that it takes: a READ request as many as its responses have.
+    pub psns: u32,
     /// Path MTU, in bytes.
     pub mtu: u32,
     /// Bytes of its payload.
@@ -133,7 +148,7 @@ struct Entry {
     code: u32,
     effect: Effect,
     dice: Dice,
-    tracks: HashMap<u32, Track>,
+    tracks: HashMap<(u32, Sequence), Track>,
     matched: u64,
     fired: u64,
 }
@@ -226,12 +241,16 @@ impl Entry {
             return false;
         }
         if m.message.is_some() || m.packet_of_message.is_some() || m.byte.is_some() {
-            if self.tracks.len() >= TRACKED && !self.tracks.contains_key(&packet.party.qpn) {
+            let Some(sequence) = packet.sequence else {
+                return false;
+            };
+            let whose = (packet.party.qpn, sequence);
+            if self.tracks.len() >= TRACKED && !self.tracks.contains_key(&whose) {
                 return false;
             }
             // Also of messages that it does not name: it counts them.
-            let track = self.tracks.entry(packet.party.qpn).or_default();
-            let Some((message, nth)) = track.place(packet.psn, packet.first) else {
+            let track = self.tracks.entry(whose).or_default();
+            let Some((message, nth)) = track.place(packet) else {
                 return false;
             };
             if m.message.is_some_and(|n| n != message)
@@ -411,15 +430,19 @@ impl Table {
     /// A queue pair is no more: the next one of its number has messages of its own, and there is room for others.
     pub fn forget(&mut self, qpn: u32) {
         for entry in &mut self.entries {
-            entry.tracks.remove(&qpn);
+            for sequence in [Sequence::Requests, Sequence::Responses] {
+                entry.tracks.remove(&(qpn, sequence));
+            }
         }
     }
 
     /// A queue pair begins anew.
     pub fn begin_anew(&mut self, qpn: u32) {
         for entry in &mut self.entries {
-            if let Some(track) = entry.tracks.get_mut(&qpn) {
-                track.begin_anew();
+            for sequence in [Sequence::Requests, Sequence::Responses] {
+                if let Some(track) = entry.tracks.get_mut(&(qpn, sequence)) {
+                    track.begin_anew();
+                }
             }
         }
     }

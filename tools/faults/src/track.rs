@@ -2,6 +2,7 @@
 
 //! Messages of a queue pair in one direction: which of them a packet belongs to, also when it is sent again.
 
+use crate::table::Passing;
 use std::collections::VecDeque;
 use verbena_roce::psn;
 
@@ -11,76 +12,148 @@ const KNOWN: usize = 64;
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Track {
-    /// First PSN and number, oldest first.
-    starts: VecDeque<(u32, u64)>,
+    /// Oldest first.
+    messages: VecDeque<Message>,
     last: u64,
+}
+
+/// What is known of a message.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    start: u32,
+    number: u64,
+    /// PSNs from the start on that it is known to have.
+    psns: u32,
+    /// It has no more.
+    whole: bool,
+}
+
+impl Message {
+    /// Whether a packet that looks like the first of a message is of this one: sent again, or a READ that goes on where responses
+    /// were lost.
+    fn goes_on(&self, at: u32) -> bool {
+        let offset = psn::ahead(at, self.start);
+        offset < self.psns || offset == self.psns && !self.whole
+    }
 }
 
 impl Track {
     /// Number of a packet's message, and of the packet in it, both from 1 on. None: it began before this was looked at.
-    pub(crate) fn place(&mut self, at: u32, first: bool) -> Option<(u64, u64)> {
-        let known = self.starts.iter().rev();
-        let known = known.filter(|(start, _)| !psn::is_behind(at, *start));
-        let nearest = known
-            .min_by_key(|(start, _)| psn::ahead(at, *start))
-            .copied();
-        let (start, number) = match nearest {
-            Some((start, number)) if start == at || !first => (start, number),
-            _ if first => {
-                self.last += 1;
-                if self.starts.len() == KNOWN {
-                    self.starts.pop_front();
-                }
-                self.starts.push_back((at, self.last));
-                (at, self.last)
-            }
-            _ => return None,
-        };
-        Some((number, u64::from(psn::ahead(at, start)) + 1))
+    pub(crate) fn place(&mut self, packet: &Passing) -> Option<(u64, u64)> {
+        let at = packet.psn;
+        let known = self.messages.iter_mut().rev();
+        let known = known.filter(|message| !psn::is_behind(at, message.start));
+        let nearest = known.min_by_key(|message| psn::ahead(at, message.start));
+        if let Some(message) = nearest.filter(|message| !packet.first || message.goes_on(at)) {
+            let offset = psn::ahead(at, message.start);
+            message.psns = message.psns.max(offset.saturating_add(packet.psns));
+            message.whole |= packet.last;
+            return Some((message.number, u64::from(offset) + 1));
+        }
+        if !packet.first {
+            return None;
+        }
+        self.last += 1;
+        if self.messages.len() == KNOWN {
+            self.messages.pop_front();
+        }
+        self.messages.push_back(Message {
+            start: at,
+            number: self.last,
+            psns: packet.psns,
+            whole: packet.last,
+        });
+        Some((self.last, 1))
     }
 
     /// The queue pair begins anew: a PSN that was there before is of another message. Messages are counted on.
     pub(crate) fn begin_anew(&mut self) {
-        self.starts.clear();
+        self.messages.clear();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rule::Direction;
+    use crate::table::{Party, Sequence};
+
+    /// Places a packet of so many PSNs, by how it begins and ends.
+    fn place(
+        track: &mut Track,
+        psn: u32,
+        (first, last): (bool, bool),
+        psns: u32,
+    ) -> Option<(u64, u64)> {
+        track.place(&Passing {
+            way: Direction::Out,
+            party: Party::default(),
+            opcode: 0,
+            psn,
+            first_psn: 0,
+            sequence: Some(Sequence::Requests),
+            first,
+            last,
+            psns,
+            mtu: 1024,
+            bytes: 0,
+        })
+    }
+
+    const FIRST: (bool, bool) = (true, false);
+    const MIDDLE: (bool, bool) = (false, false);
+    const LAST: (bool, bool) = (false, true);
+    const ONLY: (bool, bool) = (true, true);
 
     #[test]
     fn a_packet_that_is_sent_again_keeps_its_place() {
         let mut track = Track::default();
-        assert_eq!(track.place(5, false), None);
+        let mut place = |psn, how| place(&mut track, psn, how, 1);
+        assert_eq!(place(5, MIDDLE), None);
         let top = psn::PSN_COUNT - 2;
-        assert_eq!(track.place(top, true), Some((1, 1)));
-        assert_eq!(track.place(psn::PSN_MASK, false), Some((1, 2)));
-        assert_eq!(track.place(0, false), Some((1, 3)));
-        assert_eq!(track.place(1, true), Some((2, 1)));
-        assert_eq!(track.place(psn::PSN_MASK, false), Some((1, 2)));
-        assert_eq!(track.place(top, true), Some((1, 1)));
-        assert_eq!(track.place(2, false), Some((2, 2)));
-        assert_eq!(track.place(3, true), Some((3, 1)));
+        assert_eq!(place(top, FIRST), Some((1, 1)));
+        assert_eq!(place(psn::PSN_MASK, MIDDLE), Some((1, 2)));
+        assert_eq!(place(0, LAST), Some((1, 3)));
+        assert_eq!(place(1, FIRST), Some((2, 1)));
+        assert_eq!(place(psn::PSN_MASK, MIDDLE), Some((1, 2)));
+        assert_eq!(place(top, FIRST), Some((1, 1)));
+        assert_eq!(place(2, LAST), Some((2, 2)));
+        assert_eq!(place(3, ONLY), Some((3, 1)));
+    }
+
+    #[test]
+    fn a_read_that_is_asked_for_again_from_where_it_was_lost_is_the_same() {
+        let mut track = Track::default();
+        assert_eq!(place(&mut track, 10, ONLY, 4), Some((1, 1)));
+        assert_eq!(place(&mut track, 12, ONLY, 2), Some((1, 3)));
+        assert_eq!(place(&mut track, 14, ONLY, 1), Some((2, 1)));
+        // Its responses; where the second was lost, it goes on with a first one.
+        let mut track = Track::default();
+        assert_eq!(place(&mut track, 10, FIRST, 1), Some((1, 1)));
+        assert_eq!(place(&mut track, 11, FIRST, 1), Some((1, 2)));
+        assert_eq!(place(&mut track, 13, LAST, 1), Some((1, 4)));
+        assert_eq!(place(&mut track, 12, FIRST, 1), Some((1, 3)));
+        assert_eq!(place(&mut track, 14, ONLY, 1), Some((2, 1)));
     }
 
     #[test]
     fn a_queue_pair_that_begins_anew_has_other_messages() {
         let mut track = Track::default();
-        assert_eq!(track.place(7, true), Some((1, 1)));
-        assert_eq!(track.place(8, true), Some((2, 1)));
+        assert_eq!(place(&mut track, 7, ONLY, 1), Some((1, 1)));
+        assert_eq!(place(&mut track, 8, ONLY, 1), Some((2, 1)));
         track.begin_anew();
-        assert_eq!(track.place(8, false), None);
-        assert_eq!(track.place(7, true), Some((3, 1)));
-        assert_eq!(track.place(8, true), Some((4, 1)));
+        assert_eq!(place(&mut track, 8, LAST, 1), None);
+        assert_eq!(place(&mut track, 7, ONLY, 1), Some((3, 1)));
+        assert_eq!(place(&mut track, 8, ONLY, 1), Some((4, 1)));
     }
 
     #[test]
     fn what_is_known_is_bounded() {
         let mut track = Track::default();
         for psn in 0..1000 {
-            assert_eq!(track.place(psn, true), Some((u64::from(psn) + 1, 1)));
+            let expected = (u64::from(psn) + 1, 1);
+            assert_eq!(place(&mut track, psn, ONLY, 1), Some(expected));
         }
-        assert_eq!(track.starts.len(), KNOWN);
+        assert_eq!(track.messages.len(), KNOWN);
     }
 }

@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
-use verbena_faults::{Direction, Effect, Party, Passing, Table};
+use verbena_faults::{Direction, Effect, Party, Passing, Sequence, Table};
 use verbena_roce::host::WcStatus;
+use verbena_roce::packet::Kind;
 use verbena_roce::Packet;
 
 /// The most frames that are kept back; more are lost.
@@ -103,7 +104,14 @@ pub fn passing(env: &Env, way: Direction, packet: &Packet) -> Passing {
         opcode: packet.opcode(),
         psn: packet.psn,
         first_psn: first_psn.get(),
+        sequence: match packet.kind {
+            Kind::Ack(_) | Kind::Cnp => None,
+            _ if packet.kind.is_request() => Some(Sequence::Requests),
+            _ => Some(Sequence::Responses),
+        },
         first: packet.first,
+        last: packet.last,
+        psns: packet.psns,
         mtu: env.path_mtu_bytes(),
         bytes: packet.payload.len(),
     }

@@ -3,6 +3,7 @@
 //! The flight recorder of a device (`verbena_record`). A device without one pays a look at a pointer for each thing that it would
 //! write down.
 
+use std::collections::HashMap;
 use verbena_faults::Rule;
 use verbena_record::{Ring, What, NO_RULE};
 
@@ -16,6 +17,8 @@ pub struct Recorder {
     pub ring: Ring,
     /// The rules that entries name, by number. What was removed stays.
     pub rules: Vec<Rule>,
+    /// The number of the rule that has this name, or had it last.
+    numbers: HashMap<String, u16>,
 }
 
 impl Recorder {
@@ -24,6 +27,7 @@ impl Recorder {
         Self {
             ring: Ring::new(entries),
             rules: Vec::new(),
+            numbers: HashMap::new(),
         }
     }
 
@@ -35,7 +39,7 @@ impl Recorder {
     /// A rule was added, or is there already.
     pub fn add(&mut self, now: u64, rule: &Rule, late: bool) {
         let known = self.rules.iter().position(|known| known == rule);
-        let rule = match known {
+        let number = match known {
             Some(number) => number,
             None if self.rules.len() < MAX_RULES => {
                 self.rules.push(rule.clone());
@@ -43,13 +47,17 @@ impl Recorder {
             }
             None => NO_RULE.into(),
         };
-        let rule = u16::try_from(rule).unwrap_or(NO_RULE);
-        self.ring.push(now, What::Rule { rule, late });
+        let number = u16::try_from(number).unwrap_or(NO_RULE);
+        // Each name is one of `rules`, or is forgotten.
+        match number {
+            NO_RULE => self.numbers.remove(&rule.name),
+            _ => self.numbers.insert(rule.name.clone(), number),
+        };
+        self.ring.push(now, What::Rule { rule: number, late });
     }
 
-    /// The number of the rule that had this name last.
+    /// The number of the rule that has this name, or had it last.
     pub fn number(&self, name: &str) -> u16 {
-        let known = self.rules.iter().rposition(|rule| rule.name == name);
-        known.and_then(|n| u16::try_from(n).ok()).unwrap_or(NO_RULE)
+        self.numbers.get(name).copied().unwrap_or(NO_RULE)
     }
 }

@@ -143,6 +143,49 @@ fn a_refused_key_is_told_with_the_chain_of_both_ends() {
 }
 
 #[test]
+fn a_rule_that_lost_a_packet_did_not_make_another_of_it() {
+    let mut p = Pair::on(Driver::with(Config {
+        record: ENTRIES,
+        ..Config::default()
+    }));
+    let once = Match {
+        opcode: vec![String::from("RDMA WRITE")],
+        limit: Some(1),
+        ..Match::default()
+    };
+    let rules = set(vec![rule("x", once, Action::Drop)]);
+    p.d.device.add_rules(&rules, None, p.d.now).unwrap();
+    assert_eq!(p.send_recorded(Some(0xdead00)), WcStatus::RemAccessErr);
+    let text = told(&p.d, p.b.qpn);
+    assert!(!text.contains("did not send it so"), "{text}");
+    assert!(text.contains("sent it for its work request"), "{text}");
+}
+
+#[test]
+fn a_rule_that_comes_again_as_it_was_before_is_itself() {
+    let mut p = Pair::on(Driver::with(Config {
+        record: ENTRIES,
+        ..Config::default()
+    }));
+    let first = Match {
+        opcode: vec![String::from("RDMA WRITE")],
+        nth: Some(1),
+        ..Match::default()
+    };
+    for action in [Action::Drop, Action::DelayUs(1), Action::Drop] {
+        let rules = set(vec![rule("x", first.clone(), action)]);
+        p.d.device.remove_rule("x");
+        p.d.device.add_rules(&rules, None, p.d.now).unwrap();
+    }
+    p.send_recorded(None);
+    let fired = whats(&p.d).into_iter().find_map(|what| match what {
+        What::Fired { rule, .. } => Some(rule),
+        _ => None,
+    });
+    assert_eq!(fired, Some(0), "the number of what was there first");
+}
+
+#[test]
 fn a_rule_that_had_its_hand_in_it_is_named() {
     let write = |direction| Match {
         direction: Some(direction),

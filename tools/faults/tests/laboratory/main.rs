@@ -8,7 +8,7 @@ use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
 use verbena_control::{read_json, read_toml};
-use verbena_faults::{Direction, Effect, Party, Passing, Rule, RuleSet, Table, Whom};
+use verbena_faults::{Direction, Effect, Party, Passing, Rule, RuleSet, Sequence, Table, Whom};
 
 mod alter;
 mod hostile;
@@ -45,7 +45,10 @@ fn write(psn: u32) -> Passing {
         opcode: [0x06, 0x07, 0x07, 0x08][place as usize],
         psn,
         first_psn: 100,
+        sequence: Some(Sequence::Requests),
         first: place == 0,
+        last: place == 3,
+        psns: 1,
         mtu: 1024,
         bytes: if place == 3 { 100 } else { 1024 },
     }
@@ -55,6 +58,25 @@ fn write(psn: u32) -> Passing {
 fn fired(table: &mut Table) -> Vec<u32> {
     let fires = |psn: &u32| table.packet(0, &write(100 + psn)).is_some();
     (0..16).filter(fires).collect()
+}
+
+#[test]
+fn what_answers_the_peer_is_no_message_of_its_own() {
+    let mut table = table("packet_of_message = 3", "\"drop\"");
+    // Acknowledgements, and READ responses: with PSNs of the peer's.
+    for (opcode, sequence) in [(0x11, None), (0x10, Some(Sequence::Responses))] {
+        for psn in 100..103 {
+            let answer = Passing {
+                opcode,
+                sequence,
+                first: true,
+                last: true,
+                ..write(psn)
+            };
+            assert!(table.packet(0, &answer).is_none());
+        }
+    }
+    assert_eq!(fired(&mut table), [2, 6, 10, 14]);
 }
 
 #[test]

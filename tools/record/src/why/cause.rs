@@ -470,22 +470,25 @@ impl Chain<'_> {
             Name(p.peer),
             self.facts.moment(n)
         ));
+        let sent = self.sent(&p).map(|(n, _)| n);
         let altered = self.says(|what| match *what {
             What::Fired {
                 qpn,
                 psn: at,
                 on: On::Packet,
                 way,
+                rule,
                 ..
             } => {
-                let is_here = psn::ahead(at, p.psn) < p.count.max(1);
+                let is_here = self.alters(rule) && psn::ahead(at, p.psn) < p.count.max(1);
                 let is_it =
                     qpn == me && way == Direction::In || qpn == p.peer && way == Direction::Out;
                 is_here && is_it
             }
             _ => false,
         });
-        match altered {
+        // Not what became of it when it was sent before.
+        match altered.filter(|(n, _)| sent.is_none_or(|sent| sent < *n)) {
             Some((n, entry)) => {
                 if let What::Fired { rule, .. } = entry.what {
                     out.push(format!(
@@ -499,10 +502,21 @@ impl Chain<'_> {
         }
     }
 
+    /// Whether a rule makes another packet of one, as far as is known.
+    fn alters(&self, rule: u16) -> bool {
+        let rule = self.facts.rules.get(usize::from(rule));
+        let alters = |rule: &Rule| matches!(rule.action, Action::Corrupt(_));
+        rule.and_then(Option::as_ref).is_none_or(alters)
+    }
+
+    /// Where the peer sent the request last.
+    fn sent(&self, request: &Packet) -> Option<(usize, &Entry)> {
+        self.says(|what| matches!(what, What::Sent(p) if p.qpn == request.peer && covers(p, request.psn) && is_request(p)))
+    }
+
     /// The work request at the peer that the request came of.
     fn asker(&self, request: &Packet, out: &mut Vec<String>) {
-        let is_sent = |what: &What| matches!(what, What::Sent(p) if p.qpn == request.peer && covers(p, request.psn) && is_request(p));
-        let Some((sent, _)) = self.says(is_sent) else {
+        let Some((sent, _)) = self.sent(request) else {
             return;
         };
         let mut back = self.facts.before(sent);
