@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Files of rules, as people write them: each match and action on a line.
+//! Files of rules, as people write them: each match and action on a line. TOML has no number above `i64::MAX`, so a file with one is
+//! JSON.
 
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -28,12 +29,27 @@ fn inline(value: &Value) -> String {
     }
 }
 
+/// Whether there is a number that TOML has not.
+fn is_beyond(value: &Value) -> bool {
+    match value {
+        Value::Object(fields) => fields.values().any(is_beyond),
+        Value::Array(values) => values.iter().any(is_beyond),
+        Value::Number(number) => number.as_u64().is_some_and(|n| i64::try_from(n).is_err()),
+        _ => false,
+    }
+}
+
 /// The file of some rules.
 ///
 /// # Errors
 ///
 /// A rule has what no file has.
 pub fn rules(set: &RuleSet) -> Result<String, String> {
+    let value = serde_json::to_value(set).map_err(|e| e.to_string())?;
+    if is_beyond(&value) {
+        let json = serde_json::to_string_pretty(set).map_err(|e| e.to_string())?;
+        return Ok(json + "\n");
+    }
     let mut out = format!("version = {}\nseed = {}\n", set.version, set.seed);
     for rule in &set.rule {
         let value = serde_json::to_value(rule).map_err(|e| e.to_string())?;
@@ -50,12 +66,20 @@ pub fn rules(set: &RuleSet) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use verbena_control::read_toml;
+    use verbena_control::{read_rules, read_toml};
 
     #[test]
     fn what_is_written_is_read_as_the_same() {
         let file = "version = 1\nseed = 7\n\n[[rule]]\nname = \"a \\\"b\\\" \\\\ ä\"\noptional = true\nmatch = { direction = \"in\", nth = 3, opcode = [\"SEND\", \"RDMA WRITE\"] }\naction = { corrupt = { field = \"rkey\", value = 5, icrc = \"right\" } }\n\n[[rule]]\nname = \"x\"\nmatch = { on = \"time\", after_ms = 5 }\naction = \"fatal\"\n";
         let set = read_toml(file).unwrap();
         assert_eq!(read_toml(&rules(&set).unwrap()).unwrap(), set);
+        let mut seeded = set.clone();
+        seeded.seed = u64::MAX;
+        let json = r#"{"version":1,"rule":[{"name":"x","match":{"opcode":"RDMA WRITE Only"},"action":{"corrupt":{"field":"va","value":18446612682070032384,"icrc":"right"}}}]}"#;
+        let high = read_rules(json.as_bytes()).unwrap();
+        for set in [seeded, high] {
+            let file = rules(&set).unwrap();
+            assert_eq!(read_rules(file.as_bytes()).unwrap(), set, "{file}");
+        }
     }
 }
