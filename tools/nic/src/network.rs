@@ -12,11 +12,41 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use verbena_device::Addresses;
 use verbena_roce::wire::{frame, Path};
 
+/// So many nanoseconds at least are between two lines of the log about a VM's GIDs: its guest sets and gives them up as it likes.
+const TELL_PAUSE: u64 = 1_000_000_000;
+
+type Gid = [u8; 16];
+
+/// What the log has of the GIDs that a VM does not get.
+#[derive(Default)]
+struct Told {
+    /// The last of them, for as long as it is denied.
+    gid: Option<Gid>,
+    at: Option<u64>,
+}
+
+impl Told {
+    /// What is to be told when this one is denied, or none.
+    fn next(&mut self, denied: Option<Gid>, now: u64) -> Option<Gid> {
+        if denied.is_none() {
+            self.gid = None;
+        }
+        let is_soon = |at: u64| now.saturating_sub(at) < TELL_PAUSE;
+        if denied == self.gid || self.at.is_some_and(is_soon) {
+            return None;
+        }
+        self.gid = denied;
+        self.at = Some(now);
+        denied
+    }
+}
+
 /// A VM, as the network reaches it.
 struct Station {
     shared: Arc<Shared>,
     /// To the guest's Ethernet.
     outlet: Outlet,
+    told: Mutex<Told>,
 }
 
 /// See the module.
@@ -66,6 +96,7 @@ impl Network {
             Station {
                 shared: shared.clone(),
                 outlet: Outlet::default(),
+                told: Mutex::default(),
             }
         });
         Self {
@@ -101,10 +132,17 @@ impl Network {
 
     /// A device answers to other GIDs and groups.
     pub fn set_addresses(&self, vm: u8, addresses: Addresses) {
-        let now = self.common.now();
-        if let Some(gid) = self.switch().set_addresses(vm, addresses, now) {
+        if let Some(gid) = self.denied(vm, addresses, self.common.now()) {
             log::warn!("another VM has the GID {gid:02x?}");
         }
+    }
+
+    /// The same, at a time. Returns a GID of which it is to be told that another VM has it.
+    fn denied(&self, vm: u8, addresses: Addresses, now: u64) -> Option<Gid> {
+        let denied = self.switch().set_addresses(vm, addresses, now);
+        let told = &self.stations.get(usize::from(vm))?.told;
+        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.next(denied, now)
     }
 
     fn forward(&self, from: Port, frame: &[u8], trail: &mut Trail) -> Ports {

@@ -168,3 +168,33 @@ fn frames_in_a_row_go_where_the_first_goes_and_no_others_do() {
         assert_eq!(refused(), n);
     }
 }
+
+#[test]
+fn of_a_gid_that_is_anothers_it_is_told_once_and_at_most_once_a_second() {
+    let common = Arc::new(Common::new().unwrap());
+    let vms = [1, 2].map(|n| {
+        let shared = Shared::beside(&common, Default::default());
+        (Arc::new(shared), [2, 0, 0, 0, 0, n])
+    });
+    let network = Network::new(&common, &vms, vec![]);
+    let gid = |last| verbena_roce::wire::ipv4_to_gid([10, 0, 0, last]);
+    let set = |vm, gids: &[u8], now| {
+        let addresses = Addresses {
+            gids: gids.iter().map(|last| gid(*last)).collect(),
+            groups: vec![],
+        };
+        network.denied(vm, addresses, now)
+    };
+    assert_eq!(set(0, &[1, 2], 0), None);
+    assert_eq!(set(1, &[1], 0), Some(gid(1)));
+    assert_eq!(set(1, &[1], 5 * TELL_PAUSE), None);
+    // Given up and taken again, and another.
+    assert_eq!(set(1, &[], 5 * TELL_PAUSE), None);
+    assert_eq!(set(1, &[1], 5 * TELL_PAUSE), Some(gid(1)));
+    assert_eq!(set(1, &[1, 2], 6 * TELL_PAUSE - 1), None);
+    assert_eq!(set(1, &[1, 2], 6 * TELL_PAUSE), Some(gid(2)));
+    for n in 1..100 {
+        set(1, &[], 6 * TELL_PAUSE + n);
+        assert_eq!(set(1, &[1], 6 * TELL_PAUSE + n), None);
+    }
+}
