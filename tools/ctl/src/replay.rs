@@ -125,6 +125,7 @@ mod tests {
         let to = file.clone();
         let mut driver = Driver::cold(Config::default());
         let wish = Wish {
+            number: 0,
             sink: Box::new(move |piece| {
                 to.lock().unwrap().extend(piece);
                 Ok(())
@@ -134,7 +135,7 @@ mod tests {
         };
         driver.device.record_fully(wish).unwrap();
         driver.bring_up();
-        driver.device.record_fully_no_more("over");
+        driver.device.record_fully_no_more(0, "over");
         let bytes = file.lock().unwrap().clone();
         bytes
     }

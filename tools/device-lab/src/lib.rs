@@ -104,6 +104,7 @@ pub fn run(seed: u64, trace: Option<&mut dyn FnMut(&str)>) -> Outcome {
 
 /// Runs a seed of which all is recorded in full. Panics when a rule is broken, or it cannot be recorded.
 pub fn run_recorded(seed: u64, wish: verbena_device::Wish) -> Outcome {
+    let number = wish.number;
     let begin = |d: &mut verbena_device::mock::Driver| {
         if let Err(reason) = d.device.record_fully(wish) {
             panic!("seed {seed}: {reason}");
@@ -111,7 +112,9 @@ pub fn run_recorded(seed: u64, wish: verbena_device::Wish) -> Outcome {
     };
     let mut lab = Lab::prepared(seed, begin);
     lab.live();
-    lab.d.device.record_fully_no_more("the seed is over");
+    lab.d
+        .device
+        .record_fully_no_more(number, "the seed is over");
     lab.outcome()
 }
 

@@ -15,6 +15,7 @@ fn what_a_seed_does_comes_again_from_its_recording() {
         let file = Arc::new(Mutex::new(Vec::new()));
         let to = file.clone();
         let wish = Wish {
+            number: 0,
             sink: Box::new(move |piece| {
                 to.lock().unwrap().extend(piece);
                 Ok(())

@@ -8,17 +8,21 @@ use crate::shared::Shared;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TrySendError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::thread;
 use std::time::Duration;
 use verbena_device::Wish;
 use verbena_record::full::{piece, Item, Sink};
 
 /// Pieces that wait: 64 MiB, about.
 const WAITING: usize = 256;
-/// So long the engine may take to end a recording: less than it is commonly left after a signal.
+/// So long the engine may take to end a recording, and a file to take a piece of it: less than is commonly left after a signal.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Numbers of recordings.
+static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// Why a recording has ended by itself.
 type Why = Arc<Mutex<Option<String>>>;
@@ -76,12 +80,14 @@ impl Pieces {
         Some(piece(&end))
     }
 
-    fn write(&self, to: &mut impl Write) -> io::Result<()> {
+    /// Writes all there are, and calls `moved` after each.
+    fn write(&self, to: &mut impl Write, moved: impl Fn()) -> io::Result<()> {
         for piece in &self.from {
             if let Err(e) = to.write_all(&piece) {
                 *lock(&self.why) = Some(e.to_string());
                 return Err(e);
             }
+            moved();
         }
         match self.last() {
             Some(last) => to.write_all(&last),
@@ -93,6 +99,7 @@ impl Pieces {
 /// A recording that goes there.
 pub(crate) fn wish(sink: Sink, shared: &Shared) -> Wish {
     Wish {
+        number: NEXT.fetch_add(1, Ordering::Relaxed),
         sink,
         json: |set| serde_json::to_string(set).unwrap_or_default(),
         power_on: shared.power_on(),
@@ -103,7 +110,9 @@ pub(crate) fn wish(sink: Sink, shared: &Shared) -> Wish {
 pub struct Recording {
     shared: Arc<Shared>,
     path: PathBuf,
-    writer: JoinHandle<()>,
+    number: u64,
+    /// Something comes when a piece is written; it is closed when all are.
+    written: Receiver<()>,
 }
 
 /// Has the device of a VM recorded into a file as soon as there is one.
@@ -117,16 +126,24 @@ pub fn into_file(path: &Path, shared: &Arc<Shared>) -> io::Result<Recording> {
     let (sink, pieces) = pieces();
     let own = path.to_owned();
     let name = String::from("full recording");
-    let writer = std::thread::Builder::new().name(name).spawn(move || {
-        if let Err(e) = pieces.write(&mut file) {
+    let (to, written) = mpsc::sync_channel(1);
+    thread::Builder::new().name(name).spawn(move || {
+        let moved = || {
+            // One that waits there says as much.
+            let _ = to.try_send(());
+        };
+        if let Err(e) = pieces.write(&mut file, moved) {
             log::error!("the full recording ends: {}: {e}", own.display());
         }
     })?;
-    shared.want_full(wish(sink, shared));
+    let wish = wish(sink, shared);
+    let number = wish.number;
+    shared.want_full(wish);
     Ok(Recording {
         shared: shared.clone(),
         path: path.to_owned(),
-        writer,
+        number,
+        written,
     })
 }
 
@@ -141,10 +158,18 @@ impl Recordings {
         all.push(one);
     }
 
-    /// Ends all of them. When this returns they are written, whoever ends them: the process may end.
+    /// Ends all of them, side by side. When this returns they are written, or their files take nothing, whoever ends them: the process
+    /// may end.
     pub fn end(&self) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.drain(..).for_each(Recording::end);
+        thread::scope(|scope| {
+            for one in all.drain(..) {
+                let end = thread::Builder::new().spawn_scoped(scope, || one.end());
+                if let Err(e) = end {
+                    log::error!("a full recording has no end: {e}");
+                }
+            }
+        });
     }
 }
 
@@ -152,10 +177,23 @@ impl Recording {
     /// Ends it, and waits until it is written.
     fn end(self) {
         let (to, from) = mpsc::channel();
-        let reason = String::from("the NIC ends");
-        let asked = self.shared.ask(Question::Full(Full::End(reason), to));
-        if asked && from.recv_timeout(PATIENCE).is_ok() && self.writer.join().is_ok() {
-            log::info!("recorded in full: {}", self.path.display());
+        let end = Full::End(self.number, String::from("the NIC ends"));
+        let asked = self.shared.ask(Question::Full(end, to));
+        let path = self.path.display();
+        if asked && from.recv_timeout(PATIENCE).is_ok() && self.is_written() {
+            log::info!("recorded in full: {path}");
+        } else {
+            log::warn!("the full recording is not written to its end: {path}");
+        }
+    }
+
+    /// Waits for the last piece, as long as the file takes any.
+    fn is_written(&self) -> bool {
+        loop {
+            match self.written.recv_timeout(PATIENCE) {
+                Ok(()) => {}
+                Err(e) => return e == RecvTimeoutError::Disconnected,
+            }
         }
     }
 }
@@ -178,7 +216,7 @@ mod tests {
         let (sink, pieces) = pieces();
         begin(sink).end("over");
         let mut file = Vec::new();
-        pieces.write(&mut file).unwrap();
+        pieces.write(&mut file, || ()).unwrap();
         assert_eq!(last(&file), Some(Item::End { reason: "over" }));
     }
 
@@ -194,7 +232,7 @@ mod tests {
         assert!(reason.contains("faster than it is written"), "{reason}");
         drop(tape);
         let mut file = Vec::new();
-        pieces.write(&mut file).unwrap();
+        pieces.write(&mut file, || ()).unwrap();
         assert_eq!(last(&file), Some(Item::End { reason: &reason }));
     }
 
@@ -205,7 +243,7 @@ mod tests {
         let mut full = File::options().write(true).open("/dev/full").unwrap();
         tape.flush();
         // It waits for more, and gets an error for the first.
-        assert!(pieces.write(&mut full).is_err());
+        assert!(pieces.write(&mut full, || ()).is_err());
         drop(pieces);
         tape.put(&Item::Reset {});
         tape.flush();

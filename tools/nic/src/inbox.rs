@@ -62,8 +62,8 @@ pub enum Full {
     Stay,
     /// It begins.
     Begin(Wish),
-    /// It ends, for this reason.
-    End(String),
+    /// The one of this number ends, for this reason. Another stays as it is.
+    End(u64, String),
 }
 
 /// What is to become of the rules.

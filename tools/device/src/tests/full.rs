@@ -21,6 +21,7 @@ impl File {
     fn wish(&self) -> Wish {
         let to = self.0.clone();
         Wish {
+            number: 0,
             sink: Box::new(move |piece| {
                 to.lock().unwrap().extend(piece);
                 Ok(())
@@ -118,7 +119,7 @@ fn lived(config: Config, rules: Option<RuleSet>) -> Vec<u8> {
     p.d.device.engine_failed(&p.d.ram, Syndrome::EngineFailure);
     p.d.device.take_interrupts();
     p.d.device.reset();
-    p.d.device.record_fully_no_more("over");
+    p.d.device.record_fully_no_more(0, "over");
     assert_eq!(p.d.device.fully(), Fully::Off);
     file.bytes()
 }
@@ -380,8 +381,37 @@ fn a_recording_begins_with_a_reset_or_not_at_all() {
     ));
     // Nothing reads memory that a replay would not.
     assert!(!d.device.set_tap(crate::tap::tap(1, 1).0));
-    d.device.record_fully_no_more("over");
+    d.device.record_fully_no_more(0, "over");
     assert_eq!(again(&file.bytes()).unwrap().entries, 2);
+}
+
+#[test]
+fn who_ends_a_recording_ends_no_other_one() {
+    let mut d = Driver::cold(Config::default());
+    let first = Wish {
+        number: 1,
+        sink: Box::new(|_| Err(String::from("no room"))),
+        ..File::default().wish()
+    };
+    let second = || Wish {
+        number: 2,
+        ..File::default().wish()
+    };
+    d.device.record_fully(first).unwrap();
+    d.device.fall_asleep(&d.ram);
+    assert_eq!(d.device.fully(), Fully::Ended("no room".into()));
+    d.device.record_fully(second()).unwrap();
+    d.device.record_fully_no_more(1, "over");
+    assert!(matches!(d.device.fully(), Fully::On(_)));
+    d.device.record_fully_no_more(2, "over");
+    assert_eq!(d.device.fully(), Fully::Off);
+    // So it is with one that waits.
+    d.bring_up();
+    assert_eq!(d.device.record_fully(second()), Ok(Fully::Waiting));
+    d.device.record_fully_no_more(1, "over");
+    assert_eq!(d.device.fully(), Fully::Waiting);
+    d.device.record_fully_no_more(2, "over");
+    assert_eq!(d.device.fully(), Fully::Off);
 }
 
 #[test]

@@ -49,8 +49,9 @@ pub(super) fn switch(shared: &Shared, entries: Option<u64>) -> Result<ToldRecord
 /// Records in full for a client, until it closes its sending half or goes, or the recording ends by itself.
 pub(super) fn full(mut stream: &UnixStream, shared: &Shared) -> io::Result<()> {
     let (sink, pieces) = full::pieces();
-    let begin = Full::Begin(full::wish(sink, shared));
-    let told = ask(shared, |to| Question::Full(begin, to)).and_then(|told| told);
+    let wish = full::wish(sink, shared);
+    let number = wish.number;
+    let told = ask(shared, |to| Question::Full(Full::Begin(wish), to)).and_then(|told| told);
     let is_on = told.is_ok();
     let told = told.map(|told| ToldFull {
         waiting: told == Fully::Waiting,
@@ -61,7 +62,7 @@ pub(super) fn full(mut stream: &UnixStream, shared: &Shared) -> io::Result<()> {
     }
     let end = || {
         let reason = String::from("the one who asked for it has ended it");
-        ask(shared, |to| Question::Full(Full::End(reason), to))
+        ask(shared, |to| Question::Full(Full::End(number, reason), to))
     };
     let written = written.and_then(|()| hand_on(stream, &pieces, || end().is_ok()));
     if written.is_err() {

@@ -78,8 +78,8 @@ impl Vm {
                 tell(&mut slice, &to, |device| match full {
                     Full::Stay => Ok(device.fully()),
                     Full::Begin(wish) => device.record_fully(wish),
-                    Full::End(reason) => {
-                        device.record_fully_no_more(&reason);
+                    Full::End(number, reason) => {
+                        device.record_fully_no_more(number, &reason);
                         Ok(device.fully())
                     }
                 });

@@ -4,6 +4,7 @@
 
 use crate::client::Client;
 use crate::dir::Dir;
+use rustix::fs::{mknodat, open, FileType, Mode, OFlags, CWD};
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -11,6 +12,8 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 use verbena_record::full::{Item, Reader};
 
 /// A running NIC; it ends with the test.
@@ -148,6 +151,27 @@ fn a_signal_ends_a_full_recording_too() {
     let last = Reader::new(&bytes).unwrap().last();
     let reason = "the NIC ends";
     assert_eq!(last, Some(Ok(Item::End { reason })));
+}
+
+#[test]
+fn a_file_that_takes_nothing_does_not_keep_the_nic() {
+    let dir = Dir::new("process-stuck");
+    let file = dir.0.join("full");
+    mknodat(CWD, &file, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let pipe = open(&file, OFlags::RDWR | OFlags::NONBLOCK, Mode::empty()).unwrap();
+    while rustix::io::write(&pipe, &[0; 4096]).is_ok() {}
+    let more = ["--record-full", file.to_str().unwrap()];
+    let mut nic = Nic::start_with(&dir.0, &[("", &more)]).listening();
+    nic.signal("TERM");
+    let late = Instant::now() + Duration::from_secs(10);
+    while nic.child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < late, "it goes on");
+        thread::sleep(Duration::from_millis(20));
+    }
+    let (status, said) = nic.end();
+    assert_eq!(status.signal(), Some(15), "{said}");
+    let told = format!("not written to its end: {}", file.display());
+    assert!(said.contains(&told), "{said}");
 }
 
 #[test]

@@ -68,6 +68,8 @@ impl Full {
 
 /// A recording that somebody wants.
 pub struct Wish {
+    /// Its number, by which whoever wanted it ends it, and no other one.
+    pub number: u64,
     /// Where it goes.
     pub sink: Sink,
     /// Rules as JSON.
@@ -102,6 +104,8 @@ pub(crate) struct Boundary {
     full: Option<Rc<RefCell<Full>>>,
     wish: Option<Box<Wish>>,
     ended: Option<String>,
+    /// Of the one that all this is about.
+    number: u64,
 }
 
 impl Boundary {
@@ -144,6 +148,7 @@ impl Device {
         if let Some(reason) = self.cannot_be_recorded() {
             return Err(reason.into());
         }
+        self.boundary.number = wish.number;
         self.boundary.wish = Some(Box::new(wish));
         let is_new = self.cmdq.is_none() && self.commands.is_empty() && self.running.is_none();
         if is_new && !self.shared.regs.is_fatal() {
@@ -183,6 +188,7 @@ impl Device {
             sink,
             json,
             power_on,
+            ..
         } = *wish;
         let config = &self.shared.config;
         let flag = |is_set: bool, flag| if is_set { flag } else { 0 };
@@ -204,8 +210,11 @@ impl Device {
         })));
     }
 
-    /// Ends a full recording, or the wait for one.
-    pub fn record_fully_no_more(&mut self, reason: &str) {
+    /// Ends the full recording of this number, or the wait for it. Another goes on.
+    pub fn record_fully_no_more(&mut self, number: u64, reason: &str) {
+        if self.boundary.number != number {
+            return;
+        }
         let full = std::mem::take(&mut self.boundary).full;
         let full = full.and_then(Rc::into_inner).map(RefCell::into_inner);
         if let Some(mut full) = full {
