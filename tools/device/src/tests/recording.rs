@@ -186,6 +186,24 @@ fn a_rule_that_comes_again_as_it_was_before_is_itself() {
 }
 
 #[test]
+fn of_work_requests_in_a_row_the_refused_one_is_named() {
+    let mut p = Pair::on(Driver::with(Config {
+        record: ENTRIES,
+        ..Config::default()
+    }));
+    let (from, lkey) = p.d.region(64, 1);
+    let (to, rkey) = p.d.region(64, 2);
+    for (wr_id, rkey) in [(1, rkey), (2, 0xdead00), (3, rkey)] {
+        let wr = SendWr::new(WqeOpcode::RdmaWrite, wr_id, &[(from, 64, lkey)]);
+        p.d.post_send(&mut p.a, &wr.to(to, rkey));
+    }
+    p.d.run();
+    let text = told(&p.d, p.b.qpn);
+    let wanted = "sent it for its work request RDMA_WRITE with wr_id 0x2 (index 1)";
+    assert!(text.contains(wanted), "{wanted:?} is not in:\n{text}");
+}
+
+#[test]
 fn a_rule_that_had_its_hand_in_it_is_named() {
     let write = |direction| Match {
         direction: Some(direction),

@@ -509,6 +509,25 @@ impl Chain<'_> {
         rule.and_then(Option::as_ref).is_none_or(alters)
     }
 
+    /// The index of the send that failed at a peer after this.
+    fn failed_at(&self, peer: u32) -> Option<u32> {
+        let flush = WcStatus::WrFlushErr.to_raw();
+        let life = self.facts.all().iter().skip(self.at);
+        let mut life = life
+            .map(|entry| entry.what)
+            .take_while(|what| !matches!(what, What::Created { qpn, .. } if *qpn == peer));
+        life.find_map(|what| match what {
+            What::Completed {
+                qpn,
+                index,
+                status,
+                flags,
+                ..
+            } if qpn == peer && flags & RECV == 0 && status != 0 && status != flush => Some(index),
+            _ => None,
+        })
+    }
+
     /// Where the peer sent the request last.
     fn sent(&self, request: &Packet) -> Option<(usize, &Entry)> {
         self.says(|what| matches!(what, What::Sent(p) if p.qpn == request.peer && covers(p, request.psn) && is_request(p)))
@@ -519,9 +538,15 @@ impl Chain<'_> {
         let Some((sent, _)) = self.sent(request) else {
             return;
         };
+        // The work request that failed there, once it has. Others behind it may have begun before it was sent.
+        let refused = self.failed_at(request.peer);
         let mut back = self.facts.before(sent);
-        let work = back
-            .find(|(_, entry)| matches!(entry.what, What::Work { qpn, .. } if qpn == request.peer));
+        let work = back.find(|(_, entry)| match entry.what {
+            What::Work { qpn, index, .. } => {
+                qpn == request.peer && refused.is_none_or(|refused| refused == index)
+            }
+            _ => false,
+        });
         if let Some((
             n,
             Entry {
