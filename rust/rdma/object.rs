@@ -21,7 +21,8 @@
 //! - LAST: the op that destroys is called when nobody uses the object, and if it returns 0 the core
 //!   frees the memory. If it fails the object lives on, but for objects of the kernel's, whose memory is
 //!   freed all the same (`ib_free_cq()`, `__ib_alloc_cq()`, `create_qp()`): so those are fenced.
-//!   `ib_free_cq()` calls two ops instead, between which it ends what polls the queue, and what modifies it.
+//!   `ib_free_cq()` calls two ops instead, between which it ends what polls the queue, and what modifies it: to those ops the
+//!   object is STARTED until the second.
 //! - ARGUMENTS: every other pointer is valid for the call, and a `udata` is `NULL` or the `driver_udata`
 //!   of an `uverbs_attr_bundle` whose context, if it has one, is one of the same device.
 

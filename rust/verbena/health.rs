@@ -26,7 +26,12 @@ use kernel::{
             Relaxed,
             Release, //
         },
-        Arc, //
+        Arc,
+        SetOnce, //
+    },
+    time::{
+        Instant,
+        Monotonic, //
     },
 };
 use rdma::{
@@ -81,6 +86,7 @@ const WAIT_MS: u32 = 5_000;
 pub(crate) struct Health {
     pdev: ARef<pci::Device>,
     stage: Atomic<u32>,
+    died: SetOnce<Instant<Monotonic>>,
     /// Completed when the life has ended.
     #[pin]
     ended: Completion,
@@ -98,6 +104,7 @@ impl Health {
         pin_init!(Self {
             pdev,
             stage: Atomic::new(ALIVE),
+            died: SetOnce::new(),
             ended <- Completion::new(),
             logged: Atomic::new(0),
             abandoned: Atomic::new(0),
@@ -133,6 +140,11 @@ impl Health {
         self.stage.load(Acquire) != ALIVE
     }
 
+    /// When it died, if it did.
+    pub(crate) fn died(&self) -> Option<Instant<Monotonic>> {
+        self.died.copy()
+    }
+
     /// Whether the life has ended, silent or lost: queues are flushed in software.
     #[inline]
     pub(crate) fn has_ended(&self) -> bool {
@@ -144,6 +156,7 @@ impl Health {
         if self.stage.cmpxchg(ALIVE, DEAD, Full).is_err() {
             return;
         }
+        self.died.populate(Instant::now());
         let (what, syndrome) = match cause {
             Cause::Device(syndrome) => ("fatal", syndrome),
             Cause::CommandTimeout => ("silent", 0),

@@ -133,9 +133,10 @@ impl Recovery {
             gone: self.netdev_gone.clone(),
         };
         let registration = registration?;
-        let notifier = Notifier::new(port.netdev(), Arc::new(follower, GFP_KERNEL)?)?;
+        let follower = Arc::new(follower, GFP_KERNEL)?;
+        let notifier = Notifier::new(port.netdev(), follower.clone())?;
         // Of a net device that went down meanwhile the notifier says nothing.
-        port.tell()?;
+        follower.tell.queue();
         Ok(Running {
             _files: Files::new(&self.parts, live)?,
             _notifier: notifier,
@@ -155,11 +156,14 @@ impl Recovery {
             if !old.life.live.health.is_dead() && !gone {
                 return None;
             }
-            if old.since.elapsed() >= SHORT_LIFE {
+            let died = old.life.live.health.died().unwrap_or_else(Instant::now);
+            if died - old.since >= SHORT_LIFE {
                 self.tries.store(0, Relaxed);
             }
             died_young = self.tries.load(Relaxed) != 0;
-            if let Ok(name) = old.registration.device().name() {
+            // A name with `%` is a pattern where a device is registered.
+            let name = old.registration.device().name().ok();
+            if let Some(name) = name.filter(|name| !name.to_bytes().contains(&b'%')) {
                 *self.name.lock() = Some(name);
             }
         }
@@ -289,8 +293,10 @@ impl bind::Driver for Driver {
             let work = Arc::new(new_work!(recovery.clone())?, GFP_KERNEL)?;
             *recovery.work.lock() = Some(work.clone());
             let data = Data { recovery, work };
-            let running = data.recovery.start()?;
-            *data.recovery.running.lock() = Some(running);
+            // Whoever wakes the recovery meanwhile has it wait for what there is to bury.
+            let mut running = data.recovery.running.lock();
+            *running = Some(data.recovery.start()?);
+            drop(running);
             Ok(data)
         };
         pin_init::pin_init_scope(move || Ok::<_, Error>(probe()))
