@@ -15,7 +15,7 @@ use verbena_roce::psn;
 
 /// The most rules of a device.
 pub const MAX_RULES: usize = 256;
-/// Queue pairs whose messages a rule knows apart.
+/// Queue pairs whose messages a rule knows apart; those that answer their peers count twice.
 const TRACKED: usize = 4096;
 
 /// The queue pair at a hook.

@@ -28,25 +28,41 @@ struct Message {
     whole: bool,
 }
 
+/// Opcodes, without the transport, of what may begin in the middle of a message: a READ request for the rest of a READ, and the
+/// responses to it (RDMA READ response First and Only).
+const RESUMING: [u8; 3] = [0x0c, 0x0d, 0x10];
+
 impl Message {
-    /// Whether a packet that looks like the first of a message is of this one: sent again, or a READ that goes on where responses
-    /// were lost.
-    fn goes_on(&self, at: u32) -> bool {
-        let offset = psn::ahead(at, self.start);
-        offset < self.psns || offset == self.psns && !self.whole
+    /// Whether a packet that does not come before its start is of this one.
+    fn has(&self, packet: &Passing) -> bool {
+        let offset = psn::ahead(packet.psn, self.start);
+        let is_within = offset < self.psns;
+        match packet.first {
+            false => is_within || !self.whole,
+            // It is sent again, or goes on where responses were lost.
+            true if RESUMING.contains(&(packet.opcode & 0x1f)) => {
+                is_within || offset == self.psns && !self.whole
+            }
+            true => offset == 0,
+        }
     }
 }
 
 impl Track {
-    /// Number of a packet's message, and of the packet in it, both from 1 on. None: it began before this was looked at.
+    /// Number of a packet's message, and of the packet in it, both from 1 on. None: it began before this was looked at, or its
+    /// first packet was lost.
     pub(crate) fn place(&mut self, packet: &Passing) -> Option<(u64, u64)> {
         let at = packet.psn;
         let known = self.messages.iter_mut().rev();
         let known = known.filter(|message| !psn::is_behind(at, message.start));
         let nearest = known.min_by_key(|message| psn::ahead(at, message.start));
-        if let Some(message) = nearest.filter(|message| !packet.first || message.goes_on(at)) {
+        if let Some(message) = nearest.filter(|message| message.has(packet)) {
             let offset = psn::ahead(at, message.start);
-            message.psns = message.psns.max(offset.saturating_add(packet.psns));
+            let end = offset.saturating_add(packet.psns);
+            message.psns = match packet.last {
+                true => end,
+                false => message.psns.max(end),
+            };
             message.whole |= packet.last;
             return Some((message.number, u64::from(offset) + 1));
         }
@@ -78,9 +94,10 @@ mod tests {
     use crate::rule::Direction;
     use crate::table::{Party, Sequence};
 
-    /// Places a packet of so many PSNs, by how it begins and ends.
-    fn place(
+    /// Places a packet of so many PSNs, by its opcode and how it begins and ends.
+    fn place_of(
         track: &mut Track,
+        opcode: u8,
         psn: u32,
         (first, last): (bool, bool),
         psns: u32,
@@ -88,7 +105,7 @@ mod tests {
         track.place(&Passing {
             way: Direction::Out,
             party: Party::default(),
-            opcode: 0,
+            opcode,
             psn,
             first_psn: 0,
             sequence: Some(Sequence::Requests),
@@ -98,6 +115,16 @@ mod tests {
             mtu: 1024,
             bytes: 0,
         })
+    }
+
+    /// Of a SEND.
+    fn place(track: &mut Track, psn: u32, how: (bool, bool), psns: u32) -> Option<(u64, u64)> {
+        place_of(track, 0, psn, how, psns)
+    }
+
+    /// Of a READ.
+    fn read(track: &mut Track, psn: u32, how: (bool, bool), psns: u32) -> Option<(u64, u64)> {
+        place_of(track, RESUMING[0], psn, how, psns)
     }
 
     const FIRST: (bool, bool) = (true, false);
@@ -124,16 +151,30 @@ mod tests {
     #[test]
     fn a_read_that_is_asked_for_again_from_where_it_was_lost_is_the_same() {
         let mut track = Track::default();
-        assert_eq!(place(&mut track, 10, ONLY, 4), Some((1, 1)));
-        assert_eq!(place(&mut track, 12, ONLY, 2), Some((1, 3)));
-        assert_eq!(place(&mut track, 14, ONLY, 1), Some((2, 1)));
+        assert_eq!(read(&mut track, 10, ONLY, 4), Some((1, 1)));
+        assert_eq!(read(&mut track, 12, ONLY, 2), Some((1, 3)));
+        assert_eq!(read(&mut track, 14, ONLY, 1), Some((2, 1)));
         // Its responses; where the second was lost, it goes on with a first one.
         let mut track = Track::default();
-        assert_eq!(place(&mut track, 10, FIRST, 1), Some((1, 1)));
-        assert_eq!(place(&mut track, 11, FIRST, 1), Some((1, 2)));
-        assert_eq!(place(&mut track, 13, LAST, 1), Some((1, 4)));
-        assert_eq!(place(&mut track, 12, FIRST, 1), Some((1, 3)));
-        assert_eq!(place(&mut track, 14, ONLY, 1), Some((2, 1)));
+        assert_eq!(read(&mut track, 10, FIRST, 1), Some((1, 1)));
+        assert_eq!(read(&mut track, 11, FIRST, 1), Some((1, 2)));
+        assert_eq!(read(&mut track, 13, LAST, 1), Some((1, 4)));
+        assert_eq!(read(&mut track, 12, FIRST, 1), Some((1, 3)));
+        assert_eq!(read(&mut track, 14, ONLY, 1), Some((2, 1)));
+    }
+
+    #[test]
+    fn a_message_whose_first_packet_was_lost_is_not_of_the_one_before() {
+        let mut track = Track::default();
+        let mut place = |psn, how| place(&mut track, psn, how, 1);
+        assert_eq!(place(0, FIRST), Some((1, 1)));
+        assert_eq!(place(1, LAST), Some((1, 2)));
+        assert_eq!(place(3, MIDDLE), None);
+        assert_eq!(place(4, LAST), None);
+        assert_eq!(place(2, FIRST), Some((2, 1)));
+        assert_eq!(place(3, MIDDLE), Some((2, 2)));
+        // One that was cut short is not gone on with by the next.
+        assert_eq!(place(4, FIRST), Some((3, 1)));
     }
 
     #[test]

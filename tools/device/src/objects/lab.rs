@@ -111,7 +111,11 @@ pub fn passing(env: &Env, way: Direction, packet: &Packet) -> Passing {
         },
         first: packet.first,
         last: packet.last,
-        psns: packet.psns,
+        psns: match &packet.kind {
+            // In a frame it is one packet.
+            Kind::ReadRequest(reth) => reth.length.div_ceil(env.path_mtu_bytes()).max(1),
+            _ => packet.psns,
+        },
         mtu: env.path_mtu_bytes(),
         bytes: packet.payload.len(),
     }
