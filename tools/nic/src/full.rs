@@ -111,8 +111,8 @@ pub struct Recording {
     shared: Arc<Shared>,
     path: PathBuf,
     number: u64,
-    /// Something comes when a piece is written; it is closed when all are.
-    written: Receiver<()>,
+    /// Whether a piece was written; it is closed when all are.
+    written: Receiver<bool>,
 }
 
 /// Has the device of a VM recorded into a file as soon as there is one.
@@ -130,10 +130,11 @@ pub fn into_file(path: &Path, shared: &Arc<Shared>) -> io::Result<Recording> {
     thread::Builder::new().name(name).spawn(move || {
         let moved = || {
             // One that waits there says as much.
-            let _ = to.try_send(());
+            let _ = to.try_send(true);
         };
         if let Err(e) = pieces.write(&mut file, moved) {
             log::error!("the full recording ends: {}: {e}", own.display());
+            let _ = to.send(false);
         }
     })?;
     let wish = wish(sink, shared);
@@ -191,7 +192,8 @@ impl Recording {
     fn is_written(&self) -> bool {
         loop {
             match self.written.recv_timeout(PATIENCE) {
-                Ok(()) => {}
+                Ok(true) => {}
+                Ok(false) => return false,
                 Err(e) => return e == RecvTimeoutError::Disconnected,
             }
         }
