@@ -24,6 +24,22 @@ fn set(rule: Vec<Rule>) -> RuleSet {
     }
 }
 
+/// A pair whose device records.
+fn recorded() -> Pair {
+    Pair::on(Driver::with(Config {
+        record: ENTRIES,
+        ..Config::default()
+    }))
+}
+
+/// Packets of RDMA WRITEs.
+fn writes() -> Match {
+    Match {
+        opcode: vec![String::from("RDMA WRITE")],
+        ..Match::default()
+    }
+}
+
 /// What a device has recorded, and the rules by number.
 fn taken(d: &Driver) -> (Recording, Vec<Option<Rule>>) {
     let recorded = d.device.recorded(0, usize::MAX).unwrap();
@@ -94,10 +110,7 @@ fn a_write_is_there_from_its_beginning_to_its_completion() {
 
 #[test]
 fn lives_events_and_the_end_of_the_device_are_there_and_outlive_it() {
-    let mut p = Pair::on(Driver::with(Config {
-        record: ENTRIES,
-        ..Config::default()
-    }));
+    let mut p = recorded();
     p.send_recorded(Some(0xdead00));
     let created = |what: &What| matches!(what, What::Created { .. });
     assert_eq!(whats(&p.d).iter().filter(|what| created(what)).count(), 2);
@@ -144,14 +157,10 @@ fn a_refused_key_is_told_with_the_chain_of_both_ends() {
 
 #[test]
 fn a_rule_that_lost_a_packet_did_not_make_another_of_it() {
-    let mut p = Pair::on(Driver::with(Config {
-        record: ENTRIES,
-        ..Config::default()
-    }));
+    let mut p = recorded();
     let once = Match {
-        opcode: vec![String::from("RDMA WRITE")],
         limit: Some(1),
-        ..Match::default()
+        ..writes()
     };
     let rules = set(vec![rule("x", once, Action::Drop)]);
     p.d.device.add_rules(&rules, None, p.d.now).unwrap();
@@ -163,14 +172,10 @@ fn a_rule_that_lost_a_packet_did_not_make_another_of_it() {
 
 #[test]
 fn a_rule_that_comes_again_as_it_was_before_is_itself() {
-    let mut p = Pair::on(Driver::with(Config {
-        record: ENTRIES,
-        ..Config::default()
-    }));
+    let mut p = recorded();
     let first = Match {
-        opcode: vec![String::from("RDMA WRITE")],
         nth: Some(1),
-        ..Match::default()
+        ..writes()
     };
     for action in [Action::Drop, Action::DelayUs(1), Action::Drop] {
         let rules = set(vec![rule("x", first.clone(), action)]);
@@ -187,10 +192,7 @@ fn a_rule_that_comes_again_as_it_was_before_is_itself() {
 
 #[test]
 fn of_work_requests_in_a_row_the_refused_one_is_named() {
-    let mut p = Pair::on(Driver::with(Config {
-        record: ENTRIES,
-        ..Config::default()
-    }));
+    let mut p = recorded();
     let (from, lkey) = p.d.region(64, 1);
     let (to, rkey) = p.d.region(64, 2);
     for (wr_id, rkey) in [(1, rkey), (2, 0xdead00), (3, rkey)] {
@@ -207,8 +209,7 @@ fn of_work_requests_in_a_row_the_refused_one_is_named() {
 fn a_rule_that_had_its_hand_in_it_is_named() {
     let write = |direction| Match {
         direction: Some(direction),
-        opcode: vec![String::from("RDMA WRITE")],
-        ..Match::default()
+        ..writes()
     };
     let nak = Action::Nak(String::from("remote access error"));
     for (matches, action, wanted) in [
@@ -221,10 +222,7 @@ fn a_rule_that_had_its_hand_in_it_is_named() {
             "Rule \"x\" asked for it",
         ),
     ] {
-        let mut p = Pair::on(Driver::with(Config {
-            record: ENTRIES,
-            ..Config::default()
-        }));
+        let mut p = recorded();
         let rules = set(vec![rule("x", matches, action.clone())]);
         p.d.device.add_rules(&rules, None, p.d.now).unwrap();
         assert_ne!(p.send_recorded(None), WcStatus::Success);
@@ -345,9 +343,8 @@ fn each_firing_is_a_note_on_a_frame_of_the_capture() {
     let third = |direction| Match {
         direction: Some(direction),
         packet_of_message: Some(3),
-        opcode: vec![String::from("RDMA WRITE")],
         limit: Some(1),
-        ..Match::default()
+        ..writes()
     };
     for wire_local in [false, true] {
         for direction in [Direction::Out, Direction::In] {
