@@ -105,6 +105,24 @@ fn an_srq_dies_with_the_next_receive() {
 }
 
 #[test]
+fn what_an_srq_that_dies_owes_before_its_nak_is_sent() {
+    let (mut p, mut srq) = super::srqs::shared();
+    p.d.post_srq(&mut srq, 0, &[]);
+    p.d.must(&fault(FaultKind::Srq, srq.srqn, WcStatus::Success));
+    let length: u32 = 4 << 20;
+    let (to, lkey) = p.d.region(length, 1);
+    let (from, rkey) = p.d.region(length, 2);
+    let read = SendWr::new(WqeOpcode::RdmaRead, 1, &[(to, length, lkey)]);
+    p.d.post_send(&mut p.a, &read.to(from, rkey));
+    p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::Send, 2, &[]));
+    p.d.run();
+    let expected = [(1, WcStatus::Success), (2, WcStatus::RemOpErr)];
+    assert_eq!(p.d.drain(&mut p.cq_a), expected);
+    let b = p.d.query_qp(p.b.qpn);
+    assert_eq!(b.attr.qp_state, QpState::Err.to_raw());
+}
+
+#[test]
 fn a_cq_dies_with_the_next_entry() {
     let mut p = Pair::new();
     write(&mut p, 1);

@@ -300,6 +300,11 @@ impl Qp {
         self.core.state
     }
 
+    /// Whether its responder has refused a request and goes to ERR once it has answered those before.
+    pub fn is_ending(&self) -> bool {
+        self.resp.is_ending()
+    }
+
     /// Counters since creation.
     pub fn counters(&self) -> &Counters {
         &self.core.counters

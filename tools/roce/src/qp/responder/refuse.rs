@@ -109,7 +109,7 @@ impl Responder {
     }
 
     /// Whether a refusal waits to be carried out.
-    pub(super) fn is_ending(&self) -> bool {
+    pub(crate) fn is_ending(&self) -> bool {
         matches!(self.end, End::Due(_))
     }
 
