@@ -31,6 +31,9 @@ pub enum Fields {
 }
 
 impl Fields {
+    /// All that [`Fields::kind`] may be.
+    pub const KINDS: [&'static str; 5] = ["qp", "cq", "srq", "mr", "eq"];
+
     /// The kind, as it is said.
     pub fn kind(&self) -> &'static str {
         match self {

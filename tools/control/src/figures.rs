@@ -6,7 +6,7 @@ use crate::{Context, Question, Request};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// All counters, since the last reset of the device.
+/// All counters: the port's since the last reset of the device, the process's since it began.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
     /// What the process around it counts.

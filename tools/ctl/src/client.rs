@@ -4,9 +4,9 @@
 
 mod door;
 
-use door::Door;
+use door::{Door, PATIENCE};
 use serde::de::DeserializeOwned;
-use std::io::BufReader;
+use std::io::{self, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use verbena_control::{Question, Reply, Request};
@@ -26,9 +26,31 @@ pub fn ask<Q: Question>(socket: &Path) -> Result<Q, String> {
 ///
 /// As of [`ask`].
 pub fn ask_for<T: DeserializeOwned>(socket: &Path, request: Request) -> Result<T, String> {
-    let failed = |e| format!("the NIC at {}: {e}", socket.display());
-    let door = Door::open(socket).map_err(failed)?;
-    let line = request.ask(&mut BufReader::new(door)).map_err(failed)?;
+    let door = Door::open(socket).map_err(|e| failed(socket, &e))?;
+    read(socket, &mut BufReader::new(door), request)
+}
+
+/// What a NIC failed with.
+fn failed(socket: &Path, e: &io::Error) -> String {
+    let why = match e.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            format!("gives no answer for {PATIENCE} s: it is stopped, or hangs")
+        }
+        _ => return format!("the NIC at {}: {e}", socket.display()),
+    };
+    format!("the NIC at {} {why}", socket.display())
+}
+
+/// The answer to a request.
+fn read<T: DeserializeOwned>(
+    socket: &Path,
+    way: &mut BufReader<impl Read + Write>,
+    request: Request,
+) -> Result<T, String> {
+    let line = request.ask(way).map_err(|e| failed(socket, &e))?;
+    if !line.ends_with('\n') {
+        return Err(format!("the NIC at {} has gone", socket.display()));
+    }
     Reply::read(&line)
 }
 
@@ -50,7 +72,7 @@ pub fn open_for<T: DeserializeOwned>(
     socket: &Path,
     request: Request,
 ) -> Result<(T, BufReader<UnixStream>), String> {
-    let failed = |e| format!("the NIC at {}: {e}", socket.display());
+    let failed = |e: io::Error| failed(socket, &e);
     let Door::Socket(stream) = Door::open(socket).map_err(failed)? else {
         return Err(format!(
             "{} is a port of this guest, which stays open: this needs the NIC's socket on the host",
@@ -58,8 +80,7 @@ pub fn open_for<T: DeserializeOwned>(
         ));
     };
     let mut reader = BufReader::new(stream);
-    let line = request.ask(&mut reader).map_err(failed)?;
-    let told = Reply::read(&line)?;
+    let told = read(socket, &mut reader, request)?;
     reader.get_ref().set_read_timeout(None).map_err(failed)?;
     Ok((told, reader))
 }

@@ -101,7 +101,8 @@ pub fn run(
     if matches!(fault, Fault::Check) {
         let idle: Vec<&str> = told.idle().map(|told| told.rule.name.as_str()).collect();
         if !idle.is_empty() {
-            return Err(format!("never fired: {}\n{text}", idle.join(", ")));
+            crate::say(&text)?;
+            return Err(format!("never fired: {}", idle.join(", ")));
         }
     }
     Ok(text)
@@ -114,11 +115,8 @@ fn hold(
     show: impl Fn(&ToldRules) -> Result<String, String>,
 ) -> Result<String, String> {
     let (told, mut reader) = client::open_for::<ToldRules>(socket, request)?;
-    let mut out = io::stdout();
-    let said = out
-        .write_all(show(&told)?.as_bytes())
-        .and_then(|()| out.flush());
-    said.map_err(|e| e.to_string())?;
+    crate::say(&show(&told)?)?;
+    io::stdout().flush().map_err(|e| e.to_string())?;
     let mut line = String::new();
     while reader.read_line(&mut line).is_ok_and(|length| length > 0) {}
     Err(String::from("the NIC has gone"))

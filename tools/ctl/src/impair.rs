@@ -44,9 +44,9 @@ pub struct Impair {
     #[arg(long, value_name = "RATE", value_parser = rate, conflicts_with = "off")]
     rate: Option<u64>,
 
-    /// Seed of all chance
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
+    /// Seed of all chance, 1 if none is given
+    #[arg(long, value_name = "N", conflicts_with = "off")]
+    seed: Option<u64>,
 }
 
 impl Impair {
@@ -70,10 +70,13 @@ impl Impair {
             return Ok(Request::Impair { uplink, with: None });
         }
         if !asked.contains(&true) {
-            return match uplink {
-                None => Ok(Request::Impairments),
-                Some(_) => Err(String::from(
+            return match (uplink, self.seed) {
+                (None, None) => Ok(Request::Impairments),
+                (Some(_), _) => Err(String::from(
                     "--uplink needs something to go wrong there, like --loss 1, or off",
+                )),
+                (None, Some(_)) => Err(String::from(
+                    "--seed needs something that goes wrong by it, like --loss 1",
                 )),
             };
         }
@@ -85,7 +88,7 @@ impl Impair {
             delay_ns: self.delay.unwrap_or(0),
             jitter_ns: self.jitter.unwrap_or(0),
             rate_bps: self.rate.unwrap_or(0),
-            seed: self.seed,
+            seed: self.seed.unwrap_or(1),
         };
         with.check()?;
         Ok(Request::Impair {
@@ -197,6 +200,8 @@ mod tests {
             ("on", "off"),
             ("off --loss 1", "cannot be used with"),
             ("--uplink 1", "--loss 1, or off"),
+            ("--seed 7", "--loss 1"),
+            ("off --seed 7", "cannot be used with"),
             ("--loss 1 --loss", "PERCENT"),
             ("--reorder 5", "delay"),
             ("--jitter 5ms", "delay"),

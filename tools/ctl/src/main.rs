@@ -17,11 +17,12 @@ mod why;
 use clap::{Parser, Subcommand};
 use serde::Serialize;
 use serde_json::{json, Value};
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use verbena_abi::syndrome::Syndrome;
 use verbena_control::{
-    Contexts, Request, Status, Told, ToldImpairments, ToldPeers, ToldPort, ToldQp,
+    Contexts, Fields, Request, Status, Told, ToldImpairments, ToldPeers, ToldPort, ToldQp,
 };
 
 /// Ask a running Verbena NIC, or explain its error codes.
@@ -32,7 +33,7 @@ struct Args {
     #[arg(long, value_name = "PATH", global = true, env = "VERBENA_CONTROL")]
     socket: Option<PathBuf>,
 
-    /// Print JSON instead of tables
+    /// Print JSON instead of tables: for what asks the NIC, and explain
     #[arg(long, global = true)]
     json: bool,
 
@@ -42,15 +43,15 @@ struct Args {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// The port's and the NIC's counters, since the last reset of the device
+    /// The port's counters, since the last reset of the device, and the NIC's, since it began
     Stats,
     /// The queue pairs, completion queues, memory regions, ... that exist now
     Contexts {
-        /// Only this kind: qp, cq, mr, ...
-        #[arg(long)]
+        /// Only this kind
+        #[arg(long, value_parser = Fields::KINDS)]
         kind: Option<String>,
-        /// Only this number
-        #[arg(long)]
+        /// Only this number, in decimal or 0x...
+        #[arg(long, value_name = "N", value_parser = number)]
         number: Option<u32>,
     },
     /// Whether the device runs
@@ -123,12 +124,8 @@ fn number(text: &str) -> Result<u32, String> {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    match run(&args) {
-        Ok(text) => {
-            // The reader may close the pipe early; that is no failure.
-            let _ = std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes());
-            ExitCode::SUCCESS
-        }
+    match run(&args).and_then(|text| say(&text)) {
+        Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("verbenactl: {e}");
             ExitCode::FAILURE
@@ -136,7 +133,37 @@ fn main() -> ExitCode {
     }
 }
 
+/// Writes what is told to standard output.
+///
+/// # Errors
+///
+/// It cannot be written. That a reader closes its pipe early is no failure.
+fn say(text: &str) -> Result<(), String> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+            Err(format!("cannot write to standard output: {e}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Command {
+    /// Whether it asks for an answer. The others write files, and say how that went.
+    fn has_answer(&self) -> bool {
+        match self {
+            Self::Capture { .. } | Self::Report { .. } | Self::Replay { .. } => false,
+            Self::Record(record) => record.has_answer(),
+            _ => true,
+        }
+    }
+}
+
 fn run(args: &Args) -> Result<String, String> {
+    if args.json && !args.command.has_answer() {
+        return Err(String::from(
+            "--json is for commands that print an answer; this one writes a file",
+        ));
+    }
     if let Command::Explain { code } = &args.command {
         return explain(code, args.json);
     }
@@ -261,11 +288,35 @@ fn find(code: &str) -> Option<Syndrome> {
 mod tests {
     use super::*;
     use clap::CommandFactory;
-    use verbena_control::{Context, Cq, Fields, Qp};
+    use verbena_control::{Context, Cq, Qp};
 
     #[test]
     fn the_command_line_is_consistent() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn what_cannot_be_answered_is_refused() {
+        for line in ["contexts --kind pd", "contexts --number x"] {
+            let words = std::iter::once("verbenactl").chain(line.split(' '));
+            assert!(Args::try_parse_from(words).is_err(), "{line}");
+        }
+        for line in ["report x", "record full x", "capture x"] {
+            let words = ["verbenactl", "--json"].into_iter().chain(line.split(' '));
+            let error = run(&Args::parse_from(words)).unwrap_err();
+            assert!(error.starts_with("--json"), "{line}: {error}");
+        }
+        let answer = Contexts {
+            contexts: vec![Context {
+                number: 0,
+                fields: Fields::Qp(Qp::default()),
+            }],
+        };
+        for kind in Fields::KINDS {
+            let mut answer = answer.clone();
+            keep(&mut answer, Some(kind), None);
+            assert_eq!(answer.contexts.len(), usize::from(kind == "qp"));
+        }
     }
 
     #[test]

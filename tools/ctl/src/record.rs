@@ -42,6 +42,13 @@ pub enum Record {
     },
 }
 
+impl Record {
+    /// Whether it asks how the recorder is.
+    pub fn has_answer(&self) -> bool {
+        matches!(self, Self::On { .. } | Self::Off | Self::Status)
+    }
+}
+
 /// Does it, and says how the recorder is then.
 ///
 /// # Errors

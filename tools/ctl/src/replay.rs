@@ -5,18 +5,18 @@
 
 use crate::{capture, client};
 use std::fs::File;
-use std::io;
+use std::io::{self, BufRead, Write};
 use std::path::Path;
 use verbena_control::ToldFull;
 use verbena_device::{Replayed, Stopped};
-use verbena_record::full::{Item, Reader};
+use verbena_record::full::{Item, Reader, ASKED};
 use verbena_record::{Entry, Recording};
 
 /// Records into a file until a signal ends it, or the NIC does.
 ///
 /// # Errors
 ///
-/// There is no NIC, it refuses, or the file cannot be written.
+/// There is no NIC, it refuses, the recording ends by itself, or the file cannot be written.
 pub fn record(socket: &Path, file: &Path) -> Result<String, String> {
     let failed = |e: io::Error| format!("cannot write {}: {e}", file.display());
     let signals = capture::signals()?;
@@ -27,7 +27,18 @@ pub fn record(socket: &Path, file: &Path) -> Result<String, String> {
         true => eprintln!("verbenactl: it begins with the next reset of the device (modprobe -r verbena; modprobe verbena); interrupt to end"),
         false => eprintln!("verbenactl: recording; interrupt to end"),
     }
-    io::copy(&mut from, &mut to).map_err(failed)?;
+    loop {
+        let piece = match from.fill_buf() {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            piece => piece.map_err(|e| format!("the NIC at {}: {e}", socket.display()))?,
+        };
+        if piece.is_empty() {
+            break;
+        }
+        to.write_all(piece).map_err(failed)?;
+        let length = piece.len();
+        from.consume(length);
+    }
     drop(to);
     let bytes = std::fs::read(file).map_err(failed)?;
     if bytes.is_empty() {
@@ -37,11 +48,15 @@ pub fn record(socket: &Path, file: &Path) -> Result<String, String> {
     }
     let (entries, end) = end(&bytes);
     let reason = end.ok_or("the NIC is gone: what was recorded until then is there")?;
-    Ok(format!(
-        "{entries} entries, {} bytes: {}; {reason}\n",
+    let told = format!(
+        "{entries} entries, {} bytes: {}; {reason}",
         bytes.len(),
         file.display()
-    ))
+    );
+    match reason == ASKED {
+        true => Ok(format!("{told}\n")),
+        false => Err(format!("the recording broke off: {told}")),
+    }
 }
 
 /// How many entries a recording has, and why it ends.
@@ -115,12 +130,17 @@ fn flight(replayed: Replayed) -> Recording {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::BufReader;
+    use std::os::unix::net::UnixListener;
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
     use std::sync::{Arc, Mutex};
+    use std::thread;
+    use verbena_control::Reply;
     use verbena_device::mock::Driver;
     use verbena_device::{Config, Wish};
 
-    /// A recording of a device that is brought up.
-    fn recorded() -> Vec<u8> {
+    /// A recording of a device that is brought up, ended for that reason.
+    fn recorded(end: &str) -> Vec<u8> {
         let file = Arc::new(Mutex::new(Vec::new()));
         let to = file.clone();
         let mut driver = Driver::cold(Config::default());
@@ -135,9 +155,44 @@ mod tests {
         };
         driver.device.record_fully(wish).unwrap();
         driver.bring_up();
-        driver.device.record_fully_no_more(0, "over");
+        driver.device.record_fully_no_more(0, end);
         let bytes = file.lock().unwrap().clone();
         bytes
+    }
+
+    /// What `record full` says of a NIC that answers so.
+    fn told_by(answer: &[u8]) -> Result<String, String> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!(
+            "verbenactl-full-{}-{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Relaxed)
+        );
+        let dir = std::env::temp_dir().join(name);
+        std::fs::create_dir(&dir).unwrap();
+        let (socket, file) = (dir.join("socket"), dir.join("full"));
+        let listener = UnixListener::bind(&socket).unwrap();
+        let told = thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut client = BufReader::new(listener.accept().unwrap().0);
+                client.read_line(&mut String::new()).unwrap();
+                client.get_mut().write_all(answer).unwrap();
+            });
+            record(&socket, &file)
+        });
+        std::fs::remove_dir_all(&dir).unwrap();
+        told
+    }
+
+    #[test]
+    fn only_a_recording_that_was_ended_is_whole() {
+        let yes = Reply::from(Ok(ToldFull { waiting: true })).line();
+        let with = |bytes: &[u8]| told_by(&[yes.as_bytes(), bytes].concat());
+        assert!(with(&recorded(ASKED)).unwrap().contains(ASKED));
+        let error = with(&recorded("too fast")).unwrap_err();
+        assert!(error.starts_with("the recording broke off: ") && error.contains("too fast"));
+        assert!(with(b"").unwrap_err().contains("nothing was recorded"));
+        assert!(told_by(b"").unwrap_err().ends_with("has gone"));
     }
 
     #[test]
@@ -145,7 +200,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("verbenactl-replay-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
         let (file, output) = (dir.join("full"), dir.join("flight"));
-        let bytes = recorded();
+        let bytes = recorded("over");
         std::fs::write(&file, &bytes).unwrap();
         let told = run(&file, Some(&output)).unwrap();
         assert!(

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// A NIC that is stopped gives no answer: so many seconds it may take.
-const PATIENCE: u8 = 10;
+pub const PATIENCE: u8 = 10;
 
 /// See the module.
 pub enum Door {

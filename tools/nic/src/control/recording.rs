@@ -12,6 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use verbena_control::{Reply, ToldFull, ToldRecorder, ToldRecording};
 use verbena_device::Fully;
+use verbena_record::full::ASKED;
 use verbena_record::MAX_ENTRIES;
 
 /// Entries that the engine hands out at once.
@@ -61,7 +62,7 @@ pub(super) fn full(mut stream: &UnixStream, shared: &Shared) -> io::Result<()> {
         return written;
     }
     let end = || {
-        let reason = String::from("the one who asked for it has ended it");
+        let reason = String::from(ASKED);
         ask(shared, |to| Question::Full(Full::End(number, reason), to))
     };
     let written = written.and_then(|()| hand_on(stream, &pieces, || end().is_ok()));

@@ -32,6 +32,8 @@ pub use tape::{piece, sent, Sink, Tape, Words};
 
 /// Version of the format.
 pub const VERSION: u32 = 1;
+/// Why one ends that its client has ended, as was meant: any other reason cuts it short.
+pub const ASKED: &str = "the one who asked for it has ended it";
 /// What a file begins with.
 pub(crate) const MAGIC: &[u8; 8] = b"VERBFULL";
 /// Payload of at most so many bytes is recorded as it is: its value may matter, as that of an atomic write does.
