@@ -169,10 +169,9 @@ def main():
             print("\n".join(wrong), end="\n" if wrong else "")
             return not wrong
         case ["bugs", part]:
-            patches = {rule["bug"] for rule in rules() if "bug" in rule and part in f"{rule['section']} {rule['rule']}"
-                       and not rule["bug"].startswith("tools/testing/")}
+            patches = {rule["bug"] for rule in rules() if "bug" in rule and part in f"{rule['section']} {rule['rule']}"}
             print("\n".join(sorted(patches)))
-            return bool(patches)
+            return True
         case ["units"]:
             for package, tests in sorted(units().items()):
                 print(package, *sorted(tests))
