@@ -24,7 +24,7 @@ test-debug: ## the suites that matter there on the debug kernel, which is built 
 check:   ## formatting, clippy in both builds, ABI layout and version, SPDX, unsafe walls, dependencies, links, shellcheck
 	@scripts/check-style
 
-bench:   ## Verbena and rxe alternating in one guest, and the engine alone: build/bench.json, build/bench.svg
+bench:   ## Verbena and rxe in turns in one guest and between two, the flight recorder off and on, the engine alone: build/bench*.json, build/bench.svg
 	@scripts/bench
 
 bench-engine: ## the transport alone, on one core: message rates, bandwidth against memcpy, 1 and 10,000 QPs; two engines over a wire
@@ -62,7 +62,7 @@ users:   ## programs and suites that others wrote, on Verbena and on rxe, as a t
 vm:      ## a shell in a guest; `make vm CMD='...'` runs a command (see scripts/vm --help)
 	@if [ -n "$$CMD" ]; then exec scripts/vm -- "$$CMD"; else exec scripts/vm; fi
 
-modules: ## the kernel modules, into build/module; KDIR=tree builds against another kernel
+modules: ## the kernel modules, into build/module; KDIR=tree: against another kernel, into build/module-kdir
 	@KDIR="$(KDIR)" scripts/build module
 
 tools:   ## NIC, provider, command line tool, guest tests, into build/cargo

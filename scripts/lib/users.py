@@ -234,7 +234,8 @@ def show(results, build, kind):
 RECORD_HEAD = """# What ran
 
 Written by `scripts/users --record`: the last result of each row of [what people run](users.md), and the commit that it ran at. A suite of many
-tests is told as how many passed, failed for a cause that is known, and failed otherwise. `scripts/users --resume` runs what has none, or failed.
+tests is told as how many passed, failed for a cause that is known, failed otherwise, and could not run. `scripts/users --resume` runs what has no
+result, and what failed or could not run on Verbena.
 
 | row | guests | Verbena | at | rxe | at | ratio |
 | --- | --- | --- | --- | --- | --- | --- |

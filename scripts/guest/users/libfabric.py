@@ -43,6 +43,6 @@ def rows():
         row("rdm_rxm", "verbs;ofi_rxm", "rdm", env=FEW),
         row("rdm_rxm_srx", "verbs;ofi_rxm", "rdm", env=FEW | {"FI_OFI_RXM_USE_SRX": "1"}),
         row("dgram", "verbs", "dgram", sizes=(64, 512)),
-        # As users start it, for as many peers as there might be.
+        # For as many peers as there might be, which is what it takes by itself.
         row("rdm_rxm_default", "verbs;ofi_rxm", "rdm", sizes=(64,)),
     ]
