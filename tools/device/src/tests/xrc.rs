@@ -272,6 +272,9 @@ fn a_queue_that_goes_within_a_message_is_not_written_to() {
             x.d.must(&request);
         }
         assert_eq!(x.d.drain(&mut x.cq), [(1, WcStatus::RemInvReqErr)]);
+        let event = (EventType::QpReqErr, Syndrome::XrcSrq.to_raw().into());
+        let told = x.told();
+        assert!(told.contains(&event), "{told:?}");
         assert_eq!(
             x.d.drain(&mut x.srq_cq),
             [],

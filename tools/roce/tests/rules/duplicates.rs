@@ -289,6 +289,21 @@ fn a_late_copy_whose_key_goes_before_it_is_sent_does_no_harm() {
 }
 
 #[test]
+fn nor_does_one_that_newer_reads_have_pushed_out_of_memory() {
+    let mut p = with_depth(1);
+    let (far, other) = (p.zeros(A, 600), p.zeros(A, 600));
+    ask(&mut p, request(read(far), 0, &[]));
+    put(&mut p, request(read(far), 0, &[]));
+    put(&mut p, request(read(other), 3, &[]));
+    let responses = answers(&mut p);
+    assert_eq!(psns(&responses)[0], psn(0));
+    let cause = verbena_roce::host::Syndrome::RkeyUnknown;
+    p.qps[0].handle_source_fault(&mut p.world.host(A), p.now, &responses[0], cause);
+    assert_eq!(p.state(A), QpState::Rts);
+    assert!(p.events(A).is_empty());
+}
+
+#[test]
 fn a_read_that_is_asked_for_again_is_answered_before_the_nak_for_a_later_one() {
     let mut p = rc();
     let (far, gone) = (p.zeros(A, 600), p.zeros(A, 600));

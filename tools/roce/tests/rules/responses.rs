@@ -57,6 +57,19 @@ fn a_read_response_acknowledges_what_is_before_it() {
 }
 
 #[test]
+fn a_response_of_more_packets_than_were_asked_for_is_bad() {
+    // As of a peer with a smaller path MTU.
+    let mut p = requester(Setup::default());
+    let (back, there) = (p.zeros(A, 256), p.zeros(B, 256));
+    p.post(A, Post::read(1, &[back.sge()], there));
+    assert_eq!(numbers(&mut p), [0]);
+    let whole = by_hand::request(response(true, true), 0, &[7; 256]);
+    p.deliver(A, Packet { psns: 4, ..whole });
+    assert_eq!(p.statuses(A), [(1, BadRespErr)]);
+    assert_eq!(p.world.bytes(back), [0; 256]);
+}
+
+#[test]
 fn a_response_behind_a_read_is_bad_however_far_it_has_come() {
     // To each PSN of the WRITE that follows.
     for (begun, at) in (0..3).flat_map(|begun| (3..6).map(move |at| (begun, at))) {

@@ -264,7 +264,8 @@ impl Requester {
     ) -> Result<(), Syndrome> {
         let mtu = core.attr.path_mtu;
         let last_psn = psn::add(packet.psn, packet.psns.saturating_sub(1));
-        if !self.is_outstanding(last_psn) {
+        // A super-packet that goes on behind what was asked for, as of a peer with a smaller path MTU, is of the wrong length.
+        if !self.is_outstanding(packet.psn) && !self.is_outstanding(last_psn) {
             self.note_stale(core, now);
             return Ok(());
         }

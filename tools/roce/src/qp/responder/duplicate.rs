@@ -108,13 +108,14 @@ impl Responder {
         Some(found)
     }
 
-    /// Whether the READ that a response belongs to was repeated.
+    /// Whether the READ that a response belongs to was repeated. One that newer ones have pushed out of memory was: until it is
+    /// answered for the first time it counts among the depth, so it is there.
     pub(super) fn was_repeated(&self, psn: u32) -> bool {
         self.memory
             .iter()
             .rev()
             .find(|(first, _)| psn::ahead(psn, first.psn) < first.psns)
-            .is_some_and(|(_, repeated)| *repeated)
+            .is_none_or(|(_, repeated)| *repeated)
     }
 
     /// Answers once more, in PSN order. An answer that waits for the same PSN is not sent twice.
