@@ -197,7 +197,7 @@ impl<D: Operations> Qp<D> {
 
     /// Whether a process posts to it, by itself. The core lets a process post by the kernel to the target of
     /// extended connections, which it takes for nobody's (drivers/infiniband/core/verbs.c, `create_xrc_qp_user`).
-    fn is_of_process(&self) -> bool {
+    pub fn is_of_process(&self) -> bool {
         self.is_user() || matches!(self.qp_type(), Some(QpType::XrcTgt))
     }
 

@@ -109,6 +109,12 @@ impl QpData {
         if from != actual || !modify_is_ok(from, to, qp_type, mask) {
             return Err(EINVAL);
         }
+        let moves = mask.contains(QpAttrMask::STATE);
+        let lets_go = matches!(to, QpState::Err | QpState::Reset);
+        if lets_go && !moves {
+            // There is no attribute to change; the core allows it all the same.
+            return Err(EINVAL);
+        }
         if mask.contains(QpAttrMask::PORT) && attr.port_num() != 1 {
             return Err(EINVAL);
         }
@@ -121,7 +127,6 @@ impl QpData {
         if mask.contains(QpAttrMask::AV) {
             request.av = ah::to_device(&attr.ah())?;
         }
-        let moves = mask.contains(QpAttrMask::STATE);
         if moves {
             qp.moved.store(true, Release);
         }
@@ -133,7 +138,7 @@ impl QpData {
             // Nothing can be posted from here on. What was, goes with the old life.
             qp.publish_state(to);
         }
-        let quiesced = if !qp.is_user() && matches!(to, QpState::Err | QpState::Reset) {
+        let quiesced = if lets_go && !qp.is_of_process() {
             // Always allowed; and the kernel's way of letting go of its buffers.
             live.exec_destroy(&request)
         } else {

@@ -18,6 +18,7 @@ pub static TESTS: &[Test] = &[
     Test::new("8/xrc-target-of-two-openers", two_openers),
     Test::new("3/xrc-no-such-queue", no_such_queue),
     Test::new("3/xrc-post-to-a-target", post_to_target),
+    Test::new("3/xrc-move-nowhere", move_nowhere),
     Test::new("8/xrc-churn", churn).limit(180),
 ];
 
@@ -213,6 +214,27 @@ fn post_to_target(rig: &Rig) -> TestResult {
     let kept = Xrcd::initiator_keeps_attributes(&rig.pd, &x.scq, &srq).at("another initiator")?;
     ensure!(kept, "the program's attributes have changed");
     Ok(())
+}
+
+/// A target is no process's for the core, which lets all through that the states allow.
+fn move_nowhere(rig: &Rig) -> TestResult {
+    let dead = set_up(rig)?;
+    for (name, qp_state) in [("ERR", state::ERR), ("RESET", state::RESET)] {
+        let to = QpAttr {
+            qp_state,
+            ..QpAttr::default()
+        };
+        dead.tgt.modify(&to, mask::STATE).at(name)?;
+        let nowhere = dead.tgt.modify(&QpAttr::default(), 0);
+        ensure_eq!(nowhere, Err(Errno::EINVAL), "no change in {name}");
+    }
+    // The device is alive.
+    let x = set_up(rig)?;
+    let (srq, cq) = queue(rig, &x.xrcd)?;
+    srq.post(&[RecvWr::new(1, &[])]).map_err(|e| e.errno)?;
+    let wr = SendWr::new(op::SEND, 2, &[]).to_srq(&srq);
+    x.ini.post_send(&[wr]).map_err(|e| e.errno)?;
+    ok(&wait_one(&cq, "a receive")?, 1, wc::RECV)
 }
 
 /// Everything made and destroyed, in either order.
