@@ -537,7 +537,8 @@ impl MemoryRegion<Verbena> for MrData {
     fn fill_res(mr: &Mr<Verbena>, entry: &mut ResEntry<'_>) -> Result {
         let Some(key) = &mr.key else { return Ok(()) };
         let context: MemoryEntry = mr.hw.tables.read(key.key >> 8)?;
-        entry.put_u32_hex(c"key", context.key.get())?;
+        // The key itself is for administrators, to whom the core tells it.
+        entry.put_u32(c"index", context.key.get() >> 8)?;
         entry.put_u32(c"state", context.state.into())?;
         entry.put_u32_hex(c"access", context.access.get())
     }

@@ -9,6 +9,7 @@ use crate::ffi::QpCap;
 use crate::outcome::Context as _;
 use crate::rig::*;
 use crate::{Fail, Test, TestResult};
+use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 pub static TESTS: &[Test] = &[
@@ -26,6 +27,7 @@ pub static TESTS: &[Test] = &[
         .limit(180),
     Test::new("res/open-close", open_close).alone().limit(120),
     Test::new("res/rdma-resource-shows-our-objects", resource_shows).alone(),
+    Test::new("res/rdma-resource-hides-keys", resource_hides_keys),
     Test::new("res/many-connected-qps", many_qps).limit(120),
     Test::new("res/threads-create-and-destroy", threads)
         .alone()
@@ -394,6 +396,25 @@ fn resource_shows(rig: &Rig) -> TestResult {
     );
     drop(p);
     counts_return(rig, &before)
+}
+
+/// Keys of regions are for administrators.
+fn resource_hides_keys(rig: &Rig) -> TestResult {
+    const NOBODY: u32 = 65534;
+    counts(rig)?;
+    let _mr = Mr::new(&rig.pd, 4096, access::ALL)?;
+    for uid in [0, NOBODY] {
+        let mut cmd = Command::new("rdma");
+        let out = cmd
+            .args(["-dd", "resource", "show", "mr"])
+            .uid(uid)
+            .output()?;
+        let text = String::from_utf8_lossy(&out.stdout);
+        ensure!(text.contains("mrlen 4096"), "for user {uid}: {text}");
+        let has_key = text.contains("key");
+        ensure_eq!(has_key, uid == 0, "whether user {uid} sees keys: {text}");
+    }
+    Ok(())
 }
 
 fn many_qps(rig: &Rig) -> TestResult {
