@@ -305,9 +305,9 @@ impl Numbers {
         try_pin_init!(Self {
             qpns <- Ids::new(FIRST_QPN, qp),
             cqns <- Ids::new(0, cq),
-            srqns <- Ids::new(0, srq),
             pdns <- Ids::new(0, pd),
-            // 0 is none.
+            // 0 is none: a completion that names it is of a queue pair's own receive.
+            srqns <- Ids::new(1, srq),
             xrcdns <- Ids::new(1, pd),
             keys <- Keys::new(mr),
         }? Error)

@@ -162,6 +162,9 @@ impl Cq {
             let Some(completion) = Completion::read(entry, imm_qpn, tail) else {
                 break;
             };
+            if !qp.owns(&completion) {
+                break;
+            }
             let (receive, index) = (completion.is_receive(), completion.wqe_index());
             match &mut run {
                 Some(run) if core::ptr::eq(run.qp, qp) && run.receive == receive => {
@@ -385,9 +388,7 @@ impl Cq {
         state.save();
         let mut saved = core::mem::take(&mut state.saved);
         saved.retain(|(_, completion)| {
-            // A target may have the number by now: what it receives names an SRQ that is not this one's.
-            let own = completion.qpn() == qp.qpn
-                && (!completion.is_receive() || completion.srqn == qp.srqn());
+            let own = completion.qpn() == qp.qpn && qp.owns(completion);
             if own && completion.is_receive() {
                 if let Receives::Shared(srq) = &qp.receives {
                     srq.queue.window().retire_shared(completion.wqe_index());
@@ -449,7 +450,8 @@ impl CqState {
     /// Gives back to its queue pair, or SRQ, what a completion held; false if it is of neither.
     fn retire(&self, completion: &Completion) -> bool {
         let index = completion.wqe_index();
-        if let Some(qp) = self.qps.find(completion.qpn()) {
+        let qp = self.qps.find(completion.qpn());
+        if let Some(qp) = qp.filter(|qp| qp.owns(completion)) {
             qp.retire(completion.is_receive(), index);
         } else if let Some(srq) = self.srq_of(completion) {
             srq.queue.window().retire_shared(index);

@@ -2,6 +2,7 @@
 
 //! A queue pair as the data path knows it.
 
+use crate::completion::Completion;
 use crate::cq::Cq;
 use crate::errno::Errno;
 use crate::ffi::wr::{RecvWr, SendWr};
@@ -90,12 +91,16 @@ impl Qp {
         }
     }
 
-    /// The SRQ that completions of its receives name: 0 if they are its own.
-    pub fn srqn(&self) -> u32 {
-        match &self.receives {
-            Receives::Shared(srq) => srq.srqn,
-            Receives::Own(_) | Receives::None => 0,
-        }
+    /// Whether a completion with its number is its own. A target of extended connections, which may be another process', may have
+    /// the number, too, or have had it: what it receives names an SRQ that is not this one's. 0 is no SRQ.
+    #[inline(always)]
+    pub fn owns(&self, completion: &Completion) -> bool {
+        !completion.is_receive()
+            || completion.srqn
+                == match &self.receives {
+                    Receives::Shared(srq) => srq.srqn,
+                    Receives::Own(_) | Receives::None => 0,
+                }
     }
 
     /// A completion of a send, or of a receive, with this WQE index was polled.

@@ -118,6 +118,27 @@ fn a_number_used_again_is_not_taken_for_its_last_owner() {
     f.cq.detach_srq(&second);
 }
 
+#[test]
+fn a_targets_receive_is_not_a_queue_pairs_that_has_its_number() {
+    for at_once in [true, false] {
+        let mut f = Fixture::new();
+        let srq = xrc_srq(&f, 1);
+        post(&srq, 10).unwrap();
+        complete(&mut f, 1, 0, 10);
+        // The target is no more.
+        let qp = f.rts(TARGET);
+        let other = f.rts(9);
+        if !at_once {
+            // What is in the ring is set aside.
+            other.reset();
+        }
+        assert_eq!(f.polled(4), [10], "{at_once}");
+        assert_eq!(super::receive(&qp, &[1]), Ok(()));
+        f.complete(TARGET, WcOpcode::Recv, 0, 1);
+        assert_eq!(f.polled(4), [1], "{at_once}");
+    }
+}
+
 /// The send queue of an initiator.
 fn initiator(f: &Fixture) -> SendQueue {
     let ring = Ring::new(Memory::heap(128 << LOG_SIZE), LOG_SIZE, 7).unwrap();
