@@ -17,12 +17,16 @@
 //!
 //! The MAC address of a VM is given with the VM, so nobody else speaks with it: what comes from elsewhere is a forgery, or went round a
 //! loop. A VM speaks RDMA with no other MAC address, and with no GID that is another VM's here: its driver has set it first, or it
-//! was used first and within [`AGE`]. That holds for stock rxe in a guest as well. In plain Ethernet a guest may have
+//! was used first and within [`AGE`]. That holds for stock rxe in a guest as well, which would also take RoCE in fragments and behind IP
+//! options: nobody sends that, and nobody may. In plain Ethernet a guest may have
 //! others behind it, but not take an address that was heard on another port within [`HOLD`]; the wire may, because stations move. But an
 //! address that has spoken RDMA on one wire within [`HOLD`] moves to another only with RDMA: what a guest sends of that has its own address,
 //! which the switch that it is behind has seen to.
 //! What a port has others learn is bounded ([`GUEST_ADDRESSES`], [`WIRE_ADDRESSES`]): beyond that, frames to them are flooded.
 
+mod disguise;
+
+use disguise::is_disguised;
 use std::collections::{HashMap, HashSet};
 use verbena_device::objects::mcast;
 use verbena_device::Addresses;
@@ -304,7 +308,9 @@ impl Switch {
     /// Where a frame goes that came from a port.
     pub fn forward(&mut self, from: Port, frame: &[u8], now: u64) -> Ports {
         let roce = frame::peek(frame);
-        let header = Header::read(frame).filter(|h| self.may_say(from, h, roce.as_ref(), now));
+        let header = Header::read(frame)
+            .filter(|_| roce.is_some() || !is_disguised(frame))
+            .filter(|h| self.may_say(from, h, roce.as_ref(), now));
         let Some(header) = header else {
             self.tally.refused += 1;
             return Ports::default();

@@ -70,6 +70,90 @@ fn ports(ports: &[Port]) -> Ports {
     set
 }
 
+/// Sets the length and the checksum of an IPv4 header of so many bytes.
+fn finish_ipv4(frame: &mut [u8], length: usize) {
+    let total = (frame.len() - 14) as u16;
+    let ip = &mut frame[14..14 + length];
+    ip[2..4].copy_from_slice(&total.to_be_bytes());
+    ip[10..12].fill(0);
+    let words = ip.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1]));
+    let sum = words.sum::<u32>();
+    let sum = !((sum >> 16) + (sum & 0xffff)) as u16;
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+}
+
+#[test]
+fn rdma_in_anothers_name_is_refused_in_any_form() {
+    let mut s = switch();
+    let forged = roce((A, ip(2)), (X, ip(9)));
+    let own = roce((A, ip(1)), (X, ip(9)));
+    assert!(s.forward(Guest(0), &forged, 0).is_empty());
+    assert!(!s.forward(Guest(0), &own, 0).is_empty());
+    let v6 = |next: u8, more: &[u8], ports: [u8; 2]| {
+        let mut frame = [&X[..], &A, &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 0, next, 64]].concat();
+        frame.resize(14 + 40, 0);
+        frame.extend(more);
+        frame.extend([0, 0, ports[0], ports[1], 0, 8, 0, 0]);
+        let length = (frame.len() - 54) as u16;
+        frame[18..20].copy_from_slice(&length.to_be_bytes());
+        frame
+    };
+    let port = 4791u16.to_be_bytes();
+    let options = {
+        let mut frame = forged.clone();
+        frame.splice(34..34, [1, 1, 1, 0]);
+        frame[14] = 0x46;
+        finish_ipv4(&mut frame, 24);
+        frame
+    };
+    let fragment = |flags: [u8; 2]| {
+        let mut frame = forged.clone();
+        frame[20..22].copy_from_slice(&flags);
+        finish_ipv4(&mut frame, 20);
+        frame
+    };
+    let tagged = |mut frame: Vec<u8>, tags: usize| {
+        for _ in 0..tags {
+            frame.splice(12..12, [0x81, 0, 0, 5]);
+        }
+        frame
+    };
+    let last = [17, 0, 1, 4, 0, 0, 0, 0];
+    let other = [0, 0, 1, 4, 0, 0, 0, 0];
+    for (name, frame) in [
+        ("options", options.clone()),
+        ("options, in a VLAN", tagged(options, 1)),
+        ("first of fragments", fragment([0x20, 0])),
+        ("two tags", tagged(forged.clone(), 2)),
+        ("many tags", tagged(forged.clone(), 30)),
+        ("destination options", v6(60, &last, port)),
+        (
+            "hop by hop, then routing",
+            v6(0, &[&[43][..], &other[1..], &last].concat(), port),
+        ),
+        (
+            "first of fragments, IPv6",
+            v6(44, &[17, 0, 0, 1, 0, 0, 0, 1], port),
+        ),
+        ("many headers", v6(0, &other.repeat(30), port)),
+    ] {
+        let refused = s.tally.refused;
+        assert!(s.forward(Guest(0), &frame, 0).is_empty(), "{name}");
+        assert_eq!(s.tally.refused, refused + 1, "{name}");
+    }
+    for (name, frame) in [
+        ("a later fragment", fragment([0, 5])),
+        ("another port", v6(60, &last, [0, 53])),
+        (
+            "a later fragment, IPv6",
+            v6(44, &[17, 0, 0, 9, 0, 0, 0, 1], port),
+        ),
+        ("cut", v6(60, &last, port)[..57].to_vec()),
+    ] {
+        assert!(!s.forward(Guest(0), &frame, 0).is_empty(), "{name}");
+    }
+}
+
 #[test]
 fn the_unknown_is_flooded_and_the_known_is_not() {
     let mut s = switch();
