@@ -18,6 +18,7 @@ use crate::objects::port::Outgoing;
 use crate::tap::Way;
 use verbena_abi::stats::Counter;
 use verbena_faults::Direction;
+use verbena_roce::packet::Payload;
 use verbena_roce::wire::Path;
 
 /// The most bytes of a super-packet.
@@ -31,6 +32,14 @@ impl Crossing {
     /// Where from and where to. Each has it.
     pub fn path(&self) -> Option<&Path> {
         self.0.path()
+    }
+
+    /// Bytes of payload that it has with it: what its sender has copied (UC, UD). A reference counts nothing.
+    pub fn held_bytes(&self) -> usize {
+        match &self.0.packet.payload {
+            Payload::Bytes { length, .. } => *length as usize,
+            _ => 0,
+        }
     }
 }
 

@@ -13,6 +13,8 @@ use verbena_device::Crossing;
 
 /// Packets that wait for one device; more are lost.
 const MAX: usize = 4096;
+/// Bytes of payload that they may have with them: as those frames would have.
+const MAX_BYTES: usize = MAX * 4096;
 /// What a device takes of them in a turn, in slices: as others' turns come after it.
 const PORTIONS: usize = 8;
 
@@ -25,37 +27,47 @@ pub(super) struct Sender {
 
 /// What waits for a device, in order.
 #[derive(Default)]
-pub(super) struct Arrivals(VecDeque<(Sender, Crossing)>);
+pub(super) struct Arrivals {
+    queue: VecDeque<(Sender, Crossing)>,
+    /// What they hold.
+    bytes: usize,
+}
 
 impl Arrivals {
     /// Leaves a packet. False: there is no room.
     fn leave(&mut self, sender: Sender, packet: Crossing) -> bool {
-        let room = self.0.len() < MAX;
+        let held = packet.held_bytes();
+        let room = self.queue.len() < MAX && self.bytes + held <= MAX_BYTES;
         if room {
-            self.0.push_back((sender, packet));
+            self.bytes += held;
+            self.queue.push_back((sender, packet));
         }
         room
     }
 
     /// Whether nothing waits.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.queue.is_empty()
     }
 
     /// Drops all.
     pub(super) fn clear(&mut self) {
-        self.0.clear();
+        self.queue.clear();
+        self.bytes = 0;
     }
 
     fn first(&self) -> Option<Sender> {
-        self.0.front().map(|(sender, _)| *sender)
+        self.queue.front().map(|(sender, _)| *sender)
     }
 
     /// Takes the first, if it is of this sender.
     fn next_of(&mut self, sender: Sender) -> Option<Crossing> {
         let is_next = self.first() == Some(sender);
-        let first = is_next.then(|| self.0.pop_front()).flatten();
-        first.map(|(_, packet)| packet)
+        let first = is_next.then(|| self.queue.pop_front()).flatten();
+        first.map(|(_, packet)| {
+            self.bytes = self.bytes.saturating_sub(packet.held_bytes());
+            packet
+        })
     }
 }
 
@@ -127,15 +139,81 @@ impl Vm {
     fn receive_from(&mut self, from: &Vm, sender: Sender, arrivals: &mut Arrivals) {
         let is_same = from.life == sender.life;
         let loan = is_same.then(|| from.model.lend()).flatten();
-        let (before, now) = (arrivals.0.len(), self.shared.now());
+        let (before, now) = (arrivals.queue.len(), self.shared.now());
         let mut slice = self.model.slice();
         if let (Some(loan), true) = (loan, slice.is_open()) {
             let next = || arrivals.next_of(sender);
             slice.call(|device, ram| device.receive_crossing(ram, loan.side(), now, next));
         }
-        if arrivals.0.len() == before {
+        if arrivals.queue.len() == before {
             // Nobody may read what this sender has sent, or nobody hears it.
             while arrivals.next_of(sender).is_some() {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use verbena_abi::cmd::QpType;
+    use verbena_abi::ctx::{qp_mask as m, QpAttr, QpState};
+    use verbena_abi::wqe::WqeOpcode;
+    use verbena_device::mock::{Driver, SendWr};
+    use verbena_device::Config;
+
+    /// Packets of an unreliable queue pair to elsewhere, which have their payload with them.
+    fn unreliable(messages: usize) -> Vec<Crossing> {
+        const BYTES: u32 = 128 << 10;
+        let mut d = Driver::with(Config {
+            neighbours: true,
+            ..Config::default()
+        });
+        let mut cq = d.create_cq(6);
+        let mut request = d.qp_request(&cq, &cq);
+        request.qp_type = QpType::Uc.to_raw();
+        let mut qp = d.create_qp_by(&request).unwrap();
+        let connected = m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN;
+        for (to, mask) in [
+            (QpState::Init, m::PKEY_INDEX | m::ACCESS_FLAGS | m::PORT),
+            (QpState::Rtr, connected),
+            (QpState::Rts, m::SQ_PSN),
+        ] {
+            let attr = QpAttr {
+                qp_state: to.to_raw(),
+                port_num: 1,
+                path_mtu: 3,
+                dest_qpn: 77.into(),
+                ..QpAttr::default()
+            };
+            d.modify_av(qp.qpn, m::STATE | mask, attr, Driver::path(0, 8))
+                .unwrap();
+        }
+        let (from, key) = d.region(BYTES, 1);
+        let mut packets = Vec::new();
+        for _ in 0..messages {
+            let wr = SendWr::new(WqeOpcode::RdmaWrite, 0, &[(from, BYTES, key)]);
+            d.post_send(&mut qp, &wr.to(0, 0));
+            d.run();
+            d.drain(&mut cq);
+            packets.extend(std::iter::from_fn(|| d.device.next_crossing()));
+        }
+        packets
+    }
+
+    #[test]
+    fn what_waits_holds_no_more_than_so_many_frames_would() {
+        let packets = unreliable(2 * MAX_BYTES / (128 << 10));
+        let sender = Sender { vm: 1, life: 1 };
+        let mut arrivals = Arrivals::default();
+        let all: usize = packets.iter().map(Crossing::held_bytes).sum();
+        assert!(all > MAX_BYTES && packets.len() < MAX, "{all}");
+        let mut lost = 0;
+        for packet in packets {
+            lost += usize::from(!arrivals.leave(sender, packet));
+        }
+        assert!(lost > 0 && arrivals.bytes <= MAX_BYTES && arrivals.bytes > MAX_BYTES / 2);
+        let taken = std::iter::from_fn(|| arrivals.next_of(sender));
+        let held: usize = taken.map(|packet| packet.held_bytes()).sum();
+        assert!(held > MAX_BYTES / 2 && arrivals.bytes == 0);
     }
 }
