@@ -249,7 +249,8 @@ impl<D: Operations> Mr<D> {
             }
             // SAFETY: Nothing of ours is in it, and nobody knows it.
             .inspect_err(|_| unsafe { MrObject::<D>::free(mr) })?;
-            draft.start(caller, start)?;
+            // A window may be bound to it before the response is through.
+            draft.start_answered(caller, start)?;
             Ok(mr)
         };
         allocate().unwrap_or_else(|e: Error| e.to_ptr())

@@ -485,6 +485,25 @@ impl<O: Object> Draft<O> {
             .store(true, Release);
         Ok(())
     }
+
+    /// The same, with the response first: for what has none of the driver's, and what may be in use, and
+    /// not to be destroyed, as soon as it is known. After an error nothing is left of it.
+    pub(crate) fn start_answered(
+        self,
+        caller: &Caller<'_, O::Driver>,
+        start: impl FnOnce(&Managed<O>) -> Result,
+    ) -> Result {
+        caller.finish_input()?;
+        caller.finish_output()?;
+        // SAFETY: By the invariant.
+        start(unsafe { Managed::from_raw(self.0) })?;
+        let raw = core::mem::ManuallyDrop::new(self).0;
+        // SAFETY: By the invariant; it lives until this op has returned.
+        unsafe { Managed::<O>::from_raw(raw) }
+            .known
+            .store(true, Release);
+        Ok(())
+    }
 }
 
 impl<O: Object> Drop for Draft<O> {

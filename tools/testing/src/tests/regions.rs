@@ -2,19 +2,40 @@
 //! Kinds of memory regions.
 use crate::ffi::context::EventType;
 use crate::ffi::destroy::Destroy;
-use crate::ffi::mr::{access, Mr};
+use crate::ffi::mr::{access, register_unheard, Mr};
 use crate::ffi::qp::{op, SendWr};
-use crate::ffi::sys::Buf;
+use crate::ffi::sys::{Buf, Errno};
 use crate::outcome::Context as _;
 use crate::rig::*;
 use crate::{Fail, Test, TestResult};
 use std::sync::Arc;
+
+/// How many commands the device was given.
+fn commands() -> Result<u64, Fail> {
+    let text = std::fs::read_to_string(super::faults::debugfs("commands")?)?;
+    let number = text.split("commands so far ").nth(1);
+    let number = number.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+    Ok(number.ok_or("no number of commands")?)
+}
+
+/// A process could bind a window to a region that it has not been told of, which could not be destroyed then.
+fn answered_first(rig: &Rig) -> TestResult {
+    let buf = Buf::new(4096)?;
+    let before = commands()?;
+    let registered = register_unheard(&rig.pd, &buf);
+    ensure_eq!(registered, Err(Errno::EFAULT), "an answer to nowhere");
+    ensure_eq!(commands()?, before, "commands to the device");
+    drop(Mr::new(&rig.pd, 4096, access::ALL)?);
+    ensure!(commands()? > before, "a region that is heard of costs none");
+    Ok(())
+}
 
 pub static TESTS: &[Test] = &[
     Test::new("7/zero-based", zero_based),
     Test::new("7/no-bytes", no_bytes),
     Test::new("7/huge-pages", huge_pages).alone(),
     Test::new("7/failed-registration-pins-nothing", pins_nothing),
+    Test::new("7/answer-before-the-region", answered_first).alone(),
     Test::new("7/deregistered-memory-stays-untouched", untouched),
 ];
 
