@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Queue pairs: what they are made of, and their life. How one is made is in `create`,
-//! attributes and states are in `attr`, work requests of kernel users in `post`.
+//! attributes and states are in `attr`, multicast groups in `groups`, work requests of kernel users in
+//! `post`.
 
 mod attr;
 mod create;
+mod groups;
 mod post;
 
 use super::{
@@ -20,10 +22,8 @@ use crate::{
     abi::{
         cmd::{
             self,
-            AttachMcast,
             CreateQp,
             DestroyQp,
-            DetachMcast,
             QueryQp,
             Quiesced, //
         },
@@ -154,6 +154,8 @@ pub(crate) struct QpData {
     state: Atomic<u32>,
     /// Somebody has moved it from state to state.
     moved: Atomic<bool>,
+    #[pin]
+    groups: Mutex<KVec<groups::Group>>,
     /// LAST_WQE_REACHED was reported since the queue pair left RESET.
     last_wqe_reached: Atomic<bool>,
     qkey: Atomic<u32>,
@@ -352,29 +354,11 @@ impl QueuePair<Verbena> for QpData {
         if !qp.live.has(cmd::FEATURE_MCAST) {
             return Err(eopnotsupp());
         }
-        qp.live.cmdq.exec(&AttachMcast {
-            qpn: Le32::new(qp.qpn()),
-            port: 1,
-            mgid: *group,
-            ..Default::default()
-        })?;
-        Ok(())
+        qp.join(group)
     }
 
     fn detach_mcast(qp: &Qp<Verbena>, group: &[u8; 16], _lid: u16) -> Result {
-        let left = qp.live.exec_unless_dead(&DetachMcast {
-            qpn: Le32::new(qp.qpn()),
-            port: 1,
-            mgid: *group,
-            ..Default::default()
-        });
-        // The core counts the groups that a queue pair is in, and destroys none that is in one. At worst
-        // the queue pair hears the group until then.
-        if left.is_err() {
-            qp.live
-                .complain("it lets no queue pair out of a multicast group");
-        }
-        Ok(())
+        qp.leave(group)
     }
 
     fn fill_res(qp: &Qp<Verbena>, entry: &mut ResEntry<'_>) -> Result {

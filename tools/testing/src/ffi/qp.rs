@@ -319,16 +319,26 @@ impl Qp {
 
     /// Attaches it to a multicast group.
     pub fn attach_mcast(&self, group: [u8; 16]) -> Result<(), Errno> {
+        self.attach_mcast_by(group, 0)
+    }
+
+    /// The same by a LID, which RoCE does not know and the core does not look at.
+    pub fn attach_mcast_by(&self, group: [u8; 16], lid: u16) -> Result<(), Errno> {
         let gid = ibv_gid { raw: group };
         // SAFETY: a valid QP and GID.
-        Errno::check(unsafe { ibv_attach_mcast(self.raw, &gid, 0) })
+        Errno::check(unsafe { ibv_attach_mcast(self.raw, &gid, lid) })
     }
 
     /// Detaches it again.
     pub fn detach_mcast(&self, group: [u8; 16]) -> Result<(), Errno> {
+        self.detach_mcast_by(group, 0)
+    }
+
+    /// The same by a LID.
+    pub fn detach_mcast_by(&self, group: [u8; 16], lid: u16) -> Result<(), Errno> {
         let gid = ibv_gid { raw: group };
         // SAFETY: a valid QP and GID.
-        Errno::check(unsafe { ibv_detach_mcast(self.raw, &gid, 0) })
+        Errno::check(unsafe { ibv_detach_mcast(self.raw, &gid, lid) })
     }
 
     /// Live attributes, and the capacity that the device reports.

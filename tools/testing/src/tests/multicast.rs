@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 pub static TESTS: &[Test] = &[
     Test::new("ops/multicast-reaches-all-members", all_members),
     Test::new("ops/multicast-members-drop-for-themselves", drops),
+    Test::new("ops/multicast-by-two-lids", two_lids),
 ];
 
 const LEN: usize = 500;
@@ -121,6 +122,33 @@ fn all_members(rig: &Rig) -> TestResult {
     reach(&ends, &to, 4, 4, &[2])?;
     ends[2].qp.detach_mcast(group).at("detaching the last")?;
     rig.expect_no_event(QUIET)
+}
+
+/// A member as long as one of its attachments is left. Each is one for the core.
+fn two_lids(rig: &Rig) -> TestResult {
+    let (ends, group) = (three(rig)?, group(5));
+    let to = to_group(rig, group)?;
+    let member = &ends[1];
+    for wr_id in 1..3 {
+        receive(member, wr_id)?;
+    }
+    for wr_id in 1..3 {
+        for lid in [1, 2] {
+            member.qp.attach_mcast_by(group, lid).at("attaching")?;
+        }
+        member.qp.detach_mcast_by(group, 1).at("detaching")?;
+        reach(&ends, &to, wr_id, wr_id, &[1])?;
+        member.qp.detach_mcast_by(group, 2).at("the last")?;
+    }
+    let again = member.qp.detach_mcast_by(group, 2);
+    ensure_eq!(again, Err(Errno::EINVAL), "detaching what is no member");
+    let log =
+        String::from_utf8_lossy(&std::process::Command::new("dmesg").output()?.stdout).into_owned();
+    ensure!(
+        !log.contains("out of a multicast group"),
+        "the device is blamed"
+    );
+    Ok(())
 }
 
 /// One without a receive misses it; the others do not.
