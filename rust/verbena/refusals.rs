@@ -4,9 +4,16 @@
 //!
 //! What the device refuses is usually the asker's mistake, and a process can ask for nonsense as
 //! often as it likes. So it is counted for each process by itself: who has used up his own messages
-//! takes nobody else's.
+//! takes nobody else's. But processes cost nothing, so there is a bound for all of them, too.
 
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    time::{
+        Delta,
+        Instant,
+        Monotonic, //
+    }, //
+};
 use rdma::{
     base::{
         sync::IrqLock,
@@ -17,6 +24,12 @@ use rdma::{
 
 /// How many messages a process may cause.
 const MOST: u32 = 8;
+
+/// How many all of them may cause in a [`WINDOW`].
+const MOST_OF_ALL: u32 = 128;
+
+/// See [`MOST_OF_ALL`].
+const WINDOW: Delta = Delta::from_secs(10);
 
 /// Processes that are remembered. Who is forgotten has his messages again.
 const REMEMBERED: usize = 32;
@@ -30,6 +43,29 @@ struct Asker {
 struct Askers {
     list: [Option<Asker>; REMEMBERED],
     oldest: usize,
+    /// When the present window began, and messages since then.
+    began: Instant<Monotonic>,
+    messages: u32,
+}
+
+impl Askers {
+    /// Whether a process has a message left.
+    fn has_left(&mut self, process: i32) -> bool {
+        let known = self
+            .list
+            .iter_mut()
+            .flatten()
+            .find(|asker| asker.process == process);
+        if let Some(asker) = known {
+            asker.count = asker.count.saturating_add(1);
+            return asker.count <= MOST;
+        }
+        if let Some(place) = self.list.get_mut(self.oldest) {
+            *place = Some(Asker { process, count: 1 });
+        }
+        self.oldest = (self.oldest + 1) % REMEMBERED;
+        true
+    }
 }
 
 /// Counts what was refused.
@@ -45,6 +81,8 @@ impl Refusals {
             askers <- new_irq_lock!(Askers {
                 list: [None; REMEMBERED],
                 oldest: 0,
+                began: Instant::now(),
+                messages: 0,
             }),
         })
     }
@@ -54,19 +92,14 @@ impl Refusals {
         let process = current_process();
         let mut guard = self.askers.lock();
         let askers = &mut *guard;
-        let known = askers
-            .list
-            .iter_mut()
-            .flatten()
-            .find(|asker| asker.process == process);
-        if let Some(asker) = known {
-            asker.count = asker.count.saturating_add(1);
-            return asker.count <= MOST;
+        if askers.began.elapsed() >= WINDOW {
+            askers.began = Instant::now();
+            askers.messages = 0;
         }
-        if let Some(place) = askers.list.get_mut(askers.oldest) {
-            *place = Some(Asker { process, count: 1 });
+        if !askers.has_left(process) || askers.messages >= MOST_OF_ALL {
+            return false;
         }
-        askers.oldest = (askers.oldest + 1) % REMEMBERED;
+        askers.messages += 1;
         true
     }
 }
