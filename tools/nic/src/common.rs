@@ -19,7 +19,7 @@ pub struct Tallies {
     pub uplink_dropped: AtomicU64,
     /// Frames for groups and for addresses that were not known.
     pub switch_flooded: AtomicU64,
-    /// Frames that spoke in another's name, or were none.
+    /// Frames that spoke in another's name, RoCE in a form that no adapter sends, or no frames at all.
     pub switch_refused: AtomicU64,
     /// Frames of which the sender's address found no room in the switch.
     pub switch_unlearned: AtomicU64,

@@ -162,7 +162,7 @@ impl std::fmt::Debug for Ports {
 pub struct Tally {
     /// For a group, or for an address that was not known.
     pub flooded: u64,
-    /// Not forwarded: their sender spoke in another's name, or they are no frames.
+    /// Not forwarded: their sender spoke in another's name, they are RoCE in a form that no adapter sends, or no frames.
     pub refused: u64,
     /// Forwarded, but the address of their sender found no room.
     pub unlearned: u64,

@@ -110,13 +110,14 @@ fn what_is_too_long_for_an_uplink_is_lost_before_anything_waits() {
 fn frames_in_a_row_go_where_the_first_goes_and_no_others_do() {
     use verbena_roce::packet::{Kind, Payload};
     use verbena_roce::{packet, Packet};
-    let frame = |dmac: u8, dgid: u8, sport: u16, psn: u32| {
+    // By the last bytes of MAC and IP address, which are the same.
+    let between = |from: u8, to: u8, psn: u32| {
         let path = Path {
-            smac: [2, 0, 0, 0, 0, 1],
-            dmac: [2, 0, 0, 0, 0, dmac],
-            sgid: verbena_roce::wire::ipv4_to_gid([10, 0, 0, 1]),
-            dgid: verbena_roce::wire::ipv4_to_gid([10, 0, 0, dgid]),
-            udp_sport: sport,
+            smac: [2, 0, 0, 0, 0, from],
+            dmac: [2, 0, 0, 0, 0, to],
+            sgid: verbena_roce::wire::ipv4_to_gid([10, 0, 0, from]),
+            dgid: verbena_roce::wire::ipv4_to_gid([10, 0, 0, to]),
+            udp_sport: 0xc000,
             ..Path::default()
         };
         let packet = Packet {
@@ -141,28 +142,27 @@ fn frames_in_a_row_go_where_the_first_goes_and_no_others_do() {
         emitted.unwrap();
         bytes
     };
+    let frame = |to, psn| between(1, to, psn);
     let (network, _shared, _sent) = network(2);
     let flooded = || network.tallies().switch_flooded.load(Ordering::Relaxed);
     let refused = || network.tallies().switch_refused.load(Ordering::Relaxed);
     let mut trail = Trail::default();
     let mut to = |frame: &[u8]| network.from_engine(0, frame, &mut trail);
-    let everywhere = to(&frame(9, 9, 0xc000, 0));
+    let everywhere = to(&frame(9, 0));
     assert_eq!(everywhere.wires().count(), 2);
     // Nobody is asked again, whatever the packet says.
-    assert!(to(&frame(9, 9, 0xc000, 7)) == everywhere && flooded() == 1);
+    assert!(to(&frame(9, 7)) == everywhere && flooded() == 1);
     // Somebody answers: who asks now goes there alone.
-    let mut answer = frame(1, 1, 0xc000, 0);
-    answer[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
-    answer[26..30].copy_from_slice(&[10, 0, 0, 9]);
+    let answer = between(9, 1, 0);
     network.from_wire(1, &answer, &mut Trail::default());
     let mut trail = Trail::default();
     let mut to = |frame: &[u8]| network.from_engine(0, frame, &mut trail);
-    let one = to(&frame(9, 9, 0xc000, 8));
+    let one = to(&frame(9, 8));
     assert_eq!(one.wires().collect::<Vec<_>>(), [1]);
     // Another station, then the first again.
-    assert!(to(&frame(8, 8, 0xc000, 9)) == everywhere && to(&frame(9, 9, 0xc000, 10)) == one);
+    assert!(to(&frame(8, 9)) == everywhere && to(&frame(9, 10)) == one);
     // What is refused is refused each time, and so is what only looks like the last from another port.
-    let forged = frame(9, 9, 0xc000, 11);
+    let forged = frame(9, 11);
     for n in 1..3 {
         assert!(network.from_wire(0, &forged, &mut trail).is_empty());
         assert_eq!(refused(), n);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! RoCE in a form that no adapter sends and `frame::peek` does not know, but a kernel would unpack and give to its software RDMA: with
-//! IP options or extension headers, in fragments, within further VLAN tags.
+//! IP options or extension headers, in fragments, within tags of other kinds or several, from addresses that stand for IPv4.
 
 /// UDP, as IP numbers it.
 const UDP: u8 = 17;
@@ -10,13 +10,12 @@ const PORT: [u8; 2] = 4791u16.to_be_bytes();
 /// Headers that may come one after the other before that; what has more is taken for RoCE. Linux goes on as long as the frame does.
 const HEADERS: usize = 16;
 
-/// Whether a frame is one of those. Of fragments the first is: without it, the others are of no use.
+/// Whether a frame that `frame::peek` does not know is one of those. Of fragments the first is: without it, the others are of no use.
 pub(super) fn is_disguised(bytes: &[u8]) -> bool {
     carries_roce(bytes).unwrap_or(false)
 }
 
-/// Whether a UDP datagram for the port is in there, in some form other than the plain one. None: the frame is too short to tell, or to be
-/// one.
+/// Whether a UDP datagram for the port is in there. None: the frame is too short to tell, or to be one.
 fn carries_roce(bytes: &[u8]) -> Option<bool> {
     let mut tags = 0;
     let (kind, packet) = loop {
@@ -27,39 +26,38 @@ fn carries_roce(bytes: &[u8]) -> Option<bool> {
             kind => break (kind, rest),
         }
     };
-    let (is_plain, segment) = match kind {
+    let segment = match kind {
         0x0800 => ipv4(packet)?,
         0x86dd => match ipv6(packet)? {
-            Some(found) => found,
+            Some(segment) => segment,
             None => return Some(true),
         },
         _ => return None,
     };
-    let is_for_port = segment.get(2..4)? == PORT;
-    Some(is_for_port && !(is_plain && tags < 2))
+    Some(segment.get(2..4)? == PORT)
 }
 
-/// Whether there are neither options nor fragments, and the UDP datagram.
-fn ipv4(packet: &[u8]) -> Option<(bool, &[u8])> {
+/// The UDP datagram, or its first fragment.
+fn ipv4(packet: &[u8]) -> Option<&[u8]> {
     let head = packet.first_chunk::<20>()?;
     let length = usize::from(head[0] & 0xf) * 4;
-    let fragment = u16::from_be_bytes([head[6], head[7]]) & 0x3fff;
-    if head[0] >> 4 != 4 || head[9] != UDP || fragment & 0x1fff != 0 {
+    let offset = u16::from_be_bytes([head[6], head[7]]) & 0x1fff;
+    if head[0] >> 4 != 4 || head[9] != UDP || offset != 0 {
         return None;
     }
-    Some((length == 20 && fragment == 0, packet.get(length..)?))
+    packet.get(length..)
 }
 
-/// Whether there are no extension headers, and the UDP datagram. Some(None): there are too many.
-fn ipv6(packet: &[u8]) -> Option<Option<(bool, &[u8])>> {
+/// The same. Some(None): there are too many headers before it.
+fn ipv6(packet: &[u8]) -> Option<Option<&[u8]>> {
     let (head, mut rest) = packet.split_first_chunk::<40>()?;
     if head[0] >> 4 != 6 {
         return None;
     }
     let mut next = head[6];
-    for number in 0..HEADERS {
+    for _ in 0..HEADERS {
         let length = match next {
-            UDP => return Some(Some((number == 0, rest))),
+            UDP => return Some(Some(rest)),
             // Hop-by-hop and destination options, routing: 8 octets, and so many times 8 more.
             0 | 43 | 60 => 8 + 8 * usize::from(*rest.get(1)?),
             // A fragment.

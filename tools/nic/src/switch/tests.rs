@@ -124,6 +124,16 @@ fn rdma_in_anothers_name_is_refused_in_any_form() {
         ("options", options.clone()),
         ("options, in a VLAN", tagged(options, 1)),
         ("first of fragments", fragment([0x20, 0])),
+        ("a service tag", {
+            let mut frame = tagged(forged.clone(), 1);
+            frame[12..16].copy_from_slice(&[0x88, 0xa8, 0, 0]);
+            frame
+        }),
+        ("an address that stands for IPv4", {
+            let mut frame = v6(17, &[], port);
+            frame[22..38].copy_from_slice(&ip(2));
+            frame
+        }),
         ("two tags", tagged(forged.clone(), 2)),
         ("many tags", tagged(forged.clone(), 30)),
         ("destination options", v6(60, &last, port)),
