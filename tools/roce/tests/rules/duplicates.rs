@@ -289,7 +289,7 @@ fn a_late_copy_whose_key_goes_before_it_is_sent_does_no_harm() {
 }
 
 #[test]
-fn nor_does_one_that_newer_reads_have_pushed_out_of_memory() {
+fn a_late_copy_that_newer_reads_have_pushed_out_of_memory_does_no_harm() {
     let mut p = with_depth(1);
     let (far, other) = (p.zeros(A, 600), p.zeros(A, 600));
     ask(&mut p, request(read(far), 0, &[]));

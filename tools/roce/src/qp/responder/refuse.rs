@@ -144,7 +144,8 @@ impl Responder {
             let syndrome = self.positive(core, host);
             self.answer_aeth(core, host, refusal.psn, syndrome);
         }
-        if self.owed.is_some() && refusal.status != WcStatus::WrFlushErr {
+        let tells = self.owed.is_some() && refusal.status != WcStatus::WrFlushErr;
+        if tells && self.is_heard_of(core, host) {
             self.fail_recv(core, host, refusal.status, refusal.cause);
         } else {
             host.event(refusal.event, Some(refusal.cause));

@@ -42,31 +42,26 @@ impl Responder {
                 self.recv.xrc = found;
                 Ok(())
             }
-            Err(cause) => {
-                let (nak, event) = match cause {
-                    Syndrome::SrqDied | Syndrome::CqDied => {
-                        (NakCode::RemoteOperational, EventType::QpFatal)
-                    }
-                    _ if self.owed.is_none() || self.is_heard_of(host) => {
-                        return Err(self.refuse_request(core, host, packet.psn, cause));
-                    }
-                    _ => (NakCode::InvalidRequest, EventType::QpReqErr),
-                };
+            Err(cause @ (Syndrome::SrqDied | Syndrome::CqDied)) => {
                 let refusal = Refusal {
                     psn: packet.psn,
-                    nak: Some(nak),
+                    nak: Some(NakCode::RemoteOperational),
                     // Nobody hears of a receive that was taken there.
                     status: WcStatus::WrFlushErr,
-                    event,
+                    event: EventType::QpFatal,
                     cause,
                 };
                 Err(self.refuse(core, host, refusal))
             }
+            Err(cause) => Err(self.refuse_request(core, host, packet.psn, cause)),
         }
     }
 
-    /// Whether the queue of the present message is there to hear of its receive.
-    fn is_heard_of<H: Host>(&self, host: &mut H) -> bool {
+    /// Whether somebody hears of the receive of the present message: the queue that it is of may have gone.
+    pub(super) fn is_heard_of<H: Host>(&self, core: &Core, host: &mut H) -> bool {
+        if core.transport() != Transport::Xrc {
+            return true;
+        }
         let found = host.xrc_srq(self.recv.xrc.srqn);
         found.is_ok_and(|found| found.life == self.recv.xrc.life)
     }
