@@ -119,7 +119,7 @@ layout! {
         28 => vendor_err: Le32,
         /// When it completed, by the device clock, in nanoseconds ([`super::regs::DOORBELL_CLOCK`]).
         32 => timestamp: Le64,
-        /// Queue pairs on an SRQ: the SRQN, else 0.
+        /// Queue pairs on an SRQ: the SRQN, else 0, which is no SRQ's.
         40 => srqn: Le32,
         44 => pkey_index: Le16,
         /// UD: MAC address of the sender.

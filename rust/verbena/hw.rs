@@ -308,6 +308,7 @@ impl Numbers {
             pdns <- Ids::new(0, pd),
             // 0 is none: a completion that names it is of a queue pair's own receive.
             srqns <- Ids::new(1, srq),
+            // Nor is 0 a domain.
             xrcdns <- Ids::new(1, pd),
             keys <- Keys::new(mr),
         }? Error)

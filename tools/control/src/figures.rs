@@ -34,7 +34,7 @@ pub struct Engine {
     pub inbox_dropped: u64,
     /// Frames for groups and for addresses that were not known.
     pub switch_flooded: u64,
-    /// Frames that spoke in another's name, or were none.
+    /// Frames that spoke in another's name, RoCE in a form that no adapter sends, or no frames at all.
     pub switch_refused: u64,
     /// Frames of which the sender's address found no room in the switch.
     pub switch_unlearned: u64,
