@@ -474,15 +474,14 @@ impl<O: Object> Draft<O> {
         caller.finish_input()?;
         // SAFETY: By the invariant.
         start(unsafe { Managed::from_raw(self.0) })?;
-        let raw = core::mem::ManuallyDrop::new(self).0;
-        caller
-            .finish_output()
-            // SAFETY: By the invariant; its owner never gets to know the object.
-            .inspect_err(|_| unsafe { Managed::<O>::undo(raw) })?;
-        // SAFETY: By the invariant; it lives until this op has returned.
-        unsafe { Managed::<O>::from_raw(raw) }
-            .known
-            .store(true, Release);
+        match caller.finish_output() {
+            Ok(()) => self.know(),
+            Err(e) => {
+                // SAFETY: By the invariant; its owner never gets to know the object.
+                unsafe { Managed::<O>::undo(core::mem::ManuallyDrop::new(self).0) };
+                return Err(e);
+            }
+        }
         Ok(())
     }
 
@@ -497,12 +496,17 @@ impl<O: Object> Draft<O> {
         caller.finish_output()?;
         // SAFETY: By the invariant.
         start(unsafe { Managed::from_raw(self.0) })?;
+        self.know();
+        Ok(())
+    }
+
+    /// Makes it its owner's: nothing can fail any more.
+    fn know(self) {
         let raw = core::mem::ManuallyDrop::new(self).0;
         // SAFETY: By the invariant; it lives until this op has returned.
         unsafe { Managed::<O>::from_raw(raw) }
             .known
             .store(true, Release);
-        Ok(())
     }
 }
 

@@ -145,9 +145,7 @@ impl Recovery {
             since: Instant::now(),
         })
     }
-}
 
-impl Recovery {
     /// Ends the dead life, and says whether it was too short to count as one. `None`: none is dead.
     fn bury(&self, gone: bool) -> Option<bool> {
         let mut running = self.running.lock();

@@ -34,11 +34,11 @@ pub fn ask_for<T: DeserializeOwned>(socket: &Path, request: Request) -> Result<T
 fn failed(socket: &Path, e: &io::Error) -> String {
     let why = match e.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            format!("gives no answer for {PATIENCE} s: it is stopped, or hangs")
+            format!(" gives no answer for {PATIENCE} s: it is stopped, or hangs")
         }
-        _ => return format!("the NIC at {}: {e}", socket.display()),
+        _ => format!(": {e}"),
     };
-    format!("the NIC at {} {why}", socket.display())
+    format!("the NIC at {}{why}", socket.display())
 }
 
 /// The answer to a request.

@@ -7,7 +7,7 @@ use clap::Subcommand;
 use serde_json::Value;
 use std::collections::HashSet;
 use std::fmt::Write as _;
-use std::io::{self, BufRead, Read, Write as _};
+use std::io::{self, BufRead, Read};
 use std::path::{Path, PathBuf};
 use verbena_control::{read_rules, Request, ToldRules, MAX_REQUEST};
 use verbena_faults::RuleSet;
@@ -116,7 +116,6 @@ fn hold(
 ) -> Result<String, String> {
     let (told, mut reader) = client::open_for::<ToldRules>(socket, request)?;
     crate::say(&show(&told)?)?;
-    io::stdout().flush().map_err(|e| e.to_string())?;
     let mut line = String::new();
     while reader.read_line(&mut line).is_ok_and(|length| length > 0) {}
     Err(String::from("the NIC has gone"))

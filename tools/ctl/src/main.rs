@@ -139,7 +139,8 @@ fn main() -> ExitCode {
 ///
 /// It cannot be written. That a reader closes its pipe early is no failure.
 fn say(text: &str) -> Result<(), String> {
-    match io::stdout().write_all(text.as_bytes()) {
+    let mut out = io::stdout();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
             Err(format!("cannot write to standard output: {e}"))
         }

@@ -50,11 +50,8 @@ impl QpData {
             .iter()
             .position(|group| group.gid == *gid)
             .ok_or(EINVAL)?;
-        let times = groups.get(at).map_or(1, |group| group.times);
-        if times > 1 {
-            if let Some(group) = groups.get_mut(at) {
-                group.times = times - 1;
-            }
+        if let Some(group) = groups.get_mut(at).filter(|group| group.times > 1) {
+            group.times -= 1;
             return Ok(());
         }
         let left = self.live.exec_unless_dead(&DetachMcast {
@@ -69,7 +66,7 @@ impl QpData {
             self.live
                 .complain("it lets no queue pair out of a multicast group");
         }
-        groups.retain(|group| group.gid != *gid);
+        groups.remove(at).map(drop)?;
         Ok(())
     }
 }

@@ -37,13 +37,10 @@ fn roce(from: (Mac, Gid), to: (Mac, Gid)) -> Vec<u8> {
     let mut frame = plain(from.0, to.0);
     frame[12..14].copy_from_slice(&[8, 0]);
     let ip = &mut frame[14..34];
-    ip[..10].copy_from_slice(&[0x45, 0, 0, 46, 0, 0, 0x40, 0, 64, 17]);
+    ip[..10].copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17]);
     ip[12..16].copy_from_slice(&from.1[12..]);
     ip[16..].copy_from_slice(&to.1[12..]);
-    let words = ip.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1]));
-    let sum = words.sum::<u32>();
-    let sum = !((sum >> 16) + (sum & 0xffff)) as u16;
-    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    finish_ipv4(&mut frame, 20);
     frame[36..38].copy_from_slice(&4791u16.to_be_bytes());
     frame
 }

@@ -42,7 +42,8 @@ pub static ROLES: &[Role] = &[
 /// Areas that no process gets.
 const KERNEL_AREAS: usize = 128;
 
-fn run(program: &str, args: &[&str]) -> Result<String, Fail> {
+/// What a program writes. An error if it fails.
+pub(super) fn run(program: &str, args: &[&str]) -> Result<String, Fail> {
     let out = Command::new(program).args(args).output().at(program)?;
     ensure!(
         out.status.success(),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! Multicast groups: one datagram for all members.
+use super::limits::run;
 use super::unreliable::{datagram_end, GRH, QKEY};
 use crate::ffi::qp::{op, Ah, Destination, SendWr};
 use crate::ffi::sys::Errno;
@@ -142,8 +143,7 @@ fn two_lids(rig: &Rig) -> TestResult {
     }
     let again = member.qp.detach_mcast_by(group, 2);
     ensure_eq!(again, Err(Errno::EINVAL), "detaching what is no member");
-    let log =
-        String::from_utf8_lossy(&std::process::Command::new("dmesg").output()?.stdout).into_owned();
+    let log = run("dmesg", &[])?;
     ensure!(
         !log.contains("out of a multicast group"),
         "the device is blamed"

@@ -10,6 +10,15 @@ use crate::rig::*;
 use crate::{Fail, Test, TestResult};
 use std::sync::Arc;
 
+pub static TESTS: &[Test] = &[
+    Test::new("7/zero-based", zero_based),
+    Test::new("7/no-bytes", no_bytes),
+    Test::new("7/huge-pages", huge_pages).alone(),
+    Test::new("7/failed-registration-pins-nothing", pins_nothing),
+    Test::new("7/answer-before-the-region", answered_first).alone(),
+    Test::new("7/deregistered-memory-stays-untouched", untouched),
+];
+
 /// How many commands the device was given.
 fn commands() -> Result<u64, Fail> {
     let text = std::fs::read_to_string(super::faults::debugfs("commands")?)?;
@@ -29,15 +38,6 @@ fn answered_first(rig: &Rig) -> TestResult {
     ensure!(commands()? > before, "a region that is heard of costs none");
     Ok(())
 }
-
-pub static TESTS: &[Test] = &[
-    Test::new("7/zero-based", zero_based),
-    Test::new("7/no-bytes", no_bytes),
-    Test::new("7/huge-pages", huge_pages).alone(),
-    Test::new("7/failed-registration-pins-nothing", pins_nothing),
-    Test::new("7/answer-before-the-region", answered_first).alone(),
-    Test::new("7/deregistered-memory-stays-untouched", untouched),
-];
 
 /// Work requests name its bytes from 0 on, at both ends.
 fn zero_based(rig: &Rig) -> TestResult {
