@@ -80,6 +80,7 @@ static const struct {
 	{ "srq-order", t_srq_order, CQE },
 	{ "srq-storm", t_srq_storm, CQE },
 	{ "drain-states", t_drain_states, CQE },
+	{ "drain-lossy", t_drain_lossy, CQE },
 	{ "move-and-post", t_move_post, CQE },
 };
 

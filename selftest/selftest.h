@@ -146,4 +146,7 @@ int t_move_post(struct rig *rig);
 int hold_queues(struct ib_device *ibdev, int gid_index);
 void drain_held(void);
 
+/* The drain of a queue that has overflowed (lossy.c). */
+int t_drain_lossy(struct rig *rig);
+
 #endif

@@ -13,8 +13,8 @@
 //!
 //! This runs on a work queue of its own, which reclaim may wait for.
 //!
-//! While the device lives the work only has the event queues looked at: an event storm hands over to
-//! it. If a completion has failed a check it also wakes those who drain queue pairs in ERR.
+//! While the device lives the work has the event queues looked at: an event storm hands over to it. If one
+//! of the kernel's CQs has died it also wakes those who drain queue pairs that complete there.
 
 use crate::verbs::Live;
 use kernel::sync::{
@@ -51,6 +51,9 @@ impl Handler for Undertaker {
         let live = &self.live;
         if !live.health.is_dead() {
             live.events.look();
+            if live.flushes() {
+                live.flush();
+            }
             return;
         }
         let first = !self.buried.xchg(true, Full);

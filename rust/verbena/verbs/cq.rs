@@ -9,9 +9,11 @@
 //! may never complete, and the kernel's users wait for that without an end. The queue knows its queue
 //! pairs by itself, so that polls of different queues have nothing in common.
 //!
-//! When the device is dead, and its ring is empty, what is outstanding is flushed in software.
+//! When the device is dead, or has lost a completion of the queue, and the ring is empty, what is
+//! outstanding is flushed in software.
 
 mod entries;
+mod flush;
 mod state;
 
 use self::{
@@ -49,7 +51,6 @@ use crate::{
             Arm,
             ArmMode, //
         },
-        syndrome::Syndrome,
         uverbs::{
             CreateCqResp,
             ResizeCqReq,
@@ -71,6 +72,7 @@ use kernel::{
     new_mutex,
     prelude::*,
     sync::{
+        atomic::Atomic,
         Arc,
         Mutex, //
     }, //
@@ -136,6 +138,9 @@ pub(crate) struct CqData {
     slot: Slot,
     eq: Arc<CompEq>,
     ignore_overrun: bool,
+    /// The device has lost a completion, and writes no more: what is outstanding of queue pairs in ERR is
+    /// flushed in software. Of a queue of the kernel's.
+    died: Atomic<bool>,
     /// The entries of a queue of the kernel's, which stay where they are.
     own: Option<Entries>,
     #[pin]
@@ -196,6 +201,7 @@ impl CqData {
             slot,
             eq,
             ignore_overrun,
+            died: Atomic::new(false),
             own,
             theirs <- new_mutex!(theirs),
             state <- new_irq_lock!(State {
@@ -249,7 +255,9 @@ impl CqData {
     /// A queue pair's side begins to use this queue.
     pub(crate) fn attach(&self, qpn: u32, side: Side) -> Result {
         let qp = self.live.qps.hold(qpn).ok_or(EINVAL)?;
-        state::attach(&self.state, Attached { qpn, side, qp })
+        state::attach(&self.state, Attached { qpn, side, qp })?;
+        self.mark();
+        Ok(())
     }
 
     /// A queue pair is about to be destroyed or was reset: nothing of it is polled any more.
@@ -308,15 +316,6 @@ impl CqData {
             .is_some_and(|entries| entries.has(state.consumer))
     }
 
-    /// Whether software has something to flush.
-    fn has_flush(&self, state: &State) -> bool {
-        self.live.health.has_ended()
-            && state
-                .qps
-                .iter()
-                .any(|attached| attached.qp.has_outstanding(attached.side))
-    }
-
     /// The device notifies. Any context.
     pub(crate) fn completion_event(&self, cq: &Cq<Verbena>) {
         let armed = core::mem::replace(&mut self.state.lock().armed, false);
@@ -333,26 +332,6 @@ impl CqData {
         let mut state = self.state.lock();
         let has_entry = self.has_entry(&state);
         state.stuck(has_entry)
-    }
-
-    /// The device is dead: calls the handler that waits, if there is something to flush.
-    pub(crate) fn flush_event(&self, cq: &Cq<Verbena>) {
-        let call = {
-            let mut state = self.state.lock();
-            if cq.is_user() {
-                self.live.health.has_ended()
-                    && cq.is_known()
-                    && !core::mem::replace(&mut state.woken, true)
-            } else if state.armed && (self.has_entry(&state) || self.has_flush(&state)) {
-                state.armed = false;
-                true
-            } else {
-                false
-            }
-        };
-        if call {
-            cq.complete();
-        }
     }
 
     fn take(&self, state: &mut State, cqe: &Cqe, tail: Tail, wcs: &mut WcSink<'_, Verbena>) {
@@ -419,20 +398,6 @@ impl CqData {
         // There is room: the caller looked.
         wcs.push(&wc);
     }
-
-    fn flush(&self, state: &State, wcs: &mut WcSink<'_, Verbena>) {
-        for Attached { qp, side, .. } in &state.qps {
-            while !wcs.is_full() {
-                let Some(request) = qp.flush_one(*side) else {
-                    break;
-                };
-                let mut wc =
-                    Wc::<Verbena>::new(qp, request.wr_id, WcStatus::WrFlushErr, request.opcode);
-                wc.vendor_err = Syndrome::DeviceFatal.to_raw().into();
-                wcs.push(&wc);
-            }
-        }
-    }
 }
 
 #[vtable]
@@ -476,12 +441,15 @@ impl CompletionQueue<Verbena> for CqData {
             live.drain_completions(&cq.eq, &quiesced);
         }
         cq.unlink();
+        cq.forget();
         Ok(())
     }
 
     fn poll(cq: &Cq<Verbena>, wcs: &mut WcSink<'_, Verbena>) -> Result {
         let entries = cq.own.as_ref().ok_or(EINVAL)?;
         let mut state = cq.state.lock();
+        // First: all entries that there will be lie there when the queue has died.
+        let flushes = cq.flushes();
         // A device that writes nonsense as fast as it is skipped must not keep us here.
         for _ in 0..2 * entries.count() {
             if wcs.is_full() {
@@ -495,7 +463,7 @@ impl CompletionQueue<Verbena> for CqData {
             cq.slot.consume(state.consumer);
             cq.take(&mut state, &cqe, tail, wcs);
         }
-        if cq.live.health.has_ended() {
+        if flushes {
             cq.flush(&state, wcs);
         }
         Ok(())
@@ -513,7 +481,7 @@ impl CompletionQueue<Verbena> for CqData {
         cq.slot.arm_cq(&mut state.arm, state.consumer, mode);
         let missed = cq.has_entry(state) || cq.has_flush(state);
         drop(guard);
-        if missed && cq.live.health.has_ended() {
+        if missed && cq.flushes() {
             cq.live.health.flush();
         }
         Ok(missed && flags.contains(NotifyFlags::REPORT_MISSED_EVENTS))

@@ -22,7 +22,13 @@ use crate::{
 use core::ops::Deref;
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
 };
 use rdma::{
     base::table::Table,
@@ -46,6 +52,8 @@ pub(crate) struct Live {
     #[pin]
     pub(crate) areas: Areas,
     pub(crate) events: Arc<Events>,
+    /// The kernel's CQs that have lost a completion.
+    pub(super) dead_cqs: Atomic<u32>,
 }
 
 impl Deref for Live {
@@ -67,6 +75,7 @@ impl Live {
                 srqs: Table::new()?,
                 areas <- Areas::new(),
                 events: Events::new()?,
+                dead_cqs: Atomic::new(0),
             }? Error),
             GFP_KERNEL,
         )
@@ -92,6 +101,11 @@ impl Live {
                 cq.completion_event(&cq);
             }
         }
+    }
+
+    /// Whether software flushes anything.
+    pub(crate) fn flushes(&self) -> bool {
+        self.health.has_ended() || self.dead_cqs.load(Relaxed) != 0
     }
 
     /// Calls the handlers of all CQs for which there is something to flush, then of all queue pairs whose
@@ -123,7 +137,7 @@ impl Listener for Live {
         let qp_event = match event {
             EventType::CqErr => {
                 if let Some(cq) = self.cqs.get(number) {
-                    cq.error_event();
+                    cq.die(&cq);
                 }
                 return;
             }

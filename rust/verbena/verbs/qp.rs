@@ -154,6 +154,8 @@ pub(crate) struct QpData {
     state: Atomic<u32>,
     /// Somebody has moved it from state to state.
     moved: Atomic<bool>,
+    /// What completes in one of its CQs, software flushes.
+    lossy: Atomic<bool>,
     #[pin]
     groups: Mutex<KVec<groups::Group>>,
     /// LAST_WQE_REACHED was reported since the queue pair left RESET.
@@ -188,9 +190,11 @@ impl QpData {
         self.queue(side).lock().complete(index)
     }
 
-    /// Takes the oldest request, to flush it.
-    pub(crate) fn flush_one(&self, side: Side) -> Option<Request> {
-        self.queue(side).lock().flush()
+    /// Takes the oldest request, to flush it. Before the `end` of the device only in ERR, where it is done
+    /// with the request's memory.
+    pub(crate) fn flush_one(&self, side: Side, end: bool) -> Option<Request> {
+        let mut queue = self.queue(side).lock();
+        (end || self.has_failed()).then(|| queue.flush()).flatten()
     }
 
     /// Whether a request is outstanding.
@@ -206,9 +210,19 @@ impl QpData {
         self.live.tables.read(self.qpn())
     }
 
-    /// Whether software flushes what is outstanding.
-    pub(crate) fn flushes(&self) -> bool {
-        self.live.health.has_ended()
+    /// One of its CQs has died.
+    pub(crate) fn note_lossy(&self) {
+        self.lossy.store(true, Relaxed);
+    }
+
+    /// Whether software flushes what is outstanding, or some of it.
+    fn flushes(&self) -> bool {
+        self.live.health.has_ended() || self.lossy.load(Relaxed)
+    }
+
+    /// Whether the verbs have moved it to ERR.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.is_in(QpState::Err)
     }
 
     fn verbs_state(&self) -> u32 {
@@ -262,7 +276,8 @@ impl QpData {
     /// The device is dead, or not trusted any more: what a queue pair in ERR has taken from its SRQ is
     /// reported to be all, if the device has not done so. A drain waits for it. May sleep.
     pub(crate) fn flush_event(qp: &Qp<Verbena>) {
-        if qp.flushes() && !qp.is_user() && qp.srq().is_some() && !qp.is_in(QpState::Reset) {
+        let has_ended = qp.live.health.has_ended();
+        if has_ended && !qp.is_user() && qp.srq().is_some() && !qp.is_in(QpState::Reset) {
             Self::report(qp, QpEvent::LastWqeReached);
         }
     }

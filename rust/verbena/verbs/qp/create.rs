@@ -239,6 +239,7 @@ impl QpData {
             moving <- new_mutex!(()),
             state: Atomic::new(QpState::Reset.as_raw()),
             moved: Atomic::new(false),
+            lossy: Atomic::new(false),
             groups <- new_mutex!(KVec::new()),
             last_wqe_reached: Atomic::new(false),
             qkey: Atomic::new(0),

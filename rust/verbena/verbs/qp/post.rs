@@ -189,7 +189,7 @@ impl QpData {
 
         let data_offset = wqe::data_offset(self.datagram, atomic.is_some());
         let data = at + data_offset;
-        // The segment of an atomic leaves room for fewer SGEs than another send may have.
+        // Behind the segment of an atomic there is less.
         let data_room = (1usize << self.request.log_sq_stride).saturating_sub(data_offset);
         if let Some(atomic) = &atomic {
             chunk.write(at + wqe::DATA_OFFSET, atomic)?;
