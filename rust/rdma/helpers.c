@@ -13,6 +13,7 @@
 #include <linux/rtnetlink.h>
 #include <linux/sched/task.h>
 #include <linux/sizes.h>
+#include <linux/suspend.h>
 #include <rdma/ib_cache.h>
 #include <helpers.h>
 
@@ -241,6 +242,28 @@ void rdma_helper_netdev_info(struct net_device *ndev, u8 *mac, u32 *mtu, bool *r
 struct net_device *rdma_helper_notifier_netdev(void *info)
 {
 	return netdev_notifier_info_to_dev(info);
+}
+
+/* Hibernation. */
+
+static int refuse_hibernation(struct notifier_block *nb, unsigned long event, void *unused)
+{
+	if (event != PM_HIBERNATION_PREPARE)
+		return NOTIFY_DONE;
+	pr_warn(KBUILD_MODNAME ": no hibernation with this module loaded: unload it first\n");
+	return notifier_from_errno(-EBUSY);
+}
+
+static struct notifier_block hibernation = { .notifier_call = refuse_hibernation };
+
+int rdma_helper_refuse_hibernation(void)
+{
+	return register_pm_notifier(&hibernation);
+}
+
+void rdma_helper_allow_hibernation(void)
+{
+	unregister_pm_notifier(&hibernation);
 }
 
 /* Restrack. */

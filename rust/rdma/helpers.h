@@ -56,6 +56,10 @@ void rdma_helper_netdev_info(struct net_device *ndev, u8 *mac, u32 *mtu, bool *r
 
 struct net_device *rdma_helper_notifier_netdev(void *info);
 
+/* Hibernation. */
+int rdma_helper_refuse_hibernation(void);
+void rdma_helper_allow_hibernation(void);
+
 /* Restrack. */
 struct nlattr *rdma_helper_nl_driver_start(struct sk_buff *msg);
 void rdma_helper_nl_end(struct sk_buff *msg, struct nlattr *attr);

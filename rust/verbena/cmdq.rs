@@ -464,6 +464,10 @@ impl CommandQueue {
             status if status & regs::STATUS_FATAL != 0 => self
                 .health
                 .declare_dead(Cause::Device(self.bars.read(regs::FATAL_SYNDROME))),
+            // A life begins when it is ready, and only a reset takes that back.
+            status if status & regs::STATUS_READY == 0 => self
+                .health
+                .declare_dead(Cause::Protocol("somebody else has reset it")),
             _ => {}
         }
     }

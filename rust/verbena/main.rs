@@ -84,16 +84,19 @@ struct Module {
             >,
         >,
     >,
+    _no_hibernation: rdma::base::hibernation::Refusal,
     _check: rdma::base::count::CheckAtExit,
 }
 
 impl kernel::Module for Module {
     fn init(module: &'static ThisModule) -> Result<Self> {
+        let no_hibernation = rdma::base::hibernation::Refusal::new()?;
         Ok(Self {
             _driver: KBox::pin_init(
                 kernel::driver::Registration::new(<Self as kernel::ModuleMetadata>::NAME, module),
                 GFP_KERNEL,
             )?,
+            _no_hibernation: no_hibernation,
             _check: rdma::base::count::CheckAtExit,
         })
     }

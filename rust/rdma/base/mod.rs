@@ -7,6 +7,7 @@ pub mod bind;
 pub mod count;
 pub mod dma;
 pub mod errno;
+pub mod hibernation;
 pub mod irq;
 pub mod netdev;
 pub mod sync;

@@ -31,7 +31,11 @@ pub static TESTS: &[Test] = &[
     Test::new("4/device-fatal-by-removal", removed)
         .limit(90)
         .alone(),
+    Test::new("4/device-fatal-by-function-reset", function_reset)
+        .limit(90)
+        .alone(),
     Test::new("4/a-fault-of-nothing-is-refused", refused),
+    Test::new("4/hibernation-is-refused", no_hibernation).alone(),
 ];
 
 const BAD_RESP_ERR: u32 = 7;
@@ -234,6 +238,13 @@ fn removed(rig: &Rig) -> TestResult {
     device_fatal(rig, end, begin)
 }
 
+/// By somebody who does not ask the driver. It need not wait for a command that is not answered.
+fn function_reset(rig: &Rig) -> TestResult {
+    let (path, _) = function()?;
+    let end = || std::fs::write(path.join("reset"), "1").at("resetting it");
+    device_fatal(rig, end, || Ok(()))
+}
+
 /// Whatever was posted is flushed once, the event comes once, and the next context works.
 fn device_fatal(
     rig: &Rig,
@@ -270,6 +281,23 @@ fn device_fatal(
     checked_exchange(&new.pair(&opts)?, 3).at("in the next life")?;
     drop(p);
     checked_exchange(&new.pair(&opts)?, 4).at("when the old objects are gone")
+}
+
+/// The device knows nothing of the image that would be loaded.
+fn no_hibernation(rig: &Rig) -> TestResult {
+    function()?;
+    // If it were not, processes would be frozen, and no more.
+    let level = "/sys/power/pm_test";
+    std::fs::write(level, "freezer").at(level)?;
+    let result = std::fs::write("/sys/power/state", "disk");
+    std::fs::write(level, "none").at(level)?;
+    let errno = result.err().and_then(|e| e.raw_os_error());
+    ensure_eq!(errno, Some(libc::EBUSY), "hibernation");
+    let opts = PairOpts {
+        buf: 1 << 17,
+        ..PairOpts::default()
+    };
+    checked_exchange(&rig.pair(&opts)?, 1)
 }
 
 fn refused(_rig: &Rig) -> TestResult {
