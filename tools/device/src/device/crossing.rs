@@ -102,7 +102,7 @@ impl Device {
     }
 
     /// Takes packets of another device, of which the payload lies on the side of the `sender`, as many as there is time for in a
-    /// slice. What is not for this device any more is dropped, as a frame would be.
+    /// slice, and delivers the answers. What is not for this device any more is dropped, as a frame would be.
     pub fn receive_crossing<M: GuestMemory>(
         &mut self,
         mem: &M,
@@ -112,6 +112,7 @@ impl Device {
     ) {
         self.shared.now = now;
         let is_deaf = self.shared.regs.is_fatal() || !self.shared.port.up;
+        let waiting = self.shared.outgoing.len();
         let (mut bytes, mut steps) = (0, 0);
         while bytes < SLICE_BYTES && steps < SLICE_STEPS {
             let Some(Crossing(out)) = next() else {
@@ -143,6 +144,7 @@ impl Device {
             }
             self.follow_deaths(mem);
         }
+        self.deliver_answers(mem, waiting);
         self.shared.notify_written(mem);
         self.shared.show_last();
     }

@@ -2,7 +2,7 @@
 
 //! Delivery of packets: inside the device, through the bytes of a frame, or out.
 
-use crate::device::sched::{ELEMENT_BYTES, SLICE_BYTES};
+use crate::device::sched::{ELEMENT_BYTES, SLICE_BYTES, SLICE_STEPS};
 use crate::device::{Device, MAX_FRAMES};
 use crate::execution::host::QpHost;
 use crate::memory::GuestMemory;
@@ -58,8 +58,8 @@ pub(super) fn take_in<M: GuestMemory>(
 ) {
     let expected = match (path, &host.env.path) {
         _ if packet.datagram.is_some() => true,
-        // A connected queue pair hears its peer only.
-        (Some(path), Some(own)) => {
+        // A connected queue pair hears its peer only, in the VLAN of their path.
+        (Some(path), Some(own)) if own.vlan == path.vlan => {
             let is_from = || is_from(&own.dmac, &path.smac);
             let is_to = own.sgid == path.dgid && own.dgid == path.sgid;
             is_to && (host.shared.config.asymmetric_routes || is_from())
@@ -344,12 +344,14 @@ impl Device {
         now: u64,
     ) {
         self.shared.now = now;
+        let waiting = self.shared.outgoing.len();
         for bytes in frames {
             // The first may change that.
             if !self.shared.regs.is_fatal() && self.shared.port.up && self.wants_frame(bytes) {
                 self.take_frame(mem, bytes);
             }
         }
+        self.deliver_answers(mem, waiting);
         self.shared.notify_written(mem);
         self.shared.show_last();
     }
@@ -363,9 +365,33 @@ impl Device {
             return self.taped_frames(mem, std::iter::once(bytes), now);
         }
         self.shared.now = now;
+        let waiting = self.shared.outgoing.len();
         self.take_frame(mem, bytes);
+        self.deliver_answers(mem, waiting);
         self.shared.notify_written(mem);
         self.shared.show_last();
+    }
+
+    /// Delivers as many packets as what has come was answered by, within the bounds of a slice. Left to the slices, they would take the
+    /// turns of queue pairs, and be more and more if they came faster. `waiting`: packets that were to be delivered already.
+    /// A packet has two answers at most.
+    pub(super) fn deliver_answers<M: GuestMemory>(&mut self, mem: &M, waiting: usize) {
+        let (mut bytes, mut steps) = (0, 0);
+        let is_dead = self.shared.regs.is_fatal();
+        while !is_dead
+            && self.shared.outgoing.len() > waiting
+            && bytes < SLICE_BYTES
+            && steps < 2 * SLICE_STEPS
+        {
+            let Some(out) = self.shared.outgoing.pop_front() else {
+                break;
+            };
+            let delivered = self.deliver(mem, out);
+            steps += delivered.packets;
+            bytes += delivered.bytes;
+            bytes += self.shared.lookups.take_sought() * ELEMENT_BYTES;
+            self.follow_deaths(mem);
+        }
     }
 
     fn take_frame<M: GuestMemory>(&mut self, mem: &M, bytes: &[u8]) {

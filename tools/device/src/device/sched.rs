@@ -13,7 +13,7 @@
 //! | work | bound |
 //! | --- | --- |
 //! | payload | [`SLICE_BYTES`] and a packet, and datagrams of a turn more if a command stops a queue pair (`cmd/long.rs`); an element of a region with gaps counts as [`ELEMENT_BYTES`] more |
-//! | turns of queue pairs, deliveries | [`SLICE_STEPS`] and a packet, which may be for as many as a multicast group has members |
+//! | turns of queue pairs, deliveries | [`SLICE_STEPS`] and a packet, which may be for as many as a multicast group has members; twice as many where frames, or a neighbour's packets, are taken, for their answers |
 //! | commands | [`SLICE_COMMANDS`], one of those that look up rings; a long one (`cmd/long.rs`) goes on in the next slice |
 //! | slots of doorbell areas whose counters changed | [`SLICE_LOOKS`] and an area |
 //! | deadlines of queue pairs and of collapsed events | [`SLICE_DEADLINES`] each |

@@ -23,6 +23,7 @@ mod events;
 mod faults;
 mod fields;
 mod figures;
+mod floods;
 mod full;
 mod gaps;
 mod hostile_guest;

@@ -15,7 +15,7 @@ use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Payload};
 use verbena_roce::wire::{frame, Path};
 
 /// A queue pair in RTS whose peer is at another machine, with this traffic class.
-fn far(traffic_class: u8) -> (Driver, QpHandle, CqHandle) {
+pub(super) fn far(traffic_class: u8) -> (Driver, QpHandle, CqHandle) {
     far_by(Config::default(), traffic_class)
 }
 
@@ -32,7 +32,7 @@ fn far_by(config: Config, traffic_class: u8) -> (Driver, QpHandle, CqHandle) {
 }
 
 /// The frames that leave.
-fn frames(d: &mut Driver) -> Vec<Rc<Vec<u8>>> {
+pub(super) fn frames(d: &mut Driver) -> Vec<Rc<Vec<u8>>> {
     d.run();
     std::iter::from_fn(|| d.device.next_frame()).collect()
 }
@@ -412,6 +412,60 @@ fn a_gid_hears_its_vlan_only() {
                 "{tag:?} {vlan:?}"
             );
         }
+    }
+}
+
+#[test]
+fn a_connection_hears_the_vlan_of_its_path_only() {
+    // One address in two VLANs, as of an interface and one in a VLAN over it.
+    let (mut d, mac) = (Driver::new(), crate::Config::default().mac);
+    for (index, vlan) in [(4, NO_VLAN), (5, 123)] {
+        d.must(&SetGid {
+            index: index.into(),
+            valid: 1,
+            port: 1,
+            gid_type: GID_TYPE_ROCE_V2,
+            gid: [0xfe; 16],
+            vlan: vlan.into(),
+            mac,
+            ..Default::default()
+        });
+    }
+    let to = |index| AddressVector {
+        dgid: [0xfd; 16],
+        ..Driver::path(index, 8)
+    };
+    let sent = leaves_by(NO_VLAN, [2; 6], to(4));
+    let sent = frame::parse(&sent).unwrap();
+    let cq = d.create_cq(6);
+    for (own, index) in [(None, 4), (Some(123), 5)] {
+        let qp = d.create_qp(&cq, &cq);
+        let av = to(index);
+        d.to_init(qp.qpn).unwrap();
+        d.to_rtr(qp.qpn, 77, av).unwrap();
+        let mut heard = Vec::new();
+        for vlan in [None, Some(123)] {
+            let path = Path {
+                dmac: mac,
+                smac: av.dmac,
+                sgid: [0xfd; 16],
+                dgid: [0xfe; 16],
+                vlan,
+                ..sent.path
+            };
+            let packet = Packet {
+                dst_qpn: qp.qpn,
+                ..sent.packet.clone()
+            };
+            let mut bytes = Vec::new();
+            frame::emit::<()>(&path, &packet, &mut bytes, |_| Ok(())).unwrap();
+            let before = d.query_qp(qp.qpn).expected_psn.get();
+            d.device.receive_frame(&d.ram, &bytes, d.now);
+            if d.query_qp(qp.qpn).expected_psn.get() != before {
+                heard.push(vlan);
+            }
+        }
+        assert_eq!(heard, [own]);
     }
 }
 
