@@ -310,6 +310,8 @@ fn a_read_that_is_asked_for_again_is_answered_before_the_nak_for_a_later_one() {
     ask(&mut p, request(read(far), 0, &[]));
     let responses = ask(&mut p, request(read(gone), 3, &[]));
     put(&mut p, request(read(far), 0, &[]));
+    // Executed, and not to be acknowledged: that would be an answer to the READ before it.
+    put(&mut p, request(WRITE_NOTHING, 6, &[]));
     let cause = verbena_roce::host::Syndrome::RkeyUnknown;
     p.qps[0].handle_source_fault(&mut p.world.host(A), p.now, &responses[1], cause);
     let got = answers(&mut p);

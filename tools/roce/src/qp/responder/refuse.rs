@@ -82,6 +82,9 @@ impl Responder {
         psn: u32,
         cause: Syndrome,
     ) -> Stop {
+        // Nothing acknowledges what is behind the READ before the NAK says that it failed.
+        self.ack_due = false;
+        self.nak = super::Nak::NotSent;
         let refusal = Refusal {
             psn,
             nak: Some(NakCode::RemoteAccess),
