@@ -224,12 +224,22 @@ pub const fn log_sq_stride(datagram: bool, max_sge: u32, max_inline: u32) -> u8 
         max_inline as usize
     };
     let mut bytes = data_offset(datagram, false) + data;
-    let atomic = DATA_OFFSET_ATOMIC + size_of::<Sge>();
+    let atomic = DATA_OFFSET_ATOMIC + sges;
     if !datagram && bytes < atomic && max_sge > 0 {
         bytes = atomic;
     }
     log2_at_least(bytes, LOG_SQ_STRIDE.0)
 }
+
+const _: () = {
+    let mut sges = 1;
+    while sges <= MAX_SGE {
+        let stride = 1 << log_sq_stride(false, sges, 0);
+        assert!(DATA_OFFSET_ATOMIC + sges as usize * size_of::<Sge>() <= stride);
+        assert!(FAST_REG_OFFSET + size_of::<FastRegSegment>() <= stride);
+        sges += 1;
+    }
+};
 
 /// The bytes of inline data that a send ring of this stride (as a power of two) has room for, which may be more than it was
 /// made for: programs that ask for none send what would fit in the place of an SGE.

@@ -212,7 +212,9 @@ impl SendQueue {
             return producer.build.fail(Errno::INVAL);
         }
         if let Some(wqe) = producer.current() {
-            wqe.set_sge(producer.build.data, addr, length, lkey);
+            if !wqe.set_sge(producer.build.data, addr, length, lkey) {
+                return producer.build.fail(Errno::INVAL);
+            }
             producer.build.data += size_of::<wqe::Sge>();
         }
         producer.build.head = producer.build.head.plus_sge();

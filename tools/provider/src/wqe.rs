@@ -168,10 +168,10 @@ impl Wqe<'_> {
         }
     }
 
-    /// An SGE at `offset`; beyond the entry's end, nothing.
+    /// An SGE at `offset`; false, with nothing written, if it does not fit.
     #[inline(always)]
-    pub fn set_sge(self, offset: usize, addr: u64, length: u32, lkey: u32) {
+    pub fn set_sge(self, offset: usize, addr: u64, length: u32, lkey: u32) -> bool {
         self.0
-            .put_pair(offset, addr, u64::from(length) | u64::from(lkey) << 32);
+            .put_pair(offset, addr, u64::from(length) | u64::from(lkey) << 32)
     }
 }

@@ -423,14 +423,16 @@ impl<const MIN: usize> Entry<'_, MIN> {
         unsafe { at.write(value.to_le()) };
     }
 
-    /// Stores two words at an offset that is known only when it runs; beyond the entry's end, nothing.
+    /// Stores two words at an offset that is known only when it runs; false, with nothing written, if they do not fit.
     #[inline(always)]
-    pub fn put_pair(self, offset: usize, low: u64, high: u64) {
-        if offset % 8 == 0 && offset < self.stride && self.stride - offset >= 16 {
+    pub fn put_pair(self, offset: usize, low: u64, high: u64) -> bool {
+        let fits = offset % 8 == 0 && offset < self.stride && self.stride - offset >= 16;
+        if fits {
             let at = self.base.as_ptr().wrapping_add(offset).cast::<[u64; 2]>();
             // SAFETY: checked just now; entries are aligned to their stride.
             unsafe { at.write([low.to_le(), high.to_le()]) };
         }
+        fits
     }
 
     /// Copies SGEs to `offset`; false, with nothing written, if they do not fit. C's structure and the contract's are the

@@ -119,6 +119,16 @@ pub fn set_bind(wr: &mut ibv_send_wr, bind: Bind, mw_type: ibv_mw_type, imm: u32
     wr.__bindgen_anon_1.imm_data = imm;
 }
 
+/// What `ibv_wr_bind_mw` makes of the bind of [`set_bind`], and the key that the window has then.
+pub fn begin_bind(wr: &ibv_send_wr) -> (Option<Bind>, u32) {
+    // SAFETY: set by `set_bind`.
+    let bind = unsafe { wr.__bindgen_anon_2.bind_mw };
+    // SAFETY: as above, which keeps window and region.
+    let begun = unsafe { Bind::tagged(bind.mw, bind.rkey, &bind.bind_info) };
+    // SAFETY: as above.
+    (begun, unsafe { (*bind.mw).rkey })
+}
+
 /// Another key for the bind of [`set_bind`].
 pub fn set_bind_key(wr: &mut ibv_send_wr, key: u32) {
     wr.__bindgen_anon_2.bind_mw.rkey = key;

@@ -105,11 +105,12 @@ unsafe fn begin(ex: *mut ibv_qp_ex, opcode: u32, operands: Operands) {
     qp.sends.begin(&mut guard, opcode, wr_id, flags, operands);
 }
 
-/// What a bind asks for, of a window of type 2.
+/// What a bind asks for, of a window of type 2. It keeps the key that it has, since nothing may be posted in the end; the program
+/// has chosen the other.
 ///
 /// # Safety
 ///
-/// `mw` is a window of this provider that no other thread uses meanwhile, `info` readable; it names a region of this provider, or none.
+/// `mw` is a window of this provider that no other thread changes meanwhile, `info` readable; it names a region of this provider, or none.
 unsafe fn window(mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) -> Option<Bind> {
     // SAFETY: the caller vouches for it.
     let info = unsafe { &*info };

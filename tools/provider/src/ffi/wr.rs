@@ -92,20 +92,19 @@ impl Bind {
     /// Takes what a program asks for of a window of type 2, or nothing of another.
     ///
     /// A program chooses the tag alone, the last byte of the key (IBTA 10.6.7.2.2); what it gives of the rest is not looked at,
-    /// as with other adapters. The window has the new key from then on.
+    /// as with other adapters.
     ///
     /// # Safety
     ///
-    /// `mw` is a window of this provider that no other thread uses meanwhile; the rest as for [`Bind::new`].
-    pub unsafe fn tagged(mw: *mut ibv_mw, tag: u32, info: &ibv_mw_bind_info) -> Option<Self> {
+    /// `mw` is a window of this provider that no other thread changes meanwhile; the rest as for [`Bind::new`].
+    pub unsafe fn tagged(mw: *const ibv_mw, tag: u32, info: &ibv_mw_bind_info) -> Option<Self> {
         // SAFETY: the caller vouches for it.
-        let mw = unsafe { mw.as_mut() }?;
+        let mw = unsafe { mw.as_ref() }?;
         if mw.type_ != IBV_MW_TYPE_2 {
             return None;
         }
-        mw.rkey = (mw.rkey & !0xff) | (tag & 0xff);
         // SAFETY: the caller vouches for it.
-        Some(unsafe { Self::new(mw.rkey, info) })
+        Some(unsafe { Self::new((mw.rkey & !0xff) | (tag & 0xff), info) })
     }
 
     /// Takes what a program asks for.
@@ -178,13 +177,16 @@ impl<'a> SendWr<'a> {
         )
     }
 
-    /// What a bind asks for, of a window of type 2.
+    /// What a bind that is posted asks for, of a window of type 2, which has the new key from then on.
     #[inline(always)]
     pub fn bind(self) -> Option<Bind> {
         // SAFETY: plain integers and pointers, set for this opcode.
-        let bind = unsafe { self.0.__bindgen_anon_2.bind_mw };
+        let window = unsafe { self.0.__bindgen_anon_2.bind_mw };
         // SAFETY: `new`'s caller vouched for window and region.
-        unsafe { Bind::tagged(bind.mw, bind.rkey, &bind.bind_info) }
+        let bind = unsafe { Bind::tagged(window.mw, window.rkey, &window.bind_info) }?;
+        // SAFETY: a window, which no other thread uses meanwhile.
+        unsafe { (*window.mw).rkey = bind.key };
+        Some(bind)
     }
 
     /// The SRQ at the peer, of extended connections.

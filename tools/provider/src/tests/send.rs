@@ -387,7 +387,12 @@ fn of_the_key_of_a_bind_the_program_chooses_the_tag_alone() {
     mock::set_bind(&mut wr, bind, IBV_MW_TYPE_2, 0);
     for (number, key) in [0xffff_ff07, 0x08].into_iter().enumerate() {
         mock::set_bind_key(&mut wr, key);
+        // Until it is posted the window has the key that it has.
+        let (begun, kept) = mock::begin_bind(&wr);
+        assert_eq!(begun.map(|bind| bind.key & 0xff), Some(key & 0xff));
+        assert_ne!(kept & 0xff, key & 0xff);
         post(&qp, &mut [wr]).unwrap();
+        assert_eq!(mock::begin_bind(&wr).1 & 0xff, key & 0xff);
         let bytes = qp.sends.bytes(number as u32, 64);
         let (header, _) = SendWqe::read_from_prefix(&bytes).unwrap();
         assert_eq!(header.rkey.get(), 0x1234_5600 | (key & 0xff));

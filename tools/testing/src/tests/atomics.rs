@@ -9,6 +9,7 @@ use crate::{Fail, Test, TestResult};
 
 pub static TESTS: &[Test] = &[
     Test::new("ops/atomics", results),
+    Test::new("ops/atomic-of-as-many-sges-as-there-may-be", scattered),
     Test::new("3.1/atomic-whose-buffer-is-not-8-bytes", wrong_length),
     Test::new("3.9/atomic-misaligned", |rig| {
         refused(
@@ -61,6 +62,33 @@ fn atomic(p: &Pair, opcode: u32, at: usize, len: usize, compare_add: u64, swap: 
         swap,
         ..wr.remote(p.b.mr.at(at), p.b.mr.rkey())
     }
+}
+
+/// What was there before comes in as many pieces as there may be.
+fn scattered(rig: &Rig) -> TestResult {
+    let value = 0x0102_0304_0506_0708_u64.to_be_bytes();
+    for lengths in [&[2, 2, 2, 2][..], &[2, 2, 2, 1, 1]] {
+        let mut opts = PairOpts {
+            mr_access: ALL,
+            ..PairOpts::default()
+        };
+        opts.cap.max_send_sge = lengths.len() as u32;
+        let p = rig.pair(&opts.conn(|conn| conn.access = ALL))?;
+        p.b.mr.buf.write(4096, &value);
+        let mut wr = atomic(&p, op::FETCH_ADD, 4096, 8, 1, 0);
+        let places = (0..).step_by(64);
+        wr.sges = std::iter::zip(places, lengths)
+            .map(|(at, &length)| p.a.mr.sge(at, length))
+            .collect();
+        p.a.qp.post_send(&[wr]).at("a FETCH ADD")?;
+        ok(&wait_one(&p.a.scq, "a FETCH ADD")?, 1, FETCH_ADD)?;
+        let pieces = std::iter::zip((0..).step_by(64), lengths);
+        let got: Vec<u8> = pieces
+            .flat_map(|(at, &length)| p.a.mr.buf.read(at, length))
+            .collect();
+        ensure_eq!(got, value, "the value before");
+    }
+    Ok(())
 }
 
 fn results(rig: &Rig) -> TestResult {
