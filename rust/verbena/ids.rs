@@ -147,6 +147,16 @@ impl Keys {
         Ok(index << 8 | u32::from(tag))
     }
 
+    /// The tag of a key that is taken has become that of `now`: whoever has its index next gets another.
+    pub(crate) fn note_tag(&self, key: u32, now: u32) {
+        let mut tags = self.tags.lock();
+        let is_of_it = key >> 8 == now >> 8;
+        if let Some(tag) = tags.get_mut((key >> 8) as usize).filter(|_| is_of_it) {
+            // CAST: the tag is the low byte.
+            *tag = now as u8;
+        }
+    }
+
     /// Gives a key back, whatever its tag is now.
     pub(crate) fn free(&self, key: u32) {
         self.ids.free(key >> 8);

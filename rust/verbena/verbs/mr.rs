@@ -102,6 +102,15 @@ impl Key {
             key,
         })
     }
+
+    /// What has the key is about to be destroyed. Work requests may have changed its tag, so that the next
+    /// key with its index would be one that a peer still has.
+    pub(crate) fn note_tag(&self) {
+        let entry = self.hw.tables.read_quickly::<MemoryEntry>(self.key >> 8);
+        if let (Ok(entry), Ok(known)) = (entry, self.hw.known()) {
+            known.ids.keys.note_tag(self.key, entry.key.get());
+        }
+    }
 }
 
 impl Drop for Key {
@@ -527,6 +536,7 @@ impl MemoryRegion<Verbena> for MrData {
                     cmdq.take_back_unused(&request, &memory.lent(), || windows.since(before))?;
                 }
                 None => {
+                    key.note_tag();
                     cmdq.take_back(&request, &[&mr.table, &mr.list]);
                 }
             }

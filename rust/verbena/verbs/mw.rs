@@ -131,6 +131,7 @@ impl MemoryWindow<Verbena> for MwData {
     }
 
     fn destroy(mw: &Mw<Verbena>) -> Result {
+        mw.key.note_tag();
         let request = DestroyMr {
             // The tag may have changed since.
             id: Le32::new(mw.key.key),

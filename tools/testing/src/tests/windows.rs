@@ -17,6 +17,9 @@ pub static TESTS: &[Test] = &[
     Test::new("3.6/failed-remote-invalidate", remote_invalidate),
     Test::new("7/region-with-windows-is-busy", busy),
     Test::new("7/windows-churn", churn).limit(180),
+    Test::new("long/key-of-a-window-is-not-the-next-ones", not_again)
+        .limit(300)
+        .long(),
 ];
 
 const MW_BIND_ERR: u32 = 6;
@@ -321,6 +324,30 @@ fn busy(rig: &Rig) -> TestResult {
         .map_err(|e| e.0)
         .at("a region without windows")?;
     rig.expect_no_event(QUIET)
+}
+
+/// A bind changes the tag of a window's key. When all other keys were used it is that index' turn again, and a peer may still
+/// have the old key.
+fn not_again(rig: &Rig) -> TestResult {
+    let (pair, mr) = rig_of(rig)?;
+    let mw = Mw::new(&rig.pd, mw_type::TYPE_2).at("a window")?;
+    let key = (mw.rkey() & !0xff) | (mw.rkey().wrapping_add(1) & 0xff);
+    ensure_eq!(
+        bind(&pair, &mw, key, whole(&mr, WRITE))?,
+        status::SUCCESS,
+        "a bind"
+    );
+    mw.destroy().map_err(|e| e.0).at("the window")?;
+    for _ in 0..1 << 17 {
+        let mw = Mw::new(&rig.pd, mw_type::TYPE_2).at("a window")?;
+        let new = mw.rkey();
+        mw.destroy().map_err(|e| e.0).at("a window")?;
+        if new >> 8 == key >> 8 {
+            ensure!(new != key, "{key:#x} is another window's now");
+            return Ok(());
+        }
+    }
+    Err("its index does not come again".into())
 }
 
 /// Windows come, are bound, used, invalidated and go, by two threads with queue pairs of their own, over one region.
