@@ -95,8 +95,6 @@ int t_moderation(struct rig *rig)
 /* One event, what is there stays pollable, the queue pair is in error. */
 int t_cq_overflow(struct rig *rig)
 {
-	struct ib_qp_init_attr init;
-	struct ib_qp_attr attr;
 	int i, n, room;
 	struct ib_wc wc;
 
@@ -117,8 +115,7 @@ int t_cq_overflow(struct rig *rig)
 	CHECK(n == room, "%d of %d completions", n, room);
 	msleep(100);
 	CHECK(atomic_read(&rig->a.cq_events) == 1, "%d events", atomic_read(&rig->a.cq_events));
-	TRY(ib_query_qp(rig->a.qp, &attr, IB_QP_STATE, &init));
-	CHECK(attr.qp_state == IB_QPS_ERR, "queue pair in state %d", attr.qp_state);
+	CHECK(state_of(rig->a.qp) == IB_QPS_ERR, "queue pair in state %d", state_of(rig->a.qp));
 	CHECK(atomic_read(&rig->a.qp_events) == 1 && rig->a.last_qp_event == IB_EVENT_QP_FATAL,
 	      "%d events, last %d", atomic_read(&rig->a.qp_events), rig->a.last_qp_event);
 	return 0;

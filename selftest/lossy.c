@@ -75,16 +75,17 @@ static int write_nothing(struct lossy *l, struct ib_cqe *cqe)
 static int wait_err(struct lossy *l)
 {
 	unsigned long end = jiffies + msecs_to_jiffies(WAIT_MS);
-	struct ib_qp_init_attr init;
-	struct ib_qp_attr attr;
+	int state;
 
 	do {
-		TRY(ib_query_qp(l->end.qp, &attr, IB_QP_STATE, &init));
-		if (attr.qp_state == IB_QPS_ERR)
+		state = state_of(l->end.qp);
+		if (state == IB_QPS_ERR)
 			return 0;
+		if (state < 0)
+			return state;
 		usleep_range(100, 200);
 	} while (time_before(jiffies, end));
-	CHECK(0, "the queue pair is in state %d", attr.qp_state);
+	CHECK(0, "the queue pair is in state %d", state);
 }
 
 static int overflow(struct rig *rig, struct lossy *l)

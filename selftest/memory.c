@@ -326,8 +326,6 @@ static int send_inv(struct rig *rig, u32 key)
 
 static int invalidated_by_peer(struct rig *rig, struct ib_mr *mr)
 {
-	struct ib_qp_init_attr init;
-	struct ib_qp_attr attr;
 	struct ib_wc wc[1];
 
 	TRY(register_region(rig, mr));
@@ -340,10 +338,8 @@ static int invalidated_by_peer(struct rig *rig, struct ib_mr *mr)
 	/* There is nothing left to invalidate: the receive alone tells of it. */
 	TRY(send_inv(rig, mr->rkey));
 	TRY(wait_for(&rig->b, 8, IB_WC_MW_BIND_ERR));
-	TRY(ib_query_qp(rig->b.qp, &attr, IB_QP_STATE, &init));
-	CHECK(attr.qp_state == IB_QPS_ERR, "state %d", attr.qp_state);
-	TRY(ib_query_qp(rig->a.qp, &attr, IB_QP_STATE, &init));
-	CHECK(attr.qp_state == IB_QPS_RTS, "state %d of the sender", attr.qp_state);
+	CHECK(state_of(rig->b.qp) == IB_QPS_ERR, "state %d", state_of(rig->b.qp));
+	CHECK(state_of(rig->a.qp) == IB_QPS_RTS, "state %d of the sender", state_of(rig->a.qp));
 	CHECK(!atomic_read(&rig->b.qp_events), "an event");
 	return 0;
 }

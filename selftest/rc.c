@@ -231,8 +231,6 @@ int t_reset(struct rig *rig)
 
 int t_access_error(struct rig *rig)
 {
-	struct ib_qp_init_attr init;
-	struct ib_qp_attr attr;
 	struct ib_wc wc[2];
 
 	TRY(connect_ends(rig));
@@ -241,10 +239,8 @@ int t_access_error(struct rig *rig)
 	EXPECT_WC(wc[0], 1, IB_WC_REM_ACCESS_ERR);
 	TRY(wait_count(&rig->b.qp_events, 1));
 	CHECK(rig->b.last_qp_event == IB_EVENT_QP_ACCESS_ERR, "event %d", rig->b.last_qp_event);
-	TRY(ib_query_qp(rig->a.qp, &attr, IB_QP_STATE, &init));
-	CHECK(attr.qp_state == IB_QPS_ERR, "requester in state %d", attr.qp_state);
-	TRY(ib_query_qp(rig->b.qp, &attr, IB_QP_STATE, &init));
-	CHECK(attr.qp_state == IB_QPS_ERR, "responder in state %d", attr.qp_state);
+	CHECK(state_of(rig->a.qp) == IB_QPS_ERR, "requester in state %d", state_of(rig->a.qp));
+	CHECK(state_of(rig->b.qp) == IB_QPS_ERR, "responder in state %d", state_of(rig->b.qp));
 	msleep(50);
 	CHECK(atomic_read(&rig->b.qp_events) == 1, "%d events", atomic_read(&rig->b.qp_events));
 	return 0;

@@ -101,6 +101,16 @@ int to_state(struct end *e, enum ib_qp_state state)
 	return ib_modify_qp(e->qp, &attr, IB_QP_STATE);
 }
 
+/* The state of a queue pair, or an error. */
+int state_of(struct ib_qp *qp)
+{
+	struct ib_qp_init_attr init;
+	struct ib_qp_attr attr;
+
+	TRY(ib_query_qp(qp, &attr, IB_QP_STATE, &init));
+	return attr.qp_state;
+}
+
 int to_init(struct end *e)
 {
 	struct ib_qp_attr attr = {

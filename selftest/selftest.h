@@ -68,6 +68,7 @@ void rig_close(struct rig *rig);
 int find_gid(struct ib_device *ibdev);
 int find_ah(struct rig *rig, struct rdma_ah_attr *ah_attr);
 int to_state(struct end *e, enum ib_qp_state state);
+int state_of(struct ib_qp *qp);
 int to_init(struct end *e);
 int to_rtr(struct rig *rig, struct end *e, struct end *peer);
 int to_rts(struct end *e);

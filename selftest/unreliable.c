@@ -17,15 +17,6 @@ struct two {
 	struct ib_srq *srq;	/* of b, if there is one */
 };
 
-static int state_of(struct ib_qp *qp)
-{
-	struct ib_qp_init_attr init;
-	struct ib_qp_attr attr;
-
-	TRY(ib_query_qp(qp, &attr, IB_QP_STATE, &init));
-	return attr.qp_state;
-}
-
 static int up_ud(struct ib_qp *qp)
 {
 	struct ib_qp_attr attr = { .qp_state = IB_QPS_INIT, .port_num = 1, .qkey = QKEY };
