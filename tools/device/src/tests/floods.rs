@@ -2,7 +2,7 @@
 
 //! Whoever sends faster than a device works keeps nobody from its turn, and nothing that grows.
 
-use super::port::{far, frames};
+use super::port::{emitted, far, frames};
 use crate::mock::SendWr;
 use crate::Config;
 use verbena_abi::cqe::WcStatus;
@@ -30,8 +30,7 @@ fn the_answers_to_a_flood_of_copies_keep_nobody_from_its_turn() {
         ..sent.packet
     };
     assert!(packet.ack_req);
-    let mut bytes = Vec::new();
-    frame::emit::<()>(&path, &packet, &mut bytes, |_| Ok(())).unwrap();
+    let bytes = emitted(&path, &packet);
     // Two others of the same device.
     let mut cq = d.create_cq(6);
     let (mut a, b) = (d.create_qp(&cq, &cq), d.create_qp(&cq, &cq));

@@ -37,6 +37,27 @@ pub(super) fn frames(d: &mut Driver) -> Vec<Rc<Vec<u8>>> {
     std::iter::from_fn(|| d.device.next_frame()).collect()
 }
 
+/// The frame of a packet without payload.
+pub(super) fn emitted(path: &Path, packet: &Packet) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    frame::emit::<()>(path, packet, &mut bytes, |_| Ok(())).unwrap();
+    bytes
+}
+
+/// Gives the port the GID of `fe`s in a VLAN, or in none.
+fn set_own(d: &mut Driver, index: u16, vlan: u16, mac: [u8; 6]) {
+    d.must(&SetGid {
+        index: index.into(),
+        valid: 1,
+        port: 1,
+        gid_type: GID_TYPE_ROCE_V2,
+        gid: [0xfe; 16],
+        vlan: vlan.into(),
+        mac,
+        ..Default::default()
+    });
+}
+
 #[test]
 fn the_dscp_leaves_and_routers_may_mark() {
     // Whatever ECN bits the address vector has: ECT(0).
@@ -78,8 +99,7 @@ fn a_congestion_notification_that_nobody_heeds_is_counted() {
         payload: Payload::None,
         ..sent.packet
     };
-    let mut cnp = Vec::new();
-    frame::emit::<()>(&path, &packet, &mut cnp, |_| Ok(())).unwrap();
+    let cnp = emitted(&path, &packet);
     d.device.receive_frame(&d.ram, &cnp, d.now);
     assert_eq!(d.device.stats()[Counter::RpCnpIgnored as usize], 0);
     // It sends no more.
@@ -190,16 +210,7 @@ fn a_connected_queue_pair_hears_its_peer_alone() {
 /// One frame that leaves by an address vector from GID 4, whose VLAN and MAC address are these.
 fn leaves_by(vlan: u16, mac: [u8; 6], av: AddressVector) -> Rc<Vec<u8>> {
     let mut d = Driver::new();
-    d.must(&SetGid {
-        index: 4.into(),
-        valid: 1,
-        port: 1,
-        gid_type: GID_TYPE_ROCE_V2,
-        gid: [0xfe; 16],
-        vlan: vlan.into(),
-        mac,
-        ..Default::default()
-    });
+    set_own(&mut d, 4, vlan, mac);
     let cq = d.create_cq(6);
     let mut qp = d.create_qp(&cq, &cq);
     d.to_init(qp.qpn).unwrap();
@@ -260,11 +271,7 @@ fn frames_come_in_by_the_ports_address_and_one_of_its_gids() {
     let mut packet = frame::parse(&sent).unwrap().packet;
     (packet.dst_qpn, packet.psn) = (qp.qpn, 0xff_fffe);
     (path.dmac, path.sgid, path.dgid) = (mac, Driver::path(0, 8).dgid, Driver::path(0, 0).dgid);
-    let emit = |path: &Path| {
-        let mut bytes = Vec::new();
-        frame::emit::<()>(path, &packet, &mut bytes, |_| Ok(())).unwrap();
-        bytes
-    };
+    let emit = |path: &Path| emitted(path, &packet);
     let good = emit(&path);
     assert!(d.device.wants_frame(&good));
     let mut other = path;
@@ -351,8 +358,7 @@ fn behind_routers_that_share_an_address_a_peer_is_heard_from_any() {
             psn: 0xff_fffe,
             ..sent.packet
         };
-        let mut bytes = Vec::new();
-        frame::emit::<()>(&path, &packet, &mut bytes, |_| Ok(())).unwrap();
+        let bytes = emitted(&path, &packet);
         d.device.receive_frame(&d.ram, &bytes, d.now);
         let expected = if is_heard { 0xff_ffff } else { 0xff_fffe };
         assert_eq!(d.query_qp(qp.qpn).expected_psn.get(), expected, "{dmac:x?}");
@@ -380,16 +386,7 @@ fn a_gid_hears_its_vlan_only() {
     for vlan in [None, Some(123)] {
         let mut d = Driver::new();
         let mac = crate::Config::default().mac;
-        d.must(&SetGid {
-            index: 4.into(),
-            valid: 1,
-            port: 1,
-            gid_type: GID_TYPE_ROCE_V2,
-            gid: [0xfe; 16],
-            vlan: vlan.unwrap_or(NO_VLAN).into(),
-            mac,
-            ..Default::default()
-        });
+        set_own(&mut d, 4, vlan.unwrap_or(NO_VLAN), mac);
         let to = AddressVector {
             dgid: [0xfd; 16],
             ..Driver::path(4, 8)
@@ -404,8 +401,7 @@ fn a_gid_hears_its_vlan_only() {
                 vlan: tag,
                 ..there.path
             };
-            let mut bytes = Vec::new();
-            frame::emit::<()>(&path, &there.packet, &mut bytes, |_| Ok(())).unwrap();
+            let bytes = emitted(&path, &there.packet);
             assert_eq!(
                 d.device.wants_frame(&bytes),
                 tag == vlan,
@@ -420,16 +416,7 @@ fn a_connection_hears_the_vlan_of_its_path_only() {
     // One address in two VLANs, as of an interface and one in a VLAN over it.
     let (mut d, mac) = (Driver::new(), crate::Config::default().mac);
     for (index, vlan) in [(4, NO_VLAN), (5, 123)] {
-        d.must(&SetGid {
-            index: index.into(),
-            valid: 1,
-            port: 1,
-            gid_type: GID_TYPE_ROCE_V2,
-            gid: [0xfe; 16],
-            vlan: vlan.into(),
-            mac,
-            ..Default::default()
-        });
+        set_own(&mut d, index, vlan, mac);
     }
     let to = |index| AddressVector {
         dgid: [0xfd; 16],
@@ -457,8 +444,7 @@ fn a_connection_hears_the_vlan_of_its_path_only() {
                 dst_qpn: qp.qpn,
                 ..sent.packet.clone()
             };
-            let mut bytes = Vec::new();
-            frame::emit::<()>(&path, &packet, &mut bytes, |_| Ok(())).unwrap();
+            let bytes = emitted(&path, &packet);
             let before = d.query_qp(qp.qpn).expected_psn.get();
             d.device.receive_frame(&d.ram, &bytes, d.now);
             if d.query_qp(qp.qpn).expected_psn.get() != before {
@@ -492,8 +478,7 @@ fn giving_up_is_counted_whatever_wore_the_retries_out() {
             dst_qpn: qp.qpn,
             ..there.packet
         };
-        let mut nak = Vec::new();
-        frame::emit::<()>(&path, &packet, &mut nak, |_| Ok(())).unwrap();
+        let nak = emitted(&path, &packet);
         for _ in 0..8 {
             if naks {
                 d.device.receive_frame(&d.ram, &nak, d.now);
@@ -539,8 +524,7 @@ fn what_is_kept_ahead_of_a_gap_is_of_the_peers_account() {
             psn,
             ..sent.packet.clone()
         };
-        let mut bytes = Vec::new();
-        frame::emit::<()>(&path, &packet, &mut bytes, |_| Ok(())).unwrap();
+        let bytes = emitted(&path, &packet);
         d.device.receive_frame(&d.ram, &bytes, d.now);
     }
     let kept = &mut d.device.shared.kept;

@@ -76,14 +76,13 @@ fn scattered(rig: &Rig) -> TestResult {
         let p = rig.pair(&opts.conn(|conn| conn.access = ALL))?;
         p.b.mr.buf.write(4096, &value);
         let mut wr = atomic(&p, op::FETCH_ADD, 4096, 8, 1, 0);
-        let places = (0..).step_by(64);
-        wr.sges = std::iter::zip(places, lengths)
+        let pieces = || std::iter::zip((0..).step_by(64), lengths);
+        wr.sges = pieces()
             .map(|(at, &length)| p.a.mr.sge(at, length))
             .collect();
         p.a.qp.post_send(&[wr]).at("a FETCH ADD")?;
         ok(&wait_one(&p.a.scq, "a FETCH ADD")?, 1, FETCH_ADD)?;
-        let pieces = std::iter::zip((0..).step_by(64), lengths);
-        let got: Vec<u8> = pieces
+        let got: Vec<u8> = pieces()
             .flat_map(|(at, &length)| p.a.mr.buf.read(at, length))
             .collect();
         ensure_eq!(got, value, "the value before");
