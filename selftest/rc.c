@@ -3,6 +3,9 @@
  * Reliable connections: their states, their operations, and how they end.
  */
 #include <linux/delay.h>
+#include <linux/netdevice.h>
+#include <linux/rtnetlink.h>
+#include <rdma/ib_addr.h>
 
 #include "selftest.h"
 
@@ -282,6 +285,48 @@ int t_path_mtu(struct rig *rig)
 		CHECK(!memcmp(rig->a.buf, rig->b.buf, 4096), "data with path MTU %d", mtu);
 	}
 	return 0;
+}
+
+static int set_mtu(struct net_device *ndev, int mtu)
+{
+	int ret;
+
+	rtnl_lock();
+	ret = dev_set_mtu(ndev, mtu);
+	rtnl_unlock();
+	CHECK(!ret, "MTU %d: %d", mtu, ret);
+	return 0;
+}
+
+static int check_port_mtu(struct rig *rig, struct net_device *ndev)
+{
+	enum ib_mtu asked = iboe_get_mtu(ndev->mtu);
+	struct ib_port_attr port;
+
+	TRY(ib_query_port(rig->ibdev, 1, &port));
+	CHECK(port.active_mtu == asked, "the port has %d, the connection manager asks for %d, at %d",
+	      port.active_mtu, asked, ndev->mtu);
+	return 0;
+}
+
+/* The port has the path MTU that the connection manager asks for, whatever the net device's is. */
+int t_port_mtu(struct rig *rig)
+{
+	static const int mtus[] = { 1500, 2143, 2144, 2155, 2156, 4191, 4192, 4200, 4203, 4204, 9000 };
+	struct net_device *ndev = ib_device_get_netdev(rig->ibdev, 1);
+	int i, before, ret = 0;
+
+	CHECK(ndev, "no net device");
+	before = ndev->mtu;
+	for (i = 0; !ret && i < ARRAY_SIZE(mtus); i++) {
+		ret = set_mtu(ndev, mtus[i]);
+		if (!ret)
+			ret = check_port_mtu(rig, ndev);
+	}
+	if (set_mtu(ndev, before))
+		ret = ret ?: -EINVAL;
+	dev_put(ndev);
+	return ret;
 }
 
 /* Neither the lists nor the requests are aligned: ib_iser and ib_isert have theirs in packed structs. */

@@ -50,6 +50,7 @@ static const struct {
 	{ "access-error", t_access_error, CQE },
 	{ "rnr", t_rnr, CQE },
 	{ "path-mtu", t_path_mtu, CQE },
+	{ "port-mtu", t_port_mtu, CQE },
 	{ "unaligned", t_unaligned, CQE },
 	{ "moderation", t_moderation, CQE },
 	{ "cq-overflow", t_cq_overflow, 4 },

@@ -97,6 +97,7 @@ int t_reset(struct rig *rig);
 int t_access_error(struct rig *rig);
 int t_rnr(struct rig *rig);
 int t_path_mtu(struct rig *rig);
+int t_port_mtu(struct rig *rig);
 int t_unaligned(struct rig *rig);
 
 /* Tests of queues (cq.c). */

@@ -256,9 +256,12 @@ verbs_enum! {
 
 impl Mtu {
     /// The largest MTU whose packets, RoCEv2 headers included, fit into `netdev_mtu` bytes.
+    ///
+    /// The same as `iboe_get_mtu()` (`rdma/ib_addr.h`), from which the connection manager has the path
+    /// MTU that it asks for.
     pub const fn from_netdev(netdev_mtu: u32) -> Self {
-        // What `rdma/ib_addr.h` reserves: GRH, UDP, BTH, the largest extended headers, ICRC.
-        match netdev_mtu.saturating_sub(40 + 8 + 12 + 16 + 4 + 28) {
+        // GRH, UDP, BTH, XRCETH, AtomicETH, ICRC.
+        match netdev_mtu.saturating_sub(40 + 8 + 12 + 4 + 28 + 4) {
             4096.. => Self::Mtu4096,
             2048.. => Self::Mtu2048,
             1024.. => Self::Mtu1024,
