@@ -19,6 +19,7 @@ use core::{
 use kernel::{
     device,
     error::from_err_ptr,
+    page::PAGE_SIZE,
     prelude::*,
     sync::{
         aref::ARef,
@@ -79,6 +80,13 @@ impl Umem {
         unsafe { self.raw.as_ref() }.writable() != 0
     }
 
+    /// Whether it is the same pages as `other`, in the same order.
+    pub fn has_pages_of(&self, other: &Self) -> bool {
+        // CAST: `usize` has at most 64 bits.
+        let pgsz = PAGE_SIZE as u64;
+        self.blocks(pgsz).eq(other.blocks(pgsz))
+    }
+
     /// Never unpins the memory: a device may go on using it.
     pub fn abandon(this: &Arc<Self>) {
         leak(this.clone());
@@ -96,7 +104,7 @@ impl Umem {
         }
     }
 
-    /// Number of pages of size `pgsz`, which must be from
+    /// Number of pages of size `pgsz`, which must be `PAGE_SIZE` or from
     /// [`find_best_pgsz`](Self::find_best_pgsz).
     pub fn num_blocks(&self, pgsz: u64) -> usize {
         if !pgsz.is_power_of_two() {
@@ -109,7 +117,7 @@ impl Umem {
         unsafe { bindings::rdma_helper_umem_num_blocks(self.raw.as_ptr(), pgsz) }
     }
 
-    /// DMA addresses of the pages of size `pgsz`, which must be from
+    /// DMA addresses of the pages of size `pgsz`, which must be `PAGE_SIZE` or from
     /// [`find_best_pgsz`](Self::find_best_pgsz).
     pub fn blocks(&self, pgsz: u64) -> Blocks<'_> {
         let mut iter = bindings::ib_block_iter::default();

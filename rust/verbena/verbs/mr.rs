@@ -103,12 +103,18 @@ impl Key {
         })
     }
 
-    /// What has the key is about to be destroyed. Work requests may have changed its tag, so that the next
-    /// key with its index would be one that a peer still has.
-    pub(crate) fn note_tag(&self) {
+    /// The command that destroys what has the key.
+    ///
+    /// Work requests may have changed the key's tag. It is noted, or the next key with its index would be
+    /// one that a peer still has.
+    pub(crate) fn destruction(&self) -> DestroyMr {
         let entry = self.hw.tables.read_quickly::<MemoryEntry>(self.key >> 8);
         if let (Ok(entry), Ok(known)) = (entry, self.hw.known()) {
             known.ids.keys.note_tag(self.key, entry.key.get());
+        }
+        DestroyMr {
+            id: Le32::new(self.key),
+            ..Default::default()
         }
     }
 }
@@ -489,6 +495,11 @@ impl MemoryRegion<Verbena> for MrData {
         if change.memory.is_some() || (range.access.is_writable() && !memory.umem.is_writable()) {
             let key = memory.terms.key.get();
             let new = Registered::new(&mr.hw, key, pdn.get(), range, user)?;
+            // Something else may lie there by now, or the caller be another process: new rights are no
+            // new translation (`ib_umem_check_rereg()` refuses all of it).
+            if change.memory.is_none() && !new.umem.has_pages_of(&memory.umem) {
+                return Err(EACCES);
+            }
             return memory.move_to(&mr.hw, new);
         }
         memory.change_terms(&mr.hw, pdn, range)
@@ -523,11 +534,7 @@ impl MemoryRegion<Verbena> for MrData {
 
     fn dereg(mr: &Mr<Verbena>) -> Result {
         if let Some(key) = &mr.key {
-            let request = DestroyMr {
-                // The tag may have changed since.
-                id: Le32::new(key.key),
-                ..Default::default()
-            };
+            let request = key.destruction();
             let cmdq = &mr.hw.cmdq;
             match &*mr.registered.lock() {
                 Some(memory) => {
@@ -536,7 +543,6 @@ impl MemoryRegion<Verbena> for MrData {
                     cmdq.take_back_unused(&request, &memory.lent(), || windows.since(before))?;
                 }
                 None => {
-                    key.note_tag();
                     cmdq.take_back(&request, &[&mr.table, &mr.list]);
                 }
             }

@@ -11,7 +11,6 @@ use crate::{
     abi::{
         cmd::{
             CreateMr,
-            DestroyMr,
             FEATURE_MW, //
         },
         ctx::{
@@ -131,13 +130,7 @@ impl MemoryWindow<Verbena> for MwData {
     }
 
     fn destroy(mw: &Mw<Verbena>) -> Result {
-        mw.key.note_tag();
-        let request = DestroyMr {
-            // The tag may have changed since.
-            id: Le32::new(mw.key.key),
-            ..Default::default()
-        };
-        mw.hw.cmdq.take_back(&request, &[]);
+        mw.hw.cmdq.take_back(&mw.key.destruction(), &[]);
         mw.windows.destroyed.fetch_add(1, Release);
         Ok(())
     }

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub struct Errno(pub c_int);
 
 impl Errno {
+    pub const EACCES: Errno = Errno(libc::EACCES);
     pub const EAGAIN: Errno = Errno(libc::EAGAIN);
     pub const EBUSY: Errno = Errno(libc::EBUSY);
     pub const EFAULT: Errno = Errno(libc::EFAULT);
@@ -44,6 +45,7 @@ impl fmt::Debug for Errno {
             libc::EIO => "EIO",
             libc::EAGAIN => "EAGAIN",
             libc::ENOMEM => "ENOMEM",
+            libc::EACCES => "EACCES",
             libc::EFAULT => "EFAULT",
             libc::EBUSY => "EBUSY",
             libc::ENODEV => "ENODEV",
@@ -95,19 +97,20 @@ unsafe impl Sync for Buf {}
 impl Buf {
     /// A zeroed, page-aligned mapping.
     pub fn new(len: usize) -> Result<Buf, Errno> {
-        Buf::mapped(len.max(1), 0)
+        Buf::mapped(std::ptr::null_mut(), len.max(1), 0)
     }
 
     /// A zeroed mapping of huge pages of 2 MiB, of which `len` is a multiple.
     pub fn huge(len: usize) -> Result<Buf, Errno> {
-        Buf::mapped(len, libc::MAP_HUGETLB | libc::MAP_HUGE_2MB)
+        let flags = libc::MAP_HUGETLB | libc::MAP_HUGE_2MB;
+        Buf::mapped(std::ptr::null_mut(), len, flags)
     }
 
-    fn mapped(len: usize, flags: i32) -> Result<Buf, Errno> {
-        // SAFETY: an anonymous mapping at an address of the kernel's choice touches nothing else.
+    fn mapped(at: *mut libc::c_void, len: usize, flags: i32) -> Result<Buf, Errno> {
+        // SAFETY: an anonymous mapping at an address of the kernel's choice, or in place of one of a value of this type.
         let addr = unsafe {
             libc::mmap(
-                std::ptr::null_mut(),
+                at,
                 len,
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags,
@@ -138,6 +141,14 @@ impl Buf {
 
     pub(super) fn as_ptr(&self) -> *mut u8 {
         self.addr
+    }
+
+    /// Puts fresh zeroed memory in the place of this, which goes.
+    pub fn replace(&self) -> Result<(), Errno> {
+        let fresh = Buf::mapped(self.addr.cast(), self.len, libc::MAP_FIXED)?;
+        // It is this value's from here on.
+        std::mem::forget(fresh);
+        Ok(())
     }
 
     /// Takes every access away: the memory cannot be pinned any more.

@@ -22,6 +22,7 @@ pub static TESTS: &[Test] = &[
     Test::new("7/rereg-changes-access", rereg_access),
     Test::new("7/rereg-changes-memory", rereg_memory),
     Test::new("7/rereg-changes-pd", rereg_pd),
+    Test::new("7/rereg-of-rights-moves-nothing", rereg_rights),
     Test::new("7/rereg-that-fails-changes-nothing", rereg_refused),
     Test::new("7/rereg-under-traffic", rereg_under_traffic).limit(180),
 ];
@@ -359,6 +360,29 @@ fn rereg_memory(rig: &Rig) -> TestResult {
         status::REM_ACCESS_ERR,
         "where it was"
     );
+    drop(rig.expect_event(EventType::QP_ACCESS_ERR, pair.b.qp.element())?);
+    rig.expect_no_event(QUIET)
+}
+
+/// Other memory lies where the region's did: no rights bring it into the region.
+fn rereg_rights(rig: &Rig) -> TestResult {
+    let pair = rig.pair(&PairOpts::default())?;
+    let mr = Mr::new(&rig.pd, 8192, access::REMOTE_READ)?;
+    mr.buf.write(0, &[7]);
+    mr.buf.replace().at("other memory")?;
+    let changed = mr.change(None, None, Some(access::ALL));
+    ensure_eq!(changed, Err(Errno::EACCES), "rights to write");
+    let read = SendWr::new(op::READ, 1, &[pair.a.mr.sge(0, 1)]).remote(mr.buf.addr(), mr.rkey());
+    pair.a.qp.post_send(&[read])?;
+    let done = wait_one(&pair.a.scq, "a READ")?;
+    ensure_eq!(done.status, status::SUCCESS, "a READ");
+    ensure_eq!(pair.a.mr.buf.read(0, 1), [7], "what is read");
+    ensure_eq!(
+        write_to(&pair, 4, mr.buf.addr(), mr.rkey())?,
+        status::REM_ACCESS_ERR,
+        "a WRITE"
+    );
+    ensure_eq!(mr.buf.read(0, 1), [0], "the other memory");
     drop(rig.expect_event(EventType::QP_ACCESS_ERR, pair.b.qp.element())?);
     rig.expect_no_event(QUIET)
 }
