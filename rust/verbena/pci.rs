@@ -105,7 +105,8 @@ impl Recovery {
         let live = &life.live;
         let caps = live.caps()?;
         let [a, b, c, d, e, f, _, _] = caps.mac;
-        let netdev = Netdev::by_mac(&[a, b, c, d, e, f]).ok_or(EPROBE_DEFER)?;
+        let find_netdev = || Netdev::by_mac(&[a, b, c, d, e, f]).ok_or(EPROBE_DEFER);
+        let netdev = find_netdev()?;
         let port = Arc::new(Port::new(live.hw.clone(), netdev), GFP_KERNEL)?;
         port.tell()?;
         let settings = Settings {
@@ -135,7 +136,10 @@ impl Recovery {
         let registration = registration?;
         let follower = Arc::new(follower, GFP_KERNEL)?;
         let notifier = Notifier::new(port.netdev(), follower.clone())?;
-        // Of a net device that went down meanwhile the notifier says nothing.
+        // Of a net device that went away or down meanwhile the notifier says nothing.
+        if find_netdev()? != *port.netdev() {
+            return Err(EPROBE_DEFER);
+        }
         follower.tell.queue();
         Ok(Running {
             _files: Files::new(&self.parts, live)?,

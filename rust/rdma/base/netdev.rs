@@ -81,6 +81,12 @@ impl Netdev {
     }
 }
 
+impl PartialEq for Netdev {
+    fn eq(&self, other: &Self) -> bool {
+        self.raw == other.raw
+    }
+}
+
 impl Drop for Netdev {
     fn drop(&mut self) {
         // SAFETY: Held by `by_mac`.
