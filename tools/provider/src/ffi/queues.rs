@@ -290,24 +290,33 @@ pub unsafe extern "C" fn modify_srq(
     attr: *mut ibv_srq_attr,
     mask: c_int,
 ) -> c_int {
+    let mut rest = mask;
     if mask as u32 & IBV_SRQ_MAX_WR != 0 {
         // SAFETY: see the head of this file.
-        return match unsafe { resize_srq(srq, attr, mask) } {
-            Ok(()) => 0,
-            Err(errno) => errno.0,
-        };
+        if let Err(errno) = unsafe { resize_srq(srq, attr, mask) } {
+            return errno.0;
+        }
+        rest &= !(IBV_SRQ_MAX_WR as c_int);
+        if rest == 0 {
+            return 0;
+        }
     }
     // SAFETY: integers.
     let mut request: ibv_modify_srq = unsafe { core::mem::zeroed() };
     // SAFETY: see the head of this file.
-    unsafe { ibv_cmd_modify_srq(srq, attr, mask, &mut request, size_of::<ibv_modify_srq>()) }
+    unsafe { ibv_cmd_modify_srq(srq, attr, rest, &mut request, size_of::<ibv_modify_srq>()) }
 }
 
+/// The first of what `mask` asks for. The kernel takes one change at a time, so what could have it refuse the next is looked for here.
+///
 /// # Safety
 ///
 /// As `modify_srq`.
 unsafe fn resize_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> Result<(), Errno> {
-    if mask as u32 & !IBV_SRQ_MAX_WR != 0 {
+    let others = mask as u32 & !IBV_SRQ_MAX_WR;
+    // SAFETY: see the head of this file.
+    let wanted = unsafe { &*attr };
+    if others != 0 && !(others == IBV_SRQ_LIMIT && wanted.srq_limit <= wanted.max_wr) {
         return Err(Errno::INVAL);
     }
     // SAFETY: see the head of this file.
@@ -322,7 +331,9 @@ unsafe fn resize_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) ->
         });
         let size = size_of_val(&request);
         // SAFETY: see the head of this file. The kernel writes to `response` only if it is not null.
-        check(unsafe { ibv_cmd_modify_srq(srq, attr, mask, &mut request.core, size) })
+        check(unsafe {
+            ibv_cmd_modify_srq(srq, attr, IBV_SRQ_MAX_WR as c_int, &mut request.core, size)
+        })
     };
     // SAFETY: see the head of this file.
     let queue = &unsafe { SrqObject::inner(srq) }.queue;

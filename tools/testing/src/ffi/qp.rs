@@ -495,25 +495,26 @@ impl Srq {
     }
 
     /// Sets the limit below which an event is raised.
-    pub fn set_limit(&self, srq_limit: u32) -> Result<(), Errno> {
-        let mut attr = ibv_srq_attr {
-            srq_limit,
-            ..ibv_srq_attr::default()
-        };
-        const LIMIT: c_int = 1 << 1;
-        // SAFETY: a valid SRQ and attributes.
-        Errno::check(unsafe { ibv_modify_srq(self.raw, &mut attr, LIMIT) })
+    pub fn set_limit(&self, limit: u32) -> Result<(), Errno> {
+        self.modify(None, Some(limit))
     }
 
     /// Another number of work requests.
     pub fn resize(&self, max_wr: u32) -> Result<(), Errno> {
+        self.modify(Some(max_wr), None)
+    }
+
+    /// What is given of both.
+    pub fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), Errno> {
         let mut attr = ibv_srq_attr {
-            max_wr,
+            max_wr: max_wr.unwrap_or_default(),
+            srq_limit: limit.unwrap_or_default(),
             ..ibv_srq_attr::default()
         };
-        const MAX_WR: c_int = 1 << 0;
+        // IBV_SRQ_MAX_WR, IBV_SRQ_LIMIT.
+        let mask = c_int::from(max_wr.is_some()) | c_int::from(limit.is_some()) << 1;
         // SAFETY: a valid SRQ and attributes.
-        Errno::check(unsafe { ibv_modify_srq(self.raw, &mut attr, MAX_WR) })
+        Errno::check(unsafe { ibv_modify_srq(self.raw, &mut attr, mask) })
     }
 
     pub fn query(&self) -> Result<ibv_srq_attr, Errno> {

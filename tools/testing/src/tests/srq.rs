@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! Shared receive queues of another size: what is posted stays, and nothing comes twice.
+use crate::ffi::context::EventType;
 use crate::ffi::qp::{op, RecvWr, SendWr, Srq};
 use crate::ffi::sys::Errno;
 use crate::outcome::Context as _;
@@ -12,6 +13,7 @@ use std::time::Duration;
 pub static TESTS: &[Test] = &[
     Test::new("1/srq-resize-keeps-receives", keeps),
     Test::new("1/srq-resize-refuses-too-few-entries", too_small),
+    Test::new("1/srq-resize-sets-the-limit-too", with_limit),
     Test::new("1/srq-resize-under-traffic", under_traffic).limit(180),
 ];
 
@@ -81,6 +83,27 @@ fn too_small(rig: &Rig) -> TestResult {
         ensure_eq!(srq.query()?.max_wr, 64, "behind a refused resize");
     }
     exchange(&pair, 0, 20)
+}
+
+/// Both attributes at once (ibv_modify_srq(3)), or neither.
+fn with_limit(rig: &Rig) -> TestResult {
+    let (pair, srq) = pair_of(rig, 64)?;
+    for id in 0..20 {
+        post(&srq, id)?;
+    }
+    let refused = [(256, 257), (16, 8), (u32::MAX, 8)];
+    for (max_wr, limit) in refused {
+        let result = srq.modify(Some(max_wr), Some(limit));
+        ensure_eq!(result, Err(Errno::EINVAL), "{max_wr} and {limit}");
+        let now = srq.query()?;
+        ensure_eq!((now.max_wr, now.srq_limit), (64, 0), "behind a refusal");
+    }
+    srq.modify(Some(256), Some(19)).at("256 and 19")?;
+    let now = srq.query()?;
+    ensure_eq!((now.max_wr, now.srq_limit), (256, 19), "both");
+    exchange(&pair, 0, 2)?;
+    drop(rig.expect_event(EventType::SRQ_LIMIT_REACHED, srq.element())?);
+    exchange(&pair, 2, 18)
 }
 
 /// One thread posts and sends, another moves the ring under it: each receive completes once, in order.
