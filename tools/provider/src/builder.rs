@@ -208,8 +208,14 @@ impl SendQueue {
     /// An SGE more.
     #[inline(always)]
     pub fn add_sge(&self, producer: &mut Producer, addr: u64, length: u32, lkey: u32) {
-        if producer.build.head.sges() >= self.config.max_sge {
-            return producer.build.fail(Errno::INVAL);
+        match producer.build.form {
+            // It has no data of this side, though the manual page of `ibv_wr_post` lists this setter with it.
+            Some(Form::Flush) => return,
+            Some(Form::Key | Form::Bind | Form::Value) => return producer.build.fail(Errno::INVAL),
+            _ if producer.build.head.sges() >= self.config.max_sge => {
+                return producer.build.fail(Errno::INVAL);
+            }
+            _ => {}
         }
         if let Some(wqe) = producer.current() {
             if !wqe.set_sge(producer.build.data, addr, length, lkey) {

@@ -16,7 +16,6 @@ use crate::ffi::memory::{Area, Entry, Ring};
 use crate::newcomers::Newcomers;
 use crate::qp::{Qp, Receives, Srq};
 use crate::table::QpTable;
-use crate::wall_clock::{system_clock, WallClock};
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -65,7 +64,6 @@ pub struct CqState {
     qps: QpTable,
     /// The SRQs for extended connections that complete here: their entries name a target, which may be another process'.
     srqs: Vec<Arc<Srq>>,
-    wall_clock: WallClock,
     /// The entry that `ibv_next_poll` reads from.
     pub current: Completion,
 }
@@ -85,7 +83,6 @@ impl Cq {
                 aside: false,
                 qps: QpTable::default(),
                 srqs: Vec::new(),
-                wall_clock: WallClock::default(),
                 current: Completion::default(),
             }),
             arm: Lock::new(Arm {
@@ -266,13 +263,6 @@ impl Cq {
             }
         }
         None
-    }
-
-    /// What the system clock (nanoseconds since 1970) showed when the device clock showed `timestamp`.
-    pub fn wall_clock(&self, state: &mut CqState, timestamp: u64) -> u64 {
-        state
-            .wall_clock
-            .at(timestamp, || Some((self.area.clock()?, system_clock())))
     }
 
     /// Asks for an event at the next completion, or the next solicited one.

@@ -10,6 +10,7 @@ use super::object::Zeroed;
 use super::pabi::*;
 use super::{data, domains, poll_ex, queues, verbs, windows, xrc};
 use crate::errno::Errno;
+use crate::wall_clock::{Comparison, WallClock};
 use core::ffi::{c_int, c_void};
 use core::mem::{offset_of, size_of};
 use core::ptr::{null, null_mut};
@@ -74,6 +75,7 @@ pub struct Inner {
     fd: c_int,
     /// Each area is mapped once; this list keeps it mapped until the context is closed.
     areas: Mutex<Vec<Arc<Area>>>,
+    wall_clock: Mutex<WallClock>,
 }
 
 impl Inner {
@@ -116,6 +118,13 @@ impl Inner {
         let areas = self.areas.lock().unwrap_or_else(PoisonError::into_inner);
         let area = areas.first().ok_or(Errno::OPNOTSUPP)?;
         area.clock().ok_or(Errno::IO)
+    }
+
+    /// What the system clock (nanoseconds since 1970) showed when the device clock showed `timestamp`.
+    pub fn wall_clock(&self, timestamp: u64) -> u64 {
+        let clock = self.wall_clock.lock();
+        let mut clock = clock.unwrap_or_else(PoisonError::into_inner);
+        clock.at(timestamp, || Comparison::make(|| self.clock().ok()))
     }
 
     /// The device is dead: no mapping is to be believed any more.
@@ -208,7 +217,8 @@ unsafe fn start(verbs: *mut verbs_context, fd: c_int) -> Result<Inner, Errno> {
     }
     let inner = Inner {
         fd,
-        areas: Mutex::new(Vec::new()),
+        areas: Mutex::default(),
+        wall_clock: Mutex::default(),
     };
     inner.area(&response.driver.area)?;
     Ok(inner)
@@ -226,7 +236,8 @@ unsafe fn join(verbs: *mut verbs_context, fd: c_int) -> Result<Inner, Errno> {
     check(unsafe { ibv_cmd_query_context(context, null_mut()) })?;
     Ok(Inner {
         fd,
-        areas: Mutex::new(Vec::new()),
+        areas: Mutex::default(),
+        wall_clock: Mutex::default(),
     })
 }
 

@@ -9,6 +9,7 @@
 #![allow(clippy::missing_safety_doc)]
 
 use super::asked::check_cq;
+use super::device::Inner;
 use super::lock::Guard;
 use super::object::or_null;
 use super::pabi::*;
@@ -158,8 +159,9 @@ readers! {
 
 unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
     // SAFETY: the program calls it between start and end.
-    let mut state = unsafe { held(cq) };
-    let timestamp = state.current.timestamp;
+    let timestamp = unsafe { current(cq) }.timestamp;
+    // SAFETY: see the head of `verbs`.
+    let context = unsafe { (*cq).context };
     // SAFETY: as above.
-    unsafe { CqObject::inner(cq) }.wall_clock(&mut state, timestamp)
+    unsafe { Inner::of(context) }.wall_clock(timestamp)
 }

@@ -344,6 +344,33 @@ fn a_flush_is_asked_for_by_its_own_function() {
     assert_eq!(post(&qp, &mut [wr]), Err((Errno::INVAL, 0)));
 }
 
+#[test]
+fn no_sge_is_written_over_what_a_request_has_in_its_place() {
+    let f = Fixture::new();
+    let qp = f.rts(9);
+    let sends = &qp.sends;
+    let with_sge = |opcode, operands| {
+        let mut guard = sends.start(|| true);
+        sends.begin(&mut guard, opcode, 71, 0, operands);
+        sends.add_sge(&mut guard, 0x7f12_3456_7000, 8, 0x55);
+        sends.commit(guard)
+    };
+    let bind = Operands::Bind(Some(bind_of(1).0));
+    let value = Operands::Value(0x77, 0x1_2340, [1; 8]);
+    let key = Operands::Imm(0x77);
+    assert_eq!(with_sge(IBV_WR_BIND_MW, bind), Err(Errno::INVAL));
+    assert_eq!(with_sge(IBV_WR_ATOMIC_WRITE, value), Err(Errno::INVAL));
+    assert_eq!(with_sge(IBV_WR_LOCAL_INV, key), Err(Errno::INVAL));
+    // The manual page lists the setter with a flush, which has nothing to do with it.
+    let flush = Operands::Flush(0x77, 0x1_2345, 16, 1, 1);
+    assert_eq!(with_sge(IBV_WR_FLUSH, flush), Ok(()));
+    let bytes = sends.bytes(0, 64);
+    let (header, rest) = SendWqe::read_from_prefix(&bytes).unwrap();
+    assert_eq!((header.num_sge, header.flags), (0, 0));
+    let segment = FlushSegment::read_from_prefix(rest).unwrap().0;
+    assert_eq!((segment.length.get(), segment.placement), (16, 1));
+}
+
 /// A bind with that key, and a request that has its opcode.
 fn bind_of(key: u32) -> (Bind, ibv_send_wr) {
     let bind = Bind {
