@@ -53,6 +53,8 @@ pub struct Device {
     pub(crate) qps: Slots<Qp>,
     /// Who is in which multicast group.
     pub(crate) groups: Groups,
+    /// Copies that were made for their members.
+    pub(crate) group_copies: u32,
     pub(crate) cmdq: Option<CommandQueue>,
     /// Command slots that were rung, in order ...
     pub(crate) commands: VecDeque<u32>,
@@ -111,6 +113,7 @@ impl Device {
             shared: Shared::new(config, regs),
             qps: Slots::new(config::MAX_QP),
             groups: Groups::default(),
+            group_copies: 0,
             cmdq: None,
             commands: VecDeque::new(),
             rung_slots: 0,

@@ -172,6 +172,7 @@ impl Device {
         let Some(members) = self.groups.members(&path.dgid).cloned() else {
             return;
         };
+        self.group_copies = self.group_copies.wrapping_add(members.len() as u32);
         for &qpn in members.iter() {
             let own = Packet {
                 dst_qpn: qpn,
@@ -324,17 +325,20 @@ impl Device {
         })
     }
 
-    /// Frames from the uplink. Those for which [`Device::wants_frame`] says no are dropped.
+    /// Frames from the uplink. Those for which [`Device::wants_frame`] says no are dropped. Returns how many copies were made for
+    /// members of multicast groups.
     pub fn receive_frames<'a, M: GuestMemory>(
         &mut self,
         mem: &M,
         frames: impl Iterator<Item = &'a [u8]>,
         now: u64,
-    ) {
+    ) -> u32 {
+        let before = self.group_copies;
         match self.boundary.is_taped() {
             true => self.taped_frames(mem, frames, now),
             false => self.take_frames(mem, frames, now),
         }
+        self.group_copies.wrapping_sub(before)
     }
 
     pub(super) fn take_frames<'a, M: GuestMemory>(

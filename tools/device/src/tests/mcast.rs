@@ -350,3 +350,24 @@ fn deliveries_to_a_group_count_for_each_member() {
         before = now;
     }
 }
+
+/// How many copies a frame has become is told to whoever shares out the turns.
+#[test]
+fn copies_of_frames_to_a_group_are_told() {
+    let (mut p, all, _) = three(Config::default());
+    p.d.must(&attach(GROUP, all[0].qpn));
+    p.d.must(&attach(GROUP, all[2].qpn));
+    let (mut other, mut all, _) = three(Config::default());
+    send(&mut other, &mut all[0], to_group(GROUP, MULTICAST_QPN));
+    let sent = frames(&mut other);
+    assert_eq!(sent.len(), 1);
+    let twice = || [&sent[0][..]; 2].into_iter();
+    let Driver {
+        device, ram, now, ..
+    } = &mut p.d;
+    assert_eq!(device.receive_frames(&*ram, twice(), *now), 4);
+    assert_eq!(
+        device.receive_frames(&*ram, [&[0u8; 60][..]].into_iter(), *now),
+        0
+    );
+}

@@ -2,7 +2,7 @@
 
 //! Panics, resets and floods of a VM in the engine's hands, and what the others notice of them.
 
-use super::vm::{portion, FRAMES};
+use super::vm::{portion, COPIES, FRAMES};
 use super::*;
 use rustix::event::{eventfd, EventfdFlags};
 use std::os::fd::OwnedFd;
@@ -105,15 +105,16 @@ fn an_engine_that_ends_in_a_guests_turn_is_the_end_of_that_guests_device_alone()
     let mut engine = engine(3);
     for dead in 0..3 {
         engine.vms[dead].shared.misbehave.set(Kind::EngineDies, 1);
-        assert!(catch_unwind(AssertUnwindSafe(|| engine.round())).is_err());
+        assert!(catch_unwind(AssertUnwindSafe(|| engine.turn())).is_err());
         engine.start_over();
-        engine.round();
+        // A turn, not a round, whose rest has no end where this thread was kept from running long enough.
+        engine.turn();
         for (n, vm) in engine.vms.iter().enumerate() {
             let fatal = if n == dead { regs::STATUS_FATAL } else { 0 };
             assert_eq!(status(vm), fatal, "{n}");
         }
         engine.vms[dead].shared.reset();
-        engine.round();
+        engine.turn();
         assert!(engine.vms.iter().all(|vm| status(vm) == 0));
     }
 }
@@ -126,12 +127,12 @@ fn one_that_stalls_keeps_its_mail_and_nobody_elses() {
         vm.shared.set_bus_master(true);
         vm.shared.act(Action::EnableCmdq);
     }
-    engine.round();
+    engine.turn();
     // No version was chosen: a fatal error of the one that looked.
     let seen = |engine: &Engine| [0, 1].map(|n| status(&engine.vms[n]) != 0);
     assert_eq!(seen(&engine), [false, true]);
     engine.vms[0].shared.misbehave.set(Kind::Stall, 0);
-    engine.round();
+    engine.turn();
     assert_eq!(seen(&engine), [true, true]);
 }
 
@@ -225,6 +226,24 @@ fn a_frame_to_a_group_is_the_last_of_its_portion() {
         counts.push(portion(&mut next, &mut frames).count());
     }
     assert_eq!(counts, [3, 1, 16, 5]);
+}
+
+/// Frames to groups, each of which may be for hundreds, take no more of a turn than slices do.
+#[test]
+fn frames_to_groups_wait_for_the_next_turn_when_there_were_many() {
+    let mut vm = single();
+    vm.shared.set_bus_master(true);
+    let (one, group): (&[u8], &[u8]) = (&[2, 0], &[0x33, 0x33]);
+    vm.copies = COPIES - 1;
+    vm.hear([one, group, group].into_iter(), 0);
+    assert!(vm.shared.mail(FRAMES, false).frames.is_empty());
+    vm.copies = COPIES;
+    vm.hear([group, one, group].into_iter(), 0);
+    assert_eq!(vm.shared.mail(FRAMES, false).frames, [group, group]);
+    vm.turn();
+    assert_eq!(vm.copies, 0);
+    vm.hear([group].into_iter(), 0);
+    assert!(vm.shared.mail(FRAMES, false).frames.is_empty());
 }
 
 /// A frame is kept back by a thread that finds nobody asleep, after the engine has asked when the next one goes on.

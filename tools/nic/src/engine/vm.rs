@@ -10,6 +10,7 @@ use crate::recording;
 use crate::shared::Shared;
 use crate::slice::Model;
 use crate::switch::is_group;
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::sync::{mpsc, Arc};
 use std::time::{Duration, Instant};
@@ -24,6 +25,9 @@ pub(super) const FRAMES: usize = 64;
 /// Of those, at most so many have one hold of guest RAM: less than a slice copies. One to a group, which is copied to each of its
 /// members, is the last.
 const PORTION: usize = 16;
+
+/// Copies for members of groups that frames make before a slice, but for those of the last: each frame is up to 256 of them.
+pub(super) const COPIES: u32 = 512;
 
 /// The next of the frames, as many as one hold of guest RAM has time for. `next` is the one after the last.
 pub(super) fn portion<'a, 'b, I: Iterator<Item = &'a [u8]>>(
@@ -56,6 +60,8 @@ pub(super) struct Vm {
     pub(super) arrivals: Arrivals,
     /// Counts the lives of the device: what it sent in another is lost.
     pub(super) life: u64,
+    /// Copies that frames have made for members of groups since the last slice.
+    pub(super) copies: u32,
     /// When something happened last, and when the device wants its next slice.
     pub(super) last_work: u64,
     pub(super) deadline: Option<u64>,
@@ -89,6 +95,7 @@ impl Vm {
             crossing: Vec::new(),
             arrivals: Arrivals::default(),
             life: 0,
+            copies: 0,
             last_work: 0,
             deadline: None,
             untaken: 0,
@@ -296,25 +303,37 @@ impl Vm {
         (self.last_work, self.is_asleep) = (now, false);
     }
 
-    /// Has the device take frames, as many at once as a slice has time for: so the map can change between two portions.
-    fn receive<'a>(&mut self, mut frames: impl Iterator<Item = &'a [u8]>) {
+    /// Has the device take frames, as many at once as a slice has time for: so the map can change between two portions. Those to groups
+    /// wait for the next turn once they have made [`COPIES`]: others' turns come after this one.
+    fn receive<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>) {
+        let (shared, copies) = (&self.shared, Cell::new(self.copies));
+        let mut frames = frames.filter(|frame| {
+            let waits = copies.get() >= COPIES && is_group(frame);
+            if waits {
+                shared.receive(frame.to_vec());
+            }
+            !waits
+        });
         let mut next = frames.next();
         while next.is_some() {
-            let now = self.now();
+            let now = shared.now();
             let mut slice = self.model.slice();
             if !slice.is_open() {
-                return;
+                break;
             }
             let frames = portion(&mut next, &mut frames);
-            let taken = slice.call(|device, ram| device.receive_frames(ram, frames, now));
-            if taken.is_none() {
-                return;
-            }
+            let made = slice.call(|device, ram| device.receive_frames(ram, frames, now));
+            let Some(made) = made else {
+                break;
+            };
+            copies.set(copies.get().saturating_add(made));
         }
+        self.copies = copies.get();
     }
 
     /// Gives the device one slice. Returns whether it did anything.
     fn slice(&mut self) -> bool {
+        self.copies = 0;
         let now = self.now();
         self.departures.depart(&self.network, now);
         let mut slice = self.model.slice();
