@@ -6,7 +6,8 @@
 #![allow(clippy::missing_safety_doc)]
 
 use super::pabi::*;
-use super::queues::{CqObject, QpObject, SrqObject};
+use super::queues::{CqObject, QpObject};
+use super::srqs::SrqObject;
 use super::wr::{RecvWr, SendWr};
 use crate::errno::Errno;
 use core::ffi::c_int;

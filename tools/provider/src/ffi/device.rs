@@ -8,7 +8,7 @@
 use super::memory::Area;
 use super::object::Zeroed;
 use super::pabi::*;
-use super::{data, domains, poll_ex, queues, verbs, windows, xrc};
+use super::{data, domains, poll_ex, queues, srqs, verbs, windows, xrc};
 use crate::errno::Errno;
 use crate::wall_clock::{Comparison, WallClock};
 use core::ffi::{c_int, c_void};
@@ -283,7 +283,7 @@ static OPS: verbs_context_ops = {
     ops.create_qp = Some(queues::create_qp);
     ops.create_qp_ex = Some(queues::create_qp_ex);
     ops.close_xrcd = Some(xrc::close_xrcd);
-    ops.create_srq = Some(queues::create_srq);
+    ops.create_srq = Some(srqs::create_srq);
     ops.create_srq_ex = Some(xrc::create_srq_ex);
     ops.open_qp = Some(xrc::open_qp);
     ops.open_xrcd = Some(xrc::open_xrcd);
@@ -299,12 +299,12 @@ static OPS: verbs_context_ops = {
     ops.destroy_ah = Some(verbs::destroy_ah);
     ops.destroy_cq = Some(queues::destroy_cq);
     ops.destroy_qp = Some(queues::destroy_qp);
-    ops.destroy_srq = Some(queues::destroy_srq);
+    ops.destroy_srq = Some(srqs::destroy_srq);
     ops.detach_mcast = Some(ibv_cmd_detach_mcast);
     ops.free_context = Some(free_context);
-    ops.get_srq_num = Some(queues::get_srq_num);
+    ops.get_srq_num = Some(srqs::get_srq_num);
     ops.modify_qp = Some(queues::modify_qp);
-    ops.modify_srq = Some(queues::modify_srq);
+    ops.modify_srq = Some(srqs::modify_srq);
     ops.poll_cq = Some(data::poll_cq);
     ops.post_recv = Some(data::post_recv);
     ops.post_send = Some(data::post_send);
@@ -314,7 +314,7 @@ static OPS: verbs_context_ops = {
     ops.query_port = Some(verbs::query_port);
     ops.query_qp = Some(queues::query_qp);
     ops.query_rt_values = Some(verbs::query_rt_values);
-    ops.query_srq = Some(queues::query_srq);
+    ops.query_srq = Some(srqs::query_srq);
     ops.reg_dmabuf_mr = Some(verbs::reg_dmabuf_mr);
     ops.reg_mr = Some(verbs::reg_mr);
     ops.req_notify_cq = Some(data::req_notify_cq);

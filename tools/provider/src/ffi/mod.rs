@@ -12,7 +12,7 @@
 //! | [`object`] | objects that C holds by pointer |
 //! | [`asked`] | what programs ask for, and whether it is offered |
 //! | `device` | registration with libibverbs, opening a device, the table of operations |
-//! | `verbs`, `domains`, `queues`, `windows`, `xrc` | verbs that create, change and destroy |
+//! | `verbs`, `domains`, `queues`, `srqs`, `windows`, `xrc` | verbs that create, change and destroy |
 //! | `data` | post, poll, arm |
 //! | `poll_ex`, `post_ex` | the extended interfaces to the same |
 
@@ -38,6 +38,8 @@ mod poll_ex;
 mod post_ex;
 #[cfg(not(test))]
 mod queues;
+#[cfg(not(test))]
+mod srqs;
 #[cfg(not(test))]
 mod verbs;
 #[cfg(not(test))]
