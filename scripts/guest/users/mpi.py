@@ -56,8 +56,8 @@ def hello(place, over):
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Of each part, of which the largest have hundreds, at most so many are drawn by this seed; fewer between two guests, whose ranks wait for those
-# of the other as long as the machine takes to let both emulators run, and over libfabric, where four ranks that share processors take half a
-# minute for a test; a few on rxe, which is there to compare with.
+# of the other as long as the machine takes to let both emulators run, over libfabric, where four ranks that share processors take half a minute
+# for a test, and of windows, whose locks they take from one another; a few on rxe, which is there to compare with.
 MOST, FEWER, FEW, SEED = 60, 20, 5, 12
 # mpi4py's tests by the names of their files, so that a slice of time does for each; those that spawn processes are left out.
 MPI4PY = {"cco": "cco_(?!nb|pr)", "cco_nb": "cco_nb", "cco_pr": "cco_pr", "p2p": "p2p|msg", "rma": "rma|win", "io": "io|file",
@@ -77,7 +77,7 @@ def own_tests(place, over, part):
     more = f"{library.options} --mca mpi_yield_when_idle 1"
     if place.pair:
         more += library.pair_options
-    most = FEW if place.rxe else FEWER if place.pair or over == "ofi" else MOST
+    most = FEW if place.rxe else FEWER if place.pair or over == "ofi" or part == "rma" else MOST
     command = f"python3 {HERE}/mpi4py_drawn.py {most} {SEED} {suite('mpi4py')}/test/main.py -f -v {which} {library.left_out}"
     out, silent = place.watched(f"{launch(place, library.env, 4, command, more)}; echo ended with $?", IDLE.get(part, 300 * SLOW))
     drawn = re.findall(r"drawn: (\S+)$", out, re.M)
