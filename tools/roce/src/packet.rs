@@ -140,13 +140,6 @@ pub struct Aeth {
     pub msn: u32,
 }
 
-impl Aeth {
-    /// Whether it acknowledges.
-    pub fn is_positive(&self) -> bool {
-        matches!(self.syndrome, AethSyndrome::Ack { .. })
-    }
-}
-
 /// Operation of a packet, with the headers that belong to it. Where a message has several packets, `first` and `last`
 /// of the [`Packet`] tell which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

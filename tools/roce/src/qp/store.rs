@@ -6,7 +6,7 @@
 
 use crate::allowance::Held;
 use crate::host::{Host, Source, Target};
-use crate::packet::{Kind, Packet, Payload};
+use crate::packet::{Packet, Payload};
 use crate::psn;
 use crate::qp::Core;
 use alloc::boxed::Box;
@@ -152,14 +152,9 @@ fn owned<H: Host>(host: &mut H, payload: &Payload) -> Option<Payload> {
     })
 }
 
-/// Whether two packets are the same but for asking for an acknowledgement, and for what the responder tells of itself: an answer
-/// that is given again has the credits and the MSN of its own time (IBTA 9.7.7).
+/// Whether two packets are the same but for asking for an acknowledgement.
 fn is_same<H: Host>(host: &mut H, kept: &Packet, packet: &Packet) -> bool {
-    let kind = |p: &Packet| match p.kind {
-        Kind::ReadResponse(Some(aeth)) if aeth.is_positive() => Kind::ReadResponse(None),
-        kind => kind,
-    };
-    let marks = |p: &Packet| (kind(p), p.first, p.last, p.solicited, p.srqn);
+    let marks = |p: &Packet| (p.kind, p.first, p.last, p.solicited, p.srqn);
     if marks(kept) != marks(packet) || kept.payload.len() != packet.payload.len() {
         return false;
     }

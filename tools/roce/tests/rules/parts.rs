@@ -355,28 +355,6 @@ fn responses_ahead_of_a_lost_one_are_kept_until_it_is_there() {
 }
 
 #[test]
-fn a_response_given_again_with_another_aeth_is_the_same() {
-    let (mut p, back, there) = reader(places(4));
-    assert_eq!(asked(&sent(&mut p), there), PARTS[..2]);
-    some(&mut p, 0..1, 0, 4, positive());
-    some(&mut p, 2..4, 0, 4, positive());
-    // Something was received meanwhile, and a receive posted.
-    let later = Aeth {
-        syndrome: AethSyndrome::Ack { credits: 3 },
-        msn: 1,
-    };
-    some(&mut p, 3..4, 0, 4, later);
-    some(&mut p, 1..2, 1, 4, positive());
-    assert_eq!(una(&p), 4);
-    respond(&mut p, 4, 8);
-    sent(&mut p);
-    respond(&mut p, 8, 11);
-    assert_eq!(p.statuses(A), [(1, Success)]);
-    let whole: Vec<u8> = (0..2660).map(|at| (at / 256) as u8 + 1).collect();
-    assert_eq!(p.world.bytes(back), whole);
-}
-
-#[test]
 fn a_response_that_has_lost_its_memory_is_not_kept() {
     let mut earlier = by_hand::responder_by(Mode::Local, Setup::default());
     let far = earlier.zeros(A, 256);
