@@ -71,18 +71,22 @@ impl<T> Lock<T> {
     /// what runs under it creates no thread.
     #[inline(always)]
     pub fn lock(&self) -> Guard<'_, T> {
-        if !self.alone && !single_threaded() && self.held.swap(true, Ordering::Acquire) {
+        self.lock_unless(single_threaded())
+    }
+
+    /// Takes the lock, unless nobody else can come while the guard lives.
+    #[inline(always)]
+    fn lock_unless(&self, single_threaded: bool) -> Guard<'_, T> {
+        let takes = !self.alone && !single_threaded;
+        if takes && self.held.swap(true, Ordering::Acquire) {
             self.wait();
         }
-        Guard::of(self)
+        Guard::of(self, takes)
     }
 
     /// Waits for the lock, to hold it across several calls from C, or for long: there a second thread can appear meanwhile.
     pub fn lock_long(&self) -> Guard<'_, T> {
-        if !self.alone && self.held.swap(true, Ordering::Acquire) {
-            self.wait();
-        }
-        Guard::of(self)
+        self.lock_unless(false)
     }
 
     #[cold]
@@ -111,16 +115,21 @@ impl<T> Lock<T> {
     ///
     /// # Safety
     ///
-    /// This thread holds the lock through a [`Guard`] that went to [`core::mem::forget`], and no other guard of it lives.
+    /// This thread holds the lock through a [`Guard`] of [`Lock::lock_long`] that went to [`core::mem::forget`], and no other guard of
+    /// it lives.
     #[inline(always)]
     pub unsafe fn resume(&self) -> Guard<'_, T> {
-        Guard::of(self)
+        Guard::of(self, !self.alone)
     }
 }
 
 /// Shows that the lock is held.
 pub struct Guard<'a, T> {
     lock: &'a Lock<T>,
+    /// This guard took the lock, so it releases the lock. A guard that took nothing must not: the lock may be held from
+    /// `ibv_start_poll` to `ibv_end_poll`, or from `ibv_wr_start` to `ibv_wr_complete`, and the process may get a second thread
+    /// before that ends.
+    takes: bool,
     /// Stays in its thread: the value may be one that only moves between threads (a ring), and a shared guard would share
     /// it.
     thread: PhantomData<*mut T>,
@@ -128,9 +137,10 @@ pub struct Guard<'a, T> {
 
 impl<'a, T> Guard<'a, T> {
     #[inline(always)]
-    const fn of(lock: &'a Lock<T>) -> Self {
+    const fn of(lock: &'a Lock<T>, takes: bool) -> Self {
         Self {
             lock,
+            takes,
             thread: PhantomData,
         }
     }
@@ -157,7 +167,9 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.lock.held.store(false, Ordering::Release);
+        if self.takes {
+            self.lock.held.store(false, Ordering::Release);
+        }
     }
 }
 
@@ -173,6 +185,20 @@ mod tests {
         // Either would wait for ever.
         let rest = (alone.lock(), alone.lock_long());
         assert_eq!((*first, *rest.0, *rest.1), (5, 5, 5));
+    }
+
+    #[test]
+    fn a_guard_that_took_nothing_releases_nothing() {
+        let lock = Lock::new(0);
+        core::mem::forget(lock.lock_long());
+        // The same thread, while the process has one.
+        drop(lock.lock_unless(true));
+        assert!(lock.held.load(Ordering::Relaxed));
+        // SAFETY: the guard of the first line was forgotten, and the second is gone.
+        drop(unsafe { lock.resume() });
+        assert!(!lock.held.load(Ordering::Relaxed));
+        drop(lock.lock_unless(false));
+        assert!(!lock.held.load(Ordering::Relaxed));
     }
 
     #[test]
