@@ -2,6 +2,8 @@
 
 //! What leaves by an uplink, and what an impairment makes of it.
 
+mod sequences;
+
 use super::*;
 use crate::uplink::Batch;
 use rustix::event::{eventfd, EventfdFlags};

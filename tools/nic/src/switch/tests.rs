@@ -2,6 +2,8 @@
 
 //! The switch, with frames and no sockets.
 
+mod hours;
+
 use super::*;
 use Port::{Engine, Guest};
 

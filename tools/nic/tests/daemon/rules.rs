@@ -187,6 +187,58 @@ fn clients_that_vanish_leave_no_rule_and_disturb_nobody() {
     assert_eq!((told[0].matched, told[0].while_connected), (0, false));
 }
 
+/// A connection that has several sets of rules takes all of them with it, and none before.
+#[test]
+fn two_sets_of_rules_on_one_connection_go_together() {
+    let (_dir, _process, mut client, interrupt, nic, socket) = start("rules-two");
+    add(&nic, STAYS);
+    for round in 0..3 {
+        let stream = UnixStream::connect(&socket).unwrap();
+        let mut answers = BufReader::new(&stream);
+        let mut said = |line: &str| {
+            (&stream).write_all(line.as_bytes()).unwrap();
+            let mut answer = String::new();
+            answers.read_line(&mut answer).unwrap();
+            serde_json::from_str::<serde_json::Value>(&answer).unwrap()["ok"] == true
+        };
+        let sets = ["first", "second", "third"].map(|name| format!("{name}-{round}"));
+        for set in &sets {
+            assert!(said(&tied(set)), "{set}");
+        }
+        // One that is refused, for its name is taken, takes nothing away.
+        assert!(!said(&tied(&sets[0])));
+        // One that is not tied to the connection stays, and leaves the others tied.
+        let free = format!("free-{round}");
+        let set = read_toml(&STAYS.replace("\"stays\"", &format!("{free:?}"))).unwrap();
+        let add = Request::FaultAdd {
+            set,
+            while_connected: false,
+        };
+        assert!(said(&add.line()));
+        let mut wanted = vec!["stays"];
+        wanted.extend(sets.iter().map(String::as_str));
+        wanted.push(&free);
+        assert_eq!(names(&nic), wanted);
+        let status = command(
+            &mut client,
+            &interrupt,
+            2 * round + 1,
+            QueryDevice::default(),
+        );
+        assert_eq!(status, CmdStatus::NoResources.to_raw());
+        drop(stream);
+        settle(&nic, &["stays", &free]);
+        let _: verbena_control::ToldRules = nic.ask(&Request::FaultRemove { name: free }).unwrap();
+        let status = command(
+            &mut client,
+            &interrupt,
+            2 * round + 2,
+            QueryDevice::default(),
+        );
+        assert_eq!(status, 0, "round {round}");
+    }
+}
+
 /// What is drawn, the same each time.
 struct Lot(Rng);
 

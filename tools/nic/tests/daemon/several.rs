@@ -164,6 +164,56 @@ fn what_qemu_says_wrong_is_its_own_vms_end() {
     works(&mut a, &a_interrupt, 2);
 }
 
+/// Whatever the last one said before it went, in the middle of a message and of a command among it: the next one finds a device as after
+/// power-on, and nobody beside it notices.
+#[test]
+fn a_connection_that_ends_in_an_error_leaves_the_next_one_nothing() {
+    let dir = Dir::new("several-errors");
+    let mut nic = start(&dir);
+    let (mut b, b_interrupt) = run(Client::over(qemu(&dir, 2)));
+    // A header: identifier, command, length, flags, error.
+    let header = |command: u16, length: u32, flags: u32| {
+        let words = [7 | u32::from(command) << 16, length, flags, 0];
+        words.map(u32::to_le_bytes).concat()
+    };
+    let ends = [
+        header(9, 15, 0),
+        header(9, 0, 0),
+        header(9, u32::MAX, 0),
+        header(9, 32, 0),
+        header(10, 32, 0)[..7].to_vec(),
+        header(2, 48, 0),
+        header(0xffff, 16, 1),
+        vec![],
+        vec![0; 16],
+        vec![0xff; 4096],
+    ];
+    for (round, last) in (1..).zip(ends) {
+        let stream = qemu(&dir, 1);
+        let mut raw = stream.try_clone().unwrap();
+        let mut a = Client::over(stream);
+        a.version();
+        a.wait_reg(regs::STATUS, |status| status == 0);
+        let mut mastering = [0xff; 2];
+        a.read(CONFIG, 4, &mut mastering).unwrap();
+        assert_eq!(mastering, [0, 0], "round {round}");
+        assert_eq!(a.read_reg(regs::CMDQ_BASE_LO), 0, "round {round}");
+        a.dma_map(0, RAM);
+        let interrupt = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        a.set_vector(0, &interrupt);
+        start_queue(&mut a);
+        works(&mut a, &interrupt, round);
+        a.write_reg(regs::CMDQ_DOORBELL, 0);
+        // The NIC may have given up the connection in the middle of it.
+        let _ = raw.write_all(&last);
+        drop((a, raw));
+        nic.says("VM 1: ");
+        works(&mut b, &b_interrupt, 50 + round);
+    }
+    let (mut a, a_interrupt) = run(Client::over(qemu(&dir, 1)));
+    works(&mut a, &a_interrupt, 99);
+}
+
 #[test]
 fn guests_hear_each_others_ethernet_and_nobody_speaks_for_another() {
     let dir = Dir::new("several-ethernet");
