@@ -200,7 +200,10 @@ pub struct Conn {
     pub retry_cnt: u8,
     pub rnr_retry: u8,
     pub min_rnr_timer: u8,
+    /// READs and atomics that it has outstanding.
     pub rd_atomic: u8,
+    /// Those that it takes; none: as many as it has outstanding.
+    pub dest_rd_atomic: Option<u8>,
     pub sq_psn: u32,
     pub rq_psn: u32,
 }
@@ -215,6 +218,7 @@ impl Default for Conn {
             rnr_retry: 7,
             min_rnr_timer: 6,
             rd_atomic: 4,
+            dest_rd_atomic: None,
             sq_psn: 0x12_3456,
             rq_psn: 0x12_3456,
         }
@@ -319,7 +323,7 @@ pub fn attrs(gid: Gid, dest_qpn: u32, conn: &Conn) -> QpAttr {
         rq_psn: conn.rq_psn,
         sq_psn: conn.sq_psn,
         max_rd_atomic: conn.rd_atomic,
-        max_dest_rd_atomic: conn.rd_atomic,
+        max_dest_rd_atomic: conn.dest_rd_atomic.unwrap_or(conn.rd_atomic),
         min_rnr_timer: conn.min_rnr_timer,
         timeout: conn.timeout,
         retry_cnt: conn.retry_cnt,

@@ -6,6 +6,7 @@ use crate::Test;
 mod announcements;
 mod arm;
 mod atomics;
+mod chains;
 mod changes;
 mod clock;
 mod completions;
@@ -49,6 +50,7 @@ static GROUPS: &[&[Test]] = &[
     objects::TESTS,
     limits::TESTS,
     changes::TESTS,
+    chains::TESTS,
     srq::TESTS,
     windows::TESTS,
     xrc::TESTS,

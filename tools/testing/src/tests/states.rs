@@ -363,6 +363,7 @@ fn query(rig: &Rig) -> TestResult {
         rnr_retry: 3,
         min_rnr_timer: 12,
         rd_atomic: 2,
+        dest_rd_atomic: Some(3),
         sq_psn: 0xab_cdef,
         rq_psn: 0x65_4321,
     };
@@ -380,7 +381,7 @@ fn query(rig: &Rig) -> TestResult {
     ensure_eq!(q.rnr_retry, conn.rnr_retry, "rnr_retry");
     ensure_eq!(q.min_rnr_timer, conn.min_rnr_timer, "min_rnr_timer");
     ensure_eq!(q.max_rd_atomic, conn.rd_atomic, "max_rd_atomic");
-    ensure_eq!(q.max_dest_rd_atomic, conn.rd_atomic, "max_dest_rd_atomic");
+    ensure_eq!(q.max_dest_rd_atomic, 3, "max_dest_rd_atomic");
     ensure_eq!(q.sq_psn, conn.sq_psn, "sq_psn");
     ensure_eq!(q.rq_psn, conn.rq_psn, "rq_psn");
     ensure_eq!(q.dest_qp_num, b.qp.qpn(), "dest_qp_num");
