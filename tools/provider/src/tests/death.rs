@@ -3,8 +3,10 @@
 //! A device that is dead, or is taken for it: everything outstanding is flushed once.
 
 use super::{post_one, receive, Fixture};
+use crate::builder::Operands;
 use crate::cq::LOG_STRIDE;
 use crate::errno::Errno;
+use crate::ffi::pabi::IBV_WR_SEND;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use verbena_abi::cqe::{WcOpcode, WcStatus, TAIL_OFFSET};
 use verbena_abi::doorbell::{self, Words};
@@ -40,6 +42,43 @@ fn a_dead_device_flushes_everything_once_and_in_order() {
     assert_eq!(post_one(&qp, 24), Err((Errno::NOMEM, 0)));
     assert_eq!(f.producer(), 3);
     assert_eq!(f.polled(100), [20, 21, 22, 23]);
+}
+
+/// By each of the interfaces that post, one after the other and mixed.
+#[test]
+fn every_interface_that_posts_is_flushed_once_by_a_dead_device() {
+    let f = Fixture::new();
+    let qp = f.rts(9);
+    f.area.store(doorbell::ALIVE, 0);
+    for round in 0..3 {
+        let first = 10 * round;
+        let mut guard = qp.sends.start(|| qp.may_send());
+        for wr_id in first..first + 2 {
+            qp.sends
+                .begin(&mut guard, IBV_WR_SEND, wr_id, 0, Operands::None);
+        }
+        qp.sends.commit(guard).unwrap();
+        post_one(&qp, first + 2).unwrap();
+        let mut guard = qp.sends.start(|| qp.may_send());
+        qp.sends
+            .begin(&mut guard, IBV_WR_SEND, first + 3, 0, Operands::None);
+        // There is room for four.
+        qp.sends
+            .begin(&mut guard, IBV_WR_SEND, 99, 0, Operands::None);
+        assert_eq!(qp.sends.commit(guard), Err(Errno::NOMEM));
+        // What is aborted was never posted.
+        let mut guard = qp.sends.start(|| qp.may_send());
+        qp.sends
+            .begin(&mut guard, IBV_WR_SEND, 98, 0, Operands::None);
+        drop(guard);
+        receive(&qp, &[first + 5, first + 6]).unwrap();
+        let flushed = f.poll(100);
+        let ids: Vec<u64> = flushed.iter().map(|one| one.wr_id).collect();
+        assert_eq!(ids, [0, 1, 2, 5, 6].map(|n| first + n));
+        assert!(flushed
+            .iter()
+            .all(|one| one.status() == WcStatus::WrFlushErr.to_raw()));
+    }
 }
 
 #[test]

@@ -66,7 +66,7 @@ fn file() -> Result<PathBuf, Fail> {
     debugfs("inject")
 }
 
-fn inject(what: &str) -> TestResult {
+pub(super) fn inject(what: &str) -> TestResult {
     std::fs::write(file()?, what).at(what)
 }
 
@@ -239,14 +239,14 @@ fn removed(rig: &Rig) -> TestResult {
 }
 
 /// By somebody who does not ask the driver. It need not wait for a command that is not answered.
-fn function_reset(rig: &Rig) -> TestResult {
+pub(super) fn function_reset(rig: &Rig) -> TestResult {
     let (path, _) = function()?;
     let end = || std::fs::write(path.join("reset"), "1").at("resetting it");
     device_fatal(rig, end, || Ok(()))
 }
 
 /// Whatever was posted is flushed once, the event comes once, and the next context works.
-fn device_fatal(
+pub(super) fn device_fatal(
     rig: &Rig,
     end: impl Fn() -> TestResult,
     begin: impl Fn() -> TestResult,

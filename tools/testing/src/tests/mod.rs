@@ -30,6 +30,7 @@ mod states;
 mod statuses;
 mod stress;
 mod trace;
+mod unchanged;
 mod unreliable;
 mod windows;
 mod xrc;
@@ -51,6 +52,7 @@ static GROUPS: &[&[Test]] = &[
     limits::TESTS,
     changes::TESTS,
     chains::TESTS,
+    unchanged::TESTS,
     srq::TESTS,
     windows::TESTS,
     xrc::TESTS,

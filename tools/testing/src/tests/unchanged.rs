@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! A verb that fails leaves everything as it was: objects and their number, attributes, what waits in queues. And posts to a dead
+//! device, by whichever interface, are flushed.
+use super::events::checked_exchange;
+use super::objects::counts;
+use crate::ffi::context::EventType;
+use crate::ffi::cq::{Channel, Cq};
+use crate::ffi::mr::{access, Mr};
+use crate::ffi::qp::{mask, op, state, Ah, Qp, QpInit, RecvWr, SendWr, Srq};
+use crate::ffi::sys::{Buf, Errno};
+use crate::ffi::{AhAttr, GlobalRoute, QpAttr};
+use crate::outcome::Context as _;
+use crate::pattern::Rng;
+use crate::rig::*;
+use crate::{Test, TestResult};
+use std::sync::Arc;
+
+pub static TESTS: &[Test] = &[
+    Test::new("res/verbs-that-fail-change-nothing", verbs)
+        .limit(120)
+        .alone(),
+    Test::new("5/posts-to-a-dead-device-are-flushed", dead)
+        .limit(90)
+        .alone(),
+];
+
+/// What the verbs that fail are called on.
+struct Live<'r> {
+    rig: &'r Rig,
+    p: Pair,
+    srq: Arc<Srq>,
+    cq: Arc<Cq>,
+    /// Memory that cannot be pinned.
+    gone: Arc<Buf>,
+    most: crate::ffi::DeviceAttr,
+}
+
+type Verb = (&'static str, fn(&Live<'_>) -> Result<(), Errno>);
+
+fn qp(live: &Live<'_>, change: impl FnOnce(&mut QpInit)) -> Result<(), Errno> {
+    let mut init = live.p.a.qp.init.clone();
+    change(&mut init);
+    Qp::new(&live.rig.pd, &init).map(drop)
+}
+
+fn modify(
+    live: &Live<'_>,
+    to: u32,
+    wanted: u32,
+    change: impl FnOnce(&mut QpAttr),
+) -> Result<(), Errno> {
+    let mut attr = QpAttr {
+        qp_state: to,
+        ..attrs(live.rig.gid, live.p.b.qp.qpn(), &Conn::default())
+    };
+    change(&mut attr);
+    live.p.a.qp.modify(&attr, wanted)
+}
+
+fn address(live: &Live<'_>, change: impl FnOnce(&mut AhAttr)) -> Result<(), Errno> {
+    let mut attr = attrs(live.rig.gid, 0, &Conn::default()).ah_attr;
+    change(&mut attr);
+    Ah::new(&live.rig.pd, &attr).map(drop)
+}
+
+const GROUP: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 99];
+
+/// Each of these fails.
+const VERBS: &[Verb] = &[
+    ("create_cq of 0", |l| Cq::new(&l.rig.ctx, 0).map(drop)),
+    ("create_cq of too many", |l| {
+        Cq::new(&l.rig.ctx, l.most.max_cqe + 1).map(drop)
+    }),
+    ("create_cq of no vector", |l| {
+        let channel = Channel::new(&l.rig.ctx)?;
+        let vector = l.rig.ctx.num_comp_vectors();
+        Cq::with_channel(&l.rig.ctx, 8, Some(&channel), vector).map(drop)
+    }),
+    ("resize_cq to fewer than lie there", |l| l.cq.resize(2)),
+    ("resize_cq to too many", |l| l.cq.resize(l.most.max_cqe + 1)),
+    ("create_qp of too many sends", |l| {
+        qp(l, |i| i.cap.max_send_wr = l.most.max_qp_wr as u32 + 1)
+    }),
+    ("create_qp of too many receives", |l| {
+        qp(l, |i| i.cap.max_recv_wr = l.most.max_qp_wr as u32 + 1)
+    }),
+    ("create_qp of too many elements", |l| {
+        qp(l, |i| i.cap.max_send_sge = l.most.max_sge as u32 + 1)
+    }),
+    ("create_qp of too much inline data", |l| {
+        qp(l, |i| i.cap.max_inline_data = 1 << 20)
+    }),
+    ("create_qp of an unknown type", |l| {
+        qp(l, |i| i.qp_type = 77)
+    }),
+    ("create_srq of 0", |l| Srq::new(&l.rig.pd, 0, 1).map(drop)),
+    ("create_srq of too many", |l| {
+        Srq::new(&l.rig.pd, l.most.max_srq_wr as u32 + 1, 1).map(drop)
+    }),
+    ("create_srq of too many elements", |l| {
+        Srq::new(&l.rig.pd, 8, l.most.max_srq_sge as u32 + 1).map(drop)
+    }),
+    ("modify_srq to fewer than wait", |l| l.srq.resize(4)),
+    ("modify_srq to a limit above all", |l| {
+        l.srq.set_limit(1 << 20)
+    }),
+    ("modify_srq of both, the limit too high", |l| {
+        l.srq.modify(Some(256), Some(257))
+    }),
+    ("modify_srq of both, the size too small", |l| {
+        l.srq.modify(Some(4), Some(3))
+    }),
+    ("reg_mr of nothing that is there", |l| {
+        Mr::of(&l.rig.pd, &l.gone, 0, 4096, access::ALL).map(drop)
+    }),
+    ("reg_mr with remote write alone", |l| {
+        Mr::new(&l.rig.pd, 4096, access::REMOTE_WRITE).map(drop)
+    }),
+    ("rereg_mr to nothing that is there", |l| {
+        l.p.b.mr.change(Some(&l.gone), None, None)
+    }),
+    ("rereg_mr of all, with remote write alone", |l| {
+        let pd = l.rig.ctx.alloc_pd()?;
+        let buf = Arc::new(Buf::new(8192)?);
+        let rights = Some(access::REMOTE_WRITE);
+        l.p.b.mr.change(Some(&buf), Some(&pd), rights)
+    }),
+    ("modify_qp to a state that is none", |l| {
+        modify(l, 200, mask::STATE, |_| ())
+    }),
+    ("modify_qp to RTR from RTS", |l| {
+        modify(l, state::RTR, RTR_MASK, |_| ())
+    }),
+    ("modify_qp with a surplus attribute", |l| {
+        modify(
+            l,
+            state::RTS,
+            mask::STATE | mask::ACCESS_FLAGS | mask::SQ_PSN,
+            |a| {
+                a.qp_access_flags = 0;
+            },
+        )
+    }),
+    ("modify_qp from another state", |l| {
+        modify(
+            l,
+            state::RTS,
+            mask::STATE | mask::CUR_STATE | mask::ACCESS_FLAGS,
+            |a| {
+                (a.cur_qp_state, a.qp_access_flags) = (state::SQD, 0);
+            },
+        )
+    }),
+    ("modify_qp with an alternate path", |l| {
+        modify(
+            l,
+            state::RTS,
+            mask::STATE | mask::ALT_PATH | mask::MIN_RNR_TIMER,
+            |a| {
+                (a.min_rnr_timer, a.alt_port_num) = (31, 9);
+            },
+        )
+    }),
+    ("modify_qp with a timer out of range", |l| {
+        modify(
+            l,
+            state::RTS,
+            mask::STATE | mask::ACCESS_FLAGS | mask::MIN_RNR_TIMER,
+            |a| {
+                (a.min_rnr_timer, a.qp_access_flags) = (32, 0);
+            },
+        )
+    }),
+    ("attach_mcast of a connection", |l| {
+        l.p.a.qp.attach_mcast(GROUP)
+    }),
+    ("detach_mcast from a group that it is not in", |l| {
+        l.p.a.qp.detach_mcast(GROUP)
+    }),
+    ("create_ah of no GID", |l| {
+        address(l, |a| {
+            a.grh = GlobalRoute {
+                sgid_index: 255,
+                ..a.grh
+            }
+        })
+    }),
+    ("create_ah of no port", |l| address(l, |a| a.port_num = 2)),
+    ("create_ah without GRH", |l| address(l, |a| a.is_global = 0)),
+];
+
+/// All that can be asked, in words.
+fn told(live: &Live<'_>) -> Result<String, crate::Fail> {
+    let mut all = format!("{:?}\n", counts(live.rig)?);
+    for end in [&live.p.a, &live.p.b] {
+        let (q, cap) = end.qp.query()?;
+        all += &format!(
+            "state {} access {:x} MTU {} timers {} {} {} {} reads {} {} PSNs {:x} {:x} Q_Key {:x} port {} cap {} {} {} {} {}\n",
+            q.qp_state, q.qp_access_flags, q.path_mtu, q.timeout, q.retry_cnt, q.rnr_retry, q.min_rnr_timer,
+            q.max_rd_atomic, q.max_dest_rd_atomic, q.sq_psn, q.rq_psn, q.qkey, q.port_num,
+            cap.max_send_wr, cap.max_recv_wr, cap.max_send_sge, cap.max_recv_sge, cap.max_inline_data,
+        );
+    }
+    let srq = live.srq.query()?;
+    all += &format!("SRQ {} {} {}\n", srq.max_wr, srq.max_sge, srq.srq_limit);
+    all += &format!(
+        "CQ {} keys {:x} {:x}",
+        live.cq.cqe(),
+        live.p.b.mr.lkey(),
+        live.p.b.mr.rkey()
+    );
+    Ok(all)
+}
+
+/// In an order drawn by seed, with completions in the CQ and receives in the SRQ that have to stay.
+fn verbs(rig: &Rig) -> TestResult {
+    const WAITING: u64 = 20;
+    let seed = std::env::var("VERBENA_SEED").ok();
+    let seed = seed.and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let mut rng = Rng::new(seed);
+    let srq = Srq::new(&rig.pd, 32, 1)?;
+    let cq = Cq::new(&rig.ctx, 64)?;
+    let opts = PairOpts::default().with(|o| {
+        o.buf = 1 << 17;
+        o.cap.max_send_wr = 64;
+    });
+    let a = rig.end_on(&opts, cq.clone(), Cq::new(&rig.ctx, 16)?)?;
+    let b = rig.end(&opts)?;
+    connect(&a.qp, rig.gid, b.qp.qpn(), &opts.conn_a)?;
+    connect(&b.qp, rig.gid, a.qp.qpn(), &opts.conn_b)?;
+    // A third takes from the SRQ.
+    let taker = rig.pair(&PairOpts {
+        srq: Some(srq.clone()),
+        ..PairOpts::default()
+    })?;
+    let gone = Arc::new(Buf::new(8192)?);
+    gone.forbid();
+    let live = Live {
+        rig,
+        p: Pair { a, b },
+        srq,
+        cq,
+        gone,
+        most: rig.ctx.query_device()?,
+    };
+    for id in 0..WAITING {
+        live.srq.post(&[RecvWr::new(id, &[])]).at("a receive")?;
+        let wr = SendWr::new(op::WRITE, id, &[]).remote(live.p.b.mr.at(0), live.p.b.mr.rkey());
+        live.p.a.qp.post_send(&[wr]).at("a WRITE")?;
+    }
+    let read = SendWr::new(op::READ, 99, &[live.p.a.mr.sge(0, 8)]).flags(0);
+    live.p.b.mr.buf.write(0, &[7; 8]);
+    live.p
+        .a
+        .qp
+        .post_send(&[read.remote(live.p.b.mr.at(0), live.p.b.mr.rkey())])?;
+    wait_for("the data of the READ", || {
+        Ok(live.p.a.mr.buf.read(0, 8) == [7; 8])
+    })?;
+    let before = told(&live)?;
+    for round in 0..2 {
+        let mut order: Vec<&Verb> = VERBS.iter().collect();
+        while !order.is_empty() {
+            let (name, verb) = order.swap_remove(rng.below(order.len() as u64) as usize);
+            let at = format!("seed {seed}, round {round}, {name}");
+            ensure!(verb(&live).is_err(), "{at}: it did not fail");
+            let now = told(&live).at(&at)?;
+            ensure_eq!(now, before, "{at}: what is told");
+        }
+        rig.expect_no_event(QUIET)?;
+    }
+    // What waited is there, in order, and works.
+    for (one, id) in wait(&live.cq, WAITING as usize, "completions")?
+        .iter()
+        .zip(0..)
+    {
+        ok(one, id, wc::RDMA_WRITE)?;
+    }
+    for id in 0..WAITING {
+        taker.a.qp.post_send(&[SendWr::new(op::SEND, id, &[])])?;
+        ok(&wait_one(&taker.a.scq, "a SEND")?, id, wc::SEND)?;
+        ok(&wait_one(&taker.b.rcq, "a receive")?, id, wc::RECV)?;
+    }
+    checked_exchange(&live.p, seed).at("behind all of them")
+}
+
+/// Sends of every kind and receives, alone and in lists, are taken and flushed in order; an SRQ takes receives until it is full.
+fn dead(rig: &Rig) -> TestResult {
+    let srq = Srq::new(&rig.pd, 8, 1)?;
+    let taker = rig.pair(&PairOpts {
+        srq: Some(srq.clone()),
+        ..PairOpts::default()
+    })?;
+    let p = rig.pair(&PairOpts::default())?;
+    let extended = crate::ffi::clock::cq(&rig.ctx, 64, 0)?;
+    let other = rig.end_on(&PairOpts::default(), extended.clone(), extended.clone())?;
+    connect(&other.qp, rig.gid, p.b.qp.qpn(), &Conn::default())?;
+    super::faults::inject("device")?;
+    rig.expect_device_fatal()?;
+    let there = (p.b.mr.at(0), p.b.mr.rkey());
+    for round in 0..3u64 {
+        let at = format!("round {round}");
+        let kinds = [
+            op::SEND,
+            op::SEND_IMM,
+            op::WRITE,
+            op::WRITE_IMM,
+            op::READ,
+            op::CMP_SWP,
+            op::FETCH_ADD,
+        ];
+        let list: Vec<_> = (0..)
+            .zip(kinds)
+            .map(|(n, opcode)| {
+                let wr = SendWr::new(opcode, 100 * round + n, &[p.a.mr.sge(0, 8)]);
+                // An unsignaled request is flushed with a completion too.
+                let wr = wr.flags(if n % 2 == 0 { 1 << 1 } else { 0 });
+                wr.remote(there.0, there.1)
+            })
+            .collect();
+        let last = 100 * round + list.len() as u64;
+        p.a.qp.post_send(&list).at(&at)?;
+        let wr = SendWr::new(op::SEND, last, &[]).inline(&[]);
+        p.a.qp.post_send(&[wr]).at(&at)?;
+        for (one, wr_id) in wait(&p.a.scq, list.len() + 1, &at)?
+            .iter()
+            .zip(100 * round..)
+        {
+            err(one, wr_id, status::WR_FLUSH_ERR, &p.a.qp).at(&at)?;
+        }
+        let receives: Vec<_> = (0..5).map(|n| RecvWr::new(n, &[])).collect();
+        p.a.qp.post_recv(&receives).at(&at)?;
+        for (one, wr_id) in wait(&p.a.rcq, 5, &at)?.iter().zip(0..) {
+            err(one, wr_id, status::WR_FLUSH_ERR, &p.a.qp).at(&at)?;
+        }
+        // By the extended poll.
+        other.qp.post_send(&list).at(&at)?;
+        let mut flushed = Vec::new();
+        wait_for("the flushes of an extended CQ", || {
+            flushed.extend(crate::ffi::clock::drain(&extended)?);
+            Ok(flushed.len() >= list.len())
+        })?;
+        ensure_eq!(flushed.len(), list.len(), "{at}: flushes");
+        for (one, wr_id) in flushed.iter().zip(100 * round..) {
+            let told = (one.wr_id, one.status);
+            ensure_eq!(told, (wr_id, status::WR_FLUSH_ERR), "{at}: a flush");
+        }
+    }
+    for id in 0..8 {
+        srq.post(&[RecvWr::new(id, &[])])
+            .at("a receive of an SRQ")?;
+    }
+    let more = srq.post(&[RecvWr::new(8, &[])]).map_err(|e| e.errno);
+    ensure_eq!(more, Err(Errno::ENOMEM), "a receive more");
+    for cq in [&p.a.scq, &p.a.rcq, &taker.b.rcq] {
+        expect_quiet(cq, QUIET, "a completion too many")?;
+    }
+    wait_for("the device is back", || {
+        Ok(Rig::new().is_ok_and(|new| new.gid.raw != [0; 16]))
+    })
+}
+
+impl Rig {
+    /// DEVICE_FATAL, as the first event.
+    fn expect_device_fatal(&self) -> Result<(), crate::Fail> {
+        let event = self.event("DEVICE_FATAL")?;
+        ensure_eq!(event.kind(), EventType::DEVICE_FATAL, "event");
+        Ok(())
+    }
+}
