@@ -19,6 +19,7 @@ pub static TESTS: &[Test] = &[
         .limit(120)
         .alone(),
     Test::new("ops/counters-of-queue-pairs", queue_pairs).alone(),
+    Test::new("ops/counters-of-queue-pairs-that-nobody-reads", unread).alone(),
     Test::new("ops/counters-of-each-type", automatic).alone(),
     Test::new("ops/counters-are-read-once-for-all-values", few_commands).alone(),
 ];
@@ -316,6 +317,38 @@ fn queue_pairs(rig: &Rig) -> TestResult {
     drop(p);
     ensure_eq!(shown()?.len(), 0, "counters that are left");
     sum(14)
+}
+
+/// Bound, counted and unbound without a read between: nothing of it is lost for the port, and the next counter begins at 0.
+fn unread(rig: &Rig) -> TestResult {
+    let port = sysfs("hw_counters")?;
+    let p = rig.pair(&PairOpts::default())?;
+    let a = p.a.qp.qpn().to_string();
+    let link = link();
+    let mut total = 0;
+    for (round, (bound, free)) in [(3, 2), (0, 1), (4, 0), (1, 5)].into_iter().enumerate() {
+        bind(&["lqpn", &a])?;
+        // What tells the number of the counter tells no values.
+        let text = rdma(&["statistic", "qp", "show", "link", &link])?;
+        let mut words = text.split_whitespace().skip_while(|word| *word != "cntn");
+        let id = words.nth(1).ok_or("a counter without number")?.to_owned();
+        send(&p, bound)?;
+        let unbind = ["statistic", "qp", "unbind", "link", &link, "cntn", &id];
+        rdma(&[&unbind[..], &["lqpn", &a]].concat())?;
+        send(&p, free)?;
+        total += bound + free;
+        let now = sysfs("hw_counters")?;
+        compare(&port, &now, &[("posts", total), ("rx_sends", total)])
+            .at(&format!("round {round}"))?;
+    }
+    bind(&["lqpn", &a])?;
+    let (values, _) = only()?;
+    ensure_eq!(values.get("posts"), Some(&0), "posts of a new counter");
+    send(&p, 2)?;
+    // And destroyed while it is bound.
+    drop(p);
+    ensure_eq!(shown()?.len(), 0, "counters that are left");
+    compare(&port, &sysfs("hw_counters")?, &[("posts", total + 2)])
 }
 
 /// With one counter for each type of queue pair, all is counted there, and stays the port's when they are gone.

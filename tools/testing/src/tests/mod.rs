@@ -3,6 +3,7 @@
 use crate::peer::Role;
 use crate::Test;
 
+mod again;
 mod announcements;
 mod arm;
 mod atomics;
@@ -53,6 +54,7 @@ static GROUPS: &[&[Test]] = &[
     changes::TESTS,
     chains::TESTS,
     unchanged::TESTS,
+    again::TESTS,
     srq::TESTS,
     windows::TESTS,
     xrc::TESTS,
