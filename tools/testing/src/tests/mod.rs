@@ -17,6 +17,7 @@ mod events;
 mod faults;
 mod immediate;
 mod limits;
+mod live_link;
 mod multicast;
 mod objects;
 mod operations;
@@ -55,6 +56,7 @@ static GROUPS: &[&[Test]] = &[
     chains::TESTS,
     unchanged::TESTS,
     again::TESTS,
+    live_link::TESTS,
     srq::TESTS,
     windows::TESTS,
     xrc::TESTS,

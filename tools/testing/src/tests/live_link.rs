@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! The net device changes under live queue pairs: MTU, link, addresses, in an order drawn by seed. What is told is compared with a model,
+//! and queue pairs are used after each change.
+use super::events::checked_exchange;
+use super::port::{ip, netdev};
+use crate::ffi::context::EventType;
+use crate::ffi::mr::access;
+use crate::ffi::qp::{op, state, SendWr};
+use crate::ffi::Gid;
+use crate::outcome::Context as _;
+use crate::pattern::Rng;
+use crate::rig::*;
+use crate::{Fail, Test, TestResult};
+
+pub static TESTS: &[Test] = &[
+    Test::new("4/net-device-changes-under-live-queue-pairs", |r| {
+        changes(r, 24)
+    })
+    .limit(240)
+    .alone(),
+    Test::new("long/net-device-changes-under-live-queue-pairs", |r| {
+        changes(r, 400)
+    })
+    .limit(1500)
+    .alone()
+    .long(),
+];
+
+const DOWN: u32 = 1;
+const ACTIVE: u32 = 4;
+/// MTUs of the net device, and what a RoCE packet has room for then (`enum ibv_mtu`).
+const MTUS: [(u32, u32); 4] = [(1500, 3), (700, 2), (2300, 4), (4300, 5)];
+const ADDRESSES: [&str; 3] = ["10.78.0.1", "10.78.0.2", "fd78::1"];
+
+/// The GID of an address, as RoCE v2 has it.
+fn gid_of(address: &str) -> Result<Gid, Fail> {
+    let address: std::net::IpAddr = address.parse().map_err(|_| "an address")?;
+    let raw = match address {
+        std::net::IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        std::net::IpAddr::V6(v6) => v6.octets(),
+    };
+    Ok(Gid { raw })
+}
+
+/// Where the port's table has the GID for RoCE v2.
+fn index_of(rig: &Rig, gid: Gid) -> Option<u32> {
+    const ROCE_V2: u32 = 2;
+    let all = (0..256).filter_map(|i| rig.ctx.query_gid(1, i).ok());
+    let mut those = all.filter(|entry| entry.gid == gid && entry.gid_type == ROCE_V2);
+    those.next().map(|entry| entry.gid_index)
+}
+
+struct World<'r> {
+    rig: &'r Rig,
+    netdev: String,
+    /// Lives through all of it.
+    pair: Pair,
+    mtu: usize,
+    up: bool,
+    there: [bool; ADDRESSES.len()],
+    /// PORT_ERR and PORT_ACTIVE that have come, and that have to have come.
+    ports: [u32; 2],
+    expected: [u32; 2],
+    seed: u64,
+}
+
+impl World<'_> {
+    fn set_link(&mut self, up: bool) -> TestResult {
+        if self.up != up {
+            self.expected[usize::from(up)] += 1;
+        }
+        ip(&["link", "set", &self.netdev, if up { "up" } else { "down" }])?;
+        self.up = up;
+        if !up {
+            // An IPv6 address goes with the link and does not come back by itself.
+            self.there[2] = false;
+        }
+        Ok(())
+    }
+
+    fn set_mtu(&mut self, which: usize) -> TestResult {
+        self.mtu = which;
+        ip(&[
+            "link",
+            "set",
+            &self.netdev,
+            "mtu",
+            &MTUS[which].0.to_string(),
+        ])
+    }
+
+    fn set_address(&mut self, which: usize, there: bool) -> TestResult {
+        if self.there[which] == there {
+            return Ok(());
+        }
+        let address = ADDRESSES[which];
+        // No two in one subnet: the kernel takes the others away with the first.
+        let bits = if address.contains(':') { 64 } else { 32 };
+        let address = format!("{address}/{bits}");
+        let verb = if there { "add" } else { "del" };
+        let mut args = vec!["address", verb, &address, "dev", &self.netdev];
+        // Without it an address is tentative for a second or more, and no address of the port's yet.
+        if there && bits == 64 {
+            args.push("nodad");
+        }
+        ip(&args)?;
+        self.there[which] = there;
+        Ok(())
+    }
+
+    /// What is told comes to be what the model has.
+    fn verify(&mut self) -> TestResult {
+        let (state, mtu) = (if self.up { ACTIVE } else { DOWN }, MTUS[self.mtu].1);
+        wait_for(&format!("the port has state {state} and MTU {mtu}"), || {
+            let port = self.rig.ctx.query_port(1)?;
+            Ok((port.state, port.active_mtu) == (state, mtu))
+        })?;
+        for (address, there) in ADDRESSES.iter().zip(self.there) {
+            let gid = gid_of(address)?;
+            wait_for(&format!("whether {address} has a GID is {there}"), || {
+                Ok(index_of(self.rig, gid).is_some() == there)
+            })?;
+        }
+        let (expected, ports) = (self.expected, &mut self.ports);
+        wait_for(&format!("PORT_ERR and PORT_ACTIVE {expected:?}"), || {
+            while let Some(event) = self.rig.ctx.async_event(0) {
+                ports[0] += u32::from(event.kind() == EventType::PORT_ERR);
+                ports[1] += u32::from(event.kind() == EventType::PORT_ACTIVE);
+            }
+            Ok(ports[0] >= expected[0] && ports[1] >= expected[1])
+        })?;
+        ensure_eq!(self.ports, expected, "PORT_ERR and PORT_ACTIVE");
+        Ok(())
+    }
+
+    /// The queue pair that has lived through all, one of the MTU of now, and one of each address.
+    fn exchange(&mut self) -> TestResult {
+        if !self.up {
+            return Ok(());
+        }
+        self.seed += 1;
+        checked_exchange(&self.pair, self.seed).at("the old queue pair")?;
+        let opts = PairOpts {
+            buf: 1 << 17,
+            ..PairOpts::default()
+        };
+        let opts = opts.conn(|c| c.mtu = MTUS[self.mtu].1);
+        let made = std::cell::RefCell::new(None);
+        // The device learns of another MTU a little later than those who ask the net device.
+        wait_for("a new queue pair of the port's MTU", || {
+            *made.borrow_mut() = self.rig.pair(&opts).ok();
+            Ok(made.borrow().is_some())
+        })?;
+        let new = made.into_inner().ok_or("a pair")?;
+        checked_exchange(&new, self.seed).at("a new queue pair")?;
+        for (address, _) in ADDRESSES.iter().zip(self.there).filter(|(_, there)| *there) {
+            self.by(address).at(&format!("by {address}"))?;
+        }
+        Ok(())
+    }
+
+    /// A WRITE of a pair whose GIDs are that address'.
+    fn by(&self, address: &str) -> TestResult {
+        let gid = gid_of(address)?;
+        let index = index_of(self.rig, gid).ok_or("no GID")?;
+        let opts = PairOpts::default();
+        let (a, b) = (self.rig.end(&opts)?, self.rig.end(&opts)?);
+        for (own, peer) in [(&a, &b), (&b, &a)] {
+            for to in [state::INIT, state::RTR, state::RTS] {
+                let mut attr = attrs(gid, peer.qp.qpn(), &opts.conn_a);
+                (attr.qp_state, attr.path_mtu) = (to, 2);
+                attr.ah_attr.grh.sgid_index = index as u8;
+                attr.qp_access_flags = access::ALL;
+                own.qp
+                    .modify(&attr, mask_to(to))
+                    .at(state::NAMES[to as usize])?;
+            }
+        }
+        a.mr.buf.write(0, &self.seed.to_le_bytes());
+        let wr = SendWr::new(op::WRITE, 1, &[a.mr.sge(0, 2048)]);
+        a.qp.post_send(&[wr.remote(b.mr.at(0), b.mr.rkey())])?;
+        ok(&wait_one(&a.scq, "a WRITE")?, 1, wc::RDMA_WRITE)?;
+        ensure_eq!(b.mr.buf.read(0, 8), self.seed.to_le_bytes(), "data");
+        Ok(())
+    }
+}
+
+fn changes(rig: &Rig, steps: u64) -> TestResult {
+    let seed = std::env::var("VERBENA_SEED").ok();
+    let seed = seed.and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let mut rng = Rng::new(seed);
+    let opts = PairOpts {
+        buf: 1 << 17,
+        ..PairOpts::default()
+    };
+    let mut world = World {
+        rig,
+        netdev: netdev()?,
+        // Of a path MTU that fits into each MTU of the net device.
+        pair: rig.pair(&opts.conn(|c| c.mtu = 2))?,
+        mtu: 0,
+        up: true,
+        there: [false; ADDRESSES.len()],
+        ports: [0; 2],
+        expected: [0; 2],
+        seed,
+    };
+    let mut run = || -> TestResult {
+        for step in 0..steps {
+            let which = rng.below(3);
+            let at = match which {
+                0 => {
+                    let mtu = rng.below(MTUS.len() as u64) as usize;
+                    world.set_mtu(mtu)?;
+                    format!("MTU {}", MTUS[mtu].0)
+                }
+                1 => {
+                    let up = !world.up;
+                    world.set_link(up)?;
+                    format!("link up {up}")
+                }
+                _ => {
+                    let n = rng.below(ADDRESSES.len() as u64) as usize;
+                    // An IPv6 address that is added to a link that is down waits for the link.
+                    let there = !world.there[n] && (world.up || n != 2);
+                    world.set_address(n, there)?;
+                    format!("address {} there {there}", ADDRESSES[n])
+                }
+            };
+            let at = format!("seed {seed}, step {step}, {at}");
+            // Some changes come one upon the other.
+            if rng.below(3) > 0 {
+                world.verify().at(&at)?;
+                world.exchange().at(&at)?;
+            }
+        }
+        Ok(())
+    };
+    let ran = run();
+    // As it was, whatever came of it.
+    let mut end = || -> TestResult {
+        world.set_link(true)?;
+        world.set_mtu(0)?;
+        (0..ADDRESSES.len()).try_for_each(|n| world.set_address(n, false))
+    };
+    let ended = end();
+    ran?;
+    ended?;
+    world.verify().at("as it was")?;
+    world.exchange().at("as it was")
+}
