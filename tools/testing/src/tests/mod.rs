@@ -14,6 +14,7 @@ mod completions;
 mod counters;
 mod domains;
 mod events;
+mod exact;
 mod faults;
 mod immediate;
 mod limits;
@@ -54,6 +55,7 @@ static GROUPS: &[&[Test]] = &[
     limits::TESTS,
     changes::TESTS,
     chains::TESTS,
+    exact::TESTS,
     unchanged::TESTS,
     again::TESTS,
     live_link::TESTS,
