@@ -7,6 +7,7 @@ mod again;
 mod announcements;
 mod arm;
 mod atomics;
+mod bits;
 mod chains;
 mod changes;
 mod clock;
@@ -55,6 +56,7 @@ static GROUPS: &[&[Test]] = &[
     limits::TESTS,
     changes::TESTS,
     chains::TESTS,
+    bits::TESTS,
     exact::TESTS,
     unchanged::TESTS,
     again::TESTS,

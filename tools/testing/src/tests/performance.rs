@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! Performance management by datagram, as monitoring asks for it from anywhere (specification, 16.1).
 use super::counters::{added, send, sysfs};
+use super::multicast::{group, to_group};
+use super::unreliable::{datagram_end, GRH};
+use crate::ffi::qp::{op, SendWr};
 use crate::ffi::umad::{Agent, MAD};
 use crate::ffi::GidEntry;
 use crate::outcome::Context as _;
@@ -10,6 +13,9 @@ use crate::{Fail, Test, TestResult};
 pub static TESTS: &[Test] = &[
     Test::new("ops/counters-of-performance-management", read).alone(),
     Test::new("ops/counters-of-performance-management-cleared", clear).alone(),
+    Test::new("ops/counters-of-performance-management-by-bit", each_bit)
+        .limit(120)
+        .alone(),
     Test::new("ops/counters-of-performance-management-refused", refused).alone(),
 ];
 
@@ -206,6 +212,79 @@ fn clear(rig: &Rig) -> TestResult {
     let sent = added(&own, &sysfs("hw_counters")?, "tx_packets")?;
     ensure!((40..100).contains(&sent), "{sent} packets sent");
     Ok(())
+}
+
+/// Bits of CounterSelect in PortCounters, and the bytes that they clear (16.1.3.5).
+const BASIC: [(u16, usize); 4] = [(12, 24), (13, 28), (14, 32), (15, 36)];
+
+/// What a counter has at most when it was just cleared, by the datagrams that ask, and what it has at least before: in words, or packets.
+fn bounds(name: &str) -> (u64, u64) {
+    if name.ends_with("_data") {
+        (400, 1000)
+    } else {
+        (10, 30)
+    }
+}
+
+/// Each bit of CounterSelect clears its own counter and no other: all of them count more before than the datagrams that ask.
+fn each_bit(rig: &Rig) -> TestResult {
+    sysfs("counters")?;
+    let multicast = [datagram_end(rig)?, datagram_end(rig)?];
+    let group = group(7);
+    multicast[1].qp.attach_mcast(group).at("attaching")?;
+    let to = to_group(rig, group)?;
+    let p = rig.pair(&PairOpts::default())?;
+    let count = || -> TestResult {
+        // A packet for each KiB.
+        let wr = SendWr::new(op::WRITE, 1, &[p.a.mr.sge(0, 64 << 10)]);
+        let wr = wr.remote(p.b.mr.at(0), p.b.mr.rkey());
+        p.a.qp.post_send(&[wr]).at("a WRITE")?;
+        ok(&wait_one(&p.a.scq, "a WRITE")?, 1, wc::RDMA_WRITE)?;
+        for wr_id in 0..40 {
+            multicast[1].recv(wr_id, 0, 8 + GRH)?;
+            let wr = SendWr::new(op::SEND, wr_id, &[multicast[0].mr.sge(0, 8)]);
+            let wr = wr.to(&to);
+            multicast[0].qp.post_send(&[wr]).at("a datagram")?;
+            ok(&wait_one(&multicast[0].scq, "a datagram")?, wr_id, wc::SEND)?;
+            ok(&wait_one(&multicast[1].rcq, "a member")?, wr_id, wc::RECV)?;
+        }
+        Ok(())
+    };
+    count()?;
+    let all = |asked: Asked| -> Result<Vec<(&str, u64, u64)>, Fail> {
+        let attribute = told(rig, asked)?;
+        let extended = asked.attribute == PORT_COUNTERS_EXTENDED;
+        let fields = FIELDS.iter().filter_map(|&(name, long, short)| {
+            let (at, len) = if extended { (long, 8) } else { (short?, 4) };
+            Some((name, at as u64, number(&attribute, at, len)))
+        });
+        Ok(fields.collect())
+    };
+    let extended = (0..8).map(|bit| (PORT_COUNTERS_EXTENDED, bit, FIELDS[usize::from(bit)].1));
+    let basic = BASIC.into_iter().map(|(bit, at)| (PORT_COUNTERS, bit, at));
+    for (attribute, bit, cleared) in extended.chain(basic) {
+        let get = Asked { attribute, ..ASKED };
+        let set = Asked {
+            method: SET,
+            select: 1 << bit,
+            ..get
+        };
+        count()?;
+        let before = all(get)?;
+        all(set)?;
+        let after = all(get)?;
+        for ((name, at, was), (_, _, is)) in before.iter().zip(&after) {
+            let (few, many) = bounds(name);
+            ensure!(*was >= many, "{name} was {was} before bit {bit}");
+            let is_cleared = *at == cleared as u64;
+            ensure_eq!(
+                *is < few,
+                is_cleared,
+                "attribute {attribute:#x}, bit {bit}: {name} was {was} and is {is}, whether it was cleared"
+            );
+        }
+    }
+    multicast[1].qp.detach_mcast(group).at("detaching")
 }
 
 /// Each with the status of 13.4.7 that says why.
