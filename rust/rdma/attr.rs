@@ -3,6 +3,7 @@
 //! Attributes of devices and ports.
 
 use crate::{
+    base::compat,
     bindings,
     enums::{
         AtomicCap,
@@ -31,8 +32,7 @@ macro_rules! counts {
         $(
             $(#[$m])*
             pub fn $set(&mut self, value: u32) -> &mut Self {
-                // The kernel keeps these as `int`.
-                self.0.$field = i32::try_from(value).unwrap_or(i32::MAX);
+                self.0.$field = compat::count(value);
                 self
             }
         )*

@@ -7,6 +7,7 @@
 
 use crate::{
     base::{
+        compat::no_vtable,
         errno::eopnotsupp,
         sync::IrqLock, //
     },
@@ -407,7 +408,7 @@ impl<D: Operations> Cq<D> {
 
 impl<D: Operations> CompletionQueue<D> for Unsupported {
     const SUPPORTED: bool = false;
-    const USE_VTABLE_ATTR: () = ();
+    no_vtable!(D);
 
     fn create(
         _dev: &Device<D>,

@@ -28,6 +28,7 @@
 
 use crate::{
     base::{
+        compat,
         count::{
             Counted,
             Objects, //
@@ -563,5 +564,5 @@ pub(crate) unsafe fn no_udata(udata: *mut bindings::ib_udata) -> Result {
 /// `slot` must be memory for a `T` that does not move, not in use.
 pub(crate) unsafe fn init_slot<T, E>(slot: *mut T, init: impl PinInit<T, E>) -> Result<(), E> {
     // SAFETY: See above.
-    unsafe { init.__pinned_init(slot) }
+    unsafe { compat::init_at(slot, init) }
 }

@@ -5,7 +5,10 @@
 //! C: `struct ib_srq`; ops `create_srq`, `modify_srq`, `query_srq`, `destroy_srq`, `post_srq_recv`.
 
 use crate::{
-    base::errno::eopnotsupp,
+    base::{
+        compat::no_vtable,
+        errno::eopnotsupp, //
+    },
     bindings,
     cq::Cq,
     device::Operations,
@@ -337,7 +340,7 @@ impl<D: Operations> Srq<D> {
 
 impl<D: Operations> SharedReceiveQueue<D> for Unsupported {
     const SUPPORTED: bool = false;
-    const USE_VTABLE_ATTR: () = ();
+    no_vtable!(D);
 
     fn create(
         _pd: &Pd<D>,

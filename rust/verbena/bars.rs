@@ -5,22 +5,22 @@
 use crate::abi::regs;
 use kernel::{
     device::Core,
-    devres::Devres,
     io::Io,
     pci,
     prelude::*, //
 };
+use rdma::base::compat::DevresBar;
 
-type RegsBar = pci::Bar<'static, { regs::BAR_REGS_SIZE }>;
-type DoorbellBar = pci::Bar<'static>;
+type RegsBar = DevresBar<{ regs::BAR_REGS_SIZE }>;
+type DoorbellBar = DevresBar;
 
 /// What a register reads as when the device is gone.
 pub(crate) const GONE: u32 = u32::MAX;
 
 /// The mapped BARs. Accesses after unbind go nowhere.
 pub(crate) struct Bars {
-    regs: Devres<RegsBar>,
-    doorbells: Devres<DoorbellBar>,
+    regs: RegsBar,
+    doorbells: DoorbellBar,
     num_uars: u32,
 }
 

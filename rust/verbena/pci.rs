@@ -117,7 +117,7 @@ impl Recovery {
         };
         let mut name = self.name.lock();
         let registration = Registration::new(
-            &crate::THIS_MODULE,
+            rdma::this_module!(crate),
             &self.parts.dma,
             name.as_ref().map_or(c"verbena%d", |name| name),
             &settings,
@@ -247,7 +247,7 @@ impl Drop for Data {
 /// The PCI driver.
 pub(crate) struct Driver;
 
-kernel::pci_device_table!(
+rdma::pci_device_table!(
     PCI_TABLE,
     MODULE_PCI_TABLE,
     <Driver as bind::Driver>::IdInfo,

@@ -9,7 +9,10 @@
 //! Later uses fail. What still exists then is leaked, with a message, rather than freed through a
 //! device that may be somebody else's.
 
-use crate::bindings;
+use crate::{
+    base::compat,
+    bindings, //
+};
 use core::marker::PhantomData;
 use kernel::{
     bindings as kbindings,
@@ -95,11 +98,12 @@ impl<T: Driver> pci::Driver for Adapter<T> {
 
     fn probe<'bound>(
         pdev: &'bound pci::Device<Core<'_>>,
-        info: &'bound Self::IdInfo,
+        info: compat::IdInfo<'bound, Self::IdInfo>,
     ) -> impl PinInit<Self::Data<'bound>, Error> + 'bound {
         pin_init::pin_init_scope(move || {
             // SAFETY: The driver has not seen the device as a bound one yet.
             let binding = unsafe { Binding::new(pdev) }?;
+            let info = compat::id_info(info)?;
             Ok::<_, Error>(T::probe(pdev, binding, info))
         })
     }

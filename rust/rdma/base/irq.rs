@@ -5,7 +5,10 @@
 //! `kernel::pci` reaches the first and the last vector of a range only.
 
 use crate::{
-    base::bind::Binding,
+    base::{
+        bind::Binding,
+        compat, //
+    },
     bindings, //
 };
 use kernel::{
@@ -126,7 +129,7 @@ impl<H: Handler> Cookie<H> {
         // SAFETY: The cookie lives until the interrupt is freed.
         let cookie = unsafe { &*cookie.cast::<Self>() };
         cookie.handler.handle();
-        kbindings::irqreturn_IRQ_HANDLED
+        compat::IRQ_HANDLED
     }
 
     /// # Safety

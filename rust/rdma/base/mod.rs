@@ -4,6 +4,7 @@
 //! else could use it as well.
 
 pub mod bind;
+pub mod compat;
 pub mod count;
 pub mod dma;
 pub mod errno;

@@ -17,12 +17,6 @@ use kernel::{
     types::Opaque, //
 };
 
-pub use kernel::sync::barrier::{
-    smp_mb,
-    smp_rmb,
-    smp_wmb, //
-};
-
 /// Backend of [`IrqLock`].
 pub struct IrqSave;
 

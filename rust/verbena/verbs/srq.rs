@@ -523,7 +523,11 @@ impl SharedReceiveQueue<Verbena> for SrqData {
 
     fn post_recv(srq: &Srq<Verbena>, wrs: &mut RecvWrs<'_>) -> Result {
         let write = |place, index, wr: &RecvWr<'_>| {
-            let at = (index as usize % srq.max_wr as usize) << srq.log_stride;
+            // `max_wr` is never 0, which the compiler cannot know: `%` would bring a panic.
+            let entry = (index as usize)
+                .checked_rem(srq.max_wr as usize)
+                .unwrap_or(0);
+            let at = entry << srq.log_stride;
             wq::write_recv(&srq.ring, at, ticket(place, index), srq.max_sge, wr)
         };
         let mut posted = srq.posted.lock();
