@@ -125,6 +125,14 @@ step() {
 	fi
 }
 
+# needs_errexit: bash ignores `set -e` in all that is called within `if`, `while`, `!`, `&&` or `||`, functions and subshells included, so that a step
+# that fails would not end what relies on it. A function that does calls this first.
+needs_errexit() {
+	# shellcheck disable=SC2155 # its status is not wanted
+	local went_on=$(set -e; false; echo on)
+	[ -z "$went_on" ] || die "${FUNCNAME[1]} of $0 was called where bash ignores \`set -e\`, and cannot see what fails: a bug of this script"
+}
+
 # with_lock NAME COMMAND...: one at a time, for everybody who shares the cache; a NAME with a slash is the file itself.
 # shared_lock: as many as like, while nobody has it by with_lock.
 with_lock() { _lock -x "$@"; }
@@ -190,12 +198,17 @@ debian_mirror() {
 		return
 	fi
 	codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
-	# shellcheck disable=SC2016 # apt's own variables
-	uri=$(apt-get indextargets --format '$(RELEASE) $(COMPONENT) $(REPO_URI)' 2>/dev/null |
-		awk -v c="$codename" '$1 == c && $2 == "main" { print $3; exit }')
-	[ -n "$uri" ] || die "apt on this host names no archive for '$codename main': scripts take the mirror from there, or from VERBENA_MIRROR"
+	uri=$(_archive_of "$codename")
+	# Which release an archive has, apt knows from its lists, which a new machine may lack.
+	if [ -z "$uri" ] && [ "$(id -u)" = 0 ]; then
+		apt-get update >&2 || true
+		uri=$(_archive_of "$codename")
+	fi
+	[ -n "$uri" ] || die "apt on this host names no archive for '$codename main', from which the scripts take the mirror: run \`apt-get update\`, or name one: VERBENA_MIRROR=URL"
 	printf '%s\n' "${uri%/}"
 }
+# shellcheck disable=SC2016 # apt's own variables
+_archive_of() { apt-get indextargets --format '$(RELEASE) $(COMPONENT) $(REPO_URI)' 2>/dev/null | awk -v c="$1" '$1 == c && $2 == "main" && !n++ { print $3 }'; }
 
 # Options with which apt reaches that archive (proxies and such), one `Name "value";` a line.
 apt_transport() {
