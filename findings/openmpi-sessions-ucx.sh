@@ -1,0 +1,44 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+# usage: findings/openmpi-sessions-ucx.sh
+#
+# Software: Open MPI 5.0.7, UCX 1.18.1, mpi4py 4.0.3; no device, both ranks on one host.
+# Behaviour: over UCX, which Open MPI takes by itself for RDMA, MPI 4's sessions can be opened and asked, and then used for nothing.
+# MPI_Session_init succeeds, the session names its process sets and gives groups of them, but MPI_Comm_create_from_group, the only way from
+# a group to a communicator, says that the operation is not supported. With Open MPI's own ob1 the same program passes. So a program cannot
+# tell by MPI_Session_init that it has no sessions. (mpi4py's own tests fall over it: github.com/open-mpi/ompi issue 12566.)
+# Seen: "session: 3 process sets, group of 2" over both; "MPI_ERR_UNSUPPORTED_OPERATION" over ucx, "communicator of 2" over ob1.
+set -euo pipefail
+. "$(dirname "$0")/lib/common.sh"
+session "$@"
+temporary
+lists trixie
+root openmpi-bin=5.0.7-1 libucx0=1.18.1+ds-2+b1 python3-mpi4py=4.0.3-4
+cat >"$work/share/sessions.py" <<'PY'
+import mpi4py
+
+mpi4py.rc.initialize = False
+from mpi4py import MPI  # noqa: E402
+
+session = MPI.Session.Init()
+group = session.Create_group("mpi://WORLD")
+told = f"session: {session.Get_num_psets()} process sets, group of {group.size}; "
+try:
+    communicator = MPI.Intracomm.Create_from_group(group, "finding")
+    told += f"communicator of {communicator.size}"
+    communicator.Free()
+except MPI.Exception as error:
+    told += error.Get_error_string()
+print(told, flush=True)
+group.Free()
+session.Finalize()
+PY
+said=''
+for pml in ucx ob1; do
+	said+=$(in_root env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 UCX_TLS=sm,self OMPI_MCA_opal_common_ucx_tls=any \
+		OMPI_MCA_opal_common_ucx_devices=any timeout 120 mpirun --oversubscribe -np 2 --mca pml "$pml" --mca btl self,sm python3 /share/sessions.py 2>/dev/null |
+		sed -n "s/^session/$pml: session/p")$'\n'
+done
+printf '%s' "$said"
+[ "$(grep -c '^ucx: session: 3 process sets, group of 2; MPI_ERR_UNSUPPORTED_OPERATION' <<<"$said")" = 2 ] || changed "over UCX it ends otherwise"
+[ "$(grep -c '^ob1: session: 3 process sets, group of 2; communicator of 2$' <<<"$said")" = 2 ] || changed "over ob1 it ends otherwise"
