@@ -31,6 +31,9 @@ const ACTIVE: u32 = 4;
 /// MTUs of the net device, and what a RoCE packet has room for then (`enum ibv_mtu`).
 const MTUS: [(u32, u32); 4] = [(1500, 3), (700, 2), (2300, 4), (4300, 5)];
 const ADDRESSES: [&str; 3] = ["10.78.0.1", "10.78.0.2", "fd78::1"];
+/// The one of IPv6, and the least MTU of a net device that has any (RFC 8200, 5).
+const IPV6: usize = 2;
+const IPV6_MTU: u32 = 1280;
 
 /// The GID of an address, as RoCE v2 has it.
 fn gid_of(address: &str) -> Result<Gid, Fail> {
@@ -73,13 +76,15 @@ impl World<'_> {
         self.up = up;
         if !up {
             // An IPv6 address goes with the link and does not come back by itself.
-            self.there[2] = false;
+            self.there[IPV6] = false;
         }
         Ok(())
     }
 
     fn set_mtu(&mut self, which: usize) -> TestResult {
         self.mtu = which;
+        // So does an IPv6 address with an MTU that is too small.
+        self.there[IPV6] &= MTUS[which].0 >= IPV6_MTU;
         ip(&[
             "link",
             "set",
@@ -222,7 +227,8 @@ fn changes(rig: &Rig, steps: u64) -> TestResult {
                 _ => {
                     let n = rng.below(ADDRESSES.len() as u64) as usize;
                     // An IPv6 address that is added to a link that is down waits for the link.
-                    let there = !world.there[n] && (world.up || n != 2);
+                    let takes = n != IPV6 || world.up && MTUS[world.mtu].0 >= IPV6_MTU;
+                    let there = !world.there[n] && takes;
                     world.set_address(n, there)?;
                     format!("address {} there {there}", ADDRESSES[n])
                 }
