@@ -102,6 +102,39 @@ fn another_pkey_is_dropped() {
     }
 }
 
+/// IBTA 10.9.3: the low 15 bits have to be the same, each of them, and one of both sides has to be a full member (bit 15).
+#[test]
+fn each_bit_of_a_pkey_counts_and_two_limited_members_do_not_talk() {
+    const FULL: u16 = 1 << 15;
+    let base = 0x2a55;
+    let mut cases = vec![
+        (base | FULL, base | FULL, true),
+        (base | FULL, base, true),
+        (base, base | FULL, true),
+        (base, base, false),
+    ];
+    for bit in 0..15 {
+        cases.push((base | FULL, (base | FULL) ^ 1 << bit, false));
+        cases.push(((base ^ 1 << bit) | FULL, base, false));
+    }
+    for (a, b, taken) in cases {
+        let mut p = pair(QpType::Ud, Mode::Local);
+        let (src, dst) = (p.zeros(A, 10), p.zeros(B, 200));
+        for (side, pkey) in [(A, a), (B, b)] {
+            let attr = Attr {
+                pkey,
+                ..p.attr(side)
+            };
+            p.modify_attr(side, QpState::Rts, &attr).unwrap();
+        }
+        p.post_recv(B, 1, &[dst.sge()]);
+        p.post(A, to_b(7, src, 0x1234));
+        p.settle();
+        let arrived = p.statuses(B).len();
+        assert_eq!(arrived, usize::from(taken), "{a:x} to {b:x}");
+    }
+}
+
 #[test]
 fn without_a_receive_a_datagram_is_dropped() {
     let mut p = pair(QpType::Ud, Mode::Local);
