@@ -101,6 +101,7 @@ in_root() {
 	unshare --mount --net bash -ec '
 		mount --rbind /dev "$1/root/dev"
 		mount --rbind /proc "$1/root/proc"
+		mount --rbind /sys "$1/root/sys"
 		mount --bind "$1/share" "$1/root/share"
 		ip link set lo up 2>/dev/null || true
 		root=$1/root
