@@ -17,7 +17,7 @@ import urllib.error
 import urllib.request
 
 upstream, port_file, breaks = sys.argv[1].rstrip("/"), sys.argv[2], sys.argv[3]
-HEADERS = ("Content-Length", "Last-Modified", "Content-Type")
+HEADERS = ("Content-Length", "Content-Range", "Last-Modified", "Content-Type")
 cut = [None]  # the rule that has cut the network
 
 
