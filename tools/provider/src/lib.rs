@@ -40,6 +40,7 @@ mod ffi;
 mod newcomers;
 mod qp;
 mod recv;
+mod release;
 mod send;
 mod table;
 mod users;

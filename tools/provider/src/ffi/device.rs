@@ -10,11 +10,16 @@ use super::object::Zeroed;
 use super::pabi::*;
 use super::{data, domains, poll_ex, queues, srqs, verbs, windows, xrc};
 use crate::errno::Errno;
+use crate::release;
 use crate::wall_clock::{Comparison, WallClock};
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_char, c_int, c_void, CStr};
 use core::mem::{offset_of, size_of};
 use core::ptr::{null, null_mut};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ffi::OsStr;
+use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use verbena_abi::uverbs::{AllocUcontextReq, AllocUcontextResp, AreaInfo, UVERBS_ABI_VERSION};
 use verbena_abi::{regs, Le16, ABI_VERSION, ABI_VERSION_MIN};
 use zerocopy::FromZeros;
@@ -26,6 +31,66 @@ extern "C" {}
 extern "C" {
     fn calloc(count: usize, size: usize) -> *mut c_void;
     fn free(memory: *mut c_void);
+    fn dladdr(address: *const c_void, info: *mut DlInfo) -> c_int;
+    fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void;
+    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
+    fn dlclose(library: *mut c_void) -> c_int;
+}
+
+/// `Dl_info` of dladdr(3).
+#[repr(C)]
+struct DlInfo {
+    file: *const c_char,
+    base: *mut c_void,
+    symbol: *const c_char,
+    address: *mut c_void,
+}
+
+/// The file of the libibverbs that this provider is bound to, and whether it has a symbol that only releases from v49 on have.
+fn libibverbs() -> (PathBuf, bool) {
+    /// dlopen(3): do not load it; it is there.
+    const RTLD_NOLOAD: c_int = 4;
+    const RTLD_LAZY: c_int = 1;
+    let mut info = DlInfo {
+        file: null(),
+        base: null_mut(),
+        symbol: null(),
+        address: null_mut(),
+    };
+    let function = verbs_set_ops as *const c_void;
+    // SAFETY: any address may be asked for, and `info` is ours.
+    if unsafe { dladdr(function, &mut info) } == 0 || info.file.is_null() {
+        return (PathBuf::new(), false);
+    }
+    // SAFETY: dladdr gives a string that lives as long as the library is loaded.
+    let name = unsafe { CStr::from_ptr(info.file) };
+    let file = Path::new(OsStr::from_bytes(name.to_bytes()));
+    // The dynamic linker's name is mostly a link to the file.
+    let file = file.canonicalize().unwrap_or_else(|_| file.to_owned());
+    // SAFETY: a valid string.
+    let library = unsafe { dlopen(name.as_ptr(), RTLD_LAZY | RTLD_NOLOAD) };
+    if library.is_null() {
+        return (file, false);
+    }
+    // SAFETY: a valid handle and a valid string.
+    let is_recent = !unsafe { dlsym(library, c"ibv_wr_opcode_str".as_ptr()) }.is_null();
+    // SAFETY: the handle is given back, once; the library stays, as this file needs it.
+    unsafe { dlclose(library) };
+    (file, is_recent)
+}
+
+/// Whether the libibverbs of this process has the layouts of this provider. If not, the process is told why, once.
+fn has_our_layouts() -> bool {
+    static FITS: OnceLock<bool> = OnceLock::new();
+    *FITS.get_or_init(|| {
+        let (file, is_recent) = libibverbs();
+        let why = release::refusal(&file, is_recent);
+        if let Some(why) = &why {
+            // Without standard error there is nobody to be told.
+            let _ = writeln!(std::io::stderr(), "{why}");
+        }
+        why.is_none()
+    })
 }
 
 /// A command or response: the core's part, then the driver's.
@@ -169,8 +234,13 @@ unsafe fn new_context(
         return null_mut();
     }
     let verbs = context.cast::<verbs_context>();
-    // SAFETY: just allocated.
-    match unsafe { begin(verbs, fd) } {
+    let begun = if has_our_layouts() {
+        // SAFETY: just allocated.
+        unsafe { begin(verbs, fd) }
+    } else {
+        Err(Errno::OPNOTSUPP)
+    };
+    match begun {
         Ok(inner) => {
             // SAFETY: just allocated.
             let place = unsafe { &raw mut (*context).inner };

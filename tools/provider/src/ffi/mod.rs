@@ -16,6 +16,13 @@
 //! | `data` | post, poll, arm |
 //! | `poll_ex`, `post_ex` | the extended interfaces to the same |
 
+// Sizes and offsets in the generated file are those of one architecture: `pthread_mutex_t` alone has 40 bytes here and 48 on aarch64.
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
+compile_error!(
+    "the generated bindings of libibverbs (tools/provider/src/ffi/v34.rs) are those of x86_64-unknown-linux-gnu: \
+     generate those of this target first (scripts/provider-bindings)"
+);
+
 pub mod asked;
 pub mod lock;
 pub mod memory;

@@ -1,18 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The private ABI of libibverbs that this library is built for: 34, as rdma-core v36 to v56 have it (Debian 13: 56.1).
+//! The private ABI of libibverbs that this library is built for: 34, as rdma-core v45 to v56 have it (Debian 13: 56.1).
 //!
-//! The number is that of the release that last broke it; within a number the table of operations grows, in alphabetical
-//! order, and a library fits the releases whose table it was generated from:
+//! The number is that of the release that last broke it on purpose. Within a number the table of operations grows, in
+//! alphabetical order, and `struct verbs_qp` grew twice, so a library fits the releases that have the layouts it was generated from:
 //!
-//! | private ABI | rdma-core | operations |
-//! | --- | --- | --- |
-//! | 34 | v34, v35 | 73, 75 |
-//! | **34** | **v36 to v56** | **76** |
-//! | 57 | v57, v58 | 76 |
-//! | 59 | v59 to v63 | 79 to 81 |
-//! | 64 | v64 | 83 |
-//! | 65 | v65 | 93 |
+//! | private ABI | rdma-core | operations | offset of `comp_mask` in `struct verbs_qp` |
+//! | --- | --- | --- | --- |
+//! | 34 | v34, v35 | 73, 75 | 344 |
+//! | 34 | v36 to v43 | 76 | 344 |
+//! | 34 | v44 | 76 | 352 |
+//! | **34** | **v45 to v56** | **76** | **360** |
+//! | 57 | v57, v58 | 76 | 360 |
+//! | 59 | v59 to v61 | 79 | 360 |
+//! | 59 | v62, v63 | 81 | 360 |
+//! | 64 | v64 | 83 | 360 |
+//! | 65 | v65 | 93 | 360 |
+//!
+//! With the older layouts of 34 this library loads, but does not open a device: [`crate::release`] says why. Under another number it is not
+//! loaded at all.
 //!
 //! Another private ABI is another generated file (`scripts/provider-bindings`), named here, and a library linked against
 //! that libibverbs: its symbols have the private ABI's number as their version. From 34 to 65 the calls of
@@ -25,3 +31,4 @@ pub use super::v34::*;
 
 // The table of the releases above: what the generated file of another one would not have.
 const _: () = assert!(size_of::<verbs_context_ops>() == 76 * size_of::<usize>());
+const _: () = assert!(core::mem::offset_of!(verbs_qp, comp_mask) == 360);

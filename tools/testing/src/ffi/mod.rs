@@ -17,6 +17,13 @@
 //! Objects hold a reference to what they were made from, so they are destroyed in the only order
 //! that verbs allow; a destroy that fails in `Drop` is counted ([`sys::drop_failures`]) and fails
 //! the test that caused it.
+// Sizes and offsets in the generated file are those of one architecture.
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
+compile_error!(
+    "the generated bindings of libibverbs (tools/testing/src/ffi/bindings.rs) are those of x86_64-unknown-linux-gnu: \
+     generate those of this target first (scripts/provider-bindings)"
+);
+
 #[allow(
     unsafe_code,
     dead_code,

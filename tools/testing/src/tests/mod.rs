@@ -18,6 +18,7 @@ mod events;
 mod exact;
 mod faults;
 mod immediate;
+mod library;
 mod limits;
 mod live_link;
 mod multicast;
@@ -70,6 +71,7 @@ static GROUPS: &[&[Test]] = &[
     multicast::TESTS,
     domains::TESTS,
     trace::TESTS,
+    library::TESTS,
     faults::TESTS,
     port::TESTS,
     unreliable::TESTS,
