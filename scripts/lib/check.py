@@ -214,7 +214,16 @@ def mutants():
         result = subprocess.run(["git", "apply", "--check", f], stderr=subprocess.PIPE, text=True)
         if result.returncode:
             yield f"{f}: {result.stderr.strip()}"
-    for folder, least in ("sim", 20), ("device", 20), ("provider", 5), ("nic", 1), ("testing", 1):
+    names = read("tools/testing/mutants.toml")
+    table = names + read("tools/testing/conformance.toml")
+    tests = "".join(read(t) for t in tracked(".rs") if t.startswith("tools/testing/src/tests/"))
+    for test in re.findall(r'"([^"]+/[^"]+)"', "".join(line for line in names.splitlines() if line.startswith("user"))):
+        if f'"{test}"' not in tests:
+            yield f"tools/testing/mutants.toml: no test {test}"
+    for f in patches:
+        if f.startswith("tools/testing/mutants/") and f'"{f}"' not in table:
+            yield f"{f}: neither tools/testing/mutants.toml nor conformance.toml says what notices it"
+    for folder, least in ("sim", 20), ("device", 20), ("provider", 10), ("nic", 10), ("testing", 20):
         count = sum(f.startswith(f"tools/{folder}/mutants/") for f in patches)
         if count < least:
             yield f"tools/{folder}/mutants: only {count} patches"

@@ -34,7 +34,7 @@ PROVIDER = "tools/provider/mutants"
 NIC = "tools/nic/mutants"
 # The tests that a mutant of each folder is shown to. Those of the transport: unit tests and the rules.
 TESTS = {SIM: ("-p", "verbena-roce", "--lib", "--test", "rules"), DEVICE: ("-p", "verbena-device", "--lib"),
-         PROVIDER: ("-p", "verbena-provider", "--lib"), NIC: ("-p", "verbena-nic", "--lib")}
+         PROVIDER: ("-p", "verbena-provider", "--lib"), NIC: ("-p", "verbena-nic", "--lib", "--test", "daemon")}
 # What the simulation runs for the mutants of each folder: queue pairs on a network, or programs on the whole device.
 LABORATORY = {SIM: (), DEVICE: ("--device",)}
 # What it is built with for that.

@@ -4,17 +4,20 @@
 usage: mutants_guest.py copy       makes build/mutants/guest like the working tree; what is the same is not touched
        mutants_guest.py list NAME...  for each planted bug whose path has one of the names (without names: those of
                                    tools/testing/mutants): the patch, what runs its rules' tests in the guest, and the names of
-                                   those tests, with | between them
+                                   those tests, with | between them. The tests of a bug that is no rule's are in the table BUGS
+       mutants_guest.py list --short  the same of those that BUGS has in the short form
 """
 import os
 import subprocess
 import sys
+import tomllib
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from conformance import rules  # noqa: E402
 
 TREE = "build/mutants/guest"
 GUEST = "tools/testing/mutants/"
+BUGS = "tools/testing/mutants.toml"
 
 
 def read(path):
@@ -44,12 +47,19 @@ def copy():
                 os.remove(path)
 
 
+def bugs():
+    """The bugs that are no rule's, in the form of rules: `bug` is the patch, `user` are the tests that have to fail."""
+    with open(BUGS, "rb") as f:
+        return [{**bug, "bug": bug["patch"]} for bug in tomllib.load(f)["bug"]]
+
+
 def commands(names):
     """By patch: what to run in the guest, and the tests of which one has to fail there."""
     found = {}
-    for rule in rules():
+    short = names == ["--short"]
+    for rule in bugs() if short else rules() + bugs():
         patch = rule.get("bug", "")
-        if any(name in patch for name in names or [GUEST]):
+        if rule.get("short", False) if short else any(name in patch for name in names or [GUEST]):
             run, tests = found.setdefault(patch, ([], []))
             user, kernel = rule.get("user", []), rule.get("kernel", [])
             run += [f"verbena-guest-tests --filter {test}" for test in user]
