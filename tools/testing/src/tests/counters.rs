@@ -328,7 +328,7 @@ fn unread(rig: &Rig) -> TestResult {
     let mut total = 0;
     for (round, (bound, free)) in [(3, 2), (0, 1), (4, 0), (1, 5)].into_iter().enumerate() {
         bind(&["lqpn", &a])?;
-        // What tells the number of the counter tells no values.
+        // It has read the counter too, before there was anything to count.
         let text = rdma(&["statistic", "qp", "show", "link", &link])?;
         let mut words = text.split_whitespace().skip_while(|word| *word != "cntn");
         let id = words.nth(1).ok_or("a counter without number")?.to_owned();
@@ -344,6 +344,18 @@ fn unread(rig: &Rig) -> TestResult {
     bind(&["lqpn", &a])?;
     let (values, _) = only()?;
     ensure_eq!(values.get("posts"), Some(&0), "posts of a new counter");
+    let id = values.get("cntn").ok_or("a counter without number")?;
+    let id = id.to_string();
+    bind(&["lqpn", &p.b.qp.qpn().to_string(), "cntn", &id])?;
+    send(&p, 4)?;
+    total += 4;
+    // The one that goes leaves what it has counted with the counter, which the other keeps.
+    let unbind = ["statistic", "qp", "unbind", "link", &link, "cntn", &id];
+    rdma(&[&unbind[..], &["lqpn", &a]].concat())?;
+    let (values, qps) = only()?;
+    ensure_eq!(qps, vec![p.b.qp.qpn()], "queue pairs of the counter");
+    ensure_eq!(values.get("posts"), Some(&4), "posts of the one that went");
+    ensure_eq!(values.get("rx_sends"), Some(&4), "SENDs of the other");
     send(&p, 2)?;
     // And destroyed while it is bound.
     drop(p);
