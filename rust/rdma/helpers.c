@@ -419,6 +419,61 @@ void rdma_helper_not_leak(const void *ptr)
  * 64 bits of address. A segment may be as long as a message: without a word the limit is 64 KiB, and
  * who maps by the device's limit (nvme-rdma) goes beyond it.
  */
+/*
+ * The registers of BAR number `bar`, which has memory, as they have to be. Returns how many there are: 0 if the BAR is no
+ * memory or has no address.
+ */
+static int bar_registers(struct pci_dev *pdev, int bar, u32 registers[2])
+{
+	struct resource *resource = &pdev->resource[bar];
+	struct pci_bus_region region;
+
+	if (!(resource->flags & IORESOURCE_MEM) || !resource->parent)
+		return 0;
+	pcibios_resource_to_bus(pdev->bus, &region, resource);
+	registers[0] = lower_32_bits(region.start);
+	registers[1] = upper_32_bits(region.start);
+	return resource->flags & IORESOURCE_MEM_64 ? 2 : 1;
+}
+
+bool rdma_helper_pci_bars_lost(struct pci_dev *pdev)
+{
+	u32 want[2], is;
+	int bar, i, n;
+
+	/* Of a device that cannot be read nothing is known. */
+	if (!pci_device_is_present(pdev))
+		return false;
+	for (bar = 0; bar < PCI_STD_NUM_BARS; bar++) {
+		n = bar_registers(pdev, bar, want);
+		for (i = 0; i < n; i++) {
+			if (pci_read_config_dword(pdev, PCI_BASE_ADDRESS_0 + 4 * (bar + i), &is))
+				return false;
+			/* The low bits of the first register say what the BAR is. */
+			if (is - want[i] > (i ? 0 : ~(u32)PCI_BASE_ADDRESS_MEM_MASK))
+				return true;
+		}
+	}
+	return false;
+}
+
+void rdma_helper_pci_give_bars(struct pci_dev *pdev)
+{
+	u32 want[2];
+	u16 command;
+	int bar, i, n;
+
+	pci_read_config_word(pdev, PCI_COMMAND, &command);
+	/* A BAR of 64 bits is written in two halves, so nothing may be decoded meanwhile. */
+	pci_write_config_word(pdev, PCI_COMMAND, command & ~PCI_COMMAND_MEMORY);
+	for (bar = 0; bar < PCI_STD_NUM_BARS; bar++) {
+		n = bar_registers(pdev, bar, want);
+		for (i = 0; i < n; i++)
+			pci_write_config_dword(pdev, PCI_BASE_ADDRESS_0 + 4 * (bar + i), want[i]);
+	}
+	pci_write_config_word(pdev, PCI_COMMAND, command | PCI_COMMAND_MEMORY);
+}
+
 int rdma_helper_dma_set_limits(struct device *dev)
 {
 	dma_set_max_seg_size(dev, SZ_2G);

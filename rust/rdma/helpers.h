@@ -91,6 +91,8 @@ void rdma_helper_msleep(unsigned int ms);
 
 /* PCI and interrupts. */
 void rdma_helper_not_leak(const void *ptr);
+bool rdma_helper_pci_bars_lost(struct pci_dev *pdev);
+void rdma_helper_pci_give_bars(struct pci_dev *pdev);
 int rdma_helper_dma_set_limits(struct device *dev);
 void *rdma_helper_dma_alloc(struct device *dev, size_t size, dma_addr_t *dma, bool charged);
 size_t rdma_helper_total_ram(void);

@@ -56,6 +56,7 @@ use kernel::{
 };
 use rdma::{
     base::{
+        config::Config,
         dma::Binding,
         irq::{
             Irq,
@@ -76,6 +77,7 @@ pub(crate) struct Hw {
     pub(crate) pdev: ARef<pci::Device>,
     pub(crate) dma: Binding,
     pub(crate) bars: Arc<Bars>,
+    config: Arc<Config>,
     pub(crate) health: Arc<Health>,
     #[pin]
     pub(crate) cmdq: CommandQueue,
@@ -121,6 +123,7 @@ pub(crate) struct Parts {
     pub(crate) pdev: ARef<pci::Device>,
     pub(crate) dma: Binding,
     pub(crate) bars: Arc<Bars>,
+    pub(crate) config: Arc<Config>,
     pub(crate) vectors: Vectors,
     /// Where events are handled.
     pub(crate) events: Arc<Queue>,
@@ -132,7 +135,7 @@ impl Hw {
     /// A device that was just reset.
     pub(crate) fn new(parts: &Parts) -> Result<Arc<Self>> {
         let health = Arc::pin_init(Health::new(parts.pdev.clone()), GFP_KERNEL)?;
-        reset(&parts.pdev, &parts.bars)?;
+        reset(&parts.pdev, &parts.bars, &parts.config)?;
         // It has forgotten what it was asked in an earlier life.
         parts.dma.set_master()?;
         negotiate(&parts.pdev, &parts.bars)?;
@@ -144,6 +147,7 @@ impl Hw {
                 pdev: parts.pdev.clone(),
                 dma: parts.dma.clone(),
                 bars: parts.bars.clone(),
+                config: parts.config.clone(),
                 health: kept,
                 cmdq <- CommandQueue::new(&parts.dma, parts.bars.clone(), for_cmdq),
                 tables <- Tables::new(&parts.dma, health),
@@ -278,7 +282,7 @@ impl Hw {
             return;
         }
         // Whatever becomes of the reset, without bus mastering there is no DMA either.
-        let reset = reset(&self.pdev, &self.bars).is_ok();
+        let reset = reset(&self.pdev, &self.bars, &self.config).is_ok();
         let forbidden = self.dma.clear_master();
         self.health.end(if reset || forbidden {
             End::Silent
@@ -315,8 +319,15 @@ impl Numbers {
     }
 }
 
-/// Resets the device; afterwards it is as after power-on and does no DMA.
-fn reset(pdev: &pci::Device, bars: &Bars) -> Result {
+/// Resets the device; afterwards it is as after power-on and does no DMA. One that has lost its configuration space gets it
+/// back first.
+fn reset(pdev: &pci::Device, bars: &Bars, config: &Config) -> Result {
+    if config.restore() {
+        dev_warn!(
+            pdev,
+            "its configuration space was lost, as when a snapshot of the VM is loaded: restored\n"
+        );
+    }
     if bars.read(regs::MAGIC) != regs::MAGIC_VALUE {
         dev_err!(pdev, "the device is not there, or is none of ours\n");
         return Err(ENODEV);

@@ -44,6 +44,7 @@ use rdma::{
             self,
             Binding, //
         },
+        config::Config,
         irq::Vectors,
         netdev::{
             Netdev,
@@ -272,6 +273,7 @@ impl bind::Driver for Driver {
             // No bus mastering before a reset is confirmed: see `Hw::new`.
             pdev.enable_device_mem()?;
             let bars = Arc::new(Bars::new(pdev)?, GFP_KERNEL)?;
+            let config = Arc::new(Config::save(&dma)?, GFP_KERNEL)?;
             let vectors = Vectors::alloc(&dma, 2, 32)?;
             let recovery = Arc::pin_init(
                 try_pin_init!(Recovery {
@@ -279,6 +281,7 @@ impl bind::Driver for Driver {
                         pdev: pdev.into(),
                         dma,
                         bars,
+                        config,
                         vectors,
                         events: Queue::new(c"verbena-events")?,
                         burials: Queue::new(c"verbena-burials")?,

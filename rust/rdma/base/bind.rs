@@ -129,6 +129,15 @@ impl Binding {
             GFP_KERNEL,
         )?;
         let this = Self { state };
+        // A device that was reset while no driver was bound: see `base::config`.
+        //
+        // SAFETY: The device is bound, and no driver uses it yet.
+        unsafe {
+            if bindings::rdma_helper_pci_bars_lost(this.raw_pci()) {
+                bindings::rdma_helper_pci_give_bars(this.raw_pci());
+                dev_warn!(pdev, "its addresses were lost and are given back\n");
+            }
+        }
         // SAFETY: The device is bound; the caller says that nobody uses its DMA.
         to_result(unsafe { bindings::rdma_helper_dma_set_limits(this.dev()) })?;
         devres::register(pdev.as_ref(), Revoke(this.state.clone()), GFP_KERNEL)?;

@@ -5,6 +5,7 @@
 
 pub mod bind;
 pub mod compat;
+pub mod config;
 pub mod count;
 pub mod dma;
 pub mod errno;
