@@ -346,9 +346,10 @@ void rdma_helper_xa_unlock_irqrestore(struct xarray *xa, unsigned long flags)
 	xa_unlock_irqrestore(xa, flags);
 }
 
-struct workqueue_struct *rdma_helper_alloc_workqueue(const char *name)
+struct workqueue_struct *rdma_helper_alloc_workqueue(const char *name, bool freezable)
 {
-	return alloc_workqueue("%s", WQ_MEM_RECLAIM | WQ_UNBOUND, 0, name);
+	/* Reclaim must not wait for what stands still while the machine sleeps. */
+	return alloc_workqueue("%s", (freezable ? WQ_FREEZABLE : WQ_MEM_RECLAIM) | WQ_UNBOUND, 0, name);
 }
 
 void rdma_helper_init_work(struct delayed_work *work, work_func_t func, const char *name,

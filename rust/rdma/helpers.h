@@ -75,7 +75,7 @@ int rdma_helper_xa_insert(struct xarray *xa, unsigned long index, void *entry);
 void *rdma_helper_xa_erase(struct xarray *xa, unsigned long index);
 unsigned long rdma_helper_xa_lock_irqsave(struct xarray *xa);
 void rdma_helper_xa_unlock_irqrestore(struct xarray *xa, unsigned long flags);
-struct workqueue_struct *rdma_helper_alloc_workqueue(const char *name);
+struct workqueue_struct *rdma_helper_alloc_workqueue(const char *name, bool freezable);
 void rdma_helper_init_work(struct delayed_work *work, work_func_t func, const char *name,
 		       struct lock_class_key *key);
 bool rdma_helper_queue_work(struct workqueue_struct *queue, struct delayed_work *work,

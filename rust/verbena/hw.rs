@@ -129,6 +129,8 @@ pub(crate) struct Parts {
     pub(crate) events: Arc<Queue>,
     /// Where the dead are buried: nothing else may keep this from running.
     pub(crate) burials: Arc<Queue>,
+    /// Where works run that use the device without being asked to: not while the machine is suspended.
+    pub(crate) awake: Arc<Queue>,
 }
 
 impl Hw {

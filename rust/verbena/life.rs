@@ -44,7 +44,7 @@ impl Life {
         let asynchronous = live.events.prepare(&hw, parts, &to)?;
         hw.start()?;
         live.events.start(&hw, parts, asynchronous, &to)?;
-        life.pulse = Some(Pulse::start(live)?);
+        life.pulse = Some(Pulse::start(live, parts)?);
         trace::device(hw.health.name(), "alive", 0);
         Ok(life)
     }

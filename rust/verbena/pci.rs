@@ -130,7 +130,7 @@ impl Recovery {
         }
         drop(name);
         let follower = Follower {
-            tell: new_work!(port.clone())?,
+            tell: new_work!(port.clone(), &self.parts.awake)?,
             recovery: work.clone(),
             gone: self.netdev_gone.clone(),
         };
@@ -285,6 +285,7 @@ impl bind::Driver for Driver {
                         vectors,
                         events: Queue::new(c"verbena-events")?,
                         burials: Queue::new(c"verbena-burials")?,
+                        awake: Queue::freezable(c"verbena-awake")?,
                     },
                     work <- new_mutex!(None),
                     running <- new_mutex!(None),
@@ -295,7 +296,9 @@ impl bind::Driver for Driver {
                 }? Error),
                 GFP_KERNEL,
             )?;
-            let work = Arc::new(new_work!(recovery.clone())?, GFP_KERNEL)?;
+            // A device that dies while the machine is suspended lives again when the machine does.
+            let work = new_work!(recovery.clone(), &recovery.parts.awake)?;
+            let work = Arc::new(work, GFP_KERNEL)?;
             *recovery.work.lock() = Some(work.clone());
             let data = Data { recovery, work };
             // Whoever wakes the recovery meanwhile has it wait for what there is to bury.

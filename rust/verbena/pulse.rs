@@ -7,6 +7,7 @@
 
 use crate::{
     abi::cmd::QueryDevice,
+    hw::Parts,
     verbs::Live, //
 };
 use kernel::{
@@ -38,8 +39,8 @@ pub(crate) struct Pulse {
 }
 
 impl Pulse {
-    /// Begins to look after `live`.
-    pub(crate) fn start(live: &Arc<Live>) -> Result<Arc<Self>> {
+    /// Begins to look after `live`. Not while the machine is suspended: a suspended device answers nothing, and is not dead.
+    pub(crate) fn start(live: &Arc<Live>, parts: &Parts) -> Result<Arc<Self>> {
         let pulse = Arc::pin_init(
             pin_init!(Self {
                 live: live.clone(),
@@ -47,7 +48,7 @@ impl Pulse {
             }),
             GFP_KERNEL,
         )?;
-        let work = Arc::new(new_work!(pulse.clone())?, GFP_KERNEL)?;
+        let work = Arc::new(new_work!(pulse.clone(), &parts.awake)?, GFP_KERNEL)?;
         work.queue_after(PERIOD_MS);
         *pulse.work.lock() = Some(work);
         Ok(pulse)

@@ -22,8 +22,8 @@ use kernel::{
     types::Opaque, //
 };
 
-/// A work queue with a thread in reserve, so that its work runs when memory is short: for what
-/// reclaim may wait for. Its work is bound to no CPU.
+/// A work queue, with a thread in reserve unless it is [freezable](Queue::freezable), so that its work runs when memory
+/// is short: for what reclaim may wait for. Its work is bound to no CPU.
 pub struct Queue {
     raw: NonNull<kbindings::workqueue_struct>,
 }
@@ -36,8 +36,18 @@ unsafe impl Sync for Queue {}
 impl Queue {
     /// A queue of that name.
     pub fn new(name: &CStr) -> Result<Arc<Self>> {
+        Self::make(name, false)
+    }
+
+    /// A queue whose work does not run while the machine is suspended, nor on the way there and back: for what
+    /// uses a device that the machine suspends. It has no thread in reserve.
+    pub fn freezable(name: &CStr) -> Result<Arc<Self>> {
+        Self::make(name, true)
+    }
+
+    fn make(name: &CStr, freezable: bool) -> Result<Arc<Self>> {
         // SAFETY: The name is copied.
-        let raw = unsafe { bindings::rdma_helper_alloc_workqueue(name.as_char_ptr()) };
+        let raw = unsafe { bindings::rdma_helper_alloc_workqueue(name.as_char_ptr(), freezable) };
         let raw = NonNull::new(raw).ok_or(ENOMEM)?;
         Ok(Arc::new(Self { raw }, GFP_KERNEL)?)
     }
