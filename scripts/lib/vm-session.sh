@@ -66,6 +66,7 @@ qemu=(qemu-system-x86_64 -nodefaults -no-user-config -display none
 	-chardev "file,id=log,append=on,path=$VM_RUN/kernel.log" -serial chardev:log
 	-device virtio-serial-pci
 	-chardev "file,id=status,path=$VM_RUN/status" -device "virtserialport,chardev=status,name=verbena.status")
+guard=()
 [ -n "$VM_REBOOTS" ] || qemu+=(-no-reboot)
 [ -z "$VM_MODULES" ] || qemu+=(-drive "file=$VM_MODULES,format=raw,if=virtio,snapshot=on")
 if [ -n "$VM_INTERACTIVE" ]; then
@@ -78,6 +79,9 @@ if [ -n "$VM_NIC" ]; then
 	qemu+=(-netdev "stream,id=n0,server=off,addr.type=unix,addr.path=$VM_SOCK/net"
 		-device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"'"$VM_SOCK/nic"'"}}'
 		-chardev "socket,id=control,path=$VM_SOCK/control,server=off" -device "virtserialport,chardev=control,name=verbena.control")
+	# A device that QEMU knows as not migratable: beside it QEMU refuses `migrate` and `savevm`, which lose what the NIC wrote (Documentation/snapshots.md).
+	[ -n "$VM_SNAPSHOTS" ] || guard=(-object "memory-backend-ram,id=verbena-forbids-migration-and-snapshots,size=4096,share=on"
+		-device '{"driver":"ivshmem-plain","memdev":"verbena-forbids-migration-and-snapshots","master":"off"}')
 else
 	nowhere 0
 fi
@@ -94,6 +98,9 @@ if [ -n "$VM_RXE" ]; then
 fi
 [ -z "$VM_TOGETHER" ] || qemu+=(-virtfs "local,path=$VM_TOGETHER,mount_tag=together,security_model=none,multidevs=remap")
 [ -z "$VM_SHARE" ] || qemu+=(-virtfs "local,path=$VM_SHARE,mount_tag=host,security_model=passthrough,multidevs=remap")
+# Last, so that no other device has another address because of it.
+qemu+=("${guard[@]}")
+[ -z "$VM_MONITOR" ] || qemu+=(-qmp "unix:$VM_SOCK/qmp,server=on,wait=off")
 
 # killer: has the guest lose its NIC when it wants to, and ends QEMU, which can do nothing without it
 killer() {

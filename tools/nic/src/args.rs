@@ -12,9 +12,10 @@ use verbena_device::misbehave::Misbehaviour;
 ///
 /// QEMU attaches it with `-device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"SOCKET"}}'`, and the
 /// guest's Ethernet with `-netdev stream,server=off,addr.type=unix,addr.path=NETDEV_SOCKET`. Guest RAM must be shared
-/// (`share=on`) and in a file that cannot be truncated: that of a memory-backend-memfd. The NIC ends when QEMU goes away. It can
-/// serve several guests: the n-th --socket, --netdev-socket, --control and --mac are the n-th guest's. Then it ends with the last
-/// QEMU, and each can come back before that.
+/// (`share=on`) and in a file that cannot be truncated: that of a memory-backend-memfd. QEMU can
+/// neither migrate nor save the guest with it, but does not refuse to: Documentation/snapshots.md names a device that has it refuse.
+/// The NIC ends when QEMU goes away. It can serve several guests: the n-th --socket, --netdev-socket, --control and --mac are the
+/// n-th guest's. Then it ends with the last QEMU, and each can come back before that.
 #[derive(Parser, Debug)]
 #[command(version)]
 pub struct Args {

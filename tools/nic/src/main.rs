@@ -134,6 +134,9 @@ fn run(args: &Args, places: &Places, recordings: &Recordings) -> io::Result<()> 
     let paths = paths.into_iter().flatten();
     let paths: Vec<_> = paths.map(|p| p.display().to_string()).collect();
     log::info!(
+        "QEMU can neither migrate nor save this device, and refuses neither: see Documentation/snapshots.md for a device that has it refuse"
+    );
+    log::info!(
         "verbena-nic {} listens at {}",
         env!("CARGO_PKG_VERSION"),
         paths.join(", ")
