@@ -21,8 +21,8 @@ use rustix::fs::SealFlags;
 use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
 use std::io;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use verbena_device::memory::{Access, GuestMemory, Unreachable};
+use std::sync::atomic::{fence, AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
+use verbena_device::memory::{order, Access, GuestMemory, Unreachable};
 
 /// The most regions at once. QEMU sends a dozen for a plain guest; thousands come only from a virtual IOMMU, which maps
 /// page by page and which this NIC does not serve.
@@ -277,6 +277,17 @@ impl GuestRam {
     }
 }
 
+#[cfg(test)]
+impl GuestRam {
+    /// Words of one region, as a processor of the guest has them.
+    fn words(&self, addr: u64, count: usize) -> &[AtomicU64] {
+        let host = self.word(addr, 8, false).unwrap();
+        assert!(self.find(addr, false).unwrap().1 >= 8 * count as u64);
+        // SAFETY: In bounds and aligned; the mapping outlives `&self`, and atomics may change under a shared reference.
+        unsafe { std::slice::from_raw_parts(host.cast(), count) }
+    }
+}
+
 /// Copies `words` words of 8 bytes, each exactly once and in order.
 ///
 /// # Safety
@@ -312,6 +323,76 @@ unsafe fn copy_shared(from: *const u8, to: *mut u8, len: usize) {
         // SAFETY: As the caller promises. The guest may write meanwhile; the copy then holds some mix of bytes, each of
         // which is a valid `u8`, and is used as what it is: bytes of a hostile guest.
         unsafe { ptr::copy_nonoverlapping(from, to, len) }
+    }
+}
+
+/// Payload on its way to guest memory, which `order.rs` has copied in the right order.
+struct Copy {
+    from: *const u8,
+    to: *mut u8,
+    length: usize,
+}
+
+impl Copy {
+    /// Copies `length` bytes, which may overlap.
+    ///
+    /// # Safety
+    ///
+    /// `from` is valid for reads and `to` for writes of `length` bytes, the latter as guest memory, to which there are no references.
+    #[inline]
+    unsafe fn run(from: *const u8, to: *mut u8, length: usize) {
+        order::copy(&Self { from, to, length }, to as usize, length);
+    }
+}
+
+/// Each of these checks its bounds, since they are what the accesses rely on; the compiler sees that `order.rs` keeps to them.
+impl order::Payload for Copy {
+    #[inline(always)]
+    fn fence(&self) {
+        fence(Ordering::Release);
+    }
+
+    #[inline(always)]
+    fn last(&self, count: usize) -> [u8; order::TAIL] {
+        let mut bytes = [0; order::TAIL];
+        assert!(count <= self.length && count <= bytes.len());
+        let from = self.from.wrapping_add(self.length - count);
+        // SAFETY: The last `count` bytes of the source, to as many of an array of this process. The guest may write meanwhile, see
+        // `copy_shared`.
+        unsafe { ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), count) };
+        bytes
+    }
+
+    #[inline(always)]
+    fn bulk(&self, count: usize) {
+        assert!(count <= self.length);
+        // SAFETY: Both are valid for `count` bytes, see `run`; they may overlap, also where two guests have one file. The guests may
+        // write meanwhile, see `copy_shared`.
+        unsafe { ptr::copy(self.from, self.to, count) };
+    }
+
+    #[inline(always)]
+    fn store<const N: usize>(&self, at: usize, bytes: [u8; N]) {
+        assert!(at <= self.length && N <= self.length - at);
+        let to = self.to.wrapping_add(at);
+        assert!(to as usize % N == 0);
+        let mut word = [0; order::TAIL];
+        word[..N].copy_from_slice(&bytes);
+        let word = u64::from_le_bytes(word);
+        match N {
+            // SAFETY: For each: `N` bytes of the target, aligned, to which there are no references but those of other atomics. A guest's
+            // processor, and a copy of another VM's, may write to it meanwhile: that is what a store is for.
+            8 => unsafe { AtomicU64::from_ptr(to.cast()) }.store(word.to_le(), Ordering::Release),
+            // SAFETY: As above.
+            4 => unsafe { AtomicU32::from_ptr(to.cast()) }
+                .store((word as u32).to_le(), Ordering::Release),
+            // SAFETY: As above.
+            2 => unsafe { AtomicU16::from_ptr(to.cast()) }
+                .store((word as u16).to_le(), Ordering::Release),
+            // SAFETY: As above.
+            1 => unsafe { AtomicU8::from_ptr(to) }.store(word as u8, Ordering::Release),
+            _ => unreachable!("a store of {N} bytes"),
+        }
     }
 }
 
@@ -366,12 +447,25 @@ impl GuestMemory for GuestRam {
             let (target, target_room) = self.find(to, true)?;
             let room = source_room.min(target_room);
             let step = len.min(usize::try_from(room).unwrap_or(usize::MAX));
-            // SAFETY: Both are valid for `step` bytes and the target is writable; they may overlap, also where two guests have
-            // one file. The guests may write meanwhile, see `copy_shared`.
-            unsafe { ptr::copy(source, target, step) };
+            // SAFETY: Both are valid for `step` bytes and the target is writable guest memory.
+            unsafe { Copy::run(source, target, step) };
             len -= step;
             from = from.wrapping_add(step as u64);
             to = to.wrapping_add(step as u64);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn write_payload(&self, mut addr: u64, mut from: &[u8]) -> Access {
+        while !from.is_empty() {
+            let (host, room) = self.find(addr, true)?;
+            let step = from.len().min(usize::try_from(room).unwrap_or(usize::MAX));
+            let (now, rest) = from.split_at(step);
+            // SAFETY: `host` is valid for `room` bytes and writable guest memory, `now` is a slice of this process.
+            unsafe { Copy::run(now.as_ptr(), host, step) };
+            from = rest;
+            addr = addr.wrapping_add(step as u64);
         }
         Ok(())
     }
@@ -409,5 +503,7 @@ impl GuestMemory for GuestRam {
     }
 }
 
+#[cfg(test)]
+mod order_tests;
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,7 @@
 //! answer was trusted.
 
 pub mod elements;
+pub mod order;
 pub mod ring;
 pub mod tables;
 
@@ -29,7 +30,7 @@ pub trait GuestMemory {
     fn read(&self, addr: u64, to: &mut [u8]) -> Access;
     /// Copies bytes in.
     fn write(&self, addr: u64, from: &[u8]) -> Access;
-    /// Copies from another guest's memory, or inside one's own; the ranges may overlap.
+    /// Copies payload from another guest's memory, or inside one's own, in the order that [`order`] has; the ranges may overlap.
     fn copy_from(&self, to: u64, of: &Self, from: u64, len: usize) -> Access
     where
         Self: Sized;
@@ -56,7 +57,7 @@ pub trait GuestMemory {
     #[inline]
     fn begin_payload(&self, _bytes: &[u8]) {}
 
-    /// Copies a part of them in.
+    /// Copies a part of them in, in the order that [`order`] has.
     #[inline]
     fn write_payload(&self, addr: u64, from: &[u8]) -> Access {
         self.write(addr, from)

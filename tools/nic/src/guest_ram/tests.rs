@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 const PAGE: u64 = 4096;
 
-fn memfd(len: u64) -> OwnedFd {
+pub(super) fn memfd(len: u64) -> OwnedFd {
     sealed(MemfdFlags::empty(), len).unwrap()
 }
 
