@@ -3,6 +3,7 @@
  * C functions for what the kernel's headers offer only as a macro or an inline function. Each
  * does one thing; what it is for, and when it may be called, is said in rust/rdma/.
  */
+#include <linux/capability.h>
 #include <linux/cpumask.h>
 #include <linux/delay.h>
 #include <linux/dma-mapping.h>
@@ -10,7 +11,10 @@
 #include <linux/interrupt.h>
 #include <linux/kmemleak.h>
 #include <linux/mm.h>
+#include <linux/ratelimit.h>
 #include <linux/rtnetlink.h>
+#include <linux/sched/mm.h>
+#include <linux/sched/signal.h>
 #include <linux/sched/task.h>
 #include <linux/sizes.h>
 #include <linux/suspend.h>
@@ -492,6 +496,59 @@ void *rdma_helper_dma_alloc(struct device *dev, size_t size, dma_addr_t *dma, bo
 	if (charged)
 		gfp |= __GFP_ACCOUNT | __GFP_RETRY_MAYFAIL;
 	return dma_alloc_attrs(dev, size, dma, gfp, 0);
+}
+
+/* What users share. */
+
+/* The real UID of the current process, in the initial user namespace. */
+u32 rdma_helper_current_uid(void)
+{
+	return __kuid_val(current_uid());
+}
+
+/* Whether the current process may have more than its user's share. */
+bool rdma_helper_may_exceed(void)
+{
+	return capable(CAP_SYS_RESOURCE);
+}
+
+void rdma_helper_say_refused(const char *what)
+{
+	pr_info_ratelimited(KBUILD_MODNAME ": %s[%d] of user %u gets no more of %s\n", current->comm,
+			    task_tgid_nr(current), rdma_helper_current_uid(), what);
+}
+
+struct mm_struct *rdma_helper_current_mm(void)
+{
+	return current->mm;
+}
+
+void rdma_helper_mm_hold(struct mm_struct *mm)
+{
+	mmgrab(mm);
+}
+
+void rdma_helper_mm_release(struct mm_struct *mm)
+{
+	mmdrop(mm);
+}
+
+/* As ib_umem_get() does it. @mm is that of the current process. */
+bool rdma_helper_mm_pin(struct mm_struct *mm, size_t pages)
+{
+	size_t limit = rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT;
+
+	if (!pages)
+		return true;
+	if (atomic64_add_return(pages, &mm->pinned_vm) <= limit || capable(CAP_IPC_LOCK))
+		return true;
+	atomic64_sub(pages, &mm->pinned_vm);
+	return false;
+}
+
+void rdma_helper_mm_unpin(struct mm_struct *mm, size_t pages)
+{
+	atomic64_sub(pages, &mm->pinned_vm);
 }
 
 size_t rdma_helper_total_ram(void)

@@ -35,7 +35,8 @@ use crate::{
         },
         Lender, //
     },
-    hw::Hw, //
+    hw::Hw,
+    ids, //
 };
 use kernel::{
     new_mutex,
@@ -52,6 +53,7 @@ use rdma::{
             Chunk,
             Payer, //
         },
+        share::Part,
         sync::mb, //
     },
     mmap::{
@@ -61,10 +63,6 @@ use rdma::{
         Protection, //
     }, //
 };
-
-/// Areas that no process gets, so that the kernel is never without one: 16384 queues of each kind. A target of extended
-/// connections has its slot there, too: it may outlive the process that made it.
-const KERNEL_AREAS: u32 = 128;
 
 /// The words of an area, as the guest's side of the protocol sees them. The offsets are the
 /// contract's own, so no access is out of bounds.
@@ -164,6 +162,7 @@ impl Taken {
 struct Uar {
     hw: Arc<Hw>,
     index: u32,
+    _part: Part,
 }
 
 impl Drop for Uar {
@@ -211,22 +210,21 @@ impl Area {
         context: Option<&MmapContext>,
         first: Option<&Arc<Area>>,
     ) -> Result<Arc<Self>> {
-        let index = match context {
-            Some(_) => hw.uars.alloc_from(KERNEL_AREAS.min(hw.uars.count() / 2))?,
-            None => hw.uars.alloc()?,
+        // An area of a context is not counted by bytes: a user has a number of them.
+        let (payer, least) = match context {
+            Some(_) => (Payer::Counted, ids::of_kernel(hw.uars.count())),
+            None => (Payer::Kernel, 0),
         };
+        let (index, part) = hw.uars.alloc_from(payer, least)?;
         let uar = Uar {
             hw: hw.clone(),
             index,
+            _part: part,
         };
         // A context has the number of its first area; the kernel's is 0.
         let owner = match context {
             Some(_) => first.map_or(index, |area| area.part.uar.index),
             None => 0,
-        };
-        let payer = match context {
-            Some(_) => Payer::Process,
-            None => Payer::Kernel,
         };
         let memory = Arc::new(Chunk::alloc(&hw.dma, payer, AREA_SIZE)?, GFP_KERNEL)?;
         let mappings = match context {

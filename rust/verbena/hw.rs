@@ -33,6 +33,7 @@ use crate::{
         Health, //
     },
     ids::{
+        self,
         Ids,
         Keys, //
     },
@@ -62,6 +63,7 @@ use rdma::{
             Irq,
             Vectors, //
         },
+        share::Supply,
         sync::msleep,
         work::Queue, //
     }, //
@@ -114,6 +116,8 @@ pub(crate) struct Numbers {
     pub(crate) pdns: Ids,
     #[pin]
     pub(crate) xrcdns: Ids,
+    /// Targets of extended connections, whose slots are in the kernel's areas.
+    pub(crate) targets: Arc<Supply>,
     #[pin]
     pub(crate) keys: Keys,
 }
@@ -154,7 +158,7 @@ impl Hw {
                 cmdq <- CommandQueue::new(&parts.dma, parts.bars.clone(), for_cmdq),
                 tables <- Tables::new(&parts.dma, health),
                 served <- Served::new(),
-                uars <- Ids::new(0, parts.bars.num_uars()),
+                uars <- Ids::of_areas(parts.bars.num_uars()),
                 known: SetOnce::new(),
                 irqs <- new_mutex!(KVec::new()),
                 silenced <- new_mutex!(false),
@@ -309,13 +313,14 @@ impl Numbers {
             caps.max_mr.get(),
         );
         try_pin_init!(Self {
-            qpns <- Ids::new(FIRST_QPN, qp),
-            cqns <- Ids::new(0, cq),
-            pdns <- Ids::new(0, pd),
+            qpns <- Ids::new(c"queue pairs", FIRST_QPN, qp),
+            cqns <- Ids::new(c"completion queues", 0, cq),
+            pdns <- Ids::new(c"protection domains", 0, pd),
             // 0 is none: a completion that names it is of a queue pair's own receive.
-            srqns <- Ids::new(1, srq),
+            srqns <- Ids::new(c"shared receive queues", 1, srq),
             // Nor is 0 a domain.
-            xrcdns <- Ids::new(1, pd),
+            xrcdns <- Ids::new(c"XRC domains", 1, pd),
+            targets: Supply::new(c"XRC targets", ids::TARGETS, 0)?,
             keys <- Keys::new(mr),
         }? Error)
     }

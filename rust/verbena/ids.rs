@@ -4,16 +4,41 @@
 //!
 //! Numbers are handed out cyclically, so that a freed one comes back as late as possible: a stale
 //! number in a packet or in a program then hits nothing instead of a stranger.
+//!
+//! No user gets more of a kind than its share: see [`rdma::base::share`].
 
+use crate::abi::doorbell::AREA_SLOTS;
 use kernel::{
     new_mutex,
     prelude::*,
-    sync::Mutex, //
+    sync::{
+        Arc,
+        Mutex, //
+    }, //
+};
+use rdma::base::{
+    dma::Payer,
+    share::{
+        Part,
+        Supply, //
+    }, //
 };
 
 /// However many objects a device announces, the driver uses no more numbers than this: a device
 /// must not make it allocate without bound.
 const MOST: u32 = 1 << 20;
+
+/// Areas that no process gets, so that the kernel is never without one: 16384 queues of each kind. A target of extended
+/// connections has its slot there, too: it may outlive the process that made it.
+const KERNEL_AREAS: u32 = 128;
+
+/// Such targets that there may be: a quarter of the slots of those areas.
+pub(crate) const TARGETS: usize = KERNEL_AREAS as usize * AREA_SLOTS / 4;
+
+/// How many of `count` areas are the kernel's.
+pub(crate) fn of_kernel(count: u32) -> u32 {
+    KERNEL_AREAS.min(count / 2)
+}
 
 struct Bits {
     words: KVVec<u64>,
@@ -25,20 +50,39 @@ struct Bits {
 pub(crate) struct Ids {
     first: u32,
     end: u32,
+    supply: Arc<Supply>,
     #[pin]
     bits: Mutex<Bits>,
 }
 
 impl Ids {
-    /// All numbers from `first` on and below `end` are free.
-    pub(crate) fn new(first: u32, end: u32) -> impl PinInit<Self, Error> {
+    /// All numbers from `first` on and below `end` are free. Messages call what they are of `what`.
+    pub(crate) fn new(what: &'static CStr, first: u32, end: u32) -> impl PinInit<Self, Error> {
+        Self::with_reserve(what, first, end, 0)
+    }
+
+    /// The numbers of `count` doorbell areas.
+    pub(crate) fn of_areas(count: u32) -> impl PinInit<Self, Error> {
+        let what = c"contexts and doorbell areas";
+        Self::with_reserve(what, 0, count, of_kernel(count))
+    }
+
+    /// As [`new`](Self::new), but `reserve` of them are the kernel's in any case.
+    fn with_reserve(
+        what: &'static CStr,
+        first: u32,
+        end: u32,
+        reserve: u32,
+    ) -> impl PinInit<Self, Error> {
         let end = end.min(MOST);
         pin_init::pin_init_scope(move || {
+            let count = end.saturating_sub(first);
             let mut words = KVVec::new();
             words.resize(end.div_ceil(u64::BITS) as usize, 0u64, GFP_KERNEL)?;
             Ok::<_, Error>(try_pin_init!(Self {
                 first,
                 end,
+                supply: Supply::new(what, count as usize, reserve as usize)?,
                 bits <- new_mutex!(Bits { words, next: *first }),
             }? Error))
         })
@@ -54,13 +98,14 @@ impl Ids {
         self.end.saturating_sub(self.first)
     }
 
-    /// Takes the next free number.
-    pub(crate) fn alloc(&self) -> Result<u32> {
-        self.alloc_from(self.first)
+    /// Takes the next free number, of the share of `payer`'s user. Both are given back.
+    pub(crate) fn alloc(&self, payer: Payer) -> Result<(u32, Part)> {
+        self.alloc_from(payer, self.first)
     }
 
     /// Takes the next free number that is not below `first`.
-    pub(crate) fn alloc_from(&self, first: u32) -> Result<u32> {
+    pub(crate) fn alloc_from(&self, payer: Payer, first: u32) -> Result<(u32, Part)> {
+        let part = Supply::take(&self.supply, payer)?;
         let first = first.max(self.first);
         let mut bits = self.bits.lock();
         let from = bits.next.max(first);
@@ -74,7 +119,7 @@ impl Ids {
         } else {
             self.first
         };
-        Ok(id)
+        Ok((id, part))
     }
 
     /// Gives a number back.
@@ -125,7 +170,7 @@ impl Keys {
             let mut tags = KVVec::new();
             tags.resize(end.min(MOST) as usize, 0u8, GFP_KERNEL)?;
             Ok::<_, Error>(try_pin_init!(Self {
-                ids <- Ids::new(1, end),
+                ids <- Ids::new(c"memory keys", 1, end),
                 tags <- new_mutex!(tags),
             }? Error))
         })
@@ -137,14 +182,14 @@ impl Keys {
     }
 
     /// Takes a key.
-    pub(crate) fn alloc(&self) -> Result<u32> {
-        let index = self.ids.alloc()?;
+    pub(crate) fn alloc(&self, payer: Payer) -> Result<(u32, Part)> {
+        let (index, part) = self.ids.alloc(payer)?;
         let mut tags = self.tags.lock();
         let tag = tags.get_mut(index as usize).map_or(0, |tag| {
             *tag = tag.wrapping_add(1);
             *tag
         });
-        Ok(index << 8 | u32::from(tag))
+        Ok((index << 8 | u32::from(tag), part))
     }
 
     /// The tag of a key that is taken has become that of `now`: whoever has its index next gets another.

@@ -90,6 +90,7 @@ struct Module {
 
 impl kernel::Module for Module {
     fn init(module: &'static ThisModule) -> Result<Self> {
+        let check = rdma::base::count::CheckAtExit::new();
         let no_hibernation = rdma::base::hibernation::Refusal::new()?;
         Ok(Self {
             _driver: KBox::pin_init(
@@ -97,7 +98,7 @@ impl kernel::Module for Module {
                 GFP_KERNEL,
             )?,
             _no_hibernation: no_hibernation,
-            _check: rdma::base::count::CheckAtExit,
+            _check: check,
         })
     }
 }

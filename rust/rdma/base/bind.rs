@@ -10,7 +10,10 @@
 //! device that may be somebody else's.
 
 use crate::{
-    base::compat,
+    base::{
+        compat,
+        share, //
+    },
     bindings, //
 };
 use core::marker::PhantomData;
@@ -117,6 +120,10 @@ impl Binding {
     /// Nobody may be allocating or mapping memory for the device's DMA meanwhile, as the kernel's
     /// [`dma_set_mask_and_coherent`](kernel::dma::Device::dma_set_mask_and_coherent) has it.
     unsafe fn new(pdev: &pci::Device<Core<'_>>) -> Result<Self> {
+        // Whoever has memory of a device has a binding.
+        if !share::has_begun() {
+            return Err(EINVAL);
+        }
         let state = Arc::pin_init(
             pin_init!(State {
                 pdev: pdev.into(),

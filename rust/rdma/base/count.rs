@@ -5,7 +5,10 @@
 //! Every object, DMA chunk and mapping of this crate carries a [`Counted`]. When the module goes,
 //! [`check`] tells whether all are gone.
 
-use crate::bindings;
+use crate::{
+    base::share,
+    bindings, //
+};
 use core::{
     marker::PhantomData,
     mem::ManuallyDrop, //
@@ -104,8 +107,17 @@ pub fn live() -> (i64, i64, i64) {
     )
 }
 
-/// Runs [`check`] when it is dropped: the last field of the module's type.
-pub struct CheckAtExit;
+/// Runs [`check`] when it is dropped: the last field of the module's type, and made before its others.
+pub struct CheckAtExit(());
+
+impl CheckAtExit {
+    /// Begins to count, users' shares too.
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Self {
+        share::begin();
+        Self(())
+    }
+}
 
 impl Drop for CheckAtExit {
     fn drop(&mut self) {

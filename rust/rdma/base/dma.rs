@@ -20,7 +20,8 @@ use crate::{
             Chunks,
             Counted, //
         },
-        errno::eopnotsupp, //
+        errno::eopnotsupp,
+        share::QueueMemory, //
     },
     bindings, //
 };
@@ -47,41 +48,21 @@ use zerocopy::{
     IntoBytes, //
 };
 
-/// Whose memory an allocation is.
+/// Whose something is: memory, or an object with a number.
+///
+/// What is a process' is charged to the memory cgroup of the current one. If that has no room, or the process'
+/// user has its share of what users may have ([`share`](crate::base::share)), there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payer {
     /// The kernel's.
     Kernel,
-    /// The current process': it is charged to its memory cgroup, and if that has no room, or all
-    /// processes together have a quarter of the machine's, there is none.
+    /// The current process'. Beyond what each process has for nothing it also counts as pinned.
     Process,
-}
-
-/// Bytes that processes have. Not every machine limits its memory cgroups, and nobody's out-of-memory
-/// killer would know whom this memory is of.
-static OF_PROCESSES: Atomic<usize> = Atomic::new(0);
-
-/// Bytes of a process, counted.
-struct Share(usize);
-
-impl Share {
-    fn take(bytes: usize) -> Result<Self> {
-        // SAFETY: Only reads.
-        let most = unsafe { bindings::rdma_helper_total_ram() } / 4;
-        let share = Self(bytes);
-        // Given back by the drop of `share`.
-        let before = OF_PROCESSES.fetch_add(bytes, Relaxed);
-        if before.saturating_add(bytes) > most {
-            return Err(ENOMEM);
-        }
-        Ok(share)
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        OF_PROCESSES.fetch_sub(self.0, Relaxed);
-    }
+    /// The current process', and no larger than memory that it has pinned for it.
+    Pinned,
+    /// The current process', and of a kind of which each user has a number. It is not counted by bytes, so
+    /// that it is there where others have taken all of those.
+    Counted,
 }
 
 /// A piece of coherent memory, zeroed when allocated, of whole pages.
@@ -104,7 +85,7 @@ pub struct Chunk {
     cpu: NonNull<u8>,
     dma: u64,
     size: usize,
-    _share: Option<Share>,
+    share: Option<QueueMemory>,
     _count: Counted<Chunks>,
 }
 
@@ -133,8 +114,8 @@ impl Chunk {
             .filter(|&size| size != 0)
             .ok_or(EINVAL)?;
         let share = match payer {
-            Payer::Kernel => None,
-            Payer::Process => Some(Share::take(size)?),
+            Payer::Kernel | Payer::Counted => None,
+            Payer::Process | Payer::Pinned => Some(QueueMemory::take(payer, size)?),
         };
         let mut dma = 0;
         let cpu = binding
@@ -145,7 +126,7 @@ impl Chunk {
                         binding.dev(),
                         size,
                         &mut dma,
-                        payer == Payer::Process,
+                        payer != Payer::Kernel,
                     )
                 }
             })
@@ -155,7 +136,7 @@ impl Chunk {
             cpu: NonNull::new(cpu.cast()).ok_or(ENOMEM)?,
             dma,
             size,
-            _share: share,
+            share,
             _count: Counted::new(),
         })
     }
@@ -163,6 +144,9 @@ impl Chunk {
     /// Never frees the memory: a device may go on using it. No leak that is complained of.
     pub fn abandon(this: &Arc<Self>) {
         leak(this.clone());
+        if let Some(share) = &this.share {
+            share.forgive();
+        }
         Counted::<Chunks>::forgive();
     }
 

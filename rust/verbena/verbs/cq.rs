@@ -78,7 +78,11 @@ use kernel::{
     }, //
 };
 use rdma::{
-    base::{errno::eopnotsupp, sync::IrqLock},
+    base::{
+        errno::eopnotsupp,
+        share::Part,
+        sync::IrqLock, //
+    },
     cq::{
         CompletionQueue,
         Cq,
@@ -112,6 +116,7 @@ use zerocopy::IntoBytes;
 struct Number {
     live: Arc<Live>,
     cqn: u32,
+    _part: Part,
 }
 
 impl Drop for Number {
@@ -172,9 +177,11 @@ impl CqData {
             .get(attr.comp_vector() as usize % eqs.len().max(1))
             .ok_or(EINVAL)?
             .clone();
+        let (cqn, part) = known.ids.cqns.alloc(caller.payer())?;
         let number = Number {
             live: live.clone(),
-            cqn: known.ids.cqns.alloc()?,
+            cqn,
+            _part: part,
         };
         let context = caller.user().map(|user| user.context());
         let areas = context.map_or(&live.areas, |context| &context.areas);

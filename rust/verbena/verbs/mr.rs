@@ -56,7 +56,8 @@ use kernel::{
 use rdma::{
     base::{
         dma::Payer,
-        errno::eopnotsupp, //
+        errno::eopnotsupp,
+        share::Part, //
     },
     enums::{
         Access,
@@ -92,14 +93,16 @@ pub(crate) fn has_gaps(hw: &Hw) -> bool {
 pub(crate) struct Key {
     hw: Arc<Hw>,
     pub(crate) key: u32,
+    _part: Part,
 }
 
 impl Key {
-    pub(crate) fn new(hw: &Arc<Hw>) -> Result<Self> {
-        let key = hw.known()?.ids.keys.alloc()?;
+    pub(crate) fn new(hw: &Arc<Hw>, payer: Payer) -> Result<Self> {
+        let (key, part) = hw.known()?.ids.keys.alloc(payer)?;
         Ok(Self {
             hw: hw.clone(),
             key,
+            _part: part,
         })
     }
 
@@ -162,7 +165,7 @@ impl Registered {
             return Err(EINVAL);
         }
         let umem = Lent::new(Arc::new(umem, GFP_KERNEL)?, &hw.health);
-        let table = Lent::new(PageTable::new(&hw.dma, Payer::Process, pages)?, &hw.health);
+        let table = Lent::new(PageTable::new(&hw.dma, Payer::Pinned, pages)?, &hw.health);
         for (index, addr) in umem.blocks(pgsz).take(pages).enumerate() {
             table.set(index, addr)?;
         }
@@ -313,7 +316,7 @@ impl MrData {
 
     fn user(pd: &Pd<Verbena>, range: &UserRange, user: &User<'_, Verbena>) -> Result<Parts> {
         let hw = &pd.device().live.hw;
-        let key = Key::new(hw)?;
+        let key = Key::new(hw, Payer::Process)?;
         let registered = Registered::new(hw, key.key, pd.pdn, *range, user)?;
         Ok(Parts {
             request: registered.terms,
@@ -329,7 +332,7 @@ impl MrData {
         let hw = &pd.device().live.hw;
         let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let key = if wanted.intersects(remote) {
-            Some(Key::new(hw)?)
+            Some(Key::new(hw, Payer::Kernel)?)
         } else {
             None
         };
@@ -372,7 +375,7 @@ impl MrData {
             let make = || PageTable::new(&hw.dma, payer, room);
             table = Some(Turns::new(make, &hw.health)?);
         }
-        let key = Key::new(hw)?;
+        let key = Key::new(hw, payer)?;
         Ok(Parts {
             request: CreateMr {
                 key: Le32::new(key.key),

@@ -33,7 +33,10 @@ use kernel::{
     },
 };
 use rdma::{
-    base::errno::eopnotsupp,
+    base::{
+        dma::Payer,
+        errno::eopnotsupp, //
+    },
     mw::{
         MemoryWindow,
         Mw,
@@ -87,7 +90,7 @@ impl MwData {
         if !hw.has(FEATURE_MW) {
             return Err(eopnotsupp());
         }
-        let key = Key::new(&hw)?;
+        let key = Key::new(&hw, Payer::Process)?;
         let flags = match mw_type {
             MwType::Type1 => mr_flags::WINDOW_1,
             MwType::Type2 => mr_flags::WINDOW_2,

@@ -15,6 +15,7 @@ use kernel::{
     sync::Arc, //
 };
 use rdma::{
+    base::share::Part,
     device::Device,
     pd::{
         Pd,
@@ -27,14 +28,19 @@ use rdma::{
 pub(crate) struct PdData {
     hw: Arc<Hw>,
     pub(crate) pdn: u32,
+    _part: Part,
 }
 
 impl ProtectionDomain<Verbena> for PdData {
     fn create(dev: &Device<Verbena>, caller: &Caller<'_, Verbena>) -> impl PinInit<Self, Error> {
         let create = || {
             let hw = dev.live.hw.clone();
-            let pdn = hw.known()?.ids.pdns.alloc()?;
-            let this = Self { hw, pdn };
+            let (pdn, part) = hw.known()?.ids.pdns.alloc(caller.payer())?;
+            let this = Self {
+                hw,
+                pdn,
+                _part: part,
+            };
             if let Some(user) = caller.user() {
                 user.udata().respond(&AllocPdResp {
                     pdn: Le32::new(pdn),

@@ -52,7 +52,12 @@ use kernel::{
 };
 use rdma::{
     base::{
+        dma::Payer,
         errno::eopnotsupp,
+        share::{
+            Part,
+            Supply, //
+        },
         sync::IrqLock, //
     },
     enums::{
@@ -99,17 +104,34 @@ const GSI_QPN: u32 = cmd::QpType::Gsi as u32;
 struct Number {
     live: Arc<Live>,
     qpn: u32,
+    _part: Option<Part>,
+    /// Of a target of extended connections.
+    _target: Option<Part>,
 }
 
 impl Number {
-    fn new(live: &Arc<Live>, qp_type: QpType) -> Result<Self> {
-        let qpn = match qp_type {
-            QpType::Gsi => GSI_QPN,
-            _ => live.known()?.ids.qpns.alloc()?,
+    fn new(live: &Arc<Live>, qp_type: QpType, payer: Payer) -> Result<Self> {
+        let ids = &live.known()?.ids;
+        // The kernel makes a target, but for the current process.
+        let (payer, target) = match qp_type {
+            QpType::XrcTgt => {
+                let payer = Payer::Process;
+                (payer, Some(Supply::take(&ids.targets, payer)?))
+            }
+            _ => (payer, None),
+        };
+        let (qpn, part) = match qp_type {
+            QpType::Gsi => (GSI_QPN, None),
+            _ => {
+                let (qpn, part) = ids.qpns.alloc(payer)?;
+                (qpn, Some(part))
+            }
         };
         Ok(Self {
             live: live.clone(),
             qpn,
+            _part: part,
+            _target: target,
         })
     }
 }

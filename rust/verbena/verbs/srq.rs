@@ -74,6 +74,7 @@ use rdma::{
     base::{
         dma::Payer,
         errno::eopnotsupp,
+        share::Part,
         sync::IrqLock, //
     },
     mmap::{
@@ -108,13 +109,16 @@ use zerocopy::{
 struct Srqn {
     live: Arc<Live>,
     number: u32,
+    _part: Part,
 }
 
 impl Srqn {
-    fn new(live: &Arc<Live>) -> Result<Self> {
+    fn new(live: &Arc<Live>, payer: Payer) -> Result<Self> {
+        let (number, part) = live.known()?.ids.srqns.alloc(payer)?;
         Ok(Self {
-            number: live.known()?.ids.srqns.alloc()?,
+            number,
             live: live.clone(),
+            _part: part,
         })
     }
 }
@@ -370,7 +374,7 @@ impl SrqData {
         if log_stride > wqe::LOG_RQ_STRIDE.1 {
             return Err(EINVAL);
         }
-        let number = Srqn::new(&live)?;
+        let number = Srqn::new(&live, caller.payer())?;
         let ring = Lent::new(
             Ring::new(&live.dma, caller.payer(), (max_wr as usize) << log_stride)?,
             &live.health,

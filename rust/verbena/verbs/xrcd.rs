@@ -12,7 +12,10 @@ use kernel::{
     sync::Arc, //
 };
 use rdma::{
-    base::errno::eopnotsupp,
+    base::{
+        errno::eopnotsupp,
+        share::Part, //
+    },
     device::Device,
     udata::Caller,
     xrcd::{
@@ -26,17 +29,22 @@ pub(crate) struct XrcdData {
     hw: Arc<Hw>,
     /// Not 0.
     pub(crate) xrcdn: u32,
+    _part: Part,
 }
 
 impl XrcDomain<Verbena> for XrcdData {
-    fn create(dev: &Device<Verbena>, _caller: &Caller<'_, Verbena>) -> impl PinInit<Self, Error> {
+    fn create(dev: &Device<Verbena>, caller: &Caller<'_, Verbena>) -> impl PinInit<Self, Error> {
         let create = || {
             let hw = dev.live.hw.clone();
             if !hw.has(FEATURE_XRC) {
                 return Err(eopnotsupp());
             }
-            let xrcdn = hw.known()?.ids.xrcdns.alloc()?;
-            Ok(Self { hw, xrcdn })
+            let (xrcdn, part) = hw.known()?.ids.xrcdns.alloc(caller.payer())?;
+            Ok(Self {
+                hw,
+                xrcdn,
+                _part: part,
+            })
         };
         create()
     }

@@ -4,6 +4,7 @@
 use crate::rig::{self, Rig};
 use crate::{Fail, TestResult};
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// A running peer. Killed when dropped.
@@ -15,8 +16,17 @@ pub struct Peer {
 
 impl Peer {
     pub fn start(role: &str) -> Result<Peer, Fail> {
+        Peer::start_as(role, None)
+    }
+
+    /// The same, as another user.
+    pub fn start_as(role: &str, uid: Option<u32>) -> Result<Peer, Fail> {
         let env = rig::env();
-        let mut child = Command::new("/proc/self/exe")
+        let mut command = Command::new("/proc/self/exe");
+        if let Some(uid) = uid {
+            command.uid(uid).gid(uid);
+        }
+        let mut child = command
             .args(["--peer", role, "--device", &env.device])
             .args(["--gid", &env.gid_index.to_string()])
             .stdin(Stdio::piped())

@@ -312,6 +312,11 @@ fn run_all(options: &Options, chosen: Vec<&'static Test>) -> ExitCode {
             match outcome {
                 Outcome::Passed => {
                     println!("ok {name}{took}");
+                    // What a test has measured.
+                    let text = std::fs::read_to_string(&done.log).unwrap_or_default();
+                    for figure in text.lines().filter_map(|l| l.strip_prefix("figure: ")) {
+                        println!("  {figure}");
+                    }
                     passed += 1;
                 }
                 Outcome::Failed(why) => {

@@ -141,7 +141,7 @@ impl QpData {
             wanted.max_inline_data = room.min(caps.max_inline_data.get());
         }
 
-        let number = Number::new(&live, qp_type)?;
+        let number = Number::new(&live, qp_type, caller.payer())?;
         let ring = |log| {
             let ring = Ring::new(&live.dma, caller.payer(), 1usize << log)?;
             Ok::<_, Error>(Lent::new(ring, &live.health))

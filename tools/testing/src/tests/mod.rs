@@ -30,6 +30,7 @@ mod port;
 mod processes;
 mod recovery;
 mod regions;
+mod shares;
 mod srq;
 mod states;
 mod statuses;
@@ -55,6 +56,7 @@ static GROUPS: &[&[Test]] = &[
     processes::TESTS,
     objects::TESTS,
     limits::TESTS,
+    shares::TESTS,
     changes::TESTS,
     chains::TESTS,
     bits::TESTS,
@@ -82,7 +84,7 @@ static GROUPS: &[&[Test]] = &[
 ];
 
 /// What this program can be for another process of a test.
-pub static ROLES: &[&[Role]] = &[processes::ROLES, limits::ROLES];
+pub static ROLES: &[&[Role]] = &[processes::ROLES, limits::ROLES, shares::ROLES];
 
 pub fn all() -> impl Iterator<Item = &'static Test> {
     GROUPS.iter().flat_map(|g| g.iter())

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! What a user may have of what all users share: memory for queues, contexts, numbers of objects. Others always start.
+use super::limits::run;
+use super::objects;
+use crate::ffi::context::Context;
+use crate::ffi::cq::Cq;
+use crate::ffi::mw::{mw_type, Mw};
+use crate::ffi::qp::{Qp, QpInit};
+use crate::ffi::sys::Errno;
+use crate::outcome::Context as _;
+use crate::peer::{Parent, Peer, Role};
+use crate::rig::*;
+use crate::{Fail, Test, TestResult};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use verbena_abi::cqe::CQE_SIZE;
+
+pub static TESTS: &[Test] = &[
+    Test::new("res/a-process-pays-for-its-queues", one_process)
+        .alone()
+        .limit(120),
+    Test::new("res/hogs-leave-room-for-others", some_hogs)
+        .alone()
+        .limit(240),
+    Test::new("long/a-hundred-hogs", hundred_hogs)
+        .long()
+        .alone()
+        .limit(1200),
+];
+
+pub static ROLES: &[Role] = &[Role {
+    name: "hog",
+    run: hog,
+}];
+
+/// The user of the hogs, and another ordinary one.
+const HOG: u32 = 65534;
+const OTHER: u32 = 65533;
+/// What `ulimit -l 64` allows, in bytes.
+const MEMLOCK: u64 = 64 << 10;
+/// Bytes of queues that a process has without RLIMIT_MEMLOCK (rust/rdma/base/share.rs).
+const FREE: u64 = 8 << 20;
+
+/// What a hog takes: a letter each, in the order in which it is asked to.
+const KINDS: &str = "mcqwpx";
+
+/// Takes what it is asked for until it gets no more, says how much that is and why there is no more, and holds it.
+fn hog(rig: &Rig, parent: &mut Parent) -> TestResult {
+    let (mut cqs, mut qps, mut windows, mut pds, mut contexts) =
+        (vec![], vec![], vec![], vec![], vec![]);
+    let mut errno = 0;
+    let mut note = |error: Errno| errno = error.0;
+    let mut bytes = 0u64;
+    let max_cqe = rig.ctx.query_device().at("query_device")?.max_cqe;
+    // For queue pairs, made before there is no CQ left.
+    let cq = Cq::new(&rig.ctx, 1).at("the first queue")?;
+    let mut cap = PairOpts::default().cap;
+    (cap.max_send_wr, cap.max_recv_wr) = (1, 1);
+    let init = QpInit {
+        send_cq: cq.clone(),
+        recv_cq: cq.clone(),
+        srq: None,
+        cap,
+        sq_sig_all: true,
+        qp_type: 2,
+    };
+    parent.say("ready")?;
+    let Some(kinds) = parent.hear()? else {
+        return Ok(());
+    };
+    for kind in kinds.chars() {
+        match kind {
+            'm' => {
+                let mut entries = max_cqe;
+                // As far as whole pages go.
+                while entries as usize * CQE_SIZE >= 4096 {
+                    match Cq::new(&rig.ctx, entries) {
+                        Ok(cq) => {
+                            bytes += entries as u64 * CQE_SIZE as u64;
+                            cqs.push(cq);
+                        }
+                        Err(error) => {
+                            note(error);
+                            entries /= 2;
+                        }
+                    }
+                }
+            }
+            'c' => take(&mut cqs, &mut note, || Cq::new(&rig.ctx, 1)),
+            'q' => take(&mut qps, &mut note, || Qp::new(&rig.pd, &init)),
+            'w' => take(&mut windows, &mut note, || {
+                Mw::new(&rig.pd, mw_type::TYPE_1)
+            }),
+            'p' => take(&mut pds, &mut note, || rig.ctx.alloc_pd()),
+            _ => take(&mut contexts, &mut note, || Context::open(&rig.ctx.name)),
+        }
+    }
+    let counts = [
+        bytes,
+        cqs.len() as u64,
+        qps.len() as u64,
+        windows.len() as u64,
+        pds.len() as u64,
+        contexts.len() as u64,
+        errno as u64,
+    ];
+    parent.say(&counts.map(|n| n.to_string()).join(" "))?;
+    parent.hear()?;
+    Ok(())
+}
+
+fn take<T>(list: &mut Vec<T>, note: &mut impl FnMut(Errno), make: impl Fn() -> Result<T, Errno>) {
+    loop {
+        match make() {
+            Ok(one) => list.push(one),
+            Err(error) => return note(error),
+        }
+    }
+}
+
+/// What a hog has taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Taken {
+    bytes: u64,
+    cqs: u64,
+    qps: u64,
+    windows: u64,
+    pds: u64,
+    contexts: u64,
+}
+
+impl Taken {
+    fn add(&mut self, more: Taken) {
+        self.bytes += more.bytes;
+        self.cqs += more.cqs;
+        self.qps += more.qps;
+        self.windows += more.windows;
+        self.pds += more.pds;
+        self.contexts += more.contexts;
+    }
+
+    fn show(&self, who: &str) {
+        println!(
+            "figure: {who}: {} KiB of queues by size, {} CQs, {} QPs, {} memory windows, {} PDs, {} contexts",
+            self.bytes >> 10,
+            self.cqs,
+            self.qps,
+            self.windows,
+            self.pds,
+            self.contexts
+        );
+    }
+}
+
+/// A hog of an ordinary user, which waits to be told what to take.
+fn start(memlock: u64) -> Result<Peer, Fail> {
+    let mut peer = Peer::start_as("hog", Some(HOG)).at("a hog")?;
+    ensure_eq!(peer.hear()?, "ready", "the hog's first word");
+    let (pid, memlock) = (
+        peer.pid().to_string(),
+        format!("--memlock={memlock}:{memlock}"),
+    );
+    run(
+        "prlimit",
+        &["--pid", &pid, "--nofile=16384:16384", &memlock],
+    )?;
+    Ok(peer)
+}
+
+/// What it has taken, when it gets no more. That must be for want of memory.
+fn taken(peer: &mut Peer) -> Result<Taken, Fail> {
+    let n = peer.hear_numbers()?;
+    ensure_eq!(n.len(), 7, "numbers of a hog");
+    ensure_eq!(n[6] as i32, Errno::ENOMEM.0, "errno of a hog");
+    Ok(Taken {
+        bytes: n[0],
+        cqs: n[1],
+        qps: n[2],
+        windows: n[3],
+        pds: n[4],
+        contexts: n[5],
+    })
+}
+
+/// Kills what it was started with.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// `ibv_rc_pingpong` between two processes of a user, who has no more RLIMIT_MEMLOCK than the hogs unless it is root.
+fn pingpong(rig: &Rig, uid: u32, port: u16) -> TestResult {
+    let (gid, port) = (env().gid_index.to_string(), port.to_string());
+    let line = ["-d", &rig.ctx.name, "-g", &gid, "-n", "20", "-p", &port];
+    let limit = if uid == 0 { "unlimited" } else { "65536:65536" };
+    let command = || {
+        let mut command = Command::new("prlimit");
+        command.arg(format!("--memlock={limit}"));
+        command.arg("ibv_rc_pingpong").args(line);
+        if uid != 0 {
+            command.uid(uid).gid(uid);
+        }
+        command
+    };
+    let server = command()
+        .stdout(Stdio::null())
+        .spawn()
+        .at("ibv_rc_pingpong")?;
+    let mut server = Server(server);
+    let begun = Instant::now();
+    loop {
+        let client = command().arg("localhost").output().at("its client")?;
+        if client.status.success() {
+            break;
+        }
+        let said = String::from_utf8_lossy(&client.stderr).into_owned();
+        ensure!(
+            said.contains("Couldn't connect") && begun.elapsed() < patience(),
+            "ibv_rc_pingpong of user {uid}: {}",
+            said.trim()
+        );
+        if let Some(status) = server.0.try_wait()? {
+            return Err(format!("the server of user {uid} does not start: {status}").into());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let status = server.0.wait()?;
+    ensure!(status.success(), "the server of user {uid}: {status}");
+    Ok(())
+}
+
+/// One process of an ordinary user: its queues are free at first, then they count as pinned memory.
+fn one_process(_rig: &Rig) -> TestResult {
+    let mut poor = start(MEMLOCK)?;
+    poor.say("m")?;
+    let had = taken(&mut poor)?;
+    had.show("one process with RLIMIT_MEMLOCK 64 KiB");
+    ensure!(
+        (FREE..=FREE + MEMLOCK).contains(&had.bytes),
+        "{} bytes of queues",
+        had.bytes
+    );
+    // What is beyond the first bytes is shown as pinned.
+    let status = std::fs::read_to_string(format!("/proc/{}/status", poor.pid()))?;
+    let pinned = status.lines().find_map(|line| line.strip_prefix("VmPin:"));
+    let pinned: u64 = pinned
+        .and_then(|line| line.split_whitespace().next()?.parse().ok())
+        .ok_or("no VmPin")?;
+    ensure!(
+        pinned > 0 && pinned << 10 <= MEMLOCK,
+        "{pinned} KiB are pinned"
+    );
+    // Its user's next process begins anew, and one with a larger limit gets as much more.
+    let mut rich = start(4 << 20)?;
+    rich.say("m")?;
+    let more = taken(&mut rich)?;
+    more.show("another with RLIMIT_MEMLOCK 4 MiB");
+    ensure!(
+        (FREE + (3 << 20)..=FREE + (4 << 20)).contains(&more.bytes),
+        "{} bytes of queues with 4 MiB to pin",
+        more.bytes
+    );
+    poor.finish()?;
+    rich.finish()
+}
+
+/// Hogs of one user, of which the n-th takes the n-th of `kinds`, over and over; users who must not notice; and that all comes back.
+fn hogs(rig: &Rig, count: usize, kinds: &[&str]) -> TestResult {
+    let before = objects::counts(rig)?;
+    let mut port = 20_000;
+    let mut others = |when: &str| {
+        port += 2;
+        pingpong(rig, 0, port).at(when)?;
+        pingpong(rig, OTHER, port + 1).at(when)
+    };
+    let mut peers = Vec::new();
+    // All are there before one takes anything: whoever comes when its user has its share of contexts gets none.
+    for n in 0..count {
+        // Every second one may pin what it likes: its user's share is the limit.
+        peers.push(start(if n % 2 == 0 { MEMLOCK } else { u32::MAX.into() })?);
+    }
+    for (n, (peer, kind)) in (0..).zip(peers.iter_mut().zip(kinds.iter().cycle())) {
+        peer.say(kind)?;
+        if n % 20 == 3 {
+            others("while hogs begin")?;
+        }
+    }
+    others("while hogs take")?;
+    let mut all = Taken::default();
+    for peer in &mut peers {
+        all.add(taken(peer)?);
+    }
+    all.show(&format!("{count} processes of one user"));
+    for _ in 0..3 {
+        others("when hogs have all that they get")?;
+    }
+    for peer in &mut peers {
+        peer.kill();
+    }
+    drop(peers);
+    objects::counts_return(rig, &before)?;
+    // Whatever they had has come back: one gets what only an empty share has room for.
+    let mut again = start(u32::MAX.into())?;
+    again.say("m")?;
+    let had = taken(&mut again)?;
+    had.show("one process without RLIMIT_MEMLOCK, afterwards");
+    ensure!(had.bytes >= 8 * FREE, "only {} bytes afterwards", had.bytes);
+    others("beside the last one")?;
+    again.finish()
+}
+
+fn some_hogs(rig: &Rig) -> TestResult {
+    hogs(rig, 8, &["m", "m", "x", "x", "c", "q", "q", "c"])
+}
+
+fn hundred_hogs(rig: &Rig) -> TestResult {
+    // Each begins with something else.
+    let orders: Vec<String> = (0..KINDS.len())
+        .map(|n| KINDS[n..].to_owned() + &KINDS[..n])
+        .collect();
+    let orders: Vec<&str> = orders.iter().map(String::as_str).collect();
+    hogs(rig, 100, &orders)
+}
