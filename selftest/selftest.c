@@ -64,6 +64,8 @@ static const struct {
 	{ "churn", t_churn, CQE },
 	{ "many-cqs", t_many_cqs, CQE },
 	{ "late-event", t_late_event, CQE },
+	{ "destroy-unpolled", t_destroy_unpolled, CQE },
+	{ "destroy-in-handler", t_destroy_in_handler, CQE },
 	{ "local-errors", t_local_errors, CQE },
 	{ "remote-errors", t_remote_errors, CQE },
 	{ "peer-gone", t_peer_gone, CQE },

@@ -109,6 +109,10 @@ int t_many_cqs(struct rig *rig);
 int t_churn(struct rig *rig);
 int t_late_event(struct rig *rig);
 
+/* Tests of destruction (destroy.c). */
+int t_destroy_unpolled(struct rig *rig);
+int t_destroy_in_handler(struct rig *rig);
+
 /* Tests of datagrams (ud.c) and of memory regions (memory.c). */
 int t_ud(struct rig *rig);
 int t_fast_reg(struct rig *rig);

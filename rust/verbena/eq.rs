@@ -11,6 +11,14 @@
 //! An entry is taken, the consumer index stored, and after a full fence the entry is handled (see
 //! [`crate::abi::eqe`] for why in this order).
 
+mod asynchronous;
+
+pub(crate) use self::asynchronous::Object;
+
+use self::asynchronous::{
+    AsyncEq,
+    AsyncWork, //
+};
 use crate::{
     abi::{
         cmd::{
@@ -50,10 +58,6 @@ use kernel::{
     fmt, new_mutex,
     prelude::*,
     sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
         Arc,
         Mutex,
         SetOnce, //
@@ -74,13 +78,15 @@ use rdma::{
         work, //
     },
     new_irq_lock,
-    new_work,
-    trace, //
+    new_work, //
 };
 
 /// Entries of an event queue. At most one event of each kind is outstanding for an object, and the
 /// device keeps what does not fit, so this is a matter of speed only.
 const LOG_SIZE: u8 = 10;
+
+/// Completion events that are handled with interrupts off.
+const BUDGET: u32 = 128;
 
 /// Completion vectors that are used at most.
 const MAX_COMP_VECTORS: u32 = 31;
@@ -270,12 +276,12 @@ impl CompEq {
         )
     }
 
-    /// Handles what is there. Any context; the lock makes that a CQ's handler runs once at a time.
-    fn handle(&self, hw: &Hw, to: &dyn Listener) {
+    /// Handles what is there, but no more than [`BUDGET`]: whether there may be more. Any context; the lock
+    /// makes that a CQ's handler runs once at a time.
+    fn handle_some(&self, hw: &Hw, to: &dyn Listener) -> bool {
         let mut ring = self.ring.lock();
-        // A device that fills the ring as fast as it is read must not keep us here.
-        for _ in 0..1 << LOG_SIZE {
-            let Some(eqe) = ring.take() else { return };
+        for _ in 0..BUDGET {
+            let Some(eqe) = ring.take() else { return false };
             let tail = eqe.tail.get();
             // CAST: the type is the low byte.
             match EventType::from_raw(tail as u8) {
@@ -283,65 +289,25 @@ impl CompEq {
                 _ => hw.complain("an unknown event on a completion event queue"),
             }
         }
-        // More may be there, for which no interrupt comes.
-        hw.health.flush();
-    }
-}
-
-/// The event queue of asynchronous events.
-#[pin_data]
-pub(crate) struct AsyncEq {
-    memory: Arc<EventMemory>,
-    #[pin]
-    ring: Mutex<EventRing>,
-    /// The thread that handles events right now, or 0.
-    handler: Atomic<i32>,
-}
-
-impl AsyncEq {
-    fn new(hw: &Hw) -> Result<Arc<Self>> {
-        let memory = EventMemory::new(hw)?;
-        Arc::pin_init(
-            try_pin_init!(Self {
-                ring <- new_mutex!(EventRing::new(&memory)),
-                memory,
-                handler: Atomic::new(0),
-            }? Error),
-            GFP_KERNEL,
-        )
+        true
     }
 
-    /// Handles what is there.
+    /// Handles what is there in the interrupt; a work does the rest, for which no interrupt comes.
     fn handle(&self, hw: &Hw, to: &dyn Listener) {
-        let mut ring = self.ring.lock();
-        self.handler.store(kernel::current!().pid(), Relaxed);
-        for _ in 0..1 << LOG_SIZE {
-            let Some(eqe) = ring.take() else {
-                self.handler.store(0, Relaxed);
-                return;
-            };
-            dispatch(hw, to, &eqe);
+        if self.handle_some(hw, to) {
+            hw.health.flush();
         }
-        self.handler.store(0, Relaxed);
-        // More may be there, for which no interrupt comes.
-        hw.health.flush();
     }
-}
 
-/// Takes an asynchronous event to whom it concerns.
-fn dispatch(hw: &Hw, to: &dyn Listener, eqe: &Eqe) {
-    // CAST: the type is the low byte.
-    let kind = EventType::from_raw(eqe.tail.get() as u8);
-    let name = kind.map_or("?", |kind| kind.name());
-    let (number, syndrome) = (eqe.number.get(), eqe.syndrome.get());
-    trace::event(hw.health.name(), name, number, syndrome);
-    match kind {
-        None => hw.complain("an unknown event"),
-        Some(EventType::Completion) => hw.complain("a completion event on the wrong queue"),
-        Some(EventType::DeviceFatal) => {
-            hw.health.declare_dead(Cause::Device(syndrome));
+    /// Handles what is there, with interrupts on in between. A device that fills the ring as fast as it is
+    /// read does not keep a thread here for ever.
+    fn handle_all(&self, hw: &Hw, to: &dyn Listener) {
+        for _ in 0..(1 << LOG_SIZE) / BUDGET {
+            if !self.handle_some(hw, to) {
+                return;
+            }
         }
-        Some(event) => to.event(event, number),
+        hw.health.flush();
     }
 }
 
@@ -355,21 +321,6 @@ impl irq::Handler for Vector0 {
     fn handle(&self) {
         self.hw.cmdq.interrupt();
         self.work.queue();
-    }
-}
-
-/// The work of the asynchronous events.
-pub(crate) struct AsyncWork {
-    hw: Arc<Hw>,
-    events: Arc<Events>,
-    to: Arc<dyn Listener>,
-}
-
-impl work::Handler for AsyncWork {
-    fn run(&self) {
-        if let Some(eq) = self.events.asynchronous.as_ref() {
-            eq.handle(&self.hw, &*self.to);
-        }
     }
 }
 
@@ -388,7 +339,7 @@ impl irq::Handler for CompVector {
 
 impl work::Handler for CompVector {
     fn run(&self) {
-        self.eq.handle(&self.hw, &*self.to);
+        self.eq.handle_all(&self.hw, &*self.to);
     }
 }
 
@@ -427,7 +378,7 @@ impl Events {
             writeln!(to, "eqn {eqn}, {kind}, taken {taken}, waiting {waits}")
         };
         if let Some(eq) = self.asynchronous.as_ref() {
-            line(ASYNC_EQN, "asynchronous", eq.ring.lock().progress())?;
+            line(ASYNC_EQN, "asynchronous", eq.progress())?;
         }
         for eq in self.comp_eqs() {
             let progress = eq.ring.lock().progress();
@@ -529,26 +480,17 @@ impl Events {
         }
     }
 
-    /// All asynchronous events below the producer index `pi`, which the device has told, have been
-    /// handled when this returns. A handler of such an event need not wait for itself.
-    pub(crate) fn drain_async(&self, hw: &Hw, pi: u32) {
-        let (Some(eq), Some(works)) = (self.asynchronous.as_ref(), self.works()) else {
-            return;
-        };
-        if eq.handler.load(Relaxed) == kernel::current!().pid() {
-            return;
-        }
-        drain(
-            hw,
-            || eq.ring.lock().reached(pi),
-            || {
+    /// No asynchronous event of `object` below the producer index `pi`, which the device has told, is handled
+    /// any more when this returns. See [`AsyncEq::drain`].
+    pub(crate) fn drain_async(&self, hw: &Hw, object: Object, pi: u32) {
+        if let (Some(eq), Some(works)) = (self.asynchronous.as_ref(), self.works()) {
+            eq.drain(hw, object, pi, || {
                 works.asynchronous.queue();
-                works.asynchronous.flush();
-            },
-        );
+            });
+        }
     }
 
-    /// The same for the completion events of `eq`.
+    /// All completion events of `eq` below `pi` have been handled when this returns.
     pub(crate) fn drain(&self, hw: &Hw, eq: &CompEq, pi: u32) {
         let Some(works) = self.works() else { return };
         let vector = eq.eqn.wrapping_sub(ASYNC_EQN + 1) as usize;
@@ -571,11 +513,7 @@ impl Events {
             .iter()
             .filter(|eq| eq.ring.lock().stuck())
             .count();
-        let asynchronous = self.asynchronous.as_ref().is_some_and(|eq| {
-            // Whoever handles events has the lock: nothing is stuck then.
-            eq.ring.try_lock().is_some_and(|mut ring| ring.stuck())
-        });
-        comp != 0 || asynchronous
+        comp != 0 || self.asynchronous.as_ref().is_some_and(|eq| eq.stuck())
     }
 
     /// Takes all event queues back from a device that lives. Nothing uses them any more.

@@ -66,7 +66,10 @@ use crate::{
         Slot,
         SlotKind, //
     },
-    eq::CompEq, //
+    eq::{
+        CompEq,
+        Object, //
+    },
 };
 use kernel::{
     new_mutex,
@@ -444,7 +447,7 @@ impl CompletionQueue<Verbena> for CqData {
         let guard = cq.theirs.lock();
         let ring = &cq.entries(&guard)?.ring;
         if let Some(quiesced) = live.cmdq.take_back(&request, &[ring]) {
-            live.drain_events(&quiesced);
+            live.drain_events(Object::Cq(cq.cqn()), &quiesced);
             live.drain_completions(&cq.eq, &quiesced);
         }
         cq.unlink();

@@ -15,7 +15,8 @@ use crate::{
     eq::{
         CompEq,
         Events,
-        Listener, //
+        Listener,
+        Object, //
     },
     hw::Hw, //
 };
@@ -81,9 +82,10 @@ impl Live {
         )
     }
 
-    /// Waits until the asynchronous events of an object that was quiesced have been handled.
-    pub(crate) fn drain_events(&self, quiesced: &Quiesced) {
-        self.events.drain_async(self, quiesced.async_pi.get());
+    /// Waits until the asynchronous events of an object that was quiesced have been handled, or will never be.
+    pub(crate) fn drain_events(&self, object: Object, quiesced: &Quiesced) {
+        self.events
+            .drain_async(self, object, quiesced.async_pi.get());
     }
 
     /// Waits until the completion events of a CQ of `eq` that was quiesced have been handled.

@@ -35,6 +35,7 @@ use crate::{
         Lent, //
     },
     doorbell::Slot,
+    eq::Object,
     ring::Ring, //
 };
 use kernel::{
@@ -347,7 +348,7 @@ impl QueuePair<Verbena> for QpData {
             Self::move_to(qp, attr, mask)?
         };
         if let Some(quiesced) = quiesced {
-            qp.live.drain_events(&quiesced);
+            qp.live.drain_events(Object::Qp(qp.qpn()), &quiesced);
         }
         if qp.flushes() {
             qp.live.health.flush();
@@ -373,7 +374,7 @@ impl QueuePair<Verbena> for QpData {
         let quiesced = live.cmdq.take_back(&request, &qp.lent());
         Self::clean(qp, quiesced.as_ref(), true);
         if let Some(quiesced) = &quiesced {
-            live.drain_events(quiesced);
+            live.drain_events(Object::Qp(qp.qpn()), quiesced);
         }
         qp.unlink();
         Ok(())

@@ -57,6 +57,7 @@ use crate::{
         Slot,
         SlotKind, //
     },
+    eq::Object,
     ring::{
         entries,
         Ring, //
@@ -519,7 +520,7 @@ impl SharedReceiveQueue<Verbena> for SrqData {
         let quiesced = live.cmdq.take_back(&request, &[present as &dyn Borrowed]);
         drop(resized);
         if let Some(quiesced) = quiesced {
-            live.drain_events(&quiesced);
+            live.drain_events(Object::Srq(srq.srqn()), &quiesced);
         }
         srq.unlink();
         Ok(())

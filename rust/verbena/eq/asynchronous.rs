@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The event queue of asynchronous events, and who waits until those of an object have been handled.
+//!
+//! A handler may sleep, and wait for a thread that destroys another object. So the lock is not held while a
+//! handler runs, and whoever destroys an object waits for the handlers of that object alone. Entries of it
+//! that lie behind a handler that does not come to its end are dropped instead of waited for.
+
+use super::{
+    EventMemory,
+    EventRing,
+    Events,
+    Listener,
+    Reached,
+    LOG_SIZE, //
+};
+use crate::{
+    abi::eqe::{
+        Eqe,
+        EventType, //
+    },
+    health::Cause,
+    hw::Hw, //
+};
+use kernel::{
+    alloc::flags::GFP_NOWAIT,
+    new_mutex,
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex, //
+    },
+    time::{
+        Delta,
+        Instant,
+        Monotonic, //
+    }, //
+};
+use rdma::{
+    base::{
+        sync::msleep,
+        work, //
+    },
+    trace, //
+};
+
+/// How long whoever destroys an object waits for a handler of another one that keeps its own events waiting.
+const PATIENCE: Delta = Delta::from_millis(200);
+
+/// What an event is of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Object {
+    /// A queue pair, by its QPN.
+    Qp(u32),
+    /// A completion queue, by its CQN.
+    Cq(u32),
+    /// A shared receive queue, by its SRQN.
+    Srq(u32),
+}
+
+impl Object {
+    fn of(event: EventType, number: u32) -> Option<Self> {
+        match event {
+            EventType::Completion | EventType::DeviceFatal => None,
+            EventType::CqErr => Some(Self::Cq(number)),
+            EventType::SrqLimitReached | EventType::SrqErr => Some(Self::Srq(number)),
+            EventType::QpFatal
+            | EventType::QpReqErr
+            | EventType::QpAccessErr
+            | EventType::CommEst
+            | EventType::SqDrained
+            | EventType::QpLastWqeReached => Some(Self::Qp(number)),
+        }
+    }
+}
+
+/// An object that is gone, or has left the life that its events were of: entries below the producer index `pi`
+/// are nobody's.
+struct Departed {
+    object: Object,
+    pi: u32,
+}
+
+/// Whether the index `a` is before `b`. They run freely.
+fn before(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b) > u32::MAX / 2
+}
+
+/// An event that is being handled.
+#[derive(Clone, Copy)]
+struct Busy {
+    object: Option<Object>,
+    /// The thread that handles it.
+    thread: i32,
+    since: Instant<Monotonic>,
+}
+
+struct State {
+    ring: EventRing,
+    busy: Option<Busy>,
+    departed: KVec<Departed>,
+}
+
+/// The event queue of asynchronous events.
+#[pin_data]
+pub(super) struct AsyncEq {
+    pub(super) memory: Arc<EventMemory>,
+    #[pin]
+    state: Mutex<State>,
+}
+
+impl AsyncEq {
+    pub(super) fn new(hw: &Hw) -> Result<Arc<Self>> {
+        let memory = EventMemory::new(hw)?;
+        Arc::pin_init(
+            try_pin_init!(Self {
+                state <- new_mutex!(State {
+                    ring: EventRing::new(&memory),
+                    busy: None,
+                    departed: KVec::new(),
+                }),
+                memory,
+            }? Error),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Takes the next entry that is somebody's: it is being handled from here on. The outer `None`: there is
+    /// none.
+    fn take(&self) -> Option<Option<Eqe>> {
+        let mut state = self.state.lock();
+        let index = state.ring.ci;
+        let eqe = state.ring.take()?;
+        // CAST: the type is the low byte.
+        let event = EventType::from_raw(eqe.tail.get() as u8);
+        let object = event.and_then(|event| Object::of(event, eqe.number.get()));
+        let is_nobodys =
+            |departed: &Departed| Some(departed.object) == object && before(index, departed.pi);
+        let dropped = state.departed.iter().any(is_nobodys);
+        let ci = state.ring.ci;
+        state.departed.retain(|departed| before(ci, departed.pi));
+        if dropped {
+            return Some(None);
+        }
+        state.busy = Some(Busy {
+            object,
+            thread: kernel::current!().pid(),
+            since: Instant::now(),
+        });
+        Some(Some(eqe))
+    }
+
+    /// Handles what is there. One thread at a time: it is a work's.
+    fn handle(&self, hw: &Hw, to: &dyn Listener) {
+        for _ in 0..1 << LOG_SIZE {
+            match self.take() {
+                None => return,
+                Some(None) => {}
+                Some(Some(eqe)) => {
+                    dispatch(hw, to, &eqe);
+                    self.state.lock().busy = None;
+                }
+            }
+        }
+        // More may be there, for which no interrupt comes.
+        hw.health.flush();
+    }
+
+    /// Waits until no event of `object` below the producer index `pi`, which the device has told, is handled
+    /// or will be. `work` lets a thread handle what is there.
+    ///
+    /// They are handled before, unless a handler of another object, which they lie behind, takes longer than
+    /// [`PATIENCE`] or is who calls this. Then they are dropped. So whoever has the number next gets none of them.
+    pub(super) fn drain(&self, hw: &Hw, object: Object, pi: u32, work: impl Fn()) {
+        loop {
+            {
+                let mut guard = self.state.lock();
+                let state = &mut *guard;
+                let own = state.busy.is_some_and(|busy| busy.object == Some(object));
+                let reached = state.ring.reached(pi);
+                // Those of a dead device are nobody's.
+                let is_over = matches!(reached, Reached::All) || hw.health.is_dead();
+                if is_over && !own {
+                    return;
+                }
+                if matches!(reached, Reached::Nothing) {
+                    drop(guard);
+                    return hw
+                        .health
+                        .declare_dead(Cause::Protocol("it told of events that are not there"));
+                }
+                if let Some(busy) = state.busy {
+                    let is_me = busy.thread == kernel::current!().pid();
+                    let is_stuck = !own && busy.since.elapsed() >= PATIENCE;
+                    let departed = Departed { object, pi };
+                    if (is_me || is_stuck) && state.departed.push(departed, GFP_NOWAIT).is_ok() {
+                        return;
+                    }
+                    // Without memory at once (whoever frees some may wait for this thread) it is tried again; but a
+                    // handler must not wait for itself.
+                    if is_me {
+                        return;
+                    }
+                }
+            }
+            work();
+            msleep(1);
+        }
+    }
+
+    /// Whether an entry waits that waited already when this was called last, and nobody is at work: its interrupt
+    /// is missing.
+    pub(super) fn stuck(&self) -> bool {
+        let mut state = self.state.lock();
+        state.ring.stuck() && state.busy.is_none()
+    }
+
+    /// How many entries were taken, and whether another is there.
+    pub(super) fn progress(&self) -> (u32, bool) {
+        self.state.lock().ring.progress()
+    }
+}
+
+/// Takes an asynchronous event to whom it concerns.
+fn dispatch(hw: &Hw, to: &dyn Listener, eqe: &Eqe) {
+    // CAST: the type is the low byte.
+    let kind = EventType::from_raw(eqe.tail.get() as u8);
+    let name = kind.map_or("?", |kind| kind.name());
+    let (number, syndrome) = (eqe.number.get(), eqe.syndrome.get());
+    trace::event(hw.health.name(), name, number, syndrome);
+    match kind {
+        None => hw.complain("an unknown event"),
+        Some(EventType::Completion) => hw.complain("a completion event on the wrong queue"),
+        Some(EventType::DeviceFatal) => {
+            hw.health.declare_dead(Cause::Device(syndrome));
+        }
+        Some(event) => to.event(event, number),
+    }
+}
+
+/// The work of the asynchronous events.
+pub(crate) struct AsyncWork {
+    pub(super) hw: Arc<Hw>,
+    pub(super) events: Arc<Events>,
+    pub(super) to: Arc<dyn Listener>,
+}
+
+impl work::Handler for AsyncWork {
+    fn run(&self) {
+        if let Some(eq) = self.events.asynchronous.as_ref() {
+            eq.handle(&self.hw, &*self.to);
+        }
+    }
+}
