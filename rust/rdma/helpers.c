@@ -345,6 +345,12 @@ unsigned long rdma_helper_xa_lock_irqsave(struct xarray *xa)
 	return flags;
 }
 
+/* The first entry from *@index on, whose index is put there. Under the lock. */
+void *rdma_helper_xa_find(struct xarray *xa, unsigned long *index)
+{
+	return xa_find(xa, index, U32_MAX, XA_PRESENT);
+}
+
 void rdma_helper_xa_unlock_irqrestore(struct xarray *xa, unsigned long flags)
 {
 	xa_unlock_irqrestore(xa, flags);

@@ -74,6 +74,7 @@ void rdma_helper_xa_init(struct xarray *xa);
 int rdma_helper_xa_insert(struct xarray *xa, unsigned long index, void *entry);
 void *rdma_helper_xa_erase(struct xarray *xa, unsigned long index);
 unsigned long rdma_helper_xa_lock_irqsave(struct xarray *xa);
+void *rdma_helper_xa_find(struct xarray *xa, unsigned long *index);
 void rdma_helper_xa_unlock_irqrestore(struct xarray *xa, unsigned long flags);
 struct workqueue_struct *rdma_helper_alloc_workqueue(const char *name, bool freezable);
 void rdma_helper_init_work(struct delayed_work *work, work_func_t func, const char *name,

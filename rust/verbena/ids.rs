@@ -88,11 +88,6 @@ impl Ids {
         })
     }
 
-    /// All numbers are below this.
-    pub(crate) fn end(&self) -> u32 {
-        self.end
-    }
-
     /// How many numbers there are.
     pub(crate) fn count(&self) -> u32 {
         self.end.saturating_sub(self.first)

@@ -198,7 +198,44 @@ impl<T: Linked> Table<T> {
         })
     }
 
-    /// The same, to be kept: for somebody who needs the object often, and without the table's lock.
+    /// The object with the lowest number from `from` on, and that number. Any context.
+    pub fn next(&self, from: u32) -> Option<(u32, Ref<'_, T>)> {
+        let xa = self.inner.xa.get();
+        let mut number = from as c_ulong;
+        // SAFETY: The array is initialized.
+        let flags = unsafe { bindings::rdma_helper_xa_lock_irqsave(xa) };
+        // SAFETY: As above.
+        let link = unsafe { bindings::rdma_helper_xa_find(xa, &mut number) };
+        let link = NonNull::new(link.cast::<Link>());
+        if let Some(link) = link {
+            // SAFETY: As in `get`.
+            unsafe { link.as_ref() }.refs.inc();
+        }
+        // SAFETY: We hold the lock.
+        unsafe { bindings::rdma_helper_xa_unlock_irqrestore(xa, flags) };
+        let object = link.map(|link| Ref {
+            // SAFETY: As in `get`.
+            object: unsafe { link.byte_sub(T::LINK_OFFSET).cast::<T>() },
+            _table: PhantomData,
+        })?;
+        // Numbers are `u32` where they are put in.
+        Some((u32::try_from(number).ok()?, object))
+    }
+
+    /// Calls `f` with each object that is there all the time.
+    pub fn for_each(&self, mut f: impl FnMut(&T)) {
+        let mut from = 0;
+        while let Some((number, object)) = self.next(from) {
+            f(&object);
+            drop(object);
+            let Some(after) = number.checked_add(1) else {
+                return;
+            };
+            from = after;
+        }
+    }
+
+    /// [`get`](Self::get), to be kept: for somebody who needs the object often, and without the table's lock.
     /// Whoever keeps it lets go before the object is unlinked, which waits for it.
     pub fn hold(&self, number: u32) -> Option<Held<T>> {
         let object = core::mem::ManuallyDrop::new(self.get(number)?).object;

@@ -12,6 +12,7 @@
 //! When the device is dead, or has lost a completion of the queue, and the ring is empty, what is
 //! outstanding is flushed in software.
 
+mod clean;
 mod entries;
 mod flush;
 mod state;
@@ -20,6 +21,7 @@ use self::{
     entries::Entries,
     state::{
         Attached,
+        Hole,
         State, //
     }, //
 };
@@ -153,6 +155,9 @@ pub(crate) struct CqData {
     own: Option<Entries>,
     #[pin]
     theirs: Mutex<Theirs>,
+    /// One queue pair's entries are taken out at a time.
+    #[pin]
+    cleaning: Mutex<()>,
     #[pin]
     state: IrqLock<State>,
 }
@@ -214,8 +219,10 @@ impl CqData {
             died: Atomic::new(false),
             own,
             theirs <- new_mutex!(theirs),
+            cleaning <- new_mutex!(()),
             state <- new_irq_lock!(State {
                 consumer: 0,
+                hole: Hole::default(),
                 arm: Arm { index: 0, seq: 0, mode: ArmMode::None },
                 armed: false,
                 waiting: None,
@@ -270,60 +277,11 @@ impl CqData {
         Ok(())
     }
 
-    /// A queue pair is about to be destroyed or was reset: nothing of it is polled any more.
-    ///
-    /// The device is done with the queue pair, so no new entry of it can appear. Its entries go, and
-    /// the others move up to the newest one, so that the room is free at once. Receives of its SRQ
-    /// that had completed are the SRQ's again.
-    pub(crate) fn clean(&self, qp: &Qp<Verbena>, detach: bool) {
-        // A process cleans its queues by itself.
-        let Some(entries) = &self.own else { return };
-        let qpn = qp.qpn();
-        let mut state = self.state.lock();
-        let mut end = state.consumer;
-        while end.wrapping_sub(state.consumer) < entries.count() && entries.has(end) {
-            end = end.wrapping_add(1);
-        }
-        let mut to = end;
-        let mut from = end;
-        while from != state.consumer {
-            from = from.wrapping_sub(1);
-            let Ok(cqe) = entries.read(from) else {
-                break;
-            };
-            if cqe.qpn.get() == qpn {
-                self.give_back(qp, entries.is_receive(&cqe, from), &cqe);
-                continue;
-            }
-            to = to.wrapping_sub(1);
-            if to != from && entries.move_to(&cqe, from, to).is_err() {
-                break;
-            }
-        }
-        if to != state.consumer {
-            state.consumer = to;
-            self.slot.consume(to);
-        }
-        if detach {
-            state.qps.retain(|attached| attached.qpn != qpn);
-        }
-    }
-
-    /// An entry of the queue pair is dropped.
-    fn give_back(&self, qp: &Qp<Verbena>, is_receive: bool, cqe: &Cqe) {
-        if let (true, Some(srq)) = (is_receive, qp.srq()) {
-            if srq.complete(cqe.wr_id.get()).is_none() {
-                self.live
-                    .distrust("a completion of nothing outstanding, of a shared receive queue");
-            }
-        }
-    }
-
     /// Whether there is an entry at the consumer index.
     fn has_entry(&self, state: &State) -> bool {
         self.own
             .as_ref()
-            .is_some_and(|entries| entries.has(state.consumer))
+            .is_some_and(|entries| entries.has(state.next()))
     }
 
     /// The device notifies. Any context.
@@ -465,10 +423,11 @@ impl CompletionQueue<Verbena> for CqData {
             if wcs.is_full() {
                 break;
             }
-            let Some((cqe, tail)) = entries.take(state.consumer)? else {
+            let next = state.next();
+            let Some((cqe, tail)) = entries.take(next)? else {
                 break;
             };
-            state.consumer = state.consumer.wrapping_add(1);
+            state.consumer = next.wrapping_add(1);
             // First: whoever posts into the room that the completion makes must find room here too.
             cq.slot.consume(state.consumer);
             cq.take(&mut state, &cqe, tail, wcs);

@@ -22,13 +22,16 @@ use crate::{
 };
 use core::ops::Deref;
 use kernel::{
+    alloc::flags::GFP_NOWAIT,
+    new_mutex,
     prelude::*,
     sync::{
         atomic::{
             Atomic,
             Relaxed, //
         },
-        Arc, //
+        Arc,
+        Mutex, //
     },
 };
 use rdma::{
@@ -53,8 +56,49 @@ pub(crate) struct Live {
     #[pin]
     pub(crate) areas: Areas,
     pub(crate) events: Arc<Events>,
-    /// The kernel's CQs that have lost a completion.
-    pub(super) dead_cqs: Atomic<u32>,
+    #[pin]
+    pub(super) dead_cqs: DeadCqs,
+}
+
+/// The kernel's CQs that have lost a completion.
+#[pin_data]
+pub(super) struct DeadCqs {
+    /// How many there are, for those who ask often.
+    count: Atomic<u32>,
+    #[pin]
+    cqns: Mutex<KVec<u32>>,
+    /// There was no memory to list one.
+    is_short: Atomic<bool>,
+}
+
+impl DeadCqs {
+    fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            count: Atomic::new(0),
+            cqns <- new_mutex!(KVec::new()),
+            is_short: Atomic::new(false),
+        })
+    }
+
+    /// One more has died. Whoever frees memory may wait for what this is for, so this does not wait for any.
+    pub(super) fn add(&self, cqn: u32) {
+        if self.cqns.lock().push(cqn, GFP_NOWAIT).is_err() {
+            self.is_short.store(true, Relaxed);
+        }
+        self.count.fetch_add(1, Relaxed);
+    }
+
+    /// One of them goes.
+    pub(super) fn remove(&self, cqn: u32) {
+        self.cqns.lock().retain(|dead| *dead != cqn);
+        self.count.fetch_sub(1, Relaxed);
+    }
+
+    /// The one with the lowest number from `from` on.
+    fn next(&self, from: u32) -> Option<u32> {
+        let cqns = self.cqns.lock();
+        cqns.iter().copied().filter(|cqn| *cqn >= from).min()
+    }
 }
 
 impl Deref for Live {
@@ -76,7 +120,7 @@ impl Live {
                 srqs: Table::new()?,
                 areas <- Areas::new(),
                 events: Events::new()?,
-                dead_cqs: Atomic::new(0),
+                dead_cqs <- DeadCqs::new(),
             }? Error),
             GFP_KERNEL,
         )
@@ -96,33 +140,36 @@ impl Live {
     /// Calls the handlers of kernel users that wait for an entry that is there, since the device has
     /// not.
     pub(crate) fn wake_stuck(&self) {
-        let Ok(known) = self.known() else { return };
-        for cqn in 0..known.ids.cqns.end() {
-            if let Some(cq) = self.cqs.get(cqn).filter(|cq| cq.stuck()) {
+        self.cqs.for_each(|cq| {
+            if cq.stuck() {
                 self.complain("a completion has no event");
-                cq.completion_event(&cq);
+                cq.completion_event(cq);
             }
-        }
+        });
     }
 
     /// Whether software flushes anything.
     pub(crate) fn flushes(&self) -> bool {
-        self.health.has_ended() || self.dead_cqs.load(Relaxed) != 0
+        self.health.has_ended() || self.dead_cqs.count.load(Relaxed) != 0
     }
 
     /// Calls the handlers of all CQs for which there is something to flush, then of all queue pairs whose
-    /// drain waits for an event.
+    /// drain waits for an event. While the device lives that are the dead CQs alone.
     pub(crate) fn flush(&self) {
-        let Ok(known) = self.known() else { return };
-        for cqn in 0..known.ids.cqns.end() {
+        if self.health.has_ended() {
+            self.cqs.for_each(|cq| cq.flush_event(cq));
+            self.qps.for_each(QpData::flush_event);
+            return;
+        }
+        if self.dead_cqs.is_short.load(Relaxed) {
+            return self.cqs.for_each(|cq| cq.flush_event(cq));
+        }
+        let mut from = 0;
+        while let Some(cqn) = self.dead_cqs.next(from) {
             if let Some(cq) = self.cqs.get(cqn) {
                 cq.flush_event(&cq);
             }
-        }
-        for qpn in 0..known.ids.qpns.end() {
-            if let Some(qp) = self.qps.get(qpn) {
-                QpData::flush_event(&qp);
-            }
+            from = cqn.saturating_add(1);
         }
     }
 }

@@ -14,8 +14,7 @@ use super::{
 use crate::abi::syndrome::Syndrome;
 use kernel::sync::atomic::{
     Acquire,
-    Full,
-    Relaxed, //
+    Full, //
 };
 use rdma::{
     cq::Cq,
@@ -46,7 +45,7 @@ impl CqData {
         // A process flushes by itself.
         if !cq.is_user() {
             if !self.died.xchg(true, Full) {
-                self.live.dead_cqs.fetch_add(1, Relaxed);
+                self.live.dead_cqs.add(self.cqn());
             }
             self.mark();
             self.flush_event(cq);
@@ -68,7 +67,7 @@ impl CqData {
     /// The queue is gone.
     pub(super) fn forget(&self) {
         if self.died.load(Acquire) {
-            self.live.dead_cqs.fetch_sub(1, Relaxed);
+            self.live.dead_cqs.remove(self.cqn());
         }
     }
 

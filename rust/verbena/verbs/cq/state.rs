@@ -22,6 +22,8 @@ use rdma::{
 /// What changes.
 pub(super) struct State {
     pub(super) consumer: u32,
+    /// Entries between the consumer and the producer index that are no more: they have moved on.
+    pub(super) hole: Hole,
     pub(super) arm: Arm,
     /// A handler waits for its call.
     pub(super) armed: bool,
@@ -37,6 +39,13 @@ pub(super) struct State {
     pub(super) last: usize,
 }
 
+/// The indexes from `from` on and below `to`; they run freely.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Hole {
+    pub(super) from: u32,
+    pub(super) to: u32,
+}
+
 /// A side of a queue pair that completes here. They are sorted.
 pub(super) struct Attached {
     pub(super) qpn: u32,
@@ -46,6 +55,15 @@ pub(super) struct Attached {
 }
 
 impl State {
+    /// The index of the next entry, there or not.
+    pub(super) fn next(&self) -> u32 {
+        let Hole { from, to } = self.hole;
+        if self.consumer.wrapping_sub(from) < to.wrapping_sub(from) {
+            return to;
+        }
+        self.consumer
+    }
+
     /// Where this side of a queue pair is, or belongs.
     pub(super) fn place(&self, qpn: u32, side: Side) -> Result<usize, usize> {
         self.qps
@@ -66,7 +84,7 @@ impl State {
     /// Whether the entry that a handler waits for now was there already when this was called last.
     pub(super) fn stuck(&mut self, has_entry: bool) -> bool {
         let is_due = self.armed && self.arm.mode == ArmMode::Next && !self.is_moderated;
-        let waiting = (is_due && has_entry).then_some(self.consumer);
+        let waiting = (is_due && has_entry).then_some(self.next());
         let before = core::mem::replace(&mut self.waiting, waiting);
         waiting.is_some() && waiting == before
     }
