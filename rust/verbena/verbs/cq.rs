@@ -234,6 +234,16 @@ impl CqData {
         }? Error))
     }
 
+    /// The context as it is now: the device publishes one when it is asked, and when its state changes. Of a dead
+    /// device it is the last one.
+    fn context(&self) -> Result<CqContext> {
+        let _ = self.live.cmdq.exec(&QueryCq {
+            id: Le32::new(self.cqn()),
+            ..Default::default()
+        });
+        self.live.tables.read(self.cqn())
+    }
+
     /// The entries, of whoever's queue it is.
     fn entries<'a>(&'a self, theirs: &'a Theirs) -> Result<&'a Entries> {
         let theirs = theirs.entries.as_ref();
@@ -495,7 +505,7 @@ impl CompletionQueue<Verbena> for CqData {
     }
 
     fn fill_res(cq: &Cq<Verbena>, entry: &mut ResEntry<'_>) -> Result {
-        let context: CqContext = cq.live.tables.read(cq.cqn())?;
+        let context = cq.context()?;
         entry.put_u32(c"cqn", cq.cqn())?;
         entry.put_u32(c"state", context.state.into())?;
         entry.put_u32(c"eqn", context.eqn.get())?;
@@ -504,12 +514,7 @@ impl CompletionQueue<Verbena> for CqData {
     }
 
     fn fill_res_raw(cq: &Cq<Verbena>, put: &mut dyn FnMut(&[u8]) -> Result) -> Result {
-        let _ = cq.live.cmdq.exec(&QueryCq {
-            id: Le32::new(cq.cqn()),
-            ..Default::default()
-        });
-        let context: CqContext = cq.live.tables.read(cq.cqn())?;
-        put(context.as_bytes())
+        put(cq.context()?.as_bytes())
     }
 }
 

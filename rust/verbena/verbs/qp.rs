@@ -229,7 +229,13 @@ impl QpData {
         [&self.sq, &self.rq]
     }
 
+    /// The context as it is now: the device publishes one when it is asked, and when its state changes. Of a dead
+    /// device it is the last one.
     fn context(&self) -> Result<QpContext> {
+        let _ = self.live.cmdq.exec(&QueryQp {
+            id: Le32::new(self.qpn()),
+            ..Default::default()
+        });
         self.live.tables.read(self.qpn())
     }
 
@@ -411,10 +417,6 @@ impl QueuePair<Verbena> for QpData {
     }
 
     fn fill_res_raw(qp: &Qp<Verbena>, put: &mut dyn FnMut(&[u8]) -> Result) -> Result {
-        let _ = qp.live.cmdq.exec(&QueryQp {
-            id: Le32::new(qp.qpn()),
-            ..Default::default()
-        });
         put(qp.context()?.as_bytes())
     }
 }

@@ -174,7 +174,7 @@ impl QpData {
                 ..Default::default()
             })?;
         }
-        let context = qp.context()?;
+        let context: QpContext = live.tables.read(qp.qpn())?;
         let from = &context.attr;
         let state = qp.live_state();
         attr.set_state(state);

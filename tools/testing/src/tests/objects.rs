@@ -3,7 +3,7 @@
 use super::events::checked_exchange;
 use crate::ffi::cq::{Channel, Cq};
 use crate::ffi::mr::{access, Mr};
-use crate::ffi::qp::{Qp, QpInit};
+use crate::ffi::qp::{op, Qp, QpInit, SendWr};
 use crate::ffi::sys::Errno;
 use crate::ffi::QpCap;
 use crate::outcome::Context as _;
@@ -27,6 +27,7 @@ pub static TESTS: &[Test] = &[
         .limit(180),
     Test::new("res/open-close", open_close).alone().limit(120),
     Test::new("res/rdma-resource-shows-our-objects", resource_shows).alone(),
+    Test::new("res/rdma-resource-is-fresh", resource_is_fresh),
     Test::new("res/rdma-resource-hides-keys", resource_hides_keys),
     Test::new("res/many-connected-qps", many_qps).limit(120),
     Test::new("res/threads-create-and-destroy", threads)
@@ -396,6 +397,46 @@ fn resource_shows(rig: &Rig) -> TestResult {
     );
     drop(p);
     counts_return(rig, &before)
+}
+
+/// How far queues are is what it is when somebody asks, also without the raw context.
+fn resource_is_fresh(rig: &Rig) -> TestResult {
+    const MESSAGES: u64 = 5;
+    counts(rig)?;
+    let p = rig.pair(&PairOpts::default())?;
+    for id in 0..MESSAGES {
+        p.b.recv(id, 0, 64)?;
+        p.a.qp
+            .post_send(&[SendWr::new(op::SEND, id, &[p.a.mr.sge(0, 64)])])?;
+        ok(&wait_one(&p.a.scq, "a send")?, id, wc::SEND)?;
+        ok(&wait_one(&p.b.rcq, "a receive")?, id, wc::RECV)?;
+    }
+    let me = std::process::id().to_string();
+    for (kind, fields, queues) in [
+        ("cq", ["drv_pi", "drv_ci"], 2),
+        ("qp", ["drv_sq_pi", "drv_sq_ci"], 1),
+        ("qp", ["drv_rq_pi", "drv_rq_ci"], 1),
+    ] {
+        let text = super::limits::run("rdma", &["-dd", "resource", "show", kind])?;
+        // An object may take several lines, and begins with what it is of.
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let begins = |word: &&str| matches!(*word, "dev" | "link");
+        let has = |object: &[&str], name: &str, value: &str| {
+            object.windows(2).any(|pair| pair == [name, value])
+        };
+        let messages = MESSAGES.to_string();
+        let found = words
+            .split(begins)
+            .filter(|object| has(object, "pid", &me))
+            .filter(|object| fields.iter().all(|field| has(object, field, &messages)))
+            .count();
+        ensure_eq!(
+            found,
+            queues,
+            "queues of {kind} with {fields:?} {MESSAGES}: {text}"
+        );
+    }
+    Ok(())
 }
 
 /// Keys of regions are for administrators.
