@@ -271,7 +271,7 @@ impl bind::Driver for Driver {
     ) -> impl PinInit<Self::Data<'bound>, Error> + 'bound {
         let probe = move || {
             // No bus mastering before a reset is confirmed: see `Hw::new`.
-            pdev.enable_device_mem()?;
+            dma.enable()?;
             let bars = Arc::new(Bars::new(pdev)?, GFP_KERNEL)?;
             let config = Arc::new(Config::save(&dma)?, GFP_KERNEL)?;
             let vectors = Vectors::alloc(&dma, 2, 32)?;

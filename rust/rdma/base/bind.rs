@@ -161,6 +161,13 @@ impl Binding {
         (*self.state.pdev).as_ref()
     }
 
+    /// Enables the device's memory resources until it is unbound.
+    pub fn enable(&self) -> Result {
+        // SAFETY: The device is bound.
+        self.with(|| to_result(unsafe { kbindings::pcim_enable_device(self.raw_pci()) }))
+            .ok_or(ENODEV)?
+    }
+
     /// Lets the device do DMA and raise interrupts. Only when a reset has been confirmed, so that it
     /// does nothing that it was asked in an earlier life. `ENODEV` if it is no longer bound.
     pub fn set_master(&self) -> Result {

@@ -58,10 +58,16 @@ fn run(cycles: u64) -> TestResult {
         .ok_or("no PCI address")?
         .to_owned();
     let driver = fs::canonicalize(device.join("driver"))?;
+    let enabled = enabled(&device)?;
     let early = cycles.div_ceil(10);
     let mut slab_then = 0;
     for i in 1..=cycles {
         cycle(&driver, &address, i).at(&format!("cycle {i}"))?;
+        ensure_eq!(
+            self::enabled(&device)?,
+            enabled,
+            "how often the PCI device is enabled"
+        );
         if i == early {
             slab_then = slab()?;
         }
@@ -171,6 +177,15 @@ fn cycle(driver: &Path, address: &str, i: u64) -> TestResult {
         0 => Ok(()),
         n => Err(format!("{n} objects could not be destroyed").into()),
     }
+}
+
+/// How often the PCI device has been enabled and not disabled: at most once for each driver that is bound.
+fn enabled(device: &Path) -> Result<u32, Fail> {
+    let count = fs::read_to_string(device.join("enable"))?;
+    count
+        .trim()
+        .parse()
+        .map_err(|_| format!("no number in enable: {count}").into())
 }
 
 /// Slab memory in kB, caches dropped.
