@@ -8,7 +8,10 @@
 //! goodbye; only then it is silenced. A [`Recovery`] replaces a dead life by a new one.
 
 use crate::{
-    abi::regs,
+    abi::{
+        doorbell,
+        regs, //
+    },
     bars::Bars,
     debugfs::Files,
     hw::Parts,
@@ -21,7 +24,9 @@ use crate::{
 };
 use kernel::{
     device::Core,
-    fmt, new_mutex, pci,
+    fmt, new_mutex,
+    page::PAGE_SIZE,
+    pci,
     prelude::*,
     str::CString,
     sync::{
@@ -72,7 +77,10 @@ struct Running {
     since: Instant<Monotonic>,
 }
 
-/// How often in a row the driver tries to revive the device before it is left dead.
+/// The only size of pages that processes can map doorbell areas with: their parts are as large.
+const SERVED_PAGE_SIZE: usize = doorbell::PART_SIZE;
+
+/// How often in a row the driver tries to revive the device with pauses that grow, before it tries slowly.
 const MOST_TRIES: u32 = 6;
 
 /// A life shorter than this was a try that failed.
@@ -270,6 +278,13 @@ impl bind::Driver for Driver {
         _info: &'bound Self::IdInfo,
     ) -> impl PinInit<Self::Data<'bound>, Error> + 'bound {
         let probe = move || {
+            if PAGE_SIZE != SERVED_PAGE_SIZE {
+                dev_err!(
+                    pdev,
+                    "this kernel has pages of {PAGE_SIZE} bytes, and the device serves kernels with pages of {SERVED_PAGE_SIZE} bytes only\n"
+                );
+                return Err(ENODEV);
+            }
             // No bus mastering before a reset is confirmed: see `Hw::new`.
             dma.enable()?;
             let bars = Arc::new(Bars::new(pdev)?, GFP_KERNEL)?;
