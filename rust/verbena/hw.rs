@@ -43,6 +43,7 @@ use kernel::{
     new_mutex,
     pci,
     prelude::*,
+    str::CString,
     sync::{
         aref::ARef,
         Arc,
@@ -72,6 +73,9 @@ use rdma::{
 /// How long a reset, or enabling the command queue, may take.
 const RESET: Delta = Delta::from_millis(5_000);
 const POLL_MS: u32 = 2;
+
+/// The vector of commands and asynchronous events; those of completions follow.
+const ASYNC_VECTOR: u32 = 0;
 
 /// The hardware. See the [module](self).
 #[pin_data]
@@ -184,7 +188,16 @@ impl Hw {
         vector: u32,
         handler: Arc<H>,
     ) -> Result {
-        let irq = parts.vectors.request(vector, c"verbena", handler)?;
+        // As others name theirs: in /proc/interrupts it says what is interrupted, and whose it is.
+        let device = self.health.name();
+        let name = match vector {
+            ASYNC_VECTOR => CString::try_from_fmt(fmt!("verbena_async@pci:{device}"))?,
+            vector => CString::try_from_fmt(fmt!(
+                "verbena_comp{}@pci:{device}",
+                vector - ASYNC_VECTOR - 1
+            ))?,
+        };
+        let irq = parts.vectors.request(vector, &name, handler)?;
         self.irqs.lock().push(irq, GFP_KERNEL)?;
         Ok(())
     }

@@ -89,6 +89,9 @@ const SHORT_LIFE: Delta = Delta::from_millis(500);
 /// How long to wait before the first try that follows a failed one; each further waits twice as long.
 const PAUSE_MS: u32 = 250;
 
+/// How long to wait between the tries that come after those.
+const SLOW_MS: u32 = 15_000;
+
 /// Gives a dead device a new life.
 #[pin_data]
 pub(crate) struct Recovery {
@@ -185,17 +188,23 @@ impl Recovery {
 
     /// The last of so many tries came to nothing.
     fn failed(&self, tries: u32, why: fmt::Arguments<'_>) {
-        if tries < MOST_TRIES {
+        let pause = if tries < MOST_TRIES {
             dev_info!(self.parts.pdev, "try {tries} to revive it failed: {why}\n");
-            if let Some(work) = &*self.work.lock() {
-                // Its death has the work wait to run already.
-                work.put_off(PAUSE_MS << tries);
-            }
+            PAUSE_MS << tries
         } else {
-            dev_err!(
-                self.parts.pdev,
-                "the device cannot be revived ({why}) and is left dead: bind it again\n"
-            );
+            // Once: what each further try finds is in the log anyway.
+            if tries == MOST_TRIES {
+                dev_err!(
+                    self.parts.pdev,
+                    "the device cannot be revived ({why}): it is tried again every {} s\n",
+                    SLOW_MS / 1000
+                );
+            }
+            SLOW_MS
+        };
+        if let Some(work) = &*self.work.lock() {
+            // Its death has the work wait to run already.
+            work.put_off(pause);
         }
     }
 }
@@ -220,10 +229,8 @@ impl work::Handler for Recovery {
         if died_young {
             return self.failed(tries, fmt!("it died again at once"));
         }
-        if tries >= MOST_TRIES {
-            return;
-        }
-        let tries = self.tries.fetch_add(1, Relaxed) + 1;
+        let tries = tries.saturating_add(1);
+        self.tries.store(tries, Relaxed);
         match self.start() {
             Ok(new) => {
                 *self.running.lock() = Some(new);
