@@ -85,6 +85,8 @@ pub(crate) struct Hw {
     pub(crate) bars: Arc<Bars>,
     config: Arc<Config>,
     pub(crate) health: Arc<Health>,
+    /// The version of the contract that driver and device have agreed on, which is the newest that a provider can have.
+    pub(crate) abi_version: u16,
     #[pin]
     pub(crate) cmdq: CommandQueue,
     #[pin]
@@ -148,7 +150,7 @@ impl Hw {
         reset(&parts.pdev, &parts.bars, &parts.config)?;
         // It has forgotten what it was asked in an earlier life.
         parts.dma.set_master()?;
-        negotiate(&parts.pdev, &parts.bars)?;
+        let abi_version = negotiate(&parts.pdev, &parts.bars)?;
 
         let kept = health.clone();
         let for_cmdq = health.clone();
@@ -159,6 +161,7 @@ impl Hw {
                 bars: parts.bars.clone(),
                 config: parts.config.clone(),
                 health: kept,
+                abi_version,
                 cmdq <- CommandQueue::new(&parts.dma, parts.bars.clone(), for_cmdq),
                 tables <- Tables::new(&parts.dma, health),
                 served <- Served::new(),
@@ -378,8 +381,8 @@ fn wait_status(bars: &Bars, done: impl Fn(u32) -> bool) -> Result {
     }
 }
 
-/// Chooses the newest version of the contract that both sides speak.
-fn negotiate(pdev: &pci::Device, bars: &Bars) -> Result {
+/// Chooses the newest version of the contract that both sides speak, and tells the device.
+fn negotiate(pdev: &pci::Device, bars: &Bars) -> Result<u16> {
     let version = bars.read(regs::VERSION);
     let (oldest, newest) = (version >> 16, version & 0xffff);
     let choice = newest.min(u32::from(ABI_VERSION));
@@ -391,5 +394,5 @@ fn negotiate(pdev: &pci::Device, bars: &Bars) -> Result {
         return Err(ENODEV);
     }
     bars.write(regs::VERSION_SELECT, choice);
-    Ok(())
+    Ok(choice.try_into()?)
 }

@@ -13,7 +13,6 @@ use crate::{
             AllocUcontextResp, //
         },
         Le16,
-        ABI_VERSION,
         ABI_VERSION_MIN, //
     },
     doorbell::Areas, //
@@ -51,13 +50,14 @@ impl UserContext<Verbena> for UcontextData {
             if request.reserved.get() != 0 {
                 return Err(EINVAL);
             }
+            let hw = &dev.live.hw;
             let (newest, oldest) = (request.abi_version.get(), request.abi_version_min.get());
-            let version = newest.min(ABI_VERSION);
+            // The process and the device share memory: what one of them does not know, neither may use.
+            let version = newest.min(hw.abi_version);
             if version < oldest || version < ABI_VERSION_MIN {
                 dev_info_once(dev, newest, oldest);
                 return Err(EINVAL);
             }
-            let hw = &dev.live.hw;
             let caps = hw.caps()?;
             let areas = KBox::pin_init(Areas::new(), GFP_KERNEL)?;
             let area = areas.first(hw, Some(mmap))?;
@@ -89,7 +89,8 @@ impl UserContext<Verbena> for UcontextData {
 fn dev_info_once(dev: &Device<Verbena>, newest: u16, oldest: u16) {
     if dev.live.health.refusals.may_log() {
         pr_info!(
-            "a provider speaks versions {oldest} to {newest}, the module {ABI_VERSION_MIN} to {ABI_VERSION}\n"
+            "a provider speaks versions {oldest} to {newest}, module and device {ABI_VERSION_MIN} to {}\n",
+            dev.live.hw.abi_version
         );
     }
 }

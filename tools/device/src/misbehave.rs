@@ -68,10 +68,12 @@ kinds! {
     RefuseCommands = 13 "refuse-commands",
     /// The next CREATE_CQ is so many milliseconds late, and before it come events of its CQ: a completion and an error.
     EventsAhead = 14 "events-ahead",
+    /// The newest version of the contract that the device speaks, if it is one of those that it does speak.
+    NewestVersion = 15 "newest-version",
 }
 
 /// Words, by number of the kind; the first is the magic's.
-const WORDS: usize = 15;
+const WORDS: usize = 16;
 
 /// What the device does wrong at present; copies share it.
 #[derive(Clone, Debug, Default)]

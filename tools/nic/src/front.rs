@@ -63,6 +63,12 @@ impl Front {
             regs::FATAL_SYNDROME if !self.unusable.is_empty() => {
                 u32::from(Syndrome::CmdQueueUnreachable.to_raw())
             }
+            regs::VERSION => match self.shared.misbehave.get(Kind::NewestVersion) {
+                newest if (value >> 16..=value & 0xffff).contains(&newest) => {
+                    value & !0xffff | newest
+                }
+                _ => value,
+            },
             _ => value,
         }
     }

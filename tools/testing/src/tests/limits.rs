@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use verbena_abi::regs::NUM_UARS;
+use verbena_abi::ABI_VERSION;
 
 pub static TESTS: &[Test] = &[
     Test::new("res/contexts-leave-areas-to-the-kernel", contexts)
@@ -26,6 +27,7 @@ pub static TESTS: &[Test] = &[
         .alone()
         .limit(120),
     Test::new("res/reserved-words-of-a-context-are-zero", reserved),
+    Test::new("res/version-is-the-one-agreed-on", version),
 ];
 
 pub static ROLES: &[Role] = &[
@@ -263,8 +265,9 @@ fn refusals(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-/// What the provider never says: words of the request that are kept for later.
-fn reserved(rig: &Rig) -> TestResult {
+/// GET_CONTEXT of a provider that speaks any version, with that word in what is kept for later. The version that the
+/// driver answers, or its error.
+fn get_context(rig: &Rig, word: u32) -> Result<Result<u16, Errno>, Fail> {
     const GET_CONTEXT: u32 = 0;
     let node = fs::read_dir("/sys/class/infiniband_verbs")?
         .flatten()
@@ -274,27 +277,43 @@ fn reserved(rig: &Rig) -> TestResult {
         })
         .ok_or("no uverbs node")?;
     let path = Path::new("/dev/infiniband").join(node.file_name());
-    for (word, right) in [(0u32, true), (1, false), (1 << 31, false)] {
-        let mut response = [0u64; 32];
-        let mut request = Vec::new();
-        let words = (8 + 8 + 8) / 4u16;
-        let room = (response.len() * 2) as u16;
-        request.extend(GET_CONTEXT.to_ne_bytes());
-        request.extend(words.to_ne_bytes());
-        request.extend(room.to_ne_bytes());
-        request.extend((response.as_mut_ptr() as u64).to_ne_bytes());
-        // The newest version that is spoken, whatever it is.
-        request.extend(u16::MAX.to_le_bytes());
-        request.extend(0u16.to_le_bytes());
-        request.extend(word.to_le_bytes());
-        let mut file = fs::OpenOptions::new().read(true).write(true).open(&path)?;
-        let result = file.write(&request);
-        let errno = result.as_ref().err().and_then(std::io::Error::raw_os_error);
-        if right {
-            ensure_eq!(result.at("get_context")?, request.len(), "bytes taken");
-        } else {
-            ensure_eq!(errno, Some(Errno::EINVAL.0), "reserved word {word:#x}");
-        }
+    let mut response = [0u64; 32];
+    let mut request = Vec::new();
+    let words = (8 + 8 + 8) / 4u16;
+    let room = (response.len() * 2) as u16;
+    request.extend(GET_CONTEXT.to_ne_bytes());
+    request.extend(words.to_ne_bytes());
+    request.extend(room.to_ne_bytes());
+    request.extend((response.as_mut_ptr() as u64).to_ne_bytes());
+    // The newest version that is spoken, whatever it is.
+    request.extend(u16::MAX.to_le_bytes());
+    request.extend(0u16.to_le_bytes());
+    request.extend(word.to_le_bytes());
+    let mut file = fs::OpenOptions::new().read(true).write(true).open(&path)?;
+    match file.write(&request) {
+        Ok(taken) => ensure_eq!(taken, request.len(), "bytes taken"),
+        Err(error) => return Ok(Err(Errno(error.raw_os_error().unwrap_or(0)))),
     }
+    // The core's own part is one double word; the driver's begins with the version.
+    Ok(Ok(response[1] as u16))
+}
+
+/// What the provider never says: words of the request that are kept for later.
+fn reserved(rig: &Rig) -> TestResult {
+    get_context(rig, 0)?.at("get_context")?;
+    for word in [1, 1 << 31] {
+        let errno = get_context(rig, word)?.err();
+        ensure_eq!(errno, Some(Errno::EINVAL), "reserved word {word:#x}");
+    }
+    Ok(())
+}
+
+/// A process is told the version that driver and device have agreed on. Where the device is older, `VERBENA_ABI` says so.
+fn version(rig: &Rig) -> TestResult {
+    let agreed = match std::env::var("VERBENA_ABI") {
+        Ok(version) => version.parse().map_err(|_| "VERBENA_ABI is no number")?,
+        Err(_) => ABI_VERSION,
+    };
+    ensure_eq!(get_context(rig, 0)?.at("get_context")?, agreed, "version");
     Ok(())
 }
