@@ -29,6 +29,7 @@ mod outcome;
 pub mod death;
 pub mod failnth;
 pub mod many;
+pub mod order;
 pub mod pattern;
 pub mod peer;
 pub mod refused;

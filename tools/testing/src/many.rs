@@ -55,13 +55,13 @@ pub fn main() -> ExitCode {
 }
 
 /// The other guest's process.
-struct Other {
+pub(crate) struct Other {
     to: TcpStream,
     from: BufReader<TcpStream>,
 }
 
 impl Other {
-    fn new(port: u16, peer: Option<&str>) -> Result<Self, Fail> {
+    pub(crate) fn new(port: u16, peer: Option<&str>) -> Result<Self, Fail> {
         let to = match peer {
             None => TcpListener::bind(("0.0.0.0", port))?.accept()?.0,
             Some(peer) => {
@@ -80,7 +80,7 @@ impl Other {
     }
 
     /// Says numbers and hears as many.
-    fn swap(&mut self, told: &[u64]) -> Result<Vec<u64>, Fail> {
+    pub(crate) fn swap(&mut self, told: &[u64]) -> Result<Vec<u64>, Fail> {
         let words: Vec<String> = told.iter().map(u64::to_string).collect();
         writeln!(self.to, "{}", words.join(" "))?;
         let mut line = String::new();
@@ -91,7 +91,7 @@ impl Other {
     }
 
     /// Waits until the other end is here as well.
-    fn meet(&mut self, step: u64) -> TestResult {
+    pub(crate) fn meet(&mut self, step: u64) -> TestResult {
         ensure_eq!(self.swap(&[step])?, [step], "step of the other guest");
         Ok(())
     }

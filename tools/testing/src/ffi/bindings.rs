@@ -3769,6 +3769,11 @@ unsafe extern "C" {
         attr_mask: core::ffi::c_int,
         init_attr: *mut ibv_qp_init_attr,
     ) -> core::ffi::c_int;
+    pub fn ibv_query_qp_data_in_order(
+        qp: *mut ibv_qp,
+        op: ibv_wr_opcode,
+        flags: u32,
+    ) -> core::ffi::c_int;
     pub fn ibv_destroy_qp(qp: *mut ibv_qp) -> core::ffi::c_int;
     pub fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah;
     pub fn ibv_destroy_ah(ah: *mut ibv_ah) -> core::ffi::c_int;

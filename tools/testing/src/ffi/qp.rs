@@ -354,6 +354,12 @@ impl Qp {
         Ok((attr, init.cap))
     }
 
+    /// What order of the bytes of an operation's messages is kept; with `RETURN_CAPS` (1) as a set of orders. 0: none.
+    pub fn data_in_order(&self, opcode: u32, flags: u32) -> i32 {
+        // SAFETY: a valid QP.
+        unsafe { ibv_query_qp_data_in_order(self.raw, opcode, flags) }
+    }
+
     /// The live state.
     pub fn state(&self) -> Result<u32, Errno> {
         Ok(self.query()?.0.qp_state)

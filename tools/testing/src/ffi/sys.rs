@@ -5,7 +5,7 @@
 use core::ffi::c_int;
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicU8, AtomicUsize, Ordering};
 
 /// A positive errno, as verbs return it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -196,6 +196,37 @@ impl Buf {
         let to = unsafe { self.addr.add(off) };
         // SAFETY: `to` is valid for the checked length and no reference to the mapping exists.
         unsafe { std::ptr::write_bytes(to, byte, len) };
+    }
+
+    /// A byte that the device may just be writing, with all that it wrote before.
+    pub fn load(&self, off: usize) -> u8 {
+        self.check(off, 1);
+        // SAFETY: the offset was just checked to lie in the mapping.
+        let at = unsafe { self.addr.add(off) };
+        // SAFETY: a valid byte, to which only atomics have references, and those of this call alone.
+        unsafe { AtomicU8::from_ptr(at) }.load(Ordering::Acquire)
+    }
+
+    /// How many bytes of a range have another value, the last ones looked at first.
+    pub fn others(&self, off: usize, len: usize, value: u8) -> usize {
+        self.check(off, len);
+        let (mut at, mut count) = (off + len, 0);
+        while at > off {
+            if at % 8 == 0 && at - off >= 8 {
+                at -= 8;
+                // SAFETY: the range was just checked to lie in the mapping, which begins at a page.
+                let word = unsafe { self.addr.add(at) };
+                // SAFETY: a valid word, aligned, to which only atomics have references.
+                let word = unsafe { AtomicU64::from_ptr(word.cast()) }.load(Ordering::Relaxed);
+                if word != u64::from_ne_bytes([value; 8]) {
+                    count += word.to_ne_bytes().iter().filter(|&&b| b != value).count();
+                }
+            } else {
+                at -= 1;
+                count += usize::from(self.load(at) != value);
+            }
+        }
+        count
     }
 }
 

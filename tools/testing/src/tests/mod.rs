@@ -45,6 +45,7 @@ pub use events::checked_exchange;
 
 static GROUPS: &[&[Test]] = &[
     completions::TESTS,
+    crate::order::TESTS,
     arm::TESTS,
     immediate::TESTS,
     statuses::TESTS,

@@ -20,12 +20,25 @@ pub static TESTS: &[Test] = &[
     Test::new("6/query-returns-what-was-set", query),
     Test::new("6/rtr-receives-before-rts", rtr_receives),
     Test::new("6/rnr-waits-then-delivers", rnr_delivers),
+    Test::new("6/data-in-order", data_in_order),
     Test::new("6/psn-wraps", psn_wraps),
     Test::new("6/path-mtu", path_mtu),
     Test::new("6/timeout-zero-waits-for-ever", timeout_zero),
     Test::new("6/many-reads-beyond-max-rd-atomic", rd_atomic),
     Test::new("6/rtr-to-rts-changes-access-flags", change_access),
 ];
+
+/// Of the whole of a message no order is promised, though its last bytes come last (`1/last-bytes-come-last`).
+fn data_in_order(rig: &Rig) -> TestResult {
+    let pair = rig.pair(&PairOpts::default())?;
+    for opcode in [op::WRITE, op::SEND, op::READ] {
+        for flags in [0, 1] {
+            let told = pair.a.qp.data_in_order(opcode, flags);
+            ensure_eq!(told, 0, "operation {opcode}, flags {flags}");
+        }
+    }
+    Ok(())
+}
 
 /// A fresh QP moved to a state.
 fn at_state(rig: &Rig, to: u32) -> Result<End, Fail> {

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! The order in which the bytes of RDMA WRITEs become visible, as a program that polls the last 8 of them sees it.
+//!
+//! Lengths are uniform in the logarithm from 8 B to 64 KiB. A message is one WRITE, one WRITE from two pieces of memory, or two WRITEs
+//! behind each other; in all three the poller of a byte at the end of the message takes everything below that byte for new, and
+//! so it has to be. `1/last-bytes-come-last` has both ends in one process; `verbena-guest-order COUNT PORT [PEER]` has one end in each
+//! of two guests, the one with PEER being the sender, and ends with `N passed, N failed`.
+use crate::ffi::mr::{access, Mr};
+use crate::ffi::qp::{flag, op, Qp, SendWr};
+use crate::ffi::sys::Buf;
+use crate::many::Other;
+use crate::outcome::Context as _;
+use crate::pattern::Rng;
+use crate::rig::{self, ok, wait_one, wc, Conn, End, PairOpts, Rig};
+use crate::{ensure, ensure_eq, runner, Fail, Test, TestResult};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+pub static TESTS: &[Test] = &[
+    Test::new("1/last-bytes-come-last", |rig| in_one_guest(rig, 3000)),
+    Test::new("long/last-bytes-come-last", |rig| {
+        in_one_guest(rig, 1_000_000)
+    })
+    .limit(3000)
+    .long(),
+];
+
+/// Longest message in bytes.
+const LONGEST: usize = 64 << 10;
+/// Room for messages at any place.
+const ROOM: usize = 2 * LONGEST;
+/// Where the word lies, behind that room, by which the poller says for how many messages it is prepared.
+const READY: usize = ROOM;
+const BUFFER: usize = ROOM + 4096;
+
+/// How an end is made.
+fn options() -> PairOpts {
+    PairOpts {
+        buf: BUFFER,
+        mr_access: access::ALL,
+        ..PairOpts::default()
+    }
+}
+
+/// A message, drawn alike by both ends.
+struct Message {
+    /// Offset in the target's buffer.
+    at: usize,
+    length: usize,
+    /// Which byte is polled, from the end.
+    polled: usize,
+    /// Where it is divided, if it is.
+    division: usize,
+    value: u8,
+}
+
+impl Message {
+    fn draw(rng: &mut Rng, number: u64) -> Self {
+        let octave = 8 << rng.below(13);
+        let length = (octave + rng.below(octave)) as usize;
+        Self {
+            at: rng.below((ROOM - length) as u64) as usize,
+            length,
+            polled: 1 + rng.below(8) as usize,
+            division: 1 + rng.below(length as u64 - 1) as usize,
+            value: (number % 255) as u8 + 1,
+        }
+    }
+}
+
+/// Polls until something is so; gives the processor away where the other end may need it.
+fn poll(what: &str, mut done: impl FnMut() -> bool) -> TestResult {
+    let began = Instant::now();
+    for round in 1u64.. {
+        if done() {
+            break;
+        }
+        if round % 1024 == 0 {
+            ensure!(began.elapsed() < rig::patience(), "{what} did not come");
+            std::thread::yield_now();
+        }
+    }
+    Ok(())
+}
+
+/// The end that polls.
+struct Poller<'a> {
+    qp: &'a Qp,
+    end: &'a End,
+    mr: &'a Mr,
+    /// Address and key of the sender's buffer.
+    theirs: (u64, u32),
+}
+
+impl Poller<'_> {
+    /// How many messages had stale bytes, and a description of one.
+    fn run(&self, seed: u64, messages: u64) -> Result<(u64, String), Fail> {
+        let (mut rng, mut bad, mut example) = (Rng::new(seed), 0, String::new());
+        let buf: &Buf = &self.mr.buf;
+        for number in 0..messages {
+            let message = Message::draw(&mut rng, number);
+            let end = message.at + message.length;
+            // What is polled may be what a message before has left there.
+            buf.fill(end - 8, 8, !message.value);
+            buf.write(READY, &(number + 1).to_ne_bytes());
+            let wr = SendWr::new(op::WRITE, number, &[self.mr.sge(READY, 8)])
+                .remote(self.theirs.0 + READY as u64, self.theirs.1)
+                .flags(flag::SIGNALED);
+            self.qp.post_send(&[wr]).at("telling the sender")?;
+            let polled = end - message.polled;
+            poll("a message", || buf.load(polled) == message.value)
+                .at(&format!("message {number}"))?;
+            let stale = buf.others(message.at, polled - message.at, message.value);
+            if stale > 0 {
+                bad += 1;
+                example = format!(
+                    "{} bytes at {}, byte {} from the end was polled, {stale} were stale",
+                    message.length, message.at, message.polled
+                );
+            }
+            // The next one is not asked for before this one is there.
+            poll("its end", || buf.load(end - 1) == message.value)?;
+            ok(
+                &wait_one(&self.end.scq, "telling the sender")?,
+                number,
+                wc::RDMA_WRITE,
+            )?;
+        }
+        Ok((bad, example))
+    }
+}
+
+/// The end that writes.
+fn send(end: &End, theirs: (u64, u32), seed: u64, messages: u64) -> TestResult {
+    let mut rng = Rng::new(seed);
+    let buf = &end.mr.buf;
+    for number in 0..messages {
+        let message = Message::draw(&mut rng, number);
+        let Message { at, length, .. } = message;
+        buf.fill(0, length, message.value);
+        // The word may come in pieces on other devices: the poller's number is never smaller than what is wanted.
+        poll("the poller", || {
+            let word = buf.read(READY, 8);
+            word == (number + 1).to_ne_bytes()
+        })
+        .at(&format!("message {number}"))?;
+        let write = |from: usize, to: usize, sges: &[(usize, usize)]| {
+            let sges: Vec<_> = sges.iter().map(|&(at, n)| end.mr.sge(at, n)).collect();
+            let wr = SendWr::new(op::WRITE, number, &sges);
+            let wr = wr.remote(theirs.0 + (at + from) as u64, theirs.1);
+            wr.flags(if to == length { flag::SIGNALED } else { 0 })
+        };
+        let (first, rest) = (message.division, length - message.division);
+        let wrs = match number % 3 {
+            0 => vec![write(0, length, &[(0, length)])],
+            1 => vec![write(0, length, &[(0, first), (first, rest)])],
+            _ => vec![
+                write(0, first, &[(0, first)]),
+                write(first, length, &[(first, rest)]),
+            ],
+        };
+        end.qp.post_send(&wrs).at("posting a message")?;
+        ok(&wait_one(&end.scq, "a message")?, number, wc::RDMA_WRITE)?;
+    }
+    Ok(())
+}
+
+fn judge((bad, example): (u64, String), messages: u64) -> TestResult {
+    println!("{messages} messages, {bad} of them with stale bytes");
+    ensure!(
+        bad == 0,
+        "{bad} of {messages} messages had stale bytes; one of them: {example}"
+    );
+    Ok(())
+}
+
+fn in_one_guest(rig: &Rig, messages: u64) -> TestResult {
+    let pair = rig.pair(&options())?;
+    let (a, b) = (&pair.a, &pair.b);
+    let seed = 1;
+    let outcome = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| send(a, (b.mr.at(0), b.mr.rkey()), seed, messages));
+        let theirs = (a.mr.at(0), a.mr.rkey());
+        let (qp, mr) = (&b.qp, &*b.mr);
+        let polled = Poller {
+            qp,
+            end: b,
+            mr,
+            theirs,
+        }
+        .run(seed, messages);
+        let sent = sender.join().map_err(|_| Fail::from("a thread panicked"))?;
+        sent.and(polled)
+    })?;
+    judge(outcome, messages)
+}
+
+/// The program `verbena-guest-order`.
+pub fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let number = |at: usize| args.get(at).and_then(|text| text.parse::<u64>().ok());
+    let (Some(messages), Some(port)) = (number(0), number(1)) else {
+        eprintln!("usage: verbena-guest-order COUNT PORT [PEER]");
+        return ExitCode::from(2);
+    };
+    let gid = std::env::var("GID").ok().and_then(|text| text.parse().ok());
+    if let Err(why) = runner::set_env(std::env::var("DEVICE").ok(), gid) {
+        eprintln!("{why}");
+        return ExitCode::FAILURE;
+    }
+    match between_guests(messages, port as u16, args.get(2).map(String::as_str)) {
+        Ok(()) => {
+            println!("1 passed, 0 failed");
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            println!("FAILED order: {why:?}\n0 passed, 1 failed");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn between_guests(messages: u64, port: u16, peer: Option<&str>) -> TestResult {
+    let rig = Rig::new()?;
+    let mut other = Other::new(port, peer)?;
+    let end = rig.end(&options())?;
+    let half = |at: usize| u64::from_be_bytes(std::array::from_fn(|i| rig.gid.raw[at + i]));
+    let key = u64::from(end.mr.rkey());
+    let heard = other.swap(&[half(0), half(8), end.qp.qpn().into(), end.mr.at(0), key])?;
+    let [high, low, qpn, addr, key] = heard[..] else {
+        return Err("the other guest said too little".into());
+    };
+    let mut gid = rig.gid;
+    gid.raw[..8].copy_from_slice(&high.to_be_bytes());
+    gid.raw[8..].copy_from_slice(&low.to_be_bytes());
+    rig::connect(&end.qp, gid, qpn as u32, &Conn::default())?;
+    other.meet(1)?;
+    let (theirs, seed, began) = ((addr, key as u32), 2, Instant::now());
+    let result = if peer.is_some() {
+        send(&end, theirs, seed, messages)
+    } else {
+        let (qp, mr) = (&end.qp, &*end.mr);
+        let poller = Poller {
+            qp,
+            end: &end,
+            mr,
+            theirs,
+        };
+        poller
+            .run(seed, messages)
+            .and_then(|found| judge(found, messages))
+    };
+    let each: Duration = began.elapsed() / messages.max(1) as u32;
+    println!("{} us for each message", each.as_micros());
+    // Whoever fails says so by its end, and does not wait.
+    result?;
+    other.meet(2)?;
+    ensure_eq!(
+        end.qp.state()?,
+        crate::ffi::qp::state::RTS,
+        "state at the end"
+    );
+    Ok(())
+}
