@@ -62,6 +62,17 @@ impl Outgoing {
     }
 }
 
+/// The UDP source port, by which a network with several ways chooses one. That of the flow label, if there is one, as the kernel's
+/// `rdma_flow_label_to_udp_sport` computes it, so that programs choose the way; else one for each queue pair, so that its packets
+/// keep their order.
+fn source_port(flow_label: u32, qpn: u32) -> u16 {
+    let flow = match flow_label {
+        0 => qpn,
+        label => label,
+    };
+    0xc000 | (flow ^ (flow >> 14)) as u16 & 0x3fff
+}
+
 impl Port {
     /// As after power-on: down, no GIDs.
     pub fn new(config: &Config) -> Self {
@@ -139,18 +150,19 @@ impl Port {
     /// The path that an address vector describes, if its source GID is set.
     pub fn path(&self, av: &AddressVector, qpn: u32) -> Option<Path> {
         let own = self.gid(av.sgid_index.get())?;
+        let flow_label = av.flow_label.get() & 0xf_ffff;
         Some(Path {
             smac: own.mac,
             dmac: av.dmac,
             vlan: own.vlan,
             sgid: own.gid,
             dgid: av.dgid,
-            // One port for each queue pair, so that a network with several ways keeps its packets in order.
-            udp_sport: 0xc000 | (qpn ^ (qpn >> 14)) as u16 & 0x3fff,
-            flow_label: av.flow_label.get() & 0xf_ffff,
+            udp_sport: source_port(flow_label, qpn),
+            flow_label,
             traffic_class: av.traffic_class & !ECN,
             hop_limit: if av.hop_limit == 0 { 64 } else { av.hop_limit },
-            sl: av.sl,
+            // It travels as the priority of the VLAN tag: without one the receiver's `wc.sl` is 0, inside the device too.
+            sl: if own.vlan.is_some() { av.sl } else { 0 },
         })
     }
 

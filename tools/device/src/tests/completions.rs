@@ -350,7 +350,8 @@ fn of_datagrams() {
             src_qp: x.qpn.into(),
             smac,
             vlan: vlan.into(),
-            sl: 6,
+            // As from a wire: it is in the VLAN tag, if at all.
+            sl: if vlan == NO_VLAN { 0 } else { 6 },
             network_type: network,
             ..entry(&p, y.qpn, 5, index, 50)
         };

@@ -7,7 +7,7 @@ use crate::mock::{gid, SendWr};
 use crate::Config;
 use verbena_abi::cmd::*;
 use verbena_abi::cqe::WcStatus;
-use verbena_abi::ctx::{qp_mask as m, QpAttr, QpState};
+use verbena_abi::ctx::{qp_mask as m, AddressVector, QpAttr, QpState};
 use verbena_abi::stats::Counter;
 use verbena_abi::wqe::WqeOpcode;
 use verbena_roce::wire::{frame, Path};
@@ -479,5 +479,30 @@ fn the_source_port_is_of_the_queue_pair() {
     for qpn in [0, 1, 0x3fff, 0x4000, 0x8001, 0xff_ffff, 0x1234] {
         let folded = (qpn & 0x3fff) ^ (qpn >> 14 & 0x3fff);
         assert_eq!(u32::from(port(qpn)), 0xc000 | folded, "{qpn:#x}");
+    }
+}
+
+#[test]
+fn the_source_port_follows_the_flow_label() {
+    let p = Pair::new();
+    // As the kernel's rdma_flow_label_to_udp_sport has it: the low 14 bits, with the 6 above folded in.
+    for (label, port) in [
+        (1u32, 0xc001u16),
+        (0x3fff, 0xffff),
+        (0x4000, 0xc001),
+        (0x4001, 0xc000),
+        (0xf_ffff, 0xffc0),
+        (0xc_def0, 0xdec3),
+        // What is above its 20 bits is none of it.
+        (0xf0_0001, 0xc001),
+    ] {
+        let av = AddressVector {
+            flow_label: label.into(),
+            ..Driver::path(0, 1)
+        };
+        for qpn in [2, 0xabcdef] {
+            let path = p.d.device.shared.port.path(&av, qpn).unwrap();
+            assert_eq!(path.udp_sport, port, "{label:#x}");
+        }
     }
 }
