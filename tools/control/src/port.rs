@@ -17,6 +17,9 @@ pub struct Port {
     pub mac: String,
     /// The entries of the GID table that are set.
     pub gids: Vec<Gid>,
+    /// Writable memory of the guest that the NIC cannot reach, large enough to be RAM; none in a VM that is set up well.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unreachable_ram: Vec<UnreachableRam>,
     /// The multicast groups that have members.
     pub groups: Vec<Group>,
     /// The counters, by the names of the ABI (`stats.rs`), since the last reset of the device.
@@ -34,6 +37,17 @@ pub struct Gid {
     pub mac: String,
     /// VLAN id, if there is one.
     pub vlan: Option<u16>,
+}
+
+/// A range of guest memory that the NIC cannot reach.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnreachableRam {
+    /// Guest address, as a hexadecimal number.
+    pub address: String,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// What is wrong with it.
+    pub why: String,
 }
 
 /// A multicast group.

@@ -76,9 +76,12 @@ pub fn contexts(list: &Value) -> String {
 /// The port: its state, its addresses, its groups, its counters.
 pub fn port(told: &Value) -> String {
     let port = &told["port"];
-    let mut out = pairs(&apart(port, &["gids", "groups", "counters"]));
+    let mut out = pairs(&apart(port, &["gids", "unreachable_ram", "groups", "counters"]));
     if let Some(gids) = list(&port["gids"], &["index", "gid", "mac", "vlan"]) {
         let _ = write!(out, "\n{gids}");
+    }
+    if let Some(ranges) = list(&port["unreachable_ram"], &["address", "bytes", "why"]) {
+        let _ = write!(out, "\nmemory of the guest that the NIC cannot reach:\n{ranges}");
     }
     let groups: Vec<Value> = port["groups"].as_array().map_or(vec![], |groups| {
         let named = groups.iter().map(|group| {
@@ -269,6 +272,13 @@ mod tests {
         );
         let bare = json!({ "port": { "mtu": 256, "gids": [], "groups": [], "counters": {} } });
         assert_eq!(port(&bare), "mtu  256\n\n");
+        let out_of_reach = json!({ "port": { "mtu": 256, "gids": [], "groups": [], "counters": {},
+            "unreachable_ram": [{ "address": "0x100000000", "bytes": 4096, "why": "is not shared with the NIC" }] } });
+        assert_eq!(
+            port(&out_of_reach),
+            "mtu  256\n\nmemory of the guest that the NIC cannot reach:\n\
+             address      bytes  why\n0x100000000  4096   is not shared with the NIC\n\n"
+        );
     }
 
     #[test]

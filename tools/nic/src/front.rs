@@ -5,7 +5,7 @@
 
 use crate::guest_ram;
 use crate::pci;
-use crate::shared::Shared;
+use crate::shared::{Shared, Unreachable};
 use crate::sharing;
 use crate::vfio_user::{DmaMap, PciDevice, REGION_CONFIG};
 use std::io;
@@ -48,6 +48,7 @@ impl Front {
         self.shared.set_bus_master(false);
         (0..regs::NUM_VECTORS).for_each(|vector| self.shared.set_vector(vector, None));
         let gone = self.shared.ram_mut().clear();
+        self.shared.unreachable().clear();
         self.shared.reset();
         drop(gone);
     }
@@ -112,6 +113,21 @@ fn is_main_memory(map: &DmaMap) -> bool {
         && STARTS
             .iter()
             .any(|s| s.checked_sub(map.addr).is_some_and(|o| o < map.len))
+}
+
+/// Writable memory that is longer than this is taken for RAM, wherever it lies: a hot-plugged DIMM, or a large BAR of another device.
+const DEVICE_MEMORY: u64 = 64 << 20;
+
+impl Front {
+    /// Whether a large range lies right beside guest RAM, as that of a second NUMA node does.
+    fn is_beside_main_memory(&self, map: &DmaMap) -> bool {
+        let end = map.addr.wrapping_add(map.len);
+        let touches = |addr: u64, len: u64| addr.wrapping_add(len) == map.addr || addr == end;
+        let beside = |addr: Option<u64>| addr.is_some_and(|at| self.shared.ram().contains(at, 1));
+        beside(map.addr.checked_sub(1))
+            || beside(Some(end))
+            || self.unusable.iter().any(|&(addr, len)| touches(addr, len))
+    }
 }
 
 impl PciDevice for Front {
@@ -202,7 +218,8 @@ impl PciDevice for Front {
             Some(_) => "",
         };
         let Some(fd) = map.fd.as_ref().filter(|_| fault.is_empty()) else {
-            if is_main_memory(&map) {
+            let is_large = map.writable && len > DEVICE_MEMORY;
+            if is_main_memory(&map) || is_large && self.is_beside_main_memory(&map) {
                 // QEMU offers the same memory again and again while the firmware runs.
                 let level = if self.refused {
                     log::Level::Debug
@@ -217,8 +234,20 @@ impl PciDevice for Front {
                      until then the device is in a fatal error"
                 );
                 self.unusable.push((addr, len));
+            } else if is_large {
+                log::error!(
+                    "{len:#x} bytes of guest memory at {addr:#x} are out of the device's reach: what is there {fault}. If this is RAM \
+                     (a hot-plugged DIMM, another NUMA node), give it a backend as the first has: \
+                     -object memory-backend-memfd,id=ID,size=SIZE,share=on; work requests with a buffer there fail until then. \
+                     A BAR of another device is no harm"
+                );
             } else {
                 log::debug!("no RAM, ignored: what {fault}, {len:#x} bytes at {addr:#x}");
+            }
+            if is_main_memory(&map) || is_large {
+                let mut all = self.shared.unreachable();
+                all.retain(|range| (range.addr, range.len) != (addr, len));
+                all.push(Unreachable { addr, len, why: fault });
             }
             return Ok(());
         };
@@ -240,6 +269,7 @@ impl PciDevice for Front {
             let gone = ram.clear();
             drop((ram, gone));
             self.unusable.clear();
+            self.shared.unreachable().clear();
             return Ok(());
         };
         let gone = ram.unmap(addr, len)?;
@@ -247,6 +277,8 @@ impl PciDevice for Front {
         log::debug!("{len:#x} bytes at {addr:#x} gone ({} of RAM)", gone.count());
         drop(gone);
         self.unusable.retain(|r| *r != (addr, len));
+        let mut all = self.shared.unreachable();
+        all.retain(|range| (range.addr, range.len) != (addr, len));
         Ok(())
     }
 
@@ -302,6 +334,46 @@ mod tests {
         assert_ne!(register(&mut front, regs::FATAL_SYNDROME), 0);
         front.dma_unmap(Some((0, 0xa_0000))).unwrap();
         assert_eq!(register(&mut front, regs::STATUS), 0);
+    }
+
+    #[test]
+    fn large_memory_that_is_not_shared_is_told_wherever_it_is() {
+        let mut front = front();
+        let fd = memfd_create("ram", MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&fd, 4096).unwrap();
+        fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
+        let shared = DmaMap {
+            fd: Some(fd),
+            ..map(1 << 32, 4096, true)
+        };
+        front.dma_map(shared).unwrap();
+        let told = |front: &Front| -> Vec<(u64, u64)> {
+            let all = front.shared.unreachable();
+            all.iter().map(|range| (range.addr, range.len)).collect()
+        };
+        let (far, node, large) = (1 << 40, (1 << 32) + 4096, DEVICE_MEMORY + 4096);
+        // As long as the memory of a graphics card, or for reading only.
+        front.dma_map(map(far, DEVICE_MEMORY, true)).unwrap();
+        front.dma_map(map(far + large, large, false)).unwrap();
+        assert_eq!(told(&front), []);
+        // A hot-plugged DIMM: the rest can be used.
+        front.dma_map(map(far, large, true)).unwrap();
+        assert_eq!(told(&front), [(far, large)]);
+        assert_eq!(register(&mut front, regs::STATUS), 0);
+        // Beside what is shared: a second NUMA node.
+        front.dma_map(map(node, large, true)).unwrap();
+        assert_eq!(register(&mut front, regs::STATUS), regs::STATUS_FATAL);
+        // And a third one, beside that.
+        front.dma_map(map(node + large, large, true)).unwrap();
+        assert_eq!(told(&front).len(), 3);
+        for addr in [node, node + large] {
+            assert_eq!(register(&mut front, regs::STATUS), regs::STATUS_FATAL);
+            front.dma_unmap(Some((addr, large))).unwrap();
+        }
+        assert_eq!(register(&mut front, regs::STATUS), 0);
+        assert_eq!(told(&front), [(far, large)]);
+        front.dma_unmap(None).unwrap();
+        assert_eq!(told(&front), []);
     }
 
     #[test]

@@ -59,6 +59,16 @@ pub struct Counts {
     pub interrupts_lost: AtomicU64,
 }
 
+/// Memory of the guest that looks like RAM and cannot be reached.
+pub struct Unreachable {
+    /// Guest address.
+    pub addr: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// What is wrong with it, as the rest of a sentence about it.
+    pub why: &'static str,
+}
+
 /// See the module.
 pub struct Shared {
     /// The registers; both sides use them without waiting.
@@ -73,6 +83,7 @@ pub struct Shared {
     pub dump: OnceLock<PathBuf>,
     full: Mutex<Option<Wish>>,
     ram: RwLock<GuestRam>,
+    unreachable: Mutex<Vec<Unreachable>>,
     bus_master: AtomicBool,
     resetting: AtomicBool,
     rung: [AtomicU64; RING_WORDS],
@@ -109,6 +120,7 @@ impl Shared {
             regs: Arc::default(),
             counts: Counts::default(),
             ram: RwLock::default(),
+            unreachable: Mutex::default(),
             bus_master: AtomicBool::new(false),
             resetting: AtomicBool::new(false),
             rung: [const { AtomicU64::new(0) }; RING_WORDS],
@@ -118,6 +130,11 @@ impl Shared {
             nudged: AtomicBool::new(false),
             vectors: Mutex::new((0..regs::NUM_VECTORS).map(|_| None).collect()),
         }
+    }
+
+    /// What of the guest's memory cannot be reached. The front changes it.
+    pub fn unreachable(&self) -> MutexGuard<'_, Vec<Unreachable>> {
+        lock(&self.unreachable)
     }
 
     /// Has the device recorded in full from its beginning.

@@ -3,7 +3,7 @@
 //! What is said of the port and of single queue pairs.
 
 use super::{ask, name, said};
-use crate::shared::{Question, Shared};
+use crate::shared::{Question, Shared, Unreachable};
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 use verbena_abi::cmd::QpType;
@@ -58,10 +58,19 @@ pub(super) fn port(shared: &Shared) -> Result<said::ToldPort, String> {
         mtu: figures.mtu,
         mac: mac(figures.mac),
         gids: gids.collect(),
+        unreachable_ram: shared.unreachable().iter().map(out_of_reach).collect(),
         groups: groups.collect(),
         counters: by_name(counters, |_| true),
     };
     Ok(said::ToldPort { port })
+}
+
+fn out_of_reach(range: &Unreachable) -> said::UnreachableRam {
+    said::UnreachableRam {
+        address: format!("{:#x}", range.addr),
+        bytes: range.len,
+        why: range.why.into(),
+    }
 }
 
 /// Whose NIC it is.

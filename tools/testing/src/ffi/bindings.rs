@@ -3763,16 +3763,16 @@ unsafe extern "C" {
         attr: *mut ibv_qp_attr,
         attr_mask: core::ffi::c_int,
     ) -> core::ffi::c_int;
+    pub fn ibv_query_qp_data_in_order(
+        qp: *mut ibv_qp,
+        op: ibv_wr_opcode,
+        flags: u32,
+    ) -> core::ffi::c_int;
     pub fn ibv_query_qp(
         qp: *mut ibv_qp,
         attr: *mut ibv_qp_attr,
         attr_mask: core::ffi::c_int,
         init_attr: *mut ibv_qp_init_attr,
-    ) -> core::ffi::c_int;
-    pub fn ibv_query_qp_data_in_order(
-        qp: *mut ibv_qp,
-        op: ibv_wr_opcode,
-        flags: u32,
     ) -> core::ffi::c_int;
     pub fn ibv_destroy_qp(qp: *mut ibv_qp) -> core::ffi::c_int;
     pub fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah;
