@@ -24,9 +24,10 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{fence, AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use verbena_device::memory::{order, Access, GuestMemory, Unreachable};
 
-/// The most regions at once. QEMU sends a dozen for a plain guest; thousands come only from a virtual IOMMU, which maps
-/// page by page and which this NIC does not serve.
-pub const MAX_REGIONS: usize = 1024;
+/// The most regions at once. QEMU is told so when it connects. It sends a dozen for a plain guest, and one for each block of a
+/// virtio-mem device: 1 TiB in blocks of 64 MiB are 16384. A virtual IOMMU, which maps page by page, this NIC does not serve. Linux lets a process
+/// have 65530 mappings (`vm.max_map_count`), so that another VM of the process has room beside one that has all of its own.
+pub const MAX_REGIONS: usize = 24_000;
 
 /// Accesses up to this many bytes, aligned, are copied word by word with volatile accesses: they are descriptors, of
 /// which a snapshot must be taken exactly once.

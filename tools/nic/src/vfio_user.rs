@@ -11,6 +11,7 @@
 //! does not make sense is answered with an error, and the payload of what is not known is skipped, so the stream stays in
 //! step. Specification: `docs/interop/vfio-user.rst` of QEMU.
 
+use crate::guest_ram::MAX_REGIONS;
 use rustix::net::{recvmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags};
 use std::io::{self, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -356,7 +357,11 @@ fn version(fields: &mut Fields<'_>, reply: &mut Vec<u8>) -> io::Result<()> {
     }
     reply.extend_from_slice(&[0, 0, minor.min(1) as u8, 0]);
     let capabilities = serde_json::json!({
-        "capabilities": { "max_msg_fds": MAX_FDS, "max_data_xfer_size": MAX_DATA },
+        "capabilities": {
+            "max_msg_fds": MAX_FDS,
+            "max_data_xfer_size": MAX_DATA,
+            "max_dma_maps": MAX_REGIONS,
+        },
     });
     reply.extend_from_slice(capabilities.to_string().as_bytes());
     reply.push(0);

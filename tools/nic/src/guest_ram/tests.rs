@@ -181,6 +181,28 @@ fn huge_pages_are_mapped_as_a_whole() {
 }
 
 #[test]
+fn there_may_be_thousands_of_regions_and_no_more_than_was_announced() {
+    let (mut ram, fd) = (GuestRam::new(), memfd(2 * PAGE));
+    let addr = |i: usize| i as u64 * 4 * PAGE;
+    for i in 0..MAX_REGIONS {
+        ram.map(addr(i), PAGE, &fd, i as u64 % 2 * PAGE, true)
+            .unwrap();
+    }
+    for i in [0, 1, 1024, MAX_REGIONS - 1] {
+        ram.store64(addr(i) + 8, i as u64).unwrap();
+        assert_eq!(ram.load64(addr(i) + 8), Ok(i as u64));
+        assert_eq!(ram.load64(addr(i) + PAGE), Err(Unreachable));
+    }
+    let more = ram.map(addr(MAX_REGIONS), PAGE, &fd, 0, true);
+    assert!(more
+        .unwrap_err()
+        .to_string()
+        .contains("too many DMA ranges"));
+    assert_eq!(ram.unmap(addr(7), PAGE).unwrap().count(), 1);
+    ram.map(addr(MAX_REGIONS), PAGE, &fd, 0, true).unwrap();
+}
+
+#[test]
 fn copies_may_overlap() {
     let ram = ram();
     ram.write(0x1000, &[1, 2, 3, 4, 5, 6]).unwrap();

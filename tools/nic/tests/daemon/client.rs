@@ -180,6 +180,12 @@ impl Client {
             .unwrap();
         assert_eq!(reply[..4], [0; 4]);
         assert_eq!(reply.last(), Some(&0));
+        let said: serde_json::Value = serde_json::from_slice(&reply[4..reply.len() - 1]).unwrap();
+        // What QEMU goes by: without it QEMU takes 65535 for it, and says nothing when a map is refused.
+        assert_eq!(
+            said["capabilities"]["max_dma_maps"],
+            verbena_nic::guest_ram::MAX_REGIONS
+        );
     }
 
     pub fn info(&mut self) -> Vec<u32> {
