@@ -5,19 +5,22 @@
 //! | inbox | from | when it is full |
 //! | --- | --- | --- |
 //! | [`Commands`] | the front: what the guest's registers ask for | never: each thing has one place, and is asked for once |
-//! | [`Frames`] | the guest's Ethernet, uplinks | the frame is dropped, as by any port |
+//! | [`Frames`] | the guest's Ethernet, uplinks | the frame is dropped, as by any port; each source address has its share ([`Shares`]) |
 //! | [`Questions`] | the control socket | the question is refused |
 //!
 //! They lie under one lock ([`Shared`](crate::shared::Shared)), because a reset makes void what is in two of them.
 
+use crate::shares::{Shares, LEAST};
+use std::collections::hash_map::RandomState;
 use std::collections::VecDeque;
+use std::hash::BuildHasher;
 use std::sync::mpsc;
 use verbena_abi::stats::NUM_COUNTERS;
 use verbena_device::tap::Tap;
 use verbena_device::{Action, Cursor, Fully, PortFigures, Portion, QpFigures, Recorded, Wish};
 use verbena_faults::{RuleSet, Told};
 
-/// The most frames that wait for the engine.
+/// The most frames of one sender that wait for the engine, of at most 4 KiB each; fewer while others have some there.
 pub(crate) const FRAMES_MAX: usize = 4096;
 /// The most questions that wait for the engine.
 pub(crate) const QUESTIONS_MAX: usize = 64;
@@ -125,24 +128,50 @@ impl Commands {
     }
 }
 
+/// Senders that are told apart, by their source MAC addresses. A few share a number by chance, and nobody can choose with whom.
+const SENDERS: usize = 256;
+
 /// RoCE frames, in order.
-#[derive(Default)]
-pub(crate) struct Frames(VecDeque<Vec<u8>>);
+pub(crate) struct Frames {
+    queue: VecDeque<Vec<u8>>,
+    shares: Shares<SENDERS>,
+    chance: RandomState,
+}
+
+impl Default for Frames {
+    fn default() -> Self {
+        Self {
+            queue: VecDeque::new(),
+            shares: Shares::new(FRAMES_MAX * LEAST),
+            chance: RandomState::new(),
+        }
+    }
+}
+
+/// The number of a frame's sender.
+fn sender(chance: &RandomState, frame: &[u8]) -> usize {
+    chance.hash_one(frame.get(6..12)) as usize
+}
 
 impl Frames {
     /// Leaves a frame. False: there is no room for it.
     pub(crate) fn leave(&mut self, frame: Vec<u8>) -> bool {
-        let room = self.0.len() < FRAMES_MAX;
+        let room = self.shares.take(sender(&self.chance, &frame), frame.len());
         if room {
-            self.0.push_back(frame);
+            self.queue.push_back(frame);
         }
         room
     }
 
     /// Takes at most so many.
     pub(crate) fn take(&mut self, most: usize) -> Vec<Vec<u8>> {
-        let count = most.min(self.0.len());
-        self.0.drain(..count).collect()
+        let count = most.min(self.queue.len());
+        let taken: Vec<_> = self.queue.drain(..count).collect();
+        for frame in &taken {
+            let sender = sender(&self.chance, frame);
+            self.shares.give_back(sender, frame.len());
+        }
+        taken
     }
 }
 
@@ -177,7 +206,9 @@ pub(crate) struct Inboxes {
 impl Inboxes {
     /// Whether nothing waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.commands.actions.is_empty() && self.frames.0.is_empty() && self.questions.0.is_empty()
+        self.commands.actions.is_empty()
+            && self.frames.queue.is_empty()
+            && self.questions.0.is_empty()
     }
 
     /// Leaves what a register asks for. A reset makes void the frames that came before it, too.
@@ -228,5 +259,30 @@ mod tests {
         assert_eq!(frames.take(2), [[0], [1]]);
         assert_eq!(frames.take(9), [[2], [3], [4]]);
         assert!(frames.take(1).is_empty());
+    }
+
+    #[test]
+    fn a_flood_displaces_only_its_own() {
+        let frame = |from: u8, length: usize| {
+            let mut frame = vec![0; length];
+            frame[6..12].fill(from);
+            frame
+        };
+        for length in [60, 4000, 60_000] {
+            let mut frames = Frames::default();
+            let flooded = (0..100_000)
+                .take_while(|_| frames.leave(frame(1, length)))
+                .count();
+            assert!(flooded <= FRAMES_MAX && !frames.leave(frame(1, length)));
+            // Another's burst of some hundred is there in full.
+            let other = (2..).find(|&n| {
+                let number = |n| sender(&frames.chance, &frame(n, 60)) % SENDERS;
+                number(n) != number(1)
+            });
+            assert!((0..200).all(|_| frames.leave(frame(other.unwrap(), 4000))));
+            let taken = frames.take(usize::MAX);
+            let bytes: usize = taken.iter().map(Vec::len).sum();
+            assert!(bytes <= 2 * FRAMES_MAX * LEAST && taken.len() == flooded + 200);
+        }
     }
 }

@@ -45,6 +45,7 @@ pub mod pci;
 pub mod places;
 mod recording;
 pub mod shared;
+mod shares;
 pub mod sharing;
 mod slice;
 pub mod switch;

@@ -8,15 +8,19 @@
 
 use super::vm::Vm;
 use super::Engine;
+use crate::shares::{Shares, LEAST};
 use std::collections::VecDeque;
 use verbena_device::Crossing;
 
-/// Packets that wait for one device; more are lost.
+/// Packets of one sender that wait for one device; fewer while others' wait too ([`Shares`]). More are lost.
 const MAX: usize = 4096;
 /// Bytes of payload that they may have with them: as those frames would have.
-const MAX_BYTES: usize = MAX * 4096;
+const MAX_BYTES: usize = MAX * LEAST;
 /// What a device takes of them in a turn, in slices: as others' turns come after it.
 const PORTIONS: usize = 8;
+
+/// So many VMs a process has at most (`args.rs`).
+const MAX_VMS: usize = 16;
 
 /// Who sent a packet: the VM, and the life of its device.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -26,20 +30,26 @@ pub(super) struct Sender {
 }
 
 /// What waits for a device, in order.
-#[derive(Default)]
 pub(super) struct Arrivals {
     queue: VecDeque<(Sender, Crossing)>,
-    /// What they hold.
-    bytes: usize,
+    /// What they hold, by VM.
+    shares: Shares<MAX_VMS>,
+}
+
+impl Default for Arrivals {
+    fn default() -> Self {
+        Self {
+            queue: VecDeque::new(),
+            shares: Shares::new(MAX_BYTES),
+        }
+    }
 }
 
 impl Arrivals {
     /// Leaves a packet. False: there is no room.
     fn leave(&mut self, sender: Sender, packet: Crossing) -> bool {
-        let held = packet.held_bytes();
-        let room = self.queue.len() < MAX && self.bytes + held <= MAX_BYTES;
+        let room = self.shares.take(sender.vm, packet.held_bytes());
         if room {
-            self.bytes += held;
             self.queue.push_back((sender, packet));
         }
         room
@@ -52,8 +62,7 @@ impl Arrivals {
 
     /// Drops all.
     pub(super) fn clear(&mut self) {
-        self.queue.clear();
-        self.bytes = 0;
+        *self = Self::default();
     }
 
     fn first(&self) -> Option<Sender> {
@@ -65,7 +74,7 @@ impl Arrivals {
         let is_next = self.first() == Some(sender);
         let first = is_next.then(|| self.queue.pop_front()).flatten();
         first.map(|(_, packet)| {
-            self.bytes = self.bytes.saturating_sub(packet.held_bytes());
+            self.shares.give_back(sender.vm, packet.held_bytes());
             packet
         })
     }
@@ -211,9 +220,18 @@ mod tests {
         for packet in packets {
             lost += usize::from(!arrivals.leave(sender, packet));
         }
-        assert!(lost > 0 && arrivals.bytes <= MAX_BYTES && arrivals.bytes > MAX_BYTES / 2);
+        assert!(lost > 0);
+        let used = arrivals.shares.used();
+        assert!(used <= MAX_BYTES && used > MAX_BYTES / 2, "{used}");
+        // Another VM's packets have room beside them.
+        let other = Sender { vm: 2, life: 1 };
+        assert!(unreliable(4)
+            .into_iter()
+            .all(|packet| arrivals.leave(other, packet)));
         let taken = std::iter::from_fn(|| arrivals.next_of(sender));
         let held: usize = taken.map(|packet| packet.held_bytes()).sum();
-        assert!(held > MAX_BYTES / 2 && arrivals.bytes == 0);
+        assert!(held > MAX_BYTES / 2);
+        while arrivals.next_of(other).is_some() {}
+        assert_eq!(arrivals.shares.used(), 0);
     }
 }
