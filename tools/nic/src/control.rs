@@ -33,6 +33,13 @@ use verbena_device::{Cursor, Snapshot};
 /// So long the engine may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long a client may leave an answer untaken until its connection ends: the others need its place. A client may ask nothing for as
+/// long as it likes: QEMU connects for its guest before that boots, and programs hold rules by their connection.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// A capture and a full recording may wait for their reader so many times as long.
+const PAUSES: u32 = 20;
+
 /// The most connections at a time.
 const MAX_CONNECTIONS: usize = 16;
 
@@ -56,7 +63,7 @@ fn admit(stream: UnixStream, seats: &Arc<()>, shared: &Arc<Shared>) -> io::Resul
         let (seat, shared) = (seats.clone(), shared.clone());
         let name = String::from("control");
         std::thread::Builder::new().name(name).spawn(move || {
-            if let Err(e) = converse(&stream, &shared) {
+            if let Err(e) = converse(&stream, &shared, IDLE) {
                 log::debug!("control: {e}");
             }
             drop(seat);
@@ -67,7 +74,9 @@ fn admit(stream: UnixStream, seats: &Arc<()>, shared: &Arc<Shared>) -> io::Resul
     (&stream).write_all(refused.line().as_bytes())
 }
 
-fn converse(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
+/// Serves a connection until the client ends it, or takes no answer for `idle`.
+fn converse(stream: &UnixStream, shared: &Shared, idle: Duration) -> io::Result<()> {
+    stream.set_write_timeout(Some(idle))?;
     let mut reader = BufReader::new(stream);
     let mut line = Vec::new();
     let mut rules = faults::Rules::new(shared);
@@ -86,7 +95,12 @@ fn converse(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
             let refused = Reply::<Status>::from(Err(cut));
             return (&mut &*stream).write_all(refused.line().as_bytes());
         }
-        let told = match Request::read(&line) {
+        let request = Request::read(&line);
+        if matches!(request, Ok(Request::Capture | Request::RecordFull)) {
+            // Whoever looks at it page by page takes longer.
+            stream.set_write_timeout(Some(PAUSES * idle))?;
+        }
+        let told = match request {
             Ok(Request::Capture) => return capture::capture(stream, shared),
             Ok(Request::RecordFull) => return recording::full(stream, shared),
             Ok(request) => {
@@ -335,7 +349,7 @@ mod tests {
             .write_all(b"{\"command\":\"status\"}\nnonsense\n{\"command\":1}\n")
             .unwrap();
         theirs.shutdown(std::net::Shutdown::Write).unwrap();
-        converse(&ours, &shared).unwrap();
+        converse(&ours, &shared, IDLE).unwrap();
         drop(ours);
         let replies: Vec<Value> = BufReader::new(theirs)
             .lines()
@@ -353,6 +367,33 @@ mod tests {
     }
 
     #[test]
+    fn clients_that_take_no_answer_lose_their_place_and_silent_ones_do_not() {
+        let shared = Arc::new(Shared::new().unwrap());
+        let idle = Duration::from_millis(20);
+        // Of these the answers are longer than what a socket has room for.
+        let many = "{\"command\":\"status\"}\n".repeat(50_000);
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _ = (&theirs).write_all(many.as_bytes());
+            });
+            assert!(converse(&ours, &shared, idle).is_err());
+            drop(ours);
+        });
+        // A client that is silent keeps its connection, before its first request and afterwards.
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        std::thread::scope(|scope| {
+            let served = scope.spawn(|| converse(&ours, &shared, idle));
+            std::thread::sleep(5 * idle);
+            assert_eq!(reply(&theirs)["ok"], true);
+            std::thread::sleep(5 * idle);
+            assert_eq!(reply(&theirs)["ok"], true);
+            theirs.shutdown(std::net::Shutdown::Both).unwrap();
+            served.join().unwrap().unwrap();
+        });
+    }
+
+    #[test]
     fn half_a_request_is_none() {
         for half in [&b"{\"command\":\"status\"}"[..], &[b' '; 70000], b"{"] {
             let shared = Arc::new(Shared::new().unwrap());
@@ -364,7 +405,7 @@ mod tests {
                 BufReader::new(&theirs).read_line(&mut line).unwrap();
                 line
             });
-            converse(&ours, &shared).unwrap();
+            converse(&ours, &shared, IDLE).unwrap();
             drop(ours);
             let told = client.join().unwrap();
             assert!(told.contains("a line of at most 65536 bytes"), "{told}");
