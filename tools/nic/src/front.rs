@@ -13,6 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use verbena_abi::regs;
 use verbena_abi::syndrome::Syndrome;
+use verbena_device::memory::GuestMemory;
 use verbena_device::misbehave::Kind;
 use verbena_device::Action;
 
@@ -61,6 +62,11 @@ impl Front {
                 value | regs::STATUS_RESETTING
             }
             regs::STATUS if !self.unusable.is_empty() => value | regs::STATUS_FATAL,
+            // A reset does not bring it back.
+            regs::STATUS if self.shared.ram().is_lost() => value | regs::STATUS_FATAL,
+            regs::FATAL_SYNDROME if self.shared.ram().is_lost() => {
+                u32::from(Syndrome::EngineFailure.to_raw())
+            }
             regs::FATAL_SYNDROME if !self.unusable.is_empty() => {
                 u32::from(Syndrome::CmdQueueUnreachable.to_raw())
             }
@@ -247,7 +253,11 @@ impl PciDevice for Front {
             if is_main_memory(&map) || is_large {
                 let mut all = self.shared.unreachable();
                 all.retain(|range| (range.addr, range.len) != (addr, len));
-                all.push(Unreachable { addr, len, why: fault });
+                all.push(Unreachable {
+                    addr,
+                    len,
+                    why: fault,
+                });
             }
             return Ok(());
         };

@@ -7,8 +7,8 @@
 //!
 //! * **A mapping lives as long as its region**, and a region leaves only through `&mut GuestRam`, while no access, which
 //!   needs `&GuestRam`, can be going on. The owner keeps the whole table behind a lock.
-//! * **The file cannot become shorter** under the mapping, where an access would be a SIGBUS and the end of the process:
-//!   only files that are sealed against it are mapped. QEMU's memory-backend-memfd seals (`seal=on`), with huge pages too.
+//! * **The file cannot become shorter** under the mapping, where an access would be a SIGBUS: only files that are sealed against it
+//!   are mapped. What the host loses nevertheless is seen to in `faults.rs`. QEMU's memory-backend-memfd seals (`seal=on`), with huge pages too.
 //! * **There is never a Rust reference into guest memory**, because the guest's CPUs write it at any time. Bytes are
 //!   copied out and in through raw pointers; words that both sides look at go through atomics. What is copied out is
 //!   arbitrary bytes, and only types for which any bytes are a value are made of it.
@@ -16,12 +16,17 @@
 //! Bounds are checked by subtraction from the region's length, never by a sum that could wrap.
 #![allow(unsafe_code)]
 
+mod faults;
+
+use faults::Watched;
 use rustix::fd::AsFd;
 use rustix::fs::SealFlags;
 use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
 use std::io;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{fence, AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{
+    fence, AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
+};
 use verbena_device::memory::{order, Access, GuestMemory, Unreachable};
 
 /// The most regions at once. QEMU is told so when it connects. It sends a dozen for a plain guest, and one for each block of a
@@ -82,6 +87,8 @@ struct Region {
     /// Of which `len` bytes are in the mapping.
     host: NonNull<u8>,
     writable: bool,
+    /// Goes before the mapping, whose addresses may be another's then.
+    _watched: Watched,
     _mapping: Mapping,
 }
 
@@ -91,7 +98,14 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    fn map(addr: u64, len: u64, fd: impl AsFd, offset: u64, writable: bool) -> io::Result<Self> {
+    fn map(
+        addr: u64,
+        len: u64,
+        fd: impl AsFd,
+        offset: u64,
+        writable: bool,
+        lost: &'static AtomicBool,
+    ) -> io::Result<Self> {
         if !cannot_shrink(&fd) {
             return Err(io::Error::other("its file can be truncated"));
         }
@@ -101,6 +115,19 @@ impl Region {
         if u64::try_from(file.st_size).map_or(true, |size| end > size) {
             return Err(io::Error::other("the range ends beyond its file"));
         }
+        Self::of(addr, len, fd, offset, writable, lost)
+    }
+
+    /// The same of a file that has so many bytes, whatever may become of it: a page that is lost is told of in `lost`.
+    fn of(
+        addr: u64,
+        len: u64,
+        fd: impl AsFd,
+        offset: u64,
+        writable: bool,
+        lost: &'static AtomicBool,
+    ) -> io::Result<Self> {
+        let file = rustix::fs::fstat(&fd)?;
         let mut prot = ProtFlags::READ;
         prot.set(ProtFlags::WRITE, writable);
         // Of a file in memory, the size of its pages.
@@ -109,7 +136,9 @@ impl Region {
         let (mapping, before) = Mapping::new(fd, offset, len, page, prot)?;
         // SAFETY: The mapping has `len` bytes behind `before`.
         let host = unsafe { mapping.start.add(before) };
+        let watched = Watched::new(mapping.start.as_ptr() as usize, mapping.size, lost);
         Ok(Self {
+            _watched: watched,
             addr,
             len,
             host,
@@ -144,12 +173,23 @@ impl Gone {
 }
 
 /// All of guest RAM that the device can reach.
-#[derive(Default)]
 pub struct GuestRam {
     /// Sorted by address, disjoint.
     regions: Vec<Region>,
     /// Where the last access to such an address hit: most accesses hit there again.
     last: [AtomicUsize; HINTS],
+    /// Some of it is not the guest's any more (`faults.rs`). It is never freed: the handler of a signal may have found it.
+    lost: &'static AtomicBool,
+}
+
+impl Default for GuestRam {
+    fn default() -> Self {
+        Self {
+            regions: Vec::new(),
+            last: Default::default(),
+            lost: Box::leak(Box::default()),
+        }
+    }
 }
 
 /// Regions that are remembered: rings and payload lie in different ones, so that one alone would be forgotten all the time.
@@ -193,7 +233,7 @@ impl GuestRam {
         if clash {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        let region = Region::map(addr, len, fd, offset, writable)?;
+        let region = Region::map(addr, len, fd, offset, writable, self.lost)?;
         self.regions.insert(index, region);
         Ok(())
     }
@@ -221,7 +261,15 @@ impl GuestRam {
 
     /// Takes away everything.
     pub fn clear(&mut self) -> Gone {
+        self.lost.store(false, Ordering::Relaxed);
         Gone(std::mem::take(&mut self.regions))
+    }
+
+    /// Whether the host has lost a page of it since the last [`clear`](Self::clear): then the guest and the device do not see the same
+    /// memory, and the device has to be in a fatal error.
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
     }
 
     /// How many bytes of RAM there are.
@@ -453,6 +501,9 @@ impl GuestMemory for GuestRam {
             len -= step;
             from = from.wrapping_add(step as u64);
             to = to.wrapping_add(step as u64);
+        }
+        if of.is_lost() {
+            return Err(Unreachable);
         }
         Ok(())
     }

@@ -73,7 +73,8 @@ impl Model {
     /// has failed.
     pub(crate) fn lend(&self) -> Option<Loan<'_>> {
         let ram = self.shared.ram();
-        let has_failed = self.health != Health::Well || self.shared.regs.is_fatal();
+        let has_failed =
+            self.health != Health::Well || self.shared.regs.is_fatal() || ram.is_lost();
         let is_good = !has_failed && self.shared.gate_open();
         is_good.then_some(Loan {
             ram,
@@ -165,12 +166,38 @@ impl Slice<'_> {
         }
         let (device, ram) = (&mut *self.device, &*self.ram);
         match catch_unwind(AssertUnwindSafe(|| call(device, ram))) {
-            Ok(value) => Some(value),
+            Ok(value) => {
+                if self.ram.is_lost() {
+                    self.lost();
+                }
+                Some(value)
+            }
             Err(_) => {
                 self.failed();
                 None
             }
         }
+    }
+
+    /// The host has lost memory of this guest, where the device has seen zeros since.
+    #[cold]
+    fn lost(&mut self) {
+        if self.shared.regs.is_fatal() {
+            return;
+        }
+        log::error!(
+            "the host could not give a page of this guest's memory (a memory error, or no huge page left): \
+             the device is dead until QEMU starts again; other guests of this process go on"
+        );
+        if self.is_open {
+            let (device, ram) = (&mut *self.device, &*self.ram);
+            let call = AssertUnwindSafe(|| device.engine_failed(ram, Syndrome::EngineFailure));
+            if catch_unwind(call).is_err() {
+                *self.health = Health::Gone;
+            }
+        }
+        self.shared.regs.set_fatal(Syndrome::EngineFailure);
+        self.tell_of_failure();
     }
 
     #[cold]

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Pages of guest RAM that the host cannot give: the wall around the handler of SIGBUS.
+//!
+//! A page may be lost after it was mapped: the host's memory has failed there (hwpoison), or the pool of huge pages is empty. An
+//! access is a SIGBUS then, which would end the process and all of its VMs. The handler finds the mapping that the address lies in,
+//! puts anonymous memory in the place of the whole of it, and marks the VM that it belongs to. The access is done again and finds
+//! zeros; its memory is the guest's no more, so that VM's device is in a fatal error from then on ([`GuestRam`](super::GuestRam)'s
+//! `is_lost`), while the others go on. A SIGBUS anywhere else ends the process, as without the handler.
+//!
+//! A handler may do little: this one loads and stores atomics, and makes system calls (mmap, sigaction, kill). The table that it looks into
+//! is never freed, and has no lock for those who read it.
+#![allow(unsafe_code)]
+
+use nix::libc::{c_int, c_void, siginfo_t};
+use nix::sys::signal::{raise, sigaction, SaFlags, SigAction, SigHandler, SigSet, Signal};
+use rustix::mm::{mmap_anonymous, MapFlags, ProtFlags};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Mutex, Once, OnceLock, PoisonError};
+
+/// Places in one part of the table.
+const PLACES: usize = 256;
+
+/// A mapping of guest RAM, or none.
+struct Place {
+    /// Host address; 0: none.
+    start: AtomicUsize,
+    /// Length in bytes.
+    size: AtomicUsize,
+    /// Where it is told that it was lost. It lives for ever.
+    lost: AtomicPtr<AtomicBool>,
+}
+
+/// A part of the table, and the next one.
+struct Part {
+    places: [Place; PLACES],
+    next: OnceLock<&'static Part>,
+}
+
+impl Part {
+    const fn new() -> Self {
+        Self {
+            places: [const {
+                Place {
+                    start: AtomicUsize::new(0),
+                    size: AtomicUsize::new(0),
+                    lost: AtomicPtr::new(ptr::null_mut()),
+                }
+            }; PLACES],
+            next: OnceLock::new(),
+        }
+    }
+}
+
+static TABLE: Part = Part::new();
+
+/// Places that are free, among the parts that there are.
+static FREE: Mutex<Vec<&'static Place>> = Mutex::new(Vec::new());
+
+fn parts() -> impl Iterator<Item = &'static Part> {
+    std::iter::successors(Some(&TABLE), |part| part.next.get().copied())
+}
+
+/// A mapping that the handler knows, until this is dropped.
+pub(super) struct Watched(&'static Place);
+
+impl Watched {
+    /// Has the handler look after `size` bytes from a page of the host at `start` on, which are a mapping of the caller's own, and of nobody
+    /// else's until this is dropped.
+    pub(super) fn new(start: usize, size: usize, lost: &'static AtomicBool) -> Self {
+        static INSTALLED: Once = Once::new();
+        INSTALLED.call_once(install);
+        let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = match free.pop() {
+            Some(place) => place,
+            None => {
+                let mut part: &'static Part = &TABLE;
+                let is_used = !part.places[0].lost.load(Ordering::Relaxed).is_null();
+                if is_used {
+                    part = Box::leak(Box::new(Part::new()));
+                    if let Some(last) = parts().last() {
+                        let _ = last.next.set(part);
+                    }
+                }
+                free.extend(&part.places[1..]);
+                &part.places[0]
+            }
+        };
+        let lost: *const AtomicBool = lost;
+        place.lost.store(lost.cast_mut(), Ordering::Relaxed);
+        place.size.store(size, Ordering::Relaxed);
+        place.start.store(start, Ordering::Release);
+        Self(place)
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.0.start.store(0, Ordering::SeqCst);
+        let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+        free.push(self.0);
+    }
+}
+
+fn install() {
+    let flags = SaFlags::SA_SIGINFO | SaFlags::SA_ONSTACK | SaFlags::SA_RESTART;
+    let action = SigAction::new(SigHandler::SigAction(handle), flags, SigSet::empty());
+    // SAFETY: The handler does only what a handler may: atomics and system calls.
+    if let Err(e) = unsafe { sigaction(Signal::SIGBUS, &action) } {
+        log::warn!("a page of guest RAM that the host loses will end this process: {e}");
+    }
+}
+
+extern "C" fn handle(_signal: c_int, info: *mut siginfo_t, _context: *mut c_void) {
+    // SAFETY: The kernel hands over what is valid for the time of the call.
+    let info = unsafe { &*info };
+    // SAFETY: Each signal of this kind that the kernel makes has an address; those of processes have no positive code.
+    let address = unsafe { info.si_addr() } as usize;
+    if info.si_code > 0 && replace(address) {
+        return;
+    }
+    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    // SAFETY: No handler is installed. The signal is blocked until this one returns, and then ends the process.
+    let _ = unsafe { sigaction(Signal::SIGBUS, &default) };
+    let _ = raise(Signal::SIGBUS);
+}
+
+/// Puts anonymous memory in the place of the mapping that has this address. False: there is none, or no memory.
+fn replace(address: usize) -> bool {
+    let mut places = parts().flat_map(|part| &part.places);
+    let Some((start, size, lost)) = places.find_map(|place| {
+        let start = place.start.load(Ordering::Acquire);
+        let (size, lost) = (
+            place.size.load(Ordering::Relaxed),
+            place.lost.load(Ordering::Relaxed),
+        );
+        // Another thread may be changing the place, which then is not the one that this thread accesses.
+        let is_whole = start != 0 && place.start.load(Ordering::SeqCst) == start;
+        let is_it = is_whole && address.checked_sub(start).is_some_and(|at| at < size);
+        is_it.then_some((start, size, lost))
+    }) else {
+        return false;
+    };
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+    // SAFETY: The range is a mapping of a region's own, which lives as long as the access that is being done; there are no references into
+    // it, and its length stays.
+    let mapped = unsafe { mmap_anonymous(start as *mut c_void, size, prot, flags) };
+    if mapped.is_err() {
+        return false;
+    }
+    // SAFETY: Not null where the start is not 0, and never freed.
+    unsafe { &*lost }.store(true, Ordering::Release);
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::memfd;
+    use super::super::*;
+    use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    const PAGE: u64 = 4096;
+
+    /// Memory in a file that becomes shorter, which no NIC takes: an access is what it is where the host loses a page.
+    fn loses(pages: u64) -> (GuestRam, impl Fn(u64)) {
+        let fd = memfd_create("lost", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&fd, pages * PAGE).unwrap();
+        let mut ram = GuestRam::new();
+        let region = Region::of(0, pages * PAGE, &fd, 0, true, ram.lost).unwrap();
+        ram.regions.push(region);
+        (ram, move |pages| ftruncate(&fd, pages * PAGE).unwrap())
+    }
+
+    #[test]
+    fn a_page_that_is_lost_is_its_own_vms_loss() {
+        let (ram, shorten) = loses(4);
+        let mut other = GuestRam::new();
+        other.map(0, 4 * PAGE, memfd(4 * PAGE), 0, true).unwrap();
+        ram.store64(8, 7).unwrap();
+        other.store64(8, 9).unwrap();
+        shorten(2);
+        // What is there still is there.
+        assert_eq!((ram.load64(8), ram.is_lost()), (Ok(7), false));
+        // A copy of another VM's from there has nothing to show for it.
+        assert_eq!(other.copy_from(PAGE, &ram, 3 * PAGE, 100), Err(Unreachable));
+        assert!(ram.is_lost() && !other.is_lost());
+        // From here on the VM has other memory, and can do no harm.
+        ram.store64(8, 1).unwrap();
+        ram.write(3 * PAGE, &[1; 64]).unwrap();
+        assert_eq!((other.load64(8), other.is_lost()), (Ok(9), false));
+        // Until it has other memory.
+        let mut ram = ram;
+        drop(ram.clear());
+        assert!(!ram.is_lost());
+        ram.map(0, PAGE, memfd(PAGE), 0, true).unwrap();
+        assert_eq!((ram.load64(8), ram.is_lost()), (Ok(0), false));
+    }
+
+    #[test]
+    fn each_kind_of_access_is_survived() {
+        type Access = fn(&GuestRam, &GuestRam);
+        let accesses: [Access; 7] = [
+            |ram, _| {
+                let _ = ram.load32(PAGE);
+            },
+            |ram, _| {
+                let _ = ram.store64(PAGE, 1);
+            },
+            |ram, _| {
+                let _ = ram.fetch_add64(PAGE, 1);
+            },
+            |ram, _| {
+                let _ = ram.read(PAGE - 100, &mut [0; 200]);
+            },
+            |ram, _| {
+                let _ = ram.write(PAGE, &[1; 3000]);
+            },
+            |ram, _| {
+                let _ = ram.write_payload(PAGE - 3, &[1; 30]);
+            },
+            |ram, other| {
+                let _ = ram.copy_from(PAGE, other, 0, 4096);
+            },
+        ];
+        let mut other = GuestRam::new();
+        other.map(0, 4 * PAGE, memfd(4 * PAGE), 0, true).unwrap();
+        // More than one part of the table has places for.
+        let mut all: Vec<_> = (0..super::PLACES as u64 + 7).map(|_| loses(2)).collect();
+        let lost = all.split_off(super::PLACES);
+        for ((ram, shorten), access) in lost.iter().zip(accesses) {
+            shorten(1);
+            access(ram, &other);
+            assert!(ram.is_lost());
+        }
+        assert!(all.iter().all(|(ram, _)| !ram.is_lost()) && !other.is_lost());
+    }
+
+    #[test]
+    fn a_fault_elsewhere_ends_the_process() {
+        const ELSEWHERE: &str = "VERBENA_FAULT_ELSEWHERE";
+        if let Ok(how) = std::env::var(ELSEWHERE) {
+            let (ram, _) = loses(1);
+            assert_eq!(ram.load64(0), Ok(0));
+            if how == "sent" {
+                let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGBUS);
+                return;
+            }
+            let fd = memfd_create("elsewhere", MemfdFlags::CLOEXEC).unwrap();
+            ftruncate(&fd, PAGE).unwrap();
+            let prot = ProtFlags::READ | ProtFlags::WRITE;
+            let (mapping, _) = Mapping::new(&fd, 0, PAGE, PAGE, prot).unwrap();
+            ftruncate(&fd, 0).unwrap();
+            // SAFETY: A mapping of this test's, whose end this is meant to be.
+            let byte = unsafe { mapping.start.as_ptr().read_volatile() };
+            println!("{byte}");
+            return;
+        }
+        for how in ["sent", "accessed"] {
+            let mut child = Command::new(std::env::current_exe().unwrap());
+            child.args(["--exact", "--nocapture"]);
+            child.arg("guest_ram::faults::tests::a_fault_elsewhere_ends_the_process");
+            let ended = child.env(ELSEWHERE, how).output().unwrap();
+            assert_eq!(ended.status.signal(), Some(7), "{how}: {ended:?}");
+        }
+    }
+}
