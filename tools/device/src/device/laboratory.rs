@@ -395,6 +395,8 @@ impl Device {
             self.shared.remark = held.note.clone().or(self.shared.remark.take());
             self.show_frame(Way::Sent, &held);
             self.frames.push_back(held.frame);
+        } else {
+            self.frames_lost += 1;
         }
     }
 

@@ -55,6 +55,8 @@ pub struct Device {
     pub(crate) groups: Groups,
     /// Copies that were made for their members.
     pub(crate) group_copies: u32,
+    /// Frames for the uplink that found no room since they were asked for.
+    pub(crate) frames_lost: u64,
     pub(crate) cmdq: Option<CommandQueue>,
     /// Command slots that were rung, in order ...
     pub(crate) commands: VecDeque<u32>,
@@ -114,6 +116,7 @@ impl Device {
             qps: Slots::new(config::MAX_QP),
             groups: Groups::default(),
             group_copies: 0,
+            frames_lost: 0,
             cmdq: None,
             commands: VecDeque::new(),
             rung_slots: 0,
@@ -232,6 +235,11 @@ impl Device {
             self.tape_sent(frame);
         }
         frame
+    }
+
+    /// How many frames for the uplink were dropped since the last call, because too many waited.
+    pub fn take_frames_lost(&mut self) -> u64 {
+        std::mem::take(&mut self.frames_lost)
     }
 
     /// What the device answers to, if that has changed since the last call. A device after power-on answers to nothing, and

@@ -212,6 +212,8 @@ impl Device {
             } else if self.frames.len() < MAX_FRAMES {
                 self.show(Way::Sent, &packet, &bytes);
                 self.frames.push_back(bytes);
+            } else {
+                self.frames_lost += 1;
             }
         }
     }

@@ -357,6 +357,9 @@ fn frames_that_nobody_takes_are_dropped_like_those_of_a_full_port() {
         d.device.run_slice(&d.ram, now);
         assert_eq!(d.device.frames.len(), crate::device::MAX_FRAMES);
     }
+    // The first had room.
+    assert_eq!(d.device.take_frames_lost(), 2);
+    assert_eq!(d.device.take_frames_lost(), 0);
 }
 
 #[test]

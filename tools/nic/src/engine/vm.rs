@@ -347,6 +347,7 @@ impl Vm {
         let interrupts = slice.raise_wanted();
         let (vm, network, departures) = (self.number, &self.network, &mut self.departures);
         let crossing = &mut self.crossing;
+        let tallies = &self.shared.common.tallies;
         slice.call(|device, ram| {
             if let Some(addresses) = device.take_addresses() {
                 network.set_addresses(vm, addresses);
@@ -366,6 +367,10 @@ impl Vm {
                     let to = network.from_engine(vm, &frame, &mut trail);
                     departures.add(to, &frame);
                 }
+            }
+            let lost = device.take_frames_lost();
+            if lost > 0 {
+                tallies.uplink_dropped.fetch_add(lost, Ordering::Relaxed);
             }
         });
         drop(slice);
