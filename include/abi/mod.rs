@@ -39,7 +39,7 @@ pub mod wqe;
 pub use le::{Le16, Le32, Le64};
 
 /// Version of this contract. It changes whenever `Documentation/layout.txt` does.
-pub const ABI_VERSION: u16 = 11;
+pub const ABI_VERSION: u16 = 12;
 
 /// The oldest version that this side still speaks.
 pub const ABI_VERSION_MIN: u16 = 9;

@@ -150,6 +150,17 @@ codes! {
         CmdTransition = 0x4009,
         /// An attribute is missing, surplus or out of range.
         CmdAttribute = 0x400a,
+        /// The MAC address of a GID is not one that the host lets this guest use.
+        GidMacNotAllowed = 0x4010,
+        /// The host does not let this guest use the IP address of a GID.
+        GidNotAllowed = 0x4011,
+        /// The GID belongs to another guest: the host has given it the address, or it is the link-local address of that guest's MAC
+        /// address.
+        GidReserved = 0x4012,
+        /// Another guest uses the GID.
+        GidInUse = 0x4013,
+        /// The MAC address of a GID is another guest's, or another station spoke with it a moment ago.
+        GidMacInUse = 0x4014,
         /// The command queue's memory cannot be reached.
         CmdQueueUnreachable = 0x4101,
         /// The ABI version that the driver chose is not one that the device speaks.

@@ -17,7 +17,7 @@ start_nic() {
 		export RUST_BACKTRACE=1
 		if [ "$VM_ROLE" != nic ]; then
 			rm -f "$VM_SOCK"/{nic,net,control}
-			set -- --socket "$VM_SOCK/nic" --netdev-socket "$VM_SOCK/net" --mac "$VM_MAC" --control "$VM_SOCK/control" --record-dump "$VM_RUN/death.record" "$@"
+			set -- --socket "$VM_SOCK/nic" --netdev-socket "$VM_SOCK/net" --mac "$VM_MAC,$VM_MACS" --control "$VM_SOCK/control" --record-dump "$VM_RUN/death.record" "$@"
 		fi
 		"$VM_NIC" "$@" >>"$VM_RUN/nic.log" 2>&1 &
 		nic=$!

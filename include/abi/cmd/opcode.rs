@@ -101,6 +101,8 @@ codes! {
         BadAddress = 7,
         /// The device is in a fatal error (EIO).
         Fatal = 8,
+        /// The host does not let this guest have what the command asks for; the syndrome names the rule (EACCES).
+        Denied = 9,
     }
 }
 

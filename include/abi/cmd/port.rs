@@ -43,7 +43,8 @@ layout! {
 command!(QueryStats, QueryStats, Stats);
 
 layout! {
-    /// Sets or clears an entry of a port's GID table.
+    /// Sets or clears an entry of a port's GID table. The host may refuse an entry: [`super::CmdStatus::Denied`], before version
+    /// 12 [`super::CmdStatus::Invalid`].
     pub struct SetGid: 32 {
         0 => index: Le16,
         /// 1: set, 0: clear.
@@ -51,7 +52,7 @@ layout! {
         3 => reserved0: u8,
         /// VLAN id, or [`NO_VLAN`].
         4 => vlan: Le16,
-        /// Source MAC address of what is sent from this GID.
+        /// MAC address of the GID's net device: the source of what is sent from this GID.
         6 => mac: [u8; 6],
         /// The GID in network order (IPv4: ::ffff:a.b.c.d).
         12 => gid: [u8; 16],

@@ -25,7 +25,7 @@ pub use figures::{Contexts, Engine, Stats, Status, Told};
 pub use handle::{Fault, Nic};
 pub use impair::{Impaired, Impairment, ToldImpairments, Toll, MAX_DELAY, MILLION, MIN_RATE};
 pub use peers::{Peer, ToldPeers, MAX_PEERS};
-pub use port::{Gid, Group, Port, QueuePair, ToldPort, ToldQp, UnreachableRam};
+pub use port::{Gid, Group, Port, QueuePair, Refused, ToldPort, ToldQp, UnreachableRam};
 pub use recording::{ToldFull, ToldRecorder, ToldRecording};
 pub use rules::{read_json, read_rules, read_toml};
 use serde::de::DeserializeOwned;

@@ -20,6 +20,9 @@ pub struct Port {
     /// Writable memory of the guest that the NIC cannot reach, large enough to be RAM; none in a VM that is set up well.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unreachable_ram: Vec<UnreachableRam>,
+    /// The GIDs that the driver wanted and did not get, since the last reset of the device: the newest, 64 at most.
+    #[serde(default)]
+    pub refused: Vec<Refused>,
     /// The multicast groups that have members.
     pub groups: Vec<Group>,
     /// The counters, by the names of the ABI (`stats.rs`), since the last reset of the device.
@@ -48,6 +51,23 @@ pub struct UnreachableRam {
     pub bytes: u64,
     /// What is wrong with it.
     pub why: String,
+}
+
+/// A GID that the driver wanted and did not get.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    /// The GID, as an IPv6 address.
+    pub gid: String,
+    /// The MAC address of its net device.
+    pub mac: String,
+    /// VLAN id, if there is one.
+    pub vlan: Option<u16>,
+    /// The rule that refused it: the name of a syndrome.
+    pub rule: String,
+    /// A sentence about that.
+    pub why: String,
+    /// How often.
+    pub times: u64,
 }
 
 /// A multicast group.

@@ -73,15 +73,25 @@ pub fn contexts(list: &Value) -> String {
     out
 }
 
-/// The port: its state, its addresses, its groups, its counters.
+/// The port: its state, its addresses, those that it did not get, its groups, its counters.
 pub fn port(told: &Value) -> String {
     let port = &told["port"];
-    let mut out = pairs(&apart(port, &["gids", "unreachable_ram", "groups", "counters"]));
+    let mut out = pairs(&apart(
+        port,
+        &["gids", "refused", "unreachable_ram", "groups", "counters"],
+    ));
     if let Some(gids) = list(&port["gids"], &["index", "gid", "mac", "vlan"]) {
         let _ = write!(out, "\n{gids}");
     }
+    let refused = ["gid", "mac", "vlan", "times", "rule", "why"];
+    if let Some(refused) = list(&port["refused"], &refused) {
+        let _ = write!(out, "\nGIDs that were refused:\n{refused}");
+    }
     if let Some(ranges) = list(&port["unreachable_ram"], &["address", "bytes", "why"]) {
-        let _ = write!(out, "\nmemory of the guest that the NIC cannot reach:\n{ranges}");
+        let _ = write!(
+            out,
+            "\nmemory of the guest that the NIC cannot reach:\n{ranges}"
+        );
     }
     let groups: Vec<Value> = port["groups"].as_array().map_or(vec![], |groups| {
         let named = groups.iter().map(|group| {
@@ -259,6 +269,7 @@ mod tests {
         let value = json!({ "port": {
             "link_up": true, "mtu": 1024,
             "gids": [{ "index": 1, "gid": "::ffff:10.0.0.1", "mac": "02:00:00:00:00:01", "vlan": null }],
+            "refused": [{ "gid": "fd00::9", "mac": "02:00:00:00:00:02", "vlan": 5, "times": 2, "rule": "GidInUse", "why": "It is." }],
             "groups": [{ "gid": "ff02::1", "members": 3, "first": [5, 6] }],
             "counters": { "tx_packets": 3 },
         }});
@@ -267,6 +278,9 @@ mod tests {
             "link_up  true\nmtu      1024\n\n\
              index  gid              mac                vlan\n\
              1      ::ffff:10.0.0.1  02:00:00:00:00:01  -\n\n\
+             GIDs that were refused:\n\
+             gid      mac                vlan  times  rule      why\n\
+             fd00::9  02:00:00:00:00:02  5     2      GidInUse  It is.\n\n\
              gid      members  qpns\nff02::1  3        5 6 ...\n\n\
              tx_packets  3\n"
         );

@@ -24,6 +24,9 @@ pub struct Config {
     pub congestion_control: bool,
     /// Connected queue pairs hear their peer from any MAC address: routers may differ for each direction.
     pub asymmetric_routes: bool,
+    /// The host decides which entries the GID table may have ([`Device::next_claim`](crate::Device::next_claim)). Without it all
+    /// entries are accepted.
+    pub asks_for_gids: bool,
     /// Seed of everything that is drawn by lot.
     pub seed: u64,
     /// Answers that look right and are wrong, drawn with this seed (only with the feature `hostile`).
@@ -44,6 +47,7 @@ impl Default for Config {
             credits: true,
             congestion_control: true,
             asymmetric_routes: false,
+            asks_for_gids: false,
             seed: 1,
             hostile: None,
             misbehave: Misbehaviour::default(),

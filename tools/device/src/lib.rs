@@ -75,4 +75,5 @@ pub use device::recording::Recorded;
 pub use device::snapshot::{Cursor, Portion, Snapshot};
 pub use device::{Addresses, Device, Next};
 pub use execution::copy::Side;
+pub use objects::port::Gid;
 pub use regs::{Action, Registers};

@@ -77,6 +77,11 @@ impl Registers {
         (base, self.slots.load(SeqCst))
     }
 
+    /// Whether the driver chose a version that has [`CmdStatus::Denied`](verbena_abi::cmd::CmdStatus::Denied).
+    pub(crate) fn knows_denied(&self) -> bool {
+        self.version_select.load(SeqCst) >= 12
+    }
+
     /// Whether the driver chose a version that the device speaks.
     pub fn version_ok(&self) -> bool {
         let chosen = self.version_select.load(SeqCst);

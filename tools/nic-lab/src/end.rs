@@ -14,6 +14,8 @@ pub const MACS: [[u8; 6]; 3] = [
     [2, 0, 0, 0, 0, 0xb],
     [2, 0, 0, 0, 0, 0xc],
 ];
+/// A MAC address of another net device of the third VM.
+pub const OTHER: [u8; 6] = [2, 0, 0, 0, 2, 0xc];
 /// Their addresses.
 pub const IPS: [[u8; 4]; 3] = [[10, 0, 0, 1], [10, 0, 0, 3], [10, 0, 0, 5]];
 /// A station behind the first uplink: MAC address, IP address and QPN.

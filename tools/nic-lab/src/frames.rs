@@ -2,7 +2,7 @@
 
 //! Frames of somebody who knows everything but whose address is his own.
 
-use crate::end::{FAR, GROUP, IPS, MACS};
+use crate::end::{FAR, GROUP, IPS, MACS, OTHER};
 use verbena_device::mock::gid;
 use verbena_device::objects::mcast;
 use verbena_roce_lab::fuzz::frames::mend;
@@ -30,7 +30,9 @@ pub fn next(input: &mut Input<'_>, qpns: &[u32]) -> Vec<u8> {
         return take(input, length);
     }
     let group = mcast::mac(&gid(GROUP));
-    let stations = [MACS[2], MACS[0], MACS[1], FAR.0, [0xff; 6], group, [0; 6]];
+    let stations = [
+        MACS[2], MACS[0], MACS[1], FAR.0, [0xff; 6], group, [0; 6], OTHER,
+    ];
     let ips = [IPS[2], IPS[0], IPS[1], FAR.1, GROUP, [10, 0, 0, 21]];
     let mut frame = Vec::with_capacity(200);
     frame.extend(input.pick(&stations));

@@ -2,14 +2,15 @@
 
 //! The switch, the VMs and the uplinks, and what has to hold whatever comes.
 
-use crate::end::{path, End, FAR, GROUP, IPS, MACS, MESSAGES, ROOM};
+use crate::end::{path, End, FAR, GROUP, IPS, MACS, MESSAGES, OTHER, ROOM};
 use crate::frames;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use verbena_abi::ctx::QpState;
 use verbena_abi::wqe::WqeOpcode;
 use verbena_device::mock::{gid, SendWr};
 use verbena_device::objects::mcast;
-use verbena_device::{Addresses, Crossing};
+use verbena_device::{Addresses, Crossing, Gid};
+use verbena_nic::policy::{OtherMacs, Policy};
 use verbena_nic::switch::{Port, Ports, Switch};
 use verbena_roce::wire::{frame, Path};
 use verbena_roce_lab::fuzz::Input;
@@ -35,6 +36,10 @@ pub struct World {
     receives: usize,
     /// The station behind the first uplink has said something.
     far_spoke: bool,
+    /// The MAC addresses from which strangers have sent frames.
+    heard: HashSet<[u8; 6]>,
+    /// What the third VM's driver has set.
+    claimed: Vec<Gid>,
     /// What the queue pairs that are connected to it were like.
     far_was: [(u8, u32, u32); 2],
     /// QPNs of all of them, and some others.
@@ -67,8 +72,12 @@ impl World {
         }
         let far_was = [0, 1].map(|n: usize| ends[n].look(ends[n].far.qpn));
         let mut switch = Switch::new(2);
-        for mac in MACS {
-            assert!(switch.add(mac).is_some());
+        let any = || Policy::new(OtherMacs::Any, None, None);
+        for (mac, policy) in MACS
+            .into_iter()
+            .zip([Policy::default(), Policy::default(), any()])
+        {
+            assert!(switch.add_with(mac, policy).is_some());
         }
         let mut world = Self {
             switch,
@@ -78,6 +87,8 @@ impl World {
             completed: [0; 2],
             receives: 0,
             far_spoke: false,
+            heard: HashSet::new(),
+            claimed: vec![],
             far_was,
             qpns,
         };
@@ -123,19 +134,39 @@ impl World {
         self.posted += 1;
     }
 
-    /// The third VM's driver would like to have GIDs.
+    /// The third VM's driver would like to have GIDs, with any MAC address: its host lets it have all that are nobody else's.
     fn claim(&mut self, input: &mut Input<'_>) {
         let wanted = [IPS[2], IPS[0], IPS[1], FAR.1];
-        let gids: Vec<_> = (0..input.u8() % 4)
-            .map(|_| gid(input.pick(&wanted)))
+        let macs = [MACS[2], OTHER, FAR.0, MACS[0], MACS[1]];
+        let number = input.u8() % 4;
+        let entries: Vec<_> = (0..number)
+            .map(|_| Gid {
+                gid: gid(input.pick(&wanted)),
+                mac: input.pick(&macs),
+                vlan: input.pick(&[None, None, Some(5)]),
+            })
             .collect();
-        let is_anothers = gids.iter().any(|g| [gid(IPS[0]), gid(IPS[1])].contains(g));
-        let addresses = Addresses {
-            gids,
-            groups: vec![gid(GROUP)],
-        };
-        let denied = self.switch.set_addresses(2, addresses, self.now);
-        assert_eq!(denied.is_some(), is_anothers, "{denied:x?}");
+        // What it does not want any more it clears first.
+        let groups = vec![gid(GROUP)];
+        self.claimed.retain(|own| entries.contains(own));
+        let gids = self.claimed.clone();
+        self.switch.set_addresses(2, &Addresses { gids, groups });
+        for entry in entries {
+            let refused = self.switch.claim(2, &entry, self.now).err();
+            let is_gid = [gid(IPS[0]), gid(IPS[1])].contains(&entry.gid) && entry.vlan.is_none();
+            let is_mac = MACS[..2].contains(&entry.mac);
+            // A station elsewhere may have it.
+            let is_heard = self.heard.contains(&entry.mac);
+            match refused {
+                None => {
+                    assert!(!is_gid && !is_mac, "{entry:x?} is another's");
+                    self.claimed.push(entry);
+                }
+                Some(cause) => {
+                    assert!(is_gid || is_mac || is_heard, "{entry:x?}: {cause:?}");
+                }
+            }
+        }
     }
 
     /// Both devices work, and get what is for them, until nothing moves.
@@ -148,8 +179,10 @@ impl World {
                 d.now = d.now.max(self.now);
                 d.run();
                 if let Some(addresses) = d.device.take_addresses() {
-                    let denied = self.switch.set_addresses(n as u8, addresses, self.now);
-                    assert_eq!(denied, None);
+                    for own in &addresses.gids {
+                        assert_eq!(self.switch.claim(n as u8, own, self.now), Ok(()));
+                    }
+                    self.switch.set_addresses(n as u8, &addresses);
                 }
                 moved |= self.depart(n);
             }
@@ -170,10 +203,16 @@ impl World {
             let to = packet.path().and_then(|path| {
                 let to = self.switch.engine_for(from as u8, path, self.now);
                 let is_peers = path.dgid == gid(IPS[1 - from]);
-                assert_eq!(to, is_peers.then_some(1 - from as u8), "{path:x?}");
+                // The third VM may have got what the station behind the first uplink would have had.
+                let is_thirds = |own: &Gid| own.gid == path.dgid && own.vlan == path.vlan;
+                let is_thirds = to == Some(2) && self.claimed.iter().any(is_thirds);
+                let is_right = is_thirds || to == is_peers.then_some(1 - from as u8);
+                assert!(is_right, "{path:x?} to {to:?}");
                 to
             });
             match to {
+                // It has no device here.
+                Some(2) => {}
                 Some(_) => self.cross(from, packet),
                 None => {
                     let d = &mut self.ends[from].d;
@@ -221,8 +260,12 @@ impl World {
         let after = self.switch.tally;
         assert!(to.is_empty() || after.refused == before.refused);
         let is_far = |path: Path| path.smac == FAR.0 && path.sgid == gid(FAR.1);
-        let is_wire = matches!(from, Port::Wire(_));
-        self.far_spoke |= is_wire && path.is_some_and(is_far);
+        // The third VM may have got both, and is that station then.
+        let is_far = path.is_some_and(is_far);
+        self.far_spoke |= is_far && (matches!(from, Port::Wire(_)) || !to.is_empty());
+        if let Some(mac) = frame.get(6..12).and_then(|mac| mac.try_into().ok()) {
+            self.heard.insert(mac);
+        }
         self.deliver(to, frame);
     }
 
@@ -250,15 +293,22 @@ impl World {
             // Somebody behind a wire may have the address of whom he speaks to.
             let is_twice = vm.is_none() && path.dmac == MACS[n];
             let is_own = vm == Some(n) || is_twice;
-            assert!(path.sgid != gid(*ip) || is_own, "with the GID of {n}");
+            // Both have their GIDs outside of VLANs; in a VLAN the same address is another station's.
+            let is_its = path.sgid == gid(*ip) && path.vlan.unwrap_or(0) == 0;
+            assert!(!is_its || is_own, "with the GID of {n}");
         }
         if let Some(vm) = vm {
-            assert_eq!(path.smac, MACS[vm], "RDMA with another address");
+            // The third may have any that is nobody else's: of whose there are, see above.
+            let is_own = path.smac == MACS[vm] || vm == 2;
+            assert!(is_own, "RDMA with another address");
         }
         let group = gid(GROUP);
         let is_group = path.dgid == group && path.dmac == mcast::mac(&group);
         for engine in to.engines() {
-            let is_own = path.dmac == MACS[engine] && self.has_gid(engine, &path.dgid);
+            let has_mac = |own: &Gid| own.mac == path.dmac && own.vlan == path.vlan;
+            let is_claimed = engine == 2 && self.claimed.iter().any(has_mac);
+            let is_own = path.dmac == MACS[engine] || is_claimed;
+            let is_own = is_own && self.has_gid(engine, &path.dgid);
             assert!(is_own || is_group, "not for the engine of {engine}");
         }
     }

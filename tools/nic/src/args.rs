@@ -2,7 +2,8 @@
 
 //! The command line.
 
-use crate::switch::{is_group, MAX_VMS};
+use crate::policy::{mac_text, GidRule, MacRule, OtherMacs, Policy};
+use crate::switch::MAX_VMS;
 use crate::uplink::Kind;
 use clap::Parser;
 use std::path::PathBuf;
@@ -14,8 +15,8 @@ use verbena_device::misbehave::Misbehaviour;
 /// guest's Ethernet with `-netdev stream,server=off,addr.type=unix,addr.path=NETDEV_SOCKET`. Guest RAM must be shared
 /// (`share=on`) and in a file that cannot be truncated: that of a memory-backend-memfd. QEMU can
 /// neither migrate nor save the guest with it, but does not refuse to: Documentation/snapshots.md names a device that has it refuse.
-/// The NIC ends when QEMU goes away. It can serve several guests: the n-th --socket, --netdev-socket, --control and --mac are the
-/// n-th guest's. Then it ends with the last QEMU, and each can come back before that.
+/// The NIC ends when QEMU goes away. It can serve several guests: the n-th --socket, --netdev-socket, --control, --mac, --ip and --gid
+/// are the n-th guest's. Then it ends with the last QEMU, and each can come back before that.
 #[derive(Parser, Debug)]
 #[command(version)]
 pub struct Args {
@@ -37,10 +38,21 @@ pub struct Args {
     #[arg(long, value_name = "PATH")]
     pub control: Vec<PathBuf>,
 
-    /// MAC address of the port: that of the guest's network card. A single guest has 52:54:00:12:34:56 unless told otherwise, of
-    /// several each needs its own
-    #[arg(long, value_name = "MAC", value_parser = parse_mac)]
-    pub mac: Vec<[u8; 6]>,
+    /// MAC address of the port, which is that of the guest's network card, and what others the guest may use for RDMA. A single guest has
+    /// 52:54:00:12:34:56 unless told otherwise, of several each needs its own. `own` (or nothing) lets it use that one only; a list
+    /// with commas the others too (ADDRESS,ADDRESS,...); `any`, or ADDRESS,any, all that are no other guest's, which it needs for macvlan
+    /// devices, bonds and a MAC address that is changed
+    #[arg(long, value_name = "MAC[,MAC...|,any]")]
+    pub mac: Vec<MacRule>,
+
+    /// IP addresses and prefixes that a guest may use for RDMA, with commas between them, or `any` that no other guest has; for no guest
+    /// or for each. An address that is named without a prefix length is kept for the guests that name it
+    #[arg(long, value_name = "IP[/BITS][,...]|any", value_parser = GidRule::of_ips)]
+    pub ip: Vec<GidRule>,
+
+    /// The same by GID, beside what --ip allows; for no guest or for each
+    #[arg(long, value_name = "GID[,...]|any", value_parser = GidRule::of_gids)]
+    pub gid: Vec<GidRule>,
 
     /// What to log: error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", default_value = "info")]
@@ -95,12 +107,12 @@ pub struct Args {
 }
 
 impl Args {
-    /// What the device model of each VM is told.
+    /// What the device model of each VM is told, and what the host lets the guest call itself.
     ///
     /// # Errors
     ///
     /// There are too many VMs, or not each has what it needs for itself.
-    pub fn vms(&self) -> Result<Vec<verbena_device::Config>, String> {
+    pub fn vms(&self) -> Result<Vec<(verbena_device::Config, Policy)>, String> {
         let count = self.socket.len();
         if count > MAX_VMS.into() {
             return Err(format!("{count} guests (--socket), {MAX_VMS} are possible"));
@@ -110,6 +122,8 @@ impl Args {
             ("--control", self.control.len()),
             ("--record-dump", self.record_dump.len()),
             ("--record-full", self.record_full.len()),
+            ("--ip", self.ip.len()),
+            ("--gid", self.gid.len()),
         ] {
             if given != 0 && given != count {
                 return Err(format!(
@@ -133,8 +147,11 @@ impl Args {
                 "--record-full of several guests needs --wire-local: packets go by reference between them",
             ));
         }
-        let macs = match (self.mac.len(), count) {
-            (0, 1) => vec![DEFAULT_MAC],
+        let rules = match (self.mac.len(), count) {
+            (0, 1) => vec![MacRule {
+                own: None,
+                others: OtherMacs::Listed(vec![]),
+            }],
             (given, _) if given == count => self.mac.clone(),
             (given, _) => {
                 return Err(format!(
@@ -142,15 +159,32 @@ impl Args {
                 ))
             }
         };
+        let macs = rules.iter().map(|rule| match (rule.own, count) {
+            (Some(mac), _) => Ok(mac),
+            (None, 1) => Ok(DEFAULT_MAC),
+            (None, _) => Err(String::from(
+                "of several guests each needs a MAC address of its own: --mac ADDRESS,any or --mac ADDRESS,own",
+            )),
+        });
+        let macs = macs.collect::<Result<Vec<_>, _>>()?;
         if twice(&macs).is_some() {
             return Err(String::from(
                 "two guests cannot have one MAC address (--mac)",
             ));
         }
-        Ok(macs
-            .into_iter()
-            .map(|mac| self.device_config(mac))
-            .collect())
+        let vms = rules.into_iter().zip(&macs).enumerate();
+        let vms = vms.map(|(n, (rule, mac))| {
+            let policy = Policy::new(rule.others, self.ip.get(n), self.gid.get(n));
+            if let Some(taken) = policy.macs().iter().find(|m| macs.contains(m)) {
+                return Err(format!(
+                    "--mac of guest {}: {} is the NIC's own of a guest already",
+                    n + 1,
+                    mac_text(taken)
+                ));
+            }
+            Ok((self.device_config(*mac), policy))
+        });
+        vms.collect()
     }
 
     fn has_neighbours(&self) -> bool {
@@ -166,6 +200,8 @@ impl Args {
             credits: !self.no_credits,
             congestion_control: !self.no_congestion_control,
             asymmetric_routes: self.asymmetric_routes,
+            // The engine asks the network for each (`engine/vm.rs`).
+            asks_for_gids: true,
             seed: self.seed,
             #[cfg(feature = "hostile")]
             hostile: self.hostile,
@@ -203,32 +239,6 @@ fn twice<T: PartialEq>(all: &[T]) -> Option<&T> {
         .find_map(|(n, one)| all.get(..n)?.contains(one).then_some(one))
 }
 
-/// Six bytes in hexadecimal, separated by colons; not a group address.
-fn parse_mac(text: &str) -> Result<[u8; 6], String> {
-    let form = || format!("{text:?} is no MAC address like 52:54:00:12:34:56");
-    let mut mac = [0; 6];
-    let mut parts = text.split(':');
-    for byte in &mut mac {
-        let part = parts.next().filter(|p| p.len() == 2).ok_or_else(form)?;
-        if !part.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return Err(form());
-        }
-        *byte = u8::from_str_radix(part, 16).map_err(|_| form())?;
-    }
-    if parts.next().is_some() {
-        return Err(form());
-    }
-    if is_group(&mac) {
-        return Err(format!(
-            "{text} is a multicast address, a port needs one of its own"
-        ));
-    }
-    if mac == [0; 6] {
-        return Err(String::from("the MAC address must not be zero"));
-    }
-    Ok(mac)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -240,31 +250,11 @@ mod tests {
     }
 
     #[test]
-    fn mac_addresses() {
-        assert_eq!(
-            parse_mac("52:54:00:aB:34:56"),
-            Ok([0x52, 0x54, 0, 0xab, 0x34, 0x56])
-        );
-        for bad in [
-            "",
-            "52:54:00:12:34",
-            "52:54:00:12:34:56:78",
-            "5:54:00:12:34:56",
-            "+2:54:00:12:34:56",
-            "53:54:00:12:34:56",
-            "00:00:00:00:00:00",
-            "52-54-00-12-34-56",
-        ] {
-            assert!(parse_mac(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
     fn losing_packets_needs_packets() {
         let args = Args::parse_from(["verbena-nic", "--socket", "s", "--drop", "5"]);
-        let config = args.vms().unwrap().remove(0);
+        let (config, policy) = args.vms().unwrap().remove(0);
         assert!(config.wire_local && config.drop_percent == 5);
-        assert_eq!(config.mac, DEFAULT_MAC);
+        assert_eq!((config.mac, policy), (DEFAULT_MAC, Policy::default()));
         assert!(Args::try_parse_from(["verbena-nic", "--socket", "s", "--drop", "101"]).is_err());
         assert!(Args::try_parse_from(["verbena-nic"]).is_err());
     }
@@ -272,7 +262,46 @@ mod tests {
     fn vms(line: &str) -> Result<Vec<[u8; 6]>, String> {
         let args = ["verbena-nic"].into_iter().chain(line.split(' '));
         let configs = Args::parse_from(args).vms()?;
-        Ok(configs.iter().map(|config| config.mac).collect())
+        Ok(configs.iter().map(|(config, _)| config.mac).collect())
+    }
+
+    #[test]
+    fn what_a_guest_may_use() {
+        let policies = |line: &str| -> Result<Vec<String>, String> {
+            let args = ["verbena-nic"].into_iter().chain(line.split(' '));
+            let vms = Args::parse_from(args).vms()?;
+            Ok(vms.iter().map(|(_, policy)| policy.to_string()).collect())
+        };
+        for (line, said) in [
+            ("--socket a", "--mac own --ip any"),
+            ("--socket a --mac own", "--mac own --ip any"),
+            ("--socket a --mac any", "--mac any --ip any"),
+            (
+                "--socket a --mac any --ip 10.0.0.1,fd00::/64 --gid fe80::9",
+                "--mac any --ip 10.0.0.1,fd00::/64,fe80::9",
+            ),
+            (
+                "--socket a --mac 02:00:00:00:00:0a,02:00:00:00:00:0b",
+                "--mac own,02:00:00:00:00:0b --ip any",
+            ),
+        ] {
+            assert_eq!(policies(line), Ok(vec![said.into()]), "{line}");
+        }
+        const TWO: &str = "--socket a --socket b --mac 02:00:00:00:00:0a,any --mac";
+        let both = policies(&format!("{TWO} 02:00:00:00:00:0b --ip any --ip 10.0.0.0/8"));
+        let said = ["--mac any --ip any", "--mac own --ip 10.0.0.0/8"].map(String::from);
+        assert_eq!(both, Ok(said.to_vec()));
+        for (line, named) in [
+            (format!("{TWO} any"), "each needs a MAC address"),
+            (
+                format!("{TWO} 02:00:00:00:00:0b,02:00:00:00:00:0a"),
+                "guest 2: 02:00:00:00:00:0a is the NIC's own",
+            ),
+            (format!("{TWO} 02:00:00:00:00:0b --ip any"), "1 times --ip"),
+        ] {
+            let error = policies(&line).unwrap_err();
+            assert!(error.contains(named), "{line}: {error}");
+        }
     }
 
     #[test]

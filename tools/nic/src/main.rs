@@ -100,19 +100,20 @@ fn run(args: &Args, places: &Places, recordings: &Recordings) -> io::Result<()> 
         )));
     }
     let common = Arc::new(Common::new()?);
-    let vms = vms.into_iter().map(|config| {
+    let vms = vms.into_iter().map(|(config, policy)| {
         let shared = Shared::beside(&common, config.misbehave.clone());
-        (Arc::new(shared), config)
+        let shared = Arc::new(shared);
+        let station = (shared.clone(), config.mac, policy);
+        ((shared, config), station)
     });
-    let vms: Vec<_> = vms.collect();
+    let (vms, stations): (Vec<_>, Vec<_>) = vms.unzip();
     for ((shared, _), path) in vms.iter().zip(&args.record_dump) {
         let _ = shared.dump.set(path.clone());
     }
     for ((shared, _), path) in vms.iter().zip(&args.record_full) {
         recordings.add(full::into_file(path, shared)?);
     }
-    let macs: Vec<_> = vms.iter().map(|(vm, c)| (vm.clone(), c.mac)).collect();
-    let network = Arc::new(Network::new(&common, &macs, wires));
+    let network = Arc::new(Network::with_policies(&common, stations, wires));
     for (listener, (shared, _)) in for_control.into_iter().zip(&vms) {
         let shared = shared.clone();
         spawn("control", move || control::serve(&listener, &shared))?;

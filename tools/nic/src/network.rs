@@ -4,49 +4,23 @@
 
 use crate::common::{Common, Tallies};
 use crate::outlet::Outlet;
+use crate::policy::{mac_text, Policy};
 use crate::shared::Shared;
 use crate::switch::{Port, Ports, Switch, MAX_WIRES};
 use crate::uplink::{Uplink, BATCH};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use verbena_device::Addresses;
+use verbena_abi::syndrome::Syndrome;
+use verbena_device::{Addresses, Gid as Entry};
 use verbena_roce::wire::{frame, Path};
-
-/// So many nanoseconds at least are between two lines of the log about a VM's GIDs: its guest sets and gives them up as it likes.
-const TELL_PAUSE: u64 = 1_000_000_000;
-
-type Gid = [u8; 16];
-
-/// What the log has of the GIDs that a VM does not get.
-#[derive(Default)]
-struct Told {
-    /// The last of them, for as long as it is denied.
-    gid: Option<Gid>,
-    at: Option<u64>,
-}
-
-impl Told {
-    /// What is to be told when this one is denied, or none.
-    fn next(&mut self, denied: Option<Gid>, now: u64) -> Option<Gid> {
-        if denied.is_none() {
-            self.gid = None;
-        }
-        let is_soon = |at: u64| now.saturating_sub(at) < TELL_PAUSE;
-        if denied == self.gid || self.at.is_some_and(is_soon) {
-            return None;
-        }
-        self.gid = denied;
-        self.at = Some(now);
-        denied
-    }
-}
 
 /// A VM, as the network reaches it.
 struct Station {
     shared: Arc<Shared>,
+    /// Which guest it is, and what it may use, for the log.
+    rule: String,
     /// To the guest's Ethernet.
     outlet: Outlet,
-    told: Mutex<Told>,
 }
 
 /// See the module.
@@ -82,21 +56,34 @@ fn count(counter: &AtomicU64, more: usize) {
 
 impl Network {
     /// The network of VMs with these MAC addresses, no two the same, and with so many uplinks. VMs are numbered as they are listed.
+    /// Each may use its MAC address and any IP address.
     pub fn new(
         common: &Arc<Common>,
         vms: &[(Arc<Shared>, [u8; 6])],
+        wires: Vec<Box<dyn Uplink>>,
+    ) -> Self {
+        let vms = vms.iter().cloned();
+        let vms = vms.map(|(shared, mac)| (shared, mac, Policy::default()));
+        Self::with_policies(common, vms.collect(), wires)
+    }
+
+    /// The same with what the host lets each VM use.
+    pub fn with_policies(
+        common: &Arc<Common>,
+        vms: Vec<(Arc<Shared>, [u8; 6], Policy)>,
         mut wires: Vec<Box<dyn Uplink>>,
     ) -> Self {
         wires.truncate(MAX_WIRES.into());
         common.impairments.set_uplinks(wires.len());
         let mut switch = Switch::new(wires.len() as u8);
-        let stations = vms.iter().map(|(shared, mac)| {
-            let number = switch.add(*mac);
+        let stations = vms.into_iter().map(|(shared, mac, policy)| {
+            let rule = format!("guest {} ({policy})", mac_text(&mac));
+            let number = switch.add_with(mac, policy);
             debug_assert!(number.is_some(), "too many, or one address twice");
             Station {
-                shared: shared.clone(),
+                shared,
+                rule,
                 outlet: Outlet::default(),
-                told: Mutex::default(),
             }
         });
         Self {
@@ -130,19 +117,32 @@ impl Network {
         self.wires.iter().map(|wire| &**wire)
     }
 
-    /// A device answers to other GIDs and groups.
-    pub fn set_addresses(&self, vm: u8, addresses: Addresses) {
-        if let Some(gid) = self.denied(vm, addresses, self.common.now()) {
-            log::warn!("another VM has the GID {gid:02x?}");
+    /// A VM's driver wants an entry of its GID table.
+    ///
+    /// # Errors
+    ///
+    /// It does not get it: why. The log is told.
+    pub fn claim(&self, vm: u8, entry: &Entry) -> Result<(), Syndrome> {
+        let now = self.common.now();
+        let claimed = self.switch().claim(vm, entry, now);
+        let Some(station) = self.stations.get(usize::from(vm)) else {
+            return claimed;
+        };
+        let refusals = &station.shared.refusals;
+        match claimed {
+            Ok(()) => refusals.settle(entry),
+            Err(cause) => {
+                if let Some(text) = refusals.note(*entry, cause, now) {
+                    log::warn!("{} does not get {text}", station.rule);
+                }
+            }
         }
+        claimed
     }
 
-    /// The same, at a time. Returns a GID of which it is to be told that another VM has it.
-    fn denied(&self, vm: u8, addresses: Addresses, now: u64) -> Option<Gid> {
-        let denied = self.switch().set_addresses(vm, addresses, now);
-        let told = &self.stations.get(usize::from(vm))?.told;
-        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.next(denied, now)
+    /// A device answers to other GIDs and groups.
+    pub fn set_addresses(&self, vm: u8, addresses: &Addresses) {
+        self.switch().set_addresses(vm, addresses);
     }
 
     fn forward(&self, from: Port, frame: &[u8], trail: &mut Trail) -> Ports {

@@ -17,6 +17,7 @@ use crate::common::Common;
 use crate::guest_ram::GuestRam;
 use crate::inbox::Inboxes;
 pub use crate::inbox::{Change, Full, Question, Switch};
+use crate::refusals::Refusals;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -79,6 +80,8 @@ pub struct Shared {
     pub misbehave: Misbehaviour,
     /// What all VMs have in common.
     pub common: Arc<Common>,
+    /// The GIDs that its driver did not get.
+    pub refusals: Refusals,
     /// Where what was recorded goes when the device dies, if anywhere.
     pub dump: OnceLock<PathBuf>,
     full: Mutex<Option<Wish>>,
@@ -115,6 +118,7 @@ impl Shared {
         Self {
             misbehave,
             common: common.clone(),
+            refusals: Refusals::default(),
             dump: OnceLock::new(),
             full: Mutex::default(),
             regs: Arc::default(),

@@ -4,8 +4,8 @@
 //!
 //! | port | who is behind it | how a frame gets there |
 //! | --- | --- | --- |
-//! | [`Port::Engine`] | the RDMA function of a VM | RoCE for the VM's MAC address and a GID that its driver has set, or for a group with a member there |
-//! | [`Port::Guest`] | the Ethernet of a VM, where stock rxe may run, or a bridge | all else for the VM's MAC address, for an address learned there, for groups and for the unknown |
+//! | [`Port::Engine`] | the RDMA function of a VM | RoCE for a MAC address of the VM's and a GID that its driver has set, or for a group with a member there |
+//! | [`Port::Guest`] | the Ethernet of a VM, where stock rxe may run, or a bridge | all else for a MAC address of the VM's, for an address learned there, for groups and for the unknown |
 //! | [`Port::Wire`] | another switch, behind an uplink | what is for an address learned there, for groups and for the unknown |
 //!
 //! It learns addresses for each VLAN apart, forgets them after [`AGE`], and forwards whether or not a driver is loaded. A frame never
@@ -15,21 +15,32 @@
 //!
 //! # Who may say what
 //!
-//! The MAC address of a VM is given with the VM, so nobody else speaks with it: what comes from elsewhere is a forgery, or went round a
-//! loop. A VM speaks RDMA with no other MAC address, and with no GID that is another VM's here: its driver has set it first, or it
-//! was used first and within [`AGE`]. That holds for stock rxe in a guest as well, which would also take RoCE in fragments and behind IP
-//! options: nobody sends that, and nobody may. In plain Ethernet a guest may have
+//! The MAC address of a VM's NIC is given with the VM. Others it has as long as its driver has set a GID with them ([`Switch::claim`]), for
+//! which the host's [policy](crate::policy) is asked. With either nobody else speaks: what comes from elsewhere is a forgery, or went
+//! round a loop. A VM speaks RDMA with its MAC addresses, and from its Ethernet with others that the policy lets it have. It speaks RDMA
+//! with no GID that is another VM's in that VLAN, or that the policy does not let it have. A GID is a VM's in this order: it is
+//! given to it (named in its policy, or the link-local address of a MAC address that is given to it); its driver has set it, and no other
+//! had before; software RDMA of its guest (stock rxe) has used it first and within [`AGE`]. What was only used, and nobody else has spoken to, gives
+//! way to a driver: saying that one has an address does not keep it. RoCE in fragments and behind IP options, which stock rxe would also
+//! take, nobody sends and nobody may.
+//!
+//! In plain Ethernet a guest may have
 //! others behind it, but not take an address that was heard on another port within [`HOLD`]; the wire may, because stations move. But an
 //! address that has spoken RDMA on one wire within [`HOLD`] moves to another only with RDMA: what a guest sends of that has its own address,
-//! which the switch that it is behind has seen to.
+//! which the switch that it is behind has seen to. A driver does not get a MAC address that was heard on another guest within [`HOLD`], or on a
+//! wire within [`AGE`].
 //! What a port has others learn is bounded ([`GUEST_ADDRESSES`], [`WIRE_ADDRESSES`]): beyond that, frames to them are flooded.
 
 mod disguise;
+mod names;
 
+use crate::policy::Policy;
 use disguise::is_disguised;
+use names::Names;
 use std::collections::{HashMap, HashSet};
+use verbena_abi::syndrome::Syndrome;
 use verbena_device::objects::mcast;
-use verbena_device::Addresses;
+use verbena_device::{Addresses, Gid as Entry};
 use verbena_roce::wire::{frame, Path};
 
 type Mac = [u8; 6];
@@ -168,14 +179,6 @@ pub struct Tally {
     pub unlearned: u64,
 }
 
-/// A VM.
-struct Vm {
-    mac: Mac,
-    /// What its device answers to.
-    addresses: Addresses,
-    groups: HashSet<Gid>,
-}
-
 /// Where an address was heard last, and when.
 struct Heard {
     port: Port,
@@ -193,13 +196,6 @@ impl Heard {
             None => with_rdma || !self.spoke_rdma.is_some_and(is_held),
         }
     }
-}
-
-/// Whose a GID is.
-struct Holder {
-    vm: u8,
-    /// When it was used last; none: its driver has set it.
-    used: Option<u64>,
 }
 
 /// The Ethernet header.
@@ -245,12 +241,13 @@ impl Header {
 /// The switch.
 #[derive(Default)]
 pub struct Switch {
-    vms: Vec<Vm>,
+    names: Names,
+    /// The multicast groups that have members on each VM's device.
+    groups: Vec<HashSet<Gid>>,
     wires: u8,
     heard: HashMap<(u16, Mac), Heard>,
     /// How many of those there are of each port.
     learned: [usize; MAX_WIRES as usize + MAX_VMS as usize],
-    gids: HashMap<Gid, Holder>,
     next_sweep: u64,
     /// What became of frames.
     pub tally: Tally,
@@ -265,44 +262,38 @@ impl Switch {
         }
     }
 
-    /// Adds a VM with its MAC address. None: there are too many, or one has that address.
+    /// Adds a VM with the MAC address of its NIC, and any IP address. None: there are too many, or one has that address.
     pub fn add(&mut self, mac: Mac) -> Option<u8> {
-        let number = u8::try_from(self.vms.len()).ok()?;
-        if number >= MAX_VMS || self.owner(&mac).is_some() {
-            return None;
-        }
-        self.vms.push(Vm {
-            mac,
-            addresses: Addresses::default(),
-            groups: HashSet::new(),
-        });
+        self.add_with(mac, Policy::default())
+    }
+
+    /// The same with what the host lets it have.
+    pub fn add_with(&mut self, mac: Mac, policy: Policy) -> Option<u8> {
+        let number = self.names.add(mac, policy)?;
+        self.groups.push(HashSet::new());
         Some(number)
     }
 
-    /// A VM's device answers to other GIDs and groups from now on. Returns a GID that it does not get, because it is another's.
-    pub fn set_addresses(&mut self, vm: u8, addresses: Addresses, now: u64) -> Option<Gid> {
-        let it = self.vms.get_mut(usize::from(vm))?;
-        it.groups = addresses.groups.iter().copied().collect();
-        it.addresses = addresses;
-        self.gids
-            .retain(|_, h| h.vm != vm && h.used.is_none_or(|at| is_fresh(at, now)));
-        // What it has let go may be another's turn.
-        let mut denied = None;
-        for (number, it) in (0..).zip(&self.vms) {
-            for gid in &it.addresses.gids {
-                let holder = Holder {
-                    vm: number,
-                    used: None,
-                };
-                let held = self.gids.entry(*gid).or_insert(holder);
-                if held.vm == number {
-                    held.used = None;
-                } else if number == vm {
-                    denied = Some(*gid);
-                }
-            }
+    /// A VM's driver wants to set an entry of its GID table.
+    ///
+    /// # Errors
+    ///
+    /// It does not get it: why.
+    pub fn claim(&mut self, vm: u8, entry: &Entry, now: u64) -> Result<(), Syndrome> {
+        let heard = self.heard.get(&(entry.vlan.unwrap_or(0), entry.mac));
+        let is_elsewhere = heard.is_some_and(|heard| match heard.port {
+            Port::Wire(_) => is_fresh(heard.at, now),
+            port => port.vm() != Some(vm) && now.saturating_sub(heard.at) < HOLD,
+        });
+        self.names.claim(vm, entry, is_elsewhere, now)
+    }
+
+    /// A VM's device answers to other GIDs and groups from now on. What it has let go of others may have.
+    pub fn set_addresses(&mut self, vm: u8, addresses: &Addresses) {
+        if let Some(groups) = self.groups.get_mut(usize::from(vm)) {
+            *groups = addresses.groups.iter().copied().collect();
         }
-        denied
+        self.names.keep(vm, &addresses.gids);
     }
 
     /// Where a frame goes that came from a port.
@@ -326,31 +317,34 @@ impl Switch {
     /// The VM whose RDMA function a packet of another's is for, if it may say what it says: what [`Switch::forward`] would find for
     /// its frame. None: its frame is to be seen to.
     pub fn engine_for(&mut self, from: u8, path: &Path, now: u64) -> Option<u8> {
-        let vm = self.owner(&path.dmac).filter(|vm| *vm != from)?;
-        let is_engine = |holder: &&Holder| holder.vm == vm && holder.used.is_none();
-        self.gids.get(&path.dgid).filter(is_engine)?;
-        let is_own = self.owner(&path.smac) == Some(from);
-        (is_own && self.may_use(Port::Engine(from), &path.sgid, now)).then_some(vm)
+        let vlan = path.vlan.unwrap_or(0);
+        let vm = self.names.owner(vlan, &path.dmac);
+        let vm = vm.filter(|vm| *vm != from && self.names.is_set(*vm, path))?;
+        let is_own = self.names.owner(vlan, &path.smac) == Some(from);
+        (is_own && self.names.may_use(Port::Engine(from), path, now)).then_some(vm)
     }
 
-    fn owner(&self, mac: &Mac) -> Option<u8> {
-        (0..)
-            .zip(&self.vms)
-            .find_map(|(n, vm)| (vm.mac == *mac).then_some(n))
+    fn owner(&self, header: &Header, mac: &Mac) -> Option<u8> {
+        self.names.owner(header.vlan, mac)
     }
 
     /// Whether a frame's sender may speak with its addresses, which are learned.
     fn may_say(&mut self, from: Port, header: &Header, roce: Option<&Path>, now: u64) -> bool {
-        let owner = self.owner(&header.from);
+        let owner = self.owner(header, &header.from);
         if owner.is_some() && owner != from.vm() {
             return false;
         }
         if let Some(path) = roce {
-            if from.vm() != owner {
+            let may_have = match from {
+                Port::Wire(_) => true,
+                Port::Engine(_) => owner.is_some(),
+                Port::Guest(vm) => owner.is_some() || self.names.may_have_mac(vm, &header.from),
+            };
+            if !may_have {
                 return false;
             }
-            let to = self.owner(&header.to);
-            if !self.may_use(from, &path.sgid, now) && !self.is_twice(from, to, &path.sgid) {
+            let to = self.owner(header, &header.to);
+            if !self.names.may_use(from, path, now) && !self.is_twice(from, to, path) {
                 return false;
             }
         }
@@ -359,32 +353,9 @@ impl Switch {
 
     /// Whether a GID with which somebody behind a wire speaks to a VM is that VM's own: two have the same address, by mistake. To
     /// whom it was connected before, it stays so.
-    fn is_twice(&self, from: Port, to: Option<u8>, gid: &Gid) -> bool {
-        let holder = self.gids.get(gid).map(|holder| holder.vm);
-        matches!(from, Port::Wire(_)) && to.is_some() && holder == to
-    }
-
-    /// Whether a port may speak RDMA with a GID: it is nobody's, or its VM's.
-    fn may_use(&mut self, from: Port, gid: &Gid, now: u64) -> bool {
-        if let Some(holder) = self.gids.get_mut(gid) {
-            if holder.used.is_none_or(|at| is_fresh(at, now)) {
-                if from.vm() == Some(holder.vm) {
-                    holder.used = holder.used.map(|_| now);
-                }
-                return from.vm() == Some(holder.vm);
-            }
-        }
-        if let Port::Guest(vm) = from {
-            let used = Some(now);
-            let count = self.gids.values().filter(|h| h.vm == vm).count();
-            if count >= GUEST_GIDS {
-                self.sweep(now);
-            }
-            if count < GUEST_GIDS || self.gids.contains_key(gid) {
-                self.gids.insert(*gid, Holder { vm, used });
-            }
-        }
-        true
+    fn is_twice(&self, from: Port, to: Option<u8>, path: &Path) -> bool {
+        let is_its = to.is_some_and(|vm| self.names.comes_from(vm, path));
+        matches!(from, Port::Wire(_)) && is_its
     }
 
     /// Remembers where an address is. False: it is somebody's elsewhere.
@@ -431,8 +402,6 @@ impl Switch {
             return;
         }
         self.next_sweep = now + SWEEP;
-        self.gids
-            .retain(|_, h| h.used.is_none_or(|at| is_fresh(at, now)));
         self.heard.retain(|_, heard| is_fresh(heard.at, now));
         self.learned.fill(0);
         for heard in self.heard.values() {
@@ -453,19 +422,28 @@ impl Switch {
         if header.is_to_group() {
             return self.group(from, header, roce);
         }
-        if let Some(vm) = self.owner(&header.to) {
-            let holder = roce.and_then(|path| self.gids.get(&path.dgid));
-            let is_engine = holder.is_some_and(|h| h.vm == vm && h.used.is_none());
-            return if is_engine {
-                Port::Engine(vm).into()
-            } else {
-                Port::Guest(vm).into()
-            };
+        let owner = self.owner(header, &header.to);
+        if let (Some(vm), Some(path)) = (owner, roce) {
+            if self.names.is_set(vm, path) {
+                return Port::Engine(vm).into();
+            }
         }
-        match self.heard.get(&(header.vlan, header.to)) {
-            Some(heard) if is_fresh(heard.at, now) => heard.port.into(),
-            _ => self.everyone(|_| true),
+        let to = owner.map(Port::Guest).or_else(|| self.known(header, now));
+        if let (Some(vm), Some(path)) = (to.and_then(Port::vm), roce) {
+            if from.vm() != Some(vm) {
+                self.names.spoken_to(vm, path, now);
+            }
         }
+        match to {
+            Some(to) => to.into(),
+            None => self.everyone(|_| true),
+        }
+    }
+
+    /// Where the station that a frame is for was heard.
+    fn known(&self, header: &Header, now: u64) -> Option<Port> {
+        let heard = self.heard.get(&(header.vlan, header.to))?;
+        is_fresh(heard.at, now).then_some(heard.port)
     }
 
     /// All who hear a group: not the VM that speaks, which is one station.
@@ -474,8 +452,8 @@ impl Switch {
         let Some(path) = roce.filter(|p| header.to == mcast::mac(&p.dgid)) else {
             return to;
         };
-        for (number, vm) in (0..).zip(&self.vms) {
-            if from.vm() != Some(number) && vm.groups.contains(&path.dgid) {
+        for (number, groups) in (0..).zip(&self.groups) {
+            if from.vm() != Some(number) && groups.contains(&path.dgid) {
                 to.add(Port::Engine(number));
             }
         }
@@ -487,7 +465,7 @@ impl Switch {
         self.tally.flooded += 1;
         let mut to = Ports::default();
         (0..self.wires).for_each(|wire| to.add(Port::Wire(wire)));
-        for (vm, _) in (0..).zip(&self.vms) {
+        for vm in self.names.vms() {
             if among(vm) {
                 to.add(Port::Guest(vm));
             }

@@ -122,7 +122,7 @@ impl Device {
             let Some(path) = out.path().copied().filter(|_| !is_deaf) else {
                 continue;
             };
-            if path.dmac != self.shared.config.mac || !self.shared.port.is_for(&path) {
+            if !self.shared.port.is_for(&path) {
                 continue;
             }
             bytes += u64::from(out.packet.payload.len());

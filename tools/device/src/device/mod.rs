@@ -21,7 +21,7 @@ use crate::device::snapshot::Survey;
 use crate::execution::shared::Shared;
 use crate::memory::GuestMemory;
 use crate::objects::mcast::Groups;
-use crate::objects::port::Outgoing;
+use crate::objects::port::{Gid, Outgoing};
 use crate::objects::qp::Qp;
 use crate::slots::Slots;
 use crate::tap::Tap;
@@ -99,8 +99,8 @@ pub struct Device {
 /// What the device answers to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Addresses {
-    /// The GIDs that are set.
-    pub gids: Vec<[u8; 16]>,
+    /// The entries of the GID table that are set.
+    pub gids: Vec<Gid>,
     /// The multicast groups that have members.
     pub groups: Vec<[u8; 16]>,
 }

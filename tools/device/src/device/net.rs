@@ -60,7 +60,11 @@ pub(super) fn take_in<M: GuestMemory>(
         _ if packet.datagram.is_some() => true,
         // A connected queue pair hears its peer only, in the VLAN of their path.
         (Some(path), Some(own)) if own.vlan == path.vlan => {
-            let is_from = || is_from(&own.dmac, &path.smac);
+            let port = &host.shared.port;
+            // Of the port's own net devices any may speak for another, as any may answer for it.
+            let is_own = |mac| port.has_mac(mac, own.vlan);
+            let is_from =
+                || is_from(&own.dmac, &path.smac) || is_own(&own.dmac) && is_own(&path.smac);
             let is_to = own.sgid == path.dgid && own.dgid == path.sgid;
             is_to && (host.shared.config.asymmetric_routes || is_from())
         }
@@ -316,11 +320,11 @@ impl Device {
         }
     }
 
-    /// Whether a frame is for the RDMA engine: RoCE v2, for our MAC address and one of our GIDs, or for a multicast group with
+    /// Whether a frame is for the RDMA engine: RoCE v2, for one of our GIDs at one of their MAC addresses, or for a multicast group with
     /// a member here, in a VLAN of a GID's.
     pub fn wants_frame(&self, bytes: &[u8]) -> bool {
         frame::peek(bytes).is_some_and(|path| {
-            let is_ours = path.dmac == self.shared.config.mac && self.shared.port.is_for(&path);
+            let is_ours = self.shared.port.is_for(&path);
             let has_members = || self.groups.members(&path.dgid).is_some();
             let is_heard = || self.shared.port.is_in(path.vlan) && has_members();
             is_ours || path.dmac == mcast::mac(&path.dgid) && is_heard()

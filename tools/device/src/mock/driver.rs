@@ -53,6 +53,8 @@ pub struct Driver {
     numbers: u32,
     slots: u16,
     freed: Vec<u16>,
+    /// What the host says to entries of the GID table, where it is asked: the rule by which it refuses them.
+    pub denies: Option<Syndrome>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -62,6 +64,9 @@ struct EqView {
     ci: u32,
     log_size: u8,
 }
+
+/// MAC address of the net device, with which the driver sets its GIDs.
+pub const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
 /// Where two descriptions differ.
 fn differences(one: &str, other: &str) -> String {
@@ -106,6 +111,7 @@ impl Driver {
             numbers: FIRST_QPN,
             slots: 0,
             freed: Vec::new(),
+            denies: None,
         }
     }
 
@@ -190,6 +196,9 @@ impl Driver {
         while !self.is_answered(0) {
             let next = self.device.run_slice(&self.ram, self.now);
             self.slices += 1;
+            if self.device.next_claim().is_some() {
+                self.device.decide_claim(&self.ram, self.denies);
+            }
             assert!(next.busy || self.is_answered(0), "no reply");
         }
         let (status, syndrome) = self.answer(0);
@@ -371,7 +380,7 @@ impl Driver {
 
     /// Sets a GID.
     pub fn set_gid(&mut self, index: u16, ip: [u8; 4]) {
-        self.set_gid_of(index, ip, [2, 0, 0, 0, 0, 1]);
+        self.set_gid_of(index, ip, MAC);
     }
 
     /// Sets a GID of a net device with a MAC address.

@@ -7,6 +7,6 @@ mod driver;
 mod queues;
 mod ram;
 
-pub use driver::{flat, gid, Driver};
+pub use driver::{flat, gid, Driver, MAC};
 pub use queues::{CqHandle, Done, QpHandle, SendWr, SrqHandle, WqeBytes, ALL_ACCESS};
 pub use ram::{GuestWords, Ram, BASE};

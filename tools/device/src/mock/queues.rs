@@ -2,7 +2,7 @@
 
 //! Queues and memory regions of the fake driver: create, connect, post, poll.
 
-use super::driver::{flat, gid, Driver};
+use super::driver::{flat, gid, Driver, MAC};
 use crate::error::CmdError;
 use crate::memory::GuestMemory;
 use verbena_abi::cmd::*;
@@ -338,7 +338,7 @@ impl Driver {
     pub fn path(from: u16, to: u16) -> AddressVector {
         AddressVector {
             dgid: gid([10, 0, 0, 1 + to as u8]),
-            dmac: [2, 0, 0, 0, 0, 1],
+            dmac: MAC,
             sgid_index: from.into(),
             hop_limit: 64,
             port_num: 1,

@@ -24,6 +24,18 @@ pub struct Gid {
     pub vlan: Option<u16>,
 }
 
+impl Gid {
+    /// The entry that a request sets.
+    pub(crate) fn of(request: &SetGid) -> Self {
+        let vlan = request.vlan.get();
+        Self {
+            gid: request.gid,
+            mac: request.mac,
+            vlan: (vlan != NO_VLAN).then_some(vlan),
+        }
+    }
+}
+
 /// The port.
 #[derive(Debug)]
 pub struct Port {
@@ -91,12 +103,7 @@ impl Port {
         let Some(entry) = self.gids.get_mut(request.index.get() as usize) else {
             return false;
         };
-        let vlan = request.vlan.get();
-        *entry = (request.valid != 0).then_some(Gid {
-            gid: request.gid,
-            mac: request.mac,
-            vlan: (vlan != NO_VLAN).then_some(vlan),
-        });
+        *entry = (request.valid != 0).then(|| Gid::of(request));
         self.own = self.gids.iter().flatten().copied().collect();
         self.own.dedup();
         true
@@ -126,9 +133,7 @@ impl Port {
     /// Whether packets by this path stay in the device. The GID alone does not tell: another station may have the same one, by
     /// mistake, and what is connected to that goes on. In another VLAN nobody here would hear them either.
     pub fn is_local(&self, path: &Path) -> bool {
-        let is_it =
-            |own: &Gid| own.gid == path.dgid && own.mac == path.dmac && own.vlan == path.vlan;
-        self.own.iter().any(is_it)
+        self.is_for(path)
     }
 
     /// Whether the port is in a VLAN, or in none: what comes to a group tells no GID of the port's.
@@ -136,15 +141,24 @@ impl Port {
         self.own.iter().any(|own| own.vlan == vlan)
     }
 
-    /// Whether what came by this path is for a GID of the port's, in its VLAN.
+    /// Whether what came by this path is for a GID of the port's, in its VLAN, at a MAC address of the port's there. That need not be
+    /// the GID's own MAC address: a host answers for an IP address on any of its net devices (Linux' ARP does), so a peer may have
+    /// learned that of another.
     pub fn is_for(&self, path: &Path) -> bool {
         let is_it = |own: &Gid| own.gid == path.dgid && own.vlan == path.vlan;
-        self.own.iter().any(is_it)
+        self.own.iter().any(is_it) && self.has_mac(&path.dmac, path.vlan)
     }
 
-    /// The GIDs that are set.
-    pub fn own(&self) -> Vec<[u8; 16]> {
-        self.own.iter().map(|own| own.gid).collect()
+    /// Whether one of the port's GIDs in a VLAN, or in none, has this MAC address.
+    pub fn has_mac(&self, mac: &[u8; 6], vlan: Option<u16>) -> bool {
+        self.own
+            .iter()
+            .any(|own| own.mac == *mac && own.vlan == vlan)
+    }
+
+    /// The entries that are set, without indexes; two that follow each other and are the same are one.
+    pub fn own(&self) -> Vec<Gid> {
+        self.own.clone()
     }
 
     /// The path that an address vector describes, if its source GID is set.

@@ -3,8 +3,7 @@
 //! Whoever sends faster than a device works keeps nobody from its turn, and nothing that grows.
 
 use super::port::{emitted, far, frames};
-use crate::mock::SendWr;
-use crate::Config;
+use crate::mock::{SendWr, MAC};
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::wqe::WqeOpcode;
 use verbena_roce::wire::{frame, Path};
@@ -19,7 +18,7 @@ fn the_answers_to_a_flood_of_copies_keep_nobody_from_its_turn() {
     let sent = frame::parse(&frames(&mut there)[0]).unwrap();
     let (mut d, qp, _) = far(0);
     let path = Path {
-        dmac: Config::default().mac,
+        dmac: MAC,
         smac: sent.path.dmac,
         sgid: sent.path.dgid,
         dgid: sent.path.sgid,

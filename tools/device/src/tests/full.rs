@@ -7,6 +7,7 @@ use super::Pair;
 use crate::mock::{Driver, SendWr};
 use crate::{replay, Config, Fully, Replayed, Stopped, Wish};
 use std::sync::{Arc, Mutex};
+use verbena_abi::cmd::{SetGid, GID_TYPE_ROCE_V2};
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
@@ -171,6 +172,39 @@ fn what_a_device_did_comes_again() {
             assert_eq!(sums, config.wire_local || is_ruled);
         }
     }
+}
+
+#[test]
+fn what_the_host_said_of_gids_comes_again() {
+    let file = File::default();
+    let mut d = Driver::cold(Config {
+        asks_for_gids: true,
+        ..wire_local()
+    });
+    d.device.record_fully(file.wish()).unwrap();
+    d.bring_up();
+    d.denies = Some(Syndrome::GidInUse);
+    let refused = d.cmd(&SetGid {
+        index: 1.into(),
+        valid: 1,
+        port: 1,
+        gid_type: GID_TYPE_ROCE_V2,
+        ..SetGid::default()
+    });
+    assert_eq!(refused.unwrap_err().syndrome, Syndrome::GidInUse);
+    // What is sent between the two GIDs that were set is sent again.
+    let mut p = Pair::on(d);
+    let (from, lkey) = p.d.region(60, 1);
+    let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(from, 60, lkey)]).to(from, lkey);
+    p.d.post_send(&mut p.a, &wr);
+    p.d.pass(20_000_000_000);
+    assert_eq!(p.d.poll(&mut p.cq_a).unwrap().status(), WcStatus::Success);
+    p.d.device.record_fully_no_more(0, "over");
+    let bytes = file.bytes();
+    let decided = |one: &Vec<u8>| matches!(item(one), Item::Decided { .. });
+    assert_eq!(items(&bytes).iter().filter(|one| decided(one)).count(), 3);
+    let found = again(&bytes).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(found.completions, 1);
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod access;
 mod again;
 mod areas;
 mod chunks;
+mod claims;
 mod command_slots;
 mod completions;
 mod contexts;

@@ -3,7 +3,7 @@
 //! The port: what leaves by it and what comes in.
 
 use crate::config::{Config, KEEP_BYTES, PEER_KEEP_BYTES};
-use crate::mock::{CqHandle, Driver, QpHandle, SendWr};
+use crate::mock::{CqHandle, Driver, QpHandle, SendWr, MAC};
 use std::rc::Rc;
 use verbena_abi::cmd::{CmdStatus, SetGid, SetPort, GID_TYPE_ROCE_V2, NO_VLAN};
 use verbena_abi::cqe::WcStatus;
@@ -20,11 +20,17 @@ pub(super) fn far(traffic_class: u8) -> (Driver, QpHandle, CqHandle) {
 }
 
 fn far_by(config: Config, traffic_class: u8) -> (Driver, QpHandle, CqHandle) {
+    let av = AddressVector {
+        traffic_class,
+        ..Driver::path(0, 8)
+    };
+    far_at(config, av)
+}
+
+fn far_at(config: Config, av: AddressVector) -> (Driver, QpHandle, CqHandle) {
     let mut d = Driver::with(config);
     let cq = d.create_cq(6);
     let qp = d.create_qp(&cq, &cq);
-    let mut av = Driver::path(0, 8);
-    av.traffic_class = traffic_class;
     d.to_init(qp.qpn).unwrap();
     d.to_rtr(qp.qpn, 77, av).unwrap();
     d.to_rts(qp.qpn).unwrap();
@@ -267,7 +273,7 @@ fn frames_come_in_by_the_ports_address_and_one_of_its_gids() {
     let mut path = frame::parse(&sent).unwrap().path;
     let (mut d, qp, _) = far(0);
     let expected = |d: &mut Driver| d.query_qp(qp.qpn).expected_psn.get();
-    let mac = crate::Config::default().mac;
+    let mac = MAC;
     let mut packet = frame::parse(&sent).unwrap().packet;
     (packet.dst_qpn, packet.psn) = (qp.qpn, 0xff_fffe);
     (path.dmac, path.sgid, path.dgid) = (mac, Driver::path(0, 8).dgid, Driver::path(0, 0).dgid);
@@ -347,7 +353,7 @@ fn behind_routers_that_share_an_address_a_peer_is_heard_from_any() {
         d.to_init(qp.qpn).unwrap();
         d.to_rtr(qp.qpn, 77, av).unwrap();
         let path = Path {
-            dmac: crate::Config::default().mac,
+            dmac: MAC,
             smac: [2, 0, 0, 0, 7, 7],
             sgid: av.dgid,
             dgid: Driver::path(0, 0).dgid,
@@ -367,7 +373,12 @@ fn behind_routers_that_share_an_address_a_peer_is_heard_from_any() {
 
 #[test]
 fn a_peer_whose_gid_becomes_the_ports_own_too_is_still_the_peer() {
-    let (mut d, mut qp, _) = far(0);
+    let dmac = [2, 0, 0, 0, 0, 8];
+    let there = AddressVector {
+        dmac,
+        ..Driver::path(0, 8)
+    };
+    let (mut d, mut qp, _) = far_at(Config::default(), there);
     let write = SendWr::new(WqeOpcode::RdmaWrite, 1, &[]);
     d.post_send(&mut qp, &write);
     assert_eq!(frames(&mut d).len(), 1);
@@ -377,15 +388,14 @@ fn a_peer_whose_gid_becomes_the_ports_own_too_is_still_the_peer() {
     let sent = frames(&mut d);
     assert_eq!(sent.len(), 1);
     let path = frame::parse(&sent[0]).unwrap().path;
-    assert_eq!(path.dgid, Driver::path(0, 8).dgid);
-    assert_eq!(path.dmac, Driver::path(0, 8).dmac);
+    assert_eq!((path.dgid, path.dmac), (there.dgid, dmac));
 }
 
 #[test]
 fn a_gid_hears_its_vlan_only() {
     for vlan in [None, Some(123)] {
         let mut d = Driver::new();
-        let mac = crate::Config::default().mac;
+        let mac = MAC;
         set_own(&mut d, 4, vlan.unwrap_or(NO_VLAN), mac);
         let to = AddressVector {
             dgid: [0xfd; 16],
@@ -414,7 +424,7 @@ fn a_gid_hears_its_vlan_only() {
 #[test]
 fn a_connection_hears_the_vlan_of_its_path_only() {
     // One address in two VLANs, as of an interface and one in a VLAN over it.
-    let (mut d, mac) = (Driver::new(), crate::Config::default().mac);
+    let (mut d, mac) = (Driver::new(), MAC);
     for (index, vlan) in [(4, NO_VLAN), (5, 123)] {
         set_own(&mut d, index, vlan, mac);
     }
@@ -464,7 +474,7 @@ fn giving_up_is_counted_whatever_wore_the_retries_out() {
         let sent = frames(&mut d).remove(0);
         let there = frame::parse(&sent).unwrap();
         let path = Path {
-            dmac: crate::Config::default().mac,
+            dmac: MAC,
             smac: there.path.dmac,
             sgid: there.path.dgid,
             dgid: there.path.sgid,
@@ -512,7 +522,7 @@ fn what_is_kept_ahead_of_a_gap_is_of_the_peers_account() {
     let (mut d, qp, _) = far(0);
     let peer = Driver::path(0, 8).dgid;
     let path = Path {
-        dmac: crate::Config::default().mac,
+        dmac: MAC,
         sgid: peer,
         dgid: Driver::path(0, 0).dgid,
         ..sent.path

@@ -3,7 +3,7 @@
 //! The GID table, the port's MTU and what paths make of them.
 
 use super::*;
-use crate::mock::{gid, SendWr};
+use crate::mock::{gid, SendWr, MAC};
 use crate::Config;
 use verbena_abi::cmd::*;
 use verbena_abi::cqe::WcStatus;
@@ -380,7 +380,7 @@ fn a_frame_is_taken_when_it_comes_and_told_of_at_once() {
     let mut packet = sent.packet;
     (packet.dst_qpn, packet.psn) = (qp.qpn, 0xff_fffe);
     let path = Path {
-        dmac: Config::default().mac,
+        dmac: MAC,
         sgid: gid([10, 0, 0, 9]),
         dgid: gid([10, 0, 0, 1]),
         ..sent.path
@@ -404,7 +404,7 @@ fn of_frames_that_come_together_all_are_taken_but_others_and_those_after_the_end
     let dst_qpn = qp.qpn;
     let frame = |psn: u32, dgid| {
         let path = Path {
-            dmac: Config::default().mac,
+            dmac: MAC,
             smac: Driver::path(0, 0).dmac,
             sgid: far,
             dgid,

@@ -3,6 +3,7 @@
 //! What is said of the port and of single queue pairs.
 
 use super::{ask, name, said};
+use crate::policy::mac_text;
 use crate::shared::{Question, Shared, Unreachable};
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
@@ -17,7 +18,7 @@ pub(super) fn gid(bytes: [u8; 16]) -> String {
 }
 
 fn mac(bytes: [u8; 6]) -> String {
-    bytes.map(|byte| format!("{byte:02x}")).join(":")
+    mac_text(&bytes)
 }
 
 /// Counters by their names, those that are wanted.
@@ -53,12 +54,21 @@ pub(super) fn port(shared: &Shared) -> Result<said::ToldPort, String> {
         members: group.members,
         first: group.first,
     });
+    let refused = shared.refusals.all().into_iter().map(|one| said::Refused {
+        gid: gid(one.entry.gid),
+        mac: mac(one.entry.mac),
+        vlan: one.entry.vlan,
+        rule: one.cause.name().into(),
+        why: one.cause.explain().trim().into(),
+        times: one.times,
+    });
     let port = said::Port {
         link_up: figures.up,
         mtu: figures.mtu,
         mac: mac(figures.mac),
         gids: gids.collect(),
         unreachable_ram: shared.unreachable().iter().map(out_of_reach).collect(),
+        refused: refused.collect(),
         groups: groups.collect(),
         counters: by_name(counters, |_| true),
     };
@@ -119,12 +129,17 @@ mod tests {
     use super::*;
     use serde_json::Value;
     use std::sync::Arc;
+    use verbena_abi::syndrome::Syndrome;
     use verbena_control::Request;
     use verbena_device::{Config, Device};
 
     /// What a device says to a request, asked as the engine asks it.
     fn told(request: &str, device: &Device) -> Value {
-        let shared = Arc::new(Shared::new().unwrap());
+        told_of(&Arc::new(Shared::new().unwrap()), request, device)
+    }
+
+    /// The same with what else its NIC knows.
+    fn told_of(shared: &Arc<Shared>, request: &str, device: &Device) -> Value {
         let asking = std::thread::spawn({
             let (shared, request) = (shared.clone(), String::from(request));
             move || answer(Request::read(request.as_bytes()).unwrap(), &shared)
@@ -156,6 +171,35 @@ mod tests {
         let counters = port["counters"].as_object().unwrap();
         assert_eq!(counters.len(), NUM_COUNTERS);
         assert_eq!(counters["link_downed"], 0);
+    }
+
+    #[test]
+    fn gids_that_were_refused_are_told_with_the_rule() {
+        let shared = Arc::new(Shared::new().unwrap());
+        let mut ip = [0; 16];
+        ip[10..].copy_from_slice(&[0xff, 0xff, 10, 0, 0, 51]);
+        let entry = verbena_device::Gid {
+            gid: ip,
+            mac: [2, 0, 0, 0, 0, 9],
+            vlan: Some(5),
+        };
+        for _ in 0..2 {
+            shared.refusals.note(entry, Syndrome::GidMacNotAllowed, 0);
+        }
+        let device = Device::new(Config::default(), Arc::default());
+        let told = told_of(&shared, "{\"command\":\"port\"}", &device);
+        let refused = &told["port"]["refused"][0];
+        assert_eq!(refused["gid"], "::ffff:10.0.0.51");
+        assert_eq!(refused["mac"], "02:00:00:00:00:09");
+        assert_eq!(
+            (&refused["vlan"], &refused["times"]),
+            (&5.into(), &2.into())
+        );
+        assert_eq!(refused["rule"], "GidMacNotAllowed");
+        assert!(refused["why"]
+            .as_str()
+            .unwrap()
+            .starts_with("The MAC address"));
     }
 
     #[test]

@@ -88,7 +88,13 @@ impl Vm {
     ) -> Self {
         Self {
             number,
-            model: Model::new(shared.clone(), config),
+            model: Model::new(
+                shared.clone(),
+                Config {
+                    asks_for_gids: true,
+                    ..config
+                },
+            ),
             shared,
             network,
             departures: Departures::default(),
@@ -273,6 +279,7 @@ impl Vm {
         self.deadline = None;
         self.forget_packets();
         self.tell_addresses();
+        self.shared.refusals.clear();
         self.shared.reset_done();
     }
 
@@ -288,7 +295,7 @@ impl Vm {
     fn tell_addresses(&mut self) {
         let addresses = self.model.slice().call(|device, _| device.take_addresses());
         if let Some(Some(addresses)) = addresses {
-            self.network.set_addresses(self.number, addresses);
+            self.network.set_addresses(self.number, &addresses);
         }
     }
 
@@ -341,16 +348,22 @@ impl Vm {
             (self.deadline, self.untaken) = (None, 0);
             return false;
         }
-        let next = slice
-            .call(|device, ram| device.run_slice(ram, now))
-            .unwrap_or_default();
+        let (vm, network) = (self.number, &self.network);
+        let next = slice.call(|device, ram| {
+            let next = device.run_slice(ram, now);
+            if let Some(entry) = device.next_claim() {
+                device.decide_claim(ram, network.claim(vm, &entry).err());
+            }
+            next
+        });
+        let next = next.unwrap_or_default();
         let interrupts = slice.raise_wanted();
-        let (vm, network, departures) = (self.number, &self.network, &mut self.departures);
+        let departures = &mut self.departures;
         let crossing = &mut self.crossing;
         let tallies = &self.shared.common.tallies;
         slice.call(|device, ram| {
             if let Some(addresses) = device.take_addresses() {
-                network.set_addresses(vm, addresses);
+                network.set_addresses(vm, &addresses);
             }
             while let Some(packet) = device.next_crossing() {
                 match packet.path().and_then(|path| network.device_for(vm, path)) {

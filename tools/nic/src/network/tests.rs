@@ -172,31 +172,34 @@ fn frames_in_a_row_go_where_the_first_goes_and_no_others_do() {
 }
 
 #[test]
-fn of_a_gid_that_is_anothers_it_is_told_once_and_at_most_once_a_second() {
+fn a_gid_that_is_anothers_is_refused_and_named() {
     let common = Arc::new(Common::new().unwrap());
     let vms = [1, 2].map(|n| {
         let shared = Shared::beside(&common, Default::default());
         (Arc::new(shared), [2, 0, 0, 0, 0, n])
     });
     let network = Network::new(&common, &vms, vec![]);
-    let gid = |last| verbena_roce::wire::ipv4_to_gid([10, 0, 0, last]);
-    let set = |vm, gids: &[u8], now| {
-        let addresses = Addresses {
-            gids: gids.iter().map(|last| gid(*last)).collect(),
-            groups: vec![],
-        };
-        network.denied(vm, addresses, now)
+    let entry = |mac, last| Entry {
+        gid: verbena_roce::wire::ipv4_to_gid([10, 0, 0, last]),
+        mac: [2, 0, 0, 0, 0, mac],
+        vlan: None,
     };
-    assert_eq!(set(0, &[1, 2], 0), None);
-    assert_eq!(set(1, &[1], 0), Some(gid(1)));
-    assert_eq!(set(1, &[1], 5 * TELL_PAUSE), None);
-    // Given up and taken again, and another.
-    assert_eq!(set(1, &[], 5 * TELL_PAUSE), None);
-    assert_eq!(set(1, &[1], 5 * TELL_PAUSE), Some(gid(1)));
-    assert_eq!(set(1, &[1, 2], 6 * TELL_PAUSE - 1), None);
-    assert_eq!(set(1, &[1, 2], 6 * TELL_PAUSE), Some(gid(2)));
-    for n in 1..100 {
-        set(1, &[], 6 * TELL_PAUSE + n);
-        assert_eq!(set(1, &[1], 6 * TELL_PAUSE + n), None);
-    }
+    let refused = |vm: usize| {
+        let all = vms[vm].0.refusals.all();
+        all.iter().map(|one| one.text()).collect::<Vec<_>>()
+    };
+    assert_eq!(network.claim(0, &entry(1, 1)), Ok(()));
+    let in_use = Err(Syndrome::GidInUse);
+    assert_eq!(network.claim(1, &entry(2, 1)), in_use);
+    assert_eq!(network.claim(1, &entry(2, 1)), in_use);
+    let not_allowed = Err(Syndrome::GidMacNotAllowed);
+    assert_eq!(network.claim(1, &entry(9, 2)), not_allowed);
+    assert_eq!(refused(0), [""; 0]);
+    let [first, second] = refused(1).try_into().unwrap();
+    assert!(first.contains("10.0.0.1 with MAC address 02:00:00:00:00:02: GidInUse"));
+    assert!(second.contains("10.0.0.2 with MAC address 02:00:00:00:00:09: GidMacNotAllowed"));
+    // The other gives it up.
+    network.set_addresses(0, &Addresses::default());
+    assert_eq!(network.claim(1, &entry(2, 1)), Ok(()));
+    assert_eq!(refused(1).len(), 1);
 }

@@ -5,7 +5,10 @@
 mod hours;
 
 use super::*;
+use crate::policy::{link_local, GidRule, OtherMacs};
 use Port::{Engine, Guest};
+
+mod claims;
 
 const A: Mac = [2, 0, 0, 0, 0, 0xa];
 const B: Mac = [2, 0, 0, 0, 0, 0xb];
@@ -47,20 +50,64 @@ fn roce(from: (Mac, Gid), to: (Mac, Gid)) -> Vec<u8> {
     frame
 }
 
-fn addresses(gids: &[Gid], groups: &[Gid]) -> Addresses {
-    Addresses {
-        gids: gids.to_vec(),
-        groups: groups.to_vec(),
+/// An entry of a GID table, without a VLAN.
+fn entry(mac: Mac, gid: Gid) -> Entry {
+    let vlan = None;
+    Entry { gid, mac, vlan }
+}
+
+/// A driver sets these GIDs with these MAC addresses, and no others; as the engine has it. Returns those that it does not get.
+fn set(s: &mut Switch, vm: u8, entries: &[Entry], now: u64) -> Vec<(Gid, Syndrome)> {
+    // What it does not set any more it clears first.
+    let keep = |gids| Addresses {
+        gids,
+        groups: vec![],
+    };
+    s.set_addresses(vm, &keep(entries.to_vec()));
+    let mut own = vec![];
+    let mut refused = vec![];
+    for entry in entries {
+        match s.claim(vm, entry, now) {
+            Ok(()) => own.push(*entry),
+            Err(cause) => refused.push((entry.gid, cause)),
+        }
     }
+    s.set_addresses(vm, &keep(own));
+    refused
+}
+
+/// The same with the MAC address of its NIC.
+fn set_own(s: &mut Switch, vm: u8, gids: &[Gid]) -> Vec<(Gid, Syndrome)> {
+    let mac = [A, B][usize::from(vm)];
+    let entries: Vec<_> = gids.iter().map(|gid| entry(mac, *gid)).collect();
+    set(s, vm, &entries, 0)
+}
+
+fn join(s: &mut Switch, vm: u8, gid: Gid, group: Gid) {
+    let addresses = Addresses {
+        gids: vec![entry([A, B][usize::from(vm)], gid)],
+        groups: vec![group],
+    };
+    s.set_addresses(vm, &addresses);
 }
 
 /// Two VMs, of which the drivers have set a GID each, and a wire.
 fn switch() -> Switch {
+    switch_with(Policy::default(), Policy::default())
+}
+
+/// The same with what they may use.
+fn switch_with(of_a: Policy, of_b: Policy) -> Switch {
     let mut switch = Switch::new(1);
-    assert_eq!((switch.add(A), switch.add(B)), (Some(0), Some(1)));
-    assert_eq!(switch.set_addresses(0, addresses(&[ip(1)], &[]), 0), None);
-    assert_eq!(switch.set_addresses(1, addresses(&[ip(2)], &[]), 0), None);
+    assert_eq!(switch.add_with(A, of_a), Some(0));
+    assert_eq!(switch.add_with(B, of_b), Some(1));
+    assert_eq!(set_own(&mut switch, 0, &[ip(1)]), []);
+    assert_eq!(set_own(&mut switch, 1, &[ip(2)]), []);
     switch
+}
+
+fn any() -> Policy {
+    Policy::new(OtherMacs::Any, None, None)
 }
 
 fn ports(ports: &[Port]) -> Ports {
@@ -238,7 +285,7 @@ fn roce_for_a_gid_of_the_driver_is_the_engines_and_other_roce_the_guests() {
     let wrong = roce((X, ip(9)), (A, ip(2)));
     assert_eq!(s.forward(WIRE, &wrong, 0), ports(&[Guest(0)]));
     // The driver is unloaded.
-    s.set_addresses(0, addresses(&[], &[]), 0);
+    set_own(&mut s, 0, &[]);
     assert_eq!(s.forward(WIRE, &frame, 0), ports(&[Guest(0)]));
     assert_eq!(s.forward(WIRE, &plain(X, A), 0), ports(&[Guest(0)]));
 }
@@ -274,7 +321,7 @@ fn a_packet_by_reference_goes_where_its_frame_would() {
     let mut s = switch();
     let path = frame::peek(&roce((A, ip(1)), (B, ip(2)))).unwrap();
     assert_eq!(s.engine_for(0, &path, 0), Some(1));
-    s.set_addresses(1, addresses(&[], &[]), 0);
+    set_own(&mut s, 1, &[]);
     assert_eq!(s.engine_for(0, &path, 0), None);
 }
 
@@ -285,8 +332,8 @@ fn groups_reach_guests_and_the_engines_that_have_members() {
     let to = (mcast::mac(&group), group);
     let frame = roce((X, ip(9)), to);
     assert_eq!(s.forward(WIRE, &frame, 0), ports(&[Guest(0), Guest(1)]));
-    s.set_addresses(0, addresses(&[ip(1)], &[group]), 0);
-    s.set_addresses(1, addresses(&[ip(2)], &[group]), 0);
+    join(&mut s, 0, ip(1), group);
+    join(&mut s, 1, ip(2), group);
     assert_eq!(
         s.forward(WIRE, &frame, 0),
         ports(&[Guest(0), Guest(1), Engine(0), Engine(1)])
@@ -332,13 +379,14 @@ fn rdma_speaks_in_its_own_name_only() {
 #[test]
 fn a_gid_is_whose_driver_set_it_first_and_then_the_next_ones() {
     let mut s = switch();
-    assert_eq!(
-        s.set_addresses(1, addresses(&[ip(1), ip(2)], &[]), 0),
-        Some(ip(1))
-    );
+    let in_use = [(ip(1), Syndrome::GidInUse)];
+    assert_eq!(set_own(&mut s, 1, &[ip(1), ip(2)]), in_use);
     let frame = roce((X, ip(9)), (B, ip(1)));
     assert_eq!(s.forward(WIRE, &frame, 0), ports(&[Guest(1)]));
-    s.set_addresses(0, addresses(&[], &[]), 0);
+    set_own(&mut s, 0, &[]);
+    // Nobody has it now, and whoever asks gets it.
+    assert_eq!(s.forward(WIRE, &frame, 0), ports(&[Guest(1)]));
+    assert_eq!(set_own(&mut s, 1, &[ip(1), ip(2)]), []);
     assert_eq!(s.forward(WIRE, &frame, 0), ports(&[Engine(1)]));
 }
 
@@ -469,7 +517,9 @@ fn a_flood_of_gids_takes_none_from_others() {
         gid[12..].copy_from_slice(&(n + (11 << 24)).to_be_bytes());
         s.forward(Guest(0), &roce((A, gid), (X, ip(9))), 0);
     }
-    assert!(s.gids.len() <= GUEST_GIDS + 2);
+    let (all, counted, real) = s.names.counts();
+    assert!(all <= GUEST_GIDS + 2);
+    assert_eq!((counted[0], &counted), (GUEST_GIDS, &real));
     let frame = roce((X, ip(9)), (B, ip(2)));
     assert_eq!(s.forward(WIRE, &frame, 0), ports(&[Engine(1)]));
 }

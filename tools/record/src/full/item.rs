@@ -296,6 +296,13 @@ items! {
         /// The cause.
         syndrome: u16,
     },
+    /// Called: the host has decided on an entry of the GID table.
+    Decided = 36 {
+        /// How the command ends.
+        status: u32,
+        /// Why.
+        syndrome: u16,
+    },
     /// Answer to a slice.
     Next = 17 {
         /// There is more to do.

@@ -25,6 +25,8 @@ use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 use taped::Taped;
+use verbena_abi::cmd::CmdStatus;
+use verbena_abi::syndrome::Syndrome;
 use verbena_faults::{Action, Field, RuleSet};
 use verbena_record::full::{Bytes, Item, Sink, Tape};
 
@@ -33,6 +35,7 @@ const WIRE_LOCAL: u32 = 1;
 const CREDITS: u32 = 2;
 const CONGESTION_CONTROL: u32 = 4;
 const ASYMMETRIC_ROUTES: u32 = 8;
+const ASKS_FOR_GIDS: u32 = 16;
 
 /// What is recorded, while it is.
 #[derive(Debug)]
@@ -198,7 +201,8 @@ impl Device {
             flags: flag(config.wire_local, WIRE_LOCAL)
                 | flag(config.credits, CREDITS)
                 | flag(config.congestion_control, CONGESTION_CONTROL)
-                | flag(config.asymmetric_routes, ASYMMETRIC_ROUTES),
+                | flag(config.asymmetric_routes, ASYMMETRIC_ROUTES)
+                | flag(config.asks_for_gids, ASKS_FOR_GIDS),
             drop_percent: config.drop_percent,
             seed: config.seed,
             power_on,
@@ -339,12 +343,33 @@ impl Device {
         );
     }
 
+    /// The host has decided on the entry of [`Device::next_claim`]: none is accepted, else the syndrome names the rule.
+    pub fn decide_claim<M: GuestMemory>(&mut self, mem: &M, refused: Option<Syndrome>) {
+        let outcome = match refused {
+            None => Ok(()),
+            Some(cause) => Err(self.refusal(cause)),
+        };
+        let (status, syndrome) = match outcome {
+            Ok(()) => (CmdStatus::Ok, 0),
+            Err(e) => (e.status, e.syndrome.to_raw()),
+        };
+        let item = Item::Decided {
+            status: status.to_raw(),
+            syndrome,
+        };
+        let done = self.taped(
+            mem,
+            |full| full.call(&item),
+            |device, mem| device.end_claim(mem, outcome),
+            |()| None,
+        );
+        if done.is_none() {
+            self.end_claim(mem, outcome);
+        }
+    }
+
     /// The engine has failed: as [`Device::fail`].
-    pub fn engine_failed<M: GuestMemory>(
-        &mut self,
-        mem: &M,
-        cause: verbena_abi::syndrome::Syndrome,
-    ) {
+    pub fn engine_failed<M: GuestMemory>(&mut self, mem: &M, cause: Syndrome) {
         let syndrome = cause.to_raw();
         let done = self.taped(
             mem,
@@ -402,6 +427,7 @@ fn config(mac: &[u8], flags: u32, drop_percent: u8, seed: u64) -> Option<Config>
         credits: flags & CREDITS != 0,
         congestion_control: flags & CONGESTION_CONTROL != 0,
         asymmetric_routes: flags & ASYMMETRIC_ROUTES != 0,
+        asks_for_gids: flags & ASKS_FOR_GIDS != 0,
         drop_percent,
         seed,
         ..Config::default()

@@ -5,9 +5,11 @@
 
 use super::replayed::{Played, Stopped};
 use crate::device::boundary::config;
+use crate::error::{bad, CmdError};
 use crate::{Config, Device, Next};
 use std::collections::VecDeque;
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use verbena_abi::cmd::CmdStatus;
 use verbena_abi::syndrome::Syndrome;
 use verbena_faults::{Rule, RuleSet};
 use verbena_record::full::{forge, sent, Item, Payload, Reader};
@@ -95,6 +97,16 @@ fn call<T>(call: impl FnOnce() -> T) -> Result<Came<T>, Stopped> {
             Err(_) => Ok(Came::Panicked),
         },
     }
+}
+
+/// How a command ended, by its numbers. None: there are no such ones.
+fn outcome(status: u32, syndrome: u16) -> Option<Result<(), CmdError>> {
+    let status = CmdStatus::from_raw(status)?;
+    if status == CmdStatus::Ok {
+        return Some(Ok(()));
+    }
+    let syndrome = Syndrome::from_raw(syndrome)?;
+    Some(Err(bad(status, syndrome)))
 }
 
 struct Player<'a> {
@@ -207,6 +219,11 @@ impl<'a> Player<'a> {
                 let cause = Syndrome::from_raw(syndrome);
                 let cause = cause.ok_or_else(|| self.mem.differs(item, "no such syndrome"))?;
                 self.call(|device, mem| device.fail(mem, cause))
+            }
+            Item::Decided { status, syndrome } => {
+                let outcome = outcome(status, syndrome);
+                let outcome = outcome.ok_or_else(|| self.mem.differs(item, "no such status"))?;
+                self.call(|device, mem| device.end_claim(mem, outcome))
             }
             Item::Raised { vectors } => {
                 self.found.interrupts += 1;

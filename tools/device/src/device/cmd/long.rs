@@ -5,6 +5,7 @@
 use super::*;
 use crate::device::snapshot::Survey;
 use crate::objects::cq::{Move, ResizeError};
+use crate::objects::port::Gid;
 use verbena_abi::ctx::qp_mask;
 use verbena_roce::{Budget, QpState};
 
@@ -28,6 +29,8 @@ pub(crate) enum Long {
     /// MODIFY_QP from RTS to ERR: what was posted before has had its turn, and is delivered first, for which there are at most so
     /// many slices more. Afterwards its payload is gone.
     Stop(Box<ModifyQp>, u32),
+    /// SET_GID: the host is to say whether the guest may have the entry.
+    Claim(Box<SetGid>),
 }
 
 /// A command that was begun, and where its reply goes.
@@ -46,6 +49,14 @@ impl Running {
     /// Whether it moves a queue pair to ERR once its last turn's packets are delivered.
     pub(super) fn stops(&self) -> bool {
         matches!(self.long, Long::Stop(..))
+    }
+
+    /// The entry of the GID table that waits for the host's word.
+    fn claim(&self) -> Option<&SetGid> {
+        match &self.long {
+            Long::Claim(request) => Some(request),
+            _ => None,
+        }
     }
 }
 
@@ -104,7 +115,51 @@ impl Device {
                 }
                 self.end_modify_qp(mem, request)
             }
+            Long::Claim(_) => Ok(None),
         }
+    }
+
+    /// SET_GID, or its beginning: an entry that is to be set waits for the host's word, where the host wants to be asked.
+    pub(super) fn begin_set_gid(&mut self, request: &SetGid) -> Result<Step, CmdError> {
+        self.check_gid(request)?;
+        if request.valid != 0 && self.shared.config.asks_for_gids {
+            return Ok(Step::Begun(Long::Claim(Box::new(*request))));
+        }
+        self.set_gid(request)?;
+        Ok(Step::Done(reply_of(&Empty::default())))
+    }
+
+    /// The entry of the GID table that the driver wants to set, and that waits for [`Device::decide_claim`]. Commands behind it wait
+    /// too, so whoever asks decides at once.
+    pub fn next_claim(&self) -> Option<Gid> {
+        let request = self.running.as_ref()?.claim()?;
+        Some(Gid::of(request))
+    }
+
+    /// The host has decided: SET_GID ends so. Does nothing if none waits.
+    pub(crate) fn end_claim<M: GuestMemory>(&mut self, mem: &M, outcome: Result<(), CmdError>) {
+        let Some(Running { place, long }) = self.running.take() else {
+            return;
+        };
+        let Long::Claim(request) = long else {
+            self.running = Some(Running { place, long });
+            return;
+        };
+        let outcome = match self.shared.regs.is_fatal() {
+            true => Err(bad(CmdStatus::Fatal, Syndrome::DeviceFatal)),
+            false => outcome.and_then(|()| self.set_gid(&request)),
+        };
+        let outcome = outcome.map(|()| reply_of(&Empty::default()));
+        self.reply(mem, place, outcome);
+    }
+
+    /// How a command ends that the host refuses. Drivers of versions before 12 do not know the status.
+    pub(crate) fn refusal(&self, cause: Syndrome) -> CmdError {
+        let status = match self.shared.regs.knows_denied() {
+            true => CmdStatus::Denied,
+            false => CmdStatus::Invalid,
+        };
+        bad(status, cause)
     }
 
     /// MODIFY_QP, or its beginning.

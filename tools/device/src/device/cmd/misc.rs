@@ -3,7 +3,7 @@
 //! Commands of the port and of doorbell areas.
 
 use super::*;
-use crate::config::NUM_PORTS;
+use crate::config::{MAX_GID, NUM_PORTS};
 use crate::memory::Area;
 use crate::objects::uar::Uar;
 use verbena_abi::doorbell::{self, Words};
@@ -63,7 +63,8 @@ impl Device {
         }
     }
 
-    pub(super) fn set_gid(&mut self, request: &SetGid) -> Result<(), CmdError> {
+    /// Whether an entry of the GID table can be set or cleared as asked for.
+    pub(super) fn check_gid(&self, request: &SetGid) -> Result<(), CmdError> {
         check_port(request.port)?;
         if request.valid > 1 {
             return Err(ATTRIBUTE);
@@ -71,6 +72,13 @@ impl Device {
         if request.gid_type != GID_TYPE_ROCE_V2 {
             return Err(bad(CmdStatus::Unsupported, Syndrome::CmdAttribute));
         }
+        if u32::from(request.index.get()) >= MAX_GID {
+            return Err(NUMBER);
+        }
+        Ok(())
+    }
+
+    pub(super) fn set_gid(&mut self, request: &SetGid) -> Result<(), CmdError> {
         if !self.shared.port.set_gid(request) {
             return Err(NUMBER);
         }

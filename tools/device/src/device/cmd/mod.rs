@@ -250,7 +250,7 @@ impl Device {
             }
             Opcode::SetTableChunk => run(payload, |r| self.shared.tables.set_chunk(mem, r)),
             Opcode::QueryStats => begin(payload, |r| self.query_stats(mem, r)),
-            Opcode::SetGid => run(payload, |r| self.set_gid(r)),
+            Opcode::SetGid => begin(payload, |r| self.begin_set_gid(r)),
             Opcode::SetPort => run(payload, |r| self.set_port(r)),
             Opcode::CreateUar => run(payload, |r| self.create_uar(mem, r)),
             Opcode::DestroyUar => run(payload, |r| self.destroy_uar(mem, r)),

@@ -1,0 +1,435 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What the host lets a guest call itself in RDMA: the MAC addresses and the GIDs that it may use (`--mac`, `--ip`, `--gid`).
+//!
+//! | option | value | what the guest may use |
+//! | --- | --- | --- |
+//! | `--mac` | `own`, or one address | the MAC address of its NIC |
+//! | | `ADDRESS,ADDRESS,...` | the first is its NIC's, the others are its too |
+//! | | `any`, or `ADDRESS,any` | any that is no other guest's |
+//! | `--ip` | `any` | any IP address that no other guest has |
+//! | | addresses and prefixes | those only; what is named without a prefix length is for no guest that does not name it too |
+//! | `--gid` | GIDs, or `any` | the same with whole GIDs, beside those of `--ip` |
+//!
+//! The link-local address that is made of a guest's MAC address (EUI-64) is always that guest's.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::str::FromStr;
+use verbena_device::config::node_guid;
+
+/// A MAC address.
+pub type Mac = [u8; 6];
+/// A GID in network order.
+pub type Gid = [u8; 16];
+
+/// The MAC addresses beside the NIC's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OtherMacs {
+    /// These.
+    Listed(Vec<Mac>),
+    /// All that are no other guest's.
+    Any,
+}
+
+/// A value of `--mac`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MacRule {
+    /// The NIC's own, if it is named.
+    pub own: Option<Mac>,
+    /// The others.
+    pub others: OtherMacs,
+}
+
+impl FromStr for MacRule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut rule = Self {
+            own: None,
+            others: OtherMacs::Listed(vec![]),
+        };
+        let words: Vec<&str> = text.split(',').collect();
+        let (last, first) = words.split_last().unwrap_or((&"", &[]));
+        let addresses = match *last {
+            "any" => {
+                rule.others = OtherMacs::Any;
+                first
+            }
+            "own" => first,
+            _ => &words,
+        };
+        let addresses: Vec<Mac> = addresses
+            .iter()
+            .map(|word| parse_mac(word))
+            .collect::<Result<_, _>>()?;
+        let Some((own, others)) = addresses.split_first() else {
+            return Ok(rule);
+        };
+        rule.own = Some(*own);
+        if !others.is_empty() && words.len() != addresses.len() {
+            return Err(format!(
+                "{text:?}: with {last:?} only the NIC's own MAC address is named"
+            ));
+        }
+        if rule.others != OtherMacs::Any {
+            rule.others = OtherMacs::Listed(others.to_vec());
+        }
+        Ok(rule)
+    }
+}
+
+/// Six bytes in hexadecimal, separated by colons; not a group address.
+fn parse_mac(text: &str) -> Result<Mac, String> {
+    let form = || format!("{text:?} is no MAC address like 52:54:00:12:34:56");
+    let mut mac = [0; 6];
+    let mut parts = text.split(':');
+    for byte in &mut mac {
+        let part = parts.next().filter(|p| p.len() == 2).ok_or_else(form)?;
+        if !part.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err(form());
+        }
+        *byte = u8::from_str_radix(part, 16).map_err(|_| form())?;
+    }
+    if parts.next().is_some() {
+        return Err(form());
+    }
+    if mac[0] & 1 != 0 {
+        return Err(format!(
+            "{text} is a multicast address, a port needs one of its own"
+        ));
+    }
+    if mac == [0; 6] {
+        return Err(String::from("the MAC address must not be zero"));
+    }
+    Ok(mac)
+}
+
+/// GIDs that begin with the same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Prefix {
+    gid: Gid,
+    /// At most 128.
+    bits: u32,
+}
+
+impl Prefix {
+    fn has(&self, gid: &Gid) -> bool {
+        let [own, other] = [&self.gid, gid].map(|gid| u128::from_be_bytes(*gid));
+        // Of all bits none is left to be compared.
+        (own ^ other)
+            .checked_shr(128 - self.bits)
+            .is_none_or(|rest| rest == 0)
+    }
+
+    /// One GID alone.
+    fn is_exact(&self) -> bool {
+        self.bits == 128
+    }
+}
+
+/// GIDs that a guest may use: a value of `--ip` or `--gid`. None: any.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GidRule(Option<Vec<Prefix>>);
+
+impl GidRule {
+    fn parse(text: &str, one: impl Fn(&str) -> Result<Prefix, String>) -> Result<Self, String> {
+        if text == "any" {
+            return Ok(Self(None));
+        }
+        let all: Result<_, _> = text.split(',').map(one).collect();
+        Ok(Self(Some(all?)))
+    }
+
+    /// A value of `--ip`: addresses and prefixes of IPv4 and IPv6, with commas between them, or `any`.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    pub fn of_ips(text: &str) -> Result<Self, String> {
+        Self::parse(text, |word| {
+            let form = || {
+                format!(
+                    "{word:?} is no IP address or prefix like 10.0.0.1, 10.1.0.0/16 or fd00::/64"
+                )
+            };
+            let (address, length) = match word.split_once('/') {
+                Some((address, length)) => (address, Some(length)),
+                None => (word, None),
+            };
+            let address: IpAddr = address.parse().map_err(|_| form())?;
+            let (gid, before, most) = match address {
+                IpAddr::V4(v4) => (v4.to_ipv6_mapped(), 96, 32),
+                IpAddr::V6(v6) => (v6, 0, 128),
+            };
+            let length = length.map_or(Ok(most), |n| n.parse::<u32>().map_err(|_| form()))?;
+            if length > most {
+                return Err(form());
+            }
+            Ok(Prefix {
+                gid: gid.octets(),
+                bits: before + length,
+            })
+        })
+    }
+
+    /// A value of `--gid`: GIDs as IPv6 addresses, with commas between them, or `any`.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    pub fn of_gids(text: &str) -> Result<Self, String> {
+        Self::parse(text, |word| {
+            let gid: Ipv6Addr = word.parse().map_err(|_| {
+                format!("{word:?} is no GID like fe80::5054:ff:fe12:3456 or ::ffff:10.0.0.1")
+            })?;
+            Ok(Prefix {
+                gid: gid.octets(),
+                bits: 128,
+            })
+        })
+    }
+}
+
+/// What the host lets a guest call itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    macs: OtherMacs,
+    /// None: any.
+    gids: Option<Vec<Prefix>>,
+}
+
+impl Default for Policy {
+    /// The NIC's MAC address, with any IP address.
+    fn default() -> Self {
+        Self {
+            macs: OtherMacs::Listed(vec![]),
+            gids: None,
+        }
+    }
+}
+
+/// The link-local address that is made of a MAC address (RFC 4291, 2.5.6 and appendix A).
+pub fn link_local(mac: &Mac) -> Gid {
+    let mut gid = [0; 16];
+    gid[..2].copy_from_slice(&[0xfe, 0x80]);
+    gid[8..].copy_from_slice(&node_guid(*mac));
+    gid
+}
+
+impl Policy {
+    /// What the options say: each is none where the guest has no such option.
+    pub fn new(macs: OtherMacs, ips: Option<&GidRule>, gids: Option<&GidRule>) -> Self {
+        let given = [ips, gids].into_iter().flatten();
+        let lists: Vec<_> = given.map(|rule| rule.0.as_deref()).collect();
+        let gids = match lists.is_empty() || lists.contains(&None) {
+            true => None,
+            false => Some(lists.into_iter().flatten().flatten().copied().collect()),
+        };
+        Self { macs, gids }
+    }
+
+    /// Whether a guest may use a MAC address that is not its NIC's own.
+    pub fn allows_mac(&self, mac: &Mac) -> bool {
+        match &self.macs {
+            OtherMacs::Listed(macs) => macs.contains(mac),
+            OtherMacs::Any => true,
+        }
+    }
+
+    /// Whether a guest may use a GID with a MAC address.
+    pub fn allows_gid(&self, gid: &Gid, mac: &Mac) -> bool {
+        let is_listed = |all: &Vec<Prefix>| all.iter().any(|one| one.has(gid));
+        self.gids.as_ref().is_none_or(is_listed) || *gid == link_local(mac)
+    }
+
+    /// The MAC addresses that are named.
+    pub fn macs(&self) -> &[Mac] {
+        match &self.macs {
+            OtherMacs::Listed(macs) => macs,
+            OtherMacs::Any => &[],
+        }
+    }
+
+    /// The GIDs that are named, without those of prefixes.
+    pub fn gids(&self) -> impl Iterator<Item = Gid> + '_ {
+        let exact = self.gids.iter().flatten().filter(|one| one.is_exact());
+        exact.map(|one| one.gid)
+    }
+}
+
+/// A MAC address as people write it.
+pub fn mac_text(mac: &Mac) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+/// A GID as people write it: the IPv4 address that it stands for, or an IPv6 address.
+pub fn gid_text(gid: &Gid) -> String {
+    let address = Ipv6Addr::from(*gid);
+    match address.to_ipv4_mapped() {
+        Some(v4) => v4.to_string(),
+        None => address.to_string(),
+    }
+}
+
+impl fmt::Display for Policy {
+    /// As options say it, but for the NIC's own MAC address.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.macs {
+            OtherMacs::Any => f.write_str("--mac any")?,
+            OtherMacs::Listed(macs) if macs.is_empty() => f.write_str("--mac own")?,
+            OtherMacs::Listed(macs) => {
+                let macs: Vec<_> = macs.iter().map(mac_text).collect();
+                write!(f, "--mac own,{}", macs.join(","))?;
+            }
+        }
+        let Some(gids) = &self.gids else {
+            return f.write_str(" --ip any");
+        };
+        let one = |prefix: &Prefix| {
+            let bits = match Ipv6Addr::from(prefix.gid).to_ipv4_mapped() {
+                Some(_) => prefix.bits.saturating_sub(96),
+                None => prefix.bits,
+            };
+            match prefix.is_exact() {
+                true => gid_text(&prefix.gid),
+                false => format!("{}/{bits}", gid_text(&prefix.gid)),
+            }
+        };
+        let gids: Vec<_> = gids.iter().map(one).collect();
+        write!(f, " --ip {}", gids.join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Mac = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
+    const B: Mac = [2, 0, 0, 0, 0, 0xb];
+
+    fn v4(a: u8, b: u8, c: u8, d: u8) -> Gid {
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
+    }
+
+    #[test]
+    fn mac_addresses() {
+        assert_eq!(
+            parse_mac("52:54:00:aB:34:56"),
+            Ok([0x52, 0x54, 0, 0xab, 0x34, 0x56])
+        );
+        for bad in [
+            "",
+            "52:54:00:12:34",
+            "52:54:00:12:34:56:78",
+            "5:54:00:12:34:56",
+            "+2:54:00:12:34:56",
+            "53:54:00:12:34:56",
+            "00:00:00:00:00:00",
+            "52-54-00-12-34-56",
+        ] {
+            assert!(parse_mac(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn values_of_mac() {
+        let listed = |macs: &[Mac]| OtherMacs::Listed(macs.to_vec());
+        let rule = |own, others| Ok(MacRule { own, others });
+        for (text, expected) in [
+            ("own", rule(None, listed(&[]))),
+            ("any", rule(None, OtherMacs::Any)),
+            ("52:54:00:12:34:56", rule(Some(A), listed(&[]))),
+            ("52:54:00:12:34:56,own", rule(Some(A), listed(&[]))),
+            ("52:54:00:12:34:56,any", rule(Some(A), OtherMacs::Any)),
+            (
+                "52:54:00:12:34:56,02:00:00:00:00:0b",
+                rule(Some(A), listed(&[B])),
+            ),
+        ] {
+            assert_eq!(text.parse::<MacRule>(), expected, "{text}");
+        }
+        for bad in [
+            "",
+            ",",
+            "any,own",
+            "any,52:54:00:12:34:56",
+            "52:54:00:12:34:56,",
+            "52:54:00:12:34:56,02:00:00:00:00:0b,any",
+            "52:54:00:12:34:56,all",
+        ] {
+            assert!(bad.parse::<MacRule>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn values_of_ip_and_gid() {
+        for (text, inside, outside) in [
+            ("10.0.0.1", vec![v4(10, 0, 0, 1)], vec![v4(10, 0, 0, 2)]),
+            (
+                "10.1.0.0/16,10.2.0.9",
+                vec![v4(10, 1, 9, 9), v4(10, 2, 0, 9)],
+                vec![v4(10, 2, 0, 8), link_local(&B)],
+            ),
+            ("0.0.0.0/0", vec![v4(1, 2, 3, 4)], vec![[0x20; 16]]),
+            ("::/0", vec![v4(1, 2, 3, 4), [0x20; 16]], vec![]),
+            (
+                "fe80::/10",
+                vec![link_local(&B)],
+                vec![v4(1, 2, 3, 4), [0x20; 16]],
+            ),
+        ] {
+            let rule = GidRule::of_ips(text).unwrap();
+            let policy = Policy::new(OtherMacs::Any, Some(&rule), None);
+            assert!(inside.iter().all(|g| policy.allows_gid(g, &A)), "{text}");
+            assert!(!outside.iter().any(|g| policy.allows_gid(g, &A)), "{text}");
+            // Its own link-local address is always its own.
+            assert!(policy.allows_gid(&link_local(&A), &A), "{text}");
+        }
+        for bad in [
+            "",
+            "10.0.0",
+            "10.0.0.1/33",
+            "fe80::1/129",
+            "10.0.0.1/x",
+            "a,any",
+        ] {
+            let error = GidRule::of_ips(bad).unwrap_err();
+            assert!(error.contains("no IP address"), "{error}");
+        }
+        for bad in ["", "10.0.0.1", "fe80::/64", "x"] {
+            assert!(GidRule::of_gids(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn both_lists_together_are_what_is_allowed() {
+        let ips = GidRule::of_ips("10.0.0.1").unwrap();
+        let gids = GidRule::of_gids("fd00::1").unwrap();
+        let fd = "fd00::1".parse::<Ipv6Addr>().unwrap().octets();
+        let any = GidRule::of_ips("any").unwrap();
+        let allows = |ips, gids, gid| Policy::new(OtherMacs::Any, ips, gids).allows_gid(&gid, &A);
+        let one = v4(10, 0, 0, 1);
+        assert!(allows(Some(&ips), Some(&gids), one) && allows(Some(&ips), Some(&gids), fd));
+        assert!(allows(Some(&ips), None, one) && !allows(Some(&ips), None, fd));
+        assert!(!allows(None, Some(&gids), one) && allows(None, Some(&gids), fd));
+        assert!(allows(None, None, fd) && allows(Some(&any), Some(&gids), one));
+        let policy = Policy::new(OtherMacs::Listed(vec![B]), Some(&ips), Some(&gids));
+        assert_eq!(policy.gids().collect::<Vec<_>>(), [one, fd]);
+        assert_eq!(
+            policy.to_string(),
+            "--mac own,02:00:00:00:00:0b --ip 10.0.0.1,fd00::1"
+        );
+        let prefix = GidRule::of_ips("10.1.0.0/16,fd00::/64").unwrap();
+        let policy = Policy::new(OtherMacs::Any, Some(&prefix), None);
+        assert_eq!(policy.to_string(), "--mac any --ip 10.1.0.0/16,fd00::/64");
+        assert_eq!(policy.gids().count(), 0);
+        assert_eq!(Policy::default().to_string(), "--mac own --ip any");
+    }
+
+    #[test]
+    fn the_link_local_address_of_a_mac_address() {
+        assert_eq!(gid_text(&link_local(&A)), "fe80::5054:ff:fe12:3456");
+        assert_eq!(gid_text(&v4(10, 0, 0, 1)), "10.0.0.1");
+    }
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The GIDs that a VM's driver wanted and that the host or the switch has refused: for the log and `verbenactl port`, so that people find
+//! out why an address has no GID.
+
+use crate::policy::{gid_text, mac_text};
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+use verbena_abi::syndrome::Syndrome;
+use verbena_device::Gid as Entry;
+
+/// So many are kept of a VM, the newest.
+pub const MOST: usize = 64;
+/// So many nanoseconds at least are between two lines of the log about one VM: its guest sets addresses as it likes.
+pub const TELL_PAUSE: u64 = 1_000_000_000;
+
+/// An entry that was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// GID, MAC address and VLAN.
+    pub entry: Entry,
+    /// The rule.
+    pub cause: Syndrome,
+    /// How often it was refused since it was last accepted.
+    pub times: u64,
+}
+
+impl Refused {
+    /// A sentence about it.
+    pub fn text(&self) -> String {
+        let Entry { gid, mac, vlan } = &self.entry;
+        let vlan = vlan.map_or_else(String::new, |id| format!(", VLAN {id}"));
+        format!(
+            "GID {} with MAC address {}{vlan}: {:?}: {}",
+            gid_text(gid),
+            mac_text(mac),
+            self.cause,
+            self.cause.explain().trim()
+        )
+    }
+}
+
+#[derive(Default)]
+struct State {
+    all: VecDeque<Refused>,
+    /// When the log was told last.
+    told: Option<u64>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Refusals(Mutex<State>);
+
+impl Refusals {
+    fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
+        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// An entry was refused. Returns what the log is to be told: of each entry once, and not too often.
+    pub fn note(&self, entry: Entry, cause: Syndrome, now: u64) -> Option<String> {
+        self.with(|state| {
+            let old = state.all.iter().position(|one| one.entry == entry);
+            let old = old.and_then(|at| state.all.remove(at));
+            let is_known = old.as_ref().is_some_and(|old| old.cause == cause);
+            let times = old.map_or(0, |old| old.times) + 1;
+            if state.all.len() >= MOST {
+                state.all.pop_front();
+            }
+            let refused = Refused {
+                entry,
+                cause,
+                times,
+            };
+            let text = refused.text();
+            state.all.push_back(refused);
+            let is_soon = |at: u64| now.saturating_sub(at) < TELL_PAUSE;
+            if is_known || state.told.is_some_and(is_soon) {
+                return None;
+            }
+            state.told = Some(now);
+            Some(text)
+        })
+    }
+
+    /// An entry was accepted.
+    pub fn settle(&self, entry: &Entry) {
+        self.with(|state| state.all.retain(|one| one.entry != *entry));
+    }
+
+    /// The device begins a new life: nothing was refused yet.
+    pub fn clear(&self) {
+        self.with(|state| state.all.clear());
+    }
+
+    /// The newest, in the order in which they were refused last.
+    pub fn all(&self) -> Vec<Refused> {
+        self.with(|state| state.all.iter().cloned().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(last: u8) -> Entry {
+        Entry {
+            gid: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, last],
+            mac: [2, 0, 0, 0, 0, last],
+            vlan: (last == 7).then_some(5),
+        }
+    }
+
+    #[test]
+    fn each_is_told_once_and_at_most_one_a_second() {
+        let all = Refusals::default();
+        let cause = Syndrome::GidInUse;
+        let text = all.note(entry(1), cause, 0).unwrap();
+        assert!(text.starts_with("GID 10.0.0.1 with MAC address 02:00:00:00:00:01: GidInUse: "));
+        assert_eq!(all.note(entry(1), cause, 5 * TELL_PAUSE), None);
+        let with_vlan = all.note(entry(7), cause, 5 * TELL_PAUSE).unwrap();
+        assert!(with_vlan.contains("VLAN 5"), "{with_vlan}");
+        // By another rule, but too soon; then again.
+        let other = Syndrome::GidNotAllowed;
+        assert_eq!(all.note(entry(1), other, 6 * TELL_PAUSE - 1), None);
+        assert!(all.note(entry(1), cause, 6 * TELL_PAUSE).is_some());
+        assert_eq!(all.all().last().map(|one| one.times), Some(4));
+        // It was accepted meanwhile.
+        all.settle(&entry(1));
+        assert_eq!(all.all().len(), 1);
+        assert!(all.note(entry(1), cause, 9 * TELL_PAUSE).is_some());
+        all.clear();
+        assert!(all.all().is_empty());
+    }
+
+    #[test]
+    fn they_are_few() {
+        let all = Refusals::default();
+        for n in 0..=255 {
+            all.note(entry(n), Syndrome::GidInUse, 0);
+        }
+        let all = all.all();
+        assert_eq!(all.len(), MOST);
+        assert_eq!(all.last().map(|one| one.entry), Some(entry(255)));
+    }
+}

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Who gets which MAC address and GID.
+
+use super::*;
+
+/// The MAC address of a macvlan device, or one that a guest has given its net device.
+const M: Mac = [2, 0, 0, 0, 2, 1];
+
+fn ips(list: &str) -> Policy {
+    let rule = GidRule::of_ips(list).unwrap();
+    Policy::new(OtherMacs::Any, Some(&rule), None)
+}
+
+#[test]
+fn a_gid_has_the_mac_address_with_which_it_was_set() {
+    let mut s = switch_with(any(), Policy::default());
+    let entries = [entry(A, ip(1)), entry(M, ip(51))];
+    assert_eq!(set(&mut s, 0, &entries, 0), []);
+    let far = (X, ip(9));
+    for own in [(A, ip(1)), (M, ip(51)), (M, ip(1)), (A, ip(51))] {
+        // A peer may have learned the MAC address of another net device of the host.
+        assert_eq!(
+            s.forward(WIRE, &roce(far, own), 0),
+            ports(&[Engine(0)]),
+            "{own:x?}"
+        );
+        assert_eq!(s.forward(Engine(0), &roce(own, far), 0), ports(&[WIRE]));
+        let path = frame::peek(&roce((B, ip(2)), own)).unwrap();
+        assert_eq!(s.engine_for(1, &path, 0), Some(0));
+        let back = frame::peek(&roce(own, (B, ip(2)))).unwrap();
+        assert_eq!(s.engine_for(0, &back, 0), Some(1));
+        assert!(s.forward(WIRE, &roce(own, far), 0).is_empty());
+        assert!(s.forward(Engine(1), &roce(own, far), 0).is_empty());
+    }
+    // Plain Ethernet with that MAC address is the same VM's, and nobody else's.
+    assert_eq!(s.forward(WIRE, &plain(X, M), 0), ports(&[Guest(0)]));
+    assert!(!s.forward(Guest(0), &plain(M, X), 0).is_empty());
+    for other in [Guest(1), WIRE] {
+        assert!(s.forward(other, &plain(M, X), 0).is_empty());
+    }
+    // It is cleared: the MAC address is nobody's for sure.
+    assert_eq!(set(&mut s, 0, &entries[..1], 0), []);
+    assert!(s.forward(Engine(0), &roce((M, ip(51)), far), 0).is_empty());
+    assert!(!s.forward(Guest(1), &plain(M, X), 0).is_empty());
+}
+
+#[test]
+fn a_mac_address_of_a_vlan_is_anothers_in_another() {
+    let mut s = switch_with(any(), any());
+    let within = |vlan| Entry {
+        vlan: Some(vlan),
+        ..entry(M, ip(51))
+    };
+    assert_eq!(s.claim(0, &within(5), 0), Ok(()));
+    // Another guest may have both in another VLAN, and neither in that one.
+    assert_eq!(s.claim(1, &within(6), 0), Ok(()));
+    assert_eq!(s.claim(1, &within(5), 0), Err(Syndrome::GidMacInUse));
+    let same = Entry {
+        mac: B,
+        ..within(5)
+    };
+    assert_eq!(s.claim(1, &same, 0), Err(Syndrome::GidInUse));
+    assert_eq!(s.forward(WIRE, &tagged(X, M, 5), 0), ports(&[Guest(0)]));
+    assert_eq!(s.forward(WIRE, &tagged(X, M, 6), 0), ports(&[Guest(1)]));
+}
+
+#[test]
+fn without_leave_a_guest_has_the_mac_address_of_its_nic_alone() {
+    let mut s = switch();
+    let not_allowed = [(ip(51), Syndrome::GidMacNotAllowed)];
+    assert_eq!(set(&mut s, 0, &[entry(M, ip(51))], 0), not_allowed);
+    assert!(s
+        .forward(Engine(0), &roce((M, ip(51)), (X, ip(9))), 0)
+        .is_empty());
+    // Nor by software RDMA.
+    assert!(s
+        .forward(Guest(0), &roce((M, ip(51)), (X, ip(9))), 0)
+        .is_empty());
+    let listed = Policy::new(OtherMacs::Listed(vec![M]), None, None);
+    let mut s = switch_with(listed, any());
+    assert_eq!(set(&mut s, 0, &[entry(M, ip(51))], 0), []);
+    assert_eq!(
+        s.claim(0, &entry(NESTED, ip(52)), 0),
+        Err(Syndrome::GidMacNotAllowed)
+    );
+    assert!(!s
+        .forward(Guest(0), &roce((M, ip(51)), (X, ip(9))), 0)
+        .is_empty());
+}
+
+#[test]
+fn software_rdma_of_a_guest_that_may_have_any_mac_address() {
+    let mut s = switch_with(any(), any());
+    let far = (X, ip(9));
+    assert!(!s.forward(Guest(0), &roce((M, ip(51)), far), 0).is_empty());
+    // Where it was heard it is found; and nobody takes it at once.
+    let back = roce(far, (M, ip(51)));
+    assert_eq!(s.forward(WIRE, &back, 1), ports(&[Guest(0)]));
+    assert!(s.forward(Guest(1), &roce((M, ip(52)), far), 2).is_empty());
+    assert!(s.forward(Guest(1), &roce((A, ip(52)), far), 2).is_empty());
+}
+
+#[test]
+fn the_mac_address_of_somebody_else_is_not_to_be_had() {
+    let mut s = switch_with(any(), any());
+    let claim = |s: &mut Switch, mac, now| s.claim(0, &entry(mac, ip(51)), now);
+    let in_use = Err(Syndrome::GidMacInUse);
+    // The other VM's NIC's; a station's on the wire; one of a guest's bridge.
+    assert_eq!(claim(&mut s, B, 0), in_use);
+    s.forward(WIRE, &plain(X, ALL), 0);
+    s.forward(Guest(1), &plain(NESTED, ALL), 0);
+    assert_eq!(claim(&mut s, X, AGE - 1), in_use);
+    assert_eq!(claim(&mut s, NESTED, HOLD - 1), in_use);
+    assert_eq!(claim(&mut s, NESTED, HOLD), Ok(()));
+    assert_eq!(claim(&mut s, X, AGE), Ok(()));
+    // Its own, from a bridge of its guest's or a macvlan device.
+    s.forward(Guest(0), &plain(M, ALL), 0);
+    assert_eq!(claim(&mut s, M, 1), Ok(()));
+    // Set by one driver, it is not the other's.
+    assert_eq!(s.claim(1, &entry(M, ip(52)), 2), in_use);
+    // Given to one, it is not the other's, who may have any.
+    let listed = Policy::new(OtherMacs::Listed(vec![M]), None, None);
+    let mut s = switch_with(any(), listed);
+    assert_eq!(claim(&mut s, M, 0), in_use);
+    assert_eq!(s.claim(1, &entry(M, ip(51)), 0), Ok(()));
+}
+
+#[test]
+fn the_link_local_address_of_a_mac_address_that_is_given_is_its_owners() {
+    let mut s = switch_with(any(), any());
+    let reserved = Err(Syndrome::GidReserved);
+    for mac in [B, M] {
+        assert_eq!(s.claim(1, &entry(mac, link_local(&A)), 0), reserved);
+    }
+    let stolen = |port: Port, mac: Mac| {
+        let mut frame = [&X[..], &mac, &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 8, 17, 64]].concat();
+        frame.extend(link_local(&A));
+        frame.extend(link_local(&X));
+        frame.extend([0xc0, 0]);
+        frame.extend(4791u16.to_be_bytes());
+        frame.extend([0, 8, 0, 0]);
+        let path = frame::peek(&frame).unwrap();
+        assert_eq!(path.sgid, link_local(&A));
+        (port, frame)
+    };
+    for (port, frame) in [stolen(Guest(1), B), stolen(Engine(1), B)] {
+        assert!(s.forward(port, &frame, 0).is_empty(), "{port:?}");
+    }
+    assert_eq!(s.claim(0, &entry(A, link_local(&A)), 0), Ok(()));
+    let (port, frame) = stolen(Engine(0), A);
+    assert!(!s.forward(port, &frame, 0).is_empty());
+    // Whatever list there is.
+    let mut s = switch_with(ips("10.0.0.1"), ips("10.0.0.2"));
+    assert_eq!(s.claim(0, &entry(A, link_local(&A)), 0), Ok(()));
+}
+
+#[test]
+fn who_only_says_that_it_has_a_gid_does_not_keep_it_from_a_driver() {
+    let mut s = switch();
+    let says = roce((B, ip(7)), (X, ip(9)));
+    for minute in 0..60 {
+        assert!(!s.forward(Guest(1), &says, minute * 60 * SECOND).is_empty());
+    }
+    let now = 3540 * SECOND;
+    // Nor does it count that it speaks to itself.
+    let itself = roce((B, ip(2)), (B, ip(7)));
+    assert_eq!(s.forward(Engine(1), &itself, now), ports(&[Guest(1)]));
+    assert_eq!(s.claim(0, &entry(A, ip(7)), now), Ok(()));
+    assert!(s.forward(Guest(1), &says, now).is_empty());
+    assert_eq!(
+        s.forward(WIRE, &roce((X, ip(9)), (A, ip(7))), now),
+        ports(&[Engine(0)])
+    );
+    let (_, counted, real) = s.names.counts();
+    assert_eq!(counted, real);
+}
+
+#[test]
+fn stock_rxe_that_others_speak_to_keeps_its_gid() {
+    let mut s = switch();
+    let says = roce((B, ip(7)), (X, ip(9)));
+    let answer = roce((X, ip(9)), (B, ip(7)));
+    s.forward(Guest(1), &says, 0);
+    assert_eq!(s.forward(WIRE, &answer, 1), ports(&[Guest(1)]));
+    let in_use = Err(Syndrome::GidInUse);
+    assert_eq!(s.claim(0, &entry(A, ip(7)), 2), in_use);
+    // Until it is silent for long; or the address is given to another.
+    assert_eq!(s.claim(0, &entry(A, ip(7)), AGE), Ok(()));
+    let mut s = switch_with(ips("10.0.0.1,10.0.0.7"), ips("10.0.0.0/24"));
+    assert!(s.forward(Guest(1), &says, 0).is_empty());
+    assert_eq!(s.claim(0, &entry(A, ip(7)), 0), Ok(()));
+}
+
+#[test]
+fn a_guest_has_the_ip_addresses_that_are_named_for_it() {
+    let mut s = switch_with(ips("10.0.0.1,10.0.0.5"), ips("10.0.0.0/24"));
+    let claim = |s: &mut Switch, vm: u8, last| {
+        let mac = [A, B][usize::from(vm)];
+        s.claim(vm, &entry(mac, ip(last)), 0)
+    };
+    assert_eq!(claim(&mut s, 0, 6), Err(Syndrome::GidNotAllowed));
+    assert_eq!(claim(&mut s, 1, 5), Err(Syndrome::GidReserved));
+    assert_eq!(claim(&mut s, 0, 5), Ok(()));
+    assert_eq!(claim(&mut s, 1, 6), Ok(()));
+    let far = (X, ip(9));
+    for port in [Guest(0), Engine(0)] {
+        assert!(s.forward(port, &roce((A, ip(77)), far), 0).is_empty());
+    }
+    let outside = roce(
+        (B, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, 0, 1]),
+        far,
+    );
+    assert!(s.forward(Guest(1), &outside, 0).is_empty());
+    assert!(!s.forward(Guest(1), &roce((B, ip(77)), far), 0).is_empty());
+}
+
+#[test]
+fn counts_of_used_gids_are_right_whatever_happens() {
+    let mut s = switch_with(any(), any());
+    let mut dice = 1u32;
+    let mut roll = |n: u32| {
+        dice = dice.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (dice >> 16) % n
+    };
+    let mut now = 0;
+    for _ in 0..20_000 {
+        now += u64::from(roll(3)) * SECOND;
+        let vm = roll(2) as u8;
+        let mac = [A, B][usize::from(vm)];
+        let gid = ip(roll(40) as u8);
+        match roll(6) {
+            0 => drop(s.claim(vm, &entry(mac, gid), now)),
+            1 => {
+                let left = (0..roll(4)).map(|_| entry(mac, ip(roll(40) as u8)));
+                drop(set(&mut s, vm, &left.collect::<Vec<_>>(), now));
+            }
+            2 => drop(s.forward(WIRE, &roce((X, ip(99)), (mac, gid)), now)),
+            _ => drop(s.forward(Guest(vm), &roce((mac, gid), (X, ip(99))), now)),
+        }
+        let (_, counted, real) = s.names.counts();
+        assert_eq!(counted, real);
+    }
+}
