@@ -6,7 +6,10 @@ use crate::{
     bindings,
     enums::GidType, //
 };
-use kernel::error::to_result;
+use kernel::{
+    error::to_result,
+    fmt, //
+};
 
 /// An entry of the GID table.
 #[derive(Clone, Copy)]
@@ -47,5 +50,23 @@ impl Gid {
                 vlan_id: (l2.is_ok() && vlan < 4096).then_some(vlan),
             }
         }
+    }
+}
+
+impl fmt::Display for Gid {
+    /// The address that it stands for, as the kernel writes GIDs: eight groups of IPv6; that of IPv4 with its four numbers.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d] = self.gid {
+            return write!(f, "{a}.{b}.{c}.{d}");
+        }
+        for (n, group) in self.gid.chunks_exact(2).enumerate() {
+            if n != 0 {
+                f.write_str(":")?;
+            }
+            for byte in group {
+                write!(f, "{byte:02x}")?;
+            }
+        }
+        Ok(())
     }
 }

@@ -96,8 +96,8 @@ pub(crate) struct Lender(());
 
 /// Why there is no reply.
 pub(crate) enum Failure {
-    /// The device refused, and a command that fails has changed nothing.
-    Refused(Error, LetGo),
+    /// The device refused, for this syndrome, and a command that fails has changed nothing.
+    Refused(Error, LetGo, u32),
     /// The device is dead; what it has done of the command nobody knows.
     Dead,
 }
@@ -105,7 +105,7 @@ pub(crate) enum Failure {
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::Refused(e, _) => e,
+            Failure::Refused(e, ..) => e,
             Failure::Dead => EIO,
         }
     }
@@ -191,7 +191,7 @@ impl CommandQueue {
         let reply = answered.map(|()| self.read_reply::<C>(index));
         let error = match &reply {
             Ok(Ok(_)) => 0,
-            Ok(Err(Failure::Refused(error, _))) => error.to_errno(),
+            Ok(Err(Failure::Refused(error, ..))) => error.to_errno(),
             Ok(Err(Failure::Dead)) | Err(_) => EIO.to_errno(),
         };
         trace::command(self.health.name(), C::OPCODE.name(), error, begin.elapsed());
@@ -214,7 +214,7 @@ impl CommandQueue {
         let slot = self.take_slot()?;
         self.exec_at(slot, &request(&Lender(())))
             .map_err(|failure| {
-                if let Failure::Refused(_, let_go) = &failure {
+                if let Failure::Refused(_, let_go, _) = &failure {
                     memory.iter().for_each(|lent| lent.returned(let_go));
                 }
                 failure.into()
@@ -281,7 +281,7 @@ impl CommandQueue {
     ) -> Result {
         match self.exec(request) {
             Ok(_) => memory.iter().for_each(|lent| lent.returned(&LetGo(()))),
-            Err(Failure::Refused(e, _)) if e == EBUSY && is_known() => return Err(e),
+            Err(Failure::Refused(e, ..)) if e == EBUSY && is_known() => return Err(e),
             Err(Failure::Refused(..)) => {
                 self.health
                     .declare_dead(Cause::Protocol("it refused to let go of an object"));
@@ -495,6 +495,7 @@ impl CommandQueue {
             Some(CmdStatus::NoResources) => ENOMEM,
             Some(CmdStatus::Unsupported) => eopnotsupp(),
             Some(CmdStatus::BadAddress) => EFAULT,
+            Some(CmdStatus::Denied) => EACCES,
             Some(_) => EINVAL,
             // Whether it did what it was asked nobody knows.
             None => return Err(self.broken("it replied with an unknown status")),
@@ -508,6 +509,6 @@ impl CommandQueue {
                 syndrome
             );
         }
-        Err(Failure::Refused(error, LetGo(())))
+        Err(Failure::Refused(error, LetGo(()), syndrome))
     }
 }

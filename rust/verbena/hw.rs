@@ -267,7 +267,7 @@ impl Hw {
     pub(crate) fn exec_unless_dead<C: Command>(&self, request: &C) -> Result<C::Reply> {
         match self.cmdq.exec(request) {
             Ok(reply) => Ok(reply),
-            Err(Failure::Refused(e, _)) if !self.health.is_dead() => Err(e),
+            Err(Failure::Refused(e, ..)) if !self.health.is_dead() => Err(e),
             Err(_) => {
                 self.health.wait_end();
                 Ok(C::Reply::default())

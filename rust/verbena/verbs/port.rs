@@ -39,9 +39,11 @@ use crate::{
             GID_TYPE_ROCE_V2,
             NO_VLAN, //
         },
+        syndrome::Syndrome,
         uverbs::UVERBS_ABI_VERSION,
         Le16, //
     },
+    cmdq::Failure,
     hw::Hw,
     netdev::Port, //
 };
@@ -114,6 +116,18 @@ const DEFAULT_PKEY: u16 = 0xffff;
 fn gids(hw: &Hw) -> Result<u16> {
     // CAST: at most 256.
     Ok(hw.caps()?.max_gid.get().min(1 << u8::BITS) as u16)
+}
+
+/// Tells the log of an address that the host does not let this guest use. Who adds addresses is an
+/// administrator, and the core says something each time too.
+fn say_refused(hw: &Hw, gid: &Gid, mac: [u8; 6], syndrome: u32) {
+    let rule = u16::try_from(syndrome).ok().and_then(Syndrome::from_raw);
+    let (name, why) = rule.map_or(("?", ""), |rule| (rule.name(), rule.explain()));
+    let [a, b, c, d, e, f] = mac;
+    dev_warn!(
+        hw.pdev,
+        "no GID for address {gid} with MAC address {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}: {name}:{why}\n"
+    );
 }
 
 #[vtable]
@@ -259,17 +273,26 @@ impl Operations for Verbena {
         if gid.gid_type != GidType::RoceUdpEncap {
             return Err(EINVAL);
         }
-        dev.live.cmdq.exec(&SetGid {
+        let mac = gid.mac.unwrap_or(dev.port.info().mac);
+        let set = dev.live.cmdq.exec(&SetGid {
             index: Le16::new(gid.index),
             valid: 1,
             vlan: Le16::new(gid.vlan_id.unwrap_or(NO_VLAN)),
-            mac: gid.mac.unwrap_or(dev.port.info().mac),
+            mac,
             gid: gid.gid,
             port: 1,
             gid_type: GID_TYPE_ROCE_V2,
             ..Default::default()
-        })?;
-        Ok(())
+        });
+        match set {
+            Ok(_) => Ok(()),
+            // The core leaves it out of the table then.
+            Err(Failure::Refused(error, _, syndrome)) if error == EACCES => {
+                say_refused(&dev.live, gid, mac, syndrome);
+                Err(error)
+            }
+            Err(failure) => Err(failure.into()),
+        }
     }
 
     fn del_gid(dev: &Device<Self>, gid: &Gid) -> Result {
