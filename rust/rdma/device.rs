@@ -101,6 +101,13 @@ pub trait Operations: Sized + Send + Sync + 'static {
     /// Describes a port as it is now.
     fn query_port(dev: &Device<Self>, port: u32, attr: &mut PortAttr) -> Result;
 
+    /// A port's net device went up or down, or has a link or none. Whether consumers may be told at once; if
+    /// not, the driver lets the device know first and calls [`DeviceRef::report_port_state`] then. Called
+    /// with the RTNL held: nothing may be waited for.
+    fn port_event(_dev: &Device<Self>) -> bool {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
     /// What carries a port's packets.
     fn link_layer(dev: &Device<Self>, port: u32) -> LinkLayer;
 
@@ -335,6 +342,40 @@ impl<D: Operations> Registration<D> {
     pub fn device(&self) -> &Device<D> {
         // SAFETY: Alive until unregistered.
         unsafe { self.dev.as_ref() }
+    }
+
+    /// A reference to it, for longer than it may be registered.
+    pub fn device_ref(&self) -> DeviceRef {
+        let dev = self.dev.cast();
+        // SAFETY: Alive until unregistered.
+        unsafe { bindings::rdma_helper_ib_device_get(dev.as_ptr()) };
+        DeviceRef { dev }
+    }
+}
+
+/// A device that may be unregistered by now, held in memory.
+pub struct DeviceRef {
+    dev: NonNull<bindings::ib_device>,
+}
+
+// SAFETY: The core's device may be used from any thread.
+unsafe impl Send for DeviceRef {}
+// SAFETY: As above.
+unsafe impl Sync for DeviceRef {}
+
+impl DeviceRef {
+    /// Tells consumers, if that has changed, whether the port of a net device is active; unless the device is
+    /// not registered any more. May sleep.
+    pub fn report_port_state(&self, netdev: &Netdev) {
+        // SAFETY: The device is held in memory, and is kept registered meanwhile; the net device is held.
+        unsafe { bindings::rdma_helper_report_port_state(self.dev.as_ptr(), netdev.as_raw()) };
+    }
+}
+
+impl Drop for DeviceRef {
+    fn drop(&mut self) {
+        // SAFETY: Held by `device_ref`.
+        unsafe { bindings::rdma_helper_ib_device_release(self.dev.as_ptr()) };
     }
 }
 

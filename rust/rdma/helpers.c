@@ -38,6 +38,25 @@ void rdma_helper_ib_device_set_parent(struct ib_device *device, struct device *p
 	device->dev.parent = parent;
 }
 
+void rdma_helper_ib_device_get(struct ib_device *device)
+{
+	get_device(&device->dev);
+}
+
+void rdma_helper_ib_device_release(struct ib_device *device)
+{
+	put_device(&device->dev);
+}
+
+/* Tells consumers whether the port of @ndev is active, if @device is registered still. */
+void rdma_helper_report_port_state(struct ib_device *device, struct net_device *ndev)
+{
+	if (!ib_device_try_get(device))
+		return;
+	ib_dispatch_port_state_event(device, ndev);
+	ib_device_put(device);
+}
+
 struct ib_ucontext *rdma_helper_udata_context(struct ib_udata *udata)
 {
 	return container_of(udata, struct uverbs_attr_bundle, driver_udata)->context;

@@ -20,6 +20,9 @@
 struct ib_device *rdma_helper_ib_alloc_device(size_t size);
 struct device *rdma_helper_ib_device_dev(struct ib_device *device);
 void rdma_helper_ib_device_set_parent(struct ib_device *device, struct device *parent);
+void rdma_helper_ib_device_get(struct ib_device *device);
+void rdma_helper_ib_device_release(struct ib_device *device);
+void rdma_helper_report_port_state(struct ib_device *device, struct net_device *ndev);
 struct ib_ucontext *rdma_helper_udata_context(struct ib_udata *udata);
 struct ib_udata *rdma_helper_attrs_udata(struct uverbs_attr_bundle *attrs);
 void rdma_helper_ucontext_put_task(struct ib_ucontext *context);

@@ -22,6 +22,7 @@ use crate::{
 };
 use core::marker::PhantomData;
 use kernel::{
+    bindings as kbindings,
     error::from_result,
     prelude::*, //
 };
@@ -40,6 +41,9 @@ impl<D: Operations> Adapter<D> {
         ops.get_link_layer = Some(Self::get_link_layer);
         ops.query_pkey = Some(Self::query_pkey);
         ops.dealloc_driver = Some(Self::dealloc_driver);
+        if D::HAS_PORT_EVENT {
+            ops.report_port_event = Some(Self::report_port_event);
+        }
         if D::HAS_ADD_GID {
             ops.add_gid = Some(Self::add_gid);
         }
@@ -136,6 +140,23 @@ impl<D: Operations> Adapter<D> {
             unsafe { *pkey = D::query_pkey(Device::from_raw(dev), port, index)? };
             Ok(0)
         })
+    }
+
+    /// # Safety
+    ///
+    /// Only for the core.
+    unsafe extern "C" fn report_port_event(
+        dev: *mut bindings::ib_device,
+        netdev: *mut kbindings::net_device,
+        _event: c_ulong,
+    ) {
+        // SAFETY: A device of ours, registered, and the net device of the event: what the core does without
+        // this operation.
+        unsafe {
+            if D::port_event(Device::from_raw(dev)) {
+                bindings::ib_dispatch_port_state_event(dev, netdev);
+            }
+        }
     }
 
     /// # Safety

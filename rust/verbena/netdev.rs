@@ -1,22 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The net device that the port is paired with, by MAC address.
+//! The net device that the port is paired with, by its permanent MAC address: one that is changed while it runs changes nothing
+//! of that.
 //!
 //! The core takes addresses and link state from it by itself. What the device must know (is the link
-//! up, how long may packets be) is told to it by a work, because a notifier may not wait.
+//! up, how long may packets be) is told to it by a work, because a notifier may not wait; and before a queue pair changes, because
+//! programs see the net device's new state at once. Consumers are told of a port that is active once the device knows it.
 
 use crate::{
     abi::cmd::SetPort,
     hw::Hw, //
 };
 use kernel::{
+    new_mutex,
     prelude::*,
     sync::{
         atomic::{
             Atomic,
             Relaxed, //
         },
-        Arc, //
+        Arc,
+        Mutex, //
     },
 };
 use rdma::{
@@ -33,18 +37,30 @@ use rdma::{
             Work, //
         }, //
     },
+    device::DeviceRef,
     enums::Mtu, //
 };
 
 /// The port's net device.
+#[pin_data]
 pub(crate) struct Port {
     hw: Arc<Hw>,
     netdev: Netdev,
+    /// What the device was told last: whether it is up, and its MTU.
+    #[pin]
+    told: Mutex<Option<(bool, u8)>>,
+    /// Consumers are to be told of its state once the device knows it.
+    is_event: Atomic<bool>,
 }
 
 impl Port {
-    pub(crate) fn new(hw: Arc<Hw>, netdev: Netdev) -> Self {
-        Self { hw, netdev }
+    pub(crate) fn new(hw: Arc<Hw>, netdev: Netdev) -> impl PinInit<Self> {
+        pin_init!(Self {
+            hw,
+            netdev,
+            told <- new_mutex!(None),
+            is_event: Atomic::new(false),
+        })
     }
 
     pub(crate) fn netdev(&self) -> &Netdev {
@@ -56,31 +72,57 @@ impl Port {
         self.netdev.info()
     }
 
-    /// Tells the device what the port is like now.
+    /// Tells the device what the port is like now, if it does not know. Whoever has seen a change of the
+    /// net device, which tells everybody else at once, calls this before it relies on that.
     pub(crate) fn tell(&self) -> Result {
+        // Held meanwhile, so that what is told last is the newest.
+        let mut told = self.told.lock();
         let info = self.info();
+        // CAST: a small enumeration.
+        let now = (info.is_up(), Mtu::from_netdev(info.mtu).as_raw() as u8);
+        if *told == Some(now) {
+            return Ok(());
+        }
+        let (up, mtu) = now;
         self.hw.cmdq.exec(&SetPort {
-            up: u8::from(info.running && info.carrier),
-            // CAST: a small enumeration.
-            mtu: Mtu::from_netdev(info.mtu).as_raw() as u8,
+            up: u8::from(up),
+            mtu,
             port: 1,
             ..Default::default()
         })?;
+        *told = Some(now);
         Ok(())
+    }
+
+    /// Consumers are to be told of the port's state, but not before the device knows it.
+    pub(crate) fn expect_event(&self) {
+        self.is_event.store(true, Relaxed);
     }
 }
 
-impl work::Handler for Port {
+/// Tells the device, then consumers, what the port is like.
+pub(crate) struct Teller {
+    pub(crate) port: Arc<Port>,
+    pub(crate) device: DeviceRef,
+}
+
+impl work::Handler for Teller {
     fn run(&self) {
-        if self.tell().is_err() && !self.hw.health.is_dead() {
-            self.hw.complain("it does not take the state of its port");
+        // What comes up later is told later.
+        let is_event = self.port.is_event.xchg(false, Relaxed);
+        let hw = &self.port.hw;
+        if self.port.tell().is_err() && !hw.health.is_dead() {
+            hw.complain("it does not take the state of its port");
+        }
+        if is_event {
+            self.device.report_port_state(&self.port.netdev);
         }
     }
 }
 
 /// Follows the net device.
 pub(crate) struct Follower {
-    pub(crate) tell: Work<Port>,
+    pub(crate) tell: Work<Teller>,
     pub(crate) recovery: Arc<dyn Wake>,
     pub(crate) gone: Arc<Atomic<bool>>,
 }
@@ -88,9 +130,12 @@ pub(crate) struct Follower {
 impl netdev::Handler for Follower {
     fn changed(&self, change: Change) {
         match change {
-            Change::State | Change::Mtu | Change::Address => {
+            Change::State | Change::Mtu => {
                 self.tell.queue();
             }
+            // The core deletes all GIDs of the net device and adds them with the new address. Queue pairs
+            // that were connected by the old ones end as on other adapters, which have no such GID either.
+            Change::Address => {}
             Change::Unregister => {
                 self.gone.store(true, Relaxed);
                 self.recovery.wake();

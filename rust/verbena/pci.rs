@@ -18,7 +18,8 @@ use crate::{
     life::Life,
     netdev::{
         Follower,
-        Port, //
+        Port,
+        Teller, //
     },
     verbs::Verbena, //
 };
@@ -119,7 +120,7 @@ impl Recovery {
         let [a, b, c, d, e, f, _, _] = caps.mac;
         let find_netdev = || Netdev::by_mac(&[a, b, c, d, e, f]).ok_or(EPROBE_DEFER);
         let netdev = find_netdev()?;
-        let port = Arc::new(Port::new(live.hw.clone(), netdev), GFP_KERNEL)?;
+        let port = Arc::pin_init(Port::new(live.hw.clone(), netdev), GFP_KERNEL)?;
         port.tell()?;
         let settings = Settings {
             node_guid: caps.node_guid,
@@ -140,12 +141,16 @@ impl Recovery {
             *name = None;
         }
         drop(name);
+        let registration = registration?;
+        let teller = Teller {
+            port: port.clone(),
+            device: registration.device_ref(),
+        };
         let follower = Follower {
-            tell: new_work!(port.clone(), &self.parts.awake)?,
+            tell: new_work!(Arc::new(teller, GFP_KERNEL)?, &self.parts.awake)?,
             recovery: work.clone(),
             gone: self.netdev_gone.clone(),
         };
-        let registration = registration?;
         let follower = Arc::new(follower, GFP_KERNEL)?;
         let notifier = Notifier::new(port.netdev(), follower.clone())?;
         // Of a net device that went away or down meanwhile the notifier says nothing.

@@ -42,6 +42,13 @@ pub struct NetdevInfo {
     pub carrier: bool,
 }
 
+impl NetdevInfo {
+    /// It is up and has a link: packets go both ways.
+    pub fn is_up(&self) -> bool {
+        self.running && self.carrier
+    }
+}
+
 impl Netdev {
     /// The net device of the initial namespace with that MAC. May sleep.
     ///

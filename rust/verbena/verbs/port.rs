@@ -231,7 +231,7 @@ impl Operations for Verbena {
 
     fn query_port(dev: &Device<Self>, _port: u32, attr: &mut PortAttr) -> Result {
         let info = dev.port.info();
-        let up = info.running && info.carrier && !dev.live.health.is_dead();
+        let up = info.is_up() && !dev.live.health.is_dead();
         let (state, phys) = if up {
             (PortState::Active, PhysState::LinkUp)
         } else {
@@ -250,6 +250,15 @@ impl Operations for Verbena {
             .set_cm_supported()
             .set_link(PortWidth::X4, PortSpeed::Edr);
         Ok(())
+    }
+
+    fn port_event(dev: &Device<Self>) -> bool {
+        // What is sent once it is active is not to be lost; what is sent while it is down is.
+        let is_down = !dev.port.info().is_up();
+        if !is_down {
+            dev.port.expect_event();
+        }
+        is_down
     }
 
     fn link_layer(_dev: &Device<Self>, _port: u32) -> LinkLayer {

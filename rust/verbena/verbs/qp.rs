@@ -349,6 +349,9 @@ impl QueuePair<Verbena> for QpData {
     }
 
     fn modify(qp: &Qp<Verbena>, attr: &QpAttr, mask: QpAttrMask) -> Result {
+        // Programs see a new MTU of the net device at once. If it cannot be told, the device is dead, and
+        // says so below.
+        let _ = qp.device().port.tell();
         let quiesced = {
             let _moving = qp.moving.lock();
             Self::move_to(qp, attr, mask)?

@@ -150,13 +150,10 @@ impl World<'_> {
             ..PairOpts::default()
         };
         let opts = opts.conn(|c| c.mtu = MTUS[self.mtu].1);
-        let made = std::cell::RefCell::new(None);
-        // The device learns of another MTU a little later than those who ask the net device.
-        wait_for("a new queue pair of the port's MTU", || {
-            *made.borrow_mut() = self.rig.pair(&opts).ok();
-            Ok(made.borrow().is_some())
-        })?;
-        let new = made.into_inner().ok_or("a pair")?;
+        let new = self
+            .rig
+            .pair(&opts)
+            .at("a new queue pair of the port's MTU")?;
         checked_exchange(&new, self.seed).at("a new queue pair")?;
         for (address, _) in ADDRESSES.iter().zip(self.there).filter(|(_, there)| *there) {
             self.by(address).at(&format!("by {address}"))?;

@@ -2,6 +2,7 @@
 //! The port follows its net device: link state, addresses.
 use super::events::checked_exchange;
 use crate::ffi::context::EventType;
+use crate::ffi::qp::state;
 use crate::ffi::qp::{op, SendWr};
 use crate::outcome::Context as _;
 use crate::rig::*;
@@ -12,6 +13,7 @@ use std::time::Instant;
 pub static TESTS: &[Test] = &[
     Test::new("4/port-err-and-active", link).limit(120).alone(),
     Test::new("4/gid-change", address).limit(120).alone(),
+    Test::new("6/path-mtu-at-once", grown).limit(120).alone(),
     Test::new("3.12/link-down", unreachable).limit(120).alone(),
 ];
 
@@ -118,5 +120,41 @@ fn address(rig: &Rig) -> TestResult {
         !gids(rig).contains(&GID),
         "the GID stays without its address"
     );
+    Ok(())
+}
+
+/// Who sees a larger MTU of the port may use it at once: the device knows of it, too.
+fn grown(rig: &Rig) -> TestResult {
+    const ROUNDS: usize = 20;
+    let netdev = netdev()?;
+    let mtu = std::fs::read_to_string(format!("/sys/class/net/{netdev}/mtu")).at("the MTU")?;
+    let set = |netdev: &str, mtu: &str| ip(&["link", "set", netdev, "mtu", mtu]);
+    let (small, large) = (mtu.trim(), "4300");
+    let before = rig.ctx.query_port(1)?.active_mtu;
+    let round = || -> TestResult {
+        let e = rig.end(&PairOpts::default())?;
+        let mut conn = Conn {
+            mtu: before,
+            ..Conn::default()
+        };
+        move_to(&e.qp, state::INIT, rig.gid, e.qp.qpn(), &conn).at("INIT")?;
+        let grows = std::thread::spawn({
+            let netdev = netdev.clone();
+            move || set(&netdev, large)
+        });
+        let deadline = Instant::now() + patience();
+        while conn.mtu <= before {
+            ensure!(Instant::now() < deadline, "the port's MTU does not grow");
+            conn.mtu = rig.ctx.query_port(1)?.active_mtu;
+        }
+        let moved = move_to(&e.qp, state::RTR, rig.gid, e.qp.qpn(), &conn);
+        ensure!(grows.join().is_ok_and(|set| set.is_ok()), "ip link set mtu");
+        moved.at("RTR with the port's MTU")
+    };
+    for n in 0..ROUNDS {
+        let ran = round().at(&format!("round {n}"));
+        set(&netdev, small)?;
+        ran?;
+    }
     Ok(())
 }
