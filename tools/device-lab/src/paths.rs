@@ -91,8 +91,8 @@ impl Lab {
         let from = entry(wr.path.sgid_index.get());
         let (_, vlan, _, v6) = from;
         let cqe = &seen.cqe;
-        // On a wire the service level is the priority of a tag.
-        let sl = match self.d.device_config().wire_local && vlan == NO_VLAN {
+        // The service level is the priority of a VLAN tag, within the device as on a wire.
+        let sl = match vlan == NO_VLAN {
             true => 0,
             false => wr.path.sl,
         };
