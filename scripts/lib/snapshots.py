@@ -178,7 +178,8 @@ def loads_under_traffic(guest, _):
 
 def loads_amid_a_recovery(guest, _):
     load(guest, "traffic")
-    time.sleep(random.uniform(0, 1.5))
+    # Before the driver notices, while the device is started anew, or when the programs start again.
+    time.sleep(random.uniform(0, 4))
     save(guest, "recovery")
     load(guest, "recovery")
     guest.wait("works")
