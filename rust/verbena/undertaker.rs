@@ -9,7 +9,9 @@
 //!    private arrays ([`crate::verbs::cq`]), and armed CQs get their handler called here. The same
 //!    happens whenever something is posted later, so that every drain ends.
 //! 3. The PCI driver's recovery unregisters the RDMA device, by which the core destroys all objects
-//!    and tells processes of the fatal event exactly once, and starts a new life.
+//!    and tells processes of the fatal event exactly once, and starts a new life. It begins when the users in
+//!    the kernel have polled their flushed completions, or after [`PATIENCE`]: NVMe ignores errors of a
+//!    controller that it is removing, and would wait for its own timers.
 //!
 //! This runs on a work queue of its own, which reclaim may wait for.
 //!
@@ -17,17 +19,33 @@
 //! of the kernel's CQs has died it also wakes those who drain queue pairs that complete there.
 
 use crate::verbs::Live;
-use kernel::sync::{
-    atomic::{
-        Atomic,
-        Full, //
+use kernel::{
+    sync::{
+        atomic::{
+            Atomic,
+            Full, //
+        },
+        Arc, //
     },
-    Arc, //
+    time::{
+        Delta,
+        Instant,
+        Monotonic, //
+    },
 };
-use rdma::base::work::{
-    Handler,
-    Wake, //
+use rdma::base::{
+    sync::msleep,
+    work::{
+        Handler,
+        Wake, //
+    }, //
 };
+
+/// The longest time that users in the kernel get for polling flushed completions before their device goes.
+const PATIENCE: Delta = Delta::from_millis(500);
+
+/// Milliseconds between two looks whether they have.
+const PAUSE_MS: u32 = 2;
 
 /// Buries a device.
 pub(crate) struct Undertaker {
@@ -42,6 +60,17 @@ impl Undertaker {
             live,
             recovery,
             buried: Atomic::new(false),
+        }
+    }
+
+    /// Waits until users in the kernel have polled their flushed completions, up to [`PATIENCE`]. A queue that is
+    /// polled without events may never be.
+    fn wait_polled(&self) {
+        let start = Instant::<Monotonic>::now();
+        while self.live.owes_flushes() && start.elapsed() < PATIENCE {
+            msleep(PAUSE_MS);
+            // Requests that were posted meanwhile are flushed as well.
+            self.live.flush();
         }
     }
 }
@@ -64,6 +93,7 @@ impl Handler for Undertaker {
         }
         live.flush();
         if first {
+            self.wait_polled();
             self.recovery.wake();
         }
     }

@@ -153,6 +153,13 @@ impl Live {
         self.health.has_ended() || self.dead_cqs.count.load(Relaxed) != 0
     }
 
+    /// Whether a CQ of the kernel's has completions that nobody has polled, once the life of the device has ended.
+    pub(crate) fn owes_flushes(&self) -> bool {
+        let mut owes = false;
+        self.cqs.for_each(|cq| owes |= cq.owes_flushes(cq));
+        owes
+    }
+
     /// Calls the handlers of all CQs for which there is something to flush, then of all queue pairs whose
     /// drain waits for an event. While the device lives that are the dead CQs alone.
     pub(crate) fn flush(&self) {

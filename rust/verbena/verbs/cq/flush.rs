@@ -94,6 +94,12 @@ impl CqData {
         }
     }
 
+    /// Whether a user in the kernel has completions to poll, written by the device or flushed by software.
+    pub(crate) fn owes_flushes(&self, cq: &Cq<Verbena>) -> bool {
+        let state = self.state.lock();
+        !cq.is_user() && (self.has_entry(&state) || self.has_flush(&state))
+    }
+
     /// Completes what is flushed.
     pub(super) fn flush(&self, state: &State, wcs: &mut WcSink<'_, Verbena>) {
         let end = self.live.health.has_ended();
