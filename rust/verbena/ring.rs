@@ -42,6 +42,11 @@ use rdma::{
 const CHUNK: usize = 0x1_0000;
 const LOG_CHUNK: u8 = 16;
 
+/// Whether the free-running index `a` is before `b`; they are less than 2^31 apart.
+pub(crate) fn before(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b) > u32::MAX / 2
+}
+
 /// The number of entries that hold so many: a power of two. `EINVAL` if it is none, or above `most`.
 pub(crate) fn entries(wanted: u32, most: u32) -> Result<u32> {
     wanted

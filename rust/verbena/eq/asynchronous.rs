@@ -20,7 +20,8 @@ use crate::{
         EventType, //
     },
     health::Cause,
-    hw::Hw, //
+    hw::Hw,
+    ring::before, //
 };
 use kernel::{
     alloc::flags::GFP_NOWAIT,
@@ -79,11 +80,6 @@ impl Object {
 struct Departed {
     object: Object,
     pi: u32,
-}
-
-/// Whether the index `a` is before `b`. They run freely.
-fn before(a: u32, b: u32) -> bool {
-    a.wrapping_sub(b) > u32::MAX / 2
 }
 
 /// An event that is being handled.

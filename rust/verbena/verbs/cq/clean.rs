@@ -21,7 +21,10 @@ use super::{
     Hole,
     Verbena, //
 };
-use crate::abi::cqe::Cqe;
+use crate::{
+    abi::cqe::Cqe,
+    ring::before, //
+};
 use rdma::qp::Qp;
 
 /// Entries that are looked at with the queue locked.
@@ -111,9 +114,4 @@ impl CqData {
             }
         }
     }
-}
-
-/// Whether the index `a` is before `b`. They run freely.
-fn before(a: u32, b: u32) -> bool {
-    a.wrapping_sub(b) > u32::MAX / 2
 }
