@@ -327,7 +327,7 @@ fn sqe_recovery(rig: &Rig) -> TestResult {
 fn abandoned(rig: &Rig) -> TestResult {
     let srq = Srq::new(&rig.pd, 16, 1).at("an SRQ")?;
     let (p, _) = ends_of(rig, UC, &long_buffers(), Some(srq.clone()))?;
-    for round in 0..200u64 {
+    for round in 0..ROUNDS {
         for wr_id in [1, 2] {
             // Where enough are left of the last round, there is no room for more.
             let _ = srq.post(&[RecvWr::new(wr_id, &[p.b.mr.sge(0, LONG)])]);
@@ -358,6 +358,9 @@ fn abandoned(rig: &Rig) -> TestResult {
 
 const LONG: usize = 4 << 20;
 
+/// How often a message is abandoned until that catches one under way; on a busy machine most have arrived before.
+const ROUNDS: u64 = 2000;
+
 fn long_buffers() -> PairOpts {
     PairOpts {
         buf: 2 * LONG,
@@ -383,7 +386,7 @@ fn used_again(rig: &Rig) -> TestResult {
     // Behind what the small message brings.
     const BEHIND: usize = 512;
     p.a.mr.buf.fill(0, 1024, 0x5a);
-    for round in 0..200u64 {
+    for round in 0..ROUNDS {
         p.b.mr.buf.fill(0, 1024, 0);
         p.b.recv(1, 0, LONG)?;
         give_up(rig, &p, round)?;
