@@ -18,7 +18,11 @@ use crate::{
     },
     base::{
         bind::Binding,
-        netdev::Netdev, //
+        netdev::Netdev,
+        netns::{
+            Netns,
+            NetnsId, //
+        }, //
     },
     bindings,
     cq::CompletionQueue,
@@ -224,6 +228,12 @@ impl<D: Operations> Device<D> {
         unsafe { device::Device::from_raw(bindings::rdma_helper_ib_device_dev(self.raw.get())) }
     }
 
+    /// The network namespace that it is in now. May sleep.
+    pub fn netns(&self) -> NetnsId {
+        // SAFETY: Initialized.
+        unsafe { NetnsId::of(self.raw.get()) }
+    }
+
     /// The name that it has now. It may be renamed at any time, whereupon `dev_name()` is freed
     /// (drivers/infiniband/core/device.c, `ib_device_rename`): this is a copy of the core's own.
     pub fn name(&self) -> Result<CString> {
@@ -246,6 +256,8 @@ pub struct Settings<'a> {
     pub num_comp_vectors: u32,
     /// Net device of each port, if it has one. Ports count from 1.
     pub ports: &'a [Option<&'a Netdev>],
+    /// The network namespace that it is made in, if that is there still; else the initial one.
+    pub netns: Option<NetnsId>,
     /// A key of all DMA addresses; announced with
     /// [`KernelCaps::LOCAL_DMA_LKEY`](crate::attr::KernelCaps::LOCAL_DMA_LKEY).
     pub local_dma_lkey: u32,
@@ -284,9 +296,15 @@ impl<D: Operations> Registration<D> {
             return Err(EINVAL);
         }
         let ports = u32::try_from(settings.ports.len())?;
-        // SAFETY: `Device<D>` is `repr(C)` and starts with `ib_device`.
-        let ibdev =
-            unsafe { bindings::rdma_helper_ib_alloc_device(const { object_size::<Device<D>>() }) };
+        // Until the device is registered; from then on the core sees to it that it leaves a namespace that goes.
+        let netns = Netns::get(settings.netns)?;
+        // SAFETY: `Device<D>` is `repr(C)` and starts with `ib_device`; the namespace is held.
+        let ibdev = unsafe {
+            bindings::rdma_helper_ib_alloc_device(
+                const { object_size::<Device<D>>() },
+                netns.as_raw(),
+            )
+        };
         let dev = NonNull::new(ibdev.cast::<Device<D>>()).ok_or(ENOMEM)?;
 
         // SAFETY: The memory is ours, and does not move.

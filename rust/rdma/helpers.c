@@ -12,7 +12,6 @@
 #include <linux/kmemleak.h>
 #include <linux/mm.h>
 #include <linux/ratelimit.h>
-#include <linux/rtnetlink.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/sched/task.h>
@@ -23,9 +22,9 @@
 
 /* Devices and objects. */
 
-struct ib_device *rdma_helper_ib_alloc_device(size_t size)
+struct ib_device *rdma_helper_ib_alloc_device(size_t size, struct net *net)
 {
-	return _ib_alloc_device(size, &init_net);
+	return _ib_alloc_device(size, net);
 }
 
 struct device *rdma_helper_ib_device_dev(struct ib_device *device)
@@ -207,64 +206,6 @@ bool rdma_helper_umem_iter_next(struct ib_block_iter *biter)
 dma_addr_t rdma_helper_umem_iter_addr(struct ib_block_iter *biter)
 {
 	return rdma_block_iter_dma_address(biter);
-}
-
-/* Net devices. */
-
-/*
- * Whether @ndev is the net device with that MAC, and not one that borrows it. What is stacked on
- * others (bond, bridge, VLAN, macvlan, failover) takes a lower device's address; a bond's port is
- * given another port's, but keeps its own permanent one.
- */
-static bool rdma_helper_netdev_has_mac(const struct net_device *ndev, const u8 *mac)
-{
-	const u8 *own = ndev->perm_addr;
-
-	if (ndev->addr_len != ETH_ALEN || ndev->reg_state != NETREG_REGISTERED ||
-	    !list_empty(&ndev->adj_list.lower))
-		return false;
-	if (!memchr_inv(own, 0, ETH_ALEN))
-		own = ndev->dev_addr;
-	return ether_addr_equal_unaligned(own, mac);
-}
-
-/*
- * The net device of the initial namespace with that MAC, held; a piece of hardware rather than a
- * virtual one. May sleep.
- */
-struct net_device *rdma_helper_netdev_by_mac(const u8 *mac)
-{
-	struct net_device *ndev, *found = NULL;
-
-	rtnl_lock();
-	for_each_netdev(&init_net, ndev) {
-		if (!rdma_helper_netdev_has_mac(ndev, mac))
-			continue;
-		if (!found || (ndev->dev.parent && !found->dev.parent))
-			found = ndev;
-	}
-	if (found)
-		dev_hold(found);
-	rtnl_unlock();
-	return found;
-}
-
-void rdma_helper_netdev_put(struct net_device *ndev)
-{
-	dev_put(ndev);
-}
-
-void rdma_helper_netdev_info(struct net_device *ndev, u8 *mac, u32 *mtu, bool *running, bool *carrier)
-{
-	ether_addr_copy(mac, ndev->dev_addr);
-	*mtu = READ_ONCE(ndev->mtu);
-	*running = netif_running(ndev);
-	*carrier = netif_carrier_ok(ndev);
-}
-
-struct net_device *rdma_helper_notifier_netdev(void *info)
-{
-	return netdev_notifier_info_to_dev(info);
 }
 
 /* Hibernation. */

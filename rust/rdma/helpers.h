@@ -17,7 +17,10 @@
 #include <rdma/uverbs_ioctl.h>
 
 /* Devices and objects. */
-struct ib_device *rdma_helper_ib_alloc_device(size_t size);
+struct ib_device *rdma_helper_ib_alloc_device(size_t size, struct net *net);
+u64 rdma_helper_ib_device_netns(struct ib_device *device);
+struct net *rdma_helper_netns_get(u64 cookie);
+void rdma_helper_netns_put(struct net *net);
 struct device *rdma_helper_ib_device_dev(struct ib_device *device);
 void rdma_helper_ib_device_set_parent(struct ib_device *device, struct device *parent);
 void rdma_helper_ib_device_get(struct ib_device *device);
@@ -53,6 +56,8 @@ bool rdma_helper_umem_iter_next(struct ib_block_iter *biter);
 dma_addr_t rdma_helper_umem_iter_addr(struct ib_block_iter *biter);
 
 /* Net devices. */
+bool rdma_helper_netdev_has_mac(const struct net_device *ndev, const u8 *mac);
+bool rdma_helper_netdev_is_leaving(const struct net_device *ndev);
 struct net_device *rdma_helper_netdev_by_mac(const u8 *mac);
 void rdma_helper_netdev_put(struct net_device *ndev);
 void rdma_helper_netdev_info(struct net_device *ndev, u8 *mac, u32 *mtu, bool *running, bool *carrier);

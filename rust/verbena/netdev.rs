@@ -120,11 +120,41 @@ impl work::Handler for Teller {
     }
 }
 
-/// Follows the net device.
+/// Follows the net device, also from one network namespace to another.
 pub(crate) struct Follower {
-    pub(crate) tell: Work<Teller>,
-    pub(crate) recovery: Arc<dyn Wake>,
-    pub(crate) gone: Arc<Atomic<bool>>,
+    tell: Work<Teller>,
+    recovery: Arc<dyn Wake>,
+    /// The net device wants to go.
+    gone: Atomic<bool>,
+}
+
+impl Follower {
+    pub(crate) fn new(tell: Work<Teller>, recovery: Arc<dyn Wake>) -> Self {
+        Self {
+            tell,
+            recovery,
+            gone: Atomic::new(false),
+        }
+    }
+
+    /// Tells the device what the port is like, and lets the net device go if it left before there was a
+    /// notifier: of that the notifier says nothing.
+    pub(crate) fn catch_up(&self, netdev: &Netdev) {
+        self.tell.queue();
+        if netdev.is_leaving() {
+            self.let_go();
+        }
+    }
+
+    /// The net device wants to go, so the RDMA device has to.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Relaxed)
+    }
+
+    fn let_go(&self) {
+        self.gone.store(true, Relaxed);
+        self.recovery.wake();
+    }
 }
 
 impl netdev::Handler for Follower {
@@ -135,11 +165,17 @@ impl netdev::Handler for Follower {
             }
             // The core deletes all GIDs of the net device and adds them with the new address. Queue pairs
             // that were connected by the old ones end as on other adapters, which have no such GID either.
-            Change::Address => {}
-            Change::Unregister => {
-                self.gone.store(true, Relaxed);
-                self.recovery.wake();
-            }
+            Change::Address | Change::There => {}
+            Change::Unregister => self.let_go(),
         }
+    }
+}
+
+/// Waits for the net device, and begins a life when it is there.
+pub(crate) struct Awaiter(pub(crate) Arc<dyn Wake>);
+
+impl netdev::Handler for Awaiter {
+    fn changed(&self, _change: Change) {
+        self.0.wake();
     }
 }

@@ -5,7 +5,8 @@
 //! [`Running`] is one life with everything that was built on it, in the order in which it is taken
 //! down: the files of debugfs, the follower of the net device, the registration (which waits for users, disassociates
 //! processes and destroys all objects), the life itself. The device lives while its users say
-//! goodbye; only then it is silenced. A [`Recovery`] replaces a dead life by a new one.
+//! goodbye; only then it is silenced. A [`Recovery`] replaces a dead life by a new one. Without its net
+//! device there is no life: then the driver waits until the net device is there.
 
 use crate::{
     abi::{
@@ -17,6 +18,7 @@ use crate::{
     hw::Parts,
     life::Life,
     netdev::{
+        Awaiter,
         Follower,
         Port,
         Teller, //
@@ -56,6 +58,7 @@ use rdma::{
             Netdev,
             Notifier, //
         },
+        netns::NetnsId,
         work::{
             self,
             Queue,
@@ -73,9 +76,25 @@ use rdma::{
 struct Running {
     _files: Files,
     _notifier: Notifier<Follower>,
+    follower: Arc<Follower>,
     registration: Registration<Verbena>,
     life: Life,
     since: Instant<Monotonic>,
+}
+
+/// What there is of the device.
+enum State {
+    Nothing,
+    Running(Running),
+    /// Until its net device is there.
+    Waiting(#[allow(dead_code)] Notifier<Awaiter>),
+}
+
+/// What the RDMA device had when it died, and the next has again.
+#[derive(Default)]
+struct Former {
+    name: Option<CString>,
+    netns: Option<NetnsId>,
 }
 
 /// The only size of pages that processes can map doorbell areas with: their parts are as large.
@@ -101,93 +120,100 @@ pub(crate) struct Recovery {
     #[pin]
     work: Mutex<Option<Arc<Work<Recovery>>>>,
     #[pin]
-    running: Mutex<Option<Running>>,
+    state: Mutex<State>,
     stopped: Atomic<bool>,
-    netdev_gone: Arc<Atomic<bool>>,
     /// Tries since the device last worked.
     tries: Atomic<u32>,
-    /// What the RDMA device was called when it died; the next is called the same.
     #[pin]
-    name: Mutex<Option<CString>>,
+    former: Mutex<Former>,
 }
 
 impl Recovery {
-    fn start(&self) -> Result<Running> {
+    /// Begins a life, or to wait for the net device.
+    fn start(&self) -> Result<State> {
         let work = self.work.lock().clone().ok_or(ENODEV)?;
         let life = Life::begin(&self.parts, work.clone())?;
         let live = &life.live;
         let caps = live.caps()?;
         let [a, b, c, d, e, f, _, _] = caps.mac;
-        let find_netdev = || Netdev::by_mac(&[a, b, c, d, e, f]).ok_or(EPROBE_DEFER);
-        let netdev = find_netdev()?;
+        let mac = [a, b, c, d, e, f];
+        let Some(netdev) = Netdev::by_mac(&mac) else {
+            dev_info!(
+                self.parts.pdev,
+                "no net device has the MAC address {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}: the RDMA device comes when there is one\n"
+            );
+            return Ok(State::Waiting(Notifier::of_mac(
+                mac,
+                Arc::new(Awaiter(work), GFP_KERNEL)?,
+            )?));
+        };
         let port = Arc::pin_init(Port::new(live.hw.clone(), netdev), GFP_KERNEL)?;
         port.tell()?;
+        let mut former = self.former.lock();
         let settings = Settings {
+            netns: former.netns,
             node_guid: caps.node_guid,
             num_comp_vectors: u32::try_from(live.events.comp_eqs().len())?,
             ports: &[Some(port.netdev())],
             local_dma_lkey: caps.local_dma_lkey.get(),
         };
-        let mut name = self.name.lock();
         let registration = Registration::new(
             rdma::this_module!(crate),
             &self.parts.dma,
-            name.as_ref().map_or(c"verbena%d", |name| name),
+            former.name.as_ref().map_or(c"verbena%d", |name| name),
             &settings,
             Verbena::new(live.clone(), port.clone()),
         );
         if registration.as_ref().is_err_and(|e| *e == ENFILE) {
             // Somebody else is called so by now: the next try takes a name that is free.
-            *name = None;
+            former.name = None;
         }
-        drop(name);
+        drop(former);
         let registration = registration?;
         let teller = Teller {
             port: port.clone(),
             device: registration.device_ref(),
         };
-        let follower = Follower {
-            tell: new_work!(Arc::new(teller, GFP_KERNEL)?, &self.parts.awake)?,
-            recovery: work.clone(),
-            gone: self.netdev_gone.clone(),
-        };
-        let follower = Arc::new(follower, GFP_KERNEL)?;
+        let tell = new_work!(Arc::new(teller, GFP_KERNEL)?, &self.parts.awake)?;
+        let follower = Arc::new(Follower::new(tell, work), GFP_KERNEL)?;
         let notifier = Notifier::new(port.netdev(), follower.clone())?;
-        // Of a net device that went away or down meanwhile the notifier says nothing.
-        if find_netdev()? != *port.netdev() {
-            return Err(EPROBE_DEFER);
-        }
-        follower.tell.queue();
-        Ok(Running {
+        follower.catch_up(port.netdev());
+        Ok(State::Running(Running {
             _files: Files::new(&self.parts, live)?,
             _notifier: notifier,
+            follower,
             registration,
             life,
             since: Instant::now(),
-        })
+        }))
     }
 
-    /// Ends the dead life, and says whether it was too short to count as one. `None`: none is dead.
-    fn bury(&self, gone: bool) -> Option<bool> {
-        let mut running = self.running.lock();
+    /// Ends the dead life, or the wait for the net device, and says whether a life was too short to count as
+    /// one. `None`: the device lives.
+    fn bury(&self) -> Option<bool> {
+        let mut state = self.state.lock();
         let mut died_young = false;
-        if let Some(old) = running.as_ref() {
+        if let State::Running(old) = &*state {
+            let gone = old.follower.is_gone();
             if !old.life.live.health.is_dead() && !gone {
                 return None;
             }
             let died = old.life.live.health.died().unwrap_or_else(Instant::now);
-            if died - old.since >= SHORT_LIFE {
+            if gone || died - old.since >= SHORT_LIFE {
                 self.tries.store(0, Relaxed);
             }
             died_young = self.tries.load(Relaxed) != 0;
+            let device = old.registration.device();
+            let mut former = self.former.lock();
+            former.netns = Some(device.netns());
             // A name with `%` is a pattern where a device is registered.
-            let name = old.registration.device().name().ok();
+            let name = device.name().ok();
             if let Some(name) = name.filter(|name| !name.to_bytes().contains(&b'%')) {
-                *self.name.lock() = Some(name);
+                former.name = Some(name);
             }
         }
         // Unregisters: nothing of the old life is left afterwards.
-        *running = None;
+        *state = State::Nothing;
         Some(died_young)
     }
 
@@ -216,17 +242,9 @@ impl Recovery {
 
 impl work::Handler for Recovery {
     fn run(&self) {
-        let gone = self.netdev_gone.load(Relaxed);
-        let Some(died_young) = self.bury(gone) else {
+        let Some(died_young) = self.bury() else {
             return;
         };
-        if gone {
-            dev_info!(
-                self.parts.pdev,
-                "the port's net device is gone: bind again when it is back\n"
-            );
-            return;
-        }
         if self.stopped.load(Relaxed) {
             return;
         }
@@ -238,8 +256,12 @@ impl work::Handler for Recovery {
         self.tries.store(tries, Relaxed);
         match self.start() {
             Ok(new) => {
-                *self.running.lock() = Some(new);
-                dev_info!(self.parts.pdev, "the device lives again\n");
+                if matches!(new, State::Running(_)) {
+                    dev_info!(self.parts.pdev, "the device lives again\n");
+                } else {
+                    self.tries.store(0, Relaxed);
+                }
+                *self.state.lock() = new;
             }
             Err(e) => self.failed(tries, fmt!("{e:?}")),
         }
@@ -257,8 +279,7 @@ impl Drop for Data {
         self.recovery.stopped.store(true, Relaxed);
         self.work.cancel();
         // The device lives until its users are gone; see `Running`.
-        let running = self.recovery.running.lock().take();
-        drop(running);
+        *self.recovery.state.lock() = State::Nothing;
         // The work holds the recovery, and the recovery the work.
         self.recovery.work.lock().take();
         self.work.cancel();
@@ -315,11 +336,10 @@ impl bind::Driver for Driver {
                         awake: Queue::freezable(c"verbena-awake")?,
                     },
                     work <- new_mutex!(None),
-                    running <- new_mutex!(None),
+                    state <- new_mutex!(State::Nothing),
                     stopped: Atomic::new(false),
-                    netdev_gone: Arc::new(Atomic::new(false), GFP_KERNEL)?,
                     tries: Atomic::new(0),
-                    name <- new_mutex!(None),
+                    former <- new_mutex!(Former::default()),
                 }? Error),
                 GFP_KERNEL,
             )?;
@@ -329,9 +349,9 @@ impl bind::Driver for Driver {
             *recovery.work.lock() = Some(work.clone());
             let data = Data { recovery, work };
             // Whoever wakes the recovery meanwhile has it wait for what there is to bury.
-            let mut running = data.recovery.running.lock();
-            *running = Some(data.recovery.start()?);
-            drop(running);
+            let mut state = data.recovery.state.lock();
+            *state = data.recovery.start()?;
+            drop(state);
             Ok(data)
         };
         pin_init::pin_init_scope(move || Ok::<_, Error>(probe()))

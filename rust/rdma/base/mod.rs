@@ -12,6 +12,7 @@ pub mod errno;
 pub mod hibernation;
 pub mod irq;
 pub mod netdev;
+pub mod netns;
 pub mod share;
 pub mod sync;
 pub mod table;

@@ -50,10 +50,10 @@ impl NetdevInfo {
 }
 
 impl Netdev {
-    /// The net device of the initial namespace with that MAC. May sleep.
+    /// The net device with that MAC, in whatever network namespace. May sleep.
     ///
     /// It is held until this is dropped, and cannot go away meanwhile: drop this when it wants to
-    /// ([`Change::Unregister`]).
+    /// ([`Change::Unregister`]). It may move between namespaces.
     pub fn by_mac(mac: &[u8; 6]) -> Option<Self> {
         // SAFETY: Six bytes are read.
         let raw = unsafe { bindings::rdma_helper_netdev_by_mac(mac.as_ptr()) };
@@ -64,6 +64,12 @@ impl Netdev {
 
     pub(crate) fn as_raw(&self) -> *mut kbindings::net_device {
         self.raw.as_ptr()
+    }
+
+    /// It wants to go away, or is not there yet. Any context.
+    pub fn is_leaving(&self) -> bool {
+        // SAFETY: The device is held.
+        unsafe { bindings::rdma_helper_netdev_is_leaving(self.raw.as_ptr()) }
     }
 
     /// Its state now. Any context.
@@ -110,8 +116,12 @@ pub enum Change {
     Mtu,
     /// MAC.
     Address,
-    /// It goes away.
+    /// It goes away. That it moves to another network namespace is told as [`State`](Self::State): the
+    /// kernel takes it down there.
     Unregister,
+    /// A net device with the MAC address that is looked for is there ([`Notifier::of_mac`]). May be told more
+    /// than once.
+    There,
 }
 
 /// Is told of changes.
@@ -121,17 +131,55 @@ pub trait Handler: Send + Sync + 'static {
     fn changed(&self, change: Change);
 }
 
+/// Whose changes are told.
+enum Whose {
+    /// Those of the net device at that address, which is only compared.
+    Netdev(usize),
+    /// That a net device is there that [`Netdev::by_mac`] finds.
+    Mac([u8; 6]),
+}
+
+impl Whose {
+    /// What is told of an event of the notifier chain.
+    ///
+    /// # Safety
+    ///
+    /// `netdev` must be that of the event.
+    unsafe fn change(&self, event: c_uint, netdev: *mut kbindings::net_device) -> Option<Change> {
+        match self {
+            Self::Netdev(address) if netdev as usize == *address => match event {
+                bindings::netdev_cmd_NETDEV_UP
+                | bindings::netdev_cmd_NETDEV_DOWN
+                | bindings::netdev_cmd_NETDEV_CHANGE => Some(Change::State),
+                bindings::netdev_cmd_NETDEV_CHANGEMTU => Some(Change::Mtu),
+                bindings::netdev_cmd_NETDEV_CHANGEADDR => Some(Change::Address),
+                // One that moves is unregistered in one namespace and registered in the next.
+                bindings::netdev_cmd_NETDEV_UNREGISTER => {
+                    // SAFETY: The net device is that of the event.
+                    unsafe { bindings::rdma_helper_netdev_is_leaving(netdev) }
+                        .then_some(Change::Unregister)
+                }
+                _ => None,
+            },
+            Self::Netdev(_) => None,
+            // SAFETY: The net device is that of the event; six bytes are read.
+            Self::Mac(mac) => unsafe {
+                bindings::rdma_helper_netdev_has_mac(netdev, mac.as_ptr()).then_some(Change::There)
+            },
+        }
+    }
+}
+
 #[repr(C)]
 struct Inner<H: Handler> {
     block: Opaque<kbindings::notifier_block>,
-    /// Only compared.
-    netdev: usize,
+    whose: Whose,
     /// Unregistering tells of every device that it goes away, which is not so.
     ending: Atomic<bool>,
     handler: Arc<H>,
 }
 
-/// Tells a handler of changes of one net device, until dropped.
+/// Tells a handler of changes of one net device, in whatever network namespace it is, until dropped.
 pub struct Notifier<H: Handler> {
     inner: Pin<KBox<Inner<H>>>,
 }
@@ -142,9 +190,19 @@ unsafe impl<H: Handler> Send for Notifier<H> {}
 unsafe impl<H: Handler> Sync for Notifier<H> {}
 
 impl<H: Handler> Notifier<H> {
-    /// Starts to tell. `handler` is told of [`Change::State`] before this returns if the device is up. Must be called, and dropped,
-    /// without the RTNL.
+    /// Starts to tell of a net device. `handler` is told of [`Change::State`] before this returns if the device is up. Must be
+    /// called, and dropped, without the RTNL.
     pub fn new(netdev: &Netdev, handler: Arc<H>) -> Result<Self> {
+        Self::of(Whose::Netdev(netdev.as_raw() as usize), handler)
+    }
+
+    /// Tells when there is a net device with that MAC: of one that is there already before this returns. Must
+    /// be called, and dropped, without the RTNL.
+    pub fn of_mac(mac: [u8; 6], handler: Arc<H>) -> Result<Self> {
+        Self::of(Whose::Mac(mac), handler)
+    }
+
+    fn of(whose: Whose, handler: Arc<H>) -> Result<Self> {
         let inner = KBox::pin(
             Inner {
                 block: Opaque::new(kbindings::notifier_block {
@@ -152,7 +210,7 @@ impl<H: Handler> Notifier<H> {
                     next: core::ptr::null_mut(),
                     priority: 0,
                 }),
-                netdev: netdev.as_raw() as usize,
+                whose,
                 ending: Atomic::new(false),
                 handler,
             },
@@ -173,17 +231,12 @@ impl<H: Handler> Notifier<H> {
     ) -> c_int {
         // SAFETY: The block is in an `Inner`, which lives until it is unregistered.
         let inner = unsafe { &*container_of!(Opaque::cast_from(block), Inner<H>, block) };
-        // SAFETY: What the chain passes.
-        let netdev = unsafe { bindings::rdma_helper_notifier_netdev(info) };
-        if netdev as usize == inner.netdev && !inner.ending.load(Relaxed) {
-            let change = match c_uint::try_from(event).unwrap_or(0) {
-                bindings::netdev_cmd_NETDEV_UP
-                | bindings::netdev_cmd_NETDEV_DOWN
-                | bindings::netdev_cmd_NETDEV_CHANGE => Some(Change::State),
-                bindings::netdev_cmd_NETDEV_CHANGEMTU => Some(Change::Mtu),
-                bindings::netdev_cmd_NETDEV_CHANGEADDR => Some(Change::Address),
-                bindings::netdev_cmd_NETDEV_UNREGISTER => Some(Change::Unregister),
-                _ => None,
+        if !inner.ending.load(Relaxed) {
+            let event = c_uint::try_from(event).unwrap_or(0);
+            // SAFETY: What the chain passes.
+            let change = unsafe {
+                let netdev = bindings::rdma_helper_notifier_netdev(info);
+                inner.whose.change(event, netdev)
             };
             if let Some(change) = change {
                 inner.handler.changed(change);
