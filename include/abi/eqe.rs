@@ -37,6 +37,26 @@ codes! {
     }
 }
 
+impl EventType {
+    /// The name that programs know it by: that of `enum ibv_event_type`. A completion is no asynchronous event of verbs, so it has a
+    /// name of ours.
+    pub const fn verbs_name(self) -> &'static str {
+        match self {
+            Self::Completion => "COMPLETION",
+            Self::CqErr => "IBV_EVENT_CQ_ERR",
+            Self::QpFatal => "IBV_EVENT_QP_FATAL",
+            Self::QpReqErr => "IBV_EVENT_QP_REQ_ERR",
+            Self::QpAccessErr => "IBV_EVENT_QP_ACCESS_ERR",
+            Self::CommEst => "IBV_EVENT_COMM_EST",
+            Self::SqDrained => "IBV_EVENT_SQ_DRAINED",
+            Self::QpLastWqeReached => "IBV_EVENT_QP_LAST_WQE_REACHED",
+            Self::SrqLimitReached => "IBV_EVENT_SRQ_LIMIT_REACHED",
+            Self::SrqErr => "IBV_EVENT_SRQ_ERR",
+            Self::DeviceFatal => "IBV_EVENT_DEVICE_FATAL",
+        }
+    }
+}
+
 layout! {
     /// An event.
     pub struct Eqe: 16 {

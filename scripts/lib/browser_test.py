@@ -20,7 +20,7 @@ TOLD = {
     "peer-dies": ["RetryExceeded", 'rule "dead peer" fired', "never received it"],
     "rnr-storm": ["RnrRetryExceeded", 'rule "not ready"'],
     "slow-receiver": ["RetryExceeded", 'rule "busy"'],
-    "sqe": ["is in SQE", "GeneralErr", 'Rule "fails"'],
+    "sqe": ["is in SQE", "IBV_WC_GENERAL_ERR", 'Rule "fails"'],
     "srq-dry": ["RnrRetryExceeded", "posts receives too late or too few"],
     "srq-error": ["SRQ", "died, at", "NakRemoteOperational", 'Rule "dead SRQ"'],
 }

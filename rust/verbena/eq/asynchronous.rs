@@ -221,7 +221,7 @@ impl AsyncEq {
 fn dispatch(hw: &Hw, to: &dyn Listener, eqe: &Eqe) {
     // CAST: the type is the low byte.
     let kind = EventType::from_raw(eqe.tail.get() as u8);
-    let name = kind.map_or("?", |kind| kind.name());
+    let name = kind.map_or("?", |kind| kind.verbs_name());
     let (number, syndrome) = (eqe.number.get(), eqe.syndrome.get());
     trace::event(hw.health.name(), name, number, syndrome);
     match kind {

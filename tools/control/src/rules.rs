@@ -10,7 +10,7 @@ use verbena_faults::{not_available, Action, Match, Rule, RuleSet};
 /// The most that a rule of a file can have of brackets, braces and dots.
 const NESTING: usize = 200;
 /// The longest error, in characters: what is wrong may be quoted, and be long.
-const ERROR: usize = 500;
+const ERROR: usize = 1000;
 
 /// Rules in whatever a file has: TOML, or JSON if it begins with a brace.
 ///

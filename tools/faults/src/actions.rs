@@ -148,13 +148,10 @@ fn complete(name: &'static str, how: &Complete, matches: &Match) -> Checked {
     let status = how.status();
     match names::status(status) {
         None => {
-            let all: Vec<String> = WcStatus::ALL
-                .iter()
-                .map(|s| names::shout(s.name()))
-                .collect();
-            wrong(name, format!("{status:?} is none of {}", all.join(", ")))
+            let all = names::list(WcStatus::ALL.iter().map(|status| status.verbs_name()));
+            wrong(name, format!("{status:?} is none of {all}"))
         }
-        Some(WcStatus::Success) => wrong(name, "SUCCESS is no fault"),
+        Some(WcStatus::Success) => wrong(name, "IBV_WC_SUCCESS is no fault"),
         Some(WcStatus::WrFlushErr) => wrong(name, "flushing is the end of what has failed already"),
         Some(_) => {
             let local = [WqeOpcode::LocalInv, WqeOpcode::FastReg];

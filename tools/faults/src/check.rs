@@ -118,14 +118,8 @@ impl Match {
             On::Command => self.check_command()?,
             On::Event => {
                 if let Err(bad) = names::events(&self.event) {
-                    let all: Vec<String> = EventType::ALL
-                        .iter()
-                        .map(|e| names::shout(e.name()))
-                        .collect();
-                    return wrong(
-                        "match.event",
-                        format!("{bad:?} is none of {}", all.join(", ")),
-                    );
+                    let all = list(EventType::ALL.iter().map(|event| event.verbs_name()));
+                    return wrong("match.event", format!("{bad:?} is none of {all}"));
                 }
             }
             On::Time if self.after_ms.is_none() => {

@@ -139,11 +139,15 @@ pub(crate) fn command(name: &str) -> Option<Opcode> {
     all.into_iter().find(|code| shout(code.name()) == name)
 }
 
-/// A completion status, as `GENERAL_ERR` or `IBV_WC_GENERAL_ERR`.
+/// A completion status, as `IBV_WC_GENERAL_ERR` or `GENERAL_ERR`.
 pub(crate) fn status(name: &str) -> Option<WcStatus> {
-    let name = name.trim_start_matches("IBV_WC_");
     let mut all = WcStatus::ALL.iter().copied();
-    all.find(|status| shout(status.name()) == name)
+    all.find(|status| is_named(name, "IBV_WC_", status.verbs_name()))
+}
+
+/// Whether a name is one of verbs, with its prefix or without.
+fn is_named(name: &str, prefix: &str, verbs_name: &str) -> bool {
+    name == verbs_name || verbs_name.strip_prefix(prefix) == Some(name)
 }
 
 /// How a command fails that fails with an errno.
@@ -233,7 +237,7 @@ pub(crate) fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// Events, a bit each; all of them if none is named. Errors: the name that is none.
+/// Events, as `IBV_EVENT_QP_FATAL` or `QP_FATAL`, a bit each; all of them if none is named. Errors: the name that is none.
 pub(crate) fn events(names: &[String]) -> Result<u32, &str> {
     if names.is_empty() {
         return Ok(u32::MAX);
@@ -241,7 +245,7 @@ pub(crate) fn events(names: &[String]) -> Result<u32, &str> {
     let mut bits = 0;
     for name in names {
         let mut all = EventType::ALL.iter();
-        let found = all.find(|event| shout(event.name()) == *name);
+        let found = all.find(|event| is_named(name, "IBV_EVENT_", event.verbs_name()));
         bits |= 1 << found.ok_or(name.as_str())?.to_raw();
     }
     Ok(bits)

@@ -8,6 +8,7 @@
 //! | `ring.rs` | the ring that the device writes |
 //! | `file.rs` | the file of a recording, and its reader, which refuses what is none |
 //! | `facts.rs`, `why/` | why a queue pair is in the state that it is in, in sentences |
+//! | `explain/` | what a status, an event, a `vendor_err` or an errno of a verb means |
 //! | `export.rs` | rules that have happen again what happened |
 //! | `report/` | a page that shows a recording |
 //! | `full/` | a full recording: all that a device model is told, reads and does, to be replayed |
@@ -16,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod entry;
+mod explain;
 mod export;
 mod facts;
 mod file;
@@ -30,6 +32,7 @@ pub use file::{Bad, Recording, VERSION};
 pub use flags::{FIRST, LAST, LOST, LOT, RECV, WRITTEN};
 pub use ring::{Ring, DEFAULT_ENTRIES, MAX_ENTRIES, MIN_ENTRIES};
 
+pub use explain::{all, explain, Answer, Explained, Kind};
 pub use export::{export, Exported};
 pub use facts::{packet_name, state_name, work_name, Facts, QpNow};
 pub use report::report;

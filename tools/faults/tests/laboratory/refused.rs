@@ -30,7 +30,7 @@ fn what_cannot_be_combined_is_refused_with_the_reason() {
         (
             "on = \"event\", event = \"CQ_ER\"",
             "\"withhold\"",
-            "CQ_ERR",
+            "IBV_EVENT_CQ_ERR",
         ),
         (
             "event = \"CQ_ERR\"",
@@ -128,7 +128,11 @@ fn what_cannot_be_combined_is_refused_with_the_reason() {
             "{ complete = \"GENERAL_ERR\" }",
             "RDMA_WRITE",
         ),
-        ("on = \"send\"", "{ complete = \"GENERAL\" }", "GENERAL_ERR"),
+        (
+            "on = \"send\"",
+            "{ complete = \"GENERAL\" }",
+            "IBV_WC_GENERAL_ERR",
+        ),
         ("on = \"send\"", "{ complete = \"SUCCESS\" }", "no fault"),
         (
             "on = \"send\"",

@@ -185,7 +185,7 @@ fn row(facts: &Facts, what: &What, sent: &mut Sent) -> Option<Row> {
                 Some(WcStatus::WrFlushErr) => "flushed",
                 _ => "failed",
             };
-            let name = status.map_or("?", WcStatus::name);
+            let name = status.map_or("?", WcStatus::verbs_name);
             let what = if flags & RECV != 0 { "receive" } else { "send" };
             let room = if flags & WRITTEN != 0 {
                 ""
@@ -215,7 +215,7 @@ fn row(facts: &Facts, what: &What, sent: &mut Sent) -> Option<Row> {
             number,
             syndrome,
         } => {
-            let name = EventType::from_raw(kind).map_or("?", EventType::name);
+            let name = EventType::from_raw(kind).map_or("?", EventType::verbs_name);
             // Which of them have a queue pair's number, the contract says.
             let qpn = if matches!(kind, 3..=8) { number } else { 0 };
             let text = format!("event {name} of {number}{}", cause(syndrome));

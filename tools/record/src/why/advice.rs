@@ -6,7 +6,7 @@ use verbena_abi::ctx::QpState;
 use verbena_abi::syndrome::Syndrome;
 
 /// The clause of the InfiniBand Architecture Specification, volume 1, that has the check, where one has it.
-pub(super) fn clause(cause: Syndrome) -> Option<&'static str> {
+pub(crate) fn clause(cause: Syndrome) -> Option<&'static str> {
     use Syndrome::*;
     Some(match cause {
         RkeyUnknown | RkeyPd | RkeyBounds | RkeyAccess | RkeyQp | OperationDisabled

@@ -183,7 +183,7 @@ impl Chain<'_> {
         else {
             return;
         };
-        let status = WcStatus::from_raw(status).map_or("?", WcStatus::name);
+        let status = WcStatus::from_raw(status).map_or("?", WcStatus::verbs_name);
         let which = if flags & RECV != 0 {
             String::from("receive")
         } else {

@@ -9,6 +9,8 @@ mod cause;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub(crate) use advice::clause;
+
 use crate::entry::{Entry, What};
 use crate::facts::{state_name, Facts, Name, QpNow};
 use crate::psn_text;

@@ -115,7 +115,7 @@ fn a_nak_leads_to_the_peers_check_and_its_request() {
         &told,
         &[
             "QP 0x11 is in ERR, at 0.000011 s (entry 11): NakRemoteAccess (0x0a01)",
-            "RDMA_WRITE with wr_id 0xabc (index 3) completed with RemAccessErr",
+            "RDMA_WRITE with wr_id 0xabc (index 3) completed with IBV_WC_REM_ACCESS_ERR",
             "received a NAK (AETH syndrome 0x62) for PSN 0x000007 from QP 0x12",
             "QP 0x12 is in ERR, at 0.000007 s (entry 7): RkeyUnknown (0x2001)",
             "[IBTA 9.7.4.1]",

@@ -116,7 +116,7 @@ fn tracepoints(rig: &Rig) -> TestResult {
     );
     let events = of("verbena_event:");
     let kinds: Vec<&str> = events.iter().map(|line| value(line, "type")).collect();
-    ensure_eq!(kinds, ["QpAccessErr"], "events");
+    ensure_eq!(kinds, ["IBV_EVENT_QP_ACCESS_ERR"], "events");
     ensure_eq!(value(events[0], "number"), b, "whose event");
     ensure!(value(events[0], "syndrome") != "0x0000", "{}", events[0]);
     // What is switched off says nothing.

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! `verbenactl explain`: what a code means that a program printed.
+
+use serde_json::{json, Value};
+use verbena_record::{Answer, Explained, Kind};
+
+/// The code as programs print it: a `vendor_err` is read in hexadecimal.
+fn head(told: &Explained) -> String {
+    let clause = told
+        .clause
+        .map_or_else(String::new, |c| format!(" [IBTA {c}]"));
+    let (code, name, meaning) = (told.code, &told.name, &told.meaning);
+    match told.kind {
+        Kind::VendorErr => format!("{code:#06x} {name}: {meaning}{clause}\n"),
+        Kind::Status | Kind::Event => format!("{code} {name}: {meaning}{clause}\n"),
+        Kind::Errno => format!("{name} ({code}). {meaning}\n"),
+    }
+}
+
+fn text(answer: &Answer) -> String {
+    let mut out = String::new();
+    for told in &answer.told {
+        out += &head(told);
+        if let Some(seen) = &told.seen {
+            out += &format!("Seen as: {seen}.\n");
+        }
+        if !told.causes.is_empty() {
+            out += "Likely causes, the likeliest first:\n";
+        }
+        for (n, cause) in (1..).zip(&told.causes) {
+            out += &format!("  {n}. {cause}\n");
+        }
+        out += &format!("What to do: {}\n", told.remedy);
+    }
+    for other in &answer.others {
+        out += &format!("{other}\n");
+    }
+    out
+}
+
+fn data(told: &Explained) -> Value {
+    json!({
+        "kind": told.kind.name(),
+        "code": told.code,
+        "name": told.name,
+        "explanation": told.meaning,
+        "clause": told.clause,
+        "seen": told.seen,
+        "causes": told.causes,
+        "what_to_do": told.remedy,
+    })
+}
+
+/// What the words mean: one code, a verb, a verb and its errno; or `all`, which lists every code.
+///
+/// # Errors
+///
+/// They name nothing that is known.
+pub fn run(words: &[String], json: bool) -> Result<String, String> {
+    if words == ["all"] {
+        let all = verbena_record::all();
+        return Ok(if json {
+            let all: Vec<Value> = all.iter().map(data).collect();
+            format!("{:#}\n", Value::from(all))
+        } else {
+            all.iter().map(head).collect()
+        });
+    }
+    let answer = verbena_record::explain(words)?;
+    if !json {
+        return Ok(text(&answer));
+    }
+    let all: Vec<Value> = answer.told.iter().map(data).collect();
+    let told = match all.as_slice() {
+        [one] => one.clone(),
+        _ => all.into(),
+    };
+    Ok(format!("{told:#}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(words: &[&str], json: bool) -> Result<String, String> {
+        let words: Vec<String> = words.iter().map(|word| String::from(*word)).collect();
+        run(&words, json)
+    }
+
+    #[test]
+    fn an_answer_has_meaning_clause_causes_in_order_and_what_to_do() {
+        let told = asked(&["12"], false).unwrap();
+        let lines: Vec<&str> = told.lines().collect();
+        assert!(lines[0].starts_with("12 IBV_WC_RETRY_EXC_ERR: "), "{told}");
+        assert!(lines[0].ends_with("[IBTA 11.6.2, 9.7.6.1.3]"), "{told}");
+        assert!(lines[2].starts_with("  1. "), "{told}");
+        assert!(told.contains("\nWhat to do: "), "{told}");
+        assert!(told.contains("As errno, 12 is ENOMEM"), "{told}");
+        let told = asked(&["0x2003"], false).unwrap();
+        assert!(told.starts_with("0x2003 RkeyBounds: "), "{told}");
+        assert!(told.contains("IBV_WC_REM_ACCESS_ERR (10)"), "{told}");
+        let told = asked(&["ibv_create_qp", "EINVAL"], false).unwrap();
+        assert!(told.starts_with("ibv_create_qp: EINVAL (22). "), "{told}");
+    }
+
+    /// The words behind `verbenactl explain` in a page, without quotes.
+    fn shown(page: &str) -> Vec<Vec<&str>> {
+        let lines = page.lines().map(|line| line.trim_start_matches("$ "));
+        let asked = lines.filter_map(|line| {
+            let line = line.strip_prefix("scripts/in-root ").unwrap_or(line);
+            line.strip_prefix("verbenactl explain ")
+        });
+        asked.map(|words| words.split(' ').collect()).collect()
+    }
+
+    #[test]
+    fn what_the_pages_show_is_answered_so() {
+        let quickstart = shown(include_str!("../../../Documentation/quickstart.md"));
+        assert_eq!(quickstart.len(), 4, "{quickstart:?}");
+        for words in quickstart {
+            asked(&words, false).unwrap();
+        }
+        let page = include_str!("../../../Documentation/verbenactl.md");
+        let (_, page) = page.split_once("## explain CODE").unwrap();
+        let (example, page) = page.split_once("The code may be written").unwrap();
+        let told = asked(&shown(example)[0], false).unwrap();
+        let lines = example
+            .lines()
+            .filter(|line| !line.starts_with(['$', '`', '#']));
+        for line in lines.filter(|line| !line.contains("...")) {
+            assert!(told.contains(line), "{line}");
+        }
+        let rows = page
+            .lines()
+            .skip_while(|line| !line.starts_with("| a completion"));
+        for row in rows.take_while(|line| line.starts_with('|')) {
+            for words in row
+                .split('`')
+                .skip(1)
+                .step_by(2)
+                .skip_while(|w| *w == "wc.status")
+            {
+                let (verb, text) = words.split_once(" '").unwrap_or((words, ""));
+                let quoted = [verb, text.trim_end_matches('\'')];
+                let plain: Vec<&str> = verb.trim_matches('\'').split(' ').collect();
+                let words = if text.is_empty() { &plain } else { &quoted[..] };
+                let words = if verb.starts_with('\'') {
+                    &[verb.trim_matches('\'')]
+                } else {
+                    words
+                };
+                asked(words, false).unwrap_or_else(|e| panic!("{words:?}: {e}"));
+            }
+        }
+    }
+
+    #[test]
+    fn programs_get_one_object_or_a_list() {
+        let told: Value = serde_json::from_str(&asked(&["LkeyUnknown"], true).unwrap()).unwrap();
+        assert_eq!(told["code"], 0x401);
+        assert_eq!(told["kind"], "vendor_err");
+        let all: Value = serde_json::from_str(&asked(&["all"], true).unwrap()).unwrap();
+        let count = all.as_array().unwrap().len();
+        assert_eq!(asked(&["all"], false).unwrap().lines().count(), count);
+        assert!(asked(&["ibv_post_send"], true).unwrap().starts_with('['));
+    }
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Asynchronous events: what each means, what leads to it, and what a program does then.
+
+use super::remedy::{CONNECTION, CQ, DEVICE, NOTHING, SRQ};
+
+/// What is known of an event.
+pub(super) struct Known {
+    pub(super) name: &'static str,
+    /// Its number in `enum ibv_event_type`.
+    pub(super) number: u32,
+    pub(super) meaning: &'static str,
+    pub(super) clause: &'static str,
+    /// The likeliest first.
+    pub(super) causes: &'static [&'static str],
+    pub(super) remedy: &'static str,
+}
+
+const fn known(
+    number: u32,
+    name: &'static str,
+    clause: &'static str,
+    meaning: &'static str,
+    causes: &'static [&'static str],
+    remedy: &'static str,
+) -> Known {
+    Known {
+        name,
+        number,
+        meaning,
+        clause,
+        causes,
+        remedy,
+    }
+}
+
+const NOT_HERE: &str = "nothing: Verbena never gives this event, since RoCE has no such thing.";
+
+pub(super) static ALL: [Known; 19] = [
+    known(
+        0,
+        "IBV_EVENT_CQ_ERR",
+        "11.6.3",
+        "A CQ is in error. Its queue pairs go to ERR, with IBV_EVENT_QP_FATAL each.",
+        &[
+            "The CQ overflowed: the program polls too slowly, or `cqe` is less than what its \
+             queue pairs can have under way.",
+            "The memory of the CQ cannot be written.",
+            "A fault rule with `cq_overflow` fired.",
+        ],
+        CQ,
+    ),
+    known(
+        1,
+        "IBV_EVENT_QP_FATAL",
+        "11.6.3",
+        "A queue pair went to ERR, and no work request is to blame.",
+        &[
+            "Its CQ died (IBV_EVENT_CQ_ERR), or its SRQ (IBV_EVENT_SRQ_ERR).",
+            "The memory of its queues was overwritten or cannot be read.",
+            "A fault rule with `qp_error` fired.",
+        ],
+        CONNECTION,
+    ),
+    known(
+        2,
+        "IBV_EVENT_QP_REQ_ERR",
+        "11.6.3, 9.7.4.1",
+        "The peer asked this queue pair for what it cannot do; the queue pair is in ERR. The \
+         peer's completion has IBV_WC_REM_INV_REQ_ERR.",
+        &[
+            "qp_access_flags, set at the way to INIT, do not allow the operation.",
+            "The peer has more READs and atomics under way than max_dest_rd_atomic.",
+            "The address of an atomic is not a multiple of 8, or a packet is malformed.",
+        ],
+        CONNECTION,
+    ),
+    known(
+        3,
+        "IBV_EVENT_QP_ACCESS_ERR",
+        "11.6.3, 9.7.4.1",
+        "The peer accessed memory that it may not; the queue pair is in ERR. The peer's \
+         completion has IBV_WC_REM_ACCESS_ERR.",
+        &[
+            "The peer used a wrong or old R_Key, or the region was deregistered.",
+            "The access reaches beyond the memory region.",
+            "The region was registered without the IBV_ACCESS_REMOTE_ flag of the operation.",
+            "Region and queue pair are not of one protection domain.",
+        ],
+        CONNECTION,
+    ),
+    known(
+        4,
+        "IBV_EVENT_COMM_EST",
+        "11.6.3",
+        "A packet came while the queue pair was in RTR: the peer is there already.",
+        &["The peer was faster than this end's ibv_modify_qp to RTS."],
+        NOTHING,
+    ),
+    known(
+        5,
+        "IBV_EVENT_SQ_DRAINED",
+        "11.6.3",
+        "The send queue is drained: the queue pair is in SQD and its last send is done.",
+        &["The program moved it to SQD with en_sqd_async_notify."],
+        NOTHING,
+    ),
+    known(
+        6,
+        "IBV_EVENT_PATH_MIG",
+        "11.6.3",
+        "A connection migrated to its alternate path.",
+        &[],
+        NOT_HERE,
+    ),
+    known(
+        7,
+        "IBV_EVENT_PATH_MIG_ERR",
+        "11.6.3",
+        "A connection could not migrate to its alternate path.",
+        &[],
+        NOT_HERE,
+    ),
+    known(
+        8,
+        "IBV_EVENT_DEVICE_FATAL",
+        "11.6.3",
+        "The device is dead until its driver has reset it; all outstanding work is flushed.",
+        &[
+            "The driver was unbound, or the device removed.",
+            "The NIC's process ended or its model failed: its log tells.",
+            "A fault rule with `fatal`, or `verbena-nic --misbehave`, asked for it.",
+        ],
+        DEVICE,
+    ),
+    known(
+        9,
+        "IBV_EVENT_PORT_ACTIVE",
+        "11.6.3",
+        "The port is up.",
+        &["The net device came up (ip link set up)."],
+        NOTHING,
+    ),
+    known(
+        10,
+        "IBV_EVENT_PORT_ERR",
+        "11.6.3",
+        "The port is down; what is sent meanwhile is lost and is sent again.",
+        &["The net device went down (ip link set down)."],
+        "bring the net device up again. A connection that runs out of retries before has \
+         IBV_WC_RETRY_EXC_ERR.",
+    ),
+    known(
+        11,
+        "IBV_EVENT_LID_CHANGE",
+        "11.6.3",
+        "The LID of the port changed.",
+        &[],
+        NOT_HERE,
+    ),
+    known(
+        12,
+        "IBV_EVENT_PKEY_CHANGE",
+        "11.6.3",
+        "The table of P_Keys changed.",
+        &[],
+        NOT_HERE,
+    ),
+    known(
+        13,
+        "IBV_EVENT_SM_CHANGE",
+        "11.6.3",
+        "The subnet manager changed.",
+        &[],
+        NOT_HERE,
+    ),
+    known(
+        14,
+        "IBV_EVENT_SRQ_ERR",
+        "11.6.3",
+        "An SRQ is in error: no receive is taken from it any more.",
+        &[
+            "The memory of the SRQ was overwritten or cannot be read.",
+            "A fault rule with `kill_srq` fired.",
+        ],
+        SRQ,
+    ),
+    known(
+        15,
+        "IBV_EVENT_SRQ_LIMIT_REACHED",
+        "11.6.3",
+        "The SRQ has fewer receives than the limit that was armed; the limit is 0 now.",
+        &["Receives are taken faster than the program posts them."],
+        "post receives, and arm the limit again with ibv_modify_srq.",
+    ),
+    known(
+        16,
+        "IBV_EVENT_QP_LAST_WQE_REACHED",
+        "11.6.3",
+        "A queue pair on an SRQ is in ERR and takes no receive from the SRQ any more.",
+        &["The queue pair came to ERR: `verbenactl why QPN` tells by what."],
+        "poll its CQs; after that the queue pair may be destroyed or reset.",
+    ),
+    known(
+        17,
+        "IBV_EVENT_CLIENT_REREGISTER",
+        "11.6.3",
+        "The subnet manager asks its clients to register again.",
+        &[],
+        NOT_HERE,
+    ),
+    known(
+        18,
+        "IBV_EVENT_GID_CHANGE",
+        "11.6.3",
+        "The table of GIDs changed.",
+        &["An address of the net device was added or removed (ip address)."],
+        "look up sgid_index again: entries may have moved.",
+    ),
+];

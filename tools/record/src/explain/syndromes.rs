@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Codes of `vendor_err`: where each is seen, what leads to it, and what a program does then.
+
+use super::remedy::{COMMAND, CONNECTION, CQ, DEVICE, READ_FIRST, SRQ};
+use super::{events, statuses};
+use verbena_abi::cqe::WcStatus;
+use verbena_abi::syndrome::Syndrome;
+
+/// The status of a completion that has this code as its `vendor_err`, if it is one of completions.
+pub(super) fn status(cause: Syndrome) -> Option<WcStatus> {
+    if cause == Syndrome::Flushed {
+        return Some(WcStatus::WrFlushErr);
+    }
+    // The high byte is the status (`include/abi/syndrome.rs`).
+    let high = u8::try_from(cause.to_raw() >> 8).ok()?;
+    WcStatus::from_raw(high).filter(|status| *status != WcStatus::Success)
+}
+
+/// What a peer, or the program, is told besides.
+pub(super) fn seen(cause: Syndrome) -> String {
+    if let Some(status) = status(cause) {
+        let (name, number) = (status.verbs_name(), status.to_raw());
+        return format!("vendor_err of a completion with {name} ({number})");
+    }
+    let seen = match cause.to_raw() {
+        0x2000..=0x20ff => {
+            "the cause of IBV_EVENT_QP_ACCESS_ERR here; the peer's completion has \
+             IBV_WC_REM_ACCESS_ERR (10)"
+        }
+        0x2100..=0x21ff => {
+            "the cause of IBV_EVENT_QP_REQ_ERR here; the peer's completion has \
+             IBV_WC_REM_INV_REQ_ERR (9)"
+        }
+        0x2200..=0x22ff => {
+            "the cause for which the queue pair is in ERR; the peer's completion has \
+             IBV_WC_REM_OP_ERR (11)"
+        }
+        0x3003 | 0x3103 | 0x3202 => "the cause of IBV_EVENT_QP_FATAL",
+        0x3000..=0x30ff => "the cause of IBV_EVENT_CQ_ERR",
+        0x3100..=0x31ff => "the cause of IBV_EVENT_SRQ_ERR",
+        0x3200..=0x32ff => "the cause for which the queue pair is in ERR, without an event",
+        0x4000..=0x40ff => {
+            "the cause for which the device refused a command: the verb fails with an errno, and \
+             the guest's kernel log has the line"
+        }
+        _ => "the cause of IBV_EVENT_DEVICE_FATAL",
+    };
+    String::from(seen)
+}
+
+/// Causes that are more exact than those of the status or event.
+fn own(cause: Syndrome) -> Option<&'static [&'static str]> {
+    use Syndrome::*;
+    Some(match cause {
+        RkeyUnknown | LkeyUnknown => &[
+            "The region was deregistered, or the key invalidated, before the access came.",
+            "The key is not one that ibv_reg_mr gave: it was sent in another byte order, cut, \
+             or never set.",
+            "The window of the key is not bound.",
+        ],
+        RkeyPd | LkeyPd => &["Region and queue pair were created on two protection domains."],
+        RkeyBounds | LkeyBounds => &[
+            "Address plus length reaches beyond what ibv_reg_mr registered.",
+            "The address is an offset (or the other way round): only zero-based regions and \
+             windows count from 0.",
+            "The address was sent in another byte order or cut to 32 bits.",
+        ],
+        RkeyAccess => &[
+            "The region was registered without IBV_ACCESS_REMOTE_WRITE, REMOTE_READ or \
+             REMOTE_ATOMIC, as the operation needs.",
+        ],
+        LkeyAccess => &["The region was registered without IBV_ACCESS_LOCAL_WRITE."],
+        OperationDisabled => &["qp_access_flags at the way to INIT lack the operation: \
+             IBV_ACCESS_REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC."],
+        TooManyReads => &["The peer's max_rd_atomic is greater than max_dest_rd_atomic here."],
+        AtomicMisaligned => &["The remote address of the atomic is not a multiple of 8."],
+        RecvSge => &["The receive that was posted names a bad L_Key, or memory of another size."],
+        CqOverflow => &[
+            "The program polls too slowly, or waits for events and does not drain the CQ.",
+            "`cqe` is less than all sends and receives of its queue pairs together.",
+        ],
+        ModifiedToErr => &[
+            "The program called ibv_modify_qp to ERR.",
+            "The connection ended: rdma_disconnect, or the process of either end went.",
+        ],
+        Injected => &["A fault rule, or the driver's INJECT_FAULT: verbenactl fault summary."],
+        AddressHandleGid => &["The address that the address handle was made with was removed."],
+        NoReadResources => &["max_rd_atomic was 0 at the way to RTS."],
+        RecvTooSmall => &["The peer's SEND is longer than the receive that was next in line."],
+        GidMacNotAllowed | GidNotAllowed | GidReserved | GidInUse | GidMacInUse => &[
+            "Two guests, or two machines, have the same address.",
+            "The host's policy for this guest does not have the address: verbena-nic --mac, \
+             --ip, --gid; `verbenactl port` has the list.",
+        ],
+        _ => return None,
+    })
+}
+
+/// What leads to it, the likeliest first.
+pub(super) fn causes(cause: Syndrome) -> &'static [&'static str] {
+    if let Some(own) = own(cause) {
+        return own;
+    }
+    if let Some(known) = status(cause).and_then(statuses::of) {
+        return known.causes;
+    }
+    let event = match cause.to_raw() {
+        0x2000..=0x20ff => 3,
+        0x2100..=0x21ff => 2,
+        0x2200..=0x22ff => {
+            return &["The receive that was posted is malformed: its memory was overwritten."]
+        }
+        0x3003 | 0x3103 | 0x3202 => 1,
+        0x3000..=0x30ff => 0,
+        0x3100..=0x31ff => 14,
+        0x4000..=0x40ff => {
+            return &[
+                "An argument of the verb is out of range, or an object that it names is gone \
+                 or in use.",
+                "The driver has a defect, if the arguments are right.",
+            ]
+        }
+        _ => 8,
+    };
+    events::ALL[event].causes
+}
+
+/// What to do.
+pub(super) fn remedy(cause: Syndrome) -> &'static str {
+    if let Some(known) = status(cause).and_then(statuses::of) {
+        return known.remedy;
+    }
+    match cause.to_raw() {
+        0x3000..=0x3003 => CQ,
+        0x3100..=0x3103 => SRQ,
+        0x3201 => READ_FIRST,
+        0x4000..=0x40ff => COMMAND,
+        0x4100..=0x43ff => DEVICE,
+        _ => CONNECTION,
+    }
+}

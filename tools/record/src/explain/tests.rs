@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+use super::*;
+use verbena_abi::eqe::EventType;
+
+fn of(words: &[&str]) -> Explained {
+    let words: Vec<String> = words.iter().map(|word| String::from(*word)).collect();
+    explain(&words).unwrap().told.swap_remove(0)
+}
+
+fn refused(words: &[&str]) -> String {
+    let words: Vec<String> = words.iter().map(|word| String::from(*word)).collect();
+    explain(&words).unwrap_err()
+}
+
+#[test]
+fn one_status_is_found_by_each_of_its_spellings() {
+    for word in [
+        "12",
+        "0xc",
+        "RETRY_EXC_ERR",
+        "IBV_WC_RETRY_EXC_ERR",
+        "IB_WC_RETRY_EXC_ERR",
+        "RetryExcErr",
+        "retry_exc_err",
+        "transport retry counter exceeded",
+    ] {
+        let told = of(&[word]);
+        assert_eq!(
+            (told.kind, told.name.as_str()),
+            (Kind::Status, "IBV_WC_RETRY_EXC_ERR"),
+            "{word}"
+        );
+        assert_eq!(told.clause, Some("11.6.2, 9.7.6.1.3"));
+        assert!(told.causes[0].contains("gone"));
+    }
+}
+
+#[test]
+fn one_event_is_found_by_each_of_its_spellings() {
+    for word in [
+        "QP_FATAL",
+        "IBV_EVENT_QP_FATAL",
+        "IB_EVENT_QP_FATAL",
+        "QpFatal",
+    ] {
+        let told = of(&[word]);
+        assert_eq!(
+            (told.kind, told.name.as_str()),
+            (Kind::Event, "IBV_EVENT_QP_FATAL"),
+            "{word}"
+        );
+    }
+}
+
+#[test]
+fn a_number_that_is_several_codes_is_told_as_each() {
+    let words = [String::from("1")];
+    let answer = explain(&words).unwrap();
+    assert_eq!(answer.told[0].name, "IBV_WC_LOC_LEN_ERR");
+    let others = answer.others.join("\n");
+    for other in ["Flushed", "IBV_EVENT_QP_FATAL", "EPERM"] {
+        assert!(others.contains(other), "{other}: {others}");
+    }
+    assert_eq!(of(&["0x1"]).name, "Flushed");
+    assert_eq!(of(&["0x2003"]).name, "RkeyBounds");
+    assert_eq!(of(&["8195"]).name, "RkeyBounds");
+}
+
+#[test]
+fn an_errno_is_told_by_its_verb() {
+    for words in [
+        ["ibv_create_qp", "EINVAL"],
+        ["EINVAL", "ibv_create_qp"],
+        ["ibv_create_qp_ex", "22"],
+        ["create_qp", "-22"],
+        ["rdma_create_qp", "Invalid argument"],
+    ] {
+        let told = of(&words);
+        assert_eq!(told.name, "ibv_create_qp: EINVAL", "{words:?}");
+        assert!(told.causes[0].contains("max_qp_wr"), "{told:?}");
+    }
+    assert!(of(&["ibv_post_send"]).name.starts_with("ibv_post_send: "));
+    // One that is not the verb's own is told in general.
+    assert!(of(&["ibv_poll_cq", "EIO"]).causes[0].contains("dead"));
+}
+
+#[test]
+fn what_names_nothing_is_refused_with_what_is_near() {
+    assert!(refused(&["RETRY_EXEC_ERR"]).contains("did you mean IBV_WC_RETRY_EXC_ERR"));
+    assert!(refused(&["nonsense"]).contains("explain all"));
+    assert!(refused(&["99999"]).contains("no such code: 99999"));
+    assert!(refused(&["EINVAL"]).contains("explain VERB EINVAL"));
+    assert!(refused(&["22"]).contains("explain VERB EINVAL"));
+    assert!(refused(&["ibv_create_qp", "EWHAT"]).contains("ENOMEM"));
+    assert!(refused(&["a", "b"]).contains("neither is a verb"));
+    assert!(refused(&["a", "b", "c"]).contains("quote"));
+    assert!(refused(&["ibv_poll_cq"]).contains("ibv_poll_cq EINVAL"));
+}
+
+#[test]
+fn every_code_of_the_contract_is_explained() {
+    for (number, known) in statuses::ALL.iter().enumerate() {
+        assert_eq!(usize::from(known.status.to_raw()), number);
+    }
+    for (number, known) in events::ALL.iter().enumerate() {
+        assert_eq!(known.number as usize, number);
+    }
+    for event in EventType::ALL {
+        let name = event.verbs_name();
+        let known = events::ALL.iter().any(|known| known.name == name);
+        assert!(known || *event == EventType::Completion, "{name}");
+    }
+    for case in &verbs::CASES {
+        assert!(verbs::find(case.errno).is_some(), "{}", case.errno);
+        assert_eq!(verbs::verb(case.verb), Some(case.verb));
+        assert!(!case.causes.is_empty());
+    }
+    for told in all() {
+        let name = &told.name;
+        let no_error = ["IBV_WC_SUCCESS", "IBV_EVENT_PATH_MIG"].contains(&name.as_str());
+        let not_here = told.remedy.contains("never gives");
+        assert!(no_error || not_here || !told.causes.is_empty(), "{name}");
+        assert!(
+            !told.meaning.is_empty() && !told.remedy.is_empty(),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn each_name_is_found_again() {
+    for told in all().iter().filter(|told| told.kind != Kind::Errno) {
+        let found = of(&[&told.name]);
+        assert_eq!(&found, told, "{}", told.name);
+    }
+    // This one is both, and the spelling tells.
+    assert_eq!(of(&["DeviceFatal"]).kind, Kind::VendorErr);
+    assert_eq!(of(&["DEVICE_FATAL"]).kind, Kind::Event);
+}
