@@ -7,10 +7,11 @@
 
 A rule that has not fired when its block ends raises `NeverFired`, unless it is optional.
 `Nic()` asks the NIC at $VERBENA_CONTROL: its control socket, or inside a guest the port that leads there. A rule goes when its
-`with` block ends; on the host also when the program ends in any other way.
+`with` block ends; on the host also when the program ends in any other way. `queue_pairs` has queue pairs for tests, `pytest_plugin`
+fixtures for pytest (Documentation/pytest.md).
 """
 from .capture import Capture
-from .door import Refused
+from .door import NoNic, Refused
 from .nic import Action, Fault, NeverFired, Nic, VERSION
 
-__all__ = ["Action", "Capture", "Fault", "NeverFired", "Nic", "Refused", "VERSION"]
+__all__ = ["Action", "Capture", "Fault", "NeverFired", "NoNic", "Nic", "Refused", "VERSION"]

@@ -2,6 +2,7 @@
 """The way to a NIC: one JSON object a line each way."""
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -16,12 +17,40 @@ class Refused(Exception):
     """The NIC says why it does not do what it was asked for."""
 
 
+class NoNic(Exception):
+    """There is no way to a NIC; the text says why, and what helps."""
+
+
+def _no_nic(path: str, error: OSError) -> NoNic:
+    """What an error of opening or connecting means."""
+    if isinstance(error, FileNotFoundError):
+        why = "there is no such file: does the guest run, and is this the name that scripts/vm printed?"
+    elif isinstance(error, ConnectionRefusedError):
+        why = "nobody listens there: the NIC whose control socket this was has ended"
+    elif isinstance(error, PermissionError):
+        why = "permission denied: root and the user who started the NIC may ask it"
+    elif error.errno == errno.EBUSY:
+        why = "another program has this port open, and one at a time can"
+    else:
+        why = error.strerror or str(error)
+    return NoNic(f"no way to the NIC at {path} (VERBENA_CONTROL): {why}")
+
+
 class Door:
     """A connection to the NIC. Of a port there is one at a time, and it stays connected when nobody listens any more."""
 
     def __init__(self, path: str) -> None:
-        self.is_port = stat.S_ISCHR(os.stat(path).st_mode)
         self.socket: Optional[socket.socket] = None
+        try:
+            self._open(path)
+        except OSError as error:
+            raise _no_nic(path, error) from None
+
+    def _open(self, path: str) -> None:
+        mode = os.stat(path).st_mode
+        self.is_port = stat.S_ISCHR(mode)
+        if not self.is_port and not stat.S_ISSOCK(mode):
+            raise OSError("this is neither a socket nor a port of a guest")
         if self.is_port:
             self.file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             # The answer to somebody who did not wait for it.

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Mapping, Optional, Type, Union
 
 from .capture import Capture
-from .door import Door, Tied
+from .door import Door, NoNic, Tied
 
 VERSION = 1
 Action = Union[str, Mapping[str, Any]]
@@ -20,10 +20,22 @@ class NeverFired(AssertionError):
 
 
 class Nic:
-    """The NIC of one VM."""
+    """The NIC of one VM: the one at `path`, or at $VERBENA_CONTROL.
+
+    `faults` and `captures` are those that were made by it so far, in order, also after their blocks have ended.
+    """
 
     def __init__(self, path: Optional[str] = None) -> None:
-        self.path = path or os.environ["VERBENA_CONTROL"]
+        path = path or os.environ.get("VERBENA_CONTROL")
+        if not path:
+            raise NoNic(
+                "VERBENA_CONTROL is not set: on the host it names the control socket of a NIC, which scripts/vm prints;"
+                " in a guest of scripts/vm it is set, and names the port that leads to the guest's NIC"
+            )
+        self.path = path
+        self.faults: list[Fault] = []
+        self.captures: list[Capture] = []
+        self._own_capture: Optional[Capture] = None
 
     def ask(self, command: str, **more: Any) -> dict[str, Any]:
         """Asks what `verbenactl` asks, and returns what the NIC says."""
@@ -60,11 +72,28 @@ class Nic:
     ) -> Fault:
         """A rule for a `with` block."""
         name = name or f"python {os.getpid()}.{next(_names)}"
-        return Fault(self, {"name": name, "optional": optional, "match": dict(match or {}), "action": action}, seed)
+        fault = Fault(self, {"name": name, "optional": optional, "match": dict(match or {}), "action": action}, seed)
+        self.faults.append(fault)
+        return fault
 
     def capture(self, file: Union[str, os.PathLike[str]]) -> Capture:
         """A capture in pcapng of a `with` block."""
-        return Capture(self.path, file)
+        self.end_capture()
+        capture = Capture(self.path, file)
+        self.captures.append(capture)
+        return capture
+
+    def capture_until_another(self, file: Union[str, os.PathLike[str]]) -> None:
+        """Begins a capture that ends with `end_capture`, or when another is wanted: the NIC has one at a time."""
+        capture = self.capture(file)
+        capture.__enter__()
+        self._own_capture = capture
+
+    def end_capture(self) -> None:
+        """Ends what `capture_until_another` began, if it has not ended."""
+        capture, self._own_capture = self._own_capture, None
+        if capture:
+            capture.__exit__(None, None, None)
 
     def counters(self, qpn: Optional[int] = None) -> dict[str, int]:
         """Counters of a queue pair since it was created, or of the port, by name (Documentation/verbenactl.md)."""

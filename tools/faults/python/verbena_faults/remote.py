@@ -1,26 +1,29 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""A pair in a guest for a test on the host: `scripts/vm --share DIR`, and in the guest `remote.py /mnt/host`.
+"""Queue pairs in a guest for a test on the host: `scripts/vm --share DIR`, and in the guest `python3 -m verbena_faults.remote /mnt/host`.
 
 Each call is a file with a number that the host writes, and each answer one that the guest writes, in a directory of both. A file `over`
 is the end.
 """
+from __future__ import annotations
+
 import itertools
 import json
 import os
 import sys
 import time
-
+from typing import Any
 PATIENCE = 120 * int(os.environ.get("VERBENA_SLOW", "1"))
 
 
-def put(path, what):
+def put(path: str, what: Any) -> None:
     """Whole or not at all."""
     with open(path + ".new", "w", encoding="ascii") as file:
         json.dump(what, file)
     os.rename(path + ".new", path)
 
 
-def take(path):
+def take(path: str) -> Any:
+    """What a file has, which is gone then."""
     with open(path, encoding="ascii") as file:
         what = json.load(file)
     os.unlink(path)
@@ -28,45 +31,53 @@ def take(path):
 
 
 class RemotePair:
+    """As `queue_pairs.Pair`, as far as it goes over files: `qpn`, `peer_qpn`, `write`, `written`, `close`."""
+
     numbers = itertools.count(1)
 
-    def __init__(self, directory):
+    def __init__(self, directory: str, is_loop: bool = False) -> None:
         self.directory = directory
-        self.qpn = self._call("open")
+        self.qpn, self.peer_qpn = self._call("open", is_loop)
 
-    def _call(self, what, argument=""):
+    def _call(self, what: str, argument: Any = "") -> Any:
+        __tracebackhide__ = True
         ask, told = (os.path.join(self.directory, f"{name}.{next(self.numbers)}") for name in ("ask", "told"))
         put(ask, [what, argument, os.path.basename(told)])
         deadline = time.monotonic() + PATIENCE
         while not os.path.exists(told):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the guest does not answer: {what}")
+                raise TimeoutError(f"the guest does not answer: {what}. Does verbena_faults.remote run there, in this directory: {self.directory}?")
             time.sleep(0.02)
         wrong, result = take(told)
-        assert not wrong, wrong
+        if wrong:
+            raise AssertionError(wrong)
         return result
 
-    def write(self, data):
+    def write(self, data: bytes) -> None:
+        """As of `queue_pairs.Pair`; fails with the text of what was raised there."""
+        __tracebackhide__ = True
         self._call("write", data.hex())
 
-    def written(self):
+    def written(self) -> bytes:
+        """As of `queue_pairs.Pair`."""
         return bytes.fromhex(self._call("written"))
 
-    def close(self):
+    def close(self) -> None:
+        """As of `queue_pairs.Pair`."""
         self._call("close")
 
 
-def serve(directory):
+def serve(directory: str) -> None:
     """The guest's end."""
-    from rdma_pair import Pair
+    from .queue_pairs import Pair, WorkFailed
 
-    pair = None
+    pair: Any = None
 
-    def answer(what, argument):
+    def answer(what: str, argument: Any) -> Any:
         nonlocal pair
         if what == "open":
-            pair = Pair()
-            return pair.qpn
+            pair = Pair(is_loop=bool(argument))
+            return [pair.qpn, pair.peer_qpn]
         if what == "write":
             return pair.write(bytes.fromhex(argument))
         return pair.written().hex() if what == "written" else pair.close()
@@ -78,6 +89,8 @@ def serve(directory):
             what, argument, told = take(os.path.join(directory, name))
             try:
                 put(os.path.join(directory, told), [None, answer(what, argument)])
+            except WorkFailed as wrong:
+                put(os.path.join(directory, told), [str(wrong), None])
             except Exception as wrong:  # the test is told of it
                 put(os.path.join(directory, told), [repr(wrong), None])
         time.sleep(0.02)

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+"""Reliable connected queue pairs of one device for tests, by pyverbs: two that are connected, or one that is connected to itself."""
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, Optional
+
+import pyverbs.enums as e
+from pyverbs.addr import AHAttr, GID, GlobalRoute
+from pyverbs.cq import CQ
+from pyverbs.device import Context
+from pyverbs.mr import MR
+from pyverbs.pd import PD
+from pyverbs.pyverbs_error import PyverbsError
+from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from pyverbs.wr import SGE, SendWR
+
+ROOM = 1 << 20
+PATIENCE = 60 * int(os.environ.get("VERBENA_SLOW", "1"))
+_ACCESS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE
+
+
+class NoDevice(Exception):
+    """There is no RDMA device to make queue pairs of."""
+
+
+class WorkFailed(AssertionError):
+    """A work request completed with an error: `status`, a number of ibv_wc_status, and `vendor_err`."""
+
+    def __init__(self, text: str, status: int, vendor_err: int) -> None:
+        super().__init__(text)
+        self.status, self.vendor_err = status, vendor_err
+
+
+def status_name(status: int) -> str:
+    """The name of a completion status in C."""
+    names = (name for name in dir(e) if name.startswith("IBV_WC_") and name.endswith(("_ERR", "_SUCCESS")))
+    return next((name for name in names if getattr(e, name) == status), f"status {status}")
+
+
+def open_device() -> Context:
+    """The device that $DEVICE names, verbena0 by default."""
+    name = os.environ.get("DEVICE", "verbena0")
+    try:
+        return Context(name=name)
+    except PyverbsError as error:
+        raise NoDevice(
+            f"the RDMA device {name} cannot be opened: {error}. `ibv_devices` lists those that there are, DEVICE names another;"
+            " in a guest of scripts/vm without --no-module there is verbena0"
+        ) from None
+
+
+class Pair:
+    """Two queue pairs, `qp` and `peer`, the first of which writes to the memory of the second; with `is_loop` both are the same one.
+
+    `qpn` and `peer_qpn` are their numbers. `context`, `pd`, `cq`, `source` and `target` (memory regions of `ROOM` bytes) are pyverbs'
+    own objects, for whatever else a test wants to do with them.
+    """
+
+    def __init__(self, is_loop: bool = False) -> None:
+        self.context = open_device()
+        self.pd = PD(self.context)
+        self.cq = CQ(self.context, 16)
+        self.source, self.target = (MR(self.pd, ROOM, _ACCESS) for _ in range(2))
+        cap = QPCap(max_send_wr=16, max_recv_wr=16, max_send_sge=1, max_recv_sge=1)
+        init = QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=1)
+        attr = QPAttr(port_num=1)
+        attr.qp_access_flags = _ACCESS
+        self.qp = QP(self.pd, init, attr)
+        self.peer = self.qp if is_loop else QP(self.pd, init, attr)
+        self._connect(self.qp, self.peer)
+        if not is_loop:
+            self._connect(self.peer, self.qp)
+        self.qpn, self.peer_qpn, self.length = int(self.qp.qp_num), int(self.peer.qp_num), 0
+
+    def _connect(self, qp: QP, peer: QP) -> None:
+        index = int(os.environ.get("VERBENA_GID") or os.environ.get("GID") or "0")
+        route = GlobalRoute(dgid=GID(str(self.context.query_gid(1, index))), sgid_index=index, hop_limit=64)
+        attr = QPAttr(port_num=1)
+        attr.qp_access_flags, attr.ah_attr = _ACCESS, AHAttr(port_num=1, is_global=1, gr=route)
+        attr.dest_qp_num, attr.path_mtu = peer.qp_num, e.IBV_MTU_1024
+        attr.timeout, attr.retry_cnt, attr.rnr_retry, attr.min_rnr_timer = 14, 7, 7, 12
+        attr.max_rd_atomic = attr.max_dest_rd_atomic = 1
+        qp.to_rts(attr)
+
+    def write(self, data: bytes, rkey: Optional[int] = None) -> None:
+        """An RDMA WRITE of at most `ROOM` bytes, with its completion; `rkey`: another key than the right one.
+
+        Raises `WorkFailed` if it completes with an error, `TimeoutError` if it does not complete.
+        """
+        __tracebackhide__ = True
+        self.length = len(data)
+        self.source.write(data, self.length)
+        self.target.write(b"\0" * self.length, self.length)
+        wr = SendWR(opcode=e.IBV_WR_RDMA_WRITE, num_sge=1, sg=[SGE(self.source.buf, self.length, self.source.lkey)])
+        wr.set_wr_rdma(self.target.rkey if rkey is None else rkey, self.target.buf)
+        self.qp.post_send(wr)
+        done = self.completion()
+        if done.status != e.IBV_WC_SUCCESS:
+            status = f"{status_name(done.status)} ({done.status})"
+            text = f"the RDMA WRITE of QP {self.qpn:#x} completed with {status}, vendor_err {done.vendor_err:#x}"
+            raise WorkFailed(text, done.status, done.vendor_err)
+
+    def completion(self) -> Any:
+        """The next completion of either queue pair, as pyverbs has it."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            count, found = self.cq.poll(1)
+            if count:
+                return found[0]
+            time.sleep(0.0005)
+        raise TimeoutError(f"no completion for QP {self.qpn:#x} within {PATIENCE} s")
+
+    def written(self) -> bytes:
+        """What the memory has that the last `write` was for."""
+        told: bytes = self.target.read(self.length, 0)
+        return told
+
+    def close(self) -> None:
+        """Destroys all of it."""
+        for thing in dict.fromkeys((self.qp, self.peer, self.cq, self.source, self.target, self.pd, self.context)):
+            thing.close()
