@@ -433,6 +433,20 @@ mod tests {
     }
 
     #[test]
+    fn a_reset_of_the_function_ends_bus_mastering() {
+        let mut front = front();
+        front.write(REGION_CONFIG, 4, &[6, 0]).unwrap();
+        assert!(front.shared.gate_open());
+        front.reset().unwrap();
+        // Also when the engine has done its part.
+        let _ = front.shared.mail(0, false);
+        front.shared.reset_done();
+        assert!(!front.shared.resetting() && !front.shared.gate_open());
+        front.write(REGION_CONFIG, 4, &[6, 0]).unwrap();
+        assert!(front.shared.gate_open());
+    }
+
+    #[test]
     fn accesses_that_are_no_words_do_nothing() {
         let mut front = front();
         front

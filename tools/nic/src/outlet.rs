@@ -156,6 +156,16 @@ mod tests {
             theirs.read_exact(&mut bytes).unwrap();
             assert!(bytes == frame(n), "{n}");
         }
+        // A frame that is longer than the room of the socket goes in many parts.
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        rustix::net::sockopt::set_socket_send_buffer_size(&ours, 1).unwrap();
+        outlet.connect(Some(ours));
+        let long: Vec<u8> = (0..60_000u32).map(|n| (n % 251) as u8).collect();
+        assert!(outlet.send(&long) && outlet.send(&[5; 60]));
+        let mut bytes = vec![0; 4 + long.len() + 4 + 60];
+        theirs.read_exact(&mut bytes).unwrap();
+        assert!(bytes[4..][..long.len()] == long);
+        assert_eq!(bytes[4 + long.len()..][..5], [0, 0, 0, 60, 5]);
         // Another QEMU gets nothing that was for the last.
         while outlet.send(&frame(0)) {}
         let (ours, mut theirs) = UnixStream::pair().unwrap();

@@ -255,7 +255,8 @@ mod tests {
 
     #[test]
     fn a_client_that_does_not_read_holds_up_nobody() {
-        let (mut client, to, thread) = running(16);
+        // More wait than are written at a time.
+        let (mut client, to, thread) = running(WRITE / 50);
         let mut shown = 0;
         // More than the socket, this thread and the tap hold.
         while shown < 100_000 {

@@ -212,6 +212,12 @@ fn what_was_recorded_is_saved_when_a_model_panics_and_when_the_engine_ends() {
         vm.take_mail();
         let recorded = vm.model.recorded(0, 9).unwrap();
         assert!(recorded.total > 0 && recorded.capacity == 1024);
+        // The next life may die as well.
+        vm.shared.set_bus_master(true);
+        vm.forget_saved();
+        call(&mut vm, |_| -> u32 { panic!("on purpose") });
+        vm.turn();
+        assert_eq!(read().reason, "the device died: EngineFailure");
     }
 }
 

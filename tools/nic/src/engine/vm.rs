@@ -207,6 +207,12 @@ impl Vm {
         }
     }
 
+    /// As if the pause after the last recording that was saved were over.
+    #[cfg(test)]
+    pub(super) fn forget_saved(&mut self) {
+        self.saved = None;
+    }
+
     /// Stalls or dies, if the NIC is to misbehave so. Returns whether it is stalled.
     #[inline]
     fn misbehaves(&mut self) -> bool {

@@ -8,6 +8,7 @@ use super::*;
 use crate::uplink::Batch;
 use rustix::event::{eventfd, EventfdFlags};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 use verbena_control::Impairment;
 
 type Sent = Arc<Mutex<Vec<Vec<u8>>>>;
@@ -93,6 +94,28 @@ fn the_guests_frames_and_the_engines_go_through_an_impairment_of_their_uplink() 
     network.release();
     network.from_guest(0, &broadcast());
     assert_eq!((count(0), count(1)), (4, 3));
+}
+
+#[test]
+fn a_frame_that_is_kept_back_wakes_the_engine() {
+    let (network, shared, _) = network(1);
+    let how = Impairment {
+        delay_ns: 1,
+        ..Impairment::default()
+    };
+    shared.common.impairments.set(None, Some(how)).unwrap();
+    let sleeps = std::thread::spawn(move || {
+        let nothing = std::iter::empty();
+        shared
+            .common
+            .waker
+            .park(Duration::from_secs(20), || false, nothing)
+    });
+    while !sleeps.is_finished() {
+        network.send(0, &[&[0; 60]]);
+        std::thread::yield_now();
+    }
+    assert!(sleeps.join().unwrap(), "the engine has slept on");
 }
 
 #[test]

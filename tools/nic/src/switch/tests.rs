@@ -432,6 +432,8 @@ fn an_address_that_speaks_rdma_on_a_wire_moves_with_rdma_only() {
     let speaks = roce((X, ip(9)), (A, ip(1)));
     let is_at = |s: &mut Switch, now| s.forward(Guest(0), &plain(A, X), now);
     assert!(!s.forward(wires[0], &speaks, 0).is_empty());
+    // A frame without RDMA, as of ARP, does not end the hold.
+    s.forward(wires[0], &plain(X, ALL), 1);
     for borrowed in [plain(X, A), plain(X, ALL)] {
         assert!(s.forward(wires[1], &borrowed, HOLD - 1).is_empty());
     }
