@@ -282,6 +282,29 @@ fn both_ways_of_posting_write_the_same() {
     }
 }
 
+/// `max_inline_data` bounds the sum (ibv_wr_post(3)).
+#[test]
+fn parts_of_inline_data_fit_together_or_not_at_all() {
+    let f = Fixture::new();
+    let qp = f.rts(9);
+    let sends = &qp.sends;
+    let of_parts = |lengths: &[usize]| {
+        let mut guard = sends.start(|| true);
+        sends.begin(&mut guard, IBV_WR_SEND, 71, 0, Operands::None);
+        for &length in lengths {
+            sends.add_inline(&mut guard, length, |_, _| true);
+        }
+        sends.commit(guard)
+    };
+    assert_eq!(of_parts(&[30, 10]), Ok(()));
+    let bytes = sends.bytes(0, 128);
+    let header = SendWqe::read_from_prefix(&bytes).unwrap().0;
+    assert_eq!(header.inline_length.get(), 40);
+    for too_long in [&[30, 11][..], &[40, 1], &[1, 40], &[20, 20, 1]] {
+        assert_eq!(of_parts(too_long), Err(Errno::INVAL), "{too_long:?}");
+    }
+}
+
 #[test]
 fn an_atomic_write_may_always_be_inline() {
     let f = Fixture::new();

@@ -244,7 +244,15 @@ fn an_srq_of_another_size_has_what_the_device_has_not_taken() {
                 1 << log_size,
             ))
         };
-        // What fails changes nothing.
+        // What fails changes nothing. The device moves to a ring that has all entries, so it is not asked before.
+        let other = || {
+            Ok((
+                Ring::new(Memory::heap(128 << log_size), log_size, 7).unwrap(),
+                2,
+            ))
+        };
+        let asked = || panic!("the device is moved to a ring without the entries");
+        assert_eq!(srq.queue.resize(other, asked), Err(Errno::IO));
         let refused = srq.queue.resize(make, || Err(Errno::IO));
         assert_eq!(refused, Err(Errno::IO));
         assert_eq!(srq.queue.log_stride(), 6);

@@ -3,6 +3,7 @@
 use super::events::checked_exchange;
 use crate::ffi::destroy::Destroy;
 use crate::ffi::domains::{self, Td};
+use crate::ffi::mr::{access, Mr};
 use crate::outcome::Context as _;
 use crate::rig::*;
 use crate::{Test, TestResult};
@@ -42,6 +43,10 @@ fn parent(rig: &Rig) -> TestResult {
     connect(&a.qp, rig.gid, b.qp.qpn(), &opts.conn_a)?;
     connect(&b.qp, rig.gid, a.qp.qpn(), &opts.conn_b)?;
     checked_exchange(&Pair { a, b }, 11).at("with the protection domain")?;
+    // A region that moves to the protection domain leaves the parent domain free.
+    let mr = Mr::new(&parent, 4096, access::ALL).at("a region")?;
+    mr.change(None, Some(&rig.pd), None)
+        .at("to the protection domain")?;
     drop(on);
     td.expect_busy()?;
     parent

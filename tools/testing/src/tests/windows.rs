@@ -144,6 +144,12 @@ fn type_1(rig: &Rig) -> TestResult {
         let made = Mw::new(&rig.pd, unknown).map(|_| ());
         ensure_eq!(made, Err(Errno::EINVAL), "type {unknown}");
     }
+    // A bind that is not posted leaves the window's key (ibv_bind_mw(3)).
+    set_state(&pair.b.qp, state::RESET)?;
+    let key = mw.rkey();
+    let refused = pair.b.qp.bind_1(9, &mw, whole(&mr, WRITE));
+    ensure_eq!(refused, Err(Errno::EINVAL), "a bind in RESET");
+    ensure_eq!(mw.rkey(), key, "the key after a refused bind");
     rig.expect_no_event(QUIET)
 }
 
