@@ -317,6 +317,7 @@ impl<D: Operations> Registration<D> {
 
         let mut ops = const { Adapter::<D>::OPS };
         ops.owner = module.as_ptr();
+        ops.device_group = &raw const bindings::rdma_helper_device_group;
         // Every verb of this crate checks its request and fills its response: see `udata`.
         ops.set_uverbs_robust_udata(1);
         let parent = binding.dev();

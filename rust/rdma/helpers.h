@@ -36,6 +36,8 @@ void rdma_helper_ah_set(struct rdma_ah_attr *attr, const union ib_gid *dgid, u32
 		    u8 sgid_index, u8 hop_limit, u8 traffic_class, u8 sl, u32 port_num,
 		    const u8 *dmac);
 
+extern const struct attribute_group rdma_helper_device_group;
+
 /* User mappings. */
 u64 rdma_helper_mmap_offset(const struct rdma_user_mmap_entry *entry);
 unsigned long rdma_helper_coherent_pfn(const void *cpu_addr);

@@ -76,8 +76,10 @@ else
 		-chardev "file,id=err,append=on,path=$VM_RUN/stderr" -device "virtserialport,chardev=err,name=verbena.stderr")
 fi
 if [ -n "$VM_NIC" ]; then
+	# Behind a port the function has a PCI Express link, whose speed programs read.
 	qemu+=(-netdev "stream,id=n0,server=off,addr.type=unix,addr.path=$VM_SOCK/net"
-		-device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"'"$VM_SOCK/nic"'"}}'
+		-device "pcie-root-port,id=rdma"
+		-device '{"driver":"vfio-user-pci","bus":"rdma","socket":{"type":"unix","path":"'"$VM_SOCK/nic"'"}}'
 		-chardev "socket,id=control,path=$VM_SOCK/control,server=off" -device "virtserialport,chardev=control,name=verbena.control")
 	# A device that QEMU knows as not migratable: beside it QEMU refuses `migrate` and `savevm`, which lose what the NIC wrote (Documentation/snapshots.md).
 	[ -n "$VM_SNAPSHOTS" ] || guard=(-object "memory-backend-ram,id=verbena-forbids-migration-and-snapshots,size=4096,share=on"
@@ -85,7 +87,7 @@ if [ -n "$VM_NIC" ]; then
 else
 	nowhere 0
 fi
-qemu+=(-device "virtio-net-pci,netdev=n0,mac=$VM_MAC,romfile=")
+qemu+=(-device "virtio-net-pci,netdev=n0,mac=$VM_MAC,speed=100000,duplex=full,romfile=")
 if [ -n "$VM_RXE" ]; then
 	if [ -z "$VM_TOGETHER" ]; then
 		nowhere 1

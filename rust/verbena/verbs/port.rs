@@ -204,6 +204,7 @@ impl Operations for Verbena {
             .set_page_size_cap(caps.page_size_cap.get())
             .set_vendor_id(0x1af4)
             .set_vendor_part_id(0x10f5)
+            .set_hw_ver(hw.pdev.revision_id().into())
             .set_max_pkeys(PKEYS)
             .set_local_ca_ack_delay(15)
             // The device clock in kHz.

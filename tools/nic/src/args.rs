@@ -12,7 +12,8 @@ use verbena_device::misbehave::Misbehaviour;
 /// An emulated RDMA NIC, served to QEMU over vfio-user.
 ///
 /// QEMU attaches it with `-device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"SOCKET"}}'`, and the
-/// guest's Ethernet with `-netdev stream,server=off,addr.type=unix,addr.path=NETDEV_SOCKET`. Guest RAM must be shared
+/// guest's Ethernet with `-netdev stream,server=off,addr.type=unix,addr.path=NETDEV_SOCKET`. With `"bus":"PORT"`, behind a
+/// `-device pcie-root-port,id=PORT`, the guest sees the speed of its PCI Express link. Guest RAM must be shared
 /// (`share=on`) and in a file that cannot be truncated: that of a memory-backend-memfd. QEMU can
 /// neither migrate nor save the guest with it, but does not refuse to: Documentation/snapshots.md names a device that has it refuse.
 /// The NIC ends when QEMU goes away. It can serve several guests: the n-th --socket, --netdev-socket, --control, --mac, --ip and --gid

@@ -26,6 +26,12 @@ const CAP_POINTER: usize = 0x34;
 const EXPRESS: usize = 0x40;
 const EXPRESS_DEVCTL: usize = EXPRESS + 0x08;
 const DEVCTL_FLR: u16 = 1 << 15;
+const EXPRESS_LNKCAP: usize = EXPRESS + 0x0c;
+const EXPRESS_LNKSTA: usize = EXPRESS + 0x12;
+/// 16 lanes at 16 GT/s, of the capability and of the status.
+const LINK: u16 = 16 << 4 | 4;
+/// All speeds up to that one.
+const LINK_SPEEDS: u32 = 0xf << 1;
 const MSIX: usize = 0x80;
 const MSIX_CONTROL: usize = MSIX + 2;
 /// Enable and function mask.
@@ -72,15 +78,17 @@ impl Config {
         config.put_bar(regs::BAR_MSIX, regs::BAR_MSIX_SIZE, 0);
         config.bytes[CAP_POINTER] = EXPRESS as u8;
 
-        // PCI Express capability, version 2, endpoint; a function-level reset, role-based error reporting; a link of
-        // one lane at 2.5 GT/s, because a link must have some width.
+        // PCI Express capability, version 2, endpoint; a function-level reset, role-based error reporting; the link that a
+        // port of this speed (100 Gb/s) has on other adapters. Nothing goes over it, but programs choose paths by it.
         config.put16(EXPRESS, 0x10 | (MSIX as u16) << 8);
         config.put16(EXPRESS + 0x02, 0x0002);
         config.put32(EXPRESS + 0x04, 1 << 28 | 1 << 15);
         config.allow16(EXPRESS_DEVCTL, 0x7fff);
-        config.put32(EXPRESS + 0x0c, 0x11);
+        config.put32(EXPRESS_LNKCAP, u32::from(LINK));
         config.allow16(EXPRESS + 0x10, 0x0fff);
-        config.put16(EXPRESS + 0x12, 0x11);
+        config.put16(EXPRESS_LNKSTA, LINK);
+        config.put32(EXPRESS + 0x2c, LINK_SPEEDS);
+        config.put16(EXPRESS + 0x30, LINK & 0xf);
 
         config.put16(MSIX, 0x11);
         config.put16(MSIX_CONTROL, regs::NUM_VECTORS as u16 - 1);
