@@ -24,12 +24,21 @@ export VERBENA_STARTED=$started VERBENA_CACHE=$cache VERBENA_LOGS=$logs
 
 # A line of progress, with the seconds since the command began.
 say() { printf '[%4ds] %s\n' $(($(date +%s) - started)) "$*" >&2; }
-die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+# A script whose callers have to tell its own failures from another's sets `failure`.
+failure=1
+die() { printf 'error: %s\n' "$*" >&2; exit "$failure"; }
 
 # usage: print the comment block at the head of the calling script, after the licence line.
 usage() { sed -n '3,/^[^#]/{/^#/!d;/^# shellcheck/d;s/^# \{0,1\}//;p}' "$0"; }
 
-need_root() { [ "$(id -u)" = 0 ] || die "$(basename "$0") needs root: it makes Debian roots and mounts"; }
+need_root() { [ "$(id -u)" = 0 ] || die "$(basename "$0") needs root, because it makes Debian roots and mounts: run it by sudo"; }
+# need_namespaces: root of a container may lack what mounts and makes namespaces, CAP_SYS_ADMIN, which is bit 21
+need_namespaces() {
+	local effective
+	effective=$(sed -n 's/^CapEff:[[:space:]]*//p' /proc/self/status)
+	[ $((0x${effective:-0} >> 21 & 1)) = 1 ] ||
+		die "root may neither mount nor make namespaces here (CAP_SYS_ADMIN), as in most containers: start the container with --privileged, or use a virtual machine"
+}
 
 # session "$@": what a command that starts others calls first. It goes on in PID and mount namespaces of its own, so that none of
 # its processes and mounts outlives it, however it ends; scripts that it calls are in the same session. A signal that would
@@ -37,6 +46,7 @@ need_root() { [ "$(id -u)" = 0 ] || die "$(basename "$0") needs root: it makes D
 session() {
 	local child rc=0 stat rest i
 	if [ -n "${VERBENA_SESSION:-}" ] || [ "$(id -u)" != 0 ]; then return 0; fi
+	need_namespaces
 	_ended_by=0
 	trap '_ended_by=130' INT
 	trap '_ended_by=143' TERM
