@@ -72,6 +72,7 @@ guard=()
 if [ -n "$VM_INTERACTIVE" ]; then
 	qemu+=(-chardev "stdio,id=tty,mux=on,signal=off" -device "virtconsole,chardev=tty")
 else
+	[ -z "$VM_INPUT" ] || qemu+=(-chardev "stdio,id=in,signal=off" -device "virtserialport,chardev=in,name=verbena.stdin")
 	qemu+=(-chardev "file,id=out,append=on,path=$VM_RUN/stdout" -device "virtserialport,chardev=out,name=verbena.stdout"
 		-chardev "file,id=err,append=on,path=$VM_RUN/stderr" -device "virtserialport,chardev=err,name=verbena.stderr")
 fi
@@ -103,6 +104,11 @@ fi
 # Last, so that no other device has another address because of it.
 qemu+=("${guard[@]}")
 [ -z "$VM_MONITOR" ] || qemu+=(-qmp "unix:$VM_SOCK/qmp,server=on,wait=off")
+if [ -n "$VM_INPUT" ]; then
+	# By a pipe: QEMU changes the mode of the file that it reads, which others may have open.
+	exec {input}<&0 < <(exec cat <&"$input")
+	exec {input}<&-
+fi
 
 # killer: has the guest lose its NIC when it wants to, and ends QEMU, which can do nothing without it
 killer() {
