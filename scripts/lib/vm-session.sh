@@ -104,12 +104,19 @@ fi
 # Last, so that no other device has another address because of it.
 qemu+=("${guard[@]}")
 [ -z "$VM_MONITOR" ] || qemu+=(-qmp "unix:$VM_SOCK/qmp,server=on,wait=off")
+qemu+=(-qmp "unix:$VM_SOCK/watch,server=on,wait=off")
+read -ra more <<<"$VM_QEMU_ARGS"
+qemu+=("${more[@]}")
 if [ -n "$VM_INPUT" ]; then
 	# By a pipe: QEMU changes the mode of the file that it reads, which others may have open.
 	exec {input}<&0 < <(exec cat <&"$input")
 	exec {input}<&-
 fi
 
+# watch: ends a guest that does not come up, or that QEMU has paused because something failed
+watch() {
+	exec python3 "${0%/*}/watch.py" "$VM_SOCK/watch" "$VM_RUN/kernel.log" "$VM_SILENCE" "$VM_ACCEL" "$VM_RUN/boot.failed" </dev/null
+}
 # killer: has the guest lose its NIC when it wants to, and ends QEMU, which can do nothing without it
 killer() {
 	local wish=$VM_TOGETHER/kill-nic.$name
@@ -128,8 +135,11 @@ while [ "$VM_ROLE" != nic ]; do
 	limit=()
 	[ -z "$VM_TIMEOUT" ] || limit=(timeout --foreground -k 5 $((VM_TIMEOUT > SECONDS ? VM_TIMEOUT - SECONDS : 1)))
 	rc=0
+	watch &
+	watcher=$!
 	if [ -z "$VM_REBOOTS" ]; then
 		"${limit[@]}" "${qemu[@]}" || rc=$?
+		kill $watcher 2>/dev/null || true
 		boots=0
 		awk -f "${0%/*}/boots.awk" "$VM_RUN/kernel.log" >/dev/null || boots=$?
 		if [ $rc != 0 ] || [ $boots != 3 ] || [ "$VM_ACCEL" != tcg ] || [ $((spoilt += 1)) -gt 3 ]; then break; fi
@@ -140,7 +150,7 @@ while [ "$VM_ROLE" != nic ]; do
 		killer "$qemu_pid" 2>/dev/null &
 		killer=$!
 		wait $qemu_pid || rc=$?
-		kill $killer 2>/dev/null || true
+		kill $killer $watcher 2>/dev/null || true
 		[ -e "$VM_TOGETHER/kill-nic.$name" ] || break
 	fi
 	if [ -n "$nic" ]; then

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+"""Watches a guest of scripts/vm. usage: watch.py QMP-SOCKET KERNEL.LOG SILENCE ACCELERATOR REASON
+
+Ends QEMU, and writes a sentence to the file REASON, when the guest prints nothing for SILENCE seconds before it is up (its `init` says so in
+the kernel's log), or when QEMU has paused it because something failed: KVM in the middle of an instruction, or the disk. QEMU itself would
+wait for ever then. A guest that somebody stops by QEMU's monitor later is left alone.
+"""
+import json
+import os
+import select
+import socket
+import sys
+import time
+
+UP = b"verbena: the guest is up"
+# What QEMU calls a guest that it has paused by itself (RunState in QEMU's qapi/run-state.json).
+FAILED = {
+    "internal-error": "QEMU has paused the guest after an internal error of the accelerator {accelerator}{help}",
+    "io-error": "QEMU has paused the guest because its disk cannot be written: is the file system of /tmp or /var/tmp full?",
+    "guest-panicked": "the guest's kernel panicked, and QEMU has paused it",
+}
+HELP = {"kvm": ". If KVM does not work on this machine, `--accel tcg` does without it", "tcg": ""}
+
+
+class Qmp:
+    """QEMU's monitor: an object of JSON a line each way, events between the answers."""
+
+    def __init__(self, path):
+        self.socket = socket.socket(socket.AF_UNIX)
+        while True:
+            try:
+                self.socket.connect(path)
+                break
+            except OSError:
+                time.sleep(0.1)
+        self.rest, self.events = b"", []
+        self.ask("qmp_capabilities")
+
+    def line(self, patience):
+        """The next object, or None when there is none for so many seconds. Exits when QEMU has gone."""
+        while b"\n" not in self.rest:
+            if not select.select([self.socket], [], [], patience)[0]:
+                return None
+            try:
+                more = self.socket.recv(1 << 16)
+            except OSError:
+                more = b""
+            if not more:
+                sys.exit(0)
+            self.rest += more
+        line, self.rest = self.rest.split(b"\n", 1)
+        return json.loads(line)
+
+    def ask(self, command):
+        """What QEMU answers; events that come before it are kept."""
+        self.socket.sendall(json.dumps({"execute": command}).encode() + b"\n")
+        while True:
+            told = self.line(None)
+            if "return" in told or "error" in told:
+                return told.get("return")
+            if "event" in told:
+                self.events.append(told["event"])
+
+    def event(self, patience):
+        """The name of the next event, or None."""
+        if not self.events:
+            told = self.line(patience)
+            return told and told.get("event")
+        return self.events.pop(0)
+
+
+def end(qmp, reason, why):
+    with open(reason, "w", encoding="utf-8") as file:
+        file.write(why + "\n")
+    qmp.ask("quit")
+    sys.exit(0)
+
+
+def main():
+    path, log, silence, accelerator, reason = sys.argv[1:]
+    begin = size = os.path.getsize(log)
+    is_up, since = False, time.monotonic()
+    qmp = Qmp(path)
+    # Whatever it was before somebody listened.
+    event = "STOP"
+    while True:
+        status = qmp.ask("query-status")["status"] if event == "STOP" or not is_up else ""
+        if status in FAILED:
+            end(qmp, reason, FAILED[status].format(accelerator=accelerator, help=HELP[accelerator]))
+        if not is_up:
+            now = os.path.getsize(log)
+            if now != size:
+                size, since = now, time.monotonic()
+                with open(log, "rb") as file:
+                    file.seek(begin)
+                    is_up = UP in file.read()
+            elif time.monotonic() - since > int(silence):
+                paused = "" if status == "running" else f"; QEMU has paused it ({status})"
+                end(qmp, reason, f"the guest does not come up: its kernel has printed nothing for {silence} s{paused}{HELP[accelerator]}")
+        event = qmp.event(None if is_up else 1)
+
+
+if __name__ == "__main__":
+    main()
