@@ -134,24 +134,18 @@ mod tests {
         let rows = page
             .lines()
             .skip_while(|line| !line.starts_with("| a completion"));
-        for row in rows.take_while(|line| line.starts_with('|')) {
-            for words in row
-                .split('`')
-                .skip(1)
-                .step_by(2)
-                .skip_while(|w| *w == "wc.status")
-            {
-                let (verb, text) = words.split_once(" '").unwrap_or((words, ""));
-                let quoted = [verb, text.trim_end_matches('\'')];
-                let plain: Vec<&str> = verb.trim_matches('\'').split(' ').collect();
-                let words = if text.is_empty() { &plain } else { &quoted[..] };
-                let words = if verb.starts_with('\'') {
-                    &[verb.trim_matches('\'')]
-                } else {
-                    words
-                };
-                asked(words, false).unwrap_or_else(|e| panic!("{words:?}: {e}"));
-            }
+        let rows = rows.take_while(|line| line.starts_with('|'));
+        let examples = rows.filter_map(|row| row.split('|').nth(2));
+        let examples: Vec<&str> = examples
+            .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+            .collect();
+        assert!(examples.len() > 10, "{examples:?}");
+        for example in examples {
+            // A text with blanks is quoted, and comes last.
+            let (plain, quoted) = example.split_once('\'').unwrap_or((example, ""));
+            let mut words: Vec<&str> = plain.split_whitespace().collect();
+            words.extend(quoted.strip_suffix('\''));
+            asked(&words, false).unwrap_or_else(|e| panic!("{example}: {e}"));
         }
     }
 

@@ -94,7 +94,9 @@ pub fn run(
         Fault::List | Fault::Check | Fault::Summary => Request::Faults,
         Fault::Remove { name } => Request::FaultRemove { name: name.clone() },
         Fault::Clear => Request::FaultClear,
-        Fault::Why { number } => return why::run(Some(socket), None, *number, json),
+        Fault::Why { number } => {
+            return why::of_one(&why::known(Some(socket), None)?, *number, json);
+        }
     };
     let told: ToldRules = client::ask_for(socket, request)?;
     let text = show(&told)?;

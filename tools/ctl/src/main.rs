@@ -81,14 +81,14 @@ enum Command {
         #[arg(value_name = "QPN", value_parser = number)]
         number: u32,
     },
-    /// Why a queue pair is in the state that it is in, and what to do
+    /// Every error in order, also of queue pairs that are gone; or why one queue pair is in the state that it is in; and what to do
     Why {
         /// Ask the recording of this file, not the NIC
         #[arg(long, value_name = "RECORDING")]
         file: Option<PathBuf>,
-        /// Its number, in decimal or 0x...
+        /// The number of a queue pair, in decimal or 0x...; without it all errors are told
         #[arg(value_name = "QPN", value_parser = number)]
-        number: u32,
+        number: Option<u32>,
     },
     /// A page that shows a recording: packets, PSNs, lives, errors with why; needs no NIC
     Report {
@@ -171,7 +171,11 @@ fn run(args: &Args) -> Result<String, String> {
     }
     match &args.command {
         Command::Why { file, number } => {
-            return why::run(args.socket.as_deref(), file.as_deref(), *number, args.json);
+            let facts = why::known(args.socket.as_deref(), file.as_deref())?;
+            return match number {
+                Some(number) => why::of_one(&facts, *number, args.json),
+                None => Ok(why::of_all(&facts, args.json)),
+            };
         }
         Command::Replay { file, output } => return replay::run(file, output.as_deref()),
         Command::Report { file, output } => return why::report(file, output),

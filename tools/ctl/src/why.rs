@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `verbenactl why`: why a queue pair is in the state that it is in; and what else is made of recordings.
+//! `verbenactl why`: every error in order, or why one queue pair is in the state that it is in; and what else is made of recordings.
 
 use crate::{client, record, toml};
 use serde_json::json;
@@ -50,38 +50,51 @@ fn add_contexts(facts: &mut Facts, contexts: &Contexts) {
     }
 }
 
-/// Says why, out of a file, or of what the NIC has recorded and how its objects are.
+/// What a file tells, or what the NIC has recorded and how its objects are.
 ///
 /// # Errors
 ///
-/// There is no NIC or no recording, or no such queue pair.
-pub fn run(
-    socket: Option<&Path>,
-    file: Option<&Path>,
-    qpn: u32,
-    json: bool,
-) -> Result<String, String> {
-    let facts = match file {
-        Some(file) => facts(record::read(file)?),
-        None => {
-            let socket = socket.ok_or("--socket PATH says which NIC to ask")?;
-            // Without a recorder the queue pair itself tells.
-            let recorder = client::ask_for(socket, Request::Recorder)?;
-            let is_on = matches!(recorder, verbena_control::ToldRecorder { entries: 1.., .. });
-            let recording = match is_on {
-                true => record::live(socket)?,
-                false => Recording::default(),
-            };
-            let mut facts = facts(recording);
-            add_contexts(&mut facts, &client::ask(socket)?);
-            facts
-        }
+/// There is no NIC or no recording.
+pub fn known(socket: Option<&Path>, file: Option<&Path>) -> Result<Facts, String> {
+    if let Some(file) = file {
+        return Ok(facts(record::read(file)?));
+    }
+    let socket = socket.ok_or("--socket PATH says which NIC to ask")?;
+    // Without a recorder the queue pairs themselves tell.
+    let recorder = client::ask_for(socket, Request::Recorder)?;
+    let is_on = matches!(recorder, verbena_control::ToldRecorder { entries: 1.., .. });
+    let recording = match is_on {
+        true => record::live(socket)?,
+        false => Recording::default(),
     };
-    let lines = verbena_record::why(&facts, qpn)?;
+    let mut facts = facts(recording);
+    add_contexts(&mut facts, &client::ask(socket)?);
+    Ok(facts)
+}
+
+/// Why one queue pair is in the state that it is in.
+///
+/// # Errors
+///
+/// There is no such queue pair.
+pub fn of_one(facts: &Facts, qpn: u32, json: bool) -> Result<String, String> {
+    let lines = verbena_record::why(facts, qpn)?;
     if json {
         return Ok(format!("{:#}\n", json!({ "number": qpn, "why": lines })));
     }
     Ok(lines.join("\n") + "\n")
+}
+
+/// Every error in order.
+pub fn of_all(facts: &Facts, json: bool) -> String {
+    let errors = verbena_record::errors(facts);
+    if !json {
+        return errors.lines().join("\n") + "\n";
+    }
+    let each = |failure: &verbena_record::Failure| json!({ "who": failure.who, "entry": failure.entry, "repaired": failure.is_repaired, "why": failure.lines });
+    let told: Vec<_> = errors.told.iter().map(each).collect();
+    let all = json!({ "errors": told, "left_out": errors.left_out, "moved": errors.moved });
+    format!("{all:#}\n")
 }
 
 /// Rules that have happen again what fired in a recording, as a file of rules.

@@ -36,7 +36,7 @@ pub use explain::{all, explain, Answer, Explained, Kind};
 pub use export::{export, Exported};
 pub use facts::{packet_name, state_name, work_name, Facts, QpNow};
 pub use report::report;
-pub use why::{syndrome_text, why};
+pub use why::{errors, syndrome_text, why, Errors, Failure};
 
 /// A PSN in people's words.
 pub(crate) fn psn_text(psn: u32) -> String {

@@ -13,7 +13,7 @@ use crate::why::{why, why_event};
 const TOLD: usize = 64;
 
 /// What is known of a queue pair that came to an error at a place: all until it, or later another one, goes on to another state or ends.
-fn until(facts: &Facts, at: usize, qpn: u32) -> Facts {
+pub(crate) fn until(facts: &Facts, at: usize, qpn: u32) -> Facts {
     let all = facts.all();
     let time = all.get(at).map_or(0, |entry| entry.time);
     let later = all.get(at + 1..).unwrap_or_default();

@@ -7,6 +7,8 @@ mod errors;
 mod json;
 mod rows;
 
+pub(crate) use errors::until;
+
 use crate::entry::What;
 use crate::facts::{state_name, Facts};
 use crate::why::syndrome_text;

@@ -5,11 +5,13 @@
 
 mod advice;
 mod cause;
+mod errors;
 
 #[cfg(test)]
 pub(crate) mod tests;
 
 pub(crate) use advice::clause;
+pub use errors::{errors, Errors, Failure};
 
 use crate::entry::{Entry, What};
 use crate::facts::{state_name, Facts, Name, QpNow};

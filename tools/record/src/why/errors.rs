@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Every error of a recording in order, each told as it was when it came: also of queue pairs that are gone since.
+
+use super::cause::times;
+use super::{syndrome_text, why, why_event};
+use crate::entry::What;
+use crate::facts::{is_error, Facts, Name};
+use crate::report::until;
+use std::collections::HashSet;
+use verbena_abi::cmd::CmdStatus;
+use verbena_abi::cqe::WcStatus;
+use verbena_abi::syndrome::Syndrome;
+
+/// Errors that are told with their chains.
+const TOLD: usize = 64;
+
+/// An error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The queue pair, the CQ, the SRQ, the device or the command.
+    pub who: String,
+    /// Number of the entry; None: its moment was not recorded.
+    pub entry: Option<u64>,
+    /// The queue pair left the error by a later ibv_modify_qp, or the error changed no state.
+    pub is_repaired: bool,
+    /// What happened, then the chain back to the cause, then what to do.
+    pub lines: Vec<String>,
+}
+
+/// All that went wrong.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Errors {
+    /// The first 64 errors, in order; those whose moment was not recorded are last.
+    pub told: Vec<Failure>,
+    /// So many more there are.
+    pub left_out: usize,
+    /// The queue pairs that programs moved to ERR themselves, which is no error.
+    pub moved: Vec<String>,
+    /// The number of the first entry and how many there are.
+    pub recorded: (u64, usize),
+}
+
+impl Errors {
+    /// In lines for people.
+    pub fn lines(&self) -> Vec<String> {
+        let mut out = Vec::new();
+        let count = self.told.len() + self.left_out;
+        match count {
+            0 => out.push(String::from("No error.")),
+            1 => {}
+            n => out.push(format!("{n} errors, in order:\n")),
+        }
+        for (n, failure) in (1..).zip(&self.told) {
+            let number = if count > 1 {
+                format!("{n}. ")
+            } else {
+                String::new()
+            };
+            out.push(format!("{number}{}", failure.lines.join("\n   ")));
+        }
+        if self.left_out > 0 {
+            out.push(format!("{} more are not told here.", self.left_out));
+        }
+        if !self.moved.is_empty() {
+            let who = self.moved.join(", ");
+            out.push(format!(
+                "Programs moved queue pairs to ERR themselves (ibv_modify_qp, rdma_disconnect, or \
+                 a process that ended), which is no error: {who}."
+            ));
+        }
+        match self.recorded {
+            (_, 0) => out.push(String::from(
+                "Nothing was recorded, so this is how the objects are now: verbenactl record on, \
+                 and the next time there is more.",
+            )),
+            (0, _) => {}
+            (first, _) => out.push(format!(
+                "The recording begins with entry {first}; what was before it is overwritten \
+                 (verbenactl record on ENTRIES keeps more)."
+            )),
+        }
+        out
+    }
+
+    /// The first error that was not repaired, in a line, and how many more errors there are.
+    pub fn lasting(&self) -> Option<String> {
+        self.line(self.told.iter().find(|failure| !failure.is_repaired)?)
+    }
+
+    /// The same of the first error, repaired or not.
+    pub fn first(&self) -> Option<String> {
+        self.line(self.told.first()?)
+    }
+
+    fn line(&self, failure: &Failure) -> Option<String> {
+        let what = failure.lines.first()?;
+        let more = match self.told.len() + self.left_out - 1 {
+            0 => String::new(),
+            1 => String::from("; there is one more error"),
+            n => format!("; there are {n} more errors"),
+        };
+        Some(what.trim_end_matches('.').to_owned() + &more)
+    }
+}
+
+/// A command that the device refused, unless it only had to be repeated.
+fn refused(facts: &Facts, at: usize) -> Option<Failure> {
+    let What::Command {
+        opcode,
+        status,
+        syndrome,
+    } = facts.all().get(at)?.what
+    else {
+        return None;
+    };
+    let status = CmdStatus::from_raw(status.into())?;
+    if matches!(status, CmdStatus::Ok | CmdStatus::Busy) {
+        return None;
+    }
+    let name = verbena_faults::command_name(opcode);
+    let name = name.unwrap_or_else(|| format!("{opcode:#04x}"));
+    let cause = Syndrome::from_raw(syndrome).map_or_else(String::new, syndrome_text);
+    let lines = vec![format!(
+        "The device refused the command {name} ({}), {}: {cause}",
+        status.name(),
+        facts.moment(at)
+    )];
+    let failure = failure(facts, at, format!("command {name}"), lines);
+    Some(Failure {
+        is_repaired: true,
+        ..failure
+    })
+}
+
+fn failure(facts: &Facts, at: usize, who: String, lines: Vec<String>) -> Failure {
+    Failure {
+        who,
+        entry: Some(facts.recording.first + at as u64),
+        is_repaired: false,
+        lines,
+    }
+}
+
+/// Whether a queue pair went on to another state after its error.
+fn is_repaired(facts: &Facts, at: usize, qpn: u32) -> bool {
+    let later = facts.all().get(at + 1..).unwrap_or_default();
+    let next = later.iter().find_map(|entry| match entry.what {
+        What::State { qpn: n, to, .. } if n == qpn => Some(!is_error(to)),
+        What::Created { qpn: n, .. } | What::Destroyed { qpn: n, .. } if n == qpn => Some(false),
+        What::Reset => Some(false),
+        _ => None,
+    });
+    next.unwrap_or(false)
+}
+
+/// A completion in error of a queue pair that went on all the same: only an abandoned message, or a datagram, ends so.
+fn completed(facts: &Facts, at: usize) -> Option<Failure> {
+    let all = facts.all();
+    let What::Completed {
+        qpn,
+        cqn,
+        status,
+        syndrome,
+        wr_id,
+        ..
+    } = all.get(at)?.what
+    else {
+        return None;
+    };
+    let status = WcStatus::from_raw(status)?;
+    if matches!(status, WcStatus::Success | WcStatus::WrFlushErr) {
+        return None;
+    }
+    let state = |what: &What| match *what {
+        What::State { qpn: n, to, .. } if n == qpn => Some(is_error(to)),
+        What::Created { qpn: n, .. } | What::Destroyed { qpn: n, .. } if n == qpn => Some(false),
+        _ => None,
+    };
+    // The change of state is right before the completion or behind it.
+    let before = all[..at].iter().rev().find_map(|entry| state(&entry.what));
+    let after = all[at..].iter().find_map(|entry| state(&entry.what));
+    if before == Some(true) || after == Some(true) {
+        return None;
+    }
+    let cause = Syndrome::from_raw(syndrome).map_or_else(String::new, syndrome_text);
+    let name = status.verbs_name();
+    let lines = vec![format!(
+        "A work request of {} (wr_id {wr_id:#x}) completed with {name} in CQ {cqn}, {}: {cause} \
+         The queue pair goes on.",
+        Name(qpn),
+        facts.moment(at)
+    )];
+    let failure = failure(facts, at, Name(qpn).to_string(), lines);
+    Some(Failure {
+        is_repaired: true,
+        ..failure
+    })
+}
+
+/// What a place has of an error. It is told only where that is wanted, since the chain takes a while.
+enum Found {
+    Nothing,
+    Moved(u32),
+    Error(Option<Failure>),
+}
+
+fn look(facts: &Facts, at: usize, is_wanted: bool) -> Found {
+    let Some(entry) = facts.all().get(at) else {
+        return Found::Nothing;
+    };
+    let told = match entry.what {
+        What::State {
+            qpn,
+            from,
+            to,
+            syndrome,
+            ..
+        } if is_error(to) && from != to => {
+            if syndrome == Syndrome::ModifiedToErr.to_raw() {
+                return Found::Moved(qpn);
+            }
+            if !is_wanted {
+                return Found::Error(None);
+            }
+            let lines = why(&until(facts, at, qpn), qpn).unwrap_or_else(|e| vec![e]);
+            Some(Failure {
+                is_repaired: is_repaired(facts, at, qpn),
+                ..failure(facts, at, Name(qpn).to_string(), lines)
+            })
+        }
+        What::Event { .. } => {
+            why_event(facts, at).map(|(who, lines)| failure(facts, at, who, lines))
+        }
+        What::Command { .. } => refused(facts, at),
+        What::Completed { .. } => completed(facts, at),
+        _ => None,
+    };
+    told.map_or(Found::Nothing, |failure| Found::Error(Some(failure)))
+}
+
+/// Every error in order.
+pub fn errors(facts: &Facts) -> Errors {
+    let mut out = Errors {
+        recorded: (facts.recording.first, facts.all().len()),
+        ..Errors::default()
+    };
+    let mut moved: Vec<(u32, usize)> = Vec::new();
+    let mut told: HashSet<u32> = HashSet::new();
+    for at in 0..facts.all().len() {
+        match look(facts, at, out.told.len() < TOLD) {
+            Found::Nothing => {}
+            Found::Moved(qpn) => match moved.iter_mut().find(|(known, _)| *known == qpn) {
+                Some((_, count)) => *count += 1,
+                None => moved.push((qpn, 1)),
+            },
+            Found::Error(Some(failure)) if out.told.len() < TOLD => out.told.push(failure),
+            Found::Error(_) => out.left_out += 1,
+        }
+        if let Some(What::State { qpn, to, .. }) = facts.all().get(at).map(|entry| entry.what) {
+            if is_error(to) {
+                told.insert(qpn);
+            } else {
+                told.remove(&qpn);
+            }
+        }
+    }
+    let who = moved.iter().map(|(qpn, count)| match count {
+        1 => Name(*qpn).to_string(),
+        n => format!("{} ({})", Name(*qpn), times(*n)),
+    });
+    out.moved = who.collect();
+    // The moment of these is overwritten, or nothing was recorded.
+    for qp in &facts.qps {
+        let is_moved = qp.syndrome == Some(Syndrome::ModifiedToErr);
+        if !is_error(qp.state.to_raw()) || is_moved || told.contains(&qp.qpn) {
+            continue;
+        }
+        if out.told.len() == TOLD {
+            out.left_out += 1;
+            continue;
+        }
+        out.told.push(Failure {
+            who: Name(qp.qpn).to_string(),
+            entry: None,
+            is_repaired: false,
+            lines: why(facts, qp.qpn).unwrap_or_else(|e| vec![e]),
+        });
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::Entry;
+    use crate::facts::QpNow;
+    use crate::file::Recording;
+    use crate::why::tests::{created, state};
+    use verbena_abi::cmd::Opcode;
+    use verbena_abi::ctx::QpState;
+    use verbena_abi::eqe::EventType;
+
+    fn facts(whats: Vec<What>) -> Facts {
+        let entries = (0..).zip(whats);
+        let recording = Recording {
+            entries: entries.map(|(time, what)| Entry { time, what }).collect(),
+            ..Recording::default()
+        };
+        Facts::of(recording, Vec::new())
+    }
+
+    fn completed(qpn: u32, status: WcStatus, cause: Syndrome) -> What {
+        What::Completed {
+            qpn,
+            cqn: 5,
+            index: 0,
+            bytes: 0,
+            status: status.to_raw(),
+            flags: 2,
+            syndrome: cause.to_raw(),
+            wr_id: 7,
+        }
+    }
+
+    #[test]
+    fn all_errors_are_told_in_order_also_of_queue_pairs_that_are_gone() {
+        let command = What::Command {
+            opcode: Opcode::CreateQp.to_raw(),
+            status: CmdStatus::Invalid.to_raw() as u8,
+            syndrome: Syndrome::CmdSize.to_raw(),
+        };
+        let died = What::Event {
+            kind: EventType::CqErr.to_raw(),
+            number: 9,
+            syndrome: Syndrome::CqOverflow.to_raw(),
+        };
+        let told = errors(&facts(vec![
+            command,
+            created(1),
+            completed(1, WcStatus::RetryExcErr, Syndrome::RetryExceeded),
+            state(1, 2, QpState::Err, Some(Syndrome::RetryExceeded)),
+            What::Destroyed { qpn: 1, owner: 1 },
+            created(3),
+            completed(3, WcStatus::RemAbortErr, Syndrome::Aborted),
+            state(3, 4, QpState::Err, Some(Syndrome::ModifiedToErr)),
+            What::Destroyed { qpn: 3, owner: 3 },
+            died,
+        ]));
+        let who: Vec<&str> = told.told.iter().map(|f| f.who.as_str()).collect();
+        assert_eq!(who, ["command CREATE_QP", "QP 0x1", "CQ 9"]);
+        let text = told.lines().join("\n");
+        for part in [
+            "3 errors, in order:",
+            "1. The device refused the command CREATE_QP (Invalid), at 0.000000 s (entry 0): CmdSize",
+            "2. QP 0x1 is in ERR, at 0.000000 s (entry 3): RetryExceeded",
+            "completed with IBV_WC_RETRY_EXC_ERR",
+            "3. CQ 9 died",
+            "which is no error: QP 0x3.",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        // A refused command is none that lasts.
+        let line = told.lasting().unwrap();
+        assert!(line.starts_with("QP 0x1 is in ERR"), "{line}");
+        assert!(line.ends_with("; there are 2 more errors"), "{line}");
+        assert!(told.first().unwrap().contains("CREATE_QP"));
+    }
+
+    #[test]
+    fn a_queue_pair_that_goes_on_is_told_by_its_completion() {
+        let told = errors(&facts(vec![
+            created(3),
+            state(3, 4, QpState::Rtr, None),
+            completed(3, WcStatus::RemAbortErr, Syndrome::Aborted),
+            completed(3, WcStatus::Success, Syndrome::Flushed),
+        ]));
+        let [only] = told.told.as_slice() else {
+            panic!("{told:?}");
+        };
+        assert_eq!(told.lasting(), None);
+        assert!(only.lines[0].contains("IBV_WC_REM_ABORT_ERR"), "{only:?}");
+        assert!(!told.lines()[0].starts_with("1."));
+    }
+
+    #[test]
+    fn without_an_error_that_is_said_and_what_was_not_recorded_is_added() {
+        let quiet = errors(&facts(vec![created(1)]));
+        assert_eq!(quiet.lines(), ["No error."]);
+        assert_eq!((quiet.first(), quiet.lasting()), (None, None));
+        let mut later = facts(vec![created(1)]);
+        later.qps.push(QpNow {
+            qpn: 6,
+            state: QpState::Err,
+            syndrome: Some(Syndrome::CqDied),
+            peer: 0,
+            is_local: None,
+            cqns: [0; 2],
+            psns: [0; 3],
+        });
+        later.recording.first = 100;
+        let told = errors(&later);
+        let text = told.lines().join("\n");
+        assert!(text.contains("QP 0x6 is in ERR: CqDied"), "{text}");
+        assert!(text.contains("begins with entry 100"), "{text}");
+        later.recording = Recording::default();
+        let text = errors(&later).lines().join("\n");
+        assert!(text.contains("Nothing was recorded"), "{text}");
+    }
+
+    #[test]
+    fn of_very_many_errors_the_first_are_told() {
+        let each = (0..100).flat_map(|qpn| {
+            let error = state(qpn, 0, QpState::Err, Some(Syndrome::RetryExceeded));
+            [created(qpn), error, What::Destroyed { qpn, owner: qpn }]
+        });
+        let told = errors(&facts(each.collect()));
+        assert_eq!((told.told.len(), told.left_out), (TOLD, 100 - TOLD));
+        assert!(told.lines().concat().contains("36 more are not told here"));
+    }
+}
