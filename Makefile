@@ -4,7 +4,7 @@
 # Needs root on Debian 12 or 13; installs and fetches what it lacks.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long test-debug check bench bench-engine sim sim-device mutants fuzz coverage judges conformance faults pictures users vm modules tools clean
+.PHONY: help run test test-long test-debug check bench bench-engine sim sim-device mutants fuzz coverage judges conformance faults pictures users vm modules tools clean distclean
 
 help:    ## this list
 	@sed -nE 's/^([a-z-]+): *[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -68,7 +68,10 @@ modules: ## the kernel modules, into build/module; KDIR=tree: against another ke
 tools:   ## NIC, provider, command line tool, guest tests, into build/cargo
 	@scripts/build tools
 
-clean:   ## remove build/ (what was costly to make stays in ~/.cache/verbena)
-	rm -rf build
+clean:   ## remove build/, what this checkout has made (what was costly to make stays in ~/.cache/verbena)
+	@scripts/clean
+
+distclean: ## remove that, too: downloads and what all checkouts share; says how much each was
+	@scripts/clean --all
 
 export CMD

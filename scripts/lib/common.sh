@@ -88,7 +88,16 @@ log_of() {
 }
 
 need_host() {
-	[ "$(dpkg --print-architecture 2>/dev/null)" = amd64 ] || die "this host is not Debian on amd64: the toolchain root and the guest are"
+	[ "$(dpkg --print-architecture 2>/dev/null)" = amd64 ] ||
+		die "this host is $(_os), and Debian 12 or 13 on amd64 is needed: on the machine, in a virtual machine, or in a container of Debian that was started with --privileged"
+	_has_debian_archive
+}
+# The name of the host's system, and which it is.
+_os() { (. /etc/os-release 2>/dev/null; echo "${PRETTY_NAME:-of an unknown kind} ($(uname -m))"); }
+# Another system's apt, Ubuntu's for one, knows no archive of Debian's.
+_has_debian_archive() {
+	[ -n "${VERBENA_MIRROR:-}" ] || [ "$(. /etc/os-release && echo "${ID:-}")" = debian ] ||
+		die "this host is $(_os), whose apt knows no archive of Debian's, from which the guest comes: name one, for example VERBENA_MIRROR=http://MIRROR/debian"
 }
 # need_space DIRECTORY GIB: what is about to be made there needs so much
 need_space() {
@@ -207,6 +216,7 @@ debian_mirror() {
 		printf '%s\n' "${uri%/}"
 		return
 	fi
+	_has_debian_archive
 	codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
 	uri=$(_archive_of "$codename")
 	# Which release an archive has, apt knows from its lists, which a new machine may lack.
