@@ -31,6 +31,30 @@ die() { printf 'error: %s\n' "$*" >&2; exit "$failure"; }
 # usage: print the comment block at the head of the calling script, after the licence line.
 usage() { sed -n '3,/^[^#]/{/^#/!d;/^# shellcheck/d;s/^# \{0,1\}//;p}' "$0"; }
 
+# unknown_option OPTION: ends with the option of the script's head that differs from it in the fewest letters, if these are few
+unknown_option() {
+	local near
+	near=$(sed -nE 's/^#( +| usage:.*)(--[a-z][a-z-]*)( .*|$)/\2/p' "$0" | sort -u | awk -v word="$1" '
+		function least(a, b) { return a < b ? a : b }
+		function distance(a, b,    i, j, up, corner, row) {
+			for (j = 0; j <= length(b); j++) row[j] = j
+			for (i = 1; i <= length(a); i++) {
+				corner = row[0]
+				row[0] = i
+				for (j = 1; j <= length(b); j++) {
+					up = row[j]
+					row[j] = least(least(up, row[j - 1]) + 1, corner + (substr(a, i, 1) != substr(b, j, 1)))
+					corner = up
+				}
+			}
+			return row[length(b)]
+		}
+		{ far = distance(word, $0) }
+		NR == 1 || far < best { best = far; name = $0 }
+		END { if (NR && best <= (length(word) - 2) / 3) print name }')
+	die "unknown option $1${near:+, did you mean $near?} (see --help; COMMAND comes after --)"
+}
+
 need_root() { [ "$(id -u)" = 0 ] || die "$(basename "$0") needs root, because it makes Debian roots and mounts: run it by sudo"; }
 # need_namespaces: root of a container may lack what mounts and makes namespaces, CAP_SYS_ADMIN, which is bit 21
 need_namespaces() {
