@@ -16,6 +16,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use verbena_capture::{Capture, Direction};
 use verbena_control::{Record, ToldCapture, Way};
+use verbena_record::Facts;
 
 /// How a capture ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +71,47 @@ pub fn run(socket: &Path, file: &Path) -> Result<String, String> {
 
 fn frames(count: u64) -> String {
     format!("{count} {}", if count == 1 { "frame" } else { "frames" })
+}
+
+/// Writes the frames of a recording.
+///
+/// # Errors
+///
+/// The file cannot be written.
+pub fn of_recording(facts: &Facts, file: &Path) -> Result<String, String> {
+    let frames = verbena_record::frames(facts);
+    let to: Box<dyn Write> = if file == Path::new("-") {
+        Box::new(io::stdout())
+    } else {
+        let file_of = File::create(file);
+        Box::new(file_of.map_err(|e| format!("cannot write {}: {e}", file.display()))?)
+    };
+    write_frames(&frames, facts.recording.power_on, BufWriter::new(to))
+        .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
+    if file == Path::new("-") {
+        return Ok(String::new());
+    }
+    let count = self::frames(frames.len() as u64);
+    Ok(format!("{count}: {}\n", file.display()))
+}
+
+fn write_frames(frames: &[verbena_record::Frame], power_on: u64, to: impl Write) -> io::Result<()> {
+    let mut capture = Capture::new(to, "flight recorder")?;
+    for frame in frames {
+        let direction = match frame.way {
+            verbena_record::Way::Local => None,
+            verbena_record::Way::Sent => Some(Direction::Outbound),
+            verbena_record::Way::Received => Some(Direction::Inbound),
+        };
+        capture.write_beginning(
+            power_on.saturating_add(frame.time),
+            &frame.headers,
+            frame.length,
+            Some(&frame.comment),
+            direction,
+        )?;
+    }
+    capture.finish().map(drop)
 }
 
 /// The signals that end a capture, which no thread hears but the one that waits for them.

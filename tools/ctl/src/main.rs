@@ -8,6 +8,7 @@ mod capture;
 mod client;
 mod explain;
 mod fault;
+mod finish;
 mod impair;
 mod record;
 mod replay;
@@ -33,7 +34,7 @@ struct Args {
     #[arg(long, value_name = "PATH", global = true, env = "VERBENA_CONTROL")]
     socket: Option<PathBuf>,
 
-    /// Print JSON instead of tables; not with capture, report, replay and record dump, export and full
+    /// Print JSON instead of tables; not with capture, report, replay and record dump, export, finish and full
     #[arg(long, global = true)]
     json: bool,
 
@@ -68,6 +69,9 @@ enum Command {
     Fault(fault::Fault),
     /// All RDMA that the port sends and receives, in pcapng: verbenactl capture - | wireshark -k -i -
     Capture {
+        /// Make the frames out of what the flight recorder has written (`record dump`), without payload; needs no NIC
+        #[arg(long, value_name = "RECORDING")]
+        recording: Option<PathBuf>,
         /// The file, or - for standard output. An interrupt ends the capture
         #[arg(value_name = "FILE")]
         file: PathBuf,
@@ -163,7 +167,7 @@ impl Command {
 fn run(args: &Args) -> Result<String, String> {
     if args.json && !args.command.has_answer() {
         return Err(String::from(
-            "--json is for commands whose answer is data: capture, report, replay and record dump, export and full have none",
+            "--json is for commands whose answer is data: capture, report, replay and record dump, export, finish and full have none",
         ));
     }
     if let Command::Explain { code } = &args.command {
@@ -179,14 +183,21 @@ fn run(args: &Args) -> Result<String, String> {
         }
         Command::Replay { file, output } => return replay::run(file, output.as_deref()),
         Command::Report { file, output } => return why::report(file, output),
+        Command::Capture {
+            recording: Some(recording),
+            file,
+        } => return capture::of_recording(&why::known(None, Some(recording))?, file),
         Command::Record(record::Record::Export { file }) => return why::export(file),
+        Command::Record(record::Record::Finish { file, status }) => {
+            return finish::run(file, *status);
+        }
         _ => {}
     }
     let socket = args
         .socket
         .as_deref()
         .ok_or("--socket PATH says which NIC to ask")?;
-    if let Command::Capture { file } = &args.command {
+    if let Command::Capture { file, .. } = &args.command {
         let summary = capture::run(socket, file)?;
         eprintln!("verbenactl: {summary}");
         return Ok(String::new());

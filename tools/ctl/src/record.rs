@@ -28,6 +28,16 @@ pub enum Record {
         #[arg(value_name = "RECORDING")]
         file: PathBuf,
     },
+    /// At the end of a run: if it failed or a queue pair ended in an error, write a capture and a page beside its recording and say
+    /// what happened; else remove the recording. Needs no NIC
+    Finish {
+        /// What `verbena-nic --record-end` has written
+        #[arg(value_name = "RECORDING")]
+        file: PathBuf,
+        /// The status of the run
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        status: u8,
+    },
     /// Record all that the device is told and reads, and all that it does, from its next reset on, for `replay`. An interrupt ends it
     Full {
         /// The file
@@ -62,8 +72,10 @@ pub fn run(
     let request = match record {
         Record::On { entries } => Request::Record { entries: *entries },
         Record::Off => Request::Record { entries: 0 },
-        // An export asks no NIC, and a full recording takes a connection.
-        Record::Status | Record::Export { .. } | Record::Full { .. } => Request::Recorder,
+        // An export and the end of a run ask no NIC, and a full recording takes a connection.
+        Record::Status | Record::Export { .. } | Record::Finish { .. } | Record::Full { .. } => {
+            Request::Recorder
+        }
         Record::Dump { file } => {
             let bytes = taken(socket)?;
             let recording = parse(&bytes, "what the NIC has recorded")?;

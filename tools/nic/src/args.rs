@@ -87,6 +87,10 @@ pub struct Args {
     #[arg(long, value_name = "PATH")]
     pub record_dump: Vec<PathBuf>,
 
+    /// File for what was recorded when this process ends; for no guest or for each
+    #[arg(long, value_name = "PATH")]
+    pub record_end: Vec<PathBuf>,
+
     /// Record all that the device is told and reads, and all that it does, from the beginning into this file (verbenactl replay);
     /// for no guest or for each
     #[arg(long, value_name = "PATH")]
@@ -122,6 +126,7 @@ impl Args {
             ("--netdev-socket", self.netdev_socket.len()),
             ("--control", self.control.len()),
             ("--record-dump", self.record_dump.len()),
+            ("--record-end", self.record_end.len()),
             ("--record-full", self.record_full.len()),
             ("--ip", self.ip.len()),
             ("--gid", self.gid.len()),
@@ -137,6 +142,7 @@ impl Args {
             &self.netdev_socket,
             &self.control,
             &self.record_dump,
+            &self.record_end,
             &self.record_full,
         ];
         let sockets: Vec<_> = places.into_iter().flatten().collect();

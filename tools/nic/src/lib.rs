@@ -44,7 +44,7 @@ pub mod outlet;
 pub mod pci;
 pub mod places;
 pub mod policy;
-mod recording;
+pub mod recording;
 pub mod refusals;
 pub mod shared;
 mod shares;

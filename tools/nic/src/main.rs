@@ -15,6 +15,7 @@ use verbena_nic::engine::Engine;
 use verbena_nic::full::{self, Recordings};
 use verbena_nic::network::Network;
 use verbena_nic::places::Places;
+use verbena_nic::recording::AtEnd;
 use verbena_nic::shared::Shared;
 use verbena_nic::switch::MAX_WIRES;
 use verbena_nic::{attend, control, netdev};
@@ -29,9 +30,11 @@ fn main() -> ExitCode {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
     let places = Arc::new(Places::default());
     let recordings = Arc::new(Recordings::default());
-    let result = leave_on_signals(&places, &recordings);
-    let result = result.and_then(|()| run(&args, &places, &recordings));
+    let flights = Arc::new(AtEnd::default());
+    let result = leave_on_signals(&places, &recordings, &flights);
+    let result = result.and_then(|()| run(&args, &places, &recordings, &flights));
     places.leave();
+    flights.write();
     recordings.end();
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -43,7 +46,11 @@ fn main() -> ExitCode {
 }
 
 /// Has a signal that ends the process leave nothing behind, and no recording without its end. It ends by that signal all the same.
-fn leave_on_signals(places: &Arc<Places>, recordings: &Arc<Recordings>) -> io::Result<()> {
+fn leave_on_signals(
+    places: &Arc<Places>,
+    recordings: &Arc<Recordings>,
+    flights: &Arc<AtEnd>,
+) -> io::Result<()> {
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         // As nohup(1) and shells have it for what they start in the background.
@@ -53,13 +60,14 @@ fn leave_on_signals(places: &Arc<Places>, recordings: &Arc<Recordings>) -> io::R
     }
     // The threads that are yet to come inherit it.
     signals.thread_block()?;
-    let (places, recordings) = (places.clone(), recordings.clone());
+    let (places, recordings, flights) = (places.clone(), recordings.clone(), flights.clone());
     spawn("signals", move || {
         let Ok(signal) = signals.wait() else {
             return;
         };
         log::info!("{signal}: the NIC ends");
         places.leave();
+        flights.write();
         recordings.end();
         let _ = signals.thread_unblock();
         let _ = raise(signal);
@@ -81,7 +89,7 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     Ok(())
 }
 
-fn run(args: &Args, places: &Places, recordings: &Recordings) -> io::Result<()> {
+fn run(args: &Args, places: &Places, recordings: &Recordings, flights: &AtEnd) -> io::Result<()> {
     let vms = args.vms().map_err(io::Error::other)?;
     // All of them, before anything is served: a NIC that cannot have one does not begin.
     let listen = |paths: &[PathBuf]| {
@@ -109,6 +117,9 @@ fn run(args: &Args, places: &Places, recordings: &Recordings) -> io::Result<()> 
     let (vms, stations): (Vec<_>, Vec<_>) = vms.unzip();
     for ((shared, _), path) in vms.iter().zip(&args.record_dump) {
         let _ = shared.dump.set(path.clone());
+    }
+    for ((shared, config), path) in vms.iter().zip(&args.record_end) {
+        flights.add(shared, config.mac, path);
     }
     for ((shared, _), path) in vms.iter().zip(&args.record_full) {
         recordings.add(full::into_file(path, shared)?);

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the flight recorder has, as a file: on request, and by itself when a device dies.
+//! What the flight recorder has, as a file: on request, and by itself when a device dies or the NIC ends.
 
-use crate::shared::Shared;
+use crate::shared::{Question, Shared};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{mpsc, Arc, Mutex, PoisonError};
+use std::time::Duration;
 use verbena_device::Recorded;
 use verbena_record::{Entry, Recording};
+
+/// So long the engine may take to hand out what it has when the NIC ends: less than is commonly left after a signal.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A recording out of what the device has.
 pub(crate) fn recording(
@@ -65,6 +70,50 @@ pub(crate) fn save(recorded: Recorded, shared: &Shared, mac: [u8; 6], reason: &s
     };
     if let Err(e) = std::thread::Builder::new().name(named).spawn(body) {
         log::error!("what was recorded is not written: {e}");
+    }
+}
+
+/// The recorder of a device, and the file for what it has at the end.
+struct Last {
+    shared: Arc<Shared>,
+    mac: [u8; 6],
+    path: PathBuf,
+}
+
+/// The recordings that are written when the NIC ends.
+#[derive(Default)]
+pub struct AtEnd(Mutex<Vec<Last>>);
+
+impl AtEnd {
+    /// What is recorded of a device with this MAC address is to be in a file.
+    pub fn add(&self, shared: &Arc<Shared>, mac: [u8; 6], path: &Path) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(Last {
+            shared: shared.clone(),
+            mac,
+            path: path.to_owned(),
+        });
+    }
+
+    /// Writes all of them, once. When this returns they are written, whoever writes them: the process may end.
+    pub fn write(&self) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for Last { shared, mac, path } in all.drain(..) {
+            let (to, from) = mpsc::channel();
+            if !shared.ask(Question::Recorded(0, usize::MAX, to)) {
+                continue;
+            }
+            let Ok(told) = from.recv_timeout(PATIENCE) else {
+                log::warn!("the engine gives no answer: what was recorded is not written");
+                continue;
+            };
+            // Nothing, while the recorder is off.
+            let Some(recorded) = told else { continue };
+            let recording = recording(&recorded, &shared, mac, "the NIC ended");
+            if let Err(e) = self::write(&path, &recording.to_bytes()) {
+                log::error!("{}: {e}", path.display());
+            }
+        }
     }
 }
 

@@ -10,6 +10,7 @@
 //! | `facts.rs`, `why/` | why a queue pair is in the state that it is in, in sentences |
 //! | `explain/` | what a status, an event, a `vendor_err` or an errno of a verb means |
 //! | `export.rs` | rules that have happen again what happened |
+//! | `frames.rs` | frames out of a recording, for a capture |
 //! | `report/` | a page that shows a recording |
 //! | `full/` | a full recording: all that a device model is told, reads and does, to be replayed |
 //!
@@ -22,6 +23,7 @@ mod export;
 mod facts;
 mod file;
 mod flags;
+mod frames;
 pub mod full;
 mod report;
 mod ring;
@@ -35,6 +37,7 @@ pub use ring::{Ring, DEFAULT_ENTRIES, MAX_ENTRIES, MIN_ENTRIES};
 pub use explain::{all, explain, Answer, Explained, Kind};
 pub use export::{export, Exported};
 pub use facts::{packet_name, state_name, work_name, Facts, QpNow};
+pub use frames::{frames, Frame, Way};
 pub use report::report;
 pub use why::{errors, syndrome_text, why, Errors, Failure};
 

@@ -3,7 +3,7 @@
 //! Recordings of entries that were drawn by lot, as no device writes them: whatever they say, something is told of it.
 
 use verbena_faults::{Action, Match, Rule};
-use verbena_record::{errors, export, report, why, Entry, Facts, Recording, What, WORDS};
+use verbena_record::{errors, export, frames, report, why, Entry, Facts, Recording, What, WORDS};
 
 /// Draws (splitmix64).
 struct Dice(u64);
@@ -72,6 +72,7 @@ fn whatever_is_recorded_is_told_of_without_a_panic() {
             explained += usize::from(why(&facts, qpn).is_ok());
         }
         errors(&facts).lines();
+        assert!(frames(&facts).len() <= 1 << 16);
         assert!(report(&facts).ends_with("</html>\n"));
     }
     assert!(explained > 1000, "{explained}");

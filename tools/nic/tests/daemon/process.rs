@@ -15,6 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 use verbena_record::full::{Item, Reader};
+use verbena_record::Recording;
 
 /// A running NIC; it ends with the test.
 pub struct Nic {
@@ -151,6 +152,33 @@ fn a_signal_ends_a_full_recording_too() {
     let last = Reader::new(&bytes).unwrap().last();
     let reason = "the NIC ends";
     assert_eq!(last, Some(Ok(Item::End { reason })));
+}
+
+#[test]
+fn what_was_recorded_is_written_when_the_nic_ends() {
+    let dir = Dir::new("process-flight");
+    let file = dir.0.join("flight");
+    for (is_on, by_signal) in [(true, true), (true, false), (false, true)] {
+        let more = ["--record-end", file.to_str().unwrap(), "--record", "1024"];
+        let more = if is_on { &more[..] } else { &more[..2] };
+        let nic = Nic::start_with(&dir.0, &[("", more)]).listening();
+        let qemu = UnixStream::connect(dir.0.join("nic")).unwrap();
+        let mut client = Some(crate::run(Client::over(qemu)));
+        if by_signal {
+            nic.signal("TERM");
+        } else {
+            client = None;
+        }
+        let (status, said) = nic.end();
+        drop(client);
+        assert_eq!(status.signal(), by_signal.then_some(15), "{said}");
+        assert_eq!(file.exists(), is_on, "{said}");
+        if is_on {
+            let recording = Recording::from_bytes(&fs::read(&file).unwrap()).unwrap();
+            assert_eq!(recording.reason, "the NIC ended");
+            fs::remove_file(&file).unwrap();
+        }
+    }
 }
 
 #[test]

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! `verbenactl record finish`: what a run leaves behind. One that went well leaves nothing.
+
+use crate::{capture, why};
+use std::path::Path;
+
+/// Writes the capture and the page of a recording beside it and says what happened, if the run failed or something ended in an error;
+/// else the recording is removed, and nothing is said.
+///
+/// # Errors
+///
+/// The file is no recording, or a file cannot be written or removed.
+pub fn run(file: &Path, status: u8) -> Result<String, String> {
+    let facts = why::known(None, Some(file))?;
+    let errors = verbena_record::errors(&facts);
+    let lasting = errors.lasting();
+    if status == 0 && lasting.is_none() {
+        std::fs::remove_file(file).map_err(|e| format!("{}: {e}", file.display()))?;
+        return Ok(String::new());
+    }
+    capture::of_recording(&facts, &file.with_extension("pcapng"))?;
+    why::report(file, &file.with_extension("html"))?;
+    let what = lasting.or_else(|| errors.first()).unwrap_or_else(|| {
+        String::from("the flight recorder has no error of the device, its queue pairs or its CQs")
+    });
+    Ok(what + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use verbena_abi::ctx::QpState;
+    use verbena_abi::syndrome::Syndrome;
+    use verbena_record::{Entry, Recording, What};
+
+    fn state(to: QpState, syndrome: u16) -> What {
+        What::State {
+            qpn: 17,
+            owner: 1,
+            peer: 18,
+            is_local: Some(true),
+            from: QpState::Rts.to_raw(),
+            to: to.to_raw(),
+            syndrome,
+            next_psn: 0,
+            una_psn: 0,
+            expected_psn: 0,
+        }
+    }
+
+    /// What is said of a run, and which files are left.
+    fn finished(name: &str, whats: &[What], status: u8) -> (String, Vec<String>) {
+        let dir = std::env::temp_dir().join(format!("verbena-{name}-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let file = dir.join("flight.record");
+        let entries = whats.iter().map(|&what| Entry { time: 5, what });
+        let recording = Recording {
+            entries: entries.collect(),
+            ..Recording::default()
+        };
+        std::fs::write(&file, recording.to_bytes()).unwrap();
+        let told = run(&file, status).unwrap();
+        let left = std::fs::read_dir(&dir).unwrap();
+        let left = left.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut left: Vec<String> = left.collect();
+        left.sort();
+        std::fs::remove_dir_all(&dir).unwrap();
+        (told, left)
+    }
+
+    #[test]
+    fn a_run_that_went_well_leaves_nothing() {
+        let error = state(QpState::Err, Syndrome::RetryExceeded.to_raw());
+        let repaired = [error, state(QpState::Reset, 0)];
+        let own = [state(QpState::Err, Syndrome::ModifiedToErr.to_raw())];
+        for (name, whats) in [("well", &[][..]), ("repaired", &repaired), ("own", &own)] {
+            let (told, left) = finished(name, whats, 0);
+            assert!(
+                told.is_empty() && left.is_empty(),
+                "{name}: {told} {left:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_run_that_failed_leaves_recording_capture_and_page() {
+        let all = ["flight.html", "flight.pcapng", "flight.record"];
+        let error = state(QpState::Err, Syndrome::RetryExceeded.to_raw());
+        let (told, left) = finished("error", &[error], 0);
+        assert!(told.starts_with("QP 0x11 is in ERR, at 0.000000 s (entry 0): RetryExceeded"));
+        assert_eq!(left, all);
+        let (told, left) = finished("status", &[], 1);
+        assert!(
+            told.starts_with("the flight recorder has no error"),
+            "{told}"
+        );
+        assert_eq!(left, all);
+        // What was repaired may be the reason all the same.
+        let (told, _) = finished("both", &[error, state(QpState::Reset, 0)], 1);
+        assert!(told.contains("RetryExceeded"), "{told}");
+    }
+}
