@@ -227,3 +227,71 @@ int t_destroy_in_handler(struct rig *rig)
 	kfree(w);
 	return ret;
 }
+
+/* A handler that takes its time. */
+struct slow {
+	struct completion begun;
+	bool over;
+};
+
+static void slow_handler(struct ib_event *event, void *context)
+{
+	struct slow *s = context;
+
+	complete(&s->begun);
+	msleep(200);
+	WRITE_ONCE(s->over, true);
+}
+
+static int begin_slow(struct rig *rig, struct end e[2], struct slow *s)
+{
+	s->over = false;
+	reinit_completion(&s->begun);
+	TRY(connect_two(rig, &e[0], &e[1]));
+	TRY(violate(rig, &e[0]));
+	CHECK(wait_for_completion_timeout(&s->begun, msecs_to_jiffies(WAIT_MS)), "no event");
+	return 0;
+}
+
+static int slow_rounds(struct rig *rig, struct end e[2], struct slow *s)
+{
+	TRY(begin_slow(rig, e, s));
+	TRY(to_state(&e[1], IB_QPS_RESET));
+	CHECK(READ_ONCE(s->over), "reset while its handler runs");
+	TRY(to_state(&e[0], IB_QPS_RESET));
+	TRY(begin_slow(rig, e, s));
+	WARN_ON(ib_destroy_qp(e[1].qp));
+	e[1].qp = NULL;
+	CHECK(READ_ONCE(s->over), "destroyed while its handler runs");
+	return 0;
+}
+
+/* No handler of a queue pair runs any more when it was reset or destroyed. */
+int t_slow_handler(struct rig *rig)
+{
+	struct ib_qp_init_attr attr = {
+		.send_cq = rig->a.cq,
+		.recv_cq = rig->a.cq,
+		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
+		.qp_type = IB_QPT_RC,
+		.event_handler = slow_handler,
+	};
+	struct slow *s = kzalloc(sizeof(*s), GFP_KERNEL);
+	struct end e[2] = {};
+	int i, ret = 0;
+
+	if (!s)
+		return -ENOMEM;
+	init_completion(&s->begun);
+	attr.qp_context = s;
+	for (i = 0; i < 2 && !ret; i++) {
+		e[i] = (struct end){ .cq = rig->a.cq, .buf = rig->a.buf, .dma = rig->a.dma };
+		ret = make_qp(rig, &e[i], &attr);
+	}
+	ret = ret ?: slow_rounds(rig, e, s);
+	for (i = 0; i < 2; i++)
+		if (e[i].qp)
+			WARN_ON(ib_destroy_qp(e[i].qp));
+	kfree(s);
+	return ret;
+}

@@ -64,6 +64,30 @@ int t_immediate_errors(struct rig *rig)
 	return 0;
 }
 
+/* What stands before a request that is refused is executed, without any further call. */
+int t_bad_in_a_chain(struct rig *rig)
+{
+	struct ib_sge to[3] = { { .addr = rig->b.dma, .length = 64, .lkey = rig->pd->local_dma_lkey } };
+	struct ib_sge from[3] = { { .addr = rig->a.dma, .length = 64, .lkey = rig->pd->local_dma_lkey } };
+	struct ib_recv_wr r2 = { .sg_list = to, .num_sge = 3 };
+	struct ib_recv_wr r1 = { .next = &r2, .wr_id = 100, .sg_list = to, .num_sge = 1 };
+	struct ib_send_wr s2 = { .sg_list = from, .num_sge = 3, .opcode = IB_WR_SEND };
+	struct ib_send_wr s1 = { .next = &s2, .wr_id = 1, .sg_list = from, .num_sge = 1,
+				 .opcode = IB_WR_SEND, .send_flags = IB_SEND_SIGNALED };
+	const struct ib_recv_wr *bad_recv = NULL;
+	const struct ib_send_wr *bad_send = NULL;
+	struct ib_wc wc;
+
+	TRY(connect_ends(rig));
+	CHECK(ib_post_recv(rig->b.qp, &r1, &bad_recv) == -EINVAL && bad_recv == &r2, "receives");
+	CHECK(ib_post_send(rig->a.qp, &s1, &bad_send) == -EINVAL && bad_send == &s2, "sends");
+	TRY(reap(&rig->b, &wc, 1));
+	EXPECT_WC(wc, 100, IB_WC_SUCCESS);
+	TRY(reap(&rig->a, &wc, 1));
+	EXPECT_WC(wc, 1, IB_WC_SUCCESS);
+	return no_more(&rig->a);
+}
+
 int t_send(struct rig *rig)
 {
 	struct ib_wc wc[2];

@@ -39,6 +39,7 @@ static const struct {
 } tests[] = {
 	{ "transitions", t_transitions, CQE },
 	{ "immediate-errors", t_immediate_errors, CQE },
+	{ "bad-in-a-chain", t_bad_in_a_chain, CQE },
 	{ "send", t_send, CQE },
 	{ "inline", t_inline, CQE },
 	{ "rdma", t_rdma, CQE },
@@ -66,6 +67,7 @@ static const struct {
 	{ "late-event", t_late_event, CQE },
 	{ "destroy-unpolled", t_destroy_unpolled, CQE },
 	{ "destroy-in-handler", t_destroy_in_handler, CQE },
+	{ "slow-handler", t_slow_handler, CQE },
 	{ "local-errors", t_local_errors, CQE },
 	{ "remote-errors", t_remote_errors, CQE },
 	{ "peer-gone", t_peer_gone, CQE },

@@ -88,6 +88,7 @@ int wait_count(atomic_t *count, int n);
 /* Tests of reliable connections (rc.c). */
 int t_transitions(struct rig *rig);
 int t_immediate_errors(struct rig *rig);
+int t_bad_in_a_chain(struct rig *rig);
 int t_send(struct rig *rig);
 int t_inline(struct rig *rig);
 int t_rdma(struct rig *rig);
@@ -112,6 +113,7 @@ int t_late_event(struct rig *rig);
 /* Tests of destruction (destroy.c). */
 int t_destroy_unpolled(struct rig *rig);
 int t_destroy_in_handler(struct rig *rig);
+int t_slow_handler(struct rig *rig);
 
 /* Tests of datagrams (ud.c) and of memory regions (memory.c). */
 int t_ud(struct rig *rig);

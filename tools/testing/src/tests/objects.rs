@@ -33,6 +33,9 @@ pub static TESTS: &[Test] = &[
     Test::new("res/threads-create-and-destroy", threads)
         .alone()
         .limit(120),
+    Test::new("res/more-threads-than-command-slots", crowd)
+        .alone()
+        .limit(120),
 ];
 
 fn query_device(rig: &Rig) -> TestResult {
@@ -493,5 +496,28 @@ fn threads(rig: &Rig) -> TestResult {
         all.into_iter()
             .try_for_each(|t| t.join().map_err(|_| Fail::from("a thread panicked"))?)
     })?;
+    counts_return(rig, &before)
+}
+
+/// The device takes 32 commands at a time; more callers wait, and each gets its turn.
+fn crowd(rig: &Rig) -> TestResult {
+    const THREADS: usize = 96;
+    let before = counts(rig)?;
+    for _round in 0..5 {
+        std::thread::scope(|s| {
+            let all: Vec<_> = (0..THREADS)
+                .map(|_| {
+                    s.spawn(|| -> TestResult {
+                        for _ in 0..10 {
+                            drop(Mr::new(&rig.pd, 64, access::ALL)?);
+                        }
+                        Ok(())
+                    })
+                })
+                .collect();
+            all.into_iter()
+                .try_for_each(|t| t.join().map_err(|_| Fail::from("a thread panicked"))?)
+        })?;
+    }
     counts_return(rig, &before)
 }
