@@ -335,6 +335,19 @@ impl DeviceMapping {
         unsafe { libc::munmap(self.start as *mut libc::c_void, self.len) };
     }
 
+    /// Asks for the right to write to a mapping that can only be read: the error of mprotect(2). Granted, the right is given back.
+    pub fn make_writable(&self) -> Result<(), Errno> {
+        let protect = |prot| {
+            // SAFETY: a mapping of a device's file, which stays readable; no Rust object lives in it.
+            match unsafe { libc::mprotect(self.start as *mut libc::c_void, self.len, prot) } {
+                0 => Ok(()),
+                _ => Err(Errno::last()),
+            }
+        };
+        protect(libc::PROT_READ | libc::PROT_WRITE)?;
+        protect(libc::PROT_READ)
+    }
+
     /// Where it is, which tells one mapping from another.
     pub fn start(&self) -> usize {
         self.start

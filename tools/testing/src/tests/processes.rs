@@ -3,7 +3,7 @@
 use super::events::checked_exchange;
 use crate::ffi::mr::access;
 use crate::ffi::qp::{op, state, SendWr};
-use crate::ffi::sys::Twin;
+use crate::ffi::sys::{DeviceMapping, Errno, Twin};
 use crate::outcome::Context as _;
 use crate::pattern;
 use crate::peer::{numbers, Parent, Peer, Role};
@@ -18,6 +18,7 @@ pub static TESTS: &[Test] = &[
     Test::new("res/killed-process-leaves-nothing", leaves_nothing)
         .alone()
         .limit(120),
+    Test::new("res/what-the-device-writes-is-read-only", read_only),
 ];
 
 pub static ROLES: &[Role] = &[
@@ -34,6 +35,29 @@ pub static ROLES: &[Role] = &[
         run: region,
     },
 ];
+
+/// A process cannot write to what it has mapped of the device's words, nor to its CQ rings.
+fn read_only(rig: &Rig) -> TestResult {
+    let pair = rig.pair(&PairOpts {
+        buf: 1 << 17,
+        ..PairOpts::default()
+    })?;
+    let mappings = DeviceMapping::find("/uverbs");
+    let read: Vec<_> = mappings.iter().filter(|m| !m.writable).collect();
+    ensure!(
+        read.len() >= 2,
+        "{} mappings can only be read: {mappings:?}",
+        read.len()
+    );
+    for mapping in read {
+        ensure_eq!(
+            mapping.make_writable(),
+            Err(Errno::EACCES),
+            "write access to {mapping:?}"
+        );
+    }
+    checked_exchange(&pair, 1)
+}
 
 /// Receives messages, inverts every byte and sends them back; answers `state` with its state.
 fn echo(rig: &Rig, parent: &mut Parent) -> TestResult {
