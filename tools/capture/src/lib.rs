@@ -116,19 +116,6 @@ impl<W: Write> Capture<W> {
         comment: Option<&str>,
         direction: Option<Direction>,
     ) -> io::Result<()> {
-        let length = u32::try_from(frame.len()).unwrap_or(u32::MAX);
-        self.write_beginning(time_ns, frame, length, comment, direction)
-    }
-
-    /// The same of a frame of which no more than its first bytes are known; it has `length` bytes.
-    pub fn write_beginning(
-        &mut self,
-        time_ns: u64,
-        frame: &[u8],
-        length: u32,
-        comment: Option<&str>,
-        direction: Option<Direction>,
-    ) -> io::Result<()> {
         let comment = comment.map(|text| EnhancedPacketOption::Comment(Cow::Borrowed(text)));
         let flags = direction.map(|direction| EnhancedPacketOption::Flags(direction as u32));
         let options = comment.into_iter().chain(flags).collect();
@@ -136,7 +123,7 @@ impl<W: Write> Capture<W> {
             .write_pcapng_block(EnhancedPacketBlock {
                 interface_id: 0,
                 timestamp: Duration::from_nanos(time_ns),
-                original_len: length,
+                original_len: u32::try_from(frame.len()).unwrap_or(u32::MAX),
                 data: Cow::Borrowed(frame),
                 options,
             })

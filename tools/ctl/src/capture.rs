@@ -103,13 +103,8 @@ fn write_frames(frames: &[verbena_record::Frame], power_on: u64, to: impl Write)
             verbena_record::Way::Sent => Some(Direction::Outbound),
             verbena_record::Way::Received => Some(Direction::Inbound),
         };
-        capture.write_beginning(
-            power_on.saturating_add(frame.time),
-            &frame.headers,
-            frame.length,
-            Some(&frame.comment),
-            direction,
-        )?;
+        let time = power_on.saturating_add(frame.time);
+        capture.write_going(time, &frame.bytes, Some(&frame.comment), direction)?;
     }
     capture.finish().map(drop)
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Frames out of a recording, for a capture: the headers of each packet, without its payload. What is not recorded is zero: IP addresses,
-//! Q_Keys, immediate data, the operands of atomics. Lengths are those of the whole frames.
+//! Frames out of a recording, for a capture. What is not recorded is zero: payload, IP and MAC addresses, Q_Keys, immediate data, the
+//! operands of atomics. The ICRC is that of the frame as it is made here.
 
 use crate::entry::{Packet, What};
 use crate::facts::{is_error, packets_name, Facts, Name};
@@ -16,8 +16,11 @@ use verbena_roce::psn;
 use verbena_roce::wire::opcode::{self, op, Header, Operation};
 use verbena_roce::wire::{bth, ethernet, icrc, ipv4, udp};
 
-/// So many frames are made of a recording at most, if each packet of a row is one; else there is one for each row.
+/// So many frames are made of a recording at most, with so many bytes of payload, if each packet of a row is one; else there is one for
+/// each row, with no more payload than one packet can have.
 const MOST: usize = 1 << 16;
+const MOST_BYTES: usize = 1 << 25;
+const MOST_PAYLOAD: u32 = 4096;
 const PKEY: u16 = 0xffff;
 const SOURCE_PORT: u16 = 0xc000;
 
@@ -32,15 +35,13 @@ pub enum Way {
     Received,
 }
 
-/// The headers of a frame.
+/// A frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// Device clock in nanoseconds.
     pub time: u64,
-    /// Up to the last header.
-    pub headers: Vec<u8>,
-    /// Bytes of the whole frame, with payload and ICRC.
-    pub length: u32,
+    /// From Ethernet's header to the ICRC.
+    pub bytes: Vec<u8>,
     /// Which way it went.
     pub way: Way,
     /// The queue pairs, and what happened since the frame before.
@@ -125,9 +126,9 @@ fn extensions(packet: &Packet, opcode: u8, out: &mut Vec<u8>) {
     }
 }
 
-/// The headers of one packet, and the length of its frame.
-fn headers(packet: &Packet, n: u32, payload: u32, to: u32) -> (Vec<u8>, u32) {
-    let opcode = if packet.count > 1 && is_split(packet) {
+/// The frame of the n-th packet of a row.
+fn frame(packet: &Packet, n: u32, payload: u32, to: u32) -> Vec<u8> {
+    let opcode = if is_split(packet) {
         opcode_of(packet, n)
     } else {
         packet.opcode
@@ -138,9 +139,9 @@ fn headers(packet: &Packet, n: u32, payload: u32, to: u32) -> (Vec<u8>, u32) {
     let mut out = vec![0; bth_at + bth::LEN];
     extensions(packet, opcode, &mut out);
     let pad = payload.wrapping_neg() & 3;
-    let length = (out.len() + icrc::LEN) as u32;
-    let length = length.saturating_add(payload).saturating_add(pad);
-    let behind = |at: usize| u16::try_from(length as usize - at).unwrap_or(u16::MAX);
+    out.resize(out.len() + (payload + pad) as usize, 0);
+    let length = out.len() + icrc::LEN;
+    let behind = |at: usize| u16::try_from(length - at).unwrap_or(u16::MAX);
     ethernet::Repr {
         destination: [0; 6],
         source: [0; 6],
@@ -171,7 +172,9 @@ fn headers(packet: &Packet, n: u32, payload: u32, to: u32) -> (Vec<u8>, u32) {
         psn: psn::add(packet.psn, n),
     }
     .emit(&mut out[bth_at..]);
-    (out, length)
+    let sum = icrc::compute(&out[ip_at..]);
+    out.extend(sum);
+    out
 }
 
 /// What is said of other entries, at the next frame.
@@ -189,7 +192,10 @@ fn note(facts: &Facts, what: &What) -> Option<String> {
             syndrome,
             wr_id,
             ..
-        } if status != WcStatus::Success.to_raw() => {
+        } if ![WcStatus::Success, WcStatus::WrFlushErr]
+            .map(WcStatus::to_raw)
+            .contains(&status) =>
+        {
             let name = WcStatus::from_raw(status).map_or("?", WcStatus::verbs_name);
             let cause = cause(syndrome);
             format!(
@@ -263,9 +269,15 @@ impl Places {
 pub fn frames(facts: &Facts) -> Vec<Frame> {
     let places = Places::of(facts);
     let rows = facts.all().iter();
-    let count = |(p, _): (Packet, Way)| if is_split(&p) { p.count as usize } else { 1 };
-    let total = rows.filter_map(|entry| places.way(&entry.what).map(count));
-    let is_whole = total.fold(0usize, usize::saturating_add) <= MOST;
+    let size = |(p, _): (Packet, Way)| {
+        let count = if is_split(&p) { p.count as usize } else { 1 };
+        (count, p.bytes as usize)
+    };
+    let sizes = rows.filter_map(|entry| places.way(&entry.what).map(size));
+    let (count, bytes) = sizes.fold((0usize, 0usize), |(count, bytes), (more, long)| {
+        (count.saturating_add(more), bytes.saturating_add(long))
+    });
+    let is_whole = count <= MOST && bytes <= MOST_BYTES;
     let mut out = Vec::new();
     let mut notes: Vec<String> = Vec::new();
     for entry in facts.all() {
@@ -300,11 +312,9 @@ pub fn frames(facts: &Facts) -> Vec<Frame> {
                     .min(part),
                 false => packet.bytes,
             };
-            let (headers, length) = headers(&packet, n, payload, to);
             out.push(Frame {
                 time: entry.time,
-                headers,
-                length,
+                bytes: frame(&packet, n, payload.min(MOST_PAYLOAD), to),
                 way,
                 comment: std::mem::replace(
                     &mut comment,
@@ -328,7 +338,7 @@ mod tests {
     use crate::file::Recording;
     use crate::why::tests::{created, state};
     use verbena_abi::ctx::QpState;
-    use verbena_roce::wire::reth;
+    use verbena_roce::wire::{self, reth};
 
     fn of(whats: Vec<What>) -> Vec<Frame> {
         let entries = (0..).zip(whats);
@@ -363,11 +373,17 @@ mod tests {
             state(1, 2, QpState::Err, Some(Syndrome::RetryExceeded)),
         ]);
         let seen = |frame: &Frame| {
-            let rest = &frame.headers[ethernet::LEN + ipv4::LEN + udp::LEN..];
+            let rest = &frame.bytes[ethernet::LEN + ipv4::LEN + udp::LEN..];
             let view = bth::View::new(rest).unwrap();
-            (view.opcode(), view.psn(), view.dest_qpn(), frame.length)
+            assert!(wire::frame::parse(&frame.bytes).is_ok());
+            (
+                view.opcode(),
+                view.psn(),
+                view.dest_qpn(),
+                frame.bytes.len(),
+            )
         };
-        let base = (ethernet::LEN + ipv4::LEN + udp::LEN + bth::LEN + icrc::LEN) as u32;
+        let base = ethernet::LEN + ipv4::LEN + udp::LEN + bth::LEN + icrc::LEN;
         let told: Vec<_> = all.iter().map(seen).collect();
         assert_eq!(
             told,
@@ -378,7 +394,7 @@ mod tests {
             ]
         );
         let at = ethernet::LEN + ipv4::LEN + udp::LEN + bth::LEN;
-        let view = reth::View::new(&all[0].headers[at..]).unwrap();
+        let view = reth::View::new(&all[0].bytes[at..]).unwrap();
         assert_eq!(
             (view.addr(), view.rkey(), view.length()),
             (0x1000, 0x77, 2500)
@@ -428,9 +444,11 @@ mod tests {
     fn of_very_many_packets_a_row_is_one_frame() {
         let many = Packet {
             count: 1 << 17,
+            bytes: 1 << 30,
             ..write(1, 2)
         };
         let all = of(vec![created(1), created(2), What::Sent(many)]);
         assert_eq!(all.len(), 1);
+        assert!(all[0].bytes.len() < 4200);
     }
 }

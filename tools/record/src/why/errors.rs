@@ -94,13 +94,25 @@ impl Errors {
     }
 
     fn line(&self, failure: &Failure) -> Option<String> {
-        let what = failure.lines.first()?;
+        let mut told = failure.lines.first()?.clone();
+        // The status is what the program was told, and a rule is a cause that nobody would guess.
+        let status = failure
+            .lines
+            .iter()
+            .find(|line| line.contains(" completed with IBV_WC_"));
+        let rule = failure.lines.iter().find(|line| line.contains("ule \""));
+        if let Some((status, _)) = status.and_then(|line| line.split_once(" in CQ")) {
+            told += &format!(" {status}.");
+        }
+        if let Some(rule) = rule {
+            told += &format!(" {rule}");
+        }
         let more = match self.told.len() + self.left_out - 1 {
             0 => String::new(),
-            1 => String::from("; there is one more error"),
-            n => format!("; there are {n} more errors"),
+            1 => String::from(" There is one more error."),
+            n => format!(" There are {n} more errors."),
         };
-        Some(what.trim_end_matches('.').to_owned() + &more)
+        Some(told + &more)
     }
 }
 
@@ -363,7 +375,8 @@ mod tests {
         // A refused command is none that lasts.
         let line = told.lasting().unwrap();
         assert!(line.starts_with("QP 0x1 is in ERR"), "{line}");
-        assert!(line.ends_with("; there are 2 more errors"), "{line}");
+        let end = "completed with IBV_WC_RETRY_EXC_ERR. There are 2 more errors.";
+        assert!(line.ends_with(end), "{line}");
         assert!(told.first().unwrap().contains("CREATE_QP"));
     }
 
