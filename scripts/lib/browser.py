@@ -11,10 +11,12 @@ import subprocess
 import tempfile
 import time
 
+import png
+
 # Pipes, so that there is no port for anybody else; no network but what a page asks for, which is a failure.
 OPTIONS = ("--no-sandbox", "--remote-debugging-pipe", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run",
            "--disable-background-networking", "--disable-component-update", "--disable-sync", "--force-color-profile=srgb",
-           "--font-render-hinting=none")
+           "--font-render-hinting=none", "--disable-lcd-text")
 # Seconds for an answer, and for a page to be shown.
 LIMIT, PATIENCE = 120, 20
 
@@ -135,6 +137,19 @@ class Page:
             raise Broken(f"{script[:200]}: {told(done['exceptionDetails'])}")
         return done["result"].get("value")
 
+    def whole(self):
+        """Whether all rows come to be made (`data-whole` of the body)."""
+        until = time.monotonic() + PATIENCE
+        while not (whole := self.evaluate("'whole' in document.body.dataset")) and time.monotonic() < until:
+            self.browser.listen(0.05)
+        return whole
+
+    def see(self, width, height, scheme):
+        """The page in another window, of a reader who likes it "light" or "dark"."""
+        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
+
     def complaints(self):
         """What a reader's console would show in red or yellow, and what of the page is not in it: one line each."""
         self.browser.listen(0)
@@ -154,12 +169,14 @@ class Page:
                 wrong.append(what)
         return wrong
 
-    def picture(self, path, width, height):
-        """The page from its top, so large, in so many colours that a small file has them."""
+    def picture(self, path, width, height, keep):
+        """The page from its top, so large, at least the colours of `keep` as they are. Returns the colours that the file has."""
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
         taken = base64.b64decode(self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)["data"])
+        data, colours = png.smaller(taken, keep)
         with open(path, "wb") as file:
-            subprocess.run(["pngquant", "--nofs", "--speed", "1", "--strip", "20", "-"], input=taken, stdout=file, check=True)
+            file.write(data)
+        return colours
 
     def close(self):
         self.browser.ask("Target.closeTarget", targetId=self.target)

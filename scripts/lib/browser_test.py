@@ -2,8 +2,11 @@
 """What `scripts/browser test` runs in the browser root: `browser_test.py DIR` opens what reports.py has made there, and pages with a planted error,
 each of which has to be found. Prints `ok NAME` or `FAILED NAME: why` for each, and ends with `N passed, N failed`.
 """
+import itertools
 import json
+import math
 import os
+import re
 import sys
 
 from browser import Broken, Browser
@@ -24,58 +27,44 @@ TOLD = {
     "srq-dry": ["RnrRetryExceeded", "posts receives too late or too few"],
     "srq-error": ["SRQ", "died, at", "NakRemoteOperational", 'Rule "dead SRQ"'],
 }
-# Notes for each row of the ladder, by its place among all: what was written, and whether there was an arrow, or a cross. What is not in view
-# as a whole is not there.
-NOTES = """
-window.drawn = { texts: new Map(), arrows: new Set(), crosses: new Set() };
-{
-	const pens = CanvasRenderingContext2D.prototype;
-	let at = 0, begun = 0;
-	const place = (pen, y) => {
-		const box = document.getElementById("ladder"), row = Math.floor((y - HEAD) / ROW);
-		return pen.canvas.id === "rungs" && row >= 0 && HEAD + (row + 1) * ROW <= box.clientHeight ? Math.floor(box.scrollTop / ROW) + row : -1;
+# What the page holds once all rows are made. A row counts with its text; an arrow, or a cross, with what the browser draws of it. Of more rows
+# than `few` each hundredth is looked at so closely.
+LADDER = """(few => {
+	const rows = [...document.querySelectorAll("#rows .row")], close = rows.filter((_, n) => rows.length <= few || n % 100 === 0);
+	const drawn = row => {
+		const after = getComputedStyle(row.querySelector("i"), "::after"), before = getComputedStyle(row.querySelector("i"), "::before");
+		return after.content === '""' && parseFloat(after.width) > 0 && before.borderTopStyle !== "none" && after.clipPath !== "none";
 	};
-	const note = (name, before) => {
-		const as_it_was = pens[name];
-		pens[name] = function (...all) {
-			before(this, ...all);
-			return as_it_was.apply(this, all);
-		};
-	};
-	note("beginPath", () => { begun = 0; });
-	note("moveTo", (pen, x, y) => { at = y; begun++; });
-	note("fillText", (pen, text, x, y) => {
-		const row = place(pen, y - 4);
-		if (row < 0) return;
-		if (pen.measureText(text).width + x > pen.canvas.width) text += " (cut off)";
-		drawn.texts.set(row, (drawn.texts.get(row) || new Set()).add(String(text)));
-	});
-	note("fill", pen => { if (place(pen, at) >= 0) drawn.arrows.add(place(pen, at)); });
-	note("stroke", pen => { if (begun === 2 && place(pen, at - 5) >= 0) drawn.crosses.add(place(pen, at - 5)); });
-}
-"""
-# From the top of the ladder to its end, and what was drawn on the way; of a longer one it draws at once what it would with the next frame.
-WALK = """(async long => {
-	const box = document.getElementById("ladder"), frame = () => new Promise(requestAnimationFrame);
-	for (const kept of Object.values(drawn)) kept.clear();
-	rungs();
-	for (let top = 0; ; top += Math.max(ROW, Math.floor((box.clientHeight - HEAD) / ROW - 1) * ROW)) {
-		box.scrollTop = top;
-		if (long) rungs();
-		else {
-			await frame();
-			await frame();
-		}
-		if (top >= box.scrollHeight - box.clientHeight) break;
-	}
-	const texts = [...drawn.texts.values()].map(all => [...all].join(" | "));
-	const odd = texts.filter(text => text.includes("(cut off)") || text.includes("undefined") || text.includes("NaN"));
-	return { rows: drawn.texts.size, packets: drawn.arrows.size, lost: drawn.crosses.size, odd: odd.slice(0, 3), last: texts.slice(-1)[0], text: texts.slice(0, 2000).join("\\n") };
+	const bare = close.filter(row => (row.matches(".packet") || row.matches(".lost.touched")) && !drawn(row));
+	const text = row => row.querySelector("p").textContent;
+	const odd = close.filter(row => /undefined|NaN|\\bQP (?!0x)|PSN (?!0x[0-9a-f]{6} |sequence)/.test(row.textContent) || row.querySelector("p").scrollWidth > row.querySelector("p").clientWidth + 1
+		|| row.id !== "e" + row.querySelector("a").textContent.trim());
+	return { rows: rows.length, packets: document.querySelectorAll("#rows .row.packet").length - bare.filter(row => row.matches(".packet")).length,
+		lost: document.querySelectorAll("#rows .row.lost").length - bare.filter(row => row.matches(".lost")).length,
+		odd: odd.slice(0, 3).map(text), text: rows.slice(0, 2000).map(text).join("\\n") };
 })"""
-# What a reader may do: each choice, each button, another size of the window.
+# A reader searches for a row by what it says, and copies it.
+SEARCH = """(() => {
+	const packets = [...document.querySelectorAll("#rows .row.packet")], row = packets[packets.length - 1];
+	if (!row) return "";
+	const text = row.querySelector("p").textContent, alike = packets.filter(one => one.textContent.includes(text)).length;
+	getSelection().removeAllRanges();
+	if (!window.find(text) || !getSelection().anchorNode.parentElement.closest(".row")?.textContent.includes(text)) return `${text} is not found by a search`;
+	getSelection().selectAllChildren(row);
+	if (!getSelection().toString().replace(/\\s+/g, " ").includes(`${row.id.slice(1)} `) || !getSelection().toString().includes(text)) return `${text} cannot be copied`;
+	getSelection().removeAllRanges();
+	const find = document.getElementById("find");
+	find.value = text;
+	find.dispatchEvent(new Event("input"));
+	const told = document.getElementById("where").textContent, found = stops.length, isMarked = document.querySelector(".row.marked")?.textContent.includes(text);
+	find.value = "";
+	find.dispatchEvent(new Event("input"));
+	return isMarked && found >= alike && told.endsWith("that match") ? "" : `the field "Find" finds ${found} of ${alike} rows: ${told}`;
+})()"""
+# What a reader may do: each choice, each button, each link, another size of the window.
 USE = """(async () => {
 	const change = (id, value) => { const it = document.getElementById(id); it.value = value; it.dispatchEvent(new Event("change")); };
-	for (const id of ["only", "which"]) for (const one of document.querySelectorAll(`#${id} option`)) change(id, one.value);
+	for (const id of ["only", "which", "over"]) for (const one of [...document.querySelectorAll(`#${id} option`)].slice(0, 20)) change(id, one.value);
 	change("only", 0);
 	const received = document.getElementById("received");
 	received.click();
@@ -83,11 +72,14 @@ USE = """(async () => {
 	received.click();
 	for (const button of document.querySelectorAll("button")) button.click();
 	const wrong = [];
-	for (const link of document.querySelectorAll(".error button")) {
+	for (const link of document.querySelectorAll("#errors a, #rules a")) {
 		link.click();
+		await new Promise(done => setTimeout(done, 5));
 		const row = shown[marked], entry = Number(link.textContent.slice(6));
 		// An entry without a row leads to the next one that has one.
-		if (!row || row[ENTRY] < entry || marked > 0 && shown[marked - 1][ENTRY] >= entry) wrong.push(link.textContent);
+		if (location.hash !== "#e" + entry || !row || row[ENTRY] < entry || marked > 0 && shown[marked - 1][ENTRY] >= entry) wrong.push(link.textContent);
+		const at = document.querySelector(".row.marked").getBoundingClientRect(), box = document.getElementById("ladder").getBoundingClientRect();
+		if (at.top < box.top || at.bottom > box.bottom) wrong.push(`${link.textContent} is not in view`);
 	}
 	window.dispatchEvent(new Event("resize"));
 	return { wrong, receptions: data.rows.filter(row => row[KIND] === "in").length === shown.length - sent };
@@ -95,11 +87,41 @@ USE = """(async () => {
 PAGE = """(() => {
 	const text = id => document.getElementById(id).innerText, count = {};
 	for (const one of document.querySelectorAll("*")) count[one.tagName] = (count[one.tagName] || 0) + 1;
-	const row = shown[marked], box = document.getElementById("ladder"), y = marked * ROW - box.scrollTop;
-	return { head: text("head"), errors: text("errors"), count, ran: document.body.dataset.ran || "", where: text("where"),
-		wrong: data.rows.some(row => wrong.has(row[KIND])), first: row ? wrong.has(row[KIND]) : false, inView: y >= 0 && y < box.clientHeight - HEAD,
-		wide: document.documentElement.scrollWidth > window.innerWidth };
+	const row = document.querySelector(".row.marked")?.getBoundingClientRect(), box = document.getElementById("ladder").getBoundingClientRect();
+	const said = [...document.querySelectorAll("#errors p, #errors li")].map(one => one.textContent);
+	const moments = [...document.getElementById("errors").textContent.matchAll(/at ([0-9.]+) s \\(entry (\\d+)\\)/g)].map(found => [found[1], Number(found[2])]);
+	const times = new Map(data.rows.map(row => [row[ENTRY], row[TIME]]));
+	return { head: text("head"), title: document.title, name: text("name"), rules: text("rules"), errors: text("errors"), count, ran: document.body.dataset.ran || "", where: text("where"),
+		wrong: data.rows.some(row => wrong.has(row[KIND])), first: marked >= 0 && wrong.has(shown[marked][KIND]), inView: row && row.top >= box.top && row.bottom <= box.bottom,
+		twice: said.filter((line, n) => said.indexOf(line) !== n), decimal: /QP (?!0x)\\d/.test(document.body.textContent.replace(document.getElementById("data").textContent, "")),
+		late: moments.filter(([time, entry]) => times.has(entry) && document.getElementById("e" + entry)?.querySelector("b").textContent.trim() !== time),
+		fold: Math.max(0, ...[...document.querySelectorAll(".advice, .fault:first-child")].map(one => one.getBoundingClientRect().bottom)),
+		errorCount: data.errors.length };
 })()"""
+# The plot: axes with numbers and what they are of, and where its points are.
+PLOT = """(() => {
+	const all = name => [...document.querySelectorAll(`#plot ${name}`)].map(one => one.textContent);
+	if (!flows.size) return null;
+	document.getElementById("plot").scrollIntoView({ block: "center" });
+	const box = view.picture.getBoundingClientRect(), point = view.points[Math.floor(view.points.length / 2)];
+	return { psn: all(".psn"), time: all(".time"), title: all(".title"), paths: document.querySelectorAll("#plot path.points").length, entry: point[4][ENTRY],
+		x: box.left + view.x(along(point)) * box.width / view.width, y: box.top + view.y(point[1] + point[2] / 2) * box.height / HIGH, left: box.left + EDGE.left, right: box.right - EDGE.right, part };
+})()"""
+COLOURS = """(names => {
+	const style = getComputedStyle(document.documentElement);
+	return Object.fromEntries(names.map(name => [name, style.getPropertyValue("--" + name).trim()]));
+})"""
+# What keeps packets apart, and what all of it stands on. As the eyes of most, and of those who lack one kind of cone, see linear light
+# (Machado, Oliveira and Fernandes 2009).
+APART, TEXT, GROUND = ("new", "again", "ack", "nak", "rnr", "in", "ink"), ("ink", "soft", "link"), ("bg", "panel")
+EYES = {
+    "usual": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "protanopia": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
+    "deuteranopia": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)),
+    "tritanopia": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.303900)),
+}
+# The least distance of two kinds in CIELAB; contrast of lines (WCAG 1.4.11) and of text (1.4.3).
+DISTANCE, LINE, READABLE = 25, 3, 4.5
 
 
 class Wrong(Exception):
@@ -111,26 +133,103 @@ def must(holds, text):
         raise Wrong(text)
 
 
-def judge(browser, path, expected, height=900, plain=None):
+def linear(colour):
+    parts = (int(colour[n:n + 2], 16) / 255 for n in (1, 3, 5)) if len(colour) == 7 else (int(c, 16) / 15 for c in colour[1:])
+    return [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+
+
+def luminance(light):
+    return 0.2126 * light[0] + 0.7152 * light[1] + 0.0722 * light[2]
+
+
+def contrast(one, other):
+    low, high = sorted(luminance(linear(colour)) for colour in (one, other))
+    return (high + 0.05) / (low + 0.05)
+
+
+def lab(colour, eye):
+    light = linear(colour)
+    r, g, b = (min(1, max(0, sum(part * factor for part, factor in zip(light, row)))) for row in eye)
+    x, y, z = ((0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.9505, luminance((r, g, b)), (0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.089)
+    x, y, z = (part ** (1 / 3) if part > 0.008856 else 7.787 * part + 16 / 116 for part in (x, y, z))
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
+def judge_colours(colours, scheme):
+    for name in (*APART, *TEXT):
+        for ground in GROUND[:1] if name in APART and name not in TEXT else GROUND:
+            least = READABLE if name in TEXT else LINE
+            must(contrast(colours[name], colours[ground]) >= least, f"{name} on {ground} has not the contrast {least} ({scheme}): {colours[name]}")
+    for eye, seen in EYES.items():
+        for one, other in itertools.combinations(APART, 2):
+            distance = math.dist(lab(colours[one], seen), lab(colours[other], seen))
+            must(distance >= DISTANCE, f"{one} and {other} look alike ({scheme}, {eye}): {distance:.0f}")
+
+
+def judge_plot(page):
+    plot = page.evaluate(PLOT)
+    if not plot:
+        return
+    must(len(plot["psn"]) > 1 and all(re.fullmatch("0x[0-9a-f]{6}", text) for text in plot["psn"]), f"PSNs at the axis of the plot: {plot['psn']}")
+    must(len(plot["time"]) > 0, f"times at the axis of the plot: {plot['time']}")
+    must("PSN" in plot["title"] and any(title.endswith(", s") or title == "entry" for title in plot["title"]), f"what the axes are of: {plot['title']}")
+    must(plot["paths"] > 0, "the plot has no points")
+
+    def mouse(kind, x, y, **more):
+        page.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
+
+    mouse("mouseMoved", plot["x"], plot["y"])
+    under = page.evaluate("document.getElementById('point').textContent")
+    must(re.match(r"entry \d+, [\d.]+ s: QP 0x", under), f"the point under the pointer says: {under!r}")
+    middle = (plot["left"] + plot["right"]) / 2
+    mouse("mousePressed", middle - 60, plot["y"], button="left", clickCount=1)
+    mouse("mouseMoved", middle + 60, plot["y"], button="left")
+    mouse("mouseReleased", middle + 60, plot["y"], button="left", clickCount=1)
+    begin, end = page.evaluate("part")
+    must(plot["part"][0] < begin < end < plot["part"][1] or plot["part"] == [begin, end] and end - begin <= 1000, f"a part of the plot: {[begin, end]} of {plot['part']}")
+    page.evaluate("document.getElementById('whole').click()")
+    must(page.evaluate("part") == plot["part"], "the plot does not come back to all")
+
+
+def judge_widths(page):
+    """A phone and wide windows, in both schemes."""
+    for width, scheme in (420, "dark"), (420, "light"), (1600, "dark"):
+        page.see(width, 900, scheme)
+        must(page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), f"it is wider than the window of {width} pixels")
+        judge_colours(page.evaluate(f"{COLOURS}({json.dumps([*APART, *TEXT, *GROUND])})"), scheme)
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        light = luminance([int(part) / 255 for part in re.findall(r"\d+", ground)[:3]])
+        must((light < 0.2) == (scheme == "dark"), f"its ground is {ground} in the {scheme} scheme")
+    page.see(1000, 900, "light")
+
+
+def judge(browser, path, expected, plain=None):
     """All that has to hold of a page; what it takes is told."""
-    page = browser.open(path, 1100, height, before=NOTES)
+    page = browser.open(path, 1000, 900)
     try:
         # Before anything else: what goes wrong in the page explains the rest.
         must(not page.complaints(), "; ".join(page.complaints()[:5]))
         must(page.shown is not None, "it never says that it is shown")
+        must(page.whole(), "it never has all of its rows")
         seen = page.evaluate(PAGE)
         must(not seen["ran"], "a name was executed")
-        must(not seen["wide"], "it is wider than the window")
         if seen["wrong"]:
             must(seen["first"] and seen["inView"], "the ladder does not begin with what went wrong")
-        if plain:
-            must(seen["count"] == plain["count"], f"other elements than without such a name: {seen['count']}, not {plain['count']}")
-        ladder = page.evaluate(f"{WALK}({json.dumps(expected['rows'] > 300)})")
+        ladder = page.evaluate(f"{LADDER}(2000)")
         for what in "rows", "packets", "lost":
             must(ladder[what] == expected[what], f"{ladder[what]} {what} in the ladder, {expected[what]} in the recording")
         must(not ladder["odd"], f"rows that cannot be read: {ladder['odd']}")
         for part in expected.get("told", ()):
             must(part in seen["errors"], f"{part!r} is not among its errors: {seen['errors']}")
+        must(not seen["twice"], f"said more than once: {seen['twice']}")
+        if plain:
+            must(seen["count"] == plain["count"], f"other elements than without such a name: {seen['count']}, not {plain['count']}")
+        must(not seen["late"], f"another time than in the ladder: {seen['late']}")
+        must(not seen["decimal"], "the number of a queue pair without 0x")
+        if "scenario" in expected:
+            must(seen["name"] == expected["scenario"] and seen["title"].startswith(expected["scenario"]), f"its head names {seen['name']!r}")
+            must(all(rule in seen["rules"] for rule in expected["fired"]), f"rules in its head: {seen['rules']}")
+            must(seen["fold"] <= 900, f"what happened, why and what to do end at {seen['fold']} pixels")
         if "first" in expected:
             must(f"{expected['first']} entries before them were overwritten" in seen["head"], seen["head"])
         if "reason" in expected:
@@ -138,6 +237,10 @@ def judge(browser, path, expected, height=900, plain=None):
             must(expected["reason"] in page.evaluate("document.getElementById('head').textContent"), f"the reason is not in its head: {seen['head']}")
             must(expected["rule"] in seen["errors"], f"{expected['rule']} is not among its errors: {seen['errors']}")
             must(expected["rule"] in ladder["text"], f"{expected['rule']} is not in its ladder")
+        if expected["rows"] <= 2000:
+            must(not (lost := page.evaluate(SEARCH)), lost)
+        judge_plot(page)
+        judge_widths(page)
         used = page.evaluate(USE)
         must(not used["wrong"], f"links to other entries: {used['wrong']}")
         must(used["receptions"], "receptions cannot be left out")
@@ -167,13 +270,26 @@ def planted(text, expected):
     yield "fetch", late('fetch("http://192.0.2.1/planted").catch(() => 0);').replace(policy, ""), "request: http://192.0.2.1/planted"
     yield "font", text.replace("<style>", '<link rel="stylesheet" href="http://192.0.2.1/planted">\n<style>').replace(policy, ""), "request: http://192.0.2.1/planted"
     yield "never", text.replace(f"{end} =", "0 ||"), "never says"
-    yield "row", text.replace("const start =", "data.rows.splice(data.rows.length - 1, 1);\nconst start ="), rows
-    yield "arrow", text.replace("if (row[COUNT]) {", "if (row[COUNT] && row !== data.rows.find(one => one[COUNT])) {"), packets
-    yield "cross", text.replace('if (row[KIND] === "lost")', "if (0)"), "0 lost in the ladder"
-    yield "last", text.replace("(shown.length + 1) * ROW", "shown.length * ROW - 9"), rows
-    yield "begin", text.replace("go(faults.length ? faults[0] : -1)", "go(0)"), "does not begin with"
-    yield "words", text.replace("WORDS = 400", "WORDS = 200").replace("width * 1.25 + 40", "width - 40"), "rows that cannot be read"
-    yield "link", text.replace("row[ENTRY] >= entry", "row[ENTRY] > entry"), "links to other entries"
+    yield "row", text.replace("const end =", "data.rows.splice(data.rows.length - 1, 1);\nconst end ="), rows
+    yield "arrow", text.replace('let shape = isPacket ?', "let shape = isPacket && row !== data.rows.find(one => one[COUNT]) ?"), packets
+    yield "cross", text.replace(".lost i::after {", ".gone i::after {"), "0 lost in the ladder"
+    yield "rest", text.replace("fill(n++)", "n++"), "rows in the ladder"
+    yield "begin", text.replace("go(stops.length ? stops[0] : -1)", "go(0)"), "does not begin with"
+    yield "words", text.replace(".row p { display: inline-block;", ".row p { white-space: nowrap; overflow: hidden; max-width: 20ch; display: inline-block;"), "rows that cannot be read"
+    yield "link", text.replace("row[ENTRY] >= entry)", "row[ENTRY] > entry)"), "links to other entries"
+    yield "search", text.replace(".row p { display", ".row p { visibility: hidden; display"), "is not found by a search"
+    yield "find", text.replace(".includes(text) : row", '.includes("PSN") : row'), 'the field "Find" finds'
+    yield "twice", text.replace("of data.advice) {", "of [...data.advice, ...data.advice]) {"), "said more than once"
+    yield "time", text.replace("(ns / 1e9)", "(ns / 1e9 + 1)"), "another time than in the ladder"
+    yield "decimal", text.replace('"QP " + hex(qpn)', '"QP " + qpn'), "without 0x"
+    yield "fold", text.replace("#errors { display", "#errors { margin-top: 700px; display"), "pixels"
+    yield "wide", text.replace("#head {", "#head { min-width: 500px;"), "wider than the window of 420"
+    yield "colour", text.replace("--again: #b58e10", "--again: #3d9a6b"), "look alike (light"
+    yield "dark", text.replace("--rnr: #de97ff", "--rnr: #4a7cff"), "look alike (dark"
+    yield "scheme", text.replace("(prefers-color-scheme: dark)", "print"), "in the dark scheme"
+    yield "axis", text.replace('class: "psn"', 'class: "other"'), "at the axis"
+    yield "pointer", text.replace("function say(point) {", "function say(point) { return;"), "under the pointer"
+    yield "zoom", text.replace("if (Math.abs(left - from) > 6)", "if (0)"), "a part of the plot"
 
 
 def main():
@@ -199,7 +315,7 @@ def main():
         def path(name):
             return f"{DIR}/{name}.html"
 
-        scenarios = [name for name, it in expected.items() if it.get("scenario")]
+        scenarios = [name for name, it in expected.items() if "scenario" in it]
         if sorted(scenarios) != sorted(TOLD):
             verdict("scenarios", f"{scenarios}, and not those of which the test knows")
         seen = {}
@@ -213,7 +329,7 @@ def main():
         half = 50000
         lost = half // 97
         many = {"rows": 2 * half + 2 * lost + 3, "packets": 2 * half + lost, "lost": lost}
-        shown, _ = attempt("many", browser, path("many"), many, height=9000)
+        shown, _ = attempt("many", browser, path("many"), many)
         print(f"{many['packets']} packets: shown {shown} ms after the browser began with the page", flush=True)
 
         with open(path("peer-dies"), encoding="utf-8") as file:

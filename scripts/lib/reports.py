@@ -63,6 +63,11 @@ class Recording:
             total = (total ^ byte) * 0x100000001B3 & (1 << 64) - 1
         return bytes(out) + struct.pack("<Q", total)
 
+    def fired(self):
+        """The names of the rules that fired."""
+        numbers = {b for kind, _, b in (struct.unpack_from("<BBH", entry, 8) for entry in self.entries) if kind == FIRED}
+        return [json.loads(self.rules[number])["name"] for number in sorted(numbers)]
+
     def expected(self):
         """Rows, packets and lost packets."""
         drops = {number for number, rule in enumerate(self.rules) if json.loads(rule)["action"] == "drop"}
@@ -105,7 +110,10 @@ def peer_dies():
 
 
 for scenario in sorted(glob.glob(f"{DIR}/*.record")):
-    made(os.path.basename(scenario)[:-len(".record")], scenario=True)
+    with open(scenario, "rb") as file:
+        fired = Recording(file.read()).fired()
+    name = os.path.basename(scenario)[:-len(".record")]
+    made(name, scenario=name, fired=fired)
 same = peer_dies()
 if same.bytes() != open(f"{DIR}/peer-dies.record", "rb").read():
     sys.exit("FAILED browser: the format of recordings is another than this reads")

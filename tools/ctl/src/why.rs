@@ -123,7 +123,8 @@ pub fn export(file: &Path) -> Result<String, String> {
 ///
 /// The file is no recording, or the page cannot be written.
 pub fn report(file: &Path, output: &Path) -> Result<String, String> {
-    let page = verbena_record::report(&facts(record::read(file)?));
+    let name = file.file_stem().unwrap_or_default().to_string_lossy();
+    let page = verbena_record::report(&facts(record::read(file)?), &name);
     let named = |e| format!("{}: {e}", output.display());
     std::fs::write(output, page).map_err(named)?;
     Ok(format!("{}\n", output.display()))

@@ -57,7 +57,7 @@ fn told(recording: Recording) {
         }
     }
     let facts = Facts::of(recording, rules);
-    assert!(report(&facts).ends_with("</html>\n"));
+    assert!(report(&facts, "files").ends_with("</html>\n"));
     for qpn in qpns {
         if let Ok(lines) = why(&facts, qpn) {
             assert!(!lines.is_empty());

@@ -76,7 +76,7 @@ fn main() -> std::io::Result<()> {
         matches: Match::default(),
         action: Action::Drop,
     };
-    let page = report(&Facts::of(recording, vec![Some(loss)]));
+    let page = report(&Facts::of(recording, vec![Some(loss)]), "made up");
     std::io::stdout().write_all(page.as_bytes())
 }
 

@@ -73,7 +73,7 @@ fn whatever_is_recorded_is_told_of_without_a_panic() {
         }
         errors(&facts).lines();
         assert!(frames(&facts).len() <= 1 << 16);
-        assert!(report(&facts).ends_with("</html>\n"));
+        assert!(report(&facts, "drawn").ends_with("</html>\n"));
     }
     assert!(explained > 1000, "{explained}");
 }

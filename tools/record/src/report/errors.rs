@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! What went wrong in a recording: each time that a queue pair came to ERR or SQE, and each death of the device, a CQ or an SRQ, with
-//! the chain as it was then. What a program repaired afterwards is told too.
+//! the chain as it was then. What a program repaired afterwards is told too. A reader is told each sentence once: errors that are alike
+//! share their text, and so do errors with the same advice.
 
 use super::json::Json;
 use crate::entry::What;
 use crate::facts::{is_error, Facts, Name};
 use crate::file::Recording;
 use crate::why::{why, why_event};
+use std::collections::BTreeSet;
 
 /// Errors that are told with their chains.
 const TOLD: usize = 64;
@@ -47,13 +49,110 @@ fn told(facts: &Facts) -> Vec<(String, Vec<String>)> {
     each.take(TOLD).collect()
 }
 
-/// An array for each: who, then the chain.
+/// The words in front of what a program does about an error.
+const ADVICE: &str = "What to do: ";
+
+/// An error, and those that are like it.
+struct Group {
+    who: String,
+    /// The first sentence, and the others without what an earlier group told.
+    what: String,
+    why: Vec<String>,
+    /// The sentences as they would be at another moment.
+    alike: String,
+    /// The moments of the others.
+    again: Vec<String>,
+}
+
+/// What is told of the errors, and what a program does about them, with those whom it is said to.
+#[derive(Default)]
+struct Told {
+    groups: Vec<Group>,
+    advice: Vec<(String, Vec<String>)>,
+}
+
+/// The place of a moment in a sentence: "at 0.011646 s (entry 204)".
+fn moment_in(text: &str) -> Option<(usize, usize)> {
+    let entry = text.find(" s (entry ")?;
+    let begin = text.get(..entry)?.rfind("at ")?;
+    let end = entry + 1 + text.get(entry..)?.find(')')?;
+    Some((begin, end))
+}
+
+/// A sentence without its moments.
+fn timeless(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((begin, end)) = moment_in(rest) {
+        out.push_str(rest.get(..begin).unwrap_or_default());
+        rest = rest.get(end..).unwrap_or_default();
+    }
+    out + rest
+}
+
+/// Sorts what is told by what it says.
+fn grouped(errors: Vec<(String, Vec<String>)>) -> Told {
+    let mut told = Told::default();
+    let mut said: BTreeSet<String> = BTreeSet::new();
+    for (who, lines) in errors {
+        let (advice, lines): (Vec<String>, Vec<String>) =
+            lines.into_iter().partition(|line| line.starts_with(ADVICE));
+        for text in advice.iter().filter_map(|line| line.strip_prefix(ADVICE)) {
+            advise(&mut told.advice, text, &who);
+        }
+        let alike = timeless(&format!("{who}\n{}", lines.join("\n")));
+        let mut lines = lines.into_iter();
+        let what = lines.next().unwrap_or_default();
+        if let Some(group) = told.groups.iter_mut().find(|group| group.alike == alike) {
+            let moment = moment_in(&what).and_then(|(begin, end)| what.get(begin..end));
+            group.again.push(moment.unwrap_or_default().into());
+            continue;
+        }
+        said.insert(what.clone());
+        told.groups.push(Group {
+            who,
+            what,
+            why: lines.filter(|line| said.insert(line.clone())).collect(),
+            alike,
+            again: Vec::new(),
+        });
+    }
+    told
+}
+
+fn advise(advice: &mut Vec<(String, Vec<String>)>, text: &str, who: &str) {
+    match advice.iter_mut().find(|(known, _)| known == text) {
+        Some((_, all)) if all.iter().any(|one| one == who) => {}
+        Some((_, all)) => all.push(who.into()),
+        None => advice.push((text.into(), vec![who.into()])),
+    }
+}
+
+/// `errors`: of each group who, what, the moments of those like it, and why. `advice`: what to do, and who.
 pub(super) fn write(facts: &Facts, json: &mut Json) {
-    json.begin('[');
-    for (who, lines) in told(facts) {
+    let told = grouped(told(facts));
+    let strings = |json: &mut Json, all: &[String]| {
         json.begin('[');
-        json.string(&who);
-        lines.iter().for_each(|line| json.string(line));
+        all.iter().for_each(|text| json.string(text));
+        json.end(']');
+    };
+    json.key("errors");
+    json.begin('[');
+    for group in &told.groups {
+        json.begin('[');
+        json.string(&group.who);
+        json.string(&group.what);
+        strings(json, &group.again);
+        strings(json, &group.why);
+        json.end(']');
+    }
+    json.end(']');
+    json.key("advice");
+    json.begin('[');
+    for (text, who) in &told.advice {
+        json.begin('[');
+        json.string(text);
+        strings(json, who);
         json.end(']');
     }
     json.end(']');
@@ -122,6 +221,39 @@ mod tests {
             !first.contains("no error") && !second.contains("destroyed"),
             "{told:?}"
         );
+    }
+
+    #[test]
+    fn a_sentence_is_told_once() {
+        let error = |who: &str, time: u32, cause: &str| {
+            let lines = [
+                format!("{who} is in ERR, at 0.00000{time} s (entry {time}): {cause}"),
+                String::from("QP 0x9 is in RTS, at 0.000001 s (entry 1): that is no error."),
+                String::from("What to do: poll."),
+            ];
+            (String::from(who), lines.to_vec())
+        };
+        let told = grouped(vec![
+            error("QP 0x1", 2, "a"),
+            error("QP 0x1", 3, "a"),
+            error("QP 0x2", 4, "a"),
+            error("QP 0x1", 5, "b"),
+        ]);
+        let whats: Vec<&str> = told.groups.iter().map(|g| g.what.as_str()).collect();
+        assert_eq!(
+            whats,
+            [
+                "QP 0x1 is in ERR, at 0.000002 s (entry 2): a",
+                "QP 0x2 is in ERR, at 0.000004 s (entry 4): a",
+                "QP 0x1 is in ERR, at 0.000005 s (entry 5): b",
+            ]
+        );
+        let again = told.groups.first().map(|g| g.again.clone());
+        assert_eq!(again, Some(vec![String::from("at 0.000003 s (entry 3)")]));
+        let whys = told.groups.iter().map(|g| g.why.len());
+        assert_eq!(whys.collect::<Vec<_>>(), [1, 0, 0]);
+        let who = ["QP 0x1", "QP 0x2"].map(String::from).to_vec();
+        assert_eq!(told.advice, [(String::from("poll."), who)]);
     }
 
     #[test]

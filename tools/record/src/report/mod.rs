@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A page of its own that shows a recording: the ladder of packets, PSNs over time, the life of queue pairs and CQs, and each error with
-//! its chain. It needs no network; what is in view is drawn on canvases, so that many packets take no longer than few.
+//! A page of its own that shows a recording: each error with its chain and what to do, the ladder of packets, PSNs over time, and the
+//! life of queue pairs and CQs. It needs no network. All of it is text that a browser can search, select and link; the rows of the
+//! ladder that are not in view are made after the page is shown, and cost no layout.
 
 mod errors;
 mod json;
@@ -110,32 +111,84 @@ fn cqs(facts: &Facts, json: &mut Json) {
     json.end(']');
 }
 
-/// The page.
-pub fn report(facts: &Facts) -> String {
+/// Rules that fired, in the order in which they did first: the name, what it does, how often, and the entry of the first time.
+fn rules(facts: &Facts, json: &mut Json) {
+    let mut all: Vec<(u16, u64, u64)> = Vec::new();
+    for (number, entry) in (facts.recording.first..).zip(facts.all()) {
+        let What::Fired { rule, .. } = entry.what else {
+            continue;
+        };
+        match all.iter_mut().find(|(known, ..)| *known == rule) {
+            Some((_, count, _)) => *count += 1,
+            None => all.push((rule, 1, number)),
+        }
+    }
+    json.begin('[');
+    for (rule, count, first) in all {
+        json.begin('[');
+        json.string(&facts.rule(rule));
+        json.string(facts.action(rule).map_or("?", |action| action.name()));
+        json.number(count);
+        json.number(first);
+        json.end(']');
+    }
+    json.end(']');
+}
+
+/// The same facts with the time of the first entry as 0: all times of a page have one base. Second, that time.
+fn rebased(facts: &Facts) -> (Facts, u64) {
+    let mut facts = facts.clone();
+    let times = facts.all().iter().map(|entry| entry.time);
+    let base = times.min().unwrap_or(0);
+    for entry in &mut facts.recording.entries {
+        entry.time -= base;
+    }
+    (facts, base)
+}
+
+/// The page. `name` says of what it is: the name of the file, or of a scenario.
+pub fn report(facts: &Facts, name: &str) -> String {
+    let (facts, base) = rebased(facts);
     let recording = &facts.recording;
     let mut json = Json::default();
     json.begin('{');
+    json.key("name");
+    json.string(name);
     json.key("mac");
     json.string(&recording.mac.map(|byte| format!("{byte:02x}")).join(":"));
     json.key("reason");
     json.string(&recording.reason);
     json.key("first");
     json.number(recording.first);
-    json.key("powerOn");
-    // Milliseconds: JavaScript has no whole numbers beyond 53 bits.
-    json.number(recording.power_on / 1_000_000);
+    json.key("clock");
+    json.number(base);
+    json.key("began");
+    // Milliseconds: JavaScript has no whole numbers beyond 53 bits. 0: the time of day is not known.
+    let began = match recording.power_on {
+        0 => 0,
+        power_on => power_on.saturating_add(base) / 1_000_000,
+    };
+    json.number(began);
+    json.key("rules");
+    rules(&facts, &mut json);
     json.key("rows");
-    rows::write(facts, &mut json);
+    rows::write(&facts, &mut json);
     json.key("lives");
-    lives(facts, &mut json);
+    lives(&facts, &mut json);
     json.key("cqs");
-    cqs(facts, &mut json);
-    json.key("errors");
-    errors::write(facts, &mut json);
+    cqs(&facts, &mut json);
+    errors::write(&facts, &mut json);
     json.end('}');
+    let scripts = [
+        include_str!("data.js"),
+        include_str!("summary.js"),
+        include_str!("ladder.js"),
+        include_str!("plot.js"),
+        include_str!("objects.js"),
+    ];
     let page = include_str!("page.html");
-    let script = include_str!("page.js");
-    page.replace("/*script*/", script)
+    page.replace("/*style*/", include_str!("page.css"))
+        .replace("/*script*/", &scripts.concat())
         .replace("/*data*/", json.text())
 }
 
@@ -154,13 +207,30 @@ mod tests {
             entries: entries.map(|(time, what)| Entry { time, what }).collect(),
             ..Recording::default()
         };
-        let page = report(&Facts::of(recording, vec![Some(rule("x</script>"))]));
+        let page = report(
+            &Facts::of(recording, vec![Some(rule("x</script>"))]),
+            "</script><i>",
+        );
         assert!(page.contains("\"rows\":[["));
         assert_eq!(
             page.matches("</script>").count(),
             2,
             "the data end no script"
         );
+        // The file may have begun long after the device; the first entry is at 0 all the same.
+        let entries = [5_000_000_001, 5_000_002_001].map(|time| Entry {
+            time,
+            what: entry::tests::all()[0],
+        });
+        let late = Recording {
+            entries: entries.to_vec(),
+            ..Recording::default()
+        };
+        let (late, base) = rebased(&Facts::of(late, Vec::new()));
+        let times: Vec<u64> = late.all().iter().map(|entry| entry.time).collect();
+        assert_eq!((times, base), (vec![0, 2000], 5_000_000_001));
+        // The name of SVG's elements is no place.
+        let page = page.replace("http://www.w3.org/2000/svg", "");
         for far in ["http:", "https:", "src=", "@import", "url("] {
             assert!(!page.contains(far), "{far}");
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Rows of the ladder: packets, and what happened to queue pairs between them.
+//! Rows of the ladder: packets, and what happened to queue pairs between them. Each tells in words what its colour tells too.
 
 use super::json::Json;
 use crate::entry::{Packet, What};
@@ -20,14 +20,19 @@ use verbena_roce::psn;
 /// Requests that were sent so far by a queue pair: the PSN behind the last.
 type Sent = BTreeMap<u32, u32>;
 
-/// What a packet looks like in the ladder.
+/// What a response looks like in the ladder.
+fn response_look(p: &Packet) -> &'static str {
+    match p.detail >> 29 {
+        1 if p.detail != 0 => "rnr",
+        3 => "nak",
+        _ => "ack",
+    }
+}
+
+/// What a packet that was sent looks like in the ladder.
 fn look(p: &Packet, sent: &mut Sent) -> &'static str {
     if is_response(p.opcode) {
-        return match p.detail >> 29 {
-            1 if p.detail != 0 => "rnr",
-            3 => "nak",
-            _ => "ack",
-        };
+        return response_look(p);
     }
     let end = psn::add(p.psn, p.count.max(1));
     match sent.get_mut(&p.qpn) {
@@ -71,15 +76,25 @@ struct Row {
     count: u32,
     /// Of a packet that rules had their hands in: which way it went.
     way: Option<Direction>,
+    /// Whether the PSN is one of the requests of `peer`; otherwise of those of `qpn`.
+    is_peers: bool,
+    /// Of a packet that was received: its look where it was sent. A request's is "new".
+    as_sent: &'static str,
 }
 
 impl Row {
     fn packet(p: &Packet, kind: &'static str) -> Self {
-        let name = packets_name(p);
-        let text = match p.bytes {
-            0 => name,
-            bytes => format!("{name}, {bytes} bytes"),
-        };
+        let mut text = packets_name(p);
+        if p.bytes > 0 {
+            text = format!("{text}, {} bytes", p.bytes);
+        }
+        let is_in = kind == "in";
+        match kind {
+            "again" => text.push_str(", sent again"),
+            "in" => text.push_str(", received"),
+            _ => {}
+        }
+        let is_answer = is_response(p.opcode);
         Self {
             qpn: p.qpn,
             peer: p.peer,
@@ -88,6 +103,29 @@ impl Row {
             psn: p.psn,
             count: p.count.max(1),
             way: None,
+            is_peers: is_answer != is_in,
+            as_sent: match (is_in, is_answer) {
+                (true, true) => response_look(p),
+                (true, false) => "new",
+                _ => "",
+            },
+        }
+    }
+
+    /// A packet that a rule or chance had its hands in: `text` tells what became of it.
+    fn touched(
+        way: Direction,
+        qpn: u32,
+        opcode: u8,
+        psn: u32,
+        kind: &'static str,
+        text: String,
+    ) -> Self {
+        Self {
+            psn,
+            way: Some(way),
+            is_peers: is_response(opcode) == (way == Direction::Out),
+            ..Self::mark(qpn, kind, text)
         }
     }
 
@@ -100,7 +138,7 @@ impl Row {
         }
     }
 
-    /// Number of the entry, time in nanoseconds, and the rest in order.
+    /// Number of the entry, time in nanoseconds, and the rest in order; instead of `is_peers` whose requests' PSN that is, or 0.
     fn write(&self, json: &mut Json, number: u64, time: u64) {
         json.begin('[');
         json.number(number);
@@ -111,10 +149,29 @@ impl Row {
         json.string(&self.text);
         json.number(self.psn.into());
         json.number(self.count.into());
-        if let Some(way) = self.way {
-            json.string(if way == Direction::Out { "out" } else { "in" });
-        }
+        json.string(match self.way {
+            Some(Direction::Out) => "out",
+            Some(Direction::In) => "in",
+            None => "",
+        });
+        let is_packet = self.count > 0 || self.way.is_some();
+        let whose = if self.is_peers { self.peer } else { self.qpn };
+        json.number(if is_packet { whose.into() } else { 0 });
+        json.string(self.as_sent);
         json.end(']');
+    }
+}
+
+/// The queue pair that an event is of, or 0, and the object as the text names it.
+fn subject(event: EventType, number: u32) -> (u32, String) {
+    use EventType::*;
+    match event {
+        QpFatal | QpReqErr | QpAccessErr | CommEst | SqDrained | QpLastWqeReached => {
+            (number, String::new())
+        }
+        Completion | CqErr => (0, format!(" of CQ {number}")),
+        SrqLimitReached | SrqErr => (0, format!(" of SRQ {number}")),
+        DeviceFatal => (0, String::from(" of the device")),
     }
 }
 
@@ -135,15 +192,10 @@ fn row(facts: &Facts, what: &What, sent: &mut Sent) -> Option<Row> {
             qpn,
             psn,
             ..
-        } if flags & LOST != 0 => Row {
-            psn,
-            way: Some(way),
-            ..Row::mark(
-                qpn,
-                "lost",
-                format!("{} lost by --drop", packet_name(opcode)),
-            )
-        },
+        } if flags & LOST != 0 => {
+            let text = format!("{} lost by --drop", packet_name(opcode));
+            Row::touched(way, qpn, opcode, psn, "lost", text)
+        }
         What::Fired {
             rule,
             on,
@@ -164,10 +216,11 @@ fn row(facts: &Facts, what: &What, sent: &mut Sent) -> Option<Row> {
                 Some(Action::Drop) => "lost",
                 _ => "rule",
             };
-            Row {
-                psn,
-                way: (on == On::Packet).then_some(way),
-                ..Row::mark(qpn, kind, format!("{}{does}{on_what}", facts.rule(rule)))
+            let text = format!("{}{does}{on_what}", facts.rule(rule));
+            if on == On::Packet {
+                Row::touched(way, qpn, opcode as u8, psn, kind, text)
+            } else {
+                Row::mark(qpn, kind, text)
             }
         }
         What::Completed {
@@ -215,11 +268,10 @@ fn row(facts: &Facts, what: &What, sent: &mut Sent) -> Option<Row> {
             number,
             syndrome,
         } => {
-            let name = EventType::from_raw(kind).map_or("?", EventType::verbs_name);
-            // Which of them have a queue pair's number, the contract says.
-            let qpn = if matches!(kind, 3..=8) { number } else { 0 };
-            let text = format!("event {name} of {number}{}", cause(syndrome));
-            Row::mark(qpn, "event", text)
+            let event = EventType::from_raw(kind);
+            let name = event.map_or("?", EventType::verbs_name);
+            let (qpn, of) = event.map_or((0, String::new()), |event| subject(event, number));
+            Row::mark(qpn, "event", format!("event {name}{of}{}", cause(syndrome)))
         }
         What::Command {
             opcode,
@@ -271,6 +323,53 @@ pub(super) fn write(facts: &Facts, json: &mut Json) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_row_tells_in_words_and_whose_psn_it_has() {
+        let ack = |detail| Packet {
+            qpn: 1,
+            peer: 2,
+            opcode: 0x11,
+            detail,
+            ..Packet::default()
+        };
+        let request = Packet {
+            opcode: 4,
+            ..ack(0)
+        };
+        let rows = [
+            (Row::packet(&request, "new"), "SEND Only", 1, ""),
+            (
+                Row::packet(&request, "again"),
+                "SEND Only, sent again",
+                1,
+                "",
+            ),
+            (Row::packet(&request, "in"), "SEND Only, received", 2, "new"),
+            (Row::packet(&ack(0x2c << 24), "rnr"), "RNR NAK", 2, ""),
+            (
+                Row::packet(&ack(0x2c << 24), "in"),
+                "RNR NAK, received",
+                1,
+                "rnr",
+            ),
+        ];
+        for (row, text, whose, as_sent) in rows {
+            let mut json = Json::default();
+            row.write(&mut json, 5, 6);
+            let kind = row.kind;
+            let expected =
+                format!("[5,6,1,2,\"{kind}\",\"{text}\",0,1,\"\",{whose},\"{as_sent}\"]");
+            assert_eq!(json.text(), expected);
+        }
+        let row = Row::touched(Direction::In, 1, 0x11, 0, "rule", String::new());
+        assert!(
+            !row.is_peers,
+            "an answer that comes has the PSN of a request of its own"
+        );
+        assert_eq!(subject(EventType::CqErr, 9), (0, String::from(" of CQ 9")));
+        assert_eq!(subject(EventType::QpFatal, 9), (9, String::new()));
+    }
 
     #[test]
     fn what_is_sent_again_is_marked() {
