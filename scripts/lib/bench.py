@@ -3,9 +3,11 @@
 bench-recording.json, bench-engine.json and bench.svg."""
 import json
 import math
+import os
 import statistics
 import sys
-from html import escape
+
+import bench_picture
 
 
 def lines(path):
@@ -61,46 +63,25 @@ def amount(value, unit):
     return f"{value:.{min(digits, 3)}f} {unit}"
 
 
-def text_width(text, size=13):
-    """At most so many pixels in any sans-serif font that a viewer may take."""
-    return math.ceil(len(text) * size * 0.62)
+def told(abouts):
+    """Where and when a part was measured, of what its guests and the machine said of themselves."""
+    about = {}
+    for one in abouts:
+        about |= one
+    names = ("date", "cpu", "cores", "accelerator", "verbena", "kernel", "qemu", "rdma-core")
+    before = {"cores": "", "verbena": "Verbena ", "kernel": "Linux ", "qemu": "QEMU ", "rdma-core": "rdma-core "}
+    after = {"cores": " cores"}
+    return ", ".join(f"{before.get(name, '')}{about[name]}{after.get(name, '')}" for name in names if name in about)
 
 
-def picture(rows):
-    """Horizontal bars of the ratios, logarithmic."""
-    labels = [f'{r["test"]}, {size_name(r["size"])}' for r in rows]
-    figures = [f'{r["ratio"]:.{1 if r["ratio"] < 100 else 0}f}x  ({amount(r["verbena"], r["unit"])} / {amount(r["rxe"], r["unit"])})' for r in rows]
-    title = "Verbena against rxe in one guest: how many times better (median)"
-    height, left, width, top = 26, 26 + max(map(text_width, labels)), 560, 60
-    high = max(10.0, max(r["ratio"] for r in rows)) * 1.3
-    low = min(1.0, min(r["ratio"] for r in rows)) / 1.05
-    x = lambda v: left + width * math.log(v / low) / math.log(high / low)
-    total = top + height * len(rows) + 40
-    right = max([x(max(1.0, r["ratio"])) + 6 + text_width(f) for r, f in zip(rows, figures)] + [16 + text_width(title, 17)]) + 16
-    out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{right:.0f}" height="{total}" font-family="sans-serif" font-size="13">',
-        '<rect width="100%" height="100%" fill="white"/>',
-        f'<text x="16" y="26" font-size="17">{title}</text>',
-        '<text x="16" y="45" fill="#666">latency: rxe / Verbena; bandwidth: Verbena / rxe; logarithmic</text>',
-    ]
-    tick = 10 ** math.floor(math.log10(low))
-    while tick <= high:
-        for m in (1, 2, 5):
-            v = tick * m
-            if low <= v <= high:
-                colour = "#000" if v == 1 else "#ddd"
-                out.append(f'<line x1="{x(v):.1f}" x2="{x(v):.1f}" y1="{top - 4}" y2="{total - 34}" stroke="{colour}"/>')
-                out.append(f'<text x="{x(v):.1f}" y="{total - 16}" text-anchor="middle" fill="#666">{v:g}</text>')
-        tick *= 10
-    for i, r in enumerate(rows):
-        y = top + i * height
-        a, b = sorted((x(1.0), x(r["ratio"])))
-        colour = "#3a7d44" if r["ratio"] >= 1 else "#b3433a"
-        out.append(f'<text x="{left - 10}" y="{y + 17}" text-anchor="end">{escape(labels[i])}</text>')
-        out.append(f'<rect x="{a:.1f}" y="{y + 4}" width="{max(b - a, 1):.1f}" height="{height - 8}" fill="{colour}"/>')
-        out.append(f'<text x="{b + 6:.1f}" y="{y + 17}">{escape(figures[i])}</text>')
-    out.append("</svg>")
-    return "\n".join(out) + "\n"
+def panel(rows, title, about, one="verbena", base="rxe"):
+    """What the picture has of a part."""
+    bars = []
+    for r in rows:
+        row, (a, b) = r["row"], r["spread"]
+        figures = f"{amount(row[one], row['unit'])} \u00b1{a:.0f}% / {amount(row[base], row['unit'])} \u00b1{b:.0f}%"
+        bars.append((f"{row['test']}, {size_name(row['size'])}", row["ratio"], f"{bench_picture.times(row['ratio'])}  ({figures})"))
+    return {"title": title, "about": about, "axis": f"{one} / {base}: above 1 {one} is better", "rows": bars}
 
 
 def table(rows, what, one="verbena", base="rxe"):
@@ -118,30 +99,57 @@ def write(path, rows):
         f.write("\n")
 
 
+def read(path):
+    """The measurements, and where and when they were made."""
+    all_lines = lines(path)
+    return [line for line in all_lines if "test" in line], told(line["about"] for line in all_lines if "about" in line)
+
+
+def guest(build):
+    samples, about = read(f"{build}/bench.jsonl")
+    rows = summarise(samples)
+    return [(rows, "in one guest", about, {})]
+
+
+def wire(build):
+    samples, about = read(f"{build}/bench-wire.jsonl")
+    others = [s for s in samples if s["link"] == "switch"]
+    links = ("one-process", "between guests of one NIC process"), ("unix", "between two NICs joined by UNIX sockets")
+    return [(summarise([s for s in samples if s["link"] == link], others), what, about, {"link": link}) for link, what in links]
+
+
+def recording(build):
+    samples, about = read(f"{build}/bench-recording.jsonl")
+    return [(summarise(samples, one="recorded", base="unrecorded"), "in one guest, with the flight recorder and without", about, {})]
+
+
+# Of each part how its results are made, its file, and the names of the two that are compared.
+PARTS = {
+    "guest": (guest, "bench.json", ("verbena", "rxe")),
+    "wire": (wire, "bench-wire.json", ("verbena", "rxe")),
+    "recording": (recording, "bench-recording.json", ("recorded", "unrecorded")),
+}
+
+
 def main():
     build, parts = sys.argv[1], sys.argv[2:]
-    if "guest" in parts:
-        rows = summarise(lines(f"{build}/bench.jsonl"))
-        table(rows, "in one guest")
-        result = [r["row"] for r in rows]
-        write(f"{build}/bench.json", result)
-        with open(f"{build}/bench.svg", "w") as f:
-            f.write(picture(result))
-        print(f"\nwritten: {build}/bench.json, {build}/bench.svg")
-    if "wire" in parts:
-        samples, result = lines(f"{build}/bench-wire.jsonl"), []
-        others = [s for s in samples if s["link"] == "switch"]
-        for link, what in ("one-process", "between guests of one NIC process"), ("unix", "between two NICs joined by UNIX sockets"):
-            rows = summarise([s for s in samples if s["link"] == link], others)
-            table(rows, what)
-            result += [{"link": link, **r["row"]} for r in rows]
-        write(f"{build}/bench-wire.json", result)
-        print(f"\nwritten: {build}/bench-wire.json")
-    if "recording" in parts:
-        rows = summarise(lines(f"{build}/bench-recording.jsonl"), one="recorded", base="unrecorded")
-        table(rows, "in one guest, with the flight recorder and without", "recorded", "unrecorded")
-        write(f"{build}/bench-recording.json", [r["row"] for r in rows])
-        print(f"\nwritten: {build}/bench-recording.json")
+    panels = []
+    for part, (results, name, sides) in PARTS.items():
+        # The picture has what other runs measured too, each with its date.
+        if part not in parts and not os.path.exists(f"{build}/{name}l"):
+            continue
+        found = results(build)
+        panels += [panel(rows, f"perftest, RC, {what}", about, *sides) for rows, what, about, _ in found]
+        if part not in parts:
+            continue
+        for rows, what, _, _ in found:
+            table(rows, what, *sides)
+        write(f"{build}/{name}", [{**more, **r["row"]} for rows, _, _, more in found for r in rows])
+        print(f"\nwritten: {build}/{name}")
+    if panels:
+        with open(f"{build}/bench.svg", "w", encoding="utf-8") as f:
+            f.write(bench_picture.picture(panels))
+        print(f"written: {build}/bench.svg")
     if "engine" in parts:
         engine = lines(f"{build}/bench-engine.jsonl")
         write(f"{build}/bench-engine.json", engine)
