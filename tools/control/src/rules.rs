@@ -5,7 +5,7 @@
 use crate::strict::Strict;
 use serde::de::DeserializeOwned;
 use serde_json::{json, Value};
-use verbena_faults::{not_available, Action, Match, Rule, RuleSet};
+use verbena_faults::{nearest, not_available, Action, Match, Rule, RuleSet};
 
 /// The most that a rule of a file can have of brackets, braces and dots.
 const NESTING: usize = 200;
@@ -42,7 +42,7 @@ pub fn read_toml(text: &str) -> Result<RuleSet, String> {
     });
     value
         .and_then(|value| read(value, &Places::new(text, "[[rule]]")))
-        .map_err(cut)
+        .map_err(|error| cut(ask(error)))
 }
 
 /// Rules in JSON.
@@ -55,13 +55,35 @@ pub fn read_json(text: &str) -> Result<RuleSet, String> {
     let value = value.map_err(|e: serde_json::Error| place_first(&e.to_string()));
     value
         .and_then(|Strict(value)| read(value, &Places::new(text, "\"name\"")))
-        .map_err(cut)
+        .map_err(|error| cut(ask(error)))
+}
+
+/// Says which name is near to a field or an action that there is not, instead of all names: serde's words are ``unknown field `nht`, expected one of `name`, `nth` ``.
+fn ask(error: String) -> String {
+    let Some((head, expected)) = error.split_once("`, expected one of ") else {
+        return error;
+    };
+    let Some((before, word)) = head.rsplit_once('`') else {
+        return error;
+    };
+    if !before.ends_with("unknown field ") && !before.ends_with("unknown variant ") {
+        return error;
+    }
+    // Every other piece is a name.
+    match nearest(word, expected.split('`').skip(1).step_by(2)) {
+        Some(name) => format!("{head}`: did you mean {name}?"),
+        None => error,
+    }
 }
 
 fn cut(mut error: String) -> String {
     if let Some((end, _)) = error.char_indices().nth(ERROR) {
         error.truncate(end);
-        error.push_str("...");
+        // Not in the middle of a name, unless what is quoted has no end of its own.
+        if let Some(end) = error.rfind(", ").filter(|at| at * 2 > error.len()) {
+            error.truncate(end + 1);
+        }
+        error.push_str(" ...");
     }
     error
 }
@@ -221,4 +243,42 @@ fn whole<T: DeserializeOwned>(
         read.map_err(|e| (key.clone(), format!("{path}{key}: {e}")))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(rule: &str) -> String {
+        read_toml(&format!("version = 1\n[[rule]]\nname = \"x\"\n{rule}")).unwrap_err()
+    }
+
+    #[test]
+    fn a_name_that_is_nearly_right_is_asked_for() {
+        for (rule, asked) in [
+            (
+                "match = { nht = 1 }\naction = \"drop\"",
+                "did you mean nth?",
+            ),
+            (
+                "match = { opcode = \"RDMA WRTE\" }\naction = \"drop\"",
+                "did you mean RDMA WRITE?",
+            ),
+            ("action = \"dorp\"", "did you mean drop?"),
+            ("acton = \"drop\"", "did you mean action?"),
+        ] {
+            let error = refused(rule);
+            assert!(error.contains(asked), "{rule}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_long_list_ends_behind_a_name() {
+        let long = "x".repeat(600);
+        let error = refused(&format!(
+            "match = {{ opcode = \"{long}\" }}\naction = \"drop\""
+        ));
+        assert!(error.ends_with(", ..."), "{error}");
+        assert!(error.chars().count() <= ERROR + 4);
+    }
 }

@@ -13,7 +13,7 @@ pub struct Impair {
     off: Option<String>,
 
     /// Only this uplink: 0 is the NIC's first `--uplink`
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = uplink)]
     uplink: Option<u8>,
 
     /// Lose so many of the frames
@@ -45,7 +45,7 @@ pub struct Impair {
     rate: Option<u64>,
 
     /// Seed of all chance, 1 if none is given
-    #[arg(long, value_name = "N", conflicts_with = "off")]
+    #[arg(long, value_name = "N", value_parser = |text: &str| crate::whole(text, 0..=u64::MAX), conflicts_with = "off")]
     seed: Option<u64>,
 }
 
@@ -106,6 +106,10 @@ fn measure(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let number: f64 = digits.parse().ok()?;
     let value = (number * times).round();
     (number >= 0.0 && value.is_finite() && value < 1e18).then_some(value)
+}
+
+fn uplink(text: &str) -> Result<u8, String> {
+    crate::whole(text, 0..=u8::MAX.into()).map(|number| number as u8)
 }
 
 fn percent(text: &str) -> Result<u32, String> {

@@ -16,12 +16,14 @@ mod table;
 mod toml;
 mod why;
 
-use clap::{Parser, Subcommand};
+use clap::{Args as Arguments, Parser, Subcommand};
 use serde::Serialize;
 use serde_json::Value;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 use verbena_control::{
     Contexts, Fields, Request, Status, Told, ToldImpairments, ToldPeers, ToldPort, ToldQp,
 };
@@ -45,7 +47,10 @@ struct Args {
 #[derive(Subcommand, Debug)]
 enum Command {
     /// The port's counters, since the last reset of the device, and the NIC's, since it began
-    Stats,
+    Stats {
+        #[command(flatten)]
+        often: Often,
+    },
     /// The queue pairs, completion queues, memory regions, ... that exist now
     Contexts {
         /// Only this kind
@@ -84,6 +89,8 @@ enum Command {
         /// Its number, in decimal or 0x...
         #[arg(value_name = "QPN", value_parser = number)]
         number: u32,
+        #[command(flatten)]
+        often: Often,
     },
     /// Every error in order, also of queue pairs that are gone; or why one queue pair is in the state that it is in; and what to do
     Why {
@@ -118,6 +125,56 @@ enum Command {
         #[arg(value_name = "CODE", required = true, num_args = 1.., allow_negative_numbers = true)]
         code: Vec<String>,
     },
+}
+
+/// How counters are told.
+#[derive(Arguments, Clone, Copy, Debug)]
+struct Often {
+    /// Of counters only those that are not zero
+    #[arg(long)]
+    nonzero: bool,
+    /// Again after so many seconds (--watch=5; 1 if none are given), until an interrupt
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1",
+        value_parser = |text: &str| whole(text, 1..=86_400))]
+    watch: Option<u64>,
+}
+
+impl Often {
+    /// Tells it, once or again and again. It ends when nobody reads any more.
+    ///
+    /// # Errors
+    ///
+    /// Those of telling, and that it cannot be written.
+    fn tell(self, tell: impl Fn() -> Result<String, String>) -> Result<String, String> {
+        let Some(seconds) = self.watch else {
+            return tell();
+        };
+        let mut out = io::stdout();
+        let before = match out.is_terminal() {
+            true => "\x1b[H\x1b[2J",
+            false => "",
+        };
+        loop {
+            let text = format!("{before}{}\n", tell()?);
+            match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+                Err(e) if e.kind() == io::ErrorKind::BrokenPipe => return Ok(String::new()),
+                Err(e) => return Err(format!("cannot write to standard output: {e}")),
+                Ok(()) => std::thread::sleep(Duration::from_secs(seconds)),
+            }
+        }
+    }
+}
+
+/// A whole number within bounds.
+fn whole(text: &str, bounds: RangeInclusive<u64>) -> Result<u64, String> {
+    let number = text.parse().ok().filter(|n| bounds.contains(n));
+    number.ok_or_else(|| {
+        let least = bounds.start();
+        match *bounds.end() {
+            u64::MAX => format!("{text:?} is no whole number from {least} on"),
+            most => format!("{text:?} is no whole number from {least} to {most}"),
+        }
+    })
 }
 
 /// A number in decimal or hexadecimal.
@@ -206,8 +263,10 @@ fn run(args: &Args) -> Result<String, String> {
         return replay::record(socket, file);
     }
     match &args.command {
-        Command::Stats => show(args, &client::ask::<Told>(socket)?, |told| {
-            table::pairs(&told["stats"])
+        Command::Stats { often } => often.tell(|| {
+            show(args, &client::ask::<Told>(socket)?, |told| {
+                table::counters(&told["stats"], often.nonzero)
+            })
         }),
         Command::Contexts { kind, number } => {
             let mut contexts: Contexts = client::ask(socket)?;
@@ -227,10 +286,12 @@ fn run(args: &Args) -> Result<String, String> {
         Command::Record(asked) => {
             record::run(socket, asked, |told| show(args, told, record::table))
         }
-        Command::Qp { number } => {
+        Command::Qp { number, often } => often.tell(|| {
             let told: ToldQp = client::ask_for(socket, Request::Qp { number: *number })?;
-            show(args, &told, |told| table::queue_pair(&told["qp"]))
-        }
+            show(args, &told, |told| {
+                table::queue_pair(&told["qp"], often.nonzero)
+            })
+        }),
         _ => show(args, &client::ask::<Status>(socket)?, table::pairs),
     }
 }
@@ -268,6 +329,31 @@ mod tests {
     }
 
     #[test]
+    fn counters_are_told_once_or_again_and_again() {
+        let watch = |line: &str| {
+            let args = Args::try_parse_from(line.split(' ')).map_err(|e| e.to_string())?;
+            match args.command {
+                Command::Stats { often } | Command::Qp { often, .. } => Ok(often.watch),
+                _ => Err(String::from("another command")),
+            }
+        };
+        assert_eq!(watch("verbenactl stats"), Ok(None));
+        assert_eq!(watch("verbenactl stats --nonzero --watch"), Ok(Some(1)));
+        assert_eq!(watch("verbenactl qp --watch=5 17"), Ok(Some(5)));
+        for bad in ["0", "x", "-1", "18446744073709551616"] {
+            let error = watch(&format!("verbenactl stats --watch={bad}")).unwrap_err();
+            assert!(
+                error.contains("is no whole number from 1 to 86400"),
+                "{error}"
+            );
+        }
+        let error = watch("verbenactl record on x").unwrap_err();
+        assert!(error.contains("\"x\" is no whole number from 1"), "{error}");
+        let error = watch("verbenactl impair --loss 1 --seed x").unwrap_err();
+        assert!(error.contains("\"x\" is no whole number from 0"), "{error}");
+    }
+
+    #[test]
     fn what_cannot_be_answered_is_refused() {
         for line in ["contexts --kind pd", "contexts --number x"] {
             let words = std::iter::once("verbenactl").chain(line.split(' '));
@@ -295,7 +381,7 @@ mod tests {
             assert!(number(bad).unwrap_err().contains("17 or 0x11"), "{bad}");
         }
         let args = Args::parse_from(["verbenactl", "qp", "0x11"]);
-        assert!(matches!(args.command, Command::Qp { number: 17 }));
+        assert!(matches!(args.command, Command::Qp { number: 17, .. }));
         assert!(Args::try_parse_from(["verbenactl", "qp"]).is_err());
         let args = Args::parse_from(["verbenactl", "explain", "ibv_create_qp", "-22"]);
         assert!(matches!(args.command, Command::Explain { code } if code.len() == 2));

@@ -15,7 +15,7 @@ pub enum Record {
     /// Keep the last entries from now on; what was recorded before is gone
     On {
         /// How many: rounded up to a power of two
-        #[arg(value_name = "ENTRIES", default_value_t = DEFAULT_ENTRIES as u64, value_parser = clap::value_parser!(u64).range(1..))]
+        #[arg(value_name = "ENTRIES", default_value_t = DEFAULT_ENTRIES as u64, value_parser = |text: &str| crate::whole(text, 1..=u64::MAX))]
         entries: u64,
     },
     /// Record no more

@@ -34,6 +34,18 @@ pub fn pairs(object: &Value) -> String {
     out
 }
 
+/// Counters, a line each; with `nonzero` only those that are not zero.
+pub fn counters(object: &Value, nonzero: bool) -> String {
+    let mut told = object.as_object().cloned().unwrap_or_default();
+    if nonzero {
+        told.retain(|_, value| value.as_u64() != Some(0));
+    }
+    match told.is_empty() {
+        true => String::from("all counters are 0\n"),
+        false => pairs(&told.into()),
+    }
+}
+
 /// A table for each kind of context: one line for each object, one column for each field.
 pub fn contexts(list: &Value) -> String {
     let mut kinds: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
@@ -69,6 +81,9 @@ pub fn contexts(list: &Value) -> String {
             out.push('\n');
         }
         lines(&mut out, &rows);
+    }
+    if out.is_empty() {
+        out.push_str("there is no such object\n");
     }
     out
 }
@@ -118,10 +133,10 @@ fn numbers(group: &Value) -> String {
     all.join(" ")
 }
 
-/// A queue pair: its fields, then its counters.
-pub fn queue_pair(qp: &Value) -> String {
+/// A queue pair: its fields, then its counters, with `nonzero` only those that are not zero.
+pub fn queue_pair(qp: &Value, nonzero: bool) -> String {
     let fields = pairs(&apart(qp, &["counters"]));
-    format!("{fields}\n{}", pairs(&qp["counters"]))
+    format!("{fields}\n{}", counters(&qp["counters"], nonzero))
 }
 
 /// Columns of peers that are counters.
@@ -153,7 +168,8 @@ pub fn peers(told: &Value) -> String {
             row
         })
         .collect();
-    let mut out = list(&rows.into(), &columns).unwrap_or_default();
+    let nobody = || String::from("there is no queue pair\n");
+    let mut out = list(&rows.into(), &columns).unwrap_or_else(nobody);
     if let Some(more @ 1..) = told["left_out"].as_u64() {
         let _ = writeln!(out, "\n{more} queue pairs of more peers are left out");
     }
@@ -300,9 +316,13 @@ mod tests {
         let value =
             json!({ "number": 17, "round_trip_ns": null, "counters": { "kept": 1, "probes": 20 } });
         assert_eq!(
-            queue_pair(&value),
+            queue_pair(&value, false),
             "number         17\nround_trip_ns  -\n\nkept    1\nprobes  20\n"
         );
+        let value = json!({ "number": 0, "counters": { "kept": 0, "probes": 20 } });
+        assert_eq!(queue_pair(&value, true), "number  0\n\nprobes  20\n");
+        let idle = json!({ "kept": 0 });
+        assert_eq!(counters(&idle, true), "all counters are 0\n");
     }
 
     #[test]
@@ -317,7 +337,8 @@ mod tests {
         assert!(lines[0].starts_with("gid  qps  in_error  in_flight  round_trip_ns  tx_packets"));
         assert!(lines[1].starts_with("-    2    0         0          -              7 "));
         assert_eq!(lines[3], "3 queue pairs of more peers are left out");
-        assert_eq!(peers(&json!({ "peers": [], "left_out": 0 })), "");
+        let nobody = json!({ "peers": [], "left_out": 0 });
+        assert_eq!(peers(&nobody), "there is no queue pair\n");
     }
 
     #[test]
@@ -347,6 +368,6 @@ mod tests {
             contexts(&value),
             "cq  producer\n1   5\n\nqp  state  syndrome\n17  RTS    -\n2   ERR    0x3001\n"
         );
-        assert_eq!(contexts(&json!([])), "");
+        assert_eq!(contexts(&json!([])), "there is no such object\n");
     }
 }

@@ -3,7 +3,7 @@
 //! Actions that make no sense, or not with what they are to happen to.
 
 use crate::check::{any_of, wrong, Checked};
-use crate::names::{self, list, Opcodes};
+use crate::names::{self, none_of, Opcodes};
 use crate::rule::{Action, Complete, Corrupt, Direction, Field, Icrc, Match, On};
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::wqe::WqeOpcode;
@@ -86,8 +86,7 @@ impl Action {
             }
             Action::Corrupt(how) => how.check(matches),
             Action::Nak(code) if names::nak(code).is_none() => {
-                let all = list(names::NAKS.iter().copied());
-                wrong(name, format!("{code:?} is none of {all}"))
+                wrong(name, none_of(code, names::NAKS.iter().copied()))
             }
             Action::Rnr(timer) if timer >> 5 != 0 => {
                 wrong(name, "a timer code has 5 bits (IBTA table 45)")
@@ -95,10 +94,10 @@ impl Action {
             Action::Nak(_) | Action::Rnr(_) => answers(name, matches),
             Action::Complete(how) => complete(name, how, matches),
             Action::Errno(errno) if names::errno(errno).is_none() => {
-                let all = list(names::ERRNOS.iter().map(|(name, _)| *name));
+                let all = none_of(errno, names::ERRNOS.iter().map(|(name, _)| *name));
                 wrong(
                     name,
-                    format!("{errno:?} is none of {all}: the driver has no others for commands"),
+                    format!("{all}; the driver has no others for commands"),
                 )
             }
             Action::QpError | Action::CqOverflow(_) | Action::KillSrq | Action::StallMs(_)
@@ -148,8 +147,8 @@ fn complete(name: &'static str, how: &Complete, matches: &Match) -> Checked {
     let status = how.status();
     match names::status(status) {
         None => {
-            let all = names::list(WcStatus::ALL.iter().map(|status| status.verbs_name()));
-            wrong(name, format!("{status:?} is none of {all}"))
+            let all = WcStatus::ALL.iter().map(|status| status.verbs_name());
+            wrong(name, none_of(status, all))
         }
         Some(WcStatus::Success) => wrong(name, "IBV_WC_SUCCESS is no fault"),
         Some(WcStatus::WrFlushErr) => wrong(name, "flushing is the end of what has failed already"),

@@ -2,7 +2,7 @@
 
 //! What makes no sense is refused, with the field and the reason.
 
-use crate::names::{self, list, Opcodes};
+use crate::names::{self, none_of, Opcodes};
 use crate::rule::{Match, On, Rule, RuleSet, VERSION};
 use std::fmt;
 use verbena_abi::cmd::Opcode;
@@ -105,21 +105,22 @@ impl Match {
         match self.on {
             On::Packet => {
                 if let Err(bad) = Opcodes::of(&self.opcode) {
-                    let all = list(Opcodes::ALL.rows().map(|row| row.name));
-                    return wrong("match.opcode", format!("{bad:?} begins none of {all}, CNP"));
+                    let all: Vec<_> = Opcodes::ALL.rows().map(|row| row.name).collect();
+                    let all = all.into_iter().chain(["CNP"]);
+                    return wrong("match.opcode", none_of(bad, all));
                 }
             }
             On::Send => {
                 if let Err(bad) = names::sends(&self.opcode) {
-                    let all = list(names::SENDS.iter().map(|(name, _)| *name));
-                    return wrong("match.opcode", format!("{bad:?} is none of {all}"));
+                    let all = names::SENDS.iter().map(|(name, _)| *name);
+                    return wrong("match.opcode", none_of(bad, all));
                 }
             }
             On::Command => self.check_command()?,
             On::Event => {
                 if let Err(bad) = names::events(&self.event) {
-                    let all = list(EventType::ALL.iter().map(|event| event.verbs_name()));
-                    return wrong("match.event", format!("{bad:?} is none of {all}"));
+                    let all = EventType::ALL.iter().map(|event| event.verbs_name());
+                    return wrong("match.event", none_of(bad, all));
                 }
             }
             On::Time if self.after_ms.is_none() => {
@@ -177,7 +178,7 @@ impl Match {
                 let all: Vec<String> = Opcode::ALL.iter().map(|c| names::shout(c.name())).collect();
                 wrong(
                     "match.command",
-                    format!("{name:?} is none of {}", all.join(", ")),
+                    none_of(name, all.iter().map(String::as_str)),
                 )
             }
             _ => Ok(()),

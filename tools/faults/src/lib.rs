@@ -13,12 +13,14 @@ mod check;
 mod dice;
 mod expand;
 mod names;
+mod near;
 mod rule;
 mod table;
 mod track;
 
 pub use check::Wrong;
 pub use names::{command_name, nak_name, not_available, send_name, NOT_AVAILABLE};
+pub use near::{near, nearest, plain};
 pub use rule::{
     Action, Because, Complete, Corrupt, Direction, Field, Icrc, Match, On, Queue, Rule, RuleSet,
     VERSION,

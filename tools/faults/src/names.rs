@@ -2,6 +2,7 @@
 
 //! Names, and what they stand for in the contract and in the table of opcodes.
 
+use crate::near::nearest;
 use verbena_abi::cmd::{CmdStatus, Opcode};
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::eqe::EventType;
@@ -230,6 +231,14 @@ pub(crate) fn sends(names: &[String]) -> Result<u32, &str> {
         bits |= 1 << found.ok_or(name.as_str())?.1.to_raw();
     }
     Ok(bits)
+}
+
+/// What is said of a name that there is not: which of those that there are is near, else all of them.
+pub(crate) fn none_of<'a>(bad: &str, names: impl Iterator<Item = &'a str> + Clone) -> String {
+    match nearest(bad, names.clone()) {
+        Some(name) => format!("there is no {bad:?}: did you mean {name}?"),
+        None => format!("{bad:?} is none of {}", list(names)),
+    }
 }
 
 /// Names in a sentence.

@@ -6,8 +6,18 @@ use crate::policy::{mac_text, GidRule, MacRule, OtherMacs, Policy};
 use crate::switch::MAX_VMS;
 use crate::uplink::Kind;
 use clap::Parser;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use verbena_device::misbehave::Misbehaviour;
+
+/// A whole number within bounds.
+fn whole<T: TryFrom<u64>>(text: &str, bounds: RangeInclusive<u64>) -> Result<T, String> {
+    let number = text.parse().ok().filter(|n| bounds.contains(n));
+    number.and_then(|n| T::try_from(n).ok()).ok_or_else(|| {
+        let (least, most) = (bounds.start(), bounds.end());
+        format!("{text:?} is no whole number from {least} to {most}")
+    })
+}
 
 /// An emulated RDMA NIC, served to QEMU over vfio-user.
 ///
@@ -64,7 +74,7 @@ pub struct Args {
     pub wire_local: bool,
 
     /// Lose so many percent of the packets between local queue pairs (implies --wire-local)
-    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = |text: &str| whole::<u8>(text, 0..=100))]
     pub drop: u8,
 
     /// Send and heed no end-to-end credits
@@ -80,7 +90,7 @@ pub struct Args {
     pub asymmetric_routes: bool,
 
     /// Record what happens in a ring of so many entries (verbenactl record, why), from the beginning
-    #[arg(long, value_name = "ENTRIES", value_parser = clap::value_parser!(u32).range(1..=verbena_record::MAX_ENTRIES as i64))]
+    #[arg(long, value_name = "ENTRIES", value_parser = |text: &str| whole::<u32>(text, 1..=verbena_record::MAX_ENTRIES as u64))]
     pub record: Option<u32>,
 
     /// File for what was recorded when a device dies; for no guest or for each
@@ -97,7 +107,7 @@ pub struct Args {
     pub record_full: Vec<PathBuf>,
 
     /// Seed of all chance
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = |text: &str| whole::<u64>(text, 0..=u64::MAX))]
     pub seed: u64,
 
     /// Lie to the driver, drawn with this seed, to test the driver

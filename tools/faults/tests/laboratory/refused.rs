@@ -101,7 +101,11 @@ fn what_cannot_be_combined_is_refused_with_the_reason() {
         ("qp = 1, qp_created = 1", "\"drop\"", "match.qp_created"),
         ("psn = 1, packet = 1", "\"drop\"", "match.packet"),
         ("psn = 16777216", "\"drop\"", "24 bits"),
-        ("opcode = \"RDMA WRIT\"", "\"drop\"", "RDMA WRITE First"),
+        (
+            "opcode = \"RDMA WRIT\"",
+            "\"drop\"",
+            "did you mean RDMA WRITE?",
+        ),
         (
             "command = \"CREATE_QP\"",
             "\"drop\"",
