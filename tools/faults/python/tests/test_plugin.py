@@ -34,10 +34,37 @@ def test_a_failure_tells_why_which_rules_fired_and_where_the_capture_is(pytester
     assert os.path.getsize(capture) > 0
 
 
+def test_a_failure_tells_errors_of_queue_pairs_that_are_gone_but_not_those_of_tests_before(pytester):
+    pytester.makepyfile(
+        """
+        from verbena_faults.pytest_plugin import queue_pairs
+
+        def lose(verbena, name):
+            pair = queue_pairs(is_loop=False)
+            try:
+                with verbena.fault("drop", {"qp": pair.qpn, "opcode": "RDMA WRITE"}, name=name):
+                    pair.write(b"x")
+            except AssertionError:
+                pass
+            finally:
+                pair.close()
+
+        def test_one(verbena):
+            lose(verbena, "lost before")
+
+        def test_two(verbena):
+            lose(verbena, "lost now")
+            assert False
+        """
+    )
+    told = pytester.runpytest().stdout.str()
+    assert 'rule "lost now" fired' in told and "lost before" not in told
+
+
 def test_a_failure_without_an_error_tells_that_there_was_none(pytester):
     pytester.makepyfile("def test_it(qp):\n    qp.write(b'x')\n    assert qp.written() == b'y'")
     told = pytester.runpytest("--verbena-capture", "seen").stdout.str()
-    assert re.search(r"no queue pair is in error; QP 0x[0-9a-f]+ is in RTS\n", told)
+    assert re.search(r"there was no error since the test began; QP 0x[0-9a-f]+ is in RTS\n", told)
     assert "the test has made no rule" in told
     assert re.search(r"/seen/\S*test_it.pcapng \(\d+ frames\)", told)
 

@@ -15,6 +15,7 @@ from .door import NoNic, Refused
 from .nic import Nic
 
 ENTRIES = 16384
+_SINCE = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: Any) -> None:
@@ -42,8 +43,10 @@ def verbena(request: pytest.FixtureRequest) -> Iterator[Nic]:
     try:
         nic.clear()
         # What went wrong, the flight recorder knows.
-        if nic.ask("recorder")["entries"] == 0:
-            nic.ask("record", entries=ENTRIES)
+        recorder = nic.ask("recorder")
+        if recorder["entries"] == 0:
+            recorder = nic.ask("record", entries=ENTRIES)
+        request.node.stash[_SINCE] = recorder["total"]
         directory = request.config.getoption("--verbena-capture")
         if directory:
             os.makedirs(directory, exist_ok=True)
@@ -58,7 +61,8 @@ def verbena(request: pytest.FixtureRequest) -> Iterator[Nic]:
         nic.clear()
 
 
-def _queue_pairs(is_loop: bool) -> Any:
+def queue_pairs(is_loop: bool) -> Any:
+    """As the fixtures `pair` and `qp` have them; whoever asks for them closes them."""
     if "VERBENA_SHARED" in os.environ:
         from .remote import RemotePair
 
@@ -77,7 +81,7 @@ def _queue_pairs(is_loop: bool) -> Any:
 @pytest.fixture
 def pair(verbena: Nic) -> Iterator[Any]:
     """Two queue pairs that are connected: `queue_pairs.Pair`."""
-    made = _queue_pairs(is_loop=False)
+    made = queue_pairs(is_loop=False)
     try:
         yield made
     finally:
@@ -87,7 +91,7 @@ def pair(verbena: Nic) -> Iterator[Any]:
 @pytest.fixture
 def qp(verbena: Nic) -> Iterator[Any]:
     """One queue pair that is connected to itself: `queue_pairs.Pair`, both of whose ends are the same."""
-    made = _queue_pairs(is_loop=True)
+    made = queue_pairs(is_loop=True)
     try:
         yield made
     finally:
@@ -107,6 +111,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     qpns = dict.fromkeys(qpn for one in made for qpn in (one.qpn, one.peer_qpn))
     try:
         nic.end_capture()
-        report.sections.extend(failure.sections(nic, qpns))
+        report.sections.extend(failure.sections(nic, qpns, item.stash.get(_SINCE, 0)))
     except (NoNic, Refused) as why:
         report.sections.append(("verbena", f"the NIC cannot be asked what happened: {why}"))
