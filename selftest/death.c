@@ -114,6 +114,30 @@ int t_drain(struct rig *rig)
 /* How long a device may take to be found dead, and what is outstanding to be flushed. */
 #define DEATH_MS	20000
 
+/* What is posted to a dead device while its queue is armed has the handler called. */
+static int armed_posts(struct rig *rig)
+{
+	struct end *ends[] = { &rig->b, &rig->a };
+	struct ib_wc wc;
+	int i, ret;
+
+	for (i = 0; i < ARRAY_SIZE(ends); i++) {
+		struct end *e = ends[i];
+
+		atomic_set(&e->comp_events, 0);
+		ret = ib_req_notify_cq(e->cq, IB_CQ_NEXT_COMP);
+		CHECK(ret >= 0, "arm: %d", ret);
+		if (e == &rig->b)
+			TRY(post_recv(rig, e, 400, 0, 64));
+		else
+			TRY(post(rig, e, 400, IB_WR_SEND, IB_SEND_SIGNALED, 0, 64, 0, 0));
+		TRY(wait_count(&e->comp_events, 1));
+		TRY(reap(e, &wc, 1));
+		EXPECT_WC(wc, 400, IB_WC_WR_FLUSH_ERR);
+	}
+	return 0;
+}
+
 /*
  * For `only=death`: the device dies while this test works on it, by no doing of its own. What is
  * outstanding is flushed once, in order; so is what is posted later; drain, RESET and destroy work.
@@ -180,6 +204,7 @@ int t_death(struct rig *rig)
 	TRY(reap(&rig->b, wc, 4));
 	for (i = 0; i < 4; i++)
 		EXPECT_WC(wc[i], 300 + i, IB_WC_WR_FLUSH_ERR);
+	TRY(armed_posts(rig));
 	TRY(no_more(&rig->a));
 	TRY(no_more(&rig->b));
 	return to_state(&rig->a, IB_QPS_RESET);

@@ -143,7 +143,9 @@ fn a_refused_key_is_told_with_the_chain_of_both_ends() {
         let text = told(&p.d, a);
         for wanted in [
             format!("QP {a:#x} is in ERR, at "),
-            String::from("The RDMA_WRITE with wr_id 0x1 (index 0) completed with IBV_WC_REM_ACCESS_ERR"),
+            String::from(
+                "The RDMA_WRITE with wr_id 0x1 (index 0) completed with IBV_WC_REM_ACCESS_ERR",
+            ),
             String::from("It received a NAK (AETH syndrome 0x62) for PSN "),
             format!("QP {b:#x} is in ERR, at "),
             String::from("RkeyUnknown (0x2001): A remote key is unknown"),
