@@ -60,7 +60,8 @@ def run(*command, timeout=None):
 
 def files():
     listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "Cargo.toml", "Cargo.lock", "tools", "include", "rust", "examples"],
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "Cargo.toml", "Cargo.lock", "tools", "include", "rust", "examples",
+         "scripts/guest/misbehave"],
         stdout=subprocess.PIPE, check=True, text=True).stdout
     return sorted(f for f in set(listed.split("\0")) if f and os.path.isfile(f))
 
