@@ -96,7 +96,7 @@ struct net_device *rdma_helper_netdev_by_mac(const u8 *mac)
 	return found;
 }
 
-/* Not while it moves between network namespaces either: it stays registered all the way. */
+/* A net device that moves between network namespaces stays registered, so it is not leaving. */
 bool rdma_helper_netdev_is_leaving(const struct net_device *ndev)
 {
 	return READ_ONCE(ndev->reg_state) != NETREG_REGISTERED;

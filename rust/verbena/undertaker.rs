@@ -41,10 +41,10 @@ use rdma::base::{
     }, //
 };
 
-/// The longest time that users in the kernel get for polling flushed completions before their device goes.
+/// The longest time that kernel users have to poll their flushed completions before the recovery unregisters the device.
 const PATIENCE: Delta = Delta::from_millis(500);
 
-/// Milliseconds between two looks whether they have.
+/// Milliseconds between two checks whether completions remain to be polled.
 const PAUSE_MS: u32 = 2;
 
 /// Buries a device.
@@ -63,8 +63,8 @@ impl Undertaker {
         }
     }
 
-    /// Waits until users in the kernel have polled their flushed completions, up to [`PATIENCE`]. A queue that is
-    /// polled without events may never be.
+    /// Waits until kernel users have polled their flushed completions, up to [`PATIENCE`]: a user that polls
+    /// without events may never do so.
     fn wait_polled(&self) {
         let start = Instant::<Monotonic>::now();
         while self.live.owes_flushes() && start.elapsed() < PATIENCE {

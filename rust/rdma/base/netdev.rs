@@ -66,7 +66,7 @@ impl Netdev {
         self.raw.as_ptr()
     }
 
-    /// It wants to go away, or is not there yet. Any context.
+    /// Whether the net device is being unregistered, or is not registered yet. Any context.
     pub fn is_leaving(&self) -> bool {
         // SAFETY: The device is held.
         unsafe { bindings::rdma_helper_netdev_is_leaving(self.raw.as_ptr()) }

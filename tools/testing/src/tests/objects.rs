@@ -499,7 +499,7 @@ fn threads(rig: &Rig) -> TestResult {
     counts_return(rig, &before)
 }
 
-/// The device takes 32 commands at a time; more callers wait, and each gets its turn.
+/// The device executes 32 commands at a time: a caller that finds no free slot waits, and every caller's command is executed.
 fn crowd(rig: &Rig) -> TestResult {
     const THREADS: usize = 96;
     let before = counts(rig)?;
