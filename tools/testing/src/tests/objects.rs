@@ -476,26 +476,32 @@ fn many_qps(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-fn threads(rig: &Rig) -> TestResult {
-    let before = counts(rig)?;
+/// Runs each job in a thread of its own, and waits for all.
+fn side_by_side<F>(jobs: impl Iterator<Item = F>) -> TestResult
+where
+    F: FnOnce() -> TestResult + Send,
+{
     std::thread::scope(|s| {
-        let all: Vec<_> = (0..3u64)
-            .map(|t| {
-                s.spawn(move || -> TestResult {
-                    for i in 0..15 {
-                        let p = rig.pair(&PairOpts {
-                            buf: 1 << 17,
-                            ..PairOpts::default()
-                        })?;
-                        checked_exchange(&p, t << 32 | i).at(&format!("thread {t}, pair {i}"))?;
-                    }
-                    Ok(())
-                })
-            })
-            .collect();
+        let all: Vec<_> = jobs.map(|job| s.spawn(job)).collect();
         all.into_iter()
             .try_for_each(|t| t.join().map_err(|_| Fail::from("a thread panicked"))?)
-    })?;
+    })
+}
+
+fn threads(rig: &Rig) -> TestResult {
+    let before = counts(rig)?;
+    side_by_side((0..3u64).map(|t| {
+        move || {
+            for i in 0..15 {
+                let p = rig.pair(&PairOpts {
+                    buf: 1 << 17,
+                    ..PairOpts::default()
+                })?;
+                checked_exchange(&p, t << 32 | i).at(&format!("thread {t}, pair {i}"))?;
+            }
+            Ok(())
+        }
+    }))?;
     counts_return(rig, &before)
 }
 
@@ -504,20 +510,14 @@ fn crowd(rig: &Rig) -> TestResult {
     const THREADS: usize = 96;
     let before = counts(rig)?;
     for _round in 0..5 {
-        std::thread::scope(|s| {
-            let all: Vec<_> = (0..THREADS)
-                .map(|_| {
-                    s.spawn(|| -> TestResult {
-                        for _ in 0..10 {
-                            drop(Mr::new(&rig.pd, 64, access::ALL)?);
-                        }
-                        Ok(())
-                    })
-                })
-                .collect();
-            all.into_iter()
-                .try_for_each(|t| t.join().map_err(|_| Fail::from("a thread panicked"))?)
-        })?;
+        side_by_side((0..THREADS).map(|_| {
+            || {
+                for _ in 0..10 {
+                    drop(Mr::new(&rig.pd, 64, access::ALL)?);
+                }
+                Ok(())
+            }
+        }))?;
     }
     counts_return(rig, &before)
 }
