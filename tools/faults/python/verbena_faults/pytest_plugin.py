@@ -78,24 +78,25 @@ def queue_pairs(is_loop: bool) -> Any:
         pytest.fail(str(why), pytrace=False)
 
 
-@pytest.fixture
-def pair(verbena: Nic) -> Iterator[Any]:
-    """Two queue pairs that are connected: `queue_pairs.Pair`."""
-    made = queue_pairs(is_loop=False)
+def lent(is_loop: bool) -> Iterator[Any]:
+    """The queue pairs of one test, which are closed when it ends."""
+    made = queue_pairs(is_loop)
     try:
         yield made
     finally:
         made.close()
+
+
+@pytest.fixture
+def pair(verbena: Nic) -> Iterator[Any]:
+    """Two queue pairs that are connected: `queue_pairs.Pair`."""
+    yield from lent(is_loop=False)
 
 
 @pytest.fixture
 def qp(verbena: Nic) -> Iterator[Any]:
     """One queue pair that is connected to itself: `queue_pairs.Pair`, both of whose ends are the same."""
-    made = queue_pairs(is_loop=True)
-    try:
-        yield made
-    finally:
-        made.close()
+    yield from lent(is_loop=True)
 
 
 @pytest.hookimpl(hookwrapper=True)
