@@ -176,8 +176,14 @@ fn what_was_recorded_is_saved_when_a_model_panics_and_when_the_engine_ends() {
     let name = format!("verbena-death-{}", std::process::id());
     let path = std::env::temp_dir().join(name);
     let read = || {
-        // It is written by a thread of its own, and there as a whole.
+        // A thread of its own writes the file, which appears as a whole. The limit is for a file that never comes.
+        let begun = std::time::Instant::now();
         while !path.exists() {
+            assert!(
+                begun.elapsed().as_secs() < 60,
+                "the recording of a death was not saved: {}",
+                path.display()
+            );
             std::thread::yield_now();
         }
         let recording = Recording::from_bytes(&std::fs::read(&path).unwrap()).unwrap();
