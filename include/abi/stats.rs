@@ -94,6 +94,8 @@ codes! {
         RxFlushRequests = 42,
         /// rx_no_qp: packets dropped because their queue pair is not there, or hears another peer.
         RxNoQp = 43,
+        /// spurious_retransmits: packets sent again by a timer although the peer answered their first copy too.
+        SpuriousRetransmits = 44,
     }
 }
 

@@ -104,6 +104,7 @@ pub(crate) const NAMES: [StatDesc; NUM_COUNTERS] = [
     StatDesc::new(c"rx_atomic_write_requests"),
     StatDesc::new(c"rx_flush_requests"),
     StatDesc::new(c"rx_no_qp"),
+    StatDesc::new(c"spurious_retransmits"),
 ];
 
 type Values = [u64; NUM_COUNTERS];

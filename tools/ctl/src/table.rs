@@ -140,12 +140,13 @@ pub fn queue_pair(qp: &Value, nonzero: bool) -> String {
 }
 
 /// Columns of peers that are counters.
-const OF_PEERS: [&str; 10] = [
+const OF_PEERS: [&str; 11] = [
     "tx_packets",
     "rx_packets",
     "tx_bytes",
     "rx_bytes",
     "retransmits",
+    "spurious_retransmits",
     "probes",
     "local_ack_timeout_err",
     "packet_seq_err",

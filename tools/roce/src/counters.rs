@@ -97,7 +97,7 @@ counters! {
 }
 
 counters! {
-    /// What a queue pair has met of congestion since it was created, by the names that RDMA drivers have for it.
+    /// What a queue pair has met of congestion and delay since it was created; of congestion by the names that RDMA drivers have for it.
     CongestionCounters:
     /// Packets received that routers have marked.
     np_ecn_marked_roce_packets,
@@ -107,4 +107,6 @@ counters! {
     rp_cnp_handled,
     /// CNPs received, on which nothing is done.
     rp_cnp_ignored,
+    /// Packets sent again by a timer although the peer answers their first copy too: spurious retransmissions (RFC 5682).
+    spurious_retransmits,
 }

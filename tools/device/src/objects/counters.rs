@@ -33,7 +33,12 @@ impl Counters {
 
     /// Adds what a queue pair's transport has counted.
     pub fn add_transport(&mut self, qp: &verbena_roce::Qp) {
-        self.add(Counter::RpCnpIgnored, qp.congestion().rp_cnp_ignored);
+        let congestion = qp.congestion();
+        self.add(Counter::RpCnpIgnored, congestion.rp_cnp_ignored);
+        self.add(
+            Counter::SpuriousRetransmits,
+            congestion.spurious_retransmits,
+        );
         let qp = qp.counters();
         let dropped = qp.dropped_qkey
             + qp.dropped_pkey
@@ -81,6 +86,7 @@ impl Counters {
             "rnr_naks_sent",
             "rnr_naks_received",
             "retransmitted",
+            "spurious_retransmits",
             "access_naks_sent",
             "implied_naks",
             "rp_cnp_ignored",

@@ -38,6 +38,13 @@ impl Notifier {
             .map_or_else(Default::default, |met| met.counters)
     }
 
+    /// Keeps the count of spurious retransmissions of a path that RESET is about to forget.
+    pub(super) fn keep_spurious(&mut self, count: u64) {
+        if count > 0 {
+            self.met().counters.spurious_retransmits += count;
+        }
+    }
+
     /// A CNP came.
     pub(super) fn note_cnp(&mut self, is_heeded: bool) {
         let counters = &mut self.met().counters;

@@ -121,6 +121,11 @@ impl Requester {
         }
     }
 
+    /// Spurious retransmissions since RESET.
+    pub(crate) fn spurious_retransmits(&self) -> u64 {
+        self.path.as_ref().map_or(0, |path| path.spurious())
+    }
+
     /// To RESET: forgets everything, and counts WQEs from 0 again.
     pub(crate) fn reset(&mut self) {
         self.abandon();

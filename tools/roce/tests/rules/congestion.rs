@@ -7,6 +7,7 @@ use super::answered::{ack, answer, numbers, requester, requester_by};
 use super::by_hand::{answers, ask, put, request, responder, responder_by};
 use verbena_roce::packet::{Kind, Packet, Reth};
 use verbena_roce::qp::notify::CNP_INTERVAL_NS;
+use verbena_roce::qp::QpState;
 use verbena_roce_lab::{Mode, Pair, Post, Setup, Side::*};
 
 const WINDOW: u32 = 16;
@@ -231,8 +232,14 @@ fn a_probe_in_vain_has_nothing_behind_it_sent_again_and_the_next_one_waits() {
         numbers(&mut p);
     }
     assert_eq!(p.qps[0].counters().retransmitted, before);
+    assert_eq!(p.qps[0].congestion().spurious_retransmits, 1);
     let longer = p.qps[0].next_deadline().unwrap() - p.now;
     assert_eq!(longer, 2 * patience);
+    // RESET forgets the path, and not what was counted.
+    for _ in 0..2 {
+        p.modify(A, QpState::Reset).unwrap();
+        assert_eq!(p.qps[0].congestion().spurious_retransmits, 1);
+    }
 }
 
 /// A window of one packet is left, and it is not held up.

@@ -463,6 +463,7 @@ fn a_packet_that_is_lost_twice_does_not_wait_for_the_ack_timer() {
         (p.qps[0].counters().timeouts, p.qps[0].counters().probes),
         (0, 1)
     );
+    assert_eq!(p.qps[0].congestion().spurious_retransmits, 0);
     assert!(p.now < 200_000);
 }
 

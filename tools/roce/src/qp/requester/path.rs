@@ -75,6 +75,11 @@ pub(super) struct Path {
     soon: u64,
     /// How often in a row that was in vain: each time the answer is waited for twice as long. A trip that is measured ends it.
     in_vain: u32,
+    /// Packets that a timer has sent again, and of which no second answer has come. A path that keeps the order of packets
+    /// delivers that answer before the answer to any packet sent later.
+    unasked: u32,
+    /// Packets that a timer has sent again although the peer answers their first copy too.
+    spurious: u64,
     congestion: Option<Congestion>,
 }
 
@@ -96,6 +101,8 @@ impl Path {
             second: 0,
             soon: config.min_probe_ns / 2,
             in_vain: 0,
+            unasked: 0,
+            spurious: 0,
             congestion: config
                 .congestion_control
                 .then(|| Congestion::new(config.wire_window, first)),
@@ -105,6 +112,11 @@ impl Path {
     /// Round trip, smoothed, and its mean deviation, in nanoseconds, if one was measured.
     pub(super) fn round_trip(&self) -> Option<(u64, u64)> {
         (self.smoothed > 0).then_some((self.smoothed, self.deviation))
+    }
+
+    /// Spurious retransmissions on this path.
+    pub(super) fn spurious(&self) -> u64 {
+        self.spurious
     }
 
     /// How long to wait for an answer before asking again: the smoothed round trip and four deviations.
@@ -141,6 +153,10 @@ impl Path {
         // Nor need what is behind it be sent again.
         self.again = self.again.filter(|again| again.told);
         self.due = self.due.filter(|due| due.told);
+        if let Some(left) = self.unasked.checked_sub(1) {
+            self.unasked = left;
+            self.spurious += 1;
+        }
     }
 
     /// A packet is about to be sent in its turn. The first of what is sent again asks for an answer. `end`: one after
@@ -206,7 +222,7 @@ impl Path {
                 self.bound = Some(self.bound.map_or(trip, |bound| bound.min(trip)));
             } else {
                 self.measured(trip);
-                (self.probed, self.in_vain) = (None, 0);
+                (self.probed, self.in_vain, self.unasked) = (None, 0, 0);
                 if let Some(congestion) = &mut self.congestion {
                     congestion.measured(trip, self.deviation, psn, now);
                 }
@@ -306,6 +322,7 @@ impl Path {
         self.holds = self.keeps != Keeps::Yes;
         let told = self.due.is_some_and(|due| due.told);
         self.probed = self.probed.filter(|_| !told);
+        self.unasked = self.unasked.saturating_add(u32::from(!told));
         self.note_again(packet, end, Some(count), told);
     }
 
