@@ -312,9 +312,7 @@ impl Qp {
 
     /// What it has met of congestion since creation.
     pub fn congestion(&self) -> CongestionCounters {
-        let mut counters = self.notifier.counters();
-        counters.spurious_retransmits += self.req.spurious_retransmits();
-        counters
+        self.notifier.counters(self.req.spurious_retransmits())
     }
 
     /// The receive that was taken and has not completed: its index and `wr_id`. There is at most one.
@@ -372,8 +370,7 @@ impl Qp {
                 self.core.state = to;
                 self.core.syndrome = None;
                 self.core.doomed = false;
-                self.notifier.keep_spurious(self.req.spurious_retransmits());
-                self.req.reset();
+                self.notifier.keep_spurious(self.req.reset());
                 self.resp.reset();
                 return Ok(());
             }

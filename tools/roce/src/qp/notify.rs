@@ -32,10 +32,12 @@ impl Notifier {
         self.0.get_or_insert_with(Box::default)
     }
 
-    pub(super) fn counters(&self) -> CongestionCounters {
-        self.0
-            .as_ref()
-            .map_or_else(Default::default, |met| met.counters)
+    /// `spurious`: the spurious retransmissions since RESET.
+    pub(super) fn counters(&self, spurious: u64) -> CongestionCounters {
+        let met = self.0.as_ref();
+        let mut counters = met.map_or_else(Default::default, |met| met.counters);
+        counters.spurious_retransmits += spurious;
+        counters
     }
 
     /// Keeps the count of spurious retransmissions of a path that RESET is about to forget.

@@ -126,13 +126,15 @@ impl Requester {
         self.path.as_ref().map_or(0, |path| path.spurious())
     }
 
-    /// To RESET: forgets everything, and counts WQEs from 0 again.
-    pub(crate) fn reset(&mut self) {
+    /// To RESET: forgets everything, and counts WQEs from 0 again. Returns the spurious retransmissions that it forgets.
+    pub(crate) fn reset(&mut self) -> u64 {
+        let spurious = self.spurious_retransmits();
         self.abandon();
         let mut slots = mem::take(&mut self.slots);
         slots.reset();
         *self = Self::new();
         self.slots = slots;
+        spurious
     }
 
     /// RTR to RTS.
