@@ -167,7 +167,10 @@ struct Uar {
 
 impl Drop for Uar {
     fn drop(&mut self) {
-        self.hw.uars.free(self.index);
+        // Known since the index was taken.
+        if let Ok(known) = self.hw.known() {
+            known.ids.uars.free(self.index);
+        }
     }
 }
 
@@ -210,12 +213,13 @@ impl Area {
         context: Option<&MmapContext>,
         first: Option<&Arc<Area>>,
     ) -> Result<Arc<Self>> {
+        let uars = &hw.known()?.ids.uars;
         // An area of a context is not counted by bytes: a user has a number of them.
         let (payer, least) = match context {
-            Some(_) => (Payer::Counted, ids::of_kernel(hw.uars.count())),
+            Some(_) => (Payer::Counted, ids::of_kernel(uars.count())),
             None => (Payer::Kernel, 0),
         };
-        let (index, part) = hw.uars.alloc_from(payer, least)?;
+        let (index, part) = uars.alloc_from(payer, least)?;
         let uar = Uar {
             hw: hw.clone(),
             index,

@@ -94,8 +94,6 @@ pub(crate) struct Hw {
     /// All doorbell areas that the device serves.
     #[pin]
     pub(crate) served: Served,
-    #[pin]
-    pub(crate) uars: Ids,
     known: SetOnce<Known>,
     #[pin]
     irqs: Mutex<KVec<Irq>>,
@@ -112,6 +110,9 @@ pub(crate) struct Known {
 /// The numbers of objects that are in use.
 #[pin_data]
 pub(crate) struct Numbers {
+    /// Doorbell areas: what the device has, as far as its BAR has pages for them.
+    #[pin]
+    pub(crate) uars: Ids,
     #[pin]
     pub(crate) qpns: Ids,
     #[pin]
@@ -164,8 +165,7 @@ impl Hw {
                 abi_version,
                 cmdq <- CommandQueue::new(&parts.dma, parts.bars.clone(), for_cmdq),
                 tables <- Tables::new(&parts.dma, health),
-                served <- Served::new(),
-                uars <- Ids::of_areas(parts.bars.num_uars()),
+                served <- Served::new(parts.bars.num_uars()),
                 known: SetOnce::new(),
                 irqs <- new_mutex!(KVec::new()),
                 silenced <- new_mutex!(false),
@@ -179,7 +179,7 @@ impl Hw {
         self.enable_cmdq()?;
         let caps = self.cmdq.exec(&QueryDevice::default())?;
         self.check(&caps)?;
-        let ids = KBox::pin_init(Numbers::new(&caps), GFP_KERNEL)?;
+        let ids = KBox::pin_init(Numbers::new(&caps, self.bars.num_uars()), GFP_KERNEL)?;
         self.known.populate(Known { caps, ids });
         Ok(())
     }
@@ -320,7 +320,7 @@ impl Hw {
 }
 
 impl Numbers {
-    fn new(caps: &DeviceCaps) -> impl PinInit<Self, Error> {
+    fn new(caps: &DeviceCaps, pages: u32) -> impl PinInit<Self, Error> {
         let (qp, cq, srq, pd, mr) = (
             caps.max_qp.get(),
             caps.max_cq.get(),
@@ -328,7 +328,9 @@ impl Numbers {
             caps.max_pd.get(),
             caps.max_mr.get(),
         );
+        let uar = caps.max_uar.get().min(pages);
         try_pin_init!(Self {
+            uars <- Ids::of_areas(uar),
             qpns <- Ids::new(c"queue pairs", FIRST_QPN, qp),
             cqns <- Ids::new(c"completion queues", 0, cq),
             pdns <- Ids::new(c"protection domains", 0, pd),
