@@ -30,6 +30,7 @@ pub struct Uar {
     pub qp_seen: [u32; GROUPS],
     /// Generation counters as seen last.
     pub cq_seen: [u32; GROUPS],
+    /// As far as they were ever used: most areas are those of small programs.
     qp_slots: Vec<Option<Owner>>,
     cq_slots: Vec<Option<u32>>,
     qp_used: [u64; GROUPS],
@@ -48,8 +49,8 @@ impl Uar {
             last_found: 0,
             qp_seen: [0; GROUPS],
             cq_seen: [0; GROUPS],
-            qp_slots: vec![None; AREA_SLOTS],
-            cq_slots: vec![None; AREA_SLOTS],
+            qp_slots: Vec::new(),
+            cq_slots: Vec::new(),
             qp_used: [0; GROUPS],
             cq_used: [0; GROUPS],
             users: 0,
@@ -63,17 +64,17 @@ impl Uar {
 
     /// Whether a queue pair slot exists and is free.
     pub fn qp_slot_free(&self, slot: u16) -> bool {
-        self.qp_slots.get(slot as usize) == Some(&None)
+        is_free(&self.qp_slots, slot)
     }
 
     /// Whether a CQ slot exists and is free.
     pub fn cq_slot_free(&self, slot: u16) -> bool {
-        self.cq_slots.get(slot as usize) == Some(&None)
+        is_free(&self.cq_slots, slot)
     }
 
     /// Gives a queue pair slot to an owner, or takes it back.
     pub fn set_qp_slot(&mut self, slot: u16, owner: Option<Owner>) {
-        let Some(entry) = self.qp_slots.get_mut(slot as usize) else {
+        let Some(entry) = entry(&mut self.qp_slots, slot) else {
             return;
         };
         self.users = self.users + u32::from(owner.is_some()) - u32::from(entry.is_some());
@@ -89,7 +90,7 @@ impl Uar {
 
     /// Gives a CQ slot to a CQ, or takes it back.
     pub fn set_cq_slot(&mut self, slot: u16, cqn: Option<u32>) {
-        let Some(entry) = self.cq_slots.get_mut(slot as usize) else {
+        let Some(entry) = entry(&mut self.cq_slots, slot) else {
             return;
         };
         self.users = self.users + u32::from(cqn.is_some()) - u32::from(entry.is_some());
@@ -125,4 +126,18 @@ impl Uar {
     pub fn cq_at(&self, slot: usize) -> Option<u32> {
         *self.cq_slots.get(slot)?
     }
+}
+
+fn is_free<T>(slots: &[Option<T>], slot: u16) -> bool {
+    let slot = usize::from(slot);
+    slot < AREA_SLOTS && slots.get(slot).is_none_or(Option::is_none)
+}
+
+/// The entry of a slot, if there is such a slot.
+fn entry<T>(slots: &mut Vec<Option<T>>, slot: u16) -> Option<&mut Option<T>> {
+    let slot = usize::from(slot);
+    if slot >= slots.len() && slot < AREA_SLOTS {
+        slots.resize_with(slot + 1, || None);
+    }
+    slots.get_mut(slot)
 }
