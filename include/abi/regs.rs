@@ -22,8 +22,9 @@ pub const DOORBELL_STRIDE: usize = 0x1_0000;
 /// RO, in each area's page: the device clock, 64 bits of nanoseconds since power-on, read at once. [`super::cqe::Cqe::timestamp`] is
 /// of this clock.
 pub const DOORBELL_CLOCK: usize = 0x08;
-/// Number of doorbell areas (UARs).
-pub const NUM_UARS: u32 = 1024;
+/// The most doorbell areas (UARs): a device has as many as QUERY_DEVICE says and its doorbell BAR has pages for, and a driver
+/// uses no more of them than it knows of. Of a device that has more than 1024, a driver of an earlier release uses 1024.
+pub const NUM_UARS: u32 = 8192;
 /// Size of the doorbell BAR in bytes.
 pub const BAR_DOORBELL_SIZE: usize = DOORBELL_STRIDE * NUM_UARS as usize;
 /// The BAR of the MSI-X table and pending bits.

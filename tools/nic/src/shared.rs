@@ -31,6 +31,7 @@ use verbena_device::misbehave::Misbehaviour;
 use verbena_device::{Action, Registers, Wish};
 
 const RING_WORDS: usize = regs::NUM_UARS as usize / 64;
+const RING_GROUPS: usize = RING_WORDS.div_ceil(64);
 
 /// What was left for the engine.
 #[derive(Default)]
@@ -90,6 +91,8 @@ pub struct Shared {
     bus_master: AtomicBool,
     resetting: AtomicBool,
     rung: [AtomicU64; RING_WORDS],
+    /// The words of `rung` that are not 0, as bits: of thousands of areas few are rung for at a time.
+    rung_words: [AtomicU64; RING_GROUPS],
     rings: AtomicU64,
     inboxes: Mutex<Inboxes>,
     has_mail: AtomicBool,
@@ -100,6 +103,19 @@ pub struct Shared {
 /// A lock is poisoned only if a thread panicked while it held it; what these locks protect is valid at any moment.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The numbers of the bits that are set, which are cleared at once.
+fn take_bits(word: &AtomicU64) -> impl Iterator<Item = usize> {
+    let mut bits = match word.load(Ordering::Relaxed) {
+        0 => 0,
+        _ => word.swap(0, Ordering::Acquire),
+    };
+    std::iter::from_fn(move || {
+        let bit = bits.trailing_zeros() as usize;
+        bits &= bits.wrapping_sub(1);
+        (bit < 64).then_some(bit)
+    })
 }
 
 impl Shared {
@@ -128,6 +144,7 @@ impl Shared {
             bus_master: AtomicBool::new(false),
             resetting: AtomicBool::new(false),
             rung: [const { AtomicU64::new(0) }; RING_WORDS],
+            rung_words: [const { AtomicU64::new(0) }; RING_GROUPS],
             rings: AtomicU64::new(0),
             inboxes: Mutex::default(),
             has_mail: AtomicBool::new(false),
@@ -255,8 +272,10 @@ impl Shared {
 
     /// Front: the page of an area in the doorbell BAR was written.
     pub fn ring(&self, uar: u32) {
-        if let Some(word) = self.rung.get(uar as usize / 64) {
+        let at = uar as usize / 64;
+        if let (Some(word), Some(group)) = (self.rung.get(at), self.rung_words.get(at / 64)) {
             word.fetch_or(1 << (uar % 64), Ordering::Release);
+            group.fetch_or(1 << (at % 64), Ordering::Release);
             self.rings.fetch_add(1, Ordering::Release);
             self.wake();
         }
@@ -284,14 +303,10 @@ impl Shared {
             return 0;
         }
         let count = self.rings.swap(0, Ordering::Acquire);
-        for (i, word) in self.rung.iter().enumerate() {
-            let mut bits = match word.load(Ordering::Relaxed) {
-                0 => continue,
-                _ => word.swap(0, Ordering::Acquire),
-            };
-            while bits != 0 {
-                each(i as u32 * 64 + bits.trailing_zeros());
-                bits &= bits - 1;
+        for (group, words) in self.rung_words.iter().enumerate() {
+            for at in take_bits(words).map(|bit| group * 64 + bit) {
+                let rung = self.rung.get(at).into_iter().flat_map(take_bits);
+                rung.for_each(|bit| each((at * 64 + bit) as u32));
             }
         }
         count
@@ -363,13 +378,17 @@ mod tests {
     #[test]
     fn rings_are_collected_by_area_and_counted() {
         let shared = Shared::new().unwrap();
-        for uar in [0, 63, 64, 1023, 64, 1024, u32::MAX] {
-            shared.ring(uar);
+        let last = regs::NUM_UARS - 1;
+        let rung = [0, 63, 64, 1023, 64, 4096, last, last + 1, u32::MAX];
+        for _ in 0..2 {
+            for uar in rung {
+                shared.ring(uar);
+            }
+            let mut seen = vec![];
+            assert_eq!(shared.take_rings(|uar| seen.push(uar)), 7);
+            assert_eq!(seen, [0, 63, 64, 1023, 4096, last]);
+            assert_eq!(shared.take_rings(|_| unreachable!()), 0);
         }
-        let mut seen = vec![];
-        assert_eq!(shared.take_rings(|uar| seen.push(uar)), 5);
-        assert_eq!(seen, [0, 63, 64, 1023]);
-        assert_eq!(shared.take_rings(|_| unreachable!()), 0);
     }
 
     #[test]

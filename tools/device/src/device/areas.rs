@@ -5,7 +5,7 @@
 //! The device compares generation counters with what it saw last, and looks at the slots of a group only if its counter
 //! changed. The protocol of sleeping and waking is code of the contract (`verbena_abi::doorbell`), which a model checks.
 
-use crate::device::sched::SLICE_LOOKS;
+use crate::device::sched::{SLICE_AREAS, SLICE_LOOKS};
 use crate::device::Device;
 use crate::memory::{Area, GuestMemory};
 use verbena_abi::doorbell::{self, Words, AREA_SLOTS, GROUPS, GROUP_SLOTS};
@@ -46,14 +46,15 @@ impl Device {
     }
 
     /// Declares itself asleep for areas, none of which is among those awake any more. False: something was found. When
-    /// that is much, the others stay awake, to be put to sleep at the next occasion.
+    /// that is much, or there are many areas, the others stay awake, to be put to sleep at the next occasion.
     fn sleep_areas<M: GuestMemory>(&mut self, mem: &M, mut areas: Vec<u32>) -> bool {
-        let mut looks = 0;
-        while looks < SLICE_LOOKS {
+        let (mut looks, mut left) = (0, SLICE_AREAS);
+        while looks < SLICE_LOOKS && left != 0 {
             let Some(number) = areas.pop() else {
                 break;
             };
             looks += self.sleep_area(mem, number);
+            left -= 1;
         }
         self.awake.append(&mut areas);
         looks == 0
@@ -81,19 +82,24 @@ impl Device {
             return;
         }
         self.next_sweep = now + AREA_AWAKE_NS / 2;
-        let (silent, busy): (Vec<u32>, Vec<u32>) = self.awake.iter().partition(|&&number| {
+        let all = self.awake.len();
+        let count = all.min(SLICE_AREAS);
+        let (silent, busy): (Vec<u32>, Vec<u32>) = self.awake.drain(..count).partition(|&number| {
             let uar = self.shared.uars.get(number);
             uar.is_none_or(|u| now.saturating_sub(u.last_found) > AREA_AWAKE_NS)
         });
-        self.awake = busy;
+        // Those that were asked go behind the others, which are the next sweep's, and the place of the next scan with them.
+        self.awake.extend(busy);
+        self.first_awake = (self.first_awake + all - count) % all;
         self.sleep_areas(mem, silent);
     }
 
-    /// Scans the areas that are awake, as many as there is time for; true if something was found.
+    /// Scans the areas that are awake, as many as there is time for; true if something was found, or there are more.
     pub(crate) fn scan_awake<M: GuestMemory>(&mut self, mem: &M) -> bool {
         let mut looks = 0;
         let mut at = std::mem::take(&mut self.first_awake);
-        for _ in 0..self.awake.len() {
+        let are_more = self.awake.len() > SLICE_AREAS;
+        for _ in 0..self.awake.len().min(SLICE_AREAS) {
             let number = match self.awake.get(at) {
                 Some(number) => *number,
                 None => {
@@ -104,16 +110,22 @@ impl Device {
             at += 1;
             looks += self.scan(mem, number);
             if looks >= SLICE_LOOKS {
-                self.first_awake = at;
                 break;
             }
         }
-        looks != 0
+        if are_more || looks >= SLICE_LOOKS {
+            self.first_awake = at;
+        }
+        are_more || looks != 0
     }
 
-    /// Wakes the areas that were rung; true if there were any.
+    /// Wakes the areas that were rung, as many as there is time for; true if there were any.
     pub(crate) fn wake_rung<M: GuestMemory>(&mut self, mem: &M) -> bool {
-        let rung = std::mem::take(&mut self.rung);
+        if self.rung.is_empty() {
+            return false;
+        }
+        let later = self.rung.split_off(self.rung.len().min(SLICE_AREAS));
+        let rung = std::mem::replace(&mut self.rung, later);
         for &number in &rung {
             if let Some(uar) = self.shared.uars.get_mut(number) {
                 uar.rung = false;
@@ -122,7 +134,7 @@ impl Device {
                 }
             }
         }
-        !rung.is_empty()
+        true
     }
 
     fn wake_area<M: GuestMemory>(&mut self, mem: &M, number: u32) {

@@ -15,6 +15,7 @@
 //! | payload | [`SLICE_BYTES`] and a packet, and datagrams of a turn more if a command stops a queue pair (`cmd/long.rs`); an element of a region with gaps counts as [`ELEMENT_BYTES`] more |
 //! | turns of queue pairs, deliveries | [`SLICE_STEPS`] and a packet, which may be for as many as a multicast group has members; twice as many where frames, or a neighbour's packets, are taken, for their answers |
 //! | commands | [`SLICE_COMMANDS`], one of those that look up rings; a long one (`cmd/long.rs`) goes on in the next slice |
+//! | doorbell areas that are scanned, woken, put to sleep, or asked how long they were silent | [`SLICE_AREAS`] each |
 //! | slots of doorbell areas whose counters changed | [`SLICE_LOOKS`] and an area |
 //! | deadlines of queue pairs and of collapsed events | [`SLICE_DEADLINES`] each |
 //! | events that had to wait for room | `shared.rs`, `FLUSHED_EVENTS` |
@@ -39,6 +40,8 @@ pub(crate) const ELEMENT_BYTES: u64 = 1024;
 pub(crate) const SLICE_STEPS: u32 = 256;
 /// Commands in a slice. What looks up a ring counts as this many.
 pub(crate) const SLICE_COMMANDS: u32 = 16;
+/// Doorbell areas that a slice scans. Those that are asleep cost nothing.
+pub(crate) const SLICE_AREAS: usize = 1024;
 /// Slots of doorbell areas that a slice looks at; it does not stop inside of an area.
 pub(crate) const SLICE_LOOKS: u32 = 4096;
 /// With so many frames that have not left, queue pairs that would make more wait: a sender is as fast as its wire. There is

@@ -9,6 +9,7 @@ use crate::mock::{flat, GuestWords, SendWr};
 use verbena_abi::cmd::*;
 use verbena_abi::ctx::QpState;
 use verbena_abi::doorbell::{self, ArmMode, Words, AREA_SIZE, AREA_SLOTS};
+use verbena_abi::regs::NUM_UARS;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
@@ -206,7 +207,7 @@ fn each_area_sleeps_and_wakes_by_itself() {
     assert_eq!(sleep(&d), [1, 2]);
     assert!(!slice(&mut d));
     // One that is awake, and one that there is not: they are counted.
-    for uar in [1, 2, 1023, 1024, u32::MAX] {
+    for uar in [1, 2, NUM_UARS - 1, NUM_UARS, u32::MAX] {
         d.device.ring(uar);
     }
     slice(&mut d);

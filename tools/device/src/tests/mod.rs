@@ -33,6 +33,7 @@ mod keys;
 mod laboratory;
 mod lives;
 mod load;
+mod many_areas;
 mod mcast;
 mod objects;
 mod once;

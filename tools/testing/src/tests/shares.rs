@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! What a user may have of what all users share: memory for queues, contexts, numbers of objects. Others always start.
-use super::limits::run;
+use super::limits::{run, KERNEL_AREAS};
 use super::objects;
 use crate::ffi::context::Context;
 use crate::ffi::cq::Cq;
@@ -15,6 +15,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use verbena_abi::cqe::CQE_SIZE;
+use verbena_abi::regs::NUM_UARS;
 
 pub static TESTS: &[Test] = &[
     Test::new("res/a-process-pays-for-its-queues", one_process)
@@ -27,6 +28,10 @@ pub static TESTS: &[Test] = &[
         .long()
         .alone()
         .limit(1200),
+    Test::new("long/thousands-of-contexts", thousands_of_contexts)
+        .long()
+        .alone()
+        .limit(600),
 ];
 
 pub static ROLES: &[Role] = &[Role {
@@ -34,9 +39,10 @@ pub static ROLES: &[Role] = &[Role {
     run: hog,
 }];
 
-/// The user of the hogs, and another ordinary one.
+/// The user of the hogs, and other ordinary ones.
 const HOG: u32 = 65534;
 const OTHER: u32 = 65533;
+const THIRD: u32 = 65532;
 /// What `ulimit -l 64` allows, in bytes.
 const MEMLOCK: u64 = 64 << 10;
 /// Bytes of queues that a process has without RLIMIT_MEMLOCK (rust/rdma/base/share.rs).
@@ -153,9 +159,14 @@ impl Taken {
     }
 }
 
-/// A hog of an ordinary user, which waits to be told what to take.
+/// A hog, which waits to be told what to take.
 fn start(memlock: u64) -> Result<Peer, Fail> {
-    let mut peer = Peer::start_as("hog", Some(HOG)).at("a hog")?;
+    start_as(HOG, memlock)
+}
+
+/// The same of another user.
+fn start_as(uid: u32, memlock: u64) -> Result<Peer, Fail> {
+    let mut peer = Peer::start_as("hog", Some(uid)).at("a hog")?;
     ensure_eq!(peer.hear()?, "ready", "the hog's first word");
     let (pid, memlock) = (
         peer.pid().to_string(),
@@ -270,7 +281,8 @@ fn one_process(_rig: &Rig) -> TestResult {
 }
 
 /// Hogs of one user, of which the n-th takes the n-th of `kinds`, over and over; users who must not notice; and that all comes back.
-fn hogs(rig: &Rig, count: usize, kinds: &[&str]) -> TestResult {
+/// Returns what they had together.
+fn hogs(rig: &Rig, count: usize, kinds: &[&str]) -> Result<Taken, Fail> {
     let before = objects::counts(rig)?;
     let mut port = 20_000;
     let mut others = |when: &str| {
@@ -311,11 +323,50 @@ fn hogs(rig: &Rig, count: usize, kinds: &[&str]) -> TestResult {
     had.show("one process without RLIMIT_MEMLOCK, afterwards");
     ensure!(had.bytes >= 8 * FREE, "only {} bytes afterwards", had.bytes);
     others("beside the last one")?;
-    again.finish()
+    again.finish()?;
+    Ok(all)
 }
 
 fn some_hogs(rig: &Rig) -> TestResult {
-    hogs(rig, 8, &["m", "m", "x", "x", "c", "q", "q", "c"])
+    let all = hogs(rig, 8, &["m", "m", "x", "x", "c", "q", "q", "c"])?;
+    // As many processes as other devices have contexts for.
+    ensure!(all.contexts >= 3000, "only {} contexts", all.contexts);
+    Ok(())
+}
+
+/// The processes of three users hold more than 4000 contexts at once, the first user no more than half of those that ordinary users
+/// can have, each further one no more than what is left; and others start.
+fn thousands_of_contexts(rig: &Rig) -> TestResult {
+    let before = objects::counts(rig)?;
+    let most = (NUM_UARS - KERNEL_AREAS) as u64 / 8 * 7;
+    let mut peers = Vec::new();
+    let mut all = Taken::default();
+    for uid in [HOG, OTHER, THIRD] {
+        let mut of_user = Taken::default();
+        let mut processes = [start_as(uid, MEMLOCK)?, start_as(uid, MEMLOCK)?];
+        for peer in &mut processes {
+            peer.say("x")?;
+        }
+        for peer in &mut processes {
+            of_user.add(taken(peer)?);
+        }
+        peers.extend(processes);
+        of_user.show(&format!("two processes of user {uid}"));
+        // Each process has one that it began with.
+        let had = of_user.contexts + 2;
+        let left = most - all.contexts;
+        ensure!(had <= left / 2 + 1, "{had} contexts of {left}");
+        ensure!(had >= left / 3, "only {had} contexts of {left}");
+        all.contexts += had;
+    }
+    ensure!(all.contexts >= 4000, "only {} contexts", all.contexts);
+    pingpong(rig, 0, 20_100).at("of root")?;
+    pingpong(rig, THIRD - 1, 20_101).at("of a fourth user")?;
+    for peer in &mut peers {
+        peer.kill();
+    }
+    drop(peers);
+    objects::counts_return(rig, &before)
 }
 
 fn hundred_hogs(rig: &Rig) -> TestResult {
@@ -324,5 +375,5 @@ fn hundred_hogs(rig: &Rig) -> TestResult {
         .map(|n| KINDS[n..].to_owned() + &KINDS[..n])
         .collect();
     let orders: Vec<&str> = orders.iter().map(String::as_str).collect();
-    hogs(rig, 100, &orders)
+    hogs(rig, 100, &orders).map(drop)
 }

@@ -137,8 +137,9 @@ impl Device {
             return Err(BUSY);
         }
         Area::new(mem, uar.base).store_release(doorbell::ALIVE, 0);
-        self.shared.uars.take(number);
-        self.awake.retain(|&u| u != number);
+        if self.shared.uars.take(number).is_some_and(|uar| uar.awake) {
+            self.awake.retain(|&u| u != number);
+        }
         Ok(())
     }
 }

@@ -136,7 +136,7 @@ fn what_the_device_announces() {
         max_mr: 65536.into(),
         max_pd: 65536.into(),
         max_eq: 64.into(),
-        max_uar: 1024.into(),
+        max_uar: 8192.into(),
         max_gid: 256.into(),
         max_qp_wr: 16384.into(),
         max_srq_wr: 16384.into(),
