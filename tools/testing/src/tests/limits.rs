@@ -17,9 +17,13 @@ use verbena_abi::regs::NUM_UARS;
 use verbena_abi::ABI_VERSION;
 
 pub static TESTS: &[Test] = &[
-    Test::new("res/contexts-leave-areas-to-the-kernel", contexts)
+    Test::new("res/more-than-a-thousand-contexts", some_contexts)
         .alone()
-        .limit(240),
+        .limit(120),
+    Test::new("long/contexts-leave-areas-to-the-kernel", all_contexts)
+        .long()
+        .alone()
+        .limit(600),
     Test::new("res/rings-are-charged-to-the-cgroup", charged)
         .alone()
         .limit(120),
@@ -41,6 +45,8 @@ pub static ROLES: &[Role] = &[
     },
 ];
 
+/// Contexts of a process for which earlier releases had no room.
+const SOME: usize = 1100;
 /// Areas that no process gets.
 pub(super) const KERNEL_AREAS: u32 = 128;
 
@@ -72,11 +78,19 @@ fn kernel_test(name: &str) -> TestResult {
     Ok(())
 }
 
-/// A process takes every context that it gets.
-fn contexts(rig: &Rig) -> TestResult {
-    // Each takes a few descriptors.
-    let me = std::process::id().to_string();
-    run("prlimit", &["--pid", &me, "--nofile=65536:65536"])?;
+/// A process has more contexts than any program needs, and the kernel areas of its own.
+fn some_contexts(rig: &Rig) -> TestResult {
+    may_open_many()?;
+    let open: Result<Vec<_>, _> = (0..SOME).map(|_| Context::open(&rig.ctx.name)).collect();
+    let open = open.at("a context of many")?;
+    kernel_test("many-cqs")?;
+    drop(open);
+    Ok(())
+}
+
+/// A process of root takes every context that it gets.
+fn all_contexts(rig: &Rig) -> TestResult {
+    may_open_many()?;
     let mut open = Vec::new();
     let error = loop {
         ensure!(open.len() < NUM_UARS as usize, "there is no limit");
@@ -99,6 +113,12 @@ fn contexts(rig: &Rig) -> TestResult {
     open.pop();
     drop(Context::open(&rig.ctx.name).at("a context after one was closed")?);
     Ok(())
+}
+
+/// Each context takes a few descriptors.
+fn may_open_many() -> TestResult {
+    let me = std::process::id().to_string();
+    run("prlimit", &["--pid", &me, "--nofile=65536:65536"]).map(drop)
 }
 
 /// Tasks that the kernel has memory for.
