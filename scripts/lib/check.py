@@ -5,6 +5,9 @@ import re
 import subprocess
 import sys
 
+sys.path.insert(0, os.path.dirname(__file__))
+from recipes import Mistake, blocks  # noqa: E402
+
 
 def tracked(*suffixes):
     """Files that are or would be in the repository."""
@@ -242,6 +245,21 @@ def examples():
         yield "no page shows a file"
 
 
+def recipes():
+    """Each recipe is a page that scripts/test-recipes can follow, and is linked where readers look for it."""
+    pages = tracked(".md")
+    for f in pages:
+        if os.path.dirname(f) != "Documentation/recipes":
+            continue
+        try:
+            blocks(read(f))
+        except Mistake as mistake:
+            yield f"{f}: {mistake}"
+        for page in "Documentation/README.md", "Documentation/quickstart.md":
+            if f"](recipes/{os.path.basename(f)})" not in read(page):
+                yield f"{page}: has no link to {f}"
+
+
 MOST_LINES = 600
 
 
@@ -284,7 +302,7 @@ def floors():
         yield f"{top}: there is no {name}"
 
 
-CHECKS = {c.__name__: c for c in (spdx, walls, dependencies, links, hosts, shell, rules, lines, examples, mutants, floors)}
+CHECKS = {c.__name__: c for c in (spdx, walls, dependencies, links, hosts, shell, rules, lines, examples, recipes, mutants, floors)}
 
 if __name__ == "__main__":
     problems = list(CHECKS[sys.argv[1]]())

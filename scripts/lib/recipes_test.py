@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+"""recipes_test.py DIR: what `scripts/test-recipes --own` runs: recipes.py, by small pages, most with a mistake that has to be found.
+
+Prints `ok NAME` or `FAILED NAME: why` for each, and ends with `N passed, N failed`.
+"""
+import os
+import sys
+
+from recipes import follow
+
+GOOD = """# Good
+
+<!-- this is no condition, since text follows -->
+Text.
+
+```c
+// ~/mine/hello.c
+int x;
+```
+
+<!-- file: ~/mine/data.json -->
+```json
+{}
+```
+
+```sh
+here=$PWD
+cd ~/mine
+echo '[   3s] progress'
+grep -c x hello.c; wc -l <data.json; echo took 17 ms; echo between; echo last
+```
+
+prints
+
+```
+1
+...
+took ... ms
+...
+last
+```
+
+```sh
+cd "$here"
+test -e scripts/test-recipes
+```
+
+<!-- only if: test -e /nowhere
+instead: test "$here" = "$PWD"
+because: nobody has it -->
+```sh
+exit 3
+```
+
+```
+this is not compared
+```
+"""
+
+# By name: a page, and what its first failure has to say; nothing, where there is none.
+PAGES = {
+    "a-page-that-is-right": (GOOD, ""),
+    "no-commands": ("```c\n// ~/x.c\n```\n", "the page has no commands"),
+    "a-command-that-fails": ("```sh\ntrue\n```\n\n```sh\necho words; false; true\n```\n", "line 5: ended with 1\n  | words"),
+    "a-command-of-a-pipe-that-fails": ("```sh\nfalse | cat\n```\n", "line 1: ended with 1"),
+    "what-is-checked-instead-fails": (GOOD.replace('instead: test "$here"', 'instead: test "not $here"'), "line 41: ended with 1"),
+    "other-words": ("```sh\necho a\n```\n\n```\nb\n```\n", "line 5: this is not printed, but\n  | a"),
+    "a-line-more-between": ("```sh\nseq 3\n```\n\n```\n1\n3\n```\n", "is not printed"),
+    "the-other-order": ("```sh\nseq 3\n```\n\n```\n2\n...\n1\n```\n", "is not printed"),
+    "only-part-of-a-line": ("```sh\necho a b\n```\n\n```\na\n```\n", "is not printed"),
+    "what-nothing-prints": ("```\na\n```\n\n```sh\ntrue\n```\n", "line 1: a block without a language"),
+    "a-file-without-a-name": ("```c\nint x;\n```\n\n```sh\ntrue\n```\n", "line 1: a block of c that does not say"),
+    "a-file-elsewhere": ("```c\n// scripts/x.c\n```\n\n```sh\ntrue\n```\n", "line 1: a block of c that does not say"),
+    "half-a-condition": ("<!-- only if: false -->\n```sh\ntrue\n```\n", "line 2: the comment above commands"),
+    "a-block-without-an-end": ("```sh\ntrue\n", "line 1: a block that does not end"),
+    "a-block-in-a-list": ("* this\n  ```sh\n  true\n  ```\n", "line 2: a fence has to begin"),
+    "the-shell-ends": ("```sh\nexit 0\n```\n\n```sh\nfalse\n```\n", "line 1: ends the reader's shell"),
+    "a-hang": ("```sh\nsleep 1000\n```\n", "line 1: did not end within 1 s"),
+    "a-home-of-its-own": ("```sh\ntest -z \"$(ls ~)\"\n```\n", ""),
+}
+
+
+def main():
+    work, failed = sys.argv[1], 0
+    for name, (page, wanted) in PAGES.items():
+        at = os.path.join(work, name)
+        wrong, not_run = follow(page, f"{at}.logs", at, 1 if name == "a-hang" else 60)
+        said = wrong[0] if wrong else ""
+        why = "" if (wanted in said if wanted else not said) else f"says {said!r}, not {wanted!r}"
+        if name == "a-page-that-is-right" and len(not_run) != 1:
+            why = f"{len(not_run)} commands were not run, not 1"
+        print(f"FAILED {name}: {why}" if why else f"ok {name}")
+        failed += bool(why)
+    print(f"{len(PAGES) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
