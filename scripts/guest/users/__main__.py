@@ -21,7 +21,7 @@ import agent  # noqa: E402
 from perftest import Failed, chosen  # noqa: E402
 from row import NotHere, Place, use, version  # noqa: E402
 
-GROUPS = ("ucx", "libfabric", "mpi", "ai", "rpma", "verbs", "cross", "storage", "rds", "ceph", "suites", "gtest")
+GROUPS = ("ucx", "libfabric", "mpi", "ai", "rpma", "verbs", "cross", "storage", "rds", "ceph", "suites", "gtest", "bindings", "tools")
 
 
 def all_rows():
