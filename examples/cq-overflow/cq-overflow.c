@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-/* A CQ has no room for a completion: CQ_ERR, and its queue pairs are in ERR. What would have completed there completes nowhere. */
+/* A CQ has no room for a completion: IBV_EVENT_CQ_ERR, and its queue pairs are in ERR. What would have completed there completes nowhere. */
 #include "../lib/verbs.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-/* A peer dies in the middle of a WRITE, and comes back: RETRY_EXC_ERR for what was under way, flushes behind it. */
+/* A peer dies in the middle of a WRITE, and comes back: IBV_WC_RETRY_EXC_ERR for what was under way, flushes behind it. */
 #include "../lib/verbs.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-/* An SRQ is in error: SRQ_ERR, and a queue pair that takes from it is in ERR. Its receives complete nowhere. */
+/* An SRQ is in error: IBV_EVENT_SRQ_ERR, and a queue pair that takes from it is in ERR. Its receives complete nowhere. */
 #include "../lib/verbs.h"
 
 #include <stdio.h>

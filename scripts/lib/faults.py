@@ -14,18 +14,19 @@ TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 # These have no row: the ABI says why beside each (IBTA 11.6.2: "reliable datagram only").
 DATAGRAM = re.compile(r"reliable datagram only", re.I)
 # Events of the port are the kernel's, which sees the net device.
-NETDEV = ("PORT_ERR", "PORT_ACTIVE", "GID_CHANGE")
+NETDEV = ("IBV_EVENT_PORT_ERR", "IBV_EVENT_PORT_ACTIVE", "IBV_EVENT_GID_CHANGE")
 # Rows of --long: the same rules have the same happen.
 AGAIN = "again/"
 VENDOR_ERR = re.compile(r"^ +(\w+) = (0x[0-9a-f]+),$", re.M)
 
 
 def abi(path, enum):
-    """Variants of an enumeration of the ABI, as rules name them, with what stands above each."""
+    """Variants of an enumeration of the ABI, as C spells them, with what stands above each."""
     with open(f"{TOP}/include/abi/{path}") as f:
-        body = re.search(rf"pub enum {enum}: u\d+ {{(.*?)\n    }}", f.read(), re.S)[1]
-    found = re.findall(r"///([^\n]*)\n +(\w+) = ", body)
-    return {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper(): text for text, name in found}
+        source = f.read()
+    body = re.search(rf"pub enum {enum}: u\d+ {{(.*?)\n    }}", source, re.S)[1]
+    spelled = dict(re.findall(r'Self::(\w+) => "(\w+)"', source))
+    return {spelled[name]: text for text, name in re.findall(r"///([^\n]*)\n +(\w+) = ", body)}
 
 
 def syndromes():
@@ -65,7 +66,7 @@ def words(said, codes):
 def show(rows, codes):
     head = ("status or event", "rule or door", "program", "reported / at the other end", "")
     lines = [head] + [(r["of"], r["door"], r["program"], words(r["found"], codes), r["result"]) for r in rows]
-    widths = [min(max(len(line[n]) for line in lines), limit) for n, limit in enumerate((20, 64, 34, 70, 4))]
+    widths = [min(max(len(line[n]) for line in lines), limit) for n, limit in enumerate((29, 64, 34, 70, 4))]
     for line in lines:
         cells = [textwrap.wrap(cell, width) or [""] for cell, width in zip(line, widths)]
         for n in range(max(map(len, cells))):

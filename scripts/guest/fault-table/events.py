@@ -133,7 +133,7 @@ def watched(of, door, wanted, cause, after=faults.until_works):
 
             def told():
                 # The descriptor is the program's too, and so is where it writes next.
-                return re.findall(rf"event_type IBV_EVENT_{of} ", os.pread(out.fileno(), 1 << 16, 0).decode())
+                return re.findall(rf"event_type {of} ", os.pread(out.fileno(), 1 << 16, 0).decode())
 
             try:
                 deadline = time.monotonic() + 20 * faults.SLOW
@@ -192,21 +192,21 @@ LAST = {"opcode": "RDMA WRITE Last", "limit": 1}
 TAKEN = {"direction": "in", **SEND, "limit": 1}
 ROWS = [
     Row("COMPLETION", said(REPEATED), "ibv_rc_pingpong -e", {"ended": 0}, repeated),
-    of_pair("CQ_ERR", ["CQ_ERR", "QP_FATAL"], "RDMA WRITE", write, [({"cq_overflow": "send"}, LAST)], state="ERR"),
-    of_pair("QP_FATAL", ["QP_FATAL"], "RDMA WRITE", write, [("qp_error", {**WRITE, "nth": 2})], state="ERR"),
-    of_pair("QP_REQ_ERR", ["QP_REQ_ERR"], "RDMA WRITE", refused, [(LONG, FIRST)], at="there", state="ERR", peer_status="REM_INV_REQ_ERR",
+    of_pair("IBV_EVENT_CQ_ERR", ["IBV_EVENT_CQ_ERR", "IBV_EVENT_QP_FATAL"], "RDMA WRITE", write, [({"cq_overflow": "send"}, LAST)], state="ERR"),
+    of_pair("IBV_EVENT_QP_FATAL", ["IBV_EVENT_QP_FATAL"], "RDMA WRITE", write, [("qp_error", {**WRITE, "nth": 2})], state="ERR"),
+    of_pair("IBV_EVENT_QP_REQ_ERR", ["IBV_EVENT_QP_REQ_ERR"], "RDMA WRITE", refused, [(LONG, FIRST)], at="there", state="ERR", peer_status="IBV_WC_REM_INV_REQ_ERR",
             peer_vendor_err=0x901, peer_state="ERR"),
-    of_pair("QP_ACCESS_ERR", ["QP_ACCESS_ERR"], "RDMA WRITE", refused, [(KEY, FIRST)], at="there", state="ERR", peer_status="REM_ACCESS_ERR",
+    of_pair("IBV_EVENT_QP_ACCESS_ERR", ["IBV_EVENT_QP_ACCESS_ERR"], "RDMA WRITE", refused, [(KEY, FIRST)], at="there", state="ERR", peer_status="IBV_WC_REM_ACCESS_ERR",
             peer_vendor_err=0xA01, peer_state="ERR"),
-    Row("COMM_EST", "the program asks for it", "pyverbs: SEND to a queue pair in RTR", {"event": ["COMM_EST"], "state": "RTR"}, communication_established),
-    of_pair("SQ_DRAINED", ["SQ_DRAINED"], "SQD with en_sqd_async_notify", drained, state="SQD"),
-    of_pair("QP_LAST_WQE_REACHED", ["QP_FATAL", "QP_LAST_WQE_REACHED"], "SEND to a queue pair on an SRQ", send, [("qp_error", TAKEN)], srq_pair,
+    Row("IBV_EVENT_COMM_EST", "the program asks for it", "pyverbs: SEND to a queue pair in RTR", {"event": ["IBV_EVENT_COMM_EST"], "state": "RTR"}, communication_established),
+    of_pair("IBV_EVENT_SQ_DRAINED", ["IBV_EVENT_SQ_DRAINED"], "SQD with en_sqd_async_notify", drained, state="SQD"),
+    of_pair("IBV_EVENT_QP_LAST_WQE_REACHED", ["IBV_EVENT_QP_FATAL", "IBV_EVENT_QP_LAST_WQE_REACHED"], "SEND to a queue pair on an SRQ", send, [("qp_error", TAKEN)], srq_pair,
             at="there", state="ERR"),
-    of_pair("SRQ_LIMIT_REACHED", ["SRQ_LIMIT_REACHED"], "a limit", below_limit, (), srq_pair, at="there", state="RTS", limit=0),
-    of_pair("SRQ_ERR", ["QP_FATAL", "QP_LAST_WQE_REACHED", "SRQ_ERR"], "SEND to a queue pair on an SRQ", send, [("kill_srq", TAKEN)], srq_pair,
+    of_pair("IBV_EVENT_SRQ_LIMIT_REACHED", ["IBV_EVENT_SRQ_LIMIT_REACHED"], "a limit", below_limit, (), srq_pair, at="there", state="RTS", limit=0),
+    of_pair("IBV_EVENT_SRQ_ERR", ["IBV_EVENT_QP_FATAL", "IBV_EVENT_QP_LAST_WQE_REACHED", "IBV_EVENT_SRQ_ERR"], "SEND to a queue pair on an SRQ", send, [("kill_srq", TAKEN)], srq_pair,
             at="there", state="ERR"),
-    watched("PORT_ERR", "the net device goes down", ["PORT_ERR"], lambda: link("down"), up_again),
-    watched("PORT_ACTIVE", "the net device goes down and up", ["PORT_ACTIVE"], lambda: link("down", "up")),
-    watched("GID_CHANGE", "an address more", ["GID_CHANGE"], lambda: address("add"), lambda: address("del")),
-    watched("DEVICE_FATAL", said(FATAL), ["DEVICE_FATAL"], dies),
+    watched("IBV_EVENT_PORT_ERR", "the net device goes down", ["IBV_EVENT_PORT_ERR"], lambda: link("down"), up_again),
+    watched("IBV_EVENT_PORT_ACTIVE", "the net device goes down and up", ["IBV_EVENT_PORT_ACTIVE"], lambda: link("down", "up")),
+    watched("IBV_EVENT_GID_CHANGE", "an address more", ["IBV_EVENT_GID_CHANGE"], lambda: address("add"), lambda: address("del")),
+    watched("IBV_EVENT_DEVICE_FATAL", said(FATAL), ["IBV_EVENT_DEVICE_FATAL"], dies),
 ]

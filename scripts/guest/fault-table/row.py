@@ -18,16 +18,15 @@ QUIET = 0.5
 RECORDED = 65536
 
 
-def names(prefix):
-    return {getattr(e, name): name[len(prefix):] for name in dir(e) if name.startswith(prefix)}
+def named(prefix):
+    return {getattr(e, name): name for name in dir(e) if name.startswith(prefix)}
 
 
-# By the numbers of libibverbs.
-STATUSES, EVENTS, STATES = names("IBV_WC_"), names("IBV_EVENT_"), names("IBV_QPS_")
+# By the numbers of libibverbs, in the spelling of C.
+EVENTS = named("IBV_EVENT_")
 # Flags of completions have the same prefix, and no status is their number.
-STATUSES |= {getattr(e, f"IBV_WC_{name}"): name for name in (
-    "SUCCESS", "LOC_LEN_ERR", "LOC_QP_OP_ERR", "LOC_PROT_ERR", "WR_FLUSH_ERR", "MW_BIND_ERR", "BAD_RESP_ERR", "LOC_ACCESS_ERR", "REM_INV_REQ_ERR",
-    "REM_ACCESS_ERR", "REM_OP_ERR", "RETRY_EXC_ERR", "RNR_RETRY_EXC_ERR", "REM_ABORT_ERR", "FATAL_ERR", "RESP_TIMEOUT_ERR", "GENERAL_ERR")}
+STATUSES = named("IBV_WC_") | {getattr(e, name): name for name in dir(e) if re.fullmatch("IBV_WC_(SUCCESS|[A-Z_]+_ERR)", name)}
+STATES = {number: name.removeprefix("IBV_QPS_") for number, name in named("IBV_QPS_").items()}
 
 
 class Row(NamedTuple):

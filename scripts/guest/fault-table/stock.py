@@ -39,7 +39,7 @@ class End(NamedTuple):
                     found["vendor_err"] = self.recorded()[1]
                 return found
         if self.status == 0:
-            return {"status": "SUCCESS", "vendor_err": 0}
+            return {"status": "IBV_WC_SUCCESS", "vendor_err": 0}
         raise Failed(f"it ended with {self.status} and told of no completion: {self.out[-300:]}")
 
     def recorded(self):
@@ -99,7 +99,7 @@ def row(of, vendor_err, rules, command, *options, state="ERR", at="client", peer
     A program under rules: what is said at one end, and the state of its queue pair; `peer` is what is wanted of the other end, each with peer_
     before it.
     """
-    is_heard = at == "server" or of == "SUCCESS" or "status" in (peer or {})
+    is_heard = at == "server" or of == "IBV_WC_SUCCESS" or "status" in (peer or {})
 
     def test():
         with applied(rules):

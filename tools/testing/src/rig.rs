@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 /// `enum ibv_wc_status`.
 pub mod status {
+    use verbena_abi::cqe::WcStatus;
+
     pub const SUCCESS: u32 = 0;
     pub const LOC_LEN_ERR: u32 = 1;
     pub const LOC_QP_OP_ERR: u32 = 2;
@@ -26,34 +28,13 @@ pub mod status {
     pub const RNR_RETRY_EXC_ERR: u32 = 13;
     pub const REM_ABORT_ERR: u32 = 16;
 
+    /// The name in C.
     pub fn name(status: u32) -> String {
-        const NAMES: [&str; 22] = [
-            "SUCCESS",
-            "LOC_LEN_ERR",
-            "LOC_QP_OP_ERR",
-            "LOC_EEC_OP_ERR",
-            "LOC_PROT_ERR",
-            "WR_FLUSH_ERR",
-            "MW_BIND_ERR",
-            "BAD_RESP_ERR",
-            "LOC_ACCESS_ERR",
-            "REM_INV_REQ_ERR",
-            "REM_ACCESS_ERR",
-            "REM_OP_ERR",
-            "RETRY_EXC_ERR",
-            "RNR_RETRY_EXC_ERR",
-            "LOC_RDD_VIOL_ERR",
-            "REM_INV_RD_REQ_ERR",
-            "REM_ABORT_ERR",
-            "INV_EECN_ERR",
-            "INV_EEC_STATE_ERR",
-            "FATAL_ERR",
-            "RESP_TIMEOUT_ERR",
-            "GENERAL_ERR",
-        ];
-        NAMES
-            .get(status as usize)
-            .map_or(format!("status {status}"), |n| (*n).to_owned())
+        let known = u8::try_from(status).ok().and_then(WcStatus::from_raw);
+        known.map_or_else(
+            || format!("status {status}"),
+            |known| known.verbs_name().into(),
+        )
     }
 }
 

@@ -25,7 +25,7 @@ pub fn run(recovers: bool) -> Result<bool> {
             return Ok(false);
         }
         cqe *= 2;
-        println!("CQ_ERR: a CQ of {cqe} entries");
+        println!("IBV_EVENT_CQ_ERR: a CQ of {cqe} entries");
         // First its queue pair, then its CQ.
         drop(from);
         from = End::new(&device, RC, cqe, None)?;

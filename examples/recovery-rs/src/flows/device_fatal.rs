@@ -40,7 +40,7 @@ pub fn run(recovers: bool) -> Result<bool> {
         if life > 0 || !device.event_came(EventType::DEVICE_FATAL, Duration::from_secs(5)) {
             return Ok(false);
         }
-        println!("DEVICE_FATAL: opened again");
+        println!("IBV_EVENT_DEVICE_FATAL: opened again");
         // All that was made of the device, before it is opened anew.
         drop((from, to, device));
         device = again()?;

@@ -276,7 +276,7 @@ fn many_qps(rig: &Rig) -> TestResult {
             } else {
                 (&mut next_send, &pairs[i].a.qp)
             };
-            ensure_eq!(status::name(w.status), "SUCCESS", "status");
+            ensure_eq!(status::name(w.status), "IBV_WC_SUCCESS", "status");
             ensure_eq!(
                 w.wr_id & 0xffff_ffff,
                 next[i],

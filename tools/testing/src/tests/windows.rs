@@ -256,7 +256,7 @@ fn bind_errors(rig: &Rig) -> TestResult {
     ] {
         pair.b.qp.bind(9, mw, mw.rkey() + 1, to).at(what)?;
         let done = wait_one(&pair.b.scq, what)?;
-        ensure_eq!(status::name(done.status), "MW_BIND_ERR", "{what}");
+        ensure_eq!(status::name(done.status), "IBV_WC_MW_BIND_ERR", "{what}");
         ensure!(done.vendor_err != 0, "{what}: no vendor_err");
         if !causes.contains(&done.vendor_err) {
             causes.push(done.vendor_err);
@@ -267,7 +267,11 @@ fn bind_errors(rig: &Rig) -> TestResult {
     ensure_eq!(causes.len(), 4, "causes told apart");
     for (what, key) in [("an unbound window", mw.rkey()), ("a region", mr.rkey())] {
         let status = invalidate(&pair, key)?;
-        ensure_eq!(status::name(status), "MW_BIND_ERR", "{what} invalidated");
+        ensure_eq!(
+            status::name(status),
+            "IBV_WC_MW_BIND_ERR",
+            "{what} invalidated"
+        );
         again(rig, &pair).at(what)?;
     }
     ensure_eq!(

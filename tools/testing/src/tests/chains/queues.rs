@@ -224,7 +224,7 @@ impl World<'_> {
             self.a.mr.buf.write(0, &id.to_le_bytes());
             let wr = SendWr::new(op::SEND, id, &[self.a.mr.sge(0, 8)]);
             let sent = self.alone(wr)?;
-            ensure_eq!(status::name(sent), "SUCCESS", "a SEND");
+            ensure_eq!(status::name(sent), "IBV_WC_SUCCESS", "a SEND");
             let receive = self.waiting.pop_front().ok_or("the model is empty")?;
             let one = wait_one(&self.b.rcq, "a receive")?;
             ok(&one, receive, wc::RECV)?;
