@@ -10,7 +10,7 @@ import sys
 
 HEAD = "| what goes wrong | the device says | one end | the other end |\n| --- | --- | --- | --- |"
 # Each queue pair on an SRQ gets this one when it goes.
-USUAL = "QP_LAST_WQE_REACHED"
+USUAL = "IBV_EVENT_QP_LAST_WQE_REACHED"
 SHOWN = 3
 
 
@@ -38,9 +38,8 @@ def cell(end, is_client):
 
 
 def device(told):
-    """Statuses and events, by the names of the ABI."""
-    names = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.partition(" ")[0]).upper() for name in told}
-    return ", ".join(sorted(names - {USUAL})) or "nothing"
+    """Statuses and events, as C spells them."""
+    return ", ".join(sorted(set(told) - {USUAL})) or "nothing"
 
 
 def ends(row):

@@ -16,6 +16,7 @@ class Way(NamedTuple):
     kills: bool = False  # the server, at the moment
     reliable: bool = False  # only reliable connections have that
     repaired: bool = False  # the device comes back after a while
+    told: str = ""  # the status or event that the device gives in any case
 
 
 def at(action, **more):
@@ -37,12 +38,12 @@ WAYS = (
     Way("vanishes", "nothing arrives any more", (at("drop"), while_there("drop"))),
     Way("rnr_20", "20 NAKs: receiver not ready", (at({"rnr": 1}, direction="in"), while_there({"rnr": 1}, direction="in", opcode=None, limit=19)), reliable=True),
     Way("rnr_always", "receiver not ready, for ever", (at({"rnr": 1}, direction="in"), while_there({"rnr": 1}, direction="in", opcode=None)), reliable=True),
-    Way("nak_access", "NAK: remote access error", (at({"nak": "remote access error"}, direction="in"),), reliable=True),
-    Way("nak_operation", "NAK: remote operational error", (at({"nak": "remote operational error"}, direction="in"),), reliable=True),
-    Way("qp_error", "a queue pair is in ERR", (at("qp_error"),)),
-    Way("cq_send", "a send CQ overflows", (at({"cq_overflow": "send"}),)),
+    Way("nak_access", "NAK: remote access error", (at({"nak": "remote access error"}, direction="in"),), reliable=True, told="IBV_WC_REM_ACCESS_ERR"),
+    Way("nak_operation", "NAK: remote operational error", (at({"nak": "remote operational error"}, direction="in"),), reliable=True, told="IBV_WC_REM_OP_ERR"),
+    Way("qp_error", "a queue pair is in ERR", (at("qp_error"),), told="IBV_EVENT_QP_FATAL"),
+    Way("cq_send", "a send CQ overflows", (at({"cq_overflow": "send"}),), told="IBV_EVENT_CQ_ERR"),
     Way("cq_receive", "a receive CQ overflows", (at({"cq_overflow": "recv"}, direction="in"),)),
-    Way("fatal", "the device dies", (at("fatal"),), repaired=True),
+    Way("fatal", "the device dies", (at("fatal"),), repaired=True, told="IBV_EVENT_DEVICE_FATAL"),
 )
 
 
