@@ -4,14 +4,15 @@
 
 use crate::{capture, why};
 use std::path::Path;
+use verbena_record::{Facts, Failure};
 
 /// Writes the capture and the page of a recording beside it and says what happened, if the run failed or something ended in an error;
-/// else the recording is removed, and nothing is said.
+/// else the recording is removed, and nothing is said. With `is_timed` what is said begins with when that was.
 ///
 /// # Errors
 ///
 /// The file is no recording, or a file cannot be written or removed.
-pub fn run(file: &Path, status: u8) -> Result<String, String> {
+pub fn run(file: &Path, status: u8, is_timed: bool) -> Result<String, String> {
     let facts = why::known(None, Some(file))?;
     let errors = verbena_record::errors(&facts);
     let lasting = errors.lasting();
@@ -21,10 +22,46 @@ pub fn run(file: &Path, status: u8) -> Result<String, String> {
     }
     capture::of_recording(&facts, &file.with_extension("pcapng"))?;
     why::report(file, &file.with_extension("html"))?;
-    let what = lasting.or_else(|| errors.first()).unwrap_or_else(|| {
-        String::from("the flight recorder has no error of the device, its queue pairs or its CQs")
+    // What was repaired may be the reason all the same.
+    let failure = lasting.or(errors.told.first());
+    let what = match failure {
+        Some(failure) => errors.line(failure),
+        None => without_error(&facts),
+    };
+    let time = failure.map_or(0, |failure| moment(&facts, failure));
+    let time = if is_timed {
+        format!("{time} ")
+    } else {
+        String::new()
+    };
+    Ok(format!("{time}{what}\n"))
+}
+
+/// What is said where nothing was in error.
+fn without_error(facts: &Facts) -> String {
+    let none = "the flight recorder has no error of the device, its queue pairs or its CQs";
+    match verbena_record::quiet(facts).join("; ") {
+        more if more.is_empty() => String::from(none),
+        more => format!("{none}; {more}"),
+    }
+}
+
+/// The time of day of an error, in nanoseconds since 1970; 1 is unknown. What another device found comes after the error there, whatever
+/// the clocks of two devices say.
+fn moment(facts: &Facts, failure: &Failure) -> u64 {
+    const LATER: u64 = 1_000_000_000;
+    let at = failure.entry.and_then(|entry| {
+        let at = entry.checked_sub(facts.recording.first)?;
+        facts.recording.entries.get(usize::try_from(at).ok()?)
     });
-    Ok(what + "\n")
+    let time = at.map_or(1, |entry| {
+        facts.recording.power_on.saturating_add(entry.time)
+    });
+    if failure.is_told_by_another() {
+        time.saturating_add(LATER)
+    } else {
+        time
+    }
 }
 
 #[cfg(test)]
@@ -60,7 +97,7 @@ mod tests {
             ..Recording::default()
         };
         std::fs::write(&file, recording.to_bytes()).unwrap();
-        let told = run(&file, status).unwrap();
+        let told = run(&file, status, false).unwrap();
         let left = std::fs::read_dir(&dir).unwrap();
         let left = left.map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let mut left: Vec<String> = left.collect();
@@ -99,5 +136,26 @@ mod tests {
         // What was repaired may be the reason all the same.
         let (told, _) = finished("both", &[error, state(QpState::Reset, 0)], 1);
         assert!(told.contains("RetryExceeded"), "{told}");
+    }
+
+    #[test]
+    fn an_error_has_a_time_that_runs_can_be_sorted_by() {
+        let mut facts = Facts::default();
+        facts.recording.power_on = 1000;
+        facts.recording.first = 7;
+        let what = state(QpState::Err, Syndrome::NakRemoteAccess.to_raw());
+        facts.recording.entries = vec![Entry { time: 5, what }];
+        let mut failure = Failure {
+            who: String::from("QP 0x11"),
+            entry: Some(7),
+            is_repaired: false,
+            lines: vec![String::from("It received a NAK (AETH syndrome 0x62).")],
+        };
+        assert_eq!(moment(&facts, &failure), 1005);
+        let another = String::from("Its peer QP 0x12 is of another device: ask that one why.");
+        failure.lines.push(another);
+        assert_eq!(moment(&facts, &failure), 1_000_001_005);
+        failure.entry = None;
+        assert_eq!(moment(&facts, &failure), 1_000_000_001);
     }
 }

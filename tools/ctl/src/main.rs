@@ -245,8 +245,8 @@ fn run(args: &Args) -> Result<String, String> {
             file,
         } => return capture::of_recording(&why::known(None, Some(recording))?, file),
         Command::Record(record::Record::Export { file }) => return why::export(file),
-        Command::Record(record::Record::Finish { file, status }) => {
-            return finish::run(file, *status);
+        Command::Record(record::Record::Finish { file, status, time }) => {
+            return finish::run(file, *status, *time);
         }
         _ => {}
     }

@@ -37,6 +37,9 @@ pub enum Record {
         /// The status of the run
         #[arg(long, value_name = "N", default_value_t = 0)]
         status: u8,
+        /// Begin with the time of day of the error, in nanoseconds since 1970 (0: there is none), so that runs can be sorted
+        #[arg(long)]
+        time: bool,
     },
     /// Record all that the device is told and reads, and all that it does, from its next reset on, for `replay`. An interrupt ends it
     Full {

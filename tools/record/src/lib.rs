@@ -39,7 +39,7 @@ pub use export::{export, Exported};
 pub use facts::{packet_name, state_name, work_name, Facts, QpNow};
 pub use frames::{frames, Frame, Way};
 pub use report::report;
-pub use why::{errors, syndrome_text, why, Errors, Failure};
+pub use why::{errors, quiet, syndrome_text, why, Errors, Failure};
 
 /// A PSN in people's words.
 pub(crate) fn psn_text(psn: u32) -> String {

@@ -2,7 +2,7 @@
 
 //! The chain back from an error of a queue pair: the packet or work request that it was found with, rules that had a hand in it, the peer.
 
-use super::{syndrome_text, tell};
+use super::syndrome_text;
 use crate::entry::{Entry, Packet, What};
 use crate::facts::{
     covers, is_acknowledge, is_response, packet_name, packets_name, work_name, Facts, Name, QpNow,
@@ -18,14 +18,14 @@ use verbena_roce::psn;
 use verbena_roce::wire::opcode;
 
 /// What is told of an error.
-struct Chain<'a> {
-    facts: &'a Facts,
-    qp: &'a QpNow,
+pub(super) struct Chain<'a> {
+    pub(super) facts: &'a Facts,
+    pub(super) qp: &'a QpNow,
     /// The queue pair began anew here ...
-    life: usize,
+    pub(super) life: usize,
     /// ... and its error came here.
-    at: usize,
-    depth: u32,
+    pub(super) at: usize,
+    pub(super) depth: u32,
 }
 
 /// Tells it.
@@ -58,6 +58,7 @@ pub(super) fn chain(
             "The driver moved it there by MODIFY_QP: a program's ibv_modify_qp, or the end of a connection (rdma_disconnect, a process that went).",
         )),
         DeviceFatal => chain.event(EventType::DeviceFatal, "device", out),
+        ResponseOpcode | ResponseLength => drop(chain.rules(qp.qpn, out)),
         _ if is_responders(cause) => chain.request(out),
         _ => {}
     }
@@ -147,8 +148,18 @@ pub(super) fn firings(facts: &Facts, qpn: u32, from: usize, to: usize) -> Vec<St
     told
 }
 
+/// Tells which rules fired on a queue pair before a place, since it began anew; whether one did.
+pub(super) fn rules(facts: &Facts, qpn: u32, at: usize, out: &mut Vec<String>) -> bool {
+    let fired = firings(facts, qpn, facts.anew(qpn, at), at);
+    let any = !fired.is_empty();
+    if any {
+        out.push(format!("Rules at {}: {}.", Name(qpn), fired.join("; ")));
+    }
+    any
+}
+
 impl Chain<'_> {
-    fn says(&self, mut is_it: impl FnMut(&What) -> bool) -> Option<(usize, &Entry)> {
+    pub(super) fn says(&self, mut is_it: impl FnMut(&What) -> bool) -> Option<(usize, &Entry)> {
         let mut back = self.facts.before(self.at);
         back.find(|(n, entry)| *n >= self.life && is_it(&entry.what))
     }
@@ -202,12 +213,7 @@ impl Chain<'_> {
     }
 
     fn rules(&self, qpn: u32, out: &mut Vec<String>) -> bool {
-        let fired = firings(self.facts, qpn, self.facts.anew(qpn, self.at), self.at);
-        let any = !fired.is_empty();
-        if any {
-            out.push(format!("Rules at {}: {}.", Name(qpn), fired.join("; ")));
-        }
-        any
+        rules(self.facts, qpn, self.at, out)
     }
 
     fn injected(&self, out: &mut Vec<String>) {
@@ -229,25 +235,6 @@ impl Chain<'_> {
             None => out.push(String::from(
                 "A rule (verbenactl fault list), or INJECT_FAULT of the driver, asked for it.",
             )),
-        }
-    }
-
-    /// The peer, if it is of this device: how it came to it.
-    fn peer(&self, out: &mut Vec<String>) {
-        match self.facts.local_peer(self.qp) {
-            Some(peer) if self.depth > 1 => {
-                out.push(format!(
-                    "Its peer {} is of this device too.",
-                    Name(peer.qpn)
-                ));
-                tell(self.facts, &peer, self.depth - 1, out);
-            }
-            Some(_) => {}
-            None if self.qp.peer != 0 => out.push(format!(
-                "Its peer {} is of another device (or not there any more): ask that one why.",
-                Name(self.qp.peer)
-            )),
-            None => {}
         }
     }
 
@@ -346,6 +333,7 @@ impl Chain<'_> {
             _ => false,
         };
         let peer = self.facts.local_peer(self.qp);
+        self.port(out);
         let at_me = self.rules(me, out);
         let at_peer = peer.is_some_and(|peer| self.rules(peer.qpn, out));
         match peer {

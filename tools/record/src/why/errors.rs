@@ -2,8 +2,8 @@
 
 //! Every error of a recording in order, each told as it was when it came: also of queue pairs that are gone since.
 
-use super::cause::times;
-use super::{syndrome_text, why, why_event};
+use super::cause::{self, times};
+use super::{peer, syndrome_text, why, why_event};
 use crate::entry::What;
 use crate::facts::{is_error, Facts, Name};
 use crate::report::until;
@@ -83,36 +83,64 @@ impl Errors {
         out
     }
 
-    /// The first error that was not repaired, in a line, and how many more errors there are.
-    pub fn lasting(&self) -> Option<String> {
-        self.line(self.told.iter().find(|failure| !failure.is_repaired)?)
+    /// The first error that was not repaired.
+    pub fn lasting(&self) -> Option<&Failure> {
+        self.told.iter().find(|failure| !failure.is_repaired)
     }
 
-    /// The same of the first error, repaired or not.
-    pub fn first(&self) -> Option<String> {
-        self.line(self.told.first()?)
-    }
-
-    fn line(&self, failure: &Failure) -> Option<String> {
-        let mut told = failure.lines.first()?.clone();
-        // The status is what the program was told, and a rule is a cause that nobody would guess.
-        let status = failure
-            .lines
+    /// One of them in a line: what happened, the status that the program was told, and a reason that lies outside of the queue pair;
+    /// then which one is next, and how many more errors there are.
+    pub fn line(&self, failure: &Failure) -> String {
+        let lines = &failure.lines;
+        let mut told = lines.first().cloned().unwrap_or_default();
+        if let Some(status) = failure.status() {
+            // Of one that goes on, the first line has it.
+            if !told.contains(status) {
+                told += &format!(" {status}.");
+            }
+        }
+        // A rule is a cause that nobody would guess.
+        let rule = lines
             .iter()
-            .find(|line| line.contains(" completed with IBV_WC_"));
-        let rule = failure.lines.iter().find(|line| line.contains("ule \""));
-        if let Some((status, _)) = status.and_then(|line| line.split_once(" in CQ")) {
-            told += &format!(" {status}.");
+            .find(|line| line.contains("ule \"") || line.starts_with("Rules at "));
+        if let Some(reason) = rule.or_else(|| peer::outer(lines)) {
+            told += &format!(" {reason}");
         }
-        if let Some(rule) = rule {
-            told += &format!(" {rule}");
+        // Of what a responder finds, the requester's program is told.
+        let next = self
+            .told
+            .iter()
+            .skip_while(|other| *other != failure)
+            .nth(1)
+            .map_or_else(String::new, Failure::short);
+        match (self.told.len() + self.left_out).saturating_sub(1) {
+            0 => told,
+            1 if !next.is_empty() => format!("{told} There is one more error: {next}."),
+            1 => told + " There is one more error.",
+            n if !next.is_empty() => format!("{told} There are {n} more errors, next {next}."),
+            n => format!("{told} There are {n} more errors."),
         }
-        let more = match self.told.len() + self.left_out - 1 {
-            0 => String::new(),
-            1 => String::from(" There is one more error."),
-            n => format!(" There are {n} more errors."),
-        };
-        Some(told + &more)
+    }
+}
+
+impl Failure {
+    /// Which work request completed, and how, if one did in error.
+    fn status(&self) -> Option<&str> {
+        let told = |line: &&String| line.contains(" completed with IBV_WC_");
+        let line = self.lines.iter().find(told)?;
+        Some(line.split_once(" in CQ")?.0)
+    }
+
+    /// Who it was, and the name of the status.
+    fn short(&self) -> String {
+        let name = self.status().and_then(|status| status.rsplit(' ').next());
+        name.map_or_else(|| self.who.clone(), |name| format!("{}, {name}", self.who))
+    }
+
+    /// Whether the peer's device found it, and told of it by a NAK.
+    pub fn is_told_by_another(&self) -> bool {
+        let has = |part: &str| self.lines.iter().any(|line| line.contains(part));
+        has("It received a NAK") && has(" is of another device")
     }
 }
 
@@ -197,12 +225,17 @@ fn completed(facts: &Facts, at: usize) -> Option<Failure> {
     }
     let cause = Syndrome::from_raw(syndrome).map_or_else(String::new, syndrome_text);
     let name = status.verbs_name();
-    let lines = vec![format!(
+    let mut lines = vec![format!(
         "A work request of {} (wr_id {wr_id:#x}) completed with {name} in CQ {cqn}, {}: {cause} \
          The queue pair goes on.",
         Name(qpn),
         facts.moment(at)
     )];
+    // What was lost of an unreliable message was lost on its way from the peer.
+    let peer = facts.qp(qpn).and_then(|qp| facts.local_peer(&qp));
+    for qpn in [Some(qpn), peer.map(|peer| peer.qpn)].into_iter().flatten() {
+        cause::rules(facts, qpn, at, &mut lines);
+    }
     let failure = failure(facts, at, Name(qpn).to_string(), lines);
     Some(Failure {
         is_repaired: true,
@@ -303,17 +336,17 @@ pub fn errors(facts: &Facts) -> Errors {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::entry::Entry;
     use crate::facts::QpNow;
     use crate::file::Recording;
-    use crate::why::tests::{created, state};
+    use crate::why::tests::{created, lost, state};
     use verbena_abi::cmd::Opcode;
     use verbena_abi::ctx::QpState;
     use verbena_abi::eqe::EventType;
 
-    fn facts(whats: Vec<What>) -> Facts {
+    pub(crate) fn facts(whats: Vec<What>) -> Facts {
         let entries = (0..).zip(whats);
         let recording = Recording {
             entries: entries.map(|(time, what)| Entry { time, what }).collect(),
@@ -322,7 +355,7 @@ mod tests {
         Facts::of(recording, Vec::new())
     }
 
-    fn completed(qpn: u32, status: WcStatus, cause: Syndrome) -> What {
+    pub(crate) fn completed(qpn: u32, status: WcStatus, cause: Syndrome) -> What {
         What::Completed {
             qpn,
             cqn: 5,
@@ -373,18 +406,39 @@ mod tests {
             assert!(text.contains(part), "{part}: {text}");
         }
         // A refused command is none that lasts.
-        let line = told.lasting().unwrap();
+        let line = told.line(told.lasting().unwrap());
         assert!(line.starts_with("QP 0x1 is in ERR"), "{line}");
-        let end = "completed with IBV_WC_RETRY_EXC_ERR. There are 2 more errors.";
+        assert!(line.contains("completed with IBV_WC_RETRY_EXC_ERR. Its peer QP 0x2"));
+        assert!(
+            line.ends_with("There are 2 more errors, next CQ 9."),
+            "{line}"
+        );
+        assert!(told.line(&told.told[0]).contains("CREATE_QP"));
+    }
+
+    #[test]
+    fn of_what_a_responder_found_the_status_that_the_requester_was_told_comes_next() {
+        let told = errors(&facts(vec![
+            created(1),
+            created(2),
+            state(2, 1, QpState::Err, Some(Syndrome::RkeyUnknown)),
+            completed(1, WcStatus::RemAccessErr, Syndrome::NakRemoteAccess),
+            state(1, 2, QpState::Err, Some(Syndrome::NakRemoteAccess)),
+        ]));
+        let line = told.line(told.lasting().unwrap());
+        assert!(line.starts_with("QP 0x2 is in ERR, "), "{line}");
+        let end = "There is one more error: QP 0x1, IBV_WC_REM_ACCESS_ERR.";
         assert!(line.ends_with(end), "{line}");
-        assert!(told.first().unwrap().contains("CREATE_QP"));
     }
 
     #[test]
     fn a_queue_pair_that_goes_on_is_told_by_its_completion() {
         let told = errors(&facts(vec![
             created(3),
+            created(4),
+            state(4, 3, QpState::Rts, None),
             state(3, 4, QpState::Rtr, None),
+            lost(4),
             completed(3, WcStatus::RemAbortErr, Syndrome::Aborted),
             completed(3, WcStatus::Success, Syndrome::Flushed),
         ]));
@@ -393,6 +447,10 @@ mod tests {
         };
         assert_eq!(told.lasting(), None);
         assert!(only.lines[0].contains("IBV_WC_REM_ABORT_ERR"), "{only:?}");
+        assert!(
+            told.line(only).contains("Rules at QP 0x4: a rule"),
+            "{only:?}"
+        );
         assert!(!told.lines()[0].starts_with("1."));
     }
 
@@ -400,7 +458,7 @@ mod tests {
     fn without_an_error_that_is_said_and_what_was_not_recorded_is_added() {
         let quiet = errors(&facts(vec![created(1)]));
         assert_eq!(quiet.lines(), ["No error."]);
-        assert_eq!((quiet.first(), quiet.lasting()), (None, None));
+        assert_eq!(quiet.lasting(), None);
         let mut later = facts(vec![created(1)]);
         later.qps.push(QpNow {
             qpn: 6,

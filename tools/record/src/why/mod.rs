@@ -6,12 +6,15 @@
 mod advice;
 mod cause;
 mod errors;
+mod peer;
+mod quiet;
 
 #[cfg(test)]
 pub(crate) mod tests;
 
 pub(crate) use advice::clause;
 pub use errors::{errors, Errors, Failure};
+pub use quiet::quiet;
 
 use crate::entry::{Entry, What};
 use crate::facts::{state_name, Facts, Name, QpNow};
@@ -19,6 +22,7 @@ use crate::psn_text;
 use verbena_abi::ctx::QpState;
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
+use verbena_faults::Action;
 
 /// Queue pairs in a chain: it, its peer, and no further.
 const DEPTH: u32 = 2;
@@ -96,9 +100,14 @@ pub(crate) fn why_event(facts: &Facts, at: usize) -> Option<(String, Vec<String>
     let text = cause.map_or_else(String::new, syndrome_text);
     let died = cause::capital(&died);
     let mut out = vec![format!("{died} died, {}: {text}", facts.moment(at))];
-    if cause == Some(Syndrome::Injected) {
+    if matches!(cause, Some(Syndrome::Injected | Syndrome::CqOverflow)) {
+        // A CQ may overflow by itself.
+        let is_it = |rule| {
+            cause == Some(Syndrome::Injected)
+                || matches!(facts.action(rule), Some(Action::CqOverflow(_)))
+        };
         let fired = facts.before(at).find_map(|(n, entry)| match entry.what {
-            What::Fired { rule, .. } => Some((n, rule)),
+            What::Fired { rule, .. } if is_it(rule) => Some((n, rule)),
             _ => None,
         });
         if let Some((n, rule)) = fired {
@@ -128,9 +137,10 @@ fn tell(facts: &Facts, qp: &QpNow, depth: u32, out: &mut Vec<String>) {
     let when = since.map_or_else(String::new, |at| format!(", {}", facts.moment(at)));
     let state = state_name(qp.state.to_raw());
     match end(facts, qp.qpn, life) {
-        Some(What::Destroyed { .. }) => {
+        Some((at, What::Destroyed { .. })) => {
+            let moment = facts.moment(at);
             out.push(format!(
-                "{name} was destroyed; it was in {state} last{when}."
+                "{name} was destroyed, {moment}; it was in {state} last{when}."
             ));
         }
         Some(_) => out.push(format!("{name} went with a reset of the device.")),
@@ -151,14 +161,14 @@ fn tell(facts: &Facts, qp: &QpNow, depth: u32, out: &mut Vec<String>) {
     }
 }
 
-/// What ended the life of a queue pair that is not there any more.
-fn end(facts: &Facts, qpn: u32, life: usize) -> Option<What> {
+/// What ended the life of a queue pair that is not there any more, and where.
+fn end(facts: &Facts, qpn: u32, life: usize) -> Option<(usize, What)> {
     if facts.qps.iter().any(|qp| qp.qpn == qpn) {
         return None;
     }
     let rest = facts.all().get(life + 1..).unwrap_or_default();
-    let mut ends = rest.iter().map(|entry| entry.what);
-    ends.find(|what| match *what {
+    let mut ends = (life + 1..).zip(rest.iter().map(|entry| entry.what));
+    ends.find(|(_, what)| match *what {
         What::Destroyed { qpn: n, .. } => n == qpn,
         What::Reset => true,
         _ => false,

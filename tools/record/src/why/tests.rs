@@ -6,7 +6,7 @@ use super::*;
 use crate::entry::Packet;
 use crate::file::Recording;
 use verbena_abi::cqe::WcStatus;
-use verbena_faults::{Action, Match, Rule};
+use verbena_faults::{Action, Match, Queue, Rule};
 
 /// A rule that loses packets.
 pub(crate) fn rule(name: &str) -> Rule {
@@ -58,7 +58,7 @@ pub(crate) fn state(qpn: u32, peer: u32, to: QpState, syndrome: Option<Syndrome>
     }
 }
 
-fn packet(qpn: u32, peer: u32, opcode: u8, psn: u32, detail: u32) -> Packet {
+pub(crate) fn packet(qpn: u32, peer: u32, opcode: u8, psn: u32, detail: u32) -> Packet {
     Packet {
         qpn,
         peer,
@@ -70,7 +70,7 @@ fn packet(qpn: u32, peer: u32, opcode: u8, psn: u32, detail: u32) -> Packet {
     }
 }
 
-fn has(told: &str, wanted: &[&str]) {
+pub(crate) fn has(told: &str, wanted: &[&str]) {
     for wanted in wanted {
         assert!(told.contains(wanted), "{wanted:?} is not in:\n{told}");
     }
@@ -126,19 +126,24 @@ fn a_nak_leads_to_the_peers_check_and_its_request() {
     );
 }
 
-#[test]
-fn what_a_rule_lost_is_said_of_the_retries() {
-    let lost = What::Fired {
+/// A rule fired on a packet that this queue pair sent.
+pub(crate) fn lost(qpn: u32) -> What {
+    What::Fired {
         rule: 0,
         on: verbena_faults::On::Packet,
         way: verbena_faults::Direction::Out,
         opcode: 0x0a,
-        qpn: 1,
-        owner: 1,
+        qpn,
+        owner: qpn,
         base: 0,
         psn: 7,
         nth: 1,
-    };
+    }
+}
+
+#[test]
+fn what_a_rule_lost_is_said_of_the_retries() {
+    let lost = lost(1);
     let sent = What::Sent(packet(1, 2, 0x0a, 7, 0));
     let told = told(
         &[
@@ -158,6 +163,13 @@ fn what_a_rule_lost_is_said_of_the_retries() {
             "rule \"x\" fired 2 times, first on RDMA WRITE Only sent, PSN 0x000007",
         ],
     );
+}
+
+#[test]
+fn a_rule_that_altered_a_response_is_said() {
+    let error = state(1, 2, QpState::Err, Some(Syndrome::ResponseOpcode));
+    let told = told(&[created(1), lost(1), error], 1);
+    has(&told, &["ResponseOpcode", "rule \"x\" fired once"]);
 }
 
 #[test]
@@ -182,6 +194,34 @@ fn a_cq_that_overflowed_is_told_with_its_event() {
             "with more",
         ],
     );
+}
+
+/// A CQ may overflow by itself, beside a rule for something else.
+#[test]
+fn a_rule_that_overflowed_a_cq_is_said() {
+    let died = What::Event {
+        kind: EventType::CqErr.to_raw(),
+        number: 6,
+        syndrome: Syndrome::CqOverflow.to_raw(),
+    };
+    let entries = [lost(1), died].map(|what| Entry { time: 0, what });
+    let recording = Recording {
+        entries: entries.to_vec(),
+        ..Recording::default()
+    };
+    let told = |action| {
+        let rule = Rule {
+            action,
+            ..rule("full")
+        };
+        let facts = Facts::of(recording.clone(), vec![Some(rule)]);
+        why_event(&facts, 1).unwrap().1.join("\n")
+    };
+    has(
+        &told(Action::CqOverflow(Queue::Send)),
+        &["CQ 6 died", "Rule \"full\" fired last before it"],
+    );
+    assert!(!told(Action::Drop).contains("full\""));
 }
 
 #[test]

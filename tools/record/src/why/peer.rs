@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What has become of the other end of a queue pair in error, and of the port between the two.
+
+use super::cause::Chain;
+use super::tell;
+use crate::entry::What;
+use crate::facts::{state_name, Name};
+use verbena_abi::cmd::Opcode;
+use verbena_abi::ctx::QpState;
+
+/// What follows such a line is the peer's.
+const OF_THIS_DEVICE: &str = " is of this device too.";
+
+impl Chain<'_> {
+    /// The peer, if it is of this device: how it came to it.
+    pub(super) fn peer(&self, out: &mut Vec<String>) {
+        let name = Name(self.qp.peer);
+        match self.facts.local_peer(self.qp) {
+            Some(peer) if self.depth > 1 => {
+                out.push(format!("Its peer {name}{OF_THIS_DEVICE}"));
+                tell(self.facts, &peer, self.depth - 1, out);
+            }
+            Some(_) => {}
+            None if self.qp.peer == 0 => {}
+            None if self.qp.is_local == Some(true) => out.push(self.stranger()),
+            None => out.push(format!(
+                "Its peer {name} is of another device (or not there any more): ask that one why."
+            )),
+        }
+    }
+
+    /// The queue pair of this device that it names as its peer, and that does not name it.
+    fn stranger(&self) -> String {
+        let name = Name(self.qp.peer);
+        let Some(other) = self.facts.qp(self.qp.peer) else {
+            // Older entries are overwritten.
+            return match self.facts.recording.first {
+                0 => format!("Its peer {name} of this device does not exist."),
+                _ => format!("Of its peer {name} of this device nothing is recorded any more."),
+            };
+        };
+        let state = state_name(other.state.to_raw());
+        let whose = match other.peer {
+            0 => String::from("not connected"),
+            peer => format!("connected to {}", Name(peer)),
+        };
+        format!("Its peer {name} of this device is in {state} and {whose}.")
+    }
+
+    /// What became of the port since the queue pair was connected.
+    pub(super) fn port(&self, out: &mut Vec<String>) {
+        let me = self.qp.qpn;
+        let ready = QpState::Rts.to_raw();
+        let connected = self
+            .says(|what| matches!(*what, What::State { qpn, to, .. } if qpn == me && to == ready));
+        // Without that entry, which is overwritten, all of them are later.
+        let connected = connected.map_or(0, |(n, _)| n);
+        for (wanted, what) in [
+            (
+                Opcode::SetPort,
+                "Its net device went down, came up or got another MTU",
+            ),
+            (Opcode::SetGid, "An address of the port came or went"),
+        ] {
+            let found = self.says(|what| matches!(*what, What::Command { opcode, status: 0, .. } if opcode == wanted.to_raw()));
+            if let Some((n, _)) = found.filter(|(n, _)| *n >= connected) {
+                let command = verbena_faults::command_name(wanted.to_raw()).unwrap_or_default();
+                let moment = self.facts.moment(n);
+                out.push(format!("{what} (command {command}), {moment}."));
+            }
+        }
+    }
+}
+
+/// Of the lines about an error, the first that names a reason outside of the queue pair.
+pub(super) fn outer(lines: &[String]) -> Option<&String> {
+    let is_port = |line: &&String| line.contains(" (command SET_");
+    if let Some(port) = lines.iter().skip(1).find(is_port) {
+        return Some(port);
+    }
+    let at = lines
+        .iter()
+        .position(|line| line.starts_with("Its peer "))?;
+    let line = lines.get(at)?;
+    if !line.ends_with(OF_THIS_DEVICE) {
+        return Some(line);
+    }
+    // One that could answer is no reason.
+    let peer = lines.get(at + 1)?;
+    let is_well = [" is in RTR", " is in RTS", " is in SQD"];
+    let is_well = is_well.iter().any(|state| peer.contains(state));
+    (!is_well).then_some(peer)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::entry::What;
+    use crate::why::errors;
+    use crate::why::errors::tests::facts;
+    use crate::why::tests::{created, has, state};
+    use verbena_abi::cmd::Opcode;
+    use verbena_abi::ctx::QpState;
+    use verbena_abi::syndrome::Syndrome;
+
+    /// What is said of a queue pair that ran out of retries, after something else.
+    fn line(before: &[What]) -> String {
+        let mut whats = vec![created(1), state(1, 2, QpState::Rts, None)];
+        whats.extend_from_slice(before);
+        let mut error = state(1, 2, QpState::Err, Some(Syndrome::RetryExceeded));
+        if let What::State { is_local, .. } = &mut error {
+            *is_local = Some(true);
+        }
+        whats.push(error);
+        let told = errors(&facts(whats));
+        told.line(told.lasting().unwrap())
+    }
+
+    #[test]
+    fn retries_that_ran_out_are_told_with_what_became_of_the_peer() {
+        let peer = [created(2), state(2, 1, QpState::Rts, None)];
+        let well = line(&peer);
+        assert!(well.starts_with("QP 0x1 is in ERR"), "{well}");
+        assert!(!well.contains("QP 0x2"), "{well}");
+        let gone = What::Destroyed { qpn: 2, owner: 2 };
+        let told = line(&[peer[0], peer[1], gone]);
+        let end = "QP 0x2 was destroyed, at 0.000000 s (entry 4); it was in RTS last, at 0.000000 s (entry 3).";
+        assert!(told.ends_with(end), "{told}");
+        let own = Some(Syndrome::ModifiedToErr);
+        let told = line(&[peer[0], peer[1], state(2, 1, QpState::Err, own)]);
+        has(
+            &told,
+            &["QP 0x2 is in ERR, at 0.000000 s (entry 4): ModifiedToErr"],
+        );
+        let told = line(&[]);
+        has(&told, &["Its peer QP 0x2 of this device does not exist."]);
+        let told = line(&[peer[0]]);
+        has(
+            &told,
+            &["Its peer QP 0x2 of this device is in RESET and not connected."],
+        );
+        let told = line(&[peer[0], state(2, 3, QpState::Rts, None)]);
+        has(&told, &["is in RTS and connected to QP 0x3."]);
+    }
+
+    #[test]
+    fn retries_that_ran_out_are_told_with_what_became_of_the_port() {
+        let peer = [created(2), state(2, 1, QpState::Rts, None)];
+        for (opcode, end) in [
+            (Opcode::SetPort, "Its net device went down, came up or got another MTU (command SET_PORT), at 0.000000 s (entry 4)."),
+            (Opcode::SetGid, "An address of the port came or went (command SET_GID), at 0.000000 s (entry 4)."),
+        ] {
+            let command = What::Command { opcode: opcode.to_raw(), status: 0, syndrome: 0 };
+            let told = line(&[peer[0], peer[1], command]);
+            assert!(told.ends_with(end), "{told}");
+            // The connection itself is overwritten.
+            let error = state(1, 2, QpState::Err, Some(Syndrome::RetryExceeded));
+            let mut later = facts(vec![command, error]);
+            later.recording.first = 100;
+            let told = errors(&later);
+            has(&told.line(&told.told[0]), &["(command SET_"]);
+        }
+    }
+}

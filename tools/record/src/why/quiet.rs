@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What a recording tells of a run that failed, or that had to be ended, without an error.
+
+use crate::entry::{Entry, Packet, What};
+use crate::facts::{is_acknowledge, Facts, Name};
+use crate::psn_text;
+use std::collections::{BTreeMap, BTreeSet};
+use verbena_abi::cqe::WcStatus;
+use verbena_abi::eqe::EventType;
+use verbena_abi::syndrome::Syndrome;
+
+/// So long nothing has to happen for it to be worth a word.
+const QUIET: u64 = 5_000_000_000;
+
+/// What is out of the ordinary, the likeliest reason first; nothing, if nothing is.
+pub fn quiet(facts: &Facts) -> Vec<String> {
+    let mut out = not_ready(facts);
+    out.extend(moved(facts));
+    out.extend(events(facts));
+    out.extend(idle(facts));
+    out
+}
+
+/// The queue pairs that wait for a receive of their peer's, and would for ever.
+fn not_ready(facts: &Facts) -> Vec<String> {
+    let mut waiting: BTreeMap<u32, (usize, usize, Packet)> = BTreeMap::new();
+    for (n, entry) in facts.all().iter().enumerate() {
+        match entry.what {
+            What::Received(p) if is_acknowledge(p.opcode) && p.detail >> 29 == 1 => {
+                let known = waiting.entry(p.qpn).or_insert((0, n, p));
+                *known = (known.0 + 1, n, p);
+            }
+            // Anything else that comes of the peer is progress.
+            What::Received(p) => drop(waiting.remove(&p.qpn)),
+            What::State { qpn, .. } | What::Destroyed { qpn, .. } => drop(waiting.remove(&qpn)),
+            _ => {}
+        }
+    }
+    let each = waiting.into_iter().map(|(qpn, (count, at, nak))| {
+        format!(
+            "{} got {count} RNR NAKs from {} without an answer between, the last for {}, {}: there is no receive for it, and rnr_retry 7 \
+             waits for ever",
+            Name(qpn),
+            Name(nak.peer),
+            psn_text(nak.psn),
+            facts.moment(at)
+        )
+    });
+    each.collect()
+}
+
+/// The queue pairs whose work requests were flushed because a program, or the end of a connection, moved them to ERR.
+fn moved(facts: &Facts) -> Vec<String> {
+    let mut out = Vec::new();
+    for (n, entry) in facts.all().iter().enumerate() {
+        let What::State { qpn, syndrome, .. } = entry.what else {
+            continue;
+        };
+        if syndrome != Syndrome::ModifiedToErr.to_raw() {
+            continue;
+        }
+        let rest = facts.all().get(n + 1..).unwrap_or_default();
+        let life = rest.iter().take_while(|entry| {
+            !matches!(entry.what, What::State { qpn: q, .. } | What::Created { qpn: q, .. } if q == qpn)
+        });
+        let flush = WcStatus::WrFlushErr;
+        let is_flushed = |entry: &&Entry| matches!(entry.what, What::Completed { qpn: q, status, .. } if q == qpn && status == flush.to_raw());
+        let count = life.filter(is_flushed).count();
+        if count > 0 {
+            out.push(format!(
+                "{} was moved to ERR (ibv_modify_qp, rdma_disconnect, or a process that ended), {}, and {count} of its work requests \
+                 completed with {}",
+                Name(qpn),
+                facts.moment(n),
+                flush.verbs_name()
+            ));
+        }
+    }
+    out
+}
+
+/// The first event of each type.
+fn events(facts: &Facts) -> Vec<String> {
+    let mut known = BTreeSet::new();
+    let mut out = Vec::new();
+    for (n, entry) in facts.all().iter().enumerate() {
+        let What::Event { kind, number, .. } = entry.what else {
+            continue;
+        };
+        let Some(event) = EventType::from_raw(kind).filter(|e| *e != EventType::Completion) else {
+            continue;
+        };
+        if known.insert(kind) {
+            let name = event.verbs_name();
+            let of = match event {
+                EventType::SrqLimitReached => format!("SRQ {number}"),
+                _ => Name(number).to_string(),
+            };
+            out.push(format!("event {name} of {of}, {}", facts.moment(n)));
+        }
+    }
+    out
+}
+
+/// How long nothing had happened in the end.
+fn idle(facts: &Facts) -> Option<String> {
+    // The guest, when it goes, takes the device with it.
+    let mut back = facts.all().iter().rev();
+    let last = back.find(|entry| entry.what != What::Reset)?;
+    let since = facts.recording.taken.saturating_sub(last.time);
+    (since > QUIET).then(|| format!("in the last {:.1} s nothing happened", since as f64 / 1e9))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::why::errors::tests::{completed, facts};
+    use crate::why::tests::{created, has, packet, state};
+    use verbena_abi::ctx::QpState;
+
+    const RNR: u32 = 0x2c << 24;
+    const ACK: u32 = 0x0f << 24;
+
+    #[test]
+    fn who_waits_for_a_receive_for_ever_is_named() {
+        let nak = What::Received(packet(1, 2, 0x11, 7, RNR));
+        let mut whats = vec![created(1), state(1, 2, QpState::Rts, None), nak, nak];
+        let told = quiet(&facts(whats.clone()));
+        let [told] = told.as_slice() else {
+            panic!("{told:?}");
+        };
+        assert!(
+            told.starts_with("QP 0x1 got 2 RNR NAKs from QP 0x2"),
+            "{told}"
+        );
+        has(told, &["PSN 0x000007, at 0.000000 s (entry 3)"]);
+        whats.push(What::Received(packet(1, 2, 0x11, 7, ACK)));
+        assert!(quiet(&facts(whats)).is_empty());
+    }
+
+    #[test]
+    fn what_was_flushed_by_the_program_itself_is_told() {
+        let moved = state(3, 4, QpState::Err, Some(Syndrome::ModifiedToErr));
+        let mut whats = vec![created(3), moved];
+        assert!(quiet(&facts(whats.clone())).is_empty());
+        let flushed = completed(3, WcStatus::WrFlushErr, Syndrome::Flushed);
+        whats.extend([flushed, flushed]);
+        let told = quiet(&facts(whats)).join("; ");
+        assert!(
+            told.starts_with("QP 0x3 was moved to ERR (ibv_modify_qp,"),
+            "{told}"
+        );
+        assert!(
+            told.ends_with("2 of its work requests completed with IBV_WC_WR_FLUSH_ERR"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn events_and_a_silence_are_told() {
+        let event = |kind: EventType, number| What::Event {
+            kind: kind.to_raw(),
+            number,
+            syndrome: 0,
+        };
+        let limit = event(EventType::SrqLimitReached, 4);
+        let mut facts = facts(vec![
+            event(EventType::Completion, 1),
+            limit,
+            event(EventType::CommEst, 5),
+            limit,
+            What::Reset,
+        ]);
+        facts.recording.taken = 7_500_000_003;
+        assert_eq!(
+            quiet(&facts),
+            [
+                "event IBV_EVENT_SRQ_LIMIT_REACHED of SRQ 4, at 0.000000 s (entry 1)",
+                "event IBV_EVENT_COMM_EST of QP 0x5, at 0.000000 s (entry 2)",
+                "in the last 7.5 s nothing happened"
+            ]
+        );
+    }
+}
