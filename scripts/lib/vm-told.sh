@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+# shellcheck shell=bash disable=SC2154
+#
+# The last three lines of scripts/vm: what happened, where recording, capture and page are, and the command that repeats the run.
+# judge() has left the exit status of each guest in ${codes[K]}, what the host saw go wrong in ${reasons[K]}, and in ${excused[K]} a
+# pattern of crashes that are no trouble.
+
+# named STATUS: an exit status in words
+named() {
+	case $1 in
+		124) echo 'status 124 (as timeout(1) ends)' ;;
+		126) echo 'status 126 (what was to run cannot be executed)' ;;
+		127) echo 'status 127 (a command was not found)' ;;
+		129 | 1[3-8][0-9] | 19[0-2]) echo "status $1 (SIG$(kill -l $(($1 - 128)) 2>/dev/null || echo " $(($1 - 128))"))" ;;
+		*) echo "status $1" ;;
+	esac
+}
+# crash_of K: the first process of guest K that the kernel ended because of a fault, or for lack of memory
+crash_of() {
+	grep -a -E '[^ ]+\[[0-9]+\]: segfault at |traps: [^ ]+\[[0-9]+\] |[Oo]ut of memory: Killed process ' "$(run_of "$1")/kernel.log" |
+		grep -a -v -m 1 -E -e "${excused[$1]:-^$}" |
+		sed -E 's/^\[ *[0-9.]+\] //; s/^traps: //; s/ ip:? ?[0-9a-f]+ sp:? ?[0-9a-f]+ error:? ?[0-9a-f]+//; s/ likely on CPU.*//; s/, UID.*//' |
+		tr -cd '[:print:]' | cut -c 1-200
+}
+# said_by K: the last line with a word in it that COMMAND of guest K printed, on standard error if there is one, and the one before it,
+# which often says more, unless it belongs to a trace
+said_by() {
+	local f lines=()
+	for f in stderr stdout; do
+		mapfile -t lines < <(tail -n 40 "$(run_of "$1")/$f" 2>/dev/null | tr -d '\r' | tr -c '[:print:]\n' ' ' | grep -a '[[:alnum:]]' | tail -n 2 |
+			sed -E '1{$!{/^( |Traceback)/d}}; s/^ +//; s/(.{200}).*/\1.../')
+		[ ${#lines[@]} = 0 ] || break
+	done
+	[ ${#lines[@]} = 0 ] || echo "${lines[0]}${lines[1]:+ / ${lines[1]}}"
+}
+# flight_of K STATUS: what its flight recorder has, with the time of it before it (0: no error); nothing, if that is nothing
+flight_of() {
+	local d
+	d=$(run_of "$1")
+	# A NIC that could not write its last words has perhaps written those of a device that died.
+	[ -s "$d/flight.record" ] || [ ! -s "$d/death.record" ] || cp "$d/death.record" "$d/flight.record"
+	[ ! -s "$d/flight.record" ] || "$top/scripts/in-root" --bind "$run" verbenactl record finish "$d/flight.record" --time --status "$2" 2>&1 | tr '\n' ' '
+}
+# tell_one K FAILED: what happened in guest K, with the time of it before it; nothing, if nothing did
+tell_one() {
+	local k=$1 parts=() flight time='' ended crash='' code=${codes[$1]} said=''
+	[ -z "$(shell_of "$k")" ] || code=0
+	flight=$(flight_of "$k" "$2")
+	if [[ $flight =~ ^[1-9][0-9]*\  ]]; then time=${flight%% *}; fi
+	flight=${flight#[0-9]* } flight=${flight% }
+	[ "$code" = 0 ] || crash=$(crash_of "$k")
+	if [ -n "${reasons[k]:-}" ]; then parts+=("${reasons[k]}"); fi
+	# 124 and 125 are of scripts/vm, where it has a reason.
+	if [ "$code" != 0 ] && { [ -z "${reasons[k]:-}" ] || [[ $code != 12[45] ]]; }; then parts=("$(named "$code")" "${parts[@]}"); fi
+	[ -z "$crash" ] || parts+=("$crash")
+	if [ -n "$time" ]; then
+		parts+=("$flight")
+	elif [ "$code" != 0 ] && [ -z "$crash" ]; then
+		if [ "$code" != 125 ] || [ -z "${reasons[k]:-}" ]; then
+			said=$(said_by "$k")
+			parts+=("it printed ${said:+last: }${said:-nothing}")
+		fi
+		[ -z "$flight" ] || parts+=("$flight")
+	fi
+	[ ${#parts[@]} -gt 0 ] || return 0
+	if [ "$code" != 0 ] && [ -n "$VM_TOGETHER" ] && [ -e "$VM_TOGETHER/ended.vm$k" ]; then
+		ended=$(date -r "$VM_TOGETHER/ended.vm$k" +%s%N)
+		[ -n "$time" ] && [ "$time" -lt "$ended" ] || time=$ended
+	fi
+	flight=''
+	[ "$vms" = 1 ] || flight="vm$k: "
+	flight+=$(printf '%s; ' "${parts[@]}")
+	echo "${time:-$(date +%s%N)} ${flight%; }"
+}
+# tell_run: the three lines, if something went wrong. Of several guests the one where it went wrong first comes first
+tell_run() {
+	local k told all='' guests=() where='' failed=$worst
+	# The status of a shell is that of the last command in it.
+	[ -z "$interactive" ] || failed=0
+	for ((k = 1; k <= vms; k++)); do
+		told=$(tell_one "$k" "$failed")
+		[ -z "$told" ] || all+="$told"$'\n'
+		[ ! -e "$(run_of "$k")/flight.html" ] || where+="${where:+, }$(run_of "$k")/flight.html"
+	done
+	[ -n "$all" ] || return 0
+	mapfile -t guests < <(sort -n <<<"${all%$'\n'}" | cut -d ' ' -f 2-)
+	[ "$vms" = 1 ] || guests=("${guests[@]%.}")
+	printf -v all '%s; ' "${guests[@]}"
+	echo "what happened: ${all%; }"
+	if [ -n "$where" ]; then
+		echo "where: $where, and beside it flight.pcapng, flight.record; all errors: scripts/in-root verbenactl why --file ${where%%.html*}.record"
+	else
+		echo "where: $run, the logs of the run; there is no recording"
+	fi
+	for k in VERBENA_NIC VERBENA_KERNEL VERBENA_KERNEL_VERSION; do [ -z "${!k:-}" ] || again="$k=$(quoted "${!k}") $again"; done
+	echo "again: $again"
+}
