@@ -7,7 +7,8 @@ use std::path::Path;
 use verbena_record::{Facts, Failure};
 
 /// Writes the capture and the page of a recording beside it and says what happened, if the run failed or something ended in an error;
-/// else the recording is removed, and nothing is said. With `is_timed` what is said begins with when that was.
+/// else the recording is removed, and nothing is said. With `is_timed` the sentence begins with the time of the error in nanoseconds since
+/// 1970 (1: unknown), or with 0 if nothing ended in an error.
 ///
 /// # Errors
 ///

@@ -9,7 +9,7 @@ use crate::facts::{state_name, Name};
 use verbena_abi::cmd::Opcode;
 use verbena_abi::ctx::QpState;
 
-/// What follows such a line is the peer's.
+/// The end of a line after which the lines about the peer begin.
 const OF_THIS_DEVICE: &str = " is of this device too.";
 
 impl Chain<'_> {
@@ -86,7 +86,7 @@ pub(super) fn outer(lines: &[String]) -> Option<&String> {
     if !line.ends_with(OF_THIS_DEVICE) {
         return Some(line);
     }
-    // One that could answer is no reason.
+    // A peer in a state that answers requests does not explain the error.
     let peer = lines.get(at + 1)?;
     let is_well = [" is in RTR", " is in RTS", " is in SQD"];
     let is_well = is_well.iter().any(|state| peer.contains(state));

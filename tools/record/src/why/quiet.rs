@@ -10,10 +10,10 @@ use verbena_abi::cqe::WcStatus;
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 
-/// So long nothing has to happen for it to be worth a word.
+/// A silence at the end of a recording is reported when it is longer than this, in nanoseconds.
 const QUIET: u64 = 5_000_000_000;
 
-/// What is out of the ordinary, the likeliest reason first; nothing, if nothing is.
+/// Observations that may explain the failure, the likeliest first. Empty if everything recorded is ordinary.
 pub fn quiet(facts: &Facts) -> Vec<String> {
     let mut out = not_ready(facts);
     out.extend(moved(facts));
@@ -103,7 +103,7 @@ fn events(facts: &Facts) -> Vec<String> {
     out
 }
 
-/// How long nothing had happened in the end.
+/// How long the silence at the end of the recording was, if it is worth reporting.
 fn idle(facts: &Facts) -> Option<String> {
     // The guest, when it goes, takes the device with it.
     let mut back = facts.all().iter().rev();

@@ -78,7 +78,7 @@ fn kernel_test(name: &str) -> TestResult {
     Ok(())
 }
 
-/// A process has more contexts than any program needs, and the kernel areas of its own.
+/// A process opens [`SOME`] contexts, and the kernel still has doorbell areas of its own.
 fn some_contexts(rig: &Rig) -> TestResult {
     may_open_many()?;
     let open: Result<Vec<_>, _> = (0..SOME).map(|_| Context::open(&rig.ctx.name)).collect();
