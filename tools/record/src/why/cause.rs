@@ -134,10 +134,11 @@ pub(super) fn firings(facts: &Facts, qpn: u32, from: usize, to: usize) -> Vec<St
         }
     }
     let told = found.into_iter().map(|(rule, count, first)| {
-        let times = if count == 1 {
-            String::from("once,")
-        } else {
-            format!("{count} times, first")
+        let times = match (count, facts.recording.first) {
+            (1, 0) => String::from("once,"),
+            (_, 0) => format!("{count} times, first"),
+            // Older entries are overwritten.
+            _ => format!("{count} times in what is recorded, first there"),
         };
         format!("{} fired {times} {first}", facts.rule(rule))
     });
@@ -334,6 +335,7 @@ impl Chain<'_> {
         };
         let peer = self.facts.local_peer(self.qp);
         self.port(out);
+        self.first_psns(out);
         let at_me = self.rules(me, out);
         let at_peer = peer.is_some_and(|peer| self.rules(peer.qpn, out));
         match peer {

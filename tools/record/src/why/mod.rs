@@ -45,10 +45,12 @@ pub fn syndrome_text(cause: Syndrome) -> String {
 /// Nothing is known of such a queue pair.
 pub fn why(facts: &Facts, qpn: u32) -> Result<Vec<String>, String> {
     let Some(qp) = facts.qp(qpn) else {
-        let last = if facts.all().is_empty() {
-            ""
-        } else {
-            ", and nothing of it was recorded"
+        let last = match (facts.all().is_empty(), facts.recording.first) {
+            (true, _) => String::new(),
+            (_, 0) => String::from(", and nothing of it was recorded"),
+            (_, first) => format!(
+                ", and nothing of it is recorded since entry {first}; older entries are overwritten"
+            ),
         };
         return Err(format!("there is no queue pair {qpn:#x}{last}"));
     };

@@ -19,7 +19,10 @@ impl Chain<'_> {
         match self.facts.local_peer(self.qp) {
             Some(peer) if self.depth > 1 => {
                 out.push(format!("Its peer {name}{OF_THIS_DEVICE}"));
-                tell(self.facts, &peer, self.depth - 1, out);
+                // Of a queue pair that is its own peer all is told already.
+                if peer.qpn != self.qp.qpn {
+                    tell(self.facts, &peer, self.depth - 1, out);
+                }
             }
             Some(_) => {}
             None if self.qp.peer == 0 => {}
@@ -46,6 +49,36 @@ impl Chain<'_> {
             peer => format!("connected to {}", Name(peer)),
         };
         format!("Its peer {name} of this device is in {state} and {whose}.")
+    }
+
+    /// Where the peer is of this device: the two ends were connected with first PSNs that differ.
+    pub(super) fn first_psns(&self, out: &mut Vec<String>) {
+        let me = self.qp.qpn;
+        let (rtr, rts) = (QpState::Rtr.to_raw(), QpState::Rts.to_raw());
+        let sends = self.says(|what| matches!(*what, What::State { qpn, from, to, .. } if qpn == me && from == rtr && to == rts));
+        let expects = self.says(|what| matches!(*what, What::State { qpn, peer, to, .. } if qpn == self.qp.peer && peer == me && to == rtr));
+        let (Some((_, sends)), Some((_, expects))) = (sends, expects) else {
+            return;
+        };
+        let (
+            What::State {
+                next_psn: sq_psn, ..
+            },
+            What::State {
+                expected_psn: rq_psn,
+                ..
+            },
+        ) = (sends.what, expects.what)
+        else {
+            return;
+        };
+        if self.facts.local_peer(self.qp).is_some() && sq_psn != rq_psn {
+            out.push(format!(
+                "Its peer {} was connected with rq_psn {rq_psn:#x}, and {} with sq_psn {sq_psn:#x}: the two have to be the same.",
+                Name(self.qp.peer),
+                Name(me)
+            ));
+        }
     }
 
     /// What became of the port since the queue pair was connected.
@@ -141,6 +174,35 @@ mod tests {
         );
         let told = line(&[peer[0], state(2, 3, QpState::Rts, None)]);
         has(&told, &["is in RTS and connected to QP 0x3."]);
+    }
+
+    #[test]
+    fn first_psns_that_differ_are_named() {
+        let connected = |qpn, peer, to: QpState, psn| What::State {
+            qpn,
+            owner: qpn,
+            peer,
+            is_local: Some(true),
+            from: to.to_raw() - 1,
+            to: to.to_raw(),
+            syndrome: 0,
+            next_psn: psn,
+            una_psn: psn,
+            expected_psn: psn,
+        };
+        for (rq_psn, end) in [
+            (7, "Its peer QP 0x2 was connected with rq_psn 0x7, and QP 0x1 with sq_psn 0x2328: the two have to be the same."),
+            (0x2328, "within retry_cnt retries. [IBTA 9.7.6.1.3]"),
+        ] {
+            let told = line(&[
+                created(2),
+                connected(2, 1, QpState::Rtr, rq_psn),
+                connected(2, 1, QpState::Rts, 0),
+                connected(1, 2, QpState::Rtr, 0),
+                connected(1, 2, QpState::Rts, 0x2328),
+            ]);
+            assert!(told.ends_with(end), "{told}");
+        }
     }
 
     #[test]

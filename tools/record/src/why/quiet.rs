@@ -6,7 +6,9 @@ use crate::entry::{Entry, Packet, What};
 use crate::facts::{is_acknowledge, Facts, Name};
 use crate::psn_text;
 use std::collections::{BTreeMap, BTreeSet};
+use verbena_abi::cmd::Opcode;
 use verbena_abi::cqe::WcStatus;
+use verbena_abi::ctx::QpState;
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 
@@ -16,6 +18,7 @@ const QUIET: u64 = 5_000_000_000;
 /// Observations that may explain the failure, the likeliest first. Empty if everything recorded is ordinary.
 pub fn quiet(facts: &Facts) -> Vec<String> {
     let mut out = not_ready(facts);
+    out.extend(paused(facts));
     out.extend(moved(facts));
     out.extend(events(facts));
     out.extend(idle(facts));
@@ -44,6 +47,30 @@ fn not_ready(facts: &Facts) -> Vec<String> {
             Name(qpn),
             Name(nak.peer),
             psn_text(nak.psn),
+            facts.moment(at)
+        )
+    });
+    each.collect()
+}
+
+/// The queue pairs that are in SQD at the end, where they begin no work request.
+fn paused(facts: &Facts) -> Vec<String> {
+    let mut paused: BTreeMap<u32, usize> = BTreeMap::new();
+    for (n, entry) in facts.all().iter().enumerate() {
+        match entry.what {
+            What::State { qpn, to, .. } if to == QpState::Sqd.to_raw() => {
+                paused.insert(qpn, n);
+            }
+            What::State { qpn, .. } | What::Destroyed { qpn, .. } => {
+                paused.remove(&qpn);
+            }
+            _ => {}
+        }
+    }
+    let each = paused.into_iter().map(|(qpn, at)| {
+        format!(
+            "{} was moved to SQD, {}, and is still there: it begins no work request until ibv_modify_qp moves it to RTS",
+            Name(qpn),
             facts.moment(at)
         )
     });
@@ -105,9 +132,13 @@ fn events(facts: &Facts) -> Vec<String> {
 
 /// How long the silence at the end of the recording was, if it is worth reporting.
 fn idle(facts: &Facts) -> Option<String> {
-    // The guest, when it goes, takes the device with it.
-    let mut back = facts.all().iter().rev();
-    let last = back.find(|entry| entry.what != What::Reset)?;
+    let last = facts.all().iter().rev().find(|entry| match entry.what {
+        // The guest, when it goes, takes the device with it.
+        What::Reset => false,
+        // The driver asks for the device's limits every second, to see that the device answers.
+        What::Command { opcode, .. } => opcode != Opcode::QueryDevice.to_raw(),
+        _ => true,
+    })?;
     let since = facts.recording.taken.saturating_sub(last.time);
     (since > QUIET).then(|| format!("in the last {:.1} s nothing happened", since as f64 / 1e9))
 }
@@ -117,7 +148,6 @@ mod tests {
     use super::*;
     use crate::why::errors::tests::{completed, facts};
     use crate::why::tests::{created, has, packet, state};
-    use verbena_abi::ctx::QpState;
 
     const RNR: u32 = 0x2c << 24;
     const ACK: u32 = 0x0f << 24;
@@ -137,6 +167,27 @@ mod tests {
         has(told, &["PSN 0x000007, at 0.000000 s (entry 3)"]);
         whats.push(What::Received(packet(1, 2, 0x11, 7, ACK)));
         assert!(quiet(&facts(whats)).is_empty());
+    }
+
+    #[test]
+    fn a_queue_pair_that_stays_in_sqd_is_named() {
+        let paused = state(3, 4, QpState::Sqd, None);
+        let whats = vec![created(3), state(3, 4, QpState::Rts, None), paused];
+        let told = quiet(&facts(whats.clone())).join("; ");
+        assert!(
+            told.starts_with(
+                "QP 0x3 was moved to SQD, at 0.000000 s (entry 2), and is still there"
+            ),
+            "{told}"
+        );
+        for end in [
+            state(3, 4, QpState::Rts, None),
+            What::Destroyed { qpn: 3, owner: 0 },
+        ] {
+            let mut whats = whats.clone();
+            whats.push(end);
+            assert!(quiet(&facts(whats)).is_empty());
+        }
     }
 
     #[test]
@@ -170,9 +221,16 @@ mod tests {
             limit,
             event(EventType::CommEst, 5),
             limit,
-            What::Reset,
         ]);
         facts.recording.taken = 7_500_000_003;
+        let pulse = What::Command {
+            opcode: Opcode::QueryDevice.to_raw(),
+            status: 0,
+            syndrome: 0,
+        };
+        let late = [(7_400_000_000, pulse), (7_500_000_000, What::Reset)];
+        let late = late.map(|(time, what)| Entry { time, what });
+        facts.recording.entries.extend(late);
         assert_eq!(
             quiet(&facts),
             [

@@ -291,6 +291,9 @@ fn a_peer_of_another_device_is_not_the_one_with_its_number_here() {
         told(&[created(1), error], 1)
     };
     has(&at(Some(false)), &["Its peer QP 0x1 is of another device"]);
-    has(&at(Some(true)), &["Its peer QP 0x1 is of this device too"]);
-    has(&at(None), &["Its peer QP 0x1 is of this device too"]);
+    for local in [Some(true), None] {
+        let told = at(local);
+        has(&told, &["Its peer QP 0x1 is of this device too"]);
+        assert_eq!(told.matches("QP 0x1 is in ERR").count(), 1, "{told}");
+    }
 }
