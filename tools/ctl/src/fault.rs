@@ -101,6 +101,11 @@ pub fn run(
     let told: ToldRules = client::ask_for(socket, request)?;
     let text = show(&told)?;
     if matches!(fault, Fault::Check) {
+        if told.rules.is_empty() {
+            return Err(
+                "there are no rules to check: `verbenactl fault add FILE` adds them".into(),
+            );
+        }
         let idle: Vec<&str> = told.idle().map(|told| told.rule.name.as_str()).collect();
         if !idle.is_empty() {
             crate::say(&text)?;
