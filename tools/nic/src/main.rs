@@ -146,7 +146,7 @@ fn run(args: &Args, places: &Places, recordings: &Recordings, flights: &AtEnd) -
     let paths = paths.into_iter().flatten();
     let paths: Vec<_> = paths.map(|p| p.display().to_string()).collect();
     log::info!(
-        "QEMU can neither migrate nor save this device, and refuses neither: see Documentation/snapshots.md for a device that has it refuse"
+        "QEMU can neither migrate nor save this device; Documentation/snapshots.md names a device beside it by which QEMU refuses to"
     );
     log::info!(
         "verbena-nic {} listens at {}",
