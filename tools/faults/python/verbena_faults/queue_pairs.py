@@ -69,12 +69,13 @@ class Pair:
         attr.qp_access_flags = _ACCESS
         self.qp = QP(self.pd, init, attr)
         self.peer = self.qp if is_loop else QP(self.pd, init, attr)
-        self._connect(self.qp, self.peer)
+        self.connect(self.qp, self.peer)
         if not is_loop:
-            self._connect(self.peer, self.qp)
+            self.connect(self.peer, self.qp)
         self.qpn, self.peer_qpn, self.length = int(self.qp.qp_num), int(self.peer.qp_num), 0
 
-    def _connect(self, qp: QP, peer: QP) -> None:
+    def connect(self, qp: QP, peer: QP, step: Any = QP.to_rts) -> None:
+        """Connects a queue pair in RESET with `peer`; `step`: the method of pyverbs' `QP` that moves it, `QP.to_rtr` or `QP.to_rts`."""
         index = int(os.environ.get("VERBENA_GID") or os.environ.get("GID") or "0")
         route = GlobalRoute(dgid=GID(str(self.context.query_gid(1, index))), sgid_index=index, hop_limit=64)
         attr = QPAttr(port_num=1)
@@ -82,7 +83,7 @@ class Pair:
         attr.dest_qp_num, attr.path_mtu = peer.qp_num, e.IBV_MTU_1024
         attr.timeout, attr.retry_cnt, attr.rnr_retry, attr.min_rnr_timer = 14, 7, 7, 12
         attr.max_rd_atomic = attr.max_dest_rd_atomic = 1
-        qp.to_rts(attr)
+        step(qp, attr)
 
     def write(self, data: bytes, rkey: Optional[int] = None) -> None:
         """An RDMA WRITE of at most `ROOM` bytes, with its completion; `rkey`: another key than the right one.

@@ -6,6 +6,7 @@ is the end.
 """
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -82,6 +83,9 @@ def serve(directory: str) -> None:
             return pair.write(bytes.fromhex(argument))
         return pair.written().hex() if what == "written" else pair.close()
 
+    # The end of an earlier guest is not that of this one.
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(directory, "over"))
     put(os.path.join(directory, "ready"), True)
     while not os.path.exists(os.path.join(directory, "over")):
         asked = [name for name in os.listdir(directory) if name.startswith("ask.") and not name.endswith(".new")]
