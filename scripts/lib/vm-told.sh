@@ -23,11 +23,14 @@ crash_of() {
 		tr -cd '[:print:]' | cut -c 1-200
 }
 # said_by K: the last line with a word in it that COMMAND of guest K printed, on standard error if there is one, and the one before it,
-# which often says more, unless it belongs to a trace
+# which often says more, unless it belongs to a trace. A line that refuses an argument of the command line stands in place of the latter:
+# usage, and complaints about the usage, come after it
 said_by() {
-	local f lines=()
+	local f lines=() refused='(unrecognized|unknown|invalid|illegal|ambiguous|unexpected) (option|argument|command|subcommand)|requires an argument'
 	for f in stderr stdout; do
-		mapfile -t lines < <(tail -n 40 "$(run_of "$1")/$f" 2>/dev/null | tr -d '\r' | tr -c '[:print:]\n' ' ' | grep -a '[[:alnum:]]' | tail -n 2 |
+		mapfile -t lines < <(tail -n 40 "$(run_of "$1")/$f" 2>/dev/null | tr -d '\r' | tr -c '[:print:]\n' ' ' | grep -a '[[:alnum:]]' |
+			awk -v refused="$refused" '!found && tolower($0) ~ refused { found = $0 } { last = now; now = $0 }
+				END { if (found && found != now) print found; else if (NR > 1) print last; if (NR) print now }' |
 			sed -E '1{$!{/^( |Traceback)/d}}; s/^ +//; s/(.{200}).*/\1.../')
 		[ ${#lines[@]} = 0 ] || break
 	done
@@ -41,7 +44,7 @@ flight_of() {
 	[ -s "$d/flight.record" ] || [ ! -s "$d/death.record" ] || cp "$d/death.record" "$d/flight.record"
 	[ ! -s "$d/flight.record" ] || "$top/scripts/in-root" --bind "$run" verbenactl record finish "$d/flight.record" --time --status "$2" 2>&1 | tr '\n' ' '
 }
-# tell_one K FAILED: what happened in guest K, with the time of it before it; nothing, if nothing did
+# tell_one K FAILED: what happened in guest K, with the time of it and K before it; nothing, if nothing did
 tell_one() {
 	local k=$1 parts=() flight time='' ended crash='' code=${codes[$1]} said=''
 	[ -z "$(shell_of "$k")" ] || code=0
@@ -70,11 +73,11 @@ tell_one() {
 	flight=''
 	[ "$vms" = 1 ] || flight="vm$k: "
 	flight+=$(printf '%s; ' "${parts[@]}")
-	echo "${time:-$(date +%s%N)} ${flight%; }"
+	echo "${time:-$(date +%s%N)} $k ${flight%; }"
 }
 # tell_run: the three lines, if something went wrong. Of several guests the one where it went wrong first comes first
 tell_run() {
-	local k told all='' guests=() where='' failed=$worst
+	local k told all='' guests=() first where='' failed=$worst
 	# The status of a shell is that of the last command in it.
 	[ -z "$interactive" ] || failed=0
 	for ((k = 1; k <= vms; k++)); do
@@ -84,11 +87,14 @@ tell_run() {
 	done
 	[ -n "$all" ] || return 0
 	mapfile -t guests < <(sort -n <<<"${all%$'\n'}" | cut -d ' ' -f 2-)
+	first=$(run_of "${guests[0]%% *}")
+	[ -e "$first/flight.html" ] || first=${where%%/flight.html*}
+	guests=("${guests[@]#* }")
 	[ "$vms" = 1 ] || guests=("${guests[@]%.}")
 	printf -v all '%s; ' "${guests[@]}"
 	echo "what happened: ${all%; }"
 	if [ -n "$where" ]; then
-		echo "where: $where, and beside it flight.pcapng, flight.record; all errors: scripts/in-root verbenactl why --file ${where%%.html*}.record"
+		echo "where: $where, and beside it flight.pcapng, flight.record; all errors: scripts/in-root verbenactl why --file $first/flight.record"
 	else
 		echo "where: $run, the logs of the run; there is no recording"
 	fi
