@@ -35,6 +35,8 @@ def rust_test(place, path, program, name):
     out, silent = place.watched(f"cd /tmp; {path}/tests/{program} --exact {name} 2>&1; echo ended with $?", 60 * SLOW)
     if re.search(r"^test result: ok\. 1 passed;", out, re.M) and out.endswith("ended with 0\n"):
         return Part(f"{program}/{name}", "pass")
+    if ignored := re.search(r"^test .* \.\.\. ignored(, )?(.*)$", out, re.M):
+        return Part(f"{program}/{name}", "nothere", f"the crate ignores it: {ignored[2]}".rstrip(": "))
     return Part(f"{program}/{name}", "fail", f"{silent}{': ' if silent else ''}{out[-600:].strip()}")
 
 
