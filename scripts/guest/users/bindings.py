@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Bindings of verbs for Rust and Python: the tests, and some of the examples, of two crates and of PyPI's ibverbs, built by scripts/lib/users-suites.
+"""Bindings of verbs for Rust and Python: the tests, and some of the examples, of four crates and of PyPI's ibverbs, built by scripts/lib/users-suites.
 
 Most of them take the first device that there is, or all of them: while they run, the guest has none but the device of the row.
 """
@@ -83,6 +83,24 @@ def sideway(place, path):
     ]
 
 
+def rdma_sys(place, path):
+    """All in one process: its tests look at the layout of structures alone."""
+    return [Part(f"lib/{name}", "pass") for name in re.findall(r"^test (\S+) \.\.\. ok$", place.run(f"{path}/tests/lib"), re.M)]
+
+
+def async_rdma(place, path):
+    examples = f"{path}/examples"
+    # Immediate data are what the server is told that they look like.
+    server = "server" if place.rxe else "server_flag_2"
+    cm_server, cm_client = f"{examples}/cm_server", f"{examples}/cm_client $SERVER 7471"
+    return rust_tests(place, path) + [
+        example("devices", lambda: said(place, f"{examples}/devices", f"{place.device}")),
+        example("rpc", lambda: said(place, f"{examples}/rpc", "^response: world$")),
+        example("client", lambda: place.both(f"{examples}/{server}", f"{examples}/client", port=5555)),
+        example("cm_client", lambda: place.both(f"{cm_server} | tee /dev/stderr | grep -q ^send", cm_client, port=7471)),
+    ]
+
+
 def python(place, path):
     report = "/tmp/python-ibverbs.xml"
     # Debian's pytest has plugins of others, Verbena's among them.
@@ -100,7 +118,7 @@ def python(place, path):
     return parts
 
 
-SUITES = {"ibverbs": ibverbs, "sideway": sideway, "python-ibverbs": python}
+SUITES = {"ibverbs": ibverbs, "sideway": sideway, "rdma-sys": rdma_sys, "async-rdma": async_rdma, "python-ibverbs": python}
 
 
 def tests(place, name, package):

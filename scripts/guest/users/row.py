@@ -89,9 +89,9 @@ class Place:
             written.seek(0)
             return written.read().decode(errors="replace"), silent
 
-    def both(self, server, client, limit=120):
-        """What server and client wrote. In both lines PORT is a number that is free."""
-        port = perftest.next_port()
+    def both(self, server, client, limit=120, port=None):
+        """What server and client wrote. In both lines PORT is a number that is free; some programs have one of their own."""
+        port = port or perftest.next_port()
         lines = (("bash", "-c", line.replace("PORT", str(port))) for line in (server, client))
         return perftest.both(*lines, lambda: perftest.listening(port), limit)
 
