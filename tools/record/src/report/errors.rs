@@ -90,10 +90,29 @@ fn timeless(text: &str) -> String {
     out + rest
 }
 
+/// A sentence whose syndrome was explained before has its name alone: "CqOverflow (0x3001): The CQ was full." becomes
+/// "CqOverflow (0x3001).".
+fn explained_once(line: String, said: &mut BTreeSet<String>) -> String {
+    let ends = line.match_indices("): ").find_map(|(end, _)| {
+        let number = line.get(end.checked_sub(8)?..end)?;
+        let hex = number.strip_prefix(" (0x")?;
+        let is_number = hex.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_number.then_some((end - 8, end + 1))
+    });
+    let Some((name, end)) = ends else { return line };
+    let begin = line.get(..name).and_then(|before| before.rfind(' '));
+    let text = line.get(begin.map_or(0, |n| n + 1)..).unwrap_or_default();
+    if said.insert(text.into()) {
+        return line;
+    }
+    format!("{}.", line.get(..end).unwrap_or_default())
+}
+
 /// Sorts what is told by what it says.
 fn grouped(errors: Vec<(String, Vec<String>)>) -> Told {
     let mut told = Told::default();
-    let mut said: BTreeSet<String> = BTreeSet::new();
+    // Explanations, and whole sentences.
+    let (mut said, mut whole) = (BTreeSet::new(), BTreeSet::new());
     for (who, lines) in errors {
         let (advice, lines): (Vec<String>, Vec<String>) =
             lines.into_iter().partition(|line| line.starts_with(ADVICE));
@@ -108,11 +127,15 @@ fn grouped(errors: Vec<(String, Vec<String>)>) -> Told {
             group.again.push(moment.unwrap_or_default().into());
             continue;
         }
-        said.insert(what.clone());
+        whole.insert(what.clone());
+        let what = explained_once(what, &mut said);
         told.groups.push(Group {
             who,
             what,
-            why: lines.filter(|line| said.insert(line.clone())).collect(),
+            why: lines
+                .filter(|line| whole.insert(line.clone()))
+                .map(|line| explained_once(line, &mut said))
+                .collect(),
             alike,
             again: Vec::new(),
         });
@@ -254,6 +277,37 @@ mod tests {
         assert_eq!(whys.collect::<Vec<_>>(), [1, 0, 0]);
         let who = ["QP 0x1", "QP 0x2"].map(String::from).to_vec();
         assert_eq!(told.advice, [(String::from("poll."), who)]);
+    }
+
+    #[test]
+    fn a_syndrome_is_explained_once() {
+        let error = |who: &str, cause: &str, why: &str| {
+            let what = format!("{who} died, at 0.000002 s (entry 2): {cause}");
+            (String::from(who), vec![what, String::from(why)])
+        };
+        let full = "CqOverflow (0x3001): The CQ was full.";
+        let told = grouped(vec![
+            error("CQ 3", full, "It received a NAK (AETH syndrome 0x63): no."),
+            error("QP 0x1", "CqDied (0x3003): A CQ is in error.", full),
+            error(
+                "QP 0x2",
+                "CqDied (0x3003): A CQ is in error.",
+                "Other (0x3001): The CQ was full.",
+            ),
+        ]);
+        let lines = |g: &Group| [vec![g.what.clone()], g.why.clone()].concat();
+        let all: Vec<String> = told.groups.iter().flat_map(lines).collect();
+        assert_eq!(
+            all,
+            [
+                "CQ 3 died, at 0.000002 s (entry 2): CqOverflow (0x3001): The CQ was full.",
+                "It received a NAK (AETH syndrome 0x63): no.",
+                "QP 0x1 died, at 0.000002 s (entry 2): CqDied (0x3003): A CQ is in error.",
+                "CqOverflow (0x3001).",
+                "QP 0x2 died, at 0.000002 s (entry 2): CqDied (0x3003).",
+                "Other (0x3001): The CQ was full.",
+            ]
+        );
     }
 
     #[test]

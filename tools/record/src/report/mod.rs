@@ -12,7 +12,6 @@ pub(crate) use errors::until;
 
 use crate::entry::What;
 use crate::facts::{state_name, Facts};
-use crate::why::syndrome_text;
 use json::Json;
 use std::collections::BTreeMap;
 use verbena_abi::cqe::WcStatus;
@@ -90,7 +89,8 @@ fn cqs(facts: &Facts, json: &mut Json) {
                 number,
                 syndrome,
             } if kind == EventType::CqErr.to_raw() => {
-                let text = Syndrome::from_raw(syndrome).map_or_else(String::new, syndrome_text);
+                // What it means stands with the error.
+                let text = Syndrome::from_raw(syndrome).map_or("", Syndrome::name);
                 let seconds = entry.time as f64 / 1e9;
                 all.entry(number).or_default().death = Some(format!("at {seconds:.6} s: {text}"));
             }
