@@ -28,11 +28,13 @@ let part = [0, 1], view = null;
 const byEntry = () => $("over").value === "1";
 const along = point => byEntry() ? point[4][ENTRY] : point[0];
 
-// Steps of 1, 2 or 5 times a power of ten, about so many; PSNs have powers of two, as they are hexadecimal.
-function ticks(low, high, about) {
-	const raw = (high - low) / about, ten = 10 ** Math.floor(Math.log10(raw)), step = [1, 2, 5, 10].map(n => n * ten).find(n => n >= raw);
+// Steps of 1, 2 or 5 times a power of ten (`least` is the smallest), about so many: as one alone is no scale, more of them where there would
+// be one. PSNs have powers of two, as they are hexadecimal.
+function ticks(low, high, about, least) {
+	const raw = (high - low) / about, ten = 10 ** Math.floor(Math.log10(raw)), step = Math.max(least, [1, 2, 5, 10].map(n => n * ten).find(n => n >= raw));
 	const all = [];
 	for (let n = Math.ceil(low / step); n * step <= high; n++) all.push(n * step);
+	if (all.length < 2 && step > least) return ticks(low, high, about * 2, least);
 	return [all, Math.max(0, -Math.floor(Math.log10(step) + 1e-9))];
 }
 function psnTicks(low, high, first) {
@@ -49,7 +51,7 @@ function shapes(kind, x, top, bottom, isMany) {
 	if (isMany && kind !== "new" && kind !== "again") return `M${x - 1} ${y - 1}h2v2h-2z`;
 	switch (kind) {
 		case "new": case "again": return `M${x} ${Math.max(bottom, top + 3)}V${top}`;
-		case "ack": return `M${x - 2} ${top}h4`;
+		case "ack": return `M${x - 4} ${top}h8`;
 		case "nak": return `M${x - 5} ${y - 4}h10l-5 9z`;
 		case "rnr": return `M${x} ${y - 6}l6 6l-6 6l-6 -6z`;
 		case "lost": return `M${x - 4} ${y - 4}l8 8m0 -8l-8 8`;
@@ -71,14 +73,13 @@ function plot() {
 	const inner = [width - EDGE.left - EDGE.right, HIGH - EDGE.top - EDGE.bottom];
 	const x = at => EDGE.left + (at - begin) / (until - begin) * inner[0];
 	const y = psn => EDGE.top + 8 + (high - psn) / Math.max(1, high - low) * (inner[1] - 16);
-	const picture = svg("svg", { viewBox: `0 0 ${width} ${HIGH}`, height: HIGH, role: "img", "aria-label": `PSNs of the requests of QP ${$("which").value} over time` });
+	const picture = svg("svg", { viewBox: `0 0 ${width} ${HIGH}`, height: HIGH, role: "img", "aria-label": `PSNs of the requests of QP ${hex(Number($("which").value))} over ${byEntry() ? "entries" : "time"}` });
 	for (const psn of psnTicks(low, high, flow.first)) {
 		svg("line", { x1: EDGE.left, x2: width - EDGE.right, y1: y(psn), y2: y(psn), class: "grid" }, picture);
 		svg("text", { x: EDGE.left - 8, y: y(psn) + 4, "text-anchor": "end", class: "psn" }, picture, "0x" + ((flow.first + psn) & 0xffffff).toString(16).padStart(6, "0"));
 	}
-	const unit = byEntry() ? 1 : 1e9, [steps, digits] = ticks(begin / unit, until / unit, Math.max(2, inner[0] / 120));
+	const unit = byEntry() ? 1 : 1e9, [steps, digits] = ticks(begin / unit, until / unit, Math.max(2, inner[0] / 120), byEntry() ? 1 : 1e-9);
 	for (const step of steps) {
-		if (byEntry() && step % 1) continue;
 		const at = x(step * unit);
 		svg("line", { x1: at, x2: at, y1: EDGE.top, y2: HIGH - EDGE.bottom, class: "grid" }, picture);
 		svg("text", { x: at, y: HIGH - EDGE.bottom + 16, "text-anchor": "middle", class: "time" }, picture, step.toFixed(digits));
@@ -186,5 +187,8 @@ $("plot").addEventListener("pointerdown", event => {
 $("plot").addEventListener("pointermove", event => { if (view) pulled(event); });
 $("plot").addEventListener("pointerleave", () => { if (held === null) say(null); });
 window.addEventListener("pointerup", event => { if (view) dropped(event); });
-window.addEventListener("pointercancel", () => { held = null; });
+window.addEventListener("pointercancel", () => {
+	held = null;
+	view?.chosen.setAttribute("width", 0);
+});
 zoom(...extent());
