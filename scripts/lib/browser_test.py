@@ -107,6 +107,58 @@ PLOT = """(() => {
 	return { psn: all(".psn"), time: all(".time"), title: all(".title"), paths: document.querySelectorAll("#plot path.points").length, entry: point[4][ENTRY],
 		x: box.left + view.x(along(point)) * box.width / view.width, y: box.top + view.y(point[1] + point[2] / 2) * box.height / HIGH, left: box.left + EDGE.left, right: box.right - EDGE.right, part };
 })()"""
+# A phone: what of it cannot be read or hit, or is in the way of something else.
+PHONE = """(() => {
+	const box = one => one.getBoundingClientRect(), all = name => [...document.querySelectorAll(name)], wrong = [];
+	const fold = Math.max(0, ...all(".advice, .fault:first-child").map(one => box(one).bottom + scrollY));
+	if (fold > 800) wrong.push(`what happened, why and what to do end at ${fold} pixels`);
+	for (const one of all(".wide")) if (one.scrollWidth > one.clientWidth) wrong.push(`a table is cut off: ${one.textContent.slice(0, 60)}`);
+	for (const one of all("select, button, input[type=search], .tools label")) {
+		const { width, height } = box(one);
+		if (height && Math.min(width, height) < 40) wrong.push(`too small for a finger: ${one.id || one.textContent} (${width} x ${height})`);
+	}
+	for (const row of all("#rows .row").slice(0, 200)) {
+		const [entry, time] = [...row.children].map(box);
+		if (Math.abs(entry.top - time.top) > 1) { wrong.push(`the time of ${row.id} is below its number`); break; }
+	}
+	const names = all("#lanes span").map(box);
+	if (names.some((one, n) => n && one.left < names[n - 1].right)) wrong.push("names of lanes overlap");
+	if (flows.size && all("#plot .time").length < 2) wrong.push("the axis of the plot has no scale");
+	return wrong;
+})()"""
+# Text whose contrast with what is behind it is too small, of all that is in view or may come there.
+CONTRAST = """(least => {
+	const parts = colour => colour.match(/[\\d.]+(?:e-?\\d+)?/g).map(Number).map((part, n) => n < 3 && colour.startsWith("rgb") ? part / 255 : part);
+	const light = colour => colour.slice(0, 3).map(part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4).reduce((sum, part, n) => sum + part * [0.2126, 0.7152, 0.0722][n], 0);
+	const over = (top, below) => [0, 1, 2].map(n => top[n] * (top[3] ?? 1) + below[n] * (1 - (top[3] ?? 1)));
+	const ground = one => {
+		const own = one ? parts(getComputedStyle(one).backgroundColor) : [1, 1, 1];
+		return (own[3] ?? 1) === 1 ? own : over(own, ground(one.parentElement));
+	};
+	const rows = document.querySelectorAll("#rows .row"), looks = new Map([...rows].map(row => [row.className.replace(/ [ft]\\d+/g, ""), row])), wrong = [];
+	const check = (one, colour, text) => {
+		const [low, high] = [light(over(parts(colour), ground(one))), light(ground(one))].sort((a, b) => a - b), contrast = (high + 0.05) / (low + 0.05);
+		if (contrast < least) wrong.push(`${text.slice(0, 40)} (${one.className || one.tagName}): ${contrast.toFixed(1)}`);
+	};
+	// Of rows one of each look, as it is and marked.
+	const texts = [...document.querySelectorAll("body *:not(script, style, .row, .row *)")].concat(...[...looks.values()].map(row => [...row.children]));
+	const look = one => {
+		const text = [...one.childNodes].filter(node => node.nodeType === 3).map(node => node.data).join("").trim(), style = getComputedStyle(one);
+		if (text) check(one, one instanceof SVGElement ? style.fill : style.color, text);
+		if (one.placeholder) check(one, getComputedStyle(one, "::placeholder").color, one.placeholder);
+	};
+	texts.forEach(look);
+	for (const row of looks.values()) {
+		const was = row.classList.contains("marked");
+		row.classList.add("marked");
+		[...row.children].forEach(look);
+		row.classList.toggle("marked", was);
+	}
+	return wrong.slice(0, 5);
+})"""
+# The colours of the states of queue pairs that the page has.
+STATES = """(() => Object.fromEntries([...document.querySelectorAll(".bar span")].map(one => [one.className, one])
+	.map(([name, one]) => [name, getComputedStyle(one).backgroundColor]).filter(([, colour]) => colour.startsWith("rgb("))))()"""
 COLOURS = """(names => {
 	const style = getComputedStyle(document.documentElement);
 	return Object.fromEntries(names.map(name => [name, style.getPropertyValue("--" + name).trim()]));
@@ -160,8 +212,12 @@ def judge_colours(colours, scheme):
         for ground in GROUND[:1] if name in APART and name not in TEXT else GROUND:
             least = READABLE if name in TEXT else LINE
             must(contrast(colours[name], colours[ground]) >= least, f"{name} on {ground} has not the contrast {least} ({scheme}): {colours[name]}")
+    judge_distances({name: colours[name] for name in APART}, scheme)
+
+
+def judge_distances(colours, scheme):
     for eye, seen in EYES.items():
-        for one, other in itertools.combinations(APART, 2):
+        for one, other in itertools.combinations(colours, 2):
             distance = math.dist(lab(colours[one], seen), lab(colours[other], seen))
             must(distance >= DISTANCE, f"{one} and {other} look alike ({scheme}, {eye}): {distance:.0f}")
 
@@ -197,6 +253,11 @@ def judge_widths(page):
         page.see(width, 900, scheme)
         must(page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), f"it is wider than the window of {width} pixels")
         judge_colours(page.evaluate(f"{COLOURS}({json.dumps([*APART, *TEXT, *GROUND])})"), scheme)
+        states = page.evaluate(STATES)
+        judge_distances({name: "#" + "".join(f"{int(part):02x}" for part in re.findall(r"\d+", colour)) for name, colour in states.items()}, scheme)
+        must(not (faint := page.evaluate(f"{CONTRAST}({READABLE})")), f"contrast of text ({scheme}): {faint}")
+        if width == 420:
+            must(not (wrong := page.evaluate(PHONE)), f"on a phone: {wrong}")
         ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
         light = luminance([int(part) / 255 for part in re.findall(r"\d+", ground)[:3]])
         must((light < 0.2) == (scheme == "dark"), f"its ground is {ground} in the {scheme} scheme")
@@ -222,6 +283,8 @@ def judge(browser, path, expected, plain=None):
         for part in expected.get("told", ()):
             must(part in seen["errors"], f"{part!r} is not among its errors: {seen['errors']}")
         must(not seen["twice"], f"said more than once: {seen['twice']}")
+        explained = re.findall(r"\w+ \(0x[0-9a-f]{4}\): [^.\n]+", seen["errors"])
+        must(len(explained) == len(set(explained)), f"said more than once: {explained}")
         if plain:
             must(seen["count"] == plain["count"], f"other elements than without such a name: {seen['count']}, not {plain['count']}")
         must(not seen["late"], f"another time than in the ladder: {seen['late']}")
@@ -287,6 +350,16 @@ def planted(text, expected):
     yield "colour", text.replace("--again: #b58e10", "--again: #3d9a6b"), "look alike (light"
     yield "dark", text.replace("--rnr: #de97ff", "--rnr: #4a7cff"), "look alike (dark"
     yield "scheme", text.replace("(prefers-color-scheme: dark)", "print"), "in the dark scheme"
+    yield "states", text.replace(".RTS { --c: var(--ack); }", ".RTS { --c: #b3261e; }"), "look alike (dark"
+    yield "faint", text.replace(".row.odd > *, .row.marked > * {", ".gone {"), "contrast of text (dark)"
+    yield "hint", text.replace("::placeholder { color: var(--soft)", "::placeholder { color: #888"), "contrast of text (dark): ['PSN, opcode"
+    yield "late-advice", text.replace(".advice { order: 1; }", ".advice { order: 1; margin-top: 400px; }"), "on a phone: ['what happened"
+    yield "table", text.replace("td:last-child { grid-column: 2 / -1;", "td:last-child { width: 500px;"), "a table is cut off"
+    yield "finger", text.replace("min-height: 44px", "min-height: 30px"), "too small for a finger"
+    yield "broken", text.replace("- 3ch) / var(--lanes), 120px); --text: calc(100cqw - 2ch); width: max(100cqw, var(--before) + var(--across) + 3ch)", "- 2ch) / var(--lanes), 520px); --text: calc(100cqw - 2ch); width: 100cqw"), "is below its number"
+    yield "names", text.replace('"--least"', '"--gone"'), "names of lanes overlap"
+    yield "explained", text.replace('"errors":[[', '"errors":[["x","Same (0x1302): Twice.",[],["Same (0x1302): Twice. Or not."]],['), "said more than once: ['"
+    yield "scale", text.replace("return [all, Math.max(0", "return [innerWidth < 900 ? all.slice(0, 1) : all, Math.max(0"), "the axis of the plot"
     yield "axis", text.replace('class: "psn"', 'class: "other"'), "at the axis"
     yield "pointer", text.replace("function say(point) {", "function say(point) { return;"), "under the pointer"
     yield "zoom", text.replace("if (Math.abs(left - from) > 6)", "if (0)"), "a part of the plot"
@@ -321,7 +394,7 @@ def main():
         seen = {}
         for name in scenarios:
             seen[name] = attempt(name, browser, path(name), {**expected[name], "told": TOLD.get(name, [])})[1]
-        attempt("empty", browser, path("empty"), {**expected["empty"], "told": ["Nothing came to an error."]})
+        attempt("empty", browser, path("empty"), {**expected["empty"], "told": ["Nothing was recorded."]})
         attempt("overwritten", browser, path("overwritten"), expected["overwritten"])
         for name in (name for name in expected if name.startswith("hostile-")):
             attempt(name, browser, path(name), expected[name], plain=seen["peer-dies"])

@@ -2,6 +2,8 @@
 // seen at once, the others when there is time. The browser lays out what is in view only (content-visibility), but finds, selects and
 // links all of it.
 const ROW = innerWidth > 640 ? 20 : 40, CHUNK = 100;
+// Pixels of other rows above the marked one.
+const BEFORE = 160;
 // So many queue pairs have a lane of their own; those of elsewhere share one with those for which there is no room.
 const LANES = 24;
 // Milliseconds that rows are made before the browser gets to do something else.
@@ -75,11 +77,14 @@ function choose() {
 	let elsewhere = false;
 	for (const row of shown) if (row[QPN] && lanes.size < LANES && !lanes.has(row[QPN])) lanes.set(row[QPN], lanes.size);
 	for (const row of shown) if (row[QPN] && !lanes.has(row[QPN]) || row[PEER] && !lanes.has(row[PEER])) elsewhere = true;
-	$("ladder").style.setProperty("--lanes", Math.max(1, lanes.size + elsewhere));
+	$("packets").hidden = !data.rows.length;
+	const names = [...lanes.keys()].map(qpn => "QP " + hex(qpn)).concat(elsewhere ? ["elsewhere"] : []);
+	$("ladder").style.setProperty("--lanes", Math.max(1, names.length));
+	// Names of lanes stand beside each other.
+	$("ladder").style.setProperty("--least", Math.max(6, ...names.map(name => name.length)) + 1 + "ch");
 	$("lanes").replaceChildren();
 	element("span", " entry".padEnd(sizes.entry + 1) + "time, s".padStart(sizes.time - 2), $("lanes"));
-	for (const [qpn, n] of lanes) element("span", "QP " + hex(qpn), $("lanes"), "lane f" + n);
-	if (elsewhere) element("span", "elsewhere", $("lanes"), "lane f" + lanes.size);
+	names.forEach((name, n) => element("span", name, $("lanes"), "lane f" + n));
 
 	seen.disconnect();
 	chunks = [];
@@ -114,7 +119,7 @@ function count() {
 
 const rowOf = n => n >= 0 && n < shown.length ? $("e" + shown[n][ENTRY]) : null;
 const mark = is => rowOf(marked)?.classList.toggle("marked", is);
-// Marks a row and brings it into view, the eighth from above.
+// Marks a row and brings it into view, with some of what was before it.
 function go(n) {
 	mark(false);
 	marked = n;
@@ -122,7 +127,7 @@ function go(n) {
 	if (n < 0) return;
 	for (const near of [-1, 0, 1]) fill(Math.floor(n / CHUNK) + near);
 	mark(true);
-	const box = $("ladder"), place = () => rowOf(n).getBoundingClientRect().top - box.getBoundingClientRect().top - 8 * ROW;
+	const box = $("ladder"), place = () => rowOf(n).getBoundingClientRect().top - box.getBoundingClientRect().top - BEFORE;
 	// Rows that were never in view may be higher than was thought.
 	for (let tries = 0; tries < 3 && Math.abs(place()) > 1; tries++) box.scrollTop += place();
 }

@@ -19,19 +19,20 @@ function title() {
 	}
 	const packets = data.rows.reduce((sum, row) => sum + (row[COUNT] ? 1 : 0), 0);
 	const began = data.began ? `, which was at ${new Date(data.began).toISOString()}` : "";
-	const facts = [
-		`Port ${data.mac}`, `Taken because: ${data.reason}`, `${data.rows.length} rows, ${packets} of them packets, in ${seconds(end)} s`,
-		`Times are in seconds since the first entry${began} (${seconds(data.clock)} s of the device clock)`,
-	];
+	const facts = [`Port ${data.mac}`, `Taken because: ${data.reason}`];
+	if (data.rows.length) {
+		facts.push(`${data.rows.length} rows, ${packets} of them packets, in ${seconds(end)} s`);
+		facts.push(`Times are in seconds since the first entry${began} (${seconds(data.clock)} s of the device clock)`);
+	}
 	if (data.first) facts.splice(3, 0, `${data.first} entries before them were overwritten`);
 	for (const fact of facts) element("li", fact, $("head"));
 }
 
 // An error: the moments of those like it are behind its own.
-function errorCard([, what, again, why], parent) {
+function errorCard([, what, again, why], parent, nth) {
 	const card = element("article", "", parent, why.length ? "card fault two" : "card fault");
 	const left = element("div", "", card);
-	element("h3", "What happened", left);
+	element("h3", nth ? "What happened then" : "What happened", left);
 	sentence(what, left, "p", "what");
 	if (again.length) sentence(`The same came again ${again.join(", ")}.`, left, "p", "repeated");
 	if (!why.length) return;
@@ -48,13 +49,13 @@ function errors() {
 	if (!data.errors.length) {
 		const card = element("article", "", left, "card fine");
 		element("h3", "What happened", card);
-		element("p", "Nothing came to an error.", card, "what");
+		element("p", data.rows.length ? "Nothing came to an error." : "Nothing was recorded.", card, "what");
 	}
-	data.errors.slice(0, FIRST).forEach(one => errorCard(one, left));
+	data.errors.slice(0, FIRST).forEach((one, nth) => errorCard(one, left, nth));
 	if (data.errors.length > FIRST) {
 		const more = element("details", "", left);
 		element("summary", `${data.errors.length - FIRST} more`, more);
-		data.errors.slice(FIRST).forEach(one => errorCard(one, more));
+		data.errors.slice(FIRST).forEach(one => errorCard(one, more, FIRST));
 	}
 	if (!data.advice.length) return;
 	box.className = "both";
