@@ -9,6 +9,7 @@ import os
 import re
 import sys
 
+import table_page
 from browser import Broken, Browser
 
 DIR = sys.argv[1]
@@ -313,6 +314,31 @@ def judge(browser, path, expected, plain=None):
         page.close()
 
 
+# A page with a table (table_page.py): a word without a place to break, and a verdict that has to stay whole.
+TABLE = [["1.1", ("long", "a rule<br><small>" + "word_" * 30 + "</small>"), ("ok", "ok"), ("bad", "FAILED<details open><summary>why</summary><pre>no</pre></details>"),
+          ("known", "known"), ("dim", "-")]]
+WHOLE = """(() => {
+	const range = document.createRange(), box = one => { range.selectNodeContents(one); return range.getClientRects(); };
+	return [...document.querySelectorAll("td.bad")].every(one => box(one.firstChild).length === 1);
+})()"""
+
+
+def judge_table(browser, path):
+    text = table_page.page("Table", ["All that there is."], ["number", "rule", "processes", "kernel", "unit", "rxe"], ["A part", *TABLE])
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text.replace("</body>", "<script>document.body.dataset.shown = 0</script></body>"))
+    page = browser.open(path)
+    try:
+        for width, scheme in itertools.product((420, 1000, 1600), ("light", "dark")):
+            page.see(width, 900, scheme)
+            must(page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), f"a table is wider than the window of {width} pixels")
+            must(not (faint := page.evaluate(f"{CONTRAST}({READABLE})")), f"contrast of text of a table ({scheme}): {faint}")
+            must(page.evaluate(WHOLE), f"a word of a table is broken at {width} pixels")
+        must(not page.complaints(), str(page.complaints()))
+    finally:
+        page.close()
+
+
 def planted(text, expected):
     """Pages with an error in them, made of a good one, by what has to be said of each."""
     rows, packets = f"{expected['rows'] - 1} rows in the ladder", f"{expected['packets'] - 1} packets in the ladder"
@@ -403,6 +429,11 @@ def main():
         lost = half // 97
         many = {"rows": 2 * half + 2 * lost + 3, "packets": 2 * half + lost, "lost": lost}
         shown, _ = attempt("many", browser, path("many"), many)
+        try:
+            judge_table(browser, path("table"))
+            verdict("table")
+        except (Wrong, Broken) as wrong:
+            verdict("table", str(wrong))
         print(f"{many['packets']} packets: shown {shown} ms after the browser began with the page", flush=True)
 
         with open(path("peer-dies"), encoding="utf-8") as file:

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tomllib
 
+import table_page
+
 TABLE = "tools/testing/conformance.toml"
 SECTIONS = {
     "1": "Work completions",
@@ -119,15 +121,9 @@ def lines(found):
                    verdict(user, found["rxe"]))
 
 
-STYLE = """body{font:15px/1.4 sans-serif;max-width:75em;margin:2em auto;padding:0 1em;color:#222;background:#fff}
-table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.25em .6em;border-bottom:1px solid #ddd;vertical-align:top}
-small{color:#666}.ok{color:#176f2c}.bad{color:#b00020;font-weight:bold}.dim{color:#777}
-@media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}td,th{border-color:#444}small{color:#aaa}.ok{color:#6fce85}.bad{color:#ff8a8a}}"""
-
-
 def cell(said):
     kind = {"ok": "ok", "FAILED": "bad", "not run": "bad"}.get(said, "dim")
-    return f'<td class="{kind}">{html.escape(said)}</td>'
+    return kind, html.escape(said)
 
 
 def report(log, text_path, html_path):
@@ -137,14 +133,14 @@ def report(log, text_path, html_path):
         if (top := rule["section"].split(".")[0]) != section:
             section = top
             text.append(f"\n{section}. {SECTIONS[section]}".ljust(78) + f"{'processes':<11} {'kernel':<8} {'unit':<8} rxe")
-            rows.append(f"<tr><th colspan=2>{section}. {SECTIONS[section]}<th>processes<th>kernel<th>unit<th>rxe<th>planted bug</tr>")
+            rows.append(f"{section}. {SECTIONS[section]}")
         text.append(f"{rule['section']:<5} {rule['rule']:<72.72} {user:<11} {kernel:<8} {alone:<8} {rxe}")
         tests = ", ".join(rule.get("user", []) + [f"kernel: {t}" for t in rule.get("kernel", [])] + rule.get("unit", []))
         if "kernel_none" in rule:
             tests += f"; not for kernel users: {rule['kernel_none']}"
         bug = os.path.basename(rule.get("bug", "")).removesuffix(".patch")
-        rows.append(f"<tr><td>{rule['section']}<td>{html.escape(rule['rule'])}<br><small>{html.escape(tests)}</small>"
-                    f"{cell(user)}{cell(kernel)}{cell(alone)}{cell(rxe)}<td><small>{html.escape(bug)}</small></tr>")
+        rows.append([rule["section"], ("long", f"{html.escape(rule['rule'])}<br><small>{html.escape(tests)}</small>"),
+                     cell(user), cell(kernel), cell(alone), cell(rxe), f"<small>{html.escape(bug)}</small>" if bug else ""])
         if user == "unreachable":
             continue
         good = {user, kernel, alone} <= {"ok", ""}
@@ -156,8 +152,7 @@ def report(log, text_path, html_path):
     with open(text_path, "w", encoding="utf-8") as f:
         f.write(text)
     with open(html_path, "w", encoding="utf-8") as f:
-        f.write(f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Conformance</title><style>{STYLE}</style>'
-                f"<h1>Conformance</h1><p>{html.escape(end)}.</p><table>{''.join(rows)}</table></html>")
+        f.write(table_page.page("Conformance", [f"{end}."], ["section", "rule", "processes", "kernel", "unit", "rxe", "planted bug"], rows))
     print(text.strip())
     return bad == 0
 

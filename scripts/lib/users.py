@@ -31,6 +31,7 @@ LIB = os.path.dirname(os.path.abspath(__file__))
 CAUSES = os.path.join(LIB, "users-causes")
 sys.path.insert(1, os.path.join(os.path.dirname(LIB), "guest"))
 
+import table_page  # noqa: E402
 from perftest import chosen  # noqa: E402
 
 HERE, PEER = DEVICES = "verbena0", "rxe0"
@@ -295,26 +296,30 @@ def record(results, path):
     os.replace(path + ".new", path)
 
 
-COLOURS = {"pass": "#dff2df", "fail": "#f6c9c4", "known": "#fbeec2", "nothere": "#eee"}
+LOOKS = {"pass": "ok", "fail": "bad", "known": "known", "nothere": "dim"}
+SAID = {"pass": "passed", "fail": "failed", "known": "failed for a known cause", "nothere": "could not run"}
 
 
 def page(table):
-    def td(line, name):
+    def result(line, name):
         r = line.get(name)
         if not r:
-            return "<td>-</td>"
+            return "dim", "-"
         why = f"<details><summary>why</summary><pre>{html.escape(r['why'])}</pre></details>" if r["why"] else ""
-        return f"<td style='background:{COLOURS[r['result']]}'>{html.escape(cell(line, name))}{why}</td>"
+        return LOOKS[r["result"]], html.escape(cell(line, name)) + why
 
-    rows = "\n".join(
-        f"<tr><td>{html.escape(line['row'])}</td><td>{line['guests']}</td><td>{html.escape(line['program'])}</td>"
-        f"<td>{html.escape(line['package'])} {html.escape(line['version'])}</td>{td(line, 'verbena')}{td(line, 'rxe')}<td>{line.get('ratio', '')}</td></tr>"
-        for line in table)
-    return ("<!DOCTYPE html><html lang='en'><meta charset='utf-8'><title>What people run</title>"
-            "<style>body{font:14px sans-serif;margin:2em}table{border-collapse:collapse}td,th{border:1px solid #ccc;padding:3px 8px;text-align:left;"
-            "vertical-align:top}pre{white-space:pre-wrap;max-width:60em}</style>"
-            "<h1>What people run, on Verbena and on rxe</h1><table><tr><th>row<th>guests<th>program<th>version<th>Verbena<th>rxe<th>ratio</tr>\n"
-            f"{rows}\n</table></html>\n")
+    facts = []
+    for name, told_as in (("verbena", "Verbena"), ("rxe", "rxe")):
+        counts = collections.Counter(line[name]["result"] for line in table if name in line)
+        facts.append(f"{told_as}: " + ", ".join(f"{counts[kind]} {said}" for kind, said in SAID.items()) + ".")
+    facts.append("A ratio above 1 means that Verbena is better.")
+    rows, group = [], None
+    for line in table:
+        if (now := line["row"].split("/")[0]) != group:
+            rows.append(group := now)
+        program = "long", html.escape(line["program"]) + f"<br><small>{html.escape(line['package'])} {html.escape(line['version'])}</small>"
+        rows.append([("long", html.escape(line["row"])), line["guests"], program, result(line, "verbena"), result(line, "rxe"), str(line.get("ratio", ""))])
+    return table_page.page("What people run, on Verbena and on rxe", facts, ["row", "guests", "program", "Verbena", "rxe", "ratio"], rows)
 
 
 if __name__ == "__main__":
