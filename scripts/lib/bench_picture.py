@@ -8,14 +8,14 @@ import sys
 from html import escape
 
 # Pixels: of a bar with its room, of bars, of what stands above and below the bars of a panel.
-HIGH, WIDE, ABOVE, BELOW = 24, 420, 62, 46
-# Colours that differ for colour-blind readers too, on a light and on a dark ground; a bar to the left of 1 is worse.
+HIGH, WIDE, ABOVE, BELOW = 24, 320, 62, 46
+# Colours that differ for colour-blind readers too, on a light and on a dark ground; a bar to the left of 1 is worse. No line goes through text.
 STYLE = """
-svg { background: #fff; } text { fill: #1b1f24; font: 13px system-ui, sans-serif; } .head { font-size: 20px; font-weight: 600; }
+svg { background: #fff; } text { fill: #1b1f24; font: 13px system-ui, sans-serif; paint-order: stroke; stroke: #fff; stroke-width: 4px; } .head { font-size: 20px; font-weight: 600; }
 .title { font-size: 15px; font-weight: 600; } .soft { fill: #57606a; font-size: 12px; } .grid { stroke: #d3d9e0; } .one { stroke: #1b1f24; }
 .better { fill: #2f62d9; } .worse { fill: #b58e10; }
 @media (prefers-color-scheme: dark) {
-svg { background: #14181d; } text { fill: #e8ecf1; } .soft { fill: #a3adb8; } .grid { stroke: #37414c; } .one { stroke: #e8ecf1; }
+svg { background: #14181d; } text { fill: #e8ecf1; stroke: #14181d; } .soft { fill: #a3adb8; } .grid { stroke: #37414c; } .one { stroke: #e8ecf1; }
 .better { fill: #5b8cff; } .worse { fill: #ffa000; } }
 """
 
@@ -52,16 +52,20 @@ def panel(top, left, one):
         part = math.log(ratio / low) / math.log(high / low) if is_log else (ratio - low) / (high - low)
         return left + WIDE * part
 
-    bottom = top + ABOVE + HIGH * len(rows)
-    out = [text(20, top + 20, one["title"], "title"), text(20, top + 39, one["about"], "soft")]
+    # Where and when stands below the title, unless it holds for all panels.
+    above = ABOVE if one["about"] else ABOVE - 18
+    bottom = top + above + HIGH * len(rows)
+    out = [text(20, top + 20, one["title"], "title")]
+    if one["about"]:
+        out.append(text(20, top + 39, one["about"], "soft"))
     for tick in ticks:
         look = "one" if math.isclose(tick, 1) else "grid"
-        out.append(f'<line x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{top + ABOVE - 6}" y2="{bottom + 4}" class="{look}"/>')
+        out.append(f'<line x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{top + above - 6}" y2="{bottom + 4}" class="{look}"/>')
         out.append(text(x(tick), bottom + 18, f"{tick:.4g}", "soft", "middle"))
     out.append(text(left + WIDE / 2, bottom + 34, one["axis"] + (", logarithmic" if is_log else ""), "soft", "middle"))
     wide = max(20 + text_width(one["title"], 15), 20 + text_width(one["about"], 12))
     for n, (label, ratio, figures) in enumerate(rows):
-        y, (begin, end) = top + ABOVE + n * HIGH, sorted((x(1.0), x(ratio)))
+        y, (begin, end) = top + above + n * HIGH, sorted((x(1.0), x(ratio)))
         look = "better" if ratio >= 1 else "worse"
         out.append(text(left - 10, y + 16, label, "", "end"))
         out.append(f'<rect x="{begin:.1f}" y="{y + 3}" width="{max(end - begin, 1):.1f}" height="{HIGH - 7}" rx="2" class="{look}"/>')
@@ -74,6 +78,10 @@ def picture(panels):
     """All panels, one below the other, as SVG."""
     left = 30 + max(text_width(label) for one in panels for label, _, _ in one["rows"])
     out, top, wide = [], 44, 300
+    about = panels[0]["about"]
+    if all(one["about"] == about for one in panels):
+        panels = [{**one, "about": ""} for one in panels]
+        out, top, wide = [text(20, 50, about, "soft")], 62, 20 + text_width(about, 12)
     for one in panels:
         lines, height, width = panel(top, left, one)
         out, top, wide = out + lines, top + height, max(wide, width)
@@ -108,7 +116,7 @@ def of_readme(path):
         head = table[0]
         for column in (n for n, name in enumerate(head) if name == "ratio" and head[0] == "test"):
             name = head[column - 1]
-            title = "In one guest, beside rxe" if name == "rxe" else f"From guest to guest ({name}), beside rxe"
+            title = "In one guest: Verbena / rxe" if name == "rxe" else f"From guest to guest ({name}): Verbena, and times rxe"
             value = head.index("Verbena") if name == "rxe" else column - 1
             rows = []
             for row in table[1:]:
