@@ -104,8 +104,9 @@ PLOT = """(() => {
 	const all = name => [...document.querySelectorAll(`#plot ${name}`)].map(one => one.textContent);
 	if (!flows.size) return null;
 	document.getElementById("plot").scrollIntoView({ block: "center" });
-	const box = view.picture.getBoundingClientRect(), point = view.points[Math.floor(view.points.length / 2)];
-	return { psn: all(".psn"), time: all(".time"), title: all(".title"), paths: document.querySelectorAll("#plot path.points").length, entry: point[4][ENTRY],
+	const first = Number(document.getElementById("which").options[0].value), box = view.picture.getBoundingClientRect(), point = view.points[Math.floor(view.points.length / 2)];
+	const isOdd = flow => flow.points.some(one => wrong.has(one[3]) || one[3] === "again"), failed = data.errors.some(([who]) => who === "QP " + hex(first));
+	return { isChosen: failed || isOdd(flows.get(first)) || ![...flows.values()].some(isOdd), psn: all(".psn"), time: all(".time"), title: all(".title"), paths: document.querySelectorAll("#plot path.points").length, entry: point[4][ENTRY],
 		x: box.left + view.x(along(point)) * box.width / view.width, y: box.top + view.y(point[1] + point[2] / 2) * box.height / HIGH, left: box.left + EDGE.left, right: box.right - EDGE.right, part };
 })()"""
 # A phone: what of it cannot be read or hit, or is in the way of something else.
@@ -227,6 +228,7 @@ def judge_plot(page):
     plot = page.evaluate(PLOT)
     if not plot:
         return
+    must(plot["isChosen"], "the plot begins with a queue pair of which nothing is out of the ordinary")
     must(len(plot["psn"]) > 1 and all(re.fullmatch("0x[0-9a-f]{6}", text) for text in plot["psn"]), f"PSNs at the axis of the plot: {plot['psn']}")
     must(len(plot["time"]) > 0, f"times at the axis of the plot: {plot['time']}")
     must("PSN" in plot["title"] and any(title.endswith(", s") or title == "entry" for title in plot["title"]), f"what the axes are of: {plot['title']}")
@@ -442,11 +444,14 @@ def main():
         with open(path("hostile-2"), encoding="utf-8") as file:
             markup = file.read().replace("text.append(part)", 'text.insertAdjacentHTML("beforeend", part)')
         cases.append(("markup", markup, "hostile-2", "a name was executed"))
+        with open(path("device-fatal"), encoding="utf-8") as file:
+            chosen = file.read().replace("sort((a, b) => b[0] - a[0])", "sort((a, b) => a[0] - b[0])")
+        cases.append(("chosen", chosen, "device-fatal", "nothing is out of the ordinary"))
         for name, page, like, said in cases:
             with open(path("planted"), "w", encoding="utf-8") as file:
                 file.write(page)
             try:
-                judge(browser, path("planted"), {**expected[like], "told": []}, plain=seen["peer-dies"])
+                judge(browser, path("planted"), {**expected[like], "told": []}, plain=seen["peer-dies"] if like != "device-fatal" else None)
                 verdict(f"planted/{name}", "nothing was found")
             except (Wrong, Broken) as wrong:
                 verdict(f"planted/{name}", "" if said in str(wrong) else f"{said!r} was not found, but: {wrong}")

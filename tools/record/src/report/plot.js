@@ -164,7 +164,7 @@ function dropped(event) {
 }
 
 // A queue pair that came to an error is looked at first, else the one with the most that is out of the ordinary.
-const oddities = ([qpn, flow]) => flow.points.reduce((sum, point) => sum + (point[3] === "new" ? 1e-6 : 1), data.errors.some(([who]) => who === "QP " + hex(qpn)) ? 1e9 : 0);
+const oddities = ([qpn, flow]) => flow.points.reduce((sum, point) => sum + (wrong.has(point[3]) || point[3] === "again" ? 1 : 1e-6), data.errors.some(([who]) => who === "QP " + hex(qpn)) ? 1e9 : 0);
 const byOddity = [...flows].map(one => [oddities(one), one[0]]).sort((a, b) => b[0] - a[0]);
 for (const [, qpn] of byOddity) element("option", "QP " + hex(qpn), $("which")).value = qpn;
 const inPlots = new Set([...flows.values()].flatMap(flow => [...new Set(flow.points.map(point => point[3]))]));
