@@ -7,8 +7,8 @@
 # (the data begin at its first byte). ibv_poll_cq(3) has that flag for datagrams alone. And the completion of a send with immediate data has
 # IBV_WC_WITH_IMM at the sender, although wc_flags and imm_data tell of what was received. Where the two meet: async-rdma compares the whole
 # of wc_flags with a constant of 3 (GRH and WITH_IMM), so that as it comes it finds immediate data on rxe, and none on an adapter that
-# reports 2, unless it is told so by set_imm_flag_in_wc(2). (The crate is read here, not run: what it depends on has been withdrawn from
-# crates.io.)
+# reports 2, unless it is told so by set_imm_flag_in_wc(2). (The crate is read here, not run. It builds with its own Cargo.lock alone:
+# versions that it depends on have been withdrawn from crates.io.)
 # Seen: receive of a SEND 1, of a SEND and of a WRITE with immediate data 3; sender 0, 2, 2; the buffer begins with the data.
 # "IBV_WC_WITH_IMM: u32 = 3" and "wc_flags == unsafe { IBV_WC_WITH_IMM }" in the crate.
 set -euo pipefail
