@@ -263,7 +263,7 @@ impl SendQueue {
                 }
             }
         }
-        // Of what is none of theirs, which the device refuses, the address is not there: the program has set another member.
+        // Only SENDs carry a UD address. For another opcode, which the device refuses, the program has set another member of the union.
         if self.config.datagram && matches!(wr.opcode(), IBV_WR_SEND | IBV_WR_SEND_WITH_IMM) {
             let (ah, qpn, qkey) = wr.datagram().ok_or(Errno::INVAL)?;
             wqe.set_address(ah, qpn, qkey);

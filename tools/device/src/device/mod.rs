@@ -150,7 +150,7 @@ impl Device {
     /// As after power-on, but for the registers, which come back.
     fn begin_anew(&mut self) -> Arc<Registers> {
         let regs = self.shared.regs.clone();
-        // A new life is lied to otherwise than the last, or a driver that a seed stops early never gets further.
+        // Each reset draws other lies. With the same ones a driver would stop at the same place for ever.
         #[cfg(feature = "hostile")]
         let hostile = self.shared.hostile.next_life();
         let tap = self.shared.tap.take();

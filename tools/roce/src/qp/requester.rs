@@ -186,7 +186,7 @@ impl Requester {
         }
     }
 
-    /// One that would take back what is decoded already cannot be, and is ignored.
+    /// Takes the producer index of the send queue. An index that would take back decoded WQEs is ignored.
     pub(crate) fn set_producer(&mut self, producer: u32) {
         if producer.wrapping_sub(self.slots.oldest()) >= self.slots.len() {
             self.producer = producer;
