@@ -72,6 +72,8 @@ pub enum What {
         opcode: u16,
         status: u8,
         syndrome: u16,
+        /// After SET_PORT: whether the port is up. Older recordings have none.
+        port_up: Option<bool>,
     },
     /// A queue pair was created.
     #[allow(missing_docs)]
@@ -289,13 +291,17 @@ impl What {
                 opcode,
                 status,
                 syndrome,
-            } => raw(
-                COMMAND,
-                status,
-                opcode,
-                [syndrome.into(), 0, 0, 0, 0, 0, 0],
-                0,
-            ),
+                port_up,
+            } => {
+                let port = port_up.map_or(0, |up| 1 + u32::from(up));
+                raw(
+                    COMMAND,
+                    status,
+                    opcode,
+                    [syndrome.into(), port, 0, 0, 0, 0, 0],
+                    0,
+                )
+            }
             Self::Created {
                 qpn,
                 owner,
@@ -392,6 +398,7 @@ impl What {
                 opcode: b,
                 status: a,
                 syndrome: n[0] as u16,
+                port_up: [None, Some(false), Some(true)][(n[1] as usize).min(2)],
             },
             CREATED => Self::Created {
                 qpn: n[0],
@@ -533,6 +540,7 @@ pub(crate) mod tests {
                 opcode: 0x1234,
                 status: 5,
                 syndrome: 0x4001,
+                port_up: Some(true),
             },
             What::Created {
                 qpn: 1,

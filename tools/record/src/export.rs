@@ -408,6 +408,7 @@ mod tests {
             opcode: create,
             status: 0,
             syndrome: 0,
+            port_up: None,
         };
         let work = What::Work {
             qpn: 0x11,

@@ -4,7 +4,7 @@
 
 use crate::execution::shared::Shared;
 use crate::objects::qp::{Env, Qp};
-use verbena_abi::cmd::CmdStatus;
+use verbena_abi::cmd::{CmdStatus, Opcode};
 use verbena_abi::cqe::{Cqe, Tail};
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
@@ -174,10 +174,12 @@ impl Shared {
 
     /// A command is answered.
     pub(crate) fn note_command(&mut self, opcode: u16, status: CmdStatus, syndrome: u32) {
+        let port_up = (opcode == Opcode::SetPort.to_raw()).then_some(self.port.up);
         self.note(|| What::Command {
             opcode,
             status: status.to_raw() as u8,
             syndrome: syndrome as u16,
+            port_up,
         });
     }
 

@@ -274,9 +274,18 @@ fn row(facts: &Facts, what: &What, sent: &mut Sent) -> Option<Row> {
             Row::mark(qpn, "event", format!("event {name}{of}{}", cause(syndrome)))
         }
         What::Command {
+            port_up: Some(up),
+            status: 0,
+            ..
+        } => {
+            let text = if up { "up, or has another MTU" } else { "down" };
+            Row::mark(0, "event", format!("the net device is {text}"))
+        }
+        What::Command {
             opcode,
             status,
             syndrome,
+            ..
         } if status != 0 || opcode == Opcode::SetGid.to_raw() => {
             let name = verbena_faults::command_name(opcode);
             let name = name.unwrap_or_else(|| format!("{opcode:#04x}"));

@@ -150,6 +150,7 @@ fn refused(facts: &Facts, at: usize) -> Option<Failure> {
         opcode,
         status,
         syndrome,
+        ..
     } = facts.all().get(at)?.what
     else {
         return None;
@@ -374,6 +375,7 @@ pub(super) mod tests {
             opcode: Opcode::CreateQp.to_raw(),
             status: CmdStatus::Invalid.to_raw() as u8,
             syndrome: Syndrome::CmdSize.to_raw(),
+            port_up: None,
         };
         let died = What::Event {
             kind: EventType::CqErr.to_raw(),

@@ -97,7 +97,18 @@ impl Chain<'_> {
             (Opcode::SetGid, "An address of the port came or went"),
         ] {
             let found = self.says(|what| matches!(*what, What::Command { opcode, status: 0, .. } if opcode == wanted.to_raw()));
-            if let Some((n, _)) = found.filter(|(n, _)| *n >= connected) {
+            if let Some((n, entry)) = found.filter(|(n, _)| *n >= connected) {
+                let what = match entry.what {
+                    What::Command {
+                        port_up: Some(false),
+                        ..
+                    } => "Its net device went down",
+                    What::Command {
+                        port_up: Some(true),
+                        ..
+                    } => "Its net device came up or got another MTU",
+                    _ => what,
+                };
                 let command = verbena_faults::command_name(wanted.to_raw()).unwrap_or_default();
                 let moment = self.facts.moment(n);
                 out.push(format!("{what} (command {command}), {moment}."));
@@ -208,13 +219,39 @@ mod tests {
     #[test]
     fn retries_that_ran_out_are_told_with_what_became_of_the_port() {
         let peer = [created(2), state(2, 1, QpState::Rts, None)];
-        for (opcode, end) in [
-            (Opcode::SetPort, "Its net device went down, came up or got another MTU (command SET_PORT), at 0.000000 s (entry 4)."),
-            (Opcode::SetGid, "An address of the port came or went (command SET_GID), at 0.000000 s (entry 4)."),
+        for (opcode, port_up, said) in [
+            (
+                Opcode::SetPort,
+                None,
+                "Its net device went down, came up or got another MTU (command SET_PORT)",
+            ),
+            (
+                Opcode::SetPort,
+                Some(false),
+                "Its net device went down (command SET_PORT)",
+            ),
+            (
+                Opcode::SetPort,
+                Some(true),
+                "Its net device came up or got another MTU (command SET_PORT)",
+            ),
+            (
+                Opcode::SetGid,
+                None,
+                "An address of the port came or went (command SET_GID)",
+            ),
         ] {
-            let command = What::Command { opcode: opcode.to_raw(), status: 0, syndrome: 0 };
+            let command = What::Command {
+                opcode: opcode.to_raw(),
+                status: 0,
+                syndrome: 0,
+                port_up,
+            };
             let told = line(&[peer[0], peer[1], command]);
-            assert!(told.ends_with(end), "{told}");
+            assert!(
+                told.ends_with(&format!("{said}, at 0.000000 s (entry 4).")),
+                "{told}"
+            );
             // The connection itself is overwritten.
             let error = state(1, 2, QpState::Err, Some(Syndrome::RetryExceeded));
             let mut later = facts(vec![command, error]);

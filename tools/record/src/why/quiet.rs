@@ -53,23 +53,28 @@ fn not_ready(facts: &Facts) -> Vec<String> {
     each.collect()
 }
 
-/// The queue pairs that are in SQD at the end, where they begin no work request.
+/// The queue pairs that are in SQD at the end, or were when they were destroyed: they begin no work request there.
 fn paused(facts: &Facts) -> Vec<String> {
-    let mut paused: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut paused: BTreeMap<u32, (usize, &str)> = BTreeMap::new();
     for (n, entry) in facts.all().iter().enumerate() {
         match entry.what {
             What::State { qpn, to, .. } if to == QpState::Sqd.to_raw() => {
-                paused.insert(qpn, n);
+                paused.insert(qpn, (n, "is still there"));
             }
-            What::State { qpn, .. } | What::Destroyed { qpn, .. } => {
+            What::State { qpn, .. } | What::Created { qpn, .. } => {
                 paused.remove(&qpn);
+            }
+            What::Destroyed { qpn, .. } => {
+                if let Some((_, end)) = paused.get_mut(&qpn) {
+                    *end = "was until it was destroyed";
+                }
             }
             _ => {}
         }
     }
-    let each = paused.into_iter().map(|(qpn, at)| {
+    let each = paused.into_iter().map(|(qpn, (at, end))| {
         format!(
-            "{} was moved to SQD, {}, and is still there: it begins no work request until ibv_modify_qp moves it to RTS",
+            "{} was moved to SQD, {}, and {end}: a queue pair begins no work request there until ibv_modify_qp moves it to RTS",
             Name(qpn),
             facts.moment(at)
         )
@@ -180,13 +185,14 @@ mod tests {
             ),
             "{told}"
         );
-        for end in [
-            state(3, 4, QpState::Rts, None),
-            What::Destroyed { qpn: 3, owner: 0 },
-        ] {
-            let mut whats = whats.clone();
-            whats.push(end);
-            assert!(quiet(&facts(whats)).is_empty());
+        let then = |what| [whats.as_slice(), &[what]].concat();
+        let told = quiet(&facts(then(What::Destroyed { qpn: 3, owner: 0 }))).join("; ");
+        assert!(
+            told.contains("and was until it was destroyed: a queue pair begins no"),
+            "{told}"
+        );
+        for end in [state(3, 4, QpState::Rts, None), created(3)] {
+            assert!(quiet(&facts(then(end))).is_empty());
         }
     }
 
@@ -227,6 +233,7 @@ mod tests {
             opcode: Opcode::QueryDevice.to_raw(),
             status: 0,
             syndrome: 0,
+            port_up: None,
         };
         let late = [(7_400_000_000, pulse), (7_500_000_000, What::Reset)];
         let late = late.map(|(time, what)| Entry { time, what });
