@@ -2,14 +2,15 @@
 
 //! The command queue. Device specification, "Commands".
 //!
-//! [`exec`](CommandQueue::exec) takes a free slot, writes the request, rings, and sleeps until the
-//! interrupt handler has seen the reply's token. Up to [`SLOTS`] commands are outstanding. A command
-//! that is not answered in time ends in [`Failure::Dead`] and the device is declared dead: its slot
-//! stays taken for the rest of this life, since the device may still write to it.
+//! [`exec`](CommandQueue::exec) takes a free slot, writes the request, rings the doorbell, and
+//! sleeps until the interrupt handler has seen the reply's token. Up to [`SLOTS`] commands are
+//! outstanding. If the device does not answer a command in time, the command fails with
+//! [`Failure::Dead`] and the driver declares the device dead. The slot stays taken for the rest of
+//! this life, since the device may still write to it.
 //!
-//! Memory goes to the device by [`give`](CommandQueue::give), with the command that names it, and
-//! comes back by [`take_back`](CommandQueue::take_back); what a command needs for itself alone goes and
-//! comes by [`exec_with`](CommandQueue::exec_with). [`LetGo`] is made here only, from a reply.
+//! [`give`](CommandQueue::give) gives memory to the device together with the command that names it,
+//! and [`take_back`](CommandQueue::take_back) takes it back. [`exec_with`](CommandQueue::exec_with)
+//! lends memory for the duration of one command. Only this module makes a [`LetGo`], from a reply.
 
 pub(crate) mod lent;
 
@@ -79,26 +80,26 @@ use zerocopy::{
     IntoBytes, //
 };
 
-/// Slots: a mask of them fits in a word.
+/// Number of command slots. A bit mask of all slots fits into a `u32`.
 const SLOTS: u32 = 32;
 
-/// How long a command may take. Shorter than what the kernel takes for a hung task.
+/// Time limit of a command. It is shorter than the kernel's limit for a hung task.
 const TIMEOUT: Delta = Delta::from_millis(10_000);
 
-/// How often a waiter looks by itself: an interrupt may be missing.
+/// Interval at which a waiting command checks for its reply, in case the interrupt is missing.
 const LOOK_MS: u32 = 200;
 
-/// The device's word that it has let go of an object, or has never taken it.
+/// Proof that the device has let go of an object, or has never taken it.
 pub(crate) struct LetGo(());
 
-/// Leave to lend memory: a command is being made that is executed next.
+/// Permission to lend memory to a command that is being made and is executed next.
 pub(crate) struct Lender(());
 
-/// Why there is no reply.
+/// Reason why a command has no reply.
 pub(crate) enum Failure {
-    /// The device refused, for this syndrome, and a command that fails has changed nothing.
+    /// The device refused the command, with this syndrome. A failed command has changed nothing.
     Refused(Error, LetGo, u32),
-    /// The device is dead; what it has done of the command nobody knows.
+    /// The device is dead. The driver does not know which part of the command the device executed.
     Dead,
 }
 
@@ -111,10 +112,10 @@ impl From<Failure> for Error {
     }
 }
 
-/// What the driver keeps of a slot.
+/// State that the driver keeps for a slot.
 #[pin_data]
 struct Slot {
-    /// Token of the command that waits here, or 0.
+    /// Token of the command that waits in this slot, or 0.
     token: Atomic<u32>,
     #[pin]
     done: Completion,
@@ -125,7 +126,7 @@ struct Free {
     last_token: u32,
 }
 
-/// The command queue.
+/// Command queue of one life of the device.
 #[pin_data]
 pub(crate) struct CommandQueue {
     bars: Arc<Bars>,
@@ -170,17 +171,18 @@ impl CommandQueue {
         })
     }
 
-    /// DMA address of the slots and their number, for the registers.
+    /// Returns the DMA address of the slots and their number, for the device's registers.
     pub(crate) fn place(&self) -> (u64, u32) {
         (self.memory.lend(&Lender(())).addr(), SLOTS)
     }
 
-    /// Executes a command. Process context.
+    /// Executes a command and returns its reply. Process context.
     pub(crate) fn exec<C: Command>(&self, request: &C) -> Result<C::Reply, Failure> {
         self.exec_at(self.take_slot()?, request)
     }
 
-    /// Executes a command in a slot taken for it, and gives the slot back.
+    /// Executes a command in the slot that was taken for it, and frees the slot unless the device
+    /// is dead.
     fn exec_at<C: Command>(
         &self,
         (index, token): (u32, u32),
@@ -203,9 +205,9 @@ impl CommandQueue {
         reply
     }
 
-    /// Executes a command that gives `memory` to the device. It comes back at once if the device
-    /// refuses. `request` makes the command, and lends the memory for it; it is not called if the
-    /// device is dead, since what a dead device was lent stays with it.
+    /// Executes a command that gives `memory` to the device. If the device refuses, the driver has
+    /// the memory back at once. `request` makes the command and lends the memory for it. It is not
+    /// called if the device is dead, because a dead device keeps the memory that was lent to it.
     pub(crate) fn give<C: Command>(
         &self,
         request: impl FnOnce(&Lender) -> C,
@@ -221,8 +223,8 @@ impl CommandQueue {
             })
     }
 
-    /// Executes a command that the device has `memory` for: it comes back with the reply. `request`
-    /// makes the command, and lends the memory for it.
+    /// Executes a command for whose duration the device has `memory`. The memory comes back with
+    /// the reply. `request` makes the command and lends the memory for it.
     pub(crate) fn exec_with<C: Command>(
         &self,
         request: impl FnOnce(&Lender) -> C,
@@ -233,8 +235,8 @@ impl CommandQueue {
         Ok(reply)
     }
 
-    /// Executes a command that gives `memory` to the device in place of `old`, which comes back. If the
-    /// device refuses, `memory` does.
+    /// Executes a command that gives `memory` to the device in place of `old`, which comes back. If
+    /// the device refuses, `memory` comes back instead.
     pub(crate) fn exchange<C: Command>(
         &self,
         request: impl FnOnce(&Lender) -> C,
@@ -246,11 +248,11 @@ impl CommandQueue {
         Ok(reply)
     }
 
-    /// Executes a command by which `memory` comes back. `None` if the device is dead: it is silent or
-    /// lost by then, and the memory knows what that means.
+    /// Executes a command by which `memory` comes back. Returns `None` if the device is dead. The
+    /// life has then ended, and [`Lent`] decides whether the memory can be freed.
     ///
-    /// It cannot fail otherwise: the driver takes back only what is unused, so a device that refuses
-    /// breaks the contract and is given up.
+    /// The command cannot fail otherwise. The driver takes back only memory that is unused, so a
+    /// device that refuses breaks the contract and is declared dead.
     pub(crate) fn take_back<C: Command>(
         &self,
         request: &C,
@@ -271,8 +273,9 @@ impl CommandQueue {
         None
     }
 
-    /// [`take_back`](Self::take_back) of what may still be in use: `EBUSY`, and nothing comes back, if
-    /// the device says so and `is_known` to be possible.
+    /// Executes a command like [`take_back`](Self::take_back), for memory that may still be in use.
+    /// Returns `EBUSY`, and takes nothing back, if the device reports that the memory is in use and
+    /// `is_known` confirms that it may be.
     pub(crate) fn take_back_unused<C: Command>(
         &self,
         request: &C,
@@ -292,7 +295,7 @@ impl CommandQueue {
         Ok(())
     }
 
-    /// Tells people what is going on.
+    /// Writes the state of the slots and the outstanding commands, for debugfs.
     pub(crate) fn show(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (free, last) = {
             let free = self.free.lock();
@@ -321,7 +324,8 @@ impl CommandQueue {
         Ok(())
     }
 
-    /// Handles vector 0: wakes those whose reply is there. Whether there was one. Any context.
+    /// Handles an interrupt of vector 0: wakes the callers whose replies have arrived. Returns true
+    /// if there was a reply. Any context.
     pub(crate) fn interrupt(&self) -> bool {
         let mut any = false;
         for (index, slot) in (0u32..).zip(self.slots.iter()) {
@@ -334,12 +338,12 @@ impl CommandQueue {
         any
     }
 
-    /// Wakes everybody: the device is dead. Process context.
+    /// Wakes all callers after the device has died. Process context.
     pub(crate) fn abort(&self) {
         for slot in self.slots.iter() {
             slot.done.complete();
         }
-        // Under the lock: who has just seen that the device lives is not asleep yet.
+        // The lock makes sure that a caller of `take_slot` that saw a living device already sleeps.
         let _free = self.free.lock();
         self.freed.notify_all();
     }
@@ -371,11 +375,11 @@ impl CommandQueue {
 
     fn reply_token(&self, index: u32) -> u32 {
         let offset = Self::reply_offset(index) + offset_of!(ReplyHeader, token);
-        // Out of bounds is impossible; 0 is no token.
+        // The offset is never out of bounds, and 0 is not a token.
         Le32::from_raw(self.memory.load32_acquire(offset).unwrap_or(0)).get()
     }
 
-    /// Writes the request, and waits for the reply.
+    /// Writes the request into the slot and waits for the reply.
     fn exec_in(
         &self,
         index: u32,
@@ -388,7 +392,8 @@ impl CommandQueue {
             token: Le32::new(token),
             ..Default::default()
         };
-        // Nothing of the slot's former request stays behind this one.
+        // The payload after this request is cleared, so that nothing of the slot's former request
+        // remains.
         let mut bytes = [0u8; REQUEST_SIZE];
         let (head, tail) = bytes.split_at_mut(HEADER_SIZE);
         head.copy_from_slice(header.as_bytes());
@@ -409,7 +414,7 @@ impl CommandQueue {
 
         slot.done.reinit();
         slot.token.store(token, Release);
-        // The MMIO write orders the request before it.
+        // The MMIO write orders the writes of the request before itself.
         self.bars.write(regs::CMDQ_DOORBELL, index);
 
         let result = self.wait(slot, index, token, opcode);
@@ -417,7 +422,7 @@ impl CommandQueue {
         result
     }
 
-    /// What cannot be, by the contract's own sizes.
+    /// Declares the device dead because of a condition that the sizes in the contract rule out.
     fn broken(&self, what: &'static str) -> Failure {
         self.health.declare_dead(Cause::Protocol(what));
         Failure::Dead
@@ -428,7 +433,8 @@ impl CommandQueue {
         loop {
             let late = begin.elapsed() >= TIMEOUT;
             let woken = slot.done.wait_ms(LOOK_MS);
-            // A late interrupt for the slot's former command may have woken us: look.
+            // A late interrupt for the slot's former command may have woken this thread, so the
+            // token decides.
             if self.reply_token(index) == token {
                 if !woken && self.health.may_log() {
                     dev_warn!(
@@ -457,14 +463,15 @@ impl CommandQueue {
         Err(Failure::Dead)
     }
 
-    /// Looks whether the device says that it is dead, or is gone.
+    /// Reads the status register, and declares the device dead if it reports a fatal error, is
+    /// gone, or was reset.
     pub(crate) fn look(&self) {
         match self.bars.read(regs::STATUS) {
             crate::bars::GONE => self.health.declare_dead(Cause::Gone),
             status if status & regs::STATUS_FATAL != 0 => self
                 .health
                 .declare_dead(Cause::Device(self.bars.read(regs::FATAL_SYNDROME))),
-            // A life begins when it is ready, and only a reset takes that back.
+            // The device is ready from the beginning of a life. Only a reset clears this bit.
             status if status & regs::STATUS_READY == 0 => self
                 .health
                 .declare_dead(Cause::Protocol("somebody else has reset it")),
@@ -472,7 +479,7 @@ impl CommandQueue {
         }
     }
 
-    /// What the device replied; the token has been seen.
+    /// Reads the reply of the device, whose token has been seen.
     fn read_reply<C: Command>(&self, index: u32) -> Result<C::Reply, Failure> {
         let offset = Self::reply_offset(index);
         let mut reply = C::Reply::new_zeroed();
@@ -497,7 +504,7 @@ impl CommandQueue {
             Some(CmdStatus::BadAddress) => EFAULT,
             Some(CmdStatus::Denied) => EACCES,
             Some(_) => EINVAL,
-            // Whether it did what it was asked nobody knows.
+            // The driver does not know whether the device executed the command.
             None => return Err(self.broken("it replied with an unknown status")),
         };
         if self.health.refusals.may_log() {

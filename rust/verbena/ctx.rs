@@ -2,9 +2,9 @@
 
 //! Context tables. Device specification, "Contexts".
 //!
-//! The device publishes what each object is in tables in the driver's memory, which grow by chunks
-//! as numbers are used. The driver never writes a context; it reads one as a whole, under the
-//! context's sequence counter.
+//! The device publishes the state of each object in tables in the driver's memory. The tables grow
+//! in chunks as numbers are used. The driver never writes a context, and reads each one as a whole,
+//! under the context's sequence counter.
 
 use crate::abi::{
     cmd::{
@@ -56,12 +56,12 @@ use rdma::{
 };
 use zerocopy::FromBytes;
 
-/// A type of context.
+/// Context of one type of object.
 pub(crate) trait Context: FromBytes + Copy {
-    /// Its table.
+    /// Table that holds contexts of this type.
     const TABLE: Table;
 
-    /// The sequence counter, which is the first word of each context.
+    /// Returns the sequence counter, which is the first word of each context.
     fn seq(&self) -> u32;
 }
 
@@ -85,16 +85,17 @@ context! {
     EqContext in Eqc,
 }
 
-/// How often a reader tries to get a context between two updates without sleeping, and then with a
-/// sleep between: the device's thread may have lost its CPU in the middle of an update.
+/// Limits for the attempts of a reader to read a context between two updates: first attempts
+/// without sleeping, then rounds of such attempts with a sleep before each, because the device's
+/// thread may have lost its CPU in the middle of an update.
 const QUICK_TRIES: u32 = 100;
 const SLOW_TRIES: u32 = 200;
 const SLEEP_MS: u32 = 5;
 
-/// The chunks of one table; `None` where no number has been used yet.
+/// The chunks of one table. A chunk is `None` until one of its numbers is used.
 type Chunks = KVVec<Option<Lent<Arc<Chunk>>>>;
 
-/// All context tables.
+/// Context tables of all object types.
 #[pin_data]
 pub(crate) struct Tables {
     dma: Binding,
@@ -114,15 +115,16 @@ impl Tables {
     }
 
     const fn per_chunk<C: Context>() -> u32 {
-        // CAST: at most 2^16.
+        // CAST: The value is at most 2^16.
         (TABLE_CHUNK_SIZE / size_of::<C>()) as u32
     }
 
-    /// Makes sure that the context of `number` has memory. Before the object's CREATE command.
+    /// Makes sure that the context of `number` has memory. Called before the object's CREATE
+    /// command.
     pub(crate) fn ensure<C: Context>(&self, cmdq: &CommandQueue, number: u32) -> Result {
         let chunk = number / Self::per_chunk::<C>();
         let mut tables = self.chunks.lock();
-        // CAST: a small enumeration, see `ALL`.
+        // CAST: The enumeration is small, see `ALL`.
         let table = tables.get_mut(C::TABLE as usize).ok_or(EINVAL)?;
         if table.get(chunk as usize).is_some_and(Option::is_some) {
             return Ok(());
@@ -148,8 +150,8 @@ impl Tables {
         Ok(())
     }
 
-    /// Reads the context of `number` as the device published it last. `EBUSY` if there is no moment
-    /// in which it is not being written. May sleep.
+    /// Reads the most recent context of `number` that the device has published. Returns `EBUSY` if
+    /// the device was writing the context at each attempt. May sleep.
     pub(crate) fn read<C: Context>(&self, number: u32) -> Result<C> {
         self.read_quickly(number).or_else(|e| {
             if e != EBUSY {
@@ -166,7 +168,7 @@ impl Tables {
         })
     }
 
-    /// As [`read`](Self::read), without a sleep.
+    /// Reads a context like [`read`](Self::read), but without sleeping.
     pub(crate) fn read_quickly<C: Context>(&self, number: u32) -> Result<C> {
         let chunk = {
             let tables = self.chunks.lock();

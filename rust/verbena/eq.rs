@@ -2,14 +2,14 @@
 
 //! Event queues. Device specification, "Event queues".
 //!
-//! EQ 0 carries asynchronous events on vector 0, which it shares with the command queue; its entries
-//! are handled by a work item, because the owners' handlers may sleep. The other EQs carry
-//! completion events, one vector each, handled in the interrupt, or by a work item when somebody
-//! waits for them or an interrupt is missing. A verb never handles events itself: consumers'
-//! handlers are not called inside verbs.
+//! EQ 0 carries asynchronous events on vector 0, which it shares with the command queue. A work
+//! item handles its entries, because the owners' handlers may sleep. The other EQs carry completion
+//! events, on one vector each. The interrupt handler handles them, or a work item does when a
+//! thread waits for them or an interrupt is missing. A verb never handles events itself, so that
+//! consumers' handlers are not called inside verbs.
 //!
-//! An entry is taken, the consumer index stored, and after a full fence the entry is handled (see
-//! [`crate::abi::eqe`] for why in this order).
+//! The driver takes an entry, stores the consumer index, and handles the entry after a full fence
+//! (see [`crate::abi::eqe`] for the reason for this order).
 
 mod asynchronous;
 
@@ -81,33 +81,34 @@ use rdma::{
     new_work, //
 };
 
-/// Entries of an event queue. At most one event of each kind is outstanding for an object, and the
-/// device keeps what does not fit, so this is a matter of speed only.
+/// Logarithm of the number of entries of an event queue. At most one event of each kind is
+/// outstanding for an object, and the device keeps events that do not fit, so the number only
+/// affects speed.
 const LOG_SIZE: u8 = 10;
 
-/// Completion events that are handled with interrupts off.
+/// Limit of completion events that are handled at a time with interrupts off.
 const BUDGET: u32 = 128;
 
-/// Completion vectors that are used at most.
+/// Limit of completion vectors that the driver uses.
 const MAX_COMP_VECTORS: u32 = 31;
 
-/// Who is told what events say of objects.
+/// Receiver of the events of objects.
 pub(crate) trait Listener: Send + Sync {
-    /// A CQ has completions. Any context.
+    /// Handles a notification of a CQ. Any context.
     fn completion(&self, cqn: u32);
 
-    /// Something happened to the object of that number. May sleep.
+    /// Handles an asynchronous event of the object with this number. May sleep.
     fn event(&self, event: EventType, number: u32);
 }
 
-/// The memory of an event queue.
+/// Memory of an event queue: ring and consumer index.
 struct EventMemory {
     ring: Lent<Ring>,
     consumer: Lent<Arc<Chunk>>,
 }
 
 impl EventMemory {
-    /// Allocates an event queue's memory.
+    /// Allocates the memory of an event queue.
     fn new(hw: &Hw) -> Result<Arc<Self>> {
         let consumer = Arc::new(
             Chunk::alloc(&hw.dma, Payer::Kernel, size_of::<Le32>())?,
@@ -121,7 +122,8 @@ impl EventMemory {
         Ok(Arc::new(memory, GFP_KERNEL)?)
     }
 
-    /// Gives it to the device. Nothing may fail between this and where [`Events::end`] finds it.
+    /// Creates the event queue, by which the memory goes to the device. After this call nothing may
+    /// fail before [`Events::end`] can find the queue.
     fn create(&self, hw: &Hw, eqn: u32, vector: u16) -> Result {
         hw.tables.ensure::<EqContext>(&hw.cmdq, eqn)?;
         let request = |to: &Lender| CreateEq {
@@ -138,7 +140,8 @@ impl EventMemory {
         Ok(())
     }
 
-    /// Takes the event queue back, which nothing uses any more, if the device has it.
+    /// Destroys the event queue, and takes its memory back, if the device has it. The queue must be
+    /// unused.
     fn destroy(&self, hw: &Hw, eqn: u32) {
         if self.ring.loan().is_none() {
             return;
@@ -155,11 +158,11 @@ impl EventMemory {
     }
 }
 
-/// How far an event queue has been read.
+/// Read position of an event queue.
 struct EventRing {
     memory: Arc<EventMemory>,
     ci: u32,
-    /// Where it stood when [`stuck`](Self::stuck) looked last, if an entry waited there.
+    /// Value of `ci` when [`stuck`](Self::stuck) was called last, if an entry waited there.
     waiting: Option<u32>,
 }
 
@@ -172,7 +175,7 @@ impl EventRing {
         }
     }
 
-    /// The next entry, if there is one.
+    /// Returns the next entry, if there is one.
     fn next(&self) -> Option<Eqe> {
         let index = (self.ci & ((1 << LOG_SIZE) - 1)) as usize;
         let (chunk, offset) = self.memory.ring.at(index * EQE_SIZE).ok()?;
@@ -183,15 +186,15 @@ impl EventRing {
         chunk.read(offset).ok()
     }
 
-    /// Whether the entry that waits now waited already when this was called last: its interrupt is
-    /// missing.
+    /// True if the entry that waits now already waited at the previous call. Its interrupt is
+    /// missing then.
     fn stuck(&mut self) -> bool {
         let waiting = self.next().map(|_| self.ci);
         let before = core::mem::replace(&mut self.waiting, waiting);
         waiting.is_some() && waiting == before
     }
 
-    /// Takes the next entry.
+    /// Takes the next entry, and publishes the consumer index.
     fn take(&mut self) -> Option<Eqe> {
         let eqe = self.next()?;
         self.ci = self.ci.wrapping_add(1);
@@ -203,14 +206,15 @@ impl EventRing {
         Some(eqe)
     }
 
-    /// How many entries were taken, and whether another is there.
+    /// Returns the number of entries that were taken, and true if another is there.
     fn progress(&self) -> (u32, bool) {
         (self.ci, self.next().is_some())
     }
 
-    /// How far it has been read towards the producer index `pi`.
+    /// Returns the state of the entries below the producer index `pi`.
     fn reached(&self, pi: u32) -> Reached {
-        // Free-running indexes: the distance is small, or `pi` is behind.
+        // The indexes run freely. The difference is small if `ci` has reached `pi`, and wraps if it
+        // has not.
         if self.ci.wrapping_sub(pi) < u32::MAX / 2 {
             Reached::All
         } else if self.next().is_some() {
@@ -221,21 +225,23 @@ impl EventRing {
     }
 }
 
-/// What has become of the entries below a producer index.
+/// State of the entries below a producer index.
 enum Reached {
-    /// All were taken. Whoever takes one holds the lock until it is handled.
+    /// All entries were taken. A completion event was also handled, because the thread that takes
+    /// it holds the lock until then.
     All,
-    /// The next is there, and nobody has taken it yet.
+    /// The next entry is there, and no thread has taken it yet.
     Some,
-    /// The next is not there.
+    /// The next entry is not there.
     Nothing,
 }
 
-/// Waits until all entries below a producer index that the device has told have been handled. They
-/// are there before the device tells, so one that is missing never comes.
+/// Waits until all entries below a producer index that the device has reported have been handled.
+/// The device writes the entries before it reports the index, so an entry that is missing never
+/// comes.
 ///
-/// `work` has them handled, but may return too early: where an interrupt is about to queue the same
-/// work, there is nothing to queue and nothing yet to wait for.
+/// `work` has the entries handled, but may return too early. While an interrupt handler is about to
+/// queue the same work, `work` can neither queue it nor wait for it.
 fn drain(hw: &Hw, reached: impl Fn() -> Reached, work: impl Fn()) {
     loop {
         match reached() {
@@ -254,7 +260,7 @@ fn drain(hw: &Hw, reached: impl Fn() -> Reached, work: impl Fn()) {
     }
 }
 
-/// An event queue of completion events.
+/// Event queue for completion events.
 #[pin_data]
 pub(crate) struct CompEq {
     pub(crate) eqn: u32,
@@ -276,8 +282,8 @@ impl CompEq {
         )
     }
 
-    /// Handles what is there, but no more than [`BUDGET`]: whether there may be more. Any context; the lock
-    /// makes that a CQ's handler runs once at a time.
+    /// Handles up to [`BUDGET`] entries. Returns true if there may be more. Any context. The lock
+    /// makes sure that a CQ's handler runs once at a time.
     fn handle_some(&self, hw: &Hw, to: &dyn Listener) -> bool {
         let mut ring = self.ring.lock();
         for _ in 0..BUDGET {
@@ -292,15 +298,16 @@ impl CompEq {
         true
     }
 
-    /// Handles what is there in the interrupt; a work does the rest, for which no interrupt comes.
+    /// Handles entries in the interrupt handler. A work item handles the rest, for which no
+    /// interrupt comes.
     fn handle(&self, hw: &Hw, to: &dyn Listener) {
         if self.handle_some(hw, to) {
             hw.health.flush();
         }
     }
 
-    /// Handles what is there, with interrupts on in between. A device that fills the ring as fast as it is
-    /// read does not keep a thread here for ever.
+    /// Handles all entries, with interrupts on in between. The number of rounds is limited, so that
+    /// a device that fills the ring as fast as it is read does not keep the thread here for ever.
     fn handle_all(&self, hw: &Hw, to: &dyn Listener) {
         for _ in 0..(1 << LOG_SIZE) / BUDGET {
             if !self.handle_some(hw, to) {
@@ -311,7 +318,7 @@ impl CompEq {
     }
 }
 
-/// Handler of vector 0: commands, and the work of the asynchronous events.
+/// Handler of vector 0. It handles replies to commands, and queues the work of asynchronous events.
 struct Vector0 {
     hw: Arc<Hw>,
     work: Arc<work::Work<AsyncWork>>,
@@ -324,7 +331,7 @@ impl irq::Handler for Vector0 {
     }
 }
 
-/// Handler of a completion vector, by interrupt or by work.
+/// Handler of a completion vector, called by interrupt or by work item.
 struct CompVector {
     hw: Arc<Hw>,
     eq: Arc<CompEq>,
@@ -343,14 +350,14 @@ impl work::Handler for CompVector {
     }
 }
 
-/// The works that handle events, for those who wait for them.
+/// Work items that handle events for threads that wait for them.
 struct Works {
     asynchronous: Arc<work::Work<AsyncWork>>,
-    /// By vector, from 1 on.
+    /// Work items of the completion vectors, from vector 1 on.
     completions: KVec<Arc<work::Work<CompVector>>>,
 }
 
-/// All event queues of a device, and what handles them.
+/// All event queues of a device, and their work items.
 #[pin_data]
 pub(crate) struct Events {
     asynchronous: SetOnce<Arc<AsyncEq>>,
@@ -360,7 +367,7 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// None yet.
+    /// Returns an object without event queues.
     pub(crate) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
@@ -372,7 +379,7 @@ impl Events {
         )
     }
 
-    /// Tells people how far each was read, and whether an entry waits there.
+    /// Writes the number of entries taken from each queue, and whether another waits, for debugfs.
     pub(crate) fn show(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut line = |eqn: u32, kind: &str, (taken, waits): (u32, bool)| {
             writeln!(to, "eqn {eqn}, {kind}, taken {taken}, waiting {waits}")
@@ -387,7 +394,8 @@ impl Events {
         Ok(())
     }
 
-    /// Requests vector 0, without which the command queue has no interrupt.
+    /// Requests vector 0, without which the command queue has no interrupt. Returns the work item
+    /// for asynchronous events.
     pub(crate) fn prepare(
         self: &Arc<Self>,
         hw: &Arc<Hw>,
@@ -411,7 +419,7 @@ impl Events {
         Ok(work)
     }
 
-    /// Creates the event queues.
+    /// Creates the event queues, and requests their vectors.
     pub(crate) fn start(
         &self,
         hw: &Arc<Hw>,
@@ -460,17 +468,17 @@ impl Events {
         Ok(())
     }
 
-    /// The completion event queues.
+    /// Returns the completion event queues.
     pub(crate) fn comp_eqs(&self) -> &[Arc<CompEq>] {
         self.completions.as_ref().map_or(&[], |eqs| eqs)
     }
 
-    /// The works, while there are any.
+    /// Returns the work items, between [`start`](Self::start) and [`stop`](Self::stop).
     fn works(&self) -> Option<Arc<Works>> {
         self.works.lock().clone()
     }
 
-    /// Lets all event queues be looked at.
+    /// Queues the work items of all event queues.
     pub(crate) fn look(&self) {
         if let Some(works) = self.works() {
             works.asynchronous.queue();
@@ -480,8 +488,8 @@ impl Events {
         }
     }
 
-    /// No asynchronous event of `object` below the producer index `pi`, which the device has told, is handled
-    /// any more when this returns. See [`AsyncEq::drain`].
+    /// Waits until no asynchronous event of `object` below the producer index `pi`, which the
+    /// device has reported, is being handled or will be. See [`AsyncEq::drain`].
     pub(crate) fn drain_async(&self, hw: &Hw, object: Object, pi: u32) {
         if let (Some(eq), Some(works)) = (self.asynchronous.as_ref(), self.works()) {
             eq.drain(hw, object, pi, || {
@@ -490,7 +498,7 @@ impl Events {
         }
     }
 
-    /// All completion events of `eq` below `pi` have been handled when this returns.
+    /// Waits until all completion events of `eq` below `pi` have been handled.
     pub(crate) fn drain(&self, hw: &Hw, eq: &CompEq, pi: u32) {
         let Some(works) = self.works() else { return };
         let vector = eq.eqn.wrapping_sub(ASYNC_EQN + 1) as usize;
@@ -506,7 +514,7 @@ impl Events {
         );
     }
 
-    /// Looks for entries whose interrupts are missing; whether there are any.
+    /// True if an event queue has an entry whose interrupt is missing.
     pub(crate) fn stuck(&self) -> bool {
         let comp = self
             .comp_eqs()
@@ -516,7 +524,7 @@ impl Events {
         comp != 0 || self.asynchronous.as_ref().is_some_and(|eq| eq.stuck())
     }
 
-    /// Takes all event queues back from a device that lives. Nothing uses them any more.
+    /// Takes all event queues back from a device that is alive. They must be unused.
     pub(crate) fn end(&self, hw: &Hw) {
         for eq in self.comp_eqs() {
             eq.memory.destroy(hw, eq.eqn);
@@ -526,7 +534,8 @@ impl Events {
         }
     }
 
-    /// Waits for the works, which hold the device, and drops them. Nobody is told of anything any more.
+    /// Waits for the work items, which hold references to the device, and drops them. The listener
+    /// is not called any more after that.
     pub(crate) fn stop(&self) {
         let works = self.works.lock().take();
         drop(works);

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How far the device's life has gone: alive, dead, silent, lost.
+//! Health of the device: alive, dead, silent, lost.
 //!
-//! * *Alive*: it works.
-//! * *Dead*: something failed, and whoever found out called [`Health::declare_dead`], in any context;
-//!   the first one wins and the undertaker starts its work. Commands
-//!   fail with `EIO` from then on, but the device may still read and write memory.
+//! * *Alive*: the device works.
+//! * *Dead*: something failed, and the code that noticed it called [`Health::declare_dead`], in any
+//!   context. The first call counts, and wakes the undertaker. Commands fail with `EIO` from then
+//!   on, but the device may still read and write memory.
 //! * *Silent*: a reset was confirmed, or bus mastering was cleared and reads back as cleared. There
-//!   is no DMA any more: queues are flushed in software, and memory can be freed.
-//! * *Lost*: neither could be had. Queues are flushed in software all the same, because drains wait
-//!   without a timeout; but what the device was told of is never freed ([`crate::cmdq::lent`]).
+//!   is no DMA any more, so queues are flushed in software and memory can be freed.
+//! * *Lost*: neither the reset nor clearing bus mastering succeeded. Queues are flushed in software
+//!   all the same, because drains wait without a timeout. Memory that the device has the address of
+//!   is never freed ([`crate::cmdq::lent`]).
 //!
-//! Each life goes through them in this order, and ends in one of the last two.
+//! Each life goes through these stages in this order, and ends either silent or lost.
 
 use crate::refusals::Refusals;
 use kernel::{
@@ -46,27 +47,27 @@ use rdma::{
     trace, //
 };
 
-/// Why the device is dead.
+/// Reason why the device was declared dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// It said so, with this syndrome.
+    /// The device reported a fatal error, with this syndrome.
     Device(u32),
-    /// It did not answer a command.
+    /// The device did not answer a command in time.
     CommandTimeout,
-    /// It is no longer there.
+    /// The device is no longer on the bus.
     Gone,
-    /// It broke the contract.
+    /// The device broke the contract, in the way that the text says.
     Protocol(&'static str),
     /// The driver is being unbound.
     Unbind,
 }
 
-/// How a life ends.
+/// Final stage of a life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// The device does no DMA any more.
     Silent,
-    /// It may do DMA for ever.
+    /// The device may do DMA for ever.
     Lost,
 }
 
@@ -75,13 +76,13 @@ const DEAD: u32 = 1;
 const SILENT: u32 = 2;
 const LOST: u32 = 3;
 
-/// How many complaints about the device one life may log.
+/// Limit of complaints about the device that are logged in one life.
 const COMPLAINTS: u32 = 32;
 
-/// How long to wait at a stretch: less than what the kernel takes for a hung task.
+/// Longest wait at a time, in milliseconds. It is shorter than the kernel's limit for a hung task.
 const WAIT_MS: u32 = 5_000;
 
-/// Whether the device lives.
+/// Health of the device in one life.
 #[pin_data]
 pub(crate) struct Health {
     pdev: ARef<pci::Device>,
@@ -92,7 +93,7 @@ pub(crate) struct Health {
     ended: Completion,
     logged: Atomic<u32>,
     abandoned: Atomic<usize>,
-    /// Messages about what processes asked for.
+    /// Limit for log messages about requests of processes that were refused.
     #[pin]
     pub(crate) refusals: Refusals,
     #[pin]
@@ -113,45 +114,46 @@ impl Health {
         })
     }
 
-    /// Who is to be called on death. With `None` nobody, and nobody is any more.
+    /// Sets the undertaker, which is woken when the device dies. `None` removes it and waits until
+    /// the former undertaker's work has ended.
     pub(crate) fn set_undertaker(&self, undertaker: Option<Arc<dyn Wake>>) {
         let old = core::mem::replace(&mut *self.undertaker.lock(), undertaker);
-        // Dropping waits for the work, so not under the lock.
+        // Dropping waits for the work, so it happens without the lock.
         drop(old);
         if self.is_dead() {
             self.flush();
         }
     }
 
-    /// The device, for messages.
+    /// Returns the PCI device, for log messages.
     pub(crate) fn pdev(&self) -> &pci::Device {
         &self.pdev
     }
 
-    /// The device's name: its PCI address.
+    /// Returns the name of the device, which is its PCI address.
     pub(crate) fn name(&self) -> &CStr {
         let device: &kernel::device::Device = (*self.pdev).as_ref();
         device.name()
     }
 
-    /// Whether the device is no longer alive: no command is sent.
+    /// True if the device is no longer alive. The driver sends no command then.
     #[inline]
     pub(crate) fn is_dead(&self) -> bool {
         self.stage.load(Acquire) != ALIVE
     }
 
-    /// When it died, if it did.
+    /// Returns the time of the device's death, if it is dead.
     pub(crate) fn died(&self) -> Option<Instant<Monotonic>> {
         self.died.copy()
     }
 
-    /// Whether the life has ended, silent or lost: queues are flushed in software.
+    /// True if the life has ended, silent or lost. Queues are flushed in software then.
     #[inline]
     pub(crate) fn has_ended(&self) -> bool {
         self.stage.load(Acquire) >= SILENT
     }
 
-    /// The device is dead. Any context.
+    /// Declares the device dead, unless it is dead already. Any context.
     pub(crate) fn declare_dead(&self, cause: Cause) {
         if self.stage.cmpxchg(ALIVE, DEAD, Full).is_err() {
             return;
@@ -177,13 +179,13 @@ impl Health {
             }
             Cause::Gone => dev_err!(self.pdev, "the device is gone\n"),
             Cause::Protocol(what) => dev_err!(self.pdev, "the device is given up: {what}\n"),
-            // Who unbinds silences the device himself.
+            // The code that unbinds the driver silences the device itself.
             Cause::Unbind => return,
         }
         self.flush();
     }
 
-    /// The life ends. Once, by whoever silenced the device or could not.
+    /// Ends the life. The code that silenced the device, or failed to, calls it once.
     pub(crate) fn end(&self, end: End) {
         let stage = match end {
             End::Silent => SILENT,
@@ -199,41 +201,43 @@ impl Health {
         }
     }
 
-    /// Waits until a device that is dead is silent or lost. Process context; at once while it lives.
+    /// Waits until a dead device is silent or lost. Returns at once if the device is alive. Process
+    /// context.
     pub(crate) fn wait_end(&self) {
         while self.is_dead() && !self.has_ended() {
             let _ = self.ended.wait_ms(WAIT_MS);
         }
     }
 
-    /// Waits for the end of a dead device; whether there is no DMA any more.
+    /// Waits until a dead device is silent or lost. Returns true if the device does no DMA any
+    /// more.
     pub(crate) fn wait_silent(&self) -> bool {
         self.wait_end();
         self.stage.load(Acquire) == SILENT
     }
 
-    /// So many bytes that the device was told of will never be freed.
+    /// Counts `bytes` of memory that the device has the address of and that will never be freed.
     pub(crate) fn abandoned(&self, bytes: usize) {
         if !self.is_dead() {
-            // It was told of them, and nobody has asked it to let go.
+            // The device has the address, and no command has made the device let go of it.
             dev_err!(self.pdev, "{bytes} bytes were never taken back\n");
         }
         self.abandoned.fetch_add(bytes, Relaxed);
     }
 
-    /// Bytes that will never be freed.
+    /// Returns the number of bytes that will never be freed.
     pub(crate) fn total_abandoned(&self) -> usize {
         self.abandoned.load(Relaxed)
     }
 
-    /// Lets the undertaker look at the queues (again). Any context.
+    /// Wakes the undertaker, which looks at the queues (again). Any context.
     pub(crate) fn flush(&self) {
         if let Some(undertaker) = &*self.undertaker.lock() {
             undertaker.wake();
         }
     }
 
-    /// Whether one more complaint about the device may be logged in this life.
+    /// True if the driver may log one more complaint about the device in this life.
     pub(crate) fn may_log(&self) -> bool {
         self.logged.load(Relaxed) < COMPLAINTS && self.logged.fetch_add(1, Relaxed) < COMPLAINTS
     }

@@ -23,18 +23,18 @@ use rdma::{
     trace, //
 };
 
-/// Ends a life when it is dropped.
+/// One life of the device. Dropping it ends the life.
 pub(crate) struct Life {
     pub(crate) live: Arc<Live>,
     pulse: Option<Arc<Pulse>>,
 }
 
 impl Life {
-    /// Brings the device up. When it dies, `recovery` is woken.
+    /// Brings the device up. `recovery` is woken after the device has died.
     pub(crate) fn begin(parts: &Parts, recovery: Arc<dyn Wake>) -> Result<Self> {
         let hw = Hw::new(parts)?;
         let live = Live::new(&hw).inspect_err(|_| end(&hw))?;
-        // From here on a failure shuts down again, by the drop of `life`.
+        // If a later step fails, dropping `life` shuts the device down again.
         let mut life = Self { live, pulse: None };
         let live = &life.live;
         let undertaker = Arc::new(Undertaker::new(live.clone(), recovery), GFP_KERNEL)?;
@@ -50,7 +50,7 @@ impl Life {
     }
 }
 
-/// Ends the life of hardware that nobody uses any more.
+/// Ends the life of hardware that is no longer in use.
 fn end(hw: &Hw) {
     hw.health.declare_dead(Cause::Unbind);
     hw.silence();
@@ -59,13 +59,14 @@ fn end(hw: &Hw) {
 impl Drop for Life {
     fn drop(&mut self) {
         let live = &self.live;
-        // The areas are the last that need commands, but for the event queues.
+        // Besides the event queues, only the doorbell areas still need commands.
         live.areas.clear();
         if !live.health.is_dead() {
             live.events.end(live);
         }
         end(live);
-        // The works and the interrupt handlers hold the device, and the device them.
+        // The works and the interrupt handlers hold references to the device, and the device to
+        // them.
         live.health.set_undertaker(None);
         if let Some(pulse) = &self.pulse {
             pulse.stop();

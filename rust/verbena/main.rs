@@ -2,36 +2,36 @@
 
 //! Driver of the Verbena NIC, an RDMA network adapter for virtual machines.
 //!
-//! The device is specified in `Documentation/device.md`; everything that both sides see is defined in
-//! `include/abi`. This crate has no `unsafe` code: what talks to the kernel's C interfaces is in the
-//! crate `rdma`.
+//! `Documentation/device.md` specifies the device, and `include/abi` defines everything that both
+//! sides use. This crate has no `unsafe` code. The crate `rdma` contains the code that calls the
+//! kernel's C interfaces.
 //!
-//! # The way of one message
+//! # Path of a message
 //!
-//! A kernel user calls `ib_post_send()`. [`verbs::qp`] writes a WQE into the send ring
-//! ([`ring`]), remembers the `wr_id` ([`verbs::wq`]) and publishes the producer index in a doorbell
-//! area ([`doorbell`]). The device sends, writes a CQE, and if the CQ is armed an event into the
-//! event queue of the CQ's vector ([`eq`]), whose interrupt calls the CQ's handler. The user polls:
-//! [`verbs::cq`] checks the CQE and hands out the `wr_id` once. A process does the same without us,
-//! in its own mappings of the same memory; only creation, modification and destruction come here
-//! and go to the device as commands ([`cmdq`]).
+//! A kernel user calls `ib_post_send()`. [`verbs::qp`] writes a WQE into the send ring ([`ring`]),
+//! stores the `wr_id` ([`verbs::wq`]) and publishes the producer index in a doorbell area
+//! ([`doorbell`]). The device sends, and writes a CQE. If the CQ is armed, the device also writes
+//! an event into the event queue of the CQ's vector ([`eq`]), whose interrupt handler calls the
+//! CQ's handler. The user polls: [`verbs::cq`] checks the CQE and returns the `wr_id` once. A
+//! process does the same without the driver, in its own mappings of the same memory. The driver
+//! executes only creation, modification and destruction, as commands to the device ([`cmdq`]).
 //!
-//! # Where to look
+//! # Modules
 //!
-//! | module | what |
+//! | module | purpose |
 //! | --- | --- |
 //! | [`pci`] | probe, unbind, recovery |
 //! | [`life`] | one life of the device, from reset to reset |
-//! | [`hw`] | registers, commands, context tables, numbers: what everything else talks through |
-//! | [`health`], [`undertaker`], [`pulse`] | alive, dead, silent, lost: how a death is noticed, and what is done then |
-//! | [`cmdq::lent`] | memory that the device was told of, and when it may be freed |
-//! | [`refusals`] | who may fill the log, and how far |
+//! | [`hw`] | registers, commands, context tables, numbers: the base of all other modules |
+//! | [`health`], [`undertaker`], [`pulse`] | alive, dead, silent, lost: detection of death, and cleanup |
+//! | [`cmdq::lent`] | memory whose address the device has, and when it may be freed |
+//! | [`refusals`] | limits for log messages about refused requests |
 //! | [`cmdq`], [`eq`], [`ctx`] | commands, events, context tables |
 //! | [`doorbell`], [`served`], [`ring`], [`bars`] | shared memory and registers |
 //! | [`ids`] | numbers of objects |
 //! | [`netdev`] | the port's net device |
 //! | [`verbs`] | the objects of the verbs |
-//! | [`debugfs`] | what those see and may do who look after the device |
+//! | [`debugfs`] | files for administrators of the device |
 
 #[allow(dead_code, unreachable_pub, clippy::all)]
 #[path = "../../include/abi/mod.rs"]
@@ -75,7 +75,7 @@ mod verbs;
 
 use kernel::prelude::*;
 
-/// The module: its PCI driver, and at the very end the check that nothing is left.
+/// The module: its PCI driver, and last the check that nothing is left when the module is removed.
 struct Module {
     _driver: Pin<
         KBox<

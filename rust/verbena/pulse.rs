@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Looks after a device that says nothing.
+//! Periodic check of a device that reports nothing.
 //!
-//! A device that stops working, or whose interrupts do not arrive, is noticed by whoever waits for a
-//! command. A program that only posts and polls waits for none; so once in a while somebody asks.
+//! The threads that wait for commands notice a device that has stopped working or whose interrupts
+//! do not arrive. A program that only posts and polls waits for no command, so the driver sends a
+//! command once per period.
 
 use crate::{
     abi::cmd::QueryDevice,
@@ -26,20 +27,21 @@ use rdma::{
     new_work, //
 };
 
-/// How long between two looks.
+/// Interval between two checks, in milliseconds.
 const PERIOD_MS: u32 = 1_000;
 
-/// Who looks.
+/// Periodic check of one life of the device.
 #[pin_data]
 pub(crate) struct Pulse {
     live: Arc<Live>,
-    /// The work that looks, until it is stopped.
+    /// Work item that performs the check, until it is stopped.
     #[pin]
     work: Mutex<Option<Arc<Work<Pulse>>>>,
 }
 
 impl Pulse {
-    /// Begins to look after `live`. Not while the machine is suspended: a suspended device answers nothing, and is not dead.
+    /// Starts the periodic check of `live`. The check does not run while the machine is suspended,
+    /// because a suspended device does not answer although it is alive.
     pub(crate) fn start(live: &Arc<Live>, parts: &Parts) -> Result<Arc<Self>> {
         let pulse = Arc::pin_init(
             pin_init!(Self {
@@ -54,7 +56,7 @@ impl Pulse {
         Ok(pulse)
     }
 
-    /// Looks no more. Waits for a look that is being taken.
+    /// Stops the periodic check, and waits for a check that is running.
     pub(crate) fn stop(&self) {
         let work = self.work.lock().take();
         drop(work);
@@ -65,7 +67,7 @@ impl Handler for Pulse {
     fn run(&self) {
         let live = &self.live;
         live.cmdq.look();
-        // Its answer does not matter, but that there is one: else the device is declared dead.
+        // Only the presence of an answer matters. Without one, `exec` declares the device dead.
         let _ = live.cmdq.exec(&QueryDevice::default());
         if live.health.is_dead() {
             return;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How often a process may make the log speak of it.
+//! Limits for the log messages that processes cause.
 //!
-//! What the device refuses is usually the asker's mistake, and a process can ask for nonsense as
-//! often as it likes. So it is counted for each process by itself: who has used up his own messages
-//! takes nobody else's. But processes cost nothing, so there is a bound for all of them, too.
+//! When the device refuses a request, the process is usually at fault, and a process can send wrong
+//! requests as often as it likes. The driver therefore counts messages for each process, so that a
+//! process that has used up its own messages takes none from another process. Since processes are
+//! cheap, there is also a limit for all of them together.
 
 use kernel::{
     prelude::*,
@@ -22,16 +23,16 @@ use rdma::{
     new_irq_lock, //
 };
 
-/// How many messages a process may cause.
+/// Limit of messages that one process causes.
 const MOST: u32 = 8;
 
-/// How many all of them may cause in a [`WINDOW`].
+/// Limit of messages that all processes together cause in a [`WINDOW`].
 const MOST_OF_ALL: u32 = 128;
 
-/// See [`MOST_OF_ALL`].
+/// Length of the window for [`MOST_OF_ALL`].
 const WINDOW: Delta = Delta::from_secs(10);
 
-/// Processes that are remembered. Who is forgotten has his messages again.
+/// Number of processes that are remembered. A process that is forgotten starts counting again.
 const REMEMBERED: usize = 32;
 
 #[derive(Clone, Copy)]
@@ -43,13 +44,13 @@ struct Asker {
 struct Askers {
     list: [Option<Asker>; REMEMBERED],
     oldest: usize,
-    /// When the present window began, and messages since then.
+    /// Beginning of the present window, since which `messages` counts.
     began: Instant<Monotonic>,
     messages: u32,
 }
 
 impl Askers {
-    /// Whether a process has a message left.
+    /// Counts a message of the process. Returns true if the process is within its limit.
     fn has_left(&mut self, process: i32) -> bool {
         let known = self
             .list
@@ -68,7 +69,7 @@ impl Askers {
     }
 }
 
-/// Counts what was refused.
+/// Counters of messages about refused requests.
 #[pin_data]
 pub(crate) struct Refusals {
     #[pin]
@@ -87,7 +88,7 @@ impl Refusals {
         })
     }
 
-    /// Whether one more message may be logged about what the current process asked for.
+    /// Counts a message about a request of the current process. Returns true if it may be logged.
     pub(crate) fn may_log(&self) -> bool {
         let process = current_process();
         let mut guard = self.askers.lock();

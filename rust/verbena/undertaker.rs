@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is done when the device has died.
+//! Cleanup after the death of the device.
 //!
-//! 1. Commands that wait end. The device is silenced: by a reset, and by taking bus mastering from it.
-//!    If neither can be confirmed it is lost. Interrupts are given back, so that nobody else reports
-//!    completions any more, and whoever waited to free something goes on.
-//! 2. Everything outstanding on the kernel's queues completes in software: polls flush from the
-//!    private arrays ([`crate::verbs::cq`]), and armed CQs get their handler called here. The same
-//!    happens whenever something is posted later, so that every drain ends.
+//! 1. Pending commands end. The device is silenced, by a reset and by clearing bus mastering. If
+//!    neither can be confirmed, the device is lost. Interrupts are released, so that no handler
+//!    reports completions any more, and threads that waited to free memory continue.
+//! 2. Everything outstanding in the queues of kernel users completes in software: polls flush from
+//!    the private arrays ([`crate::verbs::cq`]), and the undertaker calls the handlers of armed
+//!    CQs. The same happens whenever a user posts later, so that every drain ends.
 //! 3. The PCI driver's recovery unregisters the RDMA device, by which the core destroys all objects
-//!    and tells processes of the fatal event exactly once, and starts a new life. It begins when the users in
-//!    the kernel have polled their flushed completions, or after [`PATIENCE`]: NVMe ignores errors of a
-//!    controller that it is removing, and would wait for its own timers.
+//!    and reports the fatal event to processes exactly once. Then a new life begins. The recovery
+//!    starts when the kernel users have polled their flushed completions, or after [`PATIENCE`]:
+//!    NVMe ignores errors of a controller that it is removing, and would wait for its own timers.
 //!
-//! This runs on a work queue of its own, which reclaim may wait for.
+//! The undertaker runs on a work queue of its own, which reclaim may wait for.
 //!
-//! While the device lives the work has the event queues looked at: an event storm hands over to it. If one
-//! of the kernel's CQs has died it also wakes those who drain queue pairs that complete there.
+//! While the device is alive, the undertaker queues the work of the event queues, because an event
+//! storm hands over to it. If a CQ of a kernel user has died, the undertaker also wakes the users
+//! that drain queue pairs that complete there.
 
 use crate::verbs::Live;
 use kernel::{
@@ -41,13 +42,14 @@ use rdma::base::{
     }, //
 };
 
-/// The longest time that kernel users have to poll their flushed completions before the recovery unregisters the device.
+/// Longest time that kernel users have to poll their flushed completions before the recovery
+/// unregisters the device.
 const PATIENCE: Delta = Delta::from_millis(500);
 
-/// Milliseconds between two checks whether completions remain to be polled.
+/// Milliseconds between two checks for completions that remain to be polled.
 const PAUSE_MS: u32 = 2;
 
-/// Buries a device.
+/// Work that cleans up after the death of a device.
 pub(crate) struct Undertaker {
     live: Arc<Live>,
     recovery: Arc<dyn Wake>,
@@ -63,13 +65,13 @@ impl Undertaker {
         }
     }
 
-    /// Waits until kernel users have polled their flushed completions, up to [`PATIENCE`]: a user that polls
-    /// without events may never do so.
+    /// Waits until kernel users have polled their flushed completions, for at most [`PATIENCE`],
+    /// because a user that polls without events may never do so.
     fn wait_polled(&self) {
         let start = Instant::<Monotonic>::now();
         while self.live.owes_flushes() && start.elapsed() < PATIENCE {
             msleep(PAUSE_MS);
-            // Requests that were posted meanwhile are flushed as well.
+            // Requests that were posted in the meantime are flushed as well.
             self.live.flush();
         }
     }
@@ -87,7 +89,7 @@ impl Handler for Undertaker {
         }
         let first = !self.buried.xchg(true, Full);
         if first {
-            // Commands that wait must not wait for their time to be over.
+            // Pending commands must not wait for their timeouts.
             live.cmdq.abort();
             live.silence();
         }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory that the device was told of.
+//! Memory whose address was given to the device.
 //!
-//! Rings, tables, doorbell areas and pinned pages are the device's to read and write from the
-//! command that names them until the device says that it lets go, or is silent. [`Lent`] is such
-//! memory: its address comes from [`Lent::lend`] only, and that only while
+//! The device may read and write rings, tables, doorbell areas and pinned pages from the command
+//! that names them until the device lets go of them or is silent. [`Lent`] is such memory. Its
+//! address comes from [`Lent::lend`] only, and only while
 //! [`CommandQueue::give`](crate::cmdq::CommandQueue::give) makes a command, which is executed next.
-//! It is freed when it is dropped *and* has
-//! come back, by a [`LetGo`] from the device or because the device is silent for the rest of its
-//! life. While a dead device is being silenced, dropping waits. If it cannot be silenced the memory
-//! is abandoned: it stays allocated, or pinned, for ever.
+//! The memory is freed when it has been dropped *and* has come back, either by a [`LetGo`] from the
+//! device or because the device is silent for the rest of its life. While the driver silences a
+//! dead device, dropping waits. If the device cannot be silenced, the memory is abandoned: it stays
+//! allocated, or pinned, for ever.
 
 use crate::{
     cmdq::{
@@ -31,9 +31,9 @@ use rdma::{
     umem::Umem, //
 };
 
-/// Memory that can be left allocated for ever.
+/// Memory that the driver can leave allocated for ever.
 pub(crate) trait Abandon {
-    /// Sees to it that dropping `self` frees nothing. Returns how many bytes that are.
+    /// Prevents dropping `self` from freeing the memory. Returns the size of the memory in bytes.
     fn abandon(&self) -> usize;
 }
 
@@ -57,9 +57,9 @@ impl<T: Abandon> Abandon for Option<T> {
     }
 }
 
-/// What a device can give back.
+/// Memory that the device can give back.
 pub(crate) trait Borrowed {
-    /// The device has let go of it.
+    /// Marks the memory as back with the driver, because the device has let go of it.
     fn returned(&self, proof: &LetGo);
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Lent<T: Abandon> {
     away: Atomic<bool>,
 }
 
-/// Memory that is lent: what tells its address.
+/// Reference to memory that is lent to the device, from which its DMA address can be read.
 pub(crate) struct Loan<'a, T>(&'a T);
 
 impl<T> Deref for Loan<'_, T> {
@@ -82,7 +82,7 @@ impl<T> Deref for Loan<'_, T> {
 }
 
 impl<T: Abandon> Lent<T> {
-    /// Memory that the device does not know yet.
+    /// Wraps memory whose address the device does not have yet.
     pub(crate) fn new(memory: T, health: &Arc<Health>) -> Self {
         Self {
             memory,
@@ -91,14 +91,14 @@ impl<T: Abandon> Lent<T> {
         }
     }
 
-    /// Lends it: from here on the device may use it. Only for a command that is executed next, so that
-    /// nothing that fails before keeps the memory away.
+    /// Lends the memory: from now on the device may use it. The caller executes a command with this
+    /// address next, so that no failure in between keeps the memory with the device.
     pub(crate) fn lend(&self, _to: &Lender) -> Loan<'_, T> {
         self.away.store(true, Relaxed);
         Loan(&self.memory)
     }
 
-    /// What the device has already.
+    /// Returns the loan if the device already has the memory.
     pub(crate) fn loan(&self) -> Option<Loan<'_, T>> {
         self.away.load(Relaxed).then_some(Loan(&self.memory))
     }

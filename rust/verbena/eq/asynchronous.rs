@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The event queue of asynchronous events, and who waits until those of an object have been handled.
+//! The event queue of asynchronous events, and the wait until those of an object have been handled.
 //!
-//! A handler may sleep, and wait for a thread that destroys another object. So the lock is not held while a
-//! handler runs, and whoever destroys an object waits for the handlers of that object alone. Entries of it
-//! that lie behind a handler that does not come to its end are dropped instead of waited for.
+//! A handler may sleep, and may wait for a thread that destroys another object. The lock is
+//! therefore not held while a handler runs, and a thread that destroys an object waits for the
+//! handlers of that object alone. If the handler of another object does not return, entries of the
+//! destroyed object that come after it are dropped.
 
 use super::{
     EventMemory,
@@ -45,10 +46,11 @@ use rdma::{
     trace, //
 };
 
-/// How long whoever destroys an object waits for a handler of another one that keeps its own events waiting.
+/// Longest time that the destruction of an object waits for the handler of another object, which
+/// delays the events of the first.
 const PATIENCE: Delta = Delta::from_millis(200);
 
-/// What an event is of.
+/// Object that an asynchronous event concerns.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Object {
     /// A queue pair, by its QPN.
@@ -75,18 +77,18 @@ impl Object {
     }
 }
 
-/// An object that is gone, or has left the life that its events were of: entries below the producer index `pi`
-/// are nobody's.
+/// An object that was destroyed, or was reset. Its entries below the producer index `pi` are
+/// dropped.
 struct Departed {
     object: Object,
     pi: u32,
 }
 
-/// An event that is being handled.
+/// The event that is being handled.
 #[derive(Clone, Copy)]
 struct Busy {
     object: Option<Object>,
-    /// The thread that handles it.
+    /// Thread that runs the handler.
     thread: i32,
     since: Instant<Monotonic>,
 }
@@ -97,7 +99,7 @@ struct State {
     departed: KVec<Departed>,
 }
 
-/// The event queue of asynchronous events.
+/// Event queue for asynchronous events.
 #[pin_data]
 pub(super) struct AsyncEq {
     pub(super) memory: Arc<EventMemory>,
@@ -121,13 +123,13 @@ impl AsyncEq {
         )
     }
 
-    /// Takes the next entry that is somebody's: it is being handled from here on. The outer `None`: there is
-    /// none.
+    /// Takes the next entry and marks it as being handled. Returns `None` if there is no entry, and
+    /// `Some(None)` if the entry was dropped because its object has departed.
     fn take(&self) -> Option<Option<Eqe>> {
         let mut state = self.state.lock();
         let index = state.ring.ci;
         let eqe = state.ring.take()?;
-        // CAST: the type is the low byte.
+        // CAST: The type is the low byte.
         let event = EventType::from_raw(eqe.tail.get() as u8);
         let object = event.and_then(|event| Object::of(event, eqe.number.get()));
         let is_nobodys =
@@ -146,7 +148,7 @@ impl AsyncEq {
         Some(Some(eqe))
     }
 
-    /// Handles what is there. One thread at a time: it is a work's.
+    /// Handles all entries. Only the work item calls this, so one thread does at a time.
     fn handle(&self, hw: &Hw, to: &dyn Listener) {
         for _ in 0..1 << LOG_SIZE {
             match self.take() {
@@ -158,15 +160,16 @@ impl AsyncEq {
                 }
             }
         }
-        // More may be there, for which no interrupt comes.
+        // More entries may be there, for which no interrupt comes.
         hw.health.flush();
     }
 
-    /// Waits until no event of `object` below the producer index `pi`, which the device has told, is handled
-    /// or will be. `work` lets a thread handle what is there.
+    /// Waits until no event of `object` below the producer index `pi`, which the device has
+    /// reported, is being handled or will be. `work` lets a thread handle the entries.
     ///
-    /// They are handled before, unless a handler of another object, which they lie behind, takes longer than
-    /// [`PATIENCE`] or is who calls this. Then they are dropped. So whoever has the number next gets none of them.
+    /// The events are handled before this returns, unless a handler of another object, which comes
+    /// before them, takes longer than [`PATIENCE`] or is the caller. The events are dropped then.
+    /// In either case the next object with the same number gets none of them.
     pub(super) fn drain(&self, hw: &Hw, object: Object, pi: u32, work: impl Fn()) {
         loop {
             {
@@ -174,7 +177,7 @@ impl AsyncEq {
                 let state = &mut *guard;
                 let own = state.busy.is_some_and(|busy| busy.object == Some(object));
                 let reached = state.ring.reached(pi);
-                // Those of a dead device are nobody's.
+                // Events of a dead device are not handled for their objects.
                 let is_over = matches!(reached, Reached::All) || hw.health.is_dead();
                 if is_over && !own {
                     return;
@@ -192,8 +195,9 @@ impl AsyncEq {
                     if (is_me || is_stuck) && state.departed.push(departed, GFP_NOWAIT).is_ok() {
                         return;
                     }
-                    // Without memory at once (whoever frees some may wait for this thread) it is tried again; but a
-                    // handler must not wait for itself.
+                    // If no memory is free at once, the loop tries again. It does not wait for
+                    // memory, because the thread that frees some may wait for this one. A handler
+                    // must not wait for itself.
                     if is_me {
                         return;
                     }
@@ -204,22 +208,22 @@ impl AsyncEq {
         }
     }
 
-    /// Whether an entry waits that waited already when this was called last, and nobody is at work: its interrupt
-    /// is missing.
+    /// True if an entry that waits already waited at the previous call, and no handler runs. Its
+    /// interrupt is missing then.
     pub(super) fn stuck(&self) -> bool {
         let mut state = self.state.lock();
         state.ring.stuck() && state.busy.is_none()
     }
 
-    /// How many entries were taken, and whether another is there.
+    /// Returns the number of entries that were taken, and true if another is there.
     pub(super) fn progress(&self) -> (u32, bool) {
         self.state.lock().ring.progress()
     }
 }
 
-/// Takes an asynchronous event to whom it concerns.
+/// Delivers an asynchronous event to its object.
 fn dispatch(hw: &Hw, to: &dyn Listener, eqe: &Eqe) {
-    // CAST: the type is the low byte.
+    // CAST: The type is the low byte.
     let kind = EventType::from_raw(eqe.tail.get() as u8);
     let name = kind.map_or("?", |kind| kind.verbs_name());
     let (number, syndrome) = (eqe.number.get(), eqe.syndrome.get());
@@ -234,7 +238,7 @@ fn dispatch(hw: &Hw, to: &dyn Listener, eqe: &Eqe) {
     }
 }
 
-/// The work of the asynchronous events.
+/// Work that handles asynchronous events.
 pub(crate) struct AsyncWork {
     pub(super) hw: Arc<Hw>,
     pub(super) events: Arc<Events>,

@@ -2,15 +2,16 @@
 
 //! Completion queues.
 //!
-//! A process polls its own ring. The kernel's polls are here: an entry is taken when its last word
-//! shows the phase, copied once, and believed only as far as it can be checked: its QPN must be one
-//! of a queue pair that completes here, its index one that is outstanding there, and no request before
-//! it still owed a completion. A device that fails a check is given up: what the completion was for
-//! may never complete, and the kernel's users wait for that without an end. The queue knows its queue
-//! pairs by itself, so that polls of different queues have nothing in common.
+//! A process polls its own ring. This module polls the rings of kernel users. It takes an entry
+//! when the last word of the entry shows the phase, copies the entry once, and checks it before
+//! use: the QPN must be that of a queue pair that completes in this queue, the index that of a
+//! request that is outstanding there, and no earlier request may still be owed a completion. If a
+//! check fails, the driver declares the device dead, because the completion of the right request
+//! may never come, and kernel users wait for it without a timeout. Each queue keeps a list of its
+//! queue pairs, so that polls of different queues share no data.
 //!
-//! When the device is dead, or has lost a completion of the queue, and the ring is empty, what is
-//! outstanding is flushed in software.
+//! When the life of the device has ended, or the device has lost a completion of the queue, and the
+//! ring is empty, the driver flushes outstanding requests in software.
 
 mod clean;
 mod entries;
@@ -117,7 +118,7 @@ use rdma::{
 };
 use zerocopy::IntoBytes;
 
-/// A CQN, given back when dropped.
+/// A CQN, which is freed when it is dropped.
 struct Number {
     live: Arc<Live>,
     cqn: u32,
@@ -132,15 +133,15 @@ impl Drop for Number {
     }
 }
 
-/// Of a process' queue.
+/// Rings of a process' queue.
 #[derive(Default)]
 struct Theirs {
     entries: Option<Entries>,
-    /// Where they are to move.
+    /// Ring for the next move, which the prepare step of a resize has allocated.
     prepared: Option<Entries>,
 }
 
-/// Data of a completion queue.
+/// Driver's data of a completion queue.
 #[pin_data]
 pub(crate) struct CqData {
     live: Arc<Live>,
@@ -148,14 +149,15 @@ pub(crate) struct CqData {
     slot: Slot,
     eq: Arc<CompEq>,
     ignore_overrun: bool,
-    /// The device has lost a completion, and writes no more: what is outstanding of queue pairs in ERR is
-    /// flushed in software. Of a queue of the kernel's.
+    /// True if the device has lost a completion of this queue, which belongs to a kernel user. The
+    /// device writes no more entries, and the driver flushes the outstanding requests of queue
+    /// pairs in ERR in software.
     died: Atomic<bool>,
-    /// The entries of a queue of the kernel's, which stay where they are.
+    /// Entries of a kernel user's queue, which never move.
     own: Option<Entries>,
     #[pin]
     theirs: Mutex<Theirs>,
-    /// One queue pair's entries are taken out at a time.
+    /// Held while the entries of one queue pair are removed.
     #[pin]
     cleaning: Mutex<()>,
     #[pin]
@@ -163,7 +165,7 @@ pub(crate) struct CqData {
 }
 
 impl CqData {
-    /// CQN.
+    /// Returns the number of the queue (CQN).
     pub(crate) fn cqn(&self) -> u32 {
         self.number.cqn
     }
@@ -174,7 +176,7 @@ impl CqData {
         caller: &Caller<'_, Verbena>,
     ) -> Result<impl PinInit<Self, Error>> {
         let known = live.known()?;
-        // Each completion has a timestamp, asked for or not.
+        // Each completion has a timestamp, whether the user requests it or not.
         let ignore_overrun = attr.flags().contains(CqFlags::IGNORE_OVERRUN);
         let known_flags = CqFlags::TIMESTAMP_COMPLETION | CqFlags::IGNORE_OVERRUN;
         if !known_flags.contains(attr.flags()) {
@@ -234,8 +236,8 @@ impl CqData {
         }? Error))
     }
 
-    /// The context as it is now: the device publishes one when it is asked, and when its state changes. Of a dead
-    /// device it is the last one.
+    /// Returns the present context. The device publishes one on request and when the state changes.
+    /// The context of a dead device is the last one that it published.
     fn context(&self) -> Result<CqContext> {
         let _ = self.live.cmdq.exec(&QueryCq {
             id: Le32::new(self.cqn()),
@@ -244,7 +246,7 @@ impl CqData {
         self.live.tables.read(self.cqn())
     }
 
-    /// The entries, of whoever's queue it is.
+    /// Returns the entries, of a kernel user's queue or of a process' queue.
     fn entries<'a>(&'a self, theirs: &'a Theirs) -> Result<&'a Entries> {
         let theirs = theirs.entries.as_ref();
         self.own.as_ref().or(theirs).ok_or(EINVAL)
@@ -279,7 +281,7 @@ impl CqData {
         })
     }
 
-    /// A queue pair's side begins to use this queue.
+    /// Adds a side of a queue pair to those that complete in this queue.
     pub(crate) fn attach(&self, qpn: u32, side: Side) -> Result {
         let qp = self.live.qps.hold(qpn).ok_or(EINVAL)?;
         state::attach(&self.state, Attached { qpn, side, qp })?;
@@ -287,25 +289,26 @@ impl CqData {
         Ok(())
     }
 
-    /// Whether there is an entry at the consumer index.
+    /// True if the next entry to poll is there.
     fn has_entry(&self, state: &State) -> bool {
         self.own
             .as_ref()
             .is_some_and(|entries| entries.has(state.next()))
     }
 
-    /// The device notifies. Any context.
+    /// Handles a notification by the device. Any context.
     pub(crate) fn completion_event(&self, cq: &Cq<Verbena>) {
         let armed = core::mem::replace(&mut self.state.lock().armed, false);
-        // Only a process arms by itself. A kernel user that did not arm must not be called,
-        // whatever the device says: some poll by themselves and take a call for a defect.
+        // Only a process arms the queue without the driver. A kernel user that has not armed the
+        // queue must not be called, whatever the device reports: some users poll without events,
+        // and treat a call as a defect.
         if armed || cq.is_user() {
             cq.complete();
         }
     }
 
-    /// Whether an entry that a handler of the kernel's waits for lies there, and did when this was
-    /// called last: the device has not said so.
+    /// True if an entry for which a kernel user's handler waits is there, and was there at the
+    /// previous call, too. The device has not notified then.
     pub(crate) fn stuck(&self) -> bool {
         let mut state = self.state.lock();
         let has_entry = self.has_entry(&state);
@@ -332,7 +335,7 @@ impl CqData {
         };
         let mut status = WcStatus::from_raw(tail.status.into()).unwrap_or(WcStatus::GeneralErr);
         let opcode = match side {
-            // What it was is known better here.
+            // For sends, the opcode of the posted request is more reliable than that of the device.
             Side::Send => request.opcode,
             Side::Recv if tail.opcode == CqeOpcode::RecvRdmaWithImm.to_raw() => {
                 WcOpcode::RecvRdmaWithImm
@@ -343,7 +346,7 @@ impl CqData {
             && opcode == WcOpcode::Recv
             && cqe.byte_len.get() > request.length
         {
-            // Somebody would believe that so many bytes of his buffer were received.
+            // The user would otherwise treat more bytes as received than the buffer has.
             self.live
                 .complain("a completion of more bytes than there was room for");
             status = WcStatus::GeneralErr;
@@ -373,7 +376,7 @@ impl CqData {
                 }
             }
         }
-        // There is room: the caller looked.
+        // There is room, because the caller has checked it.
         wcs.push(&wc);
     }
 }
@@ -426,9 +429,10 @@ impl CompletionQueue<Verbena> for CqData {
     fn poll(cq: &Cq<Verbena>, wcs: &mut WcSink<'_, Verbena>) -> Result {
         let entries = cq.own.as_ref().ok_or(EINVAL)?;
         let mut state = cq.state.lock();
-        // First: all entries that there will be lie there when the queue has died.
+        // This is read first: if the queue has died by then, all entries that the device will ever
+        // write are in the ring.
         let flushes = cq.flushes();
-        // A device that writes nonsense as fast as it is skipped must not keep us here.
+        // The limit ends the loop if the device writes nonsense as fast as the driver skips it.
         for _ in 0..2 * entries.count() {
             if wcs.is_full() {
                 break;
@@ -438,7 +442,8 @@ impl CompletionQueue<Verbena> for CqData {
                 break;
             };
             state.consumer = next.wrapping_add(1);
-            // First: whoever posts into the room that the completion makes must find room here too.
+            // The index is published first. A user that posts into the room that the completion
+            // makes must find room in this queue, too.
             cq.slot.consume(state.consumer);
             cq.take(&mut state, &cqe, tail, wcs);
         }
@@ -472,14 +477,14 @@ impl CompletionQueue<Verbena> for CqData {
         let mut guard = cq.theirs.lock();
         let Theirs { entries, prepared } = &mut *guard;
         if step == RESIZE_PREPARE {
-            // Of two that were made, the former is gone, mapped or not.
+            // A second prepare step frees the ring of the first one, whether it is mapped or not.
             let new = prepared.insert(Entries::of_process(live, cqe, user)?);
             return user.udata().respond(&new.resized());
         }
         let (Some(old), Some(new), RESIZE_MOVE) = (entries.as_mut(), prepared.take(), step) else {
             return Err(EINVAL);
         };
-        // First, because entries are not moved back.
+        // The response is written first, because entries are not moved back.
         user.udata().respond(&new.resized())?;
         let request = |to: &Lender| ResizeCq {
             cqn: Le32::new(cq.cqn()),
@@ -518,12 +523,12 @@ impl CompletionQueue<Verbena> for CqData {
     }
 }
 
-/// The data of a queue pair's queue.
+/// Returns the CQN of a queue pair's completion queue.
 pub(crate) fn number(cq: Option<&Cq<Verbena>>) -> Result<u32> {
     Ok(cq.ok_or(EINVAL)?.cqn())
 }
 
-/// [`CqData::clean`] of both queues of a queue pair.
+/// Calls [`CqData::clean`] for both completion queues of a queue pair.
 pub(crate) fn clean(qp: &Qp<Verbena>, detach: bool) {
     for cq in [qp.send_cq(), qp.recv_cq()].into_iter().flatten() {
         cq.clean(qp, detach);

@@ -78,18 +78,19 @@ use rdma::{
 };
 use zerocopy::IntoBytes;
 
-/// Pages of a region at most: what fits into the device's number.
+/// Limit of pages of a region, because the device counts them in 32 bits.
 const MOST_PAGES: usize = u32::MAX as usize;
-/// Pages of a fast registration at most, and elements.
+/// Limit of pages, or of elements, of a fast registration.
 pub(crate) const MOST_FAST_REG: u32 = 512;
 
-/// Whether regions with gaps can be registered: as many elements as pages, for their users know one limit.
+/// True if regions with gaps can be registered. The device has to allow as many elements as pages,
+/// because users know only one limit for both.
 pub(crate) fn has_gaps(hw: &Hw) -> bool {
     let most = hw.caps().map_or(0, |caps| caps.max_gaps.get());
     hw.has(FEATURE_FAST_REG) && hw.has(FEATURE_GAPS) && most >= MOST_FAST_REG
 }
 
-/// A key, given back when dropped.
+/// A memory key, which is freed when it is dropped.
 pub(crate) struct Key {
     hw: Arc<Hw>,
     pub(crate) key: u32,
@@ -106,10 +107,10 @@ impl Key {
         })
     }
 
-    /// The command that destroys what has the key.
+    /// Returns the command that destroys the region or window that has this key.
     ///
-    /// Work requests may have changed the key's tag. It is noted, or the next key with its index would be
-    /// one that a peer still has.
+    /// Work requests may have changed the key's tag. The function records the present tag.
+    /// Otherwise the next key with this index could be one that a peer still uses.
     pub(crate) fn destruction(&self) -> DestroyMr {
         let entry = self.hw.tables.read_quickly::<MemoryEntry>(self.key >> 8);
         if let (Ok(entry), Ok(known)) = (entry, self.hw.known()) {
@@ -130,15 +131,15 @@ impl Drop for Key {
     }
 }
 
-/// Memory of a process as the device knows it.
+/// Memory region of a process, as the device knows it.
 struct Registered {
     range: UserRange,
-    /// What the device is told of it, but for where the pages are.
+    /// Command that creates the region, without the address of the page table.
     terms: CreateMr,
     table: Lent<PageTable>,
-    /// Pinned until the device has let go of it.
+    /// Memory that stays pinned until the device has let go of it.
     umem: Lent<Arc<Umem>>,
-    /// Those that may be bound to it.
+    /// Memory windows of the same context, which may be bound to the region.
     windows: Arc<Windows>,
 }
 
@@ -155,7 +156,7 @@ impl Registered {
             return Err(EINVAL);
         }
         check_access(hw, range.access)?;
-        // A region of no bytes has the page where it would begin.
+        // A region of length 0 pins the page at which it would begin.
         let mut umem = Umem::pin(user, range.start, range.length.max(1), range.access)?;
         let pgsz = umem
             .find_best_pgsz(caps.page_size_cap.get(), range.virt_addr)
@@ -178,9 +179,9 @@ impl Registered {
                 length: Le64::new(range.length),
                 page_offset: Le64::new(range.virt_addr & (pgsz - 1)),
                 pages: Translation {
-                    // CAST: at most `MOST_PAGES`.
+                    // CAST: The number is at most `MOST_PAGES`.
                     num_pages: Le32::new(pages as u32),
-                    // CAST: a power of two below 2^64.
+                    // CAST: The page size is a power of two below 2^64.
                     log_page_size: pgsz.trailing_zeros() as u8,
                     ..Default::default()
                 },
@@ -194,7 +195,7 @@ impl Registered {
     }
 
     fn create(&self, to: &Lender) -> CreateMr {
-        // The command names the pages too.
+        // The command names the pages, too, through the table.
         self.umem.lend(to);
         self.terms_with(self.table.lend(to))
     }
@@ -211,7 +212,7 @@ impl Registered {
         [&self.table, &self.umem]
     }
 
-    /// [`MemoryRegion::rereg`] with other memory.
+    /// Executes [`MemoryRegion::rereg`] with other memory.
     fn move_to(&mut self, hw: &Hw, new: Self) -> Result {
         hw.cmdq
             .exchange(|to| modify(new.create(to)), &new.lent(), &self.lent())?;
@@ -219,7 +220,7 @@ impl Registered {
         Ok(())
     }
 
-    /// [`MemoryRegion::rereg`] with the same memory.
+    /// Executes [`MemoryRegion::rereg`] with the same memory.
     fn change_terms(&mut self, hw: &Hw, pdn: Le32, range: UserRange) -> Result {
         let table = self.table.loan().ok_or(EINVAL)?;
         let mut request = self.terms_with(table);
@@ -233,7 +234,7 @@ impl Registered {
     }
 }
 
-/// The same terms as a change.
+/// Returns the command that changes a region to these terms.
 fn modify(terms: CreateMr) -> ModifyMr {
     ModifyMr {
         key: terms.key,
@@ -247,31 +248,33 @@ fn modify(terms: CreateMr) -> ModifyMr {
     }
 }
 
-/// Data of a memory region.
+/// Driver's data of a memory region.
 #[pin_data]
 pub(crate) struct MrData {
     hw: Arc<Hw>,
-    /// What the region is created by, if it is not a process'; where its pages are is added then.
+    /// Command that creates the region, without the address of the page table. Regions of processes
+    /// are created from `registered` instead.
     request: CreateMr,
-    /// `None`: the device's own key of all memory.
+    /// Key of the region. `None` stands for the device's own key of all memory.
     key: Option<Key>,
-    /// The pages of fast registrations.
+    /// Page tables of a region for fast registrations.
     table: Option<Turns<PageTable>>,
-    /// The elements, if there may be gaps.
+    /// Element lists of a region for fast registrations that may have gaps.
     list: Option<Turns<ElementList>>,
-    /// Pages or elements of the last `map_sg`.
+    /// Number of pages or elements that the last `map_sg` mapped.
     mapped: Atomic<u32>,
-    /// Memory of a process.
+    /// Pinned memory of a process' region.
     #[pin]
     registered: Mutex<Option<Registered>>,
 }
 
-/// Rights that the device is told of; others say how memory is pinned, or are hints.
+/// Returns the rights that the device checks. The other flags determine how memory is pinned, or
+/// are hints.
 fn device_access(wanted: Access) -> u32 {
     wanted.as_raw() & access::ALL
 }
 
-/// Refuses what a region of a process cannot be.
+/// Returns `EOPNOTSUPP` for access flags that a process' region cannot have.
 fn check_access(hw: &Hw, wanted: Access) -> Result {
     let mut unknown = Access::ON_DEMAND;
     if !hw.has(FEATURE_MW) {
@@ -283,7 +286,7 @@ fn check_access(hw: &Hw, wanted: Access) -> Result {
     Ok(())
 }
 
-/// What [`MrData`] is made of.
+/// Parts of which [`MrData`] is made.
 struct Parts {
     request: CreateMr,
     key: Option<Key>,
@@ -327,7 +330,7 @@ impl MrData {
         })
     }
 
-    /// All of memory: a region that begins at DMA address 0.
+    /// Returns the parts of a region that contains all memory and begins at DMA address 0.
     fn dma(pd: &Pd<Verbena>, wanted: Access) -> Result<Parts> {
         let hw = &pd.device().live.hw;
         let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
@@ -396,7 +399,7 @@ impl MrData {
     }
 
     fn command(&self, to: &Lender) -> CreateMr {
-        // Work requests will name the list.
+        // The command does not name the list, but later work requests do.
         if let Some(list) = &self.list {
             list.lend(to);
         }
@@ -410,7 +413,8 @@ impl MrData {
         }
     }
 
-    /// The segment of a fast registration of this region.
+    /// Returns the segment of a work request that registers this region under `key`. The key must
+    /// have the index of the region's own key (`EINVAL`).
     pub(crate) fn segment(mr: &Mr<Verbena>, key: u32, wanted: Access) -> Result<FastRegSegment> {
         if mr.key.as_ref().is_none_or(|own| own.key >> 8 != key >> 8) {
             return Err(EINVAL);
@@ -424,7 +428,7 @@ impl MrData {
             if !page_size.is_power_of_two() {
                 return Err(EINVAL);
             }
-            // CAST: a power of two below 2^32.
+            // CAST: The page size is a power of two below 2^32.
             let log_page_size = page_size.trailing_zeros() as u8;
             let table = table.name().ok_or(EINVAL)?;
             let pages = table.translation(mapped, log_page_size);
@@ -494,12 +498,13 @@ impl MemoryRegion<Verbena> for MrData {
             range.access = access;
         }
         let pdn = change.pd.map_or(memory.terms.pdn, |pd| Le32::new(pd.pdn));
-        // What was pinned for reading only must not be written.
+        // Memory that was pinned for reading only must not be written, so it is pinned again.
         if change.memory.is_some() || (range.access.is_writable() && !memory.umem.is_writable()) {
             let key = memory.terms.key.get();
             let new = Registered::new(&mr.hw, key, pdn.get(), range, user)?;
-            // Something else may lie there by now, or the caller be another process: new rights are no
-            // new translation (`ib_umem_check_rereg()` refuses all of it).
+            // By now other memory may lie at these addresses, or the caller may be another process.
+            // New rights must not bring a new translation (`ib_umem_check_rereg()` refuses every
+            // change of this kind).
             if change.memory.is_none() && !new.umem.has_pages_of(&memory.umem) {
                 return Err(EACCES);
             }
@@ -556,7 +561,7 @@ impl MemoryRegion<Verbena> for MrData {
     fn fill_res(mr: &Mr<Verbena>, entry: &mut ResEntry<'_>) -> Result {
         let Some(key) = &mr.key else { return Ok(()) };
         let context: MemoryEntry = mr.hw.tables.read(key.key >> 8)?;
-        // The key itself is for administrators, to whom the core tells it.
+        // The core itself shows the key, and only to administrators.
         entry.put_u32(c"index", context.key.get() >> 8)?;
         entry.put_u32(c"state", context.state.into())?;
         entry.put_u32_hex(c"access", context.access.get())

@@ -2,13 +2,13 @@
 
 //! Shared receive queues. Device specification, "Work queues".
 //!
-//! A process posts by itself. For the kernel the driver keeps the `wr_id` of each receive in a place
-//! of its own, and hands it out once. Entries of the ring are taken in order, but receives complete
-//! in any order, so places are not those of the ring: they come from a free list, and the WQE names
-//! its place in its `wr_id`, which completions bring back.
+//! A process posts without the driver. For kernel users the driver keeps the `wr_id` of each
+//! receive in a place of its own, and returns it once. The device takes entries of the ring in
+//! order, but receives complete in any order, so the places are independent of the entries. They
+//! come from a free list. The WQE names its place in its `wr_id`, which the completion brings back.
 //!
-//! There are as many places as entries. An entry waits in the ring only while its receive has a place,
-//! so who has a free place also finds room in the ring.
+//! There are as many places as entries. An entry waits in the ring only while its receive has a
+//! place, so a free place implies room in the ring.
 
 use super::{
     wq::{
@@ -106,7 +106,7 @@ use zerocopy::{
     IntoBytes, //
 };
 
-/// An SRQN, given back when dropped.
+/// An SRQN, which is freed when it is dropped.
 struct Srqn {
     live: Arc<Live>,
     number: u32,
@@ -132,32 +132,32 @@ impl Drop for Srqn {
     }
 }
 
-/// Where a receive is kept.
+/// Element of the list of places.
 #[derive(Clone, Copy)]
 enum Place {
-    /// Nowhere: the next free place.
+    /// The place is free. The field is the next free place.
     Free(u32),
-    /// It was posted at this index of the ring and has not completed.
+    /// The receive in this place was posted at this index of the ring and has not completed.
     Posted { index: u32, request: Request },
 }
 
-/// What the kernel has posted.
+/// Receives that kernel users have posted.
 struct Posted {
     producer: u32,
-    /// Empty for a process' queue.
+    /// List of places, which is empty for a process' queue.
     places: KVVec<Place>,
-    /// The first free place; not a place if all are taken.
+    /// First free place. The value is out of bounds if all places are taken.
     free: u32,
 }
 
-/// What the device gets for a `wr_id`: the place, and the index so that it is known again if the
-/// device names it twice.
+/// Returns the `wr_id` that the device gets: the place, and the index, by which the driver
+/// recognizes a `wr_id` that the device returns twice.
 fn ticket(place: u32, index: u32) -> u64 {
     u64::from(index) << 32 | u64::from(place)
 }
 
 impl Posted {
-    /// With this many places.
+    /// Returns a list of `places` free places.
     fn new(places: u32) -> Result<Self> {
         let mut list = KVVec::with_capacity(places as usize, GFP_KERNEL)?;
         for next in 1..=places {
@@ -172,7 +172,7 @@ impl Posted {
 
     /// Takes the receive that the device knows by this `wr_id`.
     fn take(&mut self, wr_id: u64) -> Option<Request> {
-        // CAST: the two halves.
+        // CAST: These are the two halves of the number.
         let (at, index) = (wr_id as u32, (wr_id >> 32) as u32);
         let place = self.places.get_mut(at as usize)?;
         match *place {
@@ -187,7 +187,7 @@ impl Posted {
 }
 
 impl Posts for Posted {
-    /// The free place that is next.
+    /// Returns the first free place.
     fn next(&self) -> Option<u32> {
         ((self.free as usize) < self.places.len()).then_some(self.free)
     }
@@ -208,22 +208,22 @@ impl Posts for Posted {
     }
 }
 
-/// What one for extended connections has more.
+/// Additional numbers of an SRQ for XRC.
 struct Xrc {
     cqn: u32,
     xrcdn: u32,
 }
 
-/// The rings that a process has resized to. The first one stays as long as the queue.
+/// Rings to which a process has resized the queue. The first ring exists as long as the queue.
 #[derive(Default)]
 struct Resized {
-    /// Made, and not moved to yet.
+    /// Ring that was allocated for a resize, before the queue moves to it.
     prepared: Option<Room>,
-    /// The present one, if it is not the first.
+    /// Present ring, if it is not the first one.
     present: Option<Room>,
 }
 
-/// A ring, and how a process maps it.
+/// A ring, and its mapping into a process.
 struct Room {
     max_wr: u32,
     ring: Lent<Ring>,
@@ -245,18 +245,18 @@ impl Room {
     }
 
     fn log_size(&self) -> u8 {
-        // CAST: the logarithm of a 32-bit number.
+        // CAST: The logarithm of a 32-bit number is small.
         self.max_wr.trailing_zeros() as u8
     }
 }
 
-/// Data of a shared receive queue.
+/// Driver's data of a shared receive queue.
 ///
-/// The fields are in the order in which they have to go: the number last.
+/// The fields are in the order in which they have to be dropped, with the number last.
 #[pin_data]
 pub(crate) struct SrqData {
     xrc: Option<Xrc>,
-    /// A process': the rings that it has resized to.
+    /// Rings to which a process has resized its queue.
     #[pin]
     resized: Mutex<Resized>,
     max_wr: u32,
@@ -265,14 +265,15 @@ pub(crate) struct SrqData {
     log_stride: u8,
     #[pin]
     posted: IrqLock<Posted>,
-    /// How a process maps the ring.
+    /// Mapping of the ring into a process.
     mapping: Option<Entry>,
     ring: Lent<Ring>,
     place: Slot,
     number: Srqn,
 }
 
-/// The step of a resize, a CQ's too: either request begins with it, and what follows is reserved.
+/// Returns the step of a resize, for SRQs and CQs. Both requests begin with the step and 7 reserved
+/// bytes, which must be 0 (`EINVAL`).
 pub(super) fn step_of<T: IntoBytes + Immutable>(request: &T) -> Result<u8> {
     match request.as_bytes() {
         [step, 0, 0, 0, 0, 0, 0, 0, ..] => Ok(*step),
@@ -281,18 +282,19 @@ pub(super) fn step_of<T: IntoBytes + Immutable>(request: &T) -> Result<u8> {
 }
 
 impl SrqData {
-    /// Its number.
+    /// Returns the number of the queue (SRQN).
     pub(crate) fn srqn(&self) -> u32 {
         self.number.number
     }
 
-    /// Kernel queues: a receive is completed that the device knows by this `wr_id`, or never will be.
-    /// The receive, once; `None` if there is no such receive.
+    /// Takes the receive that the device knows by this `wr_id`, because it has completed or never
+    /// will. Each receive is returned once. Returns `None` if there is no such receive. Only for
+    /// queues of kernel users.
     pub(crate) fn complete(&self, wr_id: u64) -> Option<Request> {
         self.posted.lock().take(wr_id)
     }
 
-    /// Work requests of the present ring.
+    /// Returns the number of work requests that the present ring holds.
     fn max_wr(&self) -> u32 {
         let resized = self.resized.lock();
         resized
@@ -301,7 +303,7 @@ impl SrqData {
             .map_or(self.max_wr, |room| room.max_wr)
     }
 
-    /// One of the two steps of a resize.
+    /// Executes one of the two steps of a resize.
     fn resize(&self, wanted: u32, user: &User<'_, Verbena>) -> Result {
         let live = &self.number.live;
         let request: ResizeSrqReq = user.udata().read()?;
@@ -356,7 +358,8 @@ impl SrqData {
         }
         let xrc = match kind {
             SrqKind::Basic => None,
-            // The completions of the kernel's own are matched by queue pair.
+            // The driver matches completions of kernel users by queue pair, and so does not offer
+            // them XRC.
             SrqKind::Xrc { .. } if caller.is_kernel() => return Err(eopnotsupp()),
             SrqKind::Xrc { cq, xrcd } => Some(Xrc {
                 cqn: cq.cqn(),
@@ -369,7 +372,7 @@ impl SrqData {
         }
         let max_wr = entries(attr.max_wr, most)?;
         let max_sge = attr.max_sge.max(1);
-        // CAST: the logarithm of a 32-bit number.
+        // CAST: The logarithm of a 32-bit number is small.
         let log_size = max_wr.trailing_zeros() as u8;
         let log_stride = wqe::log_rq_stride(max_sge);
         if log_stride > wqe::LOG_RQ_STRIDE.1 {
@@ -432,7 +435,7 @@ impl SharedReceiveQueue<Verbena> for SrqData {
             log_size: srq.log_size,
             log_stride: srq.log_stride,
             ring: srq.ring.lend(to).translation(),
-            // `enum ib_srq_type`.
+            // The values are those of `enum ib_srq_type`.
             srq_type: srq.xrc.is_some().into(),
             cqn: Le32::new(srq.xrc.as_ref().map_or(0, |xrc| xrc.cqn)),
             xrcdn: Le32::new(srq.xrc.as_ref().map_or(0, |xrc| xrc.xrcdn)),
@@ -463,14 +466,15 @@ impl SharedReceiveQueue<Verbena> for SrqData {
         })?;
         attr.max_wr = srq.max_wr;
         attr.max_sge = srq.max_sge;
-        // Irrelevant at creation (ibv_create_srq(3)): a limit is armed by modify alone.
+        // The limit has no meaning at creation (ibv_create_srq(3)). Only modify arms a limit.
         attr.srq_limit = 0;
         Ok(())
     }
 
     fn modify(srq: &Srq<Verbena>, change: &SrqChange, caller: &Caller<'_, Verbena>) -> Result {
         if let Some(max_wr) = change.max_wr {
-            // One at a time: of two changes the first must not remain where the second fails.
+            // Only one attribute may change at a time, since the first change would remain if the
+            // second failed.
             if change.srq_limit.is_some() {
                 return Err(EINVAL);
             }
@@ -511,7 +515,7 @@ impl SharedReceiveQueue<Verbena> for SrqData {
             id: Le32::new(srq.srqn()),
             ..Default::default()
         };
-        // Events of this queue reach it before it goes; those that come later find nobody.
+        // All events of this queue reach it before it is unlinked. Later ones find no queue.
         let resized = srq.resized.lock();
         let present = resized
             .present

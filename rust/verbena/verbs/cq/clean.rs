@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How the entries of a queue pair that is destroyed or reset are taken out of a completion queue of the kernel's.
+//! Removal of the entries of a queue pair that is destroyed or reset from a kernel user's
+//! completion queue.
 //!
-//! The device is done with the queue pair, so no new entry of it can appear. Its entries go, and those
-//! before them move up to the newest one, so that the room is free for new ones at once. A queue may have 2^18
-//! entries, and polls lock it with interrupts off; so this is done in steps of [`STEP`] entries, between which
-//! others poll. They see every entry once and in order at each time:
+//! The device is done with the queue pair, so no new entry of it can appear. The driver drops its
+//! entries, and moves the entries before them up to the newest one, so that the room is free for
+//! new entries at once. A queue may have 2^18 entries, and polls lock it with interrupts off.
+//! Therefore the driver works in steps of [`STEP`] entries, between which other threads poll. At
+//! each time these threads see every entry once and in order:
 //!
 //! ```text
 //! consumer          from        to            end
 //!    | not looked at  |   hole   |  moved up   | newer
 //! ```
 //!
-//! What has moved leaves room behind it, the [`Hole`], which grows downwards and which polls skip. When nothing is
-//! left before it, the consumer index goes behind it.
+//! Entries that move up leave a [`Hole`] below them, which grows downwards and which polls skip.
+//! When no entry is left below the hole, the consumer index moves to its end.
 
 use super::{
     entries::Entries,
@@ -27,14 +29,15 @@ use crate::{
 };
 use rdma::qp::Qp;
 
-/// Entries that are looked at with the queue locked.
+/// Number of entries that are examined with the queue locked.
 const STEP: u32 = 256;
 
 impl CqData {
-    /// A queue pair is about to be destroyed or was reset: nothing of it is polled any more when this returns.
-    /// Receives of its SRQ that had completed are the SRQ's again. May sleep.
+    /// Removes the entries of a queue pair that is about to be destroyed or was reset. No poll
+    /// returns one of them after this. Receives of its SRQ that had completed are returned to the
+    /// SRQ. With `detach` the queue pair no longer completes in this queue. May sleep.
     pub(crate) fn clean(&self, qp: &Qp<Verbena>, detach: bool) {
-        // A process cleans its queues by itself.
+        // A process cleans its queues without the driver.
         let Some(entries) = &self.own else { return };
         let _cleaning = self.cleaning.lock();
         let end = self.end(entries);
@@ -46,18 +49,19 @@ impl CqData {
         }
     }
 
-    /// The index behind the newest entry that a queue pair which is done can have there.
+    /// Returns the index after the newest entry that a finished queue pair can have in the queue.
     fn end(&self, entries: &Entries) -> u32 {
         let first = self.state.lock().consumer;
         let mut end = first;
         loop {
             let state = self.state.lock();
-            // What is polled meanwhile was there before.
+            // Entries that are polled in the meantime were there before.
             if before(end, state.consumer) {
                 end = state.consumer;
             }
             for _ in 0..STEP {
-                // Its entries were there when this began, and so many fit in.
+                // The entries of the queue pair were there at the beginning, and no more than these
+                // fit in.
                 if end.wrapping_sub(first) >= entries.count() || !entries.has(end) {
                     return end;
                 }
@@ -66,16 +70,16 @@ impl CqData {
         }
     }
 
-    /// Looks at the entries before the hole, some of them: whether none is left.
+    /// Examines some of the entries before the hole. Returns true if none is left.
     fn clean_some(&self, qp: &Qp<Verbena>, entries: &Entries, hole: &mut Hole) -> bool {
         let mut state = self.state.lock();
         for _ in 0..STEP {
-            // Whoever polls has come to the hole, or is beyond it.
+            // A poll has come to the hole, or is beyond it.
             if !before(state.consumer, hole.from) {
                 break;
             }
             let index = hole.from.wrapping_sub(1);
-            // Cannot fail: a place of the ring.
+            // The read cannot fail, because each index has a place in the ring.
             let Ok(cqe) = entries.read(index) else {
                 break;
             };
@@ -86,7 +90,7 @@ impl CqData {
             }
             let to = hole.to.wrapping_sub(1);
             if to != index && entries.move_to(&cqe, index, to).is_err() {
-                // It is no entry: the device has changed it since.
+                // The entry is no longer valid, so the device has changed it since.
                 self.live
                     .distrust("an entry of a completion queue is no more");
             }
@@ -96,7 +100,7 @@ impl CqData {
             state.hole = *hole;
             return false;
         }
-        // Nothing is left before the hole.
+        // No entry is left before the hole.
         state.hole = Hole::default();
         if before(state.consumer, hole.to) {
             state.consumer = hole.to;
@@ -105,7 +109,7 @@ impl CqData {
         true
     }
 
-    /// An entry of the queue pair is dropped.
+    /// Returns the receive of a dropped entry to its SRQ, if it is from one.
     fn give_back(&self, qp: &Qp<Verbena>, is_receive: bool, cqe: &Cqe) {
         if let (true, Some(srq)) = (is_receive, qp.srq()) {
             if srq.complete(cqe.wr_id.get()).is_none() {

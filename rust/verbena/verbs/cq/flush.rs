@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What software completes in a queue of the kernel's: all that is outstanding once the device's life has ended,
-//! and what the queue pairs in ERR have outstanding once the queue has lost a completion.
+//! Completion in software, in queues of kernel users. After the end of the device's life the driver
+//! completes all outstanding requests, and after a queue has lost a completion those of queue pairs
+//! in ERR.
 
 use super::{
     state::{
@@ -26,12 +27,12 @@ use rdma::{
 };
 
 impl CqData {
-    /// Whether software flushes at all.
+    /// True if the driver flushes requests of this queue.
     pub(crate) fn flushes(&self) -> bool {
         self.live.health.has_ended() || self.died.load(Acquire)
     }
 
-    /// Whether software has something to flush.
+    /// True if there is a request for the driver to flush.
     pub(super) fn has_flush(&self, state: &State) -> bool {
         let end = self.live.health.has_ended();
         self.flushes()
@@ -40,9 +41,9 @@ impl CqData {
             })
     }
 
-    /// The device reports that it has lost a completion. May sleep.
+    /// Handles the device's report that it has lost a completion. May sleep.
     pub(crate) fn die(&self, cq: &Cq<Verbena>) {
-        // A process flushes by itself.
+        // A process flushes without the driver.
         if !cq.is_user() {
             if !self.died.xchg(true, Full) {
                 self.live.dead_cqs.add(self.cqn());
@@ -53,7 +54,8 @@ impl CqData {
         cq.error_event();
     }
 
-    /// Of a queue that has died: its queue pairs are told who flushes what is posted from now on.
+    /// If the queue has died, marks its queue pairs, so that the driver flushes later requests of
+    /// them.
     pub(super) fn mark(&self) {
         if self.died.load(Acquire) {
             let state = self.state.lock();
@@ -64,14 +66,15 @@ impl CqData {
         }
     }
 
-    /// The queue is gone.
+    /// Removes a queue that is destroyed from the list of dead CQs.
     pub(super) fn forget(&self) {
         if self.died.load(Acquire) {
             self.live.dead_cqs.remove(self.cqn());
         }
     }
 
-    /// The device is dead, or the queue is: calls the handler that waits, if there is something to flush.
+    /// Calls the handler that waits, if the device or the queue has died and there is something to
+    /// poll. A process is woken once, after the end of the device's life.
     pub(crate) fn flush_event(&self, cq: &Cq<Verbena>) {
         let call = {
             let mut state = self.state.lock();
@@ -94,13 +97,14 @@ impl CqData {
         }
     }
 
-    /// Whether a user in the kernel has completions to poll, written by the device or flushed by software.
+    /// True if a kernel user has completions to poll, written by the device or flushed by the
+    /// driver.
     pub(crate) fn owes_flushes(&self, cq: &Cq<Verbena>) -> bool {
         let state = self.state.lock();
         !cq.is_user() && (self.has_entry(&state) || self.has_flush(&state))
     }
 
-    /// Completes what is flushed.
+    /// Adds completions of flushed requests to `wcs`.
     pub(super) fn flush(&self, state: &State, wcs: &mut WcSink<'_, Verbena>) {
         let end = self.live.health.has_ended();
         let syndrome = match end {

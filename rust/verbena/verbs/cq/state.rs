@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What changes of a completion queue, and the kernel queue pairs that complete there.
+//! The changing state of a completion queue, and the kernel queue pairs that complete in it.
 
 use super::Verbena;
 use crate::{
@@ -19,43 +19,44 @@ use rdma::{
     qp::Qp, //
 };
 
-/// What changes.
+/// Changing state of a completion queue.
 pub(super) struct State {
     pub(super) consumer: u32,
-    /// Entries between the consumer and the producer index that are no more: they have moved on.
+    /// Entries between the consumer and the producer index that were moved up or dropped.
     pub(super) hole: Hole,
     pub(super) arm: Arm,
-    /// A handler waits for its call.
+    /// True if a handler waits for a call.
     pub(super) armed: bool,
-    /// The index of the entry that [`CqData::stuck`](super::CqData::stuck) found waiting.
+    /// Index of the entry that [`CqData::stuck`](super::CqData::stuck) found waiting.
     pub(super) waiting: Option<u32>,
-    /// An event may wait for more entries as long as it likes.
+    /// True if an event may wait for more entries without a time limit.
     pub(super) is_moderated: bool,
-    /// The process has been woken because the device died.
+    /// True if the process has been woken because of the death of the device.
     pub(super) woken: bool,
-    /// Kernel queue pairs that use this queue; twice if they use it for both sides.
+    /// Kernel queue pairs that use this queue, sorted by QPN and side. A queue pair that uses it
+    /// for both sides is in it twice.
     pub(super) qps: KVVec<Attached>,
-    /// The place of the one whose completion was polled last.
+    /// Place in `qps` of the queue pair whose completion was polled last.
     pub(super) last: usize,
 }
 
-/// The indexes from `from` on and below `to`; they run freely.
+/// Free-running indexes from `from` on and below `to`.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Hole {
     pub(super) from: u32,
     pub(super) to: u32,
 }
 
-/// A side of a queue pair that completes here. They are sorted.
+/// A side of a queue pair that completes in this queue.
 pub(super) struct Attached {
     pub(super) qpn: u32,
     pub(super) side: Side,
-    /// Until the queue pair is detached, which is before it is destroyed.
+    /// Reference to the queue pair until it is detached, which is before it is destroyed.
     pub(super) qp: Held<Qp<Verbena>>,
 }
 
 impl State {
-    /// The index of the next entry, there or not.
+    /// Returns the index of the next entry to poll, whether the entry is there or not.
     pub(super) fn next(&self) -> u32 {
         let Hole { from, to } = self.hole;
         if self.consumer.wrapping_sub(from) < to.wrapping_sub(from) {
@@ -64,13 +65,13 @@ impl State {
         self.consumer
     }
 
-    /// Where this side of a queue pair is, or belongs.
+    /// Returns the place of this side of a queue pair, or as an error the place where it belongs.
     pub(super) fn place(&self, qpn: u32, side: Side) -> Result<usize, usize> {
         self.qps
             .binary_search_by_key(&(qpn, side), |attached| (attached.qpn, attached.side))
     }
 
-    /// Moves the queue pairs to `larger`, if it is; what they leave is there afterwards.
+    /// Moves the queue pairs to `larger`, if it is larger. Afterwards `larger` is the old vector.
     fn move_to(&mut self, larger: &mut KVVec<Attached>) -> Result {
         if larger.capacity() > self.qps.capacity() {
             for attached in self.qps.drain_all() {
@@ -81,7 +82,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether the entry that a handler waits for now was there already when this was called last.
+    /// True if the entry that a handler waits for now was already there at the previous call.
     pub(super) fn stuck(&mut self, has_entry: bool) -> bool {
         let is_due = self.armed && self.arm.mode == ArmMode::Next && !self.is_moderated;
         let waiting = (is_due && has_entry).then_some(self.next());
@@ -89,7 +90,7 @@ impl State {
         waiting.is_some() && waiting == before
     }
 
-    /// The queue pair, if that side of it completes here.
+    /// Returns the queue pair, if this side of it completes in this queue.
     pub(super) fn find(&mut self, qpn: u32, side: Side) -> Option<&Qp<Verbena>> {
         let is_last = |attached: &Attached| attached.qpn == qpn && attached.side == side;
         if !self.qps.get(self.last).is_some_and(is_last) {
@@ -99,8 +100,9 @@ impl State {
     }
 }
 
-/// A side of a queue pair begins to complete here. May sleep: with many queue pairs it needs more memory than can be had
-/// otherwise.
+/// Adds a side of a queue pair to those that complete in this queue. Returns `EBUSY` if it is there
+/// already. May sleep, because a list of many queue pairs needs more memory than an allocation that
+/// does not sleep can provide.
 pub(super) fn attach(state: &IrqLock<State>, new: Attached) -> Result {
     let mut larger = KVVec::new();
     loop {
