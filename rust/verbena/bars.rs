@@ -14,10 +14,10 @@ use rdma::base::compat::DevresBar;
 type RegsBar = DevresBar<{ regs::BAR_REGS_SIZE }>;
 type DoorbellBar = DevresBar;
 
-/// What a register reads as when the device is gone.
+/// Value of every register read when the device is gone.
 pub(crate) const GONE: u32 = u32::MAX;
 
-/// The mapped BARs. Accesses after unbind go nowhere.
+/// The mapped BARs. After unbind, writes have no effect and reads return [`GONE`].
 pub(crate) struct Bars {
     regs: RegsBar,
     doorbells: DoorbellBar,
@@ -43,7 +43,7 @@ impl Bars {
         })
     }
 
-    /// Reads a register.
+    /// Reads the register at `offset`. Returns [`GONE`] if the device is gone.
     pub(crate) fn read(&self, offset: usize) -> u32 {
         self.regs
             .try_access()
@@ -51,23 +51,23 @@ impl Bars {
             .unwrap_or(GONE)
     }
 
-    /// Writes a register.
+    /// Writes the register at `offset`.
     pub(crate) fn write(&self, offset: usize, value: u32) {
         if let Some(bar) = self.regs.try_access() {
-            // Cannot fail: the offsets are the contract's own, inside the BAR.
+            // The write cannot fail, because the contract's offsets are inside the BAR.
             let _ = bar.try_write32(value, offset);
         }
     }
 
-    /// Rings for a doorbell area. What is written does not matter.
+    /// Rings the doorbell of an area. The value that is written has no meaning.
     pub(crate) fn ring(&self, uar: u32) {
         if let Some(bar) = self.doorbells.try_access() {
-            // Cannot fail: UARs are below `num_uars`.
+            // The write cannot fail, because UARs are below `num_uars`.
             let _ = bar.try_write32(1, uar as usize * regs::DOORBELL_STRIDE);
         }
     }
 
-    /// Number of doorbell pages that the BAR has room for.
+    /// Returns the number of doorbell pages for which the BAR has room.
     pub(crate) fn num_uars(&self) -> u32 {
         self.num_uars
     }

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What people who look after the device see and may do, in debugfs: `verbena-ADDRESS/`, by PCI
-//! address.
+//! Files in debugfs for administrators of the device: `verbena-ADDRESS/`, by PCI address.
 //!
-//! | file | what |
+//! | file | content |
 //! | --- | --- |
-//! | `commands` | the command queue: what is going on, what was |
-//! | `event_queues` | how far each was read, and whether something waits there |
-//! | `inject` | takes a fault: `send QPN STATUS`, `srq SRQN`, `cq CQN` or `device` |
+//! | `commands` | the state of the command queue, and the outstanding commands |
+//! | `event_queues` | the number of entries taken from each queue, and whether another waits |
+//! | `inject` | accepts a fault: `send QPN STATUS`, `srq SRQN`, `cq CQN` or `device` |
 
 use crate::{
     abi::{
@@ -35,16 +34,16 @@ use kernel::{
 };
 use rdma::base::errno::eopnotsupp;
 
-/// The longest line that a fault is asked for with.
+/// Length limit of a line that requests a fault, in bytes.
 const LONGEST: usize = 64;
 
-/// The files of one life of the device. They go before it does.
+/// Files of one life of the device. They are removed before the life ends.
 pub(crate) struct Files {
     _files: [Pin<KBox<File<Arc<Live>>>>; 3],
 }
 
 impl Files {
-    /// Shows a life.
+    /// Creates the files for a life.
     pub(crate) fn new(parts: &Parts, live: &Arc<Live>) -> Result<Self> {
         let device: &kernel::device::Device = (*parts.pdev).as_ref();
         let name = CString::try_from_fmt(fmt!("verbena-{}", device.name()))?;
@@ -71,7 +70,8 @@ fn event_queues(live: &Arc<Live>, to: &mut fmt::Formatter<'_>) -> fmt::Result {
     live.events.show(to)
 }
 
-/// A line of a few words becomes a fault. What is wrong with it is EINVAL.
+/// Injects the fault that a line of a few words describes. Returns `E2BIG` for a line that is too
+/// long, and `EINVAL` for any other mistake in it.
 fn inject(live: &Arc<Live>, from: &mut UserSliceReader) -> Result {
     let mut bytes = [0u8; LONGEST];
     let line = bytes.get_mut(..from.len()).ok_or(E2BIG)?;
@@ -88,7 +88,7 @@ fn inject(live: &Arc<Live>, from: &mut UserSliceReader) -> Result {
         request.status
     );
     match live.cmdq.exec(&request) {
-        // There is nobody left to answer.
+        // A device that has died of the fault does not answer.
         Err(Failure::Dead) if request.kind == FaultKind::Device.to_raw() => Ok(()),
         result => result.map(|_| ()).map_err(Error::from),
     }

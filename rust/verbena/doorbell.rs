@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Doorbell areas. Device specification, "Doorbells"; the protocol itself is
+//! Doorbell areas. Device specification, "Doorbells". The protocol itself is in
 //! [`crate::abi::doorbell`].
 //!
-//! The kernel has areas of its own, and each context of a process has some: [`Areas`] grows by an
-//! area whenever all slots of a kind are taken. A [`Slot`] is a place for one queue.
+//! The kernel has areas of its own, and each context of a process has some. [`Areas`] grows by an
+//! area when all slots of a kind are taken. A [`Slot`] is the place of one queue in an area.
 
 use crate::{
     abi::{
@@ -64,8 +64,8 @@ use rdma::{
     }, //
 };
 
-/// The words of an area, as the guest's side of the protocol sees them. The offsets are the
-/// contract's own, so no access is out of bounds.
+/// Words of an area, for the guest's side of the protocol. The contract defines the offsets, so no
+/// access is out of bounds.
 struct AreaWords<'a>(&'a Chunk);
 
 impl Words for AreaWords<'_> {
@@ -102,7 +102,7 @@ impl Words for AreaWords<'_> {
     }
 }
 
-/// How a process maps an area: see [`AreaInfo`].
+/// Mappings of an area into a process, see [`AreaInfo`].
 struct Mappings {
     device: Entry,
     guest: Entry,
@@ -132,18 +132,18 @@ impl Mappings {
     }
 }
 
-/// What a slot is for.
+/// Type of queue that a slot is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SlotKind {
-    /// A queue pair or SRQ.
+    /// Slot for a queue pair or SRQ.
     Qp,
-    /// A CQ.
+    /// Slot for a CQ.
     Cq,
 }
 
 const GROUPS: usize = AREA_SLOTS / 64;
 
-/// Slots that are taken, a bit each.
+/// Bit masks of the slots that are taken.
 struct Taken {
     qp: [u64; GROUPS],
     cq: [u64; GROUPS],
@@ -158,7 +158,7 @@ impl Taken {
     }
 }
 
-/// Index of an area, given back when it is dropped.
+/// Index of an area (UAR), which is freed when it is dropped.
 struct Uar {
     hw: Arc<Hw>,
     index: u32,
@@ -167,24 +167,24 @@ struct Uar {
 
 impl Drop for Uar {
     fn drop(&mut self) {
-        // Known since the index was taken.
+        // The capabilities are known since the index was taken.
         if let Ok(known) = self.hw.known() {
             known.ids.uars.free(self.index);
         }
     }
 }
 
-/// The memory of an area, which the device has until this is dropped.
+/// Memory of an area, which the device has until this is dropped.
 struct AreaMemory {
     memory: Lent<Arc<Chunk>>,
-    /// The last to go: until then nobody else gets the index.
+    /// Index of the area. It is dropped last, so that no other area gets it before.
     uar: Uar,
 }
 
 impl Drop for AreaMemory {
     fn drop(&mut self) {
         let hw = &self.uar.hw;
-        // Only what the device was given is there.
+        // Only areas that were given to the device are in the list.
         if hw.served.remove(self.uar.index) {
             let request = DestroyUar {
                 id: Le32::new(self.uar.index),
@@ -196,25 +196,27 @@ impl Drop for AreaMemory {
     }
 }
 
-/// A doorbell area.
+/// A doorbell area of the kernel or of a process.
 #[pin_data]
 pub(crate) struct Area {
     part: AreaMemory,
-    /// How a process maps the memory and the doorbell page; the kernel does not.
+    /// Mappings of the memory and the doorbell page into a process. The kernel's areas have none.
     mappings: Option<Mappings>,
     #[pin]
     taken: Mutex<Taken>,
 }
 
 impl Area {
-    /// A new area of the kernel, or of the context whose first area is given unless this is the first.
+    /// Creates an area, of the kernel or of a context. `first` is the context's first area, unless
+    /// the new one is the first.
     fn new(
         hw: &Arc<Hw>,
         context: Option<&MmapContext>,
         first: Option<&Arc<Area>>,
     ) -> Result<Arc<Self>> {
         let uars = &hw.known()?.ids.uars;
-        // An area of a context is not counted by bytes: a user has a number of them.
+        // The bytes of a context's area are not counted, because each user has a limit on the
+        // number of areas.
         let (payer, least) = match context {
             Some(_) => (Payer::Counted, ids::of_kernel(uars.count())),
             None => (Payer::Kernel, 0),
@@ -225,7 +227,7 @@ impl Area {
             index,
             _part: part,
         };
-        // A context has the number of its first area; the kernel's is 0.
+        // A context has the number of its first area. The kernel's number is 0.
         let owner = match context {
             Some(_) => first.map_or(index, |area| area.part.uar.index),
             None => 0,
@@ -266,7 +268,7 @@ impl Area {
             let free = (!*word).trailing_zeros();
             if free < u64::BITS {
                 *word |= 1 << free;
-                // CAST: below 64.
+                // CAST: The bit number is below 64.
                 return Some(group * 64 + free as u16);
             }
         }
@@ -280,7 +282,7 @@ impl Area {
     }
 }
 
-/// The doorbell areas of one context.
+/// Doorbell areas of the kernel or of one context.
 #[pin_data]
 pub(crate) struct Areas {
     #[pin]
@@ -294,7 +296,7 @@ impl Areas {
         })
     }
 
-    /// Takes a slot; in a new area if need be.
+    /// Takes a free slot, in a new area if necessary.
     pub(crate) fn take(
         &self,
         hw: &Arc<Hw>,
@@ -317,7 +319,7 @@ impl Areas {
         Ok(Slot { area, kind, index })
     }
 
-    /// The first area, which every process has.
+    /// Returns how a process maps its first area, which is created if there is none yet.
     pub(crate) fn first(&self, hw: &Arc<Hw>, context: Option<&MmapContext>) -> Result<AreaInfo> {
         let mut list = self.list.lock();
         if list.is_empty() {
@@ -326,7 +328,7 @@ impl Areas {
         Ok(list.first().map(|area| area.info()).unwrap_or_default())
     }
 
-    /// Drops all areas. No queue of them may be left.
+    /// Drops all areas. There must be no queues in them.
     pub(crate) fn clear(&self) {
         let list = core::mem::take(&mut *self.list.lock());
         drop(list);
@@ -334,7 +336,7 @@ impl Areas {
 }
 
 impl Area {
-    /// How a process maps the area.
+    /// Returns how a process maps the area.
     fn info(&self) -> AreaInfo {
         let offset = |entry: fn(&Mappings) -> &Entry| {
             Le64::new(self.mappings.as_ref().map_or(0, |m| entry(m).offset()))
@@ -349,7 +351,7 @@ impl Area {
     }
 }
 
-/// A queue's place in a doorbell area.
+/// Place of a queue in a doorbell area, which is freed when it is dropped.
 pub(crate) struct Slot {
     area: Arc<Area>,
     kind: SlotKind,
@@ -357,17 +359,17 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// Index of the area.
+    /// Returns the index of the area (UAR).
     pub(crate) fn uar(&self) -> u32 {
         self.area.part.uar.index
     }
 
-    /// Index in the area.
+    /// Returns the index of the slot in the area.
     pub(crate) fn index(&self) -> u16 {
         self.index
     }
 
-    /// How a process maps the area.
+    /// Returns how a process maps the area.
     pub(crate) fn info(&self) -> AreaInfo {
         self.area.info()
     }
@@ -405,7 +407,7 @@ impl Slot {
         doorbell::post_recv(&self.words(), self.index.into(), producer, || self.ring());
     }
 
-    /// Arms a CQ.
+    /// Arms a CQ for a notification of entries after the consumer index `index`.
     pub(crate) fn arm_cq(&self, last: &mut Arm, index: u32, mode: ArmMode) {
         doorbell::arm_cq(&self.words(), self.index.into(), last, index, mode, || {
             self.ring()

@@ -289,7 +289,7 @@ impl CompEq {
         for _ in 0..BUDGET {
             let Some(eqe) = ring.take() else { return false };
             let tail = eqe.tail.get();
-            // CAST: the type is the low byte.
+            // CAST: The type is the low byte.
             match EventType::from_raw(tail as u8) {
                 Some(EventType::Completion) => to.completion(eqe.number.get()),
                 _ => hw.complain("an unknown event on a completion event queue"),

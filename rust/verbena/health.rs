@@ -88,7 +88,7 @@ pub(crate) struct Health {
     pdev: ARef<pci::Device>,
     stage: Atomic<u32>,
     died: SetOnce<Instant<Monotonic>>,
-    /// Completed when the life has ended.
+    /// Completion that is signaled when the life has ended.
     #[pin]
     ended: Completion,
     logged: Atomic<u32>,

@@ -2,9 +2,9 @@
 
 //! The hardware in one of its lives: registers, commands, context tables, numbers.
 //!
-//! [`Hw::new`] resets the device and negotiates the version, [`Hw::start`] starts the command queue and
-//! asks for capabilities. When the device dies or is unbound, [`Hw::silence`] resets it once more and
-//! takes bus mastering from it, so that no DMA of this life can reach memory that is given back.
+//! [`Hw::new`] resets the device and negotiates the version. [`Hw::start`] starts the command queue
+//! and queries the capabilities. When the device dies or is unbound, [`Hw::silence`] resets it once
+//! more and clears bus mastering, so that no DMA of this life can reach memory that is freed.
 
 use crate::{
     abi::{
@@ -70,14 +70,14 @@ use rdma::{
     }, //
 };
 
-/// How long a reset, or enabling the command queue, may take.
+/// Time limit of a reset, and of enabling the command queue.
 const RESET: Delta = Delta::from_millis(5_000);
 const POLL_MS: u32 = 2;
 
-/// The vector of commands and asynchronous events; those of completions follow.
+/// Vector of commands and asynchronous events. The vectors of completions follow it.
 const ASYNC_VECTOR: u32 = 0;
 
-/// The hardware. See the [module](self).
+/// The hardware, for one life. See the [module](self).
 #[pin_data]
 pub(crate) struct Hw {
     pub(crate) pdev: ARef<pci::Device>,
@@ -85,7 +85,8 @@ pub(crate) struct Hw {
     pub(crate) bars: Arc<Bars>,
     config: Arc<Config>,
     pub(crate) health: Arc<Health>,
-    /// The version of the contract that driver and device have agreed on, which is the newest that a provider can have.
+    /// Version of the contract on which driver and device have agreed. It is the newest version
+    /// that a provider can use.
     pub(crate) abi_version: u16,
     #[pin]
     pub(crate) cmdq: CommandQueue,
@@ -101,16 +102,16 @@ pub(crate) struct Hw {
     silenced: Mutex<bool>,
 }
 
-/// What is known once the device has told its capabilities.
+/// Data that is known after the device has reported its capabilities.
 pub(crate) struct Known {
     pub(crate) caps: DeviceCaps,
     pub(crate) ids: Pin<KBox<Numbers>>,
 }
 
-/// The numbers of objects that are in use.
+/// Numbers of objects, free and in use.
 #[pin_data]
 pub(crate) struct Numbers {
-    /// Doorbell areas: what the device has, as far as its BAR has pages for them.
+    /// Doorbell areas, of which there are as many as the device supports and its BAR has pages for.
     #[pin]
     pub(crate) uars: Ids,
     #[pin]
@@ -123,33 +124,34 @@ pub(crate) struct Numbers {
     pub(crate) pdns: Ids,
     #[pin]
     pub(crate) xrcdns: Ids,
-    /// Targets of extended connections, whose slots are in the kernel's areas.
+    /// XRC targets, whose slots are in the kernel's doorbell areas.
     pub(crate) targets: Arc<Supply>,
     #[pin]
     pub(crate) keys: Keys,
 }
 
-/// What a life is made of: kept by the PCI driver from one life to the next.
+/// Resources of a life that the PCI driver keeps from one life to the next.
 pub(crate) struct Parts {
     pub(crate) pdev: ARef<pci::Device>,
     pub(crate) dma: Binding,
     pub(crate) bars: Arc<Bars>,
     pub(crate) config: Arc<Config>,
     pub(crate) vectors: Vectors,
-    /// Where events are handled.
+    /// Queue for the works that handle events.
     pub(crate) events: Arc<Queue>,
-    /// Where the dead are buried: nothing else may keep this from running.
+    /// Queue for the undertaker, which no other work may delay.
     pub(crate) burials: Arc<Queue>,
-    /// Where works run that use the device without being asked to: not while the machine is suspended.
+    /// Queue for works that use the device on their own. They do not run while the machine is
+    /// suspended.
     pub(crate) awake: Arc<Queue>,
 }
 
 impl Hw {
-    /// A device that was just reset.
+    /// Resets the device, and negotiates the version with it.
     pub(crate) fn new(parts: &Parts) -> Result<Arc<Self>> {
         let health = Arc::pin_init(Health::new(parts.pdev.clone()), GFP_KERNEL)?;
         reset(&parts.pdev, &parts.bars, &parts.config)?;
-        // It has forgotten what it was asked in an earlier life.
+        // After the reset the device does no DMA that an earlier life has requested.
         parts.dma.set_master()?;
         let abi_version = negotiate(&parts.pdev, &parts.bars)?;
 
@@ -174,7 +176,7 @@ impl Hw {
         )
     }
 
-    /// Starts the command queue, whose interrupt there is already, and gets to know the device.
+    /// Starts the command queue, whose interrupt has been requested, and queries the capabilities.
     pub(crate) fn start(&self) -> Result {
         self.enable_cmdq()?;
         let caps = self.cmdq.exec(&QueryDevice::default())?;
@@ -184,14 +186,15 @@ impl Hw {
         Ok(())
     }
 
-    /// Requests a vector, until the device is silenced.
+    /// Requests a vector, which is released when the device is silenced.
     pub(crate) fn add_irq<H: rdma::base::irq::Handler>(
         &self,
         parts: &Parts,
         vector: u32,
         handler: Arc<H>,
     ) -> Result {
-        // As others name theirs: in /proc/interrupts it says what is interrupted, and whose it is.
+        // The name follows the convention of other drivers: /proc/interrupts shows the purpose of
+        // the vector, and the device.
         let device = self.health.name();
         let name = match vector {
             ASYNC_VECTOR => CString::try_from_fmt(fmt!("verbena_async@pci:{device}"))?,
@@ -207,7 +210,7 @@ impl Hw {
 
     fn enable_cmdq(&self) -> Result {
         let (addr, slots) = self.cmdq.place();
-        // CAST: the two halves of the address.
+        // CAST: These are the two halves of the address.
         self.bars.write(regs::CMDQ_BASE_LO, addr as u32);
         self.bars.write(regs::CMDQ_BASE_HI, (addr >> 32) as u32);
         self.bars.write(regs::CMDQ_SLOTS, slots);
@@ -226,7 +229,7 @@ impl Hw {
         Ok(())
     }
 
-    /// Refuses capabilities that the driver cannot live with.
+    /// Returns `ENODEV` for capabilities that the driver cannot work with.
     fn check(&self, caps: &DeviceCaps) -> Result {
         let sane = caps.max_qp.get() > FIRST_QPN
             && caps.max_cq.get() > 0
@@ -246,24 +249,24 @@ impl Hw {
         Ok(())
     }
 
-    /// Capabilities, numbers in use. Known before anything is registered.
+    /// Returns capabilities and numbers. They are known before any RDMA device is registered.
     pub(crate) fn known(&self) -> Result<&Known> {
         self.known.as_ref().ok_or(ENODEV)
     }
 
-    /// Capabilities.
+    /// Returns the capabilities of the device.
     pub(crate) fn caps(&self) -> Result<&DeviceCaps> {
         Ok(&self.known()?.caps)
     }
 
-    /// Whether the device announces all of `features`.
+    /// True if the device supports all of `features`.
     pub(crate) fn has(&self, features: u64) -> bool {
         self.caps()
             .is_ok_and(|caps| caps.features.get() & features == features)
     }
 
-    /// Executes a command that a dead device need not execute any more: it succeeds when the device is
-    /// silent or lost.
+    /// Executes a command that is unnecessary for a dead device. If the device is dead, waits until
+    /// it is silent or lost, and then returns a default reply.
     pub(crate) fn exec_unless_dead<C: Command>(&self, request: &C) -> Result<C::Reply> {
         match self.cmdq.exec(request) {
             Ok(reply) => Ok(reply),
@@ -275,35 +278,36 @@ impl Hw {
         }
     }
 
-    /// [`take_back`](CommandQueue::take_back) of what has no memory.
+    /// Executes [`take_back`](CommandQueue::take_back) for an object without memory.
     pub(crate) fn exec_destroy<C: Command>(&self, request: &C) -> Option<C::Reply> {
         self.cmdq.take_back(request, &[])
     }
 
-    /// Logs a complaint about the device, unless it has had too many.
+    /// Logs a complaint about the device, unless the limit of complaints is reached.
     pub(crate) fn complain(&self, what: &str) {
         if self.health.may_log() {
             dev_warn!(self.pdev, "device: {what}\n");
         }
     }
 
-    /// A completion is wrong. What it was for may never complete, and a user in the kernel may wait for
-    /// that without an end: the device is given up, and all is flushed.
+    /// Declares the device dead because of a wrong completion, and has all requests flushed. The
+    /// request that should have completed may never do so, and a kernel user may wait for it
+    /// without a timeout.
     pub(crate) fn distrust(&self, what: &'static str) {
         self.health.declare_dead(Cause::Protocol(what));
     }
 
-    /// Ends the life of a device that is dead: when this returns it is silent, or lost. Once; whoever
-    /// comes later waits.
+    /// Ends the life of a dead device, which is silent or lost afterwards. Only the first call
+    /// does, and later calls wait for it.
     pub(crate) fn silence(&self) {
         let mut silenced = self.silenced.lock();
         if *silenced {
-            // What was requested by a bring-up that went on meanwhile.
+            // A bring-up that was still running may have requested more vectors since.
             let late = core::mem::take(&mut *self.irqs.lock());
             drop(late);
             return;
         }
-        // Whatever becomes of the reset, without bus mastering there is no DMA either.
+        // Even if the reset fails, there is no DMA without bus mastering.
         let reset = reset(&self.pdev, &self.bars, &self.config).is_ok();
         let forbidden = self.dma.clear_master();
         self.health.end(if reset || forbidden {
@@ -313,7 +317,7 @@ impl Hw {
         });
         self.served.declare_dead();
         let irqs = core::mem::take(&mut *self.irqs.lock());
-        // Waits for handlers that run.
+        // Dropping waits for handlers that run.
         drop(irqs);
         *silenced = true;
     }
@@ -334,9 +338,10 @@ impl Numbers {
             qpns <- Ids::new(c"queue pairs", FIRST_QPN, qp),
             cqns <- Ids::new(c"completion queues", 0, cq),
             pdns <- Ids::new(c"protection domains", 0, pd),
-            // 0 is none: a completion that names it is of a queue pair's own receive.
+            // 0 stands for no SRQ: a completion that names it is that of a queue pair's own
+            // receive.
             srqns <- Ids::new(c"shared receive queues", 1, srq),
-            // Nor is 0 a domain.
+            // 0 stands for no domain here, too.
             xrcdns <- Ids::new(c"XRC domains", 1, pd),
             targets: Supply::new(c"XRC targets", ids::TARGETS, 0)?,
             keys <- Keys::new(mr),
@@ -344,8 +349,8 @@ impl Numbers {
     }
 }
 
-/// Resets the device; afterwards it is as after power-on and does no DMA. One that has lost its configuration space gets it
-/// back first.
+/// Resets the device, which is then as after power-on and does no DMA. If the device has lost its
+/// configuration space, the space is restored first.
 fn reset(pdev: &pci::Device, bars: &Bars, config: &Config) -> Result {
     if config.restore() {
         dev_warn!(
@@ -365,7 +370,7 @@ fn reset(pdev: &pci::Device, bars: &Bars, config: &Config) -> Result {
 }
 
 fn wait_status(bars: &Bars, done: impl Fn(u32) -> bool) -> Result {
-    // A sleep may take many times as long as it was asked for, so the clock counts.
+    // A sleep may take many times as long as requested, so the clock determines the timeout.
     let begin = Instant::<Monotonic>::now();
     loop {
         let late = begin.elapsed() >= RESET;
@@ -383,7 +388,7 @@ fn wait_status(bars: &Bars, done: impl Fn(u32) -> bool) -> Result {
     }
 }
 
-/// Chooses the newest version of the contract that both sides speak, and tells the device.
+/// Chooses the newest version of the contract that both sides support, and writes it to the device.
 fn negotiate(pdev: &pci::Device, bars: &Bars) -> Result<u16> {
     let version = bars.read(regs::VERSION);
     let (oldest, newest) = (version >> 16, version & 0xffff);

@@ -2,10 +2,10 @@
 
 //! Numbers of objects: QPN, CQN, SRQN, PDN, UAR, key indexes.
 //!
-//! Numbers are handed out cyclically, so that a freed one comes back as late as possible: a stale
-//! number in a packet or in a program then hits nothing instead of a stranger.
+//! Numbers are handed out cyclically, so that a freed number is used again as late as possible. A
+//! stale number in a packet or in a program then refers to no object instead of another one.
 //!
-//! No user gets more of a kind than its share: see [`rdma::base::share`].
+//! No user gets more numbers of a kind than its share, see [`rdma::base::share`].
 
 use crate::abi::doorbell::AREA_SLOTS;
 use kernel::{
@@ -24,18 +24,19 @@ use rdma::base::{
     }, //
 };
 
-/// However many objects a device announces, the driver uses no more numbers than this: a device
-/// must not make it allocate without bound.
+/// Limit of the numbers of a kind that the driver uses, however many objects a device announces.
+/// Without it a device could make the driver allocate without bound.
 const MOST: u32 = 1 << 20;
 
-/// Areas that no process gets, so that the kernel is never without one: 16384 queues of each kind. A target of extended
-/// connections has its slot there, too: it may outlive the process that made it.
+/// Areas that no process gets, so that the kernel always has some. They have room for 16384 queues
+/// of each kind. The slots of XRC targets are in them, too, since a target may outlive the process
+/// that created it.
 const KERNEL_AREAS: u32 = 128;
 
-/// Such targets that there may be: a quarter of the slots of those areas.
+/// Limit of XRC targets: a quarter of the slots of those areas.
 pub(crate) const TARGETS: usize = KERNEL_AREAS as usize * AREA_SLOTS / 4;
 
-/// How many of `count` areas are the kernel's.
+/// Returns how many of `count` areas are reserved for the kernel.
 pub(crate) fn of_kernel(count: u32) -> u32 {
     KERNEL_AREAS.min(count / 2)
 }
@@ -45,7 +46,7 @@ struct Bits {
     next: u32,
 }
 
-/// The numbers `first..end`.
+/// Allocator of the numbers `first..end`.
 #[pin_data]
 pub(crate) struct Ids {
     first: u32,
@@ -56,18 +57,20 @@ pub(crate) struct Ids {
 }
 
 impl Ids {
-    /// All numbers from `first` on and below `end` are free. Messages call what they are of `what`.
+    /// Returns an allocator of the numbers from `first` on and below `end`. `what` names them in
+    /// messages.
     pub(crate) fn new(what: &'static CStr, first: u32, end: u32) -> impl PinInit<Self, Error> {
         Self::with_reserve(what, first, end, 0)
     }
 
-    /// The numbers of `count` doorbell areas.
+    /// Returns an allocator of the numbers of `count` doorbell areas.
     pub(crate) fn of_areas(count: u32) -> impl PinInit<Self, Error> {
         let what = c"contexts and doorbell areas";
         Self::with_reserve(what, 0, count, of_kernel(count))
     }
 
-    /// As [`new`](Self::new), but `reserve` of them are the kernel's in any case.
+    /// Returns an allocator like [`new`](Self::new), with `reserve` numbers that only the kernel
+    /// gets.
     fn with_reserve(
         what: &'static CStr,
         first: u32,
@@ -88,12 +91,13 @@ impl Ids {
         })
     }
 
-    /// How many numbers there are.
+    /// Returns the number of numbers, free or not.
     pub(crate) fn count(&self) -> u32 {
         self.end.saturating_sub(self.first)
     }
 
-    /// Takes the next free number, of the share of `payer`'s user. Both are given back.
+    /// Takes the next free number, from the share of `payer`'s user. The caller frees the number,
+    /// and drops the part.
     pub(crate) fn alloc(&self, payer: Payer) -> Result<(u32, Part)> {
         self.alloc_from(payer, self.first)
     }
@@ -117,7 +121,7 @@ impl Ids {
         Ok((id, part))
     }
 
-    /// Gives a number back.
+    /// Frees a number that was taken.
     pub(crate) fn free(&self, id: u32) {
         self.bits.lock().set(id, false);
     }
@@ -131,7 +135,7 @@ impl Bits {
         }
     }
 
-    /// The first free number in `from..to`.
+    /// Returns the first free number in `from..to`.
     fn free_in(&self, from: u32, to: u32) -> Option<u32> {
         let mut id = from;
         while id < to {
@@ -159,7 +163,7 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// Keys with indexes from 1 on (index 0 is reserved) and below `end`.
+    /// Returns an allocator of keys with indexes from 1 on (index 0 is reserved) and below `end`.
     pub(crate) fn new(end: u32) -> impl PinInit<Self, Error> {
         pin_init::pin_init_scope(move || {
             let mut tags = KVVec::new();
@@ -171,12 +175,12 @@ impl Keys {
         })
     }
 
-    /// How many keys there are.
+    /// Returns the number of keys, free or not.
     pub(crate) fn count(&self) -> u32 {
         self.ids.count()
     }
 
-    /// Takes a key.
+    /// Takes a free key, with a new tag.
     pub(crate) fn alloc(&self, payer: Payer) -> Result<(u32, Part)> {
         let (index, part) = self.ids.alloc(payer)?;
         let mut tags = self.tags.lock();
@@ -187,17 +191,18 @@ impl Keys {
         Ok((index << 8 | u32::from(tag), part))
     }
 
-    /// The tag of a key that is taken has become that of `now`: whoever has its index next gets another.
+    /// Notes that a taken key now has the tag of `now`, so that the next key with its index gets
+    /// another tag.
     pub(crate) fn note_tag(&self, key: u32, now: u32) {
         let mut tags = self.tags.lock();
         let is_of_it = key >> 8 == now >> 8;
         if let Some(tag) = tags.get_mut((key >> 8) as usize).filter(|_| is_of_it) {
-            // CAST: the tag is the low byte.
+            // CAST: The tag is the low byte.
             *tag = now as u8;
         }
     }
 
-    /// Gives a key back, whatever its tag is now.
+    /// Frees a key, whatever its tag is now.
     pub(crate) fn free(&self, key: u32) {
         self.ids.free(key >> 8);
     }

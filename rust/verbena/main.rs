@@ -23,7 +23,7 @@
 //! | [`pci`] | probe, unbind, recovery |
 //! | [`life`] | one life of the device, from reset to reset |
 //! | [`hw`] | registers, commands, context tables, numbers: the base of all other modules |
-//! | [`health`], [`undertaker`], [`pulse`] | alive, dead, silent, lost: detection of death, and cleanup |
+//! | [`health`], [`undertaker`], [`pulse`] | alive, dead, silent, lost: noticing death, cleanup |
 //! | [`cmdq::lent`] | memory whose address the device has, and when it may be freed |
 //! | [`refusals`] | limits for log messages about refused requests |
 //! | [`cmdq`], [`eq`], [`ctx`] | commands, events, context tables |

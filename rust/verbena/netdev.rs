@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The net device that the port is paired with, by its permanent MAC address: one that is changed while it runs changes nothing
-//! of that.
+//! The net device that the port is paired with, by its permanent MAC address. If the MAC address
+//! changes at run time, the pairing stays as it is.
 //!
-//! The core takes addresses and link state from it by itself. What the device must know (is the link
-//! up, how long may packets be) is told to it by a work, because a notifier may not wait; and before a queue pair changes, because
-//! programs see the net device's new state at once. Consumers are told of a port that is active once the device knows it.
+//! The core follows the addresses and the link state of the net device by itself. The device must
+//! know whether the link is up, and the MTU. A work item informs it, because a notifier may not
+//! wait. Before a queue pair changes, the verb also informs it, because programs see the net
+//! device's new state at once. Consumers are informed of an active port after the device is.
 
 use crate::{
     abi::cmd::SetPort,
@@ -41,15 +42,15 @@ use rdma::{
     enums::Mtu, //
 };
 
-/// The port's net device.
+/// The port, and its net device.
 #[pin_data]
 pub(crate) struct Port {
     hw: Arc<Hw>,
     netdev: Netdev,
-    /// What the device was told last: whether it is up, and its MTU.
+    /// State that the device was informed of last: true if the port is up, and the MTU.
     #[pin]
     told: Mutex<Option<(bool, u8)>>,
-    /// Consumers are to be told of its state once the device knows it.
+    /// True if consumers are to be informed of the port's state once the device knows it.
     is_event: Atomic<bool>,
 }
 
@@ -67,18 +68,19 @@ impl Port {
         &self.netdev
     }
 
-    /// Its state.
+    /// Returns the state of the net device.
     pub(crate) fn info(&self) -> NetdevInfo {
         self.netdev.info()
     }
 
-    /// Tells the device what the port is like now, if it does not know. Whoever has seen a change of the
-    /// net device, which tells everybody else at once, calls this before it relies on that.
+    /// Informs the device of the present state of the port, if the device does not know it. A
+    /// caller that has seen a change of the net device, which everybody else sees at once, calls
+    /// this before it relies on the change.
     pub(crate) fn tell(&self) -> Result {
-        // Held meanwhile, so that what is told last is the newest.
+        // The lock is held during the command, so that the last command carries the newest state.
         let mut told = self.told.lock();
         let info = self.info();
-        // CAST: a small enumeration.
+        // CAST: The enumeration is small.
         let now = (info.is_up(), Mtu::from_netdev(info.mtu).as_raw() as u8);
         if *told == Some(now) {
             return Ok(());
@@ -94,13 +96,13 @@ impl Port {
         Ok(())
     }
 
-    /// Consumers are to be told of the port's state, but not before the device knows it.
+    /// Has consumers informed of the port's state, after the device is.
     pub(crate) fn expect_event(&self) {
         self.is_event.store(true, Relaxed);
     }
 }
 
-/// Tells the device, then consumers, what the port is like.
+/// Work that informs the device, and then consumers, of the port's state.
 pub(crate) struct Teller {
     pub(crate) port: Arc<Port>,
     pub(crate) device: DeviceRef,
@@ -108,7 +110,7 @@ pub(crate) struct Teller {
 
 impl work::Handler for Teller {
     fn run(&self) {
-        // What comes up later is told later.
+        // A port that becomes active later is reported by the next run.
         let is_event = self.port.is_event.xchg(false, Relaxed);
         let hw = &self.port.hw;
         if self.port.tell().is_err() && !hw.health.is_dead() {
@@ -120,11 +122,11 @@ impl work::Handler for Teller {
     }
 }
 
-/// Follows the net device, also from one network namespace to another.
+/// Handler that follows the net device, also from one network namespace to another.
 pub(crate) struct Follower {
     tell: Work<Teller>,
     recovery: Arc<dyn Wake>,
-    /// The net device wants to go.
+    /// True if the net device is being unregistered.
     gone: Atomic<bool>,
 }
 
@@ -137,8 +139,8 @@ impl Follower {
         }
     }
 
-    /// Tells the device what the port is like, and lets the net device go if it left before there was a
-    /// notifier: of that the notifier says nothing.
+    /// Informs the device of the port's state. If the net device began to leave before there was a
+    /// notifier, which does not report that, this lets the net device go.
     pub(crate) fn catch_up(&self, netdev: &Netdev) {
         self.tell.queue();
         if netdev.is_leaving() {
@@ -146,7 +148,7 @@ impl Follower {
         }
     }
 
-    /// The net device wants to go, so the RDMA device has to.
+    /// True if the net device is being unregistered, so that the RDMA device has to go, too.
     pub(crate) fn is_gone(&self) -> bool {
         self.gone.load(Relaxed)
     }
@@ -163,15 +165,16 @@ impl netdev::Handler for Follower {
             Change::State | Change::Mtu => {
                 self.tell.queue();
             }
-            // The core deletes all GIDs of the net device and adds them with the new address. Queue pairs
-            // that were connected by the old ones end as on other adapters, which have no such GID either.
+            // The core deletes all GIDs of the net device and adds them with the new address. Queue
+            // pairs that use an old GID fail as with other adapters, which no longer have that GID
+            // either.
             Change::Address | Change::There => {}
             Change::Unregister => self.let_go(),
         }
     }
 }
 
-/// Waits for the net device, and begins a life when it is there.
+/// Handler that waits for the net device, and has a life begun when it is there.
 pub(crate) struct Awaiter(pub(crate) Arc<dyn Wake>);
 
 impl netdev::Handler for Awaiter {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The PCI driver: from probe to unbind, and over the deaths of the device between.
+//! The PCI driver: from probe to unbind, including recovery from deaths of the device.
 //!
-//! [`Running`] is one life with everything that was built on it, in the order in which it is taken
-//! down: the files of debugfs, the follower of the net device, the registration (which waits for users, disassociates
-//! processes and destroys all objects), the life itself. The device lives while its users say
-//! goodbye; only then it is silenced. A [`Recovery`] replaces a dead life by a new one. Without its net
-//! device there is no life: then the driver waits until the net device is there.
+//! [`Running`] is one life and everything that depends on it, in the order in which it is taken
+//! down: the files of debugfs, the follower of the net device, the registration (which waits for
+//! users, disassociates processes and destroys all objects), the life itself. The device stays
+//! alive until its users are gone, and is silenced only then. [`Recovery`] replaces a dead life by
+//! a new one. Without its net device there is no life, and the driver waits until the net device is
+//! there.
 
 use crate::{
     abi::{
@@ -72,7 +73,7 @@ use rdma::{
     new_work, //
 };
 
-/// One life, registered.
+/// One life of the device, and its registration.
 struct Running {
     _files: Files,
     _notifier: Notifier<Follower>,
@@ -82,54 +83,56 @@ struct Running {
     since: Instant<Monotonic>,
 }
 
-/// What there is of the device.
+/// State of the RDMA device: none, registered, or waiting for the net device.
 enum State {
     Nothing,
     Running(Running),
-    /// Until its net device is there.
+    /// The driver waits until the net device is there.
     Waiting(#[allow(dead_code)] Notifier<Awaiter>),
 }
 
-/// What the RDMA device had when it died, and the next has again.
+/// Settings of the RDMA device that died, which the next one takes over.
 #[derive(Default)]
 struct Former {
     name: Option<CString>,
     netns: Option<NetnsId>,
 }
 
-/// The only size of pages that processes can map doorbell areas with: their parts are as large.
+/// The only page size with which processes can map the parts of doorbell areas, which have this
+/// size.
 const SERVED_PAGE_SIZE: usize = doorbell::PART_SIZE;
 
-/// How often in a row the driver tries to revive the device with pauses that grow, before it tries slowly.
+/// Number of successive tries to revive the device with growing pauses. Later tries have long
+/// pauses.
 const MOST_TRIES: u32 = 6;
 
-/// A life shorter than this was a try that failed.
+/// A life shorter than this counts as a failed try.
 const SHORT_LIFE: Delta = Delta::from_millis(500);
 
-/// How long to wait before the first try that follows a failed one; each further waits twice as long.
+/// Pause before the first try that follows a failed one. Each further pause is twice as long.
 const PAUSE_MS: u32 = 250;
 
-/// How long to wait between the tries that come after those.
+/// Pause before each of the later tries.
 const SLOW_MS: u32 = 15_000;
 
-/// Gives a dead device a new life.
+/// Work that replaces a dead life of the device by a new one.
 #[pin_data]
 pub(crate) struct Recovery {
     parts: Parts,
-    /// The work that runs this; needed by each life.
+    /// The work item that runs this. Each life needs it.
     #[pin]
     work: Mutex<Option<Arc<Work<Recovery>>>>,
     #[pin]
     state: Mutex<State>,
     stopped: Atomic<bool>,
-    /// Tries since the device last worked.
+    /// Number of tries since the device last worked.
     tries: Atomic<u32>,
     #[pin]
     former: Mutex<Former>,
 }
 
 impl Recovery {
-    /// Begins a life, or to wait for the net device.
+    /// Begins a life and registers the RDMA device, or begins to wait for the net device.
     fn start(&self) -> Result<State> {
         let work = self.work.lock().clone().ok_or(ENODEV)?;
         let life = Life::begin(&self.parts, work.clone())?;
@@ -165,7 +168,7 @@ impl Recovery {
             Verbena::new(live.clone(), port.clone()),
         );
         if registration.as_ref().is_err_and(|e| *e == ENFILE) {
-            // Somebody else is called so by now: the next try takes a name that is free.
+            // Another device has this name by now, so the next try takes a free name.
             former.name = None;
         }
         drop(former);
@@ -188,8 +191,8 @@ impl Recovery {
         }))
     }
 
-    /// Ends the dead life, or the wait for the net device, and says whether a life was too short to count as
-    /// one. `None`: the device lives.
+    /// Ends the dead life, or the wait for the net device. Returns true if the life was too short
+    /// to count as one, and `None` if the device is alive.
     fn bury(&self) -> Option<bool> {
         let mut state = self.state.lock();
         let mut died_young = false;
@@ -206,24 +209,24 @@ impl Recovery {
             let device = old.registration.device();
             let mut former = self.former.lock();
             former.netns = Some(device.netns());
-            // A name with `%` is a pattern where a device is registered.
+            // At registration a name with `%` would be a pattern.
             let name = device.name().ok();
             if let Some(name) = name.filter(|name| !name.to_bytes().contains(&b'%')) {
                 former.name = Some(name);
             }
         }
-        // Unregisters: nothing of the old life is left afterwards.
+        // The assignment unregisters the device, and nothing of the old life is left after it.
         *state = State::Nothing;
         Some(died_young)
     }
 
-    /// The last of so many tries came to nothing.
+    /// Handles the failure of try number `tries`: logs it, and schedules the next one.
     fn failed(&self, tries: u32, why: fmt::Arguments<'_>) {
         let pause = if tries < MOST_TRIES {
             dev_info!(self.parts.pdev, "try {tries} to revive it failed: {why}\n");
             PAUSE_MS << tries
         } else {
-            // Once: what each further try finds is in the log anyway.
+            // This is logged once, because the reason of each further failure is in the log anyway.
             if tries == MOST_TRIES {
                 dev_err!(
                     self.parts.pdev,
@@ -234,7 +237,7 @@ impl Recovery {
             SLOW_MS
         };
         if let Some(work) = &*self.work.lock() {
-            // Its death has the work wait to run already.
+            // The death of the device may have queued the work already, so it is put off.
             work.put_off(pause);
         }
     }
@@ -268,7 +271,7 @@ impl work::Handler for Recovery {
     }
 }
 
-/// The driver's data of a bound PCI device.
+/// Driver's data of a bound PCI device.
 pub(crate) struct Data {
     recovery: Arc<Recovery>,
     work: Arc<Work<Recovery>>,
@@ -278,15 +281,15 @@ impl Drop for Data {
     fn drop(&mut self) {
         self.recovery.stopped.store(true, Relaxed);
         self.work.cancel();
-        // The device lives until its users are gone; see `Running`.
+        // The device stays alive until its users are gone, see [`Running`].
         *self.recovery.state.lock() = State::Nothing;
-        // The work holds the recovery, and the recovery the work.
+        // The work item holds a reference to the recovery, and the recovery to the work item.
         self.recovery.work.lock().take();
         self.work.cancel();
     }
 }
 
-/// The PCI driver.
+/// The PCI driver of the device.
 pub(crate) struct Driver;
 
 rdma::pci_device_table!(
@@ -318,7 +321,7 @@ impl bind::Driver for Driver {
                 );
                 return Err(ENODEV);
             }
-            // No bus mastering before a reset is confirmed: see `Hw::new`.
+            // Bus mastering is set only after a reset has been confirmed, see `Hw::new`.
             dma.enable()?;
             let bars = Arc::new(Bars::new(pdev)?, GFP_KERNEL)?;
             let config = Arc::new(Config::save(&dma)?, GFP_KERNEL)?;
@@ -343,12 +346,13 @@ impl bind::Driver for Driver {
                 }? Error),
                 GFP_KERNEL,
             )?;
-            // A device that dies while the machine is suspended lives again when the machine does.
+            // If the device dies while the machine is suspended, recovery runs after the machine is
+            // resumed.
             let work = new_work!(recovery.clone(), &recovery.parts.awake)?;
             let work = Arc::new(work, GFP_KERNEL)?;
             *recovery.work.lock() = Some(work.clone());
             let data = Data { recovery, work };
-            // Whoever wakes the recovery meanwhile has it wait for what there is to bury.
+            // The lock makes a recovery that is woken meanwhile wait until there is a life.
             let mut state = data.recovery.state.lock();
             *state = data.recovery.start()?;
             drop(state);

@@ -3,8 +3,9 @@
 //! Rings and other memory that the device reaches through a [`Translation`].
 //!
 //! The memory is coherent and allocated in chunks of at most [`CHUNK`] bytes, so that a big queue
-//! needs no big contiguous allocation. A single chunk is named directly (levels 0), more of them by
-//! a table of their addresses (levels 1). A process maps all chunks in order as one mapping.
+//! needs no big contiguous allocation. The translation names a single chunk directly (levels 0),
+//! and several chunks by a table of their addresses (levels 1). A process maps all chunks in order
+//! as one mapping.
 
 use crate::{
     abi::{
@@ -42,12 +43,13 @@ use rdma::{
 const CHUNK: usize = 0x1_0000;
 const LOG_CHUNK: u8 = 16;
 
-/// Whether the free-running index `a` is before `b`; they are less than 2^31 apart.
+/// True if the free-running index `a` is before `b`. They must be less than 2^31 apart.
 pub(crate) fn before(a: u32, b: u32) -> bool {
     a.wrapping_sub(b) > u32::MAX / 2
 }
 
-/// The number of entries that hold so many: a power of two. `EINVAL` if it is none, or above `most`.
+/// Returns the smallest power of two that is at least `wanted`. Returns `EINVAL` if `wanted` is 0,
+/// or if the result is above `most`.
 pub(crate) fn entries(wanted: u32, most: u32) -> Result<u32> {
     wanted
         .checked_next_power_of_two()
@@ -55,16 +57,16 @@ pub(crate) fn entries(wanted: u32, most: u32) -> Result<u32> {
         .ok_or(EINVAL)
 }
 
-/// The memory of a ring.
+/// Memory of a ring, which the device and perhaps a process access.
 pub(crate) struct Ring {
     chunks: KVVec<Arc<Chunk>>,
-    /// Keeps the table of chunk addresses; the device reads it as long as the ring is in use.
+    /// Table of chunk addresses, which the device reads while the ring is in use.
     table: Option<Arc<Chunk>>,
     bytes: usize,
 }
 
 impl Ring {
-    /// Allocates a zeroed ring of `payer`'s memory.
+    /// Allocates a zeroed ring of at least `bytes` bytes of `payer`'s memory.
     pub(crate) fn new(dma: &Binding, payer: Payer, bytes: usize) -> Result<Self> {
         let bytes = bytes.max(1).next_multiple_of(PAGE_SIZE);
         let mut chunks = KVVec::new();
@@ -97,7 +99,7 @@ impl Ring {
         })
     }
 
-    /// Lets a process map it.
+    /// Creates a mapping by which a process can map the ring.
     pub(crate) fn map(&self, mmap: &MmapContext, protection: Protection) -> Result<Entry> {
         let mut chunks = KVec::with_capacity(self.chunks.len(), GFP_KERNEL)?;
         for chunk in &self.chunks {
@@ -106,13 +108,13 @@ impl Ring {
         mmap.insert(Memory::Chunks(chunks), protection)
     }
 
-    /// Length in bytes; whole pages.
+    /// Returns the length of the ring in bytes, which is a number of whole pages.
     pub(crate) fn len(&self) -> usize {
         self.bytes
     }
 
-    /// The chunk of an offset, and the offset in it. Entries never cross chunks: their strides are
-    /// powers of two not above a page.
+    /// Returns the chunk of an offset, and the offset in the chunk. Entries never cross chunks,
+    /// because their strides are powers of two not above a page.
     #[inline]
     pub(crate) fn at(&self, offset: usize) -> Result<(&Chunk, usize)> {
         let chunk = self.chunks.get(offset / CHUNK).ok_or(EINVAL)?;
@@ -127,7 +129,7 @@ impl Abandon for Ring {
 }
 
 impl Loan<'_, Ring> {
-    /// How the device finds the ring.
+    /// Returns the translation by which the device finds the ring.
     pub(crate) fn translation(&self) -> Translation {
         let (addr, num_pages, levels) = match (&self.table, self.chunks.first()) {
             (Some(table), _) => (table.dma_addr(), self.chunks.len(), 1),
@@ -136,7 +138,7 @@ impl Loan<'_, Ring> {
         };
         Translation {
             addr: Le64::new(addr),
-            // CAST: the number of chunks is limited by the queue sizes, which are 32-bit numbers.
+            // CAST: The queue sizes, which are 32-bit numbers, limit the number of chunks.
             num_pages: Le32::new(num_pages as u32),
             log_page_size: LOG_CHUNK,
             levels,

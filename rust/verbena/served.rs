@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The doorbell areas that the device serves, whoever's they are.
+//! Doorbell areas that the device serves, of the kernel and of processes.
 
 use crate::abi::doorbell;
 use kernel::{
@@ -13,7 +13,8 @@ use kernel::{
 };
 use rdma::base::dma::Chunk;
 
-/// All areas that the device serves, by their numbers: with thousands of contexts, none is looked for among the others.
+/// All areas that the device serves, indexed by number, so that a lookup takes no longer with
+/// thousands of contexts.
 #[pin_data]
 pub(crate) struct Served {
     #[pin]
@@ -21,7 +22,7 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// None yet, of at most `count` areas.
+    /// Returns an empty list for up to `count` areas.
     pub(crate) fn new(count: u32) -> impl PinInit<Self, Error> {
         pin_init::pin_init_scope(move || {
             let mut areas = KVVec::with_capacity(count as usize, GFP_KERNEL)?;
@@ -34,13 +35,13 @@ impl Served {
         })
     }
 
-    /// The device is about to serve one.
+    /// Adds an area, before the device serves it.
     pub(crate) fn add(&self, uar: u32, memory: Arc<Chunk>) -> Result {
         *self.areas.lock().get_mut(uar as usize).ok_or(EINVAL)? = Some(memory);
         Ok(())
     }
 
-    /// It does not serve one any more; whether it did.
+    /// Removes an area that the device no longer serves. Returns true if the area was in the list.
     pub(crate) fn remove(&self, uar: u32) -> bool {
         let mut areas = self.areas.lock();
         let removed = areas.get_mut(uar as usize).and_then(Option::take);
@@ -48,11 +49,11 @@ impl Served {
         removed.is_some()
     }
 
-    /// Tells the owners of all areas that nobody serves them any more. The device must have been
-    /// silenced: the driver is its heir.
+    /// Marks all areas as no longer served, for their owners. The device must have been silenced,
+    /// since the driver writes a word that otherwise only the device writes.
     pub(crate) fn declare_dead(&self) {
         for memory in self.areas.lock().iter().flatten() {
-            // Cannot fail: the offset is the contract's own.
+            // The store cannot fail, because the contract's offset is inside the area.
             let _ = memory.store32_release(doorbell::ALIVE, 0);
         }
     }

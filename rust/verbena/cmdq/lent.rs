@@ -134,7 +134,7 @@ impl<T: Abandon> Drop for Lent<T> {
     }
 }
 
-/// The DMA address of a chunk.
+/// Access to the DMA address of a chunk that is lent.
 impl Loan<'_, Arc<Chunk>> {
     pub(crate) fn addr(&self) -> u64 {
         self.0.dma_addr()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Address vectors and handles. The device knows no handles: the vector is in each WQE.
+//! Address vectors and handles. The device has no handles, so each WQE contains the address vector.
 
 use super::Verbena;
 use crate::abi::{
@@ -24,9 +24,9 @@ use rdma::{
     udata::Caller, //
 };
 
-/// The device's form of an address vector.
+/// Converts an address vector to the device's form. Returns `EINVAL` if it has no GRH.
 pub(crate) fn to_device(attr: &AhAttr) -> Result<AddressVector> {
-    // RoCE: there is no other address.
+    // RoCE has no addresses without a GRH.
     let grh = attr.grh.as_ref().ok_or(EINVAL)?;
     Ok(AddressVector {
         dgid: grh.dgid,
@@ -43,13 +43,13 @@ pub(crate) fn to_device(attr: &AhAttr) -> Result<AddressVector> {
     })
 }
 
-/// The verbs' form of an address vector.
+/// Converts an address vector to the form of the verbs.
 pub(crate) fn from_device(av: &AddressVector) -> AhAttr {
     AhAttr {
         grh: Some(GlobalRoute {
             dgid: av.dgid,
             flow_label: av.flow_label.get(),
-            // CAST: the core's indexes have 8 bits.
+            // CAST: The core's indexes have 8 bits.
             sgid_index: av.sgid_index.get() as u8,
             hop_limit: av.hop_limit,
             traffic_class: av.traffic_class,
@@ -62,7 +62,7 @@ pub(crate) fn from_device(av: &AddressVector) -> AhAttr {
     }
 }
 
-/// Data of an address handle.
+/// Driver's data of an address handle.
 pub(crate) struct AhData {
     pub(crate) av: AddressVector,
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the device counts: for the port, and for queue pairs that somebody has bound to a counter
-//! (`rdma statistic qp`).
+//! Counters of the device: for the port, and for queue pairs that an administrator has bound to a
+//! counter (`rdma statistic qp`).
 
 use super::{
     Live,
@@ -109,7 +109,8 @@ pub(crate) const NAMES: [StatDesc; NUM_COUNTERS] = [
 
 type Values = [u64; NUM_COUNTERS];
 
-/// Asks the device. Those that it has not are 0.
+/// Queries the counters of the port or of a queue pair. Counters that the device does not have are
+/// 0.
 fn query(live: &Live, kind: StatsKind, number: u32) -> Result<Values> {
     let memory = Chunk::alloc(&live.dma, Payer::Kernel, size_of::<Values>())?;
     let memory = Lent::new(Arc::new(memory, GFP_KERNEL)?, &live.health);
@@ -118,7 +119,7 @@ fn query(live: &Live, kind: StatsKind, number: u32) -> Result<Values> {
         port: 1,
         id: Le32::new(number),
         addr: Le64::new(memory.lend(to).addr()),
-        // CAST: a few counters.
+        // CAST: There are only a few counters.
         count: Le32::new(NUM_COUNTERS as u32),
         ..Default::default()
     };
@@ -131,7 +132,7 @@ fn query(live: &Live, kind: StatsKind, number: u32) -> Result<Values> {
     Ok(values)
 }
 
-/// What the port has counted, all of it.
+/// Returns all that the port has counted, including queue pairs that are bound to counters.
 pub(super) fn of_port(live: &Live) -> Result<PortCounters> {
     let values = query(live, StatsKind::Port, 0)?;
     let count = |counter: Counter| values[usize::from(counter.to_raw())];
@@ -158,18 +159,18 @@ pub(super) fn of_port(live: &Live) -> Result<PortCounters> {
     })
 }
 
-/// A queue pair that counts for a counter.
+/// A queue pair that is bound to a counter.
 struct Bound {
     qpn: u32,
-    /// What it had counted when it was bound.
+    /// Counter values of the queue pair when it was bound.
     before: Values,
-    /// What it has counted since, as it was said last.
+    /// Increase since then, as of the last query.
     since: Values,
 }
 
 impl Bound {
-    /// Asks again. What a device that has died said last is all that there is, and one that lies has
-    /// counted nothing rather than 2^64.
+    /// Queries the device. The last values remain if the device has died. A value that has
+    /// decreased, which only a faulty device reports, counts as 0 and not as nearly 2^64.
     fn refresh(&mut self, live: &Live) {
         if let Ok(now) = query(live, StatsKind::Qp, self.qpn) {
             for ((since, now), before) in self.since.iter_mut().zip(now).zip(self.before) {
@@ -179,17 +180,17 @@ impl Bound {
     }
 }
 
-/// For so long a counter says what it said last: the core asks for all of it once for each of its
-/// values, and for its port's values at this interval too.
+/// Time for which the values of a counter are not queried again. The core reads all values once for
+/// each of them, and reads the port's values at this interval, too.
 const FRESH: Delta = Delta::from_millis(10);
 
-/// A counter that somebody has made.
+/// A counter that an administrator has created.
 struct Set {
     id: NonZeroU32,
-    /// What queue pairs have counted that do not count for it any more.
+    /// Sum for queue pairs that were bound to the counter and no longer are.
     done: Values,
     bound: KVec<Bound>,
-    /// When its queue pairs were asked last, if they are the same now.
+    /// Time of the last query, or `None` if queue pairs were bound since.
     asked: Option<Instant<Monotonic>>,
 }
 
@@ -200,7 +201,7 @@ fn add(to: &mut Values, more: &Values) {
 }
 
 impl Set {
-    /// Asks all of its queue pairs.
+    /// Queries all queue pairs of the counter.
     fn ask(&mut self, live: &Live) {
         for bound in &mut self.bound {
             bound.refresh(live);
@@ -220,7 +221,7 @@ impl Set {
 struct Sets {
     last_id: u32,
     sets: KVec<Set>,
-    /// What counters had that are gone: the core adds it to the port's.
+    /// Sum of the counters that were deleted, which the core adds to the port's values.
     gone: Values,
 }
 
@@ -229,7 +230,7 @@ impl Sets {
         self.sets.iter_mut().find(|set| set.id == id)
     }
 
-    /// A number that no counter has.
+    /// Returns a number that no counter has.
     fn new_id(&mut self) -> NonZeroU32 {
         loop {
             self.last_id = self.last_id.wrapping_add(1);
@@ -241,7 +242,7 @@ impl Sets {
     }
 }
 
-/// Counters that queue pairs are bound to.
+/// Counters to which queue pairs are bound.
 #[pin_data]
 pub(crate) struct Counters {
     #[pin]
@@ -262,19 +263,19 @@ impl Counters {
         })
     }
 
-    /// What the port's counters had when performance management cleared them.
+    /// Returns the port's counter values at the time when performance management cleared them.
     pub(super) fn cleared(&self) -> &Mutex<Cleared> {
         &self.cleared
     }
 
-    /// What the port has counted, without what the counters have.
+    /// Fills in the port's values without those of the counters.
     pub(super) fn of_rest(&self, live: &Live, values: &mut stats::Values<'_>) -> Result {
         let all = query(live, StatsKind::Port, 0)?;
         let mut sets = self.sets.lock();
         let mut apart = sets.gone;
         for set in &mut sets.sets {
-            // Not what it said before: with less than it has by now left out, the port would have more than
-            // there was, and less later.
+            // The present values are needed here. Subtracting older, smaller ones would make the
+            // port's values too large now and let them decrease later.
             set.ask(live);
             add(&mut apart, &set.sum());
         }

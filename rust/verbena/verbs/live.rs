@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A live device with its objects: what the verbs work on.
+//! A live device with its objects, on which the verbs operate.
 
 use super::{
     qp::QpData,
@@ -45,14 +45,14 @@ use rdma::{
     srq::Srq, //
 };
 
-/// A live device. See the [module](self).
+/// A device and its objects, for one life. See the [module](self).
 #[pin_data]
 pub(crate) struct Live {
     pub(crate) hw: Arc<Hw>,
     pub(crate) qps: Table<Qp<Verbena>>,
     pub(crate) cqs: Table<Cq<Verbena>>,
     pub(crate) srqs: Table<Srq<Verbena>>,
-    /// The kernel's doorbell areas.
+    /// Doorbell areas of kernel users.
     #[pin]
     pub(crate) areas: Areas,
     pub(crate) events: Arc<Events>,
@@ -60,14 +60,14 @@ pub(crate) struct Live {
     pub(super) dead_cqs: DeadCqs,
 }
 
-/// The kernel's CQs that have lost a completion.
+/// CQs of kernel users that have lost a completion.
 #[pin_data]
 pub(super) struct DeadCqs {
-    /// How many there are, for those who ask often.
+    /// Number of dead CQs, which can be read without the lock.
     count: Atomic<u32>,
     #[pin]
     cqns: Mutex<KVec<u32>>,
-    /// There was no memory to list one.
+    /// True if there was no memory to list a dead CQ in `cqns`.
     is_short: Atomic<bool>,
 }
 
@@ -80,7 +80,8 @@ impl DeadCqs {
         })
     }
 
-    /// One more has died. Whoever frees memory may wait for what this is for, so this does not wait for any.
+    /// Adds a CQ that has died. The function does not wait for memory, because the thread that
+    /// frees memory may wait for completions that are flushed by means of this list.
     pub(super) fn add(&self, cqn: u32) {
         if self.cqns.lock().push(cqn, GFP_NOWAIT).is_err() {
             self.is_short.store(true, Relaxed);
@@ -88,13 +89,13 @@ impl DeadCqs {
         self.count.fetch_add(1, Relaxed);
     }
 
-    /// One of them goes.
+    /// Removes a CQ, which is destroyed.
     pub(super) fn remove(&self, cqn: u32) {
         self.cqns.lock().retain(|dead| *dead != cqn);
         self.count.fetch_sub(1, Relaxed);
     }
 
-    /// The one with the lowest number from `from` on.
+    /// Returns the lowest number in the list from `from` on.
     fn next(&self, from: u32) -> Option<u32> {
         let cqns = self.cqns.lock();
         cqns.iter().copied().filter(|cqn| *cqn >= from).min()
@@ -110,7 +111,7 @@ impl Deref for Live {
 }
 
 impl Live {
-    /// Without objects, and without event queues yet.
+    /// Returns a device without objects and event queues.
     pub(crate) fn new(hw: &Arc<Hw>) -> Result<Arc<Self>> {
         Arc::pin_init(
             try_pin_init!(Self {
@@ -126,19 +127,19 @@ impl Live {
         )
     }
 
-    /// Waits until the asynchronous events of an object that was quiesced have been handled, or will never be.
+    /// Waits until the asynchronous events of a quiesced object have been handled or dropped.
     pub(crate) fn drain_events(&self, object: Object, quiesced: &Quiesced) {
         self.events
             .drain_async(self, object, quiesced.async_pi.get());
     }
 
-    /// Waits until the completion events of a CQ of `eq` that was quiesced have been handled.
+    /// Waits until the completion events of a quiesced CQ of `eq` have been handled.
     pub(crate) fn drain_completions(&self, eq: &CompEq, quiesced: &Quiesced) {
         self.events.drain(self, eq, quiesced.comp_pi.get());
     }
 
-    /// Calls the handlers of kernel users that wait for an entry that is there, since the device has
-    /// not.
+    /// Calls the handlers of kernel users that wait for an entry that is there but that the device
+    /// has not reported.
     pub(crate) fn wake_stuck(&self) {
         self.cqs.for_each(|cq| {
             if cq.stuck() {
@@ -148,20 +149,20 @@ impl Live {
         });
     }
 
-    /// Whether software flushes anything.
+    /// True if there may be requests that the driver flushes in software.
     pub(crate) fn flushes(&self) -> bool {
         self.health.has_ended() || self.dead_cqs.count.load(Relaxed) != 0
     }
 
-    /// Whether a CQ of the kernel's has completions that nobody has polled, once the life of the device has ended.
+    /// True if a kernel user's CQ has completions to poll.
     pub(crate) fn owes_flushes(&self) -> bool {
         let mut owes = false;
         self.cqs.for_each(|cq| owes |= cq.owes_flushes(cq));
         owes
     }
 
-    /// Calls the handlers of all CQs for which there is something to flush, then of all queue pairs whose
-    /// drain waits for an event. While the device lives that are the dead CQs alone.
+    /// Calls the handlers of all CQs that have requests to flush, and then of all queue pairs whose
+    /// drain waits for an event. While the device is alive, only dead CQs have requests to flush.
     pub(crate) fn flush(&self) {
         if self.health.has_ended() {
             self.cqs.for_each(|cq| cq.flush_event(cq));
@@ -181,7 +182,7 @@ impl Live {
     }
 }
 
-/// An event of an object that is gone is dropped.
+/// Listener that drops the events of objects that no longer exist.
 impl Listener for Live {
     fn completion(&self, cqn: u32) {
         if let Some(cq) = self.cqs.get(cqn) {
@@ -206,7 +207,7 @@ impl Listener for Live {
                 }
                 return;
             }
-            // Of no object.
+            // These events concern no object.
             EventType::Completion | EventType::DeviceFatal => return,
             EventType::QpFatal => QpEvent::Fatal,
             EventType::QpReqErr => QpEvent::ReqErr,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The verbs, one file per object; `live` has all of them.
+//! The verbs, with one file for each type of object. The module `live` contains all objects of a
+//! device.
 
 pub(crate) mod ah;
 mod counters;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory windows. To the device they are keys like those of regions; what they are bound to, and
-//! when, is between the process and the device.
+//! Memory windows. For the device they are keys like those of regions. The driver does not take
+//! part in binding them, which is a matter between the process and the device.
 
 use super::{
     mr::Key,
@@ -46,10 +46,10 @@ use rdma::{
     udata::Caller, //
 };
 
-/// Counts the windows of a context.
+/// Counter of the memory windows of a context.
 ///
-/// A region with windows bound to it cannot be destroyed, and only the device knows whether there are
-/// any. It is believed where there was a window at all.
+/// A region with windows bound to it cannot be destroyed, and only the device knows whether there
+/// are any. The driver accepts the device's refusal only if a window existed at all.
 pub(crate) struct Windows {
     created: Atomic<u32>,
     destroyed: Atomic<u32>,
@@ -63,18 +63,20 @@ impl Windows {
         }
     }
 
-    /// Before something that windows may stand in the way of.
+    /// Returns a mark, to be passed to [`since`](Self::since) after an operation that windows may
+    /// prevent.
     pub(crate) fn before(&self) -> u32 {
         self.destroyed.load(Acquire)
     }
 
-    /// Afterwards: whether there was one at some time in between.
+    /// True if a window existed at some time since the call of [`before`](Self::before) returned
+    /// `before`.
     pub(crate) fn since(&self, before: u32) -> bool {
         self.created.load(Acquire) != before
     }
 }
 
-/// Data of a memory window.
+/// Driver's data of a memory window.
 pub(crate) struct MwData {
     hw: Arc<Hw>,
     key: Key,
@@ -85,7 +87,7 @@ pub(crate) struct MwData {
 impl MwData {
     fn new(pd: &Pd<Verbena>, mw_type: MwType, caller: &Caller<'_, Verbena>) -> Result<Self> {
         let hw = pd.device().live.hw.clone();
-        // The kernel has fast registration.
+        // Kernel users have fast registration instead.
         let user = caller.user().ok_or(eopnotsupp())?;
         if !hw.has(FEATURE_MW) {
             return Err(eopnotsupp());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Tables of page addresses, by which the device finds the pages of a memory region, and lists of
-//! elements where it has gaps.
+//! elements for regions with gaps.
 
 use crate::{
     abi::{
@@ -46,24 +46,24 @@ use rdma::{
     }, //
 };
 
-/// Pages that a table of one level names at most: 64 KiB of contiguous memory.
+/// Limit of pages in a table of one level, which takes 64 KiB of contiguous memory.
 const FLAT: usize = 0x1_0000 / size_of::<u64>();
-/// Leaves of a table of two levels in one chunk.
+/// Number of leaves of a table of two levels in one chunk.
 const LEAVES: usize = 16;
-/// Bytes of a leaf, whatever the kernel's pages are.
+/// Size of a leaf in bytes, independent of the kernel's page size.
 const LEAF: usize = TRANSLATION_LEAF * size_of::<u64>();
 
-/// A table of page addresses.
+/// Table of page addresses, of one or two levels.
 pub(crate) struct PageTable {
-    /// The leaves, or the only table.
+    /// Chunks of the leaves, or the only chunk of a table of one level.
     chunks: KVVec<Arc<Chunk>>,
-    /// The table of leaves.
+    /// Table of the addresses of the leaves.
     top: Option<Arc<Chunk>>,
     capacity: usize,
 }
 
 impl PageTable {
-    /// A table with room for `pages` pages, of `payer`'s memory.
+    /// Allocates a table with room for `pages` pages, of `payer`'s memory.
     pub(crate) fn new(dma: &Binding, payer: Payer, pages: usize) -> Result<Self> {
         let alloc = |bytes| Ok::<_, Error>(Arc::new(Chunk::alloc(dma, payer, bytes)?, GFP_KERNEL)?);
         let mut chunks = KVVec::new();
@@ -93,7 +93,7 @@ impl PageTable {
         })
     }
 
-    /// Sets the address of page `index`.
+    /// Sets the address of page `index`. Returns `ENOMEM` if the table has no room for it.
     pub(crate) fn set(&self, index: usize, addr: u64) -> Result {
         if index >= self.capacity {
             return Err(ENOMEM);
@@ -118,14 +118,14 @@ impl Abandon for PageTable {
     }
 }
 
-/// A list of elements.
+/// List of elements of a region with gaps.
 pub(crate) struct ElementList {
     chunk: Arc<Chunk>,
     capacity: usize,
 }
 
 impl ElementList {
-    /// A list with room for `elements`, of `payer`'s memory.
+    /// Allocates a list with room for `elements` elements, of `payer`'s memory.
     pub(crate) fn new(dma: &Binding, payer: Payer, elements: usize) -> Result<Self> {
         let bytes = elements.checked_mul(size_of::<Element>()).ok_or(EINVAL)?;
         Ok(Self {
@@ -134,7 +134,8 @@ impl ElementList {
         })
     }
 
-    /// Sets element `index`, which begins at `addr` and whose last byte lies before position `end`.
+    /// Sets element `index`, which begins at `addr` and whose last byte lies before position `end`
+    /// of the region. Returns `ENOMEM` if the list has no room for it.
     pub(crate) fn set(&self, index: usize, addr: u64, end: u64) -> Result {
         if index >= self.capacity {
             return Err(ENOMEM);
@@ -153,16 +154,18 @@ impl Abandon for ElementList {
     }
 }
 
-/// Two of a kind for a region of fast registrations, one of which is the region's. Users map the next pages before the
-/// work request that invalidates the region has run (`ib_iser`, `ib_srp`, the core's `rdma_rw`), and until then what they
-/// had registered must not become something else. Requests of a queue pair run in order, so what the one before was
-/// registered with is nobody's when its turn comes again: that is, with the next request that registers, for what is only
-/// mapped may be mapped anew (the core's `rdma_rw` gives up a request for which it has not as many regions as it needs).
+/// Two tables or lists for a region of fast registrations, of which the region uses one at a time.
+/// Users map the next pages before the work request that invalidates the region has run (`ib_iser`,
+/// `ib_srp`, the core's `rdma_rw`), and until then the registered table must not change. Requests
+/// of a queue pair run in order, so a table is no longer in use when its turn comes again. The turn
+/// passes with each request that registers, not with each mapping: pages that are only mapped may
+/// be mapped anew, because the core's `rdma_rw` gives up a request for which it has fewer regions
+/// than it needs.
 pub(crate) struct Turns<T: Abandon> {
     both: [Lent<T>; 2],
-    /// Whether the second one was mapped last.
+    /// True if the second one was mapped last.
     mapped: Atomic<bool>,
-    /// Whether the second one is what a work request registered last.
+    /// True if the second one is the one that a work request registered last.
     named: Atomic<bool>,
 }
 
@@ -184,21 +187,22 @@ impl<T: Abandon> Turns<T> {
         }
     }
 
-    /// Lends both: work requests will name them in turn. The one that was mapped last.
+    /// Lends both, because work requests will name them in turn. Returns the one that was mapped
+    /// last.
     pub(crate) fn lend(&self, to: &Lender) -> Loan<'_, T> {
         let mapped = self.mapped.load(Relaxed);
         self.one(!mapped).lend(to);
         self.one(mapped).lend(to)
     }
 
-    /// The one that was mapped last, for a work request that registers it.
+    /// Returns the one that was mapped last, for a work request that registers it.
     pub(crate) fn name(&self) -> Option<Loan<'_, T>> {
         let mapped = self.mapped.load(Relaxed);
         self.named.store(mapped, Relaxed);
         self.one(mapped).loan()
     }
 
-    /// Maps the one that is not registered.
+    /// Calls `map` with the one that is not registered.
     pub(crate) fn map<R>(&self, map: impl FnOnce(&T) -> Result<R>) -> Result<R> {
         let next = !self.named.load(Relaxed);
         let mapped = map(self.one(next))?;
@@ -214,7 +218,7 @@ impl<T: Abandon> Borrowed for Turns<T> {
 }
 
 impl Loan<'_, ElementList> {
-    /// How the device finds the first `count` of them.
+    /// Returns the translation by which the device finds the first `count` elements.
     pub(crate) fn translation(&self, count: Le32) -> Translation {
         Translation {
             addr: Le64::new(self.chunk.dma_addr()),
@@ -226,7 +230,7 @@ impl Loan<'_, ElementList> {
 }
 
 impl Loan<'_, PageTable> {
-    /// How the device walks it, for the first `num_pages` pages of that size.
+    /// Returns the translation by which the device finds the first `num_pages` pages of that size.
     pub(crate) fn translation(&self, num_pages: Le32, log_page_size: u8) -> Translation {
         let (addr, levels) = match (&self.top, self.chunks.first()) {
             (Some(top), _) => (top.dma_addr(), 2),

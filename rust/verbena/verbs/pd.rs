@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Protection domains: a number that the device compares.
+//! Protection domains: numbers that the device compares.
 
 use super::Verbena;
 use crate::{
@@ -24,7 +24,7 @@ use rdma::{
     udata::Caller, //
 };
 
-/// Data of a protection domain.
+/// Driver's data of a protection domain.
 pub(crate) struct PdData {
     hw: Arc<Hw>,
     pub(crate) pdn: u32,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The device and its one port, which is a full RoCEv2 port.
+//! The RDMA device and its one port, which is a full RoCEv2 port.
 
 use super::{
     ah::AhData,
@@ -89,7 +89,7 @@ use rdma::{
     },
 };
 
-/// The driver's data of an RDMA device.
+/// Driver's data of an RDMA device.
 #[pin_data]
 pub(crate) struct Verbena {
     pub(crate) live: Arc<Live>,
@@ -108,18 +108,19 @@ impl Verbena {
     }
 }
 
-/// P_Keys of the port: the default one.
+/// Number of P_Keys of the port, of which there is only the default one.
 const PKEYS: u16 = 1;
 const DEFAULT_PKEY: u16 = 0xffff;
 
-/// Entries of the GID table. An address names its own in 8 bits (`ib_global_route.sgid_index`).
+/// Returns the size of the GID table. An address names its entry in 8 bits
+/// (`ib_global_route.sgid_index`).
 fn gids(hw: &Hw) -> Result<u16> {
-    // CAST: at most 256.
+    // CAST: The number is at most 256.
     Ok(hw.caps()?.max_gid.get().min(1 << u8::BITS) as u16)
 }
 
-/// Tells the log of an address that the host does not let this guest use. Who adds addresses is an
-/// administrator, and the core says something each time too.
+/// Logs an address that the host does not let this guest use. Only administrators add addresses,
+/// and the core also logs each time, so the messages are not limited.
 fn say_refused(hw: &Hw, gid: &Gid, mac: [u8; 6], syndrome: u32) {
     let rule = u16::try_from(syndrome).ok().and_then(Syndrome::from_raw);
     let (name, why) = rule.map_or(("?", ""), |rule| (rule.name(), rule.explain()));
@@ -160,7 +161,7 @@ impl Operations for Verbena {
         }
         if hw.has(FEATURE_MW) {
             flags = flags | DeviceCaps::MEM_WINDOW | DeviceCaps::MEM_WINDOW_TYPE_2B;
-            // Their keys are of one space with those of regions.
+            // Windows and regions share one space of keys.
             attr.set_max_mw(known.ids.keys.count());
         }
         if hw.has(FEATURE_ATOMIC_WRITE) {
@@ -207,7 +208,7 @@ impl Operations for Verbena {
             .set_hw_ver(hw.pdev.revision_id().into())
             .set_max_pkeys(PKEYS)
             .set_local_ca_ack_delay(15)
-            // The device clock in kHz.
+            // The core expects the frequency of the device clock in kHz.
             .set_timestamp_mask(u64::MAX)
             .set_hca_core_clock((1_000_000 << 16) / u64::from(caps.clock_ns_q16.get().max(1)))
             .set_max_qp(known.ids.qpns.count())
@@ -254,7 +255,9 @@ impl Operations for Verbena {
     }
 
     fn port_event(dev: &Device<Self>) -> bool {
-        // What is sent once it is active is not to be lost; what is sent while it is down is.
+        // The device has to know an active port before consumers do, or packets that they send are
+        // lost. If the port is down, packets are lost in any case, so consumers are informed at
+        // once.
         let is_down = !dev.port.info().is_up();
         if !is_down {
             dev.port.expect_event();
@@ -296,7 +299,7 @@ impl Operations for Verbena {
         });
         match set {
             Ok(_) => Ok(()),
-            // The core leaves it out of the table then.
+            // The core leaves the GID out of its table after this error.
             Err(Failure::Refused(error, _, syndrome)) if error == EACCES => {
                 say_refused(&dev.live, gid, mac, syndrome);
                 Err(error)
@@ -350,7 +353,7 @@ impl Operations for Verbena {
 
     fn fw_version(dev: &Device<Self>) -> [u16; 3] {
         let version = dev.live.caps().map_or(0, |caps| caps.fw_ver.get());
-        // CAST: three numbers of 16 bits.
+        // CAST: The version consists of three numbers of 16 bits.
         [32, 16, 0].map(|shift| (version >> shift) as u16)
     }
 }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Queue pairs: what they are made of, and their life. How one is made is in `create`,
-//! attributes and states are in `attr`, multicast groups in `groups`, work requests of kernel users in
-//! `post`.
+//! Queue pairs: their data and their life. The module `create` creates them, `attr` handles
+//! attributes and states, `groups` multicast groups, and `post` the work requests of kernel users.
 
 mod attr;
 mod create;
@@ -89,7 +88,7 @@ use rdma::{
 };
 use zerocopy::IntoBytes;
 
-/// A side of a queue pair.
+/// A side of a queue pair: send or receive.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Side {
     /// The send queue.
@@ -98,22 +97,22 @@ pub(crate) enum Side {
     Recv,
 }
 
-/// The QPN of the general services interface.
+/// QPN of the general services interface (GSI).
 const GSI_QPN: u32 = cmd::QpType::Gsi as u32;
 
-/// A QPN, given back when dropped.
+/// A QPN, which is freed when it is dropped.
 struct Number {
     live: Arc<Live>,
     qpn: u32,
     _part: Option<Part>,
-    /// Of a target of extended connections.
+    /// Share in the XRC targets, for a queue pair that is one.
     _target: Option<Part>,
 }
 
 impl Number {
     fn new(live: &Arc<Live>, qp_type: QpType, payer: Payer) -> Result<Self> {
         let ids = &live.known()?.ids;
-        // The kernel makes a target, but for the current process.
+        // The kernel creates an XRC target, but for the current process, which pays for it.
         let (payer, target) = match qp_type {
             QpType::XrcTgt => {
                 let payer = Payer::Process;
@@ -147,20 +146,20 @@ impl Drop for Number {
     }
 }
 
-/// How a process maps the rings.
+/// Mappings of the rings into a process.
 struct Mappings {
     sq: Entry,
     rq: Option<Entry>,
 }
 
-/// Data of a queue pair.
+/// Driver's data of a queue pair.
 #[pin_data]
 pub(crate) struct QpData {
     live: Arc<Live>,
     number: Number,
-    /// None of a target of extended connections.
+    /// Ring of the send queue. An XRC target has none.
     sq: Option<Lent<Ring>>,
-    /// None when receives come from an SRQ, or are not its own.
+    /// Ring of the receive queue. Queue pairs with an SRQ and those of XRC have none.
     rq: Option<Lent<Ring>>,
     slot: Slot,
     mappings: Option<Mappings>,
@@ -168,20 +167,22 @@ pub(crate) struct QpData {
     cap: QpCap,
     sig_type: SigType,
     datagram: bool,
-    /// One move from state to state at a time. Not held while events are waited for, whose handlers
-    /// may move the queue pair too.
+    /// Held while the queue pair moves from state to state. It is not held while the driver waits
+    /// for events, whose handlers may move the queue pair, too.
     #[pin]
     moving: Mutex<()>,
-    /// The state as the verbs left it; the device's own may be ERR by now. Written with both queues
-    /// locked, so that who has locked one of them and may post there does so before the next move.
+    /// State in which the verbs left the queue pair. The device's own state may be ERR by now. The
+    /// state is written with both queues locked. So a thread that holds the lock of one queue and
+    /// may post in the present state does so before the next move.
     state: Atomic<u32>,
-    /// Somebody has moved it from state to state.
+    /// True if a verb has moved the queue pair from state to state.
     moved: Atomic<bool>,
-    /// What completes in one of its CQs, software flushes.
+    /// True if one of its CQs has lost a completion. The driver flushes the requests that complete
+    /// there.
     lossy: Atomic<bool>,
     #[pin]
     groups: Mutex<KVec<groups::Group>>,
-    /// LAST_WQE_REACHED was reported since the queue pair left RESET.
+    /// True if LAST_WQE_REACHED was reported since the queue pair left RESET.
     last_wqe_reached: Atomic<bool>,
     qkey: Atomic<u32>,
     #[pin]
@@ -191,12 +192,12 @@ pub(crate) struct QpData {
 }
 
 impl QpData {
-    /// QPN.
+    /// Returns the number of the queue pair (QPN).
     pub(crate) fn qpn(&self) -> u32 {
         self.number.qpn
     }
 
-    /// Whether receives are datagrams.
+    /// True if the queue pair receives datagrams.
     pub(crate) fn is_datagram(&self) -> bool {
         self.datagram
     }
@@ -208,19 +209,19 @@ impl QpData {
         }
     }
 
-    /// Takes the request at `index`.
+    /// Takes the request at `index`, which has completed.
     pub(crate) fn complete(&self, side: Side, index: u32) -> Option<Request> {
         self.queue(side).lock().complete(index)
     }
 
-    /// Takes the oldest request, to flush it. Before the `end` of the device only in ERR, where it is done
-    /// with the request's memory.
+    /// Takes the oldest request, to flush it. Before the `end` of the device's life this is
+    /// possible only in ERR, where the device is done with the request's memory.
     pub(crate) fn flush_one(&self, side: Side, end: bool) -> Option<Request> {
         let mut queue = self.queue(side).lock();
         (end || self.has_failed()).then(|| queue.flush()).flatten()
     }
 
-    /// Whether a request is outstanding.
+    /// True if a request is outstanding on this side.
     pub(crate) fn has_outstanding(&self, side: Side) -> bool {
         !self.queue(side).lock().is_empty()
     }
@@ -229,8 +230,8 @@ impl QpData {
         [&self.sq, &self.rq]
     }
 
-    /// The context as it is now: the device publishes one when it is asked, and when its state changes. Of a dead
-    /// device it is the last one.
+    /// Returns the present context. The device publishes one on request and when the state changes.
+    /// The context of a dead device is the last one that it published.
     fn context(&self) -> Result<QpContext> {
         let _ = self.live.cmdq.exec(&QueryQp {
             id: Le32::new(self.qpn()),
@@ -239,17 +240,17 @@ impl QpData {
         self.live.tables.read(self.qpn())
     }
 
-    /// One of its CQs has died.
+    /// Notes that one of the queue pair's CQs has died.
     pub(crate) fn note_lossy(&self) {
         self.lossy.store(true, Relaxed);
     }
 
-    /// Whether software flushes what is outstanding, or some of it.
+    /// True if the driver flushes requests of this queue pair, on one side or both.
     fn flushes(&self) -> bool {
         self.live.health.has_ended() || self.lossy.load(Relaxed)
     }
 
-    /// Whether the verbs have moved it to ERR.
+    /// True if the verbs have moved the queue pair to ERR.
     pub(crate) fn has_failed(&self) -> bool {
         self.is_in(QpState::Err)
     }
@@ -262,15 +263,16 @@ impl QpData {
         self.verbs_state() == state.as_raw()
     }
 
-    /// The verbs have moved the queue pair. Who posts has looked at the state under the same locks.
+    /// Sets the state to which the verbs have moved the queue pair. The functions that post read
+    /// the state under the same locks.
     fn publish_state(&self, state: QpState) {
         let _send = self.send.lock();
         let _recv = self.recv.lock();
         self.state.store(state.as_raw(), Relaxed);
     }
 
-    /// Nothing of the queue pair completes any more: takes what has completed out of the way. What it
-    /// had taken from its SRQ and will not complete is the SRQ's again.
+    /// Removes completions of a queue pair for which no more come. A receive that the queue pair
+    /// had taken from its SRQ and will not complete is returned to the SRQ.
     fn clean(qp: &Qp<Verbena>, quiesced: Option<&Quiesced>, destroy: bool) {
         if qp.is_user() {
             return;
@@ -285,25 +287,25 @@ impl QpData {
         }
     }
 
-    /// The device reports an event of the queue pair, or [`flush_event`](Self::flush_event) does.
-    /// May sleep.
+    /// Reports an event of the queue pair, from the device or from
+    /// [`flush_event`](Self::flush_event). May sleep.
     pub(crate) fn report(qp: &Qp<Verbena>, event: QpEvent) {
-        // Until then there is none, and the core, which may still be making a target of extended
-        // connections (`create_xrc_qp_user()`), cannot take one.
+        // A queue pair that was never moved has no events. The core may still be creating an XRC
+        // target (`create_xrc_qp_user()`), and cannot handle an event of it yet.
         if !qp.moved.load(Acquire) {
             return qp
                 .live
                 .complain("an event of a queue pair that was never used");
         }
-        // Who waits for it does not wait twice, and may count.
+        // A user that waits for this event waits once, and may count the events.
         let again = event == QpEvent::LastWqeReached && qp.last_wqe_reached.xchg(true, Full);
         if !again {
             qp.event(event);
         }
     }
 
-    /// The device is dead, or not trusted any more: what a queue pair in ERR has taken from its SRQ is
-    /// reported to be all, if the device has not done so. A drain waits for it. May sleep.
+    /// After the end of the device's life, reports LAST_WQE_REACHED for a kernel queue pair on an
+    /// SRQ, if the device has not done so, because a drain waits for it. May sleep.
     pub(crate) fn flush_event(qp: &Qp<Verbena>) {
         let has_ended = qp.live.health.has_ended();
         if has_ended && !qp.is_user() && qp.srq().is_some() && !qp.is_in(QpState::Reset) {
@@ -349,8 +351,8 @@ impl QueuePair<Verbena> for QpData {
     }
 
     fn modify(qp: &Qp<Verbena>, attr: &QpAttr, mask: QpAttrMask) -> Result {
-        // Programs see a new MTU of the net device at once. If it cannot be told, the device is dead, and
-        // says so below.
+        // Programs see a new MTU of the net device at once. If the command fails, the device is
+        // dead, which `move_to` reports.
         let _ = qp.device().port.tell();
         let quiesced = {
             let _moving = qp.moving.lock();

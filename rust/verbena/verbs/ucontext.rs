@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Contexts of processes: their doorbell areas.
+//! Contexts of processes, with their doorbell areas.
 
 use super::{
     mw::Windows,
@@ -31,7 +31,7 @@ use rdma::{
     udata::Udata, //
 };
 
-/// Data of a context.
+/// Driver's data of a process' context.
 pub(crate) struct UcontextData {
     pub(crate) areas: Pin<KBox<Areas>>,
     pub(crate) windows: Arc<Windows>,
@@ -52,7 +52,8 @@ impl UserContext<Verbena> for UcontextData {
             }
             let hw = &dev.live.hw;
             let (newest, oldest) = (request.abi_version.get(), request.abi_version_min.get());
-            // The process and the device share memory: what one of them does not know, neither may use.
+            // The process and the device share memory, so neither may use a version that the other
+            // does not know.
             let version = newest.min(hw.abi_version);
             if version < oldest || version < ABI_VERSION_MIN {
                 dev_info_once(dev, newest, oldest);
@@ -85,7 +86,7 @@ impl UserContext<Verbena> for UcontextData {
     }
 }
 
-/// Tells a process' user why its context is refused.
+/// Logs the reason for which a context is refused because of its version.
 fn dev_info_once(dev: &Device<Verbena>, newest: u16, oldest: u16) {
     if dev.live.health.refusals.may_log() {
         pr_info!(

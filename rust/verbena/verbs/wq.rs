@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the driver keeps of a kernel queue pair's queues: the outstanding work requests; and what posting
-//! has in common, whatever the queue.
+//! Outstanding work requests of a kernel queue pair, and the part of posting that all queues share.
 //!
-//! The kernel's `wr_id` is a pointer that the core calls, so it is never taken from a completion. It
-//! stays here; a completion only names the index, which must lie among the outstanding ones, and
-//! each request is handed out at most once.
+//! A kernel user's `wr_id` is a pointer that the core calls, so the driver never takes it from a
+//! completion. The driver stores it here. A completion only names the index, which must be that of
+//! an outstanding request, and each request is returned at most once.
 
 use crate::{
     abi::{
@@ -27,33 +26,33 @@ use rdma::{
     }, //
 };
 
-/// A request that was posted.
+/// A work request that was posted.
 #[derive(Clone, Copy)]
 pub(crate) struct Request {
-    /// What its owner knows it by.
+    /// Identifier by which the user knows the request.
     pub(crate) wr_id: u64,
-    /// What it completes as.
+    /// Opcode of the request's completion.
     pub(crate) opcode: WcOpcode,
-    /// Bytes of its buffers.
+    /// Length of the request's buffers in bytes.
     pub(crate) length: u32,
-    /// It has a completion in success, too.
+    /// True if the request has a completion in success, too.
     pub(crate) signaled: bool,
 }
 
-/// A queue that kernel users post to.
+/// A queue to which kernel users post.
 pub(crate) trait Posts {
-    /// The place of the next request, if there is room for it.
+    /// Returns the place of the next request, if there is room for it.
     fn next(&self) -> Option<u32>;
 
-    /// Adds the request at [`next`](Self::next).
+    /// Adds the request in the place that [`next`](Self::next) returns.
     fn push(&mut self, request: Request);
 
-    /// Producer index.
+    /// Returns the producer index of the queue.
     fn producer(&self) -> u32;
 }
 
-/// Posts requests until one fails. `write` makes the WQE of one, with its place and its index;
-/// `publish` gets the producer index, if any was posted.
+/// Posts requests until one fails. `write` writes the WQE of a request, with its place and its
+/// index. `publish` gets the producer index, if any request was posted.
 pub(crate) fn post<W>(
     queue: &mut impl Posts,
     wrs: &mut impl Iterator<Item = W>,
@@ -72,7 +71,7 @@ pub(crate) fn post<W>(
     result
 }
 
-/// Writes a scatter/gather list at `offset`.
+/// Writes a scatter/gather list at `offset` of the ring.
 pub(crate) fn write_sges(ring: &Ring, mut offset: usize, sges: Sges<'_>) -> Result {
     for sge in sges {
         let (chunk, at) = ring.at(offset)?;
@@ -89,8 +88,9 @@ pub(crate) fn write_sges(ring: &Ring, mut offset: usize, sges: Sges<'_>) -> Resu
     Ok(())
 }
 
-/// Writes the WQE of a receive of at most `max_sge` entries at `offset`. The device gets `wr_id` for
-/// its own: that of a kernel user is a pointer, which is nobody else's business.
+/// Writes the WQE of a receive with up to `max_sge` entries at `offset`. Returns `EINVAL` if the
+/// receive has more. The device gets `wr_id` instead of the kernel user's, which is a pointer and
+/// not for the device.
 pub(crate) fn write_recv(
     ring: &Ring,
     offset: usize,
@@ -109,7 +109,7 @@ pub(crate) fn write_recv(
         at,
         &RecvWqe {
             wr_id: Le64::new(wr_id),
-            // CAST: at most `max_sge`, which the device's own limit bounds.
+            // CAST: The number is at most `max_sge`, which the device's own limit bounds.
             num_sge: num_sge as u8,
             ..Default::default()
         },
@@ -122,7 +122,7 @@ pub(crate) fn write_recv(
     })
 }
 
-/// Fills places that were not used yet.
+/// Content of places that were not used yet.
 const NONE: Request = Request {
     wr_id: 0,
     opcode: WcOpcode::Send,
@@ -130,7 +130,7 @@ const NONE: Request = Request {
     signaled: false,
 };
 
-/// A send or receive queue.
+/// Outstanding requests of a send or receive queue.
 pub(crate) struct WorkQueue {
     requests: KVVec<Request>,
     producer: u32,
@@ -138,7 +138,7 @@ pub(crate) struct WorkQueue {
 }
 
 impl WorkQueue {
-    /// A queue of 2^log_size entries; none of a process' queue, which keeps its own.
+    /// Returns a queue of 2^log_size entries, or an empty one for a process, which keeps its own.
     pub(crate) fn new(kernel: bool, log_size: u8) -> Result<Self> {
         let mut requests = KVVec::new();
         if kernel {
@@ -152,7 +152,7 @@ impl WorkQueue {
     }
 
     fn place(&self, index: u32) -> usize {
-        // The size is a power of two, or 0 and then nothing is found.
+        // The size is a power of two, or 0. If it is 0, there is nothing at any place.
         index as usize & self.requests.len().wrapping_sub(1)
     }
 
@@ -160,8 +160,8 @@ impl WorkQueue {
         self.producer.wrapping_sub(self.consumer)
     }
 
-    /// Takes the request at `index`, and all before it. `None` if it is not outstanding, or if one before
-    /// it is still owed a completion.
+    /// Takes the request at `index`, and all requests before it. Returns `None` if it is not
+    /// outstanding, or if a request before it is still owed a completion.
     pub(crate) fn complete(&mut self, index: u32) -> Option<Request> {
         let before = index.wrapping_sub(self.consumer);
         if before >= self.outstanding() {
@@ -181,12 +181,12 @@ impl WorkQueue {
         self.complete(self.consumer)
     }
 
-    /// Whether nothing is outstanding.
+    /// True if no request is outstanding.
     pub(crate) fn is_empty(&self) -> bool {
         self.outstanding() == 0
     }
 
-    /// Forgets everything: the queue pair went to RESET.
+    /// Removes all requests, after the queue pair has moved to RESET.
     pub(crate) fn reset(&mut self) {
         self.producer = 0;
         self.consumer = 0;
@@ -196,7 +196,7 @@ impl WorkQueue {
 impl Posts for WorkQueue {
     fn next(&self) -> Option<u32> {
         let has_room = (self.outstanding() as usize) < self.requests.len();
-        // CAST: below the number of requests, which is a 32-bit power of two.
+        // CAST: The place is below the number of requests, which is a 32-bit power of two.
         has_room.then(|| self.place(self.producer) as u32)
     }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! XRC domains: a number that the device compares.
+//! XRC domains: numbers that the device compares.
 
 use super::Verbena;
 use crate::{
@@ -24,10 +24,10 @@ use rdma::{
     }, //
 };
 
-/// Data of an XRC domain.
+/// Driver's data of an XRC domain.
 pub(crate) struct XrcdData {
     hw: Arc<Hw>,
-    /// Not 0.
+    /// Number of the domain, which is never 0.
     pub(crate) xrcdn: u32,
     _part: Part,
 }

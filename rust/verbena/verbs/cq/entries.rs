@@ -38,22 +38,22 @@ use rdma::{
     udata::User, //
 };
 
-/// Where the entries are.
+/// The ring of a completion queue.
 pub(super) struct Entries {
     pub(super) log_size: u8,
     pub(super) ring: Lent<Ring>,
-    /// How a process maps the ring.
+    /// Mapping of the ring into a process.
     mapping: Option<Entry>,
 }
 
 impl Entries {
-    /// Zeroed room for at least `cqe` entries.
+    /// Allocates a zeroed ring for at least `cqe` entries.
     fn new(live: &Live, cqe: u32, payer: Payer) -> Result<Self> {
         let most = live.known()?.caps.max_cqe.get();
         let count = ring::entries(cqe, most)?;
         let ring = Ring::new(&live.dma, payer, (count as usize) * CQE_SIZE)?;
         Ok(Self {
-            // CAST: the logarithm of 32 bits.
+            // CAST: The logarithm of a 32-bit number is small.
             log_size: count.trailing_zeros() as u8,
             ring: Lent::new(ring, &live.health),
             mapping: None,
@@ -64,7 +64,7 @@ impl Entries {
         Self::new(live, cqe, Payer::Kernel)
     }
 
-    /// A process maps the ring, for reading.
+    /// Allocates a ring that a process maps, for reading.
     pub(super) fn of_process(live: &Live, cqe: u32, user: &User<'_, Verbena>) -> Result<Self> {
         let mut entries = Self::new(live, cqe, Payer::Process)?;
         let mmap = user.context().mmap();
@@ -72,17 +72,17 @@ impl Entries {
         Ok(entries)
     }
 
-    /// How many there are.
+    /// Returns the number of entries that the ring holds.
     pub(super) fn count(&self) -> u32 {
         1 << self.log_size
     }
 
-    /// Offset for `mmap`.
+    /// Returns the offset at which a process maps the ring.
     pub(super) fn offset(&self) -> u64 {
         self.mapping.as_ref().map_or(0, Entry::offset)
     }
 
-    /// What a process that resizes its queue is told.
+    /// Returns the response to a process that resizes its queue.
     pub(super) fn resized(&self) -> ResizeCqResp {
         ResizeCqResp {
             ring_offset: Le64::new(self.offset()),
@@ -97,7 +97,7 @@ impl Entries {
         self.ring.at(place * CQE_SIZE)
     }
 
-    /// Whether there is an entry with this index.
+    /// True if there is an entry with this index.
     pub(super) fn has(&self, index: u32) -> bool {
         self.place(index).is_ok_and(|(chunk, offset)| {
             let tail = chunk.load32_acquire(offset + TAIL_OFFSET).unwrap_or(0);
@@ -105,7 +105,7 @@ impl Entries {
         })
     }
 
-    /// The entry with this index, if it is there.
+    /// Returns the entry with this index, if it is there.
     pub(super) fn take(&self, index: u32) -> Result<Option<(Cqe, Tail)>> {
         let (chunk, offset) = self.place(index)?;
         let tail = Le32::from_raw(chunk.load32_acquire(offset + TAIL_OFFSET)?).get();
@@ -115,14 +115,14 @@ impl Entries {
         Ok(Some((chunk.read(offset)?, tail)))
     }
 
-    /// What lies where the entry with this index does.
+    /// Returns the content of the place of this index, whether it is an entry or not.
     pub(super) fn read(&self, index: u32) -> Result<Cqe> {
         let (chunk, offset) = self.place(index)?;
         chunk.read(offset)
     }
 
     /// Writes the entry from index `from` as that of index `to`, with the phase that belongs there.
-    /// Between the consumer and the producer index the ring is the driver's.
+    /// Between the consumer and the producer index the driver owns the ring.
     pub(super) fn move_to(&self, cqe: &Cqe, from: u32, to: u32) -> Result {
         let tail = Tail::unpack(cqe.tail.get(), from, self.log_size).ok_or(EINVAL)?;
         let mut cqe = *cqe;
@@ -131,7 +131,7 @@ impl Entries {
         chunk.write(offset, &cqe)
     }
 
-    /// Whether the entry with this index is of a receive.
+    /// True if the entry with this index is that of a receive.
     pub(super) fn is_receive(&self, cqe: &Cqe, index: u32) -> bool {
         Tail::unpack(cqe.tail.get(), index, self.log_size)
             .is_some_and(|tail| tail.opcode & WC_OPCODE_RECV != 0)

@@ -52,11 +52,12 @@ use rdma::{
 };
 
 impl QpData {
-    /// Where the device is; a dead one has flushed everything. May sleep.
+    /// Returns the state that the device has published last, or ERR if the device is dead, because
+    /// everything is flushed then. May sleep.
     pub(super) fn live_state(&self) -> QpState {
         let published = self.live.tables.read_quickly::<QpContext>(self.qpn());
         let state = match published {
-            // It is being written, and may be for long: the device's thread has lost its CPU.
+            // The device is writing the context, and may take long if its thread has lost its CPU.
             Err(_) => self.ask_state(),
             Ok(context) => context.attr.qp_state,
         };
@@ -64,7 +65,7 @@ impl QpData {
             return QpState::Err;
         }
         QpState::from_raw(state.into()).unwrap_or_else(|| {
-            // A kernel user cannot bear that its queue pair does not go to ERR.
+            // A kernel user must be able to rely on its queue pair going to ERR.
             self.live
                 .health
                 .declare_dead(Cause::Protocol("it publishes an unknown state"));
@@ -72,7 +73,7 @@ impl QpData {
         })
     }
 
-    /// The state by the device's own word. It answers, or it is dead.
+    /// Returns the state that the device replies to a query. A device that does not reply is dead.
     fn ask_state(&self) -> u8 {
         let request = QueryQp {
             id: Le32::new(self.qpn()),
@@ -83,8 +84,8 @@ impl QpData {
             .map_or(0, |queried| queried.qp_state)
     }
 
-    /// What `modify` does while nobody else moves the queue pair. If it is in RESET now, returns how far
-    /// events may be of its old life.
+    /// Executes `modify` with `moving` held. If the queue pair is in RESET afterwards, returns the
+    /// indexes up to which there may be events of its old life.
     pub(super) fn move_to(
         qp: &Qp<Verbena>,
         attr: &QpAttr,
@@ -112,7 +113,7 @@ impl QpData {
         let moves = mask.contains(QpAttrMask::STATE);
         let lets_go = matches!(to, QpState::Err | QpState::Reset);
         if lets_go && !moves {
-            // There is no attribute to change; the core allows it all the same.
+            // There is no attribute to change in these states, although the core allows it.
             return Err(EINVAL);
         }
         if mask.contains(QpAttrMask::PORT) && attr.port_num() != 1 {
@@ -131,15 +132,17 @@ impl QpData {
             qp.moved.store(true, Release);
         }
         if moves && qp.is_in(QpState::Reset) {
-            // A life begins, with an end of its own.
+            // A new life begins, which reports LAST_WQE_REACHED anew.
             qp.last_wqe_reached.store(false, Relaxed);
         }
         if moves && to == QpState::Reset {
-            // Nothing can be posted from here on. What was, goes with the old life.
+            // Nothing can be posted from now on. Requests that were posted before end with the old
+            // life.
             qp.publish_state(to);
         }
         let quiesced = if lets_go && !qp.is_of_process() {
-            // Always allowed; and the kernel's way of letting go of its buffers.
+            // These moves are always allowed, and kernel users rely on them to get their buffers
+            // back.
             live.exec_destroy(&request)
         } else {
             Some(live.exec_unless_dead(&request)?)
@@ -157,7 +160,7 @@ impl QpData {
             qp.publish_state(to);
             return Ok(None);
         }
-        // Nothing completes any more.
+        // No request completes any more.
         Self::clean(qp, quiesced.as_ref(), false);
         qp.send.lock().reset();
         qp.recv.lock().reset();
@@ -165,7 +168,7 @@ impl QpData {
         Ok(quiesced)
     }
 
-    /// What `query` tells.
+    /// Fills in the attributes for `query`.
     pub(super) fn tell(qp: &Qp<Verbena>, attr: &mut QpAttr, init: &mut QpInitReply) -> Result {
         let live = &qp.live;
         if !live.health.is_dead() {
@@ -208,7 +211,7 @@ impl QpData {
     }
 }
 
-/// The attributes that `mask` names, in the device's form.
+/// Returns the attributes that `mask` names, in the device's form.
 fn to_device(attr: &QpAttr, mask: QpAttrMask) -> Result<DeviceAttr> {
     let mut to = DeviceAttr {
         qkey: Le32::new(attr.qkey()),
@@ -224,11 +227,11 @@ fn to_device(attr: &QpAttr, mask: QpAttrMask) -> Result<DeviceAttr> {
         retry_cnt: attr.retry_cnt(),
         rnr_retry: attr.rnr_retry(),
         en_sqd_async_notify: attr.en_sqd_async_notify(),
-        // CAST: one port.
+        // CAST: There is one port.
         port_num: attr.port_num() as u8,
         ..Default::default()
     };
-    // CAST: small enumerations.
+    // CAST: The enumerations are small.
     if mask.contains(QpAttrMask::STATE) {
         to.qp_state = attr.state()?.as_raw() as u8;
     }

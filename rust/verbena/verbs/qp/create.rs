@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How a queue pair is made: its queues, their memory, and what the device and the process are told of them.
+//! Creation of a queue pair: its queues, their memory, and the messages about them to the device
+//! and the process.
 
 use super::{
     super::{
@@ -60,11 +61,12 @@ use rdma::{
 };
 
 fn log_size(wanted: u32, most: u32) -> Result<u8> {
-    // CAST: the logarithm of 32 bits.
+    // CAST: The logarithm of a 32-bit number is small.
     Ok(entries(wanted.max(1), most)?.trailing_zeros() as u8)
 }
 
-/// The sizes asked for, of the queues that there are: one that is there has room for an element at least.
+/// Returns the requested sizes of the queues that exist. Each of them has room for at least one
+/// element of a scatter/gather list.
 fn asked(cap: QpCap, has_sends: bool, has_rq: bool) -> QpCap {
     let (sends, recvs) = (u32::from(has_sends), u32::from(has_rq));
     QpCap {
@@ -91,11 +93,13 @@ impl QpData {
             QpType::Rc => cmd::QpType::Rc,
             QpType::Uc if live.has(cmd::FEATURE_UC) => cmd::QpType::Uc,
             QpType::Ud if live.has(cmd::FEATURE_UD) => cmd::QpType::Ud,
-            // The completions of the kernel's own are matched by queue pair.
+            // The driver matches completions of kernel users by queue pair, and so does not offer
+            // them XRC.
             QpType::XrcIni if live.has(cmd::FEATURE_XRC) && !caller.is_kernel() => {
                 cmd::QpType::XrcIni
             }
-            // The core makes it for whoever opens it, so it is the kernel's.
+            // The core creates the target for all processes that open it, so the target belongs to
+            // the kernel.
             QpType::XrcTgt if live.has(cmd::FEATURE_XRC) => cmd::QpType::XrcTgt,
             _ => return Err(eopnotsupp()),
         };
@@ -103,11 +107,11 @@ impl QpData {
             return Err(eopnotsupp());
         }
         let datagram = matches!(qp_type, QpType::Gsi | QpType::Ud);
-        // Of extended connections the target has no queue at all, the initiator none of receives.
+        // An XRC target has no queues, and an XRC initiator has no receive queue.
         let has_sends = device_type != cmd::QpType::XrcTgt;
         let has_recvs = !matches!(qp_type, QpType::XrcIni | QpType::XrcTgt);
         let srq = attr.srq().filter(|_| has_recvs);
-        // With an SRQ what is asked of receives is ignored (ibv_create_qp(3)).
+        // With an SRQ the sizes for receives are ignored (ibv_create_qp(3)).
         let has_rq = has_recvs && srq.is_none();
         let mut wanted = asked(attr.cap(), has_sends, has_rq);
         if wanted.max_send_sge > caps.max_send_sge.get()
@@ -155,7 +159,7 @@ impl QpData {
             false => None,
         };
         let (slot, mappings) = match (caller, &sq) {
-            // A target may outlive the process that made it, and is posted nothing.
+            // An XRC target may outlive the process that created it, and nothing is posted to it.
             (Caller::Kernel, _) | (_, None) => {
                 (live.areas.take(&live.hw, None, SlotKind::Qp)?, None)
             }
@@ -177,7 +181,8 @@ impl QpData {
         slot.clear();
 
         let mut flags = 0;
-        // A target does for processes what their receives say.
+        // An XRC target is not privileged, because it acts for the processes that post the
+        // receives.
         if caller.is_kernel() && has_sends {
             flags |= cmd::QP_PRIVILEGED;
         }
@@ -208,7 +213,7 @@ impl QpData {
             log_sq_stride,
             log_rq_size,
             log_rq_stride,
-            // CAST: not above the device's limits, which are below 256 and 65536.
+            // CAST: The numbers are not above the device's limits, which are below 256 and 65536.
             max_send_sge: wanted.max_send_sge as u8,
             max_recv_sge: wanted.max_recv_sge as u8,
             max_inline: Le16::new(wanted.max_inline_data as u16),

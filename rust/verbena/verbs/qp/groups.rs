@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The multicast groups that a queue pair is in.
+//! Multicast groups to which a queue pair is attached.
 //!
-//! The core counts an attachment for each GID and LID. RoCE knows no LIDs, so a queue pair is in a group
-//! as long as one of its attachments there is left.
+//! The core counts an attachment for each GID and LID. RoCE has no LIDs, so a queue pair is in a
+//! group until its last attachment to the group ends.
 
 use super::QpData;
 use crate::abi::{
@@ -15,14 +15,14 @@ use crate::abi::{
 };
 use kernel::prelude::*;
 
-/// A group, and how often the queue pair is attached to it.
+/// A group, and the number of attachments of the queue pair to it.
 pub(super) struct Group {
     gid: [u8; 16],
     times: u32,
 }
 
 impl QpData {
-    /// One more attachment.
+    /// Adds an attachment to a group. Only the first one is a command to the device.
     pub(super) fn join(&self, gid: &[u8; 16]) -> Result {
         let mut groups = self.groups.lock();
         if let Some(group) = groups.iter_mut().find(|group| group.gid == *gid) {
@@ -43,7 +43,7 @@ impl QpData {
         Ok(groups.push_within_capacity(group)?)
     }
 
-    /// One less. `EINVAL`: there is none.
+    /// Removes an attachment from a group. Returns `EINVAL` if there is none.
     pub(super) fn leave(&self, gid: &[u8; 16]) -> Result {
         let mut groups = self.groups.lock();
         let at = groups
@@ -60,8 +60,9 @@ impl QpData {
             mgid: *gid,
             ..Default::default()
         });
-        // The core counts the groups that a queue pair is in, and destroys none that is in one. At worst
-        // the queue pair hears the group until then.
+        // The core counts the groups that a queue pair is in, and does not destroy a queue pair
+        // that is in one. So the attachment ends even if the command fails. At worst the queue pair
+        // receives packets of the group until it is destroyed.
         if left.is_err() {
             self.live
                 .complain("it lets no queue pair out of a multicast group");

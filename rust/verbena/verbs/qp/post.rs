@@ -48,12 +48,12 @@ use rdma::{
 };
 
 impl QpData {
-    /// Posts sends until one fails.
+    /// Posts sends until one fails. Returns `EINVAL` in RESET, INIT and RTR.
     pub(super) fn post_sends(&self, wrs: &mut SendWrs<'_, Verbena>) -> Result {
         let all_signaled = self.request.flags & QP_SIGNAL_ALL != 0;
         let write = |place: u32, _, wr: &SendWr<'_, Verbena>| {
             let offset = (place as usize) << self.request.log_sq_stride;
-            // The core drains queue pairs of every type by an RDMA WRITE, in ERR.
+            // The core drains queue pairs of every type with an RDMA WRITE, in ERR.
             let opcode = if self.datagram && self.is_in(QpState::Err) && wr.op().is_err() {
                 self.write_flushed(offset, place)?
             } else {
@@ -81,7 +81,8 @@ impl QpData {
         result
     }
 
-    /// Posts receives until one fails.
+    /// Posts receives until one fails. Returns `EINVAL` in RESET, and for a queue pair without a
+    /// receive queue.
     pub(super) fn post_recvs(&self, wrs: &mut RecvWrs<'_>) -> Result {
         let ring = self.rq.as_ref().ok_or(EINVAL)?;
         let write = |place: u32, _, wr: &RecvWr<'_>| {
@@ -100,15 +101,15 @@ impl QpData {
         result
     }
 
-    /// Has what was posted flushed in software, if that is how it ends.
+    /// Wakes the undertaker if the driver flushes the posted requests.
     fn flush_posted(&self) {
         if self.flushes() {
             self.live.health.flush();
         }
     }
 
-    /// Writes the WQE of a send at `offset`; returns what it completes as. The device gets `place`
-    /// for a `wr_id`: that of a kernel user is a pointer, which is nobody else's business.
+    /// Writes the WQE of a send at `offset`. Returns the opcode of its completion. The device gets
+    /// `place` as the `wr_id`, because a kernel user's is a pointer and not for the device.
     fn write_send(&self, offset: usize, place: u32, wr: &SendWr<'_, Verbena>) -> Result<WcOpcode> {
         let sq = self.sq.as_ref().ok_or(EINVAL)?;
         let (chunk, at) = sq.at(offset)?;
@@ -184,12 +185,12 @@ impl QpData {
             flags = flags.without(SendFlags::INLINE);
         }
         header.opcode = opcode.to_raw();
-        // CAST: the bits that the device knows.
+        // CAST: Only the bits that the device knows remain.
         header.flags = flags.as_raw() as u8 & wqe::send_flags::ALL;
 
         let data_offset = wqe::data_offset(self.datagram, atomic.is_some());
         let data = at + data_offset;
-        // Behind the segment of an atomic there is less.
+        // The segment of an atomic operation leaves less room for data.
         let data_room = (1usize << self.request.log_sq_stride).saturating_sub(data_offset);
         if let Some(atomic) = &atomic {
             chunk.write(at + wqe::DATA_OFFSET, atomic)?;
@@ -201,7 +202,7 @@ impl QpData {
             let to = wr.datagram().ok_or(EINVAL)?;
             let mut av = to.ah.av;
             av.dest_qpn = Le32::new(to.remote_qpn);
-            // A Q_Key with the top bit set stands for the queue pair's own (IBTA 10.2.5).
+            // A Q_Key with the top bit set stands for the queue pair's own Q_Key (IBTA 10.2.5).
             av.qkey = Le32::new(if to.remote_qkey & 1 << 31 != 0 {
                 self.qkey.load(Relaxed)
             } else {
@@ -223,7 +224,7 @@ impl QpData {
             if sges.len() > max_sge.min(self.cap.max_send_sge as usize) {
                 return Err(EINVAL);
             }
-            // CAST: at most `max_send_sge`.
+            // CAST: The number is at most `max_send_sge`.
             header.num_sge = sges.len() as u8;
             wq::write_sges(sq, offset + (data - at), sges)?;
         }
@@ -231,7 +232,7 @@ impl QpData {
         Ok(completes_as(opcode))
     }
 
-    /// Writes at `offset` the WQE of a send that will be flushed, whatever it is.
+    /// Writes at `offset` the WQE of a send that will be flushed, whatever its opcode is.
     fn write_flushed(&self, offset: usize, place: u32) -> Result<WcOpcode> {
         let sq = self.sq.as_ref().ok_or(EINVAL)?;
         let (chunk, at) = sq.at(offset)?;
@@ -245,7 +246,7 @@ impl QpData {
     }
 }
 
-/// What a send of this kind completes as.
+/// Returns the opcode of the completion of such a send.
 fn completes_as(opcode: WqeOpcode) -> WcOpcode {
     match opcode {
         WqeOpcode::Send | WqeOpcode::SendImm | WqeOpcode::SendInv => WcOpcode::Send,
