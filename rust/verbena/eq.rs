@@ -419,7 +419,7 @@ impl Events {
         Ok(work)
     }
 
-    /// Creates the event queues, and requests their vectors.
+    /// Creates the event queues, and requests the vectors of completions.
     pub(crate) fn start(
         &self,
         hw: &Arc<Hw>,

@@ -4,8 +4,8 @@
 //!
 //! * *Alive*: the device works.
 //! * *Dead*: something failed, and the code that noticed it called [`Health::declare_dead`], in any
-//!   context. The first call counts, and wakes the undertaker. Commands fail with `EIO` from then
-//!   on, but the device may still read and write memory.
+//!   context. The first call counts, and wakes the undertaker unless the driver is being unbound.
+//!   Commands fail with `EIO` from then on, but the device may still read and write memory.
 //! * *Silent*: a reset was confirmed, or bus mastering was cleared and reads back as cleared. There
 //!   is no DMA any more, so queues are flushed in software and memory can be freed.
 //! * *Lost*: neither the reset nor clearing bus mastering succeeded. Queues are flushed in software

@@ -74,8 +74,8 @@ impl Port {
     }
 
     /// Informs the device of the present state of the port, if the device does not know it. A
-    /// caller that has seen a change of the net device, which everybody else sees at once, calls
-    /// this before it relies on the change.
+    /// caller that has seen a change of the net device, which programs see at once, calls this
+    /// before it relies on the change.
     pub(crate) fn tell(&self) -> Result {
         // The lock is held during the command, so that the last command carries the newest state.
         let mut told = self.told.lock();

@@ -102,17 +102,17 @@ struct Former {
 /// size.
 const SERVED_PAGE_SIZE: usize = doorbell::PART_SIZE;
 
-/// Number of successive tries to revive the device with growing pauses. Later tries have long
-/// pauses.
+/// Number of successive failed tries after which the pauses no longer grow, but are [`SLOW_MS`].
 const MOST_TRIES: u32 = 6;
 
 /// A life shorter than this counts as a failed try.
 const SHORT_LIFE: Delta = Delta::from_millis(500);
 
-/// Pause before the first try that follows a failed one. Each further pause is twice as long.
+/// Half of the pause after the first failed try, in milliseconds. Each further pause is twice as
+/// long.
 const PAUSE_MS: u32 = 250;
 
-/// Pause before each of the later tries.
+/// Pause after each of the later failed tries, in milliseconds.
 const SLOW_MS: u32 = 15_000;
 
 /// Work that replaces a dead life of the device by a new one.

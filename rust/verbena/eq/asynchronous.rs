@@ -177,7 +177,7 @@ impl AsyncEq {
                 let state = &mut *guard;
                 let own = state.busy.is_some_and(|busy| busy.object == Some(object));
                 let reached = state.ring.reached(pi);
-                // Events of a dead device are not handled for their objects.
+                // Events of a dead device are not waited for.
                 let is_over = matches!(reached, Reached::All) || hw.health.is_dead();
                 if is_over && !own {
                     return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Counters of the device: for the port, and for queue pairs that an administrator has bound to a
-//! counter (`rdma statistic qp`).
+//! Counters of the device: for the port, and for queue pairs that are bound to a counter
+//! (`rdma statistic qp`).
 
 use super::{
     Live,
@@ -109,8 +109,7 @@ pub(crate) const NAMES: [StatDesc; NUM_COUNTERS] = [
 
 type Values = [u64; NUM_COUNTERS];
 
-/// Queries the counters of the port or of a queue pair. Counters that the device does not have are
-/// 0.
+/// Queries the counters of the port or of a queue pair. Counters that the device lacks are 0.
 fn query(live: &Live, kind: StatsKind, number: u32) -> Result<Values> {
     let memory = Chunk::alloc(&live.dma, Payer::Kernel, size_of::<Values>())?;
     let memory = Lent::new(Arc::new(memory, GFP_KERNEL)?, &live.health);
@@ -184,7 +183,7 @@ impl Bound {
 /// each of them, and reads the port's values at this interval, too.
 const FRESH: Delta = Delta::from_millis(10);
 
-/// A counter that an administrator has created.
+/// A counter, and the queue pairs that are bound to it.
 struct Set {
     id: NonZeroU32,
     /// Sum for queue pairs that were bound to the counter and no longer are.
