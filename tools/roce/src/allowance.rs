@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Bytes that queue pairs may keep of what came ahead of a gap: an account that several share, and parts of it, so that one peer
-//! cannot take what is everybody's.
+//! Accounts of the bytes that queue pairs may keep of packets that arrived out of order. Several
+//! queue pairs share an account. A part of an account has a limit of its own, so that one peer
+//! cannot use up the whole account.
 
 use alloc::rc::Rc;
 use core::cell::Cell;
@@ -10,12 +11,12 @@ use core::cell::Cell;
 #[derive(Debug)]
 pub struct Allowance {
     left: Cell<u64>,
-    /// What it is a part of.
+    /// Account that this account is a part of.
     whole: Option<Rc<Allowance>>,
 }
 
 impl Allowance {
-    /// An account of so many bytes.
+    /// Returns an account of `bytes` bytes.
     pub fn new(bytes: u64) -> Rc<Self> {
         Rc::new(Self {
             left: Cell::new(bytes),
@@ -23,7 +24,7 @@ impl Allowance {
         })
     }
 
-    /// At most so many bytes of another account.
+    /// Returns a part of another account, with a limit of `bytes` bytes.
     pub fn part_of(whole: &Rc<Self>, bytes: u64) -> Rc<Self> {
         Rc::new(Self {
             left: Cell::new(bytes),
@@ -31,13 +32,15 @@ impl Allowance {
         })
     }
 
-    /// Bytes that are left.
+    /// Returns the number of bytes that are left in the account and in the accounts that it is part
+    /// of.
     pub fn left(&self) -> u64 {
         let whole = self.whole.as_ref().map_or(u64::MAX, |whole| whole.left());
         self.left.get().min(whole)
     }
 
-    /// Takes bytes, which come back when what this returns is dropped.
+    /// Takes bytes from the account, or returns `None` if fewer are left. The bytes return to the
+    /// account when the returned value is dropped.
     pub(crate) fn take(self: &Rc<Self>, bytes: u32) -> Option<Held> {
         if self.left() < bytes.into() {
             return None;
@@ -62,7 +65,7 @@ impl Allowance {
     }
 }
 
-/// Bytes that were taken.
+/// Bytes that were taken from an account.
 #[derive(Debug)]
 pub(crate) struct Held {
     from: Rc<Allowance>,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Counters of one queue pair. The NIC adds them up for the port; a packet that reaches no queue pair is the NIC's to
-//! count.
+//! Counters of one queue pair. The NIC adds them up for the port, and counts the packets that reach
+//! no queue pair.
 
 macro_rules! counters {
     ($(#[$about:meta])* $all:ident: $($(#[$doc:meta])* $name:ident,)*) => {
@@ -13,12 +13,12 @@ macro_rules! counters {
         }
 
         impl $all {
-            /// Names and values, in order.
+            /// Returns the names and values of the counters, in order.
             pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$( (stringify!($name), self.$name), )*].into_iter()
             }
 
-            /// Adds another's values.
+            /// Adds the values of other counters to these.
             pub fn add(&mut self, other: &Self) {
                 $( self.$name = self.$name.wrapping_add(other.$name); )*
             }
@@ -27,26 +27,28 @@ macro_rules! counters {
 }
 
 counters! {
-    /// What a queue pair has sent, received, dropped and repeated since it was created.
+    /// Counters of packets, completions, drops and retransmissions of a queue pair since it was
+    /// created.
     Counters:
-    // Those that count with every message come first: they share a cache line.
-    /// Packets sent; a super-packet counts as the packets it stands for.
+    // The counters that change with every message come first, so that they share a cache line.
+    /// Packets sent; a super-packet counts as the packets that it stands for.
     tx_packets,
-    /// Payload bytes sent.
+    /// Payload bytes of sent packets.
     tx_bytes,
-    /// Packets received.
+    /// Packets received; a super-packet counts as the packets that it stands for.
     rx_packets,
-    /// Payload bytes received.
+    /// Payload bytes of received packets.
     rx_bytes,
-    /// Acknowledgements sent, positive.
+    /// Positive acknowledgements sent by the responder.
     acks_sent,
-    /// Work requests completed, of both queues, without those flushed.
+    /// Work requests completed on both queues, without those that were flushed.
     completed,
-    /// Packets sent again.
+    /// Packets sent again by the requester.
     retransmitted,
-    /// Times that the local ACK timer expired.
+    /// Number of times that the local ACK timer expired.
     timeouts,
-    /// Times that something was sent again before the local ACK timer expired.
+    /// Number of times that the oldest unacknowledged packet was sent again before the local ACK
+    /// timer expired.
     probes,
     /// NAKs sent for a gap in the sequence.
     sequence_naks_sent,
@@ -54,59 +56,66 @@ counters! {
     sequence_naks_received,
     /// NAKs of other kinds sent.
     naks_sent,
-    /// Those of them for an access that the key does not allow.
+    /// NAKs in `naks_sent` for an access that the key does not allow.
     access_naks_sent,
     /// NAKs of other kinds received.
     naks_received,
-    /// RNR NAKs sent.
+    /// RNR NAKs sent by the responder.
     rnr_naks_sent,
-    /// RNR NAKs received.
+    /// RNR NAKs received by the requester.
     rnr_naks_received,
-    /// Responses found missing by a later one.
+    /// Gaps in the responses that the requester found from a later response.
     implied_naks,
-    /// Requests that had been executed before.
+    /// Duplicate request packets, whose PSN is before the expected one.
     duplicates,
-    /// Requests ahead of the sequence.
+    /// Request packets received with a PSN after the expected one; for UC, with any unexpected PSN.
     out_of_sequence,
-    /// Those of them that were kept until the gap before them closed.
+    /// Requests and responses received out of order that were kept for the time when the gap
+    /// closes.
     kept,
-    /// Responses and acknowledgements that answer nothing outstanding, dropped.
+    /// Responses and acknowledgements that answer no outstanding request, dropped.
     stale_responses,
-    /// Packets whose payload died on the way (the sender's work request had ended), dropped.
+    /// Packets dropped because their payload had become unreadable: the sender's work request had
+    /// ended, or the responder was reset.
     dead_payloads,
-    /// Packets that the queue pair's state does not process, dropped.
+    /// Packets dropped because the state of the queue pair does not process them.
     dropped_state,
-    /// Packets of another transport service, dropped.
+    /// Packets dropped because they belong to another transport service.
     dropped_transport,
-    /// Packets with another partition key, dropped.
+    /// Packets dropped because they have another partition key.
     dropped_pkey,
-    /// Datagrams with another Q_Key, dropped.
+    /// Datagrams dropped because they have another Q_Key.
     dropped_qkey,
-    /// UC, UD: messages that no receive was posted for, dropped.
+    /// UC, UD: messages dropped because no receive was posted.
     dropped_no_receive,
-    /// UC, UD: messages longer than the receive, dropped.
+    /// UC, UD: messages dropped because they are longer than the receive.
     dropped_too_long,
-    /// UC, UD: messages that failed a check, dropped.
+    /// UC, UD: messages dropped because they failed a check. UC: also later packets of a message
+    /// that was abandoned.
     dropped_invalid,
-    /// UC: messages abandoned in the middle.
+    /// UC: messages abandoned before their last packet.
     aborted_messages,
     /// UD: messages over the MTU, of which nothing was sent.
     over_mtu,
-    /// Work requests flushed.
+    /// Work requests completed with a flush error.
     flushed,
 }
 
 counters! {
-    /// What a queue pair has met of congestion and delay since it was created; of congestion by the names that RDMA drivers have for it.
+    /// Counters of congestion and delay of a queue pair since it was created. The counters of
+    /// congestion have the names that RDMA drivers use.
     CongestionCounters:
     /// Packets received that routers have marked.
     np_ecn_marked_roce_packets,
-    /// Congestion notifications (CNPs) sent, for requests that routers have marked.
+    /// Congestion notification packets (CNPs) sent for requests that routers have marked.
     np_cnp_sent,
-    /// CNPs received, on which fewer packets are under way.
+    /// CNPs received by a requester that controls congestion. It reduces its congestion window at
+    /// most once per round trip.
     rp_cnp_handled,
-    /// CNPs received, on which nothing is done.
+    /// CNPs received without effect, because the queue pair does not control congestion or is not
+    /// in RTS or SQD.
     rp_cnp_ignored,
-    /// Packets sent again by a timer although the peer answers their first copy too: spurious retransmissions (RFC 5682).
+    /// Packets that a timer sent again although the peer also answered their first copy: spurious
+    /// retransmissions (RFC 5682).
     spurious_retransmits,
 }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a queue pair needs from the NIC around it: its rings, memory, completion queues and the way out.
+//! The interface between a queue pair and the NIC around it: rings, memory, completion queues and
+//! outgoing packets.
 //!
-//! A [`Host`] is handed to each call of a [`Qp`](crate::Qp) and stands for *that* queue pair's surroundings, so its
-//! methods name no queue pair. Nothing here reads guest memory twice: a WQE is decoded into a snapshot once.
+//! A [`Host`] is passed to each call of a [`Qp`](crate::Qp) and stands for the surroundings of
+//! *that* queue pair, so its methods name no queue pair. A WQE is decoded into a snapshot once, so
+//! that no guest memory is read twice.
 
 mod sges;
 
@@ -18,39 +20,39 @@ pub use verbena_abi::eqe::EventType;
 pub use verbena_abi::syndrome::Syndrome;
 pub use verbena_abi::wqe::WqeOpcode;
 
-/// Header of a decoded send WQE; its data is a [`Gather`].
+/// Header of a decoded send WQE; the data of the WQE is in a [`Gather`].
 #[derive(Clone, Debug)]
 pub struct SendWqe {
-    /// Comes back in the completion.
+    /// Work request ID that the completion returns.
     pub wr_id: u64,
-    /// Operation.
+    /// Operation of the work request.
     pub opcode: WqeOpcode,
-    /// `IBV_SEND_SIGNALED`, or the queue signals everything.
+    /// True for `IBV_SEND_SIGNALED`, and for every WQE if the send queue signals all of them.
     pub signaled: bool,
-    /// `IBV_SEND_SOLICITED`.
+    /// True for `IBV_SEND_SOLICITED` (solicited event).
     pub solicited: bool,
-    /// `IBV_SEND_FENCE`.
+    /// True for `IBV_SEND_FENCE` (fence).
     pub fence: bool,
-    /// Immediate data in network order, or the key to invalidate (little endian).
+    /// Immediate data in network order, or the key to invalidate in little endian.
     pub imm: [u8; 4],
     /// RDMA and atomics: address at the peer.
     pub remote_addr: u64,
-    /// RDMA and atomics: key at the peer.
+    /// RDMA and atomics: R_Key at the peer.
     pub rkey: u32,
-    /// Atomics: value to compare with, or to add.
+    /// Atomics: value to compare with (CmpSwap), or to add (FetchAdd).
     pub compare_add: u64,
-    /// Atomics: value to store.
+    /// Atomics: value to store (CmpSwap).
     pub swap: u64,
-    /// Extended connections: the shared receive queue at the peer.
+    /// Extended connections: number of the shared receive queue at the peer.
     pub srqn: u32,
-    /// FLUSH: what, and how many bytes.
+    /// FLUSH: placement type and selectivity level, and the number of bytes to flush.
     pub flush: (Feth, u32),
-    /// Datagrams: where to. Set by [`SendWqe::set_datagram`].
+    /// Datagrams: destination, set by [`SendWqe::set_datagram`].
     pub datagram: Option<Box<DatagramDest>>,
 }
 
 impl SendWqe {
-    /// Sets where a datagram goes, in the memory that an earlier one has left here.
+    /// Sets the destination of a datagram, and reuses the allocation of an earlier destination.
     pub fn set_datagram(&mut self, dest: DatagramDest) {
         match &mut self.datagram {
             Some(place) => **place = dest,
@@ -79,39 +81,42 @@ impl Default for SendWqe {
     }
 }
 
-/// Destination of a datagram, from the WQE's address vector. The NIC has checked PD and source GID.
+/// Destination of a datagram, from the address vector of the WQE. The NIC has checked the PD and
+/// the source GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramDest {
-    /// The path.
+    /// Path from the sender to the receiver.
     pub path: crate::wire::Path,
-    /// Destination QPN.
+    /// QPN of the destination.
     pub qpn: u32,
-    /// Q_Key; with the top bit set the queue pair's own is sent (IBTA 10.2.5).
+    /// Q_Key of the work request; if its top bit is set, the queue pair's own Q_Key is sent
+    /// (IBTA 10.2.5).
     pub qkey: u32,
 }
 
-/// Data of one work request: where the bytes are. Shared with packets in flight to local peers, and read when such a
-/// packet arrives. Once the work request is completed, flushed or dropped, `alive` is false: a packet that still
-/// refers to it counts as lost, so no buffer is touched after its completion.
+/// Locations of the data of one work request. Packets in flight to local peers share the gather,
+/// and the data is read when such a packet arrives. When the work request is completed, flushed or
+/// dropped, `alive` becomes false: a packet that still refers to the gather counts as lost, so no
+/// buffer is touched after its completion.
 #[derive(Debug, Default)]
 pub struct Gather {
     /// Protection domain that the SGEs are checked against.
     pub pd: u32,
-    /// SGEs; empty when inline.
+    /// SGEs of the data; empty if the data is inline.
     pub sges: SgeList,
-    /// Inline data.
+    /// Inline data of the WQE.
     pub inline: Rare<u8>,
-    /// The QP may use the reserved DMA key.
+    /// True if the QP may use the reserved DMA key.
     pub privileged: bool,
-    /// Bytes of the message. Computed by the transport when the WQE starts.
+    /// Number of bytes of the message. The transport computes it when it starts the WQE.
     pub(crate) length: u32,
     pub(crate) alive: Cell<bool>,
-    /// Why the sender's memory could not be read, when a copy found that.
+    /// Cause that a copy reported because the sender's memory could not be read.
     pub(crate) fault: Cell<Option<Syndrome>>,
 }
 
 impl Gather {
-    /// Empties it for reuse; capacity stays.
+    /// Empties the gather for reuse, and keeps the capacity of its lists.
     pub(crate) fn recycle(&mut self) {
         self.sges.clear();
         self.inline.clear();
@@ -120,12 +125,12 @@ impl Gather {
         self.fault.set(None);
     }
 
-    /// Whether the work request still owns its buffers.
+    /// True if the work request still owns its buffers.
     pub fn is_alive(&self) -> bool {
         self.alive.get()
     }
 
-    /// Bytes `offset..offset + length` as a source for [`Host::copy`].
+    /// Returns bytes `offset..offset + length` of the message as a source for [`Host::copy`].
     pub fn source(&self, offset: u32, length: u32) -> Source<'_> {
         if self.inline.is_empty() {
             Source::Gather {
@@ -141,99 +146,104 @@ impl Gather {
     }
 }
 
-/// Bytes `offset..offset + length`, as far as there are any.
+/// Returns bytes `offset..offset + length`, or fewer if `bytes` ends before.
 pub(crate) fn part(bytes: &[u8], offset: u32, length: u32) -> &[u8] {
     let rest = bytes.get(offset as usize..).unwrap_or(&[]);
     rest.get(..length as usize).unwrap_or(rest)
 }
 
-/// A shared receive queue for extended connections (A14), as a request names it.
+/// A shared receive queue for extended connections (A14) that a request names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XrcSrq {
-    /// Number.
+    /// Number of the shared receive queue.
     pub srqn: u32,
-    /// No other queue has, or ever had, the same; 0 is none.
+    /// Identity of the queue, which no other queue has or ever had; 0 means no queue.
     pub life: u64,
-    /// Protection domain of its receives, and of what its requests may access.
+    /// Protection domain of the receives of the queue, and of the memory that its requests may
+    /// access.
     pub pd: u32,
 }
 
 /// A decoded receive WQE.
 #[derive(Clone, Debug, Default)]
 pub struct RecvWqe {
-    /// Targets of extended connections: which queue it is to be taken from.
+    /// Targets of extended connections: the queue from which the receive is to be taken.
     pub xrc: XrcSrq,
-    /// Comes back in the completion.
+    /// Work request ID that the completion returns.
     pub wr_id: u64,
-    /// Free-running index in the RQ or SRQ.
+    /// Free-running index of the WQE in the RQ or SRQ.
     pub index: u32,
-    /// Protection domain that the SGEs are checked against (an SRQ's own).
+    /// Protection domain that the SGEs are checked against; for an SRQ, its own.
     pub pd: u32,
-    /// The QP may use the reserved DMA key.
+    /// True if the QP may use the reserved DMA key.
     pub privileged: bool,
-    /// SGEs.
+    /// SGEs of the receive buffer.
     pub sges: SgeList,
 }
 
 impl RecvWqe {
-    /// Bytes that the SGEs hold.
+    /// Returns the number of bytes that the SGEs hold.
     pub fn capacity(&self) -> u64 {
         self.sges.iter().map(|s| u64::from(s.length)).sum()
     }
 }
 
-/// What [`Host::take_recv`] found.
+/// Result of [`Host::take_recv`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Take {
     /// A receive was taken from the ring.
     Taken,
-    /// None is posted.
+    /// No receive is posted.
     Empty,
-    /// One was taken, and cannot be used: `wr_id` and `index` are valid. RC completes it with LOC_QP_OP_ERR.
+    /// A receive was taken but cannot be used; its `wr_id` and `index` are valid. An RC queue pair
+    /// completes it with LOC_QP_OP_ERR.
     Malformed(Syndrome),
-    /// The ring cannot be read or the SRQ is dead: no receive was taken and none ever will be.
+    /// The ring cannot be read, or the SRQ is in error: no receive was taken, and none will be
+    /// taken later.
     Dead(Syndrome),
 }
 
-/// Why a send WQE cannot be executed.
+/// Reason for which a send WQE cannot be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WqeError {
-    /// Status of its completion.
+    /// Status of the completion of the WQE.
     pub status: WcStatus,
-    /// Cause.
+    /// Cause of the error.
     pub syndrome: Syndrome,
 }
 
 impl WqeError {
-    /// An error with a status and a cause.
+    /// Returns an error with a status and a cause.
     pub const fn new(status: WcStatus, syndrome: Syndrome) -> Self {
         Self { status, syndrome }
     }
 }
 
-/// A use of a memory key, to be checked.
+/// A use of a memory key that is to be checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyUse {
-    /// Protection domain of the user.
+    /// Protection domain of the queue pair or SRQ that uses the key.
     pub pd: u32,
-    /// The user, by [`Config::owner`](crate::qp::Config::owner): a memory window may be bound to one queue pair. Nothing of local keys.
+    /// Queue pair that uses the key, by [`Config::owner`](crate::qp::Config::owner), because a
+    /// memory window may be bound to one queue pair. Local keys are checked without it.
     pub owner: u64,
-    /// The user may use the reserved DMA key (only ever for local keys).
+    /// True if the user of the key may use the reserved DMA key; only for local keys.
     pub privileged: bool,
-    /// Key.
+    /// Key that is used.
     pub key: u32,
-    /// First address.
+    /// First address of the access.
     pub addr: u64,
-    /// Bytes; never 0: an access of zero length needs no valid key (IBTA 9.7.4).
+    /// Number of bytes; never 0, because an access of zero length needs no valid key (IBTA 9.7.4).
     pub length: u64,
-    /// What it is to be used for.
+    /// Kind of the access.
     pub access: Access,
 }
 
-/// What a key is used for. The kind tells which family of syndromes a failure is named by (`Lkey*` or `Rkey*`).
+/// Kind of an access by a key. It determines the family of syndromes that reports a failure
+/// (`Lkey*` or `Rkey*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Gather of a SEND or WRITE: always allowed.
+    /// Gather of a SEND or WRITE, which needs no permission.
     LocalRead,
     /// Scatter of a receive, READ or atomic.
     LocalWrite,
@@ -243,18 +253,19 @@ pub enum Access {
     RemoteWrite,
     /// Atomic by the peer.
     RemoteAtomic,
-    /// FLUSH by the peer. Of a whole region, neither address nor length count.
+    /// FLUSH by the peer. For a FLUSH of a whole region, address and length are ignored.
     RemoteFlush(Feth),
 }
 
 impl Access {
-    /// Whether it is by a local key.
+    /// True if the access uses a local key.
     #[inline]
     pub fn is_local(self) -> bool {
         matches!(self, Access::LocalRead | Access::LocalWrite)
     }
 
-    /// The permission that it needs of the memory region: of `verbena_abi::ctx::access`; none to read locally.
+    /// Returns the permission of `verbena_abi::ctx::access` that the memory region must have, or 0
+    /// for a local read.
     #[inline]
     pub fn permission(self) -> u32 {
         match self {
@@ -268,74 +279,75 @@ impl Access {
     }
 }
 
-/// Where bytes come from.
+/// Source of a copy.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
     /// Bytes of a frame or a WQE.
     Bytes(&'a [u8]),
-    /// A part of what SGEs describe (access: [`Access::LocalRead`]).
+    /// A part of the bytes that SGEs describe (access: [`Access::LocalRead`]).
     Gather {
-        /// Protection domain.
+        /// Protection domain of the SGEs.
         pd: u32,
-        /// The reserved DMA key is allowed.
+        /// True if the reserved DMA key is allowed.
         privileged: bool,
         /// All SGEs of the message.
         sges: &'a [Sge],
         /// First byte, counted over all SGEs.
         offset: u32,
-        /// Number of bytes.
+        /// Number of bytes to copy.
         length: u32,
     },
-    /// A part of a memory region that a READ asked for (access: [`Access::RemoteRead`]).
+    /// A part of the memory region that a READ requested (access: [`Access::RemoteRead`]).
     Region {
-        /// Protection domain.
+        /// Protection domain of the responder.
         pd: u32,
-        /// As in [`KeyUse::owner`].
+        /// User of the key, as in [`KeyUse::owner`].
         owner: u64,
-        /// Key.
+        /// R_Key of the READ request.
         key: u32,
-        /// First address.
+        /// First address of the part.
         addr: u64,
-        /// Number of bytes.
+        /// Number of bytes to copy.
         length: u32,
     },
 }
 
-/// Where bytes go.
+/// Target of a copy.
 #[derive(Debug)]
 pub enum Target<'a> {
-    /// A buffer of the engine's own, of exactly the source's size.
+    /// A buffer of the engine, of exactly the size of the source.
     Buffer(&'a mut [u8]),
-    /// A part of what SGEs describe (access: [`Access::LocalWrite`]); as many bytes as the source has.
+    /// A part of the bytes that SGEs describe, of the size of the source (access:
+    /// [`Access::LocalWrite`]).
     Scatter {
-        /// Protection domain.
+        /// Protection domain of the SGEs.
         pd: u32,
-        /// The reserved DMA key is allowed.
+        /// True if the reserved DMA key is allowed.
         privileged: bool,
         /// All SGEs of the message.
         sges: &'a [Sge],
         /// First byte, counted over all SGEs.
         offset: u32,
     },
-    /// A part of a memory region that a WRITE names (access: [`Access::RemoteWrite`]).
+    /// A part of the memory region that a WRITE names (access: [`Access::RemoteWrite`]).
     Region {
-        /// Protection domain.
+        /// Protection domain of the responder.
         pd: u32,
-        /// As in [`KeyUse::owner`].
+        /// User of the key, as in [`KeyUse::owner`].
         owner: u64,
-        /// Key.
+        /// R_Key of the WRITE.
         key: u32,
-        /// First address.
+        /// First address of the part.
         addr: u64,
     },
 }
 
-/// Which side of a copy failed, and why. Bytes before the failure may have been copied.
+/// Failed side of a copy, and the cause. Bytes before the failure may have been copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyFault {
-    /// The source.
+    /// The source could not be read.
     Source(Syndrome),
-    /// The target.
+    /// The target could not be written.
     Target(Syndrome),
 }
 
@@ -344,19 +356,19 @@ pub enum CopyFault {
 pub enum AtomicOp {
     /// Stores `swap` if the value equals `compare`.
     CompareSwap {
-        /// Expected value.
+        /// Expected value of the memory.
         compare: u64,
-        /// New value.
+        /// New value of the memory.
         swap: u64,
     },
-    /// Adds.
+    /// Adds `add` to the value.
     FetchAdd {
-        /// Addend.
+        /// Addend of the operation.
         add: u64,
     },
 }
 
-/// What a completion of a send WQE is called.
+/// Returns the opcode that the completion of a send WQE has.
 pub fn completes_as(opcode: WqeOpcode) -> WcOpcode {
     match opcode {
         WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm => WcOpcode::RdmaWrite,
@@ -372,55 +384,58 @@ pub fn completes_as(opcode: WqeOpcode) -> WcOpcode {
     }
 }
 
-/// A completion, of the queue pair that the call was made on.
+/// A completion of the queue pair on which the call was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// From the WQE.
+    /// Work request ID of the WQE.
     pub wr_id: u64,
     /// Free-running index of the WQE in its ring.
     pub wqe_index: u32,
-    /// Status.
+    /// Status of the completion.
     pub status: WcStatus,
-    /// Cause when `status` is not SUCCESS.
+    /// Cause of the error if `status` is not SUCCESS.
     pub syndrome: Option<Syndrome>,
-    /// What completed; tells send and receive queue apart also in error ([`WcOpcode::Recv`] and above are receives).
+    /// Completed operation. It distinguishes the send from the receive queue also for errors
+    /// ([`WcOpcode::Recv`] and above are receives).
     pub opcode: WcOpcode,
-    /// Bytes received, or returned by a READ or atomic.
+    /// Number of bytes received, or returned by a READ or atomic.
     pub byte_len: u32,
     /// Immediate data in network order.
     pub imm: Option<[u8; 4]>,
     /// Key that the peer's SEND invalidated.
     pub invalidated: Option<u32>,
-    /// The completion counts as solicited (IBTA 11.4.2; errors always do).
+    /// True if the completion counts as solicited (IBTA 11.4.2; errors always do).
     pub solicited: bool,
-    /// Datagrams: the source.
+    /// Datagrams: sender of the datagram.
     pub source: Option<DatagramSource>,
-    /// Receives of extended connections: where it was taken from, and whose CQ is told.
+    /// Receives of extended connections: shared receive queue that the receive was taken from, and
+    /// whose CQ gets the completion.
     pub xrc: XrcSrq,
 }
 
 impl Completion {
-    /// Whether it belongs to the receive queue.
+    /// True if the completion belongs to the receive queue.
     pub fn is_recv(&self) -> bool {
         self.opcode as u8 & verbena_abi::cqe::WC_OPCODE_RECV != 0
     }
 }
 
-/// Who sent a datagram.
+/// Sender of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramSource {
-    /// Its QPN.
+    /// QPN of the sender.
     pub qpn: u32,
-    /// The path it came by, seen from the sender.
+    /// Path of the datagram from the sender's point of view.
     pub path: crate::wire::Path,
 }
 
 /// The surroundings of one queue pair.
 pub trait Host {
-    /// Decodes send WQE `index`, once, into `wqe` and `gather` (which come empty: `sges` and `inline` have length 0).
-    /// Checks what is wrong in the WQE itself (opcode known, flags, SGE count, inline length, PD of the address
-    /// handle); keys are checked by [`Host::check`] later. Of a datagram, `wqe` may still have an earlier destination; it is to
-    /// be set anew. On an error `wr_id` and `opcode` have to be as good as can be.
+    /// Decodes send WQE `index` into `wqe` and `gather`, once (`sges` and `inline` are empty
+    /// before). Checks the WQE itself (opcode known, flags, SGE count, inline length, PD of the
+    /// address handle); [`Host::check`] checks its keys later. For a datagram the host sets the
+    /// destination in `wqe` anew, because `wqe` may still have an earlier one. On an error the host
+    /// sets `wr_id` and `opcode` as far as it can decode them.
     fn fetch_send(
         &mut self,
         index: u32,
@@ -428,15 +443,17 @@ pub trait Host {
         gather: &mut Gather,
     ) -> Result<(), WqeError>;
 
-    /// The `wr_id` and opcode of send WQE `index`, to flush it. An unknown opcode reads as SEND.
+    /// Returns the `wr_id` and opcode of send WQE `index`, to flush it. An unknown opcode reads as
+    /// SEND.
     fn send_wr_id(&mut self, index: u32) -> (u64, WcOpcode);
 
-    /// Takes the next receive of the RQ or SRQ into `wqe` (whose `sges` come empty). A taken receive is the queue
-    /// pair's to complete, exactly once.
+    /// Takes the next receive of the RQ or SRQ into `wqe` (whose `sges` are empty before). The
+    /// queue pair completes a taken receive exactly once.
     fn take_recv(&mut self, wqe: &mut RecvWqe) -> Take;
 
-    /// How many receives are posted to the RQ and not taken. None: they are in an SRQ, or it is not known, and the peer is
-    /// told that credits are not used (IBTA 9.7.7.2).
+    /// Returns the number of receives that are posted to the RQ and not yet taken. `None` if the
+    /// receives are in an SRQ or the number is not known: the responder then advertises to the peer
+    /// that credits are not used (IBTA 9.7.7.2).
     fn recv_credits(&mut self) -> Option<u32> {
         None
     }
@@ -445,23 +462,24 @@ pub trait Host {
     ///
     /// # Errors
     ///
-    /// None of this number for extended connections, or one of another domain; SRQ_DIED or CQ_DIED: one that completes nothing
-    /// any more.
+    /// No SRQ for extended connections has this number, or the SRQ belongs to another domain.
+    /// `SrqDied` or `CqDied`: the SRQ or its CQ is in error and completes nothing any more.
     fn xrc_srq(&mut self, _srqn: u32) -> Result<XrcSrq, Syndrome> {
         Err(Syndrome::XrcSrq)
     }
 
-    /// Checks a key for a use.
+    /// Checks whether a key allows an access.
     fn check(&mut self, key: &KeyUse) -> Result<(), Syndrome>;
 
-    /// Copies all bytes of `source` to `target`, each exactly once, checking keys again: memory regions may have
-    /// changed since [`Host::check`].
+    /// Copies all bytes of `source` to `target`, each exactly once. Checks the keys again, because
+    /// memory regions may have changed since [`Host::check`].
     fn copy(&mut self, target: Target<'_>, source: Source<'_>) -> Result<(), CopyFault>;
 
-    /// Executes an atomic on 8 aligned bytes of a memory region and returns the value before (in the machine's order).
+    /// Executes an atomic on 8 aligned bytes of a memory region and returns the value before the
+    /// operation, in the byte order of the machine.
     fn atomic(&mut self, key: &KeyUse, op: AtomicOp) -> Result<u64, Syndrome>;
 
-    /// Writes 8 aligned bytes of a memory region at once, after all that was written before.
+    /// Writes 8 aligned bytes of a memory region at once, after all earlier writes.
     fn atomic_write(&mut self, key: &KeyUse, value: [u8; 8]) -> Result<(), Syndrome> {
         let target = Target::Region {
             pd: key.pd,
@@ -475,7 +493,7 @@ pub trait Host {
         })
     }
 
-    /// Invalidates a key: for the peer's SEND with invalidate (`remote`), or for a local invalidate.
+    /// Invalidates a key, for the peer's SEND with invalidate (`remote`) or for a local invalidate.
     fn invalidate(&mut self, key: u32, remote: bool) -> Result<(), Syndrome>;
 
     /// Executes the fast registration of send WQE `index`.
@@ -486,20 +504,24 @@ pub trait Host {
         Err(Syndrome::BindWindow)
     }
 
-    /// Writes a completion to the send or receive CQ ([`Completion::is_recv`]). False: that CQ is dead and the completion is lost, and
-    /// the owner calls `Qp::handle_failure` soon; until then the queue pair answers and sends nothing.
+    /// Writes a completion to the send or receive CQ ([`Completion::is_recv`]). Returns false if
+    /// that CQ is in error and the completion is lost. The owner then calls `Qp::handle_failure`
+    /// soon, and the queue pair answers and sends nothing before that call.
     fn complete(&mut self, completion: &Completion) -> bool;
 
     /// Reports an asynchronous event of the queue pair.
     fn event(&mut self, event: EventType, syndrome: Option<Syndrome>);
 
-    /// Sends a packet: to the queue of a local peer, or out. It must not be delivered before this call returns.
+    /// Sends a packet to the queue of a local peer or to the wire. The host must not deliver the
+    /// packet before this call returns.
     fn transmit(&mut self, packet: Packet);
 
-    /// A request or response that had come ahead of a gap and was kept is about to be executed. For those who watch.
+    /// Informs observers that a request or response that was kept because it came out of order is
+    /// about to be executed.
     fn executes_kept(&mut self, _packet: &Packet) {}
 
-    /// Where buffers for copies come from: payloads of unreliable services. Without one, each is allocated.
+    /// Returns the pool for buffers of copies: payloads of unreliable services. Without a pool,
+    /// each buffer is allocated.
     fn pool(&mut self) -> Option<&mut Pool> {
         None
     }

@@ -2,50 +2,54 @@
 
 //! The transport: RoCEv2 queue pairs as deterministic state machines.
 //!
-//! Packets, work and time go in; packets, completions, events and the next deadline come out. There is no clock, no
-//! socket, no thread and no guest memory in here: all of that belongs to the [`Host`] that each call is given. So every
-//! rule of the protocol, and every accident of a network, is tested on a virtual clock in milliseconds.
+//! The inputs are packets, work requests and time; the outputs are packets, completions, events and
+//! the next deadline. The crate has no clock, socket, thread or guest memory: these belong to the
+//! [`Host`] that is passed to each call. So tests exercise every rule of the protocol, and every
+//! fault of a network, on a virtual clock and within milliseconds.
 //!
 //! # One RDMA WRITE
 //!
-//! 1. The program rings its doorbell; the NIC sees the producer index move and calls [`Qp::handle_posts`], then
-//!    [`Qp::poll`].
-//! 2. `qp/requester/` has the host decode the WQE into a snapshot (a header and a [`Gather`], the list of places
-//!    where the bytes are), checks its keys, gives it its range of PSNs and hands the host packets. To a peer in the
-//!    same engine, up to 256 KiB of a message travel as one *super-packet*, and no byte is copied: the packet refers to
-//!    the gather. For a wire, [`Packet::split`] and [`wire::frame`] make ordinary frames.
-//! 3. The NIC delivers the packet to the peer with [`Qp::handle_packet`]. `qp/responder/` checks sequence, operation, key
-//!    and bounds, and has the host copy: from the sender's memory to the receiver's, once.
-//! 4. The last packet of a run asks for an acknowledgement, which goes back as a packet. `qp/requester/responses.rs` completes
-//!    the work requests that it covers, in order, and their gathers are dead from then on: a copy of the packet that
-//!    is still under way counts as lost.
-//! 5. If the acknowledgement does not come, [`Qp::next_deadline`] passes and the requester goes back to the oldest PSN
-//!    that is not acknowledged.
+//! 1. The program rings its doorbell; the NIC reads the new producer index and calls
+//!    [`Qp::handle_posts`], then [`Qp::poll`].
+//! 2. `qp/requester/` has the host decode the WQE into a snapshot (a header and a [`Gather`], the
+//!    list of the locations of the data), checks its keys, assigns its range of PSNs and passes
+//!    packets to the host. To a peer in the same engine, up to 256 KiB of a message travel as one
+//!    *super-packet* without a copy of its bytes: the packet refers to the gather. For a wire,
+//!    [`Packet::split`] and [`wire::frame`] make ordinary frames.
+//! 3. The NIC delivers the packet to the peer with [`Qp::handle_packet`]. `qp/responder/` checks
+//!    sequence, operation, key and bounds, and has the host copy the data once, from the sender's
+//!    memory to the receiver's.
+//! 4. The last packet of a run requests an acknowledgement, which the responder sends as a packet.
+//!    `qp/requester/responses.rs` completes the acknowledged work requests in order. From then on
+//!    their gathers are invalid: a copy of the packet that is still in flight counts as lost.
+//! 5. If the acknowledgement does not arrive before [`Qp::next_deadline`], the requester goes back
+//!    to the oldest unacknowledged PSN.
 //!
-//! # Where to look
+//! # Source files
 //!
-//! | file | what |
+//! | file | contents |
 //! | --- | --- |
-//! | `host.rs` | what a queue pair needs from the NIC: [`Host`] and the types of its calls |
+//! | `host.rs` | the interface of a queue pair to the NIC: [`Host`] and the types of its calls |
 //! | `packet.rs` | [`Packet`], payloads by reference, super-packets |
-//! | `allowance.rs` | [`Allowance`]: bytes that may be kept of what came ahead of a gap |
-//! | `pool.rs` | [`Pool`]: buffers of payloads that are copies, used again and again |
+//! | `allowance.rs` | [`Allowance`]: limit of the bytes of packets that are kept out of order |
+//! | `pool.rs` | [`Pool`]: buffers for copied payloads, which are used again |
 //! | `qp/mod.rs` | [`Qp`] and the order of calls; `qp/state.rs` its states, `qp/timers.rs` its timers |
 //! | `qp/requester.rs`, `qp/requester/` | work requests and responses in, requests and completions out |
 //! | `qp/responder.rs`, `qp/responder/` | requests in, responses and completions out |
 //! | `qp/uc.rs`, `qp/ud.rs` | unreliable connections, datagrams |
-//! | `sched/` | whose turn it is, and whose time has come: [`sched::Ready`], [`sched::Wheel`] |
+//! | `sched/` | turns and deadlines of queue pairs: [`sched::Ready`], [`sched::Wheel`] |
 //! | `wire/` | the headers to the bit, ICRC, whole frames |
 //!
-//! Unit tests of a part are beside it. The rules of queue pairs are tested from outside, in `tests/rules/`, on the virtual clock
-//! and the bad links of the laboratory (`tools/roce-lab`), whose hosts check what must hold whatever is tested.
+//! The unit tests of a part are beside it. `tests/rules/` tests the rules of queue pairs from
+//! outside, on the virtual clock and the bad links of the laboratory (`tools/roce-lab`), whose
+//! hosts check the invariants in every test.
 //!
-//! `Documentation/rules.md` lists the rules by clause with their tests, `Documentation/transport.md` what is deliberately
-//! not met.
+//! `Documentation/rules.md` lists the rules by clause with their tests,
+//! `Documentation/transport.md` the rules that are deliberately not met.
 
 #![no_std]
 #![forbid(unsafe_code)]
-// Nothing that comes in, be it a packet, a work request or the time, may bring the engine to a panic.
+// No input, be it a packet, a work request or a time, may make the engine panic.
 #![cfg_attr(
     not(test),
     deny(

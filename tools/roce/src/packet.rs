@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A packet as queue pairs exchange it: the valid representation of a frame's transport headers, and a payload that is
-//! passed by reference between local peers.
+//! A packet as queue pairs exchange it: the valid representation of a frame's transport headers,
+//! and a payload that local peers pass by reference.
 //!
-//! A *super-packet* stands for `psns` consecutive packets of one message. It has the effects of these packets one
-//! after the other, and [`Packet::split`] makes them out of it where a real wire needs them.
+//! A *super-packet* stands for `psns` consecutive packets of one message. It has the effects of
+//! these packets in their order, and [`Packet::split`] makes the single packets for a real wire.
 
 mod join;
 
@@ -17,46 +17,46 @@ use core::cell::Cell;
 use verbena_abi::ctx::access;
 use verbena_abi::wqe::{flush_level, flush_placement};
 
-/// Transport service, the top three bits of a BTH opcode.
+/// Transport service, which the top three bits of a BTH opcode name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// Reliable connection.
+    /// Reliable connection (RC).
     Rc,
-    /// Unreliable connection.
+    /// Unreliable connection (UC).
     Uc,
-    /// Unreliable datagram.
+    /// Unreliable datagram (UD).
     Ud,
     /// Extended reliable connection (annex A14).
     Xrc,
 }
 
 impl Transport {
-    /// Whether what is sent is acknowledged.
+    /// True if the responder acknowledges the requests of this service.
     #[inline]
     pub fn is_reliable(self) -> bool {
         matches!(self, Transport::Rc | Transport::Xrc)
     }
 }
 
-/// What the last packet of a SEND carries beside its payload.
+/// Header that the last packet of a SEND carries in addition to its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendTail {
-    /// Nothing.
+    /// No header in addition to the payload.
     None,
     /// Immediate data, in network order.
     Imm([u8; 4]),
-    /// Key to invalidate.
+    /// R_Key that the responder is to invalidate.
     Invalidate(u32),
 }
 
 /// RDMA extended transport header (IBTA 9.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reth {
-    /// Virtual address.
+    /// Virtual address at the responder.
     pub addr: u64,
-    /// R_Key.
+    /// R_Key of the memory region.
     pub rkey: u32,
-    /// DMA length: bytes of the whole message.
+    /// DMA length: number of bytes of the whole message.
     pub length: u32,
 }
 
@@ -70,7 +70,7 @@ pub struct Feth {
 }
 
 impl Feth {
-    /// Whether it asks for something that exists.
+    /// True if placement type and selectivity level have defined values.
     pub fn is_known(self) -> bool {
         let known = flush_placement::ALL;
         self.placement & known != 0
@@ -78,12 +78,12 @@ impl Feth {
             && matches!(self.level, flush_level::RANGE | flush_level::REGION)
     }
 
-    /// Whether a whole memory region is meant.
+    /// True if the FLUSH is of a whole memory region.
     pub fn is_whole(self) -> bool {
         self.level == flush_level::REGION
     }
 
-    /// The rights that the queue pair and the memory region have to have.
+    /// Returns the access rights that the queue pair and the memory region must have.
     pub fn permission(self) -> u32 {
         let right = |placement, right| {
             if self.placement & placement != 0 {
@@ -100,90 +100,91 @@ impl Feth {
 /// Code of a NAK (IBTA 9.7.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NakCode {
-    /// 0: PSN sequence error.
+    /// Code 0: PSN sequence error.
     Sequence,
-    /// 1: invalid request.
+    /// Code 1: invalid request.
     InvalidRequest,
-    /// 2: remote access error.
+    /// Code 2: remote access error.
     RemoteAccess,
-    /// 3: remote operational error.
+    /// Code 3: remote operational error.
     RemoteOperational,
-    /// 4: invalid RD request.
+    /// Code 4: invalid RD request.
     InvalidRd,
-    /// Never on a wire: a local peer found that the *sender's* memory cannot be read.
+    /// Between local peers only, never on a wire: the memory of the *sender* cannot be read.
     SourceFault,
 }
 
 /// Syndrome of an AETH (IBTA 9.7.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AethSyndrome {
-    /// Positive, with a credit count code; 31 means that credits are not used.
+    /// Positive acknowledgement with a credit count code; 31 means that credits are not used.
     Ack {
-        /// 5 bits.
+        /// Credit count code, 5 bits.
         credits: u8,
     },
-    /// Receiver not ready, with a timer code.
+    /// Receiver not ready (RNR) NAK with a timer code.
     Rnr {
-        /// 5 bits, index of table 45.
+        /// Timer code: 5 bits, index of table 45.
         timer: u8,
     },
-    /// Negative.
+    /// Negative acknowledgement (NAK) with a code.
     Nak(NakCode),
 }
 
-/// ACK extended transport header.
+/// ACK extended transport header (AETH).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aeth {
-    /// Kind of acknowledgement.
+    /// Kind of the acknowledgement.
     pub syndrome: AethSyndrome,
     /// Message sequence number, 24 bits.
     pub msn: u32,
 }
 
-/// Operation of a packet, with the headers that belong to it. Where a message has several packets, `first` and `last`
-/// of the [`Packet`] tell which.
+/// Operation of a packet, with the headers that belong to it. In a message of several packets,
+/// `first` and `last` of the [`Packet`] determine which headers the packet has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// SEND; the tail comes with the last packet.
+    /// SEND; the last packet has the tail.
     Send(SendTail),
-    /// RDMA WRITE.
+    /// RDMA WRITE, with immediate data or without.
     Write {
-        /// With the first packet.
+        /// Header of the first packet.
         reth: Option<Reth>,
-        /// With the last packet of a WRITE with immediate, in network order.
+        /// Immediate data in network order, in the last packet of a WRITE with immediate.
         imm: Option<[u8; 4]>,
     },
-    /// RDMA READ request.
+    /// RDMA READ request with its RETH.
     ReadRequest(Reth),
-    /// RDMA READ response; the AETH comes with the first and the last packet. ATOMIC WRITE and FLUSH are answered by one of
-    /// no bytes.
+    /// RDMA READ response; the first and the last packet have the AETH. The response to an ATOMIC
+    /// WRITE or a FLUSH is a READ response of no bytes.
     ReadResponse(Option<Aeth>),
     /// Acknowledgement of any kind.
     Ack(Aeth),
-    /// Atomic request.
+    /// Atomic request with its operands.
     Atomic {
-        /// Virtual address.
+        /// Virtual address at the responder.
         addr: u64,
-        /// R_Key.
+        /// R_Key of the memory region.
         rkey: u32,
-        /// The operation.
+        /// Atomic operation that the responder executes.
         op: crate::host::AtomicOp,
     },
-    /// ATOMIC WRITE; the payload is what to write.
+    /// ATOMIC WRITE; the payload is the value to write.
     AtomicWrite(Reth),
-    /// FLUSH.
+    /// FLUSH request with its headers.
     Flush(Feth, Reth),
     /// Atomic response, with the value before the operation.
     AtomicResponse(Aeth, u64),
-    /// Congestion notification (CNP): a router has marked what the queue pair sends (A17.9.3).
+    /// Congestion notification packet (CNP): a router has marked packets that the queue pair sent
+    /// (A17.9.3).
     Cnp,
-    /// A request whose operation is reserved or not served: the lower five bits of its opcode. Nothing behind its BTH has a
-    /// meaning, so it has no payload.
+    /// Request with a reserved or unsupported operation, which is the lower five bits of its
+    /// opcode. The headers after the BTH are not known, so the packet has no payload.
     Unknown(u8),
 }
 
 impl Kind {
-    /// Whether it is a request, which a responder handles.
+    /// True for a request, which a responder handles.
     pub fn is_request(&self) -> bool {
         !matches!(
             self,
@@ -192,14 +193,14 @@ impl Kind {
     }
 }
 
-/// What only datagrams carry.
+/// Headers that only datagrams carry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// The path from the sender's side.
+    /// Path of the datagram from the sender's point of view.
     pub path: Path,
-    /// Q_Key (DETH).
+    /// Q_Key of the DETH.
     pub qkey: u32,
-    /// GRH as the receiver stores it: for IPv4, 20 bytes that mean nothing, then the IPv4 header.
+    /// GRH as the receiver stores it; for IPv4, 20 bytes without meaning and then the IPv4 header.
     pub grh: [u8; 40],
 }
 
@@ -213,13 +214,14 @@ impl Default for Datagram {
     }
 }
 
-/// What a responder and its READ responses between local peers have in common.
+/// State that a responder shares with its READ responses to local peers.
 #[derive(Debug)]
 pub struct Lender {
-    /// False once the responder was reset or destroyed.
+    /// False after the responder was reset or destroyed.
     pub(crate) alive: Cell<bool>,
-    /// The PSN at which a response could not be read, and why, when the peer's copy found that. The peer asks again from there,
-    /// and is told.
+    /// PSN and cause of a response that the local peer could not copy because the responder's
+    /// memory could not be read. The peer repeats its request from this PSN, and the responder then
+    /// refuses it with this cause.
     pub(crate) fault: Cell<Option<(u32, Syndrome)>>,
 }
 
@@ -232,49 +234,49 @@ impl Default for Lender {
     }
 }
 
-/// Bytes of a packet.
+/// Payload of a packet.
 #[derive(Clone, Debug, Default)]
 pub enum Payload {
-    /// None.
+    /// No payload.
     #[default]
     None,
-    /// A part of a local sender's message.
+    /// A part of the message of a local sender.
     Gather {
-        /// The message.
+        /// Gather of the message.
         gather: Rc<Gather>,
-        /// First byte.
+        /// Offset of the first byte in the message.
         offset: u32,
-        /// Number of bytes.
+        /// Number of bytes of the payload.
         length: u32,
     },
-    /// A part of a local responder's memory, for a READ response. Checked again when it is copied.
+    /// A part of a local responder's memory, for a READ response. The copy checks its key again.
     Region {
-        /// The responder that lends it.
+        /// State of the responder that lends its memory.
         lender: Rc<Lender>,
         /// Protection domain of the responder.
         pd: u32,
-        /// Key.
+        /// R_Key of the READ request.
         key: u32,
-        /// First address.
+        /// First address of the part.
         addr: u64,
-        /// Number of bytes.
+        /// Number of bytes of the payload.
         length: u32,
-        /// The responder, as in [`KeyUse::owner`](crate::host::KeyUse::owner).
+        /// Responder, as in [`KeyUse::owner`](crate::host::KeyUse::owner).
         owner: u64,
     },
-    /// Bytes of a frame, or a copy of the sender's.
+    /// Bytes of a frame, or a copy of the sender's bytes.
     Bytes {
-        /// The buffer that they are in.
+        /// Buffer that holds the bytes.
         bytes: Rc<Vec<u8>>,
-        /// First byte.
+        /// Offset of the first byte in the buffer.
         offset: u32,
-        /// Number of bytes.
+        /// Number of bytes of the payload.
         length: u32,
     },
 }
 
 impl Payload {
-    /// Number of bytes.
+    /// Returns the number of bytes of the payload.
     #[inline]
     pub fn len(&self) -> u32 {
         match self {
@@ -285,13 +287,13 @@ impl Payload {
         }
     }
 
-    /// Whether there are none.
+    /// True if the payload has no bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Payload of bytes that were received.
+    /// Returns a payload with a copy of received bytes.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         if bytes.is_empty() {
             return Payload::None;
@@ -303,7 +305,8 @@ impl Payload {
         }
     }
 
-    /// Whether the bytes can still be read. A payload that cannot makes its packet a lost one.
+    /// True if the bytes can still be read. A packet with a payload that cannot be read counts as
+    /// lost.
     #[inline]
     pub fn is_alive(&self) -> bool {
         match self {
@@ -313,7 +316,7 @@ impl Payload {
         }
     }
 
-    /// A source for [`Host::copy`](crate::host::Host::copy).
+    /// Returns the payload as a source for [`Host::copy`](crate::host::Host::copy).
     #[inline]
     pub fn source(&self) -> Source<'_> {
         match self {
@@ -345,7 +348,7 @@ impl Payload {
         }
     }
 
-    /// Bytes `offset..offset + length` of it.
+    /// Returns bytes `from..from + count` of the payload, or fewer if the payload ends before.
     pub fn slice(&self, from: u32, count: u32) -> Payload {
         let from = from.min(self.len());
         let count = count.min(self.len().saturating_sub(from));
@@ -371,40 +374,41 @@ impl Payload {
 /// A packet, or `psns` consecutive packets of one message.
 #[derive(Clone, Debug)]
 pub struct Packet {
-    /// Transport service.
+    /// Transport service of the packet.
     pub transport: Transport,
-    /// Operation and headers.
+    /// Operation and headers of the packet.
     pub kind: Kind,
-    /// Begins a message.
+    /// True if the packet begins a message.
     pub first: bool,
-    /// Ends a message.
+    /// True if the packet ends a message.
     pub last: bool,
-    /// Solicited event, valid with the last packet.
+    /// Solicited event bit, valid in the last packet.
     pub solicited: bool,
-    /// The requester wants an acknowledgement.
+    /// Acknowledge request bit of the requester.
     pub ack_req: bool,
-    /// Partition key.
+    /// Partition key of the sender.
     pub pkey: u16,
-    /// Destination QPN.
+    /// QPN of the destination.
     pub dst_qpn: u32,
-    /// Source QPN. On a wire only datagrams have it.
+    /// QPN of the source. On a wire only datagrams have it.
     pub src_qpn: u32,
-    /// First PSN.
+    /// PSN of the first packet.
     pub psn: u32,
-    /// Number of packets this stands for; 1 on a wire.
+    /// Number of packets that the super-packet stands for; 1 on a wire.
     pub psns: u32,
-    /// Requests of extended connections only: the shared receive queue at the responder.
+    /// Requests of extended connections: number of the shared receive queue at the responder.
     pub srqn: u32,
-    /// A router on the way has marked it: congestion experienced (CE, RFC 3168). Nothing that is sent.
+    /// Received packets: true if a router has marked the packet "congestion experienced" (CE,
+    /// RFC 3168).
     pub marked: bool,
-    /// Datagrams only.
+    /// Headers of a datagram; `None` for connections.
     pub datagram: Option<Rc<Datagram>>,
-    /// The bytes.
+    /// Payload of the packet.
     pub payload: Payload,
 }
 
 impl Packet {
-    /// Drops the first `count` of a super-packet's packets, which have `mtu` bytes each.
+    /// Drops the first `count` packets of a super-packet, which have `mtu` bytes each.
     pub fn trim_front(&mut self, count: u32, mtu: u32) {
         let count = count.min(self.psns.saturating_sub(1));
         if count == 0 {
@@ -423,7 +427,8 @@ impl Packet {
         }
     }
 
-    /// Splits off the first `count` packets of a super-packet; what is left begins after them.
+    /// Splits off and returns the first `count` packets of a super-packet; the super-packet then
+    /// begins after them.
     pub fn split_front(&mut self, count: u32, mtu: u32) -> Packet {
         let count = count.min(self.psns.saturating_sub(1));
         let mut front = self.clone();
@@ -442,7 +447,7 @@ impl Packet {
         front
     }
 
-    /// The single packets of a super-packet, in order.
+    /// Returns the single packets of a super-packet, in order.
     pub fn split(self, mtu: u32) -> Split {
         Split {
             rest: Some(self),
@@ -450,7 +455,7 @@ impl Packet {
         }
     }
 
-    /// The BTH opcode.
+    /// Returns the BTH opcode of the packet.
     pub fn opcode(&self) -> u8 {
         wire::opcode::of(self)
     }

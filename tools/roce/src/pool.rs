@@ -1,28 +1,32 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Buffers that packets refer to. The pool keeps a reference to each that it has lent; one that no packet refers to any
-//! more is lent again, so in steady state nothing is allocated for a packet.
+//! Buffers that packets refer to. The pool keeps a reference to each buffer that it has lent. When
+//! no packet refers to a buffer any more, the pool lends it again, so that in steady state a packet
+//! needs no allocation.
 
 use crate::packet::Datagram;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 
-/// Most things of a kind that a pool keeps. Packets under way beyond that have memory of their own.
+/// Maximum number of items of one kind that a pool keeps. Further packets in flight have memory of
+/// their own.
 const MAX_KEPT: usize = 1024;
-/// Bytes of a buffer that has room for a packet of any path MTU, or a frame. Larger ones are for super-packets.
+/// Capacity in bytes of a buffer for a packet of any path MTU, or a frame. Buffers with a larger
+/// capacity are for super-packets.
 const PACKET_BYTES: usize = 16 << 10;
-/// Most of those that a pool keeps.
+/// Maximum number of these larger buffers that a pool keeps.
 const MAX_LARGE: usize = 64;
-/// How many are looked at for one that is free. They are lent in turn, so the first one mostly is.
+/// Maximum number of items that a search for a free one examines. The pool lends the items in turn,
+/// so the first one is usually free.
 const TRIES: usize = 2;
 
-/// What has been lent, the longest ago first.
+/// Lent items, the one that was lent first in front.
 #[derive(Debug)]
 struct Lent<T>(VecDeque<Rc<T>>);
 
 impl<T: Default> Lent<T> {
-    /// One that nobody else refers to, as its last user left it.
+    /// Returns an item without other references, with the contents that its last user left.
     fn take(&mut self) -> Rc<T> {
         for _ in 0..TRIES {
             let Some(mut item) = self.0.pop_front() else {
@@ -43,8 +47,9 @@ impl<T: Default> Lent<T> {
     }
 }
 
-/// A pool of buffers and of datagrams' headers. It grows to what was once under way at the same time; of large buffers to less,
-/// which are apart, so that none of the many becomes one.
+/// A pool of buffers and of headers of datagrams. It grows to the number of items that were in use
+/// at the same time, up to its limits. Large buffers have their own list with a lower limit, so
+/// that no small buffer grows into a large one.
 #[derive(Debug)]
 pub struct Pool {
     buffers: Lent<Vec<u8>>,
@@ -63,8 +68,8 @@ impl Default for Pool {
 }
 
 impl Pool {
-    /// A buffer for so many bytes that nobody else refers to, with whatever was in it. Once filled, [`Pool::keep_buffer`] has it
-    /// lent again later.
+    /// Returns a buffer for `length` bytes without other references and with arbitrary contents.
+    /// After the caller has filled it, [`Pool::keep_buffer`] makes it available for reuse.
     pub fn buffer(&mut self, length: usize) -> Rc<Vec<u8>> {
         match length <= PACKET_BYTES {
             true => self.buffers.take(),
@@ -72,7 +77,7 @@ impl Pool {
         }
     }
 
-    /// Remembers a buffer that was filled.
+    /// Remembers a filled buffer, to lend it again later.
     pub fn keep_buffer(&mut self, buffer: &Rc<Vec<u8>>) {
         match buffer.capacity() <= PACKET_BYTES {
             true => self.buffers.keep(buffer, MAX_KEPT),
@@ -80,7 +85,7 @@ impl Pool {
         }
     }
 
-    /// A datagram's headers, with these values.
+    /// Returns headers of a datagram with these values.
     pub fn datagram(&mut self, value: Datagram) -> Rc<Datagram> {
         let mut item = self.datagrams.take();
         if let Some(place) = Rc::get_mut(&mut item) {

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Memory that will be needed soon is fetched while something else is done.
+//! Prefetches memory that will be needed soon, while the program does other work.
 //!
-//! With thousands of queue pairs nothing of the next one is in a near cache: each of its cache lines would be waited for,
-//! one after the other. A NIC knows whose turns come ([`Ready::ahead`](crate::sched::Ready::ahead)), so it can say so a few
-//! turns before. These are hints: they change nothing but the time, and without the feature `std` they are nothing.
+//! With thousands of queue pairs, the state of the next queue pair is in no near cache: the program
+//! would wait for each of its cache lines, one after the other. A NIC knows the next turns
+//! ([`Ready::ahead`](crate::sched::Ready::ahead)), so it can prefetch a few turns before.
+//! Prefetches are hints that change nothing but the time, and without the feature `std` they do
+//! nothing.
 
-/// Has the cache line fetched in which a value begins.
+/// Prefetches the first cache line of a value.
 #[inline(always)]
 pub fn line<T>(value: &T) {
     #[cfg(feature = "std")]
@@ -15,7 +17,7 @@ pub fn line<T>(value: &T) {
     let _ = value;
 }
 
-/// The same for an element of a slice, if it is there.
+/// Prefetches the first cache line of an element of a slice, if the index is in range.
 #[inline(always)]
 pub fn element<T>(slice: &[T], index: usize) {
     if let Some(value) = slice.get(index) {

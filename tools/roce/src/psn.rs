@@ -2,27 +2,28 @@
 
 //! Packet sequence numbers: 24 bits that wrap (IBTA 9.7.1).
 
-/// Numbers below this exist.
+/// Number of different PSNs.
 pub const PSN_COUNT: u32 = 1 << 24;
-/// The bits of a PSN.
+/// Mask of the bits of a PSN.
 pub const PSN_MASK: u32 = PSN_COUNT - 1;
-/// Half of the PSN space: a PSN is ahead of another by less than this, or it is behind (IBTA 9.7.1: the duplicate
-/// region). Also the most PSNs a requester may have outstanding.
+/// Half of the PSN space: a PSN that is ahead of another by less than this number is later, and any
+/// other PSN is a duplicate (IBTA 9.7.1: the duplicate region). Also the maximum number of PSNs
+/// that a requester may have outstanding.
 pub const PSN_WINDOW: u32 = 1 << 23;
 
-/// `psn + count`.
+/// Returns `psn + count`, modulo 2^24.
 #[inline]
 pub const fn add(psn: u32, count: u32) -> u32 {
     psn.wrapping_add(count) & PSN_MASK
 }
 
-/// How far `psn` is ahead of `from`, counted forwards: 0 to 2^24 - 1.
+/// Returns the distance from `from` to `psn`, counted forwards: 0 to 2^24 - 1.
 #[inline]
 pub const fn ahead(psn: u32, from: u32) -> u32 {
     psn.wrapping_sub(from) & PSN_MASK
 }
 
-/// Whether `psn` lies behind `expected`, in the half of the number space that counts as duplicates.
+/// True if `psn` is in the half of the PSN space before `expected`, which counts as duplicates.
 #[inline]
 pub const fn is_behind(psn: u32, expected: u32) -> bool {
     ahead(psn, expected) >= PSN_WINDOW

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Scatter/gather elements, and lists of them that cost nothing while they are short.
+//! Scatter/gather elements (SGEs), and lists of them that need no allocation while they are short.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// A scatter/gather element, as decoded.
+/// A decoded scatter/gather element.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sge {
-    /// Virtual (or zero-based) address.
+    /// Virtual or zero-based address.
     pub addr: u64,
-    /// Bytes; 0 means 0.
+    /// Number of bytes; 0 means 0.
     pub length: u32,
-    /// Local key.
+    /// Local key (L_Key) of the memory region.
     pub lkey: u32,
 }
 
-/// A vector that most of its owners never use: one word until then. Memory that it had stays for the next use.
+/// A vector that most of its owners never use. It takes one word before its first use, and keeps
+/// its allocation for the next use.
 #[derive(Clone, Debug)]
 #[allow(clippy::box_collection, reason = "an empty vector has three words")]
 pub struct Rare<T>(Option<Box<Vec<T>>>);
@@ -28,19 +29,19 @@ impl<T> Default for Rare<T> {
 }
 
 impl<T: Copy> Rare<T> {
-    /// Appends one.
+    /// Appends one value to the vector.
     pub fn push(&mut self, value: T) {
         self.0.get_or_insert_default().push(value);
     }
 
-    /// Appends several.
+    /// Appends several values to the vector.
     pub fn extend_from_slice(&mut self, values: &[T]) {
         if !values.is_empty() {
             self.0.get_or_insert_default().extend_from_slice(values);
         }
     }
 
-    /// Empties it for reuse.
+    /// Empties the vector for reuse.
     #[inline]
     pub fn clear(&mut self) {
         if let Some(values) = &mut self.0 {
@@ -61,18 +62,18 @@ impl<T> core::ops::Deref for Rare<T> {
     }
 }
 
-/// A list of SGEs. A single one, as most work requests have, is in the list itself, so that it needs no more memory to be
-/// allocated or fetched.
+/// A list of SGEs. Most work requests have a single SGE, which is stored in the list itself, so
+/// that no further memory has to be allocated or fetched for it.
 #[derive(Clone, Debug, Default)]
 pub struct SgeList {
     one: [Sge; 1],
     count: u32,
-    /// All of them, if there are more.
+    /// All SGEs, if there are at least two.
     many: Rare<Sge>,
 }
 
 impl SgeList {
-    /// Appends one.
+    /// Appends one SGE to the list.
     #[inline]
     pub fn push(&mut self, sge: Sge) {
         match self.count {
@@ -87,12 +88,12 @@ impl SgeList {
         self.count = self.count.saturating_add(1);
     }
 
-    /// Appends several.
+    /// Appends several SGEs to the list.
     pub fn extend_from_slice(&mut self, sges: &[Sge]) {
         sges.iter().for_each(|sge| self.push(*sge));
     }
 
-    /// Empties it for reuse; memory stays.
+    /// Empties the list for reuse, and keeps its allocation.
     #[inline]
     pub fn clear(&mut self) {
         self.count = 0;

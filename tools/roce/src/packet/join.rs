@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Packets of a message in a row become a super-packet: the inverse of [`Packet::split`], for a carrier that takes them by reference.
+//! Joins consecutive packets of a message into a super-packet: the inverse of [`Packet::split`],
+//! for a carrier that passes packets by reference.
 
 use super::{Kind, Packet, Payload, SendTail};
 use crate::psn;
 use alloc::rc::Rc;
 
 impl Packet {
-    /// Appends the packet that follows in its message, if a super-packet stands for both: it must not end the message or ask for
-    /// anything before its last packet, and its packets have to have `mtu` bytes each.
+    /// Appends the next packet of the same message if one super-packet can stand for both, and
+    /// returns true then. `self` must not end the message or request an acknowledgement or an
+    /// event, and each of its packets must have `mtu` bytes.
     pub fn join(&mut self, next: &Packet, mtu: u32) -> bool {
         let same = |packet: &Packet| {
             (
@@ -31,7 +33,7 @@ impl Packet {
             (Kind::Write { reth, imm: None }, Kind::Write { reth: None, imm }) => {
                 Kind::Write { reth, imm }
             }
-            // What the last says of the state holds.
+            // The later AETH has the newer state of the responder.
             (Kind::ReadResponse(first), Kind::ReadResponse(last)) => {
                 Kind::ReadResponse(last.or(first))
             }
@@ -49,7 +51,8 @@ impl Packet {
 }
 
 impl Payload {
-    /// Appends what lies behind it in the same work request or region.
+    /// Appends the bytes that follow in the same work request or region, and returns false if
+    /// `next` does not follow.
     fn append(&mut self, next: &Payload) -> bool {
         match (self, next) {
             (

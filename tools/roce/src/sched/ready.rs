@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A fair queue of what is ready: groups take turns, and the slots of a group take turns within the group's.
+//! A fair queue of ready slots: groups take turns, and the slots of a group share the turns of the
+//! group.
 
 use super::NONE;
 use crate::prefetch;
 use alloc::vec::Vec;
 
-/// Place of a slot in its group's list.
+/// Links of a slot in the list of its group.
 #[derive(Clone, Copy, Debug)]
 struct Link {
     next: u32,
     prev: u32,
-    /// Group whose list it is in, or [`NONE`].
+    /// Group whose list the slot is in, or [`NONE`].
     group: u32,
 }
 
-/// A group: a list of slots, and its place in the ring of groups that have some.
+/// A group: a list of slots, and the group's link in the ring of groups with slots.
 #[derive(Clone, Copy, Debug)]
 struct Group {
     head: u32,
     tail: u32,
     next: u32,
-    /// It is in the ring. Its list may have become empty meanwhile.
+    /// True if the group is in the ring. The list may have become empty since the group was linked.
     listed: bool,
 }
 
@@ -38,7 +39,8 @@ const NO_GROUP: Group = Group {
     listed: false,
 };
 
-/// The queue. Slots and groups are small numbers of the owner's; a slot is in it at most once.
+/// The queue. The owner numbers slots and groups with small numbers; a slot is in the queue at most
+/// once.
 #[derive(Debug)]
 pub struct Ready {
     links: Vec<Link>,
@@ -56,7 +58,7 @@ impl Default for Ready {
 }
 
 impl Ready {
-    /// An empty queue.
+    /// Returns an empty queue.
     pub const fn new() -> Self {
         Self {
             links: Vec::new(),
@@ -67,7 +69,8 @@ impl Ready {
         }
     }
 
-    /// Makes room for the slots and groups below these numbers, so that no [`Ready::push`] of them allocates.
+    /// Makes room for the slots and groups below these numbers, so that [`Ready::push`] allocates
+    /// nothing for them.
     pub fn reserve(&mut self, slots: u32, groups: u32) {
         if self.links.len() < slots as usize {
             self.links.resize(slots as usize, NO_LINK);
@@ -77,17 +80,17 @@ impl Ready {
         }
     }
 
-    /// Number of slots in it.
+    /// Returns the number of slots in the queue.
     pub fn len(&self) -> u32 {
         self.count
     }
 
-    /// Whether none is ready.
+    /// True if no slot is in the queue.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Whether a slot is in it.
+    /// True if the slot is in the queue.
     pub fn contains(&self, slot: u32) -> bool {
         self.link(slot).group != NONE
     }
@@ -96,7 +99,8 @@ impl Ready {
         self.links.get(slot as usize).copied().unwrap_or(NO_LINK)
     }
 
-    /// Puts a slot at the end of its group's list. False: it is in the queue already, and stays where it is.
+    /// Appends a slot to the list of its group. Returns false if the slot is in the queue already;
+    /// it then keeps its place.
     pub fn push(&mut self, group: u32, slot: u32) -> bool {
         if group == NONE || slot == NONE || self.contains(slot) {
             return false;
@@ -129,7 +133,7 @@ impl Ready {
         true
     }
 
-    /// Takes a slot out, wherever it is. False: it was not in the queue.
+    /// Removes a slot from any place of the queue. Returns false if the slot is not in the queue.
     pub fn remove(&mut self, slot: u32) -> bool {
         let link = self.link(slot);
         let Some(list) = self.groups.get_mut(link.group as usize) else {
@@ -154,7 +158,7 @@ impl Ready {
         true
     }
 
-    /// The slot whose turn it is, which leaves the queue; its group goes to the end of the ring.
+    /// Removes and returns the slot that has the next turn; its group goes to the end of the ring.
     pub fn pop(&mut self) -> Option<u32> {
         while self.first != NONE {
             let group = self.first;
@@ -180,8 +184,8 @@ impl Ready {
         None
     }
 
-    /// The slots whose turns come next, in order, as far as they are known without a search: to have their memory fetched
-    /// early ([`prefetch`](crate::prefetch)).
+    /// Returns the slots that have the next turns, in order, as far as they are known without a
+    /// search, so that the caller can prefetch their memory ([`prefetch`](crate::prefetch)).
     #[inline]
     pub fn ahead<const N: usize>(&self) -> [Option<u32>; N] {
         let mut ahead = [None; N];
@@ -200,7 +204,7 @@ impl Ready {
                 group.map_or(NONE, |g| g.head)
             };
         }
-        // The walk of the next call goes one further.
+        // The next call walks one slot further.
         prefetch::element(&self.links, slot as usize);
         ahead
     }

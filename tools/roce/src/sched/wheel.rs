@@ -2,11 +2,13 @@
 
 //! A hierarchical timer wheel: one deadline for each slot.
 //!
-//! Time is counted in ticks. Level 0 has a bucket for each of the 64 ticks that share all but their lowest 6 bits with the
-//! present one; level n has a bucket for each 64^n ticks likewise. So the level of a deadline is where its highest bit that
-//! differs from the present lies, every deadline of a level comes before those of the next, and a word of bits
-//! for each level finds the first. When the present reaches a bucket of a higher level, its slots move down; each moves
-//! down at most once for each level, and in practice the few levels between "now" and its distance.
+//! Time is counted in ticks. Level 0 has a bucket for each of the 64 ticks that differ from the
+//! present tick in at most the lowest 6 bits; likewise, level n has a bucket for each 64^n ticks.
+//! So the highest bit in which a deadline differs from the present determines its level, every
+//! deadline of a level comes before those of the next level, and one word of bits for each level
+//! finds the first deadline. When the present reaches a bucket of a higher level, the slots of the
+//! bucket move down. A slot moves down at most once for each level, in practice through the few
+//! levels that cover its distance from the present.
 
 use super::NONE;
 use crate::prefetch;
@@ -18,16 +20,16 @@ pub const GRANULARITY_NS: u64 = 1 << LOG_TICK;
 const LOG_TICK: u32 = 13;
 const LOG_BUCKETS: u32 = 6;
 const BUCKETS: usize = 1 << LOG_BUCKETS;
-/// Enough for all of a 64-bit clock.
+/// Number of levels that covers the whole of a 64-bit clock.
 const LEVELS: usize = (u64::BITS - LOG_TICK).div_ceil(LOG_BUCKETS) as usize;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// The deadline as asked for.
+    /// Deadline that the owner set, in nanoseconds.
     at: u64,
     next: u32,
     prev: u32,
-    /// Level and bucket, or [`NONE`]: not set.
+    /// Level and bucket of the slot, or [`NONE`] if it has no deadline.
     place: u32,
 }
 
@@ -38,13 +40,13 @@ const UNSET: Entry = Entry {
     place: NONE,
 };
 
-/// The wheel.
+/// A timer wheel with one deadline for each slot.
 #[derive(Debug)]
 pub struct Wheel {
     entries: Vec<Entry>,
     heads: [[u32; BUCKETS]; LEVELS],
     occupied: [u64; LEVELS],
-    /// The present, in ticks: every deadline before it has been handed out.
+    /// Present time in ticks: [`Wheel::pop`] has returned every slot with an earlier deadline.
     tick: u64,
 }
 
@@ -54,13 +56,13 @@ impl Default for Wheel {
     }
 }
 
-/// The tick at which a deadline has passed.
+/// Returns the first tick at which a deadline has passed.
 fn tick_of(at: u64) -> u64 {
     at.div_ceil(GRANULARITY_NS)
 }
 
 impl Wheel {
-    /// An empty wheel, at time 0.
+    /// Returns an empty wheel, at time 0.
     pub const fn new() -> Self {
         Self {
             entries: Vec::new(),
@@ -70,27 +72,28 @@ impl Wheel {
         }
     }
 
-    /// Makes room for the slots below this number, so that no [`Wheel::set`] of them allocates.
+    /// Makes room for the slots below this number, so that [`Wheel::set`] allocates nothing for
+    /// them.
     pub fn reserve(&mut self, slots: u32) {
         if self.entries.len() < slots as usize {
             self.entries.resize(slots as usize, UNSET);
         }
     }
 
-    /// The deadline of a slot, if it has one.
+    /// Returns the deadline of a slot in nanoseconds, if it has one.
     #[inline]
     pub fn deadline(&self, slot: u32) -> Option<u64> {
         let entry = self.entries.get(slot as usize)?;
         (entry.place != NONE).then_some(entry.at)
     }
 
-    /// Has the memory of a slot fetched.
+    /// Prefetches the memory of a slot.
     #[inline]
     pub fn prefetch(&self, slot: u32) {
         prefetch::element(&self.entries, slot as usize);
     }
 
-    /// Sets the deadline of a slot, in place of the one it had.
+    /// Sets the deadline of a slot in nanoseconds, and replaces an earlier deadline.
     pub fn set(&mut self, slot: u32, at: u64) {
         if slot == NONE {
             return;
@@ -103,7 +106,7 @@ impl Wheel {
         self.link(slot, tick_of(at));
     }
 
-    /// A slot has no deadline any more.
+    /// Removes the deadline of a slot.
     pub fn cancel(&mut self, slot: u32) {
         let Some(entry) = self.entries.get_mut(slot as usize) else {
             return;
@@ -133,7 +136,8 @@ impl Wheel {
         }
     }
 
-    /// A slot whose deadline has passed; it has none from then on. Those of one tick come in no particular order.
+    /// Returns a slot whose deadline has passed at `now`, and removes the deadline. Slots with
+    /// deadlines in one tick come in no particular order.
     pub fn pop(&mut self, now: u64) -> Option<u32> {
         let now = now / GRANULARITY_NS;
         loop {
@@ -147,7 +151,8 @@ impl Wheel {
                 self.cancel(head);
                 return Some(head);
             }
-            // The bucket's time has begun: its slots move down.
+            // The present has reached a bucket of a higher level, so the slots of the bucket move
+            // down.
             let mut slot = head;
             while let Some(entry) = self.entries.get(slot as usize) {
                 let (next, at) = (entry.next, entry.at);
@@ -158,20 +163,24 @@ impl Wheel {
         }
     }
 
-    /// When [`Wheel::pop`] is to be called again: not after the first deadline's tick, and at most a few times before it.
+    /// Returns the time at which [`Wheel::pop`] is to be called again, in nanoseconds. It is not
+    /// after the tick of the first deadline. It may be before that tick a few times, when slots
+    /// have to move down.
     pub fn next_deadline(&self) -> Option<u64> {
         let (.., tick) = self.first()?;
         Some(tick.saturating_mul(GRANULARITY_NS))
     }
 
-    /// The first bucket that has something, and the tick at which it begins.
+    /// Returns level and number of the first bucket with a slot, and the tick at which the bucket
+    /// begins.
     fn first(&self) -> Option<(usize, usize, u64)> {
         let (level, occupied) = self
             .occupied
             .iter()
             .enumerate()
             .find(|(_, occupied)| **occupied != 0)?;
-        // All buckets of a level that have something are ahead of the present one: those behind were emptied.
+        // [`Wheel::pop`] has emptied the earlier buckets of the level, so all occupied buckets are
+        // at or after the present one.
         let bucket = occupied.trailing_zeros();
         let shift = LOG_BUCKETS * level as u32;
         let above = self.tick.checked_shr(shift + LOG_BUCKETS).unwrap_or(0);
@@ -179,7 +188,7 @@ impl Wheel {
         Some((level, bucket as usize, tick))
     }
 
-    /// Puts a slot that is in no bucket into the one of a tick.
+    /// Puts a slot that is in no bucket into the bucket of a tick.
     fn link(&mut self, slot: u32, tick: u64) {
         let tick = tick.max(self.tick);
         let highest = 63 - ((tick ^ self.tick) | 1).leading_zeros();
