@@ -6,7 +6,7 @@ use super::{field, field24, put, put24, split, Malformed};
 pub use crate::packet::Aeth as Repr;
 use crate::packet::{AethSyndrome, NakCode};
 
-/// Bytes.
+/// Number of bytes of the header.
 pub const LEN: usize = 4;
 
 mod at {
@@ -14,14 +14,14 @@ mod at {
     pub const MSN: usize = 1;
 }
 
-/// A syndrome is a zero, two bits of kind, and five bits of value.
+/// A syndrome is a zero bit, two bits of kind, and five bits of value.
 const VALUE: u8 = 0x1f;
 const KIND: u8 = !VALUE;
 const ACK: u8 = 0x00;
 const RNR: u8 = 0x20;
 const NAK: u8 = 0x60;
 
-/// Bytes of which the header is complete.
+/// Bytes that begin with a complete header.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     header: &'a [u8; LEN],
@@ -29,31 +29,32 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Checks the length.
+    /// Checks that the header is complete.
     pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (header, payload) = split(bytes)?;
         Ok(Self { header, payload })
     }
 
-    /// The syndrome, as it is.
+    /// Returns the syndrome byte, which may be reserved.
     pub fn syndrome(&self) -> u8 {
         let [byte] = field(self.header, at::SYNDROME);
         byte
     }
 
-    /// Message sequence number.
+    /// Returns the message sequence number (MSN).
     pub fn msn(&self) -> u32 {
         field24(self.header, at::MSN)
     }
 
-    /// What follows the header.
+    /// Returns the bytes after the header.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 }
 
 impl Repr {
-    /// Reads it. Refuses reserved syndromes, so that they are dropped in silence.
+    /// Reads the fields of the header. Refuses reserved syndromes, so that they are silently
+    /// dropped.
     pub fn parse(view: View<'_>) -> Result<Self, Malformed> {
         let value = view.syndrome() & VALUE;
         let syndrome = match view.syndrome() & KIND {
@@ -75,7 +76,7 @@ impl Repr {
         })
     }
 
-    /// Writes it.
+    /// Writes the header to the start of `bytes`.
     pub fn emit(&self, bytes: &mut [u8]) {
         put(bytes, at::SYNDROME, &[self.syndrome.to_wire()]);
         put24(bytes, at::MSN, self.msn);
@@ -83,8 +84,8 @@ impl Repr {
 }
 
 impl AethSyndrome {
-    /// The byte of the header. A fault of the sender's memory, which never reaches a wire, would be a sequence error:
-    /// "send again".
+    /// Returns the syndrome byte of the header. A fault of the sender's memory, which is never sent
+    /// on a wire, is encoded as a sequence error, which requests a retransmission.
     pub fn to_wire(self) -> u8 {
         match self {
             AethSyndrome::Ack { credits } => ACK | credits & VALUE,

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Atomic acknowledge extended transport header (IBTA 9.3): follows the AETH.
+//! Atomic acknowledge extended transport header (IBTA 9.3), which follows the AETH.
 
 use super::{put, split, Malformed};
 
-/// Bytes.
+/// Number of bytes of the header.
 pub const LEN: usize = 8;
 
 mod at {
     pub const ORIGINAL: usize = 0;
 }
 
-/// Bytes of which the header is complete.
+/// Bytes that begin with a complete header.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     header: &'a [u8; LEN],
@@ -19,39 +19,39 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Checks the length.
+    /// Checks that the header is complete.
     pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (header, payload) = split(bytes)?;
         Ok(Self { header, payload })
     }
 
-    /// The value before the operation.
+    /// Returns the value before the operation.
     pub fn original(&self) -> u64 {
         u64::from_be_bytes(*self.header)
     }
 
-    /// What follows the header.
+    /// Returns the bytes after the header.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 }
 
-/// A header.
+/// Fields of the header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Repr {
-    /// The value before the operation.
+    /// Value of the memory before the operation.
     pub original: u64,
 }
 
 impl Repr {
-    /// Reads it.
+    /// Reads the fields of the header.
     pub fn parse(view: View<'_>) -> Result<Self, Malformed> {
         Ok(Self {
             original: view.original(),
         })
     }
 
-    /// Writes it.
+    /// Writes the header to the start of `bytes`.
     pub fn emit(&self, bytes: &mut [u8]) {
         put(bytes, at::ORIGINAL, &self.original.to_be_bytes());
     }

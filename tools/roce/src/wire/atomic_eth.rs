@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Atomic extended transport header (IBTA 9.3): for both atomics, of which FetchAdd leaves the last field unused.
+//! Atomic extended transport header (IBTA 9.3), of both atomic operations. FetchAdd does not use
+//! the last field.
 
 use super::{field, put, split, Malformed};
 use crate::host::AtomicOp;
 
-/// Bytes.
+/// Number of bytes of the header.
 pub const LEN: usize = 28;
 
 mod at {
@@ -15,7 +16,7 @@ mod at {
     pub const COMPARE: usize = 20;
 }
 
-/// Bytes of which the header is complete.
+/// Bytes that begin with a complete header.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     header: &'a [u8; LEN],
@@ -23,53 +24,53 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Checks the length.
+    /// Checks that the header is complete.
     pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (header, payload) = split(bytes)?;
         Ok(Self { header, payload })
     }
 
-    /// Virtual address.
+    /// Returns the virtual address.
     pub fn addr(&self) -> u64 {
         u64::from_be_bytes(field(self.header, at::ADDR))
     }
 
-    /// R_Key.
+    /// Returns the R_Key of the memory region.
     pub fn rkey(&self) -> u32 {
         u32::from_be_bytes(field(self.header, at::RKEY))
     }
 
-    /// Swap or add data.
+    /// Returns the swap or add data.
     pub fn swap_add(&self) -> u64 {
         u64::from_be_bytes(field(self.header, at::SWAP_ADD))
     }
 
-    /// Compare data.
+    /// Returns the compare data.
     pub fn compare(&self) -> u64 {
         u64::from_be_bytes(field(self.header, at::COMPARE))
     }
 
-    /// What follows the header.
+    /// Returns the bytes after the header.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 }
 
-/// A header.
+/// Fields of the header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Repr {
-    /// Virtual address.
+    /// Virtual address of the 8 bytes.
     pub addr: u64,
-    /// R_Key.
+    /// R_Key of the memory region.
     pub rkey: u32,
     /// Value to store (CmpSwap) or to add (FetchAdd).
     pub swap_add: u64,
-    /// Value to compare with.
+    /// Value to compare with (CmpSwap).
     pub compare: u64,
 }
 
 impl Repr {
-    /// The header of an operation.
+    /// Returns the header of an operation.
     pub fn new(addr: u64, rkey: u32, op: AtomicOp) -> Self {
         let (swap_add, compare) = match op {
             AtomicOp::CompareSwap { compare, swap } => (swap, compare),
@@ -83,7 +84,7 @@ impl Repr {
         }
     }
 
-    /// As a CmpSwap.
+    /// Returns the operation of a CmpSwap with this header.
     pub fn compare_swap(&self) -> AtomicOp {
         AtomicOp::CompareSwap {
             compare: self.compare,
@@ -91,12 +92,12 @@ impl Repr {
         }
     }
 
-    /// As a FetchAdd.
+    /// Returns the operation of a FetchAdd with this header.
     pub fn fetch_add(&self) -> AtomicOp {
         AtomicOp::FetchAdd { add: self.swap_add }
     }
 
-    /// Reads it.
+    /// Reads the fields of the header.
     pub fn parse(view: View<'_>) -> Result<Self, Malformed> {
         Ok(Self {
             addr: view.addr(),
@@ -106,7 +107,7 @@ impl Repr {
         })
     }
 
-    /// Writes it.
+    /// Writes the header to the start of `bytes`.
     pub fn emit(&self, bytes: &mut [u8]) {
         put(bytes, at::ADDR, &self.addr.to_be_bytes());
         put(bytes, at::RKEY, &self.rkey.to_be_bytes());

@@ -5,14 +5,14 @@
 use super::opcode::CNP;
 use super::{field, field24, put, put24, split, Malformed};
 
-/// Bytes.
+/// Number of bytes of the header.
 pub const LEN: usize = 12;
 
 mod at {
     pub const OPCODE: usize = 0;
     pub const FLAGS: usize = 1;
     pub const PKEY: usize = 2;
-    /// FECN, BECN and six reserved bits (resv8a of InfiniBand): outside of the ICRC.
+    /// FECN, BECN and six reserved bits (resv8a of InfiniBand), which the ICRC does not cover.
     pub const VARIANT: usize = 4;
     pub const DEST_QP: usize = 5;
     pub const ACK_REQ: usize = 8;
@@ -27,7 +27,7 @@ const FECN: u8 = 0x80;
 const BECN: u8 = 0x40;
 const ACK_REQ: u8 = 0x80;
 
-/// Bytes of which the header is complete.
+/// Bytes that begin with a complete header.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     header: &'a [u8; LEN],
@@ -35,7 +35,7 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Checks the length.
+    /// Checks that the header is complete.
     pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (header, payload) = split(bytes)?;
         Ok(Self { header, payload })
@@ -46,89 +46,91 @@ impl<'a> View<'a> {
         byte
     }
 
-    /// Service and operation ([`opcode`](super::opcode)).
+    /// Returns service and operation ([`opcode`](super::opcode)).
     pub fn opcode(&self) -> u8 {
         self.byte(at::OPCODE)
     }
 
-    /// Solicited event.
+    /// Returns the solicited event bit.
     pub fn solicited(&self) -> bool {
         self.byte(at::FLAGS) & SOLICITED != 0
     }
 
-    /// Migration state: the sender's path is not the alternate one.
+    /// Returns the MigReq bit (migration state): true if the sender does not use the alternate
+    /// path.
     pub fn mig_req(&self) -> bool {
         self.byte(at::FLAGS) & MIG_REQ != 0
     }
 
-    /// Bytes of padding after the payload, 0 to 3.
+    /// Returns the number of bytes of padding after the payload, 0 to 3.
     pub fn pad(&self) -> u8 {
         (self.byte(at::FLAGS) & PAD) >> 4
     }
 
-    /// Version of the transport header.
+    /// Returns the version of the transport header.
     pub fn version(&self) -> u8 {
         self.byte(at::FLAGS) & VERSION
     }
 
-    /// Partition key.
+    /// Returns the partition key.
     pub fn pkey(&self) -> u16 {
         u16::from_be_bytes(field(self.header, at::PKEY))
     }
 
-    /// Forward explicit congestion notification.
+    /// Returns the bit of forward explicit congestion notification (FECN).
     pub fn fecn(&self) -> bool {
         self.byte(at::VARIANT) & FECN != 0
     }
 
-    /// Backward explicit congestion notification.
+    /// Returns the bit of backward explicit congestion notification (BECN).
     pub fn becn(&self) -> bool {
         self.byte(at::VARIANT) & BECN != 0
     }
 
-    /// Destination QPN.
+    /// Returns the QPN of the destination.
     pub fn dest_qpn(&self) -> u32 {
         field24(self.header, at::DEST_QP)
     }
 
-    /// Acknowledge request.
+    /// Returns the acknowledge request bit.
     pub fn ack_req(&self) -> bool {
         self.byte(at::ACK_REQ) & ACK_REQ != 0
     }
 
-    /// Packet sequence number.
+    /// Returns the packet sequence number (PSN).
     pub fn psn(&self) -> u32 {
         field24(self.header, at::PSN)
     }
 
-    /// What follows the header.
+    /// Returns the bytes after the header.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 }
 
-/// A header. MigReq is sent as 1, as there is no alternate path in RoCE, congestion notifications and reserved bits as 0; but a
-/// CNP has BECN and no MigReq (A17.9.3). All of these are ignored on arrival.
+/// Fields of the header. MigReq is sent as 1, because RoCE has no alternate path; FECN, BECN and
+/// reserved bits are sent as 0. But a CNP is sent with BECN as 1 and MigReq as 0 (A17.9.3). All of
+/// these bits are ignored on arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
-    /// Service and operation.
+    /// Service and operation of the packet.
     pub opcode: u8,
-    /// Solicited event.
+    /// Solicited event bit of the packet.
     pub solicited: bool,
-    /// Bytes of padding after the payload, 0 to 3.
+    /// Number of bytes of padding after the payload, 0 to 3.
     pub pad: u8,
-    /// Partition key.
+    /// Partition key of the sender.
     pub pkey: u16,
-    /// Destination QPN.
+    /// QPN of the destination.
     pub dest_qpn: u32,
-    /// Acknowledge request.
+    /// Acknowledge request bit of the packet.
     pub ack_req: bool,
-    /// Packet sequence number.
+    /// Packet sequence number, 24 bits.
     pub psn: u32,
 }
 
 impl Repr {
-    /// Reads it. Refuses unknown versions (IBTA 9.6.1.1).
+    /// Reads the fields of the header. Refuses unknown versions (IBTA 9.6.1.1).
     pub fn parse(view: View<'_>) -> Result<Self, Malformed> {
         if view.version() != 0 {
             return Err(Malformed::TransportVersion);
@@ -144,7 +146,7 @@ impl Repr {
         })
     }
 
-    /// Writes it.
+    /// Writes the header to the start of `bytes`.
     pub fn emit(&self, bytes: &mut [u8]) {
         let solicited = if self.solicited { SOLICITED } else { 0 };
         let (mig_req, variant) = match self.opcode {
@@ -162,7 +164,7 @@ impl Repr {
     }
 }
 
-/// The header with the fields that may change set to ones, for the ICRC (IBTA A17.3).
+/// Returns the header with the fields that may change set to ones, for the ICRC (IBTA A17.3).
 pub(super) fn masked(header: &[u8]) -> [u8; LEN] {
     let mut masked: [u8; LEN] = field(header, 0);
     put(&mut masked, at::VARIANT, &[0xff]);

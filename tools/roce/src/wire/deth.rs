@@ -4,7 +4,7 @@
 
 use super::{field, field24, put, put24, split, Malformed};
 
-/// Bytes.
+/// Number of bytes of the header.
 pub const LEN: usize = 8;
 
 mod at {
@@ -13,7 +13,7 @@ mod at {
     pub const SRC_QP: usize = 5;
 }
 
-/// Bytes of which the header is complete.
+/// Bytes that begin with a complete header.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     header: &'a [u8; LEN],
@@ -21,39 +21,39 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Checks the length.
+    /// Checks that the header is complete.
     pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (header, payload) = split(bytes)?;
         Ok(Self { header, payload })
     }
 
-    /// Q_Key.
+    /// Returns the Q_Key of the datagram.
     pub fn qkey(&self) -> u32 {
         u32::from_be_bytes(field(self.header, at::QKEY))
     }
 
-    /// Source QPN.
+    /// Returns the QPN of the source.
     pub fn src_qpn(&self) -> u32 {
         field24(self.header, at::SRC_QP)
     }
 
-    /// What follows the header.
+    /// Returns the bytes after the header.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 }
 
-/// A header.
+/// Fields of the header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Repr {
-    /// Q_Key.
+    /// Q_Key of the datagram.
     pub qkey: u32,
-    /// Source QPN, 24 bits.
+    /// QPN of the source, 24 bits.
     pub src_qpn: u32,
 }
 
 impl Repr {
-    /// Reads it.
+    /// Reads the fields of the header.
     pub fn parse(view: View<'_>) -> Result<Self, Malformed> {
         Ok(Self {
             qkey: view.qkey(),
@@ -61,7 +61,7 @@ impl Repr {
         })
     }
 
-    /// Writes it.
+    /// Writes the header to the start of `bytes`.
     pub fn emit(&self, bytes: &mut [u8]) {
         put(bytes, at::QKEY, &self.qkey.to_be_bytes());
         put(bytes, at::RESERVED, &[0]);

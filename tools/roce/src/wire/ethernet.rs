@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Ethernet header. Where its type says so, an 802.1Q tag follows (`vlan.rs`).
+//! Ethernet header. An 802.1Q tag (`vlan.rs`) follows the header if its type is that of a tag.
 
 use super::{field, put, split, Malformed};
 
-/// Bytes.
+/// Number of bytes of the header.
 pub const LEN: usize = 14;
-/// IPv4.
+/// Ethernet type of IPv4.
 pub const TYPE_IPV4: u16 = 0x0800;
-/// 802.1Q tag.
+/// Ethernet type of an 802.1Q tag.
 pub const TYPE_VLAN: u16 = 0x8100;
-/// IPv6.
+/// Ethernet type of IPv6.
 pub const TYPE_IPV6: u16 = 0x86dd;
 
 mod at {
@@ -19,7 +19,7 @@ mod at {
     pub const TYPE: usize = 12;
 }
 
-/// Bytes of which the header is complete.
+/// Bytes that begin with a complete header.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     header: &'a [u8; LEN],
@@ -27,46 +27,46 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Checks the length.
+    /// Checks that the header is complete.
     pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (header, payload) = split(bytes)?;
         Ok(Self { header, payload })
     }
 
-    /// Destination MAC address.
+    /// Returns the destination MAC address.
     pub fn destination(&self) -> [u8; 6] {
         field(self.header, at::DESTINATION)
     }
 
-    /// Source MAC address.
+    /// Returns the source MAC address.
     pub fn source(&self) -> [u8; 6] {
         field(self.header, at::SOURCE)
     }
 
-    /// What follows.
+    /// Returns the type of the payload.
     pub fn ether_type(&self) -> u16 {
         u16::from_be_bytes(field(self.header, at::TYPE))
     }
 
-    /// What follows the header.
+    /// Returns the bytes after the header.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 }
 
-/// A header.
+/// Fields of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
-    /// Destination MAC address.
+    /// MAC address of the destination.
     pub destination: [u8; 6],
-    /// Source MAC address.
+    /// MAC address of the source.
     pub source: [u8; 6],
-    /// What follows.
+    /// Ethernet type of the payload.
     pub ether_type: u16,
 }
 
 impl Repr {
-    /// Reads it.
+    /// Reads the fields of the header.
     pub fn parse(view: View<'_>) -> Result<Self, Malformed> {
         Ok(Self {
             destination: view.destination(),
@@ -75,7 +75,7 @@ impl Repr {
         })
     }
 
-    /// Writes it.
+    /// Writes the header to the start of `bytes`.
     pub fn emit(&self, bytes: &mut [u8]) {
         put(bytes, at::DESTINATION, &self.destination);
         put(bytes, at::SOURCE, &self.source);

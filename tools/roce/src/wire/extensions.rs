@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The headers between BTH and payload together, as the table of opcodes has them.
+//! The headers between BTH and payload together, in the order of the table of opcodes.
 
 use super::opcode::{Header, Operation, Row};
 use super::{aeth, atomic_ack_eth, atomic_eth, deth, feth, ieth, imm_dt, reth, xrceth, Malformed};
@@ -8,34 +8,34 @@ use crate::host::AtomicOp;
 use crate::packet::{Kind, Packet, SendTail, Transport};
 use alloc::vec::Vec;
 
-/// Most bytes that they have together: XRCETH and AtomicETH.
+/// Maximum number of bytes of these headers together: XRCETH and AtomicETH.
 pub const MAX_LEN: usize = 32;
 
-/// What was there.
+/// Headers of one packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Repr {
-    /// DETH.
+    /// DETH of a datagram.
     pub deth: Option<deth::Repr>,
-    /// XRCETH.
+    /// XRCETH of a request of an extended connection.
     pub xrceth: Option<xrceth::Repr>,
-    /// FETH.
+    /// FETH of a FLUSH.
     pub feth: Option<feth::Repr>,
-    /// RETH.
+    /// RETH of an RDMA request, ATOMIC WRITE or FLUSH.
     pub reth: Option<reth::Repr>,
-    /// AtomicETH.
+    /// AtomicETH of an atomic request.
     pub atomic_eth: Option<atomic_eth::Repr>,
-    /// AETH.
+    /// AETH of an acknowledgement or response.
     pub aeth: Option<aeth::Repr>,
-    /// AtomicAckETH.
+    /// AtomicAckETH of an atomic response.
     pub atomic_ack_eth: Option<atomic_ack_eth::Repr>,
-    /// ImmDt.
+    /// ImmDt of a message with immediate data.
     pub imm_dt: Option<imm_dt::Repr>,
-    /// IETH.
+    /// IETH of a SEND with invalidate.
     pub ieth: Option<ieth::Repr>,
 }
 
 impl Repr {
-    /// Reads these headers, which `bytes` begin with, and adds them. Returns what follows them.
+    /// Reads these headers from the start of `bytes` and adds them. Returns the bytes after them.
     pub fn parse<'a>(
         &mut self,
         headers: &[Header],
@@ -64,7 +64,8 @@ impl Repr {
         Ok(bytes)
     }
 
-    /// Appends these headers. One that is not there is zeros, so that a frame is always as long as its opcode says.
+    /// Appends these headers to `out`. A missing header is written as zeros, so that a frame always
+    /// has the length that its opcode requires.
     pub fn emit(&self, headers: &[Header], out: &mut Vec<u8>) {
         for header in headers {
             let start = out.len();
@@ -93,7 +94,7 @@ impl Repr {
         }
     }
 
-    /// The headers of a packet.
+    /// Returns the headers of a packet.
     pub fn of(packet: &Packet) -> Self {
         let mut all = Self {
             deth: packet.datagram.as_ref().map(|datagram| deth::Repr {
@@ -127,7 +128,7 @@ impl Repr {
         all
     }
 
-    /// What a packet with this row's opcode and these headers is.
+    /// Returns the operation of a packet with the opcode of this row and these headers.
     pub fn kind(&self, row: &Row) -> Result<Kind, Malformed> {
         let atomic = |op: fn(&atomic_eth::Repr) -> AtomicOp| {
             self.atomic_eth.as_ref().map(|header| Kind::Atomic {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! FLUSH extended transport header (IBTA A19): placement type in bits 3:0, selectivity level in bits 5:4.
+//! FLUSH extended transport header (IBTA A19): placement type in bits 3:0, selectivity level in
+//! bits 5:4.
 
 use super::{field, put, split, Malformed};
 pub use crate::packet::Feth as Repr;
 
-/// Bytes.
+/// Number of bytes of the header.
 pub const LEN: usize = 4;
 
 mod at {
@@ -16,7 +17,7 @@ const PLACEMENT: u32 = 0xf;
 const LEVEL: u32 = 0x3;
 const LEVEL_SHIFT: u32 = 4;
 
-/// Bytes of which the header is complete.
+/// Bytes that begin with a complete header.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     header: &'a [u8; LEN],
@@ -24,7 +25,7 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Checks the length.
+    /// Checks that the header is complete.
     pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (header, payload) = split(bytes)?;
         Ok(Self { header, payload })
@@ -34,24 +35,24 @@ impl<'a> View<'a> {
         u32::from_be_bytes(field(self.header, at::BITS))
     }
 
-    /// Placement type.
+    /// Returns the placement type, 4 bits.
     pub fn placement(&self) -> u8 {
         (self.bits() & PLACEMENT) as u8
     }
 
-    /// Selectivity level.
+    /// Returns the selectivity level, 2 bits.
     pub fn level(&self) -> u8 {
         (self.bits() >> LEVEL_SHIFT & LEVEL) as u8
     }
 
-    /// What follows the header.
+    /// Returns the bytes after the header.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 }
 
 impl Repr {
-    /// Reads it. Reserved bits are ignored.
+    /// Reads the fields of the header, and ignores reserved bits.
     pub fn parse(view: View<'_>) -> Result<Self, Malformed> {
         Ok(Self {
             placement: view.placement(),
@@ -59,7 +60,7 @@ impl Repr {
         })
     }
 
-    /// Writes it.
+    /// Writes the header to the start of `bytes`.
     pub fn emit(&self, bytes: &mut [u8]) {
         let level = (u32::from(self.level) & LEVEL) << LEVEL_SHIFT;
         let bits = u32::from(self.placement) & PLACEMENT | level;

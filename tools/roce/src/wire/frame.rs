@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Whole frames: [`parse`] and [`emit`], over the table of [`opcode`]s.
+//! Whole frames: [`parse`] and [`emit`], with the headers that the table of [`opcode`]s gives.
 
 use super::{bth, deth, ethernet, extensions, icrc, imm_dt, ipv4, ipv6, opcode, udp, vlan};
 use super::{put, split, Malformed, Path};
@@ -9,38 +9,39 @@ use crate::pool::Pool;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 
-/// Longest payload of a packet that is accepted: the largest path MTU.
+/// Longest accepted payload of a packet in bytes: the largest path MTU.
 pub const MAX_PAYLOAD: usize = 4096;
 
 /// A frame that is a RoCEv2 packet.
 #[derive(Clone, Debug)]
 pub struct Frame {
-    /// The way it came, as the sender names it.
+    /// Path of the frame from the sender's point of view.
     pub path: Path,
-    /// The packet.
+    /// Packet in the frame.
     pub packet: Packet,
 }
 
-/// Whether a frame is for the RoCEv2 port, so that it is to be parsed here rather than given to the Ethernet side.
-/// Anything malformed before the UDP header is not.
+/// True if a frame is for the RoCEv2 port, so that this module parses it and the Ethernet side does
+/// not get it. False for a frame that is malformed before its UDP header.
 pub fn is_rocev2(bytes: &[u8]) -> bool {
     peek(bytes).is_some()
 }
 
-/// The path of a frame for the RoCEv2 port, but for its UDP source port. What follows the ports is not looked at.
+/// Returns the path of a frame for the RoCEv2 port, without its UDP source port. Bytes after the
+/// UDP ports are not read.
 pub fn peek(bytes: &[u8]) -> Option<Path> {
     let layers = layers(bytes).ok()?;
     let ([_, _, port @ ..], _): (&[u8; 4], _) = split(layers.segment).ok()?;
     (u16::from_be_bytes(*port) == udp::PORT).then_some(layers.path)
 }
 
-/// Ethernet and IP of a frame.
+/// Ethernet and IP headers of a frame.
 struct Layers<'a> {
-    /// The path so far.
+    /// Path of the frame, without its UDP source port.
     path: Path,
-    /// The packet from its IP header on.
+    /// Packet from its IP header on.
     packet: &'a [u8],
-    /// The packet from its UDP header on.
+    /// Packet from its UDP header on.
     segment: &'a [u8],
 }
 
@@ -81,7 +82,7 @@ fn layers(bytes: &[u8]) -> Result<Layers<'_>, Malformed> {
     })
 }
 
-/// Reads a frame. The packet has its payload in bytes of its own.
+/// Parses a frame. The packet owns a copy of the payload.
 pub fn parse(bytes: &[u8]) -> Result<Frame, Malformed> {
     let parts = parse_parts(bytes)?;
     let mut frame = parts.frame;
@@ -90,8 +91,8 @@ pub fn parse(bytes: &[u8]) -> Result<Frame, Malformed> {
     Ok(frame)
 }
 
-/// Reads a frame that fills a buffer. The packet refers to that buffer for its payload, so nothing is copied, and nothing is
-/// allocated if the pool has what a datagram needs.
+/// Parses a frame that fills a buffer. The payload of the packet refers to that buffer, so no bytes
+/// are copied, and nothing is allocated if the pool has free headers of a datagram.
 pub fn parse_in(buffer: &Rc<Vec<u8>>, pool: &mut Pool) -> Result<Frame, Malformed> {
     let parts = parse_parts(buffer)?;
     let mut frame = parts.frame;
@@ -107,7 +108,7 @@ pub fn parse_in(buffer: &Rc<Vec<u8>>, pool: &mut Pool) -> Result<Frame, Malforme
     Ok(frame)
 }
 
-/// A frame of which the packet has neither payload nor datagram's headers yet.
+/// A frame whose packet has neither its payload nor the headers of a datagram yet.
 struct Parts<'a> {
     frame: Frame,
     datagram: Option<Datagram>,
@@ -125,7 +126,8 @@ fn parse_parts(bytes: &[u8]) -> Result<Parts<'_>, Malformed> {
     if udp.destination != udp::PORT {
         return Err(Malformed::Port);
     }
-    // Nothing may hide between what UDP and what IP call the end: the ICRC is at both.
+    // The ICRC is at the end of the IP packet and of the UDP datagram, so both must end at the same
+    // byte.
     if view.payload().len().saturating_add(udp::LEN) != segment.len() {
         return Err(Malformed::Length);
     }
@@ -133,7 +135,7 @@ fn parse_parts(bytes: &[u8]) -> Result<Parts<'_>, Malformed> {
     let (transport, _) = split_icrc(view.payload())?;
     let (covered, crc) = split_icrc(ip)?;
     let view = bth::View::new(transport)?;
-    // Before any field is believed (IBTA 9.6).
+    // The ICRC is checked before any field of the transport headers is used (IBTA 9.6).
     if icrc::compute(covered) != *crc {
         return Err(Malformed::Icrc);
     }
@@ -165,7 +167,7 @@ fn parse_transport(view: bth::View<'_>) -> Result<(Packet, Option<Datagram>, &[u
         return Ok((refused(bth, view.payload())?, None, &[]));
     }
     if bth.opcode == opcode::CNP {
-        // 16 reserved bytes follow (A17.9.3).
+        // 16 reserved bytes follow the BTH of a CNP (A17.9.3).
         return match view.payload().len() {
             opcode::CNP_PAYLOAD => Ok((packet(bth, Transport::Rc, Kind::Cnp), None, &[])),
             _ => Err(Malformed::Length),
@@ -181,7 +183,7 @@ fn parse_transport(view: bth::View<'_>) -> Result<(Packet, Option<Datagram>, &[u
         .len()
         .checked_sub(usize::from(bth.pad))
         .ok_or(Malformed::Length)?;
-    // Padding fills up to four bytes, no more (IBTA 9.2).
+    // Padding fills the payload up to a multiple of four bytes and no further (IBTA 9.2).
     if rest.len() % 4 != 0 || length > MAX_PAYLOAD || !(row.payload || rest.is_empty()) {
         return Err(Malformed::Length);
     }
@@ -199,7 +201,7 @@ fn parse_transport(view: bth::View<'_>) -> Result<(Packet, Option<Datagram>, &[u
     Ok((packet, datagram, rest.get(..length).unwrap_or(&[])))
 }
 
-/// A packet of one message with what its BTH says.
+/// Returns the single packet of a message, with the fields of its BTH.
 fn packet(bth: bth::Repr, transport: Transport, kind: Kind) -> Packet {
     Packet {
         transport,
@@ -220,8 +222,8 @@ fn packet(bth: bth::Repr, transport: Transport, kind: Kind) -> Packet {
     }
 }
 
-/// A packet that its responder will refuse. Which headers it has is not known, so only their length with the payload is
-/// checked.
+/// Returns a packet that the responder will refuse. Its extended headers are not known, so only the
+/// length of the headers together with the payload is checked.
 fn refused(bth: bth::Repr, rest: &[u8]) -> Result<Packet, Malformed> {
     if rest.len() % 4 != 0
         || rest.len() < usize::from(bth.pad)
@@ -237,8 +239,8 @@ fn refused(bth: bth::Repr, rest: &[u8]) -> Result<Packet, Malformed> {
     Ok(packet(bth, transport, kind))
 }
 
-/// Appends the frame of a single packet to `out`. `fill` writes the payload, of `packet.payload.len()` bytes, into its
-/// place; when it fails, `out` is as it was.
+/// Appends the frame of a single packet to `out`. `fill` writes the payload, of
+/// `packet.payload.len()` bytes, to its place. If `fill` fails, `out` is left unchanged.
 pub fn emit<E>(
     path: &Path,
     packet: &Packet,
@@ -252,7 +254,7 @@ pub fn emit<E>(
     let ip_at = vlan_at.saturating_add(vlan_len);
     let udp_at = ip_at.saturating_add(if is_ipv4 { ipv4::LEN } else { ipv6::LEN });
     let bth_at = udp_at.saturating_add(udp::LEN);
-    // Headers of fixed place are written last, when the length is known.
+    // The headers with a fixed place are written last, when the length of the frame is known.
     out.resize(bth_at.saturating_add(bth::LEN), 0);
     let opcode = packet.opcode();
     if let Some((service, row)) = opcode::lookup(opcode) {
@@ -329,7 +331,7 @@ pub fn emit<E>(
     Ok(())
 }
 
-/// Bytes of a datagram from its UDP header on, for the length in its GRH.
+/// Returns the number of bytes of a datagram from its UDP header on, for the length in its GRH.
 pub fn datagram_udp_length(payload: u32, has_imm: bool) -> u32 {
     let imm = if has_imm { imm_dt::LEN } else { 0 };
     let headers = udp::LEN + bth::LEN + deth::LEN + imm + icrc::LEN;

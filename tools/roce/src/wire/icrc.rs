@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Invariant CRC (IBTA A17.3): CRC-32 over 8 bytes of ones (where InfiniBand has its LRH), IP, UDP, BTH and all after
-//! it, with ones in place of the fields that may change on the way. It is stored least significant byte first.
+//! Invariant CRC (IBTA A17.3): CRC-32 over 8 bytes of ones (where InfiniBand has its LRH), IP, UDP,
+//! BTH and all bytes after the BTH, with ones in place of the fields that may change on the way.
+//! The CRC is stored least significant byte first.
 
 use super::{bth, ipv4, ipv6, put, udp};
 use crc32fast::Hasher;
 
-/// Bytes.
+/// Number of bytes of the ICRC.
 pub const LEN: usize = 4;
-/// Bytes of ones where InfiniBand has its local route header.
+/// Number of bytes of ones where InfiniBand has its local route header.
 const LRH: usize = 8;
 
-/// The ICRC of a packet from its IP header on, without the ICRC itself.
+/// Computes the ICRC of a packet from its IP header on, without the ICRC itself.
 pub fn compute(packet: &[u8]) -> [u8; LEN] {
-    // The headers that have masked fields are put together first, so that the CRC is given two long runs of bytes.
+    // The headers with masked fields are assembled first, so that the CRC runs over two long ranges
+    // of bytes.
     let mut head = [0xff; LRH + ipv6::LEN + udp::LEN + bth::LEN];
     let is_ipv6 = packet.first().is_some_and(|version| version >> 4 == 6);
     let ip_len = if is_ipv6 { ipv6::LEN } else { ipv4::LEN };

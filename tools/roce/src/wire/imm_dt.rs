@@ -4,14 +4,14 @@
 
 use super::{put, split, Malformed};
 
-/// Bytes.
+/// Number of bytes of the header.
 pub const LEN: usize = 4;
 
 mod at {
     pub const DATA: usize = 0;
 }
 
-/// Bytes of which the header is complete.
+/// Bytes that begin with a complete header.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     header: &'a [u8; LEN],
@@ -19,37 +19,37 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Checks the length.
+    /// Checks that the header is complete.
     pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (header, payload) = split(bytes)?;
         Ok(Self { header, payload })
     }
 
-    /// Opaque, so it stays in network order.
+    /// Returns the immediate data. It is opaque, so it stays in network order.
     pub fn data(&self) -> [u8; 4] {
         *self.header
     }
 
-    /// What follows the header.
+    /// Returns the bytes after the header.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 }
 
-/// A header.
+/// Fields of the header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Repr {
-    /// Opaque, so it stays in network order.
+    /// Immediate data, which is opaque and therefore stays in network order.
     pub data: [u8; 4],
 }
 
 impl Repr {
-    /// Reads it.
+    /// Reads the fields of the header.
     pub fn parse(view: View<'_>) -> Result<Self, Malformed> {
         Ok(Self { data: view.data() })
     }
 
-    /// Writes it.
+    /// Writes the header to the start of `bytes`.
     pub fn emit(&self, bytes: &mut [u8]) {
         put(bytes, at::DATA, &self.data);
     }

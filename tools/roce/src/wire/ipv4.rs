@@ -4,9 +4,9 @@
 
 use super::{field, gid_to_ipv4, ipv4_to_gid, put, split, Malformed, Path};
 
-/// Bytes.
+/// Number of bytes of the header.
 pub const LEN: usize = 20;
-/// UDP.
+/// Protocol number of UDP.
 pub const PROTOCOL_UDP: u8 = 17;
 
 mod at {
@@ -21,13 +21,14 @@ mod at {
     pub const DESTINATION: usize = 16;
 }
 
-/// Version 4 and five words. RoCEv2 has no options: the ICRC's mask is defined for 20 bytes (IBTA A17.3).
+/// Version 4 and a header length of five words. RoCEv2 has no options: the mask of the ICRC is
+/// defined for 20 bytes (IBTA A17.3).
 const VERSION_IHL: u8 = 0x45;
 const DONT_FRAGMENT: u16 = 0x4000;
-/// More fragments, and the fragment's offset.
+/// The flag "more fragments", and the fragment offset.
 const FRAGMENT: u16 = 0x3fff;
 
-/// A header and what its total length says belongs to it.
+/// A complete header and the packet that its total length gives.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     header: &'a [u8; LEN],
@@ -36,7 +37,7 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Checks the lengths.
+    /// Checks the length of the header and the total length.
     pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (header, _) = split::<LEN>(bytes)?;
         let total = usize::from(u16::from_be_bytes(field(header, at::TOTAL_LENGTH)));
@@ -54,74 +55,74 @@ impl<'a> View<'a> {
         byte
     }
 
-    /// Whether it is version 4 without options.
+    /// True if the header is of version 4 and has no options.
     pub fn is_plain(&self) -> bool {
         self.byte(at::VERSION_IHL) == VERSION_IHL
     }
 
-    /// Whether it is a part of a packet.
+    /// True if the packet is a fragment.
     pub fn is_fragment(&self) -> bool {
         u16::from_be_bytes(field(self.header, at::FLAGS)) & FRAGMENT != 0
     }
 
-    /// Whether its checksum is right.
+    /// True if the checksum of the header is correct.
     pub fn checksum_ok(&self) -> bool {
         checksum(self.header) == 0
     }
 
-    /// DSCP and ECN.
+    /// Returns the type of service: DSCP and ECN.
     pub fn tos(&self) -> u8 {
         self.byte(at::TOS)
     }
 
-    /// Time to live.
+    /// Returns the time to live (TTL).
     pub fn ttl(&self) -> u8 {
         self.byte(at::TTL)
     }
 
-    /// Protocol of the payload.
+    /// Returns the protocol of the payload.
     pub fn protocol(&self) -> u8 {
         self.byte(at::PROTOCOL)
     }
 
-    /// Source address.
+    /// Returns the source address.
     pub fn source(&self) -> [u8; 4] {
         field(self.header, at::SOURCE)
     }
 
-    /// Destination address.
+    /// Returns the destination address.
     pub fn destination(&self) -> [u8; 4] {
         field(self.header, at::DESTINATION)
     }
 
-    /// All bytes that belong to the packet.
+    /// Returns all bytes of the packet.
     pub fn packet(&self) -> &'a [u8] {
         self.packet
     }
 
-    /// What follows the header.
+    /// Returns the bytes after the header.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 }
 
-/// The header of a whole UDP packet.
+/// Fields of the header of a UDP packet that is no fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
-    /// DSCP and ECN.
+    /// Type of service: DSCP and ECN.
     pub tos: u8,
-    /// Time to live.
+    /// Time to live (TTL).
     pub ttl: u8,
-    /// Source address.
+    /// Address of the source.
     pub source: [u8; 4],
-    /// Destination address.
+    /// Address of the destination.
     pub destination: [u8; 4],
-    /// Bytes after the header.
+    /// Number of bytes after the header.
     pub payload_len: u16,
 }
 
 impl Repr {
-    /// The header of a packet that takes a path.
+    /// Returns the header of a packet on a path.
     pub fn from_path(path: &Path, payload_len: u16) -> Self {
         Self {
             tos: path.traffic_class,
@@ -132,7 +133,7 @@ impl Repr {
         }
     }
 
-    /// Fills in its part of a path.
+    /// Sets the fields of a path that the header determines.
     pub fn to_path(self, path: &mut Path) {
         path.traffic_class = self.tos;
         path.hop_limit = self.ttl;
@@ -140,7 +141,8 @@ impl Repr {
         path.dgid = ipv4_to_gid(self.destination);
     }
 
-    /// Reads it. Refuses options, fragments, wrong checksums and all but UDP.
+    /// Reads the fields of the header. Refuses options, fragments, wrong checksums and all
+    /// protocols but UDP.
     pub fn parse(view: View<'_>) -> Result<Self, Malformed> {
         if !view.is_plain() || view.is_fragment() {
             return Err(Malformed::Ip);
@@ -160,7 +162,7 @@ impl Repr {
         })
     }
 
-    /// Writes it, with its checksum.
+    /// Writes the header and its checksum to the start of `bytes`.
     pub fn emit(&self, bytes: &mut [u8]) {
         let mut header = [0; LEN];
         let total = self.payload_len.saturating_add(LEN as u16);
@@ -176,7 +178,7 @@ impl Repr {
     }
 }
 
-/// The header with the fields that routers change set to ones, for the ICRC (IBTA A17.3).
+/// Returns the header with the fields that routers change set to ones, for the ICRC (IBTA A17.3).
 pub(super) fn masked(header: &[u8]) -> [u8; LEN] {
     let mut masked: [u8; LEN] = field(header, 0);
     put(&mut masked, at::TOS, &[0xff]);
@@ -185,13 +187,13 @@ pub(super) fn masked(header: &[u8]) -> [u8; LEN] {
     masked
 }
 
-/// Internet checksum; 0 over a header that holds its own.
+/// Computes the Internet checksum; 0 over a header that contains its checksum.
 fn checksum(header: &[u8; LEN]) -> u16 {
     let sum = header
         .chunks_exact(2)
         .map(|word| u32::from(u16::from_be_bytes(field(word, 0))))
         .fold(0, u32::wrapping_add);
-    // Ten words: two folds take every carry.
+    // The sum of ten words has no carry left after two folds.
     let sum = (sum & 0xffff).wrapping_add(sum >> 16);
     let sum = (sum & 0xffff).wrapping_add(sum >> 16);
     !(sum as u16)

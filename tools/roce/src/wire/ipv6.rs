@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! IPv6 header without extension headers. It is the GRH to the bit.
+//! IPv6 header without extension headers. A GRH has the same bits.
 
 use super::ipv4::PROTOCOL_UDP;
 use super::{field, gid_to_ipv4, put, split, Malformed, Path};
 
-/// Bytes.
+/// Number of bytes of the header.
 pub const LEN: usize = 40;
 
 mod at {
@@ -19,7 +19,7 @@ mod at {
 
 const FLOW_LABEL: u32 = 0xf_ffff;
 
-/// A header and what its payload length says belongs to it.
+/// A complete header and the packet that its payload length gives.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     header: &'a [u8; LEN],
@@ -28,7 +28,7 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Checks the lengths.
+    /// Checks the length of the header and the payload length.
     pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (header, rest) = split::<LEN>(bytes)?;
         let length = usize::from(u16::from_be_bytes(field(header, at::PAYLOAD_LENGTH)));
@@ -47,73 +47,73 @@ impl<'a> View<'a> {
         u32::from_be_bytes(field(self.header, at::VERSION_CLASS_FLOW))
     }
 
-    /// Version.
+    /// Returns the IP version.
     pub fn version(&self) -> u8 {
         (self.word() >> 28) as u8
     }
 
-    /// DSCP and ECN.
+    /// Returns the traffic class: DSCP and ECN.
     pub fn traffic_class(&self) -> u8 {
         (self.word() >> 20) as u8
     }
 
-    /// 20 bits.
+    /// Returns the flow label, 20 bits.
     pub fn flow_label(&self) -> u32 {
         self.word() & FLOW_LABEL
     }
 
-    /// Protocol of the payload.
+    /// Returns the protocol of the payload.
     pub fn next_header(&self) -> u8 {
         let [byte] = field(self.header, at::NEXT_HEADER);
         byte
     }
 
-    /// Hop limit.
+    /// Returns the hop limit.
     pub fn hop_limit(&self) -> u8 {
         let [byte] = field(self.header, at::HOP_LIMIT);
         byte
     }
 
-    /// Source address.
+    /// Returns the source address.
     pub fn source(&self) -> [u8; 16] {
         field(self.header, at::SOURCE)
     }
 
-    /// Destination address.
+    /// Returns the destination address.
     pub fn destination(&self) -> [u8; 16] {
         field(self.header, at::DESTINATION)
     }
 
-    /// All bytes that belong to the packet.
+    /// Returns all bytes of the packet.
     pub fn packet(&self) -> &'a [u8] {
         self.packet
     }
 
-    /// What follows the header.
+    /// Returns the bytes after the header.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 }
 
-/// The header of a UDP packet.
+/// Fields of the header of a UDP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
-    /// DSCP and ECN.
+    /// Traffic class: DSCP and ECN.
     pub traffic_class: u8,
-    /// 20 bits.
+    /// Flow label of 20 bits.
     pub flow_label: u32,
-    /// Hop limit.
+    /// Hop limit of the packet.
     pub hop_limit: u8,
-    /// Source address.
+    /// Address of the source.
     pub source: [u8; 16],
-    /// Destination address.
+    /// Address of the destination.
     pub destination: [u8; 16],
-    /// Bytes after the header.
+    /// Number of bytes after the header.
     pub payload_len: u16,
 }
 
 impl Repr {
-    /// The header of a packet that takes a path.
+    /// Returns the header of a packet on a path.
     pub fn from_path(path: &Path, payload_len: u16) -> Self {
         Self {
             traffic_class: path.traffic_class,
@@ -125,7 +125,7 @@ impl Repr {
         }
     }
 
-    /// Fills in its part of a path.
+    /// Sets the fields of a path that the header determines.
     pub fn to_path(self, path: &mut Path) {
         path.traffic_class = self.traffic_class;
         path.flow_label = self.flow_label;
@@ -134,8 +134,9 @@ impl Repr {
         path.dgid = self.destination;
     }
 
-    /// Reads it. Refuses extension headers and all but UDP, and addresses that stand for IPv4: they are the GIDs of
-    /// IPv4 packets, which nobody may pass for by way of IPv6.
+    /// Reads the fields of the header. Refuses extension headers and all protocols but UDP. Also
+    /// refuses IPv4-mapped addresses: they are the GIDs of IPv4 packets, and no IPv6 packet may use
+    /// them.
     pub fn parse(view: View<'_>) -> Result<Self, Malformed> {
         let is_mapped = |address| gid_to_ipv4(&address).is_some();
         if view.version() != 6 || is_mapped(view.source()) || is_mapped(view.destination()) {
@@ -154,7 +155,7 @@ impl Repr {
         })
     }
 
-    /// Writes it.
+    /// Writes the header to the start of `bytes`.
     pub fn emit(&self, bytes: &mut [u8]) {
         let word = 6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & FLOW_LABEL;
         put(bytes, at::VERSION_CLASS_FLOW, &word.to_be_bytes());
@@ -165,7 +166,7 @@ impl Repr {
     }
 }
 
-/// The header with the fields that routers change set to ones, for the ICRC (IBTA A17.3).
+/// Returns the header with the fields that routers change set to ones, for the ICRC (IBTA A17.3).
 pub(super) fn masked(header: &[u8]) -> [u8; LEN] {
     let mut masked: [u8; LEN] = field(header, 0);
     let word = u32::from_be_bytes(field(header, at::VERSION_CLASS_FLOW)) | 0x0fff_ffff;

@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! RoCEv2 frames to the bit: Ethernet, IPv4 or IPv6, UDP, BTH and its extension headers, payload, ICRC.
+//! RoCEv2 frames to the bit: Ethernet, IPv4 or IPv6, UDP, BTH and its extension headers, payload,
+//! ICRC.
 //!
-//! Each header is a file of the same form, smoltcp's: its length `LEN`, where its fields are (`at`), a `View` of bytes whose
-//! length was checked with an accessor for each field, a `Repr` that can only hold what is valid, `Repr::parse` from the
-//! one to the other and `Repr::emit` back.
+//! Each header has a file of the same form, which is that of smoltcp: the length `LEN`, the offsets
+//! of the fields (module `at`), a `View` of bytes whose length was checked, with an accessor for
+//! each field, a `Repr` that can hold only valid values, `Repr::parse` from a `View` to a `Repr`,
+//! and `Repr::emit` back to bytes.
 //!
 //! | file | header |
 //! | --- | --- |
 //! | `ethernet.rs`, `vlan.rs` | Ethernet, 802.1Q |
 //! | `ipv4.rs`, `ipv6.rs`, `udp.rs` | IP without options, UDP |
 //! | `bth.rs` | base transport header |
-//! | `deth.rs`, `reth.rs`, `atomic_eth.rs`, `aeth.rs`, `atomic_ack_eth.rs`, `imm_dt.rs`, `ieth.rs`, `xrceth.rs` | extended transport headers |
-//! | `opcode.rs` | which of them follow, by opcode; `extensions.rs` reads and writes them together |
-//! | `icrc.rs` | the checksum over all that routers leave alone |
+//! | `deth.rs`, `reth.rs`, `atomic_eth.rs`, `imm_dt.rs`, `ieth.rs` | extended headers of requests |
+//! | `aeth.rs`, `atomic_ack_eth.rs` | extended headers of responses |
+//! | `xrceth.rs`, `feth.rs` | extended headers of annexes A14 and A19 |
+//! | `opcode.rs` | the headers of each opcode; `extensions.rs` reads and writes them together |
+//! | `icrc.rs` | the checksum over all bytes that routers do not change |
 //! | `frame.rs` | whole frames to and from [`Packet`](crate::Packet) |
 
 pub mod aeth;
@@ -40,34 +44,34 @@ pub mod xrceth;
 
 /// Explicit congestion notification: the lower two bits of the traffic class (RFC 3168).
 pub mod ecn {
-    /// Both bits.
+    /// Mask of both bits.
     pub const MASK: u8 = 3;
     /// ECN-capable transport: routers may mark the packet.
     pub const ECT0: u8 = 2;
-    /// Congestion experienced: one has.
+    /// Congestion experienced: a router has marked the packet.
     pub const CE: u8 = 3;
 }
 
-/// Why a frame is not a RoCEv2 packet that a queue pair can be given.
+/// Reason for which a frame cannot be passed to a queue pair as a RoCEv2 packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// It ends before its headers do.
+    /// The frame ends before its headers are complete.
     Truncated,
-    /// Not IPv4 or IPv6.
+    /// The Ethernet type is neither IPv4 nor IPv6.
     EtherType,
-    /// A field of the IP header is invalid, or it is a fragment.
+    /// A field of the IP header is invalid, or the packet is a fragment.
     Ip,
-    /// The IPv4 header's checksum is wrong.
+    /// The checksum of the IPv4 header is wrong.
     IpChecksum,
-    /// Not UDP.
+    /// The protocol is not UDP.
     Protocol,
-    /// Not for the RoCEv2 port.
+    /// The UDP destination port is not that of RoCEv2.
     Port,
     /// Lengths of the headers contradict each other or the frame.
     Length,
     /// The BTH has an unknown version.
     TransportVersion,
-    /// The BTH has an opcode that is not served.
+    /// The BTH has an unsupported opcode.
     Opcode,
     /// An AETH has a reserved syndrome.
     Syndrome,
@@ -75,28 +79,28 @@ pub enum Malformed {
     Icrc,
 }
 
-/// Everything outside of the BTH that a frame needs: both ends as the *sender* names them.
+/// All fields of a frame outside of the BTH. Source and destination are those of the *sender*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// Source MAC address.
+    /// MAC address of the source.
     pub smac: [u8; 6],
-    /// Destination MAC address.
+    /// MAC address of the destination.
     pub dmac: [u8; 6],
     /// VLAN id, if the source GID has one.
     pub vlan: Option<u16>,
-    /// Source GID in network order; IPv4 as ::ffff:a.b.c.d.
+    /// GID of the source in network order; an IPv4 address is ::ffff:a.b.c.d.
     pub sgid: [u8; 16],
-    /// Destination GID; of the same kind.
+    /// GID of the destination, of the same kind as the source GID.
     pub dgid: [u8; 16],
     /// UDP source port: 0xc000 and above (IBTA A17.3).
     pub udp_sport: u16,
-    /// 20 bits, IPv6 only.
+    /// Flow label of 20 bits, for IPv6 only.
     pub flow_label: u32,
-    /// DSCP and ECN.
+    /// Traffic class: DSCP and ECN.
     pub traffic_class: u8,
-    /// Hop limit (TTL).
+    /// Hop limit of IPv6, or TTL of IPv4.
     pub hop_limit: u8,
-    /// Service level; the priority of a VLAN tag.
+    /// Service level, which is the priority of a VLAN tag.
     pub sl: u8,
 }
 
@@ -118,12 +122,12 @@ impl Default for Path {
 }
 
 impl Path {
-    /// Whether a router has marked the frame: congestion experienced (RFC 3168).
+    /// True if a router has marked the frame "congestion experienced" (RFC 3168).
     pub fn is_marked(&self) -> bool {
         self.traffic_class & ecn::MASK == ecn::CE
     }
 
-    /// The same path for frames that routers may mark, instead of dropping them later.
+    /// Returns the same path for frames that routers may mark, before they have to drop frames.
     pub fn with_ect(self) -> Self {
         Self {
             traffic_class: self.traffic_class & !ecn::MASK | ecn::ECT0,
@@ -131,13 +135,13 @@ impl Path {
         }
     }
 
-    /// Whether frames are IPv4.
+    /// True if the frames of the path are IPv4.
     pub fn is_ipv4(&self) -> bool {
         gid_to_ipv4(&self.sgid).is_some() && gid_to_ipv4(&self.dgid).is_some()
     }
 }
 
-/// The IPv4 address that a GID stands for, if it does.
+/// Returns the IPv4 address of a GID, or `None` if the GID is no IPv4 address.
 pub fn gid_to_ipv4(gid: &[u8; 16]) -> Option<[u8; 4]> {
     match gid {
         [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d] => Some([*a, *b, *c, *d]),
@@ -145,14 +149,14 @@ pub fn gid_to_ipv4(gid: &[u8; 16]) -> Option<[u8; 4]> {
     }
 }
 
-/// The GID of an IPv4 address.
+/// Returns the GID of an IPv4 address.
 pub fn ipv4_to_gid(addr: [u8; 4]) -> [u8; 16] {
     let [a, b, c, d] = addr;
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
 }
 
-/// What a receiver stores before a datagram of `udp_length` bytes that came this way: the IPv6 header, or 20 bytes of
-/// zero and the IPv4 header (IBTA A17.4).
+/// Returns the bytes that a receiver stores before a datagram of `udp_length` bytes on this path:
+/// the IPv6 header, or 20 zero bytes and the IPv4 header (IBTA A17.4).
 pub fn stored_grh(path: &Path, udp_length: u32) -> [u8; 40] {
     let mut grh = [0; 40];
     let length = udp_length.min(0xffff - 20) as u16;
@@ -166,12 +170,13 @@ pub fn stored_grh(path: &Path, udp_length: u32) -> [u8; 40] {
     grh
 }
 
-/// The first `N` bytes and the rest.
+/// Returns the first `N` bytes and the rest.
 pub(crate) fn split<const N: usize>(bytes: &[u8]) -> Result<(&[u8; N], &[u8]), Malformed> {
     bytes.split_first_chunk().ok_or(Malformed::Truncated)
 }
 
-/// The bytes `at..at + N`. Callers have checked the length; a mistake reads as zero rather than panics.
+/// Returns the bytes `at..at + N`. Callers have checked the length; if a caller is wrong, the bytes
+/// read as zero and nothing panics.
 pub(crate) fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes
         .get(at..)
@@ -180,7 +185,7 @@ pub(crate) fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
         .unwrap_or([0; N])
 }
 
-/// Writes `value` to `at`, if it fits.
+/// Writes `value` to offset `at`, if it fits.
 pub(crate) fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
     let end = at.saturating_add(value.len());
     if let Some(place) = bytes.get_mut(at..end) {
@@ -188,13 +193,13 @@ pub(crate) fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
     }
 }
 
-/// Three bytes, big endian.
+/// Reads three bytes in big-endian order.
 pub(crate) fn field24(bytes: &[u8], at: usize) -> u32 {
     let [a, b, c] = field(bytes, at);
     u32::from_be_bytes([0, a, b, c])
 }
 
-/// The lower three bytes, big endian.
+/// Writes the lower three bytes in big-endian order.
 pub(crate) fn put24(bytes: &mut [u8], at: usize, value: u32) {
     let [_, low @ ..] = value.to_be_bytes();
     put(bytes, at, &low);

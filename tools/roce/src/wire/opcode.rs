@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The table of opcodes: for each, which packet of which message it is and which headers follow the BTH (IBTA 9.2, tables of
-//! opcodes; 9.3). Both directions of [`frame`](super::frame) use it, and nothing else knows which header comes where.
+//! The table of opcodes: the position of the packet in its message and the headers after the BTH,
+//! for each opcode (IBTA 9.2, tables of opcodes; 9.3). Both directions of [`frame`](super::frame)
+//! use the table, and no other code contains the order of the headers.
 
 use crate::host::AtomicOp;
 use crate::packet::{Kind, Packet, SendTail, Transport};
@@ -30,7 +31,7 @@ pub mod op {
     pub const ATOMIC_ACKNOWLEDGE: u8 = 0x12;
     pub const COMPARE_SWAP: u8 = 0x13;
     pub const FETCH_ADD: u8 = 0x14;
-    /// RD only.
+    /// Reliable datagrams (RD) only.
     pub const RESYNC: u8 = 0x15;
     pub const SEND_LAST_INVALIDATE: u8 = 0x16;
     pub const SEND_ONLY_INVALIDATE: u8 = 0x17;
@@ -47,46 +48,46 @@ pub mod service {
     pub const UC: u8 = 0x20;
     pub const RD: u8 = 0x40;
     pub const UD: u8 = 0x60;
-    /// Congestion notifications of RoCEv2 (A17) only.
+    /// Congestion notification packets of RoCEv2 (A17) only.
     pub const CNP: u8 = 0x80;
     /// Extended reliable connection (annex A14).
     pub const XRC: u8 = 0xa0;
 }
 
-/// The congestion notification packet, an opcode on its own.
+/// Opcode of the congestion notification packet, which has no row in the table.
 pub const CNP: u8 = service::CNP | 0x01;
 
-/// Bytes between its BTH and its ICRC.
+/// Number of bytes between the BTH and the ICRC of a CNP.
 pub const CNP_PAYLOAD: usize = 16;
 
-/// Bits of the operation.
+/// Mask of the operation bits of an opcode.
 pub const OPERATION: u8 = 0x1f;
 
 /// A header that may follow the BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
-    /// DETH.
+    /// Datagram extended transport header (DETH).
     Deth,
-    /// XRCETH.
+    /// XRC extended transport header (XRCETH).
     Xrceth,
-    /// RETH.
+    /// RDMA extended transport header (RETH).
     Reth,
-    /// AtomicETH.
+    /// Atomic extended transport header (AtomicETH).
     AtomicEth,
-    /// AETH.
+    /// ACK extended transport header (AETH).
     Aeth,
-    /// AtomicAckETH.
+    /// Atomic acknowledge extended transport header (AtomicAckETH).
     AtomicAckEth,
-    /// ImmDt.
+    /// Immediate data (ImmDt).
     ImmDt,
-    /// IETH.
+    /// Invalidate extended transport header (IETH).
     Ieth,
-    /// FETH.
+    /// FLUSH extended transport header (FETH).
     Feth,
 }
 
 impl Header {
-    /// Bytes.
+    /// Returns the number of bytes of the header.
     pub const fn length(self) -> usize {
         match self {
             Header::Deth => super::deth::LEN,
@@ -102,65 +103,65 @@ impl Header {
     }
 }
 
-/// What a packet does; which part of its message it is tells the [`Row`].
+/// Operation of a packet; its [`Row`] has the position of the packet in the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// SEND, of any kind.
+    /// SEND of any kind.
     Send,
-    /// RDMA WRITE, with immediate data or not.
+    /// RDMA WRITE, with immediate data or without.
     Write,
     /// RDMA READ request.
     ReadRequest,
     /// RDMA READ response.
     ReadResponse,
-    /// Acknowledge.
+    /// Acknowledge: a positive or negative acknowledgement.
     Acknowledge,
-    /// ATOMIC Acknowledge.
+    /// ATOMIC Acknowledge, the response to CmpSwap and FetchAdd.
     AtomicAcknowledge,
-    /// CmpSwap.
+    /// CmpSwap, an atomic request.
     CompareSwap,
-    /// FetchAdd.
+    /// FetchAdd, an atomic request.
     FetchAdd,
-    /// FLUSH.
+    /// FLUSH request of annex A19.
     Flush,
-    /// ATOMIC WRITE.
+    /// ATOMIC WRITE request of annex A19.
     AtomicWrite,
-    /// Something that has its place in the table and is not served yet.
+    /// Operation that has a place in the table and is not supported yet.
     NotServed,
 }
 
-/// One operation.
+/// Row of the table: one operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// Name in the specification's words.
+    /// Name of the operation in the specification.
     pub name: &'static str,
-    /// What it does.
+    /// Operation that the packet requests or answers.
     pub operation: Operation,
-    /// Begins a message.
+    /// True if the packet begins a message.
     pub first: bool,
-    /// Ends a message.
+    /// True if the packet ends a message.
     pub last: bool,
-    /// Headers after the BTH and what the service puts there, in their order.
+    /// Headers after the BTH and after the headers of the service, in their order.
     pub headers: &'static [Header],
-    /// Whether a payload may follow.
+    /// True if a payload may follow the headers.
     pub payload: bool,
 }
 
-/// One service.
+/// One transport service.
 #[derive(Clone, Copy, Debug)]
 pub struct Service {
-    /// Name.
+    /// Name of the service.
     pub name: &'static str,
-    /// As packets name it; None: not served yet.
+    /// Transport service in a [`Packet`]; `None` if it is not supported yet.
     pub transport: Option<Transport>,
     /// Headers before those of the operation.
     headers: &'static [Header],
-    /// Operations that it has, a bit each.
+    /// Operations that the service has, one bit for each.
     operations: u32,
 }
 
 impl Operation {
-    /// Whether it answers a request.
+    /// True if the operation answers a request.
     pub const fn is_response(self) -> bool {
         matches!(
             self,
@@ -170,7 +171,8 @@ impl Operation {
 }
 
 impl Service {
-    /// Headers before those of an operation: a response of an extended connection has no XRCETH (A14).
+    /// Returns the headers before those of an operation: a response of an extended connection has
+    /// no XRCETH (A14).
     pub fn headers_of(&self, row: &Row) -> &'static [Header] {
         match self.transport {
             Some(Transport::Xrc) if row.operation.is_response() => &[],
@@ -201,7 +203,7 @@ const MIDDLE: (bool, bool) = (false, false);
 const LAST: (bool, bool) = (false, true);
 const ONLY: (bool, bool) = (true, true);
 
-/// By operation.
+/// Rows of the table, indexed by operation.
 #[rustfmt::skip]
 static ROWS: [Option<Row>; 32] = {
     use Header::*;
@@ -246,7 +248,7 @@ const fn bit(operation: u8) -> u32 {
     1 << operation
 }
 
-/// All up to one.
+/// Returns the bits of all operations up to and including `operation`.
 const fn up_to(operation: u8) -> u32 {
     (2 << operation) - 1
 }
@@ -257,7 +259,7 @@ const RELIABLE: u32 = up_to(op::FETCH_ADD)
     | bit(op::FLUSH)
     | bit(op::ATOMIC_WRITE);
 
-/// By service.
+/// Services, indexed by the upper three bits of an opcode.
 #[rustfmt::skip]
 static SERVICES: [Option<Service>; 8] = {
     const fn service(
@@ -271,20 +273,21 @@ static SERVICES: [Option<Service>; 8] = {
     [
         service("RC", Some(Transport::Rc), &[], RELIABLE),
         service("UC", Some(Transport::Uc), &[], up_to(op::WRITE_ONLY_IMM)),
-        // Reliable datagrams: nothing is known to have them, and RoCE leaves them out.
+        // Reliable datagrams: no known device supports them, and RoCE omits them.
         None,
         service("UD", Some(Transport::Ud), &[Header::Deth], bit(op::SEND_ONLY) | bit(op::SEND_ONLY_IMM)),
-        // The CNP has no row: it is no operation, and has no headers. Its number would be that of SEND Middle.
+        // The CNP has no row, because it is no operation and has no headers. Its number would be
+        // that of SEND Middle.
         None,
-        // Its responses have no XRCETH: see [`Service::headers_of`].
+        // The responses of XRC have no XRCETH: see [`Service::headers_of`].
         service("XRC", Some(Transport::Xrc), &[Header::Xrceth], RELIABLE),
         None,
         None,
     ]
 };
 
-/// Service and row of an opcode that the specification has for RoCEv2's connections and datagrams. It is served if
-/// [`is_served`] says so.
+/// Returns service and row of an opcode that the specification defines for the connections and
+/// datagrams of RoCEv2. [`is_served`] reports whether the opcode is supported.
 pub fn lookup(opcode: u8) -> Option<(&'static Service, &'static Row)> {
     let service = SERVICES.get(usize::from(opcode >> 5))?.as_ref()?;
     let operation = opcode & OPERATION;
@@ -295,20 +298,21 @@ pub fn lookup(opcode: u8) -> Option<(&'static Service, &'static Row)> {
     Some((service, row))
 }
 
-/// Whether an opcode is served.
+/// True if the opcode is supported.
 pub fn is_served(opcode: u8) -> bool {
     lookup(opcode).is_some_and(|(service, row)| {
         service.transport.is_some() && row.operation != Operation::NotServed
     })
 }
 
-/// Whether an opcode is one of reliable connections whose operation is reserved or not served. Such a packet has its place
-/// in the sequence and is refused by the responder (IBTA 9.7.4.1); of any other service it is dropped.
+/// True if the opcode belongs to a reliable connection and its operation is reserved or not
+/// supported. Such a packet has a place in the sequence, and the responder refuses it
+/// (IBTA 9.7.4.1). A packet of any other service with such an operation is dropped.
 pub fn is_refused(opcode: u8) -> bool {
     matches!(opcode & !OPERATION, service::RC | service::XRC) && !is_served(opcode)
 }
 
-/// The opcode of a single packet.
+/// Returns the opcode of a single packet.
 pub fn of(packet: &Packet) -> u8 {
     if packet.kind == Kind::Cnp {
         return CNP;

@@ -5,7 +5,7 @@
 use super::{field, put, split, Malformed};
 pub use crate::packet::Reth as Repr;
 
-/// Bytes.
+/// Number of bytes of the header.
 pub const LEN: usize = 16;
 
 mod at {
@@ -14,7 +14,7 @@ mod at {
     pub const LENGTH: usize = 12;
 }
 
-/// Bytes of which the header is complete.
+/// Bytes that begin with a complete header.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     header: &'a [u8; LEN],
@@ -22,35 +22,35 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Checks the length.
+    /// Checks that the header is complete.
     pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (header, payload) = split(bytes)?;
         Ok(Self { header, payload })
     }
 
-    /// Virtual address.
+    /// Returns the virtual address.
     pub fn addr(&self) -> u64 {
         u64::from_be_bytes(field(self.header, at::ADDR))
     }
 
-    /// R_Key.
+    /// Returns the R_Key of the memory region.
     pub fn rkey(&self) -> u32 {
         u32::from_be_bytes(field(self.header, at::RKEY))
     }
 
-    /// DMA length.
+    /// Returns the DMA length in bytes.
     pub fn length(&self) -> u32 {
         u32::from_be_bytes(field(self.header, at::LENGTH))
     }
 
-    /// What follows the header.
+    /// Returns the bytes after the header.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 }
 
 impl Repr {
-    /// Reads it.
+    /// Reads the fields of the header.
     pub fn parse(view: View<'_>) -> Result<Self, Malformed> {
         Ok(Self {
             addr: view.addr(),
@@ -59,7 +59,7 @@ impl Repr {
         })
     }
 
-    /// Writes it.
+    /// Writes the header to the start of `bytes`.
     pub fn emit(&self, bytes: &mut [u8]) {
         put(bytes, at::ADDR, &self.addr.to_be_bytes());
         put(bytes, at::RKEY, &self.rkey.to_be_bytes());

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! UDP header. Its checksum is sent as 0, over IPv6 too, and not looked at: zero or not, the ICRC covers more, and it leaves
-//! the checksum out so that routers may change it (IBTA A17.3).
+//! UDP header. The checksum is sent as 0, over IPv6 too, and is ignored on arrival, whether it is
+//! zero or not: the ICRC covers more than the checksum, and it leaves the checksum out so that
+//! routers may change it (IBTA A17.3).
 
 use super::{field, put, split, Malformed};
 
-/// Bytes.
+/// Number of bytes of the header.
 pub const LEN: usize = 8;
-/// The port of RoCEv2.
+/// UDP destination port of RoCEv2.
 pub const PORT: u16 = 4791;
 
 mod at {
@@ -17,7 +18,7 @@ mod at {
     pub const CHECKSUM: usize = 6;
 }
 
-/// A header and what its length says belongs to it.
+/// A complete header and the payload that its length field gives.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     header: &'a [u8; LEN],
@@ -25,7 +26,7 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Checks the lengths.
+    /// Checks the length of the header and the length field.
     pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (header, rest) = split(bytes)?;
         let length = usize::from(u16::from_be_bytes(field(header, at::LENGTH)));
@@ -34,35 +35,35 @@ impl<'a> View<'a> {
         Ok(Self { header, payload })
     }
 
-    /// Source port.
+    /// Returns the source port.
     pub fn source(&self) -> u16 {
         u16::from_be_bytes(field(self.header, at::SOURCE))
     }
 
-    /// Destination port.
+    /// Returns the destination port.
     pub fn destination(&self) -> u16 {
         u16::from_be_bytes(field(self.header, at::DESTINATION))
     }
 
-    /// What follows the header.
+    /// Returns the bytes after the header.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 }
 
-/// A header.
+/// Fields of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
-    /// Source port.
+    /// Port of the source.
     pub source: u16,
-    /// Destination port.
+    /// Port of the destination.
     pub destination: u16,
-    /// Bytes after the header.
+    /// Number of bytes after the header.
     pub payload_len: u16,
 }
 
 impl Repr {
-    /// Reads it.
+    /// Reads the fields of the header.
     pub fn parse(view: View<'_>) -> Result<Self, Malformed> {
         Ok(Self {
             source: view.source(),
@@ -71,7 +72,7 @@ impl Repr {
         })
     }
 
-    /// Writes it.
+    /// Writes the header with a checksum of 0.
     pub fn emit(&self, bytes: &mut [u8]) {
         let length = self.payload_len.saturating_add(LEN as u16);
         put(bytes, at::SOURCE, &self.source.to_be_bytes());
@@ -81,7 +82,7 @@ impl Repr {
     }
 }
 
-/// The header with its checksum set to ones, for the ICRC.
+/// Returns the header with its checksum set to ones, for the ICRC.
 pub(super) fn masked(header: &[u8]) -> [u8; LEN] {
     let mut masked: [u8; LEN] = field(header, 0);
     put(&mut masked, at::CHECKSUM, &[0xff; 2]);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! 802.1Q tag: the four bytes between an Ethernet header of type 0x8100 and what is tagged.
+//! 802.1Q tag: the four bytes between an Ethernet header of type 0x8100 and the tagged data.
 
 use super::{field, put, split, Malformed};
 
-/// Bytes.
+/// Number of bytes of the tag after the Ethernet type.
 pub const LEN: usize = 4;
 
 mod at {
@@ -15,7 +15,7 @@ mod at {
 const DROP_ELIGIBLE: u16 = 0x1000;
 const ID: u16 = 0x0fff;
 
-/// Bytes of which the tag is complete.
+/// Bytes that begin with a complete tag.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     header: &'a [u8; LEN],
@@ -23,7 +23,7 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Checks the length.
+    /// Checks that the tag is complete.
     pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (header, payload) = split(bytes)?;
         Ok(Self { header, payload })
@@ -33,47 +33,47 @@ impl<'a> View<'a> {
         u16::from_be_bytes(field(self.header, at::TAG))
     }
 
-    /// VLAN id. 0: the frame has a priority only, and is in no VLAN.
+    /// Returns the VLAN id. A frame with id 0 has a priority only, and is in no VLAN.
     pub fn id(&self) -> u16 {
         self.tag() & ID
     }
 
-    /// Priority code point.
+    /// Returns the priority code point (PCP).
     pub fn priority(&self) -> u8 {
         (self.tag() >> 13) as u8
     }
 
-    /// Drop eligible indicator.
+    /// Returns the drop eligible indicator (DEI).
     pub fn drop_eligible(&self) -> bool {
         self.tag() & DROP_ELIGIBLE != 0
     }
 
-    /// What follows.
+    /// Returns the Ethernet type of the tagged data.
     pub fn ether_type(&self) -> u16 {
         u16::from_be_bytes(field(self.header, at::TYPE))
     }
 
-    /// What follows the tag.
+    /// Returns the bytes after the tag.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 }
 
-/// A tag.
+/// Fields of the tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
-    /// VLAN id, 12 bits.
+    /// VLAN id of 12 bits.
     pub id: u16,
-    /// Priority code point, 3 bits.
+    /// Priority code point (PCP), 3 bits.
     pub priority: u8,
-    /// Drop eligible indicator.
+    /// Drop eligible indicator (DEI).
     pub drop_eligible: bool,
-    /// What follows.
+    /// Ethernet type of the tagged data.
     pub ether_type: u16,
 }
 
 impl Repr {
-    /// Reads it.
+    /// Reads the fields of the tag.
     pub fn parse(view: View<'_>) -> Result<Self, Malformed> {
         Ok(Self {
             id: view.id(),
@@ -83,7 +83,7 @@ impl Repr {
         })
     }
 
-    /// Writes it.
+    /// Writes the tag to the start of `bytes`.
     pub fn emit(&self, bytes: &mut [u8]) {
         let dei = if self.drop_eligible { DROP_ELIGIBLE } else { 0 };
         let tag = u16::from(self.priority & 7) << 13 | dei | self.id & ID;

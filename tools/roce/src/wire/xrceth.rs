@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! XRC extended transport header (IBTA A14): in every request of an extended connection, and in no response.
+//! XRC extended transport header (IBTA A14). Every request of an extended connection has this
+//! header, and no response has it.
 
 use super::{put, split, Malformed};
 
-/// Bytes.
+/// Number of bytes of the header.
 pub const LEN: usize = 4;
 
 mod at {
     pub const SRQN: usize = 0;
 }
 
-/// Bytes of which the header is complete.
+/// Bytes that begin with a complete header.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     header: &'a [u8; LEN],
@@ -19,37 +20,37 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Checks the length.
+    /// Checks that the header is complete.
     pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (header, payload) = split(bytes)?;
         Ok(Self { header, payload })
     }
 
-    /// The shared receive queue, 24 bits behind 8 that are reserved.
+    /// Returns the number of the shared receive queue: 24 bits after 8 reserved bits.
     pub fn srqn(&self) -> u32 {
         u32::from_be_bytes(*self.header) & 0xff_ffff
     }
 
-    /// What follows the header.
+    /// Returns the bytes after the header.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 }
 
-/// A header.
+/// Fields of the header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Repr {
-    /// The shared receive queue.
+    /// Number of the shared receive queue, 24 bits.
     pub srqn: u32,
 }
 
 impl Repr {
-    /// Reads it.
+    /// Reads the fields of the header.
     pub fn parse(view: View<'_>) -> Result<Self, Malformed> {
         Ok(Self { srqn: view.srqn() })
     }
 
-    /// Writes it.
+    /// Writes the header to the start of `bytes`.
     pub fn emit(&self, bytes: &mut [u8]) {
         put(bytes, at::SRQN, &(self.srqn & 0xff_ffff).to_be_bytes());
     }
