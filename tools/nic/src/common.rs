@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What all VMs of the process have in common: the clock, the engine's sleep, and what is known of the uplinks and the switch.
+//! State that all VMs of the process share: the clock, the engine's sleep, and counts of the
+//! uplinks and the switch.
 
 use crate::impair::Impairments;
 use crate::waker::Waker;
@@ -8,40 +9,42 @@ use std::io;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
-/// What became of frames, whichever VM they were of.
+/// Counts of frames of all VMs, by the way in which they were handled.
 #[derive(Default)]
 pub struct Tallies {
-    /// Frames that the uplink has taken.
+    /// Frames that an uplink has accepted.
     pub uplink_sent: AtomicU64,
-    /// Frames that the uplink has brought.
+    /// Frames that an uplink has delivered.
     pub uplink_received: AtomicU64,
-    /// Frames that had to leave although there is no uplink, or no room in it, or no way for their address.
+    /// Frames for an uplink that were dropped: there was no uplink, no room in it, or no route for
+    /// their address.
     pub uplink_dropped: AtomicU64,
-    /// Frames for groups and for addresses that were not known.
+    /// Frames that were flooded, because they were for groups or for unknown addresses.
     pub switch_flooded: AtomicU64,
-    /// Frames that spoke in another's name, RoCE in a form that no adapter sends, or no frames at all.
+    /// Frames that were refused: they had another sender's address, carried RoCE in a form that no
+    /// adapter sends, or were no valid frames at all.
     pub switch_refused: AtomicU64,
-    /// Frames of which the sender's address found no room in the switch.
+    /// Frames with a sender's address for which the switch had no room.
     pub switch_unlearned: AtomicU64,
 }
 
-/// See the module.
+/// State that all VMs of the process share. See the [module](self).
 pub struct Common {
     power_on: Instant,
-    /// The engine's sleep.
+    /// The engine's sleep, and the means to end it.
     pub waker: Waker,
-    /// What goes wrong on the uplinks: nothing, but where somebody asked for it.
+    /// Impairments of the uplinks; there are none until a client sets one.
     pub impairments: Impairments,
-    /// Counts.
+    /// Counts of frames of all VMs.
     pub tallies: Tallies,
 }
 
 impl Common {
-    /// Of a process that begins now.
+    /// Returns the state of a process that begins now.
     ///
     /// # Errors
     ///
-    /// No descriptor can be had.
+    /// The process cannot get another descriptor.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             power_on: Instant::now(),
@@ -51,7 +54,7 @@ impl Common {
         })
     }
 
-    /// The device clock: nanoseconds since power-on. No reset sets it back.
+    /// Returns the device clock: nanoseconds since power-on. No reset sets it back.
     pub fn now(&self) -> u64 {
         self.power_on.elapsed().as_nanos() as u64
     }

@@ -1,29 +1,34 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The engine's thread: it owns the device of each VM and gives them time, slice after slice, in turn.
+//! The engine's thread: it owns the device of each VM and gives each device time, slice after
+//! slice, in turn.
 //!
-//! A slice is bounded, and between two slices the front may change the map of guest RAM or close the gate. Posts in guest
-//! memory make no noise, so the engine polls; how eagerly, depends on how long nothing has happened:
+//! A slice is bounded, and between two slices the front may change the map of guest RAM or close
+//! the gate. A post in guest memory raises no event, so the engine polls; the interval depends on
+//! the silence, which is the time since the last work:
 //!
-//! | silence | what the engine does | price of noticing a post |
+//! | silence | action of the engine | delay until it notices a post |
 //! | --- | --- | --- |
 //! | up to [`SPIN`] or [`SPIN_CROWDED`] | looks again at once | none |
-//! | none, but a program is behind with its CQ | sleeps for 1 us for each entry, up to [`PAUSE`] | none: it has not come to that yet |
+//! | none, but a program lags in polling its CQ | sleeps for 1 us for each entry, up to [`PAUSE`] | none: the program does not post before it has polled |
 //! | up to [`AWAKE`] | sleeps for [`NAP_MIN`] to [`NAP_MAX`] between looks; mail wakes it | a nap |
-//! | longer | tells the guest that it is asleep, and blocks once all guests are told | one doorbell write of the guest |
+//! | longer | marks itself asleep for the guest, and blocks once that is done for all guests | one doorbell write of the guest |
 //!
-//! Each VM has a silence of its own: one that is silent is told so and gets no slices, while others go on. How the engine naps goes
-//! by the one that was busy last.
+//! Each VM has its own silence: a silent VM is marked asleep and gets no slices, while others go
+//! on. The engine's naps follow the VM that was busy last.
 //!
-//! The machine often has fewer cores than busy threads (two virtual CPUs that poll, and this thread). A thread that
-//! only spins is then taken off its core for milliseconds; one that naps wakes up ahead of those that never sleep. So
-//! spinning is short, and with [`FEW_CORES`] the engine stays away while the one that takes the completions has [`BEHIND`] or
-//! more to take: what is posted meanwhile is done at once then, and both virtual CPUs have a core. perftest's sends of 64 bytes
-//! on two cores, medians of runs that took turns: 15 to 23 MB/s without, 33 to 55 with it.
+//! The machine often has fewer cores than busy threads (two virtual CPUs that poll, and this
+//! thread). The scheduler then takes a thread that only spins off its core for milliseconds,
+//! whereas a thread that naps is scheduled before threads that never sleep. So spinning is short,
+//! and with [`FEW_CORES`] the engine pauses while a CQ of each awake VM has [`BEHIND`] or more
+//! untaken completions: work requests that are posted in the pause run at once after it, and both
+//! virtual CPUs have a core in it. perftest's sends of 64 bytes on two cores, medians of alternating
+//! runs: 15 to 23 MB/s without, 33 to 55 with it.
 //!
-//! A panic of the device model ends at the [slice](crate::slice): QEMU and the driver get answers, and a reset begins again
-//! with a new device. A panic of the engine's own code ends the turn of the VM (`engine/vm.rs`) that it was busy with, whose device is
-//! then dead too, and which is told of it by vector 0; the others do not notice.
+//! A panic of the device model ends at the [slice](crate::slice): QEMU and the driver get answers,
+//! and a reset begins again with a new device. A panic of the engine's own code ends the turn of
+//! the VM (`engine/vm.rs`) that it was busy with. The device of that VM is then dead too, which
+//! vector 0 reports to it; the other VMs do not notice.
 
 mod answers;
 mod arrivals;
@@ -42,78 +47,83 @@ use std::time::Duration;
 use verbena_device::Config;
 use vm::Vm;
 
-/// So long the engine looks again at once after something happened, where there are cores for it: about the time that a
-/// guest needs to see a completion and post again.
+/// Time that the engine polls without pause after the last work, in nanoseconds, where there are
+/// enough cores: about the time that a guest needs to see a completion and post again.
 const SPIN: u64 = 20_000;
-/// The same with [`FEW_CORES`]: a spinning engine then keeps the core from the virtual CPU that is to answer. With 20 us
-/// perftest's write latency was 25 us on two cores, with this 18 us; with 2 us it is 16 us or, when answers come a
-/// little later, 32 us.
+/// [`SPIN`] with [`FEW_CORES`], where a spinning engine keeps the core from the virtual CPU that is
+/// to answer. On two cores perftest's write latency was 25 us with 20 us, and 18 us with this
+/// value; with 2 us it is 16 us or, when answers come a little later, 32 us.
 const SPIN_CROWDED: u64 = 5_000;
-/// Cores that two busy virtual CPUs and the engine cannot share without getting in each other's way.
+/// Number of cores that two busy virtual CPUs and the engine cannot share without disturbing each
+/// other.
 const FEW_CORES: usize = 2;
-/// With so many completions to take, a program does not wait for the next.
+/// Number of untaken completions from which on a program does not wait for the next one.
 const BEHIND: u32 = 32;
-/// The longest time that it is left alone with them.
+/// Longest pause that lets a program take its completions, in nanoseconds.
 const PAUSE: u64 = 100_000;
-/// Nobody takes a completion faster than this: a fast virtual CPU does in a tenth of it, but has posts to make too.
+/// Assumed time to take a completion, in nanoseconds. A fast virtual CPU needs a tenth of it, but
+/// has posts to make too.
 const TAKE: u64 = 1_000;
-/// So long it stays awake, taking naps. Posts that come more often than this ring no doorbell.
+/// Silence after which the engine falls asleep, in nanoseconds. Posts at shorter intervals ring no
+/// doorbell.
 const AWAKE: u64 = 1_000_000;
-/// The first nap. The kernel adds about 15 us. With shorter naps two virtual CPUs that play ping-pong on two cores do it
-/// in milliseconds, not in tens of microseconds: the one that this thread has preempted hardly gets to run before it is
-/// preempted again.
+/// First nap, in nanoseconds. The kernel adds about 15 us. With shorter naps a ping-pong of two
+/// virtual CPUs on two cores takes milliseconds, not tens of microseconds: the virtual CPU that
+/// this thread has preempted hardly runs before it is preempted again.
 const NAP_MIN: u64 = 15_000;
-/// The longest nap: what a post may wait at most while the engine is awake.
+/// Longest nap, in nanoseconds: the longest delay of a post while the engine is awake.
 const NAP_MAX: u64 = 30_000;
-/// Naps are a sixteenth of the silence so far: a post after a long silence can wait a little longer.
+/// A nap is this part of the silence so far: a post after a long silence can wait a little longer.
 const NAP_SHARE: u64 = 16;
-/// Timers of this thread may be late by this much (Linux' default of 50 us would double each nap).
+/// Timer slack of this thread, in nanoseconds (Linux' default of 50 us would double each nap).
 const TIMER_SLACK: u64 = 1_000;
-/// How often HEARTBEAT counts at least, in nanoseconds: twice a second, so that it moves every second on a busy host too.
+/// Longest interval between two counts of HEARTBEAT, in nanoseconds: half a second, so that it
+/// counts every second on a busy host too.
 const BEAT: u64 = 500_000_000;
-/// The priority that the engine asks for, as a real device has one: its naps end sooner. Without the right to ask it
-/// goes without.
+/// Nice value that the engine asks for, because a real device has precedence too: its naps end
+/// sooner. The engine runs without it if it lacks the right.
 const NICE: i32 = -10;
 
-/// An engine that is awake looks at the uplinks this often: each look is a system call, and slices can be shorter than one.
+/// Interval between two looks at the uplinks while the engine is awake, in nanoseconds: each look
+/// is a system call, and slices can be shorter than one.
 const LOOK: u64 = 2_000;
-/// The longest wait for room in an uplink.
+/// Longest wait for room in an uplink.
 const CROWDED: Duration = Duration::from_micros(200);
-/// How often a VM that does nothing on purpose is looked at, in nanoseconds.
+/// Interval at which the engine looks at a VM that stalls on purpose, in nanoseconds.
 const STALL_LOOK: u64 = 1_000_000;
 
-/// What a turn has come to.
+/// Result of a turn of all VMs.
 #[derive(Clone, Copy, Debug)]
 pub struct Done {
-    /// Something was done.
+    /// True if any work was done.
     pub worked: bool,
-    /// Nothing can be done before there is room in an uplink.
+    /// True if no VM can go on before there is room in an uplink.
     is_stuck: bool,
-    /// When it ended.
+    /// Device time at the end of the turn, in nanoseconds.
     now: u64,
 }
 
-/// The engine.
+/// The engine, with the devices of all VMs.
 pub struct Engine {
     common: Arc<Common>,
     vms: Vec<Vm>,
-    /// The VM that it is busy with.
+    /// Index of the VM that the engine is busy with.
     at: Option<usize>,
     network: Arc<Network>,
-    /// Frames that an uplink has brought, and when the uplinks were looked at last.
+    /// Frames that an uplink has delivered, and the time of the last look at the uplinks.
     batch: Batch,
     last_look: u64,
-    /// [`SPIN`], or less.
+    /// Time that the engine spins: [`SPIN`] or [`SPIN_CROWDED`].
     spin: u64,
-    /// Whether there are no more cores than [`FEW_CORES`].
+    /// True if there are at most [`FEW_CORES`] cores.
     crowded: bool,
-    /// When HEARTBEAT counted last.
+    /// Time at which HEARTBEAT counted last, in nanoseconds.
     last_beat: u64,
 }
 
 impl Engine {
-    /// An engine with a device as after power-on for each VM, in the order of their numbers in the network. To be made in the
-    /// thread that will run it.
+    /// Returns an engine with a device as after power-on for each VM, in the order of their numbers
+    /// in the network. The thread that runs the engine must call this.
     pub fn new(vms: Vec<(Arc<Shared>, Config)>, network: Arc<Network>) -> Self {
         let cores = std::thread::available_parallelism().map_or(FEW_CORES, usize::from);
         let vms = (0..).zip(vms);
@@ -135,7 +145,8 @@ impl Engine {
         }
     }
 
-    /// Runs for ever. What it was busy with when it panics starts over, and the device of that VM is dead until reset.
+    /// Runs for ever. If the engine panics, the VM that it was busy with starts over, and the
+    /// device of that VM is dead until reset.
     pub fn run(mut self) {
         let slack = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK));
         if let Err(e) = slack {
@@ -163,7 +174,7 @@ impl Engine {
         }
     }
 
-    /// A turn of each VM, and a rest.
+    /// Gives each VM a turn, then rests.
     fn round(&mut self) {
         let done = self.turn();
         if done.is_stuck {
@@ -175,10 +186,10 @@ impl Engine {
         }
     }
 
-    /// A turn of each VM.
+    /// Gives each VM a turn.
     pub fn turn(&mut self) -> Done {
         let mut worked = self.look_out();
-        // Of a VM that does not have to wait for room in an uplink.
+        // True if a VM that worked does not wait for room in an uplink.
         let mut is_free = false;
         let mut is_waiting = false;
         let mut now = 0;
@@ -208,7 +219,7 @@ impl Engine {
         }
     }
 
-    /// What is done twice a second, also while all is silent.
+    /// Does the work that is due twice a second, also while all VMs are silent.
     fn beat(&mut self, now: u64) {
         self.last_beat = now;
         let alive = self.vms.iter().filter(|vm| !vm.is_stalled());
@@ -218,8 +229,9 @@ impl Engine {
         }
     }
 
-    /// Sleeps until somebody wakes it, an uplink brings something or has the room that is waited for, or for so long. Not at all if
-    /// `is_news` says so of the time when the next frame that was kept back goes on.
+    /// Sleeps until the engine is woken, an uplink has frames or the room that a VM waits for, or
+    /// `timeout` is over. Does not sleep if `is_news` is true for the time at which the next
+    /// delayed frame is due. Returns true if it was woken.
     fn park(&mut self, timeout: Duration, is_news: impl Fn(u64) -> bool) -> bool {
         let vms = &self.vms;
         let wires = self.network.wires().enumerate();
@@ -238,7 +250,7 @@ impl Engine {
         woken
     }
 
-    /// Takes what the uplinks have brought, a batch of each at most. Returns whether there was anything.
+    /// Takes frames from the uplinks, at most a batch of each. Returns true if there were any.
     fn look_out(&mut self) -> bool {
         let now = self.common.now();
         if now.saturating_sub(self.last_look) < LOOK {
@@ -251,7 +263,7 @@ impl Engine {
         for (n, wire) in network.wires().enumerate() {
             wire.receive(&mut batch);
             let (mut trail, mut run, mut run_to) = (Trail::default(), vec![], Ports::default());
-            // What is empty only asked whether somebody is here.
+            // An empty frame only tests if this side is reachable.
             for frame in batch.frames().filter(|frame| !frame.is_empty()) {
                 any = true;
                 let to = network.from_wire(n, frame, &mut trail);
@@ -265,14 +277,14 @@ impl Engine {
             self.hear(run_to, &run, now);
         }
         if any {
-            // There may be more.
+            // The uplinks may have more frames.
             self.last_look = 0;
         }
         self.batch = batch;
         any
     }
 
-    /// Gives devices what an uplink has brought for them.
+    /// Gives devices the frames that an uplink has delivered for them.
     fn hear(&mut self, to: Ports, frames: &[&[u8]], now: u64) {
         for at in to.engines() {
             self.at = Some(at);
@@ -283,7 +295,7 @@ impl Engine {
         self.at = None;
     }
 
-    /// Leaves the cores to programs that are behind with taking what is done, if there are no others.
+    /// Leaves the cores to the programs if one of each awake VM lags in taking its completions.
     fn leave_alone(&mut self, now: u64) {
         if !self.crowded {
             return;
@@ -297,7 +309,7 @@ impl Engine {
         }
     }
 
-    /// In how many nanoseconds a device wants its next slice.
+    /// Returns the time until the first device wants its next slice, in nanoseconds.
     fn due(&self, now: u64) -> Option<u64> {
         let due = self.vms.iter().filter_map(|vm| {
             if vm.is_stalled() {
@@ -308,7 +320,7 @@ impl Engine {
         due.min()
     }
 
-    /// Nothing happened: waits, for as long as the silence so far suggests.
+    /// Waits after a turn without work, for a time that depends on the silence so far.
     fn idle(&mut self, now: u64) {
         let release = self.network.next_release();
         let release = release.map(|due| due.saturating_sub(now));
@@ -332,10 +344,10 @@ impl Engine {
         self.park(Duration::from_nanos(nap), |_| false);
     }
 
-    /// Sleeps until somebody wakes it, or for so many nanoseconds; the heart beats on.
+    /// Sleeps until the engine is woken, or for `due` nanoseconds; HEARTBEAT goes on counting.
     fn sleep(&mut self, due: Option<u64>) {
         let end = due.map(|due| self.common.now().saturating_add(due));
-        // A frame may have been kept back since that was told, by a thread that found nobody asleep.
+        // A thread may have delayed a frame after `due` was computed, and before the engine slept.
         let is_sooner = |at| end.is_none_or(|end| at < end);
         loop {
             let left = end.map_or(BEAT, |end| end.saturating_sub(self.common.now()));

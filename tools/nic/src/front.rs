@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The front: the PCI function as QEMU sees it. It runs on its own thread and answers at once, whatever the engine does,
-//! because QEMU blocks a virtual CPU on each answer and gives up when none comes.
+//! The front: the PCI function as QEMU sees it. It runs on its own thread and answers at once, in
+//! any state of the engine, because QEMU blocks a virtual CPU on each answer and gives up when none
+//! comes.
 
 use crate::guest_ram;
 use crate::pci;
@@ -17,22 +18,23 @@ use verbena_device::memory::GuestMemory;
 use verbena_device::misbehave::Kind;
 use verbena_device::Action;
 
-/// The PCI function.
+/// The PCI function of one VM.
 pub struct Front {
     shared: Arc<Shared>,
     config: pci::Config,
-    /// QEMU's process, if it is known.
+    /// Process ID of QEMU, if it is known.
     qemu: Option<i32>,
-    /// Ranges that are surely guest RAM but cannot be used: the device cannot work.
+    /// Ranges that are surely guest RAM but cannot be used: the device cannot work with such a
+    /// range.
     unusable: Vec<(u64, u64)>,
-    /// It was said already.
+    /// True if a range of `unusable` was logged as an error.
     refused: bool,
-    /// A reset was asked for that will not be done (only where the NIC misbehaves).
+    /// True if a reset was requested that will not be done (only where the NIC misbehaves).
     unconfirmed: bool,
 }
 
 impl Front {
-    /// The function after power-on.
+    /// Returns the function after power-on.
     pub fn new(shared: Arc<Shared>, qemu: Option<i32>) -> Self {
         Self {
             shared,
@@ -44,7 +46,8 @@ impl Front {
         }
     }
 
-    /// QEMU has gone: from here on there is no DMA, no interrupt and no memory of the guest, and soon a device as after power-on.
+    /// Ends the function after QEMU has disconnected: from here on there is no DMA, no interrupt
+    /// and no memory of the guest, and the engine resets the device.
     pub fn leave(&mut self) {
         self.shared.set_bus_master(false);
         (0..regs::NUM_VECTORS).for_each(|vector| self.shared.set_vector(vector, None));
@@ -57,12 +60,12 @@ impl Front {
     fn read_register(&self, offset: usize) -> u32 {
         let value = self.shared.regs.read(offset);
         match offset {
-            // Of two resets in a row the first one's end is not the end.
+            // Of two resets in a row, the end of the first one is not reported.
             regs::STATUS if self.shared.resetting() || self.unconfirmed => {
                 value | regs::STATUS_RESETTING
             }
             regs::STATUS if !self.unusable.is_empty() => value | regs::STATUS_FATAL,
-            // A reset does not bring it back.
+            // A reset does not bring lost memory back.
             regs::STATUS if self.shared.ram().is_lost() => value | regs::STATUS_FATAL,
             regs::FATAL_SYNDROME if self.shared.ram().is_lost() => {
                 u32::from(Syndrome::EngineFailure.to_raw())
@@ -98,7 +101,8 @@ impl Front {
 }
 
 impl Front {
-    /// Configuration space has words that tell the device to misbehave, if it was built so.
+    /// Writes a word of configuration space that has the device misbehave, if the NIC was built for
+    /// tests.
     fn write_misbehaviour(&self, offset: usize, data: &[u8]) {
         let Ok(word) = <[u8; 4]>::try_from(data) else {
             return;
@@ -111,8 +115,8 @@ impl Front {
     }
 }
 
-/// Whether a range without a file must be guest RAM: it is writable and holds the start of low, extended or high
-/// memory. ROMs and the video memory of an emulated card come without a file too, and need none.
+/// True if a range must be guest RAM: it is writable and holds the start of low, extended or high
+/// memory. ROMs and the video memory of an emulated card also come without a file, and need none.
 fn is_main_memory(map: &DmaMap) -> bool {
     const STARTS: [u64; 3] = [0, 1 << 20, 1 << 32];
     map.writable
@@ -121,11 +125,12 @@ fn is_main_memory(map: &DmaMap) -> bool {
             .any(|s| s.checked_sub(map.addr).is_some_and(|o| o < map.len))
 }
 
-/// Writable memory that is longer than this is taken for RAM, wherever it lies: a hot-plugged DIMM, or a large BAR of another device.
+/// Largest size of writable memory that is not taken for RAM, in bytes. A longer range may be a
+/// hot-plugged DIMM, or a large BAR of another device.
 const DEVICE_MEMORY: u64 = 64 << 20;
 
 impl Front {
-    /// Whether a large range lies right beside guest RAM, as that of a second NUMA node does.
+    /// True if a large range is adjacent to guest RAM, as that of a second NUMA node is.
     fn is_beside_main_memory(&self, map: &DmaMap) -> bool {
         let end = map.addr.wrapping_add(map.len);
         let touches = |addr: u64, len: u64| addr.wrapping_add(len) == map.addr || addr == end;
@@ -160,14 +165,15 @@ impl PciDevice for Front {
                     data[..count].copy_from_slice(&word.to_le_bytes()[..count]);
                 }
             }
-            // Registers are words; what is no aligned word reads as 0.
+            // Registers are aligned words; any other access reads as 0.
             regs::BAR_REGS if data.len() == 4 && offset % 4 == 0 => {
                 data.copy_from_slice(&self.read_register(offset as usize).to_le_bytes());
             }
             regs::BAR_DOORBELL => {
                 data.fill(0);
                 let clock = self.shared.now().to_le_bytes();
-                // At whatever width: who reads less than the whole has to know what it means.
+                // An access may have any width; a guest that reads less than the whole clock has to
+                // know what that means.
                 let within = offset as usize % regs::DOORBELL_STRIDE;
                 for (at, byte) in (within..).zip(data) {
                     let place = at.checked_sub(regs::DOORBELL_CLOCK);
@@ -219,7 +225,7 @@ impl PciDevice for Front {
         let fault = match &map.fd {
             None => "is not shared with the NIC",
             Some(fd) if private(fd) => "is not shared with the NIC",
-            // Whoever truncated it would end this process.
+            // An access after the file was truncated would raise SIGBUS.
             Some(fd) if !guest_ram::cannot_shrink(fd) => "is in a file that can be truncated",
             Some(_) => "",
         };
@@ -273,7 +279,7 @@ impl PciDevice for Front {
     }
 
     fn dma_unmap(&mut self, range: Option<(u64, u64)>) -> io::Result<()> {
-        // The lock is granted between two slices, so nothing is in flight.
+        // The lock is granted between two slices, so no access is in progress.
         let mut ram = self.shared.ram_mut();
         let Some((addr, len)) = range else {
             let gone = ram.clear();

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Guest RAM: the wall around the NIC's only `unsafe` code.
+//! Guest RAM: the module that confines the NIC's `unsafe` code, but for one ioctl.
 //!
-//! QEMU sends a file descriptor with each range of guest RAM. [`GuestRam`] maps it and gives checked access by guest
-//! address. Three rules make it sound:
+//! QEMU sends a file descriptor with each range of guest RAM. [`GuestRam`] maps the ranges and
+//! gives checked access by guest address. Three rules make it sound:
 //!
-//! * **A mapping lives as long as its region**, and a region leaves only through `&mut GuestRam`, while no access, which
-//!   needs `&GuestRam`, can be going on. The owner keeps the whole table behind a lock.
-//! * **The file cannot become shorter** under the mapping, where an access would be a SIGBUS: only files that are sealed against it
-//!   are mapped. What the host loses nevertheless is seen to in `faults.rs`. QEMU's memory-backend-memfd seals (`seal=on`), with huge pages too.
-//! * **There is never a Rust reference into guest memory**, because the guest's CPUs write it at any time. Bytes are
-//!   copied out and in through raw pointers; words that both sides look at go through atomics. What is copied out is
-//!   arbitrary bytes, and only types for which any bytes are a value are made of it.
+//! * **A mapping lives as long as its region.** A region is removed only through `&mut GuestRam`,
+//!   so that no access, which needs `&GuestRam`, can be in progress. The owner keeps the whole
+//!   table behind a lock.
+//! * **The file cannot become shorter** under the mapping, where an access would raise SIGBUS: only
+//!   files that are sealed against shrinking are mapped. `faults.rs` handles pages that the host
+//!   loses nevertheless. QEMU's memory-backend-memfd seals its files (`seal=on`), with huge pages
+//!   too.
+//! * **There is never a Rust reference into guest memory**, because the guest's CPUs write it at
+//!   any time. Bytes are copied out and in through raw pointers; words that both sides access go
+//!   through atomics. Bytes that were copied out are arbitrary, and become only types for which any
+//!   bytes are a valid value.
 //!
 //! Bounds are checked by subtraction from the region's length, never by a sum that could wrap.
 #![allow(unsafe_code)]
@@ -29,29 +33,32 @@ use std::sync::atomic::{
 };
 use verbena_device::memory::{order, Access, GuestMemory, Unreachable};
 
-/// The most regions at once. QEMU is told so when it connects. It sends a dozen for a plain guest, and one for each block of a
-/// virtio-mem device: 1 TiB in blocks of 64 MiB are 16384. A virtual IOMMU, which maps page by page, this NIC does not serve. Linux lets a process
-/// have 65530 mappings (`vm.max_map_count`), so that another VM of the process has room beside one that has all of its own.
+/// Largest number of regions, which QEMU learns when it connects. QEMU sends a dozen regions for a
+/// plain guest, and one for each block of a virtio-mem device: 1 TiB in blocks of 64 MiB are 16384.
+/// The NIC does not support a virtual IOMMU, which would map page by page. Linux allows a process
+/// 65530 mappings (`vm.max_map_count`), so that a VM with the largest number leaves room for
+/// another VM of the process.
 pub const MAX_REGIONS: usize = 24_000;
 
-/// Accesses up to this many bytes, aligned, are copied word by word with volatile accesses: they are descriptors, of
-/// which a snapshot must be taken exactly once.
+/// Aligned accesses of up to this many bytes are copied word by word with volatile accesses: they
+/// are descriptors, of which a snapshot must be taken exactly once.
 const SNAPSHOT_MAX: usize = 256;
 
-/// Whether a file keeps its length for ever, or grows.
+/// True if a file is sealed so that it can keep its length or grow, but never shrink.
 pub fn cannot_shrink(fd: impl AsFd) -> bool {
     rustix::fs::fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
 }
 
-/// Whole pages of a file, mapped until this is dropped.
+/// Whole pages of a file, which stay mapped until this is dropped.
 struct Mapping {
     start: NonNull<u8>,
     size: usize,
 }
 
 impl Mapping {
-    /// Maps the pages of this size that hold `len` bytes at `offset`; also returns how far the first of these lies behind their beginning.
-    /// Huge pages are mapped as a whole only, and QEMU divides guest RAM where a PC does: at 640 KiB, for one.
+    /// Maps the pages, `page` bytes each, that hold `len` bytes at `offset` of the file. Also
+    /// returns the offset of these bytes in the mapping. The kernel maps huge pages only as a
+    /// whole, whereas QEMU divides guest RAM where a PC does: at 640 KiB, for example.
     fn new(
         fd: impl AsFd,
         offset: u64,
@@ -65,7 +72,7 @@ impl Mapping {
         let size = size.and_then(|size| usize::try_from(size).ok());
         let size = size.ok_or(io::ErrorKind::InvalidInput)?;
         let flags = MapFlags::SHARED;
-        // SAFETY: A new mapping at an address of the kernel's choice overlaps nothing of this process.
+        // SAFETY: A new mapping at an address that the kernel chooses overlaps no other mapping.
         let start = unsafe { mmap(ptr::null_mut(), size, prot, flags, fd, offset - before) }?;
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok((Self { start, size }, before as usize))
@@ -74,7 +81,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: The mapping is this one's own, of this length, and nobody can reach it any more.
+        // SAFETY: This value owns the mapping, which has this length, and no access can reach it
+        // any more.
         let result = unsafe { munmap(self.start.as_ptr().cast(), self.size) };
         debug_assert!(result.is_ok());
     }
@@ -84,17 +92,17 @@ impl Drop for Mapping {
 struct Region {
     addr: u64,
     len: u64,
-    /// Of which `len` bytes are in the mapping.
+    /// Host address of the first byte, from which `len` bytes lie in the mapping.
     host: NonNull<u8>,
     writable: bool,
-    /// Goes before the mapping, whose addresses may be another's then.
+    /// Dropped before the mapping, because the kernel may reuse the addresses after that.
     _watched: Watched,
     _mapping: Mapping,
 }
 
 // SAFETY: The region owns its mapping, which any thread may access and unmap.
 unsafe impl Send for Region {}
-// SAFETY: Shared access goes through raw copies and atomics only; nothing in the region itself changes.
+// SAFETY: Shared access goes through raw copies and atomics only; the region itself does not change.
 unsafe impl Sync for Region {}
 
 impl Region {
@@ -111,14 +119,15 @@ impl Region {
         }
         let file = rustix::fs::fstat(&fd)?;
         let end = offset.checked_add(len).ok_or(io::ErrorKind::InvalidInput)?;
-        // Beyond the end of the file an access would be a SIGBUS.
+        // An access beyond the end of the file would raise SIGBUS.
         if u64::try_from(file.st_size).map_or(true, |size| end > size) {
             return Err(io::Error::other("the range ends beyond its file"));
         }
         Self::of(addr, len, fd, offset, writable, lost)
     }
 
-    /// The same of a file that has so many bytes, whatever may become of it: a page that is lost is told of in `lost`.
+    /// Maps a range as [`Self::map`] does, of a file that is known to have that many bytes, and
+    /// that may shrink later (in tests). `lost` is set when the host loses a page of the range.
     fn of(
         addr: u64,
         len: u64,
@@ -130,11 +139,11 @@ impl Region {
         let file = rustix::fs::fstat(&fd)?;
         let mut prot = ProtFlags::READ;
         prot.set(ProtFlags::WRITE, writable);
-        // Of a file in memory, the size of its pages.
+        // For a file in memory, the block size is the size of its pages.
         let page = u64::try_from(file.st_blksize).unwrap_or(0);
         let page = page.max(rustix::param::page_size() as u64);
         let (mapping, before) = Mapping::new(fd, offset, len, page, prot)?;
-        // SAFETY: The mapping has `len` bytes behind `before`.
+        // SAFETY: The mapping has `len` bytes from the offset `before` on.
         let host = unsafe { mapping.start.add(before) };
         let watched = Watched::new(mapping.start.as_ptr() as usize, mapping.size, lost);
         Ok(Self {
@@ -147,26 +156,27 @@ impl Region {
         })
     }
 
-    /// The host address of `addr` and how many bytes lie from there to the end, if `addr` is inside.
+    /// Returns the host address of `addr` and the number of bytes from there to the end of the
+    /// region, or `None` if `addr` is outside.
     #[inline]
     fn at(&self, addr: u64) -> Option<(*mut u8, u64)> {
         let offset = addr.checked_sub(self.addr)?;
         if offset >= self.len {
             return None;
         }
-        // SAFETY: `offset` is less than `len`, and the mapping has so many bytes from `host` on.
+        // SAFETY: `offset` is less than `len`, and the mapping has `len` bytes from `host` on.
         let host = unsafe { self.host.as_ptr().add(offset as usize) };
         Some((host, self.len - offset))
     }
 }
 
-/// Regions that nobody can reach any more. Their mappings go when this is dropped, which takes a while for memory that was used: so the
-/// owner lets go of the table first.
+/// Regions that were removed from the table. Their mappings are removed when this is dropped, which
+/// takes a while for memory that was used: so the owner unlocks the table first.
 #[must_use = "the mappings go with it"]
 pub struct Gone(Vec<Region>);
 
 impl Gone {
-    /// How many there are.
+    /// Returns the number of removed regions.
     pub fn count(&self) -> usize {
         self.0.len()
     }
@@ -174,11 +184,13 @@ impl Gone {
 
 /// All of guest RAM that the device can reach.
 pub struct GuestRam {
-    /// Sorted by address, disjoint.
+    /// Regions in the order of their addresses, which do not overlap.
     regions: Vec<Region>,
-    /// Where the last access to such an address hit: most accesses hit there again.
+    /// Index of the region of the last access, for each [`hint`]: most accesses hit the same region
+    /// again.
     last: [AtomicUsize; HINTS],
-    /// Some of it is not the guest's any more (`faults.rs`). It is never freed: the handler of a signal may have found it.
+    /// True if some of the memory is not the guest's any more (`faults.rs`). The flag is never
+    /// freed, because the signal handler may hold a pointer to it.
     lost: &'static AtomicBool,
 }
 
@@ -192,22 +204,29 @@ impl Default for GuestRam {
     }
 }
 
-/// Regions that are remembered: rings and payload lie in different ones, so that one alone would be forgotten all the time.
+/// Number of remembered regions: rings and payload lie in different regions, so that a single hint
+/// would be overwritten all the time.
 const HINTS: usize = 8;
 
-/// Which of them is for an address. RAM is divided at some GiB, or (where it is far apart) at some TiB.
+/// Returns the index of the hint for an address. RAM is divided at some GiB, or (where its parts
+/// are far apart) at some TiB.
 #[inline]
 const fn hint(addr: u64) -> usize {
     ((addr >> 30) ^ (addr >> 40)) as usize % HINTS
 }
 
 impl GuestRam {
-    /// No RAM.
+    /// Returns a table without regions.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds the range `[addr, addr + len)`, found at `offset` of `fd`.
+    /// Adds the range `[addr, addr + len)`, which lies at `offset` of `fd`.
+    ///
+    /// # Errors
+    ///
+    /// The range is empty, wraps, overlaps a region or cannot be mapped, or there are
+    /// [`MAX_REGIONS`].
     pub fn map(
         &mut self,
         addr: u64,
@@ -238,8 +257,9 @@ impl GuestRam {
         Ok(())
     }
 
-    /// Takes away every region that lies in `[addr, addr + len)`. Takes none if there is one of which
-    /// only a part lies there: what the caller would believe to be gone could still be reached.
+    /// Removes every region that lies in `[addr, addr + len)`. Fails and removes none if only a
+    /// part of a region lies there: the device could still reach memory that the caller believes to
+    /// be removed.
     pub fn unmap(&mut self, addr: u64, len: u64) -> io::Result<Gone> {
         let inside = |r: &Region| {
             let offset = r.addr.checked_sub(addr).filter(|&o| o < len);
@@ -259,25 +279,25 @@ impl GuestRam {
         Ok(Gone(gone))
     }
 
-    /// Takes away everything.
+    /// Removes all regions, and clears [`is_lost`](Self::is_lost).
     pub fn clear(&mut self) -> Gone {
         self.lost.store(false, Ordering::Relaxed);
         Gone(std::mem::take(&mut self.regions))
     }
 
-    /// Whether the host has lost a page of it since the last [`clear`](Self::clear): then the guest and the device do not see the same
-    /// memory, and the device has to be in a fatal error.
+    /// True if the host has lost a page since the last [`clear`](Self::clear): the guest and the
+    /// device then do not see the same memory, and the device has to be in a fatal error.
     #[inline]
     pub fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// How many bytes of RAM there are.
+    /// Returns the size of guest RAM in bytes.
     pub fn size(&self) -> u64 {
         self.regions.iter().map(|r| r.len).sum()
     }
 
-    /// The host address of `addr` and how many bytes lie there contiguously.
+    /// Returns the host address of `addr` and the number of contiguous bytes from there on.
     #[inline]
     fn find(&self, addr: u64, write: bool) -> Access<(*mut u8, u64)> {
         let last = self.last[hint(addr)].load(Ordering::Relaxed);
@@ -299,11 +319,11 @@ impl GuestRam {
         Ok(&self.regions[index])
     }
 
-    /// The host address of an aligned word of `size` bytes.
+    /// Returns the host address of an aligned word of `size` bytes.
     #[inline]
     fn word(&self, addr: u64, size: u64, write: bool) -> Access<*mut u8> {
         let (host, room) = self.find(addr, write)?;
-        // A region's guest address may be any: the host address decides.
+        // The guest address of a region may have any alignment, so the host address is checked.
         if room < size || host as usize as u64 % size != 0 {
             return Err(Unreachable);
         }
@@ -313,15 +333,15 @@ impl GuestRam {
     #[inline]
     fn word32(&self, addr: u64, write: bool) -> Access<&AtomicU32> {
         let host = self.word(addr, 4, write)?.cast();
-        // SAFETY: `word` checked bounds and alignment, the mapping outlives `&self`, and an atomic may change under a
-        // shared reference. Only loads are made of words that are mapped read-only.
+        // SAFETY: `word` checked bounds and alignment, the mapping outlives `&self`, and an atomic
+        // may change under a shared reference. Words that are mapped read-only are only loaded.
         Ok(unsafe { AtomicU32::from_ptr(host) })
     }
 
     #[inline]
     fn word64(&self, addr: u64, write: bool) -> Access<&AtomicU64> {
         let host = self.word(addr, 8, write)?.cast();
-        // SAFETY: As in `word32`.
+        // SAFETY: The conditions are those of `word32`.
         Ok(unsafe { AtomicU64::from_ptr(host) })
     }
 }
@@ -341,16 +361,17 @@ impl GuestRam {
 ///
 /// # Safety
 ///
-/// Both pointers are valid for so many words (for reads and writes respectively) and aligned to 8 bytes.
+/// Both pointers are valid for `words` words (for reads and writes respectively) and aligned to 8
+/// bytes.
 #[inline]
 unsafe fn copy_words(from: *const u64, to: *mut u64, words: usize) {
     let word = |i: usize| {
-        // SAFETY: In bounds and aligned, as the caller promises.
+        // SAFETY: The word is in bounds and aligned, as the caller promises.
         let word = unsafe { from.wrapping_add(i).read_volatile() };
-        // SAFETY: Likewise.
+        // SAFETY: The word is in bounds and aligned, as the caller promises.
         unsafe { to.wrapping_add(i).write_volatile(word) };
     };
-    // In steps, since the compiler does not unroll what is volatile.
+    // The loop is unrolled by hand, since the compiler does not unroll volatile accesses.
     let steps = words / 4 * 4;
     for i in (0..steps).step_by(4) {
         (0..4).for_each(|j| word(i + j));
@@ -366,16 +387,17 @@ unsafe fn copy_words(from: *const u64, to: *mut u64, words: usize) {
 #[inline]
 unsafe fn copy_shared(from: *const u8, to: *mut u8, len: usize) {
     if len <= SNAPSHOT_MAX && (from as usize | to as usize | len) % 8 == 0 {
-        // SAFETY: Aligned, and as long as the caller promises.
+        // SAFETY: The pointers are aligned, and valid for `len` bytes, as the caller promises.
         unsafe { copy_words(from.cast(), to.cast(), len / 8) }
     } else {
-        // SAFETY: As the caller promises. The guest may write meanwhile; the copy then holds some mix of bytes, each of
-        // which is a valid `u8`, and is used as what it is: bytes of a hostile guest.
+        // SAFETY: The pointers are valid for `len` bytes and do not overlap, as the caller
+        // promises. The guest may write meanwhile; the copy then holds some mix of bytes, each of
+        // which is a valid `u8`, and is used as untrusted bytes.
         unsafe { ptr::copy_nonoverlapping(from, to, len) }
     }
 }
 
-/// Payload on its way to guest memory, which `order.rs` has copied in the right order.
+/// Payload on its way to guest memory, for which `order.rs` chooses the order of the copy.
 struct Copy {
     from: *const u8,
     to: *mut u8,
@@ -383,18 +405,20 @@ struct Copy {
 }
 
 impl Copy {
-    /// Copies `length` bytes, which may overlap.
+    /// Copies `length` bytes between ranges that may overlap.
     ///
     /// # Safety
     ///
-    /// `from` is valid for reads and `to` for writes of `length` bytes, the latter as guest memory, to which there are no references.
+    /// `from` is valid for reads and `to` for writes of `length` bytes, the latter as guest memory,
+    /// to which there are no references.
     #[inline]
     unsafe fn run(from: *const u8, to: *mut u8, length: usize) {
         order::copy(&Self { from, to, length }, to as usize, length);
     }
 }
 
-/// Each of these checks its bounds, since they are what the accesses rely on; the compiler sees that `order.rs` keeps to them.
+/// Each method checks the bounds that its accesses rely on; the compiler removes the checks where
+/// it sees that `order.rs` stays within them.
 impl order::Payload for Copy {
     #[inline(always)]
     fn fence(&self) {
@@ -406,8 +430,8 @@ impl order::Payload for Copy {
         let mut bytes = [0; order::TAIL];
         assert!(count <= self.length && count <= bytes.len());
         let from = self.from.wrapping_add(self.length - count);
-        // SAFETY: The last `count` bytes of the source, to as many of an array of this process. The guest may write meanwhile, see
-        // `copy_shared`.
+        // SAFETY: These are the last `count` bytes of the source, and the target is an array of
+        // this process with room for them. The guest may write meanwhile, see `copy_shared`.
         unsafe { ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), count) };
         bytes
     }
@@ -415,8 +439,8 @@ impl order::Payload for Copy {
     #[inline(always)]
     fn bulk(&self, count: usize) {
         assert!(count <= self.length);
-        // SAFETY: Both are valid for `count` bytes, see `run`; they may overlap, also where two guests have one file. The guests may
-        // write meanwhile, see `copy_shared`.
+        // SAFETY: Both are valid for `count` bytes, see `run`; they may overlap, also where two
+        // guests map one file. The guests may write meanwhile, see `copy_shared`.
         unsafe { ptr::copy(self.from, self.to, count) };
     }
 
@@ -429,16 +453,17 @@ impl order::Payload for Copy {
         word[..N].copy_from_slice(&bytes);
         let word = u64::from_le_bytes(word);
         match N {
-            // SAFETY: For each: `N` bytes of the target, aligned, to which there are no references but those of other atomics. A guest's
-            // processor, and a copy of another VM's, may write to it meanwhile: that is what a store is for.
+            // SAFETY: In each arm, `to` points to `N` aligned bytes of the target, to which there
+            // are no references but those of other atomics. A processor of the guest, and a copy
+            // for another VM, may write to them meanwhile, which an atomic store allows.
             8 => unsafe { AtomicU64::from_ptr(to.cast()) }.store(word.to_le(), Ordering::Release),
-            // SAFETY: As above.
+            // SAFETY: The conditions are those of the first arm.
             4 => unsafe { AtomicU32::from_ptr(to.cast()) }
                 .store((word as u32).to_le(), Ordering::Release),
-            // SAFETY: As above.
+            // SAFETY: The conditions are those of the first arm.
             2 => unsafe { AtomicU16::from_ptr(to.cast()) }
                 .store((word as u16).to_le(), Ordering::Release),
-            // SAFETY: As above.
+            // SAFETY: The conditions are those of the first arm.
             1 => unsafe { AtomicU8::from_ptr(to) }.store(word as u8, Ordering::Release),
             _ => unreachable!("a store of {N} bytes"),
         }
@@ -467,7 +492,8 @@ impl GuestMemory for GuestRam {
             let (host, room) = self.find(addr, false)?;
             let step = to.len().min(usize::try_from(room).unwrap_or(usize::MAX));
             let (now, rest) = to.split_at_mut(step);
-            // SAFETY: `host` is valid for `room` bytes, `now` is a slice of this process, not of the guest.
+            // SAFETY: `host` is valid for `room` bytes; `now` is a slice of this process, not of
+            // the guest.
             unsafe { copy_shared(host, now.as_mut_ptr(), step) };
             to = rest;
             addr = addr.wrapping_add(step as u64);
@@ -481,7 +507,8 @@ impl GuestMemory for GuestRam {
             let (host, room) = self.find(addr, true)?;
             let step = from.len().min(usize::try_from(room).unwrap_or(usize::MAX));
             let (now, rest) = from.split_at(step);
-            // SAFETY: `host` is valid for `room` bytes and writable, `now` is a slice of this process.
+            // SAFETY: `host` is valid for `room` bytes and writable; `now` is a slice of this
+            // process.
             unsafe { copy_shared(now.as_ptr(), host, step) };
             from = rest;
             addr = addr.wrapping_add(step as u64);
@@ -496,7 +523,7 @@ impl GuestMemory for GuestRam {
             let (target, target_room) = self.find(to, true)?;
             let room = source_room.min(target_room);
             let step = len.min(usize::try_from(room).unwrap_or(usize::MAX));
-            // SAFETY: Both are valid for `step` bytes and the target is writable guest memory.
+            // SAFETY: Both are valid for `step` bytes, and the target is writable guest memory.
             unsafe { Copy::run(source, target, step) };
             len -= step;
             from = from.wrapping_add(step as u64);
@@ -514,7 +541,8 @@ impl GuestMemory for GuestRam {
             let (host, room) = self.find(addr, true)?;
             let step = from.len().min(usize::try_from(room).unwrap_or(usize::MAX));
             let (now, rest) = from.split_at(step);
-            // SAFETY: `host` is valid for `room` bytes and writable guest memory, `now` is a slice of this process.
+            // SAFETY: `host` is valid for `room` bytes of writable guest memory; `now` is a slice
+            // of this process.
             unsafe { Copy::run(now.as_ptr(), host, step) };
             from = rest;
             addr = addr.wrapping_add(step as u64);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `verbena-nic`: opens the sockets, starts the threads and serves QEMU until the last one has gone. See the library.
+//! `verbena-nic`: opens the sockets, starts the threads and serves QEMU until the last QEMU process
+//! has disconnected. See the library.
 
 use clap::Parser;
 use nix::sys::signal::{raise, SigSet, Signal};
@@ -26,7 +27,7 @@ fn main() -> ExitCode {
         .filter_level(args.log_level)
         .format_target(false)
         .init();
-    // Sockets are made with it, and are this user's own from their first moment.
+    // The umask gives each socket mode 0600 from the moment when it is created.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
     let places = Arc::new(Places::default());
     let recordings = Arc::new(Recordings::default());
@@ -45,7 +46,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Has a signal that ends the process leave nothing behind, and no recording without its end. It ends by that signal all the same.
+/// Starts a thread that waits for the signals that end the process, removes the sockets and
+/// finishes the recordings. The process is then ended by the same signal.
 fn leave_on_signals(
     places: &Arc<Places>,
     recordings: &Arc<Recordings>,
@@ -53,12 +55,12 @@ fn leave_on_signals(
 ) -> io::Result<()> {
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
-        // As nohup(1) and shells have it for what they start in the background.
+        // nohup(1) and shells have a background process ignore signals, which stay ignored.
         if !is_ignored(signal) {
             signals.add(signal);
         }
     }
-    // The threads that are yet to come inherit it.
+    // The threads that are spawned later inherit the mask.
     signals.thread_block()?;
     let (places, recordings, flights) = (places.clone(), recordings.clone(), flights.clone());
     spawn("signals", move || {
@@ -74,7 +76,7 @@ fn leave_on_signals(
     })
 }
 
-/// Whether this process was started with a signal ignored.
+/// True if this process was started with `signal` ignored.
 fn is_ignored(signal: Signal) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status
@@ -91,7 +93,7 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
 
 fn run(args: &Args, places: &Places, recordings: &Recordings, flights: &AtEnd) -> io::Result<()> {
     let vms = args.vms().map_err(io::Error::other)?;
-    // All of them, before anything is served: a NIC that cannot have one does not begin.
+    // All sockets are opened before anything is served: if one fails, the NIC does not start.
     let listen = |paths: &[PathBuf]| {
         let all = paths.iter().map(|path| places.listen(path));
         all.collect::<io::Result<Vec<_>>>()

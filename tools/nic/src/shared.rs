@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the threads of the NIC share for one VM: guest RAM, the gate of DMA, the engine's mail and the interrupts. What all VMs
-//! have in common is [`Common`].
+//! State that the threads of the NIC share for one VM: guest RAM, the gate of DMA, the engine's
+//! mail and the interrupts. [`Common`] is the state that all VMs share.
 //!
-//! The front (which answers QEMU) never waits for the engine, except for the end of one slice where silence has to be
-//! certain. So everything that it tells the engine is left in atomics or in its mail, and the engine is woken if it
-//! sleeps.
+//! The front (which answers QEMU) never waits for the engine, except for the end of one slice where
+//! it must be certain that the device is silent. So the front leaves every message for the engine
+//! in atomics or in the engine's mail, and wakes the engine if it sleeps.
 //!
 //! **The mail** has an inbox for each kind (`inbox.rs`): commands, frames, questions.
 //!
-//! **The gate** (device specification, section 1): no DMA while bus mastering is off or a reset is going on. The engine
-//! takes the read lock of guest RAM for each slice and looks at the gate after that. So whoever closes the gate and then
-//! holds the write lock for a moment knows that all DMA has ended.
+//! **The gate** (device specification, section 1): there is no DMA while bus mastering is off or a
+//! reset is in progress. For each slice the engine takes the read lock of guest RAM and checks the
+//! gate after that. So after a thread has closed the gate and then held the write lock for a
+//! moment, all DMA has ended.
 
 use crate::common::Common;
 use crate::guest_ram::GuestRam;
@@ -33,57 +34,59 @@ use verbena_device::{Action, Registers, Wish};
 const RING_WORDS: usize = regs::NUM_UARS as usize / 64;
 const RING_GROUPS: usize = RING_WORDS.div_ceil(64);
 
-/// What was left for the engine.
+/// Messages that were left for the engine.
 #[derive(Default)]
 pub struct Mail {
     /// Register writes, in order.
     pub actions: Vec<Action>,
     /// RoCE frames from the guest's Ethernet or an uplink, in order.
     pub frames: Vec<Vec<u8>>,
-    /// Somebody wants to know something.
+    /// A query from the control socket.
     pub question: Option<Question>,
 }
 
-/// Counts for which the device model has no place.
+/// Counts of one VM that the device model cannot keep.
 #[derive(Default)]
 pub struct Counts {
-    /// Ethernet frames of the guest.
+    /// Ethernet frames that the guest has sent.
     pub ethernet_frames: AtomicU64,
-    /// Frames for the guest's Ethernet that found no room there, or no guest.
+    /// Frames for the guest's Ethernet that were dropped: there was no room, or no guest.
     pub ethernet_dropped: AtomicU64,
-    /// Frames that came faster than the engine took them.
+    /// Frames and packets for the device that were dropped, because they came faster than the
+    /// engine took them.
     pub inbox_dropped: AtomicU64,
     /// Slices that the engine has given the device.
     pub slices: AtomicU64,
-    /// How often the guest was told that the engine sleeps until somebody wakes it.
+    /// Number of times that the guest was informed that the engine sleeps until a doorbell wakes
+    /// it.
     pub sleeps: AtomicU64,
-    /// Interrupts that were wanted while their vector had no eventfd.
+    /// Interrupts that were dropped, because their vector had no eventfd.
     pub interrupts_lost: AtomicU64,
 }
 
 /// Memory of the guest that looks like RAM and cannot be reached.
 pub struct Unreachable {
-    /// Guest address.
+    /// Guest address of the range.
     pub addr: u64,
     /// Length in bytes.
     pub len: u64,
-    /// What is wrong with it, as the rest of a sentence about it.
+    /// The fault of this memory, as the rest of a sentence about it.
     pub why: &'static str,
 }
 
-/// See the module.
+/// State that the threads share for one VM. See the [module](self).
 pub struct Shared {
     /// The registers; both sides use them without waiting.
     pub regs: Arc<Registers>,
-    /// Counts.
+    /// Counts of this VM.
     pub counts: Counts,
-    /// What the NIC does wrong at present: nothing, but in a build for tests.
+    /// Present misbehaviour of the NIC, of which there is none but in a build for tests.
     pub misbehave: Misbehaviour,
-    /// What all VMs have in common.
+    /// State that all VMs of the process share.
     pub common: Arc<Common>,
-    /// The GIDs that its driver did not get.
+    /// GIDs that the switch has refused to the driver.
     pub refusals: Refusals,
-    /// Where what was recorded goes when the device dies, if anywhere.
+    /// Path for the recording that is saved when the device fails, if one was given.
     pub dump: OnceLock<PathBuf>,
     full: Mutex<Option<Wish>>,
     ram: RwLock<GuestRam>,
@@ -91,7 +94,7 @@ pub struct Shared {
     bus_master: AtomicBool,
     resetting: AtomicBool,
     rung: [AtomicU64; RING_WORDS],
-    /// The words of `rung` that are not 0, as bits: of thousands of areas few are rung for at a time.
+    /// Bit for each word of `rung` that is not 0: of thousands of areas few have rung at a time.
     rung_words: [AtomicU64; RING_GROUPS],
     rings: AtomicU64,
     inboxes: Mutex<Inboxes>,
@@ -100,12 +103,13 @@ pub struct Shared {
     vectors: Mutex<Vec<Option<OwnedFd>>>,
 }
 
-/// A lock is poisoned only if a thread panicked while it held it; what these locks protect is valid at any moment.
+/// Locks a mutex even if it is poisoned, which means that a thread panicked while it held the lock:
+/// the data of these locks is valid at any moment.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The numbers of the bits that are set, which are cleared at once.
+/// Clears a word, and returns the numbers of the bits that were set.
 fn take_bits(word: &AtomicU64) -> impl Iterator<Item = usize> {
     let mut bits = match word.load(Ordering::Relaxed) {
         0 => 0,
@@ -119,17 +123,18 @@ fn take_bits(word: &AtomicU64) -> impl Iterator<Item = usize> {
 }
 
 impl Shared {
-    /// As after power-on, of a VM that has the process for itself.
+    /// Returns the state after power-on of the only VM of a process.
     ///
     /// # Errors
     ///
-    /// No descriptor can be had.
+    /// The process cannot get another descriptor.
     pub fn new() -> io::Result<Self> {
         let common = Arc::new(Common::new()?);
         Ok(Self::beside(&common, Misbehaviour::default()))
     }
 
-    /// As after power-on, of one of the VMs of a process, with a NIC that may misbehave.
+    /// Returns the state after power-on of one of the VMs of a process, with a NIC that may
+    /// misbehave.
     pub fn beside(common: &Arc<Common>, misbehave: Misbehaviour) -> Self {
         Self {
             misbehave,
@@ -153,54 +158,56 @@ impl Shared {
         }
     }
 
-    /// What of the guest's memory cannot be reached. The front changes it.
+    /// Returns the ranges of the guest's memory that cannot be reached. Only the front changes
+    /// them.
     pub fn unreachable(&self) -> MutexGuard<'_, Vec<Unreachable>> {
         lock(&self.unreachable)
     }
 
-    /// Has the device recorded in full from its beginning.
+    /// Requests that the device is recorded in full from its beginning.
     pub fn want_full(&self, wish: Wish) {
         *lock(&self.full) = Some(wish);
     }
 
-    /// Engine: the recording that was wanted.
+    /// Takes the recording that was requested (called by the engine).
     pub(crate) fn take_wish(&self) -> Option<Wish> {
         lock(&self.full).take()
     }
 
-    /// The device clock, in nanoseconds.
+    /// Returns the device clock in nanoseconds.
     pub fn now(&self) -> u64 {
         self.common.now()
     }
 
-    /// Nanoseconds since 1970 at which the device clock was 0: captures and recordings are read beside others', so they go by the time
-    /// of day.
+    /// Returns the time at which the device clock was 0, in nanoseconds since 1970. Captures and
+    /// recordings use the time of day, because they are read beside those of other machines.
     pub fn power_on(&self) -> u64 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         (since.unwrap_or_default().as_nanos() as u64).saturating_sub(self.now())
     }
 
-    /// Guest RAM, for the length of one slice.
+    /// Locks guest RAM for the length of one slice.
     pub fn ram(&self) -> RwLockReadGuard<'_, GuestRam> {
         self.ram.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Guest RAM, to change what is mapped. Waits for the end of the slice that is going on.
+    /// Locks guest RAM for a change of the map. Waits for the end of the present slice.
     pub fn ram_mut(&self) -> RwLockWriteGuard<'_, GuestRam> {
         self.ram.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether DMA and interrupts are allowed now. Look while holding [`Shared::ram`].
+    /// True if DMA and interrupts are allowed now. The caller holds [`Shared::ram`].
     pub fn gate_open(&self) -> bool {
         self.bus_master.load(Ordering::SeqCst) && !self.resetting()
     }
 
-    /// Whether a reset waits for the engine.
+    /// True if the engine has yet to do a reset.
     pub fn resetting(&self) -> bool {
         self.resetting.load(Ordering::SeqCst)
     }
 
-    /// Front: bus mastering was switched. When this returns after switching it off, all DMA has ended.
+    /// Switches bus mastering (called by the front). When this returns after switching it off, all
+    /// DMA has ended.
     pub fn set_bus_master(&self, on: bool) {
         self.bus_master.store(on, Ordering::SeqCst);
         if on {
@@ -210,10 +217,12 @@ impl Shared {
         }
     }
 
-    /// Front: asks for a reset. When this returns all DMA of the old life has ended.
+    /// Requests a reset (called by the front). When this returns, all DMA from before the reset has
+    /// ended.
     pub fn reset(&self) {
         {
-            // All of it under the lock, so that the engine cannot be done with the reset before all of it is said.
+            // The lock covers all of these, so that the engine cannot end the reset before all of
+            // them are set.
             let mut inboxes = lock(&self.inboxes);
             self.resetting.store(true, Ordering::SeqCst);
             self.regs.write(regs::CONTROL, regs::CONTROL_RESET);
@@ -224,15 +233,16 @@ impl Shared {
         drop(self.ram_mut());
     }
 
-    /// Engine: a reset is done. Where another was asked for meanwhile, that one is waited for.
+    /// Ends a reset (called by the engine). If another reset was requested meanwhile, the device
+    /// stays in reset until that one is done.
     pub fn reset_done(&self) {
         let inboxes = lock(&self.inboxes);
         let again = inboxes.commands.has_reset();
         self.resetting.store(again, Ordering::SeqCst);
     }
 
-    /// Engine: takes the place of one that ended. Drops what waits; returns whether a reset is to be done, which may have
-    /// been in the hands of the one that ended.
+    /// Drops all waiting mail for an engine that replaces one that panicked. Returns true if a
+    /// reset is to be done, which the engine that panicked may have begun.
     pub fn start_over(&self) -> bool {
         let mut inboxes = lock(&self.inboxes);
         *inboxes = Inboxes::default();
@@ -248,29 +258,29 @@ impl Shared {
         result
     }
 
-    /// Front: a register was written that needs the engine.
+    /// Leaves a register write that the engine has to act on (called by the front).
     pub fn act(&self, action: Action) {
         self.post(|inboxes| inboxes.act(action));
     }
 
-    /// Leaves a frame for the engine.
+    /// Leaves a frame for the engine. Drops and counts it if there is no room.
     pub fn receive(&self, frame: Vec<u8>) {
         if !self.post(|inboxes| inboxes.frames.leave(frame)) {
             self.count_lost();
         }
     }
 
-    /// Counts what came faster than the engine took it.
+    /// Counts a frame or packet that came faster than the engine took them.
     pub fn count_lost(&self) {
         self.counts.inbox_dropped.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Asks the engine. False: too many ask.
+    /// Leaves a question for the engine. Returns false if too many questions wait.
     pub fn ask(&self, question: Question) -> bool {
         self.post(|inboxes| inboxes.questions.leave(question))
     }
 
-    /// Front: the page of an area in the doorbell BAR was written.
+    /// Records a write to the page of area `uar` in the doorbell BAR (called by the front).
     pub fn ring(&self, uar: u32) {
         let at = uar as usize / 64;
         if let (Some(word), Some(group)) = (self.rung.get(at), self.rung_words.get(at / 64)) {
@@ -281,8 +291,8 @@ impl Shared {
         }
     }
 
-    /// Engine: what came since the last call: all that registers ask for, at most so many frames, and one question if
-    /// it has time for one.
+    /// Takes mail (called by the engine): all register writes, at most `frames` frames, and one
+    /// question if `question` is true.
     pub fn mail(&self, frames: usize, question: bool) -> Mail {
         if !self.has_mail.load(Ordering::Relaxed) {
             return Mail::default();
@@ -297,7 +307,8 @@ impl Shared {
         mail
     }
 
-    /// Engine: calls `each` for every area that was rung for; returns how many writes there were.
+    /// Calls `each` for every area whose doorbell was rung, and returns the number of writes
+    /// (called by the engine).
     pub fn take_rings(&self, mut each: impl FnMut(u32)) -> u64 {
         if self.rings.load(Ordering::Relaxed) == 0 {
             return 0;
@@ -312,20 +323,20 @@ impl Shared {
         count
     }
 
-    /// Engine: whether anything was left for it.
+    /// True if anything was left for the engine.
     pub fn has_news(&self) -> bool {
         self.has_mail.load(Ordering::SeqCst)
             || self.rings.load(Ordering::SeqCst) != 0
             || self.nudged.load(Ordering::SeqCst)
     }
 
-    /// Has the engine give the device a slice, though nothing was left for it.
+    /// Has the engine give the device a slice even if there is no mail.
     pub fn nudge(&self) {
         self.nudged.store(true, Ordering::SeqCst);
         self.wake();
     }
 
-    /// Engine: whether that was asked for since the last call.
+    /// True if [`nudge`](Self::nudge) was called since the last call (called by the engine).
     pub fn take_nudge(&self) -> bool {
         self.nudged.load(Ordering::Relaxed) && self.nudged.swap(false, Ordering::SeqCst)
     }
@@ -334,8 +345,9 @@ impl Shared {
         self.common.waker.wake();
     }
 
-    /// Front: sets or takes away the eventfd of a vector. QEMU's never block; one that did would have the engine, which is all
-    /// VMs', wait for this one.
+    /// Sets the eventfd of a vector, or removes it for `None` (called by the front). QEMU's
+    /// eventfds never block; a descriptor that did would stop the engine, which serves all VMs, so
+    /// it is made non-blocking.
     pub fn set_vector(&self, vector: u32, eventfd: Option<OwnedFd>) {
         if let Some(fd) = &eventfd {
             let _ = rustix::io::ioctl_fionbio(fd, true);
@@ -345,15 +357,16 @@ impl Shared {
         }
     }
 
-    /// Engine: raises the vectors whose bit is set. Guest RAM is held since before the gate was found open, so whoever
-    /// closes the gate and waits for the end of the slice hears of none of them later.
+    /// Raises the vectors whose bit is set (called by the engine). The caller has held guest RAM
+    /// since before it found the gate open, so a thread that closes the gate and waits for the end
+    /// of the slice gets no interrupt after that.
     pub fn raise(&self, _ram: &GuestRam, mut mask: u32) {
         let vectors = lock(&self.vectors);
         while mask != 0 {
             let vector = mask.trailing_zeros();
             mask &= mask - 1;
             match vectors.get(vector as usize) {
-                // A full counter has raised the interrupt already.
+                // A write fails only if the counter is full; then the interrupt is raised already.
                 Some(Some(fd)) => drop(rustix::io::write(fd, &1u64.to_ne_bytes())),
                 _ => drop(self.counts.interrupts_lost.fetch_add(1, Ordering::Relaxed)),
             }

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The device model in the hands of the engine's thread, and the slices of time that it gets.
+//! The device model as the engine's thread uses it, and the slices of time that it gets.
 //!
-//! The model is called in a [`Slice`] only. A slice holds guest RAM as it is mapped, looks at the gate once it holds it, and
-//! raises the interrupts that the model wants before it lets go: so whoever closes the gate, or changes the map, and waits for
-//! the end of the slice knows that the model has no hand in memory any more and that no interrupt comes later. There is one
-//! guard, and it is handed down to whatever handles a panic of the model: who took it a second time would wait for ever
-//! behind a front that waits to change the map.
+//! The model is called only in a [`Slice`]. A slice locks guest RAM as it is mapped, checks the
+//! gate after that, and raises the interrupts that the model wants before it unlocks. So after a
+//! thread has closed the gate, or changed the map, and has waited for the end of the slice, the
+//! model accesses no memory any more and raises no interrupt. There is one guard, which is also
+//! passed to the code that handles a panic of the model: a second read lock would deadlock if the
+//! front waits to change the map.
 //!
-//! **When the model panics** (a defect), the panic is caught, the device is declared dead with `EngineFailure`, and the thread
-//! lives on. If the dead device panics once more, it gets no more time until it is reset. Every such panic is told by vector 0.
+//! **When the model panics** (a defect), the panic is caught, the device fails with
+//! `EngineFailure`, and the thread goes on. If the failed device panics once more, it gets no more
+//! time until it is reset. Vector 0 reports every such panic.
 
 use crate::guest_ram::GuestRam;
 use crate::shared::Shared;
@@ -19,28 +21,28 @@ use verbena_abi::syndrome::Syndrome;
 use verbena_device::misbehave::Kind;
 use verbena_device::{Config, Device, Recorded, Side};
 
-/// Whether the device model can be trusted with time.
+/// State of the device model after its panics.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Health {
     Well,
-    /// It panicked and was told so; it may still answer commands.
+    /// The model panicked, and the device has failed; the model may still answer commands.
     Failed,
-    /// It panicked again.
+    /// The model panicked again, and is not called any more.
     Gone,
 }
 
-/// The device model.
+/// The device model of one VM.
 pub(crate) struct Model {
     shared: Arc<Shared>,
     config: Config,
     device: Device,
     health: Health,
-    /// Interrupts that a device which misbehaves keeps back.
+    /// Interrupts that a device keeps back as a misbehaviour.
     withheld: u32,
 }
 
 impl Model {
-    /// A device as after power-on.
+    /// Returns a device as after power-on.
     pub(crate) fn new(shared: Arc<Shared>, mut config: Config) -> Self {
         config.misbehave = shared.misbehave.clone();
         let mut device = Device::new(config.clone(), shared.regs.clone());
@@ -69,8 +71,8 @@ impl Model {
         }
     }
 
-    /// What another VM's device may copy from, for as long as the map of guest RAM is held. None: the gate is closed, or the device
-    /// has failed.
+    /// Returns the memory that another VM's device may copy from, and locks its map meanwhile.
+    /// Returns `None` if the gate is closed, or the device has failed.
     pub(crate) fn lend(&self) -> Option<Loan<'_>> {
         let ram = self.shared.ram();
         let has_failed =
@@ -82,19 +84,20 @@ impl Model {
         })
     }
 
-    /// All that the device has recorded, also when it has failed: the recorder depends on nothing else of it.
+    /// Returns the device's recording, also after the device has failed: the recorder depends on no
+    /// other part of it.
     #[cold]
     pub(crate) fn recorded(&self, from: u64, most: usize) -> Option<Recorded> {
         let device = &self.device;
         catch_unwind(AssertUnwindSafe(|| device.recorded(from, most))).unwrap_or_default()
     }
 
-    /// Its MAC address.
+    /// Returns the MAC address of the device.
     pub(crate) fn mac(&self) -> [u8; 6] {
         self.config.mac
     }
 
-    /// A device as after power-on, whatever became of the last one.
+    /// Resets the device to its state after power-on. A device that has failed is replaced.
     pub(crate) fn reset(&mut self) {
         if self.health == Health::Well {
             let device = &mut self.device;
@@ -111,14 +114,14 @@ impl Model {
         self.withheld = 0;
     }
 
-    /// Nobody knows what state the device is in: another takes its place, which is dead until it is reset.
+    /// Replaces a device whose state is unknown; the new device is dead until it is reset.
     #[cold]
     pub(crate) fn give_up(&mut self) {
         self.replace();
         self.health = Health::Gone;
     }
 
-    /// Puts a new device in the place of one that may be broken beyond being dropped.
+    /// Puts a new device in the place of one that may even panic when it is dropped.
     fn replace(&mut self) {
         let mut new = Device::new(self.config.clone(), self.shared.regs.clone());
         self.device.pass_tap(&mut new);
@@ -129,21 +132,21 @@ impl Model {
     }
 }
 
-/// A device's memory in the hands of another's: to be read from only. Like a slice, it is seen to that the map stays and the gate was
-/// open when it began.
+/// A device's memory for another device, which may only read it. As in a slice, the map is locked,
+/// and the gate was open when the loan began.
 pub(crate) struct Loan<'a> {
     ram: RwLockReadGuard<'a, GuestRam>,
     device: &'a Device,
 }
 
 impl Loan<'_> {
-    /// What can be copied from.
+    /// Returns the memory that can be copied from.
     pub(crate) fn side(&self) -> Side<'_, GuestRam> {
         self.device.side(&self.ram)
     }
 }
 
-/// A slice: the device model with guest RAM, at a gate that is open or not. See the [module](self).
+/// A slice: the device model with guest RAM, and the gate's state. See the [module](self).
 pub(crate) struct Slice<'a> {
     shared: &'a Shared,
     ram: RwLockReadGuard<'a, GuestRam>,
@@ -154,12 +157,13 @@ pub(crate) struct Slice<'a> {
 }
 
 impl Slice<'_> {
-    /// Whether DMA and interrupts are allowed in this slice.
+    /// True if DMA and interrupts are allowed in this slice.
     pub(crate) fn is_open(&self) -> bool {
         self.is_open
     }
 
-    /// Calls into the device model. `None`: it panicked, now or earlier, and gets no more time.
+    /// Calls into the device model. Returns `None` if the model panics in this call, or has panicked
+    /// twice and is not called any more.
     pub(crate) fn call<T>(&mut self, call: impl FnOnce(&mut Device, &GuestRam) -> T) -> Option<T> {
         if *self.health == Health::Gone {
             return None;
@@ -179,7 +183,8 @@ impl Slice<'_> {
         }
     }
 
-    /// The host has lost memory of this guest, where the device has seen zeros since.
+    /// Reports a fatal error, because the host has lost memory of this guest and the device has
+    /// read zeros from it.
     #[cold]
     fn lost(&mut self) {
         if self.shared.regs.is_fatal() {
@@ -223,7 +228,8 @@ impl Slice<'_> {
         }
     }
 
-    /// Raises the interrupts that the model wants, as the end of the slice does. Returns whether there were any.
+    /// Raises the interrupts that the model wants, as the end of the slice does. Returns true if
+    /// there were any.
     pub(crate) fn raise_wanted(&mut self) -> bool {
         if !self.is_open {
             return false;
@@ -233,7 +239,7 @@ impl Slice<'_> {
         wanted != 0
     }
 
-    /// Raises interrupts, unless they are to be withheld.
+    /// Raises interrupts, unless the NIC withholds them as a misbehaviour.
     fn raise(&mut self, interrupts: u32) {
         if !self.is_open {
             return;
@@ -249,7 +255,7 @@ impl Slice<'_> {
 
 impl Drop for Slice<'_> {
     fn drop(&mut self) {
-        // An engine that panics gives its device up, and tells of that by itself.
+        // If the engine panics, it gives its device up and reports that separately.
         if !std::thread::panicking() {
             self.raise_wanted();
         }

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The server's side of the vfio-user protocol, as far as a PCI device without mappable regions needs it.
+//! The server's side of the vfio-user protocol, as far as a PCI device without mappable regions
+//! needs it.
 //!
-//! QEMU is the client: it asks for the device's regions and interrupts, hands over guest RAM as file descriptors
-//! (DMA_MAP) and eventfds for the interrupts (SET_IRQS), and turns the guest's accesses to BARs and configuration space
-//! into REGION_READ and REGION_WRITE. Writes to memory BARs come as posted messages, without a reply, as long as no
-//! region can be mapped. Messages are served one after the other in order.
+//! QEMU is the client: it queries the device's regions and interrupts, hands over guest RAM as file
+//! descriptors (DMA_MAP) and eventfds for the interrupts (SET_IRQS), and turns the guest's accesses
+//! to BARs and configuration space into REGION_READ and REGION_WRITE. As no region can be mapped,
+//! writes to memory BARs are posted messages, without a reply. The server handles messages one
+//! after the other, in order.
 //!
-//! Every message is a header of 16 bytes and a payload, all little endian; descriptors travel beside the header. What
-//! does not make sense is answered with an error, and the payload of what is not known is skipped, so the stream stays in
-//! step. Specification: `docs/interop/vfio-user.rst` of QEMU.
+//! Every message is a header of 16 bytes and a payload, all little endian; descriptors travel
+//! beside the header. An invalid message is answered with an error, and the payload of an unknown
+//! command is skipped, so the stream stays in step. Specification: `docs/interop/vfio-user.rst` of
+//! QEMU.
 
 use crate::guest_ram::MAX_REGIONS;
 use rustix::net::{recvmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags};
@@ -18,22 +21,24 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
-/// Index of the configuration space among the regions; BARs have their own numbers.
+/// Index of the configuration space among the regions; a BAR has its number as index.
 pub const REGION_CONFIG: u32 = 7;
-/// Regions of a PCI device: 6 BARs, ROM, configuration space, VGA.
+/// Number of regions of a PCI device: 6 BARs, ROM, configuration space, VGA.
 const NUM_REGIONS: u32 = 9;
-/// Interrupt index of MSI-X.
+/// Index of MSI-X among the kinds of interrupts.
 pub const IRQ_MSIX: u32 = 2;
-/// Kinds of interrupts of a PCI device: INTx, MSI, MSI-X. Those that are VFIO's own (errors, unplug requests) are not
-/// there, which QEMU accepts in silence only if it is told that it asks for too much.
+/// Number of kinds of interrupts of a PCI device: INTx, MSI, MSI-X. The kinds that VFIO adds
+/// (errors, unplug requests) do not exist here. QEMU accepts that silently only if a query for them
+/// is answered with an error.
 const NUM_IRQS: u32 = 3;
 
 const HEADER: usize = 16;
-/// The most descriptors with one message.
+/// Largest number of descriptors with one message.
 const MAX_FDS: usize = 16;
-/// The most bytes of one region access.
+/// Largest number of bytes of one region access.
 const MAX_DATA: usize = 1 << 20;
-/// The longest message: an access with its header and the access's own fields, rounded up.
+/// Length of the longest message: an access with its header and the access's own fields, rounded
+/// up.
 const MAX_MESSAGE: usize = MAX_DATA + 4096;
 
 const VERSION: u16 = 1;
@@ -64,39 +69,41 @@ const SET_IRQS_TRIGGER: u32 = 1 << 5;
 /// A range of guest memory that the client offers.
 #[derive(Debug)]
 pub struct DmaMap {
-    /// Guest address.
+    /// Guest address of the range.
     pub addr: u64,
-    /// Bytes.
+    /// Length of the range in bytes.
     pub len: u64,
-    /// Where it lies in `fd`.
+    /// Offset of the range in `fd`.
     pub offset: u64,
-    /// Whether the device may write.
+    /// True if the device may write to the range.
     pub writable: bool,
-    /// The memory, if the client shares it.
+    /// File with the memory, if the client shares it.
     pub fd: Option<OwnedFd>,
 }
 
-/// What the protocol serves: a PCI device. An `Err` becomes an error reply; it never ends the connection.
+/// The PCI device that the protocol serves. An `Err` becomes an error reply; it never ends the
+/// connection.
 pub trait PciDevice {
-    /// Size of a region in bytes; 0: not there.
+    /// Returns the size of a region in bytes, or 0 if there is no such region.
     fn region_size(&self, region: u32) -> u64;
-    /// Number of MSI-X vectors.
+    /// Returns the number of MSI-X vectors.
     fn vectors(&self) -> u32;
-    /// Reads inside a region.
+    /// Reads `data.len()` bytes inside a region.
     fn read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> io::Result<()>;
-    /// Writes inside a region.
+    /// Writes `data` inside a region.
     fn write(&mut self, region: u32, offset: u64, data: &[u8]) -> io::Result<()>;
-    /// Takes a range of guest memory.
+    /// Adds a range of guest memory to the device's map.
     fn dma_map(&mut self, map: DmaMap) -> io::Result<()>;
-    /// Gives back a range; returns when nothing accesses it any more. `None`: everything.
+    /// Removes a range (address and length) from the device's map, or everything for `None`;
+    /// returns after the last access to it has ended.
     fn dma_unmap(&mut self, range: Option<(u64, u64)>) -> io::Result<()>;
-    /// Sets (or takes away) the eventfd of a vector.
+    /// Sets the eventfd of a vector, or removes it for `None`.
     fn set_vector(&mut self, vector: u32, eventfd: Option<OwnedFd>);
     /// Resets the device.
     fn reset(&mut self) -> io::Result<()>;
 }
 
-/// Takes little-endian fields from a payload.
+/// A reader of little-endian fields from a payload.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -131,14 +138,15 @@ struct Header {
     flags: u32,
 }
 
-/// A message that was received.
+/// A received message without its header.
 struct Message<'a> {
     command: u16,
     payload: &'a [u8],
     fds: Vec<OwnedFd>,
 }
 
-/// Serves `device` until the client goes away (`Ok`) or the stream cannot be understood any more (`Err`).
+/// Serves `device` until the client disconnects (`Ok`) or the stream cannot be understood any more
+/// (`Err`).
 pub fn serve(mut stream: UnixStream, device: &mut impl PciDevice) -> io::Result<()> {
     let mut payload = Vec::new();
     let mut reply = Vec::new();
@@ -153,7 +161,7 @@ pub fn serve(mut stream: UnixStream, device: &mut impl PciDevice) -> io::Result<
             other => other?,
         }
         if header.flags & FLAG_TYPE != 0 {
-            // A reply, although this side asks nothing.
+            // This side sends no requests, so a reply is unexpected and is ignored.
             continue;
         }
         reply.clear();
@@ -212,8 +220,9 @@ fn errno(e: &io::Error) -> u32 {
     e.raw_os_error().unwrap_or(fallback.raw_os_error()) as u32
 }
 
-/// Receives a header and the descriptors beside it. They come with the message's first byte, so reading exactly the
-/// header first never takes those of another message.
+/// Receives a header and the descriptors beside it. The descriptors come with the message's first
+/// byte, so a read of exactly the header never takes those of another message. Returns `None` when
+/// the client has disconnected.
 fn receive_header(stream: &mut UnixStream, fds: &mut Vec<OwnedFd>) -> io::Result<Option<Header>> {
     let mut bytes = [0; HEADER];
     let mut filled = 0;
@@ -348,7 +357,7 @@ fn put(reply: &mut Vec<u8>, words: &[u32]) {
     }
 }
 
-/// Version 0.1 and the limits of this side; the client adapts to them.
+/// Replies with version 0.1 and the limits of this side, to which the client adapts.
 fn version(fields: &mut Fields<'_>, reply: &mut Vec<u8>) -> io::Result<()> {
     let (major, minor) = (fields.u16()?, fields.u16()?);
     log::debug!("vfio-user: the client speaks {major}.{minor}");
@@ -368,8 +377,8 @@ fn version(fields: &mut Fields<'_>, reply: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// Eventfds for a range of vectors: as many as vectors; or none, to take them away. Other kinds of interrupts are not
-/// there, and masking is done by the client.
+/// Sets the eventfds of a range of vectors, one for each vector, or removes them if there are none.
+/// Other kinds of interrupts do not exist, and the client does the masking.
 fn set_irqs(
     device: &mut impl PciDevice,
     fields: &mut Fields<'_>,
@@ -396,7 +405,7 @@ fn set_irqs(
         return Err(io::ErrorKind::InvalidInput.into());
     }
     if flags & SET_IRQS_EVENTFD == 0 || fds.is_empty() {
-        // Without a count, all of them.
+        // A count of 0 stands for all vectors.
         let end = if count == 0 { vectors } else { start + count };
         (start..end).for_each(|vector| device.set_vector(vector, None));
         return Ok(());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The engine's answers to the control socket: plain data, a bounded portion each.
+//! The engine's answers to the control socket: plain data, in bounded portions.
 
 use super::vm::Vm;
 use crate::shared::{Change, Full, Question, Switch};
@@ -8,20 +8,21 @@ use crate::slice::Slice;
 use std::sync::mpsc;
 use verbena_device::Device;
 
-/// Contexts that the engine hands out before a slice.
+/// Largest number of contexts that the engine returns before a slice.
 const CONTEXTS: u32 = 256;
-/// The same of queue pairs with all their counters.
+/// Largest number of queue pairs, with all their counters, that the engine returns before a slice.
 const QPS: usize = 64;
 
 impl Vm {
-    /// Answers a question, or goes on with the answer to the last one. What the device is asked for takes a bounded time;
-    /// the one who asked makes text of it, and may have gone: then the answer is for nobody.
+    /// Answers a question, or continues the answer to the last one. Each call takes a bounded time
+    /// of the device; the client's thread makes text of the answer. If that thread has gone, the
+    /// answer is dropped. Returns true if there was any work.
     pub(super) fn answer(&mut self, question: Option<Question>) -> bool {
         if question.is_none() && self.asker.is_none() {
             return false;
         }
         if let Some(Question::Recorded(from, most, to)) = question {
-            // Of a device that is dead too.
+            // A device that has failed still has its recording.
             let _ = to.send(self.model.recorded(from, most));
             return true;
         }
@@ -108,7 +109,8 @@ impl Vm {
     }
 }
 
-/// Tells somebody what the device says of itself. Where it cannot be asked any more, nobody is told.
+/// Sends the device's answer to the client's thread. Sends nothing if the device has failed and
+/// cannot be called any more.
 fn tell<T>(slice: &mut Slice<'_>, to: &mpsc::Sender<T>, ask: impl FnOnce(&mut Device) -> T) {
     if let Some(answer) = slice.call(|device, _| ask(device)) {
         let _ = to.send(answer);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Packets from one VM's device to another's: queued, and delivered in a turn of the one that they are for, never inside a call of
-//! the one that sent them.
+//! Packets from one VM's device to another's: they are queued, and delivered in a turn of the
+//! receiving VM, never inside a call of the sending device.
 //!
-//! A delivery holds both maps of guest RAM and has looked at both gates since. What was sent in a life of the sender's device that
-//! is over, by one that has failed, or while either gate is closed, is lost, as it would be on a wire.
+//! A delivery holds both maps of guest RAM, and has checked both gates since it locked them.
+//! Packets are lost, as they would be on a wire, if their sender's device has been reset since or
+//! has failed, or while either gate is closed.
 
 use super::vm::Vm;
 use super::Engine;
@@ -12,27 +13,30 @@ use crate::shares::{Shares, LEAST};
 use std::collections::VecDeque;
 use verbena_device::Crossing;
 
-/// Packets of one sender that wait for one device; fewer while others' wait too ([`Shares`]). More are lost.
+/// Largest number of packets of one sender that wait for one device, and fewer while packets of
+/// others wait too ([`Shares`]). Further packets are lost.
 const MAX: usize = 4096;
-/// Bytes of payload that they may have with them: as those frames would have.
+/// Largest number of bytes of payload that these packets may hold, as the same number of frames
+/// would.
 const MAX_BYTES: usize = MAX * LEAST;
-/// What a device takes of them in a turn, in slices: as others' turns come after it.
+/// Largest number of slices in which a device takes packets in one turn, so that other VMs get
+/// their turns.
 const PORTIONS: usize = 8;
 
-/// So many VMs a process has at most (`args.rs`).
+/// Largest number of VMs in a process (`args.rs`).
 const MAX_VMS: usize = 16;
 
-/// Who sent a packet: the VM, and the life of its device.
+/// Sender of a packet: a VM, and the life of its device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sender {
     vm: usize,
     life: u64,
 }
 
-/// What waits for a device, in order.
+/// Packets that wait for a device, in order.
 pub(super) struct Arrivals {
     queue: VecDeque<(Sender, Crossing)>,
-    /// What they hold, by VM.
+    /// Bytes that the packets hold, by sending VM.
     shares: Shares<MAX_VMS>,
 }
 
@@ -46,7 +50,7 @@ impl Default for Arrivals {
 }
 
 impl Arrivals {
-    /// Leaves a packet. False: there is no room.
+    /// Queues a packet. Returns false if there is no room.
     fn leave(&mut self, sender: Sender, packet: Crossing) -> bool {
         let room = self.shares.take(sender.vm, packet.held_bytes());
         if room {
@@ -55,12 +59,12 @@ impl Arrivals {
         room
     }
 
-    /// Whether nothing waits.
+    /// True if no packet waits.
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// Drops all.
+    /// Drops all packets.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -69,7 +73,7 @@ impl Arrivals {
         self.queue.front().map(|(sender, _)| *sender)
     }
 
-    /// Takes the first, if it is of this sender.
+    /// Takes the first packet, if it is from this sender.
     fn next_of(&mut self, sender: Sender) -> Option<Crossing> {
         let is_next = self.first() == Some(sender);
         let first = is_next.then(|| self.queue.pop_front()).flatten();
@@ -80,7 +84,7 @@ impl Arrivals {
     }
 }
 
-/// One of them to change, and another to look at.
+/// Returns the VM `one`, which can be changed, and the VM `other`.
 fn pair(vms: &mut [Vm], one: usize, other: usize) -> Option<(&mut Vm, &Vm)> {
     if one < other {
         let (before, rest) = vms.split_at_mut(other);
@@ -92,7 +96,7 @@ fn pair(vms: &mut [Vm], one: usize, other: usize) -> Option<(&mut Vm, &Vm)> {
 }
 
 impl Engine {
-    /// Leaves what a VM's device has sent to others' with these. Returns whether there was anything.
+    /// Queues the packets that a VM's device has sent to others. Returns true if there were any.
     pub(super) fn send_across(&mut self, from: usize) -> bool {
         let Some(vm) = self.vms.get_mut(from) else {
             return false;
@@ -110,14 +114,14 @@ impl Engine {
                 }
             }
         }
-        // Its room is used again.
+        // The allocation is used again.
         if let Some(vm) = self.vms.get_mut(from) {
             vm.crossing = crossing;
         }
         true
     }
 
-    /// Gives a VM's device what has come from others'. Returns whether there was anything.
+    /// Gives a VM's device the packets from other devices. Returns true if there were any.
     pub(super) fn take_arrivals(&mut self, to: usize) -> bool {
         let vm = self.vms.get_mut(to);
         let vm = vm.filter(|vm| !vm.arrivals.is_empty() && !vm.is_stalled());
@@ -144,7 +148,8 @@ impl Engine {
 }
 
 impl Vm {
-    /// Delivers packets of one sender, as many as a slice has time for: so both maps can change between two portions.
+    /// Delivers packets of one sender, as many as a slice has time for: so both maps can change
+    /// between two portions.
     fn receive_from(&mut self, from: &Vm, sender: Sender, arrivals: &mut Arrivals) {
         let is_same = from.life == sender.life;
         let loan = is_same.then(|| from.model.lend()).flatten();
@@ -155,7 +160,8 @@ impl Vm {
             slice.call(|device, ram| device.receive_crossing(ram, loan.side(), now, next));
         }
         if arrivals.queue.len() == before {
-            // Nobody may read what this sender has sent, or nobody hears it.
+            // The memory of the sender cannot be read, or the receiver takes no packets: the
+            // packets are lost.
             while arrivals.next_of(sender).is_some() {}
         }
     }

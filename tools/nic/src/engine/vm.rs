@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! One VM in the hands of the engine: its device, what waits for it, and when it wants time. Whatever goes wrong with it (a
-//! panic, a reset, a stall, an uplink that takes nothing of its) stays in here, and the engine goes on with the others.
+//! One VM as the engine sees it: its device, the messages and packets that wait for it, and the
+//! time of its next slice. A failure of the VM (a panic, a reset, a stall, an uplink that accepts
+//! none of its frames) stays in this module, and the engine goes on with the others.
 
 use super::arrivals::Arrivals;
 use crate::departures::Departures;
@@ -20,16 +21,18 @@ use verbena_abi::syndrome::Syndrome;
 use verbena_device::misbehave::Kind;
 use verbena_device::{Action, Config, Crossing};
 
-/// Frames that are handled before a slice.
+/// Largest number of frames that are handled before a slice.
 pub(super) const FRAMES: usize = 64;
-/// Of those, at most so many have one hold of guest RAM: less than a slice copies. One to a group, which is copied to each of its
-/// members, is the last.
+/// Largest number of those frames for which guest RAM is locked once: fewer than a slice copies. A
+/// frame to a group, which is copied to each of its members, ends the portion.
 const PORTION: usize = 16;
 
-/// Copies for members of groups that frames make before a slice, but for those of the last: each frame is up to 256 of them.
+/// Number of copies for members of groups after which frames to groups wait for the next slice. The
+/// last frame before that may exceed the number: a frame makes up to 256 copies.
 pub(super) const COPIES: u32 = 512;
 
-/// The next of the frames, as many as one hold of guest RAM has time for. `next` is the one after the last.
+/// Takes the next frames from `next` and `frames`, as many as may be handled under one lock of
+/// guest RAM. After that, `next` is the first frame that is left.
 pub(super) fn portion<'a, 'b, I: Iterator<Item = &'a [u8]>>(
     next: &'b mut Option<&'a [u8]>,
     frames: &'b mut I,
@@ -43,43 +46,45 @@ pub(super) fn portion<'a, 'b, I: Iterator<Item = &'a [u8]>>(
     portion.take(PORTION)
 }
 
-/// The least time between two recordings that are saved by themselves, in nanoseconds.
+/// Shortest time between two recordings that are saved automatically, in nanoseconds.
 const SAVE_PAUSE: u64 = 1_000_000_000;
 
-/// See the module.
+/// One VM with its device. See the [module](self).
 pub(super) struct Vm {
-    /// Its number in the switch.
+    /// Number of the VM in the switch.
     number: u8,
     pub(super) shared: Arc<Shared>,
     pub(super) model: Model,
     pub(super) network: Arc<Network>,
     pub(super) departures: Departures,
-    /// Packets for other VMs' devices: to which, and what.
+    /// Packets for the devices of other VMs, each with the number of its VM.
     pub(super) crossing: Vec<(u8, Crossing)>,
-    /// The same from other VMs' devices.
+    /// Packets from the devices of other VMs.
     pub(super) arrivals: Arrivals,
-    /// Counts the lives of the device: what it sent in another is lost.
+    /// Number of lives of the device so far: packets that it sent in an earlier life are lost.
     pub(super) life: u64,
     /// Copies that frames have made for members of groups since the last slice.
     pub(super) copies: u32,
-    /// When something happened last, and when the device wants its next slice.
+    /// Time of the last work, and time at which the device wants its next slice, in nanoseconds.
     pub(super) last_work: u64,
     pub(super) deadline: Option<u64>,
-    /// Completions that a program has yet to take, if all is done that was posted.
+    /// Completions that a program has yet to take, if all posted work requests are done.
     pub(super) untaken: u32,
-    /// The guest was told that posts have to be rung for, and the device gets no slices.
+    /// True if the guest knows that it has to ring doorbells for posts, and the device gets no
+    /// slices.
     pub(super) is_asleep: bool,
-    /// Since when it does nothing, because it misbehaves so.
+    /// Time at which a stall began that the NIC does as a misbehaviour.
     stalled: Option<Instant>,
-    /// What was recorded of the death of this device is saved, and when the last one was.
+    /// True if the recording of this failure of the device is saved; and the time of the last save.
     is_saved: bool,
     saved: Option<u64>,
-    /// Who waits for the counters, which are added up bit by bit.
+    /// Sender for the answer to the client that asked for the counters, which are added up in
+    /// portions.
     pub(super) asker: Option<mpsc::Sender<[u64; NUM_COUNTERS]>>,
 }
 
 impl Vm {
-    /// A VM of this number, with a device as after power-on.
+    /// Returns a VM of this number, with a device as after power-on.
     pub(super) fn new(
         number: u8,
         shared: Arc<Shared>,
@@ -117,7 +122,8 @@ impl Vm {
         self.shared.now()
     }
 
-    /// Its turn: what was left for the engine, then a slice. Returns whether anything was done.
+    /// Takes the VM's turn: handles its mail, then gives the device a slice. Returns true if there
+    /// was any work.
     pub(super) fn turn(&mut self) -> bool {
         if self.misbehaves() {
             return false;
@@ -131,7 +137,8 @@ impl Vm {
         self.slice() || worked
     }
 
-    /// What is seen to after each of its turns.
+    /// Ends a turn: notes the time of work, or has the device fall asleep after a silence of
+    /// `awake` nanoseconds.
     pub(super) fn settle(&mut self, worked: bool, now: u64, awake: u64) {
         if worked {
             self.last_work = now;
@@ -146,7 +153,7 @@ impl Vm {
                 self.is_asleep = true;
                 self.shared.counts.sleeps.fetch_add(1, Ordering::Relaxed);
             } else {
-                // Something came up while falling asleep.
+                // The device found work while falling asleep.
                 self.last_work = now;
             }
         }
@@ -156,24 +163,24 @@ impl Vm {
         self.deadline.is_some_and(|due| due <= now)
     }
 
-    /// Whether something was left for the engine that it would look at now.
+    /// True if there is mail or a packet for the VM, and the VM is not stalled.
     pub(super) fn has_news(&self) -> bool {
         self.stalled.is_none() && (self.shared.has_news() || !self.arrivals.is_empty())
     }
 
-    /// Whether it does nothing at present, because it misbehaves so.
+    /// True if the device is stalled as a misbehaviour.
     pub(super) fn is_stalled(&self) -> bool {
         self.stalled.is_some()
     }
 
-    /// Takes the place of what has just ended: nobody knows what state it left the device in.
+    /// Gives up the device after a panic of the engine, which may have left it in any state.
     #[cold]
     pub(super) fn start_over(&mut self) {
         log::error!("the engine failed: the device is dead until it is reset");
         self.model.give_up();
         (self.deadline, self.is_asleep) = (None, false);
         self.forget_packets();
-        // A reset may have been in the engine's hands.
+        // The engine may have been doing a reset.
         let lost = self.shared.start_over();
         self.shared.regs.set_fatal(Syndrome::EngineFailure);
         if lost {
@@ -183,13 +190,13 @@ impl Vm {
         self.model.slice().tell_of_failure();
     }
 
-    /// The device is dead: what was recorded until then is saved, once for each death.
+    /// Saves the recording of a device that is dead, once for each death.
     #[cold]
     fn save_recording(&mut self) {
         if std::mem::replace(&mut self.is_saved, true) {
             return;
         }
-        // A guest that has its device die again and again is told of once a second.
+        // A guest whose device dies again and again causes at most one recording a second.
         let now = self.now();
         if self
             .saved
@@ -207,13 +214,13 @@ impl Vm {
         }
     }
 
-    /// As if the pause after the last recording that was saved were over.
+    /// Ends the pause after the last recording that was saved.
     #[cfg(test)]
     pub(super) fn forget_saved(&mut self) {
         self.saved = None;
     }
 
-    /// Stalls or dies, if the NIC is to misbehave so. Returns whether it is stalled.
+    /// Stalls or panics, if the NIC is to misbehave in this way. Returns true if the VM is stalled.
     #[inline]
     fn misbehaves(&mut self) -> bool {
         let misbehave = &self.shared.misbehave;
@@ -223,8 +230,8 @@ impl Vm {
         (self.stalled.is_some() || misbehave.is(Kind::Stall)) && self.stalls()
     }
 
-    /// Does nothing, whatever comes, until the time is over or the stall is called off; then goes on with its DMA
-    /// before it looks at what has come, unless the gate was closed.
+    /// Ignores everything until the time is over or the stall is cancelled. After that the device
+    /// continues its DMA before it handles its mail, unless the gate was closed.
     #[cold]
     fn stalls(&mut self) -> bool {
         let since = *self.stalled.get_or_insert_with(Instant::now);
@@ -238,7 +245,7 @@ impl Vm {
         false
     }
 
-    /// Handles what was left for the engine, a bounded part of it. Returns whether there was anything.
+    /// Handles a bounded part of the mail. Returns true if there was any.
     pub(super) fn take_mail(&mut self) -> bool {
         let mail = self.shared.mail(FRAMES, self.asker.is_none());
         let mut worked = !mail.actions.is_empty() || !mail.frames.is_empty();
@@ -250,7 +257,7 @@ impl Vm {
             }
             let mut slice = self.model.slice();
             match action {
-                // What came before a reset is void.
+                // A reset voids the commands before it.
                 _ if self.shared.resetting() => {}
                 Action::EnableCmdq => {
                     slice.call(|device, ram| device.enable_cmdq(ram));
@@ -268,7 +275,7 @@ impl Vm {
         if !rung.is_empty() {
             self.model.slice().call(|device, _| {
                 rung.iter().for_each(|&uar| device.ring(uar));
-                // `ring` has counted one for each area.
+                // `ring` has counted one write for each area.
                 device.count_doorbells(writes.saturating_sub(rung.len() as u64));
             });
             worked = true;
@@ -289,7 +296,7 @@ impl Vm {
         self.shared.reset_done();
     }
 
-    /// What is under way from the device, or to it, was of a life that is over.
+    /// Drops all packets from the device and to it, which belong to a life that is over.
     fn forget_packets(&mut self) {
         self.life += 1;
         self.departures.clear();
@@ -297,7 +304,7 @@ impl Vm {
         self.arrivals.clear();
     }
 
-    /// Tells the switch what the device answers to, if that has changed.
+    /// Gives the switch the device's addresses, if they have changed.
     fn tell_addresses(&mut self) {
         let addresses = self.model.slice().call(|device, _| device.take_addresses());
         if let Some(Some(addresses)) = addresses {
@@ -305,10 +312,10 @@ impl Vm {
         }
     }
 
-    /// Frames from an uplink.
+    /// Gives the device frames from an uplink.
     pub(super) fn hear<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>, now: u64) {
         if self.is_stalled() {
-            // It hears of them when it goes on.
+            // The device gets the frames when the stall is over.
             frames.for_each(|frame| self.shared.receive(frame.to_vec()));
             return;
         }
@@ -316,8 +323,9 @@ impl Vm {
         (self.last_work, self.is_asleep) = (now, false);
     }
 
-    /// Has the device take frames, as many at once as a slice has time for: so the map can change between two portions. Those to groups
-    /// wait for the next turn once they have made [`COPIES`]: others' turns come after this one.
+    /// Has the device take frames, in portions for which a slice has time: so the map can change
+    /// between two portions. Frames to groups wait for the next turn once frames have made
+    /// [`COPIES`] copies, so that other VMs get their turns first.
     fn receive<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>) {
         let (shared, copies) = (&self.shared, Cell::new(self.copies));
         let mut frames = frames.filter(|frame| {
@@ -344,7 +352,7 @@ impl Vm {
         self.copies = copies.get();
     }
 
-    /// Gives the device one slice. Returns whether it did anything.
+    /// Gives the device one slice. Returns true if it did any work.
     fn slice(&mut self) -> bool {
         self.copies = 0;
         let now = self.now();
@@ -403,10 +411,11 @@ impl Vm {
         next.busy || interrupts
     }
 
-    /// Tells the guest that posts have to be rung for. False: something was posted meanwhile.
+    /// Marks the device asleep, so that the guest rings doorbells for posts. Returns false if the
+    /// device found a post meanwhile.
     fn fall_asleep(&mut self) -> bool {
         let mut slice = self.model.slice();
-        // Where there is no DMA there are no posts either.
+        // Without DMA there are no posts.
         !slice.is_open()
             || slice
                 .call(|device, ram| device.fall_asleep(ram))

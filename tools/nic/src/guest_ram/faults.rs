@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Pages of guest RAM that the host cannot give: the wall around the handler of SIGBUS.
+//! Pages of guest RAM that the host cannot give: the module that confines the handler of SIGBUS.
 //!
-//! A page may be lost after it was mapped: the host's memory has failed there (hwpoison), or the pool of huge pages is empty. An
-//! access is a SIGBUS then, which would end the process and all of its VMs. The handler finds the mapping that the address lies in,
-//! puts anonymous memory in the place of the whole of it, and marks the VM that it belongs to. The access is done again and finds
-//! zeros; its memory is the guest's no more, so that VM's device is in a fatal error from then on ([`GuestRam`](super::GuestRam)'s
-//! `is_lost`), while the others go on. A SIGBUS anywhere else ends the process, as without the handler.
+//! A page may be lost after it was mapped: the host's memory has failed there (hwpoison), or the
+//! pool of huge pages is empty. An access then raises SIGBUS, which would end the process and all
+//! of its VMs. The handler finds the mapping that the address lies in, replaces the whole mapping
+//! with anonymous memory, and marks the VM that it belongs to. The access is repeated and reads
+//! zeros. Because the memory is not the guest's any more, the device of that VM is in a fatal error
+//! from then on ([`GuestRam`](super::GuestRam)'s `is_lost`), while the other VMs go on. A SIGBUS at
+//! any other address ends the process, as without the handler.
 //!
-//! A handler may do little: this one loads and stores atomics, and makes system calls (mmap, sigaction, kill). The table that it looks into
-//! is never freed, and has no lock for those who read it.
+//! A signal handler may do little: this one loads and stores atomics, and makes system calls (mmap,
+//! sigaction, kill). Its table is never freed, and has no lock for readers.
 #![allow(unsafe_code)]
 
 use nix::libc::{c_int, c_void, siginfo_t};
@@ -19,20 +21,20 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, Once, OnceLock, PoisonError};
 
-/// Places in one part of the table.
+/// Number of places in one part of the table.
 const PLACES: usize = 256;
 
-/// A mapping of guest RAM, or none.
+/// An entry of the table: a mapping of guest RAM, or none.
 struct Place {
-    /// Host address; 0: none.
+    /// Host address of the mapping, or 0 if the entry is free.
     start: AtomicUsize,
-    /// Length in bytes.
+    /// Length of the mapping in bytes.
     size: AtomicUsize,
-    /// Where it is told that it was lost. It lives for ever.
+    /// Flag that is set when a page is lost. The flag is never freed.
     lost: AtomicPtr<AtomicBool>,
 }
 
-/// A part of the table, and the next one.
+/// A part of the table, with a link to the next part.
 struct Part {
     places: [Place; PLACES],
     next: OnceLock<&'static Part>,
@@ -55,19 +57,19 @@ impl Part {
 
 static TABLE: Part = Part::new();
 
-/// Places that are free, among the parts that there are.
+/// Free entries of all parts of the table.
 static FREE: Mutex<Vec<&'static Place>> = Mutex::new(Vec::new());
 
 fn parts() -> impl Iterator<Item = &'static Part> {
     std::iter::successors(Some(&TABLE), |part| part.next.get().copied())
 }
 
-/// A mapping that the handler knows, until this is dropped.
+/// A mapping that the handler knows until this is dropped.
 pub(super) struct Watched(&'static Place);
 
 impl Watched {
-    /// Has the handler look after `size` bytes from a page of the host at `start` on, which are a mapping of the caller's own, and of nobody
-    /// else's until this is dropped.
+    /// Registers a mapping of `size` bytes from `start` on, a page of the host, with the handler.
+    /// The mapping belongs to the caller alone until this is dropped.
     pub(super) fn new(start: usize, size: usize, lost: &'static AtomicBool) -> Self {
         static INSTALLED: Once = Once::new();
         INSTALLED.call_once(install);
@@ -106,27 +108,30 @@ impl Drop for Watched {
 fn install() {
     let flags = SaFlags::SA_SIGINFO | SaFlags::SA_ONSTACK | SaFlags::SA_RESTART;
     let action = SigAction::new(SigHandler::SigAction(handle), flags, SigSet::empty());
-    // SAFETY: The handler does only what a handler may: atomics and system calls.
+    // SAFETY: The handler does only what a handler may do: atomics and system calls.
     if let Err(e) = unsafe { sigaction(Signal::SIGBUS, &action) } {
         log::warn!("a page of guest RAM that the host loses will end this process: {e}");
     }
 }
 
 extern "C" fn handle(_signal: c_int, info: *mut siginfo_t, _context: *mut c_void) {
-    // SAFETY: The kernel hands over what is valid for the time of the call.
+    // SAFETY: The kernel passes a pointer that is valid for the time of the call.
     let info = unsafe { &*info };
-    // SAFETY: Each signal of this kind that the kernel makes has an address; those of processes have no positive code.
+    // SAFETY: Each SIGBUS that the kernel raises has an address; a SIGBUS that a process sends has
+    // no positive code, and its address is not used.
     let address = unsafe { info.si_addr() } as usize;
     if info.si_code > 0 && replace(address) {
         return;
     }
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-    // SAFETY: No handler is installed. The signal is blocked until this one returns, and then ends the process.
+    // SAFETY: The default action installs no handler. SIGBUS is blocked until this handler returns,
+    // and then ends the process.
     let _ = unsafe { sigaction(Signal::SIGBUS, &default) };
     let _ = raise(Signal::SIGBUS);
 }
 
-/// Puts anonymous memory in the place of the mapping that has this address. False: there is none, or no memory.
+/// Replaces the mapping that holds this address with anonymous memory. Returns false if there is no
+/// such mapping, or no memory.
 fn replace(address: usize) -> bool {
     let mut places = parts().flat_map(|part| &part.places);
     let Some((start, size, lost)) = places.find_map(|place| {
@@ -135,7 +140,8 @@ fn replace(address: usize) -> bool {
             place.size.load(Ordering::Relaxed),
             place.lost.load(Ordering::Relaxed),
         );
-        // Another thread may be changing the place, which then is not the one that this thread accesses.
+        // Another thread may be changing the entry, which then is not the mapping that this thread
+        // accesses.
         let is_whole = start != 0 && place.start.load(Ordering::SeqCst) == start;
         let is_it = is_whole && address.checked_sub(start).is_some_and(|at| at < size);
         is_it.then_some((start, size, lost))
@@ -144,13 +150,13 @@ fn replace(address: usize) -> bool {
     };
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-    // SAFETY: The range is a mapping of a region's own, which lives as long as the access that is being done; there are no references into
-    // it, and its length stays.
+    // SAFETY: The range is a mapping that a region owns, which lives as long as the access that is
+    // in progress; there are no references into it, and its length stays.
     let mapped = unsafe { mmap_anonymous(start as *mut c_void, size, prot, flags) };
     if mapped.is_err() {
         return false;
     }
-    // SAFETY: Not null where the start is not 0, and never freed.
+    // SAFETY: The pointer is not null where the start is not 0, and the flag is never freed.
     unsafe { &*lost }.store(true, Ordering::Release);
     true
 }
