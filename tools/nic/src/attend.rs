@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Serves QEMU at the sockets of all VMs, each on a thread of its own, until the last QEMU has gone.
+//! Serves QEMU at the sockets of all VMs, each on its own thread, until the last QEMU has
+//! disconnected.
 //!
-//! A process with one VM serves one QEMU and no other. Of several VMs, one whose QEMU has gone leaves: its device is as after
-//! power-on, and nothing of its guest's memory stays mapped. Another QEMU can then have its socket, while the others go on. Who
-//! comes to a socket that is being served waits until it is free.
+//! A process with one VM serves one QEMU and no other. If there are several VMs and a QEMU
+//! disconnects, the device of its VM returns to the state after power-on, and none of its guest's
+//! memory stays mapped. Another QEMU can then connect to that socket, while the other VMs go on. A
+//! client that connects to a socket in use waits until it is free.
 
 use crate::front::Front;
 use crate::shared::Shared;
@@ -16,22 +18,22 @@ use std::sync::{mpsc, Arc};
 use std::thread;
 use std::time::Duration;
 
-/// After a connection that could not be taken, another is tried so much later.
+/// Pause after an error in accept.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What a VM's thread tells.
+/// Reports of a VM's thread.
 enum News {
     /// QEMU has connected.
     Came,
-    /// It has gone, or what it says cannot be understood.
+    /// QEMU has disconnected, or its messages cannot be understood.
     Gone(io::Result<()>),
 }
 
-/// Serves until every QEMU that came has gone. The first must have come for that.
+/// Serves until every QEMU that has connected has disconnected; waits for the first.
 ///
 /// # Errors
 ///
-/// A thread cannot be had; or some QEMU has said what cannot be understood.
+/// A thread cannot be started, or a message of a QEMU could not be understood.
 pub fn serve(vms: Vec<(UnixListener, Arc<Shared>)>) -> io::Result<()> {
     let is_only = vms.len() == 1;
     let (tell, news) = mpsc::channel();
@@ -63,7 +65,7 @@ pub fn serve(vms: Vec<(UnixListener, Arc<Shared>)>) -> io::Result<()> {
     result
 }
 
-/// Serves the QEMUs of one VM, one after the other; only the first if the VM `is_only` one.
+/// Serves the QEMUs of one VM, one after the other; if the VM `is_only`, only the first.
 fn attend(
     who: &str,
     listener: UnixListener,
@@ -82,7 +84,7 @@ fn attend(
             }
         };
         if is_only {
-            // Who comes later is refused, and does not wait for an answer.
+            // The closed socket refuses a later client at once.
             listener = None;
         }
         let _ = tell.send(News::Came);

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The control socket, for `verbenactl`: one JSON object a line in, one a line out (`verbena_control`).
+//! The control socket for `verbenactl`: the client sends one JSON object a line, and gets one a
+//! line (`verbena_control`).
 //!
-//! Each VM has a control socket of its own, and what is told there is of that VM; uplinks and the switch are everybody's.
-//! The user who started the NIC and root may ask, over a few connections at a time. A capture takes a connection for itself. Only
-//! impairments of uplinks, rules of what is to go wrong and the switch of the recorder change anything.
+//! Each VM has its own control socket, whose answers are about that VM; the uplinks and the switch
+//! are common to all VMs. The user who started the NIC and root may connect, over a few connections
+//! at a time. A capture occupies its connection. The only requests that change anything are those
+//! for impairments of uplinks, fault rules and the recorder.
 
 mod capture;
 mod faults;
@@ -30,22 +32,23 @@ use verbena_control::{
 };
 use verbena_device::{Cursor, Snapshot};
 
-/// So long the engine may take for an answer.
+/// Longest time that the engine may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long a client may leave an answer untaken until its connection ends: the others need its place. A client may ask nothing for as
-/// long as it likes: QEMU connects for its guest before that boots, and programs hold rules by their connection.
+/// Longest time that a client may leave an answer unread before its connection ends, because other
+/// clients need the place. A client may be idle for any time: QEMU connects for its guest before the
+/// guest boots, and programs hold rules by their connection.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// A capture and a full recording may wait for their reader so many times as long.
+/// Factor by which a capture and a full recording may wait longer for their reader.
 const PAUSES: u32 = 20;
 
-/// The most connections at a time.
+/// Largest number of connections at a time.
 const MAX_CONNECTIONS: usize = 16;
 
-/// Serves connections, each on a thread of its own, for ever.
+/// Serves connections for ever, each on its own thread.
 pub fn serve(listener: &UnixListener, shared: &Arc<Shared>) {
-    // Each connection holds a copy.
+    // Each connection holds a clone, so that the reference count is the number of connections.
     let seats = Arc::new(());
     for stream in listener.incoming() {
         if let Err(e) = stream.and_then(|stream| admit(stream, &seats, shared)) {
@@ -74,7 +77,7 @@ fn admit(stream: UnixStream, seats: &Arc<()>, shared: &Arc<Shared>) -> io::Resul
     (&stream).write_all(refused.line().as_bytes())
 }
 
-/// Serves a connection until the client ends it, or takes no answer for `idle`.
+/// Serves a connection until the client closes it, or leaves an answer unread for `idle`.
 fn converse(stream: &UnixStream, shared: &Shared, idle: Duration) -> io::Result<()> {
     stream.set_write_timeout(Some(idle))?;
     let mut reader = BufReader::new(stream);
@@ -89,7 +92,7 @@ fn converse(stream: &UnixStream, shared: &Shared, idle: Duration) -> io::Result<
         if length == 0 {
             return Ok(());
         }
-        // Whoever has gone in the middle of a request has not asked for anything.
+        // A client that disconnects in the middle of a line gets no answer.
         if line.last() != Some(&b'\n') {
             let cut = format!("a request is a line of at most {} bytes", said::MAX_REQUEST);
             let refused = Reply::<Status>::from(Err(cut));
@@ -97,7 +100,7 @@ fn converse(stream: &UnixStream, shared: &Shared, idle: Duration) -> io::Result<
         }
         let request = Request::read(&line);
         if matches!(request, Ok(Request::Capture | Request::RecordFull)) {
-            // Whoever looks at it page by page takes longer.
+            // A user who reads the output page by page takes longer.
             stream.set_write_timeout(Some(PAUSES * idle))?;
         }
         let told = match request {
@@ -114,7 +117,7 @@ fn converse(stream: &UnixStream, shared: &Shared, idle: Duration) -> io::Result<
     }
 }
 
-/// The line that answers a request that needs no connection of its own.
+/// Returns the answer to a request that does not occupy its connection.
 fn answer(request: Request, shared: &Shared) -> String {
     match request {
         Request::Stats => Reply::from(stats(shared)).line(),
@@ -122,7 +125,7 @@ fn answer(request: Request, shared: &Shared) -> String {
         Request::Status => Reply::from(Ok(status(shared))).line(),
         Request::Port => Reply::from(port::port(shared)).line(),
         Request::Peers => Reply::from(peers::peers(shared)).line(),
-        // Answered before (`capture.rs`).
+        // `Kept::answer` and `converse` handle these requests before.
         Request::Capture | Request::CaptureBegin | Request::CaptureEnd => {
             Reply::<Status>::from(Err(String::from("a capture takes a connection"))).line()
         }
@@ -135,7 +138,7 @@ fn answer(request: Request, shared: &Shared) -> String {
         Request::Recorder => Reply::from(recording::switch(shared, None)).line(),
         Request::Record { entries } => Reply::from(recording::switch(shared, Some(entries))).line(),
         Request::Recording => Reply::from(recording::taken(shared)).line(),
-        // They are a connection's (`faults.rs`).
+        // `Rules::answer` handles these requests before (`faults.rs`).
         Request::Faults
         | Request::FaultAdd { .. }
         | Request::FaultRemove { .. }
@@ -157,7 +160,7 @@ fn ask<T>(
         .map_err(|_| String::from("the engine gives no answer"))
 }
 
-/// A counter's name: its description begins with it.
+/// Returns a counter's name, with which its description begins.
 fn name(counter: Counter) -> &'static str {
     let text = counter.explain().trim_start();
     text.split_once(':').map_or(text, |(name, _)| name)
@@ -194,7 +197,7 @@ fn impair(
     with: Option<Impairment>,
 ) -> Result<ToldImpairments, String> {
     shared.common.impairments.set(uplink, with)?;
-    // What waited may be due now.
+    // A frame that was delayed may be due now.
     shared.common.waker.wake();
     let named = uplink.map_or_else(|| String::from("all uplinks"), |n| format!("uplink {n}"));
     match with {
@@ -204,7 +207,8 @@ fn impair(
     Ok(shared.common.impairments.told())
 }
 
-/// The engine hands out a portion at a time, as it is then, and works for the guest in between.
+/// Collects all contexts. The engine returns a portion at a time, with the state at that time, and
+/// works for the guest in between.
 fn contexts(shared: &Shared) -> Result<Contexts, String> {
     let mut list = Contexts::default();
     let mut next = Some(Cursor::default());
@@ -216,7 +220,7 @@ fn contexts(shared: &Shared) -> Result<Contexts, String> {
     Ok(list)
 }
 
-/// What is said of an object.
+/// Returns the reply's entry for an object.
 fn context(snapshot: &Snapshot) -> Context {
     let fields = match snapshot {
         Snapshot::Qp(c) => Fields::Qp(said::Qp {

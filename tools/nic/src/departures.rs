@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Frames of the engine on their way out: for each uplink those for which it had no room yet.
+//! Frames of the engine on their way out: for each uplink, the frames for which it had no room yet.
 //!
-//! While some wait, the device keeps what it makes, and in the end makes no more (`device/sched.rs`), so that a sender is as fast as
-//! its wire and nothing is lost here. But nobody waits for a wire that moves nothing at all: after [`PATIENCE`] what waits for it is
-//! dropped, and so is what comes later, until it takes something again.
+//! While frames wait, the device keeps the frames that it makes, and in the end makes no more
+//! (`device/sched.rs`), so that a sender is as fast as its wire and no frame is lost here. But the
+//! engine does not wait for a wire that accepts no frame at all: after [`PATIENCE`] the frames that
+//! wait for it are dropped, and later frames too, until it accepts one again.
 
 use crate::network::Network;
 use crate::switch::Ports;
@@ -12,24 +13,24 @@ use crate::uplink::BATCH;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// So many nanoseconds an uplink may have no room before what waits for it is dropped: many times what a receiver sleeps that has
-/// lost its processor.
+/// Longest time that an uplink may have no room before its frames are dropped, in nanoseconds: many
+/// times the sleep of a receiver that has lost its processor.
 const PATIENCE: u64 = 50_000_000;
 
-/// What waits for one uplink.
+/// Frames that wait for one uplink.
 #[derive(Default)]
 struct Queue {
     frames: VecDeque<Rc<Vec<u8>>>,
-    /// Since when nothing has left.
+    /// Time since which the uplink has accepted no frame, in nanoseconds.
     stuck: Option<u64>,
 }
 
-/// See the module.
+/// Waiting frames by the number of their uplink. See the [module](self).
 #[derive(Default)]
 pub struct Departures(Vec<Queue>);
 
 impl Departures {
-    /// A frame is to leave by some uplinks.
+    /// Adds a frame that is to leave by some uplinks.
     pub fn add(&mut self, to: Ports, frame: &Rc<Vec<u8>>) {
         for wire in to.wires() {
             if self.0.len() <= wire {
@@ -39,7 +40,7 @@ impl Departures {
         }
     }
 
-    /// Sends what there is room for.
+    /// Sends the frames for which there is room.
     pub fn depart(&mut self, network: &Network, now: u64) {
         for (wire, queue) in self.0.iter_mut().enumerate() {
             while !queue.frames.is_empty() {
@@ -60,17 +61,17 @@ impl Departures {
         }
     }
 
-    /// Whether frames wait for room.
+    /// True if frames wait for room in any uplink.
     pub fn is_waiting(&self) -> bool {
         self.0.iter().any(|queue| !queue.frames.is_empty())
     }
 
-    /// Whether frames wait for room in an uplink.
+    /// True if frames wait for room in this uplink.
     pub fn waits_for(&self, wire: usize) -> bool {
         self.0.get(wire).is_some_and(|q| !q.frames.is_empty())
     }
 
-    /// Forgets all: those of a device that was reset are not to be heard.
+    /// Drops all frames, because the frames of a device that was reset must not be sent.
     pub fn clear(&mut self) {
         self.0.clear();
     }

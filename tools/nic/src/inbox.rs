@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the others leave for the engine: three inboxes, each with what it may hold and what happens when it is full.
+//! The engine's three inboxes, in which the other threads leave messages, each with its bound and
+//! its rule for overflow.
 //!
-//! | inbox | from | when it is full |
+//! | inbox | sender | if it is full |
 //! | --- | --- | --- |
-//! | [`Commands`] | the front: what the guest's registers ask for | never: each thing has one place, and is asked for once |
+//! | [`Commands`] | the front: writes of the guest's registers | cannot be full: each action is there at most once |
 //! | [`Frames`] | the guest's Ethernet, uplinks | the frame is dropped, as by any port; each source address has its share ([`Shares`]) |
 //! | [`Questions`] | the control socket | the question is refused |
 //!
-//! They lie under one lock ([`Shared`](crate::shared::Shared)), because a reset makes void what is in two of them.
+//! One lock protects all three ([`Shared`](crate::shared::Shared)), because a reset voids the
+//! contents of two of them.
 
 use crate::shares::{Shares, LEAST};
 use std::collections::hash_map::RandomState;
@@ -20,80 +22,82 @@ use verbena_device::tap::Tap;
 use verbena_device::{Action, Cursor, Fully, PortFigures, Portion, QpFigures, Recorded, Wish};
 use verbena_faults::{RuleSet, Told};
 
-/// The most frames of one sender that wait for the engine, of at most 4 KiB each; fewer while others have some there.
+/// Largest number of frames of one sender that wait for the engine, of at most 4 KiB each, and
+/// fewer while frames of others wait.
 pub(crate) const FRAMES_MAX: usize = 4096;
-/// The most questions that wait for the engine.
+/// Largest number of questions that wait for the engine.
 pub(crate) const QUESTIONS_MAX: usize = 64;
 
-/// What the control socket asks.
+/// A query or a command of the control socket, with the sender for its answer.
 pub enum Question {
-    /// The counters, by `stats::Counter`.
+    /// Asks for the counters, by `stats::Counter`.
     Stats(mpsc::Sender<[u64; NUM_COUNTERS]>),
-    /// Some contexts, from this place on.
+    /// Asks for a portion of the contexts, from this place on.
     Contexts(Cursor, mpsc::Sender<Portion>),
-    /// The port.
+    /// Asks for the state of the port.
     Port(mpsc::Sender<PortFigures>),
-    /// Some queue pairs, from this number on.
+    /// Asks for a portion of the queue pairs, from this number on.
     Qps(u32, mpsc::Sender<(Vec<QpFigures>, Option<u32>)>),
-    /// Has the port watched, if nobody does yet.
+    /// Attaches a tap to the port. The answer is false if there is one.
     Watch(Tap, mpsc::Sender<bool>),
-    /// A queue pair, by number.
+    /// Asks for a queue pair by its number.
     Qp(u32, mpsc::Sender<Option<Box<QpFigures>>>),
-    /// The rules of what is to go wrong, after a change of them.
+    /// Changes the fault rules, and asks for the rules after that.
     Rules(Change, mpsc::Sender<Result<Vec<Told>, String>>),
-    /// The flight recorder without its entries, after it was switched.
+    /// Switches the flight recorder, and asks for its state without its entries.
     Recorder(Switch, mpsc::Sender<Option<Recorded>>),
-    /// The full recording, after it was begun or ended.
+    /// Begins or ends a full recording, and asks for its state.
     Full(Full, mpsc::Sender<Result<Fully, String>>),
-    /// So many of its entries at most, from a number on.
+    /// Asks for entries of the flight recorder: the number of the first, and the largest number of
+    /// entries.
     Recorded(u64, usize, mpsc::Sender<Option<Recorded>>),
 }
 
-/// What is to become of the flight recorder.
+/// A change of the flight recorder.
 pub enum Switch {
-    /// It stays as it is.
+    /// The recorder stays as it is.
     Stay,
-    /// It keeps so many entries, from now on.
+    /// The recorder keeps this number of entries from now on.
     On(usize),
-    /// It keeps none.
+    /// The recorder keeps no entries.
     Off,
 }
 
-/// What is to become of a full recording.
+/// A change of the full recording.
 pub enum Full {
-    /// It stays as it is.
+    /// The full recording stays as it is.
     Stay,
-    /// It begins.
+    /// A full recording begins.
     Begin(Wish),
-    /// The one of this number ends, for this reason. Another stays as it is.
+    /// The recording of this number ends, for this reason. Any other stays as it is.
     End(u64, String),
 }
 
-/// What is to become of the rules.
+/// A change of the fault rules.
 pub enum Change {
-    /// They stay.
+    /// All rules stay as they are.
     None,
-    /// More of them, which go with this owner if there is one.
+    /// These rules are added. If there is an owner, they are removed with it.
     Add(RuleSet, Option<u64>),
-    /// The one of this name goes.
+    /// The rule of this name is removed.
     Remove(String),
-    /// Those of this owner go.
+    /// All rules of this owner are removed.
     RemoveOf(u64),
-    /// All go.
+    /// All rules are removed.
     Clear,
 }
 
-/// Register writes that need the engine, in order. What is there twice is done once: so there is an action for each
-/// command slot at most, and a few others.
+/// Register writes that need the engine, in order. An action that is left twice is done once: so
+/// there is at most one action for each command slot, and a few others.
 #[derive(Default)]
 pub(crate) struct Commands {
     actions: Vec<Action>,
-    /// The command slots that are among the actions, a bit each.
+    /// Command slots that are among the actions, as bits.
     slots: u64,
 }
 
 impl Commands {
-    /// Leaves an action. A reset makes void what was left before.
+    /// Leaves an action. A reset voids the actions before it.
     fn leave(&mut self, action: Action) {
         match action {
             Action::None => {}
@@ -116,22 +120,23 @@ impl Commands {
         }
     }
 
-    /// Takes all.
+    /// Takes all actions in order.
     pub(crate) fn take(&mut self) -> Vec<Action> {
         self.slots = 0;
         std::mem::take(&mut self.actions)
     }
 
-    /// Whether a reset is asked for.
+    /// True if a reset is among the actions.
     pub(crate) fn has_reset(&self) -> bool {
         self.actions.contains(&Action::Reset)
     }
 }
 
-/// Senders that are told apart, by their source MAC addresses. A few share a number by chance, and nobody can choose with whom.
+/// Number of senders that are distinguished by their source MAC addresses. A few share a number by
+/// chance, but no sender can choose with which.
 const SENDERS: usize = 256;
 
-/// RoCE frames, in order.
+/// RoCE frames for the device, in order.
 pub(crate) struct Frames {
     queue: VecDeque<Vec<u8>>,
     shares: Shares<SENDERS>,
@@ -148,13 +153,13 @@ impl Default for Frames {
     }
 }
 
-/// The number of a frame's sender.
+/// Returns the number of a frame's sender.
 fn sender(chance: &RandomState, frame: &[u8]) -> usize {
     chance.hash_one(frame.get(6..12)) as usize
 }
 
 impl Frames {
-    /// Leaves a frame. False: there is no room for it.
+    /// Leaves a frame. Returns false if there is no room for it.
     pub(crate) fn leave(&mut self, frame: Vec<u8>) -> bool {
         let room = self.shares.take(sender(&self.chance, &frame), frame.len());
         if room {
@@ -163,7 +168,7 @@ impl Frames {
         room
     }
 
-    /// Takes at most so many.
+    /// Takes at most `most` frames.
     pub(crate) fn take(&mut self, most: usize) -> Vec<Vec<u8>> {
         let count = most.min(self.queue.len());
         let taken: Vec<_> = self.queue.drain(..count).collect();
@@ -175,12 +180,12 @@ impl Frames {
     }
 }
 
-/// Who wants to know something, in order.
+/// Questions of the control socket, in order.
 #[derive(Default)]
 pub(crate) struct Questions(VecDeque<Question>);
 
 impl Questions {
-    /// Leaves a question. False: too many ask.
+    /// Leaves a question. Returns false if too many wait.
     pub(crate) fn leave(&mut self, question: Question) -> bool {
         let room = self.0.len() < QUESTIONS_MAX;
         if room {
@@ -189,13 +194,13 @@ impl Questions {
         room
     }
 
-    /// Takes the next.
+    /// Takes the oldest question.
     pub(crate) fn take(&mut self) -> Option<Question> {
         self.0.pop_front()
     }
 }
 
-/// The three of them.
+/// The three inboxes of one VM.
 #[derive(Default)]
 pub(crate) struct Inboxes {
     pub(crate) commands: Commands,
@@ -204,14 +209,14 @@ pub(crate) struct Inboxes {
 }
 
 impl Inboxes {
-    /// Whether nothing waits.
+    /// True if all inboxes are empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.commands.actions.is_empty()
             && self.frames.queue.is_empty()
             && self.questions.0.is_empty()
     }
 
-    /// Leaves what a register asks for. A reset makes void the frames that came before it, too.
+    /// Leaves the action of a register write. A reset also voids the frames that came before it.
     pub(crate) fn act(&mut self, action: Action) {
         if action == Action::Reset {
             self.frames = Frames::default();

@@ -2,15 +2,16 @@
 
 //! The Ethernet side: a guest's ordinary network card, which shares the port and the MAC address.
 //!
-//! QEMU connects its `-netdev stream` to our UNIX socket; each frame is preceded by its length, 4 bytes, big endian.
-//! Where they go says the [switch](crate::switch); what comes for the guest goes through the [outlet](crate::outlet).
+//! QEMU connects its `-netdev stream` to the NIC's UNIX socket; each frame is preceded by its
+//! length, 4 bytes, big endian. The [switch](crate::switch) decides on the destinations; frames for
+//! the guest go through the [outlet](crate::outlet).
 
 use crate::network::Network;
 use crate::uplink::MAX_FRAME;
 use std::io::{self, BufReader, Read};
 use std::os::unix::net::{UnixListener, UnixStream};
 
-/// Serves one connection of a VM's after the other, for ever.
+/// Serves the connections of a VM, one after the other, for ever.
 pub fn serve(listener: &UnixListener, network: &Network, vm: u8) {
     for stream in listener.incoming() {
         let result = stream.and_then(|stream| receive(stream, network, vm));

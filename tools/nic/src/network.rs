@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The network: the switch with what is behind its ports, for whichever thread has a frame.
+//! The network: the switch with the objects behind its ports, for every thread that has a frame.
 
 use crate::common::{Common, Tallies};
 use crate::outlet::Outlet;
@@ -14,31 +14,32 @@ use verbena_abi::syndrome::Syndrome;
 use verbena_device::{Addresses, Gid as Entry};
 use verbena_roce::wire::{frame, Path};
 
-/// A VM, as the network reaches it.
+/// A VM with its connections to the network.
 struct Station {
     shared: Arc<Shared>,
-    /// Which guest it is, and what it may use, for the log.
+    /// MAC address and policy of the guest, for the log.
     rule: String,
-    /// To the guest's Ethernet.
+    /// Path to the guest's Ethernet.
     outlet: Outlet,
 }
 
-/// See the module.
+/// The switch with its VMs and uplinks. See the [module](self).
 pub struct Network {
     common: Arc<Common>,
     switch: Mutex<Switch>,
-    /// By their numbers in the switch.
+    /// VMs by their numbers in the switch.
     stations: Vec<Station>,
     wires: Vec<Box<dyn Uplink>>,
 }
 
-/// Where RoCE frames in a row go: those that come by one port on one path go where the first of them goes. To be kept for no longer
-/// than a batch.
+/// Memory of the last forwarding decision: consecutive RoCE frames that come from one port on one
+/// path have the same destinations. The memory is kept for at most one batch.
 #[derive(Default)]
 pub struct Trail(Option<(Port, Path, Ports)>);
 
 impl Trail {
-    /// Where a frame goes, if that is where the last went; else its path.
+    /// Returns the destinations of the last frame if they apply to this frame, or else the frame's
+    /// path.
     fn follow(&self, from: Port, frame: &[u8]) -> Result<Ports, Option<Path>> {
         let path = frame::peek(frame);
         match (&self.0, path) {
@@ -55,8 +56,8 @@ fn count(counter: &AtomicU64, more: usize) {
 }
 
 impl Network {
-    /// The network of VMs with these MAC addresses, no two the same, and with so many uplinks. VMs are numbered as they are listed.
-    /// Each may use its MAC address and any IP address.
+    /// Returns a network of VMs with distinct MAC addresses, and of these uplinks. The VMs are
+    /// numbered in this order. Each may use its MAC address and any IP address.
     pub fn new(
         common: &Arc<Common>,
         vms: &[(Arc<Shared>, [u8; 6])],
@@ -67,7 +68,7 @@ impl Network {
         Self::with_policies(common, vms.collect(), wires)
     }
 
-    /// The same with what the host lets each VM use.
+    /// Returns a network as [`new`](Self::new) does, with a policy for each VM.
     pub fn with_policies(
         common: &Arc<Common>,
         vms: Vec<(Arc<Shared>, [u8; 6], Policy)>,
@@ -94,12 +95,12 @@ impl Network {
         }
     }
 
-    /// What all VMs have in common.
+    /// Returns the state that all VMs share.
     pub fn common(&self) -> &Arc<Common> {
         &self.common
     }
 
-    /// The way to a guest's Ethernet.
+    /// Returns the path to a guest's Ethernet.
     pub fn outlet(&self, vm: u8) -> Option<&Outlet> {
         Some(&self.stations.get(usize::from(vm))?.outlet)
     }
@@ -112,16 +113,16 @@ impl Network {
         &self.common.tallies
     }
 
-    /// The uplinks.
+    /// Returns the uplinks in the order of their numbers.
     pub fn wires(&self) -> impl Iterator<Item = &dyn Uplink> {
         self.wires.iter().map(|wire| &**wire)
     }
 
-    /// A VM's driver wants an entry of its GID table.
+    /// Decides if a VM's driver may set an entry of its GID table.
     ///
     /// # Errors
     ///
-    /// It does not get it: why. The log is told.
+    /// The cause of the refusal, which is also logged.
     pub fn claim(&self, vm: u8, entry: &Entry) -> Result<(), Syndrome> {
         let now = self.common.now();
         let claimed = self.switch().claim(vm, entry, now);
@@ -140,7 +141,7 @@ impl Network {
         claimed
     }
 
-    /// A device answers to other GIDs and groups.
+    /// Sets the GIDs and groups of a VM's device.
     pub fn set_addresses(&self, vm: u8, addresses: &Addresses) {
         self.switch().set_addresses(vm, addresses);
     }
@@ -151,7 +152,7 @@ impl Network {
             Err(path) => path,
         };
         let to = self.decide(from, frame);
-        // What has no way is counted each time.
+        // A frame without a destination is counted each time, so its decision is not remembered.
         trail.0 = path.filter(|_| !to.is_empty()).map(|path| (from, path, to));
         to
     }
@@ -172,7 +173,7 @@ impl Network {
         to
     }
 
-    /// Gives a frame to guests. Whoever has no room, or is not there, has lost it.
+    /// Gives a frame to guests. It is lost for a guest that is not there or has no room.
     fn to_guests(&self, to: Ports, frame: &[u8]) {
         for station in to.guests().filter_map(|vm| self.stations.get(vm)) {
             let lost = !station.outlet.send(frame);
@@ -180,14 +181,14 @@ impl Network {
         }
     }
 
-    /// Leaves a frame for devices.
+    /// Leaves a frame for the engine, once for each device.
     fn to_engines(&self, to: Ports, frame: &[u8]) {
         for station in to.engines().filter_map(|vm| self.stations.get(vm)) {
             station.shared.receive(frame.to_vec());
         }
     }
 
-    /// A frame from a guest's Ethernet.
+    /// Forwards a frame from a guest's Ethernet.
     pub fn from_guest(&self, vm: u8, frame: &[u8]) {
         if let Some(station) = self.stations.get(usize::from(vm)) {
             count(&station.shared.counts.ethernet_frames, 1);
@@ -196,14 +197,15 @@ impl Network {
         self.to_engines(to, frame);
         self.to_guests(to, frame);
         for wire in to.wires() {
-            // With no room it is lost, as on any port.
+            // If the uplink has no room the frame is lost, as on any port.
             if self.send(wire, &[frame]) == 0 {
                 count(&self.tallies().uplink_dropped, 1);
             }
         }
     }
 
-    /// A frame from an uplink. Of the ports that it returns, the engine, which has called, sees to the devices.
+    /// Forwards a frame from an uplink to guests. The caller is the engine, and gives the frame to
+    /// the devices among the returned ports.
     pub fn from_wire(&self, wire: usize, frame: &[u8], trail: &mut Trail) -> Ports {
         count(&self.tallies().uplink_received, 1);
         let to = self.forward(Port::Wire(wire as u8), frame, trail);
@@ -211,8 +213,8 @@ impl Network {
         to
     }
 
-    /// A frame from a device. Of the ports that it returns, the uplinks are those by which it is yet to leave. Other devices find
-    /// it when they have their turn.
+    /// Forwards a frame from a device to guests and devices, which receive it in their next turn.
+    /// The caller is the engine, and sends the frame over the uplinks among the returned ports.
     pub fn from_engine(&self, vm: u8, frame: &[u8], trail: &mut Trail) -> Ports {
         let to = self.forward(Port::Engine(vm), frame, trail);
         self.to_engines(to, frame);
@@ -220,18 +222,19 @@ impl Network {
         to
     }
 
-    /// The other VM whose device a packet of a device is for, if there is one.
+    /// Returns the other VM whose device is the destination of a device's packet, if there is one.
     pub fn device_for(&self, vm: u8, path: &Path) -> Option<u8> {
         let now = self.common.now();
         self.switch().engine_for(vm, path, now)
     }
 
-    /// Frames that had no room in an uplink for too long.
+    /// Counts frames that were dropped, because an uplink had no room for too long.
     pub fn drop_frames(&self, frames: usize) {
         count(&self.tallies().uplink_dropped, frames);
     }
 
-    /// Sends frames over an uplink, a batch at most. Returns how many it has taken; what is too long for it is lost.
+    /// Sends frames over an uplink, at most a batch. Returns the number of frames that it has
+    /// accepted. A frame that is too long for the uplink is dropped and counts as accepted.
     pub fn send(&self, number: usize, frames: &[&[u8]]) -> usize {
         let Some(wire) = self.wires.get(number) else {
             return frames.len();
@@ -245,7 +248,7 @@ impl Network {
         let frames = frames.get(..fit).unwrap_or(frames);
         let impairments = &self.common.impairments;
         if impairments.take(number, frames, self.common.now()) {
-            // It may sleep until something is due.
+            // The engine may be in a sleep that ends after the frame is due.
             self.common.waker.wake();
             return fit;
         }
@@ -254,7 +257,7 @@ impl Network {
         sent
     }
 
-    /// Has leave what waited on impaired uplinks and is due.
+    /// Sends the delayed frames of impaired uplinks that are due.
     pub fn release(&self) {
         let impairments = &self.common.impairments;
         impairments.release(self.common.now(), BATCH, |number, frames| {
@@ -265,7 +268,7 @@ impl Network {
         });
     }
 
-    /// When [`Network::release`] has something to do.
+    /// Returns the time at which [`Network::release`] has a frame to send.
     pub fn next_release(&self) -> Option<u64> {
         self.common.impairments.next_due()
     }

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Frames to the guest's network card: into QEMU's stream, each behind its length (4 bytes, big endian).
+//! Frames to the guest's network card: they are written to QEMU's stream, each after its length (4
+//! bytes, big endian).
 //!
-//! Whoever has a frame writes it at once, if QEMU has room; nobody waits. What has no room waits in a queue of at most [`FRAMES`],
-//! which a thread of its own ([`Outlet::drain`]) empties; more is dropped, as a card with a full ring drops it.
+//! A thread that has a frame writes it at once if QEMU has room; it never waits. Otherwise the
+//! frame is queued. The queue has at most [`FRAMES`] frames, and a separate thread
+//! ([`Outlet::drain`]) empties it; further frames are dropped, as a card with a full ring drops
+//! them.
 
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::io::Errno;
@@ -13,24 +16,24 @@ use std::io::IoSlice;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Frames that wait for QEMU.
+/// Largest number of frames that wait for QEMU.
 const FRAMES: usize = 1024;
 
-/// Where QEMU is connected, and what waits for it.
+/// QEMU's stream, and the frames that wait for it.
 #[derive(Default)]
 struct State {
     stream: Option<Arc<UnixStream>>,
-    /// Each with its length before it.
+    /// Waiting frames, each after its length.
     queue: VecDeque<Vec<u8>>,
-    /// So much of the first has been written.
+    /// Number of bytes of the first frame that were written.
     written: usize,
 }
 
-/// The way to the guest's network card.
+/// The path to the guest's network card.
 #[derive(Default)]
 pub struct Outlet {
     state: Mutex<State>,
-    /// There is something in the queue.
+    /// Notified when a frame is queued.
     filled: Condvar,
 }
 
@@ -39,7 +42,8 @@ impl Outlet {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// QEMU has connected or left. What waited is not for whoever comes next.
+    /// Sets QEMU's stream, or removes it for `None`. Waiting frames are dropped, because they are
+    /// not for a later stream.
     pub fn connect(&self, stream: Option<UnixStream>) {
         *self.state() = State {
             stream: stream.map(Arc::new),
@@ -47,7 +51,7 @@ impl Outlet {
         };
     }
 
-    /// Gives the guest a frame. False: there is no room, or no guest.
+    /// Gives the guest a frame. Returns false if there is no room, or no stream.
     pub fn send(&self, frame: &[u8]) -> bool {
         let mut state = self.state();
         let Some(stream) = &state.stream else {
@@ -72,7 +76,7 @@ impl Outlet {
         true
     }
 
-    /// Writes what waits, for ever.
+    /// Writes waiting frames for ever.
     pub fn drain(&self) {
         loop {
             let mut state = self.state();
@@ -85,13 +89,13 @@ impl Outlet {
                 continue;
             };
             drop(state);
-            // An error is as good as room: the next write finds it.
+            // After an error of the stream the next write ends its frames.
             let _ = poll(&mut [PollFd::new(&*stream, PollFlags::OUT)], None);
             self.flush(&stream);
         }
     }
 
-    /// Writes what there is room for, to the stream that is meant.
+    /// Writes waiting frames while there is room, if `stream` is still QEMU's stream.
     fn flush(&self, stream: &Arc<UnixStream>) {
         let mut state = self.state();
         let state = &mut *state;
@@ -115,7 +119,8 @@ impl Outlet {
     }
 }
 
-/// Writes what there is room for. A stream that is broken takes everything: its reader finds out.
+/// Writes bytes while there is room, and returns their number. A broken stream accepts everything;
+/// the thread that reads it notices the error.
 fn write(stream: &UnixStream, parts: &[&[u8]]) -> usize {
     let slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
     let mut nothing = SendAncillaryBuffer::default();

@@ -2,18 +2,19 @@
 
 //! PCI configuration space: one function with three BARs, the PCI Express and the MSI-X capability.
 //!
-//! QEMU keeps BARs and the MSI-X table for itself and shows the guest its own copies; of what it passes on, two things
-//! matter here: the bus master bit, which is the gate of all DMA, and a function-level reset. Device specification,
-//! section 1; offsets are those of PCI Local Bus 3.0 section 6.1 and PCI Express base 7.5.
+//! QEMU keeps BARs and the MSI-X table itself and shows the guest its own copies. Of the accesses
+//! that it passes on, two matter here: writes of the bus master bit, which is the gate of all DMA,
+//! and a function-level reset. Device specification, section 1; offsets are those of PCI Local Bus
+//! 3.0 section 6.1 and PCI Express base 7.5.
 
 use verbena_abi::regs;
 
-/// Size of an express function's configuration space; beyond 256 bytes it is empty.
+/// Size of an express function's configuration space in bytes; beyond 256 bytes it is empty.
 pub const CONFIG_SIZE: usize = 4096;
 
 const COMMAND: usize = 0x04;
 const COMMAND_BUS_MASTER: u16 = 1 << 2;
-/// Memory space, bus master, parity, SERR, INTx disable.
+/// Writable bits of the command register: memory space, bus master, parity, SERR, INTx disable.
 const COMMAND_WRITABLE: u16 = 0x0546;
 const STATUS: usize = 0x06;
 const STATUS_CAP_LIST: u16 = 1 << 4;
@@ -28,33 +29,33 @@ const EXPRESS_DEVCTL: usize = EXPRESS + 0x08;
 const DEVCTL_FLR: u16 = 1 << 15;
 const EXPRESS_LNKCAP: usize = EXPRESS + 0x0c;
 const EXPRESS_LNKSTA: usize = EXPRESS + 0x12;
-/// 16 lanes at 16 GT/s, of the capability and of the status.
+/// Link of 16 lanes at 16 GT/s, in the capability and in the status.
 const LINK: u16 = 16 << 4 | 4;
-/// All speeds up to that one.
+/// All link speeds up to that of [`LINK`].
 const LINK_SPEEDS: u32 = 0xf << 1;
 const MSIX: usize = 0x80;
 const MSIX_CONTROL: usize = MSIX + 2;
-/// Enable and function mask.
+/// Writable bits of the MSI-X control: enable and function mask.
 const MSIX_WRITABLE: u16 = 0xc000;
 
-/// What a write to configuration space asks of the device.
+/// Effects of a write to configuration space on the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effects {
-    /// Bus mastering was switched on or off.
+    /// New state of bus mastering, if the write has changed it.
     pub bus_master: Option<bool>,
-    /// A function-level reset was asked for.
+    /// True if the write requested a function-level reset.
     pub reset: bool,
 }
 
-/// The configuration space.
+/// The configuration space of the function.
 pub struct Config {
     bytes: [u8; CONFIG_SIZE],
-    /// The bits that a write can change.
+    /// Mask of the bits that a write can change.
     writable: [u8; CONFIG_SIZE],
 }
 
 impl Config {
-    /// Configuration space as it is after power-on.
+    /// Returns the configuration space as it is after power-on.
     pub fn new() -> Self {
         let mut config = Self {
             bytes: [0; CONFIG_SIZE],
@@ -64,7 +65,7 @@ impl Config {
         config.put16(0x02, regs::PCI_DEVICE_ID);
         config.allow16(COMMAND, COMMAND_WRITABLE);
         config.put16(STATUS, STATUS_CAP_LIST);
-        // Revision 1 in the lowest byte.
+        // The lowest byte is the revision, 1.
         config.put32(0x08, regs::PCI_CLASS << 8 | 1);
         config.writable[0x0c] = 0xff;
         config.put16(0x2c, regs::PCI_VENDOR_ID);
@@ -78,8 +79,9 @@ impl Config {
         config.put_bar(regs::BAR_MSIX, regs::BAR_MSIX_SIZE, 0);
         config.bytes[CAP_POINTER] = EXPRESS as u8;
 
-        // PCI Express capability, version 2, endpoint; a function-level reset, role-based error reporting; the link that a
-        // port of this speed (100 Gb/s) has on other adapters. Nothing goes over it, but programs choose paths by it.
+        // PCI Express capability, version 2, endpoint; with a function-level reset and role-based
+        // error reporting. The link is that of other adapters with a port of this speed (100 Gb/s).
+        // No data uses the link, but programs choose paths by it.
         config.put16(EXPRESS, 0x10 | (MSIX as u16) << 8);
         config.put16(EXPRESS + 0x02, 0x0002);
         config.put32(EXPRESS + 0x04, 1 << 28 | 1 << 15);
@@ -109,7 +111,7 @@ impl Config {
         }
     }
 
-    /// Writes `data` at `offset` where that may be written, and tells what follows from it.
+    /// Writes the writable bits of `data` at `offset`, and returns the effects.
     pub fn write(&mut self, offset: usize, data: &[u8]) -> Effects {
         let before = self.bus_master();
         let mut reset = false;
@@ -131,19 +133,19 @@ impl Config {
         }
     }
 
-    /// Returns what can be written to the state after power-on.
+    /// Sets the writable bits to their state after power-on.
     pub fn reset(&mut self) {
         let kept = self.writable;
         *self = Self::new();
         debug_assert!(kept == self.writable);
     }
 
-    /// Whether the function may access memory and raise interrupts.
+    /// True if the function may access memory and raise interrupts.
     pub fn bus_master(&self) -> bool {
         self.get16(COMMAND) & COMMAND_BUS_MASTER != 0
     }
 
-    /// Sets the bus master bit: a device that misbehaves does not let it be cleared.
+    /// Sets the bus master bit, for a device that misbehaves and does not let the guest clear it.
     pub fn set_bus_master(&mut self) {
         let command = self.get16(COMMAND);
         self.put16(COMMAND, command | COMMAND_BUS_MASTER);
@@ -165,7 +167,8 @@ impl Config {
         self.writable[offset..offset + 2].copy_from_slice(&mask.to_le_bytes());
     }
 
-    /// A memory BAR of `size` bytes. Sizing by writing ones works because only the bits above the size are writable.
+    /// Adds a memory BAR of `size` bytes. Sizing by writing ones works because only the bits above
+    /// the size are writable.
     fn put_bar(&mut self, bar: u32, size: usize, flags: u32) {
         let bar = bar as usize;
         assert!(size.is_power_of_two() && bar < NUM_BARS);

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The sockets at which this process listens: taken without harm to anybody else's, and none left behind.
+//! The sockets at which this process listens. They are bound without harm to other programs, and
+//! removed at the end.
 //!
-//! Beside each socket lies a lock file, `PATH.lock`, which its owner holds with flock(2) and which therefore says without
-//! a connection (that the owner would take for QEMU) whether somebody is there. What a NIC that was killed left behind
-//! is replaced; what is no socket, or belongs to another program, is left alone. Only what was bound here is removed, and
-//! only as long as it is still the same.
+//! Beside each socket lies a lock file, `PATH.lock`, which the owner of the socket holds with
+//! flock(2). So a NIC can find out if a socket is in use without a connection, which the owner
+//! would take for QEMU. Files of a NIC that was killed are replaced; a file that is no socket, or a
+//! socket of another program, is left alone. A process removes only files that it has made, and
+//! only if they have not been replaced since.
 
 use rustix::fs::{flock, FlockOperation, Mode, OFlags};
 use std::fs::{self, File, Metadata, Permissions};
@@ -20,11 +22,11 @@ struct Place {
     path: PathBuf,
     socket: (u64, u64),
     lock_path: PathBuf,
-    /// Holds the lock as long as it is open.
+    /// Lock file, which is locked until it is closed.
     lock: File,
 }
 
-/// All of them.
+/// All sockets of this process.
 #[derive(Default)]
 pub struct Places(Mutex<Vec<Place>>);
 
@@ -32,13 +34,13 @@ fn identity(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-/// Whether the file is what lies at a path.
+/// True if the file at a path is this file.
 fn lies_at(file: (u64, u64), path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|m| identity(&m) == file)
 }
 
-/// Whether the socket is what lies at a path. The number of a file that was removed is given out again at once, so it
-/// must be a socket, too.
+/// True if the file at a path is this socket. The inode number of a file that was removed is used
+/// again at once, so the file must also be a socket.
 fn is_bound_at(socket: (u64, u64), path: &Path) -> bool {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
     is_socket && lies_at(socket, path)
@@ -49,19 +51,20 @@ impl Places {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Listens at `path`, for this user's programs only.
+    /// Listens at `path`, with access for this user's programs only.
     pub fn listen(&self, path: &Path) -> io::Result<UnixListener> {
         self.take(path, |path| UnixListener::bind(path))
     }
 
-    /// A socket for datagrams at `path`, for this user's programs only.
+    /// Binds a socket for datagrams at `path`, with access for this user's programs only.
     pub fn datagram(&self, path: &Path) -> io::Result<UnixDatagram> {
         self.take(path, |path| UnixDatagram::bind(path))
     }
 
     fn take<T>(&self, path: &Path, make: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
         let explain = |e| io::Error::other(format!("cannot listen at {}: {e}", path.display()));
-        // Held all the while, so that `leave` on another thread comes before or after, not between.
+        // The lock is held for the whole function, so that `leave` on another thread comes before
+        // or after it.
         let mut places = self.places();
         let mut lock_path = path.as_os_str().to_owned();
         lock_path.push(".lock");
@@ -81,13 +84,14 @@ impl Places {
         Ok(listener)
     }
 
-    /// Removes all sockets and locks of this process.
+    /// Removes all sockets and lock files of this process.
     pub fn leave(&self) {
         for place in self.places().drain(..) {
             if is_bound_at(place.socket, &place.path) {
                 let _ = fs::remove_file(&place.path);
             }
-            // While it is held: whoever opened it meanwhile finds that it lies there no more, and makes another.
+            // The lock is still held, so a process that has opened the file meanwhile notices after
+            // it gets the lock that the file was removed, and creates another.
             let lock = place.lock.metadata();
             if lock.is_ok_and(|m| lies_at(identity(&m), &place.lock_path)) {
                 let _ = fs::remove_file(&place.lock_path);
@@ -96,7 +100,7 @@ impl Places {
     }
 }
 
-/// Makes and locks the file.
+/// Creates and locks the lock file.
 fn hold(path: &Path) -> io::Result<File> {
     loop {
         let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -113,7 +117,7 @@ fn hold(path: &Path) -> io::Result<File> {
             let text = format!("{} is no lock file of a NIC", path.display());
             return Err(io::Error::other(text));
         }
-        // One that was just ending may have removed it.
+        // Another NIC that was ending may have removed the file before it was locked.
         if lies_at(identity(&metadata), path) {
             return Ok(file);
         }
@@ -130,7 +134,7 @@ fn bind<T>(path: &Path, make: impl Fn(&Path) -> io::Result<T>) -> io::Result<(T,
         Ok(_) if is_served(path) => {
             return Err(io::Error::other("another program serves it"));
         }
-        // A NIC that was killed has left it behind.
+        // A NIC that was killed has left the socket.
         Ok(_) => fs::remove_file(path)?,
     }
     let listener = make(path)?;
@@ -138,7 +142,7 @@ fn bind<T>(path: &Path, make: impl Fn(&Path) -> io::Result<T>) -> io::Result<(T,
     Ok((listener, identity(&fs::symlink_metadata(path)?)))
 }
 
-/// Whether some process has a socket bound to this path, as far as the kernel's list tells.
+/// True if a process has a socket bound to this path, according to the kernel's list.
 fn is_served(path: &Path) -> bool {
     let Ok(list) = fs::read_to_string("/proc/net/unix") else {
         return false;
@@ -148,7 +152,8 @@ fn is_served(path: &Path) -> bool {
     bound.any(|bound| Path::new(bound) == path || Path::new(bound) == absolute)
 }
 
-/// The path in a line of that list: behind number, references, protocol, flags, type, state and inode.
+/// Returns the path in a line of that list, which comes after number, references, protocol, flags,
+/// type, state and inode.
 fn bound_to(line: &str) -> Option<&str> {
     let mut rest = line;
     for _ in 0..7 {

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the host lets a guest call itself in RDMA: the MAC addresses and the GIDs that it may use (`--mac`, `--ip`, `--gid`).
+//! The identities that the host allows a guest in RDMA: its MAC addresses and GIDs (`--mac`,
+//! `--ip`, `--gid`).
 //!
-//! | option | value | what the guest may use |
+//! | option | value | identities that the guest may use |
 //! | --- | --- | --- |
 //! | `--mac` | `own`, or one address | the MAC address of its NIC |
-//! | | `ADDRESS,ADDRESS,...` | the first is its NIC's, the others are its too |
-//! | | `any`, or `ADDRESS,any` | any that is no other guest's |
-//! | `--ip` | `any` | any IP address that no other guest has |
-//! | | addresses and prefixes | those only; what is named without a prefix length is for no guest that does not name it too |
-//! | `--gid` | GIDs, or `any` | the same with whole GIDs, beside those of `--ip` |
+//! | | `ADDRESS,ADDRESS,...` | the MAC address of its NIC, which is the first, and the others |
+//! | | `any`, or `ADDRESS,any` | all that are no other guest's |
+//! | `--ip` | `any` | all IP addresses that no other guest has |
+//! | | addresses and prefixes | only these; an address that is given without a prefix length is refused to guests whose options do not name it |
+//! | `--gid` | GIDs, or `any` | the same for whole GIDs, in addition to those of `--ip` |
 //!
 //! The link-local address that is made of a guest's MAC address (EUI-64) is always that guest's.
 
@@ -18,26 +19,26 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 use verbena_device::config::node_guid;
 
-/// A MAC address.
+/// A MAC address in network order.
 pub type Mac = [u8; 6];
 /// A GID in network order.
 pub type Gid = [u8; 16];
 
-/// The MAC addresses beside the NIC's own.
+/// MAC addresses that are allowed in addition to the NIC's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OtherMacs {
-    /// These.
+    /// Only these addresses are allowed.
     Listed(Vec<Mac>),
-    /// All that are no other guest's.
+    /// All addresses are allowed that are no other guest's.
     Any,
 }
 
-/// A value of `--mac`.
+/// A parsed value of `--mac`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MacRule {
-    /// The NIC's own, if it is named.
+    /// MAC address of the NIC, if the value names it.
     pub own: Option<Mac>,
-    /// The others.
+    /// Further MAC addresses of the guest.
     pub others: OtherMacs,
 }
 
@@ -79,7 +80,7 @@ impl FromStr for MacRule {
     }
 }
 
-/// Six bytes in hexadecimal, separated by colons; not a group address.
+/// Parses six bytes in hexadecimal, separated by colons, which are not a group address.
 fn parse_mac(text: &str) -> Result<Mac, String> {
     let form = || format!("{text:?} is no MAC address like 52:54:00:12:34:56");
     let mut mac = [0; 6];
@@ -105,30 +106,30 @@ fn parse_mac(text: &str) -> Result<Mac, String> {
     Ok(mac)
 }
 
-/// GIDs that begin with the same bits.
+/// The GIDs that begin with the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Prefix {
     gid: Gid,
-    /// At most 128.
+    /// Number of leading bits to compare, at most 128.
     bits: u32,
 }
 
 impl Prefix {
     fn has(&self, gid: &Gid) -> bool {
         let [own, other] = [&self.gid, gid].map(|gid| u128::from_be_bytes(*gid));
-        // Of all bits none is left to be compared.
+        // With a prefix of 0 bits, all GIDs match.
         (own ^ other)
             .checked_shr(128 - self.bits)
             .is_none_or(|rest| rest == 0)
     }
 
-    /// One GID alone.
+    /// True if the prefix is a single GID.
     fn is_exact(&self) -> bool {
         self.bits == 128
     }
 }
 
-/// GIDs that a guest may use: a value of `--ip` or `--gid`. None: any.
+/// The GIDs that a value of `--ip` or `--gid` allows. `None` allows all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GidRule(Option<Vec<Prefix>>);
 
@@ -141,11 +142,12 @@ impl GidRule {
         Ok(Self(Some(all?)))
     }
 
-    /// A value of `--ip`: addresses and prefixes of IPv4 and IPv6, with commas between them, or `any`.
+    /// Parses a value of `--ip`: addresses and prefixes of IPv4 and IPv6, separated by commas, or
+    /// `any`.
     ///
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// A message with the word that is wrong.
     pub fn of_ips(text: &str) -> Result<Self, String> {
         Self::parse(text, |word| {
             let form = || {
@@ -173,11 +175,11 @@ impl GidRule {
         })
     }
 
-    /// A value of `--gid`: GIDs as IPv6 addresses, with commas between them, or `any`.
+    /// Parses a value of `--gid`: GIDs as IPv6 addresses, separated by commas, or `any`.
     ///
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// A message with the word that is wrong.
     pub fn of_gids(text: &str) -> Result<Self, String> {
         Self::parse(text, |word| {
             let gid: Ipv6Addr = word.parse().map_err(|_| {
@@ -191,16 +193,16 @@ impl GidRule {
     }
 }
 
-/// What the host lets a guest call itself.
+/// The identities that the host allows a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     macs: OtherMacs,
-    /// None: any.
+    /// Allowed GIDs; `None` allows all.
     gids: Option<Vec<Prefix>>,
 }
 
 impl Default for Policy {
-    /// The NIC's MAC address, with any IP address.
+    /// Returns a policy that allows the NIC's MAC address, with any IP address.
     fn default() -> Self {
         Self {
             macs: OtherMacs::Listed(vec![]),
@@ -209,7 +211,7 @@ impl Default for Policy {
     }
 }
 
-/// The link-local address that is made of a MAC address (RFC 4291, 2.5.6 and appendix A).
+/// Returns the link-local address that is made of a MAC address (RFC 4291, 2.5.6 and appendix A).
 pub fn link_local(mac: &Mac) -> Gid {
     let mut gid = [0; 16];
     gid[..2].copy_from_slice(&[0xfe, 0x80]);
@@ -218,7 +220,8 @@ pub fn link_local(mac: &Mac) -> Gid {
 }
 
 impl Policy {
-    /// What the options say: each is none where the guest has no such option.
+    /// Returns the policy of a guest's options, each of which is `None` if the guest does not have
+    /// it.
     pub fn new(macs: OtherMacs, ips: Option<&GidRule>, gids: Option<&GidRule>) -> Self {
         let given = [ips, gids].into_iter().flatten();
         let lists: Vec<_> = given.map(|rule| rule.0.as_deref()).collect();
@@ -229,7 +232,7 @@ impl Policy {
         Self { macs, gids }
     }
 
-    /// Whether a guest may use a MAC address that is not its NIC's own.
+    /// True if a guest may use a MAC address that is not its NIC's own.
     pub fn allows_mac(&self, mac: &Mac) -> bool {
         match &self.macs {
             OtherMacs::Listed(macs) => macs.contains(mac),
@@ -237,13 +240,13 @@ impl Policy {
         }
     }
 
-    /// Whether a guest may use a GID with a MAC address.
+    /// True if a guest may use a GID with a MAC address.
     pub fn allows_gid(&self, gid: &Gid, mac: &Mac) -> bool {
         let is_listed = |all: &Vec<Prefix>| all.iter().any(|one| one.has(gid));
         self.gids.as_ref().is_none_or(is_listed) || *gid == link_local(mac)
     }
 
-    /// The MAC addresses that are named.
+    /// Returns the MAC addresses that the policy names.
     pub fn macs(&self) -> &[Mac] {
         match &self.macs {
             OtherMacs::Listed(macs) => macs,
@@ -251,19 +254,19 @@ impl Policy {
         }
     }
 
-    /// The GIDs that are named, without those of prefixes.
+    /// Returns the GIDs that the policy names, without those of prefixes.
     pub fn gids(&self) -> impl Iterator<Item = Gid> + '_ {
         let exact = self.gids.iter().flatten().filter(|one| one.is_exact());
         exact.map(|one| one.gid)
     }
 }
 
-/// A MAC address as people write it.
+/// Returns the text of a MAC address.
 pub fn mac_text(mac: &Mac) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// A GID as people write it: the IPv4 address that it stands for, or an IPv6 address.
+/// Returns the text of a GID: its IPv4 address if it has one, or an IPv6 address.
 pub fn gid_text(gid: &Gid) -> String {
     let address = Ipv6Addr::from(*gid);
     match address.to_ipv4_mapped() {
@@ -273,7 +276,7 @@ pub fn gid_text(gid: &Gid) -> String {
 }
 
 impl fmt::Display for Policy {
-    /// As options say it, but for the NIC's own MAC address.
+    /// Writes the policy as command line options, but without the NIC's own MAC address.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.macs {
             OtherMacs::Any => f.write_str("--mac any")?,

@@ -84,7 +84,7 @@ pub struct Shared {
     pub misbehave: Misbehaviour,
     /// State that all VMs of the process share.
     pub common: Arc<Common>,
-    /// GIDs that the switch has refused to the driver.
+    /// GIDs that the host or the switch has refused to the driver.
     pub refusals: Refusals,
     /// Path for the recording that is saved when the device fails, if one was given.
     pub dump: OnceLock<PathBuf>,

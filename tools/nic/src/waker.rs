@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! How the engine sleeps, and how the others wake it.
+//! The sleep of the engine, and its end by another thread.
 //!
-//! The engine sets `parked`, executes a full fence and looks once more whether anything came; the others leave their message,
-//! execute a full fence and look at `parked`. One of both sees the other.
+//! The engine sets `parked`, executes a full fence and checks once more for work; another thread
+//! leaves its message, executes a full fence and reads `parked`. At least one of the two sees the
+//! other's store.
 
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 use std::io;
@@ -11,18 +12,18 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{fence, AtomicBool, Ordering};
 use std::time::Duration;
 
-/// See the module.
+/// The engine's sleep. See the [module](self).
 pub struct Waker {
     parked: AtomicBool,
     wake: OwnedFd,
 }
 
 impl Waker {
-    /// For one engine.
+    /// Returns the waker of one engine.
     ///
     /// # Errors
     ///
-    /// No descriptor can be had.
+    /// The process cannot get another descriptor.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             parked: AtomicBool::new(false),
@@ -30,8 +31,9 @@ impl Waker {
         })
     }
 
-    /// Engine: sleeps until somebody wakes it, something comes to one of the descriptors, or for `timeout`; not at all if
-    /// something is `pending`. Returns whether there may be something.
+    /// Sleeps until another thread calls [`wake`](Self::wake), one of the descriptors is ready, or
+    /// `timeout` is over (called by the engine). Does not sleep if there is `pending` work. Returns
+    /// true if there may be work.
     pub fn park<'a>(
         &'a self,
         timeout: Duration,
@@ -47,22 +49,23 @@ impl Waker {
             };
             let wake = PollFd::new(&self.wake, PollFlags::IN);
             let mut fds: Vec<_> = std::iter::once(wake).chain(others).collect();
-            // An error (a signal) is as good as an early wake-up.
+            // An error (a signal) counts as an early wake-up.
             poll(&mut fds, Some(&timeout)) != Ok(0)
         };
         self.parked.store(false, Ordering::SeqCst);
         if woken {
-            // Non-blocking: it fails if nobody wrote. What is written too late ends the next sleep early.
+            // The read is non-blocking, and fails if there was no write. A write that comes later
+            // ends the next sleep early.
             let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         }
         woken
     }
 
-    /// Has the engine look for what is new.
+    /// Wakes the engine if it sleeps.
     pub fn wake(&self) {
         fence(Ordering::SeqCst);
         if self.parked.swap(false, Ordering::SeqCst) {
-            // It fails only if the counter is full, and then the engine wakes as well.
+            // The write fails only if the counter is full, and then the engine wakes too.
             let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
         }
     }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A capture for one connection: the device shows its frames to a tap, and this thread hands them on as records.
+//! A capture for one connection: the device passes its frames to a tap, and this thread passes them
+//! on as records.
 //!
-//! What waits is bounded ([`FRAMES`], [`BYTES`]); a client that does not read has its frames dropped by the engine, before they
-//! are made, and counted. The engine never waits. A capture that is kept ([`Kept`]) has the same bounds, until it is asked for.
+//! The waiting frames are bounded ([`FRAMES`], [`BYTES`]). If a client does not read, the engine
+//! drops its frames before it makes copies, and counts them. The engine never waits. A capture that
+//! is kept ([`Kept`]) has the same bounds until its client requests it.
 
 use super::{ask, said};
 use crate::shared::{Question, Shared};
@@ -14,18 +16,23 @@ use std::time::Duration;
 use verbena_control::{Record, Reply, Request, ToldCapture, ToldKept};
 use verbena_device::tap::{tap, Seen, Watch, Way};
 
-/// The most frames that wait for a client.
+/// Largest number of frames that wait for a client.
 const FRAMES: usize = 8192;
-/// The most bytes that wait for a client.
+/// Largest number of bytes that wait for a client.
 const BYTES: usize = 16 << 20;
-/// Records are written once they come to so many bytes, or no frame waits.
+/// Number of bytes from which on records are written, even if more frames wait.
 const WRITE: usize = 64 << 10;
-/// How often a client is looked at that has nothing to read.
+/// Interval at which a client is checked while it has nothing to read.
 const LOOK: Duration = Duration::from_millis(100);
-/// How often a capture is tried to begin: a client that has just gone is noticed soon.
+/// Number of attempts to begin a capture: the NIC soon notices that an earlier client has
+/// disconnected.
 const TRIES: u32 = 4;
 
-/// Has the device watched.
+/// Attaches a tap to the device.
+///
+/// # Errors
+///
+/// Another capture or a full recording holds the tap, or the engine does not answer.
 fn begin(shared: &Shared) -> Result<(ToldCapture, Watch), String> {
     for _ in 0..TRIES {
         let (to, watch) = tap(FRAMES, BYTES);
@@ -39,7 +46,7 @@ fn begin(shared: &Shared) -> Result<(ToldCapture, Watch), String> {
     ))
 }
 
-/// Captures for a client until it closes its sending half, goes, or the device's tap is gone.
+/// Captures for a client until it closes its sending half, disconnects, or the device's tap ends.
 pub(super) fn capture(mut stream: &UnixStream, shared: &Shared) -> io::Result<()> {
     let (told, watch) = match begin(shared) {
         Ok((told, watch)) => (Ok(told), Some(watch)),
@@ -52,16 +59,16 @@ pub(super) fn capture(mut stream: &UnixStream, shared: &Shared) -> io::Result<()
     hand_on(stream, &watch, shared.power_on())
 }
 
-/// A capture that the NIC keeps until it is asked for. It ends with the connection that it is of.
+/// A capture that the NIC keeps until its client requests it. The capture ends with its connection.
 #[derive(Default)]
 pub(super) struct Kept(Option<(ToldCapture, Watch)>);
 
 impl Kept {
-    /// The line that answers a request for one; to others it has no answer.
+    /// Returns the answer to a request about a kept capture, or `None` for other requests.
     pub(super) fn answer(&mut self, request: &Request, shared: &Shared) -> Option<String> {
         match request {
             Request::CaptureBegin => {
-                // What was kept before is gone.
+                // A new capture discards the frames of the last one.
                 self.0 = None;
                 let begun = begin(shared).map(|begun| {
                     let told = begun.0.clone();
@@ -84,11 +91,11 @@ impl Kept {
     }
 }
 
-/// All that waits, with the end.
+/// Returns the records of all waiting frames, and of the end.
 fn all(watch: &Watch, power_on: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     let waits = std::iter::from_fn(|| watch.try_next());
-    // What goes on coming is not waited for.
+    // Frames that come meanwhile are left out.
     for seen in waits.take(FRAMES) {
         record(seen, power_on).put(&mut bytes);
     }
@@ -111,7 +118,7 @@ fn hand_on(mut stream: &UnixStream, watch: &Watch, power_on: u64) -> io::Result<
         stream.write_all(&bytes)?;
         bytes.clear();
     }
-    // What came before the end is in it; what goes on coming is not waited for.
+    // Frames from before the end are written; frames that come meanwhile are left out.
     let mut left = FRAMES;
     while let Some(seen) = watch.try_next().filter(|_| left > 0) {
         left -= 1;
@@ -126,7 +133,7 @@ fn hand_on(mut stream: &UnixStream, watch: &Watch, power_on: u64) -> io::Result<
     stream.write_all(&bytes)
 }
 
-/// Whether the client has said that it is over, or has gone.
+/// True if the client has closed its sending half, or has disconnected.
 pub(super) fn is_over(stream: &UnixStream) -> bool {
     let wanted = PollFlags::IN | PollFlags::RDHUP;
     let at_once = Timespec {

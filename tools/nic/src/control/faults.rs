@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Rules of what is to go wrong, over a connection. Those that are tied to it go when it goes, however that comes.
+//! Fault rules that clients set over a connection. Rules that are tied to the connection are
+//! removed when it ends for any reason.
 
 use super::{ask, PATIENCE};
 use crate::shared::{Change, Question, Shared};
@@ -9,24 +10,24 @@ use std::sync::mpsc;
 use std::time::Duration;
 use verbena_control::{Reply, Request, ToldRules};
 
-/// How often it is tried to take a connection's rules away, while too many ask.
+/// Number of attempts to remove a connection's rules, while too many questions wait for the engine.
 const TRIES: u32 = 50;
-/// The pause between two tries.
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Numbers of connections.
+/// Number of the next connection.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// The rules of a connection.
+/// The rules of one connection.
 pub(super) struct Rules<'a> {
     shared: &'a Shared,
     number: u64,
-    /// Some are tied to it, or may be.
+    /// True if rules are tied to the connection, or may be.
     owns: bool,
 }
 
 impl<'a> Rules<'a> {
-    /// A new connection's.
+    /// Returns the state of a new connection without rules.
     pub(super) fn new(shared: &'a Shared) -> Self {
         Self {
             shared,
@@ -35,7 +36,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// The line that answers a request about rules; to others it has no answer.
+    /// Returns the answer to a request about rules, or `None` for other requests.
     pub(super) fn answer(&mut self, request: &Request) -> Option<String> {
         let change = match request {
             Request::Faults => Change::None,
@@ -47,7 +48,7 @@ impl<'a> Rules<'a> {
                     return Some(Reply::<ToldRules>::from(Err(why)).line());
                 }
                 log::info!("{} rules, seed {}", set.rule.len(), set.seed);
-                // Also if there is no answer: they may be there.
+                // If the engine does not answer, it may nevertheless have added the rules.
                 self.owns |= *while_connected;
                 Change::Add(set.clone(), while_connected.then_some(self.number))
             }
@@ -72,7 +73,7 @@ impl Drop for Rules<'_> {
                 .shared
                 .ask(Question::Rules(Change::RemoveOf(self.number), to))
             {
-                // Whoever waits for the end of the connection knows then that they are gone.
+                // The answer is awaited, so that the rules are removed before the connection ends.
                 let _ = answer.recv_timeout(PATIENCE);
                 return;
             }

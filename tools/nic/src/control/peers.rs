@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What is said of peers: queue pairs by the GID that they are connected to, added up as they are listed. A guest decides how many
-//! there are, so no more than [`MAX_PEERS`] are kept.
+//! Replies about peers: queue pairs are added up by the GID that they are connected to, while the
+//! engine lists them. The guest determines their number, so at most [`MAX_PEERS`] are kept.
 
 use super::{ask, port, said};
 use crate::shared::{Question, Shared};
@@ -12,11 +12,11 @@ use verbena_roce::QpState;
 
 type Gid = [u8; 16];
 
-/// A peer, while it is added up.
+/// Sums of one peer, while its queue pairs are added up.
 #[derive(Default)]
 struct Sum {
     peer: said::Peer,
-    /// Sum and number of round trips that were measured.
+    /// Sum of the measured round trips in nanoseconds, and their number.
     trips: (u64, u64),
 }
 
@@ -45,7 +45,7 @@ impl Sum {
     }
 }
 
-/// All peers.
+/// Sums of all peers.
 #[derive(Default)]
 struct Sums {
     peers: BTreeMap<Option<Gid>, Sum>,
@@ -70,7 +70,8 @@ impl Sums {
     }
 }
 
-/// All peers, as they are while the engine hands out its queue pairs.
+/// Returns all peers. The engine lists the queue pairs in portions, so the sums are not of one
+/// instant.
 pub(super) fn peers(shared: &Shared) -> Result<said::ToldPeers, String> {
     let (mut sums, mut next) = (Sums::default(), Some(0));
     while let Some(from) = next {

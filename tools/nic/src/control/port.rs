@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What is said of the port and of single queue pairs.
+//! Replies about the port and about single queue pairs.
 
 use super::{ask, name, said};
 use crate::policy::mac_text;
@@ -12,7 +12,7 @@ use verbena_abi::stats::{Counter, NUM_COUNTERS};
 use verbena_device::objects::counters::Counters;
 use verbena_device::QpFigures;
 
-/// A GID as people write it.
+/// Returns the text of a GID.
 pub(super) fn gid(bytes: [u8; 16]) -> String {
     Ipv6Addr::from(bytes).to_string()
 }
@@ -21,7 +21,7 @@ fn mac(bytes: [u8; 6]) -> String {
     mac_text(&bytes)
 }
 
-/// Counters by their names, those that are wanted.
+/// Returns the wanted counters by their names.
 fn by_name(
     counters: [u64; NUM_COUNTERS],
     wanted: impl Fn(Counter) -> bool,
@@ -31,7 +31,8 @@ fn by_name(
     wanted.map(|(&c, value)| (name(c).into(), value)).collect()
 }
 
-/// A queue pair's counters: those of the ABI that a queue pair can have, and what else its transport counts.
+/// Returns a queue pair's counters: those of the ABI that a queue pair can have, and the further
+/// counters of its transport.
 pub(super) fn counters(qp: &QpFigures) -> BTreeMap<String, u64> {
     let mut all = by_name(qp.counters, |counter| !Counters::is_ports(counter));
     let beside = Counters::beside(&qp.transport, &qp.congestion);
@@ -39,7 +40,7 @@ pub(super) fn counters(qp: &QpFigures) -> BTreeMap<String, u64> {
     all
 }
 
-/// The port.
+/// Returns the reply about the port.
 pub(super) fn port(shared: &Shared) -> Result<said::ToldPort, String> {
     let figures = ask(shared, Question::Port)?;
     let counters = ask(shared, Question::Stats)?;
@@ -83,7 +84,7 @@ fn out_of_reach(range: &Unreachable) -> said::UnreachableRam {
     }
 }
 
-/// Whose NIC it is.
+/// Returns the reply with the MAC address of the NIC's guest.
 pub(super) fn guest(shared: &Shared) -> Result<said::ToldCapture, String> {
     let figures = ask(shared, Question::Port)?;
     Ok(said::ToldCapture {
@@ -91,7 +92,7 @@ pub(super) fn guest(shared: &Shared) -> Result<said::ToldCapture, String> {
     })
 }
 
-/// A queue pair.
+/// Returns the reply about a queue pair.
 pub(super) fn qp(shared: &Shared, number: u32) -> Result<said::ToldQp, String> {
     let figures = ask(shared, |to| Question::Qp(number, to))?;
     let figures = figures.ok_or_else(|| {

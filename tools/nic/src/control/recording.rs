@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The flight recorder: switched, and asked for what it has; and full recordings, each for one connection.
+//! The flight recorder, which clients switch and read; and full recordings, each for one
+//! connection.
 
 use super::ask;
 use super::capture::is_over;
@@ -15,12 +16,13 @@ use verbena_device::Fully;
 use verbena_record::full::ASKED;
 use verbena_record::MAX_ENTRIES;
 
-/// Entries that the engine hands out at once.
+/// Largest number of entries that the engine returns at once.
 const PORTION: usize = 4096;
-/// How often a client is looked at that gets nothing.
+/// Interval at which a client is checked while there is nothing to write to it.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Switches the recorder, or leaves it as it is.
+/// Switches the recorder to a number of entries (0 for off), or leaves it as it is for `None`.
+/// Returns its state.
 pub(super) fn switch(shared: &Shared, entries: Option<u64>) -> Result<ToldRecorder, String> {
     let switch = match entries {
         None => Switch::Stay,
@@ -47,7 +49,8 @@ pub(super) fn switch(shared: &Shared, entries: Option<u64>) -> Result<ToldRecord
     })
 }
 
-/// Records in full for a client, until it closes its sending half or goes, or the recording ends by itself.
+/// Records in full for a client, until it closes its sending half or disconnects, or the recording
+/// ends by itself.
 pub(super) fn full(mut stream: &UnixStream, shared: &Shared) -> io::Result<()> {
     let (sink, pieces) = full::pieces();
     let wish = full::wish(sink, shared);
@@ -67,13 +70,13 @@ pub(super) fn full(mut stream: &UnixStream, shared: &Shared) -> io::Result<()> {
     };
     let written = written.and_then(|()| hand_on(stream, &pieces, || end().is_ok()));
     if written.is_err() {
-        // Also one that still waits for its beginning.
+        // This also ends a recording that still waits for its beginning.
         let _ = end();
     }
     written
 }
 
-/// Hands pieces on until there are no more.
+/// Writes pieces to the client until there are no more.
 fn hand_on(mut stream: &UnixStream, pieces: &Pieces, end: impl Fn() -> bool) -> io::Result<()> {
     let mut has_ended = false;
     loop {
@@ -92,7 +95,8 @@ fn hand_on(mut stream: &UnixStream, pieces: &Pieces, end: impl Fn() -> bool) -> 
     pieces.last().map_or(Ok(()), |last| stream.write_all(&last))
 }
 
-/// What was recorded, taken bit by bit: what is overwritten meanwhile is left out.
+/// Returns the recorded entries, which are read in portions: entries that are overwritten meanwhile
+/// are left out.
 pub(super) fn taken(shared: &Shared) -> Result<ToldRecording, String> {
     let next = |from| ask(shared, |to| Question::Recorded(from, PORTION, to));
     let mut all = next(0)?.ok_or("nothing is recorded: verbenactl record on")?;
@@ -106,7 +110,7 @@ pub(super) fn taken(shared: &Shared) -> Result<ToldRecording, String> {
             break;
         };
         if more.first != from {
-            // The oldest went while they were taken.
+            // The oldest entries were overwritten while they were read.
             all.entries.clear();
             all.first = more.first;
         }

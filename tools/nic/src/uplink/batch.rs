@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Frames by the batch: many with one system call, and many in one datagram where both ends can do that.
+//! Batches of frames: many frames with one system call, and many in one datagram where both ends
+//! support that.
 
 use super::{bundle, BATCH, MAX_FRAME};
 use nix::cmsg_space;
@@ -9,35 +10,37 @@ use rustix::net::{sendmmsg, MMsgHdr, SendAncillaryBuffer, SendFlags};
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Datagrams that are received with one system call ...
+/// Largest number of datagrams that are received with one system call.
 const DATAGRAMS: usize = 64;
-/// ... and where they carry many frames, so that what the engine handles before its next slice is bounded ...
+/// Largest number of datagrams that are received with one system call while they carry many frames,
+/// so that the engine's work before its next slice is bounded.
 const FULL_DATAGRAMS: usize = 8;
-/// ... which is so for this many calls after the last that did.
+/// Number of calls for which [`FULL_DATAGRAMS`] applies after the last datagram with many frames.
 const WARY: u8 = 200;
 
-/// What a datagram carries.
+/// Contents of a datagram.
 #[derive(Clone, Copy)]
 enum Carries {
-    /// One frame.
+    /// The datagram is one frame.
     One,
-    /// A bundle.
+    /// The datagram is a bundle.
     Bundle,
-    /// Frames of this length, but for the last: the kernel has put them together.
+    /// The datagram is a sequence of frames of this length, but for the last: the kernel has joined
+    /// them.
     Equal(usize),
 }
 
-/// Frames that were received at once. There is room for them from the first time on.
+/// Frames that were received at once. The buffers are allocated at the first use.
 #[derive(Default)]
 pub struct Batch {
     buffers: Vec<Vec<u8>>,
-    /// What is in the first of them: how many bytes, and what they are.
+    /// Length and contents of the datagrams in the first buffers.
     datagrams: Vec<(usize, Carries)>,
-    /// For so many calls datagrams are expected to carry many frames.
+    /// Number of calls for which datagrams are still expected to carry many frames.
     wary: u8,
 }
 
-/// The frames of one datagram.
+/// Iterator over the frames of one datagram.
 enum Frames<'a> {
     One(Option<&'a [u8]>),
     Bundle(&'a [u8]),
@@ -57,7 +60,7 @@ impl<'a> Iterator for Frames<'a> {
 }
 
 impl Batch {
-    /// The frames.
+    /// Returns the received frames.
     pub fn frames(&self) -> impl Iterator<Item = &[u8]> {
         let pairs = self.buffers.iter().zip(&self.datagrams);
         pairs.flat_map(|(buffer, &(length, carries))| {
@@ -75,14 +78,15 @@ impl Batch {
         self.buffers.resize_with(DATAGRAMS, || vec![0; MAX_FRAME]);
     }
 
-    /// Receives one frame after the other, at most [`DATAGRAMS`], until there is none.
+    /// Receives frames one by one, at most [`DATAGRAMS`], until `receive` returns `None`.
     pub(super) fn fill(&mut self, mut receive: impl FnMut(&mut [u8]) -> Option<usize>) {
         self.make_room();
         let received = self.buffers.iter_mut().map_while(|b| receive(b));
         self.datagrams.extend(received.map(|n| (n, Carries::One)));
     }
 
-    /// Receives what a connected socket has, at most [`DATAGRAMS`]. A frame that was too long is empty.
+    /// Receives the datagrams that wait at a connected socket, at most [`DATAGRAMS`]. A datagram
+    /// that was too long becomes an empty frame.
     pub(super) fn receive(&mut self, socket: BorrowedFd<'_>) -> Result<(), nix::Error> {
         self.make_room();
         let most = match self.wary {
@@ -112,7 +116,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Looks for bundles among what was received. Returns whether there were any.
+    /// Finds the bundles among the received datagrams. Returns true if there were any.
     pub(super) fn find_bundles(&mut self) -> bool {
         let mut any = false;
         for (buffer, (length, carries)) in self.buffers.iter().zip(&mut self.datagrams) {
@@ -129,7 +133,8 @@ impl Batch {
     }
 }
 
-/// Sends datagrams over a connected socket, each of these parts. Returns how many have left.
+/// Sends datagrams over a connected socket, each given by its parts. Returns the number of
+/// datagrams that were sent.
 fn send_all(socket: BorrowedFd<'_>, datagrams: &[Vec<IoSlice<'_>>]) -> rustix::io::Result<usize> {
     let mut nothing: Vec<_> = datagrams
         .iter()
@@ -142,14 +147,15 @@ fn send_all(socket: BorrowedFd<'_>, datagrams: &[Vec<IoSlice<'_>>]) -> rustix::i
     sendmmsg(socket, &mut messages, flags)
 }
 
-/// Sends frames over a connected socket, at most [`BATCH`], each in a datagram of its own. Returns how many have left.
+/// Sends frames over a connected socket, at most [`BATCH`], each in its own datagram. Returns the
+/// number of frames that were sent.
 pub(super) fn send(socket: BorrowedFd<'_>, frames: &[&[u8]]) -> rustix::io::Result<usize> {
     let frames = frames.iter().take(BATCH);
     let datagrams: Vec<_> = frames.map(|frame| vec![IoSlice::new(frame)]).collect();
     send_all(socket, &datagrams)
 }
 
-/// The same as bundles.
+/// Sends frames as [`send`] does, but in bundles.
 pub(super) fn send_bundles(socket: BorrowedFd<'_>, frames: &[&[u8]]) -> rustix::io::Result<usize> {
     let frames = frames.get(..BATCH).unwrap_or(frames);
     let lengths = bundle::lengths(frames);
@@ -165,7 +171,7 @@ pub(super) fn send_bundles(socket: BorrowedFd<'_>, frames: &[&[u8]]) -> rustix::
     Ok(last.copied().unwrap_or(0))
 }
 
-/// Sends an empty bundle: it tells that bundles are taken.
+/// Sends an empty bundle, which informs the peer that this side accepts bundles.
 pub(super) fn offer_bundles(socket: BorrowedFd<'_>) -> rustix::io::Result<usize> {
     send_all(socket, &[vec![IoSlice::new(&bundle::MARK)]])
 }

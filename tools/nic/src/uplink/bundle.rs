@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Bundles: many frames in one datagram, between NICs that both know them. The kernel's price is that of a datagram, not that of a byte.
+//! Bundles: many frames in one datagram, between NICs that both know bundles. The kernel's cost is
+//! that of a datagram, not that of a byte.
 //!
-//! A bundle begins with [`MARK`], which is no frame: its source is no station's address. Then come the frames, each behind its length
-//! (2 bytes, big endian). One without frames tells that whoever sent it takes bundles.
+//! A bundle begins with [`MARK`], which cannot be a frame: its source is no station's address. Then
+//! come the frames, each after its length (2 bytes, big endian). A bundle without frames informs
+//! the peer that the sender accepts bundles.
 
 use std::io::IoSlice;
 
-/// What a bundle begins with: to those next door (IEEE 802.1Q 8.6.3), from nobody, an EtherType for experiments.
+/// Beginning of a bundle: the destination is a link's neighbour (IEEE 802.1Q 8.6.3), the source is
+/// no station, and the EtherType is one for experiments.
 pub(super) const MARK: [u8; 14] = [
     0x01, 0x80, 0xc2, 0, 0, 0x0e, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x88, 0xb5,
 ];
-/// The most bytes of a bundle.
+/// Largest number of bytes of a bundle.
 const MOST: usize = 60 << 10;
 
-/// How many of these frames, the first among them, go into one datagram.
+/// Returns how many of these frames, from the first on, fit into one datagram; at least one.
 pub(super) fn fitting(frames: &[&[u8]]) -> usize {
     let mut bytes = MARK.len();
     let fitting = frames.iter().take_while(|frame| {
@@ -24,13 +27,14 @@ pub(super) fn fitting(frames: &[&[u8]]) -> usize {
     fitting.count().max(1)
 }
 
-/// The lengths of frames, as they stand in a bundle.
+/// Returns the lengths of frames as a bundle has them.
 pub(super) fn lengths(frames: &[&[u8]]) -> Vec<[u8; 2]> {
     let lengths = frames.iter().map(|f| (f.len() as u16).to_be_bytes());
     lengths.collect()
 }
 
-/// The parts of a datagram that carries these frames; of a single one, itself.
+/// Returns the parts of a datagram that carries these frames. A single frame is sent without a
+/// bundle.
 pub(super) fn parts<'a>(frames: &[&'a [u8]], lengths: &'a [[u8; 2]]) -> Vec<IoSlice<'a>> {
     if let [only] = frames {
         return vec![IoSlice::new(only)];
@@ -40,7 +44,8 @@ pub(super) fn parts<'a>(frames: &[&'a [u8]], lengths: &'a [[u8; 2]]) -> Vec<IoSl
     std::iter::once(IoSlice::new(&MARK)).chain(rest).collect()
 }
 
-/// The next frame of what follows the mark. None: there is no other, or the rest is no bundle.
+/// Takes the next frame of a bundle without its mark. Returns `None` if there is no other, or the
+/// rest is malformed.
 pub(super) fn next<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let (length, bytes) = rest.split_first_chunk::<2>()?;
     let (frame, bytes) = bytes.split_at_checked(u16::from_be_bytes(*length).into())?;

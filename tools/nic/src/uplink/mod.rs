@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Uplinks: the ways out to other machines. They carry Ethernet frames and know nothing of RDMA.
+//! Uplinks: the links to other machines. They carry Ethernet frames and know nothing of RDMA.
 //!
-//! | kind | file | what carries the frames |
+//! | kind | file | carrier of the frames |
 //! | --- | --- | --- |
 //! | `unix:OWN,PEER` | [`unix`] | two UNIX datagram sockets, connected to each other: two NICs on one host |
 //! | `udp:OWN,PEER[,PEER...]` | [`udp`] | a UDP tunnel to each peer |
-//! | `tap:NAME` | [`tap`], [`tun`] | a TAP device of the host, and what that is a port of |
+//! | `tap:NAME` | [`tap`], [`tun`] | a TAP device of the host, and the bridge or switch that it is a port of |
 //!
-//! Each has one other end; a NIC may have several uplinks, one to each of the others. A frame that has no room is taken back, so
-//! that the engine keeps what it is yet to send; what an uplink has taken can still be lost, as on any wire. The engine's thread
+//! Each uplink has one other end; a NIC may have several uplinks, to different ends. An uplink
+//! without room for a frame refuses it, so that the engine keeps the frames that are not sent yet;
+//! a frame that an uplink has accepted can still be lost, as on any wire. The engine's thread
 //! receives, in batches; all threads send.
 
 mod batch;
@@ -29,39 +30,41 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The most frames that go at once.
+/// Largest number of frames that are sent at once.
 pub const BATCH: usize = 128;
 
-/// The longest frame that any uplink carries: what QEMU sends at most.
+/// Length of the longest frame that any uplink carries, in bytes: the longest that QEMU sends.
 pub const MAX_FRAME: usize = 68 << 10;
 
-/// A way out.
+/// A link to another machine.
 pub trait Uplink: Send + Sync {
-    /// Sends frames, in order. Returns how many it has taken, which may be lost for all that; for the others there is no room now.
+    /// Sends frames, in order. Returns the number of frames that the uplink has accepted, which may
+    /// still be lost; there is no room for the others now.
     fn send(&self, frames: &[&[u8]]) -> usize;
 
-    /// Receives what is there, at most a batch, without waiting.
+    /// Receives the frames that have arrived, at most a batch, without waiting.
     fn receive(&self, batch: &mut Batch);
 
-    /// What becomes readable when there is something to receive, and writable when there is room again. None while there is nothing
-    /// to wait for: [`tend`](Self::tend) looks after that.
+    /// Returns the descriptor that becomes readable when there is something to receive, and
+    /// writable when there is room again. Returns `None` while there is nothing to wait for, until
+    /// [`tend`](Self::tend) changes that.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 
-    /// The longest frame that it carries.
+    /// Returns the length of the longest frame that the uplink carries, in bytes.
     fn mtu(&self) -> usize;
 
-    /// Sees to the other end, about twice a second.
+    /// Maintains the connection to the other end; called about twice a second.
     fn tend(&self) {}
 }
 
-/// A kind of uplink, as the command line names it.
+/// A kind of uplink with its parameters, as the command line has them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Own socket and the peer's.
+    /// Path of the own socket and of the peer's.
     Unix(PathBuf, PathBuf),
-    /// Own address and the peers'.
+    /// The own address and those of the peers.
     Udp(SocketAddr, Vec<SocketAddr>),
-    /// Name of the device.
+    /// Name of the TAP device.
     Tap(String),
 }
 
@@ -125,11 +128,11 @@ impl FromStr for Kind {
 }
 
 impl Kind {
-    /// Opens it: an uplink for each other end.
+    /// Opens an uplink for each other end.
     ///
     /// # Errors
     ///
-    /// A socket cannot be had.
+    /// A socket or a device cannot be opened.
     pub fn open(&self, places: &Places) -> io::Result<Vec<Box<dyn Uplink>>> {
         Ok(match self {
             Self::Unix(own, peer) => vec![Box::new(unix::Unix::open(places, own, peer)?)],

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Segmentation offload of UDP sockets: frames of one length go to the kernel as one datagram, which it, or the network card, cuts again
-//! (UDP_SEGMENT), and come as one where the kernel has put them together (UDP_GRO).
+//! Segmentation offload of UDP sockets: frames of one length go to the kernel as one datagram,
+//! which the kernel, or the network card, cuts again (UDP_SEGMENT). Received frames come as one
+//! datagram where the kernel has joined them (UDP_GRO).
 //!
-//! On the network they are datagrams of their own, so the other end needs to know nothing of it. Where the kernel or the way out cannot
-//! do that, frames go as before.
+//! On the network each frame is its own datagram, so the other end needs no support. Where the
+//! kernel or the route does not support segmentation, frames are sent one by one.
 
 use super::batch;
 use nix::sys::socket::{sendmsg, setsockopt, sockopt, ControlMessage, MsgFlags};
@@ -13,23 +14,23 @@ use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Segments that every kernel with UDP_SEGMENT takes at once.
+/// Largest number of segments that every kernel with UDP_SEGMENT accepts at once.
 const MOST: usize = 64;
-/// The most bytes of a datagram that is cut, with room for its headers.
+/// Largest number of bytes of a datagram that is cut, with room for its headers.
 const BYTES: usize = 65_000;
-/// So few frames are not worth a system call of their own.
+/// Smallest number of frames that are worth a system call of their own.
 const LEAST: usize = 3;
 
-/// Has the kernel give what it has put together as one.
+/// Has the kernel join received datagrams.
 pub(super) fn receive_many(socket: &impl AsFd) {
     if let Err(e) = setsockopt(socket, sockopt::UdpGroSegment, &true) {
         log::debug!("uplink: datagrams come one by one: {e}");
     }
 }
 
-/// What is known of a socket's way out.
+/// State of a socket's route for sending.
 pub(super) struct Segments {
-    /// Frames that are longer go one by one.
+    /// Length of the longest frame that is sent in segments; longer frames are sent one by one.
     longest: AtomicUsize,
 }
 
@@ -42,11 +43,11 @@ impl Default for Segments {
 }
 
 impl Segments {
-    /// Sends frames over a connected socket, in order. Returns how many have left.
+    /// Sends frames over a connected socket, in order. Returns the number of frames that were sent.
     ///
     /// # Errors
     ///
-    /// That of the first, if it has not left.
+    /// The error is that of the first frame, if it was not sent.
     pub(super) fn send(
         &self,
         socket: BorrowedFd<'_>,
@@ -81,8 +82,9 @@ impl Segments {
         Ok(sent)
     }
 
-    /// Sends frames of one length, but for the last, as one. Returns how many have left: none, where that cannot be done with them, and
-    /// will not be tried again.
+    /// Sends frames of one length, but for the last, as one datagram. Returns the number of frames
+    /// that were sent; it is 0 if the route does not support segments of this length, which are not
+    /// tried again.
     fn send_run(&self, socket: BorrowedFd<'_>, run: &[&[u8]]) -> rustix::io::Result<usize> {
         let length = run.first().map_or(0, |frame| frame.len());
         let slices: Vec<_> = run.iter().map(|frame| IoSlice::new(frame)).collect();
@@ -91,7 +93,8 @@ impl Segments {
         let cut = [ControlMessage::UdpGsoSegments(&size)];
         match sendmsg::<()>(socket.as_raw_fd(), &slices, &cut, flags, None) {
             Ok(_) => Ok(run.len()),
-            // Longer than the way takes, or nobody is there to cut it.
+            // The segments are longer than the route allows, or neither kernel nor network card can
+            // cut them.
             Err(
                 nix::Error::EINVAL
                 | nix::Error::EMSGSIZE
@@ -109,7 +112,8 @@ impl Segments {
     }
 }
 
-/// How many frames, from the first on, can go as one: all of one length, the last maybe shorter.
+/// Returns how many frames, from the first on, can be sent as one datagram: all have one length,
+/// but the last may be shorter.
 fn run(frames: &[&[u8]], longest: usize) -> usize {
     let Some(length) = frames.first().map(|f| f.len()) else {
         return 0;
@@ -125,7 +129,7 @@ fn run(frames: &[&[u8]], longest: usize) -> usize {
     (equal + usize::from(is_shorter)).max(1)
 }
 
-/// How many frames come before the first run that is worth it.
+/// Returns the number of frames before the first run of at least [`LEAST`].
 fn until_run(frames: &[&[u8]], longest: usize) -> usize {
     let starts = 1..frames.len();
     let is_run = |at: &usize| {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A TAP device of the host: a bridge, Open vSwitch or VXLAN carries the frames on.
+//! A TAP device of the host: a bridge, Open vSwitch or VXLAN forwards the frames.
 //!
-//! The device is made if there is none of that name; then it is for whoever set up the host to take it up and to put it into a
-//! bridge, and it goes with the NIC. The kernel takes and gives one frame with a system call. A device that somebody deletes is as
-//! good as a cable that is pulled, until there is one of that name again.
+//! The device is created if there is none of that name. The host's administrator then has to set it
+//! up and to put it into a bridge, and it is removed when the NIC ends. The kernel accepts and
+//! returns one frame a system call. A deleted device is like a cable that is unplugged, until there
+//! is a device of that name again.
 
 use super::{tun, Batch, Uplink, MAX_FRAME};
 use nix::net::if_::if_nametoindex;
@@ -14,11 +15,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// One end.
+/// An uplink over a TAP device.
 pub struct Tap {
     file: OwnedFd,
     name: String,
-    /// The device was deleted: the file has nothing to read, and says so at every poll.
+    /// True if the device was deleted: the file has nothing to read, and poll reports an error each
+    /// time.
     is_gone: AtomicBool,
 }
 
@@ -27,7 +29,8 @@ impl Tap {
     ///
     /// # Errors
     ///
-    /// There is no /dev/net/tun, or no right to use it, or another program has the device.
+    /// There is no /dev/net/tun, the process has no right to use it, or another program has the
+    /// device.
     pub fn open(name: &str) -> io::Result<Self> {
         let attached = Self::loose(name).and_then(|tap| tap.attach().map(|()| tap));
         attached.map_err(|e| {
@@ -36,7 +39,7 @@ impl Tap {
         })
     }
 
-    /// The file, which is no device's yet.
+    /// Returns a file that is not attached to a device yet.
     fn loose(name: &str) -> Result<Self, Errno> {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         Ok(Self {
@@ -54,7 +57,7 @@ impl Tap {
         tun::attach(&self.file, bytes)
     }
 
-    /// What a call said, which may be that the device is gone.
+    /// Notes whether a result means that the device was deleted, and returns the result.
     fn heed<T>(&self, told: Result<T, Errno>) -> Result<T, Errno> {
         if matches!(told, Err(Errno::BADFD)) && !self.is_gone.swap(true, Ordering::Relaxed) {
             log::warn!("uplink: TAP device {} was deleted", self.name);
@@ -67,7 +70,7 @@ impl Uplink for Tap {
     fn send(&self, frames: &[&[u8]]) -> usize {
         let has_left = |frame: &&[u8]| match self.heed(write(&self.file, frame)) {
             Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => false,
-            // While the device is down everything is lost.
+            // While the device is down all frames are lost.
             _ => true,
         };
         frames.iter().take_while(|frame| has_left(frame)).count()
@@ -87,12 +90,12 @@ impl Uplink for Tap {
     }
 
     fn tend(&self) {
-        // Who has deleted it does not want it made again.
+        // The device was deleted on purpose, so the NIC does not create it again.
         if !self.is_gone.load(Ordering::Relaxed) || if_nametoindex(self.name.as_str()).is_err() {
             return;
         }
         match self.attach() {
-            // It has one: a call said that it had none just before it got it.
+            // EXIST means that the file is attached: an earlier call had failed just before that.
             Ok(()) | Err(Errno::EXIST) => {
                 log::info!("uplink: TAP device {} is there again", self.name);
                 self.is_gone.store(false, Ordering::Relaxed);

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Asks the kernel for a TAP device. No safe interface has this one call, so this file has nothing else.
+//! Attaches a file to a TAP device of the kernel. This call has no safe interface, so this file has
+//! nothing else.
 #![allow(unsafe_code)]
 
 use rustix::fd::AsFd;
 use rustix::io::Result;
 use rustix::ioctl::{ioctl, opcode, Opcode, Setter};
 
-/// The longest name, and the zero behind it.
+/// Length of the longest name of an interface with its terminating zero.
 pub const NAME: usize = 16;
 
-/// `struct ifreq`, as far as TUNSETIFF knows it.
+/// `struct ifreq`, as far as TUNSETIFF uses it.
 #[repr(C)]
 struct Request {
     name: [u8; NAME],
@@ -20,25 +21,28 @@ struct Request {
 
 const _: () = assert!(size_of::<Request>() == 40);
 
-/// TUNSETIFF, whose number says that it takes an `int`.
+/// TUNSETIFF, whose number claims that its argument is an `int`.
 const SET: Opcode = opcode::write::<i32>(b'T', 202);
-/// Ethernet frames with nothing before them: IFF_TAP and IFF_NO_PI.
+/// Flags for Ethernet frames without a prefix: IFF_TAP and IFF_NO_PI.
 const FLAGS: u16 = 0x1002;
 
-/// Makes a file of /dev/net/tun the other end of a network interface, which is made if there is none of that name.
+/// Attaches a file of /dev/net/tun to a network interface, which is created if there is none of
+/// that name.
 ///
 /// # Errors
 ///
-/// The kernel refuses: no right to, or another program has it.
+/// The kernel refuses: the process lacks the right, or another program has the interface.
 pub fn attach(file: impl AsFd, name: [u8; NAME]) -> Result<()> {
     let request = Request {
         name,
         flags: FLAGS,
         rest: [0; 22],
     };
-    // SAFETY: the number says in which direction and how much TUNSETIFF moves; that it moves a `Request` is the next call's.
+    // SAFETY: TUNSETIFF moves data in the direction of the opcode; that the data is a `Request` is
+    // a condition of the next call.
     let request = unsafe { Setter::<SET, Request>::new(request) };
-    // SAFETY: TUNSETIFF reads a `struct ifreq`, 40 bytes on 64-bit machines, and writes the name and the flags back into it.
-    // That is a `Request`, all of whose bit patterns are valid, and it lives as long as the call.
+    // SAFETY: TUNSETIFF reads a `struct ifreq`, 40 bytes on 64-bit machines, and writes the name
+    // and the flags back into it. `Request` has this layout, all of its bit patterns are valid, and
+    // it lives for the time of the call.
     unsafe { ioctl(file, request) }
 }

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A tunnel to a NIC on another host: each frame is the payload of a UDP datagram, as QEMU's `-netdev dgram` has it.
+//! A tunnel to a NIC on another host: each frame is the payload of a UDP datagram, as for QEMU's
+//! `-netdev dgram`.
 //!
-//! Each peer is given by its address; there is no discovery, and no secret: whoever can send from the peer's address can send
-//! frames. A socket for each peer, connected, so that it hears nobody else; those of one NIC share their own address. A frame that is
-//! longer than the way between the hosts takes is cut and put together by their IP.
+//! Each peer is given by its address; there is no discovery, and no authentication: a program that
+//! can send from the peer's address can send frames. Each peer has its own socket, which is
+//! connected, so that it receives only from that peer; the sockets of one NIC share their own
+//! address. If a frame is longer than the path MTU between the hosts, their IP layers fragment and
+//! reassemble it.
 
 use super::segments::{self, Segments};
 use super::{Batch, Uplink};
@@ -15,13 +18,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Bytes that wait on each side.
+/// Size of the socket's buffers in each direction, in bytes.
 const BUFFER: usize = 16 << 20;
 
-/// The most that a datagram carries.
+/// Largest payload of a UDP datagram over IPv4, in bytes.
 const MTU: usize = 65507;
 
-/// One end.
+/// An uplink over a UDP socket to one peer.
 pub struct Udp {
     socket: OwnedFd,
     segments: Segments,
@@ -32,7 +35,7 @@ impl Udp {
     ///
     /// # Errors
     ///
-    /// The address is not this host's or is taken, or the peer's is of another family.
+    /// The address is not this host's or is in use, or the peer's address has another family.
     pub fn open(own: &SocketAddr, peer: &SocketAddr) -> io::Result<Self> {
         let open = || {
             let family = if own.is_ipv4() {
@@ -42,7 +45,7 @@ impl Udp {
             };
             let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
             sockopt::set_socket_reuseport(&socket, true)?;
-            // Beyond what users may have, for those who may.
+            // A privileged process may exceed the limit for other users.
             if sockopt::set_socket_send_buffer_size_force(&socket, BUFFER).is_err() {
                 sockopt::set_socket_send_buffer_size(&socket, BUFFER)?;
             }
@@ -67,7 +70,7 @@ impl Udp {
 impl Uplink for Udp {
     fn send(&self, frames: &[&[u8]]) -> usize {
         let send = || self.segments.send(self.socket.as_fd(), frames);
-        // The first may only tell that nobody was there for an earlier one.
+        // The first error may only report that an earlier frame did not reach the peer.
         match send().or_else(|e| {
             if e == Errno::CONNREFUSED {
                 send()
@@ -82,7 +85,7 @@ impl Uplink for Udp {
     }
 
     fn receive(&self, batch: &mut Batch) {
-        // An error tells of an earlier frame that reached nobody.
+        // An error reports that an earlier frame did not reach the peer.
         let _ = batch.receive(self.socket.as_fd());
     }
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Two NICs on one host, by UNIX datagram sockets that are connected to each other.
+//! Two NICs on one host, over UNIX datagram sockets that are connected to each other.
 //!
-//! Connected both ways, because the kernel then bounds what is under way by the sender's buffer; else it would by
-//! `net.unix.max_dgram_qlen`, which is ten frames where nobody has changed it. Such a socket also hears its peer only. The peer may
-//! come later, go and come back: frames to nobody are lost, and [`Unix::tend`] looks whether it is there, with a datagram that
-//! is no frame. To a peer that says that it takes them, frames go as [bundles](super::bundle).
+//! Both sockets are connected, because the kernel then bounds the queued datagrams by the sender's
+//! buffer; else the bound would be `net.unix.max_dgram_qlen`, which is ten frames by default. A
+//! connected socket also receives only from its peer. The peer may come later, disconnect and come
+//! back: frames without a peer are lost, and [`Unix::tend`] checks for the peer with a datagram
+//! that is no frame. If the peer has announced that it accepts [bundles](super::bundle), frames are
+//! sent in bundles.
 
 use super::{batch, Batch, Uplink, MAX_FRAME};
 use crate::places::Places;
@@ -17,29 +19,30 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Bytes under way, with what the kernel adds to each frame.
+/// Size of the send buffer in bytes, with the kernel's overhead for each frame.
 const BUFFER: usize = 16 << 20;
 
-/// A peer is told so often that bundles are taken: one that connects later than this end did may not have heard it.
+/// Number of announcements to the peer that this end accepts bundles: a peer that connects after
+/// this end may not receive the first ones.
 const OFFERS: u32 = 8;
 
-/// One end.
+/// An uplink over a UNIX datagram socket.
 pub struct Unix {
     socket: UnixDatagram,
     peer: SocketAddrUnix,
     is_connected: AtomicBool,
-    /// The peer has said that it takes bundles.
+    /// True if the peer has announced that it accepts bundles.
     takes_bundles: AtomicBool,
-    /// So often it is yet to be told that this end does.
+    /// Number of announcements of bundles that are still to be sent.
     offers: AtomicU32,
 }
 
 impl Unix {
-    /// Binds `own` and connects to `peer`, as soon as there is one.
+    /// Binds `own`, and connects to `peer` as soon as it exists.
     ///
     /// # Errors
     ///
-    /// The path cannot be had, or is too long.
+    /// The path cannot be used, or is too long.
     pub fn open(places: &Places, own: &Path, peer: &Path) -> io::Result<Self> {
         let address = SocketAddrUnix::new(peer);
         let text = |e| io::Error::other(format!("no socket can be at {}: {e}", peer.display()));
@@ -50,7 +53,7 @@ impl Unix {
             takes_bundles: AtomicBool::new(false),
             offers: AtomicU32::new(OFFERS),
         };
-        // Beyond what users may have, for those who may.
+        // A privileged process may exceed the limit for other users.
         if sockopt::set_socket_send_buffer_size_force(&it.socket, BUFFER).is_err() {
             sockopt::set_socket_send_buffer_size(&it.socket, BUFFER)?;
         }
@@ -58,7 +61,7 @@ impl Unix {
         Ok(it)
     }
 
-    /// Whether there is a peer, which is looked for if there was none.
+    /// Connects to the peer if there is no connection. Returns true if there is one.
     fn connect(&self) -> bool {
         if self.is_connected.load(Ordering::Relaxed) {
             return true;
@@ -72,7 +75,7 @@ impl Unix {
         result.is_ok()
     }
 
-    /// The peer has gone: another may come.
+    /// Notes that the peer has disconnected, so that another may connect.
     fn lost(&self, why: Errno) {
         self.takes_bundles.store(false, Ordering::Relaxed);
         self.offers.store(OFFERS, Ordering::Relaxed);
@@ -102,7 +105,7 @@ impl Uplink for Unix {
     }
 
     fn receive(&self, batch: &mut Batch) {
-        // Its error, if there is one, is that of a peer which has gone, and is over with the call.
+        // An error is that of a peer that has disconnected, and is cleared by this call.
         let result = batch.receive(self.socket.as_fd());
         if let Err(nix::Error::ECONNRESET) = result {
             self.lost(Errno::CONNRESET);
