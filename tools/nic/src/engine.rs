@@ -230,8 +230,8 @@ impl Engine {
     }
 
     /// Sleeps until the engine is woken, an uplink has frames or the room that a VM waits for, or
-    /// `timeout` is over. Does not sleep if `is_news` is true for the time at which the next
-    /// delayed frame is due. Returns true if it was woken.
+    /// `timeout` is over. Does not sleep if there is work for a VM, or if `is_news` is true for the
+    /// time at which the next delayed frame is due. Returns true if there may be work.
     fn park(&mut self, timeout: Duration, is_news: impl Fn(u64) -> bool) -> bool {
         let vms = &self.vms;
         let wires = self.network.wires().enumerate();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A full recording on its way out (`verbena_record::full`): pieces wait for a thread that writes them, as many as there is room for.
-//! The engine never waits; where the other end is slow, full or gone, the recording ends.
+//! Full recordings on their way out (`verbena_record::full`): a bounded number of pieces waits for
+//! a thread that writes them. The engine never waits: if the other end is slow, full or
+//! disconnected, the recording ends.
 
 use crate::inbox::{Full, Question};
 use crate::shared::Shared;
@@ -16,18 +17,19 @@ use std::time::Duration;
 use verbena_device::Wish;
 use verbena_record::full::{piece, Item, Sink};
 
-/// Pieces that wait: 64 MiB, about.
+/// Largest number of pieces that wait: about 64 MiB.
 const WAITING: usize = 256;
-/// So long the engine may take to end a recording, and a file to take a piece of it: less than is commonly left after a signal.
+/// Longest time that the engine may take to end a recording, and a file to accept a piece of it:
+/// less than a process usually has after a signal.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Numbers of recordings.
+/// Number of the next recording.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// Why a recording has ended by itself.
+/// The reason for which a recording has ended by itself.
 type Why = Arc<Mutex<Option<String>>>;
 
-/// Where pieces come out.
+/// The receiving end of a recording's pieces.
 pub(crate) struct Pieces {
     from: Receiver<Vec<u8>>,
     why: Why,
@@ -37,7 +39,7 @@ fn lock(why: &Why) -> MutexGuard<'_, Option<String>> {
     why.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Where pieces go in, and where they come out.
+/// Returns the two ends of the queue of pieces.
 pub(crate) fn pieces() -> (Sink, Pieces) {
     let (to, from) = mpsc::sync_channel(WAITING);
     let why = Why::default();
@@ -59,11 +61,11 @@ pub(crate) fn pieces() -> (Sink, Pieces) {
 }
 
 impl Pieces {
-    /// The next. None: none came for so long.
+    /// Returns the next piece, or `None` if none came within `patience`.
     ///
     /// # Errors
     ///
-    /// That was the last.
+    /// There are no more pieces.
     pub(crate) fn next(&self, patience: Duration) -> Result<Option<Vec<u8>>, ()> {
         match self.from.recv_timeout(patience) {
             Ok(piece) => Ok(Some(piece)),
@@ -72,7 +74,7 @@ impl Pieces {
         }
     }
 
-    /// The piece that says why there are no more, if nobody else does.
+    /// Returns the piece with the reason for the end, unless the recording has its own end.
     pub(crate) fn last(&self) -> Option<Vec<u8>> {
         let reason = lock(&self.why).clone()?;
         let mut end = Vec::new();
@@ -80,7 +82,7 @@ impl Pieces {
         Some(piece(&end))
     }
 
-    /// Writes all there are, and calls `moved` after each.
+    /// Writes all pieces until the end, and calls `moved` after each.
     fn write(&self, to: &mut impl Write, moved: impl Fn()) -> io::Result<()> {
         for piece in &self.from {
             if let Err(e) = to.write_all(&piece) {
@@ -96,7 +98,7 @@ impl Pieces {
     }
 }
 
-/// A recording that goes there.
+/// Returns the request for a full recording into `sink`.
 pub(crate) fn wish(sink: Sink, shared: &Shared) -> Wish {
     Wish {
         number: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -106,20 +108,21 @@ pub(crate) fn wish(sink: Sink, shared: &Shared) -> Wish {
     }
 }
 
-/// A recording into a file, from the beginning.
+/// A recording of a device into a file, from the beginning.
 pub struct Recording {
     shared: Arc<Shared>,
     path: PathBuf,
     number: u64,
-    /// Whether a piece was written; it is closed when all are.
+    /// True for each written piece, false after an error; closed after the last piece.
     written: Receiver<bool>,
 }
 
-/// Has the device of a VM recorded into a file as soon as there is one.
+/// Requests a full recording of a VM's device into a file, which begins when the engine makes the
+/// device.
 ///
 /// # Errors
 ///
-/// The file cannot be written, or there is no thread for it.
+/// The file cannot be created, or a thread cannot be started.
 pub fn into_file(path: &Path, shared: &Arc<Shared>) -> io::Result<Recording> {
     let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
     let mut file = File::create(path).map_err(named)?;
@@ -129,7 +132,7 @@ pub fn into_file(path: &Path, shared: &Arc<Shared>) -> io::Result<Recording> {
     let (to, written) = mpsc::sync_channel(1);
     thread::Builder::new().name(name).spawn(move || {
         let moved = || {
-            // One that waits there says as much.
+            // If the channel is full, the message that waits there says the same.
             let _ = to.try_send(true);
         };
         if let Err(e) = pieces.write(&mut file, moved) {
@@ -148,19 +151,19 @@ pub fn into_file(path: &Path, shared: &Arc<Shared>) -> io::Result<Recording> {
     })
 }
 
-/// The recordings into files of this process.
+/// The full recordings of this process into files.
 #[derive(Default)]
 pub struct Recordings(Mutex<Vec<Recording>>);
 
 impl Recordings {
-    /// One more.
+    /// Adds a recording to those that [`end`](Self::end) ends.
     pub fn add(&self, one: Recording) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.push(one);
     }
 
-    /// Ends all of them, side by side. When this returns they are written, or their files take nothing, whoever ends them: the process
-    /// may end.
+    /// Ends all recordings in parallel. When this returns on any thread, all are written, or their
+    /// files accept no more data: the process may end.
     pub fn end(&self) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         thread::scope(|scope| {
@@ -175,7 +178,7 @@ impl Recordings {
 }
 
 impl Recording {
-    /// Ends it, and waits until it is written.
+    /// Ends the recording, and waits until it is written.
     fn end(self) {
         let (to, from) = mpsc::channel();
         let end = Full::End(self.number, String::from("the NIC ends"));
@@ -188,7 +191,8 @@ impl Recording {
         }
     }
 
-    /// Waits for the last piece, as long as the file takes any.
+    /// Waits for the last piece, while the file accepts pieces. Returns true if all pieces are
+    /// written.
     fn is_written(&self) -> bool {
         loop {
             match self.written.recv_timeout(PATIENCE) {

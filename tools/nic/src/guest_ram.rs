@@ -126,8 +126,8 @@ impl Region {
         Self::of(addr, len, fd, offset, writable, lost)
     }
 
-    /// Maps a range as [`Self::map`] does, of a file that is known to have that many bytes, and
-    /// that may shrink later (in tests). `lost` is set when the host loses a page of the range.
+    /// Maps a range that the file has at present; only a sealed file keeps it. `lost` is set when the
+    /// host loses a page of the range.
     fn of(
         addr: u64,
         len: u64,

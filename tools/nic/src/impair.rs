@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The impairments of all uplinks: the control socket sets them, and what leaves by an uplink goes through them, whichever thread
-//! sends it. The engine has what waits leave when it is due. While there is none, that costs one load of a word.
+//! The impairments of all uplinks: the control socket sets them, and all frames that leave by an
+//! uplink pass through them, on any thread. The engine sends the delayed frames when they are due.
+//! Without impairments the cost is one load of a word.
 
 mod faults;
 
@@ -11,19 +12,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use verbena_control::{Impaired, Impairment, ToldImpairments};
 
-/// An uplink's.
+/// The impairment of one uplink.
 #[derive(Debug)]
 struct Slot {
     faults: Faults,
-    /// It is off, and only has leave what waited.
+    /// True if the impairment was removed, and only sends its delayed frames.
     ends: bool,
 }
 
-/// See the module.
+/// The impairments of all uplinks. See the [module](self).
 #[derive(Debug, Default)]
 pub struct Impairments {
     any: AtomicBool,
-    /// For each uplink that there is.
+    /// Impairment of each uplink, if it has one.
     slots: Mutex<Vec<Option<Slot>>>,
 }
 
@@ -41,7 +42,7 @@ impl Impairments {
         self.any.store(any, Ordering::Release);
     }
 
-    /// There are so many uplinks, none of them impaired.
+    /// Sets the number of uplinks, none of which is impaired.
     pub fn set_uplinks(&self, count: usize) {
         let mut slots = self.slots();
         slots.clear();
@@ -49,12 +50,12 @@ impl Impairments {
         self.look(&slots);
     }
 
-    /// Has something go wrong on an uplink or, if none is named, on all; nothing any more, if nothing is said. What waits there
-    /// from before leaves at once.
+    /// Sets the impairment of an uplink or, for `None`, of all uplinks; removes it if `how` is
+    /// `None`. Frames that an earlier impairment has delayed become due at once.
     ///
     /// # Errors
     ///
-    /// There is no such uplink, or the impairment makes no sense; then nothing has changed.
+    /// There is no such uplink, or the impairment is not valid; then nothing has changed.
     pub fn set(&self, uplink: Option<u8>, how: Option<Impairment>) -> Result<(), String> {
         how.map_or(Ok(()), |how| how.check())?;
         let mut slots = self.slots();
@@ -87,7 +88,7 @@ impl Impairments {
         Ok(())
     }
 
-    /// All uplinks, as they are.
+    /// Returns the impairments of all uplinks.
     pub fn told(&self) -> ToldImpairments {
         let slots = self.slots();
         let uplinks = (0u8..).zip(slots.iter()).map(|(uplink, slot)| {
@@ -104,7 +105,8 @@ impl Impairments {
         }
     }
 
-    /// Frames are to leave by an uplink. False: it is not impaired, and nothing was taken.
+    /// Takes frames that are to leave by an uplink. Returns false if the uplink is not impaired,
+    /// and takes no frame then.
     pub fn take(&self, uplink: usize, frames: &[&[u8]], now: u64) -> bool {
         if !self.is_any() {
             return false;
@@ -119,7 +121,7 @@ impl Impairments {
         true
     }
 
-    /// When [`Impairments::release`] has something to do.
+    /// Returns the time at which [`Impairments::release`] has a frame to send.
     pub fn next_due(&self) -> Option<u64> {
         if !self.is_any() {
             return None;
@@ -129,7 +131,8 @@ impl Impairments {
         due.flatten().min()
     }
 
-    /// Has what is due leave, at most so many frames by each uplink. `send` says how many had room.
+    /// Sends the frames that are due, at most `most` by each uplink. `send` returns how many frames
+    /// the uplink has accepted.
     pub fn release(&self, now: u64, most: usize, mut send: impl FnMut(usize, &[&[u8]]) -> usize) {
         if !self.is_any() {
             return;

@@ -89,7 +89,7 @@ impl Outlet {
                 continue;
             };
             drop(state);
-            // After an error of the stream the next write ends its frames.
+            // An error counts as room, because the next write notices it.
             let _ = poll(&mut [PollFd::new(&*stream, PollFlags::OUT)], None);
             self.flush(&stream);
         }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the flight recorder has, as a file: on request, and by itself when a device dies or the NIC ends.
+//! Files with the entries of the flight recorder: on request, and automatically when a device fails
+//! or the NIC ends.
 
 use crate::shared::{Question, Shared};
 use std::io::{self, Write};
@@ -10,10 +11,11 @@ use std::time::Duration;
 use verbena_device::Recorded;
 use verbena_record::{Entry, Recording};
 
-/// So long the engine may take to hand out what it has when the NIC ends: less than is commonly left after a signal.
+/// Longest time that the engine may take to return its entries when the NIC ends: less than a
+/// process usually has after a signal.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A recording out of what the device has.
+/// Returns the recording of a device's entries.
 pub(crate) fn recording(
     recorded: &Recorded,
     shared: &Shared,
@@ -32,12 +34,12 @@ pub(crate) fn recording(
     }
 }
 
-/// Writes a file that is there as a whole or not at all.
+/// Writes a file so that it is there as a whole or not at all.
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".part");
     let beside = PathBuf::from(beside);
-    // A link that somebody has put there is not followed.
+    // A symbolic link at this path is removed, not followed.
     if let Err(e) = std::fs::remove_file(&beside) {
         if e.kind() != io::ErrorKind::NotFound {
             return Err(e);
@@ -52,7 +54,8 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     std::fs::rename(&beside, path)
 }
 
-/// Writes the recording of a device that has died, on a thread of its own: the engine goes on with the others.
+/// Writes the recording of a device that has failed, on its own thread: the engine goes on with the
+/// other devices.
 pub(crate) fn save(recorded: Recorded, shared: &Shared, mac: [u8; 6], reason: &str) {
     let Some(path) = shared.dump.get().cloned() else {
         log::info!("what was recorded stays in the NIC: verbenactl record dump");
@@ -73,7 +76,7 @@ pub(crate) fn save(recorded: Recorded, shared: &Shared, mac: [u8; 6], reason: &s
     }
 }
 
-/// The recorder of a device, and the file for what it has at the end.
+/// The recorder of a device, and the path for its entries at the end.
 struct Last {
     shared: Arc<Shared>,
     mac: [u8; 6],
@@ -85,7 +88,7 @@ struct Last {
 pub struct AtEnd(Mutex<Vec<Last>>);
 
 impl AtEnd {
-    /// What is recorded of a device with this MAC address is to be in a file.
+    /// Adds the recorder of a device with this MAC address, and the path of its file.
     pub fn add(&self, shared: &Arc<Shared>, mac: [u8; 6], path: &Path) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.push(Last {
@@ -95,7 +98,8 @@ impl AtEnd {
         });
     }
 
-    /// Writes all of them, once. When this returns they are written, whoever writes them: the process may end.
+    /// Writes all recordings, once. When this returns on any thread, they are written: the process
+    /// may end.
     pub fn write(&self) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for Last { shared, mac, path } in all.drain(..) {
@@ -107,7 +111,7 @@ impl AtEnd {
                 log::warn!("the engine gives no answer: what was recorded is not written");
                 continue;
             };
-            // Nothing, while the recorder is off.
+            // There are no entries while the recorder is off.
             let Some(recorded) = told else { continue };
             let recording = recording(&recorded, &shared, mac, "the NIC ended");
             if let Err(e) = self::write(&path, &recording.to_bytes()) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The GIDs that a VM's driver wanted and that the host or the switch has refused: for the log and `verbenactl port`, so that people find
-//! out why an address has no GID.
+//! The GIDs that a VM's driver requested and that the host or the switch has refused: for the log
+//! and `verbenactl port`, so that users find out why an address has no GID.
 
 use crate::policy::{gid_text, mac_text};
 use std::collections::VecDeque;
@@ -9,24 +9,25 @@ use std::sync::{Mutex, PoisonError};
 use verbena_abi::syndrome::Syndrome;
 use verbena_device::Gid as Entry;
 
-/// So many are kept of a VM, the newest.
+/// Largest number of refused entries of a VM; the newest are kept.
 pub const MOST: usize = 64;
-/// So many nanoseconds at least are between two lines of the log about one VM: its guest sets addresses as it likes.
+/// Shortest interval between two lines of the log about one VM, in nanoseconds: its guest may set
+/// any number of addresses.
 pub const TELL_PAUSE: u64 = 1_000_000_000;
 
-/// An entry that was refused.
+/// An entry of the GID table that was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// GID, MAC address and VLAN.
+    /// Entry with GID, MAC address and VLAN.
     pub entry: Entry,
-    /// The rule.
+    /// The rule that the entry breaks.
     pub cause: Syndrome,
-    /// How often it was refused since it was last accepted.
+    /// Number of refusals since the entry was last accepted.
     pub times: u64,
 }
 
 impl Refused {
-    /// A sentence about it.
+    /// Returns a description of the refusal.
     pub fn text(&self) -> String {
         let Entry { gid, mac, vlan } = &self.entry;
         let vlan = vlan.map_or_else(String::new, |id| format!(", VLAN {id}"));
@@ -43,11 +44,11 @@ impl Refused {
 #[derive(Default)]
 struct State {
     all: VecDeque<Refused>,
-    /// When the log was told last.
+    /// Time of the last line of the log.
     told: Option<u64>,
 }
 
-/// See the module.
+/// The refused entries of one VM. See the [module](self).
 #[derive(Default)]
 pub struct Refusals(Mutex<State>);
 
@@ -56,7 +57,8 @@ impl Refusals {
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// An entry was refused. Returns what the log is to be told: of each entry once, and not too often.
+    /// Notes that an entry was refused. Returns the text for the log: once for each entry and
+    /// cause, and not within [`TELL_PAUSE`] after the last.
     pub fn note(&self, entry: Entry, cause: Syndrome, now: u64) -> Option<String> {
         self.with(|state| {
             let old = state.all.iter().position(|one| one.entry == entry);
@@ -82,17 +84,17 @@ impl Refusals {
         })
     }
 
-    /// An entry was accepted.
+    /// Removes an entry, because it was accepted.
     pub fn settle(&self, entry: &Entry) {
         self.with(|state| state.all.retain(|one| one.entry != *entry));
     }
 
-    /// The device begins a new life: nothing was refused yet.
+    /// Removes all entries, because the device was reset.
     pub fn clear(&self) {
         self.with(|state| state.all.clear());
     }
 
-    /// The newest, in the order in which they were refused last.
+    /// Returns the newest entries, in the order of their last refusals.
     pub fn all(&self) -> Vec<Refused> {
         self.with(|state| state.all.iter().cloned().collect())
     }

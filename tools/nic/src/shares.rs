@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The room of a queue, shared by those who send to it: a flood by one displaces only its own.
+//! The room of a queue, shared by its senders: a flood of one sender displaces only its own
+//! messages.
 //!
-//! A sender may take as much as nobody has taken yet, and no more than that. So one sender alone gets half of the room. Each further
-//! sender that floods gets at least half of what it finds left, however fast the others are: two that flood get between a quarter and a
-//! half each. Nothing that waits is thrown away.
+//! A sender may take as much room as is still free, and no more than that. So one sender alone gets
+//! half of the room. Each further sender that floods gets at least half of the room that is left,
+//! at any rate of the others: two senders that flood get between a quarter and a half each. No
+//! waiting message is thrown away.
 
-/// What a frame or a packet takes at least, in bytes: many empty ones make a long queue too.
+/// Smallest number of bytes that a frame or a packet takes, because many empty ones make a long
+/// queue too.
 pub(crate) const LEAST: usize = 4096;
 
-/// Who has taken how much, of `N` senders.
+/// The room that each of `N` senders has taken.
 pub(crate) struct Shares<const N: usize> {
     room: usize,
     used: usize,
@@ -17,7 +20,7 @@ pub(crate) struct Shares<const N: usize> {
 }
 
 impl<const N: usize> Shares<N> {
-    /// Room of which one sender alone can have so many bytes, which is half of it.
+    /// Returns a room of which one sender alone can have `alone` bytes, which is half of it.
     pub(crate) const fn new(alone: usize) -> Self {
         Self {
             room: 2 * alone,
@@ -26,7 +29,7 @@ impl<const N: usize> Shares<N> {
         }
     }
 
-    /// Takes room for so many bytes. False: the sender has its share.
+    /// Takes room for `bytes` bytes. Returns false if the sender has its share.
     #[inline]
     pub(crate) fn take(&mut self, sender: usize, bytes: usize) -> bool {
         let bytes = bytes.max(LEAST);
@@ -39,7 +42,7 @@ impl<const N: usize> Shares<N> {
         fits
     }
 
-    /// Gives back what was taken for so many bytes.
+    /// Gives back the room for `bytes` bytes.
     #[inline]
     pub(crate) fn give_back(&mut self, sender: usize, bytes: usize) {
         let bytes = bytes.max(LEAST);
@@ -48,7 +51,7 @@ impl<const N: usize> Shares<N> {
         *own = own.saturating_sub(bytes);
     }
 
-    /// Bytes that are taken.
+    /// Returns the number of bytes that are taken.
     #[cfg(test)]
     pub(crate) fn used(&self) -> usize {
         self.used

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Whether guest RAM is really shared with QEMU.
+//! Checks that guest RAM is really shared with QEMU.
 //!
-//! With `share=off` a file-backed memory backend still has a file, and QEMU sends it, but maps it privately: the guest's
-//! writes never reach the file, and the NIC would wait for ever for a guest that it cannot see. QEMU's memory map tells.
+//! With `share=off` a file-backed memory backend still has a file, which QEMU sends, but maps
+//! privately: the guest's writes never reach the file, and the NIC would wait for ever for a guest
+//! that it cannot see. QEMU's memory map shows the kind of mapping.
 
 use nix::sys::socket::{getsockopt, sockopt, UnixCredentials};
 use rustix::fd::AsFd;
@@ -13,7 +14,8 @@ fn credentials(stream: &UnixStream) -> Option<UnixCredentials> {
     getsockopt(stream, sockopt::PeerCredentials).ok()
 }
 
-/// The process at the other end of a socket, if it has a number here: one in another PID namespace counts as 0.
+/// Returns the process at the other end of a socket. A process in another PID namespace has the
+/// number 0 here, for which this returns `None`.
 pub fn peer(stream: &UnixStream) -> Option<i32> {
     credentials(stream).and_then(|c| process(c.pid()))
 }
@@ -22,14 +24,14 @@ fn process(number: i32) -> Option<i32> {
     (number > 0).then_some(number)
 }
 
-/// Whether the other end of a socket is root or the user who runs this process.
+/// True if the other end of a socket is root or the user who runs this process.
 pub fn is_trusted(stream: &UnixStream) -> bool {
     let own = rustix::process::geteuid().as_raw();
     credentials(stream).is_some_and(|c| c.uid() == 0 || c.uid() == own)
 }
 
-/// Whether `process` has a private mapping of the file and no shared one. What cannot be found out is taken for
-/// shared.
+/// True if `process` has a private mapping of the file and no shared one; false if that cannot be
+/// found out.
 pub fn is_private(process: i32, file: impl AsFd) -> bool {
     let Ok(stat) = rustix::fs::fstat(file) else {
         return false;

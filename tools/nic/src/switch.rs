@@ -1,35 +1,42 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The switch: where a frame goes. It knows neither sockets nor time; [`network`](crate::network) does what it says.
+//! The switch decides on the destinations of frames. It has no access to sockets and clocks;
+//! [`network`](crate::network) carries out its decisions.
 //!
-//! | port | who is behind it | how a frame gets there |
+//! | port | station at the port | frames for the port |
 //! | --- | --- | --- |
-//! | [`Port::Engine`] | the RDMA function of a VM | RoCE for a MAC address of the VM's and a GID that its driver has set, or for a group with a member there |
-//! | [`Port::Guest`] | the Ethernet of a VM, where stock rxe may run, or a bridge | all else for a MAC address of the VM's, for an address learned there, for groups and for the unknown |
-//! | [`Port::Wire`] | another switch, behind an uplink | what is for an address learned there, for groups and for the unknown |
+//! | [`Port::Engine`] | the RDMA function of a VM | RoCE for a MAC address of the VM and a GID that its driver has set, or for a group with a member there |
+//! | [`Port::Guest`] | the Ethernet of a VM, where stock rxe may run, or a bridge | all other frames for a MAC address of the VM, for an address learned there, for groups and for unknown addresses |
+//! | [`Port::Wire`] | another switch, over an uplink | frames for an address learned there, for groups and for unknown addresses |
 //!
-//! It learns addresses for each VLAN apart, forgets them after [`AGE`], and forwards whether or not a driver is loaded. A frame never
-//! goes back to the port where it came from, and a VM, which is one station with two ports, does not hear its own groups. Nor does
-//! a frame go from one wire to another: switches with several wires are joined each with each, and whoever is behind the other
-//! wire has it already.
+//! The switch learns addresses for each VLAN separately, forgets them after [`AGE`], and forwards
+//! whether or not a driver is loaded. A frame never returns to the port where it came from, and a
+//! VM, which is one station with two ports, does not receive its own frames to groups. Nor does a
+//! frame go from one wire to another: switches with several wires are connected in a full mesh, so
+//! the stations on the other wire have received it already.
 //!
-//! # Who may say what
+//! # Permitted source addresses
 //!
-//! The MAC address of a VM's NIC is given with the VM. Others it has as long as its driver has set a GID with them ([`Switch::claim`]), for
-//! which the host's [policy](crate::policy) is asked. With either nobody else speaks: what comes from elsewhere is a forgery, or went
-//! round a loop. A VM speaks RDMA with its MAC addresses, and from its Ethernet with others that the policy lets it have. It speaks RDMA
-//! with no GID that is another VM's in that VLAN, or that the policy does not let it have. A GID is a VM's in this order: it is
-//! given to it (named in its policy, or the link-local address of a MAC address that is given to it); its driver has set it, and no other
-//! had before; software RDMA of its guest (stock rxe) has used it first and within [`AGE`]. What was only used, and nobody else has spoken to, gives
-//! way to a driver: saying that one has an address does not keep it. RoCE in fragments and behind IP options, which stock rxe would also
-//! take, nobody sends and nobody may.
+//! The MAC address of a VM's NIC is given with the VM. A VM has other MAC addresses while its
+//! driver has a GID set with them ([`Switch::claim`]), which the host's [policy](crate::policy) has
+//! to allow. No other station may send with an address of either kind: a frame that does is a
+//! forgery, or has passed a loop. A VM sends RDMA with its MAC addresses, and from its Ethernet
+//! also with others that the policy allows. It does not send RDMA with a GID that is another VM's
+//! in that VLAN, or that the policy does not allow. These make a GID a VM's, the strongest first:
+//! the GID is given to the VM (named in its policy, or the link-local address of a MAC address that
+//! is given to it); its driver has set the GID, and no other driver had before; software RDMA of
+//! its guest (stock rxe) was the first to use it, and used it within [`AGE`]. A GID that was only
+//! used, and to which no other station has sent, yields to a driver: the mere use of an address
+//! does not keep it. RoCE in fragments and after IP options, which stock rxe would accept too, is
+//! sent by no adapter and is refused.
 //!
-//! In plain Ethernet a guest may have
-//! others behind it, but not take an address that was heard on another port within [`HOLD`]; the wire may, because stations move. But an
-//! address that has spoken RDMA on one wire within [`HOLD`] moves to another only with RDMA: what a guest sends of that has its own address,
-//! which the switch that it is behind has seen to. A driver does not get a MAC address that was heard on another guest within [`HOLD`], or on a
-//! wire within [`AGE`].
-//! What a port has others learn is bounded ([`GUEST_ADDRESSES`], [`WIRE_ADDRESSES`]): beyond that, frames to them are flooded.
+//! In plain Ethernet a guest may have other stations at its port, but may not take an address that
+//! was heard on another port within [`HOLD`]. A wire may, because stations move. But an address
+//! that has sent RDMA on one wire within [`HOLD`] moves to another wire only with RDMA: a guest can
+//! send RDMA only with its own addresses, which the switch at its port has verified. A driver does
+//! not get a MAC address that was heard on another guest within [`HOLD`], or on a wire within
+//! [`AGE`]. The number of addresses that are learned at a port is bounded ([`GUEST_ADDRESSES`],
+//! [`WIRE_ADDRESSES`]): frames to further addresses are flooded.
 
 mod disguise;
 mod names;
@@ -46,27 +53,27 @@ use verbena_roce::wire::{frame, Path};
 type Mac = [u8; 6];
 type Gid = [u8; 16];
 
-/// So many nanoseconds an address is remembered that is not heard (IEEE 802.1Q 8.8.3).
+/// Time that an address is remembered without being heard, in nanoseconds (IEEE 802.1Q 8.8.3).
 pub const AGE: u64 = 300_000_000_000;
-/// So long a guest cannot take over an address that was heard elsewhere.
+/// Time in which a guest cannot take over an address that was heard elsewhere, in nanoseconds.
 pub const HOLD: u64 = 5_000_000_000;
-/// Addresses that are learned behind one guest.
+/// Largest number of addresses that are learned at one guest's port.
 pub const GUEST_ADDRESSES: usize = 1024;
-/// Addresses that are learned on a wire.
+/// Largest number of addresses that are learned on a wire.
 pub const WIRE_ADDRESSES: usize = 8192;
-/// GIDs that are remembered of one guest's software RDMA.
+/// Largest number of GIDs of one guest's software RDMA that are remembered.
 pub const GUEST_GIDS: usize = 256;
-/// VMs in one process.
+/// Largest number of VMs in one process.
 pub const MAX_VMS: u8 = 16;
-/// Uplinks of one process.
+/// Largest number of uplinks of one process.
 pub const MAX_WIRES: u8 = 8;
-/// A full table is looked through for what is too old this often, in nanoseconds.
+/// Shortest interval between two searches of a full table for old entries, in nanoseconds.
 const SWEEP: u64 = 1_000_000_000;
 
-/// A port.
+/// A port of the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Port {
-    /// An uplink.
+    /// An uplink, by its number.
     Wire(u8),
     /// The Ethernet of a VM.
     Guest(u8),
@@ -90,7 +97,7 @@ impl Port {
         }
     }
 
-    /// Where what is learned there is counted.
+    /// Returns the index of the count of addresses that are learned at this port.
     fn place(self) -> usize {
         usize::from(match self {
             Port::Wire(wire) => wire % MAX_WIRES,
@@ -98,47 +105,47 @@ impl Port {
         })
     }
 
-    /// How many addresses are learned there.
+    /// Returns the largest number of addresses that are learned at this port.
     fn room(self) -> usize {
         match self {
             Port::Wire(_) => WIRE_ADDRESSES,
             Port::Guest(_) => GUEST_ADDRESSES,
-            // It has the one that was given.
+            // An RDMA function has only given addresses, which are not learned.
             Port::Engine(_) => 0,
         }
     }
 }
 
-/// A set of ports.
+/// A set of ports of the switch.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ports(u64);
 
 impl Ports {
-    /// Whether a port is among them.
+    /// True if `port` is in the set.
     pub fn has(self, port: Port) -> bool {
         self.0 & port.bit() != 0
     }
 
-    /// Whether there is none.
+    /// True if the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The uplinks among them.
+    /// Returns the uplinks in the set.
     pub fn wires(self) -> impl Iterator<Item = usize> {
         (0..MAX_WIRES)
             .filter(move |w| self.has(Port::Wire(*w)))
             .map(usize::from)
     }
 
-    /// The VMs whose RDMA function is among them.
+    /// Returns the VMs whose RDMA function is in the set.
     pub fn engines(self) -> impl Iterator<Item = usize> {
         (0..MAX_VMS)
             .filter(move |vm| self.has(Port::Engine(*vm)))
             .map(usize::from)
     }
 
-    /// The VMs whose Ethernet is among them.
+    /// Returns the VMs whose Ethernet is in the set.
     pub fn guests(self) -> impl Iterator<Item = usize> {
         (0..MAX_VMS)
             .filter(move |vm| self.has(Port::Guest(*vm)))
@@ -168,27 +175,28 @@ impl std::fmt::Debug for Ports {
     }
 }
 
-/// What became of frames.
+/// Counts of frames by the switch's decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// For a group, or for an address that was not known.
+    /// Frames that were flooded, because they were for a group or an unknown address.
     pub flooded: u64,
-    /// Not forwarded: their sender spoke in another's name, they are RoCE in a form that no adapter sends, or no frames.
+    /// Frames that were not forwarded: their sender used another's address, they are RoCE in a form
+    /// that no adapter sends, or they are malformed.
     pub refused: u64,
-    /// Forwarded, but the address of their sender found no room.
+    /// Frames that were forwarded, but for whose sender's address there was no room.
     pub unlearned: u64,
 }
 
-/// Where an address was heard last, and when.
+/// Port and time at which an address was heard last.
 struct Heard {
     port: Port,
     at: u64,
-    /// When it spoke RDMA there last.
+    /// Time at which the address last sent RDMA there.
     spoke_rdma: Option<u64>,
 }
 
 impl Heard {
-    /// Whether it may be heard on another port now.
+    /// True if the address may be heard on the port `to` now.
     fn may_move(&self, to: Port, with_rdma: bool, now: u64) -> bool {
         let is_held = |at: u64| now.saturating_sub(at) < HOLD;
         match to.vm() {
@@ -198,20 +206,21 @@ impl Heard {
     }
 }
 
-/// The Ethernet header.
+/// The addresses of an Ethernet header, with its VLAN.
 struct Header {
     to: Mac,
     from: Mac,
     vlan: u16,
 }
 
-/// Whether an address, or a frame by its destination, is a group's (IEEE 802, 8.2: the first bit that leaves).
+/// True if an address, or a frame by its destination, is a group's (IEEE 802, 8.2: the first bit
+/// that is sent).
 pub(crate) fn is_group(address: &[u8]) -> bool {
     address.first().is_some_and(|first| first & 1 != 0)
 }
 
 impl Header {
-    /// None: no frame that a station sends.
+    /// Reads the header of a frame. Returns `None` if no station sends such a frame.
     fn read(frame: &[u8]) -> Option<Self> {
         let (to, rest) = frame.split_first_chunk()?;
         let (from, rest) = rest.split_first_chunk::<6>()?;
@@ -232,29 +241,30 @@ impl Header {
         is_group(&self.to)
     }
 
-    /// What is between two neighbours of a link, and not for those behind (IEEE 802.1Q 8.6.3).
+    /// True if the frame is for the neighbour on the link, and not for stations beyond it (IEEE
+    /// 802.1Q 8.6.3).
     fn is_for_link(&self) -> bool {
         self.to[..5] == [1, 0x80, 0xc2, 0, 0] && self.to[5] < 0x10
     }
 }
 
-/// The switch.
+/// The switch, with the addresses that it knows.
 #[derive(Default)]
 pub struct Switch {
     names: Names,
-    /// The multicast groups that have members on each VM's device.
+    /// Multicast groups that have members on each VM's device.
     groups: Vec<HashSet<Gid>>,
     wires: u8,
     heard: HashMap<(u16, Mac), Heard>,
-    /// How many of those there are of each port.
+    /// Number of learned addresses of each port.
     learned: [usize; MAX_WIRES as usize + MAX_VMS as usize],
     next_sweep: u64,
-    /// What became of frames.
+    /// Counts of frames by the switch's decision.
     pub tally: Tally,
 }
 
 impl Switch {
-    /// A switch with so many uplinks, and without VMs.
+    /// Returns a switch with `wires` uplinks, and without VMs.
     pub fn new(wires: u8) -> Self {
         Self {
             wires: wires.min(MAX_WIRES),
@@ -262,23 +272,24 @@ impl Switch {
         }
     }
 
-    /// Adds a VM with the MAC address of its NIC, and any IP address. None: there are too many, or one has that address.
+    /// Adds a VM with the MAC address of its NIC, and any IP address. Returns its number, or `None`
+    /// if there are too many VMs, or one has that address.
     pub fn add(&mut self, mac: Mac) -> Option<u8> {
         self.add_with(mac, Policy::default())
     }
 
-    /// The same with what the host lets it have.
+    /// Adds a VM as [`add`](Self::add) does, with the policy of the host.
     pub fn add_with(&mut self, mac: Mac, policy: Policy) -> Option<u8> {
         let number = self.names.add(mac, policy)?;
         self.groups.push(HashSet::new());
         Some(number)
     }
 
-    /// A VM's driver wants to set an entry of its GID table.
+    /// Decides if a VM's driver may set an entry of its GID table.
     ///
     /// # Errors
     ///
-    /// It does not get it: why.
+    /// The cause of the refusal.
     pub fn claim(&mut self, vm: u8, entry: &Entry, now: u64) -> Result<(), Syndrome> {
         let heard = self.heard.get(&(entry.vlan.unwrap_or(0), entry.mac));
         let is_elsewhere = heard.is_some_and(|heard| match heard.port {
@@ -288,7 +299,7 @@ impl Switch {
         self.names.claim(vm, entry, is_elsewhere, now)
     }
 
-    /// A VM's device answers to other GIDs and groups from now on. What it has let go of others may have.
+    /// Sets the GIDs and groups of a VM's device. Other VMs may have the GIDs that it has dropped.
     pub fn set_addresses(&mut self, vm: u8, addresses: &Addresses) {
         if let Some(groups) = self.groups.get_mut(usize::from(vm)) {
             *groups = addresses.groups.iter().copied().collect();
@@ -296,7 +307,7 @@ impl Switch {
         self.names.keep(vm, &addresses.gids);
     }
 
-    /// Where a frame goes that came from a port.
+    /// Returns the destinations of a frame that came from a port.
     pub fn forward(&mut self, from: Port, frame: &[u8], now: u64) -> Ports {
         let roce = frame::peek(frame);
         let header = Header::read(frame)
@@ -314,8 +325,9 @@ impl Switch {
         to
     }
 
-    /// The VM whose RDMA function a packet of another's is for, if it may say what it says: what [`Switch::forward`] would find for
-    /// its frame. None: its frame is to be seen to.
+    /// Returns the VM whose RDMA function is the destination of another VM's packet, if the sender
+    /// may use its addresses: the result of [`Switch::forward`] for the packet's frame. Returns
+    /// `None` if the frame itself has to be forwarded.
     pub fn engine_for(&mut self, from: u8, path: &Path, now: u64) -> Option<u8> {
         let vlan = path.vlan.unwrap_or(0);
         let vm = self.names.owner(vlan, &path.dmac);
@@ -328,7 +340,7 @@ impl Switch {
         self.names.owner(header.vlan, mac)
     }
 
-    /// Whether a frame's sender may speak with its addresses, which are learned.
+    /// True if a frame's sender may use its addresses. The switch then learns them.
     fn may_say(&mut self, from: Port, header: &Header, roce: Option<&Path>, now: u64) -> bool {
         let owner = self.owner(header, &header.from);
         if owner.is_some() && owner != from.vm() {
@@ -351,14 +363,14 @@ impl Switch {
         owner.is_some() || self.learn(from, header, roce.is_some(), now)
     }
 
-    /// Whether a GID with which somebody behind a wire speaks to a VM is that VM's own: two have the same address, by mistake. To
-    /// whom it was connected before, it stays so.
+    /// True if a station on a wire sends to a VM with a GID that is that VM's own: both have the same
+    /// address, by mistake. A connection between them that existed before goes on.
     fn is_twice(&self, from: Port, to: Option<u8>, path: &Path) -> bool {
         let is_its = to.is_some_and(|vm| self.names.comes_from(vm, path));
         matches!(from, Port::Wire(_)) && is_its
     }
 
-    /// Remembers where an address is. False: it is somebody's elsewhere.
+    /// Learns the port of an address. Returns false if another port holds the address.
     fn learn(&mut self, from: Port, header: &Header, with_rdma: bool, now: u64) -> bool {
         let place = from.place();
         let key = (header.vlan, header.from);
@@ -378,7 +390,7 @@ impl Switch {
         }
         if self.learned[place] >= from.room() {
             self.tally.unlearned += 1;
-            // It is not where it was heard before.
+            // The address is not where it was heard before.
             if let Some(old) = self.heard.remove(&key) {
                 self.learned[old.port.place()] -= 1;
             }
@@ -396,7 +408,7 @@ impl Switch {
         true
     }
 
-    /// Forgets what was not heard for long, but does not look for that all the time.
+    /// Forgets addresses that were not heard for [`AGE`], at most once in [`SWEEP`].
     fn sweep(&mut self, now: u64) {
         if now < self.next_sweep {
             return;
@@ -440,13 +452,14 @@ impl Switch {
         }
     }
 
-    /// Where the station that a frame is for was heard.
+    /// Returns the port where a frame's destination was heard.
     fn known(&self, header: &Header, now: u64) -> Option<Port> {
         let heard = self.heard.get(&(header.vlan, header.to))?;
         is_fresh(heard.at, now).then_some(heard.port)
     }
 
-    /// All who hear a group: not the VM that speaks, which is one station.
+    /// Returns the ports that receive frames for a group, without those of the sending VM, which is
+    /// one station.
     fn group(&mut self, from: Port, header: &Header, roce: Option<&Path>) -> Ports {
         let mut to = self.everyone(|vm| from.vm() != Some(vm));
         let Some(path) = roce.filter(|p| header.to == mcast::mac(&p.dgid)) else {
@@ -460,7 +473,7 @@ impl Switch {
         to
     }
 
-    /// The wires and the guests of some VMs.
+    /// Returns the wires, and the guests of the VMs for which `among` is true.
     fn everyone(&mut self, among: impl Fn(u8) -> bool) -> Ports {
         self.tally.flooded += 1;
         let mut to = Ports::default();

@@ -4,7 +4,7 @@
 //! on as records.
 //!
 //! The waiting frames are bounded ([`FRAMES`], [`BYTES`]). If a client does not read, the engine
-//! drops its frames before it makes copies, and counts them. The engine never waits. A capture that
+//! drops its frames before it copies them, and counts them. The engine never waits. A capture that
 //! is kept ([`Kept`]) has the same bounds until its client requests it.
 
 use super::{ask, said};

@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What goes wrong with the frames that leave by one uplink. It knows neither sockets nor clocks: who has them says when a frame
-//! is to leave, and asks which are due. All chance is drawn from a seed, for each frame the same draws whatever their outcome, so
+//! The impairment of the frames that leave by one uplink. It has no access to sockets and clocks:
+//! the caller passes the time at which a frame is to leave, and asks for frames that are due. All
+//! random decisions come from a seed, with the same number of draws for each frame in any case, so
 //! the same frames have the same fate.
 
 use std::collections::BTreeMap;
 use verbena_control::{Impairment, Toll};
 
-/// The most frames that wait.
+/// Largest number of frames that wait.
 pub const MAX_WAITING: usize = 4096;
-/// The most bytes that wait.
+/// Largest number of bytes that wait.
 pub const MAX_BYTES: usize = 16 << 20;
-/// Bits are flipped behind the Ethernet header, so that a frame comes to whom it is for.
+/// Length of the Ethernet header, in which no bit is flipped, so that a corrupt frame reaches its
+/// destination.
 const ETHERNET: usize = 14;
-/// So many nanoseconds later an uplink is tried again that had no room.
+/// Time after which an uplink without room is tried again, in nanoseconds.
 const CROWDED: u64 = 200_000;
 const MILLION: u64 = verbena_control::MILLION as u64;
 
-/// Draws (splitmix64).
+/// A generator of random numbers (splitmix64).
 #[derive(Debug)]
 struct Dice(u64);
 
@@ -35,25 +37,26 @@ impl Dice {
     }
 }
 
-/// An impaired uplink.
+/// The state of an impaired uplink.
 #[derive(Debug)]
 pub struct Faults {
     how: Impairment,
     dice: Dice,
-    /// Frames by when they leave, and in order where they leave at once.
+    /// Waiting frames by the time at which they leave; frames with the same time are in order.
     waiting: BTreeMap<(u64, u64), Vec<u8>>,
-    /// Number of the next.
+    /// Number of the next frame.
     next: u64,
     bytes: usize,
-    /// When the last bit of all that was to leave has left, at the rate.
+    /// Time at which the last bit of all frames so far has left, at the rate.
     idle_at: u64,
-    /// There was no room, and is not looked for before.
+    /// Time before which an uplink that had no room is not tried again.
     stuck_until: u64,
     toll: Toll,
 }
 
 impl Faults {
-    /// An uplink on which nothing waits but what waited before, which is due at once.
+    /// Returns the state of an uplink with the frames of an earlier impairment, which are due at
+    /// once.
     pub fn behind(before: Option<Self>, how: Impairment) -> Self {
         let frames = before.map_or_else(BTreeMap::new, |before| before.waiting);
         let frames = (0..).zip(frames.into_values());
@@ -70,12 +73,12 @@ impl Faults {
         }
     }
 
-    /// What goes wrong.
+    /// Returns the parameters of the impairment.
     pub fn how(&self) -> Impairment {
         self.how
     }
 
-    /// What became of frames so far.
+    /// Returns the counts of frames so far.
     pub fn toll(&self) -> Toll {
         Toll {
             waiting: self.waiting.len() as u64,
@@ -83,7 +86,7 @@ impl Faults {
         }
     }
 
-    /// A frame is to leave.
+    /// Takes a frame that is to leave.
     pub fn take(&mut self, frame: &[u8], now: u64) {
         let how = self.how;
         let [lost, twice, corrupt, early] = [
@@ -123,7 +126,7 @@ impl Faults {
         }
         let mut due = now;
         let bits = frame.len() as u64 * 8;
-        // None: as fast as the uplink takes it.
+        // Without a rate the frame is due at once.
         let takes = (bits * 1_000_000_000).checked_div(self.how.rate_bps);
         if let Some(takes) = takes {
             due = self.idle_at.max(now).saturating_add(takes);
@@ -138,14 +141,14 @@ impl Faults {
         self.waiting.insert(at, frame);
     }
 
-    /// When the next frame is to leave.
+    /// Returns the time at which the next frame is to leave.
     pub fn next_due(&self) -> Option<u64> {
         let first = self.waiting.first_key_value();
         first.map(|((due, _), _)| (*due).max(self.stuck_until))
     }
 
-    /// Has frames leave that are due, at most so many. `send` says how many of them had room; the others are tried again a little
-    /// later.
+    /// Sends frames that are due, at most `most`. `send` returns how many of them the uplink has
+    /// accepted; the others are tried again a little later.
     pub fn release(&mut self, now: u64, most: usize, send: impl FnOnce(&[&[u8]]) -> usize) {
         let mut due = Vec::new();
         while due.len() < most && self.next_due().is_some_and(|at| at <= now) {
@@ -169,7 +172,7 @@ impl Faults {
     }
 }
 
-/// Flips a bit of a frame, if it has one to be flipped.
+/// Flips a bit of a frame after the Ethernet header. Returns false if there is none.
 fn flip(frame: &mut [u8], bit: u64) -> bool {
     let Some(bits) = (frame.len().saturating_sub(ETHERNET) as u64).checked_mul(8) else {
         return false;

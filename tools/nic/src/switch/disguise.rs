@@ -1,21 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! RoCE in a form that no adapter sends and `frame::peek` does not know, but a kernel would unpack and give to its software RDMA: with
-//! IP options or extension headers, in fragments, within tags of other kinds or several, from addresses that stand for IPv4.
+//! RoCE in a form that no adapter sends and `frame::peek` does not recognize, but that a kernel
+//! would unpack and give to its software RDMA: with IP options or extension headers, in fragments,
+//! within tags of other kinds or several tags, from IPv4-mapped addresses.
 
-/// UDP, as IP numbers it.
+/// Protocol number of UDP in IP.
 const UDP: u8 = 17;
-/// Where RoCEv2 is (annex A17).
+/// UDP port of RoCEv2 (annex A17).
 const PORT: [u8; 2] = 4791u16.to_be_bytes();
-/// Headers that may come one after the other before that; what has more is taken for RoCE. Linux goes on as long as the frame does.
+/// Largest number of successive headers before UDP; a frame with more is taken for RoCE. Linux has
+/// no limit but the length of the frame.
 const HEADERS: usize = 16;
 
-/// Whether a frame that `frame::peek` does not know is one of those. Of fragments the first is: without it, the others are of no use.
+/// True if a frame that `frame::peek` does not recognize carries RoCE. Of a fragmented packet only
+/// the first fragment counts: without it, the others are of no use.
 pub(super) fn is_disguised(bytes: &[u8]) -> bool {
     carries_roce(bytes).unwrap_or(false)
 }
 
-/// Whether a UDP datagram for the port is in there. None: the frame is too short to tell, or to be one.
+/// Returns true if the frame contains a UDP datagram for the port of RoCE, and `None` if the frame
+/// is too short for one or carries something else.
 fn carries_roce(bytes: &[u8]) -> Option<bool> {
     let mut tags = 0;
     let (kind, packet) = loop {
@@ -37,7 +41,7 @@ fn carries_roce(bytes: &[u8]) -> Option<bool> {
     Some(segment.get(2..4)? == PORT)
 }
 
-/// The UDP datagram, or its first fragment.
+/// Returns the UDP datagram of an IPv4 packet, or its first fragment.
 fn ipv4(packet: &[u8]) -> Option<&[u8]> {
     let head = packet.first_chunk::<20>()?;
     let length = usize::from(head[0] & 0xf) * 4;
@@ -48,7 +52,8 @@ fn ipv4(packet: &[u8]) -> Option<&[u8]> {
     packet.get(length..)
 }
 
-/// The same. Some(None): there are too many headers before it.
+/// Returns the UDP datagram of an IPv6 packet, or its first fragment; `Some(None)` if there are too
+/// many headers before it.
 fn ipv6(packet: &[u8]) -> Option<Option<&[u8]>> {
     let (head, mut rest) = packet.split_first_chunk::<40>()?;
     if head[0] >> 4 != 6 {
@@ -58,9 +63,10 @@ fn ipv6(packet: &[u8]) -> Option<Option<&[u8]>> {
     for _ in 0..HEADERS {
         let length = match next {
             UDP => return Some(Some(rest)),
-            // Hop-by-hop and destination options, routing: 8 octets, and so many times 8 more.
+            // Hop-by-hop and destination options, routing: the second byte counts units of 8 octets
+            // after the first 8.
             0 | 43 | 60 => 8 + 8 * usize::from(*rest.get(1)?),
-            // A fragment.
+            // The first fragment of a packet.
             44 if u16::from_be_bytes([*rest.get(2)?, *rest.get(3)?]) & 0xfff8 == 0 => 8,
             _ => return None,
         };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Who has which MAC addresses and GIDs: what was given to a VM, what its driver has set, and what its software RDMA has used.
+//! The owners of MAC addresses and GIDs: addresses are given to a VM, set by its driver, or used by
+//! its software RDMA.
 
 use super::{is_fresh, Mac, Port, AGE, GUEST_GIDS, MAX_VMS, SWEEP};
 use crate::policy::{link_local, Policy};
@@ -11,23 +12,24 @@ use verbena_roce::wire::Path;
 
 type Gid = [u8; 16];
 
-/// An address in a VLAN; 0: in none.
+/// An address in a VLAN, whose number is 0 for no VLAN.
 type Within<T> = (u16, T);
 
-/// The number of a VLAN, or 0.
+/// Returns the number of a VLAN, or 0 for none.
 fn vlan(id: Option<u16>) -> u16 {
     id.unwrap_or(0)
 }
 
-/// How somebody has a GID.
+/// The way in which a VM has a GID.
 enum Way {
-    /// Its driver has set it, with these MAC addresses.
+    /// The VM's driver has set the GID, with these MAC addresses.
     Set(Vec<Mac>),
-    /// A guest's software RDMA has used it: when it did last, and when somebody else spoke to it last.
+    /// The guest's software RDMA has used the GID: time of its last use, and time at which another
+    /// station last sent to it.
     Used { at: u64, heard: Option<u64> },
 }
 
-/// Whose a GID is.
+/// The VM that has a GID, and the way in which it has it.
 struct Holder {
     vm: u8,
     way: Way,
@@ -45,7 +47,8 @@ impl Holder {
         }
     }
 
-    /// Whether somebody speaks with it there: what only says that it has an address has not shown that it does.
+    /// True if another station sends to the GID there: the mere use of an address does not show
+    /// that a VM has it.
     fn is_spoken_to(&self, now: u64) -> bool {
         match self.way {
             Way::Set(_) => true,
@@ -54,24 +57,25 @@ impl Holder {
     }
 }
 
-/// See the module.
+/// The owners of all addresses. See the [module](self).
 #[derive(Default)]
 pub(super) struct Names {
-    /// The MAC address of each VM's NIC, and what its host lets it use.
+    /// MAC address of each VM's NIC, with the policy of the host.
     vms: Vec<(Mac, Policy)>,
-    /// What is given to some VMs, a bit each, and is for no other.
+    /// Bits of the VMs to which an address is given; no other VM may have it.
     given_macs: HashMap<Mac, u16>,
     given_gids: HashMap<Gid, u16>,
-    /// The MAC addresses of GIDs that drivers have set, other than those of their NICs.
+    /// MAC addresses of GIDs that drivers have set, other than those of their NICs, with their VM.
     macs: HashMap<Within<Mac>, u8>,
     gids: HashMap<Within<Gid>, Holder>,
-    /// How many GIDs each VM's software RDMA has used.
+    /// Number of GIDs that each VM's software RDMA has used.
     used: [usize; MAX_VMS as usize],
     next_sweep: u64,
 }
 
 impl Names {
-    /// Adds a VM. None: there are too many, or one has that address.
+    /// Adds a VM and returns its number, or `None` if there are too many VMs, or one has that
+    /// address.
     pub(super) fn add(&mut self, mac: Mac, policy: Policy) -> Option<u8> {
         let number = u8::try_from(self.vms.len()).ok()?;
         if number >= MAX_VMS || self.vms.iter().any(|(other, _)| *other == mac) {
@@ -89,19 +93,20 @@ impl Names {
         Some(number)
     }
 
-    /// The numbers of all VMs.
+    /// Returns the numbers of all VMs.
     pub(super) fn vms(&self) -> std::ops::Range<u8> {
         0..self.vms.len() as u8
     }
 
-    /// The VM that has a MAC address, if one has it for sure.
+    /// Returns the VM that owns a MAC address: the address is its NIC's, or its driver has set a
+    /// GID with it.
     pub(super) fn owner(&self, in_vlan: u16, mac: &Mac) -> Option<u8> {
         let mut own = (0..).zip(&self.vms);
         let own = own.find_map(|(n, (own, _))| (own == mac).then_some(n));
         own.or_else(|| self.macs.get(&(in_vlan, *mac)).copied())
     }
 
-    /// Whether a VM may use a MAC address that nobody has for sure.
+    /// True if a VM may use a MAC address without owner.
     pub(super) fn may_have_mac(&self, vm: u8, mac: &Mac) -> bool {
         let allows = |(_, policy): &(Mac, Policy)| policy.allows_mac(mac);
         self.vms.get(usize::from(vm)).is_some_and(allows) && !is_others(&self.given_macs, mac, vm)
@@ -119,7 +124,8 @@ impl Names {
         }
     }
 
-    /// A VM's driver sets an entry. `is_elsewhere`: another station spoke with its MAC address a moment ago.
+    /// Sets an entry for a VM's driver, if the VM may have it. `is_elsewhere` is true if another
+    /// station has sent with its MAC address recently.
     pub(super) fn claim(
         &mut self,
         vm: u8,
@@ -188,7 +194,7 @@ impl Names {
         }
     }
 
-    /// Of what a VM's driver has set, only these entries are left.
+    /// Removes the GIDs that a VM's driver has set, except these entries.
     pub(super) fn keep(&mut self, vm: u8, entries: &[Entry]) {
         let kept: HashSet<(Within<Gid>, Mac)> = entries
             .iter()
@@ -206,19 +212,19 @@ impl Names {
             .retain(|key, owner| *owner != vm || macs.contains(key));
     }
 
-    /// Whether the driver of a VM has set the GID that a path leads to.
+    /// True if the driver of a VM has set the destination GID of a path.
     pub(super) fn is_set(&self, vm: u8, path: &Path) -> bool {
         let holder = self.gids.get(&(vlan(path.vlan), path.dgid));
         holder.is_some_and(|h| h.vm == vm && h.is_set())
     }
 
-    /// Whether a VM has the GID that a path comes from.
+    /// True if a VM has the source GID of a path.
     pub(super) fn comes_from(&self, vm: u8, path: &Path) -> bool {
         let holder = self.gids.get(&(vlan(path.vlan), path.sgid));
         holder.is_some_and(|h| h.vm == vm)
     }
 
-    /// Somebody speaks to a GID that software RDMA of a VM has used.
+    /// Notes that a station sends to a GID that a VM's software RDMA has used.
     pub(super) fn spoken_to(&mut self, vm: u8, path: &Path, now: u64) {
         if let Some(holder) = self.gids.get_mut(&(vlan(path.vlan), path.dgid)) {
             match &mut holder.way {
@@ -228,7 +234,8 @@ impl Names {
         }
     }
 
-    /// Whether a port may speak RDMA from the beginning of a path: its GID is nobody's, or its VM's. It may be its VM's from now on.
+    /// True if a port may send RDMA with the source GID of a path, because the GID has no owner or
+    /// is owned by the port's VM. A guest becomes the owner of a GID without one.
     pub(super) fn may_use(&mut self, from: Port, path: &Path, now: u64) -> bool {
         let key = (vlan(path.vlan), path.sgid);
         if let Some(vm) = from.vm() {
@@ -264,7 +271,7 @@ impl Names {
         true
     }
 
-    /// Forgets what was not used for [`AGE`], but does not look for that all the time.
+    /// Forgets GIDs that were not used for [`AGE`], at most once in [`SWEEP`].
     fn sweep(&mut self, now: u64) {
         if now < self.next_sweep {
             return;
@@ -279,7 +286,8 @@ impl Names {
         }
     }
 
-    /// How many GIDs are known, and how many each VM's software RDMA is said to have used.
+    /// Returns the number of known GIDs, and for each VM the count of used GIDs and their actual
+    /// number.
     #[cfg(test)]
     pub(super) fn counts(&self) -> (usize, Vec<usize>, Vec<usize>) {
         let of = |vm| {
@@ -294,7 +302,7 @@ impl Names {
     }
 }
 
-/// Whether something is given to other VMs and not to this one.
+/// True if an address is given to other VMs and not to this one.
 fn is_others<T: Eq + std::hash::Hash>(given: &HashMap<T, u16>, what: &T, vm: u8) -> bool {
     given.get(what).is_some_and(|vms| vms & 1 << vm == 0)
 }
