@@ -36,8 +36,8 @@ use verbena_device::{Cursor, Snapshot};
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Longest time that a client may leave an answer unread before its connection ends, because other
-/// clients need the place. A client may be idle for any time: QEMU connects for its guest before the
-/// guest boots, and programs hold rules by their connection.
+/// clients need the place. A client may be idle for any time: QEMU connects for its guest before
+/// the guest boots, and programs hold rules by their connection.
 const IDLE: Duration = Duration::from_secs(30);
 
 /// Factor by which a capture and a full recording may wait longer for their reader.
@@ -92,7 +92,7 @@ fn converse(stream: &UnixStream, shared: &Shared, idle: Duration) -> io::Result<
         if length == 0 {
             return Ok(());
         }
-        // A client that disconnects in the middle of a line gets no answer.
+        // A request that was cut off, or is too long, is not handled.
         if line.last() != Some(&b'\n') {
             let cut = format!("a request is a line of at most {} bytes", said::MAX_REQUEST);
             let refused = Reply::<Status>::from(Err(cut));

@@ -22,13 +22,13 @@
 //! whereas a thread that naps is scheduled before threads that never sleep. So spinning is short,
 //! and with [`FEW_CORES`] the engine pauses while a CQ of each awake VM has [`BEHIND`] or more
 //! untaken completions: work requests that are posted in the pause run at once after it, and both
-//! virtual CPUs have a core in it. perftest's sends of 64 bytes on two cores, medians of alternating
-//! runs: 15 to 23 MB/s without, 33 to 55 with it.
+//! virtual CPUs have a core in it. perftest's sends of 64 bytes on two cores, medians of
+//! alternating runs: 15 to 23 MB/s without, 33 to 55 with it.
 //!
 //! A panic of the device model ends at the [slice](crate::slice): QEMU and the driver get answers,
 //! and a reset begins again with a new device. A panic of the engine's own code ends the turn of
-//! the VM (`engine/vm.rs`) that it was busy with. The device of that VM is then dead too, which
-//! vector 0 reports to it; the other VMs do not notice.
+//! the VM (`engine/vm.rs`) that it was busy with. The device of that VM is then in a fatal error
+//! too, which vector 0 reports to it; the other VMs do not notice.
 
 mod answers;
 mod arrivals;
@@ -146,7 +146,7 @@ impl Engine {
     }
 
     /// Runs for ever. If the engine panics, the VM that it was busy with starts over, and the
-    /// device of that VM is dead until reset.
+    /// device of that VM is in a fatal error until reset.
     pub fn run(mut self) {
         let slack = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK));
         if let Err(e) = slack {
@@ -295,7 +295,8 @@ impl Engine {
         self.at = None;
     }
 
-    /// Leaves the cores to the programs if one of each awake VM lags in taking its completions.
+    /// Pauses on a machine with few cores if a program of each awake VM lags in taking its
+    /// completions.
     fn leave_alone(&mut self, now: u64) {
         if !self.crowded {
             return;

@@ -172,8 +172,8 @@ impl PciDevice for Front {
             regs::BAR_DOORBELL => {
                 data.fill(0);
                 let clock = self.shared.now().to_le_bytes();
-                // An access may have any width; the guest has to combine the parts of the clock if it
-                // reads less than the whole.
+                // An access may have any width; the guest has to combine the parts of the clock if
+                // it reads less than the whole.
                 let within = offset as usize % regs::DOORBELL_STRIDE;
                 for (at, byte) in (within..).zip(data) {
                     let place = at.checked_sub(regs::DOORBELL_CLOCK);

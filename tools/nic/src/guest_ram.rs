@@ -102,7 +102,7 @@ struct Region {
 
 // SAFETY: The region owns its mapping, which any thread may access and unmap.
 unsafe impl Send for Region {}
-// SAFETY: Shared access goes through raw copies and atomics only; the region itself does not change.
+// SAFETY: Shared access goes only through raw copies and atomics; the region itself is constant.
 unsafe impl Sync for Region {}
 
 impl Region {
@@ -126,8 +126,8 @@ impl Region {
         Self::of(addr, len, fd, offset, writable, lost)
     }
 
-    /// Maps a range that the file has at present; only a sealed file keeps it. `lost` is set when the
-    /// host loses a page of the range.
+    /// Maps a range that the file has at present; only a sealed file keeps it. `lost` is set when
+    /// the host loses a page of the range.
     fn of(
         addr: u64,
         len: u64,

@@ -25,9 +25,9 @@
 //! The path of one RDMA WRITE: the guest stores a WQE and an index in its own memory. In this
 //! process, only the engine acts on them: awake, or woken by a write to the doorbell BAR
 //! ([`front`], [`shared`]), it runs a slice. In the slice the device reads the WQE and copies the
-//! payload from one guest buffer to another through [`guest_ram`], the only module with `unsafe` but
-//! for one ioctl ([`uplink::tun`]); writes the CQE; and asks for an interrupt if the CQ was armed.
-//! The engine raises the interrupt through an eventfd that QEMU gave to the front.
+//! payload from one guest buffer to another through [`guest_ram`], the only module with `unsafe`
+//! but for one ioctl ([`uplink::tun`]); writes the CQE; and asks for an interrupt if the CQ was
+//! armed. The engine raises the interrupt through an eventfd that QEMU gave to the front.
 //!
 //! Start with [`shared`] for what the threads exchange, and [`engine`] for when.
 

@@ -114,7 +114,7 @@ impl Model {
         self.withheld = 0;
     }
 
-    /// Replaces a device whose state is unknown; the new device is dead until it is reset.
+    /// Replaces a device whose state is unknown; the new device is in a fatal error until reset.
     #[cold]
     pub(crate) fn give_up(&mut self) {
         self.replace();
@@ -162,8 +162,8 @@ impl Slice<'_> {
         self.is_open
     }
 
-    /// Calls into the device model. Returns `None` if the model panics in this call, or has panicked
-    /// twice and is not called any more.
+    /// Calls into the device model. Returns `None` if the model panics in this call, or has
+    /// panicked twice and is not called any more.
     pub(crate) fn call<T>(&mut self, call: impl FnOnce(&mut Device, &GuestRam) -> T) -> Option<T> {
         if *self.health == Health::Gone {
             return None;

@@ -363,8 +363,8 @@ impl Switch {
         owner.is_some() || self.learn(from, header, roce.is_some(), now)
     }
 
-    /// True if a station on a wire sends to a VM with a GID that is that VM's own: both have the same
-    /// address, by mistake. A connection between them that existed before goes on.
+    /// True if a station on a wire sends to a VM with a GID that is that VM's own: both have the
+    /// same address, by mistake. A connection between them that existed before goes on.
     fn is_twice(&self, from: Port, to: Option<u8>, path: &Path) -> bool {
         let is_its = to.is_some_and(|vm| self.names.comes_from(vm, path));
         matches!(from, Port::Wire(_)) && is_its

@@ -26,7 +26,7 @@ const PORTIONS: usize = 8;
 /// Largest number of VMs in a process (`args.rs`).
 const MAX_VMS: usize = 16;
 
-/// Sender of a packet: a VM, and the life of its device.
+/// Sender of a packet: a VM, and the `life` of its device when it sent the packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sender {
     vm: usize,

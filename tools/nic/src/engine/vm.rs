@@ -61,7 +61,7 @@ pub(super) struct Vm {
     pub(super) crossing: Vec<(u8, Crossing)>,
     /// Packets from the devices of other VMs.
     pub(super) arrivals: Arrivals,
-    /// Number of lives of the device so far: packets that it sent in an earlier life are lost.
+    /// Number of resets and failures of the device: packets that it sent before the last are lost.
     pub(super) life: u64,
     /// Copies that frames have made for members of groups since the last slice.
     pub(super) copies: u32,
@@ -190,13 +190,13 @@ impl Vm {
         self.model.slice().tell_of_failure();
     }
 
-    /// Saves the recording of a device that is dead, once for each death.
+    /// Saves the recording of a device that has failed, once for each failure.
     #[cold]
     fn save_recording(&mut self) {
         if std::mem::replace(&mut self.is_saved, true) {
             return;
         }
-        // A guest whose device dies again and again causes at most one recording a second.
+        // A guest whose device fails again and again causes at most one recording a second.
         let now = self.now();
         if self
             .saved
@@ -296,7 +296,7 @@ impl Vm {
         self.shared.reset_done();
     }
 
-    /// Drops all packets from the device and to it, which belong to a life that is over.
+    /// Drops all packets from the device and to it, and counts another `life`.
     fn forget_packets(&mut self) {
         self.life += 1;
         self.departures.clear();
