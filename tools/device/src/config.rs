@@ -1,39 +1,44 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the NIC is told when it starts, and what it tells the driver that it can do.
+//! The configuration of a device: the options that the NIC gives at the start, and the limits that
+//! the device reports to the driver.
 
 use crate::misbehave::Misbehaviour;
 use verbena_abi::cmd::{self, DeviceCaps};
 use verbena_abi::wqe;
 
-/// What the NIC is told when it starts.
+/// Options that the NIC gives the device at the start.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The port's MAC address.
+    /// MAC address of the port.
     pub mac: [u8; 6],
-    /// Forces every packet between local queue pairs through the bytes of a frame.
+    /// True if every packet between local queue pairs is converted to a frame and back.
     pub wire_local: bool,
-    /// There are other devices in the process: packets for elsewhere are offered by reference
-    /// ([`Device::next_crossing`](crate::Device::next_crossing)).
+    /// True if the process has other devices: packets to destinations outside this device are
+    /// offered by reference ([`Device::next_crossing`](crate::Device::next_crossing)).
     pub neighbours: bool,
-    /// So many percent of the local packets are lost.
+    /// Percentage of the local packets that are lost at random.
     pub drop_percent: u8,
-    /// Acknowledgements carry end-to-end credits, and those of peers are kept to.
+    /// True if acknowledgements carry end-to-end credits, and the device observes the credits of
+    /// peers.
     pub credits: bool,
-    /// On a wire, queue pairs have fewer packets under way where there are queues, and answer what routers mark (annex A17.9).
+    /// True if queue pairs use congestion control on a wire: they reduce the number of packets in
+    /// flight when queues build up, and answer packets that routers have marked (annex A17.9).
     pub congestion_control: bool,
-    /// Connected queue pairs hear their peer from any MAC address: routers may differ for each direction.
+    /// True if connected queue pairs accept packets of their peer from any MAC address, because the
+    /// routers may differ for each direction.
     pub asymmetric_routes: bool,
-    /// The host decides which entries the GID table may have ([`Device::next_claim`](crate::Device::next_claim)). Without it all
-    /// entries are accepted.
+    /// True if the host decides on each entry of the GID table
+    /// ([`Device::next_claim`](crate::Device::next_claim)). Otherwise all entries are accepted.
     pub asks_for_gids: bool,
-    /// Seed of everything that is drawn by lot.
+    /// Seed of all random decisions.
     pub seed: u64,
-    /// Answers that look right and are wrong, drawn with this seed (only with the feature `hostile`).
+    /// Seed of a device that gives plausible but wrong answers (only with the feature `hostile`).
     pub hostile: Option<u64>,
-    /// What the device does wrong at present (only with the feature `misbehave`).
+    /// Misbehaviour that is set at present (only with the feature `misbehave`).
     pub misbehave: Misbehaviour,
-    /// The flight recorder keeps so many entries from the beginning; 0: nothing is recorded until somebody asks for it.
+    /// Number of entries of the flight recorder, which records from the beginning. With 0 the
+    /// device records nothing until a recording is requested.
     pub record: usize,
 }
 
@@ -56,51 +61,53 @@ impl Default for Config {
     }
 }
 
-/// The reserved key with which privileged queue pairs reach all DMA addresses: index 0, which no region has.
+/// The reserved key with which privileged queue pairs reach all DMA addresses. Its index is 0,
+/// which no region has.
 pub const LOCAL_DMA_LKEY: u32 = 0x5a;
 
-/// Bytes that all queue pairs together keep of what came ahead of a gap.
+/// Largest number of bytes of out-of-order packets that all queue pairs together keep.
 pub const KEEP_BYTES: u64 = 64 << 20;
-/// The same of those that are connected to one peer.
+/// Largest number of such bytes that the queue pairs connected to one peer keep.
 pub const PEER_KEEP_BYTES: u64 = 16 << 20;
 
-/// Packets of a super-packet to a peer behind a wire: frames that are made at once.
+/// Largest number of packets of a super-packet to a peer on a wire, for which the frames are made
+/// at once.
 pub const WIRE_SUPER_PACKETS: u8 = 32;
 
-/// QPNs are below this.
+/// Limit of QPNs, which are all below this value.
 pub const MAX_QP: u32 = 16 << 10;
-/// CQNs are below this.
+/// Limit of CQNs, which are all below this value.
 pub const MAX_CQ: u32 = 16 << 10;
-/// SRQNs are below this.
+/// Limit of SRQNs, which are all below this value.
 pub const MAX_SRQ: u32 = 4 << 10;
-/// Key indexes are below this.
+/// Limit of key indexes, which are all below this value.
 pub const MAX_MR: u32 = 64 << 10;
-/// Bytes of a memory region.
+/// Largest size of a memory region in bytes.
 pub const MAX_MR_SIZE: u64 = 1 << 47;
-/// Elements of a region with gaps.
+/// Largest number of elements of a region with gaps.
 pub const MAX_GAPS: u32 = 512;
-/// EQNs are below this.
+/// Limit of EQNs, which are all below this value.
 pub const MAX_EQ: u32 = 64;
-/// Ports are numbered from 1 to this.
+/// Number of ports, which are numbered from 1.
 pub const NUM_PORTS: u8 = 1;
-/// GID table entries.
+/// Number of GID table entries.
 pub const MAX_GID: u32 = 256;
-/// Multicast groups that have members.
+/// Largest number of multicast groups that have members.
 pub const MAX_MCAST_GRP: u32 = 1 << 10;
-/// Members of a multicast group.
+/// Largest number of members of a multicast group.
 pub const MAX_MCAST_QP_ATTACH: u32 = 256;
-/// Work requests of a queue.
+/// Largest number of work requests of a queue.
 pub const MAX_WR: u32 = 16 << 10;
-/// Entries of a CQ.
+/// Largest number of entries of a CQ.
 pub const MAX_CQE: u32 = 1 << 18;
-/// Entries of an EQ.
+/// Largest number of entries of an EQ.
 pub const MAX_EQE: u32 = 128 << 10;
-/// Longest message in bytes.
+/// Largest length of a message in bytes.
 pub const MAX_MSG: u32 = 1 << 31;
-/// Outstanding READs and atomics of a queue pair, either way.
+/// Largest number of outstanding READs and atomics of a queue pair, in each direction.
 pub const MAX_RD_ATOMIC: u32 = 16;
 
-/// Node GUID of a MAC address (EUI-64).
+/// Returns the node GUID for a MAC address (EUI-64).
 pub fn node_guid(mac: [u8; 6]) -> [u8; 8] {
     [
         mac[0] ^ 2,
@@ -114,7 +121,7 @@ pub fn node_guid(mac: [u8; 6]) -> [u8; 8] {
     ]
 }
 
-/// The answer to QUERY_DEVICE.
+/// Returns the reply to QUERY_DEVICE.
 pub fn caps(config: &Config) -> DeviceCaps {
     let mut mac = [0; 8];
     mac[..6].copy_from_slice(&config.mac);

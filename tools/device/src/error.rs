@@ -1,33 +1,34 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! How a command fails. Whatever a command looks at, down to guest memory, says it in these words.
+//! The error of a command. All code that a command calls, down to the access to guest memory,
+//! returns this type.
 
 use verbena_abi::cmd::CmdStatus;
 use verbena_abi::syndrome::Syndrome;
 
-/// How a command failed.
+/// The error of a command that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmdError {
-    /// Kind of failure, for the errno.
+    /// Kind of failure, which determines the errno.
     pub status: CmdStatus,
-    /// Cause.
+    /// Syndrome of the failure's cause.
     pub syndrome: Syndrome,
 }
 
-/// A failure.
+/// Returns the error with this status and syndrome.
 pub const fn bad(status: CmdStatus, syndrome: Syndrome) -> CmdError {
     CmdError { status, syndrome }
 }
 
-/// A number out of range.
+/// The error for a number out of range.
 pub(crate) const NUMBER: CmdError = bad(CmdStatus::Invalid, Syndrome::CmdNumber);
-/// A size out of range.
+/// The error for a size out of range.
 pub(crate) const SIZE: CmdError = bad(CmdStatus::Invalid, Syndrome::CmdSize);
-/// An attribute out of range.
+/// The error for an attribute out of range.
 pub(crate) const ATTRIBUTE: CmdError = bad(CmdStatus::Invalid, Syndrome::CmdAttribute);
-/// No such object.
+/// The error for a number without an object.
 pub(crate) const NO_OBJECT: CmdError = bad(CmdStatus::NotFound, Syndrome::CmdNoObject);
-/// The number or slot is taken.
+/// The error for a number or slot that is in use.
 pub(crate) const IN_USE: CmdError = bad(CmdStatus::Exists, Syndrome::CmdInUse);
-/// Another object needs it.
+/// The error for an object that another object needs.
 pub(crate) const BUSY: CmdError = bad(CmdStatus::Busy, Syndrome::CmdBusy);

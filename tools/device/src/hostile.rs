@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A device that lies (only with the feature `hostile`): completions, events and command results that look right and
-//! are wrong, to show that the driver takes none of them at its word.
+//! A device that gives wrong answers (only with the feature `hostile`): completions, events and
+//! command results that look right but are wrong. They show that the driver validates all of them.
 //!
-//! What is drawn depends on the seed alone, so a run can be repeated. About one answer in [`ODDS`] is wrong; the rest is
-//! true, so that a driver gets far enough to be lied to everywhere.
+//! The random decisions depend on the seed alone, so that a run can be repeated. About one of
+//! [`ODDS`] answers is wrong. The others are correct, so that a driver gets far enough to receive
+//! wrong answers of every kind.
 
 use crate::error::{bad, CmdError};
 use crate::objects::eq::Event;
@@ -13,13 +14,14 @@ use verbena_abi::cqe::{Cqe, Tail};
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 
-/// One answer in so many is wrong.
+/// About one of this number of answers is wrong.
 const ODDS: u64 = 40;
 
-/// So many commands of a life are answered truly: a driver that cannot be brought up is not lied to at length.
+/// Number of commands after a reset that are answered correctly, so that the driver can bring the
+/// device up.
 const TRUE_COMMANDS: u32 = 100;
 
-/// The dice.
+/// Random source of the wrong answers.
 #[derive(Clone, Debug)]
 pub struct Hostile {
     state: Option<u64>,
@@ -27,7 +29,7 @@ pub struct Hostile {
 }
 
 impl Hostile {
-    /// Lies with this seed, or never.
+    /// Creates a source of wrong answers with this seed; without a seed all answers are correct.
     pub fn new(seed: Option<u64>) -> Self {
         Self {
             state: seed,
@@ -35,7 +37,8 @@ impl Hostile {
         }
     }
 
-    /// The dice of the life after a reset: they roll on, and the driver may come up again.
+    /// Returns the source for the time after a reset. The random sequence continues, so that each
+    /// reset draws other wrong answers, and the first commands are correct again.
     pub fn next_life(&self) -> Self {
         Self::new(self.state)
     }
@@ -55,7 +58,7 @@ impl Hostile {
         self.state.is_some() && self.roll(ODDS) == 0
     }
 
-    /// A number near a true one, or far off.
+    /// Returns a number close to the correct one, or far from it.
     fn number(&mut self, truth: u32) -> u32 {
         match self.roll(5) {
             0 => truth.wrapping_add(1),
@@ -66,7 +69,7 @@ impl Hostile {
         }
     }
 
-    /// A completion. The second value tells whether it is written twice.
+    /// Returns a completion, possibly a wrong one, and true if it has to be written twice.
     pub fn cqe(&mut self, mut body: Cqe, mut tail: Tail) -> (Cqe, Tail, bool) {
         if !self.lies() {
             return (body, tail, false);
@@ -85,12 +88,12 @@ impl Hostile {
         (body, tail, false)
     }
 
-    /// An event. The second value is one to report as well.
+    /// Returns an event, possibly a wrong one, and a second event to report as well, if any.
     pub fn event(&mut self, mut event: Event) -> (Event, Option<Event>) {
         if !self.lies() {
             return (event, None);
         }
-        // The end of the device would be the end of the trial.
+        // DEVICE_FATAL is excluded, because the test would end with the device.
         let kinds: Vec<EventType> = EventType::ALL
             .iter()
             .copied()
@@ -112,7 +115,7 @@ impl Hostile {
         (event, None)
     }
 
-    /// How a command ended.
+    /// Returns the result of a command, possibly a wrong one.
     pub fn outcome<const N: usize>(
         &mut self,
         outcome: Result<[u8; N], CmdError>,
@@ -123,7 +126,7 @@ impl Hostile {
         }
         match (self.roll(3), outcome) {
             (0, Ok(mut reply)) => {
-                // One word of the part that replies use.
+                // One word of the part that replies use is replaced.
                 let at = self.roll(40) as usize * 4;
                 let word = self.number(0).to_le_bytes();
                 if let Some(place) = reply.get_mut(at..at + 4) {

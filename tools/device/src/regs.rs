@@ -1,28 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The registers of BAR 0, shared by the front (which answers the guest's reads at once) and the engine.
+//! The registers of BAR 0, which the front (it answers the guest's reads at once) and the engine
+//! share.
 //!
-//! Nothing here waits: a write that needs the engine becomes an [`Action`] that the front sends to it.
+//! No function waits: a write that needs the engine returns an [`Action`], which the front sends to
+//! the engine.
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use verbena_abi::regs::*;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::{ABI_VERSION, ABI_VERSION_MIN};
 
-/// What the engine has to do because of a register write.
+/// The work of the engine after a register write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Nothing: the register itself was all.
+    /// The write needs no work of the engine.
     None,
-    /// [`CONTROL_RESET`]: [`STATUS_RESETTING`] is set already.
+    /// Reset the device ([`CONTROL_RESET`]). [`STATUS_RESETTING`] is set already.
     Reset,
-    /// Start the command queue.
+    /// Start the command queue with the written address and size.
     EnableCmdq,
-    /// A command slot holds a request.
+    /// Execute the request in the command slot with this number.
     Command(u32),
 }
 
-/// The registers.
+/// The registers of a device.
 #[derive(Debug, Default)]
 pub struct Registers {
     status: AtomicU32,
@@ -35,7 +37,7 @@ pub struct Registers {
 }
 
 impl Registers {
-    /// What a read returns. Unknown offsets read as 0.
+    /// Returns the value of a register. Unknown offsets read as 0.
     pub fn read(&self, offset: usize) -> u32 {
         match offset {
             MAGIC => MAGIC_VALUE,
@@ -52,7 +54,8 @@ impl Registers {
         }
     }
 
-    /// What a write does. Unknown offsets ignore it.
+    /// Writes a register and returns the work for the engine. Writes to unknown offsets are
+    /// ignored.
     pub fn write(&self, offset: usize, value: u32) -> Action {
         match offset {
             CONTROL if value == CONTROL_RESET => {
@@ -70,42 +73,44 @@ impl Registers {
         Action::None
     }
 
-    /// Address and number of the command slots, as the driver wrote them.
+    /// Returns the address and the number of the command slots, as the driver wrote them.
     pub fn cmdq(&self) -> (u64, u32) {
         let base =
             u64::from(self.base_hi.load(SeqCst)) << 32 | u64::from(self.base_lo.load(SeqCst));
         (base, self.slots.load(SeqCst))
     }
 
-    /// Whether the driver chose a version that has [`CmdStatus::Denied`](verbena_abi::cmd::CmdStatus::Denied).
+    /// True if the driver selected a version that has
+    /// [`CmdStatus::Denied`](verbena_abi::cmd::CmdStatus::Denied).
     pub(crate) fn knows_denied(&self) -> bool {
         self.version_select.load(SeqCst) >= 12
     }
 
-    /// Whether the driver chose a version that the device speaks.
+    /// True if the driver selected a version that the device supports.
     pub fn version_ok(&self) -> bool {
         let chosen = self.version_select.load(SeqCst);
         (u32::from(ABI_VERSION_MIN)..=u32::from(ABI_VERSION)).contains(&chosen)
     }
 
-    /// The command queue runs.
+    /// Sets the status to ready: the command queue runs.
     pub fn set_ready(&self) {
         self.status.fetch_or(STATUS_READY, SeqCst);
     }
 
-    /// The device is dead until reset. The first cause stays.
+    /// Makes the device fatal up to the next reset. The syndrome of the first cause stays.
     pub fn set_fatal(&self, cause: Syndrome) {
         let raw = u32::from(cause.to_raw());
         let _ = self.fatal.compare_exchange(0, raw, SeqCst, SeqCst);
         self.status.fetch_or(STATUS_FATAL, SeqCst);
     }
 
-    /// Whether it is.
+    /// True if the device is fatal.
     pub fn is_fatal(&self) -> bool {
         self.status.load(SeqCst) & STATUS_FATAL != 0
     }
 
-    /// Back to the state after power-on; ends with [`STATUS`] 0, as the driver waits for that.
+    /// Returns the registers to their state after power-on. [`STATUS`] becomes 0 last, because the
+    /// driver waits for that.
     pub fn reset(&self) {
         self.version_select.store(0, SeqCst);
         self.base_lo.store(0, SeqCst);
@@ -115,7 +120,7 @@ impl Registers {
         self.status.store(0, SeqCst);
     }
 
-    /// A sign of life.
+    /// Increments the heartbeat, which shows that the engine is alive.
     pub fn beat(&self) {
         self.heartbeat.fetch_add(1, SeqCst);
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A table of objects by number, which grows as numbers are used and never beyond its limit.
+//! A table of objects by number, which grows with the numbers in use up to its limit.
 
 use crate::error::{CmdError, BUSY, NO_OBJECT};
 use std::marker::PhantomData;
 
-/// Objects by number.
+/// A table of objects by number.
 #[derive(Debug)]
 pub struct Slots<T> {
     entries: Vec<Option<Box<T>>>,
@@ -13,14 +13,15 @@ pub struct Slots<T> {
     count: u32,
 }
 
-/// An object that others need: it is not destroyed while one of them does.
+/// An object that other objects can need. It is not destroyed while another object needs it.
 pub trait Held {
-    /// How many need it.
+    /// Returns the number of objects that need this one.
     fn users(&mut self) -> &mut u32;
 }
 
-/// One object's need of another. It cannot be copied, [`Slots::hold`] alone makes it, and [`Slots::release`] takes it back: so who
-/// is destroyed gives back what he has, once.
+/// A counted reference of one object to another. A reference cannot be copied: only [`Slots::hold`]
+/// makes one, and [`Slots::release`] takes it back. Therefore an object that is destroyed returns
+/// each of its references exactly once.
 #[derive(Debug)]
 #[must_use = "what is held cannot be destroyed"]
 pub struct Ref<T> {
@@ -29,7 +30,7 @@ pub struct Ref<T> {
 }
 
 impl<T> Ref<T> {
-    /// The number of what is needed.
+    /// Returns the number of the object that is referred to.
     #[inline]
     pub fn number(&self) -> u32 {
         self.number
@@ -37,7 +38,8 @@ impl<T> Ref<T> {
 }
 
 impl<T: Held> Slots<T> {
-    /// Notes that another object needs this one. None: there is none of that number.
+    /// Counts another user of an object and returns the reference; none if the number has no
+    /// object.
     pub fn hold(&mut self, number: u32) -> Option<Ref<T>> {
         *self.get_mut(number)?.users() += 1;
         Some(Ref {
@@ -46,14 +48,15 @@ impl<T: Held> Slots<T> {
         })
     }
 
-    /// It does not any more.
+    /// Takes a reference back and counts one user less.
     pub fn release(&mut self, held: Ref<T>) {
         if let Some(object) = self.get_mut(held.number) {
             *object.users() -= 1;
         }
     }
 
-    /// Takes an object out that nobody needs.
+    /// Removes an object that has no users from the table. Fails with `BUSY` if the object has
+    /// users.
     pub fn take_unused(&mut self, number: u32) -> Result<Box<T>, CmdError> {
         if *self.get_mut(number).ok_or(NO_OBJECT)?.users() != 0 {
             return Err(BUSY);
@@ -63,7 +66,7 @@ impl<T: Held> Slots<T> {
 }
 
 impl<T> Slots<T> {
-    /// An empty table for numbers below `limit`.
+    /// Creates an empty table for numbers below `limit`.
     pub fn new(limit: u32) -> Self {
         Self {
             entries: Vec::new(),
@@ -72,30 +75,30 @@ impl<T> Slots<T> {
         }
     }
 
-    /// The object of a number.
+    /// Returns the object with a number.
     #[inline]
     pub fn get(&self, number: u32) -> Option<&T> {
         self.entries.get(number as usize)?.as_deref()
     }
 
-    /// The object of a number.
+    /// Returns the object with a number for changes.
     #[inline]
     pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
         self.entries.get_mut(number as usize)?.as_deref_mut()
     }
 
-    /// Has the place of an object fetched, for [`Slots::get`] a little later.
+    /// Prefetches the table entry of an object for a later [`Slots::get`].
     #[inline]
     pub fn prefetch(&self, number: u32) {
         verbena_roce::prefetch::element(&self.entries, number as usize);
     }
 
-    /// Whether the number can name an object.
+    /// True if the number is below the limit of the table.
     pub fn in_range(&self, number: u32) -> bool {
         number < self.limit
     }
 
-    /// Puts an object in, or back. Numbers out of range are ignored.
+    /// Inserts an object, or returns one that was taken. A number out of range is ignored.
     #[inline]
     pub fn put(&mut self, number: u32, object: Box<T>) {
         if number >= self.limit {
@@ -110,7 +113,7 @@ impl<T> Slots<T> {
         }
     }
 
-    /// Takes an object out.
+    /// Removes an object from the table and returns it.
     #[inline]
     pub fn take(&mut self, number: u32) -> Option<Box<T>> {
         let object = self.entries.get_mut(number as usize)?.take()?;
@@ -118,7 +121,7 @@ impl<T> Slots<T> {
         Some(object)
     }
 
-    /// Objects with their numbers, in order.
+    /// Returns the objects with their numbers, in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.entries
             .iter()
@@ -126,17 +129,17 @@ impl<T> Slots<T> {
             .filter_map(|(i, e)| Some((i as u32, e.as_deref()?)))
     }
 
-    /// All numbers that are used are below this.
+    /// Returns a bound of the numbers: all numbers in use are below it.
     pub fn len(&self) -> u32 {
         self.entries.len() as u32
     }
 
-    /// Whether no number was ever used.
+    /// True if no number was ever used.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// How many there are.
+    /// Returns the number of objects in the table.
     pub fn count(&self) -> u32 {
         self.count
     }

@@ -1,77 +1,78 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A tap on the port: whoever has the other end sees each frame of RDMA that is sent or received, those between the device's own
-//! queue pairs too.
+//! A tap on the port: the reader at its other end sees each RDMA frame that is sent or received,
+//! including those between the device's own queue pairs.
 //!
-//! What waits for the reader is bounded, in frames and in bytes. Beyond that frames are counted and not made: the device never
-//! waits for a reader. When the reader is gone, the device takes the tap away by itself. A device without one pays a look at a
-//! pointer for each delivery.
+//! The frames that wait for the reader are bounded in number and in bytes. Further frames are
+//! counted but not made, so the device never waits for a reader. When the reader has closed its
+//! end, the device removes the tap. A device without a tap checks one pointer for each delivery.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TryRecvError};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The way of a frame.
+/// The direction of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// From one queue pair of the device to another. It is a frame for the tap only, unless the NIC is told otherwise.
+    /// From one queue pair of the device to another. Such a frame is made for the tap only, unless
+    /// the NIC has the option to convert all packets to frames.
     Local,
-    /// The same, and lost on purpose.
+    /// From one queue pair of the device to another, and lost on purpose.
     Lost,
-    /// Out.
+    /// From the device to the network.
     Sent,
-    /// In, whatever becomes of it.
+    /// From the network to the device, even if the device drops it.
     Received,
 }
 
-/// A frame that was seen.
+/// A frame as the reader of the tap gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Device clock, in nanoseconds: the beginning of the slice.
+    /// Device clock at the beginning of the slice, in nanoseconds.
     pub time: u64,
-    /// Its way.
+    /// Direction of the frame.
     pub way: Way,
-    /// The queue pair that sent it, where that is known.
+    /// QPN of the sender, if the device knows it.
     pub src_qpn: Option<u32>,
-    /// The queue pair that it is for, where it can be read.
+    /// QPN of the destination, if the frame could be parsed.
     pub dst_qpn: Option<u32>,
-    /// Its bytes, from the Ethernet header to the ICRC.
+    /// Bytes of the frame, from the Ethernet header to the ICRC.
     pub frame: Vec<u8>,
-    /// What a rule had happen with it, or what a rule did before it.
+    /// Text about the rule that fired on this frame, or on something before it.
     pub note: Option<String>,
 }
 
-/// What both ends know.
+/// Counters that both ends share.
 #[derive(Debug, Default)]
 struct Tally {
     seen: AtomicU64,
     dropped: AtomicU64,
-    /// Bytes that wait for the reader.
+    /// Number of bytes that wait for the reader.
     bytes: AtomicUsize,
 }
 
-/// The device's end.
+/// The device's end of a tap.
 #[derive(Debug)]
 pub struct Tap {
     to: SyncSender<Seen>,
     tally: Arc<Tally>,
-    /// The most bytes that wait.
+    /// Limit of the bytes that wait for the reader.
     most: usize,
 }
 
-/// The reader's end.
+/// The reader's end of a tap.
 #[derive(Debug)]
 pub struct Watch {
     from: Receiver<Seen>,
     tally: Arc<Tally>,
 }
 
-/// The device's end is gone.
+/// Error: the device's end of the tap is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gone;
 
-/// A tap for which at most so many frames and bytes wait.
+/// Creates a tap. At most `frames` frames and about `bytes` bytes wait for the reader.
 pub fn tap(frames: usize, bytes: usize) -> (Tap, Watch) {
     let (to, from) = mpsc::sync_channel(frames);
     let tally = Arc::<Tally>::default();
@@ -90,12 +91,13 @@ pub fn tap(frames: usize, bytes: usize) -> (Tap, Watch) {
 }
 
 impl Tap {
-    /// Whether the reader is still there.
+    /// True if the reader's end still exists.
     pub fn is_watched(&self) -> bool {
         Arc::strong_count(&self.tally) > 1
     }
 
-    /// Whether there is room for more bytes. Where there is none, nothing has to be made to be shown.
+    /// True if there is room for more bytes. Otherwise the device need not make a frame for the
+    /// tap.
     pub fn has_room(&self) -> bool {
         self.tally.bytes.load(Relaxed) < self.most
     }
@@ -106,10 +108,10 @@ impl Tap {
         self.tally.dropped.fetch_add(frames.into(), Relaxed);
     }
 
-    /// Shows a frame, if there is room for it.
+    /// Shows a frame to the reader, or counts it as missed if there is no room.
     pub fn show(&self, seen: Seen) {
         let length = seen.frame.len();
-        // Before the reader can take it off again.
+        // The bytes are added before the reader can subtract them.
         self.tally.bytes.fetch_add(length, Relaxed);
         if self.has_room() && self.to.try_send(seen).is_ok() {
             self.tally.seen.fetch_add(1, Relaxed);
@@ -121,11 +123,12 @@ impl Tap {
 }
 
 impl Watch {
-    /// The next frame, waiting for so long at most. None: there was none.
+    /// Returns the next frame, and waits for it at most for `timeout`. None means that no frame
+    /// came in this time.
     ///
     /// # Errors
     ///
-    /// All were taken, and there will be no more: the device is gone.
+    /// Fails if the device is gone and all frames were taken: no further frame will come.
     pub fn next(&self, timeout: Duration) -> Result<Option<Seen>, Gone> {
         match self.from.recv_timeout(timeout) {
             Ok(seen) => Ok(Some(self.took(seen))),
@@ -134,7 +137,7 @@ impl Watch {
         }
     }
 
-    /// The next frame, if it is there already.
+    /// Returns the next frame, if one waits.
     pub fn try_next(&self) -> Option<Seen> {
         match self.from.try_recv() {
             Ok(seen) => Some(self.took(seen)),
@@ -147,7 +150,7 @@ impl Watch {
         seen
     }
 
-    /// Frames so far, and those of them that found no room.
+    /// Returns the number of frames so far, and the number of those that found no room.
     pub fn tally(&self) -> (u64, u64) {
         let dropped = self.tally.dropped.load(Relaxed);
         (self.tally.seen.load(Relaxed).max(dropped), dropped)

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The one copy of the payload, from the sender's guest memory to the receiver's.
+//! The only copy of the payload, from the sender's guest memory to the receiver's.
 //!
-//! Both sides are walked as runs of contiguous DMA addresses, as long as they can be; the copy goes over the shorter
-//! run of the two each time. Keys are checked here again, for the part of a message that is copied now. The two sides can be those of
-//! two guests: then each has its own memory and its own keys.
+//! Both sides are walked as runs of contiguous DMA addresses, each as long as possible, and each
+//! step copies the shorter one of the two runs. The keys are checked again here, for the part of
+//! the message that is copied now. The two sides can belong to two guests: then each side has its
+//! own memory and its own keys.
 
 use crate::memory::ring::PageCache;
 use crate::memory::GuestMemory;
@@ -13,12 +14,12 @@ use crate::slots::Slots;
 use verbena_abi::syndrome::Syndrome;
 use verbena_roce::host::{Access, CopyFault, KeyUse, Sge, Source, Target};
 
-/// One side of a copy: the memory of a guest, and the regions by which it may be reached.
+/// One side of a copy: the memory of a guest, and the regions through which it can be reached.
 #[derive(Debug)]
 pub struct Side<'a, M> {
-    /// The memory.
+    /// Memory of the guest.
     pub mem: &'a M,
-    /// The regions.
+    /// Memory regions of the guest's device, by key index.
     pub regions: &'a Slots<Mr>,
 }
 
@@ -30,7 +31,8 @@ impl<M> Clone for Side<'_, M> {
 
 impl<M> Copy for Side<'_, M> {}
 
-/// Page addresses that the walks of a copy have looked up. It outlives the copy for its room alone.
+/// Page addresses that the walks of a copy have looked up. The struct outlives the copy only to
+/// keep its memory allocated.
 #[derive(Debug, Default)]
 pub struct Lookups {
     pub(crate) source: PageCache,
@@ -38,32 +40,34 @@ pub struct Lookups {
 }
 
 impl Lookups {
-    /// How many elements of regions with gaps copies have sought since the last call.
+    /// Returns the number of elements of regions with gaps that copies have looked up since the
+    /// last call.
     #[inline]
     pub fn take_sought(&mut self) -> u64 {
         u64::from(self.source.take_sought()) + u64::from(self.target.take_sought())
     }
 }
 
-/// Walks one side.
+/// A walk over one side of a copy.
 struct Walk<'a> {
     pd: u32,
     owner: u64,
     privileged: bool,
     access: Access,
     sges: &'a [Sge],
-    /// Bytes to skip before the first.
+    /// Number of bytes to skip before the walk begins.
     skip: u64,
-    /// Bytes to walk.
+    /// Number of bytes that are left to walk.
     left: u64,
-    /// The region at hand: memory, bytes walked, bytes left of it.
+    /// The present SGE: its memory, the bytes of it that were walked, and the bytes of it that are
+    /// left.
     at: Option<(Span<'a>, u64, u64)>,
-    /// Page addresses of it that were looked up.
+    /// Page addresses of the present SGE that were looked up.
     pages: &'a mut PageCache,
 }
 
 impl<'a> Walk<'a> {
-    /// All of it, if one contiguous run is what it comes to: so most messages are.
+    /// Returns the DMA address of the whole walk if it is one contiguous run, as in most messages.
     #[inline]
     fn whole<M: GuestMemory>(
         &mut self,
@@ -83,7 +87,7 @@ impl<'a> Walk<'a> {
         Ok((length == self.left).then_some(addr))
     }
 
-    /// The use of so many bytes of an SGE, behind those that are skipped.
+    /// Returns the use of `length` bytes of an SGE, after the bytes to skip.
     #[inline]
     fn use_of(&self, sge: &Sge, length: u64) -> KeyUse {
         KeyUse {
@@ -97,7 +101,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The next run of at most `want` bytes.
+    /// Returns the next run: its DMA address and its length of at most `want` bytes.
     fn peek<M: GuestMemory>(
         &mut self,
         mem: &M,
@@ -140,7 +144,8 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Copies all bytes of `source` to `target`, which are what they are on these sides.
+/// Copies all bytes of `source`, which lies on the side of the sender, to `target` on the side of
+/// the receiver.
 pub fn copy<M: GuestMemory>(
     receiver: Side<'_, M>,
     sender: Side<'_, M>,
@@ -240,7 +245,7 @@ pub fn copy<M: GuestMemory>(
     Ok(())
 }
 
-/// Which side of a copy of `length` bytes could not be reached.
+/// Returns the fault for a copy of `length` bytes, on the side that could not be reached.
 #[cold]
 fn fault<M: GuestMemory>(
     sender: &M,

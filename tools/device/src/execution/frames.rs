@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Packets become bytes: those of a frame, and those that a tap is shown.
+//! The conversion of packets to bytes, for frames and for the tap.
 
 use crate::execution::copy::{self, Lookups, Side};
 use crate::execution::shared::Shared;
@@ -12,7 +12,7 @@ use verbena_roce::packet::Kind;
 use verbena_roce::wire::{frame, Path};
 use verbena_roce::Packet;
 
-/// What is said of a frame is about so long at most.
+/// Approximate length limit of the note of a frame, in bytes: a longer note gets no further text.
 const MAX_REMARK: usize = 256;
 
 impl Shared {
@@ -20,7 +20,7 @@ impl Shared {
     ///
     /// # Errors
     ///
-    /// Its payload cannot be reached.
+    /// Fails if the payload of the packet cannot be reached.
     pub fn emit<M: GuestMemory>(
         &mut self,
         mem: &M,
@@ -35,11 +35,11 @@ impl Shared {
         emit_from(own, &mut self.lookups, path, packet, room)
     }
 
-    /// The same of a packet of which the payload lies on another side.
+    /// Appends the frame of a single packet, whose payload lies on another side, to a buffer.
     ///
     /// # Errors
     ///
-    /// Its payload cannot be reached.
+    /// Fails if the payload of the packet cannot be reached.
     pub fn emit_of<M: GuestMemory>(
         &mut self,
         sender: Side<'_, M>,
@@ -50,14 +50,16 @@ impl Shared {
         emit_from(sender, &mut self.lookups, path, packet, room)
     }
 
-    /// Shows the tap, if there is one, a packet that goes from one queue pair to another by reference, as the frames that it
-    /// stands for. Says how many bytes were made for that.
+    /// Shows the tap, if there is one, a packet that goes from one queue pair to another by
+    /// reference, as the frames that the packet stands for. Returns the number of bytes of these
+    /// frames.
     #[inline]
     pub fn show_local<M: GuestMemory>(&mut self, mem: &M, out: &Outgoing, lost: bool) -> u64 {
         self.show_crossing(mem, None, out, if lost { Way::Lost } else { Way::Local })
     }
 
-    /// The same of a packet that goes from one device of the process to another.
+    /// Does the same as [`Shared::show_local`] for a packet that goes from one device of the process to
+    /// another. The payload lies on the side of `sender`; `None` stands for this device's own guest.
     #[inline]
     pub fn show_crossing<M: GuestMemory>(
         &mut self,
@@ -73,7 +75,7 @@ impl Shared {
         }
     }
 
-    /// Something happened by a rule of which the next frame that is shown tells.
+    /// Adds a text about a rule to the note of the next frame that the tap is shown.
     #[cold]
     pub fn remark(&mut self, what: &str) {
         if self.tap.is_none() {
@@ -89,7 +91,8 @@ impl Shared {
         }
     }
 
-    /// The same of the frame that was shown last.
+    /// Makes the pending text about a rule the note of the frame that was shown last, unless that
+    /// frame has a note.
     pub fn remark_on_last(&mut self) {
         if let Some(last) = &mut self.shown {
             if last.note.is_none() {
@@ -98,7 +101,7 @@ impl Shared {
         }
     }
 
-    /// Hands over the frame that was shown last: nothing more is said of it.
+    /// Gives the frame that was shown last to the tap. No further note can be added to the frame.
     #[inline]
     pub fn show_last(&mut self) {
         if let Some(last) = self.shown.take() {
@@ -131,7 +134,7 @@ impl Shared {
             _ => out.packet.psns,
         };
         for packet in out.packet.clone().split(out.mtu) {
-            // The rest would find no room either.
+            // Later frames would have no room either.
             if !tap.has_room() {
                 break;
             }
@@ -144,7 +147,7 @@ impl Shared {
             let from = sender.unwrap_or(own);
             let is_whole = packet.payload.is_alive()
                 && emit_from(from, &mut self.lookups, &path, &packet, &mut frame).is_ok();
-            // What cannot be read is not delivered either.
+            // A packet whose payload cannot be read is not delivered either.
             if is_whole {
                 bytes += frame.len() as u64;
                 tap.show(Seen {
@@ -165,7 +168,7 @@ impl Shared {
         bytes
     }
 
-    /// Shows the tap a frame that exists already.
+    /// Shows the tap a frame whose bytes exist already.
     #[cold]
     pub fn show_frame(&mut self, way: Way, qpns: [Option<u32>; 2], bytes: &[u8]) {
         self.show_last();
@@ -185,7 +188,7 @@ impl Shared {
                 frame: bytes.to_vec(),
                 note,
             };
-            // A rule where it arrives may have more to say of it.
+            // A rule at the receiver may add a note to the frame.
             match self.lab {
                 Some(_) => self.shown = Some(seen),
                 None => tap.show(seen),
@@ -195,7 +198,7 @@ impl Shared {
     }
 }
 
-/// Appends the frame of a single packet, of which the payload lies on this side.
+/// Appends the frame of a single packet to a buffer. The payload lies on the side of `sender`.
 fn emit_from<M: GuestMemory>(
     sender: Side<'_, M>,
     lookups: &mut Lookups,

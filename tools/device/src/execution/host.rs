@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the transport sees of the device during one call.
+//! The device as the transport sees it during one call.
 //!
-//! What is used of a WQE is copied out first, then the copy is validated (`wqe.rs`): whatever a guest writes there becomes a
-//! status or an error of its own queue pair. The segments of BIND_MW and FAST_REG are copied when their turn comes.
+//! The used part of a WQE is copied out and then the copy is validated (`wqe.rs`), so an invalid
+//! WQE only leads to a status or an error of the guest's own queue pair. The segments of BIND_MW
+//! and FAST_REG are copied when they are executed.
 
 use crate::execution::copy::{self, Side};
 use crate::execution::shared::Shared;
@@ -27,18 +28,20 @@ use verbena_roce::host::{
 };
 use verbena_roce::{Packet, Pool};
 
-/// So many receives known to be posted are told as credits without another look at the guest's memory.
+/// Number of known posted receives from which credits are sent without another read of guest
+/// memory.
 const ENOUGH_CREDITS: u32 = 32;
 
-/// The surroundings of a queue pair during one call.
+/// A queue pair and the device around it during one call of the transport.
 pub struct QpHost<'a, M> {
-    /// Guest memory.
+    /// Guest memory of the queue pair.
     pub mem: &'a M,
-    /// The device.
+    /// State of the device that its queue pairs share.
     pub shared: &'a mut Shared,
-    /// The queue pair.
+    /// The queue pair except for its transport.
     pub env: &'a mut Env,
-    /// Where the payload of the packet at hand lies, if that is another guest's. In such a call nothing else is copied from.
+    /// Side with the payload of the present packet, if another guest has sent it. A call with a
+    /// `sender` copies from no other memory.
     pub sender: Option<Side<'a, M>>,
 }
 
@@ -69,7 +72,7 @@ impl<M: GuestMemory> QpHost<'_, M> {
         }
     }
 
-    /// The SRQ took its last blow: its queue pairs follow.
+    /// Moves the SRQ to ERR. The device then moves its queue pairs to ERR as well.
     fn srq_dies(&mut self, srqn: u32, cause: Syndrome) -> Take {
         if let Some(srq) = self.shared.srqs.get_mut(srqn) {
             if srq.error.is_none() {
@@ -91,7 +94,8 @@ impl<M: GuestMemory> QpHost<'_, M> {
         if srq.error.is_some() {
             return Take::Dead(Syndrome::SrqDied);
         }
-        // Nobody would hear of the receive: it stays for a queue pair that can complete it.
+        // The receive could not be completed, so it stays in the SRQ for a queue pair with a
+        // working CQ.
         let cq = srq.cq.as_ref().or(self.env.recv_cq.as_ref());
         let cq = cq.and_then(|cq| self.shared.cqs.get(cq.number()));
         if cq.is_none_or(|cq| cq.error.is_some()) {
@@ -190,13 +194,13 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         if opcode == WqeOpcode::FastReg
             && bytes.len() < wqe::FAST_REG_OFFSET + size_of::<FastRegSegment>()
         {
-            // What follows in the ring is another's.
+            // The bytes after the entry belong to the next entry of the ring.
             return Err(malformed(Syndrome::WqeSgeCount));
         }
         if opcode == WqeOpcode::FastReg && !self.env.is_privileged() {
             return Err(malformed(Syndrome::Privilege));
         }
-        // Whose key it may be that is invalidated is seen when it is.
+        // The key of a LOCAL_INV is checked when the request is executed.
         if matches!(
             opcode,
             WqeOpcode::LocalInv | WqeOpcode::FastReg | WqeOpcode::BindMw
@@ -305,7 +309,8 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         if srq.xrcdn != self.env.create.xrcdn.get() {
             return Err(Syndrome::XrcDomain);
         }
-        // As of a queue pair whose own SRQ or CQ has died: it takes no request, begun or not.
+        // A queue pair whose own SRQ or CQ has died accepts no request, neither a new one nor the
+        // rest of a begun one. The same holds here.
         if srq.error.is_some() {
             return Err(Syndrome::SrqDied);
         }
@@ -327,7 +332,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
     fn recv_credits(&mut self) -> Option<u32> {
         let size = self.env.rq.as_ref()?.size();
         let index = self.env.rq_ci;
-        // What was read when the last receive was taken will do while it is enough.
+        // The producer index as last read is good enough while it gives enough credits.
         if self.env.rq_pi.wrapping_sub(index) < ENOUGH_CREDITS {
             self.env.rq_pi = self.env.rq_producer(self.mem);
         }
@@ -371,7 +376,8 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
             Syndrome::KeyManagement
         };
         let (pdn, owner) = (self.env.target_pd(), self.env.owner);
-        // Keys for fast registration are the kernel's, also to take away.
+        // Only privileged queue pairs own keys for fast registration, so only they may invalidate
+        // such keys locally.
         let registers = remote || self.env.is_privileged();
         let region = self
             .shared
@@ -380,7 +386,8 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
             .filter(|r| r.key == key && r.pdn == pdn)
             .ok_or(cause)?;
         let is_fast_reg = region.flags & mr_flags::FAST_REG != 0;
-        // Its owner may take away what a peer has taken away just before: both were asked to.
+        // The owner may invalidate a key that the peer has just invalidated, because both may have
+        // been asked to do so.
         let is_late = is_fast_reg && !remote && region.state == MrState::Invalid;
         if region.state != MrState::Valid && !is_late {
             return Err(cause);
@@ -390,7 +397,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
             region.publish(self.mem);
             return Ok(());
         }
-        // A window of type 2B is its queue pair's alone to invalidate (IBTA 10.6.5.2).
+        // Only its own queue pair may invalidate a window of type 2B (IBTA 10.6.5.2).
         if region.bound.is_some_and(|bound| bound.owner == owner)
             && region.flags & mr_flags::WINDOW_2 != 0
         {
@@ -463,7 +470,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         let recv = completion.is_recv();
         let env = &*self.env;
         let cq = if completion.xrc.life != 0 {
-            // Gone, it has nobody to be told.
+            // If the SRQ was destroyed, no CQ is left for the completion.
             let srq = self.shared.srqs.get(completion.xrc.srqn);
             srq.filter(|srq| srq.life == completion.xrc.life)
                 .and_then(|srq| srq.cq.as_ref())
@@ -548,7 +555,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         if !written && recv && self.env.srqn().is_some() {
             self.env.lost = Some((completion.wqe_index, completion.wr_id));
         }
-        // A target outlives the CQ of an SRQ that is not its own.
+        // An XRC target stays up if the CQ of an SRQ dies, because the SRQ is not its own.
         written || completion.xrc.life != 0
     }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a queue pair sees of the device while it works: the objects around it ([`shared`]), its work requests, and the copying.
+//! The parts of the device that a queue pair uses while it runs: the objects around it
+//! ([`shared`]), its work requests, and the copy of payload.
 
 pub(crate) mod copy;
 pub(crate) mod frames;

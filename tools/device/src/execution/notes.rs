@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The hooks of the flight recorder: what happens becomes an entry, if it is recorded.
+//! The hooks of the flight recorder: they record an entry for each thing that happens, if the
+//! device has a recorder.
 
 use crate::execution::shared::Shared;
 use crate::objects::qp::{Env, Qp};
@@ -14,10 +15,10 @@ use verbena_record::{Packet as Noted, What, FIRST, LAST, LOST, LOT, RECV, WRITTE
 use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode};
 use verbena_roce::{psn, Packet};
 
-/// Syndrome and MSN of an AETH, as they are in its word (IBTA 9.3).
+/// Returns syndrome and MSN of an AETH as its word has them (IBTA 9.3).
 fn syndrome(aeth: &Aeth) -> u32 {
     let byte = match aeth.syndrome {
-        // Never on a wire, where it would be a sequence error.
+        // A source fault never appears on a wire. There this value would be a sequence error.
         AethSyndrome::Nak(NakCode::SourceFault) => 0x7f,
         other => other.to_wire(),
     };
@@ -58,7 +59,7 @@ fn raw(syndrome: Option<Syndrome>) -> u16 {
 }
 
 impl Shared {
-    /// Writes an entry, if what happens is recorded.
+    /// Records an entry, if the device has a recorder.
     #[inline]
     pub(crate) fn note(&mut self, what: impl FnOnce() -> What) {
         if let Some(recorder) = &mut self.recorder {
@@ -66,7 +67,7 @@ impl Shared {
         }
     }
 
-    /// An event.
+    /// Records an asynchronous event.
     pub(crate) fn note_event(&mut self, kind: EventType, number: u32, cause: Option<Syndrome>) {
         self.note(|| What::Event {
             kind: kind.to_raw(),
@@ -75,7 +76,8 @@ impl Shared {
         });
     }
 
-    /// The device begins with a work request, which a rule may have fail.
+    /// Records that the device begins with a work request. `by_rule` is true if a rule makes the
+    /// request fail.
     #[inline]
     pub(crate) fn note_work(&mut self, env: &Env, index: u32, wqe: &SendWqe, by_rule: bool) {
         self.note(|| What::Work {
@@ -91,7 +93,7 @@ impl Shared {
         }
     }
 
-    /// A completion.
+    /// Records a completion, also one that the CQ could not take.
     #[inline]
     pub(crate) fn note_completion(
         &mut self,
@@ -113,13 +115,13 @@ impl Shared {
         });
     }
 
-    /// A queue pair sends.
+    /// Records a packet that a queue pair sends.
     #[inline]
     pub(crate) fn note_sent(&mut self, packet: &Packet) {
         self.note(|| What::Sent(noted(packet.src_qpn, packet.dst_qpn, packet)));
     }
 
-    /// A queue pair receives.
+    /// Records a packet that a queue pair receives.
     #[inline]
     pub(crate) fn note_received(&mut self, env: &Env, packet: &Packet) {
         self.note(|| {
@@ -131,7 +133,7 @@ impl Shared {
         });
     }
 
-    /// A queue pair is in another state than its context shows.
+    /// Records the state of a queue pair that differs from the state in its context.
     #[inline]
     pub(crate) fn note_state(&mut self, qp: &Qp) {
         let path = qp.env.path.as_ref();
@@ -153,7 +155,7 @@ impl Shared {
         });
     }
 
-    /// A queue pair is created.
+    /// Records the creation of a queue pair.
     pub(crate) fn note_created(&mut self, env: &Env) {
         self.note(|| What::Created {
             qpn: env.qpn(),
@@ -164,7 +166,7 @@ impl Shared {
         });
     }
 
-    /// A queue pair is destroyed.
+    /// Records the destruction of a queue pair.
     pub(crate) fn note_destroyed(&mut self, env: &Env) {
         self.note(|| What::Destroyed {
             qpn: env.qpn(),
@@ -172,7 +174,7 @@ impl Shared {
         });
     }
 
-    /// A command is answered.
+    /// Records the reply to a command.
     pub(crate) fn note_command(&mut self, opcode: u16, status: CmdStatus, syndrome: u32) {
         let port_up = (opcode == Opcode::SetPort.to_raw()).then_some(self.port.up);
         self.note(|| What::Command {
@@ -183,7 +185,7 @@ impl Shared {
         });
     }
 
-    /// A packet passes the rules, of which one may have fired.
+    /// Records a packet that passes the rules. `fired` is true if a rule has fired on the packet.
     pub(crate) fn note_passing(&mut self, passing: &Passing, fired: bool) {
         let nth = psn::ahead(passing.psn, passing.first_psn) + 1;
         self.note(|| What::Passed {
@@ -206,7 +208,7 @@ impl Shared {
         }
     }
 
-    /// A packet that chance may have lost (`verbena-nic --drop`).
+    /// Records a packet that was subject to random loss (`verbena-nic --drop`), and if it was lost.
     pub(crate) fn note_lot(&mut self, env: Option<&Env>, packet: &Packet, lost: bool) {
         self.note(|| {
             let first = |env: &Env| match packet.kind.is_request() {
@@ -225,13 +227,14 @@ impl Shared {
         });
     }
 
-    /// A rule has just fired on something else than a packet.
+    /// Records that a rule has just fired on something else than a packet.
     pub(crate) fn note_fired(&mut self, on: On, opcode: u16, env: Option<&Env>) {
         let party = env.map_or((0, 0), |env| (env.qpn(), env.owner as u32));
         self.note_rule(on, Direction::Out, opcode, party, (0, 0));
     }
 
-    /// Has the tap told that a rule has just fired: with the frame that it fired on, or with the next.
+    /// Adds a note for the tap that a rule has just fired. The note belongs to the frame that the
+    /// rule fired on, or otherwise to the next frame.
     #[cold]
     pub(crate) fn remark_rule(&mut self, on: On) {
         let last = self.lab.as_ref().and_then(|lab| lab.table.last_fired());

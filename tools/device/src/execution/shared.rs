@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Everything of the device but the queue pairs' transports: what a queue pair sees of the device while it runs.
+//! The device except for the transports of its queue pairs: everything that a queue pair sees of
+//! the device while it runs.
 
 use crate::config::{self, Config};
 use crate::execution::copy::Lookups;
@@ -33,82 +34,84 @@ use verbena_faults::On;
 use verbena_roce::sched::Wheel;
 use verbena_roce::Pool;
 
-/// Deadlines that a slice attends to.
+/// Largest number of deadlines that a slice handles.
 pub(crate) const SLICE_DEADLINES: u32 = 1024;
 
-/// How long the driver may leave entries in an event queue until its interrupt is raised again, in nanoseconds.
+/// Time in nanoseconds for which the driver may leave entries in an event queue before the device
+/// raises the interrupt again.
 const EQ_REMIND_NS: u64 = 50_000_000;
 
-/// So many events that had to wait are put into rings at once.
+/// Largest number of waiting events that one call writes to the rings.
 pub(crate) const FLUSHED_EVENTS: u32 = 1024;
 
-/// The device around the queue pairs.
+/// The state of the device around its queue pairs.
 #[derive(Debug)]
 pub struct Shared {
-    /// What the NIC was started with.
+    /// Configuration with which the NIC was started.
     pub config: Config,
-    /// BAR 0.
+    /// Registers of BAR 0.
     pub regs: Arc<Registers>,
-    /// Time of the present slice.
+    /// Time at the beginning of the present slice, in nanoseconds.
     pub now: u64,
-    /// Context tables.
+    /// Context tables in guest memory.
     pub tables: Tables,
-    /// Doorbell areas.
+    /// Doorbell areas by number.
     pub uars: Slots<Uar>,
-    /// Event queues.
+    /// Event queues by number.
     pub eqs: Slots<Eq>,
-    /// Completion queues.
+    /// Completion queues by number.
     pub cqs: Slots<Cq>,
-    /// Shared receive queues.
+    /// Shared receive queues by number.
     pub srqs: Slots<Srq>,
-    /// Memory regions, by key index.
+    /// Memory regions and windows by key index.
     pub mrs: Slots<Mr>,
-    /// Queue pairs that were created so far.
+    /// Number of queue pairs that were created so far; the source of their `owner` values.
     pub owners: u64,
-    /// SRQs that were created so far.
+    /// Number of SRQs that were created so far; the source of their `life` values.
     pub srq_lives: u64,
-    /// What they may keep of what came ahead of a gap.
+    /// Accounts of the bytes that queue pairs keep of out-of-order packets.
     pub kept: Accounts,
-    /// GIDs, netdev state.
+    /// The port: GID table and netdev state.
     pub port: Port,
-    /// What no queue pair has counted, or one that is gone.
+    /// Counters of the device itself, and the sum of the counters of destroyed queue pairs.
     pub counters: Counters,
-    /// Who watches the port.
+    /// Tap on the port, if a reader watches it.
     pub tap: Option<Box<Tap>>,
-    /// The frame that was shown last, if more may be said of it, and what is to be said of the next.
+    /// The frame that the tap is shown next, kept back while a note may be added to it.
     pub shown: Option<Seen>,
-    /// See there.
+    /// Text for the note of the next frame (see `shown`).
     pub remark: Option<String>,
-    /// What is to go wrong, if anything is.
+    /// Fault laboratory, if the device has rules.
     pub lab: Option<Box<Lab>>,
-    /// What happened last, if that is recorded.
+    /// Flight recorder, if the device records.
     pub recorder: Option<Box<Recorder>>,
-    /// Vectors to raise.
+    /// Bit mask of the vectors to raise.
     pub interrupts: u32,
-    /// Packets that were sent and not delivered yet.
+    /// Packets that were sent and are not delivered yet.
     pub outgoing: VecDeque<Outgoing>,
-    /// Buffers of frames and of payloads that were copied.
+    /// Pool of buffers for frames and copied payloads.
     pub pool: Pool,
-    /// Queue pairs in whose call a CQ or SRQ has died since this was looked at.
+    /// Queue pairs that noticed the death of a CQ or an SRQ in a call, since the device last took
+    /// them.
     pub witnesses: Vec<u32>,
-    /// When CQs have to be told of a collapsed event.
+    /// Deadlines by which CQs must get their collapsed event.
     pub moderated: Wheel,
-    /// Room for what the copy at hand looks up.
+    /// Page addresses that the present copy looks up.
     pub lookups: Lookups,
-    /// Room for the copy of the WQE at hand.
+    /// Buffer for the copy of the present WQE.
     pub wqe: Wqe,
-    /// Draws what to lie about.
+    /// Random source of the wrong answers.
     #[cfg(feature = "hostile")]
     pub hostile: crate::hostile::Hostile,
     dirty_eqs: Vec<u32>,
     /// Completion queues with new entries.
     written_cqs: Vec<u32>,
-    /// Event queues with entries that the driver had not taken when it was looked last.
+    /// Event queues in which the driver had left entries at the last check.
     reminded_eqs: Vec<u32>,
 }
 
 impl Shared {
-    /// The state after power-on.
+    /// Creates the state after power-on.
     pub fn new(config: Config, regs: Arc<Registers>) -> Self {
         let port = Port::new(&config);
         let recorder = (config.record > 0).then(|| Box::new(Recorder::new(config.record)));
@@ -147,7 +150,7 @@ impl Shared {
         }
     }
 
-    /// Raises a vector.
+    /// Raises an interrupt vector, unless a rule withholds it.
     pub fn interrupt(&mut self, vector: u16) {
         if let Some(lab) = &mut self.lab {
             if lab.withholds(self.now, vector) {
@@ -159,14 +162,15 @@ impl Shared {
         self.counters.add(Counter::Interrupts, 1);
     }
 
-    /// The device is dead until reset. The first cause is told; a NIC whose engine fails again raises vector 0 by itself.
+    /// Puts the device into the fatal state up to the next reset. Only the first cause is reported;
+    /// a NIC whose engine fails again raises vector 0 by itself.
     pub fn fatal<M: GuestMemory>(&mut self, mem: &M, cause: Syndrome) {
         if self.regs.is_fatal() {
             return;
         }
         self.regs.set_fatal(cause);
         self.note_event(EventType::DeviceFatal, 0, Some(cause));
-        // No area is served any more, whose programs find that out by themselves.
+        // No area is served from now on. The programs notice that from this word.
         for (_, uar) in self.uars.iter() {
             Area::new(mem, uar.base).store_release(doorbell::ALIVE, 0);
         }
@@ -175,7 +179,7 @@ impl Shared {
         self.interrupt(0);
     }
 
-    /// An event queue cannot be reached.
+    /// Handles an event queue that cannot be reached: latches its error and makes the device fatal.
     fn fail_eq<M: GuestMemory>(&mut self, mem: &M, eqn: u32) {
         if let Some(eq) = self.eqs.get_mut(eqn) {
             eq.fail(mem);
@@ -183,7 +187,7 @@ impl Shared {
         self.fatal(mem, Syndrome::EqUnwritable);
     }
 
-    /// Reports an asynchronous event.
+    /// Reports an asynchronous event to the driver.
     pub fn async_event<M: GuestMemory>(
         &mut self,
         mem: &M,
@@ -195,7 +199,7 @@ impl Shared {
         self.push_event(mem, ASYNC_EQN, kind, number, cause);
     }
 
-    /// Puts an event into a queue; returns the index of its entry, if there is room for it now.
+    /// Adds an event to an event queue. Returns the index of its entry if there was room for it.
     pub(crate) fn push_event<M: GuestMemory>(
         &mut self,
         mem: &M,
@@ -229,7 +233,7 @@ impl Shared {
             }
             event
         };
-        // What fails here fails once more below.
+        // An error here occurs again at the push below.
         for _ in 1..times {
             let _ = eq.push(mem, event);
         }
@@ -248,7 +252,8 @@ impl Shared {
         }
     }
 
-    /// Raises the interrupts of the events since the last call. Returns when to call again, if events wait for room.
+    /// Writes waiting events to the rings and raises the interrupts of all events since the last
+    /// call. Returns the time of the next call, if events still wait for room.
     pub fn flush_events<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
         let mut retry: Option<u64> = None;
         let mut budget = FLUSHED_EVENTS;
@@ -259,7 +264,7 @@ impl Shared {
             eq.dirty = false;
             let vector = eq.vector;
             let cqs = &mut self.cqs;
-            // What a CQ is told of from here on falls into this event.
+            // This event also reports the later entries of its CQ.
             let placed = |event: &Event, index| match cqs.get_mut(event.number) {
                 Some(cq) if event.kind == EventType::Completion => cq.last_event = Some(index),
                 _ => {}
@@ -290,7 +295,8 @@ impl Shared {
         retry
     }
 
-    /// Looks after event queues that the driver left entries in. Returns when to call again.
+    /// Checks event queues in which the driver has left entries, and raises their interrupts again.
+    /// Returns the time of the next call.
     pub fn remind_drivers<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
         let mut next: Option<u64> = None;
         for eqn in std::mem::take(&mut self.reminded_eqs) {
@@ -319,7 +325,8 @@ impl Shared {
         next
     }
 
-    /// Writes an entry to a CQ, of which [`Shared::notify_written`] tells, and sees to the consequences of an overflow.
+    /// Writes an entry to a CQ and handles an overflow. [`Shared::notify_written`] raises the
+    /// completion event. Returns true if the entry was written.
     pub fn write_cqe<M: GuestMemory>(
         &mut self,
         mem: &M,
@@ -359,9 +366,9 @@ impl Shared {
         false
     }
 
-    /// Raises the completion events that the entries written since the last call make due: one look at the arm, and one
-    /// fence before it, for all entries of a slice. Returns the most entries that one of these CQs has and the program has not
-    /// taken.
+    /// Raises the completion events for the entries that were written since the last call, with one
+    /// read of the arm and one fence before it for all entries of a CQ. Returns the largest number
+    /// of entries in one of these CQs that the program has not taken.
     pub fn notify_written<M: GuestMemory>(&mut self, mem: &M) -> u32 {
         let mut untaken = 0;
         while let Some(cqn) = self.written_cqs.pop() {
@@ -374,14 +381,16 @@ impl Shared {
         untaken
     }
 
-    /// Raises the completion event of a CQ if an arm asks for what is there (device specification, section 7).
+    /// Raises the completion event of a CQ if an arm asks for an entry that the CQ has (device
+    /// specification, section 7).
     pub fn notify<M: GuestMemory>(&mut self, mem: &M, cqn: u32) {
         let now = self.now;
         let Some(cq) = self.cqs.get_mut(cqn) else {
             return;
         };
         let Some(count) = cq.wants_event(mem) else {
-            // What was collapsed has been polled: the period begins anew.
+            // The program has polled the entries of the collapsed event, so the period begins anew
+            // with the next entry.
             cq.collapsed_since = None;
             return;
         };
@@ -397,7 +406,8 @@ impl Shared {
         }
         cq.serve(mem);
         let (eqn, last) = (cq.eq.number(), cq.last_event);
-        // An event that the driver has yet to take tells of this entry too: its handler runs later than now.
+        // An event that the driver has yet to take also reports this entry, because the driver's
+        // handler runs later than now.
         let merged = match (last, self.eqs.get_mut(eqn)) {
             (Some(index), Some(eq)) => eq.is_unconsumed(mem, index),
             _ => false,
@@ -411,13 +421,13 @@ impl Shared {
         }
     }
 
-    /// Tells of collapsed events whose time has come; returns when the next one's comes.
+    /// Raises the collapsed events whose deadline has passed. Returns the next deadline.
     pub fn run_moderation<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
         for _ in 0..SLICE_DEADLINES {
             let Some(cqn) = self.moderated.pop(self.now) else {
                 break;
             };
-            // If not, it was told of meanwhile.
+            // None means that an event has reported the entries meanwhile.
             let collapsed = self.cqs.get(cqn).and_then(|cq| cq.collapsed_since);
             if collapsed.is_some() {
                 self.notify(mem, cqn);
@@ -426,14 +436,14 @@ impl Shared {
         self.moderated.next_deadline()
     }
 
-    /// Forgets events that wait for an object which is gone.
+    /// Drops the waiting events for an object that was destroyed.
     pub fn forget_events(&mut self, eqn: u32, number: u32, kinds: &[EventType]) {
         if let Some(eq) = self.eqs.get_mut(eqn) {
             eq.forget(number, kinds);
         }
     }
 
-    /// Producer index of an event queue.
+    /// Returns the producer index of an event queue.
     pub fn producer_of(&self, eqn: u32) -> u32 {
         self.eqs.get(eqn).map_or(0, Eq::producer_index)
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Work queue entries out of a copy of their bytes.
+//! The decoding of work queue entries from a copy of their bytes.
 
 use crate::memory::ring::Ring;
 use crate::memory::GuestMemory;
@@ -9,10 +9,11 @@ use verbena_roce::host::{RecvWqe, Sge, SgeList, Syndrome, WcStatus, WqeError};
 use verbena_roce::packet::Feth;
 use zerocopy::FromBytes;
 
-/// Largest stride of a ring.
+/// Largest stride of a ring in bytes.
 pub const MAX_STRIDE: usize = 1024;
 
-/// Room for the copy of a WQE, made once: to clear it for each would cost more than the copy.
+/// Buffer for the copy of a WQE, which is allocated once. To clear a buffer for each WQE would cost
+/// more than the copy.
 #[derive(Debug)]
 pub struct Wqe(Box<[u8; MAX_STRIDE]>);
 
@@ -23,7 +24,8 @@ impl Default for Wqe {
 }
 
 impl Wqe {
-    /// Copies the entry of a ring out, once; its length. None: it cannot be read.
+    /// Copies an entry of a ring, once. Returns its length in bytes; none if the entry cannot be
+    /// read.
     #[inline]
     pub fn fetch<M: GuestMemory>(&mut self, mem: &M, ring: &Ring, index: u32) -> Option<usize> {
         let length = 1 << ring.log_stride();
@@ -32,26 +34,26 @@ impl Wqe {
         Some(length)
     }
 
-    /// So many bytes of the copy.
+    /// Returns the first `length` bytes of the copy.
     #[inline]
     pub fn bytes(&self, length: usize) -> &[u8] {
         self.0.get(..length).unwrap_or_default()
     }
 }
 
-/// An error of the WQE itself.
+/// Returns the error of a malformed WQE.
 pub fn malformed(cause: Syndrome) -> WqeError {
     WqeError::new(WcStatus::LocQpOpErr, cause)
 }
 
-/// A structure at an offset of a copy.
+/// Reads a structure at an offset of a copy; none if the copy is too short.
 pub fn read_at<T: FromBytes>(bytes: &[u8], offset: usize) -> Option<T> {
     T::read_from_prefix(bytes.get(offset..)?)
         .ok()
         .map(|(value, _)| value)
 }
 
-/// Decodes SGEs from a copy; false if there are fewer.
+/// Decodes `count` SGEs from a copy. Returns false if the copy is too short.
 pub fn decode_sges(bytes: &[u8], offset: usize, count: usize, sges: &mut SgeList) -> bool {
     for i in 0..count {
         let Some(sge) = read_at::<wqe::Sge>(bytes, offset + i * size_of::<wqe::Sge>()) else {
@@ -66,7 +68,7 @@ pub fn decode_sges(bytes: &[u8], offset: usize, count: usize, sges: &mut SgeList
     true
 }
 
-/// Decodes what a FLUSH asks for.
+/// Decodes the type of a FLUSH and its length in bytes.
 pub fn decode_flush(bytes: &[u8]) -> Result<(Feth, u32), WqeError> {
     let segment: wqe::FlushSegment =
         read_at(bytes, wqe::FLUSH_OFFSET).ok_or(malformed(Syndrome::WqeSgeCount))?;
@@ -80,7 +82,8 @@ pub fn decode_flush(bytes: &[u8]) -> Result<(Feth, u32), WqeError> {
     Ok((feth, segment.length.get()))
 }
 
-/// Decodes a receive WQE from its copy; false if it is malformed (`wr_id` is set all the same).
+/// Decodes a receive WQE from its copy. Returns false if the WQE is malformed; `wr_id` is set even
+/// then.
 pub fn decode_recv(bytes: &[u8], index: u32, privileged: bool, out: &mut RecvWqe) -> bool {
     let Some(header) = read_at::<wqe::RecvWqe>(bytes, 0) else {
         return false;

@@ -2,8 +2,9 @@
 
 //! Regions with gaps: lists of elements, each contiguous memory of any address and length.
 //!
-//! An element says where it ends in the region, so it is found by halving the list, however long it is. The list lies in the
-//! guest's memory, and nothing in it is believed but the two ends between which a position was found, which are read at once.
+//! An element contains its end in the region, so the element of a position is found by binary
+//! search. The list lies in the guest's memory. Of the list the device trusts only the two ends
+//! between which it found a position, and it reads these two together.
 
 use crate::config::MAX_GAPS;
 use crate::memory::ring::{PageCache, CACHED};
@@ -11,9 +12,9 @@ use crate::memory::GuestMemory;
 use verbena_abi::ctx::Element;
 use zerocopy::IntoBytes;
 
-/// Bytes of an element.
+/// Size of an element in bytes.
 const SIZE: u64 = size_of::<Element>() as u64;
-/// Elements that are read at once.
+/// Number of elements that are read together.
 const TOGETHER: u32 = CACHED as u32 / 2;
 
 /// A list of elements that [is sound](Elements::is_sound).
@@ -24,14 +25,15 @@ pub struct Elements {
 }
 
 impl Elements {
-    /// Whether a list may be there, and so long.
+    /// True if the address is aligned, the count is within the limit and the list does not wrap.
     pub fn is_sound(addr: u64, count: u32) -> bool {
         addr % 8 == 0
             && (1..=MAX_GAPS).contains(&count)
             && addr.checked_add(u64::from(count) * SIZE).is_some()
     }
 
-    /// The DMA address of a byte position, and how many bytes from there on the element has, at most `want`.
+    /// Returns the DMA address of a byte position, and the number of bytes that the element has
+    /// from there, at most `want`.
     pub fn run<M: GuestMemory>(
         &self,
         mem: &M,
@@ -43,7 +45,8 @@ impl Elements {
         if let Some(found) = self.cached(cache, position, want) {
             return Some(found);
         }
-        // The one before comes along: it tells where the first one begins.
+        // The element before the found one is read too, because its end is the beginning of the
+        // found one.
         let first = self.find(mem, position)?.saturating_sub(1);
         let count = TOGETHER.min(self.count.checked_sub(first)?);
         let words = cache.addrs.get_mut(..2 * count as usize)?;
@@ -52,10 +55,11 @@ impl Elements {
         self.cached(cache, position, want)
     }
 
-    /// The same among those that were read.
+    /// Does the same as [`Elements::run`] with the elements that are in the cache.
     fn cached(&self, cache: &PageCache, position: u64, want: u64) -> Option<(u64, u64)> {
         let read = cache.addrs.get(..2 * cache.count as usize)?;
-        // In front of the first of the list there is nothing; of another that was read first only the end is known.
+        // The first element of the list begins at 0. The beginning of any other first cached
+        // element is not known, only its end.
         let mut start = (cache.first == 0).then_some(0);
         for element in read.chunks_exact(2) {
             let &[addr, end] = element else { break };
@@ -71,7 +75,8 @@ impl Elements {
         None
     }
 
-    /// The first element that ends behind a position. Of a list whose ends do not grow it is one or the other.
+    /// Returns the first element whose end is greater than a position. If the ends of a list are
+    /// not ascending, the result is any element of the list or none.
     fn find<M: GuestMemory>(&self, mem: &M, position: u64) -> Option<u32> {
         let (mut low, mut high) = (0, self.count);
         while low < high {
@@ -85,7 +90,7 @@ impl Elements {
         (low < self.count).then_some(low)
     }
 
-    /// Where an element of the list is.
+    /// Returns the DMA address of an element of the list.
     fn at(&self, index: u32) -> u64 {
         self.addr + u64::from(index) * SIZE
     }

@@ -2,9 +2,10 @@
 
 //! Guest memory as the device sees it: bytes at DMA addresses, never a Rust reference.
 //!
-//! The guest changes its memory whenever it likes, so everything here copies out or in, and a word that both sides look
-//! at is loaded and stored at once. What is read is a snapshot to be validated; nothing is read twice where the first
-//! answer was trusted.
+//! The guest may change its memory at any time. Therefore everything here copies out or in, and a
+//! word that both sides use is loaded and stored with one access. A value that was read is a
+//! snapshot, which has to be validated. No value is read a second time after the first one was
+//! trusted.
 
 pub mod elements;
 pub mod order;
@@ -15,22 +16,24 @@ use std::sync::atomic::{fence, Ordering};
 use verbena_abi::doorbell::Words;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The address is not in guest memory that the device can reach.
+/// Error: the address is not in guest memory that the device can reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreachable;
 
-/// Result of an access.
+/// Result of an access to guest memory.
 pub type Access<T = ()> = Result<T, Unreachable>;
 
-/// Guest memory. Ranges are checked by the implementation; none of these calls can fail in another way.
+/// Guest memory. The implementation checks the ranges; none of these calls can fail for another
+/// reason.
 pub trait GuestMemory {
-    /// Whether all of a range can be reached.
+    /// True if the device can reach all bytes of a range.
     fn contains(&self, addr: u64, len: u64) -> bool;
-    /// Copies bytes out.
+    /// Copies bytes out of guest memory.
     fn read(&self, addr: u64, to: &mut [u8]) -> Access;
-    /// Copies bytes in.
+    /// Copies bytes into guest memory.
     fn write(&self, addr: u64, from: &[u8]) -> Access;
-    /// Copies payload from another guest's memory, or inside one's own, in the order that [`order`] has; the ranges may overlap.
+    /// Copies payload from another guest's memory or within the same memory, in the order of
+    /// [`order`]. The ranges may overlap.
     fn copy_from(&self, to: u64, of: &Self, from: u64, len: usize) -> Access
     where
         Self: Sized;
@@ -42,28 +45,29 @@ pub trait GuestMemory {
     fn load64(&self, addr: u64) -> Access<u64>;
     /// Stores an aligned 64-bit word with release order.
     fn store64(&self, addr: u64, value: u64) -> Access;
-    /// Compares and swaps an aligned 64-bit word; returns the value before.
+    /// Compares and swaps an aligned 64-bit word. Returns the previous value.
     fn compare_swap64(&self, addr: u64, compare: u64, swap: u64) -> Access<u64>;
-    /// Adds to an aligned 64-bit word; returns the value before.
+    /// Adds to an aligned 64-bit word. Returns the previous value.
     fn fetch_add64(&self, addr: u64, add: u64) -> Access<u64>;
 
-    /// Copies payload out, of which the device wants the bytes and not their meaning: a part of it, which begins at this place of it.
+    /// Copies a part of a payload out of guest memory. The part begins at `_place` of the payload.
+    /// The device does not interpret these bytes.
     #[inline]
     fn read_payload(&self, addr: u64, to: &mut [u8], _place: usize) -> Access {
         self.read(addr, to)
     }
 
-    /// These bytes of payload are about to be written, in parts.
+    /// Announces that these bytes of payload will be written, in parts.
     #[inline]
     fn begin_payload(&self, _bytes: &[u8]) {}
 
-    /// Copies a part of them in, in the order that [`order`] has.
+    /// Copies a part of the announced payload in, in the order of [`order`].
     #[inline]
     fn write_payload(&self, addr: u64, from: &[u8]) -> Access {
         self.write(addr, from)
     }
 
-    /// Takes a snapshot of a structure.
+    /// Copies a structure out of guest memory, as a snapshot.
     #[inline]
     fn read_struct<T: FromBytes + IntoBytes>(&self, addr: u64) -> Access<T>
     where
@@ -74,7 +78,7 @@ pub trait GuestMemory {
         Ok(value)
     }
 
-    /// Writes a structure.
+    /// Copies a structure into guest memory.
     #[inline]
     fn write_struct<T: IntoBytes + Immutable>(&self, addr: u64, value: &T) -> Access
     where
@@ -84,7 +88,8 @@ pub trait GuestMemory {
     }
 }
 
-/// A doorbell area in guest memory. Reads of an area that has gone read 0, which no protocol step mistakes for work.
+/// A doorbell area in guest memory. Words of an area that cannot be reached read as 0, which no
+/// step of the protocol takes for work.
 #[derive(Debug)]
 pub struct Area<'a, M> {
     mem: &'a M,
@@ -92,7 +97,7 @@ pub struct Area<'a, M> {
 }
 
 impl<'a, M: GuestMemory> Area<'a, M> {
-    /// The area at a DMA address.
+    /// Returns the doorbell area at a DMA address.
     pub fn new(mem: &'a M, base: u64) -> Self {
         Self { mem, base }
     }
@@ -132,7 +137,7 @@ impl<M: GuestMemory> Words for Area<'_, M> {
             .unwrap_or(0)
     }
     fn increment(&self, offset: usize) {
-        // Only the guest increments; the device has no such word.
+        // Only the guest increments words; the device has no such word.
         debug_assert!(false, "the device increments nothing ({offset:#x})");
     }
     #[inline]

@@ -1,32 +1,36 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The order in which a program that polls memory sees payload arrive.
+//! The order in which payload becomes visible to a program that polls memory.
 //!
-//! Programs poll the last bytes of a buffer for an RDMA WRITE, and take its other bytes as soon as the last ones have changed. So
-//! [`copy`] stores everything but the last [`TAIL`] bytes, in any order, then those, upwards, each store with release order. And
-//! what a copy stores becomes visible after all that the copy before it has stored. Of a message that is copied in parts
-//! (packets, pages, slices) each part is copied like that, in ascending order: its last bytes then come last of all, also where
-//! they lie in two parts. The specification promises less, and adapters do as much (device specification, section 6).
+//! A program may poll the last bytes of a buffer for an RDMA WRITE, and use the other bytes as soon
+//! as the last ones have changed. Therefore [`copy`] stores all bytes except the last [`TAIL`] ones
+//! in any order, and then the last ones in ascending order, each store with release order. The
+//! stores of a copy become visible after all stores of the previous copy. A message may be copied
+//! in parts (packets, pages, slices). Each part is copied in this way and the parts in ascending
+//! order, so the last bytes of the message become visible last, even if they lie in two parts. The
+//! specification promises less, but adapters do the same (device specification, section 6).
 //!
-//! The order is here, without a pointer, so that a model can run it over memory that shows every reordering
-//! (`tests/loom.rs`). A memory has the accesses.
+//! This module has the order without pointers, so that a model can run it over memory that shows
+//! every reordering (`tests/loom.rs`). The implementations of [`Payload`] have the accesses.
 
-/// So many bytes at the end of a copy become visible after all others: a program polls one word.
+/// Number of bytes at the end of a copy that become visible after all others: a program polls one
+/// word.
 pub const TAIL: usize = 8;
 
-/// A source and a target of the same length in bytes. They may overlap.
+/// A source and a target of the same length in bytes. The two may overlap.
 pub trait Payload {
-    /// What was stored before becomes visible before what is stored after.
+    /// Makes earlier stores visible before later stores.
     fn fence(&self);
 
-    /// Loads the source's last `count` bytes, of which there are at most [`TAIL`], in the order of memory.
+    /// Loads the last `count` bytes of the source, in memory order. `count` is at most [`TAIL`].
     fn last(&self, count: usize) -> [u8; TAIL];
 
-    /// Copies the first `count` bytes, in any order. Where source and target overlap the target has what the source had before.
+    /// Copies the first `count` bytes, in any order. If source and target overlap, the target gets
+    /// the bytes that the source had before the copy.
     fn bulk(&self, count: usize);
 
-    /// Stores `N` bytes at the target's offset `at` with one store, which becomes visible after all that was stored before. `N` is a
-    /// power of two that divides the target's address there.
+    /// Stores `N` bytes at offset `at` of the target with one store, which becomes visible after
+    /// all earlier stores. `N` is a power of two that divides the target address of the store.
     fn store<const N: usize>(&self, at: usize, bytes: [u8; N]);
 }
 
@@ -36,12 +40,13 @@ pub fn copy(payload: &impl Payload, to: usize, length: usize) {
     if length == 0 {
         return;
     }
-    // The end of the copy before this one may be what a program waits for.
+    // A program may wait for the end of the previous copy.
     payload.fence();
     let count = length.min(TAIL);
     let mut at = length - count;
-    // Loaded first: the bulk of the target may be where the end of the source is. And whoever fills the source upwards has
-    // filled the rest of it before what is loaded here.
+    // The last bytes are loaded before the bulk copy, because the bulk of the target may overlap
+    // the end of the source. Also, a program that fills the source in ascending order has filled
+    // the rest of the source before the bytes that are loaded here.
     let last = payload.last(count);
     payload.bulk(at);
     if count == TAIL && (to.wrapping_add(at)) % TAIL == 0 {

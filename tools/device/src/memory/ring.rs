@@ -11,13 +11,13 @@ use verbena_abi::syndrome::Syndrome;
 use verbena_abi::Le64;
 use zerocopy::IntoBytes;
 
-/// Page sizes that a translation may use.
+/// Page sizes that a translation may use, as logarithms.
 pub const LOG_PAGE: std::ops::RangeInclusive<u8> = 12..=30;
 
-/// A translation that has been checked for form; the pages it names are looked up when they are used.
+/// A translation whose form was checked. Its pages are looked up at the time of use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pages {
-    /// As the driver gave it, for contexts.
+    /// Translation as the driver gave it, for contexts.
     pub raw: Translation,
     addr: u64,
     num_pages: u32,
@@ -26,8 +26,8 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Checks what a fast registration says: a translation of at least `bytes` bytes, or a list of elements, whose bytes are
-    /// counted when they are used.
+    /// Checks the translation of a fast registration: pages of at least `bytes` bytes, or a list of
+    /// elements, whose bytes are checked at the time of use.
     pub fn registered(raw: &Translation, bytes: u64) -> Result<Self, CmdError> {
         if raw.levels != TRANSLATION_ELEMENTS {
             return Self::new(raw, bytes);
@@ -76,9 +76,10 @@ impl Pages {
         })
     }
 
-    /// The DMA address of a byte position, and how many bytes from there on are contiguous, at most `want`.
+    /// Returns the DMA address of a byte position, and the number of bytes that are contiguous from
+    /// there, at most `want`.
     ///
-    /// Neighbouring pages are merged, so that a copy is as long as it can be.
+    /// Contiguous pages are merged, so that a copy is as long as possible.
     #[inline]
     pub fn run<M: GuestMemory>(
         &self,
@@ -124,7 +125,8 @@ impl Pages {
         Some((first.checked_add(inside)?, got.min(want)))
     }
 
-    /// The DMA address of a page, of which the next `ahead` will be wanted too.
+    /// Returns the DMA address of a page. If the page is not in the cache, up to `ahead` pages from
+    /// it are read.
     #[inline]
     fn cached<M: GuestMemory>(
         &self,
@@ -150,7 +152,7 @@ impl Pages {
         ahead: u64,
     ) -> Option<()> {
         let left = self.num_pages.checked_sub(page).filter(|&l| l > 0)?;
-        // A run of entries does not leave its table.
+        // The entries that are read together lie in one table.
         let table = if self.levels == 1 {
             left
         } else {
@@ -167,12 +169,12 @@ impl Pages {
         Some(())
     }
 
-    /// The DMA address of a page.
+    /// Looks up the DMA address of a page without a cache.
     fn page<M: GuestMemory>(&self, mem: &M, page: u32) -> Option<u64> {
         self.cached(mem, &mut PageCache::default(), page, 1)
     }
 
-    /// Where the address of a page is written.
+    /// Returns the DMA address of the table entry of a page.
     #[inline]
     fn entry<M: GuestMemory>(&self, mem: &M, page: u32) -> Option<u64> {
         if self.levels == 1 {
@@ -184,28 +186,28 @@ impl Pages {
     }
 }
 
-/// Page addresses that are read at once.
+/// Number of page addresses that are read together.
 pub(super) const CACHED: usize = 32;
 
-/// Page addresses, or elements, that were looked up a moment ago, for one walk over one region at a time.
+/// Page addresses or elements that were read last, for one walk over one region at a time.
 #[derive(Debug)]
 pub struct PageCache {
     pub(super) first: u32,
     pub(super) count: u32,
-    /// Of an element two: its address and its end.
+    /// Page addresses, or two words for each element: its address and its end.
     pub(super) addrs: [Le64; CACHED],
-    /// Elements that were sought since somebody took the number.
+    /// Number of elements that were looked up since the last [`PageCache::take_sought`].
     pub(super) sought: u32,
 }
 
 impl PageCache {
-    /// Forgets what was looked up.
+    /// Invalidates the cached addresses.
     #[inline]
     pub fn forget(&mut self) {
         self.count = 0;
     }
 
-    /// How many elements were sought since the last call.
+    /// Returns the number of elements that were looked up since the last call.
     #[inline]
     pub fn take_sought(&mut self) -> u32 {
         std::mem::take(&mut self.sought)
@@ -224,19 +226,19 @@ impl Default for PageCache {
     }
 }
 
-/// A ring of 2^n entries, whose pages were looked up when it was created.
+/// A ring of 2^n entries, whose pages were looked up when the ring was created.
 #[derive(Debug)]
 pub struct Ring {
     pages: Vec<u64>,
     log_page: u8,
     log_stride: u8,
     log_size: u8,
-    /// As the driver gave it, for contexts.
+    /// Translation as the driver gave it, for contexts.
     pub raw: Translation,
 }
 
 impl Ring {
-    /// Looks a ring up and checks that all of it can be reached.
+    /// Looks up the pages of a ring and checks that all of them can be reached.
     pub fn new<M: GuestMemory>(
         mem: &M,
         raw: &Translation,
@@ -269,7 +271,7 @@ impl Ring {
         })
     }
 
-    /// The ring of a queue that is not there: it has one entry, which cannot be reached.
+    /// Returns the ring of a queue that does not exist. It has one entry, which cannot be reached.
     pub fn none() -> Self {
         Self {
             pages: vec![u64::MAX << 12],
@@ -280,7 +282,8 @@ impl Ring {
         }
     }
 
-    /// DMA address of the entry with a free-running index. Entries do not cross pages: both are powers of two.
+    /// Returns the DMA address of the entry with a free-running index. An entry does not cross a
+    /// page boundary, because the sizes of both are powers of two.
     #[inline]
     pub fn entry(&self, index: u32) -> u64 {
         let offset = (u64::from(index) & ((1 << self.log_size) - 1)) << self.log_stride;
@@ -288,19 +291,19 @@ impl Ring {
         self.pages[page] + (offset & ((1u64 << self.log_page) - 1))
     }
 
-    /// Number of entries.
+    /// Returns the number of entries.
     #[inline]
     pub fn size(&self) -> u32 {
         1 << self.log_size
     }
 
-    /// Log of the number of entries.
+    /// Returns the logarithm of the number of entries.
     #[inline]
     pub fn log_size(&self) -> u8 {
         self.log_size
     }
 
-    /// Log of the bytes of an entry.
+    /// Returns the logarithm of the size of an entry in bytes.
     #[inline]
     pub fn log_stride(&self) -> u8 {
         self.log_stride
@@ -308,7 +311,7 @@ impl Ring {
 }
 
 impl Pages {
-    /// No pages at all.
+    /// Returns a translation without pages.
     pub fn none() -> Self {
         Self {
             raw: Translation::default(),

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The context tables in guest memory, and how a context is published there.
+//! The context tables in guest memory, and the publication of a context there.
 //!
-//! The device is the only writer of a context slot. A reader takes a copy and takes it again if the sequence counter
-//! was odd or changed meanwhile (device specification, "Contexts").
+//! The device is the only writer of a context slot. A reader takes a copy, and repeats the copy if
+//! the sequence counter was odd or has changed meanwhile (device specification, "Contexts").
 
 use crate::config;
 use crate::error::{bad, CmdError};
@@ -16,14 +16,14 @@ use verbena_abi::ctx::{CqContext, EqContext, MemoryEntry, QpContext, SrqContext}
 use verbena_abi::syndrome::Syndrome;
 use zerocopy::{Immutable, IntoBytes};
 
-/// The chunks of each table.
+/// The chunks of guest memory of each context table.
 #[derive(Debug, Default)]
 pub struct Tables {
     chunks: [Vec<Option<u64>>; 5],
     misbehave: Misbehaviour,
 }
 
-/// Where a context is published, and the sequence counter there.
+/// The slot where a context is published, with its sequence counter.
 #[derive(Debug)]
 pub struct ContextSlot {
     addr: u64,
@@ -42,7 +42,7 @@ const fn shape(table: Table) -> (usize, u32) {
 }
 
 impl Tables {
-    /// Tables without memory.
+    /// Creates context tables without memory.
     pub fn new(misbehave: Misbehaviour) -> Self {
         Self {
             misbehave,
@@ -50,7 +50,7 @@ impl Tables {
         }
     }
 
-    /// Takes a chunk for contexts.
+    /// Adds a chunk of guest memory to a context table.
     pub fn set_chunk<M: GuestMemory>(
         &mut self,
         mem: &M,
@@ -81,7 +81,8 @@ impl Tables {
         Ok(())
     }
 
-    /// The slot of a number.
+    /// Returns the context slot of an object by its number. Fails if the table has no chunk for the
+    /// number.
     pub fn slot<M: GuestMemory>(
         &self,
         mem: &M,
@@ -97,7 +98,8 @@ impl Tables {
             .flatten()
             .ok_or(none)?;
         let addr = chunk + (number as usize % per_chunk * shape(table).0) as u64;
-        // The counter goes on where the slot's last object left it, so that a slow reader notices the change.
+        // The counter continues from the value of the slot's previous object, so that a slow reader
+        // notices the change.
         let seq = mem
             .load32(addr)
             .map_err(|_| bad(CmdStatus::BadAddress, Syndrome::CmdTableSlot))?;
@@ -110,7 +112,7 @@ impl Tables {
 }
 
 impl ContextSlot {
-    /// Publishes a context; its first word is the counter's.
+    /// Publishes a context. The first word of the context is the sequence counter.
     pub fn publish<M: GuestMemory, T: IntoBytes + Immutable>(&mut self, mem: &M, context: &T) {
         let bytes = context.as_bytes();
         let _ = mem.store32(self.addr, self.seq.wrapping_add(1));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Bringing the device up, commands, events.
+//! The fake driver: bring-up of the device, commands and events.
 
 use super::ram::{GuestWords, Ram, BASE};
 use crate::error::CmdError;
@@ -19,31 +19,31 @@ use verbena_abi::syndrome::Syndrome;
 use verbena_abi::{doorbell, regs};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Log of the entries of each event queue.
+/// Logarithm of the number of entries of an event queue.
 pub const LOG_EQ: u8 = 4;
 
-/// The driver and its device.
+/// The fake driver and its device.
 #[derive(Debug)]
 pub struct Driver {
-    /// Guest memory.
+    /// Memory of the fake guest.
     pub ram: Ram,
-    /// The device.
+    /// Device that the driver drives.
     pub device: Device,
-    /// BAR 0.
+    /// Registers of BAR 0.
     pub regs: Arc<Registers>,
-    /// The clock.
+    /// Time of the device clock in nanoseconds.
     pub now: u64,
     /// DMA address of doorbell area 0.
     pub area: u64,
-    /// Writes to the doorbell BAR.
+    /// Number of writes to the doorbell BAR since the last run.
     pub rings: Cell<u32>,
-    /// Interrupts taken, by vector.
+    /// Number of interrupts taken, by vector.
     pub interrupts: HashMap<u32, u32>,
-    /// Slices that the last command took.
+    /// Number of slices that the last command took.
     pub slices: u32,
-    /// Log of the entries of event queues that are created.
+    /// Logarithm of the number of entries of the event queues that are created next.
     pub log_eq: u8,
-    /// Of so many commands one is watched: it changes nothing if it fails.
+    /// One of this number of commands is checked to change nothing if it fails.
     pub watch: u32,
     eqs: HashMap<u32, EqView>,
     tables: HashMap<Table, u64>,
@@ -53,7 +53,8 @@ pub struct Driver {
     numbers: u32,
     slots: u16,
     freed: Vec<u16>,
-    /// What the host says to entries of the GID table, where it is asked: the rule by which it refuses them.
+    /// Answer of the host about entries of the GID table, if the device asks: the syndrome of a
+    /// refusal, or none to accept them.
     pub denies: Option<Syndrome>,
 }
 
@@ -68,7 +69,7 @@ struct EqView {
 /// MAC address of the net device, with which the driver sets its GIDs.
 pub const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// Where two descriptions differ.
+/// Returns the first differences of two descriptions as text.
 fn differences(one: &str, other: &str) -> String {
     let pairs = one.split(", ").zip(other.split(", "));
     let changed = pairs.filter(|(a, b)| a != b);
@@ -77,19 +78,20 @@ fn differences(one: &str, other: &str) -> String {
 }
 
 impl Driver {
-    /// A device that is up: area 0, event queues 0 and 1, GID 0 (10.0.0.1) and 1 (10.0.0.2), port up.
+    /// Creates a device that is up: area 0, event queues 0 and 1, GID 0 (10.0.0.1) and GID 1
+    /// (10.0.0.2), port up.
     pub fn new() -> Self {
         Self::with(Config::default())
     }
 
-    /// The same with a configuration.
+    /// Creates a device that is up, with this configuration.
     pub fn with(config: Config) -> Self {
         let mut driver = Self::cold(config);
         driver.bring_up();
         driver
     }
 
-    /// A device as after power-on.
+    /// Creates a device in its state after power-on.
     pub fn cold(config: Config) -> Self {
         let regs = Arc::new(Registers::default());
         Self {
@@ -115,7 +117,7 @@ impl Driver {
         }
     }
 
-    /// Gives the device memory for one chunk of a table; its DMA address.
+    /// Gives the device memory for one chunk of a context table. Returns the chunk's DMA address.
     pub fn give_chunk(&mut self, table: Table, chunk: u32) -> u64 {
         let addr = self.alloc(TABLE_CHUNK_SIZE as u64);
         self.must(&SetTableChunk {
@@ -127,7 +129,8 @@ impl Driver {
         addr
     }
 
-    /// Gives the device memory for the contexts `C` of all numbers below one. It has the first chunk.
+    /// Gives the device memory for the contexts `C` of all numbers below `count`. The device
+    /// already has the first chunk.
     pub fn room_for<C>(&mut self, table: Table, count: u32) {
         let chunks = (count as usize * size_of::<C>()).div_ceil(TABLE_CHUNK_SIZE);
         for chunk in 1..chunks as u32 {
@@ -135,7 +138,7 @@ impl Driver {
         }
     }
 
-    /// Does what a driver's probe does.
+    /// Brings the device up as a driver's probe does.
     pub fn bring_up(&mut self) {
         self.cmdq = self.alloc(4096);
         self.regs
@@ -165,7 +168,7 @@ impl Driver {
         self.set_port(true);
     }
 
-    /// Zeroed memory, page aligned.
+    /// Allocates zeroed memory, aligned to a page.
     pub fn alloc(&mut self, bytes: u64) -> u64 {
         let at = self.free;
         self.free += bytes.next_multiple_of(4096);
@@ -173,21 +176,21 @@ impl Driver {
         at
     }
 
-    /// DMA address of the first chunk of a context table.
+    /// Returns the DMA address of the first chunk of a context table.
     pub fn table(&self, table: Table) -> u64 {
         self.tables.get(&table).copied().unwrap_or(0)
     }
 
-    /// Issues a command, without a look at anything else.
+    /// Issues a command and returns its reply.
     pub fn cmd<C: Command>(&mut self, request: &C) -> Result<C::Reply, CmdError> {
         self.raw_cmd(C::OPCODE.to_raw(), request.as_bytes())
             .map(|reply| C::Reply::read_from_prefix(&reply).unwrap().0)
     }
 
-    /// Issues a command of any bytes.
+    /// Issues a command with any bytes as its request, and returns the bytes of the reply.
     pub fn raw_cmd(&mut self, opcode: u16, payload: &[u8]) -> Result<Vec<u8>, CmdError> {
         let before = (self.token % self.watch == 0).then(|| self.objects());
-        // Of thousands of objects that takes too long.
+        // The check takes too long with thousands of objects.
         if before.as_ref().is_some_and(|words| words.len() > 60_000) {
             self.watch = u32::MAX;
         }
@@ -219,7 +222,7 @@ impl Driver {
         Ok(out)
     }
 
-    /// All that commands make and change, in words.
+    /// Returns a text of all objects that commands create and change.
     pub fn objects(&self) -> String {
         let (device, shared) = (&self.device, &self.device.shared);
         let mut words = String::new();
@@ -243,17 +246,17 @@ impl Driver {
         self.cmdq + u64::from(slot) * SLOT_SIZE as u64
     }
 
-    /// Commands that were issued.
+    /// Returns the number of commands that were issued.
     pub fn commands(&self) -> u32 {
         self.token
     }
 
-    /// What the device was started with.
+    /// Returns the configuration with which the device was started.
     pub fn device_config(&self) -> &Config {
         &self.device.shared.config
     }
 
-    /// Writes a command to a slot and rings for it.
+    /// Writes a command to a slot and rings the doorbell for the slot.
     pub fn begin_cmd<C: Command>(&mut self, slot: u32, request: &C) {
         self.begin_raw(slot, C::OPCODE.to_raw(), request.as_bytes());
     }
@@ -272,7 +275,7 @@ impl Driver {
         self.device.command(slot);
     }
 
-    /// Whether the request in a slot has its reply.
+    /// True if the request in a slot has its reply.
     pub fn is_answered(&self, slot: u32) -> bool {
         let at = self.slot_at(slot);
         let request: RequestHeader = self.ram.read_struct(at).unwrap();
@@ -280,7 +283,7 @@ impl Driver {
         reply.token.get() == request.token.get()
     }
 
-    /// Status and syndrome of the reply in a slot.
+    /// Returns status and syndrome of the reply in a slot.
     pub fn answer(&self, slot: u32) -> (CmdStatus, u16) {
         let at = self.slot_at(slot) + REQUEST_SIZE as u64;
         let reply: ReplyHeader = self.ram.read_struct(at).unwrap();
@@ -296,7 +299,7 @@ impl Driver {
         }
     }
 
-    /// QUERY_STATS of the port, or of the queue pair with a number, with room for so many counters.
+    /// Issues QUERY_STATS for the port, or for the queue pair `qpn`, with room for `room` counters.
     pub fn query_stats(&mut self, qpn: Option<u32>, room: u32) -> Result<Vec<u64>, CmdError> {
         let addr = self.alloc(u64::from(room) * 8);
         let kind = match qpn {
@@ -316,13 +319,13 @@ impl Driver {
         Ok(words.chunks_exact(8).map(counter).collect())
     }
 
-    /// A number that no object has.
+    /// Returns a number that no object has.
     pub fn number(&mut self) -> u32 {
         self.numbers += 1;
         self.numbers
     }
 
-    /// A doorbell slot that no object has.
+    /// Returns a doorbell slot that no object has.
     pub fn slot(&mut self) -> u16 {
         if let Some(slot) = self.freed.pop() {
             return slot;
@@ -331,7 +334,7 @@ impl Driver {
         self.slots - 1
     }
 
-    /// Gives a doorbell slot back, whose words the next user finds zeroed.
+    /// Frees a doorbell slot and clears its words for the next user.
     pub fn free_slot(&mut self, slot: u16) {
         use doorbell::Words;
         let at = slot as usize;
@@ -343,7 +346,7 @@ impl Driver {
         self.freed.push(slot);
     }
 
-    /// Creates an event queue on the vector of its number.
+    /// Creates an event queue on the vector with the same number.
     pub fn create_eq(&mut self, eqn: u32) -> Result<(), CmdError> {
         let ring = self.alloc((EQE_SIZE as u64) << self.log_eq);
         let ci_addr = self.alloc(4);
@@ -366,24 +369,24 @@ impl Driver {
         Ok(())
     }
 
-    /// Addresses of an event queue's ring and of its consumer index.
+    /// Returns the addresses of an event queue's ring and of its consumer index.
     pub fn eq_memory(&self, eqn: u32) -> (u64, u64) {
         self.eqs
             .get(&eqn)
             .map_or((0, 0), |view| (view.ring, view.ci_addr))
     }
 
-    /// Address of the command slots.
+    /// Returns the address of the command slots.
     pub fn cmdq_memory(&self) -> u64 {
         self.cmdq
     }
 
-    /// Sets a GID.
+    /// Sets a GID of the net device [`MAC`].
     pub fn set_gid(&mut self, index: u16, ip: [u8; 4]) {
         self.set_gid_of(index, ip, MAC);
     }
 
-    /// Sets a GID of a net device with a MAC address.
+    /// Sets a GID of a net device with this MAC address.
     pub fn set_gid_of(&mut self, index: u16, ip: [u8; 4], mac: [u8; 6]) {
         self.must(&SetGid {
             index: index.into(),
@@ -397,7 +400,7 @@ impl Driver {
         });
     }
 
-    /// Sets the netdev's state.
+    /// Sets the state of the netdev.
     pub fn set_port(&mut self, up: bool) {
         self.must(&SetPort {
             up: up.into(),
@@ -407,7 +410,7 @@ impl Driver {
         });
     }
 
-    /// Area 0.
+    /// Returns doorbell area 0.
     pub fn words(&self) -> GuestWords<'_> {
         GuestWords {
             ram: &self.ram,
@@ -415,7 +418,8 @@ impl Driver {
         }
     }
 
-    /// Runs the device until it has nothing to do at this time. Panics if it never ends.
+    /// Runs the device until it has nothing to do at the present time. Panics if that takes too
+    /// many slices.
     pub fn run(&mut self) {
         for _ in 0..100_000 {
             let next = self.device.run_slice(&self.ram, self.now);
@@ -431,7 +435,7 @@ impl Driver {
         panic!("the device does not come to rest");
     }
 
-    /// Lets time pass, deadline by deadline.
+    /// Advances the clock by `nanoseconds`, and runs the device at each of its deadlines.
     pub fn pass(&mut self, nanoseconds: u64) {
         let end = self.now + nanoseconds;
         for _ in 0..100_000 {
@@ -457,12 +461,12 @@ impl Driver {
         }
     }
 
-    /// The events of a queue since the last call.
+    /// Takes all new events of a queue.
     pub fn events(&mut self, eqn: u32) -> Vec<Event> {
         std::iter::from_fn(|| self.event(eqn)).collect()
     }
 
-    /// The next event of a queue, if there is one.
+    /// Takes the next event of a queue, if there is one.
     pub fn event(&mut self, eqn: u32) -> Option<Event> {
         let event = self.next_event(eqn)?;
         let view = self.eqs.get_mut(&eqn)?;
@@ -471,7 +475,7 @@ impl Driver {
         Some(event)
     }
 
-    /// The same, and it stays.
+    /// Returns the next event of a queue without taking it.
     pub fn next_event(&self, eqn: u32) -> Option<Event> {
         let view = self.eqs.get(&eqn)?;
         let at = view.ring + u64::from(view.ci % (1 << view.log_size)) * EQE_SIZE as u64;
@@ -495,7 +499,7 @@ impl Default for Driver {
     }
 }
 
-/// Contiguous memory.
+/// Returns the translation of contiguous memory.
 pub fn flat(addr: u64) -> Translation {
     Translation {
         addr: addr.into(),
@@ -504,7 +508,7 @@ pub fn flat(addr: u64) -> Translation {
     }
 }
 
-/// The GID of an IPv4 address.
+/// Returns the GID of an IPv4 address.
 pub fn gid(ip: [u8; 4]) -> [u8; 16] {
     let mut gid = [0; 16];
     gid[10..12].fill(0xff);

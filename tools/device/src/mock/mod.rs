@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A fake driver over plain memory, which speaks the ABI: it creates queues, posts and polls. With it the whole device
-//! is tested without a guest, on a clock of the test's own.
+//! A fake driver over plain memory, which speaks the ABI: it creates queues, posts and polls. With
+//! this driver the whole device is tested without a guest, and the test controls the clock.
 
 mod driver;
 mod queues;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Queues and memory regions of the fake driver: create, connect, post, poll.
+//! Queues and memory regions of the fake driver: creation, connection, posting and polling.
 
 use super::driver::{flat, gid, Driver, MAC};
 use crate::error::CmdError;
@@ -12,109 +12,109 @@ use verbena_abi::doorbell::{self, Arm, ArmMode, Words};
 use verbena_abi::wqe::{self, send_flags, RecvWqe, SendWqe, Sge, WqeOpcode};
 use zerocopy::IntoBytes;
 
-/// Everything that a region can allow.
+/// All access rights that the tests give a region.
 pub const ALL_ACCESS: u32 = access::LOCAL_WRITE
     | access::REMOTE_WRITE
     | access::REMOTE_READ
     | access::REMOTE_ATOMIC
     | access::FLUSH_GLOBAL;
 
-/// A CQ from the program's side.
+/// A CQ as the program sees it.
 #[derive(Clone, Debug)]
 pub struct CqHandle {
-    /// Its number.
+    /// Number of the CQ.
     pub cqn: u32,
-    /// Its slot in area 0.
+    /// Slot of the CQ in doorbell area 0.
     pub slot: u16,
-    /// Its ring.
+    /// DMA address of the ring.
     pub ring: u64,
-    /// Log of its entries.
+    /// Logarithm of the number of entries.
     pub log_size: u8,
-    /// Consumer index.
+    /// Consumer index of the program.
     pub ci: u32,
-    /// Index of the ring's first entry: not 0 once the CQ was resized.
+    /// Index of the ring's first entry, which is not 0 after the CQ was resized.
     pub base: u32,
-    /// The last arm.
+    /// Arm that was issued last.
     pub arm: Arm,
 }
 
-/// A queue pair from the program's side.
+/// A queue pair as the program sees it.
 #[derive(Clone, Debug)]
 pub struct QpHandle {
-    /// Its number.
+    /// Number of the queue pair.
     pub qpn: u32,
-    /// Its slot in area 0.
+    /// Slot of the queue pair in doorbell area 0.
     pub slot: u16,
-    /// Send ring.
+    /// DMA address of the send ring.
     pub sq: u64,
-    /// Receive ring.
+    /// DMA address of the receive ring.
     pub rq: u64,
-    /// Producer indexes.
+    /// Producer index of the send ring.
     pub sq_pi: u32,
-    /// Producer indexes.
+    /// Producer index of the receive ring.
     pub rq_pi: u32,
 }
 
-/// A shared receive queue from the program's side.
+/// A shared receive queue as the program sees it.
 #[derive(Clone, Debug)]
 pub struct SrqHandle {
-    /// Its number.
+    /// Number of the SRQ.
     pub srqn: u32,
-    /// Its slot in area 0.
+    /// Slot of the SRQ in doorbell area 0.
     pub slot: u16,
-    /// Its ring.
+    /// DMA address of the ring.
     pub ring: u64,
-    /// Producer index.
+    /// Producer index of the ring.
     pub pi: u32,
 }
 
-/// A completion.
+/// A completion that was polled.
 #[derive(Clone, Copy, Debug)]
 pub struct Done {
-    /// The entry.
+    /// CQ entry of the completion.
     pub cqe: Cqe,
-    /// Its last word.
+    /// Last word of the entry, decoded.
     pub tail: Tail,
 }
 
 impl Done {
-    /// Its status.
+    /// Returns the status of the completion.
     pub fn status(&self) -> WcStatus {
         WcStatus::from_raw(self.tail.status).unwrap()
     }
 }
 
-/// A send WQE as bytes.
+/// The bytes of a send WQE.
 pub type WqeBytes = [u8; 1 << LOG_SQ_STRIDE];
 
-/// Log of the entries of send and receive rings.
+/// Logarithm of the number of entries of send and receive rings.
 pub const LOG_WQ: u8 = 4;
-/// Log of the stride of send rings.
+/// Logarithm of the stride of send rings.
 pub const LOG_SQ_STRIDE: u8 = 8;
-/// Log of the stride of receive rings.
+/// Logarithm of the stride of receive rings.
 pub const LOG_RQ_STRIDE: u8 = 6;
 
 /// A send work request.
 #[derive(Clone, Debug)]
 pub struct SendWr {
-    /// Operation.
+    /// Operation of the request.
     pub opcode: WqeOpcode,
-    /// Comes back.
+    /// Value that its completion returns.
     pub wr_id: u64,
-    /// `send_flags`.
+    /// Flags of the request (`send_flags`).
     pub flags: u8,
-    /// Places of the data: address, length, key.
+    /// SGEs of the data: address, length and key.
     pub sges: Vec<(u64, u32, u32)>,
-    /// Inline data instead.
+    /// Inline data, used in place of SGEs.
     pub inline: Vec<u8>,
     /// Address and key at the peer.
     pub remote: (u64, u32),
-    /// Immediate data, or key to invalidate.
+    /// Immediate data, or the key to invalidate.
     pub imm: [u8; 4],
 }
 
 impl SendWr {
-    /// A signaled request.
+    /// Creates a signaled request without a remote address.
     pub fn new(opcode: WqeOpcode, wr_id: u64, sges: &[(u64, u32, u32)]) -> Self {
         Self {
             opcode,
@@ -127,13 +127,13 @@ impl SendWr {
         }
     }
 
-    /// The same to an address and key at the peer.
+    /// Sets the address and the key at the peer.
     pub fn to(mut self, addr: u64, rkey: u32) -> Self {
         self.remote = (addr, rkey);
         self
     }
 
-    /// The WQE of a connected queue pair.
+    /// Encodes the WQE for a connected queue pair.
     pub fn encode(&self) -> WqeBytes {
         let mut out = [0; 1 << LOG_SQ_STRIDE];
         let inline = if self.inline.is_empty() {
@@ -172,12 +172,12 @@ fn encode_sge(&(addr, length, lkey): &(u64, u32, u32)) -> Sge {
 }
 
 impl Driver {
-    /// A CQ on event queue 1.
+    /// Creates a CQ on event queue 1.
     pub fn create_cq(&mut self, log_size: u8) -> CqHandle {
         self.create_cq_with(log_size, 0)
     }
 
-    /// The same with flags of `cq_flags`.
+    /// Creates a CQ on event queue 1 with these `cq_flags`.
     pub fn create_cq_with(&mut self, log_size: u8, flags: u32) -> CqHandle {
         let (cqn, slot) = (self.number(), self.slot());
         let ring = self.alloc((CQE_SIZE as u64) << log_size);
@@ -205,7 +205,7 @@ impl Driver {
         }
     }
 
-    /// Moves a CQ to another ring.
+    /// Moves a CQ to another ring of 2^`log_size` entries.
     pub fn resize_cq(&mut self, cq: &mut CqHandle, log_size: u8) -> Result<(), CmdError> {
         let ring = self.alloc((CQE_SIZE as u64) << log_size);
         self.cmd(&ResizeCq {
@@ -218,7 +218,7 @@ impl Driver {
         Ok(())
     }
 
-    /// What a queue pair with these CQs is created with.
+    /// Returns the CREATE_QP request for an RC queue pair with these CQs.
     pub fn qp_request(&mut self, send: &CqHandle, recv: &CqHandle) -> CreateQp {
         let sq = self.alloc(1 << (LOG_WQ + LOG_SQ_STRIDE));
         let rq = self.alloc(1 << (LOG_WQ + LOG_RQ_STRIDE));
@@ -242,7 +242,7 @@ impl Driver {
         }
     }
 
-    /// Creates it.
+    /// Creates a queue pair from this request.
     pub fn create_qp_by(&mut self, request: &CreateQp) -> Result<QpHandle, CmdError> {
         self.cmd(request)?;
         Ok(QpHandle {
@@ -255,13 +255,13 @@ impl Driver {
         })
     }
 
-    /// A reliably connected queue pair in RESET.
+    /// Creates an RC queue pair in RESET.
     pub fn create_qp(&mut self, send: &CqHandle, recv: &CqHandle) -> QpHandle {
         let request = self.qp_request(send, recv);
         self.create_qp_by(&request).unwrap()
     }
 
-    /// A shared receive queue.
+    /// Creates a shared receive queue.
     pub fn create_srq(&mut self) -> SrqHandle {
         let ring = self.alloc(1 << (LOG_WQ + LOG_RQ_STRIDE));
         let (srqn, slot) = (self.number(), self.slot());
@@ -282,12 +282,12 @@ impl Driver {
         }
     }
 
-    /// Changes a queue pair.
+    /// Modifies a queue pair with this mask and these attributes.
     pub fn modify(&mut self, qpn: u32, mask: u32, attr: QpAttr) -> Result<Quiesced, CmdError> {
         self.modify_av(qpn, mask, attr, AddressVector::default())
     }
 
-    /// Changes a queue pair, its path too.
+    /// Modifies a queue pair, including its path.
     pub fn modify_av(
         &mut self,
         qpn: u32,
@@ -304,12 +304,12 @@ impl Driver {
         })
     }
 
-    /// Moves a queue pair to a state with nothing else.
+    /// Moves a queue pair to a state without other attributes.
     pub fn move_to(&mut self, qpn: u32, state: QpState) -> Result<Quiesced, CmdError> {
         self.cmd(&Self::move_request(qpn, state))
     }
 
-    /// MODIFY_QP to a state with nothing else.
+    /// Returns the MODIFY_QP request that changes only the state.
     pub fn move_request(qpn: u32, state: QpState) -> ModifyQp {
         ModifyQp {
             qpn: qpn.into(),
@@ -322,7 +322,7 @@ impl Driver {
         }
     }
 
-    /// RESET to INIT.
+    /// Moves a queue pair from RESET to INIT.
     pub fn to_init(&mut self, qpn: u32) -> Result<Quiesced, CmdError> {
         let attr = QpAttr {
             qp_state: QpState::Init.to_raw(),
@@ -334,7 +334,7 @@ impl Driver {
         self.modify(qpn, mask, attr)
     }
 
-    /// The path from a queue pair of GID `from` to GID `to`.
+    /// Returns the path from a queue pair of GID `from` to GID `to`.
     pub fn path(from: u16, to: u16) -> AddressVector {
         AddressVector {
             dgid: gid([10, 0, 0, 1 + to as u8]),
@@ -346,7 +346,7 @@ impl Driver {
         }
     }
 
-    /// INIT to RTR.
+    /// Moves a queue pair from INIT to RTR.
     pub fn to_rtr(&mut self, qpn: u32, peer: u32, av: AddressVector) -> Result<Quiesced, CmdError> {
         let attr = QpAttr {
             qp_state: QpState::Rtr.to_raw(),
@@ -367,7 +367,7 @@ impl Driver {
         self.modify_av(qpn, mask, attr, av)
     }
 
-    /// RTR to RTS.
+    /// Moves a queue pair from RTR to RTS.
     pub fn to_rts(&mut self, qpn: u32) -> Result<Quiesced, CmdError> {
         let attr = QpAttr {
             qp_state: QpState::Rts.to_raw(),
@@ -383,7 +383,7 @@ impl Driver {
         self.modify(qpn, mask, attr)
     }
 
-    /// Connects two queue pairs, from GID 0 to GID 1.
+    /// Connects two queue pairs, `a` at GID 0 and `b` at GID 1.
     pub fn connect(&mut self, a: &QpHandle, b: &QpHandle) {
         for (me, peer, from, to) in [(a, b, 0, 1), (b, a, 1, 0)] {
             self.to_init(me.qpn).unwrap();
@@ -392,7 +392,8 @@ impl Driver {
         }
     }
 
-    /// Memory of a pattern, with a region for everything: address and key.
+    /// Allocates memory with a pattern and a region with all rights over it. Returns its address
+    /// and key.
     pub fn region(&mut self, bytes: u32, seed: u8) -> (u64, u32) {
         let addr = self.alloc(bytes.into());
         let pattern: Vec<u8> = (0..bytes)
@@ -404,7 +405,7 @@ impl Driver {
         (addr, key)
     }
 
-    /// A region over contiguous memory, whose addresses are the DMA addresses.
+    /// Creates a region over contiguous memory, whose addresses are the DMA addresses.
     pub fn create_mr(
         &mut self,
         key: u32,
@@ -424,7 +425,7 @@ impl Driver {
         .map(|_| ())
     }
 
-    /// Bytes of memory.
+    /// Returns a copy of bytes in memory.
     pub fn bytes(&self, addr: u64, len: usize) -> Vec<u8> {
         let mut out = vec![0; len];
         self.ram.read(addr, &mut out).unwrap();
@@ -435,12 +436,12 @@ impl Driver {
         self.rings.set(self.rings.get() + 1);
     }
 
-    /// Posts a send.
+    /// Posts a send work request.
     pub fn post_send(&mut self, qp: &mut QpHandle, wr: &SendWr) {
         self.post_raw(qp, &wr.encode());
     }
 
-    /// Posts any bytes as a send.
+    /// Posts any bytes as a send WQE.
     pub fn post_raw(&mut self, qp: &mut QpHandle, wqe: &WqeBytes) {
         let at = qp.sq + (u64::from(qp.sq_pi % (1 << LOG_WQ)) << LOG_SQ_STRIDE);
         self.ram.write(at, wqe).unwrap();
@@ -461,7 +462,7 @@ impl Driver {
         }
     }
 
-    /// Posts a receive.
+    /// Posts a receive to the receive ring.
     pub fn post_recv(&mut self, qp: &mut QpHandle, wr_id: u64, sges: &[(u64, u32, u32)]) {
         let at = qp.rq + (u64::from(qp.rq_pi % (1 << LOG_WQ)) << LOG_RQ_STRIDE);
         self.write_recv(at, wr_id, sges);
@@ -477,7 +478,7 @@ impl Driver {
         doorbell::post_recv(&self.words(), srq.slot.into(), srq.pi, || self.ring_bell());
     }
 
-    /// Polls one completion.
+    /// Polls one completion of a CQ.
     pub fn poll(&mut self, cq: &mut CqHandle) -> Option<Done> {
         let index = cq.ci.wrapping_sub(cq.base);
         let at = cq.ring + u64::from(index % (1 << cq.log_size)) * CQE_SIZE as u64;
@@ -489,7 +490,7 @@ impl Driver {
         Some(Done { cqe, tail })
     }
 
-    /// Runs, then polls everything: `wr_id` and status of each.
+    /// Runs the device and polls all completions. Returns `wr_id` and status of each.
     pub fn drain(&mut self, cq: &mut CqHandle) -> Vec<(u64, WcStatus)> {
         self.run();
         std::iter::from_fn(|| self.poll(cq))
@@ -497,7 +498,7 @@ impl Driver {
             .collect()
     }
 
-    /// Arms a CQ.
+    /// Arms a CQ for its next event.
     pub fn arm(&mut self, cq: &mut CqHandle, mode: ArmMode) {
         let (slot, index) = (cq.slot.into(), cq.ci);
         let mut arm = cq.arm;
@@ -507,7 +508,7 @@ impl Driver {
         cq.arm = arm;
     }
 
-    /// The context that QUERY_QP publishes.
+    /// Queries a queue pair and returns the context that the device has published.
     pub fn query_qp(&mut self, qpn: u32) -> QpContext {
         let queried = self.must(&QueryQp {
             id: qpn.into(),

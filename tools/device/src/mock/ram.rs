@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Plain memory that stands for a guest's. One thread only: the fake driver and the device take turns.
+//! Plain memory that stands for a guest's memory. Only one thread uses it: the fake driver and the
+//! device take turns.
 
 use crate::memory::{Access, GuestMemory, Unreachable};
 use std::cell::RefCell;
 use verbena_abi::doorbell::Words;
 
-/// DMA address of the first byte; below it nothing can be reached.
+/// DMA address of the first byte. Addresses below it cannot be reached.
 pub const BASE: u64 = 0x10_0000;
 
-/// The memory.
+/// The memory of the fake guest.
 #[derive(Debug)]
 pub struct Ram {
     bytes: RefCell<Vec<u8>>,
@@ -18,7 +19,7 @@ pub struct Ram {
 }
 
 impl Ram {
-    /// Zeroed memory.
+    /// Creates zeroed memory of `size` bytes.
     pub fn new(size: usize) -> Self {
         Self {
             bytes: RefCell::new(vec![0; size]),
@@ -26,12 +27,12 @@ impl Ram {
         }
     }
 
-    /// Takes a range away: the guest's memory map has changed.
+    /// Makes a range unreachable, as if the guest's memory map had changed.
     pub fn hide(&self, addr: u64, len: u64) {
         self.hidden.borrow_mut().push(addr..addr + len);
     }
 
-    /// All of it is there again.
+    /// Makes all hidden ranges reachable again.
     pub fn unhide(&self) {
         self.hidden.borrow_mut().clear();
     }
@@ -118,10 +119,10 @@ impl GuestMemory for Ram {
     }
 }
 
-/// A doorbell area from the guest's side.
+/// A doorbell area as the guest accesses it.
 #[derive(Clone, Copy, Debug)]
 pub struct GuestWords<'a> {
-    /// The memory.
+    /// Memory that contains the area.
     pub ram: &'a Ram,
     /// DMA address of the area.
     pub base: u64,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What queue pairs may keep of what came ahead of a gap: the device's account, and a part of it for each peer, so that one peer, with however
-//! many queue pairs, cannot take what is everybody's.
+//! The bytes of out-of-order packets that queue pairs may keep: an account of the device, and a
+//! part of it for each peer. Therefore one peer cannot take the bytes of all others, however many
+//! queue pairs it has.
 
 use crate::config::{KEEP_BYTES, PEER_KEEP_BYTES};
 use std::collections::HashMap;
@@ -10,13 +11,13 @@ use verbena_roce::Allowance;
 
 type Gid = [u8; 16];
 
-/// See the module.
+/// The accounts of a device: see the module.
 #[derive(Debug)]
 pub struct Accounts {
     whole: Rc<Allowance>,
-    /// Those of peers, as long as a queue pair has them.
+    /// Accounts of peers, which exist for as long as a queue pair uses them.
     of_peers: HashMap<Gid, Weak<Allowance>>,
-    /// At so many it is looked whether some are gone.
+    /// Number of peers at which the next call looks for accounts without a user.
     crowded: usize,
 }
 
@@ -31,12 +32,12 @@ impl Default for Accounts {
 }
 
 impl Accounts {
-    /// That of whoever has no peer yet.
+    /// Returns the account of the device, for queue pairs without a peer.
     pub fn whole(&self) -> Rc<Allowance> {
         Rc::clone(&self.whole)
     }
 
-    /// That of the peer with this GID.
+    /// Returns the account of the peer with this GID, and creates it if needed.
     pub fn of_peer(&mut self, gid: &Gid) -> Rc<Allowance> {
         if let Some(account) = self.of_peers.get(gid).and_then(Weak::upgrade) {
             return account;

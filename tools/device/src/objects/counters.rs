@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the device counts, for itself and for each queue pair.
+//! The counters of the device and of each queue pair.
 
 use verbena_abi::stats::{Counter, NUM_COUNTERS};
 use verbena_roce::packet::Kind;
 use verbena_roce::Packet;
 
-/// Counters, of the device or of a queue pair.
+/// A set of counters, of the device or of a queue pair.
 #[derive(Clone, Debug)]
 pub struct Counters([u64; NUM_COUNTERS]);
 
@@ -17,21 +17,21 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// Adds to one.
+    /// Adds `count` to a counter, which wraps.
     #[inline]
     pub fn add(&mut self, counter: Counter, count: u64) {
         let value = &mut self.0[counter as usize];
         *value = value.wrapping_add(count);
     }
 
-    /// Adds all of another.
+    /// Adds all counters of another set.
     pub fn add_all(&mut self, other: &Self) {
         for (value, more) in self.0.iter_mut().zip(other.0) {
             *value = value.wrapping_add(more);
         }
     }
 
-    /// Adds what a queue pair's transport has counted.
+    /// Adds the counters of a queue pair's transport.
     pub fn add_transport(&mut self, qp: &verbena_roce::Qp) {
         let congestion = qp.congestion();
         self.add(Counter::RpCnpIgnored, congestion.rp_cnp_ignored);
@@ -69,7 +69,8 @@ impl Counters {
         }
     }
 
-    /// What a queue pair's transport has counted that no counter of the port tells, by the transport's names.
+    /// Returns the counters of a queue pair's transport that no counter of the port covers, by
+    /// their names in the transport.
     pub fn beside(
         qp: &verbena_roce::Counters,
         congestion: &verbena_roce::CongestionCounters,
@@ -96,7 +97,7 @@ impl Counters {
             .filter(move |(name, _)| !told.contains(name))
     }
 
-    /// Counts a message that arrived.
+    /// Counts a request that arrived. A SEND or WRITE is counted with its last packet.
     pub fn add_request(&mut self, packet: &Packet) {
         let counter = match packet.kind {
             Kind::Send(_) if packet.last => Counter::RxSends,
@@ -110,7 +111,7 @@ impl Counters {
         self.add(counter, 1);
     }
 
-    /// Whether a counter is one of the port alone: no queue pair counts it.
+    /// True if only the port has this counter and queue pairs do not.
     pub fn is_ports(counter: Counter) -> bool {
         matches!(
             counter,
@@ -126,7 +127,7 @@ impl Counters {
         )
     }
 
-    /// All of them, by number.
+    /// Returns the values of all counters, indexed by number.
     pub fn all(&self) -> [u64; NUM_COUNTERS] {
         self.0
     }

@@ -2,11 +2,13 @@
 
 //! Completion queues: entries, overflow, arms.
 //!
-//! A CQ is full by the device's own account of the consumer index, which is read again before an overflow is declared.
-//! An overflow is latched: the entries that are there stay, none is added, one event tells (decision: errors stick).
+//! The device has its own copy of the consumer index. If the CQ looks full by this copy, the device
+//! reads the index again before it declares an overflow. An overflow is latched: the entries in the
+//! CQ stay, no further entry is added, and one event reports the overflow (decision: errors stick).
 //!
-//! Arms follow semantics 1.7: entries are written, then a full fence, then the arm word is read; the guest stores the
-//! arm, then a full fence, then counts the generation that makes the device look again. So no arm is lost.
+//! Arms follow semantics 1.7. The device writes the entries, executes a full fence and reads the
+//! arm word. The guest stores the arm, executes a full fence and increments the generation that
+//! makes the device look again. Therefore no arm is lost.
 
 use crate::memory::ring::Ring;
 use crate::memory::tables::ContextSlot;
@@ -20,56 +22,58 @@ use verbena_abi::doorbell::{self, Arm, ArmMode, Words};
 use verbena_abi::syndrome::Syndrome;
 use zerocopy::IntoBytes;
 
-/// A CQ that is polled without arms does not leave its last notification further behind: more than any CQ has entries, and less than
-/// half of what an index can tell apart.
+/// Largest distance of the producer index from the last notification, for a CQ that is polled
+/// without arms. This distance is more than any CQ has entries, and less than half of the range of
+/// an index.
 const FAR: u32 = 1 << 30;
 
-/// A completion queue.
+/// A completion queue of the device.
 #[derive(Debug)]
 pub struct Cq {
-    /// Its number.
+    /// Number of the CQ.
     pub cqn: u32,
-    /// Event queue of its completion events.
+    /// Event queue that gets the completion events of the CQ.
     pub eq: Ref<Eq>,
-    /// Doorbell area ...
+    /// Number of the doorbell area.
     pub uar: u32,
-    /// ... its DMA address ...
+    /// DMA address of the doorbell area.
     pub area: u64,
-    /// ... and the slot in it.
+    /// Slot of the CQ in the doorbell area.
     pub slot: u16,
-    /// Entries.
+    /// Ring of the CQ's entries.
     pub ring: Ring,
-    /// Where the context is.
+    /// Slot in the context table where the context is published.
     pub context_slot: ContextSlot,
-    /// Queues of queue pairs that use it.
+    /// Number of send and receive queues that complete into the CQ.
     users: u32,
-    /// Whoever polls sees to it that there is room.
+    /// True if the consumer of the CQ guarantees that there is room, so that the device does not
+    /// check for an overflow.
     pub ignore_overrun: bool,
-    /// The next entry is to bring it to ERR.
+    /// Fault injection: the next entry moves the CQ to ERR.
     pub faulty: bool,
-    /// The next entry is to find no room.
+    /// Fault injection: the next entry finds no room.
     pub full: bool,
-    /// What brought it to ERR.
+    /// Cause of the ERR state, if the CQ is in error.
     pub error: Option<Syndrome>,
-    /// Index of its last completion event's entry; none while that event waits for room.
+    /// Index in the event queue of the last completion event; none while that event waits for room.
     pub last_event: Option<u32>,
-    /// It has entries whose arm has not been looked at.
+    /// True if the CQ has new entries and the device has not yet looked at the arm.
     pub written: bool,
-    /// Collapse events until so many completions ...
+    /// Moderation: number of completions after which a collapsed event is raised.
     pub moderation_count: u16,
-    /// ... or for so many microseconds.
+    /// Moderation: time in microseconds after which a collapsed event is raised.
     pub moderation_period: u16,
-    /// When the first entry came that a collapsed event is to tell of, as far as the device has noticed.
+    /// Time at which the device noticed the first entry that a collapsed event has yet to report.
     pub collapsed_since: Option<u64>,
-    /// The driver's index of the present ring's first entry. All indexes here count from it; those that are the
-    /// driver's (consumer index, arm) do not.
+    /// Index, as the driver counts, of the first entry of the present ring. All indexes in this
+    /// struct count from this entry, but the driver's own indexes (consumer index, arm) do not.
     base: u32,
     pi: u32,
     ci: u32,
     arm: u64,
     served: u32,
     notified: u32,
-    /// Index of the last solicited entry since then.
+    /// Index of the last solicited entry since the last notification.
     solicited: Option<u32>,
 }
 
@@ -79,19 +83,19 @@ impl Held for Cq {
     }
 }
 
-/// What writing an entry came to.
+/// Result of writing an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// It is there.
+    /// The entry was written.
     Yes,
-    /// The CQ was in error already.
+    /// The CQ was in error already, and the entry was dropped.
     Dead,
-    /// The CQ is in error now.
+    /// The CQ has moved to ERR because of this entry.
     Died(Syndrome),
 }
 
 impl Cq {
-    /// An empty CQ.
+    /// Creates an empty CQ.
     pub fn new(
         cqn: u32,
         eq: Ref<Eq>,
@@ -127,7 +131,8 @@ impl Cq {
         }
     }
 
-    /// Writes an entry.
+    /// Writes an entry to the ring. `solicited` is true for entries that a solicited arm waits for.
+    /// An overflow or a ring that cannot be reached moves the CQ to ERR.
     pub fn write<M: GuestMemory>(
         &mut self,
         mem: &M,
@@ -169,7 +174,9 @@ impl Cq {
         Ok(())
     }
 
-    /// Marks of long ago would look like some of the future: indexes wrap. The entries there were polled before these came.
+    /// Moves old marks (last notification, last solicited entry) up to the size of the ring before
+    /// the producer index. Indexes wrap, so marks that are too old would look like marks in the
+    /// future. The program has already polled the entries that these marks stood for.
     #[cold]
     fn leave_behind(&mut self) {
         self.notified = self.pi.wrapping_sub(self.ring.size());
@@ -178,7 +185,7 @@ impl Cq {
         self.solicited = self.solicited.filter(|s| pi.wrapping_sub(*s) <= size);
     }
 
-    /// As if so many entries had come and been polled, without an arm.
+    /// Advances the indexes as if `count` entries had been written and polled without an arm.
     #[cfg(test)]
     pub fn pass_by(&mut self, count: u32) {
         let far = self.pi.wrapping_sub(self.notified) > FAR;
@@ -196,16 +203,18 @@ impl Cq {
         index.wrapping_sub(self.base)
     }
 
-    /// Entries that the driver has yet to take, as its consumer index says: never more than there are places.
+    /// Returns the number of entries that the driver has yet to take, by its consumer index. The
+    /// result is at most the size of the ring.
     pub fn untaken<M: GuestMemory>(&self, mem: &M) -> u32 {
         self.pi
             .wrapping_sub(self.read_ci(mem))
             .min(self.ring.size())
     }
 
-    /// Whether an arm waits that asks for an entry which is there; the number of such entries.
+    /// Returns the number of entries that a pending arm asks for; none if no arm is pending or the
+    /// CQ has no such entry.
     ///
-    /// The fence stands between the entry that was written and the arm that is read.
+    /// The fence orders the write of the entries before the read of the arm.
     pub fn wants_event<M: GuestMemory>(&mut self, mem: &M) -> Option<u32> {
         fence(Ordering::SeqCst);
         let area = Area::new(mem, self.area);
@@ -215,8 +224,9 @@ impl Cq {
             return None;
         }
         let index = arm.index.wrapping_sub(self.base);
-        // The entries that count are those from the later of the two on. Indexes wrap, and an arm may wait for as long as nothing
-        // solicited comes: which is later is told from what both are behind of.
+        // The entries that count begin at the later one of the arm's index and the last notified
+        // index. Indexes wrap, and an arm may be pending for as long as no solicited entry comes,
+        // so the two are compared by their distance from the producer index.
         let behind = |of: u32| self.pi.wrapping_sub(of);
         let from = if behind(index) <= behind(self.notified) {
             index
@@ -231,7 +241,7 @@ impl Cq {
         ((count as i32) > 0).then_some(count)
     }
 
-    /// Marks the arm as served by an event.
+    /// Marks the pending arm as served by an event.
     pub fn serve<M: GuestMemory>(&mut self, mem: &M) {
         self.served = Arm::unpack(self.arm).seq;
         self.notified = self.pi;
@@ -240,7 +250,8 @@ impl Cq {
         Area::new(mem, self.area).store(doorbell::cq_served(self.slot as usize), self.served);
     }
 
-    /// Begins to move to another ring, which starts with the entry at the driver's consumer index.
+    /// Begins to move the CQ to another ring, whose first entry is the one at the driver's consumer
+    /// index.
     pub fn begin_moving<M: GuestMemory>(&self, mem: &M, ring: Ring) -> Move {
         let from = self.read_ci(mem);
         Move {
@@ -250,10 +261,14 @@ impl Cq {
         }
     }
 
-    /// Moves at most `most` entries on. True: all are there, and the other ring is this CQ's from now on. The entries keep
-    /// their indexes, so what the driver says by them (consumer index, arms) means the same before and after.
+    /// Moves up to `most` further entries. Returns true after the last entry: then the CQ uses the
+    /// other ring. The driver's index of each entry stays the same, so the consumer index and the
+    /// arms have the same meaning before and after the move.
     ///
-    /// It fails if there are more entries than the other ring has; then nothing has changed.
+    /// # Errors
+    ///
+    /// `TooSmall` if the CQ has more entries than the other ring has room for, `Unreachable` if a
+    /// ring cannot be read or written. The CQ is unchanged then.
     pub fn go_on_moving<M: GuestMemory>(
         &mut self,
         mem: &M,
@@ -292,7 +307,7 @@ impl Cq {
         Ok(true)
     }
 
-    /// The context.
+    /// Returns the context of the CQ.
     pub fn context(&self) -> CqContext {
         CqContext {
             cqn: self.cqn.into(),
@@ -320,7 +335,7 @@ impl Cq {
         }
     }
 
-    /// Publishes the context.
+    /// Publishes the context in the guest's context table.
     pub fn publish<M: GuestMemory>(&mut self, mem: &M) {
         if self.error.is_none() {
             self.ci = self.read_ci(mem);
@@ -329,26 +344,26 @@ impl Cq {
         self.context_slot.publish(mem, &context);
     }
 
-    /// Publishes that the CQ is gone.
+    /// Publishes an empty context after the CQ was destroyed.
     pub fn publish_free<M: GuestMemory>(&mut self, mem: &M) {
         self.context_slot.publish(mem, &CqContext::default());
     }
 }
 
-/// A CQ on its way to another ring.
+/// The state of a CQ's move to another ring.
 #[derive(Debug)]
 pub struct Move {
     ring: Ring,
-    /// The first entry that is moved, and the next.
+    /// Index of the first entry to move, followed by the index of the next one.
     from: u32,
     next: u32,
 }
 
-/// Why a CQ was not moved.
+/// Cause for which a CQ was not resized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResizeError {
-    /// More entries wait than the new ring has.
+    /// The CQ has more entries than the new ring has room for.
     TooSmall,
-    /// A ring cannot be reached.
+    /// The old or the new ring cannot be reached.
     Unreachable,
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Event queues: entries, the interrupt that tells of them, and events that wait for room.
+//! Event queues: entries, the interrupt that reports them, and events that wait for room.
 //!
-//! The driver takes an entry, stores its consumer index, executes a full fence and looks at the next entry; the device
-//! writes entries, executes a full fence and reads the consumer index. So one of the two sees the other, and the
-//! interrupt is needed only when the driver had consumed everything that was there before.
+//! The driver takes an entry, stores its consumer index, executes a full fence and looks at the
+//! next entry. The device writes entries, executes a full fence and reads the consumer index.
+//! Therefore at least one of the two sees the other's store, and the interrupt is needed only if
+//! the driver had consumed all earlier entries.
 
 use crate::memory::ring::Ring;
 use crate::memory::tables::ContextSlot;
@@ -16,47 +17,47 @@ use verbena_abi::cqe::phase;
 use verbena_abi::ctx::{EqContext, QueueState};
 use verbena_abi::eqe::{self, Eqe, EventType};
 
-/// How long until events that wait for room in a ring are tried again, in nanoseconds: for the first time ...
+/// Time in nanoseconds after which the device first looks for room again for waiting events.
 const RETRY_NS: u64 = 100_000;
-/// ... and at most, when a driver does not come for what is there.
+/// Longest such time in nanoseconds, which the backoff reaches if the driver does not take entries.
 const RETRY_MAX_NS: u64 = 10_000_000;
 
-/// An event.
+/// An event before it is written to an event queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What happened.
+    /// Kind of the event.
     pub kind: EventType,
-    /// To which object.
+    /// Number of the object that the event is about.
     pub number: u32,
-    /// Cause, or 0.
+    /// Syndrome of the cause, or 0.
     pub syndrome: u32,
 }
 
-/// An event queue.
+/// An event queue of the device.
 #[derive(Debug)]
 pub struct Eq {
-    /// Its number.
+    /// Number of the event queue.
     pub eqn: u32,
-    /// MSI-X vector.
+    /// MSI-X vector of the interrupt.
     pub vector: u16,
-    /// Entries.
+    /// Ring of the event queue's entries.
     pub ring: Ring,
-    /// Where the driver stores its consumer index.
+    /// DMA address where the driver stores its consumer index.
     pub ci_addr: u64,
-    /// Where the context is.
+    /// Slot in the context table where the context is published.
     pub slot: ContextSlot,
-    /// CQs that use it.
+    /// Number of CQs that use the event queue.
     users: u32,
-    /// Latched in error: nothing can be written.
+    /// Error state, which is latched: the ring cannot be written.
     failed: bool,
-    /// It is on the list of those to flush.
+    /// True if the event queue is on the list of those to flush.
     pub dirty: bool,
-    /// When it is looked at again because entries were left in it.
+    /// Time at which the device looks again at entries that the driver has left in the queue.
     pub remind_at: Option<u64>,
     pi: u32,
     ci: u32,
     raised: u32,
-    /// When room is looked for again, and after how long the time after.
+    /// Time at which the device looks for room again, followed by the present backoff.
     retry_at: u64,
     patience: u64,
     waiting: VecDeque<Event>,
@@ -70,7 +71,7 @@ impl Held for Eq {
 }
 
 impl Eq {
-    /// An empty queue.
+    /// Creates an empty event queue.
     pub fn new(eqn: u32, vector: u16, ring: Ring, ci_addr: u64, slot: ContextSlot) -> Self {
         Self {
             eqn,
@@ -92,37 +93,41 @@ impl Eq {
         }
     }
 
-    /// Whether a CQ uses it.
+    /// True if a CQ uses the event queue.
     pub fn is_used(&self) -> bool {
         self.users != 0
     }
 
-    /// Producer index, for replies: what the driver can drain to. Events that wait are not in the ring yet; those of an
-    /// object that is destroyed are dropped ([`Eq::forget`]).
+    /// Returns the producer index for replies: the driver can drain the queue up to this index.
+    /// Waiting events are not in the ring yet; those of a destroyed object are dropped
+    /// ([`Eq::forget`]).
     pub fn producer_index(&self) -> u32 {
         self.pi
     }
 
-    /// Whether the driver has consumed everything, by the consumer index as last read.
+    /// True if the driver has consumed all entries, by the consumer index as last read.
     pub fn is_drained(&self) -> bool {
         self.ci == self.pi
     }
 
-    /// The driver did not come for its entries: raises the interrupt again if nothing has moved since the last call.
+    /// Returns true if the interrupt has to be raised again: the driver has left entries in the
+    /// queue and its consumer index has not moved since the last read.
     ///
-    /// An interrupt can get lost where a vector is being set up, and a handler may stop early to be fair to others.
+    /// An interrupt can get lost while its vector is being set up, and a handler may stop early to
+    /// be fair to other handlers.
     pub fn remind<M: GuestMemory>(&mut self, mem: &M) -> Access<bool> {
         let before = self.ci;
         self.read_ci(mem)?;
         Ok(self.ci == before && !self.is_drained())
     }
 
-    /// Whether events wait for room in the ring.
+    /// True if events wait for room in the ring.
     pub fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// When to look for room again, now that events wait for it.
+    /// Returns the time at which the device should look for room again for the waiting events. The
+    /// backoff doubles each time.
     pub fn retry_at(&mut self, now: u64) -> u64 {
         if self.retry_at <= now {
             self.retry_at = now + self.patience;
@@ -131,7 +136,7 @@ impl Eq {
         self.retry_at
     }
 
-    /// Whether the driver has yet to take the entry with this index.
+    /// True if the driver has yet to take the entry with this index.
     pub fn is_unconsumed<M: GuestMemory>(&mut self, mem: &M, index: u32) -> bool {
         fence(Ordering::SeqCst);
         if self.read_ci(mem).is_err() {
@@ -140,8 +145,9 @@ impl Eq {
         index.wrapping_sub(self.ci) < self.pi.wrapping_sub(self.ci)
     }
 
-    /// Adds an event; returns the index of its entry, or none while it waits for room: others that wait may be dropped,
-    /// so where it will be is not known before [`Eq::flush`] puts it there. At most one of a kind and object waits.
+    /// Adds an event. Returns the index of its entry, or none if the event has to wait for room:
+    /// earlier waiting events may still be dropped, so the index is only known when [`Eq::flush`]
+    /// writes the entry. At most one event for each kind and object waits.
     pub fn push<M: GuestMemory>(&mut self, mem: &M, event: Event) -> Access<Option<u32>> {
         if self.waiting.is_empty() && self.has_room(mem)? {
             return self.write(mem, event).map(Some);
@@ -152,7 +158,7 @@ impl Eq {
         Ok(None)
     }
 
-    /// Drops what waits for an object that is gone.
+    /// Drops the waiting events of these kinds for an object that was destroyed.
     pub fn forget(&mut self, number: u32, kinds: &[EventType]) {
         if self.waiting.is_empty() {
             return;
@@ -164,8 +170,8 @@ impl Eq {
             .retain(|e| e.number != number || !kinds.contains(&e.kind));
     }
 
-    /// Moves waiting events into the ring, not more than the budget has, and tells `placed` of each and of the index of
-    /// its entry. Returns whether the interrupt is to be raised.
+    /// Moves waiting events into the ring, up to the budget, and calls `placed` with each event and
+    /// the index of its entry. Returns true if the interrupt has to be raised.
     pub fn flush<M: GuestMemory>(
         &mut self,
         mem: &M,
@@ -186,14 +192,15 @@ impl Eq {
         }
         fence(Ordering::SeqCst);
         self.read_ci(mem)?;
-        // Everything before `raised` had its interrupt, or the driver was seen to be still at work on it.
+        // For everything before `raised` the interrupt was raised, or the device saw that the
+        // driver was still consuming entries.
         let behind = self.raised.wrapping_sub(self.ci);
         let busy = behind != 0 && behind <= self.ring.size();
         self.raised = self.pi;
         Ok(!busy && self.ci != self.pi)
     }
 
-    /// The context.
+    /// Returns the context of the event queue.
     pub fn context(&self) -> EqContext {
         EqContext {
             eqn: self.eqn.into(),
@@ -214,12 +221,12 @@ impl Eq {
         }
     }
 
-    /// Whether it was latched in error.
+    /// True if the event queue is in error.
     pub fn has_failed(&self) -> bool {
         self.failed
     }
 
-    /// Latches it in error, and shows that.
+    /// Latches the error state and publishes it in the context.
     pub fn fail<M: GuestMemory>(&mut self, mem: &M) {
         self.failed = true;
         let context = self.context();
@@ -238,7 +245,7 @@ impl Eq {
         Ok(self.pi.wrapping_sub(self.ci) < self.ring.size())
     }
 
-    /// Writes an entry; returns its index.
+    /// Writes an entry to the ring. Returns the index of the entry.
     fn write<M: GuestMemory>(&mut self, mem: &M, event: Event) -> Access<u32> {
         let entry = self.ring.entry(self.pi);
         let tail = eqe::pack_tail(event.kind, phase(self.pi, self.ring.log_size()));

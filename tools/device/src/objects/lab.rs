@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The fault laboratory of a device: its rules, and the frames that they keep back. A device without rules has none.
+//! The fault laboratory of a device: its rules, and the frames that the rules keep back. A device
+//! without rules has no laboratory.
 //!
-//! A rule decides what comes in: it never changes the state of a queue pair (`device/laboratory.rs` has the hooks).
+//! A rule decides which packets arrive; it never changes the state of a queue pair
+//! (`device/laboratory.rs` has the hooks).
 
 use crate::objects::qp::Env;
 use std::collections::{BTreeMap, HashMap};
@@ -14,30 +16,31 @@ use verbena_roce::host::WcStatus;
 use verbena_roce::packet::Kind;
 use verbena_roce::Packet;
 
-/// The most frames that are kept back; more are lost.
+/// Largest number of frames that are kept back. Further frames are lost.
 const MAX_HELD: usize = 4096;
-/// A frame that is to come behind others comes after so long if there are none.
+/// Time in nanoseconds after which a reordered frame is released if too few packets have passed.
 const PATIENCE: u64 = 10_000_000;
 
-/// A frame that comes later.
+/// A frame that a rule has kept back to release it later.
 #[derive(Clone, Debug)]
 pub struct Held {
-    /// Its way, as the queue pair sees it at which it was kept back.
+    /// Direction of the frame, as seen from the queue pair at which it was kept back.
     pub way: Direction,
-    /// That queue pair.
+    /// Number of the queue pair at which the frame was kept back.
     pub qpn: u32,
-    /// It is for the device itself.
+    /// True if the frame is for a queue pair of the same device.
     pub local: bool,
-    /// Its bytes.
+    /// Bytes of the frame.
     pub frame: Rc<Vec<u8>>,
-    /// What a rule had happen with it.
+    /// Text about the rule that kept the frame back, for the tap.
     pub note: Option<String>,
-    /// It comes behind so many packets of the same queue pair and way.
+    /// Number of packets of the same queue pair and direction that have yet to pass before the
+    /// frame is released; 0 if the frame only waits for its time.
     behind: u32,
 }
 
 impl Held {
-    /// A frame.
+    /// Creates a held frame without a note.
     pub fn new(way: Direction, qpn: u32, local: bool, frame: Rc<Vec<u8>>) -> Self {
         Self {
             way,
@@ -50,37 +53,39 @@ impl Held {
     }
 }
 
-/// See the module.
+/// The fault laboratory: see the module.
 #[derive(Debug, Default)]
 pub struct Lab {
-    /// The rules.
+    /// Table of the rules.
     pub table: Table,
-    /// By when they come, and in order.
+    /// Frames that are kept back, by release time and then by sequence number.
     held: BTreeMap<(u64, u64), Held>,
-    /// Number of the next of them.
+    /// Sequence number of the next frame that is kept back.
     next: u64,
-    /// Those that are due go on just now.
+    /// True while the device releases the frames that are due.
     releasing: bool,
-    /// PSNs that rules have refused, by the queue pairs that would have received them: what comes behind is not for them, until
-    /// the requester has begun again there.
+    /// PSNs of requests that rules have refused, by the queue pair that would have received them.
+    /// The queue pair ignores later requests until the requester has retransmitted the refused
+    /// request.
     refused: HashMap<u32, u32>,
-    /// The port is down.
+    /// Set while a rule has the port down.
     cut: Option<Stall>,
-    /// The device does nothing.
+    /// Set while a rule stalls the device.
     rest: Option<Stall>,
-    /// Queue pairs that do nothing, by number; each with what no other has, or ever had.
+    /// Stalled queue pairs by number, each with the `owner` value that no other queue pair has or
+    /// ever had.
     stalls: HashMap<u32, (u64, Stall)>,
 }
 
-/// Something does nothing for a while.
+/// A stall of a queue pair, the device or the port, up to a time.
 #[derive(Clone, Copy, Debug)]
 struct Stall {
     until: u64,
-    /// The rule by which it is so.
+    /// Number of the rule that caused the stall.
     rule: u64,
 }
 
-/// What a rule is told of a queue pair.
+/// Returns the description of a queue pair that rules are matched with.
 pub fn party(env: &Env) -> Party {
     Party {
         qpn: env.qpn(),
@@ -89,7 +94,7 @@ pub fn party(env: &Env) -> Party {
     }
 }
 
-/// What a rule is told of a packet at a queue pair.
+/// Returns the description of a packet at a queue pair that rules are matched with.
 pub fn passing(env: &Env, way: Direction, packet: &Packet) -> Passing {
     // A response has the PSN of its request.
     let is_own = (way == Direction::Out) == packet.kind.is_request();
@@ -112,7 +117,7 @@ pub fn passing(env: &Env, way: Direction, packet: &Packet) -> Passing {
         first: packet.first,
         last: packet.last,
         psns: match &packet.kind {
-            // In a frame it is one packet.
+            // A READ request has the PSNs of all its responses, but is one packet.
             Kind::ReadRequest(reth) => reth.length.div_ceil(env.path_mtu_bytes()).max(1),
             _ => packet.psns,
         },
@@ -122,7 +127,7 @@ pub fn passing(env: &Env, way: Direction, packet: &Packet) -> Passing {
 }
 
 impl Lab {
-    /// Whether there is nothing that it could do any more.
+    /// True if the laboratory has no rule, no frame and no stall left, so that it can be removed.
     pub fn is_idle(&self) -> bool {
         self.table.is_empty()
             && self.held.is_empty()
@@ -130,7 +135,8 @@ impl Lab {
             && self.stalls.is_empty()
     }
 
-    /// The device was reset: nothing is under way.
+    /// Resets the laboratory with the device: resets the state of the rules, drops held frames and
+    /// refused PSNs, and ends all stalls.
     pub fn reset(&mut self) {
         self.table.reset();
         self.held.clear();
@@ -140,13 +146,15 @@ impl Lab {
         self.stalls.clear();
     }
 
-    /// A queue pair begins anew, or is no more: its PSNs mean others then.
+    /// Forgets the PSNs of a queue pair that was reset or destroyed: the same PSNs now belong to
+    /// other packets.
     pub fn forget_qp(&mut self, qpn: u32) {
         self.table.begin_anew(qpn);
         self.refused.remove(&qpn);
     }
 
-    /// A queue pair begins with a send: how that is to fail, if it is.
+    /// Applies the rules to a send with which a queue pair begins. Returns the status and the
+    /// syndrome with which the send has to fail, if a rule asks for that.
     #[cold]
     pub fn send(&mut self, now: u64, env: &Env, opcode: u8) -> Option<(WcStatus, Syndrome)> {
         match self.table.send(now, &party(env), opcode)? {
@@ -159,7 +167,7 @@ impl Lab {
         }
     }
 
-    /// Keeps a frame back for so long.
+    /// Keeps a frame back for `ns` nanoseconds. The frame is lost if too many are kept back.
     pub fn delay(&mut self, now: u64, ns: u64, held: Held) {
         if self.held.len() < MAX_HELD {
             self.held.insert((now.saturating_add(ns), self.next), held);
@@ -167,13 +175,15 @@ impl Lab {
         }
     }
 
-    /// Keeps a frame back until so many others have passed.
+    /// Keeps a frame back until `packets` other packets of its queue pair and direction have
+    /// passed.
     pub fn put_behind(&mut self, now: u64, packets: u32, held: Held) {
         let behind = packets;
         self.delay(now, PATIENCE, Held { behind, ..held });
     }
 
-    /// A packet has passed. What was behind it and comes next now is due at once.
+    /// Counts a packet that has passed. A frame that waited for this packet as the last one is due
+    /// now.
     pub fn passed(&mut self, now: u64, way: Direction, qpn: u32) {
         let mut due = Vec::new();
         for (at, held) in &mut self.held {
@@ -191,23 +201,23 @@ impl Lab {
         }
     }
 
-    /// Frames that are due begin to go on. False: they do already.
+    /// Marks that the device releases due frames. Returns false if it was doing so already.
     pub fn begin_releasing(&mut self) -> bool {
         !std::mem::replace(&mut self.releasing, true)
     }
 
-    /// They have.
+    /// Marks that the device has released all due frames.
     pub fn end_releasing(&mut self) {
         self.releasing = false;
     }
 
-    /// The next frame that is due.
+    /// Takes the next frame that is due.
     pub fn due(&mut self, now: u64) -> Option<Held> {
         let first = self.held.first_entry()?;
         (first.key().0 <= now).then(|| first.remove())
     }
 
-    /// When there is something to do next.
+    /// Returns the time at which the laboratory has something to do next.
     pub fn next_due(&self) -> Option<u64> {
         let held = self.held.first_key_value().map(|((at, _), _)| *at);
         let rest = self.rest.map(|stall| stall.until);
@@ -218,36 +228,38 @@ impl Lab {
         all.into_iter().flatten().min()
     }
 
-    /// A rule takes the port down, for so long if it says so. True: it was up as far as rules go.
+    /// Takes the port down by a rule, for `ns` nanoseconds or without limit. Returns true if no
+    /// rule had taken the port down before.
     pub fn cut(&mut self, now: u64, ns: Option<u64>, rule: u64) -> bool {
         let until = ns.map_or(u64::MAX, |ns| now.saturating_add(ns));
         self.cut.replace(Stall { until, rule }).is_none()
     }
 
-    /// A rule has the port up again.
+    /// Ends the time in which a rule has the port down.
     pub fn mend(&mut self) {
         self.cut = None;
     }
 
-    /// Whether a rule has taken the port down.
+    /// True if a rule has taken the port down.
     pub fn is_cut(&self) -> bool {
         self.cut.is_some()
     }
 
-    /// A queue pair does nothing for so long.
+    /// Stalls a queue pair for `ns` nanoseconds.
     pub fn stall(&mut self, now: u64, ns: u64, rule: u64, env: &Env) {
         let until = now.saturating_add(ns);
         let stall = Stall { until, rule };
         self.stalls.insert(env.qpn(), (env.owner, stall));
     }
 
-    /// The device does nothing for so long.
+    /// Stalls the whole device for `ns` nanoseconds.
     pub fn stall_device(&mut self, now: u64, ns: u64, rule: u64) {
         let until = now.saturating_add(ns);
         self.rest = Some(Stall { until, rule });
     }
 
-    /// Until when a queue pair does nothing, if it is to do nothing.
+    /// Returns the time up to which a queue pair is stalled, by a stall of its own or of the
+    /// device.
     pub fn stalls(&self, env: &Env) -> Option<u64> {
         let own = self.stalls.get(&env.qpn());
         let own = own.filter(|(owner, _)| *owner == env.owner);
@@ -258,25 +270,27 @@ impl Lab {
             .max()
     }
 
-    /// Until when the device does nothing. None: it works, maybe again.
+    /// Returns the time up to which the device is stalled; none if it works. An expired stall is
+    /// removed.
     pub fn rests(&mut self, now: u64) -> Option<u64> {
         self.rest = self.rest.filter(|stall| now < stall.until);
         self.rest.map(|stall| stall.until)
     }
 
-    /// Queue pairs that go on, because their time is over; so does the port.
+    /// Ends the stalls of queue pairs and the cut of the port that have expired. Returns the queue
+    /// pairs that continue.
     pub fn go_on(&mut self, now: u64) -> Vec<u32> {
         self.cut = self.cut.filter(|stall| stall.until > now);
         let over = self.stalls.iter();
         let over = over.filter(|(_, (_, stall))| stall.until <= now);
         let mut over: Vec<u32> = over.map(|(qpn, _)| *qpn).collect();
-        // In an order that comes again.
+        // Sorted, so that each run has the same order.
         over.sort_unstable();
         self.stalls.retain(|_, (_, stall)| stall.until > now);
         over
     }
 
-    /// Rules have gone: what was so because of them is over now.
+    /// Ends the stalls and the cut of rules that were removed.
     pub fn settle(&mut self, now: u64) {
         let table = &self.table;
         self.cut = self.cut.filter(|stall| table.has(stall.rule));
@@ -288,7 +302,8 @@ impl Lab {
         }
     }
 
-    /// How often the driver is told of an event.
+    /// Returns the number of times that an event is reported to the driver: 0 if a rule withholds
+    /// it, more than 1 if a rule repeats it.
     #[cold]
     pub fn events(&mut self, now: u64, kind: EventType) -> u32 {
         match self.table.event(now, kind.to_raw()) {
@@ -298,18 +313,19 @@ impl Lab {
         }
     }
 
-    /// Whether an interrupt does not come.
+    /// True if a rule withholds the interrupt of this vector.
     #[cold]
     pub fn withholds(&mut self, now: u64, vector: u16) -> bool {
         self.table.interrupt(now, vector) == Some(Effect::Withhold)
     }
 
-    /// A request was refused in the name of a queue pair.
+    /// Notes that a rule has refused a request in the name of a queue pair.
     pub fn refuse(&mut self, qpn: u32, psn: u32) {
         self.refused.insert(qpn, psn);
     }
 
-    /// Whether a request comes behind one that was refused, at a queue pair that expects this PSN.
+    /// True if a request with this PSN comes after a refused one that the queue pair still expects
+    /// (`expected` is its expected PSN), so that the queue pair has to ignore it.
     pub fn ignores(&mut self, qpn: u32, psn: u32, expected: u32) -> bool {
         let Some(refused) = self.refused.get(&qpn).copied() else {
             return false;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The objects that commands create: what each holds, its context, and its rules. None knows the device; of each other they
-//! know numbers, and what a claim on another is (`CqRef`, `EqRef`, `SrqRef`).
+//! The objects that commands create: the state of each, its context, and its rules. None of the
+//! objects knows the device. An object refers to another one by its number, and holds a
+//! [`Ref`](crate::slots::Ref) to each object that it needs.
 
 pub mod accounts;
 pub mod counters;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Memory regions: what a key allows, and where its bytes are.
+//! Memory regions: the access that a key grants, and the place of its bytes.
 //!
-//! Bounds are checked by subtraction, so that nothing wraps. Translations are walked when they are used: a region may
-//! have terabytes, and its driver may change it in one step.
+//! Bounds are checked by subtraction, so that nothing wraps. Translations are walked at the time of
+//! use, because a region may have terabytes and its driver may change it in one step.
 
 use crate::config::{LOCAL_DMA_LKEY, MAX_MR_SIZE};
 use crate::error::{CmdError, ATTRIBUTE, SIZE};
@@ -16,46 +16,48 @@ use verbena_abi::ctx::{access, mr_flags, MemoryEntry, MrState};
 use verbena_abi::syndrome::Syndrome;
 use verbena_roce::host::{Access, KeyUse};
 
-/// A memory region.
+/// A memory region or a memory window.
 #[derive(Debug)]
 pub struct Mr {
-    /// The key with its present tag.
+    /// Key of the region, with its present tag.
     pub key: u32,
-    /// Protection domain.
+    /// Protection domain of the region.
     pub pdn: u32,
-    /// What it allows.
+    /// Access rights (`access`) that the key grants.
     pub access: u32,
-    /// `mr_flags`.
+    /// Flags of the region (`mr_flags`).
     pub flags: u32,
     /// Address of the first byte.
     pub iova: u64,
-    /// Bytes.
+    /// Length of the region in bytes.
     pub length: u64,
     /// Offset of the first byte in the translation.
     pub page_offset: u64,
-    /// Where the bytes are.
+    /// Translation to the DMA addresses of the bytes.
     pub pages: Pages,
-    /// Whether it can be used.
+    /// State of the region; only a valid region can be used.
     pub state: MrState,
-    /// Of a window: to what it is bound.
+    /// For a window: the region and the queue pair to which the window is bound.
     pub bound: Option<Bound>,
-    /// Of a region: windows that are bound to it.
+    /// For a region: the number of windows that are bound to it.
     pub windows: u32,
-    /// Where the context is.
+    /// Slot in the context table where the context is published.
     pub context_slot: ContextSlot,
 }
 
-/// The index of a key.
+/// Returns the index of a key, without its tag.
 #[inline]
 pub const fn index(key: u32) -> u32 {
     key >> 8
 }
 
-/// Checks what is said of a region, by a command or by a fast registration; how many bytes its translation has to have.
+/// Checks the attributes of a region, which come from a command or a fast registration. Returns the
+/// number of bytes that the translation must have.
 ///
 /// # Errors
 ///
-/// Unknown rights; more bytes than a region may have; addresses or positions that wrap.
+/// Fails for unknown rights, for a length over [`MAX_MR_SIZE`], and if the last address or the last
+/// position in the translation wraps.
 pub fn check_terms(rights: u32, iova: u64, length: u64, page_offset: u64) -> Result<u64, CmdError> {
     if rights & !access::ALL != 0 {
         return Err(ATTRIBUTE);
@@ -66,18 +68,19 @@ pub fn check_terms(rights: u32, iova: u64, length: u64, page_offset: u64) -> Res
     page_offset.checked_add(length).ok_or(SIZE)
 }
 
-/// Memory that a key was found good for.
+/// A range of memory for which a key was checked.
 #[derive(Clone, Copy, Debug)]
 pub struct Span<'a> {
-    /// The translation; none for DMA addresses as they are.
+    /// Translation of the region; none if `at` is a DMA address itself.
     pages: Option<&'a Pages>,
-    /// First byte: its position in the translation, or its DMA address.
+    /// Position of the first byte in the translation, or its DMA address.
     at: u64,
 }
 
 impl Span<'_> {
-    /// The DMA address `offset` bytes on, and how many bytes from there are contiguous, at most `want`. Whether there is
-    /// memory at that address is for the access to find out.
+    /// Returns the DMA address of the byte at `offset`, and the number of bytes that are contiguous
+    /// from there, at most `want`. The access that follows checks that there is memory at that
+    /// address.
     #[inline]
     pub fn run<M: GuestMemory>(
         &self,
@@ -94,7 +97,7 @@ impl Span<'_> {
     }
 }
 
-/// The names of what can be wrong: local and remote keys have syndromes of their own.
+/// Syndromes of the errors of a key: local and remote keys have different ones.
 struct Names {
     unknown: Syndrome,
     pd: Syndrome,
@@ -116,7 +119,7 @@ const REMOTE: Names = Names {
     access: Syndrome::RkeyAccess,
 };
 
-/// The syndrome of memory that a key allows and that cannot be reached.
+/// Returns the syndrome for memory to which a key grants access and that cannot be reached.
 #[inline]
 pub fn unreachable(kind: Access) -> Syndrome {
     if kind.is_local() {
@@ -126,7 +129,7 @@ pub fn unreachable(kind: Access) -> Syndrome {
     }
 }
 
-/// Checks a use of a key and finds the memory.
+/// Checks the use of a key and returns the memory that the use refers to.
 #[inline]
 pub fn resolve<'a>(regions: &'a Slots<Mr>, key: &KeyUse) -> Result<Span<'a>, Syndrome> {
     let local = key.access.is_local();
@@ -145,7 +148,8 @@ pub fn resolve<'a>(regions: &'a Slots<Mr>, key: &KeyUse) -> Result<Span<'a>, Syn
         return Err(names.pd);
     }
     if region.flags & mr_flags::WINDOW != 0 {
-        // Windows are for peers alone (IBTA 10.6.7), and those of type 2B for those of one queue pair (10.6.7.2).
+        // Only peers may use a window (IBTA 10.6.7), and only the peer of its queue pair a window
+        // of type 2B (10.6.7.2).
         if local {
             return Err(names.unknown);
         }
@@ -160,7 +164,7 @@ pub fn resolve<'a>(regions: &'a Slots<Mr>, key: &KeyUse) -> Result<Span<'a>, Syn
     if region.access & needed != needed || unprivileged {
         return Err(names.access);
     }
-    // A FLUSH of all of it has no address.
+    // A FLUSH of the whole region has no address.
     let whole = matches!(key.access, Access::RemoteFlush(feth) if feth.is_whole());
     let (addr, length) = if whole {
         (region.iova, 0)
@@ -171,7 +175,7 @@ pub fn resolve<'a>(regions: &'a Slots<Mr>, key: &KeyUse) -> Result<Span<'a>, Syn
     if addr < region.iova || offset > region.length || length > region.length - offset {
         return Err(names.bounds);
     }
-    // Both were checked to fit the translation when the region was made.
+    // The sum does not wrap: `page_offset + length` was checked when the region was made.
     Ok(Span {
         pages: Some(&region.pages),
         at: region.page_offset + offset,
@@ -179,7 +183,7 @@ pub fn resolve<'a>(regions: &'a Slots<Mr>, key: &KeyUse) -> Result<Span<'a>, Syn
 }
 
 impl Mr {
-    /// The context.
+    /// Returns the context of the region.
     pub fn context(&self) -> MemoryEntry {
         MemoryEntry {
             key: self.key.into(),
@@ -198,7 +202,7 @@ impl Mr {
         }
     }
 
-    /// Publishes the context.
+    /// Publishes the context in the guest's context table.
     pub fn publish<M: GuestMemory>(&mut self, mem: &M) {
         let context = self.context();
         self.context_slot.publish(mem, &context);

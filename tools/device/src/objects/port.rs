@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The port: GID table, netdev state, and where packets go.
+//! The port: GID table, netdev state, and the destinations of packets.
 
 use crate::config::{Config, MAX_GID};
 use std::rc::Rc;
@@ -9,23 +9,23 @@ use verbena_abi::ctx::AddressVector;
 use verbena_roce::wire::Path;
 use verbena_roce::Packet;
 
-/// The ECN bits of a traffic class. Without congestion management they are 0, "not ECT", whatever the address vector says
-/// (CA17-5, CA17-14): a router that marked a packet of ours would not be heard.
+/// The ECN bits of a traffic class. Without congestion control they are 0, "not ECT", whatever the
+/// address vector has (CA17-5, CA17-14), because the device would not react to a router's mark.
 const ECN: u8 = 0x03;
 
 /// An entry of the GID table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gid {
-    /// The GID in network order.
+    /// GID in network order.
     pub gid: [u8; 16],
-    /// Source MAC address of what is sent from it.
+    /// Source MAC address of packets that are sent from this GID.
     pub mac: [u8; 6],
-    /// VLAN id.
+    /// VLAN id, if the GID is in a VLAN.
     pub vlan: Option<u16>,
 }
 
 impl Gid {
-    /// The entry that a request sets.
+    /// Returns the entry that a SET_GID request describes.
     pub(crate) fn of(request: &SetGid) -> Self {
         let vlan = request.vlan.get();
         Self {
@@ -36,35 +36,36 @@ impl Gid {
     }
 }
 
-/// The port.
+/// The port of the device.
 #[derive(Debug)]
 pub struct Port {
-    /// The netdev is up.
+    /// True if the netdev is up.
     pub up: bool,
     /// Largest path MTU, as `enum ib_mtu`.
     pub mtu: u8,
     gids: Vec<Option<Gid>>,
-    /// The entries that are set: few, and looked through for each packet.
+    /// Copy of the entries that are set. There are few, and each packet is compared with all of
+    /// them.
     own: Vec<Gid>,
     dice: u64,
     drop_percent: u8,
 }
 
-/// A packet under way.
+/// A packet that was sent and is not delivered yet.
 #[derive(Debug)]
 pub struct Outgoing {
-    /// The packet.
+    /// The packet itself.
     pub packet: Packet,
-    /// Where from and where to, as the connected sender names them; a datagram has its own.
+    /// Path of a connected sender; none for a datagram, which has its own path.
     pub path: Option<Rc<Path>>,
-    /// Path MTU in bytes, by which a super-packet is split.
+    /// Path MTU in bytes. A super-packet is split into packets with this payload.
     pub mtu: u32,
-    /// The destination is a GID of the own table.
+    /// True if the destination is a GID of this port.
     pub local: bool,
 }
 
 impl Outgoing {
-    /// Where from and where to. Each has it.
+    /// Returns the path of the packet: the datagram's own or the path of the connected sender.
     #[inline]
     pub fn path(&self) -> Option<&Path> {
         match &self.packet.datagram {
@@ -74,9 +75,10 @@ impl Outgoing {
     }
 }
 
-/// The UDP source port, by which a network with several ways chooses one. That of the flow label, if there is one, as the kernel's
-/// `rdma_flow_label_to_udp_sport` computes it, so that programs choose the way; else one for each queue pair, so that its packets
-/// keep their order.
+/// Returns the UDP source port, by which a network with several paths selects one (ECMP). A flow
+/// label other than 0 determines the port, as in the kernel's `rdma_flow_label_to_udp_sport`, so
+/// that programs can select the path. Otherwise the QPN determines it, so that the packets of a
+/// queue pair stay in order.
 fn source_port(flow_label: u32, qpn: u32) -> u16 {
     let flow = match flow_label {
         0 => qpn,
@@ -86,7 +88,7 @@ fn source_port(flow_label: u32, qpn: u32) -> u16 {
 }
 
 impl Port {
-    /// As after power-on: down, no GIDs.
+    /// Creates the port in its state after power-on: down and without GIDs.
     pub fn new(config: &Config) -> Self {
         Self {
             up: false,
@@ -98,7 +100,7 @@ impl Port {
         }
     }
 
-    /// Sets or clears an entry; false if the index is out of range.
+    /// Sets or clears an entry of the GID table. Returns false if the index is out of range.
     pub fn set_gid(&mut self, request: &SetGid) -> bool {
         let Some(entry) = self.gids.get_mut(request.index.get() as usize) else {
             return false;
@@ -109,59 +111,64 @@ impl Port {
         true
     }
 
-    /// An entry.
+    /// Returns the GID table entry with this index, if it is set.
     pub fn gid(&self, index: u16) -> Option<&Gid> {
         self.gids.get(index as usize)?.as_ref()
     }
 
-    /// The entries that are set, with their indexes.
+    /// Returns the entries that are set, with their indexes.
     pub fn gids(&self) -> impl Iterator<Item = (u16, &Gid)> {
         let entries = (0u16..).zip(&self.gids);
         entries.filter_map(|(index, gid)| Some((index, gid.as_ref()?)))
     }
 
-    /// Largest path MTU, in bytes.
+    /// Returns the largest path MTU in bytes.
     pub fn mtu_bytes(&self) -> u32 {
         128 << self.mtu
     }
 
-    /// Whether a packet is too long for the port: the MTU of its path was the port's, which has shrunk since.
+    /// True if the payload of a packet exceeds the MTU of the port. This happens if the port's MTU
+    /// has shrunk after the path MTU was set.
     pub fn is_over_mtu(&self, packet: &Packet) -> bool {
         packet.payload.len() > self.mtu_bytes()
     }
 
-    /// Whether packets by this path stay in the device. The GID alone does not tell: another station may have the same one, by
-    /// mistake, and what is connected to that goes on. In another VLAN nobody here would hear them either.
+    /// True if packets with this path stay in the device. The GID alone does not decide: another
+    /// station may have the same GID by mistake, and a queue pair that is connected to that station
+    /// must keep its connection. A packet for another VLAN does not stay in the device either,
+    /// because no GID of the port could receive it there.
     pub fn is_local(&self, path: &Path) -> bool {
         self.is_for(path)
     }
 
-    /// Whether the port is in a VLAN, or in none: what comes to a group tells no GID of the port's.
+    /// True if the port has a GID in this VLAN, or without a VLAN for `None`. Packets to a multicast
+    /// group do not name a GID of the port, so only their VLAN is checked.
     pub fn is_in(&self, vlan: Option<u16>) -> bool {
         self.own.iter().any(|own| own.vlan == vlan)
     }
 
-    /// Whether what came by this path is for a GID of the port's, in its VLAN, at a MAC address of the port's there. That need not be
-    /// the GID's own MAC address: a host answers for an IP address on any of its net devices (Linux' ARP does), so a peer may have
-    /// learned that of another.
+    /// True if a packet with this path is for a GID of the port, in the VLAN of that GID, and for a
+    /// MAC address that the port has in that VLAN. The MAC address need not be that of the GID: a
+    /// host answers for an IP address on any of its net devices (Linux' ARP does), so a peer may
+    /// have learned the address of another one.
     pub fn is_for(&self, path: &Path) -> bool {
         let is_it = |own: &Gid| own.gid == path.dgid && own.vlan == path.vlan;
         self.own.iter().any(is_it) && self.has_mac(&path.dmac, path.vlan)
     }
 
-    /// Whether one of the port's GIDs in a VLAN, or in none, has this MAC address.
+    /// True if a GID of the port in this VLAN, or without a VLAN for `None`, has this MAC address.
     pub fn has_mac(&self, mac: &[u8; 6], vlan: Option<u16>) -> bool {
         self.own
             .iter()
             .any(|own| own.mac == *mac && own.vlan == vlan)
     }
 
-    /// The entries that are set, without indexes; two that follow each other and are the same are one.
+    /// Returns the entries that are set, without indexes. Equal neighbours appear once.
     pub fn own(&self) -> Vec<Gid> {
         self.own.clone()
     }
 
-    /// The path that an address vector describes, if its source GID is set.
+    /// Returns the path that an address vector describes; none if its source GID is not set.
     pub fn path(&self, av: &AddressVector, qpn: u32) -> Option<Path> {
         let own = self.gid(av.sgid_index.get())?;
         let flow_label = av.flow_label.get() & 0xf_ffff;
@@ -175,17 +182,18 @@ impl Port {
             flow_label,
             traffic_class: av.traffic_class & !ECN,
             hop_limit: if av.hop_limit == 0 { 64 } else { av.hop_limit },
-            // It travels as the priority of the VLAN tag: without one the receiver's `wc.sl` is 0, inside the device too.
+            // The SL is transmitted as the priority of the VLAN tag. Without a tag the receiver's
+            // `wc.sl` is 0, which also holds for packets inside the device.
             sl: if own.vlan.is_some() { av.sl } else { 0 },
         })
     }
 
-    /// Draws by lot whether a local packet is lost.
+    /// Draws if a local packet is lost (`drop_percent`).
     pub fn loses(&mut self) -> bool {
         if self.drop_percent == 0 {
             return false;
         }
-        // splitmix64: a fixed seed gives the same losses again.
+        // splitmix64: a fixed seed gives the same losses in each run.
         self.dice = self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.dice;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -18,68 +18,68 @@ use verbena_roce::prefetch;
 use verbena_roce::wire::Path;
 use verbena_roce::QpState;
 
-/// The largest path MTU that there is.
+/// Largest path MTU of the standard, in bytes.
 const MAX_MTU_BYTES: u32 = 4096;
 
-/// A queue pair.
+/// A queue pair of the device: the transport's state machine and the objects around it.
 #[derive(Debug)]
 pub struct Qp {
-    /// The state machine.
+    /// State machine of the transport.
     pub transport: verbena_roce::Qp,
-    /// What is around it.
+    /// Rings, CQs and path around the state machine.
     pub env: Env,
 }
 
-/// What is around a queue pair's state machine.
+/// The part of a queue pair around its state machine: rings, CQs, path and attributes.
 #[derive(Debug)]
 pub struct Env {
-    /// As it was created.
+    /// The CREATE_QP request by which the driver created the queue pair.
     pub create: cmd::CreateQp,
-    /// Where its sends complete, if it has a send queue.
+    /// CQ of the send queue; none for a queue pair without a send queue.
     pub send_cq: Option<Ref<Cq>>,
-    /// Where its receives complete, if it has a receive queue or an SRQ of its own.
+    /// CQ of the receives; none for a queue pair without a receive queue or an SRQ of its own.
     pub recv_cq: Option<Ref<Cq>>,
-    /// What it takes receives from, unless it has a ring of its own.
+    /// SRQ from which the queue pair takes receives; none if the queue pair has a receive ring.
     pub srq: Option<Ref<Srq>>,
-    /// Its type.
+    /// Transport type of the queue pair.
     pub qp_type: QpType,
-    /// DMA address of its doorbell area.
+    /// DMA address of the queue pair's doorbell area.
     pub area: u64,
-    /// Send ring; that of an XRC target cannot be reached.
+    /// Send ring. An XRC target has a ring that cannot be reached.
     pub sq: Ring,
-    /// Receive ring, unless it takes from an SRQ.
+    /// Receive ring; none if the queue pair takes receives from an SRQ.
     pub rq: Option<Ring>,
-    /// Producer index of the send queue as last seen.
+    /// Producer index of the send queue as the device last read it.
     pub sq_pi: u32,
-    /// Receives taken from its own ring.
+    /// Number of receives taken from the receive ring.
     pub rq_ci: u32,
-    /// Producer index of that ring as last read.
+    /// Producer index of the receive ring as the device last read it.
     pub rq_pi: u32,
-    /// The receive of its SRQ that it took and that completed into a dead CQ: index and `wr_id`. There is no second one,
-    /// because nothing is taken for a dead CQ.
+    /// The receive that was taken from the SRQ and completed into a dead CQ: index and `wr_id`.
+    /// There is at most one, because the device takes no receive for a dead CQ.
     pub lost: Option<(u32, u64)>,
-    /// Attributes as the driver set them.
+    /// Attributes as the driver last set them.
     pub attr: QpAttr,
-    /// Path of a connected queue pair, as the driver set it.
+    /// Address vector of a connected queue pair, as the driver set it.
     pub av: AddressVector,
-    /// The same, looked up.
+    /// Path that the port derived from `av`.
     pub path: Option<Rc<Path>>,
     /// XRC targets: the SRQ of the present request.
     pub xrc: XrcSrq,
-    /// What it has counted beside its transport.
+    /// Counters of the device for this queue pair; the transport counts on its own.
     pub counters: Counters,
-    /// How the next send that it begins with is to fail.
+    /// Error status with which the next send WQE that the device fetches is to complete.
     pub fault: Option<WcStatus>,
-    /// State that the context shows.
+    /// State that the published context shows.
     pub shown: QpState,
-    /// No other queue pair has, or ever had, the same: what a memory window is bound to.
+    /// A value that no other queue pair has or ever had. Memory windows are bound to it.
     pub owner: u64,
-    /// Where the context is.
+    /// Slot in the context table where the context is published.
     pub context_slot: ContextSlot,
 }
 
 impl Qp {
-    /// Its counters, since it was created.
+    /// Returns all counters of the queue pair since its creation, with those of the transport.
     pub fn counters(&self) -> Counters {
         let mut all = self.env.counters.clone();
         all.add_transport(&self.transport);
@@ -88,12 +88,13 @@ impl Qp {
 }
 
 impl Env {
-    /// Its number.
+    /// Returns the queue pair number.
     pub fn qpn(&self) -> u32 {
         self.create.qpn.get()
     }
 
-    /// The most bytes of payload that one of its packets has. A datagram is one packet, whatever the path.
+    /// Returns the most bytes of payload that a packet of this queue pair can carry. A datagram is
+    /// one packet of up to 4096 bytes, independent of its path.
     pub fn path_mtu_bytes(&self) -> u32 {
         match self.attr.path_mtu {
             0 => MAX_MTU_BYTES,
@@ -101,18 +102,19 @@ impl Env {
         }
     }
 
-    /// The SRQ that it takes receives from, if it does.
+    /// Returns the number of the SRQ from which the queue pair takes receives, if it uses an SRQ.
     #[inline]
     pub fn srqn(&self) -> Option<u32> {
         self.srq.as_ref().map(Ref::number)
     }
 
-    /// Whether it may use the local DMA key and what belongs to it.
+    /// True if the queue pair may use the local DMA key and other privileged keys and operations.
     pub fn is_privileged(&self) -> bool {
         self.create.flags & cmd::QP_PRIVILEGED != 0
     }
 
-    /// Protection domain of what a request of its peer may change.
+    /// Returns the protection domain of the keys that a request of the peer may invalidate: that of
+    /// the SRQ for an XRC target, otherwise that of the queue pair.
     pub fn target_pd(&self) -> u32 {
         match self.qp_type {
             QpType::XrcTgt => self.xrc.pd,
@@ -120,37 +122,39 @@ impl Env {
         }
     }
 
-    /// Whether one of the CQs is such a one.
+    /// True if `such` holds for the number of the send CQ or of the receive CQ.
     pub fn has_cq(&self, such: impl Fn(u32) -> bool) -> bool {
         let cqs = [&self.send_cq, &self.recv_cq];
         cqs.into_iter().flatten().any(|cq| such(cq.number()))
     }
 
-    /// Whether its WQEs carry an address vector.
+    /// True if the send WQEs of the queue pair carry an address vector.
     pub fn is_datagram(&self) -> bool {
         matches!(self.qp_type, QpType::Ud | QpType::Gsi)
     }
 
-    /// Producer index of the receive ring.
+    /// Loads the producer index of the receive ring from the doorbell area.
     pub fn rq_producer<M: GuestMemory>(&self, mem: &M) -> u32 {
         Area::new(mem, self.area)
             .load_acquire(doorbell::rq_producer(self.create.slot.get() as usize))
     }
 
-    /// Producer index of the send ring.
+    /// Loads the producer index of the send ring from the doorbell area.
     pub fn sq_producer<M: GuestMemory>(&self, mem: &M) -> u32 {
         Area::new(mem, self.area)
             .load_acquire(doorbell::sq_producer(self.create.slot.get() as usize))
     }
 
-    /// The receive of its SRQ that will not complete now that its life ends: index and `wr_id`.
+    /// Takes the receive of the SRQ that the queue pair still has and will not complete, because
+    /// the queue pair is reset or destroyed. Returns its index and `wr_id`.
     pub fn take_held(&mut self, transport: &verbena_roce::Qp) -> Option<(u32, u64)> {
         let lost = self.lost.take();
         self.srqn()?;
         transport.held_recv().or(lost)
     }
 
-    /// Tells the guest whether receives have to be noticed because they are to be flushed.
+    /// Writes the error word of the queue pair in the doorbell area. While the word is set the guest
+    /// has to announce the receives that it posts, because the device has to flush them.
     pub fn show_error<M: GuestMemory>(&self, mem: &M, in_error: bool) {
         let area = Area::new(mem, self.area);
         area.store(
@@ -162,7 +166,7 @@ impl Env {
 }
 
 impl Qp {
-    /// Has its memory fetched for a turn that comes soon.
+    /// Prefetches the memory of the queue pair that its next turn uses.
     #[inline]
     pub fn prefetch(&self) {
         self.transport.prefetch();
@@ -172,7 +176,7 @@ impl Qp {
         prefetch::line(&self.env.path);
     }
 
-    /// The context, with the producer index of the receive ring as last read.
+    /// Returns the context. `rq_pi` is the producer index of the receive ring as last read.
     pub fn context(&self, rq_pi: u32) -> QpContext {
         let live = self.transport.snapshot();
         let env = &self.env;
@@ -215,7 +219,7 @@ impl Qp {
         }
     }
 
-    /// Publishes the context.
+    /// Publishes the context in the guest's context table.
     pub fn publish<M: GuestMemory>(&mut self, mem: &M) {
         let context = self.context(self.env.rq_producer(mem));
         self.env.context_slot.publish(mem, &context);

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The flight recorder of a device (`verbena_record`). A device without one pays a look at a pointer for each thing that it would
-//! write down.
+//! The flight recorder of a device (`verbena_record`). In a device without a recorder, each entry
+//! that would be recorded costs the check of a pointer.
 
 use std::collections::HashMap;
 use verbena_faults::Rule;
 use verbena_record::{Ring, What, NO_RULE};
 
-/// Rules of which more is known than that they fired.
+/// Largest number of rules whose text is kept. For later rules the entries have no number.
 const MAX_RULES: usize = 4096;
 
-/// See the module.
+/// The flight recorder: see the module.
 #[derive(Clone, Debug)]
 pub struct Recorder {
-    /// What happened.
+    /// Ring of the recorded entries.
     pub ring: Ring,
-    /// The rules that entries name, by number. What was removed stays.
+    /// Rules that entries refer to, indexed by number. Removed rules stay here.
     pub rules: Vec<Rule>,
-    /// The number of the rule that has this name, or had it last.
+    /// Number of the rule that has a name, or had it last.
     numbers: HashMap<String, u16>,
 }
 
 impl Recorder {
-    /// One for so many entries.
+    /// Creates a recorder with a ring of `entries` entries.
     pub fn new(entries: usize) -> Self {
         Self {
             ring: Ring::new(entries),
@@ -31,12 +31,12 @@ impl Recorder {
         }
     }
 
-    /// The device was reset.
+    /// Records a reset of the device.
     pub fn reset(&mut self, now: u64) {
         self.ring.push(now, What::Reset);
     }
 
-    /// A rule was added, or is there already.
+    /// Records that a rule was added, or with `late` that the rule existed before the recorder.
     pub fn add(&mut self, now: u64, rule: &Rule, late: bool) {
         let known = self.rules.iter().position(|known| known == rule);
         let number = match known {
@@ -48,7 +48,7 @@ impl Recorder {
             None => NO_RULE.into(),
         };
         let number = u16::try_from(number).unwrap_or(NO_RULE);
-        // Each name is one of `rules`, or is forgotten.
+        // The map has only names of rules that are in `rules`.
         match number {
             NO_RULE => self.numbers.remove(&rule.name),
             _ => self.numbers.insert(rule.name.clone(), number),
@@ -56,7 +56,8 @@ impl Recorder {
         self.ring.push(now, What::Rule { rule: number, late });
     }
 
-    /// The number of the rule that has this name, or had it last.
+    /// Returns the number of the rule that has this name, or had it last; `NO_RULE` if there is
+    /// none.
     pub fn number(&self, name: &str) -> u16 {
         self.numbers.get(name).copied().unwrap_or(NO_RULE)
     }

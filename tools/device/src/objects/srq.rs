@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Shared receive queues.
+//! Shared receive queues: their state, context and doorbell words.
 
 use crate::memory::ring::Ring;
 use crate::memory::tables::ContextSlot;
@@ -11,38 +11,38 @@ use verbena_abi::ctx::{QueueState, SrqContext};
 use verbena_abi::doorbell::{self, Words};
 use verbena_abi::syndrome::Syndrome;
 
-/// A shared receive queue.
+/// A shared receive queue of the device.
 #[derive(Debug)]
 pub struct Srq {
-    /// Its number.
+    /// Number of the SRQ.
     pub srqn: u32,
-    /// Protection domain of its SGEs.
+    /// Protection domain of the SGEs in its WQEs.
     pub pdn: u32,
-    /// Doorbell area ...
+    /// Number of the doorbell area.
     pub uar: u32,
-    /// ... its DMA address ...
+    /// DMA address of the doorbell area.
     pub area: u64,
-    /// ... and the slot in it.
+    /// Slot of the SRQ in the doorbell area.
     pub slot: u16,
-    /// WQEs.
+    /// Ring of the SRQ's WQEs.
     pub ring: Ring,
-    /// Consumer index.
+    /// Consumer index of the ring.
     pub ci: u32,
-    /// Armed limit, or 0.
+    /// Armed limit, or 0 if no limit is armed.
     pub limit: u32,
-    /// Queue pairs that use it.
+    /// Number of queue pairs that use the SRQ.
     pub users: u32,
-    /// For extended connections: where its receives complete ...
+    /// XRC: CQ where the receives of the SRQ complete.
     pub cq: Option<Ref<Cq>>,
-    /// ... its domain, else 0 ...
+    /// XRC: domain of the SRQ, or 0.
     pub xrcdn: u32,
-    /// ... and what no other SRQ has, or ever had.
+    /// XRC: a value that no other SRQ has or ever had.
     pub life: u64,
-    /// The next receive that is taken is to bring it to ERR.
+    /// Fault injection: the next receive that is taken moves the SRQ to ERR.
     pub faulty: bool,
-    /// What brought it to ERR.
+    /// Cause of the ERR state, if the SRQ is in error.
     pub error: Option<Syndrome>,
-    /// Where the context is.
+    /// Slot in the context table where the context is published.
     pub context_slot: ContextSlot,
 }
 
@@ -53,18 +53,18 @@ impl Held for Srq {
 }
 
 impl Srq {
-    /// The producer index.
+    /// Loads the producer index from the doorbell area.
     pub fn producer<M: GuestMemory>(&self, mem: &M) -> u32 {
         Area::new(mem, self.area).load_acquire(doorbell::rq_producer(self.slot as usize))
     }
 
-    /// Entries before `ci` have been read: their places are free.
+    /// Sets the consumer index and publishes it: the guest may reuse the ring entries before `ci`.
     pub fn consume<M: GuestMemory>(&mut self, mem: &M, ci: u32) {
         self.ci = ci;
         Area::new(mem, self.area).store_release(doorbell::srq_consumer(self.slot as usize), ci);
     }
 
-    /// The context, with the producer index as last read.
+    /// Returns the context. `producer` is the producer index as last read.
     pub fn context(&self, producer: u32) -> SrqContext {
         SrqContext {
             srqn: self.srqn.into(),
@@ -91,7 +91,7 @@ impl Srq {
         }
     }
 
-    /// Publishes the context.
+    /// Publishes the context in the guest's context table.
     pub fn publish<M: GuestMemory>(&mut self, mem: &M) {
         let context = self.context(self.producer(mem));
         self.context_slot.publish(mem, &context);

@@ -1,36 +1,37 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Doorbell areas: who has which slot, what was seen last.
+//! Doorbell areas: the owners of the slots, and the values that the device read last.
 
 use verbena_abi::doorbell::{AREA_SLOTS, GROUPS, GROUP_SLOTS};
 
-/// The user of a queue pair slot.
+/// The owner of a queue pair slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// A queue pair.
+    /// A queue pair with this number.
     Qp(u32),
-    /// A shared receive queue.
+    /// A shared receive queue with this number.
     Srq(u32),
 }
 
-/// A doorbell area.
+/// A doorbell area of the device.
 #[derive(Debug)]
 pub struct Uar {
-    /// DMA address.
+    /// DMA address of the area.
     pub base: u64,
-    /// The sleep word.
+    /// Present value of the sleep word.
     pub sleep: u32,
-    /// Whether it is scanned.
+    /// True while the device scans the area.
     pub awake: bool,
-    /// It was rung for since the last scan.
+    /// True if the guest has rung for the area since the last scan.
     pub rung: bool,
-    /// When something was found in it last.
+    /// Time at which a scan last found something in the area.
     pub last_found: u64,
-    /// Generation counters as seen last.
+    /// Generation counters of the queue pair groups, as last read.
     pub qp_seen: [u32; GROUPS],
-    /// Generation counters as seen last.
+    /// Generation counters of the CQ groups, as last read.
     pub cq_seen: [u32; GROUPS],
-    /// As far as they were ever used: most areas are those of small programs.
+    /// Owners of the slots up to the highest one ever used. Most areas belong to small programs, so
+    /// the vectors are short.
     qp_slots: Vec<Option<Owner>>,
     cq_slots: Vec<Option<u32>>,
     qp_used: [u64; GROUPS],
@@ -39,7 +40,7 @@ pub struct Uar {
 }
 
 impl Uar {
-    /// An area that nothing uses yet.
+    /// Creates an area without owners of slots.
     pub fn new(base: u64) -> Self {
         Self {
             base,
@@ -57,22 +58,22 @@ impl Uar {
         }
     }
 
-    /// Whether anything uses it.
+    /// True if a slot of the area has an owner.
     pub fn is_used(&self) -> bool {
         self.users != 0
     }
 
-    /// Whether a queue pair slot exists and is free.
+    /// True if this queue pair slot exists and is free.
     pub fn qp_slot_free(&self, slot: u16) -> bool {
         is_free(&self.qp_slots, slot)
     }
 
-    /// Whether a CQ slot exists and is free.
+    /// True if this CQ slot exists and is free.
     pub fn cq_slot_free(&self, slot: u16) -> bool {
         is_free(&self.cq_slots, slot)
     }
 
-    /// Gives a queue pair slot to an owner, or takes it back.
+    /// Sets the owner of a queue pair slot; none frees the slot.
     pub fn set_qp_slot(&mut self, slot: u16, owner: Option<Owner>) {
         let Some(entry) = entry(&mut self.qp_slots, slot) else {
             return;
@@ -88,7 +89,7 @@ impl Uar {
         };
     }
 
-    /// Gives a CQ slot to a CQ, or takes it back.
+    /// Sets the CQ of a CQ slot; none frees the slot.
     pub fn set_cq_slot(&mut self, slot: u16, cqn: Option<u32>) {
         let Some(entry) = entry(&mut self.cq_slots, slot) else {
             return;
@@ -104,17 +105,17 @@ impl Uar {
         };
     }
 
-    /// Slots of queue pairs in a group, as bits.
+    /// Returns a bit mask of the slots in a group that belong to queue pairs.
     pub fn qps_in(&self, group: usize) -> u64 {
         self.qp_used[group]
     }
 
-    /// Slots of CQs in a group, as bits.
+    /// Returns a bit mask of the slots in a group that belong to CQs.
     pub fn cqs_in(&self, group: usize) -> u64 {
         self.cq_used[group]
     }
 
-    /// The queue pair of a slot.
+    /// Returns the number of the queue pair that owns a slot.
     pub fn qp_at(&self, slot: usize) -> Option<u32> {
         match self.qp_slots.get(slot)? {
             Some(Owner::Qp(qpn)) => Some(*qpn),
@@ -122,7 +123,7 @@ impl Uar {
         }
     }
 
-    /// The CQ of a slot.
+    /// Returns the number of the CQ that owns a slot.
     pub fn cq_at(&self, slot: usize) -> Option<u32> {
         *self.cq_slots.get(slot)?
     }
@@ -133,7 +134,7 @@ fn is_free<T>(slots: &[Option<T>], slot: u16) -> bool {
     slot < AREA_SLOTS && slots.get(slot).is_none_or(Option::is_none)
 }
 
-/// The entry of a slot, if there is such a slot.
+/// Returns the entry of a slot, if the slot exists. The vector grows up to the slot.
 fn entry<T>(slots: &mut Vec<Option<T>>, slot: u16) -> Option<&mut Option<T>> {
     let slot = usize::from(slot);
     if slot >= slots.len() && slot < AREA_SLOTS {

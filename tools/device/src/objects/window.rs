@@ -2,9 +2,9 @@
 
 //! Memory windows: keys of their own for parts of memory regions (IBTA 10.6.7).
 //!
-//! A window lies in the table of keys like a region, and a bind gives it the region's translation: a use of its key costs what
-//! a use of a region's does. A region to which windows are bound can be neither changed nor destroyed, so that what a window
-//! has of it stays true.
+//! A window is an entry of the key table like a region, and a bind copies the translation of the
+//! region into it. Therefore the use of a window's key costs as much as that of a region's key. A
+//! region with bound windows can be neither changed nor destroyed, so the copies stay valid.
 
 use crate::memory::ring::Pages;
 use crate::memory::GuestMemory;
@@ -13,44 +13,45 @@ use crate::slots::Slots;
 use verbena_abi::ctx::{access, mr_flags, MrState};
 use verbena_abi::syndrome::Syndrome;
 
-/// To what a window is bound.
+/// The region and the queue pair to which a window is bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// The region's key.
+    /// Key of the region.
     pub region: u32,
-    /// Of type 2: the queue pair, by [`KeyUse::owner`](verbena_roce::host::KeyUse::owner) ...
+    /// For type 2: the queue pair, by its [`KeyUse::owner`](verbena_roce::host::KeyUse::owner).
     pub owner: u64,
-    /// ... and its number.
+    /// Number of that queue pair.
     pub qpn: u32,
 }
 
-/// A bind, as a work request asks for it.
+/// A bind as a work request asks for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Bind {
-    /// The window's key with its new tag.
+    /// Key of the window with its new tag.
     pub key: u32,
-    /// First address in the region.
+    /// First address of the window in the region.
     pub addr: u64,
-    /// Bytes.
+    /// Length of the window in bytes.
     pub length: u64,
-    /// What the peer may do.
+    /// Access rights that the window grants to the peer.
     pub access: u32,
-    /// To what, and for whom.
+    /// The region and the queue pair to bind to.
     pub to: Bound,
     /// Protection domain of the queue pair.
     pub pd: u32,
 }
 
-/// Rights that a window can give. What of a region's owner is given too does not matter.
+/// Rights that a window can grant. The local rights in a bind have no effect.
 const RIGHTS: u32 = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
-/// Rights by which the peer changes memory.
+/// Rights with which the peer can change memory.
 const WRITES: u32 = access::REMOTE_WRITE | access::REMOTE_ATOMIC;
 
-/// Binds a window (IBTA 10.6.7.2, 11.4.4.1). If it fails nothing has changed.
+/// Binds a window (IBTA 10.6.7.2, 11.4.4.1). A bind that fails changes nothing.
 ///
 /// # Errors
 ///
-/// No window of this domain that can be bound; a region that cannot be bound to; bytes beyond it; rights that cannot be given.
+/// Fails if the key names no window of this domain that can be bound, if the region does not permit
+/// a bind, if the bytes are not within the region, or if the rights cannot be granted.
 pub fn bind<M: GuestMemory>(
     regions: &mut Slots<Mr>,
     mem: &M,
@@ -62,7 +63,7 @@ pub fn bind<M: GuestMemory>(
         .filter(|w| w.flags & mr_flags::WINDOW != 0 && w.pdn == wanted.pd)
         .ok_or(Syndrome::BindWindow)?;
     let of_type_2 = window.flags & mr_flags::WINDOW_2 != 0;
-    // It has to be invalidated first (o10-37.2.30).
+    // A window of type 2 has to be invalidated before another bind (o10-37.2.30).
     if of_type_2 && window.state == MrState::Valid {
         return Err(Syndrome::BindWindow);
     }
@@ -118,7 +119,8 @@ pub fn bind<M: GuestMemory>(
     Ok(())
 }
 
-/// Takes away what a window is bound to, if it is; maybe it gets another tag.
+/// Unbinds a window if it is bound, and sets its state. `key` is its new key; none keeps the
+/// present key.
 pub fn unbind<M: GuestMemory>(
     regions: &mut Slots<Mr>,
     mem: &M,
@@ -138,7 +140,7 @@ pub fn unbind<M: GuestMemory>(
     release(regions, mem, bound);
 }
 
-/// A window is bound to it no more.
+/// Counts one window less for the region to which a window was bound.
 pub fn release<M: GuestMemory>(regions: &mut Slots<Mr>, mem: &M, bound: Option<Bound>) {
     if let Some(region) = bound.and_then(|bound| regions.get_mut(index(bound.region))) {
         region.windows -= 1;
