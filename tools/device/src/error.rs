@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The error of a command. All code that a command calls, down to the access to guest memory,
-//! returns this type.
+//! The error of a command. The code of objects, rings and context tables returns the same type, so
+//! that a command passes their errors on.
 
 use verbena_abi::cmd::CmdStatus;
 use verbena_abi::syndrome::Syndrome;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The registers of BAR 0, which the front (it answers the guest's reads at once) and the engine
-//! share.
+//! The registers of BAR 0, shared by the engine and the front, which answers the guest's reads at
+//! once.
 //!
 //! No function waits: a write that needs the engine returns an [`Action`], which the front sends to
 //! the engine.

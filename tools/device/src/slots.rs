@@ -15,7 +15,7 @@ pub struct Slots<T> {
 
 /// An object that other objects can need. It is not destroyed while another object needs it.
 pub trait Held {
-    /// Returns the number of objects that need this one.
+    /// Returns the count of the objects that need this one.
     fn users(&mut self) -> &mut u32;
 }
 
@@ -98,7 +98,7 @@ impl<T> Slots<T> {
         number < self.limit
     }
 
-    /// Inserts an object, or returns one that was taken. A number out of range is ignored.
+    /// Inserts an object, or puts a taken one back. A number out of range is ignored.
     #[inline]
     pub fn put(&mut self, number: u32, object: Box<T>) {
         if number >= self.limit {

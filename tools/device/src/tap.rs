@@ -72,7 +72,7 @@ pub struct Watch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gone;
 
-/// Creates a tap. At most `frames` frames and about `bytes` bytes wait for the reader.
+/// Creates a tap. Up to `frames` frames wait for the reader, with fewer than `bytes` bytes in all.
 pub fn tap(frames: usize, bytes: usize) -> (Tap, Watch) {
     let (to, from) = mpsc::sync_channel(frames);
     let tally = Arc::<Tally>::default();

@@ -58,8 +58,9 @@ impl Shared {
         self.show_crossing(mem, None, out, if lost { Way::Lost } else { Way::Local })
     }
 
-    /// Does the same as [`Shared::show_local`] for a packet that goes from one device of the process to
-    /// another. The payload lies on the side of `sender`; `None` stands for this device's own guest.
+    /// Does the same as [`Shared::show_local`] for a packet that goes from one device of the
+    /// process to another. The payload lies on the side of `sender`; `None` stands for the guest of
+    /// this device.
     #[inline]
     pub fn show_crossing<M: GuestMemory>(
         &mut self,

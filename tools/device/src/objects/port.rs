@@ -141,8 +141,8 @@ impl Port {
         self.is_for(path)
     }
 
-    /// True if the port has a GID in this VLAN, or without a VLAN for `None`. Packets to a multicast
-    /// group do not name a GID of the port, so only their VLAN is checked.
+    /// True if the port has a GID in this VLAN, or without a VLAN for `None`. Packets to a
+    /// multicast group do not name a GID of the port, so only their VLAN is checked.
     pub fn is_in(&self, vlan: Option<u16>) -> bool {
         self.own.iter().any(|own| own.vlan == vlan)
     }

@@ -153,8 +153,8 @@ impl Env {
         transport.held_recv().or(lost)
     }
 
-    /// Writes the error word of the queue pair in the doorbell area. While the word is set the guest
-    /// has to announce the receives that it posts, because the device has to flush them.
+    /// Writes the error word of the queue pair in the doorbell area. While the word is set, the
+    /// guest has to announce posted receives to the device, which has to flush them.
     pub fn show_error<M: GuestMemory>(&self, mem: &M, in_error: bool) {
         let area = Area::new(mem, self.area);
         area.store(
