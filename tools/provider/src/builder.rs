@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Posting sends piece by piece: what `ibv_wr_*` does between start and complete.
+//! Posting sends in pieces: the work of `ibv_wr_*` between start and complete.
 //!
-//! Requests are written into the ring behind the producer index, which moves only when all of them are complete, so that
-//! an abort, or an error anywhere, posts nothing. The first error is kept and returned at the end.
+//! Requests are written into the ring after the producer index, which moves only when all of them
+//! are complete. An abort, or an error in any request, therefore posts nothing. The first error is
+//! kept and returned at the end.
 
 use crate::errno::Errno;
 use crate::ffi::lock::Guard;
@@ -13,56 +14,57 @@ use crate::send::{Form, Producer, SendQueue, KNOWN_FLAGS, OPCODES};
 use crate::wqe::{Head, Wqe};
 use verbena_abi::wqe::{self, send_flags};
 
-/// The requests of one `ibv_wr_start`.
+/// Requests of one `ibv_wr_start`.
 #[derive(Clone, Copy, Default)]
 pub struct Build {
     /// Index of the first request.
     first: u32,
     /// Index of the request that is being written.
     index: u32,
-    /// Whether there is one.
+    /// True while a request is being written.
     open: bool,
     alive: bool,
-    /// Whether it lacks the address of a datagram, or the SRQ of an extended connection.
+    /// True if the request lacks the address of a datagram, or the SRQ of an extended connection.
     unaddressed: bool,
     error: Option<Errno>,
     form: Option<Form>,
     wr_id: u64,
-    /// The first word of its WQE.
+    /// First word of the request's WQE.
     head: Head,
-    /// Where its next SGE goes.
+    /// Offset of the request's next SGE in the WQE.
     data: usize,
 }
 
 impl Build {
-    /// Keeps the first error.
+    /// Records an error, unless an earlier one is recorded.
     #[cold]
     fn fail(&mut self, errno: Errno) {
         self.error = self.error.or(Some(errno));
     }
 }
 
-/// What a request has beside its opcode.
+/// Operands of a request besides its opcode.
 #[derive(Clone, Copy)]
 pub enum Operands {
     None,
-    /// Immediate data, or a key to invalidate.
+    /// Immediate data, or a key to invalidate at the peer or locally.
     Imm(u32),
     /// Key and address at the peer.
     Remote(u32, u64),
     RemoteImm(u32, u64, u32),
-    /// The same, then compare or add, swap.
+    /// Key and address at the peer, the value to compare or add, the value to swap in.
     Atomic(u32, u64, u64, u64),
-    /// The same, and the 8 bytes to write.
+    /// Key and address at the peer, and the 8 bytes to write.
     Value(u32, u64, [u8; 8]),
-    /// The same, and what to flush: bytes, placement, level.
+    /// Key and address at the peer, and the length in bytes, placement and level of a FLUSH.
     Flush(u32, u64, usize, u8, u8),
-    /// A window of type 2 to bind; none: not such a window.
+    /// Bind of a window of type 2; `None` if the window is of another type.
     Bind(Option<Bind>),
 }
 
 impl Producer {
-    /// The request that is being written, if it can still be posted.
+    /// Returns the WQE of the request that is being written. Returns `None` if there is no such
+    /// request, the device is dead or an error is recorded.
     #[inline(always)]
     fn current(&self) -> Option<Wqe<'_>> {
         let build = &self.build;
@@ -72,7 +74,8 @@ impl Producer {
 }
 
 impl SendQueue {
-    /// `ibv_wr_start`. The lock is kept until `commit` or an abort. Nothing is posted unless `may` says so under it.
+    /// Implements `ibv_wr_start`. The lock is kept until `commit` or an abort. Nothing is posted
+    /// unless `may` returns true under the lock.
     pub fn start(&self, may: impl FnOnce() -> bool) -> Guard<'_, Producer> {
         let mut guard = self.producer.lock_long();
         guard.build = Build {
@@ -85,14 +88,16 @@ impl SendQueue {
         guard
     }
 
-    /// `ibv_wr_complete`.
+    /// Implements `ibv_wr_complete`: publishes the requests since `start`, or returns the first
+    /// error.
     pub fn commit(&self, mut guard: Guard<'_, Producer>) -> Result<(), Errno> {
         self.close(&mut guard);
         if let Some(errno) = guard.build.error {
             return Err(errno);
         }
         if guard.index != guard.build.first {
-            // While a process has one thread the lock stops nobody: it has posted a list since the start.
+            // A process with one thread posts lists without taking the lock, and this one has
+            // posted a list since the start.
             return Err(Errno::INVAL);
         }
         if guard.build.index != guard.index {
@@ -130,12 +135,13 @@ impl SendQueue {
             return build.fail(Errno::NOMEM);
         }
         build.open = true;
-        // What an initiator does with keys goes nowhere.
+        // Requests that invalidate or bind local keys are not sent to the peer, so they need no
+        // SRQ.
         let is_local = matches!(form, Form::Key | Form::Bind);
         build.unaddressed = self.config.datagram || self.config.xrc && !is_local;
         build.form = Some(form);
         build.wr_id = wr_id;
-        // Inline is what comes by the functions for it, not what this flag says.
+        // Data is inline if it comes through the functions for inline data. The flag is ignored.
         let inline = u32::from(send_flags::INLINE);
         build.head = Head::new(opcode, (flags | self.flags) & !inline);
         build.data = self.data;
@@ -179,13 +185,13 @@ impl SendQueue {
         }
     }
 
-    /// A request that this queue pair cannot have.
+    /// Refuses a request of a kind that this queue pair does not offer.
     pub fn refuse(&self, producer: &mut Producer) {
         self.close(producer);
         producer.build.fail(Errno::INVAL);
     }
 
-    /// The address of a datagram.
+    /// Sets the address of a datagram.
     pub fn set_address(&self, producer: &mut Producer, ah: &Ah, qpn: u32, qkey: u32) {
         if self.config.datagram {
             if let Some(wqe) = producer.current() {
@@ -195,7 +201,7 @@ impl SendQueue {
         }
     }
 
-    /// The SRQ of an extended connection.
+    /// Sets the SRQ at the peer of an extended connection.
     pub fn set_srqn(&self, producer: &mut Producer, srqn: u32) {
         if self.config.xrc {
             if let Some(wqe) = producer.current() {
@@ -205,11 +211,12 @@ impl SendQueue {
         }
     }
 
-    /// An SGE more.
+    /// Adds an SGE to the request.
     #[inline(always)]
     pub fn add_sge(&self, producer: &mut Producer, addr: u64, length: u32, lkey: u32) {
         match producer.build.form {
-            // It has no data of this side, though the manual page of `ibv_wr_post` lists this setter with it.
+            // A FLUSH has no local data, though the manual page of `ibv_wr_post` lists this setter
+            // for it.
             Some(Form::Flush) => return,
             Some(Form::Key | Form::Bind | Form::Value) => return producer.build.fail(Errno::INVAL),
             _ if producer.build.head.sges() >= self.config.max_sge => {
@@ -226,9 +233,10 @@ impl SendQueue {
         producer.build.head = producer.build.head.plus_sge();
     }
 
-    /// More inline data.
+    /// Adds inline data to the request.
     ///
-    /// `copy` writes it at the offset that it is told, and says whether it fits.
+    /// `copy` writes the data at the offset that it receives, and returns false if the data does
+    /// not fit.
     pub fn add_inline(
         &self,
         producer: &mut Producer,
@@ -254,16 +262,16 @@ impl SendQueue {
                 return producer.build.fail(Errno::INVAL);
             }
         }
-        // At most 512 bytes in all.
+        // The sum is at most 512 bytes.
         producer.build.head = producer.build.head.with_inline(length as u32);
     }
 
-    /// The request is complete as far as it can be seen from here.
+    /// Ends the request that is being written, if there is one: no later call adds to it.
     #[inline(always)]
     fn close(&self, producer: &mut Producer) {
         if producer.build.open && producer.build.error.is_none() {
             if producer.build.unaddressed {
-                // It would go where an older datagram went.
+                // The WQE would keep the address of an older request in the same entry.
                 producer.build.fail(Errno::INVAL);
             } else {
                 if let Some(wqe) = producer.current() {

@@ -1,35 +1,37 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A completion as a poll takes it out of its CQE.
+//! A completion as a poll reads it from its CQE.
 
 use crate::ffi::memory::Entry;
 use core::mem::offset_of;
 use verbena_abi::cqe::{Cqe, WcOpcode, WcStatus, CQE_SIZE, TAIL_OFFSET, WC_OPCODE_RECV};
 use verbena_abi::syndrome::Syndrome;
 
-/// A completion: the words of its CQE, which are turned into what C reads without taking them apart more than needed.
+/// A completion: the words of its CQE. Their conversion to the structures of C takes them apart no
+/// more than needed.
 #[derive(Clone, Copy, Default)]
 pub struct Completion {
     pub wr_id: u64,
-    /// Index of the WQE, then the length.
+    /// Index of the WQE, then the length in bytes.
     index_length: u64,
-    /// Immediate data as it lies in memory, then the QPN.
+    /// Immediate data without a change of byte order, then the QPN.
     imm_qpn: u64,
     /// QPN of the sender, then the syndrome.
     source_error: u64,
     pub timestamp: u64,
     /// P_Key index, then the service level.
     path: u64,
-    /// SRQN of a receive of one.
+    /// SRQN of a receive from an SRQ; 0 for other receives.
     pub srqn: u32,
     tail: u32,
 }
 
 const INDEX_LENGTH: usize = offset_of!(Cqe, wqe_index);
-/// Where immediate data and QPN lie, which a poll looks at first.
+/// Offset of the word with immediate data and QPN, which a poll reads first after the tail.
 pub const IMM_QPN: usize = offset_of!(Cqe, imm);
 const SOURCE_ERROR: usize = offset_of!(Cqe, src_qp);
-/// The words that hold SRQN and P_Key index, and service level, and where in them.
+/// Offset of the word with SRQN and P_Key index, and the first bit of the P_Key index in it. The
+/// next constant is the same for the service level.
 const PKEY_INDEX: (usize, usize) = in_word(offset_of!(Cqe, pkey_index));
 const SL: (usize, usize) = in_word(offset_of!(Cqe, sl));
 
@@ -46,8 +48,10 @@ const _: () = {
 };
 
 impl Completion {
-    /// The rest of an entry whose tail was valid; nothing if it has gone meanwhile. Where the device died the kernel takes the
-    /// page away, all of it at once, and zeroes stand there: what was read before the tail is there still was whole.
+    /// Reads the rest of an entry whose tail was valid. Returns `None` if the entry has disappeared
+    /// meanwhile: when the device has died, the kernel removes the whole page at once, and the
+    /// entry reads as zeroes. If the tail is still there after the other words are read, those
+    /// words are intact.
     #[inline(always)]
     pub fn read(entry: Entry<'_, CQE_SIZE>, imm_qpn: u64, tail: u32) -> Option<Self> {
         let srqn_pkey = entry.get::<{ PKEY_INDEX.0 }>();
@@ -66,7 +70,7 @@ impl Completion {
         (entry.get32_again::<TAIL_OFFSET>() == tail).then_some(read)
     }
 
-    /// One of a work request that was outstanding when the device died.
+    /// Returns the completion of a work request that was outstanding when the device died.
     pub fn flushed(qpn: u32, receive: bool, wr_id: u64) -> Self {
         let opcode = if receive {
             WcOpcode::Recv
@@ -82,8 +86,9 @@ impl Completion {
         }
     }
 
-    /// `struct ibv_wc`, which is six words: `wr_id`; status, opcode; syndrome, length; immediate data, QPN; QPN of the
-    /// sender, flags; P_Key index, and service level among fields that RoCE has no use for.
+    /// Returns `struct ibv_wc`, which has six words: `wr_id`; status, opcode; syndrome, length;
+    /// immediate data, QPN; QPN of the sender, flags; P_Key index, and the service level among
+    /// fields that RoCE does not use.
     #[inline(always)]
     pub fn wc_words(&self) -> [u64; 6] {
         let tail = u64::from(self.tail);
@@ -112,7 +117,7 @@ impl Completion {
         self.index_length as u32
     }
 
-    /// Whether it is of a receive of this SRQ.
+    /// True if this is the completion of a receive from this SRQ.
     pub fn is_of(&self, srqn: u32) -> bool {
         self.is_receive() && self.srqn == srqn
     }

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Completion queues: polling, arming, and taking a queue pair's entries out again.
+//! Completion queues: polling, arming, and the removal of a queue pair's entries.
 //!
-//! A poll takes entries while their phase is that of the pass and translates them. For each run of entries of one work
-//! queue it publishes its own consumer index, and then moves the work queue's behind what completed. In this order:
-//! whoever posts into the room that a completion made must find the CQ's entry free too, or a CQ that holds exactly what
-//! is outstanding would overflow. When the device is dead the ring is not looked at any more: then everything outstanding
-//! in the queue pairs of this CQ is flushed from their windows.
+//! A poll takes entries while their phase is that of the current pass over the ring, and translates
+//! them. For each run of entries of one work queue, the poll publishes the consumer index of the CQ
+//! and then moves the consumer index of the work queue past the completed entries. A program that
+//! posts into the room that a completion made must find the entry of the CQ free too. In the
+//! opposite order, a CQ with exactly as many entries as outstanding requests would overflow. When
+//! the device is dead, polls do not read the ring any more. Instead they flush all outstanding
+//! requests in the queue pairs of this CQ from the windows of the queue pairs.
 
 pub use crate::completion::Completion;
 use crate::completion::IMM_QPN;
@@ -25,46 +27,49 @@ use verbena_abi::doorbell::{self, Arm, ArmMode, Words};
 /// The ring of a CQ.
 pub type CqRing = Ring<CQE_SIZE>;
 
-/// The stride of the ring as a power of two.
+/// Stride of a CQ ring in bytes, as a power of two.
 pub const LOG_STRIDE: u8 = CQE_SIZE.trailing_zeros() as u8;
 
 /// A completion queue.
 ///
-/// Its lock is held from `ibv_start_poll` to `ibv_end_poll`. What a program may do meanwhile, arm the CQ and create what
-/// completes there, does not need it.
+/// The lock is held from `ibv_start_poll` to `ibv_end_poll`. Meanwhile the program may arm the CQ
+/// and create objects that complete there. Neither takes the lock, except as [`Cq::attach`]
+/// describes.
 pub struct Cq {
     area: Arc<Area>,
     slot: usize,
     state: Lock<CqState>,
-    /// The last arm.
+    /// Index, sequence number and mode of the last arm.
     arm: Lock<Arm>,
-    /// The index behind the last completion that the program has seen, for the next one.
+    /// Index after that of the last completion that the program has seen, for the next arm.
     seen: AtomicU32,
     new_qps: Newcomers<Qp>,
     new_srqs: Newcomers<Srq>,
 }
 
-/// What the lock of a CQ protects.
+/// State of a CQ that its lock protects.
 pub struct CqState {
     ring: CqRing,
     log_size: u8,
-    /// The index whose entry is the first of the ring: where the consumer was when the entries were moved last.
+    /// Consumer index at the last resize, whose entry is the first of the ring.
     base: u32,
-    /// The next entry to look at.
+    /// Index of the next entry to read.
     consumer: u32,
-    /// Completions before it that were not polled yet, with their indexes: see [`Cq::clean`]. Each keeps the place of an
-    /// entry: to the device they are the last ones before `consumer`.
+    /// Completions before `consumer` that the program has not polled yet, with their indexes: see
+    /// [`Cq::clean`]. Each of them occupies an entry: for the device, they are the last entries
+    /// before `consumer`.
     saved: VecDeque<(u32, Completion)>,
-    /// Outstanding work is being flushed: what a device that is dead writes all the same is not looked at any more, or
-    /// a work request could complete twice.
+    /// True once outstanding work is flushed in software. Entries that a dead device still writes
+    /// are then ignored, because otherwise a work request could complete twice.
     flushing: bool,
-    /// Whether a poll has to go the long way first: something is saved, or flushed.
+    /// True if a poll has to take the slow path first: completions are saved, or work is flushed.
     aside: bool,
-    /// The queue pairs that complete here, but for newcomers.
+    /// Queue pairs that complete here, except for newcomers.
     qps: QpTable,
-    /// The SRQs for extended connections that complete here: their entries name a target, which may be another process'.
+    /// SRQs for extended connections that complete here. Their entries name an XRC target, which
+    /// another process may own.
     srqs: Vec<Arc<Srq>>,
-    /// The entry that `ibv_next_poll` reads from.
+    /// Completion that the readers of the extended poll read.
     pub current: Completion,
 }
 
@@ -96,19 +101,21 @@ impl Cq {
         }
     }
 
-    /// The lock itself, for a poll that spans several calls from C.
+    /// Returns the lock itself, for a poll that spans several calls from C.
     pub fn state(&self) -> &Lock<CqState> {
         &self.state
     }
 
-    /// Waits for the lock; whoever has come so far is known then.
+    /// Waits for the lock and registers the newcomers that have arrived by then.
     fn lock(&self) -> Guard<'_, CqState> {
         let mut state = self.state.lock();
         self.let_in(&mut state);
         state
     }
 
-    /// Makes those known who have come. Nothing completes for one that has not, so who sees an entry, and asks then, knows whose it is.
+    /// Registers the newcomers. Nothing completes for an object before it is among them. A poll
+    /// that has seen an entry, and then calls this function, therefore knows the owner of the
+    /// entry.
     fn let_in(&self, state: &mut CqState) {
         for qp in self.new_qps.take() {
             state.qps.insert(&qp);
@@ -116,13 +123,14 @@ impl Cq {
         state.srqs.append(&mut self.new_srqs.take());
     }
 
-    /// Takes up to `most` completions and hands them to `sink`; returns how many. Fewer means that the CQ is empty.
+    /// Takes up to `most` completions, passes them to `sink` and returns their number. Fewer than
+    /// `most` means that the CQ is empty.
     #[inline(always)]
     pub fn poll(&self, most: usize, mut sink: impl FnMut(usize, &Completion)) -> usize {
         let mut state = self.state.lock();
         let mut count = 0;
         while count < most {
-            // What is usual stays in registers; everything else goes the long way.
+            // The usual case stays in registers; every other case takes the slow path.
             count += self.take(&mut state, most - count, |index, one| {
                 sink(count + index, one);
             });
@@ -138,7 +146,8 @@ impl Cq {
         count
     }
 
-    /// Takes entries as long as they are there and usual, `most` at most; returns how many.
+    /// Takes up to `most` entries, until an entry is missing or needs the slow path, and returns
+    /// their number.
     #[inline(always)]
     fn take(
         &self,
@@ -184,14 +193,14 @@ impl Cq {
         count
     }
 
-    /// Gives back what a run held: first the CQ's entries, then the work queue's.
+    /// Frees the entries that a run occupied: first those of the CQ, then those of the work queue.
     #[inline(always)]
     fn settle(&self, state: &CqState, run: &Run<'_>) {
         self.publish(state);
         run.qp.retire(run.receive, run.index);
     }
 
-    /// Tells the device how far the CQ was polled. What is saved still counts.
+    /// Publishes the consumer index for the device. Saved completions still occupy their entries.
     #[inline(always)]
     fn publish(&self, state: &CqState) {
         self.seen.store(state.seen(), Ordering::Relaxed);
@@ -199,13 +208,14 @@ impl Cq {
             .store_release(doorbell::cq_consumer(self.slot), state.polled());
     }
 
-    /// Whether there is nothing to poll.
+    /// True if the device is alive and there is nothing to poll.
     #[inline(always)]
     fn is_empty(&self, state: &CqState) -> bool {
         state.written().is_none() && state.saved.is_empty() && self.area.alive()
     }
 
-    /// Takes the next completion. Its place is free at once: the program may post in its stead before it takes another.
+    /// Takes the next completion. Its entry is free at once, so the program may post in its place
+    /// before it takes another completion.
     #[inline(always)]
     pub fn next(&self, state: &mut CqState) -> Option<Completion> {
         let mut next = None;
@@ -215,7 +225,8 @@ impl Cq {
         next
     }
 
-    /// Takes the next completion, whatever there is.
+    /// Takes the next completion on the slow path: a saved completion, an entry of the ring, or a
+    /// flushed request.
     #[cold]
     #[inline(never)]
     fn next_unusual(&self, state: &mut CqState) -> Option<Completion> {
@@ -226,7 +237,8 @@ impl Cq {
             state.retire(&completion);
             return Some(completion);
         }
-        // First whether the entry is there, then what it is: one that appears in between must not pass for unusable.
+        // The entry is read before the newcomers are registered. In the opposite order, an entry of
+        // an object that arrives in between would be skipped as unusable.
         while let Some(completion) = state.next_entry() {
             self.let_in(state);
             state.consumer = state.consumer.wrapping_add(1);
@@ -234,7 +246,8 @@ impl Cq {
             if state.retire(&completion) {
                 return Some(completion);
             }
-            // An entry that names no queue pair and no SRQ of this CQ cannot be used; it does not end the poll.
+            // An entry that names no queue pair and no SRQ of this CQ is skipped. It does not end
+            // the poll.
         }
         if self.area.alive() {
             return None;
@@ -244,7 +257,8 @@ impl Cq {
         self.flush(state)
     }
 
-    /// Dead device: the next outstanding work request of any queue pair here, in order for each queue.
+    /// Returns the flushed completion of the next outstanding work request of any queue pair here,
+    /// after the device has died. The requests of each queue are flushed in order.
     #[cold]
     #[inline(never)]
     fn flush(&self, state: &CqState) -> Option<Completion> {
@@ -265,7 +279,7 @@ impl Cq {
         None
     }
 
-    /// Asks for an event at the next completion, or the next solicited one.
+    /// Requests an event for the next completion, or for the next solicited one.
     pub fn arm(&self, solicited: bool) {
         if !self.area.alive() {
             return;
@@ -276,18 +290,20 @@ impl Cq {
             ArmMode::Next
         };
         let mut last = self.arm.lock();
-        // While another thread polls, it may have seen more: then the event tells of what that one takes.
+        // A thread that polls at the same time may have seen more completions. The event then
+        // announces completions that the other thread takes.
         let seen = self.seen.load(Ordering::Relaxed);
         doorbell::arm_cq(&*self.area, self.slot, &mut last, seen, mode, || {
             self.area.ring();
         });
     }
 
-    /// Moves the entries to the ring that `make` makes when `move_entries` says so. Nothing is polled meanwhile.
+    /// Moves the CQ to the ring that `make` returns, after `move_entries` has moved the entries
+    /// there. No poll runs meanwhile.
     ///
     /// # Errors
     ///
-    /// What either says; then nothing has changed.
+    /// Returns the error of either function; the CQ is then unchanged.
     pub fn resize(
         &self,
         make: impl FnOnce() -> Result<(CqRing, u8), Errno>,
@@ -297,15 +313,17 @@ impl Cq {
         let (ring, log_size) = make()?;
         move_entries()?;
         (state.ring, state.log_size) = (ring, log_size);
-        // What the device saw as the consumer index; it has put the entries from there on into the new ring.
+        // The device has put the entries from the published consumer index on into the new ring.
         state.base = state.polled();
         Ok(())
     }
 
-    /// Makes `qp`'s completions known here.
+    /// Registers `qp` with this CQ.
     ///
-    /// The kernel may have handed out the number of one that is being destroyed and is still known here. Nothing more can
-    /// complete there, and nothing of `qp` has yet: what is found belongs to that one. This alone waits for the lock.
+    /// The kernel may have reused the number of a queue pair that is being destroyed and is still
+    /// registered here. That queue pair cannot have further completions, and `qp` has none yet. All
+    /// entries with the number therefore belong to the old queue pair. Only in this case does the
+    /// function wait for the lock.
     pub fn attach(&self, qp: &Arc<Qp>) {
         if self.new_qps.put(qp.qpn, qp) {
             return;
@@ -318,7 +336,8 @@ impl Cq {
         self.new_qps.know(qp.qpn);
     }
 
-    /// Takes `qp`'s completions out and forgets it, unless its number has brought another here.
+    /// Removes `qp`'s completions and the registration of `qp`, unless another queue pair with the
+    /// same number has taken its place.
     pub fn detach(&self, qp: &Qp) {
         let mut state = self.lock();
         if state.qps.has(qp) {
@@ -328,10 +347,10 @@ impl Cq {
         }
     }
 
-    /// Makes known an SRQ for extended connections whose receives complete here.
+    /// Registers an SRQ for extended connections whose receives complete here.
     ///
-    /// As in [`attach`](Self::attach), the kernel may have handed out the number of one that is still known here: what is found
-    /// belongs to that one.
+    /// As in [`attach`](Self::attach), the kernel may have reused the number of an SRQ that is
+    /// still registered here. All entries with the number belong to the old SRQ.
     pub fn attach_srq(&self, srq: &Arc<Srq>) {
         if self.new_srqs.put(srq.srqn, srq) {
             return;
@@ -344,7 +363,8 @@ impl Cq {
         self.new_srqs.know(srq.srqn);
     }
 
-    /// Takes an SRQ's completions out and forgets it, unless its number has brought another here.
+    /// Removes the completions and the registration of an SRQ, unless another SRQ with the same
+    /// number has taken its place.
     pub fn detach_srq(&self, srq: &Arc<Srq>) {
         let mut state = self.lock();
         if state.srqs.iter().any(|other| Arc::ptr_eq(other, srq)) {
@@ -356,7 +376,8 @@ impl Cq {
     fn forget_srq(&self, state: &mut CqState, srqn: u32) {
         state.save();
         self.let_in(state);
-        // A basic one may have the number by now: its completions name a queue pair that is known here.
+        // A basic SRQ may have the number by now. Its completions name a queue pair that is
+        // registered here, so they are kept.
         let mut saved = core::mem::take(&mut state.saved);
         saved.retain(|(_, one)| !one.is_of(srqn) || state.qps.find(one.qpn()).is_some());
         state.saved = saved;
@@ -365,15 +386,19 @@ impl Cq {
         self.publish(state);
     }
 
-    /// Takes `qp`'s completions out; then `then`, which no poll comes between. The device writes none of them any more.
+    /// Removes `qp`'s completions and then calls `then`, with no poll in between. The device does
+    /// not write completions of `qp` any more.
     pub fn clean(&self, qp: &Qp, then: impl FnOnce()) {
         let mut state = self.lock();
         self.clean_locked(&mut state, qp);
         then();
     }
 
-    /// The ring is the device's alone to write, so what belongs to other queue pairs is saved from it. As if it had moved
-    /// up in the ring, it keeps as many entries as it had: only those of `qp` are given back.
+    /// Removes `qp`'s completions under the lock.
+    ///
+    /// Only the device writes the ring, so the completions of other queue pairs move to `saved`. As
+    /// if they had moved up in the ring, they occupy as many entries as before; only the entries of
+    /// `qp` are freed.
     fn clean_locked(&self, state: &mut CqState, qp: &Qp) {
         state.save();
         let mut saved = core::mem::take(&mut state.saved);
@@ -392,7 +417,7 @@ impl Cq {
     }
 }
 
-/// Completions of one work queue in a row: the newest one says what is done.
+/// Consecutive completions of one work queue, all of which the highest index retires.
 struct Run<'a> {
     qp: &'a Qp,
     receive: bool,
@@ -400,7 +425,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// An SRQ's need not be in order.
+    /// Keeps the highest index, because completions of an SRQ may be out of order.
     #[inline(always)]
     fn extend(&mut self, index: u32) {
         if index.wrapping_sub(self.index) as i32 > 0 {
@@ -410,7 +435,7 @@ impl Run<'_> {
 }
 
 impl CqState {
-    /// The next entry's place and tail, if it is there.
+    /// Returns the place and the tail of the next entry, if the device has written the entry.
     #[inline(always)]
     fn written(&self) -> Option<(Entry<'_, CQE_SIZE>, u32)> {
         let place = self.consumer.wrapping_sub(self.base);
@@ -419,13 +444,13 @@ impl CqState {
         (!self.flushing && Tail::is_valid(tail, place, self.log_size)).then_some((entry, tail))
     }
 
-    /// The next entry, if it is there.
+    /// Returns the next entry, if the device has written it.
     fn next_entry(&self) -> Option<Completion> {
         let (entry, tail) = self.written()?;
         Completion::read(entry, entry.get::<IMM_QPN>(), tail)
     }
 
-    /// Sets aside what lies in the ring.
+    /// Moves the completions in the ring to `saved`.
     fn save(&mut self) {
         let polled = self.polled();
         while self.consumer.wrapping_sub(polled) < self.ring.size() {
@@ -437,7 +462,8 @@ impl CqState {
         }
     }
 
-    /// Gives back to its queue pair, or SRQ, what a completion held; false if it is of neither.
+    /// Retires the work request of a completion in its queue pair or SRQ. Returns false if the
+    /// completion belongs to neither.
     fn retire(&self, completion: &Completion) -> bool {
         let index = completion.wqe_index();
         let qp = self.qps.find(completion.qpn());
@@ -451,21 +477,21 @@ impl CqState {
         true
     }
 
-    /// The SRQ for extended connections that a receive was taken from.
+    /// Returns the SRQ for extended connections from which a receive was taken.
     fn srq_of(&self, completion: &Completion) -> Option<&Srq> {
         let mut srqs = self.srqs.iter();
         srqs.find(|srq| completion.is_of(srq.srqn))
             .map(|srq| &**srq)
     }
 
-    /// The consumer index as the device is to see it.
+    /// Returns the consumer index that is published for the device.
     #[inline(always)]
     fn polled(&self) -> u32 {
-        // At most as many as the ring has entries.
+        // The ring has at least as many entries as there are saved completions.
         self.consumer.wrapping_sub(self.saved.len() as u32)
     }
 
-    /// The index behind the last completion that the program has seen.
+    /// Returns the index after that of the last completion that the program has seen.
     #[inline(always)]
     fn seen(&self) -> u32 {
         self.saved

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Error numbers, positive as providers return them.
+//! Error numbers, which are positive, as providers return them.
 
 use core::ffi::c_int;
 

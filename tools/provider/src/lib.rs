@@ -2,34 +2,39 @@
 
 //! Verbena's provider for libibverbs.
 //!
-//! Stock libibverbs opens this library when it finds the device, and calls it for every verb. What creates, changes and
-//! destroys goes on to the kernel module; posting, polling and arming do not: they work on memory that the process, and
-//! the device, see directly.
+//! Unmodified libibverbs opens this library when it finds the device, and calls it for every verb.
+//! Verbs that create, change or destroy objects go on to the kernel module. Posting, polling and
+//! arming do not: they work on memory that the process and the device both see directly.
 //!
-//! One message, from the program's side:
+//! The path of one message, from the program's side:
 //!
-//! 1. `ibv_post_send` arrives in `ffi::data`, which wraps C's list ([`ffi::wr`]) and hands it to [`qp`]. The state is
-//!    checked there; [`send`] checks the request, writes the WQE ([`wqe`]) into the ring ([`ffi::memory`]) and remembers its
-//!    `wr_id` ([`window`]). After the last request of the list the producer index is published by the protocol of
-//!    [`verbena_abi::doorbell`], the very code that the device runs the other half of: a store, an increment, a fence, a
-//!    load; the doorbell, which costs a VM exit, is rung only when the device sleeps.
-//! 2. The device does what the WQE says and writes a CQE.
-//! 3. `ibv_poll_cq` arrives in [`cq`]: the phase of the next entry tells that it is new; its QPN finds the queue pair
-//!    ([`table`]). The consumer index is published, once for entries of one queue in a row; then that queue's window moves
-//!    on, which frees the ring's entries.
+//! 1. `ibv_post_send` arrives in `ffi::data`, which wraps the list of C ([`ffi::wr`]) and passes it
+//!    to [`qp`]. [`qp`] checks the state. [`send`] checks the request, writes the WQE ([`wqe`])
+//!    into the ring ([`ffi::memory`]) and stores its `wr_id` ([`window`]). After the last request
+//!    of the list, the producer index is published by the protocol of [`verbena_abi::doorbell`],
+//!    the same code of which the device runs the other half: a store, an increment, a fence, a
+//!    load. The doorbell, which costs a VM exit, is rung only when the device sleeps.
+//! 2. The device executes the WQE and writes a CQE.
+//! 3. `ibv_poll_cq` arrives in [`cq`]. The phase of the next entry shows that the entry is new, and
+//!    its QPN finds the queue pair ([`table`]). The consumer index is published once for
+//!    consecutive entries of one work queue. Then the window of that work queue advances, which
+//!    frees entries of its ring.
 //!
-//! Locks: each queue has its own ([`ffi::lock`]). A CQ's comes before those of the queues that complete there. Moving a
-//! queue pair to RESET, or destroying it, takes its CQEs out of its CQs under their locks. Arming a CQ does not take its lock,
-//! nor does creating what completes there ([`newcomers`]).
+//! Locks: each queue has its own lock ([`ffi::lock`]). The lock of a CQ is taken before the locks
+//! of the queues that complete there. The move of a queue pair to RESET, and its destruction,
+//! remove its CQEs from its CQs under the locks of the CQs. Arming a CQ does not take the lock of
+//! the CQ. Neither does the creation of an object that completes there ([`newcomers`]), unless the
+//! kernel has reused a number that the CQ still knows.
 //!
-//! When the device dies (a fatal error, an unbind), the kernel takes the mappings away: they show one page of zeroes, or
-//! of what was written to it since. The area's alive word then reads 0, which is latched; posting stays accepted, and
-//! polls flush everything outstanding from the windows, once and in order ([`cq`]).
+//! When the device dies (a fatal error, an unbind), the kernel removes the mappings: they show one
+//! page of zeroes, or the data that was written to that page since. The alive word of the area then
+//! reads 0, and this result is latched. Posting is still accepted, and polls flush all outstanding
+//! requests from the windows, once and in order ([`cq`]).
 //!
-//! All `unsafe` is in [`ffi`]. `ffi::v34` is generated from rdma-core's private headers; [`ffi::pabi`] says what another
-//! private ABI takes.
+//! All `unsafe` is in [`ffi`]. `ffi::v34` is generated from rdma-core's private headers;
+//! [`ffi::pabi`] describes the steps to another private ABI.
 
-// Unit tests run without libibverbs, so what only its glue uses is idle in them.
+// Unit tests run without libibverbs, so items that only the libibverbs glue uses are unused there.
 #![cfg_attr(test, allow(dead_code))]
 
 mod builder;

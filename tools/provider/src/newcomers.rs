@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Queue pairs, or SRQs, that a CQ does not know yet: whoever creates one does not wait for the CQ's lock, which a poll in
-//! several calls may hold, of this very thread or of one that waits for it. They are let in when their first completion is found.
+//! Queue pairs, or SRQs, that a CQ does not know yet. Their creation does not wait for the lock of
+//! the CQ, because a poll in several calls may hold it: a poll of the creating thread itself, or of
+//! a thread that waits for the creating thread. The CQ registers newcomers when it finds their
+//! first completion.
 
 use crate::ffi::lock::Lock;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// See above. Its lock comes behind the CQ's.
+/// Newcomers of one CQ. The lock in this structure is taken after the lock of the CQ.
 pub struct Newcomers<T> {
-    /// Whether somebody waits.
+    /// True if newcomers wait for their registration.
     any: AtomicBool,
     inner: Lock<Inner<T>>,
 }
 
 struct Inner<T> {
-    /// The numbers of those who wait, and of those whom the CQ knows.
+    /// Numbers of the objects that wait, and of those that the CQ knows.
     known: BTreeSet<u32>,
     waiting: Vec<Arc<T>>,
 }
@@ -34,7 +36,8 @@ impl<T> Default for Newcomers<T> {
 }
 
 impl<T> Newcomers<T> {
-    /// Has one wait; false, and nothing has changed, if its number is another's still.
+    /// Adds a newcomer. Returns false, with nothing changed, if another object still has its
+    /// number.
     pub fn put(&self, number: u32, one: &Arc<T>) -> bool {
         let mut inner = self.inner.lock();
         let is_new = inner.known.insert(number);
@@ -45,7 +48,7 @@ impl<T> Newcomers<T> {
         is_new
     }
 
-    /// Those who wait. Under the CQ's lock.
+    /// Removes and returns the newcomers that wait. The caller holds the lock of the CQ.
     pub fn take(&self) -> Vec<Arc<T>> {
         if !self.any.load(Ordering::Acquire) {
             return Vec::new();
@@ -55,12 +58,13 @@ impl<T> Newcomers<T> {
         core::mem::take(&mut inner.waiting)
     }
 
-    /// The CQ knows one with this number. Under its lock.
+    /// Records that the CQ knows an object with this number. The caller holds the lock of the CQ.
     pub fn know(&self, number: u32) {
         self.inner.lock().known.insert(number);
     }
 
-    /// It does not any more. Under its lock.
+    /// Records that the CQ does not know an object with this number any more. The caller holds the
+    /// lock of the CQ.
     pub fn forget(&self, number: u32) {
         self.inner.lock().known.remove(&number);
     }

@@ -12,13 +12,13 @@ use core::sync::atomic::{AtomicU8, Ordering};
 use std::sync::Arc;
 use verbena_abi::ctx::QpState;
 
-/// Where a queue pair takes its receives from.
+/// Source of a queue pair's receives.
 pub enum Receives {
-    /// It cannot receive.
+    /// The queue pair cannot receive.
     None,
-    /// Its own queue.
+    /// The queue pair has its own receive queue.
     Own(RecvQueue),
-    /// An SRQ.
+    /// The queue pair takes receives from an SRQ.
     Shared(Arc<Srq>),
 }
 
@@ -26,14 +26,16 @@ pub enum Receives {
 pub struct Srq {
     pub srqn: u32,
     pub queue: RecvQueue,
-    /// Where its receives complete, if it is for extended connections; else that is each queue pair's matter.
+    /// CQ of the receives of an SRQ for extended connections. A basic SRQ has none: a receive
+    /// completes in the CQ of its queue pair.
     pub cq: Option<Arc<Cq>>,
 }
 
 /// A queue pair.
 pub struct Qp {
     pub qpn: u32,
-    /// As the program has moved it. The device may have moved it to SQE or ERR since, where posting stays accepted.
+    /// State to which the program has moved the queue pair. The device may have moved it to SQE or
+    /// ERR since, where posting is still accepted.
     state: AtomicU8,
     pub sends: SendQueue,
     pub receives: Receives,
@@ -42,7 +44,7 @@ pub struct Qp {
 }
 
 impl Qp {
-    /// A queue pair in RESET.
+    /// Returns a queue pair in RESET.
     pub fn new(
         qpn: u32,
         sends: SendQueue,
@@ -60,18 +62,19 @@ impl Qp {
         }
     }
 
-    /// The program has moved it.
+    /// Records the state to which the program has moved the queue pair.
     pub fn set_state(&self, state: QpState) {
         self.state.store(state.to_raw(), Ordering::Release);
     }
 
-    /// Whether sends may be posted. Asked under the queue's lock, so that no post slips in behind a move to RESET.
+    /// True if sends may be posted. The caller holds the lock of the send queue, so that no request
+    /// is posted after a move to RESET.
     #[inline(always)]
     pub fn may_send(&self) -> bool {
         self.state.load(Ordering::Relaxed) >= QpState::Rts.to_raw()
     }
 
-    /// The same of receives.
+    /// True if receives may be posted. A caller that posts holds the lock of the receive queue.
     #[inline(always)]
     fn may_receive(&self) -> bool {
         self.state.load(Ordering::Relaxed) != QpState::Reset.to_raw()
@@ -91,8 +94,10 @@ impl Qp {
         }
     }
 
-    /// Whether a completion with its number is its own. A target of extended connections, which may be another process', may have
-    /// the number, too, or have had it: what it receives names an SRQ that is not this one's. 0 is no SRQ.
+    /// True if a completion with the QPN of this queue pair belongs to the queue pair. A target of
+    /// extended connections, possibly of another process, may have the same QPN or have had it. The
+    /// receives of the target name an SRQ that is not the one of this queue pair. SRQN 0 stands for
+    /// no SRQ.
     #[inline(always)]
     pub fn owns(&self, completion: &Completion) -> bool {
         !completion.is_receive()
@@ -103,7 +108,7 @@ impl Qp {
                 }
     }
 
-    /// A completion of a send, or of a receive, with this WQE index was polled.
+    /// Retires the send or receive with this WQE index, after its completion was polled.
     #[inline(always)]
     pub fn retire(&self, receive: bool, wqe_index: u32) {
         if !receive {
@@ -117,7 +122,7 @@ impl Qp {
         }
     }
 
-    /// Makes its CQs know it.
+    /// Registers the queue pair with its CQs.
     pub fn attach(self: &Arc<Self>) {
         self.send_cq.attach(self);
         if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
@@ -125,7 +130,7 @@ impl Qp {
         }
     }
 
-    /// Takes its CQEs out of its CQs and makes them forget it.
+    /// Removes the CQEs of the queue pair from its CQs, and its registration there.
     pub fn detach(&self) {
         self.send_cq.detach(self);
         if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
@@ -133,8 +138,10 @@ impl Qp {
         }
     }
 
-    /// It has moved to RESET: nothing of its old life appears any more. A queue starts afresh under the lock of its CQ,
-    /// so that a poll that flushes (the device may die right now) sees either life and no mixture.
+    /// Resets both queues after the queue pair has moved to RESET. No completion from before the
+    /// move appears any more. Each queue is reset under the lock of its CQ. A poll that flushes
+    /// (the device may die at this moment) therefore sees the queue before or after the reset, and
+    /// no mixture.
     pub fn reset(&self) {
         self.set_state(QpState::Reset);
         self.send_cq.clean(self, || self.sends.reset());

@@ -12,18 +12,18 @@ use std::sync::Arc;
 use verbena_abi::doorbell::{self, Words};
 use verbena_abi::wqe::{self, RecvWqe};
 
-/// Smallest stride of a receive ring.
+/// Smallest stride of a receive ring, in bytes.
 pub const MIN: usize = 1 << wqe::LOG_RQ_STRIDE.0;
 
-/// What a receive queue is made with.
+/// Properties of a new receive queue.
 pub struct RecvConfig {
     pub max_wr: u32,
     pub max_sge: u32,
-    /// Slot in the doorbell area.
+    /// Slot of the queue in the doorbell area.
     pub slot: usize,
-    /// It is an SRQ.
+    /// True if the queue is an SRQ.
     pub shared: bool,
-    /// Who may post.
+    /// Threads that may post to the queue.
     pub sharing: Sharing,
 }
 
@@ -35,16 +35,16 @@ pub struct RecvQueue {
     producer: Lock<Producer>,
 }
 
-/// What the poster changes.
+/// State of a receive queue that its lock protects.
 struct Producer {
     ring: Ring<MIN>,
-    /// The producer index.
+    /// Producer index of the queue, free-running.
     index: u32,
 }
 
 const _: () = {
     assert!(offset_of!(RecvWqe, wr_id) % 8 == 0 && offset_of!(RecvWqe, num_sge) % 8 == 0);
-    // All behind the number of SGEs is reserved.
+    // The bytes after the number of SGEs are reserved.
     assert!(offset_of!(RecvWqe, num_sge) + 8 == size_of::<RecvWqe>());
 };
 
@@ -63,7 +63,7 @@ impl RecvQueue {
         }
     }
 
-    /// Size of an entry, as a power of two.
+    /// Returns the size of an entry in bytes, as a power of two.
     pub fn log_stride(&self) -> u8 {
         self.producer.lock().ring.log_stride()
     }
@@ -73,14 +73,18 @@ impl RecvQueue {
         self.producer.lock().ring.bytes(index, 0, length)
     }
 
-    /// What is outstanding.
+    /// Returns the window of outstanding requests.
     #[inline(always)]
     pub fn window(&self) -> &Window {
         &self.window
     }
 
-    /// Posts a list, if `may` still says so under the lock. On an error, the request that caused it: nothing was posted
-    /// from there on, all before it was.
+    /// Posts a list, if `may` still returns true under the lock.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error and the request that caused it. All requests before it were posted; it and
+    /// the requests after it were not.
     #[inline(always)]
     pub fn post<'a>(
         &self,
@@ -127,8 +131,9 @@ impl RecvQueue {
         result
     }
 
-    /// A full SRQ may have entries whose receives will never complete, because their queue pair is gone. The device has
-    /// taken them, so their places are free.
+    /// Frees the entries that the device has taken from an SRQ, and returns true if there is room
+    /// then. The receives of some of these entries never complete, because their queue pair is
+    /// gone.
     #[cold]
     #[inline(never)]
     fn makes_room(&self, producer: u32) -> bool {
@@ -140,11 +145,14 @@ impl RecvQueue {
         self.window.has_room(producer)
     }
 
-    /// Moves an SRQ to the ring that `make` makes, for so many work requests, when `move_to` says so. Nothing is posted meanwhile.
+    /// Moves an SRQ to the ring that `make` returns, together with the new limit of outstanding
+    /// work requests. `move_to` has the device take entries from that ring. Nothing is posted
+    /// meanwhile.
     ///
     /// # Errors
     ///
-    /// What either says, or that there are more entries than the new ring takes; then nothing has changed.
+    /// Returns the error of either function, EINVAL if more receives wait than the new ring takes,
+    /// or EIO if its entries have another size. Nothing has changed then.
     pub fn resize(
         &self,
         make: impl FnOnce() -> Result<(Ring<MIN>, u32), Errno>,
@@ -152,7 +160,7 @@ impl RecvQueue {
     ) -> Result<(), Errno> {
         let mut producer = self.producer.lock_long();
         let (ring, max_wr) = make()?;
-        // The device goes on taking entries: those from here on are all that it may still read.
+        // The device goes on taking entries. From this index on it may still read them.
         let taken = self
             .area
             .load_acquire(doorbell::srq_consumer(self.config.slot));
@@ -171,12 +179,14 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// Takes the oldest outstanding receive, to flush it in software. Under the lock of the CQ where it completes.
+    /// Takes the oldest outstanding receive, in order to flush it in software. The caller holds the
+    /// lock of the CQ where the receive completes.
     pub fn flush_one(&self) -> Option<u64> {
         self.window.take()
     }
 
-    /// Back to the beginning, when the queue pair is in RESET. Under the lock of the CQ where its receives complete.
+    /// Resets the queue when the queue pair is in RESET. The caller holds the lock of the CQ where
+    /// the receives complete.
     pub fn reset(&self) {
         let mut producer = self.producer.lock();
         producer.index = 0;

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Which release of libibverbs a process has loaded, and whether this provider fits it.
+//! Checks that this provider fits the release of libibverbs that a process has loaded.
 //!
-//! The number of the private ABI does not tell: 34 is that of rdma-core v34 to v56, but `struct verbs_qp`, which a provider
-//! allocates and libibverbs fills, grew in v44 (`wr_atomic_write`) and in v45 (`wr_flush`), and its `comp_mask` moved with that.
-//! The name of the library's file tells, because rdma-core's build puts the release into it: `libibverbs.so.1.14.56.1`.
+//! The number of the private ABI does not show the release: 34 is the number of rdma-core v34 to
+//! v56. But `struct verbs_qp`, which a provider allocates and libibverbs fills, grew in v44
+//! (`wr_atomic_write`) and in v45 (`wr_flush`), which moved its `comp_mask`. The name of the
+//! library's file shows the release, because rdma-core's build puts the release there:
+//! `libibverbs.so.1.14.56.1`.
 
 use core::fmt;
 use std::path::Path;
 
-/// A release of rdma-core: major number, minor number.
+/// Release of rdma-core: major number, minor number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Release(pub u32, pub u32);
 
-/// The oldest release that has the layouts of this provider.
+/// Oldest release that has the layouts of this provider.
 pub const OLDEST: Release = Release(45, 0);
 
 impl fmt::Display for Release {
@@ -23,8 +25,9 @@ impl fmt::Display for Release {
 }
 
 impl Release {
-    /// The release in the name of a file of libibverbs: the two numbers behind `.so.1.14.`, whatever is before it (packages of
-    /// Python put a hash there). `None` if the name has another form.
+    /// Returns the release in the name of a file of libibverbs: the two numbers after `.so.1.14.`.
+    /// Any text may come before `.so.` (packages of Python put a hash there). Returns `None` if the
+    /// name has another form.
     pub fn of_file(file: &Path) -> Option<Self> {
         let name = file.file_name()?.to_str()?;
         let (_, version) = name.split_once(".so.")?;
@@ -35,8 +38,9 @@ impl Release {
     }
 }
 
-/// Why this provider cannot work with the libibverbs in `file`, as a sentence; `None` if it can. `is_recent`: the library has a
-/// symbol that came after [`OLDEST`], which decides where the name of the file does not tell.
+/// Returns the reason why this provider cannot work with the libibverbs in `file`, as a sentence,
+/// or `None` if it can. `is_recent` is true if the library has a symbol that is newer than
+/// [`OLDEST`]. It decides where the name of the file does not show the release.
 pub fn refusal(file: &Path, is_recent: bool) -> Option<String> {
     let found = match Release::of_file(file) {
         Some(release) if release >= OLDEST => return None,

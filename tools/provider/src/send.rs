@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Posting sends: checks, the WQE, one publication for the whole list.
+//! Posting sends: the checks, the WQEs, and one publication for the whole list.
 //!
-//! What is checked here is what semantics calls an immediate error; everything else is accepted and comes back as a
-//! completion. A WQE is written with as few wide stores as it needs: words that the operation does not use keep what an
-//! earlier entry left there, the device ignores them. Reserved words are never written: rings start zeroed.
+//! The checks here find only immediate errors (the request is wrong in itself). Any other request
+//! is accepted, and its error comes back as a completion. A WQE is written with as few wide stores
+//! as possible. Words that the operation does not use keep the contents of an earlier entry, and
+//! the device ignores them. Reserved words are never written: rings start zeroed.
 
 use crate::builder::Build;
 use crate::errno::Errno;
@@ -18,30 +19,31 @@ use std::sync::Arc;
 use verbena_abi::doorbell::{self, Words};
 use verbena_abi::wqe::{self, send_flags, WqeOpcode};
 
-/// What follows the header's first three words.
+/// Operands that follow the first three words of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Nothing but data.
+    /// No operands, only data.
     Send,
-    /// Remote address and key.
+    /// Remote address and key, then data.
     Write,
-    /// The same; data flows the other way, so nothing can be inline.
+    /// Remote address and key. The data flows to the requester, so it cannot be inline.
     Read,
-    /// The same, and operands.
+    /// Remote address and key, then the operands of the atomic operation.
     Atomic,
-    /// A key to invalidate, no data.
+    /// A key to invalidate, without data.
     Key,
-    /// A window to bind, no data.
+    /// A window to bind, without data.
     Bind,
-    /// Remote address and key; 8 bytes that may always be inline.
+    /// Remote address and key, then 8 bytes that may be inline whatever `max_inline` is.
     Value,
-    /// Remote address and key, and what to flush, no data. Only `ibv_wr_flush` can say it.
+    /// Remote address and key, then length, placement and level of a FLUSH, without data. Only
+    /// `ibv_wr_flush` can pass these operands.
     Flush,
-    /// Unknown: refused.
+    /// An opcode that is unknown and refused.
     Invalid,
 }
 
-/// `enum ibv_wr_opcode` to [`WqeOpcode`] and [`Form`].
+/// Maps `enum ibv_wr_opcode` to [`WqeOpcode`] and [`Form`].
 pub const OPCODES: [(WqeOpcode, Form); 16] = {
     let mut table = [(WqeOpcode::Send, Form::Invalid); 16];
     table[IBV_WR_RDMA_WRITE as usize] = (WqeOpcode::RdmaWrite, Form::Write);
@@ -59,31 +61,31 @@ pub const OPCODES: [(WqeOpcode, Form); 16] = {
     table
 };
 
-/// All flags that a request may have; the contract's are those of `enum ibv_send_flags`.
+/// All flags that a request may have. The values in the ABI are those of `enum ibv_send_flags`.
 pub const KNOWN_FLAGS: u32 = {
     assert!(send_flags::FENCE as u32 == IBV_SEND_FENCE);
     assert!(send_flags::SIGNALED as u32 == IBV_SEND_SIGNALED);
     assert!(send_flags::SOLICITED as u32 == IBV_SEND_SOLICITED);
     assert!(send_flags::INLINE as u32 == IBV_SEND_INLINE);
-    // So that whatever is above is unknown.
+    // Any value above the mask therefore contains an unknown flag.
     assert!((send_flags::ALL + 1).is_power_of_two());
     send_flags::ALL as u32
 };
 
-/// What a send queue is made with.
+/// Properties of a new send queue.
 pub struct SendConfig {
     pub max_wr: u32,
     pub max_sge: u32,
     pub max_inline: u32,
-    /// UD: each WQE has an address vector.
+    /// True for UD: each WQE has an address vector.
     pub datagram: bool,
-    /// XRC: each WQE names an SRQ.
+    /// True for XRC: each WQE names an SRQ.
     pub xrc: bool,
-    /// `sq_sig_all`.
+    /// True if every send is signaled (`sq_sig_all`).
     pub signal_all: bool,
-    /// Who may post.
+    /// Threads that may post to the queue.
     pub sharing: Sharing,
-    /// Slot in the doorbell area.
+    /// Slot of the queue in the doorbell area.
     pub slot: usize,
 }
 
@@ -91,22 +93,22 @@ pub struct SendConfig {
 pub struct SendQueue {
     pub(crate) area: Arc<Area>,
     pub(crate) config: SendConfig,
-    /// Each WQE says where it goes.
+    /// True if each WQE names its destination (UD and XRC).
     addressed: bool,
-    /// Or-ed into each WQE's flags.
+    /// Flags that are or-ed into those of each WQE.
     pub(crate) flags: u32,
-    /// Where SGEs and inline data begin.
+    /// Offset of SGEs and inline data in a WQE without atomic operands.
     pub(crate) data: usize,
     window: Window,
     pub(crate) producer: Lock<Producer>,
 }
 
-/// What the poster changes.
+/// State of a send queue that its lock protects.
 pub struct Producer {
     pub(crate) ring: Ring<MIN>,
-    /// The producer index.
+    /// Producer index of the queue, free-running.
     pub index: u32,
-    /// Requests that are being written piece by piece.
+    /// Requests of the extended post that are not published yet.
     pub build: Build,
 }
 
@@ -146,19 +148,23 @@ impl SendQueue {
         self.producer.lock().index
     }
 
-    /// What is outstanding.
+    /// Returns the window of outstanding requests.
     #[inline(always)]
     pub fn window(&self) -> &Window {
         &self.window
     }
 
-    /// The lock, for posts that span several calls from C.
+    /// Returns the lock itself, for posts that span several calls from C.
     pub fn producer(&self) -> &Lock<Producer> {
         &self.producer
     }
 
-    /// Posts a list, if `may` still says so under the lock. On an error, the request that caused it: nothing was posted
-    /// from there on, all before it was.
+    /// Posts a list, if `may` still returns true under the lock.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error and the request that caused it. All requests before it were posted; it and
+    /// the requests after it were not.
     #[inline(always)]
     pub fn post<'a>(
         &self,
@@ -177,7 +183,7 @@ impl SendQueue {
             if !self.window.has_room(producer) {
                 break Err((Errno::NOMEM, wr));
             }
-            // On a dead device posting stays accepted: its flush is the poll's business.
+            // Posting on a dead device is still accepted: a later poll flushes the request.
             if alive {
                 if let Err(errno) = self.write(Wqe(guard.ring.entry(producer)), wr) {
                     break Err((errno, wr));
@@ -200,8 +206,8 @@ impl SendQueue {
         result
     }
 
-    /// Writes a WQE. The usual ones, of connected queue pairs with SGEs, are written here; a function of its own for the
-    /// others keeps this one short.
+    /// Writes a WQE. This function handles the usual case, a connected queue pair with SGEs. The
+    /// other cases have a function of their own, which keeps this one short.
     #[inline(always)]
     fn write(&self, wqe: Wqe<'_>, wr: SendWr<'_>) -> Result<(), Errno> {
         let Some(&(opcode, form)) = OPCODES.get(wr.opcode() as usize) else {
@@ -244,7 +250,8 @@ impl SendQueue {
                 let bind = wr.bind().ok_or(Errno::INVAL)?;
                 head = head.not_inline();
                 wqe.set_remote(bind.addr, bind.key);
-                // On a datagram queue pair this is an error that the device reports; there is no place for it.
+                // The device refuses this opcode on a datagram queue pair, whose WQE has no room
+                // for the segment.
                 if !self.config.datagram {
                     wqe.set_bind(bind.length, bind.region, bind.access);
                 }
@@ -256,14 +263,16 @@ impl SendQueue {
             Form::Atomic => {
                 let (remote_addr, rkey, compare_add, swap) = wr.atomic();
                 wqe.set_remote(remote_addr, rkey);
-                // On a datagram queue pair this is an error that the device reports; there is no place for operands.
+                // The device refuses this opcode on a datagram queue pair, whose WQE has no room
+                // for the operands.
                 if !self.config.datagram {
                     wqe.set_operands(compare_add, swap);
                     data = wqe::DATA_OFFSET_ATOMIC;
                 }
             }
         }
-        // Only SENDs carry a UD address. For another opcode, which the device refuses, the program has set another member of the union.
+        // Only SENDs carry a UD address. For another opcode, which the device refuses, the program
+        // has set another member of the union.
         if self.config.datagram && matches!(wr.opcode(), IBV_WR_SEND | IBV_WR_SEND_WITH_IMM) {
             let (ah, qpn, qkey) = wr.datagram().ok_or(Errno::INVAL)?;
             wqe.set_address(ah, qpn, qkey);
@@ -297,12 +306,14 @@ impl SendQueue {
         doorbell::post_send(&*self.area, self.config.slot, producer, || self.area.ring());
     }
 
-    /// Takes the oldest outstanding send, to flush it in software. Under the lock of the CQ where it completes.
+    /// Takes the oldest outstanding send, in order to flush it in software. The caller holds the
+    /// lock of the CQ where the send completes.
     pub fn flush_one(&self) -> Option<u64> {
         self.window.take()
     }
 
-    /// Back to the beginning, when the queue pair is in RESET. Under the lock of the CQ where its sends complete.
+    /// Resets the queue when the queue pair is in RESET. The caller holds the lock of the CQ where
+    /// the sends complete.
     pub fn reset(&self) {
         let mut producer = self.producer.lock();
         producer.index = 0;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The queue pairs of a CQ by QPN: a hash table with open addressing, rebuilt when a queue pair comes or goes, so that
-//! a poll finds one with a mask and a comparison. QPNs are handed out in sequence, so collisions are rare.
+//! The queue pairs of a CQ by QPN: a hash table with open addressing. The table is rebuilt when it
+//! grows and when a queue pair is removed, so that a poll finds a queue pair with a mask and a
+//! comparison. QPNs are handed out in sequence, so collisions are rare.
 
 use crate::qp::Qp;
 use std::sync::Arc;
 
-/// See above. At most half of the places are taken, so a search always ends.
+/// Hash table of queue pairs by QPN. At most half of the places are taken, so a search always ends.
 #[derive(Default)]
 pub struct QpTable {
     places: Vec<Option<Arc<Qp>>>,
@@ -14,13 +15,13 @@ pub struct QpTable {
 }
 
 impl QpTable {
-    /// The queue pair with this number.
+    /// Returns the queue pair with this number.
     #[inline(always)]
     pub fn find(&self, qpn: u32) -> Option<&Qp> {
         let mask = self.places.len().wrapping_sub(1);
         let mut at = qpn as usize;
         loop {
-            // Nothing in an empty table; within bounds otherwise.
+            // In an empty table there is no place; otherwise the masked index is within bounds.
             let qp = self.places.get(at & mask)?.as_deref()?;
             if qp.qpn == qpn {
                 return Some(qp);
@@ -29,12 +30,12 @@ impl QpTable {
         }
     }
 
-    /// All queue pairs, in no order.
+    /// Returns all queue pairs, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = &Qp> {
         self.places.iter().flatten().map(|qp| &**qp)
     }
 
-    /// Adds one.
+    /// Adds a queue pair, whose number must not be in the table.
     pub fn insert(&mut self, qp: &Arc<Qp>) {
         self.count += 1;
         let size = (self.count * 2).next_power_of_two().max(8);
@@ -44,13 +45,13 @@ impl QpTable {
         self.place(qp.clone());
     }
 
-    /// Whether this one is here, and not another of the same number.
+    /// True if the table has this very queue pair, and not another one with the same number.
     pub fn has(&self, qp: &Qp) -> bool {
         self.find(qp.qpn)
             .is_some_and(|other| core::ptr::eq(other, qp))
     }
 
-    /// Removes the one with this number.
+    /// Removes and returns the queue pair with this number.
     pub fn remove(&mut self, qpn: u32) -> Option<Arc<Qp>> {
         let gone = self
             .places

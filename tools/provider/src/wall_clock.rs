@@ -2,19 +2,21 @@
 
 //! Completion timestamps as times of the system clock.
 //!
-//! The device's clock is read across the bus, which takes as long as the machine pleases, so a comparison of the clocks says
-//! only between which two times of the system clock the device's was read. Of a few comparisons the closest counts, and times
-//! go on as they were where it does not contradict them: two completions on either side of a comparison keep their order.
+//! A read of the device clock crosses the bus, which can take any time. A comparison of the clocks
+//! therefore shows only between which two times of the system clock the device clock was read. Of a
+//! few comparisons the closest counts. Times continue from the previous comparison where the new
+//! one does not contradict them, so that two completions on either side of a comparison keep their
+//! order.
 
 use std::time::SystemTime;
 
-/// The clocks are compared again when the last time lies further back than this, in nanoseconds: they drift apart, and somebody may
-/// set the system clock.
+/// The clocks are compared again for a timestamp that is more than this interval after the last
+/// comparison, in nanoseconds: the clocks drift apart, and the system clock may be set.
 const EVERY: u64 = 1_000_000_000;
-/// Comparisons of which the closest counts.
+/// Number of comparisons of which the closest counts.
 const TRIES: usize = 3;
 
-/// What the device clock showed, and the system clock before it and after it, in nanoseconds.
+/// Reading of the device clock, and of the system clock before and after it, in nanoseconds.
 #[derive(Clone, Copy)]
 pub struct Comparison {
     pub before: u64,
@@ -23,7 +25,7 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Compares the clocks; `device` reads the device's.
+    /// Compares the clocks; `device` reads the device clock. Returns `None` if that fails.
     pub fn make(device: impl FnOnce() -> Option<u64>) -> Option<Self> {
         let before = system_clock();
         let device = device()?;
@@ -44,22 +46,23 @@ impl Comparison {
     }
 }
 
-/// Nanoseconds since 1970; 0 before.
+/// Returns nanoseconds since 1970, or 0 for a time before 1970.
 fn system_clock() -> u64 {
     SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .map_or(0, |since| since.as_nanos() as u64)
 }
 
-/// What both clocks showed at one moment. One for all CQs of a context, so that their times can be compared.
+/// Readings of both clocks at one moment. All CQs of a context share them, so that their times can
+/// be compared.
 #[derive(Clone, Copy, Default)]
 pub struct WallClock {
     moment: Option<(u64, u64)>,
 }
 
 impl WallClock {
-    /// What the system clock showed when the device clock showed `timestamp`. `compare` compares them; while it cannot, what they
-    /// showed last must do.
+    /// Returns the time that the system clock showed when the device clock showed `timestamp`.
+    /// `compare` compares the clocks; if it cannot, the last comparison is used.
     pub fn at(&mut self, timestamp: u64, compare: impl FnMut() -> Option<Comparison>) -> u64 {
         let is_recent = |(then, _)| timestamp <= u64::saturating_add(then, EVERY);
         if !self.moment.is_some_and(is_recent) {
@@ -76,7 +79,7 @@ impl WallClock {
     }
 }
 
-/// The time that `timestamp` is, as the clocks ran on from a moment.
+/// Returns the system time of `timestamp`, if both clocks have run at the same rate since a moment.
 fn told((device, system): (u64, u64), timestamp: u64) -> u64 {
     system.wrapping_add(timestamp.wrapping_sub(device))
 }

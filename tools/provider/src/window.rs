@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What is outstanding in a work queue.
+//! The outstanding entries of a work queue.
 //!
-//! Indexes are free-running. The poster owns the producer index (under the queue's lock, if it has one); whoever polls a
-//! completion of entry `i` moves the consumer index behind it. The `wr_id`s are kept here as well as in the ring, because the ring is
-//! gone when the device is: then they are all that is left to flush.
+//! Indexes are free-running. The poster owns the producer index (under the lock of the queue, if
+//! the queue has one). A poll of the completion of entry `i` moves the consumer index to `i + 1`.
+//! The `wr_id`s are kept here as well as in the ring: when the device is gone the ring is gone too,
+//! and only these copies are left to flush.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The entries between consumer and producer index.
+/// Entries between the consumer index and the producer index.
 pub struct Window {
     wr_ids: Box<[AtomicU64]>,
     consumed: AtomicU32,
-    /// The producer index, for whoever flushes.
+    /// Producer index, for polls that flush.
     produced: AtomicU32,
     limit: AtomicU32,
 }
 
 impl Window {
-    /// For a ring of `size` entries (a power of two), of which `limit` may be outstanding.
+    /// Returns a window for a ring of `size` entries (a power of two), of which up to `limit` may
+    /// be outstanding.
     pub fn new(size: u32, limit: u32) -> Self {
         Self {
             wr_ids: (0..size).map(|_| AtomicU64::new(0)).collect(),
@@ -28,14 +30,15 @@ impl Window {
         }
     }
 
-    /// Whether there is room for one more entry at `producer`.
+    /// True if there is room for one more entry at `producer`.
     #[inline(always)]
     pub fn has_room(&self, producer: u32) -> bool {
         producer.wrapping_sub(self.consumed.load(Ordering::Acquire))
             < self.limit.load(Ordering::Relaxed)
     }
 
-    /// Without places for `wr_id`s: of an SRQ nothing is flushed in software.
+    /// Returns a window without places for `wr_id`s: the receives of an SRQ are not flushed in
+    /// software.
     pub fn of_shared(limit: u32) -> Self {
         Self {
             limit: AtomicU32::new(limit),
@@ -43,12 +46,13 @@ impl Window {
         }
     }
 
-    /// Another number of entries may be outstanding. Under the queue's lock.
+    /// Changes the number of entries that may be outstanding. The caller holds the lock of the
+    /// queue.
     pub fn set_limit(&self, limit: u32) {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// Remembers the `wr_id` of the entry at `index`.
+    /// Stores the `wr_id` of the entry at `index`.
     #[inline(always)]
     pub fn remember(&self, index: u32, wr_id: u64) {
         let mask = self.wr_ids.len().wrapping_sub(1);
@@ -57,23 +61,25 @@ impl Window {
         }
     }
 
-    /// The entries before `index` are remembered. Under the queue's lock.
+    /// Sets the producer index, after the `wr_id`s of all entries before `index` are stored. The
+    /// caller holds the lock of the queue.
     #[inline(always)]
     pub fn produce(&self, index: u32) {
         self.produced.store(index, Ordering::Release);
     }
 
-    /// Everything up to and including the entry at `index` is done.
+    /// Retires all entries up to and including the one at `index`.
     #[inline(always)]
     pub fn retire(&self, index: u32) {
         self.consumed
             .store(index.wrapping_add(1), Ordering::Release);
     }
 
-    /// The same for a queue of which several threads may retire entries, out of order (an SRQ's).
+    /// Retires entries as [`retire`](Self::retire) does, in a queue of which several threads may
+    /// retire entries out of order (an SRQ).
     pub fn retire_shared(&self, index: u32) {
         let next = index.wrapping_add(1);
-        // Failure means that it is already beyond.
+        // The update fails if the consumer index is already beyond `index`.
         let _ = self
             .consumed
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |now| {
@@ -81,7 +87,8 @@ impl Window {
             });
     }
 
-    /// Everything before the entry at `index` is done, which lies before `producer` or at it. Anything else is ignored.
+    /// Retires all entries before `index`, which must lie between the consumer index and
+    /// `producer`, both included. Any other index is ignored.
     pub fn advance(&self, index: u32, producer: u32) {
         let now = self.consumed.load(Ordering::Acquire);
         if index.wrapping_sub(now) <= producer.wrapping_sub(now) {
@@ -89,7 +96,8 @@ impl Window {
         }
     }
 
-    /// Takes the oldest entry, to flush it in software.
+    /// Takes the oldest outstanding entry, in order to flush it in software, and returns its
+    /// `wr_id`.
     pub fn take(&self) -> Option<u64> {
         let index = self.consumed.load(Ordering::Acquire);
         if index == self.produced.load(Ordering::Acquire) {
@@ -104,7 +112,7 @@ impl Window {
         Some(wr_id)
     }
 
-    /// Back to the beginning, when the queue pair moves to RESET.
+    /// Sets both indexes to 0, when the queue pair moves to RESET.
     pub fn reset(&self) {
         self.produced.store(0, Ordering::Release);
         self.consumed.store(0, Ordering::Release);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A send WQE while it is written. Both ways of posting, lists and `ibv_wr_*`, write theirs through this.
+//! A send WQE while it is written. Both ways of posting, lists and `ibv_wr_*`, write their WQEs
+//! through this file.
 //!
-//! Words are written whole: a field and the reserved one beside it in one store.
+//! Words are written whole: one store writes a field together with the reserved field beside it.
 
 use crate::ffi::memory::Entry;
 use crate::ffi::object::Ah;
@@ -12,10 +13,11 @@ use verbena_abi::wqe::{
     self, send_flags, AtomicSegment, BindSegment, FlushSegment, SendWqe, Sge, WqeOpcode,
 };
 
-/// Smallest stride of a send ring.
+/// Smallest stride of a send ring, in bytes.
 pub const MIN: usize = 1 << wqe::LOG_SQ_STRIDE.0;
 
-/// The word of a [`SendWqe`] that `wr_id` follows: opcode, flags, number of SGEs, length of inline data.
+/// First word of a [`SendWqe`], before `wr_id`: opcode, flags, number of SGEs, length of inline
+/// data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Head(u64);
 
@@ -29,7 +31,8 @@ const INLINE: u64 = (send_flags::INLINE as u64) << FLAGS;
 
 const _: () = {
     assert!(offset_of!(SendWqe, opcode) == 0 && offset_of!(SendWqe, wr_id) == size_of::<Head>());
-    // What follows these fields is for other transports and queue pairs: words start at them.
+    // Each of these fields begins a word. The field after it in the word serves other transports
+    // and types of queue pair.
     assert!(offset_of!(SendWqe, remote_srqn) == offset_of!(SendWqe, imm) + 4);
     assert!(offset_of!(SendWqe, pkey_index) == offset_of!(SendWqe, rkey) + 4);
     assert!(offset_of!(AtomicSegment, compare_add) == 0 && offset_of!(AtomicSegment, swap) == 16);
@@ -50,18 +53,18 @@ impl Head {
         self.0 & INLINE != 0
     }
 
-    /// Without inline data, whatever the program's flags say.
+    /// Returns the word without the inline flag, whether or not the program has set the flag.
     pub fn not_inline(self) -> Self {
         Self(self.0 & !INLINE)
     }
 
-    /// With so many SGEs, at most 255, where there were none.
+    /// Returns the word with `count` SGEs, up to 255. The word must not have SGEs before.
     #[inline(always)]
     pub fn with_sges(self, count: u32) -> Self {
         Self(self.0 | u64::from(count) << NUM_SGE)
     }
 
-    /// With one SGE more.
+    /// Returns the word with one more SGE.
     #[inline(always)]
     pub fn plus_sge(self) -> Self {
         Self(self.0 + (1 << NUM_SGE))
@@ -72,7 +75,7 @@ impl Head {
         (self.0 >> NUM_SGE) as u8 as u32
     }
 
-    /// With so much more inline data.
+    /// Returns the word with the inline flag and `length` more bytes of inline data.
     #[inline(always)]
     pub fn with_inline(self, length: u32) -> Self {
         Self((self.0 | INLINE) + (u64::from(length) << INLINE_LENGTH))
@@ -84,32 +87,33 @@ impl Head {
     }
 }
 
-/// The place of a WQE in the ring.
+/// Place of a WQE in the ring.
 #[derive(Clone, Copy)]
 pub struct Wqe<'a>(pub Entry<'a, MIN>);
 
 impl Wqe<'_> {
-    /// Completes the header.
+    /// Writes `wr_id` and the first word, which completes the header.
     #[inline(always)]
     pub fn finish(self, head: Head, wr_id: u64) {
         self.0.put::<{ offset_of!(SendWqe, wr_id) }>(wr_id);
         self.0.put::<0>(head.0);
     }
 
-    /// Immediate data or the key to invalidate, as it lies in memory.
+    /// Sets the immediate data, or the key to invalidate, without a change of byte order.
     #[inline(always)]
     pub fn set_imm(self, imm: u32) {
         self.0.put::<{ offset_of!(SendWqe, imm) }>(imm.into());
     }
 
-    /// The SRQ at the peer, of extended connections. It shares a word with the immediate data, which comes first.
+    /// Sets the SRQ at the peer of an extended connection. The SRQN shares a word with the
+    /// immediate data, which has to be set before.
     pub fn set_srqn(self, srqn: u32) {
         let imm = self.0.get::<{ offset_of!(SendWqe, imm) }>() & u64::from(u32::MAX);
         self.0
             .put::<{ offset_of!(SendWqe, imm) }>(imm | u64::from(srqn) << 32);
     }
 
-    /// Address and key at the peer.
+    /// Sets the address and the key at the peer.
     #[inline(always)]
     pub fn set_remote(self, remote_addr: u64, rkey: u32) {
         self.0
@@ -117,14 +121,15 @@ impl Wqe<'_> {
         self.0.put::<{ offset_of!(SendWqe, rkey) }>(rkey.into());
     }
 
-    /// The operands of an atomic, 8 bytes each.
+    /// Sets the operands of an atomic operation, 8 bytes each.
     #[inline(always)]
     pub fn set_operands(self, compare_add: u64, swap: u64) {
         self.0.put_pair(wqe::DATA_OFFSET, compare_add, 0);
         self.0.put_pair(wqe::DATA_OFFSET + 16, swap, 0);
     }
 
-    /// What part of which region a window is bound to; its first address and its new key lie in the header.
+    /// Sets the region and the part of it to which a window is bound. The first address and the new
+    /// key of the window are in the header.
     #[inline(always)]
     pub fn set_bind(self, length: u64, region: u32, access: u32) {
         const {
@@ -135,14 +140,15 @@ impl Wqe<'_> {
         self.0.put_pair(wqe::BIND_OFFSET, length, rights);
     }
 
-    /// What an ATOMIC WRITE writes, inline.
+    /// Sets the value that an ATOMIC WRITE writes, as inline data.
     #[inline(always)]
     pub fn set_value(self, value: [u8; wqe::ATOMIC_WRITE_SIZE]) {
         self.0
             .put_pair(wqe::DATA_OFFSET, u64::from_ne_bytes(value), 0);
     }
 
-    /// What a FLUSH asks for; its first address and the key lie in the header.
+    /// Sets the length, placement and level of a FLUSH. The first address and the key are in the
+    /// header.
     #[inline(always)]
     pub fn set_flush(self, length: u32, placement: u8, level: u8) {
         const {
@@ -155,7 +161,7 @@ impl Wqe<'_> {
             .put_pair(wqe::FLUSH_OFFSET, u64::from(length) | how, 0);
     }
 
-    /// The address of a datagram.
+    /// Sets the address of a datagram.
     #[inline(always)]
     pub fn set_address(self, ah: &Ah, qpn: u32, qkey: u32) {
         const DESTINATION: usize = offset_of!(AddressVector, dest_qpn) / 8;
@@ -168,7 +174,7 @@ impl Wqe<'_> {
         }
     }
 
-    /// An SGE at `offset`; false, with nothing written, if it does not fit.
+    /// Writes an SGE at `offset`. Returns false, with nothing written, if the SGE does not fit.
     #[inline(always)]
     pub fn set_sge(self, offset: usize, addr: u64, length: u32, lkey: u32) -> bool {
         self.0
