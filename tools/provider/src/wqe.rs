@@ -53,7 +53,7 @@ impl Head {
         self.0 & INLINE != 0
     }
 
-    /// Returns the word without the inline flag, whether or not the program has set the flag.
+    /// Returns the word without the inline flag, even if the program has set it.
     pub fn not_inline(self) -> Self {
         Self(self.0 & !INLINE)
     }

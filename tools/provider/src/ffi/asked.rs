@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What programs ask for beyond the plain verbs: whether it is offered.
+//! Checks of the options that programs request beyond the plain verbs.
 
 use super::pabi::*;
 use crate::errno::Errno;
 
-/// Refuses flags that are not in `known`.
+/// Refuses flags that are not in `known`, with EOPNOTSUPP.
 pub fn check_flags(flags: u32, known: u32) -> Result<(), Errno> {
     if flags & !known != 0 {
         return Err(Errno::OPNOTSUPP);
@@ -13,15 +13,16 @@ pub fn check_flags(flags: u32, known: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Whether a CQ can be as these attributes want it.
+/// Checks that a CQ can have these attributes.
 pub fn check_cq(attr: &ibv_cq_init_attr_ex) -> Result<(), Errno> {
     check_flags(
         attr.comp_mask,
         IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD,
     )?;
-    // A field that the mask does not name is whatever was on the program's stack.
+    // A field that the mask does not name is undefined.
     if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0 {
-        // That one thread only polls it is no more than a hint: queue pairs of others come and go.
+        // `IBV_CREATE_CQ_ATTR_SINGLE_THREADED` is only a hint: other threads still create and
+        // destroy queue pairs on the CQ.
         check_flags(
             attr.flags,
             IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN,
@@ -36,7 +37,7 @@ pub fn check_cq(attr: &ibv_cq_init_attr_ex) -> Result<(), Errno> {
     )
 }
 
-/// Whether a queue pair can be as these attributes want it.
+/// Checks that a queue pair can have these attributes.
 pub fn check_qp(attr: &ibv_qp_init_attr_ex) -> Result<(), Errno> {
     check_flags(
         attr.comp_mask,
@@ -46,7 +47,7 @@ pub fn check_qp(attr: &ibv_qp_init_attr_ex) -> Result<(), Errno> {
             | IBV_QP_INIT_ATTR_CREATE_FLAGS
             | IBV_QP_INIT_ATTR_MAX_TSO_HEADER,
     )?;
-    // What the mask names may still ask for nothing.
+    // A field that the mask names may still request nothing.
     let names = |mask| attr.comp_mask & mask != 0;
     if names(IBV_QP_INIT_ATTR_CREATE_FLAGS) {
         check_flags(attr.create_flags, 0)?;
@@ -71,7 +72,8 @@ const RELIABLE: u32 = UNRELIABLE
     | IBV_QP_EX_WITH_FLUSH
     | IBV_QP_EX_WITH_ATOMIC_WRITE;
 
-/// The `ibv_wr_*` operations that a type of queue pair has: of UC neither answers nor keys for the peer to invalidate.
+/// Returns the `ibv_wr_*` operations of a type of queue pair. UC has no operations with a response,
+/// and none that invalidates a key of the peer.
 fn operations(qp_type: ibv_qp_type) -> Result<u32, Errno> {
     match qp_type {
         IBV_QPT_RC | IBV_QPT_XRC_SEND => Ok(RELIABLE),
@@ -81,11 +83,11 @@ fn operations(qp_type: ibv_qp_type) -> Result<u32, Errno> {
     }
 }
 
-/// The operations that few devices have.
+/// Operations that few devices have.
 const PLACEMENT: u32 = IBV_QP_EX_WITH_FLUSH | IBV_QP_EX_WITH_ATOMIC_WRITE;
 
-/// The operations that work on a queue pair of which a program wants these: all that its type has, but of [`PLACEMENT`]
-/// those alone that are wanted.
+/// Returns the operations that work on a queue pair for which the program requests `wanted`: all
+/// operations of its type, but those of [`PLACEMENT`] only if they are in `wanted`.
 pub fn offered(wanted: u64, qp_type: ibv_qp_type) -> Result<u32, Errno> {
     let wanted = u32::try_from(wanted).map_err(|_| Errno::OPNOTSUPP)?;
     let operations = operations(qp_type)?;
@@ -93,18 +95,20 @@ pub fn offered(wanted: u64, qp_type: ibv_qp_type) -> Result<u32, Errno> {
     Ok(operations & (wanted | !PLACEMENT))
 }
 
-/// What a queue pair has in the place of the function of an operation.
+/// Function that a queue pair has for an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Function {
-    /// It does it.
+    /// The function performs the operation.
     Works,
-    /// It makes the requests that were begun fail, so that a program that was not to call it does not die.
+    /// The function makes the requests that were begun fail, so that a program that calls it
+    /// without having requested the operation does not crash.
     Refuses,
-    /// None: programs look there to know whether they may do without (librpma: `rpma_flush_new`).
+    /// There is no function. Programs test the pointer to choose between the operation and a
+    /// substitute (librpma: `rpma_flush_new`).
     Missing,
 }
 
-/// That of one `operation`, if these are [`offered`].
+/// Returns the function for one `operation`, if `offered` is the result of [`offered`].
 pub fn function(offered: u32, operation: u32) -> Function {
     match operation {
         _ if offered & operation != 0 => Function::Works,

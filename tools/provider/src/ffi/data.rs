@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Post, poll and arm, as libibverbs calls them. No syscalls here, and nothing that waits but a queue's lock.
+//! Post, poll and arm, as libibverbs calls them. These functions make no system calls, and wait
+//! only for the locks of queues.
 #![allow(unsafe_code)]
-// Said once, at the head of `verbs`.
+// The head of `verbs` states the preconditions of all verbs.
 #![allow(clippy::missing_safety_doc)]
 
 use super::pabi::*;
@@ -13,7 +14,7 @@ use crate::errno::Errno;
 use core::ffi::c_int;
 use core::mem::offset_of;
 
-// What `Completion::wc_words` relies on.
+// `Completion::wc_words` relies on this layout of `struct ibv_wc`.
 const _: () = {
     assert!(size_of::<ibv_wc>() == 48 && align_of::<ibv_wc>() == 8);
     assert!(offset_of!(ibv_wc, status) == 8 && offset_of!(ibv_wc, opcode) == 12);
@@ -40,10 +41,10 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -
     0
 }
 
-/// A target of extended connections has no queue to post to.
+/// Refuses a request on a target of extended connections, which has no queue to post to.
 #[cold]
 fn no_queue<T>(wr: *mut T, bad_wr: *mut *mut T) -> c_int {
-    // SAFETY: the program passes a place for it.
+    // SAFETY: the program passes a place for the bad request.
     unsafe { bad_wr.write(wr) };
     Errno::INVAL.0
 }
@@ -64,7 +65,7 @@ pub unsafe extern "C" fn post_send(
     match qp.post_send(wr) {
         Ok(()) => 0,
         Err((errno, bad)) => {
-            // SAFETY: the program passes a place for it.
+            // SAFETY: the program passes a place for the bad request.
             unsafe { bad_wr.write(bad.as_ptr()) };
             errno.0
         }
@@ -87,7 +88,7 @@ pub unsafe extern "C" fn post_recv(
     match qp.post_recv(wr) {
         Ok(()) => 0,
         Err((errno, bad)) => {
-            // SAFETY: the program passes a place for it.
+            // SAFETY: the program passes a place for the bad request.
             unsafe { bad_wr.write(bad.as_ptr()) };
             errno.0
         }
@@ -108,7 +109,7 @@ pub unsafe extern "C" fn post_srq_recv(
     match srq.queue.post(wr, || true) {
         Ok(()) => 0,
         Err((errno, bad)) => {
-            // SAFETY: the program passes a place for it.
+            // SAFETY: the program passes a place for the bad request.
             unsafe { bad_wr.write(bad.as_ptr()) };
             errno.0
         }

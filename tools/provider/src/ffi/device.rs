@@ -2,7 +2,7 @@
 
 //! Registration with libibverbs, opening a device, and the table of operations.
 #![allow(unsafe_code)]
-// Said once, at the head of `verbs`.
+// The head of `verbs` states the preconditions of all verbs.
 #![allow(clippy::missing_safety_doc)]
 
 use super::memory::Area;
@@ -24,7 +24,8 @@ use verbena_abi::uverbs::{AllocUcontextReq, AllocUcontextResp, AreaInfo, UVERBS_
 use verbena_abi::{regs, Le16, ABI_VERSION, ABI_VERSION_MIN};
 use zerocopy::FromZeros;
 
-// The symbols have the version node of the libibverbs that is linked against, which binds the file to it.
+// The symbols have the version node of the libibverbs that this library is linked against, which
+// binds the library to it.
 #[link(name = "ibverbs")]
 extern "C" {}
 
@@ -46,9 +47,10 @@ struct DlInfo {
     address: *mut c_void,
 }
 
-/// The file of the libibverbs that this provider is bound to, and whether it has a symbol that only releases from v49 on have.
+/// Returns the file of the libibverbs that this provider is bound to, and true if that library has
+/// a symbol that only releases from v49 on have.
 fn libibverbs() -> (PathBuf, bool) {
-    /// dlopen(3): do not load it; it is there.
+    /// dlopen(3): do not load the library, which is loaded already.
     const RTLD_NOLOAD: c_int = 4;
     const RTLD_LAZY: c_int = 1;
     let mut info = DlInfo {
@@ -58,42 +60,43 @@ fn libibverbs() -> (PathBuf, bool) {
         address: null_mut(),
     };
     let function = verbs_set_ops as *const c_void;
-    // SAFETY: any address may be asked for, and `info` is ours.
+    // SAFETY: dladdr accepts any address, and `info` is a local variable.
     if unsafe { dladdr(function, &mut info) } == 0 || info.file.is_null() {
         return (PathBuf::new(), false);
     }
     // SAFETY: dladdr gives a string that lives as long as the library is loaded.
     let name = unsafe { CStr::from_ptr(info.file) };
     let file = Path::new(OsStr::from_bytes(name.to_bytes()));
-    // The dynamic linker's name is mostly a link to the file.
+    // The name that the dynamic linker uses is usually a symbolic link to the file.
     let file = file.canonicalize().unwrap_or_else(|_| file.to_owned());
-    // SAFETY: a valid string.
+    // SAFETY: `name` is a valid string.
     let library = unsafe { dlopen(name.as_ptr(), RTLD_LAZY | RTLD_NOLOAD) };
     if library.is_null() {
         return (file, false);
     }
-    // SAFETY: a valid handle and a valid string.
+    // SAFETY: the handle and the string are valid.
     let is_recent = !unsafe { dlsym(library, c"ibv_wr_opcode_str".as_ptr()) }.is_null();
-    // SAFETY: the handle is given back, once; the library stays, as this file needs it.
+    // SAFETY: the handle is closed once; the library stays loaded, because this file needs it.
     unsafe { dlclose(library) };
     (file, is_recent)
 }
 
-/// Whether the libibverbs of this process has the layouts of this provider. If not, the process is told why, once.
+/// True if the libibverbs of this process has the layouts of this provider. If it does not have
+/// them, the first call writes the reason to standard error.
 fn has_our_layouts() -> bool {
     static FITS: OnceLock<bool> = OnceLock::new();
     *FITS.get_or_init(|| {
         let (file, is_recent) = libibverbs();
         let why = release::refusal(&file, is_recent);
         if let Some(why) = &why {
-            // Without standard error there is nobody to be told.
+            // A process without standard error gets no message.
             let _ = writeln!(std::io::stderr(), "{why}");
         }
         why.is_none()
     })
 }
 
-/// A command or response: the core's part, then the driver's.
+/// Command or response: the core's part, then the driver's part.
 #[repr(C)]
 pub struct Message<C, D> {
     pub core: C,
@@ -101,34 +104,34 @@ pub struct Message<C, D> {
 }
 
 impl<C: Zeroed, D: FromZeros> Message<C, D> {
-    /// Zeroes, and the driver's part.
+    /// Returns a message whose core's part is zeroed.
     pub fn new(driver: D) -> Self {
-        // The kernel looks for the driver's part right behind the core's.
+        // The kernel expects the driver's part immediately after the core's part.
         const { assert!(offset_of!(Self, driver) == size_of::<C>()) };
         Self {
-            // SAFETY: the trait's promise.
+            // SAFETY: the trait promises that zeroes are a valid value.
             core: unsafe { core::mem::zeroed() },
             driver,
         }
     }
 
-    /// Zeroes.
+    /// Returns a message with both parts zeroed.
     pub fn zeroed() -> Self {
         Self::new(D::new_zeroed())
     }
 }
 
-/// Turns what an `ibv_cmd_*` function returned into a result.
+/// Converts the return value of an `ibv_cmd_*` function to a result.
 pub fn check(returned: c_int) -> Result<(), Errno> {
     match returned {
         0 => Ok(()),
-        // Old ones return -1 and set errno.
+        // Old functions return -1 and set errno.
         -1 => Err(std::io::Error::last_os_error().into()),
         errno => Err(Errno(errno.abs())),
     }
 }
 
-/// An open device: libibverbs' part, then the provider's.
+/// Open device: libibverbs' part, then the provider's part.
 #[repr(C)]
 pub struct Context {
     verbs: verbs_context,
@@ -138,13 +141,14 @@ pub struct Context {
 /// The provider's part of a context.
 pub struct Inner {
     fd: c_int,
-    /// Each area is mapped once; this list keeps it mapped until the context is closed.
+    /// Doorbell areas that are mapped. Each one is mapped once and stays mapped until the context
+    /// is closed.
     areas: Mutex<Vec<Arc<Area>>>,
     wall_clock: Mutex<WallClock>,
 }
 
 impl Inner {
-    /// The provider's part of what C calls a context.
+    /// Returns the provider's part of a context of C.
     ///
     /// # Safety
     ///
@@ -153,16 +157,16 @@ impl Inner {
         let verbs = context
             .cast::<u8>()
             .wrapping_sub(offset_of!(verbs_context, context));
-        // SAFETY: the caller vouches for it; `alloc_context` has initialised it.
+        // SAFETY: the caller meets the conditions; `alloc_context` has initialised it.
         unsafe { &(*verbs.cast::<Context>()).inner }
     }
 
-    /// File descriptor for mappings.
+    /// Returns the file descriptor for mappings.
     pub fn fd(&self) -> c_int {
         self.fd
     }
 
-    /// The doorbell area that a response describes.
+    /// Returns the doorbell area that a response describes, and maps the area if it is new.
     pub fn area(&self, info: &AreaInfo) -> Result<Arc<Area>, Errno> {
         let mut areas = self.areas.lock().unwrap_or_else(PoisonError::into_inner);
         let uar = info.uar.get();
@@ -174,25 +178,27 @@ impl Inner {
         Ok(area)
     }
 
-    /// The device clock in nanoseconds.
+    /// Returns the device clock in nanoseconds.
     ///
     /// # Errors
     ///
-    /// EIO if the device is dead, EOPNOTSUPP while an imported context has nothing of its own.
+    /// Returns EIO if the device is dead, and EOPNOTSUPP while an imported context has no doorbell
+    /// area yet.
     pub fn clock(&self) -> Result<u64, Errno> {
         let areas = self.areas.lock().unwrap_or_else(PoisonError::into_inner);
         let area = areas.first().ok_or(Errno::OPNOTSUPP)?;
         area.clock().ok_or(Errno::IO)
     }
 
-    /// What the system clock (nanoseconds since 1970) showed when the device clock showed `timestamp`.
+    /// Returns the time of the system clock (nanoseconds since 1970) when the device clock showed
+    /// `timestamp`.
     pub fn wall_clock(&self, timestamp: u64) -> u64 {
         let clock = self.wall_clock.lock();
         let mut clock = clock.unwrap_or_else(PoisonError::into_inner);
         clock.at(timestamp, || Comparison::make(|| self.clock().ok()))
     }
 
-    /// The device is dead: no mapping is to be believed any more.
+    /// Records in all areas that the device is dead. The contents of the mappings are then ignored.
     pub fn bury(&self) {
         let areas = self.areas.lock().unwrap_or_else(PoisonError::into_inner);
         for area in areas.iter() {
@@ -217,7 +223,8 @@ unsafe extern "C" fn import_context(device: *mut ibv_device, fd: c_int) -> *mut 
 
 /// # Safety
 ///
-/// `device` is one of this provider's, and `fd` an open file of it, which is closed if this fails.
+/// `device` is a device of this provider, and `fd` an open file of it, which is closed if this
+/// function fails.
 unsafe fn new_context(
     device: *mut ibv_device,
     fd: c_int,
@@ -225,7 +232,8 @@ unsafe fn new_context(
 ) -> *mut verbs_context {
     const UNKNOWN_DRIVER: u32 = 0;
     let offset = offset_of!(Context, verbs) as *mut verbs_context;
-    // SAFETY: libibverbs hands over a valid device; it allocates zeroed memory for a whole `Context`.
+    // SAFETY: libibverbs hands over a valid device, and allocates zeroed memory for a whole
+    // `Context`.
     let context = unsafe {
         _verbs_init_and_alloc_context(device, fd, size_of::<Context>(), offset, UNKNOWN_DRIVER)
     }
@@ -235,25 +243,26 @@ unsafe fn new_context(
     }
     let verbs = context.cast::<verbs_context>();
     let begun = if has_our_layouts() {
-        // SAFETY: just allocated.
+        // SAFETY: the context was just allocated.
         unsafe { begin(verbs, fd) }
     } else {
         Err(Errno::OPNOTSUPP)
     };
     match begun {
         Ok(inner) => {
-            // SAFETY: just allocated.
+            // SAFETY: the context was just allocated.
             let place = unsafe { &raw mut (*context).inner };
-            // SAFETY: as above, and not initialised yet.
+            // SAFETY: as above, and the place is not initialised yet.
             unsafe { place.write(inner) };
-            // SAFETY: a valid context; the table lives for ever.
+            // SAFETY: the context is valid, and the table lives for ever.
             unsafe { verbs_set_ops(verbs, &OPS) };
             verbs
         }
         Err(errno) => {
-            // SAFETY: initialised by libibverbs, of which nothing is left after this.
+            // SAFETY: libibverbs has initialised the context, and nothing of that is used after
+            // this call.
             unsafe { verbs_uninit_context(verbs) };
-            // SAFETY: allocated by libibverbs with calloc.
+            // SAFETY: libibverbs has allocated the context with calloc.
             unsafe { free(context.cast()) };
             super::object::set_errno(errno);
             null_mut()
@@ -271,7 +280,7 @@ unsafe fn start(verbs: *mut verbs_context, fd: c_int) -> Result<Inner, Errno> {
         ..AllocUcontextReq::default()
     });
     let mut response = Message::<ib_uverbs_get_context_resp, AllocUcontextResp>::zeroed();
-    // SAFETY: sizes are those of the structures; the caller vouches for the context.
+    // SAFETY: the sizes are those of the structures; the caller vouches for the context.
     check(unsafe {
         ibv_cmd_get_context(
             verbs,
@@ -294,13 +303,14 @@ unsafe fn start(verbs: *mut verbs_context, fd: c_int) -> Result<Inner, Errno> {
     Ok(inner)
 }
 
-/// A context that was made elsewhere: its areas become known with what is created in it.
+/// Returns the provider's part of an imported context. Its doorbell areas become known when objects
+/// are created in it.
 ///
 /// # Safety
 ///
-/// As `start`.
+/// The conditions are those of `start`.
 unsafe fn join(verbs: *mut verbs_context, fd: c_int) -> Result<Inner, Errno> {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller meets the conditions of this function.
     let context = unsafe { &raw mut (*verbs).context };
     // SAFETY: as above. The driver adds nothing to the answer.
     check(unsafe { ibv_cmd_query_context(context, null_mut()) })?;
@@ -316,23 +326,23 @@ unsafe extern "C" fn free_context(context: *mut ibv_context) {
         .cast::<u8>()
         .wrapping_sub(offset_of!(verbs_context, context))
         .cast::<Context>();
-    // SAFETY: a context of `alloc_context`.
+    // SAFETY: the context comes from `alloc_context` or `import_context`.
     let inner = unsafe { &raw mut (*verbs).inner };
-    // SAFETY: as above, and libibverbs closes it now.
+    // SAFETY: as above, and libibverbs closes the context now.
     unsafe { inner.drop_in_place() };
     // SAFETY: as above.
     unsafe { verbs_uninit_context(verbs.cast()) };
-    // SAFETY: allocated by libibverbs with calloc.
+    // SAFETY: libibverbs has allocated the context with calloc.
     unsafe { free(verbs.cast()) };
 }
 
 unsafe extern "C" fn alloc_device(_sysfs: *mut verbs_sysfs_dev) -> *mut verbs_device {
-    // SAFETY: no preconditions. libibverbs fills it.
+    // SAFETY: calloc has no preconditions. libibverbs fills the memory.
     unsafe { calloc(1, size_of::<verbs_device>()) }.cast()
 }
 
 unsafe extern "C" fn uninit_device(device: *mut verbs_device) {
-    // SAFETY: from `alloc_device`.
+    // SAFETY: the object comes from `alloc_device`.
     unsafe { free(device.cast()) };
 }
 
@@ -393,11 +403,11 @@ static OPS: verbs_context_ops = {
     ops
 };
 
-/// Structures with pointers that are never written.
+/// Constant structure that contains pointers.
 #[repr(transparent)]
 struct Constant<T>(T);
 
-// SAFETY: constant, and what it points to is constant too.
+// SAFETY: the structure is constant, and the memory that it points to is constant too.
 unsafe impl<T> Sync for Constant<T> {}
 
 static MATCHES: Constant<[verbs_match_ent; 2]> = Constant([
@@ -435,7 +445,7 @@ extern "C" fn register() {
     unsafe { verbs_register_driver(&DEVICE_OPS.0) };
 }
 
-/// libibverbs opens this file and expects that it registers by itself.
+/// Constructor of this library: libibverbs opens the file and expects that it registers by itself.
 #[used]
 #[link_section = ".init_array"]
 static REGISTER: extern "C" fn() = register;

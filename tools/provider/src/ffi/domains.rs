@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Protection domains, thread domains, and parent domains, which join one of each. The preconditions are those of
-//! `verbs`. The latter two exist in the process only: a parent domain stands for its protection domain everywhere, and
-//! what is created on it is counted here, as the kernel counts what is created on a protection domain. Queue pairs and SRQs on
-//! a parent domain with a thread domain are posted to without a lock. CQs keep theirs: queue pairs of other threads come and go
-//! there, which the program need not know of.
+//! Protection domains, thread domains, and parent domains, which join one of each. The
+//! preconditions are those of `verbs`.
+//!
+//! Thread domains and parent domains exist in the process only. A parent domain stands for its
+//! protection domain everywhere. The objects that are created on it are counted here, as the kernel
+//! counts the objects on a protection domain. Posting to queue pairs and SRQs on a parent domain
+//! with a thread domain takes no lock. CQs keep their locks: queue pairs of other threads are
+//! created and destroyed there, which the program need not know.
 #![allow(unsafe_code)]
-// Said once, at the head of `verbs`.
+// The head of `verbs` states the preconditions of all verbs.
 #![allow(clippy::missing_safety_doc)]
 
 use super::asked::check_flags;
@@ -23,33 +26,34 @@ use verbena_abi::uverbs::AllocPdResp;
 /// The provider's part of a protection domain.
 pub struct Pd {
     users: Users,
-    /// A parent domain's: it stands on a protection domain and maybe on a thread domain.
+    /// Uses of a protection domain and possibly of a thread domain, which a parent domain has.
     stands_on: Option<(Use, Option<Use>)>,
 }
 
 impl Pd {
-    /// Something is created on this domain: what keeps a parent domain from being freed. Of a protection domain the kernel
-    /// knows.
+    /// Counts an object that is created on this domain, so that a parent domain is not freed before
+    /// it. Returns `None` for a protection domain, whose objects the kernel counts.
     pub fn begin_use(&self) -> Option<Use> {
         self.stands_on.is_some().then(|| self.users.begin())
     }
 
-    /// Who may post to what is created on this domain.
+    /// Returns the threads that may post to the objects on this domain.
     pub fn sharing(&self) -> Sharing {
         match self.stands_on {
-            // SAFETY: the program has put it into a thread domain, which says so.
+            // SAFETY: the program has put the object into a thread domain, and so has promised
+            // this.
             Some((_, Some(_))) => unsafe { Sharing::promised() },
             _ => Sharing::THREADS,
         }
     }
 
-    /// The provider's part of what C calls a protection domain.
+    /// Returns the provider's part of a protection domain of C.
     ///
     /// # Safety
     ///
     /// `pd` is a protection or parent domain of this provider.
     pub unsafe fn of<'a>(pd: *mut ibv_pd) -> &'a Self {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller meets the conditions of this function.
         unsafe { Object::<ibv_pd, Self>::inner(pd) }
     }
 }
@@ -60,7 +64,7 @@ struct Td {
 }
 
 pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    // SAFETY: integers.
+    // SAFETY: the structure consists of integers, which may be zero.
     let mut request: ibv_alloc_pd = unsafe { core::mem::zeroed() };
     let mut response = Message::<ib_uverbs_alloc_pd_resp, AllocPdResp>::zeroed();
     let mut pd = Draft::<ibv_pd, Pd>::new();
@@ -96,15 +100,16 @@ pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
             return returned;
         }
     }
-    // SAFETY: from `alloc_pd` or `alloc_parent_domain`, and gone for the kernel.
+    // SAFETY: the object comes from `alloc_pd` or `alloc_parent_domain`, and the kernel no longer
+    // knows it.
     drop(unsafe { Object::<ibv_pd, Pd>::take(pd) });
     0
 }
 
-/// Whether there is such a domain the kernel says when it is used.
+/// Imports a protection domain. The kernel checks the handle only when the domain is used.
 pub unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
     let mut pd = Draft::<ibv_pd, Pd>::new();
-    // SAFETY: just allocated.
+    // SAFETY: the object was just allocated.
     let verbs = unsafe { &mut *pd.verbs() };
     verbs.context = context;
     verbs.handle = handle;
@@ -114,9 +119,9 @@ pub unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *m
     })
 }
 
-/// The domain stays; only this process' view of it goes.
+/// Frees the object of an imported domain in this process. The domain itself stays.
 pub unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
-    // SAFETY: from `import_pd`.
+    // SAFETY: the object comes from `import_pd`.
     drop(unsafe { Object::<ibv_pd, Pd>::take(pd) });
 }
 
@@ -128,7 +133,7 @@ pub unsafe extern "C" fn alloc_td(
     let known = check_flags(unsafe { (*attr).comp_mask }, 0);
     or_null(known.map(|()| {
         let mut td = Draft::<ibv_td, Td>::new();
-        // SAFETY: just allocated.
+        // SAFETY: the object was just allocated.
         unsafe { (*td.verbs()).context = context };
         td.finish(Td {
             users: Users::default(),
@@ -142,7 +147,7 @@ pub unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     if inner.users.any() {
         return Errno::BUSY.0;
     }
-    // SAFETY: from `alloc_td`.
+    // SAFETY: the object comes from `alloc_td`.
     drop(unsafe { Object::<ibv_td, Td>::take(td) });
     0
 }
@@ -159,9 +164,10 @@ pub unsafe extern "C" fn alloc_parent_domain(
 
 /// # Safety
 ///
-/// As `alloc_parent_domain`.
+/// The conditions are those of `alloc_parent_domain`.
 unsafe fn new_parent_domain(attr: &ibv_parent_domain_init_attr) -> Result<*mut ibv_pd, Errno> {
-    // Queues lie in memory of the kernel module, so there is nothing that the program's allocators would be asked for.
+    // Queues are in memory of the kernel module, so the program's allocators have nothing to
+    // allocate.
     check_flags(
         attr.comp_mask,
         IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT | IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS,
@@ -172,7 +178,7 @@ unsafe fn new_parent_domain(attr: &ibv_parent_domain_init_attr) -> Result<*mut i
     // SAFETY: see the head of `verbs`.
     let inner = unsafe { Pd::of(attr.pd) };
     if inner.stands_on.is_some() {
-        // It joins a protection domain, not another of its kind.
+        // A parent domain joins a protection domain, not another parent domain.
         return Err(Errno::INVAL);
     }
     let td = if attr.td.is_null() {
@@ -185,7 +191,7 @@ unsafe fn new_parent_domain(attr: &ibv_parent_domain_init_attr) -> Result<*mut i
     let mut parent = Draft::<ibv_pd, Pd>::new();
     // SAFETY: see the head of `verbs`.
     let contained = unsafe { &*attr.pd };
-    // SAFETY: just allocated.
+    // SAFETY: the object was just allocated.
     let verbs = unsafe { &mut *parent.verbs() };
     verbs.context = contained.context;
     verbs.handle = contained.handle;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The lock of a queue: a spinlock that yields, and costs next to nothing while the process has one thread.
+//! The lock of a queue: a spinlock that yields, and costs next to nothing while the process has one
+//! thread.
 //!
-//! A wall. Held for a few dozen instructions, and across a syscall of ours only while a queue is resized (`lock_long`).
+//! This file is a safe interface to unsafe code. The lock is held for a few dozen instructions. It
+//! is held across a system call of this provider only while a queue is resized (`lock_long`).
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -11,7 +13,7 @@ use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 extern "C" {
-    /// glibc: nonzero while the process certainly has one thread only.
+    /// Variable of glibc, nonzero while the process certainly has only one thread.
     static __libc_single_threaded: AtomicU8;
 }
 
@@ -21,30 +23,30 @@ fn single_threaded() -> bool {
     unsafe { __libc_single_threaded.load(Ordering::Relaxed) != 0 }
 }
 
-/// Who may use a queue.
+/// Threads that may use a queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Sharing {
     alone: bool,
 }
 
 impl Sharing {
-    /// Any thread at any time.
+    /// Any thread may use the queue at any time.
     pub const THREADS: Self = Self { alone: false };
 
-    /// One thread at a time, by itself.
+    /// The program itself ensures that one thread at a time uses the queue.
     ///
     /// # Safety
     ///
-    /// The program has promised so for all that this is given to (`ibv_alloc_td`).
+    /// The program has promised this for all queues that receive this value (`ibv_alloc_td`).
     pub const unsafe fn promised() -> Self {
         Self { alone: true }
     }
 }
 
-/// A value that one thread at a time can reach.
+/// Value that one thread at a time can reach.
 pub struct Lock<T> {
     held: AtomicBool,
-    /// Nobody else ever comes: there is nothing to wait for.
+    /// True if no second thread ever comes, so that there is nothing to wait for.
     alone: bool,
     value: UnsafeCell<T>,
 }
@@ -53,12 +55,12 @@ pub struct Lock<T> {
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
-    /// A free lock.
+    /// Returns a free lock.
     pub const fn new(value: T) -> Self {
         Self::shared_by(Sharing::THREADS, value)
     }
 
-    /// A free lock of a value that is shared like this.
+    /// Returns a free lock of a value that is shared like this.
     pub const fn shared_by(sharing: Sharing, value: T) -> Self {
         Self {
             held: AtomicBool::new(false),
@@ -67,14 +69,14 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Waits for the lock. With one thread there is nobody to wait for, and nobody can appear before it is released:
-    /// what runs under it creates no thread.
+    /// Waits for the lock. In a process with one thread there is no other thread to wait for. None
+    /// can appear before the lock is released, because the code under the lock creates no thread.
     #[inline(always)]
     pub fn lock(&self) -> Guard<'_, T> {
         self.lock_unless(single_threaded())
     }
 
-    /// Takes the lock, unless nobody else can come while the guard lives.
+    /// Takes the lock, unless no other thread can come while the guard lives.
     #[inline(always)]
     fn lock_unless(&self, single_threaded: bool) -> Guard<'_, T> {
         let takes = !self.alone && !single_threaded;
@@ -84,7 +86,9 @@ impl<T> Lock<T> {
         Guard::of(self, takes)
     }
 
-    /// Waits for the lock, to hold it across several calls from C, or for long: there a second thread can appear meanwhile.
+    /// Waits for the lock, in order to hold it across several calls from C, or for long. The lock
+    /// is taken even while the process has one thread, because a second thread can appear
+    /// meanwhile.
     pub fn lock_long(&self) -> Guard<'_, T> {
         self.lock_unless(false)
     }
@@ -97,7 +101,7 @@ impl<T> Lock<T> {
             while self.held.load(Ordering::Relaxed) {
                 turns += 1;
                 if turns % 64 == 0 {
-                    // The holder may be preempted, and there may be one CPU only.
+                    // The holder may be preempted, and there may be only one CPU.
                     std::thread::yield_now();
                 } else {
                     core::hint::spin_loop();
@@ -111,27 +115,29 @@ impl<T> Lock<T> {
 }
 
 impl<T> Lock<T> {
-    /// Takes over from a guard that was forgotten, when a lock spans several calls from C.
+    /// Returns a guard in place of one that was forgotten, when the lock is held across several
+    /// calls from C.
     ///
     /// # Safety
     ///
-    /// This thread holds the lock through a [`Guard`] of [`Lock::lock_long`] that went to [`core::mem::forget`], and no other guard of
-    /// it lives.
+    /// This thread holds the lock through a [`Guard`] of [`Lock::lock_long`] that went to
+    /// [`core::mem::forget`], and the lock has no other guard.
     #[inline(always)]
     pub unsafe fn resume(&self) -> Guard<'_, T> {
         Guard::of(self, !self.alone)
     }
 }
 
-/// Shows that the lock is held.
+/// Proof that the lock is held.
 pub struct Guard<'a, T> {
     lock: &'a Lock<T>,
-    /// This guard took the lock, so it releases the lock. A guard that took nothing must not: the lock may be held from
-    /// `ibv_start_poll` to `ibv_end_poll`, or from `ibv_wr_start` to `ibv_wr_complete`, and the process may get a second thread
-    /// before that ends.
+    /// True if this guard took the lock, so that it releases the lock. A guard that took nothing
+    /// must not release it: the lock may be held from `ibv_start_poll` to `ibv_end_poll`, or from
+    /// `ibv_wr_start` to `ibv_wr_complete`, and the process may get a second thread before that
+    /// ends.
     takes: bool,
-    /// Stays in its thread: the value may be one that only moves between threads (a ring), and a shared guard would share
-    /// it.
+    /// Makes the guard stay in its thread. The value may be one that only moves between threads (a
+    /// ring), and a shared guard would share the value.
     thread: PhantomData<*mut T>,
 }
 
@@ -151,7 +157,7 @@ impl<T> Deref for Guard<'_, T> {
 
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: the lock is held, by this thread.
+        // SAFETY: this thread holds the lock.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -159,7 +165,7 @@ impl<T> Deref for Guard<'_, T> {
 impl<T> DerefMut for Guard<'_, T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the lock is held, by this thread.
+        // SAFETY: this thread holds the lock.
         unsafe { &mut *self.lock.value.get() }
     }
 }

@@ -2,12 +2,15 @@
 
 //! Memory that the device sees: doorbell areas and rings.
 //!
-//! A wall. Memory comes from `mmap(2)` of the uverbs file or, in unit tests, from the heap; everything above reaches it
-//! through the accessors here. They mask or check each offset, so that a wrong index hits another entry of the same
-//! ring, never other memory. Ordering is what the device specification asks for: an entry is written with plain stores
-//! and published by a release store of the producer index; a CQE is read after an acquire load of its tail, which is looked
-//! at again then. What the device writes is mapped for reading only: when the kernel takes it away it reads as zeroes, in
-//! the middle of an entry too, whereas what is read through a writable mapping means nothing any more (device specification, "Doorbell areas").
+//! This file is a safe interface to unsafe code. Memory comes from `mmap(2)` of the uverbs file or,
+//! in unit tests, from the heap. All other code reaches the memory through the accessors here. They
+//! mask or check each offset, so that a wrong index reaches another entry of the same ring, never
+//! other memory. The ordering is that of the device specification. An entry is written with plain
+//! stores and published by a release store of the producer index. A CQE is read after an acquire
+//! load of its tail, and then the tail is loaded again. Memory that the device writes is mapped for
+//! reading only. When the kernel removes such a mapping, the memory reads as zeroes, even in the
+//! middle of an entry, whereas data that is read through a writable mapping then means nothing any
+//! more (device specification, "Doorbell areas").
 #![allow(unsafe_code)]
 
 use super::pabi::ibv_sge;
@@ -43,7 +46,7 @@ extern "C" {
 
 /// # Safety
 ///
-/// If `flags` has `MAP_FIXED`, nothing refers to what was mapped there.
+/// If `flags` has `MAP_FIXED`, nothing refers to the memory that was mapped there before.
 unsafe fn map(
     at: Option<NonNull<u8>>,
     length: usize,
@@ -63,12 +66,13 @@ unsafe fn map(
     NonNull::new(base.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
 }
 
-/// How a mapping is used.
+/// Access of process and device to a mapping.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Protection {
     /// The device writes, the process reads.
     Read,
-    /// The process writes, the device reads; the process may read again what it wrote. And a doorbell page.
+    /// The process writes, the device reads; the process may read its own data again. Doorbell
+    /// pages are mapped like this too.
     ReadWrite,
 }
 
@@ -89,7 +93,7 @@ enum Source {
     Alias,
 }
 
-/// A piece of memory of its own, at least 64-byte aligned, that lives as long as this value.
+/// Piece of memory that is aligned to at least 64 bytes and lives as long as this value.
 pub struct Memory {
     base: NonNull<u8>,
     length: usize,
@@ -98,12 +102,12 @@ pub struct Memory {
 
 // SAFETY: the memory belongs to the process, not to a thread.
 unsafe impl Send for Memory {}
-// SAFETY: a shared reference only shows where the memory is. What reads or writes is behind `Area`, which uses atomic words
-// only, and `Ring`, which stays with one thread at a time.
+// SAFETY: a shared reference only shows where the memory is. Reads and writes go through `Area`,
+// which uses atomic words only, and `Ring`, which stays with one thread at a time.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Maps `length` bytes of the uverbs file `fd` at `offset`, as the kernel handed them out.
+    /// Maps `length` bytes of the uverbs file `fd` at `offset`, which the kernel has handed out.
     pub fn map(fd: c_int, offset: u64, length: usize, protection: Protection) -> io::Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
         let base = unsafe { map(None, length, protection.bits(), MAP_SHARED, fd, offset) }?;
@@ -114,14 +118,14 @@ impl Memory {
         })
     }
 
-    /// Maps pieces of `piece` bytes (whole pages) side by side.
+    /// Maps pieces of `piece` bytes (whole pages) at consecutive addresses.
     fn map_side_by_side<const N: usize>(
         fd: c_int,
         piece: usize,
         offsets: [(u64, Protection); N],
     ) -> io::Result<Self> {
         let flags = MAP_PRIVATE | MAP_ANONYMOUS;
-        // SAFETY: as above. It reserves the addresses.
+        // SAFETY: as above. The mapping reserves the addresses.
         let base = unsafe { map(None, piece * N, PROT_NONE, flags, -1, 0) }?;
         let whole = Self {
             base,
@@ -129,16 +133,16 @@ impl Memory {
             source: Source::Mapped,
         };
         for (number, (offset, protection)) in offsets.into_iter().enumerate() {
-            // SAFETY: within the reservation.
+            // SAFETY: the address is within the reservation.
             let at = unsafe { base.add(piece * number) };
             let flags = MAP_SHARED | MAP_FIXED;
-            // SAFETY: it replaces a part of the reservation, which nothing has used yet.
+            // SAFETY: the mapping replaces a part of the reservation, which nothing has used yet.
             unsafe { map(Some(at), piece, protection.bits(), flags, fd, offset) }?;
         }
         Ok(whole)
     }
 
-    /// Zeroed memory of the process's own, in place of a mapping.
+    /// Returns zeroed memory from the heap, in place of a mapping.
     #[cfg(test)]
     pub fn heap(length: usize) -> Self {
         let layout = std::alloc::Layout::from_size_align(length, 4096).expect("a valid layout");
@@ -159,7 +163,7 @@ impl Memory {
         self.length
     }
 
-    /// A second view, for a test that keeps this one alive.
+    /// Returns a second view, for a test that keeps this one alive.
     pub fn alias(&self) -> Self {
         Self {
             base: self.base,
@@ -168,10 +172,10 @@ impl Memory {
         }
     }
 
-    /// The address of `length` bytes at `offset`.
+    /// Returns the address of `length` bytes at `offset`.
     pub fn slice_at(&self, offset: usize, length: usize) -> *mut u8 {
         assert!(offset <= self.length && length <= self.length - offset);
-        // SAFETY: checked just now.
+        // SAFETY: the range was checked just now.
         unsafe { self.base.as_ptr().add(offset) }
     }
 }
@@ -184,7 +188,7 @@ impl Drop for Memory {
                 unsafe { munmap(self.base.as_ptr().cast(), self.length) };
             }
             #[cfg(test)]
-            // SAFETY: allocated with this very layout.
+            // SAFETY: the memory was allocated with this very layout.
             Source::Heap(layout) => unsafe { std::alloc::dealloc(self.base.as_ptr(), layout) },
             #[cfg(test)]
             Source::Alias => {}
@@ -192,21 +196,21 @@ impl Drop for Memory {
     }
 }
 
-/// A doorbell area with its page in the doorbell BAR.
+/// Doorbell area with its page in the doorbell BAR.
 pub struct Area {
     words: Memory,
     page: Memory,
-    /// Index of the area.
+    /// Index of the doorbell area.
     pub uar: u32,
-    /// Latched once the alive word was found to be 0.
+    /// True once the alive word was found to be 0; never reset.
     dead: AtomicBool,
 }
 
-/// The doorbell page has at least so many bytes.
+/// Minimum size of the doorbell page in bytes.
 const CLOCK_END: usize = regs::DOORBELL_CLOCK + 8;
 
 impl Area {
-    /// Maps what a response describes.
+    /// Maps the doorbell area that a response describes.
     pub fn map(fd: c_int, info: &AreaInfo) -> io::Result<Self> {
         // The two parts lie side by side, so that one base address serves all offsets.
         const { assert!(doorbell::DEVICE_PART == 0) };
@@ -234,13 +238,13 @@ impl Area {
         })
     }
 
-    /// An area whose words a test sees too.
+    /// Returns an area whose words a test sees too.
     #[cfg(test)]
     pub fn over(words: Memory) -> Self {
         Self::new(words, Memory::heap(doorbell::PART_SIZE), 0).expect("big enough")
     }
 
-    /// An area in plain memory that says it is alive and awake.
+    /// Returns an area in plain memory whose words say that the device is alive and awake.
     #[cfg(test)]
     pub fn mock() -> Self {
         let area = Self::new(Memory::heap(doorbell::AREA_SIZE), Memory::heap(4096), 0)
@@ -249,7 +253,7 @@ impl Area {
         area
     }
 
-    /// Whether the doorbell was ever rung.
+    /// True if the doorbell was ever rung.
     #[cfg(test)]
     pub fn rung(&self) -> bool {
         // SAFETY: the page has at least 4 bytes and is aligned.
@@ -262,13 +266,13 @@ impl Area {
         unsafe { self.page.base.cast::<u32>().write_volatile(0) };
     }
 
-    /// Whether the device serves this area. Once it does not, it never does again.
+    /// True if the device serves this area. After the first false the result stays false.
     #[inline(always)]
     pub fn alive(&self) -> bool {
         !self.dead.load(Ordering::Relaxed) && (self.load(doorbell::ALIVE) != 0 || self.bury())
     }
 
-    /// Latches death; returns false.
+    /// Latches the death of the device, and returns false.
     #[cold]
     #[inline(never)]
     pub fn bury(&self) -> bool {
@@ -276,20 +280,23 @@ impl Area {
         false
     }
 
-    /// Writes to the doorbell page: a VM exit, needed only when the device sleeps.
+    /// Writes to the doorbell page. The write costs a VM exit and is needed only when the device
+    /// sleeps.
     #[cold]
     #[inline(never)]
     pub fn ring(&self) {
-        // SAFETY: the page has at least 4 bytes and is aligned; it is only ever accessed as an atomic.
+        // SAFETY: the page has at least 4 bytes and is aligned. Its first word is only ever
+        // accessed as an atomic.
         let word = unsafe { AtomicU32::from_ptr(self.page.base.as_ptr().cast()) };
         // The device ignores the value.
         word.store(1, Ordering::Relaxed);
     }
 
-    /// The device clock in nanoseconds: a VM exit. `None` where there is no device any more.
+    /// Returns the device clock in nanoseconds, or `None` if the device is dead. The read costs a
+    /// VM exit.
     pub fn clock(&self) -> Option<u64> {
         let at = self.page.base.as_ptr().wrapping_add(regs::DOORBELL_CLOCK);
-        // SAFETY: the page holds it, aligned; it is only ever accessed as an atomic.
+        // SAFETY: the page holds the clock, which is aligned and only ever accessed as an atomic.
         let clock = unsafe { AtomicU64::from_ptr(at.cast()) }.load(Ordering::Relaxed);
         self.alive().then_some(clock)
     }
@@ -297,15 +304,15 @@ impl Area {
     #[inline(always)]
     fn word(&self, offset: usize) -> &AtomicU32 {
         let offset = offset & (doorbell::AREA_SIZE - 4);
-        // SAFETY: the offset is a multiple of 4 below the area's size, which `new` has checked against the memory's;
-        // shared words are only ever accessed as atomics.
+        // SAFETY: the offset is a multiple of 4 below the area's size, which `new` has compared
+        // with the size of the memory. Shared words are only ever accessed as atomics.
         unsafe { AtomicU32::from_ptr(self.words.base.as_ptr().wrapping_add(offset).cast()) }
     }
 
     #[inline(always)]
     fn word64(&self, offset: usize) -> &AtomicU64 {
         let offset = offset & (doorbell::AREA_SIZE - 8);
-        // SAFETY: as in `word`, with multiples of 8.
+        // SAFETY: the conditions are those in `word`, with multiples of 8.
         unsafe { AtomicU64::from_ptr(self.words.base.as_ptr().wrapping_add(offset).cast()) }
     }
 }
@@ -352,7 +359,7 @@ impl Words for Area {
     }
 }
 
-/// A ring of 2^n entries whose stride is a power of two and at least `MIN` bytes.
+/// Ring of 2^n entries whose stride is a power of two and at least `MIN` bytes.
 pub struct Ring<const MIN: usize> {
     base: NonNull<u8>,
     mask: u32,
@@ -360,12 +367,12 @@ pub struct Ring<const MIN: usize> {
     _memory: Memory,
 }
 
-// SAFETY: the memory belongs to the process, not to a thread. A ring is not `Sync`, as its entries are written and read with
-// plain accesses: it lies within the lock of its queue.
+// SAFETY: the memory belongs to the process, not to a thread. A ring is not `Sync`, because its
+// entries are written and read with plain accesses: the ring is inside the lock of its queue.
 unsafe impl<const MIN: usize> Send for Ring<MIN> {}
 
 impl<const MIN: usize> Ring<MIN> {
-    /// A ring in `memory`, if it is big enough for it.
+    /// Returns a ring in `memory`, if the memory is large enough for the ring.
     pub fn new(memory: Memory, log_size: u8, log_stride: u8) -> Option<Self> {
         const { assert!(MIN % 8 == 0) };
         if log_size > 24 || log_stride > 16 || (1usize << log_stride) < MIN {
@@ -382,17 +389,17 @@ impl<const MIN: usize> Ring<MIN> {
         })
     }
 
-    /// Size of an entry, as a power of two.
+    /// Returns the size of an entry in bytes, as a power of two.
     pub fn log_stride(&self) -> u8 {
         self.log_stride as u8
     }
 
-    /// Number of entries.
+    /// Returns the number of entries.
     pub fn size(&self) -> u32 {
         self.mask + 1
     }
 
-    /// The entry of a free-running index.
+    /// Returns the entry of a free-running index.
     #[inline(always)]
     pub fn entry(&self, index: u32) -> Entry<'_, MIN> {
         let offset = ((index & self.mask) as usize) << self.log_stride;
@@ -405,7 +412,7 @@ impl<const MIN: usize> Ring<MIN> {
     }
 }
 
-/// One entry of a ring. Like the ring it stays with one thread.
+/// One entry of a ring, which only the thread that uses the ring can reach.
 #[derive(Clone, Copy)]
 pub struct Entry<'a, const MIN: usize> {
     base: NonNull<u8>,
@@ -419,24 +426,25 @@ impl<const MIN: usize> Entry<'_, MIN> {
     pub fn put<const OFFSET: usize>(self, value: u64) {
         const { assert!(OFFSET % 8 == 0 && OFFSET + 8 <= MIN) };
         let at = self.base.as_ptr().wrapping_add(OFFSET).cast::<u64>();
-        // SAFETY: within the entry, which is at least `MIN` bytes long and so aligned.
+        // SAFETY: the word is within the entry, which is at least `MIN` bytes long and so aligned.
         unsafe { at.write(value.to_le()) };
     }
 
-    /// Stores two words at an offset that is known only when it runs; false, with nothing written, if they do not fit.
+    /// Stores two words at an offset that is known only at run time. Returns false, with nothing
+    /// written, if they do not fit.
     #[inline(always)]
     pub fn put_pair(self, offset: usize, low: u64, high: u64) -> bool {
         let fits = offset % 8 == 0 && offset < self.stride && self.stride - offset >= 16;
         if fits {
             let at = self.base.as_ptr().wrapping_add(offset).cast::<[u64; 2]>();
-            // SAFETY: checked just now; entries are aligned to their stride.
+            // SAFETY: the range was checked just now, and entries are aligned to their stride.
             unsafe { at.write([low.to_le(), high.to_le()]) };
         }
         fits
     }
 
-    /// Copies SGEs to `offset`; false, with nothing written, if they do not fit. C's structure and the contract's are the
-    /// same: an address, a length, a key.
+    /// Copies SGEs to `offset`. Returns false, with nothing written, if they do not fit. The
+    /// structure of C and that of the ABI have the same layout: an address, a length, a key.
     #[inline(always)]
     pub fn put_all(self, offset: usize, sges: &[ibv_sge]) -> bool {
         const {
@@ -450,28 +458,32 @@ impl<const MIN: usize> Entry<'_, MIN> {
         }
         let mut to = self.base.as_ptr().wrapping_add(offset).cast::<ibv_sge>();
         for sge in sges {
-            // SAFETY: within the entry, which was checked for all of them, and aligned.
+            // SAFETY: the place is within the entry, which was checked for all SGEs, and is
+            // aligned.
             unsafe { to.write(*sge) };
             to = to.wrapping_add(1);
         }
         true
     }
 
-    /// Copies another ring's entry; false, with nothing written, if it has another size.
+    /// Copies an entry of another ring. Returns false, with nothing written, if its size is
+    /// different.
     pub fn copy_from(self, other: Entry<'_, MIN>) -> bool {
         if other.stride != self.stride {
             return false;
         }
-        // SAFETY: both are entries of so many bytes, of rings that do not overlap.
+        // SAFETY: both are entries of `stride` bytes, of rings that do not overlap.
         unsafe {
             core::ptr::copy_nonoverlapping(other.base.as_ptr(), self.base.as_ptr(), self.stride);
         }
         true
     }
 
-    /// Copies inline data to `offset`; false, with nothing written, if it does not fit.
+    /// Copies inline data to `offset`. Returns false, with nothing written, if the data does not
+    /// fit.
     ///
-    /// Short data is what inline is for: whole words first, so that no call of memcpy is made for it.
+    /// Inline data is usually short. Whole words are copied first, so that short data needs no call
+    /// of memcpy.
     ///
     /// # Safety
     ///
@@ -483,7 +495,8 @@ impl<const MIN: usize> Entry<'_, MIN> {
         }
         let to = self.base.as_ptr().wrapping_add(offset);
         if length > 128 {
-            // SAFETY: the caller vouches for `from`, the check above for `to`; a ring is no user buffer.
+            // SAFETY: the caller vouches for `from`, and the check above holds for `to`. A ring is
+            // no user buffer, so the two do not overlap.
             unsafe { core::ptr::copy_nonoverlapping(from, to, length) };
             return true;
         }
@@ -509,12 +522,14 @@ impl<const MIN: usize> Entry<'_, MIN> {
         true
     }
 
-    /// Loads 8 bytes at a fixed offset, with relaxed order: the kernel may take them away just now.
+    /// Loads 8 bytes at a fixed offset with relaxed order, because the kernel may remove the page
+    /// at this moment.
     #[inline(always)]
     pub fn get<const OFFSET: usize>(self) -> u64 {
         const { assert!(OFFSET % 8 == 0 && OFFSET + 8 <= MIN) };
         let at = self.base.as_ptr().wrapping_add(OFFSET).cast();
-        // SAFETY: within the entry, which is at least `MIN` bytes long and so aligned; nobody writes it otherwise meanwhile.
+        // SAFETY: the word is within the entry, which is at least `MIN` bytes long and so aligned.
+        // No other access than atomic ones writes it meanwhile.
         let word = unsafe { AtomicU64::from_ptr(at) };
         u64::from_le(word.load(Ordering::Relaxed))
     }
@@ -524,12 +539,14 @@ impl<const MIN: usize> Entry<'_, MIN> {
     pub fn get32_acquire<const OFFSET: usize>(self) -> u32 {
         const { assert!(OFFSET % 4 == 0 && OFFSET + 4 <= MIN) };
         let at = self.base.as_ptr().wrapping_add(OFFSET).cast();
-        // SAFETY: within the entry and aligned; this word is only accessed as an atomic while the device may write it.
+        // SAFETY: the word is within the entry and aligned; it is only accessed as an atomic while
+        // the device may write it.
         let word = unsafe { AtomicU32::from_ptr(at) };
         u32::from_le(word.load(Ordering::Acquire))
     }
 
-    /// Loads such a word again, behind all that was loaded before: if it is the same, that was there all the time.
+    /// Loads the word again, after all loads before. If its value is the same, it was unchanged
+    /// during those loads.
     #[inline(always)]
     pub fn get32_again<const OFFSET: usize>(self) -> u32 {
         const { assert!(OFFSET % 4 == 0 && OFFSET + 4 <= MIN) };
@@ -548,7 +565,7 @@ impl<const MIN: usize> Ring<MIN> {
         let entry = self.entry(index);
         assert!(length <= entry.stride.saturating_sub(offset));
         let at = entry.base.as_ptr().wrapping_add(offset);
-        // SAFETY: checked just now; no other thread writes in a unit test.
+        // SAFETY: the range was checked just now; no other thread writes in a unit test.
         unsafe { core::slice::from_raw_parts(at, length) }.to_vec()
     }
 }

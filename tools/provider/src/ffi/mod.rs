@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The wall between C and the safe part of the provider. All of the provider's `unsafe` is in this folder.
+//! The boundary between C and the safe part of the provider. All of the provider's `unsafe` is in
+//! this folder.
 //!
-//! | file | what it holds |
+//! | file | contents |
 //! | --- | --- |
 //! | `v34` | generated: libibverbs' private structures and functions, private ABI 34 |
-//! | [`pabi`] | which private ABI that is |
+//! | [`pabi`] | the private ABI of `v34`, and the steps to another one |
 //! | [`memory`] | mappings, doorbell areas, rings |
 //! | [`lock`] | the lock of a queue |
 //! | [`wr`] | work requests as C passes them |
 //! | [`object`] | objects that C holds by pointer |
-//! | [`asked`] | what programs ask for, and whether it is offered |
+//! | [`asked`] | checks of the options that programs request |
 //! | `device` | registration with libibverbs, opening a device, the table of operations |
-//! | `verbs`, `domains`, `queues`, `srqs`, `windows`, `xrc` | verbs that create, change and destroy |
+//! | `verbs`, `domains`, `queues`, `srqs`, `windows`, `xrc` | verbs that create, change, destroy |
 //! | `data` | post, poll, arm |
-//! | `poll_ex`, `post_ex` | the extended interfaces to the same |
+//! | `poll_ex`, `post_ex` | the extended interfaces for post and poll |
 
-// Sizes and offsets in the generated file are those of one architecture: `pthread_mutex_t` alone has 40 bytes here and 48 on aarch64.
+// Sizes and offsets in the generated file are those of one architecture: `pthread_mutex_t` alone
+// has 40 bytes here and 48 on aarch64.
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
 compile_error!(
     "the generated bindings of libibverbs (tools/provider/src/ffi/v34.rs) are those of x86_64-unknown-linux-gnu: \
@@ -32,7 +34,7 @@ pub mod object;
 pub mod pabi;
 pub mod wr;
 
-// Unit tests run without libibverbs, so nothing in them may refer to its functions.
+// Unit tests run without libibverbs, so no code in them may refer to its functions.
 #[cfg(not(test))]
 mod data;
 #[cfg(not(test))]

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Objects that C holds by a pointer to their libibverbs part, with the provider's part behind it.
+//! Objects that C holds by a pointer to their libibverbs part, which the provider's part follows.
 //!
-//! A wall. The libibverbs part belongs to libibverbs and the program: here it is only ever reached through raw pointers.
-//! The provider's part is reached through shared references, so it keeps what changes behind locks or atomics.
+//! This file is a safe interface to unsafe code. The libibverbs part belongs to libibverbs and the
+//! program, so it is only ever reached through raw pointers here. The provider's part is reached
+//! through shared references, so everything in it that changes is in a lock or an atomic.
 #![allow(unsafe_code)]
 
 use super::pabi::*;
@@ -18,10 +19,10 @@ use verbena_abi::ctx::AddressVector;
 ///
 /// # Safety
 ///
-/// All bytes 0 is a valid value.
+/// A value whose bytes are all 0 is valid.
 pub unsafe trait Zeroed {}
 
-// SAFETY: integers, nullable pointers, and arrays and unions of them.
+// SAFETY: the structure consists of integers, nullable pointers, and arrays and unions of them.
 unsafe impl Zeroed for ibv_pd {}
 // SAFETY: as above.
 unsafe impl Zeroed for ibv_td {}
@@ -39,7 +40,7 @@ unsafe impl Zeroed for verbs_qp {}
 unsafe impl Zeroed for verbs_srq {}
 // SAFETY: as above.
 unsafe impl Zeroed for verbs_xrcd {}
-// SAFETY: integers and arrays of them, as are the following.
+// SAFETY: the structure consists of integers and arrays of them, as do the following ones.
 unsafe impl Zeroed for ibv_get_context {}
 // SAFETY: as above.
 unsafe impl Zeroed for ib_uverbs_get_context_resp {}
@@ -60,14 +61,15 @@ unsafe impl Zeroed for ib_uverbs_create_srq_resp {}
 // SAFETY: as above.
 unsafe impl Zeroed for ib_uverbs_ex_create_qp_resp {}
 
-/// libibverbs' part `V`, then the provider's part `T`.
+/// Object in memory: libibverbs' part `V`, then the provider's part `T`.
 #[repr(C)]
 pub struct Object<V, T> {
     verbs: UnsafeCell<V>,
     pub inner: T,
 }
 
-/// What was created on a domain, which stays in use as long as this value lives.
+/// Provider's part of an object that was created on a domain. The domain stays in use as long as
+/// this value lives.
 pub struct InDomain<T> {
     inner: T,
     _domain: Option<Use>,
@@ -91,25 +93,25 @@ impl<T> Deref for InDomain<T> {
     }
 }
 
-/// An object whose libibverbs part is being filled: at the address where it will stay, because the kernel is told that
-/// address, and events bring it back.
+/// Object whose libibverbs part is being filled. This part is at its final address already, because
+/// the kernel receives the address and returns it with events.
 pub struct Draft<V, T>(Box<Object<V, MaybeUninit<T>>>);
 
 impl<V: Zeroed, T> Draft<V, T> {
     pub fn new() -> Self {
         Self(Box::new(Object {
-            // SAFETY: the trait's promise.
+            // SAFETY: the trait promises that zeroes are a valid value.
             verbs: UnsafeCell::new(unsafe { core::mem::zeroed() }),
             inner: MaybeUninit::uninit(),
         }))
     }
 
-    /// The libibverbs part.
+    /// Returns the libibverbs part.
     pub fn verbs(&mut self) -> *mut V {
         self.0.verbs.get()
     }
 
-    /// Completes the object and gives it away to C.
+    /// Completes the object and transfers its ownership to C.
     pub fn finish(mut self, inner: T) -> *mut V {
         self.0.inner.write(inner);
         Box::into_raw(self.0).cast()
@@ -117,40 +119,41 @@ impl<V: Zeroed, T> Draft<V, T> {
 }
 
 impl<V: Zeroed, T> Object<V, T> {
-    /// The provider's part.
+    /// Returns the provider's part.
     ///
     /// # Safety
     ///
-    /// `ptr` points to the beginning of an object from [`Draft`] with the same types, which lives during `'a`.
+    /// `ptr` points to the beginning of an object from [`Draft`] with the same types, which lives
+    /// during `'a`.
     #[inline(always)]
     pub unsafe fn inner<'a, P>(ptr: *mut P) -> &'a T
     where
         V: 'a,
     {
-        // SAFETY: the caller vouches for it; `repr(C)` puts the libibverbs part first.
+        // SAFETY: the caller meets the conditions; `repr(C)` puts the libibverbs part first.
         unsafe { &(*ptr.cast::<Self>()).inner }
     }
 
-    /// Takes an object back from C, to drop it.
+    /// Takes the ownership of an object back from C, in order to drop the object.
     ///
     /// # Safety
     ///
-    /// As `inner`, and nothing refers to the object any more.
+    /// The conditions of `inner` hold, and nothing refers to the object any more.
     pub unsafe fn take<P>(ptr: *mut P) -> Box<Self> {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller meets the conditions of this function.
         unsafe { Box::from_raw(ptr.cast()) }
     }
 }
 
-/// The provider's part of an address handle: what a datagram's WQE takes over.
+/// Provider's part of an address handle: the words that the WQE of a datagram copies.
 pub struct Ah {
-    /// The words of an address vector; destination QPN and Q_Key are each request's.
+    /// Words of an address vector. Each request sets its own destination QPN and Q_Key.
     words: [u64; size_of::<AddressVector>() / 8],
     _domain: Option<Use>,
 }
 
 impl Ah {
-    /// Keeps an address vector.
+    /// Returns the provider's part for an address vector.
     pub fn new(vector: AddressVector, domain: Option<Use>) -> Self {
         let words: [u64; size_of::<AddressVector>() / 8] = zerocopy::transmute!(vector);
         Self {
@@ -159,7 +162,7 @@ impl Ah {
         }
     }
 
-    /// The address handle behind C's pointer.
+    /// Returns the address handle that a pointer of C refers to, or `None` if it is null.
     ///
     /// # Safety
     ///
@@ -169,7 +172,7 @@ impl Ah {
         if ah.is_null() {
             return None;
         }
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller meets the conditions of this function.
         Some(unsafe { Object::<ibv_ah, Self>::inner(ah) })
     }
 
@@ -185,13 +188,13 @@ extern "C" {
 
 /// Sets `errno`.
 pub fn set_errno(errno: crate::errno::Errno) {
-    // SAFETY: no preconditions.
+    // SAFETY: `__errno_location` has no preconditions.
     let place = unsafe { __errno_location() };
     // SAFETY: glibc returns the address of the thread's own errno.
     unsafe { *place = errno.0 };
 }
 
-/// What a verb that creates returns: the object, or null with `errno`.
+/// Returns the result of a verb that creates an object: the object, or null with `errno` set.
 pub fn or_null<T>(result: Result<*mut T, crate::errno::Errno>) -> *mut T {
     match result {
         Ok(object) => object,

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The extended poll: `ibv_start_poll`, `ibv_next_poll`, `ibv_end_poll` and the readers of the current completion.
+//! The extended poll: `ibv_start_poll`, `ibv_next_poll`, `ibv_end_poll` and the readers of the
+//! current completion.
 //!
-//! The CQ's lock is held from a successful start to the end; `status` and `wr_id` lie in C's structure, the rest is read
-//! by functions.
+//! The CQ's lock is held from a successful start to the end. `status` and `wr_id` are members of
+//! C's structure; functions read the rest.
 #![allow(unsafe_code)]
-// Said once, at the head of `verbs`.
+// The head of `verbs` states the preconditions of all verbs.
 #![allow(clippy::missing_safety_doc)]
 
 use super::asked::check_cq;
@@ -33,15 +34,15 @@ pub unsafe extern "C" fn create_cq_ex(
 
 /// # Safety
 ///
-/// As `create_cq_ex`.
+/// The conditions are those of `create_cq_ex`.
 unsafe fn create(
     context: *mut ibv_context,
     attr: &ibv_cq_init_attr_ex,
 ) -> Result<*mut ibv_cq_ex, Errno> {
     check_cq(attr)?;
-    // SAFETY: as the caller's.
+    // SAFETY: the caller meets the same preconditions.
     let cq = unsafe { new_cq(context, attr) }?.cast::<ibv_cq_ex>();
-    // SAFETY: just created, and nobody else knows it.
+    // SAFETY: the CQ was just created, and no other code knows it.
     let ex = unsafe { &mut *cq };
     ex.start_poll = Some(start_poll);
     ex.next_poll = Some(next_poll);
@@ -61,18 +62,18 @@ unsafe fn create(
     Ok(cq)
 }
 
-/// Shows the program the next completion.
+/// Stores the next completion for the program. Returns false if there is none.
 ///
 /// # Safety
 ///
 /// `cq` is a CQ of this provider.
 #[inline(always)]
 unsafe fn show(cq: *mut ibv_cq_ex, state: &mut CqState) -> bool {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller meets the conditions of this function.
     let Some(completion) = unsafe { CqObject::inner(cq) }.next(state) else {
         return false;
     };
-    // SAFETY: the program may only read these.
+    // SAFETY: the program may only read these members.
     unsafe { (*cq).wr_id = completion.wr_id };
     // SAFETY: as above.
     unsafe { (*cq).status = completion.status().into() };
@@ -95,21 +96,22 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     0
 }
 
-/// The lock that `start_poll` took, without releasing it at the end.
+/// Returns a guard of the lock that `start_poll` took. The guard does not release the lock when it
+/// is dropped.
 ///
 /// # Safety
 ///
-/// Between a successful start and the end of a poll.
+/// The program calls this between a successful start and the end of a poll.
 #[inline(always)]
 unsafe fn held<'a>(cq: *mut ibv_cq_ex) -> ManuallyDrop<Guard<'a, CqState>> {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller meets the conditions of this function.
     let lock = unsafe { CqObject::inner(cq) }.state();
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller meets the conditions of this function.
     ManuallyDrop::new(unsafe { lock.resume() })
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: the program calls it between start and end.
+    // SAFETY: the program calls this function between start and end.
     let mut guard = unsafe { held(cq) };
     // SAFETY: see the head of `verbs`.
     if unsafe { show(cq, &mut guard) } {
@@ -120,16 +122,17 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
-    // SAFETY: the program calls it after a successful start. All that was shown has been given back.
+    // SAFETY: the program calls this function after a successful start. The entries of all
+    // completions that were shown are free already.
     drop(ManuallyDrop::into_inner(unsafe { held(cq) }));
 }
 
 /// # Safety
 ///
-/// As `held`.
+/// The conditions are those of `held`.
 #[inline(always)]
 unsafe fn current(cq: *mut ibv_cq_ex) -> Completion {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller meets the conditions of this function.
     unsafe { held(cq) }.current
 }
 
@@ -137,7 +140,7 @@ macro_rules! readers {
     ($($name:ident -> $type:ty: $value:expr;)*) => {$(
         unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $type {
             let value: fn(Completion) -> $type = $value;
-            // SAFETY: the program calls it between start and end.
+            // SAFETY: the program calls this function between start and end.
             value(unsafe { current(cq) })
         }
     )*};
@@ -158,7 +161,7 @@ readers! {
 }
 
 unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
-    // SAFETY: the program calls it between start and end.
+    // SAFETY: the program calls this function between start and end.
     let timestamp = unsafe { current(cq) }.timestamp;
     // SAFETY: see the head of `verbs`.
     let context = unsafe { (*cq).context };

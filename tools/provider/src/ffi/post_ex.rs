@@ -2,7 +2,7 @@
 
 //! The extended post: `ibv_wr_*`. The send queue's lock is held from start to complete or abort.
 #![allow(unsafe_code)]
-// Said once, at the head of `verbs`.
+// The head of `verbs` states the preconditions of all verbs.
 #![allow(clippy::missing_safety_doc)]
 
 use super::asked::{function, Function};
@@ -18,16 +18,16 @@ use core::ffi::{c_int, c_void};
 use core::mem::ManuallyDrop;
 use core::slice;
 
-/// Gives a new queue pair its functions: those of the operations that are `offered`, and in place of the others what
-/// [`function`] says.
+/// Sets the functions of a new queue pair: for the operations that are `offered` their own, and for
+/// the other operations the result of [`function`].
 ///
 /// # Safety
 ///
-/// `qp` was just created, and nobody else knows it.
+/// `qp` was just created, and no other code knows it.
 pub unsafe fn set_functions(qp: *mut verbs_qp, offered: u32) {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller meets the conditions of this function.
     unsafe { (*qp).comp_mask |= VERBS_QP_EX };
-    // SAFETY: the caller vouches for it; the union's members begin with the same fields.
+    // SAFETY: the caller meets the conditions; the members of the union begin with the same fields.
     let ex = unsafe { &mut *qp.cast::<ibv_qp_ex>() };
     ex.wr_start = Some(start);
     ex.wr_complete = Some(complete);
@@ -41,17 +41,18 @@ pub unsafe fn set_functions(qp: *mut verbs_qp, offered: u32) {
     ex.wr_set_inline_data_list = Some(set_inline_data_list);
 }
 
-/// The provider's part of a queue pair that has these functions.
+/// Returns the provider's part of a queue pair that has these functions.
 ///
 /// # Safety
 ///
 /// See the head of `verbs`.
 #[inline(always)]
 unsafe fn sender<'a>(qp: *mut ibv_qp_ex) -> &'a Qp {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller meets the conditions of this function.
     match unsafe { QpObject::inner(qp) }.as_ref() {
         Some(qp) => qp,
-        // A target of extended connections has none of these functions, so nobody calls them.
+        // A target of extended connections has none of these functions, so the program cannot call
+        // them.
         None => std::process::abort(),
     }
 }
@@ -62,22 +63,23 @@ unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
     core::mem::forget(qp.sends.start(|| qp.may_send()));
 }
 
-/// The lock that `start` took, without releasing it at the end.
+/// Returns a guard of the lock that `start` took. The guard does not release the lock when it is
+/// dropped.
 ///
 /// # Safety
 ///
-/// Between start and complete or abort.
+/// The program calls this between start and complete or abort.
 #[inline(always)]
 unsafe fn held<'a>(qp: *mut ibv_qp_ex) -> (&'a Qp, ManuallyDrop<Guard<'a, Producer>>) {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller meets the conditions of this function.
     let qp = unsafe { sender(qp) };
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller meets the conditions of this function.
     let guard = unsafe { qp.sends.producer().resume() };
     (qp, ManuallyDrop::new(guard))
 }
 
 unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
-    // SAFETY: the program calls it after start.
+    // SAFETY: the program calls this function after start.
     let (qp, guard) = unsafe { held(qp) };
     match qp.sends.commit(ManuallyDrop::into_inner(guard)) {
         Ok(()) => 0,
@@ -86,33 +88,34 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
 }
 
 unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
-    // SAFETY: the program calls it after start. The producer index has not moved.
+    // SAFETY: the program calls this function after start. The producer index has not moved.
     let (_, guard) = unsafe { held(qp) };
     drop(ManuallyDrop::into_inner(guard));
 }
 
 /// # Safety
 ///
-/// Between start and complete or abort.
+/// The program calls this between start and complete or abort.
 #[inline(always)]
 unsafe fn begin(ex: *mut ibv_qp_ex, opcode: u32, operands: Operands) {
-    // SAFETY: the program sets it before it begins a request.
+    // SAFETY: the program sets `wr_id` before it begins a request.
     let wr_id = unsafe { (*ex).wr_id };
     // SAFETY: as above.
     let flags = unsafe { (*ex).wr_flags };
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller meets the conditions of this function.
     let (qp, mut guard) = unsafe { held(ex) };
     qp.sends.begin(&mut guard, opcode, wr_id, flags, operands);
 }
 
-/// What a bind asks for, of a window of type 2. It keeps the key that it has, since nothing may be posted in the end; the program
-/// has chosen the other.
+/// Returns the bind of a window of type 2. The window keeps its present key, because the request
+/// may not be posted in the end; the program has chosen the new key.
 ///
 /// # Safety
 ///
-/// `mw` is a window of this provider that no other thread changes meanwhile, `info` readable; it names a region of this provider, or none.
+/// `mw` is a window of this provider that no other thread changes meanwhile. `info` is readable,
+/// and names a region of this provider or none.
 unsafe fn window(mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) -> Option<Bind> {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller meets the conditions of this function.
     let info = unsafe { &*info };
     // SAFETY: as above.
     unsafe { Bind::tagged(mw, rkey, info) }
@@ -123,7 +126,7 @@ macro_rules! requests {
         $(
             unsafe extern "C" fn $name(qp: *mut ibv_qp_ex $(, $arg: $type)*) {
                 let operands = $operands;
-                // SAFETY: the program calls it between start and complete.
+                // SAFETY: the program calls this function between start and complete.
                 unsafe { begin(qp, $opcode, operands) };
             }
         )*
@@ -131,7 +134,7 @@ macro_rules! requests {
         fn set_requests(ex: &mut ibv_qp_ex, offered: u32) {
             $(
                 unsafe extern "C" fn $field(ex: *mut ibv_qp_ex $(, _: $type)*) {
-                    // SAFETY: the program calls it between start and complete.
+                    // SAFETY: the program calls this function between start and complete.
                     let (qp, mut guard) = unsafe { held(ex) };
                     qp.sends.refuse(&mut guard);
                 }
@@ -152,7 +155,7 @@ requests! {
     wr_local_inv = local_inv(rkey: u32): IBV_QP_EX_WITH_LOCAL_INV, IBV_WR_LOCAL_INV, Operands::Imm(rkey);
     wr_bind_mw = bind_mw(mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info):
         IBV_QP_EX_WITH_BIND_MW, IBV_WR_BIND_MW,
-        // SAFETY: the program passes a window, and what it is to be bound to.
+        // SAFETY: the program passes a window and a description of the range to bind it to.
         Operands::Bind(unsafe { window(mw, rkey, info) });
     wr_rdma_write = rdma_write(rkey: u32, addr: u64):
         IBV_QP_EX_WITH_RDMA_WRITE, IBV_WR_RDMA_WRITE, Operands::Remote(rkey, addr);
@@ -173,7 +176,7 @@ requests! {
 }
 
 unsafe extern "C" fn set_ud_addr(ex: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
-    // SAFETY: the program calls it between start and complete.
+    // SAFETY: the program calls this function between start and complete.
     let (qp, mut guard) = unsafe { held(ex) };
     // SAFETY: see the head of `verbs`.
     if let Some(ah) = unsafe { Ah::from_ptr(ah) } {
@@ -182,13 +185,13 @@ unsafe extern "C" fn set_ud_addr(ex: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, 
 }
 
 unsafe extern "C" fn set_xrc_srqn(ex: *mut ibv_qp_ex, srqn: u32) {
-    // SAFETY: the program calls it between start and complete.
+    // SAFETY: the program calls this function between start and complete.
     let (qp, mut guard) = unsafe { held(ex) };
     qp.sends.set_srqn(&mut guard, srqn);
 }
 
 unsafe extern "C" fn set_sge(ex: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    // SAFETY: the program calls it between start and complete.
+    // SAFETY: the program calls this function between start and complete.
     let (qp, mut guard) = unsafe { held(ex) };
     qp.sends.add_sge(&mut guard, addr, length, lkey);
 }
@@ -197,9 +200,9 @@ unsafe extern "C" fn set_sge_list(ex: *mut ibv_qp_ex, count: usize, list: *const
     if count == 0 {
         return;
     }
-    // SAFETY: the program calls it between start and complete.
+    // SAFETY: the program calls this function between start and complete.
     let (qp, mut guard) = unsafe { held(ex) };
-    // SAFETY: the program passes a list of so many.
+    // SAFETY: the program passes a list of `count` elements.
     for sge in unsafe { slice::from_raw_parts(list, count) } {
         qp.sends.add_sge(&mut guard, sge.addr, sge.length, sge.lkey);
     }
@@ -210,13 +213,13 @@ unsafe extern "C" fn set_sge_list(ex: *mut ibv_qp_ex, count: usize, list: *const
 /// `addr` has `length` readable bytes.
 unsafe fn add_inline(qp: &Qp, producer: &mut Producer, addr: *const c_void, length: usize) {
     qp.sends.add_inline(producer, length, |wqe, offset| {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller meets the conditions of this function.
         unsafe { wqe.0.copy_in(offset, addr.cast(), length) }
     });
 }
 
 unsafe extern "C" fn set_inline_data(ex: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
-    // SAFETY: the program calls it between start and complete.
+    // SAFETY: the program calls this function between start and complete.
     let (qp, mut guard) = unsafe { held(ex) };
     // SAFETY: the program passes readable data.
     unsafe { add_inline(qp, &mut guard, addr, length) };
@@ -230,9 +233,9 @@ unsafe extern "C" fn set_inline_data_list(
     if count == 0 {
         return;
     }
-    // SAFETY: the program calls it between start and complete.
+    // SAFETY: the program calls this function between start and complete.
     let (qp, mut guard) = unsafe { held(ex) };
-    // SAFETY: the program passes a list of so many.
+    // SAFETY: the program passes a list of `count` elements.
     for part in unsafe { slice::from_raw_parts(list, count) } {
         // SAFETY: the program passes readable data.
         unsafe { add_inline(qp, &mut guard, part.addr, part.length) };

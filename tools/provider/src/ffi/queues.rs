@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Verbs that create, change and destroy CQs and queue pairs. The preconditions are those of `verbs`.
+//! Verbs that create, change and destroy CQs and queue pairs. The preconditions are those of
+//! `verbs`.
 #![allow(unsafe_code)]
-// Said once, at the head of `verbs`.
+// The head of `verbs` states the preconditions of all verbs.
 #![allow(clippy::missing_safety_doc)]
 
 use super::asked::{check_qp, offered};
@@ -27,13 +28,13 @@ use verbena_abi::uverbs::{CreateCqResp, CreateQpResp};
 use verbena_abi::uverbs::{ResizeCqReq, ResizeCqResp, RESIZE_MOVE, RESIZE_PREPARE};
 use verbena_abi::{wqe, Le64};
 
-/// A CQ of ours as C sees it.
+/// CQ of this provider as C sees it.
 pub type CqObject = Object<verbs_cq, InDomain<Arc<Cq>>>;
-/// A queue pair of ours as C sees it.
+/// Queue pair of this provider as C sees it.
 pub type QpObject = Object<verbs_qp, QpMember>;
-/// The provider's part of a queue pair: none of a target of extended connections.
+/// Provider's part of a queue pair. A target of extended connections has none.
 pub type QpMember = InDomain<Option<Arc<Qp>>>;
-/// The ring of a queue that the kernel has made.
+/// Maps the ring of a queue that the kernel has created.
 pub fn map_ring<const MIN: usize>(
     context: &Inner,
     offset: Le64,
@@ -53,7 +54,7 @@ pub unsafe extern "C" fn create_cq(
     channel: *mut ibv_comp_channel,
     comp_vector: c_int,
 ) -> *mut ibv_cq {
-    // SAFETY: integers and pointers.
+    // SAFETY: the structure consists of integers and pointers, which may be zero and null.
     let mut attr: ibv_cq_init_attr_ex = unsafe { core::mem::zeroed() };
     attr.cqe = cqe as u32;
     attr.channel = channel;
@@ -62,11 +63,11 @@ pub unsafe extern "C" fn create_cq(
     or_null(unsafe { new_cq(context, &attr) }).cast()
 }
 
-/// Creates a CQ from what the program asked for, already checked.
+/// Creates a CQ with the attributes of the program, which the caller has checked.
 ///
 /// # Safety
 ///
-/// As `create_cq`.
+/// The conditions are those of `create_cq`.
 pub unsafe fn new_cq(
     context: *mut ibv_context,
     attr: &ibv_cq_init_attr_ex,
@@ -79,13 +80,14 @@ pub unsafe fn new_cq(
     } else if attr.parent_domain.is_null() {
         return Err(Errno::INVAL);
     } else {
-        // SAFETY: see the head of this file. A CQ stands on no other kind of domain.
+        // SAFETY: see the head of this file. A CQ accepts a parent domain and no other kind of
+        // domain.
         let domain = unsafe { Pd::of(attr.parent_domain) }.begin_use();
         Some(domain.ok_or(Errno::INVAL)?)
     };
     // SAFETY: see the head of this file.
     let inner = unsafe { Inner::of(context) };
-    // SAFETY: integers.
+    // SAFETY: the structure consists of integers, which may be zero.
     let mut request: ibv_create_cq_ex = unsafe { core::mem::zeroed() };
     let mut response = Message::<ib_uverbs_ex_create_cq_resp, CreateCqResp>::zeroed();
     let mut cq = Draft::<verbs_cq, InDomain<Arc<Cq>>>::new();
@@ -123,7 +125,7 @@ pub unsafe fn new_cq(
     match made {
         Ok(made) => Ok(cq.finish(InDomain::new(made, domain))),
         Err(errno) => {
-            // SAFETY: the kernel has just created it, and nobody else knows it.
+            // SAFETY: the kernel has just created the object, and no other code knows it.
             unsafe { ibv_cmd_destroy_cq(cq.verbs().cast()) };
             Err(errno)
         }
@@ -134,7 +136,7 @@ pub unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     // SAFETY: see the head of this file.
     let returned = unsafe { ibv_cmd_destroy_cq(cq) };
     if returned == 0 {
-        // SAFETY: from `new_cq`, and gone for the kernel.
+        // SAFETY: the object comes from `new_cq`, and the kernel no longer knows it.
         drop(unsafe { CqObject::take(cq) });
     }
     returned
@@ -150,7 +152,7 @@ pub unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
 
 /// # Safety
 ///
-/// As `resize_cq`.
+/// The conditions are those of `resize_cq`.
 unsafe fn move_cq(cq: *mut ibv_cq, cqe: c_int) -> Result<(), Errno> {
     if cqe <= 0 {
         return Err(Errno::INVAL);
@@ -199,7 +201,7 @@ unsafe fn move_cq(cq: *mut ibv_cq, cqe: c_int) -> Result<(), Errno> {
 }
 
 pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
-    // SAFETY: integers.
+    // SAFETY: the structure consists of integers, which may be zero.
     let mut request: ibv_modify_cq = unsafe { core::mem::zeroed() };
     // SAFETY: see the head of this file.
     unsafe { ibv_cmd_modify_cq(cq, attr, &mut request, size_of::<ibv_modify_cq>()) }
@@ -208,7 +210,7 @@ pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_att
 pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     // SAFETY: see the head of this file.
     let asked = unsafe { &mut *attr };
-    // SAFETY: integers and pointers.
+    // SAFETY: the structure consists of integers and pointers, which may be zero and null.
     let mut extended: ibv_qp_init_attr_ex = unsafe { core::mem::zeroed() };
     extended.qp_context = asked.qp_context;
     extended.send_cq = asked.send_cq;
@@ -235,11 +237,11 @@ pub unsafe extern "C" fn create_qp_ex(
     or_null(unsafe { new_qp(context, *asked, &mut asked.cap) }).cast()
 }
 
-/// Works on a copy of the attributes, and puts into `cap` what there is.
+/// Creates a queue pair from a copy of the attributes, and stores its actual capacities in `cap`.
 ///
 /// # Safety
 ///
-/// As `create_qp_ex`.
+/// The conditions are those of `create_qp_ex`.
 unsafe fn new_qp(
     context: *mut ibv_context,
     mut attr: ibv_qp_init_attr_ex,
@@ -261,7 +263,7 @@ unsafe fn new_qp(
         null_mut()
     };
     if attr.qp_type == IBV_QPT_XRC_SEND {
-        // It has nothing of the kind, and what is there is not to be looked at.
+        // An initiator has no receive queue, and the attributes of one may be undefined.
         (attr.recv_cq, attr.srq) = (attr.send_cq, null_mut());
         (attr.cap.max_recv_wr, attr.cap.max_recv_sge) = (0, 0);
     }
@@ -276,7 +278,7 @@ unsafe fn new_qp(
     let send_cq = Arc::clone(unsafe { CqObject::inner(attr.send_cq) });
     // SAFETY: see the head of this file.
     let recv_cq = Arc::clone(unsafe { CqObject::inner(attr.recv_cq) });
-    // SAFETY: integers.
+    // SAFETY: the structure consists of integers, which may be zero.
     let mut request: ibv_create_qp_ex = unsafe { core::mem::zeroed() };
     let mut response = Message::<ib_uverbs_ex_create_qp_resp, CreateQpResp>::zeroed();
     let mut qp = Draft::<verbs_qp, QpMember>::new();
@@ -299,13 +301,13 @@ unsafe fn new_qp(
             *cap = attr.cap;
             made.attach();
             if extended {
-                // SAFETY: just created.
+                // SAFETY: the queue pair was just created.
                 unsafe { post_ex::set_functions(qp.verbs(), offered) };
             }
             Ok(qp.finish(InDomain::new(Some(made), domain)))
         }
         Err(errno) => {
-            // SAFETY: the kernel has just created it, and nobody else knows it.
+            // SAFETY: the kernel has just created the object, and no other code knows it.
             unsafe { ibv_cmd_destroy_qp(qp.verbs().cast()) };
             Err(errno)
         }
@@ -314,7 +316,7 @@ unsafe fn new_qp(
 
 /// # Safety
 ///
-/// As `create_qp_ex`.
+/// The conditions are those of `create_qp_ex`.
 unsafe fn make_qp(
     inner: &Inner,
     attr: &ibv_qp_init_attr_ex,
@@ -377,7 +379,7 @@ unsafe fn make_qp(
 }
 
 pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
-    // SAFETY: integers.
+    // SAFETY: the structure consists of integers, which may be zero.
     let mut request: ibv_modify_qp = unsafe { core::mem::zeroed() };
     // SAFETY: see the head of this file.
     let returned =
@@ -404,7 +406,7 @@ pub unsafe extern "C" fn query_qp(
     mask: c_int,
     init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: integers.
+    // SAFETY: the structure consists of integers, which may be zero.
     let mut request: ibv_query_qp = unsafe { core::mem::zeroed() };
     // SAFETY: see the head of this file.
     unsafe {
@@ -423,7 +425,7 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: see the head of this file.
     let returned = unsafe { ibv_cmd_destroy_qp(qp) };
     if returned == 0 {
-        // SAFETY: from `new_qp`, and gone for the kernel.
+        // SAFETY: the object comes from `new_qp`, and the kernel no longer knows it.
         let object = unsafe { QpObject::take(qp) };
         if let Some(qp) = object.inner.as_ref() {
             qp.detach();

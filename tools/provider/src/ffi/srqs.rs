@@ -2,7 +2,7 @@
 
 //! Verbs that create, change and destroy SRQs. The preconditions are those of `verbs`.
 #![allow(unsafe_code)]
-// Said once, at the head of `verbs`.
+// The head of `verbs` states the preconditions of all verbs.
 #![allow(clippy::missing_safety_doc)]
 
 use super::device::{check, Inner, Message};
@@ -24,7 +24,7 @@ use verbena_abi::uverbs::{
     CreateSrqResp, ResizeSrqReq, ResizeSrqResp, RESIZE_MOVE, RESIZE_PREPARE,
 };
 
-/// An SRQ of ours as C sees it.
+/// SRQ of this provider as C sees it.
 pub type SrqObject = Object<verbs_srq, InDomain<Arc<Srq>>>;
 
 pub unsafe extern "C" fn create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> *mut ibv_srq {
@@ -34,7 +34,7 @@ pub unsafe extern "C" fn create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_att
 
 /// # Safety
 ///
-/// As `create_srq`.
+/// The conditions are those of `create_srq`.
 unsafe fn new_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> Result<*mut verbs_srq, Errno> {
     // SAFETY: see the head of this file.
     let context = unsafe { (*pd).context };
@@ -43,7 +43,7 @@ unsafe fn new_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> Result<*mut 
     // SAFETY: as above.
     let within = unsafe { Pd::of(pd) };
     let domain = within.begin_use();
-    // SAFETY: integers.
+    // SAFETY: the structure consists of integers, which may be zero.
     let mut request: ibv_create_srq = unsafe { core::mem::zeroed() };
     let mut response = Message::<ib_uverbs_create_srq_resp, CreateSrqResp>::zeroed();
     let mut srq = Draft::<verbs_srq, InDomain<Arc<Srq>>>::new();
@@ -59,7 +59,7 @@ unsafe fn new_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> Result<*mut 
             size_of_val(&response),
         )
     })?;
-    // SAFETY: see the head of this file. The command has put there what the kernel made of the attributes.
+    // SAFETY: see the head of this file. The command has stored the actual attributes there.
     let ibv_srq_attr {
         max_wr, max_sge, ..
     } = unsafe { (*attr).attr };
@@ -67,14 +67,14 @@ unsafe fn new_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> Result<*mut 
     match make_srq(inner, driver, (max_wr, max_sge), within.sharing(), None) {
         Ok(made) => Ok(srq.finish(InDomain::new(made, domain))),
         Err(errno) => {
-            // SAFETY: the kernel has just created it, and nobody else knows it.
+            // SAFETY: the kernel has just created the object, and no other code knows it.
             unsafe { ibv_cmd_destroy_srq(srq.verbs().cast()) };
             Err(errno)
         }
     }
 }
 
-/// The provider's part of an SRQ that the kernel has created.
+/// Returns the provider's part of an SRQ that the kernel has created.
 pub fn make_srq(
     inner: &Inner,
     driver: &CreateSrqResp,
@@ -121,17 +121,19 @@ pub unsafe extern "C" fn modify_srq(
             return 0;
         }
     }
-    // SAFETY: integers.
+    // SAFETY: the structure consists of integers, which may be zero.
     let mut request: ibv_modify_srq = unsafe { core::mem::zeroed() };
     // SAFETY: see the head of this file.
     unsafe { ibv_cmd_modify_srq(srq, attr, rest, &mut request, size_of::<ibv_modify_srq>()) }
 }
 
-/// The first of what `mask` asks for. The kernel takes one change at a time, so what could have it refuse the next is looked for here.
+/// Resizes an SRQ, which is the first of the changes that `mask` requests. The kernel makes one
+/// change at a time, so this function first refuses a mask whose next change the kernel would
+/// refuse.
 ///
 /// # Safety
 ///
-/// As `modify_srq`.
+/// The conditions are those of `modify_srq`.
 unsafe fn resize_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> Result<(), Errno> {
     let others = mask as u32 & !IBV_SRQ_MAX_WR;
     // SAFETY: see the head of this file.
@@ -150,7 +152,8 @@ unsafe fn resize_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) ->
             ..ResizeSrqReq::default()
         });
         let size = size_of_val(&request);
-        // SAFETY: see the head of this file. The kernel writes to `response` only if it is not null.
+        // SAFETY: see the head of this file. The kernel writes to `response` only if it is not
+        // null.
         check(unsafe {
             ibv_cmd_modify_srq(srq, attr, IBV_SRQ_MAX_WR as c_int, &mut request.core, size)
         })
@@ -172,7 +175,7 @@ unsafe fn resize_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) ->
 }
 
 pub unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
-    // SAFETY: integers.
+    // SAFETY: the structure consists of integers, which may be zero.
     let mut request: ibv_query_srq = unsafe { core::mem::zeroed() };
     // SAFETY: see the head of this file.
     unsafe { ibv_cmd_query_srq(srq, attr, &mut request, size_of::<ibv_query_srq>()) }
@@ -190,7 +193,7 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
     // SAFETY: see the head of this file.
     let returned = unsafe { ibv_cmd_destroy_srq(srq) };
     if returned == 0 {
-        // SAFETY: from `new_srq`, and gone for the kernel.
+        // SAFETY: the object comes from `new_srq`, and the kernel no longer knows it.
         let object = unsafe { SrqObject::take(srq) };
         if let Some(cq) = &object.inner.cq {
             cq.detach_srq(&object.inner);

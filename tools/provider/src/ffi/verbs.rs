@@ -2,11 +2,11 @@
 
 //! Verbs on device, port, memory regions and address handles.
 //!
-//! Every function is called by libibverbs with arguments that the program passed to the public verb: objects are of
-//! this provider and alive, structures are readable or writable as the man pages say. That is the precondition of all
-//! of them.
+//! libibverbs calls every function with the arguments that the program passed to the public verb:
+//! objects are of this provider and alive, and structures are readable or writable as the man pages
+//! say. That is the precondition of all these functions.
 #![allow(unsafe_code)]
-// Said once, above.
+// The head of this file states the preconditions for all functions.
 #![allow(clippy::missing_safety_doc)]
 
 use super::device::{check, Inner, Message};
@@ -22,7 +22,7 @@ use verbena_abi::ctx::{AddressVector, AV_GRH};
 use verbena_abi::uverbs::CreateAhResp;
 use verbena_abi::{regs, Le16, Le32};
 
-/// A memory region: nothing of the provider's own but the domain that it is in, which can be changed.
+/// Provider's part of a memory region: only the domain that the region is in, which can be changed.
 struct Mr(Mutex<Option<Use>>);
 
 impl Mr {
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn query_device_ex(
     attr: *mut ibv_device_attr_ex,
     attr_size: usize,
 ) -> c_int {
-    // SAFETY: integers.
+    // SAFETY: the structure consists of integers, which may be zero.
     let mut response: ib_uverbs_ex_query_device_resp = unsafe { core::mem::zeroed() };
     let mut size = size_of_val(&response);
     // SAFETY: see the head of this file.
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn query_rt_values(
     if values.comp_mask != 0 {
         // SAFETY: see the head of this file.
         match unsafe { Inner::of(context) }.clock() {
-            // As everywhere: the raw value, in what is called nanoseconds.
+            // As in other providers, the member for nanoseconds holds the whole raw value.
             Ok(clock) => (values.raw_clock.tv_sec, values.raw_clock.tv_nsec) = (0, clock as i64),
             Err(errno) => return errno.0,
         }
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn query_port(
     port: u8,
     attr: *mut ibv_port_attr,
 ) -> c_int {
-    // SAFETY: integers.
+    // SAFETY: the structure consists of integers, which may be zero.
     let mut request: ibv_query_port = unsafe { core::mem::zeroed() };
     // SAFETY: see the head of this file.
     unsafe {
@@ -120,9 +120,9 @@ pub unsafe extern "C" fn reg_mr(
     iova: u64,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: integers.
+    // SAFETY: the structure consists of integers, which may be zero.
     let mut request: ibv_reg_mr = unsafe { core::mem::zeroed() };
-    // SAFETY: integers.
+    // SAFETY: the structure consists of integers, which may be zero.
     let mut response: ib_uverbs_reg_mr_resp = unsafe { core::mem::zeroed() };
     let mut mr = Draft::<verbs_mr, Mr>::new();
     // SAFETY: see the head of this file.
@@ -180,9 +180,9 @@ pub unsafe extern "C" fn rereg_mr(
     length: usize,
     access: c_int,
 ) -> c_int {
-    // SAFETY: integers.
+    // SAFETY: the structure consists of integers, which may be zero.
     let mut request: ibv_rereg_mr = unsafe { core::mem::zeroed() };
-    // SAFETY: integers.
+    // SAFETY: the structure consists of integers, which may be zero.
     let mut response: ib_uverbs_rereg_mr_resp = unsafe { core::mem::zeroed() };
     let other_domain = flags as u32 & IBV_REREG_MR_CHANGE_PD != 0;
     if other_domain && pd.is_null() {
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn rereg_mr(
         )
     };
     if returned == 0 && other_domain {
-        // SAFETY: from `reg_mr`.
+        // SAFETY: the object comes from `reg_mr`.
         unsafe { Object::<verbs_mr, Mr>::inner(mr) }.change_domain(domain);
     }
     returned
@@ -221,7 +221,7 @@ pub unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
     // SAFETY: see the head of this file.
     let returned = unsafe { ibv_cmd_dereg_mr(mr) };
     if returned == 0 {
-        // SAFETY: from `reg_mr`, and gone for the kernel.
+        // SAFETY: the object comes from `reg_mr`, and the kernel no longer knows it.
         drop(unsafe { Object::<verbs_mr, Mr>::take(mr) });
     }
     returned
@@ -236,9 +236,9 @@ pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr 
     or_null(result.map(|()| mr.finish(Mr::new(domain)).cast()))
 }
 
-/// The region stays; only this process' view of it goes.
+/// Frees the object of an imported region in this process. The region itself stays.
 pub unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
-    // SAFETY: from `import_mr`.
+    // SAFETY: the object comes from `import_mr`.
     drop(unsafe { Object::<verbs_mr, Mr>::take(mr) });
 }
 
@@ -249,12 +249,12 @@ pub unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *
 
 /// # Safety
 ///
-/// As `create_ah`.
+/// The conditions are those of `create_ah`.
 unsafe fn new_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> Result<*mut ibv_ah, Errno> {
     // SAFETY: see the head of this file.
     let values = unsafe { &*attr };
     if values.is_global == 0 {
-        // RoCE has nothing but global addresses.
+        // RoCE has only global addresses.
         return Err(Errno::INVAL);
     }
     let mut response = Message::<ib_uverbs_create_ah_resp, CreateAhResp>::zeroed();
@@ -273,7 +273,7 @@ unsafe fn new_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> Result<*mut ibv_ah,
     let domain = unsafe { Pd::of(pd) };
     let grh = &values.grh;
     let vector = AddressVector {
-        // SAFETY: sixteen bytes, whichever way they were set.
+        // SAFETY: every member of the union has the same sixteen bytes.
         dgid: unsafe { grh.dgid.raw },
         dmac: response.driver.dmac,
         sgid_index: Le16::new(grh.sgid_index.into()),
@@ -294,13 +294,14 @@ pub unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
     // SAFETY: see the head of this file.
     let returned = unsafe { ibv_cmd_destroy_ah(ah) };
     if returned == 0 {
-        // SAFETY: from `create_ah`, and gone for the kernel.
+        // SAFETY: the object comes from `create_ah`, and the kernel no longer knows it.
         drop(unsafe { Object::<ibv_ah, Ah>::take(ah) });
     }
     returned
 }
 
-/// Options that both ends of a connection agree on beyond the specification: there are none here, which the vendor's name says.
+/// Returns the options of connection establishment beyond the specification (ECE): the vendor ID of
+/// this device, with no options.
 pub unsafe extern "C" fn query_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     // SAFETY: see the head of this file.
     unsafe {
@@ -313,7 +314,8 @@ pub unsafe extern "C" fn query_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int
     0
 }
 
-/// What the peer has is reduced to what is known here, as the man page wants it: to nothing.
+/// Accepts the ECE options of a peer if they have the vendor ID of this device. The man page
+/// requires the provider to reduce them to the options that it knows, which are none.
 pub unsafe extern "C" fn set_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     // SAFETY: see the head of this file.
     let &mut ibv_ece {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Memory windows. The preconditions are those of `verbs`. Those of type 1 are bound here, those of type 2 by work requests of
-//! the program's own.
+//! Memory windows. The preconditions are those of `verbs`. Windows of type 1 are bound here,
+//! windows of type 2 by work requests of the program.
 #![allow(unsafe_code)]
-// Said once, at the head of `verbs`.
+// The head of `verbs` states the preconditions of all verbs.
 #![allow(clippy::missing_safety_doc)]
 
 use super::device::check;
@@ -17,13 +17,13 @@ use crate::errno::Errno;
 use core::ffi::c_int;
 use core::mem::size_of_val;
 
-/// A memory window: nothing of the provider's own but the domain that it is in.
+/// Provider's part of a memory window: only the domain that the window is in.
 type Mw = InDomain<()>;
 
 pub unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> *mut ibv_mw {
-    // SAFETY: integers.
+    // SAFETY: the structure consists of integers, which may be zero.
     let mut request: ibv_alloc_mw = unsafe { core::mem::zeroed() };
-    // SAFETY: integers.
+    // SAFETY: the structure consists of integers, which may be zero.
     let mut response: ib_uverbs_alloc_mw_resp = unsafe { core::mem::zeroed() };
     let mut mw = Draft::<ibv_mw, Mw>::new();
     // SAFETY: see the head of this file.
@@ -47,13 +47,13 @@ pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     // SAFETY: see the head of this file.
     let returned = unsafe { ibv_cmd_dealloc_mw(mw) };
     if returned == 0 {
-        // SAFETY: from `alloc_mw`, and gone for the kernel.
+        // SAFETY: the object comes from `alloc_mw`, and the kernel no longer knows it.
         drop(unsafe { Object::<ibv_mw, Mw>::take(mw) });
     }
     returned
 }
 
-/// Of type 1 only: `ibv_bind_mw` has seen to that.
+/// Binds a window of type 1, which `ibv_bind_mw` has checked.
 pub unsafe extern "C" fn bind_mw(
     qp: *mut ibv_qp,
     mw: *mut ibv_mw,
@@ -62,7 +62,8 @@ pub unsafe extern "C" fn bind_mw(
     // SAFETY: see the head of this file.
     let bind = unsafe { &*bind };
     let info = &bind.bind_info;
-    // Without a region there is nothing to bind to; and addresses of such a window are the region's.
+    // Without a region there is no range to bind to. A window of type 1 cannot be zero-based: its
+    // addresses are those of the region.
     if (info.mr.is_null() && (info.addr != 0 || info.length != 0))
         || info.mw_access_flags & IBV_ACCESS_ZERO_BASED != 0
     {
@@ -94,7 +95,7 @@ pub unsafe extern "C" fn bind_mw(
     0
 }
 
-/// The same window with another tag, as `ibv_inc_rkey()` has it.
+/// Returns the key of the window with the next tag, as `ibv_inc_rkey()` does.
 fn next_key(key: u32) -> u32 {
     (key & !0xff) | (key.wrapping_add(1) & 0xff)
 }

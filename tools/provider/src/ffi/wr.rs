@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Work requests as `ibv_post_*` passes them: lists in C memory, with unions that the opcode selects.
+//! Work requests as `ibv_post_*` passes them: lists in C memory, with unions that the opcode
+//! selects.
 //!
-//! A wall. Whoever makes a [`SendWr`] or [`RecvWr`] vouches for the whole list behind it, as the verbs' callers do; then
-//! the accessors are safe.
+//! This file is a safe interface to unsafe code. The code that makes a [`SendWr`] or [`RecvWr`]
+//! vouches for the whole list that begins there, as the callers of the verbs do. The accessors are
+//! then safe.
 #![allow(unsafe_code)]
 
 use super::memory::Entry;
@@ -11,7 +13,8 @@ use super::object::Ah;
 use super::pabi::{ibv_mw, ibv_mw_bind_info, ibv_recv_wr, ibv_send_wr, ibv_sge, IBV_MW_TYPE_2};
 use core::slice;
 
-/// What both kinds of requests have, with what the caller of `new` vouches for.
+/// Implements the accessors of both kinds of requests. `$vouched` is the condition that the caller
+/// of `new` vouches for.
 macro_rules! request {
     ($request:ident of $raw:ident, $(#[doc = $vouched:literal])+) => {
         impl<'a> $request<'a> {
@@ -22,17 +25,17 @@ macro_rules! request {
             $(#[doc = $vouched])+
             #[inline(always)]
             pub unsafe fn new(wr: *const $raw) -> Option<Self> {
-                // SAFETY: the caller vouches for it.
+                // SAFETY: the caller meets the conditions of this function.
                 unsafe { wr.as_ref() }.map(Self)
             }
 
-            /// The request itself, for `bad_wr`.
+            /// Returns the request itself, for `bad_wr`.
             #[inline(always)]
             pub fn as_ptr(self) -> *mut $raw {
                 core::ptr::from_ref(self.0).cast_mut()
             }
 
-            /// The next one of the list.
+            /// Returns the next request of the list.
             #[inline(always)]
             pub fn next(self) -> Option<Self> {
                 // SAFETY: `new`'s caller vouched for the list.
@@ -44,13 +47,14 @@ macro_rules! request {
                 self.0.wr_id
             }
 
-            /// Number of SGEs; a negative one is huge.
+            /// Returns the number of SGEs; a negative number becomes a huge one.
             #[inline(always)]
             pub fn num_sge(self) -> u32 {
                 self.0.num_sge as u32
             }
 
-            /// The SGEs; nothing if some are announced and there is no list. What an older WQE left must not pass for them.
+            /// Returns the SGEs, or `None` if the request announces some and has no list: the SGEs
+            /// of an older WQE in the entry must not pass for those of the request.
             #[inline(always)]
             fn sges(self) -> Option<&'a [ibv_sge]> {
                 let (list, count) = (self.0.sg_list, self.0.num_sge);
@@ -64,7 +68,8 @@ macro_rules! request {
                 Some(unsafe { slice::from_raw_parts(list, count as usize) })
             }
 
-            /// Copies the SGEs to `offset` of `entry`; false if there is no list, or no room for it.
+            /// Copies the SGEs to `offset` of `entry`. Returns false if there is no list, or no
+            /// room for it.
             #[inline(always)]
             pub fn copy_sges<const MIN: usize>(self, entry: Entry<'_, MIN>, offset: usize) -> bool {
                 self.sges().is_some_and(|sges| entry.put_all(offset, sges))
@@ -73,47 +78,49 @@ macro_rules! request {
     };
 }
 
-/// What a bind of a memory window asks for.
+/// Operands of the bind of a memory window.
 #[derive(Clone, Copy)]
 pub struct Bind {
-    /// The window's key to be.
+    /// New key of the window.
     pub key: u32,
-    /// First address in the region.
+    /// First address of the window in the region.
     pub addr: u64,
-    /// Bytes.
+    /// Length of the window in bytes.
     pub length: u64,
-    /// The region's key; 0 without one.
+    /// Key of the region; 0 without a region.
     pub region: u32,
-    /// `enum ibv_access_flags`, which are the contract's.
+    /// Bits of `enum ibv_access_flags`, which the ABI has too.
     pub access: u32,
 }
 
 impl Bind {
-    /// Takes what a program asks for of a window of type 2, or nothing of another.
+    /// Returns the bind that a program requests for a window of type 2, or `None` for another
+    /// window.
     ///
-    /// A program chooses the tag alone, the last byte of the key (IBTA 10.6.7.2.2); what it gives of the rest is not looked at,
-    /// as with other adapters.
+    /// A program chooses only the tag, the last byte of the key (IBTA 10.6.7.2.2). As with other
+    /// adapters, the other bytes of the key that it passes are ignored.
     ///
     /// # Safety
     ///
-    /// `mw` is a window of this provider that no other thread changes meanwhile; the rest as for [`Bind::new`].
+    /// `mw` is a window of this provider that no other thread changes meanwhile. `info` meets the
+    /// conditions of [`Bind::new`].
     pub unsafe fn tagged(mw: *const ibv_mw, tag: u32, info: &ibv_mw_bind_info) -> Option<Self> {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller meets the conditions of this function.
         let mw = unsafe { mw.as_ref() }?;
         if mw.type_ != IBV_MW_TYPE_2 {
             return None;
         }
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller meets the conditions of this function.
         Some(unsafe { Self::new((mw.rkey & !0xff) | (tag & 0xff), info) })
     }
 
-    /// Takes what a program asks for.
+    /// Returns the bind that a program requests.
     ///
     /// # Safety
     ///
     /// `info` names a region of the process, or none (null).
     pub unsafe fn new(key: u32, info: &ibv_mw_bind_info) -> Self {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller meets the conditions of this function.
         let region = unsafe { info.mr.as_ref() };
         Self {
             key,
@@ -131,43 +138,45 @@ pub struct SendWr<'a>(&'a ibv_send_wr);
 
 request!(
     SendWr of ibv_send_wr,
-    /// `wr` points to a valid list: each entry has `num_sge` SGEs if that is positive, or none (null), the union member of its
-    /// opcode is set (that of datagrams, if the queue pair is theirs and the opcode too), address handles, windows and regions
-    /// are this provider's, and inline data is readable. Nothing changes it, nor uses the windows, during `'a`.
+    /// `wr` points to a valid list: each entry has `num_sge` SGEs if that is positive, or none
+    /// (null), the union member of its opcode is set (that of datagrams, if the queue pair is a
+    /// datagram one and the opcode carries a UD address), address handles, windows and regions are
+    /// those of this provider, and inline data is readable. Nothing changes the list, nor uses the
+    /// windows, during `'a`.
 );
 
 impl<'a> SendWr<'a> {
-    /// `enum ibv_wr_opcode`.
+    /// Returns the opcode, of `enum ibv_wr_opcode`.
     #[inline(always)]
     pub fn opcode(self) -> u32 {
         self.0.opcode
     }
 
-    /// `enum ibv_send_flags`.
+    /// Returns the flags, of `enum ibv_send_flags`.
     #[inline(always)]
     pub fn flags(self) -> u32 {
         self.0.send_flags
     }
 
-    /// Immediate data or the key to invalidate, as it lies in memory.
+    /// Returns the immediate data, or the key to invalidate, without a change of byte order.
     #[inline(always)]
     pub fn imm(self) -> u32 {
         // SAFETY: both members are four bytes that may hold anything.
         unsafe { self.0.__bindgen_anon_1.imm_data }
     }
 
-    /// Address and key at the peer, of RDMA.
+    /// Returns the address and the key at the peer, of an RDMA request.
     #[inline(always)]
     pub fn rdma(self) -> (u64, u32) {
-        // SAFETY: plain integers, set for this opcode.
+        // SAFETY: the union member consists of integers, which are set for this opcode.
         let rdma = unsafe { self.0.wr.rdma };
         (rdma.remote_addr, rdma.rkey)
     }
 
-    /// Address, key, compare or add, swap, of atomics.
+    /// Returns address, key, compare or add value and swap value of an atomic operation.
     #[inline(always)]
     pub fn atomic(self) -> (u64, u32, u64, u64) {
-        // SAFETY: plain integers, set for this opcode.
+        // SAFETY: the union member consists of integers, which are set for this opcode.
         let atomic = unsafe { self.0.wr.atomic };
         (
             atomic.remote_addr,
@@ -177,35 +186,40 @@ impl<'a> SendWr<'a> {
         )
     }
 
-    /// What a bind that is posted asks for, of a window of type 2, which has the new key from then on.
+    /// Returns the bind of a window of type 2 whose request is posted, and gives the window its new
+    /// key.
     #[inline(always)]
     pub fn bind(self) -> Option<Bind> {
-        // SAFETY: plain integers and pointers, set for this opcode.
+        // SAFETY: the union member consists of integers and pointers, which are set for this
+        // opcode.
         let window = unsafe { self.0.__bindgen_anon_2.bind_mw };
         // SAFETY: `new`'s caller vouched for window and region.
         let bind = unsafe { Bind::tagged(window.mw, window.rkey, &window.bind_info) }?;
-        // SAFETY: a window, which no other thread uses meanwhile.
+        // SAFETY: the pointer refers to a window, which no other thread uses meanwhile.
         unsafe { (*window.mw).rkey = bind.key };
         Some(bind)
     }
 
-    /// The SRQ at the peer, of extended connections.
+    /// Returns the SRQ at the peer of an extended connection.
     pub fn srqn(self) -> u32 {
-        // SAFETY: a plain integer, set for this type of queue pair.
+        // SAFETY: the union member is an integer, which is set for this type of queue pair.
         unsafe { self.0.qp_type.xrc.remote_srqn }
     }
 
-    /// Address handle, QPN and Q_Key, of datagrams: of requests with an opcode that they have.
+    /// Returns address handle, QPN and Q_Key of a datagram. The opcode must be one that carries
+    /// them.
     #[inline(always)]
     pub fn datagram(self) -> Option<(&'a Ah, u32, u32)> {
-        // SAFETY: plain integers and a pointer, set for this type of queue pair and opcode.
+        // SAFETY: the union member consists of integers and a pointer, which are set for this type
+        // of queue pair and opcode.
         let ud = unsafe { self.0.wr.ud };
         // SAFETY: `new`'s caller vouched for the handle.
         let ah = unsafe { Ah::from_ptr(ud.ah) }?;
         Some((ah, ud.remote_qpn, ud.remote_qkey))
     }
 
-    /// Copies inline data to `offset` of `entry`: its length, or nothing if there is no list or it is longer than `most`.
+    /// Copies inline data to `offset` of `entry` and returns its length. Returns `None` if there is
+    /// no list, the data is longer than `most` bytes, or it does not fit.
     #[inline(always)]
     pub fn copy_inline<const MIN: usize>(
         self,
@@ -235,6 +249,6 @@ pub struct RecvWr<'a>(&'a ibv_recv_wr);
 
 request!(
     RecvWr of ibv_recv_wr,
-    /// `wr` points to a valid list: each entry has `num_sge` SGEs if that is positive, or none (null). Nothing changes it as
-    /// long as this value lives.
+    /// `wr` points to a valid list: each entry has `num_sge` SGEs if that is positive, or none
+    /// (null). Nothing changes the list during the life of this value.
 );

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Extended reliable connections: domains, SRQs with a CQ of their own, and targets that several processes have open. The
-//! preconditions are those of `verbs`.
+//! Extended reliable connections: domains, SRQs with a CQ of their own, and targets that several
+//! processes have open. The preconditions are those of `verbs`.
 #![allow(unsafe_code)]
-// Said once, at the head of `verbs`.
+// The head of `verbs` states the preconditions of all verbs.
 #![allow(clippy::missing_safety_doc)]
 
 use super::asked::check_flags;
@@ -20,16 +20,16 @@ use core::mem::{size_of, size_of_val};
 use std::sync::Arc;
 use verbena_abi::uverbs::CreateSrqResp;
 
-/// A domain of ours as C sees it. All of it is the kernel's.
+/// XRC domain of this provider as C sees it. All of its state is in the kernel.
 type XrcdObject = Object<verbs_xrcd, ()>;
 
 pub unsafe extern "C" fn open_xrcd(
     context: *mut ibv_context,
     attr: *mut ibv_xrcd_init_attr,
 ) -> *mut ibv_xrcd {
-    // SAFETY: integers.
+    // SAFETY: the structure consists of integers, which may be zero.
     let mut request: ibv_open_xrcd = unsafe { core::mem::zeroed() };
-    // SAFETY: integers.
+    // SAFETY: the structure consists of integers, which may be zero.
     let mut response: ib_uverbs_open_xrcd_resp = unsafe { core::mem::zeroed() };
     let mut xrcd = Draft::<verbs_xrcd, ()>::new();
     // SAFETY: see the head of `verbs`.
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     // SAFETY: see the head of `verbs`.
     let returned = unsafe { ibv_cmd_close_xrcd(xrcd.cast()) };
     if returned == 0 {
-        // SAFETY: from `open_xrcd`, and gone for the kernel.
+        // SAFETY: the object comes from `open_xrcd`, and the kernel no longer knows it.
         drop(unsafe { XrcdObject::take(xrcd) });
     }
     returned
@@ -70,12 +70,12 @@ pub unsafe extern "C" fn create_srq_ex(
 
 /// # Safety
 ///
-/// As `create_srq_ex`.
+/// The conditions are those of `create_srq_ex`.
 unsafe fn new_srq(
     context: *mut ibv_context,
     attr: &mut ibv_srq_init_attr_ex,
 ) -> Result<*mut verbs_srq, Errno> {
-    // Of basic ones libibverbs makes the plain call.
+    // libibverbs creates basic SRQs through the plain call (`create_srq`).
     const NEEDED: u32 = IBV_SRQ_INIT_ATTR_TYPE
         | IBV_SRQ_INIT_ATTR_PD
         | IBV_SRQ_INIT_ATTR_XRCD
@@ -94,7 +94,7 @@ unsafe fn new_srq(
     let domain = within.begin_use();
     // SAFETY: as above.
     let cq = Arc::clone(unsafe { CqObject::inner(attr.cq) });
-    // SAFETY: integers.
+    // SAFETY: the structure consists of integers, which may be zero.
     let mut request: ibv_create_xsrq = unsafe { core::mem::zeroed() };
     let mut response = Message::<ib_uverbs_create_srq_resp, CreateSrqResp>::zeroed();
     let mut srq = Draft::<verbs_srq, InDomain<Arc<Srq>>>::new();
@@ -123,18 +123,18 @@ unsafe fn new_srq(
             Ok(srq.finish(InDomain::new(made, domain)))
         }
         Err(errno) => {
-            // SAFETY: the kernel has just created it, and nobody else knows it.
+            // SAFETY: the kernel has just created the object, and no other code knows it.
             unsafe { ibv_cmd_destroy_srq(srq.verbs().cast()) };
             Err(errno)
         }
     }
 }
 
-/// Creates a target. It has no queue that this process would know.
+/// Creates a target of extended connections. The target has no queue in this process.
 ///
 /// # Safety
 ///
-/// As `create_qp_ex`.
+/// The conditions are those of `create_qp_ex`.
 pub unsafe fn new_target(
     context: *mut ibv_context,
     attr: &mut ibv_qp_init_attr_ex,
@@ -145,9 +145,9 @@ pub unsafe fn new_target(
     if attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0 && attr.send_ops_flags != 0 {
         return Err(Errno::OPNOTSUPP);
     }
-    // SAFETY: integers.
+    // SAFETY: the structure consists of integers, which may be zero.
     let mut request: ibv_create_qp_ex = unsafe { core::mem::zeroed() };
-    // SAFETY: integers.
+    // SAFETY: the structure consists of integers, which may be zero.
     let mut response: ib_uverbs_ex_create_qp_resp = unsafe { core::mem::zeroed() };
     let mut qp = Draft::<verbs_qp, QpMember>::new();
     // SAFETY: see the head of `verbs`.
@@ -170,9 +170,9 @@ pub unsafe extern "C" fn open_qp(
     context: *mut ibv_context,
     attr: *mut ibv_qp_open_attr,
 ) -> *mut ibv_qp {
-    // SAFETY: integers.
+    // SAFETY: the structure consists of integers, which may be zero.
     let mut request: ibv_open_qp = unsafe { core::mem::zeroed() };
-    // SAFETY: integers.
+    // SAFETY: the structure consists of integers, which may be zero.
     let mut response: ib_uverbs_create_qp_resp = unsafe { core::mem::zeroed() };
     let mut qp = Draft::<verbs_qp, QpMember>::new();
     // SAFETY: see the head of `verbs`.
