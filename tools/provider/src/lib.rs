@@ -8,7 +8,7 @@
 //!
 //! The path of one message, from the program's side:
 //!
-//! 1. `ibv_post_send` arrives in `ffi::data`, which wraps the list of C ([`ffi::wr`]) and passes it
+//! 1. `ibv_post_send` arrives in `ffi::data`, which wraps the C list ([`ffi::wr`]) and passes it
 //!    to [`qp`]. [`qp`] checks the state. [`send`] checks the request, writes the WQE ([`wqe`])
 //!    into the ring ([`ffi::memory`]) and stores its `wr_id` ([`window`]). After the last request
 //!    of the list, the producer index is published by the protocol of [`verbena_abi::doorbell`],

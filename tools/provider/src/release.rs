@@ -40,7 +40,7 @@ impl Release {
 
 /// Returns the reason why this provider cannot work with the libibverbs in `file`, as a sentence,
 /// or `None` if it can. `is_recent` is true if the library has a symbol that is newer than
-/// [`OLDEST`]. It decides where the name of the file does not show the release.
+/// [`OLDEST`]; this flag decides where the name of the file does not show the release.
 pub fn refusal(file: &Path, is_recent: bool) -> Option<String> {
     let found = match Release::of_file(file) {
         Some(release) if release >= OLDEST => return None,

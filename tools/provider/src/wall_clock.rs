@@ -79,7 +79,8 @@ impl WallClock {
     }
 }
 
-/// Returns the system time of `timestamp`, if both clocks have run at the same rate since a moment.
+/// Returns the system time of `timestamp`, given that both clocks have run at the same rate since
+/// the moment of these two readings.
 fn told((device, system): (u64, u64), timestamp: u64) -> u64 {
     system.wrapping_add(timestamp.wrapping_sub(device))
 }

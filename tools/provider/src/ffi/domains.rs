@@ -26,7 +26,8 @@ use verbena_abi::uverbs::AllocPdResp;
 /// The provider's part of a protection domain.
 pub struct Pd {
     users: Users,
-    /// Uses of a protection domain and possibly of a thread domain, which a parent domain has.
+    /// Uses of the protection domain and the optional thread domain that a parent domain joins;
+    /// `None` for a protection domain.
     stands_on: Option<(Use, Option<Use>)>,
 }
 

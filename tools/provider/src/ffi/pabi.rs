@@ -20,7 +20,7 @@
 //! | 65 | v65 | 93 | 360 |
 //!
 //! With the older layouts of 34 this library loads, but does not open a device: [`crate::release`]
-//! describes the reason. Under another number it is not loaded at all.
+//! describes the reason. libibverbs with another number does not load this library at all.
 //!
 //! Another private ABI needs another generated file (`scripts/provider-bindings`), named here, and
 //! a library that is linked against that libibverbs: its symbols have the number of the private ABI

@@ -101,7 +101,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
 ///
 /// # Safety
 ///
-/// The program calls this between a successful start and the end of a poll.
+/// The program is between a successful start and the end of a poll.
 #[inline(always)]
 unsafe fn held<'a>(cq: *mut ibv_cq_ex) -> ManuallyDrop<Guard<'a, CqState>> {
     // SAFETY: the caller meets the conditions of this function.

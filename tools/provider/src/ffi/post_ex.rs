@@ -68,7 +68,7 @@ unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
 ///
 /// # Safety
 ///
-/// The program calls this between start and complete or abort.
+/// The program is between start and complete or abort.
 #[inline(always)]
 unsafe fn held<'a>(qp: *mut ibv_qp_ex) -> (&'a Qp, ManuallyDrop<Guard<'a, Producer>>) {
     // SAFETY: the caller meets the conditions of this function.
@@ -95,7 +95,7 @@ unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
 
 /// # Safety
 ///
-/// The program calls this between start and complete or abort.
+/// The program is between start and complete or abort.
 #[inline(always)]
 unsafe fn begin(ex: *mut ibv_qp_ex, opcode: u32, operands: Operands) {
     // SAFETY: the program sets `wr_id` before it begins a request.
