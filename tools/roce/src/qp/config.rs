@@ -1,58 +1,65 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a queue pair is made of, by its owner's choice.
+//! The configuration of a queue pair, which its owner chooses.
 
 use super::QpType;
 use crate::allowance::Allowance;
 use alloc::rc::Rc;
 
-/// What a queue pair is from its creation on.
+/// The properties that a queue pair has from its creation on.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Number.
+    /// Queue pair number (QPN).
     pub qpn: u32,
-    /// Transport service.
+    /// Transport service of the queue pair.
     pub qp_type: QpType,
-    /// Protection domain.
+    /// Protection domain of the queue pair.
     pub pd: u32,
-    /// What the host knows the queue pair by where a key belongs to one ([`KeyUse::owner`](crate::host::KeyUse::owner)).
+    /// Identity of the queue pair at the host, for keys that belong to one queue pair
+    /// ([`KeyUse::owner`](crate::host::KeyUse::owner)).
     pub owner: u64,
-    /// Takes receives from an SRQ.
+    /// True if the queue pair takes receives from an SRQ.
     pub has_srq: bool,
-    /// Longest message in bytes, at most 2^31.
+    /// Length of the longest message in bytes, at most 2^31.
     pub max_msg_size: u32,
-    /// Packets to a local peer that may be unacknowledged.
+    /// Maximum number of unacknowledged packets to a local peer.
     pub window: u32,
-    /// The same to a peer behind a wire, whose buffers and those on the way are small.
+    /// Maximum number of unacknowledged packets to a peer over a wire. The buffers of that peer,
+    /// and those on the path, are small.
     pub wire_window: u32,
-    /// Work requests that may be unacknowledged.
+    /// Maximum number of unacknowledged work requests.
     pub max_outstanding: u32,
-    /// Most bytes of a super-packet to a local peer.
+    /// Maximum number of bytes in a super-packet to a local peer.
     pub super_bytes: u32,
-    /// Most packets of a super-packet to a peer behind a wire, which whoever makes frames splits. Requests have no more than a
-    /// quarter of the window.
+    /// Maximum number of packets in a super-packet to a peer over a wire. The code that makes
+    /// frames splits it. A super-packet of requests has at most a quarter of the window.
     pub wire_super_packets: u8,
-    /// The local ACK timer is not shorter than this, whatever the attribute says, as hardware has it too: IBTA 9.7.6
-    /// lets it be up to four times the attribute, and a busy host must not look like a dead one.
+    /// Lower limit of the local ACK timeout, whatever the attribute says. Hardware has such a limit
+    /// too: IBTA 9.7.6 permits up to four times the attribute, and a busy host must not look like a
+    /// dead one.
     pub min_timeout_ns: u64,
-    /// End-to-end credits (IBTA 9.7.7.2): acknowledgements tell how many receives are posted, and the requester keeps to
-    /// what the peer tells. A queue pair with an SRQ tells none.
+    /// True if end-to-end credits are used (IBTA 9.7.7.2): acknowledgements report the number of
+    /// posted receives, and the requester observes the credits that the peer reports. A queue pair
+    /// with an SRQ reports none.
     pub credits: bool,
-    /// Behind a wire, recovers from loss by itself: asks again after the round trip that it has measured, and by one packet. Else
-    /// all that is not acknowledged is sent again, as the specification has it, at the latest after `min_timeout_ns`.
+    /// True if the requester recovers from loss early over a wire: after the round trip that it has
+    /// measured it sends one packet again. If false, it sends everything unacknowledged again, as
+    /// the specification says, at the latest after `min_timeout_ns`.
     pub recovers: bool,
-    /// Behind a wire, if it recovers by itself: has fewer packets under way than `wire_window` where the path has a queue (annex A17.9).
+    /// True if congestion control reduces the window below `wire_window` where the path has a queue
+    /// (annex A17.9). It acts only over a wire and together with `recovers`.
     pub congestion_control: bool,
-    /// It asks again after this time at the earliest.
+    /// Minimum time in nanoseconds before the requester sends the oldest packet again.
     pub min_probe_ns: u64,
-    /// Bytes of requests that are kept behind a gap, as responder; a packet costs its payload and 256 more. 0: none are.
+    /// Maximum number of bytes that each side keeps of packets ahead of a gap. Each packet is
+    /// counted as its payload and 256 bytes more. 0 keeps no packets.
     pub keep_bytes: u32,
-    /// The account that they are taken from, if there is one.
+    /// Account that kept packets are charged to, if there is one.
     pub allowance: Option<Rc<Allowance>>,
 }
 
 impl Config {
-    /// The usual configuration.
+    /// Creates the usual configuration.
     pub fn new(qpn: u32, qp_type: QpType, pd: u32) -> Self {
         Self {
             qpn,

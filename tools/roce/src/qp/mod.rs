@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A queue pair: attributes, state, and the calls that drive it.
+//! A queue pair: its attributes, its state, and the calls that drive it.
 //!
-//! One call order serves all. Every call is told the time, in nanoseconds of a clock that never goes back. When something
-//! happened (a producer index moved, a packet came, a deadline passed, the state changed) the owner makes the call that tells so,
-//! then calls [`Qp::poll`] until it returns false, then sleeps until the next thing happens or [`Qp::next_deadline`] passes.
+//! Every owner calls in the same order, and passes the time in nanoseconds of a clock that never
+//! goes back. After an event (a producer index moved, a packet arrived, a deadline passed, the
+//! state changed) the owner makes the call for that event. Then the owner calls [`Qp::poll`] until
+//! it returns false, and sleeps until the next event or until [`Qp::next_deadline`] passes.
 //!
-//! | call | says |
+//! | call | occasion |
 //! | --- | --- |
-//! | [`Qp::handle_modify`], [`Qp::handle_failure`] | the driver, or a dead CQ or SRQ, changes the state |
+//! | [`Qp::handle_modify`], [`Qp::handle_failure`] | driver, CQ or SRQ changes the state |
 //! | [`Qp::handle_posts`] | the producer index of the send queue moved |
 //! | [`Qp::handle_receives_posted`] | receives were posted |
-//! | [`Qp::handle_packet`] | a packet came for this queue pair |
-//! | [`Qp::handle_source_fault`] | a packet could not be turned into a frame: the sender's memory is gone |
-//! | [`Qp::poll`] | time goes on: send, answer, flush, expire timers |
+//! | [`Qp::handle_packet`] | a packet arrived for this queue pair |
+//! | [`Qp::handle_source_fault`] | the payload of a packet could not be read |
+//! | [`Qp::poll`] | time passed: send, answer, flush, expire timers |
 //!
-//! A queue pair has two sides. The requester (`requester.rs`, its parts in `requester/`) is the send queue: requests go out,
-//! responses come in. The responder (`responder.rs`, `responder/`) is the receive queue: requests come in, responses go out.
-//! `notify.rs` answers what routers have marked.
-//! `uc.rs` is the responder of an unreliable connection; `ud.rs` is both sides of datagrams. The rest belongs to both: `config.rs`, `state.rs`
-//! and the codes of `timers.rs` and `credits.rs`.
+//! A queue pair has two sides. The requester (`requester.rs` and `requester/`) is the send queue:
+//! it sends requests and receives responses. The responder (`responder.rs` and `responder/`) is the
+//! receive queue: it receives requests and sends responses. `uc.rs` is the responder of unreliable
+//! connections, `ud.rs` both sides of datagrams. `notify.rs` answers packets that routers marked.
 
 mod config;
 pub mod credits;
@@ -49,38 +49,38 @@ use responder::Responder;
 pub use state::QpState;
 pub use verbena_abi::cmd::QpType;
 
-/// Attributes, as the driver has set them. The owner changes a copy and hands it to [`Qp::handle_modify`].
+/// Attributes as the driver set them. The owner passes a changed copy to [`Qp::handle_modify`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
     /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
     pub path_mtu: u32,
-    /// The peer's QPN.
+    /// Queue pair number (QPN) of the peer.
     pub dest_qpn: u32,
-    /// First PSN to send; taken on RTR to RTS.
+    /// First PSN that the requester sends; taken on RTR to RTS.
     pub sq_psn: u32,
-    /// First PSN to expect; taken on INIT to RTR.
+    /// First PSN that the responder expects; taken on INIT to RTR.
     pub rq_psn: u32,
-    /// `verbena_abi::ctx::access`: what the peer may do.
+    /// Operations that the peer may request, as flags of `verbena_abi::ctx::access`.
     pub access_flags: u32,
-    /// Q_Key.
+    /// Q_Key of received datagrams, and of sent ones that ask for it (IBTA 10.2.5).
     pub qkey: u32,
-    /// Partition key, from the port's table.
+    /// Partition key (P_Key) from the port's table.
     pub pkey: u16,
-    /// READs and atomics that may be outstanding as requester.
+    /// Maximum number of READs and atomics that the requester has outstanding.
     pub max_rd_atomic: u8,
-    /// READs and atomics that are accepted at once as responder.
+    /// Maximum number of READs and atomics that the responder accepts at once.
     pub max_dest_rd_atomic: u8,
-    /// Code of the RNR timer to ask for.
+    /// Code of the RNR timer in the RNR NAKs that the responder sends.
     pub min_rnr_timer: u8,
-    /// Code of the local ACK timeout; 0: none.
+    /// Code of the local ACK timeout; 0 disables the timer.
     pub timeout: u8,
-    /// Retries after timeouts and sequence errors, 0 to 7.
+    /// Number of retries after timeouts and sequence errors, 0 to 7.
     pub retry_cnt: u8,
-    /// Retries after RNR NAKs, 7: for ever.
+    /// Number of retries after RNR NAKs, 0 to 7; 7 retries for ever.
     pub rnr_retry: u8,
-    /// Report SQ_DRAINED when SQD is reached.
+    /// True if SQ_DRAINED is reported when the last send in SQD is done.
     pub sqd_notify: bool,
-    /// The peer is a queue pair of the same engine, reached without a wire: messages go as super-packets.
+    /// True if the peer is in the same engine: messages need no wire and go as super-packets.
     pub local_peer: bool,
 }
 
@@ -106,18 +106,17 @@ impl Default for Attr {
     }
 }
 
-/// How much one call of [`Qp::poll`] may do, so that one queue pair does not starve the others. Shared over several
-/// calls if the owner likes.
+/// Limit on the work of one or several [`Qp::poll`], so that no queue pair starves the others.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
-    /// Packets (a super-packet is one), work requests that send none, and completions of flushed ones.
+    /// Packets (a super-packet is one), work requests without packets, and flushed completions.
     pub packets: u32,
-    /// Payload bytes.
+    /// Payload bytes that may still be sent.
     pub bytes: u64,
 }
 
 impl Budget {
-    /// A budget.
+    /// Creates a budget of `packets` packets and `bytes` payload bytes.
     pub const fn new(packets: u32, bytes: u64) -> Self {
         Self { packets, bytes }
     }
@@ -132,49 +131,49 @@ impl Budget {
     }
 }
 
-/// Live figures for the queue pair context (QPC).
+/// Present figures for the queue pair context (QPC).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// State.
+    /// Present state of the queue pair.
     pub state: QpState,
-    /// Sends drain: SQD is not reached yet.
+    /// True if sends drain: the state is SQD, and not every started send is complete.
     pub sq_draining: bool,
-    /// What brought it to ERR or SQE.
+    /// First cause of ERR or SQE.
     pub syndrome: Option<Syndrome>,
-    /// Producer index of the send queue as last told.
+    /// Producer index of the send queue, as last set.
     pub sq_producer: u32,
-    /// Send WQEs started.
+    /// Free-running index of the next send WQE to decode.
     pub sq_next: u32,
-    /// Send WQEs completed.
+    /// Free-running index of the oldest send WQE that is not complete.
     pub sq_consumer: u32,
-    /// Next PSN to send.
+    /// First PSN of the next work request to start.
     pub next_psn: u32,
     /// Oldest PSN that is not acknowledged.
     pub una_psn: u32,
-    /// PSN expected.
+    /// PSN that the responder expects next.
     pub expected_psn: u32,
-    /// Message sequence number of the responder.
+    /// Message sequence number (MSN) of the responder.
     pub msn: u32,
-    /// Retries left.
+    /// Retries left after timeouts and sequence errors.
     pub retry_left: u8,
-    /// RNR retries left.
+    /// Retries left after RNR NAKs.
     pub rnr_left: u8,
-    /// Packets that may be under way.
+    /// Maximum number of packets in flight.
     pub window: u32,
-    /// Packets that are: sent and not acknowledged.
+    /// Packets in flight: sent and not acknowledged.
     pub in_flight: u32,
-    /// Round trip, smoothed, and its mean deviation, in nanoseconds. None: not measured, as between queue pairs of one device.
+    /// Smoothed round trip and its mean deviation in ns. None if not measured, as in one device.
     pub round_trip: Option<(u64, u64)>,
 }
 
-/// What requester and responder share: what every packet needs in the first two cache lines, the rarer counters after it.
+/// State that both sides share. The first two cache lines have the fields that every packet needs.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) attr: Attr,
     pub(crate) state: QpState,
-    /// A completion was lost with its CQ: the owner is about to call [`Qp::handle_failure`].
+    /// True if a completion was lost with its CQ: the owner will call [`Qp::handle_failure`].
     pub(crate) doomed: bool,
     /// First cause of ERR or SQE.
     pub(crate) syndrome: Option<Syndrome>,
@@ -191,8 +190,8 @@ impl Core {
         }
     }
 
-    /// Whether it has the side that a packet is for: of an extended connection, the initiator has no responder, and the target no
-    /// requester (A14).
+    /// True if the queue pair has the side that a packet is for. In an extended connection (A14),
+    /// the initiator has no responder and the target has no requester.
     pub(crate) fn takes(&self, packet: &Packet) -> bool {
         packet.transport == self.transport()
             && match self.config.qp_type {
@@ -210,7 +209,7 @@ impl Core {
         }
     }
 
-    /// Whether it answers what routers mark, and has fewer packets under way when it is told of that.
+    /// True if the queue pair answers marked packets and reduces its own window for CNPs.
     pub(crate) fn controls_congestion(&self) -> bool {
         self.config.congestion_control
             && self.config.recovers
@@ -218,8 +217,9 @@ impl Core {
             && !self.attr.local_peer
     }
 
-    /// Most responses that one READ request asks for. Behind a wire, half a window: the next part is asked for while this one
-    /// comes. Between local peers nothing bounds it but the protocol.
+    /// Returns the maximum number of responses to one READ request. Over a wire this is half a
+    /// window, so that the next part is requested while this one arrives. Local peers have only the
+    /// protocol's limit.
     pub(crate) fn read_part(&self) -> u32 {
         if self.attr.local_peer {
             psn::PSN_WINDOW
@@ -228,7 +228,6 @@ impl Core {
         }
     }
 
-    /// Packets of a super-packet.
     pub(crate) fn super_packets(&self) -> u32 {
         if self.attr.local_peer {
             (self.config.super_bytes / self.attr.path_mtu).max(1)
@@ -237,7 +236,7 @@ impl Core {
         }
     }
 
-    /// Whether a completion was lost, and the owner has not yet moved the queue pair to ERR for that.
+    /// True if a completion was lost and the owner has not yet moved the queue pair to ERR.
     pub(crate) fn is_doomed(&self) -> bool {
         self.doomed && self.state != QpState::Err
     }
@@ -252,7 +251,7 @@ impl Core {
     }
 }
 
-/// A queue pair.
+/// A queue pair: requester, responder and the state that they share.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Qp {
@@ -263,7 +262,7 @@ pub struct Qp {
 }
 
 impl Qp {
-    /// A queue pair in RESET.
+    /// Creates a queue pair in RESET.
     pub fn new(config: Config) -> Self {
         Self {
             core: Core {
@@ -280,47 +279,47 @@ impl Qp {
         }
     }
 
-    /// What it was created as.
+    /// Returns the configuration of the queue pair.
     pub fn config(&self) -> &Config {
         &self.core.config
     }
 
-    /// What is kept of requests that come ahead of a gap is taken from this account from now on.
+    /// Sets the account that kept packets, which arrive ahead of a gap, are charged to from now on.
     pub fn set_allowance(&mut self, allowance: Rc<Allowance>) {
         self.core.config.allowance = Some(allowance);
     }
 
-    /// Present attributes.
+    /// Returns the present attributes.
     pub fn attr(&self) -> &Attr {
         &self.core.attr
     }
 
-    /// Present state.
+    /// Returns the present state.
     pub fn state(&self) -> QpState {
         self.core.state
     }
 
-    /// Whether its responder has refused a request and goes to ERR once it has answered those before.
+    /// True if the responder refused a request and enters ERR after answering the earlier ones.
     pub fn is_ending(&self) -> bool {
         self.resp.is_ending()
     }
 
-    /// Counters since creation.
+    /// Returns the counters since creation.
     pub fn counters(&self) -> &Counters {
         &self.core.counters
     }
 
-    /// What it has met of congestion since creation.
+    /// Returns the congestion counters since creation.
     pub fn congestion(&self) -> CongestionCounters {
         self.notifier.counters(self.req.spurious_retransmits())
     }
 
-    /// The receive that was taken and has not completed: its index and `wr_id`. There is at most one.
+    /// Returns the index and `wr_id` of the one receive that was taken and is not complete.
     pub fn held_recv(&self) -> Option<(u32, u64)> {
         self.resp.held_recv()
     }
 
-    /// Live figures for the QPC.
+    /// Returns the present figures for the QPC.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             state: self.core.state,
@@ -341,11 +340,12 @@ impl Qp {
         }
     }
 
-    /// Moves the queue pair to state `to` (which may be the present one) with new attributes. On an error nothing has
-    /// changed. Which attributes a transition must and may set is checked by the owner; their ranges are checked here.
+    /// Moves the queue pair to state `to` (or keeps it) with new attributes; an error changes
+    /// nothing. The owner checks which attributes a transition requires and permits, this function
+    /// checks their ranges.
     ///
-    /// Entering RESET drops everything without a completion, and no buffer is touched any more when this returns.
-    /// Entering ERR stops all use of buffers at once too; the completions follow in [`Qp::poll`].
+    /// RESET drops all work without completions. In ERR the completions follow in [`Qp::poll`].
+    /// Both end all access to buffers before this function returns.
     pub fn handle_modify<H: Host>(
         &mut self,
         host: &mut H,
@@ -359,7 +359,7 @@ impl Qp {
         }
         if !matches!(to, QpState::Reset | QpState::Err) {
             state::check_attr(attr)?;
-            // Nothing of a datagram's is under way: it goes by the MTU that the port has now.
+            // A datagram leaves at once, so it follows the present MTU of the port.
             if self.core.transport() != Transport::Ud {
                 state::check_mtu(from, &self.core.attr, attr)?;
             }
@@ -389,7 +389,7 @@ impl Qp {
             (QpState::Rts, QpState::Sqd) => self.req.drain(),
             (QpState::Sqe, QpState::Rts) => {
                 self.core.syndrome = None;
-                // Nothing of before may be taken for what is posted from now on.
+                // Old work requests are flushed now, or they would be sent with the new ones.
                 let mut all = Budget::new(u32::MAX, u64::MAX);
                 self.req.flush(&mut self.core, host, &mut all);
                 self.req.resume();
@@ -399,8 +399,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Moves the queue pair to ERR for no work request's fault: its CQ or SRQ died, its ring is corrupt. `event` is
-    /// reported once (QP_FATAL), or not at all if the queue pair was in ERR or RESET already.
+    /// Moves the queue pair to ERR because its CQ, SRQ or ring failed, not because of a work
+    /// request. Reports `event` (QP_FATAL) once, or not at all if the state was ERR or RESET.
     pub fn handle_failure<H: Host>(
         &mut self,
         host: &mut H,
@@ -417,23 +417,23 @@ impl Qp {
         }
     }
 
-    /// Tells the producer index of the send queue (free-running; the owner has checked that it is at most the ring's
-    /// size ahead of [`Snapshot::sq_consumer`]).
+    /// Sets the producer index of the send queue (free-running). The owner has checked that the
+    /// index is at most the size of the ring ahead of [`Snapshot::sq_consumer`].
     pub fn handle_posts(&mut self, _now: u64, producer: u32) {
-        // A target has no send queue.
+        // An XRC target has no send queue.
         if self.core.config.qp_type != QpType::XrcTgt {
             self.req.set_producer(producer);
         }
     }
 
-    /// Tells that receives may have been posted since the last call. Cheap when the peer is not waiting to hear of them.
-    /// An owner that never calls it costs a peer without credits the time of a request that is refused.
+    /// Handles receives that may have been posted since the last call; cheap unless the peer has no
+    /// credits. If the owner never calls it, such a peer loses the time of a refused request.
     pub fn handle_receives_posted<H: Host>(&mut self, host: &mut H, _now: u64) {
         self.resp.receives_posted(&mut self.core, host);
     }
 
-    /// Handles a packet for this queue pair. Answers, completions and events go to the host at once, except READ
-    /// responses, which [`Qp::poll`] sends.
+    /// Handles a packet for this queue pair. Acknowledgements, completions and events go to the
+    /// host at once; [`Qp::poll`] sends the responses to READs and atomics.
     pub fn handle_packet<H: Host>(&mut self, host: &mut H, now: u64, packet: Packet) {
         let core = &mut self.core;
         core.counters.rx_packets += u64::from(packet.psns);
@@ -442,7 +442,7 @@ impl Qp {
             core.counters.dropped_state += 1;
             return;
         }
-        // A CNP is of no service.
+        // A CNP belongs to no transport service.
         let is_cnp = packet.kind == Kind::Cnp;
         if !is_cnp && !core.takes(&packet) {
             core.counters.dropped_transport += 1;
@@ -478,9 +478,9 @@ impl Qp {
         }
     }
 
-    /// Tells that the payload of a packet that this queue pair sent could not be read when a frame was made of it. A
-    /// work request of its own fails with LOC_PROT_ERR once those before it are done; of a READ response, the peer is
-    /// told that its access failed.
+    /// Handles a packet of this queue pair that could not become a frame because its payload could
+    /// not be read. If it is a request, its work request fails with LOC_PROT_ERR after the earlier
+    /// ones are done. If it is a READ response, the peer receives a NAK for its access.
     pub fn handle_source_fault<H: Host>(
         &mut self,
         host: &mut H,
@@ -498,7 +498,7 @@ impl Qp {
         }
     }
 
-    /// Does what can be done now within the budget. True: there is more to do at once.
+    /// Does the work that is possible now within the budget. True if more can be done at once.
     pub fn poll<H: Host>(&mut self, host: &mut H, now: u64, budget: &mut Budget) -> bool {
         match self.core.state {
             QpState::Reset | QpState::Init => return false,
@@ -534,7 +534,7 @@ impl Qp {
         more
     }
 
-    /// When [`Qp::poll`] has to be called again if nothing else happens.
+    /// Returns the time at which [`Qp::poll`] has to be called if no event precedes it.
     pub fn next_deadline(&self) -> Option<u64> {
         match self.core.state {
             QpState::Rts | QpState::Sqd if !self.core.doomed => self.req.deadline(),
@@ -542,9 +542,9 @@ impl Qp {
         }
     }
 
-    /// Has the cache lines fetched that the next call needs. A NIC with thousands of queue pairs calls this some turns before
-    /// the queue pair's own, [`Qp::prefetch_work`] a turn later and [`Qp::prefetch_buffers`] after that: each goes by
-    /// addresses that the one before has brought.
+    /// Prefetches the cache lines that the next call needs. A NIC with thousands of queue pairs
+    /// calls this some turns before the queue pair's own, [`Qp::prefetch_work`] a turn later, and
+    /// then [`Qp::prefetch_buffers`]: each call needs addresses that the one before has fetched.
     #[inline]
     pub fn prefetch(&self) {
         prefetch::line(&self.core.config);
@@ -553,19 +553,19 @@ impl Qp {
         self.resp.prefetch();
     }
 
-    /// The same for the work request that is next.
+    /// Prefetches the slot of the next work request.
     #[inline]
     pub fn prefetch_work(&self) {
         self.req.prefetch_work();
     }
 
-    /// The same for its list of buffers.
+    /// Prefetches the list of buffers of the next work request.
     #[inline]
     pub fn prefetch_buffers(&self) {
         self.req.prefetch_buffers();
     }
 
-    /// A work request failed. On unreliable services only the send queue is in error: SQE (IBTA 10.3.1).
+    /// Handles a failed work request. On unreliable services only sends stop: SQE (IBTA 10.3.1).
     fn send_error(&mut self, cause: Syndrome) {
         if self.core.transport().is_reliable() {
             self.enter_error(cause);
@@ -586,7 +586,7 @@ impl Qp {
         self.resp.abandon();
     }
 
-    /// In ERR: completes everything outstanding, each once and in order. Called again for what is posted later.
+    /// Completes all outstanding work in ERR, once and in order, and later what is posted then.
     fn flush<H: Host>(&mut self, host: &mut H, budget: &mut Budget) -> bool {
         let sends = self.req.flush(&mut self.core, host, budget);
         let receives = self.resp.flush(&mut self.core, host, budget);
@@ -594,7 +594,7 @@ impl Qp {
     }
 }
 
-/// Partition keys match when their lower 15 bits do and at least one side is a full member (IBTA 10.9.3).
+/// True if the lower 15 bits are equal and at least one side is a full member (IBTA 10.9.3).
 fn pkey_matches(a: u16, b: u16) -> bool {
     a & 0x7fff == b & 0x7fff && (a | b) & 0x8000 != 0
 }

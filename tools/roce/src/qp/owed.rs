@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a work request is owed: one completion, however it ends.
+//! The completion that a work request is owed: exactly one, however the work request ends.
 
 use crate::host::{Completion, Syndrome, WcOpcode, WcStatus, XrcSrq};
 
-/// The completion that a work request is owed (IBTA 10.8.5). Whoever takes a work request out of its queue has this instead, and
-/// only by giving it away makes a completion, so that none is told twice. RESET alone cancels it.
+/// The completion that a work request is owed (IBTA 10.8.5). Code that takes a work request out of
+/// its queue receives this value instead. Only consuming the value makes a completion, so none is
+/// reported twice. Only RESET drops work requests without one.
 #[derive(Debug)]
 #[must_use = "a work request is owed a completion"]
 pub(crate) struct Owed {
@@ -16,7 +17,7 @@ pub(crate) struct Owed {
 }
 
 impl Owed {
-    /// Of the work request with this free-running index in its ring.
+    /// Creates the value for the work request with this free-running index in its ring.
     #[inline]
     pub(super) fn new(wr_id: u64, wqe_index: u32, opcode: WcOpcode) -> Self {
         Self {
@@ -27,18 +28,18 @@ impl Owed {
         }
     }
 
-    /// Of a receive of this queue.
+    /// Sets the XRC SRQ that the receive was taken from.
     #[inline]
     pub(super) fn of(self, xrc: XrcSrq) -> Self {
         Self { xrc, ..self }
     }
 
-    /// Free-running index and `wr_id` of the work request.
+    /// Returns the free-running index and the `wr_id` of the work request.
     pub(super) fn names(&self) -> (u32, u64) {
         (self.wqe_index, self.wr_id)
     }
 
-    /// In success: no bytes yet, and not solicited.
+    /// Returns a completion in success, with no bytes and not solicited.
     #[inline]
     pub(super) fn succeeded(self) -> Completion {
         Completion {
@@ -56,7 +57,8 @@ impl Owed {
         }
     }
 
-    /// In error: status, queue and cause, all else empty. It always counts as solicited.
+    /// Returns a completion in error with status, queue and cause; the rest is empty. A completion
+    /// in error always counts as solicited.
     pub(super) fn failed(self, status: WcStatus, cause: Syndrome) -> Completion {
         Completion {
             status,
@@ -66,7 +68,7 @@ impl Owed {
         }
     }
 
-    /// In success, of a work request that asked for no completion.
+    /// Ends a work request that succeeded and asked for no completion.
     #[inline]
     pub(super) fn unsignaled(self) {}
 }

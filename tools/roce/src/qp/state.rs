@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Which state may follow which (IBTA 10.3.1, figure 124), and the ranges of attributes.
+//! The permitted state transitions (IBTA 10.3.1, figure 124), and the ranges of attributes.
 
 use super::{Attr, QpType};
 use crate::host::Syndrome;
 use crate::psn::PSN_COUNT;
 pub use verbena_abi::ctx::QpState;
 
-/// Whether the driver may move a queue pair from one state to the other. SQE and, from any state that processes
-/// something, ERR are entered by the queue pair itself too.
+/// True if the driver may move a queue pair from one state to the other. The queue pair itself also
+/// enters SQE, and ERR from any state that processes something.
 pub fn is_allowed(qp_type: QpType, from: QpState, to: QpState) -> bool {
     use QpState::*;
     match (from, to) {
@@ -22,7 +22,7 @@ pub fn is_allowed(qp_type: QpType, from: QpState, to: QpState) -> bool {
     }
 }
 
-/// Whether each attribute is within its range.
+/// Checks that each attribute is within its range.
 pub fn check_attr(attr: &Attr) -> Result<(), Syndrome> {
     let fits = matches!(attr.path_mtu, 256 | 512 | 1024 | 2048 | 4096)
         && attr.dest_qpn < PSN_COUNT
@@ -39,8 +39,8 @@ pub fn check_attr(attr: &Attr) -> Result<(), Syndrome> {
     }
 }
 
-/// Whether the path MTU stays as it is: it is set on the way to RTR (IBTA 11.2.5.2), and from then on work under way is
-/// counted in packets of it.
+/// Checks that the path MTU does not change after RTR was entered. It is set on the way to RTR
+/// (IBTA 11.2.5.2), and from then on outstanding work is counted in packets of that size.
 pub fn check_mtu(from: QpState, present: &Attr, attr: &Attr) -> Result<(), Syndrome> {
     let is_open = matches!(from, QpState::Reset | QpState::Init | QpState::Err);
     if is_open || attr.path_mtu == present.path_mtu {
