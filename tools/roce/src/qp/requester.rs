@@ -1,32 +1,35 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The requester, a queue pair's send queue: work requests become packets, and complete by what comes back.
+//! The requester, a queue pair's send queue: it turns work requests into packets, and completes
+//! them when responses arrive.
 //!
-//! Work requests are numbered by their free-running WQE index. Those from `oldest` to `next` have been decoded into
-//! slots; those before `cursor` have been sent. A work request gets its range of PSNs when it starts; going back
-//! (`rewind`) moves the cursor to the oldest PSN that is not acknowledged and sends the same PSNs again.
+//! Work requests are numbered by their free-running WQE index. Those from `oldest` to `next` are
+//! decoded into slots, and those before `cursor` are sent. A work request gets its range of PSNs
+//! when it starts. Going back (`rewind`) moves the cursor to the oldest PSN that is not
+//! acknowledged, and the same PSNs are sent again.
 //!
-//! Behind a wire a READ is asked for in parts of at most half a window, each with a request, a place among `max_rd_atomic`
-//! and an MSN of its own. All of its PSNs are its own from its start on, so the parts lie side by side: the request for a part
-//! has the PSN of its first response.
+//! Over a wire a READ is requested in parts of at most half a window. Each part has a request, a
+//! place among `max_rd_atomic` and an MSN of its own. The READ has all of its PSNs from its start
+//! on, so its parts have adjacent PSNs: the request for a part has the PSN of its first response.
 //!
 //! | file | role |
 //! | --- | --- |
-//! | this one | what a requester is, from RESET to RESET, and one round of sending |
+//! | this one | the requester's state from RESET to RESET, and one round of sending |
 //! | `slots.rs` | the ring of work requests |
 //! | `fetch.rs` | a WQE becomes a work request |
 //! | `sender.rs` | a work request becomes packets |
-//! | `datagram.rs` | the same without a connection |
-//! | `credits.rs` | which messages the peer has receives for |
+//! | `datagram.rs` | a work request becomes a datagram, without a connection |
+//! | `credits.rs` | the messages that the peer has receives for |
 //! | `retry.rs` | timers, and going back |
-//! | `path.rs` | round trips, and what becomes of what is sent again |
-//! | `congestion.rs` | how much may be under way |
-//! | `responses.rs` | what comes back from the peer |
-//! | `early.rs` | responses that come ahead of one that was lost |
+//! | `path.rs` | round trips, and the answers to retransmissions |
+//! | `congestion.rs` | the number of packets that may be in flight |
+//! | `responses.rs` | responses and acknowledgements from the peer |
+//! | `early.rs` | responses that arrive ahead of a lost one |
 //! | `complete.rs` | work requests complete, in order |
 //!
-//! A fault of the work request itself (a bad key, say) stops the cursor at it. It is completed in error once all before
-//! it are done, so completions keep their order; nothing after it is sent.
+//! A fault of the work request itself (such as a bad key) stops the cursor there. The work request
+//! completes in error after all earlier ones are done, so completions keep their order. No later
+//! work request is sent.
 
 mod complete;
 mod congestion;
@@ -53,42 +56,44 @@ use path::Path;
 use retry::{Back, Wait};
 use slots::Slots;
 
-/// Responses that a READ request asks for at least, however full the path is: a request for each would fill it too.
+/// Minimum number of responses that a READ request asks for, even if the window is smaller: a
+/// request for each response would fill the path too.
 const LEAST_PART: u32 = 8;
 
-/// The requester's state.
+/// The requester's state from RESET to RESET.
 #[derive(Debug)]
 pub(crate) struct Requester {
     /// Work requests that are decoded and not complete.
     slots: Slots,
-    /// Producer index as told.
+    /// Producer index of the send queue, as last set.
     producer: u32,
-    /// Index of the work request to send from.
+    /// Index of the work request that is sent next.
     cursor: u32,
-    /// Packets of it that have been sent in this pass.
+    /// Packets of that work request that were sent in this pass.
     cursor_packets: u32,
     /// First PSN of the next work request to start.
     next_psn: u32,
     /// Oldest PSN that is not acknowledged.
     una_psn: u32,
-    /// One after the highest PSN that was ever sent.
+    /// PSN after the highest one that was ever sent.
     sent_psn: u32,
-    /// READs and atomics that have started and are not complete; of a READ in several parts, those asked for.
+    /// READs and atomics that have started and are not complete. A READ in parts counts once for
+    /// each part that was requested and is not complete.
     responses_due: u32,
-    /// What the peer has receives for.
+    /// Limit from the credits of the peer.
     limit: Limit,
     retry_left: u8,
     rnr_left: u8,
     waits: Wait,
-    /// The PSN from which lost responses were asked for again: asked once for each gap.
+    /// PSN from which lost responses were last requested again: once for each gap.
     implied_nak_at: Option<u32>,
-    /// The cursor went back, and nothing has been sent since.
+    /// True if the cursor went back, and nothing has been sent since.
     rewound: bool,
-    /// SQ_DRAINED is still to be reported.
+    /// True if SQ_DRAINED is still to be reported.
     drain_report: bool,
-    /// Behind a wire, if it recovers by itself.
+    /// Present over a wire, if `Config::recovers` is set.
     path: Option<Box<Path>>,
-    /// Responses that came ahead of one that is missing.
+    /// Responses that arrived ahead of a missing one.
     early: Option<Box<Store>>,
 }
 
@@ -121,12 +126,13 @@ impl Requester {
         }
     }
 
-    /// Spurious retransmissions since RESET.
+    /// Returns the number of spurious retransmissions since RESET.
     pub(crate) fn spurious_retransmits(&self) -> u64 {
         self.path.as_ref().map_or(0, |path| path.spurious())
     }
 
-    /// To RESET: forgets everything, and counts WQEs from 0 again. Returns the spurious retransmissions that it forgets.
+    /// Forgets everything on the way to RESET, and counts WQEs from 0 again. Returns the number of
+    /// spurious retransmissions that the path had counted.
     pub(crate) fn reset(&mut self) -> u64 {
         let spurious = self.spurious_retransmits();
         self.abandon();
@@ -137,7 +143,7 @@ impl Requester {
         spurious
     }
 
-    /// RTR to RTS.
+    /// Takes the first PSN and the limits on RTR to RTS.
     pub(crate) fn start(&mut self, core: &Core) {
         self.next_psn = core.attr.sq_psn;
         self.una_psn = core.attr.sq_psn;
@@ -150,7 +156,8 @@ impl Requester {
         }
     }
 
-    /// SQE to RTS: everything is flushed; PSNs that were given and not sent are given again.
+    /// Resumes on SQE to RTS, after everything was flushed. PSNs that were assigned to work
+    /// requests and not sent are assigned again.
     pub(crate) fn resume(&mut self) {
         self.cursor = self.slots.oldest();
         self.cursor_packets = 0;
@@ -158,12 +165,13 @@ impl Requester {
         self.una_psn = self.sent_psn;
     }
 
-    /// RTS to SQD.
+    /// Begins to drain on RTS to SQD.
     pub(crate) fn drain(&mut self) {
         self.drain_report = true;
     }
 
-    /// From now on no packet that is under way can read or fill a buffer of the work requests outstanding.
+    /// Ends all access to the buffers of outstanding work requests: from now on packets in flight
+    /// can neither read nor fill them.
     pub(crate) fn abandon(&mut self) {
         let mut index = self.slots.oldest();
         while let Some(slot) = self.slots.get(index) {
@@ -174,7 +182,7 @@ impl Requester {
         self.early = None;
     }
 
-    /// The attributes changed: other retry counts hold from now on, and another timeout too.
+    /// Applies changed attributes: new retry counts and a new timeout hold from now on.
     pub(crate) fn change(&mut self, core: &Core, now: u64, old: &Attr) {
         let attr = &core.attr;
         if (attr.retry_cnt, attr.rnr_retry) != (old.retry_cnt, old.rnr_retry) {
@@ -186,7 +194,8 @@ impl Requester {
         }
     }
 
-    /// Takes the producer index of the send queue. An index that would take back decoded WQEs is ignored.
+    /// Sets the producer index of the send queue. An index that would take back decoded WQEs is
+    /// ignored.
     pub(crate) fn set_producer(&mut self, producer: u32) {
         if producer.wrapping_sub(self.slots.oldest()) >= self.slots.len() {
             self.producer = producer;
@@ -221,7 +230,7 @@ impl Requester {
         self.rnr_left
     }
 
-    /// Packets that were sent and are not acknowledged.
+    /// Returns the number of packets that were sent and are not acknowledged.
     pub(crate) fn in_flight(&self, core: &Core) -> u32 {
         let ahead = psn::ahead(self.sent_psn, self.una_psn);
         if core.transport().is_reliable() && ahead < psn::PSN_WINDOW {
@@ -231,7 +240,7 @@ impl Requester {
         }
     }
 
-    /// Round trip, smoothed, and its mean deviation, in nanoseconds, if it was measured.
+    /// Returns the smoothed round trip and its mean deviation in nanoseconds, if it was measured.
     pub(crate) fn round_trip(&self) -> Option<(u64, u64)> {
         self.path.as_ref()?.round_trip()
     }
@@ -246,12 +255,12 @@ impl Requester {
         waits.into_iter().chain(paced).min()
     }
 
-    /// Whether every work request that has started is complete.
+    /// True if every work request that has started is complete.
     pub(crate) fn is_drained(&self) -> bool {
         !self.slots.front().is_some_and(|slot| slot.started)
     }
 
-    /// In SQD, once: the last send is done.
+    /// Reports in SQD, once, that the last send is done.
     pub(crate) fn report_drained<H: Host>(&mut self, core: &Core, host: &mut H) {
         if self.drain_report && core.state == QpState::Sqd && self.is_drained() {
             self.drain_report = false;
@@ -261,7 +270,7 @@ impl Requester {
         }
     }
 
-    /// Sends what may be sent. True: there is more to send at once.
+    /// Sends the packets that may be sent now. Returns true if there is more to send at once.
     pub(crate) fn run<H: Host>(
         &mut self,
         core: &mut Core,
@@ -293,11 +302,12 @@ impl Requester {
             }
             _ => {}
         }
-        // One packet is held back, so that the last one of this call can ask for an acknowledgement: whatever stops
-        // the sending (nothing posted, the window, a fence, a fault, SQD, the budget), what was sent gets acknowledged.
+        // The last packet of this call is held back until the end, so that it can ask for an
+        // acknowledgement. So the sent packets are acknowledged whatever stops the sending (an
+        // empty queue, the window, a fence, a fault, SQD, the budget).
         let mut held: Option<(Packet, bool)> = None;
-        // Behind a wire it is asked for in each quarter of the window too, so that the window never runs empty before the
-        // answer is there, and a lost one costs no timeout.
+        // Over a wire each quarter of the window asks for an acknowledgement too. So the window
+        // does not run empty before the answer arrives, and a lost answer costs no timeout.
         let quarter = (self.window(core) / 4).max(1);
         let mut unasked = 0u32;
         self.send_alone(core, host, budget)?;
@@ -312,7 +322,7 @@ impl Requester {
             let is_first_again = self.rewound;
             let most = match core.attr.local_peer {
                 true => core.super_packets(),
-                // The last of a super-packet is the one that asks.
+                // In a super-packet, the last packet asks.
                 false => core.super_packets().min(quarter.saturating_sub(unasked)),
             };
             match self.next_packet(core, host, most.max(1), budget) {
@@ -324,7 +334,8 @@ impl Requester {
                         unasked = 0;
                     }
                     if is_first_again {
-                        // If the last one is lost for ever, what is before it completes nevertheless.
+                        // If the last packet never arrives, the ones before it complete
+                        // nevertheless.
                         packet.ack_req = core.transport().is_reliable();
                     }
                     let is_new = packet.psn == new;
@@ -358,18 +369,19 @@ impl Requester {
         result
     }
 
-    /// A router has marked what was sent, or what was asked for. False: nobody heeds it.
+    /// Handles a congestion notification: a router has marked requests or responses of this
+    /// requester. False if no congestion control acts on it.
     pub(crate) fn notified(&mut self, now: u64) -> bool {
         self.path.as_mut().is_some_and(|path| path.notified(now))
     }
 
-    /// Packets that may be unacknowledged.
+    /// Returns the maximum number of unacknowledged packets.
     pub(crate) fn window(&self, core: &Core) -> u32 {
         let most = core.window();
         self.path.as_ref().map_or(most, |path| path.window(most))
     }
 
-    /// Most responses that one READ request asks for.
+    /// Returns the maximum number of responses that one READ request asks for.
     fn read_part(&self, core: &Core) -> u32 {
         let most = core.read_part();
         match &self.path {
@@ -378,7 +390,7 @@ impl Requester {
         }
     }
 
-    /// A packet is about to be sent in its turn.
+    /// Notes a packet that is about to be sent in its turn.
     fn note_sending(&mut self, packet: &mut Packet, is_new: bool, now: u64) {
         let end = self.next_to_send();
         if let Some(path) = &mut self.path {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Work requests complete: oldest first, each once.
+//! Completion of work requests: the oldest first, each once.
 
 use super::Requester;
 use crate::host::{Completion, Host, Syndrome, WcStatus, WqeError};
@@ -8,7 +8,8 @@ use crate::psn;
 use crate::qp::{Budget, Core};
 
 impl Requester {
-    /// Completes the oldest work request in error. The caller takes the queue pair to ERR with what this returns.
+    /// Completes the oldest work request in error. The caller moves the queue pair to ERR or SQE
+    /// with the returned cause.
     pub(super) fn fail_oldest<H: Host>(
         &mut self,
         core: &mut Core,
@@ -25,7 +26,7 @@ impl Requester {
         cause
     }
 
-    /// Completes the oldest work request.
+    /// Completes the oldest work request in success.
     pub(super) fn complete_oldest<H: Host>(&mut self, core: &mut Core, host: &mut H) {
         let index = self.slots.oldest();
         let Some(slot) = self.slots.front() else {
@@ -57,7 +58,7 @@ impl Requester {
         }
     }
 
-    /// Completes work requests that send nothing, as far as they are the oldest.
+    /// Completes work requests without packets while they are the oldest.
     pub(super) fn complete_local<H: Host>(&mut self, core: &mut Core, host: &mut H) {
         while self
             .slots
@@ -68,7 +69,8 @@ impl Requester {
         }
     }
 
-    /// The memory of the packet with this PSN could not be read: its work request fails when its turn comes.
+    /// Handles a packet whose memory could not be read: the work request with this PSN fails after
+    /// the earlier ones are done.
     pub(crate) fn source_fault(&mut self, core: &Core, now: u64, psn: u32, cause: Syndrome) {
         let mut index = self.slots.oldest();
         while let Some(slot) = self.slots.get_mut(index) {
@@ -82,7 +84,8 @@ impl Requester {
         }
     }
 
-    /// In ERR: flushes what is outstanding and what is posted. True: there is more.
+    /// Flushes all work requests that are outstanding or posted, in ERR or SQE. Returns true if
+    /// some are left.
     pub(crate) fn flush<H: Host>(
         &mut self,
         core: &mut Core,

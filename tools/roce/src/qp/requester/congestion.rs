@@ -1,75 +1,83 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The congestion window of a path: how many packets may be under way, so that queues in front of links stay short and senders
-//! that share a link share it evenly.
+//! The congestion window of a path: the number of packets that may be in flight, so that queues in
+//! front of links stay short and senders that share a link share it evenly.
 //!
-//! Two things tell of a queue: a round trip that takes longer than the way alone does, and what routers mark (ECN). A loss tells
-//! of none: links lose packets by chance too. The window grows by three quarters of a packet in each round trip, and shrinks by a part
-//! of itself, at most once in a round trip, never below one packet. It begins with all that is configured, as long as nobody has told
-//! of a queue.
+//! Two signals show a queue: a round trip longer than the minimum RTT, and the marks of routers
+//! (ECN). A lost packet does not shrink the window, because links also lose packets by chance. The
+//! window grows by three quarters of a packet in each round trip. It shrinks by a part of itself,
+//! at most once in a round trip, and never below one packet. It begins with the configured window,
+//! and keeps that until a signal shows a queue.
 //!
-//! How much longer a trip may take depends on the window, as in Swift (Kumar et al., SIGCOMM 2020): who has little under way tolerates
-//! more, so that a sender that knows less of the way than another does not starve.
+//! The tolerated excess over the minimum RTT depends on the window, as in Swift (Kumar et al.,
+//! SIGCOMM 2020): a sender with a small window tolerates more. So a sender that knows the path less
+//! well than another does not starve.
 //!
-//! How long the way alone takes is known from the shortest trips. All of them may have met a queue, of others or of the sender itself.
-//! So when none was nearly as short for a while, one packet only is under way for some trips (a look, as BBR has it): the queue
-//! drains. Others notice that too, and so they come to look at the same time.
+//! The minimum RTT comes from the shortest trips. All of them may have met a queue, of other
+//! senders or of this one. So when no trip was nearly as short for a while, the sender has only one
+//! packet in flight for some trips (a look, which BBR has too): the queue drains. The other senders
+//! also measure shorter trips then, and so all of them come to look at the same time.
 
 use crate::psn;
 
-/// One packet, in the unit that the window has.
+/// One packet, in the unit of the window.
 const ONE: u64 = 1 << 10;
-/// The longest pause for each packet, in nanoseconds, however long the last trip was.
+/// Longest pause for each packet, in nanoseconds, however long the last trip was.
 const LONGEST_PAUSE_NS: u64 = 5_000_000;
-/// What a round trip may take more than the way alone, in nanoseconds, and, divided by the root of the window, what it may take beside that.
+/// Tolerated excess of a round trip over the minimum RTT, in nanoseconds: a constant part, and a
+/// part that is divided by the root of the window.
 const TOLERATED_NS: u64 = 50_000;
 const TOLERATED_MORE_NS: u64 = 150_000;
-/// About as short: by so many nanoseconds.
+/// Excess over the minimum RTT, in nanoseconds, up to which a trip counts as nearly as short.
 const NEARLY_NS: u64 = 25_000;
-/// For how long the way is believed in that no trip has shown again, in nanoseconds, and in trips.
+/// Time for which the minimum RTT is trusted although no trip confirms it: a number of nanoseconds,
+/// or a number of trips if those take longer.
 const BELIEVED_NS: u64 = 25_000_000;
 const BELIEVED_TRIPS: u64 = 25;
-/// It is looked for after so many times that anyway: a queue that everybody has left from the beginning looks like the way.
+/// A look begins at the latest after this many of those times: a queue that has existed from the
+/// beginning looks like the minimum RTT.
 const LOOK_AT_LEAST: u64 = 20;
-/// Trips of a look.
+/// Length of a look in round trips.
 const LOOK_TRIPS: u64 = 3;
-/// Looks of which the shortest trip counts: one alone may have met others' queue.
+/// Number of looks whose shortest trips count: a single look may have met the queue of other
+/// senders.
 const LOOKS: usize = 4;
 
-/// The congestion window of a path.
+/// The congestion window of a path and its signals.
 #[derive(Debug)]
 pub(super) struct Congestion {
-    /// Packets that may be under way, in parts of [`ONE`].
+    /// Packets that may be in flight, in parts of [`ONE`].
     window: u64,
-    /// What it never exceeds.
+    /// Upper limit of the window, in parts of [`ONE`].
     most: u64,
-    /// The shortest round trips, in nanoseconds, as two in a row have shown them: since the last look, and as the looks before have
-    /// found. `u64::MAX`: none.
+    /// Shortest round trips in nanoseconds, each of which two trips in a row have reached: the one
+    /// since the last look, then those of the looks before. `u64::MAX`: none.
     shortest: [u64; LOOKS],
-    /// When a trip was about as short, or a router has marked.
+    /// Time of the last trip that was nearly as short, or of the last mark.
     seen: u64,
-    /// Until when the way is looked for; 0: it is not.
+    /// Time when the present look ends; 0 if there is none.
     looks: u64,
-    /// When the last look ended.
+    /// Time when the last look ended.
     looked: u64,
-    /// The last trip; 0: none was measured.
+    /// Last round trip in nanoseconds; 0 if none was measured.
     last: u64,
-    /// The last two took too long.
+    /// True if the last two trips were too long.
     is_late: bool,
-    /// One after the PSN that was sent last when the window shrank: it shrinks again when what is sent from then on tells to.
+    /// PSN after the last one that was sent when the window shrank. Only a signal from packets sent
+    /// after that shrinks the window again.
     shrunk: u32,
-    /// One after the PSN that was sent last.
+    /// PSN after the last one that was sent.
     end: u32,
-    /// All before it is acknowledged.
+    /// PSN before which everything is acknowledged.
     una: u32,
-    /// Nothing is sent before this time.
+    /// Time before which nothing is sent.
     next: u64,
-    /// Something was held back for that.
+    /// True if a packet was held back for that.
     pauses: bool,
 }
 
 impl Congestion {
-    /// `most`: packets that may be under way without congestion; `first`: the first PSN.
+    /// Creates a window of `most` packets, which is also its upper limit; `first` is the first PSN.
     pub(super) fn new(most: u32, first: u32) -> Self {
         let most = u64::from(most).saturating_mul(ONE).max(ONE);
         Self {
@@ -89,7 +97,7 @@ impl Congestion {
         }
     }
 
-    /// Packets that may be under way: at least one.
+    /// Returns the number of packets that may be in flight, at least one.
     pub(super) fn packets(&self) -> u32 {
         if self.looks > 0 {
             return 1;
@@ -97,24 +105,24 @@ impl Congestion {
         u32::try_from(self.window / ONE).unwrap_or(u32::MAX).max(1)
     }
 
-    /// Whether nothing may be sent now.
+    /// True if nothing may be sent now.
     pub(super) fn pauses(&mut self, now: u64) -> bool {
         self.pauses = now < self.next;
         self.pauses
     }
 
-    /// When the pause ends for which something was held back.
+    /// Returns the end of the pause for which a packet was held back.
     pub(super) fn resumes_at(&self) -> Option<u64> {
         self.pauses.then_some(self.next)
     }
 
-    /// It is tried again.
+    /// Forgets that a packet was held back, because sending is tried again.
     pub(super) fn resume(&mut self) {
         self.pauses = false;
     }
 
-    /// Packets from one PSN to before another are sent; of a READ, so many responses are asked for. More at once than the window
-    /// has are made up for by a pause.
+    /// Notes that the packets from one PSN to before another are sent; for a READ, that its
+    /// responses are requested. If they exceed the window, a pause makes up for that.
     pub(super) fn sent(&mut self, from: u32, end: u32, now: u64) {
         if psn::is_behind(self.end, end) {
             self.end = end;
@@ -126,12 +134,13 @@ impl Congestion {
         }
     }
 
-    /// All before a PSN is acknowledged.
+    /// Notes that everything before `una` is acknowledged. The window grows, unless trips are too
+    /// long or a look runs.
     pub(super) fn acknowledged(&mut self, una: u32) {
         let packets = psn::ahead(una, self.una);
         self.una = una;
         if psn::is_behind(self.shrunk, una) {
-            // It does not fall behind by more than can be told.
+            // A PSN that falls back by more than half of the PSN space would count as ahead.
             self.shrunk = una;
         }
         if self.is_late || self.looks > 0 {
@@ -141,8 +150,9 @@ impl Congestion {
         self.window = self.window.saturating_add(more).min(self.most);
     }
 
-    /// A round trip was measured, of the packet `of`. A single one that was long may have met a busy host, a single one that was
-    /// short an idle one; so two count. `deviation`: by how much round trips differ anyway.
+    /// Handles the measured round trip of packet `of`. A single long trip may have met a busy host
+    /// and a single short trip an idle one, so two in a row count. `deviation` is the mean
+    /// deviation of round trips.
     pub(super) fn measured(&mut self, trip: u64, deviation: u64, of: u32, now: u64) {
         let before = if self.last == 0 { trip } else { self.last };
         self.last = trip;
@@ -162,21 +172,21 @@ impl Congestion {
         }
     }
 
-    /// How long the way alone takes, when two trips have taken no more than `long`.
+    /// Records that two trips in a row took at most `long`, and returns the minimum RTT.
     fn way(&mut self, long: u64) -> u64 {
         let [newest, ..] = &mut self.shortest;
         *newest = long.min(*newest);
         self.shortest.iter().copied().fold(long, u64::min)
     }
 
-    /// What a trip may take more.
+    /// Returns the tolerated excess of a trip in nanoseconds.
     fn tolerated(&self) -> u64 {
         // The root of the window in packets, in 32nds.
         let root = self.window.isqrt();
         TOLERATED_NS + TOLERATED_MORE_NS * 32 / root
     }
 
-    /// Begins to look for the way alone, or ends it.
+    /// Begins or ends a look for the minimum RTT.
     fn look(&mut self, now: u64) {
         if self.looks == 0 {
             let believed = BELIEVED_NS.max(self.last.saturating_mul(BELIEVED_TRIPS));
@@ -192,7 +202,7 @@ impl Congestion {
         }
     }
 
-    /// A router has marked what was sent, or what was asked for.
+    /// Shrinks the window because a router has marked requests or responses.
     pub(super) fn notified(&mut self, now: u64) {
         self.seen = now;
         if !psn::is_behind(self.una, self.shrunk) {

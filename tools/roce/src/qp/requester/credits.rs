@@ -1,31 +1,32 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! End-to-end credits as the requester keeps them (IBTA 9.7.7.2): which of its messages the peer has receives for.
+//! End-to-end credits at the requester (IBTA 9.7.7.2): the messages that the peer has receives for.
 //!
-//! Messages are numbered from 1 by their send sequence number (SSN), as the peer counts them in its MSN. An AETH with MSN
-//! m and c credits lets those up to m + c go: the limit sequence number (LSN). What takes no receive needs no credit,
-//! and moves the limit along.
+//! Messages are numbered from 1 by their send sequence number (SSN), as the peer counts them in its
+//! MSN. An AETH with MSN m and c credits permits messages up to m + c: the limit sequence number
+//! (LSN). A message that takes no receive needs no credit, and moves the limit on.
 //!
-//! The message after the limit may go without a credit: the acknowledgement or RNR NAK that it brings tells more. So may
-//! any, when none that takes a receive is under way; whatever a peer counts, the queue never stands still for ever.
+//! The first message beyond the limit may go without a credit: the acknowledgement or RNR NAK that
+//! it causes reports more. Any message may go if none that takes a receive is outstanding. So the
+//! queue never stops for ever, whatever the peer counts.
 
 use crate::psn;
 use crate::qp::credits;
 
-/// The limit of one connection.
+/// The credit limit of one connection.
 #[derive(Debug)]
 pub(super) struct Limit {
     /// SSN of the message that started last.
     ssn: u32,
-    /// Messages up to this SSN may go.
+    /// Limit (LSN): messages up to this SSN have a credit.
     lsn: u32,
-    /// Messages that take a receive, under way.
+    /// Outstanding messages that take a receive.
     due: u32,
-    /// There is no limit: credits are not used here, or the peer does not use them.
+    /// True if there is no limit, because this side or the peer does not use credits.
     lifted: bool,
 }
 
-/// Whether one number comes after another, on the shorter way round.
+/// True if `a` comes after `b`, on the shorter way round.
 fn is_after(a: u32, b: u32) -> bool {
     a != b && !psn::is_behind(a, b)
 }
@@ -40,7 +41,7 @@ impl Limit {
         }
     }
 
-    /// The SSN of the next message. None: it has to wait for a credit.
+    /// Returns the SSN of the next message. None if that has to wait for a credit.
     #[inline]
     pub(super) fn start(&mut self, takes_receive: bool) -> Option<u32> {
         let ssn = psn::add(self.ssn, 1);
@@ -58,26 +59,26 @@ impl Limit {
         Some(ssn)
     }
 
-    /// A message that takes a receive is complete.
+    /// Notes that a message that takes a receive is complete.
     #[inline]
     pub(super) fn complete(&mut self) {
         self.due = self.due.saturating_sub(1);
     }
 
-    /// Whether a message that has started has no credit.
+    /// True if a message that has started has no credit.
     #[inline]
     pub(super) fn is_beyond(&self, ssn: u32) -> bool {
         !self.lifted && is_after(ssn, self.lsn)
     }
 
-    /// An AETH told the MSN and a code of credits.
+    /// Takes the MSN and the code of credits from an AETH.
     #[inline]
     pub(super) fn told(&mut self, msn: u32, code: u8) {
         if self.lifted {
             return;
         }
         match credits::decode(code) {
-            // Once without, for ever without.
+            // A peer that once does not use credits never uses them.
             None => self.lifted = true,
             Some(count) => {
                 let lsn = psn::add(msn, count);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Datagrams, and payloads that must not need their work request any more.
+//! Datagrams, and copies of payloads for packets that outlive their work request.
 
 use super::Requester;
 use crate::host::{CopyFault, Host, Syndrome, Target, WcStatus, WqeOpcode};
@@ -11,7 +11,7 @@ use crate::wire;
 use alloc::rc::Rc;
 
 impl Requester {
-    /// Sends one datagram. None: nothing is posted.
+    /// Sends one datagram and returns its length in bytes. None if nothing is posted.
     pub(in crate::qp) fn datagram<H: Host>(
         &mut self,
         core: &mut Core,
@@ -36,7 +36,7 @@ impl Requester {
             ));
         };
         if length > core.attr.path_mtu {
-            // Nothing is sent, and that is no error (IBTA C10-93.1.1).
+            // A datagram over the MTU is not sent, and that is no error (IBTA C10-93.1.1).
             core.counters.over_mtu += 1;
             self.complete_oldest(core, host);
             return Ok(Some(0));
@@ -50,7 +50,7 @@ impl Requester {
         packet.dst_qpn = dest.qpn;
         let datagram = Datagram {
             path: dest.path,
-            // With the top bit set the queue pair's own is sent (IBTA 10.2.5).
+            // If the top bit is set, the Q_Key of the queue pair is sent (IBTA 10.2.5).
             qkey: if dest.qkey & 1 << 31 != 0 {
                 core.attr.qkey
             } else {
@@ -65,7 +65,8 @@ impl Requester {
             Some(pool) => pool.datagram(datagram),
             None => Rc::new(datagram),
         });
-        // The work request is done when it has left, so the packet must not need its buffers any more.
+        // The work request completes when the packet leaves, so the packet must not need its
+        // buffers.
         let payload = Payload::Gather {
             gather: Rc::clone(&slot.gather),
             offset: 0,
@@ -84,7 +85,7 @@ impl Requester {
     }
 }
 
-/// Copies a payload into bytes of its own.
+/// Copies a payload into a buffer of its own.
 pub(super) fn read_payload<H: Host>(host: &mut H, payload: &Payload) -> Result<Payload, Syndrome> {
     if payload.is_empty() {
         return Ok(Payload::None);
@@ -95,7 +96,7 @@ pub(super) fn read_payload<H: Host>(host: &mut H, payload: &Payload) -> Result<P
         .map(|pool| pool.buffer(length))
         .unwrap_or_default();
     if let Some(buffer) = Rc::get_mut(&mut bytes) {
-        // A longer one stays as long as it is: growing again would have to fill it.
+        // A longer buffer keeps its length, because growing it again would have to fill it.
         if buffer.len() < length {
             buffer.resize(length, 0);
         }

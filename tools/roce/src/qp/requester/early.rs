@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Responses that come ahead of one that was lost. The specification's requester drops them and asks for all again, from the
-//! one that is missing on (IBTA 9.7.5.1.5). Behind a wire this one asks as well, but keeps them, and takes them when what was missing is
-//! there: so one loss costs one round, whatever came behind it.
+//! Responses that arrive ahead of a lost one. The specification's requester drops them and requests
+//! everything again, from the missing response on (IBTA 9.7.5.1.5). Over a wire this requester also
+//! requests it, but keeps the responses, and takes them when the missing one arrives. So one loss
+//! costs one round trip, whatever arrives after it.
 
 use super::Requester;
 use crate::host::{Host, Syndrome};
@@ -12,7 +13,7 @@ use crate::qp::store::Store;
 use crate::qp::Core;
 
 impl Requester {
-    /// Keeps a response that is ahead of `expected`, which is missing.
+    /// Keeps a response that is ahead of the missing PSN `expected`.
     pub(super) fn keep<H: Host>(
         &mut self,
         core: &mut Core,
@@ -23,7 +24,7 @@ impl Requester {
         Store::keep(&mut self.early, core, host, packet, expected);
     }
 
-    /// Takes the responses that were kept, as far as none is missing.
+    /// Takes the kept responses up to the next missing one.
     pub(super) fn take_early<H: Host>(
         &mut self,
         core: &mut Core,
@@ -31,7 +32,7 @@ impl Requester {
         now: u64,
     ) -> Result<(), Syndrome> {
         while self.early.is_some() && !core.is_doomed() {
-            // Where nothing is awaited, all of it came late.
+            // If no response is awaited, all kept ones are late.
             let next = self.awaited().unwrap_or(self.next_psn);
             let Some(packet) = Store::take(&mut self.early, next) else {
                 break;
@@ -39,14 +40,14 @@ impl Requester {
             host.executes_kept(&packet);
             self.response(core, host, now, packet)?;
             if self.awaited() == Some(next) {
-                // It was of no use.
+                // The response was of no use.
                 break;
             }
         }
         Ok(())
     }
 
-    /// The PSN of the oldest response that is missing.
+    /// Returns the PSN of the oldest missing response.
     fn awaited(&self) -> Option<u32> {
         let mut index = self.slots.oldest();
         while let Some(slot) = self.slots.get(index).filter(|slot| slot.started) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A WQE becomes a work request: decoded once, and checked.
+//! Decoding of a WQE into a work request, once, and its checks.
 
 use super::Requester;
 use crate::host::{Access, Gather, Host, KeyUse, SendWqe, Syndrome, WcStatus, WqeError, WqeOpcode};
@@ -8,11 +8,12 @@ use crate::packet::Transport;
 use crate::qp::Core;
 use alloc::rc::Rc;
 
-/// The longest message (IBTA 9.7.3): its packets have less than half of all PSNs, or exactly half.
+/// Length of the longest message (IBTA 9.7.3): its packets have less than half of all PSNs, or
+/// exactly half.
 const MAX_LENGTH: u32 = 1 << 31;
 
 impl Requester {
-    /// Decodes and checks the next work request. False: there is none, or no room.
+    /// Decodes and checks the next work request. False if there is none, or no room.
     pub(super) fn fetch<H: Host>(&mut self, core: &Core, host: &mut H) -> bool {
         if self.slots.next() == self.producer || self.slots.len() >= core.config.max_outstanding {
             return false;
@@ -24,7 +25,8 @@ impl Requester {
         slot.psns = 0;
         slot.progress = 0;
         slot.fault = None;
-        // A packet of this slot's last life may still be under way; then it keeps that gather, which is dead.
+        // A packet of the last work request in this slot may still be in flight; it keeps that
+        // gather, which is dead.
         if Rc::get_mut(&mut slot.gather).is_none() {
             slot.gather = Rc::default();
         }
@@ -41,7 +43,7 @@ impl Requester {
     }
 }
 
-/// Whether an operation is about keys alone, and sends nothing.
+/// True if an operation concerns only keys and sends nothing.
 fn is_local(opcode: WqeOpcode) -> bool {
     matches!(
         opcode,
@@ -49,8 +51,8 @@ fn is_local(opcode: WqeOpcode) -> bool {
     )
 }
 
-/// Checks a decoded work request against the transport service, the longest message and its local keys, and notes its
-/// length.
+/// Checks a decoded work request against the transport service, the longest message and its local
+/// keys, and notes its length.
 fn check<H: Host>(
     core: &Core,
     host: &mut H,
@@ -95,7 +97,8 @@ fn check<H: Host>(
     if is_atomic && length != 8 {
         return Err(WqeError::new(WcStatus::LocLenErr, Syndrome::AtomicLength));
     }
-    // Where a response has to go is looked at when it is there, as adapters do: what the peer has to say comes first.
+    // The destination of a response is checked when the response arrives, as adapters do: an error
+    // that the peer reports comes first.
     if matches!(
         wqe.opcode,
         WqeOpcode::RdmaRead | WqeOpcode::CompareSwap | WqeOpcode::FetchAdd

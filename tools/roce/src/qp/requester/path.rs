@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The path to a peer behind a wire, as the requester finds it: how long an answer takes, whether the peer keeps what comes
-//! ahead of a gap, and what was sent again and is not answered. Between queue pairs of one device there is none.
+//! The path to a peer over a wire, as the requester observes it: the round trip, whether the peer
+//! keeps packets that arrive ahead of a gap, and retransmissions that are not answered yet. Queue
+//! pairs of one device have no path.
 
 use super::congestion::Congestion;
 use crate::packet::{Kind, Packet};
 use crate::psn;
 use crate::qp::Config;
 
-/// The longest patience is 2 to this times the shortest.
+/// Limit of the backoff: the timeout grows up to 2 to this power times its shortest value.
 const MOST_IN_VAIN: u32 = 6;
 
-/// Whether the peer keeps requests that come ahead of a gap, as this engine does. The specification's responder does not; what it
-/// answers tells.
+/// Knowledge of whether the peer keeps requests that arrive ahead of a gap, as this engine does.
+/// The specification's responder drops them. The answers of the peer show which kind it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Keeps {
     Unknown,
@@ -20,71 +21,76 @@ enum Keeps {
     Yes,
 }
 
-/// What was sent again, and its answer is not there.
+/// A retransmission that is not answered yet.
 #[derive(Clone, Copy, Debug)]
 struct Again {
-    /// One after its last PSN.
+    /// PSN after its last one.
     end: u32,
-    /// So many packets. None: all that is not acknowledged.
+    /// Number of packets. None: everything that is not acknowledged.
     count: Option<u32>,
-    /// The peer has told of the gap: what it answers says whether it has kept what came behind.
+    /// True if the peer has reported the gap. Then its answer shows whether it has kept later
+    /// packets.
     told: bool,
-    /// It is answered by responses.
+    /// True if responses answer it, not acknowledgements.
     responds: bool,
-    /// Sent a second time, since nothing else could be sent.
+    /// True for the second retransmission, which was made because nothing else could be sent.
     twice: bool,
-    /// The end of a message, which may be acknowledged by two packets.
+    /// True if it is the end of a message, for which two acknowledgements may arrive.
     ends: bool,
 }
 
-/// What is to be sent again alone.
+/// A retransmission of a few packets alone that is to be made.
 #[derive(Clone, Copy, Debug)]
 struct Due {
-    /// So many packets, from the oldest on.
+    /// Number of packets, from the oldest on.
     count: u32,
-    /// The peer has told of the gap.
+    /// True if the peer has reported the gap.
     told: bool,
-    /// For the second time.
+    /// True for the second retransmission.
     twice: bool,
 }
 
-/// The path to a peer.
+/// State of the path to a peer.
 #[derive(Debug)]
 pub(super) struct Path {
-    /// Round trip, smoothed, and its mean deviation, in nanoseconds. Of none that was measured yet, 0.
+    /// Smoothed round trip and its mean deviation, in nanoseconds; 0 if none was measured.
     smoothed: u64,
     deviation: u64,
-    /// The PSN of which the round trip is measured, and when it was sent. One at a time.
+    /// PSN whose round trip is measured, and the time when it was sent. Only one is measured at a
+    /// time.
     timed: Option<(u32, u64)>,
-    /// Something before it was sent again, so its answer comes late.
+    /// True if an earlier packet was retransmitted, so that the answer to `timed` is late.
     is_late: bool,
-    /// Before anything was measured: the trip is not longer than this.
+    /// Upper bound of the round trip in nanoseconds, until one is measured.
     bound: Option<u64>,
     keeps: Keeps,
     again: Option<Again>,
     due: Option<Due>,
-    /// All is to be sent again, and nothing of it was. True: the peer has told of a gap.
+    /// Set if everything unacknowledged is to be retransmitted and nothing of it was yet; true if
+    /// the peer has reported a gap.
     back: Option<bool>,
-    /// Nothing else is sent before the answer.
+    /// True if no other packet is sent before the answer.
     holds: bool,
-    /// The oldest packet was sent again because its answer was late. True: it is answered by now.
+    /// Set if the oldest packet was retransmitted because its answer was late; true if something
+    /// was acknowledged since.
     probed: Option<bool>,
-    /// Until then, what comes in vain is the second acknowledgement of the end of a message.
+    /// Until this time, an answer to nothing is the second acknowledgement of the end of a message.
     second: u64,
-    /// How soon that comes: much sooner than anything is sent again.
+    /// Time within which that acknowledgement arrives: much less than any retransmission timeout.
     soon: u64,
-    /// How often in a row that was in vain: each time the answer is waited for twice as long. A trip that is measured ends it.
+    /// Number of spurious retransmissions in a row. Each of them doubles the timeout; a measured
+    /// round trip resets the number.
     in_vain: u32,
-    /// Packets that a timer has sent again, and of which no second answer has come. A path that keeps the order of packets
-    /// delivers that answer before the answer to any packet sent later.
+    /// Packets that a timer has retransmitted and that have no second answer. A path that keeps the
+    /// order of packets delivers that answer before the answer to any packet sent later.
     unasked: u32,
-    /// Packets that a timer has sent again although the peer answers their first copy too.
+    /// Packets that a timer has retransmitted although the peer answers their first copy too.
     spurious: u64,
     congestion: Option<Congestion>,
 }
 
 impl Path {
-    /// `first`: the first PSN.
+    /// Creates a path; `first` is the first PSN.
     pub(super) fn new(config: &Config, first: u32) -> Self {
         Self {
             smoothed: 0,
@@ -109,18 +115,19 @@ impl Path {
         }
     }
 
-    /// Round trip, smoothed, and its mean deviation, in nanoseconds, if one was measured.
+    /// Returns the smoothed round trip and its mean deviation in nanoseconds, if one was measured.
     pub(super) fn round_trip(&self) -> Option<(u64, u64)> {
         (self.smoothed > 0).then_some((self.smoothed, self.deviation))
     }
 
-    /// Spurious retransmissions on this path.
+    /// Returns the number of spurious retransmissions on this path.
     pub(super) fn spurious(&self) -> u64 {
         self.spurious
     }
 
-    /// How long to wait for an answer before asking again: the smoothed round trip and four deviations.
-    /// `unknown` if there was none yet, and never less than `least`.
+    /// Returns the time in nanoseconds to wait for an answer before a retransmission: the smoothed
+    /// round trip and four mean deviations, or at most `unknown` if no round trip was measured. The
+    /// time is at least `least`, and grows with the backoff.
     pub(super) fn patience(&self, unknown: u64, least: u64) -> u64 {
         let patience = if self.smoothed == 0 {
             self.bound.map_or(unknown, |bound| bound.min(unknown))
@@ -131,18 +138,19 @@ impl Path {
         patience.max(least) << self.in_vain
     }
 
-    /// The oldest packet is sent again because its answer is late.
+    /// Notes that the oldest packet is retransmitted because its answer is late.
     pub(super) fn probes(&mut self) {
         if self.probed == Some(true) {
             self.in_vain = 0;
         }
-        // What was sent again for a gap may be answered twice too.
+        // A retransmission for a reported gap may be answered twice too, although it was needed.
         let told = self.again.is_some_and(|again| again.told);
         self.probed = (!told).then_some(false);
     }
 
-    /// Something was answered twice: what was sent again was on its way all the time. Unless it is the second acknowledgement that
-    /// a responder as this one sends for a copy of the end of a message.
+    /// Notes a second answer: a retransmission was spurious, because its first copy was not lost.
+    /// The exception is the second acknowledgement that a responder like this one sends for a copy
+    /// of the end of a message.
     pub(super) fn answered_twice(&mut self, now: u64) {
         if now < core::mem::take(&mut self.second) {
             return;
@@ -150,7 +158,7 @@ impl Path {
         if self.probed.take().is_some() && self.in_vain < MOST_IN_VAIN {
             self.in_vain += 1;
         }
-        // Nor need what is behind it be sent again.
+        // The packets after it need no retransmission either.
         self.again = self.again.filter(|again| again.told);
         self.due = self.due.filter(|due| due.told);
         if let Some(left) = self.unasked.checked_sub(1) {
@@ -159,8 +167,8 @@ impl Path {
         }
     }
 
-    /// A packet is about to be sent in its turn. The first of what is sent again asks for an answer. `end`: one after
-    /// its last PSN, of a READ after its responses.
+    /// Notes a packet that is about to be sent in its turn. The first packet of a retransmission
+    /// asks for an answer. `end` is the PSN after its last one; for a READ, after its responses.
     pub(super) fn sends(&mut self, packet: &mut Packet, end: u32, is_new: bool, now: u64) {
         if let Some(congestion) = &mut self.congestion {
             congestion.sent(packet.psn, end, now);
@@ -172,10 +180,11 @@ impl Path {
         self.times(packet, is_new, now);
     }
 
-    /// An answer to a new packet is timed, if none is.
+    /// Begins to measure a round trip with a new packet that asks for an answer, if none is
+    /// measured.
     pub(super) fn times(&mut self, packet: &Packet, is_new: bool, now: u64) {
         if is_new && packet.ack_req && self.timed.is_none() {
-            // The last of a super-packet asks.
+            // In a super-packet, the last packet asks.
             let asks = psn::add(packet.psn, packet.psns.saturating_sub(1));
             self.timed = Some((asks, now));
             self.is_late = false;
@@ -193,7 +202,7 @@ impl Path {
         });
     }
 
-    /// Everything before `una` is acknowledged.
+    /// Notes that everything before `una` is acknowledged.
     pub(super) fn acknowledged(&mut self, una: u32, now: u64) {
         self.due = None;
         self.holds = false;
@@ -210,7 +219,7 @@ impl Path {
         }
     }
 
-    /// The trip that was timed is over, if it is.
+    /// Ends the measured round trip if its packet is acknowledged.
     fn end_trip(&mut self, una: u32, now: u64) {
         let Some((psn, since)) = self.timed else {
             return;
@@ -230,7 +239,7 @@ impl Path {
         }
     }
 
-    /// One more round trip, weighted as TCP weights it (RFC 6298).
+    /// Adds one round trip, with the weights of TCP (RFC 6298).
     fn measured(&mut self, trip: u64) {
         if self.smoothed == 0 {
             (self.smoothed, self.deviation) = (trip, trip / 2);
@@ -241,8 +250,8 @@ impl Path {
         self.smoothed = (self.smoothed.saturating_mul(7).saturating_add(trip) / 8).max(1);
     }
 
-    /// The oldest packet has to be sent again. False: with all that was sent behind it, since the peer has told of a gap and keeps
-    /// nothing.
+    /// Makes the retransmission of the oldest packet due. Returns false if all packets sent after
+    /// it have to follow, since the peer has reported a gap and keeps nothing.
     pub(super) fn ask_alone(&mut self, told: bool) -> bool {
         if told && self.keeps == Keeps::No {
             return false;
@@ -255,13 +264,14 @@ impl Path {
         true
     }
 
-    /// How many packets are to be sent again alone.
+    /// Returns the number of packets that are to be retransmitted alone.
     pub(super) fn due(&self) -> u32 {
         self.due.map_or(0, |due| due.count)
     }
 
-    /// Nothing else can be sent now. What the peer has told that it misses goes a second time: were it lost again, only the probe
-    /// timer would find out.
+    /// Repeats the retransmission of a packet that the peer has reported missing, if nothing else
+    /// can be sent now. If the first retransmission were lost, only the probe timer would detect
+    /// it.
     pub(super) fn ask_twice(&mut self) {
         let Some(again) = self.again else {
             return;
@@ -276,32 +286,34 @@ impl Path {
         }
     }
 
-    /// Packets that may be under way, if so many are configured.
+    /// Returns the maximum number of packets in flight, of `most` that are configured.
     pub(super) fn window(&self, most: u32) -> u32 {
         self.congestion
             .as_ref()
             .map_or(most, |congestion| congestion.packets().min(most))
     }
 
-    /// Whether nothing may be sent now: before an answer has come, or lest there be more than the path takes.
+    /// True if nothing may be sent now: an answer has to arrive first, or congestion control
+    /// pauses.
     pub(super) fn holds(&mut self, now: u64) -> bool {
         let congestion = self.congestion.as_mut();
         self.holds || congestion.is_some_and(|congestion| congestion.pauses(now))
     }
 
-    /// When a pause ends that was met since [`resume`](Self::resume).
+    /// Returns the end of a pause that held packets back since [`resume`](Self::resume).
     pub(super) fn resumes_at(&self) -> Option<u64> {
         self.congestion.as_ref()?.resumes_at()
     }
 
-    /// It is tried again whether something may be sent.
+    /// Forgets a pause that held packets back, because sending is tried again.
     pub(super) fn resume(&mut self) {
         if let Some(congestion) = &mut self.congestion {
             congestion.resume();
         }
     }
 
-    /// A router has marked what was sent, or what was asked for. False: nobody heeds it.
+    /// Handles a congestion notification: a router has marked requests or responses of this
+    /// requester. False if congestion control is off.
     pub(super) fn notified(&mut self, now: u64) -> bool {
         if let Some(congestion) = &mut self.congestion {
             congestion.notified(now);
@@ -309,11 +321,12 @@ impl Path {
         self.congestion.is_some()
     }
 
-    /// A packet leaves again alone, or the last so far of `count`. To a peer that may keep nothing, nothing else is sent until it
-    /// is answered.
+    /// Notes a packet that is retransmitted alone, as number `count`. Unless the peer is known to
+    /// keep packets, nothing else is sent before the answer.
     pub(super) fn sends_alone(&mut self, packet: &mut Packet, end: u32, count: u32) {
         packet.ack_req = true;
-        // What is behind it is acknowledged late. Before anything was measured that is better than nothing.
+        // Later packets are acknowledged late. Before the first measurement, such a trip is an
+        // upper bound.
         self.is_late = true;
         let is_timed = self.timed.is_some_and(|(psn, _)| psn == packet.psn);
         if is_timed || self.smoothed > 0 {
@@ -326,13 +339,14 @@ impl Path {
         self.note_again(packet, end, Some(count), told);
     }
 
-    /// There is nothing more to be sent again.
+    /// Notes that no further packet is to be retransmitted alone.
     pub(super) fn sent_alone(&mut self) {
         self.due = None;
     }
 
-    /// All that is not acknowledged is to be sent again; `told`: for a gap that the peer has told of. What was under way is not
-    /// timed: an answer may be to either copy.
+    /// Notes that everything unacknowledged is to be retransmitted; `told` is true for a gap that
+    /// the peer has reported. The round trip is not measured, because an answer may be for either
+    /// copy.
     pub(super) fn went_back(&mut self, told: bool) {
         self.timed = None;
         self.due = None;
@@ -342,15 +356,16 @@ impl Path {
         self.back = Some(told);
     }
 
-    /// Something was acknowledged; `asks`: by a NAK, which says itself where to go on. If that is no more than what was sent
-    /// again, what was sent behind it has not come: true if all of it is to be sent again. To a peer that keeps something it
-    /// goes in growing parts, as the peer may have the rest.
+    /// Handles an acknowledgement; `asks` is true for a NAK, which itself says where to go on. If
+    /// no more than the retransmission is acknowledged, the packets sent after it have not arrived.
+    /// Returns true if all of them are to be retransmitted. To a peer that may keep packets they go
+    /// in growing parts, since that peer may have the rest.
     pub(super) fn answered(&mut self, una: u32, asks: bool) -> bool {
         let Some(again) = self.again else {
             return false;
         };
         if psn::is_behind(una, again.end) {
-            // Packets before the last of them, or responses, one after the other.
+            // Earlier packets of the retransmission, or some of its responses, are answered.
             if asks {
                 self.again = None;
             }
@@ -377,7 +392,7 @@ impl Path {
             return true;
         }
         if again.responds && self.keeps == Keeps::Yes {
-            // Whether there is more to come is not known.
+            // It is not known whether more responses arrive.
             return false;
         }
         self.due = Some(Due {

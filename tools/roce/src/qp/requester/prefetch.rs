@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What is needed soon, for [`Qp::prefetch`](crate::Qp::prefetch).
+//! Prefetches of the requester's memory, for [`Qp::prefetch`](crate::Qp::prefetch).
 
 use super::Requester;
 use crate::prefetch;
 
 impl Requester {
-    /// Its cache lines.
+    /// Prefetches the cache lines of the requester.
     #[inline]
     pub(crate) fn prefetch(&self) {
         prefetch::line(self);
@@ -14,7 +14,7 @@ impl Requester {
         prefetch::line(&self.rewound);
     }
 
-    /// The slot that is used next.
+    /// Prefetches the slot that is used next.
     #[inline]
     pub(crate) fn prefetch_work(&self) {
         if let Some(slot) = self.slots.upcoming() {
@@ -23,7 +23,7 @@ impl Requester {
         }
     }
 
-    /// Its list of buffers.
+    /// Prefetches the list of buffers of that slot.
     #[inline]
     pub(crate) fn prefetch_buffers(&self) {
         if let Some(slot) = self.slots.upcoming() {

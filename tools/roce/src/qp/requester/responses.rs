@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the peer's responder answers: responses and acknowledgements complete work requests.
+//! Responses and acknowledgements from the peer's responder, which complete work requests.
 //!
-//! The responder answers in PSN order. So whatever answers PSN n also acknowledges every SEND and WRITE before n, and
-//! tells that a READ or atomic before n whose response has not come was lost on the way ("implied NAK", IBTA 9.7.5).
+//! The responder answers in PSN order. So an answer to PSN n also acknowledges every SEND and WRITE
+//! before n. If the response to a READ or atomic before n has not arrived, the answer shows that
+//! this response was lost on the way ("implied NAK", IBTA 9.7.5).
 
 use super::retry::{Back, Wait};
 use super::Requester;
@@ -14,7 +15,8 @@ use crate::qp::timers::rnr_delay_ns;
 use crate::qp::{Core, QpState};
 
 impl Requester {
-    /// Handles a response. A cause returned takes the queue pair to ERR; its work request has been completed.
+    /// Handles a response. A returned cause moves the queue pair to ERR; the work request that
+    /// failed is complete.
     pub(crate) fn receive<H: Host>(
         &mut self,
         core: &mut Core,
@@ -51,7 +53,8 @@ impl Requester {
         None
     }
 
-    /// What was sent again is answered. If that acknowledges nothing behind it, the rest has to be sent again too.
+    /// Handles the answer to a retransmission. If the answer acknowledges no later packet, the rest
+    /// may have to be retransmitted too.
     fn note_answer(&mut self, kind: &Kind) {
         let Some(path) = &mut self.path else {
             return;
@@ -66,7 +69,7 @@ impl Requester {
         }
     }
 
-    /// An answer came to nothing that is outstanding.
+    /// Notes an answer to a PSN that is not outstanding.
     fn note_stale(&mut self, core: &mut Core, now: u64) {
         core.counters.stale_responses += 1;
         if let Some(path) = &mut self.path {
@@ -74,13 +77,13 @@ impl Requester {
         }
     }
 
-    /// Whether a PSN was sent and is not acknowledged.
+    /// True if a PSN was sent and is not acknowledged.
     fn is_outstanding(&self, psn: u32) -> bool {
         psn::ahead(psn, self.una_psn) < psn::ahead(self.sent_psn, self.una_psn)
     }
 
-    /// Everything before `end` is done at the peer. Completes work requests; false: a READ or atomic before `end` has
-    /// not had its response, and acknowledgement ends there.
+    /// Acknowledges everything before `end` and completes work requests. Returns false if a READ or
+    /// atomic before `end` has not had its response; acknowledgement ends there.
     fn acknowledge<H: Host>(&mut self, core: &mut Core, host: &mut H, now: u64, end: u32) -> bool {
         let una = self.una_psn;
         let all = self.acknowledge_slots(core, host, end);
@@ -90,8 +93,8 @@ impl Requester {
         all
     }
 
-    /// Something was acknowledged: all retries are there again (IBTA 9.7.6), and what the peer had no receive for, it has
-    /// taken.
+    /// Notes progress: all retries are available again (IBTA 9.7.6), and the peer has taken the
+    /// request for which it had no receive.
     fn note_progress(&mut self, core: &Core, now: u64) {
         self.reload_retries(core);
         if let Some(path) = &mut self.path {
@@ -113,7 +116,7 @@ impl Requester {
             let (first, psns) = (slot.first_psn, slot.psns);
             let base = psn::add(first, slot.progress);
             if slot.awaits_response() {
-                // The oldest PSN not acknowledged lies in this READ: `end` is beyond it.
+                // The oldest PSN that is not acknowledged belongs to this READ or atomic.
                 self.una_psn = base;
                 return end == base;
             }
@@ -140,7 +143,8 @@ impl Requester {
         let syndrome = aeth.syndrome;
         if !self.is_outstanding(psn) {
             self.note_stale(core, now);
-            // Unasked, when receives were posted: nothing new is acknowledged, and there are credits.
+            // The peer sent this because receives were posted: it has credits and acknowledges
+            // nothing new.
             if psn::add(psn, 1) == self.una_psn {
                 self.take_credits(aeth);
             }
@@ -157,7 +161,7 @@ impl Requester {
         match syndrome {
             AethSyndrome::Ack { .. } => Ok(()),
             AethSyndrome::Rnr { timer } => {
-                // A copy of the one that it waits for already.
+                // This is a copy of the RNR NAK whose timer runs already.
                 if self.awaits_receive() {
                     self.note_stale(core, now);
                     return Ok(());
@@ -167,7 +171,7 @@ impl Requester {
                     let cause = Syndrome::RnrRetryExceeded;
                     return Err(self.fail_oldest(core, host, WcStatus::RnrRetryExcErr, cause));
                 }
-                // 7 is for ever (IBTA 9.7.5).
+                // 7 retries for ever (IBTA 9.7.5).
                 if core.attr.rnr_retry != 7 {
                     self.rnr_left -= 1;
                 }
@@ -179,7 +183,7 @@ impl Requester {
             }
             AethSyndrome::Nak(NakCode::Sequence) => {
                 core.counters.sequence_naks_received += 1;
-                // What it asks for is about to be sent again already.
+                // The packets that the NAK asks for are about to be retransmitted already.
                 if self.is_rewound() || self.awaits_receive() {
                     return Ok(());
                 }
@@ -219,10 +223,10 @@ impl Requester {
         }
     }
 
-    /// A response was lost: asks for it again, once for each gap.
+    /// Requests a lost response again, once for each gap.
     fn imply_nak<H: Host>(&mut self, core: &mut Core, host: &mut H) -> Result<(), Syndrome> {
         let asked = self.implied_nak_at == Some(self.una_psn);
-        // What it would ask for is about to be sent again already.
+        // The request is about to be sent again already.
         if asked || self.is_rewound() || self.awaits_receive() {
             return Ok(());
         }
@@ -240,7 +244,8 @@ impl Requester {
         Err(self.fail_oldest(core, host, WcStatus::BadRespErr, cause))
     }
 
-    /// A response has a PSN that asks for none. One that died with an earlier life of the peer has not come at all.
+    /// Handles a response whose PSN expects none, which is an error. A response with a dead
+    /// payload, from before a RESET of the peer, counts as lost.
     fn misplaced<H: Host>(
         &mut self,
         core: &mut Core,
@@ -264,12 +269,14 @@ impl Requester {
     ) -> Result<(), Syndrome> {
         let mtu = core.attr.path_mtu;
         let last_psn = psn::add(packet.psn, packet.psns.saturating_sub(1));
-        // A super-packet that goes on behind what was asked for, as of a peer with a smaller path MTU, is of the wrong length.
+        // A super-packet that reaches beyond the outstanding PSNs, as from a peer with a smaller
+        // path MTU, is not stale: its length is wrong.
         if !self.is_outstanding(packet.psn) && !self.is_outstanding(last_psn) {
             self.note_stale(core, now);
             return Ok(());
         }
-        // The oldest work request that waits for a response; all before it are done, since this came.
+        // The oldest work request that waits for a response. All before it are done, since this
+        // arrived.
         let mut index = self.slots.oldest();
         let slot = loop {
             match self.slots.get(index).filter(|slot| slot.started) {
@@ -282,11 +289,11 @@ impl Requester {
         let expected = psn::add(first, progress);
         let ahead = psn::ahead(packet.psn, expected);
         if psn::is_behind(packet.psn, expected) {
-            // Begins with what came before; a super-packet may go on with what is new.
+            // The packet begins with old responses; a super-packet may continue with new ones.
             let old = psn::ahead(expected, packet.psn);
             if old >= packet.psns {
                 if psn::is_behind(packet.psn, first) {
-                    // Answers the PSN of a SEND or WRITE.
+                    // The PSN belongs to a SEND or WRITE.
                     return self.misplaced(core, host, &packet);
                 }
                 self.note_stale(core, now);
@@ -321,7 +328,8 @@ impl Requester {
         let Some(slot) = self.slots.get(index) else {
             return Ok(());
         };
-        // The responses to a request begin with a FIRST or ONLY; asked for again, they may do so in the middle.
+        // The responses to a request begin with a FIRST or ONLY. After a repeated request, one may
+        // also be in the middle.
         if slot.begins_part(progress) && !packet.first {
             return self.bad_response(core, host, Syndrome::ResponseOpcode);
         }
@@ -367,7 +375,8 @@ impl Requester {
             Err(CopyFault::Target(cause)) => {
                 return Err(self.fail_oldest(core, host, WcStatus::LocProtErr, cause));
             }
-            // The peer's memory went away between its check and the copy. Asked again, the peer will say so itself.
+            // The peer's memory went away between its check and the copy. When the request is sent
+            // again, the peer reports the error itself.
             Err(CopyFault::Source(cause)) => {
                 if let Payload::Region { lender, .. } = &packet.payload {
                     lender.fault.set(Some((expected, cause)));
@@ -386,7 +395,7 @@ impl Requester {
             if slot.progress >= slot.psns {
                 self.complete_oldest(core, host);
             } else if slot.progress >= part_end {
-                // The place of a part that is whole is free for the next.
+                // A complete part frees its place for the next one.
                 self.responses_due = self.responses_due.saturating_sub(1);
             }
         }
@@ -394,7 +403,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Whether a PSN belongs to a work request that waits for a response.
+    /// True if a PSN belongs to a work request that waits for a response.
     fn answers_response(&self, psn: u32) -> bool {
         let mut index = self.slots.oldest();
         while let Some(slot) = self.slots.get(index) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The requester's timers, and going back to what was not acknowledged.
+//! The requester's timers, and going back to packets that are not acknowledged.
 
 use super::Requester;
 use crate::host::{Host, Syndrome, WcStatus};
@@ -8,41 +8,43 @@ use crate::psn;
 use crate::qp::timers::ack_timeout_ns;
 use crate::qp::{Budget, Core};
 
-/// How long an answer is waited for before any was timed.
+/// Timeout in nanoseconds before the first round trip is measured.
 const UNKNOWN_TRIP_NS: u64 = 1_000_000;
 
-/// What the requester waits for before it sends again what is not acknowledged, in nanoseconds.
+/// The event that the requester waits for before a retransmission; times are in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Wait {
-    /// Nothing is outstanding, or the timer does not run: what went back is about to be sent, or there is no timeout.
+    /// Nothing is outstanding, or no timer runs: a retransmission is about to be sent, or there is
+    /// no timeout.
     Nothing,
-    /// An acknowledgement.
+    /// The peer has to acknowledge packets.
     Acknowledgement {
-        /// The ACK timer: then it counts as a retry.
+        /// Time when the ACK timer expires; the retransmission then counts as a retry.
         expires: u64,
-        /// Before that everything is sent again at this time, which does not count.
+        /// Time of the next probe before that, if any; a probe does not count as a retry.
         probe: Option<u64>,
-        /// The time from then to the next such attempt.
+        /// Delay before that probe; the next one waits twice as long.
         delay: u64,
     },
-    /// The peer has no receive: an RNR NAK came, and nothing is sent before this time.
+    /// The peer has no receive: an RNR NAK arrived, and nothing is sent until its timer expires.
     Receive {
-        /// When the RNR NAK timer expires.
+        /// Time when the RNR NAK timer expires.
         until: u64,
     },
 }
 
-/// What is sent again.
+/// The packets to retransmit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Back {
-    /// The oldest packet, to hear where to go on; `told`: of a gap that the peer has told of.
+    /// The oldest packet, whose answer shows where to go on. `told` is true if the peer has
+    /// reported a gap.
     Oldest { told: bool },
-    /// All.
+    /// Everything that is not acknowledged.
     All,
 }
 
 impl Requester {
-    /// Starts the ACK timer if something is outstanding; on progress, anew.
+    /// Starts the ACK timer if something is outstanding, and restarts it after progress.
     pub(super) fn arm(&mut self, core: &Core, now: u64, progress: bool) {
         if self.sent_psn == self.una_psn {
             self.disarm();
@@ -58,7 +60,7 @@ impl Requester {
         }
     }
 
-    /// How long an answer is waited for before it is asked for again.
+    /// Returns the time in nanoseconds to wait for an answer before a probe.
     fn patience(&self, core: &Core) -> u64 {
         let least = core.config.min_timeout_ns;
         self.path.as_ref().map_or(least, |path| {
@@ -66,27 +68,28 @@ impl Requester {
         })
     }
 
-    /// A READ response came that is of no use: what was asked for again comes behind it.
+    /// Defers the probe after a READ response without progress: the requested responses follow it.
     pub(super) fn defer_probe(&mut self, core: &Core, now: u64) {
         if let (Wait::Acknowledgement { expires, .. }, Some(_)) = (self.waits, &self.path) {
             self.waits = await_ack(core, now, expires, self.patience(core));
         }
     }
 
-    /// Stops the ACK timer. That of an RNR NAK runs on.
+    /// Stops the ACK timer. An RNR NAK timer runs on.
     pub(super) fn disarm(&mut self) {
         if !self.awaits_receive() {
             self.waits = Wait::Nothing;
         }
     }
 
-    /// Whether an RNR NAK came and its time is not over.
+    /// True if an RNR NAK arrived and its timer has not expired.
     pub(super) fn awaits_receive(&self) -> bool {
         matches!(self.waits, Wait::Receive { .. })
     }
 
-    /// A responder reports each gap once, so a NAK that is lost, or a packet that is lost again, would cost the whole
-    /// ACK timeout. So before it expires, the oldest packet is sent again at growing distances: its answer tells where to go on.
+    /// Retransmits the oldest packet before the ACK timer expires, with growing delays; its answer
+    /// shows where to go on. A responder reports each gap once, so the loss of a NAK or of a
+    /// retransmission would otherwise cost the whole ACK timeout.
     pub(super) fn probe(&mut self, core: &mut Core, now: u64) {
         core.counters.probes += 1;
         if let Some(path) = &mut self.path {
@@ -136,11 +139,12 @@ impl Requester {
         }
     }
 
-    /// The PSN at the cursor: one after what was sent last, of a READ after the responses that were asked for.
+    /// Returns the PSN at the cursor: one after the last sent packet; for a READ, after the
+    /// responses that were requested.
     pub(super) fn next_to_send(&self) -> u32 {
         let (mut index, mut packets) = (self.cursor, self.cursor_packets);
         while let Some(slot) = self.slots.get(index).filter(|slot| slot.started) {
-            // What sends nothing has no PSN.
+            // A work request without packets has no PSN.
             if slot.psns > 0 {
                 return psn::add(slot.first_psn, packets);
             }
@@ -149,7 +153,8 @@ impl Requester {
         self.next_psn
     }
 
-    /// Sends again what is due alone: the oldest packet, or a few. What else is to be sent goes on where it was.
+    /// Retransmits the packets that are due alone: the oldest, or a few. Other packets then
+    /// continue where they were.
     pub(super) fn send_alone<H: Host>(
         &mut self,
         core: &mut Core,
@@ -166,7 +171,7 @@ impl Requester {
         self.cursor_packets = self.acknowledged_of_oldest();
         let end = (cursor.wrapping_sub(oldest), packets);
         for count in 1..=due {
-            // What was not sent follows in its turn.
+            // Packets that were not sent before follow in their turn.
             if (self.cursor.wrapping_sub(oldest), self.cursor_packets) >= end {
                 break;
             }
@@ -200,7 +205,8 @@ impl Requester {
         self.cursor_packets = self.acknowledged_of_oldest();
     }
 
-    /// Whether all that is not acknowledged is about to be sent again anyway: then it costs no retry to ask for it.
+    /// True if everything unacknowledged is about to be retransmitted anyway, so that a request for
+    /// it costs no retry.
     pub(super) fn is_rewound(&self) -> bool {
         self.rewound
             || self.path.as_ref().is_some_and(|path| path.due() > 0)
@@ -208,14 +214,16 @@ impl Requester {
                 && self.cursor_packets == self.acknowledged_of_oldest()
     }
 
-    /// An acknowledgement overtook a cursor that had gone back: what it covers is not sent again.
+    /// Skips packets that were acknowledged after the cursor went back, so that they are not sent
+    /// again.
     pub(super) fn skip_acknowledged(&mut self) {
         if self.cursor == self.slots.oldest() {
             self.cursor_packets = self.cursor_packets.max(self.acknowledged_of_oldest());
         }
     }
 
-    /// Packets of the oldest work request that are acknowledged; of a READ, the responses that have come.
+    /// Returns the number of acknowledged packets of the oldest work request; for a READ, of
+    /// responses that have arrived.
     fn acknowledged_of_oldest(&self) -> u32 {
         match self.slots.front() {
             Some(slot) if slot.started && slot.awaits_response() => slot.progress,
@@ -225,8 +233,8 @@ impl Requester {
     }
 }
 
-/// Waits for an acknowledgement, with the next probe if it comes before the ACK timer expires. Between local peers nothing is
-/// lost.
+/// Returns the wait for an acknowledgement, with the next probe if it is due before the ACK timer
+/// expires. Local peers need no probe, because no packet is lost between them.
 fn await_ack(core: &Core, now: u64, expires: u64, delay: u64) -> Wait {
     let probe = now.saturating_add(delay);
     Wait::Acknowledgement {

@@ -11,9 +11,10 @@ use crate::qp::{Budget, Core, QpState};
 use alloc::rc::Rc;
 
 impl Requester {
-    /// The packet after the last one, which stands for `most` packets at most, or nothing if nothing may be sent now. What
-    /// sends none (LOCAL_INV, FAST_REG, BIND_MW) is executed on the way, and each costs as much as a packet: nothing, too, if
-    /// that was all of the budget.
+    /// Returns the next packet, which stands for at most `most` packets, or None if nothing may be
+    /// sent now. Work requests without packets (LOCAL_INV, FAST_REG, BIND_MW) are executed on the
+    /// way. Each of them costs as much as a packet, so None is also returned when they have spent
+    /// the budget.
     pub(super) fn next_packet<H: Host>(
         &mut self,
         core: &mut Core,
@@ -62,7 +63,7 @@ impl Requester {
         }
     }
 
-    /// The cursor passes `packets` packets of its work request.
+    /// Moves the cursor past `packets` packets of its work request.
     fn advance(&mut self, packets: u32) {
         self.cursor_packets = self.cursor_packets.saturating_add(packets);
         let psns = self.slots.get(self.cursor).map_or(0, |slot| slot.psns);
@@ -72,7 +73,8 @@ impl Requester {
         }
     }
 
-    /// Gives a work request its PSNs if nothing holds it back. True also when it got a fault instead.
+    /// Assigns PSNs to a work request if nothing holds it back. Returns true also if it got a fault
+    /// instead.
     fn try_start<H: Host>(&mut self, core: &Core, host: &mut H, index: u32) -> bool {
         let outstanding = psn::ahead(self.next_psn, self.una_psn);
         let (responses_due, next_psn) = (self.responses_due, self.next_psn);
@@ -81,12 +83,12 @@ impl Requester {
         let Some(slot) = self.slots.get_mut(index) else {
             return false;
         };
-        // Fence: after all READs and atomics before it (IBTA 10.8.3).
+        // A fence waits for all READs and atomics before it (IBTA 10.8.3).
         if slot.wqe.fence && responses_due > 0 {
             return false;
         }
         let psns = match slot.wqe.opcode {
-            // Executed in order with all before it, which may use the key.
+            // An earlier work request may use the key, so LOCAL_INV waits for all of them.
             WqeOpcode::LocalInv => {
                 if !is_oldest {
                     return false;
@@ -143,7 +145,7 @@ impl Requester {
         true
     }
 
-    /// Notes that PSNs up to `end` were sent.
+    /// Notes that `count` PSNs from `from` on were sent.
     fn note_sent(&mut self, core: &mut Core, from: u32, count: u32) {
         self.rewound = false;
         let sent = psn::ahead(self.sent_psn, self.una_psn);
@@ -158,7 +160,8 @@ impl Requester {
         }
     }
 
-    /// Finds a place among `max_rd_atomic` for the part of a READ that is next. The first has one since the READ started.
+    /// Reserves a place among `max_rd_atomic` for the next part of a READ. The first part has a
+    /// place since the READ started. Returns false if no place is free.
     fn place_part(&mut self, core: &Core, begin: u32) -> bool {
         let Some(slot) = self.slots.get_mut(self.cursor) else {
             return false;
@@ -166,7 +169,7 @@ impl Requester {
         if begin < slot.placed {
             return true;
         }
-        // The driver may have lowered the limit in SQD. What has started ends all the same.
+        // The driver may have lowered the limit in SQD. A READ that has started ends nevertheless.
         let limit = u32::from(core.attr.max_rd_atomic).max(1);
         if self.responses_due >= limit || self.limit.start(false).is_none() {
             return false;
@@ -176,15 +179,16 @@ impl Requester {
         true
     }
 
-    /// The request of an atomic, ATOMIC WRITE or FLUSH, or one for the next part of a READ; of a part whose first responses have come, for the rest.
+    /// Returns the request of an atomic, ATOMIC WRITE or FLUSH, or of the next part of a READ. If
+    /// the first responses of a part have arrived, the request asks for the rest.
     fn response_request(&mut self, core: &mut Core) -> Option<Packet> {
         let slot = self.slots.get(self.cursor)?;
         let begin = self.cursor_packets.max(slot.progress);
         let end = slot.part_end(begin);
         let from = psn::add(slot.first_psn, begin);
         let rest = end.saturating_sub(begin);
-        // On a wire the responses have to fit into the window. The oldest part always may go: it was measured when its READ
-        // started.
+        // Over a wire the responses have to fit into the window. The oldest part may always go,
+        // because its size was chosen for the window when its READ started.
         let ahead = psn::ahead(from, self.una_psn);
         let reach = if core.attr.local_peer { 1 } else { rest };
         if ahead > 0 && ahead.saturating_add(reach) > self.window(core) {
@@ -203,7 +207,8 @@ impl Requester {
                 let length = part - done;
                 Kind::ReadRequest(Reth {
                     addr: wqe.remote_addr.wrapping_add(u64::from(done)),
-                    // Nobody looks at the key of nothing (C9-88), but soft RoCE drops each copy that names one.
+                    // No responder checks the key of zero bytes (C9-88), but soft RoCE drops each
+                    // copy that names one.
                     rkey: if length == 0 { 0 } else { wqe.rkey },
                     length,
                 })
@@ -252,7 +257,7 @@ impl Requester {
         Some(packet)
     }
 
-    /// The next packets of a SEND or WRITE, as one super-packet.
+    /// Returns the next packets of a SEND or WRITE as one super-packet.
     fn data_packet<H: Host>(
         &mut self,
         core: &mut Core,
@@ -274,7 +279,8 @@ impl Requester {
         let mut count = (slot.psns - done).min(most).min(room);
         let is_beyond = slot.takes_receive() && self.limit.is_beyond(slot.ssn);
         if is_beyond && slot.wqe.opcode != WqeOpcode::RdmaWriteImm {
-            // Without a credit, one packet of it. When that is acknowledged, there is a receive (IBTA 9.7.7.2).
+            // Without a credit only the first packet is sent. Its acknowledgement shows that there
+            // is a receive (IBTA 9.7.7.2).
             let acknowledged = psn::ahead(self.una_psn, slot.first_psn);
             if done == 0 {
                 count = 1;
@@ -316,7 +322,8 @@ impl Requester {
         }
         let unreliable = core.transport() == Transport::Uc;
         if unreliable {
-            // The work request is done when it has left, so the packet must not need its buffers any more.
+            // The work request completes when the packet leaves, so the packet must not need its
+            // buffers.
             match read_payload(host, &packet.payload) {
                 Ok(payload) => packet.payload = payload,
                 Err(cause) => {

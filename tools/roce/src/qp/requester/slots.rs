@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The work requests of a send queue that were decoded and are not complete: a ring of slots.
+//! The work requests of a send queue that are decoded and not complete: a ring of slots.
 
 use crate::host::{completes_as, Gather, SendWqe, Target, WcOpcode, WqeError, WqeOpcode};
 use crate::qp::owed::Owed;
@@ -13,25 +13,27 @@ use core::mem;
 pub(super) struct Slot {
     pub(super) wqe: SendWqe,
     pub(super) gather: Rc<Gather>,
-    /// First PSN, valid once started.
+    /// First PSN, valid after the start.
     pub(super) first_psn: u32,
-    /// Number of PSNs: packets of a SEND or WRITE, responses of a READ; 0 for what sends nothing.
+    /// Number of PSNs: packets of a SEND or WRITE, responses of a READ; 0 if nothing is sent.
     pub(super) psns: u32,
-    /// Number among the messages of the connection, valid once started (IBTA 9.7.7.2).
+    /// Send sequence number (SSN), valid after the start (IBTA 9.7.7.2).
     pub(super) ssn: u32,
-    /// READ: responses that have come.
+    /// READ: number of responses that have arrived.
     pub(super) progress: u32,
-    /// READ: responses that one request asks for, but for the last. Each such part is a message of its own to the peer.
+    /// READ: number of responses that each request asks for, except the last. To the peer each such
+    /// part is a message of its own.
     pub(super) part: u32,
-    /// READ: responses of the parts that were asked for, or may be at once: they have their places among `max_rd_atomic`.
+    /// READ: number of responses in the parts that have a place among `max_rd_atomic`. Those parts
+    /// were requested or may be requested at once.
     pub(super) placed: u32,
     pub(super) started: bool,
-    /// Why it cannot be executed.
+    /// Error that prevents its execution.
     pub(super) fault: Option<WqeError>,
 }
 
 impl Slot {
-    /// Whether it ends by a response rather than by an acknowledgement.
+    /// True if a response ends the work request, not an acknowledgement.
     pub(super) fn awaits_response(&self) -> bool {
         matches!(
             self.wqe.opcode,
@@ -43,7 +45,7 @@ impl Slot {
         )
     }
 
-    /// Whether it takes a receive at the peer.
+    /// True if the work request takes a receive at the peer.
     pub(super) fn takes_receive(&self) -> bool {
         matches!(
             self.wqe.opcode,
@@ -51,13 +53,13 @@ impl Slot {
         )
     }
 
-    /// One after the last response of the part that response `n` belongs to.
+    /// Returns the end (exclusive) of the part that response `n` belongs to.
     pub(super) fn part_end(&self, n: u32) -> u32 {
         let part = self.part.max(1);
         (n - n % part).saturating_add(part).min(self.psns)
     }
 
-    /// Whether response `n` is the first of a part.
+    /// True if response `n` is the first of a part.
     pub(super) fn begins_part(&self, n: u32) -> bool {
         n % self.part.max(1) == 0
     }
@@ -66,7 +68,7 @@ impl Slot {
         self.gather.length
     }
 
-    /// Where a response goes whose first byte is the message's byte `offset`.
+    /// Returns the destination of a response whose first byte is byte `offset` of the message.
     pub(super) fn target(&self, offset: u32) -> Target<'_> {
         Target::Scatter {
             pd: self.gather.pd,
@@ -77,31 +79,31 @@ impl Slot {
     }
 }
 
-/// Work requests `oldest..next`, by their free-running WQE index. Their number is bounded by
-/// [`Config::max_outstanding`](crate::qp::Config::max_outstanding).
+/// Work requests `oldest..next`, by their free-running WQE index.
+/// [`Config::max_outstanding`](crate::qp::Config::max_outstanding) limits their number.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
-    /// Its size is 0 or a power of two, and grows as needed: a queue pair that never has more than one work request under
-    /// way uses the same memory again and again.
+    /// Ring with a size of 0 or a power of two, which grows as needed: a queue pair with at most
+    /// one outstanding work request reuses the same memory.
     ring: Vec<Slot>,
     oldest: u32,
     next: u32,
 }
 
 impl Slots {
-    /// Index of the oldest work request that is not complete.
+    /// Returns the index of the oldest work request that is not complete.
     #[inline]
     pub(super) fn oldest(&self) -> u32 {
         self.oldest
     }
 
-    /// Index of the next work request to decode.
+    /// Returns the index of the next work request to decode.
     #[inline]
     pub(super) fn next(&self) -> u32 {
         self.next
     }
 
-    /// How many there are.
+    /// Returns the number of work requests.
     #[inline]
     pub(super) fn len(&self) -> u32 {
         self.next.wrapping_sub(self.oldest)
@@ -112,7 +114,7 @@ impl Slots {
         index as usize & self.ring.len().wrapping_sub(1)
     }
 
-    /// The work request of an index, if it is one of those here.
+    /// Returns the work request with this index, if the index is in `oldest..next`.
     #[inline]
     pub(super) fn get(&self, index: u32) -> Option<&Slot> {
         if index.wrapping_sub(self.oldest) >= self.len() {
@@ -121,7 +123,7 @@ impl Slots {
         self.ring.get(self.place(index))
     }
 
-    /// The same, to change it.
+    /// Returns the work request with this index for changes, if the index is in `oldest..next`.
     #[inline]
     pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut Slot> {
         if index.wrapping_sub(self.oldest) >= self.len() {
@@ -131,19 +133,20 @@ impl Slots {
         self.ring.get_mut(place)
     }
 
-    /// The oldest work request.
+    /// Returns the oldest work request.
     #[inline]
     pub(super) fn front(&self) -> Option<&Slot> {
         self.get(self.oldest)
     }
 
-    /// The place of the next work request, to have it fetched early.
+    /// Returns the slot of the next work request, for a prefetch.
     #[inline]
     pub(super) fn upcoming(&self) -> Option<&Slot> {
         self.ring.get(self.place(self.next))
     }
 
-    /// A place for the next work request, with its index. What an earlier one has left there stays, for its memory.
+    /// Adds a slot for the next work request and returns it with its index. The slot still has the
+    /// contents of an earlier work request, so that their memory is reused.
     pub(super) fn push(&mut self) -> Option<(u32, &mut Slot)> {
         if self.len() as usize >= self.ring.len() {
             self.grow();
@@ -167,7 +170,7 @@ impl Slots {
         self.ring = grown;
     }
 
-    /// Takes the oldest work request out.
+    /// Removes the oldest work request.
     #[inline]
     #[must_use = "a work request is owed a completion"]
     pub(super) fn pop(&mut self) -> Option<Owed> {
@@ -177,7 +180,8 @@ impl Slots {
         Some(owed)
     }
 
-    /// Passes the next work request by, which was never decoded and is called so; there is none before it.
+    /// Removes the next work request, which was never decoded and has this `wr_id` and opcode.
+    /// There is no work request before it.
     pub(super) fn pass(&mut self, wr_id: u64, opcode: WcOpcode) -> Owed {
         let owed = Owed::new(wr_id, self.oldest, opcode);
         self.oldest = self.oldest.wrapping_add(1);
@@ -185,7 +189,8 @@ impl Slots {
         owed
     }
 
-    /// Forgets all, and counts from 0 again. A small ring keeps its memory for the next life, a big one gives it back.
+    /// Removes all work requests and counts from 0 again. A small ring keeps its memory, and a big
+    /// one frees it.
     pub(super) fn reset(&mut self) {
         (self.oldest, self.next) = (0, 0);
         if self.ring.len() > 64 {
