@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Congestion notifications (annex A17.9): what routers have marked is told to who has sent it.
+//! Congestion notifications (annex A17.9): the sender of a packet learns that a router has marked
+//! it.
 //!
-//! A request that is marked is answered by a CNP, whatever else becomes of it; one in [`CNP_INTERVAL_NS`] is enough. A response that is
-//! marked tells the requester itself that it has asked for too much. An acknowledgement that is marked tells nothing: there
-//! is hardly less that could be sent.
+//! A CNP answers each marked request, whatever else happens to the request; one CNP in
+//! [`CNP_INTERVAL_NS`] is enough. A marked response informs the requester itself that it has
+//! requested too much. A marked acknowledgement has no effect: there is hardly less that could be
+//! sent.
 
 use super::{Core, QpState};
 use crate::counters::CongestionCounters;
@@ -12,17 +14,17 @@ use crate::host::Host;
 use crate::packet::{Kind, Packet};
 use alloc::boxed::Box;
 
-/// Between two CNPs of one queue pair, in nanoseconds.
+/// Minimum time between two CNPs of one queue pair, in nanoseconds.
 pub const CNP_INTERVAL_NS: u64 = 50_000;
 
-/// Answers what is marked, and counts. A queue pair that never met congestion has nothing of it.
+/// Answers and counts marked packets. A queue pair without congestion has no memory for this.
 #[derive(Debug, Default)]
 pub(super) struct Notifier(Option<Box<Met>>);
 
-/// Congestion was met.
+/// State of a queue pair that has met congestion.
 #[derive(Debug, Default)]
 struct Met {
-    /// No CNP before this time.
+    /// Time before which no CNP is sent.
     next: u64,
     counters: CongestionCounters,
 }
@@ -32,7 +34,7 @@ impl Notifier {
         self.0.get_or_insert_with(Box::default)
     }
 
-    /// `spurious`: the spurious retransmissions since RESET.
+    /// Returns the counters; `spurious` is the number of spurious retransmissions since RESET.
     pub(super) fn counters(&self, spurious: u64) -> CongestionCounters {
         let met = self.0.as_ref();
         let mut counters = met.map_or_else(Default::default, |met| met.counters);
@@ -47,7 +49,7 @@ impl Notifier {
         }
     }
 
-    /// A CNP came.
+    /// Counts a CNP; `is_heeded` is true if congestion control acts on it.
     pub(super) fn note_cnp(&mut self, is_heeded: bool) {
         let counters = &mut self.met().counters;
         if is_heeded {
@@ -57,7 +59,7 @@ impl Notifier {
         }
     }
 
-    /// A packet came that a router has marked.
+    /// Counts a packet that a router has marked, and sends a CNP if it is a request.
     pub(super) fn note_marked<H: Host>(
         &mut self,
         core: &mut Core,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a queue pair sends to its peer, whichever half of it does.
+//! The packets that both sides of a queue pair send to its peer.
 
 use super::Core;
 use crate::host::Host;
 use crate::packet::{Kind, Packet, Payload};
 
 impl Core {
-    /// A packet to the peer, whole and without a payload.
+    /// Returns a packet to the peer, which is a whole message without a payload.
     pub(crate) fn packet(&self, kind: Kind, psn: u32, psns: u32) -> Packet {
         Packet {
             transport: self.transport(),

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The responder of a reliable connection, a queue pair's receive queue: requests in, acknowledgements and responses out.
+//! The responder of a reliable connection, a queue pair's receive queue: it receives requests, and
+//! sends acknowledgements and responses.
 //!
-//! A request is checked in the order of IBTA 9.7.4.1: sequence, opcode, operation enabled, resources (a receive, a READ
-//! slot), R_Key, length. Answers leave in PSN order: as long as READ responses are waiting, acknowledgements and NAKs
-//! wait behind them.
+//! A request is checked in the order of IBTA 9.7.4.1: sequence, opcode, operation enabled,
+//! resources (a receive, a READ slot), R_Key, length. Answers leave in PSN order: while READ
+//! responses are pending, later acknowledgements and NAKs wait for them.
 //!
-//! This file places a request in the sequence, `execute.rs` executes it, `duplicate.rs` repeats what was executed
-//! before, `keep.rs` keeps what comes ahead of a gap, `place.rs` has ATOMIC WRITE and FLUSH, `answer.rs` answers, `refuse.rs`
-//! ends the connection, `receives.rs` takes and flushes receives. Documentation/rules.md has the rules by clause.
+//! This file checks the place of a request in the sequence, `execute.rs` executes it,
+//! `duplicate.rs` answers requests that were executed before, `keep.rs` keeps requests that arrive
+//! ahead of a gap, `place.rs` has ATOMIC WRITE and FLUSH, `answer.rs` sends answers, `refuse.rs`
+//! ends the connection, and `receives.rs` takes and flushes receives. Documentation/rules.md has
+//! the rules by clause.
 
 mod answer;
 mod duplicate;
@@ -32,10 +35,10 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 
-/// Longest message of the protocol (IBTA 9.7.4).
+/// Length of the longest message of the protocol in bytes (IBTA 9.7.4).
 const MAX_LENGTH: u32 = 1 << 31;
 
-/// A message of which the last packet has not come.
+/// A message whose last packet has not arrived.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Message {
     Send,
@@ -59,63 +62,65 @@ enum Body {
         addr: u64,
         rkey: u32,
         op: AtomicOp,
-        /// The value before the operation.
+        /// Value in memory before the operation.
         value: u64,
     },
     AtomicWrite(Reth),
     Flush(Feth, Reth),
 }
 
-/// A response that waits to be sent.
+/// A response that is to be sent.
 #[derive(Clone, Copy, Debug)]
 struct Answer {
     to: Executed,
-    /// Packets sent.
+    /// Number of response packets that were sent.
     done: u32,
-    /// To a duplicate.
+    /// True if the response is to a duplicate.
     again: bool,
 }
 
-/// What ends the connection, to be carried out when all answers before it are sent.
+/// A refusal, which ends the connection after all earlier answers are sent.
 #[derive(Clone, Copy, Debug)]
 struct Refusal {
     psn: u32,
-    /// None: no NAK.
+    /// Code of the NAK. None: the request is acknowledged.
     nak: Option<NakCode>,
-    /// What the receive that was taken completes with, if one was; WR_FLUSH_ERR if it is not to blame.
+    /// Status of the receive that was taken, if there is one. WR_FLUSH_ERR if that receive did not
+    /// cause the refusal.
     status: WcStatus,
-    /// Event if no receive carries the error.
+    /// Event that is reported if no receive carries the error.
     event: EventType,
     cause: Syndrome,
 }
 
-/// Whether the peer was told to send the PSN expected again: once for each gap (IBTA 9.7.5).
+/// State of the NAK for the PSN expected, which is sent once for each gap (IBTA 9.7.5).
 #[derive(Clone, Copy, Debug)]
 enum Nak {
     NotSent,
-    /// It waits behind `answers`.
+    /// The NAK waits for the pending `answers`.
     Due(AethSyndrome),
     Sent {
-        /// That PSN has not come. Else it has, and there was no receive for it.
+        /// True if that PSN has not arrived. False if it has arrived and found no receive.
         gap: bool,
     },
 }
 
 impl Nak {
-    /// Whether the peer knows, or will, why the PSN expected is not executed. If its own memory is gone, no gap behind that
-    /// takes the place of the reason.
+    /// True if the peer knows, or will know, why the PSN expected is not executed. If the reason is
+    /// that the peer's own memory is gone, a later gap does not replace the reason.
     fn is_told(self) -> bool {
         !matches!(self, Nak::NotSent)
     }
 }
 
-/// How this side ends the connection.
+/// The way in which this side ends the connection.
 #[derive(Clone, Copy, Debug)]
 enum End {
     None,
-    /// It waits behind `answers`, and whatever comes meanwhile is dropped.
+    /// The refusal waits for the pending `answers`, and packets that arrive meanwhile are dropped.
     Due(Refusal),
-    /// In ERR: the NAK that ended it, to be repeated to a peer that did not get it, at most so often.
+    /// In ERR: the NAK that ended the connection. It is repeated up to `repeats` times, for a peer
+    /// that did not receive it.
     Told {
         psn: u32,
         code: NakCode,
@@ -123,52 +128,54 @@ enum End {
     },
 }
 
-/// Why a packet was not executed.
+/// Reason why a packet was not executed.
 enum Stop {
-    /// It counts as lost, or was answered by an RNR NAK.
+    /// The packet counts as lost, an RNR NAK answered it, or its refusal is pending.
     Dropped,
-    /// The queue pair goes to ERR.
+    /// The queue pair moves to ERR.
     Error(Syndrome),
 }
 
-/// Why a packet of a service that never answers was not executed.
+/// Reason why a packet of a service that never answers was not executed.
 pub(super) enum Lost {
-    /// It was counted.
+    /// The packet was counted as dropped.
     Counted,
-    /// The queue pair goes to ERR, and its own side was told.
+    /// The queue pair moves to ERR, and its own side has a completion or an event.
     Error(Syndrome),
 }
 
-/// The responder's state.
+/// The responder's state from RESET to RESET.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Responder {
     pub(super) expected_psn: u32,
     msn: u32,
-    /// Bytes of the message that have come.
+    /// Bytes of the present message that have arrived.
     pub(super) offset: u32,
-    /// An acknowledgement waits behind `answers`.
+    /// True if an acknowledgement waits for the pending `answers`.
     ack_due: bool,
-    /// The credit code told last, or the one for "not used".
+    /// Credit code that was sent last, or the one for "not used".
     credits_told: u8,
     asks_alone: AsksAlone,
     pub(super) message: Option<Message>,
-    /// `recv` was taken and is not complete.
+    /// Completion of the receive in `recv`, which was taken and is not complete.
     pub(super) owed: Option<Owed>,
     comm_est_due: bool,
     last_wqe_due: bool,
     nak: Nak,
-    /// In PSN order.
+    /// Pending responses in PSN order.
     answers: VecDeque<Answer>,
-    // What was above, every packet needs; this, some.
+    // Every packet needs the fields above, and only some packets need those below.
     end: End,
     pub(super) recv_capacity: u64,
     pub(super) recv: RecvWqe,
-    /// The last `max_dest_rd_atomic` READs and atomics, the newest last, and whether they were repeated.
+    /// The last `max_dest_rd_atomic` READs and atomics, the newest last, with true if they were
+    /// repeated.
     memory: VecDeque<(Executed, bool)>,
-    /// READ responses under way may read memory. They may also in ERR: they were sent before.
+    /// Permission of READ responses in flight to read memory. It also holds in ERR, because they
+    /// were sent before.
     lender: Rc<Lender>,
-    /// What came ahead of a gap.
+    /// Requests that arrived ahead of a gap.
     store: Option<Box<Store>>,
 }
 
@@ -214,13 +221,13 @@ impl Responder {
         *self = Self::new();
     }
 
-    /// INIT to RTR.
+    /// Takes the first PSN on INIT to RTR.
     pub(crate) fn start(&mut self, core: &Core) {
         self.expected_psn = core.attr.rq_psn;
         self.comm_est_due = true;
     }
 
-    /// Enters ERR.
+    /// Drops all pending work on entry to ERR.
     pub(crate) fn abandon(&mut self) {
         self.message = None;
         self.answers.clear();
@@ -231,7 +238,7 @@ impl Responder {
         self.last_wqe_due = true;
     }
 
-    /// Whether an unreliable service takes packets in this state.
+    /// True if an unreliable service takes packets in this state.
     pub(super) fn is_receiving(state: QpState) -> bool {
         matches!(
             state,
@@ -239,7 +246,7 @@ impl Responder {
         )
     }
 
-    /// Reports COMM_EST once, for a packet that comes in RTR.
+    /// Reports COMM_EST once, for a packet that arrives in RTR.
     pub(super) fn note_arrival<H: Host>(&mut self, core: &Core, host: &mut H) {
         if core.state == QpState::Rtr && self.comm_est_due {
             self.comm_est_due = false;
@@ -247,7 +254,7 @@ impl Responder {
         }
     }
 
-    /// Handles a request. A cause returned takes the queue pair to ERR.
+    /// Handles a request. A returned cause moves the queue pair to ERR.
     pub(crate) fn receive<H: Host>(
         &mut self,
         core: &mut Core,
@@ -303,7 +310,8 @@ impl Responder {
         self.finish(core, host, result, asked)
     }
 
-    /// Ends a call in which requests were executed. `asked`: for an acknowledgement.
+    /// Ends a call that executed requests; `asked` is true if one of them asked for an
+    /// acknowledgement.
     #[inline]
     fn finish<H: Host>(
         &mut self,
@@ -313,9 +321,10 @@ impl Responder {
         asked: bool,
     ) -> Option<Syndrome> {
         match result {
-            // What nobody was told of is not acknowledged.
+            // A request whose completion was lost is not acknowledged.
             Ok(()) if core.is_doomed() => None,
-            // The next gap is known already. Telling it acknowledges all before it, but it may close before it is told.
+            // The kept requests show the next gap. Its NAK acknowledges everything before the gap,
+            // but the gap may close before the NAK is sent.
             Ok(()) if self.keeps() && self.closed().is_none() => {
                 self.ack_due |= asked && !self.answers.is_empty();
                 self.nak(core, host, AethSyndrome::Nak(NakCode::Sequence));
@@ -352,7 +361,7 @@ impl Responder {
             Kind::Atomic { addr, rkey, op } => self.atomic(core, host, &packet, addr, rkey, op),
             Kind::AtomicWrite(reth) => self.atomic_write(core, host, &packet, reth),
             Kind::Flush(feth, reth) => self.flush_memory(core, host, &packet, feth, reth),
-            // Reserved or not supported: an invalid request (IBTA 9.7.4.1, 9.9.3 class C).
+            // A reserved or unsupported opcode is an invalid request (IBTA 9.7.4.1, 9.9.3 class C).
             Kind::Unknown(_) => {
                 Err(self.refuse_request(core, host, packet.psn, Syndrome::RequestOpcode))
             }
@@ -363,17 +372,17 @@ impl Responder {
     }
 }
 
-/// Whether a request is a SEND or WRITE.
+/// True if a request is a SEND or WRITE.
 fn is_data(packet: &Packet) -> bool {
     matches!(packet.kind, Kind::Send(_) | Kind::Write { .. })
 }
 
-/// Whether an acknowledgement is asked for. A READ or atomic is acknowledged by its response.
+/// True if a request asks for an acknowledgement. A READ or atomic is acknowledged by its response.
 fn asks(packet: &Packet) -> bool {
     packet.ack_req && is_data(packet)
 }
 
-/// The use of memory of a protection domain that a request asks for.
+/// Returns the use of memory of a protection domain that a request asks for.
 fn remote_use(core: &Core, pd: u32, reth: &Reth, access: Access) -> KeyUse {
     KeyUse {
         pd,

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What came ahead of a gap, and is kept until the gap closes: requests by a responder, responses by a requester.
+//! Packets that arrive ahead of a gap and are kept until the gap closes: requests by a responder,
+//! responses by a requester.
 //!
-//! What is kept owns its bytes, and is bounded: by distance, by bytes of the queue pair and by an account that several share.
+//! Kept packets own their bytes. They are limited by distance, by the bytes of the queue pair and
+//! by an account that several queue pairs share.
 
 use crate::allowance::Held;
 use crate::host::{Host, Source, Target};
@@ -14,9 +16,10 @@ use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec;
 
-/// PSNs ahead of the one expected from which nothing is kept, and so the most packets.
+/// Distance from the PSN expected at which packets are no longer kept; so also the maximum number
+/// of kept packets.
 const REACH: u32 = 128;
-/// What a packet costs beside its payload, so that small ones are not free.
+/// Cost of a packet in bytes beside its payload, so that small packets are not free.
 pub const PACKET_BYTES: u32 = 256;
 
 #[derive(Debug)]
@@ -26,18 +29,18 @@ struct Kept {
     _held: Option<Held>,
 }
 
-/// What is kept, by PSN.
+/// Kept packets in PSN order.
 #[derive(Debug, Default)]
 pub(super) struct Store {
     packets: VecDeque<Kept>,
     bytes: u32,
-    /// Of a responder: the PSN that was missing in front of it, and has come without being asked for alone.
+    /// Of a responder: the PSN of the gap before the kept packets, if it arrived without AckReq.
     pub(super) closed: Option<u32>,
 }
 
 impl Store {
-    /// Keeps a packet that is ahead of `expected`, if it may be: alive, behind a wire, near enough, where there is room for it. Of two
-    /// that differ under one PSN neither stays.
+    /// Keeps a packet that is ahead of `expected`, if it is alive, arrived over a wire, is near
+    /// enough and there is room for it. If two packets with the same PSN differ, neither is kept.
     pub(super) fn keep<H: Host>(
         store: &mut Option<Box<Self>>,
         core: &mut Core,
@@ -60,7 +63,7 @@ impl Store {
                 if is_same(host, &kept.packet, &packet) {
                     kept.packet.ack_req |= packet.ack_req;
                 } else {
-                    // One of the two is not of this connection, and nobody knows which.
+                    // One of the two is not of this connection, and the store cannot know which.
                     let gone = store.packets.remove(at).map_or(0, |kept| kept.cost);
                     store.bytes = store.bytes.saturating_sub(gone);
                 }
@@ -94,14 +97,14 @@ impl Store {
         );
     }
 
-    /// The packet that is expected, if it was kept. What is behind it is forgotten.
+    /// Returns the packet that is expected, if it was kept, and discards the packets before it.
     pub(super) fn take(store: &mut Option<Box<Self>>, expected: u32) -> Option<Packet> {
         Self::forget_behind(store, expected);
         let kept = store.as_mut()?;
         (kept.packets.front()?.packet.psn == expected).then(|| kept.forget_first())?
     }
 
-    /// Forgets what is behind the PSN expected.
+    /// Discards the packets before the PSN expected.
     pub(super) fn forget_behind(store: &mut Option<Box<Self>>, expected: u32) {
         let Some(kept) = store else {
             return;
@@ -119,7 +122,7 @@ impl Store {
         self.packets.is_empty()
     }
 
-    /// Whether the packet of this PSN is kept.
+    /// True if the packet with this PSN is kept.
     pub(super) fn has(&self, psn: u32) -> bool {
         self.packets.iter().any(|kept| kept.packet.psn == psn)
     }
@@ -131,12 +134,12 @@ impl Store {
     }
 }
 
-/// The payload in bytes that nobody else can change or take away. None: it cannot be read.
+/// Returns the payload in bytes that no other code can change or free. None if it cannot be read.
 fn owned<H: Host>(host: &mut H, payload: &Payload) -> Option<Payload> {
     let length = payload.len();
     match payload {
         Payload::None => return Some(Payload::None),
-        // A big buffer would be kept for a small payload.
+        // A small payload is copied out of a large buffer, which would be held for it.
         Payload::Bytes { bytes, .. } if bytes.capacity() as u64 <= 2 * u64::from(length) + 256 => {
             return Some(payload.clone())
         }
@@ -152,7 +155,7 @@ fn owned<H: Host>(host: &mut H, payload: &Payload) -> Option<Payload> {
     })
 }
 
-/// Whether two packets are the same but for asking for an acknowledgement.
+/// True if two packets are equal but for AckReq.
 fn is_same<H: Host>(host: &mut H, kept: &Packet, packet: &Packet) -> bool {
     let marks = |p: &Packet| (p.kind, p.first, p.last, p.solicited, p.srqn);
     if marks(kept) != marks(packet) || kept.payload.len() != packet.payload.len() {
@@ -160,7 +163,7 @@ fn is_same<H: Host>(host: &mut H, kept: &Packet, packet: &Packet) -> bool {
     }
     match (bytes_of(&kept.payload), bytes_of(&packet.payload)) {
         (Some(ours), Some(theirs)) => ours == theirs,
-        // By reference; what cannot be read is lost.
+        // The new payload is a reference. If it cannot be read, the packet counts as lost.
         (Some(ours), None) => {
             let theirs = owned(host, &packet.payload);
             theirs.is_none_or(|theirs| bytes_of(&theirs) == Some(ours))

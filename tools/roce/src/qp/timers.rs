@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The two timers of a requester, in nanoseconds.
+//! The two timers of a requester, with times in nanoseconds.
 
-/// The RNR NAK timer of a code, in steps of 10 us (IBTA table 45; code 0 is the longest).
+/// RNR NAK timer of each code, in steps of 10 us (IBTA table 45; code 0 is the longest).
 const RNR_10US: [u32; 32] = [
     65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
 
-/// How long a requester waits after an RNR NAK with this timer code.
+/// Returns the time in nanoseconds that a requester waits after an RNR NAK with this timer code.
 pub fn rnr_delay_ns(code: u8) -> u64 {
     let steps = RNR_10US.get(usize::from(code & 31)).copied();
     u64::from(steps.unwrap_or(0)) * 10_000
 }
 
-/// Local ACK timeout of a code: 4.096 us * 2^code; 0 is no timeout (IBTA 9.7.6).
+/// Returns the local ACK timeout of a code in nanoseconds: 4.096 us * 2^code. None for code 0,
+/// which is no timeout (IBTA 9.7.6).
 pub fn ack_timeout_ns(code: u8) -> Option<u64> {
     match code & 31 {
         0 => None,

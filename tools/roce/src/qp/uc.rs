@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The responder of an unreliable connection. It never answers (IBTA 9.8.2). A gap in the sequence, or anything that does
-//! not continue the message, abandons it; its receive is used for the next one (class D1), or, since one of an SRQ
-//! cannot go back, completes as aborted (class E). Whatever is wrong with a request is dropped and counted (class D), and
-//! the queue pair stays up. Only a receive that cannot be used takes it to ERR (class A).
+//! The responder of an unreliable connection. It never answers (IBTA 9.8.2). A gap in the sequence,
+//! or a packet that does not continue the message, abandons the message. Its receive is used for
+//! the next message (class D1); one from an SRQ cannot go back, so it completes as aborted (class
+//! E). An invalid request is dropped and counted (class D), and the queue pair stays up. Only a
+//! receive that cannot be used moves the queue pair to ERR (class A).
 
 use super::responder::{Lost, Message, Responder};
 use super::Core;
@@ -12,10 +13,10 @@ use crate::packet::{Kind, Packet, Payload, Reth, SendTail};
 use crate::psn;
 use verbena_abi::ctx::access;
 
-/// Longest message of the protocol (C9-94).
+/// Length of the longest message of the protocol in bytes (C9-94).
 const MAX_LENGTH: u32 = 1 << 31;
 
-/// Takes a request. A cause returned takes the queue pair to ERR.
+/// Handles a request. A returned cause moves the queue pair to ERR.
 pub(super) fn receive<H: Host>(
     core: &mut Core,
     resp: &mut Responder,
@@ -31,13 +32,13 @@ pub(super) fn receive<H: Host>(
         core.counters.out_of_sequence += u64::from(packet.psns);
         abandon(core, resp, host);
     }
-    // The next packet is expected after this one, whatever becomes of it (IBTA 9.8.2.2).
+    // The next packet is expected after this one, even if this one is dropped (IBTA 9.8.2.2).
     let next = psn::add(packet.psn, packet.psns);
     resp.expected_psn = next;
     if packet.first {
         abandon(core, resp, host);
     } else if resp.message.is_none() {
-        // The rest of a message that was given up.
+        // The packet belongs to a message that was abandoned.
         core.counters.dropped_invalid += u64::from(packet.psns);
         return None;
     }
@@ -53,7 +54,7 @@ pub(super) fn receive<H: Host>(
     }
 }
 
-/// Gives up the message that is under way, if there is one.
+/// Abandons the message in progress, if there is one.
 fn abandon<H: Host>(core: &mut Core, resp: &mut Responder, host: &mut H) {
     resp.offset = 0;
     if resp.message.take().is_some() {
@@ -110,13 +111,14 @@ fn send<H: Host>(
     let room = resp.recv_capacity.min(MAX_LENGTH.into());
     let room = room.saturating_sub(resp.offset.into());
     if u64::from(packet.payload.len()) > room {
-        // The packets before the first that does not fit have left their bytes.
+        // The packets before the first one that does not fit are copied to the receive.
         let mtu = core.attr.path_mtu;
         let good = room.checked_div(mtu.into()).unwrap_or(0) as u32;
         let part = packet.payload.slice(0, good.saturating_mul(mtu));
         scatter(core, resp, host, &part)?;
         core.counters.dropped_too_long += 1;
-        // A receive of an SRQ cannot go back, so it tells; one of the RQ waits for the next message.
+        // A receive from an SRQ cannot go back, so it completes in error. One of the RQ waits for
+        // the next message.
         if core.config.has_srq {
             resp.fail_recv(core, host, WcStatus::LocLenErr, Syndrome::RecvTooSmall);
         }
@@ -144,7 +146,8 @@ fn send<H: Host>(
     Ok(())
 }
 
-/// Copies a payload into the receive's buffers. A fault of these is one of the queue pair.
+/// Copies a payload into the buffers of the receive. A fault of these buffers is a fault of the
+/// queue pair.
 fn scatter<H: Host>(
     core: &mut Core,
     resp: &mut Responder,
@@ -166,7 +169,7 @@ fn scatter<H: Host>(
             resp.fail_recv(core, host, WcStatus::LocProtErr, cause);
             Err(Lost::Error(cause))
         }
-        // What cannot be read counts as lost.
+        // A payload that cannot be read counts as lost.
         Err(CopyFault::Source(_)) => Err(invalid(core)),
     }
 }
@@ -212,7 +215,7 @@ fn write<H: Host>(
             return Err(invalid(core));
         }
     }
-    // Nobody is told to send again, so what is refused takes no receive.
+    // UC has no retransmission, so a refused request takes no receive.
     if imm.is_some() {
         resp.take_silently(core, host)?;
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Unreliable datagrams, for the GSI and for UD queue pairs. A sender is done when its datagram has left; a receiver
-//! never answers, and what it cannot take it drops and counts.
+//! Unreliable datagrams, for the GSI and for UD queue pairs. A send completes when its datagram has
+//! left. A receiver never answers, and drops and counts the datagrams that it cannot take.
 
 use super::requester::Requester;
 use super::responder::{Lost, Responder};
@@ -16,7 +16,8 @@ pub const GRH_BYTES: u32 = 40;
 /// Q_Key of the general services interface (IBTA 3.5.3).
 pub const GSI_QKEY: u32 = 0x8001_0000;
 
-/// Sends what is posted. An error takes the send queue to SQE.
+/// Sends the posted datagrams. Returns true if the budget is spent; an error moves the send queue
+/// to SQE.
 pub(crate) fn run<H: Host>(
     core: &mut Core,
     req: &mut Requester,
@@ -35,7 +36,7 @@ pub(crate) fn run<H: Host>(
     Ok(false)
 }
 
-/// Takes a datagram. A cause returned takes the queue pair to ERR.
+/// Handles a datagram. A returned cause moves the queue pair to ERR.
 pub(crate) fn receive<H: Host>(
     core: &mut Core,
     resp: &mut Responder,
@@ -75,7 +76,8 @@ pub(crate) fn receive<H: Host>(
     let length = packet.payload.len().saturating_add(GRH_BYTES);
     if u64::from(length) > resp.recv_capacity {
         core.counters.dropped_too_long += 1;
-        // A receive of an SRQ cannot go back, so it tells; one of the RQ waits for the next datagram.
+        // A receive from an SRQ cannot go back, so it completes in error. One of the RQ waits for
+        // the next datagram.
         if core.config.has_srq {
             resp.fail_recv(core, host, WcStatus::LocLenErr, Syndrome::RecvTooSmall);
         }
@@ -97,7 +99,8 @@ pub(crate) fn receive<H: Host>(
             resp.fail_recv(core, host, WcStatus::LocProtErr, cause);
             return Some(cause);
         }
-        // What cannot be read counts as lost; the receive waits for the next datagram.
+        // A datagram that cannot be read counts as lost. A receive of the RQ waits for the next
+        // one.
         Err(CopyFault::Source(_)) => {
             if core.config.has_srq {
                 resp.fail_recv(core, host, WcStatus::RemAbortErr, Syndrome::Aborted);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a responder sends: acknowledgements with credits, NAKs and responses, in PSN order.
+//! The answers of a responder: acknowledgements with credits, NAKs and responses, in PSN order.
 
 use super::{Body, Nak, Responder};
 use crate::host::{Host, Syndrome};
@@ -10,7 +10,7 @@ use crate::qp::{credits, Budget, Core, QpState};
 use alloc::rc::Rc;
 
 impl Responder {
-    /// Acknowledges all that was executed, or lets that wait behind READ responses.
+    /// Acknowledges everything that was executed, or lets that wait for the pending responses.
     pub(super) fn ack<H: Host>(&mut self, core: &mut Core, host: &mut H) {
         if self.answers.is_empty() {
             self.ack_due = false;
@@ -23,7 +23,7 @@ impl Responder {
         }
     }
 
-    /// Sends a NAK for the PSN expected, or lets it wait likewise.
+    /// Sends a NAK for the PSN expected, or lets it wait for the pending responses.
     pub(super) fn nak<H: Host>(&mut self, core: &mut Core, host: &mut H, syndrome: AethSyndrome) {
         if !self.answers.is_empty() {
             self.nak = Nak::Due(syndrome);
@@ -67,8 +67,8 @@ impl Responder {
         core.transmit(host, packet);
     }
 
-    /// A positive syndrome with the credits of this moment: the receives posted and that of the message under way, which
-    /// the MSN does not count yet (IBTA 9.7.7.2).
+    /// Returns a positive syndrome with the present credits: the posted receives, and the one of
+    /// the message in progress, which the MSN does not count yet (IBTA 9.7.7.2).
     pub(super) fn positive<H: Host>(&mut self, core: &Core, host: &mut H) -> AethSyndrome {
         self.credits_told = self.credit_code(core, host);
         AethSyndrome::Ack {
@@ -81,13 +81,15 @@ impl Responder {
             return credits::INVALID;
         }
         host.recv_credits().map_or(credits::INVALID, |posted| {
-            // The receive of a message that is refused is not there any more, whether the whole of it was executed or a part.
+            // The receive of a refused message is no credit, even if only a part of the message was
+            // executed.
             let held = self.owed.is_some() && self.message.is_some() && !self.is_ending();
             credits::encode(posted.saturating_add(held.into()))
         })
     }
 
-    /// Receives were posted. A requester that was told that there are none hears it unasked, if it is so.
+    /// Handles posted receives. A requester whose last credit count was 0 gets an acknowledgement
+    /// unasked, if there are credits now.
     pub(crate) fn receives_posted<H: Host>(&mut self, core: &mut Core, host: &mut H) {
         if self.credits_told == 0
             && !self.is_ending()
@@ -98,7 +100,8 @@ impl Responder {
         }
     }
 
-    /// Sends READ and atomic responses, then what waited behind them. True: there is more to send at once.
+    /// Sends the pending responses, then the answers that waited for them. Returns true if there is
+    /// more to send at once.
     pub(crate) fn run<H: Host>(
         &mut self,
         core: &mut Core,
@@ -116,7 +119,7 @@ impl Responder {
                     let aeth = self.aeth(core, host);
                     core.packet(Kind::AtomicResponse(aeth, value), psn, 1)
                 }
-                // A READ response of no bytes (A19).
+                // The answer is a READ response without bytes (A19).
                 Body::AtomicWrite(_) | Body::Flush(..) => {
                     let aeth = self.aeth(core, host);
                     core.packet(Kind::ReadResponse(Some(aeth)), psn, 1)

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Requests that were executed before: copies that the network made, or a requester that went back (IBTA 9.7.5).
+//! Requests that were executed before: copies that the network made, or retransmissions of a
+//! requester that went back (IBTA 9.7.5).
 //!
-//! A SEND or WRITE is acknowledged again, at the end of a message by two copies: rxe may have no timer by then
-//! (Documentation/transport.md), so that it would wait for ever if the only one were lost. For READs and atomics the last
-//! `max_dest_rd_atomic` are remembered, which is as many as a requester may have outstanding: a READ is executed again, an atomic
-//! gets its stored result, ATOMIC WRITE and FLUSH are answered again. What is older, or not what was executed under its PSN, is
-//! dropped. So is a READ whose key is gone by now: the copy may have been late, and a request that was good once must not end the
-//! connection.
+//! A SEND or WRITE is acknowledged again. The end of a message is acknowledged by two copies: rxe
+//! may have no timer by then (Documentation/transport.md), and would wait for ever if a single copy
+//! were lost. The last `max_dest_rd_atomic` READs and atomics are remembered, which is as many as a
+//! requester may have outstanding: a READ is executed again, an atomic gets its stored result, and
+//! ATOMIC WRITE and FLUSH are answered again. A request is dropped if it is older, or if it differs
+//! from the one that was executed under its PSN. A READ whose key is gone by now is dropped too:
+//! the copy may have been late, and a request that was valid once must not end the connection.
 
 use super::{remote_use, Answer, Body, Executed, Responder, Stop};
 use crate::host::{Access, Host, Syndrome};
@@ -16,7 +18,7 @@ use crate::psn;
 use crate::qp::Core;
 
 impl Responder {
-    /// Handles a request that was executed before. A cause returned takes the queue pair to ERR.
+    /// Handles a request that was executed before. A returned cause moves the queue pair to ERR.
     pub(super) fn duplicate<H: Host>(
         &mut self,
         core: &mut Core,
@@ -25,7 +27,7 @@ impl Responder {
     ) -> Option<Syndrome> {
         let psn = packet.psn;
         match packet.kind {
-            // C9-105.
+            // The acknowledgement has the PSN of the last request executed (C9-105).
             Kind::Send(_) | Kind::Write { .. } => {
                 if packet.ack_req {
                     self.ack(core, host);
@@ -40,12 +42,13 @@ impl Responder {
                 })?;
                 if reth.length > 0 {
                     let check = host.check(&remote_use(core, again.pd, &reth, Access::RemoteRead));
-                    // A key may be good for memory that cannot be reached.
+                    // A key may be valid for memory that cannot be read.
                     let fault = self.lender.fault.get().filter(|(at, _)| *at == psn);
                     let unread = fault.map(|(_, cause)| cause);
                     if let Some(cause) = check.err().or(unread) {
-                        // Between local peers no copy comes late: the peer found that the memory was gone when it
-                        // took the response, and asks why. So does one that takes packets by reference behind its timers.
+                        // Between local peers no copy is late: the peer found the memory gone when
+                        // it took the response, and asks for the reason. A peer with timers that
+                        // takes packets by reference does so too.
                         if core.attr.local_peer || unread.is_some() {
                             return match self.refuse_executed(core, host, psn, cause) {
                                 Stop::Error(cause) => Some(cause),
@@ -69,7 +72,8 @@ impl Responder {
                 })?;
                 self.answer_again(core, again);
             }
-            // What was written may have been read, so it is not written again; what was flushed still is.
+            // The memory may have been read since, so the ATOMIC WRITE is not executed again.
+            // Memory that was flushed still is.
             Kind::AtomicWrite(_) | Kind::Flush(..) => {
                 let again = self.remembered(psn, |first| is_placed(first, &packet.kind))?;
                 self.answer_again(core, again);
@@ -83,7 +87,7 @@ impl Responder {
         None
     }
 
-    /// Remembers a READ or atomic that was executed.
+    /// Remembers a READ or atomic that was executed, for its duplicates.
     pub(super) fn remember(&mut self, core: &Core, executed: Executed) {
         while self.memory.len() >= usize::from(core.attr.max_dest_rd_atomic.max(1)) {
             self.memory.pop_front();
@@ -91,13 +95,14 @@ impl Responder {
         self.memory.push_back((executed, false));
     }
 
-    /// What `find` makes of the READ or atomic that was executed under a PSN. It counts as repeated from then on.
+    /// Returns the result of `find` for the READ or atomic that was executed under a PSN, and marks
+    /// that request as repeated.
     fn remembered(
         &mut self,
         psn: u32,
         find: impl Fn(&Executed) -> Option<Executed>,
     ) -> Option<Executed> {
-        // The newest first: PSNs come around again.
+        // The newest comes first, because PSNs wrap around.
         let (first, repeated) = self
             .memory
             .iter_mut()
@@ -108,8 +113,9 @@ impl Responder {
         Some(found)
     }
 
-    /// Whether the READ that a response belongs to was repeated. One that newer ones have pushed out of memory was: until it is
-    /// answered for the first time it counts among the depth, so it is there.
+    /// True if the READ that a response belongs to was repeated. A READ that newer ones have
+    /// displaced from `memory` was: until its first answer it counts among `max_dest_rd_atomic`, so
+    /// it stays there.
     pub(super) fn was_repeated(&self, psn: u32) -> bool {
         self.memory
             .iter()
@@ -118,7 +124,8 @@ impl Responder {
             .is_none_or(|(_, repeated)| *repeated)
     }
 
-    /// Answers once more, in PSN order. An answer that waits for the same PSN is not sent twice.
+    /// Adds an answer to a duplicate, in PSN order. A pending answer for the same PSN is not sent
+    /// twice.
     fn answer_again(&mut self, core: &Core, to: Executed) {
         let again = Answer {
             to,
@@ -129,7 +136,8 @@ impl Responder {
             let skip = psn::ahead(to.psn, waiting.to.psn);
             if skip < waiting.to.psns {
                 if skip < waiting.done {
-                    // Sent in part: begins again at what is asked for now.
+                    // The pending answer was sent in part, and begins again at the PSN that is
+                    // requested now.
                     *waiting = Answer {
                         again: waiting.again,
                         ..again
@@ -138,7 +146,8 @@ impl Responder {
                 return;
             }
             if psn::ahead(waiting.to.psn, to.psn) < to.psns {
-                // The same READ, asked for from an earlier place on: all that waits is in that.
+                // The same READ is requested from an earlier packet on, which includes the pending
+                // answer.
                 *waiting = again;
                 return;
             }
@@ -151,7 +160,8 @@ impl Responder {
         let newer = |a: &Answer| psn::ahead(self.expected_psn, a.to.psn) < age;
         let at = self.answers.iter().position(newer);
         let at = at.unwrap_or(self.answers.len());
-        // The peer drops what answers a later PSN, so one that has begun has to begin again behind this one.
+        // The peer drops answers to later PSNs, so one that was sent in part begins again after
+        // this one.
         if let Some(next) = self.answers.get_mut(at) {
             next.done = 0;
         }
@@ -159,7 +169,7 @@ impl Responder {
     }
 }
 
-/// The ATOMIC WRITE or FLUSH that was executed, if it is the one asked for.
+/// Returns the ATOMIC WRITE or FLUSH that was executed, if it is the one requested.
 fn is_placed(first: &Executed, asked: &Kind) -> Option<Executed> {
     let same = match (first.body, *asked) {
         (Body::AtomicWrite(reth), Kind::AtomicWrite(again)) => reth == again,
@@ -169,7 +179,7 @@ fn is_placed(first: &Executed, asked: &Kind) -> Option<Executed> {
     same.then_some(*first)
 }
 
-/// The READ that `reth` asks for, if it is `first` from one of its packets on, to its end.
+/// Returns the READ that `reth` requests, if it is `first` from one of its packets on, to its end.
 fn rest_of_read(first: &Executed, psn: u32, reth: &Reth, mtu: u32) -> Option<Executed> {
     let Body::Read(whole) = first.body else {
         return None;

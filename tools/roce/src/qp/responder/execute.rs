@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Requests that are in sequence are checked and executed.
+//! Checks and execution of requests that are in sequence.
 
 use super::{remote_use, Answer, Body, Executed, Message, Refusal, Responder, Stop, MAX_LENGTH};
 use crate::host::{
@@ -12,7 +12,7 @@ use crate::qp::Core;
 use verbena_abi::ctx::access;
 
 impl Responder {
-    /// Whether the payload has the size that its place in the message demands (C9-92).
+    /// True if the payload has the size that its place in the message demands (C9-92).
     pub(in crate::qp) fn fits(core: &Core, packet: &Packet) -> bool {
         let full = packet.psns.saturating_mul(core.attr.path_mtu);
         let length = packet.payload.len();
@@ -63,7 +63,7 @@ impl Responder {
         let mtu = core.attr.path_mtu;
         let room = self.recv_capacity.saturating_sub(u64::from(self.offset));
         if u64::from(packet.payload.len()) > room {
-            // The packets before the first that does not fit are good.
+            // The packets before the first one that does not fit are executed.
             let good = room.checked_div(u64::from(mtu)).unwrap_or(0) as u32;
             if good > 0 {
                 let front = packet.clone().split_front(good, mtu);
@@ -96,7 +96,7 @@ impl Responder {
             SendTail::Imm(data) => imm = Some(data),
             SendTail::Invalidate(key) => {
                 if let Err(cause) = host.invalidate(key, true) {
-                    // The peer's SEND was good, so it gets no NAK.
+                    // The peer's SEND was valid, so it gets no NAK.
                     return Err(self.refuse(
                         core,
                         host,
@@ -124,7 +124,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Copies a payload into the receive's buffers.
+    /// Copies a payload into the buffers of the receive.
     fn scatter<H: Host>(
         &mut self,
         core: &mut Core,
@@ -150,7 +150,8 @@ impl Responder {
         }
     }
 
-    /// A WRITE. Its immediate belongs to its last packet alone, so that packet is executed by itself.
+    /// Executes a WRITE. The immediate belongs to the last packet alone, so that packet is executed
+    /// by itself.
     pub(super) fn write_parts<H: Host>(
         &mut self,
         core: &mut Core,
@@ -198,7 +199,7 @@ impl Responder {
         if reth.length > MAX_LENGTH {
             return Err(self.refuse_request(core, host, psn, Syndrome::RequestLength));
         }
-        // A good message of one part is checked by its copy.
+        // If a valid message has only one part, the copy checks the key.
         if packet.first && reth.length > 0 && (wrong || !packet.last) {
             let key = remote_use(core, self.pd(core), &reth, Access::RemoteWrite);
             if let Err(cause) = host.check(&key) {
@@ -272,7 +273,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Counts a READ or atomic as executed; its answer waits to be sent.
+    /// Counts a READ or atomic as executed, and adds its response to the pending ones.
     pub(super) fn answer_first(&mut self, core: &Core, to: Executed) {
         self.remember(core, to);
         self.answers.push_back(Answer {
@@ -329,7 +330,7 @@ impl Responder {
         Ok(())
     }
 
-    /// What all that gets a response is checked for alike.
+    /// Makes the checks that all requests with a response have in common.
     pub(super) fn check_response_request<H: Host>(
         &mut self,
         core: &mut Core,
@@ -343,10 +344,12 @@ impl Responder {
         if core.attr.access_flags & access != access {
             return Err(self.refuse_request(core, host, packet.psn, Syndrome::OperationDisabled));
         }
-        // One more than was agreed on ends the connection: "too many RDMA READ or ATOMIC requests" is an invalid request of
-        // class C (IBTA 9.7.4.1, 9.9.3), at the requester the "insufficient buffering" of 11.6.2. A requester that keeps to
-        // its own count never meets it: to it, a request is outstanding until the last response has come, which was sent
-        // before that. Answers to duplicates do not count: their request was counted when it came first.
+        // A request beyond the agreed number ends the connection: "too many RDMA READ or ATOMIC
+        // requests" is an invalid request of class C (IBTA 9.7.4.1, 9.9.3), and the "insufficient
+        // buffering" of 11.6.2 at the requester. A requester that observes its own limit never
+        // sends such a request, because for it a request is outstanding until the last response has
+        // arrived, which the responder sent earlier. Answers to duplicates do not count: their
+        // request was counted when it first arrived.
         let waiting = self.answers.iter().filter(|answer| !answer.again).count();
         if waiting >= usize::from(core.attr.max_dest_rd_atomic) {
             return Err(self.refuse_request(core, host, packet.psn, Syndrome::TooManyReads));

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Requests that come ahead of a gap. The specification's responder drops them, and the requester sends all of them again
-//! (IBTA 9.7.4.1). Behind a wire this one keeps them once the peer was told of the gap. A peer that asks at the packet that was
-//! missing (AckReq) wants to hear where to go on: all that was kept goes on, and the acknowledgement jumps, so that
-//! only what was lost need be sent again. Known by that, it need not ask for what was late only.
+//! Requests that arrive ahead of a gap. The specification's responder drops them, and the requester
+//! sends all of them again (IBTA 9.7.4.1). Over a wire this responder keeps them after it has
+//! reported the gap to the peer. A peer that asks for an acknowledgement (AckReq) with the missing
+//! packet wants to know where to go on. For such a peer the responder executes all kept requests,
+//! and the acknowledgement covers them, so that only lost packets are sent again. After a peer has
+//! done so once, it need not ask when a packet was only late.
 //!
-//! To any other peer nothing is acknowledged that it has not sent again by then: rxe notes such an acknowledgement without
-//! completing the work request, and has no timer from then on. What is kept waits until it comes again, so that each packet is
-//! executed in its turn as if nothing were kept. It is used where the second copy is lost as well.
+//! For any other peer the responder acknowledges only packets that the peer has sent again. rxe
+//! notes an acknowledgement of others without completing the work request, and has no timer from
+//! then on. So kept requests wait until they arrive again, and each is executed in its turn as if
+//! nothing were kept. A kept request is used if its second copy is lost as well.
 //!
-//! What is kept dies with an RNR NAK, with a refusal, in RESET and ERR: by what the sender was told, none of it
-//! was executed, and it may have reported failure.
+//! An RNR NAK, a refusal, RESET and ERR discard the kept requests: according to the answer that the
+//! sender received, none of them was executed, and the sender may have reported failure.
 
 use super::{asks, is_data, Nak, Responder, Stop};
 use crate::host::{Host, Syndrome};
@@ -19,8 +22,9 @@ use crate::psn;
 use crate::qp::store::Store;
 use crate::qp::Core;
 
-/// Whether the peer asks alone for what is missing. If so, the PSN behind the last that it has asked for, to which a peer that
-/// sends all again comes next: 15 bits of it, as there is room for two bytes.
+/// Knowledge of whether the peer asks only for missing packets. If so, the value is the PSN after
+/// the last packet that the peer has asked for; a peer that sends everything again sends that PSN
+/// next. Only 15 bits of the PSN are kept, because there is room for two bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AsksAlone(u16);
 
@@ -52,7 +56,7 @@ impl Responder {
         if !is_again {
             return None;
         }
-        // The peer has sent all before this one again, too.
+        // The peer has sent all packets before this one again, too.
         let mut asked = false;
         let end = psn::add(psn, 1);
         let result = self.execute_kept(core, host, Some(end), &mut asked);
@@ -62,7 +66,7 @@ impl Responder {
         self.finish(core, host, result, asked)
     }
 
-    /// Keeps a request that is ahead of a gap, if it may.
+    /// Keeps a request that is ahead of a gap, if the gap is reported or its kept requests wait.
     fn keep<H: Host>(&mut self, core: &mut Core, host: &mut H, packet: Packet) {
         let told = matches!(
             self.nak,
@@ -73,8 +77,9 @@ impl Responder {
         }
     }
 
-    /// The request that is expected comes, and may close a gap. True: what is kept behind it waits. A peer that was not told of the
-    /// gap does not come back.
+    /// Handles the arrival of the request that is expected, which may close a gap. Returns true if
+    /// the kept requests after it wait. A peer that received no NAK for the gap does not send them
+    /// again.
     pub(super) fn close(&mut self, packet: &Packet) -> bool {
         if self.keeps() && matches!(self.nak, Nak::Sent { gap: true }) {
             // The end of a message asks in any case.
@@ -88,19 +93,20 @@ impl Responder {
         self.closed().is_some()
     }
 
-    /// Something that was executed comes again. What is behind a gap that has closed is sent again by a peer that sends all again.
+    /// Handles a copy of an executed request. If it is the packet after a closed gap, without
+    /// AckReq, the peer sends everything again.
     pub(super) fn note_copy(&mut self, packet: &Packet) {
         if self.asks_alone == AsksAlone::before(packet.psn) && !packet.ack_req {
             self.asks_alone = AsksAlone::UNKNOWN;
         }
     }
 
-    /// Whether a request that was executed asks for what is kept behind it.
+    /// True if the copy of an executed request asks for the kept requests after it.
     pub(super) fn asks_again(&self, packet: &Packet) -> bool {
         packet.ack_req && self.closed() == Some(packet.psn)
     }
 
-    /// Executes what is kept behind a request that asks again.
+    /// Executes the kept requests after a request that asks again.
     #[cold]
     pub(super) fn go_on<H: Host>(
         &mut self,
@@ -120,8 +126,8 @@ impl Responder {
         self.finish(core, host, result, asked)
     }
 
-    /// Executes what was kept, to the next gap or before the PSN `end`. A READ that was executed may have taken the PSNs of what
-    /// is none of this connection.
+    /// Executes kept requests, up to the next gap or before the PSN `end`. A kept packet whose PSN
+    /// an executed READ has used does not belong to this connection, and is discarded.
     #[cold]
     pub(super) fn execute_kept<H: Host>(
         &mut self,
@@ -146,12 +152,13 @@ impl Responder {
         Store::forget_behind(&mut self.store, self.expected_psn);
     }
 
-    /// Whether something is kept.
+    /// True if requests are kept.
     pub(super) fn keeps(&self) -> bool {
         self.store.as_ref().is_some_and(|store| !store.is_empty())
     }
 
-    /// The PSN of a gap that the peer was told of and that closed unasked: what is kept behind it waits.
+    /// Returns the PSN of a gap that was reported and closed without AckReq: the kept requests
+    /// after it wait.
     pub(super) fn closed(&self) -> Option<u32> {
         self.store.as_ref().and_then(|store| store.closed)
     }

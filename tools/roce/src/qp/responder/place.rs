@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! ATOMIC WRITE and FLUSH (IBTA A19, memory placement extensions). Both are among `max_dest_rd_atomic` and answered by a
-//! READ response of no bytes. A host that copies when it is told to has nothing to do for a FLUSH: whatever was written
-//! before is visible. Persistence is for regions to have, and none has it.
+//! ATOMIC WRITE and FLUSH (IBTA A19, memory placement extensions). Both count among
+//! `max_dest_rd_atomic` and are answered by a READ response without bytes. A host that copies at
+//! once has nothing to do for a FLUSH: all earlier writes are visible. Persistence is a property of
+//! regions, and no region has it.
 
 use super::{remote_use, Body, Executed, Responder, Stop};
 use crate::host::{Access, CopyFault, Host, Syndrome, Target};
@@ -10,7 +11,7 @@ use crate::packet::{Feth, Packet, Reth};
 use crate::qp::Core;
 use verbena_abi::ctx::access;
 
-/// Bytes of an ATOMIC WRITE.
+/// Size of an ATOMIC WRITE in bytes.
 const SIZE: u32 = 8;
 
 impl Responder {
@@ -64,7 +65,7 @@ impl Responder {
             return Err(self.refuse_request(core, host, packet.psn, Syndrome::FlushType));
         }
         self.check_response_request(core, host, packet, feth.permission())?;
-        // Nothing of a region needs no key, as elsewhere (C9-88).
+        // A range of zero bytes needs no key, as elsewhere (C9-88).
         if feth.is_whole() || reth.length > 0 {
             let mut key = remote_use(core, self.pd(core), &reth, Access::RemoteFlush(feth));
             key.length = key.length.max(1);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What is needed soon, for [`Qp::prefetch`](crate::Qp::prefetch).
+//! Prefetches of the responder's memory, for [`Qp::prefetch`](crate::Qp::prefetch).
 
 use super::Responder;
 use crate::prefetch;
 
 impl Responder {
-    /// Its cache lines.
+    /// Prefetches the cache lines of the responder.
     #[inline]
     pub(crate) fn prefetch(&self) {
         prefetch::line(self);

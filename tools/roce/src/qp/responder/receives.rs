@@ -9,7 +9,7 @@ use crate::qp::owed::Owed;
 use crate::qp::{Budget, Core};
 
 impl Responder {
-    /// Index and `wr_id` of the receive that is held.
+    /// Returns the index and `wr_id` of the receive that is held.
     pub(crate) fn held_recv(&self) -> Option<(u32, u64)> {
         self.owed.as_ref().map(Owed::names)
     }
@@ -37,7 +37,7 @@ impl Responder {
         take
     }
 
-    /// Sees to it that a receive is held. The request that needs it is answered if there is none.
+    /// Makes sure that a receive is held. If none is posted, an RNR NAK answers the request.
     pub(super) fn take<H: Host>(
         &mut self,
         core: &mut Core,
@@ -66,7 +66,7 @@ impl Responder {
         }
     }
 
-    /// The same for a service that never answers.
+    /// Makes sure that a receive is held, for a service that never answers.
     pub(in crate::qp) fn take_silently<H: Host>(
         &mut self,
         core: &mut Core,
@@ -102,7 +102,7 @@ impl Responder {
         }
     }
 
-    /// In ERR: flushes the receive that is held and those posted. True: there is more.
+    /// Flushes the held receive and the posted ones in ERR. Returns true if some are left.
     pub(crate) fn flush<H: Host>(
         &mut self,
         core: &mut Core,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The end of a connection: a request that is refused (IBTA 9.9.3, classes A, C and J), the NAK that says so, and what
-//! the responder's own side is told.
+//! The end of a connection: a request that is refused (IBTA 9.9.3, classes A, C and J), its NAK,
+//! and the report to the responder's own side.
 
 use super::{is_data, End, Refusal, Responder, Stop};
 use crate::host::{EventType, Host, Syndrome, WcStatus};
@@ -9,12 +9,12 @@ use crate::packet::{AethSyndrome, NakCode, Packet, Payload};
 use crate::psn;
 use crate::qp::{Core, QpState};
 
-/// How often the last NAK is repeated in ERR: enough for all retries of a peer, and no more, since in ERR there is
-/// nothing to be heard according to the specification.
+/// Number of times that the last NAK is repeated in ERR: enough for all retries of a peer. It is
+/// limited because the specification's responder is silent in ERR.
 const NAK_REPEATS: u32 = 16;
 
 impl Responder {
-    /// The peer's request is not a valid one.
+    /// Refuses a request that is not valid.
     pub(super) fn refuse_request<H: Host>(
         &mut self,
         core: &mut Core,
@@ -32,7 +32,8 @@ impl Responder {
         self.refuse(core, host, refusal)
     }
 
-    /// The peer's request names memory that it may not access. A receive that was taken for its immediate tells so.
+    /// Refuses a request for memory that the peer may not access. A receive that was taken for its
+    /// immediate carries the error.
     pub(super) fn refuse_access<H: Host>(
         &mut self,
         core: &mut Core,
@@ -54,7 +55,7 @@ impl Responder {
         self.refuse(core, host, refusal)
     }
 
-    /// A fault of this side's own: the receive completes with `status`.
+    /// Refuses a request because of a fault on this side: the receive completes with `status`.
     pub(super) fn refuse_operation<H: Host>(
         &mut self,
         core: &mut Core,
@@ -73,8 +74,8 @@ impl Responder {
         self.refuse(core, host, refusal)
     }
 
-    /// Memory of a READ that was executed is gone. The receive of a message that is under way by now is not to blame: an
-    /// event tells so, and the receive is flushed.
+    /// Refuses a READ that was executed and whose memory is gone. The receive of a message in
+    /// progress is not the cause: an event reports the error, and the receive is flushed.
     pub(super) fn refuse_executed<H: Host>(
         &mut self,
         core: &mut Core,
@@ -82,7 +83,7 @@ impl Responder {
         psn: u32,
         cause: Syndrome,
     ) -> Stop {
-        // Nothing acknowledges what is behind the READ before the NAK says that it failed.
+        // Requests after the READ are not acknowledged before the NAK reports that the READ failed.
         self.ack_due = false;
         self.nak = super::Nak::NotSent;
         let refusal = Refusal {
@@ -95,7 +96,7 @@ impl Responder {
         self.refuse(core, host, refusal)
     }
 
-    /// Ends the connection: at once, or after the READ responses that wait.
+    /// Ends the connection: at once, or after the pending responses.
     pub(super) fn refuse<H: Host>(
         &mut self,
         core: &mut Core,
@@ -111,12 +112,12 @@ impl Responder {
         }
     }
 
-    /// Whether a refusal waits to be carried out.
+    /// True if a refusal is pending.
     pub(crate) fn is_ending(&self) -> bool {
         matches!(self.end, End::Due(_))
     }
 
-    /// The refusal that waited, if one did.
+    /// Takes the pending refusal, if there is one.
     pub(super) fn take_refusal(&mut self) -> Option<Refusal> {
         let End::Due(refusal) = self.end else {
             return None;
@@ -156,7 +157,8 @@ impl Responder {
         refusal.cause
     }
 
-    /// The memory of a local sender went away: it is told, and the packet counts as lost.
+    /// Handles the loss of a local sender's memory: the sender gets a NAK, and the packet counts as
+    /// lost.
     pub(super) fn sender_fault<H: Host>(
         &mut self,
         core: &mut Core,
@@ -171,7 +173,7 @@ impl Responder {
         Stop::Dropped
     }
 
-    /// Memory of a READ response could not be read when it was sent out.
+    /// Handles a READ response whose memory could not be read when it was sent out.
     pub(crate) fn source_fault<H: Host>(
         &mut self,
         core: &mut Core,
@@ -182,11 +184,11 @@ impl Responder {
         if !matches!(core.state, QpState::Rtr | QpState::Rts | QpState::Sqd) || self.is_ending() {
             return None;
         }
-        // Nobody may be waiting for this one any more.
+        // The peer may no longer wait for a response to a READ that was repeated.
         if self.was_repeated(psn) && !core.attr.local_peer {
             return None;
         }
-        // Answers to requests before it, asked for once more, are still owed; the NAK waits behind them.
+        // Repeated answers to earlier requests are still owed, and the NAK waits for them.
         let expected = self.expected_psn;
         self.answers.retain(|answer| {
             let first = answer.to.psn;
@@ -199,8 +201,8 @@ impl Responder {
         }
     }
 
-    /// In ERR, the specification's responder is silent. One whose last word was lost would leave the peer without a
-    /// reason, so the NAK that ended the connection is repeated.
+    /// Repeats in ERR the NAK that ended the connection. The specification's responder is silent in
+    /// ERR, but if that NAK is lost, the peer has no reason for the end.
     pub(super) fn repeat_nak<H: Host>(&mut self, core: &mut Core, host: &mut H, packet: &Packet) {
         core.counters.dropped_state += 1;
         let End::Told { psn, code, repeats } = &mut self.end else {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The target of an extended connection (annex A14): each request names the shared receive queue that it takes a receive from,
-//! and the protection domain of that queue decides what it may access.
+//! The target of an extended connection (annex A14): each request names the shared receive queue
+//! that it takes a receive from, and the protection domain of that queue decides which memory the
+//! request may access.
 
 use super::{Refusal, Responder, Stop};
 use crate::host::{EventType, Host, Syndrome, WcStatus};
@@ -9,7 +10,7 @@ use crate::packet::{Kind, NakCode, Packet, Transport};
 use crate::qp::Core;
 
 impl Responder {
-    /// Protection domain of what the present request may access.
+    /// Returns the protection domain of the memory that the present request may access.
     #[inline]
     pub(super) fn pd(&self, core: &Core) -> u32 {
         match core.transport() {
@@ -18,7 +19,7 @@ impl Responder {
         }
     }
 
-    /// Finds the queue that a request names; of a service without, there is nothing to find.
+    /// Finds the queue that a request names. A service without such a queue has nothing to find.
     #[inline]
     pub(super) fn find_xrc_srq<H: Host>(
         &mut self,
@@ -30,7 +31,7 @@ impl Responder {
             return Ok(());
         }
         let found = host.xrc_srq(packet.srqn).and_then(|found| {
-            // A message is of one queue, from its first packet on.
+            // A message belongs to one queue from its first packet on.
             let is_bound = self.message.is_some() || self.owed.is_some();
             if is_bound && found.life != self.recv.xrc.life {
                 return Err(Syndrome::XrcSrq);
@@ -46,7 +47,7 @@ impl Responder {
                 let refusal = Refusal {
                     psn: packet.psn,
                     nak: Some(NakCode::RemoteOperational),
-                    // Nobody hears of a receive that was taken there.
+                    // A receive that was taken from that queue can no longer be reported.
                     status: WcStatus::WrFlushErr,
                     event: EventType::QpFatal,
                     cause,
@@ -57,7 +58,8 @@ impl Responder {
         }
     }
 
-    /// Whether somebody hears of the receive of the present message: the queue that it is of may have gone.
+    /// True if the receive of the present message can be reported. The queue that it was taken from
+    /// may be gone.
     pub(super) fn is_heard_of<H: Host>(&self, core: &Core, host: &mut H) -> bool {
         if core.transport() != Transport::Xrc {
             return true;
