@@ -20,6 +20,7 @@
 //! it sends requests and receives responses. The responder (`responder.rs` and `responder/`) is the
 //! receive queue: it receives requests and sends responses. `uc.rs` is the responder of unreliable
 //! connections, `ud.rs` both sides of datagrams. `notify.rs` answers packets that routers marked.
+//! `config.rs`, `state.rs` and the codes of `timers.rs` and `credits.rs` belong to both sides.
 
 mod config;
 pub mod credits;
@@ -106,7 +107,7 @@ impl Default for Attr {
     }
 }
 
-/// Limit on the work of one or several [`Qp::poll`], so that no queue pair starves the others.
+/// Limit for one or more calls of [`Qp::poll`], so that no queue pair starves the others.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     /// Packets (a super-packet is one), work requests without packets, and flushed completions.
@@ -217,9 +218,8 @@ impl Core {
             && !self.attr.local_peer
     }
 
-    /// Returns the maximum number of responses to one READ request. Over a wire this is half a
-    /// window, so that the next part is requested while this one arrives. Local peers have only the
-    /// protocol's limit.
+    /// Returns the most responses of one READ request: half a window over a wire, so that one part
+    /// arrives while the next is requested, and the protocol's limit between local peers.
     pub(crate) fn read_part(&self) -> u32 {
         if self.attr.local_peer {
             psn::PSN_WINDOW
@@ -284,7 +284,7 @@ impl Qp {
         &self.core.config
     }
 
-    /// Sets the account that kept packets, which arrive ahead of a gap, are charged to from now on.
+    /// Charges packets that are kept ahead of a gap to this account from now on.
     pub fn set_allowance(&mut self, allowance: Rc<Allowance>) {
         self.core.config.allowance = Some(allowance);
     }
@@ -340,9 +340,9 @@ impl Qp {
         }
     }
 
-    /// Moves the queue pair to state `to` (or keeps it) with new attributes; an error changes
-    /// nothing. The owner checks which attributes a transition requires and permits, this function
-    /// checks their ranges.
+    /// Moves the queue pair to state `to`, which may be the present one, with new attributes. An
+    /// error changes nothing. The owner checks which attributes a transition requires and permits;
+    /// this function checks their ranges.
     ///
     /// RESET drops all work without completions. In ERR the completions follow in [`Qp::poll`].
     /// Both end all access to buffers before this function returns.
@@ -480,7 +480,7 @@ impl Qp {
 
     /// Handles a packet of this queue pair that could not become a frame because its payload could
     /// not be read. If it is a request, its work request fails with LOC_PROT_ERR after the earlier
-    /// ones are done. If it is a READ response, the peer receives a NAK for its access.
+    /// ones are done. If it is a READ response, the peer gets a NAK for its access.
     pub fn handle_source_fault<H: Host>(
         &mut self,
         host: &mut H,
@@ -586,7 +586,7 @@ impl Qp {
         self.resp.abandon();
     }
 
-    /// Completes all outstanding work in ERR, once and in order, and later what is posted then.
+    /// Completes all outstanding work in ERR, once and in order; later posts need another call.
     fn flush<H: Host>(&mut self, host: &mut H, budget: &mut Budget) -> bool {
         let sends = self.req.flush(&mut self.core, host, budget);
         let receives = self.resp.flush(&mut self.core, host, budget);

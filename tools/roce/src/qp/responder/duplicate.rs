@@ -73,7 +73,7 @@ impl Responder {
                 self.answer_again(core, again);
             }
             // The memory may have been read since, so the ATOMIC WRITE is not executed again.
-            // Memory that was flushed still is.
+            // Flushed memory stays flushed.
             Kind::AtomicWrite(_) | Kind::Flush(..) => {
                 let again = self.remembered(psn, |first| is_placed(first, &packet.kind))?;
                 self.answer_again(core, again);
@@ -102,7 +102,7 @@ impl Responder {
         psn: u32,
         find: impl Fn(&Executed) -> Option<Executed>,
     ) -> Option<Executed> {
-        // The newest comes first, because PSNs wrap around.
+        // The search begins with the newest, because PSNs wrap around.
         let (first, repeated) = self
             .memory
             .iter_mut()
