@@ -2,8 +2,9 @@
 
 //! Doorbell areas: how posts and arms are noticed, and how areas fall asleep and wake.
 //!
-//! The device compares generation counters with what it saw last, and looks at the slots of a group only if its counter
-//! changed. The protocol of sleeping and waking is code of the contract (`verbena_abi::doorbell`), which a model checks.
+//! The device compares the generation counters with the values that it saw last, and looks at the
+//! slots of a group only if the counter of the group has changed. The protocol of sleeping and
+//! waking is code of the contract (`verbena_abi::doorbell`), which a model checks.
 
 use crate::device::sched::{SLICE_AREAS, SLICE_LOOKS};
 use crate::device::Device;
@@ -12,16 +13,19 @@ use verbena_abi::doorbell::{self, Words, AREA_SLOTS, GROUPS, GROUP_SLOTS};
 use verbena_abi::syndrome::Syndrome;
 use verbena_roce::QpState;
 
-/// An area that was silent for so long is left to sleep although others are busy, so that a scan costs what is used.
+/// Time without a post or an arm after which an area is put to sleep although other areas are busy,
+/// so that a scan costs only as much as there are areas in use.
 const AREA_AWAKE_NS: u64 = 2_000_000;
-/// So many areas are scanned without a thought.
+/// Number of awake areas up to which silence puts none to sleep: a scan of so few costs little.
 const FEW_AREAS: usize = 2;
 
 impl Device {
-    /// Declares itself asleep for all areas that are awake. False: something came up meanwhile, go on.
+    /// Puts all areas that are awake to sleep. Returns true if the device then has nothing to do;
+    /// false if work came up meanwhile, and the caller has to go on.
     ///
-    /// An area that shows something in the scan after its sleep word was written is awake again at once. A dead device has
-    /// nothing to declare: it looks at no area any more, and only commands keep it awake.
+    /// If the scan after the store of its sleep word finds a change in an area, that area is awake
+    /// again at once. A device in the fatal state looks at no area any more, and only commands keep
+    /// it awake.
     pub fn fall_asleep<M: GuestMemory>(&mut self, mem: &M) -> bool {
         match self.boundary.is_taped() {
             true => self.taped_sleep(mem),
@@ -45,8 +49,9 @@ impl Device {
             && self.may_follow == 0
     }
 
-    /// Declares itself asleep for areas, none of which is among those awake any more. False: something was found. When
-    /// that is much, or there are many areas, the others stay awake, to be put to sleep at the next occasion.
+    /// Puts areas to sleep that the caller has taken off `awake`. Returns false if a scan found a
+    /// change. If the scans look at [`SLICE_LOOKS`] slots or there are more than [`SLICE_AREAS`]
+    /// areas, the remaining areas stay awake until the next call.
     fn sleep_areas<M: GuestMemory>(&mut self, mem: &M, mut areas: Vec<u32>) -> bool {
         let (mut looks, mut left) = (0, SLICE_AREAS);
         while looks < SLICE_LOOKS && left != 0 {
@@ -60,7 +65,8 @@ impl Device {
         looks == 0
     }
 
-    /// Declares itself asleep for an area. More than 0: it is awake again, after a look at so many slots.
+    /// Puts an area to sleep. Returns 0 if it is asleep; otherwise a change was found, the area is
+    /// awake again, and the result is the number of looks as in [`Device::scan`].
     fn sleep_area<M: GuestMemory>(&mut self, mem: &M, number: u32) -> u32 {
         let Some(uar) = self.shared.uars.get_mut(number) else {
             return 0;
@@ -75,7 +81,8 @@ impl Device {
         looks
     }
 
-    /// Lets those areas sleep that were silent for long. While few are awake, that is the daemon's decision alone.
+    /// Puts areas to sleep that were silent for [`AREA_AWAKE_NS`]. While at most [`FEW_AREAS`] are
+    /// awake, only the daemon decides about their sleep.
     pub(crate) fn let_silent_sleep<M: GuestMemory>(&mut self, mem: &M) {
         let now = self.shared.now;
         if self.awake.len() <= FEW_AREAS || now < self.next_sweep {
@@ -88,13 +95,15 @@ impl Device {
             let uar = self.shared.uars.get(number);
             uar.is_none_or(|u| now.saturating_sub(u.last_found) > AREA_AWAKE_NS)
         });
-        // Those that were asked go behind the others, which are the next sweep's, and the place of the next scan with them.
+        // Areas that were checked go to the end of the list, so that the next sweep begins with the
+        // others. The place of the next scan moves with them.
         self.awake.extend(busy);
         self.first_awake = (self.first_awake + all - count) % all;
         self.sleep_areas(mem, silent);
     }
 
-    /// Scans the areas that are awake, as many as there is time for; true if something was found, or there are more.
+    /// Scans the areas that are awake, within the limits of a slice. True if a change was found, or
+    /// if there are more areas to scan.
     pub(crate) fn scan_awake<M: GuestMemory>(&mut self, mem: &M) -> bool {
         let mut looks = 0;
         let mut at = std::mem::take(&mut self.first_awake);
@@ -119,7 +128,7 @@ impl Device {
         are_more || looks != 0
     }
 
-    /// Wakes the areas that were rung, as many as there is time for; true if there were any.
+    /// Wakes the areas that were rung, within the limits of a slice. True if there were any.
     pub(crate) fn wake_rung<M: GuestMemory>(&mut self, mem: &M) -> bool {
         if self.rung.is_empty() {
             return false;
@@ -146,10 +155,10 @@ impl Device {
         }
     }
 
-    /// Looks at an area's generation counters, and at the slots of those groups that changed. Returns at how many; at least
-    /// 1 if a counter changed.
+    /// Looks at the generation counters of an area, and at the slots of those groups whose counter
+    /// has changed. Returns the number of looks: one for each changed group and one for each slot.
     ///
-    /// The counter is read before the words that it counts: a post that comes later counts again.
+    /// Each counter is read before the words that it counts, so that a later post changes it again.
     pub(crate) fn scan<M: GuestMemory>(&mut self, mem: &M, number: u32) -> u32 {
         let mut looks = 0;
         let Some(base) = self.shared.uars.get(number).map(|u| u.base) else {
@@ -194,7 +203,7 @@ impl Device {
         looks
     }
 
-    /// The memory of an area has gone: no queue pair of it can be served.
+    /// Moves all QPs of an area to ERR, because the memory of the area is gone.
     fn area_gone<M: GuestMemory>(&mut self, mem: &M, number: u32) {
         let Some(uar) = self.shared.uars.get(number) else {
             return;
@@ -205,27 +214,27 @@ impl Device {
         }
     }
 
-    /// Takes note of what was posted to a queue pair, and gives it its turn if there is something to do.
+    /// Takes note of posts to a QP, and makes the QP ready if it has something to do.
     pub(crate) fn look_at_posts<M: GuestMemory>(&mut self, mem: &M, qpn: u32) {
         if self.note_posts(mem, qpn) {
             self.make_ready(qpn);
         }
     }
 
-    /// Reads the producer index of the send queue; true if the queue pair has to run.
+    /// Reads the producer index of the send queue. True if the QP has to run.
     pub(crate) fn note_posts<M: GuestMemory>(&mut self, mem: &M, qpn: u32) -> bool {
         let Some(qp) = self.qps.get_mut(qpn) else {
             return false;
         };
         let in_error = match qp.transport.state() {
             QpState::Reset | QpState::Init | QpState::Rtr => return false,
-            // Receives that were posted are found by taking them.
+            // The flush finds posted receives by taking them.
             QpState::Err => true,
-            // While it is brought back to RTS, what is posted is for RTS.
+            // Requests that are posted during a move from SQE to RTS belong to RTS.
             QpState::Sqe if self.running.as_ref().is_some_and(|r| r.resumes(qpn)) => return false,
             QpState::Rts | QpState::Sqd | QpState::Sqe => false,
         };
-        // A target has no send queue.
+        // An XRC target has no send queue.
         let producer = match qp.env.qp_type {
             verbena_abi::cmd::QpType::XrcTgt => qp.env.sq_pi,
             _ => qp.env.sq_producer(mem),
@@ -236,7 +245,7 @@ impl Device {
         let done = qp.transport.snapshot().sq_consumer;
         let ahead = producer.wrapping_sub(done);
         if ahead > qp.env.sq.size() || ahead < qp.env.sq_pi.wrapping_sub(done) {
-            // In ERR already, there is nothing more to be done to it.
+            // The failure does nothing to a QP that is in ERR already.
             self.fail_qp(mem, qpn, Syndrome::ProducerIndex);
             return in_error;
         }
@@ -246,7 +255,7 @@ impl Device {
     }
 }
 
-/// The numbers of the bits that are set.
+/// Yields the numbers of the bits that are set.
 fn bits(mut set: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         if set == 0 {

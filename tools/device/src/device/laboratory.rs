@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The hooks of the fault laboratory: where rules (`verbena_faults`) are asked, and what then happens.
+//! The hooks of the fault laboratory: where rules (`verbena_faults`) are asked, and their effects.
 //!
 //! | hook | where |
 //! | --- | --- |
-//! | a packet that a queue pair sends | [`Device::deliver`], before it goes anywhere |
-//! | a packet that it receives | by reference in [`Device::deliver`] too, else before it is handed over |
+//! | a packet that a QP sends | [`Device::deliver`], before the packet goes anywhere |
+//! | a packet that a QP receives | [`Device::deliver`] if by reference, else before the hand-over |
 //! | a send that the device begins with | `execution/host.rs`, `fetch_send` |
 //! | a command | `device/cmd/mod.rs`, before it is executed |
 //! | an event, an interrupt | `execution/shared.rs`, `push_event` and `interrupt` |
-//! | a moment | at the beginning of a slice |
+//! | a point in time | at the beginning of a slice |
 //!
-//! What a rule of packets concerns is split into single packets, and what a rule alters becomes a frame, which takes the way of frames
-//! from there: so rules work alike on what goes by reference and on what comes from a wire. All else stays as it is.
+//! Packets that a rule of packets concerns are split into single packets. A packet that a rule
+//! alters becomes a frame, and goes the way of frames from there. So rules have the same effect on
+//! packets by reference and on packets from a wire. All other packets stay as they are.
 
 use crate::device::net::Delivered;
 use crate::device::{Device, MAX_FRAMES};
@@ -34,10 +35,10 @@ use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode};
 use verbena_roce::wire::{ecn, frame, Path};
 use verbena_roce::Packet;
 
-/// Frames that were kept back and come at once.
+/// Most frames that one call of [`Device::release`] sends on.
 const SLICE_HELD: u32 = 64;
 
-/// The syndrome of an AETH, of its byte.
+/// Decodes the syndrome byte of an AETH.
 fn syndrome(byte: u8) -> AethSyndrome {
     let value = byte & 0x1f;
     match byte & 0x60 {
@@ -53,11 +54,12 @@ fn syndrome(byte: u8) -> AethSyndrome {
 }
 
 impl Device {
-    /// Adds rules, all or none; those with an owner go with it ([`Device::remove_rules_of`]). They stay over resets.
+    /// Adds all rules of a set or none. Rules with an owner are removed with
+    /// [`Device::remove_rules_of`]. Rules stay over resets.
     ///
     /// # Errors
     ///
-    /// A rule makes no sense, or not beside those that are there.
+    /// A rule is invalid, or conflicts with the rules that are there.
     pub fn add_rules(&mut self, set: &RuleSet, owner: Option<u64>, now: u64) -> Result<(), String> {
         self.tape_rules(set, owner, now);
         let created = self.shared.owners;
@@ -71,7 +73,7 @@ impl Device {
         added
     }
 
-    /// Removes a rule. False: there is none of that name.
+    /// Removes a rule. False if there is no rule of that name.
     pub fn remove_rule(&mut self, name: &str) -> bool {
         self.tape_removal(name);
         let lab = self.shared.lab.as_mut();
@@ -80,7 +82,7 @@ impl Device {
         removed
     }
 
-    /// Removes the rules of an owner.
+    /// Removes all rules of an owner.
     pub fn remove_rules_of(&mut self, owner: u64) {
         self.boundary.note(|| Item::RemoveRulesOf { owner });
         let lab = self.shared.lab.iter_mut();
@@ -88,7 +90,7 @@ impl Device {
         self.leave_lab();
     }
 
-    /// Removes all rules.
+    /// Removes all rules of this device.
     pub fn clear_rules(&mut self) {
         self.boundary.note(|| Item::ClearRules {});
         let lab = self.shared.lab.iter_mut();
@@ -96,13 +98,14 @@ impl Device {
         self.leave_lab();
     }
 
-    /// The rules, and how often each fired.
+    /// Returns the rules, each with the number of times that it fired.
     pub fn rules(&self) -> Vec<Told> {
         let lab = self.shared.lab.as_ref();
         lab.map_or_else(Vec::new, |lab| lab.table.told())
     }
 
-    /// A device without rules pays for none.
+    /// Ends the effects of rules that are gone, and drops the laboratory when it is empty, so that
+    /// a device without rules pays nothing for it.
     fn leave_lab(&mut self) {
         let now = self.shared.now;
         self.lab().into_iter().for_each(|lab| lab.settle(now));
@@ -115,7 +118,7 @@ impl Device {
         self.shared.lab.as_deref_mut()
     }
 
-    /// Whether a rule may name packets of a queue pair.
+    /// True if a rule may apply to packets of a QP.
     pub(super) fn is_concerned(&self, way: Direction, qpn: u32) -> bool {
         let (Some(lab), Some(qp)) = (&self.shared.lab, self.qps.get(qpn)) else {
             return false;
@@ -123,7 +126,7 @@ impl Device {
         lab.is_cut() || lab.stalls(&qp.env).is_some() || lab.table.concerns(way, &party(&qp.env))
     }
 
-    /// What is to happen with a packet at a queue pair.
+    /// Returns the effect of the rules on a packet at a QP, if there is one.
     fn judge(&mut self, way: Direction, qpn: u32, packet: &Packet) -> Option<Effect> {
         let (Some(lab), Some(qp)) = (&mut self.shared.lab, self.qps.get(qpn)) else {
             return None;
@@ -145,7 +148,7 @@ impl Device {
         effect.or_else(|| Some(Effect::Delay(stalled?.saturating_sub(now))))
     }
 
-    /// Delivers what was sent, one packet after the other if a rule concerns them.
+    /// Delivers a sent super-packet, packet by packet if a rule concerns it.
     #[cold]
     pub(super) fn deliver_by_rules<M: GuestMemory>(&mut self, mem: &M, out: Outgoing) -> Delivered {
         if self.is_cut() {
@@ -195,7 +198,8 @@ impl Device {
         all
     }
 
-    /// A packet meets the rules of a queue pair. None: it does not go on as it is.
+    /// Applies the rules of a QP to a packet. Returns the packet if it goes on as a packet. None if
+    /// it was dropped or became a frame.
     fn meet<M: GuestMemory>(
         &mut self,
         mem: &M,
@@ -221,20 +225,21 @@ impl Device {
                 }
                 _ => Some(out),
             },
-            // What stays in the device has no IP header to mark.
+            // A received packet, or one that stays in the device, has no IP header to mark.
             Effect::MarkEcn if way == Direction::In || out.local => {
                 out.packet.marked = true;
                 Some(out)
             }
             Effect::QpError(_) | Effect::CqOverflow(..) | Effect::KillSrq(_) | Effect::PortUp => {
-                // Payload of its own is gone with its work requests.
+                // The request is shown before the effect. If the effect ends the work requests of
+                // the QP, the payload of the request is gone with them.
                 if way == Direction::Out && out.packet.kind.is_request() {
                     self.shared.show_local(mem, &out, true);
                 }
                 self.open_door(mem, Some(qpn), &effect);
                 Some(out)
             }
-            // Nothing goes on, nor does what it was.
+            // The effect stops all traffic of the device, this packet included.
             Effect::Fatal | Effect::PortDown(..) => {
                 self.shared.show_local(mem, &out, true);
                 self.open_door(mem, Some(qpn), &effect);
@@ -252,7 +257,8 @@ impl Device {
         }
     }
 
-    /// A NAK is the answer to a request, which nobody receives.
+    /// Answers a request with a NAK in the name of the QP, which does not receive the request.
+    /// Returns None, as `meet` does for a packet that does not go on.
     fn refuse<M: GuestMemory>(
         &mut self,
         mem: &M,
@@ -264,7 +270,7 @@ impl Device {
         let request = &out.packet;
         let refused = self.with_qp(mem, qpn, |transport, host| {
             let responder = transport.snapshot();
-            // What comes ahead or again gets no such answer: it is lost, and that is all.
+            // A request out of order or a duplicate gets no such answer: it is only lost.
             if responder.expected_psn != request.psn {
                 return false;
             }
@@ -296,7 +302,7 @@ impl Device {
         None
     }
 
-    /// A packet becomes a frame, with which something happens.
+    /// Makes a frame of a packet and applies the effect to the frame.
     fn replace<M: GuestMemory>(
         &mut self,
         mem: &M,
@@ -319,7 +325,7 @@ impl Device {
         if way == Direction::Out {
             held.note = self.shared.remark.take();
         } else if local {
-            // What came by reference was not shown yet.
+            // A packet that came by reference was not shown yet.
             self.shared.show_local(mem, out, false);
         }
         match effect {
@@ -328,7 +334,7 @@ impl Device {
                 .into_iter()
                 .for_each(|lab| lab.delay(now, *ns, held.clone())),
             Effect::Reorder(n) => {
-                // Its own passing is yet to be counted.
+                // The packet itself is counted too when it has passed.
                 let behind = n.saturating_add(1);
                 self.lab()
                     .into_iter()
@@ -340,7 +346,7 @@ impl Device {
             }
             Effect::Corrupt(how) => {
                 let mut bytes = held.frame.to_vec();
-                // What has no such field stays as it is.
+                // A frame that has no such field stays as it is.
                 alter::corrupt(&mut bytes, how);
                 held.frame = Rc::new(bytes);
                 self.send_on(mem, held);
@@ -349,7 +355,7 @@ impl Device {
         }
     }
 
-    /// A packet of a queue pair has passed: those that were to come behind it may be next.
+    /// Takes note that a packet of a QP has passed, and sends on the frames that are due now.
     fn pass<M: GuestMemory>(&mut self, mem: &M, way: Direction, qpn: u32) {
         let now = self.shared.now;
         if let Some(lab) = self.lab() {
@@ -358,8 +364,8 @@ impl Device {
         self.release(mem);
     }
 
-    /// Frames go on that are due. One that does is a packet that passes, after which others may be due: whoever has begun takes
-    /// them too, so that none goes on inside of another.
+    /// Sends on the frames that are due. Each of them is a packet that passes, after which further
+    /// frames may be due. Only the outermost call sends those on, so that calls do not nest.
     fn release<M: GuestMemory>(&mut self, mem: &M) {
         let now = self.shared.now;
         if !self.lab().is_some_and(Lab::begin_releasing) {
@@ -374,7 +380,7 @@ impl Device {
         self.lab().into_iter().for_each(Lab::end_releasing);
     }
 
-    /// A frame goes on from the hook at which it was made.
+    /// Sends a frame on from the hook at which it was made.
     fn send_on<M: GuestMemory>(&mut self, mem: &M, held: Held) {
         if !self.shared.port.up || self.is_cut() {
             return;
@@ -410,7 +416,7 @@ impl Device {
         }
     }
 
-    /// Gives a packet that was a frame to its queue pair, if no rule is against it.
+    /// Hands a packet that came as a frame to its QP, unless a rule prevents that.
     #[cold]
     pub(super) fn hand_over_by_rules<M: GuestMemory>(
         &mut self,
@@ -432,7 +438,7 @@ impl Device {
             local: false,
         };
         let met = self.meet(mem, Direction::In, qpn, out);
-        // The frame was shown when it came.
+        // The frame was shown when it arrived, so the remark about the rule is added to it.
         self.shared.remark_on_last();
         if let Some(out) = met {
             self.hand_over_freely(mem, path, out.packet);
@@ -440,7 +446,7 @@ impl Device {
         self.pass(mem, Direction::In, qpn);
     }
 
-    /// Takes a packet of another device of the process as the frames that it stands for.
+    /// Receives a packet of another device of the process as the frames that it stands for.
     #[cold]
     pub(super) fn receive_by_rules<M: GuestMemory>(
         &mut self,
@@ -456,7 +462,7 @@ impl Device {
                     .shared
                     .emit_of(sender, path, &packet, &mut bytes)
                     .is_ok();
-            // What cannot be read any more is a lost packet.
+            // A packet whose payload cannot be read any more is lost.
             if is_whole {
                 self.parse_frame(mem, Rc::new(bytes));
             }
@@ -464,7 +470,7 @@ impl Device {
         self.follow_deaths(mem);
     }
 
-    /// How a command fails, if a rule has it fail.
+    /// Returns the error of a command that a rule makes fail.
     #[inline]
     pub(crate) fn fault_of_command<M: GuestMemory>(
         &mut self,
@@ -488,7 +494,7 @@ impl Device {
         }
     }
 
-    /// What is due by itself. Says when there is more.
+    /// Applies rules and sends on frames that are due. Returns the time at which more is due.
     #[inline]
     pub(crate) fn run_rules<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
         self.shared.lab.as_ref()?;
@@ -498,7 +504,7 @@ impl Device {
     #[cold]
     fn run_due<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
         let now = self.shared.now;
-        // If the slice before was left by a panic.
+        // A panic may have ended the previous slice in the middle of a release.
         self.lab()?.end_releasing();
         while let Some(effect) = self.lab()?.table.due(now) {
             self.shared.note_fired(On::Time, 0, None);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The device: life cycle, and what the daemon around it calls.
+//! The device: its life cycle, and the calls that the daemon around it makes.
 
 mod areas;
 pub mod boundary;
@@ -34,82 +34,83 @@ use verbena_abi::syndrome::Syndrome;
 use verbena_record::full::Item;
 use verbena_roce::sched::{Ready, Wheel};
 
-/// What is to be done after a slice.
+/// Result of a slice: when the caller has to call again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Next {
-    /// There is more to do, or there was: call again at once.
+    /// True if the slice did work or left some. The caller calls again at once.
     pub busy: bool,
-    /// Call again at this time at the latest.
+    /// Time of the next call at the latest, in nanoseconds of the device clock.
     pub deadline: Option<u64>,
-    /// Once all is done that was posted: the most entries that the program has yet to take from one of the CQs which this slice
-    /// wrote to.
+    /// Largest number of unpolled CQEs in any of the CQs that the slice wrote to. 0 while posted
+    /// work is pending.
     pub untaken: u32,
 }
 
-/// The device.
+/// The model of one device: registers, objects and pending work.
 #[derive(Debug)]
 pub struct Device {
     pub(crate) shared: Shared,
     pub(crate) qps: Slots<Qp>,
-    /// Who is in which multicast group.
+    /// Members of each multicast group.
     pub(crate) groups: Groups,
-    /// Copies that were made for their members.
+    /// Number of packet copies made for members of multicast groups.
     pub(crate) group_copies: u32,
-    /// Frames for the uplink that found no room since they were asked for.
+    /// Frames dropped for lack of room since the last [`Device::take_frames_lost`].
     pub(crate) frames_lost: u64,
     pub(crate) cmdq: Option<CommandQueue>,
-    /// Command slots that were rung, in order ...
+    /// Numbers of the command slots that were rung, in order of the doorbells.
     pub(crate) commands: VecDeque<u32>,
-    /// ... and as bits: each is there once.
+    /// The same slots as bits, so that each slot is queued only once.
     pub(crate) rung_slots: u64,
-    /// A command that takes several slices. Those behind it wait.
+    /// Command that takes several slices. Later commands wait for it.
     pub(crate) running: Option<Running>,
-    /// Commands that are executed late, and when; there are some only where the device misbehaves.
+    /// Commands that are executed late, each with its time; only a device that misbehaves has any.
     pub(crate) late: VecDeque<(u64, u32)>,
-    /// Counters that are being added up for the daemon.
+    /// Sum of the counters that the daemon has asked for, while it is being computed.
     pub(crate) survey: Option<Survey>,
-    /// Areas that are scanned.
+    /// Doorbell areas that each slice scans.
     pub(crate) awake: Vec<u32>,
-    /// Where among them the next slice's scan begins.
+    /// Index in `awake` at which the scan of the next slice begins.
     pub(crate) first_awake: usize,
-    /// When the silent ones among them are looked for next.
+    /// Time of the next search for silent areas in `awake`.
     pub(crate) next_sweep: u64,
-    /// Areas that were rung since the last slice.
+    /// Doorbell areas that were rung since the last slice.
     pub(crate) rung: Vec<u32>,
-    /// Queue pairs with work, in turn: by QPN, grouped by their areas.
+    /// QPs with work, in the order of their turns: by QPN, grouped by doorbell area.
     pub(crate) ready: Ready,
-    /// Deadlines of queue pairs, by QPN: not later than what the transport says.
+    /// Deadlines of QPs, by QPN. None is later than the deadline that the transport states.
     pub(crate) timers: Wheel,
-    /// So many numbers of queue pairs are yet to be asked whether their CQ or SRQ has died ...
+    /// Number of QPNs still to be checked for a CQ or SRQ in error.
     pub(crate) may_follow: u32,
-    /// ... from this one on ...
+    /// QPN at which that check continues.
     pub(crate) follow_next: u32,
-    /// ... and so much of the present slice is left for that.
+    /// Part of the present slice that is left for that check, in units of
+    /// [`sched::SLICE_FOLLOWED`].
     pub(crate) follow_budget: u32,
-    /// Packets for elsewhere that may be for another device of the process.
+    /// Packets to other destinations, which may be other devices of the process.
     pub(crate) crossing: VecDeque<Outgoing>,
-    /// Frames for the uplink.
+    /// Frames that wait for the uplink.
     pub(crate) frames: VecDeque<Rc<Vec<u8>>>,
-    /// Its addresses have changed since they were asked for.
+    /// True if the addresses have changed since the last [`Device::take_addresses`].
     pub(crate) readdressed: bool,
-    /// What is recorded of all that it is told, reads and does.
+    /// Full recording of all inputs and outputs of the device.
     pub(crate) boundary: Boundary,
 }
 
-/// What the device answers to.
+/// Destination addresses of the frames that the device accepts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Addresses {
-    /// The entries of the GID table that are set.
+    /// Entries of the GID table that are set.
     pub gids: Vec<Gid>,
-    /// The multicast groups that have members.
+    /// Multicast groups that have members in this device.
     pub groups: Vec<[u8; 16]>,
 }
 
-/// Frames that wait for the uplink; more are dropped, as a full port queue would.
+/// Most frames that wait for the uplink. Further frames are dropped, as by a full port queue.
 pub(crate) const MAX_FRAMES: usize = 4096;
 
 impl Device {
-    /// A device as after power-on.
+    /// Creates a device in the state after power-on.
     pub fn new(config: Config, regs: Arc<Registers>) -> Self {
         Self {
             shared: Shared::new(config, regs),
@@ -139,7 +140,8 @@ impl Device {
         }
     }
 
-    /// Drops everything; the state after power-on. Guest memory is not touched: its owner may have reused it.
+    /// Drops all objects and returns to the state after power-on. Guest memory is not touched,
+    /// because its owner may have reused it.
     pub fn reset(&mut self) {
         self.boundary.note(|| Item::Reset {});
         let regs = self.begin_anew();
@@ -147,7 +149,8 @@ impl Device {
         regs.reset();
     }
 
-    /// As after power-on, but for the registers, which come back.
+    /// Returns the device to the state after power-on, except for the registers, which are
+    /// returned.
     fn begin_anew(&mut self) -> Arc<Registers> {
         let regs = self.shared.regs.clone();
         // Each reset draws other lies. With the same ones a driver would stop at the same place for ever.
@@ -172,10 +175,11 @@ impl Device {
         regs
     }
 
-    /// Has the port watched by a tap, over resets too. False: somebody watches it already.
+    /// Attaches a tap to the port, which stays over resets. False if the port has a watched tap
+    /// already, or if a full recording is on.
     pub fn set_tap(&mut self, tap: Tap) -> bool {
         let free = self.shared.tap.as_ref().is_none_or(|tap| !tap.is_watched());
-        // What a tap reads would be in a recording, and not in its replay.
+        // A recording would contain the reads of the tap, and its replay would not make them.
         let free = free && !self.boundary.is_taped();
         if free {
             self.shared.tap = Some(Box::new(tap));
@@ -183,7 +187,8 @@ impl Device {
         free
     }
 
-    /// Hands the tap, the rules and the recording over to the device that takes this one's place.
+    /// Hands the tap, the rules and the recordings over to the device that takes the place of this
+    /// one.
     pub fn pass_tap(&mut self, to: &mut Self) {
         to.shared.tap = self.shared.tap.take();
         to.shared.lab = self.shared.lab.take();
@@ -191,7 +196,7 @@ impl Device {
         to.boundary = std::mem::take(&mut self.boundary);
     }
 
-    /// A command slot was rung.
+    /// Takes note that the doorbell of a command slot was rung.
     pub fn command(&mut self, slot: u32) {
         self.boundary.note(|| Item::Command { slot });
         let bit = 1u64.checked_shl(slot).unwrap_or(0);
@@ -201,7 +206,7 @@ impl Device {
         }
     }
 
-    /// The page of an area in the doorbell BAR was written.
+    /// Takes note of a write to the page of a doorbell area in the doorbell BAR.
     pub fn ring(&mut self, uar: u32) {
         self.boundary.note(|| Item::Ring { uar });
         self.shared.counters.add(Counter::Doorbells, 1);
@@ -219,7 +224,7 @@ impl Device {
         self.shared.counters.add(Counter::Doorbells, more);
     }
 
-    /// The vectors to raise since the last call, a bit each.
+    /// Returns the vectors to be raised since the last call, one bit for each vector.
     pub fn take_interrupts(&mut self) -> u32 {
         let vectors = std::mem::take(&mut self.shared.interrupts);
         if vectors != 0 {
@@ -228,7 +233,7 @@ impl Device {
         vectors
     }
 
-    /// The next frame for the uplink.
+    /// Takes the next frame for the uplink.
     pub fn next_frame(&mut self) -> Option<Rc<Vec<u8>>> {
         let frame = self.frames.pop_front();
         if let (Some(frame), true) = (&frame, self.boundary.is_taped()) {
@@ -237,13 +242,13 @@ impl Device {
         frame
     }
 
-    /// How many frames for the uplink were dropped since the last call, because too many waited.
+    /// Returns how many frames for the uplink were dropped for lack of room since the last call.
     pub fn take_frames_lost(&mut self) -> u64 {
         std::mem::take(&mut self.frames_lost)
     }
 
-    /// What the device answers to, if that has changed since the last call. A device after power-on answers to nothing, and
-    /// says so.
+    /// Returns the addresses of the device if they have changed since the last call. After power-on
+    /// the first call returns an empty set.
     pub fn take_addresses(&mut self) -> Option<Addresses> {
         std::mem::take(&mut self.readdressed).then(|| Addresses {
             gids: self.shared.port.own(),
@@ -251,7 +256,8 @@ impl Device {
         })
     }
 
-    /// The engine failed: dead until reset. The driver is told if anything of it still works.
+    /// Puts the device in the fatal state until its reset, because the engine failed. The driver
+    /// gets an event and an interrupt if the queues for them still work.
     pub fn fail<M: GuestMemory>(&mut self, mem: &M, cause: Syndrome) {
         self.shared.fatal(mem, cause);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Delivery of packets: inside the device, through the bytes of a frame, or out.
+//! Delivery of packets: inside the device, through the bytes of a frame, or to the uplink.
 
 use crate::device::sched::{ELEMENT_BYTES, SLICE_BYTES, SLICE_STEPS};
 use crate::device::{Device, MAX_FRAMES};
@@ -16,10 +16,10 @@ use verbena_roce::host::CopyFault;
 use verbena_roce::wire::{frame, Malformed, Path};
 use verbena_roce::Packet;
 
-/// Most packets that are handed over at once.
+/// Most packets that one call hands to a QP.
 const MAX_RUN: u32 = 32;
 
-/// What was delivered at once.
+/// Number and payload of the packets that one call delivered.
 #[derive(Default)]
 pub(crate) struct Delivered {
     pub packets: u32,
@@ -33,7 +33,8 @@ impl Delivered {
     }
 }
 
-/// MAC addresses that routers share, by what they begin with: VRRP over IPv4 and IPv6 (RFC 5798 7.3), HSRP of both versions, GLBP.
+/// Prefixes of MAC addresses that routers share: VRRP over IPv4 and IPv6 (RFC 5798 7.3), HSRP of
+/// both versions, GLBP.
 const SHARED_BY_ROUTERS: [&[u8]; 5] = [
     &[0, 0, 0x5e, 0, 1],
     &[0, 0, 0x5e, 0, 2],
@@ -42,13 +43,16 @@ const SHARED_BY_ROUTERS: [&[u8]; 5] = [
     &[0, 0x07, 0xb4],
 ];
 
-/// Whether a frame comes from where a queue pair sends to: a GID alone anybody on the link can name. In place of the SLID, which has to
-/// be that of the path (IBTA 9.6.1.5). Routers that share an address send with their own ones.
+/// True if the source address of a frame is the address that a QP sends to. The GID alone does not
+/// prove that, because any host on the link can name it. The check takes the place of the one of
+/// the SLID, which has to be that of the path (IBTA 9.6.1.5). Routers that share an address send
+/// with their own addresses.
 fn is_from(dmac: &[u8; 6], smac: &[u8; 6]) -> bool {
     dmac == smac || SHARED_BY_ROUTERS.iter().any(|oui| dmac.starts_with(oui))
 }
 
-/// A queue pair takes a packet, if it is its peer's.
+/// Hands a packet to a QP if it is a datagram or comes from the peer of the QP. Other packets are
+/// dropped and counted as [`Counter::RxNoQp`].
 pub(super) fn take_in<M: GuestMemory>(
     transport: &mut verbena_roce::Qp,
     host: &mut QpHost<'_, M>,
@@ -58,10 +62,11 @@ pub(super) fn take_in<M: GuestMemory>(
 ) {
     let expected = match (path, &host.env.path) {
         _ if packet.datagram.is_some() => true,
-        // A connected queue pair hears its peer only, in the VLAN of their path.
+        // A connected QP accepts packets only from its peer, in the VLAN of their path.
         (Some(path), Some(own)) if own.vlan == path.vlan => {
             let port = &host.shared.port;
-            // Of the port's own net devices any may speak for another, as any may answer for it.
+            // Any net device of the port may send in the name of another one, as it may answer in
+            // its name.
             let is_own = |mac| port.has_mac(mac, own.vlan);
             let is_from =
                 || is_from(&own.dmac, &path.smac) || is_own(&own.dmac) && is_own(&path.smac);
@@ -83,8 +88,8 @@ pub(super) fn take_in<M: GuestMemory>(
 }
 
 impl Device {
-    /// Delivers a packet that was sent, and those behind it that are for the same queue pair, at most [`MAX_RUN`] in all.
-    /// Says how many there were, and their bytes.
+    /// Delivers a packet that was sent, and the packets after it in the queue that are for the same
+    /// QP, up to [`MAX_RUN`] in all. Returns their number and their bytes.
     #[inline]
     pub(crate) fn deliver<M: GuestMemory>(&mut self, mem: &M, out: Outgoing) -> Delivered {
         match self.shared.lab {
@@ -93,7 +98,7 @@ impl Device {
         }
     }
 
-    /// The same, whatever rules there are.
+    /// Delivers a packet as [`Device::deliver`] does, without asking any rules.
     pub(super) fn deliver_freely<M: GuestMemory>(&mut self, mem: &M, out: Outgoing) -> Delivered {
         let mut delivered = Delivered::default();
         delivered.count(&out);
@@ -112,7 +117,7 @@ impl Device {
         delivered
     }
 
-    /// Packets from one of the device's own queue pairs to another.
+    /// Delivers packets from one QP of the device to another.
     fn deliver_run<M: GuestMemory>(&mut self, mem: &M, first: Outgoing, all: &mut Delivered) {
         let (now, qpn) = (self.shared.now, first.packet.dst_qpn);
         let mut next = Some(first);
@@ -125,7 +130,8 @@ impl Device {
                     take_in(transport, host, now, out.path.as_deref(), out.packet);
                 }
                 all.bytes += host.shared.lookups.take_sought() * ELEMENT_BYTES;
-                // The first that changes more than its queue pair is the last.
+                // The run ends with the first packet that changes the state of the QP or puts a CQ
+                // or an SRQ in error. With rules each run is a single packet.
                 let is_last = transport.state() != state
                     || !host.shared.witnesses.is_empty()
                     || host.shared.lab.is_some();
@@ -145,7 +151,8 @@ impl Device {
         }
     }
 
-    /// A packet to a multicast group: to the members here, the sender maybe among them, and out. Each member's counts.
+    /// Delivers a packet to a multicast group: to the members in this device, which may include the
+    /// sender, and to the uplink. The copy for each member counts as a packet.
     fn deliver_to_group<M: GuestMemory>(&mut self, mem: &M, out: Outgoing, all: &mut Delivered) {
         let path = out
             .path()
@@ -171,7 +178,7 @@ impl Device {
         self.deliver_frames(mem, out);
     }
 
-    /// Gives a packet to each member of its group.
+    /// Hands a packet to each member of its group.
     fn hand_to_group<M: GuestMemory>(&mut self, mem: &M, path: &Path, packet: &Packet) {
         let Some(members) = self.groups.members(&path.dgid).cloned() else {
             return;
@@ -186,18 +193,19 @@ impl Device {
         }
     }
 
-    /// A packet as frames, to a queue pair of the device's own or out.
+    /// Delivers a packet as frames, to a QP of this device or to the uplink.
     pub(super) fn deliver_frames<M: GuestMemory>(&mut self, mem: &M, out: Outgoing) {
         let Some(path) = out.path().copied() else {
             return;
         };
         for packet in out.packet.split(out.mtu) {
-            // The wire would not carry it either: the queue pair finds that its retries are exceeded.
+            // The wire would not carry the packet either: the QP finds that its retries are
+            // exceeded.
             if !out.local && self.shared.port.is_over_mtu(&packet) {
                 self.shared.counters.add(Counter::TxOverMtu, 1);
                 continue;
             }
-            // Who heeds congestion notifications lets routers mark what it sends.
+            // A sender that reacts to congestion notifications lets routers mark its packets.
             let controls = self.shared.config.congestion_control && !out.local;
             let path = match controls && packet.transport.is_reliable() {
                 true => path.with_ect(),
@@ -222,7 +230,9 @@ impl Device {
         }
     }
 
-    /// The frame of a packet. None: its payload is gone, which its sender is told if it does not know it.
+    /// Makes the frame of a packet. None if the payload is gone. If the payload could not be read,
+    /// the QP that sent the packet is informed; a payload that died with its work request needs no
+    /// report.
     pub(super) fn frame<M: GuestMemory>(
         &mut self,
         mem: &M,
@@ -247,7 +257,7 @@ impl Device {
         }
     }
 
-    /// Shows a frame to the tap, if there is one.
+    /// Shows a frame to the tap, if there is a tap.
     #[inline]
     fn show(&mut self, way: Way, packet: &Packet, bytes: &[u8]) {
         if self.shared.tap.is_some() {
@@ -256,7 +266,8 @@ impl Device {
         }
     }
 
-    /// The same of a frame that has come. On a wire only datagrams say who sent them; others come from the peer.
+    /// Shows a received frame to the tap. On the wire only datagrams name the QP that sent them;
+    /// other packets come from the peer of the QP.
     #[cold]
     fn show_received(&mut self, bytes: &[u8]) {
         let packet = frame::parse(bytes).ok().map(|frame| frame.packet);
@@ -279,7 +290,7 @@ impl Device {
         self.make_ready(qpn);
     }
 
-    /// Gives a packet to its queue pair, if no rule is against it.
+    /// Hands a packet to its QP unless a rule prevents that.
     fn hand_over<M: GuestMemory>(&mut self, mem: &M, path: &Path, packet: Packet) {
         match self.shared.lab {
             None => self.hand_over_freely(mem, path, packet),
@@ -287,7 +298,7 @@ impl Device {
         }
     }
 
-    /// Gives a packet to its queue pair.
+    /// Hands a packet to its QP without asking any rules.
     pub(super) fn hand_over_freely<M: GuestMemory>(
         &mut self,
         mem: &M,
@@ -304,13 +315,13 @@ impl Device {
         }
     }
 
-    /// Gives what a frame has to its queue pair or its group.
+    /// Parses a frame and hands its packet to the QP or the group that it is for.
     pub(super) fn parse_frame<M: GuestMemory>(&mut self, mem: &M, bytes: Rc<Vec<u8>>) {
         match frame::parse_in(&bytes, &mut self.shared.pool) {
             Ok(frame) if frame.packet.dst_qpn == MULTICAST_QPN => {
                 self.hand_to_group(mem, &frame.path, &frame.packet);
             }
-            // A group has no queue pair of its own.
+            // Only the multicast QPN can have the GID of a group.
             Ok(frame) if mcast::is_group(&frame.path.dgid) => {
                 self.shared.counters.add(Counter::RxMalformed, 1);
             }
@@ -320,8 +331,9 @@ impl Device {
         }
     }
 
-    /// Whether a frame is for the RDMA engine: RoCE v2, for one of our GIDs at one of their MAC addresses, or for a multicast group with
-    /// a member here, in a VLAN of a GID's.
+    /// True if a frame is for the RDMA engine: RoCE v2, either to a GID of this port in its VLAN,
+    /// at one of the MAC addresses of the port there, or to a multicast group with a member here,
+    /// in a VLAN of one of the GIDs.
     pub fn wants_frame(&self, bytes: &[u8]) -> bool {
         frame::peek(bytes).is_some_and(|path| {
             let is_ours = self.shared.port.is_for(&path);
@@ -331,8 +343,8 @@ impl Device {
         })
     }
 
-    /// Frames from the uplink. Those for which [`Device::wants_frame`] says no are dropped. Returns how many copies were made for
-    /// members of multicast groups.
+    /// Receives frames from the uplink. Frames that [`Device::wants_frame`] does not accept are
+    /// dropped. Returns the number of copies made for members of multicast groups.
     pub fn receive_frames<'a, M: GuestMemory>(
         &mut self,
         mem: &M,
@@ -356,7 +368,7 @@ impl Device {
         self.shared.now = now;
         let waiting = self.shared.outgoing.len();
         for bytes in frames {
-            // The first may change that.
+            // An earlier frame may have changed any of this.
             if !self.shared.regs.is_fatal() && self.shared.port.up && self.wants_frame(bytes) {
                 self.take_frame(mem, bytes);
             }
@@ -366,7 +378,7 @@ impl Device {
         self.shared.show_last();
     }
 
-    /// A frame from the uplink, for which [`Device::wants_frame`] said yes.
+    /// Receives a frame from the uplink that [`Device::wants_frame`] has accepted.
     pub fn receive_frame<M: GuestMemory>(&mut self, mem: &M, bytes: &[u8], now: u64) {
         if self.shared.regs.is_fatal() || !self.shared.port.up {
             return;
@@ -382,9 +394,10 @@ impl Device {
         self.shared.show_last();
     }
 
-    /// Delivers as many packets as what has come was answered by, within the bounds of a slice. Left to the slices, they would take the
-    /// turns of queue pairs, and be more and more if they came faster. `waiting`: packets that were to be delivered already.
-    /// A packet has two answers at most.
+    /// Delivers as many packets as were queued in answer to the received ones, within the bounds of
+    /// a slice. If the answers were left to the slices, they would take the turns of QPs, and would
+    /// pile up if they came faster. `waiting` is the number of packets that were in the queue
+    /// before. A packet has up to two answers.
     pub(super) fn deliver_answers<M: GuestMemory>(&mut self, mem: &M, waiting: usize) {
         let (mut bytes, mut steps) = (0, 0);
         let is_dead = self.shared.regs.is_fatal();
@@ -408,7 +421,7 @@ impl Device {
         if self.shared.tap.is_some() {
             self.show_received(bytes);
         }
-        // One short copy, so that the packet can outlive the caller's buffer.
+        // One short copy lets the packet outlive the caller's buffer.
         let mut frame = self.shared.pool.buffer(bytes.len());
         if let Some(room) = Rc::get_mut(&mut frame) {
             room.clear();

@@ -1,26 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A slice of the engine's work: commands, doorbell areas (`areas.rs`), timers, queue pairs in turn, packets.
+//! A slice of the engine's work: commands, doorbell areas (`areas.rs`), timers, QPs in turn,
+//! packets.
 //!
-//! Areas take turns, and the queue pairs of an area take turns within its turn, so that one context cannot starve
-//! another (`verbena_roce::sched`). A packet between local queue pairs is delivered as soon as the call that sent it has returned.
+//! Areas take turns, and the QPs of an area take turns within its turn, so that one context cannot
+//! starve another (`verbena_roce::sched`). A packet between QPs of this device is delivered as soon
+//! as the call that sent it has returned.
 //!
-//! # What bounds a slice
+//! # Bounds of a slice
 //!
-//! The daemon holds the memory map during a slice, and whoever wants to change the map waits. So all that a guest can
-//! make long is counted, and what is left over is the next slice's:
+//! The daemon holds the memory map during a slice, and a change of the map has to wait for the end
+//! of the slice. Therefore all work whose amount the guest can choose is counted, and the rest is
+//! left to the next slice:
 //!
-//! | work | bound |
-//! | --- | --- |
-//! | payload | [`SLICE_BYTES`] and a packet, and datagrams of a turn more if a command stops a queue pair (`cmd/long.rs`); an element of a region with gaps counts as [`ELEMENT_BYTES`] more |
-//! | turns of queue pairs, deliveries | [`SLICE_STEPS`] and a packet, which may be for as many as a multicast group has members; twice as many where frames, or a neighbour's packets, are taken, for their answers |
-//! | commands | [`SLICE_COMMANDS`], one of those that look up rings; a long one (`cmd/long.rs`) goes on in the next slice |
-//! | doorbell areas that are scanned, woken, put to sleep, or asked how long they were silent | [`SLICE_AREAS`] each |
-//! | slots of doorbell areas whose counters changed | [`SLICE_LOOKS`] and an area |
-//! | deadlines of queue pairs and of collapsed events | [`SLICE_DEADLINES`] each |
-//! | events that had to wait for room | `shared.rs`, `FLUSHED_EVENTS` |
-//! | frames that have not left | [`CROWDED`]: then only queue pairs of the device's own get turns |
-//! | queue pairs that follow a CQ or SRQ that died | [`SLICE_FOLLOWED`] |
+//! * Payload: [`SLICE_BYTES`] and one packet, and the datagrams of one more turn if a command stops
+//!   a QP (`cmd/long.rs`). Each element of a region with gaps counts as [`ELEMENT_BYTES`] more.
+//! * Turns of QPs and deliveries: [`SLICE_STEPS`] and one packet, which counts once for each member
+//!   of a multicast group. Calls that receive frames or packets of another device deliver up to
+//!   twice as many answers.
+//! * Commands: [`SLICE_COMMANDS`], or one of those that look up rings. A long command
+//!   (`cmd/long.rs`) goes on in the next slice.
+//! * Doorbell areas that are scanned, woken, put to sleep, or checked for silence: [`SLICE_AREAS`]
+//!   for each of the four.
+//! * Slots of doorbell areas whose counters changed: [`SLICE_LOOKS`] and one area.
+//! * Deadlines of QPs and of collapsed events: [`SLICE_DEADLINES`] for each of the two.
+//! * Events that had to wait for room: `FLUSHED_EVENTS` in `shared.rs`.
+//! * Frames that have not left: from [`CROWDED`] on, only QPs whose peer is in this device get
+//!   turns.
+//! * QPs that follow a CQ or SRQ into the error state: [`SLICE_FOLLOWED`].
 
 use crate::device::{Device, Next, MAX_FRAMES};
 use crate::execution::copy::Side;
@@ -32,28 +39,30 @@ use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_roce::{sched, QpState};
 
-/// Bytes that a slice may copy before the memory map may change.
+/// Number of payload bytes after which a slice ends, so that the memory map can change.
 pub const SLICE_BYTES: u64 = sched::TURN_BYTES;
-/// Looking up an element of a region with gaps takes as long as copying so many bytes, or less.
+/// Number of copied bytes that take at least as long as looking up an element of a region with
+/// gaps.
 pub(crate) const ELEMENT_BYTES: u64 = 1024;
-/// Calls of queue pairs and deliveries of packets in a slice.
+/// Turns of QPs and deliveries of packets in a slice.
 pub(crate) const SLICE_STEPS: u32 = 256;
-/// Commands in a slice. What looks up a ring counts as this many.
+/// Commands in a slice. A command that looks up a ring counts as this many.
 pub(crate) const SLICE_COMMANDS: u32 = 16;
-/// Doorbell areas that a slice scans. Those that are asleep cost nothing.
+/// Doorbell areas that a slice scans. Areas that are asleep cost nothing.
 pub(crate) const SLICE_AREAS: usize = 1024;
-/// Slots of doorbell areas that a slice looks at; it does not stop inside of an area.
+/// Slots of doorbell areas that a slice looks at. A scan does not stop in the middle of an area.
 pub(crate) const SLICE_LOOKS: u32 = 4096;
-/// With so many frames that have not left, queue pairs that would make more wait: a sender is as fast as its wire. There is
-/// room for what the turns of a slice make on top of them.
+/// Number of frames waiting for the uplink from which on QPs that would add frames have to wait: a
+/// sender is as fast as its wire. The rest of [`MAX_FRAMES`] is for the frames that the turns of
+/// one slice add.
 const CROWDED: usize = MAX_FRAMES / 4;
-/// What a slice spends on queue pairs whose CQ or SRQ may have died: 1 to look at one ...
+/// Budget of a slice for QPs whose CQ or SRQ may be in error. A look at one QP costs 1.
 pub(crate) const SLICE_FOLLOWED: u32 = 1024;
-/// ... and so much to move it to ERR.
+/// Cost of moving such a QP to ERR, out of [`SLICE_FOLLOWED`].
 pub(crate) const FOLLOW_COST: u32 = 16;
 
 impl Device {
-    /// Works for a bounded time.
+    /// Works for a bounded time. `now` is the device clock in nanoseconds.
     pub fn run_slice<M: GuestMemory>(&mut self, mem: &M, now: u64) -> Next {
         match self.boundary.is_taped() {
             true => self.taped_slice(mem, now),
@@ -107,14 +116,14 @@ impl Device {
         }
     }
 
-    /// Puts a queue pair among those with work.
+    /// Adds a QP to the QPs with work.
     pub(crate) fn make_ready(&mut self, qpn: u32) {
         if let Some(qp) = self.qps.get(qpn) {
             self.ready.push(qp.env.create.uar.get(), qpn);
         }
     }
 
-    /// Moves a queue pair to ERR for no work request's fault.
+    /// Moves a QP to ERR for a reason that no work request is to blame for.
     pub(crate) fn fail_qp<M: GuestMemory>(&mut self, mem: &M, qpn: u32, cause: Syndrome) {
         let now = self.shared.now;
         self.with_qp(mem, qpn, |transport, host| {
@@ -122,7 +131,8 @@ impl Device {
         });
     }
 
-    /// Calls a queue pair's transport with its surroundings, then sees to what the call changed.
+    /// Calls the transport of a QP with its host, then publishes the changes of the call: the
+    /// state, the error word and the deadline.
     pub(crate) fn with_qp<M: GuestMemory, R>(
         &mut self,
         mem: &M,
@@ -132,7 +142,7 @@ impl Device {
         self.with_qp_of(mem, None, qpn, call)
     }
 
-    /// The same for a packet of which the payload lies with another guest.
+    /// As [`Device::with_qp`], for a packet whose payload is in the memory of another guest.
     pub(crate) fn with_qp_of<M: GuestMemory, R>(
         &mut self,
         mem: &M,
@@ -157,15 +167,17 @@ impl Device {
         if changed {
             self.shared.note_state(&qp);
             qp.publish(mem);
-            // Stored and fenced before the next flush looks at the receive ring: a receive posted meanwhile either
-            // is seen by that flush, or its post sees this word and rings.
+            // The word is stored and fenced before the next flush reads the receive ring: either
+            // that flush sees a receive that is posted meanwhile, or the post sees this word and
+            // rings the doorbell.
             qp.env.show_error(mem, state == QpState::Err);
         }
         let deadline = qp.transport.next_deadline();
-        // One that is to come and has not changed is in the wheel already.
+        // A deadline in the future that has not changed is in the wheel already.
         let known = deadline == before && deadline > Some(self.shared.now);
         if let (Some(at), false) = (deadline, known) {
-            // A deadline that has moved on is found to be later when the old one passes: most never do.
+            // A deadline that has moved to a later time is set again when the old one passes in the
+            // wheel. Most deadlines change before they pass.
             if self.timers.deadline(qpn).is_none_or(|set| at < set) {
                 self.timers.set(qpn, at);
             }
@@ -177,7 +189,7 @@ impl Device {
         Some(result)
     }
 
-    /// Wakes the queue pairs whose deadline has passed.
+    /// Makes QPs ready whose deadline has passed. True if there were any.
     fn expire<M: GuestMemory>(&mut self, _mem: &M) -> bool {
         let mut any = false;
         for _ in 0..SLICE_DEADLINES {
@@ -197,7 +209,7 @@ impl Device {
         any
     }
 
-    /// Runs queue pairs in turn and delivers packets until the slice is used up or there is nothing left.
+    /// Runs QPs in turn and delivers packets until the slice is used up or no work is left.
     fn work<M: GuestMemory>(&mut self, mem: &M) -> bool {
         let mut copied = 0;
         let mut worked = false;
@@ -239,8 +251,8 @@ impl Device {
         worked
     }
 
-    /// Gives a queue pair a turn out of turn, for which there is room also while others wait for frames to leave. What it sends
-    /// is delivered later (`work`).
+    /// Gives a QP an additional turn. There is room for its frames even while other QPs wait for
+    /// frames to leave. Its packets are delivered later (`work`).
     pub(crate) fn give_turn<M: GuestMemory>(&mut self, mem: &M, qpn: u32) {
         let is_full = self.frames.len() >= MAX_FRAMES / 2 && self.may_leave(qpn);
         if !is_full && !self.is_stalled(qpn) {
@@ -248,19 +260,20 @@ impl Device {
         }
     }
 
-    /// Whether requests of a queue pair are still to be delivered, or to be taken by a neighbour.
+    /// True if requests of a QP still wait for delivery, or for another device of the process.
     pub(crate) fn has_requests_of(&self, qpn: u32) -> bool {
         let mut sent = self.shared.outgoing.iter().chain(&self.crossing);
         sent.any(|out| out.packet.src_qpn == qpn && out.packet.kind.is_request())
     }
 
-    /// Whether a queue pair's packets may have to leave the device.
+    /// True if packets of a QP may have to leave the device.
     fn may_leave(&self, qpn: u32) -> bool {
         let transport = self.qps.get(qpn).map(|qp| &qp.transport);
         transport.is_some_and(|transport| !transport.attr().local_peer)
     }
 
-    /// Has memory fetched that the next turns need: with thousands of queue pairs none of it is near.
+    /// Prefetches the memory that the next turns need: with thousands of QPs none of it is in the
+    /// cache.
     fn prefetch(&self) {
         let [_, buffers, work, own, far] = self.ready.ahead();
         let qp = |qpn: Option<u32>| self.qps.get(qpn?);
@@ -273,7 +286,7 @@ impl Device {
         }
         if let Some(qp) = qp(work) {
             qp.transport.prefetch_work();
-            // The peer, if it is one of the device's own.
+            // The peer, if it is a QP of this device, is needed as well.
             let peer = qp.transport.attr();
             if let (true, Some(peer)) = (peer.local_peer, self.qps.get(peer.dest_qpn)) {
                 peer.prefetch();
@@ -286,7 +299,7 @@ impl Device {
 
     fn run_qp<M: GuestMemory>(&mut self, mem: &M, qpn: u32) {
         let now = self.shared.now;
-        // What a program has posted since it was noticed is taken along.
+        // Includes requests that the program has posted since the last look.
         self.note_posts(mem, qpn);
         let more = self.with_qp(mem, qpn, |transport, host| {
             transport.handle_receives_posted(host, now);
@@ -297,7 +310,8 @@ impl Device {
         }
     }
 
-    /// Queue pairs follow the CQs and SRQs that died: the one that found out at once, the others as the slice has time.
+    /// Moves the QPs of CQs and SRQs in error to ERR: the QP that met the error at once, the others
+    /// within the budget of the slice.
     #[inline]
     pub(crate) fn follow_deaths<M: GuestMemory>(&mut self, mem: &M) {
         if !self.shared.witnesses.is_empty() || self.may_follow != 0 && self.follow_budget != 0 {
@@ -309,7 +323,8 @@ impl Device {
     fn follow_some_deaths<M: GuestMemory>(&mut self, mem: &M) {
         while let Some(qpn) = self.shared.witnesses.pop() {
             self.follow(mem, qpn);
-            // All round once more: those that were passed already may have lost theirs now.
+            // Begins another full round, because QPs that were checked already may use this CQ or
+            // SRQ.
             self.may_follow = self.qps.len();
         }
         while self.may_follow != 0 && self.follow_budget != 0 {
@@ -328,7 +343,7 @@ impl Device {
         }
     }
 
-    /// Moves a queue pair to ERR if one of its queues has died. True: it did.
+    /// Moves a QP to ERR if its CQ or SRQ is in error. True if the QP was moved.
     fn follow<M: GuestMemory>(&mut self, mem: &M, qpn: u32) -> bool {
         let Some(qp) = self.qps.get(qpn) else {
             return false;
@@ -347,7 +362,8 @@ impl Device {
         let cause = if env.has_cq(cq_died) {
             Syndrome::CqDied
         } else if srq.is_some_and(|srq| srq.error.is_some()) && !qp.transport.is_ending() {
-            // One that found out may owe READ responses before its NAK: it ends by itself behind them.
+            // The QP that met the error may owe READ responses before its NAK, and goes to ERR
+            // after them.
             Syndrome::SrqDied
         } else {
             return false;
