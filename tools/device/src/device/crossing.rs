@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Packets between the devices of one process. They go by reference, and their payload is copied once, from the one guest's memory
-//! to the other's.
+//! Packets between the devices of one process. They go by reference, and their payload is copied
+//! once, from the memory of one guest to the memory of the other.
 //!
-//! Whether a packet's peer is in the process only the daemon's switch knows, and it may be another's with each packet. So queue pairs
-//! treat such a peer as one behind a wire, with all timers, and their packets are offered ([`Device::next_crossing`]): the daemon
-//! either has them become frames after all ([`Device::make_frames`]), or queues them for the other device, which gets them in a turn of its
-//! own ([`Device::receive_crossing`]), with both memories at hand. The sender's keys and work request are looked at then, so what was
-//! taken away meanwhile is a lost packet or the sender's error, as it would be between local queue pairs.
+//! Only the switch of the daemon knows whether the peer of a packet is in the process, and this may
+//! change with each packet. Therefore QPs treat such a peer as a remote one, with all timers, and
+//! the device offers their packets to the daemon ([`Device::next_crossing`]). The daemon either has
+//! them made into frames ([`Device::make_frames`]), or queues them for the other device. That
+//! device receives them in a turn of its own ([`Device::receive_crossing`]), with both memories at
+//! hand. The keys and the work request of the sender are checked at that time. If they were removed
+//! meanwhile, the packet is lost or the sender gets an error, as between QPs of one device.
 
 use super::Device;
 use crate::device::net::take_in;
@@ -21,20 +23,21 @@ use verbena_faults::Direction;
 use verbena_roce::packet::Payload;
 use verbena_roce::wire::Path;
 
-/// The most bytes of a super-packet.
+/// Payload length from which on no further packet is joined to a super-packet.
 const JOINED_BYTES: u32 = 256 << 10;
 
-/// A packet on its way to another device of the process, or maybe to elsewhere.
+/// A packet that may be for another device of the process.
 #[derive(Debug)]
 pub struct Crossing(Outgoing);
 
 impl Crossing {
-    /// Where from and where to. Each has it.
+    /// Returns the source and destination addresses. Each packet has them.
     pub fn path(&self) -> Option<&Path> {
         self.0.path()
     }
 
-    /// Bytes of payload that it has with it: what its sender has copied (UC, UD). A reference counts nothing.
+    /// Returns the number of payload bytes that the packet holds itself, as copied by its sender
+    /// (UC, UD). A reference to payload counts 0.
     pub fn held_bytes(&self) -> usize {
         match &self.0.packet.payload {
             Payload::Bytes { length, .. } => *length as usize,
@@ -44,13 +47,13 @@ impl Crossing {
 }
 
 impl Device {
-    /// Offers a packet that is not for the device's own. Those of a message in a row become one.
+    /// Offers a packet for another destination. Consecutive packets of a message are joined.
     pub(super) fn offer(&mut self, out: Outgoing) {
         if !self.shared.port.is_over_mtu(&out.packet) || out.mtu <= self.shared.port.mtu_bytes() {
             self.append(out);
             return;
         }
-        // As on a wire, which would not carry it: the queue pair finds that its retries are exceeded.
+        // The wire would not carry the packet either: the QP finds that its retries are exceeded.
         let Outgoing {
             packet, path, mtu, ..
         } = out;
@@ -78,22 +81,23 @@ impl Device {
         self.crossing.push_back(out);
     }
 
-    /// The next packet for elsewhere that may be for another device of the process (only with [`Config::neighbours`](crate::Config)).
+    /// Takes the next packet that may be for another device of the process. There are such packets
+    /// only with [`Config::neighbours`](crate::Config).
     pub fn next_crossing(&mut self) -> Option<Crossing> {
         self.crossing.pop_front().map(Crossing)
     }
 
-    /// Has a packet become frames after all, which leave as others do.
+    /// Makes frames of a packet, which leave through the uplink as other frames do.
     pub fn make_frames<M: GuestMemory>(&mut self, mem: &M, Crossing(out): Crossing) {
         self.deliver_frames(mem, out);
     }
 
-    /// Shows the tap, if there is one, a packet that is about to be another device's.
+    /// Shows a packet to the tap, if there is a tap, before another device receives the packet.
     pub fn show_crossing<M: GuestMemory>(&mut self, mem: &M, Crossing(out): &Crossing) {
         self.shared.show_crossing(mem, None, out, Way::Sent);
     }
 
-    /// What another device may copy from.
+    /// Returns the memory and the regions that another device may copy from.
     pub fn side<'a, M: GuestMemory>(&'a self, mem: &'a M) -> Side<'a, M> {
         Side {
             mem,
@@ -101,8 +105,9 @@ impl Device {
         }
     }
 
-    /// Takes packets of another device, of which the payload lies on the side of the `sender`, as many as there is time for in a
-    /// slice, and delivers the answers. What is not for this device any more is dropped, as a frame would be.
+    /// Receives packets of another device, within the limits of a slice, and delivers the answers.
+    /// Their payload is on the side of the `sender`. A packet that is no longer for this device is
+    /// dropped, as a frame would be.
     pub fn receive_crossing<M: GuestMemory>(
         &mut self,
         mem: &M,

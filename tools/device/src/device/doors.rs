@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What rules do by doors that the device has anyway: a queue pair, CQ, SRQ or the device fails, the port is down, something stalls.
+//! Effects of rules that use the error paths of the device: a QP, CQ, SRQ or the device fails, the
+//! port goes down, a QP or the device stalls.
 
 use crate::device::Device;
 use crate::memory::GuestMemory;
@@ -9,19 +10,19 @@ use verbena_abi::syndrome::Syndrome;
 use verbena_faults::{Effect, Queue};
 
 impl Device {
-    /// Whether a rule has taken the port down.
+    /// True if a rule has taken the port down.
     pub(super) fn is_cut(&self) -> bool {
         self.shared.lab.as_ref().is_some_and(|lab| lab.is_cut())
     }
 
-    /// Until when the device does nothing, if a rule has it do nothing.
+    /// Returns the time until which a rule makes the whole device idle, if a rule does so now.
     #[inline]
     pub(super) fn rests(&mut self) -> Option<u64> {
         let now = self.shared.now;
         self.shared.lab.as_mut()?.rests(now)
     }
 
-    /// Whether a rule has a queue pair do nothing.
+    /// True if a rule makes a QP idle.
     #[inline]
     pub(super) fn is_stalled(&self, qpn: u32) -> bool {
         let Some(lab) = &self.shared.lab else {
@@ -31,7 +32,7 @@ impl Device {
         qp.is_some_and(|qp| lab.stalls(&qp.env).is_some())
     }
 
-    /// The queue pair that is meant by what happens at a moment.
+    /// Returns the QP that the effect of a timed rule is for.
     #[cold]
     pub(super) fn whom(&self, effect: &Effect) -> Option<u32> {
         let whom = match effect {
@@ -49,7 +50,7 @@ impl Device {
         whom.qp.or_else(by_order)
     }
 
-    /// Something fails, or does nothing. What a queue pair does not have does not fail.
+    /// Applies an effect. Nothing happens to a CQ or SRQ that the QP does not have.
     #[cold]
     pub(super) fn open_door<M: GuestMemory>(&mut self, mem: &M, qpn: Option<u32>, effect: &Effect) {
         let now = self.shared.now;

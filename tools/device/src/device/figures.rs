@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The port and single queue pairs, for people: plain data in bounded portions, as contexts are (`snapshot.rs`).
+//! State of the port and of single QPs for display: plain data in bounded portions, like the
+//! contexts in `snapshot.rs`.
 
 use crate::device::snapshot::LOOKS;
 use crate::device::Device;
@@ -8,55 +9,55 @@ use crate::objects::port::Gid;
 use crate::objects::qp::Qp;
 use verbena_abi::stats::NUM_COUNTERS;
 
-/// Members that are told of a multicast group.
+/// Most members that are listed for a multicast group.
 pub const GROUP_MEMBERS: usize = 16;
 
-/// The port.
+/// State of the port.
 #[derive(Clone, Debug, Default)]
 pub struct PortFigures {
-    /// The driver has it up.
+    /// True if the driver has set the port up.
     pub up: bool,
-    /// Largest path MTU, in bytes.
+    /// Largest path MTU of the port, in bytes.
     pub mtu: u32,
-    /// MAC address.
+    /// MAC address of the port.
     pub mac: [u8; 6],
-    /// The entries of the GID table that are set, with their indexes.
+    /// Entries of the GID table that are set, with their indexes.
     pub gids: Vec<(u16, Gid)>,
-    /// The multicast groups that have members.
+    /// Multicast groups that have members in this device.
     pub groups: Vec<GroupFigures>,
 }
 
-/// A multicast group.
+/// State of a multicast group.
 #[derive(Clone, Debug)]
 pub struct GroupFigures {
-    /// Its GID.
+    /// Multicast GID of the group.
     pub gid: [u8; 16],
-    /// How many queue pairs are members.
+    /// Number of member QPs in this device.
     pub members: u32,
-    /// The first of them, at most [`GROUP_MEMBERS`].
+    /// QPNs of the first members, up to [`GROUP_MEMBERS`].
     pub first: Vec<u32>,
 }
 
-/// A queue pair.
+/// State of a QP.
 #[derive(Clone, Debug)]
 pub struct QpFigures {
-    /// Its number.
+    /// Number of the QP (QPN).
     pub qpn: u32,
-    /// `QpType`.
+    /// Type of the QP, as in `QpType`.
     pub qp_type: u8,
-    /// Number of the queue pair that it is connected to.
+    /// Number of the peer QP, if the QP is connected.
     pub dest_qpn: u32,
-    /// Own GID and the peer's, if it has a path.
+    /// GIDs of the QP and of its peer, if the QP has a path.
     pub gids: Option<([u8; 16], [u8; 16])>,
-    /// The peer is a queue pair of this device.
+    /// True if the peer is a QP of this device.
     pub is_local: bool,
-    /// What its transport is at.
+    /// State of the transport at the time of the call.
     pub live: verbena_roce::Snapshot,
-    /// Counters, by `stats::Counter`.
+    /// Counters of the QP, indexed by `stats::Counter`.
     pub counters: [u64; NUM_COUNTERS],
-    /// What its transport has counted.
+    /// Counters of the transport of the QP.
     pub transport: verbena_roce::Counters,
-    /// What it has met of congestion.
+    /// Congestion counters of the QP.
     pub congestion: verbena_roce::CongestionCounters,
 }
 
@@ -78,7 +79,8 @@ impl QpFigures {
 }
 
 impl Device {
-    /// The port: its state, addresses and groups. All are bounded by the device's limits.
+    /// Returns the state, addresses and groups of the port. The limits of the device bound their
+    /// size.
     pub fn port_figures(&self) -> PortFigures {
         let port = &self.shared.port;
         PortFigures {
@@ -98,12 +100,13 @@ impl Device {
         }
     }
 
-    /// A queue pair, if there is one of this number.
+    /// Returns the state of a QP, if there is a QP of this number.
     pub fn qp_figures(&self, qpn: u32) -> Option<QpFigures> {
         self.qps.get(qpn).map(QpFigures::of)
     }
 
-    /// At most so many queue pairs, from a number on, and the number at which the listing goes on, if this is not the end.
+    /// Returns the state of up to `most` QPs, beginning with number `from`. The second value is the
+    /// number at which the listing continues, or None at its end.
     pub fn all_qp_figures(&self, from: u32, most: usize) -> (Vec<QpFigures>, Option<u32>) {
         let end = from.saturating_add(LOOKS).min(self.qps.len());
         let (mut all, mut next) = (Vec::new(), from);

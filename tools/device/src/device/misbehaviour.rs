@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! How a device that misbehaves treats commands (only with the feature `misbehave`, see `misbehave.rs`).
+//! Handling of commands by a device that misbehaves (only with the feature `misbehave`, see
+//! `misbehave.rs`).
 
 use super::Device;
 use crate::memory::GuestMemory;
@@ -9,7 +10,7 @@ use verbena_abi::cmd::{Command, CreateCq, ASYNC_EQN, HEADER_SIZE};
 use verbena_abi::eqe::EventType;
 
 impl Device {
-    /// Executes the commands that were put off until now; returns when the next one is due.
+    /// Executes postponed commands that are due. Returns the time at which the next one is due.
     pub(crate) fn run_late<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
         while let Some(&(due, slot)) = self.late.front() {
             if due > self.shared.now || self.running.is_some() {
@@ -21,7 +22,7 @@ impl Device {
         None
     }
 
-    /// Whether a command is lost or put off.
+    /// True if a command is lost or postponed.
     #[inline]
     pub(crate) fn withholds<M: GuestMemory>(&mut self, mem: &M, slot: u32) -> bool {
         if !cfg!(feature = "misbehave") {
@@ -37,7 +38,7 @@ impl Device {
         let (late, stall) = (m.take(Kind::LateCommand), m.take(Kind::StallAtCommand));
         let late = late.max(self.tell_ahead(mem, slot));
         if stall != 0 {
-            // The engine sees it before the next slice.
+            // The engine reads this number before the next slice.
             m.set(Kind::Stall, stall);
         }
         let put_off = late != 0 || stall != 0;
@@ -48,7 +49,8 @@ impl Device {
         put_off
     }
 
-    /// Tells of what the CQ of a slot's CREATE_CQ has not done yet, if it shall. Says how many milliseconds late that is executed.
+    /// Sends the events of a CQ ahead of the CREATE_CQ in a slot, if that misbehaviour is on.
+    /// Returns the number of milliseconds by which the command is late.
     fn tell_ahead<M: GuestMemory>(&mut self, mem: &M, slot: u32) -> u32 {
         let m = self.shared.config.misbehave.clone();
         if !m.is(Kind::EventsAhead) || self.opcode(mem, slot) != CreateCq::OPCODE.to_raw() {
@@ -63,21 +65,21 @@ impl Device {
         m.take(Kind::EventsAhead)
     }
 
-    /// Whether a command that was executed is not answered.
+    /// True if a command that was executed gets no reply.
     #[inline]
     pub(crate) fn mutes(&self, opcode: u16) -> bool {
         let m = &self.shared.config.misbehave;
         m.applies_to(opcode) && m.count(Kind::MuteCommands)
     }
 
-    /// Whether a command is refused, whatever it asks for.
+    /// True if a command is refused regardless of its request.
     #[inline]
     pub(crate) fn refuses(&self, opcode: u16) -> bool {
         let m = &self.shared.config.misbehave;
         m.applies_to(opcode) && m.count(Kind::RefuseCommands)
     }
 
-    /// Panics, without the message that tells of a defect, if it is time for that.
+    /// Panics on purpose if it is time for that, without the message of a panic by a defect.
     #[inline]
     pub(crate) fn may_panic(&self, step: bool) {
         let m = &self.shared.config.misbehave;

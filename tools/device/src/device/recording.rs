@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The flight recorder: on, off, and what it has.
+//! The flight recorder: begins and ends a recording, and returns its entries.
 
 use crate::device::Device;
 use crate::objects::recorder::Recorder;
@@ -8,23 +8,24 @@ use verbena_faults::Rule;
 use verbena_record::WORDS;
 use verbena_roce::Packet;
 
-/// A part of a recording.
+/// Part of a recording of the flight recorder.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recorded {
-    /// Number of the first entry: those before it were overwritten, or not asked for.
+    /// Number of the first entry. Earlier entries were overwritten or not requested.
     pub first: u64,
-    /// The entries, packed.
+    /// Entries in their packed form.
     pub entries: Vec<[u64; WORDS]>,
-    /// So many there were in all.
+    /// Number of all entries that were ever recorded.
     pub total: u64,
-    /// So many it has room for.
+    /// Number of entries for which the recorder has room.
     pub capacity: usize,
-    /// The rules that entries name.
+    /// Rules that the entries name.
     pub rules: Vec<Rule>,
 }
 
 impl Device {
-    /// Begins to record the last so many entries, over resets too; what was recorded before is gone.
+    /// Begins to record the last `entries` entries, also over resets. An earlier recording is
+    /// dropped.
     pub fn record(&mut self, entries: usize, now: u64) {
         self.shared.recorder = Some(Box::new(Recorder::new(entries)));
         self.shared.now = self.shared.now.max(now);
@@ -32,12 +33,12 @@ impl Device {
         self.note_rules(&rules, true);
     }
 
-    /// Records no more, and forgets.
+    /// Ends the recording and drops its entries.
     pub fn record_no_more(&mut self) {
         self.shared.recorder = None;
     }
 
-    /// At most so many entries from a number on. None: nothing is recorded.
+    /// Returns up to `most` entries, beginning with number `from`. None if the recorder is off.
     pub fn recorded(&self, from: u64, most: usize) -> Option<Recorded> {
         let recorder = self.shared.recorder.as_ref()?;
         let (first, entries) = recorder.ring.portion(from, most);
@@ -50,7 +51,7 @@ impl Device {
         })
     }
 
-    /// Rules were added, or are there already.
+    /// Records that rules were added, or with `late` that they were there when the recording began.
     pub(super) fn note_rules(&mut self, rules: &[Rule], late: bool) {
         let now = self.shared.now;
         if let Some(recorder) = &mut self.shared.recorder {
@@ -58,7 +59,7 @@ impl Device {
         }
     }
 
-    /// A packet that chance may have lost.
+    /// Records whether a packet was lost by chance, if random loss is configured.
     #[inline]
     pub(super) fn note_chance(&mut self, packet: &Packet, lost: bool) {
         if self.shared.recorder.is_some() && self.shared.config.drop_percent != 0 {

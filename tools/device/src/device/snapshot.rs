@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the device holds, for people: contexts and counters, handed out in bounded portions.
+//! Contexts and counters of the device for display, returned in bounded portions.
 //!
-//! A device may have a hundred thousand objects. Whoever wants to see them all asks again and again; each answer is plain
-//! data, of which the one who asked makes text on a thread of his own. Between two portions the device works on, so each
-//! object is shown as it was when its portion was taken.
+//! A device may have a hundred thousand objects. A caller that wants all of them calls repeatedly.
+//! Each result is plain data, which the caller formats on its own thread. The device works on
+//! between two calls, so a portion shows its objects at the time of its own call.
 
 use crate::device::Device;
 use crate::objects::counters::Counters;
@@ -12,44 +12,44 @@ use crate::slots::Slots;
 use verbena_abi::ctx::{CqContext, EqContext, MemoryEntry, QpContext, SrqContext};
 use verbena_abi::stats::NUM_COUNTERS;
 
-/// Numbers of a table that are looked at for one portion: most may be free.
+/// Most numbers of a table that one portion looks at. Most of them may be unused.
 pub(crate) const LOOKS: u32 = 4096;
-/// Queue pairs whose counters are added up at once.
+/// Number of QPs whose counters one step of a survey adds.
 const SURVEYED: u32 = 512;
 
-/// Where a listing goes on. The default is its beginning.
+/// Position at which a listing continues. The default is the beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
     table: u8,
     number: u32,
 }
 
-/// A part of a listing.
+/// Part of a listing of contexts.
 #[derive(Clone, Debug, Default)]
 pub struct Portion {
-    /// Contexts, by kind and number.
+    /// Contexts of this part, by kind and number.
     pub contexts: Vec<Snapshot>,
-    /// Where it goes on, if this is not the end.
+    /// Position of the next part, or None at the end.
     pub next: Option<Cursor>,
 }
 
-/// A context, as it would be published, without a look at guest memory.
+/// A context as the device would publish it, made without access to guest memory.
 #[derive(Clone, Debug)]
 pub enum Snapshot {
-    /// A queue pair's.
+    /// Context of a queue pair.
     Qp(Box<QpContext>),
-    /// A completion queue's.
+    /// Context of a completion queue.
     Cq(CqContext),
-    /// A shared receive queue's.
+    /// Context of a shared receive queue.
     Srq(SrqContext),
-    /// A memory region's.
+    /// Entry of a memory region.
     Mr(MemoryEntry),
-    /// An event queue's.
+    /// Context of an event queue.
     Eq(EqContext),
 }
 
 impl Snapshot {
-    /// Its number.
+    /// Returns the number of the object in its table.
     pub fn number(&self) -> u32 {
         match self {
             Self::Qp(c) => c.qpn.get(),
@@ -61,7 +61,8 @@ impl Snapshot {
     }
 }
 
-/// Adds a table's contexts to a portion that is to have at most `most`. True: that was the table's end.
+/// Adds contexts of a table to a portion, which gets up to `most` contexts. True at the end of the
+/// table.
 fn list<T>(
     objects: &Slots<T>,
     number: &mut u32,
@@ -77,16 +78,17 @@ fn list<T>(
     *number >= objects.len()
 }
 
-/// Counters that are being added up, queue pair by queue pair.
+/// Sum of the counters, which is computed some QPs at a time.
 #[derive(Clone, Debug)]
 pub(crate) struct Survey {
-    /// The queue pair that is next.
+    /// Number of the next QP to add.
     next: u32,
     counters: Counters,
 }
 
 impl Survey {
-    /// A queue pair goes, whose counters are the device's own from now on: what this survey began with has none of them.
+    /// Adds the counters of a QP that is destroyed before the survey has reached it. The device
+    /// adds them to its own counters only now, after the survey has copied those.
     pub(crate) fn lose(&mut self, qpn: u32, counters: &Counters) {
         if qpn >= self.next {
             self.counters.add_all(counters);
@@ -95,7 +97,7 @@ impl Survey {
 }
 
 impl Device {
-    /// At most so many contexts, from a place on.
+    /// Returns up to `most` contexts, beginning at a position.
     pub fn contexts(&self, from: Cursor, most: u32) -> Portion {
         let most = most as usize;
         let mut all = Vec::with_capacity(most);
@@ -139,7 +141,7 @@ impl Device {
         }
     }
 
-    /// Begins to add up the counters.
+    /// Begins a survey with the counters of the device.
     pub(crate) fn begin_survey(&self) -> Survey {
         Survey {
             next: 0,
@@ -147,7 +149,8 @@ impl Device {
         }
     }
 
-    /// Goes on adding up; the counters by `stats::Counter`, if that was the last queue pair.
+    /// Adds the counters of the next QPs. Returns the sums, indexed by `stats::Counter`, after the
+    /// last QP.
     pub(crate) fn go_on_survey(&self, survey: &mut Survey) -> Option<[u64; NUM_COUNTERS]> {
         let end = survey.next.saturating_add(SURVEYED).min(self.qps.len());
         while survey.next < end {
@@ -159,8 +162,8 @@ impl Device {
         (survey.next >= self.qps.len()).then(|| survey.counters.all())
     }
 
-    /// Adds up a part of the counters; all of them by `stats::Counter`, once it has come to the end. The next call begins
-    /// anew.
+    /// Goes on with the survey of the daemon. Returns all counters, indexed by `stats::Counter`,
+    /// when the survey is complete. The next call begins a new survey.
     pub fn survey(&mut self) -> Option<[u64; NUM_COUNTERS]> {
         let mut survey = self.survey.take().unwrap_or_else(|| self.begin_survey());
         let stats = self.go_on_survey(&mut survey);
@@ -170,7 +173,7 @@ impl Device {
         stats
     }
 
-    /// All counters at once, however long that takes.
+    /// Returns all counters at once. The time that it takes is not bounded.
     pub fn stats(&self) -> [u64; NUM_COUNTERS] {
         let mut survey = self.begin_survey();
         loop {

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The boundary of the device model: all that it is told and reads, and all that it does, written down as it happens
-//! (`verbena_record::full`), from a reset on; and the model driven by that again, without a guest.
+//! The boundary of the device model: a full recording (`verbena_record::full`) of all calls, inputs
+//! and outputs of the model from a reset on, and a replay of the recording without a guest.
 //!
-//! | what | where |
-//! | --- | --- |
-//! | calls and their answers | here: each public call that changes the model looks at one pointer |
-//! | guest memory | `taped.rs`: another memory, which the whole model is compiled for once more. The one that is used without a recording knows nothing of it |
-//! | driving it again | `replay.rs`, with the memory of `replayed.rs` |
+//! * This file records calls and their results. Without a recording, each public call that changes
+//!   the model costs a look at one pointer.
+//! * `taped.rs` records accesses to guest memory. It is a memory of its own, for which the whole
+//!   model is compiled once more, so the memory used without a recording has no code for it.
+//! * `replay.rs` replays a recording, with the memory of `replayed.rs`.
 //!
-//! Guests and threads may do what they like meanwhile: what is written down is what the model got to see.
+//! Guests and threads may change memory during a recording, because it contains the values that the
+//! model read.
 
 mod replay;
 mod replayed;
@@ -30,24 +31,25 @@ use verbena_abi::syndrome::Syndrome;
 use verbena_faults::{Action, Field, RuleSet};
 use verbena_record::full::{Bytes, Item, Sink, Tape};
 
-/// Bits of [`Item::Begin`].
+/// Bits of the flags in [`Item::Begin`].
 const WIRE_LOCAL: u32 = 1;
 const CREDITS: u32 = 2;
 const CONGESTION_CONTROL: u32 = 4;
 const ASYMMETRIC_ROUTES: u32 = 8;
 const ASKS_FOR_GIDS: u32 = 16;
 
-/// What is recorded, while it is.
+/// State of a full recording while it is on.
 #[derive(Debug)]
 struct Full {
     tape: Tape,
     json: fn(&RuleSet) -> String,
-    /// A call has begun, and has not come back.
+    /// True while a call of the model has not returned.
     open: bool,
 }
 
 impl Full {
-    /// A call begins.
+    /// Records the beginning of a call. If the call before has not returned, the model panicked in
+    /// it.
     fn call(&mut self, item: &Item<'_>) {
         if std::mem::replace(&mut self.open, true) {
             self.tape.put(&Item::Panicked {});
@@ -55,27 +57,27 @@ impl Full {
         self.tape.put(item);
     }
 
-    /// It has come back.
+    /// Records the end of a call, with its result if it has one.
     fn answer(&mut self, item: Option<Item<'_>>) {
         self.open = false;
         item.iter().for_each(|item| self.tape.put(item));
         self.tape.pause();
     }
 
-    /// Something that needs no memory.
+    /// Records a call that does not access guest memory.
     fn note(&mut self, item: &Item<'_>) {
         self.call(item);
         self.answer(None);
     }
 }
 
-/// A recording that somebody wants.
+/// Request for a full recording.
 pub struct Wish {
-    /// Its number, by which whoever wanted it ends it, and no other one.
+    /// Number that identifies the recording, so that a client ends only its own recording.
     pub number: u64,
-    /// Where it goes.
+    /// Destination of the recorded data.
     pub sink: Sink,
-    /// Rules as JSON.
+    /// Function that writes rules as JSON.
     pub json: fn(&RuleSet) -> String,
     /// Time of day, in nanoseconds since 1970, at which the device clock was 0.
     pub power_on: u64,
@@ -87,27 +89,27 @@ impl fmt::Debug for Wish {
     }
 }
 
-/// How a full recording is.
+/// State of a full recording, as reported to clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Fully {
-    /// There is none.
+    /// No full recording is on.
     #[default]
     Off,
-    /// It begins with the next reset of the device.
+    /// The recording begins with the next reset of the device.
     Waiting,
-    /// It has so many entries.
+    /// The recording is on and has this number of entries.
     On(u64),
-    /// It has ended by itself: why.
+    /// The recording has ended without a request, for this reason.
     Ended(String),
 }
 
-/// What the device has of it.
+/// The recording of a device, or the request for one.
 #[derive(Debug, Default)]
 pub(crate) struct Boundary {
     full: Option<Rc<RefCell<Full>>>,
     wish: Option<Box<Wish>>,
     ended: Option<String>,
-    /// Of the one that all this is about.
+    /// Number of the recording that the other fields are about.
     number: u64,
 }
 
@@ -117,7 +119,7 @@ impl Boundary {
         self.full.is_some()
     }
 
-    /// Something that needs no memory, if it is recorded.
+    /// Records a call that does not access guest memory, if a recording is on.
     #[inline]
     pub(super) fn note(&self, item: impl FnOnce() -> Item<'static>) {
         if let Some(full) = &self.full {
@@ -126,10 +128,10 @@ impl Boundary {
     }
 }
 
-/// Whether the value of payload decides what such rules do.
+/// True if the effect of a rule depends on the values of payload bytes.
 fn value_matters(set: &RuleSet) -> bool {
     set.rule.iter().any(|rule| match &rule.action {
-        // With another opcode other bytes are headers.
+        // With another opcode other bytes of the packet are headers.
         Action::Corrupt(how) => {
             how.field == Some(Field::Opcode) || how.payload.is_some() && how.value.is_some()
         }
@@ -138,11 +140,13 @@ fn value_matters(set: &RuleSet) -> bool {
 }
 
 impl Device {
-    /// Has all be recorded from now on, if the device is as after power-on; else from its next reset on.
+    /// Begins a full recording: at once if the device is in the state after power-on, otherwise
+    /// with its next reset.
     ///
     /// # Errors
     ///
-    /// That cannot be: why.
+    /// A full recording is on or requested already, or the device cannot be recorded. The text says
+    /// why.
     pub fn record_fully(&mut self, wish: Wish) -> Result<Fully, String> {
         if self.boundary.full.is_some() || self.boundary.wish.is_some() {
             return Err("a full recording is there already".into());
@@ -178,7 +182,7 @@ impl Device {
         None
     }
 
-    /// A reset is over: what was to begin with it begins.
+    /// Begins the requested recording after a reset, or notes why it cannot begin.
     pub(super) fn begin_taping(&mut self) {
         let Some(wish) = self.boundary.wish.take() else {
             return;
@@ -214,7 +218,8 @@ impl Device {
         })));
     }
 
-    /// Ends the full recording of this number, or the wait for it. Another goes on.
+    /// Ends the full recording of this number, or the request for it. A recording with another
+    /// number goes on.
     pub fn record_fully_no_more(&mut self, number: u64, reason: &str) {
         if self.boundary.number != number {
             return;
@@ -229,7 +234,7 @@ impl Device {
         }
     }
 
-    /// How a full recording is.
+    /// Returns the state of the full recording.
     pub fn fully(&self) -> Fully {
         let boundary = &self.boundary;
         match (&boundary.full, &boundary.wish, &boundary.ended) {
@@ -242,7 +247,7 @@ impl Device {
         }
     }
 
-    /// Drops a recording that nobody takes any more.
+    /// Drops a recording whose sink has failed.
     fn drop_failed_tape(&mut self) {
         let failed = self.boundary.full.as_ref().and_then(|full| {
             let full = full.try_borrow().ok()?;
@@ -254,7 +259,7 @@ impl Device {
         }
     }
 
-    /// Makes a call with a memory that is written down.
+    /// Makes a call with a memory that records each access. None if no recording is on.
     fn taped<M: GuestMemory, R>(
         &mut self,
         mem: &M,
@@ -295,7 +300,7 @@ impl Device {
             |device, mem| device.try_to_sleep(mem),
             |yes| Some(Item::Told { yes: *yes }),
         );
-        // A good moment for what waits.
+        // The device is idle now, so the tape can write out the entries that it holds.
         if let Some(full) = self.boundary.full.as_ref() {
             full.borrow_mut().tape.flush();
         }
@@ -343,7 +348,8 @@ impl Device {
         );
     }
 
-    /// The host has decided on the entry of [`Device::next_claim`]: none is accepted, else the syndrome names the rule.
+    /// Ends the command that set the entry of [`Device::next_claim`] with the decision of the host.
+    /// None accepts the entry; otherwise the syndrome names the rule that refuses it.
     pub fn decide_claim<M: GuestMemory>(&mut self, mem: &M, refused: Option<Syndrome>) {
         let outcome = match refused {
             None => Ok(()),
@@ -368,7 +374,7 @@ impl Device {
         }
     }
 
-    /// The engine has failed: as [`Device::fail`].
+    /// Does what [`Device::fail`] does, and records it if a recording is on.
     pub fn engine_failed<M: GuestMemory>(&mut self, mem: &M, cause: Syndrome) {
         let syndrome = cause.to_raw();
         let done = self.taped(
@@ -382,7 +388,7 @@ impl Device {
         }
     }
 
-    /// Rules are about to be added.
+    /// Records that rules are about to be added.
     pub(super) fn tape_rules(&mut self, set: &RuleSet, owner: Option<u64>, now: u64) {
         if let Some(full) = &self.boundary.full {
             let mut full = full.borrow_mut();
@@ -398,7 +404,7 @@ impl Device {
         }
     }
 
-    /// They were, or not.
+    /// Records whether the rules were added.
     pub(super) fn tape_told(&mut self, yes: bool) {
         if let Some(full) = &self.boundary.full {
             full.borrow_mut().answer(Some(Item::Told { yes }));
@@ -419,7 +425,8 @@ impl Device {
     }
 }
 
-/// How the device of a recording was started.
+/// Returns the configuration that the device of a recording was started with. None if the MAC
+/// address has a wrong length.
 fn config(mac: &[u8], flags: u32, drop_percent: u8, seed: u64) -> Option<Config> {
     Some(Config {
         mac: mac.try_into().ok()?,

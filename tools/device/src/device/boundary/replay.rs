@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Drives the device model with a full recording: makes the calls that were made, gives it what it read then, and holds what it does
-//! against what it did.
+//! Replays a full recording on the device model: makes the recorded calls, feeds the model the
+//! recorded values, and compares its actions with the recorded ones.
 
 use super::replayed::{Played, Stopped};
 use crate::device::boundary::config;
@@ -15,45 +15,47 @@ use verbena_faults::{Rule, RuleSet};
 use verbena_record::full::{forge, sent, Item, Payload, Reader};
 use verbena_record::{Entry, What, MAX_ENTRIES, WORDS};
 
-/// What a replay has come to, if all was as recorded.
+/// Result of a replay in which the model did everything as recorded.
 #[derive(Clone, Debug, Default)]
 pub struct Replayed {
-    /// Entries of the recording.
+    /// Number of entries in the recording.
     pub entries: u64,
-    /// Why it ends. None: it was cut off between two pieces, as when a NIC is killed.
+    /// Reason of the end of the recording. None if the recording was cut off between two pieces, as
+    /// when a NIC is killed.
     pub end: Option<String>,
-    /// Resets of the device.
+    /// Number of device resets.
     pub resets: u64,
-    /// Work requests that were begun.
+    /// Number of work requests that the device began.
     pub work_requests: u64,
-    /// Packets that were sent.
+    /// Number of packets that were sent.
     pub packets: u64,
-    /// Bytes of payload in them.
+    /// Number of payload bytes in the packets that were sent.
     pub bytes: u64,
-    /// Completions.
+    /// Number of completions.
     pub completions: u64,
-    /// Asynchronous events.
+    /// Number of asynchronous events.
     pub events: u64,
-    /// Interrupts, as often as any were raised.
+    /// Number of times that at least one interrupt was raised.
     pub interrupts: u64,
-    /// Frames that left.
+    /// Number of frames that left the device.
     pub frames: u64,
     /// MAC address of the port.
     pub mac: [u8; 6],
     /// Time of day, in nanoseconds since 1970, at which the device clock was 0.
     pub power_on: u64,
-    /// The device clock at the end.
+    /// Device clock at the end of the recording, in nanoseconds.
     pub now: u64,
-    /// What a flight recorder had at the end: the number of the first entry, and entries.
+    /// Number of the first entry in `recorded`, as the flight recorder counts entries.
     pub first: u64,
-    /// See there.
+    /// Last entries of a flight recorder that ran during the replay.
     pub recorded: VecDeque<[u64; WORDS]>,
-    /// Rules that these name.
+    /// Rules that the entries in `recorded` name.
     pub rules: Vec<Rule>,
 }
 
 impl Replayed {
-    /// Takes what the flight recorder has since the last call.
+    /// Takes the entries that the flight recorder has got since the last call, and keeps the last
+    /// [`MAX_ENTRIES`].
     fn drain(&mut self, device: &Device) {
         let seen = self.first + self.recorded.len() as u64;
         let Some(more) = device.recorded(seen, usize::MAX) else {
@@ -81,14 +83,14 @@ impl Replayed {
     }
 }
 
-/// What became of a call.
+/// Outcome of a call of the model.
 enum Came<T> {
     Back(T),
-    /// The model panicked.
+    /// The model panicked in the call.
     Panicked,
 }
 
-/// Makes a call. Errors: something else happened in it than was recorded.
+/// Makes a call. Returns an error if the model did something else in it than was recorded.
 fn call<T>(call: impl FnOnce() -> T) -> Result<Came<T>, Stopped> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(value) => Ok(Came::Back(value)),
@@ -99,7 +101,7 @@ fn call<T>(call: impl FnOnce() -> T) -> Result<Came<T>, Stopped> {
     }
 }
 
-/// How a command ended, by its numbers. None: there are no such ones.
+/// Decodes the recorded outcome of a command. None if the status or the syndrome does not exist.
 fn outcome(status: u32, syndrome: u16) -> Option<Result<(), CmdError>> {
     let status = CmdStatus::from_raw(status)?;
     if status == CmdStatus::Ok {
@@ -115,11 +117,11 @@ struct Player<'a> {
     found: Replayed,
 }
 
-/// Drives a device by a recording. `rules` reads rules from JSON.
+/// Replays a recording on a new device. `rules` parses rules in JSON.
 ///
 /// # Errors
 ///
-/// The recording is none, or the device does something else.
+/// The file is no recording or is damaged, or the device does something else than was recorded.
 pub fn replay(
     bytes: &[u8],
     rules: impl Fn(&str) -> Result<RuleSet, String>,
@@ -168,7 +170,7 @@ pub fn replay(
 }
 
 impl<'a> Player<'a> {
-    /// Does what an entry outside of calls asks for, and compares what it tells.
+    /// Makes the call that an entry stands for, and compares its result with the recording.
     fn go_on(
         &mut self,
         item: &Item<'a>,
@@ -254,7 +256,7 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// A call without an answer.
+    /// Makes a call that has no recorded result.
     fn call(&mut self, make: impl FnOnce(&mut Device, &Played<'a>)) -> Result<(), Stopped> {
         let (device, mem) = (&mut self.device, &self.mem);
         match call(|| make(device, mem))? {
@@ -263,7 +265,7 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// A call with an answer.
+    /// Makes a call and compares its result with the next entry.
     fn ask<T>(
         &mut self,
         make: impl FnOnce(&mut Device, &Played<'a>) -> T,
@@ -278,7 +280,7 @@ impl<'a> Player<'a> {
         self.same(expected == came, &expected, || format!("{came:x?}"))
     }
 
-    /// The next entry, where something has come.
+    /// Returns the next entry, to be compared with the result that came. An error if there is none.
     fn next(&self, came: &Item<'_>) -> Result<Item<'a>, Stopped> {
         let next = self.mem.next()?;
         let end = Item::End { reason: "" };
@@ -299,7 +301,7 @@ impl<'a> Player<'a> {
             let mut new = Device::new(config, device.shared.regs.clone());
             device.pass_tap(&mut new);
             new.reset();
-            // What is left of the old one may be broken beyond being dropped.
+            // The panic may have left the old device in a state in which even its drop would fail.
             std::mem::forget(std::mem::replace(device, new));
         }
         Ok(())
@@ -324,13 +326,13 @@ impl<'a> Player<'a> {
     }
 }
 
-/// A frame of what was recorded of it.
+/// Rebuilds a frame from the recorded parts.
 fn frame(head: &[u8], between: Payload<'_>, tail: &[u8]) -> Vec<u8> {
     let forged;
     let between = match between {
         Payload::Unreachable => &[][..],
         Payload::Bytes(bytes) | Payload::Sums(bytes) => bytes.0,
-        // No frame is longer than the port's; a file may say anything.
+        // No frame of the port is longer than this, but the file may contain any length.
         Payload::Sum(length, sum) => {
             forged = forge(length.min(1 << 16) as usize, sum);
             &forged

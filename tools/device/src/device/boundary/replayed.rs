@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The guest memory of a replay: each access takes the next entry of the recording, which has to be of this access, and gives what it
-//! gave then.
+//! The guest memory of a replay: each access takes the next entry of the recording, which has to be
+//! of the same access, and returns the recorded result.
 
 use crate::memory::{Access, GuestMemory, Unreachable};
 use std::cell::{RefCell, RefMut};
 use std::fmt;
 use verbena_record::full::{forge, forge_parts, sum, Bad, Bytes, Item, Payload, Reader, Words};
 
-/// Why a replay has stopped.
+/// Reason for which a replay has stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// The device does something else than was recorded.
+    /// The device did something else than was recorded.
     Different {
-        /// Number of the entry.
+        /// Number of the entry that differs.
         entry: u64,
-        /// What it has.
+        /// Recorded action, as text.
         expected: String,
-        /// What came.
+        /// Action of the device in the replay, as text.
         came: String,
     },
-    /// The file is none, or not whole.
+    /// The file is no recording, or is damaged.
     Bad {
         /// Number of the entry that cannot be read.
         entry: u64,
-        /// Why not.
+        /// Error that the reader found there.
         bad: Bad,
     },
 }
@@ -42,27 +42,28 @@ impl fmt::Display for Stopped {
     }
 }
 
-/// How far the recording was read.
+/// Position in the recording, and the state of its decoder.
 struct Place<'a> {
     reader: Reader<'a>,
     ahead: Option<Item<'a>>,
     words: Words,
-    /// So many loads of known words are left in a row; the sum of their addresses, and what it has to become.
+    /// Number of loads of known words that are left of an [`Item::Same`]; the sum of their
+    /// addresses so far, and the sum that all of them have to give.
     left: u32,
     sum: u64,
     wanted: u64,
 }
 
-/// The memory.
+/// Guest memory that returns recorded values.
 pub(super) struct Played<'a>(RefCell<Place<'a>>);
 
-/// Leaves the model, from wherever it is.
+/// Leaves the model from any depth, with an unwind that carries the reason.
 fn stop(why: Stopped) -> ! {
     std::panic::resume_unwind(Box::new(why))
 }
 
 impl<'a> Place<'a> {
-    /// The number of the entry that was taken last.
+    /// Returns the number of the entry that was taken last.
     fn entry(&self) -> u64 {
         let read = self.reader.number() - u64::from(self.ahead.is_some());
         read.saturating_sub(1)
@@ -100,7 +101,7 @@ impl<'a> Played<'a> {
         }))
     }
 
-    /// The next entry, outside of the model's calls. None: that was the last.
+    /// Takes the next entry, outside of calls of the model. None at the end of the recording.
     pub(super) fn next(&self) -> Result<Option<Item<'a>>, Stopped> {
         let mut place = self.0.borrow_mut();
         if place.left > 0 {
@@ -110,17 +111,17 @@ impl<'a> Played<'a> {
         place.next()
     }
 
-    /// How many entries were taken.
+    /// Returns the number of entries that were taken.
     pub(super) fn count(&self) -> u64 {
         self.0.borrow().reader.number()
     }
 
-    /// That something else came than this.
+    /// Makes the error for an action that differs from the expected entry.
     pub(super) fn differs(&self, expected: &Item<'_>, came: impl fmt::Display) -> Stopped {
         self.0.borrow().differs(expected, came)
     }
 
-    /// The next entry, for what the model does now.
+    /// Takes the next entry, for an access that the model makes now.
     fn take(&self, came: impl fmt::Display) -> (Item<'a>, RefMut<'_, Place<'a>>) {
         let mut place = self.0.borrow_mut();
         if place.left > 0 {
@@ -139,7 +140,8 @@ fn access(done: bool) -> Access {
     done.then_some(()).ok_or(Unreachable)
 }
 
-/// Gives what was recorded, if the entry is the one for this.
+/// Evaluates to the recorded result if the next entry matches the access; otherwise stops the
+/// replay.
 macro_rules! recorded {
     ($self:ident, $came:expr, $pattern:pat if $same:expr => $value:expr) => {{
         let came = $came;
@@ -278,7 +280,7 @@ impl GuestMemory for Played<'_> {
 
 fn fill(to: &mut [u8], bytes: Option<Bytes<'_>>) -> Access {
     let Bytes(bytes) = bytes.ok_or(Unreachable)?;
-    // A file may lie about lengths.
+    // The file may contain a wrong length.
     let count = to.len().min(bytes.len());
     to[..count].copy_from_slice(&bytes[..count]);
     Ok(())

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A guest memory of which each access is written down.
+//! A guest memory that records each access.
 
 use super::Full;
 use crate::memory::{Access, GuestMemory};
 use std::cell::{RefCell, RefMut};
 use verbena_record::full::{sum, Bytes, Item, Tape};
 
-/// The memory.
+/// Guest memory with the recording of its accesses.
 pub(super) struct Taped<'a, M> {
     mem: &'a M,
     full: &'a RefCell<Full>,
@@ -51,7 +51,7 @@ impl<M: GuestMemory> GuestMemory for Taped<'_, M> {
     }
 
     fn copy_from(&self, to: u64, of: &Self, from: u64, length: usize) -> Access {
-        // Before, for the two may overlap.
+        // The sum is taken before the copy, because the two ranges may overlap.
         let mut bytes = vec![0; length];
         let was = of.mem.read(from, &mut bytes).map(|()| sum(&bytes));
         let done = self.mem.copy_from(to, of.mem, from, length);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Commands of completion queues.
+//! Commands that create, modify, resize, query and destroy CQs.
 
 use super::*;
 use crate::config;
@@ -10,7 +10,7 @@ use crate::objects::cq::Cq;
 use verbena_abi::doorbell::{self, Words};
 use verbena_abi::eqe::EventType;
 
-/// Log of an entry's size.
+/// Logarithm of the size of a CQE in bytes.
 const LOG_CQE: u8 = 6;
 
 fn check_size(log_size: u8) -> Result<(), CmdError> {
@@ -91,7 +91,7 @@ impl Device {
         cq.moderation_count = request.moderation_count.get();
         cq.moderation_period = request.moderation_period.get();
         cq.publish(mem);
-        // An event that was collapsed under the old terms is judged by the new ones.
+        // The new terms decide about an event that the old ones have held back.
         self.shared.notify(mem, cqn);
         Ok(())
     }

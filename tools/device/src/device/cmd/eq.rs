@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Commands of event queues.
+//! Commands that create and destroy event queues.
 
 use super::*;
 use crate::config;
@@ -20,7 +20,7 @@ impl Device {
         if !self.shared.eqs.in_range(eqn) || u32::from(vector) >= NUM_VECTORS {
             return Err(NUMBER);
         }
-        // The first to be created is the one that every error is told to.
+        // The first EQ has to be the one to which all errors are reported.
         if eqn != ASYNC_EQN && self.shared.eqs.get(ASYNC_EQN).is_none() {
             return Err(NO_OBJECT);
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Faults on demand: each is left at the object that it is to hit.
+//! Fault injection by command: a fault is stored in the object that it is for.
 
 use super::*;
 use verbena_abi::cqe::WcStatus;
@@ -18,7 +18,7 @@ impl Device {
             return Err(ATTRIBUTE);
         }
         match kind {
-            // Flushing is the end of what has failed already.
+            // A flush follows an earlier failure and is not a failure of its own.
             FaultKind::Send if status == WcStatus::WrFlushErr => return Err(ATTRIBUTE),
             FaultKind::Send => {
                 let qp = self.qps.get_mut(number).ok_or(NO_OBJECT)?;

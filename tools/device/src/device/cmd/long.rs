@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Commands that take longer than a slice may, or wait for what a slice does: they are done bit by bit, and those behind them wait.
+//! Commands that may take longer than a slice, or that wait for the work of a slice. They are
+//! executed in steps, and later commands wait for them.
 
 use super::*;
 use crate::device::snapshot::Survey;
@@ -9,31 +10,32 @@ use crate::objects::port::Gid;
 use verbena_abi::ctx::qp_mask;
 use verbena_roce::{Budget, QpState};
 
-/// Entries of a CQ that are moved in a slice.
+/// Entries of a CQ that one slice moves.
 pub(crate) const MOVED_ENTRIES: u32 = 4096;
-/// Work requests that are flushed in a slice.
+/// Work requests that one slice flushes.
 pub(crate) const FLUSHED_REQUESTS: u32 = 1024;
 
-/// Slices in which packets of a queue pair that stops may be delivered.
+/// Most slices in which the packets of a QP on its way to ERR may be delivered.
 const DELIVERY_SLICES: u32 = 16;
 
-/// What is left to be done of a command.
+/// State of a command that is not done.
 #[derive(Debug)]
 pub(crate) enum Long {
-    /// QUERY_STATS: queue pairs whose counters are to be added.
+    /// QUERY_STATS: the survey that adds up the counters of the QPs.
     Stats(Box<(Survey, QueryStats)>),
-    /// RESIZE_CQ: entries that are to be moved.
+    /// RESIZE_CQ: the number of the CQ, and the entries that are left to be moved.
     Resize(u32, Move),
-    /// MODIFY_QP from SQE to RTS: what was posted before is to be flushed.
+    /// MODIFY_QP from SQE to RTS: requests that were posted before are flushed first.
     Resume(Box<ModifyQp>),
-    /// MODIFY_QP from RTS to ERR: what was posted before has had its turn, and is delivered first, for which there are at most so
-    /// many slices more. Afterwards its payload is gone.
+    /// MODIFY_QP from RTS to ERR: requests that were posted before have had a turn, and their
+    /// packets are delivered first, in up to this number of further slices. In ERR their payload is
+    /// gone.
     Stop(Box<ModifyQp>, u32),
-    /// SET_GID: the host is to say whether the guest may have the entry.
+    /// SET_GID: the host has to decide whether the guest may have the entry.
     Claim(Box<SetGid>),
 }
 
-/// A command that was begun, and where its reply goes.
+/// A command that was begun, with the place of its reply.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(super) place: Place,
@@ -41,17 +43,17 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Whether it brings this queue pair from SQE to RTS.
+    /// True if the command moves this QP from SQE to RTS.
     pub(crate) fn resumes(&self, qpn: u32) -> bool {
         matches!(&self.long, Long::Resume(request) if request.qpn.get() == qpn)
     }
 
-    /// Whether it moves a queue pair to ERR once its last turn's packets are delivered.
+    /// True if the command moves a QP to ERR after the packets of its last turn are delivered.
     pub(super) fn stops(&self) -> bool {
         matches!(self.long, Long::Stop(..))
     }
 
-    /// The entry of the GID table that waits for the host's word.
+    /// Returns the entry of the GID table that waits for the decision of the host.
     fn claim(&self) -> Option<&SetGid> {
         match &self.long {
             Long::Claim(request) => Some(request),
@@ -61,7 +63,7 @@ impl Running {
 }
 
 impl Device {
-    /// Goes on with the command that was begun. The reply, if it is done.
+    /// Continues a command. Returns the reply when the command is done.
     pub(super) fn go_on<M: GuestMemory>(
         &mut self,
         mem: &M,
@@ -119,7 +121,8 @@ impl Device {
         }
     }
 
-    /// SET_GID, or its beginning: an entry that is to be set waits for the host's word, where the host wants to be asked.
+    /// Executes SET_GID, or begins to: if the host wants to be asked, an entry that is to be set
+    /// waits for its decision.
     pub(super) fn begin_set_gid(&mut self, request: &SetGid) -> Result<Step, CmdError> {
         self.check_gid(request)?;
         if request.valid != 0 && self.shared.config.asks_for_gids {
@@ -129,14 +132,14 @@ impl Device {
         Ok(Step::Done(reply_of(&Empty::default())))
     }
 
-    /// The entry of the GID table that the driver wants to set, and that waits for [`Device::decide_claim`]. Commands behind it wait
-    /// too, so whoever asks decides at once.
+    /// Returns the entry of the GID table that the driver wants to set, and that waits for
+    /// [`Device::decide_claim`]. Later commands wait too, so the caller has to decide at once.
     pub fn next_claim(&self) -> Option<Gid> {
         let request = self.running.as_ref()?.claim()?;
         Some(Gid::of(request))
     }
 
-    /// The host has decided: SET_GID ends so. Does nothing if none waits.
+    /// Ends the SET_GID that waits for the decision of the host. Does nothing if there is none.
     pub(crate) fn end_claim<M: GuestMemory>(&mut self, mem: &M, outcome: Result<(), CmdError>) {
         let Some(Running { place, long }) = self.running.take() else {
             return;
@@ -153,7 +156,8 @@ impl Device {
         self.reply(mem, place, outcome);
     }
 
-    /// How a command ends that the host refuses. Drivers of versions before 12 do not know the status.
+    /// Returns the error of a command that the host refuses. Drivers of versions before 12 do not
+    /// know [`CmdStatus::Denied`].
     pub(crate) fn refusal(&self, cause: Syndrome) -> CmdError {
         let status = match self.shared.regs.knows_denied() {
             true => CmdStatus::Denied,
@@ -162,7 +166,7 @@ impl Device {
         bad(status, cause)
     }
 
-    /// MODIFY_QP, or its beginning.
+    /// Executes MODIFY_QP, or begins to.
     pub(super) fn begin_modify_qp<M: GuestMemory>(
         &mut self,
         mem: &M,
@@ -170,7 +174,8 @@ impl Device {
     ) -> Result<Step, CmdError> {
         let qpn = request.qpn.get();
         if self.has_to_flush(request) {
-            // All that was posted so far is to be flushed, and nothing that is posted later.
+            // The command flushes the requests that were posted before it, and none that are posted
+            // later.
             self.note_posts(mem, qpn);
             return Ok(Step::Begun(Long::Resume(Box::new(*request))));
         }
@@ -196,14 +201,14 @@ impl Device {
         Ok(Some(reply_of(&reply)))
     }
 
-    /// Whether a change of a queue pair has to flush its send queue first.
+    /// True if a request has to flush the send queue first.
     fn has_to_flush(&self, request: &ModifyQp) -> bool {
         self.moves(request, QpState::Sqe, QpState::Rts)
     }
 
-    /// Whether a request moves a queue pair from RTS to ERR, which takes no other attribute. A program that posts its last
-    /// message and disconnects at once may expect of a NIC that the message leaves: the command is not to overtake doorbells
-    /// that were rung before it.
+    /// True if a request moves a QP from RTS to ERR, which takes no other attribute. A program that
+    /// posts its last message and disconnects at once may expect that a NIC sends the message, so
+    /// the command must not overtake doorbells that were rung before it.
     fn stops(&self, request: &ModifyQp) -> bool {
         request.mask.get() == qp_mask::STATE && self.moves(request, QpState::Rts, QpState::Err)
     }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Commands of multicast groups.
+//! Commands that attach QPs to multicast groups and detach them.
 
 use super::*;
 use crate::config::NUM_PORTS;
 use crate::objects::mcast;
 
 impl Device {
-    /// Checks what both commands name (IBTA 11.3.1, 11.3.2).
+    /// Checks the QP, group, port and LID of both commands (IBTA 11.3.1, 11.3.2).
     fn check_member(
         &self,
         qpn: u32,
@@ -16,7 +16,7 @@ impl Device {
         mlid: u16,
     ) -> Result<(), CmdError> {
         let qp = self.qps.get(qpn).ok_or(NO_OBJECT)?;
-        // No LIDs on Ethernet.
+        // Ethernet has no LIDs.
         let is_sound = mcast::is_group(group) && (1..=NUM_PORTS).contains(&port) && mlid == 0;
         if !is_sound || qp.env.qp_type != QpType::Ud {
             return Err(ATTRIBUTE);

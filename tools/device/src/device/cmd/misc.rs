@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Commands of the port and of doorbell areas.
+//! Commands of the port, its GIDs and counters, and of doorbell areas.
 
 use super::*;
 use crate::config::{MAX_GID, NUM_PORTS};
@@ -8,7 +8,7 @@ use crate::memory::Area;
 use crate::objects::uar::Uar;
 use verbena_abi::doorbell::{self, Words};
 
-/// Writes counters to where the driver wants them, and replies how many.
+/// Writes counters to the address in a request. Returns a reply with their number.
 pub(super) fn tell_stats<M: GuestMemory>(
     mem: &M,
     request: &QueryStats,
@@ -24,7 +24,7 @@ pub(super) fn tell_stats<M: GuestMemory>(
     }))
 }
 
-/// Whether there is such a port.
+/// Checks that the port exists.
 fn check_port(port: u8) -> Result<(), CmdError> {
     if (1..=NUM_PORTS).contains(&port) {
         Ok(())
@@ -34,7 +34,7 @@ fn check_port(port: u8) -> Result<(), CmdError> {
 }
 
 impl Device {
-    /// Begins to add up the counters that a request names, which go to where it says.
+    /// Begins to add up the counters of the port, or writes those of a QP at once.
     pub(super) fn query_stats<M: GuestMemory>(
         &self,
         mem: &M,
@@ -63,7 +63,7 @@ impl Device {
         }
     }
 
-    /// Whether an entry of the GID table can be set or cleared as asked for.
+    /// Checks a request to set or clear an entry of the GID table.
     pub(super) fn check_gid(&self, request: &SetGid) -> Result<(), CmdError> {
         check_port(request.port)?;
         if request.valid > 1 {

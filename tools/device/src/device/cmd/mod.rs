@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The command queue: takes a request out of its slot, executes it, writes the reply.
+//! The command queue: takes a request from its slot, executes the command, writes the reply.
 //!
-//! A command is validated in full before it changes anything, so that one that fails has changed nothing.
+//! A command is validated in full before it changes anything. A command that fails has changed
+//! nothing.
 
 mod cq;
 mod eq;
@@ -25,10 +26,10 @@ use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// A reply's payload.
+/// Payload of a reply, with zeros after its value.
 type Reply = [u8; PAYLOAD_SIZE];
 
-/// The payload of a reply.
+/// Returns the payload of a reply with this value.
 fn reply_of<T: IntoBytes + Immutable>(value: &T) -> Reply {
     let mut reply = [0; PAYLOAD_SIZE];
     let bytes = value.as_bytes();
@@ -36,34 +37,35 @@ fn reply_of<T: IntoBytes + Immutable>(value: &T) -> Reply {
     reply
 }
 
-/// Slots of commands that run.
+/// The command queue that the driver has enabled.
 #[derive(Debug)]
 pub struct CommandQueue {
     base: u64,
     slots: u32,
-    /// The token of the last command of each slot: none is executed twice.
+    /// Token of the last command of each slot, so that no command is executed twice.
     tokens: [u32; CMDQ_LIMIT as usize],
 }
 
-/// Where a command was found.
+/// Place and identity of a command.
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    /// DMA address of its slot.
+    /// DMA address of the command's slot.
     at: u64,
     token: u32,
     opcode: u16,
 }
 
-/// How far a command has come.
+/// Progress of a command after its first call.
 enum Step {
-    /// It is done.
+    /// The command is done and has this reply.
     Done(Reply),
-    /// It takes more than a slice.
+    /// The command takes more than one slice.
     Begun(Long),
 }
 
 impl Device {
-    /// CMDQ_ENABLE was written: checks what the driver set up, and runs or says why not.
+    /// Handles a write to CMDQ_ENABLE: checks the version and the command queue that the driver has
+    /// set up. Sets READY, or the fatal state with the syndrome of the mistake.
     pub fn enable_cmdq<M: GuestMemory>(&mut self, mem: &M) {
         let regs = &self.shared.regs;
         let ((base, slots), spoken) = (regs.cmdq(), regs.version_ok());
@@ -73,7 +75,8 @@ impl Device {
         }
     }
 
-    /// The same with what the registers had.
+    /// As [`Device::enable_cmdq`], with the values that the registers had. `spoken` is true if the
+    /// device speaks the driver's version.
     pub(super) fn enable_cmdq_as<M: GuestMemory>(
         &mut self,
         mem: &M,
@@ -102,7 +105,7 @@ impl Device {
         }
     }
 
-    /// Executes commands, as many as there is time for; true if there were any.
+    /// Executes commands within the limit of a slice. True if there were any.
     pub(crate) fn run_commands<M: GuestMemory>(&mut self, mem: &M) -> bool {
         let mut spent = 0;
         let mut worked = false;
@@ -128,7 +131,8 @@ impl Device {
         worked
     }
 
-    /// Executes the request of a slot, or begins to. Returns how much of a slice's time for commands that took.
+    /// Executes the request of a slot, or begins to. Returns the part of [`SLICE_COMMANDS`] that
+    /// this took.
     pub(crate) fn execute<M: GuestMemory>(&mut self, mem: &M, slot: u32) -> u32 {
         let Some(queue) = self.cmdq.as_mut().filter(|q| slot < q.slots) else {
             return 1;
@@ -142,7 +146,7 @@ impl Device {
         let Ok((header, payload)) = RequestHeader::read_from_prefix(&request) else {
             return 1;
         };
-        // No command, or one that was executed when the slot was rung for before.
+        // The slot has no command, or its command was executed after an earlier doorbell.
         let token = header.token.get();
         let Some(last) = queue.tokens.get_mut(slot as usize) else {
             return 1;
@@ -172,7 +176,7 @@ impl Device {
             Err(e) => self.reply(mem, place, Err(e)),
         }
         match opcode {
-            // Thousands of page addresses are looked up.
+            // Such a command may look up thousands of page addresses.
             Some(
                 Opcode::CreateEq
                 | Opcode::CreateCq
@@ -181,13 +185,13 @@ impl Device {
                 | Opcode::ResizeSrq
                 | Opcode::CreateQp,
             ) => SLICE_COMMANDS,
-            // The rest is the next slice's.
+            // The turn of the QP has used up this slice.
             _ if self.running.as_ref().is_some_and(Running::stops) => SLICE_COMMANDS,
             _ => 1,
         }
     }
 
-    /// Tells the driver how a command ended.
+    /// Writes the reply of a command and raises its interrupt.
     fn reply<M: GuestMemory>(&mut self, mem: &M, place: Place, outcome: Result<Reply, CmdError>) {
         #[cfg(feature = "hostile")]
         let outcome = self.shared.hostile.outcome(outcome);
@@ -213,20 +217,21 @@ impl Device {
         if written.is_err() {
             self.shared.fatal(mem, Syndrome::CmdQueueUnreachable);
         }
-        // What the command caused is told before its own interrupt lets the driver go on.
+        // Events that the command caused are reported before the interrupt of the command lets the
+        // driver go on.
         self.follow_deaths(mem);
         self.shared.flush_events(mem);
         self.shared.interrupt(0);
         self.shared.regs.beat();
     }
 
-    /// The opcode in a slot; 0, which none has, if there is no such slot.
+    /// Returns the opcode in a slot, or 0 if there is no such slot. No command has opcode 0.
     pub(crate) fn opcode<M: GuestMemory>(&self, mem: &M, slot: u32) -> u16 {
         let header: Option<RequestHeader> = self.in_slot(mem, slot, 0);
         header.map_or(0, |h| h.opcode.get())
     }
 
-    /// What a slot has at an offset, if there is such a slot: the header, or the request behind it.
+    /// Reads a value at an offset of a slot, if there is such a slot: its header or its request.
     pub(crate) fn in_slot<T, M>(&self, mem: &M, slot: u32, offset: usize) -> Option<T>
     where
         T: FromBytes + IntoBytes,
@@ -276,7 +281,7 @@ impl Device {
             Opcode::InjectFault => run(payload, |r| self.inject_fault(mem, r)),
             Opcode::AttachMcast => run(payload, |r| self.attach_mcast(r)),
             Opcode::DetachMcast => run(payload, |r| self.detach_mcast(r)),
-            // What no feature of this device announces.
+            // No feature of this device announces these commands.
             Opcode::QueryPort
             | Opcode::QueryPkey
             | Opcode::ModifyPort
@@ -287,7 +292,7 @@ impl Device {
         }
     }
 
-    /// The producer indexes that a driver drains its event queues to.
+    /// Returns the producer indexes up to which the driver has to drain its event queues.
     pub(crate) fn quiesced(&self, comp_eqn: Option<u32>) -> Quiesced {
         Quiesced {
             async_pi: self.shared.producer_of(ASYNC_EQN).into(),
@@ -299,10 +304,10 @@ impl Device {
     }
 }
 
-/// The most command slots.
+/// Most command slots that a driver can set up.
 const CMDQ_LIMIT: u32 = verbena_abi::regs::CMDQ_MAX_SLOTS;
 
-/// Runs a command with its request.
+/// Runs a command that ends at once.
 fn run<C: Command, R: Into<Answer<C>>>(
     payload: &[u8],
     execute: impl FnOnce(&C) -> Result<R, CmdError>,
@@ -312,7 +317,7 @@ fn run<C: Command, R: Into<Answer<C>>>(
     })
 }
 
-/// Runs a command with its request, or begins to.
+/// Runs a command that may take several slices.
 fn begin<C: Command>(
     payload: &[u8],
     execute: impl FnOnce(&C) -> Result<Step, CmdError>,
@@ -321,7 +326,7 @@ fn begin<C: Command>(
     execute(&request)
 }
 
-/// A reply of a command's type; `()` stands for an empty one.
+/// Reply of the type that the command has. `()` stands for an empty reply.
 struct Answer<C: Command>(C::Reply);
 
 impl<C: Command<Reply = Empty>> From<()> for Answer<C> {

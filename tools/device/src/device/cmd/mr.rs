@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Commands of memory regions.
+//! Commands that create, modify and destroy memory regions.
 
 use super::*;
 use crate::memory::ring::Pages;
@@ -9,14 +9,14 @@ use crate::objects::mr::{check_terms, index, Mr};
 use crate::objects::window::release;
 use verbena_abi::ctx::{mr_flags, MemoryEntry, MrState};
 
-/// Checks everything that a request says of a region.
+/// Checks all attributes in a request and makes the region from them.
 fn describe(request: &ModifyMr, context_slot: ContextSlot) -> Result<Mr, CmdError> {
     let (flags, rights) = (request.flags.get(), request.access.get());
     if flags & !(mr_flags::FAST_REG | mr_flags::PRIVILEGED | mr_flags::WINDOW) != 0 {
         return Err(ATTRIBUTE);
     }
     let is_window = flags & mr_flags::WINDOW != 0;
-    // One type, nothing else, and no memory before a bind.
+    // A window has exactly one type, no other flag or right, and no memory before it is bound.
     if is_window
         && (!flags.is_power_of_two()
             || rights != 0
@@ -41,7 +41,7 @@ fn describe(request: &ModifyMr, context_slot: ContextSlot) -> Result<Mr, CmdErro
         iova,
         length,
         page_offset,
-        // A key for fast registration gets its pages then, and a window when it is bound.
+        // A key for fast registration gets its pages with the registration, a window with its bind.
         pages: if state == MrState::Valid {
             Pages::new(&request.pages, bytes)?
         } else {
@@ -89,7 +89,7 @@ impl Device {
         mem: &M,
         request: &DestroyMr,
     ) -> Result<(), CmdError> {
-        // The tag may be another by now: fast registration sets it.
+        // Fast registration may have changed the tag of the key, so only the index counts.
         let number = index(request.id.get());
         if self.shared.mrs.get(number).ok_or(NO_OBJECT)?.windows != 0 {
             return Err(BUSY);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Commands of queue pairs.
+//! Commands that create, modify, query and destroy QPs.
 
 use super::qp_attr;
 use super::*;
@@ -16,7 +16,7 @@ use verbena_abi::wqe::{self, LOG_RQ_STRIDE, LOG_SQ_STRIDE};
 use verbena_roce::host::XrcSrq;
 use verbena_roce::QpState;
 
-/// Events of queue pairs.
+/// Types of the events that a QP can have.
 const QP_EVENTS: [EventType; 6] = [
     EventType::QpFatal,
     EventType::QpReqErr,
@@ -34,8 +34,9 @@ fn check_ring(log_size: u8, log_stride: u8, strides: (u8, u8)) -> Result<(), Cmd
     Ok(())
 }
 
-/// Whether a queue pair has a send queue, and whether it has receives of its own or an SRQ's. What describes a queue that is not
-/// there has to be 0, and so has an XRC domain of any but a target.
+/// Returns whether a QP has a send queue, and whether it has receives, of its own or of an SRQ.
+/// Fields that describe a queue that does not exist have to be 0, and so has the XRC domain of any
+/// QP but an XRC target.
 fn sides(qp_type: QpType, request: &CreateQp) -> Result<(bool, bool), CmdError> {
     let sides = match qp_type {
         QpType::XrcIni => (true, false),
@@ -130,7 +131,7 @@ impl Device {
             let (size, stride) = (request.log_rq_size, request.log_rq_stride);
             Some(Ring::new(mem, &request.rq, size, stride)?)
         };
-        // Whether or not it comes to be, nobody else has this.
+        // The number is used up even if the creation fails, so no other QP ever gets it.
         self.shared.owners += 1;
         let owner = self.shared.owners;
         let config = verbena_roce::Config {
@@ -143,7 +144,7 @@ impl Device {
             allowance: Some(self.shared.kept.whole()),
             ..verbena_roce::Config::new(qpn, qp_type, request.pdn.get())
         };
-        // All was found: from here on nothing fails.
+        // All checks have passed, so nothing fails from here on.
         let srq = if has_srq {
             self.shared.srqs.hold(request.srqn.get())
         } else {
@@ -214,7 +215,7 @@ impl Device {
         if let Some(uar) = self.shared.uars.get_mut(env.create.uar.get()) {
             uar.set_qp_slot(env.create.slot.get(), None);
         }
-        // The transport goes here, and with it every reference to its buffers.
+        // Dropping the transport drops all its references to buffers.
         let Qp { transport, env } = *qp;
         drop(transport);
         for cq in [env.send_cq, env.recv_cq].into_iter().flatten() {
@@ -226,7 +227,8 @@ impl Device {
         Ok(self.let_go(held))
     }
 
-    /// The reply when a queue pair's life has ended, and with it its hold of this receive.
+    /// Returns the reply to a command that ends the life of a QP. `held` is the receive of an SRQ
+    /// that the QP had taken and will not complete.
     fn let_go(&self, held: Option<(u32, u64)>) -> Quiesced {
         let (index, wr_id) = held.unwrap_or_default();
         Quiesced {
@@ -237,7 +239,7 @@ impl Device {
         }
     }
 
-    /// A dead CQ takes no queue pair: nothing but its destruction revives it.
+    /// Checks that CQs exist and are not in error. Only the destruction of a CQ ends its error.
     pub(super) fn check_queues(&self, cqns: impl IntoIterator<Item = u32>) -> Result<(), CmdError> {
         for cqn in cqns {
             if self.shared.cqs.get(cqn).ok_or(NO_OBJECT)?.error.is_some() {
@@ -247,7 +249,7 @@ impl Device {
         Ok(())
     }
 
-    /// Nor does a dead SRQ.
+    /// Checks that an SRQ exists and is not in error.
     fn check_srq(&self, srqn: u32) -> Result<(), CmdError> {
         let srq = self.shared.srqs.get(srqn).ok_or(NO_OBJECT)?;
         if srq.error.is_some() {
@@ -256,9 +258,9 @@ impl Device {
         Ok(())
     }
 
-    /// Drops packets to a queue pair and events of its life that ends. What it has sent itself goes on its way: its peer
-    /// needs the acknowledgements, and payload that it referred to is dead with the transport. Rules do not take its PSNs for
-    /// those of the next life.
+    /// Drops packets to a QP, and its events, when its life ends. Packets that the QP has sent stay
+    /// queued: the peer needs the acknowledgements, and payload by reference is dead with the
+    /// transport. The rules forget its PSNs, which have another meaning in the next life.
     fn forget_qp(&mut self, qpn: u32) {
         self.shared
             .outgoing
@@ -286,7 +288,8 @@ impl Device {
             }
         }
         let mask = request.mask.get();
-        // Its packets would never leave the port (IBTA 11.2.5.2: the path's MTU is at most the port's).
+        // Larger packets would never leave the port (IBTA 11.2.5.2: the path's MTU is at most the
+        // port's).
         if mask & qp_mask::PATH_MTU != 0 && request.attr.path_mtu > self.shared.port.mtu {
             return Err(ATTRIBUTE);
         }
@@ -295,7 +298,8 @@ impl Device {
             (attr, av, path) = Default::default();
         } else if to != QpState::Err {
             attr = qp_attr::merge(&attr, mask, &request.attr);
-            // The event is asked for with each move to SQD, and owed until SQD is left.
+            // Each move to SQD requests the event anew, and the event stays owed until the QP
+            // leaves SQD.
             let asked = mask & qp_mask::EN_SQD_ASYNC_NOTIFY != 0;
             if !asked && (from, to) != (QpState::Sqd, QpState::Sqd) {
                 attr.en_sqd_async_notify = 0;
@@ -313,7 +317,7 @@ impl Device {
         let wanted = if to == QpState::Reset {
             Default::default()
         } else {
-            // Datagrams go by the port's MTU; connected queue pairs have none before RTR.
+            // UD QPs use the MTU of the port. A connected QP has no MTU before RTR.
             let mut shown = attr;
             if shown.path_mtu == 0 || mask & qp_mask::PATH_MTU == 0 && path.is_none() {
                 shown.path_mtu = self.shared.port.mtu;
@@ -352,7 +356,8 @@ impl Device {
         if let Some(qp) = self.qps.get_mut(qpn) {
             qp.publish(mem);
         }
-        // What was posted before the state allowed it, has to be flushed now, or has drained already.
+        // Requests that were posted before the state allowed them may run now or have to be
+        // flushed, or the send queue has drained already.
         self.look_at_posts(mem, qpn);
         self.make_ready(qpn);
         Ok(self.let_go(held))

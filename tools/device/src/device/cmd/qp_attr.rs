@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Which attributes a transition must and may set (IBTA 11.2.5.2, as `ib_modify_qp_is_ok` has it), their ranges, and
-//! their form for the transport.
+//! Attributes that a transition must and may set (IBTA 11.2.5.2, as in `ib_modify_qp_is_ok`), their
+//! ranges, and their form for the transport.
 
 use super::{bad, CmdError, ATTRIBUTE};
 use crate::config::MAX_RD_ATOMIC;
@@ -10,21 +10,22 @@ use verbena_abi::ctx::{access, qp_mask as m, QpAttr};
 use verbena_abi::syndrome::Syndrome;
 use verbena_roce::{Attr, QpState};
 
-/// The one partition key of the port.
+/// The only partition key of the port.
 pub const PKEY: u16 = 0xffff;
 
-/// A transition that does not exist.
+/// Error of a transition that does not exist.
 const TRANSITION: CmdError = bad(CmdStatus::Invalid, Syndrome::CmdTransition);
 
-/// Attributes that a transition must have, and those that it may have.
+/// Returns the attributes that a transition must have, and those that it may have. None if there is
+/// no such transition.
 fn masks(qp_type: QpType, from: QpState, to: QpState) -> Option<(u32, u32)> {
     use QpState::*;
     let connected = !matches!(qp_type, QpType::Ud | QpType::Gsi);
-    // The two sides of a reliable connection; an extended one has one of them at each end.
+    // The two sides of a reliable connection. Each end of an XRC connection has only one of them.
     let requester = matches!(qp_type, QpType::Rc | QpType::XrcIni);
     let responder = matches!(qp_type, QpType::Rc | QpType::XrcTgt);
     let reliable = requester || responder;
-    // What identifies the service: the GSI queue pair is on its port from the start.
+    // Attributes that identify the service. The GSI QP is bound to its port from its creation.
     let (key, init) = match qp_type {
         QpType::Rc | QpType::Uc | QpType::XrcIni | QpType::XrcTgt => {
             (m::ACCESS_FLAGS, m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS)
@@ -76,7 +77,7 @@ fn masks(qp_type: QpType, from: QpState, to: QpState) -> Option<(u32, u32)> {
     })
 }
 
-/// Checks a request against the present state; returns the state to come.
+/// Checks a request against the present state. Returns the state after the transition.
 pub fn check(qp_type: QpType, now: QpState, request: &ModifyQp) -> Result<QpState, CmdError> {
     let mask = request.mask.get();
     let attr = &request.attr;
@@ -99,7 +100,7 @@ pub fn check(qp_type: QpType, now: QpState, request: &ModifyQp) -> Result<QpStat
     }
     let (must, may) = masks(qp_type, now, to).ok_or(TRANSITION)?;
     if matches!(to, QpState::Reset | QpState::Err) {
-        // They take no attribute at all.
+        // These transitions take no other attribute.
         return if mask == m::STATE {
             Ok(to)
         } else {
@@ -109,7 +110,7 @@ pub fn check(qp_type: QpType, now: QpState, request: &ModifyQp) -> Result<QpStat
     if mask & m::ALT_PATH != 0 {
         return Err(bad(CmdStatus::Unsupported, Syndrome::CmdAttribute));
     }
-    // The rate is advice.
+    // The rate limit is only advice, so other transitions take it too.
     let known = must | may | m::STATE | m::RATE_LIMIT;
     if mask & must != must || mask & !known != 0 {
         return Err(ATTRIBUTE);
@@ -140,7 +141,8 @@ fn check_ranges(mask: u32, attr: &QpAttr) -> Result<(), CmdError> {
     Ok(())
 }
 
-/// The attributes after a request: what its mask names comes from it, the rest stays.
+/// Returns the attributes after a request: those in its mask have the new values, the others the
+/// old.
 pub fn merge(old: &QpAttr, mask: u32, new: &QpAttr) -> QpAttr {
     let mut out = *old;
     macro_rules! take {
@@ -169,7 +171,7 @@ pub fn merge(old: &QpAttr, mask: u32, new: &QpAttr) -> QpAttr {
     out
 }
 
-/// The attributes as the transport takes them.
+/// Returns the attributes in the form that the transport takes.
 pub fn to_transport(attr: &QpAttr, local_peer: bool) -> Attr {
     Attr {
         path_mtu: 128 << attr.path_mtu.clamp(1, 5),

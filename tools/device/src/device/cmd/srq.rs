@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Commands of shared receive queues.
+//! Commands that create, modify, resize, query and destroy SRQs.
 
 use super::*;
 use crate::config;
@@ -11,7 +11,7 @@ use verbena_abi::ctx::SrqContext;
 use verbena_abi::eqe::EventType;
 use verbena_abi::wqe::LOG_RQ_STRIDE;
 
-/// `enum ib_srq_type`.
+/// Types of SRQs as in `enum ib_srq_type`.
 const SRQ_BASIC: u8 = 0;
 const SRQ_XRC: u8 = 1;
 
@@ -115,7 +115,7 @@ impl Device {
         if srq.error.is_some() {
             return Err(bad(CmdStatus::Invalid, Syndrome::SrqDied));
         }
-        // Armed above what is there, it fires at once.
+        // A limit above the number of posted receives fires at once.
         let posted = srq.producer(mem).wrapping_sub(srq.ci);
         let fires = limit != 0 && posted < limit;
         srq.limit = if fires { 0 } else { limit };
