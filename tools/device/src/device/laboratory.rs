@@ -334,7 +334,7 @@ impl Device {
                 .into_iter()
                 .for_each(|lab| lab.delay(now, *ns, held.clone())),
             Effect::Reorder(n) => {
-                // The packet itself is counted too when it has passed.
+                // `pass` counts the packet of this frame too.
                 let behind = n.saturating_add(1);
                 self.lab()
                     .into_iter()

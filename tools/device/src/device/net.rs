@@ -44,9 +44,9 @@ const SHARED_BY_ROUTERS: [&[u8]; 5] = [
 ];
 
 /// True if the source address of a frame is the address that a QP sends to. The GID alone does not
-/// prove that, because any host on the link can name it. The check takes the place of the one of
-/// the SLID, which has to be that of the path (IBTA 9.6.1.5). Routers that share an address send
-/// with their own addresses.
+/// prove that, because any host on the link can name it. The check replaces that of the SLID, which
+/// has to be the SLID of the path (IBTA 9.6.1.5). Routers that share an address send with their own
+/// addresses.
 fn is_from(dmac: &[u8; 6], smac: &[u8; 6]) -> bool {
     dmac == smac || SHARED_BY_ROUTERS.iter().any(|oui| dmac.starts_with(oui))
 }
@@ -231,8 +231,8 @@ impl Device {
     }
 
     /// Makes the frame of a packet. None if the payload is gone. If the payload could not be read,
-    /// the QP that sent the packet is informed; a payload that died with its work request needs no
-    /// report.
+    /// the QP that sent the packet is informed. If the payload went with its work request, the QP
+    /// knows that.
     pub(super) fn frame<M: GuestMemory>(
         &mut self,
         mem: &M,

@@ -259,8 +259,8 @@ impl Device {
     }
 
     /// Drops packets to a QP, and its events, when its life ends. Packets that the QP has sent stay
-    /// queued: the peer needs the acknowledgements, and payload by reference is dead with the
-    /// transport. The rules forget its PSNs, which have another meaning in the next life.
+    /// queued: the peer needs the acknowledgements, and payload by reference becomes invalid with
+    /// the transport. The rules forget its PSNs, which have another meaning in the next life.
     fn forget_qp(&mut self, qpn: u32) {
         self.shared
             .outgoing
